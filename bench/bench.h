@@ -1,0 +1,76 @@
+/* bench.h - what a case gets, and where cases are listed.
+ *
+ * A case builds its operands, lines up contenders (ours for each instruction set, a peer, the machine's own limit),
+ * measures them together and reports. Operands live until the case ends.
+ */
+#ifndef KR_BENCH_BENCH_H
+#define KR_BENCH_BENCH_H
+
+#include "bench/measure.h"
+#include "bench/report.h"
+
+#include "base/pool.h"
+#include "kernels/kernels.h"
+
+enum { BENCH_SETS = 4, BENCH_BLOCKS = 64, BENCH_CONTENDERS = 12 };
+
+typedef struct bench_env {
+    kr_memory memory;
+    int threads;
+    kr_pool *pool;   /* of `threads` threads */
+    double seconds;  /* for one contender of one case */
+    double patience; /* seconds left to wait for a quiet machine, and to repeat what was disturbed */
+    int nsets;
+    kr_kernels sets[BENCH_SETS]; /* ours to measure, each merged over the reference; the best last */
+    uint64_t features;
+    bench_report *report;
+    int nblocks;
+    void *blocks[BENCH_BLOCKS];
+} bench_env;
+
+typedef struct bench_case bench_case;
+struct bench_case {
+    const char *name; /* "gemm/512x256x1164"; NULL ends a list */
+    const char *what; /* for --list */
+    void (*run)(bench_env *env, const bench_case *self);
+    int64_t size[4];
+    int variant;
+};
+
+extern const bench_case bench_machine_cases[];
+extern const bench_case bench_gemm_cases[];
+extern const bench_case bench_gemv_cases[];
+extern const bench_case bench_math_cases[];
+extern const bench_case bench_norm_cases[];
+extern const bench_case bench_conv_cases[];
+extern const bench_case bench_reduce_cases[];
+
+/* Memory of the running case, 64-byte aligned; ends the program when there is none. */
+void *bench_bytes(bench_env *env, size_t bytes);
+
+/* n floats, uniform in [low, high). */
+float *bench_floats(bench_env *env, int64_t n, double low, double high);
+
+/* The pool to hand to kernels for 1 or env->threads threads. */
+kr_pool *bench_pool(const bench_env *env, int threads);
+
+/* Calls body(env, self, threads) for 1 and, if they are more, for env->threads. */
+void bench_each_width(bench_env *env, const bench_case *self,
+                      void (*body)(bench_env *env, const bench_case *self, int threads));
+
+/* A new contender at the end of the line, *n of them before. */
+contender *bench_enter(contender *line, int *n, void (*call)(void *), void *arg, double work, const char *name);
+
+/* "krait/avx512" for a set of ours. */
+const char *bench_name(char text[24], const char *who, const char *set);
+
+/* Adds b to the contenders that a is compared with. */
+void bench_compare(contender *a, const contender *b);
+
+/* Measures and reports. */
+void bench_run(bench_env *env, const bench_case *self, int threads, const char *unit, contender *line, int n);
+
+/* Ends the program with "krait-bench: TEXT" and status 1. */
+void bench_fail(const char *format, ...) KR_PRINTF(1, 2);
+
+#endif

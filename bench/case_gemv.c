@@ -1,0 +1,72 @@
+/* case_gemv.c - y = W x with W [3352 768] as in decoding, beside plain reads of the same bytes.
+ *
+ * Hot: the same W again and again, from the last-level cache if it fits. Cold: a new one each time, out of memory.
+ */
+#include "bench/bench.h"
+#include "bench/machine.h"
+
+typedef struct gemv_job {
+    void (*run)(const kr_matmul_args *);
+    kr_matmul_args args;
+    const float *w;
+    int64_t count, at;
+} gemv_job;
+
+static void call_gemv(void *arg)
+{
+    gemv_job *job = arg;
+    job->at = (job->at + 1) % job->count;
+    job->args.b = job->w + job->at * job->args.nk * job->args.nn;
+    job->run(&job->args);
+}
+
+static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *self, const float *w, int64_t count,
+                      int threads)
+{
+    gemv_job *job = bench_bytes(env, sizeof *job);
+    const int64_t nk = self->size[0], nn = self->size[1];
+    *job = (gemv_job){ .run = set->matmul[KR_REAL_F32].run, .w = w, .count = count };
+    job->args = (kr_matmul_args){ .nm = 1, .nn = nn, .nk = nk, .a_m = nk, .a_k = 1, .b_k = 1, .b_n = nk, .c_m = nn };
+    job->args.exec.pool = bench_pool(env, threads);
+    job->args.a = bench_floats(env, nk, -1, 1);
+    job->args.b = w;
+    job->args.c = bench_floats(env, nn, 0, 1);
+    size_t (*scratch)(const kr_matmul_args *) = set->matmul[KR_REAL_F32].scratch;
+    job->args.exec.scratch = bench_bytes(env, scratch ? scratch(&job->args) : 0);
+    return job;
+}
+
+static void run_width(bench_env *env, const bench_case *self, int threads, const float *w, int64_t count)
+{
+    const int64_t floats = self->size[0] * self->size[1];
+    contender line[BENCH_CONTENDERS];
+    read_job reads;
+    int n = 0;
+    char name[24];
+    for (int i = 0; i < env->nsets; i++) {
+        gemv_job *job = ours(env, &env->sets[i], self, w, count, threads);
+        bench_enter(line, &n, call_gemv, job, 4 * (double)floats, bench_name(name, "krait", env->sets[i].name));
+    }
+    contender *read = machine_enter_read(env, line, &n, &reads, w, floats, count, threads);
+    for (int i = 0; i < env->nsets; i++) bench_compare(&line[i], read);
+    bench_run(env, self, threads, "GB/s", line, n);
+}
+
+static void case_gemv(bench_env *env, const bench_case *self)
+{
+    const int64_t bytes = 4 * self->size[0] * self->size[1];
+    const int64_t least = (int64_t)256 << 20, most = (int64_t)1 << 30;
+    int64_t cold = 4 * machine_last_cache();
+    if (cold < least) cold = least;
+    if (cold > most) cold = most;
+    const int64_t count = self->variant ? cold / bytes + 1 : 1;
+    const float *w = bench_floats(env, count * bytes / 4, -1, 1);
+    run_width(env, self, 1, w, count);
+    if (env->threads > 1) run_width(env, self, env->threads, w, count);
+}
+
+const bench_case bench_gemv_cases[] = {
+    { "gemv/768x3352-hot", "one W again and again", case_gemv, { 768, 3352 }, 0 },
+    { "gemv/768x3352-cold", "W out of memory", case_gemv, { 768, 3352 }, 1 },
+    { 0 },
+};

@@ -1,0 +1,328 @@
+/* check.c - krait check: proves on the user's own machine that Krait computes here what it should.
+ *
+ *   y_bsw = softmax(W2 silu(conv(silu(W1 rms_norm(x_bsd) + b1))) + b2);   loss = sum(y * target)
+ *
+ * Three claims are tried on that program and its gradients: in f64 they agree with central differences; every instruction
+ * set agrees in f32 with the reference kernels; and one thread gives the same bits as many.
+ */
+#include "cli/commands.h"
+
+#include <krait/krait.h>
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct check_values {
+    int threads;
+    const char *isa;
+    uint64_t seed;
+} check_values;
+
+static const cli_option options[] = {
+    { "threads", "N", CLI_INT, offsetof(check_values, threads), NULL, 1,
+      "compare one thread with N (default all CPUs, at least 2)" },
+    { "isa", "NAME", CLI_TEXT, offsetof(check_values, isa), NULL, 0,
+      "only this instruction set (default each that can run here)" },
+    { "seed", "N", CLI_U64, offsetof(check_values, seed), "1", 0, "of the random operands" },
+    { 0 },
+};
+
+typedef struct sizes {
+    int64_t nb, ns, nd, ni, nk, nw;
+} sizes;
+
+/* Gradients: few elements, two runs for each. Kernels: no size is a multiple of a vector. Threads: enough to share out. */
+static const sizes gradient_sizes = { 2, 5, 6, 9, 4, 7 };
+static const sizes kernel_sizes = { 3, 37, 83, 157, 4, 101 };
+static const sizes thread_sizes = { 4, 128, 192, 384, 4, 256 };
+
+/* The operands, in the order of the flat array that holds them. */
+enum { X_BSD, GAIN_D, W1_ID, B1_I, CONV_IK, CONV_I, W2_WI, B2_W, TARGET_BSW, NOPERANDS };
+static const char *const gradient_names[] = { "g_x",         "g_gain", "g_W1", "g_b1",    "g_conv",
+                                              "g_conv_bias", "g_W2",   "g_b2", "g_target" };
+
+typedef struct layout {
+    kr_shape shape[NOPERANDS];
+    int64_t count[NOPERANDS], at[NOPERANDS];
+    int64_t total; /* elements of all operands; y has as many as target */
+} layout;
+
+static layout layout_of(const sizes *n)
+{
+    layout l = { .shape = { [X_BSD] = KR_SHAPE(n->nb, n->ns, n->nd),
+                            [GAIN_D] = KR_SHAPE(n->nd),
+                            [W1_ID] = KR_SHAPE(n->ni, n->nd),
+                            [B1_I] = KR_SHAPE(n->ni),
+                            [CONV_IK] = KR_SHAPE(n->ni, n->nk),
+                            [CONV_I] = KR_SHAPE(n->ni),
+                            [W2_WI] = KR_SHAPE(n->nw, n->ni),
+                            [B2_W] = KR_SHAPE(n->nw),
+                            [TARGET_BSW] = KR_SHAPE(n->nb, n->ns, n->nw) } };
+    for (int o = 0; o < NOPERANDS; o++) {
+        l.count[o] = 1;
+        for (int axis = 0; axis < l.shape[o].rank; axis++) l.count[o] *= l.shape[o].dims[axis];
+        l.at[o] = l.total;
+        l.total += l.count[o];
+    }
+    return l;
+}
+
+/* How a run is made, and what came of it: y, then the gradient of each operand, all as doubles. */
+typedef struct setup {
+    const char *isa;
+    int threads;
+    kr_dtype dtype;
+    uint64_t seed;
+} setup;
+
+static kr_ctx *open_ctx(const setup *s)
+{
+    kr_ctx_options o;
+    kr_ctx_options_init(&o);
+    o.isa = s->isa;
+    o.threads = s->threads;
+    o.seed = s->seed;
+    return kr_ctx_create(&o);
+}
+
+static bool complain_of(kr_ctx *ctx)
+{
+    if (kr_ctx_failed(ctx)) cli_complain(NULL, "check: %s", kr_ctx_message(ctx));
+    return kr_ctx_failed(ctx);
+}
+
+static kr_tensor *program(kr_tape *tape, kr_dtype dtype, const layout *l, const double *operands, kr_tensor **leaf,
+                          kr_tensor **y)
+{
+    for (int o = 0; o < NOPERANDS; o++) {
+        kr_tensor *given = kr_view_data(tape, KR_F64, l->shape[o], NULL, operands + l->at[o]);
+        leaf[o] = kr_input(tape, kr_cast(tape, given, dtype));
+    }
+    kr_tensor *h_bsi =
+        kr_silu(tape, kr_linear(tape, kr_rms_norm(tape, leaf[X_BSD], leaf[GAIN_D], NULL), leaf[W1_ID], leaf[B1_I]));
+    h_bsi = kr_causal_conv(tape, h_bsi, leaf[CONV_IK], leaf[CONV_I], NULL, true).y_bsv;
+    *y = kr_softmax(tape, kr_linear(tape, h_bsi, leaf[W2_WI], leaf[B2_W]), -1);
+    return kr_sum(tape, kr_mul(tape, *y, leaf[TARGET_BSW]), KR_ALL_AXES, false);
+}
+
+/* y and all gradients into results (count[TARGET_BSW] + total elements). */
+static bool run_backward(const setup *s, const layout *l, const double *operands, double *results)
+{
+    kr_tensor *leaf[NOPERANDS], *y;
+    kr_ctx *ctx = open_ctx(s);
+    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tensor *loss = program(tape, s->dtype, l, operands, leaf, &y);
+    kr_backward(tape, loss);
+    kr_tensor_read(y, KR_F64, results, l->count[TARGET_BSW]);
+    results += l->count[TARGET_BSW];
+    for (int o = 0; o < NOPERANDS; o++) kr_tensor_read(kr_grad(leaf[o]), KR_F64, results + l->at[o], l->count[o]);
+    bool failed = complain_of(ctx);
+    kr_tape_destroy(tape);
+    kr_ctx_destroy(ctx);
+    return !failed;
+}
+
+/* Random operands; matrices are scaled so that every layer keeps values of the order of 1. */
+static bool draw_operands(uint64_t seed, const layout *l, double *operands)
+{
+    setup s = { "ref", 1, KR_F64, seed };
+    kr_ctx *ctx = open_ctx(&s);
+    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    for (int o = 0; o < NOPERANDS; o++) {
+        kr_tensor *drawn = kr_randn(tape, KR_F64, l->shape[o]);
+        if (o == W1_ID || o == W2_WI) drawn = kr_scale(tape, drawn, 1 / sqrt((double)l->shape[o].dims[1]));
+        if (o == GAIN_D) drawn = kr_affine(tape, drawn, 0.1, 1.0);
+        kr_tensor_read(drawn, KR_F64, operands + l->at[o], l->count[o]);
+    }
+    bool failed = complain_of(ctx);
+    kr_tape_destroy(tape);
+    kr_ctx_destroy(ctx);
+    return !failed;
+}
+
+/* The operands of one check and the results of two runs, in one allocation. */
+typedef struct trial {
+    layout l;
+    int64_t nresults;
+    double *operands, *a, *b;
+} trial;
+
+static bool trial_init(trial *n, const sizes *of, uint64_t seed)
+{
+    n->l = layout_of(of);
+    n->nresults = n->l.count[TARGET_BSW] + n->l.total;
+    n->operands = calloc((size_t)(n->l.total + 2 * n->nresults), sizeof(double));
+    if (!n->operands) {
+        cli_complain(NULL, "check: out of memory");
+        return false;
+    }
+    n->a = n->operands + n->l.total;
+    n->b = n->a + n->nresults;
+    return draw_operands(seed, &n->l, n->operands);
+}
+
+/* The largest |a - b| in units of the largest |b|; NaN if there is one in either. */
+static double distance(const double *a, const double *b, int64_t count)
+{
+    double worst = 0, scale = 0;
+    for (int64_t e = 0; e < count; e++) {
+        double apart = fabs(a[e] - b[e]);
+        if (isnan(apart)) return apart;
+        worst = fmax(worst, apart);
+        scale = fmax(scale, fabs(b[e]));
+    }
+    return scale > 0 ? worst / scale : worst;
+}
+
+/* Of y and of each gradient by itself, the worst. */
+static double worst_distance(const trial *n, const char **where)
+{
+    int64_t ny = n->l.count[TARGET_BSW];
+    double worst = distance(n->a, n->b, ny);
+    *where = "y";
+    for (int o = 0; o < NOPERANDS; o++) {
+        int64_t at = ny + n->l.at[o];
+        double here = distance(n->a + at, n->b + at, n->l.count[o]);
+        if (here > worst || isnan(here)) {
+            worst = here;
+            *where = gradient_names[o];
+        }
+    }
+    return worst;
+}
+
+typedef struct tally {
+    int passed, failed;
+} tally;
+
+static void report(tally *t, bool ok, const char *what, const char *text)
+{
+    if (ok) t->passed++;
+    else t->failed++;
+    printf("%s  %-36s %s\n", ok ? "ok  " : "FAIL", what, text);
+}
+
+/* (loss(x + step) - loss(x - step)) / (2 step) for every element of every operand, where the gradients stand in n->a. */
+static bool central_differences(const setup *s, trial *n, double *g)
+{
+    const double step = 1e-5; /* truncation of the order of step^2, rounding of 1e-16 / step: both near 1e-10 */
+    kr_ctx *ctx = open_ctx(s);
+    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    for (int64_t e = 0; e < n->l.total && !kr_ctx_failed(ctx); e++) {
+        double kept = n->operands[e], loss[2];
+        for (int side = 0; side < 2; side++) {
+            kr_tensor *leaf[NOPERANDS], *y;
+            n->operands[e] = kept + (side ? -step : step);
+            loss[side] = kr_item(program(tape, KR_F64, &n->l, n->operands, leaf, &y));
+            kr_tape_reset(tape);
+        }
+        n->operands[e] = kept;
+        g[e] = (loss[0] - loss[1]) / (2 * step);
+    }
+    bool failed = complain_of(ctx);
+    kr_tape_destroy(tape);
+    kr_ctx_destroy(ctx);
+    return !failed;
+}
+
+static void check_gradients(tally *t, const check_values *values)
+{
+    const double most = 1e-7; /* a thousand times the error of the differences, far below that of any wrong formula */
+    setup s = { values->isa, 1, KR_F64, 0 };
+    trial n;
+    bool ran = trial_init(&n, &gradient_sizes, values->seed) && run_backward(&s, &n.l, n.operands, n.a);
+    if (ran) {
+        int64_t ny = n.l.count[TARGET_BSW];
+        memcpy(n.b, n.a, (size_t)ny * sizeof(double));
+        ran = central_differences(&s, &n, n.b + ny);
+    }
+    char text[120] = "did not run";
+    double worst = NAN;
+    if (ran) {
+        const char *where;
+        worst = worst_distance(&n, &where);
+        snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.0e)", worst, where, most);
+    }
+    report(t, worst <= most, "gradients, f64: central differences", text);
+    free(n.operands);
+}
+
+static void check_kernels(tally *t, const check_values *values, const char *isa)
+{
+    const double most = 1e-5; /* some 100 roundings of f32 in a row; sums are as long as the sizes */
+    setup fast = { isa, 1, KR_F32, 0 }, reference = { "ref", 1, KR_F32, 0 };
+    trial n;
+    char what[64], text[120] = "did not run";
+    double worst = NAN;
+    if (trial_init(&n, &kernel_sizes, values->seed) && run_backward(&fast, &n.l, n.operands, n.a) &&
+        run_backward(&reference, &n.l, n.operands, n.b)) {
+        const char *where;
+        worst = worst_distance(&n, &where);
+        snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.0e)", worst, where, most);
+    }
+    snprintf(what, sizeof what, "kernels, f32: %s = ref", isa);
+    report(t, worst <= most, what, text);
+    free(n.operands);
+}
+
+static void check_threads(tally *t, const check_values *values, const char *isa, int threads)
+{
+    setup one = { isa, 1, KR_F32, 0 }, many = { isa, threads, KR_F32, 0 };
+    trial n;
+    char what[64], text[120] = "did not run";
+    bool equal = false;
+    if (trial_init(&n, &thread_sizes, values->seed) && run_backward(&one, &n.l, n.operands, n.a) &&
+        run_backward(&many, &n.l, n.operands, n.b)) {
+        const char *where;
+        double worst = worst_distance(&n, &where);
+        equal = !memcmp(n.a, n.b, (size_t)n.nresults * sizeof(double));
+        if (equal) snprintf(text, sizeof text, "the same bits");
+        else snprintf(text, sizeof text, "bits differ, relative error %.1e in %s (must be 0)", worst, where);
+    }
+    snprintf(what, sizeof what, "threads, %s: 1 = %d", isa, threads);
+    report(t, equal, what, text);
+    free(n.operands);
+}
+
+/* As many threads as a context takes by itself, but at least two; 0 after a complaint. */
+static int threads_to_try(void)
+{
+    kr_ctx *ctx = kr_ctx_create(NULL);
+    int threads = complain_of(ctx) ? 0 : kr_ctx_threads(ctx);
+    kr_ctx_destroy(ctx);
+    return threads == 1 ? 2 : threads;
+}
+
+static int run(int argc, char **argv)
+{
+    check_values values = { 0 };
+    int status = cli_parse(&cli_check, &values, argc, argv);
+    if (status >= 0) return status;
+    int threads = values.threads ? values.threads : threads_to_try();
+    if (!threads) return CLI_FAILED;
+
+    tally t = { 0 };
+    char choices[128], known[160];
+    bool found = false;
+    snprintf(known, sizeof known, "this machine has: %s", kr_isa_choices(choices, sizeof choices));
+    for (char *isa = strtok(choices, ", "); isa; isa = strtok(NULL, ", ")) {
+        if (values.isa && strcmp(values.isa, isa) != 0) continue;
+        if (!found) check_gradients(&t, &values);
+        found = true;
+        if (strcmp(isa, "ref") != 0) check_kernels(&t, &values, isa);
+        check_threads(&t, &values, isa, threads);
+    }
+    if (!found) {
+        cli_complain(known, "check: --isa is '%s', which is no instruction set of this machine", values.isa);
+        return CLI_USAGE;
+    }
+    printf("%d passed, %d failed\n", t.passed, t.failed);
+    return t.failed ? CLI_FAILED : CLI_OK;
+}
+
+const cli_command cli_check = { "check",
+                                "compares this machine's kernels with the reference and with finite differences",
+                                options, run };

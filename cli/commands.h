@@ -1,0 +1,10 @@
+/* commands.h - the subcommands, one file each; main.c lists them in this order. */
+#ifndef KR_CLI_COMMANDS_H
+#define KR_CLI_COMMANDS_H
+
+#include "cli/options.h"
+
+extern const cli_command cli_info;
+extern const cli_command cli_check;
+
+#endif

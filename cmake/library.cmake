@@ -1,0 +1,73 @@
+# libkrait: one set of position-independent objects, gathered into a static and a shared library.
+
+set(THREADS_PREFER_PTHREAD_FLAG ON)
+find_package(Threads REQUIRED)
+
+# What the library's own files, its tests and its benchmarks see of src/.
+add_library(krait_internal INTERFACE)
+target_include_directories(krait_internal INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+target_link_libraries(krait_internal INTERFACE krait_flags)
+
+# krait_objects(NAME SOURCES... [OPTIONS...]) - compiles the sources and adds them to both libraries.
+function(krait_objects name)
+    cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;OPTIONS")
+    add_library(${name} OBJECT ${arg_SOURCES})
+    set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
+    target_compile_options(${name} PRIVATE ${arg_OPTIONS})
+    target_link_libraries(${name} PRIVATE krait_internal Threads::Threads)
+    set_property(GLOBAL APPEND PROPERTY krait_object_sets $<TARGET_OBJECTS:${name}>)
+endfunction()
+
+# src/kernels/cpu, once for each row of isa.def; other processors have the reference kernels.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/isa.def)
+    file(STRINGS src/kernels/isa.def isa_rows REGEX "^KR_ISA_ROW")
+    file(GLOB cpu_sources CONFIGURE_DEPENDS src/kernels/cpu/*_cpu.c)
+    foreach(row IN LISTS isa_rows)
+        if(NOT row MATCHES "^KR_ISA_ROW\\(([a-z0-9_]+), \"([^\"]+)\"\\)")
+            message(FATAL_ERROR "src/kernels/isa.def: cannot read \"${row}\"")
+        endif()
+        set(isa ${CMAKE_MATCH_1})
+        separate_arguments(isa_flags UNIX_COMMAND "${CMAKE_MATCH_2}")
+        krait_objects(krait_cpu_${isa} SOURCES ${cpu_sources} OPTIONS -DKR_ISA=${isa} ${isa_flags})
+    endforeach()
+    target_compile_definitions(krait_internal INTERFACE KR_HAVE_ISA_TABLES=1)
+endif()
+
+# src/kernels/ref, for float and for double; what has one slot for all element types is compiled once.
+file(GLOB ref_sources CONFIGURE_DEPENDS src/kernels/ref/*_ref.c)
+set(ref_untyped ${ref_sources})
+list(FILTER ref_untyped INCLUDE REGEX "/(copy|random|finite|table)_ref\\.c$")
+list(REMOVE_ITEM ref_sources ${ref_untyped})
+krait_objects(krait_ref SOURCES ${ref_untyped})
+krait_objects(krait_ref_f32 SOURCES ${ref_sources} OPTIONS -DKR_REF_F32)
+krait_objects(krait_ref_f64 SOURCES ${ref_sources} OPTIONS -DKR_REF_F64)
+
+file(GLOB rooms_sources CONFIGURE_DEPENDS src/base/*.c src/tensor/*.c src/kernels/*.c src/device/*.c src/tape/*.c
+     src/ops/*.c src/ssd/*.c src/io/*.c src/nn/*.c src/model/*.c src/train/*.c src/generate/*.c)
+krait_objects(krait_rooms SOURCES ${rooms_sources})
+
+if(KR_CUDA)
+    file(GLOB cuda_sources CONFIGURE_DEPENDS src/kernels/cuda/*.cu)
+    if(NOT cuda_sources)
+        message(FATAL_ERROR "KR_CUDA is ON, but this version has no CUDA kernels; use the preset release")
+    endif()
+    set(CMAKE_CUDA_ARCHITECTURES 80 90 CACHE STRING "CUDA architectures")
+    enable_language(CUDA)
+    krait_objects(krait_cuda SOURCES ${cuda_sources})
+    target_compile_definitions(krait_internal INTERFACE KR_HAVE_CUDA=1)
+endif()
+
+get_property(object_sets GLOBAL PROPERTY krait_object_sets)
+add_library(krait_static STATIC ${object_sets})
+add_library(krait_shared SHARED ${object_sets})
+set_target_properties(krait_static PROPERTIES OUTPUT_NAME krait)
+set_target_properties(krait_shared PROPERTIES OUTPUT_NAME krait EXPORT_NAME krait VERSION ${PROJECT_VERSION}
+                      SOVERSION ${PROJECT_VERSION_MAJOR})
+foreach(library IN ITEMS krait_static krait_shared)
+    target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    target_link_libraries(${library} PRIVATE Threads::Threads m)
+endforeach()
+add_library(krait::krait ALIAS krait_shared)
+add_library(krait::krait_static ALIAS krait_static)

@@ -1,0 +1,23 @@
+/* krait.h - all of Krait.
+ *
+ *   kr_ctx *ctx = kr_ctx_create(NULL);
+ *   kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+ *   kr_tensor *x = kr_input(tape, kr_randn(tape, KR_F32, KR_SHAPE(4, 8)));
+ *   kr_tensor *loss = kr_mean(tape, kr_silu(tape, x), KR_ALL_AXES, false);
+ *   kr_backward(tape, loss);
+ *   if (kr_ctx_failed(ctx)) fprintf(stderr, "%s\n", kr_ctx_message(ctx));
+ *   kr_tape_destroy(tape);
+ *   kr_ctx_destroy(ctx);
+ */
+#ifndef KRAIT_KRAIT_H
+#define KRAIT_KRAIT_H
+
+#include <krait/base.h>
+#include <krait/ctx.h>
+#include <krait/ops_math.h>
+#include <krait/ops_nn.h>
+#include <krait/ops_shape.h>
+#include <krait/tape.h>
+#include <krait/tensor.h>
+
+#endif

@@ -1,0 +1,59 @@
+/* alloc.c - counted allocation over the user's hooks, with an injected refusal for tests. */
+#include "base/alloc.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64 }; /* a cache line, and the widest vector */
+
+static void *libc_alloc(void *user, size_t bytes, size_t align)
+{
+    (void)user;
+    if (bytes > SIZE_MAX - align) return NULL;
+    return aligned_alloc(align, (bytes + align - 1) / align * align);
+}
+
+static void libc_free(void *user, void *p)
+{
+    (void)user;
+    free(p);
+}
+
+void kr_memory_init(kr_memory *memory, const kr_allocator *hooks)
+{
+    memset(memory, 0, sizeof *memory);
+    memory->hooks = hooks && hooks->alloc ? *hooks : (kr_allocator){ libc_alloc, libc_free, NULL };
+}
+
+static bool refused(kr_memory *memory)
+{
+    return memory->fail_in != 0 && --memory->fail_in == 0;
+}
+
+void *kr_memory_alloc(kr_memory *memory, size_t bytes)
+{
+    if (refused(memory)) return NULL;
+    void *p = memory->hooks.alloc(memory->hooks.user, bytes ? bytes : 1, ALIGN);
+    if (!p) return NULL;
+    kr_memory_stats *stats = &memory->stats;
+    stats->live_bytes += bytes;
+    if (stats->live_bytes > stats->peak_bytes) stats->peak_bytes = stats->live_bytes;
+    stats->live_blocks++;
+    stats->total_blocks++;
+    return p;
+}
+
+void *kr_memory_alloc_zeroed(kr_memory *memory, size_t bytes)
+{
+    void *p = kr_memory_alloc(memory, bytes);
+    if (p) memset(p, 0, bytes);
+    return p;
+}
+
+void kr_memory_free(kr_memory *memory, void *p, size_t bytes)
+{
+    if (!p) return;
+    memory->stats.live_bytes -= bytes;
+    memory->stats.live_blocks--;
+    memory->hooks.free(memory->hooks.user, p);
+}

@@ -1,0 +1,24 @@
+/* alloc.h - the one way memory is had: through the context's allocator, counted.
+ *
+ * kr_memory wraps the user's hooks with exact counters and with fault injection: with fail_in = n the n-th next
+ * allocation (1 is the next) is refused, and only that one. Only the thread that uses the context allocates.
+ */
+#ifndef KR_BASE_ALLOC_H
+#define KR_BASE_ALLOC_H
+
+#include <krait/ctx.h>
+
+typedef struct kr_memory {
+    kr_allocator hooks;
+    kr_memory_stats stats;
+    size_t fail_in; /* 0: never; n: the n-th next allocation is refused */
+} kr_memory;
+
+void kr_memory_init(kr_memory *memory, const kr_allocator *hooks);
+
+/* 64-byte aligned; NULL when refused. bytes = 0 gives a unique pointer. */
+void *kr_memory_alloc(kr_memory *memory, size_t bytes);
+void *kr_memory_alloc_zeroed(kr_memory *memory, size_t bytes);
+void kr_memory_free(kr_memory *memory, void *p, size_t bytes);
+
+#endif

@@ -1,0 +1,79 @@
+/* error.c - the sticky first error of a context, and its log. */
+#include "base/ctx.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+bool kr_fail(kr_ctx *ctx, kr_status status, const char *format, ...)
+{
+    if (ctx->status != KR_OK) return false;
+    ctx->status = status;
+    ctx->nerrors++;
+    va_list list;
+    va_start(list, format);
+    vsnprintf(ctx->message, sizeof ctx->message, format, list);
+    va_end(list);
+    return false;
+}
+
+bool kr_blame(kr_ctx *ctx, const char *format, ...)
+{
+    if (ctx->status == KR_OK) return false;
+    char told[sizeof ctx->message];
+    memcpy(told, ctx->message, sizeof told);
+    va_list list;
+    va_start(list, format);
+    vsnprintf(ctx->message, sizeof ctx->message, format, list);
+    va_end(list);
+    const size_t at = strlen(ctx->message);
+    snprintf(ctx->message + at, sizeof ctx->message - at, ": %.*s", (int)sizeof told, told);
+    return false;
+}
+
+void kr_note(kr_ctx *ctx, kr_log_level level, const char *format, ...)
+{
+    if (!ctx->log) return;
+    char line[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    ctx->log(ctx->log_user, level, line);
+}
+
+bool kr_ctx_failed(const kr_ctx *ctx)
+{
+    return !ctx || ctx->status != KR_OK;
+}
+
+kr_status kr_ctx_status(const kr_ctx *ctx)
+{
+    return ctx ? ctx->status : KR_ERR_NOMEM;
+}
+
+const char *kr_ctx_message(const kr_ctx *ctx)
+{
+    return ctx ? ctx->message : "kr_ctx_create: no memory for the context itself";
+}
+
+void kr_ctx_clear(kr_ctx *ctx)
+{
+    if (!ctx || ctx->broken) return;
+    ctx->status = KR_OK;
+    ctx->message[0] = '\0';
+}
+
+const char *kr_status_name(kr_status status)
+{
+    static const char *const names[] = { "ok",     "arg",         "shape",  "dtype",   "nomem", "io",
+                                         "format", "unsupported", "device", "numeric", "state", "internal" };
+    return (unsigned)status < sizeof names / sizeof *names ? names[status] : "?";
+}
+
+const char *kr_version(void)
+{
+#define TEXT1(x) #x
+#define TEXT(x) TEXT1(x)
+    return TEXT(KR_VERSION_MAJOR) "." TEXT(KR_VERSION_MINOR) "." TEXT(KR_VERSION_PATCH);
+}

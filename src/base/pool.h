@@ -1,0 +1,29 @@
+/* pool.h - a persistent pool of worker threads: one call fans tasks out and joins them.
+ *
+ * Work is cut by shape, never by thread count: a caller names how many tasks there are and
+ * what each does, and any worker may take any task. So the same bits come out of 1 or n threads.
+ */
+#ifndef KR_BASE_POOL_H
+#define KR_BASE_POOL_H
+
+#include "base/alloc.h"
+
+#include <krait/base.h>
+
+typedef struct kr_pool kr_pool;
+
+/* One task: index in [0, ntasks), worker in [0, kr_pool_size(pool)) (for per-worker scratch only). */
+typedef void kr_task_fn(void *arg, int64_t index, int worker);
+
+/* A pool of nthreads (>= 1) in all, the calling thread included. NULL when memory or threads are refused. */
+kr_pool *kr_pool_create(kr_memory *memory, int nthreads);
+void kr_pool_destroy(kr_pool *pool);
+
+/* Threads that take part in a run: 1 for NULL. */
+int kr_pool_size(const kr_pool *pool);
+
+/* Runs fn(arg, 0..ntasks-1, worker) and returns when all are done. With pool NULL, one thread, one task or
+ * inside another run of the same pool the tasks run on the calling thread, in order. */
+void kr_pool_run(kr_pool *pool, int64_t ntasks, kr_task_fn *fn, void *arg);
+
+#endif

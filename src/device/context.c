@@ -1,0 +1,143 @@
+/* context.c - makes a context: base parts, then the device that the options and the environment ask for.
+ *
+ * An option that is set wins over the environment, the environment over the default.
+ */
+#include "base/cpu.h"
+#include "device/device.h"
+#include "kernels/select.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_THREADS = 1024, SCRATCH_BLOCK = 1 << 16 };
+
+void kr_ctx_options_init_sized(kr_ctx_options *options, size_t size)
+{
+    const kr_ctx_options defaults = { .size = size, .seed = 0x5eed };
+    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    if (size > sizeof defaults) memset((char *)options + sizeof defaults, 0, size - sizeof defaults);
+}
+
+static bool pick_threads(kr_ctx *ctx, int asked, int *threads)
+{
+    if (asked != 0) {
+        *threads = asked;
+        return kr_require(ctx, asked >= 1 && asked <= MAX_THREADS, KR_ERR_ARG,
+                          "ctx: threads = %d, but must be from 1 to %d, or 0 for one on each CPU", asked, MAX_THREADS);
+    }
+    const char *text = getenv("KR_THREADS");
+    if (!text || !*text) {
+        const int allowed = kr_cpu_allowed(NULL, 0);
+        *threads = allowed < MAX_THREADS ? allowed : MAX_THREADS;
+        return true;
+    }
+    char *end;
+    const long value = strtol(text, &end, 10);
+    *threads = (int)value;
+    return kr_require(ctx, *end == '\0' && value >= 1 && value <= MAX_THREADS, KR_ERR_ARG,
+                      "ctx: KR_THREADS=%.40s is not a number from 1 to %d; unset it for one thread on each CPU", text,
+                      MAX_THREADS);
+}
+
+static const kr_kernels *best_runnable(uint64_t features)
+{
+    const kr_kernels *best = NULL, *set;
+    for (int n = 0; (set = kr_kernels_nth(n)); n++)
+        if (kr_kernels_runnable(set, features)) best = set;
+    return best;
+}
+
+static const kr_kernels *pick_isa(kr_ctx *ctx, const char *asked, uint64_t features)
+{
+    const char *source = "isa = ";
+    if (!asked) {
+        asked = getenv("KR_ISA");
+        source = "KR_ISA=";
+        if (!asked || !*asked) return best_runnable(features);
+    }
+    char choices[128];
+    const kr_kernels *set = kr_kernels_named(asked);
+    if (!set)
+        kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is no instruction set of this build; choose one of: %s", source, asked,
+                kr_isa_choices(choices, sizeof choices));
+    else if (!kr_kernels_runnable(set, features)) {
+        kr_fail(ctx, KR_ERR_UNSUPPORTED, "ctx: %s%s, but this processor cannot run it; choose one of: %s", source,
+                asked, kr_isa_choices(choices, sizeof choices));
+        set = NULL;
+    }
+    return set;
+}
+
+static bool set_up(kr_ctx *ctx, const kr_ctx_options *options)
+{
+    const uint64_t features = kr_cpu_features();
+    int threads;
+    if (!pick_threads(ctx, options->threads, &threads)) return false;
+    const kr_kernels *last = pick_isa(ctx, options->isa, features);
+    if (!last) return false;
+    ctx->device = kr_memory_alloc_zeroed(&ctx->memory, sizeof *ctx->device);
+    if (!kr_require(ctx, ctx->device != NULL, KR_ERR_NOMEM, "ctx: no memory for the kernel table")) return false;
+    kr_kernels_merge(&ctx->device->kernels, last, features);
+    ctx->pool = kr_pool_create(&ctx->memory, threads);
+    return kr_require(ctx, ctx->pool != NULL, KR_ERR_NOMEM,
+                      "ctx: the system refused a pool of %d threads; ask for fewer", threads);
+}
+
+kr_ctx *kr_ctx_create(const kr_ctx_options *given)
+{
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    if (given) memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
+
+    kr_memory memory;
+    kr_memory_init(&memory, &options.allocator);
+    kr_ctx *ctx = kr_memory_alloc_zeroed(&memory, sizeof *ctx);
+    if (!ctx) return NULL;
+    ctx->memory = memory;
+    ctx->log = options.log;
+    ctx->log_user = options.log_user;
+    ctx->check_finite = options.check_finite;
+    kr_ctx_seed(ctx, options.seed);
+    kr_arena_init(&ctx->scratch, &ctx->memory, SCRATCH_BLOCK);
+    ctx->broken = !kr_require(ctx, !given || given->size > 0, KR_ERR_ARG,
+                              "ctx: options.size is 0; call kr_ctx_options_init before setting options") ||
+                  !set_up(ctx, &options);
+    return ctx;
+}
+
+void kr_ctx_destroy(kr_ctx *ctx)
+{
+    if (!ctx) return;
+    kr_pool_destroy(ctx->pool);
+    kr_arena_deinit(&ctx->scratch);
+    kr_memory_free(&ctx->memory, ctx->device, sizeof *ctx->device);
+    kr_memory memory = ctx->memory;
+    kr_memory_free(&memory, ctx, sizeof *ctx);
+}
+
+int kr_ctx_threads(const kr_ctx *ctx)
+{
+    return ctx ? kr_pool_size(ctx->pool) : 0;
+}
+
+const char *kr_ctx_isa(const kr_ctx *ctx)
+{
+    return ctx && ctx->device ? ctx->device->kernels.name : "none";
+}
+
+kr_memory_stats kr_ctx_memory(const kr_ctx *ctx)
+{
+    return ctx ? ctx->memory.stats : (kr_memory_stats){ 0 };
+}
+
+void kr_ctx_fail_allocation(kr_ctx *ctx, size_t n)
+{
+    if (ctx) ctx->memory.fail_in = n;
+}
+
+void kr_ctx_seed(kr_ctx *ctx, uint64_t seed)
+{
+    if (!ctx) return;
+    ctx->seed = seed;
+    ctx->stream = 0;
+}

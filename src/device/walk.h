@@ -1,0 +1,15 @@
+/* walk.h - from tensors to the index space of an elementwise kernel. */
+#ifndef KR_DEVICE_WALK_H
+#define KR_DEVICE_WALK_H
+
+#include "kernels/kernels.h"
+#include "tensor/tensor.h"
+
+/* The space of `shape`, walked by each operand as it broadcasts to it (axes aligned at the end, size 1 repeats).
+ * Axes of size 1 are dropped and neighbours that every operand passes through evenly are joined. */
+kr_walk kr_walk_over(const kr_shape *shape, int count, const kr_tensor *const *operands);
+
+/* One operand over its own shape. */
+kr_walk kr_walk_self(const kr_tensor *x);
+
+#endif

@@ -1,0 +1,82 @@
+/* cumsum_cpu.c - running sums along one axis, in f32 vectors.
+ *
+ *   x, y [no nr ni]    y[o, r, i] = sum of x[o, q, i] over q <= r  (reverse: q >= r), added in that order
+ *
+ * ni = 1: rows are scalar chains in double, four rows side by side to hide the latency of an addition.
+ * ni > 1: vectors of columns are chains in float, four vectors side by side.
+ */
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/ranges.h"
+#include "kernels/cpu/vec.h"
+
+enum { ABREAST = 4 };
+
+/* `count` rows that begin nr apart; x and y point at the element where the sums begin, step is 1 or -1. */
+KR_INLINE void sum_rows(const float *x, float *y, int64_t nr, int64_t step, int count)
+{
+    double sum[ABREAST] = { 0 };
+    for (int64_t r = 0; r < nr; r++) {
+        for (int row = 0; row < count; row++) {
+            sum[row] += (double)x[row * nr + r * step];
+            y[row * nr + r * step] = (float)sum[row];
+        }
+    }
+}
+
+/* Units are groups of ABREAST rows. */
+static void cumsum_rows(const void *args, int64_t first, int64_t end, int worker)
+{
+    (void)worker;
+    const kr_cumsum_args *a = args;
+    int64_t nr = a->nr, start = a->reverse ? nr - 1 : 0, step = a->reverse ? -1 : 1;
+    for (int64_t unit = first; unit < end; unit++) {
+        int64_t o = unit * ABREAST;
+        const float *x = (const float *)a->x + o * nr + start;
+        float *y = (float *)a->y + o * nr + start;
+        if (o + ABREAST <= a->no) sum_rows(x, y, nr, step, ABREAST);
+        else
+            for (; o < a->no; o++, x += nr, y += nr) sum_rows(x, y, nr, step, 1);
+    }
+}
+
+/* One or ABREAST vectors of columns; n < VF only with one. */
+KR_INLINE void sum_columns(const float *x, float *y, int64_t nr, int64_t stride, int count, int64_t n)
+{
+    vf sum[ABREAST];
+    for (int c = 0; c < ABREAST; c++) sum[c] = vf_zero();
+    for (int64_t r = 0; r < nr; r++, x += stride, y += stride) {
+        for (int c = 0; c < count; c++) {
+            sum[c] = vf_add(sum[c], n < VF ? vf_load_n(x, n) : vf_load(x + c * VF));
+            if (n < VF) vf_store_n(y, n, sum[c]);
+            else vf_store(y + c * VF, sum[c]);
+        }
+    }
+}
+
+/* Units are (o, ABREAST vectors of columns). */
+static void cumsum_columns(const void *args, int64_t first, int64_t end, int worker)
+{
+    (void)worker;
+    const kr_cumsum_args *a = args;
+    int64_t npanels = kr_blocks(a->ni, ABREAST * VF);
+    int64_t start = a->reverse ? (a->nr - 1) * a->ni : 0, stride = a->reverse ? -a->ni : a->ni;
+    for (int64_t unit = first; unit < end; unit++) {
+        int64_t i = unit % npanels * ABREAST * VF, stop = kr_smaller(i + ABREAST * VF, a->ni);
+        int64_t at = unit / npanels * a->nr * a->ni + start;
+        const float *x = (const float *)a->x + at;
+        float *y = (float *)a->y + at;
+        if (i + ABREAST * VF <= stop) {
+            sum_columns(x + i, y + i, a->nr, stride, ABREAST, VF);
+            continue;
+        }
+        for (; i + VF <= stop; i += VF) sum_columns(x + i, y + i, a->nr, stride, 1, VF);
+        if (i < stop) sum_columns(x + i, y + i, a->nr, stride, 1, stop - i);
+    }
+}
+
+void KR_FN(cumsum)(const kr_cumsum_args *a)
+{
+    if (a->nr == 0) return;
+    if (a->ni == 1) kr_ranges_run(a->exec.pool, kr_blocks(a->no, ABREAST), ABREAST * a->nr, cumsum_rows, a);
+    else kr_ranges_run(a->exec.pool, a->no * kr_blocks(a->ni, ABREAST * VF), ABREAST * VF * a->nr, cumsum_columns, a);
+}

@@ -1,0 +1,241 @@
+/* gemm_gemv.h - products with up to GEMM_GEMV_ROWS rows of A where B is adjacent along k (a weight [n k]): each element
+ * of B is read once, in place, so that the speed is that of memory.
+ *
+ *   A [m k] any strides      B [k n], b_k = 1      C [m n] columns adjacent
+ *
+ * Lanes run over n and chains over k, as in the tile kernel, so that the bits are the same. A strand is one chain of
+ * eight columns; four strands run at a time, which hides the latency of an FMA. Strands are taken in the order in which
+ * they lie in memory, all chains of eight columns before the next eight: then their lines fall into different sets of
+ * the first-level cache even where b_n is a power of two.
+ */
+#ifndef KR_KERNELS_CPU_GEMM_GEMV_H
+#define KR_KERNELS_CPU_GEMM_GEMV_H
+
+#include "kernels/cpu/gemm_pack.h"
+
+#define GEMM_GEMV_ROWS 4
+#define GEMM_GEMV_COLUMNS 32 /* in work at once: four groups of eight */
+#define GEMM_GEMV_BITE 512   /* floats of B in sixteen steps of four strands */
+#define GEMM_GEMV_AHEAD 8192 /* floats from the end of what is in work to what is fetched */
+
+typedef struct gemm_strand {
+    const float *b; /* eight columns, b_n apart */
+    const float *x; /* [m][GEMM_KC] */
+    float *sum;     /* [m][8] */
+} gemm_strand;
+
+/* Scratch of a worker in floats: A, and the sums of all chains of GEMM_GEMV_COLUMNS columns. */
+GEMM_INLINE int64_t gemm_gemv_scratch(const gemm_problem *g)
+{
+    return gemm_ceil_div(g->nk, GEMM_KC) * g->nm * (GEMM_KC + GEMM_GEMV_COLUMNS);
+}
+
+/* sum[m] += A[m, k] B[k, 0..7] for four steps of k: x [m][GEMM_KC] and b at the first step. */
+GEMM_INLINE void gemm_gemv_step_4(const float *x, const float *b, int64_t b_n, g8 sum[GEMM_GEMV_ROWS], const int nm)
+{
+    g8 t[4];
+    g8_transpose_4(b, b_n, t);
+    GEMM_UNROLL
+    for (int q = 0; q < 4; q++) {
+        GEMM_UNROLL
+        for (int m = 0; m < nm; m++) {
+            sum[m] = g8_fma(g8_all(x[m * GEMM_KC + q]), t[q], sum[m]);
+        }
+    }
+}
+
+/* The last steps of a strand, fewer than sixteen. */
+GEMM_INLINE void gemm_gemv_tail(const float *x, const float *b, int64_t b_n, int64_t nk, g8 sum[GEMM_GEMV_ROWS],
+                                const int nm)
+{
+    for (; nk >= 4; nk -= 4, x += 4, b += 4) {
+        gemm_gemv_step_4(x, b, b_n, sum, nm);
+    }
+    for (; nk > 0; nk--, x++, b++) {
+        float column[8];
+        for (int n = 0; n < 8; n++) {
+            column[n] = b[n * b_n];
+        }
+        GEMM_UNROLL
+        for (int m = 0; m < nm; m++) {
+            sum[m] = g8_fma(g8_all(x[m * GEMM_KC]), g8_load(column), sum[m]);
+        }
+    }
+}
+
+/* Four strands of nk steps each. nm is a constant wherever this is inlined. */
+GEMM_INLINE void gemm_gemv_strands(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk, const int nm)
+{
+    g8 sum[4][GEMM_GEMV_ROWS];
+    const float *b[4], *x[4];
+    GEMM_UNROLL
+    for (int e = 0; e < 4; e++) {
+        b[e] = s[e].b;
+        x[e] = s[e].x;
+        GEMM_UNROLL
+        for (int m = 0; m < nm; m++) {
+            sum[e][m] = g8_zero();
+        }
+    }
+    for (int64_t i = 0; i < nk / 16; i++) {
+        GEMM_UNROLL
+        for (int line = 0; line < 32; line++) {
+            gemm_prefetch(ahead, i * GEMM_GEMV_BITE + 16 * line);
+        }
+        GEMM_UNROLL
+        for (int q = 0; q < 16; q += 4) {
+            GEMM_UNROLL
+            for (int e = 0; e < 4; e++) {
+                gemm_gemv_step_4(x[e] + q, b[e] + q, b_n, sum[e], nm);
+            }
+        }
+        GEMM_UNROLL
+        for (int e = 0; e < 4; e++) {
+            b[e] = gemm_opaque(b[e] + 16);
+            x[e] += 16;
+        }
+    }
+    GEMM_UNROLL
+    for (int e = 0; e < 4; e++) {
+        gemm_gemv_tail(x[e], b[e], b_n, nk % 16, sum[e], nm);
+        GEMM_UNROLL
+        for (int m = 0; m < nm; m++) {
+            g8_store(s[e].sum + 8 * m, sum[e][m]);
+        }
+    }
+}
+
+static void gemm_gemv_strands_1(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk)
+{
+    gemm_gemv_strands(s, ahead, b_n, nk, 1);
+}
+
+static void gemm_gemv_strands_2(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk)
+{
+    gemm_gemv_strands(s, ahead, b_n, nk, 2);
+}
+
+static void gemm_gemv_strands_3(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk)
+{
+    gemm_gemv_strands(s, ahead, b_n, nk, 3);
+}
+
+static void gemm_gemv_strands_4(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk)
+{
+    gemm_gemv_strands(s, ahead, b_n, nk, 4);
+}
+
+typedef void gemm_gemv_fn(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk);
+
+/* Columns from..to-1 in work; A packed as x [chain][m][GEMM_KC], sums as [group][chain][m][8]. */
+typedef struct gemm_gemv {
+    const gemm_problem *g;
+    gemm_gemv_fn *strands;
+    const float *x;
+    float *sum;
+    int64_t from, to, groups, chains;
+    int64_t ahead, fetch_end; /* floats from what is read to what is fetched; B's index where to stop */
+} gemm_gemv;
+
+/* Columns of a group all exist: a ragged last one reads some again that were done before. */
+static gemm_strand gemm_gemv_strand(const gemm_gemv *w, int64_t group, int64_t chain)
+{
+    const gemm_problem *g = w->g;
+    const int64_t n = gemm_min(w->from + 8 * group, g->nn - 8);
+    return (gemm_strand){ gemm_offset(g->b, n * g->b_n + chain * GEMM_KC), w->x + chain * g->nm * GEMM_KC,
+                          w->sum + (group * w->chains + chain) * g->nm * 8 };
+}
+
+/* All groups' chains first..first+count-1, of nk steps each. */
+static void gemm_gemv_chains(const gemm_gemv *w, int64_t first, int64_t count, int64_t nk)
+{
+    const int64_t all = w->groups * count;
+    for (int64_t i = 0; i < all; i += 4) {
+        gemm_strand s[4];
+        for (int64_t e = 0; e < 4; e++) {
+            const int64_t at = gemm_min(i + e, all - 1); /* a last four is filled up by repeating */
+            s[e] = gemm_gemv_strand(w, at / count, first + at % count);
+        }
+        const int64_t ahead = w->from * w->g->b_n + i * 8 * nk + w->ahead;
+        w->strands(s, ahead < w->fetch_end ? w->g->b + ahead : s[0].b, w->g->b_n, nk);
+    }
+}
+
+/* C = base + the chains, in order. */
+static void gemm_gemv_write(const gemm_gemv *w)
+{
+    const gemm_out *out = &w->g->out;
+    const int64_t nm = w->g->nm;
+    for (int64_t group = 0; group < w->groups; group++) {
+        const int64_t n0 = w->from + 8 * group, some = gemm_min(8, w->to - n0), lane = n0 - gemm_min(n0, w->g->nn - 8);
+        for (int64_t m = 0; m < nm; m++) {
+            const float *sum = w->sum + (group * w->chains * nm + m) * 8;
+            float *c = out->c + m * out->c_m + n0, y[8];
+            g8 total = g8_load(sum);
+            if (out->add_c || out->bias != NULL) {
+                float base[8] = { 0 };
+                for (int64_t n = 0; n < some; n++) {
+                    const float bias = out->bias != NULL ? out->bias[n0 + n] : 0.0f;
+                    base[lane + n] = !out->add_c ? bias : out->bias != NULL ? c[n] + bias : c[n];
+                }
+                total = g8_add(g8_load(base), total);
+            }
+            for (int64_t chain = 1; chain < w->chains; chain++) {
+                total = g8_add(total, g8_load(sum + chain * nm * 8));
+            }
+            g8_store(y, total);
+            for (int64_t n = 0; n < some; n++) {
+                c[n] = y[lane + n];
+            }
+        }
+    }
+}
+
+/* A as x [chain][m][GEMM_KC]. */
+static void gemm_gemv_pack(const gemm_problem *g, float *x)
+{
+    for (int64_t k0 = 0; k0 < g->nk; k0 += GEMM_KC) {
+        const int64_t nk = gemm_min(GEMM_KC, g->nk - k0);
+        for (int64_t m = 0; m < g->nm; m++, x += GEMM_KC) {
+            const float *a = g->a + m * g->a_m + k0 * g->a_k;
+            int64_t k = 0;
+            for (; g->a_k == 1 && k + GV <= nk; k += GV) {
+                gv_store(x + k, gv_load(a + k));
+            }
+            for (; k < nk; k++) {
+                x[k] = a[k * g->a_k];
+            }
+        }
+    }
+}
+
+/* Columns from..to-1 of C; b_k = 1; nn >= 8. scratch: gemm_gemv_scratch floats. */
+static void gemm_gemv_run(const gemm_problem *g, int64_t from, int64_t to, float *scratch)
+{
+    static gemm_gemv_fn *const strands[GEMM_GEMV_ROWS] = { gemm_gemv_strands_1, gemm_gemv_strands_2,
+                                                           gemm_gemv_strands_3, gemm_gemv_strands_4 };
+    gemm_gemv w = { .g = g, .strands = strands[g->nm - 1], .x = scratch, .chains = gemm_ceil_div(g->nk, GEMM_KC) };
+    /* Memory likes long runs better than the way that strands walk: B is fetched in the order of addresses, if its
+     * columns leave no gaps. */
+    w.ahead = gemm_max(4 * 8 * GEMM_KC, 8 * g->nk) + GEMM_GEMV_AHEAD;
+    w.fetch_end = g->b_n == g->nk ? to * g->b_n : 0;
+    for (int64_t i = from * g->b_n; i < gemm_min(from * g->b_n + w.ahead, w.fetch_end); i += 16) {
+        gemm_prefetch(g->b, i);
+    }
+    w.sum = scratch + w.chains * g->nm * GEMM_KC;
+    gemm_gemv_pack(g, scratch);
+    const int64_t whole = g->nk / GEMM_KC, rest = g->nk % GEMM_KC;
+    for (w.from = from; w.from < to; w.from = w.to) {
+        w.to = gemm_min(w.from + GEMM_GEMV_COLUMNS, to);
+        w.groups = gemm_ceil_div(w.to - w.from, 8);
+        if (whole > 0) {
+            gemm_gemv_chains(&w, 0, whole, GEMM_KC);
+        }
+        if (rest > 0) {
+            gemm_gemv_chains(&w, whole, 1, rest);
+        }
+        gemm_gemv_write(&w);
+    }
+}
+
+#endif

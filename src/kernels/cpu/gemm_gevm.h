@@ -1,0 +1,92 @@
+/* gemm_gevm.h - products with up to GEMM_GEMV_ROWS rows of A where B is adjacent along n: rows of B pass by once, in
+ * place, and are added to sums that stay in the first-level cache.
+ *
+ *   A [m k] any strides      B [k n], b_n = 1      C [m n] columns adjacent
+ */
+#ifndef KR_KERNELS_CPU_GEMM_GEVM_H
+#define KR_KERNELS_CPU_GEMM_GEVM_H
+
+#include "kernels/cpu/gemm_gemv.h"
+
+#define GEMM_GEVM_COLUMNS 512 /* in work at once: their sums and eight rows of B fit the first-level cache */
+#define GEMM_GEVM_LEAST 256   /* in a task: memory likes long runs */
+
+/* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; fetches the next eight if wanted (a constant). */
+GEMM_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const float *b, int64_t b_k, int64_t nn, float *sum,
+                             const bool fetch)
+{
+    gv x[8];
+    GEMM_UNROLL
+    for (int q = 0; q < 8; q++) {
+        x[q] = gv_all(a[q * a_k]);
+    }
+    int64_t n = 0;
+    for (; n + GV <= nn; n += GV) {
+        gv y = gv_load(sum + n);
+        GEMM_UNROLL
+        for (int q = 0; q < 8; q++) {
+            if (fetch && n % 16 == 0) {
+                gemm_prefetch(b + n, (8 + q) * b_k);
+            }
+            y = gv_fma(x[q], gv_load(b + q * b_k + n), y);
+        }
+        gv_store(sum + n, y);
+    }
+    if (n < nn) {
+        gv y = gv_load_some(sum + n, nn - n);
+        GEMM_UNROLL
+        for (int q = 0; q < 8; q++) {
+            y = gv_fma(x[q], gv_load_some(b + q * b_k + n, nn - n), y);
+        }
+        gv_store_some(sum + n, y, nn - n);
+    }
+}
+
+/* One chain for nn <= GEMM_GEVM_COLUMNS columns from n0 on, k0..k1-1, added to base. */
+static void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
+{
+    float sum[GEMM_GEMV_ROWS][GEMM_GEVM_COLUMNS];
+    for (int64_t m = 0; m < g->nm; m++) {
+        for (int64_t n = 0; n < nn; n++) {
+            sum[m][n] = 0.0f;
+        }
+    }
+    int64_t k = k0;
+    for (; k + 8 <= k1; k += 8) {
+        const float *a = g->a + k * g->a_k, *b = g->b + k * g->b_k + n0;
+        gemm_gevm_8(a, g->a_k, b, g->b_k, nn, sum[0], true);
+        for (int64_t m = 1; m < g->nm; m++) {
+            gemm_gevm_8(a + m * g->a_m, g->a_k, b, g->b_k, nn, sum[m], false);
+        }
+    }
+    for (; k < k1; k++) {
+        for (int64_t m = 0; m < g->nm; m++) {
+            const gv x = gv_all(g->a[m * g->a_m + k * g->a_k]);
+            for (int64_t n = 0; n < nn; n += GV) {
+                const gv y = gv_load_some(g->b + k * g->b_k + n0 + n, nn - n);
+                gv_store_some(sum[m] + n, gv_fma(x, y, gv_load_some(sum[m] + n, nn - n)), nn - n);
+            }
+        }
+    }
+    for (int64_t m = 0; m < g->nm; m++) {
+        float *c = g->out.c + m * g->out.c_m + n0;
+        const float *bias = k0 == 0 && g->out.bias != NULL ? g->out.bias + n0 : NULL;
+        const bool add_c = k0 > 0 || g->out.add_c;
+        for (int64_t n = 0; n < nn; n++) {
+            const float base = !add_c ? (bias != NULL ? bias[n] : 0.0f) : (bias != NULL ? c[n] + bias[n] : c[n]);
+            c[n] = add_c || bias != NULL ? base + sum[m][n] : sum[m][n];
+        }
+    }
+}
+
+/* Columns from..to-1 of C; b_n = 1. */
+static void gemm_gevm_run(const gemm_problem *g, int64_t from, int64_t to)
+{
+    for (int64_t n = from; n < to; n += GEMM_GEVM_COLUMNS) {
+        for (int64_t k = 0; k < g->nk; k += GEMM_KC) {
+            gemm_gevm_chain(g, n, gemm_min(GEMM_GEVM_COLUMNS, to - n), k, gemm_min(k + GEMM_KC, g->nk));
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,182 @@
+/* gemm_kernel.h - the innermost part of the matrix product: one tile of C in registers.
+ *
+ *   A [m k] any strides, read one element at a time      B [k n] columns adjacent, rows b_k apart
+ *   C [m n] columns adjacent                             m <= GEMM_MR, n <= GEMM_NR
+ *
+ *   C[m, n] = base[m, n] + sum over k of A[m, k] B[k, n]
+ *
+ * An element of C is one chain of fused multiply-adds over k in order that starts from 0, whatever the tile's size:
+ * that is what makes a row's bits independent of its neighbours.
+ */
+#ifndef KR_KERNELS_CPU_GEMM_KERNEL_H
+#define KR_KERNELS_CPU_GEMM_KERNEL_H
+
+#include "kernels/cpu/gemm_vec.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Terms of one chain: a tile's columns of B (GEMM_KC x GEMM_NR floats) stay in the first-level cache. It is part of
+ * the definition of the result: changing it changes bits. */
+#define GEMM_KC 256
+
+/* A tile fills the register file: 24 accumulators of 32, or 12 of 16, which hides the latency of two FMA units. */
+#if GV == 16
+#define GEMM_MR 12
+#else
+#define GEMM_MR 6
+#endif
+#define GEMM_NV 2
+#define GEMM_NR (GEMM_NV * GV)
+
+/* Where a tile goes. base = (C if add_c) + (bias if not NULL). */
+typedef struct gemm_out {
+    float *c;
+    int64_t c_m;
+    const float *bias; /* [n] */
+    bool add_c;
+} gemm_out;
+
+/* One whole product. */
+typedef struct gemm_problem {
+    int64_t nm, nn, nk;
+    const float *a;
+    int64_t a_m, a_k;
+    const float *b;
+    int64_t b_k, b_n;
+    gemm_out out;
+} gemm_problem;
+
+typedef struct gemm_tile {
+    int64_t nk, nn;
+    const float *a;
+    int64_t a_m, a_k;
+    const float *b; /* nn rounded up to whole vectors may be read of each row */
+    int64_t b_k;
+    gemm_out out;
+} gemm_tile;
+
+/* A tile whose columns are ragged or whose base has a bias, out of memory: sum [nm][GEMM_NR]. */
+static void gemm_tile_write(const gemm_tile *t, int64_t nm, const float *sum)
+{
+    for (int64_t m = 0; m < nm; m++) {
+        float *c = t->out.c + m * t->out.c_m;
+        for (int64_t n = 0; n < t->nn; n += GV) {
+            const int64_t some = t->nn - n;
+            gv y = gv_load(sum + m * GEMM_NR + n);
+            if (t->out.add_c || t->out.bias != NULL) {
+                gv base = t->out.add_c ? gv_load_some(c + n, some) : gv_load_some(t->out.bias + n, some);
+                if (t->out.add_c && t->out.bias != NULL) {
+                    base = gv_add(base, gv_load_some(t->out.bias + n, some));
+                }
+                y = gv_add(base, y);
+            }
+            gv_store_some(c + n, y, some);
+        }
+    }
+}
+
+/* nm and nv are constants wherever this is inlined. */
+GEMM_INLINE void gemm_tile_body(const gemm_tile *t, const int nm, const int nv)
+{
+    gv sum[GEMM_MR][GEMM_NV];
+    GEMM_UNROLL
+    for (int m = 0; m < nm; m++) {
+        const float *c = t->out.c + m * t->out.c_m;
+        _mm_prefetch((const char *)c, _MM_HINT_T0);
+        _mm_prefetch((const char *)(c + (nv * GV - 1)), _MM_HINT_T0);
+        GEMM_UNROLL
+        for (int v = 0; v < nv; v++) {
+            sum[m][v] = gv_zero();
+        }
+    }
+    const int64_t a_m = t->a_m, a_k = t->a_k, b_k = t->b_k;
+    const float *b = t->b;
+    /* Rows three by three: x86 addresses reach base, base + a_m and base + 2 a_m. */
+    const float *a[(GEMM_MR + 2) / 3];
+    GEMM_UNROLL
+    for (int q = 0; q < (nm + 2) / 3; q++) {
+        a[q] = t->a + 3 * q * a_m;
+    }
+    for (int64_t k = 0; k < t->nk; k++) {
+        gv row[GEMM_NV];
+        GEMM_UNROLL
+        for (int v = 0; v < nv; v++) {
+            row[v] = gv_load(b + v * GV);
+        }
+        GEMM_UNROLL
+        for (int m = 0; m < nm; m++) {
+            const gv x = gv_all(a[m / 3][(m % 3) * a_m]);
+            GEMM_UNROLL
+            for (int v = 0; v < nv; v++) {
+                sum[m][v] = gv_fma(x, row[v], sum[m][v]);
+            }
+        }
+        b += b_k;
+        GEMM_UNROLL
+        for (int q = 0; q < (nm + 2) / 3; q++) {
+            a[q] += a_k;
+        }
+    }
+    const bool plain = t->nn == nv * GV && t->out.bias == NULL;
+    const bool add_c = t->out.add_c;
+    float spill[GEMM_MR * GEMM_NR];
+    float *y = plain ? t->out.c : spill;
+    const int64_t y_m = plain ? t->out.c_m : GEMM_NR;
+    GEMM_UNROLL
+    for (int m = 0; m < nm; m++) {
+        GEMM_UNROLL
+        for (int v = 0; v < nv; v++) {
+            if (plain && add_c) {
+                sum[m][v] = gv_add(gv_load(y + m * y_m + v * GV), sum[m][v]);
+            }
+            gv_store(y + m * y_m + v * GV, sum[m][v]);
+        }
+    }
+    if (!plain) {
+        gemm_tile_write(t, nm, spill);
+    }
+}
+
+#define GEMM_TILE(nm)                                                                                                  \
+    static void gemm_tile_##nm##_1(const gemm_tile *t)                                                                 \
+    {                                                                                                                  \
+        gemm_tile_body(t, nm, 1);                                                                                      \
+    }                                                                                                                  \
+    static void gemm_tile_##nm##_2(const gemm_tile *t)                                                                 \
+    {                                                                                                                  \
+        gemm_tile_body(t, nm, 2);                                                                                      \
+    }
+GEMM_TILE(1)
+GEMM_TILE(2)
+GEMM_TILE(3)
+GEMM_TILE(4)
+GEMM_TILE(5)
+GEMM_TILE(6)
+#if GEMM_MR == 12
+GEMM_TILE(7)
+GEMM_TILE(8)
+GEMM_TILE(9)
+GEMM_TILE(10)
+GEMM_TILE(11)
+GEMM_TILE(12)
+#endif
+#undef GEMM_TILE
+
+typedef void gemm_tile_fn(const gemm_tile *t);
+
+/* The kernel for nm rows (1..GEMM_MR) and nn columns (1..GEMM_NR). */
+static gemm_tile_fn *gemm_tile_for(int64_t nm, int64_t nn)
+{
+#define GEMM_TILE(nm) { gemm_tile_##nm##_1, gemm_tile_##nm##_2 },
+    static gemm_tile_fn *const table[GEMM_MR][GEMM_NV] = {
+        GEMM_TILE(1) GEMM_TILE(2) GEMM_TILE(3) GEMM_TILE(4) GEMM_TILE(5) GEMM_TILE(6)
+#if GEMM_MR == 12
+            GEMM_TILE(7) GEMM_TILE(8) GEMM_TILE(9) GEMM_TILE(10) GEMM_TILE(11) GEMM_TILE(12)
+#endif
+    };
+#undef GEMM_TILE
+    return table[nm - 1][nn > GV];
+}
+
+#endif

@@ -1,0 +1,135 @@
+/* gemm_pack.h - blocks of A and B copied together for the tile kernel. Nothing is computed: bits do not change.
+ *
+ *   B [k n] -> panels of GEMM_NR columns, each [k][GEMM_NR]; in the last one the missing columns hold anything
+ *   A [m k] -> a tile of up to GEMM_MR rows: [k][GEMM_MR] where A's rows are adjacent (a_m = 1), else
+ *              [row][GEMM_A_ROW]. A keeps its direction, since the kernel reads it by strides.
+ */
+#ifndef KR_KERNELS_CPU_GEMM_PACK_H
+#define KR_KERNELS_CPU_GEMM_PACK_H
+
+#include "kernels/cpu/gemm_kernel.h"
+
+/* One line more than a chain: rows of a tile then start in different sets of the cache. */
+#define GEMM_A_ROW (GEMM_KC + 16)
+#define GEMM_A_TILE (GEMM_MR * GEMM_A_ROW)
+
+GEMM_INLINE int64_t gemm_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+GEMM_INLINE int64_t gemm_max(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+GEMM_INLINE int64_t gemm_ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+/* Where part i of n begins when `whole` is cut evenly. */
+GEMM_INLINE int64_t gemm_part(int64_t whole, int64_t i, int64_t n)
+{
+    return whole * i / n;
+}
+
+/* Eight columns of B, each adjacent along k: y[k][GEMM_NR] gets columns 0..7. */
+static void gemm_pack_b8_transposed(const float *b, int64_t b_n, int64_t nk, float *y)
+{
+    int64_t k = 0;
+    for (; k + 4 <= nk; k += 4) {
+        g8 t[4];
+        g8_transpose_4(b + k, b_n, t);
+        GEMM_UNROLL
+        for (int q = 0; q < 4; q++) {
+            g8_store(y + (k + q) * GEMM_NR, t[q]);
+        }
+    }
+    for (; k < nk; k++) {
+        for (int n = 0; n < 8; n++) {
+            y[k * GEMM_NR + n] = b[n * b_n + k];
+        }
+    }
+}
+
+static void gemm_pack_b_strided(const float *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y)
+{
+    for (int64_t k = 0; k < nk; k++) {
+        for (int64_t n = 0; n < nn; n++) {
+            y[k * GEMM_NR + n] = b[k * b_k + n * b_n];
+        }
+    }
+}
+
+/* Zeros for the columns nn.. of a panel, so that the unused lanes of a tile do no slow arithmetic on leftovers. */
+static void gemm_pad_b(int64_t nk, int64_t nn, float *y)
+{
+    for (int64_t k = 0; k < nk; k++) {
+        for (int64_t n = nn; n < GEMM_NR; n++) {
+            y[k * GEMM_NR + n] = 0.0f;
+        }
+    }
+}
+
+/* One panel: nn <= GEMM_NR columns of B [k n], nk <= GEMM_KC. */
+static void gemm_pack_b(const float *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y)
+{
+    if (nn < GEMM_NR) {
+        gemm_pad_b(nk, nn, y);
+    }
+    if (b_n == 1) {
+        for (int64_t k = 0; k < nk; k++) {
+            const float *row = b + k * b_k;
+            if (nn == GEMM_NR) {
+                GEMM_UNROLL
+                for (int v = 0; v < GEMM_NV; v++) {
+                    gv_store(y + k * GEMM_NR + v * GV, gv_load(row + v * GV));
+                }
+            } else {
+                for (int64_t n = 0; n < nn; n++) {
+                    y[k * GEMM_NR + n] = row[n];
+                }
+            }
+        }
+        return;
+    }
+    if (b_k != 1) {
+        gemm_pack_b_strided(b, b_k, b_n, nk, nn, y);
+        return;
+    }
+    /* Sixteen steps of k at a time: whole lines are read, and the lines being written are few. */
+    const int64_t whole = nn / 8 * 8;
+    for (int64_t k = 0; k < nk; k += 16) {
+        const int64_t some = gemm_min(16, nk - k);
+        for (int64_t n = 0; n < whole; n += 8) {
+            gemm_pack_b8_transposed(b + n * b_n + k, b_n, some, y + k * GEMM_NR + n);
+        }
+    }
+    gemm_pack_b_strided(b + whole * b_n, 1, b_n, nk, nn - whole, y + whole);
+}
+
+/* One tile: nm <= GEMM_MR rows of A [m k], nk <= GEMM_KC. */
+static void gemm_pack_a(const float *a, int64_t a_m, int64_t a_k, int64_t nm, int64_t nk, float *y)
+{
+    if (a_m == 1) {
+        /* Whole vectors are stored; what spills into the next step is overwritten by it. */
+        for (int64_t k = 0; k < nk; k++) {
+            gv_store(y + k * GEMM_MR, gv_load_some(a + k * a_k, nm));
+        }
+        return;
+    }
+    for (int64_t m = 0; m < nm; m++) {
+        const float *row = a + m * a_m;
+        float *to = y + m * GEMM_A_ROW;
+        int64_t k = 0;
+        if (a_k == 1) {
+            for (; k + GV <= nk; k += GV) {
+                gv_store(to + k, gv_load(row + k));
+            }
+        }
+        for (; k < nk; k++) {
+            to[k] = row[k * a_k];
+        }
+    }
+}
+
+#endif

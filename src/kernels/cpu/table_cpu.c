@@ -1,0 +1,79 @@
+/* table_cpu.c - the table of one instruction set: its f32 vector kernels, NULL where the reference serves.
+ *
+ * What the code of this set needs of the processor is read from the compiler's own macros, so that flags and
+ * predicate cannot disagree.
+ */
+#include "base/cpu.h"
+#include "kernels/cpu/isa.h"
+#include "kernels/kernels.h"
+
+/* Kernels with a vector version: KR_PLAIN(name, args), KR_SCRATCHED(name, args) for those with a scratch function. */
+#define KR_F32_KERNELS                                                                                                 \
+    KR_PLAIN(maximum_bwd, kr_maximum_bwd_args)                                                                         \
+    KR_PLAIN(where, kr_where_args)                                                                                     \
+    KR_SCRATCHED(sum, kr_reduce_args)                                                                                  \
+    KR_PLAIN(max, kr_reduce_args)                                                                                      \
+    KR_PLAIN(max_bwd, kr_max_bwd_args)                                                                                 \
+    KR_PLAIN(cumsum, kr_cumsum_args)                                                                                   \
+    KR_PLAIN(segsum, kr_segsum_args)                                                                                   \
+    KR_SCRATCHED(segsum_bwd, kr_segsum_args)                                                                           \
+    KR_PLAIN(softmax, kr_softmax_args)                                                                                 \
+    KR_PLAIN(softmax_bwd, kr_softmax_bwd_args)                                                                         \
+    KR_SCRATCHED(matmul, kr_matmul_args)                                                                               \
+    KR_PLAIN(norm, kr_norm_args)                                                                                       \
+    KR_SCRATCHED(norm_bwd, kr_norm_bwd_args)                                                                           \
+    KR_SCRATCHED(conv, kr_conv_args)                                                                                   \
+    KR_SCRATCHED(conv_bwd, kr_conv_bwd_args)                                                                           \
+    KR_PLAIN(embedding, kr_embedding_args)                                                                             \
+    KR_PLAIN(embedding_bwd, kr_embedding_args)
+
+#define KR_UNARY(name) KR_PLAIN(name, kr_unary_args) KR_PLAIN(name##_bwd, kr_unary_bwd_args)
+#define KR_BINARY(name) KR_PLAIN(name, kr_binary_args)
+
+#define KR_PLAIN(name, args) void KR_FN(name)(const args *);
+#define KR_SCRATCHED(name, args)                                                                                       \
+    void KR_FN(name)(const args *);                                                                                    \
+    size_t KR_FN(name##_scratch)(const args *);
+#include "kernels/binary.def"
+#include "kernels/unary.def"
+KR_F32_KERNELS
+#undef KR_PLAIN
+#undef KR_SCRATCHED
+void KR_FN(copy)(const kr_copy_args *);
+
+enum {
+    NEEDS = 0
+#ifdef __AVX2__
+            | KR_CPU_AVX2
+#endif
+#ifdef __FMA__
+            | KR_CPU_FMA
+#endif
+#ifdef __F16C__
+            | KR_CPU_F16C
+#endif
+#ifdef __AVX512F__
+            | KR_CPU_AVX512F
+#endif
+#ifdef __AVX512BW__
+            | KR_CPU_AVX512BW
+#endif
+#ifdef __AVX512VL__
+            | KR_CPU_AVX512VL
+#endif
+#ifdef __AVX512DQ__
+            | KR_CPU_AVX512DQ
+#endif
+};
+
+extern const kr_kernels KR_FN(kernels);
+
+#define KR_PLAIN(name, args) .name[KR_REAL_F32] = { KR_FN(name), NULL },
+#define KR_SCRATCHED(name, args) .name[KR_REAL_F32] = { KR_FN(name), KR_FN(name##_scratch) },
+const kr_kernels KR_FN(kernels) = {
+    .name = KR_ISA_NAME,
+    .needs = NEEDS,
+#include "kernels/binary.def"
+#include "kernels/unary.def"
+    KR_F32_KERNELS.copy = { KR_FN(copy), NULL },
+};

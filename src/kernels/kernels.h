@@ -1,0 +1,283 @@
+/* kernels.h - the argument structs of all kernels and the table that holds them.
+ *
+ * A kernel is a pure function of one struct: raw pointers, sizes, strides in elements. It knows no tensor,
+ * no tape and no context, allocates nothing and cannot fail: the op has checked everything before. Pointers
+ * are void because one struct serves f32 and f64; a slot's index says which. Unless a field says otherwise
+ * operands are contiguous, outputs are written and do not overlap inputs.
+ *
+ * Work is cut by shape, never by thread count, and sums have one fixed order, so that results do not
+ * depend on the number of threads, nor a row's result on the rows beside it.
+ */
+#ifndef KR_KERNELS_KERNELS_H
+#define KR_KERNELS_KERNELS_H
+
+#include "base/pool.h"
+
+#include <krait/tensor.h>
+
+/* What a kernel runs on. */
+typedef struct kr_exec {
+    kr_pool *pool; /* NULL: the calling thread alone */
+    void *scratch; /* as many bytes as the kernel's scratch function asked for, 64-byte aligned */
+} kr_exec;
+
+/* The index space that the operands of an elementwise kernel share, with as few axes as their strides allow.
+ * strides[o] walks operand o; 0 repeats it (broadcast), negative runs backwards. The innermost axis is the last.
+ * An empty space has some dims[i] = 0; a single element has rank 0. Operand 0 is the output. */
+#define KR_WALK_OPERANDS 4
+typedef struct kr_walk {
+    int rank;
+    int64_t dims[KR_MAX_RANK];
+    int64_t strides[KR_WALK_OPERANDS][KR_MAX_RANK];
+} kr_walk;
+
+/* y = f(x). walk: y, x. y may be x itself when their strides agree. */
+typedef struct kr_unary_args {
+    kr_exec exec;
+    kr_walk walk;
+    const void *x;
+    void *y;
+    double alpha, beta;
+} kr_unary_args;
+
+/* g_x = g_y f'(x), y = f(x) given. walk: g_x, x, y, g_y. */
+typedef struct kr_unary_bwd_args {
+    kr_exec exec;
+    kr_walk walk;
+    const void *x, *y, *g_y;
+    void *g_x;
+    double alpha, beta;
+} kr_unary_bwd_args;
+
+/* y = f(a, b). walk: y, a, b. y may be a or b when their strides agree. */
+typedef struct kr_binary_args {
+    kr_exec exec;
+    kr_walk walk;
+    const void *a, *b;
+    void *y;
+} kr_binary_args;
+
+/* y = g where a is the larger (of_b: where b is), half of g where equal, else 0. walk: y, a, b, g. */
+typedef struct kr_maximum_bwd_args {
+    kr_exec exec;
+    kr_walk walk;
+    const void *a, *b, *g;
+    void *y;
+    bool of_b;
+} kr_maximum_bwd_args;
+
+/* y = mask ? a : b. walk: y, mask, a, b. mask is i32, true when not 0; a or b NULL stand for the scalar. */
+typedef struct kr_where_args {
+    kr_exec exec;
+    kr_walk walk;
+    const int32_t *mask;
+    const void *a, *b;
+    void *y;
+    double scalar;
+} kr_where_args;
+
+/* y[o, i] = alpha * reduce over r of x[o, r, i]. x [no nr ni], y [no ni]. max ignores alpha, NaN wins; nr >= 1 for max.
+ * */
+typedef struct kr_reduce_args {
+    kr_exec exec;
+    int64_t no, nr, ni;
+    const void *x;
+    void *y;
+    double alpha;
+} kr_reduce_args;
+
+/* g_x[o, r, i] = g_y[o, i] where r is the first place of the maximum (or of the first NaN), else 0. */
+typedef struct kr_max_bwd_args {
+    kr_exec exec;
+    int64_t no, nr, ni;
+    const void *x, *g_y;
+    void *g_x;
+} kr_max_bwd_args;
+
+/* y[o, r, i] = sum of x[o, q, i] over q <= r (reverse: q >= r), added in that order. x, y [no nr ni]. */
+typedef struct kr_cumsum_args {
+    kr_exec exec;
+    int64_t no, nr, ni;
+    const void *x;
+    void *y;
+    bool reverse;
+} kr_cumsum_args;
+
+/* segsum:     y[o, t, u] = sum of x[o, q] over u < q <= t for t >= u (0 on the diagonal), -inf for t < u.
+ * segsum_bwd: y[o, q] = sum of x[o, t, u] over u < q <= t; elements of x above the diagonal are not read.
+ * x [no nl], y [no nl nl]; the other way round in segsum_bwd. */
+typedef struct kr_segsum_args {
+    kr_exec exec;
+    int64_t no, nl;
+    const void *x;
+    void *y;
+} kr_segsum_args;
+
+/* y = softmax(x) over the last axis, or its logarithm. x, y [no nr]. A row of -inf gives NaN. */
+typedef struct kr_softmax_args {
+    kr_exec exec;
+    int64_t no, nr;
+    const void *x;
+    void *y;
+    bool logarithm;
+} kr_softmax_args;
+
+/* softmax: g_x = y (g_y - <y, g_y>);   logarithm: g_x = g_y - e^y sum(g_y). */
+typedef struct kr_softmax_bwd_args {
+    kr_exec exec;
+    int64_t no, nr;
+    const void *y, *g_y;
+    void *g_x;
+    bool logarithm;
+} kr_softmax_bwd_args;
+
+/* C = A B (+ bias) (+ C if accumulate), for each index of the batch space. A [m k], B [k n], C [m n], bias [n].
+ * Each operand has a stride for either axis, so that transposes are strides; C's columns are adjacent.
+ * batch strides of 0 broadcast A or B; C's are distinct. nk = 0 gives bias, or 0.
+ * A row of C has the same bits whatever nm is, whatever the other rows hold, and for any number of threads. */
+typedef struct kr_matmul_args {
+    kr_exec exec;
+    int64_t nm, nn, nk;
+    const void *a;
+    int64_t a_m, a_k; /* strides of A along m and k; any values, usually one of them is 1 */
+    const void *b;
+    int64_t b_k, b_n; /* strides of B along k and n */
+    void *c;
+    int64_t c_m;      /* stride of C along m; along n it is 1 */
+    const void *bias; /* [n], or NULL; the same for the whole batch */
+    bool accumulate;
+    int batch_rank;
+    int64_t batch_dims[KR_MAX_RANK];
+    int64_t batch_a[KR_MAX_RANK], batch_b[KR_MAX_RANK], batch_c[KR_MAX_RANK];
+} kr_matmul_args;
+
+/* RMS norm over groups of the last axis, with an optional gate z.
+ *   gate first (or no gate): u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
+ *   norm first:              u = x;          q as above;                        y = u q gain silu(z)
+ * x, z, y [no ni], gain [ni] or NULL (1), q [no ng], z NULL: no gate. Group e holds channels e*ni/ng ... */
+typedef struct kr_norm_args {
+    kr_exec exec;
+    int64_t no, ni, ng;
+    const void *x, *z, *gain;
+    void *y, *q;
+    double eps;
+    bool norm_first;
+} kr_norm_args;
+
+/* With w = gain g_y (norm first: gain g_y silu(z)), per group:
+ *   g_u = q w - q^3 u mean_group(w u);   gate first: g_x = g_u silu(z), g_z = g_u x silu'(z);
+ *   norm first: g_x = g_u, g_z = u q gain g_y silu'(z);   g_gain[i] = sum over rows of g_y u q (silu(z) if norm first).
+ * g_x, g_z, g_gain may be NULL when not wanted. */
+typedef struct kr_norm_bwd_args {
+    kr_exec exec;
+    int64_t no, ni, ng;
+    const void *x, *z, *gain, *q, *g_y;
+    void *g_x, *g_z, *g_gain;
+    bool norm_first;
+} kr_norm_bwd_args;
+
+/* Causal depthwise convolution with a carried window.
+ *   u[b, s, v] = bias[v] + sum over j < nk of weight[v, j] * past(b, s - (nk-1) + j, v);   y = u, or silu(u)
+ * past(b, t, v) is x[b, t, v], and for t < 0 window[b, v, nk + t] (0 if there is no window).
+ * x, y [b s v], weight [v k], bias [v] or NULL; window, window_out [b v k] or NULL: the last nk inputs,
+ * newest last; window's column 0 is never read by the sum. window_out[b, v, j] = past(b, ns - nk + j, v). */
+typedef struct kr_conv_args {
+    kr_exec exec;
+    int64_t nb, ns, nv, nk;
+    const void *x, *weight, *bias, *window;
+    void *y, *window_out;
+    bool silu;
+} kr_conv_args;
+
+/* Gradients of the above; u is recomputed. g_window_out NULL means 0. g_x, g_weight, g_bias, g_window NULL: not
+ * wanted. All are written. Sums over (b, s) for g_weight and g_bias have a fixed order. */
+typedef struct kr_conv_bwd_args {
+    kr_exec exec;
+    int64_t nb, ns, nv, nk;
+    const void *x, *weight, *bias, *window, *g_y, *g_window_out;
+    void *g_x, *g_weight, *g_bias, *g_window;
+    bool silu;
+} kr_conv_bwd_args;
+
+/* gather:     y[o, j, i] = x[o, id[o, j, i], i];   x [no nr ni], id and y [no nj ni]
+ * gather_bwd: y[o, id[o, j, i], i] += x[o, j, i], over j in order; y [no nr ni] accumulates. ids are in range. */
+typedef struct kr_gather_args {
+    kr_exec exec;
+    int64_t no, nr, ni, nj;
+    const void *x;
+    const void *id;
+    kr_dtype id_dtype; /* KR_I32 or KR_I64 */
+    void *y;
+} kr_gather_args;
+
+/* embedding:     y[o, i] = x[id[o], i];    x [nr ni], id [no], y [no ni]
+ * embedding_bwd: y[id[o], i] += x[o, i], over o in order; y [nr ni] accumulates. ids are in range. */
+typedef struct kr_embedding_args {
+    kr_exec exec;
+    int64_t no, nr, ni;
+    const void *x;
+    const void *id;
+    kr_dtype id_dtype;
+    void *y;
+} kr_embedding_args;
+
+/* y = x, converted from x_dtype to y_dtype, between any strides. walk: y, x.
+ * Float to narrower float rounds to nearest even; float to integer truncates, saturates, NaN gives 0. */
+typedef struct kr_copy_args {
+    kr_exec exec;
+    kr_walk walk;
+    kr_dtype x_dtype, y_dtype;
+    const void *x;
+    void *y;
+} kr_copy_args;
+
+/* y = value in all places. walk: y. */
+typedef struct kr_fill_args {
+    kr_exec exec;
+    kr_walk walk;
+    kr_dtype dtype;
+    void *y;
+    double value;
+} kr_fill_args;
+
+/* y[i] = draw number offset + i of the stream `seed`; contiguous, n elements of a float type.
+ *   uniform: alpha + (beta - alpha) u, u in [0, 1);   normal: alpha + beta z, z ~ N(0, 1) */
+typedef struct kr_random_args {
+    kr_exec exec;
+    int64_t n;
+    kr_dtype dtype;
+    void *y;
+    uint64_t seed, stream, offset;
+    bool normal;
+    double alpha, beta;
+} kr_random_args;
+
+/* *first = index of the first NaN or infinity of the contiguous x, or -1. */
+typedef struct kr_finite_args {
+    kr_exec exec;
+    int64_t n;
+    kr_dtype dtype;
+    const void *x;
+    int64_t *first;
+} kr_finite_args;
+
+enum { KR_REAL_F32 = 0, KR_REAL_F64 = 1, KR_NREALS = 2 };
+
+/* A set of kernels: run pointers NULL where the set has none. `scratch` (NULL: 0 bytes) says how much exec.scratch a
+ * call needs; it reads sizes and the pool's width only. */
+typedef struct kr_kernels {
+    const char *name; /* "ref", "avx2", "avx512" */
+    uint64_t needs;   /* kr_cpu_feature bits that its code uses */
+#define KR_SLOT(args)                                                                                                  \
+    struct {                                                                                                           \
+        void (*run)(const args *);                                                                                     \
+        size_t (*scratch)(const args *);                                                                               \
+    }
+#define KR_KERNEL(name, args) KR_SLOT(args) name[KR_NREALS];
+#define KR_KERNEL_ANY(name, args) KR_SLOT(args) name;
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+} kr_kernels;
+
+#endif

@@ -1,0 +1,106 @@
+/* norm_ref.c - RMS norm over groups of the last axis, with an optional gate.
+ *
+ *   x, z, y [no ni]    gain [ni] or none (1)    q [no ng]    z none: no gate
+ *   gate first: u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
+ *   norm first: u = x;          q as above;                        y = u q gain silu(z)
+ * backward, w = gain g_y (norm first: gain g_y silu(z)):
+ *   g_u = q w - q^3 u mean_group(w u)
+ *   gate first: g_x = g_u silu(z), g_z = g_u x silu'(z);   norm first: g_x = g_u, g_z = u q gain g_y silu'(z)
+ *   g_gain[i] = sum over rows of g_y u q (silu(z) if norm first)
+ * u is recomputed, q is given.
+ */
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+
+static double sigmoid(double x)
+{
+    return 1.0 / (1.0 + exp(-x));
+}
+
+/* What the gate multiplies u by, and what it multiplies y by. */
+typedef struct gate {
+    double of_u, of_y;
+    double slope; /* silu'(z) */
+} gate;
+
+static gate gate_at(const real *z, int64_t at, bool norm_first)
+{
+    gate g = { 1.0, 1.0, 0.0 };
+    if (!z) return g;
+    double v = (double)z[at], s = sigmoid(v);
+    *(norm_first ? &g.of_y : &g.of_u) = v * s;
+    g.slope = s * (1.0 + v * sigmoid(-v));
+    return g;
+}
+
+void KR_REF(norm)(const kr_norm_args *a)
+{
+    const real *x = a->x, *gain = a->gain;
+    real *y = a->y, *q = a->q;
+    int64_t width = a->ng ? a->ni / a->ng : 0;
+    for (int64_t group = 0; group < a->no * a->ng; group++) {
+        int64_t first = group * width, channel = group % a->ng * width;
+        double squares = 0;
+        for (int64_t i = 0; i < width; i++) {
+            double u = (double)x[first + i] * gate_at(a->z, first + i, a->norm_first).of_u;
+            squares += u * u;
+        }
+        double scale = 1.0 / sqrt(squares / (double)width + a->eps);
+        q[group] = (real)scale;
+        for (int64_t i = 0; i < width; i++) {
+            gate g = gate_at(a->z, first + i, a->norm_first);
+            double factor = gain ? (double)gain[channel + i] : 1.0;
+            y[first + i] = (real)((double)x[first + i] * g.of_u * scale * factor * g.of_y);
+        }
+    }
+}
+
+static void norm_bwd_group(const kr_norm_bwd_args *a, int64_t group)
+{
+    const real *x = a->x, *gain = a->gain, *g_y = a->g_y;
+    real *g_x = a->g_x, *g_z = a->g_z;
+    int64_t width = a->ni / a->ng, first = group * width, channel = group % a->ng * width;
+    double q = (double)((const real *)a->q)[group], wu = 0;
+    for (int64_t i = 0; i < width; i++) {
+        gate g = gate_at(a->z, first + i, a->norm_first);
+        double factor = gain ? (double)gain[channel + i] : 1.0;
+        wu += factor * (double)g_y[first + i] * g.of_y * (double)x[first + i] * g.of_u;
+    }
+    for (int64_t i = 0; i < width; i++) {
+        gate g = gate_at(a->z, first + i, a->norm_first);
+        double u = (double)x[first + i] * g.of_u;
+        double g_out = (gain ? (double)gain[channel + i] : 1.0) * (double)g_y[first + i];
+        double g_u = q * g_out * g.of_y - q * q * q * u * (wu / (double)width);
+        if (g_x) g_x[first + i] = (real)(g_u * g.of_u);
+        if (g_z) g_z[first + i] = (real)((a->norm_first ? u * q * g_out : g_u * (double)x[first + i]) * g.slope);
+    }
+}
+
+#define CHANNELS 64 /* whose gain gradients are summed at a time */
+
+static void gain_gradient(const kr_norm_bwd_args *a)
+{
+    const real *x = a->x, *g_y = a->g_y, *q = a->q;
+    real *g_gain = a->g_gain;
+    int64_t width = a->ng ? a->ni / a->ng : 0;
+    for (int64_t i0 = 0; i0 < a->ni; i0 += CHANNELS) {
+        double sum[CHANNELS] = { 0 };
+        int64_t end = kr_ref_min(i0 + CHANNELS, a->ni);
+        for (int64_t o = 0; o < a->no; o++) {
+            for (int64_t i = i0; i < end; i++) {
+                int64_t at = o * a->ni + i;
+                gate g = gate_at(a->z, at, a->norm_first);
+                sum[i - i0] += (double)g_y[at] * (double)x[at] * g.of_u * g.of_y * (double)q[o * a->ng + i / width];
+            }
+        }
+        for (int64_t i = i0; i < end; i++) g_gain[i] = (real)sum[i - i0];
+    }
+}
+
+void KR_REF(norm_bwd)(const kr_norm_bwd_args *a)
+{
+    if (a->g_x || a->g_z)
+        for (int64_t group = 0; group < a->no * a->ng; group++) norm_bwd_group(a, group);
+    if (a->g_gain) gain_gradient(a);
+}

@@ -1,0 +1,59 @@
+/* reduce_ref.c - sums and maxima along one axis.
+ *
+ *   x [no nr ni]    y [no ni]
+ *   sum:     y[o, i] = alpha * sum over r of x[o, r, i]
+ *   max:     y[o, i] = max over r of x[o, r, i]; a NaN wins
+ *   max_bwd: g_x[o, r, i] = g_y[o, i] at the first r of the maximum (or of the first NaN), else 0
+ */
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+
+void KR_REF(sum)(const kr_reduce_args *a)
+{
+    const real *x = a->x;
+    real *y = a->y;
+    for (int64_t o = 0; o < a->no; o++) {
+        for (int64_t i = 0; i < a->ni; i++) {
+            double sum = 0;
+            for (int64_t r = 0; r < a->nr; r++) sum += (double)x[(o * a->nr + r) * a->ni + i];
+            y[o * a->ni + i] = (real)(a->alpha * sum);
+        }
+    }
+}
+
+/* The first r of the largest of x[r * ni]; of the first NaN if there is one. */
+static int64_t place_of_max(const real *x, int64_t nr, int64_t ni)
+{
+    int64_t place = 0;
+    for (int64_t r = 0; r < nr; r++) {
+        if (isnan(x[r * ni])) return r;
+        if (x[r * ni] > x[place * ni]) place = r;
+    }
+    return place;
+}
+
+void KR_REF(max)(const kr_reduce_args *a)
+{
+    const real *x_ori = a->x;
+    real *y = a->y;
+    for (int64_t o = 0; o < a->no; o++) {
+        for (int64_t i = 0; i < a->ni; i++) {
+            const real *x_r = x_ori + o * a->nr * a->ni + i;
+            y[o * a->ni + i] = x_r[place_of_max(x_r, a->nr, a->ni) * a->ni];
+        }
+    }
+}
+
+void KR_REF(max_bwd)(const kr_max_bwd_args *a)
+{
+    const real *x_ori = a->x, *g_y = a->g_y;
+    real *g_x_ori = a->g_x;
+    for (int64_t o = 0; o < a->no; o++) {
+        for (int64_t i = 0; i < a->ni; i++) {
+            int64_t start = o * a->nr * a->ni + i;
+            int64_t place = place_of_max(x_ori + start, a->nr, a->ni);
+            for (int64_t r = 0; r < a->nr; r++) g_x_ori[start + r * a->ni] = r == place ? g_y[o * a->ni + i] : (real)0;
+        }
+    }
+}

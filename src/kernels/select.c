@@ -1,0 +1,78 @@
+/* select.c - reference first, fast slots over it. Built without instruction-set flags: it runs on any processor. */
+#include "kernels/select.h"
+
+#include "base/cpu.h"
+
+#include <krait/ctx.h>
+
+#include <stdio.h>
+#include <string.h>
+
+extern const kr_kernels kr_ref_kernels;
+#ifdef KR_HAVE_ISA_TABLES
+#define KR_ISA_ROW(name, flags) extern const kr_kernels kr_##name##_kernels;
+#include "kernels/isa.def"
+#undef KR_ISA_ROW
+#endif
+
+static const kr_kernels *const sets[] = {
+    &kr_ref_kernels,
+#ifdef KR_HAVE_ISA_TABLES
+#define KR_ISA_ROW(name, flags) &kr_##name##_kernels,
+#include "kernels/isa.def"
+#undef KR_ISA_ROW
+#endif
+};
+
+const kr_kernels *kr_kernels_nth(int n)
+{
+    return n >= 0 && (size_t)n < sizeof sets / sizeof *sets ? sets[n] : NULL;
+}
+
+const kr_kernels *kr_kernels_named(const char *name)
+{
+    for (int n = 0; kr_kernels_nth(n); n++)
+        if (strcmp(sets[n]->name, name) == 0) return sets[n];
+    return NULL;
+}
+
+bool kr_kernels_runnable(const kr_kernels *set, uint64_t features)
+{
+    return (set->needs & ~features) == 0;
+}
+
+static void overlay(kr_kernels *table, const kr_kernels *set)
+{
+#define KR_KERNEL(name, args)                                                                                          \
+    for (int real = 0; real < KR_NREALS; real++)                                                                       \
+        if (set->name[real].run) table->name[real] = set->name[real];
+#define KR_KERNEL_ANY(name, args)                                                                                      \
+    if (set->name.run) table->name = set->name;
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+}
+
+void kr_kernels_merge(kr_kernels *table, const kr_kernels *last, uint64_t features)
+{
+    memset(table, 0, sizeof *table);
+    for (int n = 0; kr_kernels_nth(n); n++) {
+        if (kr_kernels_runnable(sets[n], features)) overlay(table, sets[n]);
+        if (sets[n] == last) break;
+    }
+    table->name = last->name;
+    table->needs = last->needs;
+}
+
+const char *kr_isa_choices(char *text, size_t bytes)
+{
+    const uint64_t features = kr_cpu_features();
+    size_t at = 0;
+    if (bytes) text[0] = '\0';
+    for (int n = 0; kr_kernels_nth(n); n++) {
+        if (!kr_kernels_runnable(sets[n], features) || at >= bytes) continue;
+        int wrote = snprintf(text + at, bytes - at, "%s%s", at ? ", " : "", sets[n]->name);
+        if (wrote > 0) at += (size_t)wrote;
+    }
+    return text;
+}

@@ -1,0 +1,108 @@
+/* binary.c - elementwise functions of two operands, with broadcasting.
+ *
+ *   add: g_a = g, g_b = g            mul: g_a = g b, g_b = g a
+ *   sub: g_a = g, g_b = -g           div: g_a = g / b, g_b = -g y / b
+ *   maximum: g to the larger, halved where equal
+ * A broadcast operand's gradient is summed over the repeated axes.
+ */
+#include "ops/ops.h"
+
+typedef struct binary_op {
+    kr_rule rule;
+    bool (*run)(kr_ctx *ctx, int real, kr_binary_args *args);
+} binary_op;
+
+#define KR_BINARY(fn)                                                                                                  \
+    static bool fn##_run(kr_ctx *ctx, int real, kr_binary_args *args)                                                  \
+    {                                                                                                                  \
+        return KR_RUN(ctx, fn[real], args);                                                                            \
+    }
+#include "kernels/binary.def"
+#undef KR_BINARY
+
+/* Gives input i the gradient g of the output's shape. */
+static void give_summed(kr_back *back, int i, kr_tensor *g)
+{
+    kr_back_give(back, i, kr_sum_to(kr_back_tape(back), g, kr_tensor_shape(kr_back_in(back, i))));
+}
+
+static void add_backward(kr_back *back)
+{
+    kr_tensor *g = kr_back_grad(back, 0);
+    if (kr_back_wants(back, 0)) give_summed(back, 0, g);
+    if (kr_back_wants(back, 1)) give_summed(back, 1, g);
+}
+
+static void sub_backward(kr_back *back)
+{
+    kr_tensor *g = kr_back_grad(back, 0);
+    if (kr_back_wants(back, 0)) give_summed(back, 0, g);
+    if (kr_back_wants(back, 1)) give_summed(back, 1, kr_neg(kr_back_tape(back), g));
+}
+
+static void mul_backward(kr_back *back)
+{
+    kr_tensor *g = kr_back_grad(back, 0);
+    if (kr_back_wants(back, 0)) give_summed(back, 0, kr_mul(kr_back_tape(back), g, kr_back_in(back, 1)));
+    if (kr_back_wants(back, 1)) give_summed(back, 1, kr_mul(kr_back_tape(back), g, kr_back_in(back, 0)));
+}
+
+static void div_backward(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    kr_tensor *over_b = kr_div(tape, kr_back_grad(back, 0), kr_back_in(back, 1));
+    if (kr_back_wants(back, 0)) give_summed(back, 0, over_b);
+    if (kr_back_wants(back, 1)) give_summed(back, 1, kr_neg(tape, kr_mul(tape, over_b, kr_back_out(back, 0))));
+}
+
+static void maximum_give(kr_back *back, int i)
+{
+    if (!kr_back_wants(back, i)) return;
+    kr_tape *tape = kr_back_tape(back);
+    const kr_tensor *a = kr_back_in(back, 0), *b = kr_back_in(back, 1), *g = kr_back_grad(back, 0);
+    const kr_shape shape = kr_tensor_shape(g);
+    kr_tensor *y = kr_new(tape, g->dtype, shape);
+    if (!y) return;
+    kr_maximum_bwd_args args = { .walk = kr_walk_over(&shape, 4, (const kr_tensor *[]){ y, a, b, g }),
+                                 .a = a->data,
+                                 .b = b->data,
+                                 .g = g->data,
+                                 .y = y->data,
+                                 .of_b = i == 1 };
+    if (KR_RUN(tape->ctx, maximum_bwd[kr_real_of(g->dtype)], &args)) give_summed(back, i, y);
+}
+
+static void maximum_backward(kr_back *back)
+{
+    maximum_give(back, 0);
+    maximum_give(back, 1);
+}
+
+static kr_tensor *binary(kr_tape *tape, const binary_op *op, kr_tensor *a, kr_tensor *b)
+{
+    kr_dims d;
+    kr_dtype result;
+    const char *name = op->rule.name;
+    /* no contract ties a to b: broadcasting does */
+    if (!kr_bind(tape, name, &d, "a:..", a) || !kr_bind(tape, name, &d, "b:..", b)) return NULL;
+    if (!KR_REALS(tape, name, "a b", &result, &a, &b)) return NULL;
+    const kr_shape a_shape = kr_tensor_shape(a), b_shape = kr_tensor_shape(b);
+    kr_shape shape;
+    if (!kr_broadcast(tape, name, "a", &a_shape, "b", &b_shape, &shape)) return NULL;
+    kr_tensor *y = kr_new(tape, a->dtype, shape);
+    if (!y) return NULL;
+    kr_binary_args args = {
+        .walk = kr_walk_over(&shape, 3, (const kr_tensor *[]){ y, a, b }), .a = a->data, .b = b->data, .y = y->data
+    };
+    if (!op->run(tape->ctx, kr_real_of(y->dtype), &args)) return NULL;
+    return kr_store_as(tape, kr_recorded(tape, &op->rule, y, NULL, 0, KR_LIST(a, b)), result);
+}
+
+#define KR_BINARY(fn)                                                                                                  \
+    static const binary_op fn##_op = { { .name = #fn, .backward = fn##_backward }, fn##_run };                         \
+    kr_tensor *kr_##fn(kr_tape *tape, kr_tensor *a, kr_tensor *b)                                                      \
+    {                                                                                                                  \
+        return binary(tape, &fn##_op, a, b);                                                                           \
+    }
+#include "kernels/binary.def"
+#undef KR_BINARY

@@ -1,0 +1,79 @@
+/* create.c - tensors out of nothing, out of the caller's memory, out of the random stream. */
+#include "ops/ops.h"
+
+#include <string.h>
+
+kr_tensor *kr_full(kr_tape *tape, kr_dtype dtype, kr_shape shape, double value)
+{
+    kr_tensor *y = kr_new(tape, dtype, shape);
+    return y && kr_assign_value(tape->ctx, y, value) ? y : NULL;
+}
+
+kr_tensor *kr_zeros(kr_tape *tape, kr_dtype dtype, kr_shape shape)
+{
+    return kr_full(tape, dtype, shape, 0);
+}
+
+/* A header for the caller's memory, to read from. */
+static bool lend(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape *shape, const void *data, kr_tensor *x)
+{
+    if (!kr_tape_ready(tape, op)) return false;
+    const int64_t count = kr_shape_count(shape);
+    if (!kr_require(tape->ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: %d is no kr_dtype", op, (int)dtype) ||
+        !kr_require(tape->ctx, count >= 0, KR_ERR_SHAPE,
+                    "%s: no shape: rank %d must be from 0 to %d, and sizes not negative and addressable", op,
+                    shape->rank, KR_MAX_RANK) ||
+        !kr_require(tape->ctx, data != NULL || count == 0, KR_ERR_ARG, "%s: data is NULL, but the shape is %s", op,
+                    KR_TEXT_OF_SHAPE(shape)))
+        return false;
+    *x = (kr_tensor){ .ctx = tape->ctx, .tape = tape };
+    kr_tensor_layout(x, dtype, shape);
+    memcpy(&x->data, &data, sizeof data); /* tensors on a tape are never written, so const holds */
+    return true;
+}
+
+kr_tensor *kr_from_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const void *data)
+{
+    kr_tensor lent;
+    if (!lend(tape, "from_data", dtype, &shape, data, &lent)) return NULL;
+    kr_tensor *y = kr_new(tape, dtype, shape);
+    return y && (kr_tensor_count(y) == 0 || kr_assign(tape->ctx, y, &lent)) ? y : NULL;
+}
+
+kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int64_t *strides, const void *data)
+{
+    kr_tensor lent;
+    if (!lend(tape, "view_data", dtype, &shape, data, &lent)) return NULL;
+    return kr_view_of(tape, &lent, &shape, strides, 0);
+}
+
+static kr_tensor *draw(kr_tape *tape, const char *op, kr_dtype dtype, kr_shape shape, bool normal, double alpha,
+                       double beta)
+{
+    if (!kr_tape_ready(tape, op)) return NULL;
+    if (!kr_require(tape->ctx, kr_dtype_is_float(dtype), KR_ERR_DTYPE,
+                    "%s: type %s, but draws are f32, f64, bf16 or f16", op, kr_dtype_name(dtype)))
+        return NULL;
+    kr_tensor *y = kr_new(tape, dtype, shape);
+    if (!y) return NULL;
+    kr_ctx *ctx = tape->ctx;
+    kr_random_args args = { .n = kr_tensor_count(y),
+                            .dtype = dtype,
+                            .y = y->data,
+                            .seed = ctx->seed,
+                            .stream = ctx->stream++,
+                            .normal = normal,
+                            .alpha = alpha,
+                            .beta = beta };
+    return KR_RUN(ctx, random, &args) ? y : NULL;
+}
+
+kr_tensor *kr_randn(kr_tape *tape, kr_dtype dtype, kr_shape shape)
+{
+    return draw(tape, "randn", dtype, shape, true, 0, 1);
+}
+
+kr_tensor *kr_rand(kr_tape *tape, kr_dtype dtype, kr_shape shape, double low, double high)
+{
+    return draw(tape, "rand", dtype, shape, false, low, high);
+}

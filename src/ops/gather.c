@@ -1,0 +1,117 @@
+/* gather.c - elements and rows by number; gradients are added where the values came from.
+ *
+ *   gather:    y[o, j, i] = x[o, id[o, j, i], i];   g_x[o, id[o, j, i], i] += g_y[o, j, i]
+ *   embedding: y[o, :] = table[id[o], :];           g_table[id[o], :] += g_y[o, :]
+ */
+#include "ops/ops.h"
+
+static int64_t id_at(const kr_tensor *id, int64_t i)
+{
+    return id->dtype == KR_I32 ? ((const int32_t *)(const void *)id->data)[i]
+                               : ((const int64_t *)(const void *)id->data)[i];
+}
+
+kr_tensor *kr_ids(kr_tape *tape, const char *op, kr_tensor *id, int64_t limit)
+{
+    if (!kr_require(tape->ctx, id->dtype == KR_I32 || id->dtype == KR_I64, KR_ERR_DTYPE,
+                    "%s: id %s is %s, but must be i32 or i64", op, KR_TEXT_OF(id), kr_dtype_name(id->dtype)) ||
+        !(id = kr_contiguous(tape, id)))
+        return NULL;
+    const int64_t count = kr_tensor_count(id);
+    for (int64_t i = 0; i < count; i++)
+        if (!kr_require(tape->ctx, id_at(id, i) >= 0 && id_at(id, i) < limit, KR_ERR_ARG,
+                        "%s: element %lld of id %s is %lld, but must be from 0 to %lld", op, (long long)i,
+                        KR_TEXT_OF(id), (long long)id_at(id, i), (long long)limit - 1))
+            return NULL;
+    return id;
+}
+
+static kr_gather_args gather_args(const kr_tensor *x, const kr_tensor *id, int axis)
+{
+    const kr_around a = kr_around_axis(x, axis);
+    return (kr_gather_args){
+        .no = a.no, .nr = a.nr, .ni = a.ni, .nj = id->dims[axis], .id = id->data, .id_dtype = id->dtype
+    };
+}
+
+static void gather_backward(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    kr_tensor *g = kr_contiguous(tape, kr_back_grad(back, 0));
+    bool fresh;
+    kr_tensor *g_x = kr_back_into(back, 0, &fresh);
+    if (!g || !g_x || (fresh && !kr_assign_value(tape->ctx, g_x, 0))) return;
+    kr_gather_args args = gather_args(kr_back_in(back, 0), kr_back_in(back, 1), *(const int *)kr_back_attrs(back));
+    args.x = g->data;
+    args.y = g_x->data;
+    KR_RUN(tape->ctx, gather_bwd[kr_real_of(g->dtype)], &args);
+}
+
+static const kr_rule gather_rule = { .name = "gather", .backward = gather_backward, .allows_infinity = true };
+
+kr_tensor *kr_gather(kr_tape *tape, kr_tensor *x, int axis, kr_tensor *id)
+{
+    kr_dims d;
+    kr_dtype result;
+    if (!kr_bind(tape, "gather", &d, "x:..", x) || !kr_bind(tape, "gather", &d, "id:..", id) ||
+        !KR_REALS(tape, "gather", "x", &result, &x) || !kr_axis(tape, "gather", x, &axis))
+        return NULL;
+    bool fits = id->rank == x->rank;
+    for (int i = 0; fits && i < x->rank; i++) fits = i == axis || id->dims[i] == x->dims[i];
+    if (!kr_require(tape->ctx, fits, KR_ERR_SHAPE, "gather: id %s must have the sizes of x %s but on axis %d",
+                    KR_TEXT_OF(id), KR_TEXT_OF(x), axis) ||
+        !(id = kr_ids(tape, "gather", id, x->dims[axis])) || !(x = kr_contiguous(tape, x)))
+        return NULL;
+    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(id));
+    if (!y) return NULL;
+    kr_gather_args args = gather_args(x, id, axis);
+    args.x = x->data;
+    args.y = y->data;
+    if (!KR_RUN(tape->ctx, gather[kr_real_of(x->dtype)], &args)) return NULL;
+    return kr_store_as(tape, kr_recorded(tape, &gather_rule, y, &axis, sizeof axis, KR_LIST(x, id)), result);
+}
+
+static kr_embedding_args embedding_args(const kr_tensor *table, const kr_tensor *id)
+{
+    return (kr_embedding_args){
+        .no = kr_tensor_count(id), .nr = table->dims[0], .ni = table->dims[1], .id = id->data, .id_dtype = id->dtype
+    };
+}
+
+static void embedding_backward(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    kr_tensor *g = kr_contiguous(tape, kr_back_grad(back, 0));
+    bool fresh;
+    kr_tensor *g_table = kr_back_into(back, 0, &fresh);
+    if (!g || !g_table || (fresh && !kr_assign_value(tape->ctx, g_table, 0))) return;
+    kr_embedding_args args = embedding_args(kr_back_in(back, 0), kr_back_in(back, 1));
+    args.x = g->data;
+    args.y = g_table->data;
+    KR_RUN(tape->ctx, embedding_bwd[kr_real_of(g->dtype)], &args);
+}
+
+static const kr_rule embedding_rule = { .name = "embedding", .backward = embedding_backward };
+
+kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
+{
+    kr_dims d;
+    kr_dtype result;
+    if (!kr_bind(tape, "embedding", &d, "id:..", id) || !kr_bind(tape, "embedding", &d, "table:wd", table) ||
+        !KR_REALS(tape, "embedding", "table", &result, &table) || !(table = kr_contiguous(tape, table)) ||
+        !(id = kr_ids(tape, "embedding", id, d.w)))
+        return NULL;
+    kr_shape shape = kr_tensor_shape(id);
+    if (!kr_require(tape->ctx, shape.rank < KR_MAX_RANK, KR_ERR_SHAPE,
+                    "embedding: id %s has rank %d, and the result one more than %d", KR_TEXT_OF(id), shape.rank,
+                    KR_MAX_RANK))
+        return NULL;
+    shape.dims[shape.rank++] = d.d;
+    kr_tensor *y = kr_new(tape, table->dtype, shape);
+    if (!y) return NULL;
+    kr_embedding_args args = embedding_args(table, id);
+    args.x = table->data;
+    args.y = y->data;
+    if (!KR_RUN(tape->ctx, embedding[kr_real_of(table->dtype)], &args)) return NULL;
+    return kr_store_as(tape, kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id)), result);
+}

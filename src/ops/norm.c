@@ -1,0 +1,109 @@
+/* norm.c - RMS norm over groups of the last axis, plain or gated.
+ *
+ *   x, z [.. i]   input and gate       gain [i]     y [.. i]     q [.. groups]
+ *   gate first: u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
+ *   norm first: u = x;          q as above;                        y = u q gain silu(z)
+ *   backward: kernels/kernels.h, kr_norm_bwd_args.  saved: q       (u is recomputed)
+ */
+#include "ops/ops.h"
+
+#include <string.h>
+
+void kr_norm_options_init_sized(kr_norm_options *options, size_t size)
+{
+    const kr_norm_options defaults = { .size = size, .eps = 1e-5, .groups = 1 };
+    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    if (size > sizeof defaults) memset((char *)options + sizeof defaults, 0, size - sizeof defaults);
+}
+
+static void norm_backward(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const kr_norm_options *o = kr_back_attrs(back);
+    const kr_tensor *x = kr_back_in(back, 0), *z = kr_back_in(back, 1), *gain = kr_back_in(back, 2);
+    kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0));
+    kr_tensor *g[3] = { NULL, NULL, NULL };
+    for (int i = 0; i < 3; i++)
+        if (kr_back_wants(back, i)) g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
+    if (!g_y || kr_ctx_failed(tape->ctx)) return;
+    const kr_around a = kr_around_axis(x, x->rank - 1);
+    kr_norm_bwd_args args = { .no = a.no,
+                              .ni = a.nr,
+                              .ng = o->groups,
+                              .x = x->data,
+                              .z = kr_tensor_data(z),
+                              .gain = kr_tensor_data(gain),
+                              .q = kr_back_saved(back, 0)->data,
+                              .g_y = g_y->data,
+                              .g_x = kr_tensor_data(g[0]),
+                              .g_z = kr_tensor_data(g[1]),
+                              .g_gain = kr_tensor_data(g[2]),
+                              .norm_first = o->norm_before_gate };
+    if (!KR_RUN(tape->ctx, norm_bwd[kr_real_of(x->dtype)], &args)) return;
+    for (int i = 0; i < 3; i++) kr_back_give(back, i, g[i]);
+}
+
+static const kr_rule rms_norm_rule = { .name = "rms_norm", .backward = norm_backward };
+static const kr_rule gated_norm_rule = { .name = "gated_norm", .backward = norm_backward };
+
+static bool check_options(kr_tape *tape, const char *op, const kr_norm_options *o, int64_t ni)
+{
+    return kr_require(tape->ctx, o->size > 0, KR_ERR_ARG,
+                      "%s: options.size is 0; call kr_norm_options_init before setting options", op) &&
+           kr_require(tape->ctx, o->groups >= 1 && ni % o->groups == 0, KR_ERR_ARG,
+                      "%s: groups = %lld does not divide i = %lld", op, (long long)o->groups, (long long)ni) &&
+           kr_require(tape->ctx, o->eps >= 0, KR_ERR_ARG, "%s: eps = %g, but must not be negative", op, o->eps);
+}
+
+static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tensor *z, kr_tensor *gain,
+                       const kr_norm_options *given)
+{
+    kr_norm_options o;
+    kr_norm_options_init(&o);
+    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+    if (given) o.size = given->size;
+    kr_dims d;
+    kr_dtype result;
+    if (!kr_bind(tape, rule->name, &d, "x:..i z:..i? gain:i?", x, z, gain) ||
+        !check_options(tape, rule->name, &o, d.i) || !KR_REALS(tape, rule->name, "x z gain", &result, &x, &z, &gain) ||
+        !(x = kr_contiguous(tape, x)) || (z && !(z = kr_contiguous(tape, z))) ||
+        (gain && !(gain = kr_contiguous(tape, gain))))
+        return NULL;
+    kr_shape q_shape = d.lead;
+    q_shape.dims[q_shape.rank++] = o.groups;
+    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x)), *q = kr_new(tape, x->dtype, q_shape);
+    if (!y || !q) return NULL;
+    kr_norm_args args = { .no = d.rows,
+                          .ni = d.i,
+                          .ng = o.groups,
+                          .x = x->data,
+                          .z = kr_tensor_data(z),
+                          .gain = kr_tensor_data(gain),
+                          .y = y->data,
+                          .q = q->data,
+                          .eps = o.eps,
+                          .norm_first = o.norm_before_gate };
+    if (!KR_RUN(tape->ctx, norm[kr_real_of(x->dtype)], &args)) return NULL;
+    const kr_record_args record = { .rule = rule,
+                                    .nin = 3,
+                                    .in = (kr_tensor *[]){ x, z, gain },
+                                    .nout = 1,
+                                    .out = &y,
+                                    .nsaved = 1,
+                                    .saved = &q,
+                                    .attrs = &o,
+                                    .attrs_bytes = sizeof o };
+    return kr_record(tape, &record) ? kr_store_as(tape, y, result) : NULL;
+}
+
+kr_tensor *kr_rms_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, const kr_norm_options *options)
+{
+    return norm(tape, &rms_norm_rule, x, NULL, gain, options);
+}
+
+kr_tensor *kr_gated_norm(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain, const kr_norm_options *options)
+{
+    kr_dims d;
+    if (!kr_bind(tape, "gated_norm", &d, "x:..i z:..i", x, z)) return NULL;
+    return norm(tape, &gated_norm_rule, x, z, gain, options);
+}

@@ -1,0 +1,110 @@
+/* ops.c - the common steps of ops: element types, axes, broadcasting. */
+#include "ops/ops.h"
+
+#include <string.h>
+
+/* The n-th word of "x z gain", as the precision and pointer of a %.*s. */
+static const char *nth_name(const char *names, int n, int *length)
+{
+    while (n-- > 0) names += strcspn(names, " ") + 1;
+    *length = (int)strcspn(names, " ");
+    return names;
+}
+
+static bool check_types(kr_tape *tape, const char *op, const char *names, int count, kr_tensor **const *operands,
+                        kr_dtype *common)
+{
+    int first = -1, len, first_len;
+    *common = KR_F32;
+    for (int i = 0; i < count; i++) {
+        const kr_tensor *x = *operands[i];
+        if (!x) continue; /* kr_bind judges missing operands */
+        const char *name = nth_name(names, i, &len);
+        if (!kr_require(tape->ctx, kr_dtype_is_float(x->dtype), KR_ERR_DTYPE,
+                        "%s: %.*s %s is %s, but must be f32, f64, bf16 or f16; kr_cast converts", op, len, name,
+                        KR_TEXT_OF(x), kr_dtype_name(x->dtype)))
+            return false;
+        if (first < 0) {
+            first = i;
+            *common = x->dtype;
+        }
+        if (x->dtype == (*operands[first])->dtype) continue;
+        const char *first_name = nth_name(names, first, &first_len);
+        if (!kr_require(tape->ctx, x->dtype != KR_F64 && (*operands[first])->dtype != KR_F64, KR_ERR_DTYPE,
+                        "%s: %.*s %s is %s, but %.*s is %s; f64 mixes with no other type, kr_cast one of them", op, len,
+                        name, KR_TEXT_OF(x), kr_dtype_name(x->dtype), first_len, first_name,
+                        kr_dtype_name((*operands[first])->dtype)))
+            return false;
+        *common = KR_F32;
+    }
+    return true;
+}
+
+bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
+              kr_tensor **const *operands)
+{
+    if (!kr_tape_ready(tape, op) || !check_types(tape, op, names, count, operands, result)) return false;
+    for (int i = 0; i < count; i++) {
+        kr_tensor **x = operands[i];
+        if (!*x || !kr_dtype_is_half((*x)->dtype)) continue;
+        if (!(*x = kr_cast(tape, *x, KR_F32))) return false;
+    }
+    return true;
+}
+
+kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result)
+{
+    return !y || y->dtype == result ? y : kr_cast(tape, y, result);
+}
+
+kr_tensor *kr_recorded(kr_tape *tape, const kr_rule *rule, kr_tensor *y, const void *attrs, size_t attrs_bytes, int nin,
+                       kr_tensor *const *in)
+{
+    const kr_record_args args = {
+        .rule = rule, .nin = nin, .in = in, .nout = 1, .out = &y, .attrs = attrs, .attrs_bytes = attrs_bytes
+    };
+    return y && kr_record(tape, &args) ? y : NULL;
+}
+
+bool kr_broadcast(kr_tape *tape, const char *op, const char *a_name, const kr_shape *a, const char *b_name,
+                  const kr_shape *b, kr_shape *out)
+{
+    out->rank = a->rank > b->rank ? a->rank : b->rank;
+    for (int back = 1; back <= out->rank; back++) {
+        const int64_t da = back <= a->rank ? a->dims[a->rank - back] : 1;
+        const int64_t db = back <= b->rank ? b->dims[b->rank - back] : 1;
+        if (!kr_require(tape->ctx, da == db || da == 1 || db == 1, KR_ERR_SHAPE,
+                        "%s: %s %s and %s %s do not broadcast: axis -%d is %lld against %lld, and neither is 1", op,
+                        a_name, KR_TEXT_OF_SHAPE(a), b_name, KR_TEXT_OF_SHAPE(b), back, (long long)da, (long long)db))
+            return false;
+        out->dims[out->rank - back] = da == 1 ? db : da;
+    }
+    return true;
+}
+
+bool kr_axis(kr_tape *tape, const char *op, const kr_tensor *x, int *axis)
+{
+    const int given = *axis;
+    if (*axis < 0) *axis += x->rank;
+    return kr_require(tape->ctx, *axis >= 0 && *axis < x->rank, KR_ERR_ARG, "%s: axis %d of x %s, which has rank %d",
+                      op, given, KR_TEXT_OF(x), x->rank);
+}
+
+kr_around kr_around_axis(const kr_tensor *x, int axis)
+{
+    kr_around a = { 1, x->dims[axis], 1 };
+    for (int i = 0; i < axis; i++) a.no *= x->dims[i];
+    for (int i = axis + 1; i < x->rank; i++) a.ni *= x->dims[i];
+    return a;
+}
+
+kr_tensor *kr_sum_to(kr_tape *tape, kr_tensor *g, kr_shape shape)
+{
+    if (!g) return NULL;
+    const int added = g->rank - shape.rank;
+    kr_axes axes = { 0, { 0 } };
+    for (int i = 0; i < g->rank; i++)
+        if (i < added || (shape.dims[i - added] == 1 && g->dims[i] != 1)) axes.axis[axes.count++] = i;
+    if (axes.count == 0) return g;
+    return kr_reshape(tape, kr_sum(tape, g, axes, true), shape);
+}

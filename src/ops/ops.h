@@ -1,0 +1,57 @@
+/* ops.h - what the op files share: types, layouts, recording. */
+#ifndef KR_OPS_OPS_H
+#define KR_OPS_OPS_H
+
+#include "device/device.h"
+#include "device/walk.h"
+#include "tape/tape.h"
+
+#include <krait/ops_nn.h>
+
+/* Brings float operands (kr_tensor **, each may point at NULL; named in order in `names`, "x z gain") to one type to
+ * compute in: halves are widened to f32. *result is the type to store the outcome in: the operands' own if they all
+ * agree, f32 for halves beside f32. Fails for integers, and for f64 beside anything else. */
+bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
+              kr_tensor **const *operands);
+#define KR_REALS(tape, op, names, result, ...)                                                                         \
+    kr_reals((tape), (op), (names), (result), (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),   \
+             (kr_tensor * *[]){ __VA_ARGS__ })
+
+/* y in the type that kr_reals found. */
+kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result);
+
+/* A tensor list for the recording calls: count, then array. */
+#define KR_LIST(...)                                                                                                   \
+    (int)(sizeof((kr_tensor *[]){ __VA_ARGS__ }) / sizeof(kr_tensor *)), (kr_tensor *[])                               \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
+
+/* Records a node of one output; y, or NULL after an error. attrs may be NULL. */
+kr_tensor *kr_recorded(kr_tape *tape, const kr_rule *rule, kr_tensor *y, const void *attrs, size_t attrs_bytes, int nin,
+                       kr_tensor *const *in);
+
+/* g summed over the axes along which `shape` was broadcast; not recorded. */
+kr_tensor *kr_sum_to(kr_tape *tape, kr_tensor *g, kr_shape shape);
+
+/* The shape that a and b broadcast to. The names are for the message. */
+bool kr_broadcast(kr_tape *tape, const char *op, const char *a_name, const kr_shape *a, const char *b_name,
+                  const kr_shape *b, kr_shape *out);
+
+/* axis in [0, rank), counted from the end if it is < 0; fails otherwise. */
+bool kr_axis(kr_tape *tape, const char *op, const kr_tensor *x, int *axis);
+
+/* x seen as [no nr ni] around an axis. */
+typedef struct kr_around {
+    int64_t no, nr, ni;
+} kr_around;
+kr_around kr_around_axis(const kr_tensor *x, int axis);
+
+/* ids contiguous, i32 or i64, every one in [0, limit); NULL otherwise. */
+kr_tensor *kr_ids(kr_tape *tape, const char *op, kr_tensor *id, int64_t limit);
+
+/* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. */
+bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
+                   bool accumulate);
+
+#endif

@@ -1,0 +1,164 @@
+/* backward.c - the recorded nodes in reverse: each turns the gradients of its outputs into those of its inputs. */
+#include "tape/tape.h"
+
+struct kr_back {
+    kr_tape *tape;
+    const kr_node *node;
+};
+
+static bool reached(const kr_node *node)
+{
+    for (int i = 0; i < node->nout; i++)
+        if (node->out[i]->grad) return true;
+    return false;
+}
+
+static void release_output_grads(kr_tape *tape, const kr_node *node)
+{
+    for (int i = 0; i < node->nout; i++) {
+        kr_tensor *y = node->out[i];
+        if (!y->grad || y->retain_grad) continue;
+        kr_release(tape, y->grad);
+        y->grad = NULL;
+    }
+}
+
+bool kr_run_backward(kr_tape *tape, const kr_node *stop)
+{
+    kr_tensor *outer = tape->temporaries;
+    for (const kr_node *node = tape->last; node != stop; node = node->prev) {
+        if (!reached(node)) continue;
+        tape->temporaries = NULL;
+        node->rule->backward(&(kr_back){ tape, node });
+        kr_release_temporaries(tape);
+        release_output_grads(tape, node);
+        if (kr_ctx_failed(tape->ctx)) {
+            kr_blame(tape->ctx, "backward of %s", node->rule->name);
+            break;
+        }
+    }
+    tape->temporaries = outer;
+    return !kr_ctx_failed(tape->ctx);
+}
+
+static bool check_seed(kr_tape *tape, int i, const kr_tensor *y, const kr_tensor *g)
+{
+    kr_ctx *ctx = tape->ctx;
+    if (!y) return kr_fail(ctx, KR_ERR_ARG, "backward: output %d is NULL", i);
+    if (y->tape != tape)
+        return kr_fail(ctx, KR_ERR_STATE, "backward: output %d %s was not made on this tape", i, KR_TEXT_OF(y));
+    if (!y->requires_grad)
+        return kr_fail(ctx, KR_ERR_ARG,
+                       "backward: output %d %s depends on no parameter and no kr_input, or was made without recording",
+                       i, KR_TEXT_OF(y));
+    if (!g) return true;
+    const kr_shape want = kr_tensor_shape(y), got = kr_tensor_shape(g);
+    if (g->ctx != ctx)
+        return kr_fail(ctx, KR_ERR_STATE, "backward: the gradient of output %d belongs to another context", i);
+    if (g->tape && g->tape != tape)
+        return kr_fail(ctx, KR_ERR_STATE, "backward: the gradient of output %d belongs to another tape", i);
+    return kr_require(ctx, kr_shape_equal(&want, &got) && g->dtype == y->dtype, KR_ERR_SHAPE,
+                      "backward: the gradient of output %d is %s %s, but the output is %s %s", i,
+                      kr_dtype_name(g->dtype), KR_TEXT_OF(g), kr_dtype_name(y->dtype), KR_TEXT_OF(y));
+}
+
+static bool seed(kr_tape *tape, kr_tensor *y, kr_tensor *g)
+{
+    if (!g) {
+        g = kr_new(tape, y->dtype, kr_tensor_shape(y));
+        if (!g || !kr_assign_value(tape->ctx, g, 1.0)) return false;
+    }
+    return kr_grad_deposit(tape, y, g);
+}
+
+kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_tensor *const *g_y)
+{
+    if (!tape) return KR_ERR_ARG;
+    kr_ctx *ctx = tape->ctx;
+    if (!kr_tape_ready(tape, "backward")) return ctx->status;
+    bool ok = kr_require(ctx, !tape->in_backward, KR_ERR_STATE, "backward: called from within a backward rule") &&
+              kr_require(ctx, tape->mode == KR_GRAD, KR_ERR_STATE,
+                         "backward: the tape was made with KR_NO_GRAD and recorded nothing; make it with KR_GRAD") &&
+              kr_require(ctx, tape->depth == 0, KR_ERR_STATE, "backward: a no-grad scope is still open on this tape") &&
+              kr_require(
+                  ctx, !tape->done, KR_ERR_STATE,
+                  "backward: this tape has been run backwards already; call kr_tape_reset and record the step again") &&
+              kr_require(ctx, count >= 1, KR_ERR_ARG, "backward: count = %d, but at least one output is needed", count);
+    for (int i = 0; ok && i < count; i++) ok = check_seed(tape, i, y[i], g_y ? g_y[i] : NULL);
+    if (!ok) return ctx->status;
+
+    tape->recording = false;
+    tape->in_backward = true;
+    for (int i = 0; ok && i < count; i++) ok = seed(tape, y[i], g_y ? g_y[i] : NULL);
+    kr_release_temporaries(tape);
+    if (ok) kr_run_backward(tape, NULL);
+    tape->in_backward = false;
+    tape->recording = true;
+    tape->done = true;
+    return ctx->status;
+}
+
+kr_status kr_backward(kr_tape *tape, kr_tensor *loss)
+{
+    if (!tape) return KR_ERR_ARG;
+    if (kr_tape_ready(tape, "backward") && loss &&
+        !kr_require(tape->ctx, kr_tensor_count(loss) == 1, KR_ERR_SHAPE,
+                    "backward: loss %s has %lld elements, but must have 1; sum it, or use kr_backward_from",
+                    KR_TEXT_OF(loss), (long long)kr_tensor_count(loss)))
+        return tape->ctx->status;
+    return kr_backward_from(tape, 1, &loss, NULL);
+}
+
+kr_tape *kr_back_tape(kr_back *back)
+{
+    return back->tape;
+}
+
+kr_tensor *kr_back_grad(kr_back *back, int out)
+{
+    return back->node->out[out]->grad;
+}
+
+kr_tensor *kr_back_in(kr_back *back, int in)
+{
+    return back->node->in[in];
+}
+
+kr_tensor *kr_back_out(kr_back *back, int out)
+{
+    return back->node->out[out];
+}
+
+kr_tensor *kr_back_saved(kr_back *back, int saved)
+{
+    return back->node->saved[saved];
+}
+
+const void *kr_back_attrs(kr_back *back)
+{
+    return back->node->attrs;
+}
+
+bool kr_back_wants(kr_back *back, int in)
+{
+    const kr_tensor *x = back->node->in[in];
+    return x && x->requires_grad;
+}
+
+void kr_back_give(kr_back *back, int in, kr_tensor *g)
+{
+    if (!g || !kr_back_wants(back, in)) return;
+    kr_tensor *x = back->node->in[in];
+    const kr_shape want = kr_tensor_shape(x), got = kr_tensor_shape(g);
+    if (kr_require(back->tape->ctx, kr_shape_equal(&want, &got) && g->dtype == x->dtype, KR_ERR_SHAPE,
+                   "gradient of input %d is %s %s, but the input is %s %s", in, kr_dtype_name(g->dtype), KR_TEXT_OF(g),
+                   kr_dtype_name(x->dtype), KR_TEXT_OF(x)))
+        kr_grad_deposit(back->tape, x, g);
+}
+
+kr_tensor *kr_back_into(kr_back *back, int in, bool *fresh)
+{
+    *fresh = false;
+    if (kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in)) return NULL;
+    return kr_grad_into(back->tape, back->node->in[in], fresh);
+}

@@ -1,0 +1,37 @@
+/* bind.c - the entry of an op: is the tape usable, do the operands belong to it, do their shapes agree? */
+#include "tape/tape.h"
+
+#include <assert.h>
+#include <stdarg.h>
+
+static bool belongs(kr_tape *tape, const char *op, const char *contract, int n, const kr_tensor *x)
+{
+    char name[32];
+    kr_ctx *ctx = tape->ctx;
+    if (!x)
+        return kr_contract_is_optional(contract, n) ||
+               kr_fail(ctx, KR_ERR_ARG, "%s: operand %s is NULL", op, kr_contract_name(contract, n, name, sizeof name));
+    if (x->ctx != ctx)
+        return kr_fail(ctx, KR_ERR_STATE, "%s: operand %s %s belongs to another context", op,
+                       kr_contract_name(contract, n, name, sizeof name), KR_TEXT_OF(x));
+    if (x->tape && x->tape != tape)
+        return kr_fail(ctx, KR_ERR_STATE,
+                       "%s: operand %s %s belongs to another tape; carry values over in a parameter or by kr_from_data",
+                       op, kr_contract_name(contract, n, name, sizeof name), KR_TEXT_OF(x));
+    return true;
+}
+
+bool kr_bind(kr_tape *tape, const char *op, kr_dims *d, const char *contract, ...)
+{
+    if (!kr_tape_ready(tape, op)) return false;
+    const int count = kr_contract_count(contract);
+    assert(count <= KR_CONTRACT_MAX);
+    kr_tensor *operands[KR_CONTRACT_MAX];
+    va_list list;
+    va_start(list, contract);
+    for (int n = 0; n < count; n++) operands[n] = va_arg(list, kr_tensor *);
+    va_end(list);
+    for (int n = 0; n < count; n++)
+        if (!belongs(tape, op, contract, n, operands[n])) return false;
+    return kr_contract_bind(tape->ctx, op, d, contract, operands);
+}

@@ -1,0 +1,118 @@
+/* grad.c - where gradients are kept while they accumulate.
+ *
+ * The first gradient that reaches a tensor is shared with whoever computed it; a second one is added in place if the
+ * memory has no other user, and into new memory otherwise. A parameter's gradient has memory of its own, which
+ * outlives the tape.
+ */
+#include "tape/tape.h"
+
+#include <string.h>
+
+void kr_release(kr_tape *tape, kr_tensor *x)
+{
+    kr_tensor *base = x->base;
+    if (x != base) kr_heap_free(&tape->heap, x);
+    if (--base->refs == 0) kr_heap_free(&tape->heap, base);
+}
+
+void kr_release_temporaries(kr_tape *tape)
+{
+    for (kr_tensor *x = tape->temporaries; x;) {
+        kr_tensor *next = x->next;
+        kr_release(tape, x);
+        x = next;
+    }
+    tape->temporaries = NULL;
+}
+
+/* Takes the newest temporary off the list, so that it outlives the rule. */
+static kr_tensor *keep_newest(kr_tape *tape)
+{
+    kr_tensor *x = tape->temporaries;
+    tape->temporaries = x->next;
+    x->next = NULL;
+    return x;
+}
+
+static kr_tensor *new_kept(kr_tape *tape, kr_dtype dtype, const kr_shape *shape)
+{
+    return kr_new(tape, dtype, *shape) ? keep_newest(tape) : NULL;
+}
+
+/* A reference of its own to g's data; a copy where g is not in the heap and might not last, and for what the caller
+ * will read, which is row-major. */
+static kr_tensor *keep(kr_tape *tape, const kr_tensor *x, const kr_tensor *g)
+{
+    const kr_shape shape = kr_tensor_shape(g);
+    const bool is_read = !x->node || x->retain_grad;
+    if (g->in_heap && (!is_read || kr_tensor_is_row_major(g)))
+        return kr_view_of(tape, g, &shape, g->strides, 0) ? keep_newest(tape) : NULL;
+    kr_tensor *copy = new_kept(tape, g->dtype, &shape);
+    return copy && kr_assign(tape->ctx, copy, g) ? copy : NULL;
+}
+
+static kr_tensor *param_grad(kr_tensor *param, bool *fresh)
+{
+    kr_ctx *ctx = param->ctx;
+    *fresh = param->grad_is_zero || !param->grad;
+    param->grad_is_zero = false;
+    if (param->grad) return param->grad;
+    const size_t bytes = (size_t)kr_tensor_count(param) * kr_dtype_bytes(param->dtype);
+    kr_tensor *grad = kr_memory_alloc_zeroed(&ctx->memory, sizeof *grad);
+    /* zeroed, though a fresh gradient is written whole: a rule that fails before that leaves nothing random behind */
+    if (grad) grad->data = kr_memory_alloc_zeroed(&ctx->memory, bytes);
+    if (!grad || !grad->data) {
+        kr_memory_free(&ctx->memory, grad, sizeof *grad);
+        kr_fail(ctx, KR_ERR_NOMEM, "backward: no memory for the gradient %s of a parameter", KR_TEXT_OF(param));
+        return NULL;
+    }
+    grad->ctx = ctx;
+    const kr_shape shape = kr_tensor_shape(param);
+    kr_tensor_layout(grad, param->dtype, &shape);
+    param->grad = grad;
+    return grad;
+}
+
+static bool owned_alone(const kr_tensor *g)
+{
+    return g->base->refs == 1 && kr_tensor_is_row_major(g);
+}
+
+static bool deposit_again(kr_tape *tape, kr_tensor *x, kr_tensor *g)
+{
+    if (owned_alone(x->grad)) return kr_assign_sum(tape->ctx, x->grad, g);
+    const kr_shape shape = kr_tensor_shape(x);
+    kr_tensor *sum = new_kept(tape, x->dtype, &shape);
+    if (!sum || !kr_assign(tape->ctx, sum, x->grad) || !kr_assign_sum(tape->ctx, sum, g)) return false;
+    kr_release(tape, x->grad);
+    x->grad = sum;
+    return true;
+}
+
+bool kr_grad_deposit(kr_tape *tape, kr_tensor *x, kr_tensor *g)
+{
+    if (!x->tape) {
+        bool fresh;
+        kr_tensor *grad = param_grad(x, &fresh);
+        if (!grad) return false;
+        return fresh ? kr_assign(tape->ctx, grad, g) : kr_assign_sum(tape->ctx, grad, g);
+    }
+    if (x->grad) return deposit_again(tape, x, g);
+    x->grad = keep(tape, x, g);
+    return x->grad != NULL;
+}
+
+kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh)
+{
+    if (!x->tape) return param_grad(x, fresh);
+    const kr_shape shape = kr_tensor_shape(x);
+    *fresh = x->grad == NULL;
+    if (*fresh) x->grad = new_kept(tape, x->dtype, &shape);
+    else if (!owned_alone(x->grad)) {
+        kr_tensor *own = new_kept(tape, x->dtype, &shape);
+        if (!own || !kr_assign(tape->ctx, own, x->grad)) return NULL;
+        kr_release(tape, x->grad);
+        x->grad = own;
+    }
+    return x->grad;
+}

@@ -1,0 +1,156 @@
+/* record.c - what an op leaves on the tape, and the leaves of the graph. */
+#include "device/device.h"
+#include "device/walk.h"
+#include "tape/tape.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* "[1, 0, 3]" of the element at row-major place `flat`. */
+static const char *index_text(const kr_tensor *x, int64_t flat, char *text, size_t bytes)
+{
+    kr_shape index = kr_tensor_shape(x);
+    for (int axis = x->rank - 1; axis >= 0; axis--) {
+        index.dims[axis] = flat % x->dims[axis];
+        flat /= x->dims[axis];
+    }
+    return kr_shape_write(&index, text, bytes);
+}
+
+/* Row-major place of the first element that the rule does not allow, and its value; -1 if there is none. */
+static int64_t first_bad(kr_ctx *ctx, const kr_rule *rule, const kr_tensor *y, double *value)
+{
+    const int64_t count = kr_tensor_count(y), bytes = (int64_t)kr_dtype_bytes(y->dtype);
+    for (int64_t from = 0; from < count;) {
+        int64_t first = -1;
+        kr_finite_args args = { .n = count - from, .dtype = y->dtype, .x = y->data + from * bytes, .first = &first };
+        if (!KR_RUN(ctx, finite, &args) || first < 0) return -1;
+        from += first;
+        kr_tensor one = *y;
+        one.rank = 0;
+        one.data = y->data + from * bytes;
+        *value = kr_item(&one);
+        if (!rule->allows_infinity || *value != *value) return from;
+        from++;
+    }
+    return -1;
+}
+
+static bool check_finite(kr_ctx *ctx, const kr_rule *rule, int n, const kr_tensor *y)
+{
+    if (!kr_dtype_is_float(y->dtype) || !kr_tensor_is_row_major(y)) return true;
+    double value;
+    const int64_t bad = first_bad(ctx, rule, y, &value);
+    if (bad < 0) return !kr_ctx_failed(ctx);
+    char text[KR_SHAPE_TEXT_BYTES];
+    return kr_fail(ctx, KR_ERR_NUMERIC, "%s: output %d %s holds %g at %s", rule->name, n, KR_TEXT_OF(y), value,
+                   index_text(y, bad, text, sizeof text));
+}
+
+static kr_tensor **copy_list(kr_tensor **to, kr_tensor *const *from, int count)
+{
+    if (count > 0) memcpy(to, from, (size_t)count * sizeof *from);
+    return to;
+}
+
+static bool append(kr_tape *tape, const kr_record_args *args)
+{
+    const size_t ntensors = (size_t)(args->nin + args->nout + args->nsaved);
+    kr_node *node = kr_arena_alloc(&tape->heads, sizeof *node);
+    kr_tensor **list = kr_arena_alloc(&tape->heads, ntensors * sizeof *list);
+    void *attrs = args->attrs_bytes ? kr_arena_alloc(&tape->heads, args->attrs_bytes) : NULL;
+    if (!node || !list || (args->attrs_bytes && !attrs))
+        return kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory to record the op", args->rule->name);
+    if (attrs) memcpy(attrs, args->attrs, args->attrs_bytes);
+    *node = (kr_node){ .rule = args->rule,
+                       .prev = tape->last,
+                       .nin = args->nin,
+                       .nout = args->nout,
+                       .nsaved = args->nsaved,
+                       .attrs = attrs };
+    node->in = copy_list(list, args->in, args->nin);
+    node->out = copy_list(list + args->nin, args->out, args->nout);
+    node->saved = copy_list(list + args->nin + args->nout, args->saved, args->nsaved);
+    for (int i = 0; i < args->nout; i++) {
+        node->out[i]->node = node;
+        node->out[i]->requires_grad = kr_dtype_is_float(node->out[i]->dtype);
+    }
+    tape->last = node;
+    tape->nnodes++;
+    return true;
+}
+
+static bool check_operands(kr_tape *tape, const kr_record_args *args)
+{
+    kr_ctx *ctx = tape->ctx;
+    const char *op = args->rule->name;
+    for (int i = 0; i < args->nin; i++) {
+        const kr_tensor *x = args->in[i];
+        if (x && (x->ctx != ctx || (x->tape && x->tape != tape)))
+            return kr_fail(ctx, KR_ERR_STATE, "%s: input %d %s to record belongs to another tape or context", op, i,
+                           KR_TEXT_OF(x));
+    }
+    for (int i = 0; i < args->nout; i++) {
+        const kr_tensor *y = args->out[i];
+        if (!y) return kr_fail(ctx, KR_ERR_ARG, "%s: output %d to record is NULL", op, i);
+        if (y->tape != tape || y->node || y->requires_grad)
+            return kr_fail(ctx, KR_ERR_ARG, "%s: output %d %s to record is not a new tensor of this tape", op, i,
+                           KR_TEXT_OF(y));
+    }
+    return true;
+}
+
+bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force)
+{
+    if (!kr_tape_ready(tape, args->rule->name)) return false;
+    if (!check_operands(tape, args)) return false;
+    if (tape->ctx->check_finite)
+        for (int i = 0; i < args->nout; i++)
+            if (!check_finite(tape->ctx, args->rule, i, args->out[i])) return false;
+    bool wanted = force;
+    for (int i = 0; i < args->nin; i++) wanted = wanted || (args->in[i] && args->in[i]->requires_grad);
+    tape->saw_grad = tape->saw_grad || wanted;
+    return !wanted || !tape->recording || append(tape, args);
+}
+
+bool kr_record(kr_tape *tape, const kr_record_args *args)
+{
+    return kr_record_node(tape, args, false);
+}
+
+kr_tensor *kr_detach(kr_tape *tape, kr_tensor *x)
+{
+    kr_dims d;
+    if (!kr_bind(tape, "detach", &d, "x:..", x)) return NULL;
+    const kr_shape shape = kr_tensor_shape(x);
+    return kr_view_of(tape, x, &shape, x->strides, 0);
+}
+
+kr_tensor *kr_input(kr_tape *tape, kr_tensor *x)
+{
+    kr_dims d;
+    if (!kr_bind(tape, "input", &d, "x:..", x)) return NULL;
+    if (!kr_require(tape->ctx, kr_dtype_is_float(x->dtype), KR_ERR_DTYPE,
+                    "input: x is %s, but only floats have gradients", kr_dtype_name(x->dtype)))
+        return NULL;
+    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
+    if (!y || !kr_assign(tape->ctx, y, x)) return NULL;
+    y->requires_grad = tape->recording;
+    return y;
+}
+
+kr_tensor *kr_retain_grad(kr_tensor *x)
+{
+    if (x) x->retain_grad = true;
+    return x;
+}
+
+bool kr_requires_grad(const kr_tensor *x)
+{
+    return x && x->requires_grad;
+}
+
+kr_tensor *kr_grad(const kr_tensor *x)
+{
+    return x ? x->grad : NULL;
+}

@@ -1,0 +1,89 @@
+/* scope.c - no-grad scopes: tensors between begin and end are released, but for those that are kept. */
+#include "tape/tape.h"
+
+#include <string.h>
+
+/* What begin remembers; it travels in the caller's kr_scope. */
+typedef struct scope {
+    kr_arena_mark heads, data;
+    uint32_t depth;
+    bool recording, in_backward;
+} scope;
+_Static_assert(sizeof(scope) <= sizeof(kr_scope), "a scope fits its public box");
+
+kr_scope kr_no_grad_begin(kr_tape *tape)
+{
+    kr_scope box = { { 0 } };
+    if (!tape) return box;
+    const scope s = { .heads = kr_arena_mark_now(&tape->heads),
+                      .data = kr_arena_mark_now(&tape->data),
+                      .depth = (uint32_t)tape->depth++,
+                      .recording = tape->recording,
+                      .in_backward = tape->in_backward };
+    memcpy(&box, &s, sizeof s);
+    tape->recording = false;
+    return box;
+}
+
+/* A kept tensor while the arena below it is released. */
+typedef struct parcel {
+    kr_tensor head;
+    void *stash;    /* its elements, row-major, in the heap; NULL: they lie outside the scope and stay where they are */
+    bool is_inside; /* the header was made in the scope */
+} parcel;
+
+static bool take_out(kr_tape *tape, const scope *s, kr_tensor *x, parcel *p)
+{
+    *p = (parcel){ .head = *x, .is_inside = kr_arena_is_after(&tape->heads, s->heads, x) };
+    if (!p->is_inside || !kr_arena_is_after(&tape->data, s->data, x->data)) return true;
+    const size_t bytes = (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
+    p->stash = kr_heap_alloc(&tape->heap, bytes);
+    if (!p->stash) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no_grad_end: no memory to keep a tensor %s", KR_TEXT_OF(x));
+    const kr_shape shape = kr_tensor_shape(x);
+    kr_tensor_layout(&p->head, x->dtype, &shape);
+    p->head.data = p->stash;
+    return kr_assign(tape->ctx, &p->head, x);
+}
+
+static kr_tensor *put_back(kr_tape *tape, const parcel *p)
+{
+    const kr_shape shape = kr_tensor_shape(&p->head);
+    if (!p->stash) return kr_view_of(tape, &p->head, &shape, p->head.strides, 0);
+    kr_tensor *y = kr_new(tape, p->head.dtype, shape);
+    return y && kr_assign(tape->ctx, y, &p->head) ? y : NULL;
+}
+
+static void keep_and_release(kr_tape *tape, const scope *s, int count, kr_tensor **const *keep)
+{
+    parcel parcels[KR_KEEP_MAX];
+    bool ok = !kr_ctx_failed(tape->ctx);
+    for (int i = 0; i < count; i++) {
+        parcels[i] = (parcel){ .stash = NULL };
+        if (ok && *keep[i]) ok = take_out(tape, s, *keep[i], &parcels[i]);
+    }
+    kr_arena_release(&tape->heads, s->heads);
+    kr_arena_release(&tape->data, s->data);
+    for (int i = 0; i < count; i++) {
+        if (!ok) *keep[i] = NULL;
+        else if (parcels[i].is_inside) *keep[i] = put_back(tape, &parcels[i]);
+        kr_heap_free(&tape->heap, parcels[i].stash);
+    }
+}
+
+kr_status kr_no_grad_end(kr_tape *tape, kr_scope box, int count, kr_tensor **const *keep)
+{
+    if (!tape) return KR_ERR_ARG;
+    scope s;
+    memcpy(&s, &box, sizeof s);
+    kr_ctx *ctx = tape->ctx;
+    const bool matches = (int)s.depth == tape->depth - 1 && s.in_backward == tape->in_backward;
+    if (!kr_require(ctx, matches, KR_ERR_STATE, "no_grad_end: scopes must end in the reverse order of their begin") ||
+        !kr_require(ctx, count >= 0 && count <= KR_KEEP_MAX, KR_ERR_ARG,
+                    "no_grad_end: %d tensors to keep, but at most %d fit", count, KR_KEEP_MAX))
+        return ctx->status;
+    tape->depth--;
+    tape->recording = s.recording;
+    /* In a backward rule tensors live in the heap and go when the rule returns. */
+    if (!tape->in_backward) keep_and_release(tape, &s, count, keep);
+    return ctx->status;
+}

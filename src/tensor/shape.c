@@ -1,0 +1,157 @@
+/* shape.c - element types, sizes and strides. */
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+
+static const struct {
+    const char *name;
+    size_t bytes;
+} dtypes[] = {
+    [KR_F32] = { "f32", 4 }, [KR_F64] = { "f64", 8 }, [KR_BF16] = { "bf16", 2 },
+    [KR_F16] = { "f16", 2 }, [KR_I32] = { "i32", 4 }, [KR_I64] = { "i64", 8 },
+};
+
+bool kr_dtype_is_valid(kr_dtype dtype)
+{
+    return (unsigned)dtype < sizeof dtypes / sizeof *dtypes;
+}
+
+const char *kr_dtype_name(kr_dtype dtype)
+{
+    return kr_dtype_is_valid(dtype) ? dtypes[dtype].name : "?";
+}
+
+size_t kr_dtype_bytes(kr_dtype dtype)
+{
+    return kr_dtype_is_valid(dtype) ? dtypes[dtype].bytes : 0;
+}
+
+bool kr_dtype_is_float(kr_dtype dtype)
+{
+    return dtype == KR_F32 || dtype == KR_F64 || kr_dtype_is_half(dtype);
+}
+
+bool kr_dtype_is_half(kr_dtype dtype)
+{
+    return dtype == KR_BF16 || dtype == KR_F16;
+}
+
+int64_t kr_shape_count(const kr_shape *shape)
+{
+    enum { WIDEST = 8 }; /* bytes of an element: the product must be addressable in bytes */
+    if (shape->rank < 0 || shape->rank > KR_MAX_RANK) return -1;
+    int64_t count = 1, extent = 1; /* extent leaves out empty axes: strides must fit even then */
+    for (int axis = 0; axis < shape->rank; axis++) {
+        const int64_t size = shape->dims[axis];
+        if (size < 0) return -1;
+        if (size > 0 && extent > INT64_MAX / WIDEST / size) return -1;
+        if (size > 0) extent *= size;
+        count *= size;
+    }
+    return count;
+}
+
+bool kr_shape_equal(const kr_shape *a, const kr_shape *b)
+{
+    if (a->rank != b->rank) return false;
+    for (int axis = 0; axis < a->rank; axis++)
+        if (a->dims[axis] != b->dims[axis]) return false;
+    return true;
+}
+
+const char *kr_shape_write(const kr_shape *shape, char *text, size_t bytes)
+{
+    size_t at = 0;
+    for (int axis = 0; axis <= shape->rank && at < bytes; axis++) {
+        int n = axis == shape->rank
+                    ? snprintf(text + at, bytes - at, "%s]", axis ? "" : "[")
+                    : snprintf(text + at, bytes - at, "%s%lld", axis ? ", " : "[", (long long)shape->dims[axis]);
+        if (n < 0) break;
+        at += (size_t)n;
+    }
+    return text;
+}
+
+void kr_tensor_layout(kr_tensor *x, kr_dtype dtype, const kr_shape *shape)
+{
+    x->dtype = dtype;
+    x->rank = shape->rank;
+    int64_t stride = 1;
+    for (int axis = shape->rank - 1; axis >= 0; axis--) {
+        x->dims[axis] = shape->dims[axis];
+        x->strides[axis] = stride;
+        if (shape->dims[axis] > 0) stride *= shape->dims[axis];
+    }
+}
+
+bool kr_tensor_is_row_major(const kr_tensor *x)
+{
+    int64_t stride = 1;
+    for (int axis = x->rank - 1; axis >= 0; axis--) {
+        if (x->dims[axis] == 0) return true;
+        if (x->dims[axis] != 1 && x->strides[axis] != stride) return false;
+        stride *= x->dims[axis];
+    }
+    return true;
+}
+
+kr_dtype kr_tensor_dtype(const kr_tensor *x)
+{
+    return x ? x->dtype : KR_F32;
+}
+
+kr_shape kr_tensor_shape(const kr_tensor *x)
+{
+    kr_shape shape = { 0, { 0 } };
+    if (!x) return shape;
+    shape.rank = x->rank;
+    for (int axis = 0; axis < x->rank; axis++) shape.dims[axis] = x->dims[axis];
+    return shape;
+}
+
+int kr_tensor_rank(const kr_tensor *x)
+{
+    return x ? x->rank : 0;
+}
+
+int64_t kr_tensor_dim(const kr_tensor *x, int axis)
+{
+    if (!x) return 0;
+    if (axis < 0) axis += x->rank;
+    return axis >= 0 && axis < x->rank ? x->dims[axis] : 1;
+}
+
+int64_t kr_tensor_stride(const kr_tensor *x, int axis)
+{
+    if (!x) return 0;
+    if (axis < 0) axis += x->rank;
+    return axis >= 0 && axis < x->rank ? x->strides[axis] : 0;
+}
+
+int64_t kr_tensor_count(const kr_tensor *x)
+{
+    if (!x) return 0;
+    int64_t count = 1;
+    for (int axis = 0; axis < x->rank; axis++) count *= x->dims[axis];
+    return count;
+}
+
+bool kr_tensor_is_contiguous(const kr_tensor *x)
+{
+    return x && kr_tensor_is_row_major(x);
+}
+
+void *kr_tensor_data(const kr_tensor *x)
+{
+    return x ? x->data : NULL;
+}
+
+const char *kr_shape_text(const kr_tensor *x, char *text, size_t bytes)
+{
+    if (!x) {
+        snprintf(text, bytes, "NULL");
+        return text;
+    }
+    const kr_shape shape = kr_tensor_shape(x);
+    return kr_shape_write(&shape, text, bytes);
+}

@@ -1,0 +1,83 @@
+/* harness.h - the test programs' frame: tests register themselves, checks say what went wrong, the last line counts.
+ *
+ *   TEST(scale_doubles)
+ *   {
+ *       CHECK(kr_item(y) == 6, "got %g", kr_item(y));
+ *   }
+ *
+ * A test passes if none of its checks failed; SKIP leaves it and counts it as skipped. Programs take a part of a name
+ * to run only such tests. KR_TEST_SEED sets the seed (printed with every failure), KR_TEST_QUICK shrinks the sweeps.
+ */
+#ifndef KR_TESTS_HARNESS_H
+#define KR_TESTS_HARNESS_H
+
+#include <krait/krait.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef void kr_test_fn(void);
+
+void kr_test_register(const char *file, const char *name, kr_test_fn *fn);
+
+#define TEST(name)                                                                                                     \
+    static void test_##name(void);                                                                                     \
+    __attribute__((constructor)) static void register_##name(void)                                                     \
+    {                                                                                                                  \
+        kr_test_register(__FILE__, #name, test_##name);                                                                \
+    }                                                                                                                  \
+    static void test_##name(void)
+
+/* Counts a failure of the running test and prints the text, at most some dozen times a test. Returns ok. */
+bool kr_test_check(bool ok, const char *file, int line, const char *format, ...) KR_PRINTF(4, 5);
+#define CHECK(cond, ...) kr_test_check((cond), __FILE__, __LINE__, __VA_ARGS__)
+
+/* The message of ctx's error is exactly `text` (or contains it); the error is cleared. */
+bool kr_test_error(kr_ctx *ctx, kr_status status, const char *text, bool whole, const char *file, int line);
+#define CHECK_ERROR(ctx, status, text) kr_test_error((ctx), (status), (text), true, __FILE__, __LINE__)
+#define CHECK_ERROR_HAS(ctx, status, part) kr_test_error((ctx), (status), (part), false, __FILE__, __LINE__)
+
+/* No error in ctx. */
+#define CHECK_OK(ctx) CHECK(!kr_ctx_failed(ctx), "unexpected error: %s", kr_ctx_message(ctx))
+
+/* Compares `count` values laid out as `shape` (NULL: flat): |got - want| <= tolerance * max(|want| over all, floor).
+ * NaN matches NaN, infinity the same infinity. On failure prints the worst element with its index and both values. */
+bool kr_test_close(const char *what, const double *got, const double *want, int64_t count, const kr_shape *shape,
+                   double tolerance, double floor, const char *file, int line);
+#define CHECK_CLOSE(what, got, want, count, shape, tolerance, floor)                                                   \
+    kr_test_close((what), (got), (want), (count), (shape), (tolerance), (floor), __FILE__, __LINE__)
+
+/* Two tensors by the same rule, and two tensors to the bit (type, shape, every byte in row-major order). */
+bool kr_test_tensors_close(const char *what, const kr_tensor *got, const kr_tensor *want, double tolerance,
+                           double floor, const char *file, int line);
+#define CHECK_TENSORS(what, got, want, tolerance, floor)                                                               \
+    kr_test_tensors_close((what), (got), (want), (tolerance), (floor), __FILE__, __LINE__)
+bool kr_test_tensors_equal(const char *what, const kr_tensor *got, const kr_tensor *want, const char *file, int line);
+#define CHECK_SAME_BITS(what, got, want) kr_test_tensors_equal((what), (got), (want), __FILE__, __LINE__)
+
+/* Leaves the test. */
+void kr_test_skip(const char *why);
+#define SKIP(why)                                                                                                      \
+    do {                                                                                                               \
+        kr_test_skip(why);                                                                                             \
+        return;                                                                                                        \
+    } while (0)
+
+bool kr_test_quick(void);
+uint64_t kr_test_seed(void);
+
+/* A small generator for test data: the same sequence for each test, by the seed. */
+uint64_t kr_test_next(void);
+int64_t kr_test_below(int64_t n);
+double kr_test_uniform(double low, double high);
+double kr_test_normal(void);
+
+/* A context with defaults but for threads and isa (0, NULL: default); the test's seed. Never NULL. */
+kr_ctx *kr_test_ctx(int threads, const char *isa);
+
+/* All elements as f64, to be freed. */
+double *kr_test_values(const kr_tensor *x);
+
+#endif

@@ -1,0 +1,153 @@
+/* cases_matmul.c - cases of the matrix product: sizes around tiles and chains, transposes and views, batches. */
+#include "tests/kernels/conformance.h"
+
+kr_cases_fn kr_cases_matmul;
+
+/* How a matrix [rows columns] lies in memory. */
+typedef enum lie { PLAIN, TRANSPOSED, PADDED, SPREAD, UPSIDE_DOWN, ONE_ROW, NLIES } lie;
+
+static const char *const lie_names[NLIES] = { "plain", "transposed", "padded", "spread", "upside down", "one row" };
+
+typedef struct matrix {
+    int64_t row, column; /* strides */
+    int64_t count, first;
+} matrix;
+
+static matrix matrix_of(int64_t rows, int64_t columns, lie how)
+{
+    matrix m = { columns, 1, 0, 0 };
+    if (how == TRANSPOSED) m.row = 1, m.column = rows;
+    if (how == PADDED) m.row = columns + 3;
+    if (how == SPREAD) m.row = 2 * columns + 1, m.column = 2;
+    if (how == UPSIDE_DOWN) m.row = -columns, m.first = (rows - 1) * columns;
+    if (how == ONE_ROW) m.row = 0;
+    if (rows > 0 && columns > 0) m.count = llabs(m.row) * (rows - 1) + m.column * (columns - 1) + 1;
+    else m.first = 0;
+    return m;
+}
+
+typedef struct product {
+    int64_t nm, nn, nk;
+    lie a, b;
+    int64_t c_gap;
+    bool bias, accumulate;
+    int64_t nb0, nb1; /* 0, 0: no batch */
+    bool a_shared, b_shared;
+    bool many_tasks;
+} product;
+
+static void first_row(void *args)
+{
+    kr_matmul_args *a = args;
+    if (a->nm > 0) a->nm = 1;
+}
+
+/* Batch strides: items of an operand stand one after the other; a shared one has stride 0 along the first axis. */
+static int64_t batch_strides(int64_t *strides, const product *p, int64_t item, bool shared)
+{
+    strides[0] = shared ? 0 : p->nb1 * item;
+    strides[1] = item;
+    return p->nb0 * p->nb1 == 0 ? 0 : ((shared ? 1 : p->nb0) * p->nb1 - 1) * item;
+}
+
+static void add_operands(kr_case *c, kr_matmul_args *args, const product *p)
+{
+    const matrix a = matrix_of(p->nm, p->nk, p->a), b = matrix_of(p->nk, p->nn, p->b);
+    args->a_m = a.row, args->a_k = a.column;
+    args->b_k = b.row, args->b_n = b.column;
+    args->c_m = p->nn + p->c_gap;
+    const int64_t c_item = p->nm * args->c_m;
+    int64_t a_count = a.count, b_count = b.count, c_count = c_item > 0 ? c_item - p->c_gap : 0;
+    if (p->nb0 || p->nb1) {
+        args->batch_rank = 2;
+        args->batch_dims[0] = p->nb0;
+        args->batch_dims[1] = p->nb1;
+        a_count += batch_strides(args->batch_a, p, a.count, p->a_shared);
+        b_count += batch_strides(args->batch_b, p, b.count, p->b_shared);
+        c_count += batch_strides(args->batch_c, p, c_item, false);
+        if (p->nb0 * p->nb1 == 0) c_count = 0;
+    }
+    case_walk_input(c, FIELD(kr_matmul_args, a), (kr_extent){ a_count, a.first }, -1, 1);
+    case_walk_input(c, FIELD(kr_matmul_args, b), (kr_extent){ b_count, b.first }, -1, 1);
+    if (p->bias) case_walk_input(c, FIELD(kr_matmul_args, bias), (kr_extent){ p->nn, 0 }, -1, 1);
+    if (p->accumulate) {
+        case_walk_input(c, FIELD(kr_matmul_args, c), (kr_extent){ c_count, 0 }, -1, 1);
+        c->operands[c->noperands - 1].is_output = true;
+    } else {
+        case_walk_output(c, FIELD(kr_matmul_args, c), (kr_extent){ c_count, 0 });
+    }
+}
+
+static void matmul_case(kr_sweep *sweep, product p)
+{
+    if ((p.a == UPSIDE_DOWN || p.a == ONE_ROW) && p.nm == 0) p.a = PLAIN;
+    if ((p.b == UPSIDE_DOWN || p.b == ONE_ROW) && p.nk == 0) p.b = PLAIN;
+    kr_matmul_args args = { .nm = p.nm, .nn = p.nn, .nk = p.nk, .accumulate = p.accumulate };
+    kr_case c;
+    case_begin(&c, &args, sizeof args, "m %lld n %lld k %lld, a %s, b %s, gap %lld%s%s, batch %lld x %lld%s%s",
+               (long long)p.nm, (long long)p.nn, (long long)p.nk, lie_names[p.a], lie_names[p.b], (long long)p.c_gap,
+               p.bias ? ", bias" : "", p.accumulate ? ", accumulate" : "", (long long)p.nb0, (long long)p.nb1,
+               p.a_shared ? ", a shared" : "", p.b_shared ? ", b shared" : "");
+    add_operands(&c, &args, &p);
+    c.terms = p.nk + 2;
+    c.by_magnitudes = true;
+    c.many_tasks = p.many_tasks;
+    c.first_row = first_row;
+    case_done(sweep, &c);
+}
+
+static product random_product(void)
+{
+    static const int64_t few[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 17, 31, 32, 33, 64, 67 };
+    static const int64_t terms[] = { 0, 1, 2, 3, 4, 7, 8, 9, 16, 17, 31, 67, 255, 256, 257, 300 };
+    product p = { .nm = few[kr_test_below(20)], .nn = few[kr_test_below(20)], .nk = terms[kr_test_below(16)] };
+    p.a = (lie)kr_test_below(NLIES);
+    p.b = (lie)kr_test_below(NLIES);
+    p.c_gap = kr_test_below(2) * 3;
+    p.bias = kr_test_below(2);
+    p.accumulate = kr_test_below(2);
+    if (kr_test_below(3) == 0) {
+        p.nb0 = kr_test_below(4);
+        p.nb1 = 1 + kr_test_below(3);
+        p.a_shared = kr_test_below(3) == 0;
+        p.b_shared = kr_test_below(3) == 0;
+    }
+    return p;
+}
+
+/* Sizes that take the shared way (2^23 multiply-adds), cut rows, columns and k, or make many small items. */
+static const product large[] = {
+    { 261, 193, 257, TRANSPOSED, PLAIN, 0, true, false, 0, 0, false, false, true },
+    { 199, 210, 301, PLAIN, TRANSPOSED, 3, false, true, 0, 0, false, false, true },
+    { 2, 2053, 130, PLAIN, PLAIN, 0, true, false, 0, 0, false, false, true },
+    { 4, 1031, 257, PLAIN, TRANSPOSED, 0, false, true, 0, 0, false, false, true },
+    { 3001, 1, 130, PLAIN, PLAIN, 0, false, false, 0, 0, false, false, true },
+    { 1500, 19, 33, SPREAD, PADDED, 1, true, true, 0, 0, false, false, true },
+    { 31, 33, 65, PLAIN, TRANSPOSED, 0, false, false, 6, 5, false, true, true },
+    { 64, 64, 64, TRANSPOSED, PLAIN, 0, true, true, 4, 3, true, false, true },
+    { 97, 130, 515, UPSIDE_DOWN, PADDED, 0, false, false, 0, 0, false, false, true },
+    { 197, 35, 4133, PADDED, TRANSPOSED, 0, true, false, 0, 0, false, false, true },
+};
+
+/* More of B than is packed at once: 2^21 elements. */
+static const product largest = { 193, 530, 4100, PLAIN, PLAIN, 0, true, true, 0, 0, false, false, false };
+
+void kr_cases_matmul(kr_sweep *sweep)
+{
+    for (int a = 0; a < NLIES; a++)
+        for (int b = 0; b < NLIES; b++)
+            for (int flags = 0; flags < 4; flags++)
+                matmul_case(sweep, (product){ .nm = 13,
+                                              .nn = 35,
+                                              .nk = 19,
+                                              .a = (lie)a,
+                                              .b = (lie)b,
+                                              .c_gap = flags,
+                                              .bias = flags & 1,
+                                              .accumulate = flags & 2 });
+    const int times = sweep->mode == KR_SWEEP_THREADS ? 0 : kr_test_quick() ? 60 : 400;
+    for (int i = 0; i < times; i++) matmul_case(sweep, random_product());
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++)
+        if (!kr_test_quick() || i % 3 == 0) matmul_case(sweep, large[i]);
+    if (!kr_test_quick() && sweep->mode == KR_SWEEP_VALUES) matmul_case(sweep, largest);
+}

@@ -1,0 +1,462 @@
+/* conformance.c - runs a case on one set, compares two runs, and the three modes of a sweep. */
+#include "tests/kernels/conformance.h"
+
+#include "base/alloc.h"
+#include "base/cpu.h"
+#include "kernels/select.h"
+
+enum { GUARD = 256, GUARD_BYTE = 0xa5 };
+
+/* What memory holds where nothing was written: a NaN that no kernel makes. */
+static const uint32_t untouched_f32 = 0x7fc5beefu;
+static const uint64_t untouched_f64 = 0x7ff85eedbeefbeefu;
+
+/* ---- kernels.def as a list ---- */
+
+#define KR_KERNEL(name, args) kr_cases_fn kr_cases_##name;
+#define KR_KERNEL_ANY(name, args) kr_cases_fn kr_cases_##name;
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+
+#define CALLS(name, args, slot)                                                                                        \
+    _Static_assert(offsetof(args, exec) == 0, "arguments begin with exec");                                            \
+    static bool has_##name(const kr_kernels *set, int real)                                                            \
+    {                                                                                                                  \
+        (void)real;                                                                                                    \
+        return set->slot.run != NULL;                                                                                  \
+    }                                                                                                                  \
+    static void run_##name(const kr_kernels *set, int real, const void *a)                                             \
+    {                                                                                                                  \
+        (void)real;                                                                                                    \
+        set->slot.run(a);                                                                                              \
+    }                                                                                                                  \
+    static size_t scratch_##name(const kr_kernels *set, int real, const void *a)                                       \
+    {                                                                                                                  \
+        (void)real;                                                                                                    \
+        return set->slot.scratch ? set->slot.scratch(a) : 0;                                                           \
+    }
+#define KR_KERNEL(name, args) CALLS(name, args, name[real])
+#define KR_KERNEL_ANY(name, args) CALLS(name, args, name)
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+
+#define KR_KERNEL(name, args) { #name, true, has_##name, run_##name, scratch_##name, kr_cases_##name },
+#define KR_KERNEL_ANY(name, args) { #name, false, has_##name, run_##name, scratch_##name, kr_cases_##name },
+static const kr_kernel kernels[] = {
+#include "kernels/kernels.def"
+};
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+
+const kr_kernel *kr_kernel_named(const char *name)
+{
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        if (strcmp(kernels[i].name, name) == 0) return &kernels[i];
+    return NULL;
+}
+
+const kr_kernels *kr_runnable_set(int n)
+{
+    for (int i = 0; kr_kernels_nth(i); i++)
+        if (kr_kernels_runnable(kr_kernels_nth(i), kr_cpu_features()) && n-- == 0) return kr_kernels_nth(i);
+    return NULL;
+}
+
+kr_pool *kr_test_pool(int nthreads)
+{
+    enum { MOST = 8 };
+    static kr_memory memory;
+    static kr_pool *pools[MOST + 1];
+    if (!memory.hooks.alloc) kr_memory_init(&memory, NULL);
+    if (!pools[nthreads]) pools[nthreads] = kr_pool_create(&memory, nthreads);
+    if (!pools[nthreads]) exit(2);
+    return pools[nthreads];
+}
+
+/* ---- one run ---- */
+
+typedef struct run_memory {
+    char *block, *data;
+    char *before; /* outputs: a copy of the contents before the run */
+    size_t element, bytes;
+    int dtype;
+} run_memory;
+
+typedef struct run_result {
+    run_memory memory[KR_MAX_OPERANDS];
+} run_result;
+
+static void *must_alloc(size_t bytes)
+{
+    void *p = malloc(bytes ? bytes : 1);
+    if (!p) exit(2);
+    return p;
+}
+
+static void fill_reals(run_memory *m, const kr_operand *o, bool magnitudes)
+{
+    for (int64_t i = 0; i < o->count; i++) {
+        const double v = o->value ? (magnitudes ? fabs(o->value[i]) : o->value[i]) : 0;
+        const float single = (float)v;
+        const void *from = m->dtype == KR_F32 ? (const void *)&single : (const void *)&v;
+        if (!o->value) from = m->dtype == KR_F32 ? (const void *)&untouched_f32 : (const void *)&untouched_f64;
+        memcpy(m->data + (size_t)i * m->element, from, m->element);
+    }
+}
+
+/* Memory of an operand; `shift` elements off the allocation's alignment. */
+static run_memory operand_create(const kr_operand *o, int real, bool magnitudes, int shift)
+{
+    run_memory m = { .dtype = o->dtype == KR_REAL ? (real == KR_REAL_F32 ? KR_F32 : KR_F64) : o->dtype };
+    m.element = kr_dtype_bytes((kr_dtype)m.dtype);
+    m.bytes = (size_t)o->count * m.element;
+    const size_t guard = o->is_output ? GUARD : 0, skip = guard + (size_t)shift * m.element;
+    m.block = must_alloc(skip + m.bytes + guard);
+    memset(m.block, GUARD_BYTE, skip + m.bytes + guard);
+    m.data = m.block + skip;
+    if (o->dtype == KR_REAL) fill_reals(&m, o, magnitudes);
+    else if (o->bytes) memcpy(m.data, o->bytes, m.bytes);
+    if (o->is_output) {
+        m.before = must_alloc(m.bytes);
+        memcpy(m.before, m.data, m.bytes);
+    }
+    return m;
+}
+
+static bool all_guard(const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)p[i] != GUARD_BYTE) return false;
+    return true;
+}
+
+static void result_free(run_result *r)
+{
+    for (int i = 0; i < KR_MAX_OPERANDS; i++) {
+        free(r->memory[i].block);
+        free(r->memory[i].before);
+    }
+}
+
+/* Who runs a case, and how. */
+typedef struct runner {
+    const kr_kernel *kernel;
+    const kr_tolerance *tolerance;
+    const kr_kernels *set;
+    int real;
+    kr_pool *pool;
+    void (*edit)(void *);
+    bool magnitudes;
+} runner;
+
+static const char *real_name(const runner *who)
+{
+    if (!who->kernel->has_reals) return "any";
+    return who->real == KR_REAL_F32 ? "f32" : "f64";
+}
+
+static char *scratch_create(size_t bytes)
+{
+    const size_t whole = (bytes + GUARD + 63) / 64 * 64;
+    char *scratch = aligned_alloc(64, whole);
+    if (!scratch) exit(2);
+    memset(scratch, 0xff, bytes); /* NaN */
+    memset(scratch + bytes, GUARD_BYTE, whole - bytes);
+    return scratch;
+}
+
+static run_result run_case(const runner *who, const kr_case *c)
+{
+    static unsigned count; /* every run has its operands at other alignments */
+    count++;
+    char *args = must_alloc(c->args_bytes);
+    memcpy(args, c->args, c->args_bytes);
+    run_result r = { 0 };
+    for (int i = 0; i < c->noperands; i++) {
+        const kr_operand *o = &c->operands[i];
+        r.memory[i] = operand_create(o, who->real, who->magnitudes, (int)((count + (unsigned)i * 3) % 5));
+        void *p = r.memory[i].data + o->first * (int64_t)r.memory[i].element;
+        memcpy(args + o->field, &p, sizeof p);
+        if (o->also) memcpy(args + o->also, &p, sizeof p);
+    }
+    if (who->edit) who->edit(args);
+    kr_exec *exec = (kr_exec *)(void *)args;
+    *exec = (kr_exec){ .pool = who->pool };
+    const size_t scratch_bytes = who->kernel->scratch(who->set, who->real, args);
+    char *scratch = scratch_create(scratch_bytes);
+    exec->scratch = scratch;
+    who->kernel->run(who->set, who->real, args);
+    CHECK(all_guard(scratch + scratch_bytes, GUARD), "%s, %s %s, %s: wrote past its scratch", who->kernel->name,
+          who->set->name, real_name(who), c->text);
+    free(scratch);
+    free(args);
+    for (int i = 0; i < c->noperands; i++) {
+        const run_memory *m = &r.memory[i];
+        if (c->operands[i].is_output)
+            CHECK(all_guard(m->block, (size_t)(m->data - m->block)) && all_guard(m->data + m->bytes, GUARD),
+                  "%s, %s %s, %s: wrote outside of %s", who->kernel->name, who->set->name, real_name(who), c->text,
+                  c->operands[i].name);
+    }
+    return r;
+}
+
+/* ---- comparing ---- */
+
+static double real_at(const run_memory *m, int64_t i)
+{
+    float single;
+    double value;
+    if (m->dtype == KR_F64) {
+        memcpy(&value, m->data + (size_t)i * sizeof value, sizeof value);
+        return value;
+    }
+    memcpy(&single, m->data + (size_t)i * sizeof single, sizeof single);
+    return (double)single;
+}
+
+static bool touched(const run_memory *m, int64_t i)
+{
+    return memcmp(m->data + (size_t)i * m->element, m->before + (size_t)i * m->element, m->element) != 0;
+}
+
+static double ulp_of(double want, int dtype)
+{
+    int exponent;
+    frexp(want, &exponent);
+    const int lowest = dtype == KR_F32 ? -125 : -1021, digits = dtype == KR_F32 ? 24 : 53;
+    return ldexp(1, (exponent < lowest ? lowest : exponent) - digits);
+}
+
+static double limit_of(const runner *who, const kr_case *c, int dtype, double want, double scale)
+{
+    const kr_tolerance *t = who->tolerance;
+    const double unit = dtype == KR_F32 ? 0x1p-24 : 0x1p-53;
+    const double size = isfinite(scale) ? scale : 0;
+    if (strcmp(who->set->name, "ref") == 0 && !t->adds_in_place)
+        return 0.501 * ulp_of(want, dtype) +
+               (double)(c->terms + 16) * 0x1p-53 * (size > fabs(want) ? size : fabs(want));
+    return t->ulps * ulp_of(want, dtype) + (t->plain + t->root * sqrt((double)c->terms)) * unit * size;
+}
+
+/* How far got is from want in units of what is allowed: at most 1 is right. */
+static double real_error(const runner *who, const kr_case *c, int dtype, double got, double want, double scale)
+{
+    const kr_tolerance *t = who->tolerance;
+    if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : (double)INFINITY;
+    if (t->exact) {
+        const double rounded = dtype == KR_F32 ? (double)(float)want : want;
+        const bool same = got == rounded && (t->any_zero || !signbit(got) == !signbit(rounded));
+        return same ? 0 : (double)INFINITY;
+    }
+    if (isinf(want)) return got == want ? 0 : (double)INFINITY;
+    if (dtype == KR_F32) { /* infinity stands at 2^128, the next number had there been one */
+        if (fabs(want) > 0x1p128) want = copysign(0x1p128, want);
+        if (isinf(got)) got = copysign(0x1p128, got);
+    }
+    const double error = fabs(got - want);
+    return error == 0 ? 0 : error / limit_of(who, c, dtype, want, scale);
+}
+
+static const char *index_text(const kr_operand *o, int64_t flat, char *text, size_t bytes)
+{
+    if (o->shape.rank == 0) {
+        snprintf(text, bytes, "[%lld]", (long long)(flat - o->first));
+        return text;
+    }
+    int64_t index[KR_MAX_RANK];
+    for (int axis = o->shape.rank - 1; axis >= 0; axis--) {
+        index[axis] = flat % o->shape.dims[axis];
+        flat /= o->shape.dims[axis];
+    }
+    size_t at = 0;
+    for (int axis = 0; axis < o->shape.rank && at < bytes; axis++)
+        at += (size_t)snprintf(text + at, bytes - at, "%s%lld", axis ? ", " : "[", (long long)index[axis]);
+    if (at < bytes) snprintf(text + at, bytes - at, "]");
+    return text;
+}
+
+static void compare_reals(const runner *who, const kr_case *c, int k, const run_memory *want, const run_memory *got,
+                          const double *scale)
+{
+    const kr_operand *o = &c->operands[k];
+    double worst = 0;
+    int64_t where = -1, unwritten = -1, stray = -1;
+    for (int64_t i = 0; i < o->count; i++) {
+        if (!o->value && !touched(want, i)) {
+            if (touched(got, i)) stray = i;
+            continue;
+        }
+        if (!o->value && !touched(got, i)) {
+            unwritten = i;
+            continue;
+        }
+        const double w = real_at(want, i);
+        const double error = real_error(who, c, got->dtype, real_at(got, i), w, scale ? scale[i] : fabs(w));
+        if (error > worst) {
+            worst = error;
+            where = i;
+        }
+    }
+    char text[128];
+    const char *name = who->kernel->name, *set = who->set->name, *real = real_name(who);
+    if (unwritten >= 0)
+        CHECK(false, "%s, %s %s, %s: %s%s is not written", name, set, real, c->text, o->name,
+              index_text(o, unwritten, text, sizeof text));
+    if (stray >= 0)
+        CHECK(false, "%s, %s %s, %s: %s%s is written, but lies between the elements", name, set, real, c->text, o->name,
+              index_text(o, stray, text, sizeof text));
+    if (!(worst <= 1))
+        CHECK(false, "%s, %s %s, %s: %s worst %s  got %.9g  want %.9g  (%.3g times what is allowed)", name, set, real,
+              c->text, o->name, index_text(o, where, text, sizeof text), real_at(got, where), real_at(want, where),
+              worst);
+}
+
+static bool is_half_nan(int dtype, const char *p)
+{
+    uint16_t bits;
+    memcpy(&bits, p, sizeof bits);
+    return dtype == KR_BF16 ? (bits & 0x7fffu) > 0x7f80u : dtype == KR_F16 && (bits & 0x7fffu) > 0x7c00u;
+}
+
+/* Elements of fixed types: the same bytes, but that one NaN is as good as another. */
+static void compare_raw(const runner *who, const kr_case *c, int k, const run_memory *want, const run_memory *got)
+{
+    const kr_operand *o = &c->operands[k];
+    for (int64_t i = 0; i < o->count; i++) {
+        const char *w = want->data + (size_t)i * want->element, *g = got->data + (size_t)i * got->element;
+        if (memcmp(w, g, want->element) == 0) continue;
+        const bool real = o->dtype == KR_F32 || o->dtype == KR_F64;
+        if (real && isnan(real_at(want, i)) && isnan(real_at(got, i))) continue;
+        if (is_half_nan(o->dtype, w) && is_half_nan(o->dtype, g)) continue;
+        uint64_t w_bits = 0, g_bits = 0;
+        memcpy(&w_bits, w, want->element);
+        memcpy(&g_bits, g, got->element);
+        char text[128];
+        CHECK(false, "%s, %s, %s: %s%s  got bits %llx  want %llx", who->kernel->name, who->set->name, c->text, o->name,
+              index_text(o, i, text, sizeof text), (unsigned long long)g_bits, (unsigned long long)w_bits);
+        return;
+    }
+}
+
+/* ---- modes ---- */
+
+static double *values_of(const run_memory *m, int64_t count)
+{
+    double *values = must_alloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++) values[i] = real_at(m, i);
+    return values;
+}
+
+static void sweep_values(kr_sweep *sweep, const kr_case *c)
+{
+    const int nreals = sweep->kernel->has_reals ? KR_NREALS : 1;
+    const runner oracle = { .kernel = sweep->kernel, .set = kr_runnable_set(0), .real = KR_REAL_F64 };
+    run_result want = run_case(&oracle, c);
+    double *scales[KR_MAX_OPERANDS] = { NULL };
+    if (c->by_magnitudes) {
+        runner sizes = oracle;
+        sizes.magnitudes = true;
+        sizes.edit = c->for_scale;
+        run_result r = run_case(&sizes, c);
+        for (int k = 0; k < c->noperands; k++)
+            if (c->operands[k].is_output) scales[k] = values_of(&r.memory[k], c->operands[k].count);
+        result_free(&r);
+    }
+    for (int n = 0; kr_runnable_set(n); n++) {
+        for (int real = 0; real < nreals; real++) {
+            const runner who = { .kernel = sweep->kernel,
+                                 .tolerance = kr_tolerance_of(sweep->kernel->name),
+                                 .set = kr_runnable_set(n),
+                                 .real = real };
+            if (!sweep->kernel->has(who.set, real)) continue;
+            run_result got = run_case(&who, c);
+            for (int k = 0; k < c->noperands; k++) {
+                const kr_operand *o = &c->operands[k];
+                if (!o->is_output) continue;
+                if (o->dtype == KR_REAL)
+                    compare_reals(&who, c, k, &want.memory[k], &got.memory[k], o->scale ? o->scale : scales[k]);
+                else compare_raw(&who, c, k, &want.memory[k], &got.memory[k]);
+            }
+            result_free(&got);
+        }
+    }
+    for (int k = 0; k < c->noperands; k++) free(scales[k]);
+    result_free(&want);
+}
+
+/* Both results to the bit; only_touched: where the second run wrote. */
+static void same_bits(const runner *who, const kr_case *c, const run_result *want, const run_result *got,
+                      bool only_touched, const char *law)
+{
+    for (int k = 0; k < c->noperands; k++) {
+        const kr_operand *o = &c->operands[k];
+        const run_memory *w = &want->memory[k], *g = &got->memory[k];
+        for (int64_t i = 0; o->is_output && i < o->count; i++) {
+            if (only_touched && !touched(g, i)) continue;
+            if (memcmp(w->data + (size_t)i * w->element, g->data + (size_t)i * g->element, w->element) == 0) continue;
+            char text[128];
+            const bool real = o->dtype == KR_REAL;
+            CHECK(false, "%s, %s %s, %s: %s%s %s: %.9g and %.9g", who->kernel->name, who->set->name, real_name(who),
+                  c->text, o->name, index_text(o, i, text, sizeof text), law, real ? real_at(w, i) : 0,
+                  real ? real_at(g, i) : 0);
+            break;
+        }
+    }
+}
+
+static void sweep_law(kr_sweep *sweep, const kr_case *c)
+{
+    for (int n = 0; kr_runnable_set(n); n++) {
+        for (int real = 0; real < (sweep->kernel->has_reals ? KR_NREALS : 1); real++) {
+            runner who = { .kernel = sweep->kernel, .set = kr_runnable_set(n), .real = real };
+            if (!sweep->kernel->has(who.set, real)) continue;
+            run_result whole = run_case(&who, c);
+            if (sweep->mode == KR_SWEEP_ROWS) {
+                who.edit = c->first_row;
+                run_result row = run_case(&who, c);
+                same_bits(&who, c, &whole, &row, true, "differs when its row is computed alone");
+                result_free(&row);
+            }
+            for (int nthreads = kr_test_quick() ? 3 : 1; sweep->mode == KR_SWEEP_THREADS && nthreads <= 3; nthreads++) {
+                who.pool = kr_test_pool(nthreads);
+                run_result threaded = run_case(&who, c);
+                same_bits(&who, c, &whole, &threaded, false, "differs with the number of threads");
+                result_free(&threaded);
+            }
+            result_free(&whole);
+        }
+    }
+}
+
+static bool takes_part(const kr_sweep *sweep, const kr_case *c)
+{
+    switch (sweep->mode) {
+    case KR_SWEEP_THREADS: return c->many_tasks;
+    case KR_SWEEP_ROWS: return c->first_row && !(kr_test_quick() && c->many_tasks);
+    default: return true;
+    }
+}
+
+void case_done(kr_sweep *sweep, kr_case *c)
+{
+    if (takes_part(sweep, c)) {
+        sweep->ncases++;
+        if (sweep->mode == KR_SWEEP_VALUES) sweep_values(sweep, c);
+        else sweep_law(sweep, c);
+    }
+    for (int i = 0; i < c->noperands; i++) {
+        free(c->operands[i].value);
+        free(c->operands[i].bytes);
+        free(c->operands[i].scale);
+    }
+}
+
+int64_t kr_sweep_run(const char *kernel, kr_sweep_mode mode)
+{
+    kr_sweep sweep = { .kernel = kr_kernel_named(kernel), .mode = mode };
+    if (!CHECK(kr_tolerance_of(kernel) != NULL, "%s has no row in tolerance.c", kernel)) return 0;
+    sweep.kernel->cases(&sweep);
+    return sweep.ncases;
+}

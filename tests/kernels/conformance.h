@@ -1,0 +1,171 @@
+/* conformance.h - the matrix: every kernel x every set that this machine can run x element types x shapes, compared
+ * with the f64 reference kernel on the same inputs; and laws that need no reference.
+ *
+ * kernels.def makes the list of kernels, and with it the list of case generators: a kernel without `kr_cases_NAME` does
+ * not link, one without a row in tolerance.c fails its test. A generator builds cases and hands them to the sweep:
+ *
+ *   kr_softmax_args a = { .no = no, .nr = nr };
+ *   kr_case c;
+ *   case_begin(&c, &a, sizeof a, "[%lld, %lld]", no, nr);
+ *   case_input(&c, FIELD(kr_softmax_args, x), KR_SHAPE(no, nr), -3, 3);
+ *   case_output(&c, FIELD(kr_softmax_args, y), KR_SHAPE(no, nr));
+ *   case_done(sweep, &c);
+ *
+ * Values are doubles that float holds exactly, so that all element types see the same inputs. Each run has memory of
+ * its own: inputs end where their block ends (for AddressSanitizer), outputs lie between guard bytes and hold a NaN of
+ * a pattern of its own before the run. A set must write an element if and only if the reference writes it.
+ */
+#ifndef KR_TESTS_CONFORMANCE_H
+#define KR_TESTS_CONFORMANCE_H
+
+#include "kernels/kernels.h"
+#include "tests/harness.h"
+
+#include <stddef.h>
+
+enum {
+    KR_REAL = -1, /* dtype of an operand: the slot's element type */
+    KR_MAX_OPERANDS = 12
+};
+
+typedef struct kr_operand {
+    const char *name;
+    size_t field, also; /* offset of the pointer in the arguments; a second one (0: none) for work in place */
+    int dtype;          /* KR_REAL or a kr_dtype */
+    bool is_output;
+    int64_t count, first; /* elements of memory; the one that the pointer points at */
+    kr_shape shape;       /* of a contiguous operand, for messages */
+    double *value;        /* KR_REAL: contents before the run, NULL: not initialised */
+    void *bytes;          /* other types: the same */
+    double *scale;        /* outputs: what an element's error is measured by; NULL: its own magnitude */
+} kr_operand;
+
+typedef struct kr_case {
+    char text[160];
+    const void *args;
+    size_t args_bytes;
+    int noperands;
+    kr_operand operands[KR_MAX_OPERANDS];
+    int64_t terms;             /* that are added up in one element, 1 where none are */
+    bool many_tasks;           /* large enough for several tasks: takes part in the law of threads */
+    bool by_magnitudes;        /* scales are what the reference makes of all inputs' magnitudes ... */
+    void (*for_scale)(void *); /* ... and of these changes to the arguments */
+    void (*first_row)(void *); /* cuts the arguments down to their first row: takes part in the law of rows */
+} kr_case;
+
+typedef enum kr_sweep_mode { KR_SWEEP_VALUES, KR_SWEEP_THREADS, KR_SWEEP_ROWS } kr_sweep_mode;
+
+typedef struct kr_kernel kr_kernel;
+typedef struct kr_sweep {
+    const kr_kernel *kernel;
+    kr_sweep_mode mode;
+    int64_t ncases; /* that were tried in this mode */
+} kr_sweep;
+
+typedef void kr_cases_fn(kr_sweep *);
+
+/* One entry of kernels.def. real is KR_REAL_F32 or KR_REAL_F64, and ignored where one slot serves all types. */
+struct kr_kernel {
+    const char *name;
+    bool has_reals;
+    bool (*has)(const kr_kernels *set, int real);
+    void (*run)(const kr_kernels *set, int real, const void *args);
+    size_t (*scratch)(const kr_kernels *set, int real, const void *args);
+    kr_cases_fn *cases;
+};
+
+/* NULL for a name that is none. */
+const kr_kernel *kr_kernel_named(const char *name);
+
+/* Runs a kernel's cases in one mode; returns how many took part. */
+int64_t kr_sweep_run(const char *kernel, kr_sweep_mode mode);
+
+/* The n-th set that this processor can run, NULL past the last; 0 is the reference. */
+const kr_kernels *kr_runnable_set(int n);
+
+/* A pool of so many threads, kept for the program's life. */
+kr_pool *kr_test_pool(int nthreads);
+
+/* |got - want| <= ulps * ulp(want) + (plain + root * terms^1/2) * unit * scale, with ulp and unit (half an ulp of 1) of
+ * the element type. The reference sums in double and rounds once, so its f32 slots must stay within half an ulp plus
+ * what double loses, unless adds_in_place. exact: to the bit, but for the payload of a NaN. */
+typedef struct kr_tolerance {
+    bool exact;
+    bool any_zero;      /* exact, but for the sign of a zero */
+    bool adds_in_place; /* elements accumulate in their own type, in the reference too */
+    double ulps, plain, root;
+    const char *why;
+} kr_tolerance;
+
+/* NULL if the table has no row for the kernel. */
+const kr_tolerance *kr_tolerance_of(const char *kernel);
+
+/* ---- building cases ---- */
+
+#define FIELD(args, name) offsetof(args, name), #name
+
+void case_begin(kr_case *c, const void *args, size_t args_bytes, const char *format, ...) KR_PRINTF(4, 5);
+
+/* Operands; contents are uniform in [low, high), and may be changed until case_done. */
+double *case_input(kr_case *c, size_t field, const char *name, kr_shape shape, double low, double high);
+void case_output(kr_case *c, size_t field, const char *name, kr_shape shape);
+double *case_in_out(kr_case *c, size_t field, const char *name, kr_shape shape, double low, double high);
+
+/* An operand of one fixed type; the bytes are zero, and to be filled, for an input. */
+void *case_raw(kr_case *c, size_t field, const char *name, kr_dtype dtype, int64_t count, bool is_output);
+
+/* The scales of the last added operand, to be filled. */
+double *case_scale(kr_case *c);
+
+/* Runs and frees the case. */
+void case_done(kr_sweep *sweep, kr_case *c);
+
+double kr_to_float(double x); /* rounded to float */
+
+/* ---- walks ---- */
+
+typedef enum kr_layout {
+    KR_PLAIN,      /* row-major */
+    KR_TRANSPOSED, /* the first axis is the fastest */
+    KR_BACKWARDS,  /* row-major with all strides negative */
+    KR_GAPPED,     /* inner stride 2, three more between rows */
+    KR_PADDED,     /* inner stride 1, three elements between rows */
+    KR_OUTPUT_LAYOUTS,
+    KR_REPEATED = KR_OUTPUT_LAYOUTS, /* inner stride 0 */
+    KR_REPEATED_ROWS,                /* all strides but the inner are 0 */
+    KR_REPEATED_ALL,                 /* one element */
+    KR_INPUT_LAYOUTS
+} kr_layout;
+
+typedef struct kr_extent {
+    int64_t count, first; /* elements of memory; the one at index 0 */
+} kr_extent;
+
+/* Fills operand o's strides of a walk whose rank and dims are set. */
+kr_extent kr_walk_lay_out(kr_walk *walk, int o, kr_layout layout);
+
+void kr_walk_shape(kr_walk *walk, kr_shape shape);
+
+/* The same as case_input and case_output for an operand that lies as a walk has it. */
+double *case_walk_input(kr_case *c, size_t field, const char *name, kr_extent extent, double low, double high);
+void case_walk_output(kr_case *c, size_t field, const char *name, kr_extent extent);
+
+/* Memory index of element number `flat` of the walk, for operand o. */
+int64_t kr_walk_at(const kr_walk *walk, int o, int64_t flat);
+int64_t kr_walk_count(const kr_walk *walk);
+
+/* Shapes of walks: around vector lengths, primes, empty, a single element, many axes; large ones that cross the
+ * kernels' tasks and buffers. n counts up until rank is -1. */
+kr_shape kr_walk_shapes(int n);
+bool kr_walk_shape_is_large(kr_shape shape);
+
+/* A random one. */
+kr_layout kr_pick_layout(bool is_output);
+
+const char *kr_layout_name(kr_layout layout);
+
+/* NaN, infinities, zeros, denormals, the largest, and places where functions change; kr_nspecials of them. */
+extern const double kr_specials[];
+extern const int kr_nspecials;
+
+#endif

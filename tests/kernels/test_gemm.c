@@ -1,0 +1,273 @@
+/* test_gemm.c - the vector matrix products against a plain double loop, and the laws of their bits.
+ *
+ * Every case is computed in several ways: 1 and 3 threads, another layout of A and B, row by row. The first must agree
+ * with the double sum within the rounding of chains of fused multiply-adds, all others with the first to the bit.
+ * Outputs have gaps between rows that must stay untouched; buffers have exact sizes, so that a sanitizer sees each step
+ * outside.
+ */
+#include "tests/kernels/conformance.h"
+
+/* How an operand lies in memory. */
+typedef enum layout { PLAIN, TRANSPOSED, PADDED, PADDED_TRANSPOSED, SPREAD, BACKWARDS, NLAYOUTS } layout;
+
+typedef struct operand {
+    float *memory, *first;
+    int64_t row, column;
+    size_t count;
+} operand;
+
+typedef struct gemm_case {
+    int64_t nm, nn, nk;
+    layout a, b;
+    int64_t c_gap;
+    bool bias, accumulate;
+    int64_t nb0, nb1;        /* batch dims */
+    bool a_shared, b_shared; /* broadcast along the first batch axis */
+} gemm_case;
+
+static float next_float(void)
+{
+    return (float)kr_test_uniform(-1, 1);
+}
+
+static int64_t pick(const int64_t *from, size_t n)
+{
+    return from[kr_test_below((int64_t)n)];
+}
+
+static void *must_alloc(size_t bytes)
+{
+    void *p = malloc(bytes > 0 ? bytes : 1);
+    if (p == NULL) {
+        fprintf(stderr, "out of memory\n");
+        exit(2);
+    }
+    return p;
+}
+
+/* [rows columns] with the values of x [rows columns] in the given layout. */
+static operand lay_out(const float *x, int64_t rows, int64_t columns, layout how)
+{
+    operand o = { 0 };
+    switch (how) {
+    case TRANSPOSED: o.row = 1, o.column = rows; break;
+    case PADDED: o.row = columns + 3, o.column = 1; break;
+    case PADDED_TRANSPOSED: o.row = 1, o.column = rows + 5; break;
+    case SPREAD: o.row = 2 * columns + 1, o.column = 2; break;
+    case BACKWARDS: o.row = -columns, o.column = 1; break;
+    default: o.row = columns, o.column = 1; break;
+    }
+    const int64_t r = rows > 0 ? rows - 1 : 0, c = columns > 0 ? columns - 1 : 0;
+    const int64_t low = (o.row < 0 ? o.row * r : 0), high = (o.row > 0 ? o.row * r : 0) + o.column * c;
+    o.count = rows * columns == 0 ? 0 : (size_t)(high - low + 1);
+    o.memory = must_alloc(o.count * sizeof(float));
+    for (size_t i = 0; i < o.count; i++) {
+        o.memory[i] = NAN;
+    }
+    o.first = o.memory - low;
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t j = 0; j < columns; j++) {
+            o.first[i * o.row + j * o.column] = x[i * columns + j];
+        }
+    }
+    return o;
+}
+
+static void call(const kr_kernels *set, kr_matmul_args *args)
+{
+    const kr_kernel *matmul = kr_kernel_named("matmul");
+    const size_t bytes = matmul->scratch(set, KR_REAL_F32, args);
+    args->exec.scratch = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    matmul->run(set, KR_REAL_F32, args);
+    free(args->exec.scratch);
+}
+
+static void check(bool ok, const gemm_case *t, const char *set, const char *what)
+{
+    CHECK(ok, "%s: %s: m %lld n %lld k %lld a %d b %d gap %lld bias %d acc %d batch %lld x %lld shared %d %d", set,
+          what, (long long)t->nm, (long long)t->nn, (long long)t->nk, (int)t->a, (int)t->b, (long long)t->c_gap,
+          (int)t->bias, (int)t->accumulate, (long long)t->nb0, (long long)t->nb1, (int)t->a_shared, (int)t->b_shared);
+}
+
+typedef struct data {
+    float *a, *b, *bias, *c0; /* A [items m k], B [items k n], what C holds before [items m c_m] */
+    int64_t a_items, b_items, items, c_m;
+} data;
+
+static float *random_floats(int64_t n)
+{
+    float *x = must_alloc((size_t)n * sizeof(float));
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = next_float();
+    }
+    return x;
+}
+
+static data make_data(const gemm_case *t)
+{
+    data d = { 0 };
+    d.items = t->nb0 * t->nb1;
+    d.a_items = (t->a_shared ? 1 : t->nb0) * t->nb1;
+    d.b_items = (t->b_shared ? 1 : t->nb0) * t->nb1;
+    d.c_m = t->nn + t->c_gap;
+    d.a = random_floats(d.a_items * t->nm * t->nk);
+    d.b = random_floats(d.b_items * t->nk * t->nn);
+    d.bias = random_floats(t->nn);
+    d.c0 = random_floats(d.items * t->nm * d.c_m);
+    return d;
+}
+
+static void free_data(data *d)
+{
+    free(d->a);
+    free(d->b);
+    free(d->bias);
+    free(d->c0);
+}
+
+/* C of the whole case, in the given layouts; each item of A and B is laid out as one row of items. */
+static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, kr_pool *pool, layout la, layout lb,
+                      bool by_row)
+{
+    const size_t c_count = (size_t)(d->items * t->nm * d->c_m);
+    float *c = must_alloc(c_count * sizeof(float));
+    memcpy(c, d->c0, c_count * sizeof(float));
+    /* Items stand below one another: one operand of items * m rows keeps every layout valid for each item. */
+    operand a = lay_out(d->a, d->a_items * t->nm, t->nk, la), b = lay_out(d->b, d->b_items * t->nk, t->nn, lb);
+    kr_matmul_args args = { .exec = { pool, NULL },
+                            .nm = t->nm,
+                            .nn = t->nn,
+                            .nk = t->nk,
+                            .a = a.first,
+                            .a_m = a.row,
+                            .a_k = a.column,
+                            .b = b.first,
+                            .b_k = b.row,
+                            .b_n = b.column,
+                            .c = c,
+                            .c_m = d->c_m,
+                            .bias = t->bias ? d->bias : NULL,
+                            .accumulate = t->accumulate,
+                            .batch_rank = 3,
+                            .batch_dims = { t->nb0, 1, t->nb1 },
+                            .batch_a = { t->a_shared ? 0 : t->nb1 * t->nm * a.row, 0, t->nm * a.row },
+                            .batch_b = { t->b_shared ? 0 : t->nb1 * t->nk * b.row, 0, t->nk * b.row },
+                            .batch_c = { t->nb1 * t->nm * d->c_m, 0, t->nm * d->c_m } };
+    if (d->items == 1) {
+        args.batch_rank = 0;
+    }
+    if (by_row) {
+        args.nm = 1;
+        for (int64_t m = 0; m < t->nm; m++) {
+            args.a = a.first + m * a.row;
+            args.c = c + m * d->c_m;
+            call(set, &args);
+        }
+    } else {
+        call(set, &args);
+    }
+    free(a.memory);
+    free(b.memory);
+    return c;
+}
+
+/* Gaps untouched, and sums within the rounding of a chain: about (k + 3) half-ulps of the sum of magnitudes. */
+static bool agrees(const gemm_case *t, const data *d, const float *c)
+{
+    const double unit = 5.97e-8, terms = (double)(t->nk < 256 ? t->nk : 256) + (double)t->nk / 256.0 + 4.0;
+    for (int64_t item = 0; item < d->items; item++) {
+        const float *a = d->a + (t->a_shared ? item % t->nb1 : item) * t->nm * t->nk;
+        const float *b = d->b + (t->b_shared ? item % t->nb1 : item) * t->nk * t->nn;
+        for (int64_t m = 0; m < t->nm; m++) {
+            const float *got = c + (item * t->nm + m) * d->c_m, *old = d->c0 + (item * t->nm + m) * d->c_m;
+            for (int64_t n = 0; n < t->nn; n++) {
+                double sum = (t->accumulate ? (double)old[n] : 0.0) + (t->bias ? (double)d->bias[n] : 0.0);
+                double size = fabs(sum) + 1e-30;
+                for (int64_t k = 0; k < t->nk; k++) {
+                    const double term = (double)a[m * t->nk + k] * (double)b[k * t->nn + n];
+                    sum += term;
+                    size += fabs(term);
+                }
+                if (!(fabs((double)got[n] - sum) <= unit * terms * size)) {
+                    return false;
+                }
+            }
+            if (memcmp(got + t->nn, old + t->nn, (size_t)t->c_gap * sizeof(float)) != 0) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void check_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
+{
+    data d = make_data(t);
+    const size_t bytes = (size_t)(d.items * t->nm * d.c_m) * sizeof(float);
+    float *c = compute(t, &d, set, NULL, t->a, t->b, false);
+    check(agrees(t, &d, c), t, set->name, "differs from the double sum");
+    float *threads = compute(t, &d, set, pool, t->a, t->b, false);
+    check(memcmp(c, threads, bytes) == 0, t, set->name, "bits depend on threads");
+    free(threads);
+    float *plain = compute(t, &d, set, pool, PLAIN, PLAIN, false);
+    check(memcmp(c, plain, bytes) == 0, t, set->name, "bits depend on layout");
+    free(plain);
+    float *rows = compute(t, &d, set, NULL, t->a, t->b, true);
+    check(memcmp(c, rows, bytes) == 0, t, set->name, "a row's bits depend on the other rows");
+    free(rows);
+    free(c);
+    free_data(&d);
+}
+
+static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
+{
+    static const int64_t few[] = {
+        0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 67
+    };
+    static const int64_t terms[] = { 0, 1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 31, 64, 67, 255, 256, 257, 511, 513, 769 };
+    static const int64_t many[] = { 191, 192, 193, 197, 256, 331, 389 };
+    for (int i = 0; i < cases; i++) {
+        gemm_case t = { .nm = pick(few, 24), .nn = pick(few, 24), .nk = pick(terms, 20), .nb0 = 1, .nb1 = 1 };
+        t.a = (layout)kr_test_below(NLAYOUTS);
+        t.b = (layout)kr_test_below(NLAYOUTS);
+        t.c_gap = kr_test_below(2) * 3;
+        t.bias = kr_test_below(2) == 0;
+        t.accumulate = kr_test_below(2) == 0;
+        const int64_t kind = kr_test_below(16);
+        if (kind < 5) {
+            t.nb0 = kr_test_below(4);
+            t.nb1 = 1 + kr_test_below(3);
+            t.a_shared = kr_test_below(3) == 0;
+            t.b_shared = kr_test_below(3) == 0;
+        } else if (kind < 7) {
+            t.nm = pick(many, 7);
+        } else if (kind < 9) {
+            t.nn = pick(many, 7);
+        } else if (kind == 9) {
+            t.nm = pick(many, 7);
+            t.nn = pick(many, 7);
+        }
+        check_case(&t, set, pool);
+    }
+    /* Layouts of the large way, several rounds of rows and of columns, and strides that collide in caches. */
+    const gemm_case large[] = {
+        { 389, 331, 257, TRANSPOSED, TRANSPOSED, 1, true, true, 1, 1, false, false },
+        { 4099, 37, 67, PLAIN, TRANSPOSED, 0, false, false, 1, 1, false, false },
+        { 4099, 37, 67, SPREAD, PLAIN, 2, true, false, 1, 1, false, false },
+        { 193, 4133, 13, TRANSPOSED, PLAIN, 0, false, true, 1, 1, false, false },
+        { 200, 200, 512, PLAIN, TRANSPOSED, 0, false, false, 2, 1, false, true },
+        { 3, 4133, 512, PLAIN, TRANSPOSED, 0, true, false, 1, 1, false, false },
+        { 2, 2053, 300, PLAIN, PLAIN, 0, true, true, 3, 1, true, false },
+        { 2053, 1, 300, PLAIN, PLAIN, 0, false, true, 2, 1, false, false },
+    };
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+        check_case(&large[i], set, pool);
+    }
+}
+
+TEST(products_keep_their_bits_in_every_layout)
+{
+    for (int n = 0; kr_runnable_set(n); n++)
+        if (kr_kernel_named("matmul")->has(kr_runnable_set(n), KR_REAL_F32))
+            sweep(kr_runnable_set(n), kr_test_pool(3), kr_test_quick() ? 40 : 400);
+}

@@ -1,0 +1,81 @@
+/* tolerance.c - how far each kernel may be from the f64 reference, and why. */
+#include "tests/kernels/conformance.h"
+
+static const struct {
+    const char *kernel;
+    kr_tolerance tolerance;
+} table[] = {
+    /* Elementwise: ulps are what vec_math.h states, and one more rounding where a product follows. */
+    { "scale", { .ulps = 1, .plain = 2, .why = "two roundings, which count where alpha x and beta cancel" } },
+    { "scale_bwd", { .exact = true, .why = "one product: a double product rounds to the same float" } },
+    { "exp", { .ulps = 1, .why = "vf_exp" } },
+    { "exp_bwd", { .exact = true, .why = "one product" } },
+    { "log", { .ulps = 1, .why = "vf_log" } },
+    { "log_bwd", { .ulps = 1, .why = "one quotient, where the reference takes g times 1 / x" } },
+    { "sqrt", { .exact = true, .why = "correctly rounded by IEEE 754; double first changes nothing" } },
+    { "sqrt_bwd", { .ulps = 1, .why = "one quotient, in another order than the reference" } },
+    { "rsqrt", { .ulps = 1.5, .why = "a root and a quotient" } },
+    { "rsqrt_bwd", { .ulps = 3, .why = "three products after an exact halving" } },
+    { "sin", { .ulps = 1.5, .why = "vf_sin" } },
+    { "sin_bwd", { .ulps = 2.5, .why = "vf_cos and a product" } },
+    { "cos", { .ulps = 1.5, .why = "vf_cos" } },
+    { "cos_bwd", { .ulps = 2.5, .why = "vf_sin and a product" } },
+    { "tanh", { .ulps = 1, .why = "vf_tanh" } },
+    { "tanh_bwd", { .ulps = 1, .plain = 3, .why = "1 - y^2 keeps the rounding of y, which is relative to 1" } },
+    { "sigmoid", { .ulps = 2, .why = "vf_sigmoid" } },
+    { "sigmoid_bwd", { .ulps = 2, .plain = 3, .why = "y (1 - y) keeps the rounding of y" } },
+    { "silu", { .ulps = 2, .why = "vf_silu" } },
+    { "silu_bwd",
+      { .ulps = 3, .plain = 4, .why = "s (1 + x (1 - s)) crosses 0 near x = -1.28, where its terms cancel" } },
+    { "softplus", { .ulps = 2, .why = "vf_softplus" } },
+    { "softplus_bwd", { .ulps = 3, .why = "vf_sigmoid and a product" } },
+    { "log_sigmoid", { .ulps = 2, .why = "vf_softplus" } },
+    { "log_sigmoid_bwd", { .ulps = 3, .why = "vf_sigmoid and a product" } },
+    { "clamp", { .exact = true, .why = "one of its operands" } },
+    { "clamp_bwd", { .exact = true, .any_zero = true, .why = "g or a zero" } },
+    { "add", { .exact = true, .why = "one IEEE operation; double first changes nothing" } },
+    { "sub", { .exact = true, .why = "as add" } },
+    { "mul", { .exact = true, .why = "as add: the double product is exact" } },
+    { "div", { .exact = true, .why = "as add: a quotient of floats is never so near a tie that 53 bits hide it" } },
+    { "maximum", { .exact = true, .why = "one of its operands" } },
+    { "maximum_bwd", { .exact = true, .why = "g, half of it, or 0" } },
+    { "where", { .exact = true, .why = "one of its operands" } },
+
+    /* Sums: the scale is the sum of magnitudes; errors of a chain of n roundings grow like n^1/2. */
+    { "sum", { .ulps = 1, .plain = 2, .root = 1, .why = "blocks in float, then in double" } },
+    { "max", { .exact = true, .any_zero = true, .why = "one of its operands; of two zeros either" } },
+    { "max_bwd", { .exact = true, .why = "g or 0" } },
+    { "cumsum", { .ulps = 1, .plain = 1, .root = 1, .why = "a chain of additions in float" } },
+    { "segsum", { .ulps = 1, .plain = 1, .root = 1, .why = "a chain of additions in float" } },
+    { "segsum_bwd", { .ulps = 1, .plain = 2, .root = 1, .why = "column sums, then their sum, in float" } },
+    { "matmul", { .ulps = 1, .plain = 2, .root = 1, .why = "chains of fused multiply-adds, scale sum |a b|" } },
+    { "conv",
+      { .ulps = 2, .plain = 4, .root = 1, .why = "the sum's error passes through silu with a slope below 1.1" } },
+    { "conv_bwd",
+      { .ulps = 4, .plain = 24, .root = 4, .why = "u's error enters by silu'' <= 1/2, times a sum of taps" } },
+    { "softmax", { .ulps = 2, .plain = 4, .root = 1, .why = "x - m has a rounding that e^ multiplies by |x - m|" } },
+    { "softmax_bwd",
+      { .ulps = 2, .plain = 4, .root = 1, .why = "g - <y, g> cancels; scale is the sum of magnitudes" } },
+    { "norm", { .ulps = 4, .plain = 4, .root = 1, .why = "a sum of squares (no cancellation), silu, four products" } },
+    { "norm_bwd",
+      { .ulps = 4, .plain = 16, .root = 2, .why = "two terms that cancel; scale is their magnitudes' sum" } },
+
+    /* Moves: exact. Gradients of gathers add up in their own type, in the reference too. */
+    { "gather", { .exact = true, .why = "moved" } },
+    { "gather_bwd",
+      { .adds_in_place = true, .ulps = 1, .plain = 1, .root = 1, .why = "a chain of additions in float" } },
+    { "embedding", { .exact = true, .why = "moved" } },
+    { "embedding_bwd",
+      { .adds_in_place = true, .ulps = 1, .plain = 1, .root = 1, .why = "a chain of additions in float" } },
+    { "copy", { .exact = true, .why = "moved, or rounded once" } },
+    { "fill", { .exact = true, .why = "one value" } },
+    { "random", { .exact = true, .why = "integer arithmetic and IEEE operations in a fixed order" } },
+    { "finite", { .exact = true, .why = "an index" } },
+};
+
+const kr_tolerance *kr_tolerance_of(const char *kernel)
+{
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+        if (strcmp(table[i].kernel, kernel) == 0) return &table[i].tolerance;
+    return NULL;
+}
