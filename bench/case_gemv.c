@@ -1,9 +1,12 @@
-/* case_gemv.c - y = W x with W [3352 768] as in decoding, beside plain reads of the same bytes.
+/* case_gemv.c - y = W x as in decoding, beside plain reads of the same bytes.
  *
  * Hot: the same W again and again, from the last-level cache if it fits. Cold: a new one each time, out of memory.
+ * W is [n k], as checkpoints have it, or [k n]: the same sums in the same order, without a transpose on the way.
  */
 #include "bench/bench.h"
 #include "bench/machine.h"
+
+enum { COLD = 1, BY_K = 2 }; /* variants of a case */
 
 typedef struct gemv_job {
     void (*run)(const kr_matmul_args *);
@@ -27,6 +30,10 @@ static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *s
     const int64_t nk = self->size[0], nn = self->size[1];
     *job = (gemv_job){ .run = set->matmul[KR_REAL_F32].run, .w = w, .count = count };
     job->args = (kr_matmul_args){ .nm = 1, .nn = nn, .nk = nk, .a_m = nk, .a_k = 1, .b_k = 1, .b_n = nk, .c_m = nn };
+    if (self->variant & BY_K) {
+        job->args.b_k = nn;
+        job->args.b_n = 1;
+    }
     job->args.exec.pool = bench_pool(env, threads);
     job->args.a = bench_floats(env, nk, -1, 1);
     job->args.b = w;
@@ -59,7 +66,7 @@ static void case_gemv(bench_env *env, const bench_case *self)
     int64_t cold = 4 * machine_last_cache();
     if (cold < least) cold = least;
     if (cold > most) cold = most;
-    const int64_t count = self->variant ? cold / bytes + 1 : 1;
+    const int64_t count = self->variant & COLD ? cold / bytes + 1 : 1;
     const float *w = bench_floats(env, count * bytes / 4, -1, 1);
     run_width(env, self, 1, w, count);
     if (env->threads > 1) run_width(env, self, env->threads, w, count);
@@ -67,6 +74,8 @@ static void case_gemv(bench_env *env, const bench_case *self)
 
 const bench_case bench_gemv_cases[] = {
     { "gemv/768x3352-hot", "one W again and again", case_gemv, { 768, 3352 }, 0 },
-    { "gemv/768x3352-cold", "W out of memory", case_gemv, { 768, 3352 }, 1 },
+    { "gemv/768x3352-cold", "W out of memory", case_gemv, { 768, 3352 }, COLD },
+    { "gemv/768x3352-kn-hot", "one W [k n] again and again", case_gemv, { 768, 3352 }, BY_K },
+    { "gemv/768x3352-kn-cold", "W [k n] out of memory", case_gemv, { 768, 3352 }, BY_K | COLD },
     { 0 },
 };

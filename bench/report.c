@@ -41,6 +41,7 @@ static void print_head(const bench_report *report)
     printf("; L1 %ld KiB, L2 %ld KiB, L3 %ld KiB\n", m->l1_bytes >> 10, m->l2_bytes >> 10, m->l3_bytes >> 10);
     printf("%-24s %3s %-14s %9s %9s %17s  %-8s %12s %5s  %s\n", "case", "thr", "who", "median", "best", "p10..p90",
            "unit", "us/call", "load", "ratio");
+    fflush(stdout);
 }
 
 bench_report *report_begin(const bench_machine *machine, double seconds)

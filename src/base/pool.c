@@ -24,6 +24,7 @@ enum {
 typedef struct worker {
     kr_pool *pool;
     int index;
+    int cpu; /* where it is pinned */
     pthread_t thread;
 } worker;
 
@@ -31,6 +32,8 @@ struct kr_pool {
     kr_memory *memory;
     int nthreads, nstarted; /* the caller is thread 0 and is not started */
     int spins;
+    bool is_pinned;
+    int caller_cpu; /* the one that no worker has */
     kr_task_fn *fn;
     void *arg;
     int64_t ntasks;
@@ -104,16 +107,32 @@ static void announce(kr_pool *pool)
 }
 
 /* A worker that moves between CPUs loses its caches. Pinning is a wish: a refusal changes nothing but speed. */
-static void pin(pthread_t thread, int cpu)
+static void pin(worker *w, int cpu)
 {
+    w->cpu = cpu;
 #if defined(__linux__)
     cpu_set_t set;
     CPU_ZERO(&set);
     CPU_SET((size_t)cpu, &set);
-    (void)pthread_setaffinity_np(thread, sizeof set, &set);
+    (void)pthread_setaffinity_np(w->thread, sizeof set, &set);
+#endif
+}
+
+/* The caller is free to move. Where it has come to a worker's CPU, that worker takes the one that the caller left: two
+ * threads on one CPU would halve the speed until the system notices. */
+static void make_room_for_caller(kr_pool *pool)
+{
+#if defined(__linux__)
+    const int cpu = sched_getcpu();
+    if (!pool->is_pinned || cpu == pool->caller_cpu || cpu < 0) return;
+    for (int i = 1; i < pool->nthreads; i++) {
+        if (pool->workers[i].cpu != cpu) continue;
+        pin(&pool->workers[i], pool->caller_cpu);
+        break;
+    }
+    pool->caller_cpu = cpu;
 #else
-    (void)thread;
-    (void)cpu;
+    (void)pool;
 #endif
 }
 
@@ -123,12 +142,14 @@ static bool start_workers(kr_pool *pool)
     const int ncpus = kr_cpu_allowed(cpus, MAX_THREADS);
     /* More threads than CPUs: spinning would only keep the others from working. */
     pool->spins = pool->nthreads <= ncpus ? SPINS_BEFORE_SLEEP : 0;
+    pool->is_pinned = pool->nthreads <= ncpus && ncpus <= MAX_THREADS;
+    pool->caller_cpu = cpus[0];
     for (int i = 1; i < pool->nthreads; i++) {
         worker *w = &pool->workers[i];
         *w = (worker){ .pool = pool, .index = i };
         if (pthread_create(&w->thread, NULL, work, w) != 0) return false;
         pool->nstarted++;
-        if (pool->nthreads <= ncpus) pin(w->thread, cpus[i]);
+        if (pool->is_pinned) pin(w, cpus[i]);
     }
     return true;
 }
@@ -176,6 +197,7 @@ void kr_pool_run(kr_pool *pool, int64_t ntasks, kr_task_fn *fn, void *arg)
         for (int64_t task = 0; task < ntasks; task++) fn(arg, task, 0);
         return;
     }
+    make_room_for_caller(pool);
     pool->fn = fn;
     pool->arg = arg;
     pool->ntasks = ntasks;

@@ -6,7 +6,7 @@
 #include "kernels/cpu/vec_math.h"
 #include "kernels/cpu/walk_cpu.h"
 
-/* Two roundings, as plain C has it, so that all kernel tables agree to the bit. */
+/* Two roundings, so that instruction sets with and without a fused form agree to the bit. */
 static inline vf lane_scale(lanes in)
 {
     return vf_add(vf_mul(in.alpha, in.a), in.beta);
