@@ -12,7 +12,7 @@
 #include "base/pool.h"
 #include "kernels/kernels.h"
 
-enum { BENCH_SETS = 4, BENCH_BLOCKS = 64, BENCH_CONTENDERS = 12 };
+enum { BENCH_SETS = 4, BENCH_BLOCKS = 256, BENCH_CONTENDERS = 12 };
 
 typedef struct bench_env {
     kr_memory memory;
@@ -44,6 +44,9 @@ extern const bench_case bench_math_cases[];
 extern const bench_case bench_norm_cases[];
 extern const bench_case bench_conv_cases[];
 extern const bench_case bench_reduce_cases[];
+extern const bench_case bench_ssd_cases[];
+extern const bench_case bench_scan_cases[];
+extern const bench_case bench_paths_cases[];
 
 /* Memory of the running case, 64-byte aligned; ends the program when there is none. */
 void *bench_bytes(bench_env *env, size_t bytes);

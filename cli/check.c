@@ -3,9 +3,11 @@
  *   y_bsw = softmax(W2 silu(conv(silu(W1 rms_norm(x_bsd) + b1))) + b2);   loss = sum(y * target)
  *
  * Three claims are tried on that program and its gradients: in f64 they agree with central differences; every instruction
- * set agrees in f32 with the reference kernels; and one thread gives the same bits as many.
+ * set agrees in f32 with the reference kernels; and one thread gives the same bits as many. With --ops the cases of a
+ * file are computed instead, and compared with its results (golden.h).
  */
 #include "cli/commands.h"
+#include "cli/golden.h"
 
 #include <krait/krait.h>
 
@@ -19,6 +21,7 @@ typedef struct check_values {
     int threads;
     const char *isa;
     uint64_t seed;
+    const char *ops;
 } check_values;
 
 static const cli_option options[] = {
@@ -27,6 +30,8 @@ static const cli_option options[] = {
     { "isa", "NAME", CLI_TEXT, offsetof(check_values, isa), NULL, 0,
       "only this instruction set (default each that can run here)" },
     { "seed", "N", CLI_U64, offsetof(check_values, seed), "1", 0, "of the random operands" },
+    { "ops", "FILE", CLI_TEXT, offsetof(check_values, ops), NULL, 0,
+      "compute the cases of a safetensors file and compare with its results" },
     { 0 },
 };
 
@@ -296,28 +301,57 @@ static int threads_to_try(void)
     return threads == 1 ? 2 : threads;
 }
 
+/* The instruction sets to try, best last; false after a complaint. */
+enum { MOST_ISAS = 8 };
+typedef struct isa_list {
+    int count;
+    const char *name[MOST_ISAS];
+    char text[128];
+} isa_list;
+
+static bool isas_to_try(const check_values *values, isa_list *isas)
+{
+    char known[160];
+    isas->count = 0;
+    snprintf(known, sizeof known, "this machine has: %s", kr_isa_choices(isas->text, sizeof isas->text));
+    for (char *isa = strtok(isas->text, ", "); isa && isas->count < MOST_ISAS; isa = strtok(NULL, ", ")) {
+        if (!values->isa || !strcmp(values->isa, isa)) isas->name[isas->count++] = isa;
+    }
+    if (!isas->count)
+        cli_complain(known, "check: --isa is '%s', which is no instruction set of this machine", values->isa);
+    return isas->count > 0;
+}
+
+static int check_ops(const check_values *values, const isa_list *isas)
+{
+    kr_ctx *ctx[MOST_ISAS] = { NULL };
+    bool failed = false;
+    for (int i = 0; i < isas->count; i++) {
+        const setup s = { isas->name[i], values->threads, KR_F32, values->seed };
+        ctx[i] = open_ctx(&s);
+        failed = failed || complain_of(ctx[i]);
+    }
+    int status = failed ? CLI_FAILED : golden_check(values->ops, isas->count, ctx);
+    for (int i = 0; i < isas->count; i++) kr_ctx_destroy(ctx[i]);
+    return status;
+}
+
 static int run(int argc, char **argv)
 {
     check_values values = { 0 };
+    isa_list isas;
     int status = cli_parse(&cli_check, &values, argc, argv);
     if (status >= 0) return status;
+    if (!isas_to_try(&values, &isas)) return CLI_USAGE;
+    if (values.ops) return check_ops(&values, &isas);
     int threads = values.threads ? values.threads : threads_to_try();
     if (!threads) return CLI_FAILED;
 
     tally t = { 0 };
-    char choices[128], known[160];
-    bool found = false;
-    snprintf(known, sizeof known, "this machine has: %s", kr_isa_choices(choices, sizeof choices));
-    for (char *isa = strtok(choices, ", "); isa; isa = strtok(NULL, ", ")) {
-        if (values.isa && strcmp(values.isa, isa) != 0) continue;
-        if (!found) check_gradients(&t, &values);
-        found = true;
-        if (strcmp(isa, "ref") != 0) check_kernels(&t, &values, isa);
-        check_threads(&t, &values, isa, threads);
-    }
-    if (!found) {
-        cli_complain(known, "check: --isa is '%s', which is no instruction set of this machine", values.isa);
-        return CLI_USAGE;
+    check_gradients(&t, &values);
+    for (int i = 0; i < isas.count; i++) {
+        if (strcmp(isas.name[i], "ref") != 0) check_kernels(&t, &values, isas.name[i]);
+        check_threads(&t, &values, isas.name[i], threads);
     }
     printf("%d passed, %d failed\n", t.passed, t.failed);
     return t.failed ? CLI_FAILED : CLI_OK;

@@ -67,6 +67,10 @@ KR_API void kr_ctx_clear(kr_ctx *ctx);
 KR_API int kr_ctx_threads(const kr_ctx *ctx);
 KR_API const char *kr_ctx_isa(const kr_ctx *ctx); /* "ref", "avx2" or "avx512" */
 
+/* Which set of kernels serves a kernel in f32: "avx512", "avx2", or "ref" where no faster one has it; NULL for a name
+ * that is no kernel. kr_ctx_kernel(ctx, "ssd") tells what runs the fused core. */
+KR_API const char *kr_ctx_kernel(const kr_ctx *ctx, const char *kernel);
+
 /* Exact figures of the context's allocator. */
 typedef struct kr_memory_stats {
     size_t live_bytes;   /* allocated now */

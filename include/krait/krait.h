@@ -14,9 +14,14 @@
 
 #include <krait/base.h>
 #include <krait/ctx.h>
+#include <krait/json.h>
+#include <krait/ops_mamba3.h>
 #include <krait/ops_math.h>
 #include <krait/ops_nn.h>
 #include <krait/ops_shape.h>
+#include <krait/safetensors.h>
+#include <krait/selective_scan.h>
+#include <krait/ssd.h>
 #include <krait/tape.h>
 #include <krait/tensor.h>
 

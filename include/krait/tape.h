@@ -47,8 +47,8 @@ KR_API kr_tensor *kr_retain_grad(kr_tensor *x);
 
 KR_API bool kr_requires_grad(const kr_tensor *x);
 
-/* The gradient that backward left: of x's shape and type, row-major, NULL if none reached it. A parameter's lives as long as the
- * parameter; any other as long as the tape's step. */
+/* The gradient that backward left: of x's shape and type, row-major, NULL if none reached it. A parameter's lives as
+ * long as the parameter; any other as long as the tape's step. */
 KR_API kr_tensor *kr_grad(const kr_tensor *x);
 
 /* Zeroes a parameter's gradient, or takes it out of the graph and in again (frozen parameters have no gradient). */

@@ -11,15 +11,9 @@
 #ifndef KR_KERNELS_KERNELS_H
 #define KR_KERNELS_KERNELS_H
 
-#include "base/pool.h"
-
-#include <krait/tensor.h>
-
-/* What a kernel runs on. */
-typedef struct kr_exec {
-    kr_pool *pool; /* NULL: the calling thread alone */
-    void *scratch; /* as many bytes as the kernel's scratch function asked for, 64-byte aligned */
-} kr_exec;
+#include "kernels/exec.h"
+#include "kernels/mamba3_args.h"
+#include "kernels/ssd_args.h"
 
 /* The index space that the operands of an elementwise kernel share, with as few axes as their strides allow.
  * strides[o] walks operand o; 0 repeats it (broadcast), negative runs backwards. The innermost axis is the last.

@@ -71,6 +71,29 @@ static const struct {
     { "fill", { .exact = true, .why = "one value" } },
     { "random", { .exact = true, .why = "integer arithmetic and IEEE operations in a fixed order" } },
     { "finite", { .exact = true, .why = "an index" } },
+
+    /* Mamba-3's parts: functions of a few ULP each, then products; what runs along a sequence does so in double. */
+    { "trapezoid", { .ulps = 6, .plain = 4, .why = "softplus, sigmoid and exp, then up to three products" } },
+    { "trapezoid_bwd", { .ulps = 6, .plain = 16, .why = "terms of both signs, each good to some ULP" } },
+    { "angles", { .ulps = 1, .plain = 1, .why = "one rounding of a double" } },
+    { "angles_bwd", { .ulps = 4, .plain = 4, .root = 2, .why = "a chain over tokens, then one over heads or angles" } },
+    { "rotate", { .ulps = 1, .plain = 6, .why = "sine and cosine to 1.5 ULP, two products that may cancel" } },
+    { "rotate_bwd", { .ulps = 1, .plain = 6, .root = 2, .why = "as rotate; the angle's gradient sums over ranks" } },
+    { "quaternion_exp",
+      { .ulps = 4, .plain = 8, .why = "a length, tanh and sine, each an ULP or two, of angles up to 4" } },
+    { "quaternion_exp_bwd",
+      { .ulps = 4, .plain = 24, .root = 2, .why = "as exp, and terms that cancel for short ones" } },
+    { "quaternion_scan", { .ulps = 1, .plain = 1, .why = "one rounding of a double" } },
+    { "quaternion_scan_bwd", { .ulps = 1, .plain = 1, .why = "one rounding of a double" } },
+    { "quaternion_rotate", { .ulps = 1, .plain = 4, .root = 1, .why = "four products" } },
+    { "quaternion_rotate_bwd", { .ulps = 1, .plain = 4, .root = 2, .why = "four products for each rank" } },
+
+    /* The state space core: the scale is a sum of magnitudes; an exponent's rounding grows with its size. */
+    { "ssd", { .ulps = 2, .plain = 16, .root = 1, .why = "chains over r and a chunk's rows, e^a to some ULP" } },
+    { "ssd_bwd",
+      { .ulps = 4, .plain = 32, .root = 2, .why = "as ssd, twice; g_da is a difference of sums over a chunk" } },
+    { "scan", { .ulps = 2, .plain = 8, .root = 1, .why = "a chain of products over tokens, a sum over states" } },
+    { "scan_bwd", { .ulps = 4, .plain = 16, .root = 2, .why = "as scan, there and back; then sums over all tokens" } },
 };
 
 const kr_tolerance *kr_tolerance_of(const char *kernel)

@@ -24,6 +24,22 @@
     KR_SCRATCHED(norm_bwd, kr_norm_bwd_args)                                                                           \
     KR_SCRATCHED(conv, kr_conv_args)                                                                                   \
     KR_SCRATCHED(conv_bwd, kr_conv_bwd_args)                                                                           \
+    KR_PLAIN(trapezoid, kr_trapezoid_args)                                                                             \
+    KR_PLAIN(trapezoid_bwd, kr_trapezoid_bwd_args)                                                                     \
+    KR_SCRATCHED(angles, kr_angles_args)                                                                               \
+    KR_SCRATCHED(angles_bwd, kr_angles_bwd_args)                                                                       \
+    KR_PLAIN(rotate, kr_rotate_args)                                                                                   \
+    KR_PLAIN(rotate_bwd, kr_rotate_bwd_args)                                                                           \
+    KR_PLAIN(quaternion_exp, kr_quaternion_exp_args)                                                                   \
+    KR_PLAIN(quaternion_exp_bwd, kr_quaternion_exp_bwd_args)                                                           \
+    KR_PLAIN(quaternion_scan, kr_quaternion_scan_args)                                                                 \
+    KR_PLAIN(quaternion_scan_bwd, kr_quaternion_scan_bwd_args)                                                         \
+    KR_PLAIN(quaternion_rotate, kr_quaternion_rotate_args)                                                             \
+    KR_PLAIN(quaternion_rotate_bwd, kr_quaternion_rotate_bwd_args)                                                     \
+    KR_SCRATCHED(ssd, kr_ssd_args)                                                                                     \
+    KR_SCRATCHED(ssd_bwd, kr_ssd_bwd_args)                                                                             \
+    KR_SCRATCHED(scan, kr_scan_args)                                                                                   \
+    KR_SCRATCHED(scan_bwd, kr_scan_bwd_args)                                                                           \
     KR_PLAIN(embedding, kr_embedding_args)                                                                             \
     KR_PLAIN(embedding_bwd, kr_embedding_args)
 

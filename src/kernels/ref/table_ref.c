@@ -2,12 +2,28 @@
  * fails to link. */
 #include "kernels/ref/ref.h"
 
-#define KR_KERNEL(name, args) .name = { { kr_ref_f32_##name, NULL }, { kr_ref_f64_##name, NULL } },
-#define KR_KERNEL_ANY(name, args) .name = { kr_ref_##name, NULL },
+/* Those with a scratch function. */
+#define KR_SCRATCHED_KERNELS                                                                                           \
+    KR_SCRATCHED(ssd, kr_ssd_args)                                                                                     \
+    KR_SCRATCHED(ssd_bwd, kr_ssd_bwd_args)                                                                             \
+    KR_SCRATCHED(scan, kr_scan_args)                                                                                   \
+    KR_SCRATCHED(scan_bwd, kr_scan_bwd_args)
+
+#define KR_SCRATCHED(name, args)                                                                                       \
+    size_t kr_ref_f32_##name##_scratch(const args *);                                                                  \
+    size_t kr_ref_f64_##name##_scratch(const args *);
+KR_SCRATCHED_KERNELS
+#undef KR_SCRATCHED
+
+#define KR_KERNEL(name, args) .name[KR_REAL_F32].run = kr_ref_f32_##name, .name[KR_REAL_F64].run = kr_ref_f64_##name,
+#define KR_KERNEL_ANY(name, args) .name.run = kr_ref_##name,
+#define KR_SCRATCHED(name, args)                                                                                       \
+    .name[KR_REAL_F32].scratch = kr_ref_f32_##name##_scratch, .name[KR_REAL_F64].scratch = kr_ref_f64_##name##_scratch,
 const kr_kernels kr_ref_kernels = {
-    .name = "ref",
+    KR_SCRATCHED_KERNELS.name = "ref",
     .needs = 0,
 #include "kernels/kernels.def"
 };
 #undef KR_KERNEL
 #undef KR_KERNEL_ANY
+#undef KR_SCRATCHED

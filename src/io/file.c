@@ -1,0 +1,122 @@
+/* file.c - opening files of this system. */
+#if !defined(_WIN32)
+#define _POSIX_C_SOURCE 200809L
+#define _FILE_OFFSET_BITS 64
+#endif
+#include "io/file.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#if !defined(_WIN32)
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The system's words begin with a capital; our sentences do not. */
+static bool fail_errno(kr_ctx *ctx, const char *verb, const char *path, int error)
+{
+    char reason[128];
+    if (strerror_r(error, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", error);
+    if (reason[0] >= 'A' && reason[0] <= 'Z') reason[0] = (char)(reason[0] - 'A' + 'a');
+    return kr_fail(ctx, KR_ERR_IO, "cannot %s %s: %s", verb, path, reason);
+}
+
+static bool read_all(kr_file *file, const char *path, int handle)
+{
+    file->memory = kr_memory_alloc(&file->ctx->memory, file->bytes);
+    if (!file->memory)
+        return kr_fail(file->ctx, KR_ERR_NOMEM, "cannot read %s: no memory for %zu bytes", path, file->bytes);
+    file->data = file->memory;
+    for (size_t at = 0; at < file->bytes;) {
+        const size_t most = (size_t)1 << 30; /* systems refuse more in one call */
+        const size_t left = file->bytes - at;
+        const ssize_t n = read(handle, (char *)file->memory + at, left < most ? left : most);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return fail_errno(file->ctx, "read", path, errno);
+        if (n == 0)
+            return kr_fail(file->ctx, KR_ERR_IO, "cannot read %s: it ended after %zu of %zu bytes", path, at,
+                           file->bytes);
+        at += (size_t)n;
+    }
+    return true;
+}
+
+static bool load(kr_file *file, const char *path, int handle, bool mapped)
+{
+    struct stat info;
+    if (fstat(handle, &info) != 0) return fail_errno(file->ctx, "open", path, errno);
+    if (!S_ISREG(info.st_mode)) return kr_fail(file->ctx, KR_ERR_IO, "cannot open %s: not a regular file", path);
+    if ((uint64_t)info.st_size > SIZE_MAX / 2)
+        return kr_fail(file->ctx, KR_ERR_IO, "cannot open %s: %lld bytes are too many to address", path,
+                       (long long)info.st_size);
+    file->bytes = (size_t)info.st_size;
+    if (mapped && file->bytes > 0) {
+        void *map = mmap(NULL, file->bytes, PROT_READ, MAP_PRIVATE, handle, 0);
+        if (map != MAP_FAILED) {
+            file->data = file->map = map;
+            return true;
+        }
+    }
+    return read_all(file, path, handle);
+}
+
+bool kr_file_open(kr_file *file, kr_ctx *ctx, const char *path, bool mapped)
+{
+    *file = (kr_file){ .ctx = ctx };
+    if (!path) return kr_fail(ctx, KR_ERR_ARG, "cannot open a file: path is NULL");
+    /* a pipe without a writer would block the open of one who waits for it */
+    const int handle = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (handle < 0) return fail_errno(ctx, "open", path, errno);
+    const bool loaded = load(file, path, handle, mapped);
+    close(handle);
+    if (!loaded) kr_file_close(file);
+    return loaded;
+}
+
+void kr_file_close(kr_file *file)
+{
+    if (file->map) munmap(file->map, file->bytes);
+    kr_memory_free(&file->ctx->memory, file->memory, file->bytes);
+    *file = (kr_file){ .ctx = file->ctx };
+}
+
+#else
+
+static bool read_all(kr_file *file, const char *path, FILE *stream)
+{
+    if (_fseeki64(stream, 0, SEEK_END) != 0) return kr_fail(file->ctx, KR_ERR_IO, "cannot read %s", path);
+    const long long bytes = _ftelli64(stream);
+    if (bytes < 0 || _fseeki64(stream, 0, SEEK_SET) != 0) return kr_fail(file->ctx, KR_ERR_IO, "cannot read %s", path);
+    file->bytes = (size_t)bytes;
+    file->memory = kr_memory_alloc(&file->ctx->memory, file->bytes);
+    if (!file->memory)
+        return kr_fail(file->ctx, KR_ERR_NOMEM, "cannot read %s: no memory for %zu bytes", path, file->bytes);
+    file->data = file->memory;
+    if (fread(file->memory, 1, file->bytes, stream) != file->bytes)
+        return kr_fail(file->ctx, KR_ERR_IO, "cannot read %s: it ended too early", path);
+    return true;
+}
+
+bool kr_file_open(kr_file *file, kr_ctx *ctx, const char *path, bool mapped)
+{
+    (void)mapped;
+    *file = (kr_file){ .ctx = ctx };
+    if (!path) return kr_fail(ctx, KR_ERR_ARG, "cannot open a file: path is NULL");
+    FILE *stream = fopen(path, "rb");
+    if (!stream) return kr_fail(ctx, KR_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    const bool loaded = read_all(file, path, stream);
+    fclose(stream);
+    if (!loaded) kr_file_close(file);
+    return loaded;
+}
+
+void kr_file_close(kr_file *file)
+{
+    kr_memory_free(&file->ctx->memory, file->memory, file->bytes);
+    *file = (kr_file){ .ctx = file->ctx };
+}
+
+#endif

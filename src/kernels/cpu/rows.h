@@ -1,0 +1,36 @@
+/* rows.h - rows of floats taken a vector at a time: whole or in part, with the rows to come fetched ahead. */
+#ifndef KR_KERNELS_CPU_ROWS_H
+#define KR_KERNELS_CPU_ROWS_H
+
+#include "kernels/cpu/vec.h"
+
+/* The first n of VF lanes; a whole vector, known when inlined, needs no mask. */
+KR_INLINE vf row_load(const float *p, int64_t n)
+{
+    return n >= VF ? vf_load(p) : vf_load_n(p, n);
+}
+
+KR_INLINE void row_store(float *p, int64_t n, vf v)
+{
+    if (n >= VF) vf_store(p, v);
+    else vf_store_n(p, n, v);
+}
+
+enum { ROWS_AHEAD = 4 };
+
+/* row_load from a row of nr floats, for rows that are read with holes in them: the processor does not see the next ones
+ * coming. What is fetched may lie outside of the operand. */
+KR_INLINE vf row_load_ahead(const float *p, int64_t n, int64_t nr)
+{
+    __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(ROWS_AHEAD * nr) * sizeof *p));
+    return row_load(p, n);
+}
+
+KR_INLINE void row_copy(float *to, const float *from, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) vf_store(to + i, vf_load(from + i));
+    if (i < n) vf_store_n(to + i, n - i, vf_load_n(from + i, n - i));
+}
+
+#endif

@@ -1,0 +1,94 @@
+/* scan_cpu.c - the selective scan of Mamba-1, in f32 vectors over channels.
+ *
+ *   x, dt, z, y [b s i]   a [i r]   b, c [b s g r]   d [i] or none   z none: no gate   initial, final [q i r]
+ *   H_t = exp(dt_t a) H_{t-1} + dt_t B_t x_t;   y_t = <C_t, H_t> + D x_t, times silu(z_t) with a gate
+ *
+ * A unit of work is a block of channels of one sequence; it goes through time with its states [r c] in cache. The cost
+ * is the exponential: one for each token, channel and state.
+ */
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/scan_block.h"
+
+enum { AHEAD = 4 }; /* tokens */
+
+/* State r of a vector of channels takes a step; y += C H. */
+KR_INLINE vf step(float *h, const float *a, vf dt, vf dtx, float b, float c, vf y)
+{
+    vf decay = vf_exp(vf_mul(dt, vf_load(a)));
+    vf state = vf_fma(decay, vf_load(h), vf_mul(dtx, vf_set1(b)));
+    vf_store(h, state);
+    return vf_fma(state, vf_set1(c), y);
+}
+
+/* All states of n <= VF channels take a step; <C, H>, summed over four interleaved sets of states. */
+KR_INLINE vf step_all(float *h, const float *a, vf dt, vf dtx, const float *b, const float *c, int64_t nr)
+{
+    enum { NC = SCAN_CHANNELS };
+    vf y0 = vf_zero(), y1 = vf_zero(), y2 = vf_zero(), y3 = vf_zero();
+    int64_t r = 0;
+    for (; r + 4 <= nr; r += 4) {
+        y0 = step(h + r * NC, a + r * NC, dt, dtx, b[r], c[r], y0);
+        y1 = step(h + (r + 1) * NC, a + (r + 1) * NC, dt, dtx, b[r + 1], c[r + 1], y1);
+        y2 = step(h + (r + 2) * NC, a + (r + 2) * NC, dt, dtx, b[r + 2], c[r + 2], y2);
+        y3 = step(h + (r + 3) * NC, a + (r + 3) * NC, dt, dtx, b[r + 3], c[r + 3], y3);
+    }
+    for (; r < nr; r++) y0 = step(h + r * NC, a + r * NC, dt, dtx, b[r], c[r], y0);
+    return vf_add(vf_add(y0, y1), vf_add(y2, y3));
+}
+
+/* n <= VF channels at column `lane` of the block, one token. at: of x, dt, z, y. */
+KR_INLINE void token(const kr_scan_args *s, float *h, const float *a, int64_t at, int64_t i, int64_t maps, int64_t n)
+{
+    vf x = scan_load((const float *)s->x + at, n), dt = scan_load((const float *)s->dt + at, n);
+    vf y = step_all(h, a, dt, vf_mul(dt, x), (const float *)s->b + maps, (const float *)s->c + maps, s->nr);
+    if (s->d) y = vf_fma(scan_load((const float *)s->d + i, n), x, y);
+    if (s->z) y = vf_mul(y, vf_silu(scan_load((const float *)s->z + at, n)));
+    scan_store((float *)s->y + at, n, y);
+}
+
+static void scan_sequence(const kr_scan_args *s, int64_t q, const scan_channels *k, float *h, const float *a)
+{
+    const kr_ssd_sequence *tokens = &s->sequences[q];
+    for (int64_t t = tokens->start; t < tokens->end; t++) {
+        const int64_t row = tokens->row * s->ns + t, maps = (row * s->ng + k->group) * s->nr;
+        const int64_t ahead = (row + AHEAD) * s->ni + k->first;
+        scan_prefetch(s->x, ahead, k->count);
+        scan_prefetch(s->dt, ahead, k->count);
+        if (s->z) scan_prefetch(s->z, ahead, k->count);
+        scan_prefetch(s->y, ahead, k->count);
+        int64_t lane = 0;
+        for (; lane + VF <= k->count; lane += VF)
+            token(s, h + lane, a + lane, row * s->ni + k->first + lane, k->first + lane, maps, VF);
+        if (lane < k->count)
+            token(s, h + lane, a + lane, row * s->ni + k->first + lane, k->first + lane, maps, k->count - lane);
+    }
+}
+
+/* Units are blocks of channels of sequences, those of one sequence one after another. Scratch: a and H of a worker. */
+static void scan_units(const void *args, int64_t first, int64_t end, int worker)
+{
+    const kr_scan_args *s = args;
+    const int64_t width = s->ni / s->ng, nblocks = s->ng * kr_blocks(width, SCAN_CHANNELS), nr = s->nr;
+    float *a = (float *)s->exec.scratch + worker * 2 * nr * SCAN_CHANNELS, *h = a + nr * SCAN_CHANNELS;
+    for (int64_t unit = first; unit < end; unit++) {
+        const int64_t q = unit / nblocks, states = q * s->ni * nr;
+        const scan_channels k = scan_channels_of(width, SCAN_CHANNELS, unit % nblocks);
+        scan_turn_in(s->a, &k, nr, a);
+        scan_turn_in(s->initial ? (const float *)s->initial + states : NULL, &k, nr, h);
+        scan_sequence(s, q, &k, h, a);
+        if (s->final) scan_turn_out(h, &k, nr, (float *)s->final + states);
+    }
+}
+
+size_t KR_FN(scan_scratch)(const kr_scan_args *s)
+{
+    return (size_t)(kr_pool_size(s->exec.pool) * 2 * s->nr * SCAN_CHANNELS) * sizeof(float);
+}
+
+void KR_FN(scan)(const kr_scan_args *s)
+{
+    if (s->ni == 0 || s->nq == 0) return;
+    const int64_t nblocks = s->ng * kr_blocks(s->ni / s->ng, SCAN_CHANNELS);
+    const int64_t length = kr_larger(1, s->nb * s->ns / s->nq); /* of a sequence, on average */
+    kr_ranges_run(s->exec.pool, s->nq * nblocks, length * SCAN_CHANNELS * s->nr, scan_units, s);
+}

@@ -1,0 +1,251 @@
+/* ssd_bwd_cpu.c - gradients of the state space core in f32: states recomputed, then one walk back over the chunks.
+ *
+ *   v, g_y, g_v [b s m h p]    b, c, g_b, g_c [b s m g r]    da, w, same and their gradients [b s h]    d, g_d [h]
+ *   initial, g_final, g_initial [q h p r]
+ *
+ * Names as in ssd_cpu.c; H [p r] the state before the chunk, G [p r] the gradient of the state after it, E[i, j] =
+ * e^(a_i - a_j). Below, g_a is the gradient of a, and per head and chunk:
+ *
+ *   off the chunk   T_i = e^a_i g_y_i H;            g_C_i += T_i;  g_a_i += <T_i, C_i>
+ *   chunk's state   U_j = e^(a_end - a_j) V_j G;    g_B_j += w_j U_j;  u = <U_j, B_j>;  g_w_j += u
+ *                                                   g_a_j -= w_j u;  g_a_end += w_j u
+ *   in the chunk    S[j, i] = <V_j, g_y_i>;         g_V_j = w_j e^(a_end - a_j) B_j G^T + sum over i of W[i, j] g_y_i
+ *     t(j) < t(i)   g_CB[j, i] += S E w_j;  x = S <C_i, B_j> E;  g_w_j += x;  g_a_i += w_j x;  g_a_j -= w_j x
+ *     t(j) = t(i)   with w_j (strict: same_j) for E w_j;  g_w_j (g_same_j) += S <C_i, B_j>
+ *     i = j         g_d += S
+ *   of the group    g_C_i += sum over j of g_CB[j, i] B_j;   g_B_j += sum over i of g_CB[j, i] C_i
+ *   passing         g_a_end += e^a_end <G, H>;      G = e^a_end G + sum over i of e^a_i g_y_i (x) C_i
+ *   running sum     g_da_t = sum of g_a over the chunk's tokens from t on
+ *
+ * A block of heads adds to g_b and g_c of its group: the first block in place, the others in scratch, which a second
+ * run adds in order. Parts of g_d are kept for each (q, h) and added in order.
+ */
+#include "kernels/cpu/isa.h"
+#include "kernels/cpu/ssd_bwd_chunk.h"
+
+/* ---- states, forwards ---- */
+
+static void load_initial(const backward *k, const ssd_unit *u, workspace *w)
+{
+    const ssd_dims *d = &k->d;
+    const float *initial = k->a->initial, *g_final = k->a->g_final;
+    for (int64_t i = 0; i < u->nheads; i++) {
+        int64_t at = (u->q * d->nh + u->h0 + i) * d->np * d->nr;
+        float *first = state_before(k, w, i, 0), *g = w->g_state + i * k->state;
+        if (initial) ssd_copy_rows(initial + at, d->nr, NULL, d->np, d->nr, first, d->r_line);
+        else memset(first, 0, (size_t)k->state * sizeof(float));
+        if (g_final) ssd_copy_rows(g_final + at, d->nr, NULL, d->np, d->nr, g, d->r_line);
+        else memset(g, 0, (size_t)k->state * sizeof(float));
+    }
+}
+
+/* The state after chunk n of the unit's head i: e^a_end H + (e^(a_end - a) w V)^T B. */
+static void pass_state(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w, int64_t i, int64_t n)
+{
+    const ssd_dims *d = &k->d;
+    const float *before = state_before(k, w, i, n);
+    float *after = state_before(k, w, i, n + 1);
+    fill_decays(k, u, c, w, i);
+    ssd_copy_rows(rows_p(k, k->a->v, c, u->h0 + i), d->nh * d->np, w->decays.stays, c->nf, d->np, w->v, d->p_line);
+    vf whole = vf_set1(w->decays.whole);
+    for (int64_t at = 0; at < k->state; at += VF) vf_store(after + at, vf_mul(whole, vf_load(before + at)));
+    ssd_multiply(d->np, k->r_whole, c->nf, ssd_columns(w->v, d->p_line), ssd_matrix(w->b, d->r_line),
+                 ssd_add_to(after, d->r_line));
+}
+
+static void find_states(const backward *k, const ssd_unit *u, const kr_ssd_sequence *s, workspace *w)
+{
+    load_initial(k, u, w);
+    for (int64_t n = 0; n + 1 < ssd_chunks(&k->d, s); n++) {
+        ssd_chunk c = ssd_chunk_at(&k->d, s, n);
+        ssd_copy_rows(rows_r(k, k->a->b, &c, u->e), k->d.ng * k->d.nr, NULL, c.nf, k->d.nr, w->b, k->d.r_line);
+        for (int64_t i = 0; i < u->nheads; i++) pass_state(k, u, &c, w, i, n);
+    }
+}
+
+/* ---- the walk back ---- */
+
+/* B, C, C^T and B C^T of the chunk; clears its sums over heads. */
+static void load_chunk(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w)
+{
+    const ssd_dims *d = &k->d;
+    int64_t row = d->ng * d->nr;
+    ssd_copy_rows(rows_r(k, k->a->b, c, u->e), row, NULL, c->nf, d->nr, w->b, d->r_line);
+    ssd_copy_rows(rows_r(k, k->a->c, c, u->e), row, NULL, c->nf, d->nr, w->c, d->r_line);
+    ssd_transpose_chunk(w->c, d->r_line, c->nf, d->nr, w->c_t, d->f_line);
+    for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
+        int64_t j0 = ssd_tile_begin(c->nf, tile), j1 = ssd_tile_begin(c->nf, tile + 1), from = j0 / d->nm * d->nm;
+        ssd_multiply(j1 - j0, c->nf - from, d->nr, ssd_rows(w->b + j0 * d->r_line, d->r_line),
+                     ssd_matrix(w->c_t + from, d->f_line), ssd_to(w->bc + j0 * d->f_line + from, d->f_line));
+    }
+    memset(w->g_cb, 0, (size_t)(c->nf * d->f_line) * sizeof(float));
+    memset(w->g_b, 0, (size_t)(c->nf * d->r_line) * sizeof(float));
+    memset(w->g_c, 0, (size_t)(c->nf * d->r_line) * sizeof(float));
+}
+
+/* g_C += g_CB^T B, g_B += g_CB C; rows j of g_CB reach from their own token on, rows i of g_CB^T up to it. */
+static void multiply_group(const backward *k, const ssd_chunk *c, const workspace *w)
+{
+    const ssd_dims *d = &k->d;
+    for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
+        int64_t i0 = ssd_tile_begin(c->nf, tile), i1 = ssd_tile_begin(c->nf, tile + 1);
+        int64_t from = i0 / d->nm * d->nm, end = ((i1 - 1) / d->nm + 1) * d->nm;
+        ssd_multiply(i1 - i0, k->r_whole, c->nf - from, ssd_rows(w->g_cb + i0 * d->f_line + from, d->f_line),
+                     ssd_matrix(w->c + from * d->r_line, d->r_line), ssd_add_to(w->g_b + i0 * d->r_line, d->r_line));
+        ssd_multiply(i1 - i0, k->r_whole, end, ssd_columns(w->g_cb + i0, d->f_line), ssd_matrix(w->b, d->r_line),
+                     ssd_add_to(w->g_c + i0 * d->r_line, d->r_line));
+    }
+}
+
+/* Rows of a chunk and group to where this block of heads puts them. */
+static void store_rows(const backward *k, const ssd_unit *u, const ssd_chunk *c, const float *rows, float *to,
+                       float *partial)
+{
+    const ssd_dims *d = &k->d;
+    if (!to) return;
+    float *out = u->block == 0 ? to : partial + (u->block - 1) * k->maps;
+    out += (c->at * d->nm * d->ng + u->e) * d->nr;
+    for (int64_t i = 0; i < c->nf; i++)
+        memcpy(out + i * d->ng * d->nr, rows + i * d->r_line, (size_t)d->nr * sizeof(float));
+}
+
+static void chunk_bwd(const backward *k, const ssd_unit *u, const kr_ssd_sequence *s, workspace *w, int64_t n,
+                      double *g_d)
+{
+    ssd_chunk c = ssd_chunk_at(&k->d, s, n);
+    load_chunk(k, u, &c, w);
+    for (int64_t i = 0; i < u->nheads; i++) g_d[i] += ssd_head_bwd(k, u, &c, w, i, n);
+    multiply_group(k, &c, w);
+    store_rows(k, u, &c, w->g_b, k->a->g_b, k->partial_b);
+    store_rows(k, u, &c, w->g_c, k->a->g_c, k->partial_c);
+}
+
+static void backward_units(const void *args, int64_t first, int64_t end, int worker)
+{
+    const backward *k = args;
+    const ssd_dims *d = &k->d;
+    workspace w;
+    take_workspace(k, &w, k->workers + worker * k->worker_floats);
+    for (int64_t index = first; index < end; index++) {
+        ssd_unit u = ssd_unit_at(d, index);
+        const kr_ssd_sequence *s = &k->a->sequences[u.q];
+        double g_d[SSD_HEADS] = { 0 };
+        find_states(k, &u, s, &w);
+        for (int64_t n = ssd_chunks(d, s) - 1; n >= 0; n--) chunk_bwd(k, &u, s, &w, n, g_d);
+        for (int64_t i = 0; i < u.nheads; i++) {
+            int64_t at = u.q * d->nh + u.h0 + i;
+            k->partial_d[at] = g_d[i];
+            float *g_initial = k->a->g_initial;
+            for (int64_t p = 0; g_initial && p < d->np; p++)
+                memcpy(g_initial + (at * d->np + p) * d->nr, w.g_state + i * k->state + p * d->r_line,
+                       (size_t)d->nr * sizeof(float));
+        }
+    }
+}
+
+/* ---- sums over blocks of heads, and what no sequence reaches ---- */
+
+enum { TOKENS = 64 }; /* of a unit of the second run */
+
+static void add_blocks(const backward *k, float *sum, const float *partial, int64_t at, int64_t floats)
+{
+    for (int64_t block = 1; sum && block < k->d.blocks; block++) {
+        const float *part = partial + (block - 1) * k->maps + at;
+        int64_t i = 0;
+        for (; i + VF <= floats; i += VF) vf_store(sum + at + i, vf_add(vf_load(sum + at + i), vf_load(part + i)));
+        for (; i < floats; i++) sum[at + i] += part[i];
+    }
+}
+
+/* Units are (q, TOKENS tokens). */
+static void add_units(const void *args, int64_t first, int64_t end, int worker)
+{
+    (void)worker;
+    const backward *k = args;
+    const ssd_dims *d = &k->d;
+    int64_t per_sequence = kr_blocks(d->ns, TOKENS), token = d->nm * d->ng * d->nr;
+    for (int64_t unit = first; unit < end; unit++) {
+        const kr_ssd_sequence *s = &k->a->sequences[unit / per_sequence];
+        int64_t t0 = s->start + unit % per_sequence * TOKENS, t1 = kr_smaller(t0 + TOKENS, s->end);
+        if (t0 >= t1) continue;
+        add_blocks(k, k->a->g_b, k->partial_b, (s->row * d->ns + t0) * token, (t1 - t0) * token);
+        add_blocks(k, k->a->g_c, k->partial_c, (s->row * d->ns + t0) * token, (t1 - t0) * token);
+    }
+}
+
+static void clear_tokens(void *g, int64_t token, int64_t first, int64_t end)
+{
+    if (g && first < end) memset((float *)g + first * token, 0, (size_t)((end - first) * token) * sizeof(float));
+}
+
+/* Zeros for the tokens first .. end-1 of [b s]. */
+static void clear_gap(const kr_ssd_bwd_args *a, int64_t first, int64_t end)
+{
+    clear_tokens(a->g_v, a->nm * a->nh * a->np, first, end);
+    clear_tokens(a->g_b, a->nm * a->ng * a->nr, first, end);
+    clear_tokens(a->g_c, a->nm * a->ng * a->nr, first, end);
+    clear_tokens(a->g_da, a->nh, first, end);
+    clear_tokens(a->g_w, a->nh, first, end);
+    clear_tokens(a->g_same, a->nh, first, end);
+}
+
+static void clear_gaps(const kr_ssd_bwd_args *a)
+{
+    int64_t done = 0;
+    for (int64_t q = 0; q < a->nq; q++) {
+        const kr_ssd_sequence *s = &a->sequences[q];
+        clear_gap(a, done, s->row * a->ns + s->start);
+        done = s->row * a->ns + s->end;
+    }
+    clear_gap(a, done, a->nb * a->ns);
+}
+
+static int64_t take_backward(backward *k, float *base)
+{
+    const ssd_dims *d = &k->d;
+    ssd_memory m = { base, 0 };
+    workspace w;
+    k->worker_floats = take_workspace(k, &w, NULL);
+    k->maps = d->nb * d->ns * d->nm * d->ng * d->nr;
+    k->partial_d = (double *)(void *)ssd_take(&m, 2 * d->nq * d->nh);
+    k->partial_b = ssd_take(&m, k->a->g_b ? (d->blocks - 1) * k->maps : 0);
+    k->partial_c = ssd_take(&m, k->a->g_c ? (d->blocks - 1) * k->maps : 0);
+    k->workers = ssd_take(&m, kr_pool_size(k->a->exec.pool) * k->worker_floats);
+    return m.used;
+}
+
+static backward backward_of(const kr_ssd_bwd_args *a)
+{
+    backward k = {
+        .a = a,
+        .d = { .nb = a->nb, .ns = a->ns, .nm = a->nm, .nh = a->nh, .np = a->np, .ng = a->ng, .nr = a->nr, .nq = a->nq }
+    };
+    ssd_cut(&k.d, a->nl);
+    k.state = k.d.np * k.d.r_line;
+    k.r_whole = ssd_round_up(k.d.nr, GV);
+    k.most_chunks = kr_larger(1, kr_blocks(k.d.ns, k.d.nl));
+    k.panel = (k.d.nf + k.d.nr) * GEMM_NR;
+    return k;
+}
+
+size_t KR_FN(ssd_bwd_scratch)(const kr_ssd_bwd_args *a)
+{
+    backward k = backward_of(a);
+    return (size_t)take_backward(&k, NULL) * sizeof(float);
+}
+
+void KR_FN(ssd_bwd)(const kr_ssd_bwd_args *a)
+{
+    backward k = backward_of(a);
+    take_backward(&k, a->exec.scratch);
+    clear_gaps(a);
+    kr_ranges_run(a->exec.pool, ssd_units(&k.d), 3 * ssd_unit_elements(&k.d), backward_units, &k);
+    if (k.d.blocks > 1)
+        kr_ranges_run(a->exec.pool, a->nq * kr_blocks(a->ns, TOKENS), TOKENS * a->nm * a->ng * a->nr * k.d.blocks,
+                      add_units, &k);
+    for (int64_t h = 0; a->g_d && h < a->nh; h++) {
+        double sum = 0;
+        for (int64_t q = 0; q < a->nq; q++) sum += k.partial_d[q * a->nh + h];
+        ((float *)a->g_d)[h] = (float)sum;
+    }
+}

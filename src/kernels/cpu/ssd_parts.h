@@ -1,0 +1,261 @@
+/* ssd_parts.h - what both directions of the state space core share: how the work is cut, a chunk's operands copied into
+ * scratch, and its decays.
+ *
+ * Ranks are folded into time: row i = t nm + m of a chunk is rank m of its token t, so that v is [f p] with f = l m
+ * rows and b, c are [f r]. A task walks one sequence with a few heads of one group; the heads share C B^T.
+ */
+#ifndef KR_KERNELS_CPU_SSD_PARTS_H
+#define KR_KERNELS_CPU_SSD_PARTS_H
+
+#include "kernels/cpu/ssd_gemm.h"
+#include "kernels/cpu/vec_math.h"
+#include "kernels/ssd_args.h"
+
+enum {
+    SSD_HEADS = 6,  /* of a task at most; fewer share C B^T less, more leave fewer tasks */
+    SSD_ROWS = 512, /* of a chunk at most: longer ones cost more than they save */
+    SSD_LINE = 16   /* floats of a cache line */
+};
+
+typedef struct ssd_dims {
+    int64_t nb, ns, nm, nh, np, ng, nr, nq;
+    int64_t nl, nf;                 /* tokens and rows of a whole chunk */
+    int64_t heads, blocks;          /* heads of a task, tasks of a group and sequence */
+    int64_t p_line, r_line, f_line; /* row strides of matrices with np, nr, nf columns */
+    int64_t panels;                 /* of np columns */
+} ssd_dims;
+
+static inline int64_t ssd_round_up(int64_t n, int64_t to)
+{
+    return kr_blocks(n, to) * to;
+}
+
+/* A row stride for n columns: an odd number of lines, so that rows spread over all sets of a cache. */
+static inline int64_t ssd_stride(int64_t n)
+{
+    return (kr_blocks(n, SSD_LINE) | 1) * SSD_LINE;
+}
+
+/* Fills what follows from nm .. nr; nl is the caller's chunk length. */
+static inline void ssd_cut(ssd_dims *d, int64_t nl)
+{
+    int64_t of_group = d->nh / d->ng;
+    d->nl = kr_larger(1, kr_smaller(kr_smaller(nl, d->ns), SSD_ROWS / d->nm));
+    d->nf = d->nl * d->nm;
+    d->blocks = kr_blocks(of_group, SSD_HEADS);
+    if (d->ng == 1 && d->blocks % 2 == 1) d->blocks++; /* an even number of tasks keeps two threads busy */
+    d->heads = kr_blocks(of_group, d->blocks);
+    d->blocks = kr_blocks(of_group, d->heads);
+    d->p_line = ssd_stride(d->np);
+    d->r_line = ssd_stride(d->nr);
+    d->f_line = ssd_stride(d->nf + SSD_LINE);
+    d->panels = kr_blocks(d->np, GEMM_NR);
+}
+
+/* Units of kr_ranges_run are tasks (q, group, block); their size in its elements, some 30 multiply-adds each. */
+static inline int64_t ssd_units(const ssd_dims *d)
+{
+    return d->nq * d->ng * d->blocks;
+}
+
+static inline int64_t ssd_unit_elements(const ssd_dims *d)
+{
+    double tokens = (double)d->nb * (double)d->ns / (double)kr_larger(1, d->nq);
+    double work = tokens * (double)(d->nm * d->heads) * (double)d->np * (double)d->nr / 16;
+    return work < KR_TASK_ELEMENTS ? (int64_t)work : KR_TASK_ELEMENTS;
+}
+
+typedef struct ssd_unit {
+    int64_t q, e, block; /* sequence, group, block of heads in the group */
+    int64_t h0, nheads;
+} ssd_unit;
+
+static inline ssd_unit ssd_unit_at(const ssd_dims *d, int64_t index)
+{
+    ssd_unit u = { .q = index / d->blocks / d->ng, .e = index / d->blocks % d->ng, .block = index % d->blocks };
+    int64_t of_group = d->nh / d->ng;
+    u.h0 = u.e * of_group + u.block * d->heads;
+    u.nheads = kr_smaller(d->heads, (u.e + 1) * of_group - u.h0);
+    return u;
+}
+
+/* A chunk of a sequence: tokens at .. at+nt-1 of [b s], nf rows. */
+typedef struct ssd_chunk {
+    int64_t at, nt, nf;
+} ssd_chunk;
+
+static inline ssd_chunk ssd_chunk_at(const ssd_dims *d, const kr_ssd_sequence *s, int64_t n)
+{
+    int64_t t = s->start + n * d->nl, nt = kr_smaller(d->nl, s->end - t);
+    return (ssd_chunk){ s->row * d->ns + t, nt, nt * d->nm };
+}
+
+static inline int64_t ssd_chunks(const ssd_dims *d, const kr_ssd_sequence *s)
+{
+    return kr_blocks(s->end - s->start, d->nl);
+}
+
+/* ---- memory ---- */
+
+/* Hands out parts of scratch in whole lines; without memory it only counts. */
+typedef struct ssd_memory {
+    float *base;
+    int64_t used;
+} ssd_memory;
+
+static inline float *ssd_take(ssd_memory *m, int64_t floats)
+{
+    float *part = m->base ? m->base + m->used : NULL;
+    m->used += ssd_round_up(floats, SSD_LINE);
+    return part;
+}
+
+/* ---- copies ---- */
+
+/* y[i] = scale[i] x[i], rows of n columns that go on with zeros to whole vectors; scale NULL is 1. */
+static inline void ssd_copy_rows(const float *x, int64_t x_row, const float *scale, int64_t rows, int64_t n, float *y,
+                                 int64_t y_row)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        const float *from = x + i * x_row;
+        float *to = y + i * y_row;
+        vf factor = vf_set1(scale ? scale[i] : 1.0f);
+        int64_t k = 0;
+        for (; k + VF <= n; k += VF) vf_store(to + k, vf_mul(factor, vf_load(from + k)));
+        if (k < n) vf_store(to + k, vf_mul(factor, vf_load_n(from + k, n - k)));
+    }
+}
+
+/* Rows of n columns into panels of GEMM_NR columns, `panel` floats apart; the last is filled up with zeros. */
+static inline void ssd_copy_panels(const float *x, int64_t x_row, int64_t rows, int64_t n, float *y, int64_t panel)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t k = 0; k < n; k += GEMM_NR) {
+            const float *from = x + i * x_row + k;
+            float *to = y + k / GEMM_NR * panel + i * GEMM_NR;
+            if (k + GEMM_NR <= n) {
+                for (int q = 0; q < GEMM_NR; q += VF) vf_store(to + q, vf_load(from + q));
+            } else {
+                for (int q = 0; q < GEMM_NR; q += VF) vf_store(to + q, vf_load_n(from + q, n - k - q));
+            }
+        }
+    }
+}
+
+/* y[k][i] = x[i][k] for i < rows, k < n. */
+static inline void ssd_transpose(const float *x, int64_t x_row, int64_t rows, int64_t n, float *y, int64_t y_row)
+{
+    int64_t i = 0;
+    for (; i + 8 <= rows; i += 8) {
+        int64_t k = 0;
+        for (; k + 4 <= n; k += 4) {
+            g8 t[4];
+            g8_transpose_4(x + i * x_row + k, x_row, t);
+            for (int q = 0; q < 4; q++) g8_store(y + (k + q) * y_row + i, t[q]);
+        }
+        for (; k < n; k++)
+            for (int64_t q = 0; q < 8; q++) y[k * y_row + i + q] = x[(i + q) * x_row + k];
+    }
+    for (int64_t k = 0; i < rows && k < n; k++)
+        for (int64_t q = i; q < rows; q++) y[k * y_row + q] = x[q * x_row + k];
+}
+
+/* Zeros for `count` columns from column `first` on. What a product reads there does not count, but may be slow. */
+static inline void ssd_clear_columns(float *y, int64_t y_row, int64_t rows, int64_t first, int64_t count)
+{
+    for (int64_t i = 0; i < rows; i++) memset(y + i * y_row + first, 0, (size_t)count * sizeof(float));
+}
+
+/* A chunk's rows [f r] as [r f], readable from any column in whole vectors: f_line has a line to spare. */
+static inline void ssd_transpose_chunk(const float *x, int64_t x_row, int64_t nf, int64_t n, float *y, int64_t f_line)
+{
+    ssd_transpose(x, x_row, nf, n, y, f_line);
+    ssd_clear_columns(y, f_line, n, nf, SSD_LINE);
+}
+
+/* The columns of panel number `panel` of np. */
+static inline int64_t ssd_panel_columns(int64_t np, int64_t panel)
+{
+    return kr_smaller(GEMM_NR, np - panel * GEMM_NR);
+}
+
+/* A matrix [p n] as panels of columns p, each [n][GEMM_NR] and `panel` floats from the next. */
+static inline void ssd_transpose_to_panels(const float *x, int64_t x_row, int64_t np, int64_t n, float *y,
+                                           int64_t panel)
+{
+    for (int64_t i = 0; i * GEMM_NR < np; i++) {
+        int64_t columns = ssd_panel_columns(np, i);
+        ssd_transpose(x + i * GEMM_NR * x_row, x_row, columns, n, y + i * panel, GEMM_NR);
+        if (columns < GEMM_NR) ssd_clear_columns(y + i * panel, GEMM_NR, n, columns, GEMM_NR - columns);
+    }
+}
+
+static inline void ssd_scale(float *x, int64_t n, float factor)
+{
+    vf f = vf_set1(factor);
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) vf_store(x + i, vf_mul(f, vf_load(x + i)));
+    if (i < n) vf_store_n(x + i, n - i, vf_mul(f, vf_load_n(x + i, n - i)));
+}
+
+/* ---- decays ---- */
+
+/* Of one head and chunk, for each row: a is the sum of da over the chunk's tokens up to the row's own. */
+typedef struct ssd_decays {
+    float *high, *low; /* a = high + low: differences of nearby sums keep their accuracy */
+    float *enter;      /* e^a: what is left of the state before the chunk */
+    float *leave;      /* e^(a_end - a): what is left of the row at the chunk's end */
+    float *weight;     /* w */
+    float *stays;      /* leave w */
+    float whole;       /* e^a_end */
+} ssd_decays;
+
+static inline ssd_decays ssd_decays_take(ssd_memory *m, int64_t nf)
+{
+    return (ssd_decays){
+        ssd_take(m, nf), ssd_take(m, nf), ssd_take(m, nf), ssd_take(m, nf), ssd_take(m, nf), ssd_take(m, nf), 1
+    };
+}
+
+/* e^x, with 0 for what would be denormal: those lanes are slow and of no weight. */
+KR_INLINE vf ssd_exp(vf x)
+{
+    vf y = vf_exp(x);
+    return vf_select(vf_lt(x, vf_set1(-87)), vf_zero(), y);
+}
+
+/* e^(a_t - a_i) with a_t given in two parts. */
+KR_INLINE vf ssd_exp_difference(vf high_t, vf low_t, vf high_i, vf low_i)
+{
+    return ssd_exp(vf_add(vf_sub(high_t, high_i), vf_sub(low_t, low_i)));
+}
+
+/* da, w point at the chunk's first token and the head; tokens are nh apart. */
+static inline void ssd_decays_fill(ssd_decays *d, const float *da, const float *w, int64_t nh, int64_t nt, int64_t nm)
+{
+    double sum = 0;
+    for (int64_t t = 0; t < nt; t++) {
+        float step = da[t * nh];
+        /* below it e^da is 0 anyway, and the sum keeps its digits */
+        sum += (double)(step < -1e6f ? -1e6f : step);
+        float high = (float)sum, low = (float)(sum - (double)high), weight = w ? w[t * nh] : 1.0f;
+        for (int64_t i = t * nm; i < (t + 1) * nm; i++) {
+            d->high[i] = high;
+            d->low[i] = low;
+            d->weight[i] = weight;
+        }
+    }
+    int64_t nf = nt * nm;
+    float high_end = d->high[nf - 1], low_end = d->low[nf - 1];
+    vf high = vf_set1(high_end), low = vf_set1(low_end);
+    for (int64_t i = 0; i < nf; i += VF) {
+        vf high_i = vf_load_n(d->high + i, nf - i), low_i = vf_load_n(d->low + i, nf - i);
+        vf leave = ssd_exp_difference(high, low, high_i, low_i);
+        vf_store_n(d->enter + i, nf - i, ssd_exp(vf_add(high_i, low_i)));
+        vf_store_n(d->leave + i, nf - i, leave);
+        vf_store_n(d->stays + i, nf - i, vf_mul(leave, vf_load_n(d->weight + i, nf - i)));
+    }
+    d->whole = d->enter[nf - 1];
+}
+
+#endif

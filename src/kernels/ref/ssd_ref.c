@@ -1,0 +1,365 @@
+/* ssd_ref.c - the state space core, token by token, and its gradient.
+ *
+ *   v, y [b s m h p]    b, c [b s m g r]    da, w, same [b s h]    d [h]    initial, final [q h p r]
+ *   head h reads group h / (nh/ng); w NULL is 1, initial NULL is 0
+ *
+ * forward, each (q, h), t = start .. end-1        | backward, t = end-1 .. start; G [p r] starts as g_final
+ *   K   = exp(da_t) H_{t-1}                       |   strict:    G gets its g_y terms after the lines of H_t
+ *   H_t = K + w_t sum_m V_t[m] (x) B_t[m]         |   inclusive: before them
+ *   inclusive: y_t[m] = H_t C_t[m]                |   g_y terms: G += g_y_t[m] (x) C_t[m],
+ *   strict:    y_t[m] = K C_t[m] + same_t         |     g_C_t[m] += g_y_t[m] H_t (inclusive), g_y_t[m] K (strict)
+ *       sum_m' <C_t[m], B_t[m']> V_t[m']          |   H_t: g_w_t = sum_m <G, V_t[m] (x) B_t[m]>,
+ *   y_t[m] += D V_t[m]                            |     g_V_t[m] = w_t G B_t[m],  g_B_t[m] += w_t V_t[m] G
+ *   final = H_{end-1}                             |   K: g_da_t = <G, K>,  G = exp(da_t) G; in the end g_initial = G
+ *
+ * and of same_t, with s = <g_y_t[m], V_t[m']> and k = <C_t[m], B_t[m']>: g_same_t += s k,
+ * g_V_t[m'] += same_t k g_y_t[m], g_C_t[m] += same_t s B_t[m'], g_B_t[m'] += same_t s C_t[m].
+ *
+ * A task is a sequence and a head, in the gradient a sequence and a group: its g_b and g_c are summed in double before
+ * they are rounded. States are recomputed in blocks of about ns^1/2 tokens from the state at each block's beginning.
+ */
+#include "kernels/ref/ref.h"
+#include "kernels/ssd_args.h"
+
+#include <math.h>
+#include <string.h>
+
+/* What both directions read, and the head they are at. */
+typedef struct head {
+    int64_t nm, nh, np, ng, nr;
+    int64_t h, e; /* head and its group */
+    const real *v, *b, *c, *da, *w, *same, *d;
+} head;
+
+/* One token of a head. at is its place in [b s]. */
+static const real *vector_p(const head *n, const real *x_mhp, int64_t at, int64_t m)
+{
+    return x_mhp + ((at * n->nm + m) * n->nh + n->h) * n->np;
+}
+
+static const real *vector_r(const head *n, const real *x_mgr, int64_t at, int64_t m)
+{
+    return x_mgr + ((at * n->nm + m) * n->ng + n->e) * n->nr;
+}
+
+static double scalar(const head *n, const real *x_h, int64_t at, double absent)
+{
+    return x_h ? (double)x_h[at * n->nh + n->h] : absent;
+}
+
+static double dot(const real *x, const real *y, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += (double)x[i] * (double)y[i];
+    return sum;
+}
+
+/* H += scale x (x) y, [p r] */
+static void add_outer(const head *n, double *state_pr, double scale, const real *x_p, const real *y_r)
+{
+    for (int64_t p = 0; p < n->np; p++)
+        for (int64_t r = 0; r < n->nr; r++) state_pr[p * n->nr + r] += scale * (double)x_p[p] * (double)y_r[r];
+}
+
+static void decay(const head *n, double *state_pr, int64_t at)
+{
+    double factor = exp(scalar(n, n->da, at, 0));
+    for (int64_t i = 0; i < n->np * n->nr; i++) state_pr[i] *= factor;
+}
+
+/* H_t out of K. */
+static void receive(const head *n, double *state_pr, int64_t at)
+{
+    double w = scalar(n, n->w, at, 1);
+    for (int64_t m = 0; m < n->nm; m++) add_outer(n, state_pr, w, vector_p(n, n->v, at, m), vector_r(n, n->b, at, m));
+}
+
+static void load_state(double *state_pr, const real *from, int64_t q, const head *n)
+{
+    int64_t size = n->np * n->nr;
+    for (int64_t i = 0; i < size; i++) state_pr[i] = from ? (double)from[(q * n->nh + n->h) * size + i] : 0;
+}
+
+static void store_state(const double *state_pr, real *to, int64_t q, const head *n)
+{
+    int64_t size = n->np * n->nr;
+    for (int64_t i = 0; to && i < size; i++) to[(q * n->nh + n->h) * size + i] = (real)state_pr[i];
+}
+
+/* ---- forward ---- */
+
+/* y_t of one head; state is H_t, or K where the mask is strict. */
+static void read_out(const head *n, const double *state_pr, int64_t at, real *y)
+{
+    double d = n->d ? (double)n->d[n->h] : 0, same = scalar(n, n->same, at, 0);
+    for (int64_t m = 0; m < n->nm; m++) {
+        const real *c_r = vector_r(n, n->c, at, m);
+        real *y_p = y + ((at * n->nm + m) * n->nh + n->h) * n->np;
+        for (int64_t p = 0; p < n->np; p++) {
+            double sum = d * (double)vector_p(n, n->v, at, m)[p];
+            for (int64_t r = 0; r < n->nr; r++) sum += state_pr[p * n->nr + r] * (double)c_r[r];
+            for (int64_t from = 0; n->same && from < n->nm; from++)
+                sum += same * dot(c_r, vector_r(n, n->b, at, from), n->nr) * (double)vector_p(n, n->v, at, from)[p];
+            y_p[p] = (real)sum;
+        }
+    }
+}
+
+static void forward_task(void *arg, int64_t index, int worker)
+{
+    const kr_ssd_args *a = arg;
+    int64_t q = index / a->nh, h = index % a->nh;
+    const head n = { a->nm, a->nh, a->np, a->ng, a->nr, h,       h / (a->nh / a->ng),
+                     a->v,  a->b,  a->c,  a->da, a->w,  a->same, a->d };
+    double *state_pr = (double *)a->exec.scratch + worker * a->np * a->nr;
+    const kr_ssd_sequence *s = &a->sequences[q];
+    load_state(state_pr, a->initial, q, &n);
+    for (int64_t at = s->row * a->ns + s->start; at < s->row * a->ns + s->end; at++) {
+        decay(&n, state_pr, at);
+        if (a->same) read_out(&n, state_pr, at, a->y);
+        receive(&n, state_pr, at);
+        if (!a->same) read_out(&n, state_pr, at, a->y);
+    }
+    store_state(state_pr, a->final, q, &n);
+}
+
+size_t KR_REF(ssd_scratch)(const kr_ssd_args *a)
+{
+    return (size_t)(kr_pool_size(a->exec.pool) * a->np * a->nr) * sizeof(double);
+}
+
+void KR_REF(ssd)(const kr_ssd_args *a)
+{
+    if (a->nq > 0 && a->nh > 0) kr_pool_run(a->exec.pool, a->nq * a->nh, forward_task, (void *)(uintptr_t)a);
+}
+
+/* ---- backward ---- */
+
+/* A worker's memory, all double. */
+typedef struct work {
+    int64_t block;       /* tokens */
+    double *entries_npr; /* state before each block */
+    double *states_tpr;  /* state before each token of one block */
+    double *k_pr, *g_pr; /* K, then H_t; and G */
+    double *g_b, *g_c;   /* of the group [s m r] */
+    double *g_v_mp;      /* of the token */
+} work;
+
+static int64_t block_tokens(int64_t ns)
+{
+    int64_t n = 1;
+    while (n * n < ns) n++;
+    return n;
+}
+
+static int64_t work_doubles(const kr_ssd_bwd_args *a)
+{
+    int64_t states = 2 * block_tokens(a->ns) + 2;
+    return states * a->np * a->nr + 2 * a->ns * a->nm * a->nr + a->nm * a->np;
+}
+
+static work work_of(const kr_ssd_bwd_args *a, int worker)
+{
+    int64_t block = block_tokens(a->ns), state = a->np * a->nr, rows = a->ns * a->nm * a->nr;
+    double *at = (double *)a->exec.scratch + a->nq * a->nh + worker * work_doubles(a);
+    work w = { .block = block };
+    w.entries_npr = at, at += block * state;
+    w.states_tpr = at, at += block * state;
+    w.k_pr = at, at += state;
+    w.g_pr = at, at += state;
+    w.g_b = at, at += rows;
+    w.g_c = at, at += rows;
+    w.g_v_mp = at;
+    return w;
+}
+
+/* The states before all blocks of a sequence, whose first token is at `first`. */
+static void find_entries(const head *n, const work *w, int64_t first, int64_t count)
+{
+    int64_t size = n->np * n->nr;
+    for (int64_t t = 0; t < count; t++) {
+        if (t % w->block == 0) memcpy(w->entries_npr + t / w->block * size, w->k_pr, (size_t)size * sizeof(double));
+        decay(n, w->k_pr, first + t);
+        receive(n, w->k_pr, first + t);
+    }
+}
+
+/* The states before the tokens t0 .. t1-1 of a block. */
+static void find_states(const head *n, const work *w, int64_t first, int64_t t0, int64_t t1)
+{
+    int64_t size = n->np * n->nr;
+    size_t bytes = (size_t)size * sizeof(double);
+    memcpy(w->states_tpr, w->entries_npr + t0 / w->block * size, bytes);
+    for (int64_t t = t0; t + 1 < t1; t++) {
+        double *next = w->states_tpr + (t + 1 - t0) * size;
+        memcpy(next, next - size, bytes);
+        decay(n, next, first + t);
+        receive(n, next, first + t);
+    }
+}
+
+/* G += g_y (x) C;  g_C += g_y S, S being H_t or K. */
+static void read_out_bwd(const head *n, const work *w, const double *state_pr, int64_t at, const real *g_y,
+                         double *g_c_mr)
+{
+    for (int64_t m = 0; m < n->nm; m++) {
+        const real *g_y_p = vector_p(n, g_y, at, m);
+        add_outer(n, w->g_pr, 1, g_y_p, vector_r(n, n->c, at, m));
+        for (int64_t p = 0; p < n->np; p++)
+            for (int64_t r = 0; r < n->nr; r++) g_c_mr[m * n->nr + r] += (double)g_y_p[p] * state_pr[p * n->nr + r];
+    }
+}
+
+/* g_w;  g_V += w G B;  g_B += w V G. */
+static double receive_bwd(const head *n, const work *w, int64_t at, double *g_b_mr)
+{
+    double weight = scalar(n, n->w, at, 1), g_w = 0;
+    for (int64_t m = 0; m < n->nm; m++) {
+        const real *v_p = vector_p(n, n->v, at, m), *b_r = vector_r(n, n->b, at, m);
+        for (int64_t p = 0; p < n->np; p++) {
+            double sum = 0; /* of G B */
+            for (int64_t r = 0; r < n->nr; r++) {
+                sum += w->g_pr[p * n->nr + r] * (double)b_r[r];
+                g_b_mr[m * n->nr + r] += weight * (double)v_p[p] * w->g_pr[p * n->nr + r];
+            }
+            w->g_v_mp[m * n->np + p] += weight * sum;
+            g_w += (double)v_p[p] * sum;
+        }
+    }
+    return g_w;
+}
+
+/* The terms of same_t; returns g_same. */
+static double same_bwd(const head *n, const work *w, int64_t at, const real *g_y, double *g_b_mr, double *g_c_mr)
+{
+    double same = scalar(n, n->same, at, 0), g_same = 0;
+    for (int64_t to = 0; to < n->nm; to++) {
+        for (int64_t from = 0; from < n->nm; from++) {
+            const real *g_y_p = vector_p(n, g_y, at, to), *v_p = vector_p(n, n->v, at, from);
+            const real *c_r = vector_r(n, n->c, at, to), *b_r = vector_r(n, n->b, at, from);
+            double s = dot(g_y_p, v_p, n->np), k = dot(c_r, b_r, n->nr);
+            g_same += s * k;
+            for (int64_t p = 0; p < n->np; p++) w->g_v_mp[from * n->np + p] += same * k * (double)g_y_p[p];
+            for (int64_t r = 0; r < n->nr; r++) {
+                g_c_mr[to * n->nr + r] += same * s * (double)b_r[r];
+                g_b_mr[from * n->nr + r] += same * s * (double)c_r[r];
+            }
+        }
+    }
+    return g_same;
+}
+
+/* g_V += D g_y; writes g_v; returns <g_y, V>, the token's part of g_d. */
+static double skip_bwd(const head *n, const work *w, int64_t at, const real *g_y, real *g_v)
+{
+    double d = n->d ? (double)n->d[n->h] : 0, g_d = 0;
+    for (int64_t m = 0; m < n->nm; m++) {
+        const real *g_y_p = vector_p(n, g_y, at, m);
+        g_d += dot(g_y_p, vector_p(n, n->v, at, m), n->np);
+        for (int64_t p = 0; g_v && p < n->np; p++)
+            g_v[((at * n->nm + m) * n->nh + n->h) * n->np + p] =
+                (real)(w->g_v_mp[m * n->np + p] + d * (double)g_y_p[p]);
+    }
+    return g_d;
+}
+
+/* One token; G enters as the gradient of H_t and leaves as that of H_{t-1}. Returns its part of g_d. */
+static double token_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, const double *before_pr, int64_t at,
+                        double *g_b_mr, double *g_c_mr)
+{
+    int64_t size = n->np * n->nr;
+    double g_w, g_da = 0, g_same = 0;
+    memset(w->g_v_mp, 0, (size_t)(n->nm * n->np) * sizeof(double));
+    memcpy(w->k_pr, before_pr, (size_t)size * sizeof(double));
+    decay(n, w->k_pr, at);
+    if (n->same) {
+        g_w = receive_bwd(n, w, at, g_b_mr);
+        read_out_bwd(n, w, w->k_pr, at, a->g_y, g_c_mr);
+        g_same = same_bwd(n, w, at, a->g_y, g_b_mr, g_c_mr);
+    } else {
+        receive(n, w->k_pr, at);
+        read_out_bwd(n, w, w->k_pr, at, a->g_y, g_c_mr);
+        g_w = receive_bwd(n, w, at, g_b_mr);
+    }
+    double factor = exp(scalar(n, n->da, at, 0));
+    for (int64_t i = 0; i < size; i++) g_da += w->g_pr[i] * factor * before_pr[i];
+    decay(n, w->g_pr, at);
+    int64_t place = at * n->nh + n->h;
+    if (a->g_w) ((real *)a->g_w)[place] = (real)g_w;
+    if (a->g_da) ((real *)a->g_da)[place] = (real)g_da;
+    if (a->g_same) ((real *)a->g_same)[place] = (real)g_same;
+    return skip_bwd(n, w, at, a->g_y, a->g_v);
+}
+
+/* One head of a sequence; returns its part of g_d. */
+static double head_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, int64_t q)
+{
+    const kr_ssd_sequence *s = &a->sequences[q];
+    int64_t first = s->row * a->ns + s->start, count = s->end - s->start, vectors = n->nm * n->nr;
+    double g_d = 0;
+    load_state(w->k_pr, a->initial, q, n);
+    find_entries(n, w, first, count);
+    load_state(w->g_pr, a->g_final, q, n);
+    for (int64_t t1 = count; t1 > 0;) {
+        int64_t t0 = (t1 - 1) / w->block * w->block;
+        find_states(n, w, first, t0, t1);
+        for (int64_t t = t1 - 1; t >= t0; t--)
+            g_d += token_bwd(a, n, w, w->states_tpr + (t - t0) * n->np * n->nr, first + t, w->g_b + t * vectors,
+                             w->g_c + t * vectors);
+        t1 = t0;
+    }
+    store_state(w->g_pr, a->g_initial, q, n);
+    return g_d;
+}
+
+/* Rows [s m r] of a sequence and group into [b s m g r]. */
+static void store_rows(const kr_ssd_bwd_args *a, const double *rows, real *to, const kr_ssd_sequence *s, int64_t e)
+{
+    int64_t nrows = (s->end - s->start) * a->nm, first = (s->row * a->ns + s->start) * a->nm;
+    for (int64_t i = 0; to && i < nrows; i++)
+        for (int64_t r = 0; r < a->nr; r++) to[((first + i) * a->ng + e) * a->nr + r] = (real)rows[i * a->nr + r];
+}
+
+static void backward_task(void *arg, int64_t index, int worker)
+{
+    const kr_ssd_bwd_args *a = arg;
+    int64_t q = index / a->ng, e = index % a->ng, heads = a->nh / a->ng;
+    const kr_ssd_sequence *s = &a->sequences[q];
+    work w = work_of(a, worker);
+    size_t bytes = (size_t)((s->end - s->start) * a->nm * a->nr) * sizeof(double);
+    memset(w.g_b, 0, bytes);
+    memset(w.g_c, 0, bytes);
+    for (int64_t h = e * heads; h < (e + 1) * heads; h++) {
+        const head n = { a->nm, a->nh, a->np, a->ng, a->nr, h, e, a->v, a->b, a->c, a->da, a->w, a->same, a->d };
+        ((double *)a->exec.scratch)[q * a->nh + h] = head_bwd(a, &n, &w, q);
+    }
+    store_rows(a, w.g_b, a->g_b, s, e);
+    store_rows(a, w.g_c, a->g_c, s, e);
+}
+
+static void clear(void *x, int64_t count)
+{
+    if (x) memset(x, 0, (size_t)count * sizeof(real));
+}
+
+size_t KR_REF(ssd_bwd_scratch)(const kr_ssd_bwd_args *a)
+{
+    return (size_t)(a->nq * a->nh + kr_pool_size(a->exec.pool) * work_doubles(a)) * sizeof(double);
+}
+
+void KR_REF(ssd_bwd)(const kr_ssd_bwd_args *a)
+{
+    int64_t tokens = a->nb * a->ns;
+    clear(a->g_v, tokens * a->nm * a->nh * a->np);
+    clear(a->g_b, tokens * a->nm * a->ng * a->nr);
+    clear(a->g_c, tokens * a->nm * a->ng * a->nr);
+    clear(a->g_da, tokens * a->nh);
+    clear(a->g_w, tokens * a->nh);
+    clear(a->g_same, tokens * a->nh);
+    if (a->nq > 0 && a->ng > 0) kr_pool_run(a->exec.pool, a->nq * a->ng, backward_task, (void *)(uintptr_t)a);
+    for (int64_t h = 0; a->g_d && h < a->nh; h++) {
+        double sum = 0;
+        for (int64_t q = 0; q < a->nq; q++) sum += ((const double *)a->exec.scratch)[q * a->nh + h];
+        ((real *)a->g_d)[h] = (real)sum;
+    }
+}

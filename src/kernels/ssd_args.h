@@ -1,0 +1,64 @@
+/* ssd_args.h - the argument structs of the state space kernels: the core of Mamba-2 and Mamba-3, and Mamba-1's scan. */
+#ifndef KR_KERNELS_SSD_ARGS_H
+#define KR_KERNELS_SSD_ARGS_H
+
+#include "kernels/exec.h"
+
+/* A sequence: tokens start .. end-1 of batch row `row`. Sequences are what a state runs through; a row without resets
+ * is one sequence, a packed row several, one after another. Host memory, in order of row and start. */
+typedef struct kr_ssd_sequence {
+    int64_t row, start, end;
+} kr_ssd_sequence;
+
+/* The state space core of all families (docs/ssd.md). For each sequence q and head h, with group e = h / (nh/ng):
+ *
+ *   H_t    = exp(da_t) H_{t-1} + w_t sum_m V_t[m] (outer) B_t[m]          H_{start-1} = initial[q, h],  H is [p r]
+ *   y_t[m] = H_t C_t[m]                                                   inclusive (same NULL)
+ *   y_t[m] = exp(da_t) H_{t-1} C_t[m] + same_t sum_m' <C_t[m], B_t[m']> V_t[m']    strict (same given)
+ *   y_t[m] += D_h V_t[m] if d is given;   final[q, h] = H_{end-1}
+ *
+ * v, y [b s m h p], b, c [b s m g r], da, w, same [b s h], d [h], initial, final [q h p r]. w NULL is 1; initial NULL
+ * is 0. Tokens of no sequence are not read and their y is not written. nl is the chunk length of the parallel form: it
+ * may change rounding, not meaning. */
+typedef struct kr_ssd_args {
+    kr_exec exec;
+    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq;
+    const kr_ssd_sequence *sequences; /* [q] */
+    const void *v, *b, *c, *da, *w, *same, *d, *initial;
+    void *y, *final;
+} kr_ssd_args;
+
+/* Gradients of the above; states are recomputed. g_final NULL is 0. g_v, g_b, g_c, g_da, g_w, g_same, g_d, g_initial
+ * may be NULL when not wanted; tokens of no sequence get 0. All are written. Sums over heads (g_b, g_c) and over tokens
+ * (g_d) have a fixed order. */
+typedef struct kr_ssd_bwd_args {
+    kr_exec exec;
+    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq;
+    const kr_ssd_sequence *sequences;
+    const void *v, *b, *c, *da, *w, *same, *d, *initial, *g_y, *g_final;
+    void *g_v, *g_b, *g_c, *g_da, *g_w, *g_same, *g_d, *g_initial;
+} kr_ssd_bwd_args;
+
+/* The selective scan of Mamba-1. For each sequence q and channel i, with group e = i / (ni/ng), state H [r]:
+ *
+ *   H_t[r] = exp(dt_t A[i, r]) H_{t-1}[r] + dt_t B_t[e, r] x_t;   y_t = sum_r C_t[e, r] H_t[r] + D_i x_t
+ *   with gate: y_t *= silu(z_t)
+ *
+ * x, dt, z, y [b s i], a [i r] (< 0), b, c [b s g r], d [i] or NULL, z NULL: no gate, initial, final [q i r]. */
+typedef struct kr_scan_args {
+    kr_exec exec;
+    int64_t nb, ns, ni, ng, nr, nq;
+    const kr_ssd_sequence *sequences;
+    const void *x, *dt, *a, *b, *c, *d, *z, *initial;
+    void *y, *final;
+} kr_scan_args;
+
+typedef struct kr_scan_bwd_args {
+    kr_exec exec;
+    int64_t nb, ns, ni, ng, nr, nq;
+    const kr_ssd_sequence *sequences;
+    const void *x, *dt, *a, *b, *c, *d, *z, *initial, *g_y, *g_final;
+    void *g_x, *g_dt, *g_a, *g_b, *g_c, *g_d, *g_z, *g_initial;
+} kr_scan_bwd_args;
+
+#endif

@@ -1,0 +1,50 @@
+/* core.h - the one state space core behind all families, and its three algorithms.
+ *
+ *   H_t    = exp(da_t) H_{t-1} + w_t sum_m V_t[m] (outer) B_t[m]
+ *   y_t[m] = H_t C_t[m]                                                               (same NULL: inclusive)
+ *   y_t[m] = exp(da_t) H_{t-1} C_t[m] + same_t sum_m' <C_t[m], B_t[m']> V_t[m']       (same given: strict)
+ *   y_t[m] += D V_t[m]
+ *
+ *   | family        | V              | w     | same  |
+ *   | Mamba-2       | x              | dt    | -     |
+ *   | Mamba-3 double| gamma V, ...   | -     | -     |
+ *   | Mamba-3 single| V              | scale | gamma |
+ */
+#ifndef KR_SSD_CORE_H
+#define KR_SSD_CORE_H
+
+#include "ops/ops.h"
+#include "ssd/sequences.h"
+
+#include <krait/ssd.h>
+
+/* Operands of the core, whole sequences, all of one float type. */
+typedef struct kr_ssd_core {
+    kr_tensor *v_bsmhp, *b_bsmgr, *c_bsmgr, *da_bsh;
+    kr_tensor *w_bsh, *same_bsh, *d_h; /* NULL: 1, inclusive, none */
+    kr_tensor *initial_qhpr;           /* NULL: 0 */
+    kr_sequences sequences;
+    int64_t nb, ns, nm, nh, np, ng, nr, nl;
+} kr_ssd_core;
+
+/* What a family hands over: its operands by name of the core, not yet of one type, v and the rest either whole or in
+ * chunks [b n l ...], and what all families share. */
+typedef struct kr_ssd_request {
+    const char *op;
+    const char *whole, *chunked; /* shape contracts of v b c da w same d init_state, by the family's names */
+    const char *names;           /* of v b c da w same d initial_state init_state */
+    kr_tensor *v, *b, *c, *da, *w, *same, *d;
+    kr_tensor *initial_state, *init_state, *seq_start;
+    bool has_rank; /* v, b, c have an axis for the mimo rank */
+} kr_ssd_request;
+
+/* Checks the request, runs it by the path, and gives y the arrangement of v. */
+kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path path);
+
+/* y [b s m h p] and the final states [q h p r]. */
+kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core);
+
+/* The chunked formulas out of ops, for rows that are one sequence each. */
+kr_ssd_out kr_ssd_chunked(kr_tape *tape, const kr_ssd_core *core, bool serial);
+
+#endif

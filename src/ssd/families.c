@@ -1,0 +1,64 @@
+/* families.c - the inputs of Mamba-2 and of Mamba-3's two pathways, as requests to the one core. */
+#include "ssd/core.h"
+
+/* da = dt A, head by head. */
+kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
+{
+    kr_dims d;
+    if (!kr_bind(tape, "mamba2_ssd", &d, "dt:..h a_decay:h", in->dt_bnlh, in->a_decay_h))
+        return (kr_ssd_out){ NULL, NULL };
+    const kr_ssd_request request = { .op = "mamba2_ssd",
+                                     .whole = "x:bshp b:bsgr c:bsgr da:bsh dt:bsh same:bsh? d:h? init_state:hpr?",
+                                     .chunked =
+                                         "x:bnlhp b:bnlgr c:bnlgr da:bnlh dt:bnlh same:bnlh? d:h? init_state:hpr?",
+                                     .names = "x b c da dt same d initial_state init_state",
+                                     .v = in->x_bnlhp,
+                                     .b = in->b_bnlgr,
+                                     .c = in->c_bnlgr,
+                                     .da = kr_mul(tape, in->dt_bnlh, in->a_decay_h),
+                                     .w = in->dt_bnlh,
+                                     .d = in->d_h,
+                                     .initial_state = in->initial_state_bhpr,
+                                     .init_state = in->init_state_hpr,
+                                     .seq_start = in->seq_start_bs };
+    return kr_ssd_run(tape, &request, path);
+}
+
+kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
+{
+    const kr_ssd_request request = { .op = "mamba3_double_ssd",
+                                     .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? same:bsh? d:h? init_state:hpr?",
+                                     .chunked =
+                                         "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh w:bnlh? same:bnlh? d:h? init_state:hpr?",
+                                     .names = "v b c da w same d initial_state init_state",
+                                     .v = in->v_bnlmhp,
+                                     .b = in->b_bnlmhr,
+                                     .c = in->c_bnlmhr,
+                                     .da = in->da_bnlh,
+                                     .initial_state = in->initial_state_bhpr,
+                                     .init_state = in->init_state_hpr,
+                                     .seq_start = in->seq_start_bs,
+                                     .has_rank = true };
+    return kr_ssd_run(tape, &request, path);
+}
+
+kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
+{
+    const kr_ssd_request request = {
+        .op = "mamba3_single_ssd",
+        .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh scale:bsh gamma:bsh d:h? init_state:hpr?",
+        .chunked = "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh scale:bnlh gamma:bnlh d:h? init_state:hpr?",
+        .names = "v b c da scale gamma d initial_state init_state",
+        .v = in->v_bnlmhp,
+        .b = in->b_bnlmhr,
+        .c = in->c_bnlmhr,
+        .da = in->da_bnlh,
+        .w = in->scale_bnlh,
+        .same = in->gamma_bnlh,
+        .initial_state = in->initial_state_bhpr,
+        .init_state = in->init_state_hpr,
+        .seq_start = in->seq_start_bs,
+        .has_rank = true
+    };
+    return kr_ssd_run(tape, &request, path);
+}

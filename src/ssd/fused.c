@@ -1,0 +1,99 @@
+/* fused.c - SerialRecalculated: the core as one node that keeps only its inputs.
+ *
+ *   v, y [b s m h p]   b, c [b s m g r]   da, w, same [b s h]   d [h]   initial, final [q h p r]
+ * Formulas and their gradients: kernels/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states.
+ */
+#include "ssd/core.h"
+
+enum { V, B, C, DA, W, SAME, D, INITIAL, NIN };
+
+/* What the node remembers of its core: sizes and sequences. */
+typedef struct sizes {
+    int64_t nb, ns, nm, nh, np, ng, nr, nl;
+    kr_sequences sequences;
+} sizes;
+
+static void fused_backward(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const sizes *n = kr_back_attrs(back);
+    const kr_dtype dtype = kr_back_in(back, V)->dtype;
+    kr_tensor *g[NIN] = { NULL };
+    for (int i = 0; i < NIN; i++)
+        if (kr_back_wants(back, i)) g[i] = kr_new(tape, dtype, kr_tensor_shape(kr_back_in(back, i)));
+    kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
+    g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
+    if (g_final) g_final = kr_contiguous(tape, g_final);
+    if (kr_ctx_failed(tape->ctx)) return;
+    kr_ssd_bwd_args args = { .nb = n->nb,
+                             .ns = n->ns,
+                             .nm = n->nm,
+                             .nh = n->nh,
+                             .np = n->np,
+                             .ng = n->ng,
+                             .nr = n->nr,
+                             .nl = n->nl,
+                             .nq = n->sequences.count,
+                             .sequences = n->sequences.list,
+                             .v = kr_tensor_data(kr_back_in(back, V)),
+                             .b = kr_tensor_data(kr_back_in(back, B)),
+                             .c = kr_tensor_data(kr_back_in(back, C)),
+                             .da = kr_tensor_data(kr_back_in(back, DA)),
+                             .w = kr_tensor_data(kr_back_in(back, W)),
+                             .same = kr_tensor_data(kr_back_in(back, SAME)),
+                             .d = kr_tensor_data(kr_back_in(back, D)),
+                             .initial = kr_tensor_data(kr_back_in(back, INITIAL)),
+                             .g_y = g_y->data,
+                             .g_final = kr_tensor_data(g_final),
+                             .g_v = kr_tensor_data(g[V]),
+                             .g_b = kr_tensor_data(g[B]),
+                             .g_c = kr_tensor_data(g[C]),
+                             .g_da = kr_tensor_data(g[DA]),
+                             .g_w = kr_tensor_data(g[W]),
+                             .g_same = kr_tensor_data(g[SAME]),
+                             .g_d = kr_tensor_data(g[D]),
+                             .g_initial = kr_tensor_data(g[INITIAL]) };
+    if (!KR_RUN(tape->ctx, ssd_bwd[kr_real_of(dtype)], &args)) return;
+    for (int i = 0; i < NIN; i++) kr_back_give(back, i, g[i]);
+}
+
+static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };
+
+kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
+{
+    const kr_ssd_out none = { NULL, NULL };
+    kr_tensor *in[NIN] = { core->v_bsmhp, core->b_bsmgr,  core->c_bsmgr, core->da_bsh,
+                           core->w_bsh,   core->same_bsh, core->d_h,     core->initial_qhpr };
+    for (int i = 0; i < NIN; i++)
+        if (in[i] && !(in[i] = kr_contiguous(tape, in[i]))) return none;
+    const kr_dtype dtype = in[V]->dtype;
+    kr_tensor *out[2] = { kr_new(tape, dtype, kr_tensor_shape(in[V])),
+                          kr_new(tape, dtype, KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr)) };
+    if (!out[0] || !out[1]) return none;
+    kr_ssd_args args = { .nb = core->nb,
+                         .ns = core->ns,
+                         .nm = core->nm,
+                         .nh = core->nh,
+                         .np = core->np,
+                         .ng = core->ng,
+                         .nr = core->nr,
+                         .nl = core->nl,
+                         .nq = core->sequences.count,
+                         .sequences = core->sequences.list,
+                         .v = in[V]->data,
+                         .b = in[B]->data,
+                         .c = in[C]->data,
+                         .da = in[DA]->data,
+                         .w = kr_tensor_data(in[W]),
+                         .same = kr_tensor_data(in[SAME]),
+                         .d = kr_tensor_data(in[D]),
+                         .initial = kr_tensor_data(in[INITIAL]),
+                         .y = out[0]->data,
+                         .final = out[1]->data };
+    if (!KR_RUN(tape->ctx, ssd[kr_real_of(dtype)], &args)) return none;
+    const sizes n = { core->nb, core->ns, core->nm, core->nh, core->np, core->ng, core->nr, core->nl, core->sequences };
+    const kr_record_args record = {
+        .rule = &fused_rule, .nin = NIN, .in = in, .nout = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
+    };
+    return kr_record(tape, &record) ? (kr_ssd_out){ out[0], out[1] } : none;
+}

@@ -1,0 +1,72 @@
+/* sanity.c - names the first NaN, infinity or growing decay among the operands of an input. */
+#include "ssd/core.h"
+
+#include <math.h>
+
+typedef struct operand {
+    const char *name;
+    kr_tensor *x;
+    bool is_decay; /* must not be above 0 */
+} operand;
+
+static void name_element(kr_tape *tape, const char *op, const operand *o, int64_t flat, double value)
+{
+    kr_shape index = kr_tensor_shape(o->x);
+    for (int axis = o->x->rank - 1; axis >= 0; axis--) {
+        index.dims[axis] = flat % o->x->dims[axis];
+        flat /= o->x->dims[axis];
+    }
+    kr_fail(tape->ctx, KR_ERR_NUMERIC, "%s: %s %s holds %g at %s%s", op, o->name, KR_TEXT_OF(o->x), value,
+            KR_TEXT_OF_SHAPE(&index), isfinite(value) ? ", a log-decay above 0: the state grows" : "");
+}
+
+static bool operand_is_sane(kr_tape *tape, const char *op, const operand *o)
+{
+    if (!o->x) return true;
+    kr_tensor *x = kr_contiguous(tape, kr_cast(tape, o->x, KR_F64));
+    if (!x) return false;
+    const double *values = (const double *)(const void *)x->data;
+    const int64_t count = kr_tensor_count(x);
+    for (int64_t i = 0; i < count; i++) {
+        if (isfinite(values[i]) && !(o->is_decay && values[i] > 0)) continue;
+        name_element(tape, op, o, i, values[i]);
+        return false;
+    }
+    return true;
+}
+
+static kr_status sanity(kr_tape *tape, const char *op, int count, const operand *operands)
+{
+    if (!tape) return KR_ERR_ARG;
+    if (!kr_tape_ready(tape, op)) return tape->ctx->status;
+    kr_scope scope = kr_no_grad_begin(tape);
+    for (int i = 0; i < count; i++)
+        if (!operand_is_sane(tape, op, &operands[i])) break;
+    kr_no_grad_end(tape, scope, 0, NULL);
+    return tape->ctx->status;
+}
+#define SANITY(tape, op, ...)                                                                                          \
+    sanity((tape), (op), (int)(sizeof((operand[]){ __VA_ARGS__ }) / sizeof(operand)), (operand[]){ __VA_ARGS__ })
+
+kr_status kr_mamba2_ssd_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
+{
+    return SANITY(tape, "mamba2_ssd_sanity", { "x", in->x_bnlhp, false }, { "dt", in->dt_bnlh, false },
+                  { "a_decay", in->a_decay_h, true }, { "b", in->b_bnlgr, false }, { "c", in->c_bnlgr, false },
+                  { "d", in->d_h, false }, { "initial_state", in->initial_state_bhpr, false },
+                  { "init_state", in->init_state_hpr, false });
+}
+
+kr_status kr_mamba3_double_ssd_sanity(kr_tape *tape, const kr_mamba3_double_ssd_input *in)
+{
+    return SANITY(tape, "mamba3_double_ssd_sanity", { "v", in->v_bnlmhp, false }, { "da", in->da_bnlh, true },
+                  { "b", in->b_bnlmhr, false }, { "c", in->c_bnlmhr, false },
+                  { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false });
+}
+
+kr_status kr_mamba3_single_ssd_sanity(kr_tape *tape, const kr_mamba3_single_ssd_input *in)
+{
+    return SANITY(tape, "mamba3_single_ssd_sanity", { "v", in->v_bnlmhp, false }, { "b", in->b_bnlmhr, false },
+                  { "c", in->c_bnlmhr, false }, { "da", in->da_bnlh, true }, { "gamma", in->gamma_bnlh, false },
+                  { "scale", in->scale_bnlh, false }, { "initial_state", in->initial_state_bhpr, false },
+                  { "init_state", in->init_state_hpr, false });
+}

@@ -1,0 +1,233 @@
+/* cases_ssd.c - cases of the state space core: all families, groups, ranks, chunk lengths, packed rows, hard decays. */
+#include "tests/kernels/conformance.h"
+
+#include "kernels/ssd_args.h"
+
+kr_cases_fn kr_cases_ssd, kr_cases_ssd_bwd;
+
+typedef struct shape {
+    int64_t nb, ns, nm, nh, np, ng, nr, nl;
+    bool many_tasks;
+} shape;
+
+/* Vectors of 8 and 16, tiles of 6 and 12 rows by 16 and 32 columns, tasks of up to 6 heads. */
+static const shape shapes[] = {
+    { 0, 3, 1, 2, 3, 1, 2, 4, false },     { 2, 0, 1, 2, 3, 1, 2, 4, false },     { 1, 1, 1, 1, 1, 1, 1, 1, false },
+    { 2, 7, 1, 2, 3, 1, 5, 1, false },     { 1, 9, 2, 3, 8, 3, 16, 4, false },    { 2, 13, 1, 4, 17, 2, 9, 5, false },
+    { 1, 33, 3, 2, 5, 1, 7, 16, false },   { 2, 21, 1, 7, 16, 1, 15, 99, false }, { 1, 50, 5, 1, 33, 1, 4, 10, false },
+    { 1, 70, 1, 13, 4, 1, 33, 64, false }, { 3, 24, 4, 2, 32, 2, 32, 8, false },  { 1, 61, 7, 2, 6, 1, 3, 90, false },
+    { 2, 130, 1, 8, 40, 1, 24, 32, true }, { 3, 90, 2, 6, 33, 3, 17, 25, true },
+};
+enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
+
+/* What there is of the optional operands: bits of a case's number. */
+enum { SAME = 1, WEIGHT = 2, SKIP = 4, INITIAL = 8, PACKED = 16, COMBINATIONS = 32 };
+
+enum { GENTLE, NONE, STEEP, CLIFFS, DECAYS }; /* kinds of da */
+static const char *const decay_names[DECAYS] = { "gentle", "none", "steep", "cliffs" };
+
+enum { MOST_SEQUENCES = 16 };
+
+/* Whole rows; packed: two sequences in each row with an empty one and a token of none between them. */
+static int64_t cut_rows(kr_ssd_sequence *sequences, shape n, bool packed)
+{
+    int64_t nq = 0, middle = n.ns / 3;
+    for (int64_t b = 0; b < n.nb; b++) {
+        if (!packed || n.ns < 3) {
+            sequences[nq++] = (kr_ssd_sequence){ b, 0, n.ns };
+            continue;
+        }
+        sequences[nq++] = (kr_ssd_sequence){ b, 0, middle };
+        sequences[nq++] = (kr_ssd_sequence){ b, middle, middle };
+        sequences[nq++] = (kr_ssd_sequence){ b, middle + 1, n.ns };
+    }
+    return nq;
+}
+
+static void fill_decays(double *da, int64_t count, int kind)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (kind == NONE) da[i] = 0;
+        if (kind == STEEP) da[i] = kr_to_float(50 * da[i]);
+        if (kind == CLIFFS && kr_test_below(3) == 0) da[i] = -1e4;
+    }
+}
+
+static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
+{
+    snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s, decay %s",
+             (long long)n.nb, (long long)n.ns, (long long)n.nm, (long long)n.nh, (long long)n.np, (long long)n.ng,
+             (long long)n.nr, (long long)n.nl, with & SAME ? ", same" : "", with & WEIGHT ? ", w" : "",
+             with & SKIP ? ", d" : "", with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "",
+             decay_names[kind]);
+    return text;
+}
+
+/* How many sequences the first row has. */
+static int64_t of_first_row(const kr_ssd_sequence *sequences, int64_t nq)
+{
+    int64_t n = 0;
+    while (n < nq && sequences[n].row == 0) n++;
+    return n;
+}
+
+static void first_row(void *args)
+{
+    kr_ssd_args *a = args;
+    a->nq = of_first_row(a->sequences, a->nq);
+    if (a->nb > 0) a->nb = 1;
+}
+
+/* Scales are made of magnitudes in double, but decays stay decays. */
+static void keep_decays(void *args)
+{
+    const kr_ssd_args *a = args;
+    double *da = (double *)(uintptr_t)a->da;
+    for (int64_t i = 0; i < a->nb * a->ns * a->nh; i++) da[i] = -da[i];
+}
+
+static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
+{
+    kr_ssd_sequence sequences[MOST_SEQUENCES];
+    kr_ssd_args a = { .nb = n.nb, .ns = n.ns, .nm = n.nm, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr, .nl = n.nl };
+    a.nq = cut_rows(sequences, n, with & PACKED);
+    a.sequences = sequences;
+    kr_case c;
+    char text[160];
+    case_begin(&c, &a, sizeof a, "%s", case_text(text, sizeof text, n, with, kind));
+    const kr_shape maps = KR_SHAPE(n.nb, n.ns, n.nm, n.ng, n.nr), values = KR_SHAPE(n.nb, n.ns, n.nm, n.nh, n.np);
+    const kr_shape scalars = KR_SHAPE(n.nb, n.ns, n.nh), states = KR_SHAPE(a.nq, n.nh, n.np, n.nr);
+    case_input(&c, FIELD(kr_ssd_args, v), values, -2, 2);
+    case_input(&c, FIELD(kr_ssd_args, b), maps, -1, 1);
+    case_input(&c, FIELD(kr_ssd_args, c), maps, -1, 1);
+    fill_decays(case_input(&c, FIELD(kr_ssd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind);
+    if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_args, w), scalars, 0.1, 1);
+    if (with & SAME) case_input(&c, FIELD(kr_ssd_args, same), scalars, 0.1, 1);
+    if (with & SKIP) case_input(&c, FIELD(kr_ssd_args, d), KR_SHAPE(n.nh), -1, 1);
+    if (with & INITIAL) case_input(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
+    case_output(&c, FIELD(kr_ssd_args, y), values);
+    if (with & (INITIAL | PACKED)) case_output(&c, FIELD(kr_ssd_args, final), states);
+    c.terms = n.ns * n.nm + n.nr;
+    c.by_magnitudes = true;
+    c.for_scale = keep_decays;
+    c.many_tasks = n.many_tasks;
+    c.first_row = first_row;
+    case_done(sweep, &c);
+}
+
+void kr_cases_ssd(kr_sweep *sweep)
+{
+    for (int i = 0; i < NSHAPES; i++) {
+        /* all combinations come up in time */
+        for (int with = i % 3; with < COMBINATIONS; with += shapes[i].many_tasks ? 9 : 3) {
+            ssd_case(sweep, shapes[i], with, GENTLE);
+            ssd_case(sweep, shapes[i], with, 1 + with / 3 % (DECAYS - 1));
+        }
+    }
+}
+
+/* ---- gradients ---- */
+
+enum { GRADIENTS = 8 };
+static const struct gradient {
+    size_t field;
+    const char *name;
+    int input; /* the axes are those of: 0 v, 1 b, 2 da, 3 d, 4 a state */
+} gradients[GRADIENTS] = {
+    { FIELD(kr_ssd_bwd_args, g_v), 0 }, { FIELD(kr_ssd_bwd_args, g_b), 1 },
+    { FIELD(kr_ssd_bwd_args, g_c), 1 }, { FIELD(kr_ssd_bwd_args, g_da), 2 },
+    { FIELD(kr_ssd_bwd_args, g_w), 2 }, { FIELD(kr_ssd_bwd_args, g_same), 2 },
+    { FIELD(kr_ssd_bwd_args, g_d), 3 }, { FIELD(kr_ssd_bwd_args, g_initial), 4 },
+};
+
+static void first_row_bwd(void *args)
+{
+    kr_ssd_bwd_args *a = args;
+    a->nq = of_first_row(a->sequences, a->nq);
+    if (a->nb > 0) a->nb = 1;
+    a->g_d = NULL; /* a sum over all sequences */
+}
+
+static void *zeros(int64_t count)
+{
+    void *p = calloc((size_t)count + 1, sizeof(double));
+    if (!p) exit(2);
+    return p;
+}
+
+/* The scale of all elements of a gradient is the largest that the reference makes of magnitudes: differences of running
+ * sums keep the error of all their terms. */
+static void fill_scales(const kr_case *c)
+{
+    kr_ssd_bwd_args a = *(const kr_ssd_bwd_args *)c->args;
+    double *memory[KR_MAX_OPERANDS];
+    for (int k = 0; k < c->noperands; k++) {
+        const kr_operand *o = &c->operands[k];
+        const bool is_decay = o->field == offsetof(kr_ssd_bwd_args, da);
+        memory[k] = zeros(o->count);
+        for (int64_t i = 0; o->value && i < o->count; i++) memory[k][i] = is_decay ? o->value[i] : fabs(o->value[i]);
+        memcpy((char *)&a + o->field, &memory[k], sizeof memory[k]);
+    }
+    const kr_kernels *ref = kr_runnable_set(0);
+    a.exec.scratch = zeros((int64_t)(ref->ssd_bwd[KR_REAL_F64].scratch(&a) / sizeof(double)));
+    ref->ssd_bwd[KR_REAL_F64].run(&a);
+    free(a.exec.scratch);
+    for (int k = 0; k < c->noperands; k++) {
+        const kr_operand *o = &c->operands[k];
+        double largest = 1e-30; /* e^da below 1e-38 is taken for 0 */
+        for (int64_t i = 0; o->is_output && i < o->count; i++) largest = fmax(largest, fabs(memory[k][i]));
+        for (int64_t i = 0; o->is_output && i < o->count; i++) o->scale[i] = largest;
+        free(memory[k]);
+    }
+}
+
+/* without: bits of gradients that are not wanted. */
+static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned without)
+{
+    kr_ssd_sequence sequences[MOST_SEQUENCES];
+    kr_ssd_bwd_args a = {
+        .nb = n.nb, .ns = n.ns, .nm = n.nm, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr, .nl = n.nl
+    };
+    a.nq = cut_rows(sequences, n, with & PACKED);
+    a.sequences = sequences;
+    kr_case c;
+    char text[160];
+    case_begin(&c, &a, sizeof a, "%s, without %x", case_text(text, sizeof text, n, with, kind), without);
+    const kr_shape maps = KR_SHAPE(n.nb, n.ns, n.nm, n.ng, n.nr), values = KR_SHAPE(n.nb, n.ns, n.nm, n.nh, n.np);
+    const kr_shape scalars = KR_SHAPE(n.nb, n.ns, n.nh), states = KR_SHAPE(a.nq, n.nh, n.np, n.nr);
+    case_input(&c, FIELD(kr_ssd_bwd_args, v), values, -2, 2);
+    case_input(&c, FIELD(kr_ssd_bwd_args, b), maps, -1, 1);
+    case_input(&c, FIELD(kr_ssd_bwd_args, c), maps, -1, 1);
+    fill_decays(case_input(&c, FIELD(kr_ssd_bwd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind);
+    case_input(&c, FIELD(kr_ssd_bwd_args, g_y), values, -1, 1);
+    if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_bwd_args, w), scalars, 0.1, 1);
+    if (with & SAME) case_input(&c, FIELD(kr_ssd_bwd_args, same), scalars, 0.1, 1);
+    if (with & SKIP) case_input(&c, FIELD(kr_ssd_bwd_args, d), KR_SHAPE(n.nh), -1, 1);
+    if (with & INITIAL) case_input(&c, FIELD(kr_ssd_bwd_args, initial), states, -1, 1);
+    if (with & INITIAL) case_input(&c, FIELD(kr_ssd_bwd_args, g_final), states, -1, 1);
+    const kr_shape axes[] = { values, maps, scalars, KR_SHAPE(n.nh), states };
+    for (int i = 0; i < GRADIENTS; i++) {
+        if (without >> i & 1) continue;
+        case_output(&c, gradients[i].field, gradients[i].name, axes[gradients[i].input]);
+        case_scale(&c);
+    }
+    fill_scales(&c);
+    c.terms = n.ns * n.nm + n.nr + n.np + n.nh;
+    c.many_tasks = n.many_tasks;
+    c.first_row = first_row_bwd;
+    case_done(sweep, &c);
+}
+
+void kr_cases_ssd_bwd(kr_sweep *sweep)
+{
+    for (int i = 0; i < NSHAPES; i++) {
+        for (int with = i % 5; with < COMBINATIONS; with += shapes[i].many_tasks ? 13 : 5) {
+            ssd_bwd_case(sweep, shapes[i], with, GENTLE, 0);
+            ssd_bwd_case(sweep, shapes[i], with, 1 + with / 5 % (DECAYS - 1), 0);
+        }
+    }
+    for (int i = 0; i < GRADIENTS; i++) {
+        ssd_bwd_case(sweep, shapes[7], COMBINATIONS - 1, GENTLE, 1u << i);
+        ssd_bwd_case(sweep, shapes[9], i, GENTLE, 0xffu ^ 1u << i);
+    }
+}
