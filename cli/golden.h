@@ -50,6 +50,16 @@ void golden_out_angle(golden_run *run, const char *name, kr_tensor *y);
 
 const kr_json *golden_setting(const golden_run *run, const char *key); /* NULL: not given */
 
+/* Several sequences in one row; sequence i has tokens from[i] .. from[i + 1] - 1, at least one. */
+typedef struct golden_sequences {
+    int64_t count;
+    int64_t *from; /* [count + 1] */
+} golden_sequences;
+
+/* What the setting cu_seqlens says of a row of ntokens; false: the run is in trouble, and there is nothing to free. */
+bool golden_sequences_read(golden_run *run, int64_t ntokens, golden_sequences *s);
+void golden_sequences_free(golden_sequences *s);
+
 /* Runs every case of the file: f64 on the first of the contexts, f32 on each. Returns the exit status. */
 int golden_check(const char *path, int ncontexts, kr_ctx *const *contexts);
 
@@ -60,6 +70,7 @@ void golden_ssd_minimal(golden_run *run);
 void golden_ssd_combined(golden_run *run);
 void golden_mamba3_siso(golden_run *run);
 void golden_mamba3_siso_step(golden_run *run);
+void golden_mamba3_siso_varlen(golden_run *run);
 void golden_mamba3_mimo(golden_run *run);
 void golden_mamba3_mimo_step(golden_run *run);
 

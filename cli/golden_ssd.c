@@ -2,8 +2,8 @@
  *
  *   ssd_minimal   X [b s h p] (x dt), A [b s h] (log-decay), B, C [b s h r]
  *   ssd_combined  x [b s h p], dt [b s h], A [h], B, C [b s g r], D [h] or [h p], z [b s h p]
- *   state_update  state [b h p r], x [b h p], dt [b h] or [b h p], A [h] or [h p r], B, C [b g r], D [h] or [h p]; or
- *                 without heads: state [b i r], x, dt [b i], A [i r], B, C [b r], D [i]
+ *   state_update  state [b h p r], x [b h p], dt [b h] or [b h p], A [h] or [h p r], B, C [b g r], D, dt_bias [h] or
+ *                 [h p]; or without heads: state [b i r], x, dt [b i], A [i r], B, C [b r], D, dt_bias [i]
  */
 #include "cli/golden.h"
 
@@ -31,10 +31,19 @@ void golden_ssd_minimal(golden_run *run)
     golden_out(run, "final_state", out.final_state);
 }
 
-static kr_tensor *step_of(golden_run *run)
+/* x with axes of size 1 behind its own, up to `rank`. */
+static kr_tensor *widened(kr_tape *t, kr_tensor *x, int rank)
+{
+    kr_shape shape = kr_tensor_shape(x);
+    while (shape.rank < rank) shape.dims[shape.rank++] = 1;
+    return kr_reshape(t, x, shape);
+}
+
+/* `of_channels`: dt is [b h p], and its bias [h] or [h p]. */
+static kr_tensor *step_of(golden_run *run, bool of_channels)
 {
     kr_tensor *dt = golden_in(run, "dt"), *bias = golden_in_if(run, "dt_bias");
-    if (bias) dt = kr_add(run->tape, dt, bias);
+    if (bias) dt = kr_add(run->tape, dt, of_channels ? widened(run->tape, bias, 2) : bias);
     return kr_json_bool(golden_setting(run, "dt_softplus"), false) ? kr_softplus(run->tape, dt) : dt;
 }
 
@@ -55,7 +64,7 @@ void golden_ssd_combined(golden_run *run)
     kr_tensor *x_bshp = golden_in(run, "x"), *d = golden_in_if(run, "D");
     const bool d_of_head = d && kr_tensor_rank(d) == 1;
     const kr_mamba2_ssd_input in = { .x_bnlhp = x_bshp,
-                                     .dt_bnlh = step_of(run),
+                                     .dt_bnlh = step_of(run, false),
                                      .a_decay_h = golden_in(run, "A"),
                                      .b_bnlgr = golden_in(run, "B"),
                                      .c_bnlgr = golden_in(run, "C"),
@@ -77,22 +86,15 @@ static kr_tensor *for_heads(kr_tape *t, kr_tensor *b_bgr, int64_t nh)
     return kr_reshape(t, wide, KR_SHAPE(nb, nh, 1, nr));
 }
 
-/* x with axes of size 1 behind its own, up to `rank`. */
-static kr_tensor *widened(kr_tape *t, kr_tensor *x, int rank)
-{
-    kr_shape shape = kr_tensor_shape(x);
-    while (shape.rank < rank) shape.dims[shape.rank++] = 1;
-    return kr_reshape(t, x, shape);
-}
-
 /* The recurrence as it is written: state' = exp(dt A) state + dt x B;  y = sum_r state' C + D x. */
 static void update_by_ops(golden_run *run)
 {
     kr_tape *t = run->tape;
     kr_tensor *state = golden_in(run, "state"), *x = golden_in(run, "x"), *d = golden_in_if(run, "D");
-    kr_tensor *b = golden_in(run, "B"), *c = golden_in(run, "C"), *a = golden_in(run, "A"), *dt = step_of(run);
+    kr_tensor *b = golden_in(run, "B"), *c = golden_in(run, "C"), *a = golden_in(run, "A");
     const int rank = kr_tensor_rank(state);
     const bool has_heads = rank == 4;
+    kr_tensor *dt = step_of(run, has_heads && kr_tensor_rank(golden_in(run, "dt")) == 3);
     const int64_t nb = kr_tensor_dim(state, 0), nh = kr_tensor_dim(state, 1), nr = kr_tensor_dim(state, -1);
     b = has_heads ? for_heads(t, b, nh) : kr_reshape(t, b, KR_SHAPE(nb, 1, nr));
     c = has_heads ? for_heads(t, c, nh) : kr_reshape(t, c, KR_SHAPE(nb, 1, nr));
@@ -110,7 +112,7 @@ static void update_by_ops(golden_run *run)
 static void update_by_core(golden_run *run)
 {
     kr_tape *t = run->tape;
-    kr_tensor *x = golden_in(run, "x"), *state = golden_in(run, "state"), *dt = step_of(run);
+    kr_tensor *x = golden_in(run, "x"), *state = golden_in(run, "state"), *dt = step_of(run, false);
     kr_tensor *b = golden_in(run, "B"), *c = golden_in(run, "C");
     const int64_t nb = kr_tensor_dim(x, 0), nh = kr_tensor_dim(x, 1), ng = kr_tensor_dim(b, 1);
     const kr_mamba2_ssd_input in = { .x_bnlhp = kr_reshape(t, x, KR_SHAPE(nb, 1, nh, -1)),

@@ -1,6 +1,7 @@
-/* selective_scan.h - the scan of Mamba-1: a diagonal state space with its own step, input and output maps for each token.
+/* selective_scan.h - the scan of Mamba-1: a diagonal state space whose step, input and output maps change by token.
  *
- *   kr_selective_scan_input in = { .x_bsi = x_bsi, .dt_bsi = dt_bsi, .a_ir = a_ir, .b_bsgr = b_bsgr, .c_bsgr = c_bsgr };
+ *   kr_selective_scan_input in = { .x_bsi = x_bsi, .dt_bsi = dt_bsi, .a_ir = a_ir, .b_bsgr = b_bsgr,
+ *                                  .c_bsgr = c_bsgr };
  *   kr_scan_out part = kr_selective_scan(tape, &in);
  *   in.initial_state_bir = part.final_state;             // and on with the next tokens
  */

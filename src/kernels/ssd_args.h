@@ -44,7 +44,8 @@ typedef struct kr_ssd_bwd_args {
  *   H_t[r] = exp(dt_t A[i, r]) H_{t-1}[r] + dt_t B_t[e, r] x_t;   y_t = sum_r C_t[e, r] H_t[r] + D_i x_t
  *   with gate: y_t *= silu(z_t)
  *
- * x, dt, z, y [b s i], a [i r] (< 0), b, c [b s g r], d [i] or NULL, z NULL: no gate, initial, final [q i r]. */
+ * x, dt, z, y [b s i], a [i r] (< 0), b, c [b s g r], d [i] or NULL, z NULL: no gate, initial, final [q i r]. initial
+ * NULL is 0, final NULL is not wanted. Tokens of no sequence are not read and their y is not written. */
 typedef struct kr_scan_args {
     kr_exec exec;
     int64_t nb, ns, ni, ng, nr, nq;
@@ -53,6 +54,9 @@ typedef struct kr_scan_args {
     void *y, *final;
 } kr_scan_args;
 
+/* Gradients of the above; states are recomputed. g_final NULL is 0. Any of the results may be NULL when not wanted;
+ * tokens of no sequence get 0. All are written. Sums over channels (g_b, g_c) and over tokens (g_a, g_d) have a fixed
+ * order. */
 typedef struct kr_scan_bwd_args {
     kr_exec exec;
     int64_t nb, ns, ni, ng, nr, nq;

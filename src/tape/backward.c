@@ -68,6 +68,8 @@ static bool seed(kr_tape *tape, kr_tensor *y, kr_tensor *g)
         g = kr_new(tape, y->dtype, kr_tensor_shape(y));
         if (!g || !kr_assign_value(tape->ctx, g, 1.0)) return false;
     }
+    /* a gradient that the caller will not read need not be a copy of the caller's */
+    if (!y->grad && y->node && !y->retain_grad && !g->in_heap) return kr_grad_lend(tape, y, g);
     return kr_grad_deposit(tape, y, g);
 }
 

@@ -39,13 +39,13 @@ static kr_tensor *new_kept(kr_tape *tape, kr_dtype dtype, const kr_shape *shape)
     return kr_new(tape, dtype, *shape) ? keep_newest(tape) : NULL;
 }
 
-/* A reference of its own to g's data; a copy where g is not in the heap and might not last, and for what the caller
- * will read, which is row-major. */
+/* A reference of its own to g's data; a copy where the data lie outside the heap and might not last, and for what
+ * the caller will read, which is row-major. */
 static kr_tensor *keep(kr_tape *tape, const kr_tensor *x, const kr_tensor *g)
 {
     const kr_shape shape = kr_tensor_shape(g);
-    const bool is_read = !x->node || x->retain_grad;
-    if (g->in_heap && (!is_read || kr_tensor_is_row_major(g)))
+    const bool is_read = !x->node || x->retain_grad, is_safe = g->in_heap && (!g->base->borrows || g->base->lasts);
+    if (is_safe && (!is_read || (!g->base->borrows && kr_tensor_is_row_major(g))))
         return kr_view_of(tape, g, &shape, g->strides, 0) ? keep_newest(tape) : NULL;
     kr_tensor *copy = new_kept(tape, g->dtype, &shape);
     return copy && kr_assign(tape->ctx, copy, g) ? copy : NULL;
@@ -75,7 +75,7 @@ static kr_tensor *param_grad(kr_tensor *param, bool *fresh)
 
 static bool owned_alone(const kr_tensor *g)
 {
-    return g->base->refs == 1 && kr_tensor_is_row_major(g);
+    return g->base->refs == 1 && !g->base->borrows && kr_tensor_is_row_major(g);
 }
 
 static bool deposit_again(kr_tape *tape, kr_tensor *x, kr_tensor *g)
@@ -87,6 +87,14 @@ static bool deposit_again(kr_tape *tape, kr_tensor *x, kr_tensor *g)
     kr_release(tape, x->grad);
     x->grad = sum;
     return true;
+}
+
+bool kr_grad_lend(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
+{
+    const kr_shape shape = kr_tensor_shape(g);
+    x->grad = kr_view_of(tape, g, &shape, g->strides, 0) ? keep_newest(tape) : NULL;
+    if (x->grad) x->grad->lasts = true;
+    return x->grad != NULL;
 }
 
 bool kr_grad_deposit(kr_tape *tape, kr_tensor *x, kr_tensor *g)

@@ -150,6 +150,8 @@ kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, 
         y->base = x->base;
         y->refs = 0;
         x->base->refs++;
+    } else {
+        y->borrows = y->in_heap;
     }
     return y;
 }

@@ -59,6 +59,9 @@ bool kr_run_backward(kr_tape *tape, const kr_node *stop);
 /* Adds g to the gradient of x. */
 bool kr_grad_deposit(kr_tape *tape, kr_tensor *x, kr_tensor *g);
 
+/* Makes g, which outlasts the backward pass, the gradient of x, without a copy. */
+bool kr_grad_lend(kr_tape *tape, kr_tensor *x, const kr_tensor *g);
+
 /* x's gradient, contiguous and unshared, to write (*fresh) or add into. */
 kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh);
 

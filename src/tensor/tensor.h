@@ -22,6 +22,8 @@ struct kr_tensor {
     bool grad_is_zero; /* of a parameter: the gradient's memory holds zeros only */
     bool in_heap;      /* made during a backward pass */
     kr_tensor *base;   /* in_heap: the tensor whose block holds the data */
+    bool borrows;      /* in_heap, of a base: the data lie outside the heap and are not to be written */
+    bool lasts;        /* borrows, and the data outlast the backward pass */
     int refs;          /* in_heap, of a base: tensors that use its data */
     kr_tensor *next;   /* in_heap: list of the running rule's tensors */
 };

@@ -154,8 +154,8 @@ static double magnitude(const double *v, int64_t at)
     return v ? fabs(v[at]) : 0;
 }
 
-/* Of state r of channel i: what g_dt is measured by, |x G B| + |a A G H|, added to scale. Magnitudes of all inputs would
- * not do, since a is both a rate, which must decay, and a factor. */
+/* Of state r of channel i: what g_dt is measured by, |x G B| + |a A G H|, added to scale. Magnitudes of all inputs
+ * would not do, since a is both a rate, which must decay, and a factor. */
 static void scale_of_state(const kr_scan_bwd_args *s, const inputs *in, int64_t q, int64_t i, int64_t r, double *scale)
 {
     const kr_ssd_sequence tokens = s->sequences[q];

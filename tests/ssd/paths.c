@@ -159,7 +159,7 @@ results run_case(const ssd_case *c, const operands *o, kr_dtype dtype, kr_ssd_al
         if (o->values[i]) in[i] = kr_input(tape, constant(tape, dtype, o->values[i], o->shapes[i]));
     kr_tensor *starts = c->packed ? kr_from_data(tape, KR_I32, o->start_shape, o->seq_start) : NULL;
     kr_tensor *g[2] = { constant(tape, dtype, o->g_y, o->y_shape), constant(tape, dtype, o->g_final, o->final_shape) };
-    const size_t before = kr_tape_bytes(tape);
+    const size_t before = kr_ctx_memory(ctx).live_bytes;
     const kr_ssd_out out = run_family(tape, c, in, starts, (kr_ssd_path){ algorithm, c->cut ? 0 : c->nl });
     if (CHECK_OK(ctx)) {
         kr_backward_from(tape, 2, (kr_tensor *[]){ out.y, out.final_state }, g);
@@ -168,7 +168,7 @@ results run_case(const ssd_case *c, const operands *o, kr_dtype dtype, kr_ssd_al
     store(&r, 0, out.y);
     store(&r, 1, out.final_state);
     for (int i = 0; i < MAX_OPERANDS; i++) store(&r, i + 2, kr_grad(in[i]));
-    if (peak) *peak = kr_tape_peak_bytes(tape) - before;
+    if (peak) *peak = kr_ctx_memory(ctx).peak_bytes - before;
     kr_tape_destroy(tape);
     kr_ctx_destroy(ctx);
     return r;

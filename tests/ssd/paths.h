@@ -39,7 +39,8 @@ extern const char *const result_names[MAX_RESULTS];
 operands make_operands(const ssd_case *c);
 void free_operands(operands *o);
 
-/* Runs forward and backward on a context of its own; peak, if given, gets the tape's peak bytes. */
+/* Runs forward and backward on a context of its own; peak, if given, gets the most bytes that this took beyond the
+ * operands, by the allocator's count: outputs, gradients, what is kept in between, scratch. */
 results run_case(const ssd_case *c, const operands *o, kr_dtype dtype, kr_ssd_algorithm algorithm, const char *isa,
                  int threads, size_t *peak);
 void free_results(results *r);

@@ -1,5 +1,5 @@
-/* test_selective_scan.c - Mamba-1's scan: the formula, its gradients by difference quotients, and what must hold whatever
- * the numbers: split = whole, packed = separate, the same bits for any number of threads; and what is refused.
+/* test_selective_scan.c - Mamba-1's scan: the formula, its gradients by difference quotients, what must hold whatever
+ * the numbers (split = whole, packed = separate, the same bits for any number of threads), and what is refused.
  */
 #include "tests/harness.h"
 

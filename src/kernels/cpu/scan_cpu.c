@@ -9,7 +9,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/scan_block.h"
 
-enum { AHEAD = 4 }; /* tokens */
+enum { AHEAD = 4 }; /* tokens, of prefetches */
 
 /* State r of a vector of channels takes a step; y += C H. */
 KR_INLINE vf step(float *h, const float *a, vf dt, vf dtx, float b, float c, vf y)
@@ -36,7 +36,7 @@ KR_INLINE vf step_all(float *h, const float *a, vf dt, vf dtx, const float *b, c
     return vf_add(vf_add(y0, y1), vf_add(y2, y3));
 }
 
-/* n <= VF channels at column `lane` of the block, one token. at: of x, dt, z, y. */
+/* n <= VF channels from i on take in one token; h and a are at their column, x, dt, z, y at element `at`. */
 KR_INLINE void token(const kr_scan_args *s, float *h, const float *a, int64_t at, int64_t i, int64_t maps, int64_t n)
 {
     vf x = scan_load((const float *)s->x + at, n), dt = scan_load((const float *)s->dt + at, n);
