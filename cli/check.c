@@ -2,9 +2,9 @@
  *
  *   y_bsw = softmax(W2 silu(conv(silu(W1 rms_norm(x_bsd) + b1))) + b2);   loss = sum(y * target)
  *
- * Three claims are tried on that program and its gradients: in f64 they agree with central differences; every instruction
- * set agrees in f32 with the reference kernels; and one thread gives the same bits as many. With --ops the cases of a
- * file are computed instead, and compared with its results (golden.h).
+ * Three claims are tried on that program and its gradients: in f64 they agree with central differences; every
+ * instruction set agrees in f32 with the reference kernels; and one thread gives the same bits as many. With --ops the
+ * cases of a file are computed instead, and compared with its results (golden.h).
  */
 #include "cli/commands.h"
 #include "cli/golden.h"
@@ -39,7 +39,8 @@ typedef struct sizes {
     int64_t nb, ns, nd, ni, nk, nw;
 } sizes;
 
-/* Gradients: few elements, two runs for each. Kernels: no size is a multiple of a vector. Threads: enough to share out. */
+/* Gradients: few elements, two runs for each. Kernels: no size is a multiple of a vector. Threads: enough to share out.
+ * */
 static const sizes gradient_sizes = { 2, 5, 6, 9, 4, 7 };
 static const sizes kernel_sizes = { 3, 37, 83, 157, 4, 101 };
 static const sizes thread_sizes = { 4, 128, 192, 384, 4, 256 };
@@ -210,7 +211,8 @@ static void report(tally *t, bool ok, const char *what, const char *text)
     printf("%s  %-36s %s\n", ok ? "ok  " : "FAIL", what, text);
 }
 
-/* (loss(x + step) - loss(x - step)) / (2 step) for every element of every operand, where the gradients stand in n->a. */
+/* (loss(x + step) - loss(x - step)) / (2 step) for every element of every operand, where the gradients stand in n->a.
+ * */
 static bool central_differences(const setup *s, trial *n, double *g)
 {
     const double step = 1e-5; /* truncation of the order of step^2, rounding of 1e-16 / step: both near 1e-10 */

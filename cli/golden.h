@@ -1,7 +1,8 @@
-/* golden.h - cases of an operation with known results, out of a safetensors file (tests/golden/README.md has the layout).
+/* golden.h - cases of an operation with known results, out of a safetensors file (tests/golden/README.md has the
+ * layout).
  *
- * A kind of case is one row of golden_kinds: how its inputs become its outputs, written with the public ops, in one way or
- * several that must all agree with the file. golden.c does the rest: leaves, gradients, comparison, report.
+ * A kind of case is one row of golden_kinds: how its inputs become its outputs, written with the public ops, in one way
+ * or several that must all agree with the file. golden.c does the rest: leaves, gradients, comparison, report.
  */
 #ifndef KR_CLI_GOLDEN_H
 #define KR_CLI_GOLDEN_H

@@ -6,8 +6,9 @@
  *   Angles     [b s h a]                  theta_t = theta_{t-1} + DT_t pi tanh(Angles_t)
  *   D [h], norm_weight [h p]
  *
- * A pass computes some tokens from what the tokens before left behind; a whole sequence is one pass, a step is one each.
- * Where a row holds q sequences, [q ..] states stand for [b ..] ones: one pass computes all, or each has one of its own.
+ * A pass computes some tokens from what the tokens before left behind; a whole sequence is one pass, a step is one
+ * each. Where a row holds q sequences, states are [q ..] in place of [b ..]; one pass computes all, or each has its
+ * own.
  */
 #include "cli/golden.h"
 

@@ -1,4 +1,5 @@
-/* golden_norm.c - rmsnorm_gated: x, z [b s i], weight [i]; settings eps, group_size (null: all of i), norm_before_gate. */
+/* golden_norm.c - rmsnorm_gated: x, z [b s i], weight [i]; settings eps, group_size (null: all of i), norm_before_gate.
+ * */
 #include "cli/golden.h"
 
 void golden_rmsnorm_gated(golden_run *run)

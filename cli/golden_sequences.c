@@ -1,4 +1,4 @@
-/* golden_sequences.c - where the sequences of a case begin that holds several in one row: its setting cu_seqlens, a list
+/* golden_sequences.c - where sequences begin in a case that holds several in one row: its setting cu_seqlens, a list
  * [0, end of the first, end of the second, ..] that ends with the number of tokens.
  */
 #include "cli/golden.h"
@@ -32,7 +32,7 @@ bool golden_sequences_read(golden_run *run, int64_t ntokens, golden_sequences *s
     const kr_json *list = golden_setting(run, "cu_seqlens");
     *s = (golden_sequences){ .count = kr_json_length(list) - 1 };
     if (kr_json_kind_of(list) != KR_JSON_ARRAY || s->count < 1)
-        return refuse(run, "must be a list of integers, as many as there are sequences and", 1);
+        return refuse(run, "must be a list of integers, at least", 2);
     s->from = calloc((size_t)s->count + 1, sizeof *s->from);
     if (!s->from) return refuse(run, "no memory for sequences:", s->count);
     if (read_ends(run, list, ntokens, s)) return true;
