@@ -9,7 +9,7 @@
 #include "kernels/cpu/gemm_pack.h"
 
 /* Columns of a block: its part of B (times GEMM_KC) stays in the second-level cache of processors of that set. */
-#if GV == 16
+#if defined(__AVX512F__)
 #define GEMM_BLOCK_COLUMNS 512
 #else
 #define GEMM_BLOCK_COLUMNS 384

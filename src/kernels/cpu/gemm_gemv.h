@@ -25,13 +25,13 @@ typedef struct gemm_strand {
 } gemm_strand;
 
 /* Scratch of a worker in floats: A, and the sums of all chains of GEMM_GEMV_COLUMNS columns. */
-GEMM_INLINE int64_t gemm_gemv_scratch(const gemm_problem *g)
+KR_INLINE int64_t gemm_gemv_scratch(const gemm_problem *g)
 {
     return gemm_ceil_div(g->nk, GEMM_KC) * g->nm * (GEMM_KC + GEMM_GEMV_COLUMNS);
 }
 
 /* sum[m] += A[m, k] B[k, 0..7] for four steps of k: x [m][GEMM_KC] and b at the first step. */
-GEMM_INLINE void gemm_gemv_step_4(const float *x, const float *b, int64_t b_n, g8 sum[GEMM_GEMV_ROWS], const int nm)
+KR_INLINE void gemm_gemv_step_4(const float *x, const float *b, int64_t b_n, g8 sum[GEMM_GEMV_ROWS], const int nm)
 {
     g8 t[4];
     g8_transpose_4(b, b_n, t);
@@ -45,8 +45,8 @@ GEMM_INLINE void gemm_gemv_step_4(const float *x, const float *b, int64_t b_n, g
 }
 
 /* The last steps of a strand, fewer than sixteen. */
-GEMM_INLINE void gemm_gemv_tail(const float *x, const float *b, int64_t b_n, int64_t nk, g8 sum[GEMM_GEMV_ROWS],
-                                const int nm)
+KR_INLINE void gemm_gemv_tail(const float *x, const float *b, int64_t b_n, int64_t nk, g8 sum[GEMM_GEMV_ROWS],
+                              const int nm)
 {
     for (; nk >= 4; nk -= 4, x += 4, b += 4) {
         gemm_gemv_step_4(x, b, b_n, sum, nm);
@@ -64,7 +64,7 @@ GEMM_INLINE void gemm_gemv_tail(const float *x, const float *b, int64_t b_n, int
 }
 
 /* Four strands of nk steps each. nm is a constant wherever this is inlined. */
-GEMM_INLINE void gemm_gemv_strands(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk, const int nm)
+KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk, const int nm)
 {
     g8 sum[4][GEMM_GEMV_ROWS];
     const float *b[4], *x[4];
@@ -199,8 +199,8 @@ static void gemm_gemv_pack(const gemm_problem *g, float *x)
         for (int64_t m = 0; m < g->nm; m++, x += GEMM_KC) {
             const float *a = g->a + m * g->a_m + k0 * g->a_k;
             int64_t k = 0;
-            for (; g->a_k == 1 && k + GV <= nk; k += GV) {
-                gv_store(x + k, gv_load(a + k));
+            for (; g->a_k == 1 && k + VF <= nk; k += VF) {
+                vf_store(x + k, vf_load(a + k));
             }
             for (; k < nk; k++) {
                 x[k] = a[k * g->a_k];

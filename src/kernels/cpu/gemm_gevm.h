@@ -12,33 +12,33 @@
 #define GEMM_GEVM_LEAST 256   /* in a task: memory likes long runs */
 
 /* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; fetches the next eight if wanted (a constant). */
-GEMM_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const float *b, int64_t b_k, int64_t nn, float *sum,
-                             const bool fetch)
+KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const float *b, int64_t b_k, int64_t nn, float *sum,
+                           const bool fetch)
 {
-    gv x[8];
+    vf x[8];
     GEMM_UNROLL
     for (int q = 0; q < 8; q++) {
-        x[q] = gv_all(a[q * a_k]);
+        x[q] = vf_set1(a[q * a_k]);
     }
     int64_t n = 0;
-    for (; n + GV <= nn; n += GV) {
-        gv y = gv_load(sum + n);
+    for (; n + VF <= nn; n += VF) {
+        vf y = vf_load(sum + n);
         GEMM_UNROLL
         for (int q = 0; q < 8; q++) {
             if (fetch && n % 16 == 0) {
                 gemm_prefetch(b + n, (8 + q) * b_k);
             }
-            y = gv_fma(x[q], gv_load(b + q * b_k + n), y);
+            y = vf_fma(x[q], vf_load(b + q * b_k + n), y);
         }
-        gv_store(sum + n, y);
+        vf_store(sum + n, y);
     }
     if (n < nn) {
-        gv y = gv_load_some(sum + n, nn - n);
+        vf y = vf_load_n(sum + n, nn - n);
         GEMM_UNROLL
         for (int q = 0; q < 8; q++) {
-            y = gv_fma(x[q], gv_load_some(b + q * b_k + n, nn - n), y);
+            y = vf_fma(x[q], vf_load_n(b + q * b_k + n, nn - n), y);
         }
-        gv_store_some(sum + n, y, nn - n);
+        vf_store_n(sum + n, nn - n, y);
     }
 }
 
@@ -61,10 +61,10 @@ static void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, int64
     }
     for (; k < k1; k++) {
         for (int64_t m = 0; m < g->nm; m++) {
-            const gv x = gv_all(g->a[m * g->a_m + k * g->a_k]);
-            for (int64_t n = 0; n < nn; n += GV) {
-                const gv y = gv_load_some(g->b + k * g->b_k + n0 + n, nn - n);
-                gv_store_some(sum[m] + n, gv_fma(x, y, gv_load_some(sum[m] + n, nn - n)), nn - n);
+            const vf x = vf_set1(g->a[m * g->a_m + k * g->a_k]);
+            for (int64_t n = 0; n < nn; n += VF) {
+                const vf y = vf_load_n(g->b + k * g->b_k + n0 + n, nn - n);
+                vf_store_n(sum[m] + n, nn - n, vf_fma(x, y, vf_load_n(sum[m] + n, nn - n)));
             }
         }
     }

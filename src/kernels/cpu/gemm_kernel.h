@@ -21,13 +21,13 @@
 #define GEMM_KC 256
 
 /* A tile fills the register file: 24 accumulators of 32, or 12 of 16, which hides the latency of two FMA units. */
-#if GV == 16
+#if defined(__AVX512F__)
 #define GEMM_MR 12
 #else
 #define GEMM_MR 6
 #endif
 #define GEMM_NV 2
-#define GEMM_NR (GEMM_NV * GV)
+#define GEMM_NR (GEMM_NV * VF)
 
 /* Where a tile goes. base = (C if add_c) + (bias if not NULL). */
 typedef struct gemm_out {
@@ -61,33 +61,33 @@ static void gemm_tile_write(const gemm_tile *t, int64_t nm, const float *sum)
 {
     for (int64_t m = 0; m < nm; m++) {
         float *c = t->out.c + m * t->out.c_m;
-        for (int64_t n = 0; n < t->nn; n += GV) {
+        for (int64_t n = 0; n < t->nn; n += VF) {
             const int64_t some = t->nn - n;
-            gv y = gv_load(sum + m * GEMM_NR + n);
+            vf y = vf_load(sum + m * GEMM_NR + n);
             if (t->out.add_c || t->out.bias != NULL) {
-                gv base = t->out.add_c ? gv_load_some(c + n, some) : gv_load_some(t->out.bias + n, some);
+                vf base = t->out.add_c ? vf_load_n(c + n, some) : vf_load_n(t->out.bias + n, some);
                 if (t->out.add_c && t->out.bias != NULL) {
-                    base = gv_add(base, gv_load_some(t->out.bias + n, some));
+                    base = vf_add(base, vf_load_n(t->out.bias + n, some));
                 }
-                y = gv_add(base, y);
+                y = vf_add(base, y);
             }
-            gv_store_some(c + n, y, some);
+            vf_store_n(c + n, some, y);
         }
     }
 }
 
 /* nm and nv are constants wherever this is inlined. */
-GEMM_INLINE void gemm_tile_body(const gemm_tile *t, const int nm, const int nv)
+KR_INLINE void gemm_tile_body(const gemm_tile *t, const int nm, const int nv)
 {
-    gv sum[GEMM_MR][GEMM_NV];
+    vf sum[GEMM_MR][GEMM_NV];
     GEMM_UNROLL
     for (int m = 0; m < nm; m++) {
         const float *c = t->out.c + m * t->out.c_m;
         _mm_prefetch((const char *)c, _MM_HINT_T0);
-        _mm_prefetch((const char *)(c + (nv * GV - 1)), _MM_HINT_T0);
+        _mm_prefetch((const char *)(c + (nv * VF - 1)), _MM_HINT_T0);
         GEMM_UNROLL
         for (int v = 0; v < nv; v++) {
-            sum[m][v] = gv_zero();
+            sum[m][v] = vf_zero();
         }
     }
     const int64_t a_m = t->a_m, a_k = t->a_k, b_k = t->b_k;
@@ -99,17 +99,17 @@ GEMM_INLINE void gemm_tile_body(const gemm_tile *t, const int nm, const int nv)
         a[q] = t->a + 3 * q * a_m;
     }
     for (int64_t k = 0; k < t->nk; k++) {
-        gv row[GEMM_NV];
+        vf row[GEMM_NV];
         GEMM_UNROLL
         for (int v = 0; v < nv; v++) {
-            row[v] = gv_load(b + v * GV);
+            row[v] = vf_load(b + v * VF);
         }
         GEMM_UNROLL
         for (int m = 0; m < nm; m++) {
-            const gv x = gv_all(a[m / 3][(m % 3) * a_m]);
+            const vf x = vf_set1(a[m / 3][(m % 3) * a_m]);
             GEMM_UNROLL
             for (int v = 0; v < nv; v++) {
-                sum[m][v] = gv_fma(x, row[v], sum[m][v]);
+                sum[m][v] = vf_fma(x, row[v], sum[m][v]);
             }
         }
         b += b_k;
@@ -118,7 +118,7 @@ GEMM_INLINE void gemm_tile_body(const gemm_tile *t, const int nm, const int nv)
             a[q] += a_k;
         }
     }
-    const bool plain = t->nn == nv * GV && t->out.bias == NULL;
+    const bool plain = t->nn == nv * VF && t->out.bias == NULL;
     const bool add_c = t->out.add_c;
     float spill[GEMM_MR * GEMM_NR];
     float *y = plain ? t->out.c : spill;
@@ -128,9 +128,9 @@ GEMM_INLINE void gemm_tile_body(const gemm_tile *t, const int nm, const int nv)
         GEMM_UNROLL
         for (int v = 0; v < nv; v++) {
             if (plain && add_c) {
-                sum[m][v] = gv_add(gv_load(y + m * y_m + v * GV), sum[m][v]);
+                sum[m][v] = vf_add(vf_load(y + m * y_m + v * VF), sum[m][v]);
             }
-            gv_store(y + m * y_m + v * GV, sum[m][v]);
+            vf_store(y + m * y_m + v * VF, sum[m][v]);
         }
     }
     if (!plain) {
@@ -176,7 +176,7 @@ static gemm_tile_fn *gemm_tile_for(int64_t nm, int64_t nn)
 #endif
     };
 #undef GEMM_TILE
-    return table[nm - 1][nn > GV];
+    return table[nm - 1][nn > VF];
 }
 
 #endif

@@ -13,21 +13,21 @@
 #define GEMM_A_ROW (GEMM_KC + 16)
 #define GEMM_A_TILE (GEMM_MR * GEMM_A_ROW)
 
-GEMM_INLINE int64_t gemm_min(int64_t a, int64_t b)
+KR_INLINE int64_t gemm_min(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
-GEMM_INLINE int64_t gemm_max(int64_t a, int64_t b)
+KR_INLINE int64_t gemm_max(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
-GEMM_INLINE int64_t gemm_ceil_div(int64_t a, int64_t b)
+KR_INLINE int64_t gemm_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
 
 /* Where part i of n begins when `whole` is cut evenly. */
-GEMM_INLINE int64_t gemm_part(int64_t whole, int64_t i, int64_t n)
+KR_INLINE int64_t gemm_part(int64_t whole, int64_t i, int64_t n)
 {
     return whole * i / n;
 }
@@ -82,7 +82,7 @@ static void gemm_pack_b(const float *b, int64_t b_k, int64_t b_n, int64_t nk, in
             if (nn == GEMM_NR) {
                 GEMM_UNROLL
                 for (int v = 0; v < GEMM_NV; v++) {
-                    gv_store(y + k * GEMM_NR + v * GV, gv_load(row + v * GV));
+                    vf_store(y + k * GEMM_NR + v * VF, vf_load(row + v * VF));
                 }
             } else {
                 for (int64_t n = 0; n < nn; n++) {
@@ -113,7 +113,7 @@ static void gemm_pack_a(const float *a, int64_t a_m, int64_t a_k, int64_t nm, in
     if (a_m == 1) {
         /* Whole vectors are stored; what spills into the next step is overwritten by it. */
         for (int64_t k = 0; k < nk; k++) {
-            gv_store(y + k * GEMM_MR, gv_load_some(a + k * a_k, nm));
+            vf_store(y + k * GEMM_MR, vf_load_n(a + k * a_k, nm));
         }
         return;
     }
@@ -122,8 +122,8 @@ static void gemm_pack_a(const float *a, int64_t a_m, int64_t a_k, int64_t nm, in
         float *to = y + m * GEMM_A_ROW;
         int64_t k = 0;
         if (a_k == 1) {
-            for (; k + GV <= nk; k += GV) {
-                gv_store(to + k, gv_load(row + k));
+            for (; k + VF <= nk; k += VF) {
+                vf_store(to + k, vf_load(row + k));
             }
         }
         for (; k < nk; k++) {

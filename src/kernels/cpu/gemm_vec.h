@@ -1,15 +1,15 @@
-/* gemm_vec.h - the few vector operations of the matrix product, for either instruction set.
+/* gemm_vec.h - what the matrix product needs beside vec.h: vectors of eight in either set, prefetches, unrolling.
  *
- * gv holds GV floats, the native width. g8 is always eight floats: transposes of 8 rows run in half-width vectors
- * in both sets, because their shuffles stay inside 128-bit lanes and issue twice a cycle.
+ * g8 is always eight floats: transposes of 8 rows run in half-width vectors in both sets, because their shuffles stay
+ * inside 128-bit lanes and issue twice a cycle.
  */
 #ifndef KR_KERNELS_CPU_GEMM_VEC_H
 #define KR_KERNELS_CPU_GEMM_VEC_H
 
+#include "kernels/cpu/vec.h"
+
 #include <immintrin.h>
 #include <stdint.h>
-
-#define GEMM_INLINE static inline __attribute__((always_inline))
 
 /* The loops over a tile's rows and columns must vanish, so that accumulators live in registers. */
 #if defined(__clang__)
@@ -20,137 +20,46 @@
 
 typedef __m256 g8;
 
-GEMM_INLINE g8 g8_zero(void)
+KR_INLINE g8 g8_zero(void)
 {
     return _mm256_setzero_ps();
 }
-GEMM_INLINE g8 g8_all(float x)
+KR_INLINE g8 g8_all(float x)
 {
     return _mm256_set1_ps(x);
 }
-GEMM_INLINE g8 g8_load(const float *p)
+KR_INLINE g8 g8_load(const float *p)
 {
     return _mm256_loadu_ps(p);
 }
-GEMM_INLINE void g8_store(float *p, g8 x)
+KR_INLINE void g8_store(float *p, g8 x)
 {
     _mm256_storeu_ps(p, x);
 }
-GEMM_INLINE g8 g8_add(g8 a, g8 b)
+KR_INLINE g8 g8_add(g8 a, g8 b)
 {
     return _mm256_add_ps(a, b);
 }
-GEMM_INLINE g8 g8_fma(g8 a, g8 b, g8 c)
+KR_INLINE g8 g8_fma(g8 a, g8 b, g8 c)
 {
     return _mm256_fmadd_ps(a, b, c);
 }
-
-#if defined(__AVX512F__)
-
-typedef __m512 gv;
-#define GV 16
-
-GEMM_INLINE gv gv_zero(void)
-{
-    return _mm512_setzero_ps();
-}
-GEMM_INLINE gv gv_all(float x)
-{
-    return _mm512_set1_ps(x);
-}
-GEMM_INLINE gv gv_load(const float *p)
-{
-    return _mm512_loadu_ps(p);
-}
-GEMM_INLINE void gv_store(float *p, gv x)
-{
-    _mm512_storeu_ps(p, x);
-}
-GEMM_INLINE gv gv_add(gv a, gv b)
-{
-    return _mm512_add_ps(a, b);
-}
-GEMM_INLINE gv gv_fma(gv a, gv b, gv c)
-{
-    return _mm512_fmadd_ps(a, b, c);
-}
-
-/* The first n of GV elements, 0 <= n; the others are read as 0 and not written. */
-GEMM_INLINE gv gv_load_some(const float *p, int64_t n)
-{
-    return _mm512_maskz_loadu_ps((__mmask16)(n >= GV ? 0xffffu : (1u << n) - 1u), p);
-}
-
-GEMM_INLINE void gv_store_some(float *p, gv x, int64_t n)
-{
-    _mm512_mask_storeu_ps(p, (__mmask16)(n >= GV ? 0xffffu : (1u << n) - 1u), x);
-}
-
-#elif defined(__AVX2__)
-
-typedef __m256 gv;
-#define GV 8
-
-GEMM_INLINE gv gv_zero(void)
-{
-    return _mm256_setzero_ps();
-}
-GEMM_INLINE gv gv_all(float x)
-{
-    return _mm256_set1_ps(x);
-}
-GEMM_INLINE gv gv_load(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-GEMM_INLINE void gv_store(float *p, gv x)
-{
-    _mm256_storeu_ps(p, x);
-}
-GEMM_INLINE gv gv_add(gv a, gv b)
-{
-    return _mm256_add_ps(a, b);
-}
-GEMM_INLINE gv gv_fma(gv a, gv b, gv c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-
-GEMM_INLINE __m256i gv_first(int64_t n)
-{
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n >= GV ? GV : (int)n), lane);
-}
-
-/* The first n of GV elements, 0 <= n; the others are read as 0 and not written. */
-GEMM_INLINE gv gv_load_some(const float *p, int64_t n)
-{
-    return _mm256_maskload_ps(p, gv_first(n));
-}
-GEMM_INLINE void gv_store_some(float *p, gv x, int64_t n)
-{
-    _mm256_maskstore_ps(p, gv_first(n), x);
-}
-
-#else
-#error "the matrix product needs AVX2 or AVX-512"
-#endif
 
 /* p + offset for a prefetch: it may lie outside of the operand. */
-GEMM_INLINE const float *gemm_offset(const float *p, int64_t offset)
+KR_INLINE const float *gemm_offset(const float *p, int64_t offset)
 {
     return (const float *)((uintptr_t)p + (uintptr_t)(offset * (int64_t)sizeof(float)));
 }
 
 /* Fetches the line of p[offset] into the second-level cache. */
-GEMM_INLINE void gemm_prefetch(const float *p, int64_t offset)
+KR_INLINE void gemm_prefetch(const float *p, int64_t offset)
 {
     _mm_prefetch((const char *)gemm_offset(p, offset), _MM_HINT_T1);
 }
 
 /* Hides where p comes from: the compiler then forms the addresses of rows by adding strides to p, as an x86 load can,
  * instead of keeping a pointer for each row and running out of registers. */
-GEMM_INLINE const float *gemm_opaque(const float *p)
+KR_INLINE const float *gemm_opaque(const float *p)
 {
     __asm__("" : "+r"(p));
     return p;
@@ -158,7 +67,7 @@ GEMM_INLINE const float *gemm_opaque(const float *p)
 
 /* Four columns of eight rows that are `stride` apart: t[q] = x[0..7][q]. Rows r and r + 4 meet in one vector by a load
  * with insertion, so that what is left are 4x4 transposes within lanes. */
-GEMM_INLINE void g8_transpose_4(const float *x, int64_t stride, g8 t[4])
+KR_INLINE void g8_transpose_4(const float *x, int64_t stride, g8 t[4])
 {
     const float *x4 = gemm_opaque(x + 4 * stride);
     g8 pair[4];

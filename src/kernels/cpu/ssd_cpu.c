@@ -167,7 +167,7 @@ static void pass_state(const forward *f, const ssd_chunk *c, const workspace *w,
         ssd_copy_rows(h + d->nr * GEMM_NR, GEMM_NR, decays->stays, c->nf, GEMM_NR, w->kept + i * c->nf * GEMM_NR,
                       GEMM_NR);
     }
-    ssd_multiply(d->nr, ssd_round_up(d->np, GV), c->nf, ssd_rows(w->b_t, d->f_line),
+    ssd_multiply(d->nr, ssd_round_up(d->np, VF), c->nf, ssd_rows(w->b_t, d->f_line),
                  ssd_panels(w->kept, c->nf * GEMM_NR), (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
 }
 

@@ -4,7 +4,7 @@
  *
  * A has any strides. B and C have adjacent columns inside a panel of GEMM_NR columns; panels lie as their strides say:
  * GEMM_NR apart in a plain matrix, or one after the other, each [row][GEMM_NR]. B is read in whole vectors, so its
- * rows go on to the next multiple of GV. Rows are cut evenly into tiles, as ssd_tiles and ssd_tile_begin say.
+ * rows go on to the next multiple of VF. Rows are cut evenly into tiles, as ssd_tiles and ssd_tile_begin say.
  */
 #ifndef KR_KERNELS_CPU_SSD_GEMM_H
 #define KR_KERNELS_CPU_SSD_GEMM_H
