@@ -1,7 +1,5 @@
 /* cases_scan.c - cases of Mamba-1's selective scan and its gradients: groups, gates, packed rows, hard decays. */
-#include "tests/kernels/conformance.h"
-
-#include "kernels/ssd_args.h"
+#include "tests/kernels/packing.h"
 
 kr_cases_fn kr_cases_scan, kr_cases_scan_bwd;
 
@@ -24,50 +22,12 @@ enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 /* What there is of the optional operands: bits of a case's number. */
 enum { SKIP = 1, GATE = 2, INITIAL = 4, PACKED = 8, COMBINATIONS = 16 };
 
-enum { GENTLE, NONE, STEEP, CLIFFS, DECAYS }; /* kinds of dt a */
-static const char *const decay_names[DECAYS] = { "gentle", "none", "steep", "cliffs" };
-
-enum { MOST_SEQUENCES = 16 };
-
-/* Whole rows; packed: two sequences in each row with an empty one and a token of none between them. */
-static int64_t cut_rows(kr_ssd_sequence *sequences, shape n, bool packed)
-{
-    int64_t nq = 0, middle = n.ns / 3;
-    for (int64_t b = 0; b < n.nb; b++) {
-        if (!packed || n.ns < 3) {
-            sequences[nq++] = (kr_ssd_sequence){ b, 0, n.ns };
-            continue;
-        }
-        sequences[nq++] = (kr_ssd_sequence){ b, 0, middle };
-        sequences[nq++] = (kr_ssd_sequence){ b, middle, middle };
-        sequences[nq++] = (kr_ssd_sequence){ b, middle + 1, n.ns };
-    }
-    return nq;
-}
-
-static void fill_rates(double *a, int64_t count, int kind)
-{
-    for (int64_t j = 0; j < count; j++) {
-        if (kind == NONE) a[j] = 0;
-        if (kind == STEEP) a[j] = kr_to_float(40 * a[j]);
-        if (kind == CLIFFS && kr_test_below(3) == 0) a[j] = -1e5;
-    }
-}
-
 static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
 {
     snprintf(text, bytes, "b %lld s %lld i %lld g %lld r %lld%s%s%s%s, decay %s", (long long)n.nb, (long long)n.ns,
              (long long)n.ni, (long long)n.ng, (long long)n.nr, with & SKIP ? ", d" : "", with & GATE ? ", z" : "",
              with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "", decay_names[kind]);
     return text;
-}
-
-/* How many sequences the first row has. */
-static int64_t of_first_row(const kr_ssd_sequence *sequences, int64_t nq)
-{
-    int64_t n = 0;
-    while (n < nq && sequences[n].row == 0) n++;
-    return n;
 }
 
 static void first_row(void *args)
@@ -94,7 +54,7 @@ static void scan_case(kr_sweep *sweep, shape n, int with, int kind)
 {
     kr_ssd_sequence sequences[MOST_SEQUENCES];
     kr_scan_args a = { .nb = n.nb, .ns = n.ns, .ni = n.ni, .ng = n.ng, .nr = n.nr, .sequences = sequences };
-    a.nq = cut_rows(sequences, n, with & PACKED);
+    a.nq = cut_rows(sequences, n.nb, n.ns, with & PACKED);
     kr_case c;
     char text[160];
     case_begin(&c, &a, sizeof a, "%s", case_text(text, sizeof text, n, with, kind));
@@ -102,7 +62,7 @@ static void scan_case(kr_sweep *sweep, shape n, int with, int kind)
     const kr_shape states = KR_SHAPE(a.nq, n.ni, n.nr);
     case_input(&c, FIELD(kr_scan_args, x), values, -2, 2);
     case_input(&c, FIELD(kr_scan_args, dt), values, 0.001, 0.5);
-    fill_rates(case_input(&c, FIELD(kr_scan_args, a), KR_SHAPE(n.ni, n.nr), -4, -0.1), n.ni * n.nr, kind);
+    change_decays(case_input(&c, FIELD(kr_scan_args, a), KR_SHAPE(n.ni, n.nr), -4, -0.1), n.ni * n.nr, kind, 40, -1e5);
     case_input(&c, FIELD(kr_scan_args, b), maps, -1, 1);
     case_input(&c, FIELD(kr_scan_args, c), maps, -1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_scan_args, d), KR_SHAPE(n.ni), -1, 1);
@@ -201,7 +161,7 @@ static void scan_bwd_case(kr_sweep *sweep, shape n, int with, int kind, int want
 {
     kr_ssd_sequence sequences[MOST_SEQUENCES];
     kr_scan_bwd_args a = { .nb = n.nb, .ns = n.ns, .ni = n.ni, .ng = n.ng, .nr = n.nr, .sequences = sequences };
-    a.nq = cut_rows(sequences, n, with & PACKED);
+    a.nq = cut_rows(sequences, n.nb, n.ns, with & PACKED);
     kr_case c;
     char text[160];
     case_begin(&c, &a, sizeof a, "%s, wanted %d", case_text(text, sizeof text, n, with, kind), wanted);
@@ -210,7 +170,7 @@ static void scan_bwd_case(kr_sweep *sweep, shape n, int with, int kind, int want
     inputs in = { .x = case_input(&c, FIELD(kr_scan_bwd_args, x), values, -2, 2),
                   .dt = case_input(&c, FIELD(kr_scan_bwd_args, dt), values, 0.001, 0.5) };
     double *a_values = case_input(&c, FIELD(kr_scan_bwd_args, a), rates, -4, -0.1);
-    fill_rates(a_values, n.ni * n.nr, kind);
+    change_decays(a_values, n.ni * n.nr, kind, 40, -1e5);
     in.a = a_values;
     in.b = case_input(&c, FIELD(kr_scan_bwd_args, b), maps, -1, 1);
     in.c = case_input(&c, FIELD(kr_scan_bwd_args, c), maps, -1, 1);

@@ -1,7 +1,5 @@
 /* cases_ssd.c - cases of the state space core: all families, groups, ranks, chunk lengths, packed rows, hard decays. */
-#include "tests/kernels/conformance.h"
-
-#include "kernels/ssd_args.h"
+#include "tests/kernels/packing.h"
 
 kr_cases_fn kr_cases_ssd, kr_cases_ssd_bwd;
 
@@ -23,36 +21,6 @@ enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 /* What there is of the optional operands: bits of a case's number. */
 enum { SAME = 1, WEIGHT = 2, SKIP = 4, INITIAL = 8, PACKED = 16, COMBINATIONS = 32 };
 
-enum { GENTLE, NONE, STEEP, CLIFFS, DECAYS }; /* kinds of da */
-static const char *const decay_names[DECAYS] = { "gentle", "none", "steep", "cliffs" };
-
-enum { MOST_SEQUENCES = 16 };
-
-/* Whole rows; packed: two sequences in each row with an empty one and a token of none between them. */
-static int64_t cut_rows(kr_ssd_sequence *sequences, shape n, bool packed)
-{
-    int64_t nq = 0, middle = n.ns / 3;
-    for (int64_t b = 0; b < n.nb; b++) {
-        if (!packed || n.ns < 3) {
-            sequences[nq++] = (kr_ssd_sequence){ b, 0, n.ns };
-            continue;
-        }
-        sequences[nq++] = (kr_ssd_sequence){ b, 0, middle };
-        sequences[nq++] = (kr_ssd_sequence){ b, middle, middle };
-        sequences[nq++] = (kr_ssd_sequence){ b, middle + 1, n.ns };
-    }
-    return nq;
-}
-
-static void fill_decays(double *da, int64_t count, int kind)
-{
-    for (int64_t i = 0; i < count; i++) {
-        if (kind == NONE) da[i] = 0;
-        if (kind == STEEP) da[i] = kr_to_float(50 * da[i]);
-        if (kind == CLIFFS && kr_test_below(3) == 0) da[i] = -1e4;
-    }
-}
-
 static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
 {
     snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s, decay %s",
@@ -61,14 +29,6 @@ static const char *case_text(char *text, size_t bytes, shape n, int with, int ki
              with & SKIP ? ", d" : "", with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "",
              decay_names[kind]);
     return text;
-}
-
-/* How many sequences the first row has. */
-static int64_t of_first_row(const kr_ssd_sequence *sequences, int64_t nq)
-{
-    int64_t n = 0;
-    while (n < nq && sequences[n].row == 0) n++;
-    return n;
 }
 
 static void first_row(void *args)
@@ -90,7 +50,7 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
 {
     kr_ssd_sequence sequences[MOST_SEQUENCES];
     kr_ssd_args a = { .nb = n.nb, .ns = n.ns, .nm = n.nm, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr, .nl = n.nl };
-    a.nq = cut_rows(sequences, n, with & PACKED);
+    a.nq = cut_rows(sequences, n.nb, n.ns, with & PACKED);
     a.sequences = sequences;
     kr_case c;
     char text[160];
@@ -100,7 +60,7 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     case_input(&c, FIELD(kr_ssd_args, v), values, -2, 2);
     case_input(&c, FIELD(kr_ssd_args, b), maps, -1, 1);
     case_input(&c, FIELD(kr_ssd_args, c), maps, -1, 1);
-    fill_decays(case_input(&c, FIELD(kr_ssd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind);
+    change_decays(case_input(&c, FIELD(kr_ssd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_args, w), scalars, 0.1, 1);
     if (with & SAME) case_input(&c, FIELD(kr_ssd_args, same), scalars, 0.1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_args, d), KR_SHAPE(n.nh), -1, 1);
@@ -188,7 +148,7 @@ static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned 
     kr_ssd_bwd_args a = {
         .nb = n.nb, .ns = n.ns, .nm = n.nm, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr, .nl = n.nl
     };
-    a.nq = cut_rows(sequences, n, with & PACKED);
+    a.nq = cut_rows(sequences, n.nb, n.ns, with & PACKED);
     a.sequences = sequences;
     kr_case c;
     char text[160];
@@ -198,7 +158,7 @@ static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned 
     case_input(&c, FIELD(kr_ssd_bwd_args, v), values, -2, 2);
     case_input(&c, FIELD(kr_ssd_bwd_args, b), maps, -1, 1);
     case_input(&c, FIELD(kr_ssd_bwd_args, c), maps, -1, 1);
-    fill_decays(case_input(&c, FIELD(kr_ssd_bwd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind);
+    change_decays(case_input(&c, FIELD(kr_ssd_bwd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
     case_input(&c, FIELD(kr_ssd_bwd_args, g_y), values, -1, 1);
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_bwd_args, w), scalars, 0.1, 1);
     if (with & SAME) case_input(&c, FIELD(kr_ssd_bwd_args, same), scalars, 0.1, 1);

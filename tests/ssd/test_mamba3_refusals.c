@@ -1,33 +1,5 @@
 /* test_mamba3_refusals.c - what Mamba-3's parts refuse, and in which words; and that they give way when memory does. */
-#include "tests/harness.h"
-
-static kr_ctx *ctx;
-static kr_tape *t;
-
-static void begin(void)
-{
-    ctx = kr_test_ctx(1, NULL);
-    t = kr_tape_create(ctx, KR_GRAD);
-}
-
-static void end(void)
-{
-    CHECK_OK(ctx);
-    kr_tape_destroy(t);
-    kr_ctx_destroy(ctx);
-}
-
-/* The call gives nothing and leaves exactly this error; the next one starts afresh. */
-#define REFUSED(status, text, call)                                                                                    \
-    do {                                                                                                               \
-        kr_tape_reset(t);                                                                                              \
-        CHECK(!(call), "%s is not refused", #call);                                                                    \
-        CHECK_ERROR(ctx, (status), (text));                                                                            \
-    } while (0)
-
-#define F(...) kr_zeros(t, KR_F32, KR_SHAPE(__VA_ARGS__))
-#define D(...) kr_zeros(t, KR_F64, KR_SHAPE(__VA_ARGS__))
-#define I(...) kr_zeros(t, KR_I32, KR_SHAPE(__VA_ARGS__))
+#include "tests/refusals.h"
 
 static kr_tensor *with_options(kr_a_activation activation, double floor, double low, double high)
 {

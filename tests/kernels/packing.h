@@ -1,0 +1,47 @@
+/* packing.h - what the cases of kernels that walk sequences share: lists of sequences, and kinds of decay. */
+#ifndef KR_TESTS_KERNELS_PACKING_H
+#define KR_TESTS_KERNELS_PACKING_H
+
+#include "kernels/ssd_args.h"
+#include "tests/kernels/conformance.h"
+
+enum { MOST_SEQUENCES = 16 };
+
+/* Whole rows; packed: two sequences in each row with an empty one and a token of none between them. Their number. */
+static inline int64_t cut_rows(kr_ssd_sequence *sequences, int64_t nb, int64_t ns, bool packed)
+{
+    int64_t nq = 0, middle = ns / 3;
+    for (int64_t b = 0; b < nb; b++) {
+        if (!packed || ns < 3) {
+            sequences[nq++] = (kr_ssd_sequence){ b, 0, ns };
+            continue;
+        }
+        sequences[nq++] = (kr_ssd_sequence){ b, 0, middle };
+        sequences[nq++] = (kr_ssd_sequence){ b, middle, middle };
+        sequences[nq++] = (kr_ssd_sequence){ b, middle + 1, ns };
+    }
+    return nq;
+}
+
+/* How many sequences the first row has. */
+static inline int64_t of_first_row(const kr_ssd_sequence *sequences, int64_t nq)
+{
+    int64_t n = 0;
+    while (n < nq && sequences[n].row == 0) n++;
+    return n;
+}
+
+enum { GENTLE, NONE, STEEP, CLIFFS, DECAYS }; /* kinds of decay */
+static const char *const decay_names[DECAYS] = { "gentle", "none", "steep", "cliffs" };
+
+/* Makes gentle log-decays, or rates, of another kind: `slope` times as steep, `cliff` here and there. */
+static inline void change_decays(double *values, int64_t count, int kind, double slope, double cliff)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (kind == NONE) values[i] = 0;
+        if (kind == STEEP) values[i] = kr_to_float(slope * values[i]);
+        if (kind == CLIFFS && kr_test_below(3) == 0) values[i] = cliff;
+    }
+}
+
+#endif
