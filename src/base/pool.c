@@ -16,7 +16,6 @@
 #include <string.h>
 
 enum {
-    MAX_THREADS = 1024,
     SPINS_BEFORE_SLEEP = 4000, /* some 50 us: the gap between two ops, far less than a wake-up storm */
     SPINS_BEFORE_YIELD = 1000
 };
@@ -138,11 +137,11 @@ static void make_room_for_caller(kr_pool *pool)
 
 static bool start_workers(kr_pool *pool)
 {
-    int cpus[MAX_THREADS];
-    const int ncpus = kr_cpu_allowed(cpus, MAX_THREADS);
+    int cpus[KR_POOL_MAX];
+    const int ncpus = kr_cpu_allowed(cpus, KR_POOL_MAX);
     /* More threads than CPUs: spinning would only keep the others from working. */
     pool->spins = pool->nthreads <= ncpus ? SPINS_BEFORE_SLEEP : 0;
-    pool->is_pinned = pool->nthreads <= ncpus && ncpus <= MAX_THREADS;
+    pool->is_pinned = pool->nthreads <= ncpus && ncpus <= KR_POOL_MAX;
     pool->caller_cpu = cpus[0];
     for (int i = 1; i < pool->nthreads; i++) {
         worker *w = &pool->workers[i];
@@ -161,7 +160,7 @@ static size_t pool_bytes(int nthreads)
 
 kr_pool *kr_pool_create(kr_memory *memory, int nthreads)
 {
-    if (nthreads < 1 || nthreads > MAX_THREADS) return NULL;
+    if (nthreads < 1 || nthreads > KR_POOL_MAX) return NULL;
     kr_pool *pool = kr_memory_alloc_zeroed(memory, pool_bytes(nthreads));
     if (!pool) return NULL;
     pool->memory = memory;

@@ -12,10 +12,12 @@
 
 typedef struct kr_pool kr_pool;
 
+enum { KR_POOL_MAX = 1024 }; /* threads */
+
 /* One task: index in [0, ntasks), worker in [0, kr_pool_size(pool)) (for per-worker scratch only). */
 typedef void kr_task_fn(void *arg, int64_t index, int worker);
 
-/* A pool of nthreads (>= 1) in all, the calling thread included. NULL when memory or threads are refused. */
+/* A pool of nthreads (1 to KR_POOL_MAX) in all, the calling thread included. NULL when memory or threads are refused. */
 kr_pool *kr_pool_create(kr_memory *memory, int nthreads);
 void kr_pool_destroy(kr_pool *pool);
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_THREADS = 1024, SCRATCH_BLOCK = 1 << 16 };
+enum { SCRATCH_BLOCK = 1 << 16 };
 
 void kr_ctx_options_init_sized(kr_ctx_options *options, size_t size)
 {
@@ -22,21 +22,21 @@ static bool pick_threads(kr_ctx *ctx, int asked, int *threads)
 {
     if (asked != 0) {
         *threads = asked;
-        return kr_require(ctx, asked >= 1 && asked <= MAX_THREADS, KR_ERR_ARG,
-                          "ctx: threads = %d, but must be from 1 to %d, or 0 for one on each CPU", asked, MAX_THREADS);
+        return kr_require(ctx, asked >= 1 && asked <= KR_POOL_MAX, KR_ERR_ARG,
+                          "ctx: threads = %d, but must be from 1 to %d, or 0 for one on each CPU", asked, KR_POOL_MAX);
     }
     const char *text = getenv("KR_THREADS");
     if (!text || !*text) {
         const int allowed = kr_cpu_allowed(NULL, 0);
-        *threads = allowed < MAX_THREADS ? allowed : MAX_THREADS;
+        *threads = allowed < KR_POOL_MAX ? allowed : KR_POOL_MAX;
         return true;
     }
     char *end;
     const long value = strtol(text, &end, 10);
     *threads = (int)value;
-    return kr_require(ctx, *end == '\0' && value >= 1 && value <= MAX_THREADS, KR_ERR_ARG,
+    return kr_require(ctx, *end == '\0' && value >= 1 && value <= KR_POOL_MAX, KR_ERR_ARG,
                       "ctx: KR_THREADS=%.40s is not a number from 1 to %d; unset it for one thread on each CPU", text,
-                      MAX_THREADS);
+                      KR_POOL_MAX);
 }
 
 static const kr_kernels *best_runnable(uint64_t features)
@@ -79,8 +79,11 @@ static bool set_up(kr_ctx *ctx, const kr_ctx_options *options)
     if (!kr_require(ctx, ctx->device != NULL, KR_ERR_NOMEM, "ctx: no memory for the kernel table")) return false;
     kr_kernels_merge(&ctx->device->kernels, last, features);
     ctx->pool = kr_pool_create(&ctx->memory, threads);
-    return kr_require(ctx, ctx->pool != NULL, KR_ERR_NOMEM,
-                      "ctx: the system refused a pool of %d threads; ask for fewer", threads);
+    if (!kr_require(ctx, ctx->pool != NULL, KR_ERR_NOMEM, "ctx: the system refused a pool of %d threads; ask for fewer",
+                    threads))
+        return false;
+    kr_note(ctx, KR_LOG_INFO, "krait %s: %s kernels, threads %d", kr_version(), last->name, threads);
+    return true;
 }
 
 kr_ctx *kr_ctx_create(const kr_ctx_options *given)

@@ -11,7 +11,8 @@ static int64_t id_at(const kr_tensor *id, int64_t i)
                                : ((const int64_t *)(const void *)id->data)[i];
 }
 
-kr_tensor *kr_ids(kr_tape *tape, const char *op, kr_tensor *id, int64_t limit)
+/* id contiguous, i32 or i64, every one in [0, limit); NULL otherwise. */
+static kr_tensor *checked_ids(kr_tape *tape, const char *op, kr_tensor *id, int64_t limit)
 {
     if (!kr_require(tape->ctx, id->dtype == KR_I32 || id->dtype == KR_I64, KR_ERR_DTYPE,
                     "%s: id %s is %s, but must be i32 or i64", op, KR_TEXT_OF(id), kr_dtype_name(id->dtype)) ||
@@ -60,7 +61,7 @@ kr_tensor *kr_gather(kr_tape *tape, kr_tensor *x, int axis, kr_tensor *id)
     for (int i = 0; fits && i < x->rank; i++) fits = i == axis || id->dims[i] == x->dims[i];
     if (!kr_require(tape->ctx, fits, KR_ERR_SHAPE, "gather: id %s must have the sizes of x %s but on axis %d",
                     KR_TEXT_OF(id), KR_TEXT_OF(x), axis) ||
-        !(id = kr_ids(tape, "gather", id, x->dims[axis])) || !(x = kr_contiguous(tape, x)))
+        !(id = checked_ids(tape, "gather", id, x->dims[axis])) || !(x = kr_contiguous(tape, x)))
         return NULL;
     kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(id));
     if (!y) return NULL;
@@ -99,7 +100,7 @@ kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
     kr_dtype result;
     if (!kr_bind(tape, "embedding", &d, "id:..", id) || !kr_bind(tape, "embedding", &d, "table:wd", table) ||
         !KR_REALS(tape, "embedding", "table", &result, &table) || !(table = kr_contiguous(tape, table)) ||
-        !(id = kr_ids(tape, "embedding", id, d.w)))
+        !(id = checked_ids(tape, "embedding", id, d.w)))
         return NULL;
     kr_shape shape = kr_tensor_shape(id);
     if (!kr_require(tape->ctx, shape.rank < KR_MAX_RANK, KR_ERR_SHAPE,

@@ -47,9 +47,6 @@ typedef struct kr_around {
 } kr_around;
 kr_around kr_around_axis(const kr_tensor *x, int axis);
 
-/* ids contiguous, i32 or i64, every one in [0, limit); NULL otherwise. */
-kr_tensor *kr_ids(kr_tape *tape, const char *op, kr_tensor *id, int64_t limit);
-
 /* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. */
 bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
                    bool accumulate);

@@ -11,13 +11,10 @@ typedef struct operand {
 
 static void name_element(kr_tape *tape, const char *op, const operand *o, int64_t flat, double value)
 {
-    kr_shape index = kr_tensor_shape(o->x);
-    for (int axis = o->x->rank - 1; axis >= 0; axis--) {
-        index.dims[axis] = flat % o->x->dims[axis];
-        flat /= o->x->dims[axis];
-    }
+    char index[KR_SHAPE_TEXT_BYTES];
     kr_fail(tape->ctx, KR_ERR_NUMERIC, "%s: %s %s holds %g at %s%s", op, o->name, KR_TEXT_OF(o->x), value,
-            KR_TEXT_OF_SHAPE(&index), isfinite(value) ? ", a log-decay above 0: the state grows" : "");
+            kr_index_text(o->x, flat, index, sizeof index),
+            isfinite(value) ? ", a log-decay above 0: the state grows" : "");
 }
 
 static bool operand_is_sane(kr_tape *tape, const char *op, const operand *o)

@@ -6,17 +6,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* "[1, 0, 3]" of the element at row-major place `flat`. */
-static const char *index_text(const kr_tensor *x, int64_t flat, char *text, size_t bytes)
-{
-    kr_shape index = kr_tensor_shape(x);
-    for (int axis = x->rank - 1; axis >= 0; axis--) {
-        index.dims[axis] = flat % x->dims[axis];
-        flat /= x->dims[axis];
-    }
-    return kr_shape_write(&index, text, bytes);
-}
-
 /* Row-major place of the first element that the rule does not allow, and its value; -1 if there is none. */
 static int64_t first_bad(kr_ctx *ctx, const kr_rule *rule, const kr_tensor *y, double *value)
 {
@@ -44,7 +33,7 @@ static bool check_finite(kr_ctx *ctx, const kr_rule *rule, int n, const kr_tenso
     if (bad < 0) return !kr_ctx_failed(ctx);
     char text[KR_SHAPE_TEXT_BYTES];
     return kr_fail(ctx, KR_ERR_NUMERIC, "%s: output %d %s holds %g at %s", rule->name, n, KR_TEXT_OF(y), value,
-                   index_text(y, bad, text, sizeof text));
+                   kr_index_text(y, bad, text, sizeof text));
 }
 
 static kr_tensor **copy_list(kr_tensor **to, kr_tensor *const *from, int count)

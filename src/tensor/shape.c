@@ -72,6 +72,16 @@ const char *kr_shape_write(const kr_shape *shape, char *text, size_t bytes)
     return text;
 }
 
+const char *kr_index_text(const kr_tensor *x, int64_t flat, char *text, size_t bytes)
+{
+    kr_shape index = kr_tensor_shape(x);
+    for (int axis = x->rank - 1; axis >= 0; axis--) {
+        index.dims[axis] = flat % x->dims[axis];
+        flat /= x->dims[axis];
+    }
+    return kr_shape_write(&index, text, bytes);
+}
+
 void kr_tensor_layout(kr_tensor *x, kr_dtype dtype, const kr_shape *shape)
 {
     x->dtype = dtype;

@@ -43,6 +43,9 @@ bool kr_shape_equal(const kr_shape *a, const kr_shape *b);
 /* "[2, 64]" into text; returns text. */
 const char *kr_shape_write(const kr_shape *shape, char *text, size_t bytes);
 
+/* "[1, 0]", the index of the element at row-major place `flat`, into text; returns text. */
+const char *kr_index_text(const kr_tensor *x, int64_t flat, char *text, size_t bytes);
+
 /* Row-major up to axes of size 1. */
 bool kr_tensor_is_row_major(const kr_tensor *x);
 
