@@ -34,6 +34,12 @@ static void fill_forward(bench_env *env, conv_job *job, const kr_kernels *set, c
     a->nv = size[2];
     a->nk = TAPS;
     a->silu = true;
+    kr_sequence *rows = bench_bytes(env, (size_t)a->nb * sizeof *rows);
+    for (int64_t b = 0; b < a->nb; b++) rows[b] = (kr_sequence){ b, 0, a->ns };
+    a->nq = a->nb;
+    a->sequences = rows;
+    a->x_batch = a->ns * a->nv;
+    a->x_stride = a->nv;
     a->x = bench_floats(env, a->nb * a->ns * a->nv, -1, 1);
     a->weight = bench_floats(env, a->nv * TAPS, -1, 1);
     a->bias = bench_floats(env, a->nv, -1, 1);
@@ -50,6 +56,10 @@ static void fill_backward(bench_env *env, conv_job *job, const kr_kernels *set)
                              .ns = a->ns,
                              .nv = a->nv,
                              .nk = a->nk,
+                             .nq = a->nq,
+                             .x_batch = a->x_batch,
+                             .x_stride = a->x_stride,
+                             .sequences = a->sequences,
                              .x = a->x,
                              .weight = a->weight,
                              .bias = a->bias,

@@ -12,7 +12,7 @@ typedef struct scan_job {
     void (*run_bwd)(const kr_scan_bwd_args *);
     kr_scan_args args;
     kr_scan_bwd_args bwd;
-    kr_ssd_sequence sequence;
+    kr_sequence sequence;
 } scan_job;
 
 static void call_scan(void *arg)
@@ -47,8 +47,10 @@ static void fill(bench_env *env, scan_job *job, const kr_kernels *set, const ben
     a->ns = self->size[0];
     a->ni = self->size[1];
     a->nr = self->size[2];
-    job->sequence = (kr_ssd_sequence){ 0, 0, a->ns };
+    job->sequence = (kr_sequence){ 0, 0, a->ns };
     a->sequences = &job->sequence;
+    a->x_stride = a->dt_stride = a->z_stride = a->ni;
+    a->b_stride = a->c_stride = a->nr;
     a->x = bench_floats(env, a->ns * a->ni, -1, 1);
     a->dt = bench_floats(env, a->ns * a->ni, 0, 0.1);
     a->a = bench_floats(env, a->ni * a->nr, -16, -1);
@@ -64,6 +66,8 @@ static void fill(bench_env *env, scan_job *job, const kr_kernels *set, const ben
         .exec.pool = a->exec.pool, .nb = 1, .ns = a->ns, .ni = a->ni, .ng = 1, .nr = a->nr, .nq = 1
     };
     b->sequences = &job->sequence;
+    b->x_stride = b->dt_stride = b->z_stride = a->ni;
+    b->b_stride = b->c_stride = a->nr;
     b->x = a->x;
     b->dt = a->dt;
     b->a = a->a;

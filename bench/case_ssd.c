@@ -19,7 +19,7 @@ typedef struct ssd_job {
     void (*run_bwd)(const kr_ssd_bwd_args *);
     kr_ssd_args args;
     kr_ssd_bwd_args bwd;
-    kr_ssd_sequence sequence;
+    kr_sequence sequence;
 } ssd_job;
 
 static void call_ssd(void *arg)
@@ -47,9 +47,11 @@ static void fill_forward(bench_env *env, ssd_job *job, const kr_kernels *set, co
     a->np = HEAD_DIM;
     a->ng = per_head ? a->nh : 1;
     a->nl = kr_ssd_optimal_chunk_len(a->nr, a->np);
-    job->sequence = (kr_ssd_sequence){ 0, 0, a->ns };
+    job->sequence = (kr_sequence){ 0, 0, a->ns };
     a->sequences = &job->sequence;
     const int64_t places = a->ns * a->nm;
+    a->v_stride = a->nm * a->nh * a->np;
+    a->b_stride = a->c_stride = a->nm * a->ng * a->nr;
     a->v = bench_floats(env, places * a->nh * a->np, -1, 1);
     a->b = bench_floats(env, places * a->ng * a->nr, -1, 1);
     a->c = bench_floats(env, places * a->ng * a->nr, -1, 1);
@@ -74,6 +76,9 @@ static void fill_backward(bench_env *env, ssd_job *job, const kr_kernels *set)
     };
     b->nq = 1;
     b->sequences = a->sequences;
+    b->v_stride = a->v_stride;
+    b->b_stride = a->b_stride;
+    b->c_stride = a->c_stride;
     b->v = a->v;
     b->b = a->b;
     b->c = a->c;

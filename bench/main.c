@@ -14,9 +14,9 @@
 
 enum { USAGE = 2 };
 
-static const bench_case *const groups[] = { bench_gemm_cases, bench_gemv_cases, bench_math_cases,
-                                            bench_norm_cases, bench_conv_cases, bench_reduce_cases,
-                                            bench_ssd_cases,  bench_scan_cases, bench_paths_cases };
+static const bench_case *const groups[] = { bench_gemm_cases,  bench_gemv_cases,   bench_math_cases, bench_norm_cases,
+                                            bench_conv_cases,  bench_reduce_cases, bench_ssd_cases,  bench_scan_cases,
+                                            bench_paths_cases, bench_block_cases,  bench_step_cases };
 enum { NGROUPS = sizeof groups / sizeof *groups };
 
 typedef struct options {
@@ -132,7 +132,7 @@ static int check_wanted(const options *o)
 
 static void list(const bench_case *cases)
 {
-    for (const bench_case *c = cases; c->name; c++) printf("%-26s %s\n", c->name, c->what);
+    for (const bench_case *c = cases; c->name; c++) printf("%-36s %s\n", c->name, c->what);
 }
 
 /* Our kernel sets to measure: the one asked for, or all but the reference (that too if there is no other). */

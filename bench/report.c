@@ -19,7 +19,8 @@ typedef struct row {
     char case_name[48], who[24], unit[16];
     int threads, samples, rounds, nratios;
     rates rate;
-    double call_ns, foreign_cpus;
+    double call_ns, foreign_cpus, published_ns;
+    bool compares_time;
     ratio ratios[MEASURE_VERSUS];
 } row;
 
@@ -39,7 +40,7 @@ static void print_head(const bench_report *report)
     for (int bit = 0; bit < 64; bit++)
         if (m->features >> bit & 1) printf(" %s", kr_cpu_feature_name((uint64_t)1 << bit));
     printf("; L1 %ld KiB, L2 %ld KiB, L3 %ld KiB\n", m->l1_bytes >> 10, m->l2_bytes >> 10, m->l3_bytes >> 10);
-    printf("%-24s %3s %-14s %9s %9s %17s  %-8s %12s %5s  %s\n", "case", "thr", "who", "median", "best", "p10..p90",
+    printf("%-36s %3s %-14s %9s %9s %17s  %-8s %12s %5s  %s\n", "case", "thr", "who", "median", "best", "p10..p90",
            "unit", "us/call", "load", "ratio");
     fflush(stdout);
 }
@@ -58,9 +59,14 @@ bench_report *report_begin(const bench_machine *machine, double seconds)
 static void print_row(const bench_report *report, const row *r)
 {
     const bool repeated = strcmp(report->last_case, r->case_name) == 0;
-    printf("%-24s %3d %-14s %9.3f %9.3f %8.3f..%7.3f  %-8s %12.2f %5.2f  ", repeated ? "" : r->case_name, r->threads,
+    printf("%-36s %3d %-14s %9.3f %9.3f %8.3f..%7.3f  %-8s %12.2f %5.2f  ", repeated ? "" : r->case_name, r->threads,
            r->who, r->rate.median, r->rate.best, r->rate.p10, r->rate.p90, r->unit, r->call_ns / 1e3, r->foreign_cpus);
-    for (int i = 0; i < r->nratios; i++) printf("%s%.2f of %s", i ? ", " : "", r->ratios[i].value, r->ratios[i].of);
+    for (int i = 0; i < r->nratios; i++) {
+        const ratio *q = &r->ratios[i];
+        if (r->compares_time) printf("%s%.2f times as long as %s", i ? ", " : "", 1 / q->value, q->of);
+        else printf("%s%.2f of %s", i ? ", " : "", q->value, q->of);
+    }
+    if (r->published_ns > 0) printf(" (published: %.2f us on another machine)", r->published_ns / 1e3);
     putchar('\n');
     fflush(stdout);
 }
@@ -95,6 +101,8 @@ void report_add(bench_report *report, const char *case_name, int threads, const 
         r->rounds = c->nrounds;
         r->call_ns = c->call_ns;
         r->foreign_cpus = foreign;
+        r->published_ns = c->published_ns;
+        r->compares_time = c->compares_time;
         for (int v = 0; v < MEASURE_VERSUS && c->versus[v]; v++) {
             ratio *q = &r->ratios[r->nratios++];
             snprintf(q->of, sizeof q->of, "%s", c->versus[v]->name);
@@ -148,8 +156,10 @@ static void json_row(FILE *out, const row *r, bool last)
     json_text(out, r->unit);
     fprintf(out, ", \"median\": %.6g, \"best\": %.6g, \"p10\": %.6g, \"p90\": %.6g, ", r->rate.median, r->rate.best,
             r->rate.p10, r->rate.p90);
-    fprintf(out, "\"rounds\": %d, \"samples\": %d, \"call_ns\": %.6g, \"foreign_cpus\": %.3f, \"ratios\": {", r->rounds,
-            r->samples, r->call_ns, r->foreign_cpus);
+    fprintf(out, "\"rounds\": %d, \"samples\": %d, \"call_ns\": %.6g, \"foreign_cpus\": %.3f, ", r->rounds, r->samples,
+            r->call_ns, r->foreign_cpus);
+    if (r->published_ns > 0) fprintf(out, "\"published_ns\": %.6g, ", r->published_ns);
+    fputs("\"ratios\": {", out);
     for (int i = 0; i < r->nratios; i++) {
         if (i) fputs(", ", out);
         json_text(out, r->ratios[i].of);

@@ -109,7 +109,7 @@ static kr_tensor *program(kr_tape *tape, kr_dtype dtype, const layout *l, const 
     }
     kr_tensor *h_bsi =
         kr_silu(tape, kr_linear(tape, kr_rms_norm(tape, leaf[X_BSD], leaf[GAIN_D], NULL), leaf[W1_ID], leaf[B1_I]));
-    h_bsi = kr_causal_conv(tape, h_bsi, leaf[CONV_IK], leaf[CONV_I], NULL, true).y_bsv;
+    h_bsi = kr_causal_conv(tape, h_bsi, leaf[CONV_IK], leaf[CONV_I], NULL, NULL, true).y_bsv;
     *y = kr_softmax(tape, kr_linear(tape, h_bsi, leaf[W2_WI], leaf[B2_W]), -1);
     return kr_sum(tape, kr_mul(tape, *y, leaf[TARGET_BSW]), KR_ALL_AXES, false);
 }

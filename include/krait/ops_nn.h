@@ -1,9 +1,9 @@
-/* ops_nn.h - the fused pieces of a Mamba block: projection, norms, short convolution.
+/* ops_nn.h - the fused pieces of a Mamba block: projection, norms, gate, short convolution.
  *
  *   kr_norm_options norm;
  *   kr_norm_options_init(&norm);
  *   kr_tensor *y_bsi = kr_gated_norm(tape, x_bsi, z_bsi, gain_i, &norm);
- *   kr_conv_out conv = kr_causal_conv(tape, x_bsv, weight_vk, bias_v, NULL, true);
+ *   kr_conv_out conv = kr_causal_conv(tape, x_bsv, weight_vk, bias_v, NULL, NULL, true);
  */
 #ifndef KRAIT_OPS_NN_H
 #define KRAIT_OPS_NN_H
@@ -33,15 +33,21 @@ KR_API kr_tensor *kr_rms_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, cons
 KR_API kr_tensor *kr_gated_norm(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain,
                                 const kr_norm_options *options);
 
+/* x, z [..]: x silu(z). */
+KR_API kr_tensor *kr_gate(kr_tape *tape, kr_tensor *x, kr_tensor *z);
+
 typedef struct kr_conv_out {
     kr_tensor *y_bsv;
     kr_tensor *window_bvk; /* the last k inputs, newest last: what the next call continues from */
 } kr_conv_out;
 
 /* Causal depthwise convolution: y[b,s,v] = bias[v] + sum over j < k of weight[v,j] x[b, s-(k-1)+j, v], then SiLU if
- * asked. Inputs before the first come from window_bvk, or are 0 without one. weight [v k], bias [v] or NULL. */
+ * asked. Inputs before the first come from window_bvk, or are 0 without one. weight [v k], bias [v] or NULL.
+ * seq_start_bs (i32 or i64 [b s], or NULL) is not 0 where a new sequence begins inside a row; the first token of a row
+ * always begins one. No tap reaches over it; windows, in and out, are then one for each sequence, [q v k], rows one
+ * after another. */
 KR_API kr_conv_out kr_causal_conv(kr_tape *tape, kr_tensor *x_bsv, kr_tensor *weight_vk, kr_tensor *bias_v,
-                                  kr_tensor *window_bvk, bool silu);
+                                  kr_tensor *window_bvk, kr_tensor *seq_start_bs, bool silu);
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* safetensors.h - reads files of named tensors, as the safetensors format has them, without trusting them.
+/* safetensors.h - reads files of named tensors, as the safetensors format has them, without trusting them; writes them.
  *
  *   kr_safetensors *file = kr_safetensors_open(ctx, "model.safetensors");
  *   const kr_safetensors_item *item = kr_safetensors_find(file, "backbone.norm_f.weight");
@@ -7,6 +7,11 @@
  *   kr_ctx_clear(ctx);                    // there may be no such file
  *   kr_param_destroy(gain_d);
  *   kr_safetensors_close(file);
+ *
+ *   kr_safetensors_writer *writer = kr_safetensors_writer_create(ctx);
+ *   kr_safetensors_add(writer, "x", KR_F32, KR_SHAPE(8, 32), floats);
+ *   kr_safetensors_save(writer, "x.safetensors");
+ *   kr_safetensors_writer_destroy(writer);
  *
  * A file is 8 bytes of header length, a JSON header, and the elements, little-endian, row-major, packed without gaps.
  * Opening checks all of it: lengths, ranges, types, sizes, names; what is not as it should be is refused with the
@@ -61,6 +66,26 @@ KR_API bool kr_safetensors_metadata_at(const kr_safetensors *file, int64_t i, co
  * */
 KR_API kr_status kr_safetensors_read(const kr_safetensors *file, const kr_safetensors_item *item, kr_dtype dtype,
                                      void *out, int64_t count);
+
+/* ---- writing ---- */
+
+typedef struct kr_safetensors_writer kr_safetensors_writer;
+
+/* NULL after an error. Destroy before the context; NULL is allowed. */
+KR_API kr_safetensors_writer *kr_safetensors_writer_create(kr_ctx *ctx);
+KR_API void kr_safetensors_writer_destroy(kr_safetensors_writer *writer);
+
+/* One more tensor; files have them in this order. The name, UTF-8, is copied and may occur once; the elements,
+ * row-major, must stay until the last save. */
+KR_API kr_status kr_safetensors_add(kr_safetensors_writer *writer, const char *name, kr_dtype dtype, kr_shape shape,
+                                    const void *data);
+
+/* One more of the header's free texts; both are UTF-8 and copied, a key may occur once. */
+KR_API kr_status kr_safetensors_add_metadata(kr_safetensors_writer *writer, const char *key, const char *value);
+
+/* Writes the file, its elements from a multiple of 64 bytes on; any number of times. The same calls give the same bytes.
+ * Atomic: after an error the path is as it was. */
+KR_API kr_status kr_safetensors_save(const kr_safetensors_writer *writer, const char *path);
 
 #ifdef __cplusplus
 }

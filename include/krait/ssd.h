@@ -76,6 +76,7 @@ typedef struct kr_mamba3_double_ssd_input {
     kr_tensor *da_bnlh;
     kr_tensor *b_bnlmhr, *c_bnlmhr; /* for g groups: [b n l m g r] */
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
+    kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip */
 } kr_mamba3_double_ssd_input;
 
 /* Mamba-3, single: H_t = exp(da_t) H_{t-1} + scale_t sum_m v_t[m] (outer) B_t[m];
@@ -85,6 +86,7 @@ typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *b_bnlmhr, *c_bnlmhr;
     kr_tensor *da_bnlh, *gamma_bnlh, *scale_bnlh;
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
+    kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip */
 } kr_mamba3_single_ssd_input;
 
 KR_API kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path);

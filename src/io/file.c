@@ -14,15 +14,22 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#endif
 
-/* The system's words begin with a capital; our sentences do not. */
-static bool fail_errno(kr_ctx *ctx, const char *verb, const char *path, int error)
+bool kr_file_fail(kr_ctx *ctx, const char *verb, const char *path, int error)
 {
     char reason[128];
+#if defined(_WIN32)
+    if (strerror_s(reason, sizeof reason, error) != 0) snprintf(reason, sizeof reason, "error %d", error);
+#else
     if (strerror_r(error, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", error);
+#endif
+    /* the system's words begin with a capital; our sentences do not */
     if (reason[0] >= 'A' && reason[0] <= 'Z') reason[0] = (char)(reason[0] - 'A' + 'a');
     return kr_fail(ctx, KR_ERR_IO, "cannot %s %s: %s", verb, path, reason);
 }
+
+#if !defined(_WIN32)
 
 static bool read_all(kr_file *file, const char *path, int handle)
 {
@@ -35,7 +42,7 @@ static bool read_all(kr_file *file, const char *path, int handle)
         const size_t left = file->bytes - at;
         const ssize_t n = read(handle, (char *)file->memory + at, left < most ? left : most);
         if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return fail_errno(file->ctx, "read", path, errno);
+        if (n < 0) return kr_file_fail(file->ctx, "read", path, errno);
         if (n == 0)
             return kr_fail(file->ctx, KR_ERR_IO, "cannot read %s: it ended after %zu of %zu bytes", path, at,
                            file->bytes);
@@ -47,7 +54,7 @@ static bool read_all(kr_file *file, const char *path, int handle)
 static bool load(kr_file *file, const char *path, int handle, bool mapped)
 {
     struct stat info;
-    if (fstat(handle, &info) != 0) return fail_errno(file->ctx, "open", path, errno);
+    if (fstat(handle, &info) != 0) return kr_file_fail(file->ctx, "open", path, errno);
     if (!S_ISREG(info.st_mode)) return kr_fail(file->ctx, KR_ERR_IO, "cannot open %s: not a regular file", path);
     if ((uint64_t)info.st_size > SIZE_MAX / 2)
         return kr_fail(file->ctx, KR_ERR_IO, "cannot open %s: %lld bytes are too many to address", path,
@@ -69,7 +76,7 @@ bool kr_file_open(kr_file *file, kr_ctx *ctx, const char *path, bool mapped)
     if (!path) return kr_fail(ctx, KR_ERR_ARG, "cannot open a file: path is NULL");
     /* a pipe without a writer would block the open of one who waits for it */
     const int handle = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (handle < 0) return fail_errno(ctx, "open", path, errno);
+    if (handle < 0) return kr_file_fail(ctx, "open", path, errno);
     const bool loaded = load(file, path, handle, mapped);
     close(handle);
     if (!loaded) kr_file_close(file);
@@ -106,7 +113,7 @@ bool kr_file_open(kr_file *file, kr_ctx *ctx, const char *path, bool mapped)
     *file = (kr_file){ .ctx = ctx };
     if (!path) return kr_fail(ctx, KR_ERR_ARG, "cannot open a file: path is NULL");
     FILE *stream = fopen(path, "rb");
-    if (!stream) return kr_fail(ctx, KR_ERR_IO, "cannot open %s: %s", path, strerror(errno));
+    if (!stream) return kr_file_fail(ctx, "open", path, errno);
     const bool loaded = read_all(file, path, stream);
     fclose(stream);
     if (!loaded) kr_file_close(file);

@@ -16,4 +16,7 @@ typedef struct kr_file {
 bool kr_file_open(kr_file *file, kr_ctx *ctx, const char *path, bool mapped);
 void kr_file_close(kr_file *file);
 
+/* Records "cannot VERB PATH: reason" for a value of errno; always false. */
+bool kr_file_fail(kr_ctx *ctx, const char *verb, const char *path, int error);
+
 #endif

@@ -7,6 +7,7 @@
 #include "io/json.h"
 #include "io/order.h"
 #include "io/quote.h"
+#include "io/utf8.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -99,25 +100,6 @@ static bool take_word(parser *p, const char *word)
 
 /* ---- strings ---- */
 
-/* Bytes of the UTF-8 sequence at s[0..n), or 0 if it is none: overlong forms, surrogates and what lies above U+10FFFF
- * are not. */
-static size_t utf8_length(const unsigned char *s, size_t n)
-{
-    if (s[0] < 0x80) return 1;
-    const size_t length = s[0] >= 0xc2 && s[0] <= 0xdf   ? 2
-                          : (s[0] & 0xf0) == 0xe0        ? 3
-                          : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4
-                                                         : 0;
-    if (length == 0 || length > n) return 0;
-    for (size_t i = 1; i < length; i++)
-        if ((s[i] & 0xc0) != 0x80) return 0;
-    if (s[0] == 0xe0 && s[1] < 0xa0) return 0;
-    if (s[0] == 0xed && s[1] > 0x9f) return 0;
-    if (s[0] == 0xf0 && s[1] < 0x90) return 0;
-    if (s[0] == 0xf4 && s[1] > 0x8f) return 0;
-    return length;
-}
-
 static char *utf8_write(char *out, uint32_t c)
 {
     if (c < 0x80) {
@@ -209,7 +191,7 @@ static bool read_string(parser *p, const char **text, size_t *length)
             if (!read_escape(p)) return false;
             continue;
         }
-        const size_t n = utf8_length((const unsigned char *)p->text + p->at, p->length - p->at);
+        const size_t n = kr_utf8_length((const unsigned char *)p->text + p->at, p->length - p->at);
         if (n == 0) return fail(p, p->at, "byte 0x%02x does not begin a UTF-8 character", (unsigned)c);
         memcpy(p->strings, p->text + p->at, n);
         p->strings += n;

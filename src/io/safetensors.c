@@ -14,8 +14,8 @@
 
 #include <string.h>
 
-enum { PREFIX_BYTES = 8, BLOCK_BYTES = 1 << 16 };
-static const uint64_t most_header_bytes = 100000000; /* the format's own limit */
+enum { PREFIX_BYTES = KR_SAFETENSORS_PREFIX, BLOCK_BYTES = 1 << 16 };
+static const uint64_t most_header_bytes = KR_SAFETENSORS_HEADER_MAX;
 
 #define QUOTED(member) kr_quote_of((member)->key, (member)->key_length).text
 
@@ -198,19 +198,18 @@ static bool read_header(kr_safetensors *f, const kr_json *header, const unsigned
     return check_cover(f, data, data_bytes);
 }
 
-static bool is_little_endian(void)
+bool kr_safetensors_check_machine(kr_ctx *ctx)
 {
     const uint16_t one = 1;
     unsigned char first;
     memcpy(&first, &one, 1);
-    return first == 1;
+    return kr_require(ctx, first == 1, KR_ERR_UNSUPPORTED, "this machine is big-endian, the files are not");
 }
 
 static bool read_file(kr_safetensors *f, const unsigned char *bytes, size_t nbytes)
 {
     kr_ctx *ctx = f->ctx;
-    if (!kr_require(ctx, is_little_endian(), KR_ERR_UNSUPPORTED, "this machine is big-endian, the files are not"))
-        return false;
+    if (!kr_safetensors_check_machine(ctx)) return false;
     if (nbytes < PREFIX_BYTES)
         return kr_fail(ctx, KR_ERR_FORMAT, "%zu bytes are too few for the length of the header, which takes 8", nbytes);
     const uint64_t header_bytes = little_endian_64(bytes);

@@ -28,4 +28,13 @@ typedef struct kr_safetensors_type {
 /* NULL: no such type. */
 const kr_safetensors_type *kr_safetensors_type_named(const char *name);
 
+/* The one whose elements are of a (valid) dtype. */
+const kr_safetensors_type *kr_safetensors_type_of(kr_dtype dtype);
+
+#define KR_SAFETENSORS_PREFIX 8                       /* bytes of the header's length */
+#define KR_SAFETENSORS_HEADER_MAX ((size_t)100000000) /* the format's own limit */
+
+/* Files are little-endian, and elements are not turned around. */
+bool kr_safetensors_check_machine(kr_ctx *ctx);
+
 #endif

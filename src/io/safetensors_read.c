@@ -28,6 +28,13 @@ const kr_safetensors_type *kr_safetensors_type_named(const char *name)
     return NULL;
 }
 
+const kr_safetensors_type *kr_safetensors_type_of(kr_dtype dtype)
+{
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].is_native && types[i].dtype == dtype) return &types[i];
+    return NULL;
+}
+
 #define LOAD(type, p, i) load_##type((const char *)(p) + (size_t)(i) * sizeof(type))
 #define DEFINE_LOAD(type)                                                                                              \
     static inline type load_##type(const char *p)                                                                      \

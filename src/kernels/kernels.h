@@ -13,6 +13,7 @@
 
 #include "kernels/exec.h"
 #include "kernels/mamba3_args.h"
+#include "kernels/sequence.h"
 #include "kernels/ssd_args.h"
 
 /* The index space that the operands of an elementwise kernel share, with as few axes as their strides allow.
@@ -170,24 +171,44 @@ typedef struct kr_norm_bwd_args {
     bool norm_first;
 } kr_norm_bwd_args;
 
-/* Causal depthwise convolution with a carried window.
- *   u[b, s, v] = bias[v] + sum over j < nk of weight[v, j] * past(b, s - (nk-1) + j, v);   y = u, or silu(u)
- * past(b, t, v) is x[b, t, v], and for t < 0 window[b, v, nk + t] (0 if there is no window).
- * x, y [b s v], weight [v k], bias [v] or NULL; window, window_out [b v k] or NULL: the last nk inputs,
- * newest last; window's column 0 is never read by the sum. window_out[b, v, j] = past(b, ns - nk + j, v). */
+/* y = x silu(z). x, z, y [no ni]; rows of x and z begin x_stride and z_stride elements apart (of any sign, or 0). */
+typedef struct kr_gate_args {
+    kr_exec exec;
+    int64_t no, ni, x_stride, z_stride;
+    const void *x, *z;
+    void *y;
+} kr_gate_args;
+
+/* g_x = g_y silu(z), g_z = g_y x silu'(z); g_y's rows have a stride too. g_x, g_z may be NULL when not wanted. */
+typedef struct kr_gate_bwd_args {
+    kr_exec exec;
+    int64_t no, ni, x_stride, z_stride, g_y_stride;
+    const void *x, *z, *g_y;
+    void *g_x, *g_z;
+} kr_gate_bwd_args;
+
+/* Causal depthwise convolution with a carried window. For each sequence q, its tokens numbered s = 0 .. length-1:
+ *   u[s, v] = bias[v] + sum over j < nk of weight[v, j] * past(s - (nk-1) + j, v);   y = u, or silu(u)
+ * past(t, v) is x at token t of the sequence, and for t < 0 window[q, v, nk + t] (0 if there is no window).
+ * x [b s v], its channels adjacent, tokens x_stride and rows x_batch elements apart; y [b s v], weight [v k], bias [v] or
+ * NULL; window, window_out [q v k] or NULL: the last nk inputs, newest last; window's column 0 is never read by the sum.
+ * window_out[q, v, j] = past(length - nk + j, v). Tokens of no sequence are not read and their y is not written. */
 typedef struct kr_conv_args {
     kr_exec exec;
-    int64_t nb, ns, nv, nk;
+    int64_t nb, ns, nv, nk, nq, x_batch, x_stride;
+    const kr_sequence *sequences; /* [q] */
     const void *x, *weight, *bias, *window;
     void *y, *window_out;
     bool silu;
 } kr_conv_args;
 
-/* Gradients of the above; u is recomputed. g_window_out NULL means 0. g_x, g_weight, g_bias, g_window NULL: not
- * wanted. All are written. Sums over (b, s) for g_weight and g_bias have a fixed order. */
+/* Gradients of the above; u is recomputed. g_y, g_x [b s v] contiguous. g_window_out NULL means 0. g_x, g_weight, g_bias,
+ * g_window NULL: not wanted. All are written; tokens of no sequence get 0. Sums over all tokens for g_weight and g_bias
+ * have a fixed order. */
 typedef struct kr_conv_bwd_args {
     kr_exec exec;
-    int64_t nb, ns, nv, nk;
+    int64_t nb, ns, nv, nk, nq, x_batch, x_stride;
+    const kr_sequence *sequences;
     const void *x, *weight, *bias, *window, *g_y, *g_window_out;
     void *g_x, *g_weight, *g_bias, *g_window;
     bool silu;
@@ -258,7 +279,7 @@ typedef struct kr_finite_args {
 enum { KR_REAL_F32 = 0, KR_REAL_F64 = 1, KR_NREALS = 2 };
 
 /* A set of kernels: run pointers NULL where the set has none. `scratch` (NULL: 0 bytes) says how much exec.scratch a
- * call needs; it reads sizes and the pool's width only. */
+ * call needs; it reads sizes, sequences and the pool's width only. */
 typedef struct kr_kernels {
     const char *name; /* "ref", "avx2", "avx512" */
     uint64_t needs;   /* kr_cpu_feature bits that its code uses */

@@ -1,11 +1,12 @@
 /* mamba3_args.h - the argument structs of Mamba-3's own kernels: coefficients, angles, rotations, quaternions.
  *
- * Sequences (kernels/ssd_args.h) are what angles and quaternions accumulate over; together they hold every token.
+ * Sequences (kernels/sequence.h) are what angles and quaternions accumulate over; together they hold every token.
  */
 #ifndef KR_KERNELS_MAMBA3_ARGS_H
 #define KR_KERNELS_MAMBA3_ARGS_H
 
-#include "kernels/ssd_args.h"
+#include "kernels/exec.h"
+#include "kernels/sequence.h"
 
 /* The coefficients of the trapezoidal rule, for each token o and head h:
  *
@@ -47,7 +48,7 @@ typedef struct kr_trapezoid_bwd_args {
 typedef struct kr_angles_args {
     kr_exec exec;
     int64_t nb, ns, nh, na, nq;
-    const kr_ssd_sequence *sequences; /* [q] */
+    const kr_sequence *sequences; /* [q] */
     const void *theta, *dt, *initial;
     void *angle, *final;
     double range;
@@ -60,7 +61,7 @@ typedef struct kr_angles_args {
 typedef struct kr_angles_bwd_args {
     kr_exec exec;
     int64_t nb, ns, nh, na, nq;
-    const kr_ssd_sequence *sequences;
+    const kr_sequence *sequences;
     const void *theta, *dt, *g_angle, *g_final;
     void *g_theta, *g_dt, *g_initial;
     double range;
@@ -120,7 +121,7 @@ typedef struct kr_quaternion_exp_bwd_args {
 typedef struct kr_quaternion_scan_args {
     kr_exec exec;
     int64_t nb, ns, nh, nj, nq;
-    const kr_ssd_sequence *sequences;
+    const kr_sequence *sequences;
     const void *q, *initial;
     void *cum, *final;
 } kr_quaternion_scan_args;
@@ -132,7 +133,7 @@ typedef struct kr_quaternion_scan_args {
 typedef struct kr_quaternion_scan_bwd_args {
     kr_exec exec;
     int64_t nb, ns, nh, nj, nq;
-    const kr_ssd_sequence *sequences;
+    const kr_sequence *sequences;
     const void *q, *initial, *cum, *g_cum, *g_final;
     void *g_q, *g_initial;
 } kr_quaternion_scan_bwd_args;

@@ -3,12 +3,7 @@
 #define KR_KERNELS_SSD_ARGS_H
 
 #include "kernels/exec.h"
-
-/* A sequence: tokens start .. end-1 of batch row `row`. Sequences are what a state runs through; a row without resets
- * is one sequence, a packed row several, one after another. Host memory, in order of row and start. */
-typedef struct kr_ssd_sequence {
-    int64_t row, start, end;
-} kr_ssd_sequence;
+#include "kernels/sequence.h"
 
 /* The state space core of all families (docs/ssd.md). For each sequence q and head h, with group e = h / (nh/ng):
  *
@@ -18,23 +13,24 @@ typedef struct kr_ssd_sequence {
  *   y_t[m] += D_h V_t[m] if d is given;   final[q, h] = H_{end-1}
  *
  * v, y [b s m h p], b, c [b s m g r], da, w, same [b s h], d [h], initial, final [q h p r]. w NULL is 1; initial NULL
- * is 0. Tokens of no sequence are not read and their y is not written. nl is the chunk length of the parallel form: it
- * may change rounding, not meaning. */
+ * is 0. A token of v, b, c is contiguous; tokens, row after row, begin v_stride, b_stride, c_stride elements apart.
+ * Tokens of no sequence are not read and their y is not written. nl is the chunk length of the parallel form: it may
+ * change rounding, not meaning. */
 typedef struct kr_ssd_args {
     kr_exec exec;
-    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq;
-    const kr_ssd_sequence *sequences; /* [q] */
+    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq, v_stride, b_stride, c_stride;
+    const kr_sequence *sequences; /* [q] */
     const void *v, *b, *c, *da, *w, *same, *d, *initial;
     void *y, *final;
 } kr_ssd_args;
 
 /* Gradients of the above; states are recomputed. g_final NULL is 0. g_v, g_b, g_c, g_da, g_w, g_same, g_d, g_initial
  * may be NULL when not wanted; tokens of no sequence get 0. All are written. Sums over heads (g_b, g_c) and over tokens
- * (g_d) have a fixed order. */
+ * (g_d) have a fixed order. g_y and all results are contiguous. */
 typedef struct kr_ssd_bwd_args {
     kr_exec exec;
-    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq;
-    const kr_ssd_sequence *sequences;
+    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq, v_stride, b_stride, c_stride;
+    const kr_sequence *sequences;
     const void *v, *b, *c, *da, *w, *same, *d, *initial, *g_y, *g_final;
     void *g_v, *g_b, *g_c, *g_da, *g_w, *g_same, *g_d, *g_initial;
 } kr_ssd_bwd_args;
@@ -45,22 +41,23 @@ typedef struct kr_ssd_bwd_args {
  *   with gate: y_t *= silu(z_t)
  *
  * x, dt, z, y [b s i], a [i r] (< 0), b, c [b s g r], d [i] or NULL, z NULL: no gate, initial, final [q i r]. initial
- * NULL is 0, final NULL is not wanted. Tokens of no sequence are not read and their y is not written. */
+ * NULL is 0, final NULL is not wanted. A token of x, dt, z, b, c is contiguous; tokens, row after row, begin as many
+ * elements apart as the strides say. Tokens of no sequence are not read and their y is not written. */
 typedef struct kr_scan_args {
     kr_exec exec;
-    int64_t nb, ns, ni, ng, nr, nq;
-    const kr_ssd_sequence *sequences;
+    int64_t nb, ns, ni, ng, nr, nq, x_stride, dt_stride, z_stride, b_stride, c_stride;
+    const kr_sequence *sequences;
     const void *x, *dt, *a, *b, *c, *d, *z, *initial;
     void *y, *final;
 } kr_scan_args;
 
 /* Gradients of the above; states are recomputed. g_final NULL is 0. Any of the results may be NULL when not wanted;
  * tokens of no sequence get 0. All are written. Sums over channels (g_b, g_c) and over tokens (g_a, g_d) have a fixed
- * order. */
+ * order. g_y and all results are contiguous. */
 typedef struct kr_scan_bwd_args {
     kr_exec exec;
-    int64_t nb, ns, ni, ng, nr, nq;
-    const kr_ssd_sequence *sequences;
+    int64_t nb, ns, ni, ng, nr, nq, x_stride, dt_stride, z_stride, b_stride, c_stride;
+    const kr_sequence *sequences;
     const void *x, *dt, *a, *b, *c, *d, *z, *initial, *g_y, *g_final;
     void *g_x, *g_dt, *g_a, *g_b, *g_c, *g_d, *g_z, *g_initial;
 } kr_scan_bwd_args;

@@ -1,4 +1,4 @@
-/* matmul.c - products of matrices, batches of them, and the linear layer.
+/* matmul.c - products of matrices, and batches of them.
  *
  *   y = a b + bias + c     a [.. m k], b [.. k n], bias [n], c [.. m n]; leading axes broadcast
  *   g_a = g b^T, g_b = a^T g (summed over broadcast batches), g_bias = column sums of g, g_c = g
@@ -126,19 +126,6 @@ kr_tensor *kr_matmul_add(kr_tape *tape, kr_tensor *a, kr_tensor *b, kr_tensor *b
 kr_tensor *kr_matmul(kr_tape *tape, kr_tensor *a, kr_tensor *b)
 {
     return kr_matmul_add(tape, a, b, NULL, NULL);
-}
-
-kr_tensor *kr_linear(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias)
-{
-    kr_dims d;
-    kr_dtype result;
-    if (!kr_bind(tape, "linear", &d, "x:..i weight:oi bias:o?", x, weight, bias) ||
-        !KR_REALS(tape, "linear", "x weight bias", &result, &x, &weight, &bias))
-        return NULL;
-    kr_tensor *x_ri = kr_reshape(tape, x, KR_SHAPE(d.rows, d.i));
-    kr_tensor *y_ro = kr_matmul_add(tape, x_ri, kr_transpose(tape, weight), bias, NULL);
-    d.lead.dims[d.lead.rank++] = d.o;
-    return kr_store_as(tape, kr_reshape(tape, y_ro, d.lead), result);
 }
 
 kr_tensor *kr_outer(kr_tape *tape, kr_tensor *a, kr_tensor *b)

@@ -98,6 +98,59 @@ kr_around kr_around_axis(const kr_tensor *x, int axis)
     return a;
 }
 
+/* The distance of x's rows, if there is one for all of them and a row's elements are adjacent. */
+static bool row_stride(const kr_tensor *x, int64_t *stride)
+{
+    const int last = x->rank - 1;
+    if (x->dims[last] > 1 && x->strides[last] != 1) return false;
+    int64_t span = 0; /* rows below the axis; 0: none yet */
+    for (int i = last - 1; i >= 0; i--) {
+        if (x->dims[i] == 1) continue;
+        if (span == 0) *stride = x->strides[i];
+        else if (x->strides[i] != *stride * span) return false;
+        span = (span ? span : 1) * x->dims[i];
+    }
+    return true;
+}
+
+kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x)
+{
+    if (!x || x->rank == 0) return (kr_rows){ x, 1, 1, 1 };
+    const kr_around a = kr_around_axis(x, x->rank - 1);
+    kr_rows rows = { x, a.no, a.nr, a.nr };
+    if (a.no * a.nr == 0 || row_stride(x, &rows.stride)) return rows;
+    return (kr_rows){ kr_contiguous(tape, x), a.no, a.nr, a.nr };
+}
+
+/* Elements of one token of x [b s ..]. */
+static int64_t token_elements(const kr_tensor *x)
+{
+    int64_t count = 1;
+    for (int i = 2; i < x->rank; i++) count *= x->dims[i];
+    return count;
+}
+
+static bool token_stride(const kr_tensor *x, int64_t *stride)
+{
+    int64_t inner = 1;
+    for (int i = x->rank - 1; i >= 2; i--) {
+        if (x->dims[i] != 1 && x->strides[i] != inner) return false;
+        inner *= x->dims[i];
+    }
+    const int64_t nb = x->dims[0], ns = x->dims[1];
+    if (ns == 1) *stride = nb == 1 ? inner : x->strides[0];
+    else *stride = x->strides[1];
+    return ns == 1 || nb == 1 || x->strides[0] == ns * x->strides[1];
+}
+
+kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride)
+{
+    if (!x) return NULL;
+    if (kr_tensor_count(x) > 0 && token_stride(x, stride)) return x;
+    *stride = token_elements(x);
+    return kr_contiguous(tape, x);
+}
+
 kr_tensor *kr_sum_to(kr_tape *tape, kr_tensor *g, kr_shape shape)
 {
     if (!g) return NULL;

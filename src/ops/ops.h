@@ -47,6 +47,18 @@ typedef struct kr_around {
 } kr_around;
 kr_around kr_around_axis(const kr_tensor *x, int axis);
 
+/* x seen as no rows of ni adjacent elements, which begin `stride` elements apart: x itself where its strides are such,
+ * else a row-major copy (recorded). x is NULL after an error. A scalar is one row of one element. */
+typedef struct kr_rows {
+    kr_tensor *x;
+    int64_t no, ni, stride;
+} kr_rows;
+kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x);
+
+/* x [b s ..] as the sequence kernels take it: what belongs to a token is row-major, and tokens, row after row, begin
+ * *stride elements apart. x itself where it is so, else a row-major copy (recorded); NULL after an error. */
+kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride);
+
 /* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. */
 bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
                    bool accumulate);

@@ -1,4 +1,4 @@
-/* shape.c - views: reshape, permute, slice, expand, flip. The gradient takes the inverse way. */
+/* shape.c - views: reshape, permute, slice, split, expand, flip. The gradient takes the inverse way. */
 #include "ops/ops.h"
 
 #include <string.h>
@@ -37,14 +37,50 @@ static bool infer_shape(kr_tape *tape, const kr_tensor *x, const kr_shape *given
                       open >= 0 ? " (-1 takes what remains)" : "");
 }
 
+/* The strides that show x in the shape, if there are such: axes are cut and joined in runs of equal size, and the axes of
+ * x in a run must follow one another. */
+static bool strides_as(const kr_tensor *x, const kr_shape *shape, int64_t *strides)
+{
+    int64_t dims[KR_MAX_RANK], steps[KR_MAX_RANK];
+    int rank = 0;
+    for (int i = 0; i < x->rank; i++) {
+        if (x->dims[i] == 1) continue;
+        dims[rank] = x->dims[i];
+        steps[rank++] = x->strides[i];
+    }
+    for (int i = 0; i < shape->rank; i++) strides[i] = 1; /* of axes of size 1 after the last run */
+    for (int from = 0, to = 0; from < rank;) {
+        int64_t have = dims[from], want = shape->dims[to];
+        int last = from++, end = to + 1;
+        while (have != want) {
+            if (want < have) {
+                want *= shape->dims[end++];
+            } else {
+                if (steps[last] != dims[from] * steps[from]) return false;
+                have *= dims[from];
+                last = from++;
+            }
+        }
+        int64_t step = steps[last];
+        for (int i = end - 1; i >= to; i--) {
+            strides[i] = step;
+            step *= shape->dims[i];
+        }
+        to = end;
+    }
+    return true;
+}
+
 kr_tensor *kr_reshape(kr_tape *tape, kr_tensor *x, kr_shape given)
 {
     kr_dims d;
     kr_shape shape;
-    if (!kr_bind(tape, "reshape", &d, "x:..", x) || !infer_shape(tape, x, &given, &shape) ||
-        !(x = kr_contiguous(tape, x)))
-        return NULL;
-    return kr_recorded(tape, &reshape_rule, kr_view_of(tape, x, &shape, NULL, 0), NULL, 0, KR_LIST(x));
+    int64_t strides[KR_MAX_RANK];
+    if (!kr_bind(tape, "reshape", &d, "x:..", x) || !infer_shape(tape, x, &given, &shape)) return NULL;
+    const bool is_view = !kr_tensor_is_row_major(x) && strides_as(x, &shape, strides);
+    if (!is_view && !(x = kr_contiguous(tape, x))) return NULL;
+    return kr_recorded(tape, &reshape_rule, kr_view_of(tape, x, &shape, is_view ? strides : NULL, 0), NULL, 0,
+                       KR_LIST(x));
 }
 
 /* ---- permute: g_x = g_y by the inverse order ---- */
@@ -138,11 +174,34 @@ kr_tensor *kr_slice(kr_tape *tape, kr_tensor *x, int axis, int64_t from, int64_t
     return kr_recorded(tape, &slice_rule, y, &attrs, sizeof attrs, KR_LIST(x));
 }
 
-bool kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *sizes, kr_tensor **parts)
+/* ---- split: g_x is the parts' gradients side by side, 0 where none arrived ---- */
+
+typedef struct split_attrs {
+    int axis, count;
+} split_attrs;
+
+static void split_backward(kr_back *back)
 {
-    for (int i = 0; i < count; i++) parts[i] = NULL;
-    kr_dims d;
-    if (!kr_bind(tape, "split", &d, "x:..", x) || !kr_axis(tape, "split", x, &axis)) return false;
+    kr_tape *tape = kr_back_tape(back);
+    const split_attrs *attrs = kr_back_attrs(back);
+    bool fresh;
+    kr_tensor *g_x = kr_back_into(back, 0, &fresh);
+    int64_t from = 0;
+    for (int i = 0; g_x && i < attrs->count; i++) {
+        const kr_tensor *g = kr_back_grad(back, i);
+        const int64_t size = kr_back_out(back, i)->dims[attrs->axis];
+        kr_tensor *part = fresh || g ? window(tape, g_x, attrs->axis, from, size) : NULL;
+        if (part && !g) kr_assign_value(tape->ctx, part, 0);
+        else if (part && fresh) kr_assign(tape->ctx, part, g);
+        else if (part) kr_assign_sum(tape->ctx, part, g);
+        from += size;
+    }
+}
+
+static const kr_rule split_rule = { .name = "split", .backward = split_backward, .allows_infinity = true };
+
+static bool check_sizes(kr_tape *tape, const kr_tensor *x, int axis, int count, const int64_t *sizes)
+{
     int64_t total = 0;
     for (int i = 0; i < count; i++) {
         if (!kr_require(tape->ctx, sizes[i] >= 0 && sizes[i] <= x->dims[axis] - total, KR_ERR_SHAPE,
@@ -151,18 +210,37 @@ bool kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *s
             return false;
         total += sizes[i];
     }
-    if (!kr_require(tape->ctx, total == x->dims[axis], KR_ERR_SHAPE,
-                    "split: the %d sizes add up to %lld, but axis %d of x %s is %lld", count, (long long)total, axis,
-                    KR_TEXT_OF(x), (long long)x->dims[axis]))
+    return kr_require(tape->ctx, total == x->dims[axis], KR_ERR_SHAPE,
+                      "split: the %d sizes add up to %lld, but axis %d of x %s is %lld", count, (long long)total, axis,
+                      KR_TEXT_OF(x), (long long)x->dims[axis]);
+}
+
+bool kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *sizes, kr_tensor **parts)
+{
+    for (int i = 0; i < count; i++) parts[i] = NULL;
+    kr_dims d;
+    if (!kr_bind(tape, "split", &d, "x:..", x) || !kr_axis(tape, "split", x, &axis) ||
+        !check_sizes(tape, x, axis, count, sizes))
         return false;
+    if (count == 0) return true;
     int64_t from = 0;
-    for (int i = 0; i < count; i++) {
-        parts[i] = kr_slice(tape, x, axis, from, from + sizes[i]);
+    bool ok = true;
+    for (int i = 0; ok && i < count; i++) {
+        parts[i] = window(tape, x, axis, from, sizes[i]);
+        ok = parts[i] != NULL;
         from += sizes[i];
     }
-    if (!kr_ctx_failed(tape->ctx)) return true;
-    for (int i = 0; i < count; i++) parts[i] = NULL;
-    return false;
+    const split_attrs attrs = { axis, count };
+    const kr_record_args record = { .rule = &split_rule,
+                                    .nin = 1,
+                                    .in = &x,
+                                    .nout = count,
+                                    .out = parts,
+                                    .attrs = &attrs,
+                                    .attrs_bytes = sizeof attrs };
+    ok = ok && kr_record(tape, &record);
+    for (int i = 0; !ok && i < count; i++) parts[i] = NULL;
+    return ok;
 }
 
 /* ---- expand: g_x = g_y summed over the repeats ---- */

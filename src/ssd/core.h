@@ -14,7 +14,7 @@
 #define KR_SSD_CORE_H
 
 #include "ops/ops.h"
-#include "ssd/sequences.h"
+#include "ops/sequences.h"
 
 #include <krait/ssd.h>
 

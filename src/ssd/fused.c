@@ -1,7 +1,8 @@
 /* fused.c - SerialRecalculated: the core as one node that keeps only its inputs.
  *
  *   v, y [b s m h p]   b, c [b s m g r]   da, w, same [b s h]   d [h]   initial, final [q h p r]
- * Formulas and their gradients: kernels/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states.
+ * Formulas and their gradients: kernels/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states. v, b
+ * and c may be parts of wider rows; they are read where they are.
  */
 #include "ssd/core.h"
 
@@ -24,6 +25,8 @@ static void fused_backward(kr_back *back)
     kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
     g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
     if (g_final) g_final = kr_contiguous(tape, g_final);
+    int64_t stride[C + 1] = { 0 };
+    for (int i = V; i <= C; i++) kr_with_token_stride(tape, kr_back_in(back, i), &stride[i]);
     if (kr_ctx_failed(tape->ctx)) return;
     kr_ssd_bwd_args args = { .nb = n->nb,
                              .ns = n->ns,
@@ -34,6 +37,9 @@ static void fused_backward(kr_back *back)
                              .nr = n->nr,
                              .nl = n->nl,
                              .nq = n->sequences.count,
+                             .v_stride = stride[V],
+                             .b_stride = stride[B],
+                             .c_stride = stride[C],
                              .sequences = n->sequences.list,
                              .v = kr_tensor_data(kr_back_in(back, V)),
                              .b = kr_tensor_data(kr_back_in(back, B)),
@@ -64,8 +70,10 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
     const kr_ssd_out none = { NULL, NULL };
     kr_tensor *in[NIN] = { core->v_bsmhp, core->b_bsmgr,  core->c_bsmgr, core->da_bsh,
                            core->w_bsh,   core->same_bsh, core->d_h,     core->initial_qhpr };
+    int64_t stride[C + 1] = { 0 };
     for (int i = 0; i < NIN; i++)
-        if (in[i] && !(in[i] = kr_contiguous(tape, in[i]))) return none;
+        if (in[i] && !(in[i] = i <= C ? kr_with_token_stride(tape, in[i], &stride[i]) : kr_contiguous(tape, in[i])))
+            return none;
     const kr_dtype dtype = in[V]->dtype;
     kr_tensor *out[2] = { kr_new(tape, dtype, kr_tensor_shape(in[V])),
                           kr_new(tape, dtype, KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr)) };
@@ -79,6 +87,9 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                          .nr = core->nr,
                          .nl = core->nl,
                          .nq = core->sequences.count,
+                         .v_stride = stride[V],
+                         .b_stride = stride[B],
+                         .c_stride = stride[C],
                          .sequences = core->sequences.list,
                          .v = in[V]->data,
                          .b = in[B]->data,

@@ -5,7 +5,7 @@
  * Formulas and gradients: kernels/mamba3_args.h. Saved: the operands, and of the products their results.
  */
 #include "ops/ops.h"
-#include "ssd/sequences.h"
+#include "ops/sequences.h"
 
 #include <krait/ops_mamba3.h>
 

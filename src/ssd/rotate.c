@@ -5,7 +5,7 @@
  * Formulas and gradients: kernels/mamba3_args.h. Saved: the operands.
  */
 #include "ops/ops.h"
-#include "ssd/sequences.h"
+#include "ops/sequences.h"
 
 #include <krait/ops_mamba3.h>
 

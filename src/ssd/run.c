@@ -66,7 +66,7 @@ static bool initial_states(kr_tape *tape, const kr_ssd_request *q, kr_ssd_core *
 /* The tokens of one sequence as a core of its own. */
 static kr_ssd_core part_of(kr_tape *tape, const kr_ssd_core *core, int64_t q)
 {
-    const kr_ssd_sequence *s = &core->sequences.list[q];
+    const kr_sequence *s = &core->sequences.list[q];
     kr_ssd_core part = *core;
     kr_tensor **const operands[] = { &part.v_bsmhp, &part.b_bsmgr, &part.c_bsmgr,
                                      &part.da_bsh,  &part.w_bsh,   &part.same_bsh };

@@ -56,7 +56,7 @@ kr_status kr_mamba2_ssd_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
 kr_status kr_mamba3_double_ssd_sanity(kr_tape *tape, const kr_mamba3_double_ssd_input *in)
 {
     return SANITY(tape, "mamba3_double_ssd_sanity", { "v", in->v_bnlmhp, false }, { "da", in->da_bnlh, true },
-                  { "b", in->b_bnlmhr, false }, { "c", in->c_bnlmhr, false },
+                  { "b", in->b_bnlmhr, false }, { "c", in->c_bnlmhr, false }, { "d", in->d_h, false },
                   { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false });
 }
 
@@ -64,6 +64,6 @@ kr_status kr_mamba3_single_ssd_sanity(kr_tape *tape, const kr_mamba3_single_ssd_
 {
     return SANITY(tape, "mamba3_single_ssd_sanity", { "v", in->v_bnlmhp, false }, { "b", in->b_bnlmhr, false },
                   { "c", in->c_bnlmhr, false }, { "da", in->da_bnlh, true }, { "gamma", in->gamma_bnlh, false },
-                  { "scale", in->scale_bnlh, false }, { "initial_state", in->initial_state_bhpr, false },
-                  { "init_state", in->init_state_hpr, false });
+                  { "scale", in->scale_bnlh, false }, { "d", in->d_h, false },
+                  { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false });
 }

@@ -2,21 +2,34 @@
  *
  *   x, dt, z, y [b s i]   a [i r]   b, c [b s g r]   d [i]   initial, final [q i r]
  *   H_t = exp(dt_t a) H_{t-1} + dt_t B_t x_t;  y_t = <C_t, H_t> + D x_t, times silu(z_t) with a gate
- * Gradients: kernels/ref/scan_ref.c; the backward kernel recomputes the states.
+ * Gradients: kernels/ref/scan_ref.c; the backward kernel recomputes the states. x, dt, z, b and c may be parts of wider
+ * rows; they are read where they are.
  */
 #include "ops/ops.h"
-#include "ssd/sequences.h"
+#include "ops/sequences.h"
 
 #include <krait/selective_scan.h>
 
 enum { X, DT, A, B, C, D, Z, INITIAL, NIN };
 
+/* Operands as the kernel takes them: those of tokens by their strides, the others row-major. */
+static bool lay_out(kr_tape *tape, kr_tensor **in, int64_t *stride)
+{
+    for (int i = 0; i < NIN; i++) {
+        const bool of_tokens = i == X || i == DT || i == B || i == C || i == Z;
+        stride[i] = 0;
+        if (in[i] && !(in[i] = of_tokens ? kr_with_token_stride(tape, in[i], &stride[i]) : kr_contiguous(tape, in[i])))
+            return false;
+    }
+    return true;
+}
+
 static void selective_scan_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_sequences *sequences = kr_back_attrs(back);
-    const kr_tensor *in[NIN];
-    kr_tensor *g[NIN] = { NULL };
+    int64_t stride[NIN];
+    kr_tensor *in[NIN], *g[NIN] = { NULL };
     for (int i = 0; i < NIN; i++) in[i] = kr_back_in(back, i);
     for (int i = 0; i < NIN; i++)
         if (kr_back_wants(back, i)) g[i] = kr_new(tape, in[X]->dtype, kr_tensor_shape(in[i]));
@@ -24,13 +37,18 @@ static void selective_scan_backward(kr_back *back)
     kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
     g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, in[X]->dtype, kr_tensor_shape(in[X]));
     if (g_final) g_final = kr_contiguous(tape, g_final);
-    if (kr_ctx_failed(tape->ctx)) return;
+    if (kr_ctx_failed(tape->ctx) || !lay_out(tape, in, stride)) return;
     kr_scan_bwd_args args = { .nb = in[X]->dims[0],
                               .ns = in[X]->dims[1],
                               .ni = in[X]->dims[2],
                               .ng = in[B]->dims[2],
                               .nr = in[B]->dims[3],
                               .nq = sequences->count,
+                              .x_stride = stride[X],
+                              .dt_stride = stride[DT],
+                              .z_stride = stride[Z],
+                              .b_stride = stride[B],
+                              .c_stride = stride[C],
                               .sequences = sequences->list,
                               .x = in[X]->data,
                               .dt = in[DT]->data,
@@ -79,7 +97,7 @@ static bool check_initial(kr_tape *tape, const kr_dims *d, kr_tensor *initial, i
 }
 
 static bool run(kr_tape *tape, const kr_dims *d, const kr_sequences *sequences, kr_tensor *const *in,
-                kr_tensor *const *out)
+                const int64_t *stride, kr_tensor *const *out)
 {
     kr_scan_args args = { .nb = d->b,
                           .ns = d->s,
@@ -87,6 +105,11 @@ static bool run(kr_tape *tape, const kr_dims *d, const kr_sequences *sequences, 
                           .ng = d->g,
                           .nr = d->r,
                           .nq = sequences->count,
+                          .x_stride = stride[X],
+                          .dt_stride = stride[DT],
+                          .z_stride = stride[Z],
+                          .b_stride = stride[B],
+                          .c_stride = stride[C],
                           .sequences = sequences->list,
                           .x = in[X]->data,
                           .dt = in[DT]->data,
@@ -117,11 +140,11 @@ kr_scan_out kr_selective_scan(kr_tape *tape, const kr_selective_scan_input *inpu
         !KR_REALS(tape, "selective_scan", "x dt a b c d z initial_state", &result, &in[X], &in[DT], &in[A], &in[B],
                   &in[C], &in[D], &in[Z], &in[INITIAL]))
         return none;
-    for (int i = 0; i < NIN; i++)
-        if (in[i] && !(in[i] = kr_contiguous(tape, in[i]))) return none;
+    int64_t stride[NIN];
+    if (!lay_out(tape, in, stride)) return none;
     kr_tensor *out[2] = { kr_new(tape, in[X]->dtype, KR_SHAPE(d.b, d.s, d.i)),
                           kr_new(tape, in[X]->dtype, KR_SHAPE(sequences.count, d.i, d.r)) };
-    if (!out[0] || !out[1] || !run(tape, &d, &sequences, in, out)) return none;
+    if (!out[0] || !out[1] || !run(tape, &d, &sequences, in, stride, out)) return none;
     const kr_record_args record = { .rule = &selective_scan_rule,
                                     .nin = NIN,
                                     .in = in,

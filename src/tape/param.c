@@ -10,7 +10,7 @@ static size_t data_bytes(const kr_tensor *x)
     return (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
 }
 
-kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
+kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
 {
     if (kr_ctx_failed(ctx)) return NULL;
     if (!kr_require(ctx, kr_dtype_is_float(dtype), KR_ERR_DTYPE,
@@ -20,18 +20,35 @@ kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
                     KR_MAX_RANK))
         return NULL;
     kr_tensor *x = kr_memory_alloc_zeroed(&ctx->memory, sizeof *x);
-    if (x) {
-        x->ctx = ctx;
-        kr_tensor_layout(x, dtype, &shape);
-        x->requires_grad = true;
-        x->data = kr_memory_alloc_zeroed(&ctx->memory, data_bytes(x));
-    }
-    if (!x || !x->data) {
+    if (!x) {
         kr_fail(ctx, KR_ERR_NOMEM, "param: no memory for %s %s", kr_dtype_name(dtype), KR_TEXT_OF_SHAPE(&shape));
-        kr_memory_free(&ctx->memory, x, sizeof *x);
         return NULL;
     }
+    x->ctx = ctx;
+    kr_tensor_layout(x, dtype, &shape);
+    x->requires_grad = true;
+    x->in_slab = true;
     return x;
+}
+
+kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
+{
+    kr_tensor *x = kr_param_head(ctx, dtype, shape);
+    if (!x) return NULL;
+    x->in_slab = false;
+    x->data = kr_memory_alloc_zeroed(&ctx->memory, data_bytes(x));
+    if (x->data) return x;
+    kr_fail(ctx, KR_ERR_NOMEM, "param: no memory for %s %s", kr_dtype_name(dtype), KR_TEXT_OF_SHAPE(&shape));
+    kr_memory_free(&ctx->memory, x, sizeof *x);
+    return NULL;
+}
+
+void kr_param_drop_grad(kr_tensor *param)
+{
+    if (!param->grad) return;
+    kr_memory_free(&param->ctx->memory, param->grad->data, data_bytes(param));
+    kr_memory_free(&param->ctx->memory, param->grad, sizeof *param->grad);
+    param->grad = NULL;
 }
 
 void kr_param_destroy(kr_tensor *param)
@@ -43,11 +60,8 @@ void kr_param_destroy(kr_tensor *param)
         return;
     }
     kr_memory *memory = &param->ctx->memory;
-    if (param->grad) {
-        kr_memory_free(memory, param->grad->data, data_bytes(param));
-        kr_memory_free(memory, param->grad, sizeof *param->grad);
-    }
-    kr_memory_free(memory, param->data, data_bytes(param));
+    kr_param_drop_grad(param);
+    if (!param->in_slab) kr_memory_free(memory, param->data, data_bytes(param));
     kr_memory_free(memory, param, sizeof *param);
 }
 

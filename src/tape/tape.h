@@ -69,6 +69,12 @@ kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh);
 void kr_release_temporaries(kr_tape *tape);
 void kr_release(kr_tape *tape, kr_tensor *x); /* one reference to a heap tensor */
 
+/* A parameter without memory: whoever gives it some keeps that memory (a slab of many parameters). */
+kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
+
+/* Frees a parameter's gradient, as if none had ever reached it. */
+void kr_param_drop_grad(kr_tensor *param);
+
 /* y = x, y += x, y = value; for tensors of one shape, any strides. */
 bool kr_assign(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x);
 bool kr_assign_sum(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x);

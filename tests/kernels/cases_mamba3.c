@@ -145,19 +145,19 @@ enum { NSCAN_SHAPES = (int)(sizeof scan_shapes / sizeof *scan_shapes) };
 enum { INITIAL = 1, PACKED = 2, MOST_SEQUENCES = 2048 };
 
 /* Rows of one sequence each, or cut into pieces of 1, 2, 4, 8, .. tokens. */
-static int64_t sequences_of(scan n, int with, kr_ssd_sequence *list)
+static int64_t sequences_of(scan n, int with, kr_sequence *list)
 {
     int64_t count = 0;
     for (int64_t b = 0; b < n.nb; b++)
         for (int64_t start = 0, end, length = 1; start < n.ns; start = end, length *= 2) {
             end = with & PACKED && start + length < n.ns ? start + length : n.ns;
-            list[count++] = (kr_ssd_sequence){ b, start, end };
+            list[count++] = (kr_sequence){ b, start, end };
         }
     return count;
 }
 
 /* Sequences of the first row. */
-static int64_t first_sequences(const kr_ssd_sequence *list, int64_t count)
+static int64_t first_sequences(const kr_sequence *list, int64_t count)
 {
     int64_t n = 0;
     while (n < count && list[n].row == 0) n++;
@@ -173,7 +173,7 @@ static void angles_first_row(void *args)
 
 static void angles_case(kr_sweep *sweep, scan n, int with)
 {
-    kr_ssd_sequence list[MOST_SEQUENCES];
+    kr_sequence list[MOST_SEQUENCES];
     kr_angles_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .na = n.n, .sequences = list, .range = 1.5 };
     a.nq = sequences_of(n, with, list);
     kr_case c;
@@ -208,7 +208,7 @@ static void angles_bwd_first_row(void *args)
 /* wanted: bits 1 g_theta, 2 g_dt, 4 g_initial */
 static void angles_bwd_case(kr_sweep *sweep, scan n, int with, int wanted)
 {
-    kr_ssd_sequence list[MOST_SEQUENCES];
+    kr_sequence list[MOST_SEQUENCES];
     kr_angles_bwd_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .na = n.n, .sequences = list, .range = 1.5 };
     a.nq = sequences_of(n, with, list);
     kr_case c;
@@ -400,7 +400,7 @@ static void scan_first_row(void *args)
 
 static void scan_case(kr_sweep *sweep, scan n, int with)
 {
-    kr_ssd_sequence list[MOST_SEQUENCES];
+    kr_sequence list[MOST_SEQUENCES];
     kr_quaternion_scan_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .nj = n.n, .sequences = list };
     a.nq = sequences_of(n, with, list);
     const int64_t count = n.nb * n.ns * n.nh * n.n * 4, states = a.nq * n.nh * n.n * 4;
@@ -436,7 +436,7 @@ static void scan_bwd_first_row(void *args)
 /* wanted: bits 1 g_q, 2 g_initial */
 static void scan_bwd_case(kr_sweep *sweep, scan n, int with, int wanted)
 {
-    kr_ssd_sequence list[MOST_SEQUENCES];
+    kr_sequence list[MOST_SEQUENCES];
     kr_quaternion_scan_bwd_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .nj = n.n, .sequences = list };
     a.nq = sequences_of(n, with, list);
     const int64_t count = n.nb * n.ns * n.nh * n.n * 4, states = a.nq * n.nh * n.n * 4;

@@ -19,14 +19,16 @@ static const shape shapes[] = {
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
-/* What there is of the optional operands: bits of a case's number. */
-enum { SKIP = 1, GATE = 2, INITIAL = 4, PACKED = 8, COMBINATIONS = 16 };
+/* What there is of the optional operands: bits of a case's number. APART: tokens of x, dt, z, b, c are parts of wider
+ * rows. */
+enum { SKIP = 1, GATE = 2, INITIAL = 4, PACKED = 8, COMBINATIONS = 16, APART = 16 };
 
 static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
 {
-    snprintf(text, bytes, "b %lld s %lld i %lld g %lld r %lld%s%s%s%s, decay %s", (long long)n.nb, (long long)n.ns,
+    snprintf(text, bytes, "b %lld s %lld i %lld g %lld r %lld%s%s%s%s%s, decay %s", (long long)n.nb, (long long)n.ns,
              (long long)n.ni, (long long)n.ng, (long long)n.nr, with & SKIP ? ", d" : "", with & GATE ? ", z" : "",
-             with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "", decay_names[kind]);
+             with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "", with & APART ? ", apart" : "",
+             decay_names[kind]);
     return text;
 }
 
@@ -52,21 +54,22 @@ static void keep_decays(void *args)
 
 static void scan_case(kr_sweep *sweep, shape n, int with, int kind)
 {
-    kr_ssd_sequence sequences[MOST_SEQUENCES];
+    kr_sequence sequences[MOST_SEQUENCES];
     kr_scan_args a = { .nb = n.nb, .ns = n.ns, .ni = n.ni, .ng = n.ng, .nr = n.nr, .sequences = sequences };
     a.nq = cut_rows(sequences, n.nb, n.ns, with & PACKED);
     kr_case c;
     char text[160];
     case_begin(&c, &a, sizeof a, "%s", case_text(text, sizeof text, n, with, kind));
-    const kr_shape values = KR_SHAPE(n.nb, n.ns, n.ni), maps = KR_SHAPE(n.nb, n.ns, n.ng, n.nr);
-    const kr_shape states = KR_SHAPE(a.nq, n.ni, n.nr);
-    case_input(&c, FIELD(kr_scan_args, x), values, -2, 2);
-    case_input(&c, FIELD(kr_scan_args, dt), values, 0.001, 0.5);
+    const kr_shape values = KR_SHAPE(n.nb, n.ns, n.ni), states = KR_SHAPE(a.nq, n.ni, n.nr);
+    const int64_t tokens = n.nb * n.ns, of_b = n.ng * n.nr, apart = with & APART ? 3 : 0;
+    case_walk_input(&c, FIELD(kr_scan_args, x), lay_out_tokens(tokens, n.ni, apart, &a.x_stride), -2, 2);
+    case_walk_input(&c, FIELD(kr_scan_args, dt), lay_out_tokens(tokens, n.ni, 2 * apart, &a.dt_stride), 0.001, 0.5);
     change_decays(case_input(&c, FIELD(kr_scan_args, a), KR_SHAPE(n.ni, n.nr), -4, -0.1), n.ni * n.nr, kind, 40, -1e5);
-    case_input(&c, FIELD(kr_scan_args, b), maps, -1, 1);
-    case_input(&c, FIELD(kr_scan_args, c), maps, -1, 1);
+    case_walk_input(&c, FIELD(kr_scan_args, b), lay_out_tokens(tokens, of_b, 4 * apart, &a.b_stride), -1, 1);
+    case_walk_input(&c, FIELD(kr_scan_args, c), lay_out_tokens(tokens, of_b, 5 * apart, &a.c_stride), -1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_scan_args, d), KR_SHAPE(n.ni), -1, 1);
-    if (with & GATE) case_input(&c, FIELD(kr_scan_args, z), values, -3, 3);
+    if (with & GATE)
+        case_walk_input(&c, FIELD(kr_scan_args, z), lay_out_tokens(tokens, n.ni, 7 * apart, &a.z_stride), -3, 3);
     if (with & INITIAL) case_input(&c, FIELD(kr_scan_args, initial), states, -1, 1);
     case_output(&c, FIELD(kr_scan_args, y), values);
     case_output(&c, FIELD(kr_scan_args, final), states);
@@ -82,8 +85,8 @@ void kr_cases_scan(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++) {
         for (int with = i % 2; with < COMBINATIONS; with += shapes[i].many_tasks ? 5 : 2) {
-            scan_case(sweep, shapes[i], with, GENTLE);
-            scan_case(sweep, shapes[i], with, 1 + with / 2 % (DECAYS - 1));
+            scan_case(sweep, shapes[i], with + (with / 2 + i) % 2 * APART, GENTLE);
+            scan_case(sweep, shapes[i], with + (with / 2 + i + 1) % 2 * APART, 1 + with / 2 % (DECAYS - 1));
         }
     }
 }
@@ -118,24 +121,24 @@ static double magnitude(const double *v, int64_t at)
  * would not do, since a is both a rate, which must decay, and a factor. */
 static void scale_of_state(const kr_scan_bwd_args *s, const inputs *in, int64_t q, int64_t i, int64_t r, double *scale)
 {
-    const kr_ssd_sequence tokens = s->sequences[q];
-    const int64_t length = tokens.end - tokens.start, at0 = (tokens.row * s->ns + tokens.start) * s->ni + i;
-    const int64_t maps0 = ((tokens.row * s->ns + tokens.start) * s->ng + i / (s->ni / s->ng)) * s->nr + r;
-    const int64_t state = (q * s->ni + i) * s->nr + r, maps_step = s->ng * s->nr;
+    const kr_sequence tokens = s->sequences[q];
+    const int64_t length = tokens.end - tokens.start, first = tokens.row * s->ns + tokens.start;
+    const int64_t maps = i / (s->ni / s->ng) * s->nr + r, state = (q * s->ni + i) * s->nr + r;
     const double rate = in->a[i * s->nr + r];
     double *h = malloc((size_t)(length + 1) * sizeof *h), g = magnitude(in->g_final, state);
     if (!h) exit(2);
     h[0] = magnitude(in->initial, state);
     for (int64_t t = 0; t < length; t++) {
-        const int64_t at = at0 + t * s->ni;
-        h[t + 1] = exp(in->dt[at] * rate) * h[t] + in->dt[at] * fabs(in->b[maps0 + t * maps_step] * in->x[at]);
+        const double dt = in->dt[(first + t) * s->dt_stride + i], x = in->x[(first + t) * s->x_stride + i];
+        h[t + 1] = exp(dt * rate) * h[t] + dt * fabs(in->b[(first + t) * s->b_stride + maps] * x);
     }
     for (int64_t t = length - 1; t >= 0; t--) {
-        const int64_t at = at0 + t * s->ni;
-        const double z = magnitude(in->z, at), gate = in->z ? z / (1 + exp(-z)) : 1;
-        g += fabs(in->c[maps0 + t * maps_step] * in->g_y[at]) * gate;
-        scale[at] += fabs(in->x[at] * in->b[maps0 + t * maps_step]) * g;
-        g *= exp(in->dt[at] * rate);
+        const int64_t at = (first + t) * s->ni + i;
+        const double dt = in->dt[(first + t) * s->dt_stride + i], x = in->x[(first + t) * s->x_stride + i];
+        const double z = magnitude(in->z, (first + t) * s->z_stride + i), gate = in->z ? z / (1 + exp(-z)) : 1;
+        g += fabs(in->c[(first + t) * s->c_stride + maps] * in->g_y[at]) * gate;
+        scale[at] += fabs(x * in->b[(first + t) * s->b_stride + maps]) * g;
+        g *= exp(dt * rate);
         scale[at] += fabs(rate) * g * h[t];
     }
     free(h);
@@ -159,7 +162,7 @@ static void measure_by_one(kr_case *c, int64_t count)
 /* wanted: bits 1 g_x, 2 g_dt, 4 g_a, 8 g_b, 16 g_c, 32 g_d, 64 g_z, 128 g_initial */
 static void scan_bwd_case(kr_sweep *sweep, shape n, int with, int kind, int wanted)
 {
-    kr_ssd_sequence sequences[MOST_SEQUENCES];
+    kr_sequence sequences[MOST_SEQUENCES];
     kr_scan_bwd_args a = { .nb = n.nb, .ns = n.ns, .ni = n.ni, .ng = n.ng, .nr = n.nr, .sequences = sequences };
     a.nq = cut_rows(sequences, n.nb, n.ns, with & PACKED);
     kr_case c;
@@ -167,16 +170,22 @@ static void scan_bwd_case(kr_sweep *sweep, shape n, int with, int kind, int want
     case_begin(&c, &a, sizeof a, "%s, wanted %d", case_text(text, sizeof text, n, with, kind), wanted);
     const kr_shape values = KR_SHAPE(n.nb, n.ns, n.ni), maps = KR_SHAPE(n.nb, n.ns, n.ng, n.nr);
     const kr_shape states = KR_SHAPE(a.nq, n.ni, n.nr), rates = KR_SHAPE(n.ni, n.nr);
-    inputs in = { .x = case_input(&c, FIELD(kr_scan_bwd_args, x), values, -2, 2),
-                  .dt = case_input(&c, FIELD(kr_scan_bwd_args, dt), values, 0.001, 0.5) };
+    const int64_t tokens = n.nb * n.ns, of_b = n.ng * n.nr, apart = with & APART ? 3 : 0;
+    const kr_extent at_x = lay_out_tokens(tokens, n.ni, apart, &a.x_stride),
+                    at_dt = lay_out_tokens(tokens, n.ni, 2 * apart, &a.dt_stride),
+                    at_z = lay_out_tokens(tokens, n.ni, 7 * apart, &a.z_stride),
+                    at_b = lay_out_tokens(tokens, of_b, 4 * apart, &a.b_stride),
+                    at_c = lay_out_tokens(tokens, of_b, 5 * apart, &a.c_stride);
+    inputs in = { .x = case_walk_input(&c, FIELD(kr_scan_bwd_args, x), at_x, -2, 2),
+                  .dt = case_walk_input(&c, FIELD(kr_scan_bwd_args, dt), at_dt, 0.001, 0.5) };
     double *a_values = case_input(&c, FIELD(kr_scan_bwd_args, a), rates, -4, -0.1);
     change_decays(a_values, n.ni * n.nr, kind, 40, -1e5);
     in.a = a_values;
-    in.b = case_input(&c, FIELD(kr_scan_bwd_args, b), maps, -1, 1);
-    in.c = case_input(&c, FIELD(kr_scan_bwd_args, c), maps, -1, 1);
+    in.b = case_walk_input(&c, FIELD(kr_scan_bwd_args, b), at_b, -1, 1);
+    in.c = case_walk_input(&c, FIELD(kr_scan_bwd_args, c), at_c, -1, 1);
     in.g_y = case_input(&c, FIELD(kr_scan_bwd_args, g_y), values, -1, 1);
     if (with & SKIP) in.d = case_input(&c, FIELD(kr_scan_bwd_args, d), KR_SHAPE(n.ni), -1, 1);
-    if (with & GATE) in.z = case_input(&c, FIELD(kr_scan_bwd_args, z), values, -3, 3);
+    if (with & GATE) in.z = case_walk_input(&c, FIELD(kr_scan_bwd_args, z), at_z, -3, 3);
     if (with & INITIAL) in.initial = case_input(&c, FIELD(kr_scan_bwd_args, initial), states, -1, 1);
     if (with & INITIAL) in.g_final = case_input(&c, FIELD(kr_scan_bwd_args, g_final), states, -1, 1);
     if (wanted & 1) case_output(&c, FIELD(kr_scan_bwd_args, g_x), values);
@@ -202,8 +211,8 @@ void kr_cases_scan_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++) {
         for (int with = i % 2; with < COMBINATIONS; with += shapes[i].many_tasks ? 5 : 2) {
-            scan_bwd_case(sweep, shapes[i], with, GENTLE, 255);
-            scan_bwd_case(sweep, shapes[i], with, 1 + with / 2 % (DECAYS - 1), 255);
+            scan_bwd_case(sweep, shapes[i], with + (with / 2 + i) % 2 * APART, GENTLE, 255);
+            scan_bwd_case(sweep, shapes[i], with + (with / 2 + i + 1) % 2 * APART, 1 + with / 2 % (DECAYS - 1), 255);
         }
     }
     for (int bit = 1; bit < 256; bit *= 2) {

@@ -18,16 +18,16 @@ static const shape shapes[] = {
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
-/* What there is of the optional operands: bits of a case's number. */
-enum { SAME = 1, WEIGHT = 2, SKIP = 4, INITIAL = 8, PACKED = 16, COMBINATIONS = 32 };
+/* What there is of the optional operands: bits of a case's number. APART: tokens of v, b, c are parts of wider rows. */
+enum { SAME = 1, WEIGHT = 2, SKIP = 4, INITIAL = 8, PACKED = 16, COMBINATIONS = 32, APART = 32 };
 
 static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
 {
-    snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s, decay %s",
+    snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s%s, decay %s",
              (long long)n.nb, (long long)n.ns, (long long)n.nm, (long long)n.nh, (long long)n.np, (long long)n.ng,
              (long long)n.nr, (long long)n.nl, with & SAME ? ", same" : "", with & WEIGHT ? ", w" : "",
              with & SKIP ? ", d" : "", with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "",
-             decay_names[kind]);
+             with & APART ? ", apart" : "", decay_names[kind]);
     return text;
 }
 
@@ -48,18 +48,20 @@ static void keep_decays(void *args)
 
 static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
 {
-    kr_ssd_sequence sequences[MOST_SEQUENCES];
+    kr_sequence sequences[MOST_SEQUENCES];
     kr_ssd_args a = { .nb = n.nb, .ns = n.ns, .nm = n.nm, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr, .nl = n.nl };
     a.nq = cut_rows(sequences, n.nb, n.ns, with & PACKED);
     a.sequences = sequences;
     kr_case c;
     char text[160];
     case_begin(&c, &a, sizeof a, "%s", case_text(text, sizeof text, n, with, kind));
-    const kr_shape maps = KR_SHAPE(n.nb, n.ns, n.nm, n.ng, n.nr), values = KR_SHAPE(n.nb, n.ns, n.nm, n.nh, n.np);
+    const kr_shape values = KR_SHAPE(n.nb, n.ns, n.nm, n.nh, n.np);
     const kr_shape scalars = KR_SHAPE(n.nb, n.ns, n.nh), states = KR_SHAPE(a.nq, n.nh, n.np, n.nr);
-    case_input(&c, FIELD(kr_ssd_args, v), values, -2, 2);
-    case_input(&c, FIELD(kr_ssd_args, b), maps, -1, 1);
-    case_input(&c, FIELD(kr_ssd_args, c), maps, -1, 1);
+    const int64_t tokens = n.nb * n.ns, of_v = n.nm * n.nh * n.np, of_b = n.nm * n.ng * n.nr,
+                  apart = with & APART ? 3 : 0;
+    case_walk_input(&c, FIELD(kr_ssd_args, v), lay_out_tokens(tokens, of_v, apart, &a.v_stride), -2, 2);
+    case_walk_input(&c, FIELD(kr_ssd_args, b), lay_out_tokens(tokens, of_b, 4 * apart, &a.b_stride), -1, 1);
+    case_walk_input(&c, FIELD(kr_ssd_args, c), lay_out_tokens(tokens, of_b, 7 * apart, &a.c_stride), -1, 1);
     change_decays(case_input(&c, FIELD(kr_ssd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_args, w), scalars, 0.1, 1);
     if (with & SAME) case_input(&c, FIELD(kr_ssd_args, same), scalars, 0.1, 1);
@@ -80,8 +82,8 @@ void kr_cases_ssd(kr_sweep *sweep)
     for (int i = 0; i < NSHAPES; i++) {
         /* all combinations come up in time */
         for (int with = i % 3; with < COMBINATIONS; with += shapes[i].many_tasks ? 9 : 3) {
-            ssd_case(sweep, shapes[i], with, GENTLE);
-            ssd_case(sweep, shapes[i], with, 1 + with / 3 % (DECAYS - 1));
+            ssd_case(sweep, shapes[i], with + (with + i) % 2 * APART, GENTLE);
+            ssd_case(sweep, shapes[i], with + (with + i + 1) % 2 * APART, 1 + with / 3 % (DECAYS - 1));
         }
     }
 }
@@ -144,7 +146,7 @@ static void fill_scales(const kr_case *c)
 /* without: bits of gradients that are not wanted. */
 static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned without)
 {
-    kr_ssd_sequence sequences[MOST_SEQUENCES];
+    kr_sequence sequences[MOST_SEQUENCES];
     kr_ssd_bwd_args a = {
         .nb = n.nb, .ns = n.ns, .nm = n.nm, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr, .nl = n.nl
     };
@@ -155,9 +157,11 @@ static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned 
     case_begin(&c, &a, sizeof a, "%s, without %x", case_text(text, sizeof text, n, with, kind), without);
     const kr_shape maps = KR_SHAPE(n.nb, n.ns, n.nm, n.ng, n.nr), values = KR_SHAPE(n.nb, n.ns, n.nm, n.nh, n.np);
     const kr_shape scalars = KR_SHAPE(n.nb, n.ns, n.nh), states = KR_SHAPE(a.nq, n.nh, n.np, n.nr);
-    case_input(&c, FIELD(kr_ssd_bwd_args, v), values, -2, 2);
-    case_input(&c, FIELD(kr_ssd_bwd_args, b), maps, -1, 1);
-    case_input(&c, FIELD(kr_ssd_bwd_args, c), maps, -1, 1);
+    const int64_t tokens = n.nb * n.ns, of_v = n.nm * n.nh * n.np, of_b = n.nm * n.ng * n.nr,
+                  apart = with & APART ? 3 : 0;
+    case_walk_input(&c, FIELD(kr_ssd_bwd_args, v), lay_out_tokens(tokens, of_v, apart, &a.v_stride), -2, 2);
+    case_walk_input(&c, FIELD(kr_ssd_bwd_args, b), lay_out_tokens(tokens, of_b, 4 * apart, &a.b_stride), -1, 1);
+    case_walk_input(&c, FIELD(kr_ssd_bwd_args, c), lay_out_tokens(tokens, of_b, 7 * apart, &a.c_stride), -1, 1);
     change_decays(case_input(&c, FIELD(kr_ssd_bwd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
     case_input(&c, FIELD(kr_ssd_bwd_args, g_y), values, -1, 1);
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_bwd_args, w), scalars, 0.1, 1);
@@ -182,8 +186,8 @@ void kr_cases_ssd_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++) {
         for (int with = i % 5; with < COMBINATIONS; with += shapes[i].many_tasks ? 13 : 5) {
-            ssd_bwd_case(sweep, shapes[i], with, GENTLE, 0);
-            ssd_bwd_case(sweep, shapes[i], with, 1 + with / 5 % (DECAYS - 1), 0);
+            ssd_bwd_case(sweep, shapes[i], with + (with + i) % 2 * APART, GENTLE, 0);
+            ssd_bwd_case(sweep, shapes[i], with + (with + i + 1) % 2 * APART, 1 + with / 5 % (DECAYS - 1), 0);
         }
     }
     for (int i = 0; i < GRADIENTS; i++) {

@@ -8,27 +8,34 @@
 enum { MOST_SEQUENCES = 16 };
 
 /* Whole rows; packed: two sequences in each row with an empty one and a token of none between them. Their number. */
-static inline int64_t cut_rows(kr_ssd_sequence *sequences, int64_t nb, int64_t ns, bool packed)
+static inline int64_t cut_rows(kr_sequence *sequences, int64_t nb, int64_t ns, bool packed)
 {
     int64_t nq = 0, middle = ns / 3;
     for (int64_t b = 0; b < nb; b++) {
         if (!packed || ns < 3) {
-            sequences[nq++] = (kr_ssd_sequence){ b, 0, ns };
+            sequences[nq++] = (kr_sequence){ b, 0, ns };
             continue;
         }
-        sequences[nq++] = (kr_ssd_sequence){ b, 0, middle };
-        sequences[nq++] = (kr_ssd_sequence){ b, middle, middle };
-        sequences[nq++] = (kr_ssd_sequence){ b, middle + 1, ns };
+        sequences[nq++] = (kr_sequence){ b, 0, middle };
+        sequences[nq++] = (kr_sequence){ b, middle, middle };
+        sequences[nq++] = (kr_sequence){ b, middle + 1, ns };
     }
     return nq;
 }
 
 /* How many sequences the first row has. */
-static inline int64_t of_first_row(const kr_ssd_sequence *sequences, int64_t nq)
+static inline int64_t of_first_row(const kr_sequence *sequences, int64_t nq)
 {
     int64_t n = 0;
     while (n < nq && sequences[n].row == 0) n++;
     return n;
+}
+
+/* Memory of an operand with `elements` for each token, one after another or `gap` apart, and its stride. */
+static inline kr_extent lay_out_tokens(int64_t tokens, int64_t elements, int64_t gap, int64_t *stride)
+{
+    *stride = elements + gap;
+    return (kr_extent){ tokens * elements > 0 ? (tokens - 1) * *stride + elements : 0, 0 };
 }
 
 enum { GENTLE, NONE, STEEP, CLIFFS, DECAYS }; /* kinds of decay */

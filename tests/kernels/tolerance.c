@@ -60,6 +60,9 @@ static const struct {
     { "norm_bwd",
       { .ulps = 4, .plain = 16, .root = 2, .why = "two terms that cancel; scale is their magnitudes' sum" } },
 
+    { "gate", { .ulps = 3, .why = "vf_silu and a product" } },
+    { "gate_bwd", { .ulps = 4, .plain = 5, .why = "as gate; silu' crosses 0, where its terms cancel: scale |g_y x|" } },
+
     /* Moves: exact. Gradients of gathers add up in their own type, in the reference too. */
     { "gather", { .exact = true, .why = "moved" } },
     { "gather_bwd",

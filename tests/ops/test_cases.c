@@ -28,6 +28,24 @@ static void middle_of_split(kr_tape *t, kr_tensor *x, kr_tensor **y)
     y[0] = parts[1];
 }
 
+/* x is used after the split, and the first part not at all: the parts' gradients are added to one that is there. */
+static void split_and_whole(kr_tape *t, kr_tensor *x, kr_tensor **y)
+{
+    kr_tensor *parts[3];
+    kr_split(t, x, 1, 3, (const int64_t[]){ 2, 1, 2 }, parts);
+    y[0] = kr_mul(t, parts[1], parts[1]);
+    y[1] = parts[2];
+    y[2] = kr_sin(t, x);
+}
+
+/* Both operands of the gate are parts of a row, and so is what its output is multiplied by. */
+static void gated_parts(kr_tape *t, kr_tensor *x, kr_tensor **y)
+{
+    kr_tensor *parts[3];
+    kr_split(t, x, -1, 3, (const int64_t[]){ 8, 8, 1 }, parts);
+    y[0] = kr_mul(t, kr_gate(t, parts[1], parts[0]), parts[2]);
+}
+
 enum { NORM_GROUPS = 15, NORM_GAIN = 16, NORM_GATED = 32, NORM_FIRST = 64 };
 
 static kr_tensor *normed(kr_tape *t, int flags, kr_tensor *x, kr_tensor *z, kr_tensor *gain)
@@ -41,12 +59,28 @@ static kr_tensor *normed(kr_tape *t, int flags, kr_tensor *x, kr_tensor *z, kr_t
     return flags & NORM_GATED ? kr_gated_norm(t, x, z, gain, &o) : kr_rms_norm(t, x, gain, &o);
 }
 
-enum { CONV_BIAS = 1, CONV_WINDOW = 2, CONV_SILU = 4, CONV_Y = 8, CONV_WINDOW_OUT = 16 };
+enum {
+    CONV_BIAS = 1,
+    CONV_WINDOW = 2,
+    CONV_SILU = 4,
+    CONV_Y = 8,
+    CONV_WINDOW_OUT = 16,
+    CONV_PART = 32,
+    CONV_PACKED = 64
+};
+
+/* Where sequences begin in two rows of seven tokens: two of 3 + 4, then four of 1 + 1 + 3 + 2. */
+static kr_tensor *conv_starts(kr_tape *t)
+{
+    return kr_from_data(t, KR_I64, KR_SHAPE(2, 7), (const int64_t[]){ 0, 0, 0, 1, 0, 0, 0, 1, 5, 1, 0, 0, -1, 0 });
+}
 
 static void conv(kr_tape *t, int flags, kr_tensor *const *x, kr_tensor **y)
 {
-    const kr_conv_out out = kr_causal_conv(t, x[0], x[1], flags & CONV_BIAS ? x[2] : NULL,
-                                           flags & CONV_WINDOW ? x[3] : NULL, flags & CONV_SILU);
+    kr_tensor *in = flags & CONV_PART ? kr_slice(t, x[0], -1, 1, -2) : x[0];
+    const kr_conv_out out =
+        kr_causal_conv(t, in, x[1], flags & CONV_BIAS ? x[2] : NULL, flags & CONV_WINDOW ? x[3] : NULL,
+                       flags & CONV_PACKED ? conv_starts(t) : NULL, flags & CONV_SILU);
     int n = 0;
     if (flags & CONV_Y) y[n++] = out.y_bsv;
     if (flags & CONV_WINDOW_OUT) y[n++] = out.window_bvk;

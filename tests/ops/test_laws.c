@@ -43,7 +43,7 @@ static kr_tensor *block_forward(kr_tape *t, const block *m, kr_tensor *id_bs)
     kr_tensor *x_bsd = kr_embedding(t, m->table_wd, id_bs);
     kr_tensor *z_bsi = kr_linear(t, x_bsd, m->gate_id, NULL);
     kr_tensor *u_bsi = kr_linear(t, x_bsd, m->in_id, m->bias_i);
-    u_bsi = kr_causal_conv(t, u_bsi, m->conv_ik, m->conv_bias_i, NULL, true).y_bsv;
+    u_bsi = kr_causal_conv(t, u_bsi, m->conv_ik, m->conv_bias_i, NULL, NULL, true).y_bsv;
     kr_norm_options o;
     kr_norm_options_init(&o);
     o.groups = 2;
@@ -162,6 +162,108 @@ TEST(neighbours_change_no_bit)
     }
 }
 
+/* A convolution with all gradients, of x [b s v] as part of wider rows or not. */
+typedef struct convolved {
+    kr_tensor *x, *w, *bias, *window; /* leaves */
+    kr_conv_out out;
+} convolved;
+
+static convolved convolve(kr_tape *t, kr_tensor *x, kr_tensor *w, kr_tensor *bias, kr_tensor *window,
+                          kr_tensor *seq_start, bool apart)
+{
+    convolved c = { kr_input(t, x), kr_input(t, w), kr_input(t, bias), kr_input(t, window), { NULL, NULL } };
+    kr_tensor *in = apart ? kr_slice(t, kr_pad(t, c.x, -1, 3, 5, 7), -1, 3, -5) : c.x;
+    c.out = kr_causal_conv(t, in, c.w, c.bias, c.window, seq_start, true);
+    return c;
+}
+
+enum { PACKED_ROW = 90, PACKED_CHANNELS = 70 };
+
+/* Sequences of these lengths in one row, and each alone: the same bits of outputs, windows and gradients, but for those
+ * of weight and bias, which are sums over all. */
+static void check_packed(kr_ctx *ctx, const int64_t *lengths, int count, int64_t taps, bool apart)
+{
+    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tensor *x = kr_randn(t, KR_F32, KR_SHAPE(1, PACKED_ROW, PACKED_CHANNELS));
+    kr_tensor *g = kr_randn(t, KR_F32, KR_SHAPE(1, PACKED_ROW, PACKED_CHANNELS));
+    kr_tensor *windows = kr_randn(t, KR_F32, KR_SHAPE(count, PACKED_CHANNELS, taps));
+    kr_tensor *g_windows = kr_randn(t, KR_F32, KR_SHAPE(count, PACKED_CHANNELS, taps));
+    kr_tensor *w = kr_randn(t, KR_F32, KR_SHAPE(PACKED_CHANNELS, taps)),
+              *bias = kr_randn(t, KR_F32, KR_SHAPE(PACKED_CHANNELS));
+    int32_t starts[PACKED_ROW] = { 0 };
+    for (int64_t q = 0, at = 0; q < count; at += lengths[q++]) starts[at] = 1;
+    const convolved packed =
+        convolve(t, x, w, bias, windows, kr_from_data(t, KR_I32, KR_SHAPE(1, PACKED_ROW), starts), apart);
+    kr_tensor *y[2 * (PACKED_ROW + 1)] = { packed.out.y_bsv, packed.out.window_bvk },
+                                   *g_y[2 * (PACKED_ROW + 1)] = { g, g_windows };
+    convolved alone[PACKED_ROW];
+    for (int64_t q = 0, at = 0; q < count; at += lengths[q++]) {
+        alone[q] = convolve(t, kr_slice(t, x, 1, at, at + lengths[q]), w, bias, kr_slice(t, windows, 0, q, q + 1), NULL,
+                            false);
+        y[2 * q + 2] = alone[q].out.y_bsv;
+        g_y[2 * q + 2] = kr_slice(t, g, 1, at, at + lengths[q]);
+        y[2 * q + 3] = alone[q].out.window_bvk;
+        g_y[2 * q + 3] = kr_slice(t, g_windows, 0, q, q + 1);
+    }
+    kr_backward_from(t, 2 * count + 2, y, g_y);
+    CHECK_OK(ctx);
+    for (int64_t q = 0, at = 0; q < count; at += lengths[q++]) {
+        const int64_t end = at + lengths[q];
+        CHECK_SAME_BITS("y", kr_slice(t, packed.out.y_bsv, 1, at, end), alone[q].out.y_bsv);
+        CHECK_SAME_BITS("window", kr_slice(t, packed.out.window_bvk, 0, q, q + 1), alone[q].out.window_bvk);
+        CHECK_SAME_BITS("g_x", kr_slice(t, kr_grad(packed.x), 1, at, end), kr_grad(alone[q].x));
+        CHECK_SAME_BITS("g_window", kr_slice(t, kr_grad(packed.window), 0, q, q + 1), kr_grad(alone[q].window));
+    }
+    kr_tape_destroy(t);
+}
+
+TEST(packed_convolution_is_the_sequences_alone)
+{
+    static const int64_t some[] = { 1, 2, 64, 3, 1, 1, 18 }, two[] = { 65, 25 }, most[] = { 89, 1 };
+    int64_t ones[PACKED_ROW];
+    for (int i = 0; i < PACKED_ROW; i++) ones[i] = 1;
+    const char *isas[8];
+    for (int n = case_isas(isas) - 1; n >= 0; n--) {
+        kr_ctx *ctx = kr_test_ctx(2, isas[n]);
+        for (int64_t taps = 1; taps <= 6; taps++) {
+            check_packed(ctx, some, 7, taps, taps % 2);
+            check_packed(ctx, two, 2, taps, taps % 2 == 0);
+            check_packed(ctx, most, 2, taps, false);
+            check_packed(ctx, ones, PACKED_ROW, taps, true);
+        }
+        kr_ctx_destroy(ctx);
+    }
+}
+
+/* Rows of one length, one after another in a single row: every gradient has the same bits, those of the parameters too. */
+TEST(packed_convolution_is_the_batch)
+{
+    kr_ctx *ctx = kr_test_ctx(2, NULL);
+    for (int64_t ns = 1; ns < 150; ns += ns < 10 ? 1 : 23) {
+        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+        kr_tensor *x = kr_randn(t, KR_F32, KR_SHAPE(5, ns, 33)), *w = kr_randn(t, KR_F32, KR_SHAPE(33, 4));
+        kr_tensor *bias = kr_randn(t, KR_F32, KR_SHAPE(33)), *window = kr_randn(t, KR_F32, KR_SHAPE(5, 33, 4));
+        int32_t starts[5 * 150] = { 0 };
+        for (int64_t b = 0; b < 5; b++) starts[b * ns] = 1;
+        const convolved rows = convolve(t, x, w, bias, window, NULL, false);
+        const convolved row = convolve(t, kr_reshape(t, x, KR_SHAPE(1, 5 * ns, 33)), w, bias, window,
+                                       kr_from_data(t, KR_I32, KR_SHAPE(1, 5 * ns), starts), true);
+        kr_tensor *g = kr_randn(t, KR_F32, KR_SHAPE(5, ns, 33)), *g_window = kr_randn(t, KR_F32, KR_SHAPE(5, 33, 4));
+        kr_backward_from(t, 4,
+                         (kr_tensor *[]){ rows.out.y_bsv, rows.out.window_bvk, row.out.y_bsv, row.out.window_bvk },
+                         (kr_tensor *[]){ g, g_window, kr_reshape(t, g, KR_SHAPE(1, 5 * ns, 33)), g_window });
+        CHECK_OK(ctx);
+        CHECK_SAME_BITS("y", kr_reshape(t, row.out.y_bsv, KR_SHAPE(5, ns, 33)), rows.out.y_bsv);
+        CHECK_SAME_BITS("window", row.out.window_bvk, rows.out.window_bvk);
+        CHECK_SAME_BITS("g_x", kr_reshape(t, kr_grad(row.x), KR_SHAPE(5, ns, 33)), kr_grad(rows.x));
+        CHECK_SAME_BITS("g_weight", kr_grad(row.w), kr_grad(rows.w));
+        CHECK_SAME_BITS("g_bias", kr_grad(row.bias), kr_grad(rows.bias));
+        CHECK_SAME_BITS("g_window", kr_grad(row.window), kr_grad(rows.window));
+        kr_tape_destroy(t);
+    }
+    kr_ctx_destroy(ctx);
+}
+
 /* A sequence in two parts, the second going on from the window of the first, is the sequence in one. */
 TEST(convolution_in_parts)
 {
@@ -169,12 +271,11 @@ TEST(convolution_in_parts)
     kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
     kr_tensor *x = kr_randn(t, KR_F32, KR_SHAPE(2, 11, 5)), *w = kr_randn(t, KR_F32, KR_SHAPE(5, 4));
     kr_tensor *bias = kr_randn(t, KR_F32, KR_SHAPE(5));
-    kr_conv_out whole = kr_causal_conv(t, x, w, bias, NULL, true);
+    kr_conv_out whole = kr_causal_conv(t, x, w, bias, NULL, NULL, true);
     for (int64_t at = 0; at <= 11; at++) {
-        kr_conv_out first = kr_causal_conv(t, kr_slice(t, x, 1, 0, at), w, bias, NULL, true);
-        kr_conv_out second = kr_causal_conv(t, kr_slice(t, x, 1, at, 11), w, bias, first.window_bvk, true);
-        CHECK_TENSORS("outputs", kr_concat(t, 1, 2, (kr_tensor *[]){ first.y_bsv, second.y_bsv }), whole.y_bsv, 1e-6,
-                      1);
+        kr_conv_out first = kr_causal_conv(t, kr_slice(t, x, 1, 0, at), w, bias, NULL, NULL, true);
+        kr_conv_out second = kr_causal_conv(t, kr_slice(t, x, 1, at, 11), w, bias, first.window_bvk, NULL, true);
+        CHECK_SAME_BITS("outputs", kr_concat(t, 1, 2, (kr_tensor *[]){ first.y_bsv, second.y_bsv }), whole.y_bsv);
         CHECK_SAME_BITS("window", second.window_bvk, whole.window_bvk);
     }
     CHECK_OK(ctx);

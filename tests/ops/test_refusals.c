@@ -214,8 +214,9 @@ TEST(missing_operands)
     REFUSED(KR_ERR_ARG, "outer: operand b is NULL", kr_outer(t, F(2), NULL));
     REFUSED(KR_ERR_ARG, "rms_norm: operand x is NULL", kr_rms_norm(t, NULL, NULL, NULL));
     REFUSED(KR_ERR_ARG, "gated_norm: operand z is NULL", kr_gated_norm(t, F(2), NULL, NULL, NULL));
+    REFUSED(KR_ERR_ARG, "gate: operand z is NULL", kr_gate(t, F(2), NULL));
     REFUSED(KR_ERR_ARG, "causal_conv: operand weight is NULL",
-            kr_causal_conv(t, F(1, 2, 3), NULL, NULL, NULL, false).y_bsv);
+            kr_causal_conv(t, F(1, 2, 3), NULL, NULL, NULL, NULL, false).y_bsv);
     REFUSED(KR_ERR_ARG, "detach: operand x is NULL", kr_detach(t, NULL));
     REFUSED(KR_ERR_ARG, "input: operand x is NULL", kr_input(t, NULL));
     end();
@@ -273,20 +274,30 @@ TEST(fused_pieces)
     REFUSED(KR_ERR_DTYPE,
             "gated_norm: z [2, 8] is f64, but x is f32; f64 mixes with no other type, kr_cast one of them",
             kr_gated_norm(t, F(2, 8), D(2, 8), NULL, NULL));
+    REFUSED(KR_ERR_SHAPE, "gate: leading axes of z [8] are [8], but x [2, 8] has [2, 8]", kr_gate(t, F(2, 8), F(8)));
+    REFUSED(KR_ERR_DTYPE, "gate: z [8] is i32, but must be f32, f64, bf16 or f16; kr_cast converts",
+            kr_gate(t, F(8), I(8)));
     REFUSED(KR_ERR_SHAPE, "causal_conv: x [2, 3] has rank 2, but must have 3 (axes bsv)",
-            kr_causal_conv(t, F(2, 3), F(3, 4), NULL, NULL, false).y_bsv);
+            kr_causal_conv(t, F(2, 3), F(3, 4), NULL, NULL, NULL, false).y_bsv);
     REFUSED(KR_ERR_SHAPE, "causal_conv: axis v of weight [4, 4] is 4, but x [1, 2, 3] says v = 3",
-            kr_causal_conv(t, F(1, 2, 3), F(4, 4), NULL, NULL, false).y_bsv);
+            kr_causal_conv(t, F(1, 2, 3), F(4, 4), NULL, NULL, NULL, false).y_bsv);
     REFUSED(KR_ERR_SHAPE, "causal_conv: axis v of bias [2] is 2, but x [1, 2, 3] says v = 3",
-            kr_causal_conv(t, F(1, 2, 3), F(3, 4), F(2), NULL, false).y_bsv);
+            kr_causal_conv(t, F(1, 2, 3), F(3, 4), F(2), NULL, NULL, false).y_bsv);
     REFUSED(KR_ERR_SHAPE, "causal_conv: axis k of window [1, 3, 3] is 3, but weight [3, 4] says k = 4",
-            kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, F(1, 3, 3), false).window_bvk);
-    REFUSED(KR_ERR_SHAPE, "causal_conv: axis b of window [2, 3, 4] is 2, but x [1, 2, 3] says b = 1",
-            kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, F(2, 3, 4), false).y_bsv);
+            kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, F(1, 3, 3), NULL, false).window_bvk);
+    REFUSED(KR_ERR_SHAPE, "causal_conv: window [2, 3, 4] must be [1, 3, 4]: one for each sequence",
+            kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, F(2, 3, 4), NULL, false).y_bsv);
+    REFUSED(KR_ERR_SHAPE, "causal_conv: seq_start [1, 3] must be [1, 2]: a marker for each token",
+            kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, NULL, I(1, 3), false).y_bsv);
+    REFUSED(KR_ERR_DTYPE, "causal_conv: seq_start [1, 2] is f32, but must be i32 or i64",
+            kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, NULL, F(1, 2), false).y_bsv);
+    REFUSED(
+        KR_ERR_SHAPE, "causal_conv: window [1, 3, 4] must be [2, 3, 4]: one for each sequence",
+        kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, F(1, 3, 4), kr_full(t, KR_I32, KR_SHAPE(1, 2), 1), false).y_bsv);
     REFUSED(KR_ERR_SHAPE, "causal_conv: weight [3, 0] has no tap; k must be at least 1",
-            kr_causal_conv(t, F(1, 2, 3), F(3, 0), NULL, NULL, false).y_bsv);
+            kr_causal_conv(t, F(1, 2, 3), F(3, 0), NULL, NULL, NULL, false).y_bsv);
     REFUSED(KR_ERR_DTYPE, "causal_conv: weight [3, 4] is i32, but must be f32, f64, bf16 or f16; kr_cast converts",
-            kr_causal_conv(t, F(1, 2, 3), I(3, 4), NULL, NULL, false).y_bsv);
+            kr_causal_conv(t, F(1, 2, 3), I(3, 4), NULL, NULL, NULL, false).y_bsv);
     end();
 }
 
@@ -375,7 +386,7 @@ TEST(echoes)
     kr_tensor *y = kr_matmul(t, F(2, 3), F(4, 5));
     const char *first = "matmul: axis k of b [4, 5] is 4, but a [2, 3] says k = 3";
     kr_tensor *z = kr_add(t, kr_silu(t, y), F(2));
-    kr_conv_out conv = kr_causal_conv(t, z, y, NULL, NULL, true);
+    kr_conv_out conv = kr_causal_conv(t, z, y, NULL, NULL, NULL, true);
     kr_tensor *parts[2] = { z, z };
     CHECK(!kr_split(t, z, 0, 2, (const int64_t[]){ 1, 1 }, parts) && !parts[0] && !parts[1], "split after an error");
     CHECK(!y && !z && !conv.y_bsv && !conv.window_bvk, "NULL in, NULL out");

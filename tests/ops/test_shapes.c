@@ -1,6 +1,8 @@
 /* test_shapes.c - movement of elements for every element type, conversions, and tensors of no element, rank 0 and rank 8. */
 #include "tests/ops/values.h"
 
+#include "tape/tape.h"
+
 static kr_tensor *counted(kr_tape *t, kr_dtype d, kr_shape shape)
 {
     double values[64];
@@ -28,7 +30,16 @@ TYPE_TEST(views)
     IS(parts[2], KR_SHAPE(2, 2, 2), 2, 3, 4, 5, 8, 9, 10, 11);
     const char *data = kr_tensor_data(x);
     const size_t bytes = kr_dtype_bytes(d);
+    CHECK(kr_tensor_data(parts[2]) == data + 2 * bytes, "the parts of a split are views");
+    CHECK(kr_split(t, kr_zeros(t, d, KR_SHAPE(2, 0)), 1, 0, NULL, NULL), "nothing in no parts");
     CHECK(kr_tensor_data(kr_reshape(t, x, KR_SHAPE(4, 3))) == data, "reshape of row-major elements is a view");
+    kr_tensor *part = kr_slice(t, counted(t, d, KR_SHAPE(2, 3, 8)), 2, 1, 7),
+              *cut = kr_reshape(t, part, KR_SHAPE(6, 1, 2, 3));
+    CHECK(kr_tensor_data(cut) == kr_tensor_data(part), "reshape of rows that lie evenly apart is a view");
+    IS(kr_slice(t, cut, 0, 2, 4), KR_SHAPE(2, 1, 2, 3), 17, 18, 19, 20, 21, 22, 25, 26, 27, 28, 29, 30);
+    CHECK(kr_tensor_data(kr_reshape(t, part, KR_SHAPE(36))) != kr_tensor_data(part), "reshape over gaps is a copy");
+    IS(kr_reshape(t, kr_flip(t, kr_slice(t, x, 2, 0, 1), 0), KR_SHAPE(1, 2, 1, 3)), KR_SHAPE(1, 2, 1, 3), 6, 8, 10, 0,
+       2, 4);
     CHECK(kr_tensor_data(kr_transpose(t, x)) == data, "transpose is a view");
     CHECK(kr_tensor_data(kr_slice(t, x, 1, 1, 3)) == data + 2 * bytes, "slice is a view");
     CHECK(kr_tensor_data(kr_flip(t, x, 2)) == data + bytes, "flip is a view");
@@ -37,6 +48,14 @@ TYPE_TEST(views)
     CHECK(kr_contiguous(t, x) == x, "a row-major tensor is contiguous as it is");
     kr_tensor *moved = kr_contiguous(t, kr_transpose(t, x));
     CHECK(kr_tensor_is_contiguous(moved) && kr_tensor_stride(moved, 1) == 3, "contiguous makes row-major strides");
+}
+
+FLOAT_TEST(a_split_is_one_node)
+{
+    kr_tensor *x = kr_input(t, counted(t, d, KR_SHAPE(2, 3))), *parts[3];
+    const int64_t nodes = t->nnodes;
+    CHECK(kr_split(t, x, 1, 3, (const int64_t[]){ 1, 1, 1 }, parts), "split");
+    CHECK(t->nnodes == nodes + 1, "%lld nodes", (long long)(t->nnodes - nodes));
 }
 
 TYPE_TEST(copies)
@@ -220,13 +239,17 @@ FLOAT_TEST(empty_fused)
     kr_tensor *n = kr_add(t, kr_rms_norm(t, x, gain, NULL), kr_gated_norm(t, x, x, gain, NULL));
     EMPTY(n, KR_SHAPE(0, 4));
     EMPTY(kr_rms_norm(t, kr_zeros(t, d, KR_SHAPE(3, 0)), NULL, NULL), KR_SHAPE(3, 0));
+    n = kr_add(t, n, kr_gate(t, x, x));
     kr_tensor *w = kr_input(t, kr_full(t, d, KR_SHAPE(2, 3), 1)), *bias = kr_input(t, kr_full(t, d, KR_SHAPE(2), 1));
     kr_tensor *window = kr_input(t, OF(t, d, KR_SHAPE(1, 2, 3), 1, 2, 3, 4, 5, 6));
     /* a sequence of length 0 leaves the window as it was */
-    kr_conv_out none = kr_causal_conv(t, kr_input(t, kr_zeros(t, d, KR_SHAPE(1, 0, 2))), w, bias, window, true);
+    kr_conv_out none = kr_causal_conv(t, kr_input(t, kr_zeros(t, d, KR_SHAPE(1, 0, 2))), w, bias, window, NULL, true);
     EMPTY(none.y_bsv, KR_SHAPE(1, 0, 2));
     IS(none.window_bvk, KR_SHAPE(1, 2, 3), 1, 2, 3, 4, 5, 6);
-    kr_conv_out nobody = kr_causal_conv(t, kr_zeros(t, d, KR_SHAPE(0, 5, 2)), w, bias, NULL, false);
+    none = kr_causal_conv(t, kr_zeros(t, d, KR_SHAPE(1, 0, 2)), w, bias, window, kr_zeros(t, KR_I32, KR_SHAPE(1, 0)),
+                          true);
+    IS(none.window_bvk, KR_SHAPE(1, 2, 3), 1, 2, 3, 4, 5, 6);
+    kr_conv_out nobody = kr_causal_conv(t, kr_zeros(t, d, KR_SHAPE(0, 5, 2)), w, bias, NULL, NULL, false);
     EMPTY(nobody.y_bsv, KR_SHAPE(0, 5, 2));
     EMPTY(nobody.window_bvk, KR_SHAPE(0, 2, 3));
     kr_tensor *rows = kr_embedding(t, w, kr_zeros(t, KR_I32, KR_SHAPE(0)));

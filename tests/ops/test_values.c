@@ -1,6 +1,8 @@
 /* test_values.c - arithmetic ops on numbers that one can check by hand, so that no two kernels can be wrong together. */
 #include "tests/ops/values.h"
 
+#include "tape/tape.h"
+
 #define S2(a, b) KR_SHAPE(a, b)
 
 static void back(kr_tape *t, kr_tensor *y)
@@ -225,32 +227,61 @@ FLOAT_TEST(norms)
     IS(kr_gated_norm(t, x, OF(t, d, S2(1, 2), 0, 0), NULL, NULL), S2(1, 2), 0, 0);
 }
 
+FLOAT_TEST(gate)
+{
+    kr_tensor *x = OF(t, d, S2(2, 2), 3, -4, 0, 5), *z = OF(t, d, S2(2, 2), 1, -2, 7, 0);
+    NEAR(kr_gate(t, x, z), S2(2, 2), 2.193175735890015, 0.9536233761769404, 0, 0);
+    NEAR(kr_gate(t, kr_transpose(t, x), z), S2(2, 2), 2.193175735890015, 0, -27.974490566556785, 0);
+    /* parts of a row are read where they are */
+    kr_tensor *row = kr_input(t, OF(t, d, S2(2, 3), 3, 1, 9, -4, 2, 9)), *parts[3];
+    kr_split(t, row, 1, 3, (const int64_t[]){ 1, 1, 1 }, parts);
+    const int64_t nodes = t->nnodes, casts = kr_dtype_is_half(d) ? 3 : 0;
+    kr_tensor *y = kr_gate(t, parts[0], parts[1]);
+    CHECK(t->nnodes == nodes + 1 + casts, "%lld nodes for a gate", (long long)(t->nnodes - nodes));
+    NEAR(y, S2(2, 1), 2.193175735890015, -7.04637662382306);
+}
+
 FLOAT_TEST(convolution)
 {
     kr_tensor *x = OF(t, d, KR_SHAPE(1, 3, 1), 1, 2, 3), *w = OF(t, d, S2(1, 2), 8, 1);
     kr_tensor *bias = OF(t, d, KR_SHAPE(1), 100), *window = OF(t, d, KR_SHAPE(1, 1, 2), 7, 5);
-    kr_conv_out out = kr_causal_conv(t, x, w, NULL, NULL, false);
+    kr_conv_out out = kr_causal_conv(t, x, w, NULL, NULL, NULL, false);
     IS(out.y_bsv, KR_SHAPE(1, 3, 1), 1, 10, 19);
     IS(out.window_bvk, KR_SHAPE(1, 1, 2), 2, 3);
-    out = kr_causal_conv(t, x, w, bias, window, false);
+    out = kr_causal_conv(t, x, w, bias, window, NULL, false);
     IS(out.y_bsv, KR_SHAPE(1, 3, 1), 141, 110, 119);
     IS(out.window_bvk, KR_SHAPE(1, 1, 2), 2, 3);
-    out = kr_causal_conv(t, x, OF(t, d, S2(1, 1), 1), NULL, NULL, true);
+    out = kr_causal_conv(t, x, OF(t, d, S2(1, 1), 1), NULL, NULL, NULL, true);
     NEAR(out.y_bsv, KR_SHAPE(1, 3, 1), 0.7310585786300049, 1.7615941559557649, 2.8577223804673);
     IS(out.window_bvk, KR_SHAPE(1, 1, 1), 3);
     /* fewer inputs than taps: the window moves on by one */
     kr_tensor *one = OF(t, d, KR_SHAPE(1, 1, 1), 5), *past = OF(t, d, KR_SHAPE(1, 1, 4), 1, 2, 3, 4);
-    out = kr_causal_conv(t, one, OF(t, d, S2(1, 4), 64, 16, 4, 1), NULL, past, false);
+    out = kr_causal_conv(t, one, OF(t, d, S2(1, 4), 64, 16, 4, 1), NULL, past, NULL, false);
     IS(out.y_bsv, KR_SHAPE(1, 1, 1), 197);
     IS(out.window_bvk, KR_SHAPE(1, 1, 4), 2, 3, 4, 5);
-    out = kr_causal_conv(t, one, OF(t, d, S2(1, 4), 64, 16, 4, 1), NULL, NULL, false);
+    out = kr_causal_conv(t, one, OF(t, d, S2(1, 4), 64, 16, 4, 1), NULL, NULL, NULL, false);
     IS(out.y_bsv, KR_SHAPE(1, 1, 1), 5);
     IS(out.window_bvk, KR_SHAPE(1, 1, 4), 0, 0, 0, 5);
     /* two channels, two sequences: each its own taps, each its own past */
     out = kr_causal_conv(t, OF(t, d, KR_SHAPE(2, 1, 2), 1, 2, 3, 4), OF(t, d, S2(2, 2), 1, 1, 2, 2), NULL,
-                         OF(t, d, KR_SHAPE(2, 2, 2), 9, 10, 9, 20, 9, 30, 9, 40), false);
+                         OF(t, d, KR_SHAPE(2, 2, 2), 9, 10, 9, 20, 9, 30, 9, 40), NULL, false);
     IS(out.y_bsv, KR_SHAPE(2, 1, 2), 11, 44, 33, 88);
     IS(out.window_bvk, KR_SHAPE(2, 2, 2), 10, 1, 20, 2, 30, 3, 40, 4);
+    /* three sequences in a row of four tokens: no tap reaches over a start, and each has a window */
+    kr_tensor *starts = kr_from_data(t, KR_I32, S2(1, 4), (const int32_t[]){ 0, 1, 1, 0 });
+    kr_tensor *packed = OF(t, d, KR_SHAPE(1, 4, 1), 1, 2, 3, 4);
+    out = kr_causal_conv(t, packed, w, NULL, NULL, starts, false);
+    IS(out.y_bsv, KR_SHAPE(1, 4, 1), 1, 2, 3, 28);
+    IS(out.window_bvk, KR_SHAPE(3, 1, 2), 0, 1, 0, 2, 3, 4);
+    out = kr_causal_conv(t, packed, w, NULL, OF(t, d, KR_SHAPE(3, 1, 2), 9, 5, 9, 6, 9, 7), starts, false);
+    IS(out.y_bsv, KR_SHAPE(1, 4, 1), 41, 50, 59, 28);
+    IS(out.window_bvk, KR_SHAPE(3, 1, 2), 5, 1, 6, 2, 3, 4);
+    /* part of a wider row is read where it is */
+    kr_tensor *wide = kr_input(t, OF(t, d, KR_SHAPE(1, 3, 2), 9, 1, 9, 2, 9, 3)), *part = kr_slice(t, wide, 2, 1, 2);
+    const int64_t nodes = t->nnodes;
+    out = kr_causal_conv(t, part, w, NULL, NULL, NULL, false);
+    if (!kr_dtype_is_half(d)) CHECK(t->nnodes == nodes + 1, "%lld nodes", (long long)(t->nnodes - nodes));
+    IS(out.y_bsv, KR_SHAPE(1, 3, 1), 1, 10, 19);
 }
 
 FLOAT_TEST(rows_by_number)

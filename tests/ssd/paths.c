@@ -70,7 +70,7 @@ operands make_operands(const ssd_case *c)
         o.values[WEIGHT] = draw(&o.shapes[DA], 0.5, 0.5, true);
         o.values[GAMMA] = draw(&o.shapes[DA], 0.5, 0.5, true);
     }
-    if (c->skip && c->family == MAMBA2) {
+    if (c->skip) {
         o.shapes[D] = KR_SHAPE(c->nh);
         o.values[D] = draw(&o.shapes[D], 0, 0.5, false);
     }
@@ -125,7 +125,8 @@ static kr_ssd_out run_family(kr_tape *tape, const ssd_case *c, kr_tensor *const 
                                                                        .c_bnlmhr = in[C],
                                                                        .initial_state_bhpr = in[INITIAL],
                                                                        .init_state_hpr = in[LEARNED],
-                                                                       .seq_start_bs = starts },
+                                                                       .seq_start_bs = starts,
+                                                                       .d_h = in[D] },
                                         path);
     return kr_mamba3_single_ssd_run(tape,
                                     &(kr_mamba3_single_ssd_input){ .v_bnlmhp = in[V],
@@ -136,7 +137,8 @@ static kr_ssd_out run_family(kr_tape *tape, const ssd_case *c, kr_tensor *const 
                                                                    .scale_bnlh = in[WEIGHT],
                                                                    .initial_state_bhpr = in[INITIAL],
                                                                    .init_state_hpr = in[LEARNED],
-                                                                   .seq_start_bs = starts },
+                                                                   .seq_start_bs = starts,
+                                                                   .d_h = in[D] },
                                     path);
 }
 

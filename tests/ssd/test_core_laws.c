@@ -180,6 +180,45 @@ TEST(finite_differences)
     }
 }
 
+/* y with a skip is y without it and D v, head by head; its gradient is sum <g_y, v>, and v's has D g_y more. */
+TEST(skip_is_d_v)
+{
+    enum { V = 0, SKIP = 6 }; /* operands */
+    for (int f = MAMBA2; f <= MAMBA3_SINGLE; f++)
+        for (int n = 0; n < 3; n++) {
+            ssd_case c = { .family = (family)f,
+                           .nb = 2,
+                           .ns = 11,
+                           .nm = f == MAMBA2 ? 1 : 3,
+                           .nh = 4,
+                           .np = 3,
+                           .ng = 2,
+                           .nr = 5,
+                           .nl = 4,
+                           .initial = true,
+                           .packed = true };
+            c.skip = true;
+            operands o = make_operands(&c);
+            results with = run_case(&c, &o, KR_F64, algorithms[n], NULL, 1, NULL);
+            double *d = o.values[SKIP], g_d[4] = { 0 };
+            o.values[SKIP] = NULL;
+            results without = run_case(&c, &o, KR_F64, algorithms[n], NULL, 1, NULL);
+            o.values[SKIP] = d;
+            for (int64_t i = 0; i < without.counts[0]; i++) {
+                const int64_t h = i / c.np % c.nh;
+                without.values[0][i] += d[h] * o.values[V][i];
+                without.values[V + 2][i] += d[h] * o.g_y[i];
+                g_d[h] += o.g_y[i] * o.values[V][i];
+            }
+            CHECK_CLOSE("y", with.values[0], without.values[0], with.counts[0], &with.shapes[0], 1e-14, 1);
+            CHECK_CLOSE("g_v", with.values[V + 2], without.values[V + 2], with.counts[0], &with.shapes[0], 1e-14, 1);
+            CHECK_CLOSE("g_d", with.values[SKIP + 2], g_d, 4, &with.shapes[SKIP + 2], 1e-13, 1);
+            free_results(&with);
+            free_results(&without);
+            free_operands(&o);
+        }
+}
+
 TEST(sanity_names_the_operand)
 {
     mamba2_set m = make_mamba2();

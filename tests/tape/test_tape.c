@@ -477,7 +477,8 @@ TEST(check_finite_names_op_output_and_index)
     kr_tape_reset(t);
     /* the second output of a convolution, and a gradient */
     kr_tensor *huge = kr_full(t, KR_F32, KR_SHAPE(1, 2, 1), INFINITY), *none = kr_full(t, KR_F32, KR_SHAPE(1, 1), 1);
-    CHECK(!kr_causal_conv(t, kr_pad(t, huge, 1, 0, 2, 0), none, NULL, NULL, false).y_bsv, "an infinite convolution");
+    CHECK(!kr_causal_conv(t, kr_pad(t, huge, 1, 0, 2, 0), none, NULL, NULL, NULL, false).y_bsv,
+          "an infinite convolution");
     CHECK_ERROR(ctx, KR_ERR_NUMERIC, "causal_conv: output 0 [1, 4, 1] holds inf at [0, 0, 0]");
     kr_tape_reset(t);
     kr_tensor *zero = kr_input(t, kr_zeros(t, KR_F32, KR_SHAPE(2))),

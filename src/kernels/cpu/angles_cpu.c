@@ -80,7 +80,7 @@ KR_INLINE double wrap(double x)
 /* One sequence, head and up to LANES angles from a0 on. */
 KR_INLINE void sum_lanes(const kr_angles_args *n, int64_t q, int64_t h, int64_t a0, int64_t count)
 {
-    const kr_ssd_sequence sequence = n->sequences[q];
+    const kr_sequence sequence = n->sequences[q];
     const int64_t state = (q * n->nh + h) * n->na + a0, token0 = sequence.row * n->ns;
     double phi[LANES];
     for (int64_t i = 0; i < count; i++) phi[i] = n->initial ? wrap((double)((const float *)n->initial)[state + i]) : 0;
@@ -161,7 +161,7 @@ static void list_blocks(const backward *f)
 {
     int64_t count = 0;
     for (int64_t q = 0; q < f->n->nq; q++) {
-        const kr_ssd_sequence sequence = f->n->sequences[q];
+        const kr_sequence sequence = f->n->sequences[q];
         const int64_t token0 = sequence.row * f->n->ns;
         f->first_block[q] = count;
         for (int64_t t = sequence.start; t < sequence.end; t += BLOCK)

@@ -1,34 +1,39 @@
 /* conv_cpu.c - causal depthwise convolution with a carried window and its gradients, in f32 vectors of channels.
  *
- *   x, y [b s v]    weight [v k]    bias [v] or none    window, window_out [b v k] or none: the last nk inputs
- *   past(b, t, v) = x[b, t, v], for t < 0 window[b, v, nk + t] (0 if there is no window)
- *   u[b, s, v] = bias[v] + sum over j of weight[v, j] past(b, s - (nk-1) + j, v);   y = u, or silu(u)
- *   window_out[b, v, j] = past(b, ns - nk + j, v)
+ *   x, y [b s v]    weight [v k]    bias [v] or none    window, window_out [q v k] or none: the last nk inputs
+ * Within a sequence q of length n, tokens numbered from its first:
+ *   past(t, v) = x[t, v], for t < 0 window[q, v, nk + t] (0 if there is no window)
+ *   u[s, v] = bias[v] + sum over j of weight[v, j] past(s - (nk-1) + j, v);   y = u, or silu(u)
+ *   window_out[q, v, j] = past(n - nk + j, v)
  * backward, g_u = g_y silu'(u), u recomputed:
- *   g_past(b, t, v) = sum over j of weight[v, j] g_u[b, t + (nk-1) - j, v] + g_window_out[b, v, t - (ns - nk)]
- *   g_x is g_past at t >= 0, g_window[b, v, nk + t] is g_past at t < 0
- *   g_weight[v, j] = sum over (b, s) of g_u[b, s, v] past(b, s - (nk-1) + j, v);   g_bias[v] = sum of g_u
+ *   g_past(t, v) = sum over j of weight[v, j] g_u[t + (nk-1) - j, v] + g_window_out[q, v, t - (n - nk)]
+ *   g_x is g_past at t >= 0, g_window[q, v, nk + t] is g_past at t < 0
+ *   g_weight[v, j] = sum over (q, s) of g_u[s, v] past(s - (nk-1) + j, v);   g_bias[v] = sum of g_u
  *
- * Work is cut into blocks of (b, s, v). Weights and window are first transposed, so that channels are adjacent.
- * A backward block computes g_u for its rows and the nk-1 after them, which its g_x needs; its part of g_weight and
- * g_bias goes to scratch, and the parts are added in order of (b, s).
+ * A unit of work is a group of blocks of tokens (conv_groups.h) and some channels. Weights, and the window of a block
+ * that reaches it, are transposed, so that channels are adjacent. A backward block computes g_u for its rows and the
+ * nk-1 after them, which its g_x needs; a group's part of g_weight and g_bias goes to scratch, and the parts are added
+ * in order.
  */
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/ranges.h"
+#include "kernels/cpu/conv_groups.h"
 #include "kernels/cpu/conv_rows.h"
 
 enum {
-    ROWS = 64,       /* of a block */
-    CHANNELS = 512,  /* of a forward block */
-    G_CHANNELS = 256 /* of a backward block: its inputs and g_u stay in the second-level cache */
+    CHANNELS = 512,  /* of a forward unit */
+    G_CHANNELS = 256 /* of a backward unit: its inputs and g_u stay in the second-level cache */
 };
 
-/* What both directions read, with the transposed copies in scratch. */
+/* What both directions read, and the scratch of both. */
 typedef struct conv {
-    int64_t nb, ns, nv, nk;
+    int64_t nv, nk, nq, x_batch, x_stride;
+    int64_t channels; /* of a unit */
+    const kr_sequence *sequences;
     const float *x, *weight, *bias, *window;
-    float *weight_kv;  /* [k v] */
-    float *before_btv; /* the inputs at t = -(nk-1) .. -1 [b nk-1 v]; without a window one row of zeros */
+    float *weight_kv; /* [k v] */
+    float *before;    /* a block's inputs at t = -(nk-1) .. -1 [worker, nk-1, channels]; no window: a row of zeros */
+    kr_conv_block *groups; /* [ngroups + 1] */
+    int64_t ngroups;
 } conv;
 
 static int64_t padded(int64_t n) /* floats in whole cache lines */
@@ -36,14 +41,22 @@ static int64_t padded(int64_t n) /* floats in whole cache lines */
     return kr_blocks(n, 16) * 16;
 }
 
-static int64_t before_floats(int64_t nb, int64_t nk, int64_t nv)
+static int64_t before_floats(const conv *c) /* of a worker */
 {
-    return kr_larger(1, nb * (nk - 1)) * nv;
+    return padded((c->window ? c->nk - 1 : 1) * c->channels);
 }
 
-static int64_t conv_floats(int64_t nb, int64_t nk, int64_t nv) /* of the transposed copies */
+/* Lays out the scratch of both directions from `scratch` on, or from nothing to count it: floats. */
+static int64_t conv_lay_out(conv *c, const kr_pool *pool, float *scratch)
 {
-    return padded(nk * nv) + padded(before_floats(nb, nk, nv));
+    int64_t groups = padded(kr_conv_groups(c->sequences, c->nq, NULL) + 1) * (int64_t)(sizeof(kr_conv_block) / 4);
+    int64_t weight = padded(c->nk * c->nv), before = (c->window ? kr_pool_size(pool) : 1) * before_floats(c);
+    if (scratch) {
+        c->groups = (kr_conv_block *)(void *)scratch;
+        c->weight_kv = scratch + groups;
+        c->before = c->weight_kv + weight;
+    }
+    return groups + weight + before;
 }
 
 static void transpose_weight(const conv *c)
@@ -59,51 +72,73 @@ static void transpose_weight(const conv *c)
         for (int64_t v = 0; v < c->nv; v++) out[j * c->nv + v] = weight[v * c->nk + j];
 }
 
-static void conv_prepare(conv *c, float *scratch)
+static void conv_prepare(conv *c)
 {
-    c->weight_kv = scratch;
-    c->before_btv = scratch + padded(c->nk * c->nv);
+    c->ngroups = kr_conv_groups(c->sequences, c->nq, c->groups);
     transpose_weight(c);
-    if (!c->window) {
-        memset(c->before_btv, 0, (size_t)c->nv * sizeof(float));
-        return;
-    }
-    for (int64_t b = 0; b < c->nb; b++)
-        for (int64_t t = 0; t < c->nk - 1; t++)
-            for (int64_t v = 0; v < c->nv; v++)
-                c->before_btv[(b * (c->nk - 1) + t) * c->nv + v] = c->window[(b * c->nv + v) * c->nk + t + 1];
+    if (!c->window) memset(c->before, 0, (size_t)c->channels * sizeof(float));
 }
 
-/* The rows of sequence b, channels from v0, for u of places s0 .. s1-1. */
-static kr_conv_rows rows_of(const conv *c, int64_t b, int64_t s0, int64_t s1, int64_t v0, int64_t nchannels)
+/* A block's channels v0 .. v1-1. */
+typedef struct block {
+    kr_conv_block at;
+    int64_t n;     /* tokens of the sequence */
+    int64_t token; /* its first, in [b s] */
+    int64_t v0, v1;
+    const float *x; /* the sequence's first token, channel v0 */
+    const float *before;
+    int64_t before_stride;
+    float *g_u_sv;     /* backward: g_u of its rows and of nk-1 more (0 beyond the sequence) */
+    float *partial_kv; /* and the sums of its group */
+} block;
+
+/* Takes the inputs before the sequence from its window, if the block reaches them. */
+static block block_of(const conv *c, kr_conv_block at, int64_t ns, int64_t v0, int64_t v1, int worker)
 {
-    kr_conv_rows r = { .body = c->x + b * c->ns * c->nv + v0,
-                       .body_stride = c->nv,
+    const kr_sequence *q = &c->sequences[at.q];
+    block k = { .at = at, .n = kr_conv_length(q), .token = q->row * ns + q->start, .v0 = v0, .v1 = v1 };
+    k.x = c->x + q->row * c->x_batch + q->start * c->x_stride + v0;
+    k.before = c->before;
+    if (!c->window) return k;
+    float *before = c->before + worker * before_floats(c);
+    k.before = before;
+    k.before_stride = c->channels;
+    if (at.s0 >= c->nk - 1) return k;
+    const float *window = c->window + (at.q * c->nv + v0) * c->nk + 1;
+    for (int64_t t = 0; t < c->nk - 1; t++)
+        for (int64_t v = 0; v < v1 - v0; v++) before[t * c->channels + v] = window[v * c->nk + t];
+    return k;
+}
+
+/* The rows of a block's sequence, for u of places s0 .. s1-1. */
+static kr_conv_rows rows_of(const conv *c, const block *k, int64_t s0, int64_t s1)
+{
+    kr_conv_rows r = { .body = k->x,
+                       .body_stride = c->x_stride,
                        .nbefore = c->nk - 1,
-                       .before = c->before_btv + v0,
-                       .weight = c->weight_kv + v0,
+                       .before = k->before,
+                       .before_stride = k->before_stride,
+                       .weight = c->weight_kv + k->v0,
                        .weight_stride = c->nv,
                        .nk = c->nk,
                        .first = s0,
                        .end = s1,
-                       .nchannels = nchannels };
-    if (c->window) {
-        r.before += b * (c->nk - 1) * c->nv;
-        r.before_stride = c->nv;
-    }
-    if (c->bias) r.bias = c->bias + v0;
+                       .nchannels = k->v1 - k->v0 };
+    if (c->bias) r.bias = c->bias + k->v0;
     return r;
 }
 
-static void write_window(const kr_conv_args *a, int64_t b, int64_t v0, int64_t v1)
+/* ---- forward ---- */
+
+static void write_window(const kr_conv_args *a, const block *k)
 {
-    const float *x_sv = (const float *)a->x + b * a->ns * a->nv;
-    for (int64_t v = v0; v < v1; v++) {
-        const float *window_k = a->window ? (const float *)a->window + (b * a->nv + v) * a->nk : NULL;
-        float *out_k = (float *)a->window_out + (b * a->nv + v) * a->nk;
+    for (int64_t v = k->v0; v < k->v1; v++) {
+        int64_t at = (k->at.q * a->nv + v) * a->nk;
+        const float *window_k = a->window ? (const float *)a->window + at : NULL;
+        float *out_k = (float *)a->window_out + at;
         for (int64_t j = 0; j < a->nk; j++) {
-            int64_t t = a->ns - a->nk + j;
-            out_k[j] = t >= 0 ? x_sv[t * a->nv + v] : window_k ? window_k[a->nk + t] : 0.0f;
+            int64_t t = k->n - a->nk + j;
+            out_k[j] = t >= 0 ? k->x[t * a->x_stride + v - k->v0] : window_k ? window_k[a->nk + t] : 0.0f;
         }
     }
 }
@@ -111,90 +146,102 @@ static void write_window(const kr_conv_args *a, int64_t b, int64_t v0, int64_t v
 typedef struct forward {
     const kr_conv_args *a;
     conv c;
-    int64_t nblocks_s, nblocks_v;
+    int64_t nblocks_v;
 } forward;
 
-/* Units are blocks (b, s, v), v fastest. The last block of a sequence writes its window. */
-static void conv_blocks(const void *args, int64_t first, int64_t end, int worker)
+/* Units are (group, channels), channels fastest. The last block of a sequence writes its window. */
+static void conv_units(const void *args, int64_t first, int64_t end, int worker)
 {
-    (void)worker;
     const forward *f = args;
     const kr_conv_args *a = f->a;
     for (int64_t unit = first; unit < end; unit++) {
         int64_t v0 = unit % f->nblocks_v * CHANNELS, v1 = kr_smaller(v0 + CHANNELS, a->nv);
-        int64_t s0 = unit / f->nblocks_v % f->nblocks_s * ROWS, s1 = kr_smaller(s0 + ROWS, a->ns);
-        int64_t b = unit / f->nblocks_v / f->nblocks_s;
-        kr_conv_rows r = rows_of(&f->c, b, s0, s1, v0, v1 - v0);
-        r.out = (float *)a->y + (b * a->ns + s0) * a->nv + v0;
-        r.out_stride = a->nv;
-        if (a->silu) kr_conv_run(&r, KR_CONV_SILU);
-        else kr_conv_run(&r, KR_CONV_SUM);
-        if (a->window_out && s1 == a->ns) write_window(a, b, v0, v1);
+        const kr_conv_block *group = &f->c.groups[unit / f->nblocks_v];
+        kr_conv_block at = group[0];
+        for (; at.q != group[1].q || at.s0 != group[1].s0; at = kr_conv_next(a->sequences, a->nq, at)) {
+            block k = block_of(&f->c, at, a->ns, v0, v1, worker);
+            kr_conv_rows r = rows_of(&f->c, &k, at.s0, at.s1);
+            r.out = (float *)a->y + (k.token + at.s0) * a->nv + v0;
+            r.out_stride = a->nv;
+            if (a->silu) kr_conv_run(&r, KR_CONV_SILU);
+            else kr_conv_run(&r, KR_CONV_SUM);
+            if (a->window_out && at.s1 == k.n) write_window(a, &k);
+        }
     }
+}
+
+static conv conv_of(const kr_conv_args *a)
+{
+    return (conv){ .nv = a->nv,
+                   .nk = a->nk,
+                   .nq = a->nq,
+                   .x_batch = a->x_batch,
+                   .x_stride = a->x_stride,
+                   .channels = kr_smaller(CHANNELS, a->nv),
+                   .sequences = a->sequences,
+                   .x = a->x,
+                   .weight = a->weight,
+                   .bias = a->bias,
+                   .window = a->window };
+}
+
+/* Elements of a unit: the tokens of a group on average. */
+static int64_t unit_elements(const conv *c, int64_t tokens)
+{
+    return kr_larger(1, tokens / kr_larger(1, c->ngroups)) * c->channels;
 }
 
 size_t KR_FN(conv_scratch)(const kr_conv_args *a)
 {
-    return (size_t)conv_floats(a->nb, a->nk, a->nv) * sizeof(float);
+    conv c = conv_of(a);
+    return (size_t)conv_lay_out(&c, a->exec.pool, NULL) * sizeof(float);
 }
 
 void KR_FN(conv)(const kr_conv_args *a)
 {
-    if (a->nb == 0 || a->nv == 0) return;
-    forward f = { .a = a, .nblocks_s = kr_larger(1, kr_blocks(a->ns, ROWS)), .nblocks_v = kr_blocks(a->nv, CHANNELS) };
-    f.c = (conv){ .nb = a->nb,
-                  .ns = a->ns,
-                  .nv = a->nv,
-                  .nk = a->nk,
-                  .x = a->x,
-                  .weight = a->weight,
-                  .bias = a->bias,
-                  .window = a->window };
-    conv_prepare(&f.c, a->exec.scratch);
-    int64_t block = kr_smaller(ROWS, kr_larger(1, a->ns)) * kr_smaller(CHANNELS, a->nv);
-    kr_ranges_run(a->exec.pool, a->nb * f.nblocks_s * f.nblocks_v, block, conv_blocks, &f);
+    if (a->nq == 0 || a->nv == 0) return;
+    forward f = { .a = a, .c = conv_of(a), .nblocks_v = kr_blocks(a->nv, CHANNELS) };
+    conv_lay_out(&f.c, a->exec.pool, a->exec.scratch);
+    conv_prepare(&f.c);
+    kr_ranges_run(a->exec.pool, f.c.ngroups * f.nblocks_v, unit_elements(&f.c, a->nb * a->ns), conv_units, &f);
 }
+
+/* ---- backward ---- */
 
 typedef struct backward {
     const kr_conv_bwd_args *a;
     conv c;
-    int64_t nblocks_s, nblocks_v;
-    float *partial; /* [b, blocks of s, nk + 1, v]: g_weight by tap, then g_bias */
-    float *g_u;     /* [worker, ROWS + nk - 1, G_CHANNELS] */
+    int64_t nblocks_v;
+    float *partial; /* [group, nk + 1, v]: g_weight by tap, then g_bias */
+    float *g_u;     /* [worker, KR_CONV_ROWS + nk - 1, G_CHANNELS] */
 } backward;
-
-/* A block: places s0 .. s1-1 of sequence b, channels v0 .. v1-1; g_u of its rows and of nk-1 more (0 beyond ns). */
-typedef struct block {
-    int64_t b, s0, s1, v0, v1;
-    float *g_u_sv;
-    float *partial_kv;
-} block;
 
 static void fill_g_u(const backward *f, const block *k)
 {
     const kr_conv_bwd_args *a = f->a;
-    int64_t n = k->v1 - k->v0, s2 = kr_smaller(k->s1 + a->nk - 1, a->ns);
-    const float *g_y = (const float *)a->g_y + (k->b * a->ns + k->s0) * a->nv + k->v0;
+    int64_t n = k->v1 - k->v0, s0 = k->at.s0, s2 = kr_smaller(k->at.s1 + a->nk - 1, k->n);
+    const float *g_y = (const float *)a->g_y + (k->token + s0) * a->nv + k->v0;
     if (a->silu) {
-        kr_conv_rows r = rows_of(&f->c, k->b, k->s0, s2, k->v0, n);
+        kr_conv_rows r = rows_of(&f->c, k, s0, s2);
         r.g = g_y;
         r.g_stride = a->nv;
         r.out = k->g_u_sv;
         r.out_stride = G_CHANNELS;
         kr_conv_run(&r, KR_CONV_SLOPE);
     } else {
-        for (int64_t s = k->s0; s < s2; s++)
-            memcpy(k->g_u_sv + (s - k->s0) * G_CHANNELS, g_y + (s - k->s0) * a->nv, (size_t)n * sizeof(float));
+        for (int64_t s = s0; s < s2; s++)
+            memcpy(k->g_u_sv + (s - s0) * G_CHANNELS, g_y + (s - s0) * a->nv, (size_t)n * sizeof(float));
     }
-    for (int64_t s = kr_larger(s2, k->s0); s < k->s1 + a->nk - 1; s++)
-        memset(k->g_u_sv + (s - k->s0) * G_CHANNELS, 0, (size_t)n * sizeof(float));
+    for (int64_t s = s2; s < k->at.s1 + a->nk - 1; s++)
+        memset(k->g_u_sv + (s - s0) * G_CHANNELS, 0, (size_t)n * sizeof(float));
 }
 
 /* g_x[t] = sum over i of weight[nk-1-i] g_u[t + i]: the same sums with the taps reversed. */
 static void input_gradient(const backward *f, const block *k)
 {
     const kr_conv_bwd_args *a = f->a;
-    float *g_x = (float *)a->g_x + (k->b * a->ns + k->s0) * a->nv + k->v0;
+    int64_t s0 = k->at.s0, s1 = k->at.s1;
+    float *g_x = (float *)a->g_x + (k->token + s0) * a->nv + k->v0;
     kr_conv_rows r = { .body = k->g_u_sv,
                        .body_stride = G_CHANNELS,
                        .nk = a->nk,
@@ -203,14 +250,14 @@ static void input_gradient(const backward *f, const block *k)
                        .out = g_x,
                        .out_stride = a->nv,
                        .first = 0,
-                       .end = k->s1 - k->s0,
+                       .end = s1 - s0,
                        .nchannels = k->v1 - k->v0 };
     kr_conv_run(&r, KR_CONV_SUM);
     if (!a->g_window_out) return;
-    for (int64_t t = kr_larger(k->s0, a->ns - a->nk); t < k->s1; t++)
+    const float *g_window = (const float *)a->g_window_out + (k->at.q * a->nv + k->v0) * a->nk;
+    for (int64_t t = kr_larger(s0, k->n - a->nk); t < s1; t++)
         for (int64_t v = 0; v < k->v1 - k->v0; v++)
-            g_x[(t - k->s0) * a->nv + v] +=
-                ((const float *)a->g_window_out)[(k->b * a->nv + k->v0 + v) * a->nk + t - (a->ns - a->nk)];
+            g_x[(t - s0) * a->nv + v] += g_window[v * a->nk + t - (k->n - a->nk)];
 }
 
 /* Only the first block of a sequence reaches t < 0. */
@@ -218,15 +265,14 @@ static void window_gradient(const backward *f, const block *k)
 {
     const kr_conv_bwd_args *a = f->a;
     for (int64_t v = k->v0; v < k->v1; v++) {
-        float *g_window_k = (float *)a->g_window + (k->b * a->nv + v) * a->nk;
+        int64_t at = (k->at.q * a->nv + v) * a->nk;
         for (int64_t column = 0; column < a->nk; column++) {
-            int64_t t = column - a->nk, end = kr_smaller(t + a->nk, a->ns), from = t - (a->ns - a->nk);
+            int64_t t = column - a->nk, end = kr_smaller(t + a->nk, k->n), from = t - (k->n - a->nk);
             float sum = 0;
             for (int64_t s = 0; s < end; s++)
                 sum += f->c.weight_kv[(t + a->nk - 1 - s) * a->nv + v] * k->g_u_sv[s * G_CHANNELS + v - k->v0];
-            if (a->g_window_out && from >= 0)
-                sum += ((const float *)a->g_window_out)[(k->b * a->nv + v) * a->nk + from];
-            g_window_k[column] = sum;
+            if (a->g_window_out && from >= 0) sum += ((const float *)a->g_window_out)[at + from];
+            ((float *)a->g_window)[at + column] = sum;
         }
     }
 }
@@ -236,7 +282,7 @@ static void window_gradient(const backward *f, const block *k)
 KR_INLINE void add_few_taps(const backward *f, const block *k, const float *const *row, int64_t s, int64_t v, int64_t n,
                             int nk, int count)
 {
-    const float *g_u = k->g_u_sv + (s - k->s0) * G_CHANNELS + v;
+    const float *g_u = k->g_u_sv + (s - k->at.s0) * G_CHANNELS + v;
     vf g[KR_CONV_ABREAST], in[KR_CONV_TAPS + KR_CONV_ABREAST - 1];
     for (int i = 0; i < count; i++) g[i] = kr_conv_load(g_u + i * G_CHANNELS, n);
     for (int i = 0; i < nk + count - 1; i++) in[i] = kr_conv_load(row[i] + v, n);
@@ -260,9 +306,9 @@ KR_INLINE void few_tap_gradients(const backward *f, const block *k, const kr_con
 
 KR_INLINE void block_gradients(const backward *f, const block *k, const kr_conv_rows *r, int nk)
 {
-    int64_t s = k->s0;
-    for (; s + KR_CONV_ABREAST <= k->s1; s += KR_CONV_ABREAST) few_tap_gradients(f, k, r, s, nk, KR_CONV_ABREAST);
-    for (; s < k->s1; s++) few_tap_gradients(f, k, r, s, nk, 1);
+    int64_t s = k->at.s0;
+    for (; s + KR_CONV_ABREAST <= k->at.s1; s += KR_CONV_ABREAST) few_tap_gradients(f, k, r, s, nk, KR_CONV_ABREAST);
+    for (; s < k->at.s1; s++) few_tap_gradients(f, k, r, s, nk, 1);
 }
 
 static void many_tap_gradients(const backward *f, const block *k, const kr_conv_rows *r)
@@ -270,49 +316,57 @@ static void many_tap_gradients(const backward *f, const block *k, const kr_conv_
     for (int64_t j = 0; j <= r->nk; j++) {
         for (int64_t v = 0; v < r->nchannels; v += VF) {
             int64_t n = r->nchannels - v;
-            vf sum = vf_zero();
-            for (int64_t s = k->s0; s < k->s1; s++) {
+            float *partial = k->partial_kv + j * f->c.nv + v;
+            vf sum = vf_load_n(partial, n);
+            for (int64_t s = k->at.s0; s < k->at.s1; s++) {
                 vf in = j < r->nk ? vf_load_n(kr_conv_row(r, s + j) + v, n) : vf_set1(1);
-                sum = vf_fma(vf_load_n(k->g_u_sv + (s - k->s0) * G_CHANNELS + v, n), in, sum);
+                sum = vf_fma(vf_load_n(k->g_u_sv + (s - k->at.s0) * G_CHANNELS + v, n), in, sum);
             }
-            vf_store_n(k->partial_kv + j * f->c.nv + v, n, sum);
+            vf_store_n(partial, n, sum);
         }
     }
 }
 
 static void parameter_gradients(const backward *f, const block *k)
 {
-    kr_conv_rows r = rows_of(&f->c, k->b, k->s0, k->s1, k->v0, k->v1 - k->v0);
-    for (int64_t j = 0; j <= r.nk; j++) memset(k->partial_kv + j * f->c.nv, 0, (size_t)r.nchannels * sizeof(float));
+    kr_conv_rows r = rows_of(&f->c, k, k->at.s0, k->at.s1);
     if (r.nk == 4) block_gradients(f, k, &r, 4);
     else if (r.nk == 3) block_gradients(f, k, &r, 3);
     else if (r.nk == 2) block_gradients(f, k, &r, 2);
     else many_tap_gradients(f, k, &r);
 }
 
-/* Units are blocks (b, s, v), v fastest. */
-static void conv_bwd_blocks(const void *args, int64_t first, int64_t end, int worker)
+static void block_bwd(const backward *f, const block *k)
+{
+    const kr_conv_bwd_args *a = f->a;
+    fill_g_u(f, k);
+    if (a->g_x) input_gradient(f, k);
+    if (a->g_window && k->at.s0 == 0) window_gradient(f, k);
+    if (a->g_weight || a->g_bias) parameter_gradients(f, k);
+}
+
+/* Units are (group, channels), channels fastest. */
+static void conv_bwd_units(const void *args, int64_t first, int64_t end, int worker)
 {
     const backward *f = args;
     const kr_conv_bwd_args *a = f->a;
     for (int64_t unit = first; unit < end; unit++) {
-        int64_t row_block = unit / f->nblocks_v;
-        block k = { .b = row_block / f->nblocks_s,
-                    .s0 = row_block % f->nblocks_s * ROWS,
-                    .v0 = unit % f->nblocks_v * G_CHANNELS };
-        k.s1 = kr_smaller(k.s0 + ROWS, a->ns);
-        k.v1 = kr_smaller(k.v0 + G_CHANNELS, a->nv);
-        k.g_u_sv = f->g_u + worker * (ROWS + a->nk - 1) * G_CHANNELS;
-        k.partial_kv = f->partial + row_block * (a->nk + 1) * a->nv + k.v0;
-        fill_g_u(f, &k);
-        if (a->g_x) input_gradient(f, &k);
-        if (a->g_window && k.s0 == 0) window_gradient(f, &k);
-        if (a->g_weight || a->g_bias) parameter_gradients(f, &k);
+        int64_t g = unit / f->nblocks_v, v0 = unit % f->nblocks_v * G_CHANNELS, v1 = kr_smaller(v0 + G_CHANNELS, a->nv);
+        const kr_conv_block *group = &f->c.groups[g];
+        float *partial_kv = f->partial + g * (a->nk + 1) * a->nv + v0;
+        for (int64_t j = 0; j <= a->nk; j++) memset(partial_kv + j * a->nv, 0, (size_t)(v1 - v0) * sizeof(float));
+        kr_conv_block at = group[0];
+        for (; at.q != group[1].q || at.s0 != group[1].s0; at = kr_conv_next(a->sequences, a->nq, at)) {
+            block k = block_of(&f->c, at, a->ns, v0, v1, worker);
+            k.g_u_sv = f->g_u + worker * (KR_CONV_ROWS + a->nk - 1) * G_CHANNELS;
+            k.partial_kv = partial_kv;
+            block_bwd(f, &k);
+        }
     }
 }
 
 /* Units are KR_PARTIAL_COLUMNS channels each. */
-static void add_parameter_blocks(const void *args, int64_t first, int64_t end, int worker)
+static void add_groups(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
     const backward *f = args;
@@ -321,8 +375,7 @@ static void add_parameter_blocks(const void *args, int64_t first, int64_t end, i
         int64_t v0 = unit * KR_PARTIAL_COLUMNS, n = kr_smaller(KR_PARTIAL_COLUMNS, a->nv - v0);
         for (int64_t j = 0; j <= a->nk; j++) {
             double sum[KR_PARTIAL_COLUMNS];
-            const float *partial = f->partial + j * a->nv + v0;
-            kr_add_partials(partial, a->nb * f->nblocks_s, (a->nk + 1) * a->nv, n, sum);
+            kr_add_partials(f->partial + j * a->nv + v0, f->c.ngroups, (a->nk + 1) * a->nv, n, sum);
             if (j < a->nk && a->g_weight)
                 for (int64_t v = 0; v < n; v++) ((float *)a->g_weight)[(v0 + v) * a->nk + j] = (float)sum[v];
             if (j == a->nk && a->g_bias)
@@ -331,39 +384,68 @@ static void add_parameter_blocks(const void *args, int64_t first, int64_t end, i
     }
 }
 
-static int64_t partial_floats(const kr_conv_bwd_args *a)
+/* Zeros for g_x of the tokens first .. end-1 of [b s]. */
+static void clear_gap(const kr_conv_bwd_args *a, int64_t first, int64_t end)
 {
-    return padded(a->nb * kr_larger(1, kr_blocks(a->ns, ROWS)) * (a->nk + 1) * a->nv);
+    if (first < end) memset((float *)a->g_x + first * a->nv, 0, (size_t)((end - first) * a->nv) * sizeof(float));
+}
+
+static void clear_gaps(const kr_conv_bwd_args *a)
+{
+    int64_t done = 0;
+    for (int64_t q = 0; q < a->nq; q++) {
+        const kr_sequence *s = &a->sequences[q];
+        clear_gap(a, done, s->row * a->ns + s->start);
+        done = s->row * a->ns + s->end;
+    }
+    clear_gap(a, done, a->nb * a->ns);
+}
+
+static backward backward_of(const kr_conv_bwd_args *a)
+{
+    backward f = { .a = a, .nblocks_v = kr_blocks(a->nv, G_CHANNELS) };
+    f.c = (conv){ .nv = a->nv,
+                  .nk = a->nk,
+                  .nq = a->nq,
+                  .x_batch = a->x_batch,
+                  .x_stride = a->x_stride,
+                  .channels = kr_smaller(G_CHANNELS, a->nv),
+                  .sequences = a->sequences,
+                  .x = a->x,
+                  .weight = a->weight,
+                  .bias = a->bias,
+                  .window = a->window };
+    return f;
+}
+
+/* As conv_lay_out, and what is the gradients' own. */
+static int64_t backward_lay_out(backward *f, float *scratch)
+{
+    const kr_conv_bwd_args *a = f->a;
+    int64_t common = conv_lay_out(&f->c, a->exec.pool, scratch);
+    int64_t partial = padded(kr_conv_groups(a->sequences, a->nq, NULL) * (a->nk + 1) * a->nv);
+    if (scratch) {
+        f->partial = scratch + common;
+        f->g_u = f->partial + partial;
+    }
+    return common + partial + kr_pool_size(a->exec.pool) * (KR_CONV_ROWS + a->nk - 1) * G_CHANNELS;
 }
 
 size_t KR_FN(conv_bwd_scratch)(const kr_conv_bwd_args *a)
 {
-    int64_t g_u = kr_pool_size(a->exec.pool) * (ROWS + a->nk - 1) * G_CHANNELS;
-    return (size_t)(conv_floats(a->nb, a->nk, a->nv) + partial_floats(a) + g_u) * sizeof(float);
+    backward f = backward_of(a);
+    return (size_t)backward_lay_out(&f, NULL) * sizeof(float);
 }
 
 void KR_FN(conv_bwd)(const kr_conv_bwd_args *a)
 {
     if (a->nv == 0) return;
-    backward f = { .a = a,
-                   .nblocks_s = kr_larger(1, kr_blocks(a->ns, ROWS)),
-                   .nblocks_v = kr_blocks(a->nv, G_CHANNELS) };
-    f.c = (conv){ .nb = a->nb,
-                  .ns = a->ns,
-                  .nv = a->nv,
-                  .nk = a->nk,
-                  .x = a->x,
-                  .weight = a->weight,
-                  .bias = a->bias,
-                  .window = a->window };
-    f.partial = (float *)a->exec.scratch + conv_floats(a->nb, a->nk, a->nv);
-    f.g_u = f.partial + partial_floats(a);
-    conv_prepare(&f.c, a->exec.scratch);
-    int64_t size = 2 * kr_smaller(ROWS, kr_larger(1, a->ns)) * kr_smaller(G_CHANNELS, a->nv);
-    kr_ranges_run(a->exec.pool, a->nb * f.nblocks_s * f.nblocks_v, size, conv_bwd_blocks, &f);
-    if (a->g_weight || a->g_bias) {
-        int64_t nblocks = a->nb * f.nblocks_s * (a->nk + 1);
-        kr_ranges_run(a->exec.pool, kr_blocks(a->nv, KR_PARTIAL_COLUMNS), nblocks * KR_PARTIAL_COLUMNS,
-                      add_parameter_blocks, &f);
-    }
+    backward f = backward_of(a);
+    backward_lay_out(&f, a->exec.scratch);
+    conv_prepare(&f.c);
+    if (a->g_x) clear_gaps(a);
+    kr_ranges_run(a->exec.pool, f.c.ngroups * f.nblocks_v, 2 * unit_elements(&f.c, a->nb * a->ns), conv_bwd_units, &f);
+    if (a->g_weight || a->g_bias)
+        kr_ranges_run(a->exec.pool, kr_blocks(a->nv, KR_PARTIAL_COLUMNS),
+                      f.c.ngroups * (a->nk + 1) * KR_PARTIAL_COLUMNS, add_groups, &f);
 }

@@ -88,7 +88,7 @@ KR_INLINE void normalise(quaternions *a, double inverse[LANES])
 /* One sequence, LANES (or the last n) products abreast from `lane` on. */
 KR_INLINE void scan_lanes(const kr_quaternion_scan_args *a, int64_t sequence, int64_t lane, int64_t n)
 {
-    const kr_ssd_sequence at = a->sequences[sequence];
+    const kr_sequence at = a->sequences[sequence];
     const int64_t width = a->nh * a->nj, state = (sequence * width + lane) * 4;
     quaternions cum, q, p;
     double inverse[LANES];
@@ -150,7 +150,7 @@ KR_INLINE void make_tangent(quaternions *a, const quaternions *c, const double i
 
 KR_INLINE void scan_bwd_lanes(const kr_quaternion_scan_bwd_args *a, int64_t sequence, int64_t lane, int64_t n)
 {
-    const kr_ssd_sequence at = a->sequences[sequence];
+    const kr_sequence at = a->sequences[sequence];
     const int64_t width = a->nh * a->nj, state = (sequence * width + lane) * 4;
     quaternions total, q, before, p, g;
     double inverse[LANES];

@@ -55,15 +55,21 @@ static inline float scan_fetch(const scan_stretch *u)
     const int64_t n = u->k.count;
     vf largest = vf_zero();
     for (int64_t t = 0; t < u->count; t++) {
-        const int64_t at = (u->first + t) * s->ni + u->k.first;
+        const float *from_x = (const float *)s->x + (u->first + t) * s->x_stride + u->k.first;
+        const float *from_dt = (const float *)s->dt + (u->first + t) * s->dt_stride + u->k.first;
         for (int64_t c = 0; c < n; c += VF) {
-            vf dt = scan_load((const float *)s->dt + at + c, n - c);
+            vf dt = scan_load(from_dt + c, n - c);
             largest = vf_max(vf_abs(dt), largest);
             vf_store(u->m->dt + t * SCAN_CHANNELS + c, dt);
-            vf_store(u->m->x + t * SCAN_CHANNELS + c, scan_load((const float *)s->x + at + c, n - c));
+            vf_store(u->m->x + t * SCAN_CHANNELS + c, scan_load(from_x + c, n - c));
         }
     }
     return vf_max_lanes(largest);
+}
+
+KR_INLINE const float *scan_z(const scan_stretch *u, int64_t t)
+{
+    return (const float *)u->args->z + (u->first + t) * u->args->z_stride + u->k.first;
 }
 
 /* The gradient of p for the stretch, and sigmoid(z). */
@@ -76,7 +82,7 @@ static inline void scan_fetch_g_p(const scan_stretch *u)
         for (int64_t c = 0; c < n; c += VF) {
             vf g = scan_load((const float *)s->g_y + at + c, n - c);
             if (s->z) {
-                vf z = scan_load((const float *)s->z + at + c, n - c), sigmoid = vf_sigmoid(z);
+                vf z = scan_load(scan_z(u, t) + c, n - c), sigmoid = vf_sigmoid(z);
                 vf_store(u->m->sigmoid + to + c, sigmoid);
                 g = vf_mul(g, vf_mul(z, sigmoid));
             }
@@ -85,9 +91,14 @@ static inline void scan_fetch_g_p(const scan_stretch *u)
     }
 }
 
-KR_INLINE const float *scan_maps(const scan_stretch *u, const void *maps, int64_t t)
+KR_INLINE const float *scan_b(const scan_stretch *u, int64_t t)
 {
-    return (const float *)maps + ((u->first + t) * u->args->ng + u->k.group) * u->args->nr;
+    return (const float *)u->args->b + (u->first + t) * u->args->b_stride + u->k.group * u->args->nr;
+}
+
+KR_INLINE const float *scan_c(const scan_stretch *u, int64_t t)
+{
+    return (const float *)u->args->c + (u->first + t) * u->args->c_stride + u->k.group * u->args->nr;
 }
 
 /* State r of a vector of channels: *to = A *from + dt B x. `small`: |dt a| <= SCAN_SMALL. */
@@ -105,10 +116,10 @@ KR_INLINE void scan_forward_as(const scan_stretch *u, float *h, bool keep, bool 
     const int64_t nr = u->args->nr;
     const scan_memory *m = u->m;
     for (int64_t t = 0; t < u->count; t++) {
-        const float *b = scan_maps(u, u->args->b, t);
-        const int64_t ahead = (u->first + t + SCAN_STRETCH) * u->args->ni + u->k.first;
-        if (!keep) scan_prefetch(u->args->x, ahead, u->k.count);
-        if (!keep) scan_prefetch(u->args->dt, ahead, u->k.count);
+        const float *b = scan_b(u, t);
+        const int64_t ahead = u->first + t + SCAN_STRETCH;
+        if (!keep) scan_prefetch(u->args->x, ahead * u->args->x_stride + u->k.first, u->k.count);
+        if (!keep) scan_prefetch(u->args->dt, ahead * u->args->dt_stride + u->k.first, u->k.count);
         for (int64_t c = 0; c < u->k.count; c += VF) {
             const float *a = m->a + c, *from = (keep ? m->states + t * SCAN_ROWS(nr) : h) + c;
             float *to = (keep ? m->states + (t + 1) * SCAN_ROWS(nr) : h) + c;
@@ -141,7 +152,7 @@ KR_INLINE void scan_give(const scan_stretch *u, int64_t t, int64_t c, vf along_b
     if (s->g_x) scan_store((float *)s->g_x + at, n, vf_fma(dt, along_b, vf_mul(skip, g_p)));
     if (s->g_dt) scan_store((float *)s->g_dt + at, n, vf_fma(x, along_b, g_step));
     if (s->z && s->g_z) {
-        vf z = scan_load((const float *)s->z + at, n), g_y = scan_load((const float *)s->g_y + at, n);
+        vf z = scan_load(scan_z(u, t) + c, n), g_y = scan_load((const float *)s->g_y + at, n);
         vf sigmoid = vf_load(u->m->sigmoid + t * SCAN_CHANNELS + c), one = vf_set1(1);
         vf slope = vf_mul(sigmoid, vf_fma(z, vf_sub(one, sigmoid), one));
         scan_store((float *)s->g_z + at, n, vf_mul(vf_mul(g_y, vf_fma(skip, x, p)), slope));
@@ -154,7 +165,7 @@ KR_INLINE void scan_token_back(const scan_stretch *u, int64_t t, int64_t c, cons
 {
     enum { NC = SCAN_CHANNELS, NA = SCAN_ABREAST };
     const int64_t nr = u->args->nr;
-    const float *b = scan_maps(u, u->args->b, t), *maps_c = scan_maps(u, u->args->c, t);
+    const float *b = scan_b(u, t), *maps_c = scan_c(u, t);
     const float *before = u->m->states + t * SCAN_ROWS(nr) + c, *after = before + SCAN_ROWS(nr);
     const float *decays = u->m->decays + t * SCAN_ROWS(nr) + c, *a = u->m->a + c;
     float *g_state = u->m->g_state + c, *g_a = u->m->g_a + c, *lanes = u->m->lanes;
@@ -204,11 +215,11 @@ KR_INLINE void scan_sum_lanes(const scan_stretch *u, int64_t t)
 KR_INLINE void scan_prefetch_back(const scan_stretch *u, int64_t t)
 {
     const kr_scan_bwd_args *s = u->args;
-    const int64_t ahead = (u->first + t - SCAN_STRETCH) * s->ni + u->k.first;
-    scan_prefetch(s->x, ahead, u->k.count);
-    scan_prefetch(s->dt, ahead, u->k.count);
+    const int64_t token = u->first + t - SCAN_STRETCH, ahead = token * s->ni + u->k.first;
+    scan_prefetch(s->x, token * s->x_stride + u->k.first, u->k.count);
+    scan_prefetch(s->dt, token * s->dt_stride + u->k.first, u->k.count);
     scan_prefetch(s->g_y, ahead, u->k.count);
-    if (s->z) scan_prefetch(s->z, ahead, u->k.count);
+    if (s->z) scan_prefetch(s->z, token * s->z_stride + u->k.first, u->k.count);
     if (s->g_x) scan_prefetch(s->g_x, ahead, u->k.count);
     if (s->g_dt) scan_prefetch(s->g_dt, ahead, u->k.count);
     if (s->g_z) scan_prefetch(s->g_z, ahead, u->k.count);

@@ -142,7 +142,7 @@ static void settle(const scan_memory *m, int64_t nr)
     clear(m->g_d, SCAN_CHANNELS);
 }
 
-static void set_stretch(scan_stretch *u, const kr_ssd_sequence *tokens, int64_t n)
+static void set_stretch(scan_stretch *u, const kr_sequence *tokens, int64_t n)
 {
     u->first = tokens->row * u->args->ns + tokens->start + n * SCAN_STRETCH;
     u->count = kr_smaller(SCAN_STRETCH, tokens->end - tokens->start - n * SCAN_STRETCH);
@@ -153,7 +153,7 @@ static void sequence_back(scan_stretch *u, int64_t q)
 {
     const kr_scan_bwd_args *s = u->args;
     const scan_memory *m = u->m;
-    const kr_ssd_sequence *tokens = &s->sequences[q];
+    const kr_sequence *tokens = &s->sequences[q];
     const int64_t nr = s->nr, rc = SCAN_ROWS(nr), at = q * s->ni * nr;
     const int64_t nstretches = kr_blocks(tokens->end - tokens->start, SCAN_STRETCH);
     scan_turn_in(s->g_final ? (const float *)s->g_final + at : NULL, &u->k, nr, m->g_state);

@@ -36,31 +36,41 @@ KR_INLINE vf step_all(float *h, const float *a, vf dt, vf dtx, const float *b, c
     return vf_add(vf_add(y0, y1), vf_add(y2, y3));
 }
 
-/* n <= VF channels from i on take in one token; h and a are at their column, x, dt, z, y at element `at`. */
-KR_INLINE void token(const kr_scan_args *s, float *h, const float *a, int64_t at, int64_t i, int64_t maps, int64_t n)
+/* A token's channels from the block's first on, and its B and C. */
+typedef struct inputs {
+    const float *x, *dt, *z, *b, *c;
+    float *y;
+} inputs;
+
+/* n <= VF channels from `lane` of the block on take in one token; d is at the block's first channel, or NULL. */
+KR_INLINE void token(const inputs *p, float *h, const float *a, const float *d, int64_t nr, int64_t lane, int64_t n)
 {
-    vf x = scan_load((const float *)s->x + at, n), dt = scan_load((const float *)s->dt + at, n);
-    vf y = step_all(h, a, dt, vf_mul(dt, x), (const float *)s->b + maps, (const float *)s->c + maps, s->nr);
-    if (s->d) y = vf_fma(scan_load((const float *)s->d + i, n), x, y);
-    if (s->z) y = vf_mul(y, vf_silu(scan_load((const float *)s->z + at, n)));
-    scan_store((float *)s->y + at, n, y);
+    vf x = scan_load(p->x + lane, n), dt = scan_load(p->dt + lane, n);
+    vf y = step_all(h + lane, a + lane, dt, vf_mul(dt, x), p->b, p->c, nr);
+    if (d) y = vf_fma(scan_load(d + lane, n), x, y);
+    if (p->z) y = vf_mul(y, vf_silu(scan_load(p->z + lane, n)));
+    scan_store(p->y + lane, n, y);
 }
 
 static void scan_sequence(const kr_scan_args *s, int64_t q, const scan_channels *k, float *h, const float *a)
 {
-    const kr_ssd_sequence *tokens = &s->sequences[q];
+    const kr_sequence *tokens = &s->sequences[q];
+    const float *d = s->d ? (const float *)s->d + k->first : NULL;
     for (int64_t t = tokens->start; t < tokens->end; t++) {
-        const int64_t row = tokens->row * s->ns + t, maps = (row * s->ng + k->group) * s->nr;
-        const int64_t ahead = (row + AHEAD) * s->ni + k->first;
-        scan_prefetch(s->x, ahead, k->count);
-        scan_prefetch(s->dt, ahead, k->count);
-        if (s->z) scan_prefetch(s->z, ahead, k->count);
-        scan_prefetch(s->y, ahead, k->count);
+        const int64_t row = tokens->row * s->ns + t;
+        const inputs p = { .x = (const float *)s->x + row * s->x_stride + k->first,
+                           .dt = (const float *)s->dt + row * s->dt_stride + k->first,
+                           .z = s->z ? (const float *)s->z + row * s->z_stride + k->first : NULL,
+                           .b = (const float *)s->b + row * s->b_stride + k->group * s->nr,
+                           .c = (const float *)s->c + row * s->c_stride + k->group * s->nr,
+                           .y = (float *)s->y + row * s->ni + k->first };
+        scan_prefetch(p.x, AHEAD * s->x_stride, k->count);
+        scan_prefetch(p.dt, AHEAD * s->dt_stride, k->count);
+        if (s->z) scan_prefetch(p.z, AHEAD * s->z_stride, k->count);
+        scan_prefetch(p.y, AHEAD * s->ni, k->count);
         int64_t lane = 0;
-        for (; lane + VF <= k->count; lane += VF)
-            token(s, h + lane, a + lane, row * s->ni + k->first + lane, k->first + lane, maps, VF);
-        if (lane < k->count)
-            token(s, h + lane, a + lane, row * s->ni + k->first + lane, k->first + lane, maps, k->count - lane);
+        for (; lane + VF <= k->count; lane += VF) token(&p, h, a, d, s->nr, lane, VF);
+        if (lane < k->count) token(&p, h, a, d, s->nr, lane, k->count - lane);
     }
 }
 

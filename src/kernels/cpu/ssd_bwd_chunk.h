@@ -74,15 +74,17 @@ static float *state_before(const backward *k, const workspace *w, int64_t i, int
     return w->states + (i * k->most_chunks + chunk) * k->state;
 }
 
-/* The chunk's first row of head h of [b s m h p], of group e of [b s m g r]. */
-static const float *rows_p(const backward *k, const void *x, const ssd_chunk *c, int64_t h)
+/* The chunk's rows of head h of v, and of group e of b or c, whose tokens are `stride` apart. */
+static ssd_rows_of rows_of_v(const backward *k, const ssd_chunk *c, int64_t h)
 {
-    return (const float *)x + (c->at * k->d.nm * k->d.nh + h) * k->d.np;
+    const kr_ssd_bwd_args *a = k->a;
+    return ssd_rows_at((const float *)a->v + c->at * a->v_stride + h * k->d.np, k->d.nh * k->d.np, a->v_stride,
+                       k->d.nm);
 }
 
-static const float *rows_r(const backward *k, const void *x, const ssd_chunk *c, int64_t e)
+static ssd_rows_of rows_of_maps(const backward *k, const void *x, int64_t stride, const ssd_chunk *c, int64_t e)
 {
-    return (const float *)x + (c->at * k->d.nm * k->d.ng + e) * k->d.nr;
+    return ssd_rows_at((const float *)x + c->at * stride + e * k->d.nr, k->d.ng * k->d.nr, stride, k->d.nm);
 }
 
 static void fill_decays(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w, int64_t i)
@@ -96,10 +98,10 @@ static void fill_decays(const backward *k, const ssd_unit *u, const ssd_chunk *c
 static void load_head(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w, int64_t i)
 {
     const ssd_dims *d = &k->d;
-    const float *g_y = rows_p(k, k->a->g_y, c, u->h0 + i);
+    const float *g_y = (const float *)k->a->g_y + (c->at * d->nm * d->nh + u->h0 + i) * d->np;
     int64_t row = d->nh * d->np;
     fill_decays(k, u, c, w, i);
-    ssd_copy_rows(rows_p(k, k->a->v, c, u->h0 + i), row, NULL, c->nf, d->np, w->v, d->p_line);
+    ssd_fetch_rows(rows_of_v(k, c, u->h0 + i), NULL, c->nf, d->np, w->v, d->p_line);
     ssd_copy_rows(g_y, row, w->decays.enter, c->nf, d->np, w->g_y_enter, d->p_line);
     ssd_copy_panels(g_y, row, c->nf, d->np, w->right, k->panel);
     ssd_transpose_chunk(g_y, row, c->nf, d->np, w->g_y_t, d->f_line);

@@ -46,19 +46,19 @@ static void pass_state(const backward *k, const ssd_unit *u, const ssd_chunk *c,
     const float *before = state_before(k, w, i, n);
     float *after = state_before(k, w, i, n + 1);
     fill_decays(k, u, c, w, i);
-    ssd_copy_rows(rows_p(k, k->a->v, c, u->h0 + i), d->nh * d->np, w->decays.stays, c->nf, d->np, w->v, d->p_line);
+    ssd_fetch_rows(rows_of_v(k, c, u->h0 + i), w->decays.stays, c->nf, d->np, w->v, d->p_line);
     vf whole = vf_set1(w->decays.whole);
     for (int64_t at = 0; at < k->state; at += VF) vf_store(after + at, vf_mul(whole, vf_load(before + at)));
     ssd_multiply(d->np, k->r_whole, c->nf, ssd_columns(w->v, d->p_line), ssd_matrix(w->b, d->r_line),
                  ssd_add_to(after, d->r_line));
 }
 
-static void find_states(const backward *k, const ssd_unit *u, const kr_ssd_sequence *s, workspace *w)
+static void find_states(const backward *k, const ssd_unit *u, const kr_sequence *s, workspace *w)
 {
     load_initial(k, u, w);
     for (int64_t n = 0; n + 1 < ssd_chunks(&k->d, s); n++) {
         ssd_chunk c = ssd_chunk_at(&k->d, s, n);
-        ssd_copy_rows(rows_r(k, k->a->b, &c, u->e), k->d.ng * k->d.nr, NULL, c.nf, k->d.nr, w->b, k->d.r_line);
+        ssd_fetch_rows(rows_of_maps(k, k->a->b, k->a->b_stride, &c, u->e), NULL, c.nf, k->d.nr, w->b, k->d.r_line);
         for (int64_t i = 0; i < u->nheads; i++) pass_state(k, u, &c, w, i, n);
     }
 }
@@ -69,9 +69,8 @@ static void find_states(const backward *k, const ssd_unit *u, const kr_ssd_seque
 static void load_chunk(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w)
 {
     const ssd_dims *d = &k->d;
-    int64_t row = d->ng * d->nr;
-    ssd_copy_rows(rows_r(k, k->a->b, c, u->e), row, NULL, c->nf, d->nr, w->b, d->r_line);
-    ssd_copy_rows(rows_r(k, k->a->c, c, u->e), row, NULL, c->nf, d->nr, w->c, d->r_line);
+    ssd_fetch_rows(rows_of_maps(k, k->a->b, k->a->b_stride, c, u->e), NULL, c->nf, d->nr, w->b, d->r_line);
+    ssd_fetch_rows(rows_of_maps(k, k->a->c, k->a->c_stride, c, u->e), NULL, c->nf, d->nr, w->c, d->r_line);
     ssd_transpose_chunk(w->c, d->r_line, c->nf, d->nr, w->c_t, d->f_line);
     for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
         int64_t j0 = ssd_tile_begin(c->nf, tile), j1 = ssd_tile_begin(c->nf, tile + 1), from = j0 / d->nm * d->nm;
@@ -109,8 +108,7 @@ static void store_rows(const backward *k, const ssd_unit *u, const ssd_chunk *c,
         memcpy(out + i * d->ng * d->nr, rows + i * d->r_line, (size_t)d->nr * sizeof(float));
 }
 
-static void chunk_bwd(const backward *k, const ssd_unit *u, const kr_ssd_sequence *s, workspace *w, int64_t n,
-                      double *g_d)
+static void chunk_bwd(const backward *k, const ssd_unit *u, const kr_sequence *s, workspace *w, int64_t n, double *g_d)
 {
     ssd_chunk c = ssd_chunk_at(&k->d, s, n);
     load_chunk(k, u, &c, w);
@@ -128,7 +126,7 @@ static void backward_units(const void *args, int64_t first, int64_t end, int wor
     take_workspace(k, &w, k->workers + worker * k->worker_floats);
     for (int64_t index = first; index < end; index++) {
         ssd_unit u = ssd_unit_at(d, index);
-        const kr_ssd_sequence *s = &k->a->sequences[u.q];
+        const kr_sequence *s = &k->a->sequences[u.q];
         double g_d[SSD_HEADS] = { 0 };
         find_states(k, &u, s, &w);
         for (int64_t n = ssd_chunks(d, s) - 1; n >= 0; n--) chunk_bwd(k, &u, s, &w, n, g_d);
@@ -165,7 +163,7 @@ static void add_units(const void *args, int64_t first, int64_t end, int worker)
     const ssd_dims *d = &k->d;
     int64_t per_sequence = kr_blocks(d->ns, TOKENS), token = d->nm * d->ng * d->nr;
     for (int64_t unit = first; unit < end; unit++) {
-        const kr_ssd_sequence *s = &k->a->sequences[unit / per_sequence];
+        const kr_sequence *s = &k->a->sequences[unit / per_sequence];
         int64_t t0 = s->start + unit % per_sequence * TOKENS, t1 = kr_smaller(t0 + TOKENS, s->end);
         if (t0 >= t1) continue;
         add_blocks(k, k->a->g_b, k->partial_b, (s->row * d->ns + t0) * token, (t1 - t0) * token);
@@ -193,7 +191,7 @@ static void clear_gaps(const kr_ssd_bwd_args *a)
 {
     int64_t done = 0;
     for (int64_t q = 0; q < a->nq; q++) {
-        const kr_ssd_sequence *s = &a->sequences[q];
+        const kr_sequence *s = &a->sequences[q];
         clear_gap(a, done, s->row * a->ns + s->start);
         done = s->row * a->ns + s->end;
     }

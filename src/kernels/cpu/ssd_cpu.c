@@ -86,15 +86,18 @@ static void load_chunk(const forward *f, const ssd_unit *u, const ssd_chunk *c, 
 {
     const ssd_dims *d = &f->d;
     const kr_ssd_args *a = f->a;
-    int64_t maps = c->at * d->nm * d->ng * d->nr + u->e * d->nr, row = d->ng * d->nr;
-    ssd_copy_rows((const float *)a->c + maps, row, NULL, c->nf, d->nr, w->c, d->r_line);
-    ssd_transpose_chunk((const float *)a->b + maps, row, c->nf, d->nr, w->b_t, d->f_line);
+    int64_t row = d->ng * d->nr;
+    const float *b = (const float *)a->b + c->at * a->b_stride + u->e * d->nr;
+    const float *c_0 = (const float *)a->c + c->at * a->c_stride + u->e * d->nr;
+    ssd_fetch_rows(ssd_rows_at(c_0, row, a->c_stride, d->nm), NULL, c->nf, d->nr, w->c, d->r_line);
+    ssd_fetch_transposed(ssd_rows_at(b, row, a->b_stride, d->nm), c->nf, d->nr, w->b_t, d->f_line);
     for (int64_t k = 0; k < u->nheads; k++) {
         int64_t h = u->h0 + k, scalars = c->at * d->nh + h;
         ssd_decays_fill(&w->decays[k], (const float *)a->da + scalars, a->w ? (const float *)a->w + scalars : NULL,
                         d->nh, c->nt, d->nm);
-        ssd_copy_panels((const float *)a->v + (c->at * d->nm * d->nh + h) * d->np, d->nh * d->np, c->nf, d->np,
-                        w->right[k] + d->nr * GEMM_NR, f->panel);
+        const float *v = (const float *)a->v + c->at * a->v_stride + h * d->np;
+        ssd_fetch_panels(ssd_rows_at(v, d->nh * d->np, a->v_stride, d->nm), c->nf, d->np, w->right[k] + d->nr * GEMM_NR,
+                         f->panel);
     }
 }
 
@@ -179,7 +182,7 @@ static void forward_units(const void *args, int64_t first, int64_t end, int work
     take_workspace(f, &w, (float *)f->a->exec.scratch + worker * floats);
     for (int64_t index = first; index < end; index++) {
         ssd_unit u = ssd_unit_at(&f->d, index);
-        const kr_ssd_sequence *s = &f->a->sequences[u.q];
+        const kr_sequence *s = &f->a->sequences[u.q];
         load_states(f, &u, &w);
         for (int64_t n = 0; n < ssd_chunks(&f->d, s); n++) {
             ssd_chunk c = ssd_chunk_at(&f->d, s, n);

@@ -1,5 +1,4 @@
-/* ssd_parts.h - what both directions of the state space core share: how the work is cut, a chunk's operands copied into
- * scratch, and its decays.
+/* ssd_parts.h - what both directions of the state space core share: how the work is cut, and a chunk's decays.
  *
  * Ranks are folded into time: row i = t nm + m of a chunk is rank m of its token t, so that v is [f p] with f = l m
  * rows and b, c are [f r]. A task walks one sequence with a few heads of one group; the heads share C B^T.
@@ -7,14 +6,13 @@
 #ifndef KR_KERNELS_CPU_SSD_PARTS_H
 #define KR_KERNELS_CPU_SSD_PARTS_H
 
-#include "kernels/cpu/ssd_gemm.h"
+#include "kernels/cpu/ssd_copies.h"
 #include "kernels/cpu/vec_math.h"
 #include "kernels/ssd_args.h"
 
 enum {
-    SSD_HEADS = 6,  /* of a task at most; fewer share C B^T less, more leave fewer tasks */
-    SSD_ROWS = 512, /* of a chunk at most: longer ones cost more than they save */
-    SSD_LINE = 16   /* floats of a cache line */
+    SSD_HEADS = 6, /* of a task at most; fewer share C B^T less, more leave fewer tasks */
+    SSD_ROWS = 512 /* of a chunk at most: longer ones cost more than they save */
 };
 
 typedef struct ssd_dims {
@@ -84,13 +82,13 @@ typedef struct ssd_chunk {
     int64_t at, nt, nf;
 } ssd_chunk;
 
-static inline ssd_chunk ssd_chunk_at(const ssd_dims *d, const kr_ssd_sequence *s, int64_t n)
+static inline ssd_chunk ssd_chunk_at(const ssd_dims *d, const kr_sequence *s, int64_t n)
 {
     int64_t t = s->start + n * d->nl, nt = kr_smaller(d->nl, s->end - t);
     return (ssd_chunk){ s->row * d->ns + t, nt, nt * d->nm };
 }
 
-static inline int64_t ssd_chunks(const ssd_dims *d, const kr_ssd_sequence *s)
+static inline int64_t ssd_chunks(const ssd_dims *d, const kr_sequence *s)
 {
     return kr_blocks(s->end - s->start, d->nl);
 }
@@ -108,94 +106,6 @@ static inline float *ssd_take(ssd_memory *m, int64_t floats)
     float *part = m->base ? m->base + m->used : NULL;
     m->used += ssd_round_up(floats, SSD_LINE);
     return part;
-}
-
-/* ---- copies ---- */
-
-/* y[i] = scale[i] x[i], rows of n columns that go on with zeros to whole vectors; scale NULL is 1. */
-static inline void ssd_copy_rows(const float *x, int64_t x_row, const float *scale, int64_t rows, int64_t n, float *y,
-                                 int64_t y_row)
-{
-    for (int64_t i = 0; i < rows; i++) {
-        const float *from = x + i * x_row;
-        float *to = y + i * y_row;
-        vf factor = vf_set1(scale ? scale[i] : 1.0f);
-        int64_t k = 0;
-        for (; k + VF <= n; k += VF) vf_store(to + k, vf_mul(factor, vf_load(from + k)));
-        if (k < n) vf_store(to + k, vf_mul(factor, vf_load_n(from + k, n - k)));
-    }
-}
-
-/* Rows of n columns into panels of GEMM_NR columns, `panel` floats apart; the last is filled up with zeros. */
-static inline void ssd_copy_panels(const float *x, int64_t x_row, int64_t rows, int64_t n, float *y, int64_t panel)
-{
-    for (int64_t i = 0; i < rows; i++) {
-        for (int64_t k = 0; k < n; k += GEMM_NR) {
-            const float *from = x + i * x_row + k;
-            float *to = y + k / GEMM_NR * panel + i * GEMM_NR;
-            if (k + GEMM_NR <= n) {
-                for (int q = 0; q < GEMM_NR; q += VF) vf_store(to + q, vf_load(from + q));
-            } else {
-                for (int q = 0; q < GEMM_NR; q += VF) vf_store(to + q, vf_load_n(from + q, n - k - q));
-            }
-        }
-    }
-}
-
-/* y[k][i] = x[i][k] for i < rows, k < n. */
-static inline void ssd_transpose(const float *x, int64_t x_row, int64_t rows, int64_t n, float *y, int64_t y_row)
-{
-    int64_t i = 0;
-    for (; i + 8 <= rows; i += 8) {
-        int64_t k = 0;
-        for (; k + 4 <= n; k += 4) {
-            g8 t[4];
-            g8_transpose_4(x + i * x_row + k, x_row, t);
-            for (int q = 0; q < 4; q++) g8_store(y + (k + q) * y_row + i, t[q]);
-        }
-        for (; k < n; k++)
-            for (int64_t q = 0; q < 8; q++) y[k * y_row + i + q] = x[(i + q) * x_row + k];
-    }
-    for (int64_t k = 0; i < rows && k < n; k++)
-        for (int64_t q = i; q < rows; q++) y[k * y_row + q] = x[q * x_row + k];
-}
-
-/* Zeros for `count` columns from column `first` on. What a product reads there does not count, but may be slow. */
-static inline void ssd_clear_columns(float *y, int64_t y_row, int64_t rows, int64_t first, int64_t count)
-{
-    for (int64_t i = 0; i < rows; i++) memset(y + i * y_row + first, 0, (size_t)count * sizeof(float));
-}
-
-/* A chunk's rows [f r] as [r f], readable from any column in whole vectors: f_line has a line to spare. */
-static inline void ssd_transpose_chunk(const float *x, int64_t x_row, int64_t nf, int64_t n, float *y, int64_t f_line)
-{
-    ssd_transpose(x, x_row, nf, n, y, f_line);
-    ssd_clear_columns(y, f_line, n, nf, SSD_LINE);
-}
-
-/* The columns of panel number `panel` of np. */
-static inline int64_t ssd_panel_columns(int64_t np, int64_t panel)
-{
-    return kr_smaller(GEMM_NR, np - panel * GEMM_NR);
-}
-
-/* A matrix [p n] as panels of columns p, each [n][GEMM_NR] and `panel` floats from the next. */
-static inline void ssd_transpose_to_panels(const float *x, int64_t x_row, int64_t np, int64_t n, float *y,
-                                           int64_t panel)
-{
-    for (int64_t i = 0; i * GEMM_NR < np; i++) {
-        int64_t columns = ssd_panel_columns(np, i);
-        ssd_transpose(x + i * GEMM_NR * x_row, x_row, columns, n, y + i * panel, GEMM_NR);
-        if (columns < GEMM_NR) ssd_clear_columns(y + i * panel, GEMM_NR, n, columns, GEMM_NR - columns);
-    }
-}
-
-static inline void ssd_scale(float *x, int64_t n, float factor)
-{
-    vf f = vf_set1(factor);
-    int64_t i = 0;
-    for (; i + VF <= n; i += VF) vf_store(x + i, vf_mul(f, vf_load(x + i)));
-    if (i < n) vf_store_n(x + i, n - i, vf_mul(f, vf_load_n(x + i, n - i)));
 }
 
 /* ---- decays ---- */

@@ -22,6 +22,8 @@
     KR_SCRATCHED(matmul, kr_matmul_args)                                                                               \
     KR_PLAIN(norm, kr_norm_args)                                                                                       \
     KR_SCRATCHED(norm_bwd, kr_norm_bwd_args)                                                                           \
+    KR_PLAIN(gate, kr_gate_args)                                                                                       \
+    KR_PLAIN(gate_bwd, kr_gate_bwd_args)                                                                               \
     KR_SCRATCHED(conv, kr_conv_args)                                                                                   \
     KR_SCRATCHED(conv_bwd, kr_conv_bwd_args)                                                                           \
     KR_PLAIN(trapezoid, kr_trapezoid_args)                                                                             \

@@ -183,17 +183,31 @@ KR_INLINE vf vf_silu(vf x)
     return product_over_one_plus(x, vf_select(vf_lt(x, vf_zero()), t, vf_set1(1)), t);
 }
 
-/* silu'(x) = s (1 + x (1 - s)), s = sigmoid(x); 1 - s is formed without the subtraction. Absolute error
- * below 3e-7. */
-KR_INLINE vf vf_silu_slope(vf x)
+/* silu'(x) = s (1 + x (1 - s)), s = sigmoid(x), for |x| <= 120 and t = e^-|x|; 1 - s is formed without the subtraction.
+ * Absolute error below 3e-7. */
+KR_INLINE vf silu_slope_of(vf x, vf t)
 {
-    x = vf_max(vf_set1(-120), vf_min(vf_set1(120), x)); /* keeps infinity out of x (1 - s) */
-    vf t = exp_in_range(vf_neg_abs(x));
     vf larger = vf_div(vf_set1(1), vf_add(vf_set1(1), t));
     vf smaller = vf_mul(t, larger);
     vm negative = vf_lt(x, vf_zero());
     vf s = vf_select(negative, smaller, larger);
     return vf_mul(s, vf_fma(x, vf_select(negative, larger, smaller), vf_set1(1)));
+}
+
+KR_INLINE vf vf_silu_slope(vf x)
+{
+    x = vf_max(vf_set1(-120), vf_min(vf_set1(120), x)); /* keeps infinity out of x (1 - s) */
+    return silu_slope_of(x, exp_in_range(vf_neg_abs(x)));
+}
+
+/* vf_silu(x) and vf_silu_slope(x), to the bit, with one exponential. */
+KR_INLINE vf vf_silu_and_slope(vf x, vf *slope)
+{
+    vf limited = vf_max(vf_set1(-120), vf_min(vf_set1(120), x)), minus = vf_neg_abs(limited);
+    vf t = exp_in_range(minus);
+    *slope = silu_slope_of(limited, t);
+    if (vm_any(vf_lt(minus, vf_set1(-40)))) return silu_wide(x);
+    return product_over_one_plus(x, vf_select(vf_lt(x, vf_zero()), t, vf_set1(1)), t);
 }
 
 /* ln(1 + e^x) = max(x, 0) + ln(1 + e^-|x|). From x = 17 on the sum rounds to x, as the definition has it above 20. */

@@ -22,7 +22,7 @@ void KR_REF(angles)(const kr_angles_args *n)
     const real *theta = n->theta, *dt = n->dt, *initial = n->initial;
     real *angle = n->angle, *final = n->final;
     for (int64_t q = 0; q < n->nq; q++) {
-        const kr_ssd_sequence sequence = n->sequences[q];
+        const kr_sequence sequence = n->sequences[q];
         for (int64_t ha = 0; ha < n->nh * n->na; ha++) {
             const int64_t h = ha / n->na, a = ha % n->na;
             double phi = initial ? wrap((double)initial[q * n->nh * n->na + ha]) : 0.0;
@@ -91,7 +91,7 @@ static void block_gradients(const kr_angles_bwd_args *n, block *k)
 void KR_REF(angles_bwd)(const kr_angles_bwd_args *n)
 {
     for (int64_t q = 0; q < n->nq; q++) {
-        const kr_ssd_sequence sequence = n->sequences[q];
+        const kr_sequence sequence = n->sequences[q];
         for (int64_t t = sequence.start; t < sequence.end; t += TOKENS) {
             block k = { .q = q, .t0 = t, .t1 = kr_ref_min(t + TOKENS, sequence.end) };
             k.token = sequence.row * n->ns + t;

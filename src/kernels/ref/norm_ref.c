@@ -10,13 +10,9 @@
  * u is recomputed, q is given.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_silu.h"
 
 #include <math.h>
-
-static double sigmoid(double x)
-{
-    return 1.0 / (1.0 + exp(-x));
-}
 
 /* What the gate multiplies u by, and what it multiplies y by. */
 typedef struct gate {

@@ -123,7 +123,7 @@ void KR_REF(quaternion_scan)(const kr_quaternion_scan_args *a)
 {
     const int64_t nhj = a->nh * a->nj;
     for (int64_t lane = 0; lane < a->nq * nhj; lane++) {
-        const kr_ssd_sequence sequence = a->sequences[lane / nhj];
+        const kr_sequence sequence = a->sequences[lane / nhj];
         quaternion cum = a->initial ? load(a->initial, lane) : (quaternion){ 1, 0, 0, 0 };
         for (int64_t s = sequence.start; s < sequence.end; s++) {
             const int64_t at = (sequence.row * a->ns + s) * nhj + lane % nhj;
@@ -139,7 +139,7 @@ void KR_REF(quaternion_scan_bwd)(const kr_quaternion_scan_bwd_args *a)
 {
     const int64_t nhj = a->nh * a->nj;
     for (int64_t lane = 0; lane < a->nq * nhj; lane++) {
-        const kr_ssd_sequence sequence = a->sequences[lane / nhj];
+        const kr_sequence sequence = a->sequences[lane / nhj];
         const quaternion one = { 1, 0, 0, 0 }, zero = { 0, 0, 0, 0 };
         quaternion total = a->g_final ? load(a->g_final, lane) : zero;
         for (int64_t s = sequence.end - 1; s >= sequence.start; s--) {

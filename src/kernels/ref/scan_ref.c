@@ -13,15 +13,11 @@
  * channel are recomputed and kept for the length of a sequence.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_silu.h"
 #include "kernels/ssd_args.h"
 
 #include <math.h>
 #include <string.h>
-
-static double sigmoid(double x)
-{
-    return 1.0 / (1.0 + exp(-x));
-}
 
 void KR_REF(scan)(const kr_scan_args *a)
 {
@@ -33,15 +29,17 @@ void KR_REF(scan)(const kr_scan_args *a)
             const real *rates = (const real *)a->a + i * a->nr;
             for (int64_t r = 0; r < a->nr; r++) state[r] = initial ? (double)initial[(q * a->ni + i) * a->nr + r] : 0.0;
             for (int64_t s = a->sequences[q].start; s < a->sequences[q].end; s++) {
-                int64_t token = a->sequences[q].row * a->ns + s, at = token * a->ni + i;
-                int64_t maps = (token * a->ng + i / (a->ni / a->ng)) * a->nr;
-                const real *b = (const real *)a->b + maps, *c = (const real *)a->c + maps;
-                double step = (double)dt[at], input = (double)x[at], sum = d ? (double)d[i] * input : 0.0;
+                int64_t token = a->sequences[q].row * a->ns + s, group = i / (a->ni / a->ng);
+                const real *b = (const real *)a->b + token * a->b_stride + group * a->nr;
+                const real *c = (const real *)a->c + token * a->c_stride + group * a->nr;
+                double step = (double)dt[token * a->dt_stride + i], input = (double)x[token * a->x_stride + i];
+                double sum = d ? (double)d[i] * input : 0.0;
                 for (int64_t r = 0; r < a->nr; r++) {
                     state[r] = exp(step * (double)rates[r]) * state[r] + step * (double)b[r] * input;
                     sum += (double)c[r] * state[r];
                 }
-                y[at] = (real)(z ? sum * (double)z[at] * sigmoid((double)z[at]) : sum);
+                double gate = z ? (double)z[token * a->z_stride + i] : 0.0;
+                y[token * a->ni + i] = (real)(z ? sum * gate * sigmoid(gate) : sum);
             }
             for (int64_t r = 0; final && r < a->nr; r++) final[(q * a->ni + i) * a->nr + r] = (real)state[r];
         }
@@ -81,15 +79,31 @@ size_t KR_REF(scan_bwd_scratch)(const kr_scan_bwd_args *a)
 
 /* One channel of one sequence. */
 typedef struct channel {
-    kr_ssd_sequence tokens;
+    kr_sequence tokens;
     int64_t i, state; /* the channel; its first element in initial and final */
     int64_t group;    /* of the channel */
     const real *a;    /* [r] */
 } channel;
 
-static int64_t maps_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
+/* What the channel has of a token. */
+static const real *b_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
 {
-    return (token * a->ng + k->group) * a->nr;
+    return (const real *)a->b + token * a->b_stride + k->group * a->nr;
+}
+
+static const real *c_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
+{
+    return (const real *)a->c + token * a->c_stride + k->group * a->nr;
+}
+
+static double x_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
+{
+    return (double)((const real *)a->x)[token * a->x_stride + k->i];
+}
+
+static double dt_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
+{
+    return (double)((const real *)a->dt)[token * a->dt_stride + k->i];
 }
 
 static void recompute_states(const kr_scan_bwd_args *a, const channel *k, double *states)
@@ -97,20 +111,21 @@ static void recompute_states(const kr_scan_bwd_args *a, const channel *k, double
     const real *initial = a->initial;
     for (int64_t r = 0; r < a->nr; r++) states[r] = initial ? (double)initial[k->state + r] : 0.0;
     for (int64_t s = k->tokens.start; s < k->tokens.end; s++, states += a->nr) {
-        int64_t token = k->tokens.row * a->ns + s, at = token * a->ni + k->i;
-        const real *b = (const real *)a->b + maps_at(a, k, token);
-        double step = (double)((const real *)a->dt)[at], input = (double)((const real *)a->x)[at];
+        int64_t token = k->tokens.row * a->ns + s;
+        const real *b = b_at(a, k, token);
+        double step = dt_at(a, k, token), input = x_at(a, k, token);
         for (int64_t r = 0; r < a->nr; r++)
             states[a->nr + r] = exp(step * (double)k->a[r]) * states[r] + step * (double)b[r] * input;
     }
 }
 
 /* The gradient of p_t, and g_z on the way. */
-static double through_gate(const kr_scan_bwd_args *a, int64_t at, double p)
+static double through_gate(const kr_scan_bwd_args *a, const channel *k, int64_t token, double p)
 {
+    int64_t at = token * a->ni + k->i;
     double g_y = (double)((const real *)a->g_y)[at];
     if (!a->z) return g_y;
-    double z = (double)((const real *)a->z)[at], s = sigmoid(z);
+    double z = (double)((const real *)a->z)[token * a->z_stride + k->i], s = sigmoid(z);
     if (a->g_z) ((real *)a->g_z)[at] = (real)(g_y * p * s * (1.0 + z * sigmoid(-z)));
     return g_y * z * s;
 }
@@ -119,11 +134,11 @@ static double through_gate(const kr_scan_bwd_args *a, int64_t at, double p)
 static void token_gradients(const kr_scan_bwd_args *a, const channel *k, const sums *u, int64_t s, const double *states)
 {
     const int64_t nr = a->nr, token = k->tokens.row * a->ns + s, at = token * a->ni + k->i;
-    const real *b = (const real *)a->b + maps_at(a, k, token), *c = (const real *)a->c + maps_at(a, k, token);
-    double step = (double)((const real *)a->dt)[at], input = (double)((const real *)a->x)[at];
+    const real *b = b_at(a, k, token), *c = c_at(a, k, token);
+    double step = dt_at(a, k, token), input = x_at(a, k, token);
     double skip = a->d ? (double)((const real *)a->d)[k->i] : 0.0, p = skip * input;
     for (int64_t r = 0; r < nr; r++) p += (double)c[r] * states[nr + r];
-    double g_p = through_gate(a, at, p), along_b = 0, g_step = 0;
+    double g_p = through_gate(a, k, token, p), along_b = 0, g_step = 0;
     double *g_b = u->g_b + (s - k->tokens.start) * nr, *g_c = u->g_c + (s - k->tokens.start) * nr;
     for (int64_t r = 0; r < nr; r++) {
         double g = u->g_state[r] + (double)c[r] * g_p, decay = exp(step * (double)k->a[r]);
@@ -152,7 +167,7 @@ static void channel_gradients(const kr_scan_bwd_args *a, const channel *k, const
 static void group_gradients(const kr_scan_bwd_args *a, const sums *u, int64_t q, int64_t group)
 {
     const int64_t width = a->ni / a->ng, nr = a->nr;
-    const kr_ssd_sequence tokens = a->sequences[q];
+    const kr_sequence tokens = a->sequences[q];
     const int64_t length = tokens.end - tokens.start;
     memset(u->g_b, 0, (size_t)(length * nr) * sizeof *u->g_b);
     memset(u->g_c, 0, (size_t)(length * nr) * sizeof *u->g_c);

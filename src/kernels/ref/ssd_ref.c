@@ -27,19 +27,38 @@
 /* What both directions read, and the head they are at. */
 typedef struct head {
     int64_t nm, nh, np, ng, nr;
+    int64_t v_stride, b_stride, c_stride;
     int64_t h, e; /* head and its group */
     const real *v, *b, *c, *da, *w, *same, *d;
 } head;
 
+/* Head `head_` of the arguments of either direction. */
+#define HEAD(a, head_)                                                                                                 \
+    {                                                                                                                  \
+        .nm = (a)->nm, .nh = (a)->nh, .np = (a)->np, .ng = (a)->ng, .nr = (a)->nr, .v_stride = (a)->v_stride,          \
+        .b_stride = (a)->b_stride, .c_stride = (a)->c_stride, .h = (head_), .e = (head_) / ((a)->nh / (a)->ng),        \
+        .v = (a)->v, .b = (a)->b, .c = (a)->c, .da = (a)->da, .w = (a)->w, .same = (a)->same, .d = (a)->d              \
+    }
+
 /* One token of a head. at is its place in [b s]. */
-static const real *vector_p(const head *n, const real *x_mhp, int64_t at, int64_t m)
+static const real *v_at(const head *n, int64_t at, int64_t m)
 {
-    return x_mhp + ((at * n->nm + m) * n->nh + n->h) * n->np;
+    return n->v + at * n->v_stride + (m * n->nh + n->h) * n->np;
 }
 
-static const real *vector_r(const head *n, const real *x_mgr, int64_t at, int64_t m)
+static const real *b_at(const head *n, int64_t at, int64_t m)
 {
-    return x_mgr + ((at * n->nm + m) * n->ng + n->e) * n->nr;
+    return n->b + at * n->b_stride + (m * n->ng + n->e) * n->nr;
+}
+
+static const real *c_at(const head *n, int64_t at, int64_t m)
+{
+    return n->c + at * n->c_stride + (m * n->ng + n->e) * n->nr;
+}
+
+static const real *g_y_at(const head *n, const real *g_y, int64_t at, int64_t m)
+{
+    return g_y + ((at * n->nm + m) * n->nh + n->h) * n->np;
 }
 
 static double scalar(const head *n, const real *x_h, int64_t at, double absent)
@@ -71,7 +90,7 @@ static void decay(const head *n, double *state_pr, int64_t at)
 static void receive(const head *n, double *state_pr, int64_t at)
 {
     double w = scalar(n, n->w, at, 1);
-    for (int64_t m = 0; m < n->nm; m++) add_outer(n, state_pr, w, vector_p(n, n->v, at, m), vector_r(n, n->b, at, m));
+    for (int64_t m = 0; m < n->nm; m++) add_outer(n, state_pr, w, v_at(n, at, m), b_at(n, at, m));
 }
 
 static void load_state(double *state_pr, const real *from, int64_t q, const head *n)
@@ -93,13 +112,13 @@ static void read_out(const head *n, const double *state_pr, int64_t at, real *y)
 {
     double d = n->d ? (double)n->d[n->h] : 0, same = scalar(n, n->same, at, 0);
     for (int64_t m = 0; m < n->nm; m++) {
-        const real *c_r = vector_r(n, n->c, at, m);
+        const real *c_r = c_at(n, at, m);
         real *y_p = y + ((at * n->nm + m) * n->nh + n->h) * n->np;
         for (int64_t p = 0; p < n->np; p++) {
-            double sum = d * (double)vector_p(n, n->v, at, m)[p];
+            double sum = d * (double)v_at(n, at, m)[p];
             for (int64_t r = 0; r < n->nr; r++) sum += state_pr[p * n->nr + r] * (double)c_r[r];
             for (int64_t from = 0; n->same && from < n->nm; from++)
-                sum += same * dot(c_r, vector_r(n, n->b, at, from), n->nr) * (double)vector_p(n, n->v, at, from)[p];
+                sum += same * dot(c_r, b_at(n, at, from), n->nr) * (double)v_at(n, at, from)[p];
             y_p[p] = (real)sum;
         }
     }
@@ -109,10 +128,9 @@ static void forward_task(void *arg, int64_t index, int worker)
 {
     const kr_ssd_args *a = arg;
     int64_t q = index / a->nh, h = index % a->nh;
-    const head n = { a->nm, a->nh, a->np, a->ng, a->nr, h,       h / (a->nh / a->ng),
-                     a->v,  a->b,  a->c,  a->da, a->w,  a->same, a->d };
+    const head n = HEAD(a, h);
     double *state_pr = (double *)a->exec.scratch + worker * a->np * a->nr;
-    const kr_ssd_sequence *s = &a->sequences[q];
+    const kr_sequence *s = &a->sequences[q];
     load_state(state_pr, a->initial, q, &n);
     for (int64_t at = s->row * a->ns + s->start; at < s->row * a->ns + s->end; at++) {
         decay(&n, state_pr, at);
@@ -203,8 +221,8 @@ static void read_out_bwd(const head *n, const work *w, const double *state_pr, i
                          double *g_c_mr)
 {
     for (int64_t m = 0; m < n->nm; m++) {
-        const real *g_y_p = vector_p(n, g_y, at, m);
-        add_outer(n, w->g_pr, 1, g_y_p, vector_r(n, n->c, at, m));
+        const real *g_y_p = g_y_at(n, g_y, at, m);
+        add_outer(n, w->g_pr, 1, g_y_p, c_at(n, at, m));
         for (int64_t p = 0; p < n->np; p++)
             for (int64_t r = 0; r < n->nr; r++) g_c_mr[m * n->nr + r] += (double)g_y_p[p] * state_pr[p * n->nr + r];
     }
@@ -215,7 +233,7 @@ static double receive_bwd(const head *n, const work *w, int64_t at, double *g_b_
 {
     double weight = scalar(n, n->w, at, 1), g_w = 0;
     for (int64_t m = 0; m < n->nm; m++) {
-        const real *v_p = vector_p(n, n->v, at, m), *b_r = vector_r(n, n->b, at, m);
+        const real *v_p = v_at(n, at, m), *b_r = b_at(n, at, m);
         for (int64_t p = 0; p < n->np; p++) {
             double sum = 0; /* of G B */
             for (int64_t r = 0; r < n->nr; r++) {
@@ -235,8 +253,8 @@ static double same_bwd(const head *n, const work *w, int64_t at, const real *g_y
     double same = scalar(n, n->same, at, 0), g_same = 0;
     for (int64_t to = 0; to < n->nm; to++) {
         for (int64_t from = 0; from < n->nm; from++) {
-            const real *g_y_p = vector_p(n, g_y, at, to), *v_p = vector_p(n, n->v, at, from);
-            const real *c_r = vector_r(n, n->c, at, to), *b_r = vector_r(n, n->b, at, from);
+            const real *g_y_p = g_y_at(n, g_y, at, to), *v_p = v_at(n, at, from);
+            const real *c_r = c_at(n, at, to), *b_r = b_at(n, at, from);
             double s = dot(g_y_p, v_p, n->np), k = dot(c_r, b_r, n->nr);
             g_same += s * k;
             for (int64_t p = 0; p < n->np; p++) w->g_v_mp[from * n->np + p] += same * k * (double)g_y_p[p];
@@ -254,8 +272,8 @@ static double skip_bwd(const head *n, const work *w, int64_t at, const real *g_y
 {
     double d = n->d ? (double)n->d[n->h] : 0, g_d = 0;
     for (int64_t m = 0; m < n->nm; m++) {
-        const real *g_y_p = vector_p(n, g_y, at, m);
-        g_d += dot(g_y_p, vector_p(n, n->v, at, m), n->np);
+        const real *g_y_p = g_y_at(n, g_y, at, m);
+        g_d += dot(g_y_p, v_at(n, at, m), n->np);
         for (int64_t p = 0; g_v && p < n->np; p++)
             g_v[((at * n->nm + m) * n->nh + n->h) * n->np + p] =
                 (real)(w->g_v_mp[m * n->np + p] + d * (double)g_y_p[p]);
@@ -294,7 +312,7 @@ static double token_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, 
 /* One head of a sequence; returns its part of g_d. */
 static double head_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, int64_t q)
 {
-    const kr_ssd_sequence *s = &a->sequences[q];
+    const kr_sequence *s = &a->sequences[q];
     int64_t first = s->row * a->ns + s->start, count = s->end - s->start, vectors = n->nm * n->nr;
     double g_d = 0;
     load_state(w->k_pr, a->initial, q, n);
@@ -313,7 +331,7 @@ static double head_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, i
 }
 
 /* Rows [s m r] of a sequence and group into [b s m g r]. */
-static void store_rows(const kr_ssd_bwd_args *a, const double *rows, real *to, const kr_ssd_sequence *s, int64_t e)
+static void store_rows(const kr_ssd_bwd_args *a, const double *rows, real *to, const kr_sequence *s, int64_t e)
 {
     int64_t nrows = (s->end - s->start) * a->nm, first = (s->row * a->ns + s->start) * a->nm;
     for (int64_t i = 0; to && i < nrows; i++)
@@ -324,13 +342,13 @@ static void backward_task(void *arg, int64_t index, int worker)
 {
     const kr_ssd_bwd_args *a = arg;
     int64_t q = index / a->ng, e = index % a->ng, heads = a->nh / a->ng;
-    const kr_ssd_sequence *s = &a->sequences[q];
+    const kr_sequence *s = &a->sequences[q];
     work w = work_of(a, worker);
     size_t bytes = (size_t)((s->end - s->start) * a->nm * a->nr) * sizeof(double);
     memset(w.g_b, 0, bytes);
     memset(w.g_c, 0, bytes);
     for (int64_t h = e * heads; h < (e + 1) * heads; h++) {
-        const head n = { a->nm, a->nh, a->np, a->ng, a->nr, h, e, a->v, a->b, a->c, a->da, a->w, a->same, a->d };
+        const head n = HEAD(a, h);
         ((double *)a->exec.scratch)[q * a->nh + h] = head_bwd(a, &n, &w, q);
     }
     store_rows(a, w.g_b, a->g_b, s, e);

@@ -1,21 +1,24 @@
 /* sequences.h - which tokens a state runs through: from a marker of starts to the list that the kernels take. */
-#ifndef KR_SSD_SEQUENCES_H
-#define KR_SSD_SEQUENCES_H
+#ifndef KR_OPS_SEQUENCES_H
+#define KR_OPS_SEQUENCES_H
 
-#include "kernels/kernels.h"
-#include "kernels/ssd_args.h"
+#include "kernels/sequence.h"
 #include "tape/tape.h"
 
 /* In order of row and start; every token of the batch lies in one of them. The list lives as long as the tape's step
  * (or the scope) in which it was made. */
 typedef struct kr_sequences {
     int64_t count;
-    const kr_ssd_sequence *list;
+    const kr_sequence *list;
 } kr_sequences;
 
 /* seq_start_bs (i32 or i64, [b s]) is not 0 where a new sequence begins; position 0 of a row always begins one. NULL:
  * each row is one sequence. False after an error: another shape or type, a row without tokens, no memory. */
 bool kr_sequences_from(kr_tape *tape, const char *op, kr_tensor *seq_start_bs, int64_t nb, int64_t ns,
                        kr_sequences *out);
+
+/* The same for ops that can do with rows without tokens: each is one sequence of length 0. */
+bool kr_sequences_maybe_empty(kr_tape *tape, const char *op, kr_tensor *seq_start_bs, int64_t nb, int64_t ns,
+                              kr_sequences *out);
 
 #endif

@@ -1,5 +1,5 @@
 /* sequences.c - the list of sequences of a batch, out of the marker of their starts. */
-#include "ssd/sequences.h"
+#include "ops/sequences.h"
 
 /* Does the marker, of any strides, begin a sequence at token s of row b? */
 static bool is_start(const kr_tensor *marker, int64_t b, int64_t s)
@@ -9,16 +9,19 @@ static bool is_start(const kr_tensor *marker, int64_t b, int64_t s)
                                    : ((const int64_t *)(const void *)marker->data)[at] != 0;
 }
 
-/* Writes the sequences of all rows to list, if it is given; their number. */
-static int64_t walk_rows(const kr_tensor *marker, int64_t nb, int64_t ns, kr_ssd_sequence *list)
+/* Writes the sequences of all rows to list, if it is given; their number. A row without tokens is one of length 0. */
+static int64_t walk_rows(const kr_tensor *marker, int64_t nb, int64_t ns, kr_sequence *list)
 {
     int64_t count = 0;
     for (int64_t b = 0; b < nb; b++) {
-        for (int64_t start = 0, end; start < ns; start = end, count++) {
+        int64_t start = 0, end;
+        do {
             end = marker ? start + 1 : ns;
             while (end < ns && !is_start(marker, b, end)) end++;
-            if (list) list[count] = (kr_ssd_sequence){ b, start, end };
-        }
+            if (list) list[count] = (kr_sequence){ b, start, end < ns ? end : ns };
+            count++;
+            start = end;
+        } while (start < ns);
     }
     return count;
 }
@@ -35,19 +38,24 @@ static bool check_marker(kr_tape *tape, const char *op, kr_tensor *marker, int64
                       kr_dtype_name(marker->dtype));
 }
 
-bool kr_sequences_from(kr_tape *tape, const char *op, kr_tensor *seq_start_bs, int64_t nb, int64_t ns,
-                       kr_sequences *out)
+bool kr_sequences_maybe_empty(kr_tape *tape, const char *op, kr_tensor *seq_start_bs, int64_t nb, int64_t ns,
+                              kr_sequences *out)
 {
     *out = (kr_sequences){ 0, NULL };
-    if (!kr_tape_ready(tape, op) || (seq_start_bs && !check_marker(tape, op, seq_start_bs, nb, ns)) ||
-        !kr_require(tape->ctx, ns >= 1, KR_ERR_SHAPE, "%s: s = %lld, but a sequence needs at least one token", op,
-                    (long long)ns))
-        return false;
+    if (!kr_tape_ready(tape, op) || (seq_start_bs && !check_marker(tape, op, seq_start_bs, nb, ns))) return false;
     const int64_t count = walk_rows(seq_start_bs, nb, ns, NULL);
-    kr_ssd_sequence *list = kr_arena_alloc(&tape->heads, (size_t)count * sizeof *list);
+    kr_sequence *list = kr_arena_alloc(&tape->heads, (size_t)count * sizeof *list);
     if (!list)
         return kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for a list of %lld sequences", op, (long long)count);
     walk_rows(seq_start_bs, nb, ns, list);
     *out = (kr_sequences){ count, list };
     return true;
+}
+
+bool kr_sequences_from(kr_tape *tape, const char *op, kr_tensor *seq_start_bs, int64_t nb, int64_t ns,
+                       kr_sequences *out)
+{
+    return kr_sequences_maybe_empty(tape, op, seq_start_bs, nb, ns, out) &&
+           kr_require(tape->ctx, ns >= 1, KR_ERR_SHAPE, "%s: s = %lld, but a sequence needs at least one token", op,
+                      (long long)ns);
 }

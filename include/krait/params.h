@@ -1,0 +1,80 @@
+/* params.h - the parameter table of a block, a stack or a network: names, shapes, and what training needs to know.
+ *
+ *   const kr_params *params = kr_mamba2_params(block);
+ *   for (int64_t i = 0; i < kr_params_count(params); i++)
+ *       printf("%s\n", kr_params_at(params, i)->name);     // dt_bias, A_log, D, in_proj.weight, ...
+ *   kr_tensor *d_h = kr_params_find(params, "D")->tensor;
+ *   kr_param_write(d_h, KR_F32, floats, kr_tensor_count(d_h));
+ *
+ * One row is one tensor. Names are those of the official checkpoints, linear weights are [out in]. The table and its
+ * tensors belong to what made them and live as long.
+ */
+#ifndef KRAIT_PARAMS_H
+#define KRAIT_PARAMS_H
+
+#include <krait/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kr_params kr_params;
+
+/* Rows of a linear weight that belong together: a projection fused with others into one matrix. */
+typedef struct kr_segment {
+    const char *name;
+    int64_t rows;
+    bool muon; /* a matrix of its own for Muon; otherwise AdamW has it */
+} kr_segment;
+
+/* How a parameter begins. */
+typedef enum kr_init_kind {
+    KR_INIT_FILL = 0,      /* a: the value */
+    KR_INIT_UNIFORM = 1,   /* from a to b */
+    KR_INIT_NORMAL = 2,    /* mean a, standard deviation b */
+    KR_INIT_DT_BIAS = 3,   /* inverse softplus of a step drawn log-uniform from a to b, at least c */
+    KR_INIT_LOG_RANGE = 4, /* logarithm of a uniform draw from a to b */
+    KR_INIT_LOG_INDEX = 5, /* logarithm of 1, 2, 3, ... along the last axis */
+    KR_INIT_RAMP = 6       /* a + b times the index along the last axis */
+} kr_init_kind;
+
+typedef struct kr_init {
+    kr_init_kind kind;
+    double a, b, c;
+} kr_init;
+
+typedef struct kr_param_row {
+    const char *name; /* "backbone.layers.0.mixer.in_proj.weight" */
+    const char *axes; /* what the axes are, in the letters of docs/notation.md, for people: "h p r" */
+    kr_tensor *tensor;
+    kr_init init;
+    double init_scale; /* the draw is multiplied by it: 1, but for residual projections of deep networks */
+    bool decays;       /* weight decay is for it: matrices, but no norms, biases, A_log, D, dt_bias */
+    int nsegments;     /* 0: AdamW's as a whole */
+    const kr_segment *segments;
+} kr_param_row;
+
+/* NULL params have no rows. A name that is not there gives NULL. */
+KR_API int64_t kr_params_count(const kr_params *params);
+KR_API const kr_param_row *kr_params_at(const kr_params *params, int64_t i);
+KR_API const kr_param_row *kr_params_find(const kr_params *params, const char *name);
+
+/* Elements of all tensors together. */
+KR_API int64_t kr_params_elements(const kr_params *params);
+
+/* Draws every parameter anew, in order of the table, from the context's stream: kr_ctx_seed before it makes the values
+ * reproducible. Constructors have done this once. */
+KR_API kr_status kr_params_reset(const kr_params *params);
+
+/* Zeroes all gradients; freezes all parameters, or frees them again. */
+KR_API void kr_params_zero_grad(const kr_params *params);
+KR_API void kr_params_freeze(const kr_params *params, bool frozen);
+
+/* The table as text, a line for each row and one of totals, into text as by snprintf: the length it needs, without the
+ * final zero. */
+KR_API size_t kr_params_describe(const kr_params *params, char *text, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

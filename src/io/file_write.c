@@ -1,0 +1,223 @@
+/* file_write.c - a temporary file, all bytes, to the disk, rename, the folder to the disk. */
+#if !defined(_WIN32)
+#define _POSIX_C_SOURCE 200809L
+#define _FILE_OFFSET_BITS 64
+#endif
+#include "io/file_write.h"
+
+#include "io/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- the system ---- */
+
+#if !defined(_WIN32)
+#include <unistd.h>
+
+static bool is_separator(char c)
+{
+    return c == '/';
+}
+
+static long process_id(void)
+{
+    return (long)getpid();
+}
+
+/* -1 with errno set. */
+static int create_new(const char *path, const struct stat *old)
+{
+    const mode_t mode = old ? old->st_mode & 0777 : 0666;
+    const int handle = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    if (handle >= 0 && old) (void)fchmod(handle, mode); /* what the umask took; refused where files have no modes */
+    return handle;
+}
+
+static long write_some(int handle, const char *data, size_t bytes)
+{
+    const size_t most = (size_t)1 << 30; /* systems refuse more in one call */
+    return (long)write(handle, data, bytes < most ? bytes : most);
+}
+
+static bool to_disk(int handle)
+{
+    int rc;
+    while ((rc = fsync(handle)) != 0 && errno == EINTR) continue;
+    return rc == 0;
+}
+
+static bool close_handle(int handle)
+{
+    return close(handle) == 0 || errno == EINTR; /* closed all the same */
+}
+
+static bool replace(const char *from, const char *to)
+{
+    return rename(from, to) == 0;
+}
+
+/* The new name of a file is in its folder. Folders that cannot be opened or synchronised by themselves are left. */
+static bool folder_to_disk(const char *folder)
+{
+    const int handle = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (handle < 0) return true;
+    const bool done = to_disk(handle) || errno == EINVAL || errno == ENOTSUP || errno == EBADF;
+    const int error = errno;
+    close(handle);
+    errno = error;
+    return done;
+}
+
+#else
+#include <io.h>
+#include <process.h>
+#include <windows.h>
+
+static bool is_separator(char c)
+{
+    return c == '/' || c == '\\' || c == ':';
+}
+
+static long process_id(void)
+{
+    return (long)_getpid();
+}
+
+static int create_new(const char *path, const struct stat *old)
+{
+    (void)old;
+    return _open(path, _O_WRONLY | _O_CREAT | _O_EXCL | _O_BINARY | _O_NOINHERIT, _S_IREAD | _S_IWRITE);
+}
+
+static long write_some(int handle, const char *data, size_t bytes)
+{
+    const size_t most = (size_t)1 << 30;
+    return (long)_write(handle, data, (unsigned)(bytes < most ? bytes : most));
+}
+
+static bool to_disk(int handle)
+{
+    return _commit(handle) == 0;
+}
+
+static bool close_handle(int handle)
+{
+    return _close(handle) == 0;
+}
+
+static bool replace(const char *from, const char *to)
+{
+    if (MoveFileExA(from, to, MOVEFILE_REPLACE_EXISTING | MOVEFILE_WRITE_THROUGH)) return true;
+    errno = EACCES;
+    return false;
+}
+
+static bool folder_to_disk(const char *folder)
+{
+    (void)folder;
+    return true;
+}
+
+#endif
+
+/* ---- writing ---- */
+
+static bool fail(kr_file_writer *w, int error)
+{
+    return kr_file_fail(w->ctx, "write", w->path, error);
+}
+
+static void end(kr_file_writer *w)
+{
+    kr_memory_free(&w->ctx->memory, w->temporary, w->temporary_bytes);
+    w->temporary = NULL;
+    w->handle = -1;
+}
+
+/* Bytes of the path up to the file's name. */
+static size_t folder_length(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 0 && !is_separator(path[n - 1])) n--;
+    return n;
+}
+
+/* Other writers, of this process or others, may be at work in the folder: the first free number is taken. */
+static bool open_temporary(kr_file_writer *w, const struct stat *old)
+{
+    enum { TRIES = 1000, NAME_BYTES = 64 };
+    const size_t folder = folder_length(w->path);
+    w->temporary_bytes = folder + NAME_BYTES;
+    w->temporary = kr_memory_alloc(&w->ctx->memory, w->temporary_bytes);
+    if (!w->temporary) return kr_fail(w->ctx, KR_ERR_NOMEM, "cannot write %s: no memory for a file name", w->path);
+    memcpy(w->temporary, w->path, folder);
+    for (int n = 0; n < TRIES; n++) {
+        snprintf(w->temporary + folder, NAME_BYTES, ".krait-%ld-%d.tmp", process_id(), n);
+        w->handle = create_new(w->temporary, old);
+        if (w->handle >= 0) return true;
+        if (errno != EEXIST) break;
+    }
+    return fail(w, errno);
+}
+
+bool kr_file_create(kr_file_writer *w, kr_ctx *ctx, const char *path)
+{
+    *w = (kr_file_writer){ .ctx = ctx, .path = path, .handle = -1 };
+    if (!path) return kr_fail(ctx, KR_ERR_ARG, "cannot write a file: path is NULL");
+    if (!*path) return fail(w, ENOENT);
+    struct stat old;
+    const bool exists = stat(path, &old) == 0;
+    if (exists && (old.st_mode & S_IFMT) != S_IFREG)
+        return kr_fail(ctx, KR_ERR_IO, "cannot write %s: not a regular file", path);
+    if (open_temporary(w, exists ? &old : NULL)) return true;
+    end(w);
+    return false;
+}
+
+bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
+{
+    for (size_t at = 0; at < bytes;) {
+        const long n = write_some(w->handle, (const char *)data + at, bytes - at);
+        if (n < 0 && errno == EINTR) continue;
+        if (n <= 0) return fail(w, n < 0 ? errno : EIO);
+        at += (size_t)n;
+    }
+    return true;
+}
+
+void kr_file_discard(kr_file_writer *w)
+{
+    if (!w->temporary) return;
+    if (w->handle >= 0) close_handle(w->handle);
+    remove(w->temporary);
+    end(w);
+}
+
+/* False with errno set. */
+static bool put_in_place(kr_file_writer *w)
+{
+    const bool synced = to_disk(w->handle);
+    const int error = errno;
+    const bool closed = close_handle(w->handle);
+    w->handle = -1;
+    if (!synced) errno = error;
+    return synced && closed && replace(w->temporary, w->path);
+}
+
+bool kr_file_commit(kr_file_writer *w)
+{
+    if (!put_in_place(w)) {
+        fail(w, errno);
+        kr_file_discard(w);
+        return false;
+    }
+    const size_t folder = folder_length(w->path);
+    w->temporary[folder] = '\0';
+    const bool done = folder_to_disk(folder ? w->temporary : ".") || fail(w, errno);
+    end(w);
+    return done;
+}

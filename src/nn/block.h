@@ -1,0 +1,86 @@
+/* block.h - what a family of blocks is to the rest: a row of functions over its own struct and a kr_cache.
+ *
+ * Adding a family is one file that fills a kr_block_kind, and its line in blocks.c.
+ */
+#ifndef KR_NN_BLOCK_H
+#define KR_NN_BLOCK_H
+
+#include "nn/params.h"
+#include "ops/ops.h"
+
+#include <krait/block.h>
+
+typedef struct kr_block_input {
+    const char *op; /* for messages: "mamba2.forward" */
+    kr_tensor *x_bsd;
+    const kr_cache *cache;   /* NULL: fresh */
+    kr_tensor *seq_start_bs; /* caches are then one for each sequence; NULL: each row is one */
+    kr_ssd_path path;        /* of no meaning to Mamba-1 */
+} kr_block_input;
+
+typedef struct kr_block_out {
+    kr_tensor *y_bsd;
+    kr_cache cache;
+} kr_block_out;
+
+typedef struct kr_block_kind {
+    kr_family family;
+    const char *name;
+    int ncache;
+    const char *cache_names[KR_CACHE_TENSORS];
+
+    /* Declares the parameters in `params`, under its prefix. NULL after an error; destroy takes what create gave. */
+    void *(*create)(kr_ctx *ctx, kr_params *params, const void *config);
+    void (*destroy)(void *block);
+
+    int64_t (*d_model)(const void *block);
+    kr_dtype (*dtype)(const void *block);
+    kr_ssd_path (*path)(const void *block);
+    kr_shape (*cache_shape)(const void *block, int i, int64_t batch);
+    kr_cache (*fresh)(kr_tape *tape, const void *block, int64_t batch);
+    kr_block_out (*forward)(kr_tape *tape, const void *block, const kr_block_input *input);
+    kr_tensor *(*step_infinite)(kr_tape *tape, const void *block, kr_tensor *x_bd);
+} kr_block_kind;
+
+extern const kr_block_kind kr_mamba1_kind, kr_mamba2_kind, kr_mamba3_kind;
+
+/* NULL for a value that is no family. */
+const kr_block_kind *kr_block_kind_of(kr_family family);
+
+/* A block that owns its parameters, for kr_mamba2_create and its like: *params is made, filled and sealed. */
+void *kr_block_create_alone(kr_ctx *ctx, const kr_block_kind *kind, const void *config, kr_params **params);
+
+/* Copies `size` bytes of the caller's config over the defaults, as far as the library knows its fields. op names the
+ * constructor in the message when the size was never set. */
+bool kr_config_take(kr_ctx *ctx, const char *op, void *own, size_t own_size, const void *config);
+
+/* The entry of a forward: a block that exists, x [b s d] of its width and type, a cache of its family with one for each
+ * row, or for each sequence with seq_start_bs. */
+bool kr_block_begin(kr_tape *tape, const kr_block_kind *kind, const void *block, const kr_block_input *input,
+                    kr_dims *d);
+
+/* The same for x [b d], and for a fresh cache. */
+bool kr_block_begin_token(kr_tape *tape, const char *op, const kr_block_kind *kind, const void *block, kr_tensor *x_bd,
+                          kr_dims *d);
+bool kr_block_begin_fresh(kr_tape *tape, const kr_block_kind *kind, const void *block, int64_t batch);
+
+/* The cache against the block and the number of rows or sequences: family, shapes. */
+bool kr_cache_check(kr_tape *tape, const char *op, const kr_block_kind *kind, const void *block, const kr_cache *cache,
+                    int64_t count, const char *rule);
+
+/* x [b d] as one token through forward. */
+kr_block_out kr_block_step(kr_tape *tape, const kr_block_kind *kind, const void *block, const char *op, kr_tensor *x_bd,
+                           const kr_cache *cache);
+
+/* forward where rows forget at reset_bs; caches are one for each row. */
+kr_block_out kr_block_forward_reset(kr_tape *tape, const kr_block_kind *kind, const void *block,
+                                    const kr_block_input *input, kr_tensor *reset_bs);
+
+/* weight / (1 - exp(da)): what a constant input weighs after infinitely many steps of decay exp(da), da <= 0. 0 where
+ * the weight is 0. */
+kr_tensor *kr_geometric_sum(kr_tape *tape, kr_tensor *weight, kr_tensor *da);
+
+/* Rows of x by number: x [n ..] -> [count ..]; differentiable. ids are on the host. */
+kr_tensor *kr_select_rows(kr_tape *tape, kr_tensor *x, int64_t count, const int64_t *ids);
+
+#endif

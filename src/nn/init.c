@@ -1,0 +1,86 @@
+/* init.c - the rules by which parameters begin, as the official implementation has them.
+ *
+ *   dt bias      softplus^-1(D) = D + log(1 - e^-D),  D = max(exp(U(ln a, ln b)), c)
+ *   log range    ln U(a, b)                      log index   ln 1, ln 2, ... along the last axis
+ *   linear       U(-1/sqrt(fan_in), 1/sqrt(fan_in)): weight and bias
+ */
+#include "nn/init.h"
+
+#include "nn/params.h"
+
+#include <math.h>
+#include <stdio.h>
+
+kr_init kr_init_linear(int64_t fan_in)
+{
+    const double bound = fan_in > 0 ? 1 / sqrt((double)fan_in) : 0;
+    return (kr_init){ KR_INIT_UNIFORM, -bound, bound, 0 };
+}
+
+kr_init kr_init_fill(double value)
+{
+    return (kr_init){ KR_INIT_FILL, value, 0, 0 };
+}
+
+/* The i-th value of a rule that is computed on the host; u is a uniform draw in [0, 1). */
+static double value_of(const kr_init *init, double u, int64_t i, int64_t last)
+{
+    switch (init->kind) {
+    case KR_INIT_DT_BIAS: {
+        const double drawn = exp(log(init->a) + u * (log(init->b) - log(init->a)));
+        const double dt = drawn > init->c ? drawn : init->c;
+        return dt + log(-expm1(-dt));
+    }
+    case KR_INIT_LOG_RANGE: return log(init->a + u * (init->b - init->a));
+    case KR_INIT_LOG_INDEX: return log((double)(i % last + 1));
+    case KR_INIT_RAMP: return init->a + init->b * (double)(i % last);
+    case KR_INIT_FILL:
+    case KR_INIT_UNIFORM:
+    case KR_INIT_NORMAL: break;
+    }
+    return init->a;
+}
+
+/* Draws in f64 beside the parameter, so that f32 and f64 models of one seed begin alike. */
+static bool apply_on_host(kr_tensor *param, const kr_init *init, double scale)
+{
+    const int64_t count = kr_tensor_count(param), last = kr_tensor_dim(param, -1);
+    kr_tensor *values = kr_param_create(param->ctx, KR_F64, KR_SHAPE(count));
+    if (!values) return false;
+    if (kr_param_uniform(values, 0, 1) == KR_OK) {
+        double *at = kr_tensor_data(values);
+        for (int64_t i = 0; i < count; i++) at[i] = scale * value_of(init, at[i], i, last);
+        kr_param_write(param, KR_F64, at, count);
+    }
+    kr_param_destroy(values);
+    return !kr_ctx_failed(param->ctx);
+}
+
+bool kr_init_apply(kr_tensor *param, const kr_init *init, double scale)
+{
+    switch (init->kind) {
+    case KR_INIT_FILL: return kr_param_fill(param, init->a * scale) == KR_OK;
+    case KR_INIT_UNIFORM: return kr_param_uniform(param, init->a * scale, init->b * scale) == KR_OK;
+    case KR_INIT_NORMAL: return kr_param_normal(param, init->a * scale, init->b * scale) == KR_OK;
+    case KR_INIT_DT_BIAS:
+    case KR_INIT_LOG_RANGE:
+    case KR_INIT_LOG_INDEX:
+    case KR_INIT_RAMP: break;
+    }
+    return apply_on_host(param, init, scale);
+}
+
+const char *kr_init_text(const kr_init *init, double scale, char *text, size_t bytes)
+{
+    const double a = init->a * scale, b = init->b * scale;
+    switch (init->kind) {
+    case KR_INIT_FILL: snprintf(text, bytes, "%.4g", a); break;
+    case KR_INIT_UNIFORM: snprintf(text, bytes, "uniform %.4g .. %.4g", a, b); break;
+    case KR_INIT_NORMAL: snprintf(text, bytes, "normal %.4g, %.4g", a, b); break;
+    case KR_INIT_DT_BIAS: snprintf(text, bytes, "dt %.4g .. %.4g", init->a, init->b); break;
+    case KR_INIT_LOG_RANGE: snprintf(text, bytes, "log of %.4g .. %.4g", init->a, init->b); break;
+    case KR_INIT_LOG_INDEX: snprintf(text, bytes, "log of 1, 2, .."); break;
+    case KR_INIT_RAMP: snprintf(text, bytes, "%.4g + %.4g q", a, b); break;
+    }
+    return text;
+}

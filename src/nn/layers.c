@@ -1,0 +1,338 @@
+/* layers.c - a call through a stack: markers, horizon, residual stream, one layer after another. */
+#include "nn/layers.h"
+
+#include "nn/straight.h"
+#include "ops/sequences.h"
+
+#include <string.h>
+
+/* ---- entering a call ---- */
+
+static bool take_call(kr_ctx *ctx, const char *op, kr_call *own, const kr_call *call)
+{
+    kr_call_init(own);
+    if (!call) return true;
+    if (!kr_require(ctx, call->size >= sizeof call->size && call->size <= 4096, KR_ERR_ARG,
+                    "%s: call.size = %zu; fill the call in with kr_call_init before setting fields", op, call->size))
+        return false;
+    memcpy(own, call, call->size < sizeof *own ? call->size : sizeof *own);
+    own->size = sizeof *own;
+    return true;
+}
+
+static bool check_state(kr_tape *tape, const char *op, const kr_layers *layers, const kr_state *state)
+{
+    kr_ctx *ctx = tape->ctx;
+    return kr_require(ctx, state->ctx == ctx, KR_ERR_STATE, "%s: the state belongs to another context", op) &&
+           kr_require(ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
+                      "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
+                      op) &&
+           kr_require(ctx, state->kind == layers->kind, KR_ERR_ARG,
+                      "%s: the state is of a stack of %s blocks, but these are %s", op, state->kind->name,
+                      layers->kind->name) &&
+           kr_require(ctx, state->nslots == layers->nvirtual, KR_ERR_ARG,
+                      "%s: the state has %lld slots, but the stack has %lld virtual layers", op,
+                      (long long)state->nslots, (long long)layers->nvirtual);
+}
+
+/* The number of states that the call begins from and leaves: rows, or sequences. */
+static bool count_states(kr_tape *tape, kr_run *run, kr_tensor *x, int64_t *count)
+{
+    kr_ctx *ctx = tape->ctx;
+    const kr_call *call = &run->call;
+    *count = run->batch;
+    if (call->seq_start_bs) {
+        kr_sequences sequences;
+        if (!kr_require(ctx, !call->reset_bs, KR_ERR_ARG, "%s: seq_start and reset are both given; choose one",
+                        run->op) ||
+            !kr_require(ctx, run->mode == KR_RUN_FORWARD, KR_ERR_ARG, "%s: seq_start is for forward", run->op) ||
+            !kr_sequences_from(tape, run->op, call->seq_start_bs, x->dims[0], x->dims[1], &sequences))
+            return false;
+        *count = sequences.count;
+    }
+    return !call->state ||
+           kr_require(ctx, call->state->batch == *count, KR_ERR_SHAPE,
+                      "%s: the state has %lld rows, but there are %lld %s", run->op, (long long)call->state->batch,
+                      (long long)*count, call->seq_start_bs ? "sequences" : "rows in x");
+}
+
+static bool begin_markers(kr_tape *tape, kr_run *run, kr_tensor *x, bool has_markers, bool has_length_markers)
+{
+    const kr_cursors *old = run->call.state && run->call.state->cursors.is_on ? &run->call.state->cursors : NULL;
+    kr_ctx *ctx = tape->ctx;
+    run->cursors = run->state->cursors; /* offsets 0, and an array for the layers */
+    if (old) {
+        int64_t *layers = run->cursors.layers;
+        memcpy(layers, old->layers, (size_t)run->state->nslots * sizeof *layers);
+        run->cursors = *old;
+        run->cursors.layers = layers;
+    }
+    run->has_markers = has_markers && (old || run->mode == KR_RUN_FORWARD);
+    run->full_len = old ? old->full_len : x ? x->dims[1] : 0;
+    if (!has_markers) return true;
+    return kr_require(ctx, !run->call.seq_start_bs && !run->call.reset_bs, KR_ERR_ARG,
+                      "%s: %s is given, but class markers have no place in rows of several sequences", run->op,
+                      run->call.reset_bs ? "reset" : "seq_start") &&
+           kr_require(ctx, run->has_markers || !has_length_markers, KR_ERR_STATE,
+                      "%s: middle and end markers need the sequence's length; announce it with kr_state_announce",
+                      run->op);
+}
+
+bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, const kr_layers *layers,
+                  const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers)
+{
+    *run = (kr_run){ .op = op, .mode = mode };
+    if (!kr_tape_ready(tape, op) || !take_call(tape->ctx, op, &run->call, call)) return false;
+    const kr_state *old = run->call.state;
+    if (old && !check_state(tape, op, layers, old)) return false;
+    if (!kr_require(tape->ctx, x || old, KR_ERR_ARG, "%s: there is no state; give one with an announced length", op))
+        return false;
+    run->batch = x ? x->dims[0] : old->batch;
+    int64_t nstates;
+    if (!count_states(tape, run, x, &nstates)) return false;
+    run->state = kr_state_new(tape, layers->kind, layers->nvirtual, nstates);
+    return run->state && begin_markers(tape, run, x, has_markers, has_length_markers);
+}
+
+kr_state *kr_run_end(kr_run *run)
+{
+    if (run->call.drops_state) return NULL;
+    if (run->cursors.is_on) run->state->cursors = run->cursors;
+    else memset(run->cursors.layers, 0, (size_t)run->state->nslots * sizeof *run->cursors.layers);
+    return run->state;
+}
+
+/* ---- markers ---- */
+
+bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_marker *markers, int count, kr_tensor *table_nd,
+                   int64_t *offset, kr_splice *plan, int *nplan, kr_tensor **x)
+{
+    *nplan = 0;
+    if (!run->has_markers) return true;
+    const int64_t c = *x ? (*x)->dims[1] : 0;
+    if (!kr_markers_plan(tape->ctx, run->op, markers, count, run->full_len, run->mode == KR_RUN_PRIME, c, offset, plan,
+                         nplan))
+        return false;
+    run->full_len = kr_markers_outputs(markers, count, run->full_len);
+    if (*nplan) *x = kr_markers_splice(tape, *x, run->batch, table_nd, plan, *nplan);
+    return !kr_ctx_failed(tape->ctx);
+}
+
+kr_splice *kr_run_plan(kr_tape *tape, const kr_run *run, int count)
+{
+    kr_splice *plan = kr_arena_alloc(&tape->heads, (size_t)(count + 1) * sizeof *plan);
+    if (!plan) kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for a plan of %d markers", run->op, count);
+    return plan;
+}
+
+/* ---- the layers ---- */
+
+/* A call on its way from layer to layer. */
+typedef struct passage {
+    kr_run *run;
+    kr_layer_job job;
+    kr_flow flow;
+    kr_flow places;        /* of what unrecorded layers make */
+    int64_t cut;           /* virtual layers below it are not differentiated ... */
+    kr_tensor *carry;      /* ... gradients that arrive there pass to the stack's input, and to the rows of markers */
+    int64_t recorded_from; /* virtual layers from cut to it are recomputed; -1: not chosen yet */
+} passage;
+
+/* Halves are added up in f32, if asked. */
+static kr_tensor *widen(kr_tape *tape, const kr_layers *s, kr_tensor *x)
+{
+    return x && s->config.residual_in_f32 && kr_dtype_is_half(x->dtype) ? kr_cast(tape, x, KR_F32) : x;
+}
+
+/* The rows of a layer's own markers, into everything that runs beside x. */
+static bool splice_flow(kr_tape *tape, passage *p, int64_t v)
+{
+    const kr_layers *s = p->job.layers;
+    const kr_layer *l = &s->layers[s->real[v]];
+    kr_flow *flow = &p->flow;
+    kr_run *run = p->run;
+    if (!run->has_markers) return true;
+    kr_splice *plan = kr_run_plan(tape, run, l->nlatents);
+    int nplan;
+    if (!plan || !kr_run_splice(tape, run, l->latents, l->nlatents, l->latents_nd, &run->cursors.layers[v], plan,
+                                &nplan, &flow->x))
+        return false;
+    if (nplan == 0) return true;
+    flow->x = widen(tape, s, flow->x);
+    for (int64_t q = 0; q < flow->nstreams; q++)
+        flow->streams[q] =
+            widen(tape, s, kr_markers_splice(tape, flow->streams[q], run->batch, l->latents_nd, plan, nplan));
+    if (v < p->cut)
+        p->carry = widen(tape, s, kr_markers_splice(tape, p->carry, run->batch, l->latents_nd, plan, nplan));
+    return !kr_ctx_failed(tape->ctx);
+}
+
+static void pass_to_carry(kr_tape *tape, passage *p)
+{
+    kr_flow *flow = &p->flow;
+    if (!flow->x || !p->carry) return;
+    flow->x = kr_straight_through(tape, flow->x, p->carry);
+    for (int64_t q = 0; q < flow->nstreams; q++)
+        flow->streams[q] = kr_straight_through(tape, flow->streams[q], p->carry);
+}
+
+static int64_t cut_of(kr_tape *tape, const kr_layers *s)
+{
+    const int64_t horizon = s->config.grad_horizon;
+    return tape->recording && horizon != KR_NO_HORIZON && horizon < s->nvirtual ? s->nvirtual - horizon : 0;
+}
+
+static void keep_slot(kr_run *run, int64_t v, const kr_cache *after)
+{
+    if (!run->call.drops_state) run->state->slots[v] = *after;
+}
+
+static void run_layer(kr_tape *tape, passage *p)
+{
+    const kr_layer_job *job = &p->job;
+    const kr_state *old = p->run->call.state;
+    const kr_cache *cache = old && !kr_state_slot_is_fresh(old, job->v) ? &old->slots[job->v] : NULL;
+    kr_cache after = { .family = job->layers->kind->family };
+    const bool is_recorded = tape->recording && job->v >= p->cut;
+    if (is_recorded && p->recorded_from < 0) {
+        p->recorded_from = kr_recompute_until(tape, job, &p->flow, p->run);
+        if (p->recorded_from < 0) return;
+    }
+    if (!is_recorded) kr_layer_run_released(tape, job, &p->flow, &p->places, cache, &after);
+    else if (job->v < p->recorded_from) kr_layer_run_recomputed(tape, job, &p->flow, cache, &after);
+    else kr_layer_run(tape, job, &p->flow, cache, &after);
+    if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, layer %lld", job->op, (long long)job->v);
+    else keep_slot(p->run, job->v, &after);
+}
+
+static void begin_flow(const kr_layers *s, kr_tensor *x, kr_flow *flow)
+{
+    *flow = (kr_flow){ .x = x, .nstreams = s->gates ? 1 : 0 };
+    flow->streams[0] = x;
+}
+
+/* All streams that a layer without tokens would have made, so that its successors find their number. */
+static void skip_layer(passage *p)
+{
+    const int64_t v = p->job.v;
+    p->flow.nstreams = kr_layer_streams(p->job.layers, v + 1);
+    for (int64_t q = 0; q < p->flow.nstreams; q++) p->flow.streams[q] = NULL;
+    if (p->run->call.state) keep_slot(p->run, v, &p->run->call.state->slots[v]);
+}
+
+kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run *run)
+{
+    const kr_layers_config *c = &s->config;
+    kr_splice *plan = kr_run_plan(tape, run, c->n_latents);
+    int nplan;
+    if (!plan ||
+        !kr_run_splice(tape, run, c->latents, c->n_latents, s->latents_nd, &run->cursors.stack, plan, &nplan, &x))
+        return NULL;
+    x = widen(tape, s, x);
+    const kr_call *call = &run->call;
+    passage p = { .run = run,
+                  .job = { .layers = s,
+                           .op = run->op,
+                           .path = call->path ? *call->path : s->kind->path(s->layers[0].block),
+                           .seq_start_bs = call->seq_start_bs,
+                           .reset_bs = call->reset_bs,
+                           .drops_state = call->drops_state },
+                  .cut = cut_of(tape, s),
+                  .recorded_from = -1 };
+    begin_flow(s, x, &p.flow);
+    if (p.cut > 0) p.carry = x;
+    for (int64_t v = 0; v < s->nvirtual && !kr_ctx_failed(tape->ctx); v++) {
+        p.job.v = v;
+        if (v == p.cut) pass_to_carry(tape, &p);
+        if (!splice_flow(tape, &p, v)) return NULL;
+        if (p.flow.x) run_layer(tape, &p);
+        else skip_layer(&p);
+    }
+    if (p.cut == s->nvirtual) pass_to_carry(tape, &p);
+    return kr_ctx_failed(tape->ctx) ? NULL : p.flow.x;
+}
+
+/* ---- the stack by itself ---- */
+
+kr_tensor *kr_last_token(kr_tape *tape, kr_tensor *y)
+{
+    if (!y) return NULL;
+    const int64_t nb = kr_tensor_dim(y, 0), nd = kr_tensor_dim(y, 2);
+    if (kr_tensor_dim(y, 1) != 1) y = kr_slice(tape, y, 1, -1, kr_tensor_dim(y, 1));
+    return kr_reshape(tape, y, KR_SHAPE(nb, nd));
+}
+
+bool kr_layers_take_type(kr_tape *tape, const char *op, const kr_layers *s, const kr_tensor *x)
+{
+    const kr_dtype own = s->kind->dtype(s->layers[0].block);
+    return kr_require(tape->ctx, kr_dtype_is_float(x->dtype) && (x->dtype == KR_F64) == (own == KR_F64), KR_ERR_DTYPE,
+                      "%s: x is %s, but the blocks are %s; cast x, or create them with that dtype", op,
+                      kr_dtype_name(x->dtype), kr_dtype_name(own));
+}
+
+static bool check_input(kr_tape *tape, const char *op, const kr_layers *s, kr_tensor *x)
+{
+    return kr_require(tape->ctx, kr_tensor_dim(x, -1) == s->nd, KR_ERR_SHAPE,
+                      "%s: axis d of x %s is %lld, but the stack has d_model = %lld", op, KR_TEXT_OF(x),
+                      (long long)kr_tensor_dim(x, -1), (long long)s->nd) &&
+           kr_layers_take_type(tape, op, s, x);
+}
+
+static bool exists(kr_tape *tape, const char *op, const kr_layers *s)
+{
+    return kr_tape_ready(tape, op) && kr_require(tape->ctx, s != NULL, KR_ERR_ARG, "%s: the stack is NULL", op);
+}
+
+kr_layers_out kr_layers_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
+{
+    const char *op = "layers.forward";
+    const kr_layers_out none = { NULL, NULL };
+    kr_dims d;
+    kr_run run;
+    if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bsd", x) || !check_input(tape, op, s, x) ||
+        !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, s, call, x, s->has_markers, s->has_length_markers))
+        return none;
+    kr_tensor *y = kr_layers_run(tape, s, x, &run);
+    return y ? (kr_layers_out){ y, kr_run_end(&run) } : none;
+}
+
+kr_layers_out kr_layers_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
+{
+    const char *op = "layers.step";
+    const kr_layers_out none = { NULL, NULL };
+    kr_dims d;
+    kr_run run;
+    if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bd", x) || !check_input(tape, op, s, x)) return none;
+    kr_tensor *x_bsd = kr_reshape(tape, x, KR_SHAPE(d.b, 1, d.d));
+    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, s, call, x_bsd, s->has_markers, s->has_length_markers)) return none;
+    kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, x_bsd, &run));
+    return y ? (kr_layers_out){ y, kr_run_end(&run) } : none;
+}
+
+kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *s, const kr_call *call)
+{
+    const char *op = "layers.prime";
+    const kr_layers_out none = { NULL, NULL };
+    kr_run run;
+    if (!exists(tape, op, s) ||
+        !kr_run_begin(tape, &run, op, KR_RUN_PRIME, s, call, NULL, s->has_markers, s->has_length_markers))
+        return none;
+    kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, NULL, &run));
+    return kr_ctx_failed(tape->ctx) ? none : (kr_layers_out){ y, kr_run_end(&run) };
+}
+
+kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *s, kr_tensor *x)
+{
+    const char *op = "layers.step_infinite";
+    kr_dims d;
+    if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bd", x) || !check_input(tape, op, s, x)) return NULL;
+    kr_flow flow;
+    begin_flow(s, widen(tape, s, x), &flow);
+    kr_layer_job job = { .layers = s, .op = op, .is_infinite = true };
+    for (job.v = 0; job.v < s->nvirtual && !kr_ctx_failed(tape->ctx); job.v++) {
+        kr_cache none;
+        kr_layer_run(tape, &job, &flow, NULL, &none);
+        if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, layer %lld", op, (long long)job.v);
+    }
+    return kr_ctx_failed(tape->ctx) ? NULL : flow.x;
+}

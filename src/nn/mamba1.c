@@ -1,0 +1,240 @@
+/* mamba1.c - the Mamba-1 block: forward over sequences, step by step, and for ever.
+ *
+ *   [x | z] = u W_in;   x = silu(conv(x))
+ *   [dt_low | B | C] = x W_x;   dt = clamp(softplus(dt_low W_dt + bias)), A = -exp(A_log)
+ *   H_t = exp(dt A) H_{t-1} + dt x B for each channel;   y = <C, H_t> + D x
+ *   out = (y silu(z)) W_out
+ */
+#include "nn/mamba1.h"
+
+#include "ops/sequences.h"
+
+#include <krait/selective_scan.h>
+
+#include <math.h>
+
+/* ---- pieces of forward and step_infinite ---- */
+
+/* x [.. i], z [.. i]. x is widened before the convolution, whose window is then of one type, that of a fresh cache,
+ * whatever the types of u and of the weights. */
+typedef struct projected {
+    kr_tensor *x, *z;
+} projected;
+
+static projected project(kr_tape *tape, const kr_mamba1 *m, kr_tensor *u)
+{
+    kr_tensor *part[2] = { NULL };
+    kr_split(tape, kr_linear(tape, u, m->in_proj, m->in_proj_bias), -1, 2, (int64_t[]){ m->ni, m->ni }, part);
+    return (projected){ kr_cast(tape, part[0], m->small), part[1] };
+}
+
+static kr_tensor *taps(kr_tape *tape, const kr_mamba1 *m)
+{
+    return kr_reshape(tape, m->conv_weight, KR_SHAPE(m->ni, m->config.conv_kernel));
+}
+
+/* dt [.. i] after clamp(softplus()), B and C [.. r]: all that x selects. */
+typedef struct selected {
+    kr_tensor *dt, *b, *c;
+} selected;
+
+static selected select_by(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x)
+{
+    const kr_mamba1_config *c = &m->config;
+    kr_tensor *part[3] = { NULL };
+    kr_split(tape, kr_linear(tape, x, m->x_proj, NULL), -1, 3, (int64_t[]){ m->nx, c->state_rank, c->state_rank },
+             part);
+    kr_tensor *dt = kr_softplus(tape, kr_linear(tape, part[0], m->dt_proj, m->dt_bias_i));
+    const bool is_limited = c->dt_limit_min > 0 || c->dt_limit_max < INFINITY;
+    if (is_limited) dt = kr_clamp(tape, dt, c->dt_limit_min, c->dt_limit_max);
+    return (selected){ dt, part[1], part[2] };
+}
+
+static kr_tensor *rates(kr_tape *tape, const kr_mamba1 *m)
+{
+    return kr_neg(tape, kr_exp(tape, m->a_log_ir));
+}
+
+/* ---- forward ---- */
+
+/* The states that sequences begin from; NULL: zeros. */
+static kr_tensor *initial_states(kr_tape *tape, const kr_mamba1 *m, const kr_block_input *input, const kr_dims *d)
+{
+    if (input->cache) return input->cache->mamba1.ssm_bir;
+    if (!m->init_state_ir) return NULL;
+    kr_sequences sequences;
+    if (!kr_sequences_from(tape, input->op, input->seq_start_bs, d->b, d->s, &sequences)) return NULL;
+    return kr_expand(tape, m->init_state_ir, KR_SHAPE(sequences.count, m->ni, m->config.state_rank));
+}
+
+static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_input *input)
+{
+    const kr_mamba1 *m = block;
+    const kr_block_out none = { .y_bsd = NULL };
+    kr_dims d;
+    if (!kr_block_begin(tape, &kr_mamba1_kind, m, input, &d)) return none;
+    kr_tensor *window = input->cache ? input->cache->mamba1.conv_bik : NULL;
+    const kr_shape one_group = KR_SHAPE(d.b, d.s, 1, m->config.state_rank);
+
+    const projected in = project(tape, m, input->x_bsd);
+    const kr_conv_out conv = kr_causal_conv(tape, in.x, taps(tape, m), m->conv_bias, window, input->seq_start_bs, true);
+    const selected by = select_by(tape, m, conv.y_bsv);
+    const kr_selective_scan_input scan = { .x_bsi = conv.y_bsv,
+                                           .dt_bsi = by.dt,
+                                           .a_ir = rates(tape, m),
+                                           .b_bsgr = kr_reshape(tape, by.b, one_group),
+                                           .c_bsgr = kr_reshape(tape, by.c, one_group),
+                                           .d_i = m->d_i,
+                                           .z_bsi = in.z,
+                                           .initial_state_bir = initial_states(tape, m, input, &d),
+                                           .seq_start_bs = input->seq_start_bs };
+    const kr_scan_out out = kr_selective_scan(tape, &scan);
+    kr_tensor *y = kr_linear(tape, out.y_bsi, m->out_proj, m->out_proj_bias);
+    if (!y) return none;
+    return (kr_block_out){ y, { KR_MAMBA1, { .mamba1 = { conv.window_bvk, out.final_state } } } };
+}
+
+/* ---- for ever ----
+ *
+ *   the window is full of x: conv = silu(x sum_k w_k + bias);   H = dt x B / (1 - exp(dt A)), for each channel and state
+ *   y = x (sum_r dt B C / (1 - exp(dt A)) + D)
+ */
+static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_bd)
+{
+    const kr_mamba1 *m = block;
+    kr_dims d;
+    if (!kr_block_begin_token(tape, "mamba1.step_infinite", &kr_mamba1_kind, m, x_bd, &d)) return NULL;
+    const int64_t nb = d.b, nr = m->config.state_rank;
+
+    const projected in = project(tape, m, x_bd);
+    kr_tensor *conv = kr_mul(tape, in.x, kr_sum(tape, taps(tape, m), KR_AXES(1), false));
+    if (m->conv_bias) conv = kr_add(tape, conv, m->conv_bias);
+    kr_tensor *x_bi = kr_silu(tape, conv);
+
+    const selected by = select_by(tape, m, x_bi);
+    kr_tensor *dt_bi1 = kr_reshape(tape, by.dt, KR_SHAPE(nb, m->ni, 1));
+    kr_tensor *weight_bir = kr_geometric_sum(tape, dt_bi1, kr_mul(tape, dt_bi1, rates(tape, m)));
+    kr_tensor *bc_b1r = kr_reshape(tape, kr_mul(tape, by.b, by.c), KR_SHAPE(nb, 1, nr));
+    kr_tensor *gain_bi = kr_sum(tape, kr_mul(tape, weight_bir, bc_b1r), KR_AXES(2), false);
+    kr_tensor *y_bi = kr_mul(tape, x_bi, kr_add(tape, gain_bi, m->d_i));
+    return kr_linear(tape, kr_gate(tape, y_bi, in.z), m->out_proj, m->out_proj_bias);
+}
+
+/* ---- the kind ---- */
+
+static int64_t d_model(const void *block)
+{
+    return ((const kr_mamba1 *)block)->config.d_model;
+}
+
+static kr_dtype dtype(const void *block)
+{
+    return ((const kr_mamba1 *)block)->config.dtype;
+}
+
+static kr_ssd_path no_path(const void *block)
+{
+    (void)block;
+    return kr_ssd_path_default();
+}
+
+static kr_shape cache_shape(const void *block, int i, int64_t batch)
+{
+    const kr_mamba1 *m = block;
+    return KR_SHAPE(batch, m->ni, i == 0 ? m->config.conv_kernel : m->config.state_rank);
+}
+
+static kr_cache fresh(kr_tape *tape, const void *block, int64_t batch)
+{
+    const kr_mamba1 *m = block;
+    if (!kr_block_begin_fresh(tape, &kr_mamba1_kind, m, batch)) return (kr_cache){ .family = KR_MAMBA1 };
+    const kr_shape state = cache_shape(m, 1, batch);
+    const kr_mamba1_cache cache = { kr_zeros(tape, m->small, cache_shape(m, 0, batch)),
+                                    m->init_state_ir ? kr_expand(tape, m->init_state_ir, state)
+                                                     : kr_zeros(tape, m->small, state) };
+    return (kr_cache){ KR_MAMBA1, { .mamba1 = cache } };
+}
+
+const kr_block_kind kr_mamba1_kind = { .family = KR_MAMBA1,
+                                       .name = "mamba1",
+                                       .ncache = 2,
+                                       .cache_names = { "conv", "ssm" },
+                                       .create = kr_mamba1_declare,
+                                       .destroy = kr_mamba1_free,
+                                       .d_model = d_model,
+                                       .dtype = dtype,
+                                       .path = no_path,
+                                       .cache_shape = cache_shape,
+                                       .fresh = fresh,
+                                       .forward = forward,
+                                       .step_infinite = step_infinite };
+
+/* ---- the block by itself ---- */
+
+kr_mamba1 *kr_mamba1_create(kr_ctx *ctx, const kr_mamba1_config *config)
+{
+    kr_params *params;
+    kr_mamba1 *m = kr_block_create_alone(ctx, &kr_mamba1_kind, config, &params);
+    if (m) m->params = params;
+    return m;
+}
+
+void kr_mamba1_destroy(kr_mamba1 *m)
+{
+    if (!m) return;
+    kr_params_destroy(m->params);
+    kr_mamba1_free(m);
+}
+
+const kr_params *kr_mamba1_params(const kr_mamba1 *m)
+{
+    return m ? m->params : NULL;
+}
+
+kr_mamba1_cache kr_mamba1_fresh(kr_tape *tape, const kr_mamba1 *m, int64_t batch)
+{
+    return fresh(tape, m, batch).mamba1;
+}
+
+static kr_cache boxed(const kr_mamba1_cache *cache)
+{
+    return (kr_cache){ KR_MAMBA1, { .mamba1 = cache ? *cache : (kr_mamba1_cache){ NULL, NULL } } };
+}
+
+static kr_mamba1_out typed(kr_block_out out)
+{
+    return (kr_mamba1_out){ out.y_bsd, out.cache.mamba1 };
+}
+
+kr_mamba1_out kr_mamba1_forward(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bsd, const kr_mamba1_cache *cache)
+{
+    return kr_mamba1_forward_packed(tape, m, x_bsd, NULL, cache);
+}
+
+kr_mamba1_out kr_mamba1_forward_packed(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bsd, kr_tensor *seq_start_bs,
+                                       const kr_mamba1_cache *cache)
+{
+    const kr_cache any = boxed(cache);
+    const char *op = seq_start_bs ? "mamba1.forward_packed" : "mamba1.forward";
+    const kr_block_input input = { op, x_bsd, cache ? &any : NULL, seq_start_bs, kr_ssd_path_default() };
+    return typed(forward(tape, m, &input));
+}
+
+kr_mamba1_out kr_mamba1_forward_reset(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bsd, kr_tensor *reset_bs,
+                                      const kr_mamba1_cache *cache)
+{
+    const kr_cache any = boxed(cache);
+    const kr_block_input input = { "mamba1.forward_reset", x_bsd, cache ? &any : NULL, NULL, kr_ssd_path_default() };
+    return typed(kr_block_forward_reset(tape, &kr_mamba1_kind, m, &input, reset_bs));
+}
+
+kr_mamba1_out kr_mamba1_step(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bd, const kr_mamba1_cache *cache)
+{
+    const kr_cache any = boxed(cache);
+    return typed(kr_block_step(tape, &kr_mamba1_kind, m, "mamba1.step", x_bd, cache ? &any : NULL));
+}
+
+kr_tensor *kr_mamba1_step_infinite(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bd)
+{
+    return step_infinite(tape, m, x_bd);
+}

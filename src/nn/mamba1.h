@@ -1,0 +1,21 @@
+/* mamba1.h - inside of a Mamba-1 block. */
+#ifndef KR_NN_MAMBA1_H
+#define KR_NN_MAMBA1_H
+
+#include "nn/block.h"
+
+struct kr_mamba1 {
+    kr_ctx *ctx;
+    kr_params *params; /* of a block that stands alone; NULL: they are in its network's table */
+    kr_mamba1_config config;
+    int64_t ni, nx; /* d_inner, dt_rank */
+    kr_dtype small; /* of the parameters that are no matrices, and of the caches */
+    kr_tensor *a_log_ir, *d_i, *in_proj, *in_proj_bias, *conv_weight, *conv_bias, *x_proj, *dt_proj, *dt_bias_i,
+        *out_proj, *out_proj_bias, *init_state_ir;
+};
+
+/* create and destroy of kr_block_kind. */
+void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config);
+void kr_mamba1_free(void *block);
+
+#endif

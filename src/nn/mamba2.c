@@ -1,0 +1,266 @@
+/* mamba2.c - the Mamba-2 block: forward over sequences, step by step, and for ever.
+ *
+ *   [z0 x0 | z | x B C | dt] = u W_in          x B C = silu(conv(x B C))
+ *   dt = clamp(softplus(dt + bias)), A = -exp(A_log)
+ *   H_t = exp(dt A) H_{t-1} + dt x (outer) B;   y = H_t C + D x
+ *   out = [silu(z0) x0 | norm(y, z)] W_out
+ */
+#include "nn/mamba2.h"
+
+#include <math.h>
+
+/* ---- pieces of forward and step_infinite ---- */
+
+/* The projection cut into its parts; z0 and x0 are NULL without an MLP beside. xbc is widened before the convolution,
+ * whose window is then of one type, that of a fresh cache. */
+typedef struct projected {
+    kr_tensor *z0, *x0, *z, *xbc, *dt;
+} projected;
+
+static projected project(kr_tape *tape, const kr_mamba2 *m, kr_tensor *u)
+{
+    const kr_dtype small = kr_tensor_dtype(m->dt_bias_h);
+    kr_tensor *all = kr_linear(tape, u, m->in_proj, m->in_proj_bias);
+    kr_tensor *part[5] = { NULL };
+    if (m->nmlp) {
+        kr_split(tape, all, -1, 5, (int64_t[]){ m->nmlp, m->nmlp, m->nssm, m->nv, m->nh }, part);
+        return (projected){ part[0], part[1], part[2], kr_cast(tape, part[3], small), part[4] };
+    }
+    kr_split(tape, all, -1, 3, (int64_t[]){ m->nssm, m->nv, m->nh }, part);
+    return (projected){ NULL, NULL, part[0], kr_cast(tape, part[1], small), part[2] };
+}
+
+/* clamp(softplus(dt + bias)) */
+static kr_tensor *steps(kr_tape *tape, const kr_mamba2 *m, kr_tensor *dt)
+{
+    const kr_mamba2_config *c = &m->config;
+    kr_tensor *step = kr_softplus(tape, kr_add(tape, dt, m->dt_bias_h));
+    const bool is_limited = c->dt_limit_min > 0 || c->dt_limit_max < INFINITY;
+    return is_limited ? kr_clamp(tape, step, c->dt_limit_min, c->dt_limit_max) : step;
+}
+
+static kr_tensor *rates(kr_tape *tape, const kr_mamba2 *m)
+{
+    return kr_neg(tape, kr_exp(tape, m->a_log_h));
+}
+
+/* y and x [.. i], by head or by channel. */
+static kr_tensor *add_skip_per_dim(kr_tape *tape, const kr_mamba2 *m, kr_tensor *y, kr_tensor *x)
+{
+    return m->config.has_d_per_dim ? kr_add(tape, y, kr_mul(tape, x, m->d)) : y;
+}
+
+/* norm(y, z), the MLP beside, the projection back. */
+static kr_tensor *finish(kr_tape *tape, const kr_mamba2 *m, kr_tensor *y, const projected *in)
+{
+    y = m->config.has_norm ? kr_gated_norm(tape, y, in->z, m->norm_gain, &m->norm) : kr_gate(tape, y, in->z);
+    if (m->nmlp) {
+        kr_tensor *beside = kr_cast(tape, kr_gate(tape, in->x0, in->z0), kr_tensor_dtype(y));
+        y = kr_concat(tape, -1, 2, (kr_tensor *[]){ beside, y });
+    }
+    return kr_linear(tape, y, m->out_proj, m->out_proj_bias);
+}
+
+static kr_dtype cache_dtype(const kr_mamba2 *m)
+{
+    return kr_tensor_dtype(m->dt_bias_h);
+}
+
+static kr_tensor *taps(kr_tape *tape, const kr_mamba2 *m)
+{
+    return kr_reshape(tape, m->conv_weight, KR_SHAPE(m->nv, m->config.conv_kernel));
+}
+
+/* ---- forward ---- */
+
+static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_input *input)
+{
+    const kr_mamba2 *m = block;
+    const kr_block_out none = { .y_bsd = NULL };
+    kr_dims d;
+    if (!kr_block_begin(tape, &kr_mamba2_kind, m, input, &d)) return none;
+    const kr_mamba2_config *c = &m->config;
+    const kr_mamba2_cache *cache = input->cache ? &input->cache->mamba2 : NULL;
+    const int64_t ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim;
+
+    const projected in = project(tape, m, input->x_bsd);
+    const kr_conv_out conv = kr_causal_conv(tape, in.xbc, taps(tape, m), m->conv_bias, cache ? cache->conv_bvk : NULL,
+                                            input->seq_start_bs, true);
+    kr_tensor *xbc[3] = { NULL };
+    kr_split(tape, conv.y_bsv, -1, 3, (int64_t[]){ m->nssm, ng * nr, ng * nr }, xbc);
+
+    const kr_mamba2_ssd_input ssd = { .x_bnlhp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
+                                      .dt_bnlh = steps(tape, m, in.dt),
+                                      .a_decay_h = rates(tape, m),
+                                      .b_bnlgr = kr_reshape(tape, xbc[1], KR_SHAPE(d.b, d.s, ng, nr)),
+                                      .c_bnlgr = kr_reshape(tape, xbc[2], KR_SHAPE(d.b, d.s, ng, nr)),
+                                      .d_h = c->has_d_per_dim ? NULL : m->d,
+                                      .initial_state_bhpr = cache ? cache->ssm_bhpr : NULL,
+                                      .init_state_hpr = cache ? NULL : m->init_state_hpr,
+                                      .seq_start_bs = input->seq_start_bs };
+    const kr_ssd_out out = kr_mamba2_ssd_run(tape, &ssd, input->path);
+    kr_tensor *y = kr_reshape(tape, out.y, KR_SHAPE(d.b, d.s, m->nssm));
+    y = finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
+    kr_tensor *window = kr_cast(tape, conv.window_bvk, cache_dtype(m)); /* of a block of halves it may be one */
+    if (!y) return none;
+    return (kr_block_out){ y, { KR_MAMBA2, { .mamba2 = { window, out.final_state } } } };
+}
+
+/* ---- for ever ----
+ *
+ *   the window is full of x: conv = silu(x sum_k w_k + bias);   H = dt x (outer) B / (1 - exp(dt A))
+ *   y = <B, C> x dt / (1 - exp(dt A)) + D x
+ */
+static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_bd)
+{
+    const kr_mamba2 *m = block;
+    kr_dims d;
+    if (!kr_block_begin_token(tape, "mamba2.step_infinite", &kr_mamba2_kind, m, x_bd, &d)) return NULL;
+    const kr_mamba2_config *c = &m->config;
+    const int64_t nb = d.b, ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim, nhg = m->nh / ng;
+
+    const projected in = project(tape, m, x_bd);
+    kr_tensor *conv = kr_mul(tape, in.xbc, kr_sum(tape, taps(tape, m), KR_AXES(1), false));
+    if (m->conv_bias) conv = kr_add(tape, conv, m->conv_bias);
+    kr_tensor *xbc[3] = { NULL };
+    kr_split(tape, kr_silu(tape, conv), -1, 3, (int64_t[]){ m->nssm, ng * nr, ng * nr }, xbc);
+
+    kr_tensor *dt_bh = steps(tape, m, in.dt);
+    kr_tensor *weight_bh = kr_geometric_sum(tape, dt_bh, kr_mul(tape, dt_bh, rates(tape, m)));
+    kr_tensor *bc_bg1 =
+        kr_sum(tape, kr_reshape(tape, kr_mul(tape, xbc[1], xbc[2]), KR_SHAPE(nb, ng, nr)), KR_AXES(2), true);
+    kr_tensor *gain_bgh = kr_mul(tape, kr_reshape(tape, weight_bh, KR_SHAPE(nb, ng, nhg)), bc_bg1);
+    kr_tensor *gain_bh = kr_reshape(tape, gain_bgh, KR_SHAPE(nb, m->nh));
+    if (!c->has_d_per_dim) gain_bh = kr_add(tape, gain_bh, m->d);
+    kr_tensor *x_bhp = kr_reshape(tape, xbc[0], KR_SHAPE(nb, m->nh, np));
+    kr_tensor *y_bhp = kr_mul(tape, x_bhp, kr_reshape(tape, gain_bh, KR_SHAPE(nb, m->nh, 1)));
+    kr_tensor *y = kr_reshape(tape, y_bhp, KR_SHAPE(nb, m->nssm));
+    return finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
+}
+
+/* ---- the kind ---- */
+
+static int64_t d_model(const void *block)
+{
+    return ((const kr_mamba2 *)block)->config.d_model;
+}
+
+static kr_dtype dtype(const void *block)
+{
+    return ((const kr_mamba2 *)block)->config.dtype;
+}
+
+kr_ssd_path kr_mamba2_path(const kr_mamba2 *m)
+{
+    if (!m) return kr_ssd_path_default();
+    const kr_mamba2_config *c = &m->config;
+    return (kr_ssd_path){ c->path.algorithm, kr_ssd_chunk_len_or_optimal(c->path, c->state_rank, c->per_head_dim) };
+}
+
+static kr_ssd_path path_of(const void *block)
+{
+    return kr_mamba2_path(block);
+}
+
+static kr_shape cache_shape(const void *block, int i, int64_t batch)
+{
+    const kr_mamba2 *m = block;
+    return i == 0 ? KR_SHAPE(batch, m->nv, m->config.conv_kernel)
+                  : KR_SHAPE(batch, m->nh, m->config.per_head_dim, m->config.state_rank);
+}
+
+static kr_cache fresh(kr_tape *tape, const void *block, int64_t batch)
+{
+    const kr_mamba2 *m = block;
+    if (!kr_block_begin_fresh(tape, &kr_mamba2_kind, m, batch)) return (kr_cache){ .family = KR_MAMBA2 };
+    const kr_dtype type = cache_dtype(m);
+    const kr_shape state = cache_shape(m, 1, batch);
+    const kr_mamba2_cache cache = { kr_zeros(tape, type, cache_shape(m, 0, batch)),
+                                    m->init_state_hpr ? kr_expand(tape, m->init_state_hpr, state)
+                                                      : kr_zeros(tape, type, state) };
+    return (kr_cache){ KR_MAMBA2, { .mamba2 = cache } };
+}
+
+const kr_block_kind kr_mamba2_kind = { .family = KR_MAMBA2,
+                                       .name = "mamba2",
+                                       .ncache = 2,
+                                       .cache_names = { "conv", "ssm" },
+                                       .create = kr_mamba2_declare,
+                                       .destroy = kr_mamba2_free,
+                                       .d_model = d_model,
+                                       .dtype = dtype,
+                                       .path = path_of,
+                                       .cache_shape = cache_shape,
+                                       .fresh = fresh,
+                                       .forward = forward,
+                                       .step_infinite = step_infinite };
+
+/* ---- the block by itself ---- */
+
+kr_mamba2 *kr_mamba2_create(kr_ctx *ctx, const kr_mamba2_config *config)
+{
+    kr_params *params;
+    kr_mamba2 *m = kr_block_create_alone(ctx, &kr_mamba2_kind, config, &params);
+    if (m) m->params = params;
+    return m;
+}
+
+void kr_mamba2_destroy(kr_mamba2 *m)
+{
+    if (!m) return;
+    kr_params_destroy(m->params);
+    kr_mamba2_free(m);
+}
+
+const kr_params *kr_mamba2_params(const kr_mamba2 *m)
+{
+    return m ? m->params : NULL;
+}
+
+kr_mamba2_cache kr_mamba2_fresh(kr_tape *tape, const kr_mamba2 *m, int64_t batch)
+{
+    return fresh(tape, m, batch).mamba2;
+}
+
+static kr_cache boxed(const kr_mamba2_cache *cache)
+{
+    return (kr_cache){ KR_MAMBA2, { .mamba2 = cache ? *cache : (kr_mamba2_cache){ NULL, NULL } } };
+}
+
+static kr_mamba2_out typed(kr_block_out out)
+{
+    return (kr_mamba2_out){ out.y_bsd, out.cache.mamba2 };
+}
+
+kr_mamba2_out kr_mamba2_forward(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bsd, const kr_mamba2_cache *cache,
+                                kr_ssd_path path)
+{
+    return kr_mamba2_forward_packed(tape, m, x_bsd, NULL, cache, path);
+}
+
+kr_mamba2_out kr_mamba2_forward_packed(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bsd, kr_tensor *seq_start_bs,
+                                       const kr_mamba2_cache *cache, kr_ssd_path path)
+{
+    const kr_cache any = boxed(cache);
+    const char *op = seq_start_bs ? "mamba2.forward_packed" : "mamba2.forward";
+    return typed(forward(tape, m, &(kr_block_input){ op, x_bsd, cache ? &any : NULL, seq_start_bs, path }));
+}
+
+kr_mamba2_out kr_mamba2_forward_reset(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bsd, kr_tensor *reset_bs,
+                                      const kr_mamba2_cache *cache, kr_ssd_path path)
+{
+    const kr_cache any = boxed(cache);
+    const kr_block_input input = { "mamba2.forward_reset", x_bsd, cache ? &any : NULL, NULL, path };
+    return typed(kr_block_forward_reset(tape, &kr_mamba2_kind, m, &input, reset_bs));
+}
+
+kr_mamba2_out kr_mamba2_step(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bd, const kr_mamba2_cache *cache)
+{
+    const kr_cache any = boxed(cache);
+    return typed(kr_block_step(tape, &kr_mamba2_kind, m, "mamba2.step", x_bd, cache ? &any : NULL));
+}
+
+kr_tensor *kr_mamba2_step_infinite(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bd)
+{
+    return step_infinite(tape, m, x_bd);
+}

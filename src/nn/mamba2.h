@@ -1,0 +1,21 @@
+/* mamba2.h - inside of a Mamba-2 block. */
+#ifndef KR_NN_MAMBA2_H
+#define KR_NN_MAMBA2_H
+
+#include "nn/block.h"
+
+struct kr_mamba2 {
+    kr_ctx *ctx;
+    kr_params *params; /* of a block that stands alone; NULL: they are in its network's table */
+    kr_mamba2_config config;
+    int64_t ni, nh, nv, nssm, nmlp; /* d_inner, heads, conv channels, d_ssm, d_inner - d_ssm */
+    kr_norm_options norm;
+    kr_tensor *in_proj, *in_proj_bias, *conv_weight, *conv_bias, *dt_bias_h, *a_log_h, *d, *norm_gain, *out_proj,
+        *out_proj_bias, *init_state_hpr;
+};
+
+/* create and destroy of kr_block_kind. */
+void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config);
+void kr_mamba2_free(void *block);
+
+#endif

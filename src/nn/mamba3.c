@@ -1,0 +1,225 @@
+/* mamba3.c - the Mamba-3 block: forward over sequences, and step by step.
+ *
+ *   tokens = in_proj(u);  B, C turned by angles or quaternions that add up along the sequence
+ *   y, H = the trapezoidal recurrence, by either pathway;   out = out_proj(gate(y))
+ */
+#include "nn/mamba3.h"
+
+/* ---- rotation ---- */
+
+typedef struct turns {
+    kr_tensor *each;  /* of each token: angles [b s h a], or quaternions [b s h j 4] */
+    kr_tensor *final; /* of the last tokens */
+} turns;
+
+static turns turns_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, kr_tensor *initial,
+                      kr_tensor *seq_start_bs)
+{
+    const double range = m->config.rotation_range;
+    kr_tensor *dt = tokens->step.dt_bsh;
+    if (m->config.rotation == KR_ROTATION_QUATERNION) {
+        kr_tensor *q_bshj4 = kr_quaternion_increments(tape, tokens->turn, dt, range);
+        const kr_quaternion_out out = kr_quaternion_cumprod(tape, q_bshj4, initial, seq_start_bs);
+        return (turns){ out.cum_bshj4, out.final_bhj4 };
+    }
+    const kr_rotation_out out = kr_rotation_angles(tape, tokens->turn, dt, initial, range, seq_start_bs);
+    return (turns){ out.angle_bsha, out.final_bha };
+}
+
+static kr_tensor *turned(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsmhr, kr_tensor *turn)
+{
+    if (m->nturned == 0) return x_bsmhr;
+    if (m->config.rotation == KR_ROTATION_QUATERNION) return kr_quaternion_rotate(tape, x_bsmhr, turn);
+    return kr_rotate(tape, x_bsmhr, turn, m->config.is_mimo ? KR_PAIR_HALF : KR_PAIR_ADJACENT);
+}
+
+/* ---- forward ---- */
+
+static kr_mamba3_before before_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_cache *cache, int64_t count)
+{
+    kr_tensor *v = kr_mamba3_values(tape, m, kr_reshape(tape, cache->v_bhp, KR_SHAPE(count, 1, m->ni)), count, 1);
+    return (kr_mamba3_before){ .state_qhpr = cache->ssm_bhpr,
+                               .v_qmhp = kr_reshape(tape, v, KR_SHAPE(count, m->nm, m->nh, -1)),
+                               .k_qmhr = cache->k_bmhr };
+}
+
+static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_input *input)
+{
+    const kr_mamba3 *m = block;
+    const kr_block_out none = { .y_bsd = NULL };
+    kr_dims d;
+    kr_mamba3_spans spans;
+    if (!kr_block_begin(tape, &kr_mamba3_kind, m, input, &d)) return none;
+    const kr_mamba3_cache *cache = input->cache ? &input->cache->mamba3 : NULL;
+    const kr_mamba3_pathway pathway = cache ? cache->pathway : m->config.pathway;
+    if (!kr_require(tape->ctx, pathway == KR_MAMBA3_SINGLE || pathway == KR_MAMBA3_DOUBLE, KR_ERR_ARG,
+                    "%s: cache.pathway = %d is neither single nor double", input->op, (int)pathway) ||
+        !kr_mamba3_spans_of(tape, input, d.b, d.s, &spans))
+        return none;
+
+    kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, input->x_bsd, d.b, d.s);
+    const turns turn = turns_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
+    tokens.b_bsmhr = turned(tape, m, tokens.b_bsmhr, turn.each);
+    tokens.c_bsmhr = turned(tape, m, tokens.c_bsmhr, turn.each);
+
+    const kr_mamba3_before before =
+        cache ? before_of(tape, m, cache, spans.count) : (kr_mamba3_before){ NULL, NULL, NULL };
+    const kr_ssd_out out = kr_mamba3_run(tape, m, input, pathway, &tokens, cache ? &before : NULL, &spans);
+    kr_tensor *y = kr_mamba3_finish(tape, m, out.y, &tokens);
+
+    kr_tensor *x_last = kr_mamba3_last(tape, &spans, tokens.x_bsi);
+    const kr_mamba3_cache next = { .ssm_bhpr = out.final_state,
+                                   .k_bmhr = kr_mamba3_last(tape, &spans, tokens.b_bsmhr),
+                                   .v_bhp = kr_reshape(tape, x_last, KR_SHAPE(spans.count, m->nh, -1)),
+                                   .rotation = turn.final,
+                                   .pathway = pathway };
+    return kr_ctx_failed(tape->ctx) ? none : (kr_block_out){ y, { KR_MAMBA3, { .mamba3 = next } } };
+}
+
+/* ---- the kind ---- */
+
+static int64_t d_model(const void *block)
+{
+    return ((const kr_mamba3 *)block)->config.d_model;
+}
+
+static kr_dtype dtype(const void *block)
+{
+    return ((const kr_mamba3 *)block)->config.dtype;
+}
+
+kr_ssd_path kr_mamba3_path(const kr_mamba3 *m)
+{
+    if (!m) return kr_ssd_path_default();
+    const kr_mamba3_config *c = &m->config;
+    return (kr_ssd_path){ c->path.algorithm, kr_ssd_chunk_len_or_optimal(c->path, c->state_rank, c->per_head_dim) };
+}
+
+static kr_ssd_path path_of(const void *block)
+{
+    return kr_mamba3_path(block);
+}
+
+static kr_shape cache_shape(const void *block, int i, int64_t batch)
+{
+    const kr_mamba3 *m = block;
+    const int64_t nh = m->nh, np = m->config.per_head_dim, nr = m->config.state_rank;
+    switch (i) {
+    case 0: return KR_SHAPE(batch, nh, np, nr);
+    case 1: return KR_SHAPE(batch, m->nm, nh, nr);
+    case 2: return KR_SHAPE(batch, nh, np);
+    default: break;
+    }
+    return m->config.rotation == KR_ROTATION_QUATERNION ? KR_SHAPE(batch, nh, m->nturns, 4)
+                                                        : KR_SHAPE(batch, nh, m->nturns);
+}
+
+/* No turn: angles 0, quaternions 1. */
+static kr_tensor *no_turn(kr_tape *tape, const kr_mamba3 *m, kr_dtype type, int64_t batch)
+{
+    const kr_shape shape = cache_shape(m, 3, batch);
+    if (m->config.rotation == KR_ROTATION_COMPLEX) return kr_zeros(tape, type, shape);
+    const double one[4] = { 1, 0, 0, 0 };
+    return kr_expand(tape, kr_cast(tape, kr_from_data(tape, KR_F64, KR_SHAPE(4), one), type), shape);
+}
+
+static kr_cache fresh(kr_tape *tape, const void *block, int64_t batch)
+{
+    const kr_mamba3 *m = block;
+    if (!kr_block_begin_fresh(tape, &kr_mamba3_kind, m, batch)) return (kr_cache){ .family = KR_MAMBA3 };
+    const kr_dtype type = kr_tensor_dtype(m->dt_bias_h);
+    const kr_shape state = cache_shape(m, 0, batch);
+    const kr_mamba3_cache cache = { .ssm_bhpr = m->init_state_hpr ? kr_expand(tape, m->init_state_hpr, state)
+                                                                  : kr_zeros(tape, type, state),
+                                    .k_bmhr = kr_zeros(tape, type, cache_shape(m, 1, batch)),
+                                    .v_bhp = kr_zeros(tape, type, cache_shape(m, 2, batch)),
+                                    .rotation = no_turn(tape, m, type, batch),
+                                    .pathway = m->config.pathway };
+    return (kr_cache){ KR_MAMBA3, { .mamba3 = cache } };
+}
+
+const kr_block_kind kr_mamba3_kind = { .family = KR_MAMBA3,
+                                       .name = "mamba3",
+                                       .ncache = 4,
+                                       .cache_names = { "ssm", "k", "v", "rotation" },
+                                       .create = kr_mamba3_declare,
+                                       .destroy = kr_mamba3_free,
+                                       .d_model = d_model,
+                                       .dtype = dtype,
+                                       .path = path_of,
+                                       .cache_shape = cache_shape,
+                                       .fresh = fresh,
+                                       .forward = forward,
+                                       .step_infinite = kr_mamba3_infinite };
+
+/* ---- the block by itself ---- */
+
+kr_mamba3 *kr_mamba3_create(kr_ctx *ctx, const kr_mamba3_config *config)
+{
+    kr_params *params;
+    kr_mamba3 *m = kr_block_create_alone(ctx, &kr_mamba3_kind, config, &params);
+    if (m) m->params = params;
+    return m;
+}
+
+void kr_mamba3_destroy(kr_mamba3 *m)
+{
+    if (!m) return;
+    kr_params_destroy(m->params);
+    kr_mamba3_free(m);
+}
+
+const kr_params *kr_mamba3_params(const kr_mamba3 *m)
+{
+    return m ? m->params : NULL;
+}
+
+kr_mamba3_cache kr_mamba3_fresh(kr_tape *tape, const kr_mamba3 *m, int64_t batch)
+{
+    return fresh(tape, m, batch).mamba3;
+}
+
+static kr_cache boxed(const kr_mamba3_cache *cache)
+{
+    kr_cache any = { .family = KR_MAMBA3 };
+    if (cache) any.mamba3 = *cache;
+    return any;
+}
+
+static kr_mamba3_out typed(kr_block_out out)
+{
+    return (kr_mamba3_out){ out.y_bsd, out.cache.mamba3 };
+}
+
+kr_mamba3_out kr_mamba3_forward(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsd, const kr_mamba3_cache *cache,
+                                kr_ssd_path path)
+{
+    return kr_mamba3_forward_packed(tape, m, x_bsd, NULL, cache, path);
+}
+
+kr_mamba3_out kr_mamba3_forward_packed(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsd, kr_tensor *seq_start_bs,
+                                       const kr_mamba3_cache *cache, kr_ssd_path path)
+{
+    const kr_cache any = boxed(cache);
+    const char *op = seq_start_bs ? "mamba3.forward_packed" : "mamba3.forward";
+    return typed(forward(tape, m, &(kr_block_input){ op, x_bsd, cache ? &any : NULL, seq_start_bs, path }));
+}
+
+kr_mamba3_out kr_mamba3_forward_reset(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsd, kr_tensor *reset_bs,
+                                      const kr_mamba3_cache *cache, kr_ssd_path path)
+{
+    const kr_cache any = boxed(cache);
+    const kr_block_input input = { "mamba3.forward_reset", x_bsd, cache ? &any : NULL, NULL, path };
+    return typed(kr_block_forward_reset(tape, &kr_mamba3_kind, m, &input, reset_bs));
+}
+
+kr_mamba3_out kr_mamba3_step(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bd, const kr_mamba3_cache *cache)
+{
+    const kr_cache any = boxed(cache);
+    return typed(kr_block_step(tape, &kr_mamba3_kind, m, "mamba3.step", x_bd, cache ? &any : NULL));
+}
+
+kr_tensor *kr_mamba3_step_infinite(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bd)
+{
+    return kr_mamba3_infinite(tape, m, x_bd);
+}

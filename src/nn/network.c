@@ -1,0 +1,103 @@
+/* network.c - a call through a network: its input, the stack, its head. */
+#include "nn/network.h"
+
+/* ---- the two ends ---- */
+
+/* ids or features, one token or many -> the stack's input, [.. d]. */
+static kr_tensor *enter(kr_tape *tape, const kr_network *net, kr_tensor *x)
+{
+    if (!x) return NULL;
+    return net->is_vocab ? kr_embedding(tape, net->embedding_wd, x)
+                         : kr_linear(tape, x, net->in_proj, net->in_proj_bias);
+}
+
+static kr_tensor *last_norm(kr_tape *tape, const kr_network *net, kr_tensor *y)
+{
+    return net->norm_f_d ? kr_rms_norm(tape, y, net->norm_f_d, &net->layers->norm) : y;
+}
+
+static kr_tensor *head(kr_tape *tape, const kr_network *net, kr_tensor *hidden)
+{
+    if (net->is_vocab) return kr_linear(tape, hidden, net->head_wd ? net->head_wd : net->embedding_wd, NULL);
+    return kr_linear(tape, hidden, net->out_proj, net->out_proj_bias);
+}
+
+/* ---- checks ---- */
+
+/* x is [b s] or [b s f]; without its axis s for one token. */
+static bool check_input(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, bool is_token)
+{
+    kr_dims d;
+    if (!kr_tape_ready(tape, op) || !kr_require(tape->ctx, net != NULL, KR_ERR_ARG, "%s: the network is NULL", op))
+        return false;
+    const char *contract = net->is_vocab ? (is_token ? "x:b" : "x:bs") : (is_token ? "x:bf" : "x:bsf");
+    if (!kr_bind(tape, op, &d, contract, x)) return false;
+    if (net->is_vocab)
+        return kr_require(tape->ctx, x->dtype == KR_I32 || x->dtype == KR_I64, KR_ERR_DTYPE,
+                          "%s: x %s is %s, but a vocabulary network takes ids, i32 or i64", op, KR_TEXT_OF(x),
+                          kr_dtype_name(x->dtype));
+    return kr_require(tape->ctx, d.f == net->config.input_size, KR_ERR_SHAPE,
+                      "%s: axis f of x %s is %lld, but the network has input_size = %lld", op, KR_TEXT_OF(x),
+                      (long long)d.f, (long long)net->config.input_size) &&
+           kr_layers_take_type(tape, op, net->layers, x);
+}
+
+/* ---- calls ---- */
+
+/* x [b c] or [b c f]; NULL: c = 0. */
+static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *run, kr_tensor *x)
+{
+    const kr_network_config *c = &net->config;
+    const kr_network_out none = { NULL, NULL, NULL };
+    kr_splice *plan = kr_run_plan(tape, run, c->n_class_tokens);
+    int nplan;
+    if (!plan || !kr_run_splice(tape, run, c->class_tokens, c->n_class_tokens, net->class_tokens_nf,
+                                &run->cursors.network, plan, &nplan, &x))
+        return none;
+    kr_tensor *y = kr_layers_run(tape, net->layers, enter(tape, net, x), run);
+    if (kr_ctx_failed(tape->ctx)) return none;
+    if (y && (run->mode != KR_RUN_FORWARD || run->call.last_logits_only)) y = kr_last_token(tape, y);
+    kr_tensor *hidden = y ? last_norm(tape, net, y) : NULL;
+    y = hidden ? head(tape, net, hidden) : NULL;
+    return kr_ctx_failed(tape->ctx) ? none : (kr_network_out){ y, hidden, kr_run_end(run) };
+}
+
+kr_network_out kr_network_forward(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
+{
+    const char *op = "network.forward";
+    kr_run run;
+    if (!check_input(tape, op, net, x, false) ||
+        !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, net->layers, call, x, net->has_markers, net->has_length_markers))
+        return (kr_network_out){ NULL, NULL, NULL };
+    return run_network(tape, net, &run, x);
+}
+
+kr_network_out kr_network_step(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
+{
+    const char *op = "network.step";
+    const kr_network_out none = { NULL, NULL, NULL };
+    kr_run run;
+    if (!check_input(tape, op, net, x, true)) return none;
+    const int64_t nb = kr_tensor_dim(x, 0);
+    kr_tensor *one = kr_reshape(tape, x, net->is_vocab ? KR_SHAPE(nb, 1) : KR_SHAPE(nb, 1, net->config.input_size));
+    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, net->layers, call, one, net->has_markers, net->has_length_markers))
+        return none;
+    return run_network(tape, net, &run, one);
+}
+
+kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_call *call)
+{
+    const char *op = "network.prime";
+    kr_run run;
+    if (!kr_tape_ready(tape, op) || !kr_require(tape->ctx, net != NULL, KR_ERR_ARG, "%s: the network is NULL", op) ||
+        !kr_run_begin(tape, &run, op, KR_RUN_PRIME, net->layers, call, NULL, net->has_markers, net->has_length_markers))
+        return (kr_network_out){ NULL, NULL, NULL };
+    return run_network(tape, net, &run, NULL);
+}
+
+kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x)
+{
+    if (!check_input(tape, "network.step_infinite", net, x, true)) return NULL;
+    kr_tensor *y = kr_layers_step_infinite(tape, net->layers, enter(tape, net, x));
+    return head(tape, net, last_norm(tape, net, y));
+}

@@ -1,0 +1,23 @@
+/* network.h - inside of a network. */
+#ifndef KR_NN_NETWORK_H
+#define KR_NN_NETWORK_H
+
+#include "nn/layers.h"
+
+#include <krait/network.h>
+
+struct kr_network {
+    kr_ctx *ctx;
+    kr_params *params;
+    kr_arena arena;           /* the list of class tokens */
+    kr_network_config config; /* layers is NULL; class_tokens is a copy */
+    kr_layers *layers;
+    bool is_vocab;
+    int64_t nw; /* width of y */
+    bool has_markers, has_length_markers;
+    kr_tensor *embedding_wd, *head_wd;                                              /* vocabulary; head NULL: tied */
+    kr_tensor *in_proj, *in_proj_bias, *out_proj, *out_proj_bias, *class_tokens_nf; /* latent */
+    kr_tensor *norm_f_d;                                                            /* NULL: none */
+};
+
+#endif

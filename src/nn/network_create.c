@@ -1,0 +1,181 @@
+/* network_create.c - the config of a network, its checks, its parameters and how they begin.
+ *
+ *   vocabulary   backbone.embedding.weight [w d], backbone.layers..., backbone.norm_f.weight [d], lm_head.weight [w d]
+ *   latent       in_proj [d f], backbone.layers..., backbone.norm_f.weight [d], out_proj [o d], class_tokens [n f]
+ */
+#include "nn/config.h"
+#include "nn/network.h"
+
+#include <math.h>
+#include <string.h>
+
+#define OP "network.create"
+
+void kr_network_config_init_sized(kr_network_config *config, size_t size)
+{
+    const kr_network_config defaults = { .size = size,
+                                         .pad_vocab_size_multiple = 8,
+                                         .tie_embeddings = true,
+                                         .embedding_std = 0.02,
+                                         .rescales_residual = true,
+                                         .n_residuals = 1,
+                                         .zeroes_proj_biases = true };
+    memset(config, 0, size);
+    memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
+}
+
+static bool check_config(kr_ctx *ctx, const kr_network_config *c)
+{
+    return kr_require(ctx, c->layers != NULL, KR_ERR_ARG, OP ": layers is NULL; point it at a kr_layers_config") &&
+           kr_config_at_least(ctx, OP, "vocab_size", c->vocab_size, 0) &&
+           kr_config_at_least(ctx, OP, "input_size", c->input_size, 0) &&
+           kr_require(ctx, (c->vocab_size > 0) != (c->input_size > 0), KR_ERR_ARG,
+                      OP
+                      ": vocab_size = %lld and input_size = %lld, but one of them must be above 0: tokens or features",
+                      (long long)c->vocab_size, (long long)c->input_size) &&
+           (c->vocab_size == 0 ||
+            (kr_config_at_least(ctx, OP, "pad_vocab_size_multiple", c->pad_vocab_size_multiple, 1) &&
+             kr_config_positive(ctx, OP, "embedding_std", c->embedding_std) &&
+             kr_config_at_least(ctx, OP, "n_residuals", c->n_residuals, 1) &&
+             kr_require(ctx, c->n_class_tokens == 0, KR_ERR_ARG,
+                        OP
+                        ": n_class_tokens = %d, but class tokens are for latent networks; a vocabulary network takes "
+                        "latents of its stack",
+                        c->n_class_tokens))) &&
+           (c->input_size == 0 || kr_config_at_least(ctx, OP, "output_size", c->output_size, 1)) &&
+           kr_markers_check(ctx, OP, "class_tokens", c->class_tokens, c->n_class_tokens);
+}
+
+/* ---- parameters ---- */
+
+static kr_tensor *declare_table(kr_params *params, const char *name, kr_dtype dtype, int64_t rows, int64_t width,
+                                const char *axes, double std)
+{
+    return kr_params_add(params, &(kr_param_spec){ .name = name,
+                                                   .axes = axes,
+                                                   .dtype = dtype,
+                                                   .shape = KR_SHAPE(rows, width),
+                                                   .init = { KR_INIT_NORMAL, 0, std, 0 },
+                                                   .decays = true });
+}
+
+static kr_tensor *declare_linear(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t out,
+                                 int64_t in)
+{
+    return kr_params_add(params, &(kr_param_spec){ .name = name,
+                                                   .axes = axes,
+                                                   .dtype = dtype,
+                                                   .shape = KR_SHAPE(out, in),
+                                                   .init = kr_init_linear(in),
+                                                   .decays = true });
+}
+
+/* The stack's width and type are known only when it is there, and its rows come after the input's in the table. */
+static void declare_input(kr_network *net, kr_dtype dtype, int64_t nd)
+{
+    const kr_network_config *c = &net->config;
+    if (net->is_vocab) {
+        net->embedding_wd =
+            declare_table(net->params, "backbone.embedding.weight", dtype, net->nw, nd, "w d", c->embedding_std);
+        if (!c->tie_embeddings) net->head_wd = declare_linear(net->params, "lm_head.weight", "w d", dtype, net->nw, nd);
+        return;
+    }
+    net->in_proj = declare_linear(net->params, "in_proj.weight", "d f", dtype, nd, c->input_size);
+    net->in_proj_bias = kr_params_add_bias(net->params, "in_proj.bias", "d", dtype, nd, c->input_size);
+    net->out_proj = declare_linear(net->params, "out_proj.weight", "o d", dtype, c->output_size, nd);
+    net->out_proj_bias = kr_params_add_bias(net->params, "out_proj.bias", "o", dtype, c->output_size, nd);
+    if (c->n_class_tokens)
+        net->class_tokens_nf =
+            declare_table(net->params, "class_tokens", dtype, c->n_class_tokens, c->input_size, "n f", 0.02);
+}
+
+static bool declare(kr_network *net, const kr_layers_config *layers)
+{
+    const kr_network_config *c = &net->config;
+    const size_t outer = kr_params_enter(net->params, "backbone.");
+    net->layers = kr_layers_declare(net->ctx, net->params, layers);
+    kr_params_leave(net->params, outer);
+    if (!net->layers) return kr_blame(net->ctx, OP);
+    const kr_dtype dtype = net->layers->kind->dtype(net->layers->layers[0].block);
+    const int64_t nd = net->layers->nd;
+    if (net->is_vocab || c->has_final_norm)
+        net->norm_f_d = kr_params_add_vector(net->params, "backbone.norm_f.weight", "d", kr_config_small_dtype(dtype),
+                                             nd, kr_init_fill(1));
+    declare_input(net, dtype, nd);
+    if (net->is_vocab && c->rescales_residual)
+        kr_params_rescale_residual(net->params, 1 / sqrt((double)(c->n_residuals * net->layers->nvirtual)));
+    if (net->is_vocab && c->zeroes_proj_biases) kr_params_zero_biases(net->params);
+    return kr_params_seal(net->params);
+}
+
+static bool copy_tokens(kr_network *net)
+{
+    kr_network_config *c = &net->config;
+    kr_marker *copy = kr_arena_alloc(&net->arena, (size_t)(c->n_class_tokens + 1) * sizeof *copy);
+    if (!copy) return kr_fail(net->ctx, KR_ERR_NOMEM, OP ": no memory for a list of class tokens");
+    for (int i = 0; i < c->n_class_tokens; i++) {
+        copy[i] = c->class_tokens[i];
+        net->has_markers = true;
+        net->has_length_markers |= copy[i].kind == KR_MARK_MIDDLE || copy[i].kind == KR_MARK_END;
+    }
+    c->class_tokens = copy;
+    return true;
+}
+
+kr_network *kr_network_create(kr_ctx *ctx, const kr_network_config *config)
+{
+    kr_network_config own;
+    kr_network_config_init(&own);
+    if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config) || !check_config(ctx, &own))
+        return NULL;
+    kr_network *net = kr_memory_alloc_zeroed(&ctx->memory, sizeof *net);
+    if (!net) {
+        kr_fail(ctx, KR_ERR_NOMEM, OP ": no memory for a network");
+        return NULL;
+    }
+    const kr_layers_config *layers = own.layers;
+    net->ctx = ctx;
+    net->config = own;
+    net->config.layers = NULL;
+    net->is_vocab = own.vocab_size > 0;
+    const int64_t pad = own.pad_vocab_size_multiple;
+    net->nw = net->is_vocab ? (own.vocab_size + pad - 1) / pad * pad : own.output_size;
+    kr_arena_init(&net->arena, &ctx->memory, 1024);
+    net->params = kr_params_create(ctx);
+    if (net->params && copy_tokens(net) && declare(net, layers)) {
+        net->has_markers |= net->layers->has_markers;
+        net->has_length_markers |= net->layers->has_length_markers;
+        return net;
+    }
+    kr_network_destroy(net);
+    return NULL;
+}
+
+void kr_network_destroy(kr_network *net)
+{
+    if (!net) return;
+    if (net->layers) kr_layers_free(net->layers);
+    kr_params_destroy(net->params);
+    kr_arena_deinit(&net->arena);
+    kr_memory_free(&net->ctx->memory, net, sizeof *net);
+}
+
+const kr_params *kr_network_params(const kr_network *net)
+{
+    return net ? net->params : NULL;
+}
+
+const kr_layers *kr_network_layers(const kr_network *net)
+{
+    return net ? net->layers : NULL;
+}
+
+int64_t kr_network_width(const kr_network *net)
+{
+    return net ? net->nw : 0;
+}
+
+size_t kr_network_describe(const kr_network *net, char *text, size_t bytes)
+{
+    return kr_params_describe(kr_network_params(net), text, bytes);
+}

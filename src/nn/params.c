@@ -1,0 +1,276 @@
+/* params.c - the parameter table: rows, prefixes, slabs, and looking things up. */
+#include "nn/params.h"
+
+#include "base/hash.h"
+#include "nn/init.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { PREFIX_BYTES = 256 };
+
+typedef struct row {
+    kr_param_row seen; /* by the user */
+    bool is_residual_out, is_proj_bias;
+} row;
+
+typedef struct slab {
+    void *data;
+    size_t bytes;
+} slab;
+
+struct kr_params {
+    kr_ctx *ctx;
+    kr_arena arena; /* rows, names, segments */
+    row **rows;
+    int64_t count, room;
+    slab slabs[KR_F16 + 1]; /* by kr_dtype */
+    char prefix[PREFIX_BYTES];
+};
+
+kr_params *kr_params_create(kr_ctx *ctx)
+{
+    if (kr_ctx_failed(ctx)) return NULL;
+    kr_params *params = kr_memory_alloc_zeroed(&ctx->memory, sizeof *params);
+    if (!params) {
+        kr_fail(ctx, KR_ERR_NOMEM, "params: no memory for a parameter table");
+        return NULL;
+    }
+    params->ctx = ctx;
+    kr_arena_init(&params->arena, &ctx->memory, 4096);
+    return params;
+}
+
+void kr_params_destroy(kr_params *params)
+{
+    if (!params) return;
+    kr_memory *memory = &params->ctx->memory;
+    for (int64_t i = 0; i < params->count; i++) kr_param_destroy(params->rows[i]->seen.tensor);
+    for (int t = 0; t <= KR_F16; t++)
+        if (params->slabs[t].data) kr_memory_free(memory, params->slabs[t].data, params->slabs[t].bytes);
+    kr_memory_free(memory, params->rows, (size_t)params->room * sizeof *params->rows);
+    kr_arena_deinit(&params->arena);
+    kr_memory_free(memory, params, sizeof *params);
+}
+
+/* ---- building ---- */
+
+size_t kr_params_enter(kr_params *params, const char *format, ...)
+{
+    if (!params) return 0;
+    const size_t outer = strlen(params->prefix);
+    va_list list;
+    va_start(list, format);
+    const int length = vsnprintf(params->prefix + outer, PREFIX_BYTES - outer, format, list);
+    va_end(list);
+    assert(length >= 0 && (size_t)length < PREFIX_BYTES - outer);
+    (void)length;
+    return outer;
+}
+
+void kr_params_leave(kr_params *params, size_t outer)
+{
+    if (params) params->prefix[outer] = '\0';
+}
+
+static char *copy_text(kr_arena *arena, const char *prefix, const char *text)
+{
+    const size_t first = strlen(prefix), bytes = strlen(text) + 1;
+    char *copy = kr_arena_alloc(arena, first + bytes);
+    if (!copy) return NULL;
+    memcpy(copy, prefix, first);
+    memcpy(copy + first, text, bytes);
+    return copy;
+}
+
+static kr_segment *copy_segments(kr_arena *arena, const kr_param_spec *spec)
+{
+    kr_segment *copy = kr_arena_alloc(arena, (size_t)spec->nsegments * sizeof *copy);
+    for (int i = 0; copy && i < spec->nsegments; i++) {
+        copy[i] = spec->segments[i];
+        if (!(copy[i].name = copy_text(arena, "", spec->segments[i].name))) return NULL;
+    }
+    return copy;
+}
+
+static bool make_room(kr_params *params)
+{
+    if (params->count < params->room) return true;
+    kr_memory *memory = &params->ctx->memory;
+    const int64_t room = params->room ? 2 * params->room : 16;
+    row **rows = kr_memory_alloc(memory, (size_t)room * sizeof *rows);
+    if (!rows) return false;
+    if (params->count) memcpy(rows, params->rows, (size_t)params->count * sizeof *rows);
+    kr_memory_free(memory, params->rows, (size_t)params->room * sizeof *rows);
+    params->rows = rows;
+    params->room = room;
+    return true;
+}
+
+static row *new_row(kr_params *params, const kr_param_spec *spec)
+{
+    row *r = kr_arena_alloc(&params->arena, sizeof *r);
+    if (!r || !make_room(params)) return NULL;
+    *r = (row){ .seen = { .init = spec->init, .init_scale = 1, .decays = spec->decays, .nsegments = spec->nsegments },
+                .is_residual_out = spec->is_residual_out,
+                .is_proj_bias = spec->is_proj_bias };
+    r->seen.name = copy_text(&params->arena, params->prefix, spec->name);
+    r->seen.axes = copy_text(&params->arena, "", spec->axes);
+    if (spec->nsegments) r->seen.segments = copy_segments(&params->arena, spec);
+    return r->seen.name && r->seen.axes && (!spec->nsegments || r->seen.segments) ? r : NULL;
+}
+
+kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec)
+{
+    if (!params || kr_ctx_failed(params->ctx)) return NULL;
+    row *r = new_row(params, spec);
+    if (!r) {
+        kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for the row of %s%s", params->prefix, spec->name);
+        return NULL;
+    }
+    r->seen.tensor = kr_param_head(params->ctx, spec->dtype, spec->shape);
+    if (!r->seen.tensor) {
+        kr_blame(params->ctx, "%s", r->seen.name);
+        return NULL;
+    }
+    params->rows[params->count++] = r;
+    return r->seen.tensor;
+}
+
+kr_tensor *kr_params_add_vector(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
+                                kr_init init)
+{
+    return kr_params_add(
+        params, &(kr_param_spec){ .name = name, .axes = axes, .dtype = dtype, .shape = KR_SHAPE(count), .init = init });
+}
+
+kr_tensor *kr_params_add_bias(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
+                              int64_t fan_in)
+{
+    return kr_params_add(params, &(kr_param_spec){ .name = name,
+                                                   .axes = axes,
+                                                   .dtype = dtype,
+                                                   .shape = KR_SHAPE(count),
+                                                   .init = kr_init_linear(fan_in),
+                                                   .is_proj_bias = true });
+}
+
+void kr_params_zero_biases(kr_params *params)
+{
+    for (int64_t i = 0; params && i < params->count; i++)
+        if (params->rows[i]->is_proj_bias) params->rows[i]->seen.init = kr_init_fill(0);
+}
+
+void kr_params_rescale_residual(kr_params *params, double scale)
+{
+    for (int64_t i = 0; params && i < params->count; i++)
+        if (params->rows[i]->is_residual_out) params->rows[i]->seen.init_scale = scale;
+}
+
+static size_t bytes_of(const kr_tensor *x)
+{
+    const size_t bytes = (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
+    return (bytes + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
+}
+
+bool kr_params_seal(kr_params *params)
+{
+    if (!params || kr_ctx_failed(params->ctx)) return false;
+    for (int64_t i = 0; i < params->count; i++) {
+        const kr_tensor *x = params->rows[i]->seen.tensor;
+        slab *s = &params->slabs[x->dtype];
+        if (!kr_require(params->ctx, bytes_of(x) <= SIZE_MAX / 2 - s->bytes, KR_ERR_SHAPE,
+                        "params: with %s %s there are more bytes of %s parameters than can be addressed",
+                        params->rows[i]->seen.name, KR_TEXT_OF(x), kr_dtype_name(x->dtype)))
+            return false;
+        s->bytes += bytes_of(x);
+    }
+    for (int t = 0; t <= KR_F16; t++) {
+        slab *s = &params->slabs[t];
+        if (!s->bytes || (s->data = kr_memory_alloc_zeroed(&params->ctx->memory, s->bytes))) continue;
+        return kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for %zu bytes of %s parameters", s->bytes,
+                       kr_dtype_name((kr_dtype)t));
+    }
+    size_t used[KR_F16 + 1] = { 0 };
+    for (int64_t i = 0; i < params->count; i++) {
+        kr_tensor *x = params->rows[i]->seen.tensor;
+        x->data = (char *)params->slabs[x->dtype].data + used[x->dtype];
+        used[x->dtype] += bytes_of(x);
+    }
+    return kr_params_reset(params) == KR_OK;
+}
+
+/* ---- using ---- */
+
+int64_t kr_params_count(const kr_params *params)
+{
+    return params ? params->count : 0;
+}
+
+const kr_param_row *kr_params_at(const kr_params *params, int64_t i)
+{
+    return params && i >= 0 && i < params->count ? &params->rows[i]->seen : NULL;
+}
+
+const kr_param_row *kr_params_find(const kr_params *params, const char *name)
+{
+    for (int64_t i = 0; params && name && i < params->count; i++)
+        if (strcmp(params->rows[i]->seen.name, name) == 0) return &params->rows[i]->seen;
+    return NULL;
+}
+
+int64_t kr_params_elements(const kr_params *params)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; params && i < params->count; i++) count += kr_tensor_count(params->rows[i]->seen.tensor);
+    return count;
+}
+
+kr_status kr_params_reset(const kr_params *params)
+{
+    if (!params) return KR_ERR_ARG;
+    for (int64_t i = 0; i < params->count; i++) {
+        const kr_param_row *r = &params->rows[i]->seen;
+        if (!kr_init_apply(r->tensor, &r->init, r->init_scale)) {
+            kr_blame(params->ctx, "%s", r->name);
+            break;
+        }
+    }
+    return params->ctx->status;
+}
+
+void kr_params_zero_grad(const kr_params *params)
+{
+    for (int64_t i = 0; params && i < params->count; i++) kr_zero_grad(params->rows[i]->seen.tensor);
+}
+
+void kr_params_freeze(const kr_params *params, bool frozen)
+{
+    for (int64_t i = 0; params && i < params->count; i++) kr_param_freeze(params->rows[i]->seen.tensor, frozen);
+}
+
+uint64_t kr_params_structure_hash(const kr_params *params)
+{
+    uint64_t hash = KR_HASH_BEGIN;
+    for (int64_t i = 0; params && i < params->count; i++) {
+        const kr_param_row *r = &params->rows[i]->seen;
+        hash = kr_hash_text(hash, r->name);
+        hash = kr_hash_word(hash, (uint64_t)r->tensor->dtype);
+        hash = kr_hash_word(hash, (uint64_t)r->tensor->rank);
+        for (int a = 0; a < r->tensor->rank; a++) hash = kr_hash_word(hash, (uint64_t)r->tensor->dims[a]);
+    }
+    return hash;
+}
+
+uint64_t kr_params_values_hash(const kr_params *params)
+{
+    uint64_t hash = kr_params_structure_hash(params);
+    for (int64_t i = 0; params && i < params->count; i++) {
+        const kr_tensor *x = params->rows[i]->seen.tensor;
+        hash = kr_hash_bytes(hash, x->data, (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype));
+    }
+    return hash;
+}

@@ -1,0 +1,67 @@
+/* params.h - building a parameter table: modules declare their rows under a prefix, then all memory is had at once.
+ *
+ *   kr_params *params = kr_params_create(ctx);
+ *   size_t outer = kr_params_enter(params, "layers.%d.", 0);
+ *   weight = kr_params_add(params, &(kr_param_spec){ .name = "norm.weight", ... });
+ *   kr_params_leave(params, outer);
+ *   kr_params_seal(params);             // slabs, then the initial values
+ */
+#ifndef KR_NN_PARAMS_H
+#define KR_NN_PARAMS_H
+
+#include "base/arena.h"
+#include "base/ctx.h"
+#include "tape/tape.h"
+
+#include <krait/params.h>
+
+typedef struct kr_param_spec {
+    const char *name; /* without the prefix */
+    const char *axes;
+    kr_dtype dtype;
+    kr_shape shape;
+    kr_init init;
+    bool decays;
+    bool is_residual_out; /* ends a branch that is added to the residual stream: kr_params_rescale_residual */
+    bool is_proj_bias;    /* of a projection: kr_params_zero_biases */
+    int nsegments;        /* rows of segments add up to the first axis */
+    const kr_segment *segments;
+} kr_param_spec;
+
+/* NULL after an error. Tensors are made by add, but have no memory until seal. */
+kr_params *kr_params_create(kr_ctx *ctx);
+void kr_params_destroy(kr_params *params);
+
+/* Appends to the prefix of later names; what it was, for leave. */
+size_t kr_params_enter(kr_params *params, const char *format, ...) KR_PRINTF(2, 3);
+void kr_params_leave(kr_params *params, size_t outer);
+
+/* NULL params or an earlier error: NULL. */
+kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec);
+
+/* The same for a vector without weight decay: a bias, a gain, a rate. */
+kr_tensor *kr_params_add_vector(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
+                                kr_init init);
+
+/* The bias of a projection with `fan_in` inputs; kr_params_zero_biases finds these. */
+kr_tensor *kr_params_add_bias(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
+                              int64_t fan_in);
+
+/* Projection biases begin at 0. Before seal. */
+void kr_params_zero_biases(kr_params *params);
+
+/* Multiplies the initial values of residual outputs by `scale`. Before seal. */
+void kr_params_rescale_residual(kr_params *params, double scale);
+
+/* Gives every tensor its memory, one slab for each type, and its initial values. */
+bool kr_params_seal(kr_params *params);
+
+/* Common specs: a linear weight [out in] and its bias, drawn from +-1/sqrt(in); a norm's gain of ones. */
+kr_init kr_init_linear(int64_t fan_in);
+kr_init kr_init_fill(double value);
+
+/* A 64-bit fingerprint of names, types and shapes; and of the values too. */
+uint64_t kr_params_structure_hash(const kr_params *params);
+uint64_t kr_params_values_hash(const kr_params *params);
+
+#endif

@@ -1,0 +1,361 @@
+/* state.c - what a stack remembers: a cache for each slot, the caller's own or on a tape.
+ *
+ * The caller's tensors are frozen parameters, which every tape takes as constants. A state on a tape lies in the tape's
+ * arena of headers, its tensors are the tape's. Struct, slots and the cursors of layers are one block either way.
+ */
+#include "nn/state.h"
+
+#include "nn/layers.h"
+
+#include <string.h>
+
+/* ---- making one ---- */
+
+static size_t box_bytes(int64_t nslots)
+{
+    return sizeof(kr_state) + (size_t)nslots * (sizeof(kr_cache) + sizeof(int64_t));
+}
+
+static void forget_cursors(kr_cursors *cursors, int64_t nslots)
+{
+    cursors->is_on = false;
+    cursors->full_len = KR_LENGTH_UNKNOWN;
+    cursors->network = cursors->stack = 0;
+    memset(cursors->layers, 0, (size_t)nslots * sizeof *cursors->layers);
+}
+
+static void copy_cursors(kr_state *to, const kr_state *from)
+{
+    int64_t *layers = to->cursors.layers;
+    memcpy(layers, from->cursors.layers, (size_t)to->nslots * sizeof *layers);
+    to->cursors = from->cursors;
+    to->cursors.layers = layers;
+}
+
+/* A fresh state in box_bytes(nslots) bytes at `box`. */
+static kr_state *lay_out(void *box, kr_ctx *ctx, kr_tape *tape, const kr_block_kind *kind, int64_t nslots,
+                         int64_t batch)
+{
+    memset(box, 0, box_bytes(nslots));
+    kr_state *state = box;
+    state->ctx = ctx;
+    state->tape = tape;
+    state->kind = kind;
+    state->nslots = nslots;
+    state->batch = batch;
+    state->slots = (kr_cache *)(state + 1);
+    state->cursors.layers = (int64_t *)(state->slots + nslots);
+    for (int64_t i = 0; i < nslots; i++) state->slots[i].family = kind->family;
+    forget_cursors(&state->cursors, nslots);
+    return state;
+}
+
+kr_state *kr_state_create(kr_ctx *ctx, const kr_layers *layers, int64_t batch)
+{
+    if (kr_ctx_failed(ctx) || !kr_require(ctx, layers != NULL, KR_ERR_ARG, "state.create: layers is NULL") ||
+        !kr_require(ctx, layers->ctx == ctx, KR_ERR_STATE, "state.create: the layers belong to another context") ||
+        !kr_require(ctx, batch >= 1, KR_ERR_ARG, "state.create: batch = %lld, but must be at least 1",
+                    (long long)batch))
+        return NULL;
+    void *box = kr_memory_alloc(&ctx->memory, box_bytes(layers->nvirtual));
+    if (box) return lay_out(box, ctx, NULL, layers->kind, layers->nvirtual, batch);
+    kr_fail(ctx, KR_ERR_NOMEM, "state.create: no memory for a state of %lld slots", (long long)layers->nvirtual);
+    return NULL;
+}
+
+kr_state *kr_state_new(kr_tape *tape, const kr_block_kind *kind, int64_t nslots, int64_t batch)
+{
+    if (!kr_tape_ready(tape, "state")) return NULL;
+    void *box = kr_arena_alloc(&tape->heads, box_bytes(nslots));
+    if (box) return lay_out(box, tape->ctx, tape, kind, nslots, batch);
+    kr_fail(tape->ctx, KR_ERR_NOMEM, "state: no memory on the tape for a state of %lld slots", (long long)nslots);
+    return NULL;
+}
+
+static void drop_tensors(kr_cache *cache)
+{
+    for (int i = 0; i < KR_CACHE_TENSORS; i++) {
+        kr_param_destroy(cache->tensors[i]);
+        cache->tensors[i] = NULL;
+    }
+}
+
+void kr_state_destroy(kr_state *state)
+{
+    if (!state) return;
+    if (state->tape) {
+        kr_fail(state->ctx, KR_ERR_ARG, "state.destroy: the state is on a tape, which frees it by itself");
+        return;
+    }
+    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
+    kr_memory_free(&state->ctx->memory, state, box_bytes(state->nslots));
+}
+
+/* ---- changing one ---- */
+
+/* Is it there, the caller's, and its context without an error? */
+static bool is_changeable(const kr_state *state, const char *op, const char *remedy)
+{
+    return state && !kr_ctx_failed(state->ctx) &&
+           kr_require(state->ctx, !state->tape, KR_ERR_ARG,
+                      "%s: the state is on a tape, where states do not change; %s", op, remedy);
+}
+
+static kr_status status_of(const kr_state *state)
+{
+    return state ? state->ctx->status : KR_ERR_ARG;
+}
+
+kr_status kr_state_zero(kr_state *state)
+{
+    if (!is_changeable(state, "state.zero", "call with state NULL to begin afresh")) return status_of(state);
+    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
+    forget_cursors(&state->cursors, state->nslots);
+    return KR_OK;
+}
+
+kr_status kr_state_announce(kr_state *state, int64_t full_len)
+{
+    if (is_changeable(state, "state.announce", "announce to one of kr_state_create and pass it to the first call") &&
+        kr_require(state->ctx, full_len == KR_LENGTH_UNKNOWN || (full_len >= 0 && full_len <= KR_CURSOR_MAX),
+                   KR_ERR_ARG, "state.announce: full_len = %lld, but must be from 0 to %lld, or KR_LENGTH_UNKNOWN",
+                   (long long)full_len, (long long)KR_CURSOR_MAX)) {
+        forget_cursors(&state->cursors, state->nslots);
+        state->cursors.is_on = true;
+        state->cursors.full_len = full_len;
+    }
+    return status_of(state);
+}
+
+static bool fits(const kr_tensor *to, const kr_tensor *from)
+{
+    if (!to || !from) return to == from;
+    const kr_shape a = kr_tensor_shape(to), b = kr_tensor_shape(from);
+    return to->dtype == from->dtype && kr_shape_equal(&a, &b);
+}
+
+static bool assign_tensor(kr_ctx *ctx, kr_tensor *to, const kr_tensor *from)
+{
+    /* a detached state, or one that passed through a call untouched, lies in this very memory */
+    return !to || to->data == from->data || kr_assign(ctx, to, from);
+}
+
+kr_tensor *kr_state_tensor(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
+{
+    kr_tensor *x = kr_param_create(ctx, dtype, shape);
+    kr_param_freeze(x, true);
+    return x;
+}
+
+/* New tensors where those of `to` do not fit, into fresh [nslots], NULL elsewhere. */
+static bool make_tensors(const kr_state *to, const kr_state *from, kr_cache *fresh)
+{
+    for (int64_t s = 0; s < to->nslots; s++)
+        for (int i = 0; i < to->kind->ncache; i++) {
+            const kr_tensor *x = from->slots[s].tensors[i];
+            if (!x || fits(to->slots[s].tensors[i], x)) continue;
+            fresh[s].tensors[i] = kr_state_tensor(to->ctx, x->dtype, kr_tensor_shape(x));
+            if (!fresh[s].tensors[i]) return kr_blame(to->ctx, "state.copy");
+        }
+    return true;
+}
+
+/* Gives `to` tensors of from's shapes, all of them or, after an error, none. */
+static bool reshape_tensors(kr_state *to, const kr_state *from)
+{
+    kr_memory *memory = &to->ctx->memory;
+    const size_t bytes = (size_t)to->nslots * sizeof(kr_cache);
+    kr_cache *fresh = kr_memory_alloc_zeroed(memory, bytes);
+    if (!fresh) return kr_fail(to->ctx, KR_ERR_NOMEM, "state.copy: no memory for a plan of %zu bytes", bytes);
+    const bool made = make_tensors(to, from, fresh);
+    for (int64_t s = 0; s < to->nslots; s++)
+        for (int i = 0; i < to->kind->ncache; i++) {
+            kr_tensor **own = &to->slots[s].tensors[i], *spare = fresh[s].tensors[i];
+            if (made && !fits(*own, from->slots[s].tensors[i])) {
+                kr_tensor *old = *own;
+                *own = spare;
+                spare = old;
+            }
+            kr_param_destroy(spare);
+        }
+    kr_memory_free(memory, fresh, bytes);
+    return made;
+}
+
+static bool all_fit(const kr_state *to, const kr_state *from)
+{
+    for (int64_t s = 0; s < to->nslots; s++)
+        for (int i = 0; i < to->kind->ncache; i++)
+            if (!fits(to->slots[s].tensors[i], from->slots[s].tensors[i])) return false;
+    return true;
+}
+
+/* The cache's fields besides its tensors. */
+static void copy_cache_fields(kr_cache *to, const kr_cache *from)
+{
+    kr_tensor *own[KR_CACHE_TENSORS];
+    memcpy(own, to->tensors, sizeof own);
+    *to = *from;
+    memcpy(to->tensors, own, sizeof own);
+}
+
+kr_status kr_state_copy(kr_state *to, const kr_state *from)
+{
+    if (!is_changeable(to, "state.copy", "copy into one of kr_state_create")) return status_of(to);
+    kr_ctx *ctx = to->ctx;
+    if (!kr_require(ctx, from != NULL, KR_ERR_ARG, "state.copy: from is NULL") ||
+        !kr_require(ctx, from->ctx == ctx, KR_ERR_STATE, "state.copy: from belongs to another context") ||
+        !kr_require(ctx, to->kind == from->kind && to->nslots == from->nslots, KR_ERR_ARG,
+                    "state.copy: from has %lld slots of the family %s, but to has %lld of %s; create it for the stack "
+                    "that from is of",
+                    (long long)from->nslots, from->kind->name, (long long)to->nslots, to->kind->name) ||
+        to == from || (!all_fit(to, from) && !reshape_tensors(to, from)))
+        return ctx->status;
+    for (int64_t s = 0; s < to->nslots; s++) {
+        copy_cache_fields(&to->slots[s], &from->slots[s]);
+        for (int i = 0; i < to->kind->ncache; i++)
+            if (!assign_tensor(ctx, to->slots[s].tensors[i], from->slots[s].tensors[i])) return ctx->status;
+    }
+    to->batch = from->batch;
+    copy_cursors(to, from);
+    return ctx->status;
+}
+
+/* ---- new ones on a tape ---- */
+
+typedef struct row_list {
+    int64_t count;
+    const int64_t *rows;
+} row_list;
+
+typedef kr_tensor *tensor_fn(kr_tape *tape, kr_tensor *x, const row_list *list);
+
+/* The state of `batch` rows whose tensors are fn of this one's. */
+static kr_state *derive(kr_tape *tape, const kr_state *state, int64_t batch, tensor_fn *fn, const row_list *list)
+{
+    kr_state *y = kr_state_new(tape, state->kind, state->nslots, batch);
+    if (!y) return NULL;
+    copy_cursors(y, state);
+    for (int64_t s = 0; s < state->nslots; s++) {
+        y->slots[s] = state->slots[s];
+        for (int i = 0; i < state->kind->ncache; i++) {
+            kr_tensor *x = state->slots[s].tensors[i];
+            if (x && !(y->slots[s].tensors[i] = fn(tape, x, list))) return NULL;
+        }
+    }
+    return y;
+}
+
+static bool is_usable(kr_tape *tape, const char *op, const kr_state *state)
+{
+    return kr_tape_ready(tape, op) && kr_require(tape->ctx, state != NULL, KR_ERR_ARG, "%s: state is NULL", op) &&
+           kr_require(tape->ctx, state->ctx == tape->ctx, KR_ERR_STATE, "%s: the state belongs to another context",
+                      op) &&
+           kr_require(tape->ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
+                      "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
+                      op);
+}
+
+static kr_tensor *select_tensor(kr_tape *tape, kr_tensor *x, const row_list *list)
+{
+    return kr_select_rows(tape, x, list->count, list->rows);
+}
+
+static bool check_count(kr_tape *tape, const char *op, int64_t count)
+{
+    return kr_require(tape->ctx, count >= 1, KR_ERR_ARG, "%s: count = %lld, but must be at least 1", op,
+                      (long long)count);
+}
+
+kr_state *kr_state_select(kr_tape *tape, const kr_state *state, int64_t count, const int64_t *rows)
+{
+    const char *op = "state.select";
+    if (!is_usable(tape, op, state) || !check_count(tape, op, count) ||
+        !kr_require(tape->ctx, rows != NULL, KR_ERR_ARG, "%s: rows is NULL", op))
+        return NULL;
+    for (int64_t i = 0; i < count; i++)
+        if (!kr_require(tape->ctx, rows[i] >= 0 && rows[i] < state->batch, KR_ERR_ARG,
+                        "%s: rows[%lld] = %lld, but the state has rows from 0 to %lld", op, (long long)i,
+                        (long long)rows[i], (long long)state->batch - 1))
+            return NULL;
+    return derive(tape, state, count, select_tensor, &(row_list){ count, rows });
+}
+
+kr_state *kr_state_fork(kr_tape *tape, const kr_state *state, int64_t row, int64_t count)
+{
+    const char *op = "state.fork";
+    if (!is_usable(tape, op, state) || !check_count(tape, op, count) ||
+        !kr_require(tape->ctx, row >= 0 && row < state->batch, KR_ERR_ARG,
+                    "%s: row = %lld, but the state has rows from 0 to %lld", op, (long long)row,
+                    (long long)state->batch - 1))
+        return NULL;
+    int64_t *rows = count <= INT64_MAX / 16 ? kr_arena_alloc(&tape->heads, (size_t)count * sizeof *rows) : NULL;
+    if (!kr_require(tape->ctx, rows != NULL, KR_ERR_NOMEM, "%s: no memory for %lld rows", op, (long long)count))
+        return NULL;
+    for (int64_t i = 0; i < count; i++) rows[i] = row;
+    return derive(tape, state, count, select_tensor, &(row_list){ count, rows });
+}
+
+static kr_tensor *input_tensor(kr_tape *tape, kr_tensor *x, const row_list *list)
+{
+    (void)list;
+    return kr_input(tape, x);
+}
+
+static kr_tensor *detach_tensor(kr_tape *tape, kr_tensor *x, const row_list *list)
+{
+    (void)list;
+    return kr_detach(tape, x);
+}
+
+kr_state *kr_state_input(kr_tape *tape, const kr_state *state)
+{
+    return is_usable(tape, "state.input", state) ? derive(tape, state, state->batch, input_tensor, NULL) : NULL;
+}
+
+kr_state *kr_state_detach(kr_tape *tape, const kr_state *state)
+{
+    return is_usable(tape, "state.detach", state) ? derive(tape, state, state->batch, detach_tensor, NULL) : NULL;
+}
+
+/* ---- reading one ---- */
+
+int64_t kr_state_batch(const kr_state *state)
+{
+    return state ? state->batch : 0;
+}
+
+int64_t kr_state_slots(const kr_state *state)
+{
+    return state ? state->nslots : 0;
+}
+
+const kr_cache *kr_state_cache(const kr_state *state, int64_t slot)
+{
+    return state && slot >= 0 && slot < state->nslots ? &state->slots[slot] : NULL;
+}
+
+bool kr_state_slot_is_fresh(const kr_state *state, int64_t slot)
+{
+    for (int i = 0; i < state->kind->ncache; i++)
+        if (state->slots[slot].tensors[i]) return false;
+    return true;
+}
+
+bool kr_state_is_fresh(const kr_state *state)
+{
+    for (int64_t s = 0; state && s < state->nslots; s++)
+        if (!kr_state_slot_is_fresh(state, s)) return false;
+    return true;
+}
+
+size_t kr_state_bytes(const kr_state *state)
+{
+    size_t bytes = 0;
+    for (int64_t s = 0; state && s < state->nslots; s++)
+        for (int i = 0; i < state->kind->ncache; i++) {
+            const kr_tensor *x = state->slots[s].tensors[i];
+            if (x) bytes += (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
+        }
+    return bytes;
+}

@@ -1,0 +1,50 @@
+/* gate.c - the gate of the blocks: y = x silu(z), elementwise.
+ *
+ *   x, z, y [..];  g_x = g_y silu(z), g_z = g_y x silu'(z)
+ * x and z are often parts of one projection, so that their rows lie apart; they are read where they are.
+ */
+#include "ops/ops.h"
+
+static void gate_backward(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    kr_rows x = kr_rows_of(tape, kr_back_in(back, 0)), z = kr_rows_of(tape, kr_back_in(back, 1));
+    kr_rows g_y = kr_rows_of(tape, kr_back_grad(back, 0));
+    kr_tensor *g[2] = { NULL, NULL };
+    for (int i = 0; i < 2; i++)
+        if (kr_back_wants(back, i)) g[i] = kr_new(tape, x.x->dtype, kr_tensor_shape(x.x));
+    if (kr_ctx_failed(tape->ctx)) return;
+    kr_gate_bwd_args args = { .no = x.no,
+                              .ni = x.ni,
+                              .x_stride = x.stride,
+                              .z_stride = z.stride,
+                              .g_y_stride = g_y.stride,
+                              .x = x.x->data,
+                              .z = z.x->data,
+                              .g_y = g_y.x->data,
+                              .g_x = kr_tensor_data(g[0]),
+                              .g_z = kr_tensor_data(g[1]) };
+    if (!KR_RUN(tape->ctx, gate_bwd[kr_real_of(x.x->dtype)], &args)) return;
+    for (int i = 0; i < 2; i++) kr_back_give(back, i, g[i]);
+}
+
+static const kr_rule gate_rule = { .name = "gate", .backward = gate_backward };
+
+kr_tensor *kr_gate(kr_tape *tape, kr_tensor *x, kr_tensor *z)
+{
+    kr_dims d;
+    kr_dtype result;
+    if (!kr_bind(tape, "gate", &d, "x:.. z:..", x, z) || !KR_REALS(tape, "gate", "x z", &result, &x, &z)) return NULL;
+    const kr_rows x_rows = kr_rows_of(tape, x), z_rows = kr_rows_of(tape, z);
+    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
+    if (!x_rows.x || !z_rows.x || !y) return NULL;
+    kr_gate_args args = { .no = x_rows.no,
+                          .ni = x_rows.ni,
+                          .x_stride = x_rows.stride,
+                          .z_stride = z_rows.stride,
+                          .x = x_rows.x->data,
+                          .z = z_rows.x->data,
+                          .y = y->data };
+    if (!KR_RUN(tape->ctx, gate[kr_real_of(x->dtype)], &args)) return NULL;
+    return kr_store_as(tape, kr_recorded(tape, &gate_rule, y, NULL, 0, KR_LIST(x_rows.x, z_rows.x)), result);
+}

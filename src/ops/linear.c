@@ -1,0 +1,45 @@
+/* linear.c - the linear layer.
+ *
+ *   x [.. i], weight [o i], bias [o]:   y = x weight^T + bias
+ *   g_x = g weight,  g_weight = g^T x,  g_bias = column sums of g; the products go straight into the gradients
+ */
+#include "ops/ops.h"
+
+enum { X, WEIGHT, BIAS };
+
+static void give(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
+{
+    bool fresh;
+    kr_tensor *g = a && b ? kr_back_into(back, i, &fresh) : NULL;
+    if (g) kr_run_matmul(kr_back_tape(back)->ctx, g, a, b, NULL, !fresh);
+}
+
+static void linear_backward(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    kr_tensor *g = kr_back_grad(back, 0);
+    if (kr_back_wants(back, X)) give(back, X, g, kr_back_in(back, WEIGHT));
+    if (kr_back_wants(back, WEIGHT)) give(back, WEIGHT, kr_transpose(tape, g), kr_back_in(back, X));
+    if (kr_back_wants(back, BIAS)) kr_back_give(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
+}
+
+static const kr_rule linear_rule = { .name = "linear", .backward = linear_backward };
+
+kr_tensor *kr_linear(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias)
+{
+    kr_dims d;
+    kr_dtype result;
+    if (!kr_bind(tape, "linear", &d, "x:..i weight:oi bias:o?", x, weight, bias) ||
+        !KR_REALS(tape, "linear", "x weight bias", &result, &x, &weight, &bias) ||
+        (bias && !(bias = kr_contiguous(tape, bias))))
+        return NULL;
+    kr_tensor *x_ri = kr_reshape(tape, x, KR_SHAPE(d.rows, d.i));
+    kr_tensor *y_ro = kr_new(tape, weight->dtype, KR_SHAPE(d.rows, d.o));
+    kr_tensor *weight_io = kr_detach(tape, weight);
+    if (!x_ri || !y_ro || !(weight_io = kr_transpose(tape, weight_io)) ||
+        !kr_run_matmul(tape->ctx, y_ro, x_ri, weight_io, bias, false))
+        return NULL;
+    y_ro = kr_recorded(tape, &linear_rule, y_ro, NULL, 0, KR_LIST(x_ri, weight, bias));
+    d.lead.dims[d.lead.rank++] = d.o;
+    return kr_store_as(tape, kr_reshape(tape, y_ro, d.lead), result);
+}

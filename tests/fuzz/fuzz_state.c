@@ -1,0 +1,109 @@
+/* fuzz_state.c - any bytes as a saved state: a state that its network can go on from, or an error. With KR_FUZZ_SEEDS
+ * naming a folder, valid states are put there first: no mutation would find the hashes of a network. */
+#define _POSIX_C_SOURCE 200809L
+#include <krait/network.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int LLVMFuzzerInitialize(int *argc, char ***argv);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static kr_ctx *ctx;
+static kr_tape *tape;
+static kr_network *net;
+static char path[64];
+
+/* A file of its own in memory, where there is such a place. */
+static void choose_path(void)
+{
+    strcpy(path, access("/dev/shm", W_OK) == 0 ? "/dev/shm/krait_fuzz_XXXXXX" : "/tmp/krait_fuzz_XXXXXX");
+    const int handle = mkstemp(path);
+    if (handle < 0) abort();
+    close(handle);
+}
+
+static void remove_path(void)
+{
+    remove(path);
+}
+
+static void make_network(void)
+{
+    kr_mamba3_config block;
+    kr_mamba3_config_init(&block);
+    block.d_model = 4;
+    block.state_rank = 4;
+    block.per_head_dim = 4;
+    kr_layers_config layers;
+    kr_layers_config_init(&layers);
+    layers.block = kr_mamba3_block(&block);
+    layers.n_layers = 1;
+    layers.n_virtual = 2;
+    const kr_marker latent = { KR_MARK_CUSTOM, 3 };
+    layers.n_latents = 1;
+    layers.latents = &latent;
+    kr_network_config config;
+    kr_network_config_init(&config);
+    config.layers = &layers;
+    config.vocab_size = 8;
+    net = kr_network_create(ctx, &config);
+}
+
+/* One token onwards; the new state, on the tape. */
+static kr_state *step(const kr_state *state)
+{
+    kr_call call;
+    kr_call_init(&call);
+    call.state = state;
+    const int32_t ids[4] = { 1, 2, 3, 4 };
+    return kr_network_step(tape, net, kr_from_data(tape, KR_I32, KR_SHAPE(kr_state_batch(state)), ids), &call).state;
+}
+
+static void write_seeds(const char *folder)
+{
+    for (int n = 0; n < 3; n++) { /* fresh, used, announced and used */
+        char seed[512];
+        snprintf(seed, sizeof seed, "%s/seed-%d", folder, n);
+        kr_state *state = kr_state_create(ctx, kr_network_layers(net), 1 + n);
+        if (n == 2) kr_state_announce(state, 5);
+        if (n > 0) kr_state_copy(state, step(state));
+        kr_state_save(state, net, seed);
+        kr_state_destroy(state);
+        kr_tape_reset(tape);
+    }
+    if (kr_ctx_failed(ctx)) abort();
+}
+
+int LLVMFuzzerInitialize(int *argc, char ***argv)
+{
+    (void)argc;
+    (void)argv;
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.threads = 1;
+    ctx = kr_ctx_create(&options);
+    tape = kr_tape_create(ctx, KR_NO_GRAD);
+    make_network();
+    choose_path();
+    atexit(remove_path);
+    if (getenv("KR_FUZZ_SEEDS")) write_seeds(getenv("KR_FUZZ_SEEDS"));
+    return kr_ctx_failed(ctx);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0) abort();
+    const size_t blocks = kr_ctx_memory(ctx).live_blocks;
+    kr_state *state = kr_state_load(ctx, net, path);
+    if ((state != NULL) == kr_ctx_failed(ctx)) abort();
+    if (state && kr_state_batch(state) <= 4 && !step(state) && kr_ctx_status(ctx) != KR_ERR_DTYPE) abort();
+    kr_ctx_clear(ctx);
+    kr_tape_reset(tape);
+    kr_state_destroy(state);
+    if (!state && kr_ctx_memory(ctx).live_blocks != blocks) abort();
+    return 0;
+}
