@@ -1,16 +1,18 @@
 /* case_gemv.c - y = W x as in decoding, beside plain reads of the same bytes.
  *
  * Hot: the same W again and again, from the last-level cache if it fits. Cold: a new one each time, out of memory.
- * W is [n k], as checkpoints have it, or [k n]: the same sums in the same order, without a transpose on the way.
+ * W is [n k], as checkpoints have it; or [k n]; or packed, as kr_params_pack has it: the same sums in the same order,
+ * without a transpose on the way.
  */
 #include "bench/bench.h"
 #include "bench/machine.h"
 
-enum { COLD = 1, BY_K = 2 }; /* variants of a case */
+enum { COLD = 1, BY_K = 2, PACKED = 4 }; /* variants of a case */
 
 typedef struct gemv_job {
-    void (*run)(const kr_matmul_args *);
+    const kr_kernels *set;
     kr_matmul_args args;
+    kr_panels_args packed;
     const float *w;
     int64_t count, at;
 } gemv_job;
@@ -20,7 +22,15 @@ static void call_gemv(void *arg)
     gemv_job *job = arg;
     job->at = (job->at + 1) % job->count;
     job->args.b = job->w + job->at * job->args.nk * job->args.nn;
-    job->run(&job->args);
+    job->set->matmul[KR_REAL_F32].run(&job->args);
+}
+
+static void call_packed(void *arg)
+{
+    gemv_job *job = arg;
+    job->at = (job->at + 1) % job->count;
+    job->packed.panels = job->w + job->at * job->packed.nk * job->packed.nn;
+    job->set->panels[KR_REAL_F32].run(&job->packed);
 }
 
 static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *self, const float *w, int64_t count,
@@ -28,7 +38,7 @@ static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *s
 {
     gemv_job *job = bench_bytes(env, sizeof *job);
     const int64_t nk = self->size[0], nn = self->size[1];
-    *job = (gemv_job){ .run = set->matmul[KR_REAL_F32].run, .w = w, .count = count };
+    *job = (gemv_job){ .set = set, .w = w, .count = count };
     job->args = (kr_matmul_args){ .nm = 1, .nn = nn, .nk = nk, .a_m = nk, .a_k = 1, .b_k = 1, .b_n = nk, .c_m = nn };
     if (self->variant & BY_K) {
         job->args.b_k = nn;
@@ -40,6 +50,9 @@ static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *s
     job->args.c = bench_floats(env, nn, 0, 1);
     size_t (*scratch)(const kr_matmul_args *) = set->matmul[KR_REAL_F32].scratch;
     job->args.exec.scratch = bench_bytes(env, scratch ? scratch(&job->args) : 0);
+    job->packed = (kr_panels_args){
+        .exec = job->args.exec, .nm = 1, .nn = nn, .nk = nk, .x_m = nk, .y_m = nn, .x = job->args.a, .y = job->args.c
+    };
     return job;
 }
 
@@ -52,7 +65,8 @@ static void run_width(bench_env *env, const bench_case *self, int threads, const
     char name[24];
     for (int i = 0; i < env->nsets; i++) {
         gemv_job *job = ours(env, &env->sets[i], self, w, count, threads);
-        bench_enter(line, &n, call_gemv, job, 4 * (double)floats, bench_name(name, "krait", env->sets[i].name));
+        void (*call)(void *) = self->variant & PACKED ? call_packed : call_gemv;
+        bench_enter(line, &n, call, job, 4 * (double)floats, bench_name(name, "krait", env->sets[i].name));
     }
     contender *read = machine_enter_read(env, line, &n, &reads, w, floats, count, threads);
     for (int i = 0; i < env->nsets; i++) bench_compare(&line[i], read);
@@ -77,5 +91,8 @@ const bench_case bench_gemv_cases[] = {
     { "gemv/768x3352-cold", "W out of memory", case_gemv, { 768, 3352 }, COLD },
     { "gemv/768x3352-kn-hot", "one W [k n] again and again", case_gemv, { 768, 3352 }, BY_K },
     { "gemv/768x3352-kn-cold", "W [k n] out of memory", case_gemv, { 768, 3352 }, BY_K | COLD },
+    /* whole panels */
+    { "gemv/768x3328-packed-hot", "one packed W again and again", case_gemv, { 768, 3328 }, PACKED },
+    { "gemv/768x3328-packed-cold", "packed W out of memory", case_gemv, { 768, 3328 }, PACKED | COLD },
     { 0 },
 };

@@ -1,5 +1,5 @@
-/* case_step.c - single tokens through whole blocks, the cache of one step going into the next, beside plain reads of the
- * weights.
+/* case_step.c - single tokens through whole blocks with packed weights, the cache of one step going into the next,
+ * beside plain reads of the weights.
  *
  * A step must read every weight once, so its rate is bytes of weights per ns. One block again and again has them in
  * the last-level cache where they fit; 24 blocks in turn, as in a network of that size, have them out of memory.
@@ -18,7 +18,6 @@ enum { DEFAULT_WIDTH = 256 };
  * so nothing is copied. */
 typedef struct step_job {
     block_subject *subject;
-    int at; /* the block to step */
     int turn[BLOCK_COUNT_MAX];
     kr_tape *tapes[BLOCK_COUNT_MAX][2];
     kr_cache caches[BLOCK_COUNT_MAX];
@@ -37,15 +36,17 @@ static kr_cache lend(kr_tape *tape, const block_subject *s, const kr_cache *cach
     return lent;
 }
 
-static void call_step(void *arg)
+/* A step of every block, one after another. */
+static void call_steps(void *arg)
 {
     step_job *job = arg;
     const block_subject *s = job->subject;
-    const int i = job->at = (job->at + 1) % s->count;
-    kr_tape *tape = job->tapes[i][job->turn[i] ^= 1];
-    kr_tape_reset(tape);
-    const kr_cache before = lend(tape, s, &job->caches[i]);
-    job->caches[i] = kr_block_step(tape, s->kind, s->blocks[i], "bench", s->x, &before).cache;
+    for (int i = 0; i < s->count; i++) {
+        kr_tape *tape = job->tapes[i][job->turn[i] ^= 1];
+        kr_tape_reset(tape);
+        const kr_cache before = lend(tape, s, &job->caches[i]);
+        job->caches[i] = kr_block_step(tape, s->kind, s->blocks[i], "bench", s->x, &before).cache;
+    }
     block_check(s);
 }
 
@@ -73,13 +74,14 @@ static void run_width(bench_env *env, const bench_case *self, int threads)
     const int count = what == ALL ? BLOCK_COUNT_MAX : 1;
     const kr_kernels *set = &env->sets[env->nsets - 1];
     block_subject *subject = block_make(env, set, self, variant, threads, count);
+    kr_params_pack(subject->params);
     step_job *job = make_job(env, subject, self->size[0]);
     contender line[BENCH_CONTENDERS];
     read_job reads;
     int n = 0;
     char name[24];
-    contender *mine =
-        bench_enter(line, &n, call_step, job, 4 * (double)subject->weights, bench_name(name, "krait", set->name));
+    contender *mine = bench_enter(line, &n, call_steps, job, 4.0 * (double)subject->weights * count,
+                                  bench_name(name, "krait", set->name));
     if (self->size[2] == DEFAULT_WIDTH) mine->published_ns = published[variant] * 1e3;
     bench_compare(mine, machine_enter_read(env, line, &n, &reads, subject->floats, subject->weights, count, threads));
     reads.pool = subject->ctx->pool;

@@ -3,9 +3,11 @@
  *   y_bsw = softmax(W2 silu(conv(silu(W1 rms_norm(x_bsd) + b1))) + b2);   loss = sum(y * target)
  *
  * Three claims are tried on that program and its gradients: in f64 they agree with central differences; every
- * instruction set agrees in f32 with the reference kernels; and one thread gives the same bits as many. With --ops the
- * cases of a file are computed instead, and compared with its results (golden.h).
+ * instruction set agrees in f32 with the reference kernels; and one thread gives the same bits as many. Networks have
+ * claims of their own (check.h). With --ops the cases of a file are computed instead, and compared with its results
+ * (golden.h).
  */
+#include "cli/check.h"
 #include "cli/commands.h"
 #include "cli/golden.h"
 
@@ -76,15 +78,7 @@ static layout layout_of(const sizes *n)
     return l;
 }
 
-/* How a run is made, and what came of it: y, then the gradient of each operand, all as doubles. */
-typedef struct setup {
-    const char *isa;
-    int threads;
-    kr_dtype dtype;
-    uint64_t seed;
-} setup;
-
-static kr_ctx *open_ctx(const setup *s)
+kr_ctx *check_open(const check_setup *s)
 {
     kr_ctx_options o;
     kr_ctx_options_init(&o);
@@ -94,7 +88,7 @@ static kr_ctx *open_ctx(const setup *s)
     return kr_ctx_create(&o);
 }
 
-static bool complain_of(kr_ctx *ctx)
+bool check_complain_of(kr_ctx *ctx)
 {
     if (kr_ctx_failed(ctx)) cli_complain(NULL, "check: %s", kr_ctx_message(ctx));
     return kr_ctx_failed(ctx);
@@ -115,17 +109,17 @@ static kr_tensor *program(kr_tape *tape, kr_dtype dtype, const layout *l, const 
 }
 
 /* y and all gradients into results (count[TARGET_BSW] + total elements). */
-static bool run_backward(const setup *s, const layout *l, const double *operands, double *results)
+static bool run_backward(const check_setup *s, const layout *l, const double *operands, double *results)
 {
     kr_tensor *leaf[NOPERANDS], *y;
-    kr_ctx *ctx = open_ctx(s);
+    kr_ctx *ctx = check_open(s);
     kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
     kr_tensor *loss = program(tape, s->dtype, l, operands, leaf, &y);
     kr_backward(tape, loss);
     kr_tensor_read(y, KR_F64, results, l->count[TARGET_BSW]);
     results += l->count[TARGET_BSW];
     for (int o = 0; o < NOPERANDS; o++) kr_tensor_read(kr_grad(leaf[o]), KR_F64, results + l->at[o], l->count[o]);
-    bool failed = complain_of(ctx);
+    bool failed = check_complain_of(ctx);
     kr_tape_destroy(tape);
     kr_ctx_destroy(ctx);
     return !failed;
@@ -134,8 +128,8 @@ static bool run_backward(const setup *s, const layout *l, const double *operands
 /* Random operands; matrices are scaled so that every layer keeps values of the order of 1. */
 static bool draw_operands(uint64_t seed, const layout *l, double *operands)
 {
-    setup s = { "ref", 1, KR_F64, seed };
-    kr_ctx *ctx = open_ctx(&s);
+    check_setup s = { "ref", 1, KR_F64, seed };
+    kr_ctx *ctx = check_open(&s);
     kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
     for (int o = 0; o < NOPERANDS; o++) {
         kr_tensor *drawn = kr_randn(tape, KR_F64, l->shape[o]);
@@ -143,7 +137,7 @@ static bool draw_operands(uint64_t seed, const layout *l, double *operands)
         if (o == GAIN_D) drawn = kr_affine(tape, drawn, 0.1, 1.0);
         kr_tensor_read(drawn, KR_F64, operands + l->at[o], l->count[o]);
     }
-    bool failed = complain_of(ctx);
+    bool failed = check_complain_of(ctx);
     kr_tape_destroy(tape);
     kr_ctx_destroy(ctx);
     return !failed;
@@ -170,8 +164,7 @@ static bool trial_init(trial *n, const sizes *of, uint64_t seed)
     return draw_operands(seed, &n->l, n->operands);
 }
 
-/* The largest |a - b| in units of the largest |b|; NaN if there is one in either. */
-static double distance(const double *a, const double *b, int64_t count)
+double check_distance(const double *a, const double *b, int64_t count)
 {
     double worst = 0, scale = 0;
     for (int64_t e = 0; e < count; e++) {
@@ -187,11 +180,11 @@ static double distance(const double *a, const double *b, int64_t count)
 static double worst_distance(const trial *n, const char **where)
 {
     int64_t ny = n->l.count[TARGET_BSW];
-    double worst = distance(n->a, n->b, ny);
+    double worst = check_distance(n->a, n->b, ny);
     *where = "y";
     for (int o = 0; o < NOPERANDS; o++) {
         int64_t at = ny + n->l.at[o];
-        double here = distance(n->a + at, n->b + at, n->l.count[o]);
+        double here = check_distance(n->a + at, n->b + at, n->l.count[o]);
         if (here > worst || isnan(here)) {
             worst = here;
             *where = gradient_names[o];
@@ -200,23 +193,19 @@ static double worst_distance(const trial *n, const char **where)
     return worst;
 }
 
-typedef struct tally {
-    int passed, failed;
-} tally;
-
-static void report(tally *t, bool ok, const char *what, const char *text)
+void check_report(check_tally *t, bool ok, const char *what, const char *text)
 {
     if (ok) t->passed++;
     else t->failed++;
-    printf("%s  %-36s %s\n", ok ? "ok  " : "FAIL", what, text);
+    printf("%s  %-38s %s\n", ok ? "ok  " : "FAIL", what, text);
 }
 
 /* (loss(x + step) - loss(x - step)) / (2 step) for every element of every operand, where the gradients stand in n->a.
  * */
-static bool central_differences(const setup *s, trial *n, double *g)
+static bool central_differences(const check_setup *s, trial *n, double *g)
 {
     const double step = 1e-5; /* truncation of the order of step^2, rounding of 1e-16 / step: both near 1e-10 */
-    kr_ctx *ctx = open_ctx(s);
+    kr_ctx *ctx = check_open(s);
     kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
     for (int64_t e = 0; e < n->l.total && !kr_ctx_failed(ctx); e++) {
         double kept = n->operands[e], loss[2];
@@ -229,16 +218,16 @@ static bool central_differences(const setup *s, trial *n, double *g)
         n->operands[e] = kept;
         g[e] = (loss[0] - loss[1]) / (2 * step);
     }
-    bool failed = complain_of(ctx);
+    bool failed = check_complain_of(ctx);
     kr_tape_destroy(tape);
     kr_ctx_destroy(ctx);
     return !failed;
 }
 
-static void check_gradients(tally *t, const check_values *values)
+static void check_gradients(check_tally *t, const check_values *values)
 {
     const double most = 1e-7; /* a thousand times the error of the differences, far below that of any wrong formula */
-    setup s = { values->isa, 1, KR_F64, 0 };
+    check_setup s = { values->isa, 1, KR_F64, 0 };
     trial n;
     bool ran = trial_init(&n, &gradient_sizes, values->seed) && run_backward(&s, &n.l, n.operands, n.a);
     if (ran) {
@@ -253,14 +242,14 @@ static void check_gradients(tally *t, const check_values *values)
         worst = worst_distance(&n, &where);
         snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.0e)", worst, where, most);
     }
-    report(t, worst <= most, "gradients, f64: central differences", text);
+    check_report(t, worst <= most, "gradients, f64: central differences", text);
     free(n.operands);
 }
 
-static void check_kernels(tally *t, const check_values *values, const char *isa)
+static void check_kernels(check_tally *t, const check_values *values, const char *isa)
 {
     const double most = 1e-5; /* some 100 roundings of f32 in a row; sums are as long as the sizes */
-    setup fast = { isa, 1, KR_F32, 0 }, reference = { "ref", 1, KR_F32, 0 };
+    check_setup fast = { isa, 1, KR_F32, 0 }, reference = { "ref", 1, KR_F32, 0 };
     trial n;
     char what[64], text[120] = "did not run";
     double worst = NAN;
@@ -271,13 +260,13 @@ static void check_kernels(tally *t, const check_values *values, const char *isa)
         snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.0e)", worst, where, most);
     }
     snprintf(what, sizeof what, "kernels, f32: %s = ref", isa);
-    report(t, worst <= most, what, text);
+    check_report(t, worst <= most, what, text);
     free(n.operands);
 }
 
-static void check_threads(tally *t, const check_values *values, const char *isa, int threads)
+static void check_threads(check_tally *t, const check_values *values, const char *isa, int threads)
 {
-    setup one = { isa, 1, KR_F32, 0 }, many = { isa, threads, KR_F32, 0 };
+    check_setup one = { isa, 1, KR_F32, 0 }, many = { isa, threads, KR_F32, 0 };
     trial n;
     char what[64], text[120] = "did not run";
     bool equal = false;
@@ -290,7 +279,7 @@ static void check_threads(tally *t, const check_values *values, const char *isa,
         else snprintf(text, sizeof text, "bits differ, relative error %.1e in %s (must be 0)", worst, where);
     }
     snprintf(what, sizeof what, "threads, %s: 1 = %d", isa, threads);
-    report(t, equal, what, text);
+    check_report(t, equal, what, text);
     free(n.operands);
 }
 
@@ -298,7 +287,7 @@ static void check_threads(tally *t, const check_values *values, const char *isa,
 static int threads_to_try(void)
 {
     kr_ctx *ctx = kr_ctx_create(NULL);
-    int threads = complain_of(ctx) ? 0 : kr_ctx_threads(ctx);
+    int threads = check_complain_of(ctx) ? 0 : kr_ctx_threads(ctx);
     kr_ctx_destroy(ctx);
     return threads == 1 ? 2 : threads;
 }
@@ -329,9 +318,9 @@ static int check_ops(const check_values *values, const isa_list *isas)
     kr_ctx *ctx[MOST_ISAS] = { NULL };
     bool failed = false;
     for (int i = 0; i < isas->count; i++) {
-        const setup s = { isas->name[i], values->threads, KR_F32, values->seed };
-        ctx[i] = open_ctx(&s);
-        failed = failed || complain_of(ctx[i]);
+        const check_setup s = { isas->name[i], values->threads, KR_F32, values->seed };
+        ctx[i] = check_open(&s);
+        failed = failed || check_complain_of(ctx[i]);
     }
     int status = failed ? CLI_FAILED : golden_check(values->ops, isas->count, ctx);
     for (int i = 0; i < isas->count; i++) kr_ctx_destroy(ctx[i]);
@@ -349,11 +338,12 @@ static int run(int argc, char **argv)
     int threads = values.threads ? values.threads : threads_to_try();
     if (!threads) return CLI_FAILED;
 
-    tally t = { 0 };
+    check_tally t = { 0 };
     check_gradients(&t, &values);
     for (int i = 0; i < isas.count; i++) {
         if (strcmp(isas.name[i], "ref") != 0) check_kernels(&t, &values, isas.name[i]);
         check_threads(&t, &values, isas.name[i], threads);
+        check_networks(&t, isas.name[i], threads, values.seed);
     }
     printf("%d passed, %d failed\n", t.passed, t.failed);
     return t.failed ? CLI_FAILED : CLI_OK;

@@ -71,7 +71,7 @@ KR_API double kr_multi_gate_depth_bias(int64_t n_mix, int64_t n_stream);
 typedef enum kr_recompute {
     KR_RECOMPUTE_NONE = 0,  /* everything is kept */
     KR_RECOMPUTE_ALL = 1,   /* every layer is run again in the backward pass */
-    KR_RECOMPUTE_BUDGET = 2 /* as few as keep the tape under recompute_budget bytes */
+    KR_RECOMPUTE_BUDGET = 2 /* as few as keep forward and backward within recompute_budget bytes of the tape */
 } kr_recompute;
 
 /* ---- a stack ---- */
@@ -101,7 +101,8 @@ typedef struct kr_layers_config {
     bool residual_in_f32;           /* true: half-precision inputs are added up in f32 */
     int64_t grad_horizon;           /* KR_NO_HORIZON; else only the last that many virtual layers are differentiated */
     kr_recompute recompute;
-    size_t recompute_budget; /* bytes of the tape, for KR_RECOMPUTE_BUDGET */
+    size_t recompute_budget; /* KR_RECOMPUTE_BUDGET: bytes of the tape; what follows on the stack, a head or a loss,
+                              * comes on top */
     int n_latents;           /* learned rows spliced into the stack's input ... */
     const kr_marker *latents;
     int n_layer_latents; /* ... and into the input of single layers */
@@ -126,7 +127,7 @@ typedef struct kr_call {
     kr_tensor *reset_bs;
     const kr_ssd_path *path; /* NULL: the block's */
     bool drops_state;        /* the new state is not wanted: less memory */
-    bool last_logits_only;   /* vocabulary networks: y is [b w], of the last token */
+    bool last_logits_only;   /* networks: forward's y is [b w], of the last token */
 } kr_call;
 KR_API void kr_call_init_sized(kr_call *call, size_t size);
 #define kr_call_init(call) kr_call_init_sized((call), sizeof *(call))

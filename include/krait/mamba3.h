@@ -68,7 +68,8 @@ KR_API kr_mamba3 *kr_mamba3_create(kr_ctx *ctx, const kr_mamba3_config *config);
 KR_API void kr_mamba3_destroy(kr_mamba3 *block);
 KR_API const kr_params *kr_mamba3_params(const kr_mamba3 *block);
 
-/* The path of the config, its chunk length filled in for the block's sizes. */
+/* The path of the config, its chunk length filled in for the block's sizes: the optimal one over the mimo rank, since
+ * the core sees a row for each token and rank. */
 KR_API kr_ssd_path kr_mamba3_path(const kr_mamba3 *block);
 
 /* What a sequence leaves behind. The pathways share it: setting `pathway` between two calls changes the way, not the

@@ -70,6 +70,13 @@ KR_API kr_status kr_params_reset(const kr_params *params);
 KR_API void kr_params_zero_grad(const kr_params *params);
 KR_API void kr_params_freeze(const kr_params *params, bool frozen);
 
+/* Keeps a second copy of every projection's weight, in the order in which few rows at a time (single tokens) read it:
+ * steps then run at the speed of memory, to the same bits. It is as large as the weights; writing a parameter drops its
+ * copy, but writing through kr_tensor_data does not: pack again, or unpack, which frees the copies. f32 only; other
+ * types are passed over. */
+KR_API kr_status kr_params_pack(const kr_params *params);
+KR_API void kr_params_unpack(const kr_params *params);
+
 /* The table as text, a line for each row and one of totals, into text as by snprintf: the length it needs, without the
  * final zero. */
 KR_API size_t kr_params_describe(const kr_params *params, char *text, size_t bytes);

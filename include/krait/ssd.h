@@ -80,13 +80,16 @@ typedef struct kr_mamba3_double_ssd_input {
 } kr_mamba3_double_ssd_input;
 
 /* Mamba-3, single: H_t = exp(da_t) H_{t-1} + scale_t sum_m v_t[m] (outer) B_t[m];
- * y_t[m] = exp(da_t) H_{t-1} C_t[m] + gamma_t sum_m' <C_t[m], B_t[m']> v_t[m']. */
+ * y_t[m] = exp(da_t) H_{t-1} C_t[m] + gamma_t sum_m' <C_t[m], B_t[m']> v_t[m']. What the token before the first one
+ * left over, carry0 sum_m v_before[m] (outer) k_before[m], joins the initial state: kr_boundary_seed without a pass of
+ * its own over the state. All three or none; with seq_start one for each sequence. */
 typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *v_bnlmhp; /* or [b s m h p] */
     kr_tensor *b_bnlmhr, *c_bnlmhr;
     kr_tensor *da_bnlh, *gamma_bnlh, *scale_bnlh;
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
     kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip */
+    kr_tensor *carry0_bh, *v_before_bmhp, *k_before_bmhr;
 } kr_mamba3_single_ssd_input;
 
 KR_API kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path);

@@ -1,16 +1,34 @@
 /* alloc.c - counted allocation over the user's hooks, with an injected refusal for tests. */
+#if defined(__linux__)
+#define _DEFAULT_SOURCE /* madvise */
+#endif
 #include "base/alloc.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 enum { ALIGN = 64 }; /* a cache line, and the widest vector */
+
+/* Large blocks lie on large pages, where the system has them: weights that pass by once are read up to 1.7 times as
+ * fast then (docs/dependencies.md), and fresh memory costs fewer faults. */
+static const size_t large_page = (size_t)2 << 20, large_block = (size_t)4 << 20;
 
 static void *libc_alloc(void *user, size_t bytes, size_t align)
 {
     (void)user;
+    const bool is_large = bytes >= large_block;
+    if (is_large) align = large_page;
     if (bytes > SIZE_MAX - align) return NULL;
-    return aligned_alloc(align, (bytes + align - 1) / align * align);
+    const size_t whole = (bytes + align - 1) / align * align;
+    void *p = aligned_alloc(align, whole);
+#if defined(__linux__)
+    if (p && is_large) madvise(p, whole, MADV_HUGEPAGE); /* advice: a refusal changes nothing */
+#endif
+    return p;
 }
 
 static void libc_free(void *user, void *p)

@@ -12,6 +12,7 @@
 #define KR_KERNELS_KERNELS_H
 
 #include "kernels/exec.h"
+#include "kernels/matmul_args.h"
 #include "kernels/mamba3_args.h"
 #include "kernels/sequence.h"
 #include "kernels/ssd_args.h"
@@ -125,26 +126,6 @@ typedef struct kr_softmax_bwd_args {
     void *g_x;
     bool logarithm;
 } kr_softmax_bwd_args;
-
-/* C = A B (+ bias) (+ C if accumulate), for each index of the batch space. A [m k], B [k n], C [m n], bias [n].
- * Each operand has a stride for either axis, so that transposes are strides; C's columns are adjacent.
- * batch strides of 0 broadcast A or B; C's are distinct. nk = 0 gives bias, or 0.
- * A row of C has the same bits whatever nm is, whatever the other rows hold, and for any number of threads. */
-typedef struct kr_matmul_args {
-    kr_exec exec;
-    int64_t nm, nn, nk;
-    const void *a;
-    int64_t a_m, a_k; /* strides of A along m and k; any values, usually one of them is 1 */
-    const void *b;
-    int64_t b_k, b_n; /* strides of B along k and n */
-    void *c;
-    int64_t c_m;      /* stride of C along m; along n it is 1 */
-    const void *bias; /* [n], or NULL; the same for the whole batch */
-    bool accumulate;
-    int batch_rank;
-    int64_t batch_dims[KR_MAX_RANK];
-    int64_t batch_a[KR_MAX_RANK], batch_b[KR_MAX_RANK], batch_c[KR_MAX_RANK];
-} kr_matmul_args;
 
 /* RMS norm over groups of the last axis, with an optional gate z.
  *   gate first (or no gate): u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain

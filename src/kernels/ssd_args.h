@@ -11,20 +11,22 @@
  *   y_t[m] = H_t C_t[m]                                                   inclusive (same NULL)
  *   y_t[m] = exp(da_t) H_{t-1} C_t[m] + same_t sum_m' <C_t[m], B_t[m']> V_t[m']    strict (same given)
  *   y_t[m] += D_h V_t[m] if d is given;   final[q, h] = H_{end-1}
+ *   with seed: H_{start-1} = initial[q, h] + seed[q, h] sum_m seed_v[q, m, h] (outer) seed_b[q, m, h]
  *
- * v, y [b s m h p], b, c [b s m g r], da, w, same [b s h], d [h], initial, final [q h p r]. w NULL is 1; initial NULL
- * is 0. A token of v, b, c is contiguous; tokens, row after row, begin v_stride, b_stride, c_stride elements apart.
+ * v, y [b s m h p], b, c [b s m g r], da, w, same [b s h], d [h], initial, final [q h p r], seed [q h], seed_v [q m h p],
+ * seed_b [q m h r]. w NULL is 1; initial NULL is 0; seed NULL is none, and then the other two are not read. A token of
+ * v, b, c is contiguous; tokens, row after row, begin v_stride, b_stride, c_stride elements apart.
  * Tokens of no sequence are not read and their y is not written. nl is the chunk length of the parallel form: it may
  * change rounding, not meaning. */
 typedef struct kr_ssd_args {
     kr_exec exec;
     int64_t nb, ns, nm, nh, np, ng, nr, nl, nq, v_stride, b_stride, c_stride;
     const kr_sequence *sequences; /* [q] */
-    const void *v, *b, *c, *da, *w, *same, *d, *initial;
+    const void *v, *b, *c, *da, *w, *same, *d, *initial, *seed, *seed_v, *seed_b;
     void *y, *final;
 } kr_ssd_args;
 
-/* Gradients of the above; states are recomputed. g_final NULL is 0. g_v, g_b, g_c, g_da, g_w, g_same, g_d, g_initial
+/* Gradients of the above without seed; states are recomputed. g_final NULL is 0. g_v, g_b, g_c, g_da, g_w, g_same, g_d, g_initial
  * may be NULL when not wanted; tokens of no sequence get 0. All are written. Sums over heads (g_b, g_c) and over tokens
  * (g_d) have a fixed order. g_y and all results are contiguous. */
 typedef struct kr_ssd_bwd_args {

@@ -112,14 +112,12 @@ static void declare_join(kr_bidi *bidi, int64_t pair, kr_dtype dtype)
     const int64_t nd = bidi->nd;
     kr_bidi_join *join = &bidi->joins[pair];
     const size_t outer = kr_params_enter(bidi->params, "merge.%lld.", (long long)pair);
-    join->weight = kr_params_add(bidi->params, &(kr_param_spec){ .name = "weight",
-                                                                 .axes = "d dd",
-                                                                 .dtype = dtype,
-                                                                 .shape = KR_SHAPE(nd, 2 * nd),
-                                                                 .init = kr_init_linear(2 * nd),
-                                                                 .decays = true,
-                                                                 .nsegments = 1,
-                                                                 .segments = &(kr_segment){ "out", nd, true } });
+    join->weight = kr_params_add_linear(bidi->params, &(kr_param_spec){ .name = "weight",
+                                                                        .axes = "d dd",
+                                                                        .dtype = dtype,
+                                                                        .shape = KR_SHAPE(nd, 2 * nd),
+                                                                        .nsegments = 1,
+                                                                        .segments = &(kr_segment){ "out", nd, true } });
     join->bias = kr_params_add_bias(bidi->params, "bias", "d", dtype, nd, 2 * nd);
     kr_params_leave(bidi->params, outer);
 }

@@ -61,19 +61,26 @@ static void gate(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_tenso
     flow->x = kr_multi_gate_pool(tape, &s->gates[at], flow->nstreams, flow->streams);
 }
 
+/* A stream of halves stays one, though blocks and norms may compute in f32. */
+static kr_tensor *narrow(kr_tape *tape, kr_tensor *x, kr_dtype stream)
+{
+    return kr_dtype_is_half(stream) ? kr_cast(tape, x, stream) : x;
+}
+
 void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache, kr_cache *after)
 {
     const kr_layers *s = job->layers;
     const kr_layer *l = &s->layers[s->real[job->v]];
     const kept k = ignored(s, job->v);
-    kr_tensor *h1 = mix(tape, job, l, flow->x, cache, after);
+    const kr_dtype dtype = kr_tensor_dtype(flow->x);
+    kr_tensor *h1 = narrow(tape, mix(tape, job, l, flow->x, cache, after), dtype);
     kr_tensor *sum = h1; /* x + h1, where someone reads it */
     const bool adds = !s->gates && !k.first && !k.last;
-    if (adds || l->norm2_d) sum = kr_add(tape, flow->x, h1);
+    if (adds || l->norm2_d) sum = narrow(tape, kr_add(tape, flow->x, h1), dtype);
     kr_tensor *h2 = NULL;
     if (l->norm2_d) h2 = kr_mlp_run(tape, &l->mlp, kr_rms_norm(tape, sum, l->norm2_d, &s->norm));
     kr_tensor *base = adds ? sum : h1;
-    kr_tensor *f = h2 ? kr_add(tape, base, h2) : base;
+    kr_tensor *f = h2 ? narrow(tape, kr_add(tape, base, h2), dtype) : base;
     if (s->gates) gate(tape, job, flow, f);
     else flow->x = f;
 }

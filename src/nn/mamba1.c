@@ -107,7 +107,7 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
     const int64_t nb = d.b, nr = m->config.state_rank;
 
     const projected in = project(tape, m, x_bd);
-    kr_tensor *conv = kr_mul(tape, in.x, kr_sum(tape, taps(tape, m), KR_AXES(1), false));
+    kr_tensor *conv = kr_mul(tape, in.x, kr_sum(tape, kr_cast(tape, taps(tape, m), m->small), KR_AXES(1), false));
     if (m->conv_bias) conv = kr_add(tape, conv, m->conv_bias);
     kr_tensor *x_bi = kr_silu(tape, conv);
 

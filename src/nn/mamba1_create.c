@@ -47,14 +47,12 @@ static bool check_config(kr_ctx *ctx, const kr_mamba1_config *c)
 static kr_tensor *add_matrix(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t nout,
                              int64_t nin, int nsegments, const kr_segment *segments)
 {
-    return kr_params_add(params, &(kr_param_spec){ .name = name,
-                                                   .axes = axes,
-                                                   .dtype = dtype,
-                                                   .shape = KR_SHAPE(nout, nin),
-                                                   .init = kr_init_linear(nin),
-                                                   .decays = true,
-                                                   .nsegments = nsegments,
-                                                   .segments = segments });
+    return kr_params_add_linear(params, &(kr_param_spec){ .name = name,
+                                                          .axes = axes,
+                                                          .dtype = dtype,
+                                                          .shape = KR_SHAPE(nout, nin),
+                                                          .nsegments = nsegments,
+                                                          .segments = segments });
 }
 
 /* The state space: its rates, its skip. */
@@ -101,7 +99,8 @@ static void declare_selection(kr_mamba1 *m, kr_params *params)
                                                          .init = c->has_constant_dt
                                                                      ? kr_init_fill(bound)
                                                                      : (kr_init){ KR_INIT_UNIFORM, -bound, bound, 0 },
-                                                         .decays = true });
+                                                         .decays = true,
+                                                         .is_linear = true });
     m->dt_bias_i = kr_params_add_vector(params, "dt_proj.bias", "i", m->small, m->ni,
                                         (kr_init){ KR_INIT_DT_BIAS, c->dt_min, c->dt_max, c->dt_init_floor });
 }
@@ -110,15 +109,13 @@ static void declare_output(kr_mamba1 *m, kr_params *params)
 {
     const kr_mamba1_config *c = &m->config;
     const int64_t nd = c->d_model;
-    m->out_proj = kr_params_add(params, &(kr_param_spec){ .name = "out_proj.weight",
-                                                          .axes = "d i",
-                                                          .dtype = c->dtype,
-                                                          .shape = KR_SHAPE(nd, m->ni),
-                                                          .init = kr_init_linear(m->ni),
-                                                          .decays = true,
-                                                          .is_residual_out = true,
-                                                          .nsegments = 1,
-                                                          .segments = (kr_segment[]){ { "out", nd, true } } });
+    m->out_proj = kr_params_add_linear(params, &(kr_param_spec){ .name = "out_proj.weight",
+                                                                 .axes = "d i",
+                                                                 .dtype = c->dtype,
+                                                                 .shape = KR_SHAPE(nd, m->ni),
+                                                                 .is_residual_out = true,
+                                                                 .nsegments = 1,
+                                                                 .segments = (kr_segment[]){ { "out", nd, true } } });
     if (c->has_proj_bias) m->out_proj_bias = kr_params_add_bias(params, "out_proj.bias", "d", c->dtype, nd, m->ni);
     if (c->has_learnable_init_state)
         m->init_state_ir = kr_params_add(params, &(kr_param_spec){ .name = "init_states",

@@ -120,7 +120,8 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
     const int64_t nb = d.b, ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim, nhg = m->nh / ng;
 
     const projected in = project(tape, m, x_bd);
-    kr_tensor *conv = kr_mul(tape, in.xbc, kr_sum(tape, taps(tape, m), KR_AXES(1), false));
+    kr_tensor *conv = kr_mul(
+        tape, in.xbc, kr_sum(tape, kr_cast(tape, taps(tape, m), kr_tensor_dtype(m->dt_bias_h)), KR_AXES(1), false));
     if (m->conv_bias) conv = kr_add(tape, conv, m->conv_bias);
     kr_tensor *xbc[3] = { NULL };
     kr_split(tape, kr_silu(tape, conv), -1, 3, (int64_t[]){ m->nssm, ng * nr, ng * nr }, xbc);

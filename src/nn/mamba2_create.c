@@ -80,24 +80,20 @@ static void declare_projections(kr_mamba2 *m, kr_params *params)
                                    { "dt", m->nh, false } };
     const int skipped = m->nmlp ? 0 : 2; /* without an MLP beside */
     const int64_t nin = 2 * m->ni + 2 * ngr + m->nh;
-    m->in_proj = kr_params_add(params, &(kr_param_spec){ .name = "in_proj.weight",
-                                                         .axes = "zxbcdt d",
-                                                         .dtype = c->dtype,
-                                                         .shape = KR_SHAPE(nin, nd),
-                                                         .init = kr_init_linear(nd),
-                                                         .decays = true,
-                                                         .nsegments = 7 - skipped,
-                                                         .segments = in_rows + skipped });
+    m->in_proj = kr_params_add_linear(params, &(kr_param_spec){ .name = "in_proj.weight",
+                                                                .axes = "zxbcdt d",
+                                                                .dtype = c->dtype,
+                                                                .shape = KR_SHAPE(nin, nd),
+                                                                .nsegments = 7 - skipped,
+                                                                .segments = in_rows + skipped });
     const kr_segment out_rows[] = { { "out", nd, true } };
-    m->out_proj = kr_params_add(params, &(kr_param_spec){ .name = "out_proj.weight",
-                                                          .axes = "d i",
-                                                          .dtype = c->dtype,
-                                                          .shape = KR_SHAPE(nd, m->ni),
-                                                          .init = kr_init_linear(m->ni),
-                                                          .decays = true,
-                                                          .is_residual_out = true,
-                                                          .nsegments = 1,
-                                                          .segments = out_rows });
+    m->out_proj = kr_params_add_linear(params, &(kr_param_spec){ .name = "out_proj.weight",
+                                                                 .axes = "d i",
+                                                                 .dtype = c->dtype,
+                                                                 .shape = KR_SHAPE(nd, m->ni),
+                                                                 .is_residual_out = true,
+                                                                 .nsegments = 1,
+                                                                 .segments = out_rows });
     if (!c->has_proj_bias) return;
     m->in_proj_bias = kr_params_add_bias(params, "in_proj.bias", "zxbcdt", c->dtype, nin, nd);
     m->out_proj_bias = kr_params_add_bias(params, "out_proj.bias", "d", c->dtype, nd, m->ni);

@@ -92,7 +92,10 @@ kr_ssd_path kr_mamba3_path(const kr_mamba3 *m)
 {
     if (!m) return kr_ssd_path_default();
     const kr_mamba3_config *c = &m->config;
-    return (kr_ssd_path){ c->path.algorithm, kr_ssd_chunk_len_or_optimal(c->path, c->state_rank, c->per_head_dim) };
+    if (c->path.chunk_len) return c->path;
+    /* the core sees m rows for each token, so a chunk of as many rows has fewer tokens */
+    const int64_t rows = kr_ssd_optimal_chunk_len(c->state_rank, c->per_head_dim);
+    return (kr_ssd_path){ c->path.algorithm, m->nm == 1 ? rows : (rows / m->nm + 15) / 16 * 16 };
 }
 
 static kr_ssd_path path_of(const void *block)

@@ -121,14 +121,12 @@ static void declare_in_proj(kr_mamba3 *m, kr_params *params)
                                 { "b", nmgr, true },        { "c", nmgr, true },
                                 { "dt", m->nh, false },     { "a", m->nh, false },
                                 { "lambda", m->nh, false }, { "rotation", m->nchannel, true } };
-    m->in_proj = kr_params_add(params, &(kr_param_spec){ .name = "in_proj.weight",
-                                                         .axes = "zxbcdtalr d",
-                                                         .dtype = c->dtype,
-                                                         .shape = KR_SHAPE(m->nin, nd),
-                                                         .init = kr_init_linear(nd),
-                                                         .decays = true,
-                                                         .nsegments = 8,
-                                                         .segments = rows });
+    m->in_proj = kr_params_add_linear(params, &(kr_param_spec){ .name = "in_proj.weight",
+                                                                .axes = "zxbcdtalr d",
+                                                                .dtype = c->dtype,
+                                                                .shape = KR_SHAPE(m->nin, nd),
+                                                                .nsegments = 8,
+                                                                .segments = rows });
     if (c->has_proj_bias)
         m->in_proj_bias = kr_params_add_bias(params, "in_proj.bias", "zxbcdtalr", c->dtype, m->nin, nd);
 }
@@ -138,15 +136,13 @@ static void declare_out_proj(kr_mamba3 *m, kr_params *params)
     const kr_mamba3_config *c = &m->config;
     const int64_t nd = c->d_model;
     const kr_segment rows[] = { { "out", nd, true } };
-    m->out_proj = kr_params_add(params, &(kr_param_spec){ .name = "out_proj.weight",
-                                                          .axes = "d i",
-                                                          .dtype = c->dtype,
-                                                          .shape = KR_SHAPE(nd, m->ni),
-                                                          .init = kr_init_linear(m->ni),
-                                                          .decays = true,
-                                                          .is_residual_out = true,
-                                                          .nsegments = 1,
-                                                          .segments = rows });
+    m->out_proj = kr_params_add_linear(params, &(kr_param_spec){ .name = "out_proj.weight",
+                                                                 .axes = "d i",
+                                                                 .dtype = c->dtype,
+                                                                 .shape = KR_SHAPE(nd, m->ni),
+                                                                 .is_residual_out = true,
+                                                                 .nsegments = 1,
+                                                                 .segments = rows });
     if (c->has_proj_bias) m->out_proj_bias = kr_params_add_bias(params, "out_proj.bias", "d", c->dtype, nd, m->ni);
 }
 

@@ -63,23 +63,22 @@ static kr_ssd_out run_single(kr_tape *tape, const kr_mamba3 *m, const kr_block_i
                              const kr_mamba3_spans *spans)
 {
     const kr_trapezoid_out *step = &tokens->step;
-    kr_tensor *seed_qhpr = NULL;
+    kr_mamba3_single_ssd_input ssd = { .v_bnlmhp = tokens->v_bsmhp,
+                                       .b_bnlmhr = tokens->b_bsmhr,
+                                       .c_bnlmhr = tokens->c_bsmhr,
+                                       .da_bnlh = step->da_bsh,
+                                       .gamma_bnlh = step->gamma_bsh,
+                                       .scale_bnlh = kr_trapezoid_scale(tape, step->gamma_bsh, step->carry_bsh,
+                                                                        input->seq_start_bs),
+                                       .d_h = m->d_h,
+                                       .init_state_hpr = before ? NULL : m->init_state_hpr,
+                                       .seq_start_bs = input->seq_start_bs };
     if (before) {
-        kr_tensor *carry_qh = kr_mamba3_first(tape, spans, step->carry_bsh);
-        seed_qhpr = kr_boundary_seed(tape, before->state_qhpr, carry_qh, before->v_qmhp, before->k_qmhr);
-        if (!seed_qhpr) return (kr_ssd_out){ NULL, NULL };
+        ssd.initial_state_bhpr = before->state_qhpr;
+        ssd.carry0_bh = kr_mamba3_first(tape, spans, step->carry_bsh);
+        ssd.v_before_bmhp = before->v_qmhp;
+        ssd.k_before_bmhr = before->k_qmhr;
     }
-    const kr_mamba3_single_ssd_input ssd = { .v_bnlmhp = tokens->v_bsmhp,
-                                             .b_bnlmhr = tokens->b_bsmhr,
-                                             .c_bnlmhr = tokens->c_bsmhr,
-                                             .da_bnlh = step->da_bsh,
-                                             .gamma_bnlh = step->gamma_bsh,
-                                             .scale_bnlh = kr_trapezoid_scale(tape, step->gamma_bsh, step->carry_bsh,
-                                                                              input->seq_start_bs),
-                                             .d_h = m->d_h,
-                                             .initial_state_bhpr = seed_qhpr,
-                                             .init_state_hpr = before ? NULL : m->init_state_hpr,
-                                             .seq_start_bs = input->seq_start_bs };
     return kr_mamba3_single_ssd_run(tape, &ssd, input->path);
 }
 

@@ -18,24 +18,20 @@ void kr_mlp_declare(kr_mlp *mlp, kr_params *params, kr_dtype dtype, int64_t d_mo
     const kr_segment halves[] = { { "value", hidden, true }, { "gate", hidden, true } };
     const kr_segment out[] = { { "out", d_model, true } };
     *mlp = (kr_mlp){ .hidden = hidden };
-    mlp->fc1 = kr_params_add(params, &(kr_param_spec){ .name = "mlp.fc1.weight",
-                                                       .axes = "vg d",
-                                                       .dtype = dtype,
-                                                       .shape = KR_SHAPE(2 * hidden, d_model),
-                                                       .init = kr_init_linear(d_model),
-                                                       .decays = true,
-                                                       .nsegments = 2,
-                                                       .segments = halves });
+    mlp->fc1 = kr_params_add_linear(params, &(kr_param_spec){ .name = "mlp.fc1.weight",
+                                                              .axes = "vg d",
+                                                              .dtype = dtype,
+                                                              .shape = KR_SHAPE(2 * hidden, d_model),
+                                                              .nsegments = 2,
+                                                              .segments = halves });
     if (has_bias) mlp->fc1_bias = kr_params_add_bias(params, "mlp.fc1.bias", "vg", dtype, 2 * hidden, d_model);
-    mlp->fc2 = kr_params_add(params, &(kr_param_spec){ .name = "mlp.fc2.weight",
-                                                       .axes = "d v",
-                                                       .dtype = dtype,
-                                                       .shape = KR_SHAPE(d_model, hidden),
-                                                       .init = kr_init_linear(hidden),
-                                                       .decays = true,
-                                                       .is_residual_out = true,
-                                                       .nsegments = 1,
-                                                       .segments = out });
+    mlp->fc2 = kr_params_add_linear(params, &(kr_param_spec){ .name = "mlp.fc2.weight",
+                                                              .axes = "d v",
+                                                              .dtype = dtype,
+                                                              .shape = KR_SHAPE(d_model, hidden),
+                                                              .is_residual_out = true,
+                                                              .nsegments = 1,
+                                                              .segments = out });
     if (has_bias) mlp->fc2_bias = kr_params_add_bias(params, "mlp.fc2.bias", "d", dtype, d_model, hidden);
 }
 

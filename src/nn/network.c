@@ -4,22 +4,24 @@
 /* ---- the two ends ---- */
 
 /* ids or features, one token or many -> the stack's input, [.. d]. */
-static kr_tensor *enter(kr_tape *tape, const kr_network *net, kr_tensor *x)
+static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x)
 {
     if (!x) return NULL;
-    return net->is_vocab ? kr_embedding(tape, net->embedding_wd, x)
-                         : kr_linear(tape, x, net->in_proj, net->in_proj_bias);
+    kr_tensor *y =
+        net->is_vocab ? kr_embedding(tape, net->embedding_wd, x) : kr_linear(tape, x, net->in_proj, net->in_proj_bias);
+    if (!y) kr_blame(tape->ctx, "%s, input", op);
+    return y;
 }
 
-static kr_tensor *last_norm(kr_tape *tape, const kr_network *net, kr_tensor *y)
+/* What the stack made -> *hidden, what the head is applied to -> y. */
+static kr_tensor *leave(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, kr_tensor **hidden)
 {
-    return net->norm_f_d ? kr_rms_norm(tape, y, net->norm_f_d, &net->layers->norm) : y;
-}
-
-static kr_tensor *head(kr_tape *tape, const kr_network *net, kr_tensor *hidden)
-{
-    if (net->is_vocab) return kr_linear(tape, hidden, net->head_wd ? net->head_wd : net->embedding_wd, NULL);
-    return kr_linear(tape, hidden, net->out_proj, net->out_proj_bias);
+    *hidden = x && net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
+    if (!x) return NULL;
+    kr_tensor *y = !net->is_vocab ? kr_linear(tape, *hidden, net->out_proj, net->out_proj_bias)
+                                  : kr_linear(tape, *hidden, net->head_wd ? net->head_wd : net->embedding_wd, NULL);
+    if (!y) kr_blame(tape->ctx, "%s, head", op);
+    return y;
 }
 
 /* ---- checks ---- */
@@ -54,11 +56,12 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
     if (!plan || !kr_run_splice(tape, run, c->class_tokens, c->n_class_tokens, net->class_tokens_nf,
                                 &run->cursors.network, plan, &nplan, &x))
         return none;
-    kr_tensor *y = kr_layers_run(tape, net->layers, enter(tape, net, x), run);
+    x = enter(tape, run->op, net, x);
+    if (kr_ctx_failed(tape->ctx)) return none;
+    kr_tensor *y = kr_layers_run(tape, net->layers, x, run), *hidden;
     if (kr_ctx_failed(tape->ctx)) return none;
     if (y && (run->mode != KR_RUN_FORWARD || run->call.last_logits_only)) y = kr_last_token(tape, y);
-    kr_tensor *hidden = y ? last_norm(tape, net, y) : NULL;
-    y = hidden ? head(tape, net, hidden) : NULL;
+    y = leave(tape, run->op, net, y, &hidden);
     return kr_ctx_failed(tape->ctx) ? none : (kr_network_out){ y, hidden, kr_run_end(run) };
 }
 
@@ -97,7 +100,8 @@ kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_c
 
 kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x)
 {
-    if (!check_input(tape, "network.step_infinite", net, x, true)) return NULL;
-    kr_tensor *y = kr_layers_step_infinite(tape, net->layers, enter(tape, net, x));
-    return head(tape, net, last_norm(tape, net, y));
+    const char *op = "network.step_infinite";
+    if (!check_input(tape, op, net, x, true)) return NULL;
+    kr_tensor *hidden, *y = kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x));
+    return leave(tape, op, net, y, &hidden);
 }

@@ -37,6 +37,9 @@ static bool check_config(kr_ctx *ctx, const kr_network_config *c)
             (kr_config_at_least(ctx, OP, "pad_vocab_size_multiple", c->pad_vocab_size_multiple, 1) &&
              kr_config_positive(ctx, OP, "embedding_std", c->embedding_std) &&
              kr_config_at_least(ctx, OP, "n_residuals", c->n_residuals, 1) &&
+             kr_require(ctx, c->output_size == 0, KR_ERR_ARG,
+                        OP ": output_size = %lld, but a vocabulary network gives logits; leave it 0",
+                        (long long)c->output_size) &&
              kr_require(ctx, c->n_class_tokens == 0, KR_ERR_ARG,
                         OP
                         ": n_class_tokens = %d, but class tokens are for latent networks; a vocabulary network takes "
@@ -49,34 +52,31 @@ static bool check_config(kr_ctx *ctx, const kr_network_config *c)
 /* ---- parameters ---- */
 
 static kr_tensor *declare_table(kr_params *params, const char *name, kr_dtype dtype, int64_t rows, int64_t width,
-                                const char *axes, double std)
+                                const char *axes, double std, bool is_head)
 {
     return kr_params_add(params, &(kr_param_spec){ .name = name,
                                                    .axes = axes,
                                                    .dtype = dtype,
                                                    .shape = KR_SHAPE(rows, width),
                                                    .init = { KR_INIT_NORMAL, 0, std, 0 },
-                                                   .decays = true });
+                                                   .decays = true,
+                                                   .is_linear = is_head });
 }
 
 static kr_tensor *declare_linear(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t out,
                                  int64_t in)
 {
-    return kr_params_add(params, &(kr_param_spec){ .name = name,
-                                                   .axes = axes,
-                                                   .dtype = dtype,
-                                                   .shape = KR_SHAPE(out, in),
-                                                   .init = kr_init_linear(in),
-                                                   .decays = true });
+    return kr_params_add_linear(
+        params, &(kr_param_spec){ .name = name, .axes = axes, .dtype = dtype, .shape = KR_SHAPE(out, in) });
 }
 
-/* The stack's width and type are known only when it is there, and its rows come after the input's in the table. */
-static void declare_input(kr_network *net, kr_dtype dtype, int64_t nd)
+/* Both ends; their rows come last, for only the stack knows its width and type. */
+static void declare_ends(kr_network *net, kr_dtype dtype, int64_t nd)
 {
     const kr_network_config *c = &net->config;
     if (net->is_vocab) {
-        net->embedding_wd =
-            declare_table(net->params, "backbone.embedding.weight", dtype, net->nw, nd, "w d", c->embedding_std);
+        net->embedding_wd = declare_table(net->params, "backbone.embedding.weight", dtype, net->nw, nd, "w d",
+                                          c->embedding_std, c->tie_embeddings);
         if (!c->tie_embeddings) net->head_wd = declare_linear(net->params, "lm_head.weight", "w d", dtype, net->nw, nd);
         return;
     }
@@ -86,7 +86,7 @@ static void declare_input(kr_network *net, kr_dtype dtype, int64_t nd)
     net->out_proj_bias = kr_params_add_bias(net->params, "out_proj.bias", "o", dtype, c->output_size, nd);
     if (c->n_class_tokens)
         net->class_tokens_nf =
-            declare_table(net->params, "class_tokens", dtype, c->n_class_tokens, c->input_size, "n f", 0.02);
+            declare_table(net->params, "class_tokens", dtype, c->n_class_tokens, c->input_size, "n f", 0.02, false);
 }
 
 static bool declare(kr_network *net, const kr_layers_config *layers)
@@ -101,7 +101,7 @@ static bool declare(kr_network *net, const kr_layers_config *layers)
     if (net->is_vocab || c->has_final_norm)
         net->norm_f_d = kr_params_add_vector(net->params, "backbone.norm_f.weight", "d", kr_config_small_dtype(dtype),
                                              nd, kr_init_fill(1));
-    declare_input(net, dtype, nd);
+    declare_ends(net, dtype, nd);
     if (net->is_vocab && c->rescales_residual)
         kr_params_rescale_residual(net->params, 1 / sqrt((double)(c->n_residuals * net->layers->nvirtual)));
     if (net->is_vocab && c->zeroes_proj_biases) kr_params_zero_biases(net->params);

@@ -14,7 +14,7 @@ enum { PREFIX_BYTES = 256 };
 
 typedef struct row {
     kr_param_row seen; /* by the user */
-    bool is_residual_out, is_proj_bias;
+    bool is_residual_out, is_proj_bias, is_linear;
 } row;
 
 typedef struct slab {
@@ -116,7 +116,8 @@ static row *new_row(kr_params *params, const kr_param_spec *spec)
     if (!r || !make_room(params)) return NULL;
     *r = (row){ .seen = { .init = spec->init, .init_scale = 1, .decays = spec->decays, .nsegments = spec->nsegments },
                 .is_residual_out = spec->is_residual_out,
-                .is_proj_bias = spec->is_proj_bias };
+                .is_proj_bias = spec->is_proj_bias,
+                .is_linear = spec->is_linear };
     r->seen.name = copy_text(&params->arena, params->prefix, spec->name);
     r->seen.axes = copy_text(&params->arena, "", spec->axes);
     if (spec->nsegments) r->seen.segments = copy_segments(&params->arena, spec);
@@ -138,6 +139,14 @@ kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec)
     }
     params->rows[params->count++] = r;
     return r->seen.tensor;
+}
+
+kr_tensor *kr_params_add_linear(kr_params *params, const kr_param_spec *spec)
+{
+    kr_param_spec linear = *spec;
+    linear.decays = linear.is_linear = true;
+    if (linear.init.kind == KR_INIT_FILL && linear.init.a == 0) linear.init = kr_init_linear(spec->shape.dims[1]);
+    return kr_params_add(params, &linear);
 }
 
 kr_tensor *kr_params_add_vector(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
@@ -250,6 +259,24 @@ void kr_params_zero_grad(const kr_params *params)
 void kr_params_freeze(const kr_params *params, bool frozen)
 {
     for (int64_t i = 0; params && i < params->count; i++) kr_param_freeze(params->rows[i]->seen.tensor, frozen);
+}
+
+kr_status kr_params_pack(const kr_params *params)
+{
+    if (!params) return KR_ERR_ARG;
+    for (int64_t i = 0; i < params->count; i++) {
+        const row *r = params->rows[i];
+        if (r->is_linear && !kr_param_pack(r->seen.tensor)) {
+            kr_blame(params->ctx, "%s", r->seen.name);
+            break;
+        }
+    }
+    return params->ctx->status;
+}
+
+void kr_params_unpack(const kr_params *params)
+{
+    for (int64_t i = 0; params && i < params->count; i++) kr_param_unpack(params->rows[i]->seen.tensor);
 }
 
 uint64_t kr_params_structure_hash(const kr_params *params)

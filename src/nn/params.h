@@ -22,6 +22,7 @@ typedef struct kr_param_spec {
     kr_shape shape;
     kr_init init;
     bool decays;
+    bool is_linear;       /* a weight [o i] that rows of inputs are multiplied with: kr_params_pack */
     bool is_residual_out; /* ends a branch that is added to the residual stream: kr_params_rescale_residual */
     bool is_proj_bias;    /* of a projection: kr_params_zero_biases */
     int nsegments;        /* rows of segments add up to the first axis */
@@ -38,6 +39,9 @@ void kr_params_leave(kr_params *params, size_t outer);
 
 /* NULL params or an earlier error: NULL. */
 kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec);
+
+/* The same for a linear weight [o i]: it decays, and begins as kr_init_linear if init is left 0. */
+kr_tensor *kr_params_add_linear(kr_params *params, const kr_param_spec *spec);
 
 /* The same for a vector without weight decay: a bias, a gain, a rate. */
 kr_tensor *kr_params_add_vector(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,

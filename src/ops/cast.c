@@ -13,8 +13,7 @@ static const kr_rule cast_rule = { .name = "cast", .backward = cast_backward, .a
 
 kr_tensor *kr_cast(kr_tape *tape, kr_tensor *x, kr_dtype dtype)
 {
-    kr_dims d;
-    if (!kr_bind(tape, "cast", &d, "x:..", x)) return NULL;
+    if (!kr_bind_any(tape, "cast", x)) return NULL;
     if (!kr_require(tape->ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "cast: %d is no kr_dtype", (int)dtype))
         return NULL;
     if (x->dtype == dtype) return x;
@@ -35,8 +34,7 @@ static const kr_rule contiguous_rule = { .name = "contiguous",
 
 kr_tensor *kr_contiguous(kr_tape *tape, kr_tensor *x)
 {
-    kr_dims d;
-    if (!kr_bind(tape, "contiguous", &d, "x:..", x)) return NULL;
+    if (!kr_bind_any(tape, "contiguous", x)) return NULL;
     if (kr_tensor_is_row_major(x)) return x;
     kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
     if (!y || !kr_assign(tape->ctx, y, x)) return NULL;

@@ -90,8 +90,7 @@ static const kr_rule pad_rule = { .name = "pad", .backward = pad_backward, .allo
 
 kr_tensor *kr_pad(kr_tape *tape, kr_tensor *x, int axis, int64_t before, int64_t after, double value)
 {
-    kr_dims d;
-    if (!kr_bind(tape, "pad", &d, "x:..", x) || !kr_axis(tape, "pad", x, &axis)) return NULL;
+    if (!kr_bind_any(tape, "pad", x) || !kr_axis(tape, "pad", x, &axis)) return NULL;
     if (!kr_require(
             tape->ctx, before >= 0 && after >= 0 && before <= INT64_MAX / 4 && after <= INT64_MAX / 4, KR_ERR_ARG,
             "pad: before = %lld, after = %lld on axis %d of x %s, but neither may be negative; kr_slice shortens",

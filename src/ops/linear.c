@@ -25,6 +25,29 @@ static void linear_backward(kr_back *back)
 
 static const kr_rule linear_rule = { .name = "linear", .backward = linear_backward };
 
+/* Few rows, nothing to record, and a packed copy of the weight: the case of decoding. */
+enum { FEW = 4 };
+
+static bool takes_panels(const kr_tape *tape, const kr_tensor *x_ri, const kr_tensor *weight)
+{
+    return weight->packed && !tape->recording && x_ri->dims[0] <= FEW && x_ri->strides[1] == 1;
+}
+
+static bool run_panels(kr_ctx *ctx, kr_tensor *y_ro, const kr_tensor *x_ri, const kr_tensor *weight,
+                       const kr_tensor *bias)
+{
+    kr_panels_args args = { .nm = x_ri->dims[0],
+                            .nn = weight->dims[0],
+                            .nk = weight->dims[1],
+                            .x_m = x_ri->strides[0],
+                            .y_m = y_ro->strides[0],
+                            .x = x_ri->data,
+                            .panels = weight->packed,
+                            .bias = kr_tensor_data(bias),
+                            .y = y_ro->data };
+    return KR_RUN(ctx, panels[kr_real_of(y_ro->dtype)], &args);
+}
+
 kr_tensor *kr_linear(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias)
 {
     kr_dims d;
@@ -35,10 +58,13 @@ kr_tensor *kr_linear(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *
         return NULL;
     kr_tensor *x_ri = kr_reshape(tape, x, KR_SHAPE(d.rows, d.i));
     kr_tensor *y_ro = kr_new(tape, weight->dtype, KR_SHAPE(d.rows, d.o));
-    kr_tensor *weight_io = kr_detach(tape, weight);
-    if (!x_ri || !y_ro || !(weight_io = kr_transpose(tape, weight_io)) ||
-        !kr_run_matmul(tape->ctx, y_ro, x_ri, weight_io, bias, false))
-        return NULL;
+    if (!x_ri || !y_ro) return NULL;
+    if (takes_panels(tape, x_ri, weight)) {
+        if (!run_panels(tape->ctx, y_ro, x_ri, weight, bias)) return NULL;
+    } else {
+        kr_tensor *weight_io = kr_transpose(tape, kr_detach(tape, weight));
+        if (!weight_io || !kr_run_matmul(tape->ctx, y_ro, x_ri, weight_io, bias, false)) return NULL;
+    }
     y_ro = kr_recorded(tape, &linear_rule, y_ro, NULL, 0, KR_LIST(x_ri, weight, bias));
     d.lead.dims[d.lead.rank++] = d.o;
     return kr_store_as(tape, kr_reshape(tape, y_ro, d.lead), result);

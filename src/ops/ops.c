@@ -14,27 +14,31 @@ static const char *nth_name(const char *names, int n, int *length)
 static bool check_types(kr_tape *tape, const char *op, const char *names, int count, kr_tensor **const *operands,
                         kr_dtype *common)
 {
-    int first = -1, len, first_len;
+    const kr_tensor *first = NULL;
+    int first_at = 0, len, first_len;
     *common = KR_F32;
     for (int i = 0; i < count; i++) {
         const kr_tensor *x = *operands[i];
         if (!x) continue; /* kr_bind judges missing operands */
-        const char *name = nth_name(names, i, &len);
-        if (!kr_require(tape->ctx, kr_dtype_is_float(x->dtype), KR_ERR_DTYPE,
-                        "%s: %.*s %s is %s, but must be f32, f64, bf16 or f16; kr_cast converts", op, len, name,
-                        KR_TEXT_OF(x), kr_dtype_name(x->dtype)))
-            return false;
-        if (first < 0) {
-            first = i;
+        if (!kr_dtype_is_float(x->dtype)) {
+            const char *name = nth_name(names, i, &len);
+            return kr_fail(tape->ctx, KR_ERR_DTYPE,
+                           "%s: %.*s %s is %s, but must be f32, f64, bf16 or f16; kr_cast converts", op, len, name,
+                           KR_TEXT_OF(x), kr_dtype_name(x->dtype));
+        }
+        if (!first) {
+            first = x;
+            first_at = i;
             *common = x->dtype;
         }
-        if (x->dtype == (*operands[first])->dtype) continue;
-        const char *first_name = nth_name(names, first, &first_len);
-        if (!kr_require(tape->ctx, x->dtype != KR_F64 && (*operands[first])->dtype != KR_F64, KR_ERR_DTYPE,
-                        "%s: %.*s %s is %s, but %.*s is %s; f64 mixes with no other type, kr_cast one of them", op, len,
-                        name, KR_TEXT_OF(x), kr_dtype_name(x->dtype), first_len, first_name,
-                        kr_dtype_name((*operands[first])->dtype)))
-            return false;
+        if (x->dtype == first->dtype) continue;
+        if (x->dtype == KR_F64 || first->dtype == KR_F64) {
+            const char *name = nth_name(names, i, &len), *first_name = nth_name(names, first_at, &first_len);
+            return kr_fail(tape->ctx, KR_ERR_DTYPE,
+                           "%s: %.*s %s is %s, but %.*s is %s; f64 mixes with no other type, kr_cast one of them", op,
+                           len, name, KR_TEXT_OF(x), kr_dtype_name(x->dtype), first_len, first_name,
+                           kr_dtype_name(first->dtype));
+        }
         *common = KR_F32;
     }
     return true;

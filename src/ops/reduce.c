@@ -80,10 +80,9 @@ static void sum_backward(kr_back *back)
 
 static kr_tensor *sum(kr_tape *tape, const kr_rule *rule, kr_tensor *x, const kr_axes *axes, bool keep, bool mean)
 {
-    kr_dims d;
     kr_dtype result;
     plan p;
-    if (!kr_bind(tape, rule->name, &d, "x:..", x) || !KR_REALS(tape, rule->name, "x", &result, &x) ||
+    if (!kr_bind_any(tape, rule->name, x) || !KR_REALS(tape, rule->name, "x", &result, &x) ||
         !make_plan(tape, rule->name, x, axes, &p))
         return NULL;
     const sum_attrs attrs = { p.kept, mean ? 1.0 / (double)p.around.nr : 1.0 };
@@ -126,10 +125,9 @@ static const kr_rule max_rule = { .name = "max", .backward = max_backward };
 
 kr_tensor *kr_max(kr_tape *tape, kr_tensor *x, kr_axes axes, bool keep)
 {
-    kr_dims d;
     kr_dtype result;
     plan p;
-    if (!kr_bind(tape, "max", &d, "x:..", x) || !KR_REALS(tape, "max", "x", &result, &x) ||
+    if (!kr_bind_any(tape, "max", x) || !KR_REALS(tape, "max", "x", &result, &x) ||
         !make_plan(tape, "max", x, &axes, &p) ||
         !kr_require(tape->ctx, p.around.nr > 0, KR_ERR_SHAPE, "max: x %s has no element to be the largest",
                     KR_TEXT_OF(x)))

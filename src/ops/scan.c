@@ -24,10 +24,9 @@ static const kr_rule cumsum_rules[] = { { .name = "cumsum", .backward = cumsum_b
 
 static kr_tensor *cumsum(kr_tape *tape, kr_tensor *x, int axis, bool reverse)
 {
-    kr_dims d;
     kr_dtype result;
     const kr_rule *rule = &cumsum_rules[reverse];
-    if (!kr_bind(tape, rule->name, &d, "x:..", x) || !KR_REALS(tape, rule->name, "x", &result, &x) ||
+    if (!kr_bind_any(tape, rule->name, x) || !KR_REALS(tape, rule->name, "x", &result, &x) ||
         !kr_axis(tape, rule->name, x, &axis) || !(x = kr_contiguous(tape, x)))
         return NULL;
     kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));

@@ -73,10 +73,9 @@ static bool strides_as(const kr_tensor *x, const kr_shape *shape, int64_t *strid
 
 kr_tensor *kr_reshape(kr_tape *tape, kr_tensor *x, kr_shape given)
 {
-    kr_dims d;
     kr_shape shape;
     int64_t strides[KR_MAX_RANK];
-    if (!kr_bind(tape, "reshape", &d, "x:..", x) || !infer_shape(tape, x, &given, &shape)) return NULL;
+    if (!kr_bind_any(tape, "reshape", x) || !infer_shape(tape, x, &given, &shape)) return NULL;
     const bool is_view = !kr_tensor_is_row_major(x) && strides_as(x, &shape, strides);
     if (!is_view && !(x = kr_contiguous(tape, x))) return NULL;
     return kr_recorded(tape, &reshape_rule, kr_view_of(tape, x, &shape, is_view ? strides : NULL, 0), NULL, 0,
@@ -97,8 +96,7 @@ static const kr_rule permute_rule = { .name = "permute", .backward = permute_bac
 
 kr_tensor *kr_permute(kr_tape *tape, kr_tensor *x, kr_axes order)
 {
-    kr_dims d;
-    if (!kr_bind(tape, "permute", &d, "x:..", x)) return NULL;
+    if (!kr_bind_any(tape, "permute", x)) return NULL;
     if (!kr_require(tape->ctx, order.count == x->rank, KR_ERR_ARG, "permute: %d axes given for x %s of rank %d",
                     order.count, KR_TEXT_OF(x), x->rank))
         return NULL;
@@ -162,8 +160,7 @@ static const kr_rule slice_rule = { .name = "slice", .backward = slice_backward,
 
 kr_tensor *kr_slice(kr_tape *tape, kr_tensor *x, int axis, int64_t from, int64_t to)
 {
-    kr_dims d;
-    if (!kr_bind(tape, "slice", &d, "x:..", x) || !kr_axis(tape, "slice", x, &axis)) return NULL;
+    if (!kr_bind_any(tape, "slice", x) || !kr_axis(tape, "slice", x, &axis)) return NULL;
     const int64_t size = x->dims[axis], first = from < 0 ? from + size : from, last = to < 0 ? to + size : to;
     if (!kr_require(tape->ctx, first >= 0 && first <= last && last <= size, KR_ERR_ARG,
                     "slice: %lld to %lld is no range of axis %d of x %s", (long long)from, (long long)to, axis,
@@ -218,8 +215,7 @@ static bool check_sizes(kr_tape *tape, const kr_tensor *x, int axis, int count, 
 bool kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *sizes, kr_tensor **parts)
 {
     for (int i = 0; i < count; i++) parts[i] = NULL;
-    kr_dims d;
-    if (!kr_bind(tape, "split", &d, "x:..", x) || !kr_axis(tape, "split", x, &axis) ||
+    if (!kr_bind_any(tape, "split", x) || !kr_axis(tape, "split", x, &axis) ||
         !check_sizes(tape, x, axis, count, sizes))
         return false;
     if (count == 0) return true;
@@ -254,8 +250,7 @@ static const kr_rule expand_rule = { .name = "expand", .backward = expand_backwa
 
 kr_tensor *kr_expand(kr_tape *tape, kr_tensor *x, kr_shape shape)
 {
-    kr_dims d;
-    if (!kr_bind(tape, "expand", &d, "x:..", x)) return NULL;
+    if (!kr_bind_any(tape, "expand", x)) return NULL;
     const int added = shape.rank - x->rank;
     bool fits = added >= 0 && kr_shape_count(&shape) >= 0;
     int64_t strides[KR_MAX_RANK] = { 0 };
@@ -282,8 +277,7 @@ static const kr_rule flip_rule = { .name = "flip", .backward = flip_backward, .a
 
 kr_tensor *kr_flip(kr_tape *tape, kr_tensor *x, int axis)
 {
-    kr_dims d;
-    if (!kr_bind(tape, "flip", &d, "x:..", x) || !kr_axis(tape, "flip", x, &axis)) return NULL;
+    if (!kr_bind_any(tape, "flip", x) || !kr_axis(tape, "flip", x, &axis)) return NULL;
     const kr_shape shape = kr_tensor_shape(x);
     int64_t strides[KR_MAX_RANK];
     memcpy(strides, x->strides, sizeof strides);

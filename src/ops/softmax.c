@@ -39,9 +39,8 @@ static kr_tensor *over_last(kr_tape *tape, const kr_rule *rule, kr_tensor *x, bo
 
 static kr_tensor *softmax(kr_tape *tape, const kr_rule *rule, kr_tensor *x, int axis, bool logarithm)
 {
-    kr_dims d;
     kr_dtype result;
-    if (!kr_bind(tape, rule->name, &d, "x:..", x) || !KR_REALS(tape, rule->name, "x", &result, &x) ||
+    if (!kr_bind_any(tape, rule->name, x) || !KR_REALS(tape, rule->name, "x", &result, &x) ||
         !kr_axis(tape, rule->name, x, &axis))
         return NULL;
     kr_axes swap = { x->rank, { 0 } };

@@ -52,9 +52,8 @@ static const unary_op neg_op = { { .name = "neg", .backward = unary_backward }, 
 
 static kr_tensor *unary(kr_tape *tape, const unary_op *op, kr_tensor *x, double alpha, double beta)
 {
-    kr_dims d;
     kr_dtype result;
-    if (!kr_bind(tape, op->rule.name, &d, "x:..", x) || !KR_REALS(tape, op->rule.name, "x", &result, &x)) return NULL;
+    if (!kr_bind_any(tape, op->rule.name, x) || !KR_REALS(tape, op->rule.name, "x", &result, &x)) return NULL;
     const kr_shape shape = kr_tensor_shape(x);
     kr_tensor *y = kr_new(tape, x->dtype, shape);
     if (!y) return NULL;

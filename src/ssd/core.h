@@ -16,6 +16,7 @@
 #include "ops/ops.h"
 #include "ops/sequences.h"
 
+#include <krait/ops_mamba3.h>
 #include <krait/ssd.h>
 
 /* Operands of the core, whole sequences, all of one float type. */
@@ -23,6 +24,8 @@ typedef struct kr_ssd_core {
     kr_tensor *v_bsmhp, *b_bsmgr, *c_bsmgr, *da_bsh;
     kr_tensor *w_bsh, *same_bsh, *d_h; /* NULL: 1, inclusive, none */
     kr_tensor *initial_qhpr;           /* NULL: 0 */
+    /* The fused core alone: seed sum_m seed_v[m] (outer) seed_b[m] is added to the initial state; NULL: none. */
+    kr_tensor *seed_qh, *seed_v_qmhp, *seed_b_qmhr;
     kr_sequences sequences;
     int64_t nb, ns, nm, nh, np, ng, nr, nl;
 } kr_ssd_core;
@@ -32,10 +35,11 @@ typedef struct kr_ssd_core {
 typedef struct kr_ssd_request {
     const char *op;
     const char *whole, *chunked; /* shape contracts of v b c da w same d init_state, by the family's names */
-    const char *names;           /* of v b c da w same d initial_state init_state */
+    const char *names;           /* of v b c da w same d initial_state init_state carry0 v_before k_before */
     kr_tensor *v, *b, *c, *da, *w, *same, *d;
     kr_tensor *initial_state, *init_state, *seq_start;
-    bool has_rank; /* v, b, c have an axis for the mimo rank */
+    kr_tensor *carry0, *v_before, *k_before; /* all three or none */
+    bool has_rank;                           /* v, b, c have an axis for the mimo rank */
 } kr_ssd_request;
 
 /* Checks the request, runs it by the path, and gives y the arrangement of v. */

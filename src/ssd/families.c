@@ -49,7 +49,7 @@ kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_in
         .op = "mamba3_single_ssd",
         .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh scale:bsh gamma:bsh d:h? init_state:hpr?",
         .chunked = "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh scale:bnlh gamma:bnlh d:h? init_state:hpr?",
-        .names = "v b c da scale gamma d initial_state init_state",
+        .names = "v b c da scale gamma d initial_state init_state carry0 v_before k_before",
         .v = in->v_bnlmhp,
         .b = in->b_bnlmhr,
         .c = in->c_bnlmhr,
@@ -60,6 +60,9 @@ kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_in
         .initial_state = in->initial_state_bhpr,
         .init_state = in->init_state_hpr,
         .seq_start = in->seq_start_bs,
+        .carry0 = in->carry0_bh,
+        .v_before = in->v_before_bmhp,
+        .k_before = in->k_before_bmhr,
         .has_rank = true
     };
     return kr_ssd_run(tape, &request, path);

@@ -1,12 +1,13 @@
 /* fused.c - SerialRecalculated: the core as one node that keeps only its inputs.
  *
  *   v, y [b s m h p]   b, c [b s m g r]   da, w, same [b s h]   d [h]   initial, final [q h p r]
+ *   seed [q h]   seed_v [q m h p]   seed_b [q m h r]
  * Formulas and their gradients: kernels/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states. v, b
  * and c may be parts of wider rows; they are read where they are.
  */
 #include "ssd/core.h"
 
-enum { V, B, C, DA, W, SAME, D, INITIAL, NIN };
+enum { V, B, C, DA, W, SAME, D, INITIAL, SEED, SEED_V, SEED_B, NIN };
 
 /* What the node remembers of its core: sizes and sequences. */
 typedef struct sizes {
@@ -14,14 +15,39 @@ typedef struct sizes {
     kr_sequences sequences;
 } sizes;
 
+/* Of H + seed sum_m seed_v[m] (outer) seed_b[m], with G the gradient of the state that the first token meets:
+ *   g_seed_v[m] = seed G seed_b[m];   g_seed_b[m] = seed seed_v[m] G;   g_seed = sum_m <seed_v[m], G seed_b[m]> */
+static void give_seed(kr_back *back, kr_tensor *g_qhpr)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const kr_axes swap = KR_AXES(0, 2, 1, 3);
+    kr_tensor *v_qhmp = kr_permute(tape, kr_back_in(back, SEED_V), swap);
+    kr_tensor *b_qhmr = kr_permute(tape, kr_back_in(back, SEED_B), swap);
+    kr_tensor *seed = kr_back_in(back, SEED);
+    kr_tensor *seed_qh11 = kr_reshape(tape, seed, KR_SHAPE(kr_tensor_dim(seed, 0), kr_tensor_dim(seed, 1), 1, 1));
+    if (kr_back_wants(back, SEED) || kr_back_wants(back, SEED_V)) {
+        kr_tensor *gb_qhmp = kr_matmul(tape, b_qhmr, kr_transpose(tape, g_qhpr));
+        kr_back_give(back, SEED, kr_sum(tape, kr_mul(tape, v_qhmp, gb_qhmp), KR_AXES(2, 3), false));
+        kr_back_give(back, SEED_V, kr_permute(tape, kr_mul(tape, gb_qhmp, seed_qh11), swap));
+    }
+    if (kr_back_wants(back, SEED_B))
+        kr_back_give(back, SEED_B, kr_permute(tape, kr_matmul(tape, kr_mul(tape, v_qhmp, seed_qh11), g_qhpr), swap));
+}
+
 static void fused_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const sizes *n = kr_back_attrs(back);
     const kr_dtype dtype = kr_back_in(back, V)->dtype;
     kr_tensor *g[NIN] = { NULL };
-    for (int i = 0; i < NIN; i++)
+    for (int i = 0; i < SEED; i++)
         if (kr_back_wants(back, i)) g[i] = kr_new(tape, dtype, kr_tensor_shape(kr_back_in(back, i)));
+    kr_tensor *initial = kr_back_in(back, INITIAL);
+    const bool wants_seed = kr_back_wants(back, SEED) || kr_back_wants(back, SEED_V) || kr_back_wants(back, SEED_B);
+    if (wants_seed && !g[INITIAL]) g[INITIAL] = kr_new(tape, dtype, kr_tensor_shape(kr_back_out(back, 1)));
+    if (kr_back_in(back, SEED))
+        initial =
+            kr_boundary_seed(tape, initial, kr_back_in(back, SEED), kr_back_in(back, SEED_V), kr_back_in(back, SEED_B));
     kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
     g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
     if (g_final) g_final = kr_contiguous(tape, g_final);
@@ -48,7 +74,7 @@ static void fused_backward(kr_back *back)
                              .w = kr_tensor_data(kr_back_in(back, W)),
                              .same = kr_tensor_data(kr_back_in(back, SAME)),
                              .d = kr_tensor_data(kr_back_in(back, D)),
-                             .initial = kr_tensor_data(kr_back_in(back, INITIAL)),
+                             .initial = kr_tensor_data(initial),
                              .g_y = g_y->data,
                              .g_final = kr_tensor_data(g_final),
                              .g_v = kr_tensor_data(g[V]),
@@ -60,7 +86,8 @@ static void fused_backward(kr_back *back)
                              .g_d = kr_tensor_data(g[D]),
                              .g_initial = kr_tensor_data(g[INITIAL]) };
     if (!KR_RUN(tape->ctx, ssd_bwd[kr_real_of(dtype)], &args)) return;
-    for (int i = 0; i < NIN; i++) kr_back_give(back, i, g[i]);
+    for (int i = 0; i < SEED; i++) kr_back_give(back, i, g[i]);
+    if (wants_seed) give_seed(back, g[INITIAL]);
 }
 
 static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };
@@ -68,8 +95,9 @@ static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };
 kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
 {
     const kr_ssd_out none = { NULL, NULL };
-    kr_tensor *in[NIN] = { core->v_bsmhp, core->b_bsmgr,  core->c_bsmgr, core->da_bsh,
-                           core->w_bsh,   core->same_bsh, core->d_h,     core->initial_qhpr };
+    kr_tensor *in[NIN] = { core->v_bsmhp, core->b_bsmgr,     core->c_bsmgr,    core->da_bsh,
+                           core->w_bsh,   core->same_bsh,    core->d_h,        core->initial_qhpr,
+                           core->seed_qh, core->seed_v_qmhp, core->seed_b_qmhr };
     int64_t stride[C + 1] = { 0 };
     for (int i = 0; i < NIN; i++)
         if (in[i] && !(in[i] = i <= C ? kr_with_token_stride(tape, in[i], &stride[i]) : kr_contiguous(tape, in[i])))
@@ -99,6 +127,9 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                          .same = kr_tensor_data(in[SAME]),
                          .d = kr_tensor_data(in[D]),
                          .initial = kr_tensor_data(in[INITIAL]),
+                         .seed = kr_tensor_data(in[SEED]),
+                         .seed_v = kr_tensor_data(in[SEED_V]),
+                         .seed_b = kr_tensor_data(in[SEED_B]),
                          .y = out[0]->data,
                          .final = out[1]->data };
     if (!KR_RUN(tape->ctx, ssd[kr_real_of(dtype)], &args)) return none;

@@ -63,6 +63,33 @@ static bool initial_states(kr_tape *tape, const kr_ssd_request *q, kr_ssd_core *
     return core->initial_qhpr != NULL;
 }
 
+/* What the token before the first one left over, as the core's seed or, for algorithms that know none, in the initial
+ * state. */
+static bool take_seed(kr_tape *tape, const kr_ssd_request *q, kr_ssd_core *core, bool fused)
+{
+    if (!q->carry0 && !q->v_before && !q->k_before) return true;
+    const int64_t nq = core->sequences.count;
+    kr_dims d;
+    if (!kr_bind(tape, q->op, &d, "carry0:qh v_before:qmhp k_before:qmhr", q->carry0, q->v_before, q->k_before) ||
+        !kr_require(tape->ctx, d.q == nq && d.h == core->nh, KR_ERR_SHAPE,
+                    "%s: carry0 %s must be %s: one for each sequence and head", q->op, KR_TEXT_OF(q->carry0),
+                    KR_TEXT_OF_SHAPE(&KR_SHAPE(nq, core->nh))) ||
+        !kr_require(tape->ctx, d.m == core->nm && d.p == core->np, KR_ERR_SHAPE,
+                    "%s: v_before %s must be %s: a token of %c for each sequence", q->op, KR_TEXT_OF(q->v_before),
+                    KR_TEXT_OF_SHAPE(&KR_SHAPE(nq, core->nm, core->nh, core->np)), q->names[0]) ||
+        !kr_require(tape->ctx, d.r == core->nr, KR_ERR_SHAPE, "%s: k_before %s must be %s: a token for each sequence",
+                    q->op, KR_TEXT_OF(q->k_before), KR_TEXT_OF_SHAPE(&KR_SHAPE(nq, core->nm, core->nh, core->nr))))
+        return false;
+    if (!fused) {
+        core->initial_qhpr = kr_boundary_seed(tape, core->initial_qhpr, q->carry0, q->v_before, q->k_before);
+        return core->initial_qhpr != NULL;
+    }
+    core->seed_qh = q->carry0;
+    core->seed_v_qmhp = q->v_before;
+    core->seed_b_qmhr = q->k_before;
+    return true;
+}
+
 /* The tokens of one sequence as a core of its own. */
 static kr_ssd_core part_of(kr_tape *tape, const kr_ssd_core *core, int64_t q)
 {
@@ -120,14 +147,15 @@ kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path 
     kr_dtype result;
     if (!bind_sizes(tape, &q, &d) || !check_sizes(tape, &q, &d, path) ||
         !KR_REALS(tape, q.op, q.names, &result, &q.v, &q.b, &q.c, &q.da, &q.w, &q.same, &q.d, &q.initial_state,
-                  &q.init_state))
+                  &q.init_state, &q.carry0, &q.v_before, &q.k_before))
         return none;
     kr_ssd_core core = { .nb = d.b, .ns = d.s, .nm = d.m, .nh = d.h, .np = d.p, .ng = d.g, .nr = d.r };
     core.nl = is_chunked(&q) ? d.l : kr_ssd_chunk_len_or_optimal(path, d.r, d.p);
     const kr_shape steps = KR_SHAPE(d.b, d.s, d.h), maps = KR_SHAPE(d.b, d.s, d.m, d.g, d.r);
     if (q.seq_start && is_chunked(&q) && q.seq_start->rank == 3)
         q.seq_start = kr_reshape(tape, q.seq_start, KR_SHAPE(d.b, d.s));
-    if (!kr_sequences_from(tape, q.op, q.seq_start, d.b, d.s, &core.sequences) || !initial_states(tape, &q, &core))
+    if (!kr_sequences_from(tape, q.op, q.seq_start, d.b, d.s, &core.sequences) || !initial_states(tape, &q, &core) ||
+        !take_seed(tape, &q, &core, path.algorithm == KR_SSD_SERIAL_RECALCULATED))
         return none;
     core.v_bsmhp = whole(tape, q.v, KR_SHAPE(d.b, d.s, d.m, d.h, d.p));
     core.b_bsmgr = whole(tape, q.b, maps);

@@ -65,5 +65,7 @@ kr_status kr_mamba3_single_ssd_sanity(kr_tape *tape, const kr_mamba3_single_ssd_
     return SANITY(tape, "mamba3_single_ssd_sanity", { "v", in->v_bnlmhp, false }, { "b", in->b_bnlmhr, false },
                   { "c", in->c_bnlmhr, false }, { "da", in->da_bnlh, true }, { "gamma", in->gamma_bnlh, false },
                   { "scale", in->scale_bnlh, false }, { "d", in->d_h, false },
-                  { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false });
+                  { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false },
+                  { "carry0", in->carry0_bh, false }, { "v_before", in->v_before_bmhp, false },
+                  { "k_before", in->k_before_bmhr, false });
 }

@@ -35,3 +35,8 @@ bool kr_bind(kr_tape *tape, const char *op, kr_dims *d, const char *contract, ..
         if (!belongs(tape, op, contract, n, operands[n])) return false;
     return kr_contract_bind(tape->ctx, op, d, contract, operands);
 }
+
+bool kr_bind_any(kr_tape *tape, const char *op, const kr_tensor *x)
+{
+    return kr_tape_ready(tape, op) && belongs(tape, op, "x:..", 0, x);
+}

@@ -61,15 +61,20 @@ void kr_param_destroy(kr_tensor *param)
     }
     kr_memory *memory = &param->ctx->memory;
     kr_param_drop_grad(param);
+    kr_param_unpack(param);
     if (!param->in_slab) kr_memory_free(memory, param->data, data_bytes(param));
     kr_memory_free(memory, param, sizeof *param);
 }
 
+/* A parameter that may be written; its packed copy would not be its copy any longer. */
 static bool writable(kr_tensor *param, const char *op)
 {
-    if (!param || kr_ctx_failed(param->ctx)) return false;
-    return kr_require(param->ctx, param->tape == NULL, KR_ERR_ARG,
-                      "%s: the tensor %s is on a tape; only parameters are written", op, KR_TEXT_OF(param));
+    if (!param || kr_ctx_failed(param->ctx) ||
+        !kr_require(param->ctx, param->tape == NULL, KR_ERR_ARG,
+                    "%s: the tensor %s is on a tape; only parameters are written", op, KR_TEXT_OF(param)))
+        return false;
+    kr_param_unpack(param);
+    return true;
 }
 
 static kr_status status_of(const kr_tensor *param)
@@ -124,6 +129,36 @@ kr_status kr_param_normal(kr_tensor *param, double mean, double std)
 kr_status kr_param_uniform(kr_tensor *param, double low, double high)
 {
     return draw(param, "param_uniform", false, low, high);
+}
+
+/* ---- packed weights ---- */
+
+static size_t packed_bytes(const kr_tensor *weight)
+{
+    return (size_t)(kr_panels_of(weight->dims[0]) * KR_PANEL * weight->dims[1]) * sizeof(float);
+}
+
+bool kr_param_pack(kr_tensor *weight)
+{
+    if (weight->dtype != KR_F32 || weight->packed) return true;
+    weight->packed = kr_memory_alloc_zeroed(&weight->ctx->memory, packed_bytes(weight));
+    if (!weight->packed)
+        return kr_fail(weight->ctx, KR_ERR_NOMEM, "pack: no memory for a copy of a weight %s", KR_TEXT_OF(weight));
+    const int64_t no = weight->dims[0], ni = weight->dims[1];
+    const float *w = (const float *)(const void *)weight->data;
+    for (int64_t panel = 0; panel < kr_panels_of(no); panel++) {
+        float *to = weight->packed + panel * KR_PANEL * ni;
+        const int64_t first = panel * KR_PANEL, count = no - first < KR_PANEL ? no - first : KR_PANEL;
+        for (int64_t i = 0; i < ni; i++)
+            for (int64_t o = 0; o < count; o++) to[i * KR_PANEL + o] = w[(first + o) * ni + i];
+    }
+    return true;
+}
+
+void kr_param_unpack(kr_tensor *weight)
+{
+    if (weight->packed) kr_memory_free(&weight->ctx->memory, weight->packed, packed_bytes(weight));
+    weight->packed = NULL;
 }
 
 void kr_zero_grad(kr_tensor *param)

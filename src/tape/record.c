@@ -109,16 +109,14 @@ bool kr_record(kr_tape *tape, const kr_record_args *args)
 
 kr_tensor *kr_detach(kr_tape *tape, kr_tensor *x)
 {
-    kr_dims d;
-    if (!kr_bind(tape, "detach", &d, "x:..", x)) return NULL;
+    if (!kr_bind_any(tape, "detach", x)) return NULL;
     const kr_shape shape = kr_tensor_shape(x);
     return kr_view_of(tape, x, &shape, x->strides, 0);
 }
 
 kr_tensor *kr_input(kr_tape *tape, kr_tensor *x)
 {
-    kr_dims d;
-    if (!kr_bind(tape, "input", &d, "x:..", x)) return NULL;
+    if (!kr_bind_any(tape, "input", x)) return NULL;
     if (!kr_require(tape->ctx, kr_dtype_is_float(x->dtype), KR_ERR_DTYPE,
                     "input: x is %s, but only floats have gradients", kr_dtype_name(x->dtype)))
         return NULL;

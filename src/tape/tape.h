@@ -47,6 +47,9 @@ bool kr_tape_ready(kr_tape *tape, const char *op);
  * tensor/contract.h. False with the error recorded, or as an echo of an earlier one. */
 bool kr_bind(kr_tape *tape, const char *op, kr_dims *d, const char *contract, ...);
 
+/* kr_bind of "x:..": one operand of any shape, nothing to bind. */
+bool kr_bind_any(kr_tape *tape, const char *op, const kr_tensor *x);
+
 /* A view on x's data: `shape` by `strides`, beginning `offset` elements after x's first. No gradient is recorded. */
 kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, const int64_t *strides, int64_t offset);
 
@@ -74,6 +77,11 @@ kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
 
 /* Frees a parameter's gradient, as if none had ever reached it. */
 void kr_param_drop_grad(kr_tensor *param);
+
+/* A second copy of a weight [o i] in panels (kernels/kernels.h, kr_panels_args) for kr_linear; f32 only, others are
+ * passed over. Writing the parameter drops it. */
+bool kr_param_pack(kr_tensor *weight);
+void kr_param_unpack(kr_tensor *weight);
 
 /* y = x, y += x, y = value; for tensors of one shape, any strides. */
 bool kr_assign(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x);

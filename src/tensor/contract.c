@@ -64,66 +64,85 @@ bool kr_contract_is_optional(const char *contract, int n)
     return nth_term(contract, n).optional;
 }
 
-/* Where a size was first seen, for the message. */
-typedef struct binding {
-    term first;
-    const kr_tensor *operand;
-} binding;
+/* A contract that is being held against its operands. Every op begins with one, so it keeps no more than it needs: terms
+ * for messages are read again. */
+typedef struct binder {
+    kr_ctx *ctx;
+    const char *op, *contract;
+    kr_tensor *const *operands;
+    kr_dims *d;
+    uint32_t letters;        /* bits of those that have a size */
+    unsigned char first[26]; /* the operand that gave it */
+    int lead;                /* the operand that gave the leading axes, -1: none yet */
+} binder;
 
-static bool bind_axis(kr_ctx *ctx, const char *op, kr_dims *d, binding *seen, const term *t, const kr_tensor *x,
-                      int axis, char letter)
+static bool bind_axis(binder *b, const term *t, int n, int axis, char letter)
 {
+    const kr_tensor *x = b->operands[n];
     const int64_t size = x->dims[axis];
     if (letter >= '0' && letter <= '9')
-        return kr_require(ctx, size == letter - '0', KR_ERR_SHAPE, "%s: axis %d of %.*s %s is %lld, but must be %c", op,
-                          axis, t->name_len, t->name, KR_TEXT_OF(x), (long long)size, letter);
+        return kr_require(b->ctx, size == letter - '0', KR_ERR_SHAPE, "%s: axis %d of %.*s %s is %lld, but must be %c",
+                          b->op, axis, t->name_len, t->name, KR_TEXT_OF(x), (long long)size, letter);
     const int slot = letter - 'a';
-    if (!seen[slot].operand) {
-        seen[slot] = (binding){ *t, x };
-        d->size[slot] = size;
+    if (!(b->letters >> slot & 1)) {
+        b->letters |= 1u << slot;
+        b->first[slot] = (unsigned char)n;
+        b->d->size[slot] = size;
         return true;
     }
-    const term *first = &seen[slot].first;
-    return kr_require(ctx, size == d->size[slot], KR_ERR_SHAPE,
-                      "%s: axis %c of %.*s %s is %lld, but %.*s %s says %c = %lld", op, letter, t->name_len, t->name,
-                      KR_TEXT_OF(x), (long long)size, first->name_len, first->name, KR_TEXT_OF(seen[slot].operand),
-                      letter, (long long)d->size[slot]);
+    if (size == b->d->size[slot]) return true;
+    const term first = nth_term(b->contract, b->first[slot]);
+    return kr_fail(b->ctx, KR_ERR_SHAPE, "%s: axis %c of %.*s %s is %lld, but %.*s %s says %c = %lld", b->op, letter,
+                   t->name_len, t->name, KR_TEXT_OF(x), (long long)size, first.name_len, first.name,
+                   KR_TEXT_OF(b->operands[b->first[slot]]), letter, (long long)b->d->size[slot]);
 }
 
-static bool bind_lead(kr_ctx *ctx, const char *op, kr_dims *d, binding *seen, const term *t, const kr_tensor *x)
+static bool bind_lead(binder *b, const term *t, int n)
 {
+    const kr_tensor *x = b->operands[n];
     kr_shape lead = kr_tensor_shape(x);
     lead.rank -= t->naxes;
-    if (!seen->operand) {
-        *seen = (binding){ *t, x };
-        d->lead = lead;
-        d->rows = kr_shape_count(&lead);
+    if (b->lead < 0) {
+        b->lead = n;
+        b->d->lead = lead;
+        b->d->rows = kr_shape_count(&lead);
         return true;
     }
-    return kr_require(ctx, kr_shape_equal(&lead, &d->lead), KR_ERR_SHAPE,
-                      "%s: leading axes of %.*s %s are %s, but %.*s %s has %s", op, t->name_len, t->name, KR_TEXT_OF(x),
-                      KR_TEXT_OF_SHAPE(&lead), seen->first.name_len, seen->first.name, KR_TEXT_OF(seen->operand),
-                      KR_TEXT_OF_SHAPE(&d->lead));
+    if (kr_shape_equal(&lead, &b->d->lead)) return true;
+    const term first = nth_term(b->contract, b->lead);
+    return kr_fail(b->ctx, KR_ERR_SHAPE, "%s: leading axes of %.*s %s are %s, but %.*s %s has %s", b->op, t->name_len,
+                   t->name, KR_TEXT_OF(x), KR_TEXT_OF_SHAPE(&lead), first.name_len, first.name,
+                   KR_TEXT_OF(b->operands[b->lead]), KR_TEXT_OF_SHAPE(&b->d->lead));
+}
+
+static bool bind_operand(binder *b, const term *t, int n)
+{
+    const kr_tensor *x = b->operands[n];
+    const bool fits = t->has_lead ? x->rank >= t->naxes : x->rank == t->naxes;
+    if (!kr_require(b->ctx, fits, KR_ERR_SHAPE, "%s: %.*s %s has rank %d, but must have %s%d (axes %s%.*s)", b->op,
+                    t->name_len, t->name, KR_TEXT_OF(x), x->rank, t->has_lead ? "at least " : "", t->naxes,
+                    t->has_lead ? ".." : "", t->naxes, t->axes) ||
+        (t->has_lead && !bind_lead(b, t, n)))
+        return false;
+    for (int i = 0; i < t->naxes; i++)
+        if (!bind_axis(b, t, n, x->rank - t->naxes + i, t->axes[i])) return false;
+    return true;
 }
 
 bool kr_contract_bind(kr_ctx *ctx, const char *op, kr_dims *d, const char *contract, kr_tensor *const *operands)
 {
-    binding seen[26] = { { { 0 }, NULL } }, lead = { { 0 }, NULL };
+    binder b;
+    b.ctx = ctx;
+    b.op = op;
+    b.contract = contract;
+    b.operands = operands;
+    b.d = d;
+    b.letters = 0;
+    b.lead = -1;
     memset(d, 0, sizeof *d);
     d->rows = 1;
     term t;
-    for (int n = 0; (contract = next_term(contract, &t)); n++) {
-        const kr_tensor *x = operands[n];
-        if (!x) continue;
-        const bool fits = t.has_lead ? x->rank >= t.naxes : x->rank == t.naxes;
-        if (!kr_require(ctx, fits, KR_ERR_SHAPE, "%s: %.*s %s has rank %d, but must have %s%d (axes %s%.*s)", op,
-                        t.name_len, t.name, KR_TEXT_OF(x), x->rank, t.has_lead ? "at least " : "", t.naxes,
-                        t.has_lead ? ".." : "", t.naxes, t.axes))
-            return false;
-        const int first = x->rank - t.naxes;
-        if (t.has_lead && !bind_lead(ctx, op, d, &lead, &t, x)) return false;
-        for (int i = 0; i < t.naxes; i++)
-            if (!bind_axis(ctx, op, d, seen, &t, x, first + i, t.axes[i])) return false;
-    }
+    for (int n = 0; (contract = next_term(contract, &t)); n++)
+        if (operands[n] && !bind_operand(&b, &t, n)) return false;
     return true;
 }

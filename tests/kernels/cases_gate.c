@@ -63,7 +63,7 @@ void kr_cases_gate(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++)
         for (int layout = 0; layout < LAYOUTS * LAYOUTS; layout++)
-            if (!shapes[i].many_tasks || layout % 5 == 0)
+            if (!shapes[i].many_tasks || layout % (kr_test_quick() ? 10 : 5) == 0)
                 gate_case(sweep, shapes[i], layout / LAYOUTS, layout % LAYOUTS, false);
     gate_case(sweep, (gate){ 5, 3 * kr_nspecials, false }, TIGHT, TIGHT, true);
     gate_case(sweep, (gate){ 5, kr_nspecials - 1, false }, APART, APART, true);
@@ -108,7 +108,7 @@ static void gate_bwd_case(kr_sweep *sweep, gate n, const int layout[3], int want
 void kr_cases_gate_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++)
-        for (int turn = 0; turn < (shapes[i].many_tasks ? 4 : 16); turn++) {
+        for (int turn = 0; turn < (!shapes[i].many_tasks ? 16 : kr_test_quick() ? 2 : 4); turn++) {
             const int layout[3] = { turn % LAYOUTS, (turn + turn / LAYOUTS) % LAYOUTS, (2 * turn + i) % LAYOUTS };
             gate_bwd_case(sweep, shapes[i], turn == 0 ? (const int[3]){ TIGHT, TIGHT, TIGHT } : layout,
                           turn < 4 ? 3 : 1 + turn % 3, false);

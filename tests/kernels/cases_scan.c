@@ -84,7 +84,7 @@ static void scan_case(kr_sweep *sweep, shape n, int with, int kind)
 void kr_cases_scan(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++) {
-        for (int with = i % 2; with < COMBINATIONS; with += shapes[i].many_tasks ? 5 : 2) {
+        for (int with = i % 2; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 2, 5)) {
             scan_case(sweep, shapes[i], with + (with / 2 + i) % 2 * APART, GENTLE);
             scan_case(sweep, shapes[i], with + (with / 2 + i + 1) % 2 * APART, 1 + with / 2 % (DECAYS - 1));
         }
@@ -210,7 +210,7 @@ static void scan_bwd_case(kr_sweep *sweep, shape n, int with, int kind, int want
 void kr_cases_scan_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++) {
-        for (int with = i % 2; with < COMBINATIONS; with += shapes[i].many_tasks ? 5 : 2) {
+        for (int with = i % 2; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 2, 5)) {
             scan_bwd_case(sweep, shapes[i], with + (with / 2 + i) % 2 * APART, GENTLE, 255);
             scan_bwd_case(sweep, shapes[i], with + (with / 2 + i + 1) % 2 * APART, 1 + with / 2 % (DECAYS - 1), 255);
         }

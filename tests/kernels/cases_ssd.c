@@ -18,16 +18,43 @@ static const shape shapes[] = {
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
-/* What there is of the optional operands: bits of a case's number. APART: tokens of v, b, c are parts of wider rows. */
-enum { SAME = 1, WEIGHT = 2, SKIP = 4, INITIAL = 8, PACKED = 16, COMBINATIONS = 32, APART = 32 };
+/* What there is of the optional operands: bits of a case's number. APART: tokens of v, b, c are parts of wider rows.
+ * MIXED: rows of MIXED_TOKENS tokens hold single tokens beside longer sequences. */
+enum {
+    SAME = 1,
+    WEIGHT = 2,
+    SKIP = 4,
+    INITIAL = 8,
+    PACKED = 16,
+    COMBINATIONS = 32,
+    APART = 32,
+    MIXED = 64,
+    SEED = 128
+};
+
+/* Single tokens, a few, and more than are few to any set; the last token is of no sequence. */
+static const int mixed_lengths[] = { 1, 9, 1, 2, 4 };
+enum { MIXED_LENGTHS = (int)(sizeof mixed_lengths / sizeof *mixed_lengths), MIXED_TOKENS = 18 };
+
+static int64_t cut_case(kr_sequence *sequences, shape n, int with)
+{
+    if (!(with & MIXED)) return cut_rows(sequences, n.nb, n.ns, with & PACKED);
+    int64_t nq = 0;
+    for (int64_t b = 0; b < n.nb; b++) {
+        for (int64_t i = 0, t = 0; i < MIXED_LENGTHS; t += mixed_lengths[i++])
+            sequences[nq++] = (kr_sequence){ b, t, t + mixed_lengths[i] };
+    }
+    return nq;
+}
 
 static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
 {
-    snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s%s, decay %s",
+    snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s%s%s%s, decay %s",
              (long long)n.nb, (long long)n.ns, (long long)n.nm, (long long)n.nh, (long long)n.np, (long long)n.ng,
              (long long)n.nr, (long long)n.nl, with & SAME ? ", same" : "", with & WEIGHT ? ", w" : "",
              with & SKIP ? ", d" : "", with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "",
-             with & APART ? ", apart" : "", decay_names[kind]);
+             with & APART ? ", apart" : "", with & MIXED ? ", mixed" : "", with & SEED ? ", seed" : "",
+             decay_names[kind]);
     return text;
 }
 
@@ -50,7 +77,7 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
 {
     kr_sequence sequences[MOST_SEQUENCES];
     kr_ssd_args a = { .nb = n.nb, .ns = n.ns, .nm = n.nm, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr, .nl = n.nl };
-    a.nq = cut_rows(sequences, n.nb, n.ns, with & PACKED);
+    a.nq = cut_case(sequences, n, with);
     a.sequences = sequences;
     kr_case c;
     char text[160];
@@ -67,8 +94,13 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     if (with & SAME) case_input(&c, FIELD(kr_ssd_args, same), scalars, 0.1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_args, d), KR_SHAPE(n.nh), -1, 1);
     if (with & INITIAL) case_input(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
+    if (with & SEED) {
+        case_input(&c, FIELD(kr_ssd_args, seed), KR_SHAPE(a.nq, n.nh), 0.1, 1);
+        case_input(&c, FIELD(kr_ssd_args, seed_v), KR_SHAPE(a.nq, n.nm, n.nh, n.np), -2, 2);
+        case_input(&c, FIELD(kr_ssd_args, seed_b), KR_SHAPE(a.nq, n.nm, n.nh, n.nr), -1, 1);
+    }
     case_output(&c, FIELD(kr_ssd_args, y), values);
-    if (with & (INITIAL | PACKED)) case_output(&c, FIELD(kr_ssd_args, final), states);
+    if (with & (INITIAL | PACKED | MIXED)) case_output(&c, FIELD(kr_ssd_args, final), states);
     c.terms = n.ns * n.nm + n.nr;
     c.by_magnitudes = true;
     c.for_scale = keep_decays;
@@ -77,13 +109,39 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     case_done(sweep, &c);
 }
 
+/* Single tokens, and rows that mix them with others: blocks of ranks, rows and columns of the state, and what is left. */
+static void single_token_cases(kr_sweep *sweep)
+{
+    static const int64_t ranks[] = { 1, 2, 4, 7 }, widths[] = { 1, 3, 64 }, columns[] = { 1, 5, 16, 64, 128, 130 };
+    for (int i = 0; i < 4 * 3 * 6; i++) {
+        if (kr_test_quick() && i % 5 != 0) continue;
+        shape n = { .nb = 1 + i % 3, .ns = 1, .nh = 4, .nl = 1 + i % 7 };
+        n.nm = ranks[i % 4];
+        n.np = widths[i / 4 % 3];
+        n.nr = columns[i / 12];
+        n.ng = i % 5 == 0 ? 1 : i % 5 < 3 ? 2 : 4;
+        for (int with = i % 3; with < PACKED; with += 3)
+            ssd_case(sweep, n, with + (with + i) % 2 * APART + with / 3 % 2 * SEED, with / 3 % DECAYS);
+        n.nb = 2;
+        n.ns = MIXED_TOKENS;
+        n.nh = 2;
+        n.ng = 1 + i % 2;
+        ssd_case(sweep, n, MIXED + i * 5 % PACKED + i % 2 * APART + i / 2 % 2 * SEED, GENTLE);
+    }
+    const shape large = { 1, 1, 1, 24, 64, 1, 128, 96, true }, of_ranks = { 2, 1, 4, 24, 64, 24, 128, 96, true };
+    ssd_case(sweep, large, INITIAL + WEIGHT + SKIP, GENTLE);
+    ssd_case(sweep, of_ranks, INITIAL + WEIGHT + SAME + SEED, GENTLE);
+}
+
 void kr_cases_ssd(kr_sweep *sweep)
 {
+    single_token_cases(sweep);
     for (int i = 0; i < NSHAPES; i++) {
         /* all combinations come up in time */
-        for (int with = i % 3; with < COMBINATIONS; with += shapes[i].many_tasks ? 9 : 3) {
+        for (int with = i % 3; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 3, 9)) {
             ssd_case(sweep, shapes[i], with + (with + i) % 2 * APART, GENTLE);
-            ssd_case(sweep, shapes[i], with + (with + i + 1) % 2 * APART, 1 + with / 3 % (DECAYS - 1));
+            ssd_case(sweep, shapes[i], with + (with + i + 1) % 2 * APART + (with / 3 + i) % 2 * SEED,
+                     1 + with / 3 % (DECAYS - 1));
         }
     }
 }
@@ -150,7 +208,7 @@ static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned 
     kr_ssd_bwd_args a = {
         .nb = n.nb, .ns = n.ns, .nm = n.nm, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr, .nl = n.nl
     };
-    a.nq = cut_rows(sequences, n.nb, n.ns, with & PACKED);
+    a.nq = cut_case(sequences, n, with);
     a.sequences = sequences;
     kr_case c;
     char text[160];
@@ -185,7 +243,7 @@ static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned 
 void kr_cases_ssd_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++) {
-        for (int with = i % 5; with < COMBINATIONS; with += shapes[i].many_tasks ? 13 : 5) {
+        for (int with = i % 5; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 5, 13)) {
             ssd_bwd_case(sweep, shapes[i], with + (with + i) % 2 * APART, GENTLE, 0);
             ssd_bwd_case(sweep, shapes[i], with + (with + i + 1) % 2 * APART, 1 + with / 5 % (DECAYS - 1), 0);
         }

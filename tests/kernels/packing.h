@@ -51,4 +51,10 @@ static inline void change_decays(double *values, int64_t count, int kind, double
     }
 }
 
+/* From one combination of optional operands to the next: large shapes have fewer, and least in quick runs. */
+static inline int combination_step(bool is_large, int small, int large)
+{
+    return !is_large ? small : kr_test_quick() ? 3 * large : large;
+}
+
 #endif

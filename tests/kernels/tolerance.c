@@ -49,6 +49,7 @@ static const struct {
     { "segsum", { .ulps = 1, .plain = 1, .root = 1, .why = "a chain of additions in float" } },
     { "segsum_bwd", { .ulps = 1, .plain = 2, .root = 1, .why = "column sums, then their sum, in float" } },
     { "matmul", { .ulps = 1, .plain = 2, .root = 1, .why = "chains of fused multiply-adds, scale sum |a b|" } },
+    { "panels", { .ulps = 1, .plain = 2, .root = 1, .why = "as matmul" } },
     { "conv",
       { .ulps = 2, .plain = 4, .root = 1, .why = "the sum's error passes through silu with a slope below 1.1" } },
     { "conv_bwd",

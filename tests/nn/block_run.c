@@ -438,7 +438,7 @@ void compare_bits(const char *what, const outcome *got, const outcome *want, boo
     }
 }
 
-double distance(const outcome *got, const outcome *want, bool gradients)
+double outcome_distance(const outcome *got, const outcome *want, bool gradients)
 {
     if (!alike("distance", got, want)) return INFINITY;
     double error = 0, size = 0;

@@ -77,7 +77,7 @@ void compare(const char *what, const outcome *got, const outcome *want, double v
 void compare_bits(const char *what, const outcome *got, const outcome *want, bool with_gradients);
 
 /* |got - want| / |want| over all values together, or over all gradients. */
-double distance(const outcome *got, const outcome *want, bool gradients);
+double outcome_distance(const outcome *got, const outcome *want, bool gradients);
 
 /* What is differentiated: results weighed by their gradients, as a number. Targets are x, the caches, the parameters;
  * `delta` is added to one element of one of them (target < 0: none). */

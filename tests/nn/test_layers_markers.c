@@ -237,10 +237,13 @@ TEST(a_prime_with_nothing_due_changes_nothing)
     net n = opened(LATENT, at_all_levels, KR_F32), plain = opened(LATENT, NULL, KR_F32);
     kr_state *state = net_random_state(&n, 2);
     kr_tensor *x = net_input(&n, n.tape, 2, NS);
-    /* not announced, but this net's places need a length; then at the announced end */
+    /* at the announced end */
     kr_state_announce(state, NS);
     kr_call call = call_from(state);
     const net_out whole = net_call(&n, n.tape, KR_RUN_FORWARD, x, &call);
+    const kr_state *unannounced = net_call(&n, n.tape, KR_RUN_FORWARD, x, NULL).state;
+    CHECK(!unannounced->cursors.is_on && unannounced->cursors.network == 0 && unannounced->cursors.layers[0] == 0,
+          "places are kept that nobody asked for");
     call = call_from(whole.state);
     const net_out after = net_call(&n, n.tape, KR_RUN_PRIME, NULL, &call);
     CHECK_OK(n.ctx);

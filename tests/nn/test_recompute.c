@@ -115,6 +115,7 @@ static const load loads[] = { { "plain", 2, 16, 6, .dtype = KR_F32 },
                               { "gates", 2, 16, 7, .has_gates = true },
                               { "gates, mlp", 3, 10, 5, .has_gates = true, .has_mlp = true },
                               { "gates, markers", 2, 10, 5, .has_gates = true, .is_marked = true },
+                              { "long, gates, markers", 2, 90, 5, .has_gates = true, .is_marked = true },
                               { "packed", 2, 24, 6, .is_packed = true },
                               { "packed, gates, state", 2, 24, 5, .is_packed = true, .has_gates = true,
                                 .from_state = true },
@@ -204,8 +205,8 @@ static void check_load(kr_family family, const load *l)
     if (!net_open(&n, l->name, &some, 1)) return;
     const size_t least = least_of(&n, l, 1);
     CHECK(least_of(&n, l, least - 1) == least, "%s: the least budget is another below it", l->name);
-    /* from the least to twice of all, by eighths */
-    const int steps = kr_test_quick() ? 3 : 8;
+    /* from the least to twice of all, in equal steps */
+    const int steps = kr_test_quick() ? 3 : 6;
     const size_t top = 2 * (everything.peak > least ? everything.peak : least);
     int64_t nodes = 0;
     for (int i = 0; i <= steps; i++) {

@@ -18,6 +18,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/conv_groups.h"
 #include "kernels/cpu/conv_rows.h"
+#include "kernels/cpu/transpose.h"
 
 enum {
     CHANNELS = 512,  /* of a forward unit */
@@ -30,8 +31,8 @@ typedef struct conv {
     int64_t channels; /* of a unit */
     const kr_sequence *sequences;
     const float *x, *weight, *bias, *window;
-    float *weight_kv; /* [k v] */
-    float *before;    /* a block's inputs at t = -(nk-1) .. -1 [worker, nk-1, channels]; no window: a row of zeros */
+    float *weight_kv;      /* [k v] */
+    float *before;         /* a block's inputs at t = -nk .. -1 [worker, nk, channels]; no window: a row of zeros */
     kr_conv_block *groups; /* [ngroups + 1] */
     int64_t ngroups;
 } conv;
@@ -43,7 +44,7 @@ static int64_t padded(int64_t n) /* floats in whole cache lines */
 
 static int64_t before_floats(const conv *c) /* of a worker */
 {
-    return padded((c->window ? c->nk - 1 : 1) * c->channels);
+    return padded((c->window ? c->nk : 1) * c->channels);
 }
 
 /* Lays out the scratch of both directions from `scratch` on, or from nothing to count it: floats. */
@@ -59,23 +60,10 @@ static int64_t conv_lay_out(conv *c, const kr_pool *pool, float *scratch)
     return groups + weight + before;
 }
 
-static void transpose_weight(const conv *c)
-{
-    const float *weight = c->weight;
-    float *out = c->weight_kv;
-    if (c->nk == 4) { /* the usual width, in one pass */
-        for (int64_t v = 0; v < c->nv; v++)
-            for (int64_t j = 0; j < 4; j++) out[j * c->nv + v] = weight[v * 4 + j];
-        return;
-    }
-    for (int64_t j = 0; j < c->nk; j++)
-        for (int64_t v = 0; v < c->nv; v++) out[j * c->nv + v] = weight[v * c->nk + j];
-}
-
 static void conv_prepare(conv *c)
 {
     c->ngroups = kr_conv_groups(c->sequences, c->nq, c->groups);
-    transpose_weight(c);
+    kr_transpose(c->weight, c->nk, c->nv, c->nk, c->weight_kv, c->nv);
     if (!c->window) memset(c->before, 0, (size_t)c->channels * sizeof(float));
 }
 
@@ -101,12 +89,10 @@ static block block_of(const conv *c, kr_conv_block at, int64_t ns, int64_t v0, i
     k.before = c->before;
     if (!c->window) return k;
     float *before = c->before + worker * before_floats(c);
-    k.before = before;
+    k.before = before + c->channels; /* no sum reaches t = -nk */
     k.before_stride = c->channels;
-    if (at.s0 >= c->nk - 1) return k;
-    const float *window = c->window + (at.q * c->nv + v0) * c->nk + 1;
-    for (int64_t t = 0; t < c->nk - 1; t++)
-        for (int64_t v = 0; v < v1 - v0; v++) before[t * c->channels + v] = window[v * c->nk + t];
+    if (at.s0 < c->nk - 1)
+        kr_transpose(c->window + (at.q * c->nv + v0) * c->nk, c->nk, v1 - v0, c->nk, before, c->channels);
     return k;
 }
 
@@ -130,16 +116,17 @@ static kr_conv_rows rows_of(const conv *c, const block *k, int64_t s0, int64_t s
 
 /* ---- forward ---- */
 
+/* The newest columns are the sequence's last tokens, the others those that the old window has so many places later. */
 static void write_window(const kr_conv_args *a, const block *k)
 {
-    for (int64_t v = k->v0; v < k->v1; v++) {
-        int64_t at = (k->at.q * a->nv + v) * a->nk;
-        const float *window_k = a->window ? (const float *)a->window + at : NULL;
-        float *out_k = (float *)a->window_out + at;
-        for (int64_t j = 0; j < a->nk; j++) {
-            int64_t t = k->n - a->nk + j;
-            out_k[j] = t >= 0 ? k->x[t * a->x_stride + v - k->v0] : window_k ? window_k[a->nk + t] : 0.0f;
-        }
+    int64_t nk = a->nk, nv = k->v1 - k->v0, first = (k->at.q * a->nv + k->v0) * nk, fresh = kr_smaller(k->n, nk);
+    float *out = (float *)a->window_out + first;
+    if (fresh < nk && a->window)
+        memcpy(out, (const float *)a->window + first + fresh, (size_t)(nv * nk - fresh) * sizeof(float));
+    else if (fresh < nk) memset(out, 0, (size_t)(nv * nk) * sizeof(float));
+    for (int64_t j = nk - fresh; j < nk; j++) {
+        const float *x = k->x + (k->n - nk + j) * a->x_stride;
+        for (int64_t v = 0; v < nv; v++) out[v * nk + j] = x[v];
     }
 }
 

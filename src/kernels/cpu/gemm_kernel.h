@@ -16,10 +16,6 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Terms of one chain: a tile's columns of B (GEMM_KC x GEMM_NR floats) stay in the first-level cache. It is part of
- * the definition of the result: changing it changes bits. */
-#define GEMM_KC 256
-
 /* A tile fills the register file: 24 accumulators of 32, or 12 of 16, which hides the latency of two FMA units. */
 #if defined(__AVX512F__)
 #define GEMM_MR 12

@@ -11,6 +11,10 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+/* Terms of one chain: a tile's columns of B (GEMM_KC x GEMM_NR floats) stay in the first-level cache. It is part of
+ * the definition of the result: changing it changes bits. */
+#define GEMM_KC 256
+
 /* The loops over a tile's rows and columns must vanish, so that accumulators live in registers. */
 #if defined(__clang__)
 #define GEMM_UNROLL _Pragma("clang loop unroll(full)")

@@ -8,6 +8,7 @@
 #define KR_KERNELS_CPU_SCAN_BLOCK_H
 
 #include "kernels/cpu/ranges.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/vec_math.h"
 #include "kernels/ssd_args.h"
@@ -30,16 +31,13 @@ static inline scan_channels scan_channels_of(int64_t width, int64_t length, int6
 /* to [r c] = from [c r]; from NULL is 0. */
 static inline void scan_turn_in(const float *from, const scan_channels *k, int64_t nr, float *to)
 {
-    memset(to, 0, (size_t)(nr * SCAN_CHANNELS) * sizeof *to);
-    if (!from) return;
-    for (int64_t c = 0; c < k->count; c++)
-        for (int64_t r = 0; r < nr; r++) to[r * SCAN_CHANNELS + c] = from[(k->first + c) * nr + r];
+    if (!from || k->count < SCAN_CHANNELS) memset(to, 0, (size_t)(nr * SCAN_CHANNELS) * sizeof *to);
+    if (from) kr_transpose(from + k->first * nr, nr, k->count, nr, to, SCAN_CHANNELS);
 }
 
 static inline void scan_turn_out(const float *from, const scan_channels *k, int64_t nr, float *to)
 {
-    for (int64_t c = 0; c < k->count; c++)
-        for (int64_t r = 0; r < nr; r++) to[(k->first + c) * nr + r] = from[r * SCAN_CHANNELS + c];
+    kr_transpose(from, SCAN_CHANNELS, nr, k->count, to + k->first * nr, nr);
 }
 
 KR_INLINE vf scan_load(const float *p, int64_t n)

@@ -52,25 +52,37 @@ KR_INLINE void token(const inputs *p, float *h, const float *a, const float *d, 
     scan_store(p->y + lane, n, y);
 }
 
+KR_INLINE void advance(const kr_scan_args *s, inputs *p)
+{
+    p->x += s->x_stride;
+    p->dt += s->dt_stride;
+    if (p->z) p->z += s->z_stride;
+    p->b += s->b_stride;
+    p->c += s->c_stride;
+    p->y += s->ni;
+}
+
 static void scan_sequence(const kr_scan_args *s, int64_t q, const scan_channels *k, float *h, const float *a)
 {
     const kr_sequence *tokens = &s->sequences[q];
+    if (tokens->start == tokens->end) return;
+    const int64_t row = tokens->row * s->ns + tokens->start, maps = k->group * s->nr;
     const float *d = s->d ? (const float *)s->d + k->first : NULL;
-    for (int64_t t = tokens->start; t < tokens->end; t++) {
-        const int64_t row = tokens->row * s->ns + t;
-        const inputs p = { .x = (const float *)s->x + row * s->x_stride + k->first,
-                           .dt = (const float *)s->dt + row * s->dt_stride + k->first,
-                           .z = s->z ? (const float *)s->z + row * s->z_stride + k->first : NULL,
-                           .b = (const float *)s->b + row * s->b_stride + k->group * s->nr,
-                           .c = (const float *)s->c + row * s->c_stride + k->group * s->nr,
-                           .y = (float *)s->y + row * s->ni + k->first };
+    inputs p = { .x = (const float *)s->x + row * s->x_stride + k->first,
+                 .dt = (const float *)s->dt + row * s->dt_stride + k->first,
+                 .z = s->z ? (const float *)s->z + row * s->z_stride + k->first : NULL,
+                 .b = (const float *)s->b + row * s->b_stride + maps,
+                 .c = (const float *)s->c + row * s->c_stride + maps,
+                 .y = (float *)s->y + row * s->ni + k->first };
+    for (int64_t left = tokens->end - tokens->start; left > 0; left--) {
         scan_prefetch(p.x, AHEAD * s->x_stride, k->count);
         scan_prefetch(p.dt, AHEAD * s->dt_stride, k->count);
-        if (s->z) scan_prefetch(p.z, AHEAD * s->z_stride, k->count);
+        if (p.z) scan_prefetch(p.z, AHEAD * s->z_stride, k->count);
         scan_prefetch(p.y, AHEAD * s->ni, k->count);
         int64_t lane = 0;
         for (; lane + VF <= k->count; lane += VF) token(&p, h, a, d, s->nr, lane, VF);
         if (lane < k->count) token(&p, h, a, d, s->nr, lane, k->count - lane);
+        if (left > 1) advance(s, &p);
     }
 }
 

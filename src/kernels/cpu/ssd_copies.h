@@ -3,6 +3,7 @@
 #define KR_KERNELS_CPU_SSD_COPIES_H
 
 #include "kernels/cpu/ssd_gemm.h"
+#include "kernels/cpu/transpose.h"
 
 enum { SSD_LINE = 16 }; /* floats of a cache line */
 
@@ -36,24 +37,6 @@ static inline void ssd_copy_panels(const float *x, int64_t x_row, int64_t rows, 
     }
 }
 
-/* y[k][i] = x[i][k] for i < rows, k < n. */
-static inline void ssd_transpose(const float *x, int64_t x_row, int64_t rows, int64_t n, float *y, int64_t y_row)
-{
-    int64_t i = 0;
-    for (; i + 8 <= rows; i += 8) {
-        int64_t k = 0;
-        for (; k + 4 <= n; k += 4) {
-            g8 t[4];
-            g8_transpose_4(x + i * x_row + k, x_row, t);
-            for (int q = 0; q < 4; q++) g8_store(y + (k + q) * y_row + i, t[q]);
-        }
-        for (; k < n; k++)
-            for (int64_t q = 0; q < 8; q++) y[k * y_row + i + q] = x[(i + q) * x_row + k];
-    }
-    for (int64_t k = 0; i < rows && k < n; k++)
-        for (int64_t q = i; q < rows; q++) y[k * y_row + q] = x[q * x_row + k];
-}
-
 /* Zeros for `count` columns from column `first` on. What a product reads there does not count, but may be slow. */
 static inline void ssd_clear_columns(float *y, int64_t y_row, int64_t rows, int64_t first, int64_t count)
 {
@@ -63,7 +46,7 @@ static inline void ssd_clear_columns(float *y, int64_t y_row, int64_t rows, int6
 /* A chunk's rows [f r] as [r f], readable from any column in whole vectors: f_line has a line to spare. */
 static inline void ssd_transpose_chunk(const float *x, int64_t x_row, int64_t nf, int64_t n, float *y, int64_t f_line)
 {
-    ssd_transpose(x, x_row, nf, n, y, f_line);
+    kr_transpose(x, x_row, nf, n, y, f_line);
     ssd_clear_columns(y, f_line, n, nf, SSD_LINE);
 }
 
@@ -85,27 +68,32 @@ static inline int64_t ssd_run(const ssd_rows_of *from, int64_t nf)
     return from->token == from->nm * from->row ? nf : from->nm;
 }
 
+/* Row i, the first of its token. */
+static inline const float *ssd_row(const ssd_rows_of *from, int64_t i)
+{
+    return from->x + i / from->nm * from->token;
+}
+
 /* ssd_copy_rows of a chunk's nf rows. */
 static inline void ssd_fetch_rows(ssd_rows_of from, const float *scale, int64_t nf, int64_t n, float *y, int64_t y_row)
 {
     int64_t run = ssd_run(&from, nf);
-    for (int64_t i = 0; i < nf; i += run, from.x += from.token)
-        ssd_copy_rows(from.x, from.row, scale ? scale + i : NULL, run, n, y + i * y_row, y_row);
+    for (int64_t i = 0; i < nf; i += run)
+        ssd_copy_rows(ssd_row(&from, i), from.row, scale ? scale + i : NULL, run, n, y + i * y_row, y_row);
 }
 
 /* ssd_copy_panels of a chunk's nf rows. */
 static inline void ssd_fetch_panels(ssd_rows_of from, int64_t nf, int64_t n, float *y, int64_t panel)
 {
     int64_t run = ssd_run(&from, nf);
-    for (int64_t i = 0; i < nf; i += run, from.x += from.token)
-        ssd_copy_panels(from.x, from.row, run, n, y + i * GEMM_NR, panel);
+    for (int64_t i = 0; i < nf; i += run) ssd_copy_panels(ssd_row(&from, i), from.row, run, n, y + i * GEMM_NR, panel);
 }
 
 /* ssd_transpose_chunk of a chunk's nf rows. */
 static inline void ssd_fetch_transposed(ssd_rows_of from, int64_t nf, int64_t n, float *y, int64_t f_line)
 {
     int64_t run = ssd_run(&from, nf);
-    for (int64_t i = 0; i < nf; i += run, from.x += from.token) ssd_transpose(from.x, from.row, run, n, y + i, f_line);
+    for (int64_t i = 0; i < nf; i += run) kr_transpose(ssd_row(&from, i), from.row, run, n, y + i, f_line);
     ssd_clear_columns(y, f_line, n, nf, SSD_LINE);
 }
 
@@ -121,7 +109,7 @@ static inline void ssd_transpose_to_panels(const float *x, int64_t x_row, int64_
 {
     for (int64_t i = 0; i * GEMM_NR < np; i++) {
         int64_t columns = ssd_panel_columns(np, i);
-        ssd_transpose(x + i * GEMM_NR * x_row, x_row, columns, n, y + i * panel, GEMM_NR);
+        kr_transpose(x + i * GEMM_NR * x_row, x_row, columns, n, y + i * panel, GEMM_NR);
         if (columns < GEMM_NR) ssd_clear_columns(y + i * panel, GEMM_NR, n, columns, GEMM_NR - columns);
     }
 }

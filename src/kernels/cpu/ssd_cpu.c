@@ -1,4 +1,5 @@
-/* ssd_cpu.c - the state space core in f32: all families, chunk by chunk, in one walk over each sequence.
+/* ssd_cpu.c - the state space core in f32: all families, in one walk over each sequence: token by token where there are
+ * few (ssd_tokens.h), else chunk by chunk.
  *
  *   v, y [b s m h p]    b, c [b s m g r]    da, w, same [b s h]    d [h]    initial, final [q h p r]
  *
@@ -16,7 +17,7 @@
  * difference to a later token.
  */
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/ssd_parts.h"
+#include "kernels/cpu/ssd_tokens.h"
 
 typedef struct forward {
     const kr_ssd_args *a;
@@ -35,6 +36,7 @@ typedef struct workspace {
     float *left; /* [GEMM_MR][left_line] */
     int64_t left_line;
     float *fading; /* e^(a_t - a_j) w_j of one token t, [f] */
+    ssd_token_memory few;
 } workspace;
 
 static int64_t take_workspace(const forward *f, workspace *w, float *base)
@@ -52,7 +54,21 @@ static int64_t take_workspace(const forward *f, workspace *w, float *base)
     w->left_line = ssd_stride(d->nr + d->nf);
     w->left = ssd_take(&m, GEMM_MR * w->left_line);
     w->fading = ssd_take(&m, d->nf);
+    w->few.zeros = ssd_take(&m, d->nr);
+    w->few.rows = ssd_take(&m, SSD_ABREAST * d->nr);
     return m.used;
+}
+
+/* H += seed seed_b (x) seed_v, of the unit's head k. */
+static void add_seed(const forward *f, const ssd_unit *u, workspace *w, int64_t k)
+{
+    const ssd_dims *d = &f->d;
+    int64_t h = u->h0 + k, at = u->q * d->nm * d->nh + h, panel = d->nm * GEMM_NR;
+    ssd_copy_panels((const float *)f->a->seed_v + at * d->np, d->nh * d->np, d->nm, d->np, w->kept, panel);
+    ssd_scale(w->kept, d->panels * panel, ((const float *)f->a->seed)[u->q * d->nh + h]);
+    ssd_multiply(d->nr, ssd_round_up(d->np, VF), d->nm,
+                 ssd_columns((const float *)f->a->seed_b + at * d->nr, d->nh * d->nr), ssd_panels(w->kept, panel),
+                 (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
 }
 
 static void load_states(const forward *f, const ssd_unit *u, workspace *w)
@@ -67,6 +83,7 @@ static void load_states(const forward *f, const ssd_unit *u, workspace *w)
             for (int64_t i = 0; i < d->panels; i++)
                 memset(w->right[k] + i * f->panel, 0, (size_t)(d->nr * GEMM_NR) * sizeof(float));
         }
+        if (f->a->seed) add_seed(f, u, w, k);
     }
 }
 
@@ -77,8 +94,8 @@ static void store_states(const forward *f, const ssd_unit *u, const workspace *w
     for (int64_t k = 0; final && k < u->nheads; k++) {
         float *final_pr = final + (u->q * d->nh + u->h0 + k) * d->np * d->nr;
         for (int64_t i = 0; i < d->panels; i++)
-            ssd_transpose(w->right[k] + i * f->panel, GEMM_NR, d->nr, ssd_panel_columns(d->np, i),
-                          final_pr + i * GEMM_NR * d->nr, d->nr);
+            kr_transpose(w->right[k] + i * f->panel, GEMM_NR, d->nr, ssd_panel_columns(d->np, i),
+                         final_pr + i * GEMM_NR * d->nr, d->nr);
     }
 }
 
@@ -174,6 +191,67 @@ static void pass_state(const forward *f, const ssd_chunk *c, const workspace *w,
                  ssd_panels(w->kept, c->nf * GEMM_NR), (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
 }
 
+static ssd_token token_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h, int64_t at)
+{
+    int64_t scalar = at * a->nh + h;
+    return (ssd_token){ .v = (const float *)a->v + at * a->v_stride + h * a->np,
+                        .b = (const float *)a->b + at * a->b_stride + u->e * a->nr,
+                        .c = (const float *)a->c + at * a->c_stride + u->e * a->nr,
+                        .y = (float *)a->y + (at * a->nm * a->nh + h) * a->np,
+                        .decay = ssd_exp_of(((const float *)a->da)[scalar]),
+                        .weight = a->w ? ((const float *)a->w)[scalar] : 1.0f,
+                        .same = a->same ? ((const float *)a->same)[scalar] : 0.0f,
+                        .strict = a->same != NULL,
+                        .nm = a->nm,
+                        .np = a->np,
+                        .nr = a->nr,
+                        .v_row = a->nh * a->np,
+                        .b_row = a->ng * a->nr };
+}
+
+/* What the seed adds to the initial state, as a token that is not read. */
+static ssd_token seed_at(const kr_ssd_args *a, int64_t q, int64_t h)
+{
+    int64_t at = q * a->nm * a->nh + h;
+    return (ssd_token){ .v = (const float *)a->seed_v + at * a->np,
+                        .b = (const float *)a->seed_b + at * a->nr,
+                        .decay = 1,
+                        .weight = ((const float *)a->seed)[q * a->nh + h],
+                        .nm = a->nm,
+                        .np = a->np,
+                        .nr = a->nr,
+                        .v_row = a->nh * a->np,
+                        .b_row = a->nh * a->nr };
+}
+
+static void walk_tokens(const forward *f, const ssd_unit *u, const kr_sequence *s, const workspace *w)
+{
+    const kr_ssd_args *a = f->a;
+    int64_t count = s->end - s->start, first = s->row * a->ns + s->start;
+    memset(w->few.zeros, 0, (size_t)a->nr * sizeof(float));
+    for (int64_t h = u->h0; h < u->h0 + u->nheads; h++) {
+        ssd_token tokens[SSD_FEW], seed;
+        if (a->seed) seed = seed_at(a, u->q, h);
+        for (int64_t t = 0; t < count; t++) tokens[t] = token_at(a, u, h, first + t);
+        int64_t state = (u->q * a->nh + h) * a->np * a->nr;
+        ssd_tokens_run(a->seed ? &seed : NULL, tokens, count, a->initial ? (const float *)a->initial + state : NULL,
+                       a->final ? (float *)a->final + state : NULL, &w->few, a->d ? (const float *)a->d + h : NULL);
+    }
+}
+
+static void walk_chunks(const forward *f, const ssd_unit *u, const kr_sequence *s, workspace *w)
+{
+    load_states(f, u, w);
+    for (int64_t n = 0; n < ssd_chunks(&f->d, s); n++) {
+        ssd_chunk c = ssd_chunk_at(&f->d, s, n);
+        load_chunk(f, u, &c, w);
+        read_out(f, u, &c, w);
+        for (int64_t k = 0; k < u->nheads; k++) pass_state(f, &c, w, k);
+    }
+    store_states(f, u, w);
+}
+
+/* How a sequence is walked follows from its own length. */
 static void forward_units(const void *args, int64_t first, int64_t end, int worker)
 {
     const forward *f = args;
@@ -183,14 +261,9 @@ static void forward_units(const void *args, int64_t first, int64_t end, int work
     for (int64_t index = first; index < end; index++) {
         ssd_unit u = ssd_unit_at(&f->d, index);
         const kr_sequence *s = &f->a->sequences[u.q];
-        load_states(f, &u, &w);
-        for (int64_t n = 0; n < ssd_chunks(&f->d, s); n++) {
-            ssd_chunk c = ssd_chunk_at(&f->d, s, n);
-            load_chunk(f, &u, &c, &w);
-            read_out(f, &u, &c, &w);
-            for (int64_t k = 0; k < u.nheads; k++) pass_state(f, &c, &w, k);
-        }
-        store_states(f, &u, &w);
+        int64_t count = s->end - s->start;
+        if (count >= 1 && count <= SSD_FEW) walk_tokens(f, &u, s, &w);
+        else walk_chunks(f, &u, s, &w);
     }
 }
 

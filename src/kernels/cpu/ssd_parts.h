@@ -50,7 +50,8 @@ static inline void ssd_cut(ssd_dims *d, int64_t nl)
     d->panels = kr_blocks(d->np, GEMM_NR);
 }
 
-/* Units of kr_ranges_run are tasks (q, group, block); their size in its elements, some 30 multiply-adds each. */
+/* Units of kr_ranges_run are tasks (q, group, block); their size in its elements, some 30 multiply-adds each, and no
+ * less than the states cost that are read and written. */
 static inline int64_t ssd_units(const ssd_dims *d)
 {
     return d->nq * d->ng * d->blocks;
@@ -59,7 +60,8 @@ static inline int64_t ssd_units(const ssd_dims *d)
 static inline int64_t ssd_unit_elements(const ssd_dims *d)
 {
     double tokens = (double)d->nb * (double)d->ns / (double)kr_larger(1, d->nq);
-    double work = tokens * (double)(d->nm * d->heads) * (double)d->np * (double)d->nr / 16;
+    double rows = tokens * (double)d->nm;
+    double work = (rows > 2 ? rows : 2) * (double)d->heads * (double)d->np * (double)d->nr / 16;
     return work < KR_TASK_ELEMENTS ? (int64_t)work : KR_TASK_ELEMENTS;
 }
 

@@ -20,6 +20,7 @@
     KR_PLAIN(softmax, kr_softmax_args)                                                                                 \
     KR_PLAIN(softmax_bwd, kr_softmax_bwd_args)                                                                         \
     KR_SCRATCHED(matmul, kr_matmul_args)                                                                               \
+    KR_PLAIN(panels, kr_panels_args)                                                                                   \
     KR_PLAIN(norm, kr_norm_args)                                                                                       \
     KR_SCRATCHED(norm_bwd, kr_norm_bwd_args)                                                                           \
     KR_PLAIN(gate, kr_gate_args)                                                                                       \

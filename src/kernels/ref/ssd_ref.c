@@ -115,12 +115,21 @@ static void read_out(const head *n, const double *state_pr, int64_t at, real *y)
         const real *c_r = c_at(n, at, m);
         real *y_p = y + ((at * n->nm + m) * n->nh + n->h) * n->np;
         for (int64_t p = 0; p < n->np; p++) {
-            double sum = d * (double)v_at(n, at, m)[p];
+            double sum = n->d ? d * (double)v_at(n, at, m)[p] : 0; /* 0 times an infinite value is not 0 */
             for (int64_t r = 0; r < n->nr; r++) sum += state_pr[p * n->nr + r] * (double)c_r[r];
             for (int64_t from = 0; n->same && from < n->nm; from++)
                 sum += same * dot(c_r, b_at(n, at, from), n->nr) * (double)v_at(n, at, from)[p];
             y_p[p] = (real)sum;
         }
+    }
+}
+
+static void add_seed(const head *n, const kr_ssd_args *a, int64_t q, double *state_pr)
+{
+    const real *seed = a->seed, *v = a->seed_v, *b = a->seed_b;
+    for (int64_t m = 0; seed && m < n->nm; m++) {
+        const int64_t at = (q * n->nm + m) * n->nh + n->h;
+        add_outer(n, state_pr, (double)seed[q * n->nh + n->h], v + at * n->np, b + at * n->nr);
     }
 }
 
@@ -132,6 +141,7 @@ static void forward_task(void *arg, int64_t index, int worker)
     double *state_pr = (double *)a->exec.scratch + worker * a->np * a->nr;
     const kr_sequence *s = &a->sequences[q];
     load_state(state_pr, a->initial, q, &n);
+    add_seed(&n, a, q, state_pr);
     for (int64_t at = s->row * a->ns + s->start; at < s->row * a->ns + s->end; at++) {
         decay(&n, state_pr, at);
         if (a->same) read_out(&n, state_pr, at, a->y);

@@ -1,0 +1,25 @@
+/* transpose.h - matrices of floats, turned: tiles of 8 rows by 4 columns in registers, the edges one by one. */
+#ifndef KR_KERNELS_CPU_TRANSPOSE_H
+#define KR_KERNELS_CPU_TRANSPOSE_H
+
+#include "kernels/cpu/gemm_vec.h"
+
+/* y[k][i] = x[i][k] for i < rows, k < n. */
+static inline void kr_transpose(const float *x, int64_t x_row, int64_t rows, int64_t n, float *y, int64_t y_row)
+{
+    int64_t i = 0;
+    for (; i + 8 <= rows; i += 8) {
+        int64_t k = 0;
+        for (; k + 4 <= n; k += 4) {
+            g8 t[4];
+            g8_transpose_4(x + i * x_row + k, x_row, t);
+            for (int q = 0; q < 4; q++) g8_store(y + (k + q) * y_row + i, t[q]);
+        }
+        for (; k < n; k++)
+            for (int64_t q = 0; q < 8; q++) y[k * y_row + i + q] = x[(i + q) * x_row + k];
+    }
+    for (int64_t k = 0; i < rows && k < n; k++)
+        for (int64_t q = i; q < rows; q++) y[k * y_row + q] = x[q * x_row + k];
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* matmul_args.h - the argument structs of the products: of matrices of any strides, and with packed weights. */
+#ifndef KR_KERNELS_MATMUL_ARGS_H
+#define KR_KERNELS_MATMUL_ARGS_H
+
+#include "kernels/exec.h"
+
+#include <krait/tensor.h>
+
+/* C = A B (+ bias) (+ C if accumulate), for each index of the batch space. A [m k], B [k n], C [m n], bias [n].
+ * Each operand has a stride for either axis, so that transposes are strides; C's columns are adjacent.
+ * batch strides of 0 broadcast A or B; C's are distinct. nk = 0 gives bias, or 0.
+ * A row of C has the same bits whatever nm is, whatever the other rows hold, and for any number of threads. */
+typedef struct kr_matmul_args {
+    kr_exec exec;
+    int64_t nm, nn, nk;
+    const void *a;
+    int64_t a_m, a_k; /* strides of A along m and k; any values, usually one of them is 1 */
+    const void *b;
+    int64_t b_k, b_n; /* strides of B along k and n */
+    void *c;
+    int64_t c_m;      /* stride of C along m; along n it is 1 */
+    const void *bias; /* [n], or NULL; the same for the whole batch */
+    bool accumulate;
+    int batch_rank;
+    int64_t batch_dims[KR_MAX_RANK];
+    int64_t batch_a[KR_MAX_RANK], batch_b[KR_MAX_RANK], batch_c[KR_MAX_RANK];
+} kr_matmul_args;
+
+/* y = x w^T (+ bias) for few rows x [m k] and a weight w [n k] that was packed: panels of KR_PANEL outputs, each
+ * [k][KR_PANEL], the last one filled up with zeros. Rows of x and y are x_m and y_m apart. The bits are those of matmul. */
+enum { KR_PANEL = 64 };
+static inline int64_t kr_panels_of(int64_t nn)
+{
+    return (nn + KR_PANEL - 1) / KR_PANEL;
+}
+typedef struct kr_panels_args {
+    kr_exec exec;
+    int64_t nm, nn, nk, x_m, y_m;
+    const void *x, *panels, *bias; /* bias [n], or NULL */
+    void *y;
+} kr_panels_args;
+
+#endif
