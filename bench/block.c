@@ -89,7 +89,7 @@ void block_drop(block_subject *s)
 {
     kr_param_destroy(s->x);
     kr_params_destroy(s->params);
-    for (int i = 0; i < s->count; i++) s->kind->destroy(s->blocks[i]);
+    for (int i = 0; i < s->count; i++) kr_block_free(s->blocks[i]);
     kr_ctx_destroy(s->ctx);
 }
 

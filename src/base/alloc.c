@@ -13,7 +13,7 @@
 
 enum { ALIGN = 64 }; /* a cache line, and the widest vector */
 
-/* Large blocks lie on large pages, where the system has them: weights that pass by once are read up to 1.7 times as
+/* Large blocks lie on large pages, where the system has them: weights that pass by once are read up to 1.5 times as
  * fast then (docs/dependencies.md), and fresh memory costs fewer faults. */
 static const size_t large_page = (size_t)2 << 20, large_block = (size_t)4 << 20;
 

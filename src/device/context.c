@@ -3,6 +3,7 @@
  * An option that is set wins over the environment, the environment over the default.
  */
 #include "base/cpu.h"
+#include "base/sized.h"
 #include "device/device.h"
 #include "kernels/select.h"
 
@@ -14,8 +15,7 @@ enum { SCRATCH_BLOCK = 1 << 16 };
 void kr_ctx_options_init_sized(kr_ctx_options *options, size_t size)
 {
     const kr_ctx_options defaults = { .size = size, .seed = 0x5eed };
-    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
-    if (size > sizeof defaults) memset((char *)options + sizeof defaults, 0, size - sizeof defaults);
+    kr_sized_init(options, size, &defaults, sizeof defaults);
 }
 
 static bool pick_threads(kr_ctx *ctx, int asked, int *threads)

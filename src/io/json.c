@@ -1,6 +1,8 @@
 /* json.c - values of a document: reading what the parser made. */
 #include "io/json.h"
 
+#include "base/sized.h"
+
 #include <string.h>
 
 typedef struct document {
@@ -14,8 +16,7 @@ void kr_json_options_init_sized(kr_json_options *options, size_t size)
     const kr_json_options defaults = {
         .size = size, .max_bytes = (size_t)128 << 20, .max_values = 4000000, .max_depth = 64
     };
-    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
-    if (size > sizeof defaults) memset((char *)options + sizeof defaults, 0, size - sizeof defaults);
+    kr_sized_init(options, size, &defaults, sizeof defaults);
 }
 
 kr_json *kr_json_create(kr_ctx *ctx, const char *text, size_t length, const kr_json_options *options)

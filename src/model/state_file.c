@@ -112,7 +112,7 @@ static bool check_tensor(const kr_network *net, const kr_state *state, int64_t s
                          bool is_float, kr_dtype dtype, const char *type)
 {
     const kr_shape want = state->kind->cache_shape(block_of(net, slot), i, state->batch);
-    const kr_dtype own = state->kind->dtype(block_of(net, slot));
+    const kr_dtype own = kr_block_dtype(block_of(net, slot));
     return kr_require(state->ctx, kr_shape_equal(got, &want), KR_ERR_SHAPE, "tensor '%s' is %s, but must be %s",
                       name_of(state, slot, i).text, KR_TEXT_OF_SHAPE(got), KR_TEXT_OF_SHAPE(&want)) &&
            kr_require(state->ctx, is_float && (dtype == KR_F64) == (own == KR_F64), KR_ERR_DTYPE,

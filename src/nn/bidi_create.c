@@ -1,5 +1,7 @@
 /* bidi_create.c - the config of a stack in both directions, its checks, and its parameters. */
 #include "nn/bidi.h"
+
+#include "base/sized.h"
 #include "nn/config.h"
 
 #include <string.h>
@@ -9,8 +11,7 @@
 void kr_bidi_config_init_sized(kr_bidi_config *config, size_t size)
 {
     const kr_bidi_config defaults = { .size = size, .norm_eps = 1e-5 };
-    memset(config, 0, size);
-    memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    kr_sized_init(config, size, &defaults, sizeof defaults);
 }
 
 /* ---- checks ---- */
@@ -100,8 +101,8 @@ static bool declare_layer(kr_bidi *bidi, int64_t i)
     l->block = bidi->kind->create(bidi->ctx, params, bidi->config.block.config);
     kr_params_leave(params, inner);
     if (!l->block) return kr_blame(bidi->ctx, OP);
-    const kr_dtype small = kr_config_small_dtype(bidi->kind->dtype(l->block));
-    bidi->nd = bidi->kind->d_model(l->block);
+    const kr_dtype small = kr_config_small_dtype(kr_block_dtype(l->block));
+    bidi->nd = kr_block_d_model(l->block);
     l->norm_d = kr_params_add_vector(params, "norm.weight", "d", small, bidi->nd, kr_init_fill(1));
     kr_params_leave(params, outer);
     return !kr_ctx_failed(bidi->ctx);
@@ -127,7 +128,7 @@ static bool declare(kr_bidi *bidi)
     const kr_bidi_config *c = &bidi->config;
     for (int64_t i = 0; i < c->n_layers; i++)
         if (!declare_layer(bidi, i)) return false;
-    const kr_dtype dtype = bidi->kind->dtype(bidi->layers[0].block);
+    const kr_dtype dtype = kr_block_dtype(bidi->layers[0].block);
     for (int64_t pair = 0; c->merge == KR_BIDI_CAT_LINEAR && pair < c->n_layers / 2; pair++)
         declare_join(bidi, pair, dtype);
     for (int64_t i = 0; i < count_gates(bidi); i++) {
@@ -178,7 +179,7 @@ void kr_bidi_destroy(kr_bidi *bidi)
 {
     if (!bidi) return;
     for (int64_t i = 0; bidi->layers && i < bidi->config.n_layers; i++)
-        if (bidi->layers[i].block) bidi->kind->destroy(bidi->layers[i].block);
+        if (bidi->layers[i].block) kr_block_free(bidi->layers[i].block);
     kr_params_destroy(bidi->params);
     kr_arena_deinit(&bidi->arena);
     kr_memory_free(&bidi->ctx->memory, bidi, sizeof *bidi);

@@ -10,6 +10,15 @@
 
 #include <krait/block.h>
 
+/* What the struct of every family begins with. */
+typedef struct kr_block {
+    kr_ctx *ctx;
+    size_t bytes;      /* of the whole struct */
+    kr_params *params; /* of a block that stands alone; NULL: they are in its network's table */
+    int64_t d_model;
+    kr_dtype dtype; /* of its matrices */
+} kr_block;
+
 typedef struct kr_block_input {
     const char *op; /* for messages: "mamba2.forward" */
     kr_tensor *x_bsd;
@@ -29,12 +38,9 @@ typedef struct kr_block_kind {
     int ncache;
     const char *cache_names[KR_CACHE_TENSORS];
 
-    /* Declares the parameters in `params`, under its prefix. NULL after an error; destroy takes what create gave. */
+    /* Declares the parameters in `params`, under its prefix. NULL after an error; kr_block_free takes what it gave. */
     void *(*create)(kr_ctx *ctx, kr_params *params, const void *config);
-    void (*destroy)(void *block);
 
-    int64_t (*d_model)(const void *block);
-    kr_dtype (*dtype)(const void *block);
     kr_ssd_path (*path)(const void *block);
     kr_shape (*cache_shape)(const void *block, int i, int64_t batch);
     kr_cache (*fresh)(kr_tape *tape, const void *block, int64_t batch);
@@ -47,8 +53,16 @@ extern const kr_block_kind kr_mamba1_kind, kr_mamba2_kind, kr_mamba3_kind;
 /* NULL for a value that is no family. */
 const kr_block_kind *kr_block_kind_of(kr_family family);
 
-/* A block that owns its parameters, for kr_mamba2_create and its like: *params is made, filled and sealed. */
-void *kr_block_create_alone(kr_ctx *ctx, const kr_block_kind *kind, const void *config, kr_params **params);
+/* The zeroed struct of a family, its head filled in; NULL after an error of the constructor `op`. */
+void *kr_block_alloc(kr_ctx *ctx, const char *op, size_t bytes, int64_t d_model, kr_dtype dtype);
+void kr_block_free(void *block);
+
+int64_t kr_block_d_model(const void *block);
+kr_dtype kr_block_dtype(const void *block);
+
+/* A block with a table of its own, sealed, for kr_mamba2_create and its like; and the end of both, or of NULL. */
+void *kr_block_create_alone(kr_ctx *ctx, const kr_block_kind *kind, const void *config);
+void kr_block_destroy_alone(void *block);
 
 /* Copies `size` bytes of the caller's config over the defaults, as far as the library knows its fields. op names the
  * constructor in the message when the size was never set. */
@@ -60,8 +74,7 @@ bool kr_block_begin(kr_tape *tape, const kr_block_kind *kind, const void *block,
                     kr_dims *d);
 
 /* The same for x [b d], and for a fresh cache. */
-bool kr_block_begin_token(kr_tape *tape, const char *op, const kr_block_kind *kind, const void *block, kr_tensor *x_bd,
-                          kr_dims *d);
+bool kr_block_begin_token(kr_tape *tape, const char *op, const void *block, kr_tensor *x_bd, kr_dims *d);
 bool kr_block_begin_fresh(kr_tape *tape, const kr_block_kind *kind, const void *block, int64_t batch);
 
 /* The cache against the block and the number of rows or sequences: family, shapes. */

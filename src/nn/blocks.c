@@ -62,15 +62,46 @@ bool kr_config_take(kr_ctx *ctx, const char *op, void *own, size_t own_size, con
     return true;
 }
 
-void *kr_block_create_alone(kr_ctx *ctx, const kr_block_kind *kind, const void *config, kr_params **params)
+void *kr_block_alloc(kr_ctx *ctx, const char *op, size_t bytes, int64_t d_model, kr_dtype dtype)
 {
-    *params = kr_params_create(ctx);
-    void *block = *params ? kind->create(ctx, *params, config) : NULL;
-    if (block && kr_params_seal(*params)) return block;
-    if (block) kind->destroy(block);
-    kr_params_destroy(*params);
-    *params = NULL;
+    kr_block *block = kr_memory_alloc_zeroed(&ctx->memory, bytes);
+    if (block) *block = (kr_block){ .ctx = ctx, .bytes = bytes, .d_model = d_model, .dtype = dtype };
+    else kr_fail(ctx, KR_ERR_NOMEM, "%s: no memory for a block", op);
+    return block;
+}
+
+void kr_block_free(void *block)
+{
+    kr_block *head = block;
+    kr_memory_free(&head->ctx->memory, head, head->bytes);
+}
+
+int64_t kr_block_d_model(const void *block)
+{
+    return ((const kr_block *)block)->d_model;
+}
+
+kr_dtype kr_block_dtype(const void *block)
+{
+    return ((const kr_block *)block)->dtype;
+}
+
+void *kr_block_create_alone(kr_ctx *ctx, const kr_block_kind *kind, const void *config)
+{
+    kr_params *params = kr_params_create(ctx);
+    kr_block *block = params ? kind->create(ctx, params, config) : NULL;
+    if (block) block->params = params;
+    if (block && kr_params_seal(params)) return block;
+    if (block) kr_block_destroy_alone(block);
+    else kr_params_destroy(params);
     return NULL;
+}
+
+void kr_block_destroy_alone(void *block)
+{
+    if (!block) return;
+    kr_params_destroy(((kr_block *)block)->params);
+    kr_block_free(block);
 }
 
 /* ---- caches ---- */
@@ -97,9 +128,9 @@ bool kr_cache_check(kr_tape *tape, const char *op, const kr_block_kind *kind, co
                         kind->cache_names[i]) ||
             !kr_require(ctx, kr_shape_equal(&got, &want), KR_ERR_SHAPE, "%s: cache.%s %s must be %s: %s", op,
                         kind->cache_names[i], KR_TEXT_OF(x), KR_TEXT_OF_SHAPE(&want), rule) ||
-            !kr_require(ctx, is_type_for(x->dtype, kind->dtype(block)), KR_ERR_DTYPE,
+            !kr_require(ctx, is_type_for(x->dtype, kr_block_dtype(block)), KR_ERR_DTYPE,
                         "%s: cache.%s is %s, but the block is %s; cast it, or create the block with that dtype", op,
-                        kind->cache_names[i], kr_dtype_name(x->dtype), kr_dtype_name(kind->dtype(block))))
+                        kind->cache_names[i], kr_dtype_name(x->dtype), kr_dtype_name(kr_block_dtype(block))))
             return false;
     }
     return true;
@@ -116,14 +147,13 @@ kr_tensor *kr_select_rows(kr_tape *tape, kr_tensor *x, int64_t count, const int6
 
 /* ---- entries ---- */
 
-static bool check_input(kr_tape *tape, const char *op, const kr_block_kind *kind, const void *block, kr_tensor *x,
-                        int64_t width)
+static bool check_input(kr_tape *tape, const char *op, const void *block, kr_tensor *x, int64_t width)
 {
     kr_ctx *ctx = tape->ctx;
-    const kr_dtype type = kind->dtype(block);
-    return kr_require(ctx, width == kind->d_model(block), KR_ERR_SHAPE,
+    const kr_dtype type = kr_block_dtype(block);
+    return kr_require(ctx, width == kr_block_d_model(block), KR_ERR_SHAPE,
                       "%s: axis d of x %s is %lld, but the block has d_model = %lld", op, KR_TEXT_OF(x),
-                      (long long)width, (long long)kind->d_model(block)) &&
+                      (long long)width, (long long)kr_block_d_model(block)) &&
            kr_require(ctx, is_type_for(x->dtype, type), KR_ERR_DTYPE,
                       "%s: x is %s, but the block is %s; cast x, or create the block with that dtype", op,
                       kr_dtype_name(x->dtype), kr_dtype_name(type));
@@ -139,7 +169,7 @@ bool kr_block_begin(kr_tape *tape, const kr_block_kind *kind, const void *block,
 {
     const char *op = input->op;
     if (!exists(tape, op, block) || !kr_bind(tape, op, d, "x:bsd", input->x_bsd) ||
-        !check_input(tape, op, kind, block, input->x_bsd, d->d) ||
+        !check_input(tape, op, block, input->x_bsd, d->d) ||
         !kr_require(tape->ctx, d->b >= 1 && d->s >= 1, KR_ERR_SHAPE,
                     "%s: x %s is empty; there must be a row and a token at least", op, KR_TEXT_OF(input->x_bsd)))
         return false;
@@ -151,11 +181,9 @@ bool kr_block_begin(kr_tape *tape, const kr_block_kind *kind, const void *block,
             kr_cache_check(tape, op, kind, block, input->cache, sequences.count, "one for each sequence of seq_start"));
 }
 
-bool kr_block_begin_token(kr_tape *tape, const char *op, const kr_block_kind *kind, const void *block, kr_tensor *x_bd,
-                          kr_dims *d)
+bool kr_block_begin_token(kr_tape *tape, const char *op, const void *block, kr_tensor *x_bd, kr_dims *d)
 {
-    return exists(tape, op, block) && kr_bind(tape, op, d, "x:bd", x_bd) &&
-           check_input(tape, op, kind, block, x_bd, d->d) &&
+    return exists(tape, op, block) && kr_bind(tape, op, d, "x:bd", x_bd) && check_input(tape, op, block, x_bd, d->d) &&
            kr_require(tape->ctx, d->b >= 1, KR_ERR_SHAPE, "%s: x %s is empty; there must be a row at least", op,
                       KR_TEXT_OF(x_bd));
 }
@@ -184,7 +212,7 @@ kr_block_out kr_block_step(kr_tape *tape, const kr_block_kind *kind, const void 
 {
     const kr_block_out none = { .y_bsd = NULL };
     kr_dims d;
-    if (!kr_block_begin_token(tape, op, kind, block, x_bd, &d)) return none;
+    if (!kr_block_begin_token(tape, op, block, x_bd, &d)) return none;
     const kr_block_input input = {
         .op = op, .x_bsd = kr_reshape(tape, x_bd, KR_SHAPE(d.b, 1, d.d)), .cache = cache, .path = kind->path(block)
     };

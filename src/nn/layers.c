@@ -264,7 +264,7 @@ kr_tensor *kr_last_token(kr_tape *tape, kr_tensor *y)
 
 bool kr_layers_take_type(kr_tape *tape, const char *op, const kr_layers *s, const kr_tensor *x)
 {
-    const kr_dtype own = s->kind->dtype(s->layers[0].block);
+    const kr_dtype own = kr_block_dtype(s->layers[0].block);
     return kr_require(tape->ctx, kr_dtype_is_float(x->dtype) && (x->dtype == KR_F64) == (own == KR_F64), KR_ERR_DTYPE,
                       "%s: x is %s, but the blocks are %s; cast x, or create them with that dtype", op,
                       kr_dtype_name(x->dtype), kr_dtype_name(own));

@@ -1,5 +1,7 @@
 /* layers_create.c - the config of a stack, its checks, and its parameters. */
 #include "nn/config.h"
+
+#include "base/sized.h"
 #include "nn/layers.h"
 
 #include <stdio.h>
@@ -12,8 +14,7 @@ void kr_layers_config_init_sized(kr_layers_config *config, size_t size)
     const kr_layers_config defaults = {
         .size = size, .norm_eps = 1e-5, .mlp_multiple_of = 128, .residual_in_f32 = true, .grad_horizon = KR_NO_HORIZON
     };
-    memset(config, 0, size);
-    memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    kr_sized_init(config, size, &defaults, sizeof defaults);
 }
 
 void kr_call_init_sized(kr_call *call, size_t size)
@@ -166,8 +167,8 @@ static bool declare_layer(kr_layers *s, kr_params *params, int64_t i)
     l->block = s->kind->create(s->ctx, params, c->block.config);
     kr_params_leave(params, inner);
     if (!l->block) return kr_blame(s->ctx, OP);
-    const int64_t nd = s->kind->d_model(l->block);
-    const kr_dtype dtype = s->kind->dtype(l->block), small = kr_config_small_dtype(dtype);
+    const int64_t nd = kr_block_d_model(l->block);
+    const kr_dtype dtype = kr_block_dtype(l->block), small = kr_config_small_dtype(dtype);
     l->norm_d = kr_params_add_vector(params, "norm.weight", "d", small, nd, kr_init_fill(1));
     if (c->d_intermediate) {
         l->norm2_d = kr_params_add_vector(params, "norm2.weight", "d", small, nd, kr_init_fill(1));
@@ -187,8 +188,8 @@ static bool declare(kr_layers *s, kr_params *params)
     for (int64_t i = 0; i < c->n_layers; i++)
         if (!declare_layer(s, params, i)) return false;
     const void *first = s->layers[0].block;
-    const kr_dtype dtype = s->kind->dtype(first);
-    s->nd = s->kind->d_model(first);
+    const kr_dtype dtype = kr_block_dtype(first);
+    s->nd = kr_block_d_model(first);
     const int64_t ngates = c->residual.per_virtual_layer ? s->nvirtual : c->n_layers;
     for (int64_t i = 0; s->gates && i < ngates; i++) {
         const size_t outer = kr_params_enter(params, "gates.%lld.", (long long)i);
@@ -228,7 +229,7 @@ kr_layers *kr_layers_declare(kr_ctx *ctx, kr_params *params, const kr_layers_con
 void kr_layers_free(kr_layers *s)
 {
     for (int64_t i = 0; s->layers && i < s->config.n_layers; i++)
-        if (s->layers[i].block) s->kind->destroy(s->layers[i].block);
+        if (s->layers[i].block) kr_block_free(s->layers[i].block);
     kr_arena_deinit(&s->arena);
     kr_memory_free(&s->ctx->memory, s, sizeof *s);
 }

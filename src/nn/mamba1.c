@@ -103,7 +103,7 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
 {
     const kr_mamba1 *m = block;
     kr_dims d;
-    if (!kr_block_begin_token(tape, "mamba1.step_infinite", &kr_mamba1_kind, m, x_bd, &d)) return NULL;
+    if (!kr_block_begin_token(tape, "mamba1.step_infinite", m, x_bd, &d)) return NULL;
     const int64_t nb = d.b, nr = m->config.state_rank;
 
     const projected in = project(tape, m, x_bd);
@@ -121,16 +121,6 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
 }
 
 /* ---- the kind ---- */
-
-static int64_t d_model(const void *block)
-{
-    return ((const kr_mamba1 *)block)->config.d_model;
-}
-
-static kr_dtype dtype(const void *block)
-{
-    return ((const kr_mamba1 *)block)->config.dtype;
-}
 
 static kr_ssd_path no_path(const void *block)
 {
@@ -160,9 +150,6 @@ const kr_block_kind kr_mamba1_kind = { .family = KR_MAMBA1,
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba1_declare,
-                                       .destroy = kr_mamba1_free,
-                                       .d_model = d_model,
-                                       .dtype = dtype,
                                        .path = no_path,
                                        .cache_shape = cache_shape,
                                        .fresh = fresh,
@@ -173,22 +160,17 @@ const kr_block_kind kr_mamba1_kind = { .family = KR_MAMBA1,
 
 kr_mamba1 *kr_mamba1_create(kr_ctx *ctx, const kr_mamba1_config *config)
 {
-    kr_params *params;
-    kr_mamba1 *m = kr_block_create_alone(ctx, &kr_mamba1_kind, config, &params);
-    if (m) m->params = params;
-    return m;
+    return kr_block_create_alone(ctx, &kr_mamba1_kind, config);
 }
 
 void kr_mamba1_destroy(kr_mamba1 *m)
 {
-    if (!m) return;
-    kr_params_destroy(m->params);
-    kr_mamba1_free(m);
+    kr_block_destroy_alone(m);
 }
 
 const kr_params *kr_mamba1_params(const kr_mamba1 *m)
 {
-    return m ? m->params : NULL;
+    return m ? m->head.params : NULL;
 }
 
 kr_mamba1_cache kr_mamba1_fresh(kr_tape *tape, const kr_mamba1 *m, int64_t batch)

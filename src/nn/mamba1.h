@@ -5,8 +5,7 @@
 #include "nn/block.h"
 
 struct kr_mamba1 {
-    kr_ctx *ctx;
-    kr_params *params; /* of a block that stands alone; NULL: they are in its network's table */
+    kr_block head;
     kr_mamba1_config config;
     int64_t ni, nx; /* d_inner, dt_rank */
     kr_dtype small; /* of the parameters that are no matrices, and of the caches */
@@ -14,8 +13,7 @@ struct kr_mamba1 {
         *out_proj, *out_proj_bias, *init_state_ir;
 };
 
-/* create and destroy of kr_block_kind. */
+/* create of kr_block_kind. */
 void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config);
-void kr_mamba1_free(void *block);
 
 #endif

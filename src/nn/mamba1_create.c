@@ -7,6 +7,8 @@
  */
 #include "nn/mamba1.h"
 
+#include "base/sized.h"
+
 #include "nn/config.h"
 
 #include <math.h>
@@ -27,8 +29,7 @@ void kr_mamba1_config_init_sized(kr_mamba1_config *config, size_t size)
                                         .dt_init_floor = 1e-4,
                                         .dt_scale = 1,
                                         .dt_limit_max = INFINITY };
-    memset(config, 0, size);
-    memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    kr_sized_init(config, size, &defaults, sizeof defaults);
 }
 
 static bool check_config(kr_ctx *ctx, const kr_mamba1_config *c)
@@ -131,12 +132,8 @@ void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config)
     kr_mamba1_config_init(&own);
     if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config) || !check_config(ctx, &own))
         return NULL;
-    kr_mamba1 *m = kr_memory_alloc_zeroed(&ctx->memory, sizeof *m);
-    if (!m) {
-        kr_fail(ctx, KR_ERR_NOMEM, OP ": no memory for a block");
-        return NULL;
-    }
-    m->ctx = ctx;
+    kr_mamba1 *m = kr_block_alloc(ctx, OP, sizeof *m, own.d_model, own.dtype);
+    if (!m) return NULL;
     m->config = own;
     m->ni = own.d_inner ? own.d_inner : own.expand * own.d_model;
     m->nx = own.dt_rank ? own.dt_rank : (own.d_model + 15) / 16;
@@ -146,12 +143,6 @@ void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config)
     declare_selection(m, params);
     declare_output(m, params);
     if (!kr_ctx_failed(ctx)) return m;
-    kr_mamba1_free(m);
+    kr_block_free(m);
     return NULL;
-}
-
-void kr_mamba1_free(void *block)
-{
-    kr_mamba1 *m = block;
-    kr_memory_free(&m->ctx->memory, m, sizeof *m);
 }

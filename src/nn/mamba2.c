@@ -115,7 +115,7 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
 {
     const kr_mamba2 *m = block;
     kr_dims d;
-    if (!kr_block_begin_token(tape, "mamba2.step_infinite", &kr_mamba2_kind, m, x_bd, &d)) return NULL;
+    if (!kr_block_begin_token(tape, "mamba2.step_infinite", m, x_bd, &d)) return NULL;
     const kr_mamba2_config *c = &m->config;
     const int64_t nb = d.b, ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim, nhg = m->nh / ng;
 
@@ -140,16 +140,6 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
 }
 
 /* ---- the kind ---- */
-
-static int64_t d_model(const void *block)
-{
-    return ((const kr_mamba2 *)block)->config.d_model;
-}
-
-static kr_dtype dtype(const void *block)
-{
-    return ((const kr_mamba2 *)block)->config.dtype;
-}
 
 kr_ssd_path kr_mamba2_path(const kr_mamba2 *m)
 {
@@ -187,9 +177,6 @@ const kr_block_kind kr_mamba2_kind = { .family = KR_MAMBA2,
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba2_declare,
-                                       .destroy = kr_mamba2_free,
-                                       .d_model = d_model,
-                                       .dtype = dtype,
                                        .path = path_of,
                                        .cache_shape = cache_shape,
                                        .fresh = fresh,
@@ -200,22 +187,17 @@ const kr_block_kind kr_mamba2_kind = { .family = KR_MAMBA2,
 
 kr_mamba2 *kr_mamba2_create(kr_ctx *ctx, const kr_mamba2_config *config)
 {
-    kr_params *params;
-    kr_mamba2 *m = kr_block_create_alone(ctx, &kr_mamba2_kind, config, &params);
-    if (m) m->params = params;
-    return m;
+    return kr_block_create_alone(ctx, &kr_mamba2_kind, config);
 }
 
 void kr_mamba2_destroy(kr_mamba2 *m)
 {
-    if (!m) return;
-    kr_params_destroy(m->params);
-    kr_mamba2_free(m);
+    kr_block_destroy_alone(m);
 }
 
 const kr_params *kr_mamba2_params(const kr_mamba2 *m)
 {
-    return m ? m->params : NULL;
+    return m ? m->head.params : NULL;
 }
 
 kr_mamba2_cache kr_mamba2_fresh(kr_tape *tape, const kr_mamba2 *m, int64_t batch)

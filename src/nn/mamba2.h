@@ -5,8 +5,7 @@
 #include "nn/block.h"
 
 struct kr_mamba2 {
-    kr_ctx *ctx;
-    kr_params *params; /* of a block that stands alone; NULL: they are in its network's table */
+    kr_block head;
     kr_mamba2_config config;
     int64_t ni, nh, nv, nssm, nmlp; /* d_inner, heads, conv channels, d_ssm, d_inner - d_ssm */
     kr_norm_options norm;
@@ -14,8 +13,7 @@ struct kr_mamba2 {
         *out_proj_bias, *init_state_hpr;
 };
 
-/* create and destroy of kr_block_kind. */
+/* create of kr_block_kind. */
 void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config);
-void kr_mamba2_free(void *block);
 
 #endif

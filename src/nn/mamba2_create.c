@@ -6,6 +6,8 @@
  */
 #include "nn/mamba2.h"
 
+#include "base/sized.h"
+
 #include "nn/config.h"
 
 #include <math.h>
@@ -33,8 +35,7 @@ void kr_mamba2_config_init_sized(kr_mamba2_config *config, size_t size)
                                         .dt_init_floor = 1e-4,
                                         .dt_limit_max = INFINITY,
                                         .path = kr_ssd_path_default() };
-    memset(config, 0, size);
-    memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    kr_sized_init(config, size, &defaults, sizeof defaults);
 }
 
 static bool check_sizes(kr_ctx *ctx, const kr_mamba2_config *c)
@@ -136,12 +137,8 @@ void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config)
     kr_mamba2_config_init(&own);
     if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config) || !check_config(ctx, &own))
         return NULL;
-    kr_mamba2 *m = kr_memory_alloc_zeroed(&ctx->memory, sizeof *m);
-    if (!m) {
-        kr_fail(ctx, KR_ERR_NOMEM, OP ": no memory for a block");
-        return NULL;
-    }
-    m->ctx = ctx;
+    kr_mamba2 *m = kr_block_alloc(ctx, OP, sizeof *m, own.d_model, own.dtype);
+    if (!m) return NULL;
     m->config = own;
     m->ni = own.expand * own.d_model;
     m->nssm = own.d_ssm ? own.d_ssm : m->ni;
@@ -154,12 +151,6 @@ void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config)
     m->norm.norm_before_gate = own.norm_before_gate;
     declare(m, params);
     if (!kr_ctx_failed(ctx)) return m;
-    kr_mamba2_free(m);
+    kr_block_free(m);
     return NULL;
-}
-
-void kr_mamba2_free(void *block)
-{
-    kr_mamba2 *m = block;
-    kr_memory_free(&m->ctx->memory, m, sizeof *m);
 }

@@ -78,16 +78,6 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
 
 /* ---- the kind ---- */
 
-static int64_t d_model(const void *block)
-{
-    return ((const kr_mamba3 *)block)->config.d_model;
-}
-
-static kr_dtype dtype(const void *block)
-{
-    return ((const kr_mamba3 *)block)->config.dtype;
-}
-
 kr_ssd_path kr_mamba3_path(const kr_mamba3 *m)
 {
     if (!m) return kr_ssd_path_default();
@@ -146,9 +136,6 @@ const kr_block_kind kr_mamba3_kind = { .family = KR_MAMBA3,
                                        .ncache = 4,
                                        .cache_names = { "ssm", "k", "v", "rotation" },
                                        .create = kr_mamba3_declare,
-                                       .destroy = kr_mamba3_free,
-                                       .d_model = d_model,
-                                       .dtype = dtype,
                                        .path = path_of,
                                        .cache_shape = cache_shape,
                                        .fresh = fresh,
@@ -159,22 +146,17 @@ const kr_block_kind kr_mamba3_kind = { .family = KR_MAMBA3,
 
 kr_mamba3 *kr_mamba3_create(kr_ctx *ctx, const kr_mamba3_config *config)
 {
-    kr_params *params;
-    kr_mamba3 *m = kr_block_create_alone(ctx, &kr_mamba3_kind, config, &params);
-    if (m) m->params = params;
-    return m;
+    return kr_block_create_alone(ctx, &kr_mamba3_kind, config);
 }
 
 void kr_mamba3_destroy(kr_mamba3 *m)
 {
-    if (!m) return;
-    kr_params_destroy(m->params);
-    kr_mamba3_free(m);
+    kr_block_destroy_alone(m);
 }
 
 const kr_params *kr_mamba3_params(const kr_mamba3 *m)
 {
-    return m ? m->params : NULL;
+    return m ? m->head.params : NULL;
 }
 
 kr_mamba3_cache kr_mamba3_fresh(kr_tape *tape, const kr_mamba3 *m, int64_t batch)

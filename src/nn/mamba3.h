@@ -5,8 +5,7 @@
 #include "nn/block.h"
 
 struct kr_mamba3 {
-    kr_ctx *ctx;
-    kr_params *params; /* of a block that stands alone; NULL: they are in its network's table */
+    kr_block head;
     kr_mamba3_config config;
     int64_t ni, nh, nm;    /* d_inner, heads, rank (1 without is_mimo) */
     int64_t nturns;        /* angles, or quaternions of a head, in projection and cache */
@@ -18,9 +17,8 @@ struct kr_mamba3 {
         *in_proj_bias, *b_gain_r, *c_gain_r, *norm_gain, *out_proj, *out_proj_bias, *init_state_hpr;
 };
 
-/* create and destroy of kr_block_kind. */
+/* create of kr_block_kind. */
 void *kr_mamba3_declare(kr_ctx *ctx, kr_params *params, const void *config);
-void kr_mamba3_free(void *block);
 
 /* What the projection says of the tokens, before anything turns. */
 typedef struct kr_mamba3_tokens {

@@ -7,6 +7,8 @@
  */
 #include "nn/mamba3.h"
 
+#include "base/sized.h"
+
 #include "nn/config.h"
 
 #include <math.h>
@@ -35,8 +37,7 @@ void kr_mamba3_config_init_sized(kr_mamba3_config *config, size_t size)
                                         .dt_limit_max = INFINITY,
                                         .path = kr_ssd_path_default(),
                                         .pathway = KR_MAMBA3_SINGLE };
-    memset(config, 0, size);
-    memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    kr_sized_init(config, size, &defaults, sizeof defaults);
 }
 
 /* ---- checks ---- */
@@ -212,22 +213,12 @@ void *kr_mamba3_declare(kr_ctx *ctx, kr_params *params, const void *config)
     kr_mamba3_config_init(&own);
     if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config) || !check_config(ctx, &own))
         return NULL;
-    kr_mamba3 *m = kr_memory_alloc_zeroed(&ctx->memory, sizeof *m);
-    if (!m) {
-        kr_fail(ctx, KR_ERR_NOMEM, OP ": no memory for a block");
-        return NULL;
-    }
-    m->ctx = ctx;
+    kr_mamba3 *m = kr_block_alloc(ctx, OP, sizeof *m, own.d_model, own.dtype);
+    if (!m) return NULL;
     m->config = own;
     set_sizes(m);
     declare(m, params);
     if (!kr_ctx_failed(ctx)) return m;
-    kr_mamba3_free(m);
+    kr_block_free(m);
     return NULL;
-}
-
-void kr_mamba3_free(void *block)
-{
-    kr_mamba3 *m = block;
-    kr_memory_free(&m->ctx->memory, m, sizeof *m);
 }

@@ -115,7 +115,7 @@ kr_tensor *kr_mamba3_infinite(kr_tape *tape, const void *block, kr_tensor *x_bd)
 {
     const kr_mamba3 *m = block;
     kr_dims d;
-    if (!kr_block_begin_token(tape, "mamba3.step_infinite", &kr_mamba3_kind, m, x_bd, &d)) return NULL;
+    if (!kr_block_begin_token(tape, "mamba3.step_infinite", m, x_bd, &d)) return NULL;
     const int64_t nb = d.b, nm = m->nm, nh = m->nh, nr = m->config.state_rank, np = m->config.per_head_dim;
     const kr_shape maps = KR_SHAPE(nb, nm, nh, nr);
     const kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_reshape(tape, x_bd, KR_SHAPE(nb, 1, d.d)), nb, 1);

@@ -4,6 +4,8 @@
  *   latent       in_proj [d f], backbone.layers..., backbone.norm_f.weight [d], out_proj [o d], class_tokens [n f]
  */
 #include "nn/config.h"
+
+#include "base/sized.h"
 #include "nn/network.h"
 
 #include <math.h>
@@ -20,8 +22,7 @@ void kr_network_config_init_sized(kr_network_config *config, size_t size)
                                          .rescales_residual = true,
                                          .n_residuals = 1,
                                          .zeroes_proj_biases = true };
-    memset(config, 0, size);
-    memcpy(config, &defaults, size < sizeof defaults ? size : sizeof defaults);
+    kr_sized_init(config, size, &defaults, sizeof defaults);
 }
 
 static bool check_config(kr_ctx *ctx, const kr_network_config *c)
@@ -96,7 +97,7 @@ static bool declare(kr_network *net, const kr_layers_config *layers)
     net->layers = kr_layers_declare(net->ctx, net->params, layers);
     kr_params_leave(net->params, outer);
     if (!net->layers) return kr_blame(net->ctx, OP);
-    const kr_dtype dtype = net->layers->kind->dtype(net->layers->layers[0].block);
+    const kr_dtype dtype = kr_block_dtype(net->layers->layers[0].block);
     const int64_t nd = net->layers->nd;
     if (net->is_vocab || c->has_final_norm)
         net->norm_f_d = kr_params_add_vector(net->params, "backbone.norm_f.weight", "d", kr_config_small_dtype(dtype),

@@ -7,13 +7,14 @@
  */
 #include "ops/ops.h"
 
+#include "base/sized.h"
+
 #include <string.h>
 
 void kr_norm_options_init_sized(kr_norm_options *options, size_t size)
 {
     const kr_norm_options defaults = { .size = size, .eps = 1e-5, .groups = 1 };
-    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
-    if (size > sizeof defaults) memset((char *)options + sizeof defaults, 0, size - sizeof defaults);
+    kr_sized_init(options, size, &defaults, sizeof defaults);
 }
 
 static void norm_backward(kr_back *back)

@@ -7,6 +7,8 @@
  */
 #include "ops/ops.h"
 
+#include "base/sized.h"
+
 #include <krait/ops_mamba3.h>
 
 #include <math.h>
@@ -20,8 +22,7 @@ void kr_trapezoid_options_init_sized(kr_trapezoid_options *options, size_t size)
     const kr_trapezoid_options defaults = {
         .size = size, .a_activation = KR_A_HEAVY_TAIL, .a_floor = 1e-4, .dt_min = 0, .dt_max = (double)INFINITY
     };
-    memcpy(options, &defaults, size < sizeof defaults ? size : sizeof defaults);
-    if (size > sizeof defaults) memset((char *)options + sizeof defaults, 0, size - sizeof defaults);
+    kr_sized_init(options, size, &defaults, sizeof defaults);
 }
 
 static void trapezoid_backward(kr_back *back)

@@ -65,9 +65,9 @@ static any_config with_dtype(kr_block_config config, kr_dtype dtype)
 static void move_params(rig *r, kr_block_config config)
 {
     const any_config wide = with_dtype(config, KR_F64);
-    kr_params *begin = NULL;
     kr_ctx_seed(r->ctx, kr_test_seed());
-    void *block = kr_block_create_alone(r->ctx, r->kind, &wide, &begin);
+    kr_block *block = kr_block_create_alone(r->ctx, r->kind, &wide);
+    const kr_params *begin = block ? block->params : NULL;
     for (int64_t i = 0; i < kr_params_count(begin); i++) {
         const kr_param_row *row = kr_params_at(begin, i);
         const bool is_step = strcmp(row->name, "dt_bias") == 0 || strcmp(row->name, "dt_proj.bias") == 0;
@@ -78,8 +78,7 @@ static void move_params(rig *r, kr_block_config config)
         kr_param_write(kr_params_at(r->params, i)->tensor, KR_F64, values, count);
         free(values);
     }
-    if (block) r->kind->destroy(block);
-    kr_params_destroy(begin);
+    kr_block_destroy_alone(block);
 }
 
 bool rig_open(rig *r, const char *name, kr_block_config config, kr_dtype dtype, int threads)
@@ -88,7 +87,8 @@ bool rig_open(rig *r, const char *name, kr_block_config config, kr_dtype dtype, 
     *r = (rig){ .name = name, .kind = kr_block_kind_of(config.family), .dtype = dtype };
     r->ctx = kr_test_ctx(threads, NULL);
     r->tape = kr_tape_create(r->ctx, KR_GRAD);
-    r->block = kr_block_create_alone(r->ctx, r->kind, &own, &r->params);
+    r->block = kr_block_create_alone(r->ctx, r->kind, &own);
+    if (r->block) r->params = ((kr_block *)r->block)->params;
     if (config.family == KR_MAMBA3) {
         r->has_quaternions = own.mamba3.rotation == KR_ROTATION_QUATERNION;
         r->has_angles = !r->has_quaternions;
@@ -101,8 +101,7 @@ bool rig_open(rig *r, const char *name, kr_block_config config, kr_dtype dtype, 
 
 void rig_close(rig *r)
 {
-    if (r->block) r->kind->destroy(r->block);
-    kr_params_destroy(r->params);
+    kr_block_destroy_alone(r->block);
     kr_tape_destroy(r->tape);
     kr_ctx_destroy(r->ctx);
 }
@@ -175,7 +174,7 @@ typedef struct inputs {
 static inputs make_inputs(const rig *r, const problem *p, const plan *way, nudge by)
 {
     inputs in = { .has_cache = p->from_cache || way->fresh_cache };
-    const int64_t nd = r->kind->d_model(r->block), nq = problem_sequences(p);
+    const int64_t nd = kr_block_d_model(r->block), nq = problem_sequences(p);
     double *x = noise(STREAM_X, p->nb * p->ns * nd, 1);
     if (by.target == 0) x[by.index] += by.delta;
     in.x = leaf(r, r->dtype, KR_SHAPE(p->nb, p->ns, nd), x);

@@ -134,7 +134,7 @@ bool net_open(net *n, const char *name, const net_recipe *recipe, int threads)
     n->tape = kr_tape_create(n->ctx, KR_GRAD);
     make(n);
     if (n->layers) move_params(n);
-    if (n->layers) n->dtype = n->kind->dtype(n->layers->layers[0].block);
+    if (n->layers) n->dtype = kr_block_dtype(n->layers->layers[0].block);
     if (CHECK(!kr_ctx_failed(n->ctx), "%s: %s", name, kr_ctx_message(n->ctx))) return true;
     net_close(n);
     return false;

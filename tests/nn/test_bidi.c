@@ -26,8 +26,8 @@ typedef struct lone {
 
 static lone lone_make(kr_ctx *ctx, const kr_bidi_config *c, const kr_params *params, int64_t layer)
 {
-    lone l;
-    l.block = kr_block_create_alone(ctx, kr_block_kind_of(c->block.family), c->block.config, &l.params);
+    kr_block *block = kr_block_create_alone(ctx, kr_block_kind_of(c->block.family), c->block.config);
+    const lone l = { block ? block->params : NULL, block };
     for (int64_t i = 0; i < kr_params_count(l.params); i++) {
         const kr_param_row *row = kr_params_at(l.params, i);
         kr_tensor *from = param(params, "layers.%lld.mixer.%s", layer, row->name);
@@ -37,10 +37,9 @@ static lone lone_make(kr_ctx *ctx, const kr_bidi_config *c, const kr_params *par
     return l;
 }
 
-static void lone_free(const kr_bidi_config *c, lone *l)
+static void lone_free(lone *l)
 {
-    kr_block_kind_of(c->block.family)->destroy(l->block);
-    kr_params_destroy(l->params);
+    kr_block_destroy_alone(l->block);
 }
 
 typedef struct by_hand {
@@ -167,7 +166,7 @@ static void check_by_hand(const char *what, const kr_bidi_config *c, bool with_c
     CHECK_OK(ctx);
     kr_tape_destroy(other);
     kr_tape_destroy(tape);
-    for (int64_t i = 0; i < c->n_layers; i++) lone_free(c, &layers[i]);
+    for (int64_t i = 0; i < c->n_layers; i++) lone_free(&layers[i]);
     kr_bidi_destroy(bidi);
     kr_ctx_destroy(ctx);
 }
@@ -387,8 +386,7 @@ TEST(caches)
         CHECK_SAME_BITS("a row alone", row.y, kr_slice(tape, next.y, 0, 1, 2));
         CHECK_OK(ctx);
         kr_tape_destroy(tape);
-        kr_block_kind_of(c.block.family)->destroy(l.block);
-        kr_params_destroy(l.params);
+        kr_block_destroy_alone(l.block);
         kr_bidi_destroy(bidi);
     }
     kr_ctx_destroy(ctx);

@@ -127,7 +127,7 @@ TEST(mamba1_in_a_table_of_others)
         CHECK(row->init_scale == (is_out ? 0.25 : 1), "%s is scaled by %g", row->name, row->init_scale);
     }
     CHECK(kr_params_find(params, "layers.3.mixer.A_log") != NULL, "no prefix");
-    kr_mamba1_kind.destroy(block);
+    kr_block_free(block);
     kr_params_destroy(params);
     end();
 }
