@@ -104,16 +104,16 @@ static void call_gemm(void *arg)
     job->run(&job->args);
 }
 
-contender *block_enter_gemm(bench_env *env, contender *line, int *n, const kr_kernels *set, const block_subject *s)
+contender *block_enter_product(bench_env *env, contender *line, int *n, const kr_kernels *set, kr_pool *pool,
+                               const kr_tensor *w, int64_t nm)
 {
     gemm_job *job = bench_bytes(env, sizeof *job);
-    const kr_tensor *w = kr_params_find(s->params, "0.in_proj.weight")->tensor;
-    const int64_t nn = kr_tensor_dim(w, 0), nk = kr_tensor_dim(w, 1), nm = kr_tensor_count(s->x) / nk;
+    const int64_t nn = kr_tensor_dim(w, 0), nk = kr_tensor_dim(w, 1);
     *job = (gemm_job){ .run = set->matmul[KR_REAL_F32].run,
                        .args = { .nm = nm,
                                  .nn = nn,
                                  .nk = nk,
-                                 .a = kr_tensor_data(s->x),
+                                 .a = bench_floats(env, nm * nk, -1, 1),
                                  .a_m = nk,
                                  .a_k = 1,
                                  .b = kr_tensor_data(w),
@@ -121,10 +121,16 @@ contender *block_enter_gemm(bench_env *env, contender *line, int *n, const kr_ke
                                  .b_n = nk,
                                  .c = bench_floats(env, nm * nn, 0, 1),
                                  .c_m = nn } };
-    job->args.exec.pool = s->ctx->pool;
+    job->args.exec.pool = pool;
     size_t (*scratch)(const kr_matmul_args *) = set->matmul[KR_REAL_F32].scratch;
     job->args.exec.scratch = bench_bytes(env, scratch ? scratch(&job->args) : 0);
     char name[24];
     const double flop = 2 * (double)nm * (double)nn * (double)nk;
     return bench_enter(line, n, call_gemm, job, flop, bench_name(name, "gemm", set->name));
+}
+
+contender *block_enter_gemm(bench_env *env, contender *line, int *n, const kr_kernels *set, const block_subject *s)
+{
+    const kr_tensor *w = kr_params_find(s->params, "0.in_proj.weight")->tensor;
+    return block_enter_product(env, line, n, set, s->ctx->pool, w, kr_tensor_count(s->x) / kr_tensor_dim(w, 1));
 }

@@ -41,7 +41,11 @@ void block_drop(block_subject *subject);
 /* Ends the program if something failed. */
 void block_check(const block_subject *subject);
 
-/* Our own product with the shape of the block's in_proj: [b s, d] times [in, d]^T, by the block's own threads. */
+/* Our own product of nm rows with a weight w [n k] of f32, by that pool. */
+contender *block_enter_product(bench_env *env, contender *line, int *n, const kr_kernels *set, kr_pool *pool,
+                               const kr_tensor *w, int64_t nm);
+
+/* The same with the shape of the block's in_proj: [b s, d] times [in, d]^T, by the block's own threads. */
 contender *block_enter_gemm(bench_env *env, contender *line, int *n, const kr_kernels *set,
                             const block_subject *subject);
 

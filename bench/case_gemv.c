@@ -2,18 +2,19 @@
  *
  * Hot: the same W again and again, from the last-level cache if it fits. Cold: a new one each time, out of memory.
  * W is [n k], as checkpoints have it; or [k n]; or packed, as kr_params_pack has it: the same sums in the same order,
- * without a transpose on the way.
+ * without a transpose on the way. Its elements are f32, or bf16 that is widened on the way.
  */
 #include "bench/bench.h"
 #include "bench/machine.h"
 
-enum { COLD = 1, BY_K = 2, PACKED = 4 }; /* variants of a case */
+enum { COLD = 1, BY_K = 2, PACKED = 4, BF16 = 8 }; /* variants of a case */
 
 typedef struct gemv_job {
     const kr_kernels *set;
     kr_matmul_args args;
     kr_panels_args packed;
-    const float *w;
+    const char *w;
+    int64_t bytes; /* of one W */
     int64_t count, at;
 } gemv_job;
 
@@ -21,7 +22,7 @@ static void call_gemv(void *arg)
 {
     gemv_job *job = arg;
     job->at = (job->at + 1) % job->count;
-    job->args.b = job->w + job->at * job->args.nk * job->args.nn;
+    job->args.b = job->w + job->at * job->bytes;
     job->set->matmul[KR_REAL_F32].run(&job->args);
 }
 
@@ -29,8 +30,13 @@ static void call_packed(void *arg)
 {
     gemv_job *job = arg;
     job->at = (job->at + 1) % job->count;
-    job->packed.panels = job->w + job->at * job->packed.nk * job->packed.nn;
+    job->packed.panels = job->w + job->at * job->bytes;
     job->set->panels[KR_REAL_F32].run(&job->packed);
+}
+
+static int64_t bytes_of(const bench_case *self)
+{
+    return (self->variant & BF16 ? 2 : 4) * self->size[0] * self->size[1];
 }
 
 static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *self, const float *w, int64_t count,
@@ -38,27 +44,34 @@ static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *s
 {
     gemv_job *job = bench_bytes(env, sizeof *job);
     const int64_t nk = self->size[0], nn = self->size[1];
-    *job = (gemv_job){ .set = set, .w = w, .count = count };
+    *job = (gemv_job){ .set = set, .w = (const char *)w, .bytes = bytes_of(self), .count = count };
     job->args = (kr_matmul_args){ .nm = 1, .nn = nn, .nk = nk, .a_m = nk, .a_k = 1, .b_k = 1, .b_n = nk, .c_m = nn };
     if (self->variant & BY_K) {
         job->args.b_k = nn;
         job->args.b_n = 1;
     }
+    if (self->variant & BF16) job->args.b_half = KR_HALF_BF16;
     job->args.exec.pool = bench_pool(env, threads);
     job->args.a = bench_floats(env, nk, -1, 1);
     job->args.b = w;
     job->args.c = bench_floats(env, nn, 0, 1);
     size_t (*scratch)(const kr_matmul_args *) = set->matmul[KR_REAL_F32].scratch;
     job->args.exec.scratch = bench_bytes(env, scratch ? scratch(&job->args) : 0);
-    job->packed = (kr_panels_args){
-        .exec = job->args.exec, .nm = 1, .nn = nn, .nk = nk, .x_m = nk, .y_m = nn, .x = job->args.a, .y = job->args.c
-    };
+    job->packed = (kr_panels_args){ .exec = job->args.exec,
+                                    .nm = 1,
+                                    .nn = nn,
+                                    .nk = nk,
+                                    .x_m = nk,
+                                    .y_m = nn,
+                                    .x = job->args.a,
+                                    .y = job->args.c,
+                                    .half = job->args.b_half };
     return job;
 }
 
 static void run_width(bench_env *env, const bench_case *self, int threads, const float *w, int64_t count)
 {
-    const int64_t floats = self->size[0] * self->size[1];
+    const int64_t floats = bytes_of(self) / 4;
     contender line[BENCH_CONTENDERS];
     read_job reads;
     int n = 0;
@@ -75,13 +88,13 @@ static void run_width(bench_env *env, const bench_case *self, int threads, const
 
 static void case_gemv(bench_env *env, const bench_case *self)
 {
-    const int64_t bytes = 4 * self->size[0] * self->size[1];
+    const int64_t bytes = bytes_of(self);
     const int64_t least = (int64_t)256 << 20, most = (int64_t)1 << 30;
     int64_t cold = 4 * machine_last_cache();
     if (cold < least) cold = least;
     if (cold > most) cold = most;
     const int64_t count = self->variant & COLD ? cold / bytes + 1 : 1;
-    const float *w = bench_floats(env, count * bytes / 4, -1, 1);
+    const float *w = bench_floats(env, count * bytes / 4, -1, 1); /* two bf16 of any value lie in one of these */
     run_width(env, self, 1, w, count);
     if (env->threads > 1) run_width(env, self, env->threads, w, count);
 }
@@ -94,5 +107,9 @@ const bench_case bench_gemv_cases[] = {
     /* whole panels */
     { "gemv/768x3328-packed-hot", "one packed W again and again", case_gemv, { 768, 3328 }, PACKED },
     { "gemv/768x3328-packed-cold", "packed W out of memory", case_gemv, { 768, 3328 }, PACKED | COLD },
+    { "gemv/768x3352-bf16-hot", "one W of bf16 again and again", case_gemv, { 768, 3352 }, BF16 },
+    { "gemv/768x3352-bf16-cold", "W of bf16 out of memory", case_gemv, { 768, 3352 }, BF16 | COLD },
+    { "gemv/768x3328-packed-bf16-hot", "one packed W of bf16", case_gemv, { 768, 3328 }, BF16 | PACKED },
+    { "gemv/768x3328-packed-bf16-cold", "packed W of bf16", case_gemv, { 768, 3328 }, BF16 | PACKED | COLD },
     { 0 },
 };

@@ -20,6 +20,7 @@ struct contender {
     bool hidden;                             /* not in the table, only in the JSON */
     bool lingers;                            /* leaves threads behind that spin for some milliseconds */
     bool compares_time;                      /* the table shows its time for the work over the other's */
+    double tokens;                           /* of one call, where its rate in tokens is of interest; 0: it is not */
     double published_ns;                     /* what others published for a call, on a machine of theirs; 0: nothing */
     const contender *versus[MEASURE_VERSUS]; /* whom to compare it with; NULL: nobody */
 

@@ -19,7 +19,7 @@ typedef struct row {
     char case_name[48], who[24], unit[16];
     int threads, samples, rounds, nratios;
     rates rate;
-    double call_ns, foreign_cpus, published_ns;
+    double call_ns, foreign_cpus, tokens, published_ns;
     bool compares_time;
     ratio ratios[MEASURE_VERSUS];
 } row;
@@ -66,6 +66,7 @@ static void print_row(const bench_report *report, const row *r)
         if (r->compares_time) printf("%s%.2f times as long as %s", i ? ", " : "", 1 / q->value, q->of);
         else printf("%s%.2f of %s", i ? ", " : "", q->value, q->of);
     }
+    if (r->tokens > 0) printf(", %.1f tokens/s", 1e9 * r->tokens / r->call_ns);
     if (r->published_ns > 0) printf(" (published: %.2f us on another machine)", r->published_ns / 1e3);
     putchar('\n');
     fflush(stdout);
@@ -101,6 +102,7 @@ void report_add(bench_report *report, const char *case_name, int threads, const 
         r->rounds = c->nrounds;
         r->call_ns = c->call_ns;
         r->foreign_cpus = foreign;
+        r->tokens = c->tokens;
         r->published_ns = c->published_ns;
         r->compares_time = c->compares_time;
         for (int v = 0; v < MEASURE_VERSUS && c->versus[v]; v++) {
@@ -158,6 +160,7 @@ static void json_row(FILE *out, const row *r, bool last)
             r->rate.p10, r->rate.p90);
     fprintf(out, "\"rounds\": %d, \"samples\": %d, \"call_ns\": %.6g, \"foreign_cpus\": %.3f, ", r->rounds, r->samples,
             r->call_ns, r->foreign_cpus);
+    if (r->tokens > 0) fprintf(out, "\"tokens_per_s\": %.6g, ", 1e9 * r->tokens / r->call_ns);
     if (r->published_ns > 0) fprintf(out, "\"published_ns\": %.6g, ", r->published_ns);
     fputs("\"ratios\": {", out);
     for (int i = 0; i < r->nratios; i++) {

@@ -5,9 +5,10 @@
  * Three claims are tried on that program and its gradients: in f64 they agree with central differences; every
  * instruction set agrees in f32 with the reference kernels; and one thread gives the same bits as many. Networks have
  * claims of their own (check.h). With --ops the cases of a file are computed instead, and compared with its results
- * (golden.h).
+ * (golden.h); with --model a model is checked, by itself or against recorded numbers (check_model.h).
  */
 #include "cli/check.h"
+#include "cli/check_model.h"
 #include "cli/commands.h"
 #include "cli/golden.h"
 
@@ -23,17 +24,31 @@ typedef struct check_values {
     int threads;
     const char *isa;
     uint64_t seed;
-    const char *ops;
+    const char *ops, *model, *against;
+    int dtype;
+    double tolerance, grad_tolerance;
+    int tokens;
 } check_values;
 
 static const cli_option options[] = {
-    { "threads", "N", CLI_INT, offsetof(check_values, threads), NULL, 1,
+    { "threads", 0, "N", CLI_INT, offsetof(check_values, threads), NULL, 1,
       "compare one thread with N (default all CPUs, at least 2)" },
-    { "isa", "NAME", CLI_TEXT, offsetof(check_values, isa), NULL, 0,
+    { "isa", 0, "NAME", CLI_TEXT, offsetof(check_values, isa), NULL, 0,
       "only this instruction set (default each that can run here)" },
-    { "seed", "N", CLI_U64, offsetof(check_values, seed), "1", 0, "of the random operands" },
-    { "ops", "FILE", CLI_TEXT, offsetof(check_values, ops), NULL, 0,
+    { "seed", 0, "N", CLI_U64, offsetof(check_values, seed), "1", 0, "of the random operands" },
+    { "ops", 0, "FILE", CLI_TEXT, offsetof(check_values, ops), NULL, 0,
       "compute the cases of a safetensors file and compare with its results" },
+    { "model", 0, "DIR", CLI_TEXT, offsetof(check_values, model), NULL, 0,
+      "check this model: steps, pieces, batches and threads give the same" },
+    { "against", 0, "FILE", CLI_TEXT, offsetof(check_values, against), NULL, 0,
+      "... or logits, states, loss and gradients are those of a safetensors file" },
+    { "dtype", 0, "f32|f64|bf16|f16", CLI_CHOICE, offsetof(check_values, dtype), "f32", 0,
+      "of the model's weights in memory" },
+    { "tolerance", 0, "X", CLI_REAL, offsetof(check_values, tolerance), NULL, 0,
+      "of values, relative to the largest of a tensor (default 5e-6 with --against)" },
+    { "grad-tolerance", 0, "X", CLI_REAL, offsetof(check_values, grad_tolerance), NULL, 0,
+      "of gradients (default 1e-4 with --against)" },
+    { "tokens", 0, "N", CLI_INT, offsetof(check_values, tokens), "64", 8, "of the random sequences for --model alone" },
     { 0 },
 };
 
@@ -327,13 +342,36 @@ static int check_ops(const check_values *values, const isa_list *isas)
     return status;
 }
 
+static int run_model(const check_values *values)
+{
+    static const kr_dtype dtypes[] = { KR_F32, KR_F64, KR_BF16, KR_F16 }; /* in the order of the option's words */
+    const int threads = values->threads || values->against ? values->threads : threads_to_try();
+    if (!threads && !values->against) return CLI_FAILED;
+    const check_model_options o = { .model = values->model,
+                                    .against = values->against,
+                                    .isa = values->isa,
+                                    .threads = threads,
+                                    .seed = values->seed,
+                                    .dtype = dtypes[values->dtype],
+                                    .tolerance = values->tolerance,
+                                    .grad_tolerance = values->grad_tolerance,
+                                    .tokens = values->tokens };
+    return check_model(&o);
+}
+
 static int run(int argc, char **argv)
 {
-    check_values values = { 0 };
+    check_values values = { .tolerance = -1, .grad_tolerance = -1 };
     isa_list isas;
     int status = cli_parse(&cli_check, &values, argc, argv);
     if (status >= 0) return status;
     if (!isas_to_try(&values, &isas)) return CLI_USAGE;
+    if ((values.against && !values.model) || (values.model && values.ops)) {
+        cli_complain("see krait check --help", values.ops ? "check: --ops and --model are two checks; choose one"
+                                                          : "check: --against needs --model DIR");
+        return CLI_USAGE;
+    }
+    if (values.model) return run_model(&values);
     if (values.ops) return check_ops(&values, &isas);
     int threads = values.threads ? values.threads : threads_to_try();
     if (!threads) return CLI_FAILED;
@@ -349,6 +387,8 @@ static int run(int argc, char **argv)
     return t.failed ? CLI_FAILED : CLI_OK;
 }
 
-const cli_command cli_check = { "check",
-                                "compares this machine's kernels with the reference and with finite differences",
-                                options, run };
+const cli_command cli_check = { .name = "check",
+                                .summary =
+                                    "proves kernels, networks or a model, against references and recorded numbers",
+                                .options = options,
+                                .run = run };

@@ -4,6 +4,11 @@
 
 #include "cli/options.h"
 
+extern const cli_command cli_new;
+extern const cli_command cli_generate;
+extern const cli_command cli_eval;
+extern const cli_command cli_tokenize;
+extern const cli_command cli_convert;
 extern const cli_command cli_info;
 extern const cli_command cli_check;
 

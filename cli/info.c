@@ -1,31 +1,136 @@
-/* info.c - krait info: what this machine offers and what Krait makes of it. */
-#include "cli/commands.h"
+/* info.c - krait info: what this machine offers; or what a model folder or a file holds. */
+#include "cli/info.h"
 
-#include <krait/ctx.h>
+#include "cli/commands.h"
+#include "cli/files.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-static const cli_option options[] = { { 0 } };
+static const cli_operand operands[] = {
+    { "PATH", offsetof(info_values, path), true, "a model folder or a file (default: this machine)" },
+    { 0 },
+};
 
-static int run(int argc, char **argv)
+static const cli_option options[] = {
+    { "tensors", 0, NULL, CLI_FLAG, offsetof(info_values, shows_all), NULL, 0,
+      "a line for each tensor, not for each kind" },
+    { "batch", 0, "N", CLI_I64, offsetof(info_values, batch), "1", 1, "sequences to tell the memory for" },
+    { "tokens", 0, "N", CLI_I64, offsetof(info_values, tokens), "512", 1, "tokens of each that are read at once" },
+    { "json", 0, NULL, CLI_FLAG, offsetof(info_values, is_json), NULL, 0, "one JSON object, for programs" },
+    { 0 },
+};
+
+static int info_machine(const info_values *values)
 {
     char text[512];
-    int status = cli_parse(&cli_info, NULL, argc, argv);
-    if (status >= 0) return status;
-
-    printf("version            %s\n", kr_version());
-    printf("cpu features       %s\n", kr_cpu_features_text(text, sizeof text));
-    printf("instruction sets   %s\n", kr_isa_choices(text, sizeof text));
-
+    cli_report r;
     kr_ctx *ctx = kr_ctx_create(NULL);
-    status = kr_ctx_failed(ctx) ? CLI_FAILED : CLI_OK;
-    if (status) {
-        cli_complain(NULL, "%s", kr_ctx_message(ctx));
-    } else {
-        printf("in use             %s, threads %d\n", kr_ctx_isa(ctx), kr_ctx_threads(ctx));
+    const bool has_failed = kr_ctx_failed(ctx);
+    cli_report_begin(&r, values->is_json);
+    cli_report_text(&r, "version", "%s", kr_version());
+    cli_report_text(&r, "cpu_features", "%s", kr_cpu_features_text(text, sizeof text));
+    cli_report_text(&r, "instruction_sets", "%s", kr_isa_choices(text, sizeof text));
+    if (!has_failed && values->is_json) {
+        cli_report_text(&r, "isa", "%s", kr_ctx_isa(ctx));
+        cli_report_count(&r, "threads", kr_ctx_threads(ctx));
+    } else if (!has_failed) {
+        cli_report_text(&r, "in_use", "%s, threads %d", kr_ctx_isa(ctx), kr_ctx_threads(ctx));
     }
+    cli_report_end(&r);
+    if (has_failed) cli_complain(NULL, "%s", kr_ctx_message(ctx));
     kr_ctx_destroy(ctx);
+    return has_failed ? CLI_FAILED : CLI_OK;
+}
+
+/* ---- notes ---- */
+
+void info_note(info_notes *notes, const char *text)
+{
+    for (int i = 0; i < notes->count; i++)
+        if (!strcmp(notes->text[i], text)) return;
+    char *copy = notes->count < INFO_MOST_NOTES ? malloc(strlen(text) + 1) : NULL;
+    if (!copy) {
+        notes->more++;
+        return;
+    }
+    strcpy(copy, text);
+    notes->text[notes->count++] = copy;
+}
+
+void info_notes_free(info_notes *notes)
+{
+    for (int i = 0; i < notes->count; i++) free(notes->text[i]);
+    notes->count = 0;
+}
+
+static void note_warning(void *user, kr_log_level level, const char *text)
+{
+    info_run *run = user;
+    if (level == KR_LOG_WARNING) info_note(&run->warnings, text);
+}
+
+bool info_take_error(info_run *run)
+{
+    if (!kr_ctx_failed(run->ctx)) return false;
+    info_note(&run->reasons, kr_ctx_message(run->ctx));
+    kr_ctx_clear(run->ctx);
+    return true;
+}
+
+static void list_notes(cli_report *r, const char *key, const char *label, const info_notes *notes)
+{
+    if (r->is_json) cli_report_open(r, key, true);
+    for (int i = 0; i < notes->count; i++) cli_report_text(r, r->is_json ? NULL : label, "%s", notes->text[i]);
+    if (notes->more) cli_report_text(r, r->is_json ? NULL : label, "%lld more", (long long)notes->more);
+    if (r->is_json) cli_report_close(r);
+}
+
+void info_verdict(info_run *run, bool is_model)
+{
+    cli_report *r = &run->report;
+    list_notes(r, "warnings", "warning", &run->warnings);
+    if (is_model && !run->reasons.count) cli_report_truth(r, "loads", true, "yes");
+    else if (r->is_json && is_model) cli_report_truth(r, "loads", false, "no");
+    list_notes(r, "reasons", is_model ? "would not load" : "broken", &run->reasons);
+}
+
+/* ---- the command ---- */
+
+static int info_path(const info_values *values)
+{
+    info_run run = { .values = values };
+    kr_ctx_options ctx_options;
+    kr_ctx_options_init(&ctx_options);
+    ctx_options.threads = 1;
+    ctx_options.log = note_warning;
+    ctx_options.log_user = &run;
+    run.ctx = kr_ctx_create(&ctx_options);
+    int status = CLI_FAILED;
+    if (kr_ctx_failed(run.ctx)) cli_complain(NULL, "%s", kr_ctx_message(run.ctx));
+    else status = cli_is_folder(values->path) ? info_folder(&run) : info_file(&run);
+    kr_ctx_destroy(run.ctx);
+    info_notes_free(&run.warnings);
+    info_notes_free(&run.reasons);
     return status;
 }
 
-const cli_command cli_info = { "info", "what this machine offers and what Krait makes of it", options, run };
+static int run_info(int argc, char **argv)
+{
+    info_values values = { 0 };
+    const int status = cli_parse(&cli_info, &values, argc, argv);
+    if (status >= 0) return status;
+    return values.path ? info_path(&values) : info_machine(&values);
+}
+
+const cli_command cli_info = {
+    .name = "info",
+    .summary = "what this machine offers; or what a model folder or a file holds",
+    .options = options,
+    .run = run_info,
+    .operands = operands,
+    .more = "Files: .safetensors, pytorch_model.bin, an index of shards (*.index.json), config.json, tokenizer.json,\n"
+            "saved states. Of a model that cannot be loaded as much as possible is told, and each reason; the exit\n"
+            "status is 1 then.\n",
+};

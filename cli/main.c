@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const cli_command *const commands[] = { &cli_info, &cli_check };
+static const cli_command *const commands[] = { &cli_new,     &cli_generate, &cli_eval, &cli_tokenize,
+                                               &cli_convert, &cli_info,     &cli_check };
 enum { NCOMMANDS = sizeof commands / sizeof *commands };
 
 static const cli_command *find_command(const char *name)

@@ -1,10 +1,10 @@
-/* options.c - reads, checks and explains the options of a subcommand from its table. */
+/* options.c - reads, checks and explains the options and operands of a subcommand from its tables. */
 #include "cli/options.h"
 
 #include <errno.h>
 #include <limits.h>
+#include <math.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,105 +20,222 @@ void cli_complain(const char *remedy, const char *format, ...)
     if (remedy) fprintf(stderr, "       %s\n", remedy);
 }
 
-/* Writes `text` into the option's field; false if it is not a value of the option's kind. */
-static bool set_value(const cli_option *option, void *values, const char *text)
+/* ---- values ---- */
+
+/* Which of the words "a|b|c" the text is; -1: none. */
+static int choice_of(const char *words, const char *text)
 {
-    void *field = (char *)values + option->offset;
+    const size_t length = strlen(text);
+    for (int i = 0;; i++) {
+        const size_t word = strcspn(words, "|");
+        if (word == length && !memcmp(words, text, length)) return i;
+        if (!words[word]) return -1;
+        words += word + 1;
+    }
+}
+
+static bool set_integer(const cli_option *option, void *field, const char *text)
+{
     char *end = NULL;
     errno = 0;
-    switch (option->kind) {
-    case CLI_INT: {
-        long value = strtol(text, &end, 10);
-        if (errno || end == text || *end || value < option->least || value > INT_MAX) return false;
-        *(int *)field = (int)value;
-        return true;
-    }
-    case CLI_U64: {
-        unsigned long long value = strtoull(text, &end, 10);
+    const long long value = strtoll(text, &end, 10);
+    if (errno || end == text || *end || value < option->least) return false;
+    if (option->kind == CLI_I64) *(int64_t *)field = value;
+    else if (value > INT_MAX) return false;
+    else *(int *)field = (int)value;
+    return true;
+}
+
+static bool set_number(const cli_option *option, void *field, const char *text)
+{
+    char *end = NULL;
+    errno = 0;
+    if (option->kind == CLI_U64) {
+        const unsigned long long value = strtoull(text, &end, 10);
         if (errno || end == text || *end || strchr(text, '-')) return false;
         *(uint64_t *)field = value;
         return true;
     }
+    const double value = strtod(text, &end);
+    if (errno || end == text || *end || !isfinite(value) || value < option->least) return false;
+    *(double *)field = value;
+    return true;
+}
+
+/* Writes `text` into the option's field; false if it is not a value of the option's kind. */
+static bool set_value(const cli_option *option, void *values, const char *text)
+{
+    void *field = (char *)values + option->offset;
+    switch (option->kind) {
+    case CLI_FLAG: *(bool *)field = true; return true;
+    case CLI_INT:
+    case CLI_I64: return set_integer(option, field, text);
+    case CLI_U64:
+    case CLI_REAL: return set_number(option, field, text);
     case CLI_TEXT:
-        if (!*text) return false;
+    case CLI_ANY:
+        if (option->kind == CLI_TEXT && !*text) return false;
         *(const char **)field = text;
         return true;
+    case CLI_TEXTS: {
+        cli_texts *texts = field;
+        if (!*text || texts->count == CLI_MAX_TEXTS) return false;
+        texts->text[texts->count++] = text;
+        return true;
+    }
+    case CLI_CHOICE: {
+        const int choice = choice_of(option->arg, text);
+        if (choice >= 0) *(int *)field = choice;
+        return choice >= 0;
+    }
     }
     return false;
 }
 
 static const char *rule_text(const cli_option *option, char *text, size_t bytes)
 {
-    if (option->kind == CLI_INT) snprintf(text, bytes, "a whole number of at least %d", option->least);
-    else if (option->kind == CLI_U64) snprintf(text, bytes, "a whole number from 0 to 2^64 - 1");
-    else snprintf(text, bytes, "a text that is not empty");
+    switch (option->kind) {
+    case CLI_INT:
+    case CLI_I64: snprintf(text, bytes, "a whole number of at least %d", option->least); break;
+    case CLI_U64: snprintf(text, bytes, "a whole number from 0 to 2^64 - 1"); break;
+    case CLI_REAL: snprintf(text, bytes, "a number of at least %d", option->least); break;
+    case CLI_CHOICE: snprintf(text, bytes, "one of %s", option->arg); break;
+    case CLI_TEXTS: snprintf(text, bytes, "a text that is not empty, %d times at most", CLI_MAX_TEXTS); break;
+    default: snprintf(text, bytes, "a text that is not empty"); break;
+    }
     return text;
 }
 
-/* The option that `word` ("--name" or "--name=value") means; *value is what follows '=', or NULL. */
+static void set_fallbacks(const cli_command *command, void *values)
+{
+    for (const cli_option *option = command->options; option->name; option++) {
+        if (option->fallback) set_value(option, values, option->fallback);
+        else if (option->kind == CLI_CHOICE) *(int *)((char *)values + option->offset) = -1;
+    }
+}
+
+/* ---- the line ---- */
+
+/* The option that `word` ("--name", "--name=value" or "-n") means; *value is what follows '=', or NULL. */
 static const cli_option *find_option(const cli_command *command, const char *word, const char **value)
 {
     const char *name = word + 2;
-    size_t length = strcspn(name, "=");
-    *value = name[length] ? name + length + 1 : NULL;
+    const size_t length = strcspn(name, "=");
+    const bool is_long = word[1] == '-';
+    *value = is_long && name[length] ? name + length + 1 : NULL;
     for (const cli_option *option = command->options; option->name; option++) {
-        if (strlen(option->name) == length && !memcmp(option->name, name, length)) return option;
+        if (is_long ? strlen(option->name) == length && !memcmp(option->name, name, length)
+                    : option->letter == word[1] && !word[2])
+            return option;
     }
     return NULL;
 }
 
+typedef struct parse {
+    const cli_command *command;
+    void *values;
+    int argc, at; /* argv[at] is looked at */
+    char **argv;
+    const cli_operand *operand; /* the next one to be filled; NULL: the command has none */
+    char remedy[80];
+} parse;
+
+/* Both: true to go on, false after a complaint. */
+static bool take_operand(parse *p, const char *word)
+{
+    if (!p->operand || !p->operand->name) {
+        cli_complain(p->remedy, "%s: does not know what to do with '%s'", p->command->name, word);
+        return false;
+    }
+    *(const char **)((char *)p->values + p->operand++->offset) = word;
+    return true;
+}
+
+static bool take_option(parse *p)
+{
+    const char *word = p->argv[p->at], *value, *name = p->command->name;
+    char rule[120];
+    const cli_option *option = find_option(p->command, word, &value);
+    if (!option) {
+        cli_complain(p->remedy, "%s: there is no option %s", name, word);
+        return false;
+    }
+    if (option->kind == CLI_FLAG) {
+        if (value) cli_complain(p->remedy, "%s: --%s takes no value, but was given '%s'", name, option->name, value);
+        return !value && set_value(option, p->values, "");
+    }
+    if (!value && p->at + 1 < p->argc) value = p->argv[++p->at];
+    if (!value) {
+        cli_complain(p->remedy, "%s: --%s wants a value, %s", name, option->name, option->arg);
+        return false;
+    }
+    if (!set_value(option, p->values, value)) {
+        cli_complain(p->remedy, "%s: --%s is '%s', but must be %s", name, option->name, value,
+                     rule_text(option, rule, sizeof rule));
+        return false;
+    }
+    return true;
+}
+
 int cli_parse(const cli_command *command, void *values, int argc, char **argv)
 {
-    char remedy[80], rule[80];
-    snprintf(remedy, sizeof remedy, "see krait %s --help", command->name);
-    for (const cli_option *option = command->options; option->name; option++) {
-        if (option->fallback) set_value(option, values, option->fallback);
-    }
-    for (int i = 1; i < argc; i++) {
-        const char *value;
-        if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {
+    parse p = { command, values, argc, 1, argv, command->operands, "" };
+    snprintf(p.remedy, sizeof p.remedy, "see krait %s --help", command->name);
+    set_fallbacks(command, values);
+    bool only_operands = false;
+    for (; p.at < argc; p.at++) {
+        const char *word = argv[p.at];
+        if (only_operands || word[0] != '-' || !word[1]) {
+            if (!take_operand(&p, word)) return CLI_USAGE;
+        } else if (!strcmp(word, "--")) {
+            only_operands = true;
+        } else if (!strcmp(word, "--help") || !strcmp(word, "-h")) {
             cli_help(command);
             return CLI_OK;
-        }
-        if (strncmp(argv[i], "--", 2) != 0) {
-            cli_complain(remedy, "%s: does not know what to do with '%s'", command->name, argv[i]);
+        } else if (!take_option(&p)) {
             return CLI_USAGE;
         }
-        const cli_option *option = find_option(command, argv[i], &value);
-        if (!option) {
-            cli_complain(remedy, "%s: there is no option %s", command->name, argv[i]);
-            return CLI_USAGE;
-        }
-        if (!value && i + 1 < argc) value = argv[++i];
-        if (!value) {
-            cli_complain(remedy, "%s: --%s wants a value, %s", command->name, option->name, option->arg);
-            return CLI_USAGE;
-        }
-        if (!set_value(option, values, value)) {
-            cli_complain(remedy, "%s: --%s is '%s', but must be %s", command->name, option->name, value,
-                         rule_text(option, rule, sizeof rule));
-            return CLI_USAGE;
-        }
+    }
+    if (p.operand && p.operand->name && !p.operand->is_optional) {
+        cli_complain(p.remedy, "%s: %s is missing: %s", command->name, p.operand->name, p.operand->help);
+        return CLI_USAGE;
     }
     return -1;
 }
 
-static int label_width(const cli_option *option)
+/* ---- help ---- */
+
+/* "-n, --name ARG" */
+static const char *label_of(const cli_option *option, char *text, size_t bytes)
 {
-    return (int)(strlen(option->name) + 1 + strlen(option->arg));
+    int n = 0;
+    if (option->letter) n = snprintf(text, bytes, "-%c, ", option->letter);
+    snprintf(text + n, bytes - (size_t)n, "--%s%s%s", option->name, option->arg ? " " : "",
+             option->arg ? option->arg : "");
+    return text;
 }
 
 void cli_help(const cli_command *command)
 {
+    char label[120];
     int width = 0;
-    for (const cli_option *option = command->options; option->name; option++) {
-        if (label_width(option) > width) width = label_width(option);
+    printf("usage: krait %s", command->name);
+    for (const cli_operand *o = command->operands; o && o->name; o++) {
+        printf(o->is_optional ? " [%s]" : " %s", o->name);
+        if ((int)strlen(o->name) > width) width = (int)strlen(o->name);
     }
-    printf("usage: krait %s%s\n\n%s\n", command->name, command->options->name ? " [options]" : "", command->summary);
+    for (const cli_option *option = command->options; option->name; option++) {
+        const int length = (int)strlen(label_of(option, label, sizeof label));
+        if (length > width) width = length;
+    }
+    printf("%s\n\n%s\n", command->options->name ? " [options]" : "", command->summary);
+    if (command->operands) putchar('\n');
+    for (const cli_operand *o = command->operands; o && o->name; o++) printf("  %-*s  %s\n", width, o->name, o->help);
     if (command->options->name) putchar('\n');
     for (const cli_option *option = command->options; option->name; option++) {
-        printf("  --%s %s%*s  %s", option->name, option->arg, width - label_width(option), "", option->help);
+        printf("  %-*s  %s", width, label_of(option, label, sizeof label), option->help);
         if (option->fallback) printf(" (default %s)", option->fallback);
         putchar('\n');
     }
+    if (command->more) printf("\n%s", command->more);
 }

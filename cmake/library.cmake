@@ -8,6 +8,34 @@ add_library(krait_internal INTERFACE)
 target_include_directories(krait_internal INTERFACE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
 target_link_libraries(krait_internal INTERFACE krait_flags)
 
+# PCRE2, for the regular expressions of tokenizer files. A build without it refuses files that have any.
+set_property(CACHE KR_PCRE2 PROPERTY STRINGS AUTO ON OFF)
+set(pcre2_library) # what the two libraries link
+set(pcre2_pc)      # the same for pkg-config
+if(NOT KR_PCRE2 MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "KR_PCRE2 is \"${KR_PCRE2}\", but must be AUTO, ON or OFF")
+endif()
+if(NOT KR_PCRE2 STREQUAL "OFF")
+    find_path(PCRE2_INCLUDE_DIR pcre2.h)
+    find_library(PCRE2_LIBRARY pcre2-8)
+    mark_as_advanced(PCRE2_INCLUDE_DIR PCRE2_LIBRARY)
+    if(PCRE2_INCLUDE_DIR AND PCRE2_LIBRARY)
+        # Imported, so that it is not exported: an installed krait finds its own (kraitConfig.cmake.in).
+        add_library(krait::pcre2 INTERFACE IMPORTED GLOBAL)
+        set_target_properties(krait::pcre2 PROPERTIES INTERFACE_LINK_LIBRARIES "${PCRE2_LIBRARY}")
+        set(pcre2_library krait::pcre2)
+        get_filename_component(pcre2_dir ${PCRE2_LIBRARY} DIRECTORY)
+        set(pcre2_pc " -lpcre2-8")
+        if(NOT pcre2_dir IN_LIST CMAKE_C_IMPLICIT_LINK_DIRECTORIES)
+            set(pcre2_pc " -L${pcre2_dir} -lpcre2-8")
+        endif()
+    elseif(KR_PCRE2 STREQUAL "ON")
+        message(FATAL_ERROR "KR_PCRE2 is ON, but pcre2.h or the library pcre2-8 is not found (Debian: libpcre2-dev)")
+    else()
+        message(STATUS "PCRE2 is not found (Debian: libpcre2-dev): tokenizers with regular expressions will be refused")
+    endif()
+endif()
+
 # krait_objects(NAME SOURCES... [OPTIONS...]) - compiles the sources and adds them to both libraries.
 function(krait_objects name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;OPTIONS")
@@ -19,7 +47,7 @@ function(krait_objects name)
 endfunction()
 
 # src/kernels/cpu, once for each row of isa.def; other processors have the reference kernels.
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
+if(KR_CPU_KERNELS AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$" AND CMAKE_SIZEOF_VOID_P EQUAL 8)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/kernels/isa.def)
     file(STRINGS src/kernels/isa.def isa_rows REGEX "^KR_ISA_ROW")
     file(GLOB cpu_sources CONFIGURE_DEPENDS src/kernels/cpu/*_cpu.c)
@@ -46,6 +74,10 @@ krait_objects(krait_ref_f64 SOURCES ${ref_sources} OPTIONS -DKR_REF_F64)
 file(GLOB rooms_sources CONFIGURE_DEPENDS src/base/*.c src/tensor/*.c src/kernels/*.c src/device/*.c src/tape/*.c
      src/ops/*.c src/ssd/*.c src/io/*.c src/nn/*.c src/model/*.c src/train/*.c src/generate/*.c)
 krait_objects(krait_rooms SOURCES ${rooms_sources})
+if(pcre2_library)
+    target_compile_definitions(krait_rooms PRIVATE KR_HAVE_PCRE2=1)
+    target_include_directories(krait_rooms SYSTEM PRIVATE ${PCRE2_INCLUDE_DIR})
+endif()
 
 if(KR_CUDA)
     file(GLOB cuda_sources CONFIGURE_DEPENDS src/kernels/cuda/*.cu)
@@ -67,7 +99,7 @@ set_target_properties(krait_shared PROPERTIES OUTPUT_NAME krait EXPORT_NAME krai
 foreach(library IN ITEMS krait_static krait_shared)
     target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    target_link_libraries(${library} PRIVATE Threads::Threads m)
+    target_link_libraries(${library} PRIVATE ${pcre2_library} Threads::Threads m)
 endforeach()
 add_library(krait::krait ALIAS krait_shared)
 add_library(krait::krait_static ALIAS krait_static)

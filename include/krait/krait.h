@@ -16,12 +16,14 @@
 #include <krait/bidi.h>
 #include <krait/block.h>
 #include <krait/ctx.h>
+#include <krait/generate.h>
 #include <krait/json.h>
 #include <krait/layers.h>
 #include <krait/mamba1.h>
 #include <krait/mamba2.h>
 #include <krait/mamba3.h>
 #include <krait/markers.h>
+#include <krait/model.h>
 #include <krait/network.h>
 #include <krait/ops_mamba3.h>
 #include <krait/ops_math.h>
@@ -29,10 +31,13 @@
 #include <krait/ops_shape.h>
 #include <krait/params.h>
 #include <krait/safetensors.h>
+#include <krait/sampler.h>
 #include <krait/selective_scan.h>
 #include <krait/ssd.h>
 #include <krait/state.h>
 #include <krait/tape.h>
 #include <krait/tensor.h>
+#include <krait/tokenizer.h>
+#include <krait/weights.h>
 
 #endif

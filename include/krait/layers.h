@@ -12,7 +12,7 @@
  *   kr_layers_destroy(layers);
  *
  * A layer computes delta(x) = h1 + h2, h1 = block(norm(x)), h2 = mlp(norm2(x + h1)) if there is an MLP; the stack adds
- * it to the residual stream. Calls are pure: a state is read, a new one is returned.
+ * it to the residual stream. Calls are pure: a state is read, a new one is returned; but for `advance`.
  */
 #ifndef KRAIT_LAYERS_H
 #define KRAIT_LAYERS_H
@@ -128,13 +128,26 @@ typedef struct kr_call {
     const kr_ssd_path *path; /* NULL: the block's */
     bool drops_state;        /* the new state is not wanted: less memory */
     bool last_logits_only;   /* networks: forward's y is [b w], of the last token */
+    /* Padded rows, forward only: 1, or 0 where a token is padding (i32 or i64), as Hugging Face's attention_mask. The
+     * input of each block, and what its convolution gives, are multiplied by it; step, gate and residual stream are not.
+     * A row padded on the left gives what it gives without its padding, unless there is a bias of in_proj or a learned
+     * initial state. Not together with markers. */
+    kr_tensor *mask_bs;
+    /* Room for a tensor for each virtual layer: the residual stream after it, [b s d], with the markers so far; of
+     * several streams (multi-gate) what the next layer reads, their pool. NULL where no token came by. On the tape, also
+     * where layers are not recorded; not to be read after an error. */
+    kr_tensor **streams;
+    /* Instead of state, for decoding: one of kr_state_create, which the call moves on in place; out.state is it. The same
+     * bits without the copies. Unrecorded calls only. If the call fails half-way the state is torn: it is refused from
+     * then on, until kr_state_zero, or kr_state_copy into it. */
+    kr_state *advance;
 } kr_call;
 KR_API void kr_call_init_sized(kr_call *call, size_t size);
 #define kr_call_init(call) kr_call_init_sized((call), sizeof *(call))
 
 typedef struct kr_layers_out {
     kr_tensor *y;
-    kr_state *state; /* on the tape; NULL with drops_state */
+    kr_state *state; /* on the tape, or call.advance; NULL with drops_state */
 } kr_layers_out;
 
 /* x [b s d] -> y [b s' d], s' = s and the markers that were spliced in. */

@@ -40,6 +40,9 @@ typedef struct kr_mamba1_config {
     double dt_limit_min;  /* 0, infinity: the step is kept between them, in forward and in step */
     double dt_limit_max;
     bool has_learnable_init_state; /* false; the state before the first token of a sequence is a parameter [i r] */
+    /* 0: none; else B, C and the low-rank step are each divided by their RMS, with this eps, before they are used, as
+     * FalconMamba does */
+    double bcdt_norm_eps;
 } kr_mamba1_config;
 KR_API void kr_mamba1_config_init_sized(kr_mamba1_config *config, size_t size);
 #define kr_mamba1_config_init(config) kr_mamba1_config_init_sized((config), sizeof *(config))

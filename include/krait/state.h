@@ -11,8 +11,11 @@
  *
  * Two kinds: made by kr_state_create or kr_state_load, the caller's to destroy; and made on a tape by a call, gone with
  * the tape's step, through which gradients flow from one call to the next. Every function reads both; those that change
- * a state (destroy, zero, copy, announce) take the caller's own only. Calls read such a state where it lies, and so does
- * their backward pass: change it after that.
+ * a state (destroy, zero, copy, announce, and calls by their field `advance`) take the caller's own only. Calls read
+ * such a state where it lies, and so does their backward pass: change it after that.
+ *
+ * Where nothing is recorded, call.advance = state instead of call.state moves the caller's state on in place: the same
+ * as the step and the copy above, without either copy.
  */
 #ifndef KRAIT_STATE_H
 #define KRAIT_STATE_H
@@ -40,6 +43,10 @@ KR_API kr_status kr_state_copy(kr_state *to, const kr_state *from);
 /* On the tape, with gradients: the given rows, in that order, any of them more than once; or one row, `count` times. */
 KR_API kr_state *kr_state_select(kr_tape *tape, const kr_state *state, int64_t count, const int64_t *rows);
 KR_API kr_state *kr_state_fork(kr_tape *tape, const kr_state *state, int64_t row, int64_t count);
+
+/* On the tape, with gradients: the rows of several states, one after another. All of them have got equally far with
+ * markers, and none is fresh where another is not. */
+KR_API kr_state *kr_state_join(kr_tape *tape, int count, kr_state *const *states);
 
 /* On the tape: the same values as leaves whose gradients are wanted (kr_input), or without a gradient (kr_detach). */
 KR_API kr_state *kr_state_input(kr_tape *tape, const kr_state *state);

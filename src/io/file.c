@@ -8,11 +8,11 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #if !defined(_WIN32)
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #endif
 
@@ -28,6 +28,50 @@ bool kr_file_fail(kr_ctx *ctx, const char *verb, const char *path, int error)
     if (reason[0] >= 'A' && reason[0] <= 'Z') reason[0] = (char)(reason[0] - 'A' + 'a');
     return kr_fail(ctx, KR_ERR_IO, "cannot %s %s: %s", verb, path, reason);
 }
+
+/* ---- paths ---- */
+
+static bool is_separator(char c)
+{
+#if defined(_WIN32)
+    return c == '/' || c == '\\' || c == ':';
+#else
+    return c == '/';
+#endif
+}
+
+size_t kr_path_folder_length(const char *path)
+{
+    size_t n = strlen(path);
+    while (n > 0 && !is_separator(path[n - 1])) n--;
+    return n;
+}
+
+kr_path_kind kr_path_kind_of(const char *path)
+{
+    struct stat info;
+    if (stat(path, &info) != 0) return KR_PATH_NONE;
+    const unsigned kind = (unsigned)info.st_mode & S_IFMT;
+    return kind == S_IFREG ? KR_PATH_FILE : kind == S_IFDIR ? KR_PATH_FOLDER : KR_PATH_OTHER;
+}
+
+char *kr_path_join(kr_ctx *ctx, kr_arena *arena, const char *folder, const char *name)
+{
+    const size_t n = strlen(folder);
+    const char *between = n > 0 && !is_separator(folder[n - 1]) ? "/" : "";
+    const size_t bytes = n + 1 + strlen(name) + 1;
+    char *path = kr_arena_alloc(arena, bytes);
+    if (path) snprintf(path, bytes, "%s%s%s", folder, between, name);
+    else kr_fail(ctx, KR_ERR_NOMEM, "no memory for the path of %s", name);
+    return path;
+}
+
+bool kr_file_remove(kr_ctx *ctx, const char *path)
+{
+    return remove(path) == 0 || errno == ENOENT || kr_file_fail(ctx, "remove", path, errno);
+}
+
+/* ---- opening ---- */
 
 #if !defined(_WIN32)
 

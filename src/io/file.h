@@ -16,6 +16,20 @@ typedef struct kr_file {
 bool kr_file_open(kr_file *file, kr_ctx *ctx, const char *path, bool mapped);
 void kr_file_close(kr_file *file);
 
+typedef enum kr_path_kind { KR_PATH_NONE, KR_PATH_FILE, KR_PATH_FOLDER, KR_PATH_OTHER } kr_path_kind;
+
+/* What is there, behind links; KR_PATH_NONE too where the system does not tell. */
+kr_path_kind kr_path_kind_of(const char *path);
+
+/* folder/name, from the arena; NULL with the context's error set. */
+char *kr_path_join(kr_ctx *ctx, kr_arena *arena, const char *folder, const char *name);
+
+/* Where the file's name begins in a path: behind the last separator. */
+size_t kr_path_folder_length(const char *path);
+
+/* True if there is no such file afterwards. */
+bool kr_file_remove(kr_ctx *ctx, const char *path);
+
 /* Records "cannot VERB PATH: reason" for a value of errno; always false. */
 bool kr_file_fail(kr_ctx *ctx, const char *verb, const char *path, int error);
 

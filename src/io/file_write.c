@@ -18,11 +18,6 @@
 #if !defined(_WIN32)
 #include <unistd.h>
 
-static bool is_separator(char c)
-{
-    return c == '/';
-}
-
 static long process_id(void)
 {
     return (long)getpid();
@@ -76,11 +71,6 @@ static bool folder_to_disk(const char *folder)
 #include <io.h>
 #include <process.h>
 #include <windows.h>
-
-static bool is_separator(char c)
-{
-    return c == '/' || c == '\\' || c == ':';
-}
 
 static long process_id(void)
 {
@@ -138,24 +128,17 @@ static void end(kr_file_writer *w)
     w->handle = -1;
 }
 
-/* Bytes of the path up to the file's name. */
-static size_t folder_length(const char *path)
-{
-    size_t n = strlen(path);
-    while (n > 0 && !is_separator(path[n - 1])) n--;
-    return n;
-}
-
-/* Other writers, of this process or others, may be at work in the folder: the first free number is taken. */
-static bool open_temporary(kr_file_writer *w, const struct stat *old)
+/* Other writers, of this process or others, may be at work in the folder: the first number from there on that is free is
+ * taken. */
+static bool open_temporary(kr_file_writer *w, const struct stat *old, int number)
 {
     enum { TRIES = 1000, NAME_BYTES = 64 };
-    const size_t folder = folder_length(w->path);
+    const size_t folder = kr_path_folder_length(w->path);
     w->temporary_bytes = folder + NAME_BYTES;
     w->temporary = kr_memory_alloc(&w->ctx->memory, w->temporary_bytes);
     if (!w->temporary) return kr_fail(w->ctx, KR_ERR_NOMEM, "cannot write %s: no memory for a file name", w->path);
     memcpy(w->temporary, w->path, folder);
-    for (int n = 0; n < TRIES; n++) {
+    for (int n = number; n - number < TRIES; n++) {
         snprintf(w->temporary + folder, NAME_BYTES, ".krait-%ld-%d.tmp", process_id(), n);
         w->handle = create_new(w->temporary, old);
         if (w->handle >= 0) return true;
@@ -166,6 +149,11 @@ static bool open_temporary(kr_file_writer *w, const struct stat *old)
 
 bool kr_file_create(kr_file_writer *w, kr_ctx *ctx, const char *path)
 {
+    return kr_file_create_nth(w, ctx, path, 0);
+}
+
+bool kr_file_create_nth(kr_file_writer *w, kr_ctx *ctx, const char *path, int number)
+{
     *w = (kr_file_writer){ .ctx = ctx, .path = path, .handle = -1 };
     if (!path) return kr_fail(ctx, KR_ERR_ARG, "cannot write a file: path is NULL");
     if (!*path) return fail(w, ENOENT);
@@ -173,7 +161,7 @@ bool kr_file_create(kr_file_writer *w, kr_ctx *ctx, const char *path)
     const bool exists = stat(path, &old) == 0;
     if (exists && (old.st_mode & S_IFMT) != S_IFREG)
         return kr_fail(ctx, KR_ERR_IO, "cannot write %s: not a regular file", path);
-    if (open_temporary(w, exists ? &old : NULL)) return true;
+    if (open_temporary(w, exists ? &old : NULL, number)) return true;
     end(w);
     return false;
 }
@@ -197,25 +185,23 @@ void kr_file_discard(kr_file_writer *w)
     end(w);
 }
 
-/* False with errno set. */
-static bool put_in_place(kr_file_writer *w)
+bool kr_file_finish(kr_file_writer *w)
 {
     const bool synced = to_disk(w->handle);
     const int error = errno;
     const bool closed = close_handle(w->handle);
     w->handle = -1;
     if (!synced) errno = error;
-    return synced && closed && replace(w->temporary, w->path);
+    return (synced && closed) || fail(w, errno);
 }
 
 bool kr_file_commit(kr_file_writer *w)
 {
-    if (!put_in_place(w)) {
-        fail(w, errno);
+    if ((w->handle >= 0 && !kr_file_finish(w)) || (!replace(w->temporary, w->path) && !fail(w, errno))) {
         kr_file_discard(w);
         return false;
     }
-    const size_t folder = folder_length(w->path);
+    const size_t folder = kr_path_folder_length(w->path);
     w->temporary[folder] = '\0';
     const bool done = folder_to_disk(folder ? w->temporary : ".") || fail(w, errno);
     end(w);

@@ -24,7 +24,14 @@ typedef struct kr_file_writer {
  * regular file (a folder, a device) is refused, a symbolic link will be replaced. */
 bool kr_file_create(kr_file_writer *w, kr_ctx *ctx, const char *path);
 
+/* The same for one of many files that are open at once: each has a number of its own, which its temporary name gets. */
+bool kr_file_create_nth(kr_file_writer *w, kr_ctx *ctx, const char *path, int number);
+
 bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes);
+
+/* Brings the bytes to the disk, with nothing but the name left to change: of several files, the first can then be
+ * committed when all of them are there. False: to be discarded. */
+bool kr_file_finish(kr_file_writer *w);
 
 /* Both end the writing. Commit brings the bytes to the disk, then renames; after an error the temporary file is gone and
  * the path as it was. (If only the last step fails, bringing the new name to the disk, the path has the new file.) */

@@ -100,27 +100,6 @@ static bool take_word(parser *p, const char *word)
 
 /* ---- strings ---- */
 
-static char *utf8_write(char *out, uint32_t c)
-{
-    if (c < 0x80) {
-        *out++ = (char)c;
-        return out;
-    }
-    if (c < 0x800) {
-        *out++ = (char)(0xc0 | c >> 6);
-    } else {
-        if (c < 0x10000) {
-            *out++ = (char)(0xe0 | c >> 12);
-        } else {
-            *out++ = (char)(0xf0 | c >> 18);
-            *out++ = (char)(0x80 | (c >> 12 & 0x3f));
-        }
-        *out++ = (char)(0x80 | (c >> 6 & 0x3f));
-    }
-    *out++ = (char)(0x80 | (c & 0x3f));
-    return out;
-}
-
 static int hex_digit(int c)
 {
     if (c >= '0' && c <= '9') return c - '0';
@@ -165,7 +144,7 @@ static bool read_escape(parser *p)
         uint32_t code;
         p->at++;
         if (!read_unicode(p, start, &code)) return false;
-        p->strings = utf8_write(p->strings, code);
+        p->strings = kr_utf8_write(p->strings, code);
         return true;
     }
     const char *name = c > 0 ? strchr(names, c) : NULL;

@@ -98,7 +98,7 @@ static bool read_item(kr_ctx *ctx, const kr_json *entry, const unsigned char *da
     const kr_json *type_text = kr_json_find(entry, "dtype");
     if (kr_json_kind_of(type_text) != KR_JSON_STRING)
         return kr_fail(ctx, KR_ERR_FORMAT, "tensor '%s' has no dtype: a string", QUOTED(entry));
-    const kr_safetensors_type *type = kr_safetensors_type_named(type_text->text);
+    const kr_element_type *type = kr_safetensors_type_named(type_text->text);
     if (!type)
         return kr_fail(ctx, KR_ERR_FORMAT, "tensor '%s' has the unknown dtype '%s'", QUOTED(entry),
                        kr_quote_of(type_text->text, type_text->length).text);

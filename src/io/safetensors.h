@@ -2,6 +2,7 @@
 #ifndef KR_IO_SAFETENSORS_H
 #define KR_IO_SAFETENSORS_H
 
+#include "io/elements.h"
 #include "io/file.h"
 
 #include <krait/json.h>
@@ -17,19 +18,13 @@ struct kr_safetensors {
     const void **by_place;      /* the same (kr_safetensors_item) in the order of their data */
 };
 
-/* How a file spells an element type, and what can be done with it. */
-typedef struct kr_safetensors_type {
-    const char *name;
-    size_t bytes;
-    bool is_native, is_readable;
-    kr_dtype dtype;
-} kr_safetensors_type;
-
 /* NULL: no such type. */
-const kr_safetensors_type *kr_safetensors_type_named(const char *name);
+const kr_element_type *kr_safetensors_type_named(const char *name);
 
 /* The one whose elements are of a (valid) dtype. */
-const kr_safetensors_type *kr_safetensors_type_of(kr_dtype dtype);
+const kr_element_type *kr_safetensors_type_of(kr_dtype dtype);
+
+kr_elements kr_safetensors_elements(const kr_safetensors_item *item);
 
 #define KR_SAFETENSORS_PREFIX 8                       /* bytes of the header's length */
 #define KR_SAFETENSORS_HEADER_MAX ((size_t)100000000) /* the format's own limit */

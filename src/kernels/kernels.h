@@ -206,7 +206,7 @@ typedef struct kr_gather_args {
     void *y;
 } kr_gather_args;
 
-/* embedding:     y[o, i] = x[id[o], i];    x [nr ni], id [no], y [no ni]
+/* embedding:     y[o, i] = x[id[o], i];    x [nr ni], id [no], y [no ni]; both may be halves
  * embedding_bwd: y[id[o], i] += x[o, i], over o in order; y [nr ni] accumulates. ids are in range. */
 typedef struct kr_embedding_args {
     kr_exec exec;
@@ -214,6 +214,7 @@ typedef struct kr_embedding_args {
     const void *x;
     const void *id;
     kr_dtype id_dtype;
+    kr_half half; /* of x and y, which are moved as they are; none in embedding_bwd */
     void *y;
 } kr_embedding_args;
 

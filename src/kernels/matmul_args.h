@@ -6,6 +6,14 @@
 
 #include <krait/tensor.h>
 
+/* The elements of an operand that may be narrower than the others: of the slot's own type, or halves, which are widened
+ * as they are read. Widening is exact: the result has the bits that the widened operand would give. */
+typedef enum kr_half { KR_NO_HALF = 0, KR_HALF_BF16 = 1, KR_HALF_F16 = 2 } kr_half;
+static inline kr_half kr_half_of(kr_dtype dtype)
+{
+    return dtype == KR_BF16 ? KR_HALF_BF16 : dtype == KR_F16 ? KR_HALF_F16 : KR_NO_HALF;
+}
+
 /* C = A B (+ bias) (+ C if accumulate), for each index of the batch space. A [m k], B [k n], C [m n], bias [n].
  * Each operand has a stride for either axis, so that transposes are strides; C's columns are adjacent.
  * batch strides of 0 broadcast A or B; C's are distinct. nk = 0 gives bias, or 0.
@@ -16,7 +24,8 @@ typedef struct kr_matmul_args {
     const void *a;
     int64_t a_m, a_k; /* strides of A along m and k; any values, usually one of them is 1 */
     const void *b;
-    int64_t b_k, b_n; /* strides of B along k and n */
+    int64_t b_k, b_n; /* strides of B along k and n, in its own elements */
+    kr_half b_half;   /* of B */
     void *c;
     int64_t c_m;      /* stride of C along m; along n it is 1 */
     const void *bias; /* [n], or NULL; the same for the whole batch */
@@ -37,6 +46,7 @@ typedef struct kr_panels_args {
     kr_exec exec;
     int64_t nm, nn, nk, x_m, y_m;
     const void *x, *panels, *bias; /* bias [n], or NULL */
+    kr_half half;                  /* of the panels */
     void *y;
 } kr_panels_args;
 

@@ -17,7 +17,7 @@
  * seed_b [q m h r]. w NULL is 1; initial NULL is 0; seed NULL is none, and then the other two are not read. A token of
  * v, b, c is contiguous; tokens, row after row, begin v_stride, b_stride, c_stride elements apart.
  * Tokens of no sequence are not read and their y is not written. nl is the chunk length of the parallel form: it may
- * change rounding, not meaning. */
+ * change rounding, not meaning. final may be initial itself: the same bits, in place. */
 typedef struct kr_ssd_args {
     kr_exec exec;
     int64_t nb, ns, nm, nh, np, ng, nr, nl, nq, v_stride, b_stride, c_stride;
@@ -44,7 +44,8 @@ typedef struct kr_ssd_bwd_args {
  *
  * x, dt, z, y [b s i], a [i r] (< 0), b, c [b s g r], d [i] or NULL, z NULL: no gate, initial, final [q i r]. initial
  * NULL is 0, final NULL is not wanted. A token of x, dt, z, b, c is contiguous; tokens, row after row, begin as many
- * elements apart as the strides say. Tokens of no sequence are not read and their y is not written. */
+ * elements apart as the strides say. Tokens of no sequence are not read and their y is not written. final may be
+ * initial itself: the same bits, in place. */
 typedef struct kr_scan_args {
     kr_exec exec;
     int64_t nb, ns, ni, ng, nr, nq, x_stride, dt_stride, z_stride, b_stride, c_stride;

@@ -1,6 +1,7 @@
-/* state_file.c - states as files: safetensors with a tensor "slot.N.NAME" for each of a cache, and in the metadata
+/* state_file.c - states as files: safetensors with a tensor "slot.N.NAME" for each of a cache, those that its format has
+ * besides, and in the metadata
  *
- *   format        "krait.state"            slots      how many, decimal
+ *   format        "krait.state" or another slots      how many, decimal
  *   version       "1"                      batch      decimal
  *   family        "mamba2"                 filled     a digit for each slot: 1, or 0 for a fresh one
  *   architecture  a hash, 16 hex digits    pathways   the same: kr_mamba3_pathway, 0 in other families
@@ -10,12 +11,12 @@
  * What is read is not trusted: every text is checked against the network before it is used, and the shapes of the
  * network's caches decide how much memory is asked for.
  */
+#include "model/state_file.h"
+
 #include "base/hash.h"
 #include "device/device.h"
 #include "io/quote.h"
 #include "nn/network.h"
-
-#include <krait/safetensors.h>
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -24,7 +25,8 @@
 enum { FORMAT, VERSION, FAMILY, ARCHITECTURE, WEIGHTS, SLOTS, BATCH, FILLED, PATHWAYS, CURSORS, NTEXTS };
 static const char *const keys[NTEXTS] = { "format", "version", "family", "architecture", "weights",
                                           "slots",  "batch",   "filled", "pathways",     "cursors" };
-static const char format_name[] = "krait.state", format_version[] = "1", checksum_key[] = "checksum";
+static const char checksum_key[] = "checksum";
+static const kr_state_format state_format = { .name = "krait.state", .version = "1", .what = "state" };
 
 typedef struct digest {
     char text[17];
@@ -124,6 +126,7 @@ static bool check_tensor(const kr_network *net, const kr_state *state, int64_t s
 
 typedef struct saving {
     kr_ctx *ctx;
+    const kr_state_format *format;
     const kr_state *state;
     const kr_network *net;
     kr_arena arena;
@@ -191,8 +194,8 @@ static const char *text_of_digest(saving *s, uint64_t hash)
 
 static bool compose_texts(saving *s)
 {
-    s->texts[FORMAT] = format_name;
-    s->texts[VERSION] = format_version;
+    s->texts[FORMAT] = s->format->name;
+    s->texts[VERSION] = s->format->version;
     s->texts[FAMILY] = s->state->kind->name;
     s->texts[ARCHITECTURE] = text_of_digest(s, architecture_hash(s->net));
     s->texts[WEIGHTS] = text_of_digest(s, kr_params_values_hash(s->net->params));
@@ -237,7 +240,13 @@ static bool add_tensor(saving *s, int64_t slot, int i, uint64_t *hash)
     return kr_safetensors_add(s->writer, name.text, x->dtype, shape, x->data) == KR_OK;
 }
 
-static bool save(saving *s, const char *path)
+static bool add_extra(saving *s, const char *name, const kr_state_extra *extra, uint64_t *hash)
+{
+    *hash = hash_tensor(*hash, name, extra->dtype, &extra->shape, extra->data);
+    return kr_safetensors_add(s->writer, name, extra->dtype, extra->shape, extra->data) == KR_OK;
+}
+
+static bool save(saving *s, const kr_state_extra *extras, const char *path)
 {
     if (!compose_texts(s)) return false;
     for (int i = 0; i < NTEXTS; i++) kr_safetensors_add_metadata(s->writer, keys[i], s->texts[i]);
@@ -245,34 +254,45 @@ static bool save(saving *s, const char *path)
     for (int64_t slot = 0; slot < s->state->nslots; slot++)
         for (int i = 0; i < s->state->kind->ncache && !kr_state_slot_is_fresh(s->state, slot); i++)
             if (!add_tensor(s, slot, i, &hash)) return false;
+    for (int i = 0; i < s->format->nextras; i++)
+        if (!add_extra(s, s->format->extras[i], &extras[i], &hash)) return false;
     return kr_safetensors_add_metadata(s->writer, checksum_key, digest_of(hash).text) == KR_OK &&
            kr_safetensors_save(s->writer, path) == KR_OK;
 }
 
-kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path)
+bool kr_state_file_write(const kr_state_format *format, const kr_state *state, const kr_network *net,
+                         const kr_state_extra *extras, const char *path)
 {
     enum { BLOCK_BYTES = 4096 };
-    if (!state) return KR_ERR_ARG;
     kr_ctx *ctx = state->ctx;
-    if (kr_ctx_failed(ctx)) return ctx->status;
-    saving s = { .ctx = ctx, .state = state, .net = net };
+    saving s = { .ctx = ctx, .format = format, .state = state, .net = net };
     kr_arena_init(&s.arena, &ctx->memory, BLOCK_BYTES);
     const bool saved = kr_require(ctx, net != NULL, KR_ERR_ARG, "the network is NULL") && is_of(state, net) &&
-                       (s.writer = kr_safetensors_writer_create(ctx)) != NULL && save(&s, path);
+                       (s.writer = kr_safetensors_writer_create(ctx)) != NULL && save(&s, extras, path);
     kr_safetensors_writer_destroy(s.writer);
     kr_arena_deinit(&s.arena);
-    if (!saved) kr_blame(ctx, "state.save");
-    return ctx->status;
+    return saved;
+}
+
+kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path)
+{
+    if (!state) return KR_ERR_ARG;
+    if (!kr_ctx_failed(state->ctx) && kr_state_is_whole("state.save", state) &&
+        !kr_state_file_write(&state_format, state, net, NULL, path))
+        kr_blame(state->ctx, "state.save");
+    return state->ctx->status;
 }
 
 /* ---- reading ---- */
 
 typedef struct loading {
     kr_ctx *ctx;
+    const kr_state_format *format;
     const kr_network *net;
     const kr_safetensors *file;
     const char *texts[NTEXTS];
     kr_state *state;
+    const kr_safetensors_item *extras[KR_STATE_EXTRAS_MAX];
 } loading;
 
 #define QUOTED(s) kr_quote_of((s), strlen(s)).text
@@ -281,11 +301,11 @@ static bool read_texts(loading *l)
 {
     for (int i = 0; i < NTEXTS; i++) l->texts[i] = kr_safetensors_metadata(l->file, keys[i]);
     const char *format = l->texts[FORMAT], *version = l->texts[VERSION];
-    if (!kr_require(l->ctx, format && strcmp(format, format_name) == 0, KR_ERR_FORMAT,
-                    "not a state of krait: metadata 'format' is not '%s'", format_name) ||
-        !kr_require(l->ctx, version && strcmp(version, format_version) == 0, KR_ERR_FORMAT,
-                    "the state has version '%s' of the format, but this library reads version %s",
-                    version ? QUOTED(version) : "", format_version))
+    if (!kr_require(l->ctx, format && strcmp(format, l->format->name) == 0, KR_ERR_FORMAT,
+                    "not a %s of krait: metadata 'format' is not '%s'", l->format->what, l->format->name) ||
+        !kr_require(l->ctx, version && strcmp(version, l->format->version) == 0, KR_ERR_FORMAT,
+                    "the %s has version '%s' of the format, but this library reads version %s", l->format->what,
+                    version ? QUOTED(version) : "", l->format->version))
         return false;
     for (int i = 0; i < NTEXTS; i++)
         if (!kr_require(l->ctx, l->texts[i] != NULL, KR_ERR_FORMAT, "metadata '%s' is missing", keys[i])) return false;
@@ -394,11 +414,13 @@ static bool check_item(loading *l, int64_t slot, int i, const kr_safetensors_ite
                         item->dtype, item->type);
 }
 
-/* Is it the tensor of a slot that is filled? */
+/* Is it the tensor of a slot that is filled, or one that the format has besides? */
 static bool is_known(const loading *l, const kr_safetensors_item *item)
 {
     const char *at = item->name;
     int64_t slot;
+    for (int i = 0; i < l->format->nextras; i++)
+        if (strcmp(at, l->format->extras[i]) == 0) return true;
     if (strncmp(at, "slot.", 5) != 0) return false;
     at += 5;
     if (!take_number(&at, &slot) || *at != '.' || slot < 0 || slot >= l->state->nslots || !is_filled(l, slot))
@@ -425,6 +447,14 @@ static bool check_complete(loading *l)
             if (!kr_require(l->ctx, item_of(l, slot, i) != NULL, KR_ERR_FORMAT, "tensor '%s' is missing",
                             name_of(l->state, slot, i).text))
                 return false;
+    for (int i = 0; i < l->format->nextras; i++) {
+        const char *name = l->format->extras[i];
+        if (!kr_require(l->ctx, (l->extras[i] = kr_safetensors_find(l->file, name)) != NULL, KR_ERR_FORMAT,
+                        "tensor '%s' is missing", name) ||
+            !kr_require(l->ctx, l->extras[i]->is_native, KR_ERR_DTYPE, "tensor '%s' is of the type %s", name,
+                        l->extras[i]->type))
+            return false;
+    }
     for (int64_t n = 0; n < kr_safetensors_count(l->file); n++) {
         const kr_safetensors_item *item = kr_safetensors_at(l->file, n);
         if (!kr_require(l->ctx, is_known(l, item), KR_ERR_FORMAT,
@@ -442,6 +472,10 @@ static bool check_checksum(loading *l)
             const kr_safetensors_item *item = item_of(l, slot, i);
             hash = hash_tensor(hash, item->name, item->dtype, &item->shape, item->data);
         }
+    for (int i = 0; i < l->format->nextras; i++) {
+        const kr_safetensors_item *item = l->extras[i];
+        hash = hash_tensor(hash, item->name, item->dtype, &item->shape, item->data);
+    }
     const char *text = kr_safetensors_metadata(l->file, checksum_key);
     return kr_require(l->ctx, text && strcmp(text, digest_of(hash).text) == 0, KR_ERR_FORMAT,
                       "the checksum does not match: the file was changed or damaged");
@@ -461,24 +495,30 @@ static bool read_tensors(loading *l)
     return true;
 }
 
-kr_state *kr_state_load(kr_ctx *ctx, const kr_network *net, const char *path)
+kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const char *path,
+                             kr_state_take_fn *take, void *user)
 {
-    if (kr_ctx_failed(ctx) || !kr_require(ctx, net != NULL, KR_ERR_ARG, "state.load: the network is NULL") ||
-        !kr_require(ctx, net->ctx == ctx, KR_ERR_STATE, "state.load: the network belongs to another context"))
-        return NULL;
     kr_safetensors *file = kr_safetensors_open(ctx, path);
-    if (!file) {
-        kr_blame(ctx, "state.load");
-        return NULL;
-    }
-    loading l = { .ctx = ctx, .net = net, .file = file };
+    if (!file) return NULL;
+    loading l = { .ctx = ctx, .format = format, .net = net, .file = file };
     const bool loaded = read_texts(&l) && check_network(&l) && read_frame(&l) && check_present(&l) &&
-                        check_complete(&l) && check_checksum(&l) && read_tensors(&l);
+                        check_complete(&l) && check_checksum(&l) && read_tensors(&l) &&
+                        (!take || take(user, l.state, file, l.extras));
     if (!loaded) {
-        kr_blame(ctx, "state.load: %s", path);
+        kr_blame(ctx, "%s", path);
         kr_state_destroy(l.state);
         l.state = NULL;
     }
     kr_safetensors_close(file);
     return l.state;
+}
+
+kr_state *kr_state_load(kr_ctx *ctx, const kr_network *net, const char *path)
+{
+    if (kr_ctx_failed(ctx) || !kr_require(ctx, net != NULL, KR_ERR_ARG, "state.load: the network is NULL") ||
+        !kr_require(ctx, net->ctx == ctx, KR_ERR_STATE, "state.load: the network belongs to another context"))
+        return NULL;
+    kr_state *state = kr_state_file_read(&state_format, ctx, net, path, NULL, NULL);
+    if (!state) kr_blame(ctx, "state.load");
+    return state;
 }

@@ -24,7 +24,9 @@ typedef struct kr_block_input {
     kr_tensor *x_bsd;
     const kr_cache *cache;   /* NULL: fresh */
     kr_tensor *seq_start_bs; /* caches are then one for each sequence; NULL: each row is one */
-    kr_ssd_path path;        /* of no meaning to Mamba-1 */
+    kr_tensor *mask_bs1; /* 1, or 0 where a token is padding: multiplies x and what the convolution gives; NULL: 1 */
+    kr_ssd_path path;    /* of no meaning to Mamba-1 */
+    bool in_place;       /* unrecorded: the cache's own state may be overwritten by the new one */
 } kr_block_input;
 
 typedef struct kr_block_out {
@@ -76,6 +78,12 @@ bool kr_block_begin(kr_tape *tape, const kr_block_kind *kind, const void *block,
 /* The same for x [b d], and for a fresh cache. */
 bool kr_block_begin_token(kr_tape *tape, const char *op, const void *block, kr_tensor *x_bd, kr_dims *d);
 bool kr_block_begin_fresh(kr_tape *tape, const kr_block_kind *kind, const void *block, int64_t batch);
+
+/* x [b s ..] times the input's mask, in x's type; x itself without one. */
+kr_tensor *kr_block_masked(kr_tape *tape, const kr_block_input *input, kr_tensor *x);
+
+/* Where the new state may go, of the cache's tensor `state`: itself in place, else NULL (ssd/into.h). */
+kr_tensor *kr_block_state_place(const kr_block_input *input, kr_tensor *state);
 
 /* The cache against the block and the number of rows or sequences: family, shapes. */
 bool kr_cache_check(kr_tape *tape, const char *op, const kr_block_kind *kind, const void *block, const kr_cache *cache,

@@ -196,6 +196,16 @@ bool kr_block_begin_fresh(kr_tape *tape, const kr_block_kind *kind, const void *
                       (long long)batch);
 }
 
+kr_tensor *kr_block_masked(kr_tape *tape, const kr_block_input *input, kr_tensor *x)
+{
+    return input->mask_bs1 && x ? kr_mul(tape, x, kr_cast(tape, input->mask_bs1, x->dtype)) : x;
+}
+
+kr_tensor *kr_block_state_place(const kr_block_input *input, kr_tensor *state)
+{
+    return input->in_place ? state : NULL;
+}
+
 /* 1 - exp(da) = 2 t / (1 + t) with t = tanh(-da / 2), which keeps its digits as da goes to 0. The floor keeps a weight
  * of 0 from becoming 0 / 0; no other t is near it. */
 kr_tensor *kr_geometric_sum(kr_tape *tape, kr_tensor *weight, kr_tensor *da)

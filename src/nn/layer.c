@@ -35,7 +35,13 @@ static kr_tensor *mix(kr_tape *tape, const kr_layer_job *job, const kr_layer *l,
     const kr_block_kind *kind = job->layers->kind;
     kr_tensor *u = kr_rms_norm(tape, x, l->norm_d, &job->layers->norm);
     if (job->is_infinite) return kind->step_infinite(tape, l->block, u);
-    const kr_block_input input = { kind->name, u, cache, job->seq_start_bs, job->path };
+    const kr_block_input input = { .op = kind->name,
+                                   .x_bsd = u,
+                                   .cache = cache,
+                                   .seq_start_bs = job->seq_start_bs,
+                                   .mask_bs1 = job->mask_bs1,
+                                   .path = job->path,
+                                   .in_place = job->in_place };
     const kr_block_out out = job->reset_bs ? kr_block_forward_reset(tape, kind, l->block, &input, job->reset_bs)
                                            : kind->forward(tape, l->block, &input);
     *after = out.cache;
@@ -113,6 +119,16 @@ static bool fits(const kr_tensor *place, const kr_tensor *x)
     return kr_shape_equal(&a, &b);
 }
 
+/* Moves what is new in the cache over to the old one's tensors; those that do not fit stay as they are. */
+static void overwrite_cache(kr_tape *tape, const kr_layers *s, const kr_cache *old, kr_cache *after)
+{
+    for (int i = 0; i < s->kind->ncache && !kr_ctx_failed(tape->ctx); i++) {
+        kr_tensor *to = old->tensors[i], *from = after->tensors[i];
+        if (!fits(to, from) || (to->data != from->data && !kr_assign(tape->ctx, to, from))) continue;
+        after->tensors[i] = to;
+    }
+}
+
 /* Results go into the places that an earlier layer's had, so that depth takes no memory; where there is none that fits,
  * the scope keeps the result, and that is the place from then on. What the layer passed on untouched stays as it is. */
 void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *places,
@@ -137,6 +153,7 @@ void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow
         }
     }
     const int nplaces = nkept;
+    if (job->in_place && cache && !kr_ctx_failed(tape->ctx)) overwrite_cache(tape, job->layers, cache, after);
     if (!job->drops_state) nkept += list_cache(job->layers, after, keep + nkept);
     kr_no_grad_end(tape, scope, nkept, keep);
     for (int i = 0; i < nplaces; i++) *own[i] = *keep[i];

@@ -1,6 +1,7 @@
 /* layers.c - a call through a stack: markers, horizon, residual stream, one layer after another. */
 #include "nn/layers.h"
 
+#include "nn/config.h"
 #include "nn/straight.h"
 #include "ops/sequences.h"
 
@@ -24,6 +25,7 @@ static bool check_state(kr_tape *tape, const char *op, const kr_layers *layers, 
 {
     kr_ctx *ctx = tape->ctx;
     return kr_require(ctx, state->ctx == ctx, KR_ERR_STATE, "%s: the state belongs to another context", op) &&
+           kr_state_is_whole(op, state) &&
            kr_require(ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
                       "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
                       op) &&
@@ -33,6 +35,54 @@ static bool check_state(kr_tape *tape, const char *op, const kr_layers *layers, 
            kr_require(ctx, state->nslots == layers->nvirtual, KR_ERR_ARG,
                       "%s: the state has %lld slots, but the stack has %lld virtual layers", op,
                       (long long)state->nslots, (long long)layers->nvirtual);
+}
+
+/* A state to be advanced is the one that the call begins from. */
+static bool take_advance(kr_tape *tape, kr_run *run)
+{
+    kr_ctx *ctx = tape->ctx;
+    const kr_state *own = run->call.advance;
+    if (!own) return true;
+    if (!kr_require(ctx, !run->call.state, KR_ERR_ARG, "%s: state and advance are both given; choose one", run->op) ||
+        !kr_require(ctx, !run->call.drops_state, KR_ERR_ARG,
+                    "%s: drops_state is set, but a state to advance is given; choose one", run->op) ||
+        !kr_require(ctx, !own->tape, KR_ERR_ARG,
+                    "%s: the state to advance is on a tape, where states do not change; give one of kr_state_create",
+                    run->op) ||
+        !kr_require(ctx, !tape->recording, KR_ERR_STATE,
+                    "%s: a state to advance is given, but the call is recorded, and its backward pass reads the old "
+                    "state; use a tape of KR_NO_GRAD, or state and kr_state_copy",
+                    run->op))
+        return false;
+    run->call.state = own;
+    return true;
+}
+
+/* Tokens that are padding: 0 and 1 alone, for a factor of 2 is nobody's meaning. */
+static bool check_mask(kr_tape *tape, const kr_run *run, kr_tensor *x)
+{
+    kr_ctx *ctx = tape->ctx;
+    kr_tensor *mask = run->call.mask_bs;
+    kr_dims d;
+    if (!mask) return true;
+    if (!kr_require(ctx, run->mode == KR_RUN_FORWARD, KR_ERR_ARG,
+                    "%s: mask is for forward; leave out the rows whose token is padding", run->op) ||
+        !kr_bind(tape, run->op, &d, "mask:bs", mask) ||
+        !kr_require(ctx, d.b == x->dims[0] && d.s == x->dims[1], KR_ERR_SHAPE,
+                    "%s: mask %s must be [%lld, %lld]: a number for each token", run->op, KR_TEXT_OF(mask),
+                    (long long)x->dims[0], (long long)x->dims[1]) ||
+        !kr_require(ctx, mask->dtype == KR_I32 || mask->dtype == KR_I64, KR_ERR_DTYPE,
+                    "%s: mask %s is %s, but must be i32 or i64", run->op, KR_TEXT_OF(mask), kr_dtype_name(mask->dtype)))
+        return false;
+    for (int64_t b = 0; b < d.b; b++)
+        for (int64_t s = 0; s < d.s; s++) {
+            const double is_read = kr_tensor_at(mask, (int64_t[]){ b, s });
+            if (!kr_require(ctx, is_read == 0 || is_read == 1, KR_ERR_ARG,
+                            "%s: mask [b %lld, s %lld] is %.0f, but must be 1, or 0 where the token is padding",
+                            run->op, (long long)b, (long long)s, is_read))
+                return false;
+        }
+    return true;
 }
 
 /* The number of states that the call begins from and leaves: rows, or sequences. */
@@ -73,6 +123,8 @@ static bool begin_markers(kr_tape *tape, kr_run *run, kr_tensor *x, bool has_mar
     return kr_require(ctx, !run->call.seq_start_bs && !run->call.reset_bs, KR_ERR_ARG,
                       "%s: %s is given, but class markers have no place in rows of several sequences", run->op,
                       run->call.reset_bs ? "reset" : "seq_start") &&
+           kr_require(ctx, !run->call.mask_bs, KR_ERR_ARG,
+                      "%s: mask is given, but class markers have no place in padded rows", run->op) &&
            kr_require(ctx, run->has_markers || !has_length_markers, KR_ERR_STATE,
                       "%s: middle and end markers need the sequence's length; announce it with kr_state_announce",
                       run->op);
@@ -82,14 +134,15 @@ bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, 
                   const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers)
 {
     *run = (kr_run){ .op = op, .mode = mode };
-    if (!kr_tape_ready(tape, op) || !take_call(tape->ctx, op, &run->call, call)) return false;
+    if (!kr_tape_ready(tape, op) || !take_call(tape->ctx, op, &run->call, call) || !take_advance(tape, run))
+        return false;
     const kr_state *old = run->call.state;
     if (old && !check_state(tape, op, layers, old)) return false;
     if (!kr_require(tape->ctx, x || old, KR_ERR_ARG, "%s: there is no state; give one with an announced length", op))
         return false;
     run->batch = x ? x->dims[0] : old->batch;
     int64_t nstates;
-    if (!count_states(tape, run, x, &nstates)) return false;
+    if (!check_mask(tape, run, x) || !count_states(tape, run, x, &nstates)) return false;
     run->state = kr_state_new(tape, layers->kind, layers->nvirtual, nstates);
     return run->state && begin_markers(tape, run, x, has_markers, has_length_markers);
 }
@@ -99,7 +152,8 @@ kr_state *kr_run_end(kr_run *run)
     if (run->call.drops_state) return NULL;
     if (run->cursors.is_on) run->state->cursors = run->cursors;
     else memset(run->cursors.layers, 0, (size_t)run->state->nslots * sizeof *run->cursors.layers);
-    return run->state;
+    kr_state *own = run->call.advance;
+    return !own ? run->state : kr_state_copy(own, run->state) == KR_OK ? own : NULL;
 }
 
 /* ---- markers ---- */
@@ -182,6 +236,25 @@ static int64_t cut_of(kr_tape *tape, const kr_layers *s)
     return tape->recording && horizon != KR_NO_HORIZON && horizon < s->nvirtual ? s->nvirtual - horizon : 0;
 }
 
+/* The stream as the caller will see it: recorded ones stay on the tape; the others' places are the next layer's too. */
+static void keep_stream(kr_tape *tape, passage *p)
+{
+    const kr_tensor *x = p->flow.x;
+    kr_tensor **kept = &p->run->call.streams[p->job.v];
+    *kept = p->flow.x;
+    if (!x || (tape->recording && p->job.v >= p->cut)) return;
+    *kept = kr_new(tape, x->dtype, kr_tensor_shape(x));
+    if (*kept) kr_assign(tape->ctx, *kept, x);
+}
+
+/* A factor of 1 or 0 for each token, [b s 1], out of the caller's numbers; NULL without one. */
+static kr_tensor *factors(kr_tape *tape, const kr_layers *s, kr_tensor *mask_bs)
+{
+    if (!mask_bs) return NULL;
+    const kr_shape shape = KR_SHAPE(kr_tensor_dim(mask_bs, 0), kr_tensor_dim(mask_bs, 1), 1);
+    return kr_reshape(tape, kr_cast(tape, mask_bs, kr_config_small_dtype(kr_block_dtype(s->layers[0].block))), shape);
+}
+
 static void keep_slot(kr_run *run, int64_t v, const kr_cache *after)
 {
     if (!run->call.drops_state) run->state->slots[v] = *after;
@@ -193,6 +266,7 @@ static void run_layer(kr_tape *tape, passage *p)
     const kr_state *old = p->run->call.state;
     const kr_cache *cache = old && !kr_state_slot_is_fresh(old, job->v) ? &old->slots[job->v] : NULL;
     kr_cache after = { .family = job->layers->kind->family };
+    if (job->in_place && cache) p->run->call.advance->is_torn = true; /* until all layers are done */
     const bool is_recorded = tape->recording && job->v >= p->cut;
     if (is_recorded && p->recorded_from < 0) {
         p->recorded_from = kr_recompute_until(tape, job, &p->flow, p->run);
@@ -236,7 +310,9 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .path = call->path ? *call->path : s->kind->path(s->layers[0].block),
                            .seq_start_bs = call->seq_start_bs,
                            .reset_bs = call->reset_bs,
-                           .drops_state = call->drops_state },
+                           .mask_bs1 = factors(tape, s, call->mask_bs),
+                           .drops_state = call->drops_state,
+                           .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
                   .recorded_from = -1 };
     begin_flow(s, x, &p.flow);
@@ -247,6 +323,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
         if (!splice_flow(tape, &p, v)) return NULL;
         if (p.flow.x) run_layer(tape, &p);
         else skip_layer(&p);
+        if (call->streams && !kr_ctx_failed(tape->ctx)) keep_stream(tape, &p);
     }
     if (p.cut == s->nvirtual) pass_to_carry(tape, &p);
     return kr_ctx_failed(tape->ctx) ? NULL : p.flow.x;

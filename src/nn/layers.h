@@ -33,7 +33,7 @@ typedef struct kr_layer_load {
     int64_t nb, ns; /* 0: none was measured */
     kr_dtype dtype;
     kr_ssd_path path;
-    bool has_state, drops_state;
+    bool has_state, drops_state, has_mask;
 } kr_layer_load;
 
 struct kr_layers {
@@ -75,8 +75,10 @@ typedef struct kr_layer_job {
     const char *op;
     kr_ssd_path path;
     kr_tensor *seq_start_bs, *reset_bs;
-    bool drops_state; /* *after is not wanted */
-    bool is_infinite; /* x is [b d], repeated for ever; no cache */
+    kr_tensor *mask_bs1; /* see kr_block_input */
+    bool drops_state;    /* *after is not wanted */
+    bool is_infinite;    /* x is [b d], repeated for ever; no cache */
+    bool in_place;       /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
 } kr_layer_job;
 
 /* flow <- what the layer makes of it. cache: where it begins, NULL for a fresh one; *after: where it ends. */

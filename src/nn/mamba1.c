@@ -1,15 +1,15 @@
 /* mamba1.c - the Mamba-1 block: forward over sequences, step by step, and for ever.
  *
  *   [x | z] = u W_in;   x = silu(conv(x))
- *   [dt_low | B | C] = x W_x;   dt = clamp(softplus(dt_low W_dt + bias)), A = -exp(A_log)
+ *   [dt_low | B | C] = x W_x, each divided by its RMS if asked
+ *   dt = clamp(softplus(dt_low W_dt + bias)), A = -exp(A_log)
  *   H_t = exp(dt A) H_{t-1} + dt x B for each channel;   y = <C, H_t> + D x
  *   out = (y silu(z)) W_out
  */
 #include "nn/mamba1.h"
 
 #include "ops/sequences.h"
-
-#include <krait/selective_scan.h>
+#include "ssd/into.h"
 
 #include <math.h>
 
@@ -44,6 +44,7 @@ static selected select_by(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x)
     kr_tensor *part[3] = { NULL };
     kr_split(tape, kr_linear(tape, x, m->x_proj, NULL), -1, 3, (int64_t[]){ m->nx, c->state_rank, c->state_rank },
              part);
+    for (int i = 0; c->bcdt_norm_eps > 0 && i < 3; i++) part[i] = kr_rms_norm(tape, part[i], NULL, &m->bcdt_norm);
     kr_tensor *dt = kr_softplus(tape, kr_linear(tape, part[0], m->dt_proj, m->dt_bias_i));
     const bool is_limited = c->dt_limit_min > 0 || c->dt_limit_max < INFINITY;
     if (is_limited) dt = kr_clamp(tape, dt, c->dt_limit_min, c->dt_limit_max);
@@ -76,10 +77,11 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
     kr_tensor *window = input->cache ? input->cache->mamba1.conv_bik : NULL;
     const kr_shape one_group = KR_SHAPE(d.b, d.s, 1, m->config.state_rank);
 
-    const projected in = project(tape, m, input->x_bsd);
+    const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd));
     const kr_conv_out conv = kr_causal_conv(tape, in.x, taps(tape, m), m->conv_bias, window, input->seq_start_bs, true);
-    const selected by = select_by(tape, m, conv.y_bsv);
-    const kr_selective_scan_input scan = { .x_bsi = conv.y_bsv,
+    kr_tensor *x_bsi = kr_block_masked(tape, input, conv.y_bsv);
+    const selected by = select_by(tape, m, x_bsi);
+    const kr_selective_scan_input scan = { .x_bsi = x_bsi,
                                            .dt_bsi = by.dt,
                                            .a_ir = rates(tape, m),
                                            .b_bsgr = kr_reshape(tape, by.b, one_group),
@@ -88,7 +90,8 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
                                            .z_bsi = in.z,
                                            .initial_state_bir = initial_states(tape, m, input, &d),
                                            .seq_start_bs = input->seq_start_bs };
-    const kr_scan_out out = kr_selective_scan(tape, &scan);
+    kr_tensor *place = input->cache ? kr_block_state_place(input, input->cache->mamba1.ssm_bir) : NULL;
+    const kr_scan_out out = kr_selective_scan_into(tape, &scan, place);
     kr_tensor *y = kr_linear(tape, out.y_bsi, m->out_proj, m->out_proj_bias);
     if (!y) return none;
     return (kr_block_out){ y, { KR_MAMBA1, { .mamba1 = { conv.window_bvk, out.final_state } } } };
@@ -198,7 +201,9 @@ kr_mamba1_out kr_mamba1_forward_packed(kr_tape *tape, const kr_mamba1 *m, kr_ten
 {
     const kr_cache any = boxed(cache);
     const char *op = seq_start_bs ? "mamba1.forward_packed" : "mamba1.forward";
-    const kr_block_input input = { op, x_bsd, cache ? &any : NULL, seq_start_bs, kr_ssd_path_default() };
+    const kr_block_input input = {
+        .op = op, .x_bsd = x_bsd, .cache = cache ? &any : NULL, .seq_start_bs = seq_start_bs
+    };
     return typed(forward(tape, m, &input));
 }
 
@@ -206,7 +211,7 @@ kr_mamba1_out kr_mamba1_forward_reset(kr_tape *tape, const kr_mamba1 *m, kr_tens
                                       const kr_mamba1_cache *cache)
 {
     const kr_cache any = boxed(cache);
-    const kr_block_input input = { "mamba1.forward_reset", x_bsd, cache ? &any : NULL, NULL, kr_ssd_path_default() };
+    const kr_block_input input = { .op = "mamba1.forward_reset", .x_bsd = x_bsd, .cache = cache ? &any : NULL };
     return typed(kr_block_forward_reset(tape, &kr_mamba1_kind, m, &input, reset_bs));
 }
 

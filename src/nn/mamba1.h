@@ -8,6 +8,7 @@ struct kr_mamba1 {
     kr_block head;
     kr_mamba1_config config;
     int64_t ni, nx; /* d_inner, dt_rank */
+    kr_norm_options bcdt_norm;
     kr_dtype small; /* of the parameters that are no matrices, and of the caches */
     kr_tensor *a_log_ir, *d_i, *in_proj, *in_proj_bias, *conv_weight, *conv_bias, *x_proj, *dt_proj, *dt_bias_i,
         *out_proj, *out_proj_bias, *init_state_ir;

@@ -42,6 +42,8 @@ static bool check_config(kr_ctx *ctx, const kr_mamba1_config *c)
            kr_config_at_least(ctx, OP, "dt_rank", c->dt_rank, 0) &&
            kr_require(ctx, c->dt_scale >= 0 && isfinite(c->dt_scale), KR_ERR_ARG,
                       OP ": dt_scale = %g, but must be finite and not negative", c->dt_scale) &&
+           kr_require(ctx, c->bcdt_norm_eps >= 0 && isfinite(c->bcdt_norm_eps), KR_ERR_ARG,
+                      OP ": bcdt_norm_eps = %g, but must be finite and not negative; 0 is no norm", c->bcdt_norm_eps) &&
            kr_config_steps(ctx, OP, c->dt_min, c->dt_max, c->dt_init_floor, c->dt_limit_min, c->dt_limit_max);
 }
 
@@ -138,6 +140,8 @@ void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config)
     m->ni = own.d_inner ? own.d_inner : own.expand * own.d_model;
     m->nx = own.dt_rank ? own.dt_rank : (own.d_model + 15) / 16;
     m->small = kr_config_small_dtype(own.dtype);
+    kr_norm_options_init(&m->bcdt_norm);
+    m->bcdt_norm.eps = own.bcdt_norm_eps;
     declare_scan(m, params);
     declare_input(m, params);
     declare_selection(m, params);

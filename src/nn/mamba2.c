@@ -7,6 +7,8 @@
  */
 #include "nn/mamba2.h"
 
+#include "ssd/into.h"
+
 #include <math.h>
 
 /* ---- pieces of forward and step_infinite ---- */
@@ -83,11 +85,11 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
     const kr_mamba2_cache *cache = input->cache ? &input->cache->mamba2 : NULL;
     const int64_t ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim;
 
-    const projected in = project(tape, m, input->x_bsd);
+    const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd));
     const kr_conv_out conv = kr_causal_conv(tape, in.xbc, taps(tape, m), m->conv_bias, cache ? cache->conv_bvk : NULL,
                                             input->seq_start_bs, true);
     kr_tensor *xbc[3] = { NULL };
-    kr_split(tape, conv.y_bsv, -1, 3, (int64_t[]){ m->nssm, ng * nr, ng * nr }, xbc);
+    kr_split(tape, kr_block_masked(tape, input, conv.y_bsv), -1, 3, (int64_t[]){ m->nssm, ng * nr, ng * nr }, xbc);
 
     const kr_mamba2_ssd_input ssd = { .x_bnlhp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
                                       .dt_bnlh = steps(tape, m, in.dt),
@@ -98,7 +100,8 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
                                       .initial_state_bhpr = cache ? cache->ssm_bhpr : NULL,
                                       .init_state_hpr = cache ? NULL : m->init_state_hpr,
                                       .seq_start_bs = input->seq_start_bs };
-    const kr_ssd_out out = kr_mamba2_ssd_run(tape, &ssd, input->path);
+    kr_tensor *place = cache ? kr_block_state_place(input, cache->ssm_bhpr) : NULL;
+    const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, place);
     kr_tensor *y = kr_reshape(tape, out.y, KR_SHAPE(d.b, d.s, m->nssm));
     y = finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
     kr_tensor *window = kr_cast(tape, conv.window_bvk, cache_dtype(m)); /* of a block of halves it may be one */
@@ -226,14 +229,19 @@ kr_mamba2_out kr_mamba2_forward_packed(kr_tape *tape, const kr_mamba2 *m, kr_ten
 {
     const kr_cache any = boxed(cache);
     const char *op = seq_start_bs ? "mamba2.forward_packed" : "mamba2.forward";
-    return typed(forward(tape, m, &(kr_block_input){ op, x_bsd, cache ? &any : NULL, seq_start_bs, path }));
+    const kr_block_input input = {
+        .op = op, .x_bsd = x_bsd, .cache = cache ? &any : NULL, .seq_start_bs = seq_start_bs, .path = path
+    };
+    return typed(forward(tape, m, &input));
 }
 
 kr_mamba2_out kr_mamba2_forward_reset(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bsd, kr_tensor *reset_bs,
                                       const kr_mamba2_cache *cache, kr_ssd_path path)
 {
     const kr_cache any = boxed(cache);
-    const kr_block_input input = { "mamba2.forward_reset", x_bsd, cache ? &any : NULL, NULL, path };
+    const kr_block_input input = {
+        .op = "mamba2.forward_reset", .x_bsd = x_bsd, .cache = cache ? &any : NULL, .path = path
+    };
     return typed(kr_block_forward_reset(tape, &kr_mamba2_kind, m, &input, reset_bs));
 }
 

@@ -57,7 +57,7 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
         !kr_mamba3_spans_of(tape, input, d.b, d.s, &spans))
         return none;
 
-    kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, input->x_bsd, d.b, d.s);
+    kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s);
     const turns turn = turns_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
     tokens.b_bsmhr = turned(tape, m, tokens.b_bsmhr, turn.each);
     tokens.c_bsmhr = turned(tape, m, tokens.c_bsmhr, turn.each);
@@ -187,14 +187,19 @@ kr_mamba3_out kr_mamba3_forward_packed(kr_tape *tape, const kr_mamba3 *m, kr_ten
 {
     const kr_cache any = boxed(cache);
     const char *op = seq_start_bs ? "mamba3.forward_packed" : "mamba3.forward";
-    return typed(forward(tape, m, &(kr_block_input){ op, x_bsd, cache ? &any : NULL, seq_start_bs, path }));
+    const kr_block_input input = {
+        .op = op, .x_bsd = x_bsd, .cache = cache ? &any : NULL, .seq_start_bs = seq_start_bs, .path = path
+    };
+    return typed(forward(tape, m, &input));
 }
 
 kr_mamba3_out kr_mamba3_forward_reset(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsd, kr_tensor *reset_bs,
                                       const kr_mamba3_cache *cache, kr_ssd_path path)
 {
     const kr_cache any = boxed(cache);
-    const kr_block_input input = { "mamba3.forward_reset", x_bsd, cache ? &any : NULL, NULL, path };
+    const kr_block_input input = {
+        .op = "mamba3.forward_reset", .x_bsd = x_bsd, .cache = cache ? &any : NULL, .path = path
+    };
     return typed(kr_block_forward_reset(tape, &kr_mamba3_kind, m, &input, reset_bs));
 }
 

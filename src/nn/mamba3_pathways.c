@@ -8,6 +8,7 @@
 #include "nn/mamba3.h"
 
 #include "ops/sequences.h"
+#include "ssd/into.h"
 
 /* ---- the ends of sequences ---- */
 
@@ -73,13 +74,14 @@ static kr_ssd_out run_single(kr_tape *tape, const kr_mamba3 *m, const kr_block_i
                                        .d_h = m->d_h,
                                        .init_state_hpr = before ? NULL : m->init_state_hpr,
                                        .seq_start_bs = input->seq_start_bs };
+    kr_tensor *place = before ? kr_block_state_place(input, before->state_qhpr) : NULL;
     if (before) {
         ssd.initial_state_bhpr = before->state_qhpr;
         ssd.carry0_bh = kr_mamba3_first(tape, spans, step->carry_bsh);
         ssd.v_before_bmhp = before->v_qmhp;
         ssd.k_before_bmhr = before->k_qmhr;
     }
-    return kr_mamba3_single_ssd_run(tape, &ssd, input->path);
+    return kr_mamba3_single_ssd_run_into(tape, &ssd, input->path, place);
 }
 
 /* ---- double ---- */

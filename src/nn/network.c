@@ -9,6 +9,8 @@ static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr
     if (!x) return NULL;
     kr_tensor *y =
         net->is_vocab ? kr_embedding(tape, net->embedding_wd, x) : kr_linear(tape, x, net->in_proj, net->in_proj_bias);
+    /* a stream of halves begins as one, though the bias is wider */
+    if (!net->layers->config.residual_in_f32 && kr_dtype_is_half(x->dtype)) y = kr_cast(tape, y, x->dtype);
     if (!y) kr_blame(tape->ctx, "%s, input", op);
     return y;
 }

@@ -20,4 +20,8 @@ struct kr_network {
     kr_tensor *norm_f_d;                                                            /* NULL: none */
 };
 
+/* A network whose table is complete, but whose parameters have no memory: for kr_params_allocate or kr_params_seal, or
+ * to be counted. NULL after an error; kr_network_destroy takes it. */
+kr_network *kr_network_declare(kr_ctx *ctx, const kr_network_config *config);
+
 #endif

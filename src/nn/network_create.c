@@ -106,7 +106,7 @@ static bool declare(kr_network *net, const kr_layers_config *layers)
     if (net->is_vocab && c->rescales_residual)
         kr_params_rescale_residual(net->params, 1 / sqrt((double)(c->n_residuals * net->layers->nvirtual)));
     if (net->is_vocab && c->zeroes_proj_biases) kr_params_zero_biases(net->params);
-    return kr_params_seal(net->params);
+    return !kr_ctx_failed(net->ctx);
 }
 
 static bool copy_tokens(kr_network *net)
@@ -123,7 +123,7 @@ static bool copy_tokens(kr_network *net)
     return true;
 }
 
-kr_network *kr_network_create(kr_ctx *ctx, const kr_network_config *config)
+kr_network *kr_network_declare(kr_ctx *ctx, const kr_network_config *config)
 {
     kr_network_config own;
     kr_network_config_init(&own);
@@ -148,6 +148,14 @@ kr_network *kr_network_create(kr_ctx *ctx, const kr_network_config *config)
         net->has_length_markers |= net->layers->has_length_markers;
         return net;
     }
+    kr_network_destroy(net);
+    return NULL;
+}
+
+kr_network *kr_network_create(kr_ctx *ctx, const kr_network_config *config)
+{
+    kr_network *net = kr_network_declare(ctx, config);
+    if (net && kr_params_seal(net->params)) return net;
     kr_network_destroy(net);
     return NULL;
 }

@@ -2,6 +2,7 @@
 #include "nn/params.h"
 
 #include "base/hash.h"
+#include "nn/config.h"
 #include "nn/init.h"
 
 #include <assert.h>
@@ -161,7 +162,7 @@ kr_tensor *kr_params_add_bias(kr_params *params, const char *name, const char *a
 {
     return kr_params_add(params, &(kr_param_spec){ .name = name,
                                                    .axes = axes,
-                                                   .dtype = dtype,
+                                                   .dtype = kr_config_small_dtype(dtype),
                                                    .shape = KR_SHAPE(count),
                                                    .init = kr_init_linear(fan_in),
                                                    .is_proj_bias = true });
@@ -185,7 +186,7 @@ static size_t bytes_of(const kr_tensor *x)
     return (bytes + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
 }
 
-bool kr_params_seal(kr_params *params)
+bool kr_params_allocate(kr_params *params)
 {
     if (!params || kr_ctx_failed(params->ctx)) return false;
     for (int64_t i = 0; i < params->count; i++) {
@@ -209,7 +210,12 @@ bool kr_params_seal(kr_params *params)
         x->data = (char *)params->slabs[x->dtype].data + used[x->dtype];
         used[x->dtype] += bytes_of(x);
     }
-    return kr_params_reset(params) == KR_OK;
+    return true;
+}
+
+bool kr_params_seal(kr_params *params)
+{
+    return kr_params_allocate(params) && kr_params_reset(params) == KR_OK;
 }
 
 /* ---- using ---- */

@@ -47,7 +47,8 @@ kr_tensor *kr_params_add_linear(kr_params *params, const kr_param_spec *spec);
 kr_tensor *kr_params_add_vector(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
                                 kr_init init);
 
-/* The bias of a projection with `fan_in` inputs; kr_params_zero_biases finds these. */
+/* The bias of a projection with `fan_in` inputs and a weight of `dtype`: a small parameter, in f32 beside halves;
+ * kr_params_zero_biases finds these. */
 kr_tensor *kr_params_add_bias(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
                               int64_t fan_in);
 
@@ -57,7 +58,10 @@ void kr_params_zero_biases(kr_params *params);
 /* Multiplies the initial values of residual outputs by `scale`. Before seal. */
 void kr_params_rescale_residual(kr_params *params, double scale);
 
-/* Gives every tensor its memory, one slab for each type, and its initial values. */
+/* Gives every tensor its memory, one slab for each type, all zero. */
+bool kr_params_allocate(kr_params *params);
+
+/* The same, and the initial values. */
 bool kr_params_seal(kr_params *params);
 
 /* Common specs: a linear weight [out in] and its bias, drawn from +-1/sqrt(in); a norm's gain of ones. */

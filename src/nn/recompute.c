@@ -49,7 +49,7 @@ static kr_tensor *leaf(kr_tape *tape, kr_dtype dtype, kr_shape shape)
     return kr_input(tape, kr_zeros(tape, dtype, shape));
 }
 
-/* The same marks of starts, on another tape. */
+/* The same marks of tokens, on another tape. */
 static kr_tensor *carried_over(kr_tape *tape, const kr_tensor *x)
 {
     kr_tensor *y = x ? kr_new(tape, x->dtype, kr_tensor_shape(x)) : NULL;
@@ -124,6 +124,7 @@ static bool measure_apart(const kr_layer_job *job, const kr_layer_load *load, in
     if (!tape) return false;
     typical.seq_start_bs = carried_over(tape, job->seq_start_bs);
     typical.reset_bs = carried_over(tape, job->reset_bs);
+    typical.mask_bs1 = carried_over(tape, job->mask_bs1);
     aside *gradients = set_gradients_aside(s);
     const bool ok =
         kr_require(s->ctx, gradients != NULL, KR_ERR_NOMEM, "%s: no memory to set gradients aside", job->op) &&
@@ -138,7 +139,8 @@ static bool measure_apart(const kr_layer_job *job, const kr_layer_load *load, in
 static bool is_same(const kr_layer_load *a, const kr_layer_load *b)
 {
     return a->nb == b->nb && a->ns == b->ns && a->dtype == b->dtype && a->path.algorithm == b->path.algorithm &&
-           a->path.chunk_len == b->path.chunk_len && a->has_state == b->has_state && a->drops_state == b->drops_state;
+           a->path.chunk_len == b->path.chunk_len && a->has_state == b->has_state && a->drops_state == b->drops_state &&
+           a->has_mask == b->has_mask;
 }
 
 /* Measured when the load changes; with several sequences in a row each time, for it matters where they begin. */
@@ -185,7 +187,8 @@ int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow
                                  .dtype = flow->x->dtype,
                                  .path = job->path,
                                  .has_state = run->call.state && !kr_state_is_fresh(run->call.state),
-                                 .drops_state = job->drops_state };
+                                 .drops_state = job->drops_state,
+                                 .has_mask = job->mask_bs1 != NULL };
     kr_layer_costs costs;
     if (!costs_of(job, &load, run->state->batch, &costs)) return -1;
     const size_t n = (size_t)(s->nvirtual - job->v), budget = s->config.recompute_budget;

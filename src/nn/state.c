@@ -72,6 +72,15 @@ kr_state *kr_state_new(kr_tape *tape, const kr_block_kind *kind, int64_t nslots,
     return NULL;
 }
 
+bool kr_state_is_whole(const char *op, const kr_state *state)
+{
+    return kr_require(
+        state->ctx, !state->is_torn, KR_ERR_STATE,
+        "%s: the state is torn: a call that advanced it failed half-way; kr_state_zero makes it fresh, and "
+        "kr_state_copy into it equal to another",
+        op);
+}
+
 static void drop_tensors(kr_cache *cache)
 {
     for (int i = 0; i < KR_CACHE_TENSORS; i++) {
@@ -111,6 +120,7 @@ kr_status kr_state_zero(kr_state *state)
     if (!is_changeable(state, "state.zero", "call with state NULL to begin afresh")) return status_of(state);
     for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
     forget_cursors(&state->cursors, state->nslots);
+    state->is_torn = false;
     return KR_OK;
 }
 
@@ -209,7 +219,7 @@ kr_status kr_state_copy(kr_state *to, const kr_state *from)
                     "state.copy: from has %lld slots of the family %s, but to has %lld of %s; create it for the stack "
                     "that from is of",
                     (long long)from->nslots, from->kind->name, (long long)to->nslots, to->kind->name) ||
-        to == from || (!all_fit(to, from) && !reshape_tensors(to, from)))
+        !kr_state_is_whole("state.copy", from) || to == from || (!all_fit(to, from) && !reshape_tensors(to, from)))
         return ctx->status;
     for (int64_t s = 0; s < to->nslots; s++) {
         copy_cache_fields(&to->slots[s], &from->slots[s]);
@@ -217,6 +227,7 @@ kr_status kr_state_copy(kr_state *to, const kr_state *from)
             if (!assign_tensor(ctx, to->slots[s].tensors[i], from->slots[s].tensors[i])) return ctx->status;
     }
     to->batch = from->batch;
+    to->is_torn = false;
     copy_cursors(to, from);
     return ctx->status;
 }
@@ -253,7 +264,8 @@ static bool is_usable(kr_tape *tape, const char *op, const kr_state *state)
                       op) &&
            kr_require(tape->ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
                       "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
-                      op);
+                      op) &&
+           kr_state_is_whole(op, state);
 }
 
 static kr_tensor *select_tensor(kr_tape *tape, kr_tensor *x, const row_list *list)
@@ -316,6 +328,79 @@ kr_state *kr_state_input(kr_tape *tape, const kr_state *state)
 kr_state *kr_state_detach(kr_tape *tape, const kr_state *state)
 {
     return is_usable(tape, "state.detach", state) ? derive(tape, state, state->batch, detach_tensor, NULL) : NULL;
+}
+
+/* ---- rows of several ---- */
+
+static bool same_cursors(const kr_state *a, const kr_state *b)
+{
+    const kr_cursors *x = &a->cursors, *y = &b->cursors;
+    return x->is_on == y->is_on && x->full_len == y->full_len && x->network == y->network && x->stack == y->stack &&
+           memcmp(x->layers, y->layers, (size_t)a->nslots * sizeof *x->layers) == 0;
+}
+
+static bool same_pathway(const kr_state *a, const kr_state *b, int64_t slot)
+{
+    return a->kind->family != KR_MAMBA3 || kr_state_slot_is_fresh(a, slot) ||
+           a->slots[slot].mamba3.pathway == b->slots[slot].mamba3.pathway;
+}
+
+static const char *freshness(const kr_state *state, int64_t slot)
+{
+    return kr_state_slot_is_fresh(state, slot) ? "fresh" : "in use";
+}
+
+/* Can state i stand beside the first one? */
+static bool joins_first(kr_tape *tape, const char *op, const kr_state *first, const kr_state *state, int64_t i)
+{
+    kr_ctx *ctx = tape->ctx;
+    if (!is_usable(tape, op, state) ||
+        !kr_require(ctx, state->kind == first->kind && state->nslots == first->nslots, KR_ERR_ARG,
+                    "%s: states[%lld] has %lld slots of the family %s, but states[0] has %lld of %s", op, (long long)i,
+                    (long long)state->nslots, state->kind->name, (long long)first->nslots, first->kind->name) ||
+        !kr_require(ctx, same_cursors(first, state), KR_ERR_ARG,
+                    "%s: states[%lld] and states[0] differ in what was announced, or in the markers that are due", op,
+                    (long long)i))
+        return false;
+    for (int64_t slot = 0; slot < state->nslots; slot++)
+        if (!kr_require(ctx, kr_state_slot_is_fresh(state, slot) == kr_state_slot_is_fresh(first, slot), KR_ERR_ARG,
+                        "%s: slot %lld of states[%lld] is %s, but that of states[0] is %s", op, (long long)slot,
+                        (long long)i, freshness(state, slot), freshness(first, slot)) ||
+            !kr_require(ctx, same_pathway(first, state, slot), KR_ERR_ARG,
+                        "%s: slot %lld of states[%lld] is of another pathway than that of states[0]", op,
+                        (long long)slot, (long long)i))
+            return false;
+    return true;
+}
+
+static bool join_slots(kr_tape *tape, kr_state *y, int count, kr_state *const *states, kr_tensor **parts)
+{
+    for (int64_t s = 0; s < y->nslots; s++) {
+        y->slots[s] = states[0]->slots[s];
+        for (int i = 0; i < y->kind->ncache && states[0]->slots[s].tensors[i]; i++) {
+            for (int n = 0; n < count; n++) parts[n] = states[n]->slots[s].tensors[i];
+            if (!(y->slots[s].tensors[i] = kr_concat(tape, 0, count, parts))) return kr_blame(tape->ctx, "state.join");
+        }
+    }
+    return true;
+}
+
+kr_state *kr_state_join(kr_tape *tape, int count, kr_state *const *states)
+{
+    const char *op = "state.join";
+    if (!kr_tape_ready(tape, op) || !check_count(tape, op, count) ||
+        !kr_require(tape->ctx, states != NULL, KR_ERR_ARG, "%s: states is NULL", op) || !is_usable(tape, op, states[0]))
+        return NULL;
+    int64_t batch = 0;
+    for (int i = 0; i < count; i++) {
+        if (!joins_first(tape, op, states[0], states[i], i)) return NULL;
+        batch += states[i]->batch;
+    }
+    kr_state *y = kr_state_new(tape, states[0]->kind, states[0]->nslots, batch);
+    kr_tensor **parts = y ? kr_arena_alloc(&tape->heads, (size_t)count * sizeof *parts) : NULL;
+    if (!kr_require(tape->ctx, parts != NULL, KR_ERR_NOMEM, "%s: no memory for %d states", op, count)) return NULL;
+    copy_cursors(y, states[0]);
+    return join_slots(tape, y, count, states, parts) ? y : NULL;
 }
 
 /* ---- reading one ---- */

@@ -2,6 +2,8 @@
  *
  *   gather:    y[o, j, i] = x[o, id[o, j, i], i];   g_x[o, id[o, j, i], i] += g_y[o, j, i]
  *   embedding: y[o, :] = table[id[o], :];           g_table[id[o], :] += g_y[o, :]
+ *
+ * Rows of a table of halves are moved as they are; their gradient is summed up in f32 and rounded once.
  */
 #include "ops/ops.h"
 
@@ -79,17 +81,29 @@ static kr_embedding_args embedding_args(const kr_tensor *table, const kr_tensor 
     };
 }
 
+static bool add_rows(kr_back *back, const kr_tensor *g, kr_tensor *g_table)
+{
+    kr_embedding_args args = embedding_args(g_table, kr_back_in(back, 1));
+    args.x = g->data;
+    args.y = g_table->data;
+    return KR_RUN(kr_back_tape(back)->ctx, embedding_bwd[kr_real_of(g->dtype)], &args);
+}
+
 static void embedding_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     kr_tensor *g = kr_contiguous(tape, kr_back_grad(back, 0));
+    if (g && kr_dtype_is_half(g->dtype)) {
+        const kr_dtype type = g->dtype;
+        kr_tensor *sum = kr_zeros(tape, KR_F32, kr_tensor_shape(kr_back_in(back, 0)));
+        if (sum && (g = kr_cast(tape, g, KR_F32)) && add_rows(back, g, sum))
+            kr_back_give(back, 0, kr_cast(tape, sum, type));
+        return;
+    }
     bool fresh;
     kr_tensor *g_table = kr_back_into(back, 0, &fresh);
     if (!g || !g_table || (fresh && !kr_assign_value(tape->ctx, g_table, 0))) return;
-    kr_embedding_args args = embedding_args(kr_back_in(back, 0), kr_back_in(back, 1));
-    args.x = g->data;
-    args.y = g_table->data;
-    KR_RUN(tape->ctx, embedding_bwd[kr_real_of(g->dtype)], &args);
+    add_rows(back, g, g_table);
 }
 
 static const kr_rule embedding_rule = { .name = "embedding", .backward = embedding_backward };
@@ -99,7 +113,7 @@ kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
     kr_dims d;
     kr_dtype result;
     if (!kr_bind(tape, "embedding", &d, "id:..", id) || !kr_bind(tape, "embedding", &d, "table:wd", table) ||
-        !KR_REALS(tape, "embedding", "table", &result, &table) || !(table = kr_contiguous(tape, table)) ||
+        !KR_REALS_BUT(tape, "embedding", "table", &result, 0, &table) || !(table = kr_contiguous(tape, table)) ||
         !(id = checked_ids(tape, "embedding", id, d.w)))
         return NULL;
     kr_shape shape = kr_tensor_shape(id);
@@ -113,6 +127,7 @@ kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
     kr_embedding_args args = embedding_args(table, id);
     args.x = table->data;
     args.y = y->data;
-    if (!KR_RUN(tape->ctx, embedding[kr_real_of(table->dtype)], &args)) return NULL;
-    return kr_store_as(tape, kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id)), result);
+    args.half = kr_half_of(table->dtype);
+    if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_F64 ? KR_REAL_F64 : KR_REAL_F32], &args)) return NULL;
+    return kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
 }

@@ -37,6 +37,7 @@ bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tenso
                             .b = b->data,
                             .b_k = b->strides[b->rank - 2],
                             .b_n = b->strides[b->rank - 1],
+                            .b_half = kr_half_of(b->dtype),
                             .c = y->data,
                             .c_m = y->strides[y->rank - 2],
                             .bias = bias ? bias->data : NULL,

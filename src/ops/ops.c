@@ -44,16 +44,22 @@ static bool check_types(kr_tape *tape, const char *op, const char *names, int co
     return true;
 }
 
-bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
-              kr_tensor **const *operands)
+bool kr_reals_but(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int kept, int count,
+                  kr_tensor **const *operands)
 {
     if (!kr_tape_ready(tape, op) || !check_types(tape, op, names, count, operands, result)) return false;
     for (int i = 0; i < count; i++) {
         kr_tensor **x = operands[i];
-        if (!*x || !kr_dtype_is_half((*x)->dtype)) continue;
+        if (i == kept || !*x || !kr_dtype_is_half((*x)->dtype)) continue;
         if (!(*x = kr_cast(tape, *x, KR_F32))) return false;
     }
     return true;
+}
+
+bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
+              kr_tensor **const *operands)
+{
+    return kr_reals_but(tape, op, names, result, -1, count, operands);
 }
 
 kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result)

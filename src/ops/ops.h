@@ -17,6 +17,14 @@ bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result
     kr_reals((tape), (op), (names), (result), (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),   \
              (kr_tensor * *[]){ __VA_ARGS__ })
 
+/* The same where operand number `kept` (counted from 0) stays as it is if it is of halves: its kernel widens them. */
+bool kr_reals_but(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int kept, int count,
+                  kr_tensor **const *operands);
+#define KR_REALS_BUT(tape, op, names, result, kept, ...)                                                               \
+    kr_reals_but((tape), (op), (names), (result), (kept),                                                              \
+                 (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),                                \
+                 (kr_tensor * *[]){ __VA_ARGS__ })
+
 /* y in the type that kr_reals found. */
 kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result);
 
@@ -59,7 +67,7 @@ kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x);
  * *stride elements apart. x itself where it is so, else a row-major copy (recorded); NULL after an error. */
 kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride);
 
-/* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. */
+/* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. b may be of halves. */
 bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
                    bool accumulate);
 

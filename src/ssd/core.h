@@ -15,9 +15,9 @@
 
 #include "ops/ops.h"
 #include "ops/sequences.h"
+#include "ssd/into.h"
 
 #include <krait/ops_mamba3.h>
-#include <krait/ssd.h>
 
 /* Operands of the core, whole sequences, all of one float type. */
 typedef struct kr_ssd_core {
@@ -26,6 +26,7 @@ typedef struct kr_ssd_core {
     kr_tensor *initial_qhpr;           /* NULL: 0 */
     /* The fused core alone: seed sum_m seed_v[m] (outer) seed_b[m] is added to the initial state; NULL: none. */
     kr_tensor *seed_qh, *seed_v_qmhp, *seed_b_qmhr;
+    kr_tensor *final_qhpr; /* the fused core alone: memory for the final states (ssd/into.h); NULL: a new tensor */
     kr_sequences sequences;
     int64_t nb, ns, nm, nh, np, ng, nr, nl;
 } kr_ssd_core;
@@ -39,6 +40,7 @@ typedef struct kr_ssd_request {
     kr_tensor *v, *b, *c, *da, *w, *same, *d;
     kr_tensor *initial_state, *init_state, *seq_start;
     kr_tensor *carry0, *v_before, *k_before; /* all three or none */
+    kr_tensor *final;                        /* ssd/into.h */
     bool has_rank;                           /* v, b, c have an axis for the mimo rank */
 } kr_ssd_request;
 

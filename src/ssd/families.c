@@ -2,7 +2,7 @@
 #include "ssd/core.h"
 
 /* da = dt A, head by head. */
-kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
+kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path, kr_tensor *final)
 {
     kr_dims d;
     if (!kr_bind(tape, "mamba2_ssd", &d, "dt:..h a_decay:h", in->dt_bnlh, in->a_decay_h))
@@ -20,8 +20,14 @@ kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ss
                                      .d = in->d_h,
                                      .initial_state = in->initial_state_bhpr,
                                      .init_state = in->init_state_hpr,
-                                     .seq_start = in->seq_start_bs };
+                                     .seq_start = in->seq_start_bs,
+                                     .final = final };
     return kr_ssd_run(tape, &request, path);
+}
+
+kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
+{
+    return kr_mamba2_ssd_run_into(tape, in, path, NULL);
 }
 
 kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
@@ -43,7 +49,8 @@ kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_in
     return kr_ssd_run(tape, &request, path);
 }
 
-kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
+kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path,
+                                         kr_tensor *final)
 {
     const kr_ssd_request request = {
         .op = "mamba3_single_ssd",
@@ -63,7 +70,13 @@ kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_in
         .carry0 = in->carry0_bh,
         .v_before = in->v_before_bmhp,
         .k_before = in->k_before_bmhr,
-        .has_rank = true
+        .has_rank = true,
+        .final = final
     };
     return kr_ssd_run(tape, &request, path);
+}
+
+kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
+{
+    return kr_mamba3_single_ssd_run_into(tape, in, path, NULL);
 }

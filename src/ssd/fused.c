@@ -103,8 +103,9 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
         if (in[i] && !(in[i] = i <= C ? kr_with_token_stride(tape, in[i], &stride[i]) : kr_contiguous(tape, in[i])))
             return none;
     const kr_dtype dtype = in[V]->dtype;
+    const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
     kr_tensor *out[2] = { kr_new(tape, dtype, kr_tensor_shape(in[V])),
-                          kr_new(tape, dtype, KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr)) };
+                          kr_final_states(tape, dtype, states, core->final_qhpr) };
     if (!out[0] || !out[1]) return none;
     kr_ssd_args args = { .nb = core->nb,
                          .ns = core->ns,

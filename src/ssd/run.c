@@ -164,6 +164,7 @@ kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path 
     core.w_bsh = whole(tape, q.w, steps);
     core.same_bsh = whole(tape, q.same, steps);
     core.d_h = q.d;
+    core.final_qhpr = q.final;
     if (kr_ctx_failed(tape->ctx)) return none;
     const kr_ssd_out out = run_core(tape, &core, path.algorithm);
     if (!out.y || !out.final_state) return none;

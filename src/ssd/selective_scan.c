@@ -5,10 +5,8 @@
  * Gradients: kernels/ref/scan_ref.c; the backward kernel recomputes the states. x, dt, z, b and c may be parts of wider
  * rows; they are read where they are.
  */
-#include "ops/ops.h"
 #include "ops/sequences.h"
-
-#include <krait/selective_scan.h>
+#include "ssd/into.h"
 
 enum { X, DT, A, B, C, D, Z, INITIAL, NIN };
 
@@ -126,6 +124,11 @@ static bool run(kr_tape *tape, const kr_dims *d, const kr_sequences *sequences, 
 
 kr_scan_out kr_selective_scan(kr_tape *tape, const kr_selective_scan_input *input)
 {
+    return kr_selective_scan_into(tape, input, NULL);
+}
+
+kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input *input, kr_tensor *final)
+{
     const kr_scan_out none = { NULL, NULL };
     kr_tensor *in[NIN] = { input->x_bsi,  input->dt_bsi, input->a_ir,  input->b_bsgr,
                            input->c_bsgr, input->d_i,    input->z_bsi, input->initial_state_bir };
@@ -143,7 +146,7 @@ kr_scan_out kr_selective_scan(kr_tape *tape, const kr_selective_scan_input *inpu
     int64_t stride[NIN];
     if (!lay_out(tape, in, stride)) return none;
     kr_tensor *out[2] = { kr_new(tape, in[X]->dtype, KR_SHAPE(d.b, d.s, d.i)),
-                          kr_new(tape, in[X]->dtype, KR_SHAPE(sequences.count, d.i, d.r)) };
+                          kr_final_states(tape, in[X]->dtype, KR_SHAPE(sequences.count, d.i, d.r), final) };
     if (!out[0] || !out[1] || !run(tape, &d, &sequences, in, stride, out)) return none;
     const kr_record_args record = { .rule = &selective_scan_rule,
                                     .nin = NIN,

@@ -135,23 +135,35 @@ kr_status kr_param_uniform(kr_tensor *param, double low, double high)
 
 static size_t packed_bytes(const kr_tensor *weight)
 {
-    return (size_t)(kr_panels_of(weight->dims[0]) * KR_PANEL * weight->dims[1]) * sizeof(float);
+    return (size_t)(kr_panels_of(weight->dims[0]) * KR_PANEL * weight->dims[1]) * kr_dtype_bytes(weight->dtype);
+}
+
+/* The panels of a weight [no ni] of 4 or 2 bytes an element; the last one was filled with zeros. */
+static void fill_panels(const kr_tensor *weight)
+{
+    const int64_t no = weight->dims[0], ni = weight->dims[1];
+    for (int64_t panel = 0; panel < kr_panels_of(no); panel++) {
+        const int64_t first = panel * KR_PANEL, count = no - first < KR_PANEL ? no - first : KR_PANEL;
+        for (int64_t i = 0; i < ni; i++) {
+            const int64_t to = first * ni + i * KR_PANEL, from = first * ni + i;
+            if (weight->dtype == KR_F32) {
+                const float *w = (const float *)(const void *)weight->data;
+                for (int64_t o = 0; o < count; o++) ((float *)weight->packed)[to + o] = w[from + o * ni];
+            } else {
+                const uint16_t *w = (const uint16_t *)(const void *)weight->data;
+                for (int64_t o = 0; o < count; o++) ((uint16_t *)weight->packed)[to + o] = w[from + o * ni];
+            }
+        }
+    }
 }
 
 bool kr_param_pack(kr_tensor *weight)
 {
-    if (weight->dtype != KR_F32 || weight->packed) return true;
+    if (weight->dtype == KR_F64 || weight->packed) return true;
     weight->packed = kr_memory_alloc_zeroed(&weight->ctx->memory, packed_bytes(weight));
     if (!weight->packed)
         return kr_fail(weight->ctx, KR_ERR_NOMEM, "pack: no memory for a copy of a weight %s", KR_TEXT_OF(weight));
-    const int64_t no = weight->dims[0], ni = weight->dims[1];
-    const float *w = (const float *)(const void *)weight->data;
-    for (int64_t panel = 0; panel < kr_panels_of(no); panel++) {
-        float *to = weight->packed + panel * KR_PANEL * ni;
-        const int64_t first = panel * KR_PANEL, count = no - first < KR_PANEL ? no - first : KR_PANEL;
-        for (int64_t i = 0; i < ni; i++)
-            for (int64_t o = 0; o < count; o++) to[i * KR_PANEL + o] = w[(first + o) * ni + i];
-    }
+    fill_panels(weight);
     return true;
 }
 

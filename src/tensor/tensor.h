@@ -21,7 +21,7 @@ struct kr_tensor {
     bool requires_grad, retain_grad;
     bool grad_is_zero; /* of a parameter: the gradient's memory holds zeros only */
     bool in_slab;      /* of a parameter: the data belong to a parameter table */
-    float *packed;     /* of a weight [o i]: a copy in panels, or NULL */
+    void *packed;      /* of a weight [o i]: a copy in panels of its own type, or NULL */
     bool in_heap;      /* made during a backward pass */
     kr_tensor *base;   /* in_heap: the tensor whose block holds the data */
     bool borrows;      /* in_heap, of a base: the data lie outside the heap and are not to be written */

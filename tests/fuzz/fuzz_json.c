@@ -1,10 +1,8 @@
 /* fuzz_json.c - any bytes as JSON: a value or an error, never both, and every value can be walked. */
+#define _POSIX_C_SOURCE 200809L
+#include "fuzz.h"
+
 #include <krait/json.h>
-
-#include <stdlib.h>
-#include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* Depth is bounded by the parser's own limit. */
 static int64_t walk(const kr_json *value)
@@ -22,13 +20,7 @@ static int64_t walk(const kr_json *value)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static kr_ctx *ctx;
-    if (!ctx) {
-        kr_ctx_options options;
-        kr_ctx_options_init(&options);
-        options.threads = 1;
-        ctx = kr_ctx_create(&options);
-    }
+    kr_ctx *ctx = fuzz_ctx();
     kr_json_options options;
     kr_json_options_init(&options);
     options.allow_nonfinite = size % 2;

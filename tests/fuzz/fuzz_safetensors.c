@@ -1,9 +1,8 @@
 /* fuzz_safetensors.c - any bytes as a file of tensors: an open file all of which can be read, or an error. */
+#define _POSIX_C_SOURCE 200809L
+#include "fuzz.h"
+
 #include <krait/safetensors.h>
-
-#include <stdlib.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static void read_item(const kr_safetensors *file, const kr_safetensors_item *item)
 {
@@ -19,13 +18,7 @@ static void read_item(const kr_safetensors *file, const kr_safetensors_item *ite
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static kr_ctx *ctx;
-    if (!ctx) {
-        kr_ctx_options options;
-        kr_ctx_options_init(&options);
-        options.threads = 1;
-        ctx = kr_ctx_create(&options);
-    }
+    kr_ctx *ctx = fuzz_ctx();
     if (size == 0) return 0;
     kr_safetensors *file = kr_safetensors_open_memory(ctx, data, size);
     if ((file != NULL) == kr_ctx_failed(ctx)) abort();

@@ -1,34 +1,13 @@
 /* fuzz_state.c - any bytes as a saved state: a state that its network can go on from, or an error. With KR_FUZZ_SEEDS
  * naming a folder, valid states are put there first: no mutation would find the hashes of a network. */
 #define _POSIX_C_SOURCE 200809L
+#include "fuzz.h"
+
 #include <krait/network.h>
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-int LLVMFuzzerInitialize(int *argc, char ***argv);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static kr_ctx *ctx;
 static kr_tape *tape;
 static kr_network *net;
-static char path[64];
-
-/* A file of its own in memory, where there is such a place. */
-static void choose_path(void)
-{
-    strcpy(path, access("/dev/shm", W_OK) == 0 ? "/dev/shm/krait_fuzz_XXXXXX" : "/tmp/krait_fuzz_XXXXXX");
-    const int handle = mkstemp(path);
-    if (handle < 0) abort();
-    close(handle);
-}
-
-static void remove_path(void)
-{
-    remove(path);
-}
 
 static void make_network(void)
 {
@@ -81,22 +60,16 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc;
     (void)argv;
-    kr_ctx_options options;
-    kr_ctx_options_init(&options);
-    options.threads = 1;
-    ctx = kr_ctx_create(&options);
+    ctx = fuzz_ctx();
     tape = kr_tape_create(ctx, KR_NO_GRAD);
     make_network();
-    choose_path();
-    atexit(remove_path);
     if (getenv("KR_FUZZ_SEEDS")) write_seeds(getenv("KR_FUZZ_SEEDS"));
     return kr_ctx_failed(ctx);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    FILE *f = fopen(path, "wb");
-    if (!f || fwrite(data, 1, size, f) != size || fclose(f) != 0) abort();
+    const char *path = fuzz_file(data, size);
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
     kr_state *state = kr_state_load(ctx, net, path);
     if ((state != NULL) == kr_ctx_failed(ctx)) abort();

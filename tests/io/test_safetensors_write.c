@@ -201,7 +201,7 @@ TEST(refused_tensors)
     CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: tensor 'cut?' is not UTF-8");
     kr_safetensors_add(w, "__metadata__", KR_F32, one, floats);
     CHECK_ERROR(ctx, KR_ERR_ARG,
-                "safetensors: no tensor can have the name __metadata__, which the format keeps for itself");
+                "safetensors: no tensor can have the name __metadata__, which safetensors keep for themselves");
     kr_safetensors_add(w, "y", (kr_dtype)6, one, floats);
     CHECK_ERROR(ctx, KR_ERR_DTYPE, "safetensors: tensor 'y': 6 is no kr_dtype");
     kr_safetensors_add(w, "y", KR_F32, KR_SHAPE(2, -1), floats);

@@ -1,4 +1,5 @@
 /* case_building.c - operands of a case: their values, their layouts, and the shapes that are tried. */
+#include "base/half.h"
 #include "tests/kernels/conformance.h"
 
 #include <float.h>
@@ -82,6 +83,16 @@ void *case_raw(kr_case *c, size_t field, const char *name, kr_dtype dtype, int64
     return o->bytes;
 }
 
+void case_walk_halves(kr_case *c, size_t field, const char *name, kr_extent extent, kr_dtype dtype)
+{
+    uint16_t *bits = case_raw(c, field, name, dtype, extent.count, false);
+    c->operands[c->noperands - 1].first = extent.first;
+    for (int64_t i = 0; i < extent.count; i++) {
+        const float x = (float)kr_test_uniform(-1, 1);
+        bits[i] = dtype == KR_BF16 ? kr_bf16_from_float(x) : kr_f16_from_float(x);
+    }
+}
+
 double *case_scale(kr_case *c)
 {
     kr_operand *o = &c->operands[c->noperands - 1];
@@ -97,7 +108,7 @@ void kr_walk_shape(kr_walk *walk, kr_shape shape)
     memcpy(walk->dims, shape.dims, sizeof walk->dims);
 }
 
-static int64_t inner_stride(kr_layout layout)
+static int64_t inner_stride(kr_case_layout layout)
 {
     switch (layout) {
     case KR_GAPPED: return 2;
@@ -107,7 +118,7 @@ static int64_t inner_stride(kr_layout layout)
     }
 }
 
-kr_extent kr_walk_lay_out(kr_walk *walk, int o, kr_layout layout)
+kr_extent kr_walk_lay_out(kr_walk *walk, int o, kr_case_layout layout)
 {
     const int rank = walk->rank;
     int64_t *strides = walk->strides[o], step = 1, gap = layout == KR_GAPPED || layout == KR_PADDED ? 3 : 0;
@@ -199,12 +210,12 @@ bool kr_walk_shape_is_large(kr_shape shape)
     return extent_of(shape).count >= 16384;
 }
 
-kr_layout kr_pick_layout(bool is_output)
+kr_case_layout kr_pick_layout(bool is_output)
 {
-    return (kr_layout)kr_test_below(is_output ? KR_OUTPUT_LAYOUTS : KR_INPUT_LAYOUTS);
+    return (kr_case_layout)kr_test_below(is_output ? KR_OUTPUT_LAYOUTS : KR_INPUT_LAYOUTS);
 }
 
-const char *kr_layout_name(kr_layout layout)
+const char *kr_case_layout_name(kr_case_layout layout)
 {
     static const char *const names[KR_INPUT_LAYOUTS] = { "plain",  "transposed", "backwards",     "gapped",
                                                          "padded", "repeated",   "repeated rows", "one element" };

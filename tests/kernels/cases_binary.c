@@ -32,7 +32,7 @@ static void tie(double *a, int64_t na, const double *b, int64_t nb)
     for (int64_t i = 0; i < na && i < nb; i += 3) a[i] = b[i];
 }
 
-static void binary_case(kr_sweep *sweep, kr_shape shape, const kr_layout layout[3])
+static void binary_case(kr_sweep *sweep, kr_shape shape, const kr_case_layout layout[3])
 {
     kr_binary_args a = { 0 };
     kr_walk_shape(&a.walk, shape);
@@ -41,7 +41,7 @@ static void binary_case(kr_sweep *sweep, kr_shape shape, const kr_layout layout[
     kr_case c;
     case_begin(&c, &a, sizeof a, "rank %d of %lld, last %lld, y %s, a %s, b %s", shape.rank,
                (long long)kr_walk_count(&a.walk), shape.rank ? (long long)shape.dims[shape.rank - 1] : 1LL,
-               kr_layout_name(layout[0]), kr_layout_name(layout[1]), kr_layout_name(layout[2]));
+               kr_case_layout_name(layout[0]), kr_case_layout_name(layout[1]), kr_case_layout_name(layout[2]));
     double *l = case_walk_input(&c, FIELD(kr_binary_args, a), at[1], -2, 2);
     double *r = case_walk_input(&c, FIELD(kr_binary_args, b), at[2], -2, 2);
     tie(l, at[1].count, r, at[2].count);
@@ -68,7 +68,7 @@ static void special_pairs(kr_sweep *sweep)
 }
 
 /* y is a, or b. */
-static void in_place_case(kr_sweep *sweep, kr_layout layout, bool onto_b)
+static void in_place_case(kr_sweep *sweep, kr_case_layout layout, bool onto_b)
 {
     kr_binary_args a = { 0 };
     kr_walk_shape(&a.walk, KR_SHAPE(9, 37));
@@ -76,7 +76,7 @@ static void in_place_case(kr_sweep *sweep, kr_layout layout, bool onto_b)
     kr_walk_lay_out(&a.walk, 1, layout);
     kr_walk_lay_out(&a.walk, 2, layout);
     kr_case c;
-    case_begin(&c, &a, sizeof a, "[9, 37] onto %s, %s", onto_b ? "b" : "a", kr_layout_name(layout));
+    case_begin(&c, &a, sizeof a, "[9, 37] onto %s, %s", onto_b ? "b" : "a", kr_case_layout_name(layout));
     case_walk_input(&c, FIELD(kr_binary_args, a), at, -2, 2);
     case_walk_input(&c, FIELD(kr_binary_args, b), at, -2, 2);
     kr_operand *o = &c.operands[onto_b];
@@ -92,18 +92,18 @@ static int times_for(kr_shape shape)
 
 static void binary_cases(kr_sweep *sweep)
 {
-    static const kr_layout plain[3] = { KR_PLAIN, KR_PLAIN, KR_PLAIN };
+    static const kr_case_layout plain[3] = { KR_PLAIN, KR_PLAIN, KR_PLAIN };
     for (int n = 0; kr_walk_shapes(n).rank >= 0; n++) {
         const kr_shape shape = kr_walk_shapes(n);
         for (int i = 0; i < times_for(shape); i++) {
-            const kr_layout layout[3] = { kr_pick_layout(true), kr_pick_layout(false), kr_pick_layout(false) };
+            const kr_case_layout layout[3] = { kr_pick_layout(true), kr_pick_layout(false), kr_pick_layout(false) };
             binary_case(sweep, shape, i == 0 && n % 2 == 0 ? plain : layout);
         }
     }
     special_pairs(sweep);
     for (int layout = 0; layout < KR_OUTPUT_LAYOUTS; layout++) {
-        in_place_case(sweep, (kr_layout)layout, false);
-        in_place_case(sweep, (kr_layout)layout, true);
+        in_place_case(sweep, (kr_case_layout)layout, false);
+        in_place_case(sweep, (kr_case_layout)layout, true);
     }
 }
 
@@ -115,7 +115,7 @@ static void binary_cases(kr_sweep *sweep)
 #include "kernels/binary.def"
 #undef KR_BINARY
 
-static void maximum_bwd_case(kr_sweep *sweep, kr_shape shape, const kr_layout layout[4], bool of_b, bool special)
+static void maximum_bwd_case(kr_sweep *sweep, kr_shape shape, const kr_case_layout layout[4], bool of_b, bool special)
 {
     kr_maximum_bwd_args a = { .of_b = of_b };
     kr_walk_shape(&a.walk, shape);
@@ -123,8 +123,9 @@ static void maximum_bwd_case(kr_sweep *sweep, kr_shape shape, const kr_layout la
     for (int o = 0; o < 4; o++) at[o] = kr_walk_lay_out(&a.walk, o, layout[o]);
     kr_case c;
     case_begin(&c, &a, sizeof a, "rank %d of %lld, y %s, a %s, b %s, g %s, of %s%s", shape.rank,
-               (long long)kr_walk_count(&a.walk), kr_layout_name(layout[0]), kr_layout_name(layout[1]),
-               kr_layout_name(layout[2]), kr_layout_name(layout[3]), of_b ? "b" : "a", special ? ", special" : "");
+               (long long)kr_walk_count(&a.walk), kr_case_layout_name(layout[0]), kr_case_layout_name(layout[1]),
+               kr_case_layout_name(layout[2]), kr_case_layout_name(layout[3]), of_b ? "b" : "a",
+               special ? ", special" : "");
     double *l = case_walk_input(&c, FIELD(kr_maximum_bwd_args, a), at[1], -2, 2);
     double *r = case_walk_input(&c, FIELD(kr_maximum_bwd_args, b), at[2], -2, 2);
     tie(l, at[1].count, r, at[2].count);
@@ -142,11 +143,11 @@ static void maximum_bwd_case(kr_sweep *sweep, kr_shape shape, const kr_layout la
 
 void kr_cases_maximum_bwd(kr_sweep *sweep)
 {
-    static const kr_layout pairs[4] = { KR_PLAIN, KR_REPEATED, KR_REPEATED_ROWS, KR_PLAIN };
+    static const kr_case_layout pairs[4] = { KR_PLAIN, KR_REPEATED, KR_REPEATED_ROWS, KR_PLAIN };
     for (int n = 0; kr_walk_shapes(n).rank >= 0; n++) {
         for (int i = 0; i < times_for(kr_walk_shapes(n)); i++) {
-            const kr_layout layout[4] = { kr_pick_layout(true), kr_pick_layout(false), kr_pick_layout(false),
-                                          kr_pick_layout(false) };
+            const kr_case_layout layout[4] = { kr_pick_layout(true), kr_pick_layout(false), kr_pick_layout(false),
+                                               kr_pick_layout(false) };
             maximum_bwd_case(sweep, kr_walk_shapes(n), layout, (n + i) % 2, false);
         }
     }
@@ -155,7 +156,7 @@ void kr_cases_maximum_bwd(kr_sweep *sweep)
 }
 
 /* without: 0 both operands, 1 the scalar for a, 2 for b, 3 for both. */
-static void where_case(kr_sweep *sweep, kr_shape shape, const kr_layout layout[4], int without, bool special)
+static void where_case(kr_sweep *sweep, kr_shape shape, const kr_case_layout layout[4], int without, bool special)
 {
     kr_where_args a = { .scalar = special ? -INFINITY : 0.375 };
     kr_walk_shape(&a.walk, shape);
@@ -163,8 +164,8 @@ static void where_case(kr_sweep *sweep, kr_shape shape, const kr_layout layout[4
     for (int o = 0; o < 4; o++) at[o] = kr_walk_lay_out(&a.walk, o, layout[o]);
     kr_case c;
     case_begin(&c, &a, sizeof a, "rank %d of %lld, y %s, mask %s, a %s, b %s, without %d%s", shape.rank,
-               (long long)kr_walk_count(&a.walk), kr_layout_name(layout[0]), kr_layout_name(layout[1]),
-               kr_layout_name(layout[2]), kr_layout_name(layout[3]), without, special ? ", special" : "");
+               (long long)kr_walk_count(&a.walk), kr_case_layout_name(layout[0]), kr_case_layout_name(layout[1]),
+               kr_case_layout_name(layout[2]), kr_case_layout_name(layout[3]), without, special ? ", special" : "");
     int32_t *mask = case_raw(&c, FIELD(kr_where_args, mask), KR_I32, at[1].count, false);
     c.operands[0].first = at[1].first;
     for (int64_t i = 0; i < at[1].count; i++)
@@ -181,11 +182,11 @@ static void where_case(kr_sweep *sweep, kr_shape shape, const kr_layout layout[4
 
 void kr_cases_where(kr_sweep *sweep)
 {
-    static const kr_layout plain[4] = { KR_PLAIN, KR_PLAIN, KR_PLAIN, KR_PLAIN };
+    static const kr_case_layout plain[4] = { KR_PLAIN, KR_PLAIN, KR_PLAIN, KR_PLAIN };
     for (int n = 0; kr_walk_shapes(n).rank >= 0; n++) {
         for (int i = 0; i < times_for(kr_walk_shapes(n)); i++) {
-            const kr_layout layout[4] = { kr_pick_layout(true), kr_pick_layout(false), kr_pick_layout(false),
-                                          kr_pick_layout(false) };
+            const kr_case_layout layout[4] = { kr_pick_layout(true), kr_pick_layout(false), kr_pick_layout(false),
+                                               kr_pick_layout(false) };
             where_case(sweep, kr_walk_shapes(n), i == 0 && n % 2 ? plain : layout, (n + i) % 4, false);
         }
     }

@@ -31,8 +31,8 @@ static void fill_source(void *x, kr_dtype dtype, int64_t count)
     }
 }
 
-static void copy_case(kr_sweep *sweep, kr_dtype to, kr_dtype from, kr_shape shape, kr_layout y_layout,
-                      kr_layout x_layout)
+static void copy_case(kr_sweep *sweep, kr_dtype to, kr_dtype from, kr_shape shape, kr_case_layout y_layout,
+                      kr_case_layout x_layout)
 {
     kr_copy_args a = { .x_dtype = from, .y_dtype = to };
     kr_walk_shape(&a.walk, shape);
@@ -40,8 +40,8 @@ static void copy_case(kr_sweep *sweep, kr_dtype to, kr_dtype from, kr_shape shap
     kr_case c;
     case_begin(&c, &a, sizeof a, "%s to %s, rank %d of %lld, last %lld, y %s, x %s", kr_dtype_name(from),
                kr_dtype_name(to), shape.rank, (long long)kr_walk_count(&a.walk),
-               shape.rank ? (long long)shape.dims[shape.rank - 1] : 1LL, kr_layout_name(y_layout),
-               kr_layout_name(x_layout));
+               shape.rank ? (long long)shape.dims[shape.rank - 1] : 1LL, kr_case_layout_name(y_layout),
+               kr_case_layout_name(x_layout));
     fill_source(case_raw(&c, FIELD(kr_copy_args, x), from, x.count, false), from, x.count);
     c.operands[0].first = x.first;
     case_raw(&c, FIELD(kr_copy_args, y), to, y.count, true);
@@ -89,11 +89,11 @@ void kr_cases_fill(kr_sweep *sweep)
             const kr_shape shape = kr_walk_shapes(n);
             kr_fill_args a = { .dtype = (kr_dtype)dtype, .value = values[(n + dtype) % 6] };
             kr_walk_shape(&a.walk, shape);
-            const kr_layout layout = n % 3 ? kr_pick_layout(true) : KR_PLAIN;
+            const kr_case_layout layout = n % 3 ? kr_pick_layout(true) : KR_PLAIN;
             const kr_extent y = kr_walk_lay_out(&a.walk, 0, layout);
             kr_case c;
             case_begin(&c, &a, sizeof a, "%s %g, rank %d of %lld, %s", kr_dtype_name(a.dtype), a.value, shape.rank,
-                       (long long)kr_walk_count(&a.walk), kr_layout_name(layout));
+                       (long long)kr_walk_count(&a.walk), kr_case_layout_name(layout));
             case_raw(&c, FIELD(kr_fill_args, y), a.dtype, y.count, true);
             c.operands[0].first = y.first;
             c.many_tasks = kr_walk_shape_is_large(shape);

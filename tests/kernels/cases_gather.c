@@ -82,6 +82,21 @@ static const list lists[] = {
     { 11, 6, 129, false }, { 700, 50, 67, true }, { 300, 9, 257, true }, { 2, 3, 20011, true },
 };
 
+/* Rows of halves are moved as they are. */
+static void embedding_halves(kr_sweep *sweep, list n, kr_dtype dtype, kr_dtype halves)
+{
+    kr_embedding_args a = { .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype, .half = kr_half_of(halves) };
+    kr_case c;
+    case_begin(&c, &a, sizeof a, "o %lld r %lld i %lld, ids %s, %s", (long long)n.no, (long long)n.nr, (long long)n.ni,
+               kr_dtype_name(dtype), kr_dtype_name(halves));
+    case_walk_halves(&c, FIELD(kr_embedding_args, x), (kr_extent){ n.nr * n.ni, 0 }, halves);
+    add_ids(&c, FIELD(kr_embedding_args, id), dtype, n.no, n.nr);
+    case_raw(&c, FIELD(kr_embedding_args, y), halves, n.no * n.ni, true);
+    c.many_tasks = n.many_tasks;
+    c.first_row = first_row_embedding;
+    case_done(sweep, &c);
+}
+
 static void embedding_case(kr_sweep *sweep, list n, kr_dtype dtype, bool backward)
 {
     kr_embedding_args a = { .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype };
@@ -103,8 +118,10 @@ static void embedding_case(kr_sweep *sweep, list n, kr_dtype dtype, bool backwar
 
 void kr_cases_embedding(kr_sweep *sweep)
 {
-    for (size_t i = 0; i < 2 * sizeof lists / sizeof *lists; i++)
+    for (size_t i = 0; i < 2 * sizeof lists / sizeof *lists; i++) {
         embedding_case(sweep, lists[i / 2], i % 2 ? KR_I64 : KR_I32, false);
+        embedding_halves(sweep, lists[i / 2], i % 2 ? KR_I64 : KR_I32, i % 4 < 2 ? KR_BF16 : KR_F16);
+    }
 }
 
 void kr_cases_embedding_bwd(kr_sweep *sweep)

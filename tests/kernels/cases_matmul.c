@@ -34,6 +34,7 @@ typedef struct product {
     int64_t nb0, nb1; /* 0, 0: no batch */
     bool a_shared, b_shared;
     bool many_tasks;
+    kr_half half; /* of B */
 } product;
 
 static void first_row(void *args)
@@ -68,7 +69,9 @@ static void add_operands(kr_case *c, kr_matmul_args *args, const product *p)
         if (p->nb0 * p->nb1 == 0) c_count = 0;
     }
     case_walk_input(c, FIELD(kr_matmul_args, a), (kr_extent){ a_count, a.first }, -1, 1);
-    case_walk_input(c, FIELD(kr_matmul_args, b), (kr_extent){ b_count, b.first }, -1, 1);
+    const kr_extent b_extent = { b_count, b.first };
+    if (p->half) case_walk_halves(c, FIELD(kr_matmul_args, b), b_extent, p->half == KR_HALF_BF16 ? KR_BF16 : KR_F16);
+    else case_walk_input(c, FIELD(kr_matmul_args, b), b_extent, -1, 1);
     if (p->bias) case_walk_input(c, FIELD(kr_matmul_args, bias), (kr_extent){ p->nn, 0 }, -1, 1);
     if (p->accumulate) {
         case_walk_input(c, FIELD(kr_matmul_args, c), (kr_extent){ c_count, 0 }, -1, 1);
@@ -82,12 +85,15 @@ static void matmul_case(kr_sweep *sweep, product p)
 {
     if ((p.a == UPSIDE_DOWN || p.a == ONE_ROW) && p.nm == 0) p.a = PLAIN;
     if ((p.b == UPSIDE_DOWN || p.b == ONE_ROW) && p.nk == 0) p.b = PLAIN;
-    kr_matmul_args args = { .nm = p.nm, .nn = p.nn, .nk = p.nk, .accumulate = p.accumulate };
+    kr_matmul_args args = { .nm = p.nm, .nn = p.nn, .nk = p.nk, .b_half = p.half, .accumulate = p.accumulate };
     kr_case c;
-    case_begin(&c, &args, sizeof args, "m %lld n %lld k %lld, a %s, b %s, gap %lld%s%s, batch %lld x %lld%s%s",
-               (long long)p.nm, (long long)p.nn, (long long)p.nk, lie_names[p.a], lie_names[p.b], (long long)p.c_gap,
-               p.bias ? ", bias" : "", p.accumulate ? ", accumulate" : "", (long long)p.nb0, (long long)p.nb1,
-               p.a_shared ? ", a shared" : "", p.b_shared ? ", b shared" : "");
+    case_begin(&c, &args, sizeof args, "m %lld n %lld k %lld, a %s, b %s%s, gap %lld%s%s, batch %lld x %lld%s%s",
+               (long long)p.nm, (long long)p.nn, (long long)p.nk, lie_names[p.a], lie_names[p.b],
+               p.half == KR_NO_HALF     ? ""
+               : p.half == KR_HALF_BF16 ? " in bf16"
+                                        : " in f16",
+               (long long)p.c_gap, p.bias ? ", bias" : "", p.accumulate ? ", accumulate" : "", (long long)p.nb0,
+               (long long)p.nb1, p.a_shared ? ", a shared" : "", p.b_shared ? ", b shared" : "");
     add_operands(&c, &args, &p);
     c.terms = p.nk + 2;
     c.by_magnitudes = true;
@@ -106,6 +112,7 @@ static product random_product(void)
     p.c_gap = kr_test_below(2) * 3;
     p.bias = kr_test_below(2);
     p.accumulate = kr_test_below(2);
+    p.half = (kr_half)kr_test_below(3);
     if (kr_test_below(3) == 0) {
         p.nb0 = kr_test_below(4);
         p.nb1 = 1 + kr_test_below(3);
@@ -117,32 +124,34 @@ static product random_product(void)
 
 /* Sizes that take the shared way (2^23 multiply-adds), cut rows, columns and k, or make many small items. */
 static const product large[] = {
-    { 261, 193, 257, TRANSPOSED, PLAIN, 0, true, false, 0, 0, false, false, true },
-    { 199, 210, 301, PLAIN, TRANSPOSED, 3, false, true, 0, 0, false, false, true },
-    { 2, 2053, 130, PLAIN, PLAIN, 0, true, false, 0, 0, false, false, true },
-    { 4, 1031, 257, PLAIN, TRANSPOSED, 0, false, true, 0, 0, false, false, true },
-    { 3001, 1, 130, PLAIN, PLAIN, 0, false, false, 0, 0, false, false, true },
-    { 1500, 19, 33, SPREAD, PADDED, 1, true, true, 0, 0, false, false, true },
-    { 31, 33, 65, PLAIN, TRANSPOSED, 0, false, false, 6, 5, false, true, true },
-    { 64, 64, 64, TRANSPOSED, PLAIN, 0, true, true, 4, 3, true, false, true },
-    { 97, 130, 515, UPSIDE_DOWN, PADDED, 0, false, false, 0, 0, false, false, true },
-    { 197, 35, 4133, PADDED, TRANSPOSED, 0, true, false, 0, 0, false, false, true },
+    { 261, 193, 257, TRANSPOSED, PLAIN, 0, true, false, 0, 0, false, false, true, KR_HALF_BF16 },
+    { 199, 210, 301, PLAIN, TRANSPOSED, 3, false, true, 0, 0, false, false, true, KR_NO_HALF },
+    { 2, 2053, 130, PLAIN, PLAIN, 0, true, false, 0, 0, false, false, true, KR_HALF_BF16 },
+    { 4, 1031, 257, PLAIN, TRANSPOSED, 0, false, true, 0, 0, false, false, true, KR_HALF_F16 },
+    { 1, 3352, 768, PLAIN, TRANSPOSED, 0, false, false, 0, 0, false, false, true, KR_HALF_BF16 },
+    { 3001, 1, 130, PLAIN, PLAIN, 0, false, false, 0, 0, false, false, true, KR_NO_HALF },
+    { 1500, 19, 33, SPREAD, PADDED, 1, true, true, 0, 0, false, false, true, KR_NO_HALF },
+    { 31, 33, 65, PLAIN, TRANSPOSED, 0, false, false, 6, 5, false, true, true, KR_NO_HALF },
+    { 64, 64, 64, TRANSPOSED, PLAIN, 0, true, true, 4, 3, true, false, true, KR_NO_HALF },
+    { 97, 130, 515, UPSIDE_DOWN, PADDED, 0, false, false, 0, 0, false, false, true, KR_NO_HALF },
+    { 197, 35, 4133, PADDED, TRANSPOSED, 0, true, false, 0, 0, false, false, true, KR_HALF_F16 },
 };
 
 /* More of B than is packed at once: 2^21 elements. */
-static const product largest = { 193, 530, 4100, PLAIN, PLAIN, 0, true, true, 0, 0, false, false, false };
+static const product largest = { 193, 530, 4100, PLAIN, PLAIN, 0, true, true, 0, 0, false, false, false, KR_NO_HALF };
 
 void kr_cases_matmul(kr_sweep *sweep)
 {
     for (int a = 0; a < NLIES; a++)
         for (int b = 0; b < NLIES; b++)
-            for (int flags = 0; flags < 4; flags++)
+            for (int flags = 0; flags < 12; flags++)
                 matmul_case(sweep, (product){ .nm = 13,
                                               .nn = 35,
                                               .nk = 19,
                                               .a = (lie)a,
                                               .b = (lie)b,
-                                              .c_gap = flags,
+                                              .c_gap = flags % 4,
+                                              .half = (kr_half)(flags / 4),
                                               .bias = flags & 1,
                                               .accumulate = flags & 2 });
     const int times = sweep->mode == KR_SWEEP_THREADS ? 0 : kr_test_quick() ? 60 : 400;

@@ -9,15 +9,19 @@ static void first_row(void *args)
     if (a->nm > 0) a->nm = 1;
 }
 
-static void panels_case(kr_sweep *sweep, int64_t nm, int64_t nn, int64_t nk, int64_t gap, bool bias, bool many_tasks)
+static void panels_case(kr_sweep *sweep, int64_t nm, int64_t nn, int64_t nk, int64_t gap, bool bias, bool many_tasks,
+                        kr_half half)
 {
-    kr_panels_args a = { .nm = nm, .nn = nn, .nk = nk, .x_m = nk + gap, .y_m = nn + gap };
+    static const char *const types[] = { "", ", panels of bf16", ", panels of f16" };
+    kr_panels_args a = { .nm = nm, .nn = nn, .nk = nk, .x_m = nk + gap, .y_m = nn + gap, .half = half };
+    const kr_extent panels = { kr_panels_of(nn) * KR_PANEL * nk, 0 };
     const int64_t nx = nm > 0 && nk > 0 ? (nm - 1) * a.x_m + nk : 0, ny = nm > 0 && nn > 0 ? (nm - 1) * a.y_m + nn : 0;
     kr_case c;
-    case_begin(&c, &a, sizeof a, "m %lld n %lld k %lld, gap %lld%s", (long long)nm, (long long)nn, (long long)nk,
-               (long long)gap, bias ? ", bias" : "");
+    case_begin(&c, &a, sizeof a, "m %lld n %lld k %lld, gap %lld%s%s", (long long)nm, (long long)nn, (long long)nk,
+               (long long)gap, bias ? ", bias" : "", types[half]);
     case_walk_input(&c, FIELD(kr_panels_args, x), (kr_extent){ nx, 0 }, -1, 1);
-    case_walk_input(&c, FIELD(kr_panels_args, panels), (kr_extent){ kr_panels_of(nn) * KR_PANEL * nk, 0 }, -1, 1);
+    if (half) case_walk_halves(&c, FIELD(kr_panels_args, panels), panels, half == KR_HALF_BF16 ? KR_BF16 : KR_F16);
+    else case_walk_input(&c, FIELD(kr_panels_args, panels), panels, -1, 1);
     if (bias) case_walk_input(&c, FIELD(kr_panels_args, bias), (kr_extent){ nn, 0 }, -1, 1);
     case_walk_output(&c, FIELD(kr_panels_args, y), (kr_extent){ ny, 0 });
     c.terms = nk + 2;
@@ -33,7 +37,10 @@ void kr_cases_panels(kr_sweep *sweep)
     for (size_t n = 0; n < sizeof outputs / sizeof *outputs; n++)
         for (size_t k = 0; k < sizeof steps / sizeof *steps; k++)
             for (int64_t m = 0; m <= 4; m++)
-                panels_case(sweep, m, outputs[n], steps[k], m % 2 ? 0 : 3, (m + (int64_t)k) % 2 == 0, false);
-    panels_case(sweep, 1, 3352, 768, 0, false, true);
-    panels_case(sweep, 3, 700, 1536, 5, true, true);
+                for (int half = 0; half < 3; half++)
+                    panels_case(sweep, m, outputs[n], steps[k], m % 2 ? 0 : 3, (m + (int64_t)k) % 2 == 0, false,
+                                (kr_half)half);
+    panels_case(sweep, 1, 3352, 768, 0, false, true, KR_NO_HALF);
+    panels_case(sweep, 3, 700, 1536, 5, true, true, KR_HALF_F16);
+    panels_case(sweep, 1, 3352, 768, 0, false, true, KR_HALF_BF16);
 }

@@ -20,15 +20,15 @@ static const shape shapes[] = {
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
 /* What there is of the optional operands: bits of a case's number. APART: tokens of x, dt, z, b, c are parts of wider
- * rows. */
-enum { SKIP = 1, GATE = 2, INITIAL = 4, PACKED = 8, COMBINATIONS = 16, APART = 16 };
+ * rows. IN_PLACE: with INITIAL, the final states are written over the initial ones. */
+enum { SKIP = 1, GATE = 2, INITIAL = 4, PACKED = 8, COMBINATIONS = 16, APART = 16, IN_PLACE = 32 };
 
 static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
 {
-    snprintf(text, bytes, "b %lld s %lld i %lld g %lld r %lld%s%s%s%s%s, decay %s", (long long)n.nb, (long long)n.ns,
+    snprintf(text, bytes, "b %lld s %lld i %lld g %lld r %lld%s%s%s%s%s%s, decay %s", (long long)n.nb, (long long)n.ns,
              (long long)n.ni, (long long)n.ng, (long long)n.nr, with & SKIP ? ", d" : "", with & GATE ? ", z" : "",
              with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "", with & APART ? ", apart" : "",
-             decay_names[kind]);
+             with & IN_PLACE ? ", in place" : "", decay_names[kind]);
     return text;
 }
 
@@ -70,9 +70,14 @@ static void scan_case(kr_sweep *sweep, shape n, int with, int kind)
     if (with & SKIP) case_input(&c, FIELD(kr_scan_args, d), KR_SHAPE(n.ni), -1, 1);
     if (with & GATE)
         case_walk_input(&c, FIELD(kr_scan_args, z), lay_out_tokens(tokens, n.ni, 7 * apart, &a.z_stride), -3, 3);
-    if (with & INITIAL) case_input(&c, FIELD(kr_scan_args, initial), states, -1, 1);
+    if (with & IN_PLACE) {
+        case_in_out(&c, FIELD(kr_scan_args, initial), states, -1, 1);
+        c.operands[c.noperands - 1].also = offsetof(kr_scan_args, final);
+    } else {
+        if (with & INITIAL) case_input(&c, FIELD(kr_scan_args, initial), states, -1, 1);
+        case_output(&c, FIELD(kr_scan_args, final), states);
+    }
     case_output(&c, FIELD(kr_scan_args, y), values);
-    case_output(&c, FIELD(kr_scan_args, final), states);
     c.terms = n.ns + n.nr;
     c.by_magnitudes = true;
     c.for_scale = keep_decays;
@@ -88,6 +93,8 @@ void kr_cases_scan(kr_sweep *sweep)
             scan_case(sweep, shapes[i], with + (with / 2 + i) % 2 * APART, GENTLE);
             scan_case(sweep, shapes[i], with + (with / 2 + i + 1) % 2 * APART, 1 + with / 2 % (DECAYS - 1));
         }
+        scan_case(sweep, shapes[i], INITIAL + IN_PLACE + i % 4, GENTLE);
+        scan_case(sweep, shapes[i], INITIAL + IN_PLACE + PACKED + (i + 1) % 4, GENTLE);
     }
 }
 

@@ -19,7 +19,8 @@ static const shape shapes[] = {
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
 /* What there is of the optional operands: bits of a case's number. APART: tokens of v, b, c are parts of wider rows.
- * MIXED: rows of MIXED_TOKENS tokens hold single tokens beside longer sequences. */
+ * MIXED: rows of MIXED_TOKENS tokens hold single tokens beside longer sequences. IN_PLACE: with INITIAL, the final
+ * states are written over the initial ones. */
 enum {
     SAME = 1,
     WEIGHT = 2,
@@ -29,7 +30,8 @@ enum {
     COMBINATIONS = 32,
     APART = 32,
     MIXED = 64,
-    SEED = 128
+    SEED = 128,
+    IN_PLACE = 256
 };
 
 /* Single tokens, a few, and more than are few to any set; the last token is of no sequence. */
@@ -49,12 +51,12 @@ static int64_t cut_case(kr_sequence *sequences, shape n, int with)
 
 static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
 {
-    snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s%s%s%s, decay %s",
+    snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s%s%s%s%s, decay %s",
              (long long)n.nb, (long long)n.ns, (long long)n.nm, (long long)n.nh, (long long)n.np, (long long)n.ng,
              (long long)n.nr, (long long)n.nl, with & SAME ? ", same" : "", with & WEIGHT ? ", w" : "",
              with & SKIP ? ", d" : "", with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "",
              with & APART ? ", apart" : "", with & MIXED ? ", mixed" : "", with & SEED ? ", seed" : "",
-             decay_names[kind]);
+             with & IN_PLACE ? ", in place" : "", decay_names[kind]);
     return text;
 }
 
@@ -93,14 +95,17 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_args, w), scalars, 0.1, 1);
     if (with & SAME) case_input(&c, FIELD(kr_ssd_args, same), scalars, 0.1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_args, d), KR_SHAPE(n.nh), -1, 1);
-    if (with & INITIAL) case_input(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
+    if (with & IN_PLACE) {
+        case_in_out(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
+        c.operands[c.noperands - 1].also = offsetof(kr_ssd_args, final);
+    } else if (with & INITIAL) case_input(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
     if (with & SEED) {
         case_input(&c, FIELD(kr_ssd_args, seed), KR_SHAPE(a.nq, n.nh), 0.1, 1);
         case_input(&c, FIELD(kr_ssd_args, seed_v), KR_SHAPE(a.nq, n.nm, n.nh, n.np), -2, 2);
         case_input(&c, FIELD(kr_ssd_args, seed_b), KR_SHAPE(a.nq, n.nm, n.nh, n.nr), -1, 1);
     }
     case_output(&c, FIELD(kr_ssd_args, y), values);
-    if (with & (INITIAL | PACKED | MIXED)) case_output(&c, FIELD(kr_ssd_args, final), states);
+    if (with & (INITIAL | PACKED | MIXED) && !(with & IN_PLACE)) case_output(&c, FIELD(kr_ssd_args, final), states);
     c.terms = n.ns * n.nm + n.nr;
     c.by_magnitudes = true;
     c.for_scale = keep_decays;
@@ -131,11 +136,27 @@ static void single_token_cases(kr_sweep *sweep)
     const shape large = { 1, 1, 1, 24, 64, 1, 128, 96, true }, of_ranks = { 2, 1, 4, 24, 64, 24, 128, 96, true };
     ssd_case(sweep, large, INITIAL + WEIGHT + SKIP, GENTLE);
     ssd_case(sweep, of_ranks, INITIAL + WEIGHT + SAME + SEED, GENTLE);
+    ssd_case(sweep, large, INITIAL + WEIGHT + SKIP + IN_PLACE, GENTLE);
+}
+
+/* Rows of a state that are no multiple of those done abreast, few tokens and many, sequences with no token. */
+static void in_place_cases(kr_sweep *sweep)
+{
+    static const int64_t widths[] = { 1, 3, 4, 5, 6, 7, 13, 64 };
+    for (int i = 0; i < 3 * 8; i++) {
+        shape n = {
+            .nb = 2, .ns = 1 + i % 3, .nm = 1 + i % 2 * 4, .nh = 4, .np = widths[i % 8], .ng = 2, .nr = 19, .nl = 8
+        };
+        ssd_case(sweep, n, INITIAL + IN_PLACE + i % 8 + i / 3 % 2 * SEED, GENTLE);
+        n.ns = MIXED_TOKENS;
+        ssd_case(sweep, n, INITIAL + IN_PLACE + i % 8 + (i % 2 ? PACKED : MIXED), GENTLE);
+    }
 }
 
 void kr_cases_ssd(kr_sweep *sweep)
 {
     single_token_cases(sweep);
+    in_place_cases(sweep);
     for (int i = 0; i < NSHAPES; i++) {
         /* all combinations come up in time */
         for (int with = i % 3; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 3, 9)) {

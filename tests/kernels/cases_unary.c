@@ -87,16 +87,16 @@ static void forward_scales(kr_case *c, const unary_row *row, const kr_walk *walk
             row->size(value[x.first + kr_walk_at(walk, 1, i)], row->alpha, row->beta);
 }
 
-static void forward_case(kr_sweep *sweep, const unary_row *row, kr_shape shape, kr_layout y_layout, kr_layout x_layout,
-                         bool special)
+static void forward_case(kr_sweep *sweep, const unary_row *row, kr_shape shape, kr_case_layout y_layout,
+                         kr_case_layout x_layout, bool special)
 {
     kr_unary_args a = { .alpha = row->alpha, .beta = row->beta };
     kr_walk_shape(&a.walk, shape);
     const kr_extent y = kr_walk_lay_out(&a.walk, 0, y_layout), x = kr_walk_lay_out(&a.walk, 1, x_layout);
     char text[80];
     kr_case c;
-    case_begin(&c, &a, sizeof a, "%s, y %s, x %s%s", text_of(shape, text, sizeof text), kr_layout_name(y_layout),
-               kr_layout_name(x_layout), special ? ", special values" : "");
+    case_begin(&c, &a, sizeof a, "%s, y %s, x %s%s", text_of(shape, text, sizeof text), kr_case_layout_name(y_layout),
+               kr_case_layout_name(x_layout), special ? ", special values" : "");
     double *value = case_walk_input(&c, FIELD(kr_unary_args, x), x, row->low, row->high);
     if (special) put_specials(value, x.count);
     if (y.count > 2 && !special) value[x.count / 2] = row->alpha;
@@ -108,7 +108,7 @@ static void forward_case(kr_sweep *sweep, const unary_row *row, kr_shape shape, 
 }
 
 /* y is x. */
-static void in_place_case(kr_sweep *sweep, const unary_row *row, kr_shape shape, kr_layout layout)
+static void in_place_case(kr_sweep *sweep, const unary_row *row, kr_shape shape, kr_case_layout layout)
 {
     kr_unary_args a = { .alpha = row->alpha, .beta = row->beta };
     kr_walk_shape(&a.walk, shape);
@@ -116,7 +116,7 @@ static void in_place_case(kr_sweep *sweep, const unary_row *row, kr_shape shape,
     kr_walk_lay_out(&a.walk, 1, layout);
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld] in place, %s", (long long)shape.dims[0], (long long)shape.dims[1],
-               kr_layout_name(layout));
+               kr_case_layout_name(layout));
     double *value = case_walk_input(&c, FIELD(kr_unary_args, x), both, row->low, row->high);
     c.operands[0].is_output = true;
     c.operands[0].also = offsetof(kr_unary_args, y);
@@ -136,7 +136,7 @@ static void unary_cases(kr_sweep *sweep, const unary_row *row)
         }
     }
     for (int layout = 0; layout < KR_OUTPUT_LAYOUTS; layout++)
-        in_place_case(sweep, row, KR_SHAPE(11, 19), (kr_layout)layout);
+        in_place_case(sweep, row, KR_SHAPE(11, 19), (kr_case_layout)layout);
     forward_case(sweep, row, KR_SHAPE(kr_nspecials), KR_PLAIN, KR_PLAIN, true);
     forward_case(sweep, row, KR_SHAPE(kr_nspecials), KR_GAPPED, KR_BACKWARDS, true);
 }
@@ -152,8 +152,8 @@ static void values_of(unary_fn *f, const unary_row *row, const double *x, double
     for (int64_t i = 0; i < n; i++) y[i] = kr_to_float(y[i]);
 }
 
-static void backward_case(kr_sweep *sweep, const unary_row *row, unary_fn *f, kr_shape shape, const kr_layout layout[4],
-                          bool special)
+static void backward_case(kr_sweep *sweep, const unary_row *row, unary_fn *f, kr_shape shape,
+                          const kr_case_layout layout[4], bool special)
 {
     kr_unary_bwd_args a = { .alpha = row->alpha, .beta = row->beta };
     kr_walk_shape(&a.walk, shape);
@@ -162,8 +162,8 @@ static void backward_case(kr_sweep *sweep, const unary_row *row, unary_fn *f, kr
     char text[80];
     kr_case c;
     case_begin(&c, &a, sizeof a, "%s, g_x %s, x %s, y %s, g_y %s%s", text_of(shape, text, sizeof text),
-               kr_layout_name(layout[0]), kr_layout_name(layout[1]), kr_layout_name(layout[2]),
-               kr_layout_name(layout[3]), special ? ", special values" : "");
+               kr_case_layout_name(layout[0]), kr_case_layout_name(layout[1]), kr_case_layout_name(layout[2]),
+               kr_case_layout_name(layout[3]), special ? ", special values" : "");
     double *x = case_walk_input(&c, FIELD(kr_unary_bwd_args, x), at[1], row->low, row->high);
     if (special) put_specials(x, at[1].count);
     double *f_x = calloc((size_t)at[1].count + 1, sizeof *f_x);
@@ -190,13 +190,13 @@ static void backward_case(kr_sweep *sweep, const unary_row *row, unary_fn *f, kr
 
 static void unary_bwd_cases(kr_sweep *sweep, const unary_row *row, unary_fn *f)
 {
-    static const kr_layout plain[4] = { KR_PLAIN, KR_PLAIN, KR_PLAIN, KR_PLAIN };
+    static const kr_case_layout plain[4] = { KR_PLAIN, KR_PLAIN, KR_PLAIN, KR_PLAIN };
     for (int n = 0; kr_walk_shapes(n).rank >= 0; n++) {
         const kr_shape shape = kr_walk_shapes(n);
         const int times = kr_walk_shape_is_large(shape) ? 1 : kr_test_quick() ? 2 : 6;
         for (int i = 0; i < times; i++) {
-            const kr_layout layout[4] = { kr_pick_layout(true), kr_pick_layout(false), kr_pick_layout(true),
-                                          kr_pick_layout(false) };
+            const kr_case_layout layout[4] = { kr_pick_layout(true), kr_pick_layout(false), kr_pick_layout(true),
+                                               kr_pick_layout(false) };
             backward_case(sweep, row, f, shape, i == 0 && n % 2 == 0 ? plain : layout, false);
         }
     }

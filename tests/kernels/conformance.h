@@ -124,7 +124,7 @@ double kr_to_float(double x); /* rounded to float */
 
 /* ---- walks ---- */
 
-typedef enum kr_layout {
+typedef enum kr_case_layout {
     KR_PLAIN,      /* row-major */
     KR_TRANSPOSED, /* the first axis is the fastest */
     KR_BACKWARDS,  /* row-major with all strides negative */
@@ -135,20 +135,23 @@ typedef enum kr_layout {
     KR_REPEATED_ROWS,                /* all strides but the inner are 0 */
     KR_REPEATED_ALL,                 /* one element */
     KR_INPUT_LAYOUTS
-} kr_layout;
+} kr_case_layout;
 
 typedef struct kr_extent {
     int64_t count, first; /* elements of memory; the one at index 0 */
 } kr_extent;
 
 /* Fills operand o's strides of a walk whose rank and dims are set. */
-kr_extent kr_walk_lay_out(kr_walk *walk, int o, kr_layout layout);
+kr_extent kr_walk_lay_out(kr_walk *walk, int o, kr_case_layout layout);
 
 void kr_walk_shape(kr_walk *walk, kr_shape shape);
 
 /* The same as case_input and case_output for an operand that lies as a walk has it. */
 double *case_walk_input(kr_case *c, size_t field, const char *name, kr_extent extent, double low, double high);
 void case_walk_output(kr_case *c, size_t field, const char *name, kr_extent extent);
+
+/* An input of halves, bf16 or f16, whose values are uniform in [-1, 1). */
+void case_walk_halves(kr_case *c, size_t field, const char *name, kr_extent extent, kr_dtype dtype);
 
 /* Memory index of element number `flat` of the walk, for operand o. */
 int64_t kr_walk_at(const kr_walk *walk, int o, int64_t flat);
@@ -160,9 +163,9 @@ kr_shape kr_walk_shapes(int n);
 bool kr_walk_shape_is_large(kr_shape shape);
 
 /* A random one. */
-kr_layout kr_pick_layout(bool is_output);
+kr_case_layout kr_pick_layout(bool is_output);
 
-const char *kr_layout_name(kr_layout layout);
+const char *kr_case_layout_name(kr_case_layout layout);
 
 /* NaN, infinities, zeros, denormals, the largest, and places where functions change; kr_nspecials of them. */
 extern const double kr_specials[];

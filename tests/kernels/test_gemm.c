@@ -1,10 +1,12 @@
 /* test_gemm.c - the vector matrix products against a plain double loop, and the laws of their bits.
  *
- * Every case is computed in several ways: 1 and 3 threads, another layout of A and B, row by row. The first must agree
+ * Every case is computed in several ways: 1 and 3 threads, another layout of A and B, row by row, and with B kept in
+ * halves, which its values are. The first must agree
  * with the double sum within the rounding of chains of fused multiply-adds, all others with the first to the bit.
  * Outputs have gaps between rows that must stay untouched; buffers have exact sizes, so that a sanitizer sees each step
  * outside.
  */
+#include "base/half.h"
 #include "tests/kernels/conformance.h"
 
 /* How an operand lies in memory. */
@@ -23,7 +25,19 @@ typedef struct gemm_case {
     bool bias, accumulate;
     int64_t nb0, nb1;        /* batch dims */
     bool a_shared, b_shared; /* broadcast along the first batch axis */
+    kr_half half;            /* that B's values fit; KR_NO_HALF: as KR_HALF_BF16 */
 } gemm_case;
+
+static uint16_t narrowed(float x, kr_half half)
+{
+    return half == KR_HALF_F16 ? kr_f16_from_float(x) : kr_bf16_from_float(x);
+}
+
+static float rounded(float x, kr_half half)
+{
+    const uint16_t bits = narrowed(x, half);
+    return half == KR_HALF_F16 ? kr_float_from_f16(bits) : kr_float_from_bf16(bits);
+}
 
 static float next_float(void)
 {
@@ -112,6 +126,9 @@ static data make_data(const gemm_case *t)
     d.c_m = t->nn + t->c_gap;
     d.a = random_floats(d.a_items * t->nm * t->nk);
     d.b = random_floats(d.b_items * t->nk * t->nn);
+    for (int64_t i = 0; i < d.b_items * t->nk * t->nn; i++) {
+        d.b[i] = rounded(d.b[i], t->half);
+    }
     d.bias = random_floats(t->nn);
     d.c0 = random_floats(d.items * t->nm * d.c_m);
     return d;
@@ -125,9 +142,21 @@ static void free_data(data *d)
     free(d->c0);
 }
 
+/* The same operand in halves. */
+static uint16_t *narrow(const operand *o, kr_half half)
+{
+    uint16_t *y = must_alloc(o->count * sizeof *y);
+    for (size_t i = 0; i < o->count; i++) {
+        y[i] = narrowed(o->memory[i], half);
+    }
+    return y;
+}
+
+typedef enum how { WHOLE, BY_ROW, IN_HALVES, IN_HALVES_BY_ROW } how;
+
 /* C of the whole case, in the given layouts; each item of A and B is laid out as one row of items. */
 static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, kr_pool *pool, layout la, layout lb,
-                      bool by_row)
+                      how way)
 {
     const size_t c_count = (size_t)(d->items * t->nm * d->c_m);
     float *c = must_alloc(c_count * sizeof(float));
@@ -153,10 +182,16 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
                             .batch_a = { t->a_shared ? 0 : t->nb1 * t->nm * a.row, 0, t->nm * a.row },
                             .batch_b = { t->b_shared ? 0 : t->nb1 * t->nk * b.row, 0, t->nk * b.row },
                             .batch_c = { t->nb1 * t->nm * d->c_m, 0, t->nm * d->c_m } };
+    uint16_t *halves = NULL;
+    if (way == IN_HALVES || way == IN_HALVES_BY_ROW) {
+        args.b_half = t->half == KR_HALF_F16 ? KR_HALF_F16 : KR_HALF_BF16;
+        halves = narrow(&b, t->half);
+        args.b = halves + (b.first - b.memory);
+    }
     if (d->items == 1) {
         args.batch_rank = 0;
     }
-    if (by_row) {
+    if (way == BY_ROW || way == IN_HALVES_BY_ROW) {
         args.nm = 1;
         for (int64_t m = 0; m < t->nm; m++) {
             args.a = a.first + m * a.row;
@@ -168,6 +203,7 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
     }
     free(a.memory);
     free(b.memory);
+    free(halves);
     return c;
 }
 
@@ -202,19 +238,28 @@ static bool agrees(const gemm_case *t, const data *d, const float *c)
 
 static void check_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
 {
+    const struct {
+        bool threads;
+        layout a, b;
+        how way;
+        const char *broken;
+    } others[] = {
+        { true, t->a, t->b, WHOLE, "bits depend on threads" },
+        { true, PLAIN, PLAIN, WHOLE, "bits depend on layout" },
+        { false, t->a, t->b, BY_ROW, "a row's bits depend on the other rows" },
+        { false, t->a, t->b, IN_HALVES, "bits depend on whether B is widened before" },
+        { true, TRANSPOSED, TRANSPOSED, IN_HALVES, "bits of halves depend on threads or layout" },
+        { false, t->a, t->b, IN_HALVES_BY_ROW, "a row's bits depend on the other rows, with halves" },
+    };
     data d = make_data(t);
     const size_t bytes = (size_t)(d.items * t->nm * d.c_m) * sizeof(float);
-    float *c = compute(t, &d, set, NULL, t->a, t->b, false);
+    float *c = compute(t, &d, set, NULL, t->a, t->b, WHOLE);
     check(agrees(t, &d, c), t, set->name, "differs from the double sum");
-    float *threads = compute(t, &d, set, pool, t->a, t->b, false);
-    check(memcmp(c, threads, bytes) == 0, t, set->name, "bits depend on threads");
-    free(threads);
-    float *plain = compute(t, &d, set, pool, PLAIN, PLAIN, false);
-    check(memcmp(c, plain, bytes) == 0, t, set->name, "bits depend on layout");
-    free(plain);
-    float *rows = compute(t, &d, set, NULL, t->a, t->b, true);
-    check(memcmp(c, rows, bytes) == 0, t, set->name, "a row's bits depend on the other rows");
-    free(rows);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        float *other = compute(t, &d, set, others[i].threads ? pool : NULL, others[i].a, others[i].b, others[i].way);
+        check(memcmp(c, other, bytes) == 0, t, set->name, others[i].broken);
+        free(other);
+    }
     free(c);
     free_data(&d);
 }
@@ -233,6 +278,7 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
         t.c_gap = kr_test_below(2) * 3;
         t.bias = kr_test_below(2) == 0;
         t.accumulate = kr_test_below(2) == 0;
+        t.half = kr_test_below(2) ? KR_HALF_BF16 : KR_HALF_F16;
         const int64_t kind = kr_test_below(16);
         if (kind < 5) {
             t.nb0 = kr_test_below(4);
@@ -251,14 +297,14 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
     }
     /* Layouts of the large way, several rounds of rows and of columns, and strides that collide in caches. */
     const gemm_case large[] = {
-        { 389, 331, 257, TRANSPOSED, TRANSPOSED, 1, true, true, 1, 1, false, false },
-        { 4099, 37, 67, PLAIN, TRANSPOSED, 0, false, false, 1, 1, false, false },
-        { 4099, 37, 67, SPREAD, PLAIN, 2, true, false, 1, 1, false, false },
-        { 193, 4133, 13, TRANSPOSED, PLAIN, 0, false, true, 1, 1, false, false },
-        { 200, 200, 512, PLAIN, TRANSPOSED, 0, false, false, 2, 1, false, true },
-        { 3, 4133, 512, PLAIN, TRANSPOSED, 0, true, false, 1, 1, false, false },
-        { 2, 2053, 300, PLAIN, PLAIN, 0, true, true, 3, 1, true, false },
-        { 2053, 1, 300, PLAIN, PLAIN, 0, false, true, 2, 1, false, false },
+        { 389, 331, 257, TRANSPOSED, TRANSPOSED, 1, true, true, 1, 1, false, false, KR_HALF_F16 },
+        { 4099, 37, 67, PLAIN, TRANSPOSED, 0, false, false, 1, 1, false, false, KR_HALF_BF16 },
+        { 4099, 37, 67, SPREAD, PLAIN, 2, true, false, 1, 1, false, false, KR_HALF_F16 },
+        { 193, 4133, 13, TRANSPOSED, PLAIN, 0, false, true, 1, 1, false, false, KR_HALF_BF16 },
+        { 200, 200, 512, PLAIN, TRANSPOSED, 0, false, false, 2, 1, false, true, KR_HALF_F16 },
+        { 3, 4133, 512, PLAIN, TRANSPOSED, 0, true, false, 1, 1, false, false, KR_HALF_BF16 },
+        { 2, 2053, 300, PLAIN, PLAIN, 0, true, true, 3, 1, true, false, KR_HALF_F16 },
+        { 2053, 1, 300, PLAIN, PLAIN, 0, false, true, 2, 1, false, false, KR_HALF_BF16 },
     };
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
         check_case(&large[i], set, pool);

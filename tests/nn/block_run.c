@@ -214,7 +214,9 @@ static kr_block_out run_parts(const rig *r, const plan *way, kr_tensor *x, const
             tokens = kr_reshape(r->tape, tokens, KR_SHAPE(nb, nd));
             out = kr_block_step(r->tape, r->kind, r->block, "law.step", tokens, begin);
         } else {
-            const kr_block_input input = { "law.forward", tokens, begin, NULL, path_of(r, way) };
+            const kr_block_input input = {
+                .op = "law.forward", .x_bsd = tokens, .cache = begin, .path = path_of(r, way)
+            };
             out = r->kind->forward(r->tape, r->block, &input);
         }
         if (r->kind->family == KR_MAMBA3 && way->changes_pathway)
@@ -278,7 +280,7 @@ static kr_block_out run_plan(const rig *r, const problem *p, const plan *way, co
     if (way->row_by_row || way->by_sequence) return run_alone(r, p, way, in);
     if (!p->starts) return run_parts(r, way, in->x, cache);
     kr_tensor *starts = kr_from_data(r->tape, KR_I32, KR_SHAPE(p->nb, p->ns), p->starts);
-    kr_block_input input = { "law.packed", in->x, cache, NULL, path_of(r, way) };
+    kr_block_input input = { .op = "law.packed", .x_bsd = in->x, .cache = cache, .path = path_of(r, way) };
     if (p->is_reset) return kr_block_forward_reset(r->tape, r->kind, r->block, &input, starts);
     input.seq_start_bs = starts;
     return r->kind->forward(r->tape, r->block, &input);

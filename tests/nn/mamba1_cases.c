@@ -14,6 +14,15 @@ const mamba1_case mamba1_cases[NCASES] = {
     { .name = "d_inner 40", .d_inner = 40 },
     { .name = "learnable init state", .with_init_state = true },
     { .name = "constant dt", .with_constant_dt = true },
+    { .name = "B, C and dt normed", .with_bcdt_norm = true },
+    { .name = "normed, odd sizes",
+      .d_model = 7,
+      .state_rank = 3,
+      .dt_rank = 5,
+      .with_dt_limits = true,
+      .with_proj_bias = true,
+      .with_init_state = true,
+      .with_bcdt_norm = true },
     { .name = "odd sizes",
       .d_model = 7,
       .d_inner = 13,
@@ -40,6 +49,7 @@ kr_mamba1_config mamba1_case_config(const mamba1_case *c, kr_dtype dtype)
     config.has_proj_bias = c->with_proj_bias;
     config.has_learnable_init_state = c->with_init_state;
     config.has_constant_dt = c->with_constant_dt;
+    if (c->with_bcdt_norm) config.bcdt_norm_eps = 0.05; /* as large as what it is added to: a wrong one is seen */
     if (c->with_dt_limits) {
         config.dt_limit_min = 0.02;
         config.dt_limit_max = 0.3;

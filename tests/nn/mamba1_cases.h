@@ -8,10 +8,10 @@
 typedef struct mamba1_case {
     const char *name;
     int64_t d_model, state_rank, conv_kernel, expand, d_inner, dt_rank;
-    bool without_conv_bias, with_proj_bias, with_dt_limits, with_init_state, with_constant_dt;
+    bool without_conv_bias, with_proj_bias, with_dt_limits, with_init_state, with_constant_dt, with_bcdt_norm;
 } mamba1_case;
 
-enum { NCASES = 13 };
+enum { NCASES = 15 };
 extern const mamba1_case mamba1_cases[NCASES];
 
 kr_mamba1_config mamba1_case_config(const mamba1_case *c, kr_dtype dtype);

@@ -248,8 +248,9 @@ static void add_piece(net *n, pieces *all, kr_tensor *y, int64_t end)
     all->at[all->count++] = end - kr_tensor_dim(y, 1);
 }
 
-/* x [b s] or [b s f], part by part. */
-static pieces run_parts(net *n, const net_problem *p, const net_way *way, kr_tensor *x, const kr_state *state)
+/* x [b s] or [b s f], part by part; mask [b s], or NULL. */
+static pieces run_parts(net *n, const net_problem *p, const net_way *way, kr_tensor *x, kr_tensor *mask,
+                        const kr_state *state)
 {
     pieces all = { .count = 0 };
     const int64_t ns = kr_tensor_dim(x, 1);
@@ -271,6 +272,7 @@ static pieces run_parts(net *n, const net_problem *p, const net_way *way, kr_ten
         if (part == 0 && from == ns && i > 0) break;
         const int64_t count = part == PRIME ? 0 : part == STEP ? 1 : part > 0 ? part : ns - from;
         kr_tensor *chunk = kr_slice(n->tape, x, 1, from, from + count);
+        call.mask_bs = mask ? kr_slice(n->tape, mask, 1, from, from + count) : NULL;
         if (part == STEP)
             chunk = kr_reshape(n->tape, chunk,
                                n->recipe.ends == VOCAB ? KR_SHAPE(kr_tensor_dim(x, 0))
@@ -287,20 +289,23 @@ static pieces run_parts(net *n, const net_problem *p, const net_way *way, kr_ten
 }
 
 /* Each row, or each sequence of each row, as a batch of one; the pieces as one, the states below one another. */
-static pieces run_alone(net *n, const net_problem *p, const net_way *way, kr_tensor *x, const kr_state *state)
+static pieces run_alone(net *n, const net_problem *p, const net_way *way, kr_tensor *x, kr_tensor *mask,
+                        const kr_state *state)
 {
     kr_tensor *rows[16], *joined[32 * KR_CACHE_TENSORS][32];
     kr_state *ends[32] = { NULL };
     int nq = 0;
     for (int64_t b = 0; b < p->nb; b++) {
         kr_tensor *row = kr_slice(n->tape, x, 0, b, b + 1), *parts[32];
+        kr_tensor *mask_row = mask ? kr_slice(n->tape, mask, 0, b, b + 1) : NULL;
         int nparts = 0;
         for (int64_t from = 0, to; from < p->ns; from = to) {
             for (to = from + 1; to < p->ns && !starts_at(p, b, to);) to++;
             const bool forgets = p->is_reset && p->starts[b * p->ns + from] != 0;
             const int64_t mine = p->is_reset ? b : nq;
             const kr_state *begin = state && !forgets ? kr_state_select(n->tape, state, 1, &mine) : NULL;
-            const pieces one = run_parts(n, p, way, kr_slice(n->tape, row, 1, from, to), begin);
+            const pieces one = run_parts(n, p, way, kr_slice(n->tape, row, 1, from, to),
+                                         mask ? kr_slice(n->tape, mask_row, 1, from, to) : NULL, begin);
             for (int i = 0; i < one.count; i++) parts[nparts++] = one.y[i];
             if (p->is_reset && from > 0) nq--; /* a row's state is its last sequence's */
             ends[nq++] = one.state;
@@ -448,7 +453,8 @@ outcome *net_run(net *n, const net_problem *p, const net_way *way)
     kr_params_zero_grad(n->params);
     kr_tensor *x = net_input(n, n->tape, p->nb, p->ns);
     const kr_state *begin = own ? kr_state_input(n->tape, own) : NULL;
-    const pieces all = way->alone ? run_alone(n, p, way, x, begin) : run_parts(n, p, way, x, begin);
+    kr_tensor *mask = p->mask ? kr_from_data(n->tape, KR_I32, KR_SHAPE(p->nb, p->ns), p->mask) : NULL;
+    const pieces all = way->alone ? run_alone(n, p, way, x, mask, begin) : run_parts(n, p, way, x, mask, begin);
     if (!kr_ctx_failed(n->ctx) && all.count) take_outputs(n, way, &all, o, &r);
     if (!kr_ctx_failed(n->ctx) && !way->without_states) take_states(n, all.state, o, &r);
     kr_backward_from(n->tape, r.count, r.tensors, r.heads);

@@ -62,6 +62,7 @@ typedef struct net_problem {
     bool from_state;       /* the state after three other tokens; false: fresh */
     const int32_t *starts; /* [b s] or NULL: where sequences begin ... */
     bool is_reset;         /* ... and forget: states are one for each row; false: one for each sequence */
+    const int32_t *mask;   /* [b s] or NULL: 0 where a token is padding; forwards only */
     bool is_announced;     /* a state with the announced length ... */
     int64_t full_len;      /* ... which is ns if 0 */
 } net_problem;

@@ -45,8 +45,9 @@ static kr_tensor *pool(kr_tape *t, kr_tensor *const *streams, int64_t n, kr_tens
 static kr_tensor *delta(kr_tape *t, const kr_layers *s, int64_t v, kr_tensor *x)
 {
     const kr_layer *l = &s->layers[s->real[v]];
-    const kr_block_input input = { "by hand", kr_rms_norm(t, x, l->norm_d, &s->norm), NULL, NULL,
-                                   s->kind->path(l->block) };
+    const kr_block_input input = { .op = "by hand",
+                                   .x_bsd = kr_rms_norm(t, x, l->norm_d, &s->norm),
+                                   .path = s->kind->path(l->block) };
     kr_tensor *after = kr_add(t, x, s->kind->forward(t, l->block, &input).y_bsd);
     if (l->norm2_d) {
         kr_tensor *u = kr_rms_norm(t, after, l->norm2_d, &s->norm), *part[2] = { NULL };
@@ -59,6 +60,12 @@ static kr_tensor *delta(kr_tape *t, const kr_layers *s, int64_t v, kr_tensor *x)
 }
 
 kr_tensor *stack_by_hand(kr_tape *t, const kr_layers *s, kr_tensor *x)
+{
+    kr_tensor *after[64];
+    return s->nvirtual <= 64 ? streams_by_hand(t, s, x, after) : NULL;
+}
+
+kr_tensor *streams_by_hand(kr_tape *t, const kr_layers *s, kr_tensor *x, kr_tensor **after)
 {
     const kr_residual *g = &s->config.residual;
     x = splice_by_hand(t, x, s->config.latents, s->config.n_latents, s->latents_nd);
@@ -73,7 +80,7 @@ kr_tensor *stack_by_hand(kr_tape *t, const kr_layers *s, kr_tensor *x)
         const bool first = v == 0 && s->config.ignore_first_residual;
         const bool last = v == s->nvirtual - 1 && s->config.ignore_last_residual;
         if (g->kind == KR_RESIDUAL_STANDARD) {
-            h = first || last ? f : kr_add(t, h, f);
+            after[v] = h = first || last ? f : kr_add(t, h, f);
             continue;
         }
         const kr_multi_gate *m = &s->gates[g->per_virtual_layer ? v : s->real[v]];
@@ -91,6 +98,7 @@ kr_tensor *stack_by_hand(kr_tape *t, const kr_layers *s, kr_tensor *x)
                 }
             h = pool(t, streams, n, m->w_alpha_d, m->eps);
         }
+        after[v] = h;
     }
     return h;
 }

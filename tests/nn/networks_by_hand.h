@@ -10,6 +10,9 @@
 /* x [b s d] from a fresh state, markers spliced in. */
 kr_tensor *stack_by_hand(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bsd);
 
+/* The same, and what stands after each virtual layer. */
+kr_tensor *streams_by_hand(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bsd, kr_tensor **after);
+
 /* ids [b s] or features [b s f]. */
 kr_tensor *network_by_hand(kr_tape *tape, const kr_network *network, kr_tensor *x);
 

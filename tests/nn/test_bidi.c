@@ -60,8 +60,9 @@ static kr_tensor *one_way(kr_tape *tape, const by_hand *h, int64_t nvirtual, int
     norm.eps = c->norm_eps;
     if (v % 2) x = kr_flip(tape, x, 1);
     x = kr_rms_norm(tape, x, param(h->params, "layers.%lld.%s", real, "norm.weight"), &norm);
-    const kr_block_input input = { "by hand", x, h->begin ? &h->begin[v] : NULL, NULL,
-                                   kind->path(h->layers[real].block) };
+    const kr_block_input input = {
+        .op = "by hand", .x_bsd = x, .cache = h->begin ? &h->begin[v] : NULL, .path = kind->path(h->layers[real].block)
+    };
     const kr_block_out out = kind->forward(tape, h->layers[real].block, &input);
     h->end[v] = out.cache;
     return v % 2 ? kr_flip(tape, out.y_bsd, 1) : out.y_bsd;

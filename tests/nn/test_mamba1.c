@@ -3,7 +3,9 @@
  *   [x | z] = W_in u;  x = silu(conv(x));  [low | B | C] = W_x x;  dt = clamp(log(1 + exp(W_dt low + bias)))
  *   H[c,q] <- exp(dt[c] A[c,q]) H[c,q] + dt[c] B[q] x[c];  y[c] = sum_q C[q] H[c,q] + D[c] x[c]
  *   out = W_out (y silu(z))
+ * low, B and C are divided by their RMS if asked; where a token is padding, u is 0 and so is x after silu.
  */
+#include "nn/block.h"
 #include "tests/nn/mamba1_cases.h"
 
 enum { MAX_WIDTH = 96 };
@@ -14,6 +16,7 @@ enum { MAX_WIDTH = 96 };
 typedef struct model {
     int64_t nd, ni, nr, nk, nx;
     double low, high; /* limits of dt */
+    double norm_eps;  /* 0: no norm */
     double *p[NPARAMS];
 } model;
 
@@ -25,7 +28,8 @@ static model model_of(const kr_mamba1 *block, const kr_mamba1_config *c)
                 .nk = c->conv_kernel,
                 .nx = kr_tensor_dim(mamba1_param(block, DT_PROJ), 1),
                 .low = c->dt_limit_min,
-                .high = c->dt_limit_max };
+                .high = c->dt_limit_max,
+                .norm_eps = c->bcdt_norm_eps };
     for (int i = 0; i < NPARAMS; i++)
         if (mamba1_param(block, i)) m.p[i] = kr_test_values(mamba1_param(block, i));
     return m;
@@ -60,9 +64,18 @@ static double limited(const model *m, double dt)
     return fmin(fmax(dt, m->low), m->high);
 }
 
-/* One token; window [i k] and state [i r] are carried on. */
-static void token(const model *m, const double *u, double *window, double *state, double *out)
+static void norm(const model *m, double *x, int64_t count)
 {
+    double square = 0;
+    for (int64_t i = 0; i < count; i++) square += x[i] * x[i];
+    for (int64_t i = 0; m->norm_eps > 0 && i < count; i++) x[i] /= sqrt(square / (double)count + m->norm_eps);
+}
+
+/* One token; window [i k] and state [i r] are carried on. */
+static void token(const model *m, const double *read, bool is_padding, double *window, double *state, double *out)
+{
+    double u[MAX_WIDTH];
+    for (int64_t i = 0; i < m->nd; i++) u[i] = is_padding ? 0 : read[i];
     const int64_t ni = m->ni, nr = m->nr, nk = m->nk, nx = m->nx;
     double xz[2 * MAX_WIDTH], x[MAX_WIDTH], selected[3 * MAX_WIDTH], dt[MAX_WIDTH], y[MAX_WIDTH];
     linear(m->p[IN], m->p[IN_BIAS], 2 * ni, m->nd, u, xz);
@@ -71,10 +84,13 @@ static void token(const model *m, const double *u, double *window, double *state
         memmove(row, row + 1, (size_t)(nk - 1) * sizeof *row);
         row[nk - 1] = xz[c];
         for (int64_t j = 0; j < nk; j++) sum += m->p[CONV][c * nk + j] * row[j];
-        x[c] = silu(sum);
+        x[c] = is_padding ? 0 : silu(sum);
     }
     linear(m->p[X_PROJ], NULL, nx + 2 * nr, ni, x, selected);
     const double *in_map = selected + nx, *out_map = in_map + nr;
+    norm(m, selected, nx);
+    norm(m, selected + nx, nr);
+    norm(m, selected + nx + nr, nr);
     linear(m->p[DT_PROJ], m->p[DT_BIAS], ni, nx, selected, dt);
     for (int64_t c = 0; c < ni; c++) {
         dt[c] = limited(m, log(1 + exp(dt[c])));
@@ -116,8 +132,9 @@ static results results_of(const kr_mamba1_out *out)
 }
 
 /* The recurrence over u [b s d] from a cache, or NULL. start [b s] begins sequences, each with caches of its own; NULL:
- * none but each row. */
-static results recurrence(const model *m, const kr_tensor *u_bsd, const int32_t *start, const kr_mamba1_cache *cache)
+ * none but each row. mask [b s] is 0 where a token is padding; NULL: nowhere. */
+static results recurrence(const model *m, const kr_tensor *u_bsd, const int32_t *start, const int32_t *mask,
+                          const kr_mamba1_cache *cache)
 {
     const int64_t nb = kr_tensor_dim(u_bsd, 0), ns = kr_tensor_dim(u_bsd, 1), nd = m->nd;
     const int64_t nw = m->ni * m->nk, nh = m->ni * m->nr;
@@ -132,7 +149,7 @@ static results recurrence(const model *m, const kr_tensor *u_bsd, const int32_t 
     int64_t q = -1;
     for (int64_t at = 0; at < nb * ns; at++) {
         q += at % ns == 0 || (start && start[at]);
-        token(m, u + at * nd, r.window + q * nw, r.state + q * nh, r.y + at * nd);
+        token(m, u + at * nd, mask && !mask[at], r.window + q * nw, r.state + q * nh, r.y + at * nd);
     }
     free(u);
     return r;
@@ -184,7 +201,7 @@ static void check_forward(kr_ctx *ctx, const mamba1_case *k, kr_dtype dtype, boo
     const kr_mamba1_cache cache = random_cache(tape, block, 2), *given = from_cache ? &cache : NULL;
     model m = model_of(block, &config);
     nbelow = nabove = nfree = 0;
-    results want = recurrence(&m, x_bsd, NULL, given);
+    results want = recurrence(&m, x_bsd, NULL, NULL, given);
     CHECK(!k->with_dt_limits || (nbelow && nabove && nfree), "%s: %d steps below, %d above, %d between", k->name,
           nbelow, nabove, nfree);
     char what[96];
@@ -241,7 +258,7 @@ static void check_packed(kr_ctx *ctx, const mamba1_case *k, bool from_cache)
     kr_tensor *start_bs = kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), start);
     const kr_mamba1_cache cache = random_cache(tape, block, NQ), *given = from_cache ? &cache : NULL;
     model m = model_of(block, &config);
-    results want = recurrence(&m, x_bsd, start, given);
+    results want = recurrence(&m, x_bsd, start, NULL, given);
     const kr_mamba1_out out = kr_mamba1_forward_packed(tape, block, x_bsd, start_bs, given);
     if (went_well(ctx)) {
         char what[96];
@@ -261,6 +278,46 @@ TEST(mamba1_packed_is_its_recurrence)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int i = 0; i < NCASES; i++)
         for (int c = 0; c < 2; c++) check_packed(ctx, &mamba1_cases[i], c);
+    kr_ctx_destroy(ctx);
+}
+
+/* Padding on the left, on the right, between, and all of a row; with packed rows in every other case. */
+static void check_masked(kr_ctx *ctx, const mamba1_case *k, bool is_packed)
+{
+    enum { NB = 4, NS = 6 };
+    static const int32_t mask[NB * NS] = { 0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0 };
+    static const int32_t start[NB * NS] = { 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1 };
+    const kr_mamba1_config config = mamba1_case_config(k, KR_F64);
+    kr_mamba1 *block = mamba1_scattered(ctx, &config);
+    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tensor *mask_bs = kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), mask);
+    const kr_block_input input = {
+        .op = "masked",
+        .x_bsd = kr_randn(tape, KR_F64, KR_SHAPE(NB, NS, config.d_model)),
+        .mask_bs1 = kr_reshape(tape, kr_cast(tape, mask_bs, KR_F64), KR_SHAPE(NB, NS, 1)),
+        .seq_start_bs = is_packed ? kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), start) : NULL,
+    };
+    model m = model_of(block, &config);
+    results want = recurrence(&m, input.x_bsd, is_packed ? start : NULL, mask, NULL);
+    const kr_block_out boxed = kr_mamba1_kind.forward(tape, block, &input);
+    const kr_mamba1_out out = { boxed.y_bsd, boxed.cache.mamba1 };
+    if (went_well(ctx)) {
+        char what[96];
+        results got = results_of(&out);
+        snprintf(what, sizeof what, "%s, masked%s", k->name, is_packed ? ", packed" : "");
+        compare(what, &got, &want, &out, tolerance_of(KR_F64));
+        results_free(&got);
+    }
+    results_free(&want);
+    model_free(&m);
+    kr_tape_destroy(tape);
+    kr_mamba1_destroy(block);
+}
+
+TEST(mamba1_masked_is_its_recurrence)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    for (int i = 0; i < NCASES; i++) check_masked(ctx, &mamba1_cases[i], i % 2);
     kr_ctx_destroy(ctx);
 }
 

@@ -76,14 +76,14 @@ TEST(mamba1_table_of_everything)
         { "A_log", "i r", KR_SHAPE(13, 3), KR_F32, false, "" },
         { "D", "i", KR_SHAPE(13), KR_F32, false, "" },
         { "in_proj.weight", "xz d", KR_SHAPE(26, 7), KR_BF16, true, "x 13, z 13" },
-        { "in_proj.bias", "xz", KR_SHAPE(26), KR_BF16, false, "" },
+        { "in_proj.bias", "xz", KR_SHAPE(26), KR_F32, false, "" },
         { "conv1d.weight", "i 1 k", KR_SHAPE(13, 1, 5), KR_BF16, true, "" },
         { "conv1d.bias", "i", KR_SHAPE(13), KR_F32, false, "" },
         { "x_proj.weight", "dtbc i", KR_SHAPE(9, 13), KR_BF16, true, "dt 3 adamw, b 3, c 3" },
         { "dt_proj.weight", "i x", KR_SHAPE(13, 3), KR_BF16, true, "" },
         { "dt_proj.bias", "i", KR_SHAPE(13), KR_F32, false, "" },
         { "out_proj.weight", "d i", KR_SHAPE(7, 13), KR_BF16, true, "out 7" },
-        { "out_proj.bias", "d", KR_SHAPE(7), KR_BF16, false, "" },
+        { "out_proj.bias", "d", KR_SHAPE(7), KR_F32, false, "" },
         { "init_states", "i r", KR_SHAPE(13, 3), KR_F32, false, "" },
     };
     check_table(&config, 12, rows);
@@ -307,6 +307,8 @@ TEST(mamba1_config_steps)
     REFUSE_FIELD(dt_max, (double)INFINITY, "dt_max = inf, but must be above 0 and finite");
     REFUSE_FIELD(dt_init_floor, -1, "dt_init_floor = -1, but must be above 0 and finite");
     REFUSE_FIELD(dt_scale, -0.5, "dt_scale = -0.5, but must be finite and not negative");
+    REFUSE_FIELD(bcdt_norm_eps, -1e-6, "bcdt_norm_eps = -1e-06, but must be finite and not negative; 0 is no norm");
+    REFUSE_FIELD(bcdt_norm_eps, (double)NAN, "bcdt_norm_eps = nan, but must be finite and not negative; 0 is no norm");
     REFUSE_FIELD(dt_scale, (double)INFINITY, "dt_scale = inf, but must be finite and not negative");
     REFUSE_FIELD(dt_limit_min, -1, "dt_limit_min = -1, but must be finite and not negative");
     REFUSE_FIELD(dt_limit_min, (double)INFINITY, "dt_limit_min = inf, but must be finite and not negative");
@@ -375,7 +377,7 @@ TEST(mamba1_refuses_inputs)
 static kr_tensor *of_another_family(const kr_mamba1 *m)
 {
     const kr_cache other = { KR_MAMBA2, { .mamba1 = { F(2, 64, 4), F(2, 64, 16) } } };
-    const kr_block_input input = { "mamba1.forward", F(2, 5, 32), &other, NULL, kr_ssd_path_default() };
+    const kr_block_input input = { .op = "mamba1.forward", .x_bsd = F(2, 5, 32), .cache = &other };
     return kr_mamba1_kind.forward(t, m, &input).y_bsd;
 }
 

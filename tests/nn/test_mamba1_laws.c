@@ -31,6 +31,8 @@ LAWS(d_inner, "d_inner 40")
 LAWS(init_state, "learnable init state")
 LAWS(constant_dt, "constant dt")
 LAWS(odd_sizes, "odd sizes")
+LAWS(normed, "B, C and dt normed")
+LAWS(normed_odd_sizes, "normed, odd sizes")
 
 TEST(mamba1_laws_halves)
 {

@@ -1,5 +1,6 @@
 /* test_mamba2.c - the Mamba-2 block: the laws of blocks over its variants, values against a plain recurrence, for ever.
  */
+#include "nn/block.h"
 #include "tests/nn/block_laws.h"
 #include "tests/nn/mamba2_variants.h"
 
@@ -60,6 +61,7 @@ static void fill_normal(double *values, int64_t count, double scale)
  *
  *   [z0 x0 z x B C dt] = in_proj u;  [x B C] = silu(conv);  dt = clamp(softplus(dt + dt_bias))
  *   S = exp(-dt exp(A_log)) S + dt x (outer) B;  y = S C + D x;  [silu(z0) x0 | norm] -> out_proj
+ * where a token is padding, u is 0 and so are x, B and C after silu
  */
 enum { NB = 2, NS = 7, ND = 32, MAX_WIDTH = 512, MAX_STATE = 1024 };
 
@@ -136,34 +138,41 @@ static void gate_and_norm(const kr_mamba2 *m, const kr_mamba2_config *c, int64_t
     }
 }
 
-static void token(const kr_mamba2 *m, const kr_mamba2_config *c, memory *s, const double *u, double *out)
+static void token(const kr_mamba2 *m, const kr_mamba2_config *c, memory *s, const double *read, bool is_padding,
+                  double *out)
 {
     const int64_t ni = c->expand * ND, nssm = c->d_ssm ? c->d_ssm : ni, nmlp = ni - nssm;
     const int64_t nv = nssm + 2 * c->ngroups * c->state_rank, nh = nssm / c->per_head_dim;
-    double in[MAX_WIDTH], wide[MAX_WIDTH];
+    double u[ND], in[MAX_WIDTH], wide[MAX_WIDTH];
+    for (int64_t i = 0; i < ND; i++) u[i] = is_padding ? 0 : read[i];
     project(param(m, "in_proj.weight"), param(m, "in_proj.bias"), 2 * nmlp + nssm + nv + nh, ND, u, in);
     double *z0 = in, *x0 = z0 + nmlp, *z = x0 + nmlp, *xbc = z + nssm, *dt = xbc + nv;
     convolve(m, c, s, xbc, nv);
+    for (int64_t v = 0; is_padding && v < nv; v++) xbc[v] = 0;
     core(m, c, s, xbc, dt, nssm, wide + nmlp);
     gate_and_norm(m, c, nssm, z, wide + nmlp);
     for (int64_t i = 0; i < nmlp; i++) wide[i] = silu(z0[i]) * x0[i];
     project(param(m, "out_proj.weight"), param(m, "out_proj.bias"), ND, ni, wide, out);
 }
 
-/* All tokens of a row; the cache before and after them, in the arrangement of the block's. */
-static void recurrence(const kr_mamba2 *m, const kr_mamba2_config *c, const double *x, double *y, double *window,
-                       double *state, int64_t nv, int64_t nstate)
+/* All tokens of a row; the cache before and after them, in the arrangement of the block's. mask: 0 where a token is
+ * padding, NULL: none is. */
+static void recurrence(const kr_mamba2 *m, const kr_mamba2_config *c, const double *x, const int32_t *mask, double *y,
+                       double *window, double *state, int64_t nv, int64_t nstate)
 {
     memory s;
     const int64_t nk = c->conv_kernel;
     for (int64_t i = 0; i < nv * nk; i++) s.window[i / nk][i % nk] = window[i];
     memcpy(s.state, state, (size_t)nstate * sizeof *state);
-    for (int64_t t = 0; t < NS; t++) token(m, c, &s, x + t * ND, y + t * ND);
+    for (int64_t t = 0; t < NS; t++) token(m, c, &s, x + t * ND, mask && !mask[t], y + t * ND);
     for (int64_t i = 0; i < nv * nk; i++) window[i] = s.window[i / nk][i % nk];
     memcpy(state, s.state, (size_t)nstate * sizeof *state);
 }
 
-static void check_values(const char *name, kr_mamba2_config c, bool from_cache)
+/* Padding on both sides of a row, and between. */
+static const int32_t padding[NB * NS] = { 0, 0, 1, 1, 1, 1, 0, 1, 1, 0, 1, 0, 0, 1 };
+
+static void check_values(const char *name, kr_mamba2_config c, bool from_cache, const int32_t *mask)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
@@ -182,13 +191,22 @@ static void check_values(const char *name, kr_mamba2_config c, bool from_cache)
         kr_from_data(tape, KR_F64, kr_tensor_shape(fresh.conv_bvk), window),
         kr_from_data(tape, KR_F64, kr_tensor_shape(fresh.ssm_bhpr), state),
     };
-    const kr_mamba2_out out = kr_mamba2_forward(tape, m, kr_from_data(tape, KR_F64, KR_SHAPE(NB, NS, ND), x),
-                                                from_cache ? &cache : NULL, kr_mamba2_path(m));
+    const kr_cache boxed = { KR_MAMBA2, { .mamba2 = cache } };
+    kr_tensor *mask_bs = mask ? kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), mask) : NULL;
+    const kr_block_input input = {
+        .op = "mamba2",
+        .x_bsd = kr_from_data(tape, KR_F64, KR_SHAPE(NB, NS, ND), x),
+        .cache = from_cache ? &boxed : NULL,
+        .mask_bs1 = mask ? kr_reshape(tape, kr_cast(tape, mask_bs, KR_F64), KR_SHAPE(NB, NS, 1)) : NULL,
+        .path = kr_mamba2_path(m),
+    };
+    const kr_block_out any = kr_mamba2_kind.forward(tape, m, &input);
+    const kr_mamba2_out out = { any.y_bsd, any.cache.mamba2 };
     for (int64_t b = 0; b < NB; b++)
-        recurrence(m, &c, x + b * NS * ND, y + b * NS * ND, window + b * nwindow, state + b * nstate,
-                   nwindow / c.conv_kernel, nstate);
+        recurrence(m, &c, x + b * NS * ND, mask ? mask + b * NS : NULL, y + b * NS * ND, window + b * nwindow,
+                   state + b * nstate, nwindow / c.conv_kernel, nstate);
     char text[160];
-    snprintf(text, sizeof text, "%s from a %s cache", name, from_cache ? "random" : "fresh");
+    snprintf(text, sizeof text, "%s from a %s cache%s", name, from_cache ? "random" : "fresh", mask ? ", masked" : "");
     /* sums of 32 to 64 terms in another order */
     CHECK_TENSORS(text, out.y, kr_from_data(tape, KR_F64, KR_SHAPE(NB, NS, ND), y), 1e-13, 0);
     CHECK_TENSORS(text, out.cache.conv_bvk, kr_from_data(tape, KR_F64, kr_tensor_shape(fresh.conv_bvk), window), 1e-13,
@@ -208,8 +226,7 @@ TEST(mamba2_is_the_recurrence)
     EACH_VARIANT(v)
     {
         nbelow = nabove = nfree = 0;
-        check_values(v.name, v.config, false);
-        check_values(v.name, v.config, true);
+        for (int i = 0; i < 4; i++) check_values(v.name, v.config, i % 2, i / 2 ? padding : NULL);
         CHECK(v.config.dt_limit_max > 1 || (nbelow && nabove && nfree),
               "%s: %d steps below, %d above, %d between: the limits are not tried", v.name, nbelow, nabove, nfree);
     }

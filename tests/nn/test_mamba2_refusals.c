@@ -236,7 +236,9 @@ TEST(mamba2_caches)
     REFUSED(KR_ERR_ARG, "mamba2.fresh: batch = 0, but must be at least 1", kr_mamba2_fresh(t, m, 0).conv_bvk);
     kr_tape_reset(t);
     const kr_cache other = { KR_MAMBA1, { .mamba1 = { F(2, 80, 4), F(2, 80, 4) } } };
-    const kr_block_input input = { "mamba2.forward", F(2, 3, 32), &other, NULL, kr_mamba2_path(m) };
+    const kr_block_input input = {
+        .op = "mamba2.forward", .x_bsd = F(2, 3, 32), .cache = &other, .path = kr_mamba2_path(m)
+    };
     CHECK(!kr_mamba2_kind.forward(t, m, &input).y_bsd, "the cache of another family is not refused");
     CHECK_ERROR(ctx, KR_ERR_ARG, "mamba2.forward: the cache is of the family mamba1, but the block is mamba2");
     kr_mamba2_destroy(m);

@@ -160,7 +160,7 @@ TEST(mamba3_types)
     kr_mamba3 *m = kr_mamba3_create(ctx, &c);
     for (int64_t i = 0; i < kr_params_count(kr_mamba3_params(m)); i++) {
         const kr_param_row *row = kr_params_at(kr_mamba3_params(m), i);
-        const kr_dtype want = strstr(row->name, "_proj.") ? KR_BF16 : KR_F32;
+        const kr_dtype want = strstr(row->name, "_proj.weight") ? KR_BF16 : KR_F32;
         CHECK(kr_tensor_dtype(row->tensor) == want, "%s is %s", row->name, kr_dtype_name(kr_tensor_dtype(row->tensor)));
     }
     kr_mamba3_destroy(m);

@@ -169,6 +169,40 @@ TEST(layers_refuse_inputs)
     end();
 }
 
+TEST(masks_are_refused)
+{
+    static const kr_marker begin_marker = { KR_MARK_START, 0 };
+    begin();
+    net_recipe r = net_recipe_of(KR_MAMBA2, BARE), marked = net_recipe_of(KR_MAMBA2, BARE);
+    marked.layers.n_latents = 1;
+    marked.layers.latents = &begin_marker;
+    kr_layers *s = kr_layers_create(ctx, net_layers_config(&r));
+    kr_layers *sm = kr_layers_create(ctx, net_layers_config(&marked));
+    kr_state *state = kr_state_create(ctx, sm, 2);
+    kr_state_announce(state, 3);
+    kr_call call = plain_call();
+    REFUSED(KR_ERR_ARG, "layers.step: mask is for forward; leave out the rows whose token is padding",
+            (call.mask_bs = I(2, 1), kr_layers_step(t, s, F(2, 8), &call).y));
+    REFUSED(KR_ERR_ARG, "layers.prime: mask is for forward; leave out the rows whose token is padding",
+            (call.mask_bs = I(2, 1), call.state = state, kr_layers_prime(t, sm, &call).y));
+    REFUSED(KR_ERR_SHAPE, "layers.forward: mask [2, 4] must be [2, 3]: a number for each token",
+            (call = plain_call(), call.mask_bs = I(2, 4), kr_layers_forward(t, s, F(2, 3, 8), &call).y));
+    REFUSED(KR_ERR_SHAPE, "layers.forward: mask [2, 3, 1] has rank 3, but must have 2 (axes bs)",
+            (call.mask_bs = I(2, 3, 1), kr_layers_forward(t, s, F(2, 3, 8), &call).y));
+    REFUSED(KR_ERR_DTYPE, "layers.forward: mask [2, 3] is f32, but must be i32 or i64",
+            (call.mask_bs = F(2, 3), kr_layers_forward(t, s, F(2, 3, 8), &call).y));
+    REFUSED(KR_ERR_ARG, "layers.forward: mask [b 0, s 1] is -1, but must be 1, or 0 where the token is padding",
+            (call.mask_bs = kr_from_data(t, KR_I32, KR_SHAPE(2, 2), (const int32_t[]){ 1, -1, 0, 1 }),
+             kr_layers_forward(t, s, F(2, 2, 8), &call).y));
+    REFUSED(KR_ERR_ARG, "layers.forward: mask is given, but class markers have no place in padded rows",
+            (call.mask_bs = I(2, 3), kr_layers_forward(t, sm, F(2, 3, 8), &call).y));
+    kr_tape_reset(t);
+    kr_state_destroy(state);
+    kr_layers_destroy(s);
+    kr_layers_destroy(sm);
+    end();
+}
+
 TEST(layers_refuse_states)
 {
     begin();
@@ -336,7 +370,8 @@ static void run_once(kr_tape *tape, const kr_network *w, kr_state *state)
     call.state = state;
     kr_state_zero(state);
     kr_state_announce(state, 4);
-    kr_tensor *x = kr_input(tape, kr_full(tape, KR_F32, KR_SHAPE(1, 3, NET_INPUT), 0.5));
+    kr_tensor *x = kr_input(tape, kr_full(tape, KR_F32, KR_SHAPE(1, 3, NET_INPUT), 0.5)), *streams[16];
+    call.streams = streams;
     const kr_network_out first = kr_network_forward(tape, w, x, &call);
     call.state = first.state;
     const kr_network_out primed = kr_network_prime(tape, w, &call);

@@ -35,9 +35,10 @@ static kr_tensor *step(kr_tape *t, const kr_network *net, int64_t nb)
 
 TEST(packed_weights_give_the_same_bits)
 {
-    for (int threads = 1; threads <= 3; threads += 2) {
-        kr_ctx *ctx = kr_test_ctx(threads, NULL);
-        kr_network *net = make_network(ctx, KR_F32);
+    static const kr_dtype types[] = { KR_F32, KR_BF16, KR_F16 };
+    for (int i = 0; i < 6; i++) {
+        kr_ctx *ctx = kr_test_ctx(i % 2 ? 3 : 1, NULL);
+        kr_network *net = make_network(ctx, types[i / 2]);
         kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
         for (int64_t nb = 1; nb <= 6; nb++) {
             kr_tensor *plain = step(t, net, nb);
@@ -80,6 +81,19 @@ TEST(packed_copies_are_used_and_go_with_a_write)
     kr_ctx_destroy(ctx);
 }
 
+/* Panels of 64 outputs, the last one filled up. */
+static size_t bytes_of_panels(const kr_params *params)
+{
+    size_t bytes = 0;
+    for (int64_t i = 0; i < kr_params_count(params); i++) {
+        const kr_param_row *row = kr_params_at(params, i);
+        if (row->nsegments || strcmp(row->name, "backbone.embedding.weight") == 0)
+            bytes += (size_t)((kr_tensor_dim(row->tensor, 0) + 63) / 64 * 64 * kr_tensor_dim(row->tensor, 1)) *
+                     kr_dtype_bytes(kr_tensor_dtype(row->tensor));
+    }
+    return bytes;
+}
+
 TEST(packing_is_counted_and_may_fail)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
@@ -97,16 +111,18 @@ TEST(packing_is_counted_and_may_fail)
     kr_ctx_fail_allocation(ctx, 0);
     CHECK(refused == 9, "%zu weights: 4 of each layer, and the embedding, which is the head", refused);
     const size_t packed = kr_ctx_memory(ctx).live_bytes;
-    size_t want = 0;
-    for (int64_t i = 0; i < kr_params_count(params); i++) {
-        const kr_param_row *row = kr_params_at(params, i);
-        if (row->nsegments || strcmp(row->name, "backbone.embedding.weight") == 0)
-            want += (size_t)(kr_tensor_dim(row->tensor, 0) + 63) / 64 * 64 * 4 * (size_t)kr_tensor_dim(row->tensor, 1);
-    }
+    const size_t want = bytes_of_panels(params);
     CHECK(packed - idle == want, "%zu bytes, not %zu", packed - idle, want);
     kr_params_pack(params);
     CHECK(kr_ctx_memory(ctx).live_bytes == packed, "packing again takes nothing");
     CHECK_OK(ctx);
+    kr_network_destroy(net);
+
+    net = make_network(ctx, KR_BF16);
+    const size_t halves = kr_ctx_memory(ctx).live_bytes;
+    kr_params_pack(kr_network_params(net));
+    CHECK(2 * bytes_of_panels(kr_network_params(net)) == want, "halves are half as large");
+    CHECK(2 * (kr_ctx_memory(ctx).live_bytes - halves) == want, "and so are their panels");
     kr_network_destroy(net);
 
     net = make_network(ctx, KR_F64);

@@ -49,6 +49,8 @@ enum { NVARIANTS = sizeof variants / sizeof *variants };
 
 static const int32_t packed[] = { 1, 0, 0, 1, 1, 0, 1, 0, 1, 0, 0, 0 };
 
+static const int32_t padded[] = { 0, 0, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0 };
+
 static outcome *outcome_of(const net_recipe *r, const net_problem *p, const net_way *way)
 {
     net n;
@@ -92,6 +94,8 @@ TEST(recomputed_layers_give_the_same_bits)
             if (is_marked) continue;
             const net_problem rows = { .nb = 2, .ns = 6, .from_state = !(i % 2), .starts = packed, .is_reset = i > 2 };
             check_bits(family, i, &rows, &ways[0]);
+            const net_problem masked = { .nb = 2, .ns = 6, .mask = padded };
+            check_bits(family, i, &masked, &ways[0]);
         }
 }
 
@@ -100,7 +104,7 @@ TEST(recomputed_layers_give_the_same_bits)
 typedef struct load {
     const char *name;
     int64_t nb, ns, nvirtual;
-    bool has_mlp, has_gates, is_packed, is_reset, from_state, drops_state, is_marked;
+    bool has_mlp, has_gates, is_packed, is_reset, from_state, drops_state, is_marked, is_masked;
     int64_t horizon; /* 0: none */
     kr_dtype dtype;
 } load;
@@ -122,6 +126,7 @@ static const load loads[] = { { "plain", 2, 16, 6, .dtype = KR_F32 },
                               { "reset", 2, 24, 5, .is_packed = true, .is_reset = true, .from_state = true },
                               { "from a state", 4, 6, 8, .from_state = true },
                               { "dropped", 2, 16, 6, .drops_state = true },
+                              { "masked", 2, 16, 6, .is_masked = true },
                               { "horizon", 2, 16, 8, .has_mlp = true, .horizon = 4 } };
 enum { NLOADS = sizeof loads / sizeof *loads };
 
@@ -164,6 +169,7 @@ static taken run_load(net *n, const load *l)
         if (l->is_reset) call.reset_bs = marks;
         else call.seq_start_bs = marks;
     }
+    if (l->is_masked) call.mask_bs = kr_cast(tape, kr_full(tape, KR_F32, KR_SHAPE(l->nb, l->ns), 1), KR_I32);
     const net_out out = net_call(n, tape, KR_RUN_FORWARD, x, &call);
     taken t = { 0, kr_tape_nodes(tape) };
     if (out.y) kr_backward_from(tape, 1, &out.y, NULL);

@@ -1,4 +1,4 @@
-/* gather_cpu.c - rows of a table by index, and their gradient, in f32 vectors.
+/* gather_cpu.c - rows of a table by index, and their gradient, in f32 vectors; rows of halves are moved too.
  *
  *   embedding:     y[o, i] = x[id[o], i]                      x [nr ni], id [no], y [no ni]
  *   embedding_bwd: y[id[o], i] += x[o, i], over o in order    y [nr ni], id [no], x [no ni]
@@ -20,8 +20,9 @@ static void embedding_rows(const void *args, int64_t first, int64_t end, int wor
 {
     (void)worker;
     const kr_embedding_args *a = args;
+    const size_t row = (size_t)a->ni * (a->half ? sizeof(uint16_t) : sizeof(float));
     for (int64_t o = first; o < end; o++)
-        memcpy((float *)a->y + o * a->ni, (const float *)a->x + id_at(a, o) * a->ni, (size_t)a->ni * sizeof(float));
+        memcpy((char *)a->y + (size_t)o * row, (const char *)a->x + (size_t)id_at(a, o) * row, row);
 }
 
 void KR_FN(embedding)(const kr_embedding_args *a)

@@ -1,4 +1,4 @@
-/* gemm_cpu.c - the matrix product in f32: which way a shape takes, and how it is cut into tasks.
+/* gemm_cpu.c - the matrix product in f32, B in f32 or halves: which way a shape takes, and how it is cut into tasks.
  *
  *   C[m, n] = (C[m, n] if accumulate) + bias[n] + sum over k of A[m, k] B[k, n],   for each index of the batch space
  *
@@ -20,7 +20,7 @@
 /* Rows and columns of a unit where an item is cut. */
 #define GEMM_UNIT_ROWS 192
 #define GEMM_UNIT_COLUMNS 64
-/* Floats of B that a task of the gemv way reads, and at least where there would be fewer than four tasks. */
+/* Elements of B that a task of the gemv way reads, and at least where there would be fewer than four tasks. */
 #define GEMM_GEMV_WORK (1 << 18)
 #define GEMM_GEMV_LEAST (1 << 15)
 
@@ -59,6 +59,7 @@ static gemm_problem gemm_problem_of(const kr_matmul_args *args, bool swapped)
                            .b = args->b,
                            .b_k = args->b_k,
                            .b_n = args->b_n,
+                           .b_half = args->b_half,
                            .out = { args->c, args->c_m, args->bias, args->accumulate } };
 }
 
@@ -106,8 +107,9 @@ static gemm_plan gemm_plan_of(const kr_matmul_args *args)
     for (int i = 0; i < args->batch_rank; i++) {
         plan.items *= args->batch_dims[i];
     }
-    /* A single column of C without gaps is a row of C^T = B^T A^T, whose sums are the same; lanes run along rows. */
-    plan.swapped = args->nn == 1 && args->nm > 1 && args->c_m == 1 && args->bias == NULL;
+    /* A single column of C without gaps is a row of C^T = B^T A^T, whose sums are the same; lanes run along rows. A is
+     * always floats. */
+    plan.swapped = args->nn == 1 && args->nm > 1 && args->c_m == 1 && args->bias == NULL && !args->b_half;
     plan.p = gemm_problem_of(args, plan.swapped);
     plan.way = gemm_way_of(&plan.p, plan.items);
     if (plan.way == GEMM_GEMV || plan.way == GEMM_SMALL) {
@@ -124,7 +126,7 @@ static gemm_problem gemm_item(const gemm_plan *plan, int64_t item)
         const int64_t at = item % args->batch_dims[i];
         item /= args->batch_dims[i];
         p.a += at * (plan->swapped ? args->batch_b[i] : args->batch_a[i]);
-        p.b += at * (plan->swapped ? args->batch_a[i] : args->batch_b[i]);
+        p.b = gemm_b_at(p.b, at * (plan->swapped ? args->batch_a[i] : args->batch_b[i]), p.b_half);
         p.out.c += at * args->batch_c[i];
     }
     return p;

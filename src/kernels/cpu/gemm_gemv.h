@@ -15,11 +15,11 @@
 
 #define GEMM_GEMV_ROWS 4
 #define GEMM_GEMV_COLUMNS 32 /* in work at once: four groups of eight */
-#define GEMM_GEMV_BITE 512   /* floats of B in sixteen steps of four strands */
-#define GEMM_GEMV_AHEAD 8192 /* floats from the end of what is in work to what is fetched */
+#define GEMM_GEMV_BITE 512   /* elements of B in sixteen steps of four strands */
+#define GEMM_GEMV_AHEAD 8192 /* elements from the end of what is in work to what is fetched */
 
 typedef struct gemm_strand {
-    const float *b; /* eight columns, b_n apart */
+    const void *b;  /* eight columns, b_n apart */
     const float *x; /* [m][GEMM_KC] */
     float *sum;     /* [m][8] */
 } gemm_strand;
@@ -30,13 +30,15 @@ KR_INLINE int64_t gemm_gemv_scratch(const gemm_problem *g)
     return gemm_ceil_div(g->nk, GEMM_KC) * g->nm * (GEMM_KC + GEMM_GEMV_COLUMNS);
 }
 
-/* sum[m] += A[m, k] B[k, 0..7] for four steps of k: x [m][GEMM_KC] and b at the first step. */
-KR_INLINE void gemm_gemv_step_4(const float *x, const float *b, int64_t b_n, g8 sum[GEMM_GEMV_ROWS], const int nm)
+/* sum[m] += A[m, k] B[k, 0..7] for GEMM_B_STEPS(half) steps of k: x [m][GEMM_KC] and b at the first step. */
+KR_INLINE void gemm_gemv_steps(const float *x, const void *b, int64_t b_n, g8 sum[GEMM_GEMV_ROWS], const int nm,
+                               const kr_half half)
 {
-    g8 t[4];
-    g8_transpose_4(b, b_n, t);
+    const int steps = GEMM_B_STEPS(half);
+    g8 t[8];
+    gemm_b_transpose(b, b_n, t, half);
     GEMM_UNROLL
-    for (int q = 0; q < 4; q++) {
+    for (int q = 0; q < steps; q++) {
         GEMM_UNROLL
         for (int m = 0; m < nm; m++) {
             sum[m] = g8_fma(g8_all(x[m * GEMM_KC + q]), t[q], sum[m]);
@@ -45,29 +47,34 @@ KR_INLINE void gemm_gemv_step_4(const float *x, const float *b, int64_t b_n, g8 
 }
 
 /* The last steps of a strand, fewer than sixteen. */
-KR_INLINE void gemm_gemv_tail(const float *x, const float *b, int64_t b_n, int64_t nk, g8 sum[GEMM_GEMV_ROWS],
-                              const int nm)
+KR_INLINE void gemm_gemv_tail(const float *x, const void *b, int64_t b_n, int64_t nk, g8 sum[GEMM_GEMV_ROWS],
+                              const int nm, const kr_half half)
 {
-    for (; nk >= 4; nk -= 4, x += 4, b += 4) {
-        gemm_gemv_step_4(x, b, b_n, sum, nm);
+    const int steps = GEMM_B_STEPS(half);
+    int64_t k = 0;
+    for (; k + steps <= nk; k += steps) {
+        gemm_gemv_steps(x + k, gemm_b_at(b, k, half), b_n, sum, nm, half);
     }
-    for (; nk > 0; nk--, x++, b++) {
+    for (; k < nk; k++) {
         float column[8];
         for (int n = 0; n < 8; n++) {
-            column[n] = b[n * b_n];
+            column[n] = gemm_b_one(b, n * b_n + k, half);
         }
         GEMM_UNROLL
         for (int m = 0; m < nm; m++) {
-            sum[m] = g8_fma(g8_all(x[m * GEMM_KC]), g8_load(column), sum[m]);
+            sum[m] = g8_fma(g8_all(x[m * GEMM_KC + k]), g8_load(column), sum[m]);
         }
     }
 }
 
-/* Four strands of nk steps each. nm is a constant wherever this is inlined. */
-KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk, const int nm)
+/* Four strands of nk steps each. nm and half are constants wherever this is inlined. */
+KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_t b_n, int64_t nk, const int nm,
+                                 const kr_half half)
 {
+    const int steps = GEMM_B_STEPS(half), a_line = GEMM_B_LINE(half), lines = GEMM_GEMV_BITE / a_line;
     g8 sum[4][GEMM_GEMV_ROWS];
-    const float *b[4], *x[4];
+    const void *b[4];
+    const float *x[4];
     GEMM_UNROLL
     for (int e = 0; e < 4; e++) {
         b[e] = s[e].b;
@@ -79,25 +86,25 @@ KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const float *ahead, int64
     }
     for (int64_t i = 0; i < nk / 16; i++) {
         GEMM_UNROLL
-        for (int line = 0; line < 32; line++) {
-            gemm_prefetch(ahead, i * GEMM_GEMV_BITE + 16 * line);
+        for (int line = 0; line < lines; line++) {
+            gemm_prefetch(gemm_b_at(ahead, i * GEMM_GEMV_BITE + a_line * line, half));
         }
         GEMM_UNROLL
-        for (int q = 0; q < 16; q += 4) {
+        for (int q = 0; q < 16; q += steps) {
             GEMM_UNROLL
             for (int e = 0; e < 4; e++) {
-                gemm_gemv_step_4(x[e] + q, b[e] + q, b_n, sum[e], nm);
+                gemm_gemv_steps(x[e] + q, gemm_b_at(b[e], q, half), b_n, sum[e], nm, half);
             }
         }
         GEMM_UNROLL
         for (int e = 0; e < 4; e++) {
-            b[e] = gemm_opaque(b[e] + 16);
+            b[e] = gemm_opaque(gemm_b_at(b[e], 16, half));
             x[e] += 16;
         }
     }
     GEMM_UNROLL
     for (int e = 0; e < 4; e++) {
-        gemm_gemv_tail(x[e], b[e], b_n, nk % 16, sum[e], nm);
+        gemm_gemv_tail(x[e], b[e], b_n, nk % 16, sum[e], nm, half);
         GEMM_UNROLL
         for (int m = 0; m < nm; m++) {
             g8_store(s[e].sum + 8 * m, sum[e][m]);
@@ -105,27 +112,23 @@ KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const float *ahead, int64
     }
 }
 
-static void gemm_gemv_strands_1(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk)
-{
-    gemm_gemv_strands(s, ahead, b_n, nk, 1);
-}
+#define GEMM_STRANDS(type, half, nm)                                                                                   \
+    static void gemm_gemv_strands_##type##_##nm(const gemm_strand *s, const void *ahead, int64_t b_n, int64_t nk)      \
+    {                                                                                                                  \
+        gemm_gemv_strands(s, ahead, b_n, nk, nm, half);                                                                \
+    }
+#define GEMM_STRANDS_OF(type, half)                                                                                    \
+    GEMM_STRANDS(type, half, 1)                                                                                        \
+    GEMM_STRANDS(type, half, 2)                                                                                        \
+    GEMM_STRANDS(type, half, 3)                                                                                        \
+    GEMM_STRANDS(type, half, 4)
+GEMM_STRANDS_OF(f32, KR_NO_HALF)
+GEMM_STRANDS_OF(bf16, KR_HALF_BF16)
+GEMM_STRANDS_OF(f16, KR_HALF_F16)
+#undef GEMM_STRANDS_OF
+#undef GEMM_STRANDS
 
-static void gemm_gemv_strands_2(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk)
-{
-    gemm_gemv_strands(s, ahead, b_n, nk, 2);
-}
-
-static void gemm_gemv_strands_3(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk)
-{
-    gemm_gemv_strands(s, ahead, b_n, nk, 3);
-}
-
-static void gemm_gemv_strands_4(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk)
-{
-    gemm_gemv_strands(s, ahead, b_n, nk, 4);
-}
-
-typedef void gemm_gemv_fn(const gemm_strand *s, const float *ahead, int64_t b_n, int64_t nk);
+typedef void gemm_gemv_fn(const gemm_strand *s, const void *ahead, int64_t b_n, int64_t nk);
 
 /* Columns from..to-1 in work; A packed as x [chain][m][GEMM_KC], sums as [group][chain][m][8]. */
 typedef struct gemm_gemv {
@@ -134,7 +137,7 @@ typedef struct gemm_gemv {
     const float *x;
     float *sum;
     int64_t from, to, groups, chains;
-    int64_t ahead, fetch_end; /* floats from what is read to what is fetched; B's index where to stop */
+    int64_t ahead, fetch_end; /* elements from what is read to what is fetched; B's index where to stop */
 } gemm_gemv;
 
 /* Columns of a group all exist: a ragged last one reads some again that were done before. */
@@ -142,7 +145,7 @@ static gemm_strand gemm_gemv_strand(const gemm_gemv *w, int64_t group, int64_t c
 {
     const gemm_problem *g = w->g;
     const int64_t n = gemm_min(w->from + 8 * group, g->nn - 8);
-    return (gemm_strand){ gemm_offset(g->b, n * g->b_n + chain * GEMM_KC), w->x + chain * g->nm * GEMM_KC,
+    return (gemm_strand){ gemm_b_at(g->b, n * g->b_n + chain * GEMM_KC, g->b_half), w->x + chain * g->nm * GEMM_KC,
                           w->sum + (group * w->chains + chain) * g->nm * 8 };
 }
 
@@ -157,7 +160,7 @@ static void gemm_gemv_chains(const gemm_gemv *w, int64_t first, int64_t count, i
             s[e] = gemm_gemv_strand(w, at / count, first + at % count);
         }
         const int64_t ahead = w->from * w->g->b_n + i * 8 * nk + w->ahead;
-        w->strands(s, ahead < w->fetch_end ? w->g->b + ahead : s[0].b, w->g->b_n, nk);
+        w->strands(s, ahead < w->fetch_end ? gemm_b_at(w->g->b, ahead, w->g->b_half) : s[0].b, w->g->b_n, nk);
     }
 }
 
@@ -212,15 +215,23 @@ static void gemm_gemv_pack(const gemm_problem *g, float *x)
 /* Columns from..to-1 of C; b_k = 1; nn >= 8. scratch: gemm_gemv_scratch floats. */
 static void gemm_gemv_run(const gemm_problem *g, int64_t from, int64_t to, float *scratch)
 {
-    static gemm_gemv_fn *const strands[GEMM_GEMV_ROWS] = { gemm_gemv_strands_1, gemm_gemv_strands_2,
-                                                           gemm_gemv_strands_3, gemm_gemv_strands_4 };
-    gemm_gemv w = { .g = g, .strands = strands[g->nm - 1], .x = scratch, .chains = gemm_ceil_div(g->nk, GEMM_KC) };
+#define GEMM_STRANDS_OF(type)                                                                                          \
+    {                                                                                                                  \
+        gemm_gemv_strands_##type##_1, gemm_gemv_strands_##type##_2, gemm_gemv_strands_##type##_3,                      \
+            gemm_gemv_strands_##type##_4                                                                               \
+    }
+    static gemm_gemv_fn *const strands[][GEMM_GEMV_ROWS] = { [KR_NO_HALF] = GEMM_STRANDS_OF(f32),
+                                                             [KR_HALF_BF16] = GEMM_STRANDS_OF(bf16),
+                                                             [KR_HALF_F16] = GEMM_STRANDS_OF(f16) };
+#undef GEMM_STRANDS_OF
+    gemm_gemv w = { .g = g, .x = scratch, .chains = gemm_ceil_div(g->nk, GEMM_KC) };
+    w.strands = strands[g->b_half][g->nm - 1];
     /* Memory likes long runs better than the way that strands walk: B is fetched in the order of addresses, if its
      * columns leave no gaps. */
     w.ahead = gemm_max(4 * 8 * GEMM_KC, 8 * g->nk) + GEMM_GEMV_AHEAD;
     w.fetch_end = g->b_n == g->nk ? to * g->b_n : 0;
-    for (int64_t i = from * g->b_n; i < gemm_min(from * g->b_n + w.ahead, w.fetch_end); i += 16) {
-        gemm_prefetch(g->b, i);
+    for (int64_t i = from * g->b_n; i < gemm_min(from * g->b_n + w.ahead, w.fetch_end); i += GEMM_B_LINE(g->b_half)) {
+        gemm_prefetch(gemm_b_at(g->b, i, g->b_half));
     }
     w.sum = scratch + w.chains * g->nm * GEMM_KC;
     gemm_gemv_pack(g, scratch);

@@ -11,9 +11,10 @@
 #define GEMM_GEVM_COLUMNS 512 /* in work at once: their sums and eight rows of B fit the first-level cache */
 #define GEMM_GEVM_LEAST 256   /* in a task: memory likes long runs */
 
-/* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; fetches the next eight if wanted (a constant). */
-KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const float *b, int64_t b_k, int64_t nn, float *sum,
-                           const bool fetch)
+/* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; fetches the next eight if wanted. fetch and half are
+ * constants. */
+KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const void *b, int64_t b_k, int64_t nn, float *sum,
+                           const bool fetch, const kr_half half)
 {
     vf x[8];
     GEMM_UNROLL
@@ -25,10 +26,10 @@ KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const float *b, int64_t 
         vf y = vf_load(sum + n);
         GEMM_UNROLL
         for (int q = 0; q < 8; q++) {
-            if (fetch && n % 16 == 0) {
-                gemm_prefetch(b + n, (8 + q) * b_k);
+            if (fetch && n % GEMM_B_LINE(half) == 0) {
+                gemm_prefetch(gemm_b_at(b, (8 + q) * b_k + n, half));
             }
-            y = vf_fma(x[q], vf_load(b + q * b_k + n), y);
+            y = vf_fma(x[q], gemm_b_load(b, q * b_k + n, half), y);
         }
         vf_store(sum + n, y);
     }
@@ -36,14 +37,15 @@ KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const float *b, int64_t 
         vf y = vf_load_n(sum + n, nn - n);
         GEMM_UNROLL
         for (int q = 0; q < 8; q++) {
-            y = vf_fma(x[q], vf_load_n(b + q * b_k + n, nn - n), y);
+            y = vf_fma(x[q], gemm_b_load_n(b, q * b_k + n, nn - n, half), y);
         }
         vf_store_n(sum + n, nn - n, y);
     }
 }
 
-/* One chain for nn <= GEMM_GEVM_COLUMNS columns from n0 on, k0..k1-1, added to base. */
-static void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
+/* One chain for nn <= GEMM_GEVM_COLUMNS columns from n0 on, k0..k1-1, added to base. half is a constant. */
+KR_INLINE void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1,
+                               const kr_half half)
 {
     float sum[GEMM_GEMV_ROWS][GEMM_GEVM_COLUMNS];
     for (int64_t m = 0; m < g->nm; m++) {
@@ -53,17 +55,18 @@ static void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, int64
     }
     int64_t k = k0;
     for (; k + 8 <= k1; k += 8) {
-        const float *a = g->a + k * g->a_k, *b = g->b + k * g->b_k + n0;
-        gemm_gevm_8(a, g->a_k, b, g->b_k, nn, sum[0], true);
+        const float *a = g->a + k * g->a_k;
+        const void *b = gemm_b_at(g->b, k * g->b_k + n0, half);
+        gemm_gevm_8(a, g->a_k, b, g->b_k, nn, sum[0], true, half);
         for (int64_t m = 1; m < g->nm; m++) {
-            gemm_gevm_8(a + m * g->a_m, g->a_k, b, g->b_k, nn, sum[m], false);
+            gemm_gevm_8(a + m * g->a_m, g->a_k, b, g->b_k, nn, sum[m], false, half);
         }
     }
     for (; k < k1; k++) {
         for (int64_t m = 0; m < g->nm; m++) {
             const vf x = vf_set1(g->a[m * g->a_m + k * g->a_k]);
             for (int64_t n = 0; n < nn; n += VF) {
-                const vf y = vf_load_n(g->b + k * g->b_k + n0 + n, nn - n);
+                const vf y = gemm_b_load_n(g->b, k * g->b_k + n0 + n, nn - n, half);
                 vf_store_n(sum[m] + n, nn - n, vf_fma(x, y, vf_load_n(sum[m] + n, nn - n)));
             }
         }
@@ -79,12 +82,30 @@ static void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, int64
     }
 }
 
+static void gemm_gevm_chain_f32(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
+{
+    gemm_gevm_chain(g, n0, nn, k0, k1, KR_NO_HALF);
+}
+
+static void gemm_gevm_chain_bf16(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
+{
+    gemm_gevm_chain(g, n0, nn, k0, k1, KR_HALF_BF16);
+}
+
+static void gemm_gevm_chain_f16(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
+{
+    gemm_gevm_chain(g, n0, nn, k0, k1, KR_HALF_F16);
+}
+
 /* Columns from..to-1 of C; b_n = 1. */
 static void gemm_gevm_run(const gemm_problem *g, int64_t from, int64_t to)
 {
+    static void (*const chains[])(const gemm_problem *, int64_t, int64_t, int64_t, int64_t) = {
+        [KR_NO_HALF] = gemm_gevm_chain_f32, [KR_HALF_BF16] = gemm_gevm_chain_bf16, [KR_HALF_F16] = gemm_gevm_chain_f16
+    };
     for (int64_t n = from; n < to; n += GEMM_GEVM_COLUMNS) {
         for (int64_t k = 0; k < g->nk; k += GEMM_KC) {
-            gemm_gevm_chain(g, n, gemm_min(GEMM_GEVM_COLUMNS, to - n), k, gemm_min(k + GEMM_KC, g->nk));
+            chains[g->b_half](g, n, gemm_min(GEMM_GEVM_COLUMNS, to - n), k, gemm_min(k + GEMM_KC, g->nk));
         }
     }
 }

@@ -11,7 +11,7 @@
 #ifndef KR_KERNELS_CPU_GEMM_KERNEL_H
 #define KR_KERNELS_CPU_GEMM_KERNEL_H
 
-#include "kernels/cpu/gemm_vec.h"
+#include "kernels/cpu/gemm_b.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -38,8 +38,9 @@ typedef struct gemm_problem {
     int64_t nm, nn, nk;
     const float *a;
     int64_t a_m, a_k;
-    const float *b;
+    const void *b;
     int64_t b_k, b_n;
+    kr_half b_half;
     gemm_out out;
 } gemm_problem;
 

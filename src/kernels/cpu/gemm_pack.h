@@ -1,4 +1,5 @@
-/* gemm_pack.h - blocks of A and B copied together for the tile kernel. Nothing is computed: bits do not change.
+/* gemm_pack.h - blocks of A and B copied together for the tile kernel. Nothing is computed: halves of B are widened,
+ * which is exact.
  *
  *   B [k n] -> panels of GEMM_NR columns, each [k][GEMM_NR]; in the last one the missing columns hold anything
  *   A [m k] -> a tile of up to GEMM_MR rows: [k][GEMM_MR] where A's rows are adjacent (a_m = 1), else
@@ -33,29 +34,30 @@ KR_INLINE int64_t gemm_part(int64_t whole, int64_t i, int64_t n)
 }
 
 /* Eight columns of B, each adjacent along k: y[k][GEMM_NR] gets columns 0..7. */
-static void gemm_pack_b8_transposed(const float *b, int64_t b_n, int64_t nk, float *y)
+KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, float *y, const kr_half half)
 {
+    const int steps = GEMM_B_STEPS(half);
     int64_t k = 0;
-    for (; k + 4 <= nk; k += 4) {
-        g8 t[4];
-        g8_transpose_4(b + k, b_n, t);
+    for (; k + steps <= nk; k += steps) {
+        g8 t[8];
+        gemm_b_transpose(gemm_b_at(b, k, half), b_n, t, half);
         GEMM_UNROLL
-        for (int q = 0; q < 4; q++) {
+        for (int q = 0; q < steps; q++) {
             g8_store(y + (k + q) * GEMM_NR, t[q]);
         }
     }
     for (; k < nk; k++) {
         for (int n = 0; n < 8; n++) {
-            y[k * GEMM_NR + n] = b[n * b_n + k];
+            y[k * GEMM_NR + n] = gemm_b_one(b, n * b_n + k, half);
         }
     }
 }
 
-static void gemm_pack_b_strided(const float *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y)
+static void gemm_pack_b_strided(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y, kr_half half)
 {
     for (int64_t k = 0; k < nk; k++) {
         for (int64_t n = 0; n < nn; n++) {
-            y[k * GEMM_NR + n] = b[k * b_k + n * b_n];
+            y[k * GEMM_NR + n] = gemm_b_one(b, k * b_k + n * b_n, half);
         }
     }
 }
@@ -70,41 +72,52 @@ static void gemm_pad_b(int64_t nk, int64_t nn, float *y)
     }
 }
 
-/* One panel: nn <= GEMM_NR columns of B [k n], nk <= GEMM_KC. */
-static void gemm_pack_b(const float *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y)
+/* One panel: nn <= GEMM_NR columns of B [k n], nk <= GEMM_KC. half is a constant wherever this is inlined. */
+KR_INLINE void gemm_pack_b_as(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
+                              const kr_half half)
 {
     if (nn < GEMM_NR) {
         gemm_pad_b(nk, nn, y);
     }
     if (b_n == 1) {
         for (int64_t k = 0; k < nk; k++) {
-            const float *row = b + k * b_k;
             if (nn == GEMM_NR) {
                 GEMM_UNROLL
                 for (int v = 0; v < GEMM_NV; v++) {
-                    vf_store(y + k * GEMM_NR + v * VF, vf_load(row + v * VF));
+                    vf_store(y + k * GEMM_NR + v * VF, gemm_b_load(b, k * b_k + v * VF, half));
                 }
             } else {
                 for (int64_t n = 0; n < nn; n++) {
-                    y[k * GEMM_NR + n] = row[n];
+                    y[k * GEMM_NR + n] = gemm_b_one(b, k * b_k + n, half);
                 }
             }
         }
         return;
     }
     if (b_k != 1) {
-        gemm_pack_b_strided(b, b_k, b_n, nk, nn, y);
+        gemm_pack_b_strided(b, b_k, b_n, nk, nn, y, half);
         return;
     }
-    /* Sixteen steps of k at a time: whole lines are read, and the lines being written are few. */
+    /* Sixteen steps of k at a time: whole lines of floats are read, and the lines being written are few. */
     const int64_t whole = nn / 8 * 8;
     for (int64_t k = 0; k < nk; k += 16) {
         const int64_t some = gemm_min(16, nk - k);
         for (int64_t n = 0; n < whole; n += 8) {
-            gemm_pack_b8_transposed(b + n * b_n + k, b_n, some, y + k * GEMM_NR + n);
+            gemm_pack_b8_transposed(gemm_b_at(b, n * b_n + k, half), b_n, some, y + k * GEMM_NR + n, half);
         }
     }
-    gemm_pack_b_strided(b + whole * b_n, 1, b_n, nk, nn - whole, y + whole);
+    gemm_pack_b_strided(gemm_b_at(b, whole * b_n, half), 1, b_n, nk, nn - whole, y + whole, half);
+}
+
+static void gemm_pack_b(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y, kr_half half)
+{
+    if (half == KR_HALF_BF16) {
+        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_HALF_BF16);
+    } else if (half == KR_HALF_F16) {
+        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_HALF_F16);
+    } else {
+        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_NO_HALF);
+    }
 }
 
 /* One tile: nm <= GEMM_MR rows of A [m k], nk <= GEMM_KC. */

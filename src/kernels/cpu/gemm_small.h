@@ -8,10 +8,10 @@
 #define GEMM_SMALL_COLUMNS 128
 #define GEMM_SMALL_SCRATCH (GEMM_KC * GEMM_SMALL_COLUMNS + GEMM_A_TILE)
 
-/* B's rows may be read where they are if they lie close together and vectors are whole. */
+/* B's rows may be read where they are if they are floats, lie close together, and vectors are whole. */
 static bool gemm_b_in_place(const gemm_problem *p, int64_t n0, int64_t n1)
 {
-    return p->b_n == 1 && p->b_k <= 256 && p->b_k >= -256 && (n1 - n0) % VF == 0;
+    return !p->b_half && p->b_n == 1 && p->b_k <= 256 && p->b_k >= -256 && (n1 - n0) % VF == 0;
 }
 
 /* Rows from m0 to m1-1 and columns n0..n1-1 of C. */
@@ -35,9 +35,10 @@ static void gemm_small(const gemm_problem *whole, int64_t m0, int64_t m1, int64_
                                  .n1 = end,
                                  .k0 = k0,
                                  .nk = nk,
-                                 .panels = { p.b + k0 * p.b_k + n, p.b_k, GEMM_NR },
                                  .scratch = scratch };
-            if (!in_place) {
+            if (in_place) {
+                block.panels = (gemm_panels){ (const float *)p.b + k0 * p.b_k + n, p.b_k, GEMM_NR };
+            } else {
                 block.panels = gemm_panels_pack(&p, k0, nk, n, end, scratch + GEMM_A_TILE);
             }
             gemm_block_run(&block);

@@ -49,24 +49,29 @@ KR_INLINE g8 g8_fma(g8 a, g8 b, g8 c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
-/* p + offset for a prefetch: it may lie outside of the operand. */
-KR_INLINE const float *gemm_offset(const float *p, int64_t offset)
+/* Fetches the line of p into the second-level cache; p may lie outside of any operand. */
+KR_INLINE void gemm_prefetch(const void *p)
 {
-    return (const float *)((uintptr_t)p + (uintptr_t)(offset * (int64_t)sizeof(float)));
-}
-
-/* Fetches the line of p[offset] into the second-level cache. */
-KR_INLINE void gemm_prefetch(const float *p, int64_t offset)
-{
-    _mm_prefetch((const char *)gemm_offset(p, offset), _MM_HINT_T1);
+    _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
 /* Hides where p comes from: the compiler then forms the addresses of rows by adding strides to p, as an x86 load can,
  * instead of keeping a pointer for each row and running out of registers. */
-KR_INLINE const float *gemm_opaque(const float *p)
+KR_INLINE const void *gemm_opaque(const void *p)
 {
     __asm__("" : "+r"(p));
     return p;
+}
+
+/* 4x4 transposes within lanes: t[q] has element q of the four rows of either lane. */
+KR_INLINE void g8_turn_pairs(const g8 pair[4], g8 t[4])
+{
+    const g8 low01 = _mm256_unpacklo_ps(pair[0], pair[1]), high01 = _mm256_unpackhi_ps(pair[0], pair[1]);
+    const g8 low23 = _mm256_unpacklo_ps(pair[2], pair[3]), high23 = _mm256_unpackhi_ps(pair[2], pair[3]);
+    t[0] = _mm256_shuffle_ps(low01, low23, 0x44);
+    t[1] = _mm256_shuffle_ps(low01, low23, 0xee);
+    t[2] = _mm256_shuffle_ps(high01, high23, 0x44);
+    t[3] = _mm256_shuffle_ps(high01, high23, 0xee);
 }
 
 /* Four columns of eight rows that are `stride` apart: t[q] = x[0..7][q]. Rows r and r + 4 meet in one vector by a load
@@ -80,12 +85,7 @@ KR_INLINE void g8_transpose_4(const float *x, int64_t stride, g8 t[4])
         pair[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x + r * stride)),
                                        _mm_loadu_ps(x4 + r * stride), 1);
     }
-    const g8 low01 = _mm256_unpacklo_ps(pair[0], pair[1]), high01 = _mm256_unpackhi_ps(pair[0], pair[1]);
-    const g8 low23 = _mm256_unpacklo_ps(pair[2], pair[3]), high23 = _mm256_unpackhi_ps(pair[2], pair[3]);
-    t[0] = _mm256_shuffle_ps(low01, low23, 0x44);
-    t[1] = _mm256_shuffle_ps(low01, low23, 0xee);
-    t[2] = _mm256_shuffle_ps(high01, high23, 0x44);
-    t[3] = _mm256_shuffle_ps(high01, high23, 0xee);
+    g8_turn_pairs(pair, t);
 }
 
 #endif

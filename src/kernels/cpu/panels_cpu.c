@@ -2,41 +2,62 @@
  *
  *   x [m k], panels [n / KR_PANEL][k][KR_PANEL]:   y[m, n] = bias[n] + sum_k x[m, k] w[n, k]
  * The sum has the order of matmul's, for the same bits: chains of GEMM_KC steps from 0, added one after another. A
- * chain of one panel fits the second-level cache, from where rows after the first have it.
+ * chain of one panel fits the second-level cache, from where rows after the first have it. Panels of halves are widened
+ * in registers: they are half as long in memory.
  */
-#include "kernels/cpu/gemm_vec.h"
+#include "kernels/cpu/gemm_b.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
 
 enum { VECTORS = KR_PANEL / VF };
 
-/* total += x[0..nk-1] w [nk][KR_PANEL] */
-static void add_chain(const float *x, const float *w, int64_t nk, float *total, bool is_first)
+/* total += x[0..nk-1] w [nk][KR_PANEL]; half is a constant. */
+KR_INLINE void add_chain(const float *x, const void *w, int64_t nk, float *total, bool is_first, const kr_half half)
 {
     vf sum[VECTORS];
     GEMM_UNROLL
     for (int v = 0; v < VECTORS; v++) sum[v] = vf_zero();
-    for (int64_t k = 0; k < nk; k++, w += KR_PANEL) {
+    for (int64_t k = 0; k < nk; k++, w = gemm_b_at(w, KR_PANEL, half)) {
         const vf all = vf_set1(x[k]);
         GEMM_UNROLL
-        for (int v = 0; v < VECTORS; v++) sum[v] = vf_fma(all, vf_load(w + v * VF), sum[v]);
+        for (int v = 0; v < VECTORS; v++) sum[v] = vf_fma(all, gemm_b_load(w, v * VF, half), sum[v]);
     }
     GEMM_UNROLL
     for (int v = 0; v < VECTORS; v++)
         vf_store(total + v * VF, is_first ? sum[v] : vf_add(vf_load(total + v * VF), sum[v]));
 }
 
+static void add_chain_f32(const float *x, const void *w, int64_t nk, float *total, bool is_first)
+{
+    add_chain(x, w, nk, total, is_first, KR_NO_HALF);
+}
+
+static void add_chain_bf16(const float *x, const void *w, int64_t nk, float *total, bool is_first)
+{
+    add_chain(x, w, nk, total, is_first, KR_HALF_BF16);
+}
+
+static void add_chain_f16(const float *x, const void *w, int64_t nk, float *total, bool is_first)
+{
+    add_chain(x, w, nk, total, is_first, KR_HALF_F16);
+}
+
 static void run_panel(const kr_panels_args *a, int64_t panel)
 {
+    static void (*const adds[])(const float *, const void *, int64_t, float *, bool) = {
+        [KR_NO_HALF] = add_chain_f32, [KR_HALF_BF16] = add_chain_bf16, [KR_HALF_F16] = add_chain_f16
+    };
     const int64_t first = panel * KR_PANEL, count = kr_smaller(KR_PANEL, a->nn - first);
-    const float *w = (const float *)a->panels + first * a->nk, *bias = a->bias;
+    const void *w = gemm_b_at(a->panels, first * a->nk, a->half);
+    const float *bias = a->bias;
     for (int64_t m = 0; m < a->nm; m++) {
         const float *x = (const float *)a->x + m * a->x_m;
         float *y = (float *)a->y + m * a->y_m + first, total[KR_PANEL] = { 0 };
         if (bias)
             for (int64_t n = 0; n < count; n++) total[n] = bias[first + n];
         for (int64_t k = 0; k < a->nk; k += GEMM_KC)
-            add_chain(x + k, w + k * KR_PANEL, kr_smaller(GEMM_KC, a->nk - k), total, k == 0 && !bias);
+            adds[a->half](x + k, gemm_b_at(w, k * KR_PANEL, a->half), kr_smaller(GEMM_KC, a->nk - k), total,
+                          k == 0 && !bias);
         for (int64_t n = 0; n < count; n++) y[n] = total[n];
     }
 }

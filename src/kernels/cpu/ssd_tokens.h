@@ -207,7 +207,7 @@ static void ssd_add_own(const ssd_token *t, const float *d)
 /* A worker's scratch. */
 typedef struct ssd_token_memory {
     float *zeros; /* [r]: the row of a state that is 0 */
-    float *rows;  /* [SSD_ABREAST r]: of a final state that is not wanted */
+    float *rows;  /* [SSD_ABREAST r]: of a final state that is not wanted, or of an initial one that is overwritten */
 } ssd_token_memory;
 
 static inline float ssd_exp_of(float x)
@@ -217,17 +217,20 @@ static inline float ssd_exp_of(float x)
     return y;
 }
 
-/* All tokens of a head over its state: initial and final [p r], either may be NULL. seed is a token that only adds to
- * the initial state, or NULL. */
+/* All tokens of a head over its state: initial and final [p r], either may be NULL, or both the same. seed is a token
+ * that only adds to the initial state, or NULL. */
 static void ssd_tokens_run(const ssd_token *seed, const ssd_token *tokens, int64_t count, const float *initial,
                            float *final, const ssd_token_memory *memory, const float *d)
 {
     int64_t np = tokens->np, nr = tokens->nr;
     int64_t step = np < SSD_ABREAST ? 0 : 1, abreast = step ? SSD_ABREAST : 1;
+    const bool starts_over = initial && initial == final && np % abreast != 0;
+    if (starts_over) memcpy(memory->rows, initial + (np - abreast) * nr, (size_t)(abreast * nr) * sizeof(float));
     for (int64_t next = 0; next < np; next += abreast) {
         int64_t p = kr_smaller(next, np - abreast); /* the last rows overlap those before: they start over */
         ssd_state_rows s = { .p = p, .p_step = step, .from_row = initial ? step * nr : 0, .to_row = step * nr };
         s.from = initial ? initial + p * nr : memory->zeros;
+        if (starts_over && p < next) s.from = memory->rows;
         s.to = final ? final + p * nr : memory->rows;
         if (seed) ssd_add_ranks(seed, &s);
         for (int64_t t = 0; t < count; t++) ssd_token_rows(&tokens[t], &s);

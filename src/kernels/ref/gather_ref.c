@@ -7,6 +7,8 @@
  */
 #include "kernels/ref/ref.h"
 
+#include <string.h>
+
 static int64_t id_at(const void *id, kr_dtype dtype, int64_t at)
 {
     return dtype == KR_I64 ? ((const int64_t *)id)[at] : (int64_t)((const int32_t *)id)[at];
@@ -42,11 +44,10 @@ void KR_REF(gather_bwd)(const kr_gather_args *a)
 
 void KR_REF(embedding)(const kr_embedding_args *a)
 {
-    const real *x = a->x;
-    real *y = a->y;
-    for (int64_t o = 0; o < a->no; o++) {
+    const size_t row = (size_t)a->ni * (a->half ? sizeof(uint16_t) : sizeof(real));
+    for (int64_t o = 0; o < a->no && row > 0; o++) {
         int64_t r = id_at(a->id, a->id_dtype, o);
-        for (int64_t i = 0; i < a->ni; i++) y[o * a->ni + i] = x[r * a->ni + i];
+        memcpy((char *)a->y + (size_t)o * row, (const char *)a->x + (size_t)r * row, row);
     }
 }
 

@@ -4,6 +4,7 @@
  *   c[m, n] = sum over k, in order, of a[m, k] b[k, n]
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_half.h"
 
 #define COLUMNS 64       /* of C, summed at a time */
 #define TASK_FLOPS 65536 /* about the multiplications of one task */
@@ -13,7 +14,8 @@ typedef struct matmul_job {
     int64_t rows_per_task, tasks_per_matrix;
 } matmul_job;
 
-static void matmul_row(const kr_matmul_args *a, const real *a_k, const real *b_kn, real *c_n)
+/* b_kn: the number of the element that this B begins with. */
+static void matmul_row(const kr_matmul_args *a, const real *a_k, int64_t b_kn, real *c_n)
 {
     const real *bias = a->bias;
     for (int64_t n0 = 0; n0 < a->nn; n0 += COLUMNS) {
@@ -21,8 +23,12 @@ static void matmul_row(const kr_matmul_args *a, const real *a_k, const real *b_k
         int64_t ncolumns = kr_ref_min(COLUMNS, a->nn - n0);
         for (int64_t k = 0; k < a->nk; k++) {
             double factor = (double)a_k[k * a->a_k];
-            const real *b_n = b_kn + k * a->b_k + n0 * a->b_n;
-            if (a->b_n == 1)
+            int64_t at = b_kn + k * a->b_k + n0 * a->b_n;
+            const real *b_n = a->b_half ? NULL : (const real *)a->b + at;
+            if (a->b_half)
+                for (int64_t n = 0; n < ncolumns; n++)
+                    sum[n] += factor * kr_ref_widened(a->b, at + n * a->b_n, a->b_half);
+            else if (a->b_n == 1)
                 for (int64_t n = 0; n < ncolumns; n++) sum[n] += factor * (double)b_n[n];
             else
                 for (int64_t n = 0; n < ncolumns; n++) sum[n] += factor * (double)b_n[n * a->b_n];
@@ -40,8 +46,9 @@ static void matmul_task(void *arg, int64_t task, int worker)
     (void)worker;
     const matmul_job *job = arg;
     const kr_matmul_args *a = job->a;
-    const real *a_mk = a->a, *b_kn = a->b;
+    const real *a_mk = a->a;
     real *c_mn = a->c;
+    int64_t b_kn = 0;
     int64_t matrix = task / job->tasks_per_matrix;
     for (int axis = a->batch_rank - 1; axis >= 0; axis--) {
         int64_t at = matrix % a->batch_dims[axis];

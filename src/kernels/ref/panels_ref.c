@@ -3,6 +3,7 @@
  *   x [m k], panels [n / KR_PANEL][k][KR_PANEL]:   y[m, n] = bias[n] + sum_k x[m, k] w[n, k]
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_half.h"
 
 void KR_REF(panels)(const kr_panels_args *a)
 {
@@ -10,9 +11,13 @@ void KR_REF(panels)(const kr_panels_args *a)
     real *y_mn = a->y;
     for (int64_t m = 0; m < a->nm; m++) {
         for (int64_t n = 0; n < a->nn; n++) {
-            const real *w_k = panels + n / KR_PANEL * KR_PANEL * a->nk + n % KR_PANEL; /* [k], KR_PANEL apart */
+            int64_t first = n / KR_PANEL * KR_PANEL * a->nk + n % KR_PANEL; /* of w [k], KR_PANEL apart */
             double sum = bias_n ? (double)bias_n[n] : 0;
-            for (int64_t k = 0; k < a->nk; k++) sum += (double)x_mk[m * a->x_m + k] * (double)w_k[k * KR_PANEL];
+            for (int64_t k = 0; k < a->nk; k++) {
+                int64_t at = first + k * KR_PANEL;
+                double w = a->half ? kr_ref_widened(a->panels, at, a->half) : (double)panels[at];
+                sum += (double)x_mk[m * a->x_m + k] * w;
+            }
             y_mn[m * a->y_m + n] = (real)sum;
         }
     }

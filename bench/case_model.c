@@ -1,0 +1,213 @@
+/* case_model.c - whole models of 130m shapes: single tokens beside plain reads, and prompts beside our GEMM.
+ *
+ *   decode    one token, its state advanced in place, weights packed. It must read every weight once, and read and write
+ *             the state: its rate is those bytes per ns, and its ratio to reads of as much memory says how near it comes.
+ *   prefill   512 tokens of a prompt, the last one's logits: useful FLOPs, beside those of our GEMM with in_proj's shape.
+ *
+ * Matrices in f32 and in bf16. The models are d 768 with a tied head of 50288 rows: Mamba-1 and Mamba-2 of 24 layers,
+ * Mamba-3 of 12 with an MLP of 1536, as their makers publish them.
+ */
+#include "bench/block.h"
+#include "bench/block_flops.h"
+#include "bench/machine.h"
+
+#include "nn/layers.h"
+
+#include <krait/krait.h>
+
+enum { DECODE, PREFILL };
+enum { WIDTH = 768, VOCAB = 50288, PROMPT = 512, TYPES = 2 };
+#define VARIANT(what, block) ((what)*BLOCK_VARIANTS + (block))
+
+typedef struct model {
+    kr_ctx *ctx;
+    kr_network *net;
+    kr_state *state;
+    kr_tape *tape;
+    int32_t ids[PROMPT];
+    double flops; /* of a prompt */
+} model;
+
+static void check(const model *m)
+{
+    if (kr_ctx_failed(m->ctx)) bench_fail("%s", kr_ctx_message(m->ctx));
+}
+
+static void call_decode(void *arg)
+{
+    model *m = arg;
+    kr_tape_reset(m->tape);
+    kr_call call;
+    kr_call_init(&call);
+    call.advance = m->state;
+    kr_network_step(m->tape, m->net, kr_from_data(m->tape, KR_I32, KR_SHAPE(1), m->ids), &call);
+    check(m);
+}
+
+static void call_prefill(void *arg)
+{
+    model *m = arg;
+    kr_tape_reset(m->tape);
+    kr_call call;
+    kr_call_init(&call);
+    call.advance = m->state;
+    call.last_logits_only = true;
+    kr_network_forward(m->tape, m->net, kr_from_data(m->tape, KR_I32, KR_SHAPE(1, PROMPT), m->ids), &call);
+    check(m);
+}
+
+/* ---- making one ---- */
+
+typedef union any_config {
+    kr_mamba1_config mamba1;
+    kr_mamba2_config mamba2;
+    kr_mamba3_config mamba3;
+} any_config;
+
+/* The layers' config; FLOPs of one layer for a prompt. */
+static void configure(kr_layers_config *layers, any_config *c, int variant, kr_dtype dtype, double *flops)
+{
+    kr_layers_config_init(layers);
+    layers->n_layers = 24;
+    if (variant == BLOCK_MAMBA1) {
+        kr_mamba1_config_init(&c->mamba1);
+        c->mamba1.d_model = WIDTH;
+        c->mamba1.dtype = dtype;
+        layers->block = kr_mamba1_block(&c->mamba1);
+        *flops = mamba1_flops(&c->mamba1, 1, PROMPT);
+    } else if (variant == BLOCK_MAMBA2) {
+        kr_mamba2_config_init(&c->mamba2);
+        c->mamba2.d_model = WIDTH;
+        c->mamba2.dtype = dtype;
+        layers->block = kr_mamba2_block(&c->mamba2);
+        *flops = mamba2_flops(&c->mamba2, 1, PROMPT);
+    } else {
+        kr_mamba3_config_init(&c->mamba3);
+        c->mamba3.d_model = WIDTH;
+        c->mamba3.dtype = dtype;
+        layers->block = kr_mamba3_block(&c->mamba3);
+        layers->n_layers = 12;
+        layers->d_intermediate = 1536;
+        *flops = mamba3_flops(&c->mamba3, 1, PROMPT) + 6.0 * PROMPT * WIDTH * 1536;
+    }
+}
+
+static model *make(bench_env *env, const kr_kernels *set, int variant, kr_dtype dtype, int threads)
+{
+    model *m = bench_bytes(env, sizeof *m);
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.threads = threads;
+    options.isa = set->name;
+    *m = (model){ .ctx = kr_ctx_create(&options) };
+    kr_layers_config layers;
+    any_config block;
+    double flops;
+    configure(&layers, &block, variant, dtype, &flops);
+    kr_network_config config;
+    kr_network_config_init(&config);
+    config.layers = &layers;
+    config.vocab_size = VOCAB;
+    m->net = kr_network_create(m->ctx, &config);
+    check(m);
+    m->flops = (double)layers.n_layers * flops + 2.0 * WIDTH * VOCAB;
+    m->state = kr_state_create(m->ctx, kr_network_layers(m->net), 1);
+    m->tape = kr_tape_create(m->ctx, KR_NO_GRAD);
+    for (int i = 0; i < PROMPT; i++) m->ids[i] = i * 97 % VOCAB;
+    check(m);
+    return m;
+}
+
+static void drop(model *m)
+{
+    kr_tape_destroy(m->tape);
+    kr_state_destroy(m->state);
+    kr_network_destroy(m->net);
+    kr_ctx_destroy(m->ctx);
+}
+
+/* Every parameter once, and the state in and out. */
+static double least_bytes(const model *m)
+{
+    const kr_params *params = kr_network_params(m->net);
+    double bytes = 2 * (double)kr_state_bytes(m->state);
+    for (int64_t i = 0; i < kr_params_count(params); i++) {
+        const kr_tensor *x = kr_params_at(params, i)->tensor;
+        bytes += (double)kr_tensor_count(x) * (double)kr_dtype_bytes(kr_tensor_dtype(x));
+    }
+    return bytes;
+}
+
+/* ---- the cases ---- */
+
+static const kr_dtype types[TYPES] = { KR_F32, KR_BF16 };
+
+static void enter_decode(bench_env *env, model **models, contender *line, int *n, read_job *reads, int threads)
+{
+    contender *mine[TYPES];
+    for (int i = 0; i < TYPES; i++) {
+        model *m = models[i];
+        kr_params_pack(kr_network_params(m->net));
+        call_decode(m); /* the state has its memory from now on */
+        char name[24];
+        mine[i] =
+            bench_enter(line, n, call_decode, m, least_bytes(m), bench_name(name, "krait", kr_dtype_name(types[i])));
+        mine[i]->tokens = 1;
+    }
+    const kr_tensor *table = kr_params_find(kr_network_params(models[0]->net), "backbone.embedding.weight")->tensor;
+    const contender *read =
+        machine_enter_read(env, line, n, reads, kr_tensor_data(table), kr_tensor_count(table), 1, threads);
+    reads->pool = models[0]->ctx->pool;
+    for (int i = 0; i < TYPES; i++) bench_compare(mine[i], read);
+}
+
+static void enter_prefill(bench_env *env, const kr_kernels *set, model **models, contender *line, int *n)
+{
+    contender *mine[TYPES];
+    for (int i = 0; i < TYPES; i++) {
+        char name[24];
+        mine[i] = bench_enter(line, n, call_prefill, models[i], models[i]->flops,
+                              bench_name(name, "krait", kr_dtype_name(types[i])));
+        mine[i]->tokens = PROMPT;
+        mine[i]->compares_time = true;
+    }
+    const kr_params *params = kr_network_params(models[0]->net);
+    const kr_tensor *w = kr_params_find(params, "backbone.layers.0.mixer.in_proj.weight")->tensor;
+    const contender *gemm = block_enter_product(env, line, n, set, models[0]->ctx->pool, w, PROMPT);
+    for (int i = 0; i < TYPES; i++) bench_compare(mine[i], gemm);
+}
+
+static void run_width(bench_env *env, const bench_case *self, int threads)
+{
+    const int what = self->variant / BLOCK_VARIANTS, variant = self->variant % BLOCK_VARIANTS;
+    const kr_kernels *set = &env->sets[env->nsets - 1];
+    model *models[TYPES];
+    contender line[BENCH_CONTENDERS];
+    read_job reads;
+    int n = 0;
+    for (int i = 0; i < TYPES; i++) models[i] = make(env, set, variant, types[i], threads);
+    if (what == DECODE) enter_decode(env, models, line, &n, &reads, threads);
+    else enter_prefill(env, set, models, line, &n);
+    bench_run(env, self, threads, what == DECODE ? "GB/s" : "GFLOP/s", line, n);
+    for (int i = 0; i < TYPES; i++) drop(models[i]);
+}
+
+static void case_model(bench_env *env, const bench_case *self)
+{
+    bench_each_width(env, self, run_width);
+}
+
+#define MODEL(name, block, what)                                                                                       \
+    { "model/decode/" name, what ", a token", case_model, { 0 }, VARIANT(DECODE, block) },                             \
+    {                                                                                                                  \
+        "model/prefill/" name, what ", 512 tokens", case_model, { 0 }, VARIANT(PREFILL, block)                         \
+    }
+
+/* clang-format off */
+const bench_case bench_model_cases[] = {
+    MODEL("mamba1-130m", BLOCK_MAMBA1, "24 layers, f32 and bf16"),
+    MODEL("mamba2-130m", BLOCK_MAMBA2, "24 layers, f32 and bf16"),
+    MODEL("mamba3-siso", BLOCK_SISO, "12 layers with MLPs, f32 and bf16"),
+    { 0 },
+};
+/* clang-format on */

@@ -1,0 +1,133 @@
+/* model.h - language models on disk: a folder with config.json and weights, as the official implementation or Hugging
+ * Face publish it, and as Krait writes it.
+ *
+ *   kr_model *model = kr_model_load(ctx, "mamba2-130m", NULL);
+ *   kr_network_out out = kr_network_forward(tape, kr_model_network(model), id_bs, NULL);
+ *   kr_save_options options;
+ *   kr_save_options_init(&options);
+ *   options.layout = KR_LAYOUT_HF;
+ *   kr_model_save(model, "mamba2-130m-hf", &options);
+ *   kr_model_destroy(model);
+ *   kr_ctx_clear(ctx);                    // there may be no such folder
+ *
+ * Loading is strict: every tensor of the files has its place, every parameter has its tensor, every shape is right, and
+ * what is not supported is refused by name. Keys of config.json that mean nothing here are named in a warning to the
+ * context's log.
+ */
+#ifndef KRAIT_MODEL_H
+#define KRAIT_MODEL_H
+
+#include <krait/network.h>
+#include <krait/weights.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How config.json is spelled and tensors are named. */
+typedef enum kr_layout {
+    KR_LAYOUT_OFFICIAL = 0, /* state-spaces/mamba*: MambaConfig with ssm_cfg, backbone.embedding */
+    KR_LAYOUT_HF = 1,       /* transformers: model_type mamba, mamba2, falcon_mamba; backbone.embeddings */
+    KR_LAYOUT_SAME = -1     /* where a layout is chosen: the model's own */
+} kr_layout;
+
+KR_API const char *kr_layout_name(kr_layout layout); /* "official", "hf"; "?" for a value that is none */
+
+#define KR_MAX_EOS 8
+
+typedef struct kr_model_config {
+    size_t size;      /* set by kr_model_config_init */
+    kr_layout layout; /* KR_LAYOUT_OFFICIAL; the one it was read from */
+    kr_family family; /* KR_MAMBA2; says which of the next three counts */
+    kr_mamba1_config mamba1;
+    kr_mamba2_config mamba2;
+    kr_mamba3_config mamba3;
+    kr_layers_config layers;   /* its block is not read: the family's config takes its place */
+    kr_network_config network; /* its layers are not read, the line above takes their place */
+    bool fused_add_norm;       /* true; of the official spelling, kept for it: it changes no number here */
+    int64_t chunk_size;        /* 0: not said; the same: chunks here are as long as `path` has it */
+    int n_eos;                 /* tokens that end a text; of the Hugging Face spelling and generation_config.json ... */
+    int64_t eos[KR_MAX_EOS];
+    int64_t bos, pad; /* ... and these, -1: none */
+} kr_model_config;
+KR_API void kr_model_config_init_sized(kr_model_config *config, size_t size);
+#define kr_model_config_init(config) kr_model_config_init_sized((config), sizeof *(config))
+
+/* d_model is in all three blocks' configs; so is the dtype. */
+KR_API void kr_model_config_set_d_model(kr_model_config *config, int64_t d_model);
+KR_API int64_t kr_model_config_d_model(const kr_model_config *config);
+
+/* A config of its own memory out of a text, of at most 1 MiB; or of a file or a folder, whose generation_config.json is
+ * asked for the token ids that its config.json does not name. NULL after an error. */
+KR_API kr_model_config *kr_model_config_read(kr_ctx *ctx, const char *text, size_t bytes);
+KR_API kr_model_config *kr_model_config_load(kr_ctx *ctx, const char *path);
+KR_API void kr_model_config_destroy(kr_model_config *config); /* one of these two */
+
+/* config.json in a layout (KR_LAYOUT_SAME: its own) into text, as by snprintf: *needed is its length, without the final
+ * zero. What the layout has no word for goes into an object "krait"; a model that needs none is read by the layout's own
+ * loaders. Not told: how it is run or trained (path, recompute, grad_horizon), and in the official layout the dtype and
+ * the token ids, which kr_model_save puts into generation_config.json. Refused where the layout has no such family. */
+KR_API kr_status kr_model_config_write(kr_ctx *ctx, const kr_model_config *config, kr_layout layout, char *text,
+                                       size_t bytes, size_t *needed);
+
+/* ---- models ---- */
+
+typedef struct kr_model kr_model;
+
+/* With fresh weights, drawn from the context's stream. NULL after an error. */
+KR_API kr_model *kr_model_create(kr_ctx *ctx, const kr_model_config *config);
+KR_API void kr_model_destroy(kr_model *model);
+
+#define KR_DTYPE_AS_STORED ((kr_dtype)(-1))
+
+typedef struct kr_load_options {
+    size_t size; /* set by kr_load_options_init */
+    /* Of the matrices; KR_DTYPE_AS_STORED: the narrowest that loses nothing of any. The rest is f32, or f64. A model is
+     * saved in a type that was asked for here. */
+    kr_dtype dtype;
+} kr_load_options;
+KR_API void kr_load_options_init_sized(kr_load_options *options, size_t size);
+#define kr_load_options_init(options) kr_load_options_init_sized((options), sizeof *(options))
+
+/* NULL options: all defaults. NULL after an error. */
+KR_API kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *options);
+
+KR_API const kr_network *kr_model_network(const kr_model *model);
+KR_API const kr_model_config *kr_model_config_of(const kr_model *model);
+
+typedef struct kr_save_options {
+    size_t size;            /* set by kr_save_options_init */
+    kr_layout layout;       /* KR_LAYOUT_SAME */
+    kr_dtype dtype;         /* of the matrices; KR_DTYPE_AS_STORED: each tensor in the type that it was loaded from */
+    kr_container container; /* KR_CONTAINER_SAFETENSORS */
+    size_t max_shard_bytes; /* 0: one file */
+} kr_save_options;
+KR_API void kr_save_options_init_sized(kr_save_options *options, size_t size);
+#define kr_save_options_init(options) kr_save_options_init_sized((options), sizeof *(options))
+
+/* Writes config.json, the weights and, if there are token ids, generation_config.json into a folder, which is made if
+ * there is none. The weights come first, config.json last, each file whole or not at all. NULL options: all defaults. */
+KR_API kr_status kr_model_save(const kr_model *model, const char *folder, const kr_save_options *options);
+
+/* ---- before it is loaded ---- */
+
+typedef struct kr_model_size {
+    int64_t parameters;
+    size_t weight_bytes;  /* with the dtype of the config */
+    size_t state_bytes;   /* of one row: what a sequence leaves behind, however long it was */
+    size_t prefill_bytes; /* of one row and one token read by forward: what a call takes beside that, about */
+} kr_model_size;
+
+/* What a model of this config would take, without making it. */
+KR_API kr_status kr_model_measure(kr_ctx *ctx, const kr_model_config *config, kr_model_size *size);
+
+/* Why a folder would not load, as far as config.json and the headers of its weights tell: `reason`, if it is not NULL,
+ * is called with a text for each. Returns how many there are, 0: it would load; -1 after an error of the context, which
+ * a broken folder is not. */
+typedef void kr_reason_fn(void *user, const char *text);
+KR_API int64_t kr_model_check(kr_ctx *ctx, const char *folder, kr_reason_fn *reason, void *user);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,282 @@
+/* generation.c - reading a prompt and going on from it.
+ *
+ * The last token of a row, fed or sampled, is always left pending: the next call reads it. So a feed reads the pending
+ * tokens and all but its own last one, in chunks, and a step reads the pending tokens and samples from what they give.
+ * Rows share one state until the first step; it is forked with the logits of that step. A row that has finished leaves
+ * the batch before the next step, with its state; a feed brings all of them back.
+ */
+#include "generate/generation.h"
+
+#include <string.h>
+
+static kr_status status_of(const kr_generation *g)
+{
+    return g ? g->ctx->status : KR_ERR_ARG;
+}
+
+/* Can a call begin? */
+static bool begin(kr_generation *g, const char *op)
+{
+    kr_tape_reset(g->tape);
+    return kr_require(g->ctx, !g->is_torn, KR_ERR_STATE,
+                      "%s: an earlier call failed half-way; go on from a file with kr_generation_load, or create anew",
+                      op);
+}
+
+/* ---- states ---- */
+
+/* The member's state alone, on the tape. */
+static kr_state *state_of_member(const kr_generation *g, int64_t member)
+{
+    return kr_state_select(g->tape, g->state, 1, &member);
+}
+
+kr_state *kr_generation_whole_state(const kr_generation *g)
+{
+    if (!g->is_forked || g->nmembers == g->nrows) return g->state;
+    for (int64_t r = 0, member = 0; r < g->nrows; r++) {
+        const bool is_member = member < g->nmembers && g->members[member] == r;
+        g->joined[r] = is_member ? state_of_member(g, member) : g->rows[r].resting;
+        member += is_member;
+        if (!g->joined[r]) return NULL;
+    }
+    return kr_state_join(g->tape, (int)g->nrows, g->joined);
+}
+
+/* All rows are in the batch. */
+static void gather_members(kr_generation *g)
+{
+    g->nmembers = g->nrows;
+    for (int64_t r = 0; r < g->nrows; r++) {
+        g->members[r] = r;
+        kr_state_destroy(g->rows[r].resting);
+        g->rows[r].resting = NULL;
+    }
+}
+
+void kr_generation_set_state(kr_generation *g, kr_state *state)
+{
+    kr_state_destroy(g->state);
+    g->state = state;
+    g->is_forked = kr_state_batch(state) == g->nrows;
+    gather_members(g);
+}
+
+static bool bring_all_back(kr_generation *g)
+{
+    if (g->nmembers == g->nrows) return true;
+    const kr_state *whole = kr_generation_whole_state(g);
+    if (!whole || kr_state_copy(g->state, whole) != KR_OK) return false;
+    gather_members(g);
+    return true;
+}
+
+/* Members that have finished leave with their states. Some have not. */
+static bool let_finished_leave(kr_generation *g)
+{
+    int64_t nleft = 0;
+    for (int64_t m = 0; m < g->nmembers; m++) {
+        kr_continuation *row = &g->rows[g->members[m]];
+        if (row->finish == KR_FINISH_NOT) {
+            g->chosen[nleft++] = m;
+            continue;
+        }
+        row->resting = kr_state_create(g->ctx, g->net->layers, 1);
+        if (!row->resting || kr_state_copy(row->resting, state_of_member(g, m)) != KR_OK) return false;
+    }
+    if (nleft == g->nmembers) return true;
+    if (kr_state_copy(g->state, kr_state_select(g->tape, g->state, nleft, g->chosen)) != KR_OK) return false;
+    for (int64_t i = 0; i < nleft; i++) g->members[i] = g->members[g->chosen[i]];
+    g->nmembers = nleft;
+    return true;
+}
+
+static int64_t batch_of(const kr_generation *g)
+{
+    return g->is_forked ? g->nmembers : 1;
+}
+
+/* ---- the network ---- */
+
+/* Reads [b] or [b s] ids; the logits of the last one, [b w]. */
+static kr_tensor *read_ids(kr_generation *g, kr_tensor *ids)
+{
+    kr_call call;
+    kr_call_init(&call);
+    call.advance = g->state;
+    call.last_logits_only = true;
+    return kr_tensor_rank(ids) == 1 ? kr_network_step(g->tape, g->net, ids, &call).y
+                                    : kr_network_forward(g->tape, g->net, ids, &call).y;
+}
+
+static kr_tensor *pending_ids(kr_generation *g)
+{
+    const int64_t nb = batch_of(g);
+    kr_tensor *ids = kr_new(g->tape, KR_I32, KR_SHAPE(nb));
+    for (int64_t b = 0; ids && b < nb; b++) ((int32_t *)kr_tensor_data(ids))[b] = g->rows[g->members[b]].pending;
+    return ids;
+}
+
+/* ---- reading a prompt ---- */
+
+/* `count` tokens from place `from` of what is to be read: the pending token, if there is one, and then ids. */
+static bool read_chunk(kr_generation *g, const int32_t *ids, int64_t from, int64_t count)
+{
+    const int64_t nb = batch_of(g), npending = g->rows[0].pending >= 0;
+    kr_tensor *x = kr_new(g->tape, KR_I32, count == 1 ? KR_SHAPE(nb) : KR_SHAPE(nb, count));
+    if (!x) return false;
+    int32_t *to = kr_tensor_data(x);
+    for (int64_t b = 0; b < nb; b++)
+        for (int64_t i = from; i < from + count; i++)
+            *to++ = i < npending ? g->rows[g->members[b]].pending : ids[i - npending];
+    return read_ids(g, x) != NULL;
+}
+
+static bool read_prompt(kr_generation *g, const int32_t *ids, int64_t count)
+{
+    const int64_t total = (g->rows[0].pending >= 0) + count - 1, chunk = g->options.prefill_chunk;
+    for (int64_t from = 0; from < total; from += chunk) {
+        if (!read_chunk(g, ids, from, total - from < chunk ? total - from : chunk)) return false;
+        kr_tape_reset(g->tape);
+    }
+    for (int64_t r = 0; r < g->nrows; r++) {
+        for (int64_t i = 0; i < count; i++) kr_sampler_accept(g->sampler, r, ids[i]);
+        g->rows[r].pending = ids[count - 1];
+    }
+    g->prompt_tokens += count * batch_of(g);
+    return true;
+}
+
+/* Every row may go on, from here. */
+static void open_rows(kr_generation *g)
+{
+    for (int64_t r = 0; r < g->nrows; r++) {
+        kr_continuation *row = &g->rows[r];
+        row->finish = g->options.max_tokens == 0 ? KR_FINISH_LENGTH : KR_FINISH_NOT;
+        row->ntokens = 0;
+        row->text.settled = row->text.nheld;
+    }
+}
+
+kr_status kr_generation_feed(kr_generation *g, const int32_t *ids, int64_t count)
+{
+    const char *op = "generation.feed";
+    if (!g || kr_ctx_failed(g->ctx) || !begin(g, op) ||
+        !kr_require(g->ctx, count >= 0 && (ids || count == 0), KR_ERR_ARG, "%s: count = %lld, and ids is %s", op,
+                    (long long)count, ids ? "a list" : "NULL"))
+        return status_of(g);
+    for (int64_t i = 0; i < count; i++)
+        if (!kr_require(g->ctx, ids[i] >= 0 && ids[i] < g->vocab, KR_ERR_ARG,
+                        "%s: ids[%lld] = %d, but the network's tokens are from 0 to %lld", op, (long long)i,
+                        (int)ids[i], (long long)g->vocab - 1))
+            return status_of(g);
+    g->is_torn = true;
+    if (bring_all_back(g) && (count == 0 || read_prompt(g, ids, count))) {
+        open_rows(g);
+        g->is_torn = false;
+    } else {
+        kr_blame(g->ctx, "%s", op);
+    }
+    return status_of(g);
+}
+
+kr_status kr_generation_feed_text(kr_generation *g, const char *text, size_t bytes)
+{
+    const char *op = "generation.feed_text";
+    if (!g || kr_ctx_failed(g->ctx)) return status_of(g);
+    if (!kr_require(g->ctx, g->tok != NULL, KR_ERR_ARG,
+                    "%s: there is no tokenizer; give one to kr_generation_create, or feed ids", op) ||
+        !kr_require(g->ctx, text || bytes == 0, KR_ERR_ARG, "%s: text is NULL", op))
+        return status_of(g);
+    kr_encode_options options;
+    kr_encode_options_init(&options);
+    options.adds_special = g->rows[0].pending < 0; /* what stands around a text stands at its beginning once */
+    const int64_t most = kr_tokenizer_most_ids(g->tok, bytes);
+    int32_t *ids = kr_memory_alloc(&g->ctx->memory, (size_t)most * sizeof *ids);
+    if (!kr_require(g->ctx, ids != NULL, KR_ERR_NOMEM, "%s: no memory for %lld ids", op, (long long)most))
+        return status_of(g);
+    const int64_t count = kr_tokenizer_encode(g->tok, text, bytes, &options, ids, most);
+    if (count >= 0) kr_generation_feed(g, ids, count);
+    else kr_blame(g->ctx, "%s", op);
+    kr_memory_free(&g->ctx->memory, ids, (size_t)most * sizeof *ids);
+    return status_of(g);
+}
+
+/* ---- one token for each row ---- */
+
+static bool is_stop_id(const kr_generation *g, int32_t id)
+{
+    for (int i = 0; i < g->options.n_stop_ids; i++)
+        if (g->options.stop_ids[i] == id) return true;
+    return false;
+}
+
+/* The row's text with one more token; true if a stop is complete. */
+static bool put_text(kr_generation *g, kr_continuation *row, int32_t id)
+{
+    size_t bytes = 0;
+    const char *text = g->tok && !kr_tokenizer_is_special(g->tok, id) ? kr_tokenizer_token(g->tok, id, &bytes) : NULL;
+    return kr_held_text_put(&row->text, &g->stops, text, text ? bytes : 0);
+}
+
+static void put_token(kr_generation *g, kr_continuation *row, kr_sample sample)
+{
+    row->pending = sample.id;
+    row->ntokens++;
+    if (is_stop_id(g, sample.id)) row->finish = KR_FINISH_STOP_ID;
+    else if (put_text(g, row, sample.id)) row->finish = KR_FINISH_STOP;
+    else if (g->options.max_tokens >= 0 && row->ntokens >= g->options.max_tokens) row->finish = KR_FINISH_LENGTH;
+    if (row->finish != KR_FINISH_NOT) kr_held_text_end(&row->text);
+    row->made = (kr_generated){ true, sample, row->text.shown, row->text.nshown, row->finish };
+}
+
+/* Logits for all members; the first time for all rows out of one. */
+static kr_tensor *step(kr_generation *g)
+{
+    if (g->is_forked && !let_finished_leave(g)) return NULL;
+    kr_tensor *logits = read_ids(g, pending_ids(g));
+    if (!logits || g->is_forked) return logits;
+    if (kr_state_copy(g->state, kr_state_fork(g->tape, g->state, 0, g->nrows)) != KR_OK) return NULL;
+    g->is_forked = true;
+    return kr_expand(g->tape, logits, KR_SHAPE(g->nrows, kr_tensor_dim(logits, 1)));
+}
+
+bool kr_generation_next(kr_generation *g)
+{
+    const char *op = "generation.next";
+    if (!g || kr_ctx_failed(g->ctx) || !begin(g, op) ||
+        !kr_require(g->ctx, g->rows[0].pending >= 0, KR_ERR_STATE,
+                    "%s: nothing was read; feed at least one token, such as the model's beginning of a text", op))
+        return false;
+    int64_t nlive = 0;
+    for (int64_t r = 0; r < g->nrows; r++) {
+        kr_continuation *row = &g->rows[r];
+        kr_held_text_hide(&row->text);
+        row->made = (kr_generated){ .sample = row->made.sample, .text = row->text.shown, .finish = row->finish };
+        nlive += row->finish == KR_FINISH_NOT;
+    }
+    if (nlive == 0) return false;
+    g->is_torn = true;
+    const kr_tensor *logits = step(g);
+    if (!logits || kr_sampler_next_rows(g->sampler, logits, g->nmembers, g->members, g->samples) != KR_OK)
+        return kr_blame(g->ctx, "%s", op);
+    for (int64_t m = 0; m < g->nmembers; m++) put_token(g, &g->rows[g->members[m]], g->samples[m]);
+    g->tokens += g->nmembers;
+    g->is_torn = false;
+    return true;
+}
+
+const kr_generated *kr_generation_row(const kr_generation *g, int64_t row)
+{
+    return g && row >= 0 && row < g->nrows ? &g->rows[row].made : NULL;
+}
+
+int64_t kr_generation_prompt_tokens(const kr_generation *g)
+{
+    return g ? g->prompt_tokens : 0;
+}
+
+int64_t kr_generation_tokens(const kr_generation *g)
+{
+    return g ? g->tokens : 0;
+}

@@ -1,0 +1,176 @@
+/* generation_create.c - the options of a generation, their checks, and what it is made of. */
+#include "base/sized.h"
+#include "generate/generation.h"
+#include "generate/tokenizer.h"
+
+#include <string.h>
+
+#define OP "generation.create"
+
+void kr_generate_options_init_sized(kr_generate_options *options, size_t size)
+{
+    kr_generate_options defaults = { .size = size, .n_samples = 1, .max_tokens = 256, .prefill_chunk = 512 };
+    kr_sampler_options_init(&defaults.sampler);
+    kr_sized_init(options, size, &defaults, sizeof defaults);
+}
+
+/* ---- options ---- */
+
+static bool take_options(kr_ctx *ctx, kr_generate_options *own, const kr_generate_options *options)
+{
+    kr_generate_options_init(own);
+    if (!options) return true;
+    if (!kr_require(ctx, options->size >= sizeof options->size && options->size <= 4096, KR_ERR_ARG,
+                    OP ": options.size = %zu; fill them in with kr_generate_options_init before setting fields",
+                    options->size))
+        return false;
+    memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
+    own->size = sizeof *own;
+    return true;
+}
+
+static bool check_options(kr_ctx *ctx, const kr_generate_options *o, int64_t vocab, bool has_tokenizer)
+{
+    const int64_t most = INT64_C(1) << 20;
+    if (!kr_require(ctx, o->n_samples >= 1 && o->n_samples <= most, KR_ERR_ARG,
+                    OP ": n_samples = %lld, but must be from 1 to %lld", (long long)o->n_samples, (long long)most) ||
+        !kr_require(ctx, o->max_tokens >= -1, KR_ERR_ARG,
+                    OP ": max_tokens = %lld, but must not be negative, or -1 for no end", (long long)o->max_tokens) ||
+        !kr_require(ctx, o->prefill_chunk >= 1 && o->prefill_chunk <= most, KR_ERR_ARG,
+                    OP ": prefill_chunk = %lld, but must be from 1 to %lld", (long long)o->prefill_chunk,
+                    (long long)most) ||
+        !kr_require(ctx, o->n_stop_ids >= 0 && (o->n_stop_ids == 0 || o->stop_ids), KR_ERR_ARG,
+                    OP ": n_stop_ids = %d, but stop_ids is %s", o->n_stop_ids, o->stop_ids ? "a list" : "NULL") ||
+        !kr_require(ctx, o->n_stops >= 0 && (o->n_stops == 0 || o->stops), KR_ERR_ARG,
+                    OP ": n_stops = %d, but stops is %s", o->n_stops, o->stops ? "a list" : "NULL") ||
+        !kr_require(ctx, o->n_stops == 0 || has_tokenizer, KR_ERR_ARG,
+                    OP ": n_stops = %d, but stop texts need a tokenizer; give one, or use stop_ids", o->n_stops))
+        return false;
+    for (int i = 0; i < o->n_stop_ids; i++)
+        if (!kr_require(ctx, o->stop_ids[i] >= 0 && o->stop_ids[i] < vocab, KR_ERR_ARG,
+                        OP ": stop_ids[%d] = %d, but the network's tokens are from 0 to %lld", i, (int)o->stop_ids[i],
+                        (long long)vocab - 1))
+            return false;
+    for (int i = 0; i < o->n_stops; i++)
+        if (!kr_require(ctx, o->stops[i] && *o->stops[i], KR_ERR_ARG, OP ": stops[%d] is %s", i,
+                        o->stops[i] ? "empty, which every text begins with" : "NULL"))
+            return false;
+    return true;
+}
+
+/* ---- parts ---- */
+
+static void *room_for(kr_generation *g, int64_t count, size_t bytes)
+{
+    void *at = kr_arena_alloc(&g->arena, (size_t)count * bytes);
+    if (at) memset(at, 0, (size_t)count * bytes);
+    else kr_fail(g->ctx, KR_ERR_NOMEM, OP ": no memory for a list of %lld", (long long)count);
+    return at;
+}
+
+static bool copy_stop_ids(kr_generation *g)
+{
+    kr_generate_options *o = &g->options;
+    int32_t *ids = room_for(g, o->n_stop_ids, sizeof *ids);
+    if (ids && o->n_stop_ids) memcpy(ids, o->stop_ids, (size_t)o->n_stop_ids * sizeof *ids);
+    o->stop_ids = ids;
+    return ids != NULL;
+}
+
+static bool copy_stops(kr_generation *g)
+{
+    kr_stops *stops = &g->stops;
+    const int n = g->options.n_stops;
+    stops->texts = room_for(g, n, sizeof *stops->texts);
+    stops->bytes = room_for(g, n, sizeof *stops->bytes);
+    if (!stops->texts || !stops->bytes) return false;
+    for (int i = 0; i < n; i++) {
+        const size_t bytes = strlen(g->options.stops[i]);
+        char *text = room_for(g, (int64_t)bytes + 1, 1);
+        if (!text) return false;
+        memcpy(text, g->options.stops[i], bytes);
+        stops->texts[i] = text;
+        stops->bytes[i] = bytes;
+        if (bytes > stops->longest) stops->longest = bytes;
+    }
+    stops->count = n;
+    g->options.stops = stops->texts;
+    return true;
+}
+
+static bool make_rows(kr_generation *g)
+{
+    enum { UNFINISHED_MOST = 3 };
+    g->nrows = g->nmembers = g->options.n_samples;
+    if (!(g->rows = room_for(g, g->nrows, sizeof *g->rows)) ||
+        !(g->members = room_for(g, g->nrows, sizeof *g->members)) ||
+        !(g->chosen = room_for(g, g->nrows, sizeof *g->chosen)) ||
+        !(g->samples = room_for(g, g->nrows, sizeof *g->samples)) ||
+        !(g->joined = room_for(g, g->nrows, sizeof *g->joined)))
+        return false;
+    g->longest = g->tok ? g->tok->longest : 0;
+    const size_t room = g->stops.longest + UNFINISHED_MOST + g->longest;
+    for (int64_t r = 0; r < g->nrows; r++) {
+        g->members[r] = r;
+        g->rows[r].pending = -1;
+        if (!kr_held_text_reserve(&g->rows[r].text, &g->ctx->memory, room))
+            return kr_fail(g->ctx, KR_ERR_NOMEM, OP ": no memory for the texts of %lld rows", (long long)g->nrows);
+        kr_held_text_hide(&g->rows[r].text);
+        g->rows[r].made.text = g->rows[r].text.shown;
+    }
+    return true;
+}
+
+static bool make_state(kr_generation *g)
+{
+    g->is_forked = g->nrows == 1;
+    g->state = kr_state_create(g->ctx, g->net->layers, 1);
+    if (g->state && g->net->has_markers) kr_state_announce(g->state, KR_LENGTH_UNKNOWN);
+    return g->state != NULL;
+}
+
+static bool make_parts(kr_generation *g)
+{
+    if (!copy_stop_ids(g) || !copy_stops(g) || !make_rows(g)) return false;
+    g->tape = kr_tape_create(g->ctx, KR_NO_GRAD);
+    g->sampler = kr_sampler_create(g->ctx, &g->options.sampler, g->nrows, g->vocab);
+    return (make_state(g) && g->tape && g->sampler) || kr_blame(g->ctx, OP);
+}
+
+kr_generation *kr_generation_create(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok,
+                                    const kr_generate_options *options)
+{
+    kr_generate_options own;
+    if (kr_ctx_failed(ctx) || !kr_require(ctx, net != NULL, KR_ERR_ARG, OP ": the network is NULL") ||
+        !kr_require(ctx, net->ctx == ctx, KR_ERR_STATE, OP ": the network belongs to another context") ||
+        !kr_require(ctx, net->is_vocab, KR_ERR_ARG, OP ": the network takes features, but must take tokens") ||
+        !kr_require(ctx, !net->has_length_markers, KR_ERR_UNSUPPORTED,
+                    OP ": the network has middle or end markers, whose place no text knows before its end") ||
+        !kr_require(ctx, !tok || tok->ctx == ctx, KR_ERR_STATE, OP ": the tokenizer belongs to another context") ||
+        !take_options(ctx, &own, options) || !check_options(ctx, &own, net->config.vocab_size, tok != NULL))
+        return NULL;
+    kr_generation *g = kr_memory_alloc_zeroed(&ctx->memory, sizeof *g);
+    if (!kr_require(ctx, g != NULL, KR_ERR_NOMEM, OP ": no memory for a generation")) return NULL;
+    *g = (kr_generation){ .ctx = ctx, .net = net, .tok = tok, .options = own, .vocab = net->config.vocab_size };
+    kr_arena_init(&g->arena, &ctx->memory, 1024);
+    if (make_parts(g)) {
+        g->options.sampler = g->sampler->options; /* with the sampler's own copy of the biases */
+        return g;
+    }
+    kr_generation_destroy(g);
+    return NULL;
+}
+
+void kr_generation_destroy(kr_generation *g)
+{
+    if (!g) return;
+    for (int64_t r = 0; g->rows && r < g->nrows; r++) {
+        kr_state_destroy(g->rows[r].resting);
+        kr_held_text_free(&g->rows[r].text, &g->ctx->memory);
+    }
+    kr_state_destroy(g->state);
+    kr_sampler_destroy(g->sampler);
+    kr_tape_destroy(g->tape);
+    kr_arena_deinit(&g->arena);
+    kr_memory_free(&g->ctx->memory, g, sizeof *g);
+}

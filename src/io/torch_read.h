@@ -1,0 +1,21 @@
+/* torch_read.h - the tensors of a torch file: a zip with a pickle and a member for each storage.
+ *
+ *   NAME/data.pkl   NAME/byteorder   NAME/data/0   NAME/data/1  ..  NAME/version
+ */
+#ifndef KR_IO_TORCH_READ_H
+#define KR_IO_TORCH_READ_H
+
+#include "io/elements.h"
+
+/* Whether a file begins as torch's zip does. */
+bool kr_torch_is_zip(const unsigned char *file, size_t bytes);
+
+/* Whether it begins as torch's files did before they were zips. */
+bool kr_torch_is_old(const unsigned char *file, size_t bytes);
+
+/* All tensors (kr_elements), in the order of their data, from the arena; the file's bytes must stay. False with the
+ * context's error set. Names may occur more than once. */
+bool kr_torch_read(kr_ctx *ctx, kr_arena *arena, const unsigned char *file, size_t bytes, const void ***tensors,
+                   int64_t *count);
+
+#endif

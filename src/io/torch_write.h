@@ -1,0 +1,15 @@
+/* torch_write.h - tensors as a torch file into a file that is open for writing. */
+#ifndef KR_IO_TORCH_WRITE_H
+#define KR_IO_TORCH_WRITE_H
+
+#include "io/file_write.h"
+#include "io/named.h"
+
+#define KR_TORCH_MOST_32 UINT64_C(0xFFFFFFFF)
+
+/* Tied tensors share a storage. Numbers from most_32 on are written with 64 bits, others with 32: KR_TORCH_MOST_32 is
+ * what 32 bits have for it, less makes small files with long numbers. False with the context's error set; the file is
+ * the caller's to commit or to discard. */
+bool kr_torch_write(kr_file_writer *file, const kr_named *const *tensors, int64_t count, uint64_t most_32);
+
+#endif

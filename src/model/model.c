@@ -1,0 +1,148 @@
+/* model.c - models: made of a config, measured before they are made, and taken apart. */
+#include "model/model.h"
+
+#include "base/half.h"
+#include "base/sized.h"
+#include "nn/config.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+const char kr_embedding_name[] = "backbone.embedding.weight", kr_head_name[] = "lm_head.weight";
+
+const char *kr_layout_parameter(kr_layout layout, const char *name)
+{
+    return layout == KR_LAYOUT_HF && strcmp(name, kr_embedding_name) == 0 ? "backbone.embeddings.weight" : name;
+}
+
+/* ---- numbers that do not fit ---- */
+
+int64_t kr_infinities(kr_dtype dtype, const void *data, int64_t count)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < count; i++) {
+        const double x = dtype == KR_F64    ? ((const double *)data)[i]
+                         : dtype == KR_F32  ? (double)((const float *)data)[i]
+                         : dtype == KR_BF16 ? (double)kr_float_from_bf16(((const uint16_t *)data)[i])
+                                            : (double)kr_float_from_f16(((const uint16_t *)data)[i]);
+        n += isinf(x) != 0;
+    }
+    return n;
+}
+
+bool kr_refuse_large(kr_ctx *ctx, const char *verb, const char *name, kr_dtype to, kr_dtype from, int64_t n,
+                     const double *values, int64_t count)
+{
+    double largest = 0;
+    char text[48] = "";
+    for (int64_t i = 0; values && i < count; i++)
+        if (fabs(values[i]) > fabs(largest)) largest = values[i];
+    if (values) snprintf(text, sizeof text, "; the largest is %g", largest);
+    return kr_fail(ctx, KR_ERR_NUMERIC, "tensor '%s' holds %lld number%s too large for %s%s; %s it as %s", name,
+                   (long long)n, n == 1 ? "" : "s", kr_dtype_name(to), text, verb, kr_dtype_name(from));
+}
+
+bool kr_dtype_is_shorter(kr_dtype to, kr_dtype from)
+{
+    /* of their largest numbers */
+    static const int reach[] = { [KR_F16] = 0, [KR_BF16] = 1, [KR_F32] = 2, [KR_F64] = 3 };
+    return reach[to] < reach[from];
+}
+
+/* ---- making one ---- */
+
+kr_network *kr_model_declare(kr_ctx *ctx, const kr_model_config *config, kr_dtype dtype)
+{
+    kr_model_config own = *config;
+    kr_config_set_dtype(&own, dtype);
+    own.layers.block = own.family == KR_MAMBA1   ? kr_mamba1_block(&own.mamba1)
+                       : own.family == KR_MAMBA2 ? kr_mamba2_block(&own.mamba2)
+                                                 : kr_mamba3_block(&own.mamba3);
+    own.network.layers = &own.layers;
+    return kr_network_declare(ctx, &own.network);
+}
+
+static bool note_types(kr_model *model)
+{
+    const kr_params *params = kr_network_params(model->net);
+    model->count = kr_params_count(params);
+    model->stored = kr_memory_alloc(&model->ctx->memory, (size_t)model->count * sizeof *model->stored);
+    if (!model->stored) return kr_fail(model->ctx, KR_ERR_NOMEM, "no memory for a model");
+    for (int64_t i = 0; i < model->count; i++) model->stored[i] = kr_tensor_dtype(kr_params_at(params, i)->tensor);
+    return true;
+}
+
+kr_model *kr_model_of(kr_ctx *ctx, const kr_model_config *config, kr_network *net)
+{
+    kr_model *model = kr_memory_alloc_zeroed(&ctx->memory, sizeof *model);
+    if (!model) {
+        kr_fail(ctx, KR_ERR_NOMEM, "no memory for a model");
+        kr_network_destroy(net);
+        return NULL;
+    }
+    model->ctx = ctx;
+    model->net = net;
+    if (note_types(model) && kr_params_allocate(net->params) && (model->box = kr_config_box_clone(ctx, config)))
+        return model;
+    kr_model_destroy(model);
+    return NULL;
+}
+
+void kr_model_destroy(kr_model *model)
+{
+    if (!model) return;
+    kr_memory *memory = &model->ctx->memory;
+    kr_network_destroy(model->net);
+    kr_config_box_destroy(model->box);
+    if (model->stored) kr_memory_free(memory, model->stored, (size_t)model->count * sizeof *model->stored);
+    kr_memory_free(memory, model, sizeof *model);
+}
+
+bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_config *own, const kr_model_config *config)
+{
+    kr_model_config_init(own);
+    return kr_config_take(ctx, op, own, sizeof *own, config) &&
+           kr_require(ctx, own->layout == KR_LAYOUT_OFFICIAL || own->layout == KR_LAYOUT_HF, KR_ERR_ARG,
+                      "%s: layout = %d is neither official nor hf", op, (int)own->layout) &&
+           kr_require(ctx, kr_block_kind_of(own->family) != NULL, KR_ERR_ARG,
+                      "%s: family = %d is none of mamba1, mamba2, mamba3", op, (int)own->family) &&
+           kr_require(ctx, own->n_eos >= 0 && own->n_eos <= KR_MAX_EOS, KR_ERR_ARG,
+                      "%s: n_eos = %d, but must be from 0 to %d", op, own->n_eos, KR_MAX_EOS);
+}
+
+kr_model *kr_model_create(kr_ctx *ctx, const kr_model_config *config)
+{
+    kr_model_config own;
+    if (kr_ctx_failed(ctx) || !kr_model_take_config(ctx, "model.create", &own, config)) return NULL;
+    kr_network *net = kr_model_declare(ctx, &own, kr_config_dtype_of(&own));
+    kr_model *model = net ? kr_model_of(ctx, &own, net) : NULL;
+    if (model && kr_params_reset(kr_network_params(model->net)) == KR_OK) return model;
+    kr_blame(ctx, "model.create");
+    kr_model_destroy(model);
+    return NULL;
+}
+
+const kr_network *kr_model_network(const kr_model *model)
+{
+    return model ? model->net : NULL;
+}
+
+const kr_model_config *kr_model_config_of(const kr_model *model)
+{
+    return model ? &model->box->config : NULL;
+}
+
+void kr_load_options_init_sized(kr_load_options *options, size_t size)
+{
+    const kr_load_options defaults = { .size = size, .dtype = KR_DTYPE_AS_STORED };
+    kr_sized_init(options, size, &defaults, sizeof defaults);
+}
+
+void kr_save_options_init_sized(kr_save_options *options, size_t size)
+{
+    const kr_save_options defaults = {
+        .size = size, .layout = KR_LAYOUT_SAME, .dtype = KR_DTYPE_AS_STORED, .container = KR_CONTAINER_SAFETENSORS
+    };
+    kr_sized_init(options, size, &defaults, sizeof defaults);
+}

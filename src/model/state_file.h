@@ -1,0 +1,39 @@
+/* state_file.h - files that hold a state: those of kr_state_save, and others that hold more. */
+#ifndef KR_MODEL_STATE_FILE_H
+#define KR_MODEL_STATE_FILE_H
+
+#include <krait/network.h>
+#include <krait/safetensors.h>
+
+enum { KR_STATE_EXTRAS_MAX = 8 };
+
+/* One kind of such files. */
+typedef struct kr_state_format {
+    const char *name, *version;              /* the texts "format" and "version" of its metadata */
+    const char *what;                        /* "state": in messages */
+    int nextras;                             /* tensors besides the state's, */
+    const char *extras[KR_STATE_EXTRAS_MAX]; /* their names; every file has them */
+} kr_state_format;
+
+/* A tensor to be written: row-major. */
+typedef struct kr_state_extra {
+    kr_dtype dtype;
+    kr_shape shape;
+    const void *data;
+} kr_state_extra;
+
+/* Writes the state and extras[0..nextras). Both are covered by the file's checksum. False after an error, whose text
+ * does not name the caller. */
+bool kr_state_file_write(const kr_state_format *format, const kr_state *state, const kr_network *net,
+                         const kr_state_extra *extras, const char *path);
+
+/* Takes what the file has besides its state; the items, in the format's order, are there but not checked, nor aligned,
+ * and gone afterwards. False after an error. */
+typedef bool kr_state_take_fn(void *user, const kr_state *state, const kr_safetensors *file,
+                              const kr_safetensors_item *const *extras);
+
+/* Reads a state; take (NULL: nothing to take) comes last, when everything else is right. NULL after an error. */
+kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const char *path,
+                             kr_state_take_fn *take, void *user);
+
+#endif

@@ -1,0 +1,23 @@
+/* into.h - runs whose final states go into memory that is there: decoding moves its states on in place.
+ *
+ * `final` may be the initial states themselves. It is used if the run is not recorded and the memory fits: row-major,
+ * of the result's shape, and of the type that is computed in; and by SerialRecalculated alone. Otherwise, and if it is
+ * NULL, the final states are new tensors. The result says which: its data are final's, or not.
+ */
+#ifndef KR_SSD_INTO_H
+#define KR_SSD_INTO_H
+
+#include "ops/ops.h"
+
+#include <krait/selective_scan.h>
+#include <krait/ssd.h>
+
+kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input *input, kr_tensor *final);
+kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *input, kr_ssd_path path, kr_tensor *final);
+kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *input, kr_ssd_path path,
+                                         kr_tensor *final);
+
+/* The tensor to write final states of that shape and type into; NULL after an error. */
+kr_tensor *kr_final_states(kr_tape *tape, kr_dtype dtype, kr_shape shape, const kr_tensor *final);
+
+#endif
