@@ -8,9 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes on each side of a cut that the tokenizer is asked about, and how many places it is asked about. */
-enum { MARGIN = 256, PLACES = 256 };
-
 struct cli_text_ids {
     cli_text_source source;
     size_t at;    /* how much of source.text was taken */
@@ -27,7 +24,7 @@ cli_text_ids *cli_text_ids_open(const cli_text_source *source)
     if (text) {
         text->source = *source;
         if (!text->source.block_bytes) text->source.block_bytes = (size_t)1 << 20;
-        if (text->source.block_bytes < 4 * MARGIN) text->source.block_bytes = 4 * MARGIN;
+        if (text->source.block_bytes < KR_CUT_LEAST) text->source.block_bytes = KR_CUT_LEAST;
         text->buffer = malloc(text->source.block_bytes);
     }
     if (text && text->buffer) return text;
@@ -71,41 +68,6 @@ static bool is_ascii_space(char c)
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-static bool is_continuation(char c)
-{
-    return ((unsigned char)c & 0xc0) == 0x80;
-}
-
-/* Unicode's White_Space outside of ASCII, in UTF-8. */
-static bool is_wide_space(const char *c, size_t bytes)
-{
-    static const char *const spaces[] = { "\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80", "\xe2\x80\xa8",
-                                          "\xe2\x80\xa9", "\xe2\x80\xaf", "\xe2\x81\x9f", "\xe3\x80\x80" };
-    for (size_t i = 0; i < sizeof spaces / sizeof *spaces; i++) {
-        if (strlen(spaces[i]) == bytes && !memcmp(spaces[i], c, bytes)) return true;
-    }
-    return bytes == 3 && !memcmp(c, "\xe2\x80", 2) && (unsigned char)c[2] <= 0x8a; /* U+2000 .. U+200A */
-}
-
-/* Is the character that ends before, or begins at, `at` white space? */
-static bool is_space_before(const char *text, size_t at)
-{
-    size_t from = at - 1;
-    while (from && at - from < 4 && is_continuation(text[from])) from--;
-    return is_ascii_space(text[at - 1]) || is_wide_space(text + from, at - from);
-}
-static bool is_space_at(const char *text, size_t at)
-{
-    return is_ascii_space(text[at]) || is_wide_space(text + at, 2) || is_wide_space(text + at, 3);
-}
-
-/* May a pre-tokenizer be trusted to cut before text[at]? 4 bytes on each side can be read. */
-static bool is_boundary(const char *text, size_t at)
-{
-    if (text[at] == ' ' || text[at] == '\t') return !is_space_before(text, at);
-    return text[at - 1] == '\n' && !is_space_at(text, at);
-}
-
 /* ---- ids ---- */
 
 static bool reserve(cli_text_ids *text, int64_t count)
@@ -121,42 +83,13 @@ static bool reserve(cli_text_ids *text, int64_t count)
     return true;
 }
 
-static int64_t encode(const cli_text_ids *text, const char *bytes, size_t count, int32_t *ids, int64_t capacity)
+static kr_encode_options how_to_encode(const cli_text_ids *text)
 {
     kr_encode_options options;
     kr_encode_options_init(&options);
     options.adds_special = false;
     options.parses_special = !text->source.is_plain;
-    return kr_tokenizer_encode(text->source.tok, bytes, count, &options, ids, capacity);
-}
-
-/* Has what stands around the place the same ids in one piece and in two? */
-static bool agrees(const cli_text_ids *text, size_t at)
-{
-    int32_t whole[2 * MARGIN], parts[2 * MARGIN];
-    size_t from = at - MARGIN;
-    while (is_continuation(text->buffer[from]) && from + 4 < at) from++;
-    const size_t before = at - from;
-    const int64_t n = encode(text, text->buffer + from, before + MARGIN, whole, 2 * MARGIN);
-    const int64_t n1 = encode(text, text->buffer + from, before, parts, 2 * MARGIN);
-    if (n < 0 || n1 < 0 || n > 2 * MARGIN || n1 > n) return false;
-    const int64_t n2 = encode(text, text->buffer + at, MARGIN, parts + n1, 2 * MARGIN - n1);
-    return n1 + n2 == n && !memcmp(whole, parts, (size_t)n * sizeof *whole);
-}
-
-/* Where the full buffer is cut. */
-static size_t find_cut(const cli_text_ids *text)
-{
-    const size_t last = text->held - MARGIN;
-    int places = PLACES;
-    for (size_t at = last; at > text->held / 2 && places; at--) {
-        if (!is_boundary(text->buffer, at)) continue;
-        if (agrees(text, at)) return at;
-        places--;
-    }
-    size_t at = last;
-    while (last - at < 3 && is_continuation(text->buffer[at])) at--;
-    return is_continuation(text->buffer[at]) ? last : at;
+    return options;
 }
 
 /* ---- numbers ---- */
@@ -206,11 +139,15 @@ static int64_t next_block(cli_text_ids *text)
 {
     if (!fill(text)) return -1;
     const bool is_text = text->source.tok;
-    const size_t cut = text->is_at_end ? text->held : is_text ? find_cut(text) : find_separator(text);
+    const kr_encode_options how = how_to_encode(text);
+    const size_t cut = text->is_at_end ? text->held
+                       : is_text       ? kr_tokenizer_cut(text->source.tok, text->buffer, text->held, &how)
+                                       : find_separator(text);
     int64_t count;
     if (is_text) {
         const int64_t most = kr_tokenizer_most_ids(text->source.tok, cut);
-        count = reserve(text, most) ? encode(text, text->buffer, cut, text->ids, most) : -1;
+        count =
+            reserve(text, most) ? kr_tokenizer_encode(text->source.tok, text->buffer, cut, &how, text->ids, most) : -1;
     } else {
         count = parse_numbers(text, cut);
     }

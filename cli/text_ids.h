@@ -5,10 +5,7 @@
  *   for (int64_t n; (n = cli_text_ids_next(text, &ids)) > 0;) ...;        // n < 0: said why on stderr
  *   cli_text_ids_close(text);
  *
- * A text of one block is encoded as a whole. A longer one is cut where pre-tokenizers cut too: before a space or tab
- * that follows something else, or after a line break that something else follows; and the tokenizer must agree that the
- * surroundings have the same ids in one piece and in two. In a block that offers no such place the cut is between two
- * characters, and a token that would have reached over it becomes two.
+ * A text of one block is encoded as a whole; a longer one is cut by kr_tokenizer_cut.
  *
  * Without a tokenizer the text is numbers, with white space or commas between them.
  */

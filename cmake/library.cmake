@@ -65,7 +65,7 @@ endif()
 # src/kernels/ref, for float and for double; what has one slot for all element types is compiled once.
 file(GLOB ref_sources CONFIGURE_DEPENDS src/kernels/ref/*_ref.c)
 set(ref_untyped ${ref_sources})
-list(FILTER ref_untyped INCLUDE REGEX "/(copy|random|finite|table)_ref\\.c$")
+list(FILTER ref_untyped INCLUDE REGEX "/(copy|random|finite|squares|table)_ref\\.c$")
 list(REMOVE_ITEM ref_sources ${ref_untyped})
 krait_objects(krait_ref SOURCES ${ref_untyped})
 krait_objects(krait_ref_f32 SOURCES ${ref_sources} OPTIONS -DKR_REF_F32)

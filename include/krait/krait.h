@@ -16,9 +16,12 @@
 #include <krait/bidi.h>
 #include <krait/block.h>
 #include <krait/ctx.h>
+#include <krait/data.h>
 #include <krait/generate.h>
 #include <krait/json.h>
 #include <krait/layers.h>
+#include <krait/loss.h>
+#include <krait/lr.h>
 #include <krait/mamba1.h>
 #include <krait/mamba2.h>
 #include <krait/mamba3.h>
@@ -29,6 +32,7 @@
 #include <krait/ops_math.h>
 #include <krait/ops_nn.h>
 #include <krait/ops_shape.h>
+#include <krait/optimizer.h>
 #include <krait/params.h>
 #include <krait/safetensors.h>
 #include <krait/sampler.h>
@@ -36,6 +40,7 @@
 #include <krait/ssd.h>
 #include <krait/state.h>
 #include <krait/tape.h>
+#include <krait/tasks.h>
 #include <krait/tensor.h>
 #include <krait/tokenizer.h>
 #include <krait/weights.h>

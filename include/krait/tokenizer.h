@@ -51,6 +51,13 @@ KR_API int64_t kr_tokenizer_most_ids(const kr_tokenizer *tok, size_t bytes);
 KR_API int64_t kr_tokenizer_encode(const kr_tokenizer *tok, const char *text, size_t bytes,
                                    const kr_encode_options *options, int32_t *ids, int64_t capacity);
 
+/* Where the beginning text[0..bytes) of a longer text can be cut so that the two parts have the ids of the whole: a place
+ * in its second half that pre-tokenizers cut at too, and that the tokenizer agrees to. Where there is none, between two
+ * characters: a token that would have reached over it becomes two. Less than KR_CUT_LEAST bytes are not cut. */
+#define KR_CUT_LEAST ((size_t)1024)
+KR_API size_t kr_tokenizer_cut(const kr_tokenizer *tok, const char *text, size_t bytes,
+                               const kr_encode_options *options);
+
 /* The bytes of ids, as by snprintf but with no final zero: how many there are. skips_special: special tokens have none.
  * An id that is no token has none either. */
 KR_API size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t count, bool skips_special,

@@ -38,6 +38,11 @@ static long write_some(int handle, const char *data, size_t bytes)
     return (long)write(handle, data, bytes < most ? bytes : most);
 }
 
+static bool rewind_handle(int handle)
+{
+    return lseek(handle, 0, SEEK_SET) == 0;
+}
+
 static bool to_disk(int handle)
 {
     int rc;
@@ -87,6 +92,11 @@ static long write_some(int handle, const char *data, size_t bytes)
 {
     const size_t most = (size_t)1 << 30;
     return (long)_write(handle, data, (unsigned)(bytes < most ? bytes : most));
+}
+
+static bool rewind_handle(int handle)
+{
+    return _lseeki64(handle, 0, SEEK_SET) == 0;
 }
 
 static bool to_disk(int handle)
@@ -175,6 +185,11 @@ bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
         at += (size_t)n;
     }
     return true;
+}
+
+bool kr_file_write_first(kr_file_writer *w, const void *data, size_t bytes)
+{
+    return rewind_handle(w->handle) ? kr_file_write(w, data, bytes) : fail(w, errno);
 }
 
 void kr_file_discard(kr_file_writer *w)

@@ -29,6 +29,9 @@ bool kr_file_create_nth(kr_file_writer *w, kr_ctx *ctx, const char *path, int nu
 
 bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes);
 
+/* Writes over the file's first bytes, when all others were written: a header that was not known before them. */
+bool kr_file_write_first(kr_file_writer *w, const void *data, size_t bytes);
+
 /* Brings the bytes to the disk, with nothing but the name left to change: of several files, the first can then be
  * committed when all of them are there. False: to be discarded. */
 bool kr_file_finish(kr_file_writer *w);

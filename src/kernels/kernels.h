@@ -12,8 +12,10 @@
 #define KR_KERNELS_KERNELS_H
 
 #include "kernels/exec.h"
+#include "kernels/loss_args.h"
 #include "kernels/matmul_args.h"
 #include "kernels/mamba3_args.h"
+#include "kernels/optimizer_args.h"
 #include "kernels/sequence.h"
 #include "kernels/ssd_args.h"
 

@@ -15,15 +15,22 @@ static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr
     return y;
 }
 
-/* What the stack made -> *hidden, what the head is applied to -> y. */
-static kr_tensor *leave(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, kr_tensor **hidden)
+/* What the stack made -> *hidden, what the head is applied to -> y; NULL if the head is skipped. */
+static kr_tensor *leave(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, bool skips_head,
+                        kr_tensor **hidden)
 {
     *hidden = x && net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
     if (!x) return NULL;
-    kr_tensor *y = !net->is_vocab ? kr_linear(tape, *hidden, net->out_proj, net->out_proj_bias)
-                                  : kr_linear(tape, *hidden, net->head_wd ? net->head_wd : net->embedding_wd, NULL);
-    if (!y) kr_blame(tape->ctx, "%s, head", op);
+    const kr_head head = kr_network_head(net);
+    kr_tensor *y = skips_head ? NULL : kr_linear(tape, *hidden, head.weight_wd, head.bias_w);
+    if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, head", op);
     return y;
+}
+
+kr_head kr_network_head(const kr_network *net)
+{
+    if (!net->is_vocab) return (kr_head){ net->out_proj, net->out_proj_bias };
+    return (kr_head){ net->head_wd ? net->head_wd : net->embedding_wd, NULL };
 }
 
 /* ---- checks ---- */
@@ -63,7 +70,7 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
     kr_tensor *y = kr_layers_run(tape, net->layers, x, run), *hidden;
     if (kr_ctx_failed(tape->ctx)) return none;
     if (y && (run->mode != KR_RUN_FORWARD || run->call.last_logits_only)) y = kr_last_token(tape, y);
-    y = leave(tape, run->op, net, y, &hidden);
+    y = leave(tape, run->op, net, y, run->call.skips_head, &hidden);
     return kr_ctx_failed(tape->ctx) ? none : (kr_network_out){ y, hidden, kr_run_end(run) };
 }
 
@@ -105,5 +112,5 @@ kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_ten
     const char *op = "network.step_infinite";
     if (!check_input(tape, op, net, x, true)) return NULL;
     kr_tensor *hidden, *y = kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x));
-    return leave(tape, op, net, y, &hidden);
+    return leave(tape, op, net, y, false, &hidden);
 }

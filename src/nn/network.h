@@ -24,4 +24,10 @@ struct kr_network {
  * to be counted. NULL after an error; kr_network_destroy takes it. */
 kr_network *kr_network_declare(kr_ctx *ctx, const kr_network_config *config);
 
+/* The last linear map of a network: out_proj, or the rows of the vocabulary. bias_w may be NULL. */
+typedef struct kr_head {
+    kr_tensor *weight_wd, *bias_w;
+} kr_head;
+kr_head kr_network_head(const kr_network *net);
+
 #endif

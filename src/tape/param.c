@@ -180,6 +180,11 @@ void kr_zero_grad(kr_tensor *param)
     param->grad_is_zero = true;
 }
 
+void kr_param_grad_is_zero(kr_tensor *param)
+{
+    param->grad_is_zero = true;
+}
+
 void kr_param_freeze(kr_tensor *param, bool frozen)
 {
     if (param && !param->tape) param->requires_grad = !frozen;

@@ -78,6 +78,9 @@ kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
 /* Frees a parameter's gradient, as if none had ever reached it. */
 void kr_param_drop_grad(kr_tensor *param);
 
+/* Says that the caller has zeroed a parameter's gradient: what reaches it next is written, not added. */
+void kr_param_grad_is_zero(kr_tensor *param);
+
 /* A second copy of a weight [o i] in panels (kernels/matmul_args.h, kr_panels_args) for kr_linear, of its own type; f64
  * is passed over. Writing the parameter drops it. */
 bool kr_param_pack(kr_tensor *weight);

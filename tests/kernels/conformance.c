@@ -368,7 +368,8 @@ static void sweep_values(kr_sweep *sweep, const kr_case *c)
         sizes.edit = c->for_scale;
         run_result r = run_case(&sizes, c);
         for (int k = 0; k < c->noperands; k++)
-            if (c->operands[k].is_output) scales[k] = values_of(&r.memory[k], c->operands[k].count);
+            if (c->operands[k].is_output && c->operands[k].dtype == KR_REAL)
+                scales[k] = values_of(&r.memory[k], c->operands[k].count);
         result_free(&r);
     }
     for (int n = 0; kr_runnable_set(n); n++) {

@@ -5,7 +5,7 @@
 /* Kernels whose rows meet in one result have no row that could be computed alone. */
 static bool rows_meet(const char *kernel)
 {
-    return strcmp(kernel, "embedding_bwd") == 0 || strcmp(kernel, "finite") == 0;
+    return strcmp(kernel, "embedding_bwd") == 0 || strcmp(kernel, "finite") == 0 || strcmp(kernel, "squares") == 0;
 }
 
 #define KR_KERNEL(name, args)                                                                                          \

@@ -57,6 +57,13 @@ static const struct {
     { "softmax", { .ulps = 2, .plain = 4, .root = 1, .why = "x - m has a rounding that e^ multiplies by |x - m|" } },
     { "softmax_bwd",
       { .ulps = 2, .plain = 4, .root = 1, .why = "g - <y, g> cancels; scale is the sum of magnitudes" } },
+    { "cross_entropy",
+      { .ulps = 3,
+        .plain = 4,
+        .root = 1,
+        .why = "as softmax, and ln of the sum beside the largest; scales as there" } },
+    { "cross_entropy_bwd",
+      { .ulps = 3, .plain = 4, .why = "e^ of a difference, and a fused product less a constant" } },
     { "norm", { .ulps = 4, .plain = 4, .root = 1, .why = "a sum of squares (no cancellation), silu, four products" } },
     { "norm_bwd",
       { .ulps = 4, .plain = 16, .root = 2, .why = "two terms that cancel; scale is their magnitudes' sum" } },
@@ -98,6 +105,12 @@ static const struct {
       { .ulps = 4, .plain = 32, .root = 2, .why = "as ssd, twice; g_da is a difference of sums over a chunk" } },
     { "scan", { .ulps = 2, .plain = 8, .root = 1, .why = "a chain of products over tokens, a sum over states" } },
     { "scan_bwd", { .ulps = 4, .plain = 16, .root = 2, .why = "as scan, there and back; then sums over all tokens" } },
+
+    /* Steps of optimizers: the scale is what the terms come to when nothing cancels. */
+    { "adamw", { .ulps = 1, .plain = 12, .why = "some ten roundings, constants included, of terms that may cancel" } },
+    { "sgd", { .ulps = 1, .plain = 8, .why = "some six roundings, constants included, of terms that may cancel" } },
+    { "lerp", { .ulps = 1, .plain = 2, .why = "a difference, the constant, and a fused sum" } },
+    { "squares", { .exact = true, .why = "squares are exact in double, and the order of their sums is fixed" } },
 };
 
 const kr_tolerance *kr_tolerance_of(const char *kernel)

@@ -18,14 +18,14 @@ enum { MAX_ROWS = 40, MAX_D = 4 };
 
 static int64_t width(task_kind task)
 {
-    return task == TASK_SPINOR ? 4 : 2;
+    return task == KR_TASK_SPINOR ? 4 : 2;
 }
 
 static void init_mamba2(kr_mamba2_config *config, kr_dtype dtype)
 {
     kr_mamba2_config_init(config);
     config->dtype = dtype;
-    config->d_model = width(TASK_MAJORITY);
+    config->d_model = width(KR_TASK_MAJORITY);
     config->state_rank = 1;
     config->conv_kernel = 1;
     config->expand = 1;
@@ -62,7 +62,7 @@ kr_network *task_network(kr_ctx *ctx, task_kind task, kr_dtype dtype, kr_rotatio
     mamba3.pathway = pathway;
     kr_layers_config layers;
     kr_layers_config_init(&layers);
-    layers.block = task == TASK_MAJORITY ? kr_mamba2_block(&mamba2) : kr_mamba3_block(&mamba3);
+    layers.block = task == KR_TASK_MAJORITY ? kr_mamba2_block(&mamba2) : kr_mamba3_block(&mamba3);
     layers.n_layers = 1;
     layers.norm_eps = NORM_EPS;
     layers.ignore_last_residual = true;
@@ -70,7 +70,7 @@ kr_network *task_network(kr_ctx *ctx, task_kind task, kr_dtype dtype, kr_rotatio
     kr_network_config_init(&config);
     config.layers = &layers;
     config.input_size = TASK_SYMBOLS;
-    config.output_size = task_classes(task);
+    config.output_size = kr_task_classes(task);
     return kr_network_create(ctx, &config);
 }
 
@@ -269,7 +269,7 @@ static void put_spinor(const kr_network *net, hand_flaw flaw)
     const double half = flaw == HAND_NO_TURN ? 0 : atanh(0.5), same = flaw == HAND_SAME_TURN ? half : 0;
     double logit_wd[8 * 4];
     for (int class = 0; class < 8; class ++) {
-        task_q8_quaternion(class, logit_wd + 4 * class);
+        kr_q8_quaternion(class, logit_wd + 4 * class);
         for (int r = 0; r < 4; r++) logit_wd[4 * class + r] *= 3;
     }
     in_rows rows = { 0 };
@@ -285,12 +285,12 @@ static void put_spinor(const kr_network *net, hand_flaw flaw)
 
 kr_network *hand_network(kr_ctx *ctx, const hand_options *o)
 {
-    const kr_rotation_kind rotation = o->task == TASK_SPINOR ? KR_ROTATION_QUATERNION : KR_ROTATION_COMPLEX;
+    const kr_rotation_kind rotation = o->task == KR_TASK_SPINOR ? KR_ROTATION_QUATERNION : KR_ROTATION_COMPLEX;
     kr_network *net = task_network(ctx, o->task, o->dtype, rotation, o->pathway);
     if (!CHECK(net != NULL, "no network: %s", kr_ctx_message(ctx))) return NULL;
     switch (o->task) {
-    case TASK_MAJORITY: put_majority(net, o->flaw); break;
-    case TASK_ROTOR: put_rotor(net, o->flaw); break;
+    case KR_TASK_MAJORITY: put_majority(net, o->flaw); break;
+    case KR_TASK_ROTOR: put_rotor(net, o->flaw); break;
     default: put_spinor(net, o->flaw);
     }
     return net;
@@ -336,7 +336,7 @@ static void spinor_logits(const int32_t *symbols, int64_t ns, double *logit_sw)
     int product = 0;
     for (int64_t s = 0; s < ns; s++) {
         size = symbols[s] == TASK_RESET ? anchor(4) : size * exp(-1e-4);
-        product = symbols[s] == TASK_RESET ? 0 : task_q8_product(1 + symbols[s], product);
+        product = symbols[s] == TASK_RESET ? 0 : kr_q8_product(1 + symbols[s], product);
         for (int class = 0; class < 8; class ++)
             logit_sw[8 * s + class] = class == product ? size : class == (product ^ 4) ? -size : 0;
     }
@@ -345,8 +345,8 @@ static void spinor_logits(const int32_t *symbols, int64_t ns, double *logit_sw)
 void hand_logits(task_kind task, const int32_t *symbols, int64_t ns, double *logit_sw)
 {
     switch (task) {
-    case TASK_MAJORITY: majority_logits(symbols, ns, logit_sw); break;
-    case TASK_ROTOR: rotor_logits(symbols, ns, logit_sw); break;
+    case KR_TASK_MAJORITY: majority_logits(symbols, ns, logit_sw); break;
+    case KR_TASK_ROTOR: rotor_logits(symbols, ns, logit_sw); break;
     default: spinor_logits(symbols, ns, logit_sw);
     }
 }

@@ -357,7 +357,7 @@ TEST(layouts_change_no_bit)
                     CHECK(memcmp(plain.y[k], other.y[k], (size_t)plain.y_count[k] * sizeof(double)) == 0,
                           "%s on %s: layout %d changes output %d", c->name, isas[n], layout, k);
                 /* where an input has several uses, a copy on the way to one of them changes the order of the sum */
-                const bool is_sum = strcmp(c->name, "embedding_tied") == 0;
+                const bool is_sum = strstr(c->name, "_tied") != NULL;
                 for (int k = 0; k < plain.nin && !is_sum; k++)
                     CHECK(memcmp(plain.g[k], other.g[k], (size_t)plain.g_count[k] * sizeof(double)) == 0,
                           "%s on %s: layout %d changes the gradient of input %d", c->name, isas[n], layout, k);

@@ -19,6 +19,8 @@
     KR_SCRATCHED(segsum_bwd, kr_segsum_args)                                                                           \
     KR_PLAIN(softmax, kr_softmax_args)                                                                                 \
     KR_PLAIN(softmax_bwd, kr_softmax_bwd_args)                                                                         \
+    KR_PLAIN(cross_entropy, kr_cross_entropy_args)                                                                     \
+    KR_PLAIN(cross_entropy_bwd, kr_cross_entropy_bwd_args)                                                             \
     KR_SCRATCHED(matmul, kr_matmul_args)                                                                               \
     KR_PLAIN(panels, kr_panels_args)                                                                                   \
     KR_PLAIN(norm, kr_norm_args)                                                                                       \
@@ -44,7 +46,10 @@
     KR_SCRATCHED(scan, kr_scan_args)                                                                                   \
     KR_SCRATCHED(scan_bwd, kr_scan_bwd_args)                                                                           \
     KR_PLAIN(embedding, kr_embedding_args)                                                                             \
-    KR_PLAIN(embedding_bwd, kr_embedding_args)
+    KR_PLAIN(embedding_bwd, kr_embedding_args)                                                                         \
+    KR_PLAIN(adamw, kr_adamw_args)                                                                                     \
+    KR_PLAIN(sgd, kr_sgd_args)                                                                                         \
+    KR_PLAIN(lerp, kr_lerp_args)
 
 #define KR_UNARY(name) KR_PLAIN(name, kr_unary_args) KR_PLAIN(name##_bwd, kr_unary_bwd_args)
 #define KR_BINARY(name) KR_PLAIN(name, kr_binary_args)
@@ -59,6 +64,8 @@ KR_F32_KERNELS
 #undef KR_PLAIN
 #undef KR_SCRATCHED
 void KR_FN(copy)(const kr_copy_args *);
+void KR_FN(squares)(const kr_squares_args *);
+size_t KR_FN(squares_scratch)(const kr_squares_args *);
 
 enum {
     NEEDS = 0
@@ -95,4 +102,5 @@ const kr_kernels KR_FN(kernels) = {
 #include "kernels/binary.def"
 #include "kernels/unary.def"
     KR_F32_KERNELS.copy = { KR_FN(copy), NULL },
+    .squares = { KR_FN(squares), KR_FN(squares_scratch) },
 };

@@ -17,7 +17,7 @@ TEST(splitmix64_as_published)
                               UINT64_C(16408922859458223821) };
     uint64_t state = 1234567;
     for (int i = 0; i < 5; i++) {
-        const uint64_t got = task_splitmix64(&state);
+        const uint64_t got = kr_splitmix64(&state);
         CHECK(got == want[i], "draw %d is %llu", i, (unsigned long long)got);
     }
 }
@@ -52,18 +52,18 @@ static bool is_of_family(const int32_t *row, int64_t ns, int of)
     const int32_t *tail = row + at + 1;
     const bool has_one_first = row[0] == TASK_RESET && resets == 1;
     switch (of) {
-    case 10 * TASK_MAJORITY + 1: /* the sign before the reset loses by one after it */
+    case 10 * KR_TASK_MAJORITY + 1: /* the sign before the reset loses by one after it */
         return resets == 1 && left % 2 == 1 && left >= 5 && left < 5 + ns / 2 && changes(row, 0, at) == 0 &&
                changes(tail, 0, left) == 1 && row[ns - 1] == row[0] && count_of(tail, left, row[0]) == left / 2;
-    case 10 * TASK_MAJORITY + 2: /* the late sign never gets even with the early one */
+    case 10 * KR_TASK_MAJORITY + 2: /* the late sign never gets even with the early one */
         return resets == 1 && at >= 1 && at <= 3 && changes(tail, 0, left) == 1 &&
                count_of(tail, left, row[ns - 1]) == (left - 1) / 2;
-    case 10 * TASK_ROTOR + 1: return has_one_first;
-    case 10 * TASK_ROTOR + 2: return has_one_first && count_of(row, ns, 1) == ns / 2;
-    case 10 * TASK_SPINOR + 1: return has_one_first && count_of(row, ns, 0) == ns / 2;
-    case 10 * TASK_SPINOR + 2:
+    case 10 * KR_TASK_ROTOR + 1: return has_one_first;
+    case 10 * KR_TASK_ROTOR + 2: return has_one_first && count_of(row, ns, 1) == ns / 2;
+    case 10 * KR_TASK_SPINOR + 1: return has_one_first && count_of(row, ns, 0) == ns / 2;
+    case 10 * KR_TASK_SPINOR + 2:
         return has_one_first && changes(tail, 0, left) >= (left - 1) / 8 && changes(tail, 0, left) <= (left - 1) / 3;
-    default: return of / 10 == TASK_MAJORITY || row[0] == TASK_RESET;
+    default: return of / 10 == KR_TASK_MAJORITY || row[0] == TASK_RESET;
     }
 }
 
@@ -73,11 +73,11 @@ TEST(families_of_sequences)
         const int task = i / 2 / EACH, family = i / 2 % EACH;
         const int64_t ns = i % 2 ? 8 * NS : NS;
         task_data data = task_make((task_kind)task, family, TASK_EVAL_SEED, NB, ns);
-        const char *name = task_family_name(data.task, family);
+        const char *name = kr_task_family(data.task, family);
         int64_t resets = 0, more = 0;
         for (int64_t b = 0; b < NB; b++) {
             const int32_t *row = data.symbol_bs + b * ns;
-            CHECK(is_of_family(row, ns, 10 * task + family), "%s, %s, row %lld of %lld", task_name(data.task), name,
+            CHECK(is_of_family(row, ns, 10 * task + family), "%s, %s, row %lld of %lld", kr_task_name(data.task), name,
                   (long long)b, (long long)ns);
             const int64_t ones = count_of(row, ns, 1), zeros = count_of(row, ns, 0);
             resets += ns - ones - zeros;
@@ -86,7 +86,8 @@ TEST(families_of_sequences)
         const double of_resets = (double)resets / (double)(NB * ns),
                      of_more = (double)more / (double)(NB * ns - resets);
         if (family == 0) CHECK(fabs(of_resets - 1.0 / 8) < 0.03, "%s: %g are resets", name, of_resets);
-        if (task == TASK_ROTOR && family == 1) CHECK(fabs(of_more - 7.0 / 8) < 0.03, "%s: %g one way", name, of_more);
+        if (task == KR_TASK_ROTOR && family == 1)
+            CHECK(fabs(of_more - 7.0 / 8) < 0.03, "%s: %g one way", name, of_more);
         task_free(&data);
     }
 }
@@ -107,7 +108,7 @@ TEST(mixed_families)
         }
         CHECK(labs((long)random - NB / 2) < 36 && labs((long)of_first - NB / 4) < 36 &&
                   labs((long)of_second - NB / 4) < 36,
-              "%s: %lld random, %lld and %lld of the others", task_name(data.task), (long long)random,
+              "%s: %lld random, %lld and %lld of the others", kr_task_name(data.task), (long long)random,
               (long long)of_first, (long long)of_second);
         task_free(&data);
     }
@@ -129,15 +130,15 @@ TEST(spinor_labels_are_q8)
     for (int a = 0; a < 8; a++)
         for (int b = 0; b < 8; b++) {
             double left[4], right[4], product[4], want[4];
-            task_q8_quaternion(a, left);
-            task_q8_quaternion(b, right);
+            kr_q8_quaternion(a, left);
+            kr_q8_quaternion(b, right);
             multiply(left, right, want);
-            task_q8_quaternion(task_q8_product(a, b), product);
+            kr_q8_quaternion(kr_q8_product(a, b), product);
             for (int i = 0; i < 4; i++)
                 CHECK(product[i] == want[i], "%d times %d: entry %d is %g, not %g", a, b, i, product[i], want[i]);
         }
     for (int family = 0; family < TASK_FAMILIES; family++) {
-        task_data data = task_make(TASK_SPINOR, family, TASK_EVAL_SEED, NB, NS);
+        task_data data = task_make(KR_TASK_SPINOR, family, TASK_EVAL_SEED, NB, NS);
         for (int32_t class = 0; class < 8; class ++)
             CHECK(count_of(data.target_bs, NB * NS, class) > 0, "family %d never has class %d", family, (int)class);
         task_free(&data);
@@ -151,12 +152,12 @@ static int32_t target_anew(task_kind task, const int32_t *row, int64_t s)
     double q[4] = { 1, 0, 0, 0 };
     for (int64_t u = last_reset(row, s) + 1; u <= s; u++) {
         double factor[4];
-        task_q8_quaternion(1 + row[u], factor);
+        kr_q8_quaternion(1 + row[u], factor);
         multiply(factor, q, q);
         count += row[u] == 1 ? 1 : -1;
     }
-    if (task == TASK_MAJORITY) return count == 0 ? TASK_NOT_SCORED : count > 0;
-    if (task == TASK_ROTOR) return (int32_t)((count + 3 * NS) % 3);
+    if (task == KR_TASK_MAJORITY) return count == 0 ? TASK_NOT_SCORED : count > 0;
+    if (task == KR_TASK_ROTOR) return (int32_t)((count + 3 * NS) % 3);
     for (int32_t class = 0; class < 8; class ++)
         if (q[class % 4] == (class < 4 ? 1 : -1)) return class;
     return -2;
@@ -170,7 +171,7 @@ TEST(targets_of_sequences)
             for (int64_t i = 0; i < NB * NS; i++) {
                 const int32_t want = target_anew(data.task, data.symbol_bs + i / NS * NS, i % NS);
                 CHECK(data.target_bs[i] == want, "%s, family %d, row %lld, place %lld: %d, not %d",
-                      task_name(data.task), family, (long long)(i / NS), (long long)(i % NS), (int)data.target_bs[i],
+                      kr_task_name(data.task), family, (long long)(i / NS), (long long)(i % NS), (int)data.target_bs[i],
                       (int)want);
             }
             task_free(&data);
@@ -244,12 +245,19 @@ typedef struct control {
 } control;
 
 static const control controls[] = {
-    { "memoryless majority", TASK_MAJORITY, by_symbol, false, 80, true, { 77.3, 82.3, 55.2 }, { 1.5, 1.4, 0.3 } },
-    { "memoryless rotor", TASK_ROTOR, by_symbol, false, 60, false, { 49.1, 36.5, 37.4 }, { 1.3, 0.6, 0.6 } },
-    { "steps since reset", TASK_ROTOR, by_symbol_and_steps, false, 60, false, { 59.0, 46.5, 46.0 }, { 2.0, 2.7, 1.7 } },
-    { "memoryless spinor", TASK_SPINOR, by_symbol, false, 60, false, { 34.2, 17.4, 18.7 }, { 1.6, 0.7, 1.0 } },
-    { "abelian spinor", TASK_SPINOR, by_parities, false, 75, false, { 59.8, 51.8, 0 }, { 1.4, 1.0, 0 } },
-    { "counts of i and j", TASK_SPINOR, by_counts, true, 85, false, { 71.4, 55.8, 77.1 }, { 2.6, 2.8, 4.6 } },
+    { "memoryless majority", KR_TASK_MAJORITY, by_symbol, false, 80, true, { 77.3, 82.3, 55.2 }, { 1.5, 1.4, 0.3 } },
+    { "memoryless rotor", KR_TASK_ROTOR, by_symbol, false, 60, false, { 49.1, 36.5, 37.4 }, { 1.3, 0.6, 0.6 } },
+    { "steps since reset",
+      KR_TASK_ROTOR,
+      by_symbol_and_steps,
+      false,
+      60,
+      false,
+      { 59.0, 46.5, 46.0 },
+      { 2.0, 2.7, 1.7 } },
+    { "memoryless spinor", KR_TASK_SPINOR, by_symbol, false, 60, false, { 34.2, 17.4, 18.7 }, { 1.6, 0.7, 1.0 } },
+    { "abelian spinor", KR_TASK_SPINOR, by_parities, false, 75, false, { 59.8, 51.8, 0 }, { 1.4, 1.0, 0 } },
+    { "counts of i and j", KR_TASK_SPINOR, by_counts, true, 85, false, { 71.4, 55.8, 77.1 }, { 2.6, 2.8, 4.6 } },
 };
 
 TEST(tables_are_not_enough)
@@ -261,7 +269,7 @@ TEST(tables_are_not_enough)
             task_data eval = task_make(c->task, family, TASK_EVAL_SEED, NB, NS);
             task_data train = task_make(c->task, family, TASK_TRAIN_SEED, c->is_fit_apart ? TASK_TRAIN_ROWS : 1, NS);
             const double got = table_accuracy(c->is_fit_apart ? &train : &eval, &eval, c->keys);
-            const char *name = task_family_name(c->task, family);
+            const char *name = kr_task_family(c->task, family);
             CHECK(c->by_worst || got < c->below, "%s, %s: %.2f %%", c->what, name, got);
             CHECK(c->quoted[family] == 0 || fabs(got - c->quoted[family]) < c->by_luck[family],
                   "%s, %s: %.2f %%, but the reference has %.1f", c->what, name, got, c->quoted[family]);
@@ -296,7 +304,7 @@ TEST(no_fixed_decay_has_all_majorities)
     double best_of_worst = 0, best[EACH] = { 0 };
     task_data data[EACH];
     for (int family = 0; family < EACH; family++)
-        data[family] = task_make(TASK_MAJORITY, family, TASK_EVAL_SEED, NB, NS);
+        data[family] = task_make(KR_TASK_MAJORITY, family, TASK_EVAL_SEED, NB, NS);
     for (int i = 0; i < 10 * 6; i++) {
         double worst = 100;
         for (int family = 0; family < EACH; family++) {
@@ -328,11 +336,11 @@ static double fixed_rotation_accuracy(const task_data *data, double turn, double
 TEST(one_angle_is_not_enough_for_a_rotor)
 {
     for (int family = 0; family < EACH; family++) {
-        task_data data = task_make(TASK_ROTOR, family, TASK_EVAL_SEED, kr_test_quick() ? 64 : NB, NS);
+        task_data data = task_make(KR_TASK_ROTOR, family, TASK_EVAL_SEED, kr_test_quick() ? 64 : NB, NS);
         double best = 0;
         for (int i = 0; i < 24 * 6; i++)
             best = fmax(best, fixed_rotation_accuracy(&data, (i / 6) / 24.0, (i % 6) / 18.0));
-        CHECK(best < 60, "%s: %.2f %%", task_family_name(TASK_ROTOR, family), best);
+        CHECK(best < 60, "%s: %.2f %%", kr_task_family(KR_TASK_ROTOR, family), best);
         task_free(&data);
     }
 }
@@ -384,7 +392,8 @@ TEST(a_rotor_needs_rotation)
 {
     const double decays[] = { 0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99, 1 };
     task_data data[EACH];
-    for (int family = 0; family < EACH; family++) data[family] = task_make(TASK_ROTOR, family, TASK_EVAL_SEED, NB, NS);
+    for (int family = 0; family < EACH; family++)
+        data[family] = task_make(KR_TASK_ROTOR, family, TASK_EVAL_SEED, NB, NS);
     for (int i = 0; i < 10; i++) {
         double worst = 100;
         for (int family = 0; family < EACH; family++)

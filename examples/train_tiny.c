@@ -1,0 +1,96 @@
+/* train_tiny.c - a training loop: a byte-level Mamba-3 learns a text, sums of two numbers or the file that is named, and
+ * then writes some of its own. */
+#include <krait/krait.h>
+#include <stdio.h>
+
+enum { STEPS = 400, BATCH = 8, LENGTH = 128 };
+
+/* "7 + 5 = 12" and the like, a line each. */
+static kr_source *make_sums(kr_ctx *ctx, const kr_tokenizer *tok)
+{
+    static char text[8192];
+    size_t n = 0;
+    for (int a = 0; a < 20; a++)
+        for (int b = 0; b < 20; b++) n += (size_t)snprintf(text + n, sizeof text - n, "%d + %d = %d\n", a, b, a + b);
+    return kr_source_string(ctx, text, n, tok, NULL);
+}
+
+static kr_model *make_model(kr_ctx *ctx)
+{
+    kr_model_config config;
+    kr_model_config_init(&config);
+    config.family = KR_MAMBA3;
+    kr_model_config_set_d_model(&config, 64);
+    config.mamba3.state_rank = 32;
+    config.mamba3.per_head_dim = 32;
+    config.layers.n_layers = 2;
+    config.network.vocab_size = 256;
+    return kr_model_create(ctx, &config);
+}
+
+static void train(kr_ctx *ctx, const kr_network *net, kr_loader *loader)
+{
+    kr_optimizer_options options;
+    kr_optimizer_options_init(&options);
+    options.clip_norm = 1;
+    kr_optimizer *optimizer = kr_optimizer_create(ctx, kr_network_params(net), &options);
+    kr_lr_schedule schedule;
+    kr_lr_schedule_init(&schedule);
+    schedule.kind = KR_LR_COSINE;
+    schedule.max_lr = 1e-2;
+    schedule.warmup_steps = 10;
+    schedule.total_steps = STEPS;
+    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_batch batch;
+    for (int step = 1; step <= STEPS && kr_loader_next(tape, loader, &batch); step++) {
+        kr_loss_call call;
+        kr_loss_call_init(&call);
+        call.ids_bs = batch.ids_bs;
+        call.labels = batch.labels_bs;
+        call.reset_bs = batch.reset_bs;
+        call.drops_state = true;
+        kr_tensor *loss = kr_network_loss(tape, net, &call).loss; /* logits are never all there at once */
+        kr_backward(tape, loss);
+        if (kr_optimizer_step(optimizer, kr_lr_at(&schedule, step), 1) != KR_OK) break;
+        if (step == 1 || step % 100 == 0) printf("step %4d  loss %.3f\n", step, kr_item(loss));
+        kr_tape_reset(tape);
+    }
+    kr_tape_destroy(tape);
+    kr_optimizer_destroy(optimizer);
+}
+
+static void go_on(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok)
+{
+    kr_generate_options options;
+    kr_generate_options_init(&options);
+    options.max_tokens = 48;
+    options.sampler.temperature = 0;
+    kr_generation *g = kr_generation_create(ctx, net, tok, &options);
+    kr_generation_feed_text(g, "\n", 1);
+    while (kr_generation_next(g)) fwrite(kr_generation_row(g, 0)->text, 1, kr_generation_row(g, 0)->bytes, stdout);
+    printf("\n");
+    kr_generation_destroy(g);
+}
+
+int main(int argc, char **argv)
+{
+    kr_ctx *ctx = kr_ctx_create(NULL);
+    kr_tokenizer *tok = kr_tokenizer_bytes(ctx);
+    kr_source *source = argc > 1 ? kr_source_text(ctx, argv[1], tok, NULL) : make_sums(ctx, tok);
+    kr_loader_options options;
+    kr_loader_options_init(&options);
+    options.batch = BATCH;
+    options.length = LENGTH;
+    kr_loader *loader = kr_loader_create(source, &options);
+    kr_model *model = make_model(ctx);
+    if (!kr_ctx_failed(ctx)) train(ctx, kr_model_network(model), loader);
+    if (!kr_ctx_failed(ctx)) go_on(ctx, kr_model_network(model), tok);
+    const int failed = kr_ctx_failed(ctx);
+    if (failed) fprintf(stderr, "krait: %s\n", kr_ctx_message(ctx));
+    kr_model_destroy(model);
+    kr_loader_destroy(loader);
+    kr_source_destroy(source);
+    kr_tokenizer_destroy(tok);
+    kr_ctx_destroy(ctx);
+    return failed;
+}

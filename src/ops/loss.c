@@ -1,0 +1,120 @@
+/* loss.c - what losses share: options, labels, and the sum at the end. */
+#include "ops/loss.h"
+
+#include "base/sized.h"
+
+void kr_cross_entropy_options_init_sized(kr_cross_entropy_options *options, size_t size)
+{
+    const kr_cross_entropy_options defaults = { .size = size, .ignore_index = -100 };
+    kr_sized_init(options, size, &defaults, sizeof defaults);
+}
+
+bool kr_loss_take(kr_ctx *ctx, const char *op, const char *init, void *own, size_t own_size, const void *given)
+{
+    if (!given) return true;
+    size_t size;
+    memcpy(&size, given, sizeof size);
+    if (!kr_require(ctx, size >= sizeof size && size <= 4096, KR_ERR_ARG,
+                    "%s: options.size = %zu; call %s before setting options", op, size, init))
+        return false;
+    memcpy(own, given, size < own_size ? size : own_size);
+    return true;
+}
+
+bool kr_cross_entropy_take(kr_tape *tape, const char *op, kr_cross_entropy_options *own,
+                           const kr_cross_entropy_options *given)
+{
+    kr_cross_entropy_options_init(own);
+    return kr_tape_ready(tape, op) &&
+           kr_loss_take(tape->ctx, op, "kr_cross_entropy_options_init", own, sizeof *own, given);
+}
+
+bool kr_cross_entropy_check(kr_tape *tape, const char *op, const kr_cross_entropy_options *o, const char *name,
+                            const kr_tensor *x, int64_t nw)
+{
+    kr_ctx *ctx = tape->ctx;
+    return kr_require(ctx, nw >= 1, KR_ERR_SHAPE, "%s: %s %s has no class; w must be at least 1", op, name,
+                      KR_TEXT_OF(x)) &&
+           kr_require(ctx, o->label_smoothing >= 0 && o->label_smoothing <= 1, KR_ERR_ARG,
+                      "%s: label_smoothing = %g, but must be from 0 to 1", op, o->label_smoothing) &&
+           kr_require(ctx, o->reduction == KR_REDUCE_MEAN || o->reduction == KR_REDUCE_SUM, KR_ERR_ARG,
+                      "%s: reduction = %d is neither KR_REDUCE_MEAN nor KR_REDUCE_SUM", op, (int)o->reduction) &&
+           kr_require(ctx, o->n_classes >= 0 && o->n_classes <= nw, KR_ERR_ARG,
+                      "%s: n_classes = %lld, but %s %s says w = %lld", op, (long long)o->n_classes, name, KR_TEXT_OF(x),
+                      (long long)nw);
+}
+
+int64_t kr_cross_entropy_columns(const kr_cross_entropy_options *o, int64_t nw)
+{
+    return o->excludes_padding && o->n_classes > 0 ? o->n_classes : nw;
+}
+
+kr_tensor *kr_integers(kr_tape *tape, const char *op, const char *name, kr_tensor *x)
+{
+    if (!kr_require(tape->ctx, x->dtype == KR_I32 || x->dtype == KR_I64, KR_ERR_DTYPE,
+                    "%s: %s %s is %s, but must be i32 or i64", op, name, KR_TEXT_OF(x), kr_dtype_name(x->dtype)))
+        return NULL;
+    return kr_contiguous(tape, x);
+}
+
+/* Is row r scored? Fills in its label; *ok is false after an error. */
+static bool is_scored(kr_tape *tape, const char *op, const kr_tensor *labels, const kr_tensor *mask,
+                      const kr_cross_entropy_options *o, int64_t limit, int64_t r, int64_t *label, bool *ok)
+{
+    *label = kr_integer_at(labels, r);
+    if ((mask && kr_integer_at(mask, r) == 0) || *label == o->ignore_index) return false;
+    char text[KR_SHAPE_TEXT_BYTES];
+    *ok = kr_require(tape->ctx, *label >= 0 && *label < limit, KR_ERR_ARG,
+                     "%s: label %s is %lld, but must be from 0 to %lld, or ignore_index = %lld", op,
+                     kr_index_text(labels, r, text, sizeof text), (long long)*label, (long long)limit - 1,
+                     (long long)o->ignore_index);
+    return *ok;
+}
+
+bool kr_labels_from(kr_tape *tape, const char *op, kr_tensor *labels, const kr_cross_entropy_options *o, int64_t nw,
+                    bool compact, kr_labels *out)
+{
+    kr_tensor *mask = o->mask;
+    const int64_t rows = kr_tensor_count(labels), limit = o->n_classes > 0 ? o->n_classes : nw;
+    if (!(labels = kr_integers(tape, op, "labels", labels)) || (mask && !(mask = kr_integers(tape, op, "mask", mask))))
+        return false;
+    *out = (kr_labels){ .of_r = kr_new(tape, KR_I64, KR_SHAPE(rows)) };
+    if (compact) out->rows = kr_new(tape, KR_I64, KR_SHAPE(rows));
+    if (!out->of_r || (compact && !out->rows)) return false;
+    int64_t *of_r = (int64_t *)(void *)out->of_r->data, *which = compact ? (int64_t *)(void *)out->rows->data : NULL;
+    bool ok = true;
+    for (int64_t r = 0; r < rows; r++) {
+        int64_t label;
+        const bool scored = is_scored(tape, op, labels, mask, o, limit, r, &label, &ok);
+        if (!ok) return false;
+        if (!compact) of_r[r] = scored ? label : -1;
+        if (compact && scored) {
+            of_r[out->count] = label;
+            which[out->count] = r;
+        }
+        out->count += scored;
+    }
+    if (compact && out->count == rows) out->rows = NULL;
+    out->alpha = o->reduction == KR_REDUCE_SUM ? 1 : out->count > 0 ? 1 / (double)out->count : 0;
+    return true;
+}
+
+int64_t kr_count_right(const kr_tensor *stats, int64_t count)
+{
+    int64_t right = 0;
+    for (int64_t r = 0; r < count; r++) {
+        const int64_t at = r * KR_ROW_STATS + KR_ROW_RIGHT;
+        right += stats->dtype == KR_F64 ? ((const double *)(const void *)stats->data)[at] > 0
+                                        : ((const float *)(const void *)stats->data)[at] > 0;
+    }
+    return right;
+}
+
+kr_tensor *kr_loss_sum(kr_tape *tape, const kr_tensor *x, double alpha)
+{
+    kr_tensor *y = kr_new(tape, x->dtype, KR_SCALAR);
+    kr_reduce_args args = {
+        .no = 1, .nr = kr_tensor_count(x), .ni = 1, .x = x->data, .y = kr_tensor_data(y), .alpha = alpha
+    };
+    return y && KR_RUN(tape->ctx, sum[kr_real_of(x->dtype)], &args) ? y : NULL;
+}

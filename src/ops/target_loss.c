@@ -1,0 +1,160 @@
+/* target_loss.c - losses of outputs y against float targets t, out of ops that exist: gradients reach both.
+ *
+ *   soft_cross_entropy  [.. w]: -sum over w of t log p for each row;   log p = log_softmax(y), or log(y + eps)
+ *   bce                 -t log p - (1 - t) log(1 - p);   log p = log_sigmoid(y), log(1 - p) = log_sigmoid(-y),
+ *                       or log(y + eps), log(1 + eps - y)
+ *   mse                 (y - t)^2
+ *
+ * What is not scored is replaced before anything is computed of it, and by 0 after: whatever it was, its loss and its
+ * gradients are 0.
+ */
+#include "ops/loss.h"
+
+#include "base/sized.h"
+
+void kr_loss_options_init_sized(kr_loss_options *options, size_t size)
+{
+    const kr_loss_options defaults = { .size = size };
+    kr_sized_init(options, size, &defaults, sizeof defaults);
+}
+
+/* A loss on its way. */
+typedef struct job {
+    kr_tape *tape;
+    const char *op;
+    kr_loss_options o;
+    kr_tensor *y, *t;
+    kr_tensor *mask; /* NULL, or of a shape that repeats to y's */
+    int64_t count;   /* scored outputs, or rows */
+} job;
+
+static bool check_options(const job *j, bool has_logits, bool has_target_logits)
+{
+    kr_ctx *ctx = j->tape->ctx;
+    const kr_loss_options *o = &j->o;
+    return kr_require(ctx, o->reduction == KR_REDUCE_MEAN || o->reduction == KR_REDUCE_SUM, KR_ERR_ARG,
+                      "%s: reduction = %d is neither KR_REDUCE_MEAN nor KR_REDUCE_SUM", j->op, (int)o->reduction) &&
+           kr_require(ctx, has_logits || !o->from_probabilities, KR_ERR_ARG,
+                      "%s: from_probabilities is set, but outputs are taken as they are", j->op) &&
+           kr_require(ctx, has_target_logits || !o->target_logits, KR_ERR_ARG,
+                      "%s: target_logits is set, but is for soft_cross_entropy", j->op) &&
+           kr_require(ctx, o->eps >= 0 && o->eps < 1, KR_ERR_ARG, "%s: eps = %g, but must be from 0 to below 1", j->op,
+                      o->eps);
+}
+
+/* Elements of mask that are not 0. */
+static int64_t count_of(const kr_tensor *mask)
+{
+    int64_t count = 0;
+    const int64_t all = kr_tensor_count(mask);
+    for (int64_t i = 0; i < all; i++) count += kr_integer_at(mask, i) != 0;
+    return count;
+}
+
+/* mask against `shape`, to which it must repeat; what it scores of that. */
+static bool take_mask(job *j, const kr_shape *shape, const char *rule)
+{
+    const int64_t all = kr_shape_count(shape);
+    j->count = all;
+    if (!j->o.mask) return true;
+    if (!kr_bind_any(j->tape, j->op, j->o.mask) || !(j->mask = kr_integers(j->tape, j->op, "mask", j->o.mask)))
+        return false;
+    const kr_shape own = kr_tensor_shape(j->mask);
+    bool fits = own.rank <= shape->rank;
+    for (int i = 0; fits && i < own.rank; i++) {
+        const int64_t want = shape->dims[shape->rank - own.rank + i];
+        fits = own.dims[i] == want || own.dims[i] == 1;
+    }
+    if (!kr_require(j->tape->ctx, fits, KR_ERR_SHAPE, "%s: mask %s does not repeat to %s, %s", j->op,
+                    KR_TEXT_OF(j->mask), KR_TEXT_OF_SHAPE(shape), rule))
+        return false;
+    const int64_t counted = kr_tensor_count(j->mask);
+    j->count = counted > 0 ? count_of(j->mask) * (all / counted) : 0;
+    return true;
+}
+
+/* x where it is scored, else value. */
+static kr_tensor *scored(const job *j, kr_tensor *x, double value)
+{
+    if (!j->mask || !x) return x;
+    return kr_where(j->tape, j->mask, x, kr_full(j->tape, x->dtype, KR_SCALAR, value));
+}
+
+/* The sum or mean of the losses x of single outputs or rows. */
+static kr_tensor *finish(const job *j, kr_tensor *x)
+{
+    x = kr_sum(j->tape, scored(j, x, 0), KR_ALL_AXES, false);
+    if (x && j->o.n_scored) *j->o.n_scored = j->count;
+    if (j->o.reduction == KR_REDUCE_SUM) return x;
+    return kr_scale(j->tape, x, j->count > 0 ? 1 / (double)j->count : 0);
+}
+
+/* log(alpha p + beta + eps). */
+static kr_tensor *log_of(const job *j, kr_tensor *p, double alpha, double beta)
+{
+    const double eps = j->o.eps > 0 ? j->o.eps : j->y->dtype == KR_F64 ? 0x1p-52 : 0x1p-23;
+    return kr_log(j->tape, kr_affine(j->tape, p, alpha, beta + eps));
+}
+
+/* The way in: options, shapes, types. */
+static bool enter(job *j, kr_tape *tape, const char *op, kr_tensor *outputs, kr_tensor *targets,
+                  const kr_loss_options *given, bool has_logits, bool has_target_logits)
+{
+    kr_dims d;
+    kr_dtype result;
+    *j = (job){ .tape = tape, .op = op, .y = outputs, .t = targets };
+    kr_loss_options_init(&j->o);
+    return kr_tape_ready(tape, op) && kr_loss_take(tape->ctx, op, "kr_loss_options_init", &j->o, sizeof j->o, given) &&
+           check_options(j, has_logits, has_target_logits) &&
+           kr_bind(tape, op, &d, has_target_logits ? "outputs:..w targets:..w" : "outputs:.. targets:..", outputs,
+                   targets) &&
+           KR_REALS(tape, op, "outputs targets", &result, &j->y, &j->t);
+}
+
+kr_tensor *kr_soft_cross_entropy(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+{
+    job j;
+    if (!enter(&j, tape, "soft_cross_entropy", outputs, targets, options, true, true)) return NULL;
+    kr_shape rows = kr_tensor_shape(j.y);
+    rows.rank--;
+    if (!take_mask(&j, &rows, "a number for each row")) return NULL;
+    kr_tensor *mask_r = j.mask;
+    if (mask_r) {
+        kr_shape column = kr_tensor_shape(mask_r);
+        column.dims[column.rank++] = 1;
+        j.mask = kr_reshape(tape, mask_r, column);
+    }
+    kr_tensor *y = scored(&j, j.y, 0.5), *t = scored(&j, j.t, 0);
+    kr_tensor *log_p = j.o.from_probabilities ? log_of(&j, y, 1, 0) : kr_log_softmax(tape, y, -1);
+    if (j.o.target_logits) t = kr_softmax(tape, t, -1);
+    j.mask = mask_r;
+    return finish(&j, kr_neg(tape, kr_sum(tape, kr_mul(tape, t, log_p), KR_AXES(-1), false)));
+}
+
+kr_tensor *kr_bce(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+{
+    job j;
+    if (!enter(&j, tape, "bce", outputs, targets, options, true, false)) return NULL;
+    const kr_shape shape = kr_tensor_shape(j.y);
+    if (!take_mask(&j, &shape, "the outputs' shape")) return NULL;
+    kr_tensor *y = scored(&j, j.y, 0.5), *t = scored(&j, j.t, 0), *log_p, *log_rest;
+    if (j.o.from_probabilities) {
+        log_p = log_of(&j, y, 1, 0);
+        log_rest = log_of(&j, y, -1, 1);
+    } else {
+        log_p = kr_log_sigmoid(tape, y);
+        log_rest = kr_log_sigmoid(tape, kr_neg(tape, y));
+    }
+    kr_tensor *rest = kr_mul(tape, kr_affine(tape, t, -1, 1), log_rest);
+    return finish(&j, kr_neg(tape, kr_add(tape, kr_mul(tape, t, log_p), rest)));
+}
+
+kr_tensor *kr_mse(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+{
+    job j;
+    if (!enter(&j, tape, "mse", outputs, targets, options, false, false)) return NULL;
+    const kr_shape shape = kr_tensor_shape(j.y);
+    if (!take_mask(&j, &shape, "the outputs' shape")) return NULL;
+    kr_tensor *apart = kr_sub(tape, scored(&j, j.y, 0), scored(&j, j.t, 0));
+    return finish(&j, kr_mul(tape, apart, apart));
+}

@@ -1,0 +1,171 @@
+/* muon.c - the nearest matrix with orthogonal rows or columns, about: Newton-Schulz steps out of products.
+ *
+ *   G [rows cols];  X = G / max(|G|, 1e-7)
+ *   rows <= cols:  A = X X^T;  X = a X + (b A + c A A) X
+ *   rows > cols:   A = X^T X;  X = a X + X (b A + c A A)       the same on the transpose, which is not formed
+ * Singular values s of X become a s + b s^3 + c s^5 in each step, singular vectors stay.
+ * Work: two matrices [rows cols] and three [k k], k the smaller side, and the scratch of the products.
+ */
+#include "train/optimizer.h"
+
+#include "device/device.h"
+
+#include <math.h>
+
+static const double least_norm = 1e-7;
+
+typedef struct square {
+    int64_t side;
+    size_t matrix_bytes, square_bytes;
+} square;
+
+static size_t rounded(size_t bytes)
+{
+    return (bytes + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
+}
+
+static square square_of(const kr_muon *muon)
+{
+    const size_t element = kr_dtype_bytes(muon->dtype);
+    square s = { .side = muon->rows < muon->cols ? muon->rows : muon->cols };
+    s.matrix_bytes = rounded((size_t)(muon->rows * muon->cols) * element);
+    s.square_bytes = rounded((size_t)(s.side * s.side) * element);
+    return s;
+}
+
+/* ---- products ---- */
+
+/* A = X X^T, or X^T X. */
+static kr_matmul_args gram_args(const kr_muon *muon, const void *x, void *a)
+{
+    const int64_t k = square_of(muon).side;
+    const bool wide = muon->rows <= muon->cols;
+    return (kr_matmul_args){ .nm = k,
+                             .nn = k,
+                             .nk = wide ? muon->cols : muon->rows,
+                             .a = x,
+                             .a_m = wide ? muon->cols : 1,
+                             .a_k = wide ? 1 : muon->cols,
+                             .b = x,
+                             .b_k = wide ? 1 : muon->cols,
+                             .b_n = wide ? muon->cols : 1,
+                             .c = a,
+                             .c_m = k };
+}
+
+/* C += S T of two squares. */
+static kr_matmul_args square_args(const kr_muon *muon, const void *s, const void *t, void *c)
+{
+    const int64_t k = square_of(muon).side;
+    return (kr_matmul_args){ .nm = k,
+                             .nn = k,
+                             .nk = k,
+                             .a = s,
+                             .a_m = k,
+                             .a_k = 1,
+                             .b = t,
+                             .b_k = k,
+                             .b_n = 1,
+                             .c = c,
+                             .c_m = k,
+                             .accumulate = true };
+}
+
+/* Y += B X, or X B. */
+static kr_matmul_args apply_args(const kr_muon *muon, const void *b, const void *x, void *y)
+{
+    const int64_t k = square_of(muon).side, cols = muon->cols;
+    const bool wide = muon->rows <= muon->cols;
+    return (kr_matmul_args){ .nm = muon->rows,
+                             .nn = cols,
+                             .nk = k,
+                             .a = wide ? b : x,
+                             .a_m = wide ? k : cols,
+                             .a_k = 1,
+                             .b = wide ? x : b,
+                             .b_k = wide ? cols : k,
+                             .b_n = 1,
+                             .c = y,
+                             .c_m = cols,
+                             .accumulate = true };
+}
+
+static size_t product_scratch(const kr_muon *muon, kr_matmul_args args)
+{
+    const int real = kr_real_of(muon->dtype);
+    args.exec.pool = muon->ctx->pool;
+    return muon->ctx->device->kernels.matmul[real].scratch ? muon->ctx->device->kernels.matmul[real].scratch(&args) : 0;
+}
+
+static void multiply(const kr_muon *muon, kr_matmul_args args, void *scratch)
+{
+    args.exec = (kr_exec){ .pool = muon->ctx->pool, .scratch = scratch };
+    muon->ctx->device->kernels.matmul[kr_real_of(muon->dtype)].run(&args);
+}
+
+/* y = alpha x, n adjacent elements; y may be x. */
+static void scale(const kr_muon *muon, double alpha, const void *x, void *y, int64_t n)
+{
+    kr_unary_args args = {
+        .walk = { .rank = 1, .dims = { n }, .strides = { { 1 }, { 1 } } }, .x = x, .y = y, .alpha = alpha
+    };
+    KR_RUN(muon->ctx, scale[kr_real_of(muon->dtype)], &args);
+}
+
+/* ---- */
+
+static size_t larger(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Of the products and of the norm; they do not run at the same time. */
+static size_t scratch_bytes(const kr_muon *muon)
+{
+    const size_t norm = kr_squares_work(muon->ctx, muon->dtype, muon->rows * muon->cols);
+    const size_t gram = product_scratch(muon, gram_args(muon, NULL, NULL));
+    const size_t both = larger(product_scratch(muon, square_args(muon, NULL, NULL, NULL)),
+                               product_scratch(muon, apply_args(muon, NULL, NULL, NULL)));
+    return rounded(larger(norm, larger(gram, both)));
+}
+
+size_t kr_muon_work(const kr_muon *muon)
+{
+    const square s = square_of(muon);
+    return 2 * s.matrix_bytes + 3 * s.square_bytes + scratch_bytes(muon);
+}
+
+void *kr_muon_orthogonalise(const kr_muon *muon, char *work)
+{
+    const square s = square_of(muon);
+    const int64_t n = muon->rows * muon->cols, nn = s.side * s.side;
+    void *x = work, *next = work + s.matrix_bytes;
+    char *squares = work + 2 * s.matrix_bytes;
+    void *a = squares, *b = squares + s.square_bytes, *ca = squares + 2 * s.square_bytes;
+    void *scratch = squares + 3 * s.square_bytes;
+    const double norm = sqrt(kr_squares_of(muon->ctx, muon->dtype, x, n, scratch));
+    scale(muon, 1 / (norm > least_norm ? norm : least_norm), x, x, n);
+    for (int step = 0; step < muon->steps; step++) {
+        multiply(muon, gram_args(muon, x, a), scratch);
+        scale(muon, muon->coefficients[1], a, b, nn);
+        scale(muon, muon->coefficients[2], a, ca, nn);
+        multiply(muon, square_args(muon, ca, a, b), scratch);
+        scale(muon, muon->coefficients[0], x, next, n);
+        multiply(muon, apply_args(muon, b, x, next), scratch);
+        void *old = x;
+        x = next;
+        next = old;
+    }
+    return x;
+}
+
+double kr_muon_ratio_of(kr_muon_ratio ratio, int64_t rows, int64_t cols)
+{
+    const double r = (double)rows, c = (double)cols;
+    switch (ratio) {
+    case KR_MUON_ORIGINAL: return sqrt(fmax(1, r / c));
+    case KR_MUON_ORIGINAL_INPUTS: return sqrt(fmax(1, c / r));
+    case KR_MUON_MATCH_RMS: return 0.2 * sqrt(fmax(r, c));
+    default: return 1;
+    }
+}

@@ -1,0 +1,188 @@
+/* network_loss.c - the loss of a network's outputs: its forward, then the loss that is asked for.
+ *
+ * Cross-entropy is taken of the hidden states, in one with the head. Without labels those of ids [b s] are made here:
+ * the next token, and a mask that is 0 where there is none.
+ */
+#include "base/sized.h"
+#include "nn/network.h"
+#include "ops/loss.h"
+
+#define OP "network.loss"
+
+void kr_loss_call_init_sized(kr_loss_call *call, size_t size)
+{
+    const kr_loss_call defaults = { .size = size, .ignore_index = -100 };
+    kr_sized_init(call, size, &defaults, sizeof defaults);
+}
+
+static bool take_call(kr_ctx *ctx, kr_loss_call *own, const kr_loss_call *call)
+{
+    kr_loss_call_init(own);
+    if (!kr_require(ctx, call != NULL, KR_ERR_ARG, OP ": the call is NULL; it says what the input is") ||
+        !kr_require(ctx, call->size >= sizeof call->size && call->size <= 4096, KR_ERR_ARG,
+                    OP ": call.size = %zu; fill the call in with kr_loss_call_init before setting fields", call->size))
+        return false;
+    memcpy(own, call, call->size < sizeof *own ? call->size : sizeof *own);
+    return true;
+}
+
+/* ---- checks ---- */
+
+/* Input and targets are those that network and kind have; the others are NULL. */
+static bool check_operands(kr_ctx *ctx, const kr_network *net, const kr_loss_call *c)
+{
+    const bool is_labelled = c->kind == KR_LOSS_CROSS_ENTROPY;
+    const char *wanted = net->is_vocab ? "ids_bs" : "x_bsf", *other = net->is_vocab ? "x_bsf" : "ids_bs";
+    return kr_require(ctx, c->kind >= KR_LOSS_CROSS_ENTROPY && c->kind <= KR_LOSS_MSE, KR_ERR_ARG,
+                      OP ": kind = %d is no kr_loss_kind", (int)c->kind) &&
+           kr_require(ctx, (net->is_vocab ? c->ids_bs : c->x_bsf) != NULL, KR_ERR_ARG,
+                      OP ": %s is NULL, but is the input of a %s network", wanted,
+                      net->is_vocab ? "vocabulary" : "latent") &&
+           kr_require(ctx, !(net->is_vocab ? c->x_bsf : c->ids_bs), KR_ERR_ARG,
+                      OP ": %s is given, but a %s network reads %s", other, net->is_vocab ? "vocabulary" : "latent",
+                      wanted) &&
+           kr_require(ctx, is_labelled ? !c->targets : !c->labels, KR_ERR_ARG,
+                      OP ": %s, but cross-entropy has labels, "
+                         "and the other kinds have targets",
+                      is_labelled ? "targets are given" : "labels are given") &&
+           kr_require(ctx, is_labelled || c->targets, KR_ERR_ARG,
+                      OP ": targets is NULL, but this kind of loss has them") &&
+           kr_require(ctx, is_labelled || c->label_smoothing == 0, KR_ERR_ARG,
+                      OP ": label_smoothing = %g, but this kind of loss has no labels", c->label_smoothing);
+}
+
+/* The next token can be the label only where outputs and tokens are the same in number. */
+static bool can_shift(kr_ctx *ctx, const kr_network *net, const kr_loss_call *c)
+{
+    return kr_require(ctx, net->is_vocab, KR_ERR_ARG, OP ": labels is NULL, but only ids have a next token") &&
+           kr_require(ctx, !net->has_markers, KR_ERR_ARG,
+                      OP
+                      ": labels is NULL, but class markers stand between the tokens; give a label for each output") &&
+           kr_require(ctx, !c->last_only, KR_ERR_ARG, OP ": labels is NULL, but the last token has no next one");
+}
+
+/* ---- next tokens ---- */
+
+/* The tensors that say where a token has no next: [b s], contiguous, or NULL. */
+typedef struct breaks {
+    kr_tensor *seq_start, *reset, *padding, *scored;
+} breaks;
+
+static kr_tensor *per_token(kr_tape *tape, const char *name, kr_tensor *x, const kr_tensor *ids)
+{
+    const kr_shape want = kr_tensor_shape(ids), got = kr_tensor_shape(x);
+    if (!kr_bind_any(tape, OP, x) ||
+        !kr_require(tape->ctx, kr_shape_equal(&got, &want), KR_ERR_SHAPE,
+                    OP ": %s %s must be %s: a number for each token", name, KR_TEXT_OF(x), KR_TEXT_OF(ids)))
+        return NULL;
+    return kr_integers(tape, OP, name, x);
+}
+
+static bool is_zero(const kr_tensor *x, int64_t i)
+{
+    return kr_integer_at(x, i) == 0;
+}
+
+/* Is the token at i + 1 what follows the one at i in the same sequence? */
+static bool goes_on(const breaks *at, int64_t i)
+{
+    if (at->seq_start && !is_zero(at->seq_start, i + 1)) return false;
+    if (at->reset && !is_zero(at->reset, i + 1)) return false;
+    if (at->padding && (is_zero(at->padding, i) || is_zero(at->padding, i + 1))) return false;
+    return !at->scored || !is_zero(at->scored, i);
+}
+
+/* labels and scored <- the next tokens, and where there are any. */
+static bool shift(kr_tape *tape, const kr_loss_call *c, kr_tensor **labels, kr_tensor **mask)
+{
+    kr_dims d;
+    if (!kr_bind(tape, OP, &d, "ids:bs", c->ids_bs)) return false;
+    const kr_tensor *ids = kr_integers(tape, OP, "ids", c->ids_bs);
+    breaks at = { NULL, NULL, NULL, NULL };
+    if (!ids || (c->seq_start_bs && !(at.seq_start = per_token(tape, "seq_start", c->seq_start_bs, ids))) ||
+        (c->reset_bs && !(at.reset = per_token(tape, "reset", c->reset_bs, ids))) ||
+        (c->mask_bs && !(at.padding = per_token(tape, "mask", c->mask_bs, ids))) ||
+        (c->scored && !(at.scored = per_token(tape, "scored", c->scored, ids))))
+        return false;
+    *labels = kr_new(tape, KR_I64, KR_SHAPE(d.b, d.s));
+    *mask = kr_new(tape, KR_I32, KR_SHAPE(d.b, d.s));
+    if (!*labels || !*mask) return false;
+    int64_t *next = (int64_t *)(void *)(*labels)->data;
+    int32_t *has_next = (int32_t *)(void *)(*mask)->data;
+    for (int64_t i = 0; i < d.b * d.s; i++) {
+        const bool is_last = i % d.s == d.s - 1;
+        next[i] = is_last ? 0 : kr_integer_at(ids, i + 1);
+        has_next[i] = !is_last && goes_on(&at, i);
+    }
+    return true;
+}
+
+/* ---- losses ---- */
+
+static kr_tensor *labelled(kr_tape *tape, const kr_network *net, const kr_loss_call *c, kr_tensor *hidden,
+                           kr_tensor *labels, kr_tensor *mask, kr_scores *scores)
+{
+    kr_cross_entropy_options o;
+    kr_cross_entropy_options_init(&o);
+    o.mask = mask;
+    o.ignore_index = c->ignore_index;
+    o.label_smoothing = c->label_smoothing;
+    o.reduction = c->reduction;
+    o.n_classes = net->config.vocab_size;
+    o.excludes_padding = c->excludes_padding;
+    o.scores = scores;
+    const kr_head head = kr_network_head(net);
+    return kr_head_cross_entropy(tape, hidden, head.weight_wd, head.bias_w, labels, &o);
+}
+
+static kr_tensor *targeted(kr_tape *tape, const kr_loss_call *c, kr_tensor *y, kr_scores *scores)
+{
+    kr_loss_options o;
+    kr_loss_options_init(&o);
+    o.mask = c->scored;
+    o.reduction = c->reduction;
+    o.from_probabilities = c->from_probabilities;
+    o.target_logits = c->target_logits;
+    o.eps = c->eps;
+    o.n_scored = &scores->scored;
+    switch (c->kind) {
+    case KR_LOSS_SOFT_CROSS_ENTROPY: return kr_soft_cross_entropy(tape, y, c->targets, &o);
+    case KR_LOSS_BCE: return kr_bce(tape, y, c->targets, &o);
+    default: return kr_mse(tape, y, c->targets, &o);
+    }
+}
+
+static kr_network_out forward(kr_tape *tape, const kr_network *net, const kr_loss_call *c)
+{
+    kr_call call;
+    kr_call_init(&call);
+    call.state = c->state;
+    call.seq_start_bs = c->seq_start_bs;
+    call.reset_bs = c->reset_bs;
+    call.mask_bs = c->mask_bs;
+    call.path = c->path;
+    call.drops_state = c->drops_state;
+    call.last_logits_only = c->last_only;
+    call.skips_head = c->kind == KR_LOSS_CROSS_ENTROPY;
+    return kr_network_forward(tape, net, net->is_vocab ? c->ids_bs : c->x_bsf, &call);
+}
+
+kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_call *call)
+{
+    const kr_loss_out none = { NULL, NULL, NULL, { 0, 0 } };
+    kr_loss_call c;
+    if (!kr_tape_ready(tape, OP) || !kr_require(tape->ctx, net != NULL, KR_ERR_ARG, OP ": the network is NULL") ||
+        !take_call(tape->ctx, &c, call) || !check_operands(tape->ctx, net, &c))
+        return none;
+    const bool is_labelled = c.kind == KR_LOSS_CROSS_ENTROPY;
+    kr_tensor *labels = c.labels, *mask = c.scored;
+    if (is_labelled && !labels && (!can_shift(tape->ctx, net, &c) || !shift(tape, &c, &labels, &mask))) return none;
+    const kr_network_out out = forward(tape, net, &c);
+    if (kr_ctx_failed(tape->ctx)) return none;
+    kr_loss_out result = { NULL, out.y, out.state, { 0, 0 } };
+    result.loss = is_labelled ? labelled(tape, net, &c, out.hidden, labels, mask, &result.scores)
+                              : targeted(tape, &c, out.y, &result.scores);
+    if (result.loss) return result;
+    kr_blame(tape->ctx, OP);
+    return none;
+}

@@ -1,0 +1,299 @@
+/* optimizer.c - making an optimizer: its options, the parts of the parameters, and one block for all that is kept. */
+#include "train/optimizer.h"
+
+#include "base/sized.h"
+#include "device/device.h"
+
+#include <math.h>
+
+enum { ARENA_BYTES = 4096, MUON_STEPS_MOST = 100 };
+
+/* ---- options ---- */
+
+void kr_optimizer_options_init_sized(kr_optimizer_options *options, size_t size)
+{
+    const kr_optimizer_options defaults = { .size = size,
+                                            .kind = KR_ADAMW,
+                                            .beta1 = 0.9,
+                                            .beta2 = 0.999,
+                                            .eps = 1e-8,
+                                            .weight_decay = 0.01,
+                                            .momentum = 0.9,
+                                            .muon_momentum = 0.95,
+                                            .muon_nesterov = true,
+                                            .muon_steps = 5,
+                                            .muon_coefficients = { 3.4445, -4.775, 2.0315 },
+                                            .muon_ratio = KR_MUON_MATCH_RMS,
+                                            .muon_weight_decay = KR_SAME_DECAY };
+    kr_sized_init(options, size, &defaults, sizeof defaults);
+}
+
+const char *kr_optimizer_kind_name(kr_optimizer_kind kind)
+{
+    static const char *const names[] = { "adamw", "sgd", "muon" };
+    return kind >= KR_ADAMW && kind <= KR_MUON ? names[kind] : "?";
+}
+
+/* A number that is finite, at least 0, and below `below` (infinity: no matter). */
+static bool check_number(kr_ctx *ctx, const char *name, double x, double below)
+{
+    if (isinf(below))
+        return kr_require(ctx, isfinite(x) && x >= 0, KR_ERR_ARG,
+                          "optimizer: %s = %g, but must be finite and not negative", name, x);
+    return kr_require(ctx, x >= 0 && x < below, KR_ERR_ARG, "optimizer: %s = %g, but must be from 0 to below %g", name,
+                      x, below);
+}
+
+static bool check_sgd(kr_ctx *ctx, const kr_optimizer_options *o)
+{
+    return check_number(ctx, "momentum", o->momentum, 1) &&
+           kr_require(ctx, o->dampening >= 0 && o->dampening <= 1, KR_ERR_ARG,
+                      "optimizer: dampening = %g, but must be from 0 to 1", o->dampening) &&
+           kr_require(ctx, !o->nesterov || (o->momentum > 0 && o->dampening == 0), KR_ERR_ARG,
+                      "optimizer: nesterov needs a momentum (%g) above 0 and a dampening (%g) of 0", o->momentum,
+                      o->dampening);
+}
+
+static bool check_muon(kr_ctx *ctx, const kr_optimizer_options *o)
+{
+    const double *c = o->muon_coefficients;
+    return check_number(ctx, "muon_momentum", o->muon_momentum, 1) &&
+           kr_require(ctx, o->muon_steps >= 1 && o->muon_steps <= MUON_STEPS_MOST, KR_ERR_ARG,
+                      "optimizer: muon_steps = %d, but must be from 1 to %d", o->muon_steps, MUON_STEPS_MOST) &&
+           kr_require(ctx, isfinite(c[0]) && isfinite(c[1]) && isfinite(c[2]), KR_ERR_ARG,
+                      "optimizer: muon_coefficients = %g, %g, %g, but must be finite", c[0], c[1], c[2]) &&
+           kr_require(ctx, o->muon_ratio >= KR_MUON_MATCH_RMS && o->muon_ratio <= KR_MUON_PLAIN, KR_ERR_ARG,
+                      "optimizer: muon_ratio = %d is no kr_muon_ratio", (int)o->muon_ratio) &&
+           (o->muon_weight_decay == KR_SAME_DECAY ||
+            check_number(ctx, "muon_weight_decay", o->muon_weight_decay, (double)INFINITY)) &&
+           kr_require(ctx, o->n_without == 0 || (o->n_without > 0 && o->without), KR_ERR_ARG,
+                      "optimizer: n_without = %d, but `without` is NULL or the number is negative", o->n_without);
+}
+
+static bool check_options(kr_ctx *ctx, const kr_optimizer_options *o)
+{
+    return kr_require(ctx, o->size > 0, KR_ERR_ARG,
+                      "optimizer: options.size is 0; call kr_optimizer_options_init before setting options") &&
+           kr_require(ctx, o->kind >= KR_ADAMW && o->kind <= KR_MUON, KR_ERR_ARG,
+                      "optimizer: kind = %d is no kr_optimizer_kind", (int)o->kind) &&
+           check_number(ctx, "beta1", o->beta1, 1) && check_number(ctx, "beta2", o->beta2, 1) &&
+           kr_require(ctx, o->eps > 0 && isfinite(o->eps), KR_ERR_ARG,
+                      "optimizer: eps = %g, but must be above 0 and finite", o->eps) &&
+           check_number(ctx, "weight_decay", o->weight_decay, (double)INFINITY) && check_sgd(ctx, o) &&
+           check_muon(ctx, o) && check_number(ctx, "clip_norm", o->clip_norm, (double)INFINITY) &&
+           check_number(ctx, "clip_value", o->clip_value, (double)INFINITY) &&
+           check_number(ctx, "ema_decay", o->ema_decay, 1);
+}
+
+/* ---- parts ---- */
+
+static bool is_named(const kr_optimizer_options *o, const char *segment)
+{
+    for (int i = 0; i < o->n_without; i++)
+        if (o->without[i] && strcmp(o->without[i], segment) == 0) return true;
+    return false;
+}
+
+/* A name that nothing has is a mistake. */
+static bool check_without(kr_ctx *ctx, const kr_params *params, const kr_optimizer_options *o)
+{
+    for (int i = 0; i < o->n_without; i++) {
+        if (!kr_require(ctx, o->without[i] != NULL, KR_ERR_ARG, "optimizer: without[%d] is NULL", i)) return false;
+        bool found = false;
+        for (int64_t r = 0; !found && r < kr_params_count(params); r++) {
+            const kr_param_row *row = kr_params_at(params, r);
+            for (int s = 0; s < row->nsegments; s++) found = found || strcmp(row->segments[s].name, o->without[i]) == 0;
+        }
+        if (!kr_require(ctx, found, KR_ERR_ARG, "optimizer: without[%d] is '%s', but no parameter has such a segment",
+                        i, o->without[i]))
+            return false;
+    }
+    return true;
+}
+
+static bool add_segments(kr_optimizer *opt, kr_optimizer_slot *slot)
+{
+    const kr_param_row *row = slot->row;
+    int64_t at = 0, cols = kr_tensor_dim(row->tensor, 1);
+    for (int i = 0; i < row->nsegments; i++) at += row->segments[i].rows;
+    if (!kr_require(opt->ctx, row->tensor->rank == 2 && at == row->tensor->dims[0], KR_ERR_SHAPE,
+                    "optimizer: %s %s has segments of %lld rows in all, but muon steps matrices, and all of their rows",
+                    row->name, KR_TEXT_OF(row->tensor), (long long)at))
+        return false;
+    at = 0;
+    for (int i = 0; i < row->nsegments; i++) {
+        const kr_segment *segment = &row->segments[i];
+        if (segment->rows * cols > 0)
+            slot->parts[slot->nparts++] =
+                (kr_optimizer_part){ .kind =
+                                         segment->muon && !is_named(&opt->options, segment->name) ? KR_MUON : KR_ADAMW,
+                                     .segment = segment,
+                                     .first = at * cols,
+                                     .count = segment->rows * cols,
+                                     .shape = KR_SHAPE(segment->rows, cols) };
+        at += segment->rows;
+    }
+    return true;
+}
+
+static bool add_slot(kr_optimizer *opt, const kr_param_row *row)
+{
+    kr_ctx *ctx = opt->ctx;
+    kr_optimizer_slot *slot = &opt->slots[opt->count++];
+    const bool has_segments = opt->options.kind == KR_MUON && row->nsegments > 0;
+    *slot = (kr_optimizer_slot){ .row = row, .dtype = row->tensor->dtype == KR_F64 ? KR_F64 : KR_F32 };
+    if (!kr_require(ctx, row->tensor->ctx == ctx, KR_ERR_STATE, "optimizer: %s belongs to another context", row->name))
+        return false;
+    slot->parts = kr_arena_alloc(&opt->arena, (size_t)(has_segments ? row->nsegments : 1) * sizeof *slot->parts);
+    if (!slot->parts) return kr_fail(ctx, KR_ERR_NOMEM, "optimizer: no memory for the parts of %s", row->name);
+    if (has_segments) return add_segments(opt, slot);
+    if (kr_tensor_count(row->tensor) > 0)
+        slot->parts[slot->nparts++] = (kr_optimizer_part){ .kind = opt->options.kind == KR_SGD ? KR_SGD : KR_ADAMW,
+                                                           .count = kr_tensor_count(row->tensor),
+                                                           .shape = kr_tensor_shape(row->tensor) };
+    return true;
+}
+
+/* ---- memory ---- */
+
+/* The next `count` numbers of the block; with none, they are only counted. */
+static void *carve(kr_optimizer *opt, kr_dtype dtype, int64_t count)
+{
+    void *p = opt->state ? opt->state + opt->state_bytes : NULL;
+    opt->state_bytes += ((size_t)count * kr_dtype_bytes(dtype) + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
+    return p;
+}
+
+static void lay_out(kr_optimizer *opt)
+{
+    opt->state_bytes = 0;
+    for (int64_t i = 0; i < opt->count; i++) {
+        kr_optimizer_slot *slot = &opt->slots[i];
+        const int64_t n = kr_slot_elements(slot);
+        if (n > 0 && kr_dtype_is_half(slot->row->tensor->dtype)) slot->master = carve(opt, slot->dtype, n);
+        if (n > 0 && opt->options.ema_decay > 0) slot->ema = carve(opt, slot->dtype, n);
+        for (int p = 0; p < slot->nparts; p++) {
+            kr_optimizer_part *part = &slot->parts[p];
+            if (part->kind == KR_ADAMW) {
+                part->m = carve(opt, slot->dtype, part->count);
+                part->v = carve(opt, slot->dtype, part->count);
+            } else if (part->kind == KR_MUON || opt->options.momentum > 0) {
+                part->velocity = carve(opt, slot->dtype, part->count);
+            }
+        }
+    }
+}
+
+static size_t work_of(kr_optimizer *opt)
+{
+    size_t most = 0;
+    for (int64_t i = 0; i < opt->count; i++) {
+        const kr_optimizer_slot *slot = &opt->slots[i];
+        size_t bytes = kr_squares_work(opt->ctx, slot->row->tensor->dtype, kr_slot_elements(slot));
+        if (bytes > most) most = bytes;
+        for (int p = 0; p < slot->nparts; p++) {
+            const kr_optimizer_part *part = &slot->parts[p];
+            if (part->kind != KR_MUON) continue;
+            const kr_muon muon = kr_muon_of(opt, slot, part);
+            bytes = kr_muon_work(&muon);
+            if (bytes > most) most = bytes;
+        }
+    }
+    return most;
+}
+
+static bool allocate(kr_optimizer *opt)
+{
+    lay_out(opt);
+    opt->work_bytes = work_of(opt);
+    opt->state = kr_memory_alloc_zeroed(&opt->ctx->memory, opt->state_bytes);
+    if (!opt->state)
+        return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %zu bytes of %s state", opt->state_bytes,
+                       kr_optimizer_kind_name(opt->options.kind));
+    lay_out(opt);
+    opt->work = kr_memory_alloc(&opt->ctx->memory, opt->work_bytes);
+    if (!opt->work)
+        return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %zu bytes to step with", opt->work_bytes);
+    return true;
+}
+
+/* ---- */
+
+static bool build(kr_optimizer *opt, const kr_params *params)
+{
+    const int64_t count = kr_params_count(params);
+    if (!check_options(opt->ctx, &opt->options) ||
+        !kr_require(opt->ctx, count > 0, KR_ERR_ARG, "optimizer: the parameter table has no rows") ||
+        !check_without(opt->ctx, params, &opt->options))
+        return false;
+    opt->slots = kr_arena_alloc(&opt->arena, (size_t)count * sizeof *opt->slots);
+    opt->steps = kr_arena_alloc(&opt->arena, (size_t)count * sizeof *opt->steps);
+    if (!opt->slots || !opt->steps)
+        return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %lld parameters", (long long)count);
+    memset(opt->steps, 0, (size_t)count * sizeof *opt->steps);
+    for (int64_t i = 0; i < count; i++)
+        if (!add_slot(opt, kr_params_at(params, i))) return false;
+    return allocate(opt) && kr_optimizer_reread(opt) == KR_OK;
+}
+
+kr_optimizer *kr_optimizer_create(kr_ctx *ctx, const kr_params *params, const kr_optimizer_options *options)
+{
+    if (kr_ctx_failed(ctx)) return NULL;
+    kr_optimizer *opt = kr_memory_alloc_zeroed(&ctx->memory, sizeof *opt);
+    if (!opt) {
+        kr_fail(ctx, KR_ERR_NOMEM, "optimizer: no memory for an optimizer");
+        return NULL;
+    }
+    opt->ctx = ctx;
+    opt->params = params;
+    kr_arena_init(&opt->arena, &ctx->memory, ARENA_BYTES);
+    kr_optimizer_options_init(&opt->options);
+    if (options) memcpy(&opt->options, options, options->size < sizeof *options ? options->size : sizeof *options);
+    if (options) opt->options.size = options->size;
+    if (!build(opt, params)) {
+        kr_optimizer_destroy(opt);
+        return NULL;
+    }
+    opt->options.without = NULL; /* the caller's, and done with */
+    return opt;
+}
+
+void kr_optimizer_destroy(kr_optimizer *opt)
+{
+    if (!opt) return;
+    kr_memory *memory = &opt->ctx->memory;
+    if (opt->state) kr_memory_free(memory, opt->state, opt->state_bytes);
+    if (opt->work) kr_memory_free(memory, opt->work, opt->work_bytes);
+    kr_arena_deinit(&opt->arena);
+    kr_memory_free(memory, opt, sizeof *opt);
+}
+
+bool kr_optimizer_ready(const kr_optimizer *opt)
+{
+    return opt && !kr_ctx_failed(opt->ctx);
+}
+
+int64_t kr_optimizer_steps(const kr_optimizer *opt)
+{
+    return opt ? opt->step : 0;
+}
+
+double kr_optimizer_grad_norm(const kr_optimizer *opt)
+{
+    return opt ? opt->grad_norm : 0;
+}
+
+size_t kr_optimizer_bytes(const kr_optimizer *opt)
+{
+    return opt ? opt->state_bytes : 0;
+}
+
+void *kr_slot_weights(const kr_optimizer_slot *slot)
+{
+    return slot->master ? slot->master : slot->row->tensor->data;
+}
+
+int64_t kr_slot_elements(const kr_optimizer_slot *slot)
+{
+    return kr_tensor_count(slot->row->tensor);
+}

@@ -1,0 +1,54 @@
+/* optimizer_describe.c - an optimizer as text.
+ *
+ *   rank  name            shape      count  decay  steps by
+ *      1  dt_bias         [4]            4  no     adamw
+ *      2  in_proj.weight  [228, 32]   7296  yes    muon[z:64 x:64 b:32 c:32 dt:4* ..]
+ *   total 12345 parameters, 7168 on muon (58.1 %)
+ * A star marks the rows of a fused weight that are AdamW's.
+ */
+#include "train/optimizer.h"
+
+#include "base/page.h"
+
+#include <string.h>
+
+static void write_owner(kr_page *page, const kr_optimizer_slot *slot)
+{
+    if (slot->nparts == 0 || !slot->parts[0].segment) {
+        kr_page_write(page, "%s", slot->nparts ? kr_optimizer_kind_name(slot->parts[0].kind) : "nothing");
+        return;
+    }
+    kr_page_write(page, "muon[");
+    for (int p = 0; p < slot->nparts; p++) {
+        const kr_optimizer_part *part = &slot->parts[p];
+        kr_page_write(page, "%s%s:%lld%s", p ? " " : "", part->segment->name, (long long)part->segment->rows,
+                      part->kind == KR_MUON ? "" : "*");
+    }
+    kr_page_write(page, "]");
+}
+
+size_t kr_optimizer_describe(const kr_optimizer *opt, char *text, size_t bytes)
+{
+    kr_page page = kr_page_of(text, bytes);
+    if (!opt) return 0;
+    int width = 4;
+    int64_t on_muon = 0, total = 0;
+    for (int64_t i = 0; i < opt->count; i++) {
+        const int length = (int)strlen(opt->slots[i].row->name);
+        if (length > width) width = length;
+    }
+    kr_page_write(&page, "rank  %-*s  %-20s %10s  %-5s  steps by\n", width, "name", "shape", "count", "decay");
+    for (int64_t i = 0; i < opt->count; i++) {
+        const kr_optimizer_slot *slot = &opt->slots[i];
+        const kr_tensor *w = slot->row->tensor;
+        kr_page_write(&page, "%4d  %-*s  %-20s %10lld  %-5s  ", w->rank, width, slot->row->name, KR_TEXT_OF(w),
+                      (long long)kr_tensor_count(w), slot->row->decays || opt->options.decays_all ? "yes" : "no");
+        write_owner(&page, slot);
+        kr_page_write(&page, "\n");
+        total += kr_tensor_count(w);
+        for (int p = 0; p < slot->nparts; p++) on_muon += slot->parts[p].kind == KR_MUON ? slot->parts[p].count : 0;
+    }
+    kr_page_write(&page, "total %lld parameters, %lld on muon (%.1f %%)\n", (long long)total, (long long)on_muon,
+                  total ? 100.0 * (double)on_muon / (double)total : 0.0);
+    return page.length;
+}

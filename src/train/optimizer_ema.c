@@ -1,0 +1,66 @@
+/* optimizer_ema.c - the weights that an optimizer keeps beside the parameters: f32 copies of halves, and averages. */
+#include "train/optimizer.h"
+
+#include "device/device.h"
+
+#include <string.h>
+
+void kr_optimizer_convert(kr_ctx *ctx, kr_dtype y_dtype, void *y, kr_dtype x_dtype, const void *x, int64_t n)
+{
+    kr_copy_args args = { .walk = { .rank = 1, .dims = { n }, .strides = { { 1 }, { 1 } } },
+                          .x_dtype = x_dtype,
+                          .y_dtype = y_dtype,
+                          .x = x,
+                          .y = y };
+    KR_RUN(ctx, copy, &args);
+}
+
+kr_status kr_optimizer_reread(kr_optimizer *opt)
+{
+    if (!opt) return KR_ERR_ARG;
+    if (!kr_optimizer_ready(opt) || !kr_require(opt->ctx, !opt->ema_is_in, KR_ERR_STATE,
+                                                "optimizer.reread: the parameters hold the averaged weights; call "
+                                                "kr_optimizer_use_ema(optimizer, false) first"))
+        return opt->ctx->status;
+    for (int64_t i = 0; i < opt->count; i++) {
+        const kr_optimizer_slot *slot = &opt->slots[i];
+        const kr_tensor *w = slot->row->tensor;
+        const int64_t n = kr_slot_elements(slot);
+        if (slot->master) kr_optimizer_convert(opt->ctx, slot->dtype, slot->master, w->dtype, w->data, n);
+        if (slot->ema) kr_optimizer_convert(opt->ctx, slot->dtype, slot->ema, w->dtype, w->data, n);
+    }
+    return opt->ctx->status;
+}
+
+static void swap(char *a, char *b, size_t bytes)
+{
+    char held[4096];
+    for (size_t at = 0; at < bytes; at += sizeof held) {
+        const size_t n = bytes - at < sizeof held ? bytes - at : sizeof held;
+        memcpy(held, a + at, n);
+        memcpy(a + at, b + at, n);
+        memcpy(b + at, held, n);
+    }
+}
+
+kr_status kr_optimizer_use_ema(kr_optimizer *opt, bool is_on)
+{
+    if (!opt) return KR_ERR_ARG;
+    if (!kr_optimizer_ready(opt) ||
+        !kr_require(opt->ctx, opt->options.ema_decay > 0, KR_ERR_STATE,
+                    "optimizer.use_ema: there are no averaged weights; set options.ema_decay, 0.999 say") ||
+        opt->ema_is_in == is_on)
+        return opt->ctx->status;
+    for (int64_t i = 0; i < opt->count; i++) {
+        const kr_optimizer_slot *slot = &opt->slots[i];
+        kr_tensor *w = slot->row->tensor;
+        const int64_t n = kr_slot_elements(slot);
+        if (n == 0) continue;
+        kr_param_unpack(w);
+        if (slot->master)
+            kr_optimizer_convert(opt->ctx, w->dtype, w->data, slot->dtype, is_on ? slot->ema : slot->master, n);
+        else swap(w->data, slot->ema, (size_t)n * kr_dtype_bytes(w->dtype));
+    }
+    opt->ema_is_in = is_on;
+    return opt->ctx->status;
+}

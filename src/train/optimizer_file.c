@@ -1,0 +1,264 @@
+/* optimizer_file.c - what an optimizer remembers, as tensors of a file and back.
+ *
+ *   optimizer.step             i64 []     steps          optimizer.m.NAME, optimizer.v.NAME    AdamW's means
+ *   optimizer.steps            i64 [n]    of each        optimizer.velocity.NAME               of SGD and Muon
+ *   optimizer.master.NAME      f32 copy of halves        optimizer.ema.NAME                    averages
+ * NAME is the parameter's, followed by ":SEGMENT" where parts of it are stepped by themselves. Metadata:
+ * optimizer.version "1", optimizer.kind, optimizer.params (a hash of names, types and shapes, 16 hex digits).
+ *
+ * What is read is not trusted: all of it is checked before anything is taken over.
+ */
+#include "train/optimizer.h"
+
+#include "base/half.h"
+#include "io/quote.h"
+#include "nn/params.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { NAME_BYTES = 512 };
+static const char prefix[] = "optimizer.", version_key[] = "optimizer.version", version[] = "1";
+static const char kind_key[] = "optimizer.kind", params_key[] = "optimizer.params";
+
+typedef enum rule { ANY_FINITE, NOT_NEGATIVE, A_COUNT, ROUNDS_TO_PARAMETER } rule;
+static const double most_count = 0x1p53; /* of steps: more than there will be, and far from overflow */
+
+/* One tensor of the state. */
+typedef struct kept {
+    char name[NAME_BYTES];
+    kr_dtype dtype;
+    kr_shape shape;
+    void *data;
+    rule values;
+    const kr_tensor *param; /* ROUNDS_TO_PARAMETER */
+} kept;
+
+/* False stops the visit. */
+typedef bool visit_fn(void *user, const kept *tensor);
+
+/* ---- all tensors, in their order ---- */
+
+static bool name_is_whole(kr_ctx *ctx, const kr_param_row *row, int length)
+{
+    return kr_require(ctx, length >= 0 && length < NAME_BYTES, KR_ERR_ARG, "the name of %s is too long for a file",
+                      row->name);
+}
+
+static bool visit_part(const kr_optimizer *opt, const kr_optimizer_slot *slot, const kr_optimizer_part *part,
+                       visit_fn *visit, void *user)
+{
+    const struct {
+        const char *what;
+        void *data;
+        rule values;
+    } all[] = { { "m", part->m, ANY_FINITE },
+                { "v", part->v, NOT_NEGATIVE },
+                { "velocity", part->velocity, ANY_FINITE } };
+    for (int i = 0; i < 3; i++) {
+        if (!all[i].data) continue;
+        kept tensor = { .dtype = slot->dtype, .shape = part->shape, .data = all[i].data, .values = all[i].values };
+        const int length =
+            snprintf(tensor.name, sizeof tensor.name, "%s%s.%s%s%s", prefix, all[i].what, slot->row->name,
+                     part->segment ? ":" : "", part->segment ? part->segment->name : "");
+        if (!name_is_whole(opt->ctx, slot->row, length) || !visit(user, &tensor)) return false;
+    }
+    return true;
+}
+
+static bool visit_slot(const kr_optimizer *opt, const kr_optimizer_slot *slot, visit_fn *visit, void *user)
+{
+    void *const data[] = { slot->master, slot->ema };
+    static const char *const what[] = { "master", "ema" };
+    for (int i = 0; i < 2; i++) {
+        if (!data[i]) continue;
+        kept tensor = { .dtype = slot->dtype,
+                        .shape = kr_tensor_shape(slot->row->tensor),
+                        .data = data[i],
+                        .values = i == 0 ? ROUNDS_TO_PARAMETER : ANY_FINITE,
+                        .param = slot->row->tensor };
+        const int length = snprintf(tensor.name, sizeof tensor.name, "%s%s.%s", prefix, what[i], slot->row->name);
+        if (!name_is_whole(opt->ctx, slot->row, length) || !visit(user, &tensor)) return false;
+    }
+    for (int p = 0; p < slot->nparts; p++)
+        if (!visit_part(opt, slot, &slot->parts[p], visit, user)) return false;
+    return true;
+}
+
+static bool visit_all(const kr_optimizer *opt, visit_fn *visit, void *user)
+{
+    /* the visitor of a file to be written only reads what the pointer leads to */
+    const kept step = { "optimizer.step", KR_I64, KR_SCALAR, (void *)(uintptr_t)&opt->step, A_COUNT, NULL };
+    const kept steps = { "optimizer.steps", KR_I64, KR_SHAPE(opt->count), opt->steps, A_COUNT, NULL };
+    if (!visit(user, &step) || !visit(user, &steps)) return false;
+    for (int64_t i = 0; i < opt->count; i++)
+        if (!visit_slot(opt, &opt->slots[i], visit, user)) return false;
+    return true;
+}
+
+static bool check_ema_is_out(const kr_optimizer *opt)
+{
+    return kr_require(opt->ctx, !opt->ema_is_in, KR_ERR_STATE,
+                      "the parameters hold the averaged weights; call kr_optimizer_use_ema(optimizer, false) first");
+}
+
+/* ---- writing ---- */
+
+static bool add(void *user, const kept *tensor)
+{
+    return kr_safetensors_add(user, tensor->name, tensor->dtype, tensor->shape, tensor->data) == KR_OK;
+}
+
+typedef struct digest {
+    char text[17];
+} digest;
+
+static digest digest_of_params(const kr_optimizer *opt)
+{
+    digest d;
+    snprintf(d.text, sizeof d.text, "%016" PRIx64, kr_params_structure_hash(opt->params));
+    return d;
+}
+
+kr_status kr_optimizer_save(const kr_optimizer *opt, kr_safetensors_writer *writer)
+{
+    if (!opt || !writer) return KR_ERR_ARG;
+    if (!kr_optimizer_ready(opt)) return opt->ctx->status;
+    const bool saved =
+        check_ema_is_out(opt) && kr_safetensors_add_metadata(writer, version_key, version) == KR_OK &&
+        kr_safetensors_add_metadata(writer, kind_key, kr_optimizer_kind_name(opt->options.kind)) == KR_OK &&
+        kr_safetensors_add_metadata(writer, params_key, digest_of_params(opt).text) == KR_OK &&
+        visit_all(opt, add, writer);
+    if (!saved) kr_blame(opt->ctx, "optimizer.save");
+    return opt->ctx->status;
+}
+
+/* ---- reading ---- */
+
+typedef struct loading {
+    const kr_optimizer *opt;
+    kr_ctx *ctx;
+    const kr_safetensors *file;
+    int64_t count; /* tensors that were asked for */
+    const char *wanted;
+    bool is_known;
+} loading;
+
+#define QUOTED(s) kr_quote_of((s), strlen(s)).text
+
+/* Element i of a tensor in the file, which need not be aligned. */
+static double element(const kr_safetensors_item *item, int64_t i)
+{
+    const char *at = (const char *)item->data + i * (int64_t)kr_dtype_bytes(item->dtype);
+    if (item->dtype == KR_F32) {
+        float x;
+        memcpy(&x, at, sizeof x);
+        return (double)x;
+    }
+    if (item->dtype == KR_F64) {
+        double x;
+        memcpy(&x, at, sizeof x);
+        return x;
+    }
+    int64_t n;
+    memcpy(&n, at, sizeof n);
+    return (double)n;
+}
+
+static bool rounds_to(double x, const kr_tensor *param, int64_t i)
+{
+    uint16_t bits;
+    memcpy(&bits, param->data + 2 * i, sizeof bits);
+    return (param->dtype == KR_BF16 ? kr_bf16_from_float((float)x) : kr_f16_from_float((float)x)) == bits;
+}
+
+static bool check_value(const loading *l, const kept *tensor, double x, int64_t i)
+{
+    const bool has_sign = tensor->values == ANY_FINITE || tensor->values == ROUNDS_TO_PARAMETER;
+    return kr_require(l->ctx, isfinite(x) && (has_sign || x >= 0), KR_ERR_FORMAT,
+                      "tensor '%s' holds %g as element %lld, but must be finite%s", tensor->name, x, (long long)i,
+                      has_sign ? "" : " and not negative") &&
+           kr_require(l->ctx, tensor->values != A_COUNT || x <= most_count, KR_ERR_FORMAT,
+                      "tensor '%s' holds %g as element %lld, too many steps", tensor->name, x, (long long)i) &&
+           kr_require(l->ctx, tensor->values != ROUNDS_TO_PARAMETER || rounds_to(x, tensor->param, i), KR_ERR_FORMAT,
+                      "tensor '%s' holds %g as element %lld, which does not round to the parameter's value; load the "
+                      "weights that were saved with it first",
+                      tensor->name, x, (long long)i);
+}
+
+static bool check_values(const loading *l, const kept *tensor, const kr_safetensors_item *item)
+{
+    for (int64_t i = 0; i < item->count; i++)
+        if (!check_value(l, tensor, element(item, i), i)) return false;
+    return true;
+}
+
+static bool check_tensor(void *user, const kept *tensor)
+{
+    loading *l = user;
+    const kr_safetensors_item *item = kr_safetensors_find(l->file, tensor->name);
+    l->count++;
+    return kr_require(l->ctx, item != NULL, KR_ERR_FORMAT, "tensor '%s' is missing", tensor->name) &&
+           kr_require(l->ctx, item->is_native && item->dtype == tensor->dtype, KR_ERR_FORMAT,
+                      "tensor '%s' is of the type %s, but must be %s", tensor->name, item->type,
+                      kr_dtype_name(tensor->dtype)) &&
+           kr_require(l->ctx, kr_shape_equal(&item->shape, &tensor->shape), KR_ERR_FORMAT,
+                      "tensor '%s' is %s, but must be %s", tensor->name, KR_TEXT_OF_SHAPE(&item->shape),
+                      KR_TEXT_OF_SHAPE(&tensor->shape)) &&
+           check_values(l, tensor, item);
+}
+
+static bool is_wanted(void *user, const kept *tensor)
+{
+    loading *l = user;
+    l->is_known = l->is_known || strcmp(tensor->name, l->wanted) == 0;
+    return !l->is_known;
+}
+
+/* Every tensor of the state was found: are there others? */
+static bool check_others(loading *l)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < kr_safetensors_count(l->file); i++)
+        count += strncmp(kr_safetensors_at(l->file, i)->name, prefix, strlen(prefix)) == 0;
+    for (int64_t i = 0; count != l->count && i < kr_safetensors_count(l->file); i++) {
+        l->wanted = kr_safetensors_at(l->file, i)->name;
+        l->is_known = strncmp(l->wanted, prefix, strlen(prefix)) != 0;
+        if (!l->is_known) visit_all(l->opt, is_wanted, l);
+        if (!kr_require(l->ctx, l->is_known, KR_ERR_FORMAT, "tensor '%s' has no place in this optimizer",
+                        QUOTED(l->wanted)))
+            return false;
+    }
+    return true;
+}
+
+static bool check_text(const loading *l, const char *key, const char *want, const char *otherwise)
+{
+    const char *got = kr_safetensors_metadata(l->file, key);
+    return kr_require(l->ctx, got && strcmp(got, want) == 0, KR_ERR_FORMAT,
+                      "metadata '%s' is '%s', but must be '%s': %s", key, got ? QUOTED(got) : "", want, otherwise);
+}
+
+static bool take(void *user, const kept *tensor)
+{
+    const loading *l = user;
+    const kr_safetensors_item *item = kr_safetensors_find(l->file, tensor->name);
+    return kr_safetensors_read(l->file, item, tensor->dtype, tensor->data, item->count) == KR_OK;
+}
+
+kr_status kr_optimizer_load(kr_optimizer *opt, const kr_safetensors *file)
+{
+    if (!opt || !file) return KR_ERR_ARG;
+    if (!kr_optimizer_ready(opt)) return opt->ctx->status;
+    loading l = { .opt = opt, .ctx = opt->ctx, .file = file };
+    const bool loaded =
+        check_ema_is_out(opt) && check_text(&l, version_key, version, "the file has no optimizer, or a newer one") &&
+        check_text(&l, kind_key, kr_optimizer_kind_name(opt->options.kind), "the file has another kind of optimizer") &&
+        visit_all(opt, check_tensor, &l) && check_others(&l) &&
+        check_text(&l, params_key, digest_of_params(opt).text, "it was saved for other parameters") &&
+        visit_all(opt, take, &l);
+    if (!loaded) kr_blame(opt->ctx, "optimizer.load");
+    return opt->ctx->status;
+}

@@ -1,0 +1,257 @@
+/* optimizer_step.c - one step: the norm of all gradients, what it allows, and each part by its own rule.
+ *
+ * Everything that can fail comes before anything is changed: the steps themselves ask for no memory.
+ */
+#include "train/optimizer.h"
+
+#include "device/device.h"
+
+#include <math.h>
+
+#define OP "optimizer.step"
+
+/* Squares of larger gradients are not finite in f32. */
+static const double most_in_f32 = 1e18;
+
+/* What all parts of a step have in common. */
+typedef struct stepping {
+    kr_optimizer *opt;
+    double lr, scale;
+} stepping;
+
+/* ---- the norm ---- */
+
+static kr_squares_args squares_args(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, double *sum)
+{
+    return (kr_squares_args){ .exec = { .pool = ctx->pool }, .n = n, .dtype = dtype, .x = x, .sum = sum };
+}
+
+size_t kr_squares_work(kr_ctx *ctx, kr_dtype dtype, int64_t n)
+{
+    const kr_squares_args args = squares_args(ctx, dtype, NULL, n, NULL);
+    return ctx->device->kernels.squares.scratch ? ctx->device->kernels.squares.scratch(&args) : 0;
+}
+
+double kr_squares_of(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, void *work)
+{
+    double sum = 0;
+    kr_squares_args args = squares_args(ctx, dtype, x, n, &sum);
+    args.exec.scratch = work;
+    ctx->device->kernels.squares.run(&args);
+    return sum;
+}
+
+static bool has_grad(const kr_tensor *param)
+{
+    return param->requires_grad && param->grad && !param->grad_is_zero;
+}
+
+/* Sums of squares of those that have a gradient, and of all; how many there are. */
+static int64_t measure(kr_optimizer *opt, double *squares)
+{
+    int64_t count = 0;
+    *squares = 0;
+    for (int64_t i = 0; i < opt->count; i++) {
+        kr_optimizer_slot *slot = &opt->slots[i];
+        const kr_tensor *w = slot->row->tensor;
+        slot->has_grad = has_grad(w);
+        slot->squares = 0;
+        if (!slot->has_grad) continue;
+        count++;
+        slot->squares = kr_squares_of(opt->ctx, w->dtype, w->grad->data, kr_slot_elements(slot), opt->work);
+        *squares += slot->squares;
+    }
+    return count;
+}
+
+/* Names the first element that is not finite; always false. */
+static bool blame_element(const kr_optimizer *opt)
+{
+    for (int64_t i = 0; i < opt->count; i++) {
+        const kr_optimizer_slot *slot = &opt->slots[i];
+        const kr_tensor *grad = slot->row->tensor->grad;
+        if (!slot->has_grad || isfinite(slot->squares)) continue;
+        int64_t first = -1;
+        kr_finite_args args = { .n = kr_slot_elements(slot), .dtype = grad->dtype, .x = grad->data, .first = &first };
+        KR_RUN(opt->ctx, finite, &args);
+        if (first < 0) continue;
+        kr_tensor bad = *grad;
+        bad.rank = 0;
+        bad.data += first * (int64_t)kr_dtype_bytes(grad->dtype);
+        char index[KR_SHAPE_TEXT_BYTES];
+        return kr_fail(opt->ctx, KR_ERR_NUMERIC, OP ": the gradient of %s %s holds %g at %s; nothing was stepped",
+                       slot->row->name, KR_TEXT_OF(grad), kr_item(&bad),
+                       kr_index_text(grad, first, index, sizeof index));
+    }
+    return kr_fail(opt->ctx, KR_ERR_NUMERIC,
+                   OP ": the gradients are finite, but the sum of their squares is not; nothing was stepped");
+}
+
+/* After scaling, squares must be finite in the type that they are kept in. */
+static bool check_sizes(const kr_optimizer *opt, double scale)
+{
+    const double clip = opt->options.clip_value;
+    if (opt->options.kind == KR_SGD || (clip > 0 && clip <= most_in_f32)) return true;
+    for (int64_t i = 0; i < opt->count; i++) {
+        const kr_optimizer_slot *slot = &opt->slots[i];
+        const double norm = scale * sqrt(slot->squares);
+        if (!kr_require(opt->ctx, !slot->has_grad || slot->dtype == KR_F64 || norm <= most_in_f32, KR_ERR_NUMERIC,
+                        OP ": the gradient of %s has the norm %g, too large to be squared in f32; set "
+                           "options.clip_norm; nothing was stepped",
+                        slot->row->name, norm))
+            return false;
+    }
+    return true;
+}
+
+/* The factor of all gradients: the caller's, and what clipping makes of it. */
+static bool find_scale(kr_optimizer *opt, double grad_scale, double *scale)
+{
+    double squares;
+    const int64_t count = measure(opt, &squares);
+    const double clip = opt->options.clip_norm;
+    if (!kr_require(opt->ctx, count > 0, KR_ERR_STATE,
+                    OP ": no gradient has reached any parameter that is not frozen; call kr_backward before"))
+        return false;
+    opt->grad_norm = grad_scale * sqrt(squares);
+    if (!isfinite(opt->grad_norm)) return blame_element(opt);
+    *scale = clip > 0 && opt->grad_norm > clip ? grad_scale * (clip / opt->grad_norm) : grad_scale;
+    return check_sizes(opt, *scale);
+}
+
+/* ---- the rules ---- */
+
+static kr_taken_grad taken(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part)
+{
+    const kr_tensor *grad = slot->row->tensor->grad;
+    const kr_optimizer_options *o = &s->opt->options;
+    return (kr_taken_grad){ .g = kr_kept_at(grad->data, grad->dtype, part->first),
+                            .half = kr_half_of(grad->dtype),
+                            .scale = s->scale,
+                            .clip = o->clip_value > 0 ? o->clip_value : (double)INFINITY,
+                            .clears = !o->keeps_grad };
+}
+
+static double decay_of(const stepping *s, const kr_optimizer_slot *slot, double weight_decay)
+{
+    return slot->row->decays || s->opt->options.decays_all ? weight_decay : 0;
+}
+
+static void step_adamw(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part, int64_t t)
+{
+    const kr_optimizer_options *o = &s->opt->options;
+    kr_adamw_args args = { .n = part->count,
+                           .grad = taken(s, slot, part),
+                           .w = kr_kept_at(kr_slot_weights(slot), slot->dtype, part->first),
+                           .m = part->m,
+                           .v = part->v,
+                           .beta1 = o->beta1,
+                           .beta2 = o->beta2,
+                           .eps = o->eps,
+                           .rate = s->lr / (1 - pow(o->beta1, (double)t)),
+                           .root = 1 / sqrt(1 - pow(o->beta2, (double)t)),
+                           .decay = s->lr * decay_of(s, slot, o->weight_decay),
+                           .cautious = o->is_cautious };
+    KR_RUN(s->opt->ctx, adamw[kr_real_of(slot->dtype)], &args);
+}
+
+static void step_sgd(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part, int64_t t)
+{
+    const kr_optimizer_options *o = &s->opt->options;
+    kr_sgd_args args = { .n = part->count,
+                         .grad = taken(s, slot, part),
+                         .w = kr_kept_at(kr_slot_weights(slot), slot->dtype, part->first),
+                         .velocity = part->velocity,
+                         .momentum = o->momentum,
+                         .gain = 1 - o->dampening,
+                         .penalty = decay_of(s, slot, o->weight_decay),
+                         .rate = s->lr,
+                         .is_first = t == 1,
+                         .nesterov = o->nesterov };
+    KR_RUN(s->opt->ctx, sgd[kr_real_of(slot->dtype)], &args);
+}
+
+static void step_muon(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part, int64_t t)
+{
+    const kr_optimizer_options *o = &s->opt->options;
+    const kr_muon muon = kr_muon_of(s->opt, slot, part);
+    kr_sgd_args gather = { .n = part->count,
+                           .grad = taken(s, slot, part),
+                           .velocity = part->velocity,
+                           .direction = s->opt->work,
+                           .momentum = o->muon_momentum,
+                           .gain = 1,
+                           .is_first = t == 1,
+                           .nesterov = o->muon_nesterov };
+    KR_RUN(s->opt->ctx, sgd[kr_real_of(slot->dtype)], &gather);
+    const double decay = o->muon_weight_decay == KR_SAME_DECAY ? o->weight_decay : o->muon_weight_decay;
+    kr_sgd_args apply = {
+        .n = part->count,
+        .grad = { .g = kr_muon_orthogonalise(&muon, s->opt->work), .scale = 1, .clip = (double)INFINITY },
+        .w = kr_kept_at(kr_slot_weights(slot), slot->dtype, part->first),
+        .rate = s->lr * kr_muon_ratio_of(o->muon_ratio, muon.rows, muon.cols),
+        .decay = s->lr * decay_of(s, slot, decay)
+    };
+    KR_RUN(s->opt->ctx, sgd[kr_real_of(slot->dtype)], &apply);
+}
+
+kr_muon kr_muon_of(const kr_optimizer *opt, const kr_optimizer_slot *slot, const kr_optimizer_part *part)
+{
+    return (kr_muon){ .ctx = opt->ctx,
+                      .dtype = slot->dtype,
+                      .rows = part->shape.dims[0],
+                      .cols = part->shape.dims[1],
+                      .steps = opt->options.muon_steps,
+                      .coefficients = opt->options.muon_coefficients };
+}
+
+/* ---- a step ---- */
+
+static void step_slot(const stepping *s, const kr_optimizer_slot *slot, int64_t t)
+{
+    kr_tensor *w = slot->row->tensor;
+    kr_param_unpack(w);
+    for (int p = 0; p < slot->nparts; p++) {
+        const kr_optimizer_part *part = &slot->parts[p];
+        switch (part->kind) {
+        case KR_SGD: step_sgd(s, slot, part, t); break;
+        case KR_MUON: step_muon(s, slot, part, t); break;
+        default: step_adamw(s, slot, part, t); break;
+        }
+    }
+    if (slot->master)
+        kr_optimizer_convert(s->opt->ctx, w->dtype, w->data, slot->dtype, slot->master, kr_slot_elements(slot));
+    if (!s->opt->options.keeps_grad) kr_param_grad_is_zero(w);
+}
+
+static void follow(const kr_optimizer *opt, const kr_optimizer_slot *slot)
+{
+    kr_lerp_args args = {
+        .n = kr_slot_elements(slot), .x = kr_slot_weights(slot), .y = slot->ema, .c = 1 - opt->options.ema_decay
+    };
+    if (slot->ema) KR_RUN(opt->ctx, lerp[kr_real_of(slot->dtype)], &args);
+}
+
+static bool check_call(const kr_optimizer *opt, double lr, double grad_scale)
+{
+    return kr_require(
+               opt->ctx, !opt->ema_is_in, KR_ERR_STATE,
+               OP ": the parameters hold the averaged weights; call kr_optimizer_use_ema(optimizer, false) first") &&
+           kr_require(opt->ctx, isfinite(lr) && lr >= 0, KR_ERR_ARG,
+                      OP ": lr = %g, but a learning rate is finite and not negative", lr) &&
+           kr_require(opt->ctx, isfinite(grad_scale) && grad_scale > 0, KR_ERR_ARG,
+                      OP ": grad_scale = %g, but must be above 0 and finite", grad_scale);
+}
+
+kr_status kr_optimizer_step(kr_optimizer *opt, double lr, double grad_scale)
+{
+    if (!opt) return KR_ERR_ARG;
+    stepping s = { .opt = opt, .lr = lr };
+    if (!kr_optimizer_ready(opt) || !check_call(opt, lr, grad_scale) || !find_scale(opt, grad_scale, &s.scale))
+        return opt->ctx->status;
+    for (int64_t i = 0; i < opt->count; i++)
+        if (opt->slots[i].has_grad) step_slot(&s, &opt->slots[i], ++opt->steps[i]);
+    for (int64_t i = 0; i < opt->count; i++) follow(opt, &opt->slots[i]);
+    opt->step++;
+    return opt->ctx->status;
+}
