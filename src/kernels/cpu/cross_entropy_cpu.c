@@ -22,20 +22,6 @@ typedef struct row_totals {
     float rest, equal, away;
 } row_totals;
 
-/* The largest element, NaN passed over. */
-static float largest(const float *x, int64_t n)
-{
-    const vf lowest = vf_set1(-(float)INFINITY);
-    vf even = lowest, odd = lowest;
-    int64_t i = 0;
-    for (; i + 2 * VF <= n; i += 2 * VF) {
-        even = vf_max(vf_load(x + i), even);
-        odd = vf_max(vf_load(x + i + VF), odd);
-    }
-    for (; i < n; i += VF) even = vf_max(vf_select(vm_first(n - i), row_load(x + i, n - i), lowest), even);
-    return vf_max_lanes(vf_max(even, odd));
-}
-
 /* Adds the n lanes at x to the k-th sums; e^(x - m) goes to e if there is one. */
 KR_INLINE void sum_step(row_sums *s, int k, const float *x, float *e, int64_t n, vf m, bool spreads)
 {
@@ -117,7 +103,7 @@ static void score_row(const kr_cross_entropy_args *a, int64_t o)
     float *g_x = a->g_x ? (float *)a->g_x + o * a->nr : NULL, *stats = (float *)a->stats + o * KR_ROW_STATS;
     const int64_t label = a->label[o];
     const double q = a->smoothing, nv = (double)a->nv;
-    const float m = largest(x, a->nv), of_label = x[label];
+    const float m = row_max(x, a->nv), of_label = x[label];
     const bool is_largest = of_label == m && is_first(x, label); /* before g_x overwrites x */
     const row_totals s = sums_of(x, g_x, a->nv, m, q > 0);
     const float beside = s.equal - 1 + s.rest;

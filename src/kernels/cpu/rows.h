@@ -4,6 +4,8 @@
 
 #include "kernels/cpu/vec.h"
 
+#include <math.h>
+
 /* The first n of VF lanes; a whole vector, known when inlined, needs no mask. */
 KR_INLINE vf row_load(const float *p, int64_t n)
 {
@@ -31,6 +33,20 @@ KR_INLINE void row_copy(float *to, const float *from, int64_t n)
     int64_t i = 0;
     for (; i + VF <= n; i += VF) vf_store(to + i, vf_load(from + i));
     if (i < n) vf_store_n(to + i, n - i, vf_load_n(from + i, n - i));
+}
+
+/* The largest element, NaN passed over. */
+KR_INLINE float row_max(const float *x, int64_t n)
+{
+    const vf lowest = vf_set1(-(float)INFINITY);
+    vf even = lowest, odd = lowest;
+    int64_t i = 0;
+    for (; i + 2 * VF <= n; i += 2 * VF) {
+        even = vf_max(vf_load(x + i), even);
+        odd = vf_max(vf_load(x + i + VF), odd);
+    }
+    for (; i < n; i += VF) even = vf_max(vf_select(vm_first(n - i), row_load(x + i, n - i), lowest), even);
+    return vf_max_lanes(vf_max(even, odd));
 }
 
 #endif

@@ -8,6 +8,7 @@
  * A NaN or +infinity somewhere in a row, or -infinity throughout, makes the row NaN by way of x - m.
  */
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/rows.h"
 #include "kernels/cpu/vec_math.h"
 #include "kernels/kernels.h"
 
@@ -52,20 +53,6 @@ KR_INLINE float row_run(row_fn *f, const float *a, const float *b, float *y, int
         for (int k = 0; k < ROW_SUMS; k++) sum[k] = vf_add(sum[k], row_step(f, in, a, b, y, i + k * VF, n));
     for (int k = 0; k < ROW_SUMS && i < n; k++, i += VF) sum[k] = vf_add(sum[k], row_step(f, in, a, b, y, i, n));
     return vf_sum(vf_add(vf_add(sum[0], sum[2]), vf_add(sum[1], sum[3])));
-}
-
-/* The largest element, NaN passed over. */
-static float row_max(const float *x, int64_t n)
-{
-    const vf lowest = vf_set1(-(float)INFINITY);
-    vf even = lowest, odd = lowest;
-    int64_t i = 0;
-    for (; i + 2 * VF <= n; i += 2 * VF) {
-        even = vf_max(vf_load(x + i), even);
-        odd = vf_max(vf_load(x + i + VF), odd);
-    }
-    for (; i < n; i += VF) even = vf_max(vf_select(vm_first(n - i), vf_load_n(x + i, n - i), lowest), even);
-    return vf_max_lanes(vf_max(even, odd));
 }
 
 /* a = x, p = m */
