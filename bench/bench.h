@@ -51,6 +51,7 @@ extern const bench_case bench_block_cases[];
 extern const bench_case bench_step_cases[];
 extern const bench_case bench_model_cases[];
 extern const bench_case bench_loss_cases[];
+extern const bench_case bench_train_cases[];
 
 /* Memory of the running case, 64-byte aligned; ends the program when there is none. */
 void *bench_bytes(bench_env *env, size_t bytes);

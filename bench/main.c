@@ -17,7 +17,7 @@ enum { USAGE = 2 };
 static const bench_case *const groups[] = { bench_gemm_cases,  bench_gemv_cases,   bench_math_cases, bench_norm_cases,
                                             bench_conv_cases,  bench_reduce_cases, bench_ssd_cases,  bench_scan_cases,
                                             bench_paths_cases, bench_block_cases,  bench_step_cases, bench_model_cases,
-                                            bench_loss_cases };
+                                            bench_loss_cases,  bench_train_cases };
 enum { NGROUPS = sizeof groups / sizeof *groups };
 
 typedef struct options {

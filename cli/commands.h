@@ -5,11 +5,14 @@
 #include "cli/options.h"
 
 extern const cli_command cli_new;
+extern const cli_command cli_train;
+extern const cli_command cli_task;
 extern const cli_command cli_generate;
 extern const cli_command cli_eval;
 extern const cli_command cli_tokenize;
 extern const cli_command cli_convert;
 extern const cli_command cli_info;
+extern const cli_command cli_report_command;
 extern const cli_command cli_check;
 
 #endif

@@ -14,7 +14,8 @@
 #include <unistd.h>
 
 const char cli_model_remedy[] =
-    "a model folder holds config.json and model.safetensors or pytorch_model.bin; make one with `krait new`";
+    "a model folder holds config.json and model.safetensors or pytorch_model.bin; make one with `krait new` or "
+    "`krait train`";
 
 bool cli_cannot(const char *verb, const char *path, int error)
 {
@@ -43,6 +44,19 @@ bool cli_is_folder(const char *path)
 {
     struct stat info;
     return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+bool cli_make_folder(const char *path)
+{
+    char part[CLI_PATH_BYTES];
+    const size_t length = strlen(path);
+    if (length >= sizeof part) return cli_cannot("make", path, ENAMETOOLONG);
+    for (size_t n = 1; n <= length; n++) {
+        if (path[n] && path[n] != '/') continue;
+        snprintf(part, n + 1, "%s", path);
+        if (mkdir(part, 0777) != 0 && errno != EEXIST) return cli_cannot("make", part, errno);
+    }
+    return cli_is_folder(path) || cli_cannot("make", path, ENOTDIR);
 }
 
 bool cli_is_same(const char *path, const char *other)

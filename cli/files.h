@@ -18,6 +18,7 @@ bool cli_join(char *text, const char *folder, const char *name);
 
 bool cli_exists(const char *path);
 bool cli_is_folder(const char *path);
+bool cli_make_folder(const char *path);                /* and those above it; false after a complaint */
 bool cli_is_same(const char *path, const char *other); /* both exist and are one file or folder */
 
 /* A file that makes a folder one that holds a model, "config.json" say; NULL: there is none. */

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "cli/generate.h"
 #include "cli/files.h"
+#include "cli/utf8.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -77,23 +78,6 @@ static void put_id(printer *p, int64_t sample, int32_t id)
     put(p, sample, text, (size_t)snprintf(text, sizeof text, "%s%" PRId32, is_first ? "" : " ", id));
 }
 
-/* Bytes of a valid UTF-8 character at the beginning of a text; 0: there is none. */
-static size_t character_bytes(const unsigned char *c, size_t count)
-{
-    const size_t n = c[0] < 0x80                   ? 1
-                     : c[0] >= 0xc2 && c[0] < 0xe0 ? 2
-                     : c[0] >= 0xe0 && c[0] < 0xf0 ? 3
-                     : c[0] >= 0xf0 && c[0] < 0xf5 ? 4
-                                                   : 0;
-    if (!n || n > count) return 0;
-    for (size_t i = 1; i < n; i++) {
-        if ((c[i] & 0xc0) != 0x80) return 0;
-    }
-    const bool is_overlong = (c[0] == 0xe0 && c[1] < 0xa0) || (c[0] == 0xf0 && c[1] < 0x90);
-    const bool is_outside = (c[0] == 0xed && c[1] >= 0xa0) || (c[0] == 0xf4 && c[1] >= 0x90);
-    return is_overlong || is_outside ? 0 : n;
-}
-
 /* The letter after a backslash; 0: there is none. */
 static char escape_letter(char c)
 {
@@ -115,7 +99,7 @@ static void put_quoted(printer *p, int64_t sample, const char *text, size_t byte
     for (size_t at = 0, n; at < bytes; at += n) {
         const unsigned char c = (unsigned char)text[at];
         const char letter = escape_letter(text[at]);
-        n = character_bytes((const unsigned char *)text + at, bytes - at);
+        n = cli_utf8_bytes(text + at, bytes - at);
         if (n && !letter && c >= 0x20 && c != 0x7f) {
             put(p, sample, text + at, n);
             continue;

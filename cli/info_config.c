@@ -67,6 +67,12 @@ static void sizes(cli_report *r, const kr_model_config *c)
     case KR_MAMBA2: sizes_mamba2(r, &c->mamba2); break;
     case KR_MAMBA3: sizes_mamba3(r, &c->mamba3); break;
     }
+    if (c->network.input_size) {
+        size(r, "f", "input_size", (double)c->network.input_size, "features of a position");
+        size(r, "o", "output_size", (double)c->network.output_size, "outputs");
+        cli_report_close(r);
+        return;
+    }
     size(r, "w", "vocab_size", (double)c->network.vocab_size, "vocabulary");
     if (rows != (double)c->network.vocab_size) size(r, "", "vocab_rows", rows, "with its padding");
     cli_report_close(r);
@@ -142,7 +148,7 @@ void info_config(info_run *run, const kr_model_config *c)
     sizes(r, c);
     if (c->family == KR_MAMBA2) settings_mamba2(r, &c->mamba2);
     if (c->family == KR_MAMBA3) settings_mamba3(r, &c->mamba3);
-    cli_report_text(r, "head", c->network.tie_embeddings ? "the embedding" : "of its own");
+    if (!c->network.input_size) cli_report_text(r, "head", c->network.tie_embeddings ? "the embedding" : "of its own");
     if (c->n_eos > 0 && c->n_eos <= KR_MAX_EOS) cli_report_counts(r, "eos", c->n_eos, c->eos);
     if (kr_model_measure(run->ctx, c, &measured) == KR_OK) {
         cli_report_number(r, "parameters", (double)measured.parameters, "%s (%lld)",

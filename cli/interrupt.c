@@ -1,4 +1,4 @@
-/* interrupt.c - the handler of SIGINT, and the one flag that it may set. */
+/* interrupt.c - the handler of SIGINT and SIGTERM, and the one flag that it may set. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/interrupt.h"
 
@@ -17,16 +17,30 @@ static void remember(int number)
     is_interrupted = 1;
 }
 
-void cli_watch_interrupts(void)
+static void watch(int number)
 {
     struct sigaction action, before; /* without SA_RESTART: a read from a terminal ends with EINTR */
     memset(&action, 0, sizeof action);
     action.sa_handler = remember;
     sigemptyset(&action.sa_mask);
-    const bool is_ignored = !sigaction(SIGINT, NULL, &before) && before.sa_handler == SIG_IGN;
-    if (!is_ignored) sigaction(SIGINT, &action, NULL);
+    const bool is_ignored = !sigaction(number, NULL, &before) && before.sa_handler == SIG_IGN;
+    if (!is_ignored) sigaction(number, &action, NULL);
+}
+
+void cli_watch_interrupts(void)
+{
+    struct sigaction action;
+    memset(&action, 0, sizeof action);
+    sigemptyset(&action.sa_mask);
     action.sa_handler = SIG_IGN;
+    watch(SIGINT);
     sigaction(SIGPIPE, &action, NULL);
+}
+
+void cli_watch_stops(void)
+{
+    cli_watch_interrupts();
+    watch(SIGTERM);
 }
 
 bool cli_interrupted(void)

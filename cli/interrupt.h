@@ -1,4 +1,4 @@
-/* interrupt.h - Ctrl-C as a question that long work asks itself between two steps. */
+/* interrupt.h - Ctrl-C, and a polite kill, as a question that long work asks itself between two steps. */
 #ifndef KR_CLI_INTERRUPT_H
 #define KR_CLI_INTERRUPT_H
 
@@ -8,6 +8,9 @@
  * that was started to ignore it still does. SIGPIPE is ignored: a write to a reader that has gone fails with EPIPE
  * instead. */
 void cli_watch_interrupts(void);
+
+/* The same of SIGTERM besides, for work that saves what it has. */
+void cli_watch_stops(void);
 bool cli_interrupted(void);
 void cli_forget_interrupt(void);
 

@@ -72,7 +72,9 @@ static const char *where_from(const cli_language *language)
 
 static void complain_of_no_tokenizer(const cli_language *language, const char *folder)
 {
-    if (language->vocab < 256)
+    if (!language->vocab)
+        cli_complain("krait info tells what it takes and gives", "%s is a model of numbers: it has no tokens", folder);
+    else if (language->vocab < 256)
         cli_complain("its tokens are no text that is known here: generate --ids takes and gives their numbers",
                      "%s has no tokenizer.json, and its %lld tokens are fewer than there are bytes", folder,
                      (long long)language->vocab);

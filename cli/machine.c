@@ -11,15 +11,25 @@ static void print_warning(void *user, kr_log_level level, const char *text)
     if (level == KR_LOG_WARNING) fprintf(stderr, "krait: warning: %s\n", text);
 }
 
-kr_ctx *cli_open(const cli_machine *machine, uint64_t seed)
+static kr_ctx *open_context(const cli_machine *machine, uint64_t seed, kr_log_fn *log)
 {
     kr_ctx_options options;
     kr_ctx_options_init(&options);
     options.threads = machine->threads;
     options.isa = machine->isa;
     options.seed = seed;
-    options.log = print_warning;
+    options.log = log;
     return kr_ctx_create(&options);
+}
+
+kr_ctx *cli_open(const cli_machine *machine, uint64_t seed)
+{
+    return open_context(machine, seed, print_warning);
+}
+
+kr_ctx *cli_open_quiet(const cli_machine *machine, uint64_t seed)
+{
+    return open_context(machine, seed, NULL);
 }
 
 bool cli_failed(kr_ctx *ctx)

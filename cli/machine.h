@@ -28,6 +28,9 @@ typedef struct cli_machine {
 /* Warnings of the library go to stderr, as "krait: warning: TEXT". */
 kr_ctx *cli_open(const cli_machine *machine, uint64_t seed);
 
+/* Without them, for tasks: that the official code cannot load their networks would be said with each checkpoint. */
+kr_ctx *cli_open_quiet(const cli_machine *machine, uint64_t seed);
+
 /* Says what went wrong in ctx, if anything did; true then. */
 bool cli_failed(kr_ctx *ctx);
 

@@ -1,13 +1,16 @@
 /* main.c - krait COMMAND [options]: finds the command and runs it. */
 #include "cli/commands.h"
+#include "cli/task.h"
 
 #include <krait/base.h>
 
 #include <stdio.h>
 #include <string.h>
 
-static const cli_command *const commands[] = { &cli_new,     &cli_generate, &cli_eval, &cli_tokenize,
-                                               &cli_convert, &cli_info,     &cli_check };
+static const cli_command *const commands[] = {
+    &cli_new,      &cli_train,   &cli_task, &cli_generate,       &cli_eval,
+    &cli_tokenize, &cli_convert, &cli_info, &cli_report_command, &cli_check,
+};
 enum { NCOMMANDS = sizeof commands / sizeof *commands };
 
 static const cli_command *find_command(const char *name)
@@ -34,20 +37,25 @@ static void help_all(FILE *out)
 {
     fputs("usage: krait COMMAND [options]\n\n", out);
     list_commands(out, "  ");
-    fputs("  help     help [COMMAND]: this list, or the options of a command\n\n"
+    fputs("  help     help [--man] [COMMAND]: this list, or the options of a command; or its manual page, for man -l "
+          "-\n\n"
           "krait --version prints the version.\n",
           out);
 }
 
+/* help [--man] [COMMAND], or [task NAME]; argv[0] is help. */
 static int help(int argc, char **argv)
 {
-    if (argc < 2) {
-        help_all(stdout);
-        return CLI_OK;
-    }
-    const cli_command *command = find_command(argv[1]);
-    if (!command) return unknown_command(argv[1]);
-    cli_help(command);
+    const bool is_man = argc > 1 && !strcmp(argv[1], "--man");
+    const char *name = argc > 1 + is_man ? argv[1 + is_man] : NULL;
+    const cli_command *command = name ? find_command(name) : NULL;
+    if (name && !command) return unknown_command(name);
+    if (command == &cli_task && argc > 2 + is_man && !(command = cli_find_task(argv[2 + is_man]))) return CLI_USAGE;
+    if (is_man && command) cli_man(command);
+    else if (is_man) cli_man_all(commands, NCOMMANDS);
+    else if (command == &cli_task) cli_list_tasks();
+    else if (command) cli_help(command);
+    else help_all(stdout);
     return CLI_OK;
 }
 

@@ -62,12 +62,14 @@ static bool set_number(const cli_option *option, void *field, const char *text)
     return true;
 }
 
-/* Writes `text` into the option's field; false if it is not a value of the option's kind. */
-static bool set_value(const cli_option *option, void *values, const char *text)
+bool cli_set(const cli_option *option, void *values, const char *text)
 {
     void *field = (char *)values + option->offset;
     switch (option->kind) {
-    case CLI_FLAG: *(bool *)field = true; return true;
+    case CLI_FLAG:
+        if (strcmp(text, "true") != 0 && strcmp(text, "false") != 0) return false;
+        *(bool *)field = *text == 't';
+        return true;
     case CLI_INT:
     case CLI_I64: return set_integer(option, field, text);
     case CLI_U64:
@@ -88,11 +90,12 @@ static bool set_value(const cli_option *option, void *values, const char *text)
         if (choice >= 0) *(int *)field = choice;
         return choice >= 0;
     }
+    case CLI_HEADING: break;
     }
     return false;
 }
 
-static const char *rule_text(const cli_option *option, char *text, size_t bytes)
+const char *cli_rule(const cli_option *option, char *text, size_t bytes)
 {
     switch (option->kind) {
     case CLI_INT:
@@ -101,6 +104,7 @@ static const char *rule_text(const cli_option *option, char *text, size_t bytes)
     case CLI_REAL: snprintf(text, bytes, "a number of at least %d", option->least); break;
     case CLI_CHOICE: snprintf(text, bytes, "one of %s", option->arg); break;
     case CLI_TEXTS: snprintf(text, bytes, "a text that is not empty, %d times at most", CLI_MAX_TEXTS); break;
+    case CLI_FLAG: snprintf(text, bytes, "true or false"); break;
     default: snprintf(text, bytes, "a text that is not empty"); break;
     }
     return text;
@@ -109,24 +113,33 @@ static const char *rule_text(const cli_option *option, char *text, size_t bytes)
 static void set_fallbacks(const cli_command *command, void *values)
 {
     for (const cli_option *option = command->options; option->name; option++) {
-        if (option->fallback) set_value(option, values, option->fallback);
+        if (option->fallback) cli_set(option, values, option->fallback);
         else if (option->kind == CLI_CHOICE) *(int *)((char *)values + option->offset) = -1;
     }
 }
 
 /* ---- the line ---- */
 
+const cli_option *cli_find_option(const cli_command *command, const char *name, size_t length)
+{
+    for (const cli_option *option = command->options; option->name; option++) {
+        if (length && strlen(option->name) == length && !memcmp(option->name, name, length)) return option;
+    }
+    return NULL;
+}
+
 /* The option that `word` ("--name", "--name=value" or "-n") means; *value is what follows '=', or NULL. */
-static const cli_option *find_option(const cli_command *command, const char *word, const char **value)
+static const cli_option *option_of_word(const cli_command *command, const char *word, const char **value)
 {
     const char *name = word + 2;
-    const size_t length = strcspn(name, "=");
-    const bool is_long = word[1] == '-';
-    *value = is_long && name[length] ? name + length + 1 : NULL;
+    *value = NULL;
+    if (word[1] == '-') {
+        const size_t length = strcspn(name, "=");
+        if (name[length]) *value = name + length + 1;
+        return cli_find_option(command, name, length);
+    }
     for (const cli_option *option = command->options; option->name; option++) {
-        if (is_long ? strlen(option->name) == length && !memcmp(option->name, name, length)
-                    : option->letter == word[1] && !word[2])
-            return option;
+        if (option->letter == word[1] && !word[2]) return option;
     }
     return NULL;
 }
@@ -137,8 +150,15 @@ typedef struct parse {
     int argc, at; /* argv[at] is looked at */
     char **argv;
     const cli_operand *operand; /* the next one to be filled; NULL: the command has none */
+    cli_given *given;           /* NULL: nobody wants to know */
     char remedy[80];
 } parse;
+
+static bool takes_all(const cli_operand *operand)
+{
+    const size_t length = strlen(operand->name);
+    return length > 3 && !strcmp(operand->name + length - 3, "...");
+}
 
 /* Both: true to go on, false after a complaint. */
 static bool take_operand(parse *p, const char *word)
@@ -147,39 +167,61 @@ static bool take_operand(parse *p, const char *word)
         cli_complain(p->remedy, "%s: does not know what to do with '%s'", p->command->name, word);
         return false;
     }
-    *(const char **)((char *)p->values + p->operand++->offset) = word;
+    void *field = (char *)p->values + p->operand->offset;
+    if (!takes_all(p->operand)) {
+        *(const char **)field = word;
+        p->operand++;
+        return true;
+    }
+    cli_texts *texts = field;
+    if (texts->count == CLI_MAX_TEXTS) {
+        cli_complain(p->remedy, "%s: %s may be given %d times at most", p->command->name, p->operand->name,
+                     CLI_MAX_TEXTS);
+        return false;
+    }
+    texts->text[texts->count++] = word;
     return true;
+}
+
+/* Whether an operand that must be there is not. */
+static bool is_missing(const parse *p)
+{
+    if (!p->operand || !p->operand->name || p->operand->is_optional) return false;
+    return !takes_all(p->operand) || !((const cli_texts *)((char *)p->values + p->operand->offset))->count;
 }
 
 static bool take_option(parse *p)
 {
     const char *word = p->argv[p->at], *value, *name = p->command->name;
     char rule[120];
-    const cli_option *option = find_option(p->command, word, &value);
+    const cli_option *option = option_of_word(p->command, word, &value);
     if (!option) {
         cli_complain(p->remedy, "%s: there is no option %s", name, word);
         return false;
     }
+    if (p->given) p->given->origin[option - p->command->options] = CLI_LINE;
     if (option->kind == CLI_FLAG) {
-        if (value) cli_complain(p->remedy, "%s: --%s takes no value, but was given '%s'", name, option->name, value);
-        return !value && set_value(option, p->values, "");
+        if (cli_set(option, p->values, value ? value : "true")) return true;
+        cli_complain(p->remedy, "%s: --%s takes no value but true or false, and was given '%s'", name, option->name,
+                     value);
+        return false;
     }
     if (!value && p->at + 1 < p->argc) value = p->argv[++p->at];
     if (!value) {
         cli_complain(p->remedy, "%s: --%s wants a value, %s", name, option->name, option->arg);
         return false;
     }
-    if (!set_value(option, p->values, value)) {
+    if (!cli_set(option, p->values, value)) {
         cli_complain(p->remedy, "%s: --%s is '%s', but must be %s", name, option->name, value,
-                     rule_text(option, rule, sizeof rule));
+                     cli_rule(option, rule, sizeof rule));
         return false;
     }
     return true;
 }
 
-int cli_parse(const cli_command *command, void *values, int argc, char **argv)
+int cli_parse_given(const cli_command *command, void *values, int argc, char **argv, cli_given *given)
 {
-    parse p = { command, values, argc, 1, argv, command->operands, "" };
+    parse p = { command, values, argc, 1, argv, command->operands, given, "" };
     snprintf(p.remedy, sizeof p.remedy, "see krait %s --help", command->name);
     set_fallbacks(command, values);
     bool only_operands = false;
@@ -196,23 +238,86 @@ int cli_parse(const cli_command *command, void *values, int argc, char **argv)
             return CLI_USAGE;
         }
     }
-    if (p.operand && p.operand->name && !p.operand->is_optional) {
+    if (is_missing(&p)) {
         cli_complain(p.remedy, "%s: %s is missing: %s", command->name, p.operand->name, p.operand->help);
         return CLI_USAGE;
     }
     return -1;
 }
 
+int cli_parse(const cli_command *command, void *values, int argc, char **argv)
+{
+    return cli_parse_given(command, values, argc, argv, NULL);
+}
+
+cli_origin cli_origin_of(const cli_command *command, const cli_given *given, const char *name)
+{
+    const cli_option *option = cli_find_option(command, name, strlen(name));
+    return option ? (cli_origin)given->origin[option - command->options] : CLI_FALLBACK;
+}
+
+/* Has the option's field the value that `text` stands for? */
+static bool has_value(const cli_option *option, const void *values, const char *text)
+{
+    const void *field = (const char *)values + option->offset;
+    union {
+        bool flag;
+        int whole;
+        int64_t integer;
+        uint64_t natural;
+        double real;
+        const char *text;
+    } other = { .integer = 0 };
+    cli_option here = *option;
+    here.offset = 0;
+    if (option->kind == CLI_TEXTS || !cli_set(&here, &other, text)) return false;
+    switch (option->kind) {
+    case CLI_FLAG: return *(const bool *)field == other.flag;
+    case CLI_INT:
+    case CLI_CHOICE: return *(const int *)field == other.whole;
+    case CLI_I64: return *(const int64_t *)field == other.integer;
+    case CLI_U64: return *(const uint64_t *)field == other.natural;
+    case CLI_REAL: return *(const double *)field == other.real;
+    default: return *(const char *const *)field && !strcmp(*(const char *const *)field, other.text);
+    }
+}
+
+bool cli_is_given(const cli_command *command, const void *values, const cli_given *given, const char *name)
+{
+    const cli_option *option = cli_find_option(command, name, strlen(name));
+    const cli_origin origin = cli_origin_of(command, given, name);
+    if (!option || origin == CLI_FALLBACK) return false;
+    const char *unset = option->kind == CLI_FLAG ? "false" : option->fallback;
+    if (option->kind == CLI_FLAG) return !has_value(option, values, unset);
+    return origin == CLI_LINE || !unset || !has_value(option, values, unset);
+}
+
 /* ---- help ---- */
 
-/* "-n, --name ARG" */
-static const char *label_of(const cli_option *option, char *text, size_t bytes)
+const char *cli_label(const cli_option *option, char *text, size_t bytes)
 {
     int n = 0;
     if (option->letter) n = snprintf(text, bytes, "-%c, ", option->letter);
     snprintf(text + n, bytes - (size_t)n, "--%s%s%s", option->name, option->arg ? " " : "",
              option->arg ? option->arg : "");
     return text;
+}
+
+/* A label that is longer has a line of its own. */
+enum { MAX_LABEL = 44 };
+
+static void help_option(const cli_command *command, const cli_option *option, int width)
+{
+    char label[120];
+    if (option->kind == CLI_HEADING) {
+        printf("%s%s:\n", option == command->options ? "" : "\n", option->help);
+        return;
+    }
+    cli_label(option, label, sizeof label);
+    if ((int)strlen(label) > width) printf("  %s\n  %*s  %s", label, width, "", option->help);
+    else printf("  %-*s  %s", width, label, option->help);
+    if (option->fallback) printf(" (default %s)", option->fallback);
+    putchar('\n');
 }
 
 void cli_help(const cli_command *command)
@@ -225,17 +330,13 @@ void cli_help(const cli_command *command)
         if ((int)strlen(o->name) > width) width = (int)strlen(o->name);
     }
     for (const cli_option *option = command->options; option->name; option++) {
-        const int length = (int)strlen(label_of(option, label, sizeof label));
-        if (length > width) width = length;
+        const int length = (int)strlen(cli_label(option, label, sizeof label));
+        if (length > width && length <= MAX_LABEL) width = length;
     }
     printf("%s\n\n%s\n", command->options->name ? " [options]" : "", command->summary);
     if (command->operands) putchar('\n');
     for (const cli_operand *o = command->operands; o && o->name; o++) printf("  %-*s  %s\n", width, o->name, o->help);
     if (command->options->name) putchar('\n');
-    for (const cli_option *option = command->options; option->name; option++) {
-        printf("  %-*s  %s", width, label_of(option, label, sizeof label), option->help);
-        if (option->fallback) printf(" (default %s)", option->fallback);
-        putchar('\n');
-    }
+    for (const cli_option *option = command->options; option->name; option++) help_option(command, option, width);
     if (command->more) printf("\n%s", command->more);
 }

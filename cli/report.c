@@ -1,6 +1,8 @@
 /* report.c - lines for people, or JSON. */
 #include "cli/report.h"
 
+#include "cli/utf8.h"
+
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -10,38 +12,27 @@ enum { LABEL = 18, TEXT_BYTES = 1024, PEOPLE_COLUMNS = 100 };
 
 /* ---- texts that nobody vouches for ---- */
 
-/* The bytes of the UTF-8 character at text; 0 if there is none. */
-static int character_bytes(const unsigned char *text)
+bool cli_is_utf8_text(const char *text)
 {
-    static const unsigned least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    const unsigned char c = text[0];
-    const int n = c < 0x80 ? 1 : c >= 0xc2 && c < 0xe0 ? 2 : c >= 0xe0 && c < 0xf0 ? 3 : c >= 0xf0 && c < 0xf5 ? 4 : 0;
-    if (n <= 1) return n;
-    unsigned code = c & (0x7fu >> n);
-    for (int i = 1; i < n; i++) {
-        if ((text[i] & 0xc0) != 0x80) return 0;
-        code = code << 6 | (text[i] & 0x3fu);
+    for (size_t left = strlen(text), n; left; text += n, left -= n) {
+        n = cli_utf8_bytes(text, left);
+        if (!n) return false;
     }
-    return code >= least[n] && code <= 0x10ffff && (code < 0xd800 || code > 0xdfff) ? n : 0;
-}
-
-static bool is_control(const unsigned char *text, int n)
-{
-    return n == 1 ? text[0] < 0x20 || text[0] == 0x7f : n == 2 && text[0] == 0xc2 && text[1] < 0xa0;
+    return true;
 }
 
 /* At most `most` columns of the text; what is left out is told by dots. */
 static int print_clean(const char *text, int most)
 {
-    const unsigned char *at = (const unsigned char *)text;
     int columns = 0;
-    for (; *at && columns < most; columns++) {
-        const int n = character_bytes(at);
-        if (n && !is_control(at, n)) fwrite(at, 1, (size_t)n, stdout);
+    for (size_t left = strlen(text); left && columns < most; columns++) {
+        const size_t n = cli_utf8_bytes(text, left);
+        if (n && !cli_utf8_is_control(text, n)) fwrite(text, 1, n, stdout);
         else putchar('?');
-        at += n ? n : 1;
+        text += n ? n : 1;
+        left -= n ? n : 1;
     }
-    if (*at) fputs(" ...", stdout);
+    if (*text) fputs(" ...", stdout);
     return columns;
 }
 
@@ -50,16 +41,27 @@ int cli_print_clean(const char *text)
     return print_clean(text, 1 << 20);
 }
 
+void cli_put_clean(FILE *out, const char *text, size_t bytes)
+{
+    for (size_t n; bytes; text += n, bytes -= n) {
+        n = cli_utf8_bytes(text, bytes);
+        const bool is_space = *text == '\n' || *text == '\t';
+        if (n && (is_space || !cli_utf8_is_control(text, n))) fwrite(text, 1, n, out);
+        else fputc('?', out);
+        if (!n) n = 1;
+    }
+}
+
 static void print_json_string(const char *text)
 {
     putchar('"');
-    for (const unsigned char *at = (const unsigned char *)text; *at;) {
-        const int n = character_bytes(at);
+    for (size_t left = strlen(text), n; left; text += n, left -= n) {
+        n = cli_utf8_bytes(text, left);
         if (!n) fputs("\\ufffd", stdout);
-        else if (*at == '"' || *at == '\\') printf("\\%c", *at);
-        else if (n == 1 && is_control(at, n)) printf("\\u%04x", *at);
-        else fwrite(at, 1, (size_t)n, stdout);
-        at += n ? n : 1;
+        else if (*text == '"' || *text == '\\') printf("\\%c", *text);
+        else if (n == 1 && cli_utf8_is_control(text, n)) printf("\\u%04x", (unsigned char)*text);
+        else fwrite(text, 1, n, stdout);
+        if (!n) n = 1;
     }
     putchar('"');
 }

@@ -15,6 +15,8 @@
 
 #include <krait/base.h>
 
+#include <stdio.h>
+
 enum { CLI_REPORT_DEPTH = 8 };
 
 typedef struct cli_report {
@@ -53,5 +55,9 @@ cli_short cli_count_text(double count);
 
 /* A text on stdout as it is, but for control characters and what is no UTF-8; returns how many columns it took. */
 int cli_print_clean(const char *text);
+bool cli_is_utf8_text(const char *text);
+
+/* The same of a text of any lines, which keep their ends and tabs. */
+void cli_put_clean(FILE *out, const char *text, size_t bytes);
 
 #endif

@@ -88,6 +88,7 @@ typedef struct kr_idx_options {
     size_t size;                       /* set by kr_idx_options_init */
     int64_t patch_height, patch_width; /* 1, 1: what a position holds; 1 and the image's width: a row at a time */
     double mean, deviation;            /* 0, 1: a feature is (byte / 255 - mean) / deviation */
+    int64_t count;                     /* 0: all images; else the first that many */
 } kr_idx_options;
 KR_API void kr_idx_options_init_sized(kr_idx_options *options, size_t size);
 #define kr_idx_options_init(options) kr_idx_options_init_sized((options), sizeof *(options))

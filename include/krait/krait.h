@@ -17,6 +17,7 @@
 #include <krait/block.h>
 #include <krait/ctx.h>
 #include <krait/data.h>
+#include <krait/digits.h>
 #include <krait/generate.h>
 #include <krait/json.h>
 #include <krait/layers.h>
@@ -43,6 +44,7 @@
 #include <krait/tasks.h>
 #include <krait/tensor.h>
 #include <krait/tokenizer.h>
+#include <krait/train.h>
 #include <krait/weights.h>
 
 #endif

@@ -121,6 +121,8 @@ typedef struct kr_loss_call {
     kr_reduction reduction;
     bool excludes_padding, from_probabilities, target_logits;
     double eps;
+
+    kr_tensor **streams; /* as in kr_call: NULL, or room for the residual stream after each virtual layer */
 } kr_loss_call;
 KR_API void kr_loss_call_init_sized(kr_loss_call *call, size_t size);
 #define kr_loss_call_init(call) kr_loss_call_init_sized((call), sizeof *(call))

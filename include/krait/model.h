@@ -85,6 +85,10 @@ typedef struct kr_load_options {
     /* Of the matrices; KR_DTYPE_AS_STORED: the narrowest that loses nothing of any. The rest is f32, or f64. A model is
      * saved in a type that was asked for here. */
     kr_dtype dtype;
+    /* As in kr_layers_config, of which files do not tell: how it is trained. */
+    int64_t grad_horizon; /* KR_NO_HORIZON */
+    kr_recompute recompute;
+    size_t recompute_budget;
 } kr_load_options;
 KR_API void kr_load_options_init_sized(kr_load_options *options, size_t size);
 #define kr_load_options_init(options) kr_load_options_init_sized((options), sizeof *(options))

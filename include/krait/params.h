@@ -7,7 +7,8 @@
  *   kr_param_write(d_h, KR_F32, floats, kr_tensor_count(d_h));
  *
  * One row is one tensor. Names are those of the official checkpoints, linear weights are [out in]. The table and its
- * tensors belong to what made them and live as long.
+ * tensors belong to what made them and live as long. Networks that are put together by hand have a table too: see
+ * kr_params_create.
  */
 #ifndef KRAIT_PARAMS_H
 #define KRAIT_PARAMS_H
@@ -80,6 +81,63 @@ KR_API void kr_params_unpack(const kr_params *params);
 /* The table as text, a line for each row and one of totals, into text as by snprintf: the length it needs, without the
  * final zero. */
 KR_API size_t kr_params_describe(const kr_params *params, char *text, size_t bytes);
+
+/* All parameters as a safetensors file, by their names, whole or not at all; and back, converted to the parameters' types.
+ * Every parameter must have its tensor, of its shape, and every tensor its parameter; otherwise nothing has changed. A
+ * model's folder is made by kr_model_save instead. */
+KR_API kr_status kr_params_save(const kr_params *params, const char *path);
+KR_API kr_status kr_params_load(const kr_params *params, const char *path);
+
+/* ---- tables of one's own ---- */
+
+/* An empty table, for a network out of several parts; what reads tables (optimizers, trainers) takes it as any other:
+ *
+ *   kr_params *mine = kr_params_create(ctx);
+ *   kr_params_join(mine, "mixer.", kr_mamba2_params(block));
+ *   kr_param_options position;
+ *   kr_param_options_init(&position);
+ *   position.init = (kr_init){ KR_INIT_NORMAL, 0, 0.02, 0 };
+ *   kr_tensor *position_sd = kr_params_make(mine, "position", KR_F32, KR_SHAPE(64, 256), &position);
+ *   kr_tensor *head_od = kr_params_linear(mine, "head", KR_F32, 10, 256, NULL);
+ *   kr_params_destroy(mine);                 // before the block
+ *
+ * Names, and tensors, are in a table once. NULL after an error. */
+KR_API kr_params *kr_params_create(kr_ctx *ctx);
+
+/* A table of one's own, with what it made; before the tables that it joined. NULL is allowed. */
+KR_API void kr_params_destroy(kr_params *params);
+
+/* What a row says besides name and tensor; as in kr_param_row. */
+typedef struct kr_param_options {
+    size_t size;      /* set by kr_param_options_init */
+    const char *axes; /* "" */
+    kr_init init;     /* fill with 0 */
+    bool decays;      /* false */
+    bool is_linear;   /* false; true: a matrix [out in] that kr_linear takes, and kr_params_pack copies */
+    int nsegments;    /* 0; of a matrix: their rows add up to its rows */
+    const kr_segment *segments;
+} kr_param_options;
+KR_API void kr_param_options_init_sized(kr_param_options *options, size_t size);
+#define kr_param_options_init(options) kr_param_options_init_sized((options), sizeof *(options))
+
+/* A new parameter, which the table has and frees, with its initial values drawn. NULL options are the defaults. NULL
+ * after an error; the table is as before. */
+KR_API kr_tensor *kr_params_make(kr_params *params, const char *name, kr_dtype dtype, kr_shape shape,
+                                 const kr_param_options *options);
+
+/* The parameters of a projection from the outside or to it: NAME.weight [out in], which decays, and, unless bias is
+ * NULL, NAME.bias [out]; both begin uniform within 1 / sqrt(in) and are AdamW's. Returns the weight; the bias of halves
+ * is f32. NULL after an error; the table is as before. */
+KR_API kr_tensor *kr_params_linear(kr_params *params, const char *name, kr_dtype dtype, int64_t n_out, int64_t n_in,
+                                   kr_tensor **bias);
+
+/* A row over the caller's parameter, which must outlive the table; its values stay as they are. */
+KR_API kr_status kr_params_share(kr_params *params, const char *name, kr_tensor *param,
+                                 const kr_param_options *options);
+
+/* Rows over all parameters of another table, which must outlive this one and not grow; the prefix, "encoder." say or
+ * "", stands before their names. After an error the table is as before. */
+KR_API kr_status kr_params_join(kr_params *params, const char *prefix, const kr_params *other);
 
 #ifdef __cplusplus
 }

@@ -67,25 +67,28 @@ typedef struct kr_angles_bwd_args {
     double range;
 } kr_angles_bwd_args;
 
-/* The first na pairs of each row turned by their angle, the rest of the row copied:
+/* Rows u = x + bias, x repeated for the heads of its group: the first na pairs of each turned by their angle, the rest
+ * of the row as it is:
  *
- *   (y0, y1) = (x0 cos - x1 sin, x0 sin + x1 cos);   pair i is (2i, 2i + 1), or with half (i, i + nr/2)
+ *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos);   pair i is (2i, 2i + 1), or with half (i, i + nr/2)
  *
- * x, y [no nm nh nr], angle [no nh na], the same for all ranks m. 2 na <= nr; with half nr is even. */
+ * x [no nm ng nr], bias [nh nm nr] or NULL, y [no nm nh nr], angle [no nh na], the same for all ranks m. Head h is of
+ * group h / (nh / ng). 2 na <= nr; with half nr is even. */
 typedef struct kr_rotate_args {
     kr_exec exec;
-    int64_t no, nm, nh, nr, na;
-    const void *x, *angle;
+    int64_t no, nm, nh, ng, nr, na;
+    const void *x, *bias, *angle;
     void *y;
     bool half;
 } kr_rotate_args;
 
-/* g_x is g_y turned back;   g_angle = sum over m of x0 g_x1 - x1 g_x0. Either may be NULL when not wanted. */
+/* g_u is g_y turned back;   g_x = sum of g_u over the heads of a group;   g_bias = sum of g_u over o;
+ * g_angle = sum over m of u0 g_u1 - u1 g_u0. Each may be NULL when not wanted. */
 typedef struct kr_rotate_bwd_args {
     kr_exec exec;
-    int64_t no, nm, nh, nr, na;
-    const void *x, *angle, *g_y;
-    void *g_x, *g_angle;
+    int64_t no, nm, nh, ng, nr, na;
+    const void *x, *bias, *angle, *g_y;
+    void *g_x, *g_bias, *g_angle;
     bool half;
 } kr_rotate_bwd_args;
 

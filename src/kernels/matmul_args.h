@@ -30,6 +30,8 @@ typedef struct kr_matmul_args {
     int64_t c_m;      /* stride of C along m; along n it is 1 */
     const void *bias; /* [n], or NULL; the same for the whole batch */
     bool accumulate;
+    bool symmetric; /* C is its own transpose but for rounding, nm = nn: what lies above the diagonal may be copied from
+                     * below. No batch, no bias */
     int batch_rank;
     int64_t batch_dims[KR_MAX_RANK];
     int64_t batch_a[KR_MAX_RANK], batch_b[KR_MAX_RANK], batch_c[KR_MAX_RANK];

@@ -135,7 +135,7 @@ const kr_model_config *kr_model_config_of(const kr_model *model)
 
 void kr_load_options_init_sized(kr_load_options *options, size_t size)
 {
-    const kr_load_options defaults = { .size = size, .dtype = KR_DTYPE_AS_STORED };
+    const kr_load_options defaults = { .size = size, .dtype = KR_DTYPE_AS_STORED, .grad_horizon = KR_NO_HORIZON };
     kr_sized_init(options, size, &defaults, sizeof defaults);
 }
 

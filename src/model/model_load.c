@@ -237,6 +237,9 @@ static kr_model *make_model(loading *l, const kr_load_options *options)
     const bool is_as_stored = options->dtype == KR_DTYPE_AS_STORED;
     const kr_dtype dtype = is_as_stored ? stored_dtype(l) : options->dtype;
     kr_config_set_dtype(l->config, dtype);
+    l->config->layers.grad_horizon = options->grad_horizon;
+    l->config->layers.recompute = options->recompute;
+    l->config->layers.recompute_budget = options->recompute_budget;
     kr_network *net = check_copy(l) ? kr_model_declare(l->ctx, l->config, dtype) : NULL;
     kr_model *model = net ? kr_model_of(l->ctx, l->config, net) : NULL;
     if (model && read_values(l, model, is_as_stored)) return model;

@@ -5,6 +5,8 @@
  */
 #include "nn/mamba3.h"
 
+#include "ssd/rotate.h"
+
 /* ---- rotation ---- */
 
 typedef struct turns {
@@ -26,11 +28,19 @@ static turns turns_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens 
     return (turns){ out.angle_bsha, out.final_bha };
 }
 
-static kr_tensor *turned(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsmhr, kr_tensor *turn)
+/* B or C after norm, bias and rotation. */
+static kr_tensor *turned_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,
+                              kr_tensor *bias_hmr, kr_tensor *turn)
 {
-    if (m->nturned == 0) return x_bsmhr;
-    if (m->config.rotation == KR_ROTATION_QUATERNION) return kr_quaternion_rotate(tape, x_bsmhr, turn);
-    return kr_rotate(tape, x_bsmhr, turn, m->config.is_mimo ? KR_PAIR_HALF : KR_PAIR_ADJACENT);
+    if (m->nturned > 0 && m->config.rotation == KR_ROTATION_COMPLEX) {
+        kr_norm_options norm;
+        kr_norm_options_init(&norm);
+        norm.eps = m->config.norm_eps;
+        return kr_rotate_groups(tape, kr_rms_norm(tape, raw_bsmgr, gain_r, &norm), bias_hmr, turn,
+                                m->config.is_mimo ? KR_PAIR_HALF : KR_PAIR_ADJACENT);
+    }
+    kr_tensor *x_bsmhr = kr_mamba3_maps(tape, m, raw_bsmgr, gain_r, bias_hmr);
+    return m->nturned > 0 ? kr_quaternion_rotate(tape, x_bsmhr, turn) : x_bsmhr;
 }
 
 /* ---- forward ---- */
@@ -59,8 +69,8 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
 
     kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s);
     const turns turn = turns_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
-    tokens.b_bsmhr = turned(tape, m, tokens.b_bsmhr, turn.each);
-    tokens.c_bsmhr = turned(tape, m, tokens.c_bsmhr, turn.each);
+    tokens.b_bsmhr = turned_maps(tape, m, tokens.b_bsmgr, m->b_gain_r, m->b_bias_hmr, turn.each);
+    tokens.c_bsmhr = turned_maps(tape, m, tokens.c_bsmgr, m->c_gain_r, m->c_bias_hmr, turn.each);
 
     const kr_mamba3_before before =
         cache ? before_of(tape, m, cache, spans.count) : (kr_mamba3_before){ NULL, NULL, NULL };

@@ -25,11 +25,16 @@ typedef struct kr_mamba3_tokens {
     int64_t nb, ns;
     kr_tensor *z_bsi, *x_bsi;
     kr_tensor *v_bsmhp;           /* x mimo_x */
-    kr_tensor *b_bsmhr, *c_bsmhr; /* after norm and bias */
+    kr_tensor *b_bsmgr, *c_bsmgr; /* raw */
+    kr_tensor *b_bsmhr, *c_bsmhr; /* after norm and bias, and turned where tokens follow each other; not of project */
     kr_tensor *turn;              /* raw: [b s a], or [b s h j 3] */
     kr_trapezoid_out step;
 } kr_mamba3_tokens;
 kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns);
+
+/* B or C after norm and bias: [b s m g r] -> [b s m h r]. */
+kr_tensor *kr_mamba3_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,
+                          kr_tensor *bias_hmr);
 
 /* x [b s i] -> x mimo_x [b s m h p]. */
 kr_tensor *kr_mamba3_values(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsi, int64_t nb, int64_t ns);

@@ -27,6 +27,12 @@ kr_tensor *kr_mamba3_values(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x, int
     return kr_reshape(tape, x, KR_SHAPE(nb, ns, m->nm, m->nh, m->config.per_head_dim));
 }
 
+kr_tensor *kr_mamba3_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,
+                          kr_tensor *bias_hmr)
+{
+    return kr_qk_norm(tape, raw_bsmgr, gain_r, bias_hmr, m->nh, m->config.norm_eps);
+}
+
 kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns)
 {
     enum { Z, X, B, C, DT, A, LAMBDA, TURN, NPARTS };
@@ -39,7 +45,6 @@ kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor 
         part[TURN] = kr_reshape(tape, part[TURN], KR_SHAPE(nb, ns, nh, m->nturns, 3));
 
     const kr_shape maps = KR_SHAPE(nb, ns, nm, ng, nr);
-    kr_tensor *b_bsmgr = kr_reshape(tape, part[B], maps), *c_bsmgr = kr_reshape(tape, part[C], maps);
     kr_tensor *x = kr_cast(tape, part[X], kr_config_small_dtype(kr_tensor_dtype(part[X])));
     return (kr_mamba3_tokens){
         .nb = nb,
@@ -47,8 +52,8 @@ kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor 
         .z_bsi = part[Z],
         .x_bsi = x,
         .v_bsmhp = kr_mamba3_values(tape, m, x, nb, ns),
-        .b_bsmhr = kr_qk_norm(tape, b_bsmgr, m->b_gain_r, m->b_bias_hmr, nh, c->norm_eps),
-        .c_bsmhr = kr_qk_norm(tape, c_bsmgr, m->c_gain_r, m->c_bias_hmr, nh, c->norm_eps),
+        .b_bsmgr = kr_reshape(tape, part[B], maps),
+        .c_bsmgr = kr_reshape(tape, part[C], maps),
         .turn = part[TURN],
         .step = kr_trapezoid(tape, part[DT], m->dt_bias_h, part[A], part[LAMBDA], &m->steps),
     };

@@ -16,6 +16,7 @@ enum { PREFIX_BYTES = 256 };
 typedef struct row {
     kr_param_row seen; /* by the user */
     bool is_residual_out, is_proj_bias, is_linear;
+    bool is_shared; /* the tensor is someone else's */
 } row;
 
 typedef struct slab {
@@ -49,7 +50,8 @@ void kr_params_destroy(kr_params *params)
 {
     if (!params) return;
     kr_memory *memory = &params->ctx->memory;
-    for (int64_t i = 0; i < params->count; i++) kr_param_destroy(params->rows[i]->seen.tensor);
+    for (int64_t i = 0; i < params->count; i++)
+        if (!params->rows[i]->is_shared) kr_param_destroy(params->rows[i]->seen.tensor);
     for (int t = 0; t <= KR_F16; t++)
         if (params->slabs[t].data) kr_memory_free(memory, params->slabs[t].data, params->slabs[t].bytes);
     kr_memory_free(memory, params->rows, (size_t)params->room * sizeof *params->rows);
@@ -125,14 +127,19 @@ static row *new_row(kr_params *params, const kr_param_spec *spec)
     return r->seen.name && r->seen.axes && (!spec->nsegments || r->seen.segments) ? r : NULL;
 }
 
+static row *append(kr_params *params, const kr_param_spec *spec)
+{
+    row *r = new_row(params, spec);
+    if (r) return r;
+    kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for the row of %s%s", params->prefix, spec->name);
+    return NULL;
+}
+
 kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec)
 {
     if (!params || kr_ctx_failed(params->ctx)) return NULL;
-    row *r = new_row(params, spec);
-    if (!r) {
-        kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for the row of %s%s", params->prefix, spec->name);
-        return NULL;
-    }
+    row *r = append(params, spec);
+    if (!r) return NULL;
     r->seen.tensor = kr_param_head(params->ctx, spec->dtype, spec->shape);
     if (!r->seen.tensor) {
         kr_blame(params->ctx, "%s", r->seen.name);
@@ -140,6 +147,41 @@ kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec)
     }
     params->rows[params->count++] = r;
     return r->seen.tensor;
+}
+
+bool kr_params_put(kr_params *params, const kr_param_spec *spec, double init_scale, kr_tensor *tensor, bool is_shared)
+{
+    row *r = append(params, spec);
+    if (!r) return false;
+    r->seen.tensor = tensor;
+    r->seen.init_scale = init_scale;
+    r->is_shared = is_shared;
+    params->rows[params->count++] = r;
+    return true;
+}
+
+void kr_params_shorten(kr_params *params, int64_t count)
+{
+    params->count = count;
+}
+
+kr_ctx *kr_params_ctx(const kr_params *params)
+{
+    return params->ctx;
+}
+
+kr_param_spec kr_params_spec_at(const kr_params *params, int64_t i)
+{
+    const row *r = params->rows[i];
+    return (kr_param_spec){ .name = r->seen.name,
+                            .axes = r->seen.axes,
+                            .init = r->seen.init,
+                            .decays = r->seen.decays,
+                            .is_linear = r->is_linear,
+                            .is_residual_out = r->is_residual_out,
+                            .is_proj_bias = r->is_proj_bias,
+                            .nsegments = r->seen.nsegments,
+                            .segments = r->seen.segments };
 }
 
 kr_tensor *kr_params_add_linear(kr_params *params, const kr_param_spec *spec)

@@ -29,15 +29,11 @@ typedef struct kr_param_spec {
     const kr_segment *segments;
 } kr_param_spec;
 
-/* NULL after an error. Tensors are made by add, but have no memory until seal. */
-kr_params *kr_params_create(kr_ctx *ctx);
-void kr_params_destroy(kr_params *params);
-
 /* Appends to the prefix of later names; what it was, for leave. */
 size_t kr_params_enter(kr_params *params, const char *format, ...) KR_PRINTF(2, 3);
 void kr_params_leave(kr_params *params, size_t outer);
 
-/* NULL params or an earlier error: NULL. */
+/* Tensors are made by add, but have no memory until seal. NULL params or an earlier error: NULL. */
 kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec);
 
 /* The same for a linear weight [o i]: it decays, and begins as kr_init_linear if init is left 0. */
@@ -63,6 +59,17 @@ bool kr_params_allocate(kr_params *params);
 
 /* The same, and the initial values. */
 bool kr_params_seal(kr_params *params);
+
+/* A row over a tensor that is there already, of the spec's shape; a shared one stays its owner's. */
+bool kr_params_put(kr_params *params, const kr_param_spec *spec, double init_scale, kr_tensor *tensor, bool is_shared);
+
+/* Drops the rows from `count` on; their tensors are not destroyed. */
+void kr_params_shorten(kr_params *params, int64_t count);
+
+/* What a row was declared as, but for dtype and shape, which its tensor has. */
+kr_param_spec kr_params_spec_at(const kr_params *params, int64_t i);
+
+kr_ctx *kr_params_ctx(const kr_params *params);
 
 /* Common specs: a linear weight [out in] and its bias, drawn from +-1/sqrt(in); a norm's gain of ones. */
 kr_init kr_init_linear(int64_t fan_in);

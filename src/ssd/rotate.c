@@ -1,13 +1,13 @@
 /* rotate.c - Mamba-3's complex rotation: angles that add up along a sequence, and rows turned by them.
  *
  *   theta [b s a], dt [b s h], initial [q h a] -> angle [b s h a], final [q h a]
- *   x [b s m h r], angle -> y [b s m h r]
+ *   x [b s m h r], or x [b s m g r] and bias [h m r]; angle -> y [b s m h r]
  * Formulas and gradients: kernels/mamba3_args.h. Saved: the operands.
  */
+#include "ssd/rotate.h"
+
 #include "ops/ops.h"
 #include "ops/sequences.h"
-
-#include <krait/ops_mamba3.h>
 
 enum { THETA, DT, INITIAL, NIN };
 
@@ -103,27 +103,32 @@ kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *d
 
 /* ---- rows ---- */
 
+enum { X, BIAS, ANGLE, NROTATE };
+
 static void rotate_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
-    const kr_tensor *x = kr_back_in(back, 0), *angle = kr_back_in(back, 1);
-    kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0)), *g[2] = { NULL, NULL };
-    for (int i = 0; i < 2; i++)
+    const kr_tensor *x = kr_back_in(back, X), *bias = kr_back_in(back, BIAS), *angle = kr_back_in(back, ANGLE);
+    kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0)), *g[NROTATE] = { NULL, NULL, NULL };
+    for (int i = 0; i < NROTATE; i++)
         if (kr_back_wants(back, i)) g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
     if (!g_y || kr_ctx_failed(tape->ctx)) return;
     kr_rotate_bwd_args args = { .no = x->dims[0] * x->dims[1],
                                 .nm = x->dims[2],
-                                .nh = x->dims[3],
+                                .nh = angle->dims[2],
+                                .ng = x->dims[3],
                                 .nr = x->dims[4],
                                 .na = angle->dims[3],
                                 .x = x->data,
+                                .bias = kr_tensor_data(bias),
                                 .angle = angle->data,
                                 .g_y = g_y->data,
-                                .g_x = kr_tensor_data(g[0]),
-                                .g_angle = kr_tensor_data(g[1]),
+                                .g_x = kr_tensor_data(g[X]),
+                                .g_bias = kr_tensor_data(g[BIAS]),
+                                .g_angle = kr_tensor_data(g[ANGLE]),
                                 .half = *(const bool *)kr_back_attrs(back) };
     if (!KR_RUN(tape->ctx, rotate_bwd[kr_real_of(x->dtype)], &args)) return;
-    for (int i = 0; i < 2; i++) kr_back_give(back, i, g[i]);
+    for (int i = 0; i < NROTATE; i++) kr_back_give(back, i, g[i]);
 }
 
 static const kr_rule rotate_rule = { .name = "rotate", .backward = rotate_backward };
@@ -140,26 +145,47 @@ static bool check_pairs(kr_tape *tape, const kr_dims *d, const kr_tensor *x, kr_
                       (long long)(2 * d->a), KR_TEXT_OF(x), (long long)d->r);
 }
 
-kr_tensor *kr_rotate(kr_tape *tape, kr_tensor *x, kr_tensor *angle, kr_pairing pairing)
+/* Of operands that were checked; d.h heads, as many rows of x as its own axis says. */
+static kr_tensor *rotate(kr_tape *tape, const kr_dims *d, kr_tensor *x, kr_tensor *bias, kr_tensor *angle,
+                         kr_pairing pairing)
 {
-    kr_dims d;
     kr_dtype result;
-    if (!kr_bind(tape, "rotate", &d, "x:bsmhr angle:bsha", x, angle) || !check_pairs(tape, &d, x, pairing) ||
-        !KR_REALS(tape, "rotate", "x angle", &result, &x, &angle) || !(x = kr_contiguous(tape, x)) ||
-        !(angle = kr_contiguous(tape, angle)))
+    if (!KR_REALS(tape, "rotate", "x bias angle", &result, &x, &bias, &angle) || !(x = kr_contiguous(tape, x)) ||
+        (bias && !(bias = kr_contiguous(tape, bias))) || !(angle = kr_contiguous(tape, angle)))
         return NULL;
-    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
+    kr_tensor *y = kr_new(tape, x->dtype, KR_SHAPE(d->b, d->s, d->m, d->h, d->r));
     if (!y) return NULL;
     const bool half = pairing == KR_PAIR_HALF;
-    kr_rotate_args args = { .no = d.b * d.s,
-                            .nm = d.m,
-                            .nh = d.h,
-                            .nr = d.r,
-                            .na = d.a,
+    kr_rotate_args args = { .no = d->b * d->s,
+                            .nm = d->m,
+                            .nh = d->h,
+                            .ng = x->dims[3],
+                            .nr = d->r,
+                            .na = d->a,
                             .x = x->data,
+                            .bias = kr_tensor_data(bias),
                             .angle = angle->data,
                             .y = y->data,
                             .half = half };
     if (!KR_RUN(tape->ctx, rotate[kr_real_of(x->dtype)], &args)) return NULL;
-    return kr_store_as(tape, kr_recorded(tape, &rotate_rule, y, &half, sizeof half, KR_LIST(x, angle)), result);
+    return kr_store_as(tape, kr_recorded(tape, &rotate_rule, y, &half, sizeof half, KR_LIST(x, bias, angle)), result);
+}
+
+kr_tensor *kr_rotate(kr_tape *tape, kr_tensor *x, kr_tensor *angle, kr_pairing pairing)
+{
+    kr_dims d;
+    if (!kr_bind(tape, "rotate", &d, "x:bsmhr angle:bsha", x, angle) || !check_pairs(tape, &d, x, pairing)) return NULL;
+    return rotate(tape, &d, x, NULL, angle, pairing);
+}
+
+kr_tensor *kr_rotate_groups(kr_tape *tape, kr_tensor *x, kr_tensor *bias, kr_tensor *angle, kr_pairing pairing)
+{
+    kr_dims d;
+    if (!kr_bind(tape, "rotate", &d, "x:bsmgr bias:hmr? angle:bsha", x, bias, angle) ||
+        !check_pairs(tape, &d, x, pairing) ||
+        !kr_require(tape->ctx, d.g >= 1 && d.h % d.g == 0, KR_ERR_SHAPE,
+                    "rotate: g = %lld groups of x %s do not divide h = %lld of angle %s", (long long)d.g, KR_TEXT_OF(x),
+                    (long long)d.h, KR_TEXT_OF(angle)))
+        return NULL;
+    return rotate(tape, &d, x, bias, angle, pairing);
 }

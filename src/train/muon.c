@@ -1,9 +1,10 @@
 /* muon.c - the nearest matrix with orthogonal rows or columns, about: Newton-Schulz steps out of products.
  *
  *   G [rows cols];  X = G / max(|G|, 1e-7)
- *   rows <= cols:  A = X X^T;  X = a X + (b A + c A A) X
- *   rows > cols:   A = X^T X;  X = a X + X (b A + c A A)       the same on the transpose, which is not formed
- * Singular values s of X become a s + b s^3 + c s^5 in each step, singular vectors stay.
+ *   rows <= cols:  A = X X^T;  X = (a I + A (b I + c A)) X
+ *   rows > cols:   A = X^T X;  X = X (a I + A (b I + c A))       the same on the transpose, which is not formed
+ * Singular values s of X become a s + b s^3 + c s^5 in each step, singular vectors stay. A and A (b I + c A) are
+ * symmetric: one half of each is computed. With the numbers on the diagonals no product has anything to be added to.
  * Work: two matrices [rows cols] and three [k k], k the smaller side, and the scratch of the products.
  */
 #include "train/optimizer.h"
@@ -50,10 +51,11 @@ static kr_matmul_args gram_args(const kr_muon *muon, const void *x, void *a)
                              .b_k = wide ? 1 : muon->cols,
                              .b_n = wide ? muon->cols : 1,
                              .c = a,
-                             .c_m = k };
+                             .c_m = k,
+                             .symmetric = true };
 }
 
-/* C += S T of two squares. */
+/* C = S T of two squares that commute. */
 static kr_matmul_args square_args(const kr_muon *muon, const void *s, const void *t, void *c)
 {
     const int64_t k = square_of(muon).side;
@@ -68,10 +70,10 @@ static kr_matmul_args square_args(const kr_muon *muon, const void *s, const void
                              .b_n = 1,
                              .c = c,
                              .c_m = k,
-                             .accumulate = true };
+                             .symmetric = true };
 }
 
-/* Y += B X, or X B. */
+/* Y = B X, or X B. */
 static kr_matmul_args apply_args(const kr_muon *muon, const void *b, const void *x, void *y)
 {
     const int64_t k = square_of(muon).side, cols = muon->cols;
@@ -86,8 +88,7 @@ static kr_matmul_args apply_args(const kr_muon *muon, const void *b, const void 
                              .b_k = wide ? cols : k,
                              .b_n = 1,
                              .c = y,
-                             .c_m = cols,
-                             .accumulate = true };
+                             .c_m = cols };
 }
 
 static size_t product_scratch(const kr_muon *muon, kr_matmul_args args)
@@ -103,13 +104,22 @@ static void multiply(const kr_muon *muon, kr_matmul_args args, void *scratch)
     muon->ctx->device->kernels.matmul[kr_real_of(muon->dtype)].run(&args);
 }
 
-/* y = alpha x, n adjacent elements; y may be x. */
-static void scale(const kr_muon *muon, double alpha, const void *x, void *y, int64_t n)
+/* y = alpha x + beta, n elements `stride` apart; y may be x. */
+static void scale(const kr_muon *muon, double alpha, double beta, const void *x, void *y, int64_t n, int64_t stride)
 {
-    kr_unary_args args = {
-        .walk = { .rank = 1, .dims = { n }, .strides = { { 1 }, { 1 } } }, .x = x, .y = y, .alpha = alpha
-    };
+    kr_unary_args args = { .walk = { .rank = 1, .dims = { n }, .strides = { { stride }, { stride } } },
+                           .x = x,
+                           .y = y,
+                           .alpha = alpha,
+                           .beta = beta };
     KR_RUN(muon->ctx, scale[kr_real_of(muon->dtype)], &args);
+}
+
+/* S += alpha I of a square. */
+static void add_identity(const kr_muon *muon, double alpha, void *s)
+{
+    const int64_t k = square_of(muon).side;
+    scale(muon, 1, alpha, s, s, k, k + 1);
 }
 
 /* ---- */
@@ -138,19 +148,20 @@ size_t kr_muon_work(const kr_muon *muon)
 void *kr_muon_orthogonalise(const kr_muon *muon, char *work)
 {
     const square s = square_of(muon);
-    const int64_t n = muon->rows * muon->cols, nn = s.side * s.side;
+    const int64_t n = muon->rows * muon->cols;
+    const double *coefficients = muon->coefficients;
     void *x = work, *next = work + s.matrix_bytes;
     char *squares = work + 2 * s.matrix_bytes;
-    void *a = squares, *b = squares + s.square_bytes, *ca = squares + 2 * s.square_bytes;
+    void *a = squares, *d = squares + s.square_bytes, *b = squares + 2 * s.square_bytes;
     void *scratch = squares + 3 * s.square_bytes;
     const double norm = sqrt(kr_squares_of(muon->ctx, muon->dtype, x, n, scratch));
-    scale(muon, 1 / (norm > least_norm ? norm : least_norm), x, x, n);
+    scale(muon, 1 / (norm > least_norm ? norm : least_norm), 0, x, x, n, 1);
     for (int step = 0; step < muon->steps; step++) {
         multiply(muon, gram_args(muon, x, a), scratch);
-        scale(muon, muon->coefficients[1], a, b, nn);
-        scale(muon, muon->coefficients[2], a, ca, nn);
-        multiply(muon, square_args(muon, ca, a, b), scratch);
-        scale(muon, muon->coefficients[0], x, next, n);
+        scale(muon, coefficients[2], 0, a, d, s.side * s.side, 1);
+        add_identity(muon, coefficients[1], d);
+        multiply(muon, square_args(muon, a, d, b), scratch);
+        add_identity(muon, coefficients[0], b);
         multiply(muon, apply_args(muon, b, x, next), scratch);
         void *old = x;
         x = next;

@@ -163,6 +163,7 @@ static kr_network_out forward(kr_tape *tape, const kr_network *net, const kr_los
     call.path = c->path;
     call.drops_state = c->drops_state;
     call.last_logits_only = c->last_only;
+    call.streams = c->streams;
     call.skips_head = c->kind == KR_LOSS_CROSS_ENTROPY;
     return kr_network_forward(tape, net, net->is_vocab ? c->ids_bs : c->x_bsf, &call);
 }

@@ -37,6 +37,13 @@ kr_source *kr_source_new(kr_ctx *ctx, const kr_source_kind *kind);
 /* The caller's options over the defaults that `own` holds; false for a size that is none. */
 bool kr_source_options(kr_ctx *ctx, const char *who, const void *options, void *own, size_t own_size);
 
+/* Images in memory, which the caller fills: [count height width], and their classes [count]. */
+typedef struct kr_image_set {
+    int64_t count, height, width, n_classes;
+} kr_image_set;
+kr_source *kr_source_images(kr_ctx *ctx, const char *name, const kr_image_set *set, const kr_idx_options *options,
+                            unsigned char **images, unsigned char **labels);
+
 /* Documents of the same length, one after another. */
 static inline int64_t kr_next_multiple(int64_t from, int64_t to, int64_t length)
 {

@@ -11,6 +11,8 @@
 typedef struct idx_source {
     kr_source base;
     kr_idx images, labels; /* labels.data NULL: none */
+    unsigned char *memory; /* of images that are in no file; NULL: they are */
+    size_t memory_bytes;
     int64_t height, width, patch_height, patch_width;
     int64_t across, length; /* patches in a row and in an image */
     float value[256];       /* of a byte */
@@ -59,6 +61,7 @@ static void deinit(kr_source *source)
     idx_source *s = (idx_source *)(void *)source;
     if (s->images.file.ctx) kr_idx_close(&s->images);
     if (s->labels.file.ctx) kr_idx_close(&s->labels);
+    kr_memory_free(&source->ctx->memory, s->memory, s->memory_bytes);
 }
 
 static const kr_source_kind idx_kind = { sizeof(idx_source), read_images, find_start, deinit };
@@ -96,7 +99,11 @@ static bool set_patches(idx_source *s, const kr_idx_options *o, const char *path
     s->across = s->width / o->patch_width;
     s->length = s->height / o->patch_height * s->across;
     s->base.info.n_features = o->patch_height * o->patch_width;
-    s->base.info.count = s->images.dims[0] * s->length;
+    if (!kr_require(ctx, o->count >= 0 && o->count <= s->images.dims[0], KR_ERR_ARG,
+                    "%s: count = %lld, but there are %lld images", path, (long long)o->count,
+                    (long long)s->images.dims[0]))
+        return false;
+    s->base.info.count = (o->count ? o->count : s->images.dims[0]) * s->length;
     for (int i = 0; i < 256; i++) s->value[i] = (float)((i / 255.0 - o->mean) / o->deviation);
     return true;
 }
@@ -109,6 +116,33 @@ kr_source *kr_source_idx(kr_ctx *ctx, const char *images_path, const char *label
     kr_source *source = kr_source_new(ctx, &idx_kind);
     idx_source *s = (idx_source *)(void *)source;
     if (!source || (open_files(s, images_path, labels_path) && set_patches(s, &own, images_path))) return source;
+    kr_source_destroy(source);
+    return NULL;
+}
+
+kr_source *kr_source_images(kr_ctx *ctx, const char *name, const kr_image_set *set, const kr_idx_options *options,
+                            unsigned char **images, unsigned char **labels)
+{
+    kr_idx_options own;
+    kr_idx_options_init(&own);
+    if (kr_ctx_failed(ctx) || !kr_source_options(ctx, name, options, &own, sizeof own)) return NULL;
+    kr_source *source = kr_source_new(ctx, &idx_kind);
+    if (!source) return NULL;
+    idx_source *s = (idx_source *)(void *)source;
+    const int64_t pixels = set->count * set->height * set->width;
+    s->images.dims[0] = set->count;
+    s->images.dims[1] = set->height;
+    s->images.dims[2] = set->width;
+    source->info.n_classes = set->n_classes;
+    s->memory_bytes = (size_t)(pixels + set->count);
+    if (set_patches(s, &own, name)) {
+        s->memory = kr_memory_alloc(&ctx->memory, s->memory_bytes);
+        if (kr_require(ctx, s->memory, KR_ERR_NOMEM, "%s: no memory for %lld images", name, (long long)set->count)) {
+            s->images.data = *images = s->memory;
+            s->labels.data = *labels = s->memory + pixels;
+            return source;
+        }
+    }
     kr_source_destroy(source);
     return NULL;
 }

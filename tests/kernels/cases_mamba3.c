@@ -261,17 +261,20 @@ static void rotate_first_row(void *args)
     if (a->no > 0) a->no = 1;
 }
 
-static void rotate_case(kr_sweep *sweep, rows n, bool half, double reach)
+/* each: heads of a group; 0: every head is one, and there is no bias */
+static void rotate_case(kr_sweep *sweep, rows n, bool half, double reach, int64_t each)
 {
-    kr_rotate_args a = { .no = n.no, .nm = n.nm, .nh = n.nh, .nr = n.nr, .na = n.n, .half = half };
+    const int64_t ng = each ? n.nh / each : n.nh;
+    kr_rotate_args a = { .no = n.no, .nm = n.nm, .nh = n.nh, .ng = ng, .nr = n.nr, .na = n.n, .half = half };
     kr_case c;
-    case_begin(&c, &a, sizeof a, "o %lld m %lld h %lld r %lld a %lld%s", (long long)n.no, (long long)n.nm,
-               (long long)n.nh, (long long)n.nr, (long long)n.n, half ? ", half" : "");
-    case_input(&c, FIELD(kr_rotate_args, x), KR_SHAPE(n.no, n.nm, n.nh, n.nr), -2, 2);
+    case_begin(&c, &a, sizeof a, "o %lld m %lld h %lld g %lld r %lld a %lld%s", (long long)n.no, (long long)n.nm,
+               (long long)n.nh, (long long)ng, (long long)n.nr, (long long)n.n, half ? ", half" : "");
+    case_input(&c, FIELD(kr_rotate_args, x), KR_SHAPE(n.no, n.nm, ng, n.nr), -2, 2);
+    if (each) case_input(&c, FIELD(kr_rotate_args, bias), KR_SHAPE(n.nh, n.nm, n.nr), -1, 1);
     case_input(&c, FIELD(kr_rotate_args, angle), KR_SHAPE(n.no, n.nh, n.n), -reach, reach);
     case_output(&c, FIELD(kr_rotate_args, y), KR_SHAPE(n.no, n.nm, n.nh, n.nr));
-    all_of_size(&c, 2);
-    c.terms = 2;
+    all_of_size(&c, 3);
+    c.terms = 3;
     c.many_tasks = n.many_tasks;
     c.first_row = rotate_first_row;
     case_done(sweep, &c);
@@ -280,30 +283,40 @@ static void rotate_case(kr_sweep *sweep, rows n, bool half, double reach)
 void kr_cases_rotate(kr_sweep *sweep)
 {
     for (int i = 0; i < NPAIR_SHAPES; i++)
-        for (int half = 0; half < 2; half++) rotate_case(sweep, pair_shapes[i], half, i % 2 ? 1000 : 4);
-    rotate_case(sweep, (rows){ 2, 1, 2, 17, 8, false }, false, 4);
+        for (int half = 0; half < 2; half++)
+            for (int64_t each = 0; each <= pair_shapes[i].nh; each++)
+                if (each == 0 || pair_shapes[i].nh % each == 0)
+                    rotate_case(sweep, pair_shapes[i], half, i % 2 ? 1000 : 4, each);
+    rotate_case(sweep, (rows){ 2, 1, 2, 17, 8, false }, false, 4, 0);
+    rotate_case(sweep, (rows){ 2, 1, 2, 17, 8, false }, false, 4, 2);
 }
 
 static void rotate_bwd_first_row(void *args)
 {
     kr_rotate_bwd_args *a = args;
     if (a->no > 0) a->no = 1;
+    a->g_bias = NULL; /* sums over all tokens */
 }
 
-/* wanted: bits 1 g_x, 2 g_angle */
-static void rotate_bwd_case(kr_sweep *sweep, rows n, bool half, int wanted)
+/* wanted: bits 1 g_x, 2 g_angle, 4 g_bias; each as above */
+static void rotate_bwd_case(kr_sweep *sweep, rows n, bool half, int wanted, int64_t each)
 {
-    kr_rotate_bwd_args a = { .no = n.no, .nm = n.nm, .nh = n.nh, .nr = n.nr, .na = n.n, .half = half };
+    const int64_t ng = each ? n.nh / each : n.nh;
+    kr_rotate_bwd_args a = { .no = n.no, .nm = n.nm, .nh = n.nh, .ng = ng, .nr = n.nr, .na = n.n, .half = half };
     kr_case c;
-    case_begin(&c, &a, sizeof a, "o %lld m %lld h %lld r %lld a %lld%s, wanted %d", (long long)n.no, (long long)n.nm,
-               (long long)n.nh, (long long)n.nr, (long long)n.n, half ? ", half" : "", wanted);
-    case_input(&c, FIELD(kr_rotate_bwd_args, x), KR_SHAPE(n.no, n.nm, n.nh, n.nr), -2, 2);
+    case_begin(&c, &a, sizeof a, "o %lld m %lld h %lld g %lld r %lld a %lld%s, wanted %d", (long long)n.no,
+               (long long)n.nm, (long long)n.nh, (long long)ng, (long long)n.nr, (long long)n.n, half ? ", half" : "",
+               wanted);
+    case_input(&c, FIELD(kr_rotate_bwd_args, x), KR_SHAPE(n.no, n.nm, ng, n.nr), -2, 2);
+    if (each) case_input(&c, FIELD(kr_rotate_bwd_args, bias), KR_SHAPE(n.nh, n.nm, n.nr), -1, 1);
     case_input(&c, FIELD(kr_rotate_bwd_args, angle), KR_SHAPE(n.no, n.nh, n.n), -4, 4);
     case_input(&c, FIELD(kr_rotate_bwd_args, g_y), KR_SHAPE(n.no, n.nm, n.nh, n.nr), -1, 1);
-    if (wanted & 1)
-        case_output(&c, FIELD(kr_rotate_bwd_args, g_x), KR_SHAPE(n.no, n.nm, n.nh, n.nr)), all_of_size(&c, 1);
-    if (wanted & 2) case_output(&c, FIELD(kr_rotate_bwd_args, g_angle), KR_SHAPE(n.no, n.nh, n.n)), all_of_size(&c, 4);
-    c.terms = 4 * n.nm;
+    if (wanted & 1) case_output(&c, FIELD(kr_rotate_bwd_args, g_x), KR_SHAPE(n.no, n.nm, ng, n.nr)), all_of_size(&c, 1);
+    if (wanted & 2) case_output(&c, FIELD(kr_rotate_bwd_args, g_angle), KR_SHAPE(n.no, n.nh, n.n)), all_of_size(&c, 6);
+    if (wanted & 4 && each)
+        case_output(&c, FIELD(kr_rotate_bwd_args, g_bias), KR_SHAPE(n.nh, n.nm, n.nr)),
+            all_of_size(&c, sqrt((double)n.no));
+    c.terms = 4 * n.nm + each + n.no;
     c.many_tasks = n.many_tasks;
     c.first_row = rotate_bwd_first_row;
     case_done(sweep, &c);
@@ -312,9 +325,12 @@ static void rotate_bwd_case(kr_sweep *sweep, rows n, bool half, int wanted)
 void kr_cases_rotate_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NPAIR_SHAPES; i++)
-        for (int half = 0; half < 2; half++) rotate_bwd_case(sweep, pair_shapes[i], half, 3);
-    for (int wanted = 1; wanted < 3; wanted++) rotate_bwd_case(sweep, pair_shapes[4], wanted == 1, wanted);
-    rotate_bwd_case(sweep, (rows){ 2, 2, 2, 17, 8, false }, false, 3);
+        for (int half = 0; half < 2; half++)
+            for (int64_t each = 0; each <= pair_shapes[i].nh; each++)
+                if (each == 0 || pair_shapes[i].nh % each == 0) rotate_bwd_case(sweep, pair_shapes[i], half, 7, each);
+    for (int wanted = 1; wanted < 7; wanted++) rotate_bwd_case(sweep, pair_shapes[4], wanted % 2, wanted, 2);
+    rotate_bwd_case(sweep, (rows){ 2, 2, 2, 17, 8, false }, false, 7, 0);
+    rotate_bwd_case(sweep, (rows){ 2, 2, 2, 17, 8, false }, false, 7, 2);
 }
 
 /* ---- quaternions ---- */

@@ -315,5 +315,49 @@ TEST(products_keep_their_bits_in_every_layout)
 {
     for (int n = 0; kr_runnable_set(n); n++)
         if (kr_kernel_named("matmul")->has(kr_runnable_set(n), KR_REAL_F32))
-            sweep(kr_runnable_set(n), kr_test_pool(3), kr_test_quick() ? 40 : 400);
+            sweep(kr_runnable_set(n), kr_test_pool(3), kr_test_quick() ? 15 : 400);
+}
+
+/* X X^T [m m], X [m k]: every product of two elements is that of its mirror image, so both ways give the same bits. */
+static void check_symmetric(int64_t nm, int64_t nk, layout lies, const kr_kernels *set, kr_pool *pool)
+{
+    enum { GAP = 3 };
+    const int64_t c_m = nm + GAP, count = nm * c_m;
+    float *values = random_floats(nm * nk);
+    const operand x = lay_out(values, nm, nk, lies);
+    float *c[2];
+    for (int symmetric = 0; symmetric < 2; symmetric++) {
+        c[symmetric] = must_alloc((size_t)count * sizeof(float));
+        for (int64_t i = 0; i < count; i++) c[symmetric][i] = 7;
+        kr_matmul_args args = { .exec.pool = symmetric ? pool : NULL,
+                                .nm = nm,
+                                .nn = nm,
+                                .nk = nk,
+                                .a = x.first,
+                                .a_m = x.row,
+                                .a_k = x.column,
+                                .b = x.first,
+                                .b_k = x.column,
+                                .b_n = x.row,
+                                .c = c[symmetric],
+                                .c_m = c_m,
+                                .symmetric = symmetric };
+        call(set, &args);
+    }
+    const gemm_case t = { .nm = nm, .nn = nm, .nk = nk, .a = lies, .b = lies, .c_gap = GAP, .nb0 = 1, .nb1 = 1 };
+    check(memcmp(c[0], c[1], (size_t)count * sizeof(float)) == 0, &t, set->name, "the symmetric product differs");
+    for (int i = 0; i < 2; i++) free(c[i]);
+    free(x.memory);
+    free(values);
+}
+
+TEST(symmetric_products_are_the_whole_ones)
+{
+    static const int64_t sides[] = { 1, 2, 4, 5, 13, 31, 64, 65, 130, 192, 193, 260, 389 }, terms[] = { 1, 33, 257 };
+    for (int n = 0; kr_runnable_set(n); n++)
+        if (kr_kernel_named("matmul")->has(kr_runnable_set(n), KR_REAL_F32))
+            for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
+                for (size_t k = 0; k < sizeof terms / sizeof *terms; k++)
+                    for (int lies = 0; lies < (kr_test_quick() ? 1 : NLAYOUTS); lies++)
+                        check_symmetric(sides[i], terms[k], (layout)lies, kr_runnable_set(n), kr_test_pool(3));
 }

@@ -58,12 +58,22 @@ typedef struct gemm_block {
     float *scratch;        /* GEMM_A_TILE floats */
 } gemm_block;
 
+/* The end of the columns that rows up to m_end - 1 need. */
+static int64_t gemm_columns_end(const gemm_problem *p, int64_t m_end, int64_t n1)
+{
+    return p->symmetric ? gemm_min(n1, p->first_row + m_end) : n1;
+}
+
 static void gemm_block_run(const gemm_block *g)
 {
     const gemm_problem *p = g->p;
     const bool in_place = gemm_a_in_place(p);
     for (int64_t t = g->t0; t < g->t1; t++) {
         const int64_t m = gemm_part(p->nm, t, g->tiles), nm = gemm_part(p->nm, t + 1, g->tiles) - m;
+        const int64_t n_end = gemm_columns_end(p, m + nm, g->n1);
+        if (n_end <= g->n0) {
+            continue;
+        }
         gemm_tile tile = { .nk = g->nk,
                            .a = p->a + m * p->a_m + g->k0 * p->a_k,
                            .a_m = p->a_m,
@@ -76,7 +86,7 @@ static void gemm_block_run(const gemm_block *g)
             tile.a_m = p->a_m == 1 ? 1 : GEMM_A_ROW;
             tile.a_k = p->a_m == 1 ? GEMM_MR : 1;
         }
-        for (int64_t n = g->n0; n < g->n1; n += GEMM_NR) {
+        for (int64_t n = g->n0; n < n_end; n += GEMM_NR) {
             tile.nn = gemm_min(GEMM_NR, g->n1 - n);
             tile.out = gemm_out_at(p, m, n, g->k0);
             gemm_tile_for(nm, tile.nn)(&tile);

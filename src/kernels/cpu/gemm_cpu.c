@@ -13,6 +13,8 @@
 #include "kernels/cpu/gemm_large.h"
 #include "kernels/cpu/gemm_small.h"
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/ranges.h"
+#include "kernels/cpu/transpose.h"
 
 /* Multiply-adds from which a product is shared in the large way, and that a task should have at least. */
 #define GEMM_LARGE_FROM (1 << 23)
@@ -23,6 +25,8 @@
 /* Elements of B that a task of the gemv way reads, and at least where there would be fewer than four tasks. */
 #define GEMM_GEMV_WORK (1 << 18)
 #define GEMM_GEMV_LEAST (1 << 15)
+/* Rows of a symmetric product that are copied at a time. */
+#define GEMM_MIRROR_ROWS 64
 
 typedef enum gemm_way { GEMM_NOTHING, GEMM_BASE, GEMM_GEMV, GEMM_SMALL, GEMM_LARGE } gemm_way;
 
@@ -60,7 +64,8 @@ static gemm_problem gemm_problem_of(const kr_matmul_args *args, bool swapped)
                            .b_k = args->b_k,
                            .b_n = args->b_n,
                            .b_half = args->b_half,
-                           .out = { args->c, args->c_m, args->bias, args->accumulate } };
+                           .out = { args->c, args->c_m, args->bias, args->accumulate },
+                           .symmetric = args->symmetric };
 }
 
 static gemm_way gemm_way_of(const gemm_problem *p, int64_t items)
@@ -172,6 +177,35 @@ static void gemm_task(void *arg, int64_t index, int worker)
     }
 }
 
+/* Blocks of rows of a symmetric C: what is below the diagonal is copied above it. */
+static void gemm_mirror(const void *arg, int64_t first, int64_t end, int worker)
+{
+    const kr_matmul_args *args = arg;
+    float *c = args->c;
+    const int64_t row = args->c_m, nm = args->nm;
+    (void)worker;
+    for (int64_t block = first; block < end; block++) {
+        const int64_t m0 = block * GEMM_MIRROR_ROWS, m1 = gemm_min(m0 + GEMM_MIRROR_ROWS, nm);
+        for (int64_t n = 0; n < m0; n += GEMM_MIRROR_ROWS) {
+            kr_transpose(c + m0 * row + n, row, m1 - m0, gemm_min(GEMM_MIRROR_ROWS, m0 - n), c + n * row + m0, row);
+        }
+        for (int64_t m = m0; m < m1; m++) {
+            for (int64_t n = m0; n < m; n++) {
+                c[n * row + m] = c[m * row + n];
+            }
+        }
+    }
+}
+
+static void gemm_complete(const gemm_plan *plan)
+{
+    const kr_matmul_args *args = plan->args;
+    if (args->symmetric && (plan->way == GEMM_SMALL || plan->way == GEMM_LARGE)) {
+        kr_ranges_run(args->exec.pool, gemm_ceil_div(args->nm, GEMM_MIRROR_ROWS), args->nm * GEMM_MIRROR_ROWS / 2,
+                      gemm_mirror, args);
+    }
+}
+
 void KR_FN(matmul)(const kr_matmul_args *args)
 {
     gemm_plan plan = gemm_plan_of(args);
@@ -181,6 +215,7 @@ void KR_FN(matmul)(const kr_matmul_args *args)
     case GEMM_SMALL:
         kr_pool_run(args->exec.pool, gemm_ceil_div(plan.items * plan.m_cuts * plan.n_cuts, plan.units_a_task),
                     gemm_task, &plan);
+        gemm_complete(&plan);
         return;
     case GEMM_BASE:
     case GEMM_LARGE: break;
@@ -193,6 +228,7 @@ void KR_FN(matmul)(const kr_matmul_args *args)
             gemm_base(&p);
         }
     }
+    gemm_complete(&plan);
 }
 
 size_t KR_FN(matmul_scratch)(const kr_matmul_args *args)

@@ -42,6 +42,8 @@ typedef struct gemm_problem {
     int64_t b_k, b_n;
     kr_half b_half;
     gemm_out out;
+    bool symmetric;    /* panels of columns that lie above the diagonal as a whole are left out */
+    int64_t first_row; /* of C: where the problem's rows begin in a symmetric one */
 } gemm_problem;
 
 typedef struct gemm_tile {

@@ -21,6 +21,8 @@ static void gemm_small(const gemm_problem *whole, int64_t m0, int64_t m1, int64_
     p.nm = m1 - m0;
     p.a += m0 * p.a_m;
     p.out.c += m0 * p.out.c_m;
+    p.first_row += m0;
+    n1 = gemm_columns_end(&p, p.nm, n1);
     const int64_t tiles = gemm_ceil_div(p.nm, GEMM_MR);
     for (int64_t n = n0; n < n1; n += GEMM_SMALL_COLUMNS) {
         const int64_t end = gemm_min(n + GEMM_SMALL_COLUMNS, n1);

@@ -7,7 +7,10 @@
 
 #include "kernels/kernels.h"
 
-enum { KR_TASK_ELEMENTS = 16384 }; /* of one task: some 5 to 20 us in cheap kernels */
+enum {
+    KR_TASK_ELEMENTS = 16384, /* of one task: some 5 to 20 us in cheap kernels */
+    KR_UNIT_ELEMENTS = 16 /* what a unit costs beside its elements: rows of two numbers are work for several threads */
+};
 
 /* Does units first .. end-1. */
 typedef void kr_range_fn(const void *args, int64_t first, int64_t end, int worker);
@@ -44,7 +47,7 @@ static inline void kr_ranges_run(kr_pool *pool, int64_t nunits, int64_t unit_ele
                                  const void *args)
 {
     kr_ranges r = { .fn = fn, .args = args, .nunits = nunits };
-    r.per_task = kr_larger(1, KR_TASK_ELEMENTS / kr_larger(1, unit_elements));
+    r.per_task = kr_larger(1, KR_TASK_ELEMENTS / (KR_UNIT_ELEMENTS + unit_elements));
     if (nunits > 0) kr_pool_run(pool, kr_blocks(nunits, r.per_task), kr_ranges_task, &r);
 }
 

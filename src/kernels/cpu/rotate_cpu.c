@@ -1,11 +1,14 @@
 /* rotate_cpu.c - pairs of a row turned by their angles, and the gradients, in f32 vectors.
  *
- *   x, y [no nm nh nr]    angle [no nh na]    pair i is (2i, 2i + 1), or with half (i, i + nr/2); other entries pass
- *   (y0, y1) = (x0 cos - x1 sin, x0 sin + x1 cos)
- * backward: (g_x0, g_x1) = (g_y0 cos + g_y1 sin, g_y1 cos - g_y0 sin);   g_angle = sum over m of x0 g_x1 - x1 g_x0
+ *   x [no nm ng nr]    bias [nh nm nr]    y [no nm nh nr]    angle [no nh na]
+ *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with half (i, i + nr/2)
+ *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos); other entries pass
+ * backward: (g_u0, g_u1) = (g_y0 cos + g_y1 sin, g_y1 cos - g_y0 sin);   g_angle = sum over m of u0 g_u1 - u1 g_u0
+ *           g_x = sum over the group's heads of g_u;   g_bias = sum over o of g_u
  *
- * A token is one unit of work. VF angles at a time have their sine and cosine taken once for all ranks. Adjacent pairs
- * are turned where they lie: y = x (c, c) + swap(x) (-s, s).
+ * A token is one unit of work; where g_bias is wanted it is a block of them, whose sum waits in scratch. VF angles at a
+ * time have their sine and cosine taken once for all ranks. Adjacent pairs are turned where they lie:
+ * y = u (c, c) + swap(u) (-s, s).
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -16,21 +19,55 @@
 /* -1, 1, -1, 1, ... */
 static const float alternating[16] = { -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1 };
 
-/* Rows of one token and head: rank m's is m * m_stride after the first. */
+/* Rows of one token and head, rank 0's; those of y are y_m apart, those of x and g_x x_m, those of the bias nr. */
 typedef struct rows {
-    int64_t nm, m_stride, nr, na;
-    const float *angle, *x, *g_y;
-    float *y, *g_x, *g_angle; /* NULL where not wanted */
+    int64_t nm, x_m, y_m, nr, na;
+    const float *angle, *x, *bias, *g_y;
+    float *y, *g_x, *g_bias, *g_angle; /* NULL where not wanted */
+    bool adds;                         /* to g_x: there was another head of the group */
 } rows;
 
-/* What lies between and behind the pairs, of all ranks. */
-KR_INLINE void pass(const rows *k, const float *from, float *to, bool half)
+/* u of rank m, n entries from i on. */
+KR_INLINE vf entries(const rows *k, int64_t m, int64_t i, int64_t n)
+{
+    vf x = row_load(k->x + m * k->x_m + i, n);
+    return k->bias ? vf_add(x, row_load(k->bias + m * k->nr + i, n)) : x;
+}
+
+KR_INLINE void give(const rows *k, int64_t m, int64_t i, int64_t n, vf g_u)
+{
+    if (k->g_x) {
+        float *at = k->g_x + m * k->x_m + i;
+        row_store(at, n, k->adds ? vf_add(row_load(at, n), g_u) : g_u);
+    }
+    if (k->g_bias) {
+        float *at = k->g_bias + m * k->nr + i;
+        row_store(at, n, vf_add(row_load(at, n), g_u));
+    }
+}
+
+/* ---- what lies between and behind the pairs ---- */
+
+KR_INLINE void pass_entries(const rows *k, int64_t m, int64_t i, int64_t n, bool back)
+{
+    const int64_t at = m * k->y_m + i;
+    if (back) give(k, m, i, n, row_load(k->g_y + at, n));
+    else row_store(k->y + at, n, entries(k, m, i, n));
+}
+
+KR_INLINE void pass_run(const rows *k, int64_t m, int64_t first, int64_t end, bool back)
+{
+    int64_t i = first;
+    for (; i + VF <= end; i += VF) pass_entries(k, m, i, VF, back);
+    if (i < end) pass_entries(k, m, i, end - i, back);
+}
+
+KR_INLINE void pass(const rows *k, bool half, bool back)
 {
     int64_t end = half ? k->nr / 2 : k->nr, first = half ? k->na : 2 * k->na;
     for (int64_t m = 0; m < k->nm; m++) {
-        int64_t at = m * k->m_stride + first;
-        row_copy(to + at, from + at, end - first);
-        if (half) row_copy(to + at + end, from + at + end, end - first);
+        pass_run(k, m, first, end, back);
+        if (half) pass_run(k, m, end + first, 2 * end, back);
     }
 }
 
@@ -41,10 +78,10 @@ KR_INLINE void turn_half(const rows *k, int64_t i, int64_t n)
     vf s, c;
     vf_sincos(row_load(k->angle + i, n), &s, &c);
     for (int64_t m = 0; m < k->nm; m++) {
-        int64_t at = m * k->m_stride + i, other = at + k->nr / 2;
-        vf x0 = row_load(k->x + at, n), x1 = row_load(k->x + other, n);
-        row_store(k->y + at, n, vf_fnma(x1, s, vf_mul(x0, c)));
-        row_store(k->y + other, n, vf_fma(x0, s, vf_mul(x1, c)));
+        int64_t at = m * k->y_m + i, other = i + k->nr / 2;
+        vf u0 = entries(k, m, i, n), u1 = entries(k, m, other, n);
+        row_store(k->y + at, n, vf_fnma(u1, s, vf_mul(u0, c)));
+        row_store(k->y + at + k->nr / 2, n, vf_fma(u0, s, vf_mul(u1, c)));
     }
 }
 
@@ -53,15 +90,13 @@ KR_INLINE void turn_back_half(const rows *k, int64_t i, int64_t n)
     vf s, c, sum = vf_zero();
     vf_sincos(row_load(k->angle + i, n), &s, &c);
     for (int64_t m = 0; m < k->nm; m++) {
-        int64_t at = m * k->m_stride + i, other = at + k->nr / 2;
-        vf x0 = row_load_ahead(k->x + at, n, k->nr), x1 = row_load_ahead(k->x + other, n, k->nr);
-        vf g0 = row_load_ahead(k->g_y + at, n, k->nr), g1 = row_load_ahead(k->g_y + other, n, k->nr);
-        vf g_x0 = vf_fma(g1, s, vf_mul(g0, c)), g_x1 = vf_fnma(g0, s, vf_mul(g1, c));
-        if (k->g_x) {
-            row_store(k->g_x + at, n, g_x0);
-            row_store(k->g_x + other, n, g_x1);
-        }
-        sum = vf_fnma(x1, g_x0, vf_fma(x0, g_x1, sum));
+        const float *g_y = k->g_y + m * k->y_m + i;
+        int64_t other = i + k->nr / 2;
+        vf g0 = row_load_ahead(g_y, n, k->nr), g1 = row_load_ahead(g_y + k->nr / 2, n, k->nr);
+        vf g_u0 = vf_fma(g1, s, vf_mul(g0, c)), g_u1 = vf_fnma(g0, s, vf_mul(g1, c));
+        give(k, m, i, n, g_u0);
+        give(k, m, other, n, g_u1);
+        sum = vf_fnma(entries(k, m, other, n), g_u0, vf_fma(entries(k, m, i, n), g_u1, sum));
     }
     if (k->g_angle) row_store(k->g_angle + i, n, sum);
 }
@@ -82,18 +117,18 @@ KR_INLINE void turn_adjacent(const rows *k, int64_t i, int64_t n)
     vf s0 = vf_mul(sign, vf_twice_low(s)), s1 = vf_mul(sign, vf_twice_high(s));
     int64_t n0 = 2 * n, n1 = 2 * n - VF;
     for (int64_t m = 0; m < k->nm; m++) {
-        int64_t at = m * k->m_stride + 2 * i;
-        row_store(k->y + at, n0, turned(row_load(k->x + at, n0), c0, s0));
-        if (n1 > 0) row_store(k->y + at + VF, n1, turned(row_load(k->x + at + VF, n1), c1, s1));
+        float *y = k->y + m * k->y_m + 2 * i;
+        row_store(y, n0, turned(entries(k, m, 2 * i, n0), c0, s0));
+        if (n1 > 0) row_store(y + VF, n1, turned(entries(k, m, 2 * i + VF, n1), c1, s1));
     }
 }
 
-/* One vector of pairs turned back; adds (x0 g_x1, x1 g_x0) to sum. */
-KR_INLINE vf turn_back(const rows *k, int64_t at, int64_t n, vf c, vf s, vf sum)
+/* One vector of pairs turned back; adds (u0 g_u1, u1 g_u0) to sum. */
+KR_INLINE vf turn_back(const rows *k, int64_t m, int64_t i, int64_t n, vf c, vf s, vf sum)
 {
-    vf x = row_load_ahead(k->x + at, n, k->nr), g_x = turned(row_load_ahead(k->g_y + at, n, k->nr), c, s);
-    if (k->g_x) row_store(k->g_x + at, n, g_x);
-    return vf_fma(x, vf_swap_pairs(g_x), sum);
+    vf g_u = turned(row_load_ahead(k->g_y + m * k->y_m + i, n, k->nr), c, s);
+    give(k, m, i, n, g_u);
+    return vf_fma(entries(k, m, i, n), vf_swap_pairs(g_u), sum);
 }
 
 KR_INLINE void turn_back_adjacent(const rows *k, int64_t i, int64_t n)
@@ -104,9 +139,8 @@ KR_INLINE void turn_back_adjacent(const rows *k, int64_t i, int64_t n)
     vf s0 = vf_mul(sign, vf_twice_low(s)), s1 = vf_mul(sign, vf_twice_high(s));
     int64_t n0 = 2 * n, n1 = 2 * n - VF;
     for (int64_t m = 0; m < k->nm; m++) {
-        int64_t at = m * k->m_stride + 2 * i;
-        sum0 = turn_back(k, at, n0, c0, s0, sum0);
-        if (n1 > 0) sum1 = turn_back(k, at + VF, n1, c1, s1, sum1);
+        sum0 = turn_back(k, m, 2 * i, n0, c0, s0, sum0);
+        if (n1 > 0) sum1 = turn_back(k, m, 2 * i + VF, n1, c1, s1, sum1);
     }
     sum0 = vf_sub(sum0, vf_swap_pairs(sum0));
     sum1 = vf_sub(sum1, vf_swap_pairs(sum1));
@@ -122,46 +156,110 @@ KR_INLINE void turn_back_adjacent(const rows *k, int64_t i, int64_t n)
         if (i < (k)->na) body((k), i, (k)->na - i);                                                                    \
     } while (0)
 
+/* Where rank 0 of token o and head h begins in x, y and the bias. */
+typedef struct place {
+    int64_t x, y, bias;
+} place;
+
+static place place_of(int64_t o, int64_t h, int64_t nm, int64_t nh, int64_t ng, int64_t nr)
+{
+    return (place){ (o * nm * ng + h / (nh / ng)) * nr, (o * nm * nh + h) * nr, h * nm * nr };
+}
+
 static void rotate_tokens(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
     const kr_rotate_args *a = args;
     for (int64_t oh = first * a->nh; oh < end * a->nh; oh++) {
-        int64_t at = (oh / a->nh * a->nm * a->nh + oh % a->nh) * a->nr;
-        rows k = { .nm = a->nm, .m_stride = a->nh * a->nr, .nr = a->nr, .na = a->na };
+        const place at = place_of(oh / a->nh, oh % a->nh, a->nm, a->nh, a->ng, a->nr);
+        rows k = { .nm = a->nm, .x_m = a->ng * a->nr, .y_m = a->nh * a->nr, .nr = a->nr, .na = a->na };
         k.angle = (const float *)a->angle + oh * a->na;
-        k.x = (const float *)a->x + at;
-        k.y = (float *)a->y + at;
+        k.x = (const float *)a->x + at.x;
+        k.bias = a->bias ? (const float *)a->bias + at.bias : NULL;
+        k.y = (float *)a->y + at.y;
         if (a->half) OVER_ANGLES(&k, turn_half);
         else OVER_ANGLES(&k, turn_adjacent);
-        pass(&k, k.x, k.y, a->half);
+        pass(&k, a->half, false);
     }
 }
 
 void KR_FN(rotate)(const kr_rotate_args *a)
 {
-    if (a->nr > 0) kr_ranges_run(a->exec.pool, a->no, a->nm * a->nh * a->nr, rotate_tokens, a);
+    if (a->nr > 0 && a->ng > 0) kr_ranges_run(a->exec.pool, a->no, a->nm * a->nh * a->nr, rotate_tokens, a);
+}
+
+enum { TOKENS = 32 }; /* of a block */
+
+static int64_t bias_floats(const kr_rotate_bwd_args *a)
+{
+    return a->nh * a->nm * a->nr;
+}
+
+/* g_bias: where the sums of these tokens go, or NULL. */
+static void turn_tokens_back(const kr_rotate_bwd_args *a, int64_t first, int64_t end, float *g_bias)
+{
+    for (int64_t oh = first * a->nh; oh < end * a->nh; oh++) {
+        const int64_t h = oh % a->nh;
+        const place at = place_of(oh / a->nh, h, a->nm, a->nh, a->ng, a->nr);
+        rows k = { .nm = a->nm, .x_m = a->ng * a->nr, .y_m = a->nh * a->nr, .nr = a->nr, .na = a->na };
+        k.angle = (const float *)a->angle + oh * a->na;
+        k.x = (const float *)a->x + at.x;
+        k.bias = a->bias ? (const float *)a->bias + at.bias : NULL;
+        k.g_y = (const float *)a->g_y + at.y;
+        k.adds = h % (a->nh / a->ng) != 0;
+        if (a->g_x) k.g_x = (float *)a->g_x + at.x;
+        if (g_bias) k.g_bias = g_bias + at.bias;
+        if (a->g_angle) k.g_angle = (float *)a->g_angle + oh * a->na;
+        if (a->half) OVER_ANGLES(&k, turn_back_half);
+        else OVER_ANGLES(&k, turn_back_adjacent);
+        pass(&k, a->half, true);
+    }
 }
 
 static void rotate_bwd_tokens(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
+    turn_tokens_back(args, first, end, NULL);
+}
+
+static void rotate_bwd_blocks(const void *args, int64_t first, int64_t end, int worker)
+{
+    (void)worker;
     const kr_rotate_bwd_args *a = args;
-    for (int64_t oh = first * a->nh; oh < end * a->nh; oh++) {
-        int64_t at = (oh / a->nh * a->nm * a->nh + oh % a->nh) * a->nr;
-        rows k = { .nm = a->nm, .m_stride = a->nh * a->nr, .nr = a->nr, .na = a->na };
-        k.angle = (const float *)a->angle + oh * a->na;
-        k.x = (const float *)a->x + at;
-        k.g_y = (const float *)a->g_y + at;
-        if (a->g_x) k.g_x = (float *)a->g_x + at;
-        if (a->g_angle) k.g_angle = (float *)a->g_angle + oh * a->na;
-        if (a->half) OVER_ANGLES(&k, turn_back_half);
-        else OVER_ANGLES(&k, turn_back_adjacent);
-        if (k.g_x) pass(&k, k.g_y, k.g_x, a->half);
+    for (int64_t block = first; block < end; block++) {
+        float *g_bias = (float *)a->exec.scratch + block * bias_floats(a);
+        memset(g_bias, 0, (size_t)bias_floats(a) * sizeof(float));
+        turn_tokens_back(a, block * TOKENS, kr_smaller((block + 1) * TOKENS, a->no), g_bias);
     }
+}
+
+/* Units are KR_PARTIAL_COLUMNS entries of the bias each. */
+static void add_bias_blocks(const void *args, int64_t first, int64_t end, int worker)
+{
+    (void)worker;
+    const kr_rotate_bwd_args *a = args;
+    for (int64_t unit = first; unit < end; unit++) {
+        int64_t i0 = unit * KR_PARTIAL_COLUMNS, n = kr_smaller(KR_PARTIAL_COLUMNS, bias_floats(a) - i0);
+        double sum[KR_PARTIAL_COLUMNS];
+        kr_add_partials((const float *)a->exec.scratch + i0, kr_blocks(a->no, TOKENS), bias_floats(a), n, sum);
+        for (int64_t i = 0; i < n; i++) ((float *)a->g_bias)[i0 + i] = (float)sum[i];
+    }
+}
+
+size_t KR_FN(rotate_bwd_scratch)(const kr_rotate_bwd_args *a)
+{
+    return a->g_bias ? (size_t)(kr_blocks(a->no, TOKENS) * bias_floats(a)) * sizeof(float) : 0;
 }
 
 void KR_FN(rotate_bwd)(const kr_rotate_bwd_args *a)
 {
-    if (a->nr > 0) kr_ranges_run(a->exec.pool, a->no, 2 * a->nm * a->nh * a->nr, rotate_bwd_tokens, a);
+    const int64_t token = 2 * a->nm * a->nh * a->nr, nblocks = kr_blocks(a->no, TOKENS);
+    if (a->nr == 0 || a->ng == 0) return;
+    if (!a->g_bias) {
+        kr_ranges_run(a->exec.pool, a->no, token, rotate_bwd_tokens, a);
+        return;
+    }
+    kr_ranges_run(a->exec.pool, nblocks, TOKENS * token, rotate_bwd_blocks, a);
+    kr_ranges_run(a->exec.pool, kr_blocks(bias_floats(a), KR_PARTIAL_COLUMNS), nblocks * KR_PARTIAL_COLUMNS,
+                  add_bias_blocks, a);
 }

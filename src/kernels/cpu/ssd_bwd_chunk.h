@@ -2,77 +2,13 @@
 #ifndef KR_KERNELS_CPU_SSD_BWD_CHUNK_H
 #define KR_KERNELS_CPU_SSD_BWD_CHUNK_H
 
-#include "kernels/cpu/ssd_parts.h"
+#include "kernels/cpu/ssd_bwd_work.h"
 
-typedef struct backward {
-    const kr_ssd_bwd_args *a;
-    ssd_dims d;
-    int64_t state;                /* floats of a state [p][r_line] */
-    int64_t r_whole;              /* nr in whole vectors */
-    int64_t most_chunks;          /* of a sequence */
-    int64_t panel;                /* floats of a panel [f + r][GEMM_NR] */
-    int64_t maps;                 /* floats of g_b */
-    int64_t worker_floats;        /* of a workspace */
-    double *partial_d;            /* [q h] */
-    float *partial_b, *partial_c; /* of the blocks of heads after the first [blocks - 1][b s m g r] */
-    float *workers;
-} backward;
-
-/* A worker's scratch. */
-typedef struct workspace {
-    float *states;    /* before each chunk [heads][chunks][p][r_line] */
-    float *g_state;   /* G [heads][p][r_line] */
-    float *b, *c;     /* [f][r_line] */
-    float *c_t;       /* [r][f_line] */
-    float *bc, *g_cb; /* <B_j, C_i> and its gradient, rows j [f][f_line] */
-    float *g_b, *g_c; /* [f][r_line] */
-    ssd_decays decays;
-    float *v, *g_y_enter; /* V, e^a g_y [f][p_line] */
-    float *g_y_t;         /* [p][f_line] */
-    float *right;         /* g_y, then G^T [panel][f + r][GEMM_NR] */
-    float *rows;          /* T or U of a tile [GEMM_MR][r_line] */
-    float *s;             /* S of a tile [GEMM_MR][f_line] */
-    float *left;          /* [GEMM_MR][left_line] */
-    int64_t left_line;
-    float *fading;              /* e^(a_i - a_t) of one token t [f] */
-    float *g_a_i;               /* sums of w_j x over j [f] */
-    double *g_a, *g_w, *g_same; /* [l] */
-} workspace;
-
-static int64_t take_workspace(const backward *k, workspace *w, float *base)
-{
-    const ssd_dims *d = &k->d;
-    ssd_memory m = { base, 0 };
-    w->states = ssd_take(&m, d->heads * k->most_chunks * k->state);
-    w->g_state = ssd_take(&m, d->heads * k->state);
-    w->b = ssd_take(&m, d->nf * d->r_line);
-    w->c = ssd_take(&m, d->nf * d->r_line);
-    w->c_t = ssd_take(&m, d->nr * d->f_line);
-    w->bc = ssd_take(&m, d->nf * d->f_line);
-    w->g_cb = ssd_take(&m, d->nf * d->f_line);
-    w->g_b = ssd_take(&m, d->nf * d->r_line);
-    w->g_c = ssd_take(&m, d->nf * d->r_line);
-    w->decays = ssd_decays_take(&m, d->nf);
-    w->v = ssd_take(&m, d->nf * d->p_line);
-    w->g_y_enter = ssd_take(&m, d->nf * d->p_line);
-    w->g_y_t = ssd_take(&m, d->np * d->f_line);
-    w->right = ssd_take(&m, d->panels * k->panel);
-    w->rows = ssd_take(&m, GEMM_MR * d->r_line);
-    w->s = ssd_take(&m, GEMM_MR * d->f_line);
-    w->left_line = ssd_stride(d->nf + d->nr + SSD_LINE);
-    w->left = ssd_take(&m, GEMM_MR * w->left_line);
-    w->fading = ssd_take(&m, d->nf);
-    w->g_a_i = ssd_take(&m, d->nf);
-    w->g_a = (double *)(void *)ssd_take(&m, 2 * d->nl);
-    w->g_w = (double *)(void *)ssd_take(&m, 2 * d->nl);
-    w->g_same = (double *)(void *)ssd_take(&m, 2 * d->nl);
-    return m.used;
-}
-
-static float *state_before(const backward *k, const workspace *w, int64_t i, int64_t chunk)
-{
-    return w->states + (i * k->most_chunks + chunk) * k->state;
-}
+/* H is 0 before the first chunk, and G after the last one, where the caller gives none: nothing is multiplied by them. */
+typedef struct ends {
+    bool h_is_zero, g_is_zero;
+    bool g_is_done; /* G before the chunk is not wanted */
+} ends;
 
 /* The chunk's rows of head h of v, and of group e of b or c, whose tokens are `stride` apart. */
 static ssd_rows_of rows_of_v(const backward *k, const ssd_chunk *c, int64_t h)
@@ -95,7 +31,7 @@ static void fill_decays(const backward *k, const ssd_unit *u, const ssd_chunk *c
 }
 
 /* V, e^a g_y, g_y^T and the right side [g_y ; G^T]. */
-static void load_head(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w, int64_t i)
+static void load_head(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w, int64_t i, ends e)
 {
     const ssd_dims *d = &k->d;
     const float *g_y = (const float *)k->a->g_y + (c->at * d->nm * d->nh + u->h0 + i) * d->np;
@@ -105,7 +41,9 @@ static void load_head(const backward *k, const ssd_unit *u, const ssd_chunk *c, 
     ssd_copy_rows(g_y, row, w->decays.enter, c->nf, d->np, w->g_y_enter, d->p_line);
     ssd_copy_panels(g_y, row, c->nf, d->np, w->right, k->panel);
     ssd_transpose_chunk(g_y, row, c->nf, d->np, w->g_y_t, d->f_line);
-    ssd_transpose_to_panels(w->g_state + i * k->state, d->r_line, d->np, d->nr, w->right + c->nf * GEMM_NR, k->panel);
+    if (!e.g_is_zero)
+        ssd_transpose_to_panels(w->g_state + i * k->state, d->r_line, d->np, d->nr, w->right + c->nf * GEMM_NR,
+                                k->panel);
     memset(w->g_a_i, 0, (size_t)c->nf * sizeof(float));
     for (int64_t t = 0; t < c->nt; t++) w->g_a[t] = w->g_w[t] = w->g_same[t] = 0;
 }
@@ -131,12 +69,10 @@ static void multiply_state(const backward *k, const workspace *w, const float *x
                  ssd_to(w->rows, d->r_line));
 }
 
-/* The terms of T and of U. */
-static void state_bwd(const backward *k, const ssd_chunk *c, const workspace *w, const float *before,
-                      const float *g_state)
+/* The terms of T. */
+static void read_bwd(const backward *k, const ssd_chunk *c, const workspace *w, const float *before)
 {
     const ssd_dims *d = &k->d;
-    double g_a_end = 0;
     for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
         int64_t i0 = ssd_tile_begin(c->nf, tile), i1 = ssd_tile_begin(c->nf, tile + 1);
         multiply_state(k, w, w->g_y_enter, before, i0, i1);
@@ -145,6 +81,16 @@ static void state_bwd(const backward *k, const ssd_chunk *c, const workspace *w,
             w->g_a[i / d->nm] +=
                 (double)add_and_dot(w->rows + (i - i0) * d->r_line, 1, w->c + at, w->g_c + at, k->r_whole);
         }
+    }
+}
+
+/* The terms of U. */
+static void state_bwd(const backward *k, const ssd_chunk *c, const workspace *w, const float *g_state)
+{
+    const ssd_dims *d = &k->d;
+    double g_a_end = 0;
+    for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
+        int64_t i0 = ssd_tile_begin(c->nf, tile), i1 = ssd_tile_begin(c->nf, tile + 1);
         multiply_state(k, w, w->v, g_state, i0, i1);
         for (int64_t j = i0; j < i1; j++) {
             int64_t at = j * d->r_line, t = j / d->nm;
@@ -216,7 +162,7 @@ static double row_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c, 
 }
 
 /* The terms of S; g_v is one product [W^T | w e^(a_end - a) B] [g_y ; G^T]. Returns the head's part of g_d. */
-static double pairs_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c, const workspace *w, int64_t h)
+static double pairs_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c, const workspace *w, int64_t h, ends e)
 {
     const ssd_dims *d = &k->d;
     double g_d = 0;
@@ -230,11 +176,12 @@ static double pairs_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c
             if (j / d->nm != faded) fade(&w->decays, j, (j / d->nm + 1) * d->nm, c->nf, w->fading);
             faded = j / d->nm;
             g_d += row_bwd(k, u, c, w, h, j, w->s + (j - j0) * d->f_line, left, from);
-            ssd_copy_rows(w->b + j * d->r_line, 0, w->decays.stays + j, 1, d->nr, left + c->nf, 0);
+            if (!e.g_is_zero) ssd_copy_rows(w->b + j * d->r_line, 0, w->decays.stays + j, 1, d->nr, left + c->nf, 0);
         }
         if (!k->a->g_v) continue;
         float *g_v = (float *)k->a->g_v + ((c->at * d->nm + j0) * d->nh + u->h0 + h) * d->np;
-        ssd_multiply(j1 - j0, d->np, c->nf - from + d->nr, ssd_rows(w->left + from, w->left_line),
+        int64_t steps = c->nf - from + (e.g_is_zero ? 0 : d->nr);
+        ssd_multiply(j1 - j0, d->np, steps, ssd_rows(w->left + from, w->left_line),
                      ssd_panels(w->right + from * GEMM_NR, k->panel), ssd_to(g_v, d->nh * d->np));
     }
     return g_d;
@@ -242,12 +189,12 @@ static double pairs_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c
 
 /* G = e^a_end G + (e^a g_y)^T C; returns e^a_end <G, H>. */
 static double pass_gradient(const backward *k, const ssd_chunk *c, const workspace *w, const float *before,
-                            float *g_state)
+                            float *g_state, ends e)
 {
     const ssd_dims *d = &k->d;
     vf whole = vf_set1(w->decays.whole);
     double dot = 0;
-    for (int64_t p = 0; p < d->np; p++) {
+    for (int64_t p = 0; p < d->np && !e.g_is_zero; p++) {
         vf sum = vf_zero();
         for (int64_t r = p * d->r_line; r < p * d->r_line + k->r_whole; r += VF) {
             vf g = vf_mul(whole, vf_load(g_state + r));
@@ -256,8 +203,9 @@ static double pass_gradient(const backward *k, const ssd_chunk *c, const workspa
         }
         dot += (double)vf_sum(sum);
     }
-    ssd_multiply(d->np, k->r_whole, c->nf, ssd_columns(w->g_y_enter, d->p_line), ssd_matrix(w->c, d->r_line),
-                 ssd_add_to(g_state, d->r_line));
+    if (!e.g_is_done)
+        ssd_multiply(d->np, k->r_whole, c->nf, ssd_columns(w->g_y_enter, d->p_line), ssd_matrix(w->c, d->r_line),
+                     ssd_add_to(g_state, d->r_line));
     return dot;
 }
 
@@ -277,14 +225,16 @@ static void store_scalars(const backward *k, const ssd_unit *u, const ssd_chunk 
 }
 
 /* All gradients of chunk n and the unit's head h but those of the group's products; returns the part of g_d. */
-static double ssd_head_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w, int64_t h, int64_t n)
+static double ssd_head_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w, int64_t h, int64_t n,
+                           ends e)
 {
     const float *before = state_before(k, w, h, n);
     float *g_state = w->g_state + h * k->state;
-    load_head(k, u, c, w, h);
-    state_bwd(k, c, w, before, g_state);
-    double g_d = pairs_bwd(k, u, c, w, h);
-    w->g_a[c->nt - 1] += pass_gradient(k, c, w, before, g_state);
+    load_head(k, u, c, w, h, e);
+    if (!e.h_is_zero) read_bwd(k, c, w, before);
+    if (!e.g_is_zero) state_bwd(k, c, w, g_state);
+    double g_d = pairs_bwd(k, u, c, w, h, e);
+    w->g_a[c->nt - 1] += pass_gradient(k, c, w, before, g_state, e);
     store_scalars(k, u, c, w, h);
     return g_d;
 }

@@ -111,8 +111,11 @@ static void store_rows(const backward *k, const ssd_unit *u, const ssd_chunk *c,
 static void chunk_bwd(const backward *k, const ssd_unit *u, const kr_sequence *s, workspace *w, int64_t n, double *g_d)
 {
     ssd_chunk c = ssd_chunk_at(&k->d, s, n);
+    const ends e = { .h_is_zero = n == 0 && !k->a->initial,
+                     .g_is_zero = n == ssd_chunks(&k->d, s) - 1 && !k->a->g_final,
+                     .g_is_done = n == 0 && !k->a->g_initial };
     load_chunk(k, u, &c, w);
-    for (int64_t i = 0; i < u->nheads; i++) g_d[i] += ssd_head_bwd(k, u, &c, w, i, n);
+    for (int64_t i = 0; i < u->nheads; i++) g_d[i] += ssd_head_bwd(k, u, &c, w, i, n, e);
     multiply_group(k, &c, w);
     store_rows(k, u, &c, w->g_b, k->a->g_b, k->partial_b);
     store_rows(k, u, &c, w->g_c, k->a->g_c, k->partial_c);

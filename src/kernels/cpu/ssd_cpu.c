@@ -135,9 +135,9 @@ static void multiply_rows(const float *x, const float *y, int64_t n, float *prod
     if (j < n) vf_store_n(product + j, n - j, vf_mul(vf_load_n(x + j, n - j), vf_load_n(y + j, n - j)));
 }
 
-/* [e^a C | W] for rows i0 .. i1-1 and the first `seen` columns of W, of the unit's head k. */
+/* [e^a C | W] for rows i0 .. i1-1 and the first `seen` columns of W, of the unit's head k; W alone where H is 0. */
 static void make_left(const forward *f, const ssd_unit *u, const ssd_chunk *c, const workspace *w, int64_t k,
-                      int64_t i0, int64_t i1, int64_t seen)
+                      int64_t i0, int64_t i1, int64_t seen, bool is_first)
 {
     const kr_ssd_args *a = f->a;
     const ssd_decays *decays = &w->decays[k];
@@ -148,7 +148,7 @@ static void make_left(const forward *f, const ssd_unit *u, const ssd_chunk *c, c
         const float *cb = w->cb + (i - i0) * f->d.f_line;
         if (faded != t) fade(decays, before, w->fading);
         faded = t;
-        ssd_copy_rows(w->c + i * f->d.r_line, 0, decays->enter + i, 1, nr, left, 0);
+        if (!is_first) ssd_copy_rows(w->c + i * f->d.r_line, 0, decays->enter + i, 1, nr, left, 0);
         multiply_rows(w->fading, cb, before, w_j);
         int64_t scalar = (c->at + t) * a->nh + u->h0 + k;
         float own = a->same ? ((const float *)a->same)[scalar] : decays->weight[i];
@@ -158,20 +158,21 @@ static void make_left(const forward *f, const ssd_unit *u, const ssd_chunk *c, c
     }
 }
 
-/* y of a chunk. */
-static void read_out(const forward *f, const ssd_unit *u, const ssd_chunk *c, const workspace *w)
+/* y of a chunk; is_first: the state before it is 0. */
+static void read_out(const forward *f, const ssd_unit *u, const ssd_chunk *c, const workspace *w, bool is_first)
 {
     const ssd_dims *d = &f->d;
+    const int64_t skipped = is_first ? d->nr : 0;
     for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
         int64_t i0 = ssd_tile_begin(c->nf, tile), i1 = ssd_tile_begin(c->nf, tile + 1);
         int64_t seen = ((i1 - 1) / d->nm + 1) * d->nm; /* rows up to the last row's token */
         ssd_multiply(i1 - i0, seen, d->nr, ssd_rows(w->c + i0 * d->r_line, d->r_line), ssd_matrix(w->b_t, d->f_line),
                      ssd_to(w->cb, d->f_line));
         for (int64_t k = 0; k < u->nheads; k++) {
-            make_left(f, u, c, w, k, i0, i1, seen);
+            make_left(f, u, c, w, k, i0, i1, seen, is_first);
             float *y = (float *)f->a->y + ((c->at * d->nm + i0) * d->nh + u->h0 + k) * d->np;
-            ssd_multiply(i1 - i0, d->np, d->nr + seen, ssd_rows(w->left, w->left_line),
-                         ssd_panels(w->right[k], f->panel), ssd_to(y, d->nh * d->np));
+            ssd_multiply(i1 - i0, d->np, d->nr + seen - skipped, ssd_rows(w->left + skipped, w->left_line),
+                         ssd_panels(w->right[k] + skipped * GEMM_NR, f->panel), ssd_to(y, d->nh * d->np));
         }
     }
 }
@@ -241,11 +242,13 @@ static void walk_tokens(const forward *f, const ssd_unit *u, const kr_sequence *
 
 static void walk_chunks(const forward *f, const ssd_unit *u, const kr_sequence *s, workspace *w)
 {
+    const int64_t nchunks = ssd_chunks(&f->d, s);
     load_states(f, u, w);
-    for (int64_t n = 0; n < ssd_chunks(&f->d, s); n++) {
+    for (int64_t n = 0; n < nchunks; n++) {
         ssd_chunk c = ssd_chunk_at(&f->d, s, n);
         load_chunk(f, u, &c, w);
-        read_out(f, u, &c, w);
+        read_out(f, u, &c, w, n == 0 && !f->a->initial && !f->a->seed);
+        if (n + 1 == nchunks && !f->a->final) break;
         for (int64_t k = 0; k < u->nheads; k++) pass_state(f, &c, w, k);
     }
     store_states(f, u, w);

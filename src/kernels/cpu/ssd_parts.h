@@ -50,8 +50,9 @@ static inline void ssd_cut(ssd_dims *d, int64_t nl)
     d->panels = kr_blocks(d->np, GEMM_NR);
 }
 
-/* Units of kr_ranges_run are tasks (q, group, block); their size in its elements, some 30 multiply-adds each, and no
- * less than the states cost that are read and written. */
+/* Units of kr_ranges_run are tasks (q, group, block); their size in its elements, some 30 multiply-adds each: of the
+ * state, whose sides are whole vectors, and of the pairs in a chunk; no less than the states cost that are read and
+ * written. */
 static inline int64_t ssd_units(const ssd_dims *d)
 {
     return d->nq * d->ng * d->blocks;
@@ -61,7 +62,9 @@ static inline int64_t ssd_unit_elements(const ssd_dims *d)
 {
     double tokens = (double)d->nb * (double)d->ns / (double)kr_larger(1, d->nq);
     double rows = tokens * (double)d->nm;
-    double work = (rows > 2 ? rows : 2) * (double)d->heads * (double)d->np * (double)d->nr / 16;
+    double p = (double)ssd_round_up(d->np, VF), r = (double)ssd_round_up(d->nr, VF),
+           pairs = rows < (double)d->nf ? rows : (double)d->nf;
+    double work = (rows > 2 ? rows : 2) * (double)d->heads * (p * r + pairs * (p + r) / 2) / 16;
     return work < KR_TASK_ELEMENTS ? (int64_t)work : KR_TASK_ELEMENTS;
 }
 

@@ -34,7 +34,7 @@
     KR_SCRATCHED(angles, kr_angles_args)                                                                               \
     KR_SCRATCHED(angles_bwd, kr_angles_bwd_args)                                                                       \
     KR_PLAIN(rotate, kr_rotate_args)                                                                                   \
-    KR_PLAIN(rotate_bwd, kr_rotate_bwd_args)                                                                           \
+    KR_SCRATCHED(rotate_bwd, kr_rotate_bwd_args)                                                                       \
     KR_PLAIN(quaternion_exp, kr_quaternion_exp_args)                                                                   \
     KR_PLAIN(quaternion_exp_bwd, kr_quaternion_exp_bwd_args)                                                           \
     KR_PLAIN(quaternion_scan, kr_quaternion_scan_args)                                                                 \

@@ -16,6 +16,7 @@
 enum {
     WALK_INPUTS = KR_WALK_OPERANDS - 1,
     WALK_TASK = 16384, /* elements of a task: several microseconds of arithmetic, and L2-sized for four operands */
+    WALK_ROW = 16,     /* what a row costs beside its elements */
     WALK_BUFFER = 256  /* elements of a strided row that are gathered at a time */
 };
 
@@ -181,7 +182,7 @@ static inline void walk_run(walk_job *job, kr_pool *pool, kr_task_fn *task)
     for (int axis = 0; axis < walk->rank - 1; axis++) job->nrows *= walk->dims[axis];
     if (job->nrows == 0 || length == 0) return;
     job->pieces_a_row = (length + WALK_TASK - 1) / WALK_TASK;
-    job->rows_a_task = job->pieces_a_row > 1 ? 1 : WALK_TASK / length;
+    job->rows_a_task = job->pieces_a_row > 1 || length > WALK_TASK - WALK_ROW ? 1 : WALK_TASK / (WALK_ROW + length);
     int64_t ntasks = (job->nrows + job->rows_a_task - 1) / job->rows_a_task * job->pieces_a_row;
     if (ntasks == 1) task(job, 0, 0);
     else kr_pool_run(pool, ntasks, task, job);

@@ -1,0 +1,220 @@
+/* params_compose.c - parameter tables of networks that a user puts together: own parameters, shared ones, other tables. */
+#include "base/sized.h"
+#include "nn/block.h"
+#include "nn/config.h"
+#include "nn/init.h"
+#include "nn/params.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void kr_param_options_init_sized(kr_param_options *options, size_t size)
+{
+    const kr_param_options defaults = { .size = size, .axes = "" };
+    kr_sized_init(options, size, &defaults, sizeof defaults);
+}
+
+/* ---- checks ---- */
+
+static bool check_table(const kr_params *params)
+{
+    return params && !kr_ctx_failed(kr_params_ctx(params));
+}
+
+static bool check_name(const kr_params *params, const char *op, const char *name)
+{
+    kr_ctx *ctx = kr_params_ctx(params);
+    return kr_require(ctx, name && *name, KR_ERR_ARG, "%s: a parameter needs a name", op) &&
+           kr_require(ctx, !kr_params_find(params, name), KR_ERR_ARG, "%s: there is a parameter %s already", op, name);
+}
+
+/* Draws that would be no numbers, or none at all. */
+static bool check_init(kr_ctx *ctx, const char *op, const char *name, const kr_init *init)
+{
+    const double a = init->a, b = init->b, c = init->c;
+    bool ok = isfinite(a) && isfinite(b) && isfinite(c);
+    switch (init->kind) {
+    case KR_INIT_FILL:
+    case KR_INIT_LOG_INDEX:
+    case KR_INIT_RAMP: break;
+    case KR_INIT_UNIFORM: ok = ok && a <= b; break;
+    case KR_INIT_NORMAL: ok = ok && b >= 0; break;
+    case KR_INIT_DT_BIAS: ok = ok && a > 0 && a <= b && c >= 0; break;
+    case KR_INIT_LOG_RANGE: ok = ok && a > 0 && a <= b; break;
+    default:
+        return kr_require(ctx, false, KR_ERR_ARG, "%s: %s has init.kind = %d, which is none", op, name,
+                          (int)init->kind);
+    }
+    return kr_require(ctx, ok, KR_ERR_ARG, "%s: %s has an init that cannot be drawn: kind %d of %g, %g, %g", op, name,
+                      (int)init->kind, a, b, c);
+}
+
+static bool check_segments(kr_ctx *ctx, const char *op, const char *name, const kr_shape *shape,
+                           const kr_param_options *o)
+{
+    int64_t rows = 0;
+    if (!kr_require(ctx, o->nsegments >= 0 && (!o->nsegments || o->segments), KR_ERR_ARG,
+                    "%s: %s has nsegments = %d, but segments is %s", op, name, o->nsegments,
+                    o->segments ? "given" : "NULL"))
+        return false;
+    for (int i = 0; i < o->nsegments; i++) {
+        const kr_segment *segment = &o->segments[i];
+        if (!kr_require(ctx, segment->name && *segment->name && segment->rows >= 0 && segment->rows <= KR_CONFIG_MOST,
+                        KR_ERR_ARG, "%s: segment %d of %s needs a name, and rows = %lld from 0 on", op, i, name,
+                        (long long)segment->rows))
+            return false;
+        rows += segment->rows;
+    }
+    return kr_require(ctx, !o->nsegments || (shape->rank == 2 && rows == shape->dims[0]), KR_ERR_SHAPE,
+                      "%s: %s %s has segments of %lld rows in all, but they are for matrices, and for all rows", op,
+                      name, KR_TEXT_OF_SHAPE(shape), (long long)rows);
+}
+
+/* The caller's options over the defaults, all checked. */
+static bool take(kr_ctx *ctx, const char *op, const char *name, const kr_shape *shape, const kr_param_options *options,
+                 kr_param_options *own)
+{
+    kr_param_options_init(own);
+    if (options && !kr_config_take(ctx, op, own, sizeof *own, options)) return false;
+    if (!own->axes) own->axes = "";
+    return check_init(ctx, op, name, &own->init) &&
+           kr_require(ctx, !own->is_linear || shape->rank == 2, KR_ERR_SHAPE,
+                      "%s: %s %s is said to be linear, but is no matrix [out in]", op, name, KR_TEXT_OF_SHAPE(shape)) &&
+           check_segments(ctx, op, name, shape, own);
+}
+
+static kr_param_spec spec_of(const char *name, const kr_param_options *o)
+{
+    return (kr_param_spec){ .name = name,
+                            .axes = o->axes,
+                            .init = o->init,
+                            .decays = o->decays,
+                            .is_linear = o->is_linear,
+                            .nsegments = o->nsegments,
+                            .segments = o->segments };
+}
+
+/* One step of an optimizer would move it twice. */
+static bool check_once(const kr_params *params, const char *op, const char *name, const kr_tensor *tensor)
+{
+    for (int64_t i = 0; i < kr_params_count(params); i++) {
+        const kr_param_row *row = kr_params_at(params, i);
+        if (!kr_require(kr_params_ctx(params), row->tensor != tensor, KR_ERR_ARG,
+                        "%s: %s is the parameter that the table has as %s", op, name, row->name))
+            return false;
+    }
+    return true;
+}
+
+/* ---- rows ---- */
+
+kr_tensor *kr_params_make(kr_params *params, const char *name, kr_dtype dtype, kr_shape shape,
+                          const kr_param_options *options)
+{
+    static const char op[] = "params.make";
+    kr_param_options own;
+    if (!check_table(params) || !check_name(params, op, name) ||
+        !take(kr_params_ctx(params), op, name, &shape, options, &own))
+        return NULL;
+    kr_tensor *tensor = kr_param_create(kr_params_ctx(params), dtype, shape);
+    const kr_param_spec spec = spec_of(name, &own);
+    if (!tensor) {
+        kr_blame(kr_params_ctx(params), "%s: %s", op, name);
+    } else if (kr_init_apply(tensor, &own.init, 1) && kr_params_put(params, &spec, 1, tensor, false)) {
+        return tensor;
+    }
+    kr_param_destroy(tensor);
+    return NULL;
+}
+
+kr_status kr_params_share(kr_params *params, const char *name, kr_tensor *param, const kr_param_options *options)
+{
+    static const char op[] = "params.share";
+    if (!params) return KR_ERR_ARG;
+    kr_ctx *ctx = kr_params_ctx(params);
+    kr_param_options own;
+    const kr_shape shape = kr_tensor_shape(param);
+    if (!kr_ctx_failed(ctx) && check_name(params, op, name) &&
+        kr_require(ctx, param && !param->tape && param->ctx == ctx, KR_ERR_ARG,
+                   "%s: %s is no parameter of this context: kr_param_create makes one", op, name) &&
+        take(ctx, op, name, &shape, options, &own) && check_once(params, op, name, param)) {
+        const kr_param_spec spec = spec_of(name, &own);
+        kr_params_put(params, &spec, 1, param, true);
+    }
+    return ctx->status;
+}
+
+/* ---- other tables ---- */
+
+static bool join_row(kr_params *params, const kr_params *other, int64_t i, const char *prefix)
+{
+    static const char op[] = "params.join";
+    const kr_param_row *row = kr_params_at(other, i);
+    char name[512];
+    const int length = snprintf(name, sizeof name, "%s%s", prefix, row->name);
+    kr_param_spec spec = kr_params_spec_at(other, i);
+    spec.name = name;
+    return kr_require(kr_params_ctx(params), length >= 0 && (size_t)length < sizeof name, KR_ERR_ARG,
+                      "%s: a name of %d bytes, but at most %d are allowed: %.60s...", op, length, (int)sizeof name - 1,
+                      name) &&
+           check_name(params, op, name) && check_once(params, op, name, row->tensor) &&
+           kr_params_put(params, &spec, row->init_scale, row->tensor, true);
+}
+
+kr_status kr_params_join(kr_params *params, const char *prefix, const kr_params *other)
+{
+    if (!params) return KR_ERR_ARG;
+    kr_ctx *ctx = kr_params_ctx(params);
+    const int64_t before = kr_params_count(params), count = kr_params_count(other);
+    if (kr_ctx_failed(ctx) ||
+        !kr_require(ctx, prefix && other && other != params, KR_ERR_ARG, "params.join: the %s",
+                    prefix ? "table to join is NULL, or the table itself" : "prefix is NULL; \"\" is none"))
+        return ctx->status;
+    if (!kr_require(ctx, kr_params_ctx(other) == ctx, KR_ERR_STATE, "params.join: %s* is of another context", prefix))
+        return ctx->status;
+    for (int64_t i = 0; i < count; i++)
+        if (!join_row(params, other, i, prefix)) {
+            kr_params_shorten(params, before);
+            break;
+        }
+    return ctx->status;
+}
+
+/* ---- projections ---- */
+
+static kr_tensor *make_bias(kr_params *params, const char *name, kr_dtype dtype, int64_t n_out, int64_t n_in)
+{
+    kr_param_options o;
+    kr_param_options_init(&o);
+    o.axes = "o";
+    o.init = kr_init_linear(n_in);
+    return kr_params_make(params, name, kr_config_small_dtype(dtype), KR_SHAPE(n_out), &o);
+}
+
+kr_tensor *kr_params_linear(kr_params *params, const char *name, kr_dtype dtype, int64_t n_out, int64_t n_in,
+                            kr_tensor **bias)
+{
+    static const char op[] = "params.linear";
+    char text[512];
+    if (bias) *bias = NULL;
+    if (!check_table(params) ||
+        !kr_require(kr_params_ctx(params), name && *name && strlen(name) < sizeof text - sizeof ".weight", KR_ERR_ARG,
+                    "%s: a projection needs a name, of at most %d bytes", op,
+                    (int)(sizeof text - sizeof ".weight") - 1))
+        return NULL;
+    const int64_t before = kr_params_count(params);
+    kr_param_options o;
+    kr_param_options_init(&o);
+    o.axes = "o i";
+    o.init = kr_init_linear(n_in);
+    o.decays = o.is_linear = true;
+    snprintf(text, sizeof text, "%s.weight", name);
+    kr_tensor *weight = kr_params_make(params, text, dtype, KR_SHAPE(n_out, n_in), &o);
+    if (!weight || !bias) return weight;
+    snprintf(text, sizeof text, "%s.bias", name);
+    if ((*bias = make_bias(params, text, dtype, n_out, n_in))) return weight;
+    kr_params_shorten(params, before);
+    kr_param_destroy(weight);
+    return NULL;
+}

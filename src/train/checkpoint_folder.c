@@ -1,0 +1,236 @@
+/* checkpoint_folder.c - the names in a run's folder: which checkpoints there are, which go, what is left over. */
+#include "train/checkpoint.h"
+
+#include "base/hash.h"
+#include "io/file.h"
+#include "io/file_write.h"
+#include "io/folder.h"
+#include "io/json.h"
+#include "io/json_write.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { NAME_BYTES = 64, BLOCK_BYTES = 4096 };
+static const char step_prefix[] = "step-";
+
+/* ---- paths ---- */
+
+bool kr_run_folder_open(kr_run_folder *f, kr_ctx *ctx, const char *path)
+{
+    *f = (kr_run_folder){ .ctx = ctx, .path = path };
+    kr_arena_init(&f->arena, &ctx->memory, BLOCK_BYTES);
+    return (f->checkpoints = kr_run_path(f, path, KR_CHECKPOINTS)) != NULL;
+}
+
+void kr_run_folder_close(kr_run_folder *f)
+{
+    kr_arena_deinit(&f->arena);
+}
+
+const char *kr_run_path(kr_run_folder *f, const char *folder, const char *name)
+{
+    return kr_path_join(f->ctx, &f->arena, folder, name);
+}
+
+const char *kr_run_step_path(kr_run_folder *f, int64_t step)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s%08lld", step_prefix, (long long)step);
+    return kr_run_path(f, f->checkpoints, name);
+}
+
+/* The step of a checkpoint's name as it is written here; -1: it is none. */
+static int64_t step_of(const char *name)
+{
+    enum { DIGITS_MOST = 15 };
+    const size_t skip = sizeof step_prefix - 1, n = strlen(name);
+    if (n < skip + 8 || n > skip + DIGITS_MOST || strncmp(name, step_prefix, skip) != 0) return -1;
+    int64_t step = 0;
+    for (const char *c = name + skip; *c; c++) {
+        if (*c < '0' || *c > '9') return -1;
+        step = 10 * step + (*c - '0');
+    }
+    return n > skip + 8 && name[skip] == '0' ? -1 : step;
+}
+
+/* ---- which there are ---- */
+
+typedef struct listing {
+    int64_t *steps; /* NULL: they are only counted */
+    int64_t count, room;
+} listing;
+
+static bool list_step(void *user, const char *name)
+{
+    listing *l = user;
+    const int64_t step = step_of(name);
+    if (step < 0 || (l->steps && l->count == l->room)) return true;
+    if (l->steps) l->steps[l->count] = step;
+    l->count++;
+    return true;
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return (x < y) - (x > y);
+}
+
+bool kr_run_steps(kr_run_folder *f, int64_t **steps, int64_t *count)
+{
+    listing l = { 0 };
+    if (!kr_folder_each(f->ctx, f->checkpoints, list_step, &l)) return false;
+    l.room = l.count;
+    l.count = 0;
+    l.steps = kr_arena_alloc(&f->arena, (size_t)(l.room + 1) * sizeof *l.steps);
+    if (!l.steps) return kr_fail(f->ctx, KR_ERR_NOMEM, "no memory for a list of %lld checkpoints", (long long)l.room);
+    if (!kr_folder_each(f->ctx, f->checkpoints, list_step, &l)) return false;
+    qsort(l.steps, (size_t)l.count, sizeof *l.steps, newest_first);
+    *steps = l.steps;
+    *count = l.count;
+    return true;
+}
+
+/* ---- which go ---- */
+
+/* What could not be removed is no reason to stop a training. */
+static void warn_if_failed(kr_ctx *ctx)
+{
+    if (!kr_ctx_failed(ctx)) return;
+    kr_note(ctx, KR_LOG_WARNING, "%s", kr_ctx_message(ctx));
+    kr_ctx_clear(ctx);
+}
+
+typedef struct cleaning {
+    kr_run_folder *folder;
+    const char *path;
+} cleaning;
+
+static bool clean_name(void *user, const char *name)
+{
+    const cleaning *c = user;
+    kr_run_folder *f = c->folder;
+    if (strncmp(name, KR_HIDDEN, sizeof KR_HIDDEN - 1) != 0) return true;
+    const kr_arena_mark mark = kr_arena_mark_now(&f->arena);
+    const char *path = kr_run_path(f, c->path, name);
+    if (path) kr_path_remove(f->ctx, path);
+    kr_arena_release(&f->arena, mark);
+    warn_if_failed(f->ctx);
+    return true;
+}
+
+void kr_run_clean(kr_run_folder *f)
+{
+    cleaning inside = { f, f->checkpoints }, outside = { f, f->path };
+    kr_folder_each(f->ctx, f->checkpoints, clean_name, &inside);
+    warn_if_failed(f->ctx);
+    kr_folder_each(f->ctx, f->path, clean_name, &outside);
+    warn_if_failed(f->ctx);
+}
+
+/* A checkpoint first gets a hidden name: a process killed here leaves none that is half there. */
+static void remove_step(kr_run_folder *f, int64_t step)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, KR_HIDDEN "gone-%lld", (long long)step);
+    const char *path = kr_run_step_path(f, step), *hidden = kr_run_path(f, f->checkpoints, name);
+    if (path && hidden && kr_path_move(f->ctx, path, hidden)) kr_path_remove(f->ctx, hidden);
+    warn_if_failed(f->ctx);
+}
+
+void kr_run_prune(kr_run_folder *f, int keep_last, int64_t best)
+{
+    int64_t *steps, count;
+    if (keep_last <= 0) return;
+    if (kr_run_steps(f, &steps, &count))
+        for (int64_t i = keep_last; i < count; i++)
+            if (steps[i] != best) remove_step(f, steps[i]);
+    warn_if_failed(f->ctx);
+}
+
+/* ---- fingerprints ---- */
+
+const char *const kr_manifest_names[] = { KR_MODEL_FILE, KR_TRAINING_FILE, KR_STATE_FILE, NULL };
+
+bool kr_fingerprint_of(kr_ctx *ctx, const char *path, kr_fingerprint *print)
+{
+    kr_file file;
+    if (!kr_file_open(&file, ctx, path, true)) return false;
+    print->bytes = file.bytes;
+    snprintf(print->hash, sizeof print->hash, "%016" PRIx64, kr_hash_bytes(KR_HASH_BEGIN, file.data, file.bytes));
+    kr_file_close(&file);
+    return true;
+}
+
+bool kr_checkpoint_is_there(kr_run_folder *f, const char *step_path)
+{
+    const char *path = kr_run_path(f, step_path, KR_MANIFEST_FILE);
+    return path && kr_path_kind_of(path) == KR_PATH_FILE;
+}
+
+static bool write_text(kr_ctx *ctx, const char *path, const char *text, size_t bytes)
+{
+    kr_file_writer w;
+    if (!kr_file_create(&w, ctx, path)) return false;
+    if (kr_file_write(&w, text, bytes)) return kr_file_commit(&w);
+    kr_file_discard(&w);
+    return false;
+}
+
+bool kr_manifest_write(kr_run_folder *f, const char *step_path, const char *const *names)
+{
+    char text[1024];
+    kr_json_writer w;
+    kr_json_write_begin(&w, text, sizeof text);
+    kr_json_write_open(&w, NULL, '{');
+    kr_json_write_integer(&w, "version", 1);
+    for (; *names; names++) {
+        const char *path = kr_run_path(f, step_path, *names);
+        kr_fingerprint print;
+        if (!path) return false;
+        if (kr_path_kind_of(path) == KR_PATH_NONE) continue;
+        if (!kr_fingerprint_of(f->ctx, path, &print)) return false;
+        kr_json_write_open(&w, *names, '{');
+        kr_json_write_integer(&w, "bytes", (int64_t)print.bytes);
+        kr_json_write_string(&w, "hash", print.hash);
+        kr_json_write_close(&w, '}');
+    }
+    kr_json_write_close(&w, '}');
+    kr_json_write_end(&w);
+    const char *path = kr_run_path(f, step_path, KR_MANIFEST_FILE);
+    return path && write_text(f->ctx, path, text, w.length);
+}
+
+static bool check_file(kr_run_folder *f, const char *step_path, const char *name, const kr_json *told)
+{
+    const char *path = kr_run_path(f, step_path, name), *hash = kr_json_text(kr_json_find(told, "hash"));
+    kr_fingerprint print;
+    if (!path || (!told && kr_path_kind_of(path) == KR_PATH_NONE)) return path != NULL;
+    return kr_fingerprint_of(f->ctx, path, &print) &&
+           kr_require(f->ctx,
+                      kr_json_integer(kr_json_find(told, "bytes"), -1) == (int64_t)print.bytes && hash &&
+                          strcmp(hash, print.hash) == 0,
+                      KR_ERR_FORMAT,
+                      "%s was changed or damaged: it is not the file that " KR_MANIFEST_FILE
+                      " tells of; remove %s to go on from the checkpoint before it",
+                      path, step_path);
+}
+
+bool kr_manifest_check(kr_run_folder *f, const char *step_path, const char *const *names)
+{
+    const char *path = kr_run_path(f, step_path, KR_MANIFEST_FILE);
+    kr_json_options limits;
+    kr_json_options_init(&limits);
+    limits.max_bytes = 1 << 16;
+    kr_file file;
+    if (!path || !kr_file_open(&file, f->ctx, path, false)) return false;
+    const kr_json *root = kr_json_parse(f->ctx, &f->arena, (const char *)file.data, file.bytes, &limits);
+    bool right = root && kr_require(f->ctx, kr_json_integer(kr_json_find(root, "version"), -1) == 1, KR_ERR_FORMAT,
+                                    "its version is not 1, which this library reads");
+    kr_file_close(&file);
+    if (!right) return kr_blame(f->ctx, "%s", path);
+    for (; right && *names; names++) right = check_file(f, step_path, *names, kr_json_find(root, *names));
+    return right;
+}

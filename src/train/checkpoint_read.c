@@ -1,0 +1,319 @@
+/* checkpoint_read.c - goes on from the newest checkpoint of a folder.
+ *
+ * Everything is read and held against the run before anything of it changes, but for the weights: the optimizer's and the
+ * state's files can only be checked against those they were saved with. So the weights are put in, the old ones being
+ * kept until all else is right.
+ */
+#include "train/checkpoint.h"
+
+#include "io/file.h"
+#include "io/quote.h"
+#include "tape/tape.h"
+#include "train/optimizer.h"
+
+#include <stdio.h>
+
+#define OP "trainer.resume"
+#define QUOTED(s) kr_quote_of((s), strlen(s)).text
+
+typedef struct loading {
+    kr_trainer *t;
+    kr_ctx *ctx;
+    kr_run_folder *folder;
+    const char *step_path;
+    int64_t step;         /* by its name */
+    kr_safetensors *file; /* training.safetensors */
+    kr_weights *weights;  /* of the model */
+    kr_train_numbers numbers;
+    kr_state *state;
+    void *old; /* the weights before, one after another */
+    size_t old_bytes;
+} loading;
+
+/* ---- numbers ---- */
+
+static bool read_number(loading *l, const kr_train_number *row)
+{
+    const kr_safetensors_item *item = kr_safetensors_find(l->file, row->name);
+    const kr_shape shape = row->count ? KR_SHAPE(row->count) : KR_SCALAR;
+    return kr_require(l->ctx,
+                      item && item->is_native && item->dtype == row->dtype && kr_shape_equal(&item->shape, &shape),
+                      KR_ERR_FORMAT, "tensor '%s' is missing, or not %s %s", row->name, kr_dtype_name(row->dtype),
+                      KR_TEXT_OF_SHAPE(&shape)) &&
+           kr_safetensors_read(l->file, item, row->dtype, (char *)&l->numbers + row->offset, item->count) == KR_OK;
+}
+
+static bool check_count(loading *l, const char *name, int64_t n, int64_t most)
+{
+    return kr_require(l->ctx, n >= 0 && n <= most, KR_ERR_FORMAT,
+                      "tensor 'trainer.%s' holds %lld, but must be from 0 to %lld", name, (long long)n,
+                      (long long)most);
+}
+
+static bool read_numbers(loading *l)
+{
+    const int64_t many = INT64_C(1) << 53;
+    const char *format = kr_safetensors_metadata(l->file, "format"),
+               *version = kr_safetensors_metadata(l->file, "version");
+    if (!kr_require(l->ctx, format && strcmp(format, "krait.training") == 0, KR_ERR_FORMAT,
+                    "not a training of krait: metadata 'format' is not 'krait.training'") ||
+        !kr_require(l->ctx, version && strcmp(version, "1") == 0, KR_ERR_FORMAT,
+                    "the training has version '%s' of the format, but this library reads version 1",
+                    version ? QUOTED(version) : ""))
+        return false;
+    for (const kr_train_number *row = kr_train_number_rows; row->name; row++)
+        if (!read_number(l, row)) return false;
+    const kr_train_numbers *n = &l->numbers;
+    return kr_require(l->ctx, n->step == l->step, KR_ERR_FORMAT, "its name says step %lld, but it is of step %lld",
+                      (long long)l->step, (long long)n->step) &&
+           check_count(l, "positions", n->positions, many) && check_count(l, "scores", n->scores[0], many) &&
+           check_count(l, "scores", n->scores[1], n->scores[0]) && check_count(l, "eval_step", n->eval_step, n->step) &&
+           check_count(l, "best_step", n->best_step, n->step);
+}
+
+/* ---- weights ---- */
+
+/* Where the trained values of a parameter stand: the one in training.safetensors, or the model's. */
+static bool read_weight(loading *l, int64_t i)
+{
+    enum { NAME_MOST = 512 };
+    const kr_trainer *t = l->t;
+    const kr_param_row *row = kr_params_at(t->params, i);
+    const kr_dtype dtype = kr_tensor_dtype(row->tensor);
+    const kr_shape shape = kr_tensor_shape(row->tensor);
+    const int64_t count = kr_tensor_count(row->tensor);
+    char name[NAME_MOST];
+    snprintf(name, sizeof name, KR_WEIGHTS_PREFIX "%s", row->name);
+    const kr_safetensors_item *apart = kr_safetensors_find(l->file, name);
+    const char *model_name = t->model ? kr_layout_parameter(t->model->box->config.layout, row->name) : row->name;
+    const kr_weights_item *item = apart ? NULL : kr_weights_find(l->weights, model_name);
+    if (!kr_require(l->ctx, apart || item, KR_ERR_FORMAT, "it is of another model: there is no tensor '%s' in it",
+                    model_name))
+        return false;
+    const kr_shape got = apart ? apart->shape : item->shape;
+    if (!kr_require(l->ctx, kr_shape_equal(&got, &shape), KR_ERR_FORMAT,
+                    "it is of another model: tensor '%s' is %s, but here it is %s", row->name, KR_TEXT_OF_SHAPE(&got),
+                    KR_TEXT_OF_SHAPE(&shape)) ||
+        !kr_require(l->ctx, (apart ? apart->is_native && apart->dtype == dtype : item->dtype == dtype), KR_ERR_FORMAT,
+                    "it is of another model: tensor '%s' is %s, but here it is %s", row->name,
+                    apart ? apart->type : item->type, kr_dtype_name(dtype)))
+        return false;
+    kr_param_unpack(row->tensor);
+    return (apart ? kr_safetensors_read(l->file, apart, dtype, kr_tensor_data(row->tensor), count)
+                  : kr_weights_read(l->weights, item, dtype, kr_tensor_data(row->tensor), count)) == KR_OK;
+}
+
+static size_t bytes_of(const kr_tensor *x)
+{
+    return (size_t)kr_tensor_count(x) * kr_dtype_bytes(kr_tensor_dtype(x));
+}
+
+static bool keep_old(loading *l)
+{
+    for (int64_t i = 0; i < kr_params_count(l->t->params); i++)
+        l->old_bytes += bytes_of(kr_params_at(l->t->params, i)->tensor);
+    l->old = kr_memory_alloc(&l->ctx->memory, l->old_bytes);
+    if (!l->old) return kr_fail(l->ctx, KR_ERR_NOMEM, "no memory for a copy of %zu bytes of weights", l->old_bytes);
+    char *at = l->old;
+    for (int64_t i = 0; i < kr_params_count(l->t->params); i++) {
+        const kr_tensor *w = kr_params_at(l->t->params, i)->tensor;
+        memcpy(at, kr_tensor_data(w), bytes_of(w));
+        at += bytes_of(w);
+    }
+    return true;
+}
+
+static void return_old(loading *l)
+{
+    const char *at = l->old;
+    for (int64_t i = 0; at && i < kr_params_count(l->t->params); i++) {
+        kr_tensor *w = kr_params_at(l->t->params, i)->tensor;
+        kr_param_unpack(w);
+        memcpy(kr_tensor_data(w), at, bytes_of(w));
+        at += bytes_of(w);
+    }
+}
+
+static bool read_weights(loading *l)
+{
+    for (int64_t i = 0; i < kr_params_count(l->t->params); i++)
+        if (!read_weight(l, i)) return false;
+    return true;
+}
+
+/* ---- the model ---- */
+
+static bool write_config(loading *l, const kr_model_config *config, char **text)
+{
+    size_t length;
+    if (kr_model_config_write(l->ctx, config, KR_LAYOUT_SAME, NULL, 0, &length) != KR_OK) return false;
+    *text = kr_arena_alloc(&l->folder->arena, length + 1);
+    if (!*text) return kr_fail(l->ctx, KR_ERR_NOMEM, "no memory for a config of %zu bytes", length);
+    return kr_model_config_write(l->ctx, config, KR_LAYOUT_SAME, *text, length + 1, &length) == KR_OK;
+}
+
+/* Ends the lines in which two texts differ first, and gives where they begin. */
+static void find_difference(char **a, char **b)
+{
+    size_t at = 0, line = 0;
+    for (; (*a)[at] == (*b)[at] && (*a)[at]; at++)
+        if ((*a)[at] == '\n') line = at + 1;
+    *a += line;
+    *b += line;
+    (*a)[strcspn(*a, "\n")] = '\0';
+    (*b)[strcspn(*b, "\n")] = '\0';
+    *a += strspn(*a, " ");
+    *b += strspn(*b, " ");
+}
+
+/* Models whose parameters are alike may still compute something else. */
+static bool check_config(loading *l)
+{
+    if (!l->t->model) return true;
+    kr_model_config *config = kr_model_config_load(l->ctx, l->step_path);
+    char *told = NULL, *own = NULL;
+    bool same = config && write_config(l, config, &told) && write_config(l, &l->t->model->box->config, &own);
+    if (same && strcmp(told, own) != 0) {
+        find_difference(&told, &own);
+        same = kr_fail(l->ctx, KR_ERR_FORMAT,
+                       "it is of another model: its " KR_CONFIG_FILE " has `%s`, but here it is `%s`", QUOTED(told),
+                       QUOTED(own));
+    }
+    kr_model_config_destroy(config);
+    return same;
+}
+
+/* ---- all of it ---- */
+
+static bool read_state(loading *l)
+{
+    const char *path = kr_run_path(l->folder, l->step_path, KR_STATE_FILE);
+    if (!path) return false;
+    const bool is_there = kr_path_kind_of(path) == KR_PATH_FILE;
+    if (!kr_require(l->ctx, is_there == (l->t->carried != NULL), KR_ERR_FORMAT,
+                    "it was saved %s a carried state, but this run is one %s", is_there ? "with" : "without",
+                    is_there ? "without" : "with"))
+        return false;
+    if (!is_there) return true;
+    l->state = kr_state_load(l->ctx, l->t->net, path);
+    return l->state && kr_require(l->ctx, kr_state_batch(l->state) == l->t->loader->options.batch, KR_ERR_FORMAT,
+                                  "its state has %lld rows, but batches here have %lld",
+                                  (long long)kr_state_batch(l->state), (long long)l->t->loader->options.batch);
+}
+
+static bool read_loader(loading *l)
+{
+    const int64_t *n = l->numbers.loader;
+    const kr_loader_position position = { (uint64_t)n[0], n[1], n[2], n[3], n[4] };
+    return kr_loader_load(l->t->loader, &position) == KR_OK;
+}
+
+static bool read_all(loading *l)
+{
+    const char *training = kr_run_path(l->folder, l->step_path, KR_TRAINING_FILE);
+    return training && kr_manifest_check(l->folder, l->step_path, kr_manifest_names) &&
+           (l->file = kr_safetensors_open(l->ctx, training)) && read_numbers(l) && check_config(l) &&
+           (l->weights = kr_weights_open(l->ctx, l->step_path)) && keep_old(l) && read_weights(l) && read_state(l) &&
+           read_loader(l) && kr_optimizer_load(l->t->optimizer, l->file) == KR_OK;
+}
+
+static void take_numbers(kr_trainer *t, const kr_train_numbers *n)
+{
+    t->ctx->seed = (uint64_t)n->random[0];
+    t->ctx->stream = (uint64_t)n->random[1];
+    t->progress = (kr_train_progress){ .step = n->step,
+                                       .n_positions = n->positions,
+                                       .loss = n->last[0],
+                                       .lr = n->last[1],
+                                       .grad_norm = n->last[2],
+                                       .n_scored = n->scores[0],
+                                       .n_right = n->scores[1],
+                                       .eval_step = n->eval_step,
+                                       .eval_loss = n->eval[0],
+                                       .eval_accuracy = n->eval[1],
+                                       .best_step = n->best_step,
+                                       .best_loss = n->best };
+    t->placed_step = t->told_step = n->step;
+    t->saved_step = -1; /* the process may have been killed between the checkpoint and the rest of the folder */
+}
+
+static void load(kr_trainer *t, kr_run_folder *f, const char *step_path, int64_t step)
+{
+    loading l = { .t = t, .ctx = t->ctx, .folder = f, .step_path = step_path, .step = step };
+    const kr_loader_position position = kr_loader_save(t->loader);
+    if (read_all(&l)) {
+        take_numbers(t, &l.numbers);
+        if (l.state) {
+            kr_state_destroy(t->carried);
+            t->carried = l.state;
+            l.state = NULL;
+        }
+    } else {
+        return_old(&l);
+        kr_loader_return(t->loader, &position);
+        if (t->ctx->status != KR_ERR_IO) kr_blame(t->ctx, OP ": %s", step_path);
+    }
+    kr_memory_free(&t->ctx->memory, l.old, l.old_bytes);
+    kr_state_destroy(l.state);
+    kr_weights_close(l.weights);
+    kr_safetensors_close(l.file);
+}
+
+/* The newest that is complete; the others are told of. NULL: there is none, or an error. */
+static const char *find(kr_run_folder *f, int64_t *step)
+{
+    int64_t *steps, count;
+    if (!kr_run_steps(f, &steps, &count)) return NULL;
+    for (int64_t i = 0; i < count; i++) {
+        const char *path = kr_run_step_path(f, *step = steps[i]);
+        if (!path || kr_checkpoint_is_there(f, path)) return path;
+        kr_note(f->ctx, KR_LOG_WARNING, "%s is not complete, and passed over", path);
+    }
+    return NULL;
+}
+
+/* What is around the checkpoint is brought to its step; where that fails it is not this run's last save. */
+static void finish_folder(kr_trainer *t)
+{
+    if (kr_trainer_save(t) == KR_OK) {
+        t->progress.is_saved = false;
+        return;
+    }
+    kr_note(t->ctx, KR_LOG_WARNING, "%s", kr_ctx_message(t->ctx));
+    kr_ctx_clear(t->ctx);
+}
+
+kr_status kr_trainer_resume(kr_trainer *t)
+{
+    if (!t) return KR_ERR_ARG;
+    if (!kr_trainer_ready(t)) return t->ctx->status;
+    if (!kr_require(t->ctx, t->o.folder != NULL, KR_ERR_STATE,
+                    OP ": options.folder is NULL: there is nothing to go on from"))
+        return t->ctx->status;
+    kr_run_folder f;
+    if (kr_run_folder_open(&f, t->ctx, t->o.folder)) {
+        kr_run_clean(&f);
+        int64_t step;
+        const char *path = find(&f, &step);
+        if (path) load(t, &f, path, step);
+        t->has_taken_folder = !kr_ctx_failed(t->ctx);
+        if (path && t->has_taken_folder) finish_folder(t);
+    }
+    kr_run_folder_close(&f);
+    return t->ctx->status;
+}
+
+bool kr_trainer_take_folder(kr_trainer *t)
+{
+    if (!t->o.folder || t->has_taken_folder) return true;
+    kr_run_folder f;
+    int64_t *steps, count;
+    t->has_taken_folder =
+        kr_run_folder_open(&f, t->ctx, t->o.folder) && kr_run_steps(&f, &steps, &count) &&
+        kr_require(t->ctx, count == 0, KR_ERR_STATE,
+                   "trainer: %s has checkpoints already, up to step %lld; call kr_trainer_resume to go on "
+                   "from there, or take another folder",
+                   t->o.folder, (long long)steps[0]);
+    kr_run_folder_close(&f);
+    return t->has_taken_folder;
+}

@@ -1,0 +1,185 @@
+/* trainer.c - making a training run: options, optimizer, schedule, carried states. */
+#include "train/trainer.h"
+
+#include "base/sized.h"
+#include "io/file.h"
+#include "train/checkpoint.h"
+
+#include <math.h>
+
+#define OP "trainer"
+enum { ARENA_BYTES = 1024 };
+
+/* ---- options ---- */
+
+void kr_train_options_init_sized(kr_train_options *options, size_t size)
+{
+    kr_train_options defaults = { .size = size, .accumulate = 1, .keep_last = 2, .keep_best = true };
+    kr_optimizer_options_init(&defaults.optimizer);
+    defaults.optimizer.clip_norm = 1;
+    kr_lr_schedule_init(&defaults.schedule);
+    kr_sized_init(options, size, &defaults, sizeof defaults);
+}
+
+static bool at_least(kr_ctx *ctx, const char *name, int64_t value, int64_t least)
+{
+    return kr_require(ctx, value >= least, KR_ERR_ARG, OP ": %s = %lld, but must be at least %lld", name,
+                      (long long)value, (long long)least);
+}
+
+static bool check_numbers(kr_ctx *ctx, const kr_train_options *o)
+{
+    return at_least(ctx, "steps", o->steps, 0) && at_least(ctx, "accumulate", o->accumulate, 1) &&
+           at_least(ctx, "eval_every", o->eval_every, 0) && at_least(ctx, "eval_batches", o->eval_batches, 0) &&
+           at_least(ctx, "save_every", o->save_every, 0) && at_least(ctx, "keep_last", o->keep_last, 0) &&
+           at_least(ctx, "n_beside", o->n_beside, 0) &&
+           kr_require(ctx, o->loss >= KR_LOSS_CROSS_ENTROPY && o->loss <= KR_LOSS_MSE, KR_ERR_ARG,
+                      OP ": loss = %d is no kr_loss_kind", (int)o->loss) &&
+           kr_require(ctx, o->label_smoothing >= 0 && o->label_smoothing <= 1, KR_ERR_ARG,
+                      OP ": label_smoothing = %g, but must be from 0 to 1", o->label_smoothing) &&
+           kr_require(ctx, o->n_beside == 0 || o->beside, KR_ERR_ARG, OP ": n_beside = %d, but beside is NULL",
+                      o->n_beside) &&
+           kr_require(ctx, !o->folder || *o->folder, KR_ERR_ARG, OP ": the folder's path is empty");
+}
+
+/* Who is trained, on what. */
+static bool check_parts(kr_trainer *t)
+{
+    kr_ctx *ctx = t->ctx;
+    const kr_train_options *o = &t->o;
+    return kr_require(ctx, t->loader != NULL, KR_ERR_ARG, OP ": the loader is NULL") &&
+           kr_require(ctx, t->loader->ctx == ctx && (!o->validation || o->validation->ctx == ctx), KR_ERR_STATE,
+                      OP ": a loader belongs to another context") &&
+           kr_require(ctx, (t->model != NULL) != (o->params != NULL), KR_ERR_ARG,
+                      OP ": %s; what is trained is a model, or without one options.params",
+                      t->model ? "model and options.params are both given" : "model and options.params are NULL") &&
+           kr_require(ctx, !t->model || t->model->ctx == ctx, KR_ERR_STATE,
+                      OP ": the model belongs to another context") &&
+           kr_require(ctx, t->model || o->loss_fn, KR_ERR_ARG,
+                      OP ": without a model there is no loss but that of options.loss_fn, which is NULL") &&
+           kr_require(ctx, t->model || !t->loader->options.carries, KR_ERR_ARG,
+                      OP ": the loader carries, but only a model has a state to carry") &&
+           kr_require(ctx, o->steps > 0 || t->loader->options.n_epochs > 0, KR_ERR_ARG,
+                      OP ": steps = 0 is until the loader's end, but it goes on for ever; set steps, or its n_epochs");
+}
+
+static const char *copy_text(kr_trainer *t, const char *text)
+{
+    const size_t bytes = strlen(text) + 1;
+    char *copy = kr_arena_alloc(&t->arena, bytes);
+    if (copy) memcpy(copy, text, bytes);
+    else kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for a path");
+    return copy;
+}
+
+/* Files that are put beside the model's have names of their own. */
+static bool check_beside(kr_trainer *t, int i)
+{
+    static const char *const taken[] = { KR_MODEL_FILE, KR_CONFIG_FILE,   "generation_config.json", KR_TRAINING_FILE,
+                                         KR_STATE_FILE, KR_MANIFEST_FILE, KR_CHECKPOINTS,           "best" };
+    const char *path = t->o.beside[i];
+    if (!kr_require(t->ctx, path, KR_ERR_ARG, OP ": beside[%d] is NULL", i)) return false;
+    const char *name = path + kr_path_folder_length(path);
+    bool is_free = *name && strncmp(name, KR_HIDDEN, sizeof KR_HIDDEN - 1) != 0;
+    for (size_t k = 0; k < sizeof taken / sizeof *taken; k++) is_free = is_free && strcmp(name, taken[k]) != 0;
+    for (int k = 0; k < i; k++)
+        is_free = is_free && strcmp(name, t->o.beside[k] + kr_path_folder_length(t->o.beside[k])) != 0;
+    return kr_require(t->ctx, is_free, KR_ERR_ARG, OP ": beside[%d] is %s, whose name is empty or another file's", i,
+                      path);
+}
+
+static bool copy_paths(kr_trainer *t)
+{
+    kr_train_options *o = &t->o;
+    if (o->folder && !(o->folder = copy_text(t, o->folder))) return false;
+    const char **own = kr_arena_alloc(&t->arena, (size_t)(o->n_beside + 1) * sizeof *own);
+    if (!own) return kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for a list of paths");
+    for (int i = 0; i < o->n_beside; i++)
+        if (!check_beside(t, i) || !(own[i] = copy_text(t, o->beside[i]))) return false;
+    o->beside = own;
+    return true;
+}
+
+/* A schedule without an end ends with the run. */
+static bool take_schedule(kr_trainer *t)
+{
+    kr_lr_schedule *s = &t->o.schedule;
+    const int64_t batches = t->loader->options.n_epochs * t->loader->steps, n = t->o.accumulate;
+    if (s->total_steps == 0) s->total_steps = t->o.steps > 0 ? t->o.steps : batches / n + (batches % n != 0);
+    if (kr_lr_check(t->ctx, s) == KR_OK) return true;
+    return kr_blame(t->ctx, OP);
+}
+
+/* ---- life ---- */
+
+static bool build(kr_trainer *t, const kr_train_options *options)
+{
+    kr_ctx *ctx = t->ctx;
+    if (!kr_source_options(ctx, OP, options, &t->o, sizeof t->o) || !check_numbers(ctx, &t->o) || !check_parts(t) ||
+        !copy_paths(t) || !take_schedule(t))
+        return false;
+    t->net = kr_model_network(t->model);
+    t->params = t->model ? kr_network_params(t->net) : t->o.params;
+    if (!(t->tape = kr_tape_create(ctx, KR_GRAD)) ||
+        !(t->optimizer = kr_optimizer_create(ctx, t->params, &t->o.optimizer)))
+        return false;
+    t->o.optimizer.without = NULL; /* the caller's, and done with */
+    if (!t->loader->options.carries) return true;
+    t->carried = kr_state_create(ctx, kr_network_layers(t->net), t->loader->options.batch);
+    t->moving = kr_state_create(ctx, kr_network_layers(t->net), t->loader->options.batch);
+    return t->carried && t->moving;
+}
+
+kr_trainer *kr_trainer_create(kr_ctx *ctx, kr_model *model, kr_loader *loader, const kr_train_options *options)
+{
+    if (kr_ctx_failed(ctx)) return NULL;
+    kr_trainer *t = kr_memory_alloc_zeroed(&ctx->memory, sizeof *t);
+    if (!kr_require(ctx, t, KR_ERR_NOMEM, OP ": no memory for a trainer")) return NULL;
+    t->ctx = ctx;
+    t->model = model;
+    t->loader = loader;
+    t->saved_step = t->placed_step = -1;
+    const double none = (double)NAN;
+    t->progress = (kr_train_progress){
+        .loss = none, .lr = none, .grad_norm = none, .eval_loss = none, .eval_accuracy = none, .best_loss = none
+    };
+    kr_arena_init(&t->arena, &ctx->memory, ARENA_BYTES);
+    kr_train_options_init(&t->o);
+    if (build(t, options)) return t;
+    kr_trainer_destroy(t);
+    return NULL;
+}
+
+void kr_trainer_destroy(kr_trainer *t)
+{
+    if (!t) return;
+    kr_memory *memory = &t->ctx->memory;
+    kr_state_destroy(t->carried);
+    kr_state_destroy(t->moving);
+    kr_optimizer_destroy(t->optimizer);
+    kr_tape_destroy(t->eval_tape);
+    kr_tape_destroy(t->tape);
+    kr_arena_deinit(&t->arena);
+    kr_memory_free(memory, t, sizeof *t);
+}
+
+/* ---- reading one ---- */
+
+bool kr_trainer_is_done(const kr_trainer *t)
+{
+    return (t->o.steps > 0 && t->progress.step >= t->o.steps) || kr_loader_is_at_end(t->loader);
+}
+
+kr_train_progress kr_trainer_progress(const kr_trainer *t)
+{
+    if (!t) return (kr_train_progress){ 0 };
+    kr_train_progress p = t->progress;
+    p.epoch = kr_loader_epoch(t->loader);
+    p.is_done = kr_trainer_is_done(t);
+    return p;
+}
+
+kr_optimizer *kr_trainer_optimizer(const kr_trainer *t)
+{
+    return t ? t->optimizer : NULL;
+}

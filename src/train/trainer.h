@@ -1,0 +1,121 @@
+/* trainer.h - inside of a training run. */
+#ifndef KR_TRAIN_TRAINER_H
+#define KR_TRAIN_TRAINER_H
+
+#include "base/arena.h"
+#include "base/ctx.h"
+#include "model/model.h"
+#include "train/loader.h"
+
+#include <krait/train.h>
+
+#include <string.h>
+
+struct kr_trainer {
+    kr_ctx *ctx;
+    const kr_model *model; /* NULL: a table of parameters only */
+    const kr_network *net; /* the same */
+    const kr_params *params;
+    kr_loader *loader;
+    kr_train_options o; /* its texts are in the arena */
+    kr_arena arena;
+    kr_tape *tape;      /* of steps; empty between them */
+    kr_tape *eval_tape; /* NULL before the first evaluation */
+    kr_optimizer *optimizer;
+    kr_state *carried; /* what the rows of the last step left behind; NULL: the loader carries nothing */
+    kr_state *moving;  /* the same within a step */
+    kr_train_progress progress;
+    int64_t saved_step;      /* that the folder has; -1: none of this run */
+    int64_t placed_step;     /* that has a checkpoint; the same, or a save failed behind it */
+    int64_t told_step;       /* that on_step knows of */
+    bool has_taken_folder;   /* it is this run's: it had no checkpoint, or was resumed from */
+    bool has_written_folder; /* files that are the same for all checkpoints are there */
+};
+
+/* Is it there, and its context without an error? */
+static inline bool kr_trainer_ready(const kr_trainer *t)
+{
+    return t && !kr_ctx_failed(t->ctx);
+}
+
+/* ---- errors that wait while something is put back ---- */
+
+typedef struct kr_held_error {
+    kr_status status;
+    char message[sizeof((kr_ctx *)0)->message];
+} kr_held_error;
+
+/* Takes the error, if there is one, out of the context, and puts it back, over any that came in between. */
+static inline kr_held_error kr_hold_error(kr_ctx *ctx)
+{
+    kr_held_error held = { .status = ctx->status };
+    memcpy(held.message, ctx->message, sizeof held.message);
+    kr_ctx_clear(ctx);
+    return held;
+}
+
+static inline void kr_return_error(kr_ctx *ctx, const kr_held_error *held)
+{
+    if (held->status == KR_OK) return;
+    ctx->status = held->status;
+    memcpy(ctx->message, held->message, sizeof held->message);
+}
+
+/* ---- what steps and evaluations have in common ---- */
+
+/* The context's random stream. */
+typedef struct kr_random_place {
+    uint64_t seed, stream;
+} kr_random_place;
+
+static inline kr_random_place kr_random_place_of(const kr_ctx *ctx)
+{
+    return (kr_random_place){ ctx->seed, ctx->stream };
+}
+
+static inline void kr_random_return(kr_ctx *ctx, kr_random_place place)
+{
+    ctx->seed = place.seed;
+    ctx->stream = place.stream;
+}
+
+/* Where a loader stands; cannot fail, other than kr_loader_load. */
+static inline void kr_loader_return(kr_loader *loader, const kr_loader_position *position)
+{
+    loader->options.seed = position->seed;
+    loader->epoch = position->epoch;
+    loader->step = position->step;
+}
+
+static inline bool kr_loader_is_at_end(const kr_loader *loader)
+{
+    return loader->options.n_epochs > 0 && loader->epoch >= loader->options.n_epochs;
+}
+
+/* The loss of a batch by the run's options. What it is the mean over is checked: loss NULL after an error. streams: NULL,
+ * or as in kr_call; of no use with a loss_fn. */
+kr_loss_out kr_trainer_loss(const kr_trainer *t, kr_tape *tape, const kr_batch *batch, const kr_state *state,
+                            kr_tensor **streams);
+
+/* Back-propagates a batch's loss, which scores n_scored things, as part of a step whose first that scores any scores
+ * n_first. */
+bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored, int64_t n_first);
+
+/* ---- what is not finite ---- */
+
+/* Runs the step again whose numbers were not finite, to find where that began, and makes that the context's error, in
+ * place of the one that is there. Weights, data and random stream stand as before the step, and do so afterwards. */
+void kr_trainer_diagnose(kr_trainer *t);
+
+/* Fails if a parameter is not finite. */
+bool kr_trainer_check_weights(const kr_trainer *t);
+
+/* ---- checkpoints ---- */
+
+/* Fails if the folder has checkpoints and none was resumed from. */
+bool kr_trainer_take_folder(kr_trainer *t);
+
+/* Are all steps made? */
+bool kr_trainer_is_done(const kr_trainer *t);
+
+#endif

@@ -1,0 +1,57 @@
+/* trainer_run.c - a run: steps, and after each the evaluation and the checkpoint that are due. */
+#include "train/trainer.h"
+
+#include <math.h>
+
+static bool is_due(int64_t step, int64_t every)
+{
+    return every > 0 && step % every == 0;
+}
+
+/* Evaluations come before checkpoints, which hold their figures. */
+static bool evaluate(kr_trainer *t, bool is_last)
+{
+    kr_train_progress *p = &t->progress;
+    if (!t->o.validation || p->eval_step == p->step || !(is_last || is_due(p->step, t->o.eval_every))) return true;
+    const kr_evaluation e = kr_trainer_evaluate(t, t->o.validation, t->o.eval_batches);
+    if (kr_ctx_failed(t->ctx)) return false;
+    const bool has_accuracy = t->o.loss == KR_LOSS_CROSS_ENTROPY && e.n_scored > 0;
+    p->eval_step = p->step;
+    p->eval_loss = e.loss;
+    p->eval_accuracy = has_accuracy ? (double)e.n_right / (double)e.n_scored : (double)NAN;
+    p->is_evaluated = true;
+    if (!(e.loss < p->best_loss) && !(isnan(p->best_loss) && !isnan(e.loss))) return true;
+    p->best_loss = e.loss;
+    p->best_step = p->step;
+    return true;
+}
+
+static bool save(kr_trainer *t, bool is_last)
+{
+    const kr_train_progress *p = &t->progress;
+    const bool is_best = t->o.keep_best && p->is_evaluated && p->best_step == p->step;
+    if (!t->o.folder || t->saved_step == p->step) return true;
+    return !(is_last || is_best || is_due(p->step, t->o.save_every)) || kr_trainer_save(t) == KR_OK;
+}
+
+/* All that comes behind a step; again after an error, what has not been done. False ends the run. */
+static bool finish_step(kr_trainer *t)
+{
+    const bool is_last = kr_trainer_is_done(t);
+    if (t->progress.step == 0) return true;
+    if (!evaluate(t, is_last) || !save(t, is_last)) return false;
+    if (t->told_step == t->progress.step) return true;
+    t->told_step = t->progress.step;
+    const kr_train_progress p = kr_trainer_progress(t);
+    if (!t->o.on_step || t->o.on_step(t->o.user, t, &p)) return !kr_ctx_failed(t->ctx);
+    if (t->o.folder && !kr_ctx_failed(t->ctx) && t->saved_step != t->progress.step) kr_trainer_save(t);
+    return false;
+}
+
+kr_status kr_trainer_run(kr_trainer *t)
+{
+    if (!t) return KR_ERR_ARG;
+    if (!kr_trainer_ready(t) || !kr_trainer_take_folder(t)) return t->ctx->status;
+    while (finish_step(t) && kr_trainer_step(t)) continue;
+    return t->ctx->status;
+}
