@@ -23,6 +23,7 @@ typedef struct bench_env {
     int nsets;
     kr_kernels sets[BENCH_SETS]; /* ours to measure, each merged over the reference; the best last */
     uint64_t features;
+    const char *device; /* that cases of a device open; NULL: they are not run */
     bench_report *report;
     int nblocks;
     void *blocks[BENCH_BLOCKS];
@@ -52,6 +53,14 @@ extern const bench_case bench_step_cases[];
 extern const bench_case bench_model_cases[];
 extern const bench_case bench_loss_cases[];
 extern const bench_case bench_train_cases[];
+
+/* Of a device (--device). */
+extern const bench_case bench_gpu_bandwidth_cases[];
+extern const bench_case bench_gpu_gemm_cases[];
+extern const bench_case bench_gpu_ssd_cases[];
+extern const bench_case bench_gpu_block_cases[];
+extern const bench_case bench_gpu_train_cases[];
+extern const bench_case bench_gpu_model_cases[];
 
 /* Memory of the running case, 64-byte aligned; ends the program when there is none. */
 void *bench_bytes(bench_env *env, size_t bytes);

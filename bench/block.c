@@ -59,12 +59,20 @@ void block_check(const block_subject *subject)
 block_subject *block_make(bench_env *env, const kr_kernels *set, const bench_case *self, int variant, int threads,
                           int count)
 {
-    block_subject *s = bench_bytes(env, sizeof *s);
     kr_ctx_options options;
     kr_ctx_options_init(&options);
     options.threads = threads;
     options.isa = set->name;
-    *s = (block_subject){ .ctx = kr_ctx_create(&options), .count = count };
+    options.device = "cpu";
+    block_subject *s = block_make_in(env, kr_ctx_create(&options), self, variant, count);
+    s->keeps_ctx = false;
+    return s;
+}
+
+block_subject *block_make_in(bench_env *env, kr_ctx *ctx, const bench_case *self, int variant, int count)
+{
+    block_subject *s = bench_bytes(env, sizeof *s);
+    *s = (block_subject){ .ctx = ctx, .keeps_ctx = true, .count = count };
     block_config config;
     s->kind = configure(&config, self->size, variant, &s->flops);
     s->params = kr_params_create(s->ctx);
@@ -90,7 +98,7 @@ void block_drop(block_subject *s)
     kr_param_destroy(s->x);
     kr_params_destroy(s->params);
     for (int i = 0; i < s->count; i++) kr_block_free(s->blocks[i]);
-    kr_ctx_destroy(s->ctx);
+    if (!s->keeps_ctx) kr_ctx_destroy(s->ctx);
 }
 
 typedef struct gemm_job {

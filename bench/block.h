@@ -22,6 +22,7 @@ enum { BLOCK_COUNT_MAX = 24 };
 /* One or more blocks of one kind, whose weights lie one after another, and their input. */
 typedef struct block_subject {
     kr_ctx *ctx;
+    bool keeps_ctx; /* it is somebody else's */
     const kr_block_kind *kind;
     kr_params *params;
     int count;
@@ -36,6 +37,8 @@ typedef struct block_subject {
  * failure. */
 block_subject *block_make(bench_env *env, const kr_kernels *set, const bench_case *self, int variant, int threads,
                           int count);
+/* The same in a context of the caller's. */
+block_subject *block_make_in(bench_env *env, kr_ctx *ctx, const bench_case *self, int variant, int count);
 void block_drop(block_subject *subject);
 
 /* Ends the program if something failed. */

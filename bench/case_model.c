@@ -1,4 +1,5 @@
-/* case_model.c - whole models of 130m shapes: single tokens beside plain reads, and prompts beside our GEMM.
+/* case_model.c - whole models of 130m shapes: single tokens beside plain reads, and prompts beside our GEMM; on a device,
+ * tokens of a generation, greedy, for one row and for many.
  *
  *   decode    one token, its state advanced in place, weights packed. It must read every weight once, and read and write
  *             the state: its rate is those bytes per ns, and its ratio to reads of as much memory says how near it comes.
@@ -9,6 +10,7 @@
  */
 #include "bench/block.h"
 #include "bench/block_flops.h"
+#include "bench/gpu.h"
 #include "bench/machine.h"
 
 #include "nn/layers.h"
@@ -20,6 +22,8 @@ enum { WIDTH = 768, VOCAB = 50288, PROMPT = 512, TYPES = 2 };
 #define VARIANT(what, block) ((what)*BLOCK_VARIANTS + (block))
 
 typedef struct model {
+    bench_gpu *gpu; /* NULL: on the processor. First, for gpu_enter */
+    kr_generation *generation;
     kr_ctx *ctx;
     kr_network *net;
     kr_state *state;
@@ -92,14 +96,20 @@ static void configure(kr_layers_config *layers, any_config *c, int variant, kr_d
     }
 }
 
-static model *make(bench_env *env, const kr_kernels *set, int variant, kr_dtype dtype, int threads)
+static kr_ctx *open_context(const kr_kernels *set, int threads)
 {
-    model *m = bench_bytes(env, sizeof *m);
     kr_ctx_options options;
     kr_ctx_options_init(&options);
     options.threads = threads;
     options.isa = set->name;
-    *m = (model){ .ctx = kr_ctx_create(&options) };
+    options.device = "cpu";
+    return kr_ctx_create(&options);
+}
+
+static model *make(bench_env *env, kr_ctx *ctx, int variant, kr_dtype dtype)
+{
+    model *m = bench_bytes(env, sizeof *m);
+    *m = (model){ .ctx = ctx };
     kr_layers_config layers;
     any_config block;
     double flops;
@@ -122,8 +132,10 @@ static void drop(model *m)
 {
     kr_tape_destroy(m->tape);
     kr_state_destroy(m->state);
+    kr_generation_destroy(m->generation);
     kr_network_destroy(m->net);
-    kr_ctx_destroy(m->ctx);
+    if (m->gpu) gpu_close(m->gpu);
+    else kr_ctx_destroy(m->ctx);
 }
 
 /* Every parameter once, and the state in and out. */
@@ -185,7 +197,7 @@ static void run_width(bench_env *env, const bench_case *self, int threads)
     contender line[BENCH_CONTENDERS];
     read_job reads;
     int n = 0;
-    for (int i = 0; i < TYPES; i++) models[i] = make(env, set, variant, types[i], threads);
+    for (int i = 0; i < TYPES; i++) models[i] = make(env, open_context(set, threads), variant, types[i]);
     if (what == DECODE) enter_decode(env, models, line, &n, &reads, threads);
     else enter_prefill(env, set, models, line, &n);
     bench_run(env, self, threads, what == DECODE ? "GB/s" : "GFLOP/s", line, n);
@@ -197,6 +209,42 @@ static void case_model(bench_env *env, const bench_case *self)
     bench_each_width(env, self, run_width);
 }
 
+/* ---- on a device ---- */
+
+static void call_generate(void *arg)
+{
+    model *m = arg;
+    if (!kr_generation_next(m->generation)) bench_fail("%s", kr_ctx_message(m->ctx));
+}
+
+/* size = { rows }. */
+static void case_gpu(bench_env *env, const bench_case *self)
+{
+    for (int i = 0; i < TYPES; i++) {
+        bench_gpu *gpu = gpu_open(env, types[i] == KR_BF16 ? KR_PRECISION_BF16 : KR_PRECISION_EXACT);
+        model *m = make(env, gpu->ctx, self->variant, types[i]);
+        m->gpu = gpu;
+        kr_generate_options options;
+        kr_generate_options_init(&options);
+        options.max_tokens = -1;
+        options.n_samples = self->size[0];
+        options.sampler.temperature = 0;
+        m->generation = kr_generation_create(m->ctx, m->net, NULL, &options);
+        kr_generation_feed(m->generation, m->ids, PROMPT);
+        check(m);
+        contender line[BENCH_CONTENDERS];
+        int n = 0;
+        char name[24];
+        const double rows = (double)self->size[0], state = 2 * (double)kr_state_bytes(m->state);
+        bench_name(name, "krait", kr_dtype_name(types[i]));
+        contender *mine = gpu_enter(line, &n, call_generate, m, least_bytes(m) + (rows - 1) * state, name);
+        mine->tokens = rows;
+        bench_compare(mine, gpu_enter_copy(env, gpu, line, &n));
+        bench_run(env, self, 1, "GB/s", line, n);
+        drop(m);
+    }
+}
+
 #define MODEL(name, block, what)                                                                                       \
     { "model/decode/" name, what ", a token", case_model, { 0 }, VARIANT(DECODE, block) },                             \
     {                                                                                                                  \
@@ -204,6 +252,15 @@ static void case_model(bench_env *env, const bench_case *self)
     }
 
 /* clang-format off */
+const bench_case bench_gpu_model_cases[] = {
+    { "cuda/decode/mamba2-130m-b1", "24 layers, f32 and bf16, a row", case_gpu, { 1 }, BLOCK_MAMBA2 },
+    { "cuda/decode/mamba2-130m-b64", "64 rows", case_gpu, { 64 }, BLOCK_MAMBA2 },
+    { "cuda/decode/mamba3-siso-b1", "12 layers with MLPs, a row", case_gpu, { 1 }, BLOCK_SISO },
+    { "cuda/decode/mamba3-siso-b64", "64 rows", case_gpu, { 64 }, BLOCK_SISO },
+    { "cuda/decode/mamba1-130m-b1", "24 layers, a row", case_gpu, { 1 }, BLOCK_MAMBA1 },
+    { 0 },
+};
+
 const bench_case bench_model_cases[] = {
     MODEL("mamba1-130m", BLOCK_MAMBA1, "24 layers, f32 and bf16"),
     MODEL("mamba2-130m", BLOCK_MAMBA2, "24 layers, f32 and bf16"),

@@ -6,6 +6,7 @@
  */
 #include "bench/bench.h"
 #include "bench/machine.h"
+#include "bench/ssd_flops.h"
 
 #include <krait/ssd.h>
 
@@ -102,7 +103,7 @@ static void fill_backward(bench_env *env, ssd_job *job, const kr_kernels *set)
     b->exec.scratch = bench_bytes(env, set->ssd_bwd[KR_REAL_F32].scratch ? set->ssd_bwd[KR_REAL_F32].scratch(b) : 0);
 }
 
-static double useful_flops(const kr_ssd_args *a, bool backward)
+double ssd_flops(const kr_ssd_args *a, bool backward)
 {
     const double r = (double)a->nr, p = (double)a->np, h = (double)a->nh, g = (double)a->ng;
     double flops = 0;
@@ -128,7 +129,7 @@ static void run_width(bench_env *env, const bench_case *self, int threads)
         job->args.exec.pool = bench_pool(env, threads);
         fill_forward(env, job, &env->sets[i], self);
         if (backward) fill_backward(env, job, &env->sets[i]);
-        work = useful_flops(&job->args, backward);
+        work = ssd_flops(&job->args, backward);
         bench_enter(line, &n, backward ? call_ssd_bwd : call_ssd, job, work,
                     bench_name(name, "krait", env->sets[i].name));
     }

@@ -1,14 +1,16 @@
-/* case_train.c - whole training steps of networks, and the optimizer's step by itself.
+/* case_train.c - whole training steps of networks, and the optimizer's step by itself; on the processor, or on a device.
  *
  *   train/bytes, train/130m   a batch from memory, the loss with its head in one, all gradients, a step of AdamW behind
  *                             the clipped norm. Useful FLOPs: three times those of the blocks (block_flops.h) and of the
  *                             head, beside our GEMM with in_proj's shape. Everything else that a step does is time only.
  *   train/adamw               its step must read w, g, m and v and write w, m and v: 28 bytes an element, beside reads.
  *                             It also reads g for the norm, and zeroes it.
+ *   cuda/train                the same steps on a device, b 8, s 2048, all queued; rounded to bf16 in products, and exact
  *   train/muon                its products beside our GEMM. A symmetric product counts half.
  */
 #include "bench/block.h"
 #include "bench/block_flops.h"
+#include "bench/gpu.h"
 #include "bench/machine.h"
 
 #include "nn/layers.h"
@@ -22,6 +24,7 @@ enum { LARGE_WIDTH = 768, LARGE_VOCAB = 50288, BYTES = 256, MUON_ROWS = 1024 /* 
 static const double adamw_bytes = 28;
 
 typedef struct trainee {
+    bench_gpu *gpu; /* NULL: on the processor. First, for gpu_enter */
     kr_ctx *ctx;
     kr_network *net;
     kr_optimizer *optimizer;
@@ -104,14 +107,20 @@ static void make_network(trainee *t, const bench_case *self)
     for (int64_t i = 0; i < t->nb * t->ns; i++) t->ids[i] = (int32_t)(i * 7919 % vocab);
 }
 
-static trainee *make(bench_env *env, const kr_kernels *set, const bench_case *self, int threads, int what)
+static kr_ctx *open_context(const kr_kernels *set, int threads)
 {
-    trainee *t = bench_bytes(env, sizeof *t);
     kr_ctx_options options;
     kr_ctx_options_init(&options);
     options.threads = threads;
     options.isa = set->name;
-    *t = (trainee){ .ctx = kr_ctx_create(&options), .nb = self->size[0], .ns = self->size[1] };
+    options.device = "cpu";
+    return kr_ctx_create(&options);
+}
+
+static trainee *make(bench_env *env, kr_ctx *ctx, const bench_case *self, int what)
+{
+    trainee *t = bench_bytes(env, sizeof *t);
+    *t = (trainee){ .ctx = ctx, .nb = self->size[0], .ns = self->size[1] };
     t->ids = bench_bytes(env, (size_t)(t->nb * t->ns) * sizeof *t->ids);
     make_network(t, self);
     check(t);
@@ -132,7 +141,8 @@ static void drop(trainee *t)
     kr_tape_destroy(t->tape);
     kr_optimizer_destroy(t->optimizer);
     kr_network_destroy(t->net);
-    kr_ctx_destroy(t->ctx);
+    if (t->gpu) gpu_close(t->gpu);
+    else kr_ctx_destroy(t->ctx);
 }
 
 /* ---- the cases ---- */
@@ -164,7 +174,7 @@ static void run_width(bench_env *env, const bench_case *self, int threads)
 {
     const int what = self->variant / BLOCK_VARIANTS;
     const kr_kernels *set = &env->sets[env->nsets - 1];
-    trainee *t = make(env, set, self, threads, what);
+    trainee *t = make(env, open_context(set, threads), self, what);
     const kr_params *params = kr_network_params(t->net);
     contender line[BENCH_CONTENDERS];
     read_job reads;
@@ -200,7 +210,36 @@ static void case_large(bench_env *env, const bench_case *self)
     run_width(env, self, env->threads);
 }
 
+/* The device's memory at most, and the time of its optimizer apart. */
+static void case_gpu(bench_env *env, const bench_case *self)
+{
+    static const kr_precision precisions[] = { KR_PRECISION_BF16, KR_PRECISION_EXACT };
+    for (int i = 0; i < 2; i++) {
+        contender line[BENCH_CONTENDERS];
+        int n = 0;
+        char name[24];
+        bench_gpu *gpu = gpu_open(env, precisions[i]);
+        trainee *t = make(env, gpu->ctx, self, STEP);
+        t->gpu = gpu;
+        call_step(t);
+        bench_name(name, "krait", gpu_precision_name(precisions[i]));
+        contender *mine = gpu_enter(line, &n, call_step, t, 3 * t->flops, name);
+        mine->tokens = (double)(t->nb * t->ns);
+        mine->extra_bytes = (double)kr_ctx_device_memory(t->ctx).peak_bytes;
+        bench_run(env, self, 1, "GFLOP/s", line, n);
+        drop(t);
+    }
+}
+
 /* clang-format off */
+const bench_case bench_gpu_train_cases[] = {
+    { "cuda/train/130m/mamba2", "24 layers, b 8, s 2048, d 768", case_gpu, { 8, 2048, 768, 24 }, VARIANT(STEP, BLOCK_MAMBA2) },
+    { "cuda/train/130m/mamba3", "24 layers, b 8, s 2048, d 768", case_gpu, { 8, 2048, 768, 24 }, VARIANT(STEP, BLOCK_SISO) },
+    { "cuda/train/bytes/mamba2", "4 layers, b 8, s 256, d 256", case_gpu, { 8, 256, 256, 4 }, VARIANT(STEP, BLOCK_MAMBA2) },
+    { "cuda/train/bytes/mamba3", "4 layers, b 8, s 256, d 256", case_gpu, { 8, 256, 256, 4 }, VARIANT(STEP, BLOCK_SISO) },
+    { 0 },
+};
+
 const bench_case bench_train_cases[] = {
     { "train/bytes/mamba2", "4 layers, b 8, s 256, d 256", case_train, { 8, 256, 256, 4 }, VARIANT(STEP, BLOCK_MAMBA2) },
     { "train/bytes/mamba3", "4 layers, b 8, s 256, d 256", case_train, { 8, 256, 256, 4 }, VARIANT(STEP, BLOCK_SISO) },

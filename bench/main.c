@@ -20,8 +20,14 @@ static const bench_case *const groups[] = { bench_gemm_cases,  bench_gemv_cases,
                                             bench_loss_cases,  bench_train_cases };
 enum { NGROUPS = sizeof groups / sizeof *groups };
 
+/* With --device: of that device, and no others. */
+static const bench_case *const device_groups[] = { bench_gpu_bandwidth_cases, bench_gpu_gemm_cases,
+                                                   bench_gpu_ssd_cases,       bench_gpu_block_cases,
+                                                   bench_gpu_train_cases,     bench_gpu_model_cases };
+enum { NDEVICE_GROUPS = sizeof device_groups / sizeof *device_groups };
+
 typedef struct options {
-    const char *json, *isa;
+    const char *json, *isa, *device;
     int threads;
     double seconds, patience;
     bool list;
@@ -32,7 +38,7 @@ typedef struct options {
 static void help(FILE *out)
 {
     fputs("usage: krait-bench [CASE...] [--json FILE] [--threads N] [--isa NAME] [--seconds S]\n"
-          "                   [--patience S] [--list]\n\n"
+          "                   [--patience S] [--device NAME] [--list]\n\n"
           "  CASE         a case, or how its name begins (gemm, norm/gated); all if none is given\n"
           "  --json FILE  writes all figures there\n"
           "  --threads N  threads beside 1 (the CPUs this process may use)\n"
@@ -40,6 +46,7 @@ static void help(FILE *out)
           "  --seconds S  time for one contender of a case (0.3)\n"
           "  --patience S waits up to S seconds in all for a machine that others leave alone, and repeats what they\n"
           "               disturbed (0)\n"
+          "  --device D   the cases of a GPU on device D (cuda, cuda:N), and no others; needs a build with CUDA\n"
           "  --list       names the cases and does nothing\n",
           out);
 }
@@ -64,6 +71,8 @@ static int parse_option(options *o, const char *name, const char *value)
         o->json = value;
     } else if (strcmp(name, "--isa") == 0) {
         o->isa = value;
+    } else if (strcmp(name, "--device") == 0) {
+        o->device = strcmp(value, "cpu") == 0 ? NULL : value;
     } else if (strcmp(name, "--threads") == 0) {
         const long threads = strtol(value, &end, 10);
         if (*end || end == value || threads < 1 || threads > 1024) {
@@ -94,7 +103,7 @@ static int parse(options *o, int argc, char **argv)
         if (strcmp(arg, "--list") == 0) {
             o->list = true;
         } else if (strcmp(arg, "--json") == 0 || strcmp(arg, "--threads") == 0 || strcmp(arg, "--isa") == 0 ||
-                   strcmp(arg, "--seconds") == 0 || strcmp(arg, "--patience") == 0) {
+                   strcmp(arg, "--seconds") == 0 || strcmp(arg, "--patience") == 0 || strcmp(arg, "--device") == 0) {
             const int status = parse_option(o, arg, argv[i + 1]);
             if (status >= 0) return status;
             i++;
@@ -119,13 +128,19 @@ static bool is_wanted(const options *o, const char *name)
     return o->nwanted == 0;
 }
 
+/* The g-th group that these options choose from; NULL past the last. */
+static const bench_case *group_of(const options *o, int g)
+{
+    if (o->device) return g < NDEVICE_GROUPS ? device_groups[g] : NULL;
+    return g == 0 ? bench_machine_cases : g <= NGROUPS ? groups[g - 1] : NULL;
+}
+
 static int check_wanted(const options *o)
 {
     for (int i = 0; i < o->nwanted; i++) {
         bool found = false;
-        for (const bench_case *c = bench_machine_cases; c->name; c++) found |= begins(c->name, o->wanted[i]);
-        for (int g = 0; g < NGROUPS; g++)
-            for (const bench_case *c = groups[g]; c->name; c++) found |= begins(c->name, o->wanted[i]);
+        for (int g = 0; group_of(o, g); g++)
+            for (const bench_case *c = group_of(o, g); c->name; c++) found |= begins(c->name, o->wanted[i]);
         if (!found) return complain("no case begins with '%s'; see --list", o->wanted[i]);
     }
     return -1;
@@ -158,6 +173,21 @@ static void run_case(bench_env *env, const bench_case *c)
     while (env->nblocks > 0) free(env->blocks[--env->nblocks]);
 }
 
+/* False after a complaint that it cannot be had. */
+static bool name_device(bench_machine *machine, const char *device)
+{
+    kr_ctx_options o;
+    kr_ctx_options_init(&o);
+    o.threads = 1;
+    o.device = device ? device : "cpu";
+    kr_ctx *ctx = kr_ctx_create(&o);
+    const bool ok = !kr_ctx_failed(ctx);
+    if (!ok) complain("%s", kr_ctx_message(ctx));
+    snprintf(machine->device, sizeof machine->device, "%s", kr_ctx_device(ctx));
+    kr_ctx_destroy(ctx);
+    return ok;
+}
+
 static int run(const options *o)
 {
     static bench_env env;
@@ -172,12 +202,13 @@ static int run(const options *o)
     if (!env.pool) bench_fail("cannot start %d threads", env.threads);
     bench_machine machine;
     machine_describe(&machine, env.features, env.threads);
+    if (!name_device(&machine, o->device)) return 1;
+    env.device = o->device;
     env.report = report_begin(&machine, env.seconds);
     if (!env.report) bench_fail("no memory for the report");
-    for (const bench_case *c = bench_machine_cases; c->name; c++) run_case(&env, c);
-    for (int g = 0; g < NGROUPS; g++)
-        for (const bench_case *c = groups[g]; c->name; c++)
-            if (is_wanted(o, c->name)) run_case(&env, c);
+    for (int g = 0; group_of(o, g); g++)
+        for (const bench_case *c = group_of(o, g); c->name; c++)
+            if (is_wanted(o, c->name) || begins(c->name, "machine/")) run_case(&env, c);
     kr_pool_destroy(env.pool);
     if (!report_end(env.report, o->json)) bench_fail("cannot write %s", o->json);
     return 0;
@@ -191,8 +222,7 @@ int main(int argc, char **argv)
     int status = parse(&o, argc, argv);
     if (status < 0) status = check_wanted(&o);
     if (status < 0 && o.list) {
-        list(bench_machine_cases);
-        for (int g = 0; g < NGROUPS; g++) list(groups[g]);
+        for (int g = 0; group_of(&o, g); g++) list(group_of(&o, g));
         status = 0;
     }
     if (status < 0) status = run(&o);

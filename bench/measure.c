@@ -29,6 +29,7 @@ static double time_calls(const contender *c, long calls)
 {
     const double start = clock_ns();
     for (long i = 0; i < calls; i++) c->call(c->arg);
+    if (c->wait) c->wait(c->arg);
     const double ns = clock_ns() - start;
     return ns > 1 ? ns : 1;
 }
@@ -43,14 +44,15 @@ typedef struct block {
 
 static block plan_block(const contender *c)
 {
+    const double least = c->sample_ns > 0 ? c->sample_ns : SAMPLE_NS;
     double ns = time_calls(c, 1); /* cold: pages, branch predictors, lazily made threads */
     long calls = 1;
-    while ((ns = time_calls(c, calls)) < SAMPLE_NS && calls < 1L << 30) calls *= 2;
+    while ((ns = time_calls(c, calls)) < least && calls < 1L << 30) calls *= 2;
     const double call_ns = ns / (double)calls;
-    block b = { .calls = (long)(SAMPLE_NS / call_ns), .warm = call_ns < WARM_NS };
+    block b = { .calls = (long)(least / call_ns), .warm = call_ns < WARM_NS };
     if (b.calls < 1) b.calls = 1;
     const double sample_ns = call_ns * (double)b.calls;
-    b.samples = (int)(MEASURE_BLOCK * SAMPLE_NS / sample_ns);
+    b.samples = (int)(MEASURE_BLOCK * least / sample_ns);
     if (b.samples < 1) b.samples = 1;
     if (b.samples > MEASURE_BLOCK) b.samples = MEASURE_BLOCK;
     b.ns = sample_ns * (b.samples + b.warm);

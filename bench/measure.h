@@ -17,6 +17,10 @@ struct contender {
     void (*call)(void *arg);
     void *arg;
     double work;                             /* of one call */
+    void (*wait)(void *arg);                 /* after the calls of a sample: until what they queued has run; NULL */
+    double sample_ns;                        /* of a sample at least; 0: 0.1 ms */
+    double extra_bytes;                      /* of memory that a call needs beside its operands; 0: not told */
+    const char *note;                        /* behind the line: which way was taken; NULL: none */
     bool hidden;                             /* not in the table, only in the JSON */
     bool lingers;                            /* leaves threads behind that spin for some milliseconds */
     bool compares_time;                      /* the table shows its time for the work over the other's */

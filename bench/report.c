@@ -19,7 +19,8 @@ typedef struct row {
     char case_name[48], who[24], unit[16];
     int threads, samples, rounds, nratios;
     rates rate;
-    double call_ns, foreign_cpus, tokens, published_ns;
+    double call_ns, foreign_cpus, tokens, published_ns, extra_bytes;
+    char note[32];
     bool compares_time;
     ratio ratios[MEASURE_VERSUS];
 } row;
@@ -40,6 +41,7 @@ static void print_head(const bench_report *report)
     for (int bit = 0; bit < 64; bit++)
         if (m->features >> bit & 1) printf(" %s", kr_cpu_feature_name((uint64_t)1 << bit));
     printf("; L1 %ld KiB, L2 %ld KiB, L3 %ld KiB\n", m->l1_bytes >> 10, m->l2_bytes >> 10, m->l3_bytes >> 10);
+    if (strcmp(m->device, "cpu") != 0) printf("device %s\n", m->device);
     printf("%-36s %3s %-14s %9s %9s %17s  %-8s %12s %5s  %s\n", "case", "thr", "who", "median", "best", "p10..p90",
            "unit", "us/call", "load", "ratio");
     fflush(stdout);
@@ -67,7 +69,9 @@ static void print_row(const bench_report *report, const row *r)
         else printf("%s%.2f of %s", i ? ", " : "", q->value, q->of);
     }
     if (r->tokens > 0) printf(", %.1f tokens/s", 1e9 * r->tokens / r->call_ns);
-    if (r->published_ns > 0) printf(" (published: %.2f us on another machine)", r->published_ns / 1e3);
+    if (r->extra_bytes > 0) printf(", +%.0f MiB", r->extra_bytes / (1 << 20));
+    if (r->note[0]) printf(", by %s", r->note);
+    if (r->published_ns > 0) printf(" (published: %.2f us)", r->published_ns / 1e3);
     putchar('\n');
     fflush(stdout);
 }
@@ -104,6 +108,8 @@ void report_add(bench_report *report, const char *case_name, int threads, const 
         r->foreign_cpus = foreign;
         r->tokens = c->tokens;
         r->published_ns = c->published_ns;
+        r->extra_bytes = c->extra_bytes;
+        snprintf(r->note, sizeof r->note, "%s", c->note ? c->note : "");
         r->compares_time = c->compares_time;
         for (int v = 0; v < MEASURE_VERSUS && c->versus[v]; v++) {
             ratio *q = &r->ratios[r->nratios++];
@@ -135,6 +141,8 @@ static void json_machine(FILE *out, const bench_report *report, double foreign)
     const bench_machine *m = &report->machine;
     fputs("  \"machine\": {\"model\": ", out);
     json_text(out, m->model);
+    fputs(", \"device\": ", out);
+    json_text(out, m->device);
     fprintf(out, ", \"cpus\": %d, \"threads\": %d, \"l1_bytes\": %ld, \"l2_bytes\": %ld, \"l3_bytes\": %ld, ", m->cpus,
             m->threads, m->l1_bytes, m->l2_bytes, m->l3_bytes);
     fprintf(out, "\"foreign_cpus\": %.3f, \"features\": [", foreign);
@@ -162,6 +170,12 @@ static void json_row(FILE *out, const row *r, bool last)
             r->call_ns, r->foreign_cpus);
     if (r->tokens > 0) fprintf(out, "\"tokens_per_s\": %.6g, ", 1e9 * r->tokens / r->call_ns);
     if (r->published_ns > 0) fprintf(out, "\"published_ns\": %.6g, ", r->published_ns);
+    if (r->extra_bytes > 0) fprintf(out, "\"extra_bytes\": %.0f, ", r->extra_bytes);
+    if (r->note[0]) {
+        fputs("\"by\": ", out);
+        json_text(out, r->note);
+        fputs(", ", out);
+    }
     fputs("\"ratios\": {", out);
     for (int i = 0; i < r->nratios; i++) {
         if (i) fputs(", ", out);

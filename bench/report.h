@@ -11,6 +11,7 @@ typedef struct bench_report bench_report;
 /* What the figures were measured on. */
 typedef struct bench_machine {
     char model[96];
+    char device[128];  /* "cpu", or as kr_ctx_device has it */
     uint64_t features; /* KR_CPU_ bits */
     int cpus, threads;
     long l1_bytes, l2_bytes, l3_bytes; /* 0: unknown */

@@ -3,14 +3,16 @@
  *   y_bsw = softmax(W2 silu(conv(silu(W1 rms_norm(x_bsd) + b1))) + b2);   loss = sum(y * target)
  *
  * Three claims are tried on that program and its gradients: in f64 they agree with central differences; every
- * instruction set agrees in f32 with the reference kernels; and one thread gives the same bits as many. Networks have
- * claims of their own (check.h). With --ops the cases of a file are computed instead, and compared with its results
+ * instruction set agrees in f32 with the reference kernels; and one thread gives the same bits as many. On a device: its
+ * kernels agree with the processor's reference, and a run gives the same bits again. Networks have claims of their own
+ * (check.h). With --ops the cases of a file are computed instead, and compared with its results
  * (golden.h); with --model a model is checked, by itself or against recorded numbers (check_model.h).
  */
 #include "cli/check.h"
 #include "cli/check_model.h"
 #include "cli/commands.h"
 #include "cli/golden.h"
+#include "cli/machine.h"
 
 #include <krait/krait.h>
 
@@ -22,12 +24,13 @@
 
 typedef struct check_values {
     int threads;
-    const char *isa;
+    const char *isa, *device;
     uint64_t seed;
     const char *ops, *model, *against;
     int dtype;
     double tolerance, grad_tolerance;
     int tokens;
+    bool is_far; /* the device is not the processor */
 } check_values;
 
 static const cli_option options[] = {
@@ -35,6 +38,7 @@ static const cli_option options[] = {
       "compare one thread with N (default all CPUs, at least 2)" },
     { "isa", 0, "NAME", CLI_TEXT, offsetof(check_values, isa), NULL, 0,
       "only this instruction set (default each that can run here)" },
+    CLI_DEVICE_OPTION(offsetof(check_values, device)),
     { "seed", 0, "N", CLI_U64, offsetof(check_values, seed), "1", 0, "of the random operands" },
     { "ops", 0, "FILE", CLI_TEXT, offsetof(check_values, ops), NULL, 0,
       "compute the cases of a safetensors file and compare with its results" },
@@ -100,6 +104,7 @@ kr_ctx *check_open(const check_setup *s)
     o.isa = s->isa;
     o.threads = s->threads;
     o.seed = s->seed;
+    o.device = s->device;
     return kr_ctx_create(&o);
 }
 
@@ -143,7 +148,7 @@ static bool run_backward(const check_setup *s, const layout *l, const double *op
 /* Random operands; matrices are scaled so that every layer keeps values of the order of 1. */
 static bool draw_operands(uint64_t seed, const layout *l, double *operands)
 {
-    check_setup s = { "ref", 1, KR_F64, seed };
+    check_setup s = { "ref", 1, KR_F64, seed, "cpu" };
     kr_ctx *ctx = check_open(&s);
     kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
     for (int o = 0; o < NOPERANDS; o++) {
@@ -242,7 +247,7 @@ static bool central_differences(const check_setup *s, trial *n, double *g)
 static void check_gradients(check_tally *t, const check_values *values)
 {
     const double most = 1e-7; /* a thousand times the error of the differences, far below that of any wrong formula */
-    check_setup s = { values->isa, 1, KR_F64, 0 };
+    check_setup s = { values->isa, 1, KR_F64, 0, values->device };
     trial n;
     bool ran = trial_init(&n, &gradient_sizes, values->seed) && run_backward(&s, &n.l, n.operands, n.a);
     if (ran) {
@@ -261,39 +266,43 @@ static void check_gradients(check_tally *t, const check_values *values)
     free(n.operands);
 }
 
-static void check_kernels(check_tally *t, const check_values *values, const char *isa)
+/* fast is named in the report. */
+static void check_kernels(check_tally *t, const check_values *values, const check_setup *fast, const char *name)
 {
     const double most = 1e-5; /* some 100 roundings of f32 in a row; sums are as long as the sizes */
-    check_setup fast = { isa, 1, KR_F32, 0 }, reference = { "ref", 1, KR_F32, 0 };
+    const check_setup reference = { "ref", 1, KR_F32, 0, "cpu" };
     trial n;
     char what[64], text[120] = "did not run";
     double worst = NAN;
-    if (trial_init(&n, &kernel_sizes, values->seed) && run_backward(&fast, &n.l, n.operands, n.a) &&
+    if (trial_init(&n, &kernel_sizes, values->seed) && run_backward(fast, &n.l, n.operands, n.a) &&
         run_backward(&reference, &n.l, n.operands, n.b)) {
         const char *where;
         worst = worst_distance(&n, &where);
         snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.0e)", worst, where, most);
     }
-    snprintf(what, sizeof what, "kernels, f32: %s = ref", isa);
+    snprintf(what, sizeof what, "kernels, f32: %s = ref", name);
     check_report(t, worst <= most, what, text);
     free(n.operands);
 }
 
-static void check_threads(check_tally *t, const check_values *values, const char *isa, int threads)
+/* One thread as many; where there is one, a run as another. */
+static void check_threads(check_tally *t, const check_values *values, const check_setup *many, const char *name)
 {
-    check_setup one = { isa, 1, KR_F32, 0 }, many = { isa, threads, KR_F32, 0 };
+    check_setup one = *many;
+    one.threads = 1;
     trial n;
     char what[64], text[120] = "did not run";
     bool equal = false;
     if (trial_init(&n, &thread_sizes, values->seed) && run_backward(&one, &n.l, n.operands, n.a) &&
-        run_backward(&many, &n.l, n.operands, n.b)) {
+        run_backward(many, &n.l, n.operands, n.b)) {
         const char *where;
         double worst = worst_distance(&n, &where);
         equal = !memcmp(n.a, n.b, (size_t)n.nresults * sizeof(double));
         if (equal) snprintf(text, sizeof text, "the same bits");
         else snprintf(text, sizeof text, "bits differ, relative error %.1e in %s (must be 0)", worst, where);
     }
-    snprintf(what, sizeof what, "threads, %s: 1 = %d", isa, threads);
+    if (many->threads > 1) snprintf(what, sizeof what, "threads, %s: 1 = %d", name, many->threads);
+    else snprintf(what, sizeof what, "%s: once = again", name);
     check_report(t, equal, what, text);
     free(n.operands);
 }
@@ -301,7 +310,7 @@ static void check_threads(check_tally *t, const check_values *values, const char
 /* As many threads as a context takes by itself, but at least two; 0 after a complaint. */
 static int threads_to_try(void)
 {
-    kr_ctx *ctx = kr_ctx_create(NULL);
+    kr_ctx *ctx = check_open(&(check_setup){ .device = "cpu" });
     int threads = check_complain_of(ctx) ? 0 : kr_ctx_threads(ctx);
     kr_ctx_destroy(ctx);
     return threads == 1 ? 2 : threads;
@@ -321,6 +330,8 @@ static bool isas_to_try(const check_values *values, isa_list *isas)
     isas->count = 0;
     snprintf(known, sizeof known, "this machine has: %s", kr_isa_choices(isas->text, sizeof isas->text));
     for (char *isa = strtok(isas->text, ", "); isa && isas->count < MOST_ISAS; isa = strtok(NULL, ", ")) {
+        if (values->is_far && !values->isa && strcmp(isa, "ref") != 0)
+            continue; /* the processor's part is small there */
         if (!values->isa || !strcmp(values->isa, isa)) isas->name[isas->count++] = isa;
     }
     if (!isas->count)
@@ -333,7 +344,7 @@ static int check_ops(const check_values *values, const isa_list *isas)
     kr_ctx *ctx[MOST_ISAS] = { NULL };
     bool failed = false;
     for (int i = 0; i < isas->count; i++) {
-        const check_setup s = { isas->name[i], values->threads, KR_F32, values->seed };
+        const check_setup s = { isas->name[i], values->threads, KR_F32, values->seed, values->device };
         ctx[i] = check_open(&s);
         failed = failed || check_complain_of(ctx[i]);
     }
@@ -350,6 +361,7 @@ static int run_model(const check_values *values)
     const check_model_options o = { .model = values->model,
                                     .against = values->against,
                                     .isa = values->isa,
+                                    .device = values->device,
                                     .threads = threads,
                                     .seed = values->seed,
                                     .dtype = dtypes[values->dtype],
@@ -359,11 +371,61 @@ static int run_model(const check_values *values)
     return check_model(&o);
 }
 
+static int check_processor(const check_values *values, const isa_list *isas, check_tally *t)
+{
+    const int threads = values->threads ? values->threads : threads_to_try();
+    for (int i = 0; threads && i < isas->count; i++) {
+        const char *isa = isas->name[i];
+        const check_setup one = { isa, 1, KR_F32, values->seed, "cpu" },
+                          many = { isa, threads, KR_F32, values->seed, "cpu" };
+        if (strcmp(isa, "ref") != 0) check_kernels(t, values, &one, isa);
+        check_threads(t, values, &many, isa);
+        check_networks(t, &many, isa);
+    }
+    return threads;
+}
+
+/* The device's name up to its first space: "cuda:0". */
+static void check_device(const check_values *values, check_tally *t)
+{
+    const check_setup s = { values->isa, 1, KR_F32, values->seed, values->device };
+    kr_ctx *ctx = check_open(&s);
+    char name[32];
+    printf("note  on %s\n", kr_ctx_device(ctx));
+    snprintf(name, sizeof name, "%.*s", (int)strcspn(kr_ctx_device(ctx), " "), kr_ctx_device(ctx));
+    kr_ctx_destroy(ctx);
+    check_kernels(t, values, &s, name);
+    check_threads(t, values, &s, name);
+    check_networks(t, &s, name);
+}
+
+static int check_machine(const check_values *values, const isa_list *isas)
+{
+    check_tally t = { 0 };
+    check_gradients(&t, values);
+    if (values->is_far) check_device(values, &t);
+    else if (!check_processor(values, isas, &t)) return CLI_FAILED;
+    printf("%d passed, %d failed\n", t.passed, t.failed);
+    return t.failed ? CLI_FAILED : CLI_OK;
+}
+
+/* Is it another device than the processor? *status is CLI_FAILED after a complaint that it cannot be had. */
+static bool is_far(const char *device, int *status)
+{
+    kr_ctx *ctx = check_open(&(check_setup){ .threads = 1, .device = device });
+    const bool far = cli_is_far(ctx);
+    if (check_complain_of(ctx)) *status = CLI_FAILED;
+    kr_ctx_destroy(ctx);
+    return far;
+}
+
 static int run(int argc, char **argv)
 {
     check_values values = { .tolerance = -1, .grad_tolerance = -1 };
     isa_list isas;
     int status = cli_parse(&cli_check, &values, argc, argv);
+    if (status >= 0) return status;
+    values.is_far = is_far(values.device, &status);
     if (status >= 0) return status;
     if (!isas_to_try(&values, &isas)) return CLI_USAGE;
     if ((values.against && !values.model) || (values.model && values.ops)) {
@@ -373,18 +435,7 @@ static int run(int argc, char **argv)
     }
     if (values.model) return run_model(&values);
     if (values.ops) return check_ops(&values, &isas);
-    int threads = values.threads ? values.threads : threads_to_try();
-    if (!threads) return CLI_FAILED;
-
-    check_tally t = { 0 };
-    check_gradients(&t, &values);
-    for (int i = 0; i < isas.count; i++) {
-        if (strcmp(isas.name[i], "ref") != 0) check_kernels(&t, &values, isas.name[i]);
-        check_threads(&t, &values, isas.name[i], threads);
-        check_networks(&t, isas.name[i], threads, values.seed);
-    }
-    printf("%d passed, %d failed\n", t.passed, t.failed);
-    return t.failed ? CLI_FAILED : CLI_OK;
+    return check_machine(&values, &isas);
 }
 
 const cli_command cli_check = { .name = "check",

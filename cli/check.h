@@ -9,6 +9,7 @@ typedef struct check_setup {
     int threads;
     kr_dtype dtype;
     uint64_t seed;
+    const char *device; /* NULL: KR_DEVICE, else the processor */
 } check_setup;
 
 kr_ctx *check_open(const check_setup *setup);
@@ -26,8 +27,8 @@ void check_report(check_tally *tally, bool ok, const char *what, const char *tex
 /* The largest |a - b| in units of the largest |b|; NaN if there is one in either. */
 double check_distance(const double *a, const double *b, int64_t count);
 
-/* A small network of each family on one instruction set: read in pieces and single tokens it gives what it gives read
- * at once, logits and gradients; and one thread gives the same bits as many. */
-void check_networks(check_tally *tally, const char *isa, int threads, uint64_t seed);
+/* A small network of each family on one instruction set, or on a device: read in pieces and single tokens it gives what
+ * it gives read at once, logits and gradients; and one thread gives the same bits as many, or one run as another. */
+void check_networks(check_tally *tally, const check_setup *setup, const char *name);
 
 #endif

@@ -39,11 +39,11 @@ static void describe(const check_model_options *o, kr_ctx *ctx, const kr_model *
     const kr_network *net = kr_model_network(model);
     const kr_model_config *config = kr_model_config_of(model);
     const kr_dtype stored = stored_dtype(ctx, o->model);
-    printf("%s: %s, %s layout, %lld layers, %.4g M parameters in %s; computed with weights in %s, %s, %d threads\n",
-           o->model, kr_family_name(config->family), kr_layout_name(config->layout),
+    printf("%s: %s, %s layout, %lld layers, %.4g M parameters in %s; computed with weights in %s, %s\n", o->model,
+           kr_family_name(config->family), kr_layout_name(config->layout),
            (long long)kr_layers_virtual(kr_network_layers(net)),
            (double)kr_params_elements(kr_network_params(net)) / 1e6, kr_dtype_name(stored), kr_dtype_name(o->dtype),
-           kr_ctx_isa(ctx), kr_ctx_threads(ctx));
+           cli_machine_text(ctx).text);
     if (o->against && (stored == KR_BF16 || stored == KR_F16) && o->dtype != stored)
         printf("note  what was recorded by a program that computes in %s is further away; see --tolerance\n",
                kr_dtype_name(stored));
@@ -51,7 +51,7 @@ static void describe(const check_model_options *o, kr_ctx *ctx, const kr_model *
 
 int check_model(const check_model_options *options)
 {
-    const cli_machine machine = { options->threads, options->isa };
+    const cli_machine machine = { .threads = options->threads, .isa = options->isa, .device = options->device };
     kr_ctx *ctx = cli_open(&machine, options->seed);
     int status = CLI_FAILED;
     kr_model *model = check_complain_of(ctx) ? NULL : check_model_load(options, ctx);

@@ -10,6 +10,7 @@
 typedef struct check_model_options {
     const char *model, *against; /* against NULL: itself */
     const char *isa;             /* NULL: the best */
+    const char *device;          /* NULL: KR_DEVICE, else the processor */
     int threads;
     uint64_t seed;
     kr_dtype dtype;                   /* of the weights in memory */

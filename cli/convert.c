@@ -161,7 +161,7 @@ static int run(int argc, char **argv)
         return CLI_USAGE;
     }
     if (!may_convert(&v)) return CLI_FAILED;
-    kr_ctx *ctx = cli_open(&(cli_machine){ 0 }, 0);
+    kr_ctx *ctx = cli_open(&(cli_machine){ .device = "cpu" }, 0);
     status = kr_ctx_failed(ctx) ? CLI_FAILED : convert(ctx, &v, max_shard_bytes);
     if (kr_ctx_failed(ctx))
         cli_complain(kr_ctx_status(ctx) == KR_ERR_NUMERIC ? "choose --dtype bf16 or f32" : NULL, "convert: %s",

@@ -208,10 +208,10 @@ static void print_stats(const evaluation *e, double load)
     char text[200];
     const double seconds = cli_seconds() - e->started;
     fprintf(stderr, "%-12s %s\n", "model", cli_language_text(&e->language, text, sizeof text));
-    fprintf(stderr, "%-12s %s, threads %d\n", "machine", kr_ctx_isa(e->ctx), kr_ctx_threads(e->ctx));
+    fprintf(stderr, "%-12s %s\n", "machine", cli_machine_text(e->ctx).text);
     fprintf(stderr, "%-12s %.3f s\n", "load", load);
     fprintf(stderr, "%-12s %.3f s, %.1f tokens/s\n", "eval", seconds, (double)e->n_read / seconds);
-    fprintf(stderr, "%-12s %.1f MiB at most\n", "memory", (double)kr_ctx_memory(e->ctx).peak_bytes / (1 << 20));
+    fprintf(stderr, "%-12s %s at most\n", "memory", cli_memory_text(e->ctx).text);
 }
 
 static bool print_figures(const evaluation *e)

@@ -148,7 +148,7 @@ static void print_stats(const generate_run *run)
     char text[200];
     const double first = run->first > 0 ? run->first : run->ended;
     fprintf(stderr, "%-12s %s\n", "model", cli_language_text(&run->language, text, sizeof text));
-    fprintf(stderr, "%-12s %s, threads %d\n", "machine", kr_ctx_isa(run->ctx), kr_ctx_threads(run->ctx));
+    fprintf(stderr, "%-12s %s\n", "machine", cli_machine_text(run->ctx).text);
     fprintf(stderr, "%-12s %.3f s\n", "load", run->load);
     print_rate("prompt", run->n_prompt, run->n_prompt, first - run->asked);
     if (run->first > 0)
@@ -156,7 +156,7 @@ static void print_stats(const generate_run *run)
                 run->first - run->asked, run->first - run->started);
     print_rate("generated", run->n_new, run->n_new - run->options.n_samples, run->ended - first);
     fprintf(stderr, "%-12s %s\n", "finish", finishes[run->finish]);
-    fprintf(stderr, "%-12s %.1f MiB at most\n", "memory", (double)kr_ctx_memory(run->ctx).peak_bytes / (1 << 20));
+    fprintf(stderr, "%-12s %s at most\n", "memory", cli_memory_text(run->ctx).text);
 }
 
 run_status run_answer(generate_run *run)

@@ -5,6 +5,7 @@
  */
 #include "cli/golden.h"
 
+#include "cli/machine.h"
 #include "cli/options.h"
 
 #include <math.h>
@@ -289,7 +290,7 @@ static int check_cases(const char *path, const kr_safetensors *file, const kr_js
 
 int golden_check(const char *path, int ncontexts, kr_ctx *const *contexts)
 {
-    kr_ctx *ctx = kr_ctx_create(NULL); /* of the file: an error of a case does not touch it */
+    kr_ctx *ctx = cli_open_for_files(NULL, NULL); /* an error of a case does not touch it */
     kr_safetensors *file = kr_safetensors_open(ctx, path);
     const char *text = kr_safetensors_metadata(file, "cases");
     int status = CLI_FAILED;

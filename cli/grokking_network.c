@@ -1,6 +1,8 @@
 /* grokking_network.c - the network that adds, and all sums there are. */
 #include "cli/grokking.h"
 
+#include "cli/floats.h"
+
 #include <math.h>
 #include <stdio.h>
 
@@ -19,10 +21,15 @@ static void set_config(const grok_values *v, kr_model_config *config)
     config->network.tie_embeddings = false;
 }
 
+static float scaled(const void *user, int64_t at, float value)
+{
+    (void)at;
+    return (float)(*(const double *)user * (double)value);
+}
+
 static void scale_param(kr_tensor *param, double factor)
 {
-    float *data = kr_tensor_data(param);
-    for (int64_t i = 0; i < kr_tensor_count(param); i++) data[i] = (float)(factor * (double)data[i]);
+    cli_change_floats(param, scaled, &factor);
 }
 
 /* The reference's beginning where it is another than that of language models, and config.json would have to tell: a wide

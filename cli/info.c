@@ -3,6 +3,7 @@
 
 #include "cli/commands.h"
 #include "cli/files.h"
+#include "cli/machine.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,9 +19,34 @@ static const cli_option options[] = {
       "a line for each tensor, not for each kind" },
     { "batch", 0, "N", CLI_I64, offsetof(info_values, batch), "1", 1, "sequences to tell the memory for" },
     { "tokens", 0, "N", CLI_I64, offsetof(info_values, tokens), "512", 1, "tokens of each that are read at once" },
+    { "devices", 0, NULL, CLI_FLAG, offsetof(info_values, shows_devices), NULL, 0,
+      "the devices to compute on, or why there is none of a kind" },
     { "json", 0, NULL, CLI_FLAG, offsetof(info_values, is_json), NULL, 0, "one JSON object, for programs" },
     { 0 },
 };
+
+/* A line for each device, as kr_devices_text has them; programs get a list of these lines. */
+static int info_devices(const info_values *values)
+{
+    const size_t bytes = kr_devices_text(NULL, 0) + 1;
+    char *text = malloc(bytes);
+    if (!text) {
+        cli_complain(NULL, "there is no memory for a list of devices");
+        return CLI_FAILED;
+    }
+    kr_devices_text(text, bytes);
+    cli_report r;
+    cli_report_begin(&r, values->is_json);
+    if (values->is_json) cli_report_open(&r, "devices", true);
+    for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
+        if (values->is_json) cli_report_text(&r, NULL, "%s", line);
+        else cli_report_line(&r, "%s", line);
+    }
+    if (values->is_json) cli_report_close(&r);
+    cli_report_end(&r);
+    free(text);
+    return CLI_OK;
+}
 
 static int info_machine(const info_values *values)
 {
@@ -33,10 +59,11 @@ static int info_machine(const info_values *values)
     cli_report_text(&r, "cpu_features", "%s", kr_cpu_features_text(text, sizeof text));
     cli_report_text(&r, "instruction_sets", "%s", kr_isa_choices(text, sizeof text));
     if (!has_failed && values->is_json) {
+        cli_report_text(&r, "device", "%s", kr_ctx_device(ctx));
         cli_report_text(&r, "isa", "%s", kr_ctx_isa(ctx));
         cli_report_count(&r, "threads", kr_ctx_threads(ctx));
     } else if (!has_failed) {
-        cli_report_text(&r, "in_use", "%s, threads %d", kr_ctx_isa(ctx), kr_ctx_threads(ctx));
+        cli_report_text(&r, "in_use", "%s", cli_machine_text(ctx).text);
     }
     cli_report_end(&r);
     if (has_failed) cli_complain(NULL, "%s", kr_ctx_message(ctx));
@@ -101,12 +128,7 @@ void info_verdict(info_run *run, bool is_model)
 static int info_path(const info_values *values)
 {
     info_run run = { .values = values };
-    kr_ctx_options ctx_options;
-    kr_ctx_options_init(&ctx_options);
-    ctx_options.threads = 1;
-    ctx_options.log = note_warning;
-    ctx_options.log_user = &run;
-    run.ctx = kr_ctx_create(&ctx_options);
+    run.ctx = cli_open_for_files(note_warning, &run);
     int status = CLI_FAILED;
     if (kr_ctx_failed(run.ctx)) cli_complain(NULL, "%s", kr_ctx_message(run.ctx));
     else status = cli_is_folder(values->path) ? info_folder(&run) : info_file(&run);
@@ -121,6 +143,11 @@ static int run_info(int argc, char **argv)
     info_values values = { 0 };
     const int status = cli_parse(&cli_info, &values, argc, argv);
     if (status >= 0) return status;
+    if (values.shows_devices && values.path) {
+        cli_complain("see krait info --help", "info: --devices is about this machine, not about %s", values.path);
+        return CLI_USAGE;
+    }
+    if (values.shows_devices) return info_devices(&values);
     return values.path ? info_path(&values) : info_machine(&values);
 }
 

@@ -9,7 +9,7 @@
 
 typedef struct info_values {
     const char *path;
-    bool is_json, shows_all;
+    bool is_json, shows_all, shows_devices;
     int64_t batch, tokens;
 } info_values;
 

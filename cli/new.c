@@ -87,7 +87,7 @@ static int run(int argc, char **argv)
         return CLI_USAGE;
     }
     if (!cli_may_write_model("new", v.folder, v.force)) return CLI_FAILED;
-    kr_ctx *ctx = cli_open(&(cli_machine){ 0 }, v.seed);
+    kr_ctx *ctx = cli_open(&(cli_machine){ .device = "cpu" }, v.seed);
     status = cli_model_failed(ctx, "new") ? CLI_FAILED : make(ctx, &v);
     kr_ctx_destroy(ctx);
     return status;

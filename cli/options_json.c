@@ -3,6 +3,7 @@
 #include "cli/options_json.h"
 
 #include "cli/files.h"
+#include "cli/machine.h"
 #include "cli/report.h"
 
 #include <errno.h>
@@ -123,13 +124,10 @@ static bool take_all(const cli_json_file *file, const cli_command *command, void
 
 bool cli_json_read(cli_json_file *file, const cli_command *command, void *values, cli_given *given, const char *path)
 {
-    kr_ctx_options options;
-    kr_ctx_options_init(&options);
-    options.threads = 1;
     size_t bytes = 0;
     char *text = cli_read_file(path, MAX_FILE_BYTES, &bytes);
     if (!text) return false;
-    file->ctx = kr_ctx_create(&options);
+    file->ctx = cli_open_for_files(NULL, NULL);
     file->root = kr_json_create(file->ctx, text, bytes, NULL);
     free(text);
     if (kr_ctx_failed(file->ctx)) {

@@ -4,6 +4,7 @@
 
 #include "cli/chart_svg.h"
 #include "cli/files.h"
+#include "cli/machine.h"
 #include "cli/options.h"
 #include "cli/report_page.h"
 
@@ -151,10 +152,7 @@ bool cli_write_reports(const char *const *folders, int count, const char *out, c
         free(found);
         return false;
     }
-    kr_ctx_options options;
-    kr_ctx_options_init(&options);
-    options.threads = 1;
-    kr_ctx *ctx = kr_ctx_create(&options);
+    kr_ctx *ctx = cli_open_for_files(NULL, NULL);
     bool ok = !kr_ctx_failed(ctx);
     if (!ok) cli_complain(NULL, "%s", kr_ctx_message(ctx));
     for (int i = 0; i < count && ok; i++) read_folder(&found[i], &runs[i], ctx);

@@ -94,7 +94,7 @@ static int run(int argc, char **argv)
         cli_cannot("make", v.out, errno);
         return CLI_FAILED;
     }
-    kr_ctx *ctx = cli_open(&(cli_machine){ .threads = 1 }, 0);
+    kr_ctx *ctx = cli_open(&(cli_machine){ .threads = 1, .device = "cpu" }, 0);
     const bool ok =
         !cli_failed(ctx) && write_set(ctx, &v, &sets[0]) && write_set(ctx, &v, &sets[1]) && write_sheet(v.out);
     if (ok) tell(&v);

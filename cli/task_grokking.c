@@ -130,5 +130,5 @@ const cli_command cli_task_grokking = {
     .options = options,
     .run = run,
     .more = more,
-    .line_only = "out,force,resume,from,eval,json,quiet,threads,isa",
+    .line_only = "out,force,resume,from,eval,json,quiet,threads,isa,device",
 };

@@ -63,7 +63,7 @@ typedef struct mnist_values {
         CLI_MACHINE_OPTIONS(mnist_values, machine)
 
 /* What does not go into task.json. */
-#define MNIST_LINE_ONLY "out,force,resume,eval,baselines,stop-after,threads,isa"
+#define MNIST_LINE_ONLY "out,force,resume,eval,baselines,stop-after,threads,isa,device"
 
 /* ---- data ---- */
 

@@ -1,6 +1,7 @@
 /* task_mnist_ae.c - krait task mnist-ae: images through a few numbers and back, by stacks that read in both directions. */
 #include "cli/autoencoder.h"
 #include "cli/files.h"
+#include "cli/floats.h"
 #include "cli/task_mnist.h"
 #include "cli/task_mnist_baselines.h"
 
@@ -102,11 +103,14 @@ static bool draw(mnist_run *run, kr_tape *tape, const kr_batch *batch, cli_pictu
     if (!back_bsf) return false;
     const int rows = (int)kr_tensor_dim(back_bsf, 0), lines = (rows + COLUMNS - 1) / COLUMNS;
     *picture = cli_picture_new(COLUMNS * (width + GAP) + GAP, lines * (2 * height + 3 * GAP) + GAP);
-    for (int i = 0; i < rows; i++) {
+    float *there = cli_floats(batch->x_bsf), *back = cli_floats(back_bsf);
+    for (int i = 0; there && back && i < rows; i++) {
         const int x = GAP + i % COLUMNS * (width + GAP), y = GAP + i / COLUMNS * (2 * height + 3 * GAP);
-        draw_image(data, picture, x, y, kr_tensor_data(batch->x_bsf), i);
-        draw_image(data, picture, x, y + height + GAP, kr_tensor_data(back_bsf), i);
+        draw_image(data, picture, x, y, there, i);
+        draw_image(data, picture, x, y + height + GAP, back, i);
     }
+    free(there);
+    free(back);
     return true;
 }
 

@@ -6,6 +6,8 @@
  */
 #include "cli/task_mnist_baselines.h"
 
+#include "cli/floats.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -124,8 +126,11 @@ static void for_batches(kr_ctx *ctx, kr_loader *loader, sums *s, batch_fn *fn)
     kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
     const int64_t steps = kr_loader_steps_per_epoch(loader);
     kr_batch batch;
-    for (int64_t i = 0; i < steps && kr_loader_next(tape, loader, &batch); i++, kr_tape_reset(tape))
-        fn(s, kr_tensor_data(batch.x_bsf), kr_tensor_dim(batch.x_bsf, 0));
+    for (int64_t i = 0; i < steps && kr_loader_next(tape, loader, &batch); i++, kr_tape_reset(tape)) {
+        float *x = cli_floats(batch.x_bsf);
+        if (x) fn(s, x, kr_tensor_dim(batch.x_bsf, 0));
+        free(x);
+    }
     kr_tape_destroy(tape);
 }
 

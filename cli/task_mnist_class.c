@@ -1,5 +1,6 @@
 /* task_mnist_class.c - krait task mnist-class: which digit an image shows, read pixel by pixel. */
 #include "cli/task_mnist.h"
+#include "cli/floats.h"
 #include "cli/task_mnist_baselines.h"
 
 #include <math.h>
@@ -107,16 +108,18 @@ static bool draw(mnist_run *run, kr_tape *tape, const kr_batch *batch, cli_pictu
     if (!p_bw) return false;
     const int64_t rows = kr_tensor_dim(p_bw, 0), all = kr_tensor_dim(p_bw, 1), ns = kr_tensor_dim(batch->x_bsf, 1);
     const int classes = (int)(all < MOST_CLASSES ? all : MOST_CLASSES), lines = (int)(rows + COLUMNS - 1) / COLUMNS;
-    const float *x = kr_tensor_data(batch->x_bsf), *p = kr_tensor_data(p_bw);
+    float *x = cli_floats(batch->x_bsf), *p = cli_floats(p_bw);
     const int32_t *labels = kr_tensor_data(batch->labels_bs);
     unsigned char *grey = calloc((size_t)data->height, (size_t)data->width);
     *picture = cli_picture_new(COLUMNS * (SCALE * (int)data->width + BAR * SCALE * classes + 2 * GAP) + GAP,
                                lines * (SCALE * (int)data->height + GAP) + GAP);
-    for (int64_t i = 0; grey && i < rows; i++) {
+    for (int64_t i = 0; grey && x && p && i < rows; i++) {
         mnist_pixels(data, x, i, run->kind->mean, run->kind->deviation, grey);
         draw_digit(run, picture, (int)i, grey, p + i * all, classes, labels[i * ns + ns - 1]);
     }
     free(grey);
+    free(x);
+    free(p);
     return true;
 }
 

@@ -128,7 +128,7 @@ static bool put_metrics(training *t, const kr_train_progress *p)
     row.accuracy = t->run->kind->has_labels && p->n_scored ? (double)p->n_right / (double)p->n_scored : NAN;
     row.lr = p->lr;
     row.grad_norm = p->grad_norm;
-    row.memory_bytes = (int64_t)kr_ctx_memory(t->run->ctx).peak_bytes;
+    row.memory_bytes = (int64_t)cli_peak_bytes(t->run->ctx);
     row.is_slow = p->is_evaluated || p->is_saved;
     if (p->is_evaluated) {
         row.eval_loss = p->eval_loss;
@@ -146,7 +146,7 @@ static void show(training *t, const kr_train_progress *p)
                                              .accuracy = NAN,
                                              .eval_loss = p->eval_loss,
                                              .eval_accuracy = p->eval_accuracy,
-                                             .memory_bytes = kr_ctx_memory(t->run->ctx).peak_bytes,
+                                             .memory_bytes = cli_peak_bytes(t->run->ctx),
                                              .is_due = p->is_evaluated });
 }
 

@@ -1,6 +1,8 @@
 /* task_score.c - evaluates a network on rows of each family. */
 #include "cli/task_score.h"
 
+#include "cli/floats.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,9 +63,9 @@ static double loss_of(const float *logit_w, int64_t nw, int32_t label, bool *is_
 
 static void count(task_set *set, const kr_tensor *logit_bsw, const kr_tensor *label_bs)
 {
-    const float *logits = kr_tensor_data(logit_bsw);
+    float *logits = cli_floats(logit_bsw);
     const int32_t *labels = kr_tensor_data(label_bs);
-    const int64_t nw = kr_tensor_dim(logit_bsw, 2), n = kr_tensor_count(label_bs);
+    const int64_t nw = kr_tensor_dim(logit_bsw, 2), n = logits ? kr_tensor_count(label_bs) : 0;
     for (int64_t i = 0; i < n; i++) {
         if (labels[i] == KR_NOT_SCORED) continue;
         bool is_right;
@@ -73,6 +75,7 @@ static void count(task_set *set, const kr_tensor *logit_bsw, const kr_tensor *la
         set->scored_s[i % set->ns]++;
         set->right_s[i % set->ns] += is_right;
     }
+    free(logits);
 }
 
 static bool score_set(task_sets *sets, task_set *set, const kr_network *net)

@@ -82,13 +82,18 @@ typedef struct task_values {
         { "resume", 0, "DIR", CLI_TEXT, TASK_AT(resume), NULL, 0, "goes on with the run in this folder" },                 \
         { "eval", 0, "DIR", CLI_TEXT, TASK_AT(eval), NULL, 0, "evaluates the run in this folder, and trains nothing" },    \
         { "threads", 0, "N", CLI_INT, TASK_AT(machine.threads), NULL, 1, "threads (default 1: these tensors are small)" }, \
-    {                                                                                                                      \
-        "isa", 0, "NAME", CLI_TEXT, TASK_AT(machine.isa), NULL, 0,                                                         \
-            "instruction set: ref, avx2, avx512 (default the best)"                                                        \
-    }
+        { "isa",                                                                                                           \
+          0,                                                                                                               \
+          "NAME",                                                                                                          \
+          CLI_TEXT,                                                                                                        \
+          TASK_AT(machine.isa),                                                                                            \
+          NULL,                                                                                                            \
+          0,                                                                                                               \
+          "instruction set: ref, avx2, avx512 (default the best)" },                                                       \
+        CLI_DEVICE_OPTION(TASK_AT(machine.device))
 
 /* What does not go into task.json. */
-#define TASK_LINE_ONLY "out,force,resume,eval,baselines,threads,isa"
+#define TASK_LINE_ONLY "out,force,resume,eval,baselines,threads,isa,device"
 
 /* Percentages, or NaN where there is none. */
 typedef struct task_figures {

@@ -2,6 +2,7 @@
  * after each epoch, and a checkpoint now and then. */
 #include "cli/task_train.h"
 
+#include "cli/floats.h"
 #include "cli/interrupt.h"
 #include "cli/live.h"
 #include "cli/metrics.h"
@@ -42,19 +43,31 @@ void task_set_config(const task_spec *spec, const task_values *values, kr_model_
     spec->set_network(config, rotation);
 }
 
+static bool is_decay(const kr_segment *segment)
+{
+    return !strcmp(segment->name, "dt") || !strcmp(segment->name, "a");
+}
+
+/* 0 in the rows of decay. */
+static float without_decay(const void *user, int64_t at, float value)
+{
+    const kr_param_row *row = user;
+    int64_t left = at / kr_tensor_dim(row->tensor, 1);
+    for (int s = 0; s < row->nsegments; s++) {
+        if (left < row->segments[s].rows) return is_decay(&row->segments[s]) ? 0 : value;
+        left -= row->segments[s].rows;
+    }
+    return value;
+}
+
 void task_hold_decay(const kr_network *net)
 {
     const kr_params *params = kr_network_params(net);
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
-        float *weight = kr_tensor_data(row->tensor);
-        for (int s = 0; s < row->nsegments; s++) {
-            const kr_segment *segment = &row->segments[s];
-            const int64_t count = segment->rows * kr_tensor_dim(row->tensor, 1);
-            if (!strcmp(segment->name, "dt") || !strcmp(segment->name, "a"))
-                memset(weight, 0, (size_t)count * sizeof *weight);
-            weight += count;
-        }
+        bool has_decay = false;
+        for (int s = 0; s < row->nsegments; s++) has_decay |= is_decay(&row->segments[s]);
+        if (has_decay) cli_change_floats(row->tensor, without_decay, row);
     }
 }
 
@@ -194,7 +207,7 @@ static bool put_metrics(training *t, const kr_train_progress *p, bool is_evaluat
     row.accuracy = p->n_scored ? (double)p->n_right / (double)p->n_scored : NAN;
     row.lr = p->lr;
     row.grad_norm = p->grad_norm;
-    row.memory_bytes = (int64_t)kr_ctx_memory(t->run->ctx).peak_bytes;
+    row.memory_bytes = (int64_t)cli_peak_bytes(t->run->ctx);
     row.is_slow = is_evaluated;
     if (is_evaluated) {
         for (int f = 0; f < t->run->sets.count; f++) extra[f] = task_set_accuracy(&t->run->sets.set[f]);
@@ -215,7 +228,7 @@ static void show(training *t, const kr_train_progress *p)
                                              .accuracy = NAN,
                                              .eval_loss = NAN,
                                              .eval_accuracy = task_set_accuracy(set),
-                                             .memory_bytes = kr_ctx_memory(t->run->ctx).peak_bytes });
+                                             .memory_bytes = cli_peak_bytes(t->run->ctx) });
 }
 
 /* ---- steps ---- */

@@ -228,7 +228,7 @@ static int run(int argc, char **argv)
         free(in.data);
         return CLI_FAILED;
     }
-    kr_ctx *ctx = cli_open(&(cli_machine){ .threads = 1 }, 0);
+    kr_ctx *ctx = cli_open(&(cli_machine){ .threads = 1, .device = "cpu" }, 0);
     const bool is_done = tokenize(ctx, &v, &in);
     const bool failed = cli_failed(ctx) || !is_done;
     kr_ctx_destroy(ctx);

@@ -140,15 +140,16 @@ const char *train_model_text(const train_setup *s, const cli_live *live, char *t
     const kr_model_config *config = kr_model_config_of(s->model);
     const kr_params *params = kr_network_params(kr_model_network(s->model));
     const char *dot = cli_dot(live);
-    char ends[80];
+    char ends[80], machine[160];
     if (!s->info.n_ids)
         snprintf(ends, sizeof ends, "%" PRId64 " features, %" PRId64 " %s", s->info.n_features, outputs_of(&s->info),
                  s->info.n_classes ? "classes" : "targets");
     else if (s->tok && !s->tokenizer_path[0]) snprintf(ends, sizeof ends, "byte tokens");
     else snprintf(ends, sizeof ends, "%" PRId64 " tokens", config->network.vocab_size);
-    snprintf(text, bytes, "%s %s %" PRId64 " layers %s %s parameters %s %s %s cpu %s %s%d",
-             kr_family_name(config->family), dot, config->layers.n_layers, dot,
-             cli_count_text((double)kr_params_elements(params)).text, dot, ends, dot, kr_ctx_isa(s->ctx),
-             cli_times(live), kr_ctx_threads(s->ctx));
+    if (cli_is_far(s->ctx)) snprintf(machine, sizeof machine, "%s", kr_ctx_device(s->ctx));
+    else snprintf(machine, sizeof machine, "cpu %s %s%d", kr_ctx_isa(s->ctx), cli_times(live), kr_ctx_threads(s->ctx));
+    snprintf(text, bytes, "%s %s %" PRId64 " layers %s %s parameters %s %s %s %s", kr_family_name(config->family), dot,
+             config->layers.n_layers, dot, cli_count_text((double)kr_params_elements(params)).text, dot, ends, dot,
+             machine);
     return text;
 }

@@ -35,7 +35,7 @@ static cli_metrics_row row_of(const running *r, const kr_train_progress *p)
     row.grad_norm = p->grad_norm;
     if (is_evaluated) row.eval_loss = p->eval_loss;
     if (is_evaluated) row.eval_accuracy = p->eval_accuracy;
-    row.memory_bytes = (int64_t)kr_ctx_memory(r->s->ctx).peak_bytes;
+    row.memory_bytes = (int64_t)cli_peak_bytes(r->s->ctx);
     row.is_slow = is_evaluated || p->is_saved;
     row.must_stay = p->is_done;
     return row;
@@ -52,7 +52,7 @@ static void show(running *r, const kr_train_progress *p)
                                    .accuracy = is_class && p->n_scored ? (double)p->n_right / (double)p->n_scored : NAN,
                                    .eval_loss = p->eval_step ? p->eval_loss : NAN,
                                    .eval_accuracy = is_class && p->eval_step ? p->eval_accuracy : NAN,
-                                   .memory_bytes = kr_ctx_memory(r->s->ctx).peak_bytes,
+                                   .memory_bytes = cli_peak_bytes(r->s->ctx),
                                    .is_slow = p->is_evaluated || p->is_saved,
                                    .is_due = p->is_evaluated || p->is_done });
 }

@@ -73,21 +73,43 @@ krait_objects(krait_ref_f64 SOURCES ${ref_sources} OPTIONS -DKR_REF_F64)
 
 file(GLOB rooms_sources CONFIGURE_DEPENDS src/base/*.c src/tensor/*.c src/kernels/*.c src/device/*.c src/tape/*.c
      src/ops/*.c src/ssd/*.c src/io/*.c src/nn/*.c src/model/*.c src/train/*.c src/generate/*.c)
+list(FILTER rooms_sources EXCLUDE REGEX "_cuda\\.c$")
 krait_objects(krait_rooms SOURCES ${rooms_sources})
 if(pcre2_library)
     target_compile_definitions(krait_rooms PRIVATE KR_HAVE_PCRE2=1)
     target_include_directories(krait_rooms SYSTEM PRIVATE ${PCRE2_INCLUDE_DIR})
 endif()
 
+# src/kernels/cuda and the device over it. The runtime is linked statically: programs start without a driver, too.
+set(cuda_library) # what the two libraries link
+set(cuda_pc)      # the same for pkg-config
 if(KR_CUDA)
-    file(GLOB cuda_sources CONFIGURE_DEPENDS src/kernels/cuda/*.cu)
-    if(NOT cuda_sources)
-        message(FATAL_ERROR "KR_CUDA is ON, but this version has no CUDA kernels; use the preset release")
-    endif()
-    set(CMAKE_CUDA_ARCHITECTURES 80 90 CACHE STRING "CUDA architectures")
+    set(CMAKE_CUDA_ARCHITECTURES 80 90a CACHE STRING "CUDA architectures")
+    set(CMAKE_CUDA_STANDARD 17)
     enable_language(CUDA)
-    krait_objects(krait_cuda SOURCES ${cuda_sources})
+    find_package(CUDAToolkit REQUIRED)
+    file(GLOB cuda_sources CONFIGURE_DEPENDS src/kernels/cuda/*.cu src/kernels/cuda/*.c)
+    krait_objects(krait_cuda SOURCES ${cuda_sources} src/device/device_cuda.c)
+    # No library of C++: what links krait links with a C compiler.
+    set(host_flags -Wall -Wextra -fvisibility=hidden -ffp-contract=off -fno-exceptions -fno-rtti
+        -fno-threadsafe-statics)
+    list(JOIN host_flags "," host_flags)
+    target_compile_options(krait_cuda PRIVATE
+        "$<$<COMPILE_LANGUAGE:CUDA>:--extended-lambda;-Xcompiler=${host_flags}>")
+    if(KR_WERROR)
+        target_compile_options(krait_cuda PRIVATE "$<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>")
+    endif()
+    # Draws have the processor's bits (base/normal.h).
+    set_source_files_properties(src/kernels/cuda/random_cuda.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+    set_target_properties(krait_cuda PROPERTIES CUDA_VISIBILITY_PRESET hidden)
+    target_include_directories(krait_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     target_compile_definitions(krait_internal INTERFACE KR_HAVE_CUDA=1)
+    # Imported, so that it is not exported: an installed krait finds its own (kraitConfig.cmake.in).
+    add_library(krait::cudart INTERFACE IMPORTED GLOBAL)
+    set_target_properties(krait::cudart PROPERTIES INTERFACE_LINK_LIBRARIES
+                          "${CUDAToolkit_LIBRARY_DIR}/libcudart_static.a;${CMAKE_DL_LIBS};rt")
+    set(cuda_library krait::cudart)
+    set(cuda_pc " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
 endif()
 
 get_property(object_sets GLOBAL PROPERTY krait_object_sets)
@@ -96,10 +118,12 @@ add_library(krait_shared SHARED ${object_sets})
 set_target_properties(krait_static PROPERTIES OUTPUT_NAME krait)
 set_target_properties(krait_shared PROPERTIES OUTPUT_NAME krait EXPORT_NAME krait VERSION ${PROJECT_VERSION}
                       SOVERSION ${PROJECT_VERSION_MAJOR})
+# C links them and what uses them, also with kernels of CUDA inside.
+set_target_properties(krait_static krait_shared PROPERTIES LINKER_LANGUAGE C)
 foreach(library IN ITEMS krait_static krait_shared)
     target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    target_link_libraries(${library} PRIVATE ${pcre2_library} Threads::Threads m)
+    target_link_libraries(${library} PRIVATE ${pcre2_library} ${cuda_library} Threads::Threads m)
 endforeach()
 add_library(krait::krait ALIAS krait_shared)
 add_library(krait::krait_static ALIAS krait_static)

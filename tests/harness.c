@@ -110,6 +110,65 @@ double *kr_test_values(const kr_tensor *x)
     return values;
 }
 
+/* ---- elements, wherever they are ---- */
+
+typedef struct copy {
+    struct copy *next;
+    _Alignas(16) char elements[];
+} copy;
+static copy *copies; /* of the running test */
+
+static void free_copies(copy *until)
+{
+    while (copies != until) {
+        copy *next = copies->next;
+        free(copies);
+        copies = next;
+    }
+}
+
+void *kr_test_copy(const kr_tensor *x)
+{
+    if (!x) return NULL;
+    const int64_t count = kr_tensor_count(x);
+    copy *made = malloc(sizeof *made + (size_t)count * kr_dtype_bytes(kr_tensor_dtype(x)));
+    if (!made) exit(2);
+    made->next = copies;
+    copies = made;
+    kr_tensor_read(x, kr_tensor_dtype(x), made->elements, count);
+    return made->elements;
+}
+
+bool kr_test_chooses(const kr_ctx *ctx)
+{
+    const char *device = ctx ? kr_ctx_device(ctx) : getenv("KR_DEVICE");
+    return device && strncmp(device, "cuda", 4) == 0;
+}
+
+bool kr_test_is_far(const kr_ctx *ctx)
+{
+    return strcmp(kr_ctx_device(ctx), "cpu") != 0;
+}
+
+void kr_test_write(kr_tensor *x, const void *elements)
+{
+    kr_tensor_write(x, kr_tensor_dtype(x), elements, kr_tensor_count(x));
+}
+
+void kr_test_put(kr_tensor *x, int64_t at, double value)
+{
+    const kr_dtype dtype = kr_tensor_dtype(x);
+    copy *before = copies;
+    char *all = kr_test_copy(x);
+    if (dtype == KR_F64) ((double *)(void *)all)[at] = value;
+    else if (dtype == KR_F32) ((float *)(void *)all)[at] = (float)value;
+    else if (dtype == KR_I64) ((int64_t *)(void *)all)[at] = (int64_t)value;
+    else if (dtype == KR_I32) ((int32_t *)(void *)all)[at] = (int32_t)value;
+    else exit(2);
+    kr_test_write(x, all);
+    free_copies(before);
+}
+
 static bool same_shape(const char *what, const kr_tensor *got, const kr_tensor *want, const char *file, int line)
 {
     if (!got || !want)
@@ -237,6 +296,7 @@ int main(int argc, char **argv)
         state = seed;
         const clock_t start = clock();
         tests[i].fn();
+        free_copies(NULL);
         const double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
         if (nfailures) nfailed++;
         else if (skipped) nskipped++;

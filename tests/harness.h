@@ -80,4 +80,24 @@ kr_ctx *kr_test_ctx(int threads, const char *isa);
 /* All elements as f64, to be freed. */
 double *kr_test_values(const kr_tensor *x);
 
+/* All elements of x, row-major and of its own type, freed when the test ends; NULL for NULL. */
+void *kr_test_copy(const kr_tensor *x);
+
+/* Writes elements of x's own type over all of x, which is contiguous, or `value` over the one at the row-major place `at`.
+ * */
+void kr_test_write(kr_tensor *x, const void *elements);
+void kr_test_put(kr_tensor *x, int64_t at, double value);
+
+/* Are the context's floats on a device of their own? Figures of memory are others there. */
+bool kr_test_is_far(const kr_ctx *ctx);
+
+/* Do sizes and layouts choose the kernels of the context's device, as they do on CUDA? Then bits are the same from run to
+ * run and whatever other rows hold, but the same sums in other company may be added in another order. NULL: the device
+ * that KR_DEVICE names. */
+bool kr_test_chooses(const kr_ctx *ctx);
+
+/* To the bit; by the rule of CHECK_TENSORS on a device that chooses. */
+#define CHECK_SAME(ctx, what, got, want, tolerance, floor)                                                             \
+    (kr_test_chooses(ctx) ? CHECK_TENSORS(what, got, want, tolerance, floor) : CHECK_SAME_BITS(what, got, want))
+
 #endif

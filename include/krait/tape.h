@@ -71,7 +71,7 @@ KR_API kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y,
  */
 #define KR_KEEP_MAX 64
 typedef struct kr_scope {
-    uint64_t opaque[8];
+    uint64_t opaque[12];
 } kr_scope;
 KR_API kr_scope kr_no_grad_begin(kr_tape *tape);
 KR_API kr_status kr_no_grad_end(kr_tape *tape, kr_scope scope, int count, kr_tensor **const *keep);

@@ -60,9 +60,17 @@ KR_API int64_t kr_tensor_stride(const kr_tensor *x, int axis); /* in elements */
 KR_API int64_t kr_tensor_count(const kr_tensor *x);            /* number of elements */
 KR_API bool kr_tensor_is_contiguous(const kr_tensor *x);
 
-/* Address of the first element; its layout is the strides'. Reading is always allowed; write only into parameters and
- * only while no tape holds an op that used them. */
+/* Address of the first element; its layout is the strides'. NULL for NULL. On the CPU reading is always allowed; write only
+ * into parameters and only while no tape holds an op that used them.
+ *
+ * On a GPU the address of floats is the GPU's: a program that follows it crashes. The host reads and writes floats by
+ * kr_tensor_read, kr_tensor_at, kr_tensor_write and kr_param_write, which wait and copy; these also take such an address of
+ * their own context in place of host memory. Kernels of one's own may use it after kr_ctx_wait. Integers are host memory
+ * on any device: readable at once if the caller made them, after kr_ctx_wait if an op did. */
 KR_API void *kr_tensor_data(const kr_tensor *x);
+
+/* May the host follow that address? Always on the CPU; on a GPU integers only. True for NULL. */
+KR_API bool kr_tensor_is_near(const kr_tensor *x);
 
 /* dims[axis] as long long, for printf's %lld. */
 #define KR_DIM(x, axis) ((long long)kr_tensor_dim(x, axis))
@@ -70,6 +78,10 @@ KR_API void *kr_tensor_data(const kr_tensor *x);
 /* Copies the elements of x, in row-major order and converted to `dtype`, to `out` of `count` elements.
  * KR_ERR_ARG if count differs. */
 KR_API kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t count);
+
+/* Overwrites a parameter, or a contiguous tensor on a tape that no op has used yet, from `count` elements of type `dtype`:
+ * how an op of one's own fills what kr_new gave it, on any device. */
+KR_API kr_status kr_tensor_write(kr_tensor *x, kr_dtype dtype, const void *data, int64_t count);
 
 /* One element as a double, by index along each axis (as many as the rank); NaN on failure. kr_item(loss) reads a
  * tensor of one element. */
@@ -91,7 +103,7 @@ KR_API kr_status kr_param_normal(kr_tensor *param, double mean, double std);
 KR_API kr_status kr_param_uniform(kr_tensor *param, double low, double high);
 
 /* Lends the caller's memory to the tape, without a copy: a constant with the given strides in elements (NULL:
- * row-major). The memory must stay until the tape is reset. */
+ * row-major). The memory must stay until the tape is reset. On a device that cannot see it, it is copied, row-major. */
 KR_API kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int64_t *strides, const void *data);
 
 /* New tensors on the tape, constants for the gradient (see kr_input in tape.h for a leaf that has one). */

@@ -43,16 +43,24 @@ void kr_memory_init(kr_memory *memory, const kr_allocator *hooks)
     memory->hooks = hooks && hooks->alloc ? *hooks : (kr_allocator){ libc_alloc, libc_free, NULL };
 }
 
+bool kr_memory_is_near(const kr_memory *memory)
+{
+    return !memory->zero;
+}
+
 static bool refused(kr_memory *memory)
 {
-    return memory->fail_in != 0 && --memory->fail_in == 0;
+    size_t *fail_in = memory->beside ? &memory->beside->fail_in : &memory->fail_in;
+    return *fail_in != 0 && --*fail_in == 0;
 }
 
 void *kr_memory_alloc(kr_memory *memory, size_t bytes)
 {
-    if (refused(memory)) return NULL;
-    void *p = memory->hooks.alloc(memory->hooks.user, bytes ? bytes : 1, ALIGN);
-    if (!p) return NULL;
+    void *p = refused(memory) ? NULL : memory->hooks.alloc(memory->hooks.user, bytes ? bytes : 1, ALIGN);
+    if (!p) {
+        memory->refused = bytes ? bytes : 1;
+        return NULL;
+    }
     kr_memory_stats *stats = &memory->stats;
     stats->live_bytes += bytes;
     if (stats->live_bytes > stats->peak_bytes) stats->peak_bytes = stats->live_bytes;
@@ -64,7 +72,8 @@ void *kr_memory_alloc(kr_memory *memory, size_t bytes)
 void *kr_memory_alloc_zeroed(kr_memory *memory, size_t bytes)
 {
     void *p = kr_memory_alloc(memory, bytes);
-    if (p) memset(p, 0, bytes);
+    if (p && memory->zero) memory->zero(memory->hooks.user, p, bytes);
+    else if (p) memset(p, 0, bytes);
     return p;
 }
 

@@ -10,11 +10,17 @@
 
 typedef struct kr_memory {
     kr_allocator hooks;
+    void (*zero)(void *user, void *p, size_t bytes); /* NULL: memset; of memory that the processor cannot touch */
     kr_memory_stats stats;
-    size_t fail_in; /* 0: never; n: the n-th next allocation is refused */
+    size_t refused;           /* bytes of the last allocation that was; 0: none since it was told */
+    size_t fail_in;           /* 0: never; n: the n-th next allocation is refused */
+    struct kr_memory *beside; /* NULL, or the memory whose fail_in counts for this one too */
 } kr_memory;
 
 void kr_memory_init(kr_memory *memory, const kr_allocator *hooks);
+
+/* Can the processor read and write it? */
+bool kr_memory_is_near(const kr_memory *memory);
 
 /* 64-byte aligned; NULL when refused. bytes = 0 gives a unique pointer. */
 void *kr_memory_alloc(kr_memory *memory, size_t bytes);

@@ -13,14 +13,35 @@ struct kr_arena_block {
 enum { HEADER = KR_ALIGN }; /* the struct above, padded so that data stays aligned */
 _Static_assert(sizeof(kr_arena_block) <= HEADER, "a block's header fits its padding");
 
+/* Blocks with headers apart are out of the sanitizer's reach, too. */
+static void poison(const kr_arena *arena, void *p, size_t bytes)
+{
+    if (!arena->heads) KR_POISON(p, bytes);
+}
+
 void kr_arena_init(kr_arena *arena, kr_memory *memory, size_t block_bytes)
 {
     *arena = (kr_arena){ .memory = memory, .block_bytes = block_bytes };
 }
 
+void kr_arena_init_apart(kr_arena *arena, kr_memory *memory, kr_memory *heads, size_t block_bytes)
+{
+    *arena = (kr_arena){ .memory = memory, .heads = heads, .block_bytes = block_bytes };
+}
+
+static kr_arena_block *block_create_apart(kr_arena *arena, size_t bytes)
+{
+    kr_arena_block *block = kr_memory_alloc(arena->heads, sizeof *block);
+    char *data = block ? kr_memory_alloc(arena->memory, bytes) : NULL;
+    if (data) *block = (kr_arena_block){ .bytes = bytes, .data = data };
+    else kr_memory_free(arena->heads, block, sizeof *block);
+    return data ? block : NULL;
+}
+
 static kr_arena_block *block_create(kr_arena *arena, size_t bytes)
 {
     if (bytes > SIZE_MAX - HEADER) return NULL;
+    if (arena->heads) return block_create_apart(arena, bytes);
     kr_arena_block *block = kr_memory_alloc(arena->memory, HEADER + bytes);
     if (!block) return NULL;
     *block = (kr_arena_block){ .bytes = bytes, .data = (char *)block + HEADER };
@@ -28,12 +49,22 @@ static kr_arena_block *block_create(kr_arena *arena, size_t bytes)
     return block;
 }
 
+static void block_destroy(kr_arena *arena, kr_arena_block *block)
+{
+    if (arena->heads) {
+        kr_memory_free(arena->memory, block->data, block->bytes);
+        kr_memory_free(arena->heads, block, sizeof *block);
+        return;
+    }
+    KR_UNPOISON(block->data, block->bytes);
+    kr_memory_free(arena->memory, block, HEADER + block->bytes);
+}
+
 static void chain_destroy(kr_arena *arena, kr_arena_block *block)
 {
     while (block) {
         kr_arena_block *next = block->next;
-        KR_UNPOISON(block->data, block->bytes);
-        kr_memory_free(arena->memory, block, HEADER + block->bytes);
+        block_destroy(arena, block);
         block = next;
     }
 }
@@ -41,7 +72,7 @@ static void chain_destroy(kr_arena *arena, kr_arena_block *block)
 void kr_arena_deinit(kr_arena *arena)
 {
     chain_destroy(arena, arena->first);
-    *arena = (kr_arena){ .memory = arena->memory, .block_bytes = arena->block_bytes };
+    *arena = (kr_arena){ .memory = arena->memory, .heads = arena->heads, .block_bytes = arena->block_bytes };
 }
 
 /* The next block of the chain if the request fits it, else a new one put in its place. */
@@ -70,7 +101,7 @@ void *kr_arena_alloc(kr_arena *arena, size_t bytes)
     }
     void *p = block->data + block->offset;
     block->offset += bytes;
-    KR_UNPOISON(p, bytes);
+    if (!arena->heads) KR_UNPOISON(p, bytes);
     arena->used += bytes;
     if (arena->used > arena->peak) arena->peak = arena->used;
     return p;
@@ -84,10 +115,10 @@ kr_arena_mark kr_arena_mark_now(const kr_arena *arena)
 void kr_arena_release(kr_arena *arena, kr_arena_mark mark)
 {
     for (kr_arena_block *block = mark.block ? mark.block->next : arena->first; block; block = block->next)
-        KR_POISON(block->data, block->bytes);
+        poison(arena, block->data, block->bytes);
     if (mark.block) {
         mark.block->offset = mark.offset;
-        KR_POISON(mark.block->data + mark.offset, mark.block->bytes - mark.offset);
+        poison(arena, mark.block->data + mark.offset, mark.block->bytes - mark.offset);
     }
     arena->current = mark.block;
     arena->used = mark.used;
@@ -113,4 +144,22 @@ void kr_arena_reset(kr_arena *arena)
         arena->first = NULL;
         if (arena->peak > arena->block_bytes) arena->block_bytes = arena->peak;
     }
+}
+
+bool kr_arena_reserve(kr_arena *arena)
+{
+    const size_t peak = arena->peak;
+    const bool ok = peak == 0 || kr_arena_alloc(arena, peak);
+    kr_arena_reset(arena);
+    if (ok && peak > 0 && !arena->first) { /* it took a block beside smaller ones, which are gone */
+        const bool again = kr_arena_alloc(arena, peak) != NULL;
+        kr_arena_reset(arena);
+        return again;
+    }
+    return ok;
+}
+
+const void *kr_arena_base(const kr_arena *arena)
+{
+    return arena->first ? arena->first->data : NULL;
 }

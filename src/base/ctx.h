@@ -9,6 +9,7 @@
 #include <krait/ctx.h>
 
 struct kr_device;
+struct kr_far;
 
 struct kr_ctx {
     kr_memory memory;
@@ -23,6 +24,7 @@ struct kr_ctx {
     uint64_t seed, stream; /* each random call draws from a stream of its own */
     bool check_finite;
     struct kr_device *device;
+    struct kr_far *far; /* NULL: all memory of this context is near (base/far.h) */
 };
 
 /* Records the first error; always false. The text names op, operand, sizes, rule and remedy, lower case, no full stop.

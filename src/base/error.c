@@ -1,5 +1,6 @@
 /* error.c - the sticky first error of a context, and its log. */
 #include "base/ctx.h"
+#include "base/far.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@ bool kr_fail(kr_ctx *ctx, kr_status status, const char *format, ...)
     va_start(list, format);
     vsnprintf(ctx->message, sizeof ctx->message, format, list);
     va_end(list);
+    const size_t length = strlen(ctx->message);
+    if (status == KR_ERR_NOMEM && ctx->far) ctx->far->explain(ctx, ctx->message + length, sizeof ctx->message - length);
     return false;
 }
 

@@ -9,29 +9,31 @@
 #ifndef KR_BASE_HALF_H
 #define KR_BASE_HALF_H
 
+#include "base/everywhere.h"
+
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t kr_float_bits(float x)
+KR_EVERYWHERE uint32_t kr_float_bits(float x)
 {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline float kr_float_of_bits(uint32_t bits)
+KR_EVERYWHERE float kr_float_of_bits(uint32_t bits)
 {
     float x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline float kr_float_from_bf16(uint16_t h)
+KR_EVERYWHERE float kr_float_from_bf16(uint16_t h)
 {
     return kr_float_of_bits((uint32_t)h << 16);
 }
 
-static inline uint16_t kr_bf16_from_float(float x)
+KR_EVERYWHERE uint16_t kr_bf16_from_float(float x)
 {
     uint32_t bits = kr_float_bits(x);
     if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((bits >> 16) | 0x40u);
@@ -39,7 +41,7 @@ static inline uint16_t kr_bf16_from_float(float x)
     return (uint16_t)(bits >> 16);
 }
 
-static inline float kr_float_from_f16(uint16_t h)
+KR_EVERYWHERE float kr_float_from_f16(uint16_t h)
 {
     uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
     uint32_t magnitude = h & 0x7fffu;
@@ -54,7 +56,7 @@ static inline float kr_float_from_f16(uint16_t h)
     return kr_float_of_bits(sign | ((magnitude << 13) + (112u << 23))); /* exponent bias 15 to 127 */
 }
 
-static inline uint16_t kr_f16_from_float(float x)
+KR_EVERYWHERE uint16_t kr_f16_from_float(float x)
 {
     uint32_t bits = kr_float_bits(x);
     uint32_t sign = (bits >> 16) & 0x8000u;
@@ -72,7 +74,7 @@ static inline uint16_t kr_f16_from_float(float x)
 
 /* A double to float "to odd": toward zero, with the last bit set if anything was lost. Rounding the result
  * again to a format with at least two bits fewer gives what one rounding of the double would. */
-static inline float kr_float_to_odd(double x)
+KR_EVERYWHERE float kr_float_to_odd(double x)
 {
     float nearest = (float)x;
     if ((double)nearest == x || x != x) return nearest;
@@ -82,12 +84,12 @@ static inline float kr_float_to_odd(double x)
     return kr_float_of_bits(bits | 1u);
 }
 
-static inline uint16_t kr_bf16_from_double(double x)
+KR_EVERYWHERE uint16_t kr_bf16_from_double(double x)
 {
     return kr_bf16_from_float(kr_float_to_odd(x));
 }
 
-static inline uint16_t kr_f16_from_double(double x)
+KR_EVERYWHERE uint16_t kr_f16_from_double(double x)
 {
     return kr_f16_from_float(kr_float_to_odd(x));
 }

@@ -15,19 +15,32 @@ static inline uint64_t kr_hash_word(uint64_t state, uint64_t word)
     return state ^ (state >> 29);
 }
 
-/* Continues a hash with `bytes` bytes, taken as little-endian words; the length is part of it. */
-static inline uint64_t kr_hash_bytes(uint64_t state, const void *data, size_t bytes)
+/* Continues a hash with a part of some bytes, a multiple of 8 long; and with the last part, of any length, of `bytes` in
+ * all. */
+static inline uint64_t kr_hash_part(uint64_t state, const void *data, size_t bytes)
 {
     const unsigned char *at = data;
-    size_t left = bytes;
-    for (; left >= 8; at += 8, left -= 8) {
+    for (; bytes >= 8; at += 8, bytes -= 8) {
         uint64_t word;
         memcpy(&word, at, 8);
         state = kr_hash_word(state, word);
     }
+    return state;
+}
+
+static inline uint64_t kr_hash_last(uint64_t state, const void *data, size_t part, size_t bytes)
+{
+    const unsigned char *at = data;
+    const size_t words = part / 8 * 8;
     uint64_t word = 0;
-    for (size_t i = 0; i < left; i++) word |= (uint64_t)at[i] << (8 * i);
-    return kr_hash_word(kr_hash_word(state, word), (uint64_t)bytes);
+    for (size_t i = words; i < part; i++) word |= (uint64_t)at[i] << (8 * (i - words));
+    return kr_hash_word(kr_hash_word(kr_hash_part(state, data, part), word), (uint64_t)bytes);
+}
+
+/* Continues a hash with `bytes` bytes, taken as little-endian words; the length is part of it. */
+static inline uint64_t kr_hash_bytes(uint64_t state, const void *data, size_t bytes)
+{
+    return kr_hash_last(state, data, bytes, bytes);
 }
 
 static inline uint64_t kr_hash_text(uint64_t state, const char *text)

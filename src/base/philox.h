@@ -9,13 +9,9 @@
 #ifndef KR_BASE_PHILOX_H
 #define KR_BASE_PHILOX_H
 
-#include <stdint.h>
+#include "base/everywhere.h"
 
-#ifdef __CUDACC__
-#define KR_EVERYWHERE static __host__ __device__ inline
-#else
-#define KR_EVERYWHERE static inline
-#endif
+#include <stdint.h>
 
 typedef struct kr_philox_block {
     uint32_t word[4];

@@ -14,7 +14,7 @@ enum { SCRATCH_BLOCK = 1 << 16 };
 
 void kr_ctx_options_init_sized(kr_ctx_options *options, size_t size)
 {
-    const kr_ctx_options defaults = { .size = size, .seed = 0x5eed };
+    const kr_ctx_options defaults = { .size = size, .seed = 0x5eed, .precision = KR_PRECISION_UNSET };
     kr_sized_init(options, size, &defaults, sizeof defaults);
 }
 
@@ -68,6 +68,22 @@ static const kr_kernels *pick_isa(kr_ctx *ctx, const char *asked, uint64_t featu
     return set;
 }
 
+static bool pick_precision(kr_ctx *ctx, kr_precision asked, kr_precision *precision)
+{
+    static const char *const names[] = { "exact", "tf32", "bf16" };
+    enum { NAMES = sizeof names / sizeof *names };
+    *precision = asked;
+    if (asked != KR_PRECISION_UNSET)
+        return kr_require(ctx, asked >= KR_PRECISION_EXACT && asked <= KR_PRECISION_BF16, KR_ERR_ARG,
+                          "ctx: precision = %d is no kr_precision", (int)asked);
+    const char *text = getenv("KR_PRECISION");
+    int i = 0;
+    while (text && *text && i < NAMES && strcmp(text, names[i]) != 0) i++;
+    *precision = (kr_precision)i;
+    return kr_require(ctx, i < NAMES, KR_ERR_ARG,
+                      "ctx: KR_PRECISION=%.40s is no precision; choose one of: exact, tf32, bf16", text);
+}
+
 static bool set_up(kr_ctx *ctx, const kr_ctx_options *options)
 {
     const uint64_t features = kr_cpu_features();
@@ -75,14 +91,17 @@ static bool set_up(kr_ctx *ctx, const kr_ctx_options *options)
     if (!pick_threads(ctx, options->threads, &threads)) return false;
     const kr_kernels *last = pick_isa(ctx, options->isa, features);
     if (!last) return false;
-    ctx->device = kr_memory_alloc_zeroed(&ctx->memory, sizeof *ctx->device);
-    if (!kr_require(ctx, ctx->device != NULL, KR_ERR_NOMEM, "ctx: no memory for the kernel table")) return false;
-    kr_kernels_merge(&ctx->device->kernels, last, features);
+    if (!kr_device_open(ctx, options->device, last, features) ||
+        !pick_precision(ctx, options->precision, &ctx->device->precision))
+        return false;
     ctx->pool = kr_pool_create(&ctx->memory, threads);
     if (!kr_require(ctx, ctx->pool != NULL, KR_ERR_NOMEM, "ctx: the system refused a pool of %d threads; ask for fewer",
                     threads))
         return false;
-    kr_note(ctx, KR_LOG_INFO, "krait %s: %s kernels, threads %d", kr_version(), last->name, threads);
+    if (kr_ctx_is_far(ctx))
+        kr_note(ctx, KR_LOG_INFO, "krait %s: %s, %s kernels, threads %d", kr_version(), kr_ctx_device(ctx), last->name,
+                threads);
+    else kr_note(ctx, KR_LOG_INFO, "krait %s: %s kernels, threads %d", kr_version(), last->name, threads);
     return true;
 }
 
@@ -111,9 +130,9 @@ kr_ctx *kr_ctx_create(const kr_ctx_options *given)
 void kr_ctx_destroy(kr_ctx *ctx)
 {
     if (!ctx) return;
+    kr_device_close(ctx);
     kr_pool_destroy(ctx->pool);
     kr_arena_deinit(&ctx->scratch);
-    kr_memory_free(&ctx->memory, ctx->device, sizeof *ctx->device);
     kr_memory memory = ctx->memory;
     kr_memory_free(&memory, ctx, sizeof *ctx);
 }
@@ -125,7 +144,12 @@ int kr_ctx_threads(const kr_ctx *ctx)
 
 const char *kr_ctx_isa(const kr_ctx *ctx)
 {
-    return ctx && ctx->device ? ctx->device->kernels.name : "none";
+    return ctx && ctx->device ? ctx->device->host->name : "none";
+}
+
+kr_precision kr_ctx_precision(const kr_ctx *ctx)
+{
+    return ctx && ctx->device ? ctx->device->precision : KR_PRECISION_EXACT;
 }
 
 kr_memory_stats kr_ctx_memory(const kr_ctx *ctx)

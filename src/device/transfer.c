@@ -1,23 +1,106 @@
-/* transfer.c - the way out: a tensor's elements into the caller's memory. */
+/* transfer.c - the ways in and out: a tensor's elements from the caller's memory and to it.
+ *
+ * What is far goes through the stage, piece by piece, in its own type and row-major; the processor converts. Elements
+ * that lie one after another on both sides, of one type, are moved at once.
+ */
 #include "device/device.h"
 #include "device/walk.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
-#include <string.h>
 
-/* Without the context's pool and scratch: reading is allowed after an error, too. */
-static void read_into(const kr_tensor *x, kr_dtype dtype, void *out)
+static kr_copy_args copy_args(const kr_tensor *y, const kr_tensor *x)
+{
+    const kr_shape shape = kr_tensor_shape(y);
+    return (kr_copy_args){ .walk = kr_walk_over(&shape, 2, (const kr_tensor *[]){ y, x }),
+                           .x_dtype = x->dtype,
+                           .y_dtype = y->dtype,
+                           .x = x->data,
+                           .y = y->data };
+}
+
+/* y = x by the processor. Without the context's pool and scratch: reading is allowed after an error, too. */
+static void copy_near(const kr_tensor *y, const kr_tensor *x)
+{
+    const kr_copy_args args = copy_args(y, x);
+    x->ctx->device->host->copy.run(&args);
+}
+
+/* A row-major tensor of x's shape at `data`. */
+static kr_tensor laid_out(const kr_tensor *x, kr_dtype dtype, void *data)
 {
     const kr_shape shape = kr_tensor_shape(x);
-    kr_tensor y = { .ctx = x->ctx };
+    kr_tensor y = { .ctx = x->ctx, .data = data };
     kr_tensor_layout(&y, dtype, &shape);
-    kr_copy_args args = { .walk = kr_walk_over(&shape, 2, (const kr_tensor *[]){ &y, x }),
-                          .x_dtype = x->dtype,
-                          .y_dtype = dtype,
-                          .x = x->data,
-                          .y = out };
-    x->ctx->device->kernels.copy.run(&args);
+    return y;
+}
+
+static size_t bytes_of(const kr_tensor *x)
+{
+    return (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
+}
+
+/* Cuts x, longer than a piece, in two along its first axis that can be; the elements of the second half follow those of
+ * the first. */
+static void halve(const kr_tensor *x, kr_tensor *first, kr_tensor *second)
+{
+    int axis = 0;
+    while (x->dims[axis] == 1) axis++;
+    *first = *second = *x;
+    first->dims[axis] = x->dims[axis] / 2;
+    second->dims[axis] = x->dims[axis] - first->dims[axis];
+    second->data += first->dims[axis] * x->strides[axis] * (int64_t)kr_dtype_bytes(x->dtype);
+}
+
+bool kr_tensor_is_near(const kr_tensor *x)
+{
+    return !x || !kr_is_far(x->ctx, x->data);
+}
+
+/* ---- out ---- */
+
+static bool read_piece(const kr_tensor *x, kr_dtype dtype, void *out)
+{
+    kr_ctx *ctx = x->ctx;
+    kr_device *device = ctx->device;
+    kr_tensor y = laid_out(x, dtype, out);
+    const void *from = x->data;
+    if (!kr_tensor_is_row_major(x)) {
+        const kr_tensor gathered = laid_out(x, x->dtype, device->far_stage);
+        kr_copy_args args = copy_args(&gathered, x);
+        if (!KR_RUN_WITH(ctx, copy, &args, NULL)) return false;
+        from = gathered.data;
+    }
+    const kr_tensor near = laid_out(x, x->dtype, device->access.stage);
+    if (!device->access.fetch(ctx, near.data, from, bytes_of(x))) return false;
+    copy_near(&y, &near);
+    return true;
+}
+
+static bool read_into(const kr_tensor *x, kr_dtype dtype, char *out)
+{
+    if (kr_tensor_count(x) == 0) return true;
+    if (!kr_is_far(x->ctx, x->data)) {
+        const kr_tensor y = laid_out(x, dtype, out);
+        if (!kr_integers_ready(x->ctx)) return false;
+        copy_near(&y, x);
+        return true;
+    }
+    if (dtype == x->dtype && kr_tensor_is_row_major(x))
+        return x->ctx->device->access.fetch(x->ctx, out, x->data, bytes_of(x));
+    if (bytes_of(x) <= x->ctx->device->access.stage_bytes) return read_piece(x, dtype, out);
+    kr_tensor first, second;
+    halve(x, &first, &second);
+    return read_into(&first, dtype, out) &&
+           read_into(&second, dtype, out + (size_t)kr_tensor_count(&first) * kr_dtype_bytes(dtype));
+}
+
+/* The caller's memory may be the device's own: another tensor's, say. */
+static bool copy_far(const kr_tensor *y, const kr_tensor *x)
+{
+    kr_copy_args args = copy_args(y, x);
+    if (!kr_dtype_is_float(y->dtype)) y->ctx->device->wrote_integers = true;
+    return KR_RUN(y->ctx, copy, &args);
 }
 
 kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t count)
@@ -32,8 +115,8 @@ kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t 
                 KR_TEXT_OF(x), (long long)kr_tensor_count(x));
         return KR_ERR_ARG;
     }
-    if (count > 0) read_into(x, dtype, out);
-    return KR_OK;
+    const kr_tensor y = laid_out(x, dtype, out);
+    return (kr_is_far(x->ctx, out) ? copy_far(&y, x) : read_into(x, dtype, out)) ? KR_OK : KR_ERR_DEVICE;
 }
 
 double kr_tensor_at(const kr_tensor *x, const int64_t *index)
@@ -48,8 +131,7 @@ double kr_tensor_at(const kr_tensor *x, const int64_t *index)
         one.data += index[axis] * x->strides[axis] * (int64_t)kr_dtype_bytes(x->dtype);
     }
     double value;
-    read_into(&one, KR_F64, &value);
-    return value;
+    return read_into(&one, KR_F64, (char *)&value) ? value : NAN;
 }
 
 double kr_item(const kr_tensor *x)
@@ -59,4 +141,61 @@ double kr_item(const kr_tensor *x)
                     KR_TEXT_OF(x), (long long)kr_tensor_count(x)))
         return NAN;
     return kr_tensor_at(x, (int64_t[KR_MAX_RANK]){ 0 });
+}
+
+typedef struct showing {
+    kr_show_fn *show;
+    void *user;
+    int64_t first;
+} showing;
+
+static bool show_values(const kr_tensor *x, showing *s)
+{
+    enum { PIECE = 2048 };
+    const int64_t count = kr_tensor_count(x);
+    if (count > PIECE) {
+        kr_tensor first, second;
+        halve(x, &first, &second);
+        return show_values(&first, s) && show_values(&second, s);
+    }
+    double values[PIECE];
+    if (!read_into(x, KR_F64, (char *)values) || !s->show(s->user, s->first, values, count)) return false;
+    s->first += count;
+    return true;
+}
+
+bool kr_each_value(const kr_tensor *x, kr_show_fn *show, void *user)
+{
+    return kr_tensor_count(x) == 0 || show_values(x, &(showing){ show, user, 0 });
+}
+
+/* ---- in ---- */
+
+static bool write_far(kr_ctx *ctx, char *to, kr_dtype dtype, const kr_tensor *near)
+{
+    const struct kr_far *far = &ctx->device->access;
+    const size_t bytes = (size_t)kr_tensor_count(near) * kr_dtype_bytes(dtype);
+    if (dtype == near->dtype && kr_tensor_is_row_major(near)) return far->store(ctx, to, near->data, bytes);
+    if (bytes <= far->stage_bytes) {
+        const kr_tensor staged = laid_out(near, dtype, far->stage);
+        copy_near(&staged, near);
+        return far->store(ctx, to, far->stage, bytes);
+    }
+    kr_tensor first, second;
+    halve(near, &first, &second);
+    return write_far(ctx, to, dtype, &first) &&
+           write_far(ctx, to + (size_t)kr_tensor_count(&first) * kr_dtype_bytes(dtype), dtype, &second);
+}
+
+bool kr_tensor_take(kr_tensor *y, const kr_tensor *near)
+{
+    kr_ctx *ctx = y->ctx;
+    if (kr_tensor_count(y) == 0) return true;
+    if (kr_is_far(ctx, near->data)) return copy_far(y, near);
+    if (kr_is_far(ctx, y->data)) return write_far(ctx, y->data, y->dtype, near);
+    kr_copy_args args = copy_args(y, near);
+    if (!kr_ctx_is_far(ctx)) return KR_RUN(ctx, copy, &args);
+    args.exec.pool = ctx->pool;
+    ctx->device->host->copy.run(&args);
+    return true;
 }

@@ -109,12 +109,12 @@ static kr_tensor *read_ids(kr_generation *g, kr_tensor *ids)
                                     : kr_network_forward(g->tape, g->net, ids, &call).y;
 }
 
-static kr_tensor *pending_ids(kr_generation *g)
+/* The pending tokens, to g->ids. */
+static const int32_t *pending_ids(kr_generation *g)
 {
     const int64_t nb = batch_of(g);
-    kr_tensor *ids = kr_new(g->tape, KR_I32, KR_SHAPE(nb));
-    for (int64_t b = 0; ids && b < nb; b++) ((int32_t *)kr_tensor_data(ids))[b] = g->rows[g->members[b]].pending;
-    return ids;
+    for (int64_t b = 0; b < nb; b++) g->ids[b] = g->rows[g->members[b]].pending;
+    return g->ids;
 }
 
 /* ---- reading a prompt ---- */
@@ -230,15 +230,30 @@ static void put_token(kr_generation *g, kr_continuation *row, kr_sample sample)
     row->made = (kr_generated){ true, sample, row->text.shown, row->text.nshown, row->finish };
 }
 
-/* Logits for all members; the first time for all rows out of one. */
-static kr_tensor *step(kr_generation *g)
+/* Logits for the one state that all rows share: a row for each, and a state. */
+static kr_tensor *step_and_fork(kr_generation *g)
 {
-    if (g->is_forked && !let_finished_leave(g)) return NULL;
-    kr_tensor *logits = read_ids(g, pending_ids(g));
-    if (!logits || g->is_forked) return logits;
-    if (kr_state_copy(g->state, kr_state_fork(g->tape, g->state, 0, g->nrows)) != KR_OK) return NULL;
+    kr_tensor *logits = read_ids(g, kr_from_data(g->tape, KR_I32, KR_SHAPE(1), pending_ids(g)));
+    if (!logits || kr_state_copy(g->state, kr_state_fork(g->tape, g->state, 0, g->nrows)) != KR_OK) return NULL;
     g->is_forked = true;
     return kr_expand(g->tape, logits, KR_SHAPE(g->nrows, kr_tensor_dim(logits, 1)));
+}
+
+/* One more token for all members, to g->samples. */
+static bool step(kr_generation *g)
+{
+    if (g->is_forked && !let_finished_leave(g)) return false;
+    const kr_tensor *logits;
+    if (g->is_forked && kr_steps_are_for(&g->steps, g->net, g->state)) {
+        kr_sampler *there = kr_sampler_is_far(g->sampler) ? g->sampler : NULL;
+        logits = kr_steps_run(&g->steps, g->net, g->state, pending_ids(g), there, g->members);
+        if (logits && there && kr_sampler_take(there, logits, g->nmembers, g->members, g->samples)) return true;
+    } else if (g->is_forked) {
+        logits = read_ids(g, kr_from_data(g->tape, KR_I32, KR_SHAPE(batch_of(g)), pending_ids(g)));
+    } else {
+        logits = step_and_fork(g);
+    }
+    return logits && kr_sampler_next_rows(g->sampler, logits, g->nmembers, g->members, g->samples) == KR_OK;
 }
 
 bool kr_generation_next(kr_generation *g)
@@ -257,9 +272,7 @@ bool kr_generation_next(kr_generation *g)
     }
     if (nlive == 0) return false;
     g->is_torn = true;
-    const kr_tensor *logits = step(g);
-    if (!logits || kr_sampler_next_rows(g->sampler, logits, g->nmembers, g->members, g->samples) != KR_OK)
-        return kr_blame(g->ctx, "%s", op);
+    if (!step(g)) return kr_blame(g->ctx, "%s", op);
     for (int64_t m = 0; m < g->nmembers; m++) put_token(g, &g->rows[g->members[m]], g->samples[m]);
     g->tokens += g->nmembers;
     g->is_torn = false;

@@ -4,6 +4,7 @@
 
 #include "generate/held_text.h"
 #include "generate/sampler.h"
+#include "generate/steps.h"
 #include "nn/network.h"
 
 #include <krait/generate.h>
@@ -28,12 +29,14 @@ struct kr_generation {
     int64_t vocab;
     kr_tape *tape;
     kr_sampler *sampler;
+    kr_steps steps;
 
     int64_t nrows;
     kr_continuation *rows;
     bool is_forked;  /* each row has a state of its own; before that they share one */
     kr_state *state; /* of the rows in the batch: */
     int64_t nmembers;
+    int32_t *ids;       /* [nrows]: room for their pending tokens */
     int64_t *members;   /* [nrows]: their numbers, ascending; before the fork, all of them */
     int64_t *chosen;    /* [nrows]: room for a choice among them */
     kr_sample *samples; /* [nrows] */

@@ -102,7 +102,7 @@ static bool make_rows(kr_generation *g)
 {
     enum { UNFINISHED_MOST = 3 };
     g->nrows = g->nmembers = g->options.n_samples;
-    if (!(g->rows = room_for(g, g->nrows, sizeof *g->rows)) ||
+    if (!(g->rows = room_for(g, g->nrows, sizeof *g->rows)) || !(g->ids = room_for(g, g->nrows, sizeof *g->ids)) ||
         !(g->members = room_for(g, g->nrows, sizeof *g->members)) ||
         !(g->chosen = room_for(g, g->nrows, sizeof *g->chosen)) ||
         !(g->samples = room_for(g, g->nrows, sizeof *g->samples)) ||
@@ -168,6 +168,7 @@ void kr_generation_destroy(kr_generation *g)
         kr_state_destroy(g->rows[r].resting);
         kr_held_text_free(&g->rows[r].text, &g->ctx->memory);
     }
+    kr_steps_free(&g->steps, g->ctx);
     kr_state_destroy(g->state);
     kr_sampler_destroy(g->sampler);
     kr_tape_destroy(g->tape);

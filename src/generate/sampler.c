@@ -114,6 +114,7 @@ kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, in
 void kr_sampler_destroy(kr_sampler *sampler)
 {
     if (!sampler) return;
+    kr_sampler_free_shared(sampler);
     kr_arena_deinit(&sampler->arena);
     kr_memory_free(&sampler->ctx->memory, sampler, sizeof *sampler);
 }
@@ -143,6 +144,13 @@ kr_status kr_sampler_accept(kr_sampler *sampler, int64_t row, int32_t id)
                    "%s: id = %d, but tokens are from 0 to %lld", op, (int)id, (long long)sampler->vocab - 1))
         kr_sampler_occurred(sampler, row)[id] |= KR_OCCURRENCE_PROMPT;
     return sampler->ctx->status;
+}
+
+void kr_sampler_count(kr_sampler *s, int64_t row, int32_t id)
+{
+    kr_occurrence *occurrence = kr_sampler_occurred(s, row) + id;
+    s->drawn[row]++;
+    if (*occurrence < KR_OCCURRENCE_MOST) *occurrence += KR_OCCURRENCE_ONCE;
 }
 
 static bool check_call(const kr_sampler *s, const char *op, const kr_tensor *logits, int64_t count, const int64_t *rows,
@@ -180,12 +188,7 @@ static kr_status next_rows(kr_sampler *s, const char *op, const kr_tensor *logit
         }
         samples[i] = (kr_sample){ id, kr_logits_logprob(&logits, id) };
     }
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t row = rows ? rows[i] : i;
-        kr_occurrence *occurrence = kr_sampler_occurred(s, row) + samples[i].id;
-        s->drawn[row]++;
-        if (*occurrence < KR_OCCURRENCE_MOST) *occurrence += KR_OCCURRENCE_ONCE;
-    }
+    for (int64_t i = 0; i < count; i++) kr_sampler_count(s, rows ? rows[i] : i, samples[i].id);
     return KR_OK;
 }
 

@@ -25,6 +25,8 @@ struct kr_sampler {
     double *logits, *weights; /* [vocab] */
     int32_t *ids;             /* [vocab] */
     kr_ranked *ranked;        /* [vocab] */
+
+    char *shared; /* with a far device: what goes there and comes back; NULL: not made yet */
 };
 
 static inline kr_occurrence *kr_sampler_occurred(const kr_sampler *sampler, int64_t row)
@@ -35,6 +37,21 @@ static inline kr_occurrence *kr_sampler_occurred(const kr_sampler *sampler, int6
 /* Chooses the token of a row out of sampler->logits [vocab], which holds the model's own logits, finite or -infinity;
  * it is changed. -1 after an error. */
 int32_t kr_sampler_choose(kr_sampler *sampler, int64_t row, double max);
+
+/* Counts a token that was chosen. */
+void kr_sampler_count(kr_sampler *sampler, int64_t row, int32_t id);
+
+/* ---- on a far device ----
+ *
+ * queue: the choice for rows[0..count) out of logits [count w], as a kernel; take: its result, counted; false where it
+ * has none: the processor has to choose, or finds out what is wrong. prepare: the numbers that such a kernel reads,
+ * for one that is replayed. is_far: do the options allow it? */
+bool kr_sampler_is_far(kr_sampler *sampler);
+bool kr_sampler_queue(kr_sampler *sampler, const kr_tensor *logits, const int64_t *rows);
+void kr_sampler_prepare(kr_sampler *sampler, int64_t count, const int64_t *rows);
+bool kr_sampler_take(kr_sampler *sampler, const kr_tensor *logits, int64_t count, const int64_t *rows,
+                     kr_sample *samples);
+void kr_sampler_free_shared(kr_sampler *sampler);
 
 /* All rows as new, with another seed. */
 void kr_sampler_forget(kr_sampler *sampler, uint64_t seed);

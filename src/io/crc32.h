@@ -24,10 +24,11 @@ static inline void kr_crc32_prepare(kr_crc32_table *table)
         }
 }
 
-static inline uint32_t kr_crc32(const kr_crc32_table *table, const void *data, size_t bytes)
+/* The checksum of bytes in parts: `so_far` is that of those before them, 0 if there are none. */
+static inline uint32_t kr_crc32(const kr_crc32_table *table, uint32_t so_far, const void *data, size_t bytes)
 {
     const unsigned char *p = data;
-    uint32_t r = UINT32_C(0xFFFFFFFF);
+    uint32_t r = ~so_far;
     for (; bytes >= 8; p += 8, bytes -= 8) {
         r ^= (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
         r = table->at[7][r & 0xff] ^ table->at[6][r >> 8 & 0xff] ^ table->at[5][r >> 16 & 0xff] ^

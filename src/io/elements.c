@@ -5,6 +5,7 @@
  */
 #include "io/elements.h"
 
+#include "base/far.h"
 #include "base/half.h"
 #include "io/quote.h"
 #include "tensor/tensor.h"
@@ -173,6 +174,23 @@ static bool read_rows(kr_ctx *ctx, const char *who, const kr_elements *e, kr_dty
     }
 }
 
+/* To memory that only the device writes: at once where the bytes stay as they are, else by a copy of the tensor. */
+static bool read_far(kr_ctx *ctx, const char *who, const kr_elements *e, kr_dtype to, void *out)
+{
+    axis axes[KR_MAX_RANK];
+    const size_t bytes = (size_t)e->count * kr_dtype_bytes(to);
+    const int rank = merge_axes(e, axes);
+    if (e->type->is_native && e->type->dtype == to && (rank == 0 || (rank == 1 && axes[0].stride == 1)))
+        return kr_store(ctx, out, e->data, bytes);
+    void *copy = kr_memory_alloc(&ctx->memory, bytes);
+    if (!copy)
+        return kr_fail(ctx, KR_ERR_NOMEM, "%s: no memory for a copy of tensor '%s' of %zu bytes", who,
+                       kr_quote_of(e->name, strlen(e->name)).text, bytes);
+    const bool done = read_rows(ctx, who, e, to, copy) && kr_store(ctx, out, copy, bytes);
+    kr_memory_free(&ctx->memory, copy, bytes);
+    return done;
+}
+
 kr_status kr_elements_read(kr_ctx *ctx, const char *who, const kr_elements *e, kr_dtype dtype, void *out, int64_t count)
 {
     if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: %d is no kr_dtype", who, (int)dtype))
@@ -185,7 +203,8 @@ kr_status kr_elements_read(kr_ctx *ctx, const char *who, const kr_elements *e, k
                     kr_dtype_name(dtype)) ||
         !kr_require(ctx, out != NULL || count == 0, KR_ERR_ARG, "%s: out is NULL", who) || count == 0)
         return ctx->status;
-    read_rows(ctx, who, e, dtype, out);
+    if (kr_is_far(ctx, out)) read_far(ctx, who, e, dtype, out);
+    else read_rows(ctx, who, e, dtype, out);
     return ctx->status;
 }
 

@@ -5,6 +5,7 @@
 #endif
 #include "io/file_write.h"
 
+#include "base/far.h"
 #include "io/file.h"
 
 #include <errno.h>
@@ -176,8 +177,9 @@ bool kr_file_create_nth(kr_file_writer *w, kr_ctx *ctx, const char *path, int nu
     return false;
 }
 
-bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
+static bool write_piece(void *user, const void *data, size_t bytes)
 {
+    kr_file_writer *w = user;
     for (size_t at = 0; at < bytes;) {
         const long n = write_some(w->handle, (const char *)data + at, bytes - at);
         if (n < 0 && errno == EINTR) continue;
@@ -185,6 +187,11 @@ bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
         at += (size_t)n;
     }
     return true;
+}
+
+bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
+{
+    return kr_each_piece(w->ctx, data, bytes, write_piece, w);
 }
 
 bool kr_file_write_first(kr_file_writer *w, const void *data, size_t bytes)

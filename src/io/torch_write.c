@@ -7,6 +7,8 @@
  */
 #include "io/torch_write.h"
 
+#include "base/far.h"
+
 #include "io/compose.h"
 #include "io/crc32.h"
 #include "io/pickle.h"
@@ -275,11 +277,26 @@ static bool plan_storages(torch_writer *w)
     return true;
 }
 
-static void add_member(torch_writer *w, const kr_crc32_table *table, const char *name, const void *data, uint64_t bytes)
+typedef struct checksum {
+    const kr_crc32_table *table;
+    uint32_t crc;
+} checksum;
+
+static bool check_piece(void *user, const void *piece, size_t bytes)
+{
+    checksum *c = user;
+    c->crc = kr_crc32(c->table, c->crc, piece, bytes);
+    return true;
+}
+
+static bool add_member(torch_writer *w, const kr_crc32_table *table, const char *name, const void *data, uint64_t bytes)
 {
     member *m = &w->members[w->nmembers++];
-    *m = (member){ .data = data, .bytes = bytes, .crc = kr_crc32(table, data, (size_t)bytes) };
+    checksum c = { table, 0 };
+    const bool done = kr_each_piece(w->ctx, data, (size_t)bytes, check_piece, &c);
+    *m = (member){ .data = data, .bytes = bytes, .crc = c.crc };
     snprintf(m->name, sizeof m->name, "archive/%s", name);
+    return done;
 }
 
 static bool plan_members(torch_writer *w)
@@ -298,7 +315,7 @@ static bool plan_members(torch_writer *w)
     for (int64_t i = 0; i < w->nstorages; i++) {
         char name[32];
         snprintf(name, sizeof name, "data/%lld", (long long)i);
-        add_member(w, &table, name, w->holders[i]->data, w->holders[i]->bytes);
+        if (!add_member(w, &table, name, w->holders[i]->data, w->holders[i]->bytes)) return false;
     }
     add_member(w, &table, "version", "3\n", 2);
     return true;

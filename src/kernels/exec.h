@@ -4,11 +4,14 @@
 
 #include "base/pool.h"
 
-#include <krait/tensor.h>
+#include <krait/ctx.h>
 
 typedef struct kr_exec {
     kr_pool *pool; /* NULL: the calling thread alone */
     void *scratch; /* as many bytes as the kernel's scratch function asked for, 64-byte aligned */
+    void *stream;  /* the cudaStream_t that the kernels of a CUDA device are queued on; not read elsewhere */
+    void *own;     /* what a device keeps for its kernels: struct kr_cuda of kernels/cuda/cuda.h; not read elsewhere */
+    kr_precision precision; /* of products on a CUDA device, never UNSET; not read elsewhere */
 } kr_exec;
 
 #endif

@@ -16,8 +16,10 @@
 #include "kernels/matmul_args.h"
 #include "kernels/mamba3_args.h"
 #include "kernels/optimizer_args.h"
+#include "kernels/places.h"
 #include "kernels/sequence.h"
 #include "kernels/ssd_args.h"
+#include "kernels/token_args.h"
 
 /* The index space that the operands of an elementwise kernel share, with as few axes as their strides allow.
  * strides[o] walks operand o; 0 repeats it (broadcast), negative runs backwards. The innermost axis is the last.
@@ -132,14 +134,16 @@ typedef struct kr_softmax_bwd_args {
 /* RMS norm over groups of the last axis, with an optional gate z.
  *   gate first (or no gate): u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first:              u = x;          q as above;                        y = u q gain silu(z)
- * x, z, y [no ni], gain [ni] or NULL (1), q [no ng], z NULL: no gate. Group e holds channels e*ni/ng ... */
+ * x, z, y [no ni], gain [ni] or NULL (1), q [no ng], z NULL: no gate. Group e holds channels e*ni/ng ...
+ * z_gap elements lie between a row of z and the next. */
 typedef struct kr_norm_args {
     kr_exec exec;
-    int64_t no, ni, ng;
+    int64_t no, ni, ng, z_gap;
     const void *x, *z, *gain;
     void *y, *q;
     double eps;
     bool norm_first;
+    kr_half y_half; /* of y: the f32 slot of CUDA alone writes them, elsewhere it is KR_NO_HALF */
 } kr_norm_args;
 
 /* With w = gain g_y (norm first: gain g_y silu(z)), per group:
@@ -148,10 +152,12 @@ typedef struct kr_norm_args {
  * g_x, g_z, g_gain may be NULL when not wanted. */
 typedef struct kr_norm_bwd_args {
     kr_exec exec;
-    int64_t no, ni, ng;
+    int64_t no, ni, ng, z_gap;
     const void *x, *z, *gain, *q, *g_y;
     void *g_x, *g_z, *g_gain;
     bool norm_first;
+    kr_place g_z_place;
+    bool adds; /* g_x is added to: without a gate, and for the f32 slot of CUDA alone */
 } kr_norm_bwd_args;
 
 /* y = x silu(z). x, z, y [no ni]; rows of x and z begin x_stride and z_stride elements apart (of any sign, or 0). */
@@ -160,6 +166,7 @@ typedef struct kr_gate_args {
     int64_t no, ni, x_stride, z_stride;
     const void *x, *z;
     void *y;
+    kr_half y_half; /* of y: the f32 slot of CUDA alone writes them, elsewhere it is KR_NO_HALF */
 } kr_gate_args;
 
 /* g_x = g_y silu(z), g_z = g_y x silu'(z); g_y's rows have a stride too. g_x, g_z may be NULL when not wanted. */
@@ -168,6 +175,7 @@ typedef struct kr_gate_bwd_args {
     int64_t no, ni, x_stride, z_stride, g_y_stride;
     const void *x, *z, *g_y;
     void *g_x, *g_z;
+    kr_place g_z_place;
 } kr_gate_bwd_args;
 
 /* Causal depthwise convolution with a carried window. For each sequence q, its tokens numbered s = 0 .. length-1:
@@ -183,6 +191,7 @@ typedef struct kr_conv_args {
     const void *x, *weight, *bias, *window;
     void *y, *window_out;
     bool silu;
+    kr_half y_half; /* of y: the f32 slot of CUDA alone writes them, elsewhere it is KR_NO_HALF */
 } kr_conv_args;
 
 /* Gradients of the above; u is recomputed. g_y, g_x [b s v] contiguous. g_window_out NULL means 0. g_x, g_weight, g_bias,
@@ -195,6 +204,8 @@ typedef struct kr_conv_bwd_args {
     const void *x, *weight, *bias, *window, *g_y, *g_window_out;
     void *g_x, *g_weight, *g_bias, *g_window;
     bool silu;
+    kr_place g_x_place;
+    kr_columns g_y_columns; /* g_y in pieces; g_y is NULL then */
 } kr_conv_bwd_args;
 
 /* gather:     y[o, j, i] = x[o, id[o, j, i], i];   x [no nr ni], id and y [no nj ni]

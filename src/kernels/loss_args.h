@@ -3,6 +3,7 @@
 #define KR_KERNELS_LOSS_ARGS_H
 
 #include "kernels/exec.h"
+#include "kernels/matmul_args.h"
 
 #include <krait/tensor.h>
 
@@ -23,7 +24,7 @@ enum {
  * ln S and 1 - p[label] are taken from what stands beside the largest, so that they keep their digits where p[label] is
  * all but 1; so does the label's g_x.
  * label < 0: the row does not count. It is not read; its loss, stats and g_x are 0.
- * loss [no], stats [no KR_ROW_STATS]; g_x [no nr] or NULL, and may be x. */
+ * loss [no], stats [no KR_ROW_STATS]; g_x [no nr] or NULL, and may be x, unless it is of halves. */
 typedef struct kr_cross_entropy_args {
     kr_exec exec;
     int64_t no, nr, nv;
@@ -31,6 +32,7 @@ typedef struct kr_cross_entropy_args {
     const int64_t *label; /* [no] */
     double smoothing, alpha;
     void *loss, *stats, *g_x;
+    kr_half g_half; /* of g_x: the f32 slot of CUDA alone writes them, elsewhere it is KR_NO_HALF */
 } kr_cross_entropy_args;
 
 /* The same g_x times *g_y, from x and the stats. */

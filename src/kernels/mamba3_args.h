@@ -6,6 +6,7 @@
 #define KR_KERNELS_MAMBA3_ARGS_H
 
 #include "kernels/exec.h"
+#include "kernels/matmul_args.h"
 #include "kernels/sequence.h"
 
 /* The coefficients of the trapezoidal rule, for each token o and head h:
@@ -80,6 +81,7 @@ typedef struct kr_rotate_args {
     const void *x, *bias, *angle;
     void *y;
     bool half;
+    kr_half y_half; /* of y: the f32 slot of CUDA alone writes them, elsewhere it is KR_NO_HALF */
 } kr_rotate_args;
 
 /* g_u is g_y turned back;   g_x = sum of g_u over the heads of a group;   g_bias = sum of g_u over o;
@@ -90,6 +92,7 @@ typedef struct kr_rotate_bwd_args {
     const void *x, *bias, *angle, *g_y;
     void *g_x, *g_bias, *g_angle;
     bool half;
+    bool adds; /* g_angle is added to: the f32 slot of CUDA alone */
 } kr_rotate_bwd_args;
 
 /* Unit quaternions (w, x, y, z) from generators of bounded length. With rho = |raw|, n = raw / rho (0 where rho is 0):

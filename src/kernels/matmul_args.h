@@ -17,7 +17,12 @@ static inline kr_half kr_half_of(kr_dtype dtype)
 /* C = A B (+ bias) (+ C if accumulate), for each index of the batch space. A [m k], B [k n], C [m n], bias [n].
  * Each operand has a stride for either axis, so that transposes are strides; C's columns are adjacent.
  * batch strides of 0 broadcast A or B; C's are distinct. nk = 0 gives bias, or 0.
- * A row of C has the same bits whatever nm is, whatever the other rows hold, and for any number of threads. */
+ * A row of C has the same bits whatever nm is, whatever the other rows hold, and for any number of threads.
+ * On CUDA sizes, strides and types choose the kernel: there bits are the same from run to run and whatever the other rows
+ * hold, but not from one nm or layout to another; among products of at most KR_FEW_ROWS rows with adjacent k in A and B
+ * they are, in either type of B. exec.precision BF16 rounds both operands of the f32 slot; where A has at most
+ * KR_FEW_ROUNDED rows and B is of f32, to tf32 only. */
+enum { KR_FEW_ROWS = 8, KR_FEW_ROUNDED = 256 };
 typedef struct kr_matmul_args {
     kr_exec exec;
     int64_t nm, nn, nk;
@@ -30,6 +35,7 @@ typedef struct kr_matmul_args {
     int64_t c_m;      /* stride of C along m; along n it is 1 */
     const void *bias; /* [n], or NULL; the same for the whole batch */
     bool accumulate;
+    kr_half a_half, c_half; /* of A and of C: the f32 slot of CUDA alone takes them, elsewhere they are KR_NO_HALF */
     bool symmetric; /* C is its own transpose but for rounding, nm = nn: what lies above the diagonal may be copied from
                      * below. No batch, no bias */
     int batch_rank;

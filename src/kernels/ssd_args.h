@@ -3,6 +3,7 @@
 #define KR_KERNELS_SSD_ARGS_H
 
 #include "kernels/exec.h"
+#include "kernels/matmul_args.h"
 #include "kernels/sequence.h"
 
 /* The state space core of all families (docs/ssd.md). For each sequence q and head h, with group e = h / (nh/ng):
@@ -24,6 +25,7 @@ typedef struct kr_ssd_args {
     const kr_sequence *sequences; /* [q] */
     const void *v, *b, *c, *da, *w, *same, *d, *initial, *seed, *seed_v, *seed_b;
     void *y, *final;
+    kr_half v_half, b_half, c_half; /* of v, b, c: bf16 for the f32 slot of CUDA alone, elsewhere KR_NO_HALF */
 } kr_ssd_args;
 
 /* Gradients of the above without seed; states are recomputed. g_final NULL is 0. g_v, g_b, g_c, g_da, g_w, g_same, g_d, g_initial
@@ -35,6 +37,7 @@ typedef struct kr_ssd_bwd_args {
     const kr_sequence *sequences;
     const void *v, *b, *c, *da, *w, *same, *d, *initial, *g_y, *g_final;
     void *g_v, *g_b, *g_c, *g_da, *g_w, *g_same, *g_d, *g_initial;
+    kr_half v_half, b_half, c_half; /* as above; gradients are of the slot's own type */
 } kr_ssd_bwd_args;
 
 /* The selective scan of Mamba-1. For each sequence q and channel i, with group e = i / (ni/ng), state H [r]:

@@ -1,6 +1,7 @@
 /* model.c - models: made of a config, measured before they are made, and taken apart. */
 #include "model/model.h"
 
+#include "base/far.h"
 #include "base/half.h"
 #include "base/sized.h"
 #include "nn/config.h"
@@ -18,17 +19,31 @@ const char *kr_layout_parameter(kr_layout layout, const char *name)
 
 /* ---- numbers that do not fit ---- */
 
-int64_t kr_infinities(kr_dtype dtype, const void *data, int64_t count)
+typedef struct counting {
+    kr_dtype dtype;
+    int64_t n;
+} counting;
+
+static bool count_infinities(void *user, const void *data, size_t bytes)
 {
-    int64_t n = 0;
+    counting *c = user;
+    const kr_dtype dtype = c->dtype;
+    const int64_t count = (int64_t)(bytes / kr_dtype_bytes(dtype));
     for (int64_t i = 0; i < count; i++) {
         const double x = dtype == KR_F64    ? ((const double *)data)[i]
                          : dtype == KR_F32  ? (double)((const float *)data)[i]
                          : dtype == KR_BF16 ? (double)kr_float_from_bf16(((const uint16_t *)data)[i])
                                             : (double)kr_float_from_f16(((const uint16_t *)data)[i]);
-        n += isinf(x) != 0;
+        c->n += isinf(x) != 0;
     }
-    return n;
+    return true;
+}
+
+int64_t kr_infinities(kr_ctx *ctx, kr_dtype dtype, const void *data, int64_t count)
+{
+    counting c = { dtype, 0 };
+    kr_each_piece(ctx, data, (size_t)count * kr_dtype_bytes(dtype), count_infinities, &c);
+    return c.n;
 }
 
 bool kr_refuse_large(kr_ctx *ctx, const char *verb, const char *name, kr_dtype to, kr_dtype from, int64_t n,

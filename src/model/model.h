@@ -31,7 +31,7 @@ const char *kr_layout_parameter(kr_layout layout, const char *name);
 extern const char kr_embedding_name[], kr_head_name[];
 
 /* How many of the elements, which are floats, are infinite? */
-int64_t kr_infinities(kr_dtype dtype, const void *data, int64_t count);
+int64_t kr_infinities(kr_ctx *ctx, kr_dtype dtype, const void *data, int64_t count);
 
 /* Refuses a tensor of which n elements are too large for `to`: "...; VERB it as FROM". Its values, if there was memory
  * for them, tell the largest. Always false. */

@@ -195,7 +195,7 @@ static bool refuse_large(loading *l, const kr_weights_item *item, kr_dtype dtype
 static bool read_item(loading *l, const kr_weights_item *item, kr_dtype dtype, void *out)
 {
     if (kr_weights_read(l->weights, item, dtype, out, item->count) != KR_OK) return false;
-    const int64_t n = kr_dtype_is_shorter(dtype, item->dtype) ? kr_infinities(dtype, out, item->count) : 0;
+    const int64_t n = kr_dtype_is_shorter(dtype, item->dtype) ? kr_infinities(l->ctx, dtype, out, item->count) : 0;
     return n == 0 || refuse_large(l, item, dtype, n);
 }
 

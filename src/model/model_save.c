@@ -100,7 +100,7 @@ static const void *elements_of(saving *s, int64_t i, const kr_param_row *row, kr
         return NULL;
     }
     if (kr_tensor_read(x, dtype, copy, count) != KR_OK) return NULL;
-    const int64_t n = kr_dtype_is_shorter(dtype, own) ? kr_infinities(dtype, copy, count) : 0;
+    const int64_t n = kr_dtype_is_shorter(dtype, own) ? kr_infinities(s->ctx, dtype, copy, count) : 0;
     return n == 0 || refuse_large(s, row, dtype, n) ? copy : NULL;
 }
 

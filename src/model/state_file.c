@@ -85,6 +85,7 @@ static uint64_t hash_texts(const char *const *texts)
     return hash;
 }
 
+/* data are near. */
 static uint64_t hash_tensor(uint64_t hash, const char *name, kr_dtype dtype, const kr_shape *shape, const void *data)
 {
     hash = kr_hash_word(kr_hash_text(hash, name), (uint64_t)dtype);
@@ -97,9 +98,8 @@ static uint64_t hash_tensor(uint64_t hash, const char *name, kr_dtype dtype, con
 /* x is contiguous. */
 static bool check_finite(kr_ctx *ctx, const char *name, const kr_tensor *x)
 {
-    int64_t first = -1;
-    kr_finite_args args = { .n = kr_tensor_count(x), .dtype = x->dtype, .x = x->data, .first = &first };
-    if (!KR_RUN(ctx, finite, &args)) return false;
+    int64_t first;
+    if (!kr_find_not_finite(ctx, x->dtype, x->data, kr_tensor_count(x), &first)) return false;
     if (first < 0) return true;
     kr_tensor bad = *x;
     bad.rank = 0;
@@ -209,10 +209,10 @@ static bool compose_texts(saving *s)
     return true;
 }
 
-/* The elements of x one after another: x itself, or a copy in `flat`. */
+/* The elements of x one after another, near: x itself, or a copy in `flat`. */
 static const kr_tensor *flattened(saving *s, const kr_tensor *x, kr_tensor *flat)
 {
-    if (kr_tensor_is_row_major(x)) return x;
+    if (kr_tensor_is_row_major(x) && !kr_is_far(s->ctx, x->data)) return x;
     const kr_shape shape = kr_tensor_shape(x);
     *flat = *x;
     kr_tensor_layout(flat, x->dtype, &shape);
@@ -221,7 +221,7 @@ static const kr_tensor *flattened(saving *s, const kr_tensor *x, kr_tensor *flat
         kr_fail(s->ctx, KR_ERR_NOMEM, "no memory to write a tensor %s", KR_TEXT_OF(x));
         return NULL;
     }
-    return kr_assign(s->ctx, flat, x) ? flat : NULL;
+    return kr_tensor_read(x, x->dtype, flat->data, kr_tensor_count(x)) == KR_OK ? flat : NULL;
 }
 
 static bool add_tensor(saving *s, int64_t slot, int i, uint64_t *hash)
@@ -489,7 +489,7 @@ static bool read_tensors(loading *l)
             kr_tensor *x = kr_state_tensor(l->ctx, item->dtype, item->shape);
             l->state->slots[slot].tensors[i] = x;
             if (!x) return false;
-            memcpy(x->data, item->data, item->bytes);
+            if (!kr_store(l->ctx, x->data, item->data, item->bytes)) return false;
             if (!check_finite(l->ctx, item->name, x)) return false;
         }
     return true;

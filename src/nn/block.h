@@ -34,6 +34,16 @@ typedef struct kr_block_out {
     kr_cache cache;
 } kr_block_out;
 
+/* One token of each row through norm, block and residual, unrecorded: y = x + block(norm(x)), by few kernels. */
+typedef struct kr_token_input {
+    kr_tensor *x_bsd; /* [b 1 d] */
+    kr_tensor *norm_d;
+    const kr_norm_options *norm;
+    const kr_cache *cache;
+    bool in_place;    /* see kr_block_input */
+    kr_tensor *y_bsd; /* where the result goes; x itself, or a tensor of its shape and type */
+} kr_token_input;
+
 typedef struct kr_block_kind {
     kr_family family;
     const char *name;
@@ -48,6 +58,10 @@ typedef struct kr_block_kind {
     kr_cache (*fresh)(kr_tape *tape, const void *block, int64_t batch);
     kr_block_out (*forward)(kr_tape *tape, const void *block, const kr_block_input *input);
     kr_tensor *(*step_infinite)(kr_tape *tape, const void *block, kr_tensor *x_bd);
+
+    /* NULL: the family has no such kernels. takes_token: this block's sizes and types are for them. */
+    bool (*takes_token)(const void *block, const kr_token_input *input);
+    bool (*token)(kr_tape *tape, const void *block, const kr_token_input *input, kr_cache *after);
 } kr_block_kind;
 
 extern const kr_block_kind kr_mamba1_kind, kr_mamba2_kind, kr_mamba3_kind;

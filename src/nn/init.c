@@ -6,6 +6,7 @@
  */
 #include "nn/init.h"
 
+#include "device/device.h"
 #include "nn/params.h"
 
 #include <math.h>
@@ -41,19 +42,28 @@ static double value_of(const kr_init *init, double u, int64_t i, int64_t last)
     return init->a;
 }
 
-/* Draws in f64 beside the parameter, so that f32 and f64 models of one seed begin alike. */
+/* Draws in f64 beside the parameter, so that f32 and f64 models of one seed begin alike; by the processor, on any
+ * device. */
 static bool apply_on_host(kr_tensor *param, const kr_init *init, double scale)
 {
+    kr_ctx *ctx = param->ctx;
     const int64_t count = kr_tensor_count(param), last = kr_tensor_dim(param, -1);
-    kr_tensor *values = kr_param_create(param->ctx, KR_F64, KR_SHAPE(count));
-    if (!values) return false;
-    if (kr_param_uniform(values, 0, 1) == KR_OK) {
-        double *at = kr_tensor_data(values);
-        for (int64_t i = 0; i < count; i++) at[i] = scale * value_of(init, at[i], i, last);
-        kr_param_write(param, KR_F64, at, count);
-    }
-    kr_param_destroy(values);
-    return !kr_ctx_failed(param->ctx);
+    const size_t bytes = (size_t)count * sizeof(double);
+    if (kr_ctx_failed(ctx)) return false;
+    double *values = kr_memory_alloc(&ctx->memory, bytes);
+    if (!values) return kr_fail(ctx, KR_ERR_NOMEM, "init: no memory for %lld values", (long long)count);
+    const kr_random_args draws = { .exec = { .pool = ctx->pool },
+                                   .n = count,
+                                   .dtype = KR_F64,
+                                   .y = values,
+                                   .seed = ctx->seed,
+                                   .stream = ctx->stream++,
+                                   .beta = 1 };
+    ctx->device->host->random.run(&draws);
+    for (int64_t i = 0; i < count; i++) values[i] = scale * value_of(init, values[i], i, last);
+    kr_param_write(param, KR_F64, values, count);
+    kr_memory_free(&ctx->memory, values, bytes);
+    return !kr_ctx_failed(ctx);
 }
 
 bool kr_init_apply(kr_tensor *param, const kr_init *init, double scale)

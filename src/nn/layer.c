@@ -6,6 +6,8 @@
  */
 #include "nn/layers.h"
 
+#include "device/device.h"
+
 #include <string.h>
 
 typedef struct kept {
@@ -33,7 +35,9 @@ static kr_tensor *mix(kr_tape *tape, const kr_layer_job *job, const kr_layer *l,
                       kr_cache *after)
 {
     const kr_block_kind *kind = job->layers->kind;
-    kr_tensor *u = kr_rms_norm(tape, x, l->norm_d, &job->layers->norm);
+    const bool is_whole = !job->reset_bs && !job->mask_bs1; /* the block's projection reads it, and nothing else */
+    kr_tensor *u = is_whole ? kr_norm_operand(tape, x, NULL, l->norm_d, &job->layers->norm)
+                            : kr_rms_norm(tape, x, l->norm_d, &job->layers->norm);
     if (job->is_infinite) return kind->step_infinite(tape, l->block, u);
     const kr_block_input input = { .op = kind->name,
                                    .x_bsd = u,
@@ -73,16 +77,37 @@ static kr_tensor *narrow(kr_tape *tape, kr_tensor *x, kr_dtype stream)
     return kr_dtype_is_half(stream) ? kr_cast(tape, x, stream) : x;
 }
 
+/* One token, unrecorded, on a device where kernels are dear: x + h1 by few of them. False: not here, or an error. */
+static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer *l, kr_tensor *x, const kr_cache *cache,
+                       kr_cache *after)
+{
+    const kr_block_kind *kind = job->layers->kind;
+    if (!job->place || tape->ctx->check_finite || !cache || !kind->token || tape->recording || job->seq_start_bs ||
+        job->reset_bs || job->mask_bs1)
+        return false;
+    const kr_token_input input = { .x_bsd = x,
+                                   .norm_d = l->norm_d,
+                                   .norm = &job->layers->norm,
+                                   .cache = cache,
+                                   .in_place = job->in_place,
+                                   .y_bsd = job->place };
+    return kind->takes_token(l->block, &input) && kind->token(tape, l->block, &input, after);
+}
+
 void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache, kr_cache *after)
 {
     const kr_layers *s = job->layers;
     const kr_layer *l = &s->layers[s->real[job->v]];
     const kept k = ignored(s, job->v);
     const kr_dtype dtype = kr_tensor_dtype(flow->x);
-    kr_tensor *h1 = narrow(tape, mix(tape, job, l, flow->x, cache, after), dtype);
-    kr_tensor *sum = h1; /* x + h1, where someone reads it */
     const bool adds = !s->gates && !k.first && !k.last;
-    if (adds || l->norm2_d) sum = narrow(tape, kr_add(tape, flow->x, h1), dtype);
+    kr_tensor *h1 = NULL, *sum; /* x + h1, where someone reads it */
+    if (adds && take_token(tape, job, l, flow->x, cache, after)) {
+        sum = job->place;
+    } else {
+        h1 = narrow(tape, mix(tape, job, l, flow->x, cache, after), dtype);
+        sum = adds || l->norm2_d ? narrow(tape, kr_add(tape, flow->x, h1), dtype) : h1;
+    }
     kr_tensor *h2 = NULL;
     if (l->norm2_d) h2 = kr_mlp_run(tape, &l->mlp, kr_rms_norm(tape, sum, l->norm2_d, &s->norm));
     kr_tensor *base = adds ? sum : h1;
@@ -129,14 +154,27 @@ static void overwrite_cache(kr_tape *tape, const kr_layers *s, const kr_cache *o
     }
 }
 
+/* Where the stream of one token goes: its place, made here if no layer has left one. NULL: this is no such layer. */
+static kr_tensor *token_place(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, kr_flow *places)
+{
+    const kr_tensor *x = flow->x;
+    if (!kr_ctx_is_far(tape->ctx) || !job->layers->kind->token || x->dims[1] != 1 || x->dtype != KR_F32 ||
+        !kr_tensor_is_row_major(x))
+        return NULL;
+    if (!fits(places->x, x)) places->x = kr_new(tape, x->dtype, kr_tensor_shape(x));
+    return places->x;
+}
+
 /* Results go into the places that an earlier layer's had, so that depth takes no memory; where there is none that fits,
  * the scope keeps the result, and that is the place from then on. What the layer passed on untouched stays as it is. */
 void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *places,
                            const kr_cache *cache, kr_cache *after)
 {
+    kr_layer_job placed = *job;
+    placed.place = token_place(tape, job, flow, places);
     const kr_arena_mark before = kr_arena_mark_now(&tape->data);
     const kr_scope scope = kr_no_grad_begin(tape);
-    kr_layer_run(tape, job, flow, cache, after);
+    kr_layer_run(tape, &placed, flow, cache, after);
     kr_tensor **results[LIST_MAX], **own[LIST_MAX], **keep[LIST_MAX];
     const int n = list_flow(flow, results);
     places->nstreams = flow->nstreams;

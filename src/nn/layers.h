@@ -79,6 +79,7 @@ typedef struct kr_layer_job {
     bool drops_state;    /* *after is not wanted */
     bool is_infinite;    /* x is [b d], repeated for ever; no cache */
     bool in_place;       /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
+    kr_tensor *place;    /* where the new stream may go; NULL: the layer makes a tensor for it */
 } kr_layer_job;
 
 /* flow <- what the layer makes of it. cache: where it begins, NULL for a fresh one; *after: where it ends. */

@@ -22,13 +22,13 @@ typedef struct projected {
 static projected project(kr_tape *tape, const kr_mamba2 *m, kr_tensor *u)
 {
     const kr_dtype small = kr_tensor_dtype(m->dt_bias_h);
-    kr_tensor *all = kr_linear(tape, u, m->in_proj, m->in_proj_bias);
     kr_tensor *part[5] = { NULL };
     if (m->nmlp) {
-        kr_split(tape, all, -1, 5, (int64_t[]){ m->nmlp, m->nmlp, m->nssm, m->nv, m->nh }, part);
+        kr_linear_parts(tape, u, m->in_proj, m->in_proj_bias, 5, (int64_t[]){ m->nmlp, m->nmlp, m->nssm, m->nv, m->nh },
+                        part);
         return (projected){ part[0], part[1], part[2], kr_cast(tape, part[3], small), part[4] };
     }
-    kr_split(tape, all, -1, 3, (int64_t[]){ m->nssm, m->nv, m->nh }, part);
+    kr_linear_parts(tape, u, m->in_proj, m->in_proj_bias, 3, (int64_t[]){ m->nssm, m->nv, m->nh }, part);
     return (projected){ NULL, NULL, part[0], kr_cast(tape, part[1], small), part[2] };
 }
 
@@ -55,8 +55,11 @@ static kr_tensor *add_skip_per_dim(kr_tape *tape, const kr_mamba2 *m, kr_tensor 
 /* norm(y, z), the MLP beside, the projection back. */
 static kr_tensor *finish(kr_tape *tape, const kr_mamba2 *m, kr_tensor *y, const projected *in)
 {
-    y = m->config.has_norm ? kr_gated_norm(tape, y, in->z, m->norm_gain, &m->norm) : kr_gate(tape, y, in->z);
-    if (m->nmlp) {
+    if (!m->nmlp) {
+        y = m->config.has_norm ? kr_norm_operand(tape, y, in->z, m->norm_gain, &m->norm)
+                               : kr_gate_operand(tape, y, in->z);
+    } else {
+        y = m->config.has_norm ? kr_gated_norm(tape, y, in->z, m->norm_gain, &m->norm) : kr_gate(tape, y, in->z);
         kr_tensor *beside = kr_cast(tape, kr_gate(tape, in->x0, in->z0), kr_tensor_dtype(y));
         y = kr_concat(tape, -1, 2, (kr_tensor *[]){ beside, y });
     }
@@ -75,6 +78,24 @@ static kr_tensor *taps(kr_tape *tape, const kr_mamba2 *m)
 
 /* ---- forward ---- */
 
+/* x, B and C after the convolution; returns its window. */
+static kr_tensor *convolve(kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input, kr_tensor *in_bsv,
+                           kr_tensor *window, kr_tensor **xbc)
+{
+    const int64_t nr = m->config.state_rank, sizes[3] = { m->nssm, m->config.ngroups * nr, m->config.ngroups * nr };
+    const bool rounds = in_bsv && in_bsv->dtype == KR_F32 && !input->mask_bs1 && !m->config.has_d_per_dim &&
+                        sizes[0] % 4 == 0 && sizes[1] % 4 == 0 &&
+                        kr_ssd_rounds(tape->ctx, input->path, in_bsv->dims[1], 1, nr);
+    if (rounds) {
+        const kr_conv_operands operands = { in_bsv, taps(tape, m), m->conv_bias, window, input->seq_start_bs };
+        return kr_causal_conv_parts(tape, &operands, 3, sizes, xbc);
+    }
+    const kr_conv_out conv =
+        kr_causal_conv(tape, in_bsv, taps(tape, m), m->conv_bias, window, input->seq_start_bs, true);
+    kr_split(tape, kr_block_masked(tape, input, conv.y_bsv), -1, 3, sizes, xbc);
+    return conv.window_bvk;
+}
+
 static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_input *input)
 {
     const kr_mamba2 *m = block;
@@ -86,10 +107,7 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
     const int64_t ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim;
 
     const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd));
-    const kr_conv_out conv = kr_causal_conv(tape, in.xbc, taps(tape, m), m->conv_bias, cache ? cache->conv_bvk : NULL,
-                                            input->seq_start_bs, true);
-    kr_tensor *xbc[3] = { NULL };
-    kr_split(tape, kr_block_masked(tape, input, conv.y_bsv), -1, 3, (int64_t[]){ m->nssm, ng * nr, ng * nr }, xbc);
+    kr_tensor *xbc[3] = { NULL }, *window = convolve(tape, m, input, in.xbc, cache ? cache->conv_bvk : NULL, xbc);
 
     const kr_mamba2_ssd_input ssd = { .x_bnlhp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
                                       .dt_bnlh = steps(tape, m, in.dt),
@@ -104,7 +122,7 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
     const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, place);
     kr_tensor *y = kr_reshape(tape, out.y, KR_SHAPE(d.b, d.s, m->nssm));
     y = finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
-    kr_tensor *window = kr_cast(tape, conv.window_bvk, cache_dtype(m)); /* of a block of halves it may be one */
+    window = kr_cast(tape, window, cache_dtype(m)); /* of a block of halves it may be one */
     if (!y) return none;
     return (kr_block_out){ y, { KR_MAMBA2, { .mamba2 = { window, out.final_state } } } };
 }
@@ -184,7 +202,9 @@ const kr_block_kind kr_mamba2_kind = { .family = KR_MAMBA2,
                                        .cache_shape = cache_shape,
                                        .fresh = fresh,
                                        .forward = forward,
-                                       .step_infinite = step_infinite };
+                                       .step_infinite = step_infinite,
+                                       .takes_token = kr_mamba2_takes_token,
+                                       .token = kr_mamba2_token };
 
 /* ---- the block by itself ---- */
 

@@ -16,4 +16,8 @@ struct kr_mamba2 {
 /* create of kr_block_kind. */
 void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config);
 
+/* takes_token and token of kr_block_kind. */
+bool kr_mamba2_takes_token(const void *block, const kr_token_input *input);
+bool kr_mamba2_token(kr_tape *tape, const void *block, const kr_token_input *input, kr_cache *after);
+
 #endif

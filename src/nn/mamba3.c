@@ -5,6 +5,7 @@
  */
 #include "nn/mamba3.h"
 
+#include "ssd/into.h"
 #include "ssd/rotate.h"
 
 /* ---- rotation ---- */
@@ -30,14 +31,14 @@ static turns turns_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens 
 
 /* B or C after norm, bias and rotation. */
 static kr_tensor *turned_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,
-                              kr_tensor *bias_hmr, kr_tensor *turn)
+                              kr_tensor *bias_hmr, kr_tensor *turn, bool is_rounded)
 {
     if (m->nturned > 0 && m->config.rotation == KR_ROTATION_COMPLEX) {
         kr_norm_options norm;
         kr_norm_options_init(&norm);
         norm.eps = m->config.norm_eps;
         return kr_rotate_groups(tape, kr_rms_norm(tape, raw_bsmgr, gain_r, &norm), bias_hmr, turn,
-                                m->config.is_mimo ? KR_PAIR_HALF : KR_PAIR_ADJACENT);
+                                m->config.is_mimo ? KR_PAIR_HALF : KR_PAIR_ADJACENT, is_rounded);
     }
     kr_tensor *x_bsmhr = kr_mamba3_maps(tape, m, raw_bsmgr, gain_r, bias_hmr);
     return m->nturned > 0 ? kr_quaternion_rotate(tape, x_bsmhr, turn) : x_bsmhr;
@@ -69,8 +70,10 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
 
     kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s);
     const turns turn = turns_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
-    tokens.b_bsmhr = turned_maps(tape, m, tokens.b_bsmgr, m->b_gain_r, m->b_bias_hmr, turn.each);
-    tokens.c_bsmhr = turned_maps(tape, m, tokens.c_bsmgr, m->c_gain_r, m->c_bias_hmr, turn.each);
+    const bool rounds =
+        pathway == KR_MAMBA3_SINGLE && kr_ssd_rounds(tape->ctx, input->path, d.s, m->nm, m->config.state_rank);
+    tokens.b_bsmhr = turned_maps(tape, m, tokens.b_bsmgr, m->b_gain_r, m->b_bias_hmr, turn.each, rounds);
+    tokens.c_bsmhr = turned_maps(tape, m, tokens.c_bsmgr, m->c_gain_r, m->c_bias_hmr, turn.each, rounds);
 
     const kr_mamba3_before before =
         cache ? before_of(tape, m, cache, spans.count) : (kr_mamba3_before){ NULL, NULL, NULL };
@@ -78,8 +81,10 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
     kr_tensor *y = kr_mamba3_finish(tape, m, out.y, &tokens);
 
     kr_tensor *x_last = kr_mamba3_last(tape, &spans, tokens.x_bsi);
+    kr_tensor *k_last = kr_mamba3_last(tape, &spans, tokens.b_bsmhr);
+    if (rounds) k_last = kr_cast(tape, k_last, KR_F32);
     const kr_mamba3_cache next = { .ssm_bhpr = out.final_state,
-                                   .k_bmhr = kr_mamba3_last(tape, &spans, tokens.b_bsmhr),
+                                   .k_bmhr = k_last,
                                    .v_bhp = kr_reshape(tape, x_last, KR_SHAPE(spans.count, m->nh, -1)),
                                    .rotation = turn.final,
                                    .pathway = pathway };

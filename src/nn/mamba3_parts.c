@@ -39,8 +39,9 @@ kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor 
     const kr_mamba3_config *c = &m->config;
     const int64_t nh = m->nh, nm = m->nm, ng = c->ngroups, nr = c->state_rank, nmgr = nm * ng * nr;
     const int64_t sizes[NPARTS] = { m->ni, m->ni, nmgr, nmgr, nh, nh, nh, m->nchannel };
-    kr_tensor *part[NPARTS] = { NULL }, *all = kr_linear(tape, u_bsd, m->in_proj, m->in_proj_bias);
-    if (!kr_split(tape, all, -1, NPARTS, sizes, part)) return (kr_mamba3_tokens){ .nb = nb, .ns = ns };
+    kr_tensor *part[NPARTS] = { NULL };
+    if (!kr_linear_parts(tape, u_bsd, m->in_proj, m->in_proj_bias, NPARTS, sizes, part))
+        return (kr_mamba3_tokens){ .nb = nb, .ns = ns };
     if (c->rotation == KR_ROTATION_QUATERNION)
         part[TURN] = kr_reshape(tape, part[TURN], KR_SHAPE(nb, ns, nh, m->nturns, 3));
 
@@ -78,7 +79,12 @@ kr_tensor *kr_mamba3_finish(kr_tape *tape, const kr_mamba3 *m, kr_tensor *y_bsmh
     const int64_t nb = tokens->nb, ns = tokens->ns;
     kr_tensor *z = c->is_mimo ? times_rows(tape, m, tokens->z_bsi, m->mimo_z_hmp, nb, ns) : tokens->z_bsi;
     kr_tensor *y = kr_reshape(tape, y_bsmhp, c->is_mimo ? KR_SHAPE(nb, ns, m->nm, m->ni) : KR_SHAPE(nb, ns, m->ni));
+    if (!c->is_mimo) {
+        y = c->has_outproj_norm ? kr_norm_operand(tape, y, z, norm_gain(tape, m), &m->norm)
+                                : kr_gate_operand(tape, y, z);
+        return kr_linear(tape, y, m->out_proj, m->out_proj_bias);
+    }
     y = c->has_outproj_norm ? kr_gated_norm(tape, y, z, norm_gain(tape, m), &m->norm) : kr_gate(tape, y, z);
-    if (c->is_mimo) y = kr_sum(tape, kr_mul(tape, y, by_rank(tape, m, m->mimo_o_hmp)), KR_AXES(2), false);
+    y = kr_sum(tape, kr_mul(tape, y, by_rank(tape, m, m->mimo_o_hmp)), KR_AXES(2), false);
     return kr_linear(tape, y, m->out_proj, m->out_proj_bias);
 }

@@ -1,7 +1,9 @@
 /* params.c - the parameter table: rows, prefixes, slabs, and looking things up. */
 #include "nn/params.h"
 
+#include "base/far.h"
 #include "base/hash.h"
+#include "device/device.h"
 #include "nn/config.h"
 #include "nn/init.h"
 
@@ -53,7 +55,8 @@ void kr_params_destroy(kr_params *params)
     for (int64_t i = 0; i < params->count; i++)
         if (!params->rows[i]->is_shared) kr_param_destroy(params->rows[i]->seen.tensor);
     for (int t = 0; t <= KR_F16; t++)
-        if (params->slabs[t].data) kr_memory_free(memory, params->slabs[t].data, params->slabs[t].bytes);
+        if (params->slabs[t].data)
+            kr_memory_free(kr_float_memory(params->ctx), params->slabs[t].data, params->slabs[t].bytes);
     kr_memory_free(memory, params->rows, (size_t)params->room * sizeof *params->rows);
     kr_arena_deinit(&params->arena);
     kr_memory_free(memory, params, sizeof *params);
@@ -242,7 +245,7 @@ bool kr_params_allocate(kr_params *params)
     }
     for (int t = 0; t <= KR_F16; t++) {
         slab *s = &params->slabs[t];
-        if (!s->bytes || (s->data = kr_memory_alloc_zeroed(&params->ctx->memory, s->bytes))) continue;
+        if (!s->bytes || (s->data = kr_memory_alloc_zeroed(kr_float_memory(params->ctx), s->bytes))) continue;
         return kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for %zu bytes of %s parameters", s->bytes,
                        kr_dtype_name((kr_dtype)t));
     }
@@ -345,7 +348,7 @@ uint64_t kr_params_values_hash(const kr_params *params)
     uint64_t hash = kr_params_structure_hash(params);
     for (int64_t i = 0; params && i < params->count; i++) {
         const kr_tensor *x = params->rows[i]->seen.tensor;
-        hash = kr_hash_bytes(hash, x->data, (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype));
+        hash = kr_hash_at(params->ctx, hash, x->data, (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype));
     }
     return hash;
 }

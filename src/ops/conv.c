@@ -13,7 +13,28 @@ enum { X, WEIGHT, BIAS, WINDOW, NIN };
 typedef struct conv_attrs {
     kr_sequences sequences;
     bool silu;
+    int nparts; /* that y is cut into, the outputs before the window; 0: it is one */
 } conv_attrs;
+
+/* A gradient [b s ..], row-major; 0 where none arrived: a consumer of the window alone leaves y without one. */
+static kr_tensor *gradient_of(kr_back *back, int out)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const kr_tensor *y = kr_back_out(back, out);
+    kr_tensor *g = kr_back_grad(back, out);
+    return g ? kr_contiguous(tape, g) : kr_zeros(tape, kr_grad_dtype(y), kr_tensor_shape(y));
+}
+
+/* Those of y's parts side by side. */
+static kr_columns gradients_of_parts(kr_back *back, int nparts)
+{
+    kr_columns columns = { .count = nparts };
+    for (int i = 0; i < nparts; i++) {
+        columns.x[i] = kr_tensor_data(gradient_of(back, i));
+        columns.from[i + 1] = columns.from[i] + kr_back_out(back, i)->dims[2];
+    }
+    return columns;
+}
 
 static void conv_backward(kr_back *back)
 {
@@ -22,11 +43,14 @@ static void conv_backward(kr_back *back)
     const kr_tensor *in[NIN];
     kr_tensor *g[NIN] = { NULL, NULL, NULL, NULL };
     for (int i = 0; i < NIN; i++) in[i] = kr_back_in(back, i);
+    kr_tensor *home = kr_back_home(back, X), *g_bias = kr_back_fresh(back, BIAS);
     for (int i = 0; i < NIN; i++)
-        if (kr_back_wants(back, i)) g[i] = kr_new(tape, in[X]->dtype, kr_tensor_shape(in[i]));
-    /* a consumer of the window alone leaves y without a gradient */
-    kr_tensor *g_y = kr_back_grad(back, 0), *g_window = kr_back_grad(back, 1);
-    g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, in[X]->dtype, kr_tensor_shape(in[X]));
+        if (kr_back_wants(back, i) && !(home && i == X) && !(g_bias && i == BIAS))
+            g[i] = kr_new(tape, in[X]->dtype, kr_tensor_shape(in[i]));
+    const int nparts = attrs->nparts;
+    const kr_tensor *g_y = nparts ? NULL : gradient_of(back, 0);
+    const kr_columns columns = gradients_of_parts(back, nparts);
+    kr_tensor *g_window = kr_back_grad(back, nparts ? nparts : 1);
     if (g_window) g_window = kr_contiguous(tape, g_window);
     if (kr_ctx_failed(tape->ctx)) return;
     kr_conv_bwd_args args = { .nb = in[X]->dims[0],
@@ -41,13 +65,15 @@ static void conv_backward(kr_back *back)
                               .weight = in[WEIGHT]->data,
                               .bias = kr_tensor_data(in[BIAS]),
                               .window = kr_tensor_data(in[WINDOW]),
-                              .g_y = g_y->data,
+                              .g_y = kr_tensor_data(g_y),
                               .g_window_out = kr_tensor_data(g_window),
-                              .g_x = kr_tensor_data(g[X]),
+                              .g_x = kr_tensor_data(home ? home : g[X]),
                               .g_weight = kr_tensor_data(g[WEIGHT]),
-                              .g_bias = kr_tensor_data(g[BIAS]),
+                              .g_bias = kr_tensor_data(g_bias ? g_bias : g[BIAS]),
                               .g_window = kr_tensor_data(g[WINDOW]),
-                              .silu = attrs->silu };
+                              .silu = attrs->silu,
+                              .g_y_columns = columns };
+    if (home) args.g_x_place = (kr_place){ args.x_stride - args.nv, kr_half_of(home->dtype) };
     if (!KR_RUN(tape->ctx, conv_bwd[kr_real_of(in[X]->dtype)], &args)) return;
     for (int i = 0; i < NIN; i++) kr_back_give(back, i, g[i]);
 }
@@ -72,42 +98,80 @@ static kr_tensor *with_adjacent_channels(kr_tape *tape, kr_tensor *x)
     return x->dims[2] <= 1 || x->strides[2] == 1 ? x : kr_contiguous(tape, x);
 }
 
-kr_conv_out kr_causal_conv(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, kr_tensor *window,
-                           kr_tensor *seq_start, bool silu)
+/* Operands of one type, as the kernel takes them. */
+static bool take_operands(kr_tape *tape, kr_tensor **in, kr_dtype *result)
 {
-    const kr_conv_out none = { NULL, NULL };
-    kr_tensor *in[NIN] = { x, weight, bias, window };
-    conv_attrs attrs = { .silu = silu };
-    kr_dims d;
-    kr_dtype result;
-    if (!bind_conv(tape, in, seq_start, &d, &attrs.sequences) ||
-        !KR_REALS(tape, conv_rule.name, "x weight bias window", &result, &in[X], &in[WEIGHT], &in[BIAS], &in[WINDOW]))
-        return none;
+    if (!KR_REALS(tape, conv_rule.name, "x weight bias window", result, &in[X], &in[WEIGHT], &in[BIAS], &in[WINDOW]))
+        return false;
     for (int i = 0; i < NIN; i++)
-        if (in[i] && !(in[i] = i == X ? with_adjacent_channels(tape, in[i]) : kr_contiguous(tape, in[i]))) return none;
+        if (in[i] && !(in[i] = i == X ? with_adjacent_channels(tape, in[i]) : kr_contiguous(tape, in[i]))) return false;
+    return true;
+}
+
+/* y, of bf16 where it is rounded, and the window. */
+static bool run_conv(kr_tape *tape, const kr_dims *d, kr_tensor *const *in, const conv_attrs *attrs, bool is_rounded,
+                     kr_tensor **y, kr_tensor **window)
+{
     const kr_dtype dtype = in[X]->dtype;
-    kr_tensor *out[2] = { kr_new(tape, dtype, KR_SHAPE(d.b, d.s, d.v)),
-                          kr_new(tape, dtype, KR_SHAPE(attrs.sequences.count, d.v, d.k)) };
-    if (!out[0] || !out[1]) return none;
-    kr_conv_args args = { .nb = d.b,
-                          .ns = d.s,
-                          .nv = d.v,
-                          .nk = d.k,
-                          .nq = attrs.sequences.count,
+    *y = kr_new(tape, is_rounded ? KR_BF16 : dtype, KR_SHAPE(d->b, d->s, d->v));
+    *window = kr_new(tape, dtype, KR_SHAPE(attrs->sequences.count, d->v, d->k));
+    if (!*y || !*window) return false;
+    (*y)->is_rounded = is_rounded;
+    kr_conv_args args = { .nb = d->b,
+                          .ns = d->s,
+                          .nv = d->v,
+                          .nk = d->k,
+                          .nq = attrs->sequences.count,
                           .x_batch = in[X]->strides[0],
                           .x_stride = in[X]->strides[1],
-                          .sequences = attrs.sequences.list,
+                          .sequences = attrs->sequences.list,
                           .x = in[X]->data,
                           .weight = in[WEIGHT]->data,
                           .bias = kr_tensor_data(in[BIAS]),
                           .window = kr_tensor_data(in[WINDOW]),
-                          .y = out[0]->data,
-                          .window_out = out[1]->data,
-                          .silu = silu };
-    if (!KR_RUN(tape->ctx, conv[kr_real_of(dtype)], &args)) return none;
-    const kr_record_args record = {
-        .rule = &conv_rule, .nin = NIN, .in = in, .nout = 2, .out = out, .attrs = &attrs, .attrs_bytes = sizeof attrs
+                          .y = (*y)->data,
+                          .window_out = (*window)->data,
+                          .silu = attrs->silu,
+                          .y_half = kr_half_of((*y)->dtype) };
+    return KR_RUN(tape->ctx, conv[kr_real_of(dtype)], &args);
+}
+
+static bool record(kr_tape *tape, kr_tensor *const *in, const conv_attrs *attrs, int nout, kr_tensor **out)
+{
+    const kr_record_args args = {
+        .rule = &conv_rule, .nin = NIN, .in = in, .nout = nout, .out = out, .attrs = attrs, .attrs_bytes = sizeof *attrs
     };
-    if (!kr_record(tape, &record)) return none;
+    return kr_record(tape, &args);
+}
+
+kr_conv_out kr_causal_conv(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, kr_tensor *window,
+                           kr_tensor *seq_start, bool silu)
+{
+    const kr_conv_out none = { NULL, NULL };
+    kr_tensor *in[NIN] = { x, weight, bias, window }, *out[2];
+    conv_attrs attrs = { .silu = silu };
+    kr_dims d;
+    kr_dtype result;
+    if (!bind_conv(tape, in, seq_start, &d, &attrs.sequences) || !take_operands(tape, in, &result) ||
+        !run_conv(tape, &d, in, &attrs, false, &out[0], &out[1]) || !record(tape, in, &attrs, 2, out))
+        return none;
     return (kr_conv_out){ kr_store_as(tape, out[0], result), kr_store_as(tape, out[1], result) };
+}
+
+kr_tensor *kr_causal_conv_parts(kr_tape *tape, const kr_conv_operands *o, int count, const int64_t *sizes,
+                                kr_tensor **parts)
+{
+    kr_tensor *in[NIN] = { o->x, o->weight, o->bias, o->window }, *y, *out[KR_MOST_COLUMNS + 1];
+    conv_attrs attrs = { .silu = true, .nparts = count };
+    kr_dims d;
+    kr_dtype result;
+    for (int i = 0; i < count; i++) parts[i] = NULL;
+    if (!bind_conv(tape, in, o->seq_start, &d, &attrs.sequences) || !take_operands(tape, in, &result) ||
+        !run_conv(tape, &d, in, &attrs, true, &y, &out[count]))
+        return NULL;
+    for (int64_t i = 0, from = 0; i < count; from += sizes[i++])
+        if (!(out[i] = kr_view_of(tape, y, &KR_SHAPE(d.b, d.s, sizes[i]), y->strides, from))) return NULL;
+    if (!record(tape, in, &attrs, count + 1, out)) return NULL;
+    for (int i = 0; i < count; i++) parts[i] = out[i];
+    return kr_store_as(tape, out[count], result);
 }

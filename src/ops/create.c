@@ -37,13 +37,18 @@ kr_tensor *kr_from_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const voi
     kr_tensor lent;
     if (!lend(tape, "from_data", dtype, &shape, data, &lent)) return NULL;
     kr_tensor *y = kr_new(tape, dtype, shape);
-    return y && (kr_tensor_count(y) == 0 || kr_assign(tape->ctx, y, &lent)) ? y : NULL;
+    return y && kr_tensor_take(y, &lent) ? y : NULL;
 }
 
 kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int64_t *strides, const void *data)
 {
     kr_tensor lent;
     if (!lend(tape, "view_data", dtype, &shape, data, &lent)) return NULL;
+    if (kr_ctx_is_far(tape->ctx)) {
+        kr_tensor *y = kr_new(tape, dtype, shape); /* the device does not see the caller's memory */
+        if (strides) memcpy(lent.strides, strides, (size_t)shape.rank * sizeof *strides);
+        return y && kr_tensor_take(y, &lent) ? y : NULL;
+    }
     return kr_view_of(tape, &lent, &shape, strides, 0);
 }
 

@@ -10,9 +10,9 @@ static void gate_backward(kr_back *back)
     kr_tape *tape = kr_back_tape(back);
     kr_rows x = kr_rows_of(tape, kr_back_in(back, 0)), z = kr_rows_of(tape, kr_back_in(back, 1));
     kr_rows g_y = kr_rows_of(tape, kr_back_grad(back, 0));
-    kr_tensor *g[2] = { NULL, NULL };
+    kr_tensor *g[2] = { NULL, NULL }, *home = kr_back_home(back, 1);
     for (int i = 0; i < 2; i++)
-        if (kr_back_wants(back, i)) g[i] = kr_new(tape, x.x->dtype, kr_tensor_shape(x.x));
+        if (kr_back_wants(back, i) && !(home && i == 1)) g[i] = kr_new(tape, x.x->dtype, kr_tensor_shape(x.x));
     if (kr_ctx_failed(tape->ctx)) return;
     kr_gate_bwd_args args = { .no = x.no,
                               .ni = x.ni,
@@ -23,28 +23,44 @@ static void gate_backward(kr_back *back)
                               .z = z.x->data,
                               .g_y = g_y.x->data,
                               .g_x = kr_tensor_data(g[0]),
-                              .g_z = kr_tensor_data(g[1]) };
+                              .g_z = kr_tensor_data(home ? home : g[1]) };
+    if (home) args.g_z_place = (kr_place){ z.stride - z.ni, kr_half_of(home->dtype) };
     if (!KR_RUN(tape->ctx, gate_bwd[kr_real_of(x.x->dtype)], &args)) return;
     for (int i = 0; i < 2; i++) kr_back_give(back, i, g[i]);
 }
 
 static const kr_rule gate_rule = { .name = "gate", .backward = gate_backward };
 
-kr_tensor *kr_gate(kr_tape *tape, kr_tensor *x, kr_tensor *z)
+/* as_operand: of bf16 where products would round it. */
+static kr_tensor *gate(kr_tape *tape, kr_tensor *x, kr_tensor *z, bool as_operand)
 {
     kr_dims d;
     kr_dtype result;
     if (!kr_bind(tape, "gate", &d, "x:.. z:..", x, z) || !KR_REALS(tape, "gate", "x z", &result, &x, &z)) return NULL;
     const kr_rows x_rows = kr_rows_of(tape, x), z_rows = kr_rows_of(tape, z);
-    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
+    const bool is_rounded = as_operand && kr_rounds_product(tape->ctx, x->dtype, x_rows.no);
+    kr_tensor *y = kr_new(tape, is_rounded ? KR_BF16 : x->dtype, kr_tensor_shape(x));
     if (!x_rows.x || !z_rows.x || !y) return NULL;
+    y->is_rounded = is_rounded;
     kr_gate_args args = { .no = x_rows.no,
                           .ni = x_rows.ni,
                           .x_stride = x_rows.stride,
                           .z_stride = z_rows.stride,
                           .x = x_rows.x->data,
                           .z = z_rows.x->data,
-                          .y = y->data };
+                          .y = y->data,
+                          .y_half = kr_half_of(y->dtype) };
     if (!KR_RUN(tape->ctx, gate[kr_real_of(x->dtype)], &args)) return NULL;
-    return kr_store_as(tape, kr_recorded(tape, &gate_rule, y, NULL, 0, KR_LIST(x_rows.x, z_rows.x)), result);
+    y = kr_recorded(tape, &gate_rule, y, NULL, 0, KR_LIST(x_rows.x, z_rows.x));
+    return is_rounded ? y : kr_store_as(tape, y, result);
+}
+
+kr_tensor *kr_gate(kr_tape *tape, kr_tensor *x, kr_tensor *z)
+{
+    return gate(tape, x, z, false);
+}
+
+kr_tensor *kr_gate_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z)
+{
+    return gate(tape, x, z, true);
 }

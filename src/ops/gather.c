@@ -18,7 +18,7 @@ static kr_tensor *checked_ids(kr_tape *tape, const char *op, kr_tensor *id, int6
 {
     if (!kr_require(tape->ctx, id->dtype == KR_I32 || id->dtype == KR_I64, KR_ERR_DTYPE,
                     "%s: id %s is %s, but must be i32 or i64", op, KR_TEXT_OF(id), kr_dtype_name(id->dtype)) ||
-        !(id = kr_contiguous(tape, id)))
+        !(id = kr_contiguous(tape, id)) || !kr_integers_ready(tape->ctx))
         return NULL;
     const int64_t count = kr_tensor_count(id);
     for (int64_t i = 0; i < count; i++)

@@ -5,6 +5,7 @@
  * Logits are made for some rows at a time and turned into their gradient g where they stand; the products that need g
  * follow while it is there: g_hidden = g weight, g_weight += g^T hidden, g_bias += column sums of g. So the forward pass
  * leaves the gradients for an incoming gradient of 1, and the backward pass multiplies by the one that comes.
+ * Where products round their operands to bf16 (kr_rounds_operands), hidden, weight and g are rounded once each.
  *   saved: g_hidden, g_weight, g_bias, as far as they are wanted.   Where nothing is recorded none of them is made.
  * Rows that are not scored are left out of all products.
  */
@@ -18,7 +19,8 @@ enum {
     BIAS,
     NINPUTS,
     CHUNK_FLOATS = 1 << 22, /* of logits at a time: that is 16 MiB ... */
-    CHUNK_ROWS = 192        /* ... or so many rows: each chunk reads the weight once, and its gradient twice */
+    CHUNK_ROWS = 192,       /* ... or so many rows: each chunk reads the weight once, and its gradient twice */
+    FAR_FLOATS = 1 << 28    /* the same on a device of its own: 1 GiB, as products of many rows keep one busy */
 };
 
 typedef struct head_job {
@@ -27,9 +29,11 @@ typedef struct head_job {
     double smoothing;
     kr_tensor *hidden_rd, *weight_vd, *bias_v; /* v: the columns that take part */
     kr_tensor *g[NINPUTS];                     /* [r d], [v d], [v]; NULL: not wanted */
+    kr_tensor *operand_vd;                     /* the weight as products take it */
     kr_tensor *loss_q, *stats;                 /* of the scored rows */
     /* room for one chunk */
     kr_tensor *logits_cv, *rows_cd, *g_rows_cd, *g_bias_v;
+    kr_tensor *g_cv; /* of halves; NULL: g stands where the logits were */
 } head_job;
 
 /* ---- backward ---- */
@@ -46,7 +50,8 @@ static bool scale_in_place(kr_ctx *ctx, kr_tensor *x, double alpha)
 static void head_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
-    const double g = kr_item(kr_back_grad(back, 0));
+    const kr_tensor *g_loss = kr_back_grad(back, 0);
+    const double g = g_loss->is_one ? 1 : kr_item(g_loss); /* 1 is what is known without waiting for a device */
     for (int i = 0; i < NINPUTS; i++) {
         kr_tensor *own = kr_back_saved(back, i);
         if (!own || !kr_back_wants(back, i)) continue;
@@ -93,7 +98,7 @@ static kr_tensor *hidden_rows(const head_job *job, int64_t from, int64_t count)
 }
 
 /* Logits to losses, and to their own gradients if any are wanted. */
-static bool score(const head_job *job, kr_tensor *logits_cv, int64_t from, int64_t count, bool has_gradients)
+static bool score(const head_job *job, kr_tensor *logits_cv, int64_t from, int64_t count, kr_tensor *g_cv)
 {
     const int64_t nv = logits_cv->dims[1], bytes = (int64_t)kr_dtype_bytes(logits_cv->dtype);
     kr_cross_entropy_args args = {
@@ -106,16 +111,17 @@ static bool score(const head_job *job, kr_tensor *logits_cv, int64_t from, int64
         .alpha = job->labels.alpha,
         .loss = job->loss_q->data + from * bytes,
         .stats = job->stats->data + from * KR_ROW_STATS * bytes,
-        .g_x = has_gradients ? logits_cv->data : NULL,
+        .g_x = kr_tensor_data(g_cv),
+        .g_half = g_cv ? kr_half_of(g_cv->dtype) : KR_NO_HALF,
     };
     return KR_RUN(job->tape->ctx, cross_entropy[kr_real_of(logits_cv->dtype)], &args);
 }
 
 static bool give_hidden(const head_job *job, kr_tensor *g_cv, int64_t from, int64_t count)
 {
-    if (!job->labels.rows) return multiply(job, part(job, job->g[HIDDEN], from, count), g_cv, job->weight_vd, NULL, 0);
+    if (!job->labels.rows) return multiply(job, part(job, job->g[HIDDEN], from, count), g_cv, job->operand_vd, NULL, 0);
     kr_tensor *g_cd = part(job, job->g_rows_cd, 0, count);
-    if (!multiply(job, g_cd, g_cv, job->weight_vd, NULL, false)) return false;
+    if (!multiply(job, g_cd, g_cv, job->operand_vd, NULL, false)) return false;
     kr_embedding_args args = moved(job, g_cd, job->g[HIDDEN], from, count);
     return KR_RUN(job->tape->ctx, embedding_bwd[kr_real_of(g_cd->dtype)], &args);
 }
@@ -133,22 +139,21 @@ static bool give_bias(const head_job *job, const kr_tensor *g_cv, bool is_first)
 static bool run_chunk(const head_job *job, int64_t from, int64_t count)
 {
     kr_tape *tape = job->tape;
-    kr_tensor *hidden_cd = hidden_rows(job, from, count), *logits_cv = part(job, job->logits_cv, 0, count);
-    const bool has_gradients = job->g[HIDDEN] || job->g[WEIGHT] || job->g[BIAS];
-    return multiply(job, logits_cv, hidden_cd, kr_transpose(tape, job->weight_vd), job->bias_v, false) &&
-           score(job, logits_cv, from, count, has_gradients) &&
-           (!job->g[HIDDEN] || give_hidden(job, logits_cv, from, count)) &&
-           (!job->g[WEIGHT] ||
-            multiply(job, job->g[WEIGHT], kr_transpose(tape, logits_cv), hidden_cd, NULL, from > 0)) &&
-           (!job->g[BIAS] || give_bias(job, logits_cv, from == 0));
+    kr_tensor *hidden_cd = kr_operand(tape, hidden_rows(job, from, count), count);
+    kr_tensor *logits_cv = part(job, job->logits_cv, 0, count), *g_cv = NULL;
+    if (job->g[HIDDEN] || job->g[WEIGHT] || job->g[BIAS]) g_cv = job->g_cv ? part(job, job->g_cv, 0, count) : logits_cv;
+    return multiply(job, logits_cv, hidden_cd, kr_transpose(tape, job->operand_vd), job->bias_v, false) &&
+           score(job, logits_cv, from, count, g_cv) && (!job->g[HIDDEN] || give_hidden(job, g_cv, from, count)) &&
+           (!job->g[WEIGHT] || multiply(job, job->g[WEIGHT], kr_transpose(tape, g_cv), hidden_cd, NULL, from > 0)) &&
+           (!job->g[BIAS] || give_bias(job, g_cv, from == 0));
 }
 
 /* ---- all of them ---- */
 
 /* Rows of a chunk, by sizes alone; all chunks are about as large. */
-static int64_t chunk_rows(int64_t count, int64_t nv)
+static int64_t chunk_rows(int64_t count, int64_t nv, int64_t floats)
 {
-    const int64_t most = CHUNK_FLOATS / nv > CHUNK_ROWS ? CHUNK_FLOATS / nv : CHUNK_ROWS;
+    const int64_t most = floats / nv > CHUNK_ROWS ? floats / nv : CHUNK_ROWS;
     const int64_t chunks = (count + most - 1) / most;
     return chunks > 0 ? (count + chunks - 1) / chunks : 0;
 }
@@ -158,8 +163,12 @@ static bool run_chunks(head_job *job)
     kr_tape *tape = job->tape;
     const kr_dtype dtype = job->hidden_rd->dtype;
     const int64_t count = job->labels.count, nv = job->weight_vd->dims[0], nd = job->weight_vd->dims[1];
-    const int64_t rows = chunk_rows(count, nv);
+    const int64_t rows = chunk_rows(count, nv, kr_ctx_is_far(tape->ctx) ? FAR_FLOATS : CHUNK_FLOATS);
+    const bool has_products = job->g[HIDDEN] || job->g[WEIGHT];
+    job->operand_vd = kr_operand(tape, job->weight_vd, rows);
     job->logits_cv = kr_new(tape, dtype, KR_SHAPE(rows, nv));
+    if (has_products && !job->g[BIAS] && dtype == KR_F32 && kr_rounds_operands(tape->ctx))
+        job->g_cv = kr_new(tape, KR_BF16, KR_SHAPE(rows, nv));
     if (job->labels.rows) job->rows_cd = kr_new(tape, dtype, KR_SHAPE(rows, nd));
     if (job->labels.rows && job->g[HIDDEN]) job->g_rows_cd = kr_new(tape, dtype, KR_SHAPE(rows, nd));
     if (job->g[BIAS] && rows < count) job->g_bias_v = kr_new(tape, dtype, KR_SHAPE(nv));

@@ -3,6 +3,8 @@
  *   x [.. i], weight [o i], bias [o]:   y = x weight^T + bias
  *   g_x = g weight,  g_weight = g^T x,  g_bias = column sums of g; the products go straight into the gradients
  *
+ * Where products round their operands, x and g are rounded once for all that read them; the rounded x is saved.
+ *
  * A weight of halves is read where it lies, in either direction: no widened copy of it is made. Its gradient is summed
  * up in f32 and rounded once.
  */
@@ -26,14 +28,21 @@ static void give_halves(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
     if (g && kr_run_matmul(tape->ctx, g, a, b, NULL, false)) kr_back_give(back, i, kr_cast(tape, g, x->dtype));
 }
 
+/* Both products, g being as they take it. */
+static void give_products(kr_back *back, kr_tensor *g)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const bool is_half = kr_dtype_is_half(kr_back_in(back, WEIGHT)->dtype);
+    if (kr_back_wants(back, X)) give(back, X, g, kr_back_in(back, WEIGHT));
+    if (kr_back_wants(back, WEIGHT))
+        (is_half ? give_halves : give)(back, WEIGHT, kr_transpose(tape, g), kr_back_saved(back, 0));
+}
+
 static void linear_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     kr_tensor *g = kr_back_grad(back, 0);
-    const bool is_half = kr_dtype_is_half(kr_back_in(back, WEIGHT)->dtype);
-    if (kr_back_wants(back, X)) give(back, X, g, kr_back_in(back, WEIGHT));
-    if (kr_back_wants(back, WEIGHT))
-        (is_half ? give_halves : give)(back, WEIGHT, kr_transpose(tape, g), kr_back_in(back, X));
+    give_products(back, kr_operand(tape, g, g->dims[0]));
     if (kr_back_wants(back, BIAS)) kr_back_give(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
 }
 
@@ -63,24 +72,142 @@ static bool run_panels(kr_ctx *ctx, kr_tensor *y_ro, const kr_tensor *x_ri, cons
     return KR_RUN(ctx, panels[kr_real_of(y_ro->dtype)], &args);
 }
 
-kr_tensor *kr_linear(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias)
+/* Operands brought to their types, and the product [r o]. */
+typedef struct product {
+    kr_tensor *x_ri, *weight, *bias, *operand, *y_ro;
+    kr_shape lead;
+    kr_dtype result; /* that y is stored in */
+} product;
+
+static bool bring_to_types(kr_tape *tape, kr_tensor **x, product *p)
+{
+    if (!(*x)->is_rounded)
+        return KR_REALS_BUT(tape, "linear", "x weight bias", &p->result, WEIGHT, x, &p->weight, &p->bias);
+    const bool ok = KR_REALS_BUT(tape, "linear", "weight bias", &p->result, 0, &p->weight, &p->bias);
+    p->result = KR_F32;
+    return ok;
+}
+
+static bool multiply(kr_tape *tape, kr_tensor *x, product *p)
 {
     kr_dims d;
-    kr_dtype result;
-    if (!kr_bind(tape, "linear", &d, "x:..i weight:oi bias:o?", x, weight, bias) ||
-        !KR_REALS_BUT(tape, "linear", "x weight bias", &result, WEIGHT, &x, &weight, &bias) ||
-        (bias && !(bias = kr_contiguous(tape, bias))))
-        return NULL;
-    kr_tensor *x_ri = kr_reshape(tape, x, KR_SHAPE(d.rows, d.i));
-    kr_tensor *y_ro = kr_new(tape, x->dtype, KR_SHAPE(d.rows, d.o));
-    if (!x_ri || !y_ro) return NULL;
-    if (takes_panels(tape, x_ri, weight)) {
-        if (!run_panels(tape->ctx, y_ro, x_ri, weight, bias)) return NULL;
-    } else {
-        kr_tensor *weight_io = kr_transpose(tape, kr_detach(tape, weight));
-        if (!weight_io || !kr_run_matmul(tape->ctx, y_ro, x_ri, weight_io, bias, false)) return NULL;
+    if (!kr_bind(tape, "linear", &d, "x:..i weight:oi bias:o?", x, p->weight, p->bias) ||
+        !bring_to_types(tape, &x, p) || (p->bias && !(p->bias = kr_contiguous(tape, p->bias))))
+        return false;
+    p->lead = d.lead;
+    p->x_ri = kr_reshape(tape, x, KR_SHAPE(d.rows, d.i));
+    p->y_ro = kr_new(tape, kr_grad_dtype(x), KR_SHAPE(d.rows, d.o));
+    p->operand = kr_operand(tape, p->x_ri, d.rows);
+    if (!p->y_ro || !p->operand) return false;
+    if (takes_panels(tape, p->x_ri, p->weight)) return run_panels(tape->ctx, p->y_ro, p->x_ri, p->weight, p->bias);
+    kr_tensor *weight_io = kr_transpose(tape, kr_detach(tape, p->weight));
+    return weight_io && kr_run_matmul(tape->ctx, p->y_ro, p->operand, weight_io, p->bias, false);
+}
+
+static bool record(kr_tape *tape, const kr_rule *rule, product *p, int nout, kr_tensor **out)
+{
+    const kr_record_args args = { .rule = rule,
+                                  .nin = 3,
+                                  .in = (kr_tensor *[]){ p->x_ri, p->weight, p->bias },
+                                  .nout = nout,
+                                  .out = out,
+                                  .nsaved = 1,
+                                  .saved = &p->operand };
+    return kr_record(tape, &args);
+}
+
+kr_tensor *kr_linear(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias)
+{
+    product p = { .weight = weight, .bias = bias };
+    if (!multiply(tape, x, &p) || !record(tape, &linear_rule, &p, 1, &p.y_ro)) return NULL;
+    p.lead.dims[p.lead.rank++] = p.y_ro->dims[1];
+    return kr_store_as(tape, kr_reshape(tape, p.y_ro, p.lead), p.result);
+}
+
+/* ---- in parts ---- */
+
+static int64_t rows_of(const kr_tensor *x)
+{
+    int64_t rows = 1;
+    for (int i = 0; i < x->rank - 1; i++) rows *= x->dims[i];
+    return rows;
+}
+
+/* The gradients of all parts [.. size] side by side in g [r o], as far as they are not there; 0 where none arrived. */
+static bool gather_parts(kr_back *back, kr_tensor *g_ro)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const int64_t no = g_ro->dims[1];
+    for (int64_t i = 0, from = 0; from < no; i++) {
+        const kr_tensor *y = kr_back_out(back, (int)i);
+        const kr_shape shape = kr_tensor_shape(y);
+        kr_tensor *g = kr_back_grad(back, (int)i);
+        const bool is_there = g && g->base == g_ro->base;
+        kr_tensor *part = is_there ? g : kr_view_of(tape, g_ro, &shape, y->strides, from);
+        if (!part) return false;
+        if (!is_there && !(g ? kr_assign(tape->ctx, part, g) : kr_assign_value(tape->ctx, part, 0))) return false;
+        from += shape.dims[shape.rank - 1];
     }
-    y_ro = kr_recorded(tape, &linear_rule, y_ro, NULL, 0, KR_LIST(x_ri, weight, bias));
-    d.lead.dims[d.lead.rank++] = d.o;
-    return kr_store_as(tape, kr_reshape(tape, y_ro, d.lead), result);
+    return true;
+}
+
+static void parts_backward(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    kr_home *home = kr_back_out(back, 0)->home;
+    const kr_shape shape = KR_SHAPE(kr_back_saved(back, 0)->dims[0], kr_back_in(back, WEIGHT)->dims[0]);
+    kr_tensor *g = home && home->whole ? home->whole : kr_new(tape, home ? KR_BF16 : KR_F32, shape);
+    if (g && gather_parts(back, g)) {
+        give_products(back, kr_operand(tape, g, g->dims[0]));
+        if (kr_back_wants(back, BIAS)) kr_back_give(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
+    }
+    if (home && home->whole) kr_release(tape, home->whole);
+}
+
+static const kr_rule parts_rule = { .name = "linear_parts", .backward = parts_backward };
+
+/* Views of y [r o] along its columns, in the shape of x but for the last axis. */
+static bool cut(kr_tape *tape, const product *p, int count, const int64_t *sizes, kr_tensor **parts)
+{
+    kr_home *home = NULL;
+    if (tape->recording && !(p->bias && p->bias->requires_grad)) {
+        if (!(home = kr_arena_alloc(&tape->heads, sizeof *home)))
+            return kr_fail(tape->ctx, KR_ERR_NOMEM, "linear: no memory for the place of gradients");
+        *home = (kr_home){ .rows = p->y_ro->dims[0], .columns = p->y_ro->dims[1] };
+    }
+    kr_shape shape = p->lead;
+    int64_t strides[KR_MAX_RANK], from = 0, step = p->y_ro->dims[1];
+    const int last = shape.rank++;
+    strides[last] = 1;
+    for (int i = last - 1; i >= 0; i--) {
+        strides[i] = step;
+        step *= shape.dims[i];
+    }
+    for (int i = 0; i < count; i++) {
+        shape.dims[last] = sizes[i];
+        if (!(parts[i] = kr_view_of(tape, p->y_ro, &shape, strides, from))) return false;
+        parts[i]->home = home;
+        parts[i]->home_at = from;
+        from += sizes[i];
+    }
+    return true;
+}
+
+bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, int count, const int64_t *sizes,
+                     kr_tensor **parts)
+{
+    for (int i = 0; i < count; i++) parts[i] = NULL;
+    const bool is_rounded = x && weight && x->rank > 0 && tape && kr_grad_dtype(x) == KR_F32 &&
+                            weight->dtype == KR_F32 && kr_rounds_product(tape->ctx, KR_F32, rows_of(x));
+    if (!is_rounded) return kr_split(tape, kr_linear(tape, x, weight, bias), -1, count, sizes, parts);
+    int64_t all = 0;
+    for (int i = 0; i < count; i++) all += sizes[i];
+    product p = { .weight = weight, .bias = bias };
+    if (!multiply(tape, x, &p) ||
+        !kr_require(tape->ctx, all == p.y_ro->dims[1], KR_ERR_SHAPE,
+                    "linear: the parts have %lld columns, but weight %s", (long long)all, KR_TEXT_OF(weight)))
+        return false;
+    const bool ok = cut(tape, &p, count, sizes, parts) && record(tape, &parts_rule, &p, count, parts);
+    for (int i = 0; !ok && i < count; i++) parts[i] = NULL;
+    return ok;
 }

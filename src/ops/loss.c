@@ -54,7 +54,7 @@ kr_tensor *kr_integers(kr_tape *tape, const char *op, const char *name, kr_tenso
     if (!kr_require(tape->ctx, x->dtype == KR_I32 || x->dtype == KR_I64, KR_ERR_DTYPE,
                     "%s: %s %s is %s, but must be i32 or i64", op, name, KR_TEXT_OF(x), kr_dtype_name(x->dtype)))
         return NULL;
-    return kr_contiguous(tape, x);
+    return kr_integers_ready(tape->ctx) ? kr_contiguous(tape, x) : NULL;
 }
 
 /* Is row r scored? Fills in its label; *ok is false after an error. */
@@ -99,14 +99,38 @@ bool kr_labels_from(kr_tape *tape, const char *op, kr_tensor *labels, const kr_c
     return true;
 }
 
+static bool count_values(void *user, int64_t first, const double *values, int64_t count)
+{
+    (void)first;
+    int64_t *right = user;
+    for (int64_t i = 0; i < count; i++) *right += values[i] > 0;
+    return true;
+}
+
+/* The sum of what the rows say, by the device: one number is fetched instead of one for each row. */
+static bool sum_far(const kr_tensor *stats, int64_t count, int64_t *right)
+{
+    kr_tensor *sums = kr_new(stats->tape, stats->dtype, KR_SHAPE(KR_ROW_STATS));
+    kr_reduce_args args = {
+        .no = 1, .nr = count, .ni = KR_ROW_STATS, .x = stats->data, .y = kr_tensor_data(sums), .alpha = 1
+    };
+    if (!sums || !KR_RUN(stats->ctx, sum[kr_real_of(stats->dtype)], &args)) return false;
+    *right = (int64_t)kr_tensor_at(sums, (int64_t[]){ KR_ROW_RIGHT });
+    return true;
+}
+
 int64_t kr_count_right(const kr_tensor *stats, int64_t count)
 {
+    enum { EXACT_IN_F32 = 1 << 24 };
     int64_t right = 0;
-    for (int64_t r = 0; r < count; r++) {
-        const int64_t at = r * KR_ROW_STATS + KR_ROW_RIGHT;
-        right += stats->dtype == KR_F64 ? ((const double *)(const void *)stats->data)[at] > 0
-                                        : ((const float *)(const void *)stats->data)[at] > 0;
-    }
+    if (kr_ctx_is_far(stats->ctx) && count > 0 && count <= EXACT_IN_F32)
+        return sum_far(stats, count, &right) ? right : 0;
+    kr_tensor column = *stats; /* the one of KR_ROW_RIGHT */
+    column.rank = 1;
+    column.dims[0] = count;
+    column.strides[0] = KR_ROW_STATS;
+    column.data += KR_ROW_RIGHT * kr_dtype_bytes(stats->dtype);
+    kr_each_value(&column, count_values, &right);
     return right;
 }
 

@@ -37,6 +37,7 @@ bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tenso
                             .b = b->data,
                             .b_k = b->strides[b->rank - 2],
                             .b_n = b->strides[b->rank - 1],
+                            .a_half = kr_half_of(a->dtype),
                             .b_half = kr_half_of(b->dtype),
                             .c = y->data,
                             .c_m = y->strides[y->rank - 2],
@@ -52,6 +53,18 @@ bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tenso
     }
     fold_batch(&args);
     return KR_RUN(ctx, matmul[kr_real_of(y->dtype)], &args);
+}
+
+bool kr_rounds_product(const kr_ctx *ctx, kr_dtype dtype, int64_t rows)
+{
+    return dtype == KR_F32 && rows > KR_FEW_ROUNDED && kr_rounds_operands(ctx);
+}
+
+kr_tensor *kr_operand(kr_tape *tape, kr_tensor *x, int64_t rows)
+{
+    if (!x || !kr_rounds_product(tape->ctx, x->dtype, rows)) return x;
+    kr_tensor *y = kr_new(tape, KR_BF16, kr_tensor_shape(x));
+    return y && kr_assign(tape->ctx, y, x) ? y : NULL;
 }
 
 /* Gives input i the product a b, straight into its gradient where no sum over batches is needed. */

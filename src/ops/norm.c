@@ -4,6 +4,7 @@
  *   gate first: u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first: u = x;          q as above;                        y = u q gain silu(z)
  *   backward: kernels/kernels.h, kr_norm_bwd_args.  saved: q       (u is recomputed)
+ * z is often a part of a projection, so that its rows lie apart; it is read where it is, and so is g_z written.
  */
 #include "ops/ops.h"
 
@@ -21,25 +22,35 @@ static void norm_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_norm_options *o = kr_back_attrs(back);
-    const kr_tensor *x = kr_back_in(back, 0), *z = kr_back_in(back, 1), *gain = kr_back_in(back, 2);
+    const kr_tensor *x = kr_back_in(back, 0), *gain = kr_back_in(back, 2);
     kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0));
-    kr_tensor *g[3] = { NULL, NULL, NULL };
+    const kr_rows z_rows = kr_rows_of(tape, kr_back_in(back, 1));
+    kr_tensor *g[3] = { NULL, NULL, NULL }, *home = kr_back_home(back, 1), *g_x = NULL;
+    /* a gradient of the residual stream is there already, and is added to */
+    bool is_first = true;
+    if (!kr_back_in(back, 1) && tape->ctx->device->takes_halves && x->dtype == KR_F32)
+        g_x = kr_back_into(back, 0, &is_first);
+    kr_tensor *g_gain = kr_back_fresh(back, 2);
     for (int i = 0; i < 3; i++)
-        if (kr_back_wants(back, i)) g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
+        if (kr_back_wants(back, i) && !(home && i == 1) && !(g_x && i == 0) && !(g_gain && i == 2))
+            g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
     if (!g_y || kr_ctx_failed(tape->ctx)) return;
     const kr_around a = kr_around_axis(x, x->rank - 1);
     kr_norm_bwd_args args = { .no = a.no,
                               .ni = a.nr,
                               .ng = o->groups,
+                              .z_gap = z_rows.x ? z_rows.stride - a.nr : 0,
                               .x = x->data,
-                              .z = kr_tensor_data(z),
+                              .z = kr_tensor_data(z_rows.x),
                               .gain = kr_tensor_data(gain),
                               .q = kr_back_saved(back, 0)->data,
                               .g_y = g_y->data,
-                              .g_x = kr_tensor_data(g[0]),
-                              .g_z = kr_tensor_data(g[1]),
-                              .g_gain = kr_tensor_data(g[2]),
-                              .norm_first = o->norm_before_gate };
+                              .g_x = kr_tensor_data(g_x ? g_x : g[0]),
+                              .g_z = kr_tensor_data(home ? home : g[1]),
+                              .g_gain = kr_tensor_data(g_gain ? g_gain : g[2]),
+                              .norm_first = o->norm_before_gate,
+                              .adds = g_x && !is_first };
+    if (home) args.g_z_place = (kr_place){ args.z_gap, kr_half_of(home->dtype) };
     if (!KR_RUN(tape->ctx, norm_bwd[kr_real_of(x->dtype)], &args)) return;
     for (int i = 0; i < 3; i++) kr_back_give(back, i, g[i]);
 }
@@ -56,8 +67,9 @@ static bool check_options(kr_tape *tape, const char *op, const kr_norm_options *
            kr_require(tape->ctx, o->eps >= 0, KR_ERR_ARG, "%s: eps = %g, but must not be negative", op, o->eps);
 }
 
+/* as_operand: of bf16 where products would round it. */
 static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tensor *z, kr_tensor *gain,
-                       const kr_norm_options *given)
+                       const kr_norm_options *given, bool as_operand)
 {
     kr_norm_options o;
     kr_norm_options_init(&o);
@@ -67,23 +79,29 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
     kr_dtype result;
     if (!kr_bind(tape, rule->name, &d, "x:..i z:..i? gain:i?", x, z, gain) ||
         !check_options(tape, rule->name, &o, d.i) || !KR_REALS(tape, rule->name, "x z gain", &result, &x, &z, &gain) ||
-        !(x = kr_contiguous(tape, x)) || (z && !(z = kr_contiguous(tape, z))) ||
-        (gain && !(gain = kr_contiguous(tape, gain))))
+        !(x = kr_contiguous(tape, x)) || (gain && !(gain = kr_contiguous(tape, gain))))
         return NULL;
+    const kr_rows z_rows = kr_rows_of(tape, z);
+    if (z && !(z = z_rows.x)) return NULL;
+    const bool is_rounded = as_operand && kr_rounds_product(tape->ctx, x->dtype, d.rows);
     kr_shape q_shape = d.lead;
     q_shape.dims[q_shape.rank++] = o.groups;
-    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x)), *q = kr_new(tape, x->dtype, q_shape);
+    kr_tensor *y = kr_new(tape, is_rounded ? KR_BF16 : x->dtype, kr_tensor_shape(x));
+    kr_tensor *q = kr_new(tape, x->dtype, q_shape);
     if (!y || !q) return NULL;
+    y->is_rounded = is_rounded;
     kr_norm_args args = { .no = d.rows,
                           .ni = d.i,
                           .ng = o.groups,
+                          .z_gap = z ? z_rows.stride - d.i : 0,
                           .x = x->data,
                           .z = kr_tensor_data(z),
                           .gain = kr_tensor_data(gain),
                           .y = y->data,
                           .q = q->data,
                           .eps = o.eps,
-                          .norm_first = o.norm_before_gate };
+                          .norm_first = o.norm_before_gate,
+                          .y_half = kr_half_of(y->dtype) };
     if (!KR_RUN(tape->ctx, norm[kr_real_of(x->dtype)], &args)) return NULL;
     const kr_record_args record = { .rule = rule,
                                     .nin = 3,
@@ -94,17 +112,23 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
                                     .saved = &q,
                                     .attrs = &o,
                                     .attrs_bytes = sizeof o };
-    return kr_record(tape, &record) ? kr_store_as(tape, y, result) : NULL;
+    if (!kr_record(tape, &record)) return NULL;
+    return is_rounded ? y : kr_store_as(tape, y, result);
 }
 
 kr_tensor *kr_rms_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, const kr_norm_options *options)
 {
-    return norm(tape, &rms_norm_rule, x, NULL, gain, options);
+    return norm(tape, &rms_norm_rule, x, NULL, gain, options, false);
 }
 
 kr_tensor *kr_gated_norm(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain, const kr_norm_options *options)
 {
     kr_dims d;
     if (!kr_bind(tape, "gated_norm", &d, "x:..i z:..i", x, z)) return NULL;
-    return norm(tape, &gated_norm_rule, x, z, gain, options);
+    return norm(tape, &gated_norm_rule, x, z, gain, options, false);
+}
+
+kr_tensor *kr_norm_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain, const kr_norm_options *options)
+{
+    return norm(tape, z ? &gated_norm_rule : &rms_norm_rule, x, z, gain, options, true);
 }

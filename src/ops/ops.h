@@ -67,7 +67,35 @@ kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x);
  * *stride elements apart. x itself where it is so, else a row-major copy (recorded); NULL after an error. */
 kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride);
 
-/* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. b may be of halves. */
+/* Would a product round an operand of that type with so many rows to bf16? */
+bool kr_rounds_product(const kr_ctx *ctx, kr_dtype dtype, int64_t rows);
+
+/* kr_rms_norm, or with z kr_gated_norm, for products alone to read: of bf16 (is_rounded) where they would round it. */
+kr_tensor *kr_norm_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain, const kr_norm_options *options);
+
+/* kr_gate likewise. */
+kr_tensor *kr_gate_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z);
+
+/* kr_causal_conv with SiLU, its y rounded to bf16 for what rounds it alone, and cut along the channels into at most
+ * KR_MOST_COLUMNS parts of whole fours, whose gradients are then read where they are. Returns the window; NULL after an
+ * error. Only where kr_rounds_operands holds, for x of f32. */
+typedef struct kr_conv_operands {
+    kr_tensor *x, *weight, *bias, *window, *seq_start;
+} kr_conv_operands;
+kr_tensor *kr_causal_conv_parts(kr_tape *tape, const kr_conv_operands *operands, int count, const int64_t *sizes,
+                                kr_tensor **parts);
+
+/* kr_linear, and its result cut along the last axis as by kr_split. Where products round, the gradients of the parts are
+ * put side by side as they are rounded, in one pass. */
+bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, int count, const int64_t *sizes,
+                     kr_tensor **parts);
+
+/* x as a product's operand of that many rows takes it: rounded to bf16 where the product would do so itself
+ * (kr_rounds_operands) and more than one reads it, else x. Not recorded; NULL after an error. */
+kr_tensor *kr_operand(kr_tape *tape, kr_tensor *x, int64_t rows);
+
+/* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. b may be of halves, and so may
+ * a be if it comes from kr_operand. */
 bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
                    bool accumulate);
 

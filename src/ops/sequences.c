@@ -1,6 +1,8 @@
 /* sequences.c - the list of sequences of a batch, out of the marker of their starts. */
 #include "ops/sequences.h"
 
+#include "device/device.h"
+
 /* Does the marker, of any strides, begin a sequence at token s of row b? */
 static bool is_start(const kr_tensor *marker, int64_t b, int64_t s)
 {
@@ -42,9 +44,11 @@ bool kr_sequences_maybe_empty(kr_tape *tape, const char *op, kr_tensor *seq_star
                               kr_sequences *out)
 {
     *out = (kr_sequences){ 0, NULL };
-    if (!kr_tape_ready(tape, op) || (seq_start_bs && !check_marker(tape, op, seq_start_bs, nb, ns))) return false;
+    if (!kr_tape_ready(tape, op) || (seq_start_bs && !check_marker(tape, op, seq_start_bs, nb, ns)) ||
+        !kr_integers_ready(tape->ctx))
+        return false;
     const int64_t count = walk_rows(seq_start_bs, nb, ns, NULL);
-    kr_sequence *list = kr_arena_alloc(&tape->heads, (size_t)count * sizeof *list);
+    kr_sequence *list = kr_tape_list(tape, (size_t)count * sizeof *list);
     if (!list)
         return kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for a list of %lld sequences", op, (long long)count);
     walk_rows(seq_start_bs, nb, ns, list);

@@ -3,7 +3,7 @@
  *   v, y [b s m h p]   b, c [b s m g r]   da, w, same [b s h]   d [h]   initial, final [q h p r]
  *   seed [q h]   seed_v [q m h p]   seed_b [q m h r]
  * Formulas and their gradients: kernels/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states. v, b
- * and c may be parts of wider rows; they are read where they are.
+ * and c may be parts of wider rows; they are read where they are. Where the core rounds them they may come rounded.
  */
 #include "ssd/core.h"
 
@@ -38,10 +38,12 @@ static void fused_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const sizes *n = kr_back_attrs(back);
-    const kr_dtype dtype = kr_back_in(back, V)->dtype;
+    const kr_dtype dtype = kr_grad_dtype(kr_back_in(back, V));
     kr_tensor *g[NIN] = { NULL };
+    kr_tensor *g_d = kr_back_fresh(back, D);
     for (int i = 0; i < SEED; i++)
-        if (kr_back_wants(back, i)) g[i] = kr_new(tape, dtype, kr_tensor_shape(kr_back_in(back, i)));
+        if (kr_back_wants(back, i) && !(g_d && i == D))
+            g[i] = kr_new(tape, dtype, kr_tensor_shape(kr_back_in(back, i)));
     kr_tensor *initial = kr_back_in(back, INITIAL);
     const bool wants_seed = kr_back_wants(back, SEED) || kr_back_wants(back, SEED_V) || kr_back_wants(back, SEED_B);
     if (wants_seed && !g[INITIAL]) g[INITIAL] = kr_new(tape, dtype, kr_tensor_shape(kr_back_out(back, 1)));
@@ -83,8 +85,11 @@ static void fused_backward(kr_back *back)
                              .g_da = kr_tensor_data(g[DA]),
                              .g_w = kr_tensor_data(g[W]),
                              .g_same = kr_tensor_data(g[SAME]),
-                             .g_d = kr_tensor_data(g[D]),
-                             .g_initial = kr_tensor_data(g[INITIAL]) };
+                             .g_d = kr_tensor_data(g_d ? g_d : g[D]),
+                             .g_initial = kr_tensor_data(g[INITIAL]),
+                             .v_half = kr_half_of(kr_back_in(back, V)->dtype),
+                             .b_half = kr_half_of(kr_back_in(back, B)->dtype),
+                             .c_half = kr_half_of(kr_back_in(back, C)->dtype) };
     if (!KR_RUN(tape->ctx, ssd_bwd[kr_real_of(dtype)], &args)) return;
     for (int i = 0; i < SEED; i++) kr_back_give(back, i, g[i]);
     if (wants_seed) give_seed(back, g[INITIAL]);
@@ -102,7 +107,7 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
     for (int i = 0; i < NIN; i++)
         if (in[i] && !(in[i] = i <= C ? kr_with_token_stride(tape, in[i], &stride[i]) : kr_contiguous(tape, in[i])))
             return none;
-    const kr_dtype dtype = in[V]->dtype;
+    const kr_dtype dtype = kr_grad_dtype(in[V]);
     const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
     kr_tensor *out[2] = { kr_new(tape, dtype, kr_tensor_shape(in[V])),
                           kr_final_states(tape, dtype, states, core->final_qhpr) };
@@ -132,7 +137,10 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                          .seed_v = kr_tensor_data(in[SEED_V]),
                          .seed_b = kr_tensor_data(in[SEED_B]),
                          .y = out[0]->data,
-                         .final = out[1]->data };
+                         .final = out[1]->data,
+                         .v_half = kr_half_of(in[V]->dtype),
+                         .b_half = kr_half_of(in[B]->dtype),
+                         .c_half = kr_half_of(in[C]->dtype) };
     if (!KR_RUN(tape->ctx, ssd[kr_real_of(dtype)], &args)) return none;
     const sizes n = { core->nb, core->ns, core->nm, core->nh, core->np, core->ng, core->nr, core->nl, core->sequences };
     const kr_record_args record = {

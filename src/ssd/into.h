@@ -17,6 +17,9 @@ kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *inpu
 kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *input, kr_ssd_path path,
                                          kr_tensor *final);
 
+/* Does the core round v, b and c to bf16? Then they may be handed to it in bf16 (is_rounded). By sizes of a row alone. */
+bool kr_ssd_rounds(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr);
+
 /* The tensor to write final states of that shape and type into; NULL after an error. */
 kr_tensor *kr_final_states(kr_tape *tape, kr_dtype dtype, kr_shape shape, const kr_tensor *final);
 

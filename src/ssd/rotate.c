@@ -110,8 +110,13 @@ static void rotate_backward(kr_back *back)
     kr_tape *tape = kr_back_tape(back);
     const kr_tensor *x = kr_back_in(back, X), *bias = kr_back_in(back, BIAS), *angle = kr_back_in(back, ANGLE);
     kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0)), *g[NROTATE] = { NULL, NULL, NULL };
+    /* B's angles are C's: what the second of them has is added where the first one's is */
+    bool is_first = true;
+    const bool goes_in = tape->ctx->device->takes_halves && x->dtype == KR_F32;
+    kr_tensor *g_angle = goes_in ? kr_back_into(back, ANGLE, &is_first) : NULL;
     for (int i = 0; i < NROTATE; i++)
-        if (kr_back_wants(back, i)) g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
+        if (kr_back_wants(back, i) && !(i == ANGLE && g_angle))
+            g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
     if (!g_y || kr_ctx_failed(tape->ctx)) return;
     kr_rotate_bwd_args args = { .no = x->dims[0] * x->dims[1],
                                 .nm = x->dims[2],
@@ -125,8 +130,9 @@ static void rotate_backward(kr_back *back)
                                 .g_y = g_y->data,
                                 .g_x = kr_tensor_data(g[X]),
                                 .g_bias = kr_tensor_data(g[BIAS]),
-                                .g_angle = kr_tensor_data(g[ANGLE]),
-                                .half = *(const bool *)kr_back_attrs(back) };
+                                .g_angle = kr_tensor_data(g_angle ? g_angle : g[ANGLE]),
+                                .half = *(const bool *)kr_back_attrs(back),
+                                .adds = g_angle && !is_first };
     if (!KR_RUN(tape->ctx, rotate_bwd[kr_real_of(x->dtype)], &args)) return;
     for (int i = 0; i < NROTATE; i++) kr_back_give(back, i, g[i]);
 }
@@ -147,14 +153,16 @@ static bool check_pairs(kr_tape *tape, const kr_dims *d, const kr_tensor *x, kr_
 
 /* Of operands that were checked; d.h heads, as many rows of x as its own axis says. */
 static kr_tensor *rotate(kr_tape *tape, const kr_dims *d, kr_tensor *x, kr_tensor *bias, kr_tensor *angle,
-                         kr_pairing pairing)
+                         kr_pairing pairing, bool is_rounded)
 {
     kr_dtype result;
     if (!KR_REALS(tape, "rotate", "x bias angle", &result, &x, &bias, &angle) || !(x = kr_contiguous(tape, x)) ||
         (bias && !(bias = kr_contiguous(tape, bias))) || !(angle = kr_contiguous(tape, angle)))
         return NULL;
-    kr_tensor *y = kr_new(tape, x->dtype, KR_SHAPE(d->b, d->s, d->m, d->h, d->r));
+    is_rounded = is_rounded && x->dtype == KR_F32 && result == KR_F32;
+    kr_tensor *y = kr_new(tape, is_rounded ? KR_BF16 : x->dtype, KR_SHAPE(d->b, d->s, d->m, d->h, d->r));
     if (!y) return NULL;
+    y->is_rounded = is_rounded;
     const bool half = pairing == KR_PAIR_HALF;
     kr_rotate_args args = { .no = d->b * d->s,
                             .nm = d->m,
@@ -166,19 +174,22 @@ static kr_tensor *rotate(kr_tape *tape, const kr_dims *d, kr_tensor *x, kr_tenso
                             .bias = kr_tensor_data(bias),
                             .angle = angle->data,
                             .y = y->data,
-                            .half = half };
+                            .half = half,
+                            .y_half = kr_half_of(y->dtype) };
     if (!KR_RUN(tape->ctx, rotate[kr_real_of(x->dtype)], &args)) return NULL;
-    return kr_store_as(tape, kr_recorded(tape, &rotate_rule, y, &half, sizeof half, KR_LIST(x, bias, angle)), result);
+    y = kr_recorded(tape, &rotate_rule, y, &half, sizeof half, KR_LIST(x, bias, angle));
+    return is_rounded ? y : kr_store_as(tape, y, result);
 }
 
 kr_tensor *kr_rotate(kr_tape *tape, kr_tensor *x, kr_tensor *angle, kr_pairing pairing)
 {
     kr_dims d;
     if (!kr_bind(tape, "rotate", &d, "x:bsmhr angle:bsha", x, angle) || !check_pairs(tape, &d, x, pairing)) return NULL;
-    return rotate(tape, &d, x, NULL, angle, pairing);
+    return rotate(tape, &d, x, NULL, angle, pairing, false);
 }
 
-kr_tensor *kr_rotate_groups(kr_tape *tape, kr_tensor *x, kr_tensor *bias, kr_tensor *angle, kr_pairing pairing)
+kr_tensor *kr_rotate_groups(kr_tape *tape, kr_tensor *x, kr_tensor *bias, kr_tensor *angle, kr_pairing pairing,
+                            bool is_rounded)
 {
     kr_dims d;
     if (!kr_bind(tape, "rotate", &d, "x:bsmgr bias:hmr? angle:bsha", x, bias, angle) ||
@@ -187,5 +198,5 @@ kr_tensor *kr_rotate_groups(kr_tape *tape, kr_tensor *x, kr_tensor *bias, kr_ten
                     "rotate: g = %lld groups of x %s do not divide h = %lld of angle %s", (long long)d.g, KR_TEXT_OF(x),
                     (long long)d.h, KR_TEXT_OF(angle)))
         return NULL;
-    return rotate(tape, &d, x, bias, angle, pairing);
+    return rotate(tape, &d, x, bias, angle, pairing, is_rounded);
 }

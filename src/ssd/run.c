@@ -139,6 +139,31 @@ static kr_ssd_out run_core(kr_tape *tape, const kr_ssd_core *core, kr_ssd_algori
     return core->sequences.count == core->nb ? kr_ssd_chunked(tape, core, serial) : run_packed(tape, core, serial);
 }
 
+/* What kernels/cuda takes on its matrix units on every device. */
+bool kr_ssd_rounds(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr)
+{
+    enum { STEPS = 4, MOST_RANKS = 64, MOST_STATES = 128 };
+    return kr_rounds_operands(ctx) && path.algorithm == KR_SSD_SERIAL_RECALCULATED && ns > STEPS && nm <= MOST_RANKS &&
+           nr <= MOST_STATES;
+}
+
+/* Brings all operands to one type; of v, b and c those that are rounded stay so, if the core takes them. */
+static bool bring_to_types(kr_tape *tape, kr_ssd_request *q, bool rounds, kr_dtype *result)
+{
+    kr_tensor **const maps[3] = { &q->v, &q->b, &q->c }, *kept[3] = { NULL };
+    for (int i = 0; rounds && i < 3; i++) {
+        if (!(*maps[i])->is_rounded) continue;
+        kept[i] = *maps[i];
+        *maps[i] = NULL;
+    }
+    if (!KR_REALS(tape, q->op, q->names, result, &q->v, &q->b, &q->c, &q->da, &q->w, &q->same, &q->d, &q->initial_state,
+                  &q->init_state, &q->carry0, &q->v_before, &q->k_before))
+        return false;
+    for (int i = 0; i < 3; i++)
+        if (kept[i]) *maps[i] = kept[i];
+    return true;
+}
+
 kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path path)
 {
     const kr_ssd_out none = { NULL, NULL };
@@ -146,8 +171,7 @@ kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path 
     kr_dims d;
     kr_dtype result;
     if (!bind_sizes(tape, &q, &d) || !check_sizes(tape, &q, &d, path) ||
-        !KR_REALS(tape, q.op, q.names, &result, &q.v, &q.b, &q.c, &q.da, &q.w, &q.same, &q.d, &q.initial_state,
-                  &q.init_state, &q.carry0, &q.v_before, &q.k_before))
+        !bring_to_types(tape, &q, kr_ssd_rounds(tape->ctx, path, d.s, d.m, d.r), &result))
         return none;
     kr_ssd_core core = { .nb = d.b, .ns = d.s, .nm = d.m, .nh = d.h, .np = d.p, .ng = d.g, .nr = d.r };
     core.nl = is_chunked(&q) ? d.l : kr_ssd_chunk_len_or_optimal(path, d.r, d.p);

@@ -1,4 +1,5 @@
 /* sanity.c - names the first NaN, infinity or growing decay among the operands of an input. */
+#include "device/device.h"
 #include "ssd/core.h"
 
 #include <math.h>
@@ -17,19 +18,26 @@ static void name_element(kr_tape *tape, const char *op, const operand *o, int64_
             isfinite(value) ? ", a log-decay above 0: the state grows" : "");
 }
 
-static bool operand_is_sane(kr_tape *tape, const char *op, const operand *o)
+typedef struct looking {
+    kr_tape *tape;
+    const char *op;
+    const operand *o;
+} looking;
+
+static bool look(void *user, int64_t first, const double *values, int64_t count)
 {
-    if (!o->x) return true;
-    kr_tensor *x = kr_contiguous(tape, kr_cast(tape, o->x, KR_F64));
-    if (!x) return false;
-    const double *values = (const double *)(const void *)x->data;
-    const int64_t count = kr_tensor_count(x);
+    const looking *l = user;
     for (int64_t i = 0; i < count; i++) {
-        if (isfinite(values[i]) && !(o->is_decay && values[i] > 0)) continue;
-        name_element(tape, op, o, i, values[i]);
+        if (isfinite(values[i]) && !(l->o->is_decay && values[i] > 0)) continue;
+        name_element(l->tape, l->op, l->o, first + i, values[i]);
         return false;
     }
     return true;
+}
+
+static bool operand_is_sane(kr_tape *tape, const char *op, const operand *o)
+{
+    return !o->x || (kr_bind_any(tape, op, o->x) && kr_each_value(o->x, look, &(looking){ tape, op, o }));
 }
 
 static kr_status sanity(kr_tape *tape, const char *op, int count, const operand *operands)

@@ -3,20 +3,37 @@
 #include "device/walk.h"
 #include "tape/tape.h"
 
-bool kr_assign(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
+static kr_copy_args copy_args(const kr_tensor *y, const kr_tensor *x)
 {
     const kr_shape shape = kr_tensor_shape(y);
-    kr_copy_args args = { .walk = kr_walk_over(&shape, 2, (const kr_tensor *[]){ y, x }),
-                          .x_dtype = x->dtype,
-                          .y_dtype = y->dtype,
-                          .x = x->data,
-                          .y = y->data };
+    return (kr_copy_args){ .walk = kr_walk_over(&shape, 2, (const kr_tensor *[]){ y, x }),
+                           .x_dtype = x->dtype,
+                           .y_dtype = y->dtype,
+                           .x = x->data,
+                           .y = y->data };
+}
+
+/* On a far device integers are the host's to move: they lie still from then on, and kernels only read them. */
+bool kr_assign(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
+{
+    kr_copy_args args = copy_args(y, x);
+    if (kr_ctx_is_far(ctx) && !kr_dtype_is_float(y->dtype)) {
+        if (!kr_dtype_is_float(x->dtype)) {
+            if (kr_integers_ready(ctx)) ctx->device->host->copy.run(&args);
+            return !kr_ctx_failed(ctx);
+        }
+        ctx->device->wrote_integers = true;
+    }
     return KR_RUN(ctx, copy, &args);
 }
 
 bool kr_assign_value(kr_ctx *ctx, kr_tensor *y, double value)
 {
     kr_fill_args args = { .walk = kr_walk_self(y), .dtype = y->dtype, .y = y->data, .value = value };
+    if (kr_ctx_is_far(ctx) && !kr_dtype_is_float(y->dtype)) {
+        ctx->device->host->fill.run(&args);
+        return true;
+    }
     return KR_RUN(ctx, fill, &args);
 }
 

@@ -1,6 +1,8 @@
 /* backward.c - the recorded nodes in reverse: each turns the gradients of its outputs into those of its inputs. */
 #include "tape/tape.h"
 
+#include "device/device.h"
+
 struct kr_back {
     kr_tape *tape;
     const kr_node *node;
@@ -29,6 +31,7 @@ bool kr_run_backward(kr_tape *tape, const kr_node *stop)
     for (const kr_node *node = tape->last; node != stop; node = node->prev) {
         if (!reached(node)) continue;
         tape->temporaries = NULL;
+        tape->ctx->device->op = tape->ctx->device->last_op = node->rule->name;
         node->rule->backward(&(kr_back){ tape, node });
         kr_release_temporaries(tape);
         release_output_grads(tape, node);
@@ -64,13 +67,16 @@ static bool check_seed(kr_tape *tape, int i, const kr_tensor *y, const kr_tensor
 
 static bool seed(kr_tape *tape, kr_tensor *y, kr_tensor *g)
 {
-    if (!g) {
+    const bool is_first = !y->grad, is_one = !g;
+    if (is_one) {
         g = kr_new(tape, y->dtype, kr_tensor_shape(y));
         if (!g || !kr_assign_value(tape->ctx, g, 1.0)) return false;
     }
     /* a gradient that the caller will not read need not be a copy of the caller's */
-    if (!y->grad && y->node && !y->retain_grad && !g->in_heap) return kr_grad_lend(tape, y, g);
-    return kr_grad_deposit(tape, y, g);
+    if (is_first && y->node && !y->retain_grad && !g->in_heap) return kr_grad_lend(tape, y, g);
+    if (!kr_grad_deposit(tape, y, g)) return false;
+    if (y->grad && is_first) y->grad->is_one = is_one;
+    return true;
 }
 
 kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_tensor *const *g_y)
@@ -152,10 +158,24 @@ void kr_back_give(kr_back *back, int in, kr_tensor *g)
     if (!g || !kr_back_wants(back, in)) return;
     kr_tensor *x = back->node->in[in];
     const kr_shape want = kr_tensor_shape(x), got = kr_tensor_shape(g);
-    if (kr_require(back->tape->ctx, kr_shape_equal(&want, &got) && g->dtype == x->dtype, KR_ERR_SHAPE,
+    if (kr_require(back->tape->ctx, kr_shape_equal(&want, &got) && g->dtype == kr_grad_dtype(x), KR_ERR_SHAPE,
                    "gradient of input %d is %s %s, but the input is %s %s", in, kr_dtype_name(g->dtype), KR_TEXT_OF(g),
                    kr_dtype_name(x->dtype), KR_TEXT_OF(x)))
         kr_grad_deposit(back->tape, x, g);
+}
+
+kr_tensor *kr_back_fresh(kr_back *back, int in)
+{
+    kr_tensor *x = back->node->in[in];
+    bool fresh;
+    if (kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in) || x->tape) return NULL;
+    return x->grad && !x->grad_is_zero ? NULL : kr_grad_into(back->tape, x, &fresh);
+}
+
+kr_tensor *kr_back_home(kr_back *back, int in)
+{
+    if (kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in)) return NULL;
+    return kr_grad_at_home(back->tape, back->node->in[in]);
 }
 
 kr_tensor *kr_back_into(kr_back *back, int in, bool *fresh)

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <stdarg.h>
+#include <string.h>
 
 static bool belongs(kr_tape *tape, const char *op, const char *contract, int n, const kr_tensor *x)
 {
@@ -11,6 +12,13 @@ static bool belongs(kr_tape *tape, const char *op, const char *contract, int n, 
     if (!x)
         return kr_contract_is_optional(contract, n) ||
                kr_fail(ctx, KR_ERR_ARG, "%s: operand %s is NULL", op, kr_contract_name(contract, n, name, sizeof name));
+    if (x->ctx != ctx && strcmp(kr_ctx_device(x->ctx), kr_ctx_device(ctx)) != 0)
+        return kr_fail(
+            ctx, KR_ERR_STATE,
+            "%s: operand %s %s belongs to another context, on %s, but this tape's is on %s; carry it over by "
+            "kr_tensor_read and kr_from_data",
+            op, kr_contract_name(contract, n, name, sizeof name), KR_TEXT_OF(x), kr_ctx_device(x->ctx),
+            kr_ctx_device(ctx));
     if (x->ctx != ctx)
         return kr_fail(ctx, KR_ERR_STATE, "%s: operand %s %s belongs to another context", op,
                        kr_contract_name(contract, n, name, sizeof name), KR_TEXT_OF(x));

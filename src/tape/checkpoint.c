@@ -42,7 +42,7 @@ static void checkpoint_backward(kr_back *back)
     const kr_node *node = kr_back_out(back, 0)->node;
     kr_node *stop = tape->last;
     const int64_t nnodes = tape->nnodes;
-    const kr_arena_mark heads = kr_arena_mark_now(&tape->heads), data = kr_arena_mark_now(&tape->data);
+    const kr_tape_mark mark = kr_tape_mark_now(tape);
 
     kr_tensor *g_out[KR_KEEP_MAX] = { NULL };
     for (int i = 0; i < node->nout; i++) g_out[i] = kr_back_grad(back, i);
@@ -55,8 +55,7 @@ static void checkpoint_backward(kr_back *back)
 
     tape->last = stop;
     tape->nnodes = nnodes;
-    kr_arena_release(&tape->heads, heads);
-    kr_arena_release(&tape->data, data);
+    kr_tape_release(tape, &mark, kr_tape_is_full(tape, &mark));
 }
 
 bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,

@@ -4,6 +4,7 @@
  * memory has no other user, and into new memory otherwise. A parameter's gradient has memory of its own, which
  * outlives the tape.
  */
+#include "device/device.h"
 #include "tape/tape.h"
 
 #include <string.h>
@@ -12,7 +13,9 @@ void kr_release(kr_tape *tape, kr_tensor *x)
 {
     kr_tensor *base = x->base;
     if (x != base) kr_heap_free(&tape->heap, x);
-    if (--base->refs == 0) kr_heap_free(&tape->heap, base);
+    if (--base->refs > 0) return;
+    kr_far_heap_free(&tape->far_heap, base->span);
+    kr_heap_free(&tape->heap, base);
 }
 
 void kr_release_temporaries(kr_tape *tape)
@@ -60,7 +63,7 @@ static kr_tensor *param_grad(kr_tensor *param, bool *fresh)
     const size_t bytes = (size_t)kr_tensor_count(param) * kr_dtype_bytes(param->dtype);
     kr_tensor *grad = kr_memory_alloc_zeroed(&ctx->memory, sizeof *grad);
     /* zeroed, though a fresh gradient is written whole: a rule that fails before that leaves nothing random behind */
-    if (grad) grad->data = kr_memory_alloc_zeroed(&ctx->memory, bytes);
+    if (grad) grad->data = kr_memory_alloc_zeroed(kr_float_memory(ctx), bytes);
     if (!grad || !grad->data) {
         kr_memory_free(&ctx->memory, grad, sizeof *grad);
         kr_fail(ctx, KR_ERR_NOMEM, "backward: no memory for the gradient %s of a parameter", KR_TEXT_OF(param));
@@ -80,9 +83,10 @@ static bool owned_alone(const kr_tensor *g)
 
 static bool deposit_again(kr_tape *tape, kr_tensor *x, kr_tensor *g)
 {
+    x->grad->is_one = false;
     if (owned_alone(x->grad)) return kr_assign_sum(tape->ctx, x->grad, g);
     const kr_shape shape = kr_tensor_shape(x);
-    kr_tensor *sum = new_kept(tape, x->dtype, &shape);
+    kr_tensor *sum = new_kept(tape, kr_grad_dtype(x), &shape);
     if (!sum || !kr_assign(tape->ctx, sum, x->grad) || !kr_assign_sum(tape->ctx, sum, g)) return false;
     kr_release(tape, x->grad);
     x->grad = sum;
@@ -110,14 +114,25 @@ bool kr_grad_deposit(kr_tape *tape, kr_tensor *x, kr_tensor *g)
     return x->grad != NULL;
 }
 
+kr_tensor *kr_grad_at_home(kr_tape *tape, kr_tensor *x)
+{
+    kr_home *home = x->home;
+    if (!home || x->grad || x->retain_grad) return NULL;
+    if (!home->whole) home->whole = new_kept(tape, KR_BF16, &KR_SHAPE(home->rows, home->columns));
+    const kr_shape shape = kr_tensor_shape(x);
+    if (kr_view_of(tape, home->whole, &shape, x->strides, x->home_at)) x->grad = keep_newest(tape);
+    return x->grad;
+}
+
 kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh)
 {
     if (!x->tape) return param_grad(x, fresh);
     const kr_shape shape = kr_tensor_shape(x);
     *fresh = x->grad == NULL;
-    if (*fresh) x->grad = new_kept(tape, x->dtype, &shape);
+    if (x->grad) x->grad->is_one = false;
+    if (*fresh) x->grad = new_kept(tape, kr_grad_dtype(x), &shape);
     else if (!owned_alone(x->grad)) {
-        kr_tensor *own = new_kept(tape, x->dtype, &shape);
+        kr_tensor *own = new_kept(tape, kr_grad_dtype(x), &shape);
         if (!own || !kr_assign(tape->ctx, own, x->grad)) return NULL;
         kr_release(tape, x->grad);
         x->grad = own;

@@ -36,7 +36,7 @@ kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
     kr_tensor *x = kr_param_head(ctx, dtype, shape);
     if (!x) return NULL;
     x->in_slab = false;
-    x->data = kr_memory_alloc_zeroed(&ctx->memory, data_bytes(x));
+    x->data = kr_memory_alloc_zeroed(kr_float_memory(ctx), data_bytes(x));
     if (x->data) return x;
     kr_fail(ctx, KR_ERR_NOMEM, "param: no memory for %s %s", kr_dtype_name(dtype), KR_TEXT_OF_SHAPE(&shape));
     kr_memory_free(&ctx->memory, x, sizeof *x);
@@ -46,7 +46,7 @@ kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
 void kr_param_drop_grad(kr_tensor *param)
 {
     if (!param->grad) return;
-    kr_memory_free(&param->ctx->memory, param->grad->data, data_bytes(param));
+    kr_memory_free(kr_float_memory(param->ctx), param->grad->data, data_bytes(param));
     kr_memory_free(&param->ctx->memory, param->grad, sizeof *param->grad);
     param->grad = NULL;
 }
@@ -62,7 +62,7 @@ void kr_param_destroy(kr_tensor *param)
     kr_memory *memory = &param->ctx->memory;
     kr_param_drop_grad(param);
     kr_param_unpack(param);
-    if (!param->in_slab) kr_memory_free(memory, param->data, data_bytes(param));
+    if (!param->in_slab) kr_memory_free(kr_float_memory(param->ctx), param->data, data_bytes(param));
     kr_memory_free(memory, param, sizeof *param);
 }
 
@@ -82,6 +82,14 @@ static kr_status status_of(const kr_tensor *param)
     return param ? param->ctx->status : KR_ERR_ARG;
 }
 
+static void write_elements(kr_tensor *x, kr_dtype dtype, const void *data)
+{
+    kr_tensor from = *x;
+    from.dtype = dtype;
+    memcpy(&from.data, &data, sizeof data); /* read only: kr_tensor_take takes it as const */
+    kr_tensor_take(x, &from);
+}
+
 kr_status kr_param_write(kr_tensor *param, kr_dtype dtype, const void *data, int64_t count)
 {
     if (!writable(param, "param_write")) return status_of(param);
@@ -92,10 +100,21 @@ kr_status kr_param_write(kr_tensor *param, kr_dtype dtype, const void *data, int
                     (long long)kr_tensor_count(param)) ||
         !kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "param_write: data is NULL"))
         return ctx->status;
-    kr_tensor from = *param;
-    from.dtype = dtype;
-    memcpy(&from.data, &data, sizeof data); /* read only: kr_assign takes it as const */
-    kr_assign(ctx, param, &from);
+    write_elements(param, dtype, data);
+    return ctx->status;
+}
+
+kr_status kr_tensor_write(kr_tensor *x, kr_dtype dtype, const void *data, int64_t count)
+{
+    if (!x || !x->tape) return kr_param_write(x, dtype, data, count);
+    kr_ctx *ctx = x->ctx;
+    if (kr_tape_ready(x->tape, "tensor_write") &&
+        kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "tensor_write: %d is no kr_dtype", (int)dtype) &&
+        kr_require(ctx, count == kr_tensor_count(x), KR_ERR_SHAPE, "tensor_write: %lld elements for x %s of %lld",
+                   (long long)count, KR_TEXT_OF(x), (long long)kr_tensor_count(x)) &&
+        kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "tensor_write: data is NULL") &&
+        kr_require(ctx, kr_tensor_is_row_major(x), KR_ERR_ARG, "tensor_write: x %s is not contiguous", KR_TEXT_OF(x)))
+        write_elements(x, dtype, data);
     return ctx->status;
 }
 
@@ -159,7 +178,7 @@ static void fill_panels(const kr_tensor *weight)
 
 bool kr_param_pack(kr_tensor *weight)
 {
-    if (weight->dtype == KR_F64 || weight->packed) return true;
+    if (weight->dtype == KR_F64 || weight->packed || kr_ctx_is_far(weight->ctx)) return true;
     weight->packed = kr_memory_alloc_zeroed(&weight->ctx->memory, packed_bytes(weight));
     if (!weight->packed)
         return kr_fail(weight->ctx, KR_ERR_NOMEM, "pack: no memory for a copy of a weight %s", KR_TEXT_OF(weight));
@@ -176,7 +195,7 @@ void kr_param_unpack(kr_tensor *weight)
 void kr_zero_grad(kr_tensor *param)
 {
     if (!param || param->tape || !param->grad) return;
-    memset(param->grad->data, 0, data_bytes(param));
+    kr_zero_floats(param->ctx, param->grad->data, data_bytes(param));
     param->grad_is_zero = true;
 }
 

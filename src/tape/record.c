@@ -11,9 +11,8 @@ static int64_t first_bad(kr_ctx *ctx, const kr_rule *rule, const kr_tensor *y, d
 {
     const int64_t count = kr_tensor_count(y), bytes = (int64_t)kr_dtype_bytes(y->dtype);
     for (int64_t from = 0; from < count;) {
-        int64_t first = -1;
-        kr_finite_args args = { .n = count - from, .dtype = y->dtype, .x = y->data + from * bytes, .first = &first };
-        if (!KR_RUN(ctx, finite, &args) || first < 0) return -1;
+        int64_t first;
+        if (!kr_find_not_finite(ctx, y->dtype, y->data + from * bytes, count - from, &first) || first < 0) return -1;
         from += first;
         kr_tensor one = *y;
         one.rank = 0;
@@ -99,7 +98,9 @@ bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force)
     bool wanted = force;
     for (int i = 0; i < args->nin; i++) wanted = wanted || (args->in[i] && args->in[i]->requires_grad);
     tape->saw_grad = tape->saw_grad || wanted;
-    return !wanted || !tape->recording || append(tape, args);
+    const bool is_recorded = !wanted || !tape->recording || append(tape, args);
+    tape->ctx->device->op = NULL;
+    return is_recorded;
 }
 
 bool kr_record(kr_tape *tape, const kr_record_args *args)

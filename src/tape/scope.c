@@ -1,11 +1,12 @@
 /* scope.c - no-grad scopes: tensors between begin and end are released, but for those that are kept. */
+#include "device/device.h"
 #include "tape/tape.h"
 
 #include <string.h>
 
 /* What begin remembers; it travels in the caller's kr_scope. */
 typedef struct scope {
-    kr_arena_mark heads, data;
+    kr_tape_mark mark;
     uint32_t depth;
     bool recording, in_backward;
 } scope;
@@ -15,8 +16,7 @@ kr_scope kr_no_grad_begin(kr_tape *tape)
 {
     kr_scope box = { { 0 } };
     if (!tape) return box;
-    const scope s = { .heads = kr_arena_mark_now(&tape->heads),
-                      .data = kr_arena_mark_now(&tape->data),
+    const scope s = { .mark = kr_tape_mark_now(tape),
                       .depth = (uint32_t)tape->depth++,
                       .recording = tape->recording,
                       .in_backward = tape->in_backward };
@@ -28,27 +28,35 @@ kr_scope kr_no_grad_begin(kr_tape *tape)
 /* A kept tensor while the arena below it is released. */
 typedef struct parcel {
     kr_tensor head;
-    void *stash;    /* its elements, row-major, in the heap; NULL: they lie outside the scope and stay where they are */
-    bool is_inside; /* the header was made in the scope */
+    void *stash; /* its elements, row-major, in the heap; NULL: they lie outside the scope and stay where they are */
+    kr_far_span *span; /* the same in the far heap */
+    bool is_inside;    /* the header was made in the scope */
 } parcel;
 
-static bool take_out(kr_tape *tape, const scope *s, kr_tensor *x, parcel *p)
+static void *stash(kr_tape *tape, kr_dtype dtype, size_t bytes, parcel *p)
 {
-    *p = (parcel){ .head = *x, .is_inside = kr_arena_is_after(&tape->heads, s->heads, x) };
-    if (!p->is_inside || !kr_arena_is_after(&tape->data, s->data, x->data)) return true;
+    if (!kr_ctx_is_far(tape->ctx) || !kr_dtype_is_float(dtype)) return p->stash = kr_heap_alloc(&tape->heap, bytes);
+    p->span = kr_far_heap_alloc(&tape->far_heap, bytes);
+    return p->span ? p->span->data : NULL;
+}
+
+static bool take_out(kr_tape *tape, const scope *s, bool integers, kr_tensor *x, parcel *p)
+{
+    *p = (parcel){ .head = *x, .is_inside = kr_arena_is_after(&tape->heads, s->mark.heads, x) };
+    if (!p->is_inside || !kr_tape_releases(tape, &s->mark, integers, x)) return true;
     const size_t bytes = (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
-    p->stash = kr_heap_alloc(&tape->heap, bytes);
-    if (!p->stash) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no_grad_end: no memory to keep a tensor %s", KR_TEXT_OF(x));
+    void *place = stash(tape, x->dtype, bytes, p);
+    if (!place) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no_grad_end: no memory to keep a tensor %s", KR_TEXT_OF(x));
     const kr_shape shape = kr_tensor_shape(x);
     kr_tensor_layout(&p->head, x->dtype, &shape);
-    p->head.data = p->stash;
+    p->head.data = place;
     return kr_assign(tape->ctx, &p->head, x);
 }
 
 static kr_tensor *put_back(kr_tape *tape, const parcel *p)
 {
     const kr_shape shape = kr_tensor_shape(&p->head);
-    if (!p->stash) return kr_view_of(tape, &p->head, &shape, p->head.strides, 0);
+    if (!p->stash && !p->span) return kr_view_of(tape, &p->head, &shape, p->head.strides, 0);
     kr_tensor *y = kr_new(tape, p->head.dtype, shape);
     return y && kr_assign(tape->ctx, y, &p->head) ? y : NULL;
 }
@@ -56,17 +64,18 @@ static kr_tensor *put_back(kr_tape *tape, const parcel *p)
 static void keep_and_release(kr_tape *tape, const scope *s, int count, kr_tensor **const *keep)
 {
     parcel parcels[KR_KEEP_MAX];
+    const bool integers = kr_tape_is_full(tape, &s->mark);
     bool ok = !kr_ctx_failed(tape->ctx);
     for (int i = 0; i < count; i++) {
         parcels[i] = (parcel){ .stash = NULL };
-        if (ok && *keep[i]) ok = take_out(tape, s, *keep[i], &parcels[i]);
+        if (ok && *keep[i]) ok = take_out(tape, s, integers, *keep[i], &parcels[i]);
     }
-    kr_arena_release(&tape->heads, s->heads);
-    kr_arena_release(&tape->data, s->data);
+    kr_tape_release(tape, &s->mark, integers);
     for (int i = 0; i < count; i++) {
         if (!ok) *keep[i] = NULL;
         else if (parcels[i].is_inside) *keep[i] = put_back(tape, &parcels[i]);
         kr_heap_free(&tape->heap, parcels[i].stash);
+        kr_far_heap_free(&tape->far_heap, parcels[i].span);
     }
 }
 

@@ -1,9 +1,13 @@
 /* tape.c - a tape's life and the tensors on it. */
 #include "tape/tape.h"
 
+#include "device/device.h"
+
 #include <string.h>
 
 enum { HEADS_BLOCK = 1 << 14, DATA_BLOCK = 1 << 16, HEAP_CHUNK = 1 << 16 };
+enum { FAR_BLOCK = 1 << 20, SHARED_BLOCK = 1 << 16 };   /* devices hand out memory slowly */
+static const size_t most_unreleased = (size_t)16 << 20; /* bytes of integers that a scope may leave behind */
 
 kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode)
 {
@@ -20,27 +24,38 @@ kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode)
     tape->mode = mode;
     tape->recording = mode == KR_GRAD;
     tape->nerrors = ctx->nerrors;
+    const bool is_far = kr_ctx_is_far(ctx);
     kr_arena_init(&tape->heads, &ctx->memory, HEADS_BLOCK);
-    kr_arena_init(&tape->data, &ctx->memory, DATA_BLOCK);
+    if (is_far) kr_arena_init_apart(&tape->data, kr_float_memory(ctx), &ctx->memory, FAR_BLOCK);
+    else kr_arena_init(&tape->data, &ctx->memory, DATA_BLOCK);
+    kr_arena_init(&tape->shared, kr_shared_memory(ctx), SHARED_BLOCK);
     kr_heap_init(&tape->heap, &ctx->memory, HEAP_CHUNK);
+    kr_far_heap_init(&tape->far_heap, kr_float_memory(ctx), &ctx->memory, FAR_BLOCK);
     return tape;
 }
 
 void kr_tape_destroy(kr_tape *tape)
 {
     if (!tape) return;
+    kr_wait(tape->ctx);
     kr_arena_deinit(&tape->heads);
     kr_arena_deinit(&tape->data);
+    kr_arena_deinit(&tape->shared);
     kr_heap_deinit(&tape->heap);
+    kr_far_heap_deinit(&tape->far_heap);
     kr_memory_free(&tape->ctx->memory, tape, sizeof *tape);
 }
 
 void kr_tape_reset(kr_tape *tape)
 {
     if (!tape) return;
+    if (tape->shared.used) kr_wait(tape->ctx);
     kr_arena_reset(&tape->heads);
     kr_arena_reset(&tape->data);
+    kr_arena_reset(&tape->shared);
     kr_heap_reset(&tape->heap);
+    kr_far_heap_reset(&tape->far_heap);
+    tape->list_bytes = 0;
     tape->last = NULL;
     tape->nnodes = 0;
     tape->depth = 0;
@@ -55,9 +70,14 @@ kr_ctx *kr_tape_ctx(const kr_tape *tape)
     return tape ? tape->ctx : NULL;
 }
 
+static size_t used_bytes(const kr_tape *tape)
+{
+    return tape->data.used + tape->shared.used - tape->list_bytes + tape->heap.used + tape->far_heap.used;
+}
+
 size_t kr_tape_bytes(const kr_tape *tape)
 {
-    return tape ? tape->data.used + tape->heap.used : 0;
+    return tape ? used_bytes(tape) : 0;
 }
 
 size_t kr_tape_peak_bytes(const kr_tape *tape)
@@ -72,42 +92,106 @@ int64_t kr_tape_nodes(const kr_tape *tape)
 
 static void note_peak(kr_tape *tape)
 {
-    const size_t used = tape->data.used + tape->heap.used;
+    const size_t used = used_bytes(tape);
     if (used > tape->peak) tape->peak = used;
 }
 
 bool kr_tape_ready(kr_tape *tape, const char *op)
 {
     if (!tape || tape->ctx->status != KR_OK) return false;
+    tape->ctx->device->op = tape->ctx->device->last_op = op;
     return kr_require(tape->ctx, tape->nerrors == tape->ctx->nerrors, KR_ERR_STATE,
                       "%s: an earlier call failed while this tape was in use; call kr_tape_reset before using it again",
                       op);
 }
 
-/* A header, and behind it room for `bytes` of data (0: none, for views). */
-static kr_tensor *place(kr_tape *tape, size_t bytes, bool with_data)
+/* ---- marks ---- */
+
+kr_tape_mark kr_tape_mark_now(const kr_tape *tape)
 {
-    enum { HEADER = (sizeof(kr_tensor) + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN };
-    kr_tensor *x = NULL;
-    char *data = NULL;
+    return (kr_tape_mark){ kr_arena_mark_now(&tape->heads), kr_arena_mark_now(&tape->data),
+                           kr_arena_mark_now(&tape->shared), tape->list_bytes };
+}
+
+bool kr_tape_is_full(const kr_tape *tape, const kr_tape_mark *mark)
+{
+    return tape->shared.used - mark->shared.used > most_unreleased;
+}
+
+void kr_tape_release(kr_tape *tape, const kr_tape_mark *mark, bool integers)
+{
+    kr_arena_release(&tape->heads, mark->heads);
+    kr_arena_release(&tape->data, mark->data);
+    if (!integers) return;
+    kr_wait(tape->ctx);
+    kr_arena_release(&tape->shared, mark->shared);
+    tape->list_bytes = mark->list_bytes;
+}
+
+bool kr_tape_releases(const kr_tape *tape, const kr_tape_mark *mark, bool integers, const kr_tensor *x)
+{
+    return kr_arena_is_after(&tape->data, mark->data, x->data) ||
+           (integers && kr_arena_is_after(&tape->shared, mark->shared, x->data));
+}
+
+void *kr_tape_list(kr_tape *tape, size_t bytes)
+{
+    if (!kr_ctx_is_far(tape->ctx)) return kr_arena_alloc(&tape->heads, bytes);
+    const size_t before = tape->shared.used;
+    void *list = kr_arena_alloc(&tape->shared, bytes);
+    tape->list_bytes += tape->shared.used - before;
+    return list;
+}
+
+/* ---- tensors ---- */
+
+enum { HEADER = (sizeof(kr_tensor) + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN };
+
+/* A header, and `bytes` of data (SIZE_MAX: none, for a view): behind it, or in the data's arena. */
+static kr_tensor *find_place(kr_tape *tape, size_t bytes, char **data)
+{
+    const size_t behind = bytes == SIZE_MAX ? 0 : bytes;
     if (tape->in_backward) {
-        x = bytes <= SIZE_MAX - HEADER ? kr_heap_alloc(&tape->heap, HEADER + (with_data ? bytes : 0)) : NULL;
-        data = x ? (char *)x + HEADER : NULL;
-    } else {
-        x = kr_arena_alloc(&tape->heads, sizeof *x);
-        if (x && with_data) {
-            data = kr_arena_alloc(&tape->data, bytes);
-            if (!data) x = NULL;
-        }
+        kr_tensor *x = behind <= SIZE_MAX - HEADER ? kr_heap_alloc(&tape->heap, HEADER + behind) : NULL;
+        *data = x && bytes != SIZE_MAX ? (char *)x + HEADER : NULL;
+        return x;
     }
+    kr_tensor *x = kr_arena_alloc(&tape->heads, sizeof *x);
+    *data = x && bytes != SIZE_MAX ? kr_arena_alloc(&tape->data, bytes) : NULL;
+    return *data || bytes == SIZE_MAX ? x : NULL;
+}
+
+/* The same on a far device: no data lie behind headers there. */
+static kr_tensor *find_far_place(kr_tape *tape, kr_dtype dtype, size_t bytes, char **data, kr_far_span **span)
+{
+    kr_tensor *x = find_place(tape, SIZE_MAX, data);
+    if (!x || bytes == SIZE_MAX) return x;
+    if (!kr_dtype_is_float(dtype)) *data = kr_arena_alloc(&tape->shared, bytes);
+    else if (!tape->in_backward) *data = kr_arena_alloc(&tape->data, bytes);
+    else if ((*span = kr_far_heap_alloc(&tape->far_heap, bytes))) *data = (*span)->data;
+    if (*data) return x;
+    if (tape->in_backward) kr_heap_free(&tape->heap, x);
+    return NULL;
+}
+
+/* bytes SIZE_MAX: a view, of no data of its own. */
+static kr_tensor *place(kr_tape *tape, kr_dtype dtype, const kr_shape *shape, size_t bytes)
+{
+    char *data = NULL;
+    kr_far_span *span = NULL;
+    kr_tensor *x =
+        kr_ctx_is_far(tape->ctx) ? find_far_place(tape, dtype, bytes, &data, &span) : find_place(tape, bytes, &data);
     if (!x) {
-        kr_fail(tape->ctx, KR_ERR_NOMEM, "tape: no memory for a tensor of %zu bytes", bytes);
+        kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for %s %s, %zu bytes", tape->ctx->device->op,
+                kr_dtype_name(dtype), KR_TEXT_OF_SHAPE(shape), bytes == SIZE_MAX ? 0 : bytes);
         return NULL;
     }
+    tape->ctx->device->made = *shape;
     memset(x, 0, sizeof *x);
     x->ctx = tape->ctx;
     x->tape = tape;
-    x->data = with_data ? data : NULL;
+    x->data = data;
+    x->span = span;
     if (tape->in_backward) {
         x->in_heap = true;
         x->base = x;
@@ -121,8 +205,11 @@ static kr_tensor *place(kr_tape *tape, size_t bytes, bool with_data)
 
 kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape)
 {
-    if (!kr_tape_ready(tape, "new")) return NULL;
+    if (!tape) return NULL;
     kr_ctx *ctx = tape->ctx;
+    const char *op = ctx->device ? ctx->device->op : NULL;
+    if (!kr_tape_ready(tape, "new")) return NULL;
+    if (op) ctx->device->op = ctx->device->last_op = op; /* which makes it */
     if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "new: %d is no kr_dtype", (int)dtype)) return NULL;
     const int64_t count = kr_shape_count(&shape);
     if (count < 0) {
@@ -133,7 +220,7 @@ kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape)
                     KR_TEXT_OF_SHAPE(&shape));
         return NULL;
     }
-    kr_tensor *x = place(tape, (size_t)count * kr_dtype_bytes(dtype), true);
+    kr_tensor *x = place(tape, dtype, &shape, (size_t)count * kr_dtype_bytes(dtype));
     if (x) kr_tensor_layout(x, dtype, &shape);
     return x;
 }
@@ -141,11 +228,12 @@ kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape)
 kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, const int64_t *strides, int64_t offset)
 {
     if (!x) return NULL;
-    kr_tensor *y = place(tape, 0, false);
+    kr_tensor *y = place(tape, x->dtype, shape, SIZE_MAX);
     if (!y) return NULL;
     kr_tensor_layout(y, x->dtype, shape);
     if (strides) memcpy(y->strides, strides, (size_t)shape->rank * sizeof *strides);
     y->data = x->data + offset * (int64_t)kr_dtype_bytes(x->dtype);
+    y->is_rounded = x->is_rounded;
     if (y->in_heap && x->in_heap) {
         y->base = x->base;
         y->refs = 0;

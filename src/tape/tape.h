@@ -3,12 +3,17 @@
  * Forward tensors and nodes live in two arenas (headers, data) until the tape is reset or their scope ends. During a
  * backward pass tensors live in a heap instead, counted by reference, so that a gradient's memory is free again as soon
  * as the node that consumed it is done.
+ *
+ * On a far device (device/device.h) `data` and `far_heap` are its memory, and integers have an arena of their own,
+ * `shared`, in either pass: kernels that are still queued may read them, so that their memory waits for the reset, or
+ * until there is much of it.
  */
 #ifndef KR_TAPE_TAPE_H
 #define KR_TAPE_TAPE_H
 
 #include "base/arena.h"
 #include "base/ctx.h"
+#include "base/far_heap.h"
 #include "base/heap.h"
 #include "tensor/contract.h"
 #include "tensor/tensor.h"
@@ -25,10 +30,19 @@ struct kr_node {
     void *attrs;
 };
 
+/* One place for the gradients of tensors that are the columns of one [rows columns]: whoever comes to such a gradient may
+ * write it there, rounded to bf16. For parts whose gradients only products read that round them. */
+typedef struct kr_home {
+    int64_t rows, columns;
+    kr_tensor *whole; /* NULL: nobody has come yet */
+} kr_home;
+
 struct kr_tape {
     kr_ctx *ctx;
-    kr_arena heads, data;
+    kr_arena heads, data, shared;
     kr_heap heap;
+    kr_far_heap far_heap;
+    size_t list_bytes; /* of `shared`, by kr_tape_list: no tensors */
     size_t peak;
     kr_node *last;
     int64_t nnodes;
@@ -39,6 +53,23 @@ struct kr_tape {
     kr_tape_mode mode;
     kr_tensor *temporaries; /* in_backward: made by the running rule */
 };
+
+/* A place in a tape's memory. */
+typedef struct kr_tape_mark {
+    kr_arena_mark heads, data, shared;
+    size_t list_bytes;
+} kr_tape_mark;
+kr_tape_mark kr_tape_mark_now(const kr_tape *tape);
+
+/* Releases what was made after the mark; integers only if `integers` is set, which is worth a wait if kr_tape_is_full. */
+void kr_tape_release(kr_tape *tape, const kr_tape_mark *mark, bool integers);
+bool kr_tape_is_full(const kr_tape *tape, const kr_tape_mark *mark);
+
+/* Would that release x's data? */
+bool kr_tape_releases(const kr_tape *tape, const kr_tape_mark *mark, bool integers, const kr_tensor *x);
+
+/* Memory for a list that kernels take; lives as long as tensors that are made now. NULL when refused. */
+void *kr_tape_list(kr_tape *tape, size_t bytes);
 
 /* Fails unless the tape can take an op: a healthy context, no earlier error. */
 bool kr_tape_ready(kr_tape *tape, const char *op);
@@ -59,6 +90,12 @@ bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force);
 /* Runs the nodes after `stop` backwards. */
 bool kr_run_backward(kr_tape *tape, const kr_node *stop);
 
+/* The type of x's gradient. */
+static inline kr_dtype kr_grad_dtype(const kr_tensor *x)
+{
+    return x->is_rounded ? KR_F32 : x->dtype;
+}
+
 /* Adds g to the gradient of x. */
 bool kr_grad_deposit(kr_tape *tape, kr_tensor *x, kr_tensor *g);
 
@@ -67,6 +104,16 @@ bool kr_grad_lend(kr_tape *tape, kr_tensor *x, const kr_tensor *g);
 
 /* x's gradient, contiguous and unshared, to write (*fresh) or add into. */
 kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh);
+
+/* x's gradient where its home is, to be written whole; NULL: it has none, or another gradient, or after an error. */
+kr_tensor *kr_grad_at_home(kr_tape *tape, kr_tensor *x);
+
+/* The memory of a parameter's gradient, if the input is one and nothing has reached it: to be written whole. NULL: it is
+ * none, or there is something, or it is not wanted, or after an error. */
+kr_tensor *kr_back_fresh(kr_back *back, int in);
+
+/* kr_grad_at_home of an input of the running rule, if its gradient is wanted. */
+kr_tensor *kr_back_home(kr_back *back, int in);
 
 /* Frees the tensors that the running rule made, except those whose data a gradient still uses. */
 void kr_release_temporaries(kr_tape *tape);
@@ -82,7 +129,7 @@ void kr_param_drop_grad(kr_tensor *param);
 void kr_param_grad_is_zero(kr_tensor *param);
 
 /* A second copy of a weight [o i] in panels (kernels/matmul_args.h, kr_panels_args) for kr_linear, of its own type; f64
- * is passed over. Writing the parameter drops it. */
+ * is passed over, and so are weights that are far. Writing the parameter drops it. */
 bool kr_param_pack(kr_tensor *weight);
 void kr_param_unpack(kr_tensor *weight);
 

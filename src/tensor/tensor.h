@@ -5,6 +5,7 @@
 #include <krait/tensor.h>
 
 struct kr_node;
+struct kr_home;
 
 struct kr_tensor {
     kr_ctx *ctx;
@@ -19,15 +20,23 @@ struct kr_tensor {
     struct kr_node *node; /* what made it; NULL: a leaf or a constant */
     kr_tensor *grad;
     bool requires_grad, retain_grad;
+    bool is_rounded; /* bf16 in place of an f32 that only products read, which round it: its gradient is f32 */
+    struct kr_home
+        *home; /* where its gradient may be written beside others (tape/tape.h), from column home_at on; NULL */
+    int64_t home_at;
     bool grad_is_zero; /* of a parameter: the gradient's memory holds zeros only */
     bool in_slab;      /* of a parameter: the data belong to a parameter table */
-    void *packed;      /* of a weight [o i]: a copy in panels of its own type, or NULL */
-    bool in_heap;      /* made during a backward pass */
-    kr_tensor *base;   /* in_heap: the tensor whose block holds the data */
-    bool borrows;      /* in_heap, of a base: the data lie outside the heap and are not to be written */
-    bool lasts;        /* borrows, and the data outlast the backward pass */
-    int refs;          /* in_heap, of a base: tensors that use its data */
-    kr_tensor *next;   /* in_heap: list of the running rule's tensors */
+    union {
+        void *packed;             /* of a weight [o i]: a copy in panels of its own type, or NULL */
+        struct kr_far_span *span; /* in_heap, of a base: its data, where they are far; or NULL */
+    };
+    bool in_heap;    /* made during a backward pass */
+    kr_tensor *base; /* in_heap: the tensor whose block holds the data */
+    bool borrows;    /* in_heap, of a base: the data lie outside the heap and are not to be written */
+    bool lasts;      /* borrows, and the data outlast the backward pass */
+    bool is_one;     /* in_heap: the gradient that a backward pass begins with, known to be 1 in all places */
+    int refs;        /* in_heap, of a base: tensors that use its data */
+    kr_tensor *next; /* in_heap: list of the running rule's tensors */
 };
 
 /* True for f32, f64, bf16, f16. */

@@ -6,6 +6,7 @@
  */
 #include "train/checkpoint.h"
 
+#include "base/far.h"
 #include "io/file.h"
 #include "io/quote.h"
 #include "tape/tape.h"
@@ -117,7 +118,7 @@ static bool keep_old(loading *l)
     char *at = l->old;
     for (int64_t i = 0; i < kr_params_count(l->t->params); i++) {
         const kr_tensor *w = kr_params_at(l->t->params, i)->tensor;
-        memcpy(at, kr_tensor_data(w), bytes_of(w));
+        if (!kr_fetch(l->ctx, at, kr_tensor_data(w), bytes_of(w))) return false;
         at += bytes_of(w);
     }
     return true;
@@ -129,7 +130,7 @@ static void return_old(loading *l)
     for (int64_t i = 0; at && i < kr_params_count(l->t->params); i++) {
         kr_tensor *w = kr_params_at(l->t->params, i)->tensor;
         kr_param_unpack(w);
-        memcpy(kr_tensor_data(w), at, bytes_of(w));
+        kr_store(l->ctx, kr_tensor_data(w), at, bytes_of(w));
         at += bytes_of(w);
     }
 }

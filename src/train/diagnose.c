@@ -70,20 +70,34 @@ static void take(range *r, double value)
 
 static const range empty = { .min = (double)INFINITY, .max = -(double)INFINITY, .first = -1 };
 
+static bool take_all(void *user, int64_t first, const double *values, int64_t count)
+{
+    (void)first;
+    for (int64_t i = 0; i < count; i++) take(user, values[i]);
+    return true;
+}
+
 static range range_of(const kr_tensor *x)
 {
     range r = empty;
-    for (int64_t i = 0; i < kr_tensor_count(x); i++) take(&r, element(x, i));
+    kr_each_value(x, take_all, &r);
     return r;
+}
+
+/* *first: the first element that is not finite, or -1. False if that cannot be found out, and why is recorded. */
+static bool find_first(const kr_tensor *x, int64_t *first)
+{
+    *first = -1;
+    if (!x) return true;
+    if (kr_tensor_is_row_major(x)) return kr_find_not_finite(x->ctx, x->dtype, x->data, kr_tensor_count(x), first);
+    *first = range_of(x).first;
+    return true;
 }
 
 static bool is_finite(const kr_tensor *x)
 {
-    if (!x || !kr_tensor_is_row_major(x)) return !x || range_of(x).first < 0;
-    int64_t first = -1;
-    kr_finite_args args = { .n = kr_tensor_count(x), .dtype = x->dtype, .x = x->data, .first = &first };
-    KR_RUN(x->ctx, finite, &args);
-    return first < 0;
+    int64_t first;
+    return !find_first(x, &first) || first < 0;
 }
 
 static void put_range(text *t, const char *where, range r)
@@ -123,7 +137,9 @@ bool kr_trainer_check_weights(const kr_trainer *t)
 {
     for (int64_t i = 0; i < kr_params_count(t->params); i++) {
         const kr_param_row *row = kr_params_at(t->params, i);
-        if (!is_finite(row->tensor))
+        int64_t first;
+        if (!find_first(row->tensor, &first)) return false;
+        if (first >= 0)
             return fail_of_values(t->ctx, "parameter ", row->name, row->tensor,
                                   t->progress.step > 0 ? ": a step before this one was too large, or it was put there"
                                                        : "");

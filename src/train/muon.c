@@ -93,15 +93,12 @@ static kr_matmul_args apply_args(const kr_muon *muon, const void *b, const void 
 
 static size_t product_scratch(const kr_muon *muon, kr_matmul_args args)
 {
-    const int real = kr_real_of(muon->dtype);
-    args.exec.pool = muon->ctx->pool;
-    return muon->ctx->device->kernels.matmul[real].scratch ? muon->ctx->device->kernels.matmul[real].scratch(&args) : 0;
+    return KR_SCRATCH_OF(muon->ctx, matmul[kr_real_of(muon->dtype)], &args);
 }
 
 static void multiply(const kr_muon *muon, kr_matmul_args args, void *scratch)
 {
-    args.exec = (kr_exec){ .pool = muon->ctx->pool, .scratch = scratch };
-    muon->ctx->device->kernels.matmul[kr_real_of(muon->dtype)].run(&args);
+    KR_RUN_WITH(muon->ctx, matmul[kr_real_of(muon->dtype)], &args, scratch);
 }
 
 /* y = alpha x + beta, n elements `stride` apart; y may be x. */

@@ -186,32 +186,45 @@ static void lay_out(kr_optimizer *opt)
 
 static size_t work_of(kr_optimizer *opt)
 {
-    size_t most = 0;
+    for (int64_t i = 0; i < opt->count; i++)
+        opt->squares[i] =
+            (kr_squares_args){ .n = kr_slot_elements(&opt->slots[i]), .dtype = opt->slots[i].row->tensor->dtype };
+    size_t most = kr_squares_work_of(opt->ctx, opt->count, opt->squares);
     for (int64_t i = 0; i < opt->count; i++) {
         const kr_optimizer_slot *slot = &opt->slots[i];
-        size_t bytes = kr_squares_work(opt->ctx, slot->row->tensor->dtype, kr_slot_elements(slot));
-        if (bytes > most) most = bytes;
         for (int p = 0; p < slot->nparts; p++) {
             const kr_optimizer_part *part = &slot->parts[p];
             if (part->kind != KR_MUON) continue;
             const kr_muon muon = kr_muon_of(opt, slot, part);
-            bytes = kr_muon_work(&muon);
+            const size_t bytes = kr_muon_work(&muon);
             if (bytes > most) most = bytes;
         }
     }
     return most;
 }
 
+/* What a step tells kernels, for all parameters and parts. */
+static bool make_lists(kr_optimizer *opt)
+{
+    int64_t nparts = 0;
+    for (int64_t i = 0; i < opt->count; i++) nparts += opt->slots[i].nparts;
+    opt->squares = kr_arena_alloc(&opt->arena, (size_t)opt->count * sizeof *opt->squares);
+    opt->adamw = kr_arena_alloc(&opt->arena, (size_t)(nparts + 1) * sizeof *opt->adamw);
+    return kr_require(opt->ctx, opt->squares && opt->adamw, KR_ERR_NOMEM, "optimizer: no memory for %lld parameters",
+                      (long long)opt->count);
+}
+
 static bool allocate(kr_optimizer *opt)
 {
     lay_out(opt);
+    if (!make_lists(opt)) return false;
     opt->work_bytes = work_of(opt);
-    opt->state = kr_memory_alloc_zeroed(&opt->ctx->memory, opt->state_bytes);
+    opt->state = kr_memory_alloc_zeroed(kr_float_memory(opt->ctx), opt->state_bytes);
     if (!opt->state)
         return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %zu bytes of %s state", opt->state_bytes,
                        kr_optimizer_kind_name(opt->options.kind));
     lay_out(opt);
-    opt->work = kr_memory_alloc(&opt->ctx->memory, opt->work_bytes);
+    opt->work = kr_memory_alloc(kr_float_memory(opt->ctx), opt->work_bytes);
     if (!opt->work)
         return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %zu bytes to step with", opt->work_bytes);
     return true;
@@ -261,9 +274,9 @@ kr_optimizer *kr_optimizer_create(kr_ctx *ctx, const kr_params *params, const kr
 void kr_optimizer_destroy(kr_optimizer *opt)
 {
     if (!opt) return;
-    kr_memory *memory = &opt->ctx->memory;
-    if (opt->state) kr_memory_free(memory, opt->state, opt->state_bytes);
-    if (opt->work) kr_memory_free(memory, opt->work, opt->work_bytes);
+    kr_memory *memory = &opt->ctx->memory, *floats = kr_float_memory(opt->ctx);
+    if (opt->state) kr_memory_free(floats, opt->state, opt->state_bytes);
+    if (opt->work) kr_memory_free(floats, opt->work, opt->work_bytes);
     kr_arena_deinit(&opt->arena);
     kr_memory_free(memory, opt, sizeof *opt);
 }

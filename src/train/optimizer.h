@@ -8,6 +8,7 @@
 
 #include "base/arena.h"
 #include "base/ctx.h"
+#include "kernels/optimizer_args.h"
 #include "tape/tape.h"
 
 #include <krait/optimizer.h>
@@ -48,6 +49,8 @@ struct kr_optimizer {
     size_t state_bytes;
     char *work; /* of a running step */
     size_t work_bytes;
+    kr_squares_args *squares; /* [count], of the running step */
+    kr_adamw_args *adamw;     /* as many as there are parts */
 };
 
 /* The optimizer of a call, healthy: no error in its context. */

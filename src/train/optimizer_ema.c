@@ -3,8 +3,6 @@
 
 #include "device/device.h"
 
-#include <string.h>
-
 void kr_optimizer_convert(kr_ctx *ctx, kr_dtype y_dtype, void *y, kr_dtype x_dtype, const void *x, int64_t n)
 {
     kr_copy_args args = { .walk = { .rank = 1, .dims = { n }, .strides = { { 1 }, { 1 } } },
@@ -32,17 +30,6 @@ kr_status kr_optimizer_reread(kr_optimizer *opt)
     return opt->ctx->status;
 }
 
-static void swap(char *a, char *b, size_t bytes)
-{
-    char held[4096];
-    for (size_t at = 0; at < bytes; at += sizeof held) {
-        const size_t n = bytes - at < sizeof held ? bytes - at : sizeof held;
-        memcpy(held, a + at, n);
-        memcpy(a + at, b + at, n);
-        memcpy(b + at, held, n);
-    }
-}
-
 kr_status kr_optimizer_use_ema(kr_optimizer *opt, bool is_on)
 {
     if (!opt) return KR_ERR_ARG;
@@ -59,7 +46,7 @@ kr_status kr_optimizer_use_ema(kr_optimizer *opt, bool is_on)
         kr_param_unpack(w);
         if (slot->master)
             kr_optimizer_convert(opt->ctx, w->dtype, w->data, slot->dtype, is_on ? slot->ema : slot->master, n);
-        else swap(w->data, slot->ema, (size_t)n * kr_dtype_bytes(w->dtype));
+        else kr_swap_floats(opt->ctx, w->data, slot->ema, (size_t)n * kr_dtype_bytes(w->dtype));
     }
     opt->ema_is_in = is_on;
     return opt->ctx->status;

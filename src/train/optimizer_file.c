@@ -10,6 +10,7 @@
  */
 #include "train/optimizer.h"
 
+#include "base/far.h"
 #include "base/half.h"
 #include "io/quote.h"
 #include "nn/params.h"
@@ -167,14 +168,13 @@ static double element(const kr_safetensors_item *item, int64_t i)
     return (double)n;
 }
 
-static bool rounds_to(double x, const kr_tensor *param, int64_t i)
+/* bits: of the parameter's element. */
+static bool rounds_to(double x, const kr_tensor *param, uint16_t bits)
 {
-    uint16_t bits;
-    memcpy(&bits, param->data + 2 * i, sizeof bits);
     return (param->dtype == KR_BF16 ? kr_bf16_from_float((float)x) : kr_f16_from_float((float)x)) == bits;
 }
 
-static bool check_value(const loading *l, const kept *tensor, double x, int64_t i)
+static bool check_value(const loading *l, const kept *tensor, double x, int64_t i, uint16_t bits)
 {
     const bool has_sign = tensor->values == ANY_FINITE || tensor->values == ROUNDS_TO_PARAMETER;
     return kr_require(l->ctx, isfinite(x) && (has_sign || x >= 0), KR_ERR_FORMAT,
@@ -182,7 +182,7 @@ static bool check_value(const loading *l, const kept *tensor, double x, int64_t 
                       has_sign ? "" : " and not negative") &&
            kr_require(l->ctx, tensor->values != A_COUNT || x <= most_count, KR_ERR_FORMAT,
                       "tensor '%s' holds %g as element %lld, too many steps", tensor->name, x, (long long)i) &&
-           kr_require(l->ctx, tensor->values != ROUNDS_TO_PARAMETER || rounds_to(x, tensor->param, i), KR_ERR_FORMAT,
+           kr_require(l->ctx, tensor->values != ROUNDS_TO_PARAMETER || rounds_to(x, tensor->param, bits), KR_ERR_FORMAT,
                       "tensor '%s' holds %g as element %lld, which does not round to the parameter's value; load the "
                       "weights that were saved with it first",
                       tensor->name, x, (long long)i);
@@ -190,8 +190,16 @@ static bool check_value(const loading *l, const kept *tensor, double x, int64_t 
 
 static bool check_values(const loading *l, const kept *tensor, const kr_safetensors_item *item)
 {
-    for (int64_t i = 0; i < item->count; i++)
-        if (!check_value(l, tensor, element(item, i), i)) return false;
+    enum { PIECE = 2048 };
+    uint16_t bits[PIECE] = { 0 }; /* of a parameter in halves */
+    for (int64_t from = 0; from < item->count; from += PIECE) {
+        const int64_t n = item->count - from < PIECE ? item->count - from : PIECE;
+        if (tensor->values == ROUNDS_TO_PARAMETER &&
+            !kr_fetch(l->ctx, bits, tensor->param->data + 2 * from, 2 * (size_t)n))
+            return false;
+        for (int64_t i = 0; i < n; i++)
+            if (!check_value(l, tensor, element(item, from + i), from + i, bits[i])) return false;
+    }
     return true;
 }
 

@@ -17,28 +17,29 @@ static const double most_in_f32 = 1e18;
 typedef struct stepping {
     kr_optimizer *opt;
     double lr, scale;
+    int64_t listed; /* in opt->adamw, of the type `real` */
+    int real;
 } stepping;
 
 /* ---- the norm ---- */
 
-static kr_squares_args squares_args(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, double *sum)
-{
-    return (kr_squares_args){ .exec = { .pool = ctx->pool }, .n = n, .dtype = dtype, .x = x, .sum = sum };
-}
-
 size_t kr_squares_work(kr_ctx *ctx, kr_dtype dtype, int64_t n)
 {
-    const kr_squares_args args = squares_args(ctx, dtype, NULL, n, NULL);
-    return ctx->device->kernels.squares.scratch ? ctx->device->kernels.squares.scratch(&args) : 0;
+    kr_squares_args args = { .n = n, .dtype = dtype };
+    return KR_SCRATCH_OF(ctx, squares, &args);
+}
+
+static void find_squares(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, void *work, double *sum)
+{
+    kr_squares_args args = { .n = n, .dtype = dtype, .x = x, .sum = sum };
+    KR_RUN_WITH(ctx, squares, &args, work);
 }
 
 double kr_squares_of(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, void *work)
 {
-    double sum = 0;
-    kr_squares_args args = squares_args(ctx, dtype, x, n, &sum);
-    args.exec.scratch = work;
-    ctx->device->kernels.squares.run(&args);
-    return sum;
+    kr_result *result = kr_results(ctx);
+    find_squares(ctx, dtype, x, n, work, &result->real);
+    return kr_wait(ctx) ? result->real : (double)NAN;
 }
 
 static bool has_grad(const kr_tensor *param)
@@ -46,20 +47,33 @@ static bool has_grad(const kr_tensor *param)
     return param->requires_grad && param->grad && !param->grad_is_zero;
 }
 
-/* Sums of squares of those that have a gradient, and of all; how many there are. */
+/* Sums of squares of those that have a gradient, and of all; how many there are. As many as results have room for are
+ * queued at once. */
 static int64_t measure(kr_optimizer *opt, double *squares)
 {
     int64_t count = 0;
+    kr_result *results = kr_results(opt->ctx);
     *squares = 0;
-    for (int64_t i = 0; i < opt->count; i++) {
-        kr_optimizer_slot *slot = &opt->slots[i];
-        const kr_tensor *w = slot->row->tensor;
-        slot->has_grad = has_grad(w);
-        slot->squares = 0;
-        if (!slot->has_grad) continue;
-        count++;
-        slot->squares = kr_squares_of(opt->ctx, w->dtype, w->grad->data, kr_slot_elements(slot), opt->work);
-        *squares += slot->squares;
+    for (int64_t from = 0; from < opt->count; from += KR_RESULTS) {
+        const int64_t end = from + KR_RESULTS < opt->count ? from + KR_RESULTS : opt->count;
+        int64_t asked = 0;
+        for (int64_t i = from; i < end; i++) {
+            kr_optimizer_slot *slot = &opt->slots[i];
+            const kr_tensor *w = slot->row->tensor;
+            slot->has_grad = has_grad(w);
+            if (slot->has_grad)
+                opt->squares[asked++] = (kr_squares_args){
+                    .n = kr_slot_elements(slot), .dtype = w->dtype, .x = w->grad->data, .sum = &results[i - from].real
+                };
+        }
+        kr_run_squares(opt->ctx, asked, opt->squares, opt->work);
+        kr_wait(opt->ctx);
+        for (int64_t i = from; i < end; i++) {
+            kr_optimizer_slot *slot = &opt->slots[i];
+            slot->squares = slot->has_grad ? results[i - from].real : 0;
+            count += slot->has_grad;
+            *squares += slot->squares;
+        }
     }
     return count;
 }
@@ -72,8 +86,7 @@ static bool blame_element(const kr_optimizer *opt)
         const kr_tensor *grad = slot->row->tensor->grad;
         if (!slot->has_grad || isfinite(slot->squares)) continue;
         int64_t first = -1;
-        kr_finite_args args = { .n = kr_slot_elements(slot), .dtype = grad->dtype, .x = grad->data, .first = &first };
-        KR_RUN(opt->ctx, finite, &args);
+        if (!kr_find_not_finite(opt->ctx, grad->dtype, grad->data, kr_slot_elements(slot), &first)) return false;
         if (first < 0) continue;
         kr_tensor bad = *grad;
         bad.rank = 0;
@@ -110,7 +123,8 @@ static bool find_scale(kr_optimizer *opt, double grad_scale, double *scale)
     double squares;
     const int64_t count = measure(opt, &squares);
     const double clip = opt->options.clip_norm;
-    if (!kr_require(opt->ctx, count > 0, KR_ERR_STATE,
+    if (kr_ctx_failed(opt->ctx) ||
+        !kr_require(opt->ctx, count > 0, KR_ERR_STATE,
                     OP ": no gradient has reached any parameter that is not frozen; call kr_backward before"))
         return false;
     opt->grad_norm = grad_scale * sqrt(squares);
@@ -137,22 +151,37 @@ static double decay_of(const stepping *s, const kr_optimizer_slot *slot, double 
     return slot->row->decays || s->opt->options.decays_all ? weight_decay : 0;
 }
 
-static void step_adamw(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part, int64_t t)
+static kr_adamw_args adamw_of(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part,
+                              int64_t t)
 {
     const kr_optimizer_options *o = &s->opt->options;
-    kr_adamw_args args = { .n = part->count,
-                           .grad = taken(s, slot, part),
-                           .w = kr_kept_at(kr_slot_weights(slot), slot->dtype, part->first),
-                           .m = part->m,
-                           .v = part->v,
-                           .beta1 = o->beta1,
-                           .beta2 = o->beta2,
-                           .eps = o->eps,
-                           .rate = s->lr / (1 - pow(o->beta1, (double)t)),
-                           .root = 1 / sqrt(1 - pow(o->beta2, (double)t)),
-                           .decay = s->lr * decay_of(s, slot, o->weight_decay),
-                           .cautious = o->is_cautious };
-    KR_RUN(s->opt->ctx, adamw[kr_real_of(slot->dtype)], &args);
+    return (kr_adamw_args){ .n = part->count,
+                            .grad = taken(s, slot, part),
+                            .w = kr_kept_at(kr_slot_weights(slot), slot->dtype, part->first),
+                            .m = part->m,
+                            .v = part->v,
+                            .beta1 = o->beta1,
+                            .beta2 = o->beta2,
+                            .eps = o->eps,
+                            .rate = s->lr / (1 - pow(o->beta1, (double)t)),
+                            .root = 1 / sqrt(1 - pow(o->beta2, (double)t)),
+                            .decay = s->lr * decay_of(s, slot, o->weight_decay),
+                            .cautious = o->is_cautious };
+}
+
+/* Runs what stands in the list, all of one type. */
+static void step_listed(stepping *s)
+{
+    kr_run_adamw(s->opt->ctx, s->real, s->listed, s->opt->adamw);
+    s->listed = 0;
+}
+
+static void list_adamw(stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part, int64_t t)
+{
+    const int real = kr_real_of(slot->dtype);
+    if (real != s->real) step_listed(s);
+    s->real = real;
+    s->opt->adamw[s->listed++] = adamw_of(s, slot, part, t);
 }
 
 static void step_sgd(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part, int64_t t)
@@ -207,21 +236,26 @@ kr_muon kr_muon_of(const kr_optimizer *opt, const kr_optimizer_slot *slot, const
 
 /* ---- a step ---- */
 
-static void step_slot(const stepping *s, const kr_optimizer_slot *slot, int64_t t)
+static void step_slot(stepping *s, const kr_optimizer_slot *slot, int64_t t)
 {
-    kr_tensor *w = slot->row->tensor;
-    kr_param_unpack(w);
+    kr_param_unpack(slot->row->tensor);
     for (int p = 0; p < slot->nparts; p++) {
         const kr_optimizer_part *part = &slot->parts[p];
         switch (part->kind) {
         case KR_SGD: step_sgd(s, slot, part, t); break;
         case KR_MUON: step_muon(s, slot, part, t); break;
-        default: step_adamw(s, slot, part, t); break;
+        default: list_adamw(s, slot, part, t); break;
         }
     }
+}
+
+/* After all parts have been stepped. */
+static void finish_slot(const kr_optimizer *opt, const kr_optimizer_slot *slot)
+{
+    kr_tensor *w = slot->row->tensor;
     if (slot->master)
-        kr_optimizer_convert(s->opt->ctx, w->dtype, w->data, slot->dtype, slot->master, kr_slot_elements(slot));
-    if (!s->opt->options.keeps_grad) kr_param_grad_is_zero(w);
+        kr_optimizer_convert(opt->ctx, w->dtype, w->data, slot->dtype, slot->master, kr_slot_elements(slot));
+    if (!opt->options.keeps_grad) kr_param_grad_is_zero(w);
 }
 
 static void follow(const kr_optimizer *opt, const kr_optimizer_slot *slot)
@@ -251,6 +285,9 @@ kr_status kr_optimizer_step(kr_optimizer *opt, double lr, double grad_scale)
         return opt->ctx->status;
     for (int64_t i = 0; i < opt->count; i++)
         if (opt->slots[i].has_grad) step_slot(&s, &opt->slots[i], ++opt->steps[i]);
+    step_listed(&s);
+    for (int64_t i = 0; i < opt->count; i++)
+        if (opt->slots[i].has_grad) finish_slot(opt, &opt->slots[i]);
     for (int64_t i = 0; i < opt->count; i++) follow(opt, &opt->slots[i]);
     opt->step++;
     return opt->ctx->status;

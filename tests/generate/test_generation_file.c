@@ -5,6 +5,7 @@
 #include "generate/generation.h"
 #include "tests/folder.h"
 #include "tests/generate/talk.h"
+#include "tests/memory.h"
 
 enum { FAMILIES = 3, TURN = 14 };
 
@@ -84,11 +85,14 @@ static void interrupt(const scene *s, const talk_record *want, int at, int end, 
     kr_generation *g = make(s);
     play(s, g, &got, 0, at, true);
     if (after_speaking) speak(g, at);
-    CHECK(kr_generation_save(g, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(s->ctx));
+    for (int twice = 0; twice < 2; twice++) /* after the first its tape knows how much it takes */
+        CHECK(kr_generation_save(g, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(s->ctx));
     const int64_t prompt_tokens = kr_generation_prompt_tokens(g), tokens = kr_generation_tokens(g);
+    drop_scratch(s->ctx);
     const size_t live = kr_ctx_memory(s->ctx).live_bytes;
     CHECK(kr_generation_save(g, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(s->ctx));
-    CHECK(kr_ctx_memory(s->ctx).live_bytes == live, "saving leaves memory");
+    drop_scratch(s->ctx);
+    CHECK(kr_ctx_memory(s->ctx).live_bytes <= live, "saving leaves memory"); /* a tape may give some back */
     talk_record on = { 0 };
     play(s, g, &on, at, end, !after_speaking);
     talk_check("saving changes nothing", &on, want, at);
@@ -311,9 +315,11 @@ static void refuse(kr_generation *g, const file_image *before, kr_status status,
     const char *path = in_folder("forged");
     snprintf(message, sizeof message, "generation.load: %s: %s", path, text);
     rewrite(g->ctx, in_folder("talk"), path, e);
+    drop_scratch(g->ctx);
     const size_t blocks = kr_ctx_memory(g->ctx).live_blocks;
     CHECK(kr_generation_load(g, path) == status, "it is taken: %s", text);
     CHECK_ERROR(g->ctx, status, message);
+    drop_scratch(g->ctx);
     CHECK(kr_ctx_memory(g->ctx).live_blocks == blocks && is_unchanged(g, before), "%s: something has changed", text);
 }
 

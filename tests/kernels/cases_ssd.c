@@ -137,6 +137,10 @@ static void single_token_cases(kr_sweep *sweep)
     ssd_case(sweep, large, INITIAL + WEIGHT + SKIP, GENTLE);
     ssd_case(sweep, of_ranks, INITIAL + WEIGHT + SAME + SEED, GENTLE);
     ssd_case(sweep, large, INITIAL + WEIGHT + SKIP + IN_PLACE, GENTLE);
+    /* more rows of states than a device has warps at a time */
+    const shape wide = { 16, 1, 1, 32, 64, 2, 5, 1, true };
+    ssd_case(sweep, wide, INITIAL + WEIGHT + IN_PLACE, GENTLE);
+    ssd_case(sweep, wide, INITIAL + SAME + SEED, GENTLE);
 }
 
 /* Rows of a state that are no multiple of those done abreast, few tokens and many, sequences with no token. */

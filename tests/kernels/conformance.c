@@ -61,7 +61,13 @@ const kr_kernels *kr_runnable_set(int n)
 {
     for (int i = 0; kr_kernels_nth(i); i++)
         if (kr_kernels_runnable(kr_kernels_nth(i), kr_cpu_features()) && n-- == 0) return kr_kernels_nth(i);
-    return NULL;
+    return n == 0 ? far_set() : NULL;
+}
+
+const kr_kernels *kr_judged_set(int n)
+{
+    if (!far_is_asked_for()) return kr_runnable_set(n);
+    return n == 0 ? far_set() : NULL;
 }
 
 kr_pool *kr_test_pool(int nthreads)
@@ -80,7 +86,7 @@ kr_pool *kr_test_pool(int nthreads)
 typedef struct run_memory {
     char *block, *data;
     char *before; /* outputs: a copy of the contents before the run */
-    size_t element, bytes;
+    size_t element, bytes, whole;
     int dtype;
 } run_memory;
 
@@ -119,8 +125,9 @@ static run_memory operand_create(const kr_operand *o, int real, bool magnitudes,
     m.element = kr_dtype_bytes((kr_dtype)m.dtype);
     m.bytes = (size_t)o->count * m.element;
     const size_t guard = o->is_output ? GUARD : 0, skip = guard + (size_t)shift * m.element;
-    m.block = must_alloc(skip + m.bytes + guard);
-    memset(m.block, GUARD_BYTE, skip + m.bytes + guard);
+    m.whole = skip + m.bytes + guard;
+    m.block = must_alloc(m.whole);
+    memset(m.block, GUARD_BYTE, m.whole);
     m.data = m.block + skip;
     if (o->dtype == KR_REAL) fill_reals(&m, o, magnitudes);
     else if (o->bytes) memcpy(m.data, o->bytes, m.bytes);
@@ -154,8 +161,9 @@ typedef struct runner {
     const kr_kernels *set;
     int real;
     kr_pool *pool;
-    void (*edit)(void *);
+    void (*edit)(void *), (*edit_more)(void *);
     bool magnitudes;
+    bool same_places; /* operands at the alignments of the last run */
 } runner;
 
 static const char *real_name(const runner *who)
@@ -174,30 +182,47 @@ static char *scratch_create(size_t bytes)
     return scratch;
 }
 
+void kr_run_spans(const kr_kernel *kernel, const kr_kernels *set, int real, kr_pool *pool, const void *args,
+                  size_t args_bytes, const kr_span *spans, int count, const char *text)
+{
+    char *own = must_alloc(args_bytes);
+    memcpy(own, args, args_bytes);
+    bool ok;
+    if (set == far_set()) ok = far_run(kernel, real, own, spans, count, text);
+    else {
+        kr_exec *exec = (kr_exec *)(void *)own;
+        *exec = (kr_exec){ .pool = pool };
+        const size_t scratch_bytes = kernel->scratch(set, real, own);
+        char *scratch = scratch_create(scratch_bytes);
+        exec->scratch = scratch;
+        kernel->run(set, real, own);
+        ok = all_guard(scratch + scratch_bytes, GUARD);
+        free(scratch);
+    }
+    CHECK(ok, "%s, %s, %s: wrote past its scratch", kernel->name, set->name, text);
+    free(own);
+}
+
 static run_result run_case(const runner *who, const kr_case *c)
 {
     static unsigned count; /* every run has its operands at other alignments */
-    count++;
+    if (!who->same_places) count++;
     char *args = must_alloc(c->args_bytes);
     memcpy(args, c->args, c->args_bytes);
     run_result r = { 0 };
+    kr_span spans[KR_MAX_OPERANDS];
     for (int i = 0; i < c->noperands; i++) {
         const kr_operand *o = &c->operands[i];
-        r.memory[i] = operand_create(o, who->real, who->magnitudes, (int)((count + (unsigned)i * 3) % 5));
-        void *p = r.memory[i].data + o->first * (int64_t)r.memory[i].element;
+        run_memory *m = &r.memory[i];
+        *m = operand_create(o, who->real, who->magnitudes, (int)((count + (unsigned)i * 3) % 5));
+        spans[i] = (kr_span){ o->field, o->also, m->block, m->whole, o->is_output };
+        void *p = m->data + o->first * (int64_t)m->element;
         memcpy(args + o->field, &p, sizeof p);
         if (o->also) memcpy(args + o->also, &p, sizeof p);
     }
     if (who->edit) who->edit(args);
-    kr_exec *exec = (kr_exec *)(void *)args;
-    *exec = (kr_exec){ .pool = who->pool };
-    const size_t scratch_bytes = who->kernel->scratch(who->set, who->real, args);
-    char *scratch = scratch_create(scratch_bytes);
-    exec->scratch = scratch;
-    who->kernel->run(who->set, who->real, args);
-    CHECK(all_guard(scratch + scratch_bytes, GUARD), "%s, %s %s, %s: wrote past its scratch", who->kernel->name,
-          who->set->name, real_name(who), c->text);
-    free(scratch);
+    if (who->edit_more) who->edit_more(args);
+    kr_run_spans(who->kernel, who->set, who->real, who->pool, args, c->args_bytes, spans, c->noperands, c->text);
     free(args);
     for (int i = 0; i < c->noperands; i++) {
         const run_memory *m = &r.memory[i];
@@ -244,7 +269,9 @@ static double limit_of(const runner *who, const kr_case *c, int dtype, double wa
     if (strcmp(who->set->name, "ref") == 0 && !t->adds_in_place)
         return 0.501 * ulp_of(want, dtype) +
                (double)(c->terms + 16) * 0x1p-53 * (size > fabs(want) ? size : fabs(want));
-    return t->ulps * ulp_of(want, dtype) + (t->plain + t->root * sqrt((double)c->terms)) * unit * size;
+    double in_double = t->doubles * sqrt((double)c->terms) * 0x1p-53 * fmax(1, fabs(want));
+    if (dtype == KR_F64 && who->set == far_set()) in_double += t->far_f64 * 0x1p-53 * fabs(want);
+    return t->ulps * ulp_of(want, dtype) + (t->plain + t->root * sqrt((double)c->terms)) * unit * size + in_double;
 }
 
 /* How far got is from want in units of what is allowed: at most 1 is right. */
@@ -356,29 +383,31 @@ static double *values_of(const run_memory *m, int64_t count)
     return values;
 }
 
-static void sweep_values(kr_sweep *sweep, const kr_case *c)
+/* The first set's f64 kernel judges; only: one set, or NULL for all of them. */
+static void compare_values(kr_sweep *sweep, const kr_case *c, void (*edit)(void *), const kr_kernels *only)
 {
     const int nreals = sweep->kernel->has_reals ? KR_NREALS : 1;
-    const runner oracle = { .kernel = sweep->kernel, .set = kr_runnable_set(0), .real = KR_REAL_F64 };
+    const runner oracle = { .kernel = sweep->kernel, .set = kr_runnable_set(0), .real = KR_REAL_F64, .edit = edit };
     run_result want = run_case(&oracle, c);
     double *scales[KR_MAX_OPERANDS] = { NULL };
     if (c->by_magnitudes) {
         runner sizes = oracle;
         sizes.magnitudes = true;
-        sizes.edit = c->for_scale;
+        sizes.edit_more = c->for_scale;
         run_result r = run_case(&sizes, c);
         for (int k = 0; k < c->noperands; k++)
             if (c->operands[k].is_output && c->operands[k].dtype == KR_REAL)
                 scales[k] = values_of(&r.memory[k], c->operands[k].count);
         result_free(&r);
     }
-    for (int n = 0; kr_runnable_set(n); n++) {
+    for (int n = 0; kr_judged_set(n); n++) {
         for (int real = 0; real < nreals; real++) {
             const runner who = { .kernel = sweep->kernel,
                                  .tolerance = kr_tolerance_of(sweep->kernel->name),
-                                 .set = kr_runnable_set(n),
-                                 .real = real };
-            if (!sweep->kernel->has(who.set, real)) continue;
+                                 .set = kr_judged_set(n),
+                                 .real = real,
+                                 .edit = edit };
+            if (!sweep->kernel->has(who.set, real) || (only && only != who.set)) continue;
             run_result got = run_case(&who, c);
             for (int k = 0; k < c->noperands; k++) {
                 const kr_operand *o = &c->operands[k];
@@ -417,35 +446,58 @@ static void same_bits(const runner *who, const kr_case *c, const run_result *wan
 /* Sets between the first and the last have the last one's source, and f64 has that of f32: quick runs pass them over. */
 static bool repeats_source(int n, int real)
 {
-    return kr_test_quick() && ((n > 0 && kr_runnable_set(n + 1)) || real == KR_REAL_F64);
+    return kr_test_quick() && ((n > 0 && kr_judged_set(n + 1)) || real == KR_REAL_F64);
+}
+
+/* The same bits for any number of threads; from run to run on a far device, which has none of ours. */
+static void law_of_threads(runner who, const kr_case *c, const run_result *whole)
+{
+    const bool is_far = who.set == far_set();
+    who.same_places = is_far && kr_tolerance_of(who.kernel->name)->far_chooses;
+    for (int nthreads = kr_test_quick() || is_far ? 3 : 1; nthreads <= 3; nthreads++) {
+        who.pool = kr_test_pool(nthreads);
+        run_result threaded = run_case(&who, c);
+        same_bits(&who, c, whole, &threaded, false, is_far ? "differs in a second run" : "differs with the threads");
+        result_free(&threaded);
+    }
+}
+
+static void law_of_rows(runner who, const kr_case *c, const run_result *whole)
+{
+    who.edit = c->first_row;
+    run_result row = run_case(&who, c);
+    same_bits(&who, c, whole, &row, true, "differs when its row is computed alone");
+    result_free(&row);
 }
 
 static void sweep_law(kr_sweep *sweep, const kr_case *c)
 {
-    for (int n = 0; kr_runnable_set(n); n++) {
-        for (int real = 0; real < (sweep->kernel->has_reals ? KR_NREALS : 1); real++) {
-            runner who = { .kernel = sweep->kernel, .set = kr_runnable_set(n), .real = real };
+    for (int n = 0; kr_judged_set(n); n++) {
+        const bool by_value = sweep->mode == KR_SWEEP_ROWS && kr_judged_set(n) == far_set() &&
+                              kr_tolerance_of(sweep->kernel->name)->far_chooses;
+        if (by_value) compare_values(sweep, c, c->first_row, far_set());
+        for (int real = 0; !by_value && real < (sweep->kernel->has_reals ? KR_NREALS : 1); real++) {
+            const runner who = { .kernel = sweep->kernel, .set = kr_judged_set(n), .real = real };
             if (!sweep->kernel->has(who.set, real) || repeats_source(n, real)) continue;
             run_result whole = run_case(&who, c);
-            if (sweep->mode == KR_SWEEP_ROWS) {
-                who.edit = c->first_row;
-                run_result row = run_case(&who, c);
-                same_bits(&who, c, &whole, &row, true, "differs when its row is computed alone");
-                result_free(&row);
-            }
-            for (int nthreads = kr_test_quick() ? 3 : 1; sweep->mode == KR_SWEEP_THREADS && nthreads <= 3; nthreads++) {
-                who.pool = kr_test_pool(nthreads);
-                run_result threaded = run_case(&who, c);
-                same_bits(&who, c, &whole, &threaded, false, "differs with the number of threads");
-                result_free(&threaded);
-            }
+            if (sweep->mode == KR_SWEEP_ROWS) law_of_rows(who, c, &whole);
+            else law_of_threads(who, c, &whole);
             result_free(&whole);
         }
     }
 }
 
-static bool takes_part(const kr_sweep *sweep, const kr_case *c)
+/* KR_TEST_EVERY=n leaves one case in n of each kernel, for tools that slow kernels down a hundred times. */
+static bool is_left_out(kr_sweep *sweep)
 {
+    const char *every = getenv("KR_TEST_EVERY");
+    const int64_t n = every ? strtoll(every, NULL, 10) : 1;
+    return n > 1 && sweep->nseen++ % n != 0;
+}
+
+static bool takes_part(kr_sweep *sweep, const kr_case *c)
+{
+    if (is_left_out(sweep)) return false;
     switch (sweep->mode) {
     case KR_SWEEP_THREADS: return c->many_tasks;
     case KR_SWEEP_ROWS: return c->first_row && !(kr_test_quick() && c->many_tasks);
@@ -457,7 +509,7 @@ void case_done(kr_sweep *sweep, kr_case *c)
 {
     if (takes_part(sweep, c)) {
         sweep->ncases++;
-        if (sweep->mode == KR_SWEEP_VALUES) sweep_values(sweep, c);
+        if (sweep->mode == KR_SWEEP_VALUES) compare_values(sweep, c, NULL, NULL);
         else sweep_law(sweep, c);
     }
     for (int i = 0; i < c->noperands; i++) {

@@ -60,6 +60,7 @@ typedef struct kr_sweep {
     const kr_kernel *kernel;
     kr_sweep_mode mode;
     int64_t ncases; /* that were tried in this mode */
+    int64_t nseen;  /* that were made */
 } kr_sweep;
 
 typedef void kr_cases_fn(kr_sweep *);
@@ -80,20 +81,54 @@ const kr_kernel *kr_kernel_named(const char *name);
 /* Runs a kernel's cases in one mode; returns how many took part. */
 int64_t kr_sweep_run(const char *kernel, kr_sweep_mode mode);
 
-/* The n-th set that this processor can run, NULL past the last; 0 is the reference. */
+/* The n-th set that can run here, NULL past the last; 0 is the reference, the last may be a far device's. */
 const kr_kernels *kr_runnable_set(int n);
+
+/* The n-th set that is judged, NULL past the last: all of them; or where KR_DEVICE names a far device that one alone, since
+ * the others are judged in runs without it. */
+const kr_kernels *kr_judged_set(int n);
+
+/* A far device that takes part, last of the sets: its table; NULL where there is none, far_why_not says why. */
+const kr_kernels *far_set(void);
+const char *far_why_not(void);
+bool far_is_asked_for(void);
+
+/* Memory that arguments point into: the pointer at `field`, and one more at `also` if that is not 0. */
+typedef struct kr_span {
+    size_t field, also;
+    void *data;
+    size_t bytes;
+    bool is_output;
+} kr_span;
+
+/* Runs a kernel on any set; its arguments are not changed. Spans are all the memory that it reads and writes, beside
+ * sequences: a far device gets copies, at addresses that are multiples of 256, and outputs come back. Scratch holds NaN.
+ * Counts a failure if the kernel wrote past its scratch. */
+void kr_run_spans(const kr_kernel *kernel, const kr_kernels *set, int real, kr_pool *pool, const void *args,
+                  size_t args_bytes, const kr_span *spans, int count, const char *text);
+
+/* The same on the far device, which changes the arguments; false if it wrote past its scratch. */
+bool far_run(const kr_kernel *kernel, int real, char *args, const kr_span *spans, int count, const char *text);
+
+/* What later runs there change of what the device says of itself; NULL: nothing. */
+void far_change_exec(void (*change)(kr_exec *exec));
 
 /* A pool of so many threads, kept for the program's life. */
 kr_pool *kr_test_pool(int nthreads);
 
-/* |got - want| <= ulps * ulp(want) + (plain + root * terms^1/2) * unit * scale, with ulp and unit (half an ulp of 1) of
- * the element type. The reference sums in double and rounds once, so its f32 slots must stay within half an ulp plus
- * what double loses, unless adds_in_place. exact: to the bit, but for the payload of a NaN. */
+/* |got - want| <= ulps * ulp(want) + (plain + root * terms^1/2) * unit * scale + doubles * terms^1/2 * 2^-53 *
+ * max(1, |want|), with ulp and unit (half an ulp of 1) of the element type; doubles: what is held in double in every
+ * slot. The reference sums in double and rounds once, so its f32 slots must stay within half an ulp plus what double
+ * loses, unless adds_in_place. exact: to the bit, but for the payload of a NaN.
+ * A far device has functions of its own in f64, where the roundings of the reference count as much as its own: far_f64
+ * more units of |want|. And there sizes, strides and addresses may choose the kernel (far_chooses): bits are the same
+ * from run to run, but a row computed alone is only as near to the reference as any. */
 typedef struct kr_tolerance {
     bool exact;
     bool any_zero;      /* exact, but for the sign of a zero */
     bool adds_in_place; /* elements accumulate in their own type, in the reference too */
-    double ulps, plain, root;
+    bool far_chooses;
+    double ulps, plain, root, doubles, far_f64;
     const char *why;
 } kr_tolerance;
 

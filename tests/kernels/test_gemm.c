@@ -1,8 +1,10 @@
 /* test_gemm.c - the vector matrix products against a plain double loop, and the laws of their bits.
  *
  * Every case is computed in several ways: 1 and 3 threads, another layout of A and B, row by row, and with B kept in
- * halves, which its values are. The first must agree
- * with the double sum within the rounding of chains of fused multiply-adds, all others with the first to the bit.
+ * halves, which its values are. The first must agree with the double sum within the rounding of chains of fused
+ * multiply-adds, all others with the first to the bit. A far device chooses its kernel by sizes and layout: there all ways
+ * must agree with the double sum, and with the first to the bit are a second run, a row among other rows, and the rows of
+ * a product of few rows one by one.
  * Outputs have gaps between rows that must stay untouched; buffers have exact sizes, so that a sanitizer sees each step
  * outside.
  */
@@ -87,13 +89,24 @@ static operand lay_out(const float *x, int64_t rows, int64_t columns, layout how
     return o;
 }
 
-static void call(const kr_kernels *set, kr_matmul_args *args)
+/* The memory of a product: A, B, C, bias. */
+enum { NSPANS = 4 };
+typedef struct spans {
+    kr_span of[NSPANS];
+} spans;
+
+static spans spans_of(const operand *a, void *b, size_t b_bytes, float *c, size_t c_bytes, float *bias, int64_t nn)
 {
-    const kr_kernel *matmul = kr_kernel_named("matmul");
-    const size_t bytes = matmul->scratch(set, KR_REAL_F32, args);
-    args->exec.scratch = aligned_alloc(64, (bytes + 64) / 64 * 64);
-    matmul->run(set, KR_REAL_F32, args);
-    free(args->exec.scratch);
+    return (spans){ { { offsetof(kr_matmul_args, a), 0, a->memory, a->count * sizeof(float), false },
+                      { offsetof(kr_matmul_args, b), 0, b, b_bytes, false },
+                      { offsetof(kr_matmul_args, c), 0, c, c_bytes, true },
+                      { offsetof(kr_matmul_args, bias), 0, bias, bias ? (size_t)nn * sizeof(float) : 0, false } } };
+}
+
+static void call(const kr_kernels *set, const kr_matmul_args *args, const spans *memory)
+{
+    kr_run_spans(kr_kernel_named("matmul"), set, KR_REAL_F32, args->exec.pool, args, sizeof *args, memory->of, NSPANS,
+                 "product");
 }
 
 static void check(bool ok, const gemm_case *t, const char *set, const char *what)
@@ -163,7 +176,7 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
     memcpy(c, d->c0, c_count * sizeof(float));
     /* Items stand below one another: one operand of items * m rows keeps every layout valid for each item. */
     operand a = lay_out(d->a, d->a_items * t->nm, t->nk, la), b = lay_out(d->b, d->b_items * t->nk, t->nn, lb);
-    kr_matmul_args args = { .exec = { pool, NULL },
+    kr_matmul_args args = { .exec = { .pool = pool },
                             .nm = t->nm,
                             .nn = t->nn,
                             .nk = t->nk,
@@ -191,15 +204,18 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
     if (d->items == 1) {
         args.batch_rank = 0;
     }
+    const spans memory =
+        spans_of(&a, halves ? (void *)halves : (void *)b.memory, b.count * (halves ? sizeof *halves : sizeof *b.memory),
+                 c, c_count * sizeof(float), t->bias ? d->bias : NULL, t->nn);
     if (way == BY_ROW || way == IN_HALVES_BY_ROW) {
         args.nm = 1;
         for (int64_t m = 0; m < t->nm; m++) {
             args.a = a.first + m * a.row;
             args.c = c + m * d->c_m;
-            call(set, &args);
+            call(set, &args, &memory);
         }
     } else {
-        call(set, &args);
+        call(set, &args, &memory);
     }
     free(a.memory);
     free(b.memory);
@@ -207,8 +223,9 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
     return c;
 }
 
-/* Gaps untouched, and sums within the rounding of a chain: about (k + 3) half-ulps of the sum of magnitudes. */
-static bool agrees(const gemm_case *t, const data *d, const float *c)
+/* Gaps untouched, and sums within the rounding of a chain: about (k + 3) half-ulps of the sum of magnitudes. On the
+ * processor the chain begins with C and the bias, added; elsewhere these may follow one by one (apart). */
+static bool agrees(const gemm_case *t, const data *d, const float *c, bool apart)
 {
     const double unit = 5.97e-8, terms = (double)(t->nk < 256 ? t->nk : 256) + (double)t->nk / 256.0 + 4.0;
     for (int64_t item = 0; item < d->items; item++) {
@@ -219,6 +236,8 @@ static bool agrees(const gemm_case *t, const data *d, const float *c)
             for (int64_t n = 0; n < t->nn; n++) {
                 double sum = (t->accumulate ? (double)old[n] : 0.0) + (t->bias ? (double)d->bias[n] : 0.0);
                 double size = fabs(sum) + 1e-30;
+                if (apart)
+                    size += (t->accumulate ? fabs((double)old[n]) : 0) + (t->bias ? fabs((double)d->bias[n]) : 0);
                 for (int64_t k = 0; k < t->nk; k++) {
                     const double term = (double)a[m * t->nk + k] * (double)b[k * t->nn + n];
                     sum += term;
@@ -254,7 +273,7 @@ static void check_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
     data d = make_data(t);
     const size_t bytes = (size_t)(d.items * t->nm * d.c_m) * sizeof(float);
     float *c = compute(t, &d, set, NULL, t->a, t->b, WHOLE);
-    check(agrees(t, &d, c), t, set->name, "differs from the double sum");
+    check(agrees(t, &d, c, false), t, set->name, "differs from the double sum");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         float *other = compute(t, &d, set, others[i].threads ? pool : NULL, others[i].a, others[i].b, others[i].way);
         check(memcmp(c, other, bytes) == 0, t, set->name, others[i].broken);
@@ -264,8 +283,66 @@ static void check_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
     free_data(&d);
 }
 
+/* A's rows, but for row `kept` of each item, become others. */
+static void change_rows(const gemm_case *t, data *d, int64_t kept)
+{
+    for (int64_t row = 0; row < d->a_items * t->nm; row++)
+        for (int64_t k = 0; row % t->nm != kept && k < t->nk; k++) d->a[row * t->nk + k] = next_float();
+}
+
+static bool same_row(const gemm_case *t, const data *d, const float *x, const float *y, int64_t row)
+{
+    for (int64_t item = 0; item < d->items; item++) {
+        const int64_t at = (item * t->nm + row) * d->c_m;
+        if (memcmp(x + at, y + at, (size_t)t->nn * sizeof(float)) != 0) return false;
+    }
+    return true;
+}
+
+static void check_far_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
+{
+    const bool k_adjacent =
+        (t->a == PLAIN || t->a == PADDED || t->a == BACKWARDS) && (t->b == TRANSPOSED || t->b == PADDED_TRANSPOSED);
+    const bool few = t->nm <= KR_FEW_ROWS && k_adjacent;
+    const struct {
+        bool wanted, bits;
+        layout a, b;
+        how way;
+        const char *broken;
+    } others[] = {
+        { true, true, t->a, t->b, WHOLE, "bits differ in a second run" },
+        { true, false, PLAIN, PLAIN, WHOLE, "wrong in another layout" },
+        { few, true, t->a, t->b, BY_ROW, "a row's bits depend on how many rows there are" },
+        { true, false, t->a, t->b, IN_HALVES, "wrong with B in halves" },
+        { few, true, t->a, t->b, IN_HALVES, "bits depend on whether B is widened before" },
+        { few, true, t->a, t->b, IN_HALVES_BY_ROW, "a row's bits depend on how many rows there are, with halves" },
+    };
+    data d = make_data(t);
+    const size_t bytes = (size_t)(d.items * t->nm * d.c_m) * sizeof(float);
+    float *c = compute(t, &d, set, pool, t->a, t->b, WHOLE);
+    check(agrees(t, &d, c, true), t, set->name, "differs from the double sum");
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        if (!others[i].wanted) continue;
+        float *other = compute(t, &d, set, pool, others[i].a, others[i].b, others[i].way);
+        check(others[i].bits ? memcmp(c, other, bytes) == 0 : agrees(t, &d, other, true), t, set->name,
+              others[i].broken);
+        free(other);
+    }
+    if (t->nm > 0) {
+        const int64_t kept = kr_test_below(t->nm);
+        change_rows(t, &d, kept);
+        float *other = compute(t, &d, set, pool, t->a, t->b, WHOLE);
+        check(same_row(t, &d, c, other, kept), t, set->name, "a row's bits depend on what other rows hold");
+        free(other);
+    }
+    free(c);
+    free_data(&d);
+}
+
 static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
 {
+    void (*check_set)(const gemm_case *, const kr_kernels *, kr_pool *) =
+        set == far_set() ? check_far_case : check_case;
     static const int64_t few[] = {
         0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 67
     };
@@ -293,7 +370,7 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
             t.nm = pick(many, 7);
             t.nn = pick(many, 7);
         }
-        check_case(&t, set, pool);
+        check_set(&t, set, pool);
     }
     /* Layouts of the large way, several rounds of rows and of columns, and strides that collide in caches. */
     const gemm_case large[] = {
@@ -307,15 +384,15 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
         { 2053, 1, 300, PLAIN, PLAIN, 0, false, true, 2, 1, false, false, KR_HALF_BF16 },
     };
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
-        check_case(&large[i], set, pool);
+        check_set(&large[i], set, pool);
     }
 }
 
 TEST(products_keep_their_bits_in_every_layout)
 {
-    for (int n = 0; kr_runnable_set(n); n++)
-        if (kr_kernel_named("matmul")->has(kr_runnable_set(n), KR_REAL_F32))
-            sweep(kr_runnable_set(n), kr_test_pool(3), kr_test_quick() ? 15 : 400);
+    for (int n = 0; kr_judged_set(n); n++)
+        if (kr_kernel_named("matmul")->has(kr_judged_set(n), KR_REAL_F32))
+            sweep(kr_judged_set(n), kr_test_pool(3), kr_test_quick() ? 15 : 400);
 }
 
 /* X X^T [m m], X [m k]: every product of two elements is that of its mirror image, so both ways give the same bits. */
@@ -342,7 +419,9 @@ static void check_symmetric(int64_t nm, int64_t nk, layout lies, const kr_kernel
                                 .c = c[symmetric],
                                 .c_m = c_m,
                                 .symmetric = symmetric };
-        call(set, &args);
+        const spans memory =
+            spans_of(&x, x.memory, x.count * sizeof(float), c[symmetric], (size_t)count * sizeof(float), NULL, 0);
+        call(set, &args, &memory);
     }
     const gemm_case t = { .nm = nm, .nn = nm, .nk = nk, .a = lies, .b = lies, .c_gap = GAP, .nb0 = 1, .nb1 = 1 };
     check(memcmp(c[0], c[1], (size_t)count * sizeof(float)) == 0, &t, set->name, "the symmetric product differs");
@@ -354,10 +433,10 @@ static void check_symmetric(int64_t nm, int64_t nk, layout lies, const kr_kernel
 TEST(symmetric_products_are_the_whole_ones)
 {
     static const int64_t sides[] = { 1, 2, 4, 5, 13, 31, 64, 65, 130, 192, 193, 260, 389 }, terms[] = { 1, 33, 257 };
-    for (int n = 0; kr_runnable_set(n); n++)
-        if (kr_kernel_named("matmul")->has(kr_runnable_set(n), KR_REAL_F32))
+    for (int n = 0; kr_judged_set(n); n++)
+        if (kr_kernel_named("matmul")->has(kr_judged_set(n), KR_REAL_F32))
             for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
                 for (size_t k = 0; k < sizeof terms / sizeof *terms; k++)
                     for (int lies = 0; lies < (kr_test_quick() ? 1 : NLAYOUTS); lies++)
-                        check_symmetric(sides[i], terms[k], (layout)lies, kr_runnable_set(n), kr_test_pool(3));
+                        check_symmetric(sides[i], terms[k], (layout)lies, kr_judged_set(n), kr_test_pool(3));
 }

@@ -86,7 +86,9 @@ static void check_conversion(const kr_kernels *set, const conversion *c, int64_t
     a.walk.rank = 1;
     a.walk.dims[0] = n;
     a.walk.strides[0][0] = a.walk.strides[1][0] = 1;
-    set->copy.run(&a);
+    const kr_span spans[] = { { offsetof(kr_copy_args, x), 0, x, (size_t)n * x_bytes, false },
+                              { offsetof(kr_copy_args, y), 0, y, sizeof y, true } };
+    kr_run_spans(kr_kernel_named("copy"), set, 0, NULL, &a, sizeof a, spans, 2, "conversion");
     for (int64_t i = 0; i < n; i++) {
         uint64_t got = 0, want = 0;
         memcpy(&got, (char *)y + (size_t)i * y_bytes, y_bytes);
@@ -101,11 +103,11 @@ static void check_conversion(const kr_kernels *set, const conversion *c, int64_t
 
 TEST(copy_converts_as_written_down)
 {
-    for (int n = 0; kr_runnable_set(n); n++) {
-        if (!kr_runnable_set(n)->copy.run) continue;
+    for (int n = 0; kr_judged_set(n); n++) {
+        if (!kr_judged_set(n)->copy.run) continue;
         for (size_t i = 0; i < sizeof conversions / sizeof *conversions; i++) {
-            check_conversion(kr_runnable_set(n), &conversions[i], 1);
-            check_conversion(kr_runnable_set(n), &conversions[i], 37);
+            check_conversion(kr_judged_set(n), &conversions[i], 1);
+            check_conversion(kr_judged_set(n), &conversions[i], 37);
         }
     }
 }
@@ -127,8 +129,8 @@ TEST(fill_writes_its_places_and_no_others)
         { KR_I32, INFINITY, I32(INT32_MAX) },
         { KR_I64, NAN, I64(0) },
     };
-    for (int n = 0; kr_runnable_set(n); n++) {
-        for (size_t r = 0; kr_runnable_set(n)->fill.run && r < sizeof rows / sizeof *rows; r++) {
+    for (int n = 0; kr_judged_set(n); n++) {
+        for (size_t r = 0; kr_judged_set(n)->fill.run && r < sizeof rows / sizeof *rows; r++) {
             element y[90];
             memset(y, 0x5a, sizeof y);
             const size_t bytes = kr_dtype_bytes(rows[r].dtype);
@@ -138,7 +140,8 @@ TEST(fill_writes_its_places_and_no_others)
             a.walk.dims[1] = 5;
             a.walk.strides[0][0] = 16;
             a.walk.strides[0][1] = 3;
-            kr_runnable_set(n)->fill.run(&a);
+            const kr_span span = { offsetof(kr_fill_args, y), 0, y, sizeof y, true };
+            kr_run_spans(kr_kernel_named("fill"), kr_judged_set(n), 0, NULL, &a, sizeof a, &span, 1, "fill");
             for (int i = 0; i < 80; i++) {
                 const int at = i - 4;
                 const bool ours = at >= 0 && at / 16 < 4 && at % 16 % 3 == 0 && at % 16 / 3 < 5;
@@ -146,7 +149,7 @@ TEST(fill_writes_its_places_and_no_others)
                 memset(&want, 0x5a, sizeof want);
                 if (ours) want = rows[r].want;
                 CHECK(memcmp((char *)y + (size_t)i * bytes, &want, bytes) == 0, "%s, row %zu, place %d",
-                      kr_runnable_set(n)->name, r, i);
+                      kr_judged_set(n)->name, r, i);
             }
         }
     }
@@ -155,15 +158,18 @@ TEST(fill_writes_its_places_and_no_others)
 TEST(finite_finds_the_first)
 {
     enum { N = 100 };
-    for (int n = 0; kr_runnable_set(n); n++) {
-        const kr_kernels *set = kr_runnable_set(n);
+    for (int n = 0; kr_judged_set(n); n++) {
+        const kr_kernels *set = kr_judged_set(n);
         for (int at = -1; set->finite.run && at < N; at++) {
             float x[N];
             for (int i = 0; i < N; i++) x[i] = i % 2 ? 3.4e38f : -1e-45f;
             if (at >= 0) x[at] = at % 3 ? NAN : INFINITY;
             if (at >= 0 && at + 5 < N) x[at + 5] = -INFINITY;
             int64_t first = 77;
-            set->finite.run(&(kr_finite_args){ .n = N, .dtype = KR_F32, .x = x, .first = &first });
+            const kr_finite_args a = { .n = N, .dtype = KR_F32, .x = x, .first = &first };
+            const kr_span spans[] = { { offsetof(kr_finite_args, x), 0, x, sizeof x, false },
+                                      { offsetof(kr_finite_args, first), 0, &first, sizeof first, true } };
+            kr_run_spans(kr_kernel_named("finite"), set, 0, NULL, &a, sizeof a, spans, 2, "finite");
             CHECK(first == at, "%s: found %lld, but it is at %d", set->name, (long long)first, at);
         }
     }

@@ -134,7 +134,7 @@ static void law_rows(rig *r, bool from_cache)
         alone.name = "rows alone";
         char text[160];
         outcome *got = run(r, &p, &alone), *want = run(r, &p, &together[i]);
-        compare_bits(label(text, sizeof text, r, &p, i ? "rows alone by steps" : "rows alone"), got, want, false);
+        compare_rows(label(text, sizeof text, r, &p, i ? "rows alone by steps" : "rows alone"), got, want);
         outcome_free(got);
         outcome_free(want);
     }

@@ -73,6 +73,10 @@ void outcome_free(outcome *o);
 /* Entry by entry, relative to the largest of each or to floor. what names the comparison. */
 void compare(const char *what, const outcome *got, const outcome *want, double values, double gradients, double floor);
 
+/* Rows with and without other rows: values to the bit; on a device whose kernels the number of rows chooses, but for the
+ * order of sums. */
+void compare_rows(const char *what, const outcome *got, const outcome *want);
+
 /* The same to the bit. */
 void compare_bits(const char *what, const outcome *got, const outcome *want, bool with_gradients);
 

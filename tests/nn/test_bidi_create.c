@@ -376,6 +376,7 @@ static kr_tape *starved_tape(kr_tape_mode mode)
 {
     kr_tape *tape = kr_tape_create(ctx, mode);
     tape->heads.block_bytes = tape->data.block_bytes = tape->heap.chunk_bytes = KR_ALIGN;
+    tape->shared.block_bytes = tape->far_heap.chunk_bytes = 4 * KR_ALIGN;
     ctx->scratch.block_bytes = KR_ALIGN;
     return tape;
 }

@@ -333,7 +333,7 @@ TEST(a_step_without_an_announcement_injects_nothing)
     for (int64_t i = 0; i < kr_params_count(plain.params); i++) {
         const kr_param_row *row = kr_params_at(plain.params, i);
         const kr_tensor *from = kr_params_find(n.params, row->name)->tensor;
-        kr_param_write(row->tensor, KR_F32, kr_tensor_data(from), kr_tensor_count(from));
+        kr_param_write(row->tensor, KR_F32, kr_test_copy(from), kr_tensor_count(from));
     }
     const net_out a = net_call(&n, n.tape, KR_RUN_STEP, token(&n, net_input(&n, n.tape, 2, 1), 0), NULL);
     const net_out b =
@@ -394,7 +394,7 @@ TEST(a_chunk_of_nothing_but_markers)
     for (int64_t i = 0; i < kr_params_count(kr_network_params(twin)); i++) {
         const kr_param_row *row = kr_params_at(kr_network_params(twin), i);
         const kr_tensor *from = kr_params_find(n.params, row->name)->tensor;
-        kr_param_write(row->tensor, KR_F32, kr_tensor_data(from), kr_tensor_count(from));
+        kr_param_write(row->tensor, KR_F32, kr_test_copy(from), kr_tensor_count(from));
     }
     kr_tensor *row = kr_params_find(n.params, "class_tokens")->tensor;
     kr_tensor *x = kr_expand(n.tape, row, KR_SHAPE(2, 1, NET_INPUT));

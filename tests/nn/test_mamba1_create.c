@@ -1,6 +1,7 @@
 /* test_mamba1_create.c - what a Mamba-1 block is made of, and what is refused: parameters with their names, shapes and
  * initial values, every field of the config, wrong inputs and caches, every allocation.
  */
+#include "tests/memory.h"
 #include "tests/nn/mamba1_cases.h"
 #include "tests/refusals.h"
 
@@ -422,7 +423,7 @@ TEST(mamba1_create_with_every_allocation_refused)
 {
     begin();
     const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[NCASES - 1], KR_BF16);
-    const kr_memory_stats idle = kr_ctx_memory(ctx);
+    const kr_memory_stats idle = all_memory(ctx);
     kr_mamba1 *block = NULL;
     size_t n = 0;
     while (!block && n < 1000) {
@@ -431,7 +432,7 @@ TEST(mamba1_create_with_every_allocation_refused)
         kr_ctx_fail_allocation(ctx, 0);
         if (!block) CHECK_ERROR_HAS(ctx, KR_ERR_NOMEM, "no memory for");
         kr_mamba1_destroy(block);
-        const kr_memory_stats left = kr_ctx_memory(ctx);
+        const kr_memory_stats left = all_memory(ctx);
         CHECK(left.live_blocks == idle.live_blocks && left.live_bytes == idle.live_bytes,
               "allocation %zu: %zu blocks of %zu bytes are left", n, left.live_blocks - idle.live_blocks,
               left.live_bytes - idle.live_bytes);
@@ -456,13 +457,14 @@ TEST(mamba1_runs_with_every_allocation_refused)
 {
     begin();
     kr_mamba1_config config = mamba1_case_config(&mamba1_cases[NCASES - 1], KR_F32);
-    const size_t idle = kr_ctx_memory(ctx).live_blocks, stride = kr_test_quick() ? 7 : 1;
+    const size_t idle = all_memory(ctx).live_blocks, stride = kr_test_quick() ? 7 : 1;
     bool passed = false;
     size_t n = 1;
     for (; !passed && n < 5000; n += stride) {
         kr_mamba1 *block = kr_mamba1_create(ctx, &config);
         kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
         tape->heads.block_bytes = tape->data.block_bytes = tape->heap.chunk_bytes = KR_ALIGN;
+        tape->shared.block_bytes = tape->far_heap.chunk_bytes = 4 * KR_ALIGN;
         ctx->scratch.block_bytes = KR_ALIGN;
         kr_ctx_fail_allocation(ctx, n);
         run_once(tape, block, config.d_model);
@@ -477,9 +479,9 @@ TEST(mamba1_runs_with_every_allocation_refused)
         }
         kr_tape_destroy(tape);
         kr_mamba1_destroy(block);
-        kr_arena_deinit(&ctx->scratch);
-        CHECK(kr_ctx_memory(ctx).live_blocks == idle, "allocation %zu: %zu blocks are left", n,
-              kr_ctx_memory(ctx).live_blocks - idle);
+        drop_scratch(ctx);
+        CHECK(all_memory(ctx).live_blocks == idle, "allocation %zu: %zu blocks are left", n,
+              all_memory(ctx).live_blocks - idle);
     }
     CHECK(passed && n > 100, "%s after %zu refused allocations", passed ? "passed" : "did not pass", n);
     end();

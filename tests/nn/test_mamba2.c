@@ -34,7 +34,7 @@ TEST(mamba2_laws_threads)
 static const double *param(const kr_mamba2 *m, const char *name)
 {
     const kr_param_row *row = kr_params_find(kr_mamba2_params(m), name);
-    return row ? kr_tensor_data(row->tensor) : NULL;
+    return row ? kr_test_copy(row->tensor) : NULL;
 }
 
 static kr_mamba2 *noisy(kr_ctx *ctx, const kr_mamba2_config *config)

@@ -54,11 +54,13 @@ static int64_t rows_before(const bench *w)
 static void fix_channels(const bench *w, int64_t from, int64_t to, double bias)
 {
     const int64_t nd = w->config.d_model, first = rows_before(w);
-    double *weight = kr_tensor_data(param(w, "in_proj.weight")), *b = kr_tensor_data(param(w, "in_proj.bias"));
+    double *weight = kr_test_copy(param(w, "in_proj.weight")), *b = kr_test_copy(param(w, "in_proj.bias"));
     for (int64_t r = first + from; r < first + to; r++) {
         memset(weight + r * nd, 0, (size_t)nd * sizeof *weight);
         b[r] = bias;
     }
+    kr_test_write(param(w, "in_proj.weight"), weight);
+    kr_test_write(param(w, "in_proj.bias"), b);
 }
 
 static double difference(const kr_tensor *a, const kr_tensor *b)
@@ -139,13 +141,16 @@ TEST(mamba3_range_is_in_half_turns)
         the_range = i % 2 ? 1.37 : 1;
         bench w = open(i < 2 ? set_range : set_quaternion_range);
         kr_param_fill(param(&w, "dt_bias"), log(expm1(1)));
-        double *weight = kr_tensor_data(param(&w, "in_proj.weight")), *bias = kr_tensor_data(param(&w, "in_proj.bias"));
+        double *weight = kr_test_copy(param(&w, "in_proj.weight")), *bias = kr_test_copy(param(&w, "in_proj.bias"));
         const int64_t nd = w.config.d_model, dt_rows = 2 * 24 + 2 * 8; /* z, x, B, C */
         memset(weight + dt_rows * nd, 0, 4 * (size_t)nd * sizeof *weight);
         memset(bias + dt_rows, 0, 4 * sizeof *bias);
+        kr_test_write(param(&w, "in_proj.weight"), weight);
+        kr_test_write(param(&w, "in_proj.bias"), bias);
         fix_channels(&w, 0, i < 2 ? 4 : 24, 0);
         double *channels = bias + rows_before(&w);
         for (int k = 0; k < (i < 2 ? 4 : 24); k++) channels[k] = i < 2 ? atanh(0.3) : k % 3 == 1 ? atanh(0.3) : 0;
+        kr_test_write(param(&w, "in_proj.bias"), bias);
         const kr_mamba3_out whole = forward(&w);
         const kr_mamba3_out next = kr_mamba3_step(
             w.tape, w.m, kr_reshape(w.tape, kr_slice(w.tape, w.x, 1, 0, 1), KR_SHAPE(NB, nd)), &whole.cache);
@@ -173,10 +178,10 @@ TEST(mamba3_half_turn_has_a_gradient_in_range_2)
         if (i) { /* the same block and tokens */
             for (int64_t k = 0; k < kr_params_count(kr_mamba3_params(w[0].m)); k++) {
                 const kr_tensor *from = kr_params_at(kr_mamba3_params(w[0].m), k)->tensor;
-                kr_param_write(kr_params_at(kr_mamba3_params(w[1].m), k)->tensor, KR_F64, kr_tensor_data(from),
+                kr_param_write(kr_params_at(kr_mamba3_params(w[1].m), k)->tensor, KR_F64, kr_test_copy(from),
                                kr_tensor_count(from));
             }
-            w[1].x = kr_from_data(w[1].tape, KR_F64, kr_tensor_shape(w[0].x), kr_tensor_data(w[0].x));
+            w[1].x = kr_from_data(w[1].tape, KR_F64, kr_tensor_shape(w[0].x), kr_test_copy(w[0].x));
         }
         fix_channels(&w[i], 0, 4, i ? atanh(0.5) : 40); /* tanh(40) is 1 */
         y[i] = forward(&w[i]).y;
@@ -197,8 +202,7 @@ TEST(mamba3_saturated_generator_keeps_its_axis)
 {
     bench w = open(set_quaternion);
     fix_channels(&w, 0, 24, 0);
-    double *channels = (double *)kr_tensor_data(param(&w, "in_proj.bias")) + rows_before(&w);
-    for (int k = 0; k < 24; k += 3) channels[k] = 40;
+    for (int k = 0; k < 24; k += 3) kr_test_put(param(&w, "in_proj.bias"), rows_before(&w) + k, 40);
     kr_tensor *y = forward(&w).y;
     kr_backward(w.tape, kr_sum(w.tape, kr_mul(w.tape, y, y), KR_ALL_AXES, false));
     double *g = kr_test_values(kr_grad(param(&w, "in_proj.bias")));
@@ -266,7 +270,7 @@ TEST(mamba3_is_mimo_decides_the_pairing)
     for (int i = 0; i < 2; i++) {
         the_fraction = i ? 1 : 0.5;
         bench siso = open(set_fraction), mimo = open(set_mimo_of_one);
-        mimo.x = kr_from_data(mimo.tape, KR_F64, kr_tensor_shape(siso.x), kr_tensor_data(siso.x));
+        mimo.x = kr_from_data(mimo.tape, KR_F64, kr_tensor_shape(siso.x), kr_test_copy(siso.x));
         const kr_params *params = kr_mamba3_params(siso.m);
         for (int pass = 0; pass < 2; pass++) { /* first as they are, then in the other order */
             for (int64_t k = 0; k < kr_params_count(params); k++) {

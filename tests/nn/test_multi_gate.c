@@ -67,7 +67,7 @@ static double score(const double *s, const double *w)
 
 static void pool_row(const made *m, int64_t n, double (*streams)[ND], double *h)
 {
-    const double *w = kr_tensor_data(m->gate.w_alpha_d);
+    const double *w = kr_test_copy(m->gate.w_alpha_d);
     double weight[NQ + 3], sum = 0;
     for (int64_t q = 0; q < n; q++) sum += weight[q] = exp(score(streams[q], w));
     for (int i = 0; i < ND; i++) {
@@ -78,7 +78,7 @@ static void pool_row(const made *m, int64_t n, double (*streams)[ND], double *h)
 
 static void mix_row(const made *m, int64_t n, double (*streams)[ND], const double *f)
 {
-    const double *w = kr_tensor_data(m->gate.w_beta_d), *bias = kr_tensor_data(m->gate.b_beta_q);
+    const double *w = kr_test_copy(m->gate.w_beta_d), *bias = kr_test_copy(m->gate.b_beta_q);
     for (int64_t q = 0; q < n; q++) {
         const double beta = 1 / (1 + exp(-score(streams[q], w) - bias[q]));
         for (int i = 0; i < ND; i++) streams[q][i] = (1 - beta) * streams[q][i] + beta * f[i];
@@ -88,10 +88,10 @@ static void mix_row(const made *m, int64_t n, double (*streams)[ND], const doubl
 static void run_row(const made *m, int64_t n_stream, int row, double *h)
 {
     double streams[NQ + 3][ND];
-    memcpy(streams[0], (double *)kr_tensor_data(m->x[0]) + row * ND, sizeof streams[0]);
+    memcpy(streams[0], (double *)kr_test_copy(m->x[0]) + row * ND, sizeof streams[0]);
     int64_t n = 1;
     for (int layer = 1; layer < NQ + 3; layer++) {
-        const double *f = (double *)kr_tensor_data(m->x[layer]) + row * ND;
+        const double *f = (double *)kr_test_copy(m->x[layer]) + row * ND;
         if (n < n_stream) memcpy(streams[n++], f, sizeof streams[0]);
         else mix_row(m, n, streams, f);
         pool_row(m, n, streams, h);

@@ -1,4 +1,5 @@
 /* test_network_refusals.c - what stacks and networks refuse, in which words; and refused memory. */
+#include "tests/memory.h"
 #include "tests/nn/networks.h"
 #include "tests/refusals.h"
 
@@ -331,7 +332,7 @@ static net_recipe large(void)
 
 static void check_nothing_left(const kr_memory_stats *idle, size_t n)
 {
-    const kr_memory_stats left = kr_ctx_memory(ctx);
+    const kr_memory_stats left = all_memory(ctx);
     CHECK(left.live_blocks == idle->live_blocks && left.live_bytes == idle->live_bytes,
           "allocation %zu: %zu blocks of %zu bytes are left", n, left.live_blocks - idle->live_blocks,
           left.live_bytes - idle->live_bytes);
@@ -341,7 +342,7 @@ TEST(constructors_with_every_allocation_refused)
 {
     begin();
     net_recipe r = large();
-    const kr_memory_stats idle = kr_ctx_memory(ctx);
+    const kr_memory_stats idle = all_memory(ctx);
     for (int bare = 0; bare < 2; bare++) {
         void *made = NULL;
         size_t n = 0;
@@ -390,8 +391,8 @@ static void refuse_each(kr_recompute recompute, kr_tape_mode mode, int64_t horiz
     r.layers.recompute = recompute;
     r.layers.recompute_budget = 400000;
     r.layers.grad_horizon = horizon;
-    kr_arena_deinit(&ctx->scratch);
-    const kr_memory_stats idle = kr_ctx_memory(ctx);
+    drop_scratch(ctx);
+    const kr_memory_stats idle = all_memory(ctx);
     bool passed = false;
     size_t n = 1;
     for (; !passed && n < 20000; n += stride) {
@@ -399,6 +400,7 @@ static void refuse_each(kr_recompute recompute, kr_tape_mode mode, int64_t horiz
         kr_state *state = kr_state_create(ctx, kr_network_layers(w), 1);
         kr_tape *tape = kr_tape_create(ctx, mode);
         tape->heads.block_bytes = tape->data.block_bytes = tape->heap.chunk_bytes = KR_ALIGN;
+        tape->shared.block_bytes = tape->far_heap.chunk_bytes = 4 * KR_ALIGN;
         ctx->scratch.block_bytes = KR_ALIGN;
         kr_ctx_fail_allocation(ctx, n);
         run_once(tape, w, state);
@@ -414,7 +416,7 @@ static void refuse_each(kr_recompute recompute, kr_tape_mode mode, int64_t horiz
         kr_tape_destroy(tape);
         kr_state_destroy(state);
         kr_network_destroy(w);
-        kr_arena_deinit(&ctx->scratch);
+        drop_scratch(ctx);
         check_nothing_left(&idle, n);
     }
     CHECK(passed && n > 100, "%s after %zu refused allocations", passed ? "passed" : "did not pass", n);

@@ -2,6 +2,7 @@
 #include "nn/layers.h"
 #include "nn/state.h"
 #include "tests/harness.h"
+#include "tests/memory.h"
 #include "tests/nn/differences.h"
 
 enum { FAMILIES = 3, D_MODEL = 8, LAYERS = 2, SLOTS = 3 };
@@ -105,7 +106,7 @@ TEST(fresh_states)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int f = 0; f < FAMILIES; f++) {
         kr_layers *stack = make_stack(ctx, (kr_family)f, KR_F32, SLOTS);
-        const kr_memory_stats before = kr_ctx_memory(ctx);
+        const kr_memory_stats before = all_memory(ctx);
         kr_state *state = kr_state_create(ctx, stack, 4);
         CHECK(kr_state_batch(state) == 4 && kr_state_slots(state) == SLOTS && kr_state_is_fresh(state) &&
                   kr_state_bytes(state) == 0 && cursors_are_off(state),
@@ -116,9 +117,9 @@ TEST(fresh_states)
             for (int i = 0; i < KR_CACHE_TENSORS; i++) CHECK(!cache->tensors[i], "a tensor");
         }
         CHECK(!kr_state_cache(state, -1) && !kr_state_cache(state, SLOTS), "slots beyond");
-        CHECK(kr_ctx_memory(ctx).live_blocks == before.live_blocks + 1, "one block");
+        CHECK(all_memory(ctx).live_blocks == before.live_blocks + 1, "one block");
         kr_state_destroy(state);
-        CHECK(kr_ctx_memory(ctx).live_bytes == before.live_bytes, "memory is left");
+        CHECK(all_memory(ctx).live_bytes == before.live_bytes, "memory is left");
         kr_layers_destroy(stack);
     }
     kr_state_destroy(NULL);
@@ -152,14 +153,14 @@ TEST(copies_outlive_the_tape)
         kr_state *state = kr_state_create(ctx, stack, 1), *other = kr_state_create(ctx, stack, 9);
         kr_state *used = used_state(t, stack, KR_F32, 3);
         set_cursors(used);
-        const kr_memory_stats before = kr_ctx_memory(ctx);
+        const kr_memory_stats before = all_memory(ctx);
         CHECK(kr_state_copy(state, used) == KR_OK, "%s", kr_ctx_message(ctx));
         check_same("copy", state, used);
         const size_t bytes = bytes_by_shape(stack, 3), ntensors = (size_t)(SLOTS * stack->kind->ncache);
         CHECK(kr_state_bytes(state) == bytes && kr_state_bytes(used) == bytes, "%zu bytes, not %zu",
               kr_state_bytes(state), bytes);
-        CHECK(kr_ctx_memory(ctx).live_bytes - before.live_bytes == bytes + ntensors * sizeof(kr_tensor),
-              "%zu bytes of memory for %zu of tensors", kr_ctx_memory(ctx).live_bytes - before.live_bytes, bytes);
+        CHECK(all_memory(ctx).live_bytes - before.live_bytes == bytes + ntensors * sizeof(kr_tensor),
+              "%zu bytes of memory for %zu of tensors", all_memory(ctx).live_bytes - before.live_bytes, bytes);
 
         /* from the copy as from the original, and the copy is only read */
         kr_tensor *x = noise(t, KR_F32, 3, 4);
@@ -192,9 +193,9 @@ TEST(copies_of_one_shape_are_in_place)
     kr_state *first = used_state(t, stack, KR_F32, 2), *second = used_state(t, stack, KR_F32, 2);
     kr_state *wide = used_state(t, stack, KR_F32, 5), *fresh = kr_state_new(t, stack->kind, SLOTS, 7);
     kr_state_copy(state, first);
-    const kr_memory_stats before = kr_ctx_memory(ctx);
+    const kr_memory_stats before = all_memory(ctx);
     const kr_tensor *place = kr_state_cache(state, 1)->tensors[2];
-    CHECK(kr_state_copy(state, second) == KR_OK && kr_ctx_memory(ctx).total_blocks == before.total_blocks,
+    CHECK(kr_state_copy(state, second) == KR_OK && all_memory(ctx).total_blocks == before.total_blocks,
           "a copy allocates");
     CHECK(kr_state_cache(state, 1)->tensors[2] == place, "the tensor is another");
     check_same("in place", state, second);
@@ -203,7 +204,7 @@ TEST(copies_of_one_shape_are_in_place)
     check_same("of another batch", state, wide);
     kr_state_copy(state, first);
     check_same("and back", state, first);
-    CHECK(kr_ctx_memory(ctx).live_bytes == before.live_bytes, "%zu bytes, not %zu", kr_ctx_memory(ctx).live_bytes,
+    CHECK(all_memory(ctx).live_bytes == before.live_bytes, "%zu bytes, not %zu", all_memory(ctx).live_bytes,
           before.live_bytes);
 
     /* slots come and go one by one */
@@ -268,7 +269,7 @@ TEST(zero_and_announce)
     kr_state *state = kr_state_create(ctx, stack, 2);
     kr_state *used = used_state(t, stack, KR_F32, 2);
     set_cursors(used);
-    const size_t live = kr_ctx_memory(ctx).live_bytes;
+    const size_t live = all_memory(ctx).live_bytes;
     kr_state_copy(state, used);
     CHECK(kr_state_announce(state, 9) == KR_OK && state->cursors.is_on && state->cursors.full_len == 9, "announced");
     CHECK(state->cursors.network == 0 && state->cursors.stack == 0 && state->cursors.layers[0] == 0 &&
@@ -283,7 +284,7 @@ TEST(zero_and_announce)
     CHECK(kr_state_zero(state) == KR_OK && kr_state_is_fresh(state) && cursors_are_off(state) &&
               kr_state_batch(state) == 2,
           "fresh again");
-    CHECK(kr_ctx_memory(ctx).live_bytes == live, "memory is left");
+    CHECK(all_memory(ctx).live_bytes == live, "memory is left");
     kr_tape_destroy(t);
     kr_state_destroy(state);
     kr_layers_destroy(stack);
@@ -598,7 +599,7 @@ TEST(state_allocations_may_fail)
     kr_state_copy(before, used);
     kr_state_copy(wide, kr_state_fork(t, used, 1, 4));
     kr_tape_destroy(t);
-    const size_t blocks = kr_ctx_memory(ctx).live_blocks;
+    const size_t blocks = all_memory(ctx).live_blocks;
     size_t n = 1;
     for (; n < 100; n++) { /* create, copy into a fresh one, copy into one of another shape */
         kr_ctx_fail_allocation(ctx, n);
@@ -614,7 +615,7 @@ TEST(state_allocations_may_fail)
         }
         kr_ctx_clear(ctx);
         kr_state_destroy(state);
-        CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "allocation %zu: memory is left", n);
+        CHECK(all_memory(ctx).live_blocks == blocks, "allocation %zu: memory is left", n);
         if (second) break;
     }
     CHECK(n == 2 + 2 * (1 + 2 * SLOTS * 4), "%zu allocations", n - 1);
@@ -629,7 +630,7 @@ TEST(state_allocations_may_fail)
         CHECK(done == !kr_ctx_failed(ctx) && (done || kr_ctx_status(ctx) == KR_ERR_NOMEM), "%s", kr_ctx_message(ctx));
         kr_ctx_clear(ctx);
         kr_tape_destroy(t);
-        CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "allocation %zu: memory is left", n);
+        CHECK(all_memory(ctx).live_blocks == blocks, "allocation %zu: memory is left", n);
         if (done) break;
     }
     CHECK(n > 4 && n < 100, "%zu allocations", n - 1);

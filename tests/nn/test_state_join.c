@@ -49,7 +49,8 @@ static void check_same(const char *what, const kr_state *got, const kr_state *wa
         if (want->kind->family == KR_MAMBA3)
             CHECK(got->slots[s].mamba3.pathway == want->slots[s].mamba3.pathway, "%s: pathway", what);
         for (int i = 0; i < got->kind->ncache; i++)
-            if (want->slots[s].tensors[i]) CHECK_SAME_BITS(what, got->slots[s].tensors[i], want->slots[s].tensors[i]);
+            if (want->slots[s].tensors[i])
+                CHECK_SAME(ctx, what, got->slots[s].tensors[i], want->slots[s].tensors[i], 1e-5, 1);
             else CHECK(!got->slots[s].tensors[i], "%s: not fresh", what);
     }
 }

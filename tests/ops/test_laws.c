@@ -5,6 +5,9 @@
 
 enum { VOCAB = 50, WIDTH = 48, INNER = 96, TAPS = 4 };
 
+/* What another order of sums of some hundred floats may change, relative to the largest of a tensor. */
+#define ORDER 1e-5
+
 /* Weights of a small block: embedding, projection, convolution, gated norm, attention-like products, reductions. */
 typedef struct block {
     kr_tensor *table_wd, *in_id, *gate_id, *bias_i, *conv_ik, *conv_bias_i, *gain_i, *out_di;
@@ -150,10 +153,16 @@ TEST(neighbours_change_no_bit)
             kr_tensor *alone = block_forward(t, &m, row);
             for (int64_t nb = 2; nb <= 7; nb++) {
                 kr_tensor *among = block_forward(t, &m, kr_slice(t, id, 0, 0, nb));
-                CHECK_SAME_BITS("a row among its neighbours", kr_slice(t, among, 0, 1, 2), alone);
+                CHECK_SAME(ctx, "a row among its neighbours", kr_slice(t, among, 0, 1, 2), alone, ORDER, 1);
             }
             kr_tensor *others = kr_concat(t, 0, 2, (kr_tensor *[]){ tokens(t, 3, ns, 11), row });
-            CHECK_SAME_BITS("a row among others", kr_slice(t, block_forward(t, &m, others), 0, 3, 4), alone);
+            CHECK_SAME(ctx, "a row among others", kr_slice(t, block_forward(t, &m, others), 0, 3, 4), alone, ORDER, 1);
+            /* as many rows as before, so that the same kernels run */
+            kr_tensor *among = block_forward(t, &m, kr_slice(t, id, 0, 0, 4));
+            others = kr_concat(t, 0, 2, (kr_tensor *[]){ tokens(t, 1, ns, 5), kr_slice(t, id, 0, 1, 2) });
+            others = kr_concat(t, 0, 2, (kr_tensor *[]){ others, tokens(t, 2, ns, 17) });
+            CHECK_SAME_BITS("a row among as many others", kr_slice(t, block_forward(t, &m, others), 0, 1, 2),
+                            kr_slice(t, among, 0, 1, 2));
         }
         CHECK_OK(ctx);
         kr_tape_destroy(t);
@@ -256,8 +265,8 @@ TEST(packed_convolution_is_the_batch)
         CHECK_SAME_BITS("y", kr_reshape(t, row.out.y_bsv, KR_SHAPE(5, ns, 33)), rows.out.y_bsv);
         CHECK_SAME_BITS("window", row.out.window_bvk, rows.out.window_bvk);
         CHECK_SAME_BITS("g_x", kr_reshape(t, kr_grad(row.x), KR_SHAPE(5, ns, 33)), kr_grad(rows.x));
-        CHECK_SAME_BITS("g_weight", kr_grad(row.w), kr_grad(rows.w));
-        CHECK_SAME_BITS("g_bias", kr_grad(row.bias), kr_grad(rows.bias));
+        CHECK_SAME(ctx, "g_weight", kr_grad(row.w), kr_grad(rows.w), ORDER, 1);
+        CHECK_SAME(ctx, "g_bias", kr_grad(row.bias), kr_grad(rows.bias), ORDER, 1);
         CHECK_SAME_BITS("g_window", kr_grad(row.window), kr_grad(rows.window));
         kr_tape_destroy(t);
     }
@@ -337,6 +346,19 @@ TEST(draws_have_their_moments)
     kr_ctx_destroy(ctx);
 }
 
+/* Products are the one thing whose kernel a device chooses by the layout. */
+static bool same_values(const kr_ctx *ctx, const kr_case *c, const double *x, const double *y, int64_t count)
+{
+    const bool is_product = strncmp(c->name, "matmul", 6) == 0 || strncmp(c->name, "linear", 6) == 0;
+    if (!is_product || !kr_test_chooses(ctx)) return memcmp(x, y, (size_t)count * sizeof(double)) == 0;
+    double worst = 0, largest = 1;
+    for (int64_t i = 0; i < count; i++) {
+        worst = fmax(worst, fabs(x[i] - y[i]));
+        largest = fmax(largest, fabs(x[i]));
+    }
+    return worst <= ORDER * largest;
+}
+
 /* Every case: a view of some memory gives the bits of its row-major copy, values and gradients, on one instruction set. */
 TEST(layouts_change_no_bit)
 {
@@ -354,12 +376,12 @@ TEST(layouts_change_no_bit)
                 if (!case_execute(ctx, c, nin, in, (case_run){ KR_F32, (case_layout)layout, -1, true }, &other))
                     continue;
                 for (int k = 0; k < plain.nout; k++)
-                    CHECK(memcmp(plain.y[k], other.y[k], (size_t)plain.y_count[k] * sizeof(double)) == 0,
+                    CHECK(same_values(ctx, c, plain.y[k], other.y[k], plain.y_count[k]),
                           "%s on %s: layout %d changes output %d", c->name, isas[n], layout, k);
                 /* where an input has several uses, a copy on the way to one of them changes the order of the sum */
                 const bool is_sum = strstr(c->name, "_tied") != NULL;
                 for (int k = 0; k < plain.nin && !is_sum; k++)
-                    CHECK(memcmp(plain.g[k], other.g[k], (size_t)plain.g_count[k] * sizeof(double)) == 0,
+                    CHECK(same_values(ctx, c, plain.g[k], other.g[k], plain.g_count[k]),
                           "%s on %s: layout %d changes the gradient of input %d", c->name, isas[n], layout, k);
                 case_result_free(&other);
             }

@@ -92,7 +92,7 @@ FLOAT_TEST(softplus_above_20_is_the_identity)
     kr_tensor *x = kr_input(t, OF(t, d, KR_SHAPE(5), 20, 20.5, 30, 1000, -1000));
     kr_tensor *y = kr_softplus(t, x);
     NEAR(y, KR_SHAPE(5), d == KR_F64 ? 20.000000002061153 : 20, 20.5, 30, 1000, 0);
-    const double *values = kr_tensor_data(y);
+    const double *values = kr_test_copy(y);
     if (d == KR_F64)
         CHECK(values[0] > 20 && values[1] == 20.5 && values[2] == 30, "softplus(20, 20.5, 30) = %.17g %.17g %.17g",
               values[0], values[1], values[2]);

@@ -111,11 +111,12 @@ static double peak_of_chain(bool checkpointed)
         if (checkpointed) kr_checkpoint(t, four_ops, NULL, 1, (kr_tensor *[]){ h }, 1, &h);
         else four_ops(t, NULL, (kr_tensor *[]){ h }, &h);
     }
-    CHECK(kr_tape_bytes(t) == (size_t)V * (checkpointed ? 1 + SEGMENTS : 1 + SEGMENTS * OPS),
+    const size_t lent = kr_test_is_far(ctx); /* a device has a copy of the caller's vector */
+    CHECK(kr_tape_bytes(t) == (size_t)V * (lent + (checkpointed ? 1 + SEGMENTS : 1 + SEGMENTS * OPS)),
           "%zu vectors and %zu bytes after forward", kr_tape_bytes(t) / V, kr_tape_bytes(t) % V);
     kr_backward_from(t, 1, &h, NULL);
     CHECK_OK(ctx);
-    const double peak = (double)kr_tape_peak_bytes(t) / V;
+    const double peak = (double)kr_tape_peak_bytes(t) / V - (double)lent;
     kr_tape_destroy(t);
     kr_ctx_destroy(ctx);
     free(ones);

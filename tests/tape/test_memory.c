@@ -90,7 +90,9 @@ static void hook_free(void *user, void *p)
 static kr_tape *small_tape(kr_ctx *ctx)
 {
     kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    if (t) t->heads.block_bytes = t->data.block_bytes = t->heap.chunk_bytes = ctx->scratch.block_bytes = KR_ALIGN;
+    if (!t) return NULL;
+    t->heads.block_bytes = t->data.block_bytes = t->heap.chunk_bytes = ctx->scratch.block_bytes = KR_ALIGN;
+    t->shared.block_bytes = t->far_heap.chunk_bytes = 4 * KR_ALIGN;
     return t;
 }
 

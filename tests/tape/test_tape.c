@@ -308,11 +308,13 @@ static kr_tensor *power(kr_tape *t, kr_tensor *x, int exponent)
 {
     kr_tensor *y = kr_new(t, KR_F32, kr_tensor_shape(x)), *saved = kr_new(t, KR_F32, kr_tensor_shape(x));
     if (!y || !saved) return NULL;
+    float *to_y = kr_test_copy(x), *to_saved = kr_test_copy(x);
     for (int64_t i = 0; i < kr_tensor_count(x); i++) {
-        const float v = ((const float *)kr_tensor_data(x))[i];
-        ((float *)kr_tensor_data(saved))[i] = powf(v, (float)(exponent - 1));
-        ((float *)kr_tensor_data(y))[i] = powf(v, (float)exponent);
+        to_saved[i] = powf(to_saved[i], (float)(exponent - 1));
+        to_y[i] = powf(to_y[i], (float)exponent);
     }
+    kr_tensor_write(y, KR_F32, to_y, kr_tensor_count(y));
+    kr_tensor_write(saved, KR_F32, to_saved, kr_tensor_count(y));
     const power_attrs attrs = { exponent };
     const kr_record_args args = { .rule = &power_rule,
                                   .nin = 1,
@@ -334,13 +336,14 @@ static void pair_backward(kr_back *back)
         kr_tensor *g = kr_back_into(back, in, &fresh);
         if (!g) continue;
         CHECK(kr_tensor_is_contiguous(g), "the gradient to write into is contiguous");
-        float *to = kr_tensor_data(g);
+        float *to = kr_test_copy(g);
         for (int64_t i = 0; i < kr_tensor_count(g); i++) {
             float sum = fresh ? 0 : to[i];
             if (kr_back_grad(back, 0)) sum += (float)kr_tensor_at(kr_back_grad(back, 0), &i);
             if (in == 1 && kr_back_grad(back, 1)) sum += (float)kr_tensor_at(kr_back_grad(back, 1), &i);
             to[i] = sum;
         }
+        kr_tensor_write(g, KR_F32, to, kr_tensor_count(g));
     }
 }
 static const kr_rule pair_rule = { .name = "pair", .backward = pair_backward };
@@ -349,8 +352,8 @@ static void pair(kr_tape *t, kr_tensor *a, kr_tensor *b, kr_tensor **out)
 {
     out[0] = kr_new(t, KR_F32, kr_tensor_shape(b)), out[1] = kr_new(t, KR_F32, kr_tensor_shape(b));
     for (int64_t i = 0; i < kr_tensor_count(b); i++) {
-        ((float *)kr_tensor_data(out[1]))[i] = (float)kr_tensor_at(b, &i);
-        ((float *)kr_tensor_data(out[0]))[i] = (float)kr_tensor_at(b, &i) + (a ? (float)kr_tensor_at(a, &i) : 0);
+        kr_test_put(out[1], i, kr_tensor_at(b, &i));
+        kr_test_put(out[0], i, (double)((float)kr_tensor_at(b, &i) + (a ? (float)kr_tensor_at(a, &i) : 0)));
     }
     kr_record(t,
               &(kr_record_args){ .rule = &pair_rule, .nin = 2, .nout = 2, .in = (kr_tensor *[]){ a, b }, .out = out });

@@ -2,6 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/train/running.h"
 
+#include "base/far.h"
 #include "base/hash.h"
 #include "nn/params.h"
 #include "train/trainer.h"
@@ -43,9 +44,18 @@ kr_loader *run_loader(kr_source *source, bool carries, kr_data_part part)
     return kr_loader_create(source, &o);
 }
 
+static kr_ctx *context_on(const char *device)
+{
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.threads = 1;
+    options.device = device;
+    return kr_ctx_create(&options);
+}
+
 run run_prepare(const run_setup *s)
 {
-    run r = { .ctx = kr_test_ctx(s->threads ? s->threads : 1, NULL) };
+    run r = { .ctx = s->device ? context_on(s->device) : kr_test_ctx(s->threads ? s->threads : 1, NULL) };
     kr_ctx_seed(r.ctx, 7);
     r.tok = kr_tokenizer_bytes(r.ctx);
     r.source = kr_source_string(r.ctx, corpus, sizeof corpus - 1, r.tok, NULL);
@@ -97,7 +107,7 @@ uint64_t run_hash(const run *r)
 {
     const kr_optimizer *opt = kr_trainer_optimizer(r->trainer);
     uint64_t hash = kr_params_values_hash(opt->params);
-    hash = kr_hash_bytes(hash, opt->state, opt->state_bytes);
+    hash = kr_hash_at(opt->ctx, hash, opt->state, opt->state_bytes);
     hash = kr_hash_bytes(hash, opt->steps, (size_t)opt->count * sizeof *opt->steps);
     return kr_hash_word(hash, (uint64_t)opt->step);
 }

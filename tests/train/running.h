@@ -8,8 +8,9 @@
 /* What a test varies. */
 typedef struct run_setup {
     kr_family family;
-    kr_dtype dtype; /* of the matrices; 0: f32 */
-    int threads;    /* 0: 1 */
+    kr_dtype dtype;     /* of the matrices; 0: f32 */
+    int threads;        /* 0: 1 */
+    const char *device; /* NULL: what KR_DEVICE says */
     bool carries, has_ema, has_validation;
     kr_optimizer_kind kind;
     int64_t accumulate; /* 0: 1 */

@@ -176,7 +176,7 @@ static size_t rounded(int64_t bytes)
 /* What is on the tape at most, in a forward pass: operands and gradients, and of logits some rows only. */
 static void check_memory(kr_ctx *ctx, bool records, bool skips_rows)
 {
-    const int64_t rows = 500, nd = 10, nw = 30000, chunk = 167; /* three of 192 at most */
+    const int64_t rows = 500, nd = 10, nw = 30000;
     kr_tape *t = kr_tape_create(ctx, records ? KR_GRAD : KR_NO_GRAD);
     kr_tensor *weight = kr_param_create(ctx, KR_BF16, KR_SHAPE(nw, nd));
     kr_tensor *hidden = kr_zeros(t, KR_F32, KR_SHAPE(rows, nd));
@@ -185,6 +185,7 @@ static void check_memory(kr_ctx *ctx, bool records, bool skips_rows)
     if (skips_rows) *(int64_t *)kr_tensor_data(labels) = -100;
     const size_t before = kr_tape_bytes(t);
     const int64_t count = skips_rows ? rows - 1 : rows;
+    const int64_t chunk = kr_test_is_far(ctx) ? count : 167; /* 1 GiB at a time; three of 192 rows at most */
     kr_head_cross_entropy(t, hidden, weight, NULL, labels, NULL);
     CHECK_OK(ctx);
     size_t after = before + 2 * rounded(rows * 8) + 64;                  /* labels, their rows, the loss ... */
@@ -194,7 +195,7 @@ static void check_memory(kr_ctx *ctx, bool records, bool skips_rows)
     if (skips_rows) peak += (records ? 2 : 1) * rounded(chunk * nd * 4); /* its rows, and their gradients */
     CHECK(kr_tape_peak_bytes(t) == peak, "peak %zu bytes, not %zu", kr_tape_peak_bytes(t), peak);
     CHECK(kr_tape_bytes(t) == after, "%zu bytes after it, not %zu", kr_tape_bytes(t), after);
-    CHECK(kr_tape_peak_bytes(t) < (size_t)(rows * nw * 4) / 2, "all logits at once?");
+    CHECK(kr_test_is_far(ctx) || kr_tape_peak_bytes(t) < (size_t)(rows * nw * 4) / 2, "all logits at once?");
     kr_tape_destroy(t);
     kr_param_destroy(weight);
 }

@@ -110,10 +110,14 @@ static double *averages(const kr_optimizer *opt)
     double *all = malloc((size_t)kr_params_elements(opt->params) * sizeof *all);
     if (!all) exit(2);
     int64_t at = 0;
-    for (int64_t i = 0; i < opt->count; i++)
-        for (int64_t e = 0; e < kr_slot_elements(&opt->slots[i]); e++, at++)
-            all[at] = opt->slots[i].dtype == KR_F64 ? ((const double *)opt->slots[i].ema)[e]
-                                                    : (double)((const float *)opt->slots[i].ema)[e];
+    for (int64_t i = 0; i < opt->count; i++) {
+        const kr_optimizer_slot *slot = &opt->slots[i];
+        kr_tensor average = *slot->row->tensor;
+        average.dtype = slot->dtype;
+        average.data = slot->ema;
+        kr_tensor_read(&average, KR_F64, all + at, kr_slot_elements(slot));
+        at += kr_slot_elements(slot);
+    }
     return all;
 }
 

@@ -84,7 +84,7 @@ TEST(tasks_are_loaded_by_rows)
         kr_batch batch;
         CHECK(kr_loader_next(tape, loader, &batch), "%s", kr_ctx_message(ctx));
         const int32_t *got = kr_tensor_data(batch.labels_bs), *ids = kr_tensor_data(batch.ids_bs);
-        const float *x = kr_tensor_data(batch.x_bsf);
+        const float *x = kr_test_copy(batch.x_bsf);
         CHECK(!memcmp(got, labels, sizeof labels), "other labels");
         for (int i = 0; i < NB * NS; i++) {
             if (ids) CHECK(ids[i] == symbols[i], "symbol %d", i);

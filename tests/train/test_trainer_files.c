@@ -1,6 +1,7 @@
 /* test_trainer_files.c - what befalls a run's folder: kills at any moment, disks that are full, folders that are not to be
  * written, memory that is refused, files that were damaged. */
 #define _POSIX_C_SOURCE 200809L
+#include "tests/memory.h"
 #include "tests/train/running.h"
 
 #include "nn/params.h"
@@ -125,6 +126,7 @@ static void check_folder(const char *run_folder, const history *h, const char *a
 
 TEST(trainer_survives_kills)
 {
+    if (kr_test_chooses(NULL)) SKIP("a process that has used a GPU cannot use it in its children");
     begin_folder();
     const history h = run_unharmed();
     const int rounds = kr_test_quick() ? 6 : 60;
@@ -305,6 +307,7 @@ static int save_into_locked_folder(void)
 
 TEST(trainer_survives_locked_folders)
 {
+    if (kr_test_chooses(NULL)) SKIP("a process that has used a GPU cannot use it in its children");
     begin_folder();
     chmod(folder, 0755);
     mkdir(the_run(), 0755);
@@ -320,12 +323,19 @@ TEST(trainer_survives_locked_folders)
 
 /* ---- memory that is refused ---- */
 
+/* But for the scratch of kernels. */
+static size_t held_by(kr_ctx *ctx)
+{
+    drop_scratch(ctx);
+    return kr_ctx_memory(ctx).live_bytes;
+}
+
 TEST(trainer_survives_refused_memory)
 {
     begin_folder();
     const run_setup setup = killed_setup(the_run());
     run r = run_prepare(&setup);
-    const size_t before = kr_ctx_memory(r.ctx).live_bytes;
+    const size_t before = held_by(r.ctx);
     size_t n = 1;
     for (;; n++) {
         kr_ctx_fail_allocation(r.ctx, n);
@@ -333,33 +343,32 @@ TEST(trainer_survives_refused_memory)
         kr_ctx_fail_allocation(r.ctx, 0);
         if (r.trainer) break;
         CHECK_ERROR_HAS(r.ctx, KR_ERR_NOMEM, "no memory");
-        CHECK(kr_ctx_memory(r.ctx).live_bytes == before, "create leaks at allocation %zu", n);
+        CHECK(held_by(r.ctx) == before, "create leaks at allocation %zu", n);
     }
     CHECK(n > 5, "create asks for memory %zu times only", n);
     run_steps(&r, 2, (double[2]){ 0 });
     const uint64_t hash = run_hash(&r);
     for (n = 1;; n += kr_test_quick() ? 5 : 1) {
-        const size_t held = kr_ctx_memory(r.ctx).live_bytes;
+        const size_t held = held_by(r.ctx);
         kr_ctx_fail_allocation(r.ctx, n);
         const kr_status status = kr_trainer_save(r.trainer);
         kr_ctx_fail_allocation(r.ctx, 0);
         if (status == KR_OK) break;
         CHECK_ERROR_HAS(r.ctx, KR_ERR_NOMEM, "no memory");
-        CHECK(kr_ctx_memory(r.ctx).live_bytes == held && run_hash(&r) == hash, "save leaks at allocation %zu", n);
+        CHECK(held_by(r.ctx) == held && run_hash(&r) == hash, "save leaks at allocation %zu", n);
     }
     CHECK(n > 10 && newest_step(the_run()) == 2, "save asks for memory %zu times only", n);
     run_end(&r);
     r = run_begin(&setup);
     const uint64_t fresh = run_hash(&r);
     for (n = 1;; n += kr_test_quick() ? 5 : 1) {
-        const size_t held = kr_ctx_memory(r.ctx).live_bytes;
+        const size_t held = held_by(r.ctx);
         kr_ctx_fail_allocation(r.ctx, n);
         const kr_status status = kr_trainer_resume(r.trainer);
         kr_ctx_fail_allocation(r.ctx, 0);
         if (status == KR_OK) break;
         CHECK_ERROR_HAS(r.ctx, KR_ERR_NOMEM, "no memory");
-        CHECK(kr_ctx_memory(r.ctx).live_bytes == held && run_hash(&r) == fresh &&
-                  kr_trainer_progress(r.trainer).step == 0,
+        CHECK(held_by(r.ctx) == held && run_hash(&r) == fresh && kr_trainer_progress(r.trainer).step == 0,
               "resume leaves a trace at allocation %zu", n);
     }
     CHECK(n > 10 && run_hash(&r) == hash, "resume asks for memory %zu times only", n);

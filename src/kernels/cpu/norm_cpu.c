@@ -82,7 +82,7 @@ KR_INLINE void norm_rows_of(const kr_norm_args *a, int64_t first, int64_t end, k
     int64_t width = a->ni / a->ng;
     for (int64_t group = first * a->ng; group < end * a->ng; group++) {
         const float *x = (const float *)a->x + group * width, *gain = a->gain;
-        const float *z = k == PLAIN ? x : (const float *)a->z + group * width;
+        const float *z = k == PLAIN ? x : (const float *)a->z + group * width + group / a->ng * a->z_gap;
         float *y = (float *)a->y + group * width;
         if (gain) gain += group % a->ng * width;
         double mean = sum_of_squares(x, z, y, width, k) / (double)width;
@@ -210,7 +210,7 @@ static void norm_bwd_blocks(const void *args, int64_t first, int64_t end, int wo
                         .width = width,
                         .q = ((const float *)a->q)[e],
                         .sigmoid = sigmoid + worker * padded(width) };
-            if (a->z) g.z = (const float *)a->z + at;
+            if (a->z) g.z = (const float *)a->z + at + e / a->ng * a->z_gap;
             if (a->gain) g.gain = (const float *)a->gain + channel;
             if (a->g_x) g.g_x = (float *)a->g_x + at;
             if (a->g_z) g.g_z = (float *)a->g_z + at;

@@ -18,8 +18,8 @@ static inline void kr_transpose(const float *x, int64_t x_row, int64_t rows, int
         for (; k < n; k++)
             for (int64_t q = 0; q < 8; q++) y[k * y_row + i + q] = x[(i + q) * x_row + k];
     }
-    for (int64_t k = 0; i < rows && k < n; k++)
-        for (int64_t q = i; q < rows; q++) y[k * y_row + q] = x[q * x_row + k];
+    for (; i < rows; i++)
+        for (int64_t k = 0; k < n; k++) y[k * y_row + i] = x[i * x_row + k];
 }
 
 #endif

@@ -20,14 +20,21 @@ typedef struct gate {
     double slope; /* silu'(z) */
 } gate;
 
-static gate gate_at(const real *z, int64_t at, bool norm_first)
+/* Of element i of a row. */
+static gate gate_at(const real *z, int64_t i, bool norm_first)
 {
     gate g = { 1.0, 1.0, 0.0 };
     if (!z) return g;
-    double v = (double)z[at], s = sigmoid(v);
+    double v = (double)z[i], s = sigmoid(v);
     *(norm_first ? &g.of_y : &g.of_u) = v * s;
     g.slope = s * (1.0 + v * sigmoid(-v));
     return g;
+}
+
+/* The gate of row o, whose elements are [ni]. */
+static const real *gate_row(const void *z, int64_t o, int64_t ni, int64_t gap)
+{
+    return z ? (const real *)z + o * (ni + gap) : NULL;
 }
 
 void KR_REF(norm)(const kr_norm_args *a)
@@ -37,15 +44,16 @@ void KR_REF(norm)(const kr_norm_args *a)
     int64_t width = a->ng ? a->ni / a->ng : 0;
     for (int64_t group = 0; group < a->no * a->ng; group++) {
         int64_t first = group * width, channel = group % a->ng * width;
+        const real *z = gate_row(a->z, group / a->ng, a->ni, a->z_gap);
         double squares = 0;
         for (int64_t i = 0; i < width; i++) {
-            double u = (double)x[first + i] * gate_at(a->z, first + i, a->norm_first).of_u;
+            double u = (double)x[first + i] * gate_at(z, channel + i, a->norm_first).of_u;
             squares += u * u;
         }
         double scale = 1.0 / sqrt(squares / (double)width + a->eps);
         q[group] = (real)scale;
         for (int64_t i = 0; i < width; i++) {
-            gate g = gate_at(a->z, first + i, a->norm_first);
+            gate g = gate_at(z, channel + i, a->norm_first);
             double factor = gain ? (double)gain[channel + i] : 1.0;
             y[first + i] = (real)((double)x[first + i] * g.of_u * scale * factor * g.of_y);
         }
@@ -57,14 +65,15 @@ static void norm_bwd_group(const kr_norm_bwd_args *a, int64_t group)
     const real *x = a->x, *gain = a->gain, *g_y = a->g_y;
     real *g_x = a->g_x, *g_z = a->g_z;
     int64_t width = a->ni / a->ng, first = group * width, channel = group % a->ng * width;
+    const real *z = gate_row(a->z, group / a->ng, a->ni, a->z_gap);
     double q = (double)((const real *)a->q)[group], wu = 0;
     for (int64_t i = 0; i < width; i++) {
-        gate g = gate_at(a->z, first + i, a->norm_first);
+        gate g = gate_at(z, channel + i, a->norm_first);
         double factor = gain ? (double)gain[channel + i] : 1.0;
         wu += factor * (double)g_y[first + i] * g.of_y * (double)x[first + i] * g.of_u;
     }
     for (int64_t i = 0; i < width; i++) {
-        gate g = gate_at(a->z, first + i, a->norm_first);
+        gate g = gate_at(z, channel + i, a->norm_first);
         double u = (double)x[first + i] * g.of_u;
         double g_out = (gain ? (double)gain[channel + i] : 1.0) * (double)g_y[first + i];
         double g_u = q * g_out * g.of_y - q * q * q * u * (wu / (double)width);
@@ -84,9 +93,10 @@ static void gain_gradient(const kr_norm_bwd_args *a)
         double sum[CHANNELS] = { 0 };
         int64_t end = kr_ref_min(i0 + CHANNELS, a->ni);
         for (int64_t o = 0; o < a->no; o++) {
+            const real *z = gate_row(a->z, o, a->ni, a->z_gap);
             for (int64_t i = i0; i < end; i++) {
                 int64_t at = o * a->ni + i;
-                gate g = gate_at(a->z, at, a->norm_first);
+                gate g = gate_at(z, i, a->norm_first);
                 sum[i - i0] += (double)g_y[at] * (double)x[at] * g.of_u * g.of_y * (double)q[o * a->ng + i / width];
             }
         }

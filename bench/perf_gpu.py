@@ -1,0 +1,141 @@
+"""The part of docs/perf.md that is about a GPU, out of what krait-bench --device cuda --json wrote; see perf_doc."""
+
+HEADING = "## On a GPU\n"
+
+# Case, what it is, official median in ms (None: none is published), to reach, the goal.
+CORES = [
+    ("ssd/mamba2-b8-s2048-h24", "Mamba-2 core, b 8, s 2048, h 24: forward", 0.234, 0.12, 0.09),
+    ("ssd-train/mamba2-b8-s2048-h24", "Mamba-2 core, b 8, s 2048, h 24: forward and backward", 1.126, 0.60, 0.45),
+    ("ssd/mamba2-b8-s4096-h80", "Mamba-2 core, b 8, s 4096, h 80: forward", 1.408, 0.75, 0.55),
+    ("ssd-train/mamba2-b8-s4096-h80", "Mamba-2 core, b 8, s 4096, h 80: forward and backward", 6.091, 3.2, 2.4),
+    ("ssd/mamba3-b8-s2048-h24", "Mamba-3 SISO core, b 8, s 2048, h 24: forward", 0.460, 0.20, 0.15),
+    ("ssd-train/mamba3-b8-s2048-h24", "Mamba-3 SISO core, b 8, s 2048, h 24: forward and backward", 1.756, 0.85, 0.6),
+    ("ssd/mamba3-b8-s4096-h80", "Mamba-3 SISO core, b 8, s 4096, h 80: forward", 2.481, 1.2, 0.9),
+    ("ssd-train/mamba3-b8-s4096-h80", "Mamba-3 SISO core, b 8, s 4096, h 80: forward and backward", 9.640, 4.8, 3.5),
+]
+TOKENS = [
+    ("train/130m/mamba2", "krait/bf16", "training, 130m-size Mamba-2, b 8, s 2048", "75.5 k, 184 k as a graph", 220e3, 300e3),
+    ("train/130m/mamba3", "krait/bf16", "training, 130m-size Mamba-3, b 8, s 2048", "112 k, 176 k as a graph", 220e3, 300e3),
+    ("decode/mamba2-130m-b1", "krait/bf16", "decoding, mamba2-130m in bf16, a row", "1506", 3000, 5000),
+    ("decode/mamba2-130m-b64", "krait/bf16", "decoding, mamba2-130m in bf16, 64 rows", "47.7 k", 90e3, 130e3),
+]
+
+
+def number(x):
+    return f"{x:.2f}" if x < 10 else f"{x:.1f}" if x < 100 else f"{x:.0f}"
+
+
+def ms(r):
+    v = r["call_ns"] / 1e6
+    return f"{v:.3f}" if v < 1 else f"{v:.2f}"
+
+
+def table(head, rows):
+    lines = [head, ["---"] * len(head)] + rows
+    return "\n".join("| " + " | ".join(str(c) for c in cells) + " |" for cells in lines) + "\n"
+
+
+class Run:
+    def __init__(self, rows):
+        self.rows = rows
+
+    def row(self, case, who="krait/bf16"):
+        return next((r for r in self.rows if (r["case"], r["who"]) == ("cuda/" + case, who)), None)
+
+    def all(self, prefix):
+        return [r for r in self.rows if r["case"].startswith("cuda/" + prefix)]
+
+
+def verdict(value, reach, goal, less):
+    ok, best = (value <= reach, value <= goal) if less else (value >= reach, value >= goal)
+    return "yes, and the goal" if best else "yes" if ok else "**no**"
+
+
+def targets(run):
+    rows = []
+    for case, what, official, reach, goal in CORES:
+        r = run.row(case)
+        if r:
+            rows.append((what + ", ms", official, f"<= {reach}", goal, ms(r), verdict(r["call_ns"] / 1e6, reach, goal, True)))
+    for case, what, official, reach, goal in CORES:
+        r = run.row(case, "krait/turned")
+        if r:
+            rows.append((what + ", with the rotation of B and C, ms", official, f"<= {reach}", goal, ms(r),
+                         verdict(r["call_ns"] / 1e6, reach, goal, True)))
+    r = run.row("ssd-train/mamba3-b8-s4096-h80")
+    if r and "extra_bytes" in r:
+        v = r["extra_bytes"] / 2**30
+        rows.append(("Mamba-3 SISO core, b 8, s 4096, h 80: extra memory (results, gradients, scratch), GiB", 5.3, "<= 1.5", "-", f"{v:.2f}",
+                     verdict(v, 1.5, 0, True)))
+    one, eight = run.row("ssd/mamba2-b1-s8192-h24"), run.row("ssd/mamba2-b8-s2048-h24")
+    if one and eight:
+        v = eight["tokens_per_s"] / one["tokens_per_s"]
+        rows.append(("Mamba-2 core, b 1, s 8192, h 24, forward: time a token over that of b 8", "-", "<= 2", "-", f"{v:.2f}",
+                     verdict(v, 2, 0, True)))
+    for case, who, what, official, reach, goal in TOKENS:
+        r = run.row(case, who)
+        if r:
+            v = r["tokens_per_s"]
+            rows.append((what + ", tokens/s", official, f">= {reach:.0f}", f"{goal:.0f}", number(v), verdict(v, reach, goal, False)))
+    r = run.row("ssd-step/mamba2-b256-h80", "krait/exact")
+    if r:
+        rows.append(("a token's state, b 256, h 80, f32, read and written, TB/s", "3.6", ">= 3.6", "4.26",
+                     f'{r["median"] / 1e3:.2f}', verdict(r["median"], 3600, 4260, False)))
+    return table(("target", "official", "to reach", "goal", "measured", "met"), rows)
+
+
+def cores(run):
+    rows = []
+    for r in run.all("ssd/") + run.all("ssd-train/"):
+        if r["who"].startswith("krait"):
+            rows.append((r["case"][5:], r["who"][6:], ms(r), number(r["median"] / 1e3), number(r["tokens_per_s"] / 1e6),
+                         f'{r["extra_bytes"] / 2**20:.0f}', r.get("by", "-")))
+    return table(("case", "tensors", "ms", "TFLOP/s", "M tokens/s", "extra MiB", "by"), rows)
+
+
+def passes(run):
+    rows = []
+    for name in ("copy", "norm", "conv", "loss", "adamw", "ssd-step", "decode"):
+        for r in run.all(name):
+            if r["who"] == "copy" and name != "copy":
+                continue
+            ratio = r["ratios"].get("copy")
+            rows.append((r["case"][5:], r["who"], number(r["call_ns"] / 1e3), number(r["median"]),
+                         f'{ratio["median"]:.2f}' if ratio else "-", number(r["tokens_per_s"]) if "tokens_per_s" in r else "-"))
+    return table(("case", "who", "us", "GB/s", "/ copy", "tokens/s"), rows)
+
+
+def products(run):
+    rows = []
+    for r in run.all("gemm/"):
+        ratio = r["ratios"].get("cuBLASLt/bf16")
+        rows.append((r["case"][10:], r["who"], ms(r), number(r["median"] / 1e3), f'{ratio["median"]:.2f}' if ratio else "-"))
+    return table(("case", "who", "ms", "TFLOP/s", "/ cuBLASLt in bf16"), rows)
+
+
+def blocks(run):
+    rows = []
+    for r in run.all("block"):
+        rows.append((r["case"][5:], ms(r), f'{r["published_ns"] / 1e6:.3f}', number(r["median"] / 1e3), f'{r["extra_bytes"] / 2**20:.0f}'))
+    return table(("case", "ms", "official, as a graph, ms", "TFLOP/s", "extra MiB"), rows)
+
+
+def training(run):
+    rows = [(r["case"][11:], r["who"][6:], ms(r), number(r["tokens_per_s"]), number(r["median"] / 1e3),
+             f'{r["extra_bytes"] / 2**30:.2f}') for r in run.all("train/")]
+    return table(("case", "products", "ms a step", "tokens/s", "TFLOP/s", "GiB at most"), rows)
+
+
+def text_of(data):
+    run = Run(data["rows"])
+    return (f'{HEADING}{data["machine"]["device"]}, by\n'
+            "```\nbuild/cuda/krait-bench --device cuda --json gpu.json\nbench/perf_doc gpu.json docs/perf.md\n```\n"
+            "Medians; a sample is some milliseconds of queued calls with one wait at its end. Official figures are those of the\n"
+            "Triton kernels on an H200, launches hidden, at the same shapes with bf16 tensors. Rows `bf16` have bf16 tensors, "
+            "`rounded` f32\ntensors whose products are rounded to bf16, `exact` f32; `by` names the way that the sizes take. The official kernel of Mamba-3 also\n"
+            "adds biases to B and C and turns them; rows `turned` do the same, by a kernel before the core, others have B and C turned already.\n\n"
+            + "\n".join(f"### {title}\n{text}" for title, text in (
+                ("Targets on a GPU", targets(run)), ("The state space core on a GPU", cores(run)),
+                ("Products on a GPU", products(run)), ("Whole blocks on a GPU, products in bf16", blocks(run)),
+                ("Kernels of a GPU that move memory, and tokens", passes(run)), ("Training on a GPU", training(run)))
+                if text.count("\n") > 2))

@@ -1,0 +1,193 @@
+/* open.c - the device that options or the environment ask for: found by its name, opened, closed. */
+#include "device/device.h"
+#include "kernels/select.h"
+
+#include "base/page.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STAGE_BYTES = 1 << 20, RESULT_BYTES = KR_RESULTS * sizeof(kr_result), SCRATCH_BLOCK = 1 << 20 };
+
+/* ---- kinds ---- */
+
+#ifdef KR_HAVE_CUDA
+extern const kr_device_kind kr_cuda_kind;
+#else
+static const char no_cuda[] =
+    "this build has no CUDA kernels; build with cmake --preset cuda (KR_CUDA=ON), which needs nvcc";
+
+static bool refuse_cuda(kr_ctx *ctx, kr_device *device, int number)
+{
+    (void)device;
+    return kr_fail(ctx, KR_ERR_UNSUPPORTED, "ctx: device cuda:%d: %s", number, no_cuda);
+}
+
+static size_t describe_no_cuda(char *text, size_t bytes)
+{
+    kr_page page = kr_page_of(text, bytes);
+    kr_page_write(&page, "cuda: %s\n", no_cuda);
+    return page.length;
+}
+
+static const kr_device_kind kr_cuda_kind = { "cuda", refuse_cuda, describe_no_cuda };
+#endif
+
+const kr_device_kind *kr_device_kind_of_tests;
+
+const kr_device_kind *kr_device_kind_nth(int n)
+{
+    return n == 0 ? &kr_cuda_kind : n == 1 ? kr_device_kind_of_tests : NULL;
+}
+
+size_t kr_devices_text(char *text, size_t bytes)
+{
+    kr_page page = kr_page_of(text, bytes);
+    const kr_device_kind *kind;
+    kr_page_write(&page, "cpu\n");
+    for (int n = 0; (kind = kr_device_kind_nth(n)); n++)
+        page.length += kind->describe(page.length < bytes ? text + page.length : NULL,
+                                      page.length < bytes ? bytes - page.length : 0);
+    return page.length;
+}
+
+/* ---- far memory by plain pointers ---- */
+
+static bool holds(const kr_ctx *ctx, const void *p)
+{
+    return ctx->device->verbs->holds(ctx->device, p);
+}
+
+static void explain(kr_ctx *ctx, char *text, size_t bytes)
+{
+    const kr_device *device = ctx->device;
+    const double mib = 0x1p20;
+    kr_page page = kr_page_of(text, bytes);
+    if (device->shared.refused)
+        kr_page_write(&page, "; the system refused %zu bytes that %s could read", device->shared.refused, device->name);
+    if (device->far.refused) {
+        size_t free = 0, all = 0;
+        kr_page_write(&page, "; %s refused %zu bytes: this context has %.1f MiB of it in use", device->name,
+                      device->far.refused, (double)device->far.stats.live_bytes / mib);
+        if (device->verbs->room && device->verbs->room(device, &free, &all))
+            kr_page_write(&page, ", %.1f of %.1f MiB are free", (double)free / mib, (double)all / mib);
+        kr_page_write(&page, "; use a smaller batch or shorter rows, recompute layers (recompute_budget), or free what "
+                             "other tapes and programs hold");
+    }
+    ctx->device->shared.refused = ctx->device->far.refused = 0;
+}
+
+static bool fetch(kr_ctx *ctx, void *near, const void *p, size_t bytes)
+{
+    if (ctx->broken) return false; /* what lies there is not what was asked for */
+    const char *why = ctx->device->verbs->download(ctx->device, near, p, bytes);
+    return !why || kr_device_fault(ctx, "reading its memory", why);
+}
+
+static bool store(kr_ctx *ctx, void *p, const void *near, size_t bytes)
+{
+    if (ctx->broken) return false;
+    const char *why = ctx->device->verbs->upload(ctx->device, p, near, bytes);
+    return !why || kr_device_fault(ctx, "writing its memory", why);
+}
+
+/* ---- opening and closing ---- */
+
+static bool open_far(kr_ctx *ctx, const kr_device_kind *kind, int number)
+{
+    kr_device *device = ctx->device;
+    device->processor = device->kernels;
+    device->host = &device->processor;
+    if (!kind->open(ctx, device, number)) {
+        device->verbs = NULL;
+        return false;
+    }
+    device->far.beside = device->shared.beside = &ctx->memory;
+    kr_arena_init_apart(&device->scratch, &device->far, &ctx->memory, SCRATCH_BLOCK);
+    device->near_stage = kr_memory_alloc(&device->shared, RESULT_BYTES + STAGE_BYTES);
+    device->far_stage = kr_memory_alloc(&device->far, STAGE_BYTES);
+    device->access = (struct kr_far){ .holds = holds,
+                                      .explain = explain,
+                                      .fetch = fetch,
+                                      .store = store,
+                                      .stage = device->near_stage ? device->near_stage + RESULT_BYTES : NULL,
+                                      .stage_bytes = STAGE_BYTES };
+    ctx->far = &device->access;
+    return kr_require(ctx, device->near_stage && device->far_stage, KR_ERR_NOMEM,
+                      "ctx: %s: no memory for pieces of %d bytes on their way", device->name, (int)STAGE_BYTES);
+}
+
+void kr_device_close(kr_ctx *ctx)
+{
+    kr_device *device = ctx->device;
+    if (!device) return;
+    if (device->verbs) {
+        kr_wait(ctx);
+        kr_arena_deinit(&device->scratch);
+        if (device->far_stage) kr_memory_free(&device->far, device->far_stage, STAGE_BYTES);
+        if (device->near_stage) kr_memory_free(&device->shared, device->near_stage, RESULT_BYTES + STAGE_BYTES);
+        device->verbs->close(device);
+    }
+    kr_memory_free(&ctx->memory, device, sizeof *device);
+    ctx->device = NULL;
+    ctx->far = NULL;
+}
+
+/* The number behind "cuda" or "cuda:"; -1: the name is another one. */
+static int number_of(const char *asked, const char *name)
+{
+    const size_t length = strlen(name);
+    if (strncmp(asked, name, length) != 0) return -1;
+    const char *rest = asked + length;
+    if (*rest == '\0') return 0;
+    if (*rest != ':' || strlen(rest) < 2 || strlen(rest) > 4 || rest[1 + strspn(rest + 1, "0123456789")]) return -1;
+    int number = 0;
+    for (rest++; *rest; rest++) number = 10 * number + (*rest - '0');
+    return number;
+}
+
+static bool open_named(kr_ctx *ctx, const char *asked, const char *source)
+{
+    if (strcmp(asked, "cpu") == 0) return true;
+    const kr_device_kind *kind = NULL;
+    for (int n = 0; (kind = kr_device_kind_nth(n)) && number_of(asked, kind->name) < 0;) n++;
+    return kind
+               ? open_far(ctx, kind, number_of(asked, kind->name))
+               : kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is no device; choose one of: cpu, cuda, cuda:N", source, asked);
+}
+
+bool kr_device_open(kr_ctx *ctx, const char *asked, const kr_kernels *last, uint64_t features)
+{
+    kr_device *device = ctx->device = kr_memory_alloc_zeroed(&ctx->memory, sizeof *device);
+    if (!kr_require(ctx, device != NULL, KR_ERR_NOMEM, "ctx: no memory for the kernel table")) return false;
+    kr_kernels_merge(&device->kernels, last, features);
+    device->host = &device->kernels;
+    memcpy(device->name, "cpu", sizeof "cpu");
+    const char *source = "device = ";
+    if (!asked) {
+        asked = getenv("KR_DEVICE");
+        source = "KR_DEVICE=";
+    }
+    return !asked || !*asked || open_named(ctx, asked, source);
+}
+
+const char *kr_ctx_device(const kr_ctx *ctx)
+{
+    return ctx && ctx->device ? ctx->device->name : "none";
+}
+
+kr_status kr_ctx_wait(kr_ctx *ctx)
+{
+    if (ctx && ctx->device && !ctx->broken) kr_wait(ctx);
+    return kr_ctx_status(ctx);
+}
+
+kr_memory_stats kr_ctx_device_memory(const kr_ctx *ctx)
+{
+    return ctx && ctx->device ? ctx->device->far.stats : (kr_memory_stats){ 0 };
+}
+
+kr_memory_stats kr_ctx_shared_memory(const kr_ctx *ctx)
+{
+    return ctx && ctx->device ? ctx->device->shared.stats : (kr_memory_stats){ 0 };
+}

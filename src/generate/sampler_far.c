@@ -1,0 +1,86 @@
+/* sampler_far.c - a sampler on a far device: ids and log-probabilities come back, the logits stay there.
+ *
+ * Temperature, top-k, top-p and min-p are chosen there; penalties and biases, and logits of halves, are the
+ * processor's.
+ */
+#include "device/device.h"
+#include "generate/sampler.h"
+
+enum { PER_ROW = 2 * sizeof(int64_t) + 2 * sizeof(double) }; /* row, drawn; logprob; id */
+
+bool kr_sampler_is_far(kr_sampler *s)
+{
+    const kr_sampler_options *o = &s->options;
+    if (!kr_ctx_is_far(s->ctx) || o->n_biases || o->repetition_penalty != 1 || o->presence_penalty != 0 ||
+        o->frequency_penalty != 0)
+        return false;
+    if (!s->shared) s->shared = kr_memory_alloc(kr_shared_memory(s->ctx), (size_t)s->nrows * PER_ROW);
+    return s->shared != NULL;
+}
+
+void kr_sampler_free_shared(kr_sampler *s)
+{
+    if (!s->shared) return;
+    kr_wait(s->ctx);
+    kr_memory_free(kr_shared_memory(s->ctx), s->shared, (size_t)s->nrows * PER_ROW);
+}
+
+static int64_t *numbers(const kr_sampler *s)
+{
+    return (int64_t *)(void *)s->shared;
+}
+
+static double *logprobs(const kr_sampler *s)
+{
+    return (double *)(void *)(numbers(s) + 2 * s->nrows);
+}
+
+static int32_t *ids(const kr_sampler *s)
+{
+    return (int32_t *)(void *)(logprobs(s) + s->nrows);
+}
+
+void kr_sampler_prepare(kr_sampler *s, int64_t count, const int64_t *rows)
+{
+    for (int64_t i = 0; i < count; i++) {
+        numbers(s)[i] = rows[i];
+        numbers(s)[s->nrows + i] = (int64_t)s->drawn[rows[i]];
+    }
+}
+
+bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, const int64_t *rows)
+{
+    const kr_sampler_options *o = &s->options;
+    if (kr_dtype_is_half(logits->dtype) || (logits->strides[1] != 1 && logits->dims[1] > 1)) return true;
+    kr_sampler_prepare(s, logits->dims[0], rows);
+    kr_sample_args args = { .nb = logits->dims[0],
+                            .nw = logits->dims[1],
+                            .vocab = s->vocab,
+                            .stride = logits->strides[0],
+                            .top_k = o->top_k,
+                            .temperature = o->temperature,
+                            .top_p = o->top_p,
+                            .min_p = o->min_p,
+                            .seed = o->seed,
+                            .x = logits->data,
+                            .row = numbers(s),
+                            .drawn = numbers(s) + s->nrows,
+                            .id = ids(s),
+                            .logprob = logprobs(s) };
+    s->ctx->device->wrote_integers = true;
+    return KR_RUN(s->ctx, sample[kr_real_of(logits->dtype)], &args);
+}
+
+bool kr_sampler_take(kr_sampler *s, const kr_tensor *logits, int64_t count, const int64_t *rows, kr_sample *samples)
+{
+    if (kr_dtype_is_half(logits->dtype) || (logits->strides[1] != 1 && logits->dims[1] > 1) || !kr_wait(s->ctx))
+        return false;
+    for (int64_t i = 0; i < count; i++)
+        if (ids(s)[i] < 0) return false;
+    for (int64_t i = 0; i < count; i++) {
+        const double single = (double)((const float *)(const void *)logprobs(s))[i];
+        samples[i] = (kr_sample){ ids(s)[i], logits->dtype == KR_F64 ? logprobs(s)[i] : single };
+        kr_sampler_count(s, rows[i], samples[i].id);
+    }
+    return true;
+}

@@ -1,0 +1,102 @@
+/* steps.c - a step of a generation: run, recorded, replayed.
+ *
+ * What a recording reads and writes lies on a tape of its own, in the state, in the parameters and in the sampler: only
+ * the ids, and the sampler's numbers, are new each time, in memory that host and device share.
+ */
+#include "generate/steps.h"
+
+#include "base/hash.h"
+
+#include <string.h>
+
+/* Of what a recording holds of its state; never 0. */
+static uint64_t signature_of(const kr_state *state, const kr_sampler *sampler)
+{
+    uint64_t hash = kr_hash_word((uint64_t)state->batch, (uint64_t)(uintptr_t)state);
+    for (int64_t s = 0; s < state->nslots; s++)
+        for (int i = 0; i < state->kind->ncache; i++)
+            hash = kr_hash_word(hash, (uint64_t)(uintptr_t)kr_tensor_data(state->slots[s].tensors[i]));
+    if (sampler) hash = kr_hash_word(hash, sampler->options.seed);
+    return kr_hash_word(hash, (uint64_t)(uintptr_t)sampler) | 1;
+}
+
+bool kr_steps_are_for(const kr_steps *steps, const kr_network *net, const kr_state *state)
+{
+    const kr_device *device = net->ctx->device;
+    return !steps->cannot && device->verbs && device->verbs->begin_record && !net->ctx->check_finite &&
+           !net->has_markers && !state->cursors.is_on && !kr_state_is_fresh(state);
+}
+
+void kr_steps_free(kr_steps *steps, kr_ctx *ctx)
+{
+    kr_record_destroy(ctx, steps->recording);
+    kr_tape_destroy(steps->tape);
+    *steps = (kr_steps){ .tape = NULL };
+}
+
+static kr_tensor *step(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids)
+{
+    const kr_shape shape = KR_SHAPE(state->batch);
+    kr_call call;
+    kr_call_init(&call);
+    call.advance = state;
+    steps->ids = kr_new(steps->tape, KR_I32, shape);
+    if (!steps->ids) return NULL;
+    memcpy(steps->ids->data, ids, (size_t)state->batch * sizeof *ids);
+    return kr_network_step(steps->tape, net, steps->ids, &call).y;
+}
+
+static kr_tensor *step_and_choose(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids,
+                                  kr_sampler *sampler, const int64_t *rows)
+{
+    kr_tensor *logits = step(steps, net, state, ids);
+    return logits && sampler && !kr_sampler_queue(sampler, logits, rows) ? NULL : logits;
+}
+
+/* Nothing that is run now may find that memory is short: the tape has one block of what the step took before. */
+static bool make_room(kr_tape *tape)
+{
+    kr_tape_reset(tape);
+    return kr_arena_reserve(&tape->data) && kr_arena_reserve(&tape->shared);
+}
+
+static bool record(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids, kr_sampler *sampler,
+                   const int64_t *rows)
+{
+    kr_ctx *ctx = net->ctx;
+    steps->cannot = true;
+    if (!make_room(steps->tape) || !kr_record_begin(ctx)) return false;
+    steps->logits = step_and_choose(steps, net, state, ids, sampler, rows);
+    steps->recording = kr_record_end(ctx);
+    steps->cannot = !steps->recording || kr_ctx_failed(ctx);
+    return !steps->cannot;
+}
+
+static kr_tensor *replay(kr_steps *steps, kr_ctx *ctx, const int32_t *ids, kr_sampler *sampler, const int64_t *rows)
+{
+    if (!kr_wait(ctx)) return NULL;
+    memcpy(steps->ids->data, ids, (size_t)steps->ids->dims[0] * sizeof *ids);
+    if (sampler) kr_sampler_prepare(sampler, steps->ids->dims[0], rows);
+    return kr_record_replay(ctx, steps->recording) ? steps->logits : NULL;
+}
+
+kr_tensor *kr_steps_run(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids,
+                        kr_sampler *sampler, const int64_t *rows)
+{
+    kr_ctx *ctx = net->ctx;
+    const uint64_t signature = signature_of(state, sampler);
+    if (!steps->tape && !(steps->tape = kr_tape_create(ctx, KR_NO_GRAD))) return NULL;
+    if (steps->signature == signature) {
+        if (steps->recording && kr_record_is_whole(ctx, steps->recording))
+            return replay(steps, ctx, ids, sampler, rows);
+        kr_record_destroy(ctx, steps->recording);
+        steps->recording = NULL;
+        if (record(steps, net, state, ids, sampler, rows)) return replay(steps, ctx, ids, sampler, rows);
+        if (kr_ctx_failed(ctx)) return NULL;
+    }
+    kr_record_destroy(ctx, steps->recording);
+    steps->recording = NULL;
+    steps->signature = signature;
+    kr_tape_reset(steps->tape);
+    return step_and_choose(steps, net, state, ids, sampler, rows);
+}

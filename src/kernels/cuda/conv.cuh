@@ -1,0 +1,139 @@
+/* conv.cuh - what the causal convolution and its gradients share: which sequence a token belongs to, and its inputs.
+ *
+ *   past(t, v) of a sequence is x at its token t, for t < 0 window[q, v, nk + t] (0 if there is no window)
+ * Where every row is one sequence, which the host sees in the list, nothing needs to be looked up. Otherwise a first
+ * kernel writes the sequence of each token, so that the list, which lies in the host's memory, is read once.
+ */
+#ifndef KR_KERNELS_CUDA_CONV_CUH
+#define KR_KERNELS_CUDA_CONV_CUH
+
+#include "kernels/cuda/parts.cuh"
+
+/* Tokens are numbered through all rows: b ns + s. */
+typedef struct conv_places {
+    int64_t nb, ns, nq;
+    const int32_t *of_token;      /* [b s] its sequence, -1: none; NULL: sequence b is row b */
+    const int64_t *starts, *ends; /* [q] */
+} conv_places;
+
+template <typename T> struct conv_input {
+    conv_places at;
+    int64_t nv, nk, x_batch, x_stride;
+    const T *x, *weight, *bias, *window;
+    bool aligned, silu; /* aligned: packs of x's channels allow 16-byte steps */
+};
+
+static __device__ __forceinline__ int64_t conv_sequence(const conv_places &p, int64_t token)
+{
+    return p.of_token ? (int64_t)p.of_token[token] : token / p.ns;
+}
+
+static __device__ __forceinline__ int64_t conv_start(const conv_places &p, int64_t q)
+{
+    return p.of_token ? p.starts[q] : q * p.ns;
+}
+
+static __device__ __forceinline__ int64_t conv_end(const conv_places &p, int64_t q)
+{
+    return p.of_token ? p.ends[q] : (q + 1) * p.ns;
+}
+
+/* Where a token's channels begin in x. */
+template <typename T> static __device__ __forceinline__ const T *conv_token(const conv_input<T> &c, int64_t token)
+{
+    return c.x + token / c.at.ns * c.x_batch + token % c.at.ns * c.x_stride;
+}
+
+/* past(t, v .. ) of the sequence q that begins at token `start`; `left` channels from v on. */
+template <typename T>
+static __device__ __forceinline__ kr_pack<T> conv_past(const conv_input<T> &c, int64_t q, int64_t start, int64_t t,
+                                                       int64_t v, int64_t left)
+{
+    if (t >= 0) return kr_load_pack(conv_token(c, start + t) + v, left, c.aligned);
+    kr_pack<T> p;
+#pragma unroll
+    for (int e = 0; e < kr_pack<T>::N; e++)
+        p.v[e] = c.window && e < left ? c.window[(q * c.nv + v + e) * c.nk + c.nk + t] : (T)0;
+    return p;
+}
+
+template <typename T>
+static __device__ __forceinline__ T conv_past_one(const conv_input<T> &c, int64_t q, int64_t start, int64_t t,
+                                                  int64_t v)
+{
+    if (t >= 0) return conv_token(c, start + t)[v];
+    return c.window ? c.window[(q * c.nv + v) * c.nk + c.nk + t] : (T)0;
+}
+
+/* u at token s of the sequence. */
+template <typename T>
+static __device__ __forceinline__ T conv_sum_one(const conv_input<T> &c, int64_t q, int64_t start, int64_t s, int64_t v)
+{
+    T u = c.bias ? c.bias[v] : (T)0;
+    for (int64_t j = 0; j < c.nk; j++) u += c.weight[v * c.nk + j] * conv_past_one(c, q, start, s - (c.nk - 1) + j, v);
+    return u;
+}
+
+/* weight[v .., j] as packs by taps. */
+template <typename T, int NK>
+static __device__ __forceinline__ void conv_weights(const conv_input<T> &c, int64_t v, int64_t left, kr_pack<T> w[NK])
+{
+#pragma unroll
+    for (int e = 0; e < kr_pack<T>::N; e++)
+#pragma unroll
+        for (int j = 0; j < NK; j++) w[j].v[e] = e < left ? c.weight[(v + e) * NK + j] : (T)0;
+}
+
+/* ---- the map of packed rows ---- */
+
+enum { PLACE_THREADS = 128, PLACE_WARPS = PLACE_THREADS / 32 };
+
+/* A warp has a sequence: it names its tokens, and gives those of none behind it (the first also before it) -1. */
+static __global__ void __launch_bounds__(PLACE_THREADS)
+    conv_place_kernel(const kr_sequence *sequences, conv_places p, int32_t *of_token, int64_t *starts, int64_t *ends)
+{
+    const int64_t q = (int64_t)blockIdx.x * PLACE_WARPS + threadIdx.x / 32, lane = threadIdx.x % 32;
+    if (q >= p.nq) return;
+    const kr_sequence own = sequences[q];
+    const int64_t start = own.row * p.ns + own.start, end = own.row * p.ns + own.end;
+    int64_t next = p.nb * p.ns;
+    if (q + 1 < p.nq) next = sequences[q + 1].row * p.ns + sequences[q + 1].start;
+    if (lane == 0) starts[q] = start, ends[q] = end;
+    for (int64_t t = lane; q == 0 && t < start; t += 32) of_token[t] = -1;
+    for (int64_t t = start + lane; t < end; t += 32) of_token[t] = (int32_t)q;
+    for (int64_t t = end + lane; t < next; t += 32) of_token[t] = -1;
+}
+
+static inline bool conv_rows_are_whole(const kr_sequence *sequences, int64_t nq, int64_t nb, int64_t ns)
+{
+    if (nq != nb) return false;
+    for (int64_t q = 0; q < nq; q++)
+        if (sequences[q].row != q || sequences[q].start != 0 || sequences[q].end != ns) return false;
+    return true;
+}
+
+/* Bytes of the map, 0 where none is needed. */
+static inline size_t conv_map_bytes(const kr_sequence *sequences, int64_t nq, int64_t nb, int64_t ns)
+{
+    if (conv_rows_are_whole(sequences, nq, nb, ns)) return 0;
+    return 2 * kr_padded_bytes(nq * (int64_t)sizeof(int64_t)) + kr_padded_bytes(nb * ns * (int64_t)sizeof(int32_t));
+}
+
+/* Queues the map's making; `memory` has conv_map_bytes. */
+static inline conv_places conv_place(cudaStream_t stream, char *memory, const kr_sequence *sequences, int64_t nq,
+                                     int64_t nb, int64_t ns)
+{
+    conv_places p = { nb, ns, nq, NULL, NULL, NULL };
+    if (conv_rows_are_whole(sequences, nq, nb, ns)) return p;
+    const size_t list = kr_padded_bytes(nq * (int64_t)sizeof(int64_t));
+    int64_t *starts = (int64_t *)(void *)memory, *ends = (int64_t *)(void *)(memory + list);
+    int32_t *of_token = (int32_t *)(void *)(memory + 2 * list);
+    p.of_token = of_token, p.starts = starts, p.ends = ends;
+    if (nq == 0) cudaMemsetAsync(of_token, 0xff, (size_t)(nb * ns) * sizeof(int32_t), stream);
+    else
+        conv_place_kernel<<<(unsigned)kr_ceil_div(nq, PLACE_WARPS), PLACE_THREADS, 0, stream>>>(sequences, p, of_token,
+                                                                                                starts, ends);
+    return p;
+}
+
+#endif

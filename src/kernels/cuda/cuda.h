@@ -1,0 +1,48 @@
+/* cuda.h - the CUDA kernels, as C sees them: what a device tells them, and their table.
+ *
+ * A kernel is as on the processor (kernels/kernels.h): one struct of raw pointers, here to memory that the device
+ * reaches. It queues its work on exec.stream and returns; exec.scratch is the device's; exec.own is a struct kr_cuda.
+ * What it finds for the host (kr_finite_args.first, kr_squares_args.sum) is written there, and read after a wait.
+ * Nothing is said of errors: the device asks for the last one after each call.
+ */
+#ifndef KR_KERNELS_CUDA_CUDA_H
+#define KR_KERNELS_CUDA_CUDA_H
+
+#include "kernels/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What kernels ask of the device that they run on. */
+typedef struct kr_cuda {
+    int number; /* of the device */
+    int arch;   /* 80 for sm_80 */
+    int multiprocessors;
+    size_t shared_bytes; /* that a block may ask for */
+} kr_cuda;
+
+/* NULL slots are kernels that it has not. */
+extern const kr_kernels kr_cuda_kernels;
+
+#define KR_KERNEL(name, args)                                                                                          \
+    void kr_cuda_f32_##name(const args *);                                                                             \
+    void kr_cuda_f64_##name(const args *);                                                                             \
+    size_t kr_cuda_f32_##name##_scratch(const args *);                                                                 \
+    size_t kr_cuda_f64_##name##_scratch(const args *);
+#define KR_KERNEL_ANY(name, args)                                                                                      \
+    void kr_cuda_##name(const args *);                                                                                 \
+    size_t kr_cuda_##name##_scratch(const args *);
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+
+/* The same for each of several, in a few launches. squares: exec.scratch has what all of them ask for together. */
+void kr_cuda_f32_adamw_each(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
+void kr_cuda_f64_adamw_each(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
+void kr_cuda_squares_each(const kr_exec *exec, int64_t count, const kr_squares_args *each);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,278 @@
+/* scan_walk.cuh - the selective scan from the first token of a segment to its last, for several ends.
+ *
+ *   H_t = exp(dt_t a) H_{t-1} + dt_t B_t x_t
+ *   OUTPUTS: y_t = <C_t, H_t> + D x_t, times silu(z_t) with a gate, and the final state
+ *   STATES:  the states before every tile of tokens, for the backward pass
+ *   ENDS:    H at the segment's end from a state of 0, and the sum of dt: of all segments but a sequence's last
+ *   BOTH:    also what a segment does to the gradient of a state: G_start = exp(a sum dt) G_end + g,
+ *            g = sum_t exp(a sum_{k <= t} dt_k) C_t g_y_t silu(z_t)
+ */
+#ifndef KR_KERNELS_CUDA_SCAN_WALK_CUH
+#define KR_KERNELS_CUDA_SCAN_WALK_CUH
+
+#include "kernels/cuda/scan_parts.cuh"
+
+enum { SCAN_OUTPUTS, SCAN_STATES, SCAN_ENDS, SCAN_BOTH };
+
+template <typename T> struct scan_walk_args {
+    scan_plan plan;
+    scan_rows<T> x, dt, z, g_y, b, c; /* data NULL: no gate */
+    const T *a, *d;
+    const T *starts;     /* [units i r], or the initial states where there is one segment; NULL: 0 */
+    T *y, *final;        /* OUTPUTS; final NULL: not wanted */
+    T *kept;             /* STATES: [stretches i STATES] */
+    T *ends, *g, *steps; /* ENDS, BOTH: [units i r] twice, [units i] */
+};
+
+/* Tiles of all of a segment's tokens before it, in the order of segments: none is shared. */
+template <int TOKENS> KR_DEVICE int64_t scan_first_stretch(const scan_place &k)
+{
+    return k.token / TOKENS + k.unit;
+}
+
+/* A tile. Which of its parts a mode has is known where it is laid out. */
+template <typename T, int L, int MODE> struct scan_tile {
+    typedef scan_shape<T, L> S;
+    enum { HAS_C = MODE == SCAN_OUTPUTS || MODE == SCAN_BOTH, HAS_Z = HAS_C, HAS_G = MODE == SCAN_BOTH, STAGES = 3 };
+    alignas(16) T x[S::TOKENS][S::ROW], dt[S::TOKENS][S::ROW];
+    T z[HAS_Z ? S::TOKENS : 1][S::ROW], g_y[HAS_G ? S::TOKENS : 1][S::ROW];
+    T b[S::TOKENS][S::STATES], c[HAS_C ? S::TOKENS : 1][S::STATES];
+};
+
+/* A thread's copies of a segment. */
+template <typename T, int L, int MODE> struct scan_feeds {
+    typedef scan_tile<T, L, MODE> tile_type;
+    typedef scan_shape<T, L> S;
+    scan_feed<T, L, S::CHANNELS, S::ROW> x, dt, z, g_y;
+    scan_feed<T, L, S::STATES, S::STATES> b, c;
+
+    KR_MEMBER void start(const scan_walk_args<T> &w, const scan_place &k)
+    {
+        const int64_t maps = k.group * w.plan.nr + w.plan.r0;
+        x.start(w.x, k.token, k.first, k.channels);
+        dt.start(w.dt, k.token, k.first, k.channels);
+        if (tile_type::HAS_Z && w.z.data) z.start(w.z, k.token, k.first, k.channels);
+        if (tile_type::HAS_G) g_y.start(w.g_y, k.token, k.first, k.channels);
+        b.start(w.b, k.token, maps, (int)w.plan.states);
+        if (tile_type::HAS_C) c.start(w.c, k.token, maps, (int)w.plan.states);
+    }
+
+    /* The tile from token `done` of the segment on. */
+    KR_MEMBER void fetch(const scan_walk_args<T> &w, const scan_place &k, int64_t done, tile_type *to)
+    {
+        const int64_t left = k.count - done, token = k.token + done;
+        const int rows = left < S::TOKENS ? (int)left : S::TOKENS;
+        if (rows > 0) {
+            x.fetch(w.x, token, rows, &to->x[0][0], 1);
+            dt.fetch(w.dt, token, rows, &to->dt[0][0], 1);
+            if (tile_type::HAS_Z && w.z.data) z.fetch(w.z, token, rows, &to->z[0][0], 1);
+            if (tile_type::HAS_G) g_y.fetch(w.g_y, token, rows, &to->g_y[0][0], 1);
+            b.fetch(w.b, token, rows, &to->b[0][0], 1);
+            if (tile_type::HAS_C) c.fetch(w.c, token, rows, &to->c[0][0], 1);
+        }
+        copies_end();
+    }
+};
+
+/* What a lane has of its channel. */
+template <typename T> struct scan_lane {
+    T a[4];         /* rates, as scan_exp takes them */
+    T h[4];         /* states */
+    T all[4], g[4]; /* BOTH: exp(a sum of dt), g */
+    T step;         /* sum of dt */
+};
+
+/* Token t of a tile; the return value is this lane's part of <C, H>. */
+template <typename T, int L, int MODE>
+KR_DEVICE T scan_token(const scan_tile<T, L, MODE> &tile, int t, int channel, int lane, bool gated, scan_lane<T> *k)
+{
+    const T dt = tile.dt[t][channel], dtx = dt * tile.x[t][channel];
+    const kr_pack<T, 4> b = load_pack<T, 4>(&tile.b[t][4 * lane]);
+    T sum = 0;
+    if (MODE == SCAN_OUTPUTS) {
+        const kr_pack<T, 4> c = load_pack<T, 4>(&tile.c[t][4 * lane]);
+#pragma unroll
+        for (int r = 0; r < 4; r++) {
+            k->h[r] = fma_of(scan_exp(dt * k->a[r]), k->h[r], dtx * b.v[r]);
+            sum = fma_of(c.v[r], k->h[r], sum);
+        }
+        return sum;
+    }
+    T g_p = 0;
+    kr_pack<T, 4> c = {};
+    if (MODE == SCAN_BOTH) {
+        c = load_pack<T, 4>(&tile.c[t][4 * lane]);
+        g_p = tile.g_y[t][channel];
+        if (gated) g_p *= tile.z[t][channel] * scan_sigmoid(tile.z[t][channel]);
+    }
+#pragma unroll
+    for (int r = 0; r < 4; r++) {
+        const T decay = scan_exp(dt * k->a[r]);
+        k->h[r] = fma_of(decay, k->h[r], dtx * b.v[r]);
+        if (MODE == SCAN_BOTH) {
+            k->all[r] *= decay;
+            k->g[r] = fma_of(k->all[r], c.v[r] * g_p, k->g[r]);
+        }
+    }
+    if (MODE == SCAN_ENDS || MODE == SCAN_BOTH) k->step += dt;
+    return sum;
+}
+
+/* y of a tile: sums over lanes, skip and gate. The lanes of a channel take different tokens. */
+template <typename T, int L, int MODE>
+KR_DEVICE void scan_give(const scan_walk_args<T> &w, const scan_place &k, const scan_tile<T, L, MODE> &tile,
+                         int64_t done, int channel, int lane, T skip, T *y)
+{
+    typedef scan_shape<T, L> S;
+    enum { TOKENS = S::TOKENS, M = L < TOKENS ? L : TOKENS };
+    sum_lanes<L, TOKENS>(y);
+    if (channel >= k.channels || lane >= M) return;
+    const int left = (int)(k.count - done < TOKENS ? k.count - done : TOKENS);
+    T *to = w.y + (k.token + done + lane) * w.plan.ni + k.first + channel;
+#pragma unroll
+    for (int j = 0; j < TOKENS; j += M, to += M * w.plan.ni) {
+        const int t = j + lane;
+        T p = fma_of(skip, tile.x[t][channel], y[j]);
+        if (w.z.data) p *= tile.z[t][channel] * scan_sigmoid(tile.z[t][channel]);
+        if (t < left) *to = w.plan.r0 > 0 ? *to + p : p;
+    }
+}
+
+template <typename T, int L, int MODE>
+static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS) scan_walk(const scan_walk_args<T> w)
+{
+    typedef scan_shape<T, L> S;
+    typedef scan_tile<T, L, MODE> tile_type;
+    enum { TOKENS = S::TOKENS, STAGES = tile_type::STAGES };
+    extern __shared__ __align__(16) char shared[];
+    tile_type *tiles = (tile_type *)shared;
+    const scan_place k = scan_place_of<S::CHANNELS>(w.plan);
+    const bool is_last = k.segment == k.segments - 1;
+    if (k.segment >= k.segments || k.channels <= 0) return;
+    if (MODE == SCAN_ENDS && is_last) return;
+    if (MODE == SCAN_BOTH && k.segments == 1) return;
+    const int channel = threadIdx.x / L, lane = threadIdx.x % L;
+    const int64_t i = k.first + (channel < k.channels ? channel : 0), nr = w.plan.nr;
+    const int64_t r = w.plan.r0 + 4 * lane, end = channel < k.channels ? w.plan.r0 + w.plan.states : 0;
+    scan_lane<T> own = {};
+    load_states(w.a, i, nr, r, end, own.a);
+#pragma unroll
+    for (int s = 0; s < 4; s++) own.a[s] *= scan_scale<T>(), own.all[s] = 1;
+    if (MODE == SCAN_OUTPUTS || MODE == SCAN_STATES)
+        load_states(w.starts ? w.starts + (w.plan.segments > 1 ? k.unit : k.q) * w.plan.ni * nr : NULL, i, nr, r, end,
+                    own.h);
+    const T skip = MODE == SCAN_OUTPUTS && w.d && w.plan.r0 == 0 ? w.d[i] : (T)0;
+    T *kept = w.kept + ((scan_first_stretch<TOKENS>(k) * w.plan.ni + i) * S::STATES + 4 * lane);
+    scan_feeds<T, L, MODE> feeds;
+    feeds.start(w, k);
+    for (int s = 0; s < STAGES - 1; s++) feeds.fetch(w, k, (int64_t)s * TOKENS, tiles + s);
+    int now = 0;
+    for (int64_t done = 0; done < k.count; done += TOKENS) {
+        copies_wait<STAGES - 2>();
+        __syncthreads();
+        const int next = now == 0 ? STAGES - 1 : now - 1;
+        feeds.fetch(w, k, done + (STAGES - 1) * TOKENS, tiles + next);
+        const tile_type &tile = tiles[now];
+        const int64_t left = k.count - done;
+        if (MODE == SCAN_STATES) {
+            if (channel < k.channels)
+                store_pack<T, 4>(kept, kr_pack<T, 4>{ { own.h[0], own.h[1], own.h[2], own.h[3] } });
+            kept += w.plan.ni * S::STATES;
+        }
+        T y[TOKENS];
+#pragma unroll
+        for (int t = 0; t < TOKENS; t += 4) { /* four at a time, so that a single token does not cost a tile */
+#pragma unroll
+            for (int s = 0; s < 4; s++) y[t + s] = 0;
+            if (t >= left) continue;
+#pragma unroll
+            for (int s = 0; s < 4; s++)
+                y[t + s] = scan_token<T, L, MODE>(tile, t + s, channel, lane, w.z.data != NULL, &own);
+        }
+        if (MODE == SCAN_OUTPUTS) scan_give<T, L, MODE>(w, k, tile, done, channel, lane, skip, y);
+        now = now == STAGES - 1 ? 0 : now + 1;
+    }
+    copies_wait<0>();
+    if (channel >= k.channels) return;
+    if (MODE == SCAN_OUTPUTS && is_last && w.final) store_states(w.final + k.q * w.plan.ni * nr, i, nr, r, end, own.h);
+    if (MODE == SCAN_ENDS || MODE == SCAN_BOTH) {
+        store_states(w.ends + k.unit * w.plan.ni * nr, i, nr, r, end, own.h);
+        if (MODE == SCAN_BOTH) store_states(w.g + k.unit * w.plan.ni * nr, i, nr, r, end, own.g);
+        if (lane == 0) w.steps[k.unit * w.plan.ni + i] = own.step;
+    }
+}
+
+template <typename T, int L, int MODE> static void scan_walk_launch(const scan_walk_args<T> &w, cudaStream_t stream)
+{
+    typedef scan_tile<T, L, MODE> tile_type;
+    const int bytes = (int)sizeof(tile_type) * tile_type::STAGES;
+    if (bytes > 48 * 1024)
+        cudaFuncSetAttribute(scan_walk<T, L, MODE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    const int64_t blocks = w.plan.nq * w.plan.segments * w.plan.ng * w.plan.slots;
+    scan_walk<T, L, MODE><<<(unsigned)blocks, scan_shape<T, L>::THREADS, bytes, stream>>>(w);
+}
+
+/* All slabs, one after another. Modes whose slabs meet in memory of their own take one at a time: w says which. */
+template <typename T, int MODE> static void scan_walk_slab(const scan_walk_args<T> &w, cudaStream_t stream)
+{
+    switch (scan_lanes(w.plan.nr)) {
+    case 1: scan_walk_launch<T, 1, MODE>(w, stream); break;
+    case 4: scan_walk_launch<T, 4, MODE>(w, stream); break;
+    case 16: scan_walk_launch<T, 16, MODE>(w, stream); break;
+    default: scan_walk_launch<T, 32, MODE>(w, stream); break;
+    }
+}
+
+template <typename T, int MODE> static void scan_walk_run(scan_walk_args<T> w, cudaStream_t stream)
+{
+    const int64_t slab = 4 * scan_lanes(w.plan.nr);
+    for (w.plan.r0 = 0; w.plan.r0 < w.plan.nr; w.plan.r0 += slab) {
+        w.plan.states = kr_least(slab, w.plan.nr - w.plan.r0);
+        scan_walk_slab<T, MODE>(w, stream);
+    }
+}
+
+/* ---- from segment to segment ---- */
+
+/* A thread is a state of a channel of a sequence. `ends` gives way to the states before each segment, `g` (NULL: there
+ * is none) to the gradients of those after it. */
+template <typename T> struct scan_chain {
+    scan_plan plan;
+    const T *a, *initial, *g_final; /* NULL: 0 */
+    const T *steps;
+    T *ends, *g;
+};
+
+template <typename T> static __global__ void __launch_bounds__(256) scan_pass_on(const scan_chain<T> c)
+{
+    const int64_t n = c.plan.ni * c.plan.nr, at = (int64_t)blockIdx.x * 256 + threadIdx.x;
+    if (at >= c.plan.nq * n) return;
+    const int64_t q = at / n, j = at - q * n, i = j / c.plan.nr;
+    kr_sequence s = { q, 0, c.plan.ns };
+    if (c.plan.sequences) s = c.plan.sequences[q];
+    const int64_t length = scan_segment(c.plan.wanted, s.end - s.start);
+    const int64_t segments = s.end - s.start > length ? (s.end - s.start + length - 1) / length : 1;
+    const int64_t first = q * c.plan.segments;
+    const T rate = c.a[j];
+    T h = c.initial ? c.initial[at] : (T)0;
+    for (int64_t u = first; u < first + segments; u++) {
+        const T end = u < first + segments - 1 ? c.ends[u * n + j] : (T)0;
+        c.ends[u * n + j] = h;
+        if (u < first + segments - 1) h = fma_of(exp_of(rate * c.steps[u * c.plan.ni + i]), h, end);
+    }
+    if (!c.g) return;
+    T g = c.g_final ? c.g_final[at] : (T)0;
+    for (int64_t u = first + segments - 1; u >= first; u--) {
+        const T own = segments > 1 ? c.g[u * n + j] : (T)0;
+        c.g[u * n + j] = g;
+        if (u > first) g = fma_of(exp_of(rate * c.steps[u * c.plan.ni + i]), g, own);
+    }
+}
+
+template <typename T> static void scan_chain_run(const scan_chain<T> &c, cudaStream_t stream)
+{
+    const int64_t count = c.plan.nq * c.plan.ni * c.plan.nr;
+    if (count > 0) scan_pass_on<T><<<(unsigned)kr_ceil_div(count, 256), 256, 0, stream>>>(c);
+}
+
+#endif

@@ -1,0 +1,247 @@
+/* ssd_any_parts.cuh - what both directions of ssd_any share: operands, sums of da, states, products of B and C. */
+#ifndef KR_KERNELS_CUDA_SSD_ANY_PARTS_CUH
+#define KR_KERNELS_CUDA_SSD_ANY_PARTS_CUH
+
+#include "kernels/cuda/ssd_any.cuh"
+
+#include <cuda_bf16.h>
+
+enum { ANY_THREADS = 256 };
+
+static __device__ __forceinline__ float as_number(float x)
+{
+    return x;
+}
+static __device__ __forceinline__ double as_number(double x)
+{
+    return x;
+}
+static __device__ __forceinline__ float as_number(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+static __device__ __forceinline__ void put(float *to, float x)
+{
+    *to = x;
+}
+static __device__ __forceinline__ void put(double *to, double x)
+{
+    *to = x;
+}
+static __device__ __forceinline__ void put(__nv_bfloat16 *to, float x)
+{
+    *to = __float2bfloat16_rn(x);
+}
+
+static __device__ __forceinline__ float exp_of(float x)
+{
+    return expf(x);
+}
+static __device__ __forceinline__ double exp_of(double x)
+{
+    return exp(x);
+}
+
+/* The sum of da from the chunk's first token on, as the sum of two doubles: differences of such sums keep the digits of
+ * gentle decays beside a steep one. */
+typedef double2 any_sum;
+
+static __device__ __forceinline__ double between(any_sum from, any_sum to)
+{
+    return (to.x - from.x) + (to.y - from.y);
+}
+
+/* The operands of both directions, and scratch. */
+template <typename T, typename F> struct any_core {
+    kr_ssd_map map;
+    int64_t nm, nh, np, ng, nr, nf, v_stride, b_stride, c_stride; /* nf: rows of a whole chunk */
+    const T *v, *b, *c, *g_y;
+    const F *da, *w, *same, *d;
+    any_sum *a;  /* [b s h] */
+    F *cb;       /* <C_i, B_j> [chunks][g][nf][nf] */
+    F *states;   /* before each chunk [chunks][h][p][r] */
+    F *g_states; /* after it */
+    F *weights;  /* W [chunks][h][nf][nf] */
+};
+
+template <typename T, typename F>
+static __device__ __forceinline__ const T *v_at(const any_core<T, F> &k, int64_t at, int64_t row, int64_t h)
+{
+    return k.v + (at + row / k.nm) * k.v_stride + (row % k.nm * k.nh + h) * k.np;
+}
+
+template <typename T, typename F>
+static __device__ __forceinline__ const T *b_at(const any_core<T, F> &k, int64_t at, int64_t row, int64_t e)
+{
+    return k.b + (at + row / k.nm) * k.b_stride + (row % k.nm * k.ng + e) * k.nr;
+}
+
+template <typename T, typename F>
+static __device__ __forceinline__ const T *c_at(const any_core<T, F> &k, int64_t at, int64_t row, int64_t e)
+{
+    return k.c + (at + row / k.nm) * k.c_stride + (row % k.nm * k.ng + e) * k.nr;
+}
+
+template <typename T, typename F>
+static __device__ __forceinline__ const T *g_y_at(const any_core<T, F> &k, int64_t at, int64_t row, int64_t h)
+{
+    return k.g_y + ((at * k.nm + row) * k.nh + h) * k.np;
+}
+
+template <typename T, typename F>
+static __device__ __forceinline__ double a_at(const any_core<T, F> &k, int64_t at, int64_t t, int64_t h)
+{
+    const any_sum a = k.a[(at + t) * k.nh + h];
+    return a.x + a.y;
+}
+
+/* The log-decay from token t to token `to`. */
+template <typename T, typename F>
+static __device__ __forceinline__ double decay_of(const any_core<T, F> &k, int64_t at, int64_t t, int64_t to, int64_t h)
+{
+    return between(k.a[(at + t) * k.nh + h], k.a[(at + to) * k.nh + h]);
+}
+
+template <typename T, typename F>
+static __device__ __forceinline__ F w_at(const any_core<T, F> &k, int64_t at, int64_t t, int64_t h)
+{
+    return k.w ? k.w[(at + t) * k.nh + h] : (F)1;
+}
+
+template <typename T, typename F> static __device__ __forceinline__ F dot(const T *x, const T *y, int64_t count)
+{
+    F sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += as_number(x[i]) * as_number(y[i]);
+    return sum;
+}
+
+/* The next element of this thread; false: none. Elements beyond a grid are taken in further rounds. */
+#define EACH(index, count)                                                                                             \
+    for (int64_t index = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; index < (count);                              \
+         index += (int64_t)gridDim.x * blockDim.x)
+
+static inline unsigned any_blocks(int64_t count)
+{
+    int64_t blocks = (count + ANY_THREADS - 1) / ANY_THREADS;
+    return (unsigned)(blocks < 1 ? 1 : blocks < (1 << 30) ? blocks : 1 << 30);
+}
+
+/* Elements (chunk, h). */
+template <typename T, typename F> static __global__ void any_sums(const any_core<T, F> k)
+{
+    EACH(i, k.map.chunks * k.nh)
+    {
+        kr_ssd_place c = kr_ssd_place_of(k.map, i / k.nh);
+        any_sum sum = { 0, 0 };
+        for (int64_t t = 0; t < c.nt; t++) {
+            int64_t at = (c.at + t) * k.nh + i % k.nh;
+            const double da = (double)k.da[at], next = sum.x + da, part = next - sum.x;
+            if (isfinite(next)) sum.y += (sum.x - (next - part)) + (da - part); /* what the addition lost, exactly */
+            sum.x = next;
+            k.a[at] = sum;
+        }
+    }
+}
+
+/* <C_i, B_j>: elements (chunk, e, i, j). */
+template <typename T, typename F> static __global__ void any_products(const any_core<T, F> k)
+{
+    EACH(index, k.map.chunks * k.ng * k.nf * k.nf)
+    {
+        int64_t j = index % k.nf, i = index / k.nf % k.nf, e = index / (k.nf * k.nf) % k.ng;
+        kr_ssd_place c = kr_ssd_place_of(k.map, index / (k.nf * k.nf * k.ng));
+        if (i / k.nm < j / k.nm || i >= c.nt * k.nm) continue;
+        k.cb[index] = dot<T, F>(c_at(k, c.at, i, e), b_at(k, c.at, j, e), k.nr);
+    }
+}
+
+/* The weight of <C_i, B_j> V_j in y_i without the skip; 0 where j is later. */
+template <typename T, typename F>
+static __device__ __forceinline__ F weight_of(const any_core<T, F> &k, int64_t at, int64_t h, int64_t i, int64_t j)
+{
+    int64_t ti = i / k.nm, tj = j / k.nm;
+    if (ti < tj) return 0;
+    if (ti == tj) return k.same ? k.same[(at + tj) * k.nh + h] : w_at(k, at, tj, h);
+    return exp_of((F)decay_of(k, at, tj, ti, h)) * w_at(k, at, tj, h);
+}
+
+/* States, an element (q, h, p, r) by a thread, token by token: before each chunk, and at the end. */
+template <typename T, typename F> struct any_walk {
+    const F *start, *seed;
+    const T *seed_v, *seed_b;
+    F *end;
+    int64_t nq;
+};
+
+template <typename T, typename F> static __global__ void any_states(const any_core<T, F> k, const any_walk<T, F> w)
+{
+    const int64_t size = k.np * k.nr;
+    EACH(index, w.nq * k.nh * size)
+    {
+        int64_t r = index % k.nr, p = index / k.nr % k.np, h = index / size % k.nh, q = index / (size * k.nh);
+        int64_t e = h / (k.nh / k.ng);
+        kr_ssd_span s = kr_ssd_span_of(k.map, q);
+        F x = w.start ? w.start[index] : (F)0;
+        for (int64_t m = 0; w.seed && m < k.nm; m++) {
+            int64_t at = (q * k.nm + m) * k.nh + h;
+            x += w.seed[q * k.nh + h] * as_number(w.seed_v[at * k.np + p]) * as_number(w.seed_b[at * k.nr + r]);
+        }
+        for (int64_t n = s.first; n < s.first + s.count; n++) {
+            kr_ssd_place c = kr_ssd_place_of(k.map, n);
+            k.states[(n * k.nh + h) * size + p * k.nr + r] = x;
+            for (int64_t t = 0; t < c.nt; t++) {
+                F sum = 0;
+                for (int64_t m = 0; m < k.nm; m++)
+                    sum += as_number(v_at(k, c.at, t * k.nm + m, h)[p]) * as_number(b_at(k, c.at, t * k.nm + m, e)[r]);
+                x = exp_of(k.da[(c.at + t) * k.nh + h]) * x + w_at(k, c.at, t, h) * sum;
+            }
+        }
+        if (w.end) w.end[index] = x;
+    }
+}
+
+/* Their gradients, backwards: after each chunk, and at the beginning. */
+template <typename T, typename F> static __global__ void any_g_states(const any_core<T, F> k, const any_walk<T, F> w)
+{
+    const int64_t size = k.np * k.nr;
+    EACH(index, w.nq * k.nh * size)
+    {
+        int64_t r = index % k.nr, p = index / k.nr % k.np, h = index / size % k.nh, q = index / (size * k.nh);
+        int64_t e = h / (k.nh / k.ng);
+        kr_ssd_span s = kr_ssd_span_of(k.map, q);
+        F x = w.start ? w.start[index] : (F)0;
+        for (int64_t n = s.first + s.count - 1; n >= s.first; n--) {
+            kr_ssd_place c = kr_ssd_place_of(k.map, n);
+            k.g_states[(n * k.nh + h) * size + p * k.nr + r] = x;
+            for (int64_t t = c.nt - 1; t >= 0; t--) {
+                F sum = x;
+                for (int64_t m = 0; m < k.nm; m++)
+                    sum +=
+                        as_number(g_y_at(k, c.at, t * k.nm + m, h)[p]) * as_number(c_at(k, c.at, t * k.nm + m, e)[r]);
+                x = exp_of(k.da[(c.at + t) * k.nh + h]) * sum;
+            }
+        }
+        if (w.end) w.end[index] = x;
+    }
+}
+
+/* The operands of either direction's arguments, and its scratch for them. */
+template <typename T, typename F, typename A>
+static any_core<T, F> any_core_of(const A *a, const kr_ssd_dims *d, kr_ssd_memory *m, cudaStream_t stream)
+{
+    any_core<T, F> k = {};
+    k.map = kr_ssd_map_make(d, a->sequences, m, stream);
+    k.nm = a->nm, k.nh = a->nh, k.np = a->np, k.ng = a->ng, k.nr = a->nr, k.nf = d->nt * a->nm;
+    k.v_stride = a->v_stride, k.b_stride = a->b_stride, k.c_stride = a->c_stride;
+    k.v = (const T *)a->v, k.b = (const T *)a->b, k.c = (const T *)a->c;
+    k.da = (const F *)a->da, k.w = (const F *)a->w, k.same = (const F *)a->same, k.d = (const F *)a->d;
+    const int64_t size = (int64_t)sizeof(F), pairs = k.nf * k.nf;
+    k.a = (any_sum *)kr_ssd_take(m, a->nb * a->ns * a->nh * (int64_t)sizeof(any_sum));
+    k.cb = (F *)kr_ssd_take(m, d->chunks * a->ng * pairs * size);
+    k.states = (F *)kr_ssd_take(m, d->chunks * a->nh * a->np * a->nr * size);
+    k.weights = (F *)kr_ssd_take(m, d->chunks * a->nh * pairs * size);
+    return k;
+}
+
+#endif

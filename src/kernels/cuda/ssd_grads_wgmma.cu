@@ -1,0 +1,542 @@
+/* ssd_grads_wgmma.cu - ssd_grads.cu's gradients with products of whole warpgroups: sm_90a.
+ *
+ * Three warpgroups: the first has the pairs of rows, W^T and g_v, which takes longest; the second T and g_C, the third
+ * U and g_B, and both queue the loads of the next head. Panels of 64 columns (wgmma.cuh). They meet at the beginning of
+ * a head and at a chunk's end. The kernel is one loop with one copy of everything: more code than the instruction cache
+ * holds costs more than all else.
+ */
+#include "kernels/cuda/ssd_grads_parts.cuh"
+#include "kernels/cuda/wgmma.cuh"
+
+enum { THREADS = 384, LOADERS = 256 };
+
+typedef sums<1, 8> head_sums;
+
+/* Shared memory in bytes. Of a chunk: B, C; of a head: V, g_y, H, G, factors; two of each. Low parts of H and G: one,
+ * since each is of one warpgroup, which loads the next when it has used it. */
+template <int R> struct layout {
+    static const int map = 64 * R * 2, c = map, maps = 2 * map;
+    static const int g_y = P_TILE, h = 2 * P_TILE, g = h + map, factors = g + map, stage = factors + 2048;
+    static const int stages = 2 * maps, w = stages + 2 * stage, low = w + P_TILE;
+    static const int sum = low + 2 * map;
+    static const int bytes = sum + 2 * (int)sizeof(head_sums) + 1024;
+};
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* The thread's place in its warpgroup. */
+typedef struct place {
+    int warp, lane, row, col; /* row: the lane's first of the warp's 16; col: 2 (lane % 4) */
+} place;
+
+/* Where a block is. */
+typedef struct item {
+    int64_t n;
+    kr_ssd_place c;
+    head x;
+} item;
+
+template <int R>
+static __device__ __forceinline__ void load_maps(const kr_ssd_grads &o, int nm, const kr_ssd_place &c, int64_t e,
+                                                 uint32_t maps)
+{
+    const int thread = (int)threadIdx.x - 128;
+    kr_rows b = { o.b + c.at * o.b_stride + e * o.nr, o.b_stride, o.ng * o.nr, nm, o.nr, o.b_aligned };
+    kr_rows maps_c = { o.c + c.at * o.c_stride + e * o.nr, o.c_stride, o.ng * o.nr, nm, o.nr, o.c_aligned };
+    kr_load_panels<R, LOADERS>(maps, b, c.nt * nm, thread);
+    kr_load_panels<R, LOADERS>(maps + layout<R>::c, maps_c, c.nt * nm, thread);
+}
+
+template <int R>
+static __device__ __forceinline__ void load_stage(const kr_ssd_grads &o, int nm, const item &t, uint32_t stage)
+{
+    typedef layout<R> at;
+    const int thread = (int)threadIdx.x - 128, nf = t.c.nt * nm, width = o.np - t.x.p0;
+    const int64_t row = o.nh * o.np, state = (t.n * o.nh * o.slices + t.x.head) * 64 * R;
+    kr_rows v = { o.v + t.c.at * o.v_stride + t.x.h * o.np + t.x.p0, o.v_stride, row, nm, width, o.v_aligned };
+    kr_rows g_y = { o.g_y + t.c.at * nm * row + t.x.h * o.np + t.x.p0, nm * row, row, nm, width, o.y_aligned };
+    kr_load_panels<64, LOADERS>(stage, v, nf, thread);
+    kr_load_panels<64, LOADERS>(stage + at::g_y, g_y, nf, thread);
+    kr_load_image<R, LOADERS, true>(stage + at::h, o.states + state, thread);
+    kr_load_image<R, LOADERS, true>(stage + at::g, o.g_states + state, thread);
+    kr_ssd_load_factors<0, KR_SSD_FACTORS>(stage + at::factors, o.factors, t.n * o.nh + t.x.h, thread);
+}
+
+template <int N> static __device__ __forceinline__ void clear(float acc[N][4])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) acc[i][k] = 0;
+}
+
+/* acc[64 64] = A B^T, both panels of R columns. */
+template <int R> static __device__ __forceinline__ void multiply_rows(float acc[8][4], uint32_t a, uint32_t b)
+{
+#pragma unroll
+    for (int k = 0; k < R; k += 16)
+        kr_wg_ss<0, 0>(acc, kr_wg_k_last(a + k / 64 * KR_WG_PANEL, k % 64),
+                       kr_wg_k_last(b + k / 64 * KR_WG_PANEL, k % 64), k > 0);
+}
+
+/* ---- the first warpgroup: pairs ---- */
+
+typedef struct pair_sums {
+    float x[2], own[2], d;
+} pair_sums;
+
+/* Halves the columns of a lane: it keeps those of its side of `BIT`, summed with its partner's. */
+template <int HALF, int BIT> static __device__ __forceinline__ void fold(float x[16])
+{
+    const bool upper = threadIdx.x & BIT;
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+        const float keep = upper ? x[i + HALF] : x[i], send = upper ? x[i] : x[i + HALF];
+        x[i] = keep + __shfl_xor_sync(~0u, send, BIT);
+    }
+}
+
+/* Sums over the 8 lanes of a column, of 16 columns: lane (b4 b3 b2 ..) gets columns 8 b4 + 4 b3 + 2 b2 and the next. */
+static __device__ __forceinline__ void column_sums(float x[16])
+{
+    fold<8, 16>(x);
+    fold<4, 8>(x);
+    fold<2, 4>(x);
+}
+
+/* S of 8 columns i from i0 on and the lane's two rows j: W^T in its place, the gradient of B C^T, and sums. `before`:
+ * all these rows' tokens are before those of the columns. */
+static __device__ __forceinline__ void pairs(float s[4], const float bc[4], float g_bc[4], const float *f,
+                                             const place &w, int i0, int nm, bool before, float d, const float a_j[2],
+                                             const float w_j[2], pair_sums *sum, float z[2])
+{
+    const float2 a_i = *(const float2 *)(f + KR_SSD_A2 * 64 + i0);
+    z[0] = z[1] = 0;
+    if (before) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float fade = kr_exp2((k & 1 ? a_i.y : a_i.x) - a_j[k / 2]), x = s[k] * bc[k] * fade;
+            const float weight = fade * w_j[k / 2];
+            sum->x[k / 2] += x;
+            z[k & 1] += x * w_j[k / 2];
+            g_bc[k] += s[k] * weight;
+            s[k] = bc[k] * weight;
+        }
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int j = w.row + 8 * (k / 2), i = i0 + (k & 1), t_i = kr_ssd_token(i, nm), t_j = kr_ssd_token(j, nm);
+        const bool later = t_i > t_j, own = t_i == t_j, diagonal = i == j;
+        float fade = kr_exp2((k & 1 ? a_i.y : a_i.x) - a_j[k / 2]);
+        fade = later ? fade : 0.0f;
+        const float weight = later ? fade * w_j[k / 2] : own ? f[KR_SSD_SAME * 64 + j] : 0.0f;
+        const float dot = s[k] * bc[k], x = dot * fade;
+        sum->x[k / 2] += x;
+        sum->own[k / 2] += own ? dot : 0.0f;
+        z[k & 1] += x * w_j[k / 2];
+        sum->d += diagonal ? s[k] : 0.0f;
+        g_bc[k] += s[k] * weight;
+        s[k] = bc[k] * weight + (diagonal ? d : 0.0f);
+    }
+}
+
+/* All pairs of a head; s becomes W^T. */
+static __device__ __forceinline__ void all_pairs(float s[8][4], const float bc[8][4], float g_bc[8][4], const float *f,
+                                                 const place &w, int nm, float d, head_sums *sum)
+{
+    pair_sums p = {};
+    float a_j[2], w_j[2], z[16];
+#pragma unroll
+    for (int k = 0; k < 2; k++) a_j[k] = f[KR_SSD_A2 * 64 + w.row + 8 * k], w_j[k] = f[KR_SSD_W * 64 + w.row + 8 * k];
+    const int r0 = w.warp * 16, first = kr_ssd_first_row(r0, nm), next = kr_ssd_next_row(r0 + 15, nm);
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        if (c * 8 + 7 < first) { /* these columns' tokens are before the rows' */
+            s[c][0] = s[c][1] = s[c][2] = s[c][3] = z[2 * c] = z[2 * c + 1] = 0;
+            continue;
+        }
+        pairs(s[c], bc[c], g_bc[c], f, w, c * 8 + w.col, nm, c * 8 >= next, d, a_j, w_j, &p, z + 2 * c);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const float x = kr_quad_sum(p.x[k]), own = kr_quad_sum(p.own[k]);
+        if (w.col == 0) sum->x[0][w.row + 8 * k] = x, sum->own[0][w.row + 8 * k] = own;
+    }
+    column_sums(z);
+    *(float2 *)&sum->z[w.warp][(w.lane >> 2) * 8 + w.col] = make_float2(z[0], z[1]);
+    p.d = kr_warp_sum(p.d);
+    if (w.lane == 0) sum->d[w.warp] = p.d, sum->d[w.warp + 4] = 0;
+}
+
+/* g_v of a head: f32, or rounded and through shared memory. */
+static __device__ __forceinline__ void store_v(const kr_ssd_grads &o, const item &t, int nm, const float acc[8][4],
+                                               uint32_t staging, const place &w)
+{
+    const int nf = t.c.nt * nm, width = o.np - t.x.p0;
+    const int64_t line = o.nh * o.np;
+    const int64_t at = t.c.at * nm * line + t.x.h * o.np + t.x.p0;
+    if (o.wide) {
+#pragma unroll
+        for (int k = 0; k < 2; k++)
+            kr_store_row((float *)o.g_v + at + (w.row + 8 * k) * line, acc, k, w.col, w.row + 8 * k < nf ? width : 0,
+                         o.g_v_aligned);
+        return;
+    }
+    kr_bf16 *g_v = (kr_bf16 *)o.g_v + at;
+    __syncwarp();
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        kr_store_shared4(staging + kr_tile_at<64>(w.row, c) + w.col * 2, kr_pack(acc[c][0], acc[c][1]));
+        kr_store_shared4(staging + kr_tile_at<64>(w.row + 8, c) + w.col * 2, kr_pack(acc[c][2], acc[c][3]));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        int row = w.warp * 16 + k * 4 + w.lane / 8, unit = w.lane & 7;
+        if (row < nf)
+            kr_store8(g_v + row * line + unit * 8, kr_load_shared16(staging + kr_tile_at<64>(row, unit)),
+                      width - unit * 8, o.g_v_aligned);
+    }
+}
+
+template <int R>
+static __device__ __forceinline__ void head_pairs(const kr_ssd_grads &o, const item &t, int nm, const float bc[8][4],
+                                                  float g_bc[8][4], uint32_t b, uint32_t stage, uint32_t staging,
+                                                  const float *f, head_sums *sum, const place &w)
+{
+    typedef layout<R> at;
+    float s[8][4], g_v[8][4];
+    kr_wg_begin();
+    multiply_rows<64>(s, stage, stage + at::g_y);
+    kr_wg_commit();
+    kr_wg_wait<0>();
+    kr_wg_hold<8>(s);
+    all_pairs(s, bc, g_bc, f, w, nm, o.d ? o.d[t.x.h] : 0.0f, sum);
+    if (!o.g_v) return;
+    uint32_t a[4][4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) kr_pack_a(a[k], s[2 * k], s[2 * k + 1]);
+    kr_wg_begin();
+    multiply_rows<R>(g_v, b, stage + at::g);
+    kr_wg_commit();
+    kr_wg_wait<0>();
+    kr_wg_hold<8>(g_v);
+    const float near = f[KR_SSD_STAY * 64 + w.row], far = f[KR_SSD_STAY * 64 + w.row + 8];
+#pragma unroll
+    for (int c = 0; c < 8; c++) g_v[c][0] *= near, g_v[c][1] *= near, g_v[c][2] *= far, g_v[c][3] *= far;
+    kr_wg_hold<8>(g_v);
+    kr_wg_begin();
+#pragma unroll
+    for (int k = 0; k < 4; k++) kr_wg_64_rs(g_v, a[k], kr_wg_n_last(stage + at::g_y, k * 16));
+    kr_wg_commit();
+    kr_wg_wait<0>();
+    kr_wg_hold<8>(g_v);
+    store_v(o, t, nm, g_v, staging, w);
+}
+
+/* ---- the others: states ---- */
+
+/* acc = X M (add: +=). X [64][64], M [64][R]. */
+template <int R> static __device__ __forceinline__ void multiply(float acc[R / 8][4], uint32_t x, uint32_t m, bool add)
+{
+    kr_wg_begin();
+#pragma unroll
+    for (int k = 0; k < 64; k += 16)
+        kr_wg_product<R, 0, 1>::run(acc, kr_wg_k_last(x, k), kr_wg_n_last(m, k), add || k > 0);
+    kr_wg_commit();
+    kr_wg_wait<0>();
+    kr_wg_hold<R / 8>(acc);
+}
+
+/* sum += factor X M; dots[k] = <X M, other> of the lane's two rows. X [64][64], M and other [64][R]; low: of M, 0: none.
+ * */
+template <int R>
+static __device__ __forceinline__ void multiply_state(float sum[R / 8][4], uint32_t x, uint32_t m, uint32_t low,
+                                                      uint32_t other, const float factor[2], const place &w,
+                                                      float dots[2])
+{
+    float acc[R / 8][4];
+    multiply<R>(acc, x, m, false);
+    if (low) multiply<R>(acc, x, low, true);
+    dots[0] = dots[1] = 0;
+#pragma unroll
+    for (int c = 0; c < R / 8; c++)
+#pragma unroll
+        for (int k = 0; k < 2; k++) {
+            const float2 y = kr_unpack(
+                kr_load_shared4(other + c / 8 * KR_WG_PANEL + kr_tile_at<64>(w.row + 8 * k, c % 8) + w.col * 2));
+            dots[k] += acc[c][2 * k] * y.x + acc[c][2 * k + 1] * y.y;
+            sum[c][2 * k] += factor[k] * acc[c][2 * k];
+            sum[c][2 * k + 1] += factor[k] * acc[c][2 * k + 1];
+        }
+    dots[0] = kr_quad_sum(dots[0]);
+    dots[1] = kr_quad_sum(dots[1]);
+}
+
+/* <G, H> of the thread's part, 256 threads. */
+template <int R> static __device__ __forceinline__ float multiply_states(uint32_t g, uint32_t h, unsigned thread)
+{
+    float sum = 0;
+#pragma unroll
+    for (int k = 0; k < 64 * R / 8 / 256; k++) {
+        const uint32_t at = (thread + k * 256) * 16;
+        const uint4 x = kr_load_shared16(g + at), y = kr_load_shared16(h + at);
+        const uint32_t a[4] = { x.x, x.y, x.z, x.w }, b[4] = { y.x, y.y, y.z, y.w };
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float2 p = kr_unpack(a[i]), q = kr_unpack(b[i]);
+            sum += p.x * q.x + p.y * q.y;
+        }
+    }
+    return sum;
+}
+
+/* T or, with of_b, U of a head. */
+template <int R>
+static __device__ __forceinline__ void head_states(float sum[R / 8][4], bool of_b, uint32_t maps, uint32_t stage,
+                                                   uint32_t low, const float *f, head_sums *to, const place &w)
+{
+    typedef layout<R> at;
+    float factor[2], dots[2];
+    const float *by = f + (of_b ? KR_SSD_STAY : KR_SSD_ENTER) * 64 + w.row;
+    const float *out = f + (of_b ? KR_SSD_LEAVE : KR_SSD_ENTER) * 64 + w.row;
+    for (int k = 0; k < 2; k++) factor[k] = by[8 * k];
+    multiply_state<R>(sum, of_b ? stage : stage + at::g_y, stage + (of_b ? at::g : at::h), low,
+                      of_b ? maps : maps + at::c, factor, w, dots);
+    for (int k = 0; k < 2; k++)
+        if (w.col == 0) (of_b ? to->u : to->t)[0][w.row + 8 * k] = out[8 * k] * dots[k];
+    const float gh = kr_warp_sum(multiply_states<R>(stage + at::g, stage + at::h, threadIdx.x - 128));
+    if (w.lane == 0) to->gh[threadIdx.x / 32 - 4] = gh;
+}
+
+/* Rows of g_b or g_c: rounded, or this block's part of the sum over heads. */
+template <int R>
+static __device__ __forceinline__ void store_maps(const kr_ssd_grads &o, const item &t, int64_t e, float sum[R / 8][4],
+                                                  const place &w, void *to, float *part)
+{
+    const int nf = t.c.nt * o.nm;
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const int row = w.row + 8 * k;
+        if (row >= nf) continue;
+        const int64_t at = ((t.c.at * o.nm + row) * o.ng + e) * o.nr;
+#pragma unroll
+        for (int i = 0; i < R / 8; i++) {
+            const int col = i * 8 + w.col;
+            kr_store2(part ? part : to, part || o.wide, at + col, sum[i][2 * k], sum[i][2 * k + 1], o.nr - col,
+                      o.r_aligned);
+        }
+    }
+}
+
+/* g_C += (gradient of B C^T)^T B, or g_B += it C; it lies rounded in the tile g [j][i]. */
+template <int R>
+static __device__ __forceinline__ void add_maps(float sum[R / 8][4], bool of_b, uint32_t maps, uint32_t g)
+{
+    kr_wg_hold<R / 8>(sum);
+    if (of_b) {
+        kr_wg_begin();
+#pragma unroll
+        for (int k = 0; k < 64; k += 16)
+            kr_wg_product<R, 0, 1>::run(sum, kr_wg_k_last(g, k), kr_wg_n_last(maps + layout<R>::c, k), 1);
+        kr_wg_commit();
+        kr_wg_wait<0>();
+    } else {
+        kr_wg_begin();
+#pragma unroll
+        for (int k = 0; k < 64; k += 16) kr_wg_product<R, 1, 1>::run(sum, kr_wg_n_last(g, k), kr_wg_n_last(maps, k), 1);
+        kr_wg_commit();
+        kr_wg_wait<0>();
+    }
+    kr_wg_hold<R / 8>(sum);
+}
+
+/* ---- the walk over items: a block's chunks, one after another, and of each its heads ---- */
+
+/* What a warpgroup keeps over the heads of a chunk: B C^T and the sum of its gradient, or the sum of g_C or g_B. */
+typedef float kept[16][4];
+
+/* The gradient of B C^T, rounded, for the other warpgroups. */
+static __device__ __forceinline__ void put_pairs(const float g_bc[8][4], uint32_t to, const place &w)
+{
+    __syncwarp();
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        kr_store_shared4(to + kr_tile_at<64>(w.row, c) + w.col * 2, kr_pack(g_bc[c][0], g_bc[c][1]));
+        kr_store_shared4(to + kr_tile_at<64>(w.row + 8, c) + w.col * 2, kr_pack(g_bc[c][2], g_bc[c][3]));
+    }
+    kr_wg_publish();
+}
+
+template <int R> static __device__ __forceinline__ void begin_chunk(kept k, int group, uint32_t maps)
+{
+    clear<16>(k);
+    if (group) return;
+    kr_wg_hold<8>(k);
+    kr_wg_begin();
+    multiply_rows<R>(k, maps, maps + layout<R>::c);
+    kr_wg_commit();
+    kr_wg_wait<0>();
+    kr_wg_hold<8>(k);
+}
+
+template <int R>
+static __device__ __forceinline__ void end_chunk(const kr_ssd_grads &o, const item &t, int64_t e, int64_t part, kept k,
+                                                 int group, uint32_t maps, uint32_t tile, const place &w)
+{
+    if (group == 0) put_pairs(k + 8, tile, w);
+    asm volatile("bar.sync 1, 384;" ::: "memory");
+    if (group == 0) return;
+    void *to = group == 2 ? o.g_b : o.g_c;
+    float *parts = group == 2 ? o.part_b : o.part_c;
+    add_maps<R>(k, group == 2, maps, tile);
+    if (to) store_maps<R>(o, t, e, k, w, to, parts ? parts + part : NULL);
+}
+
+/* What a block has: heads of a group, of some chunks. */
+typedef struct share {
+    int64_t e, n;     /* the group; the first chunk */
+    int64_t part;     /* where the block's part of g_b and g_c begins */
+    int first, heads; /* of the group's heads */
+    int items;
+} share;
+
+static __device__ __forceinline__ share share_of(const kr_ssd_grads &o)
+{
+    share b;
+    const int block = (int)(blockIdx.y / (unsigned)o.ng);
+    b.e = blockIdx.y % (unsigned)o.ng, b.n = (int64_t)blockIdx.x * o.chunks;
+    b.part = block * (o.slice / o.nh) * o.nm * o.ng * o.nr;
+    b.first = block * o.block, b.heads = min(o.block, o.heads_of_group - b.first);
+    b.items = b.heads * (int)min((int64_t)o.chunks, o.map.chunks - b.n);
+    return b;
+}
+
+/* Low parts of H (group 1) or G (group 2), by that warpgroup. */
+template <int R>
+static __device__ __forceinline__ void load_low(const kr_ssd_grads &o, const item &t, int group, uint32_t base)
+{
+    const int64_t state = (t.n * o.nh * o.slices + t.x.head) * 64 * R;
+    kr_load_image<R, 128, true>(base + layout<R>::low + (uint32_t)(group - 1) * layout<R>::map,
+                                (group == 1 ? o.low : o.g_low) + state, (int)threadIdx.x & 127);
+}
+
+/* Queues the loads of the item after (chunk, j), which is number i; that item. */
+template <int R>
+static __device__ __forceinline__ item load_next(const kr_ssd_grads &o, int nm, const share &b, const item &now, int i,
+                                                 int j, int chunk, uint32_t base)
+{
+    typedef layout<R> at;
+    const bool ends = j + 1 == b.heads;
+    item next = now;
+    if (ends) {
+        next.n = b.n + chunk + 1;
+        next.c = kr_ssd_place_of(o.map, next.n);
+        load_maps<R>(o, nm, next.c, b.e, base + (uint32_t)((chunk + 1) & 1) * at::maps);
+    }
+    next.x = head_at(o, b.e, ends ? b.first : b.first + j + 1);
+    load_stage<R>(o, nm, next, base + at::stages + (uint32_t)(i & 1) * at::stage);
+    return next;
+}
+
+/* All of item i, head j of the block's chunk `chunk`, but its scalars. next: the item after it, as the loaders know. */
+template <int R>
+static __device__ __forceinline__ void do_item(const kr_ssd_grads &o, int nm, const share &b, const item &now,
+                                               const item &next, int i, int j, int chunk, kept k, int group,
+                                               char *shared, const place &w)
+{
+    typedef layout<R> at;
+    const uint32_t base = kr_shared_address(shared);
+    const int slot = at::stages + (i & 1) * at::stage;
+    const uint32_t stage = base + slot, maps = base + (uint32_t)(chunk & 1) * at::maps;
+    const float *f = (const float *)(shared + slot + at::factors);
+    head_sums *sum = (head_sums *)(shared + at::sum) + (i & 1);
+    if (j == 0) begin_chunk<R>(k, group, maps);
+    if (group == 0) {
+        head_pairs<R>(o, now, nm, k, k + 8, maps, stage, base + at::w, f, sum, w);
+    } else {
+        const uint32_t low = base + at::low + (uint32_t)(group - 1) * at::map;
+        head_states<R>(k, group == 2, maps, stage, o.low ? low : 0u, f, sum, w);
+        if (o.low && i + 1 < b.items) {
+            if (group == 1) asm volatile("bar.sync 2, 128;" ::: "memory");
+            else asm volatile("bar.sync 3, 128;" ::: "memory");
+            load_low<R>(o, next, group, base);
+            kr_copy_commit();
+        }
+    }
+    if (j + 1 == b.heads) end_chunk<R>(o, now, b.e, b.part, k, group, maps, base + at::w, w);
+}
+
+template <int R, bool ONE>
+static __device__ __forceinline__ void run(const kr_ssd_grads &o, char *shared, const place &w)
+{
+    const int nm = ONE ? 1 : o.nm,
+              group = __shfl_sync(~0u, (int)threadIdx.x / 128, 0); /* so known to be one in a warp */
+    const uint32_t base = kr_shared_address(shared);
+    const share b = share_of(o);
+    item now = { b.n, kr_ssd_place_of(o.map, b.n), head_at(o, b.e, b.first) }, next = now;
+    kept k;
+    for (int i = -1, j = b.heads - 1, chunk = -1;; i++) {
+        /* item i: head j of the block's chunk `chunk`; -1 is before the first. `next` follows it. */
+        const bool ends = j + 1 == b.heads, more = i + 1 < b.items;
+        if (i >= 0) {
+            kr_copy_wait<0>();
+            kr_wg_publish();
+            __syncthreads();
+        }
+        if (more && group) {
+            next = load_next<R>(o, nm, b, now, i + 1, j, chunk, base);
+            if (i < 0 && o.low) load_low<R>(o, next, group, base);
+            kr_copy_commit();
+        }
+        if (i >= 0 && i < b.items) do_item<R>(o, nm, b, now, next, i, j, chunk, k, group, shared, w);
+        if (i > 0 && threadIdx.x >= THREADS - 32) {  /* last, so that its warpgroup does not wait for this warp */
+            const int64_t n = j ? now.n : now.n - 1; /* of the item before this one */
+            grad_scalars(o, n, kr_ssd_place_of(o.map, n), head_at(o, b.e, b.first + (j ? j : b.heads) - 1),
+                         (head_sums *)(shared + layout<R>::sum) + ((i & 1) ^ 1));
+        }
+        if (i == b.items) break;
+        j = ends ? 0 : j + 1;
+        if (ends) {
+            chunk++;
+            now.n = b.n + chunk;
+            if (more) now.c = kr_ssd_place_of(o.map, now.n);
+        }
+        now.x = head_at(o, b.e, b.first + j);
+    }
+}
+
+#endif
+
+template <int R, bool ONE>
+static __global__ void __launch_bounds__(THREADS, 1) grads_wgmma(const __grid_constant__ kr_ssd_grads o)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(1024) char unaligned[];
+    const uint32_t skip = (1024 - kr_shared_address(unaligned) % 1024) % 1024;
+    place w;
+    w.warp = (int)(threadIdx.x / 32) & 3, w.lane = (int)threadIdx.x & 31;
+    w.row = w.warp * 16 + w.lane / 4, w.col = (w.lane & 3) * 2;
+    run<R, ONE>(o, unaligned + skip, w);
+#endif
+}
+
+template <int R, bool ONE> static void launch(const kr_ssd_grads *o, const kr_ssd_dims *d, cudaStream_t stream)
+{
+    const int bytes = layout<R>::bytes;
+    cudaFuncSetAttribute(grads_wgmma<R, ONE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    dim3 grid((unsigned)((d->chunks + o->chunks - 1) / o->chunks),
+              (unsigned)(d->ng * ((o->heads_of_group + o->block - 1) / o->block)));
+    grads_wgmma<R, ONE><<<grid, THREADS, bytes, stream>>>(*o);
+}
+
+bool kr_ssd_grads_wgmma(const kr_ssd_grads *o, const kr_ssd_dims *d, cudaStream_t stream)
+{
+    if (!d->limits.warpgroups || d->r_line > 128) return false;
+    if (d->r_line == 64 && o->nm == 1) launch<64, true>(o, d, stream);
+    else if (d->r_line == 64) launch<64, false>(o, d, stream);
+    else if (o->nm == 1) launch<128, true>(o, d, stream);
+    else launch<128, false>(o, d, stream);
+    return true;
+}

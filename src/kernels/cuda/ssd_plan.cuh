@@ -1,0 +1,147 @@
+/* ssd_plan.cuh - how the state space core is cut on CUDA: chunks of all sequences, their decays, and scratch.
+ *
+ * A chunk is up to nt = max(1, 64 / nm) tokens of one sequence, rows f = token nm + rank. Chunks of all sequences are
+ * numbered one after another, n = 0 .. chunks-1. The cut follows from nm and each sequence's own length alone: a
+ * sequence has the same bits in any batch.
+ */
+#ifndef KR_KERNELS_CUDA_SSD_PLAN_CUH
+#define KR_KERNELS_CUDA_SSD_PLAN_CUH
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/ssd_args.h"
+
+#include <cuda_runtime.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* A chunk: its first token in [b s], the sequence and the number of tokens. */
+typedef struct kr_ssd_place {
+    int64_t at;
+    int32_t q, nt;
+} kr_ssd_place;
+
+/* A sequence: its chunks. */
+typedef struct kr_ssd_span {
+    int64_t first, count;
+} kr_ssd_span;
+
+/* Where chunks and sequences are, as the kernels ask for it. When every row is one sequence no table is needed. */
+typedef struct kr_ssd_map {
+    int64_t ns, nt, per_row, chunks;
+    const kr_ssd_place *places; /* [chunks], NULL: rows are sequences */
+    const kr_ssd_span *spans;   /* [q] */
+} kr_ssd_map;
+
+static __device__ __forceinline__ kr_ssd_place kr_ssd_place_of(const kr_ssd_map &m, int64_t n)
+{
+    if (__builtin_expect(m.places != NULL, 0)) return m.places[n];
+    int32_t q = (int32_t)((uint32_t)n / (uint32_t)m.per_row),
+            i = (int32_t)((uint32_t)n - (uint32_t)q * (uint32_t)m.per_row);
+    int64_t left = m.ns - i * m.nt;
+    kr_ssd_place p = { q * m.ns + i * m.nt, q, (int32_t)(left < m.nt ? left : m.nt) };
+    return p;
+}
+
+static __device__ __forceinline__ kr_ssd_span kr_ssd_span_of(const kr_ssd_map &m, int64_t q)
+{
+    if (m.spans) return m.spans[q];
+    kr_ssd_span s = { q * m.per_row, m.per_row };
+    return s;
+}
+
+/* What kernels are chosen by. */
+typedef struct kr_ssd_limits {
+    int64_t shared; /* bytes of shared memory that a block may have */
+    int64_t processors;
+    bool warpgroups; /* has products of warpgroups (sm_90a) */
+} kr_ssd_limits;
+
+/* The sizes that both directions share, and the device's. */
+typedef struct kr_ssd_dims {
+    kr_ssd_limits limits;
+    int64_t nb, ns, nm, nh, np, ng, nr, nq;
+    int64_t nt;     /* tokens of a chunk */
+    int64_t chunks; /* of all sequences */
+    bool rows;      /* every row is one sequence */
+    bool covered;   /* every token is of some sequence */
+    int64_t slices; /* of p, 64 wide */
+    int64_t heads;  /* nh slices */
+    int64_t r_line; /* of a state's row on the fast path: 64, 128 or 256 */
+} kr_ssd_dims;
+
+/* args: kr_ssd_args or kr_ssd_bwd_args. */
+template <typename A> static kr_ssd_dims kr_ssd_dims_of(const A *a)
+{
+    kr_ssd_dims d = {};
+    const kr_cuda *own = (const kr_cuda *)a->exec.own;
+    d.limits = { (int64_t)own->shared_bytes, own->multiprocessors, own->arch == 90 };
+    d.nb = a->nb, d.ns = a->ns, d.nm = a->nm, d.nh = a->nh, d.np = a->np, d.ng = a->ng, d.nr = a->nr, d.nq = a->nq;
+    d.nt = d.nm < 64 ? 64 / d.nm : 1;
+    d.rows = d.nq == d.nb;
+    int64_t tokens = 0;
+    for (int64_t q = 0; q < d.nq; q++) {
+        const kr_sequence *s = &a->sequences[q];
+        if (s->row != q || s->start != 0 || s->end != d.ns) d.rows = false;
+        d.chunks += (s->end - s->start + d.nt - 1) / d.nt;
+        tokens += s->end - s->start;
+    }
+    d.covered = tokens == d.nb * d.ns;
+    d.slices = (d.np + 63) / 64;
+    d.heads = d.nh * d.slices;
+    d.r_line = d.nr <= 64 ? 64 : d.nr <= 128 ? 128 : 256;
+    return d;
+}
+
+/* Hands out scratch in 256-byte steps; base NULL only counts. */
+typedef struct kr_ssd_memory {
+    char *base;
+    size_t used;
+} kr_ssd_memory;
+
+static inline void *kr_ssd_take(kr_ssd_memory *m, int64_t bytes)
+{
+    char *at = m->base ? m->base + m->used : NULL;
+    m->used += ((size_t)bytes + 255) / 256 * 256;
+    return at;
+}
+
+/* Takes the tables' memory and, with base, launches their making. */
+kr_ssd_map kr_ssd_map_make(const kr_ssd_dims *d, const kr_sequence *sequences, kr_ssd_memory *m, cudaStream_t stream);
+
+/* Rows of factors for each chunk and head, [chunks][nh][KR_SSD_FACTORS][64] f32, row f of the chunk in column f; a is
+ * the sum of da from the chunk's first token on, a_end its last value. Columns past the chunk repeat a_end and have
+ * weights 0. */
+enum {
+    KR_SSD_A2,    /* a log2(e) */
+    KR_SSD_ENTER, /* e^a */
+    KR_SSD_STAY,  /* e^(a_end - a) w */
+    KR_SSD_LEAVE, /* e^(a_end - a) */
+    KR_SSD_W,     /* w */
+    KR_SSD_SAME,  /* the weight of the token's own part: same, w without it */
+    KR_SSD_FACTORS
+};
+
+void kr_ssd_factors_make(const kr_ssd_dims *d, const kr_ssd_map *map, const float *da, const float *w,
+                         const float *same, float *factors, cudaStream_t stream);
+
+static inline int64_t kr_ssd_factors_bytes(const kr_ssd_dims *d)
+{
+    return d->chunks * d->nh * KR_SSD_FACTORS * 64 * (int64_t)sizeof(float);
+}
+
+/* Zeros in all gradients of tokens; element sizes of v, b, c and of the scalars. */
+void kr_ssd_clear(const kr_ssd_bwd_args *a, size_t operand, size_t scalar, cudaStream_t stream);
+
+/* Can 16-byte steps walk x of bf16, whose tokens are `stride` elements apart and whose rows have `width`? */
+static inline bool kr_ssd_aligned(const void *x, int64_t stride, int64_t width)
+{
+    return (uintptr_t)x % 16 == 0 && stride % 8 == 0 && width % 8 == 0;
+}
+
+/* Can pairs of f32 walk x, whose rows have `width`? */
+static inline bool kr_ssd_paired(const void *x, int64_t width)
+{
+    return (uintptr_t)x % 8 == 0 && width % 2 == 0;
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* ssd_states.cuh - the states between chunks, forwards, and their gradients, backwards, on the matrix units.
+ *
+ *   forwards    store H;  H = e^a_end H + sum over rows j of STAY_j V_j (x) B_j       from initial + seed, to final
+ *   backwards   store G;  G = e^a_end G + sum over rows i of ENTER_i g_y_i (x) C_i    from g_final, to g_initial
+ *
+ * so states[n] is the state before chunk n, or the gradient of the state after it: bf16 [chunks][heads][64][r_line],
+ * heads being (h, slice of p). A block walks the chunks of one sequence for 64 rows of p and 64 columns of r, f32 sums
+ * in registers: the cut changes no bits.
+ */
+#ifndef KR_KERNELS_CUDA_SSD_STATES_CUH
+#define KR_KERNELS_CUDA_SSD_STATES_CUH
+
+#include "kernels/cuda/ssd_plan.cuh"
+
+#include <cuda_bf16.h>
+
+typedef struct kr_ssd_walk {
+    kr_ssd_map map;
+    bool back;
+    int nm, np, nr, r_line, slices;
+    int64_t nh, ng;
+    const __nv_bfloat16 *x, *maps; /* V, B or g_y, C */
+    int64_t x_stride, maps_stride;
+    bool x_aligned, maps_aligned;
+    const float *factors;
+    const float *start; /* [q h p r], NULL is 0 */
+    const float *seed;  /* [q h], NULL: none */
+    const __nv_bfloat16 *seed_v, *seed_b;
+    __nv_bfloat16 *states; /* NULL: not wanted */
+    __nv_bfloat16 *low;    /* what rounding took from states, rounded; NULL: not wanted. Operands are as exact then */
+    float *end;            /* [q h p r], NULL: not wanted */
+    float *between;        /* states before segments [q][segments][heads][64][r_line], NULL: none */
+    int segments, every;   /* of a sequence, and their chunks; with between alone */
+} kr_ssd_walk;
+
+void kr_ssd_walk_run(const kr_ssd_walk *w, const kr_ssd_dims *d, cudaStream_t stream);
+
+static inline int64_t kr_ssd_states_bytes(const kr_ssd_dims *d)
+{
+    return d->chunks * d->heads * 64 * d->r_line * 2;
+}
+
+#endif

@@ -1,0 +1,285 @@
+/* ssd_step.cu - a few tokens of the state space core, token by token, the state in registers: at the speed of memory.
+ *
+ * A warp has ROWS rows p of a state; a lane has VEC neighbouring columns r, and as many again 32 VEC further on. Sums
+ * over r are folded: of the warp's ROWS sums each lane keeps those of its side of a bit, until it has one.
+ */
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/ssd_step.cuh"
+
+enum { ROWS = 8, WARPS = 4 };
+
+template <typename F> struct step_args {
+    kr_ssd_map map;
+    int64_t nq, nm, nh, np, ng, nr, tiles; /* tiles of ROWS rows */
+    int64_t v_stride, b_stride, c_stride;
+    const F *v, *b, *c, *da, *w, *same, *d, *initial, *seed, *seed_v, *seed_b;
+    F *y, *final;
+    bool states_aligned, b_aligned, c_aligned; /* rows can be walked in vectors */
+};
+
+/* Columns of a lane. */
+template <typename F, int VEC, int K> struct columns {
+    F v[K][VEC];
+};
+
+template <typename F, int VEC, int K> KR_DEVICE columns<F, VEC, K> load_columns(const F *row, int64_t nr, bool aligned)
+{
+    columns<F, VEC, K> x = {};
+    const int lane = (int)threadIdx.x & 31;
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        const int r = (k * 32 + lane) * VEC;
+        if (aligned) {
+            if (r >= nr) continue;
+            const kr_pack<F, VEC> p = load_pack<F, VEC>(row + r);
+#pragma unroll
+            for (int i = 0; i < VEC; i++) x.v[k][i] = p.v[i];
+        } else {
+#pragma unroll
+            for (int i = 0; i < VEC; i++)
+                if (r + i < nr) x.v[k][i] = row[r + i];
+        }
+    }
+    return x;
+}
+
+template <typename F, int VEC, int K>
+KR_DEVICE void store_columns(F *row, const columns<F, VEC, K> &x, int64_t nr, bool aligned)
+{
+    const int lane = (int)threadIdx.x & 31;
+#pragma unroll
+    for (int k = 0; k < K; k++) {
+        const int r = (k * 32 + lane) * VEC;
+        if (aligned) {
+            kr_pack<F, VEC> p;
+#pragma unroll
+            for (int i = 0; i < VEC; i++) p.v[i] = x.v[k][i];
+            if (r < nr) store_pack<F, VEC>(row + r, p);
+        } else {
+#pragma unroll
+            for (int i = 0; i < VEC; i++)
+                if (r + i < nr) row[r + i] = x.v[k][i];
+        }
+    }
+}
+
+template <typename F, int VEC, int K> KR_DEVICE F dot(const columns<F, VEC, K> &x, const columns<F, VEC, K> &y)
+{
+    F sum = 0;
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+        for (int i = 0; i < VEC; i++) sum = fma_of(x.v[k][i], y.v[k][i], sum);
+    return sum;
+}
+
+/* x += s y */
+template <typename F, int VEC, int K> KR_DEVICE void add(columns<F, VEC, K> *x, F s, const columns<F, VEC, K> &y)
+{
+#pragma unroll
+    for (int k = 0; k < K; k++)
+#pragma unroll
+        for (int i = 0; i < VEC; i++) x->v[k][i] = fma_of(s, y.v[k][i], x->v[k][i]);
+}
+
+/* The warp's sums of ROWS values; a lane gets that of row lane / 4. */
+template <typename F> KR_DEVICE F fold(F x[ROWS])
+{
+#pragma unroll
+    for (int half = ROWS / 2, bit = 16; half; half /= 2, bit /= 2) {
+        const bool upper = threadIdx.x & bit;
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            const F keep = upper ? x[i + half] : x[i], send = upper ? x[i] : x[i + half];
+            x[i] = keep + __shfl_xor_sync(~0u, send, bit);
+        }
+    }
+    x[0] += __shfl_xor_sync(~0u, x[0], 2);
+    return x[0] + __shfl_xor_sync(~0u, x[0], 1);
+}
+
+template <typename F> KR_DEVICE F warp_sum(F x)
+{
+#pragma unroll
+    for (int step = 16; step; step /= 2) x += __shfl_xor_sync(~0u, x, step);
+    return x;
+}
+
+/* Where a warp is, and what it has of a token. */
+template <typename F> struct place {
+    int64_t q, h, e, p0;
+    int64_t at; /* the token */
+    F da, w, same, d;
+};
+
+template <typename F> KR_DEVICE F value_at(const step_args<F> &o, const place<F> &t, int64_t m, int64_t p)
+{
+    return p < o.np ? o.v[t.at * o.v_stride + (m * o.nh + t.h) * o.np + p] : (F)0;
+}
+
+template <typename F, int VEC, int K> KR_DEVICE void fade(columns<F, VEC, K> state[ROWS], F by)
+{
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int k = 0; k < K; k++)
+#pragma unroll
+            for (int n = 0; n < VEC; n++) state[i].v[k][n] *= by;
+}
+
+template <typename F, int VEC, int K>
+KR_DEVICE F read_rows(const columns<F, VEC, K> state[ROWS], const columns<F, VEC, K> &c)
+{
+    F sums[ROWS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) sums[i] = dot(state[i], c);
+    return fold(sums);
+}
+
+/* State and y of one token of one rank. Everything is asked for before anything is used: a warp waits once. */
+template <typename F, int VEC, int K>
+KR_DEVICE void one_rank(const step_args<F> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
+{
+    const int64_t p_of_lane = t.p0 + (threadIdx.x & 31) / 4;
+    const F *v = o.v + t.at * o.v_stride + t.h * o.np;
+    const columns<F, VEC, K> b = load_columns<F, VEC, K>(o.b + t.at * o.b_stride + t.e * o.nr, o.nr, o.b_aligned);
+    const columns<F, VEC, K> c = load_columns<F, VEC, K>(o.c + t.at * o.c_stride + t.e * o.nr, o.nr, o.c_aligned);
+    const F own = p_of_lane < o.np ? v[p_of_lane] : (F)0;
+    fade(state, exp_of(t.da));
+    F y = o.same ? fma_of(t.same * warp_sum(dot(c, b)), own, read_rows(state, c)) : (F)0;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) add(&state[i], t.w * __shfl_sync(~0u, own, i * 4), b);
+    if (!o.same) y = read_rows(state, c);
+    if (o.d) y = fma_of(t.d, own, y);
+    if ((threadIdx.x & 3) == 0 && p_of_lane < o.np) o.y[(t.at * o.nh + t.h) * o.np + p_of_lane] = y;
+}
+
+/* y of all ranks out of the state, which is the one before the token with `same`. */
+template <typename F, int VEC, int K>
+KR_DEVICE void read_ranks(const step_args<F> &o, const place<F> &t, const columns<F, VEC, K> state[ROWS])
+{
+    const int64_t p_of_lane = t.p0 + (threadIdx.x & 31) / 4, line = o.ng * o.nr;
+    const F *b = o.b + t.at * o.b_stride + t.e * o.nr, *c = o.c + t.at * o.c_stride + t.e * o.nr;
+    for (int64_t m = 0; m < o.nm; m++) {
+        const columns<F, VEC, K> c_m = load_columns<F, VEC, K>(c + m * line, o.nr, o.c_aligned);
+        F y = read_rows(state, c_m);
+        for (int64_t from = 0; o.same && from < o.nm; from++) {
+            const columns<F, VEC, K> b_m = load_columns<F, VEC, K>(b + from * line, o.nr, o.b_aligned);
+            y = fma_of(t.same * warp_sum(dot(c_m, b_m)), value_at(o, t, from, p_of_lane), y);
+        }
+        if (o.d) y = fma_of(t.d, value_at(o, t, m, p_of_lane), y);
+        if ((threadIdx.x & 3) == 0 && p_of_lane < o.np) o.y[((t.at * o.nm + m) * o.nh + t.h) * o.np + p_of_lane] = y;
+    }
+}
+
+/* State and y of one token. */
+template <typename F, int VEC, int K>
+KR_DEVICE void all_ranks(const step_args<F> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
+{
+    const F *b = o.b + t.at * o.b_stride + t.e * o.nr;
+    fade(state, exp_of(t.da));
+    if (o.same) read_ranks(o, t, state);
+    for (int64_t m = 0; m < o.nm; m++) {
+        const columns<F, VEC, K> b_m = load_columns<F, VEC, K>(b + m * o.ng * o.nr, o.nr, o.b_aligned);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++) add(&state[i], t.w * value_at(o, t, m, t.p0 + i), b_m);
+    }
+    if (!o.same) read_ranks(o, t, state);
+}
+
+template <typename F, int VEC, int K>
+KR_DEVICE void load_start(const step_args<F> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
+{
+    const int64_t at = t.q * o.nh + t.h;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        state[i] = {};
+        if (o.initial && t.p0 + i < o.np)
+            state[i] = load_columns<F, VEC, K>(o.initial + (at * o.np + t.p0 + i) * o.nr, o.nr, o.states_aligned);
+    }
+    for (int64_t m = 0; o.seed && m < o.nm; m++) {
+        const int64_t row = (t.q * o.nm + m) * o.nh + t.h;
+        const columns<F, VEC, K> b_m = load_columns<F, VEC, K>(o.seed_b + row * o.nr, o.nr, false);
+#pragma unroll
+        for (int i = 0; i < ROWS; i++)
+            if (t.p0 + i < o.np) add(&state[i], o.seed[at] * o.seed_v[row * o.np + t.p0 + i], b_m);
+    }
+}
+
+template <typename F, int VEC, int K, bool ONE>
+static __global__ void __launch_bounds__(WARPS * 32, sizeof(F) == 4 && VEC * K == 4 ? 6 : 1)
+    step(const __grid_constant__ step_args<F> o)
+{
+    const unsigned unit = blockIdx.x * WARPS + threadIdx.x / 32, tiles = (unsigned)o.tiles, heads = (unsigned)o.nh;
+    if (unit >= o.nq * o.nh * o.tiles) return;
+    place<F> t;
+    const unsigned head = unit / tiles, q = head / heads, h = head - q * heads;
+    t.p0 = (int64_t)(unit - head * tiles) * ROWS, t.q = q, t.h = h, t.e = h / (heads / (unsigned)o.ng);
+    const kr_ssd_span span = kr_ssd_span_of(o.map, t.q);
+    int64_t first = 0, tokens = 0;
+    if (span.count > 0) {
+        const kr_ssd_place last = kr_ssd_place_of(o.map, span.first + span.count - 1);
+        first = kr_ssd_place_of(o.map, span.first).at;
+        tokens = last.at + last.nt - first;
+    }
+    columns<F, VEC, K> state[ROWS];
+    load_start(o, t, state);
+    t.d = o.d ? o.d[t.h] : (F)0;
+    for (int64_t i = 0; i < tokens; i++) {
+        t.at = first + i;
+        const int64_t scalar = t.at * o.nh + t.h;
+        t.da = o.da[scalar];
+        t.w = o.w ? o.w[scalar] : (F)1;
+        t.same = o.same ? o.same[scalar] : (F)0;
+        if (ONE) one_rank(o, t, state);
+        else all_ranks(o, t, state);
+    }
+    if (!o.final) return;
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+        if (t.p0 + i < o.np)
+            store_columns(o.final + ((t.q * o.nh + t.h) * o.np + t.p0 + i) * o.nr, state[i], o.nr, o.states_aligned);
+}
+
+size_t kr_ssd_step_scratch(const kr_ssd_args *a)
+{
+    const kr_ssd_dims d = kr_ssd_dims_of(a);
+    kr_ssd_memory m = { NULL, 0 };
+    kr_ssd_map_make(&d, a->sequences, &m, NULL);
+    return m.used;
+}
+
+template <typename F, int VEC, int K> static void launch(const kr_ssd_args *a, const kr_ssd_map &map)
+{
+    step_args<F> o = {};
+    o.map = map;
+    o.nq = a->nq, o.nm = a->nm, o.nh = a->nh, o.np = a->np, o.ng = a->ng, o.nr = a->nr;
+    o.tiles = kr_ceil_div(a->np, ROWS);
+    o.v_stride = a->v_stride, o.b_stride = a->b_stride, o.c_stride = a->c_stride;
+    o.v = (const F *)a->v, o.b = (const F *)a->b, o.c = (const F *)a->c, o.da = (const F *)a->da, o.w = (const F *)a->w;
+    o.same = (const F *)a->same, o.d = (const F *)a->d, o.initial = (const F *)a->initial;
+    o.seed = (const F *)a->seed, o.seed_v = (const F *)a->seed_v, o.seed_b = (const F *)a->seed_b;
+    o.y = (F *)a->y, o.final = (F *)a->final;
+    const size_t bytes = sizeof(kr_pack<F, VEC>);
+    o.states_aligned = a->nr % VEC == 0 && kr_is_aligned(a->initial, bytes) && kr_is_aligned(a->final, bytes);
+    o.b_aligned = a->nr % VEC == 0 && a->b_stride % VEC == 0 && kr_is_aligned(a->b, bytes);
+    o.c_aligned = a->nr % VEC == 0 && a->c_stride % VEC == 0 && kr_is_aligned(a->c, bytes);
+    const int64_t units = o.nq * o.nh * o.tiles;
+    const unsigned blocks = (unsigned)kr_ceil_div(units, WARPS);
+    cudaStream_t stream = (cudaStream_t)a->exec.stream;
+    if (units && o.nm == 1) step<F, VEC, K, true><<<blocks, WARPS * 32, 0, stream>>>(o);
+    else if (units) step<F, VEC, K, false><<<blocks, WARPS * 32, 0, stream>>>(o);
+}
+
+template <typename F> void kr_ssd_step(const kr_ssd_args *a)
+{
+    const kr_ssd_dims d = kr_ssd_dims_of(a);
+    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    const kr_ssd_map map = kr_ssd_map_make(&d, a->sequences, &m, (cudaStream_t)a->exec.stream);
+    if (a->nr <= 64) launch<F, 2, 1>(a, map);
+    else if (a->nr <= 128) launch<F, 4, 1>(a, map);
+    else launch<F, 4, 2>(a, map);
+}
+
+template void kr_ssd_step<float>(const kr_ssd_args *);
+template void kr_ssd_step<double>(const kr_ssd_args *);

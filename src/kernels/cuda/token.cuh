@@ -1,0 +1,41 @@
+/* token.cuh - launches of kernels that follow one another closely.
+ *
+ * On sm_90 such a kernel begins while the one before it still runs: it may read what that one does not write, its
+ * weights or its state, and waits before all else. It lets the next one begin only after that wait, so that two of
+ * them overlap and never three.
+ */
+#ifndef KR_KERNELS_CUDA_TOKEN_CUH
+#define KR_KERNELS_CUDA_TOKEN_CUH
+
+#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/parts.cuh"
+
+static __device__ __forceinline__ void kr_token_wait(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+template <typename... Params, typename... Values>
+static inline void kr_token_launch(const kr_exec *exec, void (*kernel)(Params...), dim3 grid, unsigned threads,
+                                   size_t shared, Values... values)
+{
+    const kr_cuda *own = (const kr_cuda *)exec->own;
+    cudaLaunchAttribute early;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = shared;
+    config.stream = kr_stream_of(exec);
+    config.attrs = &early;
+    config.numAttrs = own->arch >= 90 ? 1 : 0;
+    if (shared > 32 << 10) /* up to 48 KiB need no asking for, with what the kernel declares */
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
+    cudaLaunchKernelEx(&config, kernel, values...);
+}
+
+#endif

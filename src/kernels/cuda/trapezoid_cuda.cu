@@ -1,0 +1,126 @@
+/* trapezoid_cuda.cu - the coefficients of Mamba-3's trapezoidal rule, and their gradients.
+ *
+ *   dt_raw, a_raw, lambda_raw, dt, da, gamma, carry, beta [no nh]    dt_bias [nh] or none
+ *   dt = softplus(dt_raw + dt_bias) within limits    a = -max(f(a_raw), floor)    l = sigmoid(lambda_raw)
+ *   da = dt a    gamma = l dt    carry = (1 - l) dt    beta = carry e^da
+ * backward, c = g_carry + e^da g_beta, d = g_da + carry e^da g_beta:
+ *   g_dt_raw = (g_dt + a d + l g_gamma + (1 - l) c) softplus'(dt_raw + dt_bias), 0 where dt is cut off
+ *   g_a_raw = -dt d f'(a_raw), 0 where the floor holds;    g_lambda_raw = dt (g_gamma - c) l (1 - l)
+ *
+ * A thread is an element.
+ */
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/mamba3_args.h"
+
+enum { THREADS = 256 };
+
+template <typename T> struct operands {
+    const T *dt_raw, *dt_bias, *a_raw, *lambda_raw;
+    T a_floor, dt_min, dt_max;
+    bool softplus;
+};
+
+/* Of one token and head. Comparisons are so ordered that a NaN stays. */
+template <typename T> struct point {
+    T raw, step;          /* dt_raw + dt_bias; its softplus before the limits */
+    T dt, a_raw, rate, a; /* rate = f(a_raw) */
+    T l, rest;            /* rest = 1 - l, to its own last place */
+};
+
+template <typename T> KR_DEVICE point<T> point_of(const operands<T> &t, int64_t i, const kr_divisor &nh)
+{
+    point<T> p;
+    const int64_t h = i < INT32_MAX ? (uint32_t)i - quotient((uint32_t)i, nh) * nh.d : i % nh.d;
+    p.raw = t.dt_raw[i] + (t.dt_bias ? t.dt_bias[h] : (T)0);
+    p.step = softplus_of(p.raw);
+    p.dt = p.step < t.dt_min ? t.dt_min : p.step > t.dt_max ? t.dt_max : p.step;
+    p.a_raw = t.a_raw[i];
+    p.rate = t.softplus ? softplus_of(p.a_raw) : p.a_raw < (T)0 ? (T)1 / ((T)1 - p.a_raw) : (T)1 + p.a_raw;
+    p.a = p.rate < t.a_floor ? -t.a_floor : -p.rate;
+    const T lambda = t.lambda_raw[i];
+    p.l = sigmoid_of(lambda);
+    p.rest = sigmoid_of(-lambda);
+    return p;
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    trapezoid(const operands<T> t, int64_t count, const kr_divisor nh, T *dt, T *da, T *gamma, T *carry, T *beta)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= count) return;
+    const point<T> p = point_of(t, i, nh);
+    const T part = p.rest * p.dt;
+    dt[i] = p.dt;
+    da[i] = p.dt * p.a;
+    gamma[i] = p.l * p.dt;
+    carry[i] = part;
+    beta[i] = part * exp_of(p.dt * p.a);
+}
+
+template <typename T> struct gradients {
+    const T *dt, *da, *gamma, *carry, *beta; /* NULL: 0 */
+    T *dt_raw, *a_raw, *lambda_raw;          /* NULL: not wanted */
+};
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+    trapezoid_bwd(const operands<T> t, int64_t count, const kr_divisor nh, const gradients<T> g)
+{
+    const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= count) return;
+    const point<T> p = point_of(t, i, nh);
+    const T from_beta = g.beta ? exp_of(p.dt * p.a) * g.beta[i] : (T)0;
+    const T c = (g.carry ? g.carry[i] : (T)0) + from_beta;
+    const T d = (g.da ? g.da[i] : (T)0) + p.rest * p.dt * from_beta;
+    const T g_gamma = g.gamma ? g.gamma[i] : (T)0;
+    const T g_dt = (g.dt ? g.dt[i] : (T)0) + p.a * d + p.l * g_gamma + p.rest * c;
+    const bool is_cut = p.step < t.dt_min || p.step > t.dt_max;
+    if (g.dt_raw) g.dt_raw[i] = is_cut ? (T)0 : g_dt * sigmoid_of(p.raw);
+    const T slope = t.softplus ? sigmoid_of(p.a_raw) : p.a_raw < (T)0 ? p.rate * p.rate : (T)1;
+    if (g.a_raw) g.a_raw[i] = p.rate < t.a_floor ? (T)0 : -p.dt * d * slope;
+    if (g.lambda_raw) g.lambda_raw[i] = p.dt * (g_gamma - c) * p.l * p.rest;
+}
+
+template <typename T, typename A> static operands<T> operands_of(const A *a)
+{
+    operands<T> t = { (const T *)a->dt_raw, (const T *)a->dt_bias, (const T *)a->a_raw, (const T *)a->lambda_raw,
+                      (T)a->a_floor,        (T)a->dt_min,          (T)a->dt_max,        a->softplus };
+    return t;
+}
+
+template <typename T> static void run(const kr_trapezoid_args *a)
+{
+    const int64_t count = a->no * a->nh;
+    if (count == 0) return;
+    trapezoid<T><<<(unsigned)kr_ceil_div(count, THREADS), THREADS, 0, (cudaStream_t)a->exec.stream>>>(
+        operands_of<T>(a), count, kr_divisor_of(a->nh), (T *)a->dt, (T *)a->da, (T *)a->gamma, (T *)a->carry,
+        (T *)a->beta);
+}
+
+template <typename T> static void run_bwd(const kr_trapezoid_bwd_args *a)
+{
+    const int64_t count = a->no * a->nh;
+    if (count == 0) return;
+    const gradients<T> g = { (const T *)a->g_dt,   (const T *)a->g_da, (const T *)a->g_gamma, (const T *)a->g_carry,
+                             (const T *)a->g_beta, (T *)a->g_dt_raw,   (T *)a->g_a_raw,       (T *)a->g_lambda_raw };
+    trapezoid_bwd<T><<<(unsigned)kr_ceil_div(count, THREADS), THREADS, 0, (cudaStream_t)a->exec.stream>>>(
+        operands_of<T>(a), count, kr_divisor_of(a->nh), g);
+}
+
+extern "C" void kr_cuda_f32_trapezoid(const kr_trapezoid_args *a)
+{
+    run<float>(a);
+}
+extern "C" void kr_cuda_f64_trapezoid(const kr_trapezoid_args *a)
+{
+    run<double>(a);
+}
+extern "C" void kr_cuda_f32_trapezoid_bwd(const kr_trapezoid_bwd_args *a)
+{
+    run_bwd<float>(a);
+}
+extern "C" void kr_cuda_f64_trapezoid_bwd(const kr_trapezoid_bwd_args *a)
+{
+    run_bwd<double>(a);
+}

@@ -1,0 +1,127 @@
+/* sample_ref.c - a token for each row of logits: the reference of sampling on a device.
+ *
+ * Thresholds are found by halving the space of keys, whole numbers in the order of the logits; sums run in the order
+ * of ids.
+ */
+#include "base/philox.h"
+#include "kernels/ref/ref.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A row at work: the tokens whose key is above `last`, or is `last` with an id up to last_id, and whose weight is
+ * min_p at least, are left. */
+typedef struct row_job {
+    const kr_sample_args *a;
+    const real *x;
+    double max;
+    uint64_t last;
+    int64_t last_id;
+    double least;
+} row_job;
+
+/* In the order of x; the zeros are one. */
+static uint64_t key_of(real x)
+{
+    const double value = (double)x + 0.0;
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits >> 63 ? ~bits : bits | UINT64_C(1) << 63;
+}
+
+static double weight_of(const row_job *j, int64_t i)
+{
+    return exp(((double)j->x[i] - j->max) / j->a->temperature);
+}
+
+static bool is_left(const row_job *j, int64_t i)
+{
+    const uint64_t key = key_of(j->x[i]);
+    return key > j->last || (key == j->last && i <= j->last_id);
+}
+
+/* What the tokens that are left, of this key or above, measure: their number, or their weights. */
+static double measure(const row_job *j, uint64_t key, bool by_weight)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < j->a->vocab; i++)
+        if (key_of(j->x[i]) >= key && is_left(j, i)) sum += by_weight ? weight_of(j, i) : 1;
+    return sum;
+}
+
+/* Leaves the fewest largest that measure `target` at least. */
+static void keep_first(row_job *j, double target, bool by_weight)
+{
+    uint64_t key = 0;
+    for (int bit = 63; bit >= 0; bit--)
+        if (measure(j, key | UINT64_C(1) << bit, by_weight) >= target) key |= UINT64_C(1) << bit;
+    double sum = key == UINT64_MAX ? 0 : measure(j, key + 1, by_weight);
+    int64_t last_id = -1;
+    for (int64_t i = 0; i < j->a->vocab && sum < target; i++) {
+        if (key_of(j->x[i]) != key || !is_left(j, i)) continue;
+        sum += by_weight ? weight_of(j, i) : 1;
+        last_id = i;
+    }
+    j->last = key;
+    j->last_id = last_id;
+}
+
+static int64_t draw(const row_job *j, double u)
+{
+    double sum = 0;
+    int64_t chosen = -1;
+    for (int64_t i = 0; i < j->a->vocab; i++) {
+        const double weight = weight_of(j, i);
+        if (is_left(j, i) && weight >= j->least) sum += weight;
+    }
+    double left = u * sum;
+    for (int64_t i = 0; i < j->a->vocab; i++) {
+        const double weight = weight_of(j, i);
+        if (!is_left(j, i) || weight < j->least || weight <= 0) continue;
+        chosen = i;
+        if (left < weight) break;
+        left -= weight;
+    }
+    return chosen;
+}
+
+static int64_t choose(row_job *j, int64_t largest, int64_t row)
+{
+    const kr_sample_args *a = j->a;
+    if (a->temperature <= 0) return largest;
+    if (a->top_k > 0 && a->top_k < a->vocab) keep_first(j, (double)a->top_k, false);
+    if (a->top_p < 1) keep_first(j, a->top_p * measure(j, 0, true), true);
+    j->least = a->min_p;
+    const kr_philox_block block = kr_philox_at(a->seed, (uint64_t)a->row[row], (uint64_t)a->drawn[row]);
+    return draw(j, (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53);
+}
+
+static void sample_task(void *arg, int64_t row, int worker)
+{
+    (void)worker;
+    const kr_sample_args *a = *(const kr_sample_args **)arg;
+    row_job j = { .a = a, .x = (const real *)a->x + row * a->stride, .max = -INFINITY, .last_id = INT64_MAX };
+    double all = -INFINITY, sum = 0;
+    int64_t largest = -1;
+    bool is_good = true;
+    for (int64_t i = 0; i < a->nw; i++) {
+        const double x = (double)j.x[i];
+        is_good = is_good && x < (double)INFINITY;
+        if (x > all) all = x;
+        if (i < a->vocab && x > j.max) j.max = x, largest = i;
+    }
+    if (!is_good || largest < 0) {
+        a->id[row] = -1;
+        ((real *)a->logprob)[row] = 0;
+        return;
+    }
+    for (int64_t i = 0; i < a->nw; i++) sum += exp((double)j.x[i] - all);
+    const int64_t id = choose(&j, largest, row);
+    a->id[row] = (int32_t)id;
+    ((real *)a->logprob)[row] = (real)((double)j.x[id] - (all + log(sum)));
+}
+
+void KR_REF(sample)(const kr_sample_args *a)
+{
+    kr_pool_run(a->exec.pool, a->nb, sample_task, &a);
+}

@@ -1,0 +1,163 @@
+/* test_generation_device.c - generations on far devices: recorded steps, how many kernels they are, choices made
+ * there, and talks that go on from one device to another. */
+#define _POSIX_C_SOURCE 200809L
+#include "generate/generation.h"
+#include "tests/folder.h"
+#include "tests/generate/talk.h"
+
+enum { STEPS = 12, NDEVICES = 3 };
+
+/* NULL: there is no such device here. */
+static kr_ctx *open_device(const char *name)
+{
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.device = name;
+    options.threads = 1;
+    kr_ctx *ctx = kr_ctx_create(&options);
+    if (!kr_ctx_failed(ctx)) return ctx;
+    kr_ctx_destroy(ctx);
+    return NULL;
+}
+
+static const char *const devices[NDEVICES] = { "mock", "mock:1", "cuda" };
+static const int32_t prompt[] = { 3, 99, 17, 200, 5 };
+
+static void compare(const char *what, const talk_record *got, const talk_record *want, int64_t rows)
+{
+    CHECK(got->count == want->count, "%s: %d calls, not %d", what, got->count, want->count);
+    for (int step = 0; step < want->count && step < got->count; step++)
+        for (int64_t r = 0; r < rows; r++) {
+            const kr_sample a = got->rows[step][r].sample, b = want->rows[step][r].sample;
+            CHECK(a.id == b.id && fabs(a.logprob - b.logprob) < 1e-4, "%s, step %d, row %d: %d at %.9g, not %d at %.9g",
+                  what, step, (int)r, a.id, a.logprob, b.id, b.logprob);
+        }
+}
+
+/* The same talk; *launches of a recorded step, -1 if there is none. */
+static void talk(kr_ctx *ctx, kr_family family, kr_dtype dtype, const kr_generate_options *o, talk_record *record,
+                 int64_t *launches)
+{
+    kr_network *net = talk_network(ctx, family, dtype, 0, NULL);
+    kr_generation *g = kr_generation_create(ctx, net, NULL, o);
+    kr_generation_feed(g, prompt, 5);
+    talk_on(record, g, STEPS);
+    CHECK_OK(ctx);
+    *launches = g && g->steps.recording ? kr_record_launches(g->steps.recording) : -1;
+    kr_generation_destroy(g);
+    kr_network_destroy(net);
+}
+
+static kr_generate_options options_of(int kind)
+{
+    kr_generate_options o = talk_options();
+    o.max_tokens = STEPS;
+    o.n_samples = kind == 0 ? 1 : 3;
+    o.sampler.seed = 4;
+    if (kind == 0) o.sampler.temperature = 0;
+    if (kind == 2) o.sampler.top_k = 40, o.sampler.top_p = 0.9, o.sampler.min_p = 0.01, o.sampler.temperature = 0.8;
+    if (kind == 3) o.sampler.repetition_penalty = 1.2; /* chosen by the host */
+    return o;
+}
+
+TEST(devices_choose_the_tokens_of_the_processor)
+{
+    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++)
+        for (int kind = 0; kind < 4; kind++) {
+            const kr_generate_options o = options_of(kind);
+            const kr_dtype dtype = kind == 1 ? KR_BF16 : KR_F32;
+            talk_record want = { 0 };
+            int64_t launches;
+            kr_ctx *cpu = open_device("cpu");
+            talk(cpu, (kr_family)family, dtype, &o, &want, &launches);
+            CHECK(launches == -1, "the processor has nothing to record");
+            kr_ctx_destroy(cpu);
+            for (int d = 0; d < NDEVICES; d++) {
+                kr_ctx *ctx = open_device(devices[d]);
+                if (!ctx) continue;
+                talk_record got = { 0 };
+                talk(ctx, (kr_family)family, dtype, &o, &got, &launches);
+                CHECK(launches > 0, "%s, family %d: steps are not recorded", devices[d], family);
+                char what[64];
+                snprintf(what, sizeof what, "%s, family %d, kind %d", devices[d], family, kind);
+                compare(what, &got, &want, o.n_samples);
+                kr_ctx_destroy(ctx);
+            }
+        }
+}
+
+/* Embedding, three for each layer, norm, head, choice; a table of halves is widened. */
+TEST(a_step_of_mamba2_is_a_few_kernels)
+{
+    for (int d = 0; d < NDEVICES; d++)
+        for (int half = 0; half < 2; half++) {
+            kr_ctx *ctx = open_device(devices[d]);
+            if (!ctx) continue;
+            const kr_generate_options o = options_of(0);
+            talk_record record = { 0 };
+            int64_t launches;
+            talk(ctx, KR_MAMBA2, half ? KR_BF16 : KR_F32, &o, &record, &launches);
+            CHECK(launches == 1 + half + 3 * 2 + 3, "%s: %lld kernels", devices[d], (long long)launches);
+            kr_ctx_destroy(ctx);
+        }
+}
+
+/* ---- from one to another ---- */
+
+typedef struct scene {
+    kr_ctx *ctx;
+    kr_network *net;
+    kr_generation *g;
+} scene;
+
+static scene begin(const char *device, kr_family family)
+{
+    scene s = { open_device(device), NULL, NULL };
+    const kr_generate_options o = options_of(1);
+    if (!s.ctx) return s;
+    s.net = talk_network(s.ctx, family, KR_F32, 0, NULL);
+    s.g = kr_generation_create(s.ctx, s.net, NULL, &o);
+    return s;
+}
+
+static void end(scene *s)
+{
+    kr_generation_destroy(s->g);
+    kr_network_destroy(s->net);
+    kr_ctx_destroy(s->ctx);
+}
+
+TEST(a_talk_goes_on_on_another_device)
+{
+    begin_folder();
+    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++)
+        for (int d = 0; d < NDEVICES; d++) {
+            talk_record want = { 0 }, got = { 0 };
+            scene whole = begin("cpu", (kr_family)family), here = begin("cpu", (kr_family)family),
+                  there = begin(devices[d], (kr_family)family), back = begin("cpu", (kr_family)family);
+            kr_generation_feed(whole.g, prompt, 5);
+            talk_on(&want, whole.g, STEPS);
+            if (there.ctx) {
+                kr_generation_feed(here.g, prompt, 5);
+                for (int step = 0; step < STEPS; step++) {
+                    kr_generation *g = step < 4 ? here.g : step < 8 ? there.g : back.g;
+                    if (step == 4 || step == 8) {
+                        kr_generation *before = step == 4 ? here.g : there.g;
+                        CHECK(kr_generation_save(before, in_folder("talk")) == KR_OK, "save");
+                        CHECK(kr_generation_load(g, in_folder("talk")) == KR_OK, "load");
+                    }
+                    kr_generation_next(g);
+                    talk_note(&got, g);
+                }
+                CHECK_OK(here.ctx);
+                CHECK_OK(there.ctx);
+                CHECK_OK(back.ctx);
+                compare(devices[d], &got, &want, 3);
+                end(&there);
+            }
+            end(&whole);
+            end(&here);
+            end(&back);
+        }
+    end_folder();
+}

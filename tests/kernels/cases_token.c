@@ -1,0 +1,187 @@
+/* cases_token.c - cases of the kernels for one token: norm, product and convolution; the core of Mamba-2 in place. */
+#include "tests/kernels/conformance.h"
+
+kr_cases_fn kr_cases_token_linear, kr_cases_token_ssd;
+
+/* ---- norm, product, convolution ---- */
+
+enum {
+    GATE = 1,
+    NORM_FIRST = 2,
+    NO_NORM = 4,
+    GAIN = 8,
+    BIAS = 16,
+    BASE = 32,
+    IN_PLACE = 64,
+    APART = 128,
+    CONV_BIAS = 256
+};
+
+typedef struct linear {
+    int64_t nm, nn, nk, ng, conv_from, nc, nt;
+    kr_half half;
+    bool many_tasks;
+} linear;
+
+/* Chunks of 8 along k, several of them for each lane; rows go together by up to 8; few and many outputs. */
+static const linear linears[] = {
+    { 1, 1, 1, 1, 0, 0, 0, KR_NO_HALF, false },          { 1, 5, 7, 1, 1, 3, 4, KR_NO_HALF, false },
+    { 2, 9, 16, 2, 0, 9, 3, KR_HALF_BF16, false },       { 3, 33, 24, 3, 30, 3, 1, KR_HALF_F16, false },
+    { 4, 40, 264, 1, 3, 20, 4, KR_HALF_BF16, false },    { 5, 17, 256, 4, 0, 0, 0, KR_NO_HALF, false },
+    { 8, 67, 520, 1, 10, 41, 4, KR_HALF_BF16, false },   { 8, 12, 100, 1, 0, 12, 4, KR_HALF_BF16, false },
+    { 9, 50, 72, 1, 7, 30, 4, KR_HALF_BF16, false },     { 13, 34, 35, 5, 0, 20, 2, KR_NO_HALF, false },
+    { 1, 355, 768, 1, 100, 200, 4, KR_HALF_BF16, true }, { 3, 130, 1536, 1, 0, 0, 0, KR_HALF_BF16, true },
+    { 2, 4400, 64, 1, 0, 0, 0, KR_HALF_BF16, true },     { 40, 160, 128, 2, 32, 64, 4, KR_HALF_BF16, true },
+    { 1, 20, 3100, 1, 4, 9, 5, KR_NO_HALF, false },
+};
+enum { NLINEARS = (int)(sizeof linears / sizeof *linears) };
+
+static void first_linear_row(void *args)
+{
+    ((kr_token_linear_args *)args)->nm = 1;
+}
+
+static void fill(double *scale, int64_t count, double value)
+{
+    for (int64_t i = 0; i < count; i++) scale[i] = value;
+}
+
+static void add_weights(kr_case *c, size_t field, const char *name, int64_t count, kr_half half)
+{
+    const kr_extent extent = { count, 0 };
+    if (half) case_walk_halves(c, field, name, extent, half == KR_HALF_BF16 ? KR_BF16 : KR_F16);
+    else case_walk_input(c, field, name, extent, -1, 1);
+}
+
+/* A sum of nk products of about 1 each, at most 4 of which a convolution adds up. */
+static void linear_case(kr_sweep *sweep, linear n, int with)
+{
+    const int64_t apart = with & APART ? 3 : 0, y_m = n.nn + apart;
+    kr_token_linear_args a = { .nm = n.nm,
+                               .nn = n.nn,
+                               .nk = n.nk,
+                               .ng = n.ng,
+                               .x_m = n.nk + 8 * apart,
+                               .z_m = n.nk + 2 * apart,
+                               .base_m = with & IN_PLACE ? y_m : n.nn + 1,
+                               .y_m = y_m,
+                               .w_half = n.half,
+                               .taps_half = n.half,
+                               .has_norm = !(with & NO_NORM),
+                               .norm_first = with & NORM_FIRST,
+                               .eps = 1e-5,
+                               .conv_from = n.conv_from,
+                               .nc = n.nc,
+                               .nt = n.nt };
+    kr_case c;
+    case_begin(&c, &a, sizeof a, "m %lld n %lld k %lld in %lld, half %d, conv %lld+%lld by %lld, with %x",
+               (long long)n.nm, (long long)n.nn, (long long)n.nk, (long long)n.ng, (int)n.half, (long long)n.conv_from,
+               (long long)n.nc, (long long)n.nt, (unsigned)with);
+    const double scale = 2 * (double)n.nk + 4;
+    case_walk_input(&c, FIELD(kr_token_linear_args, x), (kr_extent){ (n.nm - 1) * a.x_m + n.nk, 0 }, -2, 2);
+    if (with & GATE)
+        case_walk_input(&c, FIELD(kr_token_linear_args, z), (kr_extent){ (n.nm - 1) * a.z_m + n.nk, 0 }, -3, 3);
+    if (with & GAIN) case_input(&c, FIELD(kr_token_linear_args, gain), KR_SHAPE(n.nk), -2, 2);
+    add_weights(&c, FIELD(kr_token_linear_args, w), n.nn * n.nk, n.half);
+    if (with & BIAS) case_input(&c, FIELD(kr_token_linear_args, bias), KR_SHAPE(n.nn), -2, 2);
+    const kr_extent of_y = { (n.nm - 1) * y_m + n.nn, 0 };
+    if (with & BASE && !(with & IN_PLACE))
+        case_walk_input(&c, FIELD(kr_token_linear_args, base), (kr_extent){ (n.nm - 1) * a.base_m + n.nn, 0 }, -2, 2);
+    if (n.nc) {
+        add_weights(&c, FIELD(kr_token_linear_args, taps), n.nc * n.nt, n.half);
+        if (with & CONV_BIAS) case_input(&c, FIELD(kr_token_linear_args, conv_bias), KR_SHAPE(n.nc), -1, 1);
+        case_in_out(&c, FIELD(kr_token_linear_args, window), KR_SHAPE(n.nm, n.nc, n.nt), -2, 2);
+        fill(case_scale(&c), n.nm * n.nc * n.nt, scale);
+    }
+    if (with & BASE && with & IN_PLACE) {
+        case_walk_input(&c, FIELD(kr_token_linear_args, y), of_y, -2, 2);
+        c.operands[c.noperands - 1].is_output = true;
+        c.operands[c.noperands - 1].also = offsetof(kr_token_linear_args, base);
+    } else {
+        case_walk_output(&c, FIELD(kr_token_linear_args, y), of_y);
+    }
+    fill(case_scale(&c), of_y.count, 4 * scale);
+    c.terms = n.nk + 4;
+    c.many_tasks = n.many_tasks;
+    c.first_row = first_linear_row;
+    case_done(sweep, &c);
+}
+
+void kr_cases_token_linear(kr_sweep *sweep)
+{
+    static const int with[] = { 0,
+                                GAIN,
+                                GAIN + CONV_BIAS,
+                                GATE + GAIN + BASE + IN_PLACE,
+                                GATE + GAIN + BASE + IN_PLACE + NORM_FIRST + APART,
+                                GATE + NO_NORM + BASE + BIAS,
+                                GAIN + BASE + BIAS + APART + CONV_BIAS,
+                                GATE + NORM_FIRST + NO_NORM };
+    for (int i = 0; i < NLINEARS; i++)
+        for (size_t j = 0; j < sizeof with / sizeof *with; j++)
+            if (!linears[i].many_tasks || (j + (size_t)i) % 3 == 0) linear_case(sweep, linears[i], with[j]);
+}
+
+/* ---- the core ---- */
+
+typedef struct core {
+    int64_t nb, nh, np, ng, nr;
+    bool many_tasks;
+} core;
+
+static const core cores[] = {
+    { 1, 1, 1, 1, 1, false },   { 2, 3, 5, 1, 7, false },    { 1, 4, 8, 2, 16, false },  { 3, 4, 3, 4, 36, false },
+    { 2, 2, 9, 1, 64, false },  { 1, 6, 64, 1, 128, false }, { 2, 4, 7, 2, 130, false }, { 1, 2, 4, 1, 260, false },
+    { 9, 8, 16, 1, 128, true }, { 40, 4, 64, 2, 24, true },
+};
+enum { NCORES = (int)(sizeof cores / sizeof *cores) };
+
+static void first_core_row(void *args)
+{
+    ((kr_token_ssd_args *)args)->nb = 1;
+}
+
+/* limits: steps are kept between 0.125 and 0.75; apart: y's rows lie apart. */
+static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int64_t apart)
+{
+    const int64_t of_x = n.nh * n.np, of_b = n.ng * n.nr;
+    kr_token_ssd_args a = { .nb = n.nb,
+                            .nh = n.nh,
+                            .np = n.np,
+                            .ng = n.ng,
+                            .nr = n.nr,
+                            .stride = of_x + apart,
+                            .y_stride = of_x + apart,
+                            .d_per_dim = d_per_dim,
+                            .dt_min = limits ? 0.125 : 0,
+                            .dt_max = limits ? 0.75 : INFINITY };
+    if (a.stride < of_b + apart) a.stride = of_b + apart;
+    kr_case c;
+    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld%s%s, apart %lld", (long long)n.nb, (long long)n.nh,
+               (long long)n.np, (long long)n.ng, (long long)n.nr, d_per_dim ? ", D per channel" : "",
+               limits ? ", limits" : "", (long long)apart);
+    case_walk_input(&c, FIELD(kr_token_ssd_args, x), (kr_extent){ (n.nb - 1) * a.stride + of_x, 0 }, -2, 2);
+    case_walk_input(&c, FIELD(kr_token_ssd_args, b), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
+    case_walk_input(&c, FIELD(kr_token_ssd_args, c), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
+    case_walk_input(&c, FIELD(kr_token_ssd_args, dt), (kr_extent){ (n.nb - 1) * a.stride + n.nh, 0 }, -3, 3);
+    case_input(&c, FIELD(kr_token_ssd_args, dt_bias), KR_SHAPE(n.nh), -2, 2);
+    case_input(&c, FIELD(kr_token_ssd_args, a_log), KR_SHAPE(n.nh), -3, 3);
+    case_input(&c, FIELD(kr_token_ssd_args, d), d_per_dim ? KR_SHAPE(n.nh, n.np) : KR_SHAPE(n.nh), -1, 1);
+    case_in_out(&c, FIELD(kr_token_ssd_args, state), KR_SHAPE(n.nb, n.nh, n.np, n.nr), -2, 2);
+    fill(case_scale(&c), n.nb * n.nh * n.np * n.nr, 10); /* steps of up to 5, e^da to |da| ULP where it is not small */
+    case_walk_output(&c, FIELD(kr_token_ssd_args, y), (kr_extent){ (n.nb - 1) * a.y_stride + of_x, 0 });
+    fill(case_scale(&c), (n.nb - 1) * a.y_stride + of_x, 4 * (double)n.nr + 4);
+    c.terms = n.nr + 1;
+    c.many_tasks = n.many_tasks;
+    c.first_row = first_core_row;
+    case_done(sweep, &c);
+}
+
+void kr_cases_token_ssd(kr_sweep *sweep)
+{
+    for (int i = 0; i < NCORES; i++) {
+        core_case(sweep, cores[i], false, false, 0);
+        core_case(sweep, cores[i], true, false, 3);
+        core_case(sweep, cores[i], i % 2, true, 4);
+    }
+}

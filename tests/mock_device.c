@@ -1,0 +1,370 @@
+/* mock_device.c - a far device for machines that have none: KR_DEVICE=mock in the test programs.
+ *
+ * Its kernels are the processor's. Its far memory is a region of addresses that nobody may touch but kernels and verbs
+ * while they run: a host that does faults at once. What is handed out there holds NaN. "mock" runs a kernel when it is
+ * queued, "mock:1" as late as can be, when the host waits: one that reads too early, or gives away what a kernel still
+ * needs, gets other results. "mock:2" breaks after a dozen kernels; "mock:3" has 8 MiB and no more.
+ */
+#if defined(__linux__)
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
+#endif
+#include "tests/harness.h"
+
+#include "device/device.h"
+
+#include <sys/mman.h>
+
+enum { PAGE = 1 << 12, LARGE_PAGE = 2 << 20, ARGS_BYTES = 1024 };
+static const size_t region_bytes = (size_t)1 << 36;
+
+/* A block of the region, in order of address; they cover it up to `top`. */
+typedef struct block {
+    char *data;
+    size_t bytes;
+    bool is_free;
+    struct block *next;
+} block;
+
+typedef struct queued {
+    void (*run)(const void *args);
+    _Alignas(16) char args[ARGS_BYTES];
+    struct queued *next;
+} queued;
+
+typedef struct mock {
+    const kr_kernels *host;
+    char *mapped, *region, *top;
+    block *blocks;
+    bool is_late;
+    int until_broken;  /* kernels; -1: never */
+    size_t used, most; /* bytes that are handed out; that may be */
+    queued *first, **last;
+    bool is_recording; /* what is queued is noted ... */
+    queued *record;    /* ... here, the last one first */
+} mock;
+
+/* ---- the region ---- */
+
+/* Of whole large pages, which are opened and closed quickly. */
+static size_t used_bytes(const mock *m)
+{
+    return ((size_t)(m->top - m->region) + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+}
+
+static void open_region(const mock *m)
+{
+    if (m->top > m->region) mprotect(m->region, used_bytes(m), PROT_READ | PROT_WRITE);
+}
+
+static void close_region(const mock *m)
+{
+    if (m->top > m->region) mprotect(m->region, used_bytes(m), PROT_NONE);
+}
+
+static void run_queue(mock *m)
+{
+    if (!m->first) return;
+    open_region(m);
+    while (m->first) {
+        queued *q = m->first;
+        q->run(q->args);
+        m->first = q->next;
+        free(q);
+    }
+    m->last = &m->first;
+    close_region(m);
+}
+
+static block *new_block(mock *m, size_t bytes)
+{
+    if (bytes > region_bytes - (size_t)(m->top - m->region)) return NULL;
+    block **link = &m->blocks;
+    while (*link) link = &(*link)->next;
+    block *b = malloc(sizeof *b);
+    if (!b) return NULL;
+    *b = (block){ .data = m->top, .bytes = bytes };
+    *link = b;
+    m->top += bytes;
+    return b;
+}
+
+static void *far_alloc(void *user, size_t bytes, size_t align)
+{
+    mock *m = user;
+    (void)align;
+    if (bytes > region_bytes / 2) return NULL;
+    bytes = (bytes + PAGE - 1) / PAGE * PAGE;
+    if (bytes > m->most - m->used) return NULL;
+    block *b = m->blocks;
+    while (b && !(b->is_free && b->bytes == bytes)) b = b->next;
+    if (!b) b = new_block(m, bytes);
+    if (!b) return NULL;
+    b->is_free = false;
+    m->used += b->bytes;
+    open_region(m);
+    memset(b->data, 0xff, bytes);
+    close_region(m);
+    return b->data;
+}
+
+static void far_free(void *user, void *p)
+{
+    mock *m = user;
+    CHECK(!m->is_recording, "far memory was freed while kernels were recorded");
+    run_queue(m);
+    block *b = m->blocks;
+    while (b && b->data != p) b = b->next;
+    if (!b || b->is_free) abort();
+    b->is_free = true;
+    m->used -= b->bytes;
+}
+
+/* ---- verbs ---- */
+
+/* ---- the queue ---- */
+
+static void append(mock *m, const queued *what)
+{
+    queued *q = malloc(sizeof *q);
+    if (!q) abort();
+    *q = *what;
+    q->next = NULL;
+    *m->last = q;
+    m->last = &q->next;
+}
+
+static void queue(mock *m, void (*run)(const void *), const void *args, size_t bytes)
+{
+    queued q = { .run = run };
+    if (bytes > ARGS_BYTES) abort();
+    memcpy(q.args, args, bytes);
+    if (m->is_recording) {
+        q.next = m->record;
+        m->record = malloc(sizeof q);
+        if (!m->record) abort();
+        *m->record = q;
+        return;
+    }
+    append(m, &q);
+    if (!m->is_late) run_queue(m);
+}
+
+typedef struct far_move {
+    void *to;
+    const void *from; /* NULL: zeros */
+    size_t bytes;
+} far_move;
+
+static void run_move(const void *args)
+{
+    const far_move *move = args;
+    if (move->from) memmove(move->to, move->from, move->bytes);
+    else memset(move->to, 0, move->bytes);
+}
+
+static void far_zero(void *user, void *p, size_t bytes)
+{
+    queue(user, run_move, &(far_move){ p, NULL, bytes }, sizeof(far_move));
+}
+
+static bool holds(const kr_device *device, const void *p)
+{
+    const mock *m = device->handle;
+    return (const char *)p >= m->region && (const char *)p < m->region + region_bytes;
+}
+
+static const char *move(kr_device *device, void *to, const void *from, size_t bytes)
+{
+    mock *m = device->handle;
+    CHECK(!m->is_recording, "the host moved data while kernels were recorded");
+    run_queue(m);
+    open_region(m);
+    memmove(to, from, bytes);
+    close_region(m);
+    return NULL;
+}
+
+static const char *copy(kr_device *device, void *to, const void *from, size_t bytes)
+{
+    queue(device->handle, run_move, &(far_move){ to, from, bytes }, sizeof(far_move));
+    return NULL;
+}
+
+static const char *wait(kr_device *device)
+{
+    run_queue(device->handle);
+    return NULL;
+}
+
+static const char *check(kr_device *device)
+{
+    mock *m = device->handle;
+    if (m->until_broken > 0) m->until_broken--;
+    return m->until_broken == 0 ? "it broke, as it was asked to" : NULL;
+}
+
+static bool room(const kr_device *device, size_t *free_bytes, size_t *all)
+{
+    const mock *m = device->handle;
+    *free_bytes = m->most - m->used;
+    *all = m->most;
+    return true;
+}
+
+static void close(kr_device *device)
+{
+    mock *m = device->handle;
+    run_queue(m);
+    for (block *b = m->blocks; b;) {
+        block *next = b->next;
+        CHECK(b->is_free, "%zu far bytes are left behind", b->bytes);
+        free(b);
+        b = next;
+    }
+    munmap(m->mapped, region_bytes + LARGE_PAGE);
+    free(m);
+}
+
+static const char *begin_record(kr_device *device)
+{
+    mock *m = device->handle;
+    run_queue(m);
+    m->is_recording = true;
+    m->record = NULL;
+    return NULL;
+}
+
+static void forget(kr_device *device, void *record)
+{
+    (void)device;
+    for (queued *q = record; q;) {
+        queued *next = q->next;
+        free(q);
+        q = next;
+    }
+}
+
+static void *end_record(kr_device *device, int64_t *launches)
+{
+    mock *m = device->handle;
+    queued *first = NULL;
+    m->is_recording = false;
+    *launches = 0;
+    while (m->record) {
+        queued *q = m->record;
+        m->record = q->next;
+        q->next = first;
+        first = q;
+        ++*launches;
+    }
+    return first;
+}
+
+static const char *replay(kr_device *device, void *record)
+{
+    mock *m = device->handle;
+    for (const queued *q = record; q; q = q->next) append(m, q);
+    if (!m->is_late) run_queue(m);
+    return NULL;
+}
+
+static const kr_device_verbs verbs = { .holds = holds,
+                                       .upload = move,
+                                       .download = move,
+                                       .copy = copy,
+                                       .wait = wait,
+                                       .check = check,
+                                       .room = room,
+                                       .close = close,
+                                       .begin_record = begin_record,
+                                       .end_record = end_record,
+                                       .replay = replay,
+                                       .forget = forget };
+
+/* ---- kernels ---- */
+
+static const kr_kernels *host_of(const kr_exec *exec)
+{
+    return ((const mock *)exec->own)->host;
+}
+
+#define KR_KERNEL_ONE(name, slot, type)                                                                                \
+    static void run_##name(const void *args)                                                                           \
+    {                                                                                                                  \
+        host_of(args)->slot.run(args);                                                                                 \
+    }                                                                                                                  \
+    static void queue_##name(const type *args)                                                                         \
+    {                                                                                                                  \
+        queue(args->exec.own, run_##name, args, sizeof *args);                                                         \
+    }
+#define KR_KERNEL(name, type)                                                                                          \
+    KR_KERNEL_ONE(name##_f32, name[KR_REAL_F32], type) KR_KERNEL_ONE(name##_f64, name[KR_REAL_F64], type)
+#define KR_KERNEL_ANY(name, type) KR_KERNEL_ONE(name, name, type)
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+
+static void fill_table(kr_kernels *table, const kr_kernels *host)
+{
+    *table = *host; /* the scratch functions stay */
+#define KR_KERNEL(name, type)                                                                                          \
+    table->name[KR_REAL_F32].run = queue_##name##_f32;                                                                 \
+    table->name[KR_REAL_F64].run = queue_##name##_f64;
+#define KR_KERNEL_ANY(name, type) table->name.run = queue_##name;
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+    table->name = "mock";
+}
+
+/* ---- opening ---- */
+
+static bool open(kr_ctx *ctx, kr_device *device, int number)
+{
+    if (number > 3) return kr_fail(ctx, KR_ERR_ARG, "ctx: device mock:%d, but there are 4, numbered from 0", number);
+    mock *m = calloc(1, sizeof *m);
+    void *region =
+        m ? mmap(NULL, region_bytes + LARGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+          : MAP_FAILED;
+    if (region == MAP_FAILED) {
+        free(m);
+        return kr_fail(ctx, KR_ERR_NOMEM, "ctx: no addresses for a mock device");
+    }
+    m->host = device->host;
+    m->mapped = region;
+    m->region = m->top = m->mapped + (LARGE_PAGE - (uintptr_t)region % LARGE_PAGE) % LARGE_PAGE;
+    madvise(m->region, region_bytes, MADV_HUGEPAGE); /* advice: a refusal makes it slow */
+    m->is_late = number == 1;
+    m->until_broken = number == 2 ? 12 : -1;
+    m->most = number == 3 ? (size_t)8 << 20 : region_bytes;
+    m->last = &m->first;
+    device->verbs = &verbs;
+    device->handle = device->own = m;
+    kr_memory_init(&device->far, &(kr_allocator){ far_alloc, far_free, m });
+    device->far.zero = far_zero;
+    kr_memory_init(&device->shared, NULL);
+    fill_table(&device->kernels, device->host);
+    static const char *const names[] = { "mock:0 runs at once", "mock:1 runs late", "mock:2 breaks",
+                                         "mock:3 is small" };
+    const char *name = names[number];
+    memcpy(device->name, name, strlen(name) + 1);
+    return true;
+}
+
+static size_t describe(char *text, size_t bytes)
+{
+    static const char lines[] = "mock:0 runs at once\nmock:1 runs late\nmock:2 breaks\nmock:3 is small\n";
+    if (text && bytes) {
+        const size_t n = bytes - 1 < sizeof lines - 1 ? bytes - 1 : sizeof lines - 1;
+        memcpy(text, lines, n);
+        text[n] = '\0';
+    }
+    return sizeof lines - 1;
+}
+
+static const kr_device_kind mock_kind = { "mock", open, describe };
+
+__attribute__((constructor)) static void offer_mock(void)
+{
+    kr_device_kind_of_tests = &mock_kind;
+}
