@@ -9,20 +9,10 @@
 
 #include <math.h>
 
-static kr_copy_args copy_args(const kr_tensor *y, const kr_tensor *x)
-{
-    const kr_shape shape = kr_tensor_shape(y);
-    return (kr_copy_args){ .walk = kr_walk_over(&shape, 2, (const kr_tensor *[]){ y, x }),
-                           .x_dtype = x->dtype,
-                           .y_dtype = y->dtype,
-                           .x = x->data,
-                           .y = y->data };
-}
-
 /* y = x by the processor. Without the context's pool and scratch: reading is allowed after an error, too. */
 static void copy_near(const kr_tensor *y, const kr_tensor *x)
 {
-    const kr_copy_args args = copy_args(y, x);
+    const kr_copy_args args = kr_copy_of(y, x);
     x->ctx->device->host->copy.run(&args);
 }
 
@@ -67,7 +57,7 @@ static bool read_piece(const kr_tensor *x, kr_dtype dtype, void *out)
     const void *from = x->data;
     if (!kr_tensor_is_row_major(x)) {
         const kr_tensor gathered = laid_out(x, x->dtype, device->far_stage);
-        kr_copy_args args = copy_args(&gathered, x);
+        kr_copy_args args = kr_copy_of(&gathered, x);
         if (!KR_RUN_WITH(ctx, copy, &args, NULL)) return false;
         from = gathered.data;
     }
@@ -98,7 +88,7 @@ static bool read_into(const kr_tensor *x, kr_dtype dtype, char *out)
 /* The caller's memory may be the device's own: another tensor's, say. */
 static bool copy_far(const kr_tensor *y, const kr_tensor *x)
 {
-    kr_copy_args args = copy_args(y, x);
+    kr_copy_args args = kr_copy_of(y, x);
     if (!kr_dtype_is_float(y->dtype)) y->ctx->device->wrote_integers = true;
     return KR_RUN(y->ctx, copy, &args);
 }
@@ -193,7 +183,7 @@ bool kr_tensor_take(kr_tensor *y, const kr_tensor *near)
     if (kr_tensor_count(y) == 0) return true;
     if (kr_is_far(ctx, near->data)) return copy_far(y, near);
     if (kr_is_far(ctx, y->data)) return write_far(ctx, y->data, y->dtype, near);
-    kr_copy_args args = copy_args(y, near);
+    kr_copy_args args = kr_copy_of(y, near);
     if (!kr_ctx_is_far(ctx)) return KR_RUN(ctx, copy, &args);
     args.exec.pool = ctx->pool;
     ctx->device->host->copy.run(&args);

@@ -36,3 +36,13 @@ kr_walk kr_walk_self(const kr_tensor *x)
     const kr_shape shape = kr_tensor_shape(x);
     return kr_walk_over(&shape, 1, &x);
 }
+
+kr_copy_args kr_copy_of(const kr_tensor *y, const kr_tensor *x)
+{
+    const kr_shape shape = kr_tensor_shape(y);
+    return (kr_copy_args){ .walk = kr_walk_over(&shape, 2, (const kr_tensor *[]){ y, x }),
+                           .x_dtype = x->dtype,
+                           .y_dtype = y->dtype,
+                           .x = x->data,
+                           .y = y->data };
+}

@@ -12,4 +12,7 @@ kr_walk kr_walk_over(const kr_shape *shape, int count, const kr_tensor *const *o
 /* One operand over its own shape. */
 kr_walk kr_walk_self(const kr_tensor *x);
 
+/* What copies x to y, of one shape, whatever their types and strides are. */
+kr_copy_args kr_copy_of(const kr_tensor *y, const kr_tensor *x);
+
 #endif

@@ -3,20 +3,10 @@
 #include "device/walk.h"
 #include "tape/tape.h"
 
-static kr_copy_args copy_args(const kr_tensor *y, const kr_tensor *x)
-{
-    const kr_shape shape = kr_tensor_shape(y);
-    return (kr_copy_args){ .walk = kr_walk_over(&shape, 2, (const kr_tensor *[]){ y, x }),
-                           .x_dtype = x->dtype,
-                           .y_dtype = y->dtype,
-                           .x = x->data,
-                           .y = y->data };
-}
-
 /* On a far device integers are the host's to move: they lie still from then on, and kernels only read them. */
 bool kr_assign(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
 {
-    kr_copy_args args = copy_args(y, x);
+    kr_copy_args args = kr_copy_of(y, x);
     if (kr_ctx_is_far(ctx) && !kr_dtype_is_float(y->dtype)) {
         if (!kr_dtype_is_float(x->dtype)) {
             if (kr_integers_ready(ctx)) ctx->device->host->copy.run(&args);
