@@ -131,8 +131,9 @@ def text_of(data):
     return (f'{HEADING}{data["machine"]["device"]}, by\n'
             "```\nbuild/cuda/krait-bench --device cuda --json gpu.json\nbench/perf_doc gpu.json docs/perf.md\n```\n"
             "Medians; a sample is some milliseconds of queued calls with one wait at its end. Official figures are those of the\n"
-            "Triton kernels on an H200, launches hidden, at the same shapes with bf16 tensors. Rows `bf16` have bf16 tensors, "
-            "`rounded` f32\ntensors whose products are rounded to bf16, `exact` f32; `by` names the way that the sizes take. The official kernel of Mamba-3 also\n"
+            "Triton kernels on an H200, launches hidden, at the same shapes with bf16 tensors. Rows `bf16` have bf16 tensors "
+            "throughout, by functions\nthat no network calls yet: in bf16 precision its core is between them and `rounded`, which has f32 tensors whose products are\n"
+            "rounded to bf16. `exact` is f32; `by` names the way that the sizes take. The official kernel of Mamba-3 also\n"
             "adds biases to B and C and turns them; rows `turned` do the same, by a kernel before the core, others have B and C turned already.\n\n"
             + "\n".join(f"### {title}\n{text}" for title, text in (
                 ("Targets on a GPU", targets(run)), ("The state space core on a GPU", cores(run)),

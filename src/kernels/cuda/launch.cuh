@@ -1,8 +1,6 @@
 /* launch.cuh - how a kernel covers its elements: grids, walks of any strides, 64-bit offsets.
  *
  *   kr_cuda_each(a->exec, n, [=] __device__(int64_t i) { y[i] = 2 * x[i]; });
- *
- *   template <typename real> struct halve { __device__ real operator()(real x) const { return x / 2; } };
  *   kr_cuda_walk<2>(a->exec, a->walk, [=] __device__(const int64_t *at) { y[at[0]] = x[at[1]] / 2; });
  *
  * An element's result depends on its index alone, never on the grid: the same bits on every device.
