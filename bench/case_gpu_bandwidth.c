@@ -3,6 +3,7 @@
  *
  *   norm    gated RMS norm of [t i]: x, z and y;  bwd: x, z, g_y, g_x, g_z          t = 16384, i = 1536
  *   conv    causal, 4 taps, with SiLU: x and y;   bwd: x, g_y, g_x                  t = 16384, i = 1792
+ *   scan    Mamba-1's, gated, r = 16: x, dt, z and y; bwd: x, dt, z, g_y, g_x, g_dt, g_z   t = 16384, i = 1536
  *   loss    cross-entropy of [t w] and its gradient: x and g_x                      t = 4096, w = 50288
  *   adamw   w, g, m, v read, w, m, v and a zeroed g written                         128 M elements
  */
@@ -10,7 +11,7 @@
 
 #include <math.h>
 
-enum { NORM, NORM_BWD, CONV, CONV_BWD, LOSS, ADAMW, COPY };
+enum { NORM, NORM_BWD, CONV, CONV_BWD, SCAN, SCAN_BWD, LOSS, ADAMW, COPY };
 
 typedef struct pass_job {
     bench_gpu *gpu; /* first, for gpu_enter */
@@ -20,6 +21,8 @@ typedef struct pass_job {
         kr_norm_bwd_args norm_bwd;
         kr_conv_args conv;
         kr_conv_bwd_args conv_bwd;
+        kr_scan_args scan;
+        kr_scan_bwd_args scan_bwd;
         kr_cross_entropy_args loss;
         kr_adamw_args adamw;
     } args;
@@ -50,6 +53,8 @@ READY(norm, norm)
 READY(norm_bwd, norm_bwd)
 READY(conv, conv)
 READY(conv_bwd, conv_bwd)
+READY(scan, scan)
+READY(scan_bwd, scan_bwd)
 READY(cross_entropy, loss)
 READY(adamw, adamw)
 
@@ -84,14 +89,21 @@ static double fill_norm(pass_job *job, int64_t rows, int64_t width, bool backwar
     return 20.0 * (double)n;
 }
 
+/* One sequence for each row. */
+static const kr_sequence *whole_rows(bench_gpu *g, int64_t nb, int64_t ns)
+{
+    kr_sequence *list = kr_tape_list(g->tape, (size_t)nb * sizeof *list);
+    if (!list) bench_fail("no memory for a list of sequences");
+    for (int64_t b = 0; b < nb; b++) list[b] = (kr_sequence){ b, 0, ns };
+    return list;
+}
+
 static double fill_conv(pass_job *job, int64_t rows, int64_t width, bool backward)
 {
     enum { ROWS = 8, TAPS = 4 };
     bench_gpu *g = job->gpu;
     const int64_t n = rows * width, ns = rows / ROWS;
-    kr_sequence *list = kr_tape_list(g->tape, ROWS * sizeof *list);
-    if (!list) bench_fail("no memory for a list of sequences");
-    for (int64_t b = 0; b < ROWS; b++) list[b] = (kr_sequence){ b, 0, ns };
+    const kr_sequence *list = whole_rows(g, ROWS, ns);
     kr_conv_args a = {
         .exec = gpu_exec(g, KR_PRECISION_EXACT), .nb = ROWS, .ns = ns, .nv = width, .nk = TAPS, .nq = ROWS
     };
@@ -124,6 +136,44 @@ static double fill_conv(pass_job *job, int64_t rows, int64_t width, bool backwar
     job->args.conv_bwd = b;
     ready_conv_bwd(job);
     return 12.0 * (double)n;
+}
+
+static double fill_scan(pass_job *job, int64_t rows, int64_t width, bool backward)
+{
+    enum { ROWS = 8, STATES = 16 };
+    bench_gpu *g = job->gpu;
+    const int64_t n = rows * width;
+    kr_scan_args a = {
+        .exec = gpu_exec(g, KR_PRECISION_EXACT), .nb = ROWS, .ns = rows / ROWS, .ni = width, .ng = 1, .nr = STATES
+    };
+    a.nq = ROWS;
+    a.x_stride = a.dt_stride = a.z_stride = width;
+    a.b_stride = a.c_stride = STATES;
+    a.sequences = whole_rows(g, a.nb, a.ns);
+    a.x = floats(g, n);
+    a.dt = gpu_rand(g, KR_F32, n, 0.001, 0.1);
+    a.a = gpu_rand(g, KR_F32, width * STATES, -16, -1);
+    a.b = floats(g, rows * STATES);
+    a.c = floats(g, rows * STATES);
+    a.d = floats(g, width);
+    a.z = floats(g, n);
+    a.y = gpu_result(g, KR_F32, n);
+    job->args.scan = a;
+    if (!backward) {
+        ready_scan(job);
+        return 16.0 * (double)n;
+    }
+    kr_scan_bwd_args b = { .exec = a.exec, .nb = a.nb, .ns = a.ns, .ni = a.ni, .ng = a.ng, .nr = a.nr, .nq = a.nq };
+    b.x_stride = b.dt_stride = b.z_stride = width;
+    b.b_stride = b.c_stride = STATES;
+    b.sequences = a.sequences;
+    b.x = a.x, b.dt = a.dt, b.a = a.a, b.b = a.b, b.c = a.c, b.d = a.d, b.z = a.z, b.g_y = a.y;
+    b.g_x = gpu_result(g, KR_F32, n), b.g_dt = gpu_result(g, KR_F32, n), b.g_z = gpu_result(g, KR_F32, n);
+    b.g_a = gpu_result(g, KR_F32, width * STATES), b.g_d = gpu_result(g, KR_F32, width);
+    b.g_b = gpu_result(g, KR_F32, rows * STATES), b.g_c = gpu_result(g, KR_F32, rows * STATES);
+    job->args.scan_bwd = b;
+    ready_scan_bwd(job);
+    return 28.0 * (double)n;
 }
 
 static double fill_loss(pass_job *job, int64_t rows, int64_t width)
@@ -173,9 +223,10 @@ static void run_pass(bench_env *env, const bench_case *self)
         pass_job *job = bench_bytes(env, sizeof *job);
         *job = (pass_job){ .gpu = gpu };
         const int64_t rows = self->size[0], width = self->size[1];
-        const bool backward = self->variant == NORM_BWD || self->variant == CONV_BWD;
+        const bool backward = self->variant == NORM_BWD || self->variant == CONV_BWD || self->variant == SCAN_BWD;
         const double work = self->variant <= NORM_BWD   ? fill_norm(job, rows, width, backward)
                             : self->variant <= CONV_BWD ? fill_conv(job, rows, width, backward)
+                            : self->variant <= SCAN_BWD ? fill_scan(job, rows, width, backward)
                             : self->variant == LOSS     ? fill_loss(job, rows, width)
                                                         : fill_adamw(job, rows);
         mine = gpu_enter(line, &n, call_pass, job, work, "krait");
@@ -193,6 +244,8 @@ const bench_case bench_gpu_bandwidth_cases[] = {
     { "cuda/norm-bwd", "its gradients", run_pass, { 16384, 1536 }, NORM_BWD },
     { "cuda/conv", "4 taps and SiLU over 16384 x 1792", run_pass, { 16384, 1792 }, CONV },
     { "cuda/conv-bwd", "its gradients", run_pass, { 16384, 1792 }, CONV_BWD },
+    { "cuda/scan", "Mamba-1's gated scan of 16384 x 1536, 16 states", run_pass, { 16384, 1536 }, SCAN },
+    { "cuda/scan-bwd", "its gradients", run_pass, { 16384, 1536 }, SCAN_BWD },
     { "cuda/loss", "cross-entropy of 4096 x 50288, with its gradient", run_pass, { 4096, 50288 }, LOSS },
     { "cuda/adamw", "a step of 128 M elements", run_pass, { 128 << 20 }, ADAMW },
     { 0 },

@@ -4,9 +4,10 @@
  *   mamba2   B and C for one group, D, inclusive form
  *   mamba3   B and C for each head, strict form with both weights (the single pathway); mimo: rank 4
  *
- * krait/bf16: v, B, C, y and their gradients are bf16; krait/rounded: f32 tensors, whose products are rounded to bf16;
- * krait/exact: f32; krait/turned, of mamba3: B and C of one group with bias and angles, turned for each head into bf16 by the
- * kernel before, and their gradients back again, as in a network whose products are rounded: what the official kernel does.
+ * krait/bf16: v, B, C, y and their gradients are bf16, as in a network; krait/rounded: f32 tensors, whose products are
+ * rounded to bf16; krait/exact: f32; krait/turned, of mamba3: B and C of one group with bias and angles, which the core turns for
+ * each head, and their gradients back again, as in a network whose products are rounded: what the official kernel does, half of
+ * the pairs by its default; krait/all-turned: every pair.
  * Extra memory is results and scratch: y, all gradients, and what the kernels need. FLOPs are those of the
  * causal form with chunks of 64 (case_ssd.c).
  *
@@ -21,61 +22,45 @@
 
 enum { BACKWARD = 1, PER_HEAD = 2, STEP = 4, MIMO = 8 };
 enum { HEAD_DIM = 64, CHUNK = 64, MIMO_RANK = 4 };
-typedef enum way { HALVES, TURNED, ROUNDED, EXACT, WAYS } way;
-static const char *const way_names[WAYS] = { "krait/bf16", "krait/turned", "krait/rounded", "krait/exact" };
+typedef enum way { HALVES, TURNED, ALL_TURNED, ROUNDED, EXACT, WAYS } way;
+static const char *const way_names[WAYS] = { "krait/bf16", "krait/turned", "krait/all-turned", "krait/rounded",
+                                             "krait/exact" };
+
+static bool is_turned(way w)
+{
+    return w == TURNED || w == ALL_TURNED;
+}
 
 typedef struct ssd_job {
     bench_gpu *gpu; /* first, for gpu_enter */
-    void (*run)(const kr_ssd_args *);
-    void (*run_bwd)(const kr_ssd_bwd_args *);
+    bool backward;
     kr_ssd_args args;
     kr_ssd_bwd_args bwd;
-    kr_rotate_args turn[2]; /* of B and of C */
-    kr_rotate_bwd_args turn_bwd[2];
-    bool turns;
 } ssd_job;
 
 static void call_ssd(void *arg)
 {
     const ssd_job *job = arg;
     const kr_kernels *k = job->gpu->kernels;
-    for (int i = 0; job->turns && i < 2; i++) k->rotate[KR_REAL_F32].run(&job->turn[i]);
-    job->run(&job->args);
-    if (!job->run_bwd) return;
-    job->run_bwd(&job->bwd);
-    for (int i = 0; job->turns && i < 2; i++) k->rotate_bwd[KR_REAL_F32].run(&job->turn_bwd[i]);
+    k->ssd[KR_REAL_F32].run(&job->args);
+    if (job->backward) k->ssd_bwd[KR_REAL_F32].run(&job->bwd);
 }
 
-/* ---- which kernels ---- */
-
-static bool choose(ssd_job *job, way w, bool backward, size_t *scratch, size_t *bwd_scratch)
+/* What the core asks for, forward and backward. */
+static size_t scratch_of(const ssd_job *job, bool backward)
 {
     const kr_kernels *k = job->gpu->kernels;
-    job->run = k->ssd[KR_REAL_F32].run;
-    job->run_bwd = backward ? k->ssd_bwd[KR_REAL_F32].run : NULL;
-    size_t (*bytes)(const kr_ssd_args *) = k->ssd[KR_REAL_F32].scratch;
-    size_t (*bwd_bytes)(const kr_ssd_bwd_args *) = k->ssd_bwd[KR_REAL_F32].scratch;
-    if (w == HALVES) {
-#ifdef KR_HAVE_CUDA
-        job->run = kr_cuda_bf16_ssd;
-        job->run_bwd = backward ? kr_cuda_bf16_ssd_bwd : NULL;
-        bytes = kr_cuda_bf16_ssd_scratch;
-        bwd_bytes = kr_cuda_bf16_ssd_bwd_scratch;
-#else
-        return false;
-#endif
-    }
-    *scratch = bytes ? bytes(&job->args) : 0;
-    *bwd_scratch = backward && bwd_bytes ? bwd_bytes(&job->bwd) : 0;
-    return true;
+    const size_t forth = k->ssd[KR_REAL_F32].scratch ? k->ssd[KR_REAL_F32].scratch(&job->args) : 0;
+    const size_t back = backward && k->ssd_bwd[KR_REAL_F32].scratch ? k->ssd_bwd[KR_REAL_F32].scratch(&job->bwd) : 0;
+    return back > forth ? back : forth;
 }
 
-static const char *note_of(const ssd_job *job, way w)
+static const char *note_of(const ssd_job *job)
 {
 #ifdef KR_HAVE_CUDA
-    return kr_cuda_ssd_way(&job->args, w == HALVES);
+    return kr_cuda_ssd_way(&job->args);
 #else
-    (void)job, (void)w;
+    (void)job;
     return NULL;
 #endif
 }
@@ -88,15 +73,15 @@ static void fill_forward(ssd_job *job, const bench_case *self, way w)
     kr_ssd_args *a = &job->args;
     bench_gpu *g = job->gpu;
     const bool per_head = self->variant & PER_HEAD;
-    const kr_dtype dtype = w == HALVES || w == TURNED ? KR_BF16 : KR_F32;
-    a->exec = gpu_exec(g, w == ROUNDED || w == TURNED ? KR_PRECISION_BF16 : KR_PRECISION_EXACT);
+    const kr_dtype dtype = w < ROUNDED ? KR_BF16 : KR_F32;
+    a->exec = gpu_exec(g, w == EXACT ? KR_PRECISION_EXACT : KR_PRECISION_BF16);
     a->nb = a->nq = self->size[0];
     a->ns = self->size[1];
     a->nh = self->size[2];
     a->nr = self->size[3];
     a->np = HEAD_DIM;
     a->nm = self->variant & MIMO ? MIMO_RANK : 1;
-    a->ng = per_head ? a->nh : 1;
+    a->ng = per_head && !is_turned(w) ? a->nh : 1;
     a->nl = CHUNK;
     kr_sequence *list = kr_tape_list(g->tape, (size_t)a->nq * sizeof *list);
     if (!list) bench_fail("no memory for a list of sequences");
@@ -106,10 +91,8 @@ static void fill_forward(ssd_job *job, const bench_case *self, way w)
     a->v_stride = a->nm * a->nh * a->np;
     a->b_stride = a->c_stride = a->nm * a->ng * a->nr;
     a->v = gpu_rand(g, dtype, places * a->nh * a->np, -1, 1);
-    if (w != TURNED) {
-        a->b = gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1);
-        a->c = gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1);
-    }
+    a->b = gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1);
+    a->c = gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1);
     a->da = gpu_rand(g, KR_F32, tokens * a->nh, -0.2, 0);
     a->w = gpu_rand(g, KR_F32, tokens * a->nh, 0, 0.2);
     a->same = per_head ? gpu_rand(g, KR_F32, tokens * a->nh, 0, 0.2) : NULL;
@@ -119,7 +102,8 @@ static void fill_forward(ssd_job *job, const bench_case *self, way w)
         a->final = (void *)a->initial;
     }
     g->result_bytes = 0;
-    a->y = gpu_result(g, w == TURNED ? KR_F32 : dtype, places * a->nh * a->np);
+    a->y = gpu_result(g, dtype, places * a->nh * a->np);
+    a->v_half = a->b_half = a->c_half = a->y_half = kr_half_of(dtype);
 }
 
 static void fill_backward(ssd_job *job, way w)
@@ -127,7 +111,8 @@ static void fill_backward(ssd_job *job, way w)
     const kr_ssd_args *a = &job->args;
     kr_ssd_bwd_args *b = &job->bwd;
     bench_gpu *g = job->gpu;
-    const kr_dtype dtype = w == HALVES ? KR_BF16 : KR_F32;
+    const kr_dtype dtype = w < ROUNDED ? KR_BF16 : KR_F32;
+    const kr_dtype of_maps = w == HALVES ? KR_BF16 : KR_F32; /* f32 for angles: kernels/cuda/ssd_bwd_cuda.cu says why */
     const int64_t tokens = a->nb * a->ns, places = tokens * a->nm;
     *b = (kr_ssd_bwd_args){ .exec = a->exec, .nb = a->nb, .ns = a->ns, .nm = a->nm, .nh = a->nh, .np = a->np };
     b->ng = a->ng;
@@ -147,60 +132,38 @@ static void fill_backward(ssd_job *job, way w)
     b->d = a->d;
     b->g_y = gpu_rand(g, dtype, places * a->nh * a->np, -1, 1);
     b->g_v = gpu_result(g, dtype, places * a->nh * a->np);
-    b->g_b = gpu_result(g, dtype, places * a->ng * a->nr);
-    b->g_c = gpu_result(g, dtype, places * a->ng * a->nr);
+    b->g_b = gpu_result(g, of_maps, places * a->ng * a->nr);
+    b->g_c = gpu_result(g, of_maps, places * a->ng * a->nr);
+    b->v_half = b->b_half = b->c_half = b->g_y_half = b->g_v_place.half = kr_half_of(dtype);
+    b->g_maps_half = kr_half_of(of_maps);
     b->g_da = gpu_result(g, KR_F32, tokens * a->nh);
     b->g_w = gpu_result(g, KR_F32, tokens * a->nh);
     b->g_same = a->same ? gpu_result(g, KR_F32, tokens * a->nh) : NULL;
     b->g_d = gpu_result(g, KR_F32, a->nh);
 }
 
-/* B and C as they come before their rotation, whose results the core reads. */
-static size_t fill_turns(ssd_job *job, bool backward)
+/* B and C are of one group, and every head turns them. */
+static void fill_turns(ssd_job *job, way w, bool backward)
 {
     kr_ssd_args *a = &job->args;
+    kr_ssd_bwd_args *b = &job->bwd;
     bench_gpu *g = job->gpu;
-    const int64_t tokens = a->nb * a->ns, na = a->nr / 2;
-    const void *angle = gpu_rand(g, KR_F32, tokens * a->nh * na, -3, 3);
-    void *g_angle = backward ? gpu_result(g, KR_F32, tokens * a->nh * na) : NULL;
-    size_t most = 0;
-    for (int i = 0; i < 2; i++) {
-        kr_rotate_args r = { .exec = a->exec, .no = tokens, .nm = a->nm, .nh = a->nh, .ng = 1, .nr = a->nr, .na = na };
-        r.x = gpu_rand(g, KR_F32, tokens * a->nm * a->nr, -1, 1);
-        r.bias = gpu_rand(g, KR_F32, a->nh * a->nm * a->nr, -1, 1);
-        r.angle = angle;
-        r.y = gpu_result(g, KR_BF16, tokens * a->nm * a->nh * a->nr);
-        r.y_half = KR_HALF_BF16;
-        job->turn[i] = r;
-        kr_rotate_bwd_args b = { .exec = a->exec, .no = r.no, .nm = r.nm, .nh = r.nh, .ng = 1, .nr = r.nr, .na = na };
-        b.x = r.x;
-        b.bias = r.bias;
-        b.angle = angle;
-        b.g_y = i == 0 ? job->bwd.g_b : job->bwd.g_c;
-        b.g_x = backward ? gpu_result(g, KR_F32, tokens * a->nm * a->nr) : NULL;
-        b.g_bias = backward ? gpu_result(g, KR_F32, a->nh * a->nm * a->nr) : NULL;
-        b.g_angle = g_angle;
-        b.adds = i == 1;
-        job->turn_bwd[i] = b;
-        const kr_kernels *k = g->kernels;
-        const size_t forth = k->rotate[KR_REAL_F32].scratch ? k->rotate[KR_REAL_F32].scratch(&r) : 0;
-        const size_t back = backward && k->rotate_bwd[KR_REAL_F32].scratch ? k->rotate_bwd[KR_REAL_F32].scratch(&b) : 0;
-        most = forth > most ? forth : most;
-        most = back > most ? back : most;
-    }
-    a->b = job->bwd.b = job->turn[0].y;
-    a->c = job->bwd.c = job->turn[1].y;
-    a->v_half = a->b_half = a->c_half = KR_HALF_BF16;
-    job->bwd.v_half = job->bwd.b_half = job->bwd.c_half = KR_HALF_BF16;
-    job->turns = true;
-    return most;
+    a->na = b->na = w == TURNED ? a->nr / 4 : a->nr / 2;
+    const int64_t angles = a->nb * a->ns * a->nh * a->na, biases = a->nh * a->nm * a->nr;
+    a->half = b->half = a->nm > 1;
+    a->angle = b->angle = gpu_rand(g, KR_F32, angles, -3, 3);
+    a->bias_b = b->bias_b = gpu_rand(g, KR_F32, biases, -1, 1);
+    a->bias_c = b->bias_c = gpu_rand(g, KR_F32, biases, -1, 1);
+    if (!backward) return;
+    b->g_angle = gpu_result(g, KR_F32, angles);
+    b->g_bias_b = gpu_result(g, KR_F32, biases);
+    b->g_bias_c = gpu_result(g, KR_F32, biases);
 }
 
 static void take_scratch(ssd_job *job, size_t bytes)
 {
     void *scratch = gpu_scratch(job->gpu, bytes); /* one after the other */
     job->args.exec.scratch = job->bwd.exec.scratch = scratch;
-    for (int i = 0; i < 2; i++) job->turn[i].exec.scratch = job->turn_bwd[i].exec.scratch = scratch;
 }
 
 /* One way at a time: all at once might not fit. */
@@ -208,19 +171,16 @@ static contender *enter(bench_env *env, bench_gpu *gpu, const bench_case *self, 
 {
     const bool backward = self->variant & BACKWARD;
     ssd_job *job = bench_bytes(env, sizeof *job);
-    *job = (ssd_job){ .gpu = gpu };
-    size_t scratch = 0, bwd_scratch = 0, turn_scratch = 0;
+    *job = (ssd_job){ .gpu = gpu, .backward = backward };
     fill_forward(job, self, w);
     if (backward) fill_backward(job, w);
-    if (w == TURNED) turn_scratch = fill_turns(job, backward);
-    if (!choose(job, w, backward, &scratch, &bwd_scratch)) return NULL;
-    if (bwd_scratch > scratch) scratch = bwd_scratch;
-    take_scratch(job, turn_scratch > scratch ? turn_scratch : scratch);
+    if (is_turned(w)) fill_turns(job, w, backward);
+    take_scratch(job, scratch_of(job, backward));
     const kr_ssd_args *a = &job->args;
     double work = (double)a->nb * (ssd_flops(a, false) + (backward ? ssd_flops(a, true) : 0));
     if (self->variant & STEP) work = 8.0 * (double)(a->nb * a->nh * a->np * a->nr);
     contender *c = gpu_enter(line, n, call_ssd, job, work, way_names[w]);
-    c->note = note_of(job, w);
+    c->note = note_of(job);
     if (!(self->variant & STEP)) {
         c->extra_bytes = (double)gpu->result_bytes;
         c->tokens = (double)(a->nb * a->ns);
@@ -232,11 +192,11 @@ static void run_ssd(bench_env *env, const bench_case *self)
 {
     const bool is_step = self->variant & STEP;
     for (int w = is_step ? EXACT : HALVES; w <= EXACT; w++) {
-        if (w == TURNED && !(self->variant & PER_HEAD)) continue;
+        if (is_turned((way)w) && !(self->variant & PER_HEAD)) continue;
         contender line[BENCH_CONTENDERS];
         int n = 0;
         bench_gpu *gpu = gpu_open(env, KR_PRECISION_EXACT);
-        const bool fits = w > TURNED || gpu_takes_halves(gpu);
+        const bool fits = w >= ROUNDED || gpu_takes_halves(gpu);
         contender *mine = fits ? enter(env, gpu, self, line, &n, (way)w) : NULL;
         if (mine && is_step) bench_compare(mine, gpu_enter_copy(env, gpu, line, &n));
         if (mine) bench_run(env, self, 1, is_step ? "GB/s" : "GFLOP/s", line, n);

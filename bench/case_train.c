@@ -69,6 +69,7 @@ static void call_optimizer(void *arg)
 /* ---- making one ---- */
 
 typedef union any_config {
+    kr_mamba1_config mamba1;
     kr_mamba2_config mamba2;
     kr_mamba3_config mamba3;
 } any_config;
@@ -78,6 +79,12 @@ static double configure(kr_layers_config *layers, any_config *c, const int64_t s
 {
     kr_layers_config_init(layers);
     layers->n_layers = (int)size[3];
+    if (variant == BLOCK_MAMBA1) {
+        kr_mamba1_config_init(&c->mamba1);
+        c->mamba1.d_model = size[2];
+        layers->block = kr_mamba1_block(&c->mamba1);
+        return mamba1_flops(&c->mamba1, size[0], size[1]);
+    }
     if (variant == BLOCK_MAMBA2) {
         kr_mamba2_config_init(&c->mamba2);
         c->mamba2.d_model = size[2];
@@ -233,6 +240,7 @@ static void case_gpu(bench_env *env, const bench_case *self)
 
 /* clang-format off */
 const bench_case bench_gpu_train_cases[] = {
+    { "cuda/train/130m/mamba1", "24 layers, b 8, s 2048, d 768", case_gpu, { 8, 2048, 768, 24 }, VARIANT(STEP, BLOCK_MAMBA1) },
     { "cuda/train/130m/mamba2", "24 layers, b 8, s 2048, d 768", case_gpu, { 8, 2048, 768, 24 }, VARIANT(STEP, BLOCK_MAMBA2) },
     { "cuda/train/130m/mamba3", "24 layers, b 8, s 2048, d 768", case_gpu, { 8, 2048, 768, 24 }, VARIANT(STEP, BLOCK_SISO) },
     { "cuda/train/bytes/mamba2", "4 layers, b 8, s 256, d 256", case_gpu, { 8, 256, 256, 4 }, VARIANT(STEP, BLOCK_MAMBA2) },

@@ -57,16 +57,17 @@ def targets(run):
         r = run.row(case)
         if r:
             rows.append((what + ", ms", official, f"<= {reach}", goal, ms(r), verdict(r["call_ns"] / 1e6, reach, goal, True)))
-    for case, what, official, reach, goal in CORES:
-        r = run.row(case, "krait/turned")
-        if r:
-            rows.append((what + ", with the rotation of B and C, ms", official, f"<= {reach}", goal, ms(r),
-                         verdict(r["call_ns"] / 1e6, reach, goal, True)))
-    r = run.row("ssd-train/mamba3-b8-s4096-h80")
-    if r and "extra_bytes" in r:
-        v = r["extra_bytes"] / 2**30
-        rows.append(("Mamba-3 SISO core, b 8, s 4096, h 80: extra memory (results, gradients, scratch), GiB", 5.3, "<= 1.5", "-", f"{v:.2f}",
-                     verdict(v, 1.5, 0, True)))
+    for who, which in (("krait/turned", "half of the pairs turned"), ("krait/all-turned", "all pairs turned")):
+        for case, what, official, reach, goal in CORES:
+            r = run.row(case, who)
+            if r:
+                rows.append((f"{what}, with bias and {which}, ms", official if who == "krait/turned" else "-", f"<= {reach}", goal,
+                             ms(r), verdict(r["call_ns"] / 1e6, reach, goal, True)))
+        r = run.row("ssd-train/mamba3-b8-s4096-h80", who)
+        if r and "extra_bytes" in r:
+            v = r["extra_bytes"] / 2**30
+            rows.append((f"Mamba-3 SISO core, b 8, s 4096, h 80, {which}: extra memory (results, gradients, scratch), GiB",
+                         5.3 if who == "krait/turned" else "-", "<= 1.5", "-", f"{v:.2f}", verdict(v, 1.5, 0, True)))
     one, eight = run.row("ssd/mamba2-b1-s8192-h24"), run.row("ssd/mamba2-b8-s2048-h24")
     if one and eight:
         v = eight["tokens_per_s"] / one["tokens_per_s"]
@@ -95,7 +96,7 @@ def cores(run):
 
 def passes(run):
     rows = []
-    for name in ("copy", "norm", "conv", "loss", "adamw", "ssd-step", "decode"):
+    for name in ("copy", "norm", "conv", "scan", "loss", "adamw", "ssd-step", "decode"):
         for r in run.all(name):
             if r["who"] == "copy" and name != "copy":
                 continue
@@ -132,9 +133,11 @@ def text_of(data):
             "```\nbuild/cuda/krait-bench --device cuda --json gpu.json\nbench/perf_doc gpu.json docs/perf.md\n```\n"
             "Medians; a sample is some milliseconds of queued calls with one wait at its end. Official figures are those of the\n"
             "Triton kernels on an H200, launches hidden, at the same shapes with bf16 tensors. Rows `bf16` have bf16 tensors "
-            "throughout, by functions\nthat no network calls yet: in bf16 precision its core is between them and `rounded`, which has f32 tensors whose products are\n"
-            "rounded to bf16. `exact` is f32; `by` names the way that the sizes take. The official kernel of Mamba-3 also\n"
-            "adds biases to B and C and turns them; rows `turned` do the same, by a kernel before the core, others have B and C turned already.\n\n"
+            "throughout, as\na network in bf16 precision hands them to the core (Mamba-3's B, C and their gradients stay f32 "
+            "there, where the core turns\nthem); rows `rounded` have f32 tensors whose products are rounded to bf16. `exact` is "
+            "f32; `by` names the way that the sizes take.\nThe official kernel of Mamba-3 also adds biases to B and C and turns "
+            "them, half of their pairs by its default; rows `turned` do the\nsame inside the core, rows `all-turned` turn every "
+            "pair, others have B and C turned already.\n\n"
             + "\n".join(f"### {title}\n{text}" for title, text in (
                 ("Targets on a GPU", targets(run)), ("The state space core on a GPU", cores(run)),
                 ("Products on a GPU", products(run)), ("Whole blocks on a GPU, products in bf16", blocks(run)),

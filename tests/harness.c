@@ -150,6 +150,12 @@ bool kr_test_is_far(const kr_ctx *ctx)
     return strcmp(kr_ctx_device(ctx), "cpu") != 0;
 }
 
+int64_t kr_test_difference_step(const kr_ctx *ctx)
+{
+    const char *device = ctx ? kr_ctx_device(ctx) : getenv("KR_DEVICE");
+    return !device || !*device || strcmp(device, "cpu") == 0 ? 1 : 7;
+}
+
 void kr_test_write(kr_tensor *x, const void *elements)
 {
     kr_tensor_write(x, kr_tensor_dtype(x), elements, kr_tensor_count(x));

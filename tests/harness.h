@@ -91,6 +91,10 @@ void kr_test_put(kr_tensor *x, int64_t at, double value);
 /* Are the context's floats on a device of their own? Figures of memory are others there. */
 bool kr_test_is_far(const kr_ctx *ctx);
 
+/* Difference quotients are asked for every so many elements: of all on the processor, of fewer on a device of the context's
+ * own (NULL: the one that KR_DEVICE names), where each is a run that waits for the device. */
+int64_t kr_test_difference_step(const kr_ctx *ctx);
+
 /* Do sizes and layouts choose the kernels of the context's device, as they do on CUDA? Then bits are the same from run to
  * run and whatever other rows hold, but the same sums in other company may be added in another order. NULL: the device
  * that KR_DEVICE names. */

@@ -35,7 +35,8 @@ typedef enum kr_log_level { KR_LOG_INFO = 0, KR_LOG_WARNING = 1 } kr_log_level;
 
 /* What products of matrices, the state space core's among them, may lose. EXACT: nothing, f32 operands are multiplied and
  * added in f32. TF32, BF16: a device with matrix units may round f32 operands to the 11 or 8 leading bits of these types;
- * sums, states and all that is stored stay f32. The CPU loses nothing, whatever is asked. */
+ * sums, states, residuals, weights and all that is stored stay f32, what lies between two products of a block may be kept in
+ * bf16. The CPU loses nothing, whatever is asked. */
 typedef enum kr_precision {
     KR_PRECISION_UNSET = -1, /* what the environment variable KR_PRECISION says (exact, tf32, bf16), else exact */
     KR_PRECISION_EXACT = 0,

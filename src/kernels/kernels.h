@@ -135,15 +135,15 @@ typedef struct kr_softmax_bwd_args {
  *   gate first (or no gate): u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first:              u = x;          q as above;                        y = u q gain silu(z)
  * x, z, y [no ni], gain [ni] or NULL (1), q [no ng], z NULL: no gate. Group e holds channels e*ni/ng ...
- * z_gap elements lie between a row of z and the next. */
+ * x_gap and z_gap elements lie between a row of x or of z and the next. */
 typedef struct kr_norm_args {
     kr_exec exec;
-    int64_t no, ni, ng, z_gap;
+    int64_t no, ni, ng, x_gap, z_gap;
     const void *x, *z, *gain;
     void *y, *q;
     double eps;
     bool norm_first;
-    kr_half y_half; /* of y: the f32 slot of CUDA alone writes them, elsewhere it is KR_NO_HALF */
+    kr_half x_half, y_half; /* of x and of y: for the f32 slot of CUDA alone, elsewhere KR_NO_HALF */
 } kr_norm_args;
 
 /* With w = gain g_y (norm first: gain g_y silu(z)), per group:
@@ -152,12 +152,13 @@ typedef struct kr_norm_args {
  * g_x, g_z, g_gain may be NULL when not wanted. */
 typedef struct kr_norm_bwd_args {
     kr_exec exec;
-    int64_t no, ni, ng, z_gap;
+    int64_t no, ni, ng, x_gap, z_gap;
     const void *x, *z, *gain, *q, *g_y;
     void *g_x, *g_z, *g_gain;
     bool norm_first;
-    kr_place g_z_place;
-    bool adds; /* g_x is added to: without a gate, and for the f32 slot of CUDA alone */
+    kr_half x_half, g_y_half; /* of x and of g_y, as above */
+    kr_place g_x_place, g_z_place;
+    bool adds; /* g_x is added to: without a gate and a place, and for the f32 slot of CUDA alone */
 } kr_norm_bwd_args;
 
 /* y = x silu(z). x, z, y [no ni]; rows of x and z begin x_stride and z_stride elements apart (of any sign, or 0). */
@@ -166,7 +167,7 @@ typedef struct kr_gate_args {
     int64_t no, ni, x_stride, z_stride;
     const void *x, *z;
     void *y;
-    kr_half y_half; /* of y: the f32 slot of CUDA alone writes them, elsewhere it is KR_NO_HALF */
+    kr_half x_half, y_half; /* of x and of y: for the f32 slot of CUDA alone, elsewhere KR_NO_HALF */
 } kr_gate_args;
 
 /* g_x = g_y silu(z), g_z = g_y x silu'(z); g_y's rows have a stride too. g_x, g_z may be NULL when not wanted. */
@@ -175,7 +176,8 @@ typedef struct kr_gate_bwd_args {
     int64_t no, ni, x_stride, z_stride, g_y_stride;
     const void *x, *z, *g_y;
     void *g_x, *g_z;
-    kr_place g_z_place;
+    kr_half x_half, g_y_half; /* of x and of g_y, as above */
+    kr_place g_x_place, g_z_place;
 } kr_gate_bwd_args;
 
 /* Causal depthwise convolution with a carried window. For each sequence q, its tokens numbered s = 0 .. length-1:
@@ -191,7 +193,7 @@ typedef struct kr_conv_args {
     const void *x, *weight, *bias, *window;
     void *y, *window_out;
     bool silu;
-    kr_half y_half; /* of y: the f32 slot of CUDA alone writes them, elsewhere it is KR_NO_HALF */
+    kr_half x_half, y_half; /* of x and of y: for the f32 slot of CUDA alone, elsewhere KR_NO_HALF */
 } kr_conv_args;
 
 /* Gradients of the above; u is recomputed. g_y, g_x [b s v] contiguous. g_window_out NULL means 0. g_x, g_weight, g_bias,
@@ -204,6 +206,7 @@ typedef struct kr_conv_bwd_args {
     const void *x, *weight, *bias, *window, *g_y, *g_window_out;
     void *g_x, *g_weight, *g_bias, *g_window;
     bool silu;
+    kr_half x_half; /* of x, as above */
     kr_place g_x_place;
     kr_columns g_y_columns; /* g_y in pieces; g_y is NULL then */
 } kr_conv_bwd_args;

@@ -7,6 +7,7 @@
 
 #include "kernels/exec.h"
 #include "kernels/matmul_args.h"
+#include "kernels/places.h"
 #include "kernels/sequence.h"
 
 /* The coefficients of the trapezoidal rule, for each token o and head h:
@@ -15,10 +16,11 @@
  *   f(x) = 1 + x for x >= 0, 1 / (1 - x) below; or softplus(x)      l = sigmoid(lambda_raw)
  *   da = dt a    gamma = l dt    carry = (1 - l) dt    beta = carry exp(da)
  *
- * All [no nh], dt_bias [nh] or NULL. A NaN among the operands stays one. */
+ * All [no nh], dt_bias [nh] or NULL. raw_gap elements lie between a row of dt_raw, a_raw or lambda_raw and the next. A NaN
+ * among the operands stays one. */
 typedef struct kr_trapezoid_args {
     kr_exec exec;
-    int64_t no, nh;
+    int64_t no, nh, raw_gap;
     const void *dt_raw, *dt_bias, *a_raw, *lambda_raw;
     void *dt, *da, *gamma, *carry, *beta;
     double a_floor, dt_min, dt_max;
@@ -32,23 +34,26 @@ typedef struct kr_trapezoid_args {
  * dt_bias. On a limit the gradient passes. */
 typedef struct kr_trapezoid_bwd_args {
     kr_exec exec;
-    int64_t no, nh;
+    int64_t no, nh, raw_gap;
     const void *dt_raw, *dt_bias, *a_raw, *lambda_raw;
     const void *g_dt, *g_da, *g_gamma, *g_carry, *g_beta;
     void *g_dt_raw, *g_a_raw, *g_lambda_raw;
     double a_floor, dt_min, dt_max;
     bool softplus;
+    kr_place g_place;  /* of the three results */
+    void *g_dt_summed; /* with a place: g_dt_raw once more, contiguous and of the slot's own type; NULL: not wanted */
 } kr_trapezoid_bwd_args;
 
 /* Angles that add up along each sequence q:
  *
  *   phi_t[h, a] = wrap(phi_{t-1}[h, a] + dt_t[h] range pi tanh(theta_t[a]));   wrap(x) = x - 2 pi round(x / 2 pi)
  *
- * theta [b s a], dt [b s h], angle [b s h a]; initial [q h a] or NULL (0), final [q h a]. The running angle and its
- * increments are held in double in f32 too, so that it does not drift over long sequences. */
+ * theta [b s a], dt [b s h], angle [b s h a]; initial [q h a] or NULL (0), final [q h a]. theta_gap elements lie between a
+ * token of theta and the next. The running angle and its increments are held in double in f32 too, so that it does not
+ * drift over long sequences. */
 typedef struct kr_angles_args {
     kr_exec exec;
-    int64_t nb, ns, nh, na, nq;
+    int64_t nb, ns, nh, na, nq, theta_gap;
     const kr_sequence *sequences; /* [q] */
     const void *theta, *dt, *initial;
     void *angle, *final;
@@ -61,11 +66,12 @@ typedef struct kr_angles_args {
  * g_final NULL is 0; g_theta, g_dt, g_initial NULL: not wanted. */
 typedef struct kr_angles_bwd_args {
     kr_exec exec;
-    int64_t nb, ns, nh, na, nq;
+    int64_t nb, ns, nh, na, nq, theta_gap;
     const kr_sequence *sequences;
     const void *theta, *dt, *g_angle, *g_final;
     void *g_theta, *g_dt, *g_initial;
     double range;
+    kr_place g_theta_place;
 } kr_angles_bwd_args;
 
 /* Rows u = x + bias, x repeated for the heads of its group: the first na pairs of each turned by their angle, the rest

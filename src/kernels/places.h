@@ -19,6 +19,7 @@ typedef struct kr_columns {
     int count;
     const void *x[KR_MOST_COLUMNS];
     int64_t from[KR_MOST_COLUMNS + 1];
+    kr_half half; /* of all of them */
 } kr_columns;
 
 #endif

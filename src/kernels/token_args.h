@@ -14,13 +14,17 @@
  * window[m, c, t]) x, z [m k], w [n k], gain [k], bias [n], base, y [m n], taps [c t], conv_bias [c], window [m c t].
  * Rows of x, z, base, y begin x_m, z_m, base_m, y_m elements apart. z, gain, bias, base, conv_bias may be NULL; base
  * may be y. nc = 0: no convolution. Group e of ng holds channels e nk/ng ... On CUDA with exec.precision the product
- * may round norm, as matmul. */
+ * may round norm, as matmul.
+ * With squares [m nsquares] the mean is that of all of a row's, over nk, and not of u: x has been gated, and has its gain
+ * (ng is 1 then, z and gain are NULL). x_half: of x; the f32 slot of CUDA alone takes them. */
 typedef struct kr_token_linear_args {
     kr_exec exec;
     int64_t nm, nn, nk, ng, x_m, z_m, base_m, y_m;
     const void *x, *z, *gain, *w, *bias, *base;
     void *y;
-    kr_half w_half, taps_half;
+    const void *squares;
+    int64_t nsquares;
+    kr_half w_half, taps_half, x_half;
     bool has_norm, norm_first;
     double eps;
     int64_t conv_from, nc, nt;
@@ -32,16 +36,65 @@ typedef struct kr_token_linear_args {
  * (nh/ng):
  *   s = clamp(softplus(dt[b, h] + dt_bias[h]), dt_min, dt_max);   H <- exp(-s exp(a_log[h])) H + s x (outer) B[e]
  *   y = H C[e] + D x;   D is d[h], or d[h, p] with d_per_dim
- * x [h p], b, c [g r], dt [h] in rows that begin `stride` elements apart; state H [b h p r]; y [b h p], rows y_stride
- * apart. */
+ *   with z: u = y silu(z), y <- u gain (NULL: 1), and squares, unless NULL, gets the sums of u^2 over 8 rows p each:
+ *   squares[b, h, i] for p = 8 i .. 8 i + 7, the last of which may be fewer
+ * x, z [h p], b, c [g r], dt [h] in rows that begin `stride` elements apart; gain [h p]; state H [b h p r]; y [b h p],
+ * rows y_stride apart, of y_half, which the f32 slot of CUDA alone writes. */
 typedef struct kr_token_ssd_args {
     kr_exec exec;
     int64_t nb, nh, np, ng, nr, stride, y_stride;
-    const void *x, *b, *c, *dt, *dt_bias, *a_log, *d;
+    const void *x, *b, *c, *dt, *dt_bias, *a_log, *d, *z, *gain;
     bool d_per_dim;
     double dt_min, dt_max;
-    void *state, *y;
+    void *state, *y, *squares;
+    kr_half y_half;
 } kr_token_ssd_args;
+
+enum { KR_TOKEN_TILE = 8 }; /* rows p whose squares are one sum */
+
+/* One token of Mamba-1's selective scan, in place, with what goes before and after it. For row b and channel i:
+ *   low, B, C <- each divided by (mean of its squares + eps)^1/2; eps 0: as they are
+ *   s = clamp(softplus(sum over x of low[x] w[i, x] + dt_bias[i]), dt_min, dt_max)
+ *   H[r] <- exp(-s exp(a_log[i, r])) H[r] + s B[r] x[i];   y = (sum over r of C[r] H[r] + D[i] x[i]) silu(z[i])
+ * x, z [i] in rows x_stride apart; low [x], b, c [r] in rows `stride` apart; w [i x], a_log [i r], dt_bias, d [i]; state H
+ * [b i r]; y [b i]. */
+typedef struct kr_token_scan_args {
+    kr_exec exec;
+    int64_t nb, ni, nr, nx, x_stride, stride;
+    const void *x, *z, *low, *b, *c, *w, *dt_bias, *a_log, *d;
+    kr_half w_half;
+    double eps, dt_min, dt_max;
+    void *state, *y;
+} kr_token_scan_args;
+
+/* One token of Mamba-3's state space core, in place, with what goes before and after it. For row b and head h of group
+ * e = h / (nh/ng), ranks m:
+ *   s, da, gamma, carry        of dt + dt_bias, a, lambda: see kr_trapezoid_args
+ *   angle[i] <- wrap(angle[i] + s range pi tanh(theta[i]));   B[m] = turned(norm(b[m, e]) b_gain + b_bias[h, m]), C
+ *   likewise, by the first `nturned` angles: see kr_rotate_args, kr_angles_args; norm divides by (mean square + eps)^1/2
+ *   V[m] = x mimo_x[h, m], V'[m] = v mimo_x[h, m]
+ *   H <- exp(da) (H + carry sum_m V'[m] (outer) k[m]) + gamma sum_m V[m] (outer) B[m];   y[m] = H C[m] + D V[m]
+ *   k <- B, v <- x;   y = sum_m mimo_o[h, m] norm(y[m]) gain silu(z mimo_z[h, m]), the norm over p with has_norm alone
+ * x, z [h p], b, c [m g r], dt, a, lambda [h], theta [na] in rows `stride` apart; gains [r], biases [h m r], mimo_* [h m p]
+ * or all NULL (1), gain [h p], or [p] with shared_gain, or NULL; state H [b h p r], k [b m h r], v, y [b h p], angle
+ * [b h na]. Pairs are halves of r apart with `half`, neighbours without. */
+typedef struct kr_token_mamba3_args {
+    kr_exec exec;
+    int64_t nb, nm, nh, np, ng, nr, na, nturned, stride;
+    const void *z, *x, *b, *c, *dt, *a, *lambda, *theta;
+    const void *dt_bias, *b_gain, *c_gain, *b_bias, *c_bias, *mimo_x, *mimo_z, *mimo_o, *d, *gain;
+    bool softplus, half, has_norm, shared_gain;
+    double eps, a_floor, dt_min, dt_max, range;
+    void *state, *k, *v, *angle, *y;
+} kr_token_mamba3_args;
+
+/* What a head has that is not its state, in elements: sizes for which a GPU has room beside it, in f32, have at most
+ * KR_TOKEN_MAMBA3_MOST; others are for other kernels. */
+enum { KR_TOKEN_MAMBA3_MOST = 24000 };
+static inline int64_t kr_token_mamba3_elements(int64_t nm, int64_t nr, int64_t np, int64_t na)
+{
+    return 3 * nm * ((nr + 3) / 4 * 4) + nm * np + 2 * na;
+}
 
 /* A token for each row of logits x, and its log-probability (generate/sampler_choose.c has the rules):
  *   temperature 0: the first of the largest. Else weights e^((x - max) / temperature) of the top_k largest (0: all), of

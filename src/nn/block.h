@@ -44,6 +44,9 @@ typedef struct kr_token_input {
     kr_tensor *y_bsd; /* where the result goes; x itself, or a tensor of its shape and type */
 } kr_token_input;
 
+/* A tensor of the cache as the token's kernels change it: itself in place, else a copy; NULL after an error. */
+kr_tensor *kr_token_own(kr_tape *tape, const kr_token_input *input, kr_tensor *x);
+
 typedef struct kr_block_kind {
     kr_family family;
     const char *name;

@@ -157,7 +157,9 @@ const kr_block_kind kr_mamba1_kind = { .family = KR_MAMBA1,
                                        .cache_shape = cache_shape,
                                        .fresh = fresh,
                                        .forward = forward,
-                                       .step_infinite = step_infinite };
+                                       .step_infinite = step_infinite,
+                                       .takes_token = kr_mamba1_takes_token,
+                                       .token = kr_mamba1_token };
 
 /* ---- the block by itself ---- */
 

@@ -17,4 +17,8 @@ struct kr_mamba1 {
 /* create of kr_block_kind. */
 void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config);
 
+/* takes_token and token of kr_block_kind. */
+bool kr_mamba1_takes_token(const void *block, const kr_token_input *input);
+bool kr_mamba1_token(kr_tape *tape, const void *block, const kr_token_input *input, kr_cache *after);
+
 #endif

@@ -19,17 +19,17 @@ typedef struct projected {
     kr_tensor *z0, *x0, *z, *xbc, *dt;
 } projected;
 
-static projected project(kr_tape *tape, const kr_mamba2 *m, kr_tensor *u)
+/* rounds: xbc may be rounded. */
+static projected project(kr_tape *tape, const kr_mamba2 *m, kr_tensor *u, bool rounds)
 {
-    const kr_dtype small = kr_tensor_dtype(m->dt_bias_h);
+    const int64_t sizes[5] = { m->nmlp, m->nmlp, m->nssm, m->nv, m->nh };
+    const int without = m->nmlp ? 0 : 2, count = 5 - without;
     kr_tensor *part[5] = { NULL };
-    if (m->nmlp) {
-        kr_linear_parts(tape, u, m->in_proj, m->in_proj_bias, 5, (int64_t[]){ m->nmlp, m->nmlp, m->nssm, m->nv, m->nh },
-                        part);
-        return (projected){ part[0], part[1], part[2], kr_cast(tape, part[3], small), part[4] };
-    }
-    kr_linear_parts(tape, u, m->in_proj, m->in_proj_bias, 3, (int64_t[]){ m->nssm, m->nv, m->nh }, part);
-    return (projected){ NULL, NULL, part[0], kr_cast(tape, part[1], small), part[2] };
+    if (!kr_linear_parts(tape, u, m->in_proj, m->in_proj_bias, count, sizes + without, rounds ? 3 - without : -1,
+                         part + without))
+        return (projected){ NULL, NULL, NULL, NULL, NULL };
+    if (!part[3]->is_rounded) part[3] = kr_cast(tape, part[3], kr_tensor_dtype(m->dt_bias_h));
+    return (projected){ part[0], part[1], part[2], part[3], part[4] };
 }
 
 /* clamp(softplus(dt + bias)) */
@@ -78,15 +78,20 @@ static kr_tensor *taps(kr_tape *tape, const kr_mamba2 *m)
 
 /* ---- forward ---- */
 
+/* Does nobody but the core read x, B and C, nobody but norm or gate y, and the core round them? */
+static bool rounds(const kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input)
+{
+    return kr_tensor_dtype(m->dt_bias_h) == KR_F32 && !input->mask_bs1 && !m->config.has_d_per_dim &&
+           m->nssm % 4 == 0 && m->config.ngroups * m->config.state_rank % 4 == 0 &&
+           kr_ssd_rounds(tape->ctx, input->path, input->x_bsd->dims[1], 1, m->config.state_rank);
+}
+
 /* x, B and C after the convolution; returns its window. */
 static kr_tensor *convolve(kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input, kr_tensor *in_bsv,
                            kr_tensor *window, kr_tensor **xbc)
 {
     const int64_t nr = m->config.state_rank, sizes[3] = { m->nssm, m->config.ngroups * nr, m->config.ngroups * nr };
-    const bool rounds = in_bsv && in_bsv->dtype == KR_F32 && !input->mask_bs1 && !m->config.has_d_per_dim &&
-                        sizes[0] % 4 == 0 && sizes[1] % 4 == 0 &&
-                        kr_ssd_rounds(tape->ctx, input->path, in_bsv->dims[1], 1, nr);
-    if (rounds) {
+    if (rounds(tape, m, input) && in_bsv) {
         const kr_conv_operands operands = { in_bsv, taps(tape, m), m->conv_bias, window, input->seq_start_bs };
         return kr_causal_conv_parts(tape, &operands, 3, sizes, xbc);
     }
@@ -106,7 +111,8 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
     const kr_mamba2_cache *cache = input->cache ? &input->cache->mamba2 : NULL;
     const int64_t ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim;
 
-    const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd));
+    const bool is_rounded = rounds(tape, m, input);
+    const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd), is_rounded);
     kr_tensor *xbc[3] = { NULL }, *window = convolve(tape, m, input, in.xbc, cache ? cache->conv_bvk : NULL, xbc);
 
     const kr_mamba2_ssd_input ssd = { .x_bnlhp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
@@ -119,7 +125,7 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
                                       .init_state_hpr = cache ? NULL : m->init_state_hpr,
                                       .seq_start_bs = input->seq_start_bs };
     kr_tensor *place = cache ? kr_block_state_place(input, cache->ssm_bhpr) : NULL;
-    const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, place);
+    const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, place, is_rounded);
     kr_tensor *y = kr_reshape(tape, out.y, KR_SHAPE(d.b, d.s, m->nssm));
     y = finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
     window = kr_cast(tape, window, cache_dtype(m)); /* of a block of halves it may be one */
@@ -140,7 +146,7 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
     const kr_mamba2_config *c = &m->config;
     const int64_t nb = d.b, ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim, nhg = m->nh / ng;
 
-    const projected in = project(tape, m, x_bd);
+    const projected in = project(tape, m, x_bd, false);
     kr_tensor *conv = kr_mul(
         tape, in.xbc, kr_sum(tape, kr_cast(tape, taps(tape, m), kr_tensor_dtype(m->dt_bias_h)), KR_AXES(1), false));
     if (m->conv_bias) conv = kr_add(tape, conv, m->conv_bias);

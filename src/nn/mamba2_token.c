@@ -2,7 +2,7 @@
  *
  *   [z | x B C | dt] = norm(u) W_in, x B C through the convolution
  *   H <- e^da H + s x (outer) B;   y = H C + D x
- *   u + norm(y, z) W_out
+ *   u + norm(y, z) W_out;   of many rows the core gates: y silu(z)
  *
  * Window and state are changed where they lie: the caller's own, or copies of them.
  */
@@ -18,102 +18,127 @@ bool kr_mamba2_takes_token(const void *block, const kr_token_input *in)
            kr_tensor_is_row_major(cache->ssm_bhpr);
 }
 
-/* [z | x B C | dt] */
-static bool enter(kr_tape *tape, const kr_mamba2 *m, const kr_token_input *in, kr_tensor *window, kr_tensor *all_bo)
+/* A step, and what is made on the way. */
+typedef struct step {
+    const kr_mamba2 *m;
+    const kr_token_input *in;
+    kr_tensor *window_bvk, *state_bhpr;
+    kr_tensor *all_bo;     /* [z | x B C | dt] */
+    kr_tensor *y_bi;       /* of the core */
+    kr_tensor *squares_bt; /* the core gates, and leaves the squares for the norm; NULL: the norm gates */
+} step;
+
+static kr_token_linear_args enter_args(const step *s)
 {
-    kr_token_linear_args args = { .nm = all_bo->dims[0],
-                                  .nn = all_bo->dims[1],
-                                  .nk = m->head.d_model,
-                                  .ng = 1,
-                                  .x_m = m->head.d_model,
-                                  .y_m = all_bo->dims[1],
-                                  .x = in->x_bsd->data,
-                                  .gain = in->norm_d->data,
-                                  .w = m->in_proj->data,
-                                  .bias = kr_tensor_data(m->in_proj_bias),
-                                  .y = all_bo->data,
-                                  .w_half = kr_half_of(m->in_proj->dtype),
-                                  .has_norm = true,
-                                  .eps = in->norm->eps,
-                                  .conv_from = m->nssm,
-                                  .nc = m->nv,
-                                  .nt = m->config.conv_kernel,
-                                  .taps = m->conv_weight->data,
-                                  .taps_half = kr_half_of(m->conv_weight->dtype),
-                                  .conv_bias = kr_tensor_data(m->conv_bias),
-                                  .window = window->data };
-    return KR_RUN(tape->ctx, token_linear[KR_REAL_F32], &args);
+    const kr_mamba2 *m = s->m;
+    return (kr_token_linear_args){ .nm = s->all_bo->dims[0],
+                                   .nn = s->all_bo->dims[1],
+                                   .nk = m->head.d_model,
+                                   .ng = 1,
+                                   .x_m = m->head.d_model,
+                                   .y_m = s->all_bo->dims[1],
+                                   .x = s->in->x_bsd->data,
+                                   .gain = s->in->norm_d->data,
+                                   .w = m->in_proj->data,
+                                   .bias = kr_tensor_data(m->in_proj_bias),
+                                   .y = s->all_bo->data,
+                                   .w_half = kr_half_of(m->in_proj->dtype),
+                                   .has_norm = true,
+                                   .eps = s->in->norm->eps,
+                                   .conv_from = m->nssm,
+                                   .nc = m->nv,
+                                   .nt = m->config.conv_kernel,
+                                   .taps = m->conv_weight->data,
+                                   .taps_half = kr_half_of(m->conv_weight->dtype),
+                                   .conv_bias = kr_tensor_data(m->conv_bias),
+                                   .window = s->window_bvk->data };
 }
 
-static bool advance(kr_tape *tape, const kr_mamba2 *m, const kr_tensor *all_bo, kr_tensor *state, kr_tensor *y_bi)
+static kr_token_ssd_args core_args(const step *s)
 {
+    const kr_mamba2 *m = s->m;
     const kr_mamba2_config *c = &m->config;
-    const float *x = (const float *)(const void *)all_bo->data + m->nssm;
-    kr_token_ssd_args args = { .nb = all_bo->dims[0],
-                               .nh = m->nh,
-                               .np = c->per_head_dim,
-                               .ng = c->ngroups,
-                               .nr = c->state_rank,
-                               .stride = all_bo->dims[1],
-                               .y_stride = m->nssm,
-                               .x = x,
-                               .b = x + m->nssm,
-                               .c = x + m->nssm + c->ngroups * c->state_rank,
-                               .dt = x + m->nv,
-                               .dt_bias = m->dt_bias_h->data,
-                               .a_log = m->a_log_h->data,
-                               .d = m->d->data,
-                               .d_per_dim = c->has_d_per_dim,
-                               .dt_min = c->dt_limit_min,
-                               .dt_max = c->dt_limit_max,
-                               .state = state->data,
-                               .y = y_bi->data };
-    return KR_RUN(tape->ctx, token_ssd[KR_REAL_F32], &args);
+    const float *z = (const float *)(const void *)s->all_bo->data, *x = z + m->nssm;
+    return (kr_token_ssd_args){ .nb = s->all_bo->dims[0],
+                                .nh = m->nh,
+                                .np = c->per_head_dim,
+                                .ng = c->ngroups,
+                                .nr = c->state_rank,
+                                .stride = s->all_bo->dims[1],
+                                .y_stride = m->nssm,
+                                .x = x,
+                                .b = x + m->nssm,
+                                .c = x + m->nssm + c->ngroups * c->state_rank,
+                                .dt = x + m->nv,
+                                .dt_bias = m->dt_bias_h->data,
+                                .a_log = m->a_log_h->data,
+                                .d = m->d->data,
+                                .z = s->squares_bt ? z : NULL,
+                                .gain = s->squares_bt ? kr_tensor_data(m->norm_gain) : NULL,
+                                .d_per_dim = c->has_d_per_dim,
+                                .dt_min = c->dt_limit_min,
+                                .dt_max = c->dt_limit_max,
+                                .state = s->state_bhpr->data,
+                                .y = s->y_bi->data,
+                                .squares = kr_tensor_data(s->squares_bt),
+                                .y_half = kr_half_of(s->y_bi->dtype) };
 }
 
-static bool leave(kr_tape *tape, const kr_mamba2 *m, const kr_token_input *in, const kr_tensor *all_bo,
-                  const kr_tensor *y_bi)
+static kr_token_linear_args leave_args(const step *s)
 {
-    kr_token_linear_args args = { .nm = all_bo->dims[0],
-                                  .nn = m->head.d_model,
-                                  .nk = m->nssm,
-                                  .ng = m->norm.groups,
-                                  .x_m = m->nssm,
-                                  .z_m = all_bo->dims[1],
-                                  .base_m = m->head.d_model,
-                                  .y_m = m->head.d_model,
-                                  .x = y_bi->data,
-                                  .z = all_bo->data,
-                                  .gain = kr_tensor_data(m->norm_gain),
-                                  .w = m->out_proj->data,
-                                  .bias = kr_tensor_data(m->out_proj_bias),
-                                  .base = in->x_bsd->data,
-                                  .y = in->y_bsd->data,
-                                  .w_half = kr_half_of(m->out_proj->dtype),
-                                  .has_norm = m->config.has_norm,
-                                  .norm_first = m->norm.norm_before_gate,
-                                  .eps = m->norm.eps };
-    return KR_RUN(tape->ctx, token_linear[KR_REAL_F32], &args);
+    const kr_mamba2 *m = s->m;
+    const bool gates = !s->squares_bt;
+    return (kr_token_linear_args){ .nm = s->all_bo->dims[0],
+                                   .nn = m->head.d_model,
+                                   .nk = m->nssm,
+                                   .ng = m->norm.groups,
+                                   .x_m = m->nssm,
+                                   .z_m = s->all_bo->dims[1],
+                                   .base_m = m->head.d_model,
+                                   .y_m = m->head.d_model,
+                                   .x = s->y_bi->data,
+                                   .z = gates ? s->all_bo->data : NULL,
+                                   .gain = gates ? kr_tensor_data(m->norm_gain) : NULL,
+                                   .w = m->out_proj->data,
+                                   .bias = kr_tensor_data(m->out_proj_bias),
+                                   .base = s->in->x_bsd->data,
+                                   .y = s->in->y_bsd->data,
+                                   .squares = kr_tensor_data(s->squares_bt),
+                                   .nsquares = gates ? 0 : s->squares_bt->dims[1],
+                                   .w_half = kr_half_of(m->out_proj->dtype),
+                                   .x_half = kr_half_of(s->y_bi->dtype),
+                                   .has_norm = m->config.has_norm,
+                                   .norm_first = m->norm.norm_before_gate,
+                                   .eps = m->norm.eps };
 }
 
-static kr_tensor *own(kr_tape *tape, const kr_token_input *in, kr_tensor *x)
+static bool run(kr_ctx *ctx, const step *s)
 {
-    if (in->in_place) return x;
-    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
-    return y && kr_assign(tape->ctx, y, x) ? y : NULL;
+    kr_token_linear_args enter = enter_args(s), leave = leave_args(s);
+    kr_token_ssd_args core = core_args(s);
+    return KR_RUN(ctx, token_linear[KR_REAL_F32], &enter) && KR_RUN(ctx, token_ssd[KR_REAL_F32], &core) &&
+           KR_RUN(ctx, token_linear[KR_REAL_F32], &leave);
+}
+
+/* Few rows: the last product gates what it reads. More of them: that would be read too often. */
+static bool core_gates(const kr_mamba2 *m, int64_t nb)
+{
+    return nb > KR_FEW_ROWS && m->norm.groups == 1 && !m->norm.norm_before_gate;
 }
 
 bool kr_mamba2_token(kr_tape *tape, const void *block, const kr_token_input *in, kr_cache *after)
 {
     const kr_mamba2 *m = block;
-    const int64_t nb = in->x_bsd->dims[0];
-    kr_tensor *window = own(tape, in, in->cache->mamba2.conv_bvk);
-    kr_tensor *state = own(tape, in, in->cache->mamba2.ssm_bhpr);
-    kr_tensor *all_bo = kr_new(tape, KR_F32, KR_SHAPE(nb, m->in_proj->dims[0]));
-    kr_tensor *y_bi = kr_new(tape, KR_F32, KR_SHAPE(nb, m->nssm));
-    if (!window || !state || !all_bo || !y_bi || !enter(tape, m, in, window, all_bo) ||
-        !advance(tape, m, all_bo, state, y_bi) || !leave(tape, m, in, all_bo, y_bi))
+    const int64_t nb = in->x_bsd->dims[0], np = m->config.per_head_dim;
+    const bool gates = core_gates(m, nb), rounds = m->out_proj->dtype == KR_BF16 && kr_rounds_operands(tape->ctx);
+    step s = { .m = m, .in = in };
+    s.window_bvk = kr_token_own(tape, in, in->cache->mamba2.conv_bvk);
+    s.state_bhpr = kr_token_own(tape, in, in->cache->mamba2.ssm_bhpr);
+    s.all_bo = kr_new(tape, KR_F32, KR_SHAPE(nb, m->in_proj->dims[0]));
+    s.y_bi = kr_new(tape, gates && rounds ? KR_BF16 : KR_F32, KR_SHAPE(nb, m->nssm));
+    if (gates) s.squares_bt = kr_new(tape, KR_F32, KR_SHAPE(nb, m->nh * ((np + KR_TOKEN_TILE - 1) / KR_TOKEN_TILE)));
+    if (!s.window_bvk || !s.state_bhpr || !s.all_bo || !s.y_bi || (gates && !s.squares_bt) || !run(tape->ctx, &s))
         return false;
-    *after = (kr_cache){ KR_MAMBA2, { .mamba2 = { window, state } } };
+    *after = (kr_cache){ KR_MAMBA2, { .mamba2 = { s.window_bvk, s.state_bhpr } } };
     return true;
 }

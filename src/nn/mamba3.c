@@ -29,19 +29,54 @@ static turns turns_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens 
     return (turns){ out.angle_bsha, out.final_bha };
 }
 
+static kr_pairing pairing_of(const kr_mamba3 *m)
+{
+    return m->config.is_mimo ? KR_PAIR_HALF : KR_PAIR_ADJACENT;
+}
+
+/* B or C after the norm, of groups. */
+static kr_tensor *normed_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r)
+{
+    kr_norm_options norm;
+    kr_norm_options_init(&norm);
+    norm.eps = m->config.norm_eps;
+    return kr_rms_norm(tape, raw_bsmgr, gain_r, &norm);
+}
+
 /* B or C after norm, bias and rotation. */
 static kr_tensor *turned_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,
-                              kr_tensor *bias_hmr, kr_tensor *turn, bool is_rounded)
+                              kr_tensor *bias_hmr, kr_tensor *turn)
 {
-    if (m->nturned > 0 && m->config.rotation == KR_ROTATION_COMPLEX) {
-        kr_norm_options norm;
-        kr_norm_options_init(&norm);
-        norm.eps = m->config.norm_eps;
-        return kr_rotate_groups(tape, kr_rms_norm(tape, raw_bsmgr, gain_r, &norm), bias_hmr, turn,
-                                m->config.is_mimo ? KR_PAIR_HALF : KR_PAIR_ADJACENT, is_rounded);
-    }
+    if (m->nturned > 0 && m->config.rotation == KR_ROTATION_COMPLEX)
+        return kr_rotate_groups(tape, normed_maps(tape, m, raw_bsmgr, gain_r), bias_hmr, turn, pairing_of(m));
     kr_tensor *x_bsmhr = kr_mamba3_maps(tape, m, raw_bsmgr, gain_r, bias_hmr);
     return m->nturned > 0 ? kr_quaternion_rotate(tape, x_bsmhr, turn) : x_bsmhr;
+}
+
+/* B and C as the core takes them: turned, or with core_turns to be turned there. */
+static void make_maps(kr_tape *tape, const kr_mamba3 *m, kr_mamba3_tokens *tokens, kr_tensor *turn, bool core_turns)
+{
+    if (!core_turns) {
+        tokens->b_bsmhr = turned_maps(tape, m, tokens->b_bsmgr, m->b_gain_r, m->b_bias_hmr, turn);
+        tokens->c_bsmhr = turned_maps(tape, m, tokens->c_bsmgr, m->c_gain_r, m->c_bias_hmr, turn);
+        return;
+    }
+    tokens->b_bsmhr = normed_maps(tape, m, tokens->b_bsmgr, m->b_gain_r);
+    tokens->c_bsmhr = normed_maps(tape, m, tokens->c_bsmgr, m->c_gain_r);
+    tokens->turning = (kr_ssd_turning){ turn, m->b_bias_hmr, m->c_bias_hmr, pairing_of(m) };
+}
+
+/* B of the last token of each sequence, turned: [q m h r]. */
+static kr_tensor *last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const turns *turn,
+                           const kr_mamba3_spans *spans)
+{
+    kr_tensor *last = kr_mamba3_last(tape, spans, tokens->b_bsmhr);
+    if (!tokens->turning.angle_bsha) return last;
+    const int64_t nq = spans->count, nr = m->config.state_rank;
+    kr_tensor *angle_qsha = kr_reshape(tape, turn->final, KR_SHAPE(nq, 1, m->nh, m->nturns));
+    kr_tensor *k_qsmhr = kr_rotate_groups(tape, kr_reshape(tape, last, KR_SHAPE(nq, 1, m->nm, m->config.ngroups, nr)),
+                                          m->b_bias_hmr, angle_qsha, pairing_of(m));
+    return kr_reshape(tape, k_qsmhr, KR_SHAPE(nq, m->nm, m->nh, nr));
 }
 
 /* ---- forward ---- */
@@ -68,12 +103,12 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
         !kr_mamba3_spans_of(tape, input, d.b, d.s, &spans))
         return none;
 
-    kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s);
-    const turns turn = turns_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
     const bool rounds =
         pathway == KR_MAMBA3_SINGLE && kr_ssd_rounds(tape->ctx, input->path, d.s, m->nm, m->config.state_rank);
-    tokens.b_bsmhr = turned_maps(tape, m, tokens.b_bsmgr, m->b_gain_r, m->b_bias_hmr, turn.each, rounds);
-    tokens.c_bsmhr = turned_maps(tape, m, tokens.c_bsmgr, m->c_gain_r, m->c_bias_hmr, turn.each, rounds);
+    kr_mamba3_tokens tokens =
+        kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s, rounds && !m->config.is_mimo);
+    const turns turn = turns_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
+    make_maps(tape, m, &tokens, turn.each, rounds && m->nturned > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
 
     const kr_mamba3_before before =
         cache ? before_of(tape, m, cache, spans.count) : (kr_mamba3_before){ NULL, NULL, NULL };
@@ -81,10 +116,9 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
     kr_tensor *y = kr_mamba3_finish(tape, m, out.y, &tokens);
 
     kr_tensor *x_last = kr_mamba3_last(tape, &spans, tokens.x_bsi);
-    kr_tensor *k_last = kr_mamba3_last(tape, &spans, tokens.b_bsmhr);
-    if (rounds) k_last = kr_cast(tape, k_last, KR_F32);
+    if (x_last && x_last->is_rounded) x_last = kr_cast(tape, x_last, KR_F32);
     const kr_mamba3_cache next = { .ssm_bhpr = out.final_state,
-                                   .k_bmhr = k_last,
+                                   .k_bmhr = last_key(tape, m, &tokens, &turn, &spans),
                                    .v_bhp = kr_reshape(tape, x_last, KR_SHAPE(spans.count, m->nh, -1)),
                                    .rotation = turn.final,
                                    .pathway = pathway };
@@ -155,7 +189,9 @@ const kr_block_kind kr_mamba3_kind = { .family = KR_MAMBA3,
                                        .cache_shape = cache_shape,
                                        .fresh = fresh,
                                        .forward = forward,
-                                       .step_infinite = kr_mamba3_infinite };
+                                       .step_infinite = kr_mamba3_infinite,
+                                       .takes_token = kr_mamba3_takes_token,
+                                       .token = kr_mamba3_token };
 
 /* ---- the block by itself ---- */
 

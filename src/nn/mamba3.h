@@ -3,6 +3,7 @@
 #define KR_NN_MAMBA3_H
 
 #include "nn/block.h"
+#include "ssd/into.h"
 
 struct kr_mamba3 {
     kr_block head;
@@ -20,17 +21,23 @@ struct kr_mamba3 {
 /* create of kr_block_kind. */
 void *kr_mamba3_declare(kr_ctx *ctx, kr_params *params, const void *config);
 
-/* What the projection says of the tokens, before anything turns. */
+/* takes_token and token of kr_block_kind. */
+bool kr_mamba3_takes_token(const void *block, const kr_token_input *input);
+bool kr_mamba3_token(kr_tape *tape, const void *block, const kr_token_input *input, kr_cache *after);
+
+/* What the projection says of the tokens, before anything turns. rounds: x may be rounded. */
 typedef struct kr_mamba3_tokens {
     int64_t nb, ns;
     kr_tensor *z_bsi, *x_bsi;
     kr_tensor *v_bsmhp;           /* x mimo_x */
     kr_tensor *b_bsmgr, *c_bsmgr; /* raw */
     kr_tensor *b_bsmhr, *c_bsmhr; /* after norm and bias, and turned where tokens follow each other; not of project */
-    kr_tensor *turn;              /* raw: [b s a], or [b s h j 3] */
+    kr_ssd_turning turning; /* with angles: those are of groups and after their norm, for the core to turn; likewise */
+    kr_tensor *turn;        /* raw: [b s a], or [b s h j 3] */
     kr_trapezoid_out step;
 } kr_mamba3_tokens;
-kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns);
+kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns,
+                                   bool rounds);
 
 /* B or C after norm and bias: [b s m g r] -> [b s m h r]. */
 kr_tensor *kr_mamba3_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,

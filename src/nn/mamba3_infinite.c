@@ -118,7 +118,7 @@ kr_tensor *kr_mamba3_infinite(kr_tape *tape, const void *block, kr_tensor *x_bd)
     if (!kr_block_begin_token(tape, "mamba3.step_infinite", m, x_bd, &d)) return NULL;
     const int64_t nb = d.b, nm = m->nm, nh = m->nh, nr = m->config.state_rank, np = m->config.per_head_dim;
     const kr_shape maps = KR_SHAPE(nb, nm, nh, nr);
-    kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_reshape(tape, x_bd, KR_SHAPE(nb, 1, d.d)), nb, 1);
+    kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_reshape(tape, x_bd, KR_SHAPE(nb, 1, d.d)), nb, 1, false);
     tokens.b_bsmhr = kr_mamba3_maps(tape, m, tokens.b_bsmgr, m->b_gain_r, m->b_bias_hmr);
     tokens.c_bsmhr = kr_mamba3_maps(tape, m, tokens.c_bsmgr, m->c_gain_r, m->c_bias_hmr);
     const limit l = limit_of(tape, m, &tokens);

@@ -33,20 +33,22 @@ kr_tensor *kr_mamba3_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmg
     return kr_qk_norm(tape, raw_bsmgr, gain_r, bias_hmr, m->nh, m->config.norm_eps);
 }
 
-kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns)
+kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns,
+                                   bool rounds)
 {
     enum { Z, X, B, C, DT, A, LAMBDA, TURN, NPARTS };
     const kr_mamba3_config *c = &m->config;
     const int64_t nh = m->nh, nm = m->nm, ng = c->ngroups, nr = c->state_rank, nmgr = nm * ng * nr;
     const int64_t sizes[NPARTS] = { m->ni, m->ni, nmgr, nmgr, nh, nh, nh, m->nchannel };
     kr_tensor *part[NPARTS] = { NULL };
-    if (!kr_linear_parts(tape, u_bsd, m->in_proj, m->in_proj_bias, NPARTS, sizes, part))
+    if (!kr_linear_parts(tape, u_bsd, m->in_proj, m->in_proj_bias, NPARTS, sizes, rounds ? X : -1, part))
         return (kr_mamba3_tokens){ .nb = nb, .ns = ns };
     if (c->rotation == KR_ROTATION_QUATERNION)
         part[TURN] = kr_reshape(tape, part[TURN], KR_SHAPE(nb, ns, nh, m->nturns, 3));
 
     const kr_shape maps = KR_SHAPE(nb, ns, nm, ng, nr);
-    kr_tensor *x = kr_cast(tape, part[X], kr_config_small_dtype(kr_tensor_dtype(part[X])));
+    kr_tensor *x = part[X];
+    if (!x->is_rounded) x = kr_cast(tape, x, kr_config_small_dtype(kr_tensor_dtype(x)));
     return (kr_mamba3_tokens){
         .nb = nb,
         .ns = ns,

@@ -81,7 +81,7 @@ static kr_ssd_out run_single(kr_tape *tape, const kr_mamba3 *m, const kr_block_i
         ssd.v_before_bmhp = before->v_qmhp;
         ssd.k_before_bmhr = before->k_qmhr;
     }
-    return kr_mamba3_single_ssd_run_into(tape, &ssd, input->path, place);
+    return kr_mamba3_single_ssd_run_turning(tape, &ssd, &tokens->turning, input->path, place, !m->config.is_mimo);
 }
 
 /* ---- double ---- */

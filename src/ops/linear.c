@@ -14,8 +14,9 @@ enum { X, WEIGHT, BIAS };
 
 static void give(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 {
-    bool fresh;
-    kr_tensor *g = a && b ? kr_back_into(back, i, &fresh) : NULL;
+    bool fresh = true;
+    kr_tensor *g = a && b ? kr_back_home(back, i) : NULL; /* of what is rounded for products alone */
+    if (!g && a && b) g = kr_back_into(back, i, &fresh);
     if (g) kr_run_matmul(kr_back_tape(back)->ctx, g, a, b, NULL, !fresh);
 }
 
@@ -72,9 +73,10 @@ static bool run_panels(kr_ctx *ctx, kr_tensor *y_ro, const kr_tensor *x_ri, cons
     return KR_RUN(ctx, panels[kr_real_of(y_ro->dtype)], &args);
 }
 
-/* Operands brought to their types, and the product [r o]. */
+/* Operands brought to their types, and the product [r o]; of parts one may be apart, rounded, from column `from` on. */
 typedef struct product {
-    kr_tensor *x_ri, *weight, *bias, *operand, *y_ro;
+    kr_tensor *x_ri, *weight, *bias, *operand, *y_ro, *rounded_ro;
+    int64_t from, nrounded; /* columns */
     kr_shape lead;
     kr_dtype result; /* that y is stored in */
 } product;
@@ -88,6 +90,27 @@ static bool bring_to_types(kr_tape *tape, kr_tensor **x, product *p)
     return ok;
 }
 
+/* `count` columns of y from `at` on are x times the weight's rows from `first` on. */
+static bool run_rows(kr_tape *tape, const product *p, const kr_tensor *y, int64_t at, int64_t first, int64_t count)
+{
+    const kr_tensor *w = p->weight;
+    kr_tensor *columns = kr_view_of(tape, y, &KR_SHAPE(y->dims[0], count), y->strides, at);
+    kr_tensor *rows = kr_view_of(tape, w, &KR_SHAPE(count, w->dims[1]), w->strides, first * w->strides[0]);
+    kr_tensor *bias = p->bias ? kr_view_of(tape, p->bias, &KR_SHAPE(count), NULL, first) : NULL;
+    kr_tensor *weight_io = rows ? kr_transpose(tape, rows) : NULL;
+    return columns && weight_io && (bias || !p->bias) &&
+           kr_run_matmul(tape->ctx, columns, p->operand, weight_io, bias, false);
+}
+
+/* What is rounded apart, and what comes before and after it side by side. */
+static bool multiply_apart(kr_tape *tape, const product *p)
+{
+    const int64_t end = p->from + p->nrounded, after = p->weight->dims[0] - end;
+    return (p->from == 0 || run_rows(tape, p, p->y_ro, 0, 0, p->from)) &&
+           run_rows(tape, p, p->rounded_ro, 0, p->from, p->nrounded) &&
+           (after == 0 || run_rows(tape, p, p->y_ro, p->from, end, after));
+}
+
 static bool multiply(kr_tape *tape, kr_tensor *x, product *p)
 {
     kr_dims d;
@@ -96,12 +119,13 @@ static bool multiply(kr_tape *tape, kr_tensor *x, product *p)
         return false;
     p->lead = d.lead;
     p->x_ri = kr_reshape(tape, x, KR_SHAPE(d.rows, d.i));
-    p->y_ro = kr_new(tape, kr_grad_dtype(x), KR_SHAPE(d.rows, d.o));
+    p->y_ro = kr_new(tape, kr_grad_dtype(x), KR_SHAPE(d.rows, d.o - p->nrounded));
+    if (p->nrounded) p->rounded_ro = kr_new(tape, KR_BF16, KR_SHAPE(d.rows, p->nrounded));
     p->operand = kr_operand(tape, p->x_ri, d.rows);
-    if (!p->y_ro || !p->operand) return false;
+    if (!p->y_ro || !p->operand || (p->nrounded && !p->rounded_ro)) return false;
     if (takes_panels(tape, p->x_ri, p->weight)) return run_panels(tape->ctx, p->y_ro, p->x_ri, p->weight, p->bias);
-    kr_tensor *weight_io = kr_transpose(tape, kr_detach(tape, p->weight));
-    return weight_io && kr_run_matmul(tape->ctx, p->y_ro, p->operand, weight_io, p->bias, false);
+    if (p->rounded_ro) p->rounded_ro->is_rounded = true;
+    return p->rounded_ro ? multiply_apart(tape, p) : run_rows(tape, p, p->y_ro, 0, 0, p->y_ro->dims[1]);
 }
 
 static bool record(kr_tape *tape, const kr_rule *rule, product *p, int nout, kr_tensor **out)
@@ -133,6 +157,16 @@ static int64_t rows_of(const kr_tensor *x)
     return rows;
 }
 
+/* Strides of columns of rows that are `line` elements apart. */
+static void strides_in_rows(const kr_shape *shape, int64_t line, int64_t *strides)
+{
+    strides[shape->rank - 1] = 1;
+    for (int i = shape->rank - 2; i >= 0; i--) {
+        strides[i] = line;
+        line *= shape->dims[i];
+    }
+}
+
 /* The gradients of all parts [.. size] side by side in g [r o], as far as they are not there; 0 where none arrived. */
 static bool gather_parts(kr_back *back, kr_tensor *g_ro)
 {
@@ -143,7 +177,9 @@ static bool gather_parts(kr_back *back, kr_tensor *g_ro)
         const kr_shape shape = kr_tensor_shape(y);
         kr_tensor *g = kr_back_grad(back, (int)i);
         const bool is_there = g && g->base == g_ro->base;
-        kr_tensor *part = is_there ? g : kr_view_of(tape, g_ro, &shape, y->strides, from);
+        int64_t strides[KR_MAX_RANK];
+        strides_in_rows(&shape, no, strides);
+        kr_tensor *part = is_there ? g : kr_view_of(tape, g_ro, &shape, strides, from);
         if (!part) return false;
         if (!is_there && !(g ? kr_assign(tape->ctx, part, g) : kr_assign_value(tape->ctx, part, 0))) return false;
         from += shape.dims[shape.rank - 1];
@@ -161,7 +197,7 @@ static void parts_backward(kr_back *back)
         give_products(back, kr_operand(tape, g, g->dims[0]));
         if (kr_back_wants(back, BIAS)) kr_back_give(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
     }
-    if (home && home->whole) kr_release(tape, home->whole);
+    kr_home_leave(tape, home);
 }
 
 static const kr_rule parts_rule = { .name = "linear_parts", .backward = parts_backward };
@@ -173,39 +209,39 @@ static bool cut(kr_tape *tape, const product *p, int count, const int64_t *sizes
     if (tape->recording && !(p->bias && p->bias->requires_grad)) {
         if (!(home = kr_arena_alloc(&tape->heads, sizeof *home)))
             return kr_fail(tape->ctx, KR_ERR_NOMEM, "linear: no memory for the place of gradients");
-        *home = (kr_home){ .rows = p->y_ro->dims[0], .columns = p->y_ro->dims[1] };
+        *home = (kr_home){ .rows = p->y_ro->dims[0], .columns = p->nrounded + p->y_ro->dims[1] };
     }
     kr_shape shape = p->lead;
-    int64_t strides[KR_MAX_RANK], from = 0, step = p->y_ro->dims[1];
     const int last = shape.rank++;
-    strides[last] = 1;
-    for (int i = last - 1; i >= 0; i--) {
-        strides[i] = step;
-        step *= shape.dims[i];
-    }
-    for (int i = 0; i < count; i++) {
+    for (int64_t i = 0, from = 0; i < count; from += sizes[i++]) {
+        const bool is_rounded = p->rounded_ro && from == p->from && sizes[i] == p->nrounded;
+        const int64_t at = is_rounded ? 0 : from < p->from ? from : from - p->nrounded;
+        const kr_tensor *y = is_rounded ? p->rounded_ro : p->y_ro;
+        int64_t strides[KR_MAX_RANK];
         shape.dims[last] = sizes[i];
-        if (!(parts[i] = kr_view_of(tape, p->y_ro, &shape, strides, from))) return false;
+        strides_in_rows(&shape, y->dims[1], strides);
+        if (!(parts[i] = kr_view_of(tape, y, &shape, strides, at))) return false;
         parts[i]->home = home;
         parts[i]->home_at = from;
-        from += sizes[i];
+        parts[i]->home_line = y->dims[1];
     }
     return true;
 }
 
 bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, int count, const int64_t *sizes,
-                     kr_tensor **parts)
+                     int rounded, kr_tensor **parts)
 {
     for (int i = 0; i < count; i++) parts[i] = NULL;
     const bool is_rounded = x && weight && x->rank > 0 && tape && kr_grad_dtype(x) == KR_F32 &&
                             weight->dtype == KR_F32 && kr_rounds_product(tape->ctx, KR_F32, rows_of(x));
     if (!is_rounded) return kr_split(tape, kr_linear(tape, x, weight, bias), -1, count, sizes, parts);
+    product p = { .weight = weight, .bias = bias, .nrounded = rounded < 0 ? 0 : sizes[rounded] };
     int64_t all = 0;
-    for (int i = 0; i < count; i++) all += sizes[i];
-    product p = { .weight = weight, .bias = bias };
-    if (!multiply(tape, x, &p) ||
-        !kr_require(tape->ctx, all == p.y_ro->dims[1], KR_ERR_SHAPE,
-                    "linear: the parts have %lld columns, but weight %s", (long long)all, KR_TEXT_OF(weight)))
+    for (int i = 0; i < count; all += sizes[i++])
+        if (i == rounded) p.from = all;
+    if (!kr_require(tape->ctx, weight->rank != 2 || all == weight->dims[0], KR_ERR_SHAPE,
+                    "linear: the parts have %lld columns, but weight %s", (long long)all, KR_TEXT_OF(weight)) ||
+        !multiply(tape, x, &p))
         return false;
     const bool ok = cut(tape, &p, count, sizes, parts) && record(tape, &parts_rule, &p, count, parts);
     for (int i = 0; !ok && i < count; i++) parts[i] = NULL;

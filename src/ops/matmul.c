@@ -40,6 +40,7 @@ bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tenso
                             .a_half = kr_half_of(a->dtype),
                             .b_half = kr_half_of(b->dtype),
                             .c = y->data,
+                            .c_half = kr_half_of(y->dtype),
                             .c_m = y->strides[y->rank - 2],
                             .bias = bias ? bias->data : NULL,
                             .accumulate = accumulate };

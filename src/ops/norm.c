@@ -4,7 +4,8 @@
  *   gate first: u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first: u = x;          q as above;                        y = u q gain silu(z)
  *   backward: kernels/kernels.h, kr_norm_bwd_args.  saved: q       (u is recomputed)
- * z is often a part of a projection, so that its rows lie apart; it is read where it is, and so is g_z written.
+ * x and z are often parts of a projection, so that their rows lie apart; they are read where they are, and so are their
+ * gradients written. An x that is rounded is read so.
  */
 #include "ops/ops.h"
 
@@ -18,41 +19,54 @@ void kr_norm_options_init_sized(kr_norm_options *options, size_t size)
     kr_sized_init(options, size, &defaults, sizeof defaults);
 }
 
-static void norm_backward(kr_back *back)
+static void give_gradients(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_norm_options *o = kr_back_attrs(back);
     const kr_tensor *x = kr_back_in(back, 0), *gain = kr_back_in(back, 2);
     kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0));
-    const kr_rows z_rows = kr_rows_of(tape, kr_back_in(back, 1));
-    kr_tensor *g[3] = { NULL, NULL, NULL }, *home = kr_back_home(back, 1), *g_x = NULL;
+    const kr_rows x_rows = kr_rows_of(tape, kr_back_in(back, 0)), z_rows = kr_rows_of(tape, kr_back_in(back, 1));
+    kr_tensor *g[3] = { NULL, NULL, NULL }, *home[2] = { kr_back_home(back, 0), NULL }, *g_x = NULL;
+    if (z_rows.x) home[1] = kr_back_home(back, 1);
     /* a gradient of the residual stream is there already, and is added to */
     bool is_first = true;
-    if (!kr_back_in(back, 1) && tape->ctx->device->takes_halves && x->dtype == KR_F32)
+    if (!home[0] && !z_rows.x && tape->ctx->device->takes_halves && x->dtype == KR_F32)
         g_x = kr_back_into(back, 0, &is_first);
     kr_tensor *g_gain = kr_back_fresh(back, 2);
     for (int i = 0; i < 3; i++)
-        if (kr_back_wants(back, i) && !(home && i == 1) && !(g_x && i == 0) && !(g_gain && i == 2))
-            g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
+        if (kr_back_wants(back, i) && !(i < 2 && home[i]) && !(g_x && i == 0) && !(g_gain && i == 2))
+            g[i] = kr_new(tape, kr_grad_dtype(x), kr_tensor_shape(kr_back_in(back, i)));
     if (!g_y || kr_ctx_failed(tape->ctx)) return;
     const kr_around a = kr_around_axis(x, x->rank - 1);
     kr_norm_bwd_args args = { .no = a.no,
                               .ni = a.nr,
                               .ng = o->groups,
+                              .x_gap = x_rows.stride - a.nr,
                               .z_gap = z_rows.x ? z_rows.stride - a.nr : 0,
                               .x = x->data,
                               .z = kr_tensor_data(z_rows.x),
                               .gain = kr_tensor_data(gain),
                               .q = kr_back_saved(back, 0)->data,
                               .g_y = g_y->data,
-                              .g_x = kr_tensor_data(g_x ? g_x : g[0]),
-                              .g_z = kr_tensor_data(home ? home : g[1]),
+                              .g_x = kr_tensor_data(g_x       ? g_x
+                                                    : home[0] ? home[0]
+                                                              : g[0]),
+                              .g_z = kr_tensor_data(home[1] ? home[1] : g[1]),
                               .g_gain = kr_tensor_data(g_gain ? g_gain : g[2]),
                               .norm_first = o->norm_before_gate,
+                              .x_half = kr_half_of(x->dtype),
+                              .g_y_half = kr_half_of(g_y->dtype),
+                              .g_x_place = kr_home_place(tape, home[0]),
+                              .g_z_place = kr_home_place(tape, home[1]),
                               .adds = g_x && !is_first };
-    if (home) args.g_z_place = (kr_place){ args.z_gap, kr_half_of(home->dtype) };
-    if (!KR_RUN(tape->ctx, norm_bwd[kr_real_of(x->dtype)], &args)) return;
+    if (!KR_RUN(tape->ctx, norm_bwd[kr_real_of(kr_grad_dtype(x))], &args)) return;
     for (int i = 0; i < 3; i++) kr_back_give(back, i, g[i]);
+}
+
+static void norm_backward(kr_back *back)
+{
+    give_gradients(back);
+    kr_home_leave(kr_back_tape(back), kr_back_out(back, 0)->home);
 }
 
 static const kr_rule rms_norm_rule = { .name = "rms_norm", .backward = norm_backward };
@@ -78,21 +92,24 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
     kr_dims d;
     kr_dtype result;
     if (!kr_bind(tape, rule->name, &d, "x:..i z:..i? gain:i?", x, z, gain) ||
-        !check_options(tape, rule->name, &o, d.i) || !KR_REALS(tape, rule->name, "x z gain", &result, &x, &z, &gain) ||
-        !(x = kr_contiguous(tape, x)) || (gain && !(gain = kr_contiguous(tape, gain))))
+        !check_options(tape, rule->name, &o, d.i) ||
+        !KR_REALS_ROUNDED(tape, rule->name, "x z gain", &result, &x, &z, &gain) ||
+        (gain && !(gain = kr_contiguous(tape, gain))))
         return NULL;
-    const kr_rows z_rows = kr_rows_of(tape, z);
-    if (z && !(z = z_rows.x)) return NULL;
-    const bool is_rounded = as_operand && kr_rounds_product(tape->ctx, x->dtype, d.rows);
+    const kr_rows x_rows = kr_rows_of(tape, x), z_rows = kr_rows_of(tape, z);
+    if (!(x = x_rows.x) || (z && !(z = z_rows.x))) return NULL;
+    const kr_dtype dtype = kr_grad_dtype(x);
+    const bool is_rounded = as_operand && kr_rounds_product(tape->ctx, dtype, d.rows);
     kr_shape q_shape = d.lead;
     q_shape.dims[q_shape.rank++] = o.groups;
-    kr_tensor *y = kr_new(tape, is_rounded ? KR_BF16 : x->dtype, kr_tensor_shape(x));
-    kr_tensor *q = kr_new(tape, x->dtype, q_shape);
-    if (!y || !q) return NULL;
+    kr_tensor *y = kr_new(tape, is_rounded ? KR_BF16 : dtype, kr_tensor_shape(x));
+    kr_tensor *q = kr_new(tape, dtype, q_shape);
+    if (!y || !q || (is_rounded && z && !kr_home_make(tape, y))) return NULL;
     y->is_rounded = is_rounded;
     kr_norm_args args = { .no = d.rows,
                           .ni = d.i,
                           .ng = o.groups,
+                          .x_gap = x_rows.stride - d.i,
                           .z_gap = z ? z_rows.stride - d.i : 0,
                           .x = x->data,
                           .z = kr_tensor_data(z),
@@ -101,8 +118,9 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
                           .q = q->data,
                           .eps = o.eps,
                           .norm_first = o.norm_before_gate,
-                          .y_half = kr_half_of(y->dtype) };
-    if (!KR_RUN(tape->ctx, norm[kr_real_of(x->dtype)], &args)) return NULL;
+                          .x_half = kr_half_of(x->dtype),
+                          .y_half = is_rounded ? KR_HALF_BF16 : KR_NO_HALF };
+    if (!KR_RUN(tape->ctx, norm[kr_real_of(dtype)], &args)) return NULL;
     const kr_record_args record = { .rule = rule,
                                     .nin = 3,
                                     .in = (kr_tensor *[]){ x, z, gain },

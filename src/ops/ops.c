@@ -62,6 +62,18 @@ bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result
     return kr_reals_but(tape, op, names, result, -1, count, operands);
 }
 
+bool kr_reals_rounded(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
+                      kr_tensor **const *operands)
+{
+    kr_tensor *kept = *operands[0];
+    if (!kept || !kept->is_rounded) return kr_reals(tape, op, names, result, count, operands);
+    *operands[0] = NULL;
+    const bool ok = kr_reals(tape, op, names, result, count, operands);
+    *operands[0] = kept;
+    *result = KR_F32;
+    return ok;
+}
+
 kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result)
 {
     return !y || y->dtype == result ? y : kr_cast(tape, y, result);
@@ -130,6 +142,13 @@ kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x)
     kr_rows rows = { x, a.no, a.nr, a.nr };
     if (a.no * a.nr == 0 || row_stride(x, &rows.stride)) return rows;
     return (kr_rows){ kr_contiguous(tape, x), a.no, a.nr, a.nr };
+}
+
+kr_place kr_home_place(kr_tape *tape, kr_tensor *home)
+{
+    if (!home) return (kr_place){ 0, KR_NO_HALF };
+    const kr_rows rows = kr_rows_of(tape, home);
+    return (kr_place){ rows.stride - rows.ni, kr_half_of(home->dtype) };
 }
 
 /* Elements of one token of x [b s ..]. */

@@ -25,6 +25,14 @@ bool kr_reals_but(kr_tape *tape, const char *op, const char *names, kr_dtype *re
                  (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),                                \
                  (kr_tensor * *[]){ __VA_ARGS__ })
 
+/* The same where the first operand, if it is rounded (is_rounded), stays so: it stands for f32. */
+bool kr_reals_rounded(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
+                      kr_tensor **const *operands);
+#define KR_REALS_ROUNDED(tape, op, names, result, ...)                                                                 \
+    kr_reals_rounded((tape), (op), (names), (result),                                                                  \
+                     (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),                            \
+                     (kr_tensor * *[]){ __VA_ARGS__ })
+
 /* y in the type that kr_reals found. */
 kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result);
 
@@ -63,6 +71,9 @@ typedef struct kr_rows {
 } kr_rows;
 kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x);
 
+/* Where a gradient at home lies, as rows: its place for a kernel; none for NULL. */
+kr_place kr_home_place(kr_tape *tape, kr_tensor *home);
+
 /* x [b s ..] as the sequence kernels take it: what belongs to a token is row-major, and tokens, row after row, begin
  * *stride elements apart. x itself where it is so, else a row-major copy (recorded); NULL after an error. */
 kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride);
@@ -70,7 +81,9 @@ kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride);
 /* Would a product round an operand of that type with so many rows to bf16? */
 bool kr_rounds_product(const kr_ctx *ctx, kr_dtype dtype, int64_t rows);
 
-/* kr_rms_norm, or with z kr_gated_norm, for products alone to read: of bf16 (is_rounded) where they would round it. */
+/* Norms and gates read an x that is rounded as it is.
+ *
+ * kr_rms_norm, or with z kr_gated_norm, for products alone to read: of bf16 (is_rounded) where they would round it. */
 kr_tensor *kr_norm_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain, const kr_norm_options *options);
 
 /* kr_gate likewise. */
@@ -86,16 +99,16 @@ kr_tensor *kr_causal_conv_parts(kr_tape *tape, const kr_conv_operands *operands,
                                 kr_tensor **parts);
 
 /* kr_linear, and its result cut along the last axis as by kr_split. Where products round, the gradients of the parts are
- * put side by side as they are rounded, in one pass. */
+ * put side by side as they are rounded, in one pass; and part number `rounded` (-1: none) is rounded itself (is_rounded). */
 bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, int count, const int64_t *sizes,
-                     kr_tensor **parts);
+                     int rounded, kr_tensor **parts);
 
 /* x as a product's operand of that many rows takes it: rounded to bf16 where the product would do so itself
  * (kr_rounds_operands) and more than one reads it, else x. Not recorded; NULL after an error. */
 kr_tensor *kr_operand(kr_tape *tape, kr_tensor *x, int64_t rows);
 
-/* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. b may be of halves, and so may
- * a be if it comes from kr_operand. */
+/* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. b may be of halves, so may a be
+ * if it comes from kr_operand, and y where kr_rounds_product holds. */
 bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
                    bool accumulate);
 

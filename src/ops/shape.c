@@ -3,11 +3,14 @@
 
 #include <string.h>
 
-/* ---- reshape: g_x = g_y in x's shape ---- */
+/* ---- reshape: g_x = g_y in x's shape; a gradient at home is x's as it lies there ---- */
 
 static void reshape_backward(kr_back *back)
 {
-    kr_back_give(back, 0, kr_reshape(kr_back_tape(back), kr_back_grad(back, 0), kr_tensor_shape(kr_back_in(back, 0))));
+    kr_tape *tape = kr_back_tape(back);
+    kr_tensor *x = kr_back_in(back, 0), *g = kr_back_grad(back, 0);
+    if (kr_grad_move_home(tape, x, g)) return;
+    kr_back_give(back, 0, kr_reshape(tape, kr_cast(tape, g, kr_grad_dtype(x)), kr_tensor_shape(x)));
 }
 
 static const kr_rule reshape_rule = { .name = "reshape", .backward = reshape_backward, .allows_infinity = true };
@@ -78,8 +81,9 @@ kr_tensor *kr_reshape(kr_tape *tape, kr_tensor *x, kr_shape given)
     if (!kr_bind_any(tape, "reshape", x) || !infer_shape(tape, x, &given, &shape)) return NULL;
     const bool is_view = !kr_tensor_is_row_major(x) && strides_as(x, &shape, strides);
     if (!is_view && !(x = kr_contiguous(tape, x))) return NULL;
-    return kr_recorded(tape, &reshape_rule, kr_view_of(tape, x, &shape, is_view ? strides : NULL, 0), NULL, 0,
-                       KR_LIST(x));
+    kr_tensor *y = kr_view_of(tape, x, &shape, is_view ? strides : NULL, 0);
+    if (y) kr_home_share(y, x);
+    return kr_recorded(tape, &reshape_rule, y, NULL, 0, KR_LIST(x));
 }
 
 /* ---- permute: g_x = g_y by the inverse order ---- */

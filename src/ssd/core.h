@@ -26,7 +26,9 @@ typedef struct kr_ssd_core {
     kr_tensor *initial_qhpr;           /* NULL: 0 */
     /* The fused core alone: seed sum_m seed_v[m] (outer) seed_b[m] is added to the initial state; NULL: none. */
     kr_tensor *seed_qh, *seed_v_qmhp, *seed_b_qmhr;
-    kr_tensor *final_qhpr; /* the fused core alone: memory for the final states (ssd/into.h); NULL: a new tensor */
+    kr_ssd_turning turning; /* the fused core alone, on devices that kr_ssd_rounds holds for */
+    kr_tensor *final_qhpr;  /* the fused core alone: memory for the final states (ssd/into.h); NULL: a new tensor */
+    bool rounds_y;          /* the fused core alone, where it rounds v, b and c: y is bf16 too (is_rounded) */
     kr_sequences sequences;
     int64_t nb, ns, nm, nh, np, ng, nr, nl;
 } kr_ssd_core;
@@ -36,11 +38,13 @@ typedef struct kr_ssd_core {
 typedef struct kr_ssd_request {
     const char *op;
     const char *whole, *chunked; /* shape contracts of v b c da w same d init_state, by the family's names */
-    const char *names;           /* of v b c da w same d initial_state init_state carry0 v_before k_before */
+    const char *names; /* of v b c da w same d initial_state init_state carry0 v_before k_before angle bias_b bias_c */
     kr_tensor *v, *b, *c, *da, *w, *same, *d;
     kr_tensor *initial_state, *init_state, *seq_start;
     kr_tensor *carry0, *v_before, *k_before; /* all three or none */
-    kr_tensor *final;                        /* ssd/into.h */
+    kr_ssd_turning turning;                  /* ssd/into.h */
+    kr_tensor *final;                        /* likewise */
+    bool rounds_y;                           /* the same */
     bool has_rank;                           /* v, b, c have an axis for the mimo rank */
 } kr_ssd_request;
 

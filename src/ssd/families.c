@@ -2,7 +2,8 @@
 #include "ssd/core.h"
 
 /* da = dt A, head by head. */
-kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path, kr_tensor *final)
+kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path, kr_tensor *final,
+                                  bool rounds_y)
 {
     kr_dims d;
     if (!kr_bind(tape, "mamba2_ssd", &d, "dt:..h a_decay:h", in->dt_bnlh, in->a_decay_h))
@@ -21,13 +22,14 @@ kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, 
                                      .initial_state = in->initial_state_bhpr,
                                      .init_state = in->init_state_hpr,
                                      .seq_start = in->seq_start_bs,
-                                     .final = final };
+                                     .final = final,
+                                     .rounds_y = rounds_y };
     return kr_ssd_run(tape, &request, path);
 }
 
 kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
 {
-    return kr_mamba2_ssd_run_into(tape, in, path, NULL);
+    return kr_mamba2_ssd_run_into(tape, in, path, NULL, false);
 }
 
 kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
@@ -49,14 +51,15 @@ kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_in
     return kr_ssd_run(tape, &request, path);
 }
 
-kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path,
-                                         kr_tensor *final)
+kr_ssd_out kr_mamba3_single_ssd_run_turning(kr_tape *tape, const kr_mamba3_single_ssd_input *in,
+                                            const kr_ssd_turning *turning, kr_ssd_path path, kr_tensor *final,
+                                            bool rounds_y)
 {
     const kr_ssd_request request = {
         .op = "mamba3_single_ssd",
         .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh scale:bsh gamma:bsh d:h? init_state:hpr?",
         .chunked = "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh scale:bnlh gamma:bnlh d:h? init_state:hpr?",
-        .names = "v b c da scale gamma d initial_state init_state carry0 v_before k_before",
+        .names = "v b c da scale gamma d initial_state init_state carry0 v_before k_before angle bias_b bias_c",
         .v = in->v_bnlmhp,
         .b = in->b_bnlmhr,
         .c = in->c_bnlmhr,
@@ -70,13 +73,22 @@ kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_s
         .carry0 = in->carry0_bh,
         .v_before = in->v_before_bmhp,
         .k_before = in->k_before_bmhr,
+        .turning = *turning,
         .has_rank = true,
-        .final = final
+        .final = final,
+        .rounds_y = rounds_y
     };
     return kr_ssd_run(tape, &request, path);
 }
 
+kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path,
+                                         kr_tensor *final, bool rounds_y)
+{
+    const kr_ssd_turning none = { .angle_bsha = NULL };
+    return kr_mamba3_single_ssd_run_turning(tape, in, &none, path, final, rounds_y);
+}
+
 kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
 {
-    return kr_mamba3_single_ssd_run_into(tape, in, path, NULL);
+    return kr_mamba3_single_ssd_run_into(tape, in, path, NULL, false);
 }

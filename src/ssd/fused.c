@@ -1,18 +1,20 @@
 /* fused.c - SerialRecalculated: the core as one node that keeps only its inputs.
  *
  *   v, y [b s m h p]   b, c [b s m g r]   da, w, same [b s h]   d [h]   initial, final [q h p r]
- *   seed [q h]   seed_v [q m h p]   seed_b [q m h r]
+ *   seed [q h]   seed_v [q m h p]   seed_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]
  * Formulas and their gradients: kernels/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states. v, b
- * and c may be parts of wider rows; they are read where they are. Where the core rounds them they may come rounded.
+ * and c may be parts of wider rows; they are read where they are. Where the core rounds them they may come rounded, and y
+ * and the gradients of all four may be rounded too, where only that is read that rounds them (tape/tape.h, homes).
  */
 #include "ssd/core.h"
 
-enum { V, B, C, DA, W, SAME, D, INITIAL, SEED, SEED_V, SEED_B, NIN };
+enum { V, B, C, DA, W, SAME, D, INITIAL, ANGLE, BIAS_B, BIAS_C, SEED, SEED_V, SEED_B, NIN };
 
 /* What the node remembers of its core: sizes and sequences. */
 typedef struct sizes {
     int64_t nb, ns, nm, nh, np, ng, nr, nl;
     kr_sequences sequences;
+    bool half; /* pairs of halves turn */
 } sizes;
 
 /* Of H + seed sum_m seed_v[m] (outer) seed_b[m], with G the gradient of the state that the first token meets:
@@ -34,25 +36,61 @@ static void give_seed(kr_back *back, kr_tensor *g_qhpr)
         kr_back_give(back, SEED_B, kr_permute(tape, kr_matmul(tape, kr_mul(tape, v_qhmp, seed_qh11), g_qhpr), swap));
 }
 
-static void fused_backward(kr_back *back)
+/* Gradients of v, b and c that have homes. Those of b and c are both rounded, or none; none where they turn. */
+static void find_homes(kr_back *back, int64_t nm, kr_tensor **home)
+{
+    const bool is_own = !kr_back_in(back, ANGLE) && kr_back_has_home(back, B) && kr_back_in(back, B)->home->is_own &&
+                        kr_back_has_home(back, C) && kr_back_in(back, C)->home->is_own;
+    home[V] = nm == 1 ? kr_back_home(back, V) : NULL;
+    home[B] = is_own ? kr_back_home(back, B) : NULL;
+    home[C] = is_own ? kr_back_home(back, C) : NULL;
+}
+
+/* Where g_v goes, by tokens. */
+static kr_place place_of_values(kr_tape *tape, kr_tensor *home, int64_t values)
+{
+    int64_t stride = values;
+    if (!home || !kr_with_token_stride(tape, home, &stride)) return (kr_place){ 0, KR_NO_HALF };
+    return (kr_place){ stride - values, kr_half_of(home->dtype) };
+}
+
+/* The states that first tokens meet, seed and all. */
+static kr_tensor *initial_of(kr_back *back)
+{
+    kr_tensor *initial = kr_back_in(back, INITIAL), *seed = kr_back_in(back, SEED);
+    if (!seed) return initial;
+    return kr_boundary_seed(kr_back_tape(back), initial, seed, kr_back_in(back, SEED_V), kr_back_in(back, SEED_B));
+}
+
+static void set_turning(kr_ssd_bwd_args *args, kr_back *back, kr_tensor *const *g)
+{
+    args->angle = kr_tensor_data(kr_back_in(back, ANGLE));
+    args->bias_b = kr_tensor_data(kr_back_in(back, BIAS_B));
+    args->bias_c = kr_tensor_data(kr_back_in(back, BIAS_C));
+    args->g_angle = kr_tensor_data(g[ANGLE]);
+    args->g_bias_b = kr_tensor_data(g[BIAS_B]);
+    args->g_bias_c = kr_tensor_data(g[BIAS_C]);
+    args->na = kr_back_in(back, ANGLE)->dims[3];
+    args->half = ((const sizes *)kr_back_attrs(back))->half;
+}
+
+static void give_gradients(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const sizes *n = kr_back_attrs(back);
     const kr_dtype dtype = kr_grad_dtype(kr_back_in(back, V));
-    kr_tensor *g[NIN] = { NULL };
+    kr_tensor *g[NIN] = { NULL }, *home[NIN] = { NULL };
     kr_tensor *g_d = kr_back_fresh(back, D);
+    find_homes(back, n->nm, home);
     for (int i = 0; i < SEED; i++)
-        if (kr_back_wants(back, i) && !(g_d && i == D))
+        if (kr_back_wants(back, i) && !(g_d && i == D) && !home[i])
             g[i] = kr_new(tape, dtype, kr_tensor_shape(kr_back_in(back, i)));
-    kr_tensor *initial = kr_back_in(back, INITIAL);
+    const kr_tensor *initial = initial_of(back);
     const bool wants_seed = kr_back_wants(back, SEED) || kr_back_wants(back, SEED_V) || kr_back_wants(back, SEED_B);
     if (wants_seed && !g[INITIAL]) g[INITIAL] = kr_new(tape, dtype, kr_tensor_shape(kr_back_out(back, 1)));
-    if (kr_back_in(back, SEED))
-        initial =
-            kr_boundary_seed(tape, initial, kr_back_in(back, SEED), kr_back_in(back, SEED_V), kr_back_in(back, SEED_B));
     kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
     g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
-    if (g_final) g_final = kr_contiguous(tape, g_final);
+    g_final = g_final ? kr_contiguous(tape, g_final) : NULL;
     int64_t stride[C + 1] = { 0 };
     for (int i = V; i <= C; i++) kr_with_token_stride(tape, kr_back_in(back, i), &stride[i]);
     if (kr_ctx_failed(tape->ctx)) return;
@@ -79,9 +117,9 @@ static void fused_backward(kr_back *back)
                              .initial = kr_tensor_data(initial),
                              .g_y = g_y->data,
                              .g_final = kr_tensor_data(g_final),
-                             .g_v = kr_tensor_data(g[V]),
-                             .g_b = kr_tensor_data(g[B]),
-                             .g_c = kr_tensor_data(g[C]),
+                             .g_v = kr_tensor_data(home[V] ? home[V] : g[V]),
+                             .g_b = kr_tensor_data(home[B] ? home[B] : g[B]),
+                             .g_c = kr_tensor_data(home[C] ? home[C] : g[C]),
                              .g_da = kr_tensor_data(g[DA]),
                              .g_w = kr_tensor_data(g[W]),
                              .g_same = kr_tensor_data(g[SAME]),
@@ -89,29 +127,51 @@ static void fused_backward(kr_back *back)
                              .g_initial = kr_tensor_data(g[INITIAL]),
                              .v_half = kr_half_of(kr_back_in(back, V)->dtype),
                              .b_half = kr_half_of(kr_back_in(back, B)->dtype),
-                             .c_half = kr_half_of(kr_back_in(back, C)->dtype) };
+                             .c_half = kr_half_of(kr_back_in(back, C)->dtype),
+                             .g_y_half = kr_half_of(g_y->dtype),
+                             .g_maps_half = home[B] ? kr_half_of(home[B]->dtype) : KR_NO_HALF,
+                             .g_v_place = place_of_values(tape, home[V], n->nh * n->np) };
+    if (kr_back_in(back, ANGLE)) set_turning(&args, back, g);
     if (!KR_RUN(tape->ctx, ssd_bwd[kr_real_of(dtype)], &args)) return;
     for (int i = 0; i < SEED; i++) kr_back_give(back, i, g[i]);
     if (wants_seed) give_seed(back, g[INITIAL]);
 }
 
+static void fused_backward(kr_back *back)
+{
+    give_gradients(back);
+    kr_home_leave(kr_back_tape(back), kr_back_out(back, 0)->home);
+}
+
 static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };
+
+/* Operands as the kernel reads them; false after an error. What turns is contiguous. */
+static bool lay_out(kr_tape *tape, kr_tensor **in, int64_t *stride)
+{
+    for (int i = 0; i < NIN; i++) {
+        const bool may_be_apart = i == V || (i <= C && !in[ANGLE]);
+        if (in[i] && !may_be_apart) in[i] = kr_contiguous(tape, in[i]);
+        if (in[i] && i <= C) in[i] = kr_with_token_stride(tape, in[i], &stride[i]);
+    }
+    return !kr_ctx_failed(tape->ctx);
+}
 
 kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
 {
     const kr_ssd_out none = { NULL, NULL };
-    kr_tensor *in[NIN] = { core->v_bsmhp, core->b_bsmgr,     core->c_bsmgr,    core->da_bsh,
-                           core->w_bsh,   core->same_bsh,    core->d_h,        core->initial_qhpr,
-                           core->seed_qh, core->seed_v_qmhp, core->seed_b_qmhr };
+    const kr_ssd_turning *turning = &core->turning;
+    kr_tensor *in[NIN] = { core->v_bsmhp,       core->b_bsmgr,       core->c_bsmgr,       core->da_bsh,
+                           core->w_bsh,         core->same_bsh,      core->d_h,           core->initial_qhpr,
+                           turning->angle_bsha, turning->bias_b_hmr, turning->bias_c_hmr, core->seed_qh,
+                           core->seed_v_qmhp,   core->seed_b_qmhr };
     int64_t stride[C + 1] = { 0 };
-    for (int i = 0; i < NIN; i++)
-        if (in[i] && !(in[i] = i <= C ? kr_with_token_stride(tape, in[i], &stride[i]) : kr_contiguous(tape, in[i])))
-            return none;
+    if (!lay_out(tape, in, stride)) return none;
     const kr_dtype dtype = kr_grad_dtype(in[V]);
     const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
-    kr_tensor *out[2] = { kr_new(tape, dtype, kr_tensor_shape(in[V])),
+    kr_tensor *out[2] = { kr_new(tape, core->rounds_y ? KR_BF16 : dtype, kr_tensor_shape(in[V])),
                           kr_final_states(tape, dtype, states, core->final_qhpr) };
-    if (!out[0] || !out[1]) return none;
+    if (!out[0] || !out[1] || (core->rounds_y && !kr_home_make(tape, out[0]))) return none;
+    out[0]->is_rounded = core->rounds_y;
     kr_ssd_args args = { .nb = core->nb,
                          .ns = core->ns,
                          .nm = core->nm,
@@ -136,13 +196,20 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                          .seed = kr_tensor_data(in[SEED]),
                          .seed_v = kr_tensor_data(in[SEED_V]),
                          .seed_b = kr_tensor_data(in[SEED_B]),
+                         .angle = kr_tensor_data(in[ANGLE]),
+                         .bias_b = kr_tensor_data(in[BIAS_B]),
+                         .bias_c = kr_tensor_data(in[BIAS_C]),
+                         .na = in[ANGLE] ? in[ANGLE]->dims[3] : 0,
+                         .half = turning->pairing == KR_PAIR_HALF,
                          .y = out[0]->data,
                          .final = out[1]->data,
                          .v_half = kr_half_of(in[V]->dtype),
                          .b_half = kr_half_of(in[B]->dtype),
-                         .c_half = kr_half_of(in[C]->dtype) };
+                         .c_half = kr_half_of(in[C]->dtype),
+                         .y_half = core->rounds_y ? KR_HALF_BF16 : KR_NO_HALF };
     if (!KR_RUN(tape->ctx, ssd[kr_real_of(dtype)], &args)) return none;
-    const sizes n = { core->nb, core->ns, core->nm, core->nh, core->np, core->ng, core->nr, core->nl, core->sequences };
+    const sizes n = { core->nb, core->ns, core->nm, core->nh,        core->np,
+                      core->ng, core->nr, core->nl, core->sequences, args.half };
     const kr_record_args record = {
         .rule = &fused_rule, .nin = NIN, .in = in, .nout = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
     };

@@ -9,15 +9,31 @@
 
 #include "ops/ops.h"
 
+#include <krait/ops_mamba3.h>
 #include <krait/selective_scan.h>
 #include <krait/ssd.h>
 
 kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input *input, kr_tensor *final);
-kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *input, kr_ssd_path path, kr_tensor *final);
+/* rounds_y: where kr_ssd_rounds holds, y is bf16 (is_rounded) and may have its gradient in bf16; for norms and gates to read. */
+kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *input, kr_ssd_path path, kr_tensor *final,
+                                  bool rounds_y);
 kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *input, kr_ssd_path path,
-                                         kr_tensor *final);
+                                         kr_tensor *final, bool rounds_y);
 
-/* Does the core round v, b and c to bf16? Then they may be handed to it in bf16 (is_rounded). By sizes of a row alone. */
+/* B and C of groups that the core makes the heads' own: each plus its bias, turned (ssd/rotate.h). */
+typedef struct kr_ssd_turning {
+    kr_tensor *angle_bsha; /* NULL: nothing turns */
+    kr_tensor *bias_b_hmr, *bias_c_hmr;
+    kr_pairing pairing;
+} kr_ssd_turning;
+
+/* The same, where kr_ssd_rounds holds, of B and C of groups. */
+kr_ssd_out kr_mamba3_single_ssd_run_turning(kr_tape *tape, const kr_mamba3_single_ssd_input *input,
+                                            const kr_ssd_turning *turning, kr_ssd_path path, kr_tensor *final,
+                                            bool rounds_y);
+
+/* Does the core round v, b and c to bf16? Then they may be handed to it in bf16 (is_rounded), and it turns b and c itself. By
+ * sizes of a row alone. */
 bool kr_ssd_rounds(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr);
 
 /* The tensor to write final states of that shape and type into; NULL after an error. */

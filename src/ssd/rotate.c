@@ -2,7 +2,8 @@
  *
  *   theta [b s a], dt [b s h], initial [q h a] -> angle [b s h a], final [q h a]
  *   x [b s m h r], or x [b s m g r] and bias [h m r]; angle -> y [b s m h r]
- * Formulas and gradients: kernels/mamba3_args.h. Saved: the operands.
+ * Formulas and gradients: kernels/mamba3_args.h. Saved: the operands. theta may be a part of wider rows; it is read where
+ * it is, and so is its gradient written.
  */
 #include "ssd/rotate.h"
 
@@ -22,9 +23,10 @@ static void angles_backward(kr_back *back)
     kr_tape *tape = kr_back_tape(back);
     const angles_attrs *attrs = kr_back_attrs(back);
     const kr_tensor *theta = kr_back_in(back, THETA), *dt = kr_back_in(back, DT), *angle = kr_back_out(back, 0);
-    kr_tensor *g[NIN] = { NULL, NULL, NULL };
+    kr_tensor *g[NIN] = { NULL, NULL, NULL }, *home = kr_back_home(back, THETA);
     for (int i = 0; i < NIN; i++)
-        if (kr_back_wants(back, i)) g[i] = kr_new(tape, theta->dtype, kr_tensor_shape(kr_back_in(back, i)));
+        if (kr_back_wants(back, i) && !(home && i == THETA))
+            g[i] = kr_new(tape, theta->dtype, kr_tensor_shape(kr_back_in(back, i)));
     /* a consumer of the final angle alone leaves the others without a gradient */
     kr_tensor *g_angle = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
     g_angle = g_angle ? kr_contiguous(tape, g_angle) : kr_zeros(tape, angle->dtype, kr_tensor_shape(angle));
@@ -35,12 +37,14 @@ static void angles_backward(kr_back *back)
                                 .nh = dt->dims[2],
                                 .na = theta->dims[2],
                                 .nq = attrs->sequences.count,
+                                .theta_gap = kr_rows_of(tape, kr_back_in(back, THETA)).stride - theta->dims[2],
                                 .sequences = attrs->sequences.list,
                                 .theta = theta->data,
                                 .dt = dt->data,
                                 .g_angle = g_angle->data,
                                 .g_final = kr_tensor_data(g_final),
-                                .g_theta = kr_tensor_data(g[THETA]),
+                                .g_theta = kr_tensor_data(home ? home : g[THETA]),
+                                .g_theta_place = kr_home_place(tape, home),
                                 .g_dt = kr_tensor_data(g[DT]),
                                 .g_initial = kr_tensor_data(g[INITIAL]),
                                 .range = attrs->range };
@@ -76,8 +80,9 @@ kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *d
     if (!bind_angles(tape, in, range, seq_start, &d, &attrs.sequences) ||
         !KR_REALS(tape, angles_rule.name, "theta dt initial_angle", &result, &in[THETA], &in[DT], &in[INITIAL]))
         return none;
+    const kr_rows rows = kr_rows_of(tape, in[THETA]);
     for (int i = 0; i < NIN; i++)
-        if (in[i] && !(in[i] = kr_contiguous(tape, in[i]))) return none;
+        if (in[i] && !(in[i] = i == THETA ? rows.x : kr_contiguous(tape, in[i]))) return none;
     kr_tensor *out[2] = { kr_new(tape, in[THETA]->dtype, KR_SHAPE(d.b, d.s, d.h, d.a)),
                           kr_new(tape, in[THETA]->dtype, KR_SHAPE(attrs.sequences.count, d.h, d.a)) };
     if (!out[0] || !out[1]) return none;
@@ -86,6 +91,7 @@ kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *d
                             .nh = d.h,
                             .na = d.a,
                             .nq = attrs.sequences.count,
+                            .theta_gap = rows.stride - d.a,
                             .sequences = attrs.sequences.list,
                             .theta = in[THETA]->data,
                             .dt = in[DT]->data,
@@ -153,16 +159,14 @@ static bool check_pairs(kr_tape *tape, const kr_dims *d, const kr_tensor *x, kr_
 
 /* Of operands that were checked; d.h heads, as many rows of x as its own axis says. */
 static kr_tensor *rotate(kr_tape *tape, const kr_dims *d, kr_tensor *x, kr_tensor *bias, kr_tensor *angle,
-                         kr_pairing pairing, bool is_rounded)
+                         kr_pairing pairing)
 {
     kr_dtype result;
     if (!KR_REALS(tape, "rotate", "x bias angle", &result, &x, &bias, &angle) || !(x = kr_contiguous(tape, x)) ||
         (bias && !(bias = kr_contiguous(tape, bias))) || !(angle = kr_contiguous(tape, angle)))
         return NULL;
-    is_rounded = is_rounded && x->dtype == KR_F32 && result == KR_F32;
-    kr_tensor *y = kr_new(tape, is_rounded ? KR_BF16 : x->dtype, KR_SHAPE(d->b, d->s, d->m, d->h, d->r));
+    kr_tensor *y = kr_new(tape, x->dtype, KR_SHAPE(d->b, d->s, d->m, d->h, d->r));
     if (!y) return NULL;
-    y->is_rounded = is_rounded;
     const bool half = pairing == KR_PAIR_HALF;
     kr_rotate_args args = { .no = d->b * d->s,
                             .nm = d->m,
@@ -174,22 +178,20 @@ static kr_tensor *rotate(kr_tape *tape, const kr_dims *d, kr_tensor *x, kr_tenso
                             .bias = kr_tensor_data(bias),
                             .angle = angle->data,
                             .y = y->data,
-                            .half = half,
-                            .y_half = kr_half_of(y->dtype) };
+                            .half = half };
     if (!KR_RUN(tape->ctx, rotate[kr_real_of(x->dtype)], &args)) return NULL;
     y = kr_recorded(tape, &rotate_rule, y, &half, sizeof half, KR_LIST(x, bias, angle));
-    return is_rounded ? y : kr_store_as(tape, y, result);
+    return kr_store_as(tape, y, result);
 }
 
 kr_tensor *kr_rotate(kr_tape *tape, kr_tensor *x, kr_tensor *angle, kr_pairing pairing)
 {
     kr_dims d;
     if (!kr_bind(tape, "rotate", &d, "x:bsmhr angle:bsha", x, angle) || !check_pairs(tape, &d, x, pairing)) return NULL;
-    return rotate(tape, &d, x, NULL, angle, pairing, false);
+    return rotate(tape, &d, x, NULL, angle, pairing);
 }
 
-kr_tensor *kr_rotate_groups(kr_tape *tape, kr_tensor *x, kr_tensor *bias, kr_tensor *angle, kr_pairing pairing,
-                            bool is_rounded)
+kr_tensor *kr_rotate_groups(kr_tape *tape, kr_tensor *x, kr_tensor *bias, kr_tensor *angle, kr_pairing pairing)
 {
     kr_dims d;
     if (!kr_bind(tape, "rotate", &d, "x:bsmgr bias:hmr? angle:bsha", x, bias, angle) ||
@@ -198,5 +200,5 @@ kr_tensor *kr_rotate_groups(kr_tape *tape, kr_tensor *x, kr_tensor *bias, kr_ten
                     "rotate: g = %lld groups of x %s do not divide h = %lld of angle %s", (long long)d.g, KR_TEXT_OF(x),
                     (long long)d.h, KR_TEXT_OF(angle)))
         return NULL;
-    return rotate(tape, &d, x, bias, angle, pairing, is_rounded);
+    return rotate(tape, &d, x, bias, angle, pairing);
 }

@@ -6,9 +6,8 @@
 
 /* kr_rotate of x + bias, x repeated for the heads of each group: x [b s m g r], bias [h m r] or NULL, angle [b s h a] ->
  * [b s m h r]. Head h uses group h / (h's count / g). The sum is formed in passing, and its gradients are summed in
- * passing: nothing of the size of the result is kept beside it. is_rounded: it is for the core alone, which rounds it
- * (kr_ssd_rounds), and is of bf16. */
+ * passing: nothing of the size of the result is kept beside it. */
 kr_tensor *kr_rotate_groups(kr_tape *tape, kr_tensor *x_bsmgr, kr_tensor *bias_hmr, kr_tensor *angle_bsha,
-                            kr_pairing pairing, bool is_rounded);
+                            kr_pairing pairing);
 
 #endif

@@ -39,6 +39,18 @@ static bool check_sizes(kr_tape *tape, const kr_ssd_request *q, const kr_dims *d
                       KR_TEXT_OF(q->b), (long long)d->h);
 }
 
+/* Only blocks ask for it, in whole rows. */
+static bool check_turning(kr_tape *tape, const kr_ssd_request *q, const kr_dims *d, kr_ssd_path path)
+{
+    const kr_ssd_turning *t = &q->turning;
+    kr_dims n;
+    if (!t->angle_bsha) return true;
+    return kr_bind(tape, q->op, &n, "v:bsmhp b:bsmgr angle:bsha bias_b:hmr bias_c:hmr", q->v, q->b, t->angle_bsha,
+                   t->bias_b_hmr, t->bias_c_hmr) &&
+           kr_require(tape->ctx, kr_ssd_rounds(tape->ctx, path, d->s, d->m, d->r), KR_ERR_ARG,
+                      "%s: angles are given, but this core takes b and c turned", q->op);
+}
+
 static kr_tensor *whole(kr_tape *tape, kr_tensor *x, kr_shape shape)
 {
     return x ? kr_reshape(tape, x, shape) : NULL;
@@ -157,7 +169,8 @@ static bool bring_to_types(kr_tape *tape, kr_ssd_request *q, bool rounds, kr_dty
         *maps[i] = NULL;
     }
     if (!KR_REALS(tape, q->op, q->names, result, &q->v, &q->b, &q->c, &q->da, &q->w, &q->same, &q->d, &q->initial_state,
-                  &q->init_state, &q->carry0, &q->v_before, &q->k_before))
+                  &q->init_state, &q->carry0, &q->v_before, &q->k_before, &q->turning.angle_bsha,
+                  &q->turning.bias_b_hmr, &q->turning.bias_c_hmr))
         return false;
     for (int i = 0; i < 3; i++)
         if (kept[i]) *maps[i] = kept[i];
@@ -170,9 +183,10 @@ kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path 
     kr_ssd_request q = *request;
     kr_dims d;
     kr_dtype result;
-    if (!bind_sizes(tape, &q, &d) || !check_sizes(tape, &q, &d, path) ||
-        !bring_to_types(tape, &q, kr_ssd_rounds(tape->ctx, path, d.s, d.m, d.r), &result))
+    if (!bind_sizes(tape, &q, &d) || !check_sizes(tape, &q, &d, path) || !check_turning(tape, &q, &d, path))
         return none;
+    const bool rounds = kr_ssd_rounds(tape->ctx, path, d.s, d.m, d.r);
+    if (!bring_to_types(tape, &q, rounds, &result)) return none;
     kr_ssd_core core = { .nb = d.b, .ns = d.s, .nm = d.m, .nh = d.h, .np = d.p, .ng = d.g, .nr = d.r };
     core.nl = is_chunked(&q) ? d.l : kr_ssd_chunk_len_or_optimal(path, d.r, d.p);
     const kr_shape steps = KR_SHAPE(d.b, d.s, d.h), maps = KR_SHAPE(d.b, d.s, d.m, d.g, d.r);
@@ -188,10 +202,12 @@ kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path 
     core.w_bsh = whole(tape, q.w, steps);
     core.same_bsh = whole(tape, q.same, steps);
     core.d_h = q.d;
+    core.turning = q.turning;
     core.final_qhpr = q.final;
+    core.rounds_y = q.rounds_y && rounds && result == KR_F32;
     if (kr_ctx_failed(tape->ctx)) return none;
     const kr_ssd_out out = run_core(tape, &core, path.algorithm);
     if (!out.y || !out.final_state) return none;
-    return (kr_ssd_out){ kr_store_as(tape, kr_reshape(tape, out.y, kr_tensor_shape(q.v)), result),
-                         kr_store_as(tape, out.final_state, result) };
+    kr_tensor *y = kr_reshape(tape, out.y, kr_tensor_shape(q.v));
+    return (kr_ssd_out){ core.rounds_y ? y : kr_store_as(tape, y, result), kr_store_as(tape, out.final_state, result) };
 }

@@ -1,7 +1,8 @@
 /* trapezoid.c - Mamba-3's trapezoidal rule: its coefficients, the weight of keys in the single pathway, the boundary.
  *
  *   dt_raw, a_raw, lambda_raw [b s h], dt_bias [h] -> dt, da, gamma, carry, beta [b s h]
- *   trapezoid: formulas and gradients in kernels/mamba3_args.h; everything is recomputed from the operands
+ *   trapezoid: formulas and gradients in kernels/mamba3_args.h; everything is recomputed from the operands, which may be
+ *              parts of wider rows: they are read where they are, and so are their gradients written
  *   scale:     scale_t = gamma_t + carry_{t+1}, 0 for carry where a sequence ends
  *   seed:      state + carry0 sum_m v[m] (outer) k[m], one product over m
  */
@@ -25,24 +26,35 @@ void kr_trapezoid_options_init_sized(kr_trapezoid_options *options, size_t size)
     kr_sized_init(options, size, &defaults, sizeof defaults);
 }
 
+/* The gradients of what is projected, where all three may be written at home. */
+static bool find_homes(kr_back *back, kr_tensor **home)
+{
+    if (!kr_back_has_home(back, DT_RAW) || !kr_back_has_home(back, A_RAW) || !kr_back_has_home(back, LAMBDA_RAW))
+        return false;
+    for (int i = 0; i < NIN; i++) home[i] = i == DT_BIAS ? NULL : kr_back_home(back, i);
+    return true;
+}
+
 static void trapezoid_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_trapezoid_options *o = kr_back_attrs(back);
-    kr_tensor *in[NIN], *g_out[NOUT], *g[NIN] = { NULL };
+    kr_tensor *in[NIN], *g_out[NOUT], *g[NIN] = { NULL }, *home[NIN] = { NULL };
     for (int i = 0; i < NIN; i++) in[i] = kr_back_in(back, i);
     const kr_shape shape = kr_tensor_shape(in[DT_RAW]);
     for (int i = 0; i < NOUT; i++) {
         g_out[i] = kr_back_grad(back, i);
         if (g_out[i]) g_out[i] = kr_contiguous(tape, g_out[i]);
     }
-    const bool wants_dt = kr_back_wants(back, DT_RAW) || kr_back_wants(back, DT_BIAS);
-    if (wants_dt) g[DT_RAW] = kr_new(tape, in[DT_RAW]->dtype, shape);
-    if (kr_back_wants(back, A_RAW)) g[A_RAW] = kr_new(tape, in[DT_RAW]->dtype, shape);
-    if (kr_back_wants(back, LAMBDA_RAW)) g[LAMBDA_RAW] = kr_new(tape, in[DT_RAW]->dtype, shape);
+    const bool is_at_home = find_homes(back, home);
+    const bool wants_dt = !is_at_home && kr_back_wants(back, DT_RAW);
+    if (wants_dt || kr_back_wants(back, DT_BIAS)) g[DT_RAW] = kr_new(tape, in[DT_RAW]->dtype, shape);
+    if (!is_at_home && kr_back_wants(back, A_RAW)) g[A_RAW] = kr_new(tape, in[DT_RAW]->dtype, shape);
+    if (!is_at_home && kr_back_wants(back, LAMBDA_RAW)) g[LAMBDA_RAW] = kr_new(tape, in[DT_RAW]->dtype, shape);
     if (kr_ctx_failed(tape->ctx)) return;
     kr_trapezoid_bwd_args args = { .no = shape.dims[0] * shape.dims[1],
                                    .nh = shape.dims[2],
+                                   .raw_gap = kr_rows_of(tape, in[DT_RAW]).stride - shape.dims[2],
                                    .dt_raw = in[DT_RAW]->data,
                                    .dt_bias = kr_tensor_data(in[DT_BIAS]),
                                    .a_raw = in[A_RAW]->data,
@@ -52,15 +64,18 @@ static void trapezoid_backward(kr_back *back)
                                    .g_gamma = kr_tensor_data(g_out[GAMMA]),
                                    .g_carry = kr_tensor_data(g_out[CARRY]),
                                    .g_beta = kr_tensor_data(g_out[BETA]),
-                                   .g_dt_raw = kr_tensor_data(g[DT_RAW]),
-                                   .g_a_raw = kr_tensor_data(g[A_RAW]),
-                                   .g_lambda_raw = kr_tensor_data(g[LAMBDA_RAW]),
+                                   .g_dt_raw = kr_tensor_data(is_at_home ? home[DT_RAW] : g[DT_RAW]),
+                                   .g_a_raw = kr_tensor_data(is_at_home ? home[A_RAW] : g[A_RAW]),
+                                   .g_lambda_raw = kr_tensor_data(is_at_home ? home[LAMBDA_RAW] : g[LAMBDA_RAW]),
+                                   .g_dt_summed = kr_tensor_data(is_at_home ? g[DT_RAW] : NULL),
+                                   .g_place = kr_home_place(tape, home[DT_RAW]),
                                    .a_floor = o->a_floor,
                                    .dt_min = o->dt_min,
                                    .dt_max = o->dt_max,
                                    .softplus = o->a_activation == KR_A_SOFTPLUS };
     if (!KR_RUN(tape->ctx, trapezoid_bwd[kr_real_of(in[DT_RAW]->dtype)], &args)) return;
     if (kr_back_wants(back, DT_BIAS)) g[DT_BIAS] = kr_sum(tape, g[DT_RAW], KR_AXES(0, 1), false);
+    if (is_at_home) g[DT_RAW] = NULL;
     for (int i = 0; i < NIN; i++) kr_back_give(back, i, g[i]);
 }
 
@@ -79,10 +94,24 @@ static bool check_options(kr_tape *tape, const kr_trapezoid_options *o)
                       o->dt_max);
 }
 
+/* What is projected lies as rows that are equally far apart in all three, if need be by copies. */
+static bool lay_out(kr_tape *tape, kr_tensor **in)
+{
+    const kr_rows dt = kr_rows_of(tape, in[DT_RAW]), a = kr_rows_of(tape, in[A_RAW]),
+                  lambda = kr_rows_of(tape, in[LAMBDA_RAW]);
+    const bool are_alike = dt.stride == a.stride && a.stride == lambda.stride;
+    in[DT_RAW] = are_alike ? dt.x : kr_contiguous(tape, dt.x);
+    in[A_RAW] = are_alike ? a.x : kr_contiguous(tape, a.x);
+    in[LAMBDA_RAW] = are_alike ? lambda.x : kr_contiguous(tape, lambda.x);
+    if (in[DT_BIAS] && !(in[DT_BIAS] = kr_contiguous(tape, in[DT_BIAS]))) return false;
+    return in[DT_RAW] && in[A_RAW] && in[LAMBDA_RAW];
+}
+
 static bool run_trapezoid(kr_tape *tape, kr_tensor *const *in, kr_tensor *const *out, const kr_trapezoid_options *o)
 {
     kr_trapezoid_args args = { .no = in[DT_RAW]->dims[0] * in[DT_RAW]->dims[1],
                                .nh = in[DT_RAW]->dims[2],
+                               .raw_gap = kr_rows_of(tape, in[DT_RAW]).stride - in[DT_RAW]->dims[2],
                                .dt_raw = in[DT_RAW]->data,
                                .dt_bias = kr_tensor_data(in[DT_BIAS]),
                                .a_raw = in[A_RAW]->data,
@@ -116,8 +145,7 @@ kr_trapezoid_out kr_trapezoid(kr_tape *tape, kr_tensor *dt_raw, kr_tensor *dt_bi
                   &lambda_raw))
         return none;
     kr_tensor *in[NIN] = { dt_raw, dt_bias, a_raw, lambda_raw }, *out[NOUT];
-    for (int i = 0; i < NIN; i++)
-        if (in[i] && !(in[i] = kr_contiguous(tape, in[i]))) return none;
+    if (!lay_out(tape, in)) return none;
     for (int i = 0; i < NOUT; i++)
         if (!(out[i] = kr_new(tape, in[DT_RAW]->dtype, kr_tensor_shape(in[DT_RAW])))) return none;
     if (!run_trapezoid(tape, in, out, &o)) return none;

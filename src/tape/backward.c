@@ -178,6 +178,11 @@ kr_tensor *kr_back_home(kr_back *back, int in)
     return kr_grad_at_home(back->tape, back->node->in[in]);
 }
 
+bool kr_back_has_home(kr_back *back, int in)
+{
+    return kr_back_wants(back, in) && kr_grad_has_home(back->node->in[in]);
+}
+
 kr_tensor *kr_back_into(kr_back *back, int in, bool *fresh)
 {
     *fresh = false;

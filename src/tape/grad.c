@@ -114,14 +114,69 @@ bool kr_grad_deposit(kr_tape *tape, kr_tensor *x, kr_tensor *g)
     return x->grad != NULL;
 }
 
+/* ---- homes ---- */
+
+bool kr_home_make(kr_tape *tape, kr_tensor *x)
+{
+    if (!tape->recording) return true;
+    kr_home *home = kr_arena_alloc(&tape->heads, sizeof *home);
+    if (!home) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no memory for the place of a gradient");
+    *home = (kr_home){ .rows = 1, .columns = kr_tensor_count(x), .is_own = true };
+    x->home = home;
+    return true;
+}
+
+void kr_home_leave(kr_tape *tape, kr_home *home)
+{
+    if (!home || !home->whole) return;
+    kr_release(tape, home->whole);
+    home->whole = NULL;
+}
+
+void kr_home_share(kr_tensor *y, kr_tensor *x)
+{
+    if (!x->home) return;
+    y->home = x->home;
+    y->home_at = x->home_at;
+    y->home_line = x->home_line;
+    y->home_of = x->home_of ? x->home_of : x;
+}
+
+bool kr_grad_has_home(const kr_tensor *x)
+{
+    const kr_tensor *first = x->home_of ? x->home_of : x;
+    return x->home && !x->grad && !x->retain_grad && !first->home_is_taken;
+}
+
+/* The gradient that lies at x's home. */
+static kr_tensor *view_home(kr_tape *tape, kr_tensor *x)
+{
+    const kr_home *home = x->home;
+    const kr_shape shape = kr_tensor_shape(x);
+    int64_t strides[KR_MAX_RANK];
+    for (int i = 0; i < x->rank; i++) {
+        const int64_t step = x->strides[i];
+        strides[i] = !home->is_own && step >= x->home_line ? step / x->home_line * home->columns : step;
+    }
+    if (kr_view_of(tape, home->whole, &shape, home->is_own ? NULL : strides, x->home_at)) x->grad = keep_newest(tape);
+    return x->grad;
+}
+
 kr_tensor *kr_grad_at_home(kr_tape *tape, kr_tensor *x)
 {
     kr_home *home = x->home;
-    if (!home || x->grad || x->retain_grad) return NULL;
+    if (!kr_grad_has_home(x)) return NULL;
     if (!home->whole) home->whole = new_kept(tape, KR_BF16, &KR_SHAPE(home->rows, home->columns));
-    const kr_shape shape = kr_tensor_shape(x);
-    if (kr_view_of(tape, home->whole, &shape, x->strides, x->home_at)) x->grad = keep_newest(tape);
+    if (!home->whole || !view_home(tape, x)) return NULL;
+    (x->home_of ? x->home_of : x)->home_is_taken = true;
     return x->grad;
+}
+
+bool kr_grad_move_home(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
+{
+    const kr_tensor *whole = x->home ? x->home->whole : NULL;
+    if (!whole || g->base != whole->base || x->grad || x->retain_grad) return false;
+    return view_home(tape, x) != NULL;
 }
 
 kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh)

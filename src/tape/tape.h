@@ -30,12 +30,21 @@ struct kr_node {
     void *attrs;
 };
 
-/* One place for the gradients of tensors that are the columns of one [rows columns]: whoever comes to such a gradient may
- * write it there, rounded to bf16. For parts whose gradients only products read that round them. */
+/* One place for the gradients of tensors that are the columns of one [rows columns], or of one tensor: whoever comes to such
+ * a gradient may write it there, rounded to bf16. For gradients that are only read by what rounds them. Who made the
+ * tensors releases `whole` when their gradients have been read (kr_home_leave). */
 typedef struct kr_home {
     int64_t rows, columns;
+    bool is_own;      /* of one tensor, whose gradient is row-major there */
     kr_tensor *whole; /* NULL: nobody has come yet */
 } kr_home;
+
+/* A home for x's gradient alone, if something is being recorded. False after an error. */
+bool kr_home_make(kr_tape *tape, kr_tensor *x);
+void kr_home_leave(kr_tape *tape, kr_home *home);
+
+/* Lets y, another view of x's data, have x's home. */
+void kr_home_share(kr_tensor *y, kr_tensor *x);
 
 struct kr_tape {
     kr_ctx *ctx;
@@ -108,12 +117,19 @@ kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh);
 /* x's gradient where its home is, to be written whole; NULL: it has none, or another gradient, or after an error. */
 kr_tensor *kr_grad_at_home(kr_tape *tape, kr_tensor *x);
 
+/* Would it be there? */
+bool kr_grad_has_home(const kr_tensor *x);
+
+/* Makes what lies at x's home x's gradient, if g, the gradient of a view of x, is what lies there. */
+bool kr_grad_move_home(kr_tape *tape, kr_tensor *x, const kr_tensor *g);
+
 /* The memory of a parameter's gradient, if the input is one and nothing has reached it: to be written whole. NULL: it is
  * none, or there is something, or it is not wanted, or after an error. */
 kr_tensor *kr_back_fresh(kr_back *back, int in);
 
 /* kr_grad_at_home of an input of the running rule, if its gradient is wanted. */
 kr_tensor *kr_back_home(kr_back *back, int in);
+bool kr_back_has_home(kr_back *back, int in);
 
 /* Frees the tensors that the running rule made, except those whose data a gradient still uses. */
 void kr_release_temporaries(kr_tape *tape);

@@ -20,12 +20,13 @@ struct kr_tensor {
     struct kr_node *node; /* what made it; NULL: a leaf or a constant */
     kr_tensor *grad;
     bool requires_grad, retain_grad;
-    bool is_rounded; /* bf16 in place of an f32 that only products read, which round it: its gradient is f32 */
-    struct kr_home
-        *home; /* where its gradient may be written beside others (tape/tape.h), from column home_at on; NULL */
-    int64_t home_at;
-    bool grad_is_zero; /* of a parameter: the gradient's memory holds zeros only */
-    bool in_slab;      /* of a parameter: the data belong to a parameter table */
+    bool is_rounded;      /* bf16 in place of an f32 that only products read, which round it: its gradient is f32 */
+    struct kr_home *home; /* where its gradient may be written, rounded (tape/tape.h), from column home_at on; NULL */
+    int64_t home_at, home_line; /* elements between rows of its own data, that are rows there */
+    kr_tensor *home_of;         /* what it is a view of that has the same place; NULL: itself */
+    bool home_is_taken;         /* a gradient was written there */
+    bool grad_is_zero;          /* of a parameter: the gradient's memory holds zeros only */
+    bool in_slab;               /* of a parameter: the data belong to a parameter table */
     union {
         void *packed;             /* of a weight [o i]: a copy in panels of its own type, or NULL */
         struct kr_far_span *span; /* in_heap, of a base: its data, where they are far; or NULL */

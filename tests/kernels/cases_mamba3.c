@@ -1,5 +1,5 @@
 /* cases_mamba3.c - cases of Mamba-3's kernels: coefficients, angles, rotations by angles and by quaternions. */
-#include "tests/kernels/conformance.h"
+#include "tests/kernels/packing.h"
 
 kr_cases_fn kr_cases_trapezoid, kr_cases_trapezoid_bwd, kr_cases_angles, kr_cases_angles_bwd, kr_cases_rotate,
     kr_cases_rotate_bwd, kr_cases_quaternion_exp, kr_cases_quaternion_exp_bwd, kr_cases_quaternion_scan,
@@ -42,10 +42,13 @@ static void trapezoid_case(kr_sweep *sweep, tokens n, int with, double reach)
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld], with %d, reach %g", (long long)n.no, (long long)n.nh, with, reach);
     const kr_shape shape = KR_SHAPE(n.no, n.nh);
-    case_input(&c, FIELD(kr_trapezoid_args, dt_raw), shape, -reach, reach);
+    int64_t line;
+    const kr_extent rows = lay_out_tokens(n.no, n.nh, with % 3 * 5, &line);
+    a.raw_gap = line - n.nh;
+    case_walk_input(&c, FIELD(kr_trapezoid_args, dt_raw), rows, -reach, reach);
     if (with & BIAS) case_input(&c, FIELD(kr_trapezoid_args, dt_bias), KR_SHAPE(n.nh), -2, 2);
-    case_input(&c, FIELD(kr_trapezoid_args, a_raw), shape, -reach, reach);
-    case_input(&c, FIELD(kr_trapezoid_args, lambda_raw), shape, -reach, reach);
+    case_walk_input(&c, FIELD(kr_trapezoid_args, a_raw), rows, -reach, reach);
+    case_walk_input(&c, FIELD(kr_trapezoid_args, lambda_raw), rows, -reach, reach);
     case_output(&c, FIELD(kr_trapezoid_args, dt), shape);
     case_output(&c, FIELD(kr_trapezoid_args, da), shape);
     case_output(&c, FIELD(kr_trapezoid_args, gamma), shape);
@@ -84,8 +87,9 @@ static bool is_near(double x, double limit)
 /* Moves operands off the places where a gradient jumps: a rounding decides there. */
 static void keep_off_limits(const kr_trapezoid_bwd_args *a, double *dt_raw, const double *dt_bias, double *a_raw)
 {
-    for (int64_t i = 0; i < a->no * a->nh; i++) {
-        const double step = softplus(dt_raw[i] + (dt_bias ? dt_bias[i % a->nh] : 0)), x = a_raw[i];
+    for (int64_t k = 0; k < a->no * a->nh; k++) {
+        const int64_t i = k + k / a->nh * a->raw_gap;
+        const double step = softplus(dt_raw[i] + (dt_bias ? dt_bias[k % a->nh] : 0)), x = a_raw[i];
         const double rate = a->softplus ? softplus(x) : x >= 0 ? 1 + x : 1 / (1 - x);
         if (is_near(step, a->dt_min) || is_near(step, a->dt_max)) dt_raw[i] = kr_to_float(dt_raw[i] + 0.01);
         if (is_near(rate, a->a_floor) || is_near(x, 0)) a_raw[i] = kr_to_float(x + 0.01);
@@ -102,10 +106,13 @@ static void trapezoid_bwd_case(kr_sweep *sweep, tokens n, int with, int without)
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld], with %d, without %d", (long long)n.no, (long long)n.nh, with, without);
     const kr_shape shape = KR_SHAPE(n.no, n.nh);
-    double *dt_raw = case_input(&c, FIELD(kr_trapezoid_bwd_args, dt_raw), shape, -4, 4), *dt_bias = NULL;
+    int64_t line;
+    const kr_extent rows = lay_out_tokens(n.no, n.nh, with % 3 * 5, &line);
+    a.raw_gap = line - n.nh;
+    double *dt_raw = case_walk_input(&c, FIELD(kr_trapezoid_bwd_args, dt_raw), rows, -4, 4), *dt_bias = NULL;
     if (with & BIAS) dt_bias = case_input(&c, FIELD(kr_trapezoid_bwd_args, dt_bias), KR_SHAPE(n.nh), -2, 2);
-    keep_off_limits(&a, dt_raw, dt_bias, case_input(&c, FIELD(kr_trapezoid_bwd_args, a_raw), shape, -4, 4));
-    case_input(&c, FIELD(kr_trapezoid_bwd_args, lambda_raw), shape, -4, 4);
+    keep_off_limits(&a, dt_raw, dt_bias, case_walk_input(&c, FIELD(kr_trapezoid_bwd_args, a_raw), rows, -4, 4));
+    case_walk_input(&c, FIELD(kr_trapezoid_bwd_args, lambda_raw), rows, -4, 4);
     if (!(without & 1)) case_input(&c, FIELD(kr_trapezoid_bwd_args, g_dt), shape, -1, 1);
     if (!(without & 2)) case_input(&c, FIELD(kr_trapezoid_bwd_args, g_da), shape, -1, 1);
     if (!(without & 4)) case_input(&c, FIELD(kr_trapezoid_bwd_args, g_gamma), shape, -1, 1);
@@ -142,7 +149,7 @@ static const scan scan_shapes[] = { { 1, 1, 1, 1, false },   { 2, 3, 2, 3, false
                                     { 2, 400, 4, 16, true }, { 3, 130, 6, 33, true } };
 enum { NSCAN_SHAPES = (int)(sizeof scan_shapes / sizeof *scan_shapes) };
 
-enum { INITIAL = 1, PACKED = 2, MOST_SEQUENCES = 2048 };
+enum { INITIAL = 1, PACKED = 2, MANY_SEQUENCES = 2048 };
 
 /* Rows of one sequence each, or cut into pieces of 1, 2, 4, 8, .. tokens. */
 static int64_t sequences_of(scan n, int with, kr_sequence *list)
@@ -173,13 +180,16 @@ static void angles_first_row(void *args)
 
 static void angles_case(kr_sweep *sweep, scan n, int with)
 {
-    kr_sequence list[MOST_SEQUENCES];
+    kr_sequence list[MANY_SEQUENCES];
     kr_angles_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .na = n.n, .sequences = list, .range = 1.5 };
     a.nq = sequences_of(n, with, list);
     kr_case c;
     case_begin(&c, &a, sizeof a, "b %lld s %lld h %lld a %lld, with %d", (long long)n.nb, (long long)n.ns,
                (long long)n.nh, (long long)n.n, with);
-    case_input(&c, FIELD(kr_angles_args, theta), KR_SHAPE(n.nb, n.ns, n.n), -3, 3);
+    int64_t line;
+    const kr_extent tokens_of_theta = lay_out_tokens(n.nb * n.ns, n.n, with * 3, &line);
+    a.theta_gap = line - n.n;
+    case_walk_input(&c, FIELD(kr_angles_args, theta), tokens_of_theta, -3, 3);
     case_input(&c, FIELD(kr_angles_args, dt), KR_SHAPE(n.nb, n.ns, n.nh), 0, 2);
     if (with & INITIAL) case_input(&c, FIELD(kr_angles_args, initial), KR_SHAPE(a.nq, n.nh, n.n), -9, 9);
     case_output(&c, FIELD(kr_angles_args, angle), KR_SHAPE(n.nb, n.ns, n.nh, n.n));
@@ -208,13 +218,16 @@ static void angles_bwd_first_row(void *args)
 /* wanted: bits 1 g_theta, 2 g_dt, 4 g_initial */
 static void angles_bwd_case(kr_sweep *sweep, scan n, int with, int wanted)
 {
-    kr_sequence list[MOST_SEQUENCES];
+    kr_sequence list[MANY_SEQUENCES];
     kr_angles_bwd_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .na = n.n, .sequences = list, .range = 1.5 };
     a.nq = sequences_of(n, with, list);
     kr_case c;
     case_begin(&c, &a, sizeof a, "b %lld s %lld h %lld a %lld, with %d, wanted %d", (long long)n.nb, (long long)n.ns,
                (long long)n.nh, (long long)n.n, with, wanted);
-    case_input(&c, FIELD(kr_angles_bwd_args, theta), KR_SHAPE(n.nb, n.ns, n.n), -3, 3);
+    int64_t line;
+    const kr_extent tokens_of_theta = lay_out_tokens(n.nb * n.ns, n.n, with * 3, &line);
+    a.theta_gap = line - n.n;
+    case_walk_input(&c, FIELD(kr_angles_bwd_args, theta), tokens_of_theta, -3, 3);
     case_input(&c, FIELD(kr_angles_bwd_args, dt), KR_SHAPE(n.nb, n.ns, n.nh), 0, 2);
     case_input(&c, FIELD(kr_angles_bwd_args, g_angle), KR_SHAPE(n.nb, n.ns, n.nh, n.n), -1, 1);
     if (with & INITIAL) case_input(&c, FIELD(kr_angles_bwd_args, g_final), KR_SHAPE(a.nq, n.nh, n.n), -1, 1);
@@ -416,7 +429,7 @@ static void scan_first_row(void *args)
 
 static void scan_case(kr_sweep *sweep, scan n, int with)
 {
-    kr_sequence list[MOST_SEQUENCES];
+    kr_sequence list[MANY_SEQUENCES];
     kr_quaternion_scan_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .nj = n.n, .sequences = list };
     a.nq = sequences_of(n, with, list);
     const int64_t count = n.nb * n.ns * n.nh * n.n * 4, states = a.nq * n.nh * n.n * 4;
@@ -452,7 +465,7 @@ static void scan_bwd_first_row(void *args)
 /* wanted: bits 1 g_q, 2 g_initial */
 static void scan_bwd_case(kr_sweep *sweep, scan n, int with, int wanted)
 {
-    kr_sequence list[MOST_SEQUENCES];
+    kr_sequence list[MANY_SEQUENCES];
     kr_quaternion_scan_bwd_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .nj = n.n, .sequences = list };
     a.nq = sequences_of(n, with, list);
     const int64_t count = n.nb * n.ns * n.nh * n.n * 4, states = a.nq * n.nh * n.n * 4;

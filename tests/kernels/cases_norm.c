@@ -1,5 +1,5 @@
 /* cases_norm.c - cases of the RMS norm with and without a gate, in both orders, in groups, and of its gradients. */
-#include "tests/kernels/conformance.h"
+#include "tests/kernels/packing.h"
 
 kr_cases_fn kr_cases_norm, kr_cases_norm_bwd;
 
@@ -21,6 +21,12 @@ static const norm shapes[] = {
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
+/* Rows of x and z with nothing between them, or something. */
+static int64_t gap_of(norm n, bool apart)
+{
+    return !apart ? 0 : n.ni % 2 ? 3 : 8;
+}
+
 static void first_row(void *args)
 {
     kr_norm_args *a = args;
@@ -33,14 +39,18 @@ static void norm_case(kr_sweep *sweep, norm n, gate g, bool gain, double size, b
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld] in %lld, %s%s, size %g%s", (long long)n.no, (long long)n.ni,
                (long long)n.ng, gate_names[g], gain ? ", gain" : "", size, special ? ", special rows" : "");
-    double *x = case_input(&c, FIELD(kr_norm_args, x), KR_SHAPE(n.no, n.ni), -size, size);
+    int64_t line, z_line;
+    const kr_extent x_rows = lay_out_tokens(n.no, n.ni, gap_of(n, gain), &line);
+    const kr_extent z_rows = lay_out_tokens(n.no, n.ni, 2 * gap_of(n, gain), &z_line);
+    a.x_gap = line - n.ni, a.z_gap = z_line - n.ni;
+    double *x = case_walk_input(&c, FIELD(kr_norm_args, x), x_rows, -size, size);
     for (int64_t o = 0; special && o < n.no; o++) {
         static const double values[] = { NAN, INFINITY, -INFINITY, 0, 0x1p60 };
         const double tiny = g == NO_GATE ? 0x1p-140 : 0x1p-110; /* a gated denormal loses digits on its way */
-        if (o % 6 < 5) x[o * n.ni + kr_test_below(n.ni)] = values[o % 6];
-        for (int64_t i = 0; o % 6 == 3 && i < n.ni; i++) x[o * n.ni + i] = i % 3 ? 0 : tiny;
+        if (o % 6 < 5) x[o * line + kr_test_below(n.ni)] = values[o % 6];
+        for (int64_t i = 0; o % 6 == 3 && i < n.ni; i++) x[o * line + i] = i % 3 ? 0 : tiny;
     }
-    if (g != NO_GATE) case_input(&c, FIELD(kr_norm_args, z), KR_SHAPE(n.no, n.ni), -6, 6);
+    if (g != NO_GATE) case_walk_input(&c, FIELD(kr_norm_args, z), z_rows, -6, 6);
     if (gain) case_input(&c, FIELD(kr_norm_args, gain), KR_SHAPE(n.ni), -2, 2);
     case_output(&c, FIELD(kr_norm_args, y), KR_SHAPE(n.no, n.ni));
     case_output(&c, FIELD(kr_norm_args, q), KR_SHAPE(n.no, n.ng));
@@ -73,6 +83,7 @@ static void first_row_bwd(void *args)
 typedef struct values {
     const double *x, *z, *gain, *g_y;
     double *q;
+    int64_t x_gap, z_gap;
 } values;
 
 static double silu(double z)
@@ -85,17 +96,18 @@ static double silu(double z)
 static void group_scales(norm n, gate g, const values *v, int64_t group, double *s_x, double *s_z, double *s_gain)
 {
     const int64_t width = n.ni / n.ng, first = group * width, channel = group % n.ng * width;
+    const double *of_x = v->x + group / n.ng * v->x_gap, *of_z = v->z ? v->z + group / n.ng * v->z_gap : NULL;
     double squares = 0, wu = 0;
     for (int64_t i = 0; i < width; i++) {
-        const double gated = g == NO_GATE ? 1 : silu(v->z[first + i]),
-                     u = v->x[first + i] * (g == GATE_FIRST ? gated : 1);
+        const double gated = g == NO_GATE ? 1 : silu(of_z[first + i]),
+                     u = of_x[first + i] * (g == GATE_FIRST ? gated : 1);
         squares += u * u;
         wu += fabs(u * v->g_y[first + i] * (v->gain ? v->gain[channel + i] : 1) * (g == NORM_FIRST ? gated : 1));
     }
     const double q = v->q[group] = kr_to_float(1 / sqrt(squares / (double)width + 1e-5));
     for (int64_t i = 0; i < width; i++) {
-        const double z = g == NO_GATE ? 0 : v->z[first + i], gated = g == NO_GATE ? 1 : fabs(silu(z));
-        const double slope = (1 + fabs(z)) / (1 + exp(-z)), x = fabs(v->x[first + i]);
+        const double z = g == NO_GATE ? 0 : of_z[first + i], gated = g == NO_GATE ? 1 : fabs(silu(z));
+        const double slope = (1 + fabs(z)) / (1 + exp(-z)), x = fabs(of_x[first + i]);
         const double u = g == GATE_FIRST ? x * gated : x, g_y = fabs(v->g_y[first + i]);
         const double g_out = g_y * (v->gain ? fabs(v->gain[channel + i]) : 1);
         const double g_u = q * g_out * (g == NORM_FIRST ? gated : 1) + q * q * q * u * wu / (double)width;
@@ -113,8 +125,12 @@ static void norm_bwd_case(kr_sweep *sweep, norm n, gate g, bool gain, int wanted
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld] in %lld, %s%s, wanted %d", (long long)n.no, (long long)n.ni,
                (long long)n.ng, gate_names[g], gain ? ", gain" : "", wanted);
-    values v = { .x = case_input(&c, FIELD(kr_norm_bwd_args, x), rows, -2, 2) };
-    if (g != NO_GATE) v.z = case_input(&c, FIELD(kr_norm_bwd_args, z), rows, -4, 4);
+    int64_t line, z_line;
+    const kr_extent x_rows = lay_out_tokens(n.no, n.ni, gap_of(n, gain), &line);
+    const kr_extent z_rows = lay_out_tokens(n.no, n.ni, 2 * gap_of(n, gain), &z_line);
+    values v = { .x_gap = a.x_gap = line - n.ni, .z_gap = a.z_gap = z_line - n.ni };
+    v.x = case_walk_input(&c, FIELD(kr_norm_bwd_args, x), x_rows, -2, 2);
+    if (g != NO_GATE) v.z = case_walk_input(&c, FIELD(kr_norm_bwd_args, z), z_rows, -4, 4);
     if (gain) v.gain = case_input(&c, FIELD(kr_norm_bwd_args, gain), KR_SHAPE(n.ni), -2, 2);
     v.g_y = case_input(&c, FIELD(kr_norm_bwd_args, g_y), rows, -1, 1);
     v.q = case_input(&c, FIELD(kr_norm_bwd_args, q), KR_SHAPE(n.no, n.ng), 1, 1);

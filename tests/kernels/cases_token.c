@@ -14,7 +14,8 @@ enum {
     BASE = 32,
     IN_PLACE = 64,
     APART = 128,
-    CONV_BIAS = 256
+    CONV_BIAS = 256,
+    SQUARES = 512
 };
 
 typedef struct linear {
@@ -32,7 +33,8 @@ static const linear linears[] = {
     { 9, 50, 72, 1, 7, 30, 4, KR_HALF_BF16, false },     { 13, 34, 35, 5, 0, 20, 2, KR_NO_HALF, false },
     { 1, 355, 768, 1, 100, 200, 4, KR_HALF_BF16, true }, { 3, 130, 1536, 1, 0, 0, 0, KR_HALF_BF16, true },
     { 2, 4400, 64, 1, 0, 0, 0, KR_HALF_BF16, true },     { 40, 160, 128, 2, 32, 64, 4, KR_HALF_BF16, true },
-    { 1, 20, 3100, 1, 4, 9, 5, KR_NO_HALF, false },
+    { 1, 20, 3100, 1, 4, 9, 5, KR_NO_HALF, false },      { 64, 70, 264, 1, 3, 50, 4, KR_HALF_BF16, true },
+    { 10, 3, 60000, 1, 0, 2, 4, KR_HALF_BF16, true },
 };
 enum { NLINEARS = (int)(sizeof linears / sizeof *linears) };
 
@@ -72,12 +74,14 @@ static void linear_case(kr_sweep *sweep, linear n, int with)
                                .eps = 1e-5,
                                .conv_from = n.conv_from,
                                .nc = n.nc,
-                               .nt = n.nt };
+                               .nt = n.nt,
+                               .nsquares = with & SQUARES ? n.nk / 8 + 1 : 0 };
     kr_case c;
     case_begin(&c, &a, sizeof a, "m %lld n %lld k %lld in %lld, half %d, conv %lld+%lld by %lld, with %x",
                (long long)n.nm, (long long)n.nn, (long long)n.nk, (long long)n.ng, (int)n.half, (long long)n.conv_from,
                (long long)n.nc, (long long)n.nt, (unsigned)with);
     const double scale = 2 * (double)n.nk + 4;
+    if (with & SQUARES) case_input(&c, FIELD(kr_token_linear_args, squares), KR_SHAPE(n.nm, a.nsquares), 4, 12);
     case_walk_input(&c, FIELD(kr_token_linear_args, x), (kr_extent){ (n.nm - 1) * a.x_m + n.nk, 0 }, -2, 2);
     if (with & GATE)
         case_walk_input(&c, FIELD(kr_token_linear_args, z), (kr_extent){ (n.nm - 1) * a.z_m + n.nk, 0 }, -3, 3);
@@ -116,10 +120,12 @@ void kr_cases_token_linear(kr_sweep *sweep)
                                 GATE + GAIN + BASE + IN_PLACE + NORM_FIRST + APART,
                                 GATE + NO_NORM + BASE + BIAS,
                                 GAIN + BASE + BIAS + APART + CONV_BIAS,
-                                GATE + NORM_FIRST + NO_NORM };
+                                GATE + NORM_FIRST + NO_NORM,
+                                SQUARES + BASE + IN_PLACE };
     for (int i = 0; i < NLINEARS; i++)
         for (size_t j = 0; j < sizeof with / sizeof *with; j++)
-            if (!linears[i].many_tasks || (j + (size_t)i) % 3 == 0) linear_case(sweep, linears[i], with[j]);
+            if ((!linears[i].many_tasks || (j + (size_t)i) % 3 == 0) && (linears[i].ng == 1 || !(with[j] & SQUARES)))
+                linear_case(sweep, linears[i], with[j]);
 }
 
 /* ---- the core ---- */
@@ -130,9 +136,9 @@ typedef struct core {
 } core;
 
 static const core cores[] = {
-    { 1, 1, 1, 1, 1, false },   { 2, 3, 5, 1, 7, false },    { 1, 4, 8, 2, 16, false },  { 3, 4, 3, 4, 36, false },
-    { 2, 2, 9, 1, 64, false },  { 1, 6, 64, 1, 128, false }, { 2, 4, 7, 2, 130, false }, { 1, 2, 4, 1, 260, false },
-    { 9, 8, 16, 1, 128, true }, { 40, 4, 64, 2, 24, true },
+    { 1, 1, 1, 1, 1, false },   { 2, 3, 5, 1, 7, false },    { 1, 4, 8, 2, 16, false },   { 3, 4, 3, 4, 36, false },
+    { 2, 2, 9, 1, 64, false },  { 1, 6, 64, 1, 128, false }, { 2, 4, 7, 2, 130, false },  { 1, 2, 4, 1, 260, false },
+    { 9, 8, 16, 1, 128, true }, { 40, 4, 64, 2, 24, true },  { 45, 4, 48, 1, 128, true },
 };
 enum { NCORES = (int)(sizeof cores / sizeof *cores) };
 
@@ -141,8 +147,8 @@ static void first_core_row(void *args)
     ((kr_token_ssd_args *)args)->nb = 1;
 }
 
-/* limits: steps are kept between 0.125 and 0.75; apart: y's rows lie apart. */
-static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int64_t apart)
+/* limits: steps are kept between 0.125 and 0.75; apart: y's rows lie apart; gated: 1 with a gate, 2 with a gain, too. */
+static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int64_t apart, int gated)
 {
     const int64_t of_x = n.nh * n.np, of_b = n.ng * n.nr;
     kr_token_ssd_args a = { .nb = n.nb,
@@ -157,9 +163,9 @@ static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int6
                             .dt_max = limits ? 0.75 : INFINITY };
     if (a.stride < of_b + apart) a.stride = of_b + apart;
     kr_case c;
-    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld%s%s, apart %lld", (long long)n.nb, (long long)n.nh,
-               (long long)n.np, (long long)n.ng, (long long)n.nr, d_per_dim ? ", D per channel" : "",
-               limits ? ", limits" : "", (long long)apart);
+    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld%s%s, apart %lld, gated %d", (long long)n.nb,
+               (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr, d_per_dim ? ", D per channel" : "",
+               limits ? ", limits" : "", (long long)apart, gated);
     case_walk_input(&c, FIELD(kr_token_ssd_args, x), (kr_extent){ (n.nb - 1) * a.stride + of_x, 0 }, -2, 2);
     case_walk_input(&c, FIELD(kr_token_ssd_args, b), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
     case_walk_input(&c, FIELD(kr_token_ssd_args, c), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
@@ -170,7 +176,15 @@ static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int6
     case_in_out(&c, FIELD(kr_token_ssd_args, state), KR_SHAPE(n.nb, n.nh, n.np, n.nr), -2, 2);
     fill(case_scale(&c), n.nb * n.nh * n.np * n.nr, 10); /* steps of up to 5, e^da to |da| ULP where it is not small */
     case_walk_output(&c, FIELD(kr_token_ssd_args, y), (kr_extent){ (n.nb - 1) * a.y_stride + of_x, 0 });
-    fill(case_scale(&c), (n.nb - 1) * a.y_stride + of_x, 4 * (double)n.nr + 4);
+    const double scale = (gated ? 6 : 1) * (4 * (double)n.nr + 4); /* silu(z) is below 3, a gain at most 2 */
+    fill(case_scale(&c), (n.nb - 1) * a.y_stride + of_x, scale);
+    if (gated) {
+        const int64_t tiles = n.nh * ((n.np + KR_TOKEN_TILE - 1) / KR_TOKEN_TILE);
+        case_walk_input(&c, FIELD(kr_token_ssd_args, z), (kr_extent){ (n.nb - 1) * a.stride + of_x, 0 }, -3, 3);
+        if (gated == 2) case_input(&c, FIELD(kr_token_ssd_args, gain), KR_SHAPE(n.nh, n.np), -2, 2);
+        case_output(&c, FIELD(kr_token_ssd_args, squares), KR_SHAPE(n.nb, tiles));
+        fill(case_scale(&c), n.nb * tiles, 2 * KR_TOKEN_TILE * scale * scale);
+    }
     c.terms = n.nr + 1;
     c.many_tasks = n.many_tasks;
     c.first_row = first_core_row;
@@ -180,8 +194,8 @@ static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int6
 void kr_cases_token_ssd(kr_sweep *sweep)
 {
     for (int i = 0; i < NCORES; i++) {
-        core_case(sweep, cores[i], false, false, 0);
-        core_case(sweep, cores[i], true, false, 3);
-        core_case(sweep, cores[i], i % 2, true, 4);
+        core_case(sweep, cores[i], false, false, 0, i % 3);
+        core_case(sweep, cores[i], true, false, 3, 0);
+        core_case(sweep, cores[i], i % 2, true, 4, 2);
     }
 }

@@ -25,7 +25,7 @@
 
 enum {
     KR_REAL = -1, /* dtype of an operand: the slot's element type */
-    KR_MAX_OPERANDS = 20
+    KR_MAX_OPERANDS = 24
 };
 
 typedef struct kr_operand {

@@ -1,11 +1,15 @@
 /* conformance_far.c - kernels on a far device: operands are taken there, and back after the run.
  *
  * The device is the one that KR_DEVICE names, or else the first GPU of a build that has kernels for it. All operands of a
- * run go there in one piece, through shared memory, and come back in one; memory is kept from run to run.
+ * run go there in one piece, through shared memory, and come back in one; memory is kept from run to run. With KR_TEST_SM80
+ * a GPU passes for one of sm_80 with the least shared memory, so that the kernels which such a one has are run.
  */
 #include "tests/kernels/conformance.h"
 
 #include "device/device.h"
+#ifdef KR_HAVE_CUDA
+#include "kernels/cuda/cuda.h"
+#endif
 
 enum { STEP = 256, GUARD = 256, GUARD_BYTE = 0xa5 }; /* between operands; behind scratch */
 
@@ -21,6 +25,18 @@ static room operands, scratch; /* far */
 static room stage, list;       /* shared: operands on their way, the sequences of one run */
 static char why_not[256] = "this build has kernels for the processor alone";
 
+static void pass_for_sm80(kr_ctx *opened)
+{
+#ifdef KR_HAVE_CUDA
+    kr_cuda *gpu = opened->device->own;
+    if (!getenv("KR_TEST_SM80") || !gpu || strncmp(kr_ctx_device(opened), "cuda", 4) != 0) return;
+    gpu->arch = 80;
+    gpu->shared_bytes = KR_CUDA_LEAST_SHARED;
+#else
+    (void)opened;
+#endif
+}
+
 static kr_ctx *open_ctx(void)
 {
     const char *device = getenv("KR_DEVICE");
@@ -33,7 +49,10 @@ static kr_ctx *open_ctx(void)
     options.device = device;
     options.threads = 1;
     kr_ctx *opened = kr_ctx_create(&options);
-    if (!kr_ctx_failed(opened)) return opened;
+    if (!kr_ctx_failed(opened)) {
+        pass_for_sm80(opened);
+        return opened;
+    }
     snprintf(why_not, sizeof why_not, "%s", kr_ctx_message(opened));
     kr_ctx_destroy(opened);
     return NULL;

@@ -121,6 +121,14 @@ static const struct {
     { "token_linear",
       { .far_chooses = true, .ulps = 4, .plain = 8, .root = 1, .why = "a norm, then a chain along k, then silu" } },
     { "token_ssd", { .ulps = 2, .plain = 8, .root = 1, .why = "softplus, two exponentials, a sum over r" } },
+    { "token_scan",
+      { .ulps = 2,
+        .plain = 8,
+        .root = 1,
+        .far_f64 = 4,
+        .why = "a chain along x, softplus, two exponentials, a sum over r" } },
+    { "token_mamba3",
+      { .ulps = 2, .plain = 8, .root = 1, .far_f64 = 4, .why = "norms, turns, exponentials, sums over ranks and r" } },
     { "sample", { .ulps = 2, .plain = 4, .why = "a logit less the logarithm of a sum in double; ids are exact" } },
 
     /* Steps of optimizers: the scale is what the terms come to when nothing cancels. */

@@ -71,7 +71,7 @@ static void check_bits(int family, int which, const net_problem *p, const net_wa
     compare_bits(variants[which].name, got, want, true);
     outcome_free(got);
     r.layers.recompute = KR_RECOMPUTE_BUDGET;
-    for (size_t budget = 180000; budget < 400000; budget += 100000) {
+    for (size_t budget = 190000; budget < 400000; budget += 100000) {
         r.layers.recompute_budget = budget;
         got = outcome_of(&r, p, way);
         compare_bits(variants[which].name, got, want, true);

@@ -32,7 +32,8 @@ static void check_differences(kr_ctx *ctx, const kr_case *c, int nin, case_input
     for (int n = 0; n < nin; n++) {
         double *want = malloc((size_t)in[n].count * sizeof *want);
         if (!want) exit(2);
-        for (int64_t i = 0; i < in[n].count; i++) {
+        memcpy(want, r->g[n], (size_t)in[n].count * sizeof *want);
+        for (int64_t i = 0; i < in[n].count; i += kr_test_difference_step(ctx)) {
             double *x = &in[n].values[i];
             const double h = 1e-5 * (1 + fabs(*x)), up = *x + h, down = *x - h;
             want[i] = (value_at(ctx, c, nin, in, x, up) - value_at(ctx, c, nin, in, x, down)) / (up - down);

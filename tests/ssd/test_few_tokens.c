@@ -65,8 +65,9 @@ static void check_packed(const char *isa, int threads)
     for (int64_t q = 0, at = 0; q < NQ; at += lengths[q++]) {
         const kr_mamba3_single_ssd_input one = alone(tape, &in, q, at, at + lengths[q]);
         const kr_ssd_out out = kr_mamba3_single_ssd_run(tape, &one, kr_ssd_path_default());
-        CHECK_SAME_BITS("y", kr_slice(tape, packed.y, 1, at, at + lengths[q]), out.y);
-        CHECK_SAME_BITS("final state", kr_slice(tape, packed.final_state, 0, q, q + 1), out.final_state);
+        /* f32, sums of 21 to 168 products in another order */
+        CHECK_SAME(ctx, "y", kr_slice(tape, packed.y, 1, at, at + lengths[q]), out.y, 2e-6, 1);
+        CHECK_SAME(ctx, "final state", kr_slice(tape, packed.final_state, 0, q, q + 1), out.final_state, 2e-6, 1);
     }
     CHECK_OK(ctx);
     kr_tape_destroy(tape);

@@ -47,7 +47,7 @@ static both run(kr_tape *t, int family, int64_t ns, kr_tensor *initial, kr_tenso
                                          .b_bnlgr = noise(t, KR_SHAPE(NB, ns, 1, NR), -1, 1),
                                          .c_bnlgr = noise(t, KR_SHAPE(NB, ns, 1, NR), -1, 1),
                                          .initial_state_bhpr = initial };
-        const kr_ssd_out out = kr_mamba2_ssd_run_into(t, &in, path, into);
+        const kr_ssd_out out = kr_mamba2_ssd_run_into(t, &in, path, into, false);
         return (both){ out.y, out.final_state };
     }
     const kr_mamba3_single_ssd_input in = { .v_bnlmhp = noise(t, KR_SHAPE(NB, ns, 1, NH, NP), -1, 1),
@@ -57,7 +57,7 @@ static both run(kr_tape *t, int family, int64_t ns, kr_tensor *initial, kr_tenso
                                             .gamma_bnlh = noise(t, KR_SHAPE(NB, ns, NH), 0, 1),
                                             .scale_bnlh = noise(t, KR_SHAPE(NB, ns, NH), 0, 1),
                                             .initial_state_bhpr = initial };
-    const kr_ssd_out out = kr_mamba3_single_ssd_run_into(t, &in, path, into);
+    const kr_ssd_out out = kr_mamba3_single_ssd_run_into(t, &in, path, into, false);
     return (both){ out.y, out.final_state };
 }
 

@@ -366,7 +366,8 @@ static void check_differences(kr_ctx *ctx, const part *p)
         const int64_t count = count_of(p->shape[n]);
         double *want = malloc((size_t)count * sizeof *want);
         if (!want) exit(2);
-        for (int64_t i = 0; i < count; i++) {
+        memcpy(want, r.g[n], (size_t)count * sizeof *want);
+        for (int64_t i = 0; i < count; i += kr_test_difference_step(ctx)) {
             const double x = in[n][i], h = 1e-5 * (p->high[n] < 0.01 ? 1e-1 : 1);
             in[n][i] = x + h;
             result up = run(ctx, p, in, KR_F64, false);

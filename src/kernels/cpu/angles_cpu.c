@@ -68,8 +68,9 @@ static void turn_tokens(const void *args, int64_t first, int64_t end, int worker
 {
     (void)worker;
     const kr_angles_args *n = args;
-    fill_turns((const float *)n->theta + first * n->na, n->range * PI, (double *)n->exec.scratch + first * n->na,
-               (end - first) * n->na);
+    for (int64_t t = first; t < end; t++)
+        fill_turns((const float *)n->theta + t * (n->na + n->theta_gap), n->range * PI,
+                   (double *)n->exec.scratch + t * n->na, n->na);
 }
 
 KR_INLINE double wrap(double x)
@@ -207,7 +208,7 @@ static void following_sums(const void *args, int64_t first, int64_t end, int wor
 static void token_gradients(const backward *f, int64_t t, float *total)
 {
     const kr_angles_bwd_args *n = f->n;
-    const float *theta = (const float *)n->theta + t * n->na, *dt = (const float *)n->dt + t * n->nh;
+    const float *theta = (const float *)n->theta + t * (n->na + n->theta_gap), *dt = (const float *)n->dt + t * n->nh;
     const float *g_angle = (const float *)n->g_angle + t * f->width;
     float *g_theta = n->g_theta ? (float *)n->g_theta + t * n->na : NULL;
     const vf factor = vf_set1((float)(n->range * PI));

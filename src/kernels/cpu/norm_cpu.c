@@ -81,7 +81,7 @@ KR_INLINE void norm_rows_of(const kr_norm_args *a, int64_t first, int64_t end, k
 {
     int64_t width = a->ni / a->ng;
     for (int64_t group = first * a->ng; group < end * a->ng; group++) {
-        const float *x = (const float *)a->x + group * width, *gain = a->gain;
+        const float *x = (const float *)a->x + group * width + group / a->ng * a->x_gap, *gain = a->gain;
         const float *z = k == PLAIN ? x : (const float *)a->z + group * width + group / a->ng * a->z_gap;
         float *y = (float *)a->y + group * width;
         if (gain) gain += group % a->ng * width;
@@ -205,7 +205,7 @@ static void norm_bwd_blocks(const void *args, int64_t first, int64_t end, int wo
         int64_t stop = kr_smaller((block + 1) * nrows, a->no) * a->ng;
         for (int64_t e = block * nrows * a->ng; e < stop; e++) {
             int64_t at = e * width, channel = e % a->ng * width;
-            group g = { .x = (const float *)a->x + at,
+            group g = { .x = (const float *)a->x + at + e / a->ng * a->x_gap,
                         .g_y = (const float *)a->g_y + at,
                         .width = width,
                         .q = ((const float *)a->q)[e],

@@ -10,6 +10,7 @@
  * wrapped at every step. Backward they are in the element type, in double from chunk to chunk.
  */
 #include "kernels/cuda/chunks.cuh"
+#include "kernels/cuda/halves.cuh"
 #include "kernels/mamba3_args.h"
 
 enum { THREADS = 256 };
@@ -19,6 +20,7 @@ enum { THREADS = 256 };
 template <typename T> struct forward {
     kr_chunks chunks;
     int64_t nh, na, width; /* width = nh na */
+    int64_t line;          /* elements between tokens of theta */
     kr_divisor angles;     /* na */
     const T *theta, *dt, *initial;
     T *angle, *final;
@@ -60,10 +62,12 @@ KR_DEVICE double run_batch(const forward<T> &k, const T *dt, const double *turn,
 template <typename T> static __global__ void __launch_bounds__(THREADS, 3) sum_chunks(const forward<T> k)
 {
     const kr_chunk c = kr_chunk_of(k.chunks, blockIdx.x);
-    const T *theta = k.theta + c.token * k.na, *dt = k.dt + c.token * k.nh;
+    const T *theta = k.theta + c.token * k.line, *dt = k.dt + c.token * k.nh;
     double *turn = k.turn + c.token * k.na;
-    for (int64_t i = threadIdx.x; i < c.count * k.na; i += blockDim.x)
-        turn[i] = k.range * KR_PI * tanh((double)theta[i]);
+    for (uint32_t i = threadIdx.x; i < c.count * k.na; i += blockDim.x) {
+        const int64_t t = quotient(i, k.angles);
+        turn[i] = k.range * KR_PI * tanh((double)theta[i + t * (k.line - k.na)]);
+    }
     __syncthreads();
     if (c.index == c.of - 1) return; /* nothing follows */
     for (uint32_t i = threadIdx.x; i < k.width; i += blockDim.x) {
@@ -98,7 +102,7 @@ template <typename T> static forward<T> forward_of(const kr_angles_args *n, kr_c
 {
     forward<T> k = {};
     k.chunks = kr_chunks_make(n->sequences, n->nq, n->nb, n->ns, m, (cudaStream_t)n->exec.stream);
-    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na;
+    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->na + n->theta_gap;
     k.angles = kr_divisor_of(n->na);
     k.theta = (const T *)n->theta, k.dt = (const T *)n->dt, k.initial = (const T *)n->initial;
     k.angle = (T *)n->angle, k.final = (T *)n->final;
@@ -132,12 +136,15 @@ enum { TILE = 8 }; /* tokens at most */
 template <typename T> struct backward {
     kr_chunks chunks;
     int64_t nh, na, width;
+    int64_t line; /* as above */
     kr_divisor angles, heads;
     const T *theta, *dt, *g_angle, *g_final;
-    T *g_theta, *g_dt, *g_initial; /* NULL: not wanted */
-    T *total;                      /* sums of g_angle [chunks h a] */
-    T *tiles;                      /* memory of the blocks' tiles where shared memory is too small, else NULL */
-    int64_t row, tokens;           /* a tile: `tokens` tokens of nh rows, `row` = na or na + 1 apart, and na turns */
+    void *g_theta; /* NULL: not wanted */
+    kr_place g_theta_place;
+    T *g_dt, *g_initial; /* NULL: not wanted */
+    T *total;            /* sums of g_angle [chunks h a] */
+    T *tiles;            /* memory of the blocks' tiles where shared memory is too small, else NULL */
+    int64_t row, tokens; /* a tile: `tokens` tokens of nh rows, `row` = na or na + 1 apart, and na turns */
     double range;
 };
 
@@ -170,7 +177,8 @@ template <typename T> KR_DEVICE void fill_tile(const backward<T> &k, int64_t tok
         g[i] = sum;
     }
     T *u = tile + k.tokens * k.nh * k.row;
-    for (int64_t i = threadIdx.x; i < count * k.na; i += blockDim.x) u[i] = tanh_of(k.theta[token * k.na + i]);
+    for (uint32_t i = threadIdx.x; i < count * k.na; i += blockDim.x)
+        u[i] = tanh_of(k.theta[token * k.line + i + (int64_t)quotient(i, k.angles) * (k.line - k.na)]);
 }
 
 /* The sums over angles and over heads of a tile's tokens. */
@@ -190,7 +198,8 @@ template <typename T> KR_DEVICE void give_tile(const backward<T> &k, int64_t tok
 #pragma unroll 8
         for (int64_t h = 0; h < k.nh; h++)
             sum = fma_of(tile[(t * k.nh + h) * k.row + a], k.dt[(token + t) * k.nh + h], sum);
-        k.g_theta[token * k.na + i] = factor * fma_of(-u[i], u[i], (T)1) * sum;
+        kr_put_as(k.g_theta, (token + t) * (k.na + k.g_theta_place.gap) + a, factor * fma_of(-u[i], u[i], (T)1) * sum,
+                  k.g_theta_place.half);
     }
 }
 
@@ -226,11 +235,11 @@ template <typename T> static backward<T> backward_of(const kr_angles_bwd_args *n
 {
     backward<T> k = {};
     k.chunks = kr_chunks_make(n->sequences, n->nq, n->nb, n->ns, m, (cudaStream_t)n->exec.stream);
-    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na;
+    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->na + n->theta_gap;
     k.angles = kr_divisor_of(n->na), k.heads = kr_divisor_of(n->nh);
     k.theta = (const T *)n->theta, k.dt = (const T *)n->dt, k.g_angle = (const T *)n->g_angle;
     k.g_final = (const T *)n->g_final;
-    k.g_theta = (T *)n->g_theta, k.g_dt = (T *)n->g_dt, k.g_initial = (T *)n->g_initial;
+    k.g_theta = n->g_theta, k.g_theta_place = n->g_theta_place, k.g_dt = (T *)n->g_dt, k.g_initial = (T *)n->g_initial;
     k.total = (T *)kr_take(m, k.chunks.count * k.width * (int64_t)sizeof(T));
     k.range = n->range;
     k.row = n->na | 1; /* odd: columns and rows both fall on all banks */

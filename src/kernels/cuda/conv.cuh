@@ -7,7 +7,7 @@
 #ifndef KR_KERNELS_CUDA_CONV_CUH
 #define KR_KERNELS_CUDA_CONV_CUH
 
-#include "kernels/cuda/parts.cuh"
+#include "kernels/cuda/gates.cuh"
 
 /* Tokens are numbered through all rows: b ns + s. */
 typedef struct conv_places {
@@ -19,8 +19,10 @@ typedef struct conv_places {
 template <typename T> struct conv_input {
     conv_places at;
     int64_t nv, nk, x_batch, x_stride;
-    const T *x, *weight, *bias, *window;
-    bool aligned, silu; /* aligned: packs of x's channels allow 16-byte steps */
+    const void *x;
+    kr_half x_half;
+    const T *weight, *bias, *window;
+    bool aligned, silu, quick; /* aligned: packs of x's channels allow 16-byte steps */
 };
 
 static __device__ __forceinline__ int64_t conv_sequence(const conv_places &p, int64_t token)
@@ -38,10 +40,10 @@ static __device__ __forceinline__ int64_t conv_end(const conv_places &p, int64_t
     return p.of_token ? p.ends[q] : (q + 1) * p.ns;
 }
 
-/* Where a token's channels begin in x. */
-template <typename T> static __device__ __forceinline__ const T *conv_token(const conv_input<T> &c, int64_t token)
+/* The element of x that a token's channels begin with. */
+template <typename T> static __device__ __forceinline__ int64_t conv_token(const conv_input<T> &c, int64_t token)
 {
-    return c.x + token / c.at.ns * c.x_batch + token % c.at.ns * c.x_stride;
+    return token / c.at.ns * c.x_batch + token % c.at.ns * c.x_stride;
 }
 
 /* past(t, v .. ) of the sequence q that begins at token `start`; `left` channels from v on. */
@@ -49,7 +51,7 @@ template <typename T>
 static __device__ __forceinline__ kr_pack<T> conv_past(const conv_input<T> &c, int64_t q, int64_t start, int64_t t,
                                                        int64_t v, int64_t left)
 {
-    if (t >= 0) return kr_load_pack(conv_token(c, start + t) + v, left, c.aligned);
+    if (t >= 0) return kr_load_pack_as<T>(c.x, conv_token(c, start + t) + v, c.x_half, left, c.aligned);
     kr_pack<T> p;
 #pragma unroll
     for (int e = 0; e < kr_pack<T>::N; e++)
@@ -61,7 +63,7 @@ template <typename T>
 static __device__ __forceinline__ T conv_past_one(const conv_input<T> &c, int64_t q, int64_t start, int64_t t,
                                                   int64_t v)
 {
-    if (t >= 0) return conv_token(c, start + t)[v];
+    if (t >= 0) return kr_element<T>(c.x, conv_token(c, start + t) + v, c.x_half);
     return c.window ? c.window[(q * c.nv + v) * c.nk + c.nk + t] : (T)0;
 }
 

@@ -29,30 +29,31 @@ template <typename T> struct back_job {
     bool g_aligned;
 };
 
-/* g_y of a token at channel v, and the elements between two tokens. */
-template <typename T>
-static __device__ __forceinline__ const T *g_y_at(const back_job<T> &k, int64_t token, int64_t v, int64_t *stride)
+/* Where g_y has channel v: of what, from which element on, and the elements between two tokens. */
+typedef struct g_y_column {
+    const void *x;
+    int64_t at, stride;
+} g_y_column;
+
+template <typename T> static __device__ __forceinline__ g_y_column g_y_of(const back_job<T> &k, int64_t v)
 {
-    if (k.columns.count == 0) {
-        *stride = k.in.nv;
-        return k.g_y + token * k.in.nv + v;
-    }
+    if (k.columns.count == 0) return { k.g_y, v, k.in.nv };
     int i = 0;
     while (i + 1 < k.columns.count && v >= k.columns.from[i + 1]) i++;
-    *stride = k.columns.from[i + 1] - k.columns.from[i];
-    return (const T *)k.columns.x[i] + token * *stride + v - k.columns.from[i];
+    return { k.columns.x[i], v - k.columns.from[i], k.columns.from[i + 1] - k.columns.from[i] };
 }
 
 template <typename T> static __device__ __forceinline__ T g_y_one(const back_job<T> &k, int64_t token, int64_t v)
 {
-    int64_t stride;
-    return *g_y_at(k, token, v, &stride);
+    const g_y_column c = g_y_of(k, v);
+    return kr_element<T>(c.x, token * c.stride + c.at, k.columns.half);
 }
 
-template <typename T> static __device__ __forceinline__ T slope_of(T u)
+template <typename T> static __device__ __forceinline__ T slope_of(T u, bool quick)
 {
     T silu, slope;
-    kr_silu_slope(u, &silu, &slope);
+    if (quick) kr_silu_slope_quick(u, &silu, &slope);
+    else kr_silu_slope(u, &silu, &slope);
     return slope;
 }
 
@@ -116,12 +117,16 @@ static __device__ __forceinline__ void walk_token(const conv_input<T> &c, int32_
     }
     w->before[NK - 1] = x;
     w->of[NK - 1] = q;
+    kr_pack<T> u = w->bias, silu, slope;
+#pragma unroll
+    for (int e = 0; e < N; e++)
+#pragma unroll
+        for (int j = 0; j < NK; j++) u.v[e] += w->w[j].v[e] * w->before[j].v[e];
+    if (c.silu) kr_slopes_of(u, c.quick, &silu, &slope);
 #pragma unroll
     for (int e = 0; e < N; e++) {
-        T u = w->bias.v[e], g = 0;
-#pragma unroll
-        for (int j = 0; j < NK; j++) u += w->w[j].v[e] * w->before[j].v[e];
-        if (q >= 0) g = c.silu ? g_y.v[e] * slope_of(u) : g_y.v[e];
+        T g = 0;
+        if (q >= 0) g = c.silu ? g_y.v[e] * slope.v[e] : g_y.v[e];
         w->g_u[NK - 1].v[e] = g;
         if (!counts || q < 0) continue;
         w->g_b.v[e] += g;
@@ -162,16 +167,17 @@ static __global__ void __launch_bounds__(THREADS, 4) conv_bwd_kernel(const back_
     const int64_t row = tile / (uint32_t)k.tiles_per_row, first = tile % (uint32_t)k.tiles_per_row * k.tile;
     const int64_t base = row * c.at.ns, end = kr_least(first + k.tile, c.at.ns);
     const int64_t stop = k.g_x ? end + NK - 1 : end, last = kr_least(stop, c.at.ns);
-    int64_t g_y_stride;
-    const T *x = c.x + row * c.x_batch + first * c.x_stride + w.v, *g_y = g_y_at(k, base + first, w.v, &g_y_stride);
+    int64_t x = row * c.x_batch + first * c.x_stride + w.v;
+    const g_y_column of = g_y_of(k, w.v);
+    int64_t g_y = (base + first) * of.stride + of.at;
     int64_t g_x = (base + first - (NK - 1)) * k.g_x_stride + w.v;
     for (int64_t t0 = first; t0 < stop; t0 += STEP) {
         kr_pack<T> x_ahead[STEP], g_ahead[STEP];
 #pragma unroll
-        for (int i = 0; i < STEP; i++, x += c.x_stride, g_y += g_y_stride)
+        for (int i = 0; i < STEP; i++, x += c.x_stride, g_y += of.stride)
             if (t0 + i < last) {
-                x_ahead[i] = kr_load_pack(x, w.left, ALIGNED || c.aligned);
-                g_ahead[i] = kr_load_pack(g_y, w.left, ALIGNED || k.g_aligned);
+                x_ahead[i] = kr_load_pack_as<T>(c.x, x, c.x_half, w.left, ALIGNED || c.aligned);
+                g_ahead[i] = kr_load_pack_as<T>(of.x, g_y, k.columns.half, w.left, ALIGNED || k.g_aligned);
             }
 #pragma unroll
         for (int i = 0; i < STEP; i++, g_x += k.g_x_stride) {
@@ -199,7 +205,7 @@ static __device__ __forceinline__ T g_u_one(const back_job<T> &k, int64_t q, int
 {
     if (k.g_u) return k.g_u[(start + s) * k.in.nv + v];
     const T g = g_y_one(k, start + s, v);
-    return k.in.silu ? g * slope_of(conv_sum_one(k.in, q, start, s, v)) : g;
+    return k.in.silu ? g * slope_of(conv_sum_one(k.in, q, start, s, v), k.in.quick) : g;
 }
 
 /* g_past(t, v). */
@@ -223,7 +229,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) g_u_kern
     if (token >= k.in.at.nb * k.in.at.ns) return;
     const int64_t q = conv_sequence(k.in.at, token), start = q < 0 ? 0 : conv_start(k.in.at, q);
     const T g = g_y_one(k, token, v);
-    k.g_u[i] = q < 0 ? (T)0 : k.in.silu ? g * slope_of(conv_sum_one(k.in, q, start, token - start, v)) : g;
+    k.g_u[i] = q < 0 ? (T)0 : k.in.silu ? g * slope_of(conv_sum_one(k.in, q, start, token - start, v), k.in.quick) : g;
 }
 
 template <typename T> static __global__ void __launch_bounds__(THREADS) g_x_kernel(const back_job<T> k)
@@ -316,9 +322,10 @@ template <typename T> static void conv_bwd_run(const kr_conv_bwd_args *a)
     if (a->nv == 0) return;
     const conv_places at = conv_place(stream, scratch, a->sequences, a->nq, a->nb, a->ns);
     const bool sums = a->g_weight || a->g_bias;
-    back_job<T> k = { { at, a->nv, a->nk, a->x_batch, a->x_stride, (const T *)a->x, (const T *)a->weight,
+    back_job<T> k = { { at, a->nv, a->nk, a->x_batch, a->x_stride, a->x, a->x_half, (const T *)a->weight,
                         (const T *)a->bias, (const T *)a->window,
-                        kr_allows16(a->x) && a->x_batch % n == 0 && a->x_stride % n == 0, a->silu },
+                        kr_allows16(a->x) && a->x_batch % n == 0 && a->x_stride % n == 0, a->silu,
+                        kr_is_quick<T>(&a->exec) },
                       p.tile,
                       p.tiles_per_row,
                       p.tiles,

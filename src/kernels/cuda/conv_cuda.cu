@@ -55,14 +55,14 @@ static __global__ void __launch_bounds__(THREADS, 5) conv_kernel(const conv_job<
     for (int e = 0; e < N; e++) bias.v[e] = c.bias && e < left ? c.bias[v + e] : (T)0;
     const int64_t row = tile / k.tiles_per_row, first = tile % k.tiles_per_row * k.tile;
     const int64_t end = kr_least(first + k.tile, c.at.ns), base = row * c.at.ns;
-    const T *x = c.x + row * c.x_batch + first * c.x_stride + v;
+    int64_t x = row * c.x_batch + first * c.x_stride + v;
     int64_t y = (base + first) * c.nv + v;
     int64_t current = -1;
     for (int64_t t0 = first; t0 < end; t0 += STEP) {
         kr_pack<T> ahead[STEP];
 #pragma unroll
         for (int i = 0; i < STEP; i++, x += c.x_stride)
-            if (t0 + i < end) ahead[i] = kr_load_pack(x, left, ALIGNED || c.aligned);
+            if (t0 + i < end) ahead[i] = kr_load_pack_as<T>(c.x, x, c.x_half, left, ALIGNED || c.aligned);
 #pragma unroll
         for (int i = 0; i < STEP; i++, y += c.nv) {
             if (t0 + i >= end) break;
@@ -80,8 +80,7 @@ static __global__ void __launch_bounds__(THREADS, 5) conv_kernel(const conv_job<
             for (int j = 0; j < NK; j++)
 #pragma unroll
                 for (int e = 0; e < N; e++) u.v[e] += w[j].v[e] * before[j].v[e];
-#pragma unroll
-            for (int e = 0; e < N; e++) u.v[e] = c.silu ? kr_silu(u.v[e]) : u.v[e];
+            if (c.silu) u = kr_silu_of(u, c.quick);
             kr_store_pack_as(k.y, y, u, k.y_half, left, ALIGNED || k.y_aligned);
 #pragma unroll
             for (int j = 0; j < NK - 1; j++) before[j] = before[j + 1];
@@ -99,7 +98,10 @@ template <typename T> static __global__ void __launch_bounds__(THREADS) conv_any
         if (q < 0) continue;
         const int64_t start = conv_start(c.at, q);
         const T u = conv_sum_one(c, q, start, token - start, v);
-        kr_put_as(k.y, i, c.silu ? kr_silu(u) : u, k.y_half);
+        T silu = u, slope;
+        if (c.silu && c.quick) kr_silu_slope_quick(u, &silu, &slope);
+        else if (c.silu) silu = kr_silu(u);
+        kr_put_as(k.y, i, silu, k.y_half);
     }
     const int64_t windows = k.window_out ? c.at.nq * c.nv * c.nk : 0;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < windows; i += (int64_t)gridDim.x * THREADS) {
@@ -134,9 +136,10 @@ template <typename T> static void conv_run(const kr_conv_args *a)
     const int64_t n = kr_pack<T>::N, tokens = a->nb * a->ns, windows = a->window_out ? a->nq : 0;
     if ((tokens == 0 && windows == 0) || a->nv == 0) return;
     const conv_places at = conv_place(stream, (char *)a->exec.scratch, a->sequences, a->nq, a->nb, a->ns);
-    conv_job<T> k = { { at, a->nv, a->nk, a->x_batch, a->x_stride, (const T *)a->x, (const T *)a->weight,
+    conv_job<T> k = { { at, a->nv, a->nk, a->x_batch, a->x_stride, a->x, a->x_half, (const T *)a->weight,
                         (const T *)a->bias, (const T *)a->window,
-                        kr_allows16(a->x) && a->x_batch % n == 0 && a->x_stride % n == 0, a->silu },
+                        kr_allows16(a->x) && a->x_batch % n == 0 && a->x_stride % n == 0, a->silu,
+                        kr_is_quick<T>(&a->exec) },
                       (uint32_t)kr_ceil_div(a->nv, n),
                       0,
                       0,

@@ -22,6 +22,9 @@ typedef struct kr_cuda {
     size_t shared_bytes; /* that a block may ask for */
 } kr_cuda;
 
+/* What a block may ask for on every GPU from sm_80 on: a kernel that wants more has a way for those. */
+enum { KR_CUDA_LEAST_SHARED = 99 * 1024 };
+
 /* NULL slots are kernels that it has not. */
 extern const kr_kernels kr_cuda_kernels;
 

@@ -1,6 +1,6 @@
 /* norm_cuda.cu - RMS norm over groups of the last axis, with an optional gate.
  *
- *   x, z, y [no ni]    gain [ni] or none (1)    q [no ng]    z none: no gate; y may be of halves, rows of z apart
+ *   x, z, y [no ni]    gain [ni] or none (1)    q [no ng]    z none: no gate; x, y, g_y may be of halves, rows of x and z apart
  *   gate first: u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first: u = x;          q as above;                        y = u q gain silu(z)
  * backward, w = gain g_y (norm first: gain g_y silu(z)):
@@ -14,31 +14,33 @@
  * Backward, a unit walks down some rows of its group, one load ahead, and keeps its part of g_gain in registers; the parts
  * go to scratch and are added in order. How many rows that are depends on the sizes alone.
  */
-#include "kernels/cuda/parts.cuh"
+#include "kernels/cuda/gates.cuh"
 
 enum { PLAIN, GATE_FIRST, NORM_FIRST }; /* which of the three norms */
 enum { UNITS = 2048, LONG_ROWS = 64, WARP_GROUPS = 4 };
 
 template <typename T> struct norm_job {
     int64_t no, ni, ng, width;
-    int64_t z_gap;
-    const T *x, *z, *gain;
+    int64_t x_gap, z_gap;
+    const void *x;
+    const T *z, *gain;
     void *y;
-    kr_half y_half;
+    kr_half x_half, y_half;
     T *q;
     T eps;
-    bool aligned;
+    bool aligned, quick;
 };
 
+/* z is silu(z) already. */
 template <int KIND, typename T> static __device__ __forceinline__ T gated(T x, T z)
 {
-    return KIND == GATE_FIRST ? x * kr_silu(z) : x;
+    return KIND == GATE_FIRST ? x * z : x;
 }
 
 template <int KIND, typename T> static __device__ __forceinline__ T normed(T u, T q, T gain, T z)
 {
     const T y = u * q * gain;
-    return KIND == NORM_FIRST ? y * kr_silu(z) : y;
+    return KIND == NORM_FIRST ? y * z : y;
 }
 
 template <typename T> static __device__ __forceinline__ kr_pack<T> load_gain(const T *gain, int64_t left, bool aligned)
@@ -50,7 +52,7 @@ template <typename T> static __device__ __forceinline__ kr_pack<T> load_gain(con
     return p;
 }
 
-/* Where z's elements lie beyond those of x, of a group of row o. */
+/* Where the elements of row o lie beyond those of rows without gaps. */
 static __device__ __forceinline__ int64_t gap_before(int64_t gap, int64_t o)
 {
     return gap ? o * gap : 0;
@@ -77,10 +79,14 @@ static __global__ void __launch_bounds__(THREADS == 32 ? 128 : THREADS) norm_ker
         for (int p = 0; p < PACKS; p++) {
             const int64_t in = (p * THREADS + lane) * N, at = (first + g) * k.width + in;
             const int64_t left = first + g < groups ? k.width - in : 0;
-            u[g][p] = kr_load_pack(k.x + at, left, k.aligned);
-            const int64_t gap = KIND != PLAIN && k.z_gap ? gap_before(k.z_gap, (first + g) / k.ng) : 0;
-            if (KIND != PLAIN) z[g][p] = kr_load_pack(k.z + at + gap, left, k.aligned);
+            const int64_t row = k.x_gap || (KIND != PLAIN && k.z_gap) ? (first + g) / k.ng : 0;
+            u[g][p] = kr_load_pack_as<T>(k.x, at + row * k.x_gap, k.x_half, left, k.aligned);
+            if (KIND != PLAIN) z[g][p] = kr_load_pack(k.z + at + row * k.z_gap, left, k.aligned);
         }
+#pragma unroll
+    for (int g = 0; KIND != PLAIN && g < GROUPS; g++)
+#pragma unroll
+        for (int p = 0; p < PACKS; p++) z[g][p] = kr_silu_of(z[g][p], k.quick);
 #pragma unroll
     for (int g = 0; g < GROUPS; g++) {
         T squares = 0;
@@ -115,10 +121,11 @@ static __global__ void __launch_bounds__(THREADS) norm_long_kernel(const norm_jo
     __shared__ T room[32];
     const int64_t first = blockIdx.x * k.width, channel = blockIdx.x % k.ng * k.width;
     const int64_t first_z = first + gap_before(k.z_gap, blockIdx.x / k.ng);
+    const int64_t first_x = first + gap_before(k.x_gap, blockIdx.x / k.ng);
     T squares = 0;
     for (int64_t at = threadIdx.x * N; at < k.width; at += THREADS * N) {
-        kr_pack<T> u = kr_load_pack(k.x + first + at, k.width - at, k.aligned), z;
-        if (KIND == GATE_FIRST) z = kr_load_pack(k.z + first_z + at, k.width - at, k.aligned);
+        kr_pack<T> u = kr_load_pack_as<T>(k.x, first_x + at, k.x_half, k.width - at, k.aligned), z;
+        if (KIND == GATE_FIRST) z = kr_silu_of(kr_load_pack(k.z + first_z + at, k.width - at, k.aligned), k.quick);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             u.v[i] = gated<KIND>(u.v[i], z.v[i]);
@@ -129,8 +136,8 @@ static __global__ void __launch_bounds__(THREADS) norm_long_kernel(const norm_jo
     const T q = 1 / kr_root(squares / (T)k.width + k.eps);
     if (threadIdx.x == 0) k.q[blockIdx.x] = q;
     for (int64_t at = threadIdx.x * N; at < k.width; at += THREADS * N) {
-        kr_pack<T> u = kr_load_pack(k.x + first + at, k.width - at, k.aligned), z;
-        if (KIND != PLAIN) z = kr_load_pack(k.z + first_z + at, k.width - at, k.aligned);
+        kr_pack<T> u = kr_load_pack_as<T>(k.x, first_x + at, k.x_half, k.width - at, k.aligned), z;
+        if (KIND != PLAIN) z = kr_silu_of(kr_load_pack(k.z + first_z + at, k.width - at, k.aligned), k.quick);
         const kr_pack<T> gain = load_gain(k.gain ? k.gain + channel + at : NULL, k.width - at, k.aligned);
 #pragma unroll
         for (int i = 0; i < N; i++) u.v[i] = normed<KIND>(gated<KIND>(u.v[i], z.v[i]), q, gain.v[i], z.v[i]);
@@ -175,12 +182,12 @@ template <typename T, int KIND> static void norm_launch(const norm_job<T> &k, cu
 template <typename T> static void norm_run(const kr_norm_args *a)
 {
     if (a->no * a->ng == 0) return;
-    norm_job<T> k = { a->no,    a->ni,           a->ng,           a->ni / a->ng,
-                      a->z_gap, (const T *)a->x, (const T *)a->z, (const T *)a->gain,
-                      a->y,     a->y_half,       (T *)a->q,       (T)a->eps,
-                      false };
+    norm_job<T> k = {};
+    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_gap = a->x_gap, k.z_gap = a->z_gap;
+    k.x = a->x, k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.x_half = a->x_half;
+    k.y = a->y, k.y_half = a->y_half, k.q = (T *)a->q, k.eps = (T)a->eps, k.quick = kr_is_quick<T>(&a->exec);
     k.aligned = kr_allows16(k.x) && kr_allows16(k.z) && kr_allows16(k.gain) && kr_allows16(k.y) &&
-                k.width % kr_pack<T>::N == 0 && k.z_gap % kr_pack<T>::N == 0;
+                k.width % kr_pack<T>::N == 0 && k.z_gap % kr_pack<T>::N == 0 && k.x_gap % kr_pack<T>::N == 0;
     cudaStream_t stream = kr_stream_of(&a->exec);
     if (!k.z) norm_launch<T, PLAIN>(k, stream);
     else if (a->norm_first) norm_launch<T, NORM_FIRST>(k, stream);
@@ -194,15 +201,27 @@ KR_CUDA_ENTRY(norm, kr_norm_args)
 template <typename T> struct back_job {
     int64_t no, ni, ng, width;
     int64_t rows, chunks; /* rows of a unit; units down a group */
-    int64_t z_gap;
-    const T *x, *z, *gain, *q, *g_y;
-    T *g_x;
-    void *g_z;
-    kr_place g_z_place;
+    int64_t x_gap, z_gap;
+    const void *x, *g_y;
+    kr_half x_half, g_y_half;
+    const T *z, *gain, *q;
+    void *g_x, *g_z;
+    kr_place g_x_place, g_z_place;
     T *parts;  /* [chunks ni], or NULL: g_gain is not wanted */
     bool adds; /* to g_x */
-    bool aligned;
+    bool aligned, quick;
 };
+
+/* silu(z) and its slope at one place. */
+template <int KIND, typename T>
+static __device__ __forceinline__ void gate_at(const back_job<T> &k, int64_t at, T *silu, T *slope)
+{
+    *silu = *slope = 0;
+    if (KIND == PLAIN) return;
+    const T z = k.z[at];
+    if (k.quick) kr_silu_slope_quick(z, silu, slope);
+    else kr_silu_slope(z, silu, slope);
+}
 
 /* What one channel's gradients are made of. */
 template <typename T> struct channel_terms {
@@ -210,11 +229,10 @@ template <typename T> struct channel_terms {
     T of_u, of_y, slope;
 };
 
-template <int KIND, typename T> static __device__ __forceinline__ channel_terms<T> terms_of(T x, T z, T gain, T g_y)
+template <int KIND, typename T>
+static __device__ __forceinline__ channel_terms<T> terms_of(T x, T silu, T slope, T gain, T g_y)
 {
-    channel_terms<T> t = { x, 0, gain * g_y, 1, 1, 0 };
-    T silu = 1;
-    if (KIND != PLAIN) kr_silu_slope(z, &silu, &t.slope);
+    channel_terms<T> t = { x, 0, gain * g_y, 1, 1, slope };
     if (KIND == GATE_FIRST) t.of_u = silu, t.u = x * silu;
     if (KIND == NORM_FIRST) t.of_y = silu;
     t.w = t.out * t.of_y;
@@ -244,10 +262,10 @@ static __device__ __forceinline__ void load_row(const back_job<T> &k, int64_t o,
     for (int p = 0; p < PACKS; p++) {
         const int64_t in = (int64_t)(p * THREADS + threadIdx.x % THREADS) * kr_pack<T>::N, left = k.width - in;
         const int64_t at = o * k.ni + group * k.width + in;
-        row->x[p] = kr_load_pack(k.x + at, left, k.aligned);
+        row->x[p] = kr_load_pack_as<T>(k.x, at + o * k.x_gap, k.x_half, left, k.aligned);
         if (KIND != PLAIN) row->z[p] = kr_load_pack(k.z + at + o * k.z_gap, left, k.aligned);
-        row->g_y[p] = kr_load_pack(k.g_y + at, left, k.aligned);
-        if (KIND == PLAIN && k.adds) row->g_x[p] = kr_load_pack(k.g_x + at, left, k.aligned);
+        row->g_y[p] = kr_load_pack_as<T>(k.g_y, at, k.g_y_half, left, k.aligned);
+        if (KIND == PLAIN && k.adds) row->g_x[p] = kr_load_pack((const T *)k.g_x + at, left, k.aligned);
     }
 }
 
@@ -277,13 +295,16 @@ static __global__ void __launch_bounds__(THREADS == 32 ? 128 : THREADS) norm_bwd
         channel_terms<T> t[PACKS][N];
         T wu = 0;
 #pragma unroll
-        for (int p = 0; p < PACKS; p++)
+        for (int p = 0; p < PACKS; p++) {
+            kr_pack<T> silu = {}, slope = {};
+            if (KIND != PLAIN) kr_slopes_of(row.z[p], k.quick, &silu, &slope);
 #pragma unroll
             for (int i = 0; i < N; i++) {
-                t[p][i] = terms_of<KIND>(row.x[p].v[i], row.z[p].v[i], gain[p].v[i], row.g_y[p].v[i]);
+                t[p][i] = terms_of<KIND>(row.x[p].v[i], silu.v[i], slope.v[i], gain[p].v[i], row.g_y[p].v[i]);
                 wu += t[p][i].w * t[p][i].u;
                 sums[p].v[i] += row.g_y[p].v[i] * t[p][i].u * row.q * t[p][i].of_y;
             }
+        }
         if (!k.g_x && !k.g_z) continue;
         const T mean = kr_block_sum<THREADS>(wu, room) / (T)k.width;
 #pragma unroll
@@ -295,7 +316,7 @@ static __global__ void __launch_bounds__(THREADS == 32 ? 128 : THREADS) norm_bwd
                 give<KIND>(t[p][i], row.x[p].v[i], row.q, mean, &g_x.v[i], &g_z.v[i]);
                 if (KIND == PLAIN && k.adds) g_x.v[i] += row.g_x[p].v[i];
             }
-            if (k.g_x) kr_store_pack(k.g_x + at, g_x, left, k.aligned);
+            if (k.g_x) kr_store_pack_as(k.g_x, at + o * k.g_x_place.gap, g_x, k.g_x_place.half, left, k.aligned);
             if (KIND != PLAIN && k.g_z)
                 kr_store_pack_as(k.g_z, at + o * k.g_z_place.gap, g_z, k.g_z_place.half, left, k.aligned);
         }
@@ -315,21 +336,27 @@ static __global__ void __launch_bounds__(THREADS) norm_bwd_long_kernel(const bac
     __shared__ T room[32];
     const int64_t first = blockIdx.x * k.width, channel = blockIdx.x % k.ng * k.width;
     const int64_t row = blockIdx.x / k.ng;
-    const T q = k.q[blockIdx.x], *of_z = k.z + gap_before(k.z_gap, row);
+    const T q = k.q[blockIdx.x];
+    const int64_t first_x = first + gap_before(k.x_gap, row), first_z = first + gap_before(k.z_gap, row);
     T wu = 0;
     for (int64_t i = threadIdx.x; i < k.width; i += THREADS) {
-        const channel_terms<T> t = terms_of<KIND>(k.x[first + i], KIND == PLAIN ? (T)0 : of_z[first + i],
-                                                  k.gain ? k.gain[channel + i] : (T)1, k.g_y[first + i]);
+        T silu, slope;
+        gate_at<KIND>(k, first_z + i, &silu, &slope);
+        const channel_terms<T> t =
+            terms_of<KIND>(kr_element<T>(k.x, first_x + i, k.x_half), silu, slope, k.gain ? k.gain[channel + i] : (T)1,
+                           kr_element<T>(k.g_y, first + i, k.g_y_half));
         wu += t.w * t.u;
     }
     const T mean = kr_block_sum<THREADS>(wu, room) / (T)k.width;
     for (int64_t i = threadIdx.x; i < k.width; i += THREADS) {
-        const T x = k.x[first + i];
-        const channel_terms<T> t = terms_of<KIND>(x, KIND == PLAIN ? (T)0 : of_z[first + i],
-                                                  k.gain ? k.gain[channel + i] : (T)1, k.g_y[first + i]);
-        T g_x, g_z;
+        const T x = kr_element<T>(k.x, first_x + i, k.x_half);
+        T silu, slope, g_x, g_z;
+        gate_at<KIND>(k, first_z + i, &silu, &slope);
+        const channel_terms<T> t = terms_of<KIND>(x, silu, slope, k.gain ? k.gain[channel + i] : (T)1,
+                                                  kr_element<T>(k.g_y, first + i, k.g_y_half));
         give<KIND>(t, x, q, mean, &g_x, &g_z);
-        if (k.g_x) k.g_x[first + i] = KIND == PLAIN && k.adds ? k.g_x[first + i] + g_x : g_x;
+        if (KIND == PLAIN && k.adds) g_x += ((const T *)k.g_x)[first + i];
+        if (k.g_x) kr_put_as(k.g_x, first + i + gap_before(k.g_x_place.gap, row), g_x, k.g_x_place.half);
         if (KIND != PLAIN && k.g_z)
             kr_put_as(k.g_z, first + i + gap_before(k.g_z_place.gap, row), g_z, k.g_z_place.half);
     }
@@ -344,9 +371,12 @@ static __global__ void __launch_bounds__(THREADS) norm_gain_kernel(const back_jo
     T sum = 0;
     for (int64_t o = chunk * k.rows; o < kr_least((chunk + 1) * k.rows, k.no); o++) {
         const int64_t at = o * k.ni + i;
+        const T g_y = kr_element<T>(k.g_y, at, k.g_y_half);
+        T silu, slope;
+        gate_at<KIND>(k, at + o * k.z_gap, &silu, &slope);
         const channel_terms<T> t =
-            terms_of<KIND>(k.x[at], KIND == PLAIN ? (T)0 : k.z[at + o * k.z_gap], (T)1, k.g_y[at]);
-        sum += k.g_y[at] * t.u * k.q[o * k.ng + i / k.width] * t.of_y;
+            terms_of<KIND>(kr_element<T>(k.x, at + o * k.x_gap, k.x_half), silu, slope, (T)1, g_y);
+        sum += g_y * t.u * k.q[o * k.ng + i / k.width] * t.of_y;
     }
     k.parts[chunk * k.ni + i] = sum;
 }
@@ -394,27 +424,18 @@ template <typename T> static void norm_bwd_run(const kr_norm_bwd_args *a)
         return;
     }
     const int64_t rows = rows_of_unit<T>(a);
-    back_job<T> k = { a->no,
-                      a->ni,
-                      a->ng,
-                      a->ni / a->ng,
-                      rows,
-                      kr_ceil_div(a->no, rows),
-                      a->z_gap,
-                      (const T *)a->x,
-                      (const T *)a->z,
-                      (const T *)a->gain,
-                      (const T *)a->q,
-                      (const T *)a->g_y,
-                      (T *)a->g_x,
-                      a->g_z,
-                      a->g_z_place,
-                      a->g_gain ? (T *)a->exec.scratch : NULL,
-                      a->adds,
-                      false };
+    back_job<T> k = {};
+    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng;
+    k.rows = rows, k.chunks = kr_ceil_div(a->no, rows);
+    k.x_gap = a->x_gap, k.z_gap = a->z_gap, k.x = a->x, k.x_half = a->x_half;
+    k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.q = (const T *)a->q;
+    k.g_y = a->g_y, k.g_y_half = a->g_y_half;
+    k.g_x = a->g_x, k.g_z = a->g_z, k.g_x_place = a->g_x_place, k.g_z_place = a->g_z_place;
+    k.parts = a->g_gain ? (T *)a->exec.scratch : NULL, k.adds = a->adds, k.quick = kr_is_quick<T>(&a->exec);
     k.aligned = kr_allows16(k.x) && kr_allows16(k.z) && kr_allows16(k.gain) && kr_allows16(k.g_y) &&
                 kr_allows16(k.g_x) && kr_allows16(k.g_z) && k.width % kr_pack<T>::N == 0 &&
-                k.z_gap % kr_pack<T>::N == 0 && k.g_z_place.gap % kr_pack<T>::N == 0;
+                k.z_gap % kr_pack<T>::N == 0 && k.g_z_place.gap % kr_pack<T>::N == 0 && k.x_gap % kr_pack<T>::N == 0 &&
+                k.g_x_place.gap % kr_pack<T>::N == 0;
     if (!k.z) norm_bwd_launch<T, PLAIN>(k, stream);
     else if (a->norm_first) norm_bwd_launch<T, NORM_FIRST>(k, stream);
     else norm_bwd_launch<T, GATE_FIRST>(k, stream);

@@ -1,4 +1,4 @@
-/* parts.cuh - what the kernels of rows share: 16-byte packs, sums and scans of a warp and of a block, gate functions.
+/* parts.cuh - what the kernels of rows share: 16-byte packs, sums and scans of a warp and of a block.
  *
  * A pack is 16 bytes of adjacent elements. A thread's part of a row is the same packs however the row lies in memory:
  * where 16-byte steps are not possible a pack is moved element by element, so that sums keep their order and results
@@ -7,11 +7,9 @@
 #ifndef KR_KERNELS_CUDA_PARTS_CUH
 #define KR_KERNELS_CUDA_PARTS_CUH
 
-#include "kernels/cuda/functions.cuh"
+#include "kernels/cuda/halves.cuh"
 #include "kernels/kernels.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 /* Entry points for both element types: NAME_run<T>(const args *) and, with _SCRATCH, NAME_scratch<T>(const args *). */
@@ -97,16 +95,6 @@ static __device__ __forceinline__ void kr_store_pack(T *y, const kr_pack<T> &p, 
 
 /* ---- halves ---- */
 
-static __device__ __forceinline__ float kr_widened(uint16_t bits, kr_half kind)
-{
-    return kind == KR_HALF_BF16 ? __uint_as_float((uint32_t)bits << 16) : __half2float(__ushort_as_half(bits));
-}
-
-static __device__ __forceinline__ uint16_t kr_narrowed(float x, kr_half kind)
-{
-    return kind == KR_HALF_BF16 ? __bfloat16_as_ushort(__float2bfloat16_rn(x)) : __half_as_ushort(__float2half_rn(x));
-}
-
 /* A pack of T as halves; aligned: 16-byte steps of T are allowed, and steps of as many halves. */
 template <typename T>
 static __device__ __forceinline__ void kr_store_halves(uint16_t *y, const kr_pack<T> &p, kr_half kind, int64_t left,
@@ -128,6 +116,29 @@ static __device__ __forceinline__ void kr_store_halves(uint16_t *y, const kr_pac
     }
 }
 
+/* A pack that begins at element `at` of x, of T or of halves. */
+template <typename T>
+static __device__ __forceinline__ kr_pack<T> kr_load_pack_as(const void *x, int64_t at, kr_half kind, int64_t left,
+                                                             bool aligned)
+{
+    enum { N = kr_pack<T>::N };
+    if (!kind) return kr_load_pack((const T *)x + at, left, aligned);
+    const uint16_t *from = (const uint16_t *)x + at;
+    kr_pack<T> p;
+    uint16_t h[N];
+    if (aligned && left >= N && N == 4) {
+        const uint2 bits = *(const uint2 *)(const void *)from;
+        h[0] = (uint16_t)bits.x, h[1] = (uint16_t)(bits.x >> 16);
+        h[N - 2] = (uint16_t)bits.y, h[N - 1] = (uint16_t)(bits.y >> 16);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++) h[i] = i < left ? from[i] : (uint16_t)0;
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) p.v[i] = (T)kr_widened(h[i], kind);
+    return p;
+}
+
 /* A pack that begins at element `at` of y, of T or of halves. */
 template <typename T>
 static __device__ __forceinline__ void kr_store_pack_as(void *y, int64_t at, const kr_pack<T> &p, kr_half kind,
@@ -135,18 +146,6 @@ static __device__ __forceinline__ void kr_store_pack_as(void *y, int64_t at, con
 {
     if (kind) kr_store_halves((uint16_t *)y + at, p, kind, left, aligned);
     else kr_store_pack((T *)y + at, p, left, aligned);
-}
-
-template <typename T> static __device__ __forceinline__ void kr_put_as(void *y, int64_t at, T x, kr_half kind)
-{
-    if (kind) ((uint16_t *)y)[at] = kr_narrowed((float)x, kind);
-    else ((T *)y)[at] = x;
-}
-
-/* Element `at` of an operand of T, or of halves. */
-template <typename T> static __device__ __forceinline__ T kr_element(const void *x, int64_t at, kr_half kind)
-{
-    return kind ? (T)kr_widened(((const uint16_t *)x)[at], kind) : ((const T *)x)[at];
 }
 
 /* ---- functions ---- */
@@ -174,41 +173,6 @@ static __device__ __forceinline__ float kr_root(float x)
 static __device__ __forceinline__ double kr_root(double x)
 {
     return sqrt(x);
-}
-
-/* Beyond these sigmoid is 0 or 1 to the last bit; its product with an infinite x would be NaN. */
-static __device__ __forceinline__ float kr_gate_reach(float)
-{
-    return 110.0f;
-}
-static __device__ __forceinline__ double kr_gate_reach(double)
-{
-    return 750.0;
-}
-
-/* z sigmoid(z). */
-static __device__ __forceinline__ float kr_silu(float z)
-{
-    return kr_silu_ulp(z);
-}
-static __device__ __forceinline__ double kr_silu(double z)
-{
-    return z < -kr_gate_reach(z) ? -0.0 : z / (1 + exp(-z));
-}
-
-/* silu(z) and its slope sigmoid(z) (1 + z sigmoid(-z)). */
-static __device__ __forceinline__ void kr_silu_slope(float z, float *silu, float *slope)
-{
-    const float away = fabsf(z), e = kr_exp_ulp(-away), near = kr_over_one_plus(1.0f, 0.0f, e), far = e * near;
-    const float s = z < 0 ? far : near, other = z < 0 ? near : far;
-    *slope = away > kr_gate_reach(z) ? s : s * fmaf(z, other, 1.0f);
-    *silu = away > 40 ? kr_silu(z) : kr_product_over_one_plus(z, z < 0 ? e : 1.0f, e);
-}
-static __device__ __forceinline__ void kr_silu_slope(double z, double *silu, double *slope)
-{
-    const double away = fabs(z), e = exp(-away), s = 1 / (1 + exp(-z)), other = (z < 0 ? 1 : e) / (1 + e);
-    *slope = away > kr_gate_reach(z) ? s : s * (1 + z * other);
-    *silu = kr_silu(z);
 }
 
 /* ---- sums ---- */

@@ -164,6 +164,7 @@ static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS, sizeof(T) ==
 template <typename T, int L> static void scan_back_launch(const scan_back_args<T> &w, cudaStream_t stream)
 {
     const int bytes = (int)sizeof(typename scan_back_shape<T, L>::memory);
+    static_assert(bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
     if (bytes > 48 * 1024) cudaFuncSetAttribute(scan_back<T, L>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int64_t blocks = w.plan.nq * w.plan.segments * w.plan.ng * w.plan.slots;
     scan_back<T, L><<<(unsigned)blocks, scan_shape<T, L>::THREADS, bytes, stream>>>(w);

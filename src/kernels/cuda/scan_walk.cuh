@@ -10,6 +10,7 @@
 #ifndef KR_KERNELS_CUDA_SCAN_WALK_CUH
 #define KR_KERNELS_CUDA_SCAN_WALK_CUH
 
+#include "kernels/cuda/cuda.h"
 #include "kernels/cuda/scan_parts.cuh"
 
 enum { SCAN_OUTPUTS, SCAN_STATES, SCAN_ENDS, SCAN_BOTH };
@@ -206,6 +207,7 @@ template <typename T, int L, int MODE> static void scan_walk_launch(const scan_w
 {
     typedef scan_tile<T, L, MODE> tile_type;
     const int bytes = (int)sizeof(tile_type) * tile_type::STAGES;
+    static_assert(bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
     if (bytes > 48 * 1024)
         cudaFuncSetAttribute(scan_walk<T, L, MODE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int64_t blocks = w.plan.nq * w.plan.segments * w.plan.ng * w.plan.slots;

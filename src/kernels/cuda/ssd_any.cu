@@ -2,7 +2,7 @@
 #include "kernels/cuda/ssd_any_parts.cuh"
 
 /* W: elements (chunk, h, i, j). */
-template <typename T, typename F> static __global__ void any_weights(const any_core<T, F> k)
+template <typename F> static __global__ void any_weights(const any_core<F> k)
 {
     const int64_t pairs = k.nf * k.nf;
     EACH(index, k.map.chunks * k.nh * pairs)
@@ -15,7 +15,7 @@ template <typename T, typename F> static __global__ void any_weights(const any_c
 }
 
 /* y: elements (chunk, i, h, p). */
-template <typename T, typename F> static __global__ void any_outputs(const any_core<T, F> k, T *y)
+template <typename F> static __global__ void any_outputs(const any_core<F> k, F *y)
 {
     EACH(index, k.map.chunks * k.nf * k.nh * k.np)
     {
@@ -25,43 +25,42 @@ template <typename T, typename F> static __global__ void any_outputs(const any_c
         if (i >= c.nt * k.nm) continue;
         const F *state = k.states + ((n * k.nh + h) * k.np + p) * k.nr,
                 *w = k.weights + ((n * k.nh + h) * k.nf + i) * k.nf;
-        const T *c_r = c_at(k, c.at, i, e);
+        const F *c_r = c_at(k, c.at, i, e);
         F sum = 0;
-        for (int64_t r = 0; r < k.nr; r++) sum += state[r] * as_number(c_r[r]);
+        for (int64_t r = 0; r < k.nr; r++) sum += state[r] * c_r[r];
         sum *= exp_of((F)a_at(k, c.at, i / k.nm, h));
-        for (int64_t j = 0; j < (i / k.nm + 1) * k.nm; j++) sum += w[j] * as_number(v_at(k, c.at, j, h)[p]);
-        if (k.d) sum += k.d[h] * as_number(v_at(k, c.at, i, h)[p]);
-        put(y + ((c.at * k.nm + i) * k.nh + h) * k.np + p, sum);
+        for (int64_t j = 0; j < (i / k.nm + 1) * k.nm; j++) sum += w[j] * v_at(k, c.at, j, h)[p];
+        if (k.d) sum += k.d[h] * v_at(k, c.at, i, h)[p];
+        y[((c.at * k.nm + i) * k.nh + h) * k.np + p] = sum;
     }
 }
 
-template <typename T, typename F> size_t kr_ssd_any_scratch(const kr_ssd_args *a)
+template <typename F> size_t kr_ssd_any_scratch(const kr_ssd_args *a)
 {
     kr_ssd_dims d = kr_ssd_dims_of(a);
     kr_ssd_memory m = { NULL, 0 };
-    any_core_of<T, F>(a, &d, &m, NULL);
+    any_core_of<F>(a, &d, &m, NULL);
     return m.used;
 }
 
-template <typename T, typename F> void kr_ssd_any(const kr_ssd_args *a)
+template <typename F> void kr_ssd_any(const kr_ssd_args *a)
 {
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     kr_ssd_dims d = kr_ssd_dims_of(a);
     kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
-    any_core<T, F> k = any_core_of<T, F>(a, &d, &m, stream);
-    any_walk<T, F> w = { (const F *)a->initial, (const F *)a->seed, (const T *)a->seed_v,
-                         (const T *)a->seed_b,  (F *)a->final,      a->nq };
+    any_core<F> k = any_core_of<F>(a, &d, &m, stream);
+    any_walk<F> w = { (const F *)a->initial, (const F *)a->seed, (const F *)a->seed_v,
+                      (const F *)a->seed_b,  (F *)a->final,      a->nq };
     const int64_t pairs = d.chunks * k.nf * k.nf;
     any_states<<<any_blocks(a->nq * k.nh * k.np * k.nr), ANY_THREADS, 0, stream>>>(k, w);
     any_sums<<<any_blocks(d.chunks * k.nh), ANY_THREADS, 0, stream>>>(k);
     any_products<<<any_blocks(pairs * k.ng), ANY_THREADS, 0, stream>>>(k);
     any_weights<<<any_blocks(pairs * k.nh), ANY_THREADS, 0, stream>>>(k);
-    any_outputs<<<any_blocks(d.chunks * k.nf * k.nh * k.np), ANY_THREADS, 0, stream>>>(k, (T *)a->y);
+    any_outputs<<<any_blocks(d.chunks * k.nf * k.nh * k.np), ANY_THREADS, 0, stream>>>(k, (F *)a->y);
 }
 
-#define INSTANCE(T, F)                                                                                                 \
-    template size_t kr_ssd_any_scratch<T, F>(const kr_ssd_args *);                                                     \
-    template void kr_ssd_any<T, F>(const kr_ssd_args *);
-INSTANCE(float, float)
-INSTANCE(double, double)
-INSTANCE(__nv_bfloat16, float)
+#define INSTANCE(F)                                                                                                    \
+    template size_t kr_ssd_any_scratch<F>(const kr_ssd_args *);                                                        \
+    template void kr_ssd_any<F>(const kr_ssd_args *);
+INSTANCE(float)
+INSTANCE(double)

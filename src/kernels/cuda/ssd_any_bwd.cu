@@ -1,19 +1,19 @@
 /* ssd_any_bwd.cu - gradients of the state space core for any sizes; formulas in kernels/cpu/ssd_bwd_cpu.c. */
 #include "kernels/cuda/ssd_any_parts.cuh"
 
-template <typename T, typename F> struct any_bwd {
-    any_core<T, F> k;
+template <typename F> struct any_bwd {
+    any_core<F> k;
     F *g_cb;   /* of each head [chunks][h][nf][nf] */
     F *x;      /* S <C_i, B_j> e^(a_i - a_j), the same shape */
     F *part_d; /* [chunks][h] */
-    T *g_v, *g_b, *g_c;
+    F *g_v, *g_b, *g_c;
     F *g_da, *g_w, *g_same, *g_d;
 };
 
 /* S and what comes of it: elements (chunk, h, i, j). */
-template <typename T, typename F> static __global__ void any_pairs(const any_bwd<T, F> g)
+template <typename F> static __global__ void any_pairs(const any_bwd<F> g)
 {
-    const any_core<T, F> &k = g.k;
+    const any_core<F> &k = g.k;
     const int64_t pairs = k.nf * k.nf;
     EACH(index, k.map.chunks * k.nh * pairs)
     {
@@ -21,7 +21,7 @@ template <typename T, typename F> static __global__ void any_pairs(const any_bwd
         kr_ssd_place c = kr_ssd_place_of(k.map, n);
         int64_t ti = i / k.nm, tj = j / k.nm;
         if (ti < tj || i >= c.nt * k.nm) continue;
-        F s = dot<T, F>(g_y_at(k, c.at, i, h), v_at(k, c.at, j, h), k.np);
+        F s = dot<F>(g_y_at(k, c.at, i, h), v_at(k, c.at, j, h), k.np);
         F cb = k.cb[((n * k.ng + h / (k.nh / k.ng)) * k.nf + i) * k.nf + j], weight = weight_of(k, c.at, h, i, j);
         F fade = ti == tj ? (F)1 : exp_of((F)decay_of(k, c.at, tj, ti, h));
         k.weights[index] = weight * cb;
@@ -31,9 +31,9 @@ template <typename T, typename F> static __global__ void any_pairs(const any_bwd
 }
 
 /* g_v: elements (chunk, j, h, p). */
-template <typename T, typename F> static __global__ void any_g_v(const any_bwd<T, F> g)
+template <typename F> static __global__ void any_g_v(const any_bwd<F> g)
 {
-    const any_core<T, F> &k = g.k;
+    const any_core<F> &k = g.k;
     EACH(index, k.map.chunks * k.nf * k.nh * k.np)
     {
         int64_t p = index % k.np, h = index / k.np % k.nh, j = index / (k.np * k.nh) % k.nf;
@@ -41,20 +41,20 @@ template <typename T, typename F> static __global__ void any_g_v(const any_bwd<T
         kr_ssd_place c = kr_ssd_place_of(k.map, n);
         if (j >= c.nt * k.nm) continue;
         const F *state = k.g_states + ((n * k.nh + h) * k.np + p) * k.nr, *w = k.weights + (n * k.nh + h) * k.nf * k.nf;
-        const T *b_r = b_at(k, c.at, j, e);
+        const F *b_r = b_at(k, c.at, j, e);
         F sum = 0;
-        for (int64_t r = 0; r < k.nr; r++) sum += state[r] * as_number(b_r[r]);
+        for (int64_t r = 0; r < k.nr; r++) sum += state[r] * b_r[r];
         sum *= exp_of((F)decay_of(k, c.at, t, c.nt - 1, h)) * w_at(k, c.at, t, h);
-        for (int64_t i = t * k.nm; i < c.nt * k.nm; i++) sum += w[i * k.nf + j] * as_number(g_y_at(k, c.at, i, h)[p]);
-        if (k.d) sum += k.d[h] * as_number(g_y_at(k, c.at, j, h)[p]);
-        put(g.g_v + ((c.at * k.nm + j) * k.nh + h) * k.np + p, sum);
+        for (int64_t i = t * k.nm; i < c.nt * k.nm; i++) sum += w[i * k.nf + j] * g_y_at(k, c.at, i, h)[p];
+        if (k.d) sum += k.d[h] * g_y_at(k, c.at, j, h)[p];
+        g.g_v[((c.at * k.nm + j) * k.nh + h) * k.np + p] = sum;
     }
 }
 
 /* g_c, or g_b with of_b: elements (chunk, row, e, r); heads of the group in order. */
-template <typename T, typename F> static __global__ void any_g_maps(const any_bwd<T, F> g, bool of_b)
+template <typename F> static __global__ void any_g_maps(const any_bwd<F> g, bool of_b)
 {
-    const any_core<T, F> &k = g.k;
+    const any_core<F> &k = g.k;
     const int64_t heads = k.nh / k.ng;
     EACH(index, k.map.chunks * k.nf * k.ng * k.nr)
     {
@@ -67,42 +67,40 @@ template <typename T, typename F> static __global__ void any_g_maps(const any_bw
         for (int64_t h = e * heads; h < (e + 1) * heads; h++) {
             const F *state = (of_b ? k.g_states : k.states) + (n * k.nh + h) * k.np * k.nr + r;
             const F *g_cb = g.g_cb + (n * k.nh + h) * k.nf * k.nf;
-            const T *x = of_b ? v_at(k, c.at, i, h) : g_y_at(k, c.at, i, h);
+            const F *x = of_b ? v_at(k, c.at, i, h) : g_y_at(k, c.at, i, h);
             F part = 0;
-            for (int64_t p = 0; p < k.np; p++) part += as_number(x[p]) * state[p * k.nr];
+            for (int64_t p = 0; p < k.np; p++) part += x[p] * state[p * k.nr];
             sum += part * (of_b ? exp_of((F)decay_of(k, c.at, t, c.nt - 1, h)) * w_at(k, c.at, t, h)
                                 : exp_of((F)a_at(k, c.at, t, h)));
             if (of_b)
-                for (int64_t to = t * k.nm; to < nf; to++)
-                    sum += g_cb[to * k.nf + i] * as_number(c_at(k, c.at, to, e)[r]);
+                for (int64_t to = t * k.nm; to < nf; to++) sum += g_cb[to * k.nf + i] * c_at(k, c.at, to, e)[r];
             else
                 for (int64_t from = 0; from < (t + 1) * k.nm; from++)
-                    sum += g_cb[i * k.nf + from] * as_number(b_at(k, c.at, from, e)[r]);
+                    sum += g_cb[i * k.nf + from] * b_at(k, c.at, from, e)[r];
         }
-        put((of_b ? g.g_b : g.g_c) + ((c.at * k.nm + i) * k.ng + e) * k.nr + r, sum);
+        (of_b ? g.g_b : g.g_c)[((c.at * k.nm + i) * k.ng + e) * k.nr + r] = sum;
     }
 }
 
 /* <x H, y> of a token's rows, by a warp. */
-template <typename T, typename F>
-static __device__ F form(const any_core<T, F> &k, const F *state, const T *x, const T *y)
+template <typename F> static __device__ F form(const any_core<F> &k, const F *state, const F *x, const F *y)
 {
     F sum = 0;
     for (int64_t r = threadIdx.x & 31; r < k.nr; r += 32) {
         F column = 0;
-        for (int64_t p = 0; p < k.np; p++) column += as_number(x[p]) * state[p * k.nr + r];
-        sum += column * as_number(y[r]);
+        for (int64_t p = 0; p < k.np; p++) column += x[p] * state[p * k.nr + r];
+        sum += column * y[r];
     }
     for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     return sum;
 }
 
 /* Sums of token t: inside the chunk with what enters it, what leaves it, g_w's and the token's own. */
-template <typename T, typename F>
-static __device__ void token_sums(const any_bwd<T, F> &g, int64_t n, const kr_ssd_place &c, int64_t h, int64_t t,
+template <typename F>
+static __device__ void token_sums(const any_bwd<F> &g, int64_t n, const kr_ssd_place &c, int64_t h, int64_t t,
                                   double out[4])
 {
-    const any_core<T, F> &k = g.k;
+    const any_core<F> &k = g.k;
     const int64_t e = h / (k.nh / k.ng), size = k.np * k.nr, nf = c.nt * k.nm, lane = threadIdx.x & 31;
     const F *x = g.x + (n * k.nh + h) * k.nf * k.nf;
     const double enter = exp(a_at(k, c.at, t, h)), leave = exp(decay_of(k, c.at, t, c.nt - 1, h));
@@ -128,10 +126,10 @@ static __device__ void token_sums(const any_bwd<T, F> &g, int64_t n, const kr_ss
 }
 
 /* Scalars: a block of 256 is (chunk, h). */
-template <typename T, typename F> static __global__ void any_scalars(const any_bwd<T, F> g)
+template <typename F> static __global__ void any_scalars(const any_bwd<F> g)
 {
     __shared__ double token[64][4], part[8][2];
-    const any_core<T, F> &k = g.k;
+    const any_core<F> &k = g.k;
     const int64_t n = blockIdx.x / k.nh, h = blockIdx.x % k.nh, size = k.np * k.nr;
     const kr_ssd_place c = kr_ssd_place_of(k.map, n);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x & 31;
@@ -144,7 +142,7 @@ template <typename T, typename F> static __global__ void any_scalars(const any_b
     const F *x = k.states + (n * k.nh + h) * size, *y = k.g_states + (n * k.nh + h) * size;
     for (int64_t i = threadIdx.x; i < size; i += blockDim.x) gh += (double)x[i] * (double)y[i];
     for (int64_t i = threadIdx.x; i < c.nt * k.nm; i += blockDim.x)
-        d += (double)dot<T, F>(g_y_at(k, c.at, i, h), v_at(k, c.at, i, h), k.np);
+        d += (double)dot<F>(g_y_at(k, c.at, i, h), v_at(k, c.at, i, h), k.np);
     for (int step = 16; step; step /= 2) {
         gh += __shfl_xor_sync(~0u, gh, step);
         d += __shfl_xor_sync(~0u, d, step);
@@ -175,41 +173,41 @@ template <typename F> static __global__ void any_g_d(const F *part, int64_t chun
     }
 }
 
-template <typename T, typename F>
-static any_bwd<T, F> any_bwd_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m, cudaStream_t stream)
+template <typename F>
+static any_bwd<F> any_bwd_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m, cudaStream_t stream)
 {
-    any_bwd<T, F> g = {};
-    g.k = any_core_of<T, F>(a, d, m, stream);
-    g.k.g_y = (const T *)a->g_y;
+    any_bwd<F> g = {};
+    g.k = any_core_of<F>(a, d, m, stream);
+    g.k.g_y = (const F *)a->g_y;
     const int64_t size = (int64_t)sizeof(F), pairs = d->chunks * a->nh * g.k.nf * g.k.nf;
     g.k.g_states = (F *)kr_ssd_take(m, d->chunks * a->nh * a->np * a->nr * size);
     g.g_cb = (F *)kr_ssd_take(m, pairs * size);
     g.x = (F *)kr_ssd_take(m, pairs * size);
     g.part_d = (F *)kr_ssd_take(m, d->chunks * a->nh * size);
-    g.g_v = (T *)a->g_v, g.g_b = (T *)a->g_b, g.g_c = (T *)a->g_c;
+    g.g_v = (F *)a->g_v, g.g_b = (F *)a->g_b, g.g_c = (F *)a->g_c;
     g.g_da = (F *)a->g_da, g.g_w = (F *)a->g_w, g.g_same = (F *)a->g_same, g.g_d = (F *)a->g_d;
     return g;
 }
 
-template <typename T, typename F> size_t kr_ssd_any_bwd_scratch(const kr_ssd_bwd_args *a)
+template <typename F> size_t kr_ssd_any_bwd_scratch(const kr_ssd_bwd_args *a)
 {
     kr_ssd_dims d = kr_ssd_dims_of(a);
     kr_ssd_memory m = { NULL, 0 };
-    any_bwd_of<T, F>(a, &d, &m, NULL);
+    any_bwd_of<F>(a, &d, &m, NULL);
     return m.used;
 }
 
-template <typename T, typename F> void kr_ssd_any_bwd(const kr_ssd_bwd_args *a)
+template <typename F> void kr_ssd_any_bwd(const kr_ssd_bwd_args *a)
 {
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     kr_ssd_dims d = kr_ssd_dims_of(a);
     kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
-    any_bwd<T, F> g = any_bwd_of<T, F>(a, &d, &m, stream);
-    const any_core<T, F> &k = g.k;
+    any_bwd<F> g = any_bwd_of<F>(a, &d, &m, stream);
+    const any_core<F> &k = g.k;
     const int64_t states = a->nq * k.nh * k.np * k.nr, pairs = d.chunks * k.nf * k.nf, rows = d.chunks * k.nf;
-    any_walk<T, F> forth = { (const F *)a->initial, NULL, NULL, NULL, NULL, a->nq };
-    any_walk<T, F> back = { (const F *)a->g_final, NULL, NULL, NULL, (F *)a->g_initial, a->nq };
-    if (!d.covered) kr_ssd_clear(a, sizeof(T), sizeof(F), stream);
+    any_walk<F> forth = { (const F *)a->initial, NULL, NULL, NULL, NULL, a->nq };
+    any_walk<F> back = { (const F *)a->g_final, NULL, NULL, NULL, (F *)a->g_initial, a->nq };
+    if (!d.covered) kr_ssd_clear(a, sizeof(F), stream);
     any_states<<<any_blocks(states), ANY_THREADS, 0, stream>>>(k, forth);
     any_g_states<<<any_blocks(states), ANY_THREADS, 0, stream>>>(k, back);
     any_sums<<<any_blocks(d.chunks * k.nh), ANY_THREADS, 0, stream>>>(k);
@@ -222,9 +220,8 @@ template <typename T, typename F> void kr_ssd_any_bwd(const kr_ssd_bwd_args *a)
     if (a->g_d) any_g_d<<<any_blocks(k.nh), ANY_THREADS, 0, stream>>>(g.part_d, d.chunks, k.nh, g.g_d);
 }
 
-#define INSTANCE(T, F)                                                                                                 \
-    template size_t kr_ssd_any_bwd_scratch<T, F>(const kr_ssd_bwd_args *);                                             \
-    template void kr_ssd_any_bwd<T, F>(const kr_ssd_bwd_args *);
-INSTANCE(float, float)
-INSTANCE(double, double)
-INSTANCE(__nv_bfloat16, float)
+#define INSTANCE(F)                                                                                                    \
+    template size_t kr_ssd_any_bwd_scratch<F>(const kr_ssd_bwd_args *);                                                \
+    template void kr_ssd_any_bwd<F>(const kr_ssd_bwd_args *);
+INSTANCE(float)
+INSTANCE(double)

@@ -4,35 +4,7 @@
 
 #include "kernels/cuda/ssd_any.cuh"
 
-#include <cuda_bf16.h>
-
 enum { ANY_THREADS = 256 };
-
-static __device__ __forceinline__ float as_number(float x)
-{
-    return x;
-}
-static __device__ __forceinline__ double as_number(double x)
-{
-    return x;
-}
-static __device__ __forceinline__ float as_number(__nv_bfloat16 x)
-{
-    return __bfloat162float(x);
-}
-
-static __device__ __forceinline__ void put(float *to, float x)
-{
-    *to = x;
-}
-static __device__ __forceinline__ void put(double *to, double x)
-{
-    *to = x;
-}
-static __device__ __forceinline__ void put(__nv_bfloat16 *to, float x)
-{
-    *to = __float2bfloat16_rn(x);
-}
 
 static __device__ __forceinline__ float exp_of(float x)
 {
@@ -53,10 +25,10 @@ static __device__ __forceinline__ double between(any_sum from, any_sum to)
 }
 
 /* The operands of both directions, and scratch. */
-template <typename T, typename F> struct any_core {
+template <typename F> struct any_core {
     kr_ssd_map map;
     int64_t nm, nh, np, ng, nr, nf, v_stride, b_stride, c_stride; /* nf: rows of a whole chunk */
-    const T *v, *b, *c, *g_y;
+    const F *v, *b, *c, *g_y;
     const F *da, *w, *same, *d;
     any_sum *a;  /* [b s h] */
     F *cb;       /* <C_i, B_j> [chunks][g][nf][nf] */
@@ -65,54 +37,53 @@ template <typename T, typename F> struct any_core {
     F *weights;  /* W [chunks][h][nf][nf] */
 };
 
-template <typename T, typename F>
-static __device__ __forceinline__ const T *v_at(const any_core<T, F> &k, int64_t at, int64_t row, int64_t h)
+template <typename F>
+static __device__ __forceinline__ const F *v_at(const any_core<F> &k, int64_t at, int64_t row, int64_t h)
 {
     return k.v + (at + row / k.nm) * k.v_stride + (row % k.nm * k.nh + h) * k.np;
 }
 
-template <typename T, typename F>
-static __device__ __forceinline__ const T *b_at(const any_core<T, F> &k, int64_t at, int64_t row, int64_t e)
+template <typename F>
+static __device__ __forceinline__ const F *b_at(const any_core<F> &k, int64_t at, int64_t row, int64_t e)
 {
     return k.b + (at + row / k.nm) * k.b_stride + (row % k.nm * k.ng + e) * k.nr;
 }
 
-template <typename T, typename F>
-static __device__ __forceinline__ const T *c_at(const any_core<T, F> &k, int64_t at, int64_t row, int64_t e)
+template <typename F>
+static __device__ __forceinline__ const F *c_at(const any_core<F> &k, int64_t at, int64_t row, int64_t e)
 {
     return k.c + (at + row / k.nm) * k.c_stride + (row % k.nm * k.ng + e) * k.nr;
 }
 
-template <typename T, typename F>
-static __device__ __forceinline__ const T *g_y_at(const any_core<T, F> &k, int64_t at, int64_t row, int64_t h)
+template <typename F>
+static __device__ __forceinline__ const F *g_y_at(const any_core<F> &k, int64_t at, int64_t row, int64_t h)
 {
     return k.g_y + ((at * k.nm + row) * k.nh + h) * k.np;
 }
 
-template <typename T, typename F>
-static __device__ __forceinline__ double a_at(const any_core<T, F> &k, int64_t at, int64_t t, int64_t h)
+template <typename F>
+static __device__ __forceinline__ double a_at(const any_core<F> &k, int64_t at, int64_t t, int64_t h)
 {
     const any_sum a = k.a[(at + t) * k.nh + h];
     return a.x + a.y;
 }
 
 /* The log-decay from token t to token `to`. */
-template <typename T, typename F>
-static __device__ __forceinline__ double decay_of(const any_core<T, F> &k, int64_t at, int64_t t, int64_t to, int64_t h)
+template <typename F>
+static __device__ __forceinline__ double decay_of(const any_core<F> &k, int64_t at, int64_t t, int64_t to, int64_t h)
 {
     return between(k.a[(at + t) * k.nh + h], k.a[(at + to) * k.nh + h]);
 }
 
-template <typename T, typename F>
-static __device__ __forceinline__ F w_at(const any_core<T, F> &k, int64_t at, int64_t t, int64_t h)
+template <typename F> static __device__ __forceinline__ F w_at(const any_core<F> &k, int64_t at, int64_t t, int64_t h)
 {
     return k.w ? k.w[(at + t) * k.nh + h] : (F)1;
 }
 
-template <typename T, typename F> static __device__ __forceinline__ F dot(const T *x, const T *y, int64_t count)
+template <typename F> static __device__ __forceinline__ F dot(const F *x, const F *y, int64_t count)
 {
     F sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += as_number(x[i]) * as_number(y[i]);
+    for (int64_t i = 0; i < count; i++) sum += x[i] * y[i];
     return sum;
 }
 
@@ -128,7 +99,7 @@ static inline unsigned any_blocks(int64_t count)
 }
 
 /* Elements (chunk, h). */
-template <typename T, typename F> static __global__ void any_sums(const any_core<T, F> k)
+template <typename F> static __global__ void any_sums(const any_core<F> k)
 {
     EACH(i, k.map.chunks * k.nh)
     {
@@ -145,20 +116,20 @@ template <typename T, typename F> static __global__ void any_sums(const any_core
 }
 
 /* <C_i, B_j>: elements (chunk, e, i, j). */
-template <typename T, typename F> static __global__ void any_products(const any_core<T, F> k)
+template <typename F> static __global__ void any_products(const any_core<F> k)
 {
     EACH(index, k.map.chunks * k.ng * k.nf * k.nf)
     {
         int64_t j = index % k.nf, i = index / k.nf % k.nf, e = index / (k.nf * k.nf) % k.ng;
         kr_ssd_place c = kr_ssd_place_of(k.map, index / (k.nf * k.nf * k.ng));
         if (i / k.nm < j / k.nm || i >= c.nt * k.nm) continue;
-        k.cb[index] = dot<T, F>(c_at(k, c.at, i, e), b_at(k, c.at, j, e), k.nr);
+        k.cb[index] = dot<F>(c_at(k, c.at, i, e), b_at(k, c.at, j, e), k.nr);
     }
 }
 
 /* The weight of <C_i, B_j> V_j in y_i without the skip; 0 where j is later. */
-template <typename T, typename F>
-static __device__ __forceinline__ F weight_of(const any_core<T, F> &k, int64_t at, int64_t h, int64_t i, int64_t j)
+template <typename F>
+static __device__ __forceinline__ F weight_of(const any_core<F> &k, int64_t at, int64_t h, int64_t i, int64_t j)
 {
     int64_t ti = i / k.nm, tj = j / k.nm;
     if (ti < tj) return 0;
@@ -167,14 +138,14 @@ static __device__ __forceinline__ F weight_of(const any_core<T, F> &k, int64_t a
 }
 
 /* States, an element (q, h, p, r) by a thread, token by token: before each chunk, and at the end. */
-template <typename T, typename F> struct any_walk {
+template <typename F> struct any_walk {
     const F *start, *seed;
-    const T *seed_v, *seed_b;
+    const F *seed_v, *seed_b;
     F *end;
     int64_t nq;
 };
 
-template <typename T, typename F> static __global__ void any_states(const any_core<T, F> k, const any_walk<T, F> w)
+template <typename F> static __global__ void any_states(const any_core<F> k, const any_walk<F> w)
 {
     const int64_t size = k.np * k.nr;
     EACH(index, w.nq * k.nh * size)
@@ -185,7 +156,7 @@ template <typename T, typename F> static __global__ void any_states(const any_co
         F x = w.start ? w.start[index] : (F)0;
         for (int64_t m = 0; w.seed && m < k.nm; m++) {
             int64_t at = (q * k.nm + m) * k.nh + h;
-            x += w.seed[q * k.nh + h] * as_number(w.seed_v[at * k.np + p]) * as_number(w.seed_b[at * k.nr + r]);
+            x += w.seed[q * k.nh + h] * w.seed_v[at * k.np + p] * w.seed_b[at * k.nr + r];
         }
         for (int64_t n = s.first; n < s.first + s.count; n++) {
             kr_ssd_place c = kr_ssd_place_of(k.map, n);
@@ -193,7 +164,7 @@ template <typename T, typename F> static __global__ void any_states(const any_co
             for (int64_t t = 0; t < c.nt; t++) {
                 F sum = 0;
                 for (int64_t m = 0; m < k.nm; m++)
-                    sum += as_number(v_at(k, c.at, t * k.nm + m, h)[p]) * as_number(b_at(k, c.at, t * k.nm + m, e)[r]);
+                    sum += v_at(k, c.at, t * k.nm + m, h)[p] * b_at(k, c.at, t * k.nm + m, e)[r];
                 x = exp_of(k.da[(c.at + t) * k.nh + h]) * x + w_at(k, c.at, t, h) * sum;
             }
         }
@@ -202,7 +173,7 @@ template <typename T, typename F> static __global__ void any_states(const any_co
 }
 
 /* Their gradients, backwards: after each chunk, and at the beginning. */
-template <typename T, typename F> static __global__ void any_g_states(const any_core<T, F> k, const any_walk<T, F> w)
+template <typename F> static __global__ void any_g_states(const any_core<F> k, const any_walk<F> w)
 {
     const int64_t size = k.np * k.nr;
     EACH(index, w.nq * k.nh * size)
@@ -217,8 +188,7 @@ template <typename T, typename F> static __global__ void any_g_states(const any_
             for (int64_t t = c.nt - 1; t >= 0; t--) {
                 F sum = x;
                 for (int64_t m = 0; m < k.nm; m++)
-                    sum +=
-                        as_number(g_y_at(k, c.at, t * k.nm + m, h)[p]) * as_number(c_at(k, c.at, t * k.nm + m, e)[r]);
+                    sum += g_y_at(k, c.at, t * k.nm + m, h)[p] * c_at(k, c.at, t * k.nm + m, e)[r];
                 x = exp_of(k.da[(c.at + t) * k.nh + h]) * sum;
             }
         }
@@ -227,14 +197,14 @@ template <typename T, typename F> static __global__ void any_g_states(const any_
 }
 
 /* The operands of either direction's arguments, and its scratch for them. */
-template <typename T, typename F, typename A>
-static any_core<T, F> any_core_of(const A *a, const kr_ssd_dims *d, kr_ssd_memory *m, cudaStream_t stream)
+template <typename F, typename A>
+static any_core<F> any_core_of(const A *a, const kr_ssd_dims *d, kr_ssd_memory *m, cudaStream_t stream)
 {
-    any_core<T, F> k = {};
+    any_core<F> k = {};
     k.map = kr_ssd_map_make(d, a->sequences, m, stream);
     k.nm = a->nm, k.nh = a->nh, k.np = a->np, k.ng = a->ng, k.nr = a->nr, k.nf = d->nt * a->nm;
     k.v_stride = a->v_stride, k.b_stride = a->b_stride, k.c_stride = a->c_stride;
-    k.v = (const T *)a->v, k.b = (const T *)a->b, k.c = (const T *)a->c;
+    k.v = (const F *)a->v, k.b = (const F *)a->b, k.c = (const F *)a->c;
     k.da = (const F *)a->da, k.w = (const F *)a->w, k.same = (const F *)a->same, k.d = (const F *)a->d;
     const int64_t size = (int64_t)sizeof(F), pairs = k.nf * k.nf;
     k.a = (any_sum *)kr_ssd_take(m, a->nb * a->ns * a->nh * (int64_t)sizeof(any_sum));

@@ -4,16 +4,17 @@
 #include "kernels/cuda/ssd_grads.cuh"
 #include "kernels/cuda/ssd_round.cuh"
 #include "kernels/cuda/ssd_states.cuh"
+#include "kernels/cuda/ssd_sums.cuh"
 #include "kernels/cuda/ssd_tiles.cuh"
+#include "kernels/cuda/ssd_turned.cuh"
 
 #include <cuda_bf16.h>
 
 typedef __nv_bfloat16 bf16;
 
-enum { HEADS = 24, THREADS = 256 }; /* heads of a block at most; the sum over a group's heads is cut by it alone */
-
 static bool is_fast(const kr_ssd_bwd_args *a, const kr_ssd_dims *d)
 {
+    if (a->angle && !kr_ssd_turn_fits(a, d)) return false;
     return a->nm >= 1 && a->nm <= 64 && a->nr >= 1 && a->nr <= 256 && a->np >= 1 && kr_ssd_grads_fits(d);
 }
 
@@ -28,22 +29,22 @@ typedef struct scratch {
 /* B and C of each head's own may have been turned by angles that add up over the tokens (Mamba-3). What reaches such an
  * angle is the difference of what g_b and g_c say of all later tokens, and it is as exact as these are of one mind: H
  * in g_c and G in g_b must be the states that the walks made, not their roundings. */
-static bool wants_low(const kr_ssd_bwd_args *a, bool wide)
+static bool wants_low(const kr_ssd_bwd_args *a)
 {
-    return wide && a->ng == a->nh && (a->g_b || a->g_c);
+    return a->g_maps_half == KR_NO_HALF && a->ng == a->nh && (a->g_b || a->g_c);
 }
 
-static scratch take_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, bool wide, kr_ssd_memory *m)
+static scratch take_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m)
 {
     scratch s = {};
     int64_t heads = d->heads / a->ng, maps = a->nb * a->ns * a->nm * a->ng * a->nr * (int64_t)sizeof(float);
-    s.blocks = (heads + HEADS - 1) / HEADS;
+    s.blocks = (heads + KR_SSD_HEADS - 1) / KR_SSD_HEADS;
     s.block = s.blocks ? (heads + s.blocks - 1) / s.blocks : 0;
     s.map = kr_ssd_map_make(d, a->sequences, m, (cudaStream_t)a->exec.stream);
     s.factors = (float *)kr_ssd_take(m, kr_ssd_factors_bytes(d));
     s.states = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
     s.g_states = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
-    if (wants_low(a, wide)) {
+    if (wants_low(a)) {
         s.low = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
         s.g_low = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
     }
@@ -90,8 +91,9 @@ static int64_t chunks_of_block(const kr_ssd_dims *d, const scratch *s)
     return chunks;
 }
 
-static void run_grads(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, const scratch *s, bool wide)
+static void run_grads(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, const scratch *s)
 {
+    const bool wide_v = a->g_v_place.half == KR_NO_HALF, wide_maps = a->g_maps_half == KR_NO_HALF;
     kr_ssd_grads o = {};
     o.map = s->map;
     o.nm = (int)a->nm, o.np = (int)a->np, o.nr = (int)a->nr, o.slices = (int)d->slices;
@@ -104,13 +106,15 @@ static void run_grads(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, const scra
     o.b_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
     o.c_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
     o.y_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
-    const uintptr_t pair = wide ? 8 : 4; /* bytes */
-    o.g_v_aligned = wide ? kr_ssd_paired(a->g_v, a->np) : kr_ssd_aligned(a->g_v, 0, a->np);
+    const uintptr_t pair = wide_maps ? 8 : 4; /* bytes */
+    o.g_v_line = a->nh * a->np + a->g_v_place.gap;
+    o.g_v_aligned =
+        wide_v ? kr_ssd_paired(a->g_v, a->np) && o.g_v_line % 2 == 0 : kr_ssd_aligned(a->g_v, o.g_v_line, a->np);
     o.r_aligned = a->nr % 2 == 0 && (uintptr_t)a->g_b % pair == 0 && (uintptr_t)a->g_c % pair == 0;
     o.strict = a->same != NULL;
     o.factors = s->factors, o.d = (const float *)a->d;
     o.states = s->states, o.g_states = s->g_states, o.low = s->low, o.g_low = s->g_low;
-    o.g_v = a->g_v, o.g_b = a->g_b, o.g_c = a->g_c, o.wide = wide;
+    o.g_v = a->g_v, o.g_b = a->g_b, o.g_c = a->g_c, o.wide_v = wide_v, o.wide_maps = wide_maps;
     o.part_b = s->part_b, o.part_c = s->part_c, o.part_d = s->part_d;
     o.g_da = s->slices[0] ? s->slices[0] : (float *)a->g_da;
     o.g_w = s->slices[1] ? s->slices[1] : (float *)a->g_w;
@@ -119,65 +123,16 @@ static void run_grads(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, const scra
     kr_ssd_grads_run(&o, d, (cudaStream_t)a->exec.stream);
 }
 
-static __device__ __forceinline__ void put(float *to, float x)
-{
-    *to = x;
-}
-
-static __device__ __forceinline__ void put(bf16 *to, float x)
-{
-    *to = __float2bfloat16_rn(x);
-}
-
-/* y = the sum of `parts` rows of `count`, in order, of the tokens of sequences: a block has some of a chunk's elements,
- * of which a token has `token`. */
-template <typename T>
-static __global__ void add_parts(const kr_ssd_map map, int64_t token, const float *part, int64_t parts, int64_t count,
-                                 T *y)
-{
-    kr_ssd_place c = kr_ssd_place_of(map, blockIdx.x);
-    for (int64_t i = blockIdx.y * THREADS + threadIdx.x; i < c.nt * token; i += gridDim.y * THREADS) {
-        float sum = part[c.at * token + i];
-        for (int64_t k = 1; k < parts; k++) sum += part[k * count + c.at * token + i];
-        put(y + c.at * token + i, sum);
-    }
-}
-
-template <typename T>
-static void run_add(const kr_ssd_map *map, int64_t token, const float *part, int64_t parts, int64_t count, T *y,
-                    cudaStream_t stream)
-{
-    int64_t rounds = (map->nt * token + THREADS - 1) / THREADS;
-    dim3 grid((unsigned)map->chunks, (unsigned)(rounds < 16 ? rounds : 16));
-    if (part && map->chunks && rounds) add_parts<<<grid, THREADS, 0, stream>>>(*map, token, part, parts, count, y);
-}
-
-/* A block is a head. */
-static __global__ void add_d(const float *part, int64_t chunks, int64_t nh, int64_t slices, float *g_d)
-{
-    __shared__ double sums[THREADS];
-    const int64_t h = blockIdx.x;
-    double sum = 0;
-    for (int64_t i = threadIdx.x; i < chunks * slices; i += THREADS)
-        sum += (double)part[(i / slices * nh + h) * slices + i % slices];
-    sums[threadIdx.x] = sum;
-    for (int step = THREADS / 2; step; step /= 2) {
-        __syncthreads();
-        if ((int)threadIdx.x < step) sums[threadIdx.x] += sums[threadIdx.x + step];
-    }
-    if (threadIdx.x == 0) g_d[h] = (float)sums[0];
-}
-
 template <typename T> static void run_sums(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, const scratch *s)
 {
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     const int64_t tokens = a->nb * a->ns, maps = a->nm * a->ng * a->nr;
     float *scalars[3] = { (float *)a->g_da, (float *)a->g_w, (float *)a->g_same };
-    run_add(&s->map, maps, s->part_b, s->blocks, tokens * maps, (T *)a->g_b, stream);
-    run_add(&s->map, maps, s->part_c, s->blocks, tokens * maps, (T *)a->g_c, stream);
-    for (int i = 0; i < 3; i++) run_add(&s->map, a->nh, s->slices[i], d->slices, tokens * a->nh, scalars[i], stream);
-    if (a->g_d && a->nh)
-        add_d<<<(unsigned)a->nh, THREADS, 0, stream>>>(s->part_d, d->chunks, a->nh, d->slices, (float *)a->g_d);
+    kr_ssd_add_parts(&s->map, maps, s->part_b, s->blocks, tokens * maps, (T *)a->g_b, stream);
+    kr_ssd_add_parts(&s->map, maps, s->part_c, s->blocks, tokens * maps, (T *)a->g_c, stream);
+    for (int i = 0; i < 3; i++)
+        kr_ssd_add_parts(&s->map, a->nh, s->slices[i], d->slices, tokens * a->nh, scalars[i], stream);
+    kr_ssd_add_d(s->part_d, d->chunks, a->nh, d->slices, (float *)a->g_d, stream);
 }
 
 /* The arguments with f32 operands rounded. */
@@ -186,57 +141,49 @@ static kr_ssd_bwd_args rounded(const kr_ssd_bwd_args *a, kr_ssd_memory *m)
     kr_ssd_roundings r = {};
     kr_ssd_bwd_args n = *a;
     kr_ssd_round_operands(&n, &r, m, false);
-    n.g_y = kr_ssd_round_later(&r, m, false, a->g_y, a->nb * a->ns, a->nm * a->nh * a->np, NULL);
+    if (!a->g_y_half) n.g_y = kr_ssd_round_later(&r, m, false, a->g_y, a->nb * a->ns, a->nm * a->nh * a->np, NULL);
+    n.g_y_half = KR_HALF_BF16;
     if (m->base) kr_ssd_round_now(&r, (cudaStream_t)a->exec.stream);
     return n;
 }
 
-/* wide: tensors are f32, else bf16. */
-static size_t fast_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, bool wide)
+static size_t fast_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d)
 {
     kr_ssd_memory m = { NULL, 0 };
-    if (wide) rounded(a, &m);
-    take_scratch(a, d, wide, &m);
+    const kr_ssd_bwd_args n = rounded(a, &m);
+    if (a->angle) kr_ssd_turned_bwd(&n, &m);
+    else take_scratch(&n, d, &m);
     return m.used;
 }
 
-static void run_fast(const kr_ssd_bwd_args *given, const kr_ssd_dims *d, bool wide)
+static void run_fast(const kr_ssd_bwd_args *given, const kr_ssd_dims *d)
 {
     cudaStream_t stream = (cudaStream_t)given->exec.stream;
     kr_ssd_memory m = { (char *)given->exec.scratch, 0 };
-    const kr_ssd_bwd_args a = wide ? rounded(given, &m) : *given;
-    const scratch s = take_scratch(&a, d, wide, &m);
-    if (!d->covered) kr_ssd_clear(&a, wide ? sizeof(float) : sizeof(bf16), sizeof(float), stream);
+    const kr_ssd_bwd_args a = rounded(given, &m);
+    if (!d->covered) kr_ssd_clear(&a, sizeof(float), stream);
+    if (a.angle) {
+        kr_ssd_turned_bwd(&a, &m);
+        return;
+    }
+    const scratch s = take_scratch(&a, d, &m);
     kr_ssd_factors_make(d, &s.map, (const float *)a.da, (const float *)a.w, (const float *)a.same, s.factors, stream);
     run_states(&a, d, &s);
-    run_grads(&a, d, &s, wide);
-    if (wide) run_sums<float>(&a, d, &s);
-    else run_sums<bf16>(&a, d, &s);
-}
-
-size_t kr_cuda_bf16_ssd_bwd_scratch(const kr_ssd_bwd_args *a)
-{
-    kr_ssd_dims d = kr_ssd_dims_of(a);
-    return is_fast(a, &d) ? fast_scratch(a, &d, false) : kr_ssd_any_bwd_scratch<bf16, float>(a);
-}
-
-void kr_cuda_bf16_ssd_bwd(const kr_ssd_bwd_args *a)
-{
-    kr_ssd_dims d = kr_ssd_dims_of(a);
-    if (is_fast(a, &d)) run_fast(a, &d, false);
-    else kr_ssd_any_bwd<bf16, float>(a);
+    run_grads(&a, d, &s);
+    if (a.g_maps_half) run_sums<bf16>(&a, d, &s);
+    else run_sums<float>(&a, d, &s);
 }
 
 /* In arithmetic of F. */
 template <typename F> static size_t exact_scratch(const kr_ssd_bwd_args *a)
 {
-    return kr_ssd_tiles_fit(a->nm, a->np, a->nr) ? kr_ssd_tiles_bwd_scratch<F>(a) : kr_ssd_any_bwd_scratch<F, F>(a);
+    return kr_ssd_tiles_fit(a->nm, a->np, a->nr) ? kr_ssd_tiles_bwd_scratch<F>(a) : kr_ssd_any_bwd_scratch<F>(a);
 }
 
 template <typename F> static void run_exact(const kr_ssd_bwd_args *a)
 {
     if (kr_ssd_tiles_fit(a->nm, a->np, a->nr)) kr_ssd_tiles_bwd<F>(a);
-    else kr_ssd_any_bwd<F, F>(a);
+    else kr_ssd_any_bwd<F>(a);
 }
 
 /* Are its f32 operands to be rounded? */
@@ -245,12 +192,35 @@ static bool may_round(const kr_ssd_bwd_args *a, const kr_ssd_dims *d)
     return a->exec.precision == KR_PRECISION_BF16 && is_fast(a, d);
 }
 
+/* The arguments in f32; their scratch is what is left of m's. */
+static kr_ssd_bwd_args widened(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m, kr_ssd_results *r)
+{
+    kr_ssd_bwd_args n = *a;
+    kr_ssd_roundings o = {};
+    const int64_t tokens = a->nb * a->ns, values = a->nm * a->nh * a->np, maps = a->nm * a->ng * a->nr;
+    kr_ssd_round_operands(&n, &o, m, true);
+    if (a->g_y_half) n.g_y = kr_ssd_round_later(&o, m, true, a->g_y, tokens, values, NULL);
+    if (m->base) kr_ssd_round_now(&o, (cudaStream_t)a->exec.stream);
+    const kr_place place = a->g_v_place;
+    if (a->g_v && (place.half || place.gap))
+        n.g_v = kr_ssd_result_later(r, m, a->g_v, tokens, values, values + place.gap, place.half);
+    if (a->g_b && a->g_maps_half) n.g_b = kr_ssd_result_later(r, m, a->g_b, tokens, maps, maps, a->g_maps_half);
+    if (a->g_c && a->g_maps_half) n.g_c = kr_ssd_result_later(r, m, a->g_c, tokens, maps, maps, a->g_maps_half);
+    n.g_y_half = n.g_maps_half = KR_NO_HALF;
+    n.g_v_place = (kr_place){ 0, KR_NO_HALF };
+    if (r->count) r->map = kr_ssd_map_make(d, a->sequences, m, (cudaStream_t)a->exec.stream);
+    n.exec.scratch = m->base + m->used;
+    return n;
+}
+
 size_t kr_cuda_f32_ssd_bwd_scratch(const kr_ssd_bwd_args *a)
 {
     kr_ssd_dims d = kr_ssd_dims_of(a);
-    if (may_round(a, &d)) return fast_scratch(a, &d, true);
+    if (may_round(a, &d)) return fast_scratch(a, &d);
+    if (a->angle) return kr_ssd_turn_apart_bwd_scratch<float>(a);
     kr_ssd_memory m = { NULL, 0 };
-    const kr_ssd_bwd_args n = kr_ssd_widened(a, &m);
+    kr_ssd_results r = {};
+    const kr_ssd_bwd_args n = widened(a, &d, &m, &r);
     return m.used + exact_scratch<float>(&n);
 }
 
@@ -258,20 +228,28 @@ void kr_cuda_f32_ssd_bwd(const kr_ssd_bwd_args *a)
 {
     kr_ssd_dims d = kr_ssd_dims_of(a);
     if (may_round(a, &d)) {
-        run_fast(a, &d, true);
+        run_fast(a, &d);
+        return;
+    }
+    if (a->angle) {
+        kr_ssd_turn_apart_bwd<float>(a);
         return;
     }
     kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
-    const kr_ssd_bwd_args n = kr_ssd_widened(a, &m);
+    kr_ssd_results r = {};
+    const kr_ssd_bwd_args n = widened(a, &d, &m, &r);
+    if (r.count && !d.covered) kr_ssd_clear(a, sizeof(float), (cudaStream_t)a->exec.stream);
     run_exact<float>(&n);
+    kr_ssd_results_bring(&r, (cudaStream_t)a->exec.stream);
 }
 
 size_t kr_cuda_f64_ssd_bwd_scratch(const kr_ssd_bwd_args *a)
 {
-    return exact_scratch<double>(a);
+    return a->angle ? kr_ssd_turn_apart_bwd_scratch<double>(a) : exact_scratch<double>(a);
 }
 
 void kr_cuda_f64_ssd_bwd(const kr_ssd_bwd_args *a)
 {
-    run_exact<double>(a);
+    if (a->angle) kr_ssd_turn_apart_bwd<double>(a);
+    else run_exact<double>(a);
 }

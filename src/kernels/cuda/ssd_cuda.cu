@@ -1,8 +1,8 @@
 /* ssd_cuda.cu - the state space core, forward: which kernels run, and their scratch.
  *
  *   a few tokens a row    the recurrence itself (ssd_step.cu)
- *   bf16 operands         the matrix units (ssd_forward*.cu), f32 ones rounded first if exec.precision allows
- *   f32, f64              tiles (ssd_tiles.cu)
+ *   bf16 precision        the matrix units (ssd_forward*.cu); f32 operands are rounded first
+ *   others                tiles (ssd_tiles.cu); bf16 operands are widened first, and y is rounded after it
  *   more than 64 ranks    plain arithmetic (ssd_any.cu)
  */
 #include "kernels/cuda/ssd_any.cuh"
@@ -12,6 +12,7 @@
 #include "kernels/cuda/ssd_states.cuh"
 #include "kernels/cuda/ssd_step.cuh"
 #include "kernels/cuda/ssd_tiles.cuh"
+#include "kernels/cuda/ssd_turned.cuh"
 
 #include <cuda_bf16.h>
 
@@ -20,6 +21,7 @@ typedef __nv_bfloat16 bf16;
 /* Can the matrix units have it? */
 static bool is_fast(const kr_ssd_args *a, const kr_ssd_dims *d)
 {
+    if (a->angle && !kr_ssd_turn_fits(a, d)) return false;
     return a->nm >= 1 && a->nm <= 64 && a->nr >= 1 && a->nr <= 256 && a->np >= 1 && kr_ssd_forward_fits(d);
 }
 
@@ -68,12 +70,14 @@ static void run_states(const kr_ssd_args *a, const kr_ssd_dims *d, const scratch
     w.factors = s->factors;
     w.start = (const float *)a->initial;
     w.seed = (const float *)a->seed, w.seed_v = (const bf16 *)a->seed_v, w.seed_b = (const bf16 *)a->seed_b;
+    w.turn = kr_ssd_turn_of(a);
     w.between = s->between, w.segments = (int)s->segments, w.every = (int)s->every;
     kr_ssd_walk_run(&w, d, (cudaStream_t)a->exec.stream);
 }
 
-static void run_forward(const kr_ssd_args *a, const kr_ssd_dims *d, const scratch *s, bool wide)
+static void run_forward(const kr_ssd_args *a, const kr_ssd_dims *d, const scratch *s)
 {
+    const bool wide = a->y_half == KR_NO_HALF;
     kr_ssd_forward o = {};
     o.map = s->map;
     o.nm = (int)a->nm, o.np = (int)a->np, o.nr = (int)a->nr, o.slices = (int)d->slices;
@@ -88,6 +92,7 @@ static void run_forward(const kr_ssd_args *a, const kr_ssd_dims *d, const scratc
     o.factors = s->factors, o.d = (const float *)a->d;
     o.start = (const float *)a->initial;
     o.seed = (const float *)a->seed, o.seed_v = (const bf16 *)a->seed_v, o.seed_b = (const bf16 *)a->seed_b;
+    o.turn = kr_ssd_turn_of(a);
     o.between = s->between;
     o.y = a->y, o.wide = wide, o.end = (float *)a->final;
     kr_ssd_forward_run(&o, d, (cudaStream_t)a->exec.stream);
@@ -107,51 +112,37 @@ static kr_ssd_args rounded(const kr_ssd_args *a, kr_ssd_memory *m)
     return n;
 }
 
-/* wide: tensors are f32, else bf16. */
-static size_t fast_scratch(const kr_ssd_args *a, const kr_ssd_dims *d, bool wide)
+static size_t fast_scratch(const kr_ssd_args *a, const kr_ssd_dims *d)
 {
     kr_ssd_memory m = { NULL, 0 };
-    if (wide) rounded(a, &m);
+    rounded(a, &m);
     take_scratch(a, d, &m);
     return m.used;
 }
 
-static void run_fast(const kr_ssd_args *given, const kr_ssd_dims *d, bool wide)
+static void run_fast(const kr_ssd_args *given, const kr_ssd_dims *d)
 {
     kr_ssd_memory m = { (char *)given->exec.scratch, 0 };
-    const kr_ssd_args a = wide ? rounded(given, &m) : *given;
+    const kr_ssd_args a = rounded(given, &m);
     const scratch s = take_scratch(&a, d, &m);
     kr_ssd_factors_make(d, &s.map, (const float *)a.da, (const float *)a.w, (const float *)a.same, s.factors,
                         (cudaStream_t)a.exec.stream);
     if (s.segments > 1) run_states(&a, d, &s);
-    run_forward(&a, d, &s, wide);
-}
-
-size_t kr_cuda_bf16_ssd_scratch(const kr_ssd_args *a)
-{
-    kr_ssd_dims d = kr_ssd_dims_of(a);
-    return is_fast(a, &d) ? fast_scratch(a, &d, false) : kr_ssd_any_scratch<bf16, float>(a);
-}
-
-void kr_cuda_bf16_ssd(const kr_ssd_args *a)
-{
-    kr_ssd_dims d = kr_ssd_dims_of(a);
-    if (is_fast(a, &d)) run_fast(a, &d, false);
-    else kr_ssd_any<bf16, float>(a);
+    run_forward(&a, d, &s);
 }
 
 /* In arithmetic of F. */
 template <typename F> static size_t exact_scratch(const kr_ssd_args *a)
 {
     if (kr_ssd_step_fits(a)) return kr_ssd_step_scratch(a);
-    return kr_ssd_tiles_fit(a->nm, a->np, a->nr) ? kr_ssd_tiles_scratch<F>(a) : kr_ssd_any_scratch<F, F>(a);
+    return kr_ssd_tiles_fit(a->nm, a->np, a->nr) ? kr_ssd_tiles_scratch<F>(a) : kr_ssd_any_scratch<F>(a);
 }
 
 template <typename F> static void run_exact(const kr_ssd_args *a)
 {
     if (kr_ssd_step_fits(a)) kr_ssd_step<F>(a);
     else if (kr_ssd_tiles_fit(a->nm, a->np, a->nr)) kr_ssd_tiles<F>(a);
-    else kr_ssd_any<F, F>(a);
+    else kr_ssd_any<F>(a);
 }
 
 /* Are its f32 operands to be rounded? */
@@ -160,12 +151,29 @@ static bool may_round(const kr_ssd_args *a, const kr_ssd_dims *d)
     return a->exec.precision == KR_PRECISION_BF16 && is_fast(a, d) && !kr_ssd_step_fits(a);
 }
 
+/* The arguments in f32; their scratch is what is left of m's. */
+static kr_ssd_args widened(const kr_ssd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m, kr_ssd_results *r)
+{
+    kr_ssd_args n = *a;
+    kr_ssd_roundings o = {};
+    kr_ssd_round_operands(&n, &o, m, true);
+    if (m->base) kr_ssd_round_now(&o, (cudaStream_t)a->exec.stream);
+    const int64_t values = a->nm * a->nh * a->np;
+    if (a->y_half) n.y = kr_ssd_result_later(r, m, a->y, a->nb * a->ns, values, values, a->y_half);
+    n.y_half = KR_NO_HALF;
+    if (r->count) r->map = kr_ssd_map_make(d, a->sequences, m, (cudaStream_t)a->exec.stream);
+    n.exec.scratch = m->base + m->used;
+    return n;
+}
+
 size_t kr_cuda_f32_ssd_scratch(const kr_ssd_args *a)
 {
     kr_ssd_dims d = kr_ssd_dims_of(a);
-    if (may_round(a, &d)) return fast_scratch(a, &d, true);
+    if (may_round(a, &d)) return fast_scratch(a, &d);
+    if (a->angle) return kr_ssd_turn_apart_scratch<float>(a);
     kr_ssd_memory m = { NULL, 0 };
-    const kr_ssd_args n = kr_ssd_widened(a, &m);
+    kr_ssd_results r = {};
+    const kr_ssd_args n = widened(a, &d, &m, &r);
     return m.used + exact_scratch<float>(&n);
 }
 
@@ -173,28 +181,36 @@ void kr_cuda_f32_ssd(const kr_ssd_args *a)
 {
     kr_ssd_dims d = kr_ssd_dims_of(a);
     if (may_round(a, &d)) {
-        run_fast(a, &d, true);
+        run_fast(a, &d);
+        return;
+    }
+    if (a->angle) {
+        kr_ssd_turn_apart<float>(a);
         return;
     }
     kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
-    const kr_ssd_args n = kr_ssd_widened(a, &m);
+    kr_ssd_results r = {};
+    const kr_ssd_args n = widened(a, &d, &m, &r);
     run_exact<float>(&n);
+    kr_ssd_results_bring(&r, (cudaStream_t)a->exec.stream);
 }
 
 size_t kr_cuda_f64_ssd_scratch(const kr_ssd_args *a)
 {
-    return exact_scratch<double>(a);
+    return a->angle ? kr_ssd_turn_apart_scratch<double>(a) : exact_scratch<double>(a);
 }
 
 void kr_cuda_f64_ssd(const kr_ssd_args *a)
 {
-    run_exact<double>(a);
+    if (a->angle) kr_ssd_turn_apart<double>(a);
+    else run_exact<double>(a);
 }
 
-const char *kr_cuda_ssd_way(const kr_ssd_args *a, bool halves)
+const char *kr_cuda_ssd_way(const kr_ssd_args *a)
 {
     const kr_ssd_dims d = kr_ssd_dims_of(a);
-    if (halves ? is_fast(a, &d) : may_round(a, &d)) return "matrix units";
-    if (!halves && kr_ssd_step_fits(a)) return "the recurrence";
-    return !halves && kr_ssd_tiles_fit(a->nm, a->np, a->nr) ? "tiles" : "plain arithmetic";
+    if (may_round(a, &d)) return "matrix units";
+    if (a->angle) return "B and C turned before it";
+    if (kr_ssd_step_fits(a)) return "the recurrence";
+    return kr_ssd_tiles_fit(a->nm, a->np, a->nr) ? "tiles" : "plain arithmetic";
 }

@@ -22,7 +22,8 @@ typedef struct kr_ssd_forward {
     const float *between; /* states before segments [q][segments][heads][64][r_line], NULL: one */
     void *y;              /* bf16, or f32 with wide */
     bool wide;
-    float *end; /* [q h p r], NULL: not wanted */
+    float *end;       /* [q h p r], NULL: not wanted */
+    kr_ssd_turn turn; /* products of warpgroups alone */
 } kr_ssd_forward;
 
 /* Can this device run it? */

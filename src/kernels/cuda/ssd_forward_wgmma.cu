@@ -1,15 +1,17 @@
 /* ssd_forward_wgmma.cu - ssd_forward.cu's walk with products of whole warpgroups: sm_90a.
  *
  * The first warpgroup makes y, which takes longer; the second H, and queues the loads. B, C and H are panels of 64
- * columns (wgmma.cuh).
+ * columns (wgmma.cuh). With TURN both turn B and C where they lie (ssd_turn.cuh), by angles that are asked for two chunks before.
  */
 #include "kernels/cuda/ssd_forward_parts.cuh"
+#include "kernels/cuda/ssd_turn.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 /* Shared memory in bytes: two stages of (B, C, V, factors), H, and y on its way out. */
 template <int R> struct layout {
     static const int map = 64 * R * 2, c = map, v = 2 * map, factors = v + V_TILE, stage = factors + 2048;
-    static const int h = 2 * stage, staging = h + map, bytes = staging + V_TILE + 1024;
+    static const int h = 2 * stage, staging = h + map, bias = staging + V_TILE, bytes = bias + 1024;
+    static const int with_bias = bytes + 2 * kr_turn_bias<R>::bytes;
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -37,6 +39,37 @@ static __device__ __forceinline__ int next_stage(const kr_ssd_forward &o, const 
     if (i + 1 < t.count) load_stage<R, ONE>(o, t, i + 1, base + (uint32_t)((i + 1) & 1) * at::stage);
     kr_copy_commit();
     return (i & 1) * at::stage;
+}
+
+/* A thread's angles of a chunk. */
+template <int R> struct turns {
+    float4 of[kr_turn_place<R, THREADS>::rows];
+};
+
+static __device__ __forceinline__ const float *angles_at(const kr_ssd_forward &o, const task &t, int i)
+{
+    return o.turn.angle + ((t.at + (int64_t)i * o.map.nt) * o.nh + t.h) * o.turn.na;
+}
+
+/* Those of chunk i, and the one after it is asked for. */
+template <int R>
+static __device__ __forceinline__ void load_turns(const kr_ssd_forward &o, const task &t, int i, turns<R> *to)
+{
+    const int64_t token = o.nh * o.turn.na;
+    if (i >= t.count) return;
+    kr_turn_load<R, THREADS>(to->of, angles_at(o, t, i), token, o.turn.na, rows_of(o, t, i, 1), (int)threadIdx.x);
+    if (i + 1 < t.count && threadIdx.x < THREADS / 2)
+        kr_turn_ask(angles_at(o, t, i + 1), token, o.turn.na, rows_of(o, t, i + 1, 1), (int)threadIdx.x);
+}
+
+/* B and C of chunk i, as they came, become the head's own. */
+template <int R>
+static __device__ __forceinline__ void turn_stage(const kr_ssd_forward &o, const task &t, int i, uint32_t stage,
+                                                  uint32_t bias, const turns<R> *by)
+{
+    kr_turn_tiles<R, THREADS, true, 2>(stage, layout<R>::c, by->of, bias, rows_of(o, t, i, 1), (int)threadIdx.x);
+    kr_wg_publish();
+    __syncthreads();
 }
 
 /* y of one chunk. */
@@ -126,7 +159,7 @@ template <int R> static __device__ __forceinline__ void put_state(const float ac
 
 #endif
 
-template <int R, bool ONE>
+template <int R, bool ONE, bool TURN>
 static __global__ void __launch_bounds__(THREADS, 2) forward_wgmma(const __grid_constant__ kr_ssd_forward o)
 {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -137,14 +170,23 @@ static __global__ void __launch_bounds__(THREADS, 2) forward_wgmma(const __grid_
     const uint32_t base = kr_shared_address(shared);
     const task t = task_of(o);
     if (t.count < 0 || (t.count == 0 && t.segment > 0)) return;
+    turns<R> by;
+    if (TURN) {
+        float *bias = (float *)(shared + at::bias);
+        kr_turn_load_bias<R, THREADS>(bias, o.turn.bias_b, t.h, 0, o.nr, (int)threadIdx.x);
+        kr_turn_load_bias<R, THREADS>(bias + R, o.turn.bias_c, t.h, 0, o.nr, (int)threadIdx.x);
+        load_turns<R>(o, t, 0, &by);
+    }
     if (threadIdx.x < THREADS / 2) {
         const float d = o.d ? o.d[t.h] : 0.0f;
         for (int i = 0; i < t.count; i++) {
             const int stage = (i & 1) * at::stage;
             float y[8][4];
             __syncthreads();
+            if (TURN) turn_stage<R>(o, t, i, base + stage, base + at::bias, &by);
             outputs<R, ONE>(y, o, t, base + stage, base + at::h, (const float *)(shared + stage + at::factors), d);
             store_rows<true>(o, t, i, ONE ? 1 : o.nm, y, base + at::staging);
+            if (TURN) load_turns<R>(o, t, i + 1, &by);
         }
     } else {
         if (t.count > 0) load_stage<R, ONE>(o, t, 0, base);
@@ -155,28 +197,33 @@ static __global__ void __launch_bounds__(THREADS, 2) forward_wgmma(const __grid_
         put_state<R>(acc, t, base + at::h);
         for (int i = 0; i < t.count; i++) {
             const int stage = next_stage<R, ONE>(o, t, i, base);
+            if (TURN) turn_stage<R>(o, t, i, base + stage, base + at::bias, &by);
             pass<R>(acc, t, base + stage, (const float *)(shared + stage + at::factors));
             asm volatile("bar.sync 1, 256;" ::: "memory");
             put_state<R>(acc, t, base + at::h);
+            if (TURN) load_turns<R>(o, t, i + 1, &by);
         }
         end_state<R>(acc, o, t);
     }
 #endif
 }
 
-template <int R, bool ONE> static void launch(const kr_ssd_forward *o, const kr_ssd_dims *d, cudaStream_t stream)
+template <int R, bool ONE, bool TURN>
+static void launch(const kr_ssd_forward *o, const kr_ssd_dims *d, cudaStream_t stream)
 {
-    const int bytes = layout<R>::bytes;
-    cudaFuncSetAttribute(forward_wgmma<R, ONE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    forward_wgmma<R, ONE><<<(unsigned)(d->nq * o->segments * d->heads), THREADS, bytes, stream>>>(*o);
+    const int bytes = TURN ? layout<R>::with_bias : layout<R>::bytes;
+    cudaFuncSetAttribute(forward_wgmma<R, ONE, TURN>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    forward_wgmma<R, ONE, TURN><<<(unsigned)(d->nq * o->segments * d->heads), THREADS, bytes, stream>>>(*o);
 }
 
 bool kr_ssd_forward_wgmma(const kr_ssd_forward *o, const kr_ssd_dims *d, cudaStream_t stream)
 {
     if (!d->limits.warpgroups || d->r_line > 128) return false;
-    if (d->r_line == 64 && o->nm == 1) launch<64, true>(o, d, stream);
-    else if (d->r_line == 64) launch<64, false>(o, d, stream);
-    else if (o->nm == 1) launch<128, true>(o, d, stream);
-    else launch<128, false>(o, d, stream);
+    if (d->r_line == 64 && o->turn.angle) launch<64, true, true>(o, d, stream);
+    else if (o->turn.angle) launch<128, true, true>(o, d, stream);
+    else if (d->r_line == 64 && o->nm == 1) launch<64, true, false>(o, d, stream);
+    else if (d->r_line == 64) launch<64, false, false>(o, d, stream);
+    else if (o->nm == 1) launch<128, true, false>(o, d, stream);
+    else launch<128, false, false>(o, d, stream);
     return true;
 }

@@ -227,17 +227,17 @@ static __device__ __forceinline__ void grad_v(const kr_ssd_grads &o, const kr_ss
     MULTIPLY(acc, 2, from, 64, kr_load_a_mk<64>(left, base + at::w, w.r0, k0),
              kr_load_b_kn<64>(right, stage + at::g_y, col0 + c8 * 8, k0));
     const int nf = c.nt * nm, width = o.np - x.p0;
-    const int64_t g_v_at = c.at * nm * o.nh * o.np + x.h * o.np + x.p0;
+    const int64_t line = o.g_v_line, g_v_at = c.at * nm * line + x.h * o.np + x.p0;
     kr_bf16 *g_v = (kr_bf16 *)o.g_v + g_v_at;
-    if (o.wide || STAGES == 1) {
+    if (o.wide_v || STAGES == 1) {
 #pragma unroll
         for (int i = 0; i < 2; i++)
 #pragma unroll
             for (int k = 0; k < 2; k++) {
                 const int row = w.row + 8 * k, col = col0 + i * 8 + w.col;
                 if (row < nf)
-                    kr_store2(o.g_v, o.wide, g_v_at + row * (o.nh * o.np) + col, acc[i][2 * k], acc[i][2 * k + 1],
-                              width - col, o.wide && o.g_v_aligned);
+                    kr_store2(o.g_v, o.wide_v, g_v_at + row * line + col, acc[i][2 * k], acc[i][2 * k + 1], width - col,
+                              o.wide_v && o.g_v_aligned);
             }
         return;
     }
@@ -251,8 +251,8 @@ static __device__ __forceinline__ void grad_v(const kr_ssd_grads &o, const kr_ss
     __syncwarp();
     int row = w.r0 + w.lane / 2, unit = col0 / 8 + (w.lane & 1);
     if (row < nf)
-        kr_store8(g_v + row * (o.nh * o.np) + unit * 8, kr_load_shared16(staging + kr_tile_at<64>(row, unit)),
-                  width - unit * 8, o.g_v_aligned);
+        kr_store8(g_v + row * line + unit * 8, kr_load_shared16(staging + kr_tile_at<64>(row, unit)), width - unit * 8,
+                  o.g_v_aligned);
 }
 
 /* Rows of g_b or g_c: rounded, or this block's part of the sum over heads. */
@@ -268,7 +268,8 @@ static __device__ __forceinline__ void store_maps(const kr_ssd_grads &o, const k
             int row = w.row + 8 * k, col = w.part * (R / 4) + i * 8 + w.col;
             if (row >= nf || col >= o.nr) continue;
             const int64_t at = ((c.at * o.nm + row) * o.ng + e) * o.nr + col;
-            kr_store2(part ? part : to, part || o.wide, at, sum[i][2 * k], sum[i][2 * k + 1], o.nr - col, o.r_aligned);
+            kr_store2(part ? part : to, part || o.wide_maps, at, sum[i][2 * k], sum[i][2 * k + 1], o.nr - col,
+                      o.r_aligned);
         }
 }
 

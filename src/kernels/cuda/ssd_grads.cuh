@@ -20,12 +20,17 @@ typedef struct kr_ssd_grads {
     const float *factors, *d;
     const __nv_bfloat16 *states, *g_states;
     const __nv_bfloat16 *low, *g_low; /* what rounding took from them, for g_b and g_c; NULL: left out */
-    void *g_v, *g_b, *g_c;            /* bf16, or f32 with wide; NULL: not wanted */
-    bool wide;
+    void *g_v, *g_b, *g_c;            /* bf16, or f32 where wide; NULL: not wanted */
+    int64_t g_v_line;                 /* elements between rows of g_v */
+    bool wide_v, wide_maps;
     float *part_b, *part_c;     /* [blocks][b s m g r] when there are several blocks, else NULL */
     float *g_da, *g_w, *g_same; /* [slices][b s h], NULL: not wanted */
     int64_t slice;              /* nb ns nh */
     float *part_d;              /* [chunks][heads] */
+    kr_ssd_turn turn;           /* ssd_grads_turned.cu alone, and the rest of it */
+    float *g_angle;             /* [b s h a] */
+    float *edges;               /* [chunks][h][2][a] */
+    float *part_bias[2];        /* of b and c [chunks][h][r] */
 } kr_ssd_grads;
 
 /* Can this device run it? */
@@ -33,6 +38,9 @@ bool kr_ssd_grads_fits(const kr_ssd_dims *d);
 
 /* The same on a device with warpgroup products; false, and nothing is done, where it cannot. */
 bool kr_ssd_grads_wgmma(const kr_ssd_grads *o, const kr_ssd_dims *d, cudaStream_t stream);
+
+/* The same where heads turn B and C of their groups, for sizes of kr_ssd_turn_fits. */
+void kr_ssd_grads_turned(const kr_ssd_grads *o, const kr_ssd_dims *d, cudaStream_t stream);
 
 void kr_ssd_grads_run(const kr_ssd_grads *o, const kr_ssd_dims *d, cudaStream_t stream);
 

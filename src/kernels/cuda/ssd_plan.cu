@@ -32,7 +32,7 @@ kr_ssd_map kr_ssd_map_make(const kr_ssd_dims *d, const kr_sequence *list, kr_ssd
         sequences s;
         for (int64_t i = 0; i < count; i++) {
             const kr_sequence *q = &list[q0 + i];
-            s.at[i] = q->row * d->ns + q->start;
+            s.at[i] = (q->row - d->row0) * d->ns + q->start;
             s.tokens[i] = q->end - q->start;
             s.chunk[i] = chunk;
             chunk += (s.tokens[i] + d->nt - 1) / d->nt;
@@ -100,13 +100,16 @@ static void clear(void *x, int64_t count, size_t size, cudaStream_t stream)
     if (x && count) cudaMemsetAsync(x, 0, (size_t)count * size, stream);
 }
 
-void kr_ssd_clear(const kr_ssd_bwd_args *a, size_t operand, size_t scalar, cudaStream_t stream)
+void kr_ssd_clear(const kr_ssd_bwd_args *a, size_t element, cudaStream_t stream)
 {
-    int64_t rows = a->nb * a->ns * a->nm, scalars = a->nb * a->ns * a->nh;
-    clear(a->g_v, rows * a->nh * a->np, operand, stream);
-    clear(a->g_b, rows * a->ng * a->nr, operand, stream);
-    clear(a->g_c, rows * a->ng * a->nr, operand, stream);
-    clear(a->g_da, scalars, scalar, stream);
-    clear(a->g_w, scalars, scalar, stream);
-    clear(a->g_same, scalars, scalar, stream);
+    const int64_t tokens = a->nb * a->ns, scalars = tokens * a->nh, maps = tokens * a->nm * a->ng * a->nr;
+    const size_t of_v = a->g_v_place.half ? 2 : element, of_maps = a->g_maps_half ? 2 : element;
+    const size_t width = (size_t)(a->nm * a->nh * a->np) * of_v, gap = (size_t)a->g_v_place.gap * of_v;
+    if (a->g_v && width && tokens) cudaMemset2DAsync(a->g_v, width + gap, 0, width, (size_t)tokens, stream);
+    clear(a->g_b, maps, of_maps, stream);
+    clear(a->g_c, maps, of_maps, stream);
+    clear(a->g_da, scalars, element, stream);
+    clear(a->g_w, scalars, element, stream);
+    clear(a->g_same, scalars, element, stream);
+    clear(a->g_angle, scalars * a->na, element, stream);
 }

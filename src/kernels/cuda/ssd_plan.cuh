@@ -60,6 +60,7 @@ typedef struct kr_ssd_limits {
 typedef struct kr_ssd_dims {
     kr_ssd_limits limits;
     int64_t nb, ns, nm, nh, np, ng, nr, nq;
+    int64_t row0;   /* the batch's row that is the first of these */
     int64_t nt;     /* tokens of a chunk */
     int64_t chunks; /* of all sequences */
     bool rows;      /* every row is one sequence */
@@ -69,19 +70,20 @@ typedef struct kr_ssd_dims {
     int64_t r_line; /* of a state's row on the fast path: 64, 128 or 256 */
 } kr_ssd_dims;
 
-/* args: kr_ssd_args or kr_ssd_bwd_args. */
-template <typename A> static kr_ssd_dims kr_ssd_dims_of(const A *a)
+/* args: kr_ssd_args or kr_ssd_bwd_args; of a batch's rows from row0 on. */
+template <typename A> static kr_ssd_dims kr_ssd_dims_of(const A *a, int64_t row0 = 0)
 {
     kr_ssd_dims d = {};
     const kr_cuda *own = (const kr_cuda *)a->exec.own;
     d.limits = { (int64_t)own->shared_bytes, own->multiprocessors, own->arch == 90 };
     d.nb = a->nb, d.ns = a->ns, d.nm = a->nm, d.nh = a->nh, d.np = a->np, d.ng = a->ng, d.nr = a->nr, d.nq = a->nq;
+    d.row0 = row0;
     d.nt = d.nm < 64 ? 64 / d.nm : 1;
     d.rows = d.nq == d.nb;
     int64_t tokens = 0;
     for (int64_t q = 0; q < d.nq; q++) {
         const kr_sequence *s = &a->sequences[q];
-        if (s->row != q || s->start != 0 || s->end != d.ns) d.rows = false;
+        if (s->row - row0 != q || s->start != 0 || s->end != d.ns) d.rows = false;
         d.chunks += (s->end - s->start + d.nt - 1) / d.nt;
         tokens += s->end - s->start;
     }
@@ -90,6 +92,27 @@ template <typename A> static kr_ssd_dims kr_ssd_dims_of(const A *a)
     d.heads = d.nh * d.slices;
     d.r_line = d.nr <= 64 ? 64 : d.nr <= 128 ? 128 : 256;
     return d;
+}
+
+/* How B and C of a group become a head's own (ssd_turn.cuh). */
+typedef struct kr_ssd_turn {
+    const float *angle;           /* [b s h a], NULL: nothing turns */
+    const float *bias_b, *bias_c; /* [h r], NULL: 0 */
+    int na;
+} kr_ssd_turn;
+
+/* Have the kernels of warpgroups such sizes? args: kr_ssd_args or kr_ssd_bwd_args. */
+template <typename A> static bool kr_ssd_turn_fits(const A *a, const kr_ssd_dims *d)
+{
+    return d->limits.warpgroups && a->nm == 1 && !a->half && a->np <= 64 && a->nr <= 128 && a->nr % 8 == 0 &&
+           a->na % 4 == 0 && (uintptr_t)a->angle % 16 == 0 && (uintptr_t)a->bias_b % 16 == 0 &&
+           (uintptr_t)a->bias_c % 16 == 0;
+}
+
+template <typename A> static kr_ssd_turn kr_ssd_turn_of(const A *a)
+{
+    const kr_ssd_turn t = { (const float *)a->angle, (const float *)a->bias_b, (const float *)a->bias_c, (int)a->na };
+    return t;
 }
 
 /* Hands out scratch in 256-byte steps; base NULL only counts. */
@@ -107,6 +130,8 @@ static inline void *kr_ssd_take(kr_ssd_memory *m, int64_t bytes)
 
 /* Takes the tables' memory and, with base, launches their making. */
 kr_ssd_map kr_ssd_map_make(const kr_ssd_dims *d, const kr_sequence *sequences, kr_ssd_memory *m, cudaStream_t stream);
+
+enum { KR_SSD_HEADS = 24 }; /* of a block at most; the sum of g_b and g_c over a group's heads is cut by it alone */
 
 /* Rows of factors for each chunk and head, [chunks][nh][KR_SSD_FACTORS][64] f32, row f of the chunk in column f; a is
  * the sum of da from the chunk's first token on, a_end its last value. Columns past the chunk repeat a_end and have
@@ -129,8 +154,8 @@ static inline int64_t kr_ssd_factors_bytes(const kr_ssd_dims *d)
     return d->chunks * d->nh * KR_SSD_FACTORS * 64 * (int64_t)sizeof(float);
 }
 
-/* Zeros in all gradients of tokens; element sizes of v, b, c and of the scalars. */
-void kr_ssd_clear(const kr_ssd_bwd_args *a, size_t operand, size_t scalar, cudaStream_t stream);
+/* Zeros in all gradients of tokens; the size of elements that are no halves. */
+void kr_ssd_clear(const kr_ssd_bwd_args *a, size_t element, cudaStream_t stream);
 
 /* Can 16-byte steps walk x of bf16, whose tokens are `stride` elements apart and whose rows have `width`? */
 static inline bool kr_ssd_aligned(const void *x, int64_t stride, int64_t width)

@@ -81,3 +81,35 @@ void kr_ssd_round_now(const kr_ssd_roundings *r, cudaStream_t stream)
 {
     if (r->blocks) round_rows<<<(unsigned)r->blocks, THREADS, 0, stream>>>(*r);
 }
+
+/* ---- results ---- */
+
+/* A block has some elements of a chunk's tokens. */
+static __global__ void __launch_bounds__(THREADS) bring_tokens(const kr_ssd_map map, const kr_ssd_result o)
+{
+    const kr_ssd_place c = kr_ssd_place_of(map, blockIdx.x);
+    for (int64_t i = blockIdx.y * THREADS + threadIdx.x; i < c.nt * o.width; i += gridDim.y * THREADS) {
+        const int64_t token = c.at + i / o.width, at = token * o.stride + i % o.width;
+        const float x = o.from[c.at * o.width + i];
+        if (o.half) ((__nv_bfloat16 *)o.to)[at] = __float2bfloat16_rn(x);
+        else ((float *)o.to)[at] = x;
+    }
+}
+
+void *kr_ssd_result_later(kr_ssd_results *r, kr_ssd_memory *m, void *to, int64_t tokens, int64_t width, int64_t stride,
+                          kr_half half)
+{
+    void *from = kr_ssd_take(m, tokens * width * (int64_t)sizeof(float));
+    const kr_ssd_result o = { (const float *)from, to, width, stride, half };
+    r->of[r->count++] = o;
+    return m->base ? from : to;
+}
+
+void kr_ssd_results_bring(const kr_ssd_results *r, cudaStream_t stream)
+{
+    for (int i = 0; i < r->count; i++) {
+        const int64_t rounds = kr_ceil_div(r->map.nt * r->of[i].width, THREADS);
+        const dim3 grid((unsigned)r->map.chunks, (unsigned)(rounds < 16 ? rounds : 16));
+        if (r->map.chunks && rounds) bring_tokens<<<grid, THREADS, 0, stream>>>(r->map, r->of[i]);
+    }
+}

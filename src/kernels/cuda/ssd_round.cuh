@@ -1,4 +1,5 @@
-/* ssd_round.cuh - operands of f32 rounded to bf16 for the matrix units, or of bf16 widened: all of them in one launch. */
+/* ssd_round.cuh - operands of f32 rounded to bf16 for the matrix units, or of bf16 widened: all of them in one launch; and
+ * results of f32 brought to places that are not. */
 #ifndef KR_KERNELS_CUDA_SSD_ROUND_CUH
 #define KR_KERNELS_CUDA_SSD_ROUND_CUH
 
@@ -41,15 +42,26 @@ template <typename A> static void kr_ssd_round_operands(A *a, kr_ssd_roundings *
     a->v_half = a->b_half = a->c_half = widens ? KR_NO_HALF : KR_HALF_BF16;
 }
 
-/* The arguments in f32; their scratch is what is left of m's. */
-template <typename A> static A kr_ssd_widened(const A *a, kr_ssd_memory *m)
-{
-    kr_ssd_roundings r = {};
-    A n = *a;
-    kr_ssd_round_operands(&n, &r, m, true);
-    if (m->base) kr_ssd_round_now(&r, (cudaStream_t)a->exec.stream);
-    n.exec.scratch = m->base + m->used;
-    return n;
-}
+/* ---- results ---- */
+
+/* A result that is made in f32, contiguous, and then brought to its place: rounded, or with its tokens apart. */
+typedef struct kr_ssd_result {
+    const float *from;
+    void *to;
+    int64_t width, stride;
+    kr_half half;
+} kr_ssd_result;
+
+typedef struct kr_ssd_results {
+    kr_ssd_result of[3];
+    int count;
+    kr_ssd_map map; /* of the tokens that are written */
+} kr_ssd_results;
+
+/* Takes memory for one more and says where it is to be made; `to` itself where m only counts. */
+void *kr_ssd_result_later(kr_ssd_results *r, kr_ssd_memory *m, void *to, int64_t tokens, int64_t width, int64_t stride,
+                          kr_half half);
+
+void kr_ssd_results_bring(const kr_ssd_results *r, cudaStream_t stream);
 
 #endif

@@ -1,14 +1,17 @@
 /* ssd_states.cu - the walk over the chunks of a sequence that makes the states between them; see ssd_states.cuh. */
 #include "kernels/cuda/ssd_chunk.cuh"
 #include "kernels/cuda/ssd_states.cuh"
+#include "kernels/cuda/ssd_turn.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
 enum { TILE = 64 * 64 * 2 };
 
-/* Shared memory in bytes: stages of (x, maps, factors, a), and states on their way out. */
+/* Shared memory in bytes: stages of (x, maps), their factors and a, states on their way out, and a bias. */
 template <int COLUMNS> struct layout {
     static const int threads = COLUMNS == 64 ? 128 : 256; /* of which the last 128 load */
-    static const int stages = 4, maps = TILE, factors = TILE + 64 * COLUMNS * 2, stage = factors + 512;
-    static const int staging = stages * stage, bytes = staging + 64 * COLUMNS * 2;
+    static const int stages = 4, maps = TILE, stage = TILE + 64 * COLUMNS * 2, factors = stages * stage;
+    static const int staging = factors + stages * 512, bytes = staging + 64 * COLUMNS * 2;
+    static const int with_bias = bytes + kr_turn_bias<COLUMNS>::bytes;
 };
 
 /* Of a block: 64 rows of p from p0 on, COLUMNS of r from r0 on, of sequence q and head h. */
@@ -38,31 +41,97 @@ template <int COLUMNS> static __device__ __forceinline__ task task_of(const kr_s
     return t;
 }
 
-/* Chunk n's rows of x and of the maps, its factors, and e^a_end's exponent in the last place. */
-template <int COLUMNS>
-static __device__ __forceinline__ void load_stage(const kr_ssd_walk &w, const task &t, int i, uint32_t stage)
+/* Rows of x and of the maps of step i, its factors, and e^a_end's exponent in the last place. */
+template <int COLUMNS, bool ONE>
+static __device__ __forceinline__ void load_stage(const kr_ssd_walk &w, const task &t, int i, uint32_t base)
 {
     typedef layout<COLUMNS> at;
-    const int thread = (int)threadIdx.x & 127;
-    const int chunk = w.back ? t.count - 1 - i : i, nt = (int)w.map.nt, nf = min(nt, t.tokens - chunk * nt) * w.nm;
+    const int thread = (int)threadIdx.x & 127, nm = ONE ? 1 : w.nm;
+    const uint32_t slot = (uint32_t)i % at::stages, stage = base + slot * at::stage;
+    const uint32_t factors = base + at::factors + slot * 512;
+    const int chunk = w.back ? t.count - 1 - i : i, nt = (int)w.map.nt, nf = min(nt, t.tokens - chunk * nt) * nm;
     const int64_t first = t.at + (int64_t)chunk * nt;
-    kr_rows x = {
-        w.x + first * w.x_stride + t.h * w.np + t.p0, w.x_stride, w.nh * w.np, w.nm, w.np - t.p0, w.x_aligned
+    kr_rows x = { w.x + first * w.x_stride + t.h * w.np + t.p0, w.x_stride, w.nh * w.np, nm, w.np - t.p0, w.x_aligned };
+    kr_rows maps = {
+        w.maps + first * w.maps_stride + t.e * w.nr + t.r0, w.maps_stride, w.ng * w.nr, nm, w.nr - t.r0, w.maps_aligned
     };
-    kr_rows maps = { w.maps + first * w.maps_stride + t.e * w.nr + t.r0,
-                     w.maps_stride,
-                     w.ng * w.nr,
-                     w.nm,
-                     w.nr - t.r0,
-                     w.maps_aligned };
     kr_load_rows<64, 128>(stage, x, nf, thread);
     kr_load_rows<COLUMNS, 128>(stage + at::maps, maps, nf, thread);
     const float *f = w.factors + ((t.first + chunk) * w.nh + t.h) * KR_SSD_FACTORS * 64;
     const int k = thread;
-    if (k < 16)
-        kr_copy_async16(stage + at::factors + k * 16, f + (w.back ? KR_SSD_ENTER : KR_SSD_STAY) * 64 + k * 4, 16);
-    if (k >= 32 && k < 48)
-        kr_copy_async16(stage + at::factors + 256 + (k - 32) * 16, f + KR_SSD_A2 * 64 + (k - 32) * 4, 16);
+    if (k < 16) kr_copy_async16(factors + k * 16, f + (w.back ? KR_SSD_ENTER : KR_SSD_STAY) * 64 + k * 4, 16);
+    if (k >= 32 && k < 48) kr_copy_async16(factors + 256 + (k - 32) * 16, f + KR_SSD_A2 * 64 + (k - 32) * 4, 16);
+}
+
+/* The thread's angles of step i. */
+template <int COLUMNS> struct turns {
+    float4 of[kr_turn_place<COLUMNS, 128>::rows];
+};
+
+static __device__ __forceinline__ int rows_of(const kr_ssd_walk &w, const task &t, int chunk)
+{
+    return min((int)w.map.nt, t.tokens - chunk * (int)w.map.nt);
+}
+
+static __device__ __forceinline__ int chunk_at(const kr_ssd_walk &w, const task &t, int i)
+{
+    return w.back ? t.count - 1 - i : i;
+}
+
+static __device__ __forceinline__ const float *angles_at(const kr_ssd_walk &w, const task &t, int i)
+{
+    return w.turn.angle + ((t.at + chunk_at(w, t, i) * w.map.nt) * w.nh + t.h) * w.turn.na + t.r0 / 2;
+}
+
+/* The next step's are asked for too. */
+template <int COLUMNS>
+static __device__ __forceinline__ void load_turns(const kr_ssd_walk &w, const task &t, int i, turns<COLUMNS> *to)
+{
+    const int64_t token = w.nh * w.turn.na;
+    const int left = w.turn.na - t.r0 / 2;
+    kr_turn_load<COLUMNS, 128>(to->of, angles_at(w, t, i), token, left, rows_of(w, t, chunk_at(w, t, i)),
+                               (int)threadIdx.x);
+    if (i + 1 < t.count && threadIdx.x < 64)
+        kr_turn_ask(angles_at(w, t, i + 1), token, left, rows_of(w, t, chunk_at(w, t, i + 1)), (int)threadIdx.x * 2);
+}
+
+/* The maps of step i, as they came, become the head's own; by the threads that sum. */
+template <int COLUMNS>
+static __device__ __forceinline__ void turn_stage(const kr_ssd_walk &w, const task &t, int i, uint32_t maps,
+                                                  uint32_t bias, const turns<COLUMNS> *by)
+{
+    kr_turn_tiles<COLUMNS, 128, false, 1>(maps, 0, by->of, bias, rows_of(w, t, chunk_at(w, t, i)), (int)threadIdx.x);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    kr_wg_publish();
+#endif
+    asm volatile("bar.sync 1, 128;" ::: "memory");
+}
+
+/* kr_ssd_pass by a product of the warpgroup, for 64 columns of turned maps: sm_90a. */
+template <bool EXACT>
+static __device__ __forceinline__ void pass_turned(float acc[8][4], uint32_t x, uint32_t maps, const float *factor,
+                                                   float end2, const task &t)
+{
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    const float whole = kr_exp2(end2);
+    uint32_t a[4][4], low[4][4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) kr_ssd_scaled_columns<64, EXACT>(a[k], low[k], x, factor, t.warp, k * 16, t.lane);
+#pragma unroll
+    for (int c = 0; c < 8; c++)
+#pragma unroll
+        for (int k = 0; k < 4; k++) acc[c][k] *= whole;
+    kr_wg_hold<8>(acc);
+    kr_wg_begin();
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        kr_wg_64_rs(acc, a[k], kr_wg_n_last(maps, k * 16));
+        if (EXACT) kr_wg_64_rs(acc, low[k], kr_wg_n_last(maps, k * 16));
+    }
+    kr_wg_commit();
+    kr_wg_wait<0>();
+    kr_wg_hold<8>(acc);
+#endif
 }
 
 /* Two sums, rounded; LOW: what rounding takes from them, rounded. */
@@ -123,20 +192,22 @@ static __device__ __forceinline__ void store_end(const kr_ssd_walk &w, const tas
         }
 }
 
-template <int COLUMNS, bool LOW>
-static __global__ void __launch_bounds__(layout<COLUMNS>::threads, COLUMNS == 64 ? 3 : 2)
-    walk(const __grid_constant__ kr_ssd_walk w)
+template <int COLUMNS, bool EXACT, bool TURN>
+static __device__ __forceinline__ void walk_one(const kr_ssd_walk &w, char *shared)
 {
-    extern __shared__ __align__(1024) char shared[];
     typedef layout<COLUMNS> at;
     const int ahead = at::stages - 1;
     const task t = task_of<COLUMNS>(w);
     const bool loads = at::threads == 128 || threadIdx.x >= 128, sums = at::threads == 128 || threadIdx.x < 128;
     const uint32_t base = kr_shared_address(shared);
     for (int i = 0; i < ahead; i++) {
-        if (loads && i < t.count) load_stage<COLUMNS>(w, t, i, base + i * at::stage);
+        if (loads && i < t.count) load_stage<COLUMNS, TURN>(w, t, i, base);
         kr_copy_commit();
     }
+    turns<COLUMNS> by;
+    if (TURN)
+        kr_turn_load_bias<COLUMNS, at::threads>((float *)(shared + at::bytes), w.turn.bias_b, t.h, t.r0, w.nr,
+                                                (int)threadIdx.x);
     float acc[COLUMNS / 8][4];
 #pragma unroll
     for (int c = 0; c < COLUMNS / 8; c++)
@@ -152,40 +223,76 @@ static __global__ void __launch_bounds__(layout<COLUMNS>::threads, COLUMNS == 64
     }
 
     for (int i = 0; i < t.count; i++) {
+        if (TURN && sums) load_turns<COLUMNS>(w, t, i, &by);
         kr_copy_wait<at::stages - 2>();
         __syncthreads();
-        if (loads && i + ahead < t.count)
-            load_stage<COLUMNS>(w, t, i + ahead, base + (uint32_t)((i + ahead) % at::stages) * at::stage);
+        if (loads && i + ahead < t.count) load_stage<COLUMNS, TURN>(w, t, i + ahead, base);
         kr_copy_commit();
         if (!sums) continue;
         const uint32_t slot = (uint32_t)(i % at::stages) * at::stage;
-        const float *factor = (const float *)(shared + slot + at::factors);
+        const float *factor = (const float *)(shared + at::factors + i % at::stages * 512);
         const int64_t n = t.first + (w.back ? t.count - 1 - i : i);
         if (w.states) store_state<COLUMNS, false>(w, t, n, acc, base + at::staging);
-        if (LOW) store_state<COLUMNS, true>(w, t, n, acc, base + at::staging);
+        if (EXACT && w.low) store_state<COLUMNS, true>(w, t, n, acc, base + at::staging);
         if (w.between && i % w.every == 0) store_between<COLUMNS>(w, t, i / w.every, acc);
-        kr_ssd_pass<COLUMNS, 64, COLUMNS, LOW>(acc, base + slot, base + slot + at::maps, factor, factor[127], t.warp,
-                                               t.lane);
+        if (TURN) turn_stage<COLUMNS>(w, t, i, base + slot + at::maps, base + at::bytes, &by);
+        if (TURN && COLUMNS == 64) pass_turned<EXACT>(acc, base + slot, base + slot + at::maps, factor, factor[127], t);
+        else
+            kr_ssd_pass<COLUMNS, 64, COLUMNS, EXACT>(acc, base + slot, base + slot + at::maps, factor, factor[127],
+                                                     t.warp, t.lane);
     }
     if (!sums) return;
     if (w.between && t.count == 0) store_between<COLUMNS>(w, t, 0, acc);
     if (w.end) store_end<COLUMNS>(w, t, acc);
 }
 
-template <int COLUMNS, bool LOW> static void launch(const kr_ssd_walk *w, const kr_ssd_dims *d, cudaStream_t stream)
+/* One walk, or both directions side by side. */
+typedef struct walks {
+    kr_ssd_walk of[2];
+} walks;
+
+template <int COLUMNS, bool EXACT, bool TURN>
+static __global__ void __launch_bounds__(layout<COLUMNS>::threads, COLUMNS == 64 ? 3 : 2)
+    walk(const __grid_constant__ walks all)
 {
-    const int bytes = layout<COLUMNS>::bytes;
-    const unsigned blocks = (unsigned)(d->r_line / COLUMNS * d->heads * d->nq);
-    cudaFuncSetAttribute(walk<COLUMNS, LOW>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    walk<COLUMNS, LOW><<<blocks, layout<COLUMNS>::threads, bytes, stream>>>(*w);
+    extern __shared__ __align__(1024) char shared[];
+    if (!TURN || blockIdx.y == 0) walk_one<COLUMNS, EXACT, TURN>(all.of[0], shared);
+    else walk_one<COLUMNS, EXACT, TURN>(all.of[1], shared);
+}
+
+template <int COLUMNS, bool EXACT, bool TURN>
+static void launch(const walks *all, int count, const kr_ssd_dims *d, cudaStream_t stream)
+{
+    const int bytes = TURN ? layout<COLUMNS>::with_bias : layout<COLUMNS>::bytes;
+    const dim3 blocks((unsigned)(d->r_line / COLUMNS * d->heads * d->nq), (unsigned)count);
+    cudaFuncSetAttribute(walk<COLUMNS, EXACT, TURN>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    walk<COLUMNS, EXACT, TURN><<<blocks, layout<COLUMNS>::threads, bytes, stream>>>(*all);
+}
+
+template <int COLUMNS> static void run(const walks *all, int count, const kr_ssd_dims *d, cudaStream_t stream)
+{
+    const bool exact = all->of[0].exact || all->of[0].low;
+    if (all->of[0].turn.angle && exact) launch<COLUMNS, true, true>(all, count, d, stream);
+    else if (all->of[0].turn.angle) launch<COLUMNS, false, true>(all, count, d, stream);
+    else if (exact) launch<COLUMNS, true, false>(all, count, d, stream);
+    else launch<COLUMNS, false, false>(all, count, d, stream);
+}
+
+static void run_walks(const walks *all, int count, const kr_ssd_dims *d, cudaStream_t stream)
+{
+    if (d->nq == 0 || d->heads == 0) return;
+    if (count * d->nq * d->heads < 128) run<32>(all, count, d, stream);
+    else run<64>(all, count, d, stream);
 }
 
 void kr_ssd_walk_run(const kr_ssd_walk *w, const kr_ssd_dims *d, cudaStream_t stream)
 {
-    if (d->nq == 0 || d->heads == 0) return;
-    const bool few = d->nq * d->heads < 128;
-    if (few && w->low) launch<32, true>(w, d, stream);
-    else if (few) launch<32, false>(w, d, stream);
-    else if (w->low) launch<64, true>(w, d, stream);
-    else launch<64, false>(w, d, stream);
+    const walks all = { { *w, {} } };
+    run_walks(&all, 1, d, stream);
+}
+
+void kr_ssd_walk_both(const kr_ssd_walk *there, const kr_ssd_walk *back, const kr_ssd_dims *d, cudaStream_t stream)
+{
+    const walks all = { { *there, *back } };
+    run_walks(&all, 2, d, stream);
 }

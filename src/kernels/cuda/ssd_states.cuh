@@ -27,13 +27,18 @@ typedef struct kr_ssd_walk {
     const float *seed;  /* [q h], NULL: none */
     const __nv_bfloat16 *seed_v, *seed_b;
     __nv_bfloat16 *states; /* NULL: not wanted */
-    __nv_bfloat16 *low;    /* what rounding took from states, rounded; NULL: not wanted. Operands are as exact then */
+    __nv_bfloat16 *low;    /* what rounding took from states, rounded; NULL: not wanted */
+    bool exact;            /* x times its factor is in two terms; so with low */
     float *end;            /* [q h p r], NULL: not wanted */
     float *between;        /* states before segments [q][segments][heads][64][r_line], NULL: none */
     int segments, every;   /* of a sequence, and their chunks; with between alone */
+    kr_ssd_turn turn;      /* of the maps, whose bias is bias_b */
 } kr_ssd_walk;
 
 void kr_ssd_walk_run(const kr_ssd_walk *w, const kr_ssd_dims *d, cudaStream_t stream);
+
+/* Both of them, at the same time; they turn, and agree in `exact`. */
+void kr_ssd_walk_both(const kr_ssd_walk *there, const kr_ssd_walk *back, const kr_ssd_dims *d, cudaStream_t stream);
 
 static inline int64_t kr_ssd_states_bytes(const kr_ssd_dims *d)
 {

@@ -8,7 +8,9 @@
 
 enum { ROWS = 8, WARPS = 4 };
 
-template <typename F> struct step_args {
+/* WHOLE: every row is a sequence, p is a multiple of ROWS, a lane has VEC K columns, and all is walked in vectors: what
+ * sizes usually are, without the questions. */
+template <typename F, bool WHOLE> struct step_args {
     kr_ssd_map map;
     int64_t nq, nm, nh, np, ng, nr, tiles; /* tiles of ROWS rows */
     int64_t v_stride, b_stride, c_stride;
@@ -16,6 +18,16 @@ template <typename F> struct step_args {
     F *y, *final;
     bool states_aligned, b_aligned, c_aligned; /* rows can be walked in vectors */
 };
+
+template <int VEC, int K, typename F, bool WHOLE> KR_DEVICE int64_t width_of(const step_args<F, WHOLE> &o)
+{
+    return WHOLE ? 32 * VEC * K : o.nr;
+}
+
+template <typename F, bool WHOLE> KR_DEVICE bool is_there(const step_args<F, WHOLE> &o, int64_t p)
+{
+    return WHOLE || p < o.np;
+}
 
 /* Columns of a lane. */
 template <typename F, int VEC, int K> struct columns {
@@ -63,13 +75,17 @@ KR_DEVICE void store_columns(F *row, const columns<F, VEC, K> &x, int64_t nr, bo
     }
 }
 
-template <typename F, int VEC, int K> KR_DEVICE F dot(const columns<F, VEC, K> &x, const columns<F, VEC, K> &y)
+/* Over the columns that there are: past them a state is 0 times v, and that is no number where v is infinite. */
+template <typename F, int VEC, int K>
+KR_DEVICE F dot(const columns<F, VEC, K> &x, const columns<F, VEC, K> &y, int64_t nr)
 {
+    const int lane = (int)threadIdx.x & 31;
     F sum = 0;
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
-        for (int i = 0; i < VEC; i++) sum = fma_of(x.v[k][i], y.v[k][i], sum);
+        for (int i = 0; i < VEC; i++)
+            if ((k * 32 + lane) * VEC + i < nr) sum = fma_of(x.v[k][i], y.v[k][i], sum);
     return sum;
 }
 
@@ -112,9 +128,10 @@ template <typename F> struct place {
     F da, w, same, d;
 };
 
-template <typename F> KR_DEVICE F value_at(const step_args<F> &o, const place<F> &t, int64_t m, int64_t p)
+template <typename F, bool WHOLE>
+KR_DEVICE F value_at(const step_args<F, WHOLE> &o, const place<F> &t, int64_t m, int64_t p)
 {
-    return p < o.np ? o.v[t.at * o.v_stride + (m * o.nh + t.h) * o.np + p] : (F)0;
+    return is_there(o, p) ? o.v[t.at * o.v_stride + (m * o.nh + t.h) * o.np + p] : (F)0;
 }
 
 template <typename F, int VEC, int K> KR_DEVICE void fade(columns<F, VEC, K> state[ROWS], F by)
@@ -128,87 +145,95 @@ template <typename F, int VEC, int K> KR_DEVICE void fade(columns<F, VEC, K> sta
 }
 
 template <typename F, int VEC, int K>
-KR_DEVICE F read_rows(const columns<F, VEC, K> state[ROWS], const columns<F, VEC, K> &c)
+KR_DEVICE F read_rows(const columns<F, VEC, K> state[ROWS], const columns<F, VEC, K> &c, int64_t nr)
 {
     F sums[ROWS];
 #pragma unroll
-    for (int i = 0; i < ROWS; i++) sums[i] = dot(state[i], c);
+    for (int i = 0; i < ROWS; i++) sums[i] = dot(state[i], c, nr);
     return fold(sums);
 }
 
 /* State and y of one token of one rank. Everything is asked for before anything is used: a warp waits once. */
-template <typename F, int VEC, int K>
-KR_DEVICE void one_rank(const step_args<F> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
+template <typename F, int VEC, int K, bool WHOLE>
+KR_DEVICE void one_rank(const step_args<F, WHOLE> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
 {
     const int64_t p_of_lane = t.p0 + (threadIdx.x & 31) / 4;
     const F *v = o.v + t.at * o.v_stride + t.h * o.np;
-    const columns<F, VEC, K> b = load_columns<F, VEC, K>(o.b + t.at * o.b_stride + t.e * o.nr, o.nr, o.b_aligned);
-    const columns<F, VEC, K> c = load_columns<F, VEC, K>(o.c + t.at * o.c_stride + t.e * o.nr, o.nr, o.c_aligned);
-    const F own = p_of_lane < o.np ? v[p_of_lane] : (F)0;
+    const columns<F, VEC, K> b =
+        load_columns<F, VEC, K>(o.b + t.at * o.b_stride + t.e * o.nr, width_of<VEC, K>(o), WHOLE || o.b_aligned);
+    const columns<F, VEC, K> c =
+        load_columns<F, VEC, K>(o.c + t.at * o.c_stride + t.e * o.nr, width_of<VEC, K>(o), WHOLE || o.c_aligned);
+    const F own = is_there(o, p_of_lane) ? v[p_of_lane] : (F)0;
     fade(state, exp_of(t.da));
-    F y = o.same ? fma_of(t.same * warp_sum(dot(c, b)), own, read_rows(state, c)) : (F)0;
+    F y = o.same
+              ? fma_of(t.same * warp_sum(dot(c, b, width_of<VEC, K>(o))), own, read_rows(state, c, width_of<VEC, K>(o)))
+              : (F)0;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) add(&state[i], t.w * __shfl_sync(~0u, own, i * 4), b);
-    if (!o.same) y = read_rows(state, c);
+    if (!o.same) y = read_rows(state, c, width_of<VEC, K>(o));
     if (o.d) y = fma_of(t.d, own, y);
-    if ((threadIdx.x & 3) == 0 && p_of_lane < o.np) o.y[(t.at * o.nh + t.h) * o.np + p_of_lane] = y;
+    if ((threadIdx.x & 3) == 0 && is_there(o, p_of_lane)) o.y[(t.at * o.nh + t.h) * o.np + p_of_lane] = y;
 }
 
 /* y of all ranks out of the state, which is the one before the token with `same`. */
-template <typename F, int VEC, int K>
-KR_DEVICE void read_ranks(const step_args<F> &o, const place<F> &t, const columns<F, VEC, K> state[ROWS])
+template <typename F, int VEC, int K, bool WHOLE>
+KR_DEVICE void read_ranks(const step_args<F, WHOLE> &o, const place<F> &t, const columns<F, VEC, K> state[ROWS])
 {
     const int64_t p_of_lane = t.p0 + (threadIdx.x & 31) / 4, line = o.ng * o.nr;
     const F *b = o.b + t.at * o.b_stride + t.e * o.nr, *c = o.c + t.at * o.c_stride + t.e * o.nr;
     for (int64_t m = 0; m < o.nm; m++) {
-        const columns<F, VEC, K> c_m = load_columns<F, VEC, K>(c + m * line, o.nr, o.c_aligned);
-        F y = read_rows(state, c_m);
+        const columns<F, VEC, K> c_m = load_columns<F, VEC, K>(c + m * line, width_of<VEC, K>(o), WHOLE || o.c_aligned);
+        F y = read_rows(state, c_m, width_of<VEC, K>(o));
         for (int64_t from = 0; o.same && from < o.nm; from++) {
-            const columns<F, VEC, K> b_m = load_columns<F, VEC, K>(b + from * line, o.nr, o.b_aligned);
-            y = fma_of(t.same * warp_sum(dot(c_m, b_m)), value_at(o, t, from, p_of_lane), y);
+            const columns<F, VEC, K> b_m =
+                load_columns<F, VEC, K>(b + from * line, width_of<VEC, K>(o), WHOLE || o.b_aligned);
+            y = fma_of(t.same * warp_sum(dot(c_m, b_m, width_of<VEC, K>(o))), value_at(o, t, from, p_of_lane), y);
         }
         if (o.d) y = fma_of(t.d, value_at(o, t, m, p_of_lane), y);
-        if ((threadIdx.x & 3) == 0 && p_of_lane < o.np) o.y[((t.at * o.nm + m) * o.nh + t.h) * o.np + p_of_lane] = y;
+        if ((threadIdx.x & 3) == 0 && is_there(o, p_of_lane))
+            o.y[((t.at * o.nm + m) * o.nh + t.h) * o.np + p_of_lane] = y;
     }
 }
 
 /* State and y of one token. */
-template <typename F, int VEC, int K>
-KR_DEVICE void all_ranks(const step_args<F> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
+template <typename F, int VEC, int K, bool WHOLE>
+KR_DEVICE void all_ranks(const step_args<F, WHOLE> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
 {
     const F *b = o.b + t.at * o.b_stride + t.e * o.nr;
     fade(state, exp_of(t.da));
     if (o.same) read_ranks(o, t, state);
     for (int64_t m = 0; m < o.nm; m++) {
-        const columns<F, VEC, K> b_m = load_columns<F, VEC, K>(b + m * o.ng * o.nr, o.nr, o.b_aligned);
+        const columns<F, VEC, K> b_m =
+            load_columns<F, VEC, K>(b + m * o.ng * o.nr, width_of<VEC, K>(o), WHOLE || o.b_aligned);
 #pragma unroll
         for (int i = 0; i < ROWS; i++) add(&state[i], t.w * value_at(o, t, m, t.p0 + i), b_m);
     }
     if (!o.same) read_ranks(o, t, state);
 }
 
-template <typename F, int VEC, int K>
-KR_DEVICE void load_start(const step_args<F> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
+template <typename F, int VEC, int K, bool WHOLE>
+KR_DEVICE void load_start(const step_args<F, WHOLE> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
 {
     const int64_t at = t.q * o.nh + t.h;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         state[i] = {};
-        if (o.initial && t.p0 + i < o.np)
-            state[i] = load_columns<F, VEC, K>(o.initial + (at * o.np + t.p0 + i) * o.nr, o.nr, o.states_aligned);
+        if (o.initial && is_there(o, t.p0 + i))
+            state[i] = load_columns<F, VEC, K>(o.initial + (at * o.np + t.p0 + i) * o.nr, width_of<VEC, K>(o),
+                                               WHOLE || o.states_aligned);
     }
     for (int64_t m = 0; o.seed && m < o.nm; m++) {
         const int64_t row = (t.q * o.nm + m) * o.nh + t.h;
         const columns<F, VEC, K> b_m = load_columns<F, VEC, K>(o.seed_b + row * o.nr, o.nr, false);
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
-            if (t.p0 + i < o.np) add(&state[i], o.seed[at] * o.seed_v[row * o.np + t.p0 + i], b_m);
+            if (is_there(o, t.p0 + i)) add(&state[i], o.seed[at] * o.seed_v[row * o.np + t.p0 + i], b_m);
     }
 }
 
-template <typename F, int VEC, int K, bool ONE>
+template <typename F, int VEC, int K, bool ONE, bool WHOLE>
 static __global__ void __launch_bounds__(WARPS * 32, sizeof(F) == 4 && VEC * K == 4 ? 6 : 1)
-    step(const __grid_constant__ step_args<F> o)
+    step(const __grid_constant__ step_args<F, WHOLE> o)
 {
     const unsigned unit = blockIdx.x * WARPS + threadIdx.x / 32, tiles = (unsigned)o.tiles, heads = (unsigned)o.nh;
     if (unit >= o.nq * o.nh * o.tiles) return;
@@ -216,8 +241,8 @@ static __global__ void __launch_bounds__(WARPS * 32, sizeof(F) == 4 && VEC * K =
     const unsigned head = unit / tiles, q = head / heads, h = head - q * heads;
     t.p0 = (int64_t)(unit - head * tiles) * ROWS, t.q = q, t.h = h, t.e = h / (heads / (unsigned)o.ng);
     const kr_ssd_span span = kr_ssd_span_of(o.map, t.q);
-    int64_t first = 0, tokens = 0;
-    if (span.count > 0) {
+    int64_t first = t.q * o.map.ns, tokens = WHOLE ? o.map.ns : 0;
+    if (!WHOLE && span.count > 0) {
         const kr_ssd_place last = kr_ssd_place_of(o.map, span.first + span.count - 1);
         first = kr_ssd_place_of(o.map, span.first).at;
         tokens = last.at + last.nt - first;
@@ -237,8 +262,9 @@ static __global__ void __launch_bounds__(WARPS * 32, sizeof(F) == 4 && VEC * K =
     if (!o.final) return;
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
-        if (t.p0 + i < o.np)
-            store_columns(o.final + ((t.q * o.nh + t.h) * o.np + t.p0 + i) * o.nr, state[i], o.nr, o.states_aligned);
+        if (is_there(o, t.p0 + i))
+            store_columns(o.final + ((t.q * o.nh + t.h) * o.np + t.p0 + i) * o.nr, state[i], width_of<VEC, K>(o),
+                          WHOLE || o.states_aligned);
 }
 
 size_t kr_ssd_step_scratch(const kr_ssd_args *a)
@@ -249,9 +275,20 @@ size_t kr_ssd_step_scratch(const kr_ssd_args *a)
     return m.used;
 }
 
-template <typename F, int VEC, int K> static void launch(const kr_ssd_args *a, const kr_ssd_map &map)
+template <typename F, int VEC> static bool states_are_aligned(const kr_ssd_args *a)
 {
-    step_args<F> o = {};
+    const size_t bytes = sizeof(kr_pack<F, VEC>);
+    return a->nr % VEC == 0 && kr_is_aligned(a->initial, bytes) && kr_is_aligned(a->final, bytes);
+}
+
+template <typename F, int VEC> static bool rows_are_aligned(const kr_ssd_args *a, const void *x, int64_t stride)
+{
+    return a->nr % VEC == 0 && stride % VEC == 0 && kr_is_aligned(x, sizeof(kr_pack<F, VEC>));
+}
+
+template <typename F, int VEC, int K, bool WHOLE> static void launch_as(const kr_ssd_args *a, const kr_ssd_map &map)
+{
+    step_args<F, WHOLE> o = {};
     o.map = map;
     o.nq = a->nq, o.nm = a->nm, o.nh = a->nh, o.np = a->np, o.ng = a->ng, o.nr = a->nr;
     o.tiles = kr_ceil_div(a->np, ROWS);
@@ -260,15 +297,22 @@ template <typename F, int VEC, int K> static void launch(const kr_ssd_args *a, c
     o.same = (const F *)a->same, o.d = (const F *)a->d, o.initial = (const F *)a->initial;
     o.seed = (const F *)a->seed, o.seed_v = (const F *)a->seed_v, o.seed_b = (const F *)a->seed_b;
     o.y = (F *)a->y, o.final = (F *)a->final;
-    const size_t bytes = sizeof(kr_pack<F, VEC>);
-    o.states_aligned = a->nr % VEC == 0 && kr_is_aligned(a->initial, bytes) && kr_is_aligned(a->final, bytes);
-    o.b_aligned = a->nr % VEC == 0 && a->b_stride % VEC == 0 && kr_is_aligned(a->b, bytes);
-    o.c_aligned = a->nr % VEC == 0 && a->c_stride % VEC == 0 && kr_is_aligned(a->c, bytes);
+    o.states_aligned = states_are_aligned<F, VEC>(a);
+    o.b_aligned = rows_are_aligned<F, VEC>(a, a->b, a->b_stride);
+    o.c_aligned = rows_are_aligned<F, VEC>(a, a->c, a->c_stride);
     const int64_t units = o.nq * o.nh * o.tiles;
     const unsigned blocks = (unsigned)kr_ceil_div(units, WARPS);
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
-    if (units && o.nm == 1) step<F, VEC, K, true><<<blocks, WARPS * 32, 0, stream>>>(o);
-    else if (units) step<F, VEC, K, false><<<blocks, WARPS * 32, 0, stream>>>(o);
+    if (units && o.nm == 1) step<F, VEC, K, true, WHOLE><<<blocks, WARPS * 32, 0, stream>>>(o);
+    else if (units) step<F, VEC, K, false, WHOLE><<<blocks, WARPS * 32, 0, stream>>>(o);
+}
+
+template <typename F, int VEC, int K> static void launch(const kr_ssd_args *a, const kr_ssd_map &map)
+{
+    const bool whole = !map.places && a->nr == 32 * VEC * K && a->np % ROWS == 0 && states_are_aligned<F, VEC>(a) &&
+                       rows_are_aligned<F, VEC>(a, a->b, a->b_stride) && rows_are_aligned<F, VEC>(a, a->c, a->c_stride);
+    if (whole) launch_as<F, VEC, K, true>(a, map);
+    else launch_as<F, VEC, K, false>(a, map);
 }
 
 template <typename F> void kr_ssd_step(const kr_ssd_args *a)

@@ -143,6 +143,7 @@ template <typename F> void kr_ssd_tiles(const kr_ssd_args *a)
     o.v_aligned = w.x_aligned, o.b_aligned = w.maps_aligned, o.c_aligned = is_aligned<F>(a->c, a->c_stride, a->nr);
     o.y_aligned = is_aligned<F>(a->y, 0, a->np);
     o.by = s.by, o.states = s.states, o.y = (F *)a->y;
+    static_assert(layout<F>::bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
     cudaFuncSetAttribute(outputs<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, layout<F>::bytes);
     outputs<F><<<(unsigned)(d.chunks * d.heads), tiling<F>::THREADS, layout<F>::bytes, stream>>>(o);
 }

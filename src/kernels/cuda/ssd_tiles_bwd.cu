@@ -477,6 +477,8 @@ template <typename F> static void run_grads(const tile_grads<F> *o, const kr_ssd
 {
     const int64_t units = d->chunks * d->ng * o->blocks;
     const int pairs_bytes = (int)sizeof(pairs_memory<F>), maps_bytes = (int)sizeof(maps_memory<F>);
+    static_assert(pairs_bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
+    static_assert(maps_bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
     cudaFuncSetAttribute(pairs<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, pairs_bytes);
     cudaFuncSetAttribute(maps<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, maps_bytes);
     pairs<F><<<(unsigned)units, tiling<F>::THREADS, pairs_bytes, stream>>>(*o);
@@ -491,7 +493,7 @@ template <typename F> void kr_ssd_tiles_bwd(const kr_ssd_bwd_args *a)
     kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
     const tile_grads<F> o = grads_of<F>(a, &d, &m, stream);
     const int64_t maps = a->nm * a->ng * a->nr;
-    if (!d.covered) kr_ssd_clear(a, sizeof(F), sizeof(F), stream);
+    if (!d.covered) kr_ssd_clear(a, sizeof(F), stream);
     tile_factors_make<F>(&d, &o.map, (const F *)a->da, (const F *)a->w, (const F *)a->same, (factors<F> *)o.by, stream);
     run_walks<F>(a, &o, stream);
     if (d.chunks * d.heads > 0) run_grads<F>(&o, &d, stream);

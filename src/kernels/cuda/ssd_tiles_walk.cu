@@ -130,6 +130,7 @@ template <typename F> void tile_walk_run(const tile_walk<F> *w, cudaStream_t str
 {
     const int64_t blocks = w->nq * w->nh * w->slices * w->slabs;
     const int bytes = 2 * TILE * (int)sizeof(F);
+    static_assert(bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
     if (blocks == 0) return;
     cudaFuncSetAttribute(walk<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     walk<F><<<(unsigned)blocks, tiling<F>::THREADS, bytes, stream>>>(*w);

@@ -58,6 +58,8 @@ const kr_kernels kr_cuda_kernels = {
     REALS_WITH_SCRATCH(scan_bwd),
     REALS_WITH_SCRATCH(token_linear),
     REALS(token_ssd),
+    REALS(token_scan),
+    REALS(token_mamba3),
     REALS(sample),
     REALS(adamw),
     REALS(sgd),

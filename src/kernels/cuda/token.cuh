@@ -8,14 +8,27 @@
 #define KR_KERNELS_CUDA_TOKEN_CUH
 
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/parts.cuh"
+#include "kernels/cuda/gates.cuh"
 
-static __device__ __forceinline__ void kr_token_wait(void)
+static __device__ __forceinline__ void kr_token_wait_alone(void)
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+/* The next kernel may begin: it takes its place beside this one. */
+static __device__ __forceinline__ void kr_token_let_next(void)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
+}
+
+static __device__ __forceinline__ void kr_token_wait(void)
+{
+    kr_token_wait_alone();
+    kr_token_let_next();
 }
 
 template <typename... Params, typename... Values>
@@ -32,8 +45,8 @@ static inline void kr_token_launch(const kr_exec *exec, void (*kernel)(Params...
     config.dynamicSmemBytes = shared;
     config.stream = kr_stream_of(exec);
     config.attrs = &early;
-    config.numAttrs = own->arch >= 90 ? 1 : 0;
-    if (shared > 32 << 10) /* up to 48 KiB need no asking for, with what the kernel declares */
+    config.numAttrs = own->arch == 90 ? 1 : 0; /* a newer one may run the code of sm_80, which does not wait */
+    if (shared > 32 << 10)                     /* up to 48 KiB need no asking for, with what the kernel declares */
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
     cudaLaunchKernelEx(&config, kernel, values...);
 }

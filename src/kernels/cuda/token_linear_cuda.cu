@@ -7,40 +7,32 @@
  * DEPTH chunks for each lane ahead; the first step is on its way before the kernel that makes x has ended. Then the
  * block forms norm(x, z) in shared memory, and its warps multiply. Squares are added in 256 lanes, those by halves of
  * 32 and in order; products along k in each lane, then lanes by halves: the order depends on k alone.
- * Else: a kernel for the norm, the product of matmul, a kernel for the convolution.
+ * More rows, in bf16: token_rows_cuda.cu. Else: a kernel for the norm, the product of matmul, a kernel for the
+ * convolution.
  */
 #include "kernels/cuda/few.cuh"
-#include "kernels/cuda/token.cuh"
+#include "kernels/cuda/token_linear.cuh"
+#include "kernels/cuda/token_rows.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, FEW_OUTPUTS = 2200, MOST_TAPS = 4 };
-
-template <typename T> struct linear_job {
-    int64_t nm, nn, nk, padded, width, ng, x_m, z_m, base_m, y_m; /* padded: nk in whole chunks */
-    const T *x, *z, *gain, *bias, *base, *conv_bias;
-    const void *w, *taps;
-    T *y, *window;
-    T eps;
-    int64_t conv_from, nc, nt;
-    kr_half taps_half;
-    bool has_norm, norm_first, aligned; /* aligned: rows of w allow steps of 16 bytes */
-};
+enum { WARPS = 8, THREADS = 32 * WARPS, FEW_OUTPUTS = 2200 };
 
 /* ---- the norm ---- */
 
-/* Elements of one virtual lane of a row: i, i + THREADS, ... up to `to`, BATCH of them on their way at a time. Before
- * q: u gain (silu(z) with norm_first) goes to room; the squares of u are the result. */
-template <typename T>
-static __device__ __forceinline__ T form_lane(const linear_job<T> &k, const T *x, const T *z, int64_t i, int64_t to,
-                                              T *room)
+/* Elements of one virtual lane of row m: i, i + THREADS, ... up to `to`, BATCH of them on their way at a time. q u gain
+ * (silu(z) with norm_first) goes to room, unless that is NULL; the squares of u are the result. */
+template <typename T, typename Out>
+static __device__ __forceinline__ T form_lane(const kr_linear_job<T> &k, int64_t m, int64_t i, int64_t to, T q,
+                                              Out *room)
 {
     enum { BATCH = 6 };
+    const T *z = k.z ? k.z + m * k.z_m : NULL;
     T squares = 0;
     for (; i < to; i += BATCH * THREADS) {
         T u[BATCH], gate[BATCH], gain[BATCH];
 #pragma unroll
         for (int e = 0; e < BATCH; e++) {
             const int64_t at = i + e * THREADS;
-            u[e] = at < to ? x[at] : (T)0;
+            u[e] = at < to ? kr_element<T>(k.x, m * k.x_m + at, k.x_half) : (T)0;
             gate[e] = z && at < to ? z[at] : (T)0;
             gain[e] = k.gain && at < to ? k.gain[at] : (T)1;
         }
@@ -50,20 +42,33 @@ static __device__ __forceinline__ T form_lane(const linear_job<T> &k, const T *x
             const T gated = z ? kr_silu(gate[e]) : (T)1;
             if (!k.norm_first) u[e] *= gated;
             squares += u[e] * u[e];
-            if (at < to) room[at] = u[e] * gain[e] * (k.norm_first ? gated : (T)1);
+            if (room && at < to) room[at] = (Out)(u[e] * gain[e] * (k.norm_first ? gated : (T)1) * q);
         }
     }
     return squares;
 }
 
+/* 1 / the root of what the squares of a row are on average: those of `parts`, which its warps have left there, or those
+ * that the job has. */
+template <typename T> static __device__ __forceinline__ T scale_of(const kr_linear_job<T> &k, int64_t m, const T *parts)
+{
+    if (!k.has_norm) return (T)1;
+    T squares = 0;
+    if (k.squares) squares = kr_row_squares(k, m);
+    else
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) squares += parts[w];
+    return 1 / kr_root(squares / (T)k.width + k.eps);
+}
+
 /* norm(x, z) of rows m0 .. m0 + ROWS - 1 to room [ROWS padded], zeros behind nk; WARPS / ROWS warps have a row. parts:
  * [ROWS WARPS]. */
-template <typename T, int ROWS> static __device__ void form_rows(const linear_job<T> &k, int64_t m0, T *room, T *parts)
+template <typename T, int ROWS>
+static __device__ void form_rows(const kr_linear_job<T> &k, int64_t m0, T *room, T *parts)
 {
     enum { SHARE = WARPS / ROWS };
     const int lane = threadIdx.x % 32, row = threadIdx.x / 32 / SHARE, first = threadIdx.x / 32 % SHARE;
     const int64_t m = kr_least(m0 + row, k.nm - 1); /* what is past the last repeats the last */
-    const T *x = k.x + m * k.x_m, *z = k.z ? k.z + m * k.z_m : NULL;
     T *u = room + row * k.padded;
     if (first == 0 && k.nk + lane < k.padded) u[k.nk + lane] = 0;
     for (int64_t group = 0; group < k.ng; group++) {
@@ -71,81 +76,14 @@ template <typename T, int ROWS> static __device__ void form_rows(const linear_jo
 #pragma unroll
         for (int w = 0; w < ROWS; w++) { /* the lanes that one warp would have if eight had the row */
             const int as = first + w * SHARE;
-            const T squares = kr_warp_sum(form_lane(k, x, z, from + as * 32 + lane, to, u));
+            const T squares = kr_warp_sum(form_lane(k, m, from + as * 32 + lane, to, (T)1, u));
             if (lane == 0) parts[row * WARPS + as] = squares;
         }
         __syncthreads();
-        T squares = parts[row * WARPS];
-#pragma unroll
-        for (int w = 1; w < WARPS; w++) squares += parts[row * WARPS + w];
-        const T q = k.has_norm ? 1 / kr_root(squares / (T)k.width + k.eps) : (T)1;
+        const T q = scale_of(k, m, parts + row * WARPS);
         for (int64_t i = from + first * 32 + lane; i < to; i += SHARE * 32) u[i] *= q;
         __syncthreads(); /* parts are free again; u is whole */
     }
-}
-
-/* ---- what follows a sum ---- */
-
-/* What an output needs besides its sum, fetched before that is known. */
-template <typename T> struct extras {
-    T base, conv_bias, past[MOST_TAPS], tap[MOST_TAPS];
-};
-
-template <typename T> static __device__ __forceinline__ bool is_convolved(const linear_job<T> &k, int64_t n)
-{
-    return n >= k.conv_from && n - k.conv_from < k.nc;
-}
-
-template <typename T>
-static __device__ __forceinline__ extras<T> fetch(const linear_job<T> &k, int64_t m, int64_t n, bool is_there)
-{
-    extras<T> x = {};
-    if (!is_there) return x;
-    if (k.bias) x.base = k.bias[n];
-    if (k.base) x.base += k.base[m * k.base_m + n];
-    if (!is_convolved(k, n)) return x;
-    const int64_t c = n - k.conv_from, at = (m * k.nc + c) * k.nt;
-    if (k.conv_bias) x.conv_bias = k.conv_bias[c];
-    if (k.nt != MOST_TAPS) return x;
-#pragma unroll
-    for (int t = 0; t < MOST_TAPS; t++) {
-        x.past[t] = t + 1 < MOST_TAPS ? k.window[at + t + 1] : (T)0;
-        x.tap[t] = kr_element<T>(k.taps, c * MOST_TAPS + t, k.taps_half);
-    }
-    return x;
-}
-
-/* Any number of taps; the sum has the order of the one above. */
-template <typename T> static __device__ T convolve_long(const linear_job<T> &k, int64_t at, int64_t c, T sum, T v)
-{
-    for (int64_t t = 0; t < k.nt; t++) {
-        const T past = t + 1 < k.nt ? k.window[at + t + 1] : v;
-        k.window[at + t] = past;
-        sum += past * kr_element<T>(k.taps, c * k.nt + t, k.taps_half);
-    }
-    return sum;
-}
-
-template <typename T>
-static __device__ __forceinline__ void put(const linear_job<T> &k, int64_t m, int64_t n, T v, extras<T> x)
-{
-    v += x.base;
-    if (is_convolved(k, n)) {
-        const int64_t c = n - k.conv_from, at = (m * k.nc + c) * k.nt;
-        T sum = x.conv_bias;
-        x.past[MOST_TAPS - 1] = v;
-        if (k.nt == MOST_TAPS) {
-#pragma unroll
-            for (int t = 0; t < MOST_TAPS; t++) {
-                k.window[at + t] = x.past[t];
-                sum += x.past[t] * x.tap[t];
-            }
-        } else {
-            sum = convolve_long(k, at, c, sum, v);
-        }
-        v = kr_silu(sum);
-    }
-    k.y[m * k.y_m + n] = v;
 }
 
 /* ---- few rows ---- */
@@ -168,7 +106,7 @@ static __device__ __noinline__ kr_raw_chunk<T, KIND> read_apart(const void *w, i
 
 /* Step `step` of the outputs of group `g`, COLUMNS of them. */
 template <typename T, int KIND, int COLUMNS, int DEPTH>
-static __device__ __forceinline__ void read_step(const linear_job<T> &k, int64_t g, int64_t step, bool is_there,
+static __device__ __forceinline__ void read_step(const kr_linear_job<T> &k, int64_t g, int64_t step, bool is_there,
                                                  raw_step<T, KIND, COLUMNS, DEPTH> &raw)
 {
     const int64_t k0 = step * (DEPTH * 32 * KR_CHUNK) + threadIdx.x % 32 * KR_CHUNK;
@@ -183,7 +121,7 @@ static __device__ __forceinline__ void read_step(const linear_job<T> &k, int64_t
 }
 
 template <typename T, int KIND, int ROWS, int COLUMNS, int DEPTH>
-static __device__ __forceinline__ void multiply(const linear_job<T> &k, const T *u, int64_t step,
+static __device__ __forceinline__ void multiply(const kr_linear_job<T> &k, const T *u, int64_t step,
                                                 const raw_step<T, KIND, COLUMNS, DEPTH> &raw, T *sum)
 {
     const int64_t k0 = step * (DEPTH * 32 * KR_CHUNK) + threadIdx.x % 32 * KR_CHUNK;
@@ -207,7 +145,7 @@ static __device__ __forceinline__ void multiply(const linear_job<T> &k, const T 
 
 /* Grid: groups of outputs by WARPS, going round; groups of ROWS rows. */
 template <typename T, int KIND, int ROWS, int COLUMNS, int DEPTH>
-static __global__ void __launch_bounds__(THREADS, 2) few_kernel(const __grid_constant__ linear_job<T> k)
+static __global__ void __launch_bounds__(THREADS, 2) few_kernel(const __grid_constant__ kr_linear_job<T> k)
 {
     enum { VALUES = ROWS * COLUMNS, LANES = 32 / VALUES };
     extern __shared__ uint4 shared[];
@@ -223,7 +161,8 @@ static __global__ void __launch_bounds__(THREADS, 2) few_kernel(const __grid_con
     read_step(k, g, 0, g < groups, raw);
     kr_token_wait();
     const bool puts = lane % LANES == 0 && m < k.nm;
-    extras<T> own = fetch(k, m, g * COLUMNS + value % COLUMNS, puts && g * COLUMNS + value % COLUMNS < k.nn);
+    kr_extras<T> own =
+        kr_fetch_extras(k, m, g * COLUMNS + value % COLUMNS, puts && g * COLUMNS + value % COLUMNS < k.nn);
     form_rows<T, ROWS>(k, m0, u, parts);
     for (; g < groups; g += stride) {
         const int64_t n = g * COLUMNS + value % COLUMNS;
@@ -235,13 +174,13 @@ static __global__ void __launch_bounds__(THREADS, 2) few_kernel(const __grid_con
             raw = next;
         }
         const T whole = kr_sum_lanes<VALUES, 16>(sum, lane);
-        if (puts && n < k.nn) put(k, m, n, whole, own);
-        own = fetch(k, m, n + stride * COLUMNS, puts && n + stride * COLUMNS < k.nn);
+        if (puts && n < k.nn) kr_put_output(k, m, n, whole, own);
+        own = kr_fetch_extras(k, m, n + stride * COLUMNS, puts && n + stride * COLUMNS < k.nn);
     }
 }
 
 template <typename T, int KIND, int ROWS, int COLUMNS, int DEPTH>
-static void launch_few(const kr_token_linear_args *a, const linear_job<T> &k)
+static void launch_few(const kr_token_linear_args *a, const kr_linear_job<T> &k)
 {
     const int64_t most = 2 * ((const kr_cuda *)a->exec.own)->multiprocessors;
     const int64_t blocks = kr_ceil_div(kr_ceil_div(k.nn, COLUMNS), WARPS);
@@ -250,14 +189,15 @@ static void launch_few(const kr_token_linear_args *a, const linear_job<T> &k)
                     (size_t)(ROWS * k.padded) * sizeof(T), k);
 }
 
-template <typename T, int KIND, int ROWS> static void launch_rows(const kr_token_linear_args *a, const linear_job<T> &k)
+template <typename T, int KIND, int ROWS>
+static void launch_rows(const kr_token_linear_args *a, const kr_linear_job<T> &k)
 {
     enum { UNITS = kr_raw_chunk<T, KIND>::UNITS, DEPTH = UNITS == 1 ? 6 : UNITS == 2 ? 4 : 2 };
     if (k.nn < FEW_OUTPUTS) launch_few<T, KIND, ROWS, 1, DEPTH>(a, k);
     else launch_few<T, KIND, ROWS, 2, DEPTH / 2>(a, k);
 }
 
-template <typename T, int KIND> static void launch_kind(const kr_token_linear_args *a, const linear_job<T> &k)
+template <typename T, int KIND> static void launch_kind(const kr_token_linear_args *a, const kr_linear_job<T> &k)
 {
     if (k.nm == 1) launch_rows<T, KIND, 1>(a, k);
     else if (k.nm == 2) launch_rows<T, KIND, 2>(a, k);
@@ -267,34 +207,37 @@ template <typename T, int KIND> static void launch_kind(const kr_token_linear_ar
 
 /* ---- many rows ---- */
 
-/* A block has a row: u [m nk] of T or of bf16 to scratch, and y = base. */
+/* A block has a row: u [m nk] of T or of bf16 to scratch, and y = base. The row is formed twice rather than kept, so that
+ * it may be of any length. */
 template <typename T, typename Out>
 static __global__ void __launch_bounds__(THREADS)
-    norm_kernel(const __grid_constant__ linear_job<T> k, Out *u, bool copies)
+    norm_kernel(const __grid_constant__ kr_linear_job<T> k, Out *u, bool copies)
 {
-    extern __shared__ uint4 shared[];
     __shared__ T parts[WARPS];
-    T *room = (T *)(void *)shared;
     const int64_t m = blockIdx.x;
     kr_token_wait();
-    form_rows<T, 1>(k, m, room, parts);
-    for (int64_t i = threadIdx.x; i < k.nk; i += THREADS) u[m * k.nk + i] = (Out)room[i];
+    for (int64_t group = 0; group < k.ng; group++) {
+        const int64_t from = group * k.width, to = from + k.width;
+        if (k.has_norm && !k.squares) {
+            const T squares = kr_warp_sum(form_lane(k, m, from + threadIdx.x, to, (T)1, (T *)NULL));
+            if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = squares;
+        }
+        __syncthreads();
+        const T q = scale_of(k, m, parts);
+        form_lane(k, m, from + threadIdx.x, to, q, u + m * k.nk);
+        __syncthreads(); /* parts are free again */
+    }
     if (copies)
         for (int64_t n = threadIdx.x; n < k.nn; n += THREADS) k.y[m * k.y_m + n] = k.base[m * k.base_m + n];
 }
 
-template <typename T> static __global__ void conv_kernel(const __grid_constant__ linear_job<T> k)
+template <typename T> static __global__ void conv_kernel(const __grid_constant__ kr_linear_job<T> k)
 {
     const int64_t m = blockIdx.y, n = k.conv_from + (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    linear_job<T> without = k; /* the product has these in it */
+    kr_linear_job<T> without = k; /* the product has these in it */
     without.bias = without.base = NULL;
     kr_token_wait();
-    if (is_convolved(k, n)) put(without, m, n, k.y[m * k.y_m + n], fetch(without, m, n, true));
-}
-
-static bool rounds(const kr_token_linear_args *a)
-{
-    return a->exec.precision == KR_PRECISION_BF16 && a->w_half == KR_HALF_BF16;
+    if (kr_is_convolved(k, n)) kr_put_output(without, m, n, k.y[m * k.y_m + n], kr_fetch_extras(without, m, n, true));
 }
 
 template <typename T> static kr_matmul_args product_of(const kr_token_linear_args *a)
@@ -303,7 +246,7 @@ template <typename T> static kr_matmul_args product_of(const kr_token_linear_arg
     p.exec = a->exec;
     p.nm = a->nm, p.nn = a->nn, p.nk = a->nk;
     p.a_m = a->nk, p.a_k = 1;
-    p.a_half = sizeof(T) == 4 && rounds(a) ? KR_HALF_BF16 : KR_NO_HALF;
+    p.a_half = sizeof(T) == 4 && kr_token_rounds(a) ? KR_HALF_BF16 : KR_NO_HALF;
     p.a = a->exec.scratch;
     p.b = a->w, p.b_k = 1, p.b_n = a->nk, p.b_half = a->w_half;
     p.c = a->y, p.c_m = a->y_m;
@@ -334,17 +277,15 @@ static size_t matmul_bytes(double, const kr_matmul_args *p)
     return kr_cuda_f64_matmul_scratch(p);
 }
 
-template <typename T> static void run_many(const kr_token_linear_args *a, const linear_job<T> &k)
+template <typename T> static void run_many(const kr_token_linear_args *a, const kr_linear_job<T> &k)
 {
     kr_matmul_args p = product_of<T>(a);
     const bool copies = k.base && k.base != k.y;
-    const size_t shared = (size_t)k.padded * sizeof(T);
     if (p.a_half)
-        kr_token_launch(&a->exec, norm_kernel<T, __nv_bfloat16>, dim3((unsigned)k.nm), THREADS, shared, k,
+        kr_token_launch(&a->exec, norm_kernel<T, __nv_bfloat16>, dim3((unsigned)k.nm), THREADS, 0, k,
                         (__nv_bfloat16 *)a->exec.scratch, copies);
     else
-        kr_token_launch(&a->exec, norm_kernel<T, T>, dim3((unsigned)k.nm), THREADS, shared, k, (T *)a->exec.scratch,
-                        copies);
+        kr_token_launch(&a->exec, norm_kernel<T, T>, dim3((unsigned)k.nm), THREADS, 0, k, (T *)a->exec.scratch, copies);
     p.exec.scratch = (char *)a->exec.scratch + rows_bytes<T>(a);
     matmul((T)0, &p);
     if (k.nc)
@@ -362,28 +303,49 @@ template <typename T> static bool is_few(const kr_token_linear_args *a)
 
 template <typename T> static size_t token_linear_scratch(const kr_token_linear_args *a)
 {
-    if (is_few<T>(a)) return 0;
+    if (is_few<T>(a) || (sizeof(T) == 4 && kr_token_rows_can(a))) return 0;
     const kr_matmul_args p = product_of<T>(a);
     return rows_bytes<T>(a) + matmul_bytes((T)0, &p);
+}
+
+template <typename T> static kr_linear_job<T> job_of(const kr_token_linear_args *a)
+{
+    kr_linear_job<T> k = {};
+    k.nm = a->nm, k.nn = a->nn, k.nk = a->nk, k.ng = a->ng, k.width = a->nk / a->ng;
+    k.padded = kr_ceil_div(a->nk, KR_CHUNK) * KR_CHUNK;
+    k.aligned = a->nk % KR_CHUNK == 0 && kr_allows16(a->w);
+    k.x_m = a->x_m, k.z_m = a->z_m, k.base_m = a->base_m, k.y_m = a->y_m;
+    k.x = a->x, k.x_half = a->x_half, k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.bias = (const T *)a->bias;
+    k.base = (const T *)a->base, k.conv_bias = (const T *)a->conv_bias;
+    k.w = a->w, k.taps = a->taps, k.taps_half = a->taps_half;
+    k.y = (T *)a->y, k.window = (T *)a->window;
+    k.eps = (T)a->eps;
+    k.squares = (const T *)a->squares, k.nsquares = a->nsquares;
+    k.conv_from = a->conv_from, k.nc = a->nc, k.nt = a->nt;
+    k.has_norm = a->has_norm, k.norm_first = a->norm_first;
+    return k;
+}
+
+static bool run_rows(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+{
+    if (!kr_token_rows_can(a)) return false;
+    kr_token_rows(a, k);
+    return true;
+}
+static bool run_rows(const kr_token_linear_args *, const kr_linear_job<double> &)
+{
+    return false;
 }
 
 template <typename T> static void token_linear_run(const kr_token_linear_args *a)
 {
     if (a->nm * a->nn == 0) return;
-    linear_job<T> k = {};
-    k.nm = a->nm, k.nn = a->nn, k.nk = a->nk, k.ng = a->ng, k.width = a->nk / a->ng;
-    k.padded = kr_ceil_div(a->nk, KR_CHUNK) * KR_CHUNK;
-    k.aligned = a->nk % KR_CHUNK == 0 && kr_allows16(a->w);
-    k.x_m = a->x_m, k.z_m = a->z_m, k.base_m = a->base_m, k.y_m = a->y_m;
-    k.x = (const T *)a->x, k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.bias = (const T *)a->bias;
-    k.base = (const T *)a->base, k.conv_bias = (const T *)a->conv_bias;
-    k.w = a->w, k.taps = a->taps, k.taps_half = a->taps_half;
-    k.y = (T *)a->y, k.window = (T *)a->window;
-    k.eps = (T)a->eps;
-    k.conv_from = a->conv_from, k.nc = a->nc, k.nt = a->nt;
-    k.has_norm = a->has_norm, k.norm_first = a->norm_first;
-    if (!is_few<T>(a)) run_many<T>(a, k);
-    else if (a->w_half == KR_HALF_BF16) launch_kind<T, KR_HALF_BF16>(a, k);
+    const kr_linear_job<T> k = job_of<T>(a);
+    if (!is_few<T>(a)) {
+        if (!run_rows(a, k)) run_many<T>(a, k);
+        return;
+    }
+    if (a->w_half == KR_HALF_BF16) launch_kind<T, KR_HALF_BF16>(a, k);
     else if (a->w_half == KR_HALF_F16) launch_kind<T, KR_HALF_F16>(a, k);
     else launch_kind<T, KR_NO_HALF>(a, k);
 }

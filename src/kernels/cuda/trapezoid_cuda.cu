@@ -9,12 +9,14 @@
  *
  * A thread is an element.
  */
+#include "kernels/cuda/halves.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/mamba3_args.h"
 
 enum { THREADS = 256 };
 
 template <typename T> struct operands {
+    int64_t raw_gap;
     const T *dt_raw, *dt_bias, *a_raw, *lambda_raw;
     T a_floor, dt_min, dt_max;
     bool softplus;
@@ -27,17 +29,23 @@ template <typename T> struct point {
     T l, rest;            /* rest = 1 - l, to its own last place */
 };
 
+/* The token of element i. */
+KR_DEVICE int64_t token_of(int64_t i, const kr_divisor &nh)
+{
+    return i < INT32_MAX ? (int64_t)quotient((uint32_t)i, nh) : i / nh.d;
+}
+
 template <typename T> KR_DEVICE point<T> point_of(const operands<T> &t, int64_t i, const kr_divisor &nh)
 {
     point<T> p;
-    const int64_t h = i < INT32_MAX ? (uint32_t)i - quotient((uint32_t)i, nh) * nh.d : i % nh.d;
-    p.raw = t.dt_raw[i] + (t.dt_bias ? t.dt_bias[h] : (T)0);
+    const int64_t o = token_of(i, nh), h = i - o * nh.d, from = i + o * t.raw_gap;
+    p.raw = t.dt_raw[from] + (t.dt_bias ? t.dt_bias[h] : (T)0);
     p.step = softplus_of(p.raw);
     p.dt = p.step < t.dt_min ? t.dt_min : p.step > t.dt_max ? t.dt_max : p.step;
-    p.a_raw = t.a_raw[i];
+    p.a_raw = t.a_raw[from];
     p.rate = t.softplus ? softplus_of(p.a_raw) : p.a_raw < (T)0 ? (T)1 / ((T)1 - p.a_raw) : (T)1 + p.a_raw;
     p.a = p.rate < t.a_floor ? -t.a_floor : -p.rate;
-    const T lambda = t.lambda_raw[i];
+    const T lambda = t.lambda_raw[from];
     p.l = sigmoid_of(lambda);
     p.rest = sigmoid_of(-lambda);
     return p;
@@ -60,7 +68,9 @@ static __global__ void __launch_bounds__(THREADS)
 
 template <typename T> struct gradients {
     const T *dt, *da, *gamma, *carry, *beta; /* NULL: 0 */
-    T *dt_raw, *a_raw, *lambda_raw;          /* NULL: not wanted */
+    void *dt_raw, *a_raw, *lambda_raw;       /* NULL: not wanted */
+    T *dt_summed;
+    kr_place place;
 };
 
 template <typename T>
@@ -76,16 +86,21 @@ static __global__ void __launch_bounds__(THREADS)
     const T g_gamma = g.gamma ? g.gamma[i] : (T)0;
     const T g_dt = (g.dt ? g.dt[i] : (T)0) + p.a * d + p.l * g_gamma + p.rest * c;
     const bool is_cut = p.step < t.dt_min || p.step > t.dt_max;
-    if (g.dt_raw) g.dt_raw[i] = is_cut ? (T)0 : g_dt * sigmoid_of(p.raw);
+    const int64_t to = i + token_of(i, nh) * g.place.gap;
+    const T g_raw = is_cut ? (T)0 : g_dt * sigmoid_of(p.raw);
+    if (g.dt_raw) kr_put_as(g.dt_raw, to, g_raw, g.place.half);
+    if (g.dt_summed) g.dt_summed[i] = g_raw;
     const T slope = t.softplus ? sigmoid_of(p.a_raw) : p.a_raw < (T)0 ? p.rate * p.rate : (T)1;
-    if (g.a_raw) g.a_raw[i] = p.rate < t.a_floor ? (T)0 : -p.dt * d * slope;
-    if (g.lambda_raw) g.lambda_raw[i] = p.dt * (g_gamma - c) * p.l * p.rest;
+    if (g.a_raw) kr_put_as(g.a_raw, to, p.rate < t.a_floor ? (T)0 : -p.dt * d * slope, g.place.half);
+    if (g.lambda_raw) kr_put_as(g.lambda_raw, to, p.dt * (g_gamma - c) * p.l * p.rest, g.place.half);
 }
 
 template <typename T, typename A> static operands<T> operands_of(const A *a)
 {
-    operands<T> t = { (const T *)a->dt_raw, (const T *)a->dt_bias, (const T *)a->a_raw, (const T *)a->lambda_raw,
-                      (T)a->a_floor,        (T)a->dt_min,          (T)a->dt_max,        a->softplus };
+    operands<T> t = {
+        a->raw_gap,    (const T *)a->dt_raw, (const T *)a->dt_bias, (const T *)a->a_raw, (const T *)a->lambda_raw,
+        (T)a->a_floor, (T)a->dt_min,         (T)a->dt_max,          a->softplus
+    };
     return t;
 }
 
@@ -102,8 +117,10 @@ template <typename T> static void run_bwd(const kr_trapezoid_bwd_args *a)
 {
     const int64_t count = a->no * a->nh;
     if (count == 0) return;
-    const gradients<T> g = { (const T *)a->g_dt,   (const T *)a->g_da, (const T *)a->g_gamma, (const T *)a->g_carry,
-                             (const T *)a->g_beta, (T *)a->g_dt_raw,   (T *)a->g_a_raw,       (T *)a->g_lambda_raw };
+    const gradients<T> g = {
+        (const T *)a->g_dt, (const T *)a->g_da, (const T *)a->g_gamma, (const T *)a->g_carry, (const T *)a->g_beta,
+        a->g_dt_raw,        a->g_a_raw,         a->g_lambda_raw,       (T *)a->g_dt_summed,   a->g_place
+    };
     trapezoid_bwd<T><<<(unsigned)kr_ceil_div(count, THREADS), THREADS, 0, (cudaStream_t)a->exec.stream>>>(
         operands_of<T>(a), count, kr_divisor_of(a->nh), g);
 }

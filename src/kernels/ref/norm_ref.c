@@ -31,23 +31,24 @@ static gate gate_at(const real *z, int64_t i, bool norm_first)
     return g;
 }
 
-/* The gate of row o, whose elements are [ni]. */
-static const real *gate_row(const void *z, int64_t o, int64_t ni, int64_t gap)
+/* Row o of x or z, whose elements are [ni]. */
+static const real *row_of(const void *z, int64_t o, int64_t ni, int64_t gap)
 {
     return z ? (const real *)z + o * (ni + gap) : NULL;
 }
 
 void KR_REF(norm)(const kr_norm_args *a)
 {
-    const real *x = a->x, *gain = a->gain;
+    const real *gain = a->gain;
     real *y = a->y, *q = a->q;
     int64_t width = a->ng ? a->ni / a->ng : 0;
     for (int64_t group = 0; group < a->no * a->ng; group++) {
         int64_t first = group * width, channel = group % a->ng * width;
-        const real *z = gate_row(a->z, group / a->ng, a->ni, a->z_gap);
+        const real *x = row_of(a->x, group / a->ng, a->ni, a->x_gap);
+        const real *z = row_of(a->z, group / a->ng, a->ni, a->z_gap);
         double squares = 0;
         for (int64_t i = 0; i < width; i++) {
-            double u = (double)x[first + i] * gate_at(z, channel + i, a->norm_first).of_u;
+            double u = (double)x[channel + i] * gate_at(z, channel + i, a->norm_first).of_u;
             squares += u * u;
         }
         double scale = 1.0 / sqrt(squares / (double)width + a->eps);
@@ -55,30 +56,31 @@ void KR_REF(norm)(const kr_norm_args *a)
         for (int64_t i = 0; i < width; i++) {
             gate g = gate_at(z, channel + i, a->norm_first);
             double factor = gain ? (double)gain[channel + i] : 1.0;
-            y[first + i] = (real)((double)x[first + i] * g.of_u * scale * factor * g.of_y);
+            y[first + i] = (real)((double)x[channel + i] * g.of_u * scale * factor * g.of_y);
         }
     }
 }
 
 static void norm_bwd_group(const kr_norm_bwd_args *a, int64_t group)
 {
-    const real *x = a->x, *gain = a->gain, *g_y = a->g_y;
+    const real *gain = a->gain, *g_y = a->g_y;
     real *g_x = a->g_x, *g_z = a->g_z;
     int64_t width = a->ni / a->ng, first = group * width, channel = group % a->ng * width;
-    const real *z = gate_row(a->z, group / a->ng, a->ni, a->z_gap);
+    const real *x = row_of(a->x, group / a->ng, a->ni, a->x_gap);
+    const real *z = row_of(a->z, group / a->ng, a->ni, a->z_gap);
     double q = (double)((const real *)a->q)[group], wu = 0;
     for (int64_t i = 0; i < width; i++) {
         gate g = gate_at(z, channel + i, a->norm_first);
         double factor = gain ? (double)gain[channel + i] : 1.0;
-        wu += factor * (double)g_y[first + i] * g.of_y * (double)x[first + i] * g.of_u;
+        wu += factor * (double)g_y[first + i] * g.of_y * (double)x[channel + i] * g.of_u;
     }
     for (int64_t i = 0; i < width; i++) {
         gate g = gate_at(z, channel + i, a->norm_first);
-        double u = (double)x[first + i] * g.of_u;
+        double u = (double)x[channel + i] * g.of_u;
         double g_out = (gain ? (double)gain[channel + i] : 1.0) * (double)g_y[first + i];
         double g_u = q * g_out * g.of_y - q * q * q * u * (wu / (double)width);
         if (g_x) g_x[first + i] = (real)(g_u * g.of_u);
-        if (g_z) g_z[first + i] = (real)((a->norm_first ? u * q * g_out : g_u * (double)x[first + i]) * g.slope);
+        if (g_z) g_z[first + i] = (real)((a->norm_first ? u * q * g_out : g_u * (double)x[channel + i]) * g.slope);
     }
 }
 
@@ -86,18 +88,18 @@ static void norm_bwd_group(const kr_norm_bwd_args *a, int64_t group)
 
 static void gain_gradient(const kr_norm_bwd_args *a)
 {
-    const real *x = a->x, *g_y = a->g_y, *q = a->q;
+    const real *g_y = a->g_y, *q = a->q;
     real *g_gain = a->g_gain;
     int64_t width = a->ng ? a->ni / a->ng : 0;
     for (int64_t i0 = 0; i0 < a->ni; i0 += CHANNELS) {
         double sum[CHANNELS] = { 0 };
         int64_t end = kr_ref_min(i0 + CHANNELS, a->ni);
         for (int64_t o = 0; o < a->no; o++) {
-            const real *z = gate_row(a->z, o, a->ni, a->z_gap);
+            const real *x = row_of(a->x, o, a->ni, a->x_gap), *z = row_of(a->z, o, a->ni, a->z_gap);
             for (int64_t i = i0; i < end; i++) {
                 int64_t at = o * a->ni + i;
                 gate g = gate_at(z, i, a->norm_first);
-                sum[i - i0] += (double)g_y[at] * (double)x[at] * g.of_u * g.of_y * (double)q[o * a->ng + i / width];
+                sum[i - i0] += (double)g_y[at] * (double)x[i] * g.of_u * g.of_y * (double)q[o * a->ng + i / width];
             }
         }
         for (int64_t i = i0; i < end; i++) g_gain[i] = (real)sum[i - i0];

@@ -17,6 +17,7 @@
  *
  * A task is a sequence and a head, in the gradient a sequence and a group: its g_b and g_c are summed in double before
  * they are rounded. States are recomputed in blocks of about ns^1/2 tokens from the state at each block's beginning.
+ * With angles, B and C of each head are made first, by rotate_ref.c, and their gradients turned back last.
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ssd_args.h"
@@ -105,6 +106,30 @@ static void store_state(const double *state_pr, real *to, int64_t q, const head 
     for (int64_t i = 0; to && i < size; i++) to[(q * n->nh + n->h) * size + i] = (real)state_pr[i];
 }
 
+/* ---- turned B and C ---- */
+
+/* Elements of B or of C for each head. */
+#define TURNED_COUNT(a) ((a)->nb * (a)->ns * (a)->nm * (a)->nh * (a)->nr)
+
+/* The arguments of either direction for kr_rotate of B (x, bias) or C. */
+#define ROTATE_SIZES(a)                                                                                                \
+    .no = (a)->nb * (a)->ns, .nm = (a)->nm, .nh = (a)->nh, .ng = (a)->ng, .nr = (a)->nr, .na = (a)->na,                \
+    .half = (a)->half, .angle = (a)->angle
+
+/* B and C of each head, at `to` and behind it, in the place of those of the groups. */
+#define TURN_MAPS(a, to)                                                                                               \
+    do {                                                                                                               \
+        real *turned = (to);                                                                                           \
+        const kr_rotate_args of_b = { ROTATE_SIZES(a), .x = (a)->b, .bias = (a)->bias_b, .y = turned };                \
+        const kr_rotate_args of_c = { ROTATE_SIZES(a), .x = (a)->c, .bias = (a)->bias_c,                               \
+                                      .y = turned + TURNED_COUNT(a) };                                                 \
+        KR_REF(rotate)(&of_b);                                                                                         \
+        KR_REF(rotate)(&of_c);                                                                                         \
+        (a)->b = of_b.y, (a)->c = of_c.y;                                                                              \
+        (a)->ng = (a)->nh;                                                                                             \
+        (a)->b_stride = (a)->c_stride = (a)->nm * (a)->nh * (a)->nr;                                                   \
+    } while (0)
+
 /* ---- forward ---- */
 
 /* y_t of one head; state is H_t, or K where the mask is strict. */
@@ -151,13 +176,20 @@ static void forward_task(void *arg, int64_t index, int worker)
     store_state(state_pr, a->final, q, &n);
 }
 
-size_t KR_REF(ssd_scratch)(const kr_ssd_args *a)
+static size_t forward_bytes(const kr_ssd_args *a)
 {
     return (size_t)(kr_pool_size(a->exec.pool) * a->np * a->nr) * sizeof(double);
 }
 
-void KR_REF(ssd)(const kr_ssd_args *a)
+size_t KR_REF(ssd_scratch)(const kr_ssd_args *a)
 {
+    return forward_bytes(a) + (a->angle ? 2 * (size_t)TURNED_COUNT(a) * sizeof(real) : 0);
+}
+
+void KR_REF(ssd)(const kr_ssd_args *given)
+{
+    kr_ssd_args copy = *given, *a = &copy;
+    if (a->angle) TURN_MAPS(a, (real *)(void *)((char *)a->exec.scratch + forward_bytes(a)));
     if (a->nq > 0 && a->nh > 0) kr_pool_run(a->exec.pool, a->nq * a->nh, forward_task, (void *)(uintptr_t)a);
 }
 
@@ -370,12 +402,24 @@ static void clear(void *x, int64_t count)
     if (x) memset(x, 0, (size_t)count * sizeof(real));
 }
 
-size_t KR_REF(ssd_bwd_scratch)(const kr_ssd_bwd_args *a)
+static int64_t angle_count(const kr_ssd_bwd_args *a)
+{
+    return a->nb * a->ns * a->nh * a->na;
+}
+
+static size_t backward_bytes(const kr_ssd_bwd_args *a)
 {
     return (size_t)(a->nq * a->nh + kr_pool_size(a->exec.pool) * work_doubles(a)) * sizeof(double);
 }
 
-void KR_REF(ssd_bwd)(const kr_ssd_bwd_args *a)
+size_t KR_REF(ssd_bwd_scratch)(const kr_ssd_bwd_args *a)
+{
+    return backward_bytes(a) +
+           (a->angle ? 4 * (size_t)TURNED_COUNT(a) * sizeof(real) + (size_t)angle_count(a) * sizeof(real) : 0);
+}
+
+/* B and C as they come. */
+static void plain_bwd(const kr_ssd_bwd_args *a)
 {
     int64_t tokens = a->nb * a->ns;
     clear(a->g_v, tokens * a->nm * a->nh * a->np);
@@ -390,4 +434,37 @@ void KR_REF(ssd_bwd)(const kr_ssd_bwd_args *a)
         for (int64_t q = 0; q < a->nq; q++) sum += ((const double *)a->exec.scratch)[q * a->nh + h];
         ((real *)a->g_d)[h] = (real)sum;
     }
+}
+
+/* The gradients of B and C as the core takes them, back to those of the groups, of the biases and of the angles. */
+static void turn_back(const kr_ssd_bwd_args *a, const real *g_b, const real *g_c, real *more)
+{
+    const kr_rotate_bwd_args of_b = { ROTATE_SIZES(a),      .x = a->b,     .bias = a->bias_b,
+                                      .g_y = g_b,           .g_x = a->g_b, .g_bias = a->g_bias_b,
+                                      .g_angle = a->g_angle };
+    const kr_rotate_bwd_args of_c = { ROTATE_SIZES(a),
+                                      .x = a->c,
+                                      .bias = a->bias_c,
+                                      .g_y = g_c,
+                                      .g_x = a->g_c,
+                                      .g_bias = a->g_bias_c,
+                                      .g_angle = a->g_angle ? more : NULL };
+    KR_REF(rotate_bwd)(&of_b);
+    KR_REF(rotate_bwd)(&of_c);
+    for (int64_t i = 0; a->g_angle && i < angle_count(a); i++) ((real *)a->g_angle)[i] += more[i];
+}
+
+void KR_REF(ssd_bwd)(const kr_ssd_bwd_args *a)
+{
+    if (!a->angle) {
+        plain_bwd(a);
+        return;
+    }
+    kr_ssd_bwd_args copy = *a, *of_heads = &copy;
+    real *maps = (real *)(void *)((char *)a->exec.scratch + backward_bytes(a));
+    const int64_t count = TURNED_COUNT(a);
+    TURN_MAPS(of_heads, maps);
+    copy.g_b = maps + 2 * count, copy.g_c = maps + 3 * count;
+    plain_bwd(&copy);
+    turn_back(a, copy.g_b, copy.g_c, maps + 4 * count);
 }

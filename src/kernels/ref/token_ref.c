@@ -26,7 +26,9 @@ static double group_scale(const kr_token_linear_args *a, int64_t m, int64_t grou
     if (!a->has_norm) return 1;
     const int64_t width = a->nk / a->ng, first = group * width;
     double squares = 0;
-    for (int64_t k = first; k < first + width; k++) {
+    for (int64_t i = 0; a->squares && i < a->nsquares; i++)
+        squares += (double)((const real *)a->squares)[m * a->nsquares + i];
+    for (int64_t k = first; !a->squares && k < first + width; k++) {
         const double u = (double)((const real *)a->x)[m * a->x_m + k] * (a->norm_first ? 1 : gate_of(a, m, k));
         squares += u * u;
     }
@@ -99,6 +101,8 @@ static void ssd_task(void *arg, int64_t task, int worker)
     const double raw = (double)((const real *)a->dt)[from + h] + (double)((const real *)a->dt_bias)[h];
     const double step = fmin(fmax(softplus(raw), (double)(real)a->dt_min), (double)(real)a->dt_max);
     const double decay = exp(-step * exp((double)((const real *)a->a_log)[h]));
+    const int64_t tiles = (a->np + KR_TOKEN_TILE - 1) / KR_TOKEN_TILE;
+    double squares = 0;
     for (int64_t p = 0; p < a->np; p++) {
         real *state = (real *)a->state + (task * a->np + p) * a->nr;
         double y = (double)x[p] * (!d ? 0 : (double)d[a->d_per_dim ? h * a->np + p : h]);
@@ -106,6 +110,12 @@ static void ssd_task(void *arg, int64_t task, int worker)
             const double new_state = decay * (double)state[r] + step * (double)x[p] * (double)b[r];
             state[r] = (real)new_state;
             y += new_state * (double)c[r];
+        }
+        if (a->z) {
+            y *= silu((double)((const real *)a->z)[from + h * a->np + p]);
+            squares = (p % KR_TOKEN_TILE ? squares : 0) + y * y;
+            if (a->squares) ((real *)a->squares)[task * tiles + p / KR_TOKEN_TILE] = (real)squares;
+            if (a->gain) y *= (double)((const real *)a->gain)[h * a->np + p];
         }
         ((real *)a->y)[row * a->y_stride + h * a->np + p] = (real)y;
     }

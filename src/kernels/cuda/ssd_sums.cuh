@@ -1,0 +1,69 @@
+/* ssd_sums.cuh - the last sums of the core's gradients: of blocks of heads, of slices of p, and of chunks. */
+#ifndef KR_KERNELS_CUDA_SSD_SUMS_CUH
+#define KR_KERNELS_CUDA_SSD_SUMS_CUH
+
+#include "kernels/cuda/ssd_plan.cuh"
+
+#include <cuda_bf16.h>
+
+enum { KR_SSD_SUM_THREADS = 256 };
+
+static __device__ __forceinline__ void kr_put_sum(float *to, float x)
+{
+    *to = x;
+}
+
+static __device__ __forceinline__ void kr_put_sum(__nv_bfloat16 *to, float x)
+{
+    *to = __float2bfloat16_rn(x);
+}
+
+/* y = the sum of `parts` rows of `count`, in order, of the tokens of sequences: a block has some of a chunk's elements,
+ * of which a token has `token`. */
+template <typename T>
+static __global__ void kr_add_parts(const kr_ssd_map map, int64_t token, const float *part, int64_t parts,
+                                    int64_t count, T *y)
+{
+    kr_ssd_place c = kr_ssd_place_of(map, blockIdx.x);
+    for (int64_t i = blockIdx.y * KR_SSD_SUM_THREADS + threadIdx.x; i < c.nt * token;
+         i += gridDim.y * KR_SSD_SUM_THREADS) {
+        float sum = part[c.at * token + i];
+        for (int64_t k = 1; k < parts; k++) sum += part[k * count + c.at * token + i];
+        kr_put_sum(y + c.at * token + i, sum);
+    }
+}
+
+template <typename T>
+static void kr_ssd_add_parts(const kr_ssd_map *map, int64_t token, const float *part, int64_t parts, int64_t count,
+                             T *y, cudaStream_t stream)
+{
+    int64_t rounds = (map->nt * token + KR_SSD_SUM_THREADS - 1) / KR_SSD_SUM_THREADS;
+    dim3 grid((unsigned)map->chunks, (unsigned)(rounds < 16 ? rounds : 16));
+    if (part && map->chunks && rounds)
+        kr_add_parts<<<grid, KR_SSD_SUM_THREADS, 0, stream>>>(*map, token, part, parts, count, y);
+}
+
+/* A block is a head. */
+static __global__ void kr_add_d(const float *part, int64_t chunks, int64_t nh, int64_t slices, float *g_d)
+{
+    __shared__ double sums[KR_SSD_SUM_THREADS];
+    const int64_t h = blockIdx.x;
+    double sum = 0;
+    for (int64_t i = threadIdx.x; i < chunks * slices; i += KR_SSD_SUM_THREADS)
+        sum += (double)part[(i / slices * nh + h) * slices + i % slices];
+    sums[threadIdx.x] = sum;
+    for (int step = KR_SSD_SUM_THREADS / 2; step; step /= 2) {
+        __syncthreads();
+        if ((int)threadIdx.x < step) sums[threadIdx.x] += sums[threadIdx.x + step];
+    }
+    if (threadIdx.x == 0) g_d[h] = (float)sums[0];
+}
+
+/* g_d out of part_d [chunks][nh slices]. */
+static inline void kr_ssd_add_d(const float *part, int64_t chunks, int64_t nh, int64_t slices, float *g_d,
+                                cudaStream_t stream)
+{
+    if (g_d && nh) kr_add_d<<<(unsigned)nh, KR_SSD_SUM_THREADS, 0, stream>>>(part, chunks, nh, slices, g_d);
+}
+
+#endif

@@ -1,0 +1,103 @@
+/* token_linear.cuh - what the ways of y = base + norm(x, z) W^T + bias share: the job, and what follows a sum. */
+#ifndef KR_KERNELS_CUDA_TOKEN_LINEAR_CUH
+#define KR_KERNELS_CUDA_TOKEN_LINEAR_CUH
+
+#include "kernels/cuda/token.cuh"
+
+enum { KR_MOST_TAPS = 4 };
+
+template <typename T> struct kr_linear_job {
+    int64_t nm, nn, nk, padded, width, ng, x_m, z_m, base_m, y_m; /* padded: nk in whole chunks */
+    const void *x;                                                /* of T, or of halves */
+    const T *z, *gain, *bias, *base, *conv_bias;
+    const void *w, *taps;
+    T *y, *window;
+    T eps;
+    int64_t conv_from, nc, nt;
+    const T *squares; /* [m nsquares]; NULL: of x itself */
+    int64_t nsquares;
+    kr_half taps_half, x_half;
+    bool has_norm, norm_first, aligned; /* aligned: rows of w allow steps of 16 bytes */
+};
+
+/* The squares of row m that the job has, added up by the lanes of a warp. */
+template <typename T> static __device__ __forceinline__ T kr_row_squares(const kr_linear_job<T> &k, int64_t m)
+{
+    T sum = 0;
+    for (int64_t i = threadIdx.x % 32; i < k.nsquares; i += 32) sum += k.squares[m * k.nsquares + i];
+    return kr_warp_sum(sum);
+}
+
+/* Does the product round its operands? */
+static inline bool kr_token_rounds(const kr_token_linear_args *a)
+{
+    return a->exec.precision == KR_PRECISION_BF16 && a->w_half == KR_HALF_BF16;
+}
+
+/* ---- what follows a sum ---- */
+
+/* What an output needs besides its sum, fetched before that is known. */
+template <typename T> struct kr_extras {
+    T base, conv_bias, past[KR_MOST_TAPS], tap[KR_MOST_TAPS];
+};
+
+template <typename T> static __device__ __forceinline__ bool kr_is_convolved(const kr_linear_job<T> &k, int64_t n)
+{
+    return n >= k.conv_from && n - k.conv_from < k.nc;
+}
+
+template <typename T>
+static __device__ __forceinline__ kr_extras<T> kr_fetch_extras(const kr_linear_job<T> &k, int64_t m, int64_t n,
+                                                               bool is_there)
+{
+    kr_extras<T> x = {};
+    if (!is_there) return x;
+    if (k.bias) x.base = k.bias[n];
+    if (k.base) x.base += k.base[m * k.base_m + n];
+    if (!kr_is_convolved(k, n)) return x;
+    const int64_t c = n - k.conv_from, at = (m * k.nc + c) * k.nt;
+    if (k.conv_bias) x.conv_bias = k.conv_bias[c];
+    if (k.nt != KR_MOST_TAPS) return x;
+#pragma unroll
+    for (int t = 0; t < KR_MOST_TAPS; t++) {
+        x.past[t] = t + 1 < KR_MOST_TAPS ? k.window[at + t + 1] : (T)0;
+        x.tap[t] = kr_element<T>(k.taps, c * KR_MOST_TAPS + t, k.taps_half);
+    }
+    return x;
+}
+
+/* Any number of taps; the sum has the order of the one above. */
+template <typename T> static __device__ T kr_convolve_long(const kr_linear_job<T> &k, int64_t at, int64_t c, T sum, T v)
+{
+    for (int64_t t = 0; t < k.nt; t++) {
+        const T past = t + 1 < k.nt ? k.window[at + t + 1] : v;
+        k.window[at + t] = past;
+        sum += past * kr_element<T>(k.taps, c * k.nt + t, k.taps_half);
+    }
+    return sum;
+}
+
+template <typename T>
+static __device__ __forceinline__ void kr_put_output(const kr_linear_job<T> &k, int64_t m, int64_t n, T v,
+                                                     kr_extras<T> x)
+{
+    v += x.base;
+    if (kr_is_convolved(k, n)) {
+        const int64_t c = n - k.conv_from, at = (m * k.nc + c) * k.nt;
+        T sum = x.conv_bias;
+        x.past[KR_MOST_TAPS - 1] = v;
+        if (k.nt == KR_MOST_TAPS) {
+#pragma unroll
+            for (int t = 0; t < KR_MOST_TAPS; t++) {
+                k.window[at + t] = x.past[t];
+                sum += x.past[t] * x.tap[t];
+            }
+        } else {
+            sum = kr_convolve_long(k, at, c, sum, v);
+        }
+        v = kr_silu(sum);
+    }
+    k.y[m * k.y_m + n] = v;
+}
+
+#endif

@@ -1,0 +1,378 @@
+/* token_rows_cuda.cu - y = base + norm(x) W^T + bias of some rows on the matrix units, in one kernel.
+ *
+ *   x [m k] of f32, or of bf16 with the squares of its rows given; w [n k] of bf16; formulas: kernels/token_args.h
+ *
+ * A block has up to 16 TILES rows and 8 EIGHTS outputs. Its warps share k: step s of warp w is the 32 elements from
+ * 32 (8 s + w) on, of which a lane has 8 neighbours of some rows and of some outputs, read as they lie. Products may have
+ * their k in any order as long as both operands have it: 8 neighbours of each of four lanes are two products of 16.
+ * Weights of DEPTH steps are on their way before the kernel that makes x has ended. 1/RMS scales the sums, since it is one
+ * for a row. Warps' sums are added in order: the order of all sums depends on k alone.
+ */
+#include "kernels/cuda/few.cuh"
+#include "kernels/cuda/token_rows.cuh"
+
+enum { WARPS = 8, THREADS = 32 * WARPS, STEP = 32 * WARPS, MOST_ROWS = 256 };
+
+/* Rows of a block's sums in shared memory lie so far apart that eight of them begin in different banks. */
+template <int EIGHTS> struct line_of {
+    enum { FLOATS = 8 * EIGHTS + 8 };
+};
+
+/* D[16 8] += A[16 16] B[16 8]. */
+static __device__ __forceinline__ void product(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
+{
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+static __device__ __forceinline__ uint32_t pair_of(float low, float high)
+{
+    const __nv_bfloat162 p = __floats2bfloat162_rn(low, high);
+    uint32_t bits;
+    memcpy(&bits, &p, sizeof bits);
+    return bits;
+}
+
+/* Where a lane's operands lie, from its first k on: rows lane / 4 + 8 i of x, and output n0 + lane / 4 of w, the next of
+ * which is 8 on. Past the last row or output it is the last. */
+template <int TILES> struct places {
+    const char *x[2 * TILES];
+    const uint16_t *w;
+    int64_t n, last; /* its output, and the last one */
+    int64_t nk;
+    int left; /* elements of k that there are from the lane's first on */
+};
+
+template <int TILES, bool HALVES>
+static __device__ __forceinline__ places<TILES> places_of(const kr_linear_job<float> &k, int64_t m0, int64_t n0)
+{
+    places<TILES> p;
+    const int lane = threadIdx.x % 32, at = (threadIdx.x / 32 * 4 + lane % 4) * 8;
+#pragma unroll
+    for (int i = 0; i < 2 * TILES; i++) {
+        const int64_t m = kr_least(m0 + lane / 4 + 8 * i, k.nm - 1);
+        p.x[i] = (const char *)k.x + (m * k.x_m + at) * (HALVES ? 2 : 4);
+    }
+    p.w = (const uint16_t *)k.w + at;
+    p.n = n0 + lane / 4, p.last = k.nn - 1, p.nk = k.nk;
+    p.left = (int)k.nk - at;
+    return p;
+}
+
+/* Weights of DEPTH steps from `first` on. WHOLE: all elements of all steps are there. */
+template <int TILES, int EIGHTS, int DEPTH, bool WHOLE>
+static __device__ __forceinline__ void read_weights(const places<TILES> &p, int first, uint4 w[DEPTH][EIGHTS])
+{
+#pragma unroll
+    for (int e = 0; e < EIGHTS; e++) {
+        const uint16_t *from = p.w + kr_least(p.n + 8 * e, p.last) * p.nk + first * STEP;
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++)
+            w[d][e] = WHOLE || (first + d) * STEP < p.left ? kr_read_once(from + d * STEP) : make_uint4(0, 0, 0, 0);
+    }
+}
+
+/* Eight neighbours of a row, as they lie. */
+template <bool HALVES> struct eight {
+    float4 v[HALVES ? 1 : 2];
+};
+
+template <bool HALVES> static __device__ __forceinline__ eight<HALVES> read_eight(const char *from, bool is_there)
+{
+    eight<HALVES> x = {};
+    if (!is_there) return x;
+    x.v[0] = *(const float4 *)(const void *)from;
+    if (!HALVES) x.v[HALVES ? 0 : 1] = *(const float4 *)(const void *)(from + 16);
+    return x;
+}
+
+/* Times gain, in bf16; *squares += those of x. */
+template <bool HALVES>
+static __device__ __forceinline__ uint4 operand_of(const eight<HALVES> &x, const eight<false> &gain, float *squares)
+{
+    if (HALVES) {
+        uint4 bits;
+        memcpy(&bits, &x.v[0], sizeof bits);
+        return bits;
+    }
+    float v[8], g[8];
+    memcpy(v, x.v, sizeof(float4) * (HALVES ? 1 : 2));
+    memcpy(g, gain.v, sizeof g);
+#pragma unroll
+    for (int i = 0; i < 8; i++) *squares += v[i] * v[i];
+    return make_uint4(pair_of(v[0] * g[0], v[1] * g[1]), pair_of(v[2] * g[2], v[3] * g[3]),
+                      pair_of(v[4] * g[4], v[5] * g[5]), pair_of(v[6] * g[6], v[7] * g[7]));
+}
+
+/* Products of AHEAD steps from `first` on, whose rows are on their way together. */
+template <int TILES, int EIGHTS, int AHEAD, bool HALVES, bool WHOLE>
+static __device__ __forceinline__ void multiply(const places<TILES> &p, const char *gains, int first,
+                                                const uint4 w[AHEAD][EIGHTS], float sum[TILES][EIGHTS][4],
+                                                float squares[TILES][2])
+{
+    enum { BYTES = STEP * (HALVES ? 2 : 4) };
+    eight<HALVES> raw[AHEAD][2 * TILES];
+#pragma unroll
+    for (int d = 0; d < AHEAD; d++)
+#pragma unroll
+        for (int i = 0; i < 2 * TILES; i++)
+            raw[d][i] = read_eight<HALVES>(p.x[i] + (first + d) * BYTES, WHOLE || (first + d) * STEP < p.left);
+#pragma unroll
+    for (int d = 0; d < AHEAD; d++) {
+        eight<false> gain = {};
+        if (!HALVES) gain = read_eight<false>(gains + (first + d) * BYTES, WHOLE || (first + d) * STEP < p.left);
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            const uint4 x0 = operand_of<HALVES>(raw[d][2 * t], gain, &squares[t][0]);
+            const uint4 x1 = operand_of<HALVES>(raw[d][2 * t + 1], gain, &squares[t][1]);
+            const uint32_t low[4] = { x0.x, x1.x, x0.y, x1.y }, high[4] = { x0.z, x1.z, x0.w, x1.w };
+#pragma unroll
+            for (int e = 0; e < EIGHTS; e++) {
+                product(sum[t][e], low, w[d][e].x, w[d][e].y);
+                product(sum[t][e], high, w[d][e].z, w[d][e].w);
+            }
+        }
+    }
+}
+
+/* ---- 1/RMS ---- */
+
+/* The squares of the block's rows that the job has: eight lanes add up a row, then by halves. */
+template <int TILES>
+static __device__ __forceinline__ void add_squares(const kr_linear_job<float> &k, int64_t m0, float *to)
+{
+    enum { LANES = 8 };
+    for (int row = threadIdx.x / LANES; row < 16 * TILES; row += THREADS / LANES) {
+        const float *from = k.squares + kr_least(m0 + row, k.nm - 1) * k.nsquares;
+        float sum = 0;
+#pragma unroll 8
+        for (int i = threadIdx.x % LANES; i < (int)k.nsquares; i += LANES) sum += from[i];
+#pragma unroll
+        for (int away = LANES / 2; away > 0; away /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, away);
+        if (threadIdx.x % LANES == 0) to[row] = sum;
+    }
+}
+
+/* q of the block's rows, out of the warps' squares [WARPS][16 TILES] or of those that the job had, which are in q. */
+template <int TILES>
+static __device__ __forceinline__ void scale_rows(const kr_linear_job<float> &k, const float *parts, float *q)
+{
+    const int row = threadIdx.x;
+    if (row >= 16 * TILES) return;
+    float squares = 0;
+    if (k.squares) squares = q[row];
+    else
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) squares += parts[w * 16 * TILES + row];
+    q[row] = k.has_norm ? 1 / kr_root(squares / (float)k.nk + k.eps) : 1.0f;
+}
+
+/* The warps' sums to shared memory: room [WARPS][16 TILES][line], parts [WARPS][16 TILES]. */
+template <int TILES, int EIGHTS>
+static __device__ __forceinline__ void lay_down(const float sum[TILES][EIGHTS][4], float squares[TILES][2], float *room,
+                                                float *parts)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = 16 * t + 8 * i + lane / 4;
+            float s = squares[t][i];
+            s += __shfl_xor_sync(0xffffffffu, s, 1);
+            s += __shfl_xor_sync(0xffffffffu, s, 2);
+            if (lane % 4 == 0) parts[warp * 16 * TILES + row] = s;
+            float *to = room + (warp * 16 * TILES + row) * line_of<EIGHTS>::FLOATS + lane % 4 * 2;
+#pragma unroll
+            for (int e = 0; e < EIGHTS; e++)
+                *(float2 *)(void *)(to + 8 * e) = make_float2(sum[t][e][2 * i], sum[t][e][2 * i + 1]);
+        }
+}
+
+/* ---- what follows a sum ----
+ *
+ * A thread has EACH outputs of one column n, APART rows apart, all of one kind: plain, convolved in the usual way (four taps,
+ * windows that allow steps of 16 bytes), or convolved in any other.
+ */
+enum kind { PLAIN, QUICK, OTHER };
+
+template <int EACH> struct column {
+    float add, tap[KR_MOST_TAPS];
+    float4 past[EACH]; /* windows */
+    float base[EACH];
+};
+
+static __device__ __forceinline__ float4 *window_of(const kr_linear_job<float> &k, int64_t m, int64_t n)
+{
+    return (float4 *)(void *)(k.window + (m * k.nc + n - k.conv_from) * KR_MOST_TAPS);
+}
+
+/* Fetched before the sums are known; past the last row it is the last's. */
+template <int EACH, int APART>
+static __device__ __forceinline__ column<EACH> fetch_column(const kr_linear_job<float> &k, int64_t m, int64_t n,
+                                                            kind is)
+{
+    column<EACH> own = {};
+    own.add = k.bias ? k.bias[n] : 0.0f;
+    if (is == QUICK) {
+#pragma unroll
+        for (int t = 0; t < KR_MOST_TAPS; t++)
+            own.tap[t] = kr_element<float>(k.taps, (n - k.conv_from) * KR_MOST_TAPS + t, k.taps_half);
+#pragma unroll
+        for (int i = 0; i < EACH; i++) own.past[i] = *window_of(k, kr_least(m + i * APART, k.nm - 1), n);
+    } else if (k.base) {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) own.base[i] = k.base[kr_least(m + i * APART, k.nm - 1) * k.base_m + n];
+    }
+    return own;
+}
+
+/* Any convolution; the sum has the order of the quick one. */
+static __device__ __noinline__ float convolve(const kr_linear_job<float> &k, int64_t m, int64_t n, float v)
+{
+    const int64_t c = n - k.conv_from;
+    return kr_convolve_long(k, (m * k.nc + c) * k.nt, c, k.conv_bias ? k.conv_bias[c] : 0.0f, v);
+}
+
+template <int EACH, int APART>
+static __device__ __forceinline__ void put_column(const kr_linear_job<float> &k, int64_t m, int64_t n, float v[EACH],
+                                                  const column<EACH> &own, kind is)
+{
+    const int left = (int)kr_least(k.nm - m, EACH * APART); /* rows that there are */
+    if (is == QUICK) {
+        const float conv_bias = k.conv_bias ? k.conv_bias[n - k.conv_from] : 0.0f;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+            const float4 now = make_float4(own.past[i].y, own.past[i].z, own.past[i].w, v[i] + own.add);
+            if (i * APART < left) *window_of(k, m + i * APART, n) = now;
+            v[i] = conv_bias + now.x * own.tap[0];
+            v[i] += now.y * own.tap[1];
+            v[i] += now.z * own.tap[2];
+            v[i] = kr_silu(v[i] + now.w * own.tap[3]);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < EACH; i++) v[i] += own.add + own.base[i];
+    }
+#pragma unroll 1
+    for (int i = 0; is == OTHER && i * APART < left; i++) {
+        const int64_t at = (m + i * APART) * k.y_m + n;
+        float y = v[0]; /* v moves on, so that its places are known */
+#pragma unroll
+        for (int e = 0; e + 1 < EACH; e++) v[e] = v[e + 1];
+        k.y[at] = kr_silu(convolve(k, m + i * APART, n, y));
+    }
+#pragma unroll
+    for (int i = 0; i < EACH; i++)
+        if (is != OTHER && i * APART < left) k.y[(m + i * APART) * k.y_m + n] = v[i];
+}
+
+/* The window of the block's outputs is not in the cache: it is asked for before the kernel that makes x has ended. */
+template <int ROWS, int COLUMNS>
+static __device__ __forceinline__ void ask_for_window(const kr_linear_job<float> &k, int64_t m0, int64_t n0)
+{
+    enum { LINE = 8 }; /* outputs of four taps in 128 bytes */
+    for (int i = threadIdx.x; i < ROWS * COLUMNS / LINE; i += THREADS) {
+        const int64_t m = m0 + i / (COLUMNS / LINE), n = n0 + i % (COLUMNS / LINE) * LINE;
+        if (m < k.nm && kr_is_convolved(k, n))
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(k.window + (m * k.nc + n - k.conv_from) * k.nt));
+    }
+}
+
+/* All steps of the block's products; the first DEPTH steps of the weights are there. */
+template <int TILES, int EIGHTS, int DEPTH, int AHEAD, bool HALVES, bool WHOLE>
+static __device__ __forceinline__ void multiply_all(const kr_linear_job<float> &k, const places<TILES> &p,
+                                                    uint4 w[DEPTH][EIGHTS], float sum[TILES][EIGHTS][4],
+                                                    float squares[TILES][2])
+{
+    const char *gains = (const char *)k.gain + (threadIdx.x / 32 * 4 + threadIdx.x % 4) * 8 * sizeof(float);
+    const int steps = (int)kr_ceil_div(k.nk, STEP);
+    int first = 0;
+    for (; first + DEPTH <= steps; first += DEPTH) {
+        if (first > 0) read_weights<TILES, EIGHTS, DEPTH, WHOLE>(p, first, w);
+#pragma unroll
+        for (int d = 0; d < DEPTH; d += AHEAD)
+            multiply<TILES, EIGHTS, AHEAD, HALVES, WHOLE>(p, gains, first + d, w + d, sum, squares);
+    }
+    for (; DEPTH > 1 && first < steps; first++) {
+        read_weights<TILES, EIGHTS, 1, WHOLE>(p, first, w);
+        multiply<TILES, EIGHTS, 1, HALVES, WHOLE>(p, gains, first, w, sum, squares);
+    }
+}
+
+/* Grid: groups of outputs, groups of rows. quick: convolutions are. */
+template <int TILES, int EIGHTS, int DEPTH, int AHEAD, bool HALVES, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS, 1)
+    rows_kernel(const __grid_constant__ kr_linear_job<float> k, bool quick)
+{
+    enum { COLUMNS = 8 * EIGHTS, ROWS = 16 * TILES, EACH = ROWS * COLUMNS / THREADS, APART = ROWS / EACH };
+    extern __shared__ uint4 shared[];
+    __shared__ float parts[WARPS * ROWS], q[ROWS];
+    float *room = (float *)(void *)shared;
+    const int64_t n0 = (int64_t)blockIdx.x * COLUMNS, m0 = (int64_t)blockIdx.y * ROWS;
+    const places<TILES> p = places_of<TILES, HALVES>(k, m0, n0);
+    uint4 w[DEPTH][EIGHTS];
+    if (DEPTH == 1 || DEPTH * STEP <= k.nk) read_weights<TILES, EIGHTS, DEPTH, WHOLE>(p, 0, w);
+    ask_for_window<ROWS, COLUMNS>(k, m0, n0);
+    kr_token_wait();
+    if (k.squares) add_squares<TILES>(k, m0, q);
+    float sum[TILES][EIGHTS][4] = {}, squares[TILES][2] = {};
+    multiply_all<TILES, EIGHTS, DEPTH, AHEAD, HALVES, WHOLE>(k, p, w, sum, squares);
+    const int row = threadIdx.x / COLUMNS;
+    const int64_t n = n0 + threadIdx.x % COLUMNS;
+    const kind is = !kr_is_convolved(k, n) ? PLAIN : quick ? QUICK : OTHER;
+    const column<EACH> own = fetch_column<EACH, APART>(k, m0 + row, kr_least(n, k.nn - 1), is);
+    lay_down<TILES, EIGHTS>(sum, squares, room, parts);
+    __syncthreads();
+    scale_rows<TILES>(k, parts, q);
+    __syncthreads();
+    float whole[EACH];
+#pragma unroll
+    for (int i = 0; i < EACH; i++) {
+        const float *from = room + (row + i * APART) * line_of<EIGHTS>::FLOATS + threadIdx.x % COLUMNS;
+        float v = 0;
+#pragma unroll
+        for (int warp = 0; warp < WARPS; warp++) v += from[warp * ROWS * line_of<EIGHTS>::FLOATS];
+        whole[i] = v * q[row + i * APART];
+    }
+    if (n < k.nn) put_column<EACH, APART>(k, m0 + row, n, whole, own, is);
+}
+
+/* ---- choosing ---- */
+
+template <int TILES, int EIGHTS, int DEPTH, int AHEAD, bool HALVES, bool WHOLE>
+static void launch(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+{
+    const dim3 grid((unsigned)kr_ceil_div(k.nn, 8 * EIGHTS), (unsigned)kr_ceil_div(k.nm, 16 * TILES));
+    const size_t shared = sizeof(float) * (size_t)(WARPS * 16 * TILES * line_of<EIGHTS>::FLOATS);
+    const bool quick = k.nt == KR_MOST_TAPS && kr_allows16(k.window) && !k.base;
+    kr_token_launch(&a->exec, rows_kernel<TILES, EIGHTS, DEPTH, AHEAD, HALVES, WHOLE>, grid, THREADS, shared, k, quick);
+}
+
+/* About as many blocks as there are multiprocessors, or fewer, for the sizes that decoding has. */
+template <bool HALVES> static void launch_some(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+{
+    const bool is_wide = k.nn >= 32 * 80;
+    if (k.nk % STEP != 0) launch<1, 2, 1, 1, HALVES, false>(a, k);
+    else if (k.nm <= 16 && is_wide) launch<1, 4, 3, 3, HALVES, true>(a, k);
+    else if (k.nm <= 32 && is_wide) launch<2, 4, 3, HALVES ? 3 : 1, HALVES, true>(a, k);
+    else if (is_wide) launch<2, 8, 3, 1, HALVES, true>(a, k);
+    else if (k.nm <= 32) launch<1, 2, 6, HALVES ? 6 : 3, HALVES, true>(a, k);
+    else launch<2, 2, 6, HALVES ? 6 : 2, HALVES, true>(a, k);
+}
+
+bool kr_token_rows_can(const kr_token_linear_args *a)
+{
+    const int64_t pack = a->x_half ? 8 : 4;
+    return a->nm > KR_FEW_ROWS && a->nm <= MOST_ROWS && kr_token_rounds(a) && !a->z && a->ng == 1 &&
+           a->nk % KR_CHUNK == 0 && a->nk < INT32_MAX / 4 && kr_allows16(a->w) && kr_allows16(a->x) &&
+           a->x_m % pack == 0 && kr_allows16(a->gain) &&
+           (a->x_half ? a->x_half == KR_HALF_BF16 && !a->gain && (a->squares || !a->has_norm) : a->gain != NULL);
+}
+
+void kr_token_rows(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+{
+    if (k.x_half) launch_some<true>(a, k);
+    else launch_some<false>(a, k);
+}

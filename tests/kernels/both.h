@@ -1,0 +1,262 @@
+/* both.h - a kernel with the f64 reference and with the f32 slot of a far device, each on memory of its own; and the same on
+ * the device with operands and results in the forms that CUDA alone takes: halves, and rows that lie apart.
+ *
+ *   buffer *x = drawn_bf16(no * ni, 1), *y = blank(no * ni);
+ *   const link links[] = { IN(kr_gate_args, x, x, .half = offsetof(kr_gate_args, x_half)), OUT(kr_gate_args, y, y) };
+ *   RUN("gate", args, links);      // x->exact, x->single; what the device makes of them is in y->single
+ */
+#ifndef KR_TESTS_KERNELS_BOTH_H
+#define KR_TESTS_KERNELS_BOTH_H
+
+#include "tests/kernels/packing.h"
+#ifdef KR_HAVE_CUDA
+#include "kernels/cuda/cuda.h"
+#endif
+
+enum { BUFFERS = 64, LINKS = 30 };
+
+/* A tensor, as the reference has it and as the device has it. */
+typedef struct buffer {
+    int64_t count;
+    double *exact;
+    float *single;
+} buffer;
+
+static buffer buffers[BUFFERS];
+static int nbuffers;
+
+static inline void *must_have(void *p)
+{
+    if (!p) exit(2);
+    return p;
+}
+
+static inline void free_buffers(void)
+{
+    while (nbuffers > 0) {
+        free(buffers[--nbuffers].exact);
+        free(buffers[nbuffers].single);
+    }
+}
+
+/* Of NaNs. */
+static inline buffer *blank(int64_t count)
+{
+    if (nbuffers == BUFFERS) exit(2);
+    buffer *b = &buffers[nbuffers++];
+    *b = (buffer){ count, must_have(malloc(((size_t)count + 1) * sizeof(double))),
+                   must_have(malloc(((size_t)count + 1) * sizeof(float))) };
+    for (int64_t i = 0; i < count; i++) b->exact[i] = b->single[i] = (float)NAN;
+    return b;
+}
+
+/* Rounded to bf16. */
+static inline uint16_t half_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if (isnan((double)x)) return (uint16_t)(bits >> 16);
+    return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+static inline float float_of(uint16_t half)
+{
+    const uint32_t bits = (uint32_t)half << 16;
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Uniform in [low, high), numbers of f32. */
+static inline buffer *drawn(int64_t count, double low, double high)
+{
+    buffer *b = blank(count);
+    for (int64_t i = 0; i < count; i++) b->exact[i] = b->single[i] = (float)kr_test_uniform(low, high);
+    return b;
+}
+
+/* Normal, numbers of bf16. */
+static inline buffer *drawn_bf16(int64_t count, double scale)
+{
+    buffer *b = blank(count);
+    for (int64_t i = 0; i < count; i++)
+        b->exact[i] = b->single[i] = float_of(half_of((float)(kr_test_normal() * scale)));
+    return b;
+}
+
+/* ---- running ---- */
+
+/* What a kernel's argument at `field` points to. Where the arguments say that it may be bf16, and that its rows may lie
+ * apart: offsets of a kr_half, and of an int64_t for the gap between rows or for the distance of their beginnings; 0: it may
+ * not. Their rows have `row` elements. */
+typedef struct link {
+    size_t field;
+    buffer *to;
+    bool is_output;
+    size_t half, gap, stride;
+    int64_t row;
+} link;
+
+#define IN(args, name, ...)                                                                                            \
+    {                                                                                                                  \
+        .field = offsetof(args, name), .to = __VA_ARGS__                                                               \
+    }
+#define OUT(args, name, ...)                                                                                           \
+    {                                                                                                                  \
+        .field = offsetof(args, name), .is_output = true, .to = __VA_ARGS__                                            \
+    }
+
+/* What the device is taken for: its own figures, or less. */
+typedef enum limits { ITSELF, NO_WARPGROUPS, LITTLE_MEMORY, LIMITS } limits;
+static const char *const limit_names[LIMITS] = { "", ", without products of warpgroups",
+                                                 ", with 99 KiB of shared memory" };
+
+static limits taken_for = ITSELF;
+
+static inline bool far_is_cuda(void)
+{
+    return far_set() && strcmp(far_set()->name, "cuda") == 0;
+}
+
+/* After the last: other devices are themselves alone. */
+static inline limits last_limits(void)
+{
+    return far_is_cuda() ? LIMITS : NO_WARPGROUPS;
+}
+
+static kr_precision precision = KR_PRECISION_BF16;
+static bool in_halves = false;
+static int64_t apart = 0; /* elements between rows */
+
+static inline void change_exec(kr_exec *exec)
+{
+    exec->precision = precision;
+#ifdef KR_HAVE_CUDA
+    static kr_cuda less;
+    if (taken_for == ITSELF || !far_is_cuda()) return;
+    less = *(const kr_cuda *)exec->own;
+    less.arch = 80;
+    if (taken_for == LITTLE_MEMORY) less.shared_bytes = 99 * 1024;
+    exec->own = &less;
+#else
+    (void)taken_for;
+#endif
+}
+
+static inline void point(char *args, const link *at, const void *to)
+{
+    memcpy(args + at->field, &to, sizeof to);
+}
+
+static inline void run_exact(const kr_kernel *kernel, char *args, const link *links, int nlinks)
+{
+    const kr_kernels *ref = kr_runnable_set(0);
+    for (int i = 0; i < nlinks; i++) point(args, &links[i], links[i].to ? links[i].to->exact : NULL);
+    kr_exec *exec = (kr_exec *)(void *)args;
+    *exec = (kr_exec){ 0 };
+    void *scratch = must_have(malloc(kernel->scratch(ref, KR_REAL_F64, args) + 1));
+    exec->scratch = scratch;
+    kernel->run(ref, KR_REAL_F64, args);
+    free(scratch);
+}
+
+static const float between_rows = 0x1.22p7f; /* as bf16 holds it */
+
+/* Between a buffer and memory of rows, of floats or halves. */
+static inline void move_rows(buffer *b, char *memory, int64_t row, int64_t gap, bool halves, bool back)
+{
+    const size_t bytes = halves ? 2 : 4;
+    for (int64_t i = 0; i < b->count; i++) {
+        char *p = memory + (size_t)(i + i / row * gap) * bytes;
+        const uint16_t half = half_of(b->single[i]);
+        uint16_t got;
+        if (!back) memcpy(p, halves ? (const void *)&half : (const void *)&b->single[i], bytes);
+        else if (!halves) memcpy(&b->single[i], p, bytes);
+        else memcpy(&got, p, sizeof got), b->single[i] = float_of(got);
+    }
+}
+
+/* The memory of a link on its way, or back from it: then what lies between rows must be as it was. */
+static inline kr_span span_of(char *args, const link *l)
+{
+    const bool halves = in_halves && l->half;
+    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->gap || l->stride ? apart : 0;
+    const int64_t count = l->to->count + (l->to->count + row - 1) / row * gap, distance = row + gap;
+    kr_span span = { l->field, 0, NULL, (size_t)count * (halves ? 2 : 4), l->is_output };
+    span.data = must_have(malloc(span.bytes + 1));
+    for (int64_t i = 0; i < count; i++) {
+        const uint16_t half = half_of(between_rows);
+        memcpy((char *)span.data + (size_t)i * (halves ? 2 : 4),
+               halves ? (const void *)&half : (const void *)&between_rows, halves ? 2 : 4);
+    }
+    move_rows(l->to, span.data, row, gap, halves, false);
+    const kr_half kind = KR_HALF_BF16;
+    if (halves) memcpy(args + l->half, &kind, sizeof kind);
+    if (l->gap) memcpy(args + l->gap, &gap, sizeof gap);
+    if (l->stride) memcpy(args + l->stride, &distance, sizeof distance);
+    point(args, l, span.data);
+    return span;
+}
+
+static inline void take_back(const link *l, const kr_span *span, const char *kernel)
+{
+    const bool halves = in_halves && l->half;
+    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->gap || l->stride ? apart : 0;
+    int64_t wrong = 0;
+    if (l->is_output) move_rows(l->to, span->data, row, gap, halves, true);
+    for (int64_t i = 0; l->is_output && gap && i < (int64_t)(span->bytes / (halves ? 2 : 4)); i++) {
+        if (i % (row + gap) < row) continue;
+        uint16_t half;
+        float whole;
+        memcpy(&half, (char *)span->data + i * 2, sizeof half);
+        if (!halves) memcpy(&whole, (char *)span->data + i * 4, sizeof whole);
+        else whole = float_of(half);
+        wrong += memcmp(&whole, &between_rows, sizeof whole) != 0;
+    }
+    CHECK(wrong == 0, "%s wrote %lld elements between rows", kernel, (long long)wrong);
+    free(span->data);
+}
+
+static inline void run_far(const kr_kernel *kernel, char *args, const link *links, int nlinks)
+{
+    kr_span spans[LINKS];
+    int count = 0;
+    for (int i = 0; i < nlinks; i++) {
+        point(args, &links[i], NULL);
+        if (!links[i].to) continue;
+        for (int64_t k = 0; links[i].is_output && k < links[i].to->count; k++) links[i].to->single[k] = (float)NAN;
+        spans[count++] = span_of(args, &links[i]);
+    }
+    far_change_exec(change_exec);
+    CHECK(far_run(kernel, KR_REAL_F32, args, spans, count, "in bf16"), "%s wrote past its scratch", kernel->name);
+    far_change_exec(NULL);
+    for (int i = 0, n = 0; i < nlinks; i++)
+        if (links[i].to) take_back(&links[i], &spans[n++], kernel->name);
+}
+
+/* The kernel with both, each on its own operands. */
+static inline void run_both(const char *name, const void *args, size_t bytes, const link *links, int nlinks)
+{
+    char copy[1024];
+    const kr_kernel *kernel = kr_kernel_named(name);
+    if (!kernel || bytes > sizeof copy || nlinks > LINKS) exit(2);
+    memcpy(copy, args, bytes);
+    run_exact(kernel, copy, links, nlinks);
+    memcpy(copy, args, bytes);
+    run_far(kernel, copy, links, nlinks);
+}
+
+#define RUN(name, args, links) run_both(name, &(args), sizeof(args), links, (int)(sizeof(links) / sizeof *(links)))
+
+/* Numbers of `got` that are not those of `want`, or of what they are rounded. */
+static inline int64_t count_different(const float *want, const buffer *got, bool rounded)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < got->count; i++) {
+        const float number = rounded ? float_of(half_of(want[i])) : want[i];
+        count += memcmp(&number, &got->single[i], sizeof number) != 0;
+    }
+    return count;
+}
+
+#endif
