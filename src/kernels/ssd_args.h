@@ -21,9 +21,9 @@
  * Tokens of no sequence are not read and their y is not written. nl is the chunk length of the parallel form: it may
  * change rounding, not meaning. final may be initial itself: the same bits, in place.
  *
- * With angle [b s h a], which the reference and CUDA alone take, every head has B and C of its own: those of its group, plus
- * bias_b and bias_c [h m r] (NULL: 0), turned by the angles as kr_rotate_args says, with pairs of halves if `half`. Then b and
- * c are contiguous. seed_b is turned already. */
+ * With angle [b s h a], which the reference and CUDA alone take, every head has B and C of its own: those of its group,
+ * plus bias_b and bias_c [h m r] (NULL: 0), turned as kr_rotate_args says, with pairs of halves if `half`; angles are
+ * wrapped, as kr_angles_args has them. Then b and c are contiguous. seed_b is turned already. */
 typedef struct kr_ssd_args {
     kr_exec exec;
     int64_t nb, ns, nm, nh, np, ng, nr, nl, nq, v_stride, b_stride, c_stride;
@@ -41,7 +41,8 @@ typedef struct kr_ssd_args {
  * may be NULL when not wanted; tokens of no sequence get 0. All are written. Sums over heads (g_b, g_c) and over tokens
  * (g_d) have a fixed order. g_y and all results are contiguous, but for g_v of the f32 slot of CUDA, where g_v_place has a
  * gap between tokens: with nm = 1, and 0 is not written into the gaps.
- * With angle: g_b and g_c are of the groups' B and C and not halves, g_angle [b s h a], g_bias_b, g_bias_c [h m r] (may be NULL likewise). */
+ * With angle: g_b and g_c are of the groups' B and C and not halves, g_angle [b s h a], g_bias_b, g_bias_c [h m r] (may be
+ * NULL likewise). */
 typedef struct kr_ssd_bwd_args {
     kr_exec exec;
     int64_t nb, ns, nm, nh, np, ng, nr, nl, nq, v_stride, b_stride, c_stride;
