@@ -8,9 +8,10 @@
  * their way before the kernel that makes x, B and C has ended. A lane's sum runs along r, then lanes are added by halves.
  */
 #include "kernels/cuda/few.cuh"
+#include "kernels/cuda/quad.cuh"
 #include "kernels/cuda/token.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, ROWS = 8, VECTOR = 4, SPAN = 32 * VECTOR };
+enum { WARPS = 8, THREADS = 32 * WARPS, ROWS = 8, SPAN = 32 * KR_QUAD };
 
 template <typename T> struct core_job {
     int64_t nm, nh, np, ng, nr, na, nturned, stride;
@@ -30,7 +31,7 @@ template <typename T> struct room {
 
 static __device__ __forceinline__ int64_t line_of(int64_t nr)
 {
-    return kr_ceil_div(nr, VECTOR) * VECTOR;
+    return kr_ceil_div(nr, KR_QUAD) * KR_QUAD;
 }
 
 template <typename T> static __device__ __forceinline__ room<T> room_in(const core_job<T> &k, void *shared)
@@ -153,45 +154,13 @@ static __device__ __forceinline__ void leave_maps(const core_job<T> &k, const he
 
 /* ---- states ---- */
 
-template <typename T> struct quad {
-    T v[VECTOR];
-};
-
-/* Elements r .. r + 3 of a row of nr; beyond its end 0. */
-template <typename T> static __device__ __forceinline__ quad<T> load(const T *row, int64_t r, int64_t nr, bool aligned)
-{
-    quad<T> q;
-    if (aligned && sizeof(T) == 4) {
-        const float4 bits = r < nr ? *(const float4 *)(const void *)(row + r) : make_float4(0, 0, 0, 0);
-        memcpy(&q, &bits, sizeof bits);
-    } else {
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) q.v[i] = r + i < nr ? row[r + i] : (T)0;
-    }
-    return q;
-}
-
-template <typename T>
-static __device__ __forceinline__ void store(T *row, int64_t r, int64_t nr, const quad<T> &q, bool aligned)
-{
-    if (aligned && sizeof(T) == 4) {
-        float4 bits;
-        memcpy(&bits, &q, sizeof bits);
-        if (r < nr) *(float4 *)(void *)(row + r) = bits;
-    } else {
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++)
-            if (r + i < nr) row[r + i] = q.v[i];
-    }
-}
-
 template <typename T>
 static __device__ __forceinline__ void load_rows(const core_job<T> &k, const T *state, int64_t r, int rows,
-                                                 quad<T> held[ROWS])
+                                                 kr_quad<T> held[ROWS])
 {
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
-        if (i < rows) held[i] = load(state + i * k.nr, r, k.nr, k.aligned);
+        if (i < rows) held[i] = kr_load_quad(state + i * k.nr, r, k.nr, k.aligned);
 }
 
 /* V[m] and V'[m] of the rows from p0 on. */
@@ -219,15 +188,16 @@ static __device__ __forceinline__ values<T> values_of(const core_job<T> &k, cons
 template <typename T>
 static __device__ __forceinline__ void move_rows(const core_job<T> &k, const head &n, const room<T> &s,
                                                  const steps<T> &now, int64_t p0, int rows, int64_t r,
-                                                 quad<T> held[ROWS])
+                                                 kr_quad<T> held[ROWS])
 {
     for (int64_t m = 0; m < k.nm; m++) {
         const values<T> v = values_of(k, n, m, p0, rows);
-        const quad<T> before = load(s.before + m * s.line, r, k.nr, true), b = load(s.b + m * s.line, r, k.nr, true);
+        const kr_quad<T> before = kr_load_quad(s.before + m * s.line, r, k.nr, true),
+                         b = kr_load_quad(s.b + m * s.line, r, k.nr, true);
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
 #pragma unroll
-            for (int e = 0; e < VECTOR; e++) {
+            for (int e = 0; e < KR_QUAD; e++) {
                 if (m == 0) held[i].v[e] *= now.decay;
                 held[i].v[e] += now.decay * now.carry * v.before[i] * before.v[e] + now.gamma * v.now[i] * b.v[e];
             }
@@ -237,16 +207,16 @@ static __device__ __forceinline__ void move_rows(const core_job<T> &k, const hea
 /* Sums of rows p0 .. with C of each rank, added to y [m p] in shared memory; with r = 0 first. */
 template <typename T>
 static __device__ __forceinline__ void read_rows(const core_job<T> &k, const room<T> &s, int64_t p0, int rows,
-                                                 int64_t r, const quad<T> held[ROWS])
+                                                 int64_t r, const kr_quad<T> held[ROWS])
 {
     const int lane = threadIdx.x % 32, own = lane / (32 / ROWS);
     for (int64_t m = 0; m < k.nm; m++) {
-        const quad<T> c = load(s.c + m * s.line, r, k.nr, true);
+        const kr_quad<T> c = kr_load_quad(s.c + m * s.line, r, k.nr, true);
         T sums[ROWS] = {};
 #pragma unroll
         for (int i = 0; i < ROWS; i++)
 #pragma unroll
-            for (int e = 0; e < VECTOR; e++)
+            for (int e = 0; e < KR_QUAD; e++)
                 if (r + e < k.nr) sums[i] += held[i].v[e] * c.v[e]; /* past them 0 times an infinite x is no number */
         const T whole = kr_sum_lanes<ROWS, 16>(sums, lane);
         T *y = s.y + m * k.np + p0 + own;
@@ -302,8 +272,8 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 2 : 1)
     head n;
     n.number = blockIdx.x, n.row = n.number / k.nh, n.h = n.number % k.nh, n.group = n.h / (k.nh / k.ng);
     T *states = k.state + n.number * k.np * k.nr;
-    quad<T> held[ROWS];
-    load_rows(k, states + (int64_t)warp * ROWS * k.nr, lane * VECTOR, (int)kr_least(ROWS, k.np - warp * ROWS), held);
+    kr_quad<T> held[ROWS];
+    load_rows(k, states + (int64_t)warp * ROWS * k.nr, lane * KR_QUAD, (int)kr_least(ROWS, k.np - warp * ROWS), held);
     take_before(k, n, s);
     kr_token_wait();
     const steps<T> now = steps_of(k, n);
@@ -315,13 +285,13 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? 2 : 1)
     leave_maps(k, n, s);
     for (int64_t p0 = warp * ROWS; p0 < k.np; p0 += WARPS * ROWS) {
         const int rows = (int)kr_least(ROWS, k.np - p0);
-        for (int64_t r = lane * VECTOR; r - lane * VECTOR < k.nr; r += SPAN) {
+        for (int64_t r = lane * KR_QUAD; r - lane * KR_QUAD < k.nr; r += SPAN) {
             T *state = states + p0 * k.nr;
             if (p0 > warp * ROWS || r >= SPAN) load_rows(k, state, r, rows, held);
             move_rows(k, n, s, now, p0, rows, r, held);
 #pragma unroll
             for (int i = 0; i < ROWS; i++)
-                if (i < rows) store(state + i * k.nr, r, k.nr, held[i], k.aligned);
+                if (i < rows) kr_store_quad(state + i * k.nr, r, k.nr, held[i], k.aligned);
             read_rows(k, s, p0, rows, r, held);
         }
     }
@@ -343,7 +313,7 @@ template <typename T> static core_job<T> job_of(const kr_token_mamba3_args *a)
     k.mimo_x = (const T *)a->mimo_x, k.mimo_z = (const T *)a->mimo_z, k.mimo_o = (const T *)a->mimo_o;
     k.d = (const T *)a->d, k.gain = (const T *)a->gain;
     k.softplus = a->softplus, k.half = a->half, k.has_norm = a->has_norm, k.shared_gain = a->shared_gain;
-    k.aligned = a->nr % VECTOR == 0 && kr_allows16(a->state);
+    k.aligned = a->nr % KR_QUAD == 0 && kr_allows16(a->state);
     k.eps = (T)a->eps, k.a_floor = (T)a->a_floor, k.dt_min = (T)a->dt_min, k.dt_max = (T)a->dt_max;
     k.range = a->range;
     k.state = (T *)a->state, k.k = (T *)a->k, k.v = (T *)a->v, k.angle = (T *)a->angle, k.y = (T *)a->y;

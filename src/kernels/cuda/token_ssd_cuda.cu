@@ -10,10 +10,11 @@
  * the same sums.
  */
 #include "kernels/cuda/few.cuh"
+#include "kernels/cuda/quad.cuh"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/token.cuh"
 
-enum { WARPS = 4, VECTOR = 4, SPAN = 32 * VECTOR, MANY_ROWS = 8192, TILE = KR_TOKEN_TILE, RING_WARPS = 8, STAGES = 4 };
+enum { WARPS = 4, SPAN = 32 * KR_QUAD, MANY_ROWS = 8192, TILE = KR_TOKEN_TILE, RING_WARPS = 8, STAGES = 4 };
 
 template <typename T> struct ssd_job {
     int64_t nb, nh, np, ng, nr, stride, y_stride;
@@ -29,38 +30,6 @@ template <typename T> struct ssd_job {
 template <typename T> static __device__ __forceinline__ T softplus(T x)
 {
     return x > (T)20 ? x : log1p(kr_exp(x));
-}
-
-template <typename T> struct quad {
-    T v[VECTOR];
-};
-
-/* Elements r .. r + 3 of a row of nr; beyond its end 0. */
-template <typename T, bool ALIGNED> static __device__ __forceinline__ quad<T> load(const T *row, int64_t r, int64_t nr)
-{
-    quad<T> q;
-    if (ALIGNED && sizeof(T) == 4) {
-        const float4 bits = r < nr ? *(const float4 *)(const void *)(row + r) : make_float4(0, 0, 0, 0);
-        memcpy(&q, &bits, sizeof bits);
-    } else {
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) q.v[i] = r + i < nr ? row[r + i] : (T)0;
-    }
-    return q;
-}
-
-template <typename T, bool ALIGNED>
-static __device__ __forceinline__ void store(T *row, int64_t r, int64_t nr, const quad<T> &q)
-{
-    if (ALIGNED && sizeof(T) == 4) {
-        float4 bits;
-        memcpy(&bits, &q, sizeof bits);
-        if (r < nr) *(float4 *)(void *)(row + r) = bits;
-    } else {
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++)
-            if (r + i < nr) row[r + i] = q.v[i];
-    }
 }
 
 /* What a head does with a token: its step and decay. */
@@ -121,29 +90,29 @@ static __device__ __forceinline__ void put_squares(const ssd_job<T> &k, int64_t 
 
 /* H of `rows` rows from r on, moved on by one token; their products with C are added to sum. */
 template <typename T, int ROWS, bool ALIGNED>
-static __device__ __forceinline__ void advance(const ssd_job<T> &k, T *state, int64_t r, const quad<T> *held, int rows,
-                                               const T *b, const T *c, T decay, const T *weight, T *sum)
+static __device__ __forceinline__ void advance(const ssd_job<T> &k, T *state, int64_t r, const kr_quad<T> *held,
+                                               int rows, const T *b, const T *c, T decay, const T *weight, T *sum)
 {
-    const quad<T> b_r = load<T, ALIGNED>(b, r, k.nr), c_r = load<T, ALIGNED>(c, r, k.nr);
+    const kr_quad<T> b_r = kr_load_quad(b, r, k.nr, ALIGNED), c_r = kr_load_quad(c, r, k.nr, ALIGNED);
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         if (i >= rows) break;
-        quad<T> s = held[i];
+        kr_quad<T> s = held[i];
 #pragma unroll
-        for (int e = 0; e < VECTOR; e++) {
+        for (int e = 0; e < KR_QUAD; e++) {
             s.v[e] = decay * s.v[e] + weight[i] * b_r.v[e];
             if (r + e < k.nr) sum[i] += s.v[e] * c_r.v[e]; /* past them 0 times an infinite x is no number */
         }
-        store<T, ALIGNED>(state + i * k.nr, r, k.nr, s);
+        kr_store_quad(state + i * k.nr, r, k.nr, s, ALIGNED);
     }
 }
 
 template <typename T, int ROWS, bool ALIGNED>
-static __device__ __forceinline__ void load_rows(const T *state, int64_t r, int64_t nr, int rows, quad<T> *held)
+static __device__ __forceinline__ void load_rows(const T *state, int64_t r, int64_t nr, int rows, kr_quad<T> *held)
 {
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
-        if (i < rows) held[i] = load<T, ALIGNED>(state + i * nr, r, nr);
+        if (i < rows) held[i] = kr_load_quad(state + i * nr, r, nr, ALIGNED);
 }
 
 /* Grid: for each row b, the rows p of all its heads by WARPS ROWS. SHORT: nr <= SPAN. */
@@ -161,8 +130,8 @@ static __global__ void __launch_bounds__(32 * WARPS, sizeof(T) == 4 ? 6 : 2)
     }
     T *state = k.state + (((int64_t)row * k.nh + h) * k.np + p0) * k.nr;
     const int rows = (int)kr_least(ROWS, k.np - p0);
-    quad<T> held[ROWS];
-    load_rows<T, ROWS, ALIGNED>(state, lane * VECTOR, k.nr, rows, held);
+    kr_quad<T> held[ROWS];
+    load_rows<T, ROWS, ALIGNED>(state, lane * KR_QUAD, k.nr, rows, held);
     const T bias = k.dt_bias[h], rate = kr_exp(k.a_log[h]);
     kr_token_wait();
     const int64_t from = row * k.stride, group = h / (uint32_t)(k.nh / k.ng);
@@ -174,8 +143,8 @@ static __global__ void __launch_bounds__(32 * WARPS, sizeof(T) == 4 ? 6 : 2)
         weight[i] = i < rows ? now.step * x[i] : (T)0;
         sum[i] = 0;
     }
-    advance<T, ROWS, ALIGNED>(k, state, lane * VECTOR, held, rows, b, c, now.decay, weight, sum);
-    for (int64_t r = lane * VECTOR + SPAN; !SHORT && r - lane * VECTOR < k.nr; r += SPAN) {
+    advance<T, ROWS, ALIGNED>(k, state, lane * KR_QUAD, held, rows, b, c, now.decay, weight, sum);
+    for (int64_t r = lane * KR_QUAD + SPAN; !SHORT && r - lane * KR_QUAD < k.nr; r += SPAN) {
         load_rows<T, ROWS, ALIGNED>(state, r, k.nr, rows, held);
         advance<T, ROWS, ALIGNED>(k, state, r, held, rows, b, c, now.decay, weight, sum);
     }
@@ -195,23 +164,23 @@ static __device__ __forceinline__ void turn_tile(const ssd_job<float> &k, uint32
     const int lane = threadIdx.x % 32;
     const uint32_t per_head = (uint32_t)k.np / TILE, head = tile / per_head, row = head / (uint32_t)k.nh;
     const uint32_t h = head - row * (uint32_t)k.nh, group = h / (uint32_t)(k.nh / k.ng);
-    const int64_t from = row * k.stride, p0 = (int64_t)(tile - head * per_head) * TILE, r = lane * VECTOR;
-    const quad<float> b = load<float, true>(k.b + from + group * k.nr, r, k.nr);
-    const quad<float> c = load<float, true>(k.c + from + group * k.nr, r, k.nr);
+    const int64_t from = row * k.stride, p0 = (int64_t)(tile - head * per_head) * TILE, r = lane * KR_QUAD;
+    const kr_quad<float> b = kr_load_quad(k.b + from + group * k.nr, r, k.nr, true);
+    const kr_quad<float> c = kr_load_quad(k.c + from + group * k.nr, r, k.nr, true);
     *own = fetch(k, row, h, p0 + lane / (32 / TILE));
     const pace<float> now = pace_of(k, from, h, k.dt_bias[h], kr_exp(k.a_log[h]));
     kr_barrier_wait(barrier, phase);
 #pragma unroll
     for (int i = 0; i < TILE; i++) {
         const float weight = now.step * __shfl_sync(0xffffffffu, own->x, i * (32 / TILE));
-        quad<float> s = load<float, true>(held + i * k.nr, r, k.nr);
+        kr_quad<float> s = kr_load_quad(held + i * k.nr, r, k.nr, true);
         sums[i] = 0;
 #pragma unroll
-        for (int e = 0; e < VECTOR; e++) {
+        for (int e = 0; e < KR_QUAD; e++) {
             s.v[e] = now.decay * s.v[e] + weight * b.v[e];
             if (r + e < k.nr) sums[i] += s.v[e] * c.v[e];
         }
-        store<float, true>(held + i * k.nr, r, k.nr, s);
+        kr_store_quad(held + i * k.nr, r, k.nr, s, true);
     }
 }
 
@@ -320,7 +289,7 @@ template <typename T> static void token_ssd_run(const kr_token_ssd_args *a)
                            a->d_per_dim,
                            0 };
     if (k.nb * k.nh * k.np == 0) return;
-    const bool aligned = sizeof(T) == 4 && k.nr % VECTOR == 0 && k.stride % VECTOR == 0 && kr_allows16(k.b) &&
+    const bool aligned = sizeof(T) == 4 && k.nr % KR_QUAD == 0 && k.stride % KR_QUAD == 0 && kr_allows16(k.b) &&
                          kr_allows16(k.c) && kr_allows16(k.state);
     if (aligned && launch_ring(a, k)) return;
     if (aligned) launch_some<T, true>(a, k);
