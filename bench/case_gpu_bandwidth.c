@@ -5,7 +5,7 @@
  *   conv    causal, 4 taps, with SiLU: x and y;   bwd: x, g_y, g_x                  t = 16384, i = 1792
  *   scan    Mamba-1's, gated, r = 16: x, dt, z and y; bwd: x, dt, z, g_y, g_x, g_dt, g_z   t = 16384, i = 1536
  *   loss    cross-entropy of [t w] and its gradient: x and g_x                      t = 4096, w = 50288
- *   adamw   w, g, m, v read, w, m, v and a zeroed g written                         128 M elements
+ *   adamw   w, g, m, v read, w, m, v written                                         128 M elements
  */
 #include "bench/gpu.h"
 

@@ -6,6 +6,8 @@
 #include "generate/steps.h"
 
 #include "base/hash.h"
+#include "nn/layers.h"
+#include "nn/owed.h"
 
 #include <string.h>
 
@@ -16,6 +18,9 @@ static uint64_t signature_of(const kr_state *state, const kr_sampler *sampler)
     for (int64_t s = 0; s < state->nslots; s++)
         for (int i = 0; i < state->kind->ncache; i++)
             hash = kr_hash_word(hash, (uint64_t)(uintptr_t)kr_tensor_data(state->slots[s].tensors[i]));
+    for (int64_t s = 0; state->owed && s < state->nslots; s++)
+        hash = kr_hash_word(hash, (uint64_t)(uintptr_t)kr_tensor_data(state->owed->slots[s].tokens) |
+                                      state->owed->slots[s].is_used);
     if (sampler) hash = kr_hash_word(hash, sampler->options.seed);
     return kr_hash_word(hash, (uint64_t)(uintptr_t)sampler) | 1;
 }
@@ -80,12 +85,12 @@ static kr_tensor *replay(kr_steps *steps, kr_ctx *ctx, const int32_t *ids, kr_sa
     return kr_record_replay(ctx, steps->recording) ? steps->logits : NULL;
 }
 
-kr_tensor *kr_steps_run(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids,
-                        kr_sampler *sampler, const int64_t *rows)
+/* A step by a recording, or one that may be recorded next. */
+static kr_tensor *run(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids, kr_sampler *sampler,
+                      const int64_t *rows)
 {
     kr_ctx *ctx = net->ctx;
     const uint64_t signature = signature_of(state, sampler);
-    if (!steps->tape && !(steps->tape = kr_tape_create(ctx, KR_NO_GRAD))) return NULL;
     if (steps->signature == signature) {
         if (steps->recording && kr_record_is_whole(ctx, steps->recording))
             return replay(steps, ctx, ids, sampler, rows);
@@ -99,4 +104,14 @@ kr_tensor *kr_steps_run(kr_steps *steps, const kr_network *net, kr_state *state,
     steps->signature = signature;
     kr_tape_reset(steps->tape);
     return step_and_choose(steps, net, state, ids, sampler, rows);
+}
+
+kr_tensor *kr_steps_run(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids,
+                        kr_sampler *sampler, const int64_t *rows)
+{
+    if (!steps->tape && !(steps->tape = kr_tape_create(net->ctx, KR_NO_GRAD))) return NULL;
+    if (!kr_owed_begin(state, net->layers)) return NULL;
+    kr_tensor *logits = run(steps, net, state, ids, sampler, rows);
+    kr_owed_end(state);
+    return logits;
 }

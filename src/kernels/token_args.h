@@ -13,8 +13,8 @@
  *   window[m, c, 0 .. nt-1] <- window[m, c, 1 .. nt-1], v;   y = silu(conv_bias[c] + sum over t of taps[c, t]
  * window[m, c, t]) x, z [m k], w [n k], gain [k], bias [n], base, y [m n], taps [c t], conv_bias [c], window [m c t].
  * Rows of x, z, base, y begin x_m, z_m, base_m, y_m elements apart. z, gain, bias, base, conv_bias may be NULL; base
- * may be y. nc = 0: no convolution. Group e of ng holds channels e nk/ng ... On CUDA with exec.precision the product
- * may round norm, as matmul.
+ * may be y, and is older than x: the kernel before this one does not write it. nc = 0: no convolution. Group e of ng
+ * holds channels e nk/ng ... On CUDA with exec.precision the product may round norm, as matmul.
  * With squares [m nsquares] the mean is that of all of a row's, over nk, and not of u: x has been gated, and has its gain
  * (ng is 1 then, z and gain are NULL). x_half: of x; the f32 slot of CUDA alone takes them. */
 typedef struct kr_token_linear_args {
@@ -39,7 +39,15 @@ typedef struct kr_token_linear_args {
  *   with z: u = y silu(z), y <- u gain (NULL: 1), and squares, unless NULL, gets the sums of u^2 over 8 rows p each:
  *   squares[b, h, i] for p = 8 i .. 8 i + 7, the last of which may be fewer
  * x, z [h p], b, c [g r], dt [h] in rows that begin `stride` elements apart; gain [h p]; state H [b h p r]; y [b h p],
- * rows y_stride apart, of y_half, which the f32 slot of CUDA alone writes. */
+ * rows y_stride apart, of y_half, which the f32 slot of CUDA alone writes.
+ *
+ * With `owed` a state is read at every token, but written at one of KR_OWED_TOKENS alone: until then it owes the tokens
+ * that came since. Eight rows p of a head have a record of them in owed: token i's weights s x and its decay in place
+ * i % KR_OWED_TOKENS, and the count t of tokens that came since they owed none, from 2 KR_OWED_TOKENS back to KR_OWED_TOKENS; B of a token is
+ * its group's. At token t they owe the last
+ *   min(t, (t + h) % KR_OWED_TOKENS) tokens, and are written if that remainder is KR_OWED_TOKENS - 1
+ * which takes heads in turn. H gets its tokens one by one, whenever it does: y and H have the bits that they have without
+ * owed. x NULL: no token comes, all rows get what they owe and owe none, and nothing else is read or written. */
 typedef struct kr_token_ssd_args {
     kr_exec exec;
     int64_t nb, nh, np, ng, nr, stride, y_stride;
@@ -48,9 +56,30 @@ typedef struct kr_token_ssd_args {
     double dt_min, dt_max;
     void *state, *y, *squares;
     kr_half y_half;
+    void *owed;
 } kr_token_ssd_args;
 
 enum { KR_TOKEN_TILE = 8 }; /* rows p whose squares are one sum */
+enum { KR_OWED_TOKENS = 8 };
+
+/* owed, in elements. A row b of it: records [h, tiles of p], then B [g KR_OWED_TOKENS r]. A record: weights [KR_OWED_TOKENS
+ * KR_TOKEN_TILE], decays [KR_OWED_TOKENS], the count. */
+enum {
+    KR_OWED_DECAY = KR_OWED_TOKENS * KR_TOKEN_TILE,
+    KR_OWED_COUNT = KR_OWED_DECAY + KR_OWED_TOKENS,
+    KR_OWED_RECORD = KR_OWED_COUNT + 8 /* a multiple of 16 bytes */
+};
+
+typedef struct kr_owed_parts {
+    int64_t tiles, b, row; /* of a head; where B begins; all of a row */
+} kr_owed_parts;
+
+static inline kr_owed_parts kr_owed_parts_of(int64_t nh, int64_t np, int64_t ng, int64_t nr)
+{
+    const int64_t tiles = (np + KR_TOKEN_TILE - 1) / KR_TOKEN_TILE, b = nh * tiles * KR_OWED_RECORD;
+    const kr_owed_parts parts = { tiles, b, b + ng * KR_OWED_TOKENS * nr };
+    return parts;
+}
 
 /* One token of Mamba-1's selective scan, in place, with what goes before and after it. For row b and channel i:
  *   low, B, C <- each divided by (mean of its squares + eps)^1/2; eps 0: as they are

@@ -277,7 +277,7 @@ bool kr_state_file_write(const kr_state_format *format, const kr_state *state, c
 kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path)
 {
     if (!state) return KR_ERR_ARG;
-    if (!kr_ctx_failed(state->ctx) && kr_state_is_whole("state.save", state) &&
+    if (!kr_ctx_failed(state->ctx) && kr_state_make_whole("state.save", state) &&
         !kr_state_file_write(&state_format, state, net, NULL, path))
         kr_blame(state->ctx, "state.save");
     return state->ctx->status;

@@ -40,8 +40,9 @@ typedef struct kr_token_input {
     kr_tensor *norm_d;
     const kr_norm_options *norm;
     const kr_cache *cache;
-    bool in_place;    /* see kr_block_input */
-    kr_tensor *y_bsd; /* where the result goes; x itself, or a tensor of its shape and type */
+    bool in_place;             /* see kr_block_input */
+    struct kr_owed_slot *owed; /* where the token may be kept (nn/owed.h); NULL: the state gets it */
+    kr_tensor *y_bsd;          /* where the result goes; x itself, or a tensor of its shape and type */
 } kr_token_input;
 
 /* A tensor of the cache as the token's kernels change it: itself in place, else a copy; NULL after an error. */
@@ -65,6 +66,11 @@ typedef struct kr_block_kind {
     /* NULL: the family has no such kernels. takes_token: this block's sizes and types are for them. */
     bool (*takes_token)(const void *block, const kr_token_input *input);
     bool (*token)(kr_tape *tape, const void *block, const kr_token_input *input, kr_cache *after);
+
+    /* NULL: states never owe tokens. may_owe: fills in what a slot of so many rows needs to; settle: gives its state what
+     * it owes. */
+    bool (*may_owe)(const void *block, int64_t batch, struct kr_owed_slot *slot);
+    bool (*settle)(kr_ctx *ctx, const kr_cache *cache, const struct kr_owed_slot *slot);
 } kr_block_kind;
 
 extern const kr_block_kind kr_mamba1_kind, kr_mamba2_kind, kr_mamba3_kind;

@@ -90,6 +90,7 @@ static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer *l
                                    .norm = &job->layers->norm,
                                    .cache = cache,
                                    .in_place = job->in_place,
+                                   .owed = job->owed,
                                    .y_bsd = job->place };
     return kind->takes_token(l->block, &input) && kind->token(tape, l->block, &input, after);
 }

@@ -2,6 +2,7 @@
 #include "nn/layers.h"
 
 #include "nn/config.h"
+#include "nn/owed.h"
 #include "nn/straight.h"
 #include "ops/sequences.h"
 
@@ -25,7 +26,7 @@ static bool check_state(kr_tape *tape, const char *op, const kr_layers *layers, 
 {
     kr_ctx *ctx = tape->ctx;
     return kr_require(ctx, state->ctx == ctx, KR_ERR_STATE, "%s: the state belongs to another context", op) &&
-           kr_state_is_whole(op, state) &&
+           kr_state_make_whole(op, state) &&
            kr_require(ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
                       "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
                       op) &&
@@ -267,6 +268,7 @@ static void run_layer(kr_tape *tape, passage *p)
     const kr_cache *cache = old && !kr_state_slot_is_fresh(old, job->v) ? &old->slots[job->v] : NULL;
     kr_cache after = { .family = job->layers->kind->family };
     if (job->in_place && cache) p->run->call.advance->is_torn = true; /* until all layers are done */
+    p->job.owed = job->in_place ? kr_owed_slot_of(old, job->v) : NULL;
     const bool is_recorded = tape->recording && job->v >= p->cut;
     if (is_recorded && p->recorded_from < 0) {
         p->recorded_from = kr_recompute_until(tape, job, &p->flow, p->run);

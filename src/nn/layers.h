@@ -75,11 +75,12 @@ typedef struct kr_layer_job {
     const char *op;
     kr_ssd_path path;
     kr_tensor *seq_start_bs, *reset_bs;
-    kr_tensor *mask_bs1; /* see kr_block_input */
-    bool drops_state;    /* *after is not wanted */
-    bool is_infinite;    /* x is [b d], repeated for ever; no cache */
-    bool in_place;       /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
-    kr_tensor *place;    /* where the new stream may go; NULL: the layer makes a tensor for it */
+    kr_tensor *mask_bs1;       /* see kr_block_input */
+    bool drops_state;          /* *after is not wanted */
+    bool is_infinite;          /* x is [b d], repeated for ever; no cache */
+    bool in_place;             /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
+    kr_tensor *place;          /* where the new stream may go; NULL: the layer makes a tensor for it */
+    struct kr_owed_slot *owed; /* where the token may be kept instead of giving it to the state; NULL: nowhere */
 } kr_layer_job;
 
 /* flow <- what the layer makes of it. cache: where it begins, NULL for a fresh one; *after: where it ends. */

@@ -210,6 +210,8 @@ const kr_block_kind kr_mamba2_kind = { .family = KR_MAMBA2,
                                        .forward = forward,
                                        .step_infinite = step_infinite,
                                        .takes_token = kr_mamba2_takes_token,
+                                       .may_owe = kr_mamba2_may_owe,
+                                       .settle = kr_mamba2_settle,
                                        .token = kr_mamba2_token };
 
 /* ---- the block by itself ---- */

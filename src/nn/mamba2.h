@@ -20,4 +20,8 @@ void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config);
 bool kr_mamba2_takes_token(const void *block, const kr_token_input *input);
 bool kr_mamba2_token(kr_tape *tape, const void *block, const kr_token_input *input, kr_cache *after);
 
+/* may_owe and settle of kr_block_kind. */
+bool kr_mamba2_may_owe(const void *block, int64_t batch, struct kr_owed_slot *slot);
+bool kr_mamba2_settle(kr_ctx *ctx, const kr_cache *cache, const struct kr_owed_slot *slot);
+
 #endif

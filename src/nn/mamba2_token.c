@@ -7,6 +7,7 @@
  * Window and state are changed where they lie: the caller's own, or copies of them.
  */
 #include "nn/mamba2.h"
+#include "nn/owed.h"
 
 bool kr_mamba2_takes_token(const void *block, const kr_token_input *in)
 {
@@ -81,7 +82,8 @@ static kr_token_ssd_args core_args(const step *s)
                                 .state = s->state_bhpr->data,
                                 .y = s->y_bi->data,
                                 .squares = kr_tensor_data(s->squares_bt),
-                                .y_half = kr_half_of(s->y_bi->dtype) };
+                                .y_half = kr_half_of(s->y_bi->dtype),
+                                .owed = s->in->owed ? s->in->owed->tokens->data : NULL };
 }
 
 static kr_token_linear_args leave_args(const step *s)
@@ -120,6 +122,30 @@ static bool run(kr_ctx *ctx, const step *s)
            KR_RUN(ctx, token_linear[KR_REAL_F32], &leave);
 }
 
+/* Of few rows the states are no burden. */
+bool kr_mamba2_may_owe(const void *block, int64_t batch, kr_owed_slot *slot)
+{
+    const kr_mamba2 *m = block;
+    const kr_mamba2_config *c = &m->config;
+    if (batch <= KR_FEW_ROWS) return false;
+    slot->ngroups = c->ngroups;
+    slot->elements = batch * kr_owed_parts_of(m->nh, c->per_head_dim, c->ngroups, c->state_rank).row;
+    return true;
+}
+
+bool kr_mamba2_settle(kr_ctx *ctx, const kr_cache *cache, const kr_owed_slot *slot)
+{
+    kr_tensor *state_bhpr = cache->mamba2.ssm_bhpr;
+    kr_token_ssd_args args = { .nb = state_bhpr->dims[0],
+                               .nh = state_bhpr->dims[1],
+                               .np = state_bhpr->dims[2],
+                               .ng = slot->ngroups,
+                               .nr = state_bhpr->dims[3],
+                               .state = state_bhpr->data,
+                               .owed = slot->tokens->data };
+    return KR_RUN(ctx, token_ssd[KR_REAL_F32], &args);
+}
+
 /* Few rows: the last product gates what it reads. More of them: that would be read too often. */
 static bool core_gates(const kr_mamba2 *m, int64_t nb)
 {
@@ -139,6 +165,7 @@ bool kr_mamba2_token(kr_tape *tape, const void *block, const kr_token_input *in,
     if (gates) s.squares_bt = kr_new(tape, KR_F32, KR_SHAPE(nb, m->nh * ((np + KR_TOKEN_TILE - 1) / KR_TOKEN_TILE)));
     if (!s.window_bvk || !s.state_bhpr || !s.all_bo || !s.y_bi || (gates && !s.squares_bt) || !run(tape->ctx, &s))
         return false;
+    if (in->owed) in->owed->is_used = true;
     *after = (kr_cache){ KR_MAMBA2, { .mamba2 = { s.window_bvk, s.state_bhpr } } };
     return true;
 }

@@ -6,6 +6,7 @@
 #include "nn/state.h"
 
 #include "nn/layers.h"
+#include "nn/owed.h"
 
 #include <string.h>
 
@@ -72,13 +73,14 @@ kr_state *kr_state_new(kr_tape *tape, const kr_block_kind *kind, int64_t nslots,
     return NULL;
 }
 
-bool kr_state_is_whole(const char *op, const kr_state *state)
+bool kr_state_make_whole(const char *op, const kr_state *state)
 {
-    return kr_require(
-        state->ctx, !state->is_torn, KR_ERR_STATE,
-        "%s: the state is torn: a call that advanced it failed half-way; kr_state_zero makes it fresh, and "
-        "kr_state_copy into it equal to another",
-        op);
+    if (!kr_require(state->ctx, !state->is_torn, KR_ERR_STATE,
+                    "%s: the state is torn: a call that advanced it failed half-way; kr_state_zero makes it fresh, and "
+                    "kr_state_copy into it equal to another",
+                    op))
+        return false;
+    return kr_owed_settle(state) || kr_blame(state->ctx, "%s", op);
 }
 
 static void drop_tensors(kr_cache *cache)
@@ -96,6 +98,7 @@ void kr_state_destroy(kr_state *state)
         kr_fail(state->ctx, KR_ERR_ARG, "state.destroy: the state is on a tape, which frees it by itself");
         return;
     }
+    kr_owed_drop(state);
     for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
     kr_memory_free(&state->ctx->memory, state, box_bytes(state->nslots));
 }
@@ -118,6 +121,7 @@ static kr_status status_of(const kr_state *state)
 kr_status kr_state_zero(kr_state *state)
 {
     if (!is_changeable(state, "state.zero", "call with state NULL to begin afresh")) return status_of(state);
+    kr_owed_drop(state);
     for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
     forget_cursors(&state->cursors, state->nslots);
     state->is_torn = false;
@@ -219,8 +223,9 @@ kr_status kr_state_copy(kr_state *to, const kr_state *from)
                     "state.copy: from has %lld slots of the family %s, but to has %lld of %s; create it for the stack "
                     "that from is of",
                     (long long)from->nslots, from->kind->name, (long long)to->nslots, to->kind->name) ||
-        !kr_state_is_whole("state.copy", from) || to == from || (!all_fit(to, from) && !reshape_tensors(to, from)))
+        !kr_state_make_whole("state.copy", from) || to == from || (!all_fit(to, from) && !reshape_tensors(to, from)))
         return ctx->status;
+    if (!to->owed || !to->owed->is_open) kr_owed_drop(to); /* else it is the step that owes which moves it on */
     for (int64_t s = 0; s < to->nslots; s++) {
         copy_cache_fields(&to->slots[s], &from->slots[s]);
         for (int i = 0; i < to->kind->ncache; i++)
@@ -265,7 +270,7 @@ static bool is_usable(kr_tape *tape, const char *op, const kr_state *state)
            kr_require(tape->ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
                       "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
                       op) &&
-           kr_state_is_whole(op, state);
+           kr_state_make_whole(op, state);
 }
 
 static kr_tensor *select_tensor(kr_tape *tape, kr_tensor *x, const row_list *list)
@@ -417,7 +422,7 @@ int64_t kr_state_slots(const kr_state *state)
 
 const kr_cache *kr_state_cache(const kr_state *state, int64_t slot)
 {
-    return state && slot >= 0 && slot < state->nslots ? &state->slots[slot] : NULL;
+    return state && slot >= 0 && slot < state->nslots && kr_owed_settle(state) ? &state->slots[slot] : NULL;
 }
 
 bool kr_state_slot_is_fresh(const kr_state *state, int64_t slot)

@@ -24,11 +24,12 @@ struct kr_state {
     int64_t nslots, batch;
     kr_cache *slots; /* [nslots]; all tensors NULL: nothing went through */
     kr_cursors cursors;
-    bool is_torn; /* a call that moved it on in place failed half-way */
+    bool is_torn;         /* a call that moved it on in place failed half-way */
+    struct kr_owed *owed; /* tokens that it has not been given yet (nn/owed.h); NULL: none, ever */
 };
 
-/* Refuses a state that is torn. */
-bool kr_state_is_whole(const char *op, const kr_state *state);
+/* Gives the state what it owes; refuses one that is torn. Before anyone reads its tensors. */
+bool kr_state_make_whole(const char *op, const kr_state *state);
 
 /* A fresh state on the tape, cursors off; NULL after an error. */
 kr_state *kr_state_new(kr_tape *tape, const kr_block_kind *kind, int64_t nslots, int64_t batch);

@@ -15,7 +15,7 @@ static const rows shapes[] = {
     { 4, 7, 7, false },      { 5, 8, 7, false },        { 6, 9, 9, false },      { 5, 16, 16, false },
     { 7, 17, 17, false },    { 4, 24, 19, false },      { 6, 33, 33, false },    { 5, 64, 61, false },
     { 3, 65, 65, false },    { 4, 128, 127, false },    { 3, 1000, 997, false }, { 600, 64, 61, true },
-    { 5, 8191, 8191, true }, { 3, 20011, 20003, true }, { 40000, 1, 1, true },
+    { 5, 8191, 8191, true }, { 3, 20011, 20003, true }, { 40000, 1, 1, true },   { 4, 12000, 11990, false },
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 

@@ -17,7 +17,8 @@ static const norm shapes[] = {
     { 3, 8, 1, false },    { 2, 9, 1, false },    { 3, 15, 3, false },   { 2, 16, 2, false },  { 3, 17, 1, false },
     { 5, 24, 3, false },   { 2, 31, 1, false },   { 3, 33, 1, false },   { 2, 64, 4, false },  { 3, 66, 6, false },
     { 2, 68, 4, false },   { 1, 127, 1, false },  { 17, 130, 2, false }, { 7, 12, 12, false }, { 2, 4100, 1, false },
-    { 1, 8200, 2, false }, { 65, 1030, 5, true }, { 900, 33, 3, true },  { 5, 9001, 1, true },
+    { 1, 8200, 2, false }, { 65, 1030, 5, true }, { 900, 33, 3, true },  { 5, 9001, 1, true }, { 3, 640, 1, false },
+    { 5, 1537, 1, false }, { 9, 3072, 2, false },
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 

@@ -147,8 +147,21 @@ static void first_core_row(void *args)
     ((kr_token_ssd_args *)args)->nb = 1;
 }
 
-/* limits: steps are kept between 0.125 and 0.75; apart: y's rows lie apart; gated: 1 with a gate, 2 with a gain, too. */
-static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int64_t apart, int gated)
+/* What the states owe after `count` tokens; the most that this adds to H: up to 7 times 0.81. */
+static double owe(kr_case *c, core n, int64_t count)
+{
+    const kr_owed_parts parts = kr_owed_parts_of(n.nh, n.np, n.ng, n.nr);
+    double *owed = case_in_out(c, FIELD(kr_token_ssd_args, owed), KR_SHAPE(n.nb, parts.row), -0.9, 0.9);
+    for (int64_t b = 0; b < n.nb; b++)
+        for (int64_t i = 0; i < n.nh * parts.tiles; i++)
+            owed[b * parts.row + i * KR_OWED_RECORD + KR_OWED_COUNT] = (double)count;
+    fill(case_scale(c), n.nb * parts.row, 10); /* weights: a step of up to 5, x of up to 2 */
+    return 6;
+}
+
+/* limits: steps are kept between 0.125 and 0.75; apart: y's rows lie apart; gated: 1 with a gate, 2 with a gain, too;
+ * count: of tokens that came, some of which are owed; -1: nothing ever is. */
+static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int64_t apart, int gated, int64_t count)
 {
     const int64_t of_x = n.nh * n.np, of_b = n.ng * n.nr;
     kr_token_ssd_args a = { .nb = n.nb,
@@ -163,9 +176,9 @@ static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int6
                             .dt_max = limits ? 0.75 : INFINITY };
     if (a.stride < of_b + apart) a.stride = of_b + apart;
     kr_case c;
-    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld%s%s, apart %lld, gated %d", (long long)n.nb,
-               (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr, d_per_dim ? ", D per channel" : "",
-               limits ? ", limits" : "", (long long)apart, gated);
+    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld%s%s, apart %lld, gated %d, count %lld",
+               (long long)n.nb, (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr,
+               d_per_dim ? ", D per channel" : "", limits ? ", limits" : "", (long long)apart, gated, (long long)count);
     case_walk_input(&c, FIELD(kr_token_ssd_args, x), (kr_extent){ (n.nb - 1) * a.stride + of_x, 0 }, -2, 2);
     case_walk_input(&c, FIELD(kr_token_ssd_args, b), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
     case_walk_input(&c, FIELD(kr_token_ssd_args, c), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
@@ -175,8 +188,9 @@ static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int6
     case_input(&c, FIELD(kr_token_ssd_args, d), d_per_dim ? KR_SHAPE(n.nh, n.np) : KR_SHAPE(n.nh), -1, 1);
     case_in_out(&c, FIELD(kr_token_ssd_args, state), KR_SHAPE(n.nb, n.nh, n.np, n.nr), -2, 2);
     fill(case_scale(&c), n.nb * n.nh * n.np * n.nr, 10); /* steps of up to 5, e^da to |da| ULP where it is not small */
+    const double most = count < 0 ? 4 : 4 + owe(&c, n, count); /* of H */
     case_walk_output(&c, FIELD(kr_token_ssd_args, y), (kr_extent){ (n.nb - 1) * a.y_stride + of_x, 0 });
-    const double scale = (gated ? 6 : 1) * (4 * (double)n.nr + 4); /* silu(z) is below 3, a gain at most 2 */
+    const double scale = (gated ? 6 : 1) * (most * (double)n.nr + 4); /* silu(z) is below 3, a gain at most 2 */
     fill(case_scale(&c), (n.nb - 1) * a.y_stride + of_x, scale);
     if (gated) {
         const int64_t tiles = n.nh * ((n.np + KR_TOKEN_TILE - 1) / KR_TOKEN_TILE);
@@ -191,11 +205,30 @@ static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int6
     case_done(sweep, &c);
 }
 
+/* No token comes: all heads get what they owe. */
+static void settle_case(kr_sweep *sweep, core n, int64_t count)
+{
+    const kr_token_ssd_args a = { .nb = n.nb, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr };
+    kr_case c;
+    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld, settled after %lld", (long long)n.nb,
+               (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr, (long long)count);
+    case_in_out(&c, FIELD(kr_token_ssd_args, state), KR_SHAPE(n.nb, n.nh, n.np, n.nr), -2, 2);
+    fill(case_scale(&c), n.nb * n.nh * n.np * n.nr, 10);
+    owe(&c, n, count);
+    c.terms = KR_OWED_TOKENS;
+    c.many_tasks = n.many_tasks;
+    c.first_row = first_core_row;
+    case_done(sweep, &c);
+}
+
 void kr_cases_token_ssd(kr_sweep *sweep)
 {
     for (int i = 0; i < NCORES; i++) {
-        core_case(sweep, cores[i], false, false, 0, i % 3);
-        core_case(sweep, cores[i], true, false, 3, 0);
-        core_case(sweep, cores[i], i % 2, true, 4, 2);
+        core_case(sweep, cores[i], false, false, 0, i % 3, -1);
+        core_case(sweep, cores[i], true, false, 3, 0, -1);
+        core_case(sweep, cores[i], i % 2, true, 4, 2, -1);
+        core_case(sweep, cores[i], false, true, 0, 2, i % 4);
+        core_case(sweep, cores[i], false, true, 4, 0, 8 + i % 8);
+        settle_case(sweep, cores[i], i % 16);
     }
 }

@@ -60,7 +60,7 @@ typedef struct kr_sweep {
     const kr_kernel *kernel;
     kr_sweep_mode mode;
     int64_t ncases; /* that were tried in this mode */
-    int64_t nseen;  /* that were made */
+    int64_t nseen;  /* that the mode has */
 } kr_sweep;
 
 typedef void kr_cases_fn(kr_sweep *);

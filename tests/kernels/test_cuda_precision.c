@@ -177,6 +177,7 @@ TEST(core_in_bf16_is_close_to_f64)
         { "mamba-3", 1, 700, 1, 4, 64, 4, 128, true, false, 0.2 },
         { "mamba-3 of ranks", 1, 200, 4, 4, 64, 4, 128, true, true, 0.2 },
         { "many heads of a group", 1, 130, 1, 40, 64, 2, 128, false, true, 0.2 },
+        { "many heads of many chunks", 1, 330, 1, 70, 32, 1, 64, false, true, 0.2 },
         { "wide heads and states", 1, 150, 1, 2, 256, 1, 256, true, true, 0.1 },
         { "odd sizes", 2, 150, 3, 3, 37, 3, 53, true, true, 0.1 },
         { "small states", 2, 150, 1, 4, 32, 2, 16, false, true, 0.1 },
@@ -337,6 +338,7 @@ TEST(gradients_of_angles_in_bf16_are_close_to_f64)
         { { "angles, odd sizes", 2, 150, 1, 3, 37, 1, 53, true, true, 0.1 }, 13, false, true },
         { { "angles, wide rows", 2, 150, 1, 3, 64, 1, 104, false, true, 0.1 }, 52, false, false },
         { { "angles of many heads", 1, 130, 1, 50, 64, 1, 128, true, false, 0.1 }, 64, false, false },
+        { { "angles of many heads and chunks", 1, 330, 1, 70, 32, 1, 64, true, false, 0.1 }, 32, false, false },
         { { "angles, a short row", 2, 64, 1, 4, 64, 1, 128, true, true, 0.1 }, 64, false, false },
     };
     if (!far_set()) SKIP(far_why_not());

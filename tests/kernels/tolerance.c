@@ -120,7 +120,8 @@ static const struct {
     /* One token: as the kernels that they join; scales are bounds of a sum of magnitudes. */
     { "token_linear",
       { .far_chooses = true, .ulps = 4, .plain = 8, .root = 1, .why = "a norm, then a chain along k, then silu" } },
-    { "token_ssd", { .ulps = 2, .plain = 8, .root = 1, .why = "softplus, two exponentials, a sum over r" } },
+    { "token_ssd",
+      { .adds_in_place = true, .ulps = 2, .plain = 8, .root = 1, .why = "softplus, two exponentials, a sum over r" } },
     { "token_scan",
       { .ulps = 2,
         .plain = 8,

@@ -65,13 +65,13 @@ template <typename T> static __global__ void __launch_bounds__(THREADS, 3) sum_c
     const T *theta = k.theta + c.token * k.line, *dt = k.dt + c.token * k.nh;
     double *turn = k.turn + c.token * k.na;
     for (uint32_t i = threadIdx.x; i < c.count * k.na; i += blockDim.x) {
-        const int64_t t = quotient(i, k.angles);
+        const int64_t t = kr_quotient(i, k.angles);
         turn[i] = k.range * KR_PI * tanh((double)theta[i + t * (k.line - k.na)]);
     }
     __syncthreads();
     if (c.index == c.of - 1) return; /* nothing follows */
     for (uint32_t i = threadIdx.x; i < k.width; i += blockDim.x) {
-        const uint32_t h = quotient(i, k.angles), a = i - h * k.angles.d;
+        const uint32_t h = kr_quotient(i, k.angles), a = i - h * k.angles.d;
         double sum = 0;
         for (int64_t t = 0; t < c.count; t += BATCH)
             sum = run_batch<T>(k, dt + t * k.nh + h, turn + t * k.na + a, c.count - t, sum, NULL);
@@ -85,7 +85,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS, 3) run_c
     const kr_chunk c = kr_chunk_of(k.chunks, blockIdx.x);
     const uint32_t i = blockIdx.y * THREADS + threadIdx.x;
     if (i >= k.width) return;
-    const uint32_t h = quotient(i, k.angles), a = i - h * k.angles.d;
+    const uint32_t h = kr_quotient(i, k.angles), a = i - h * k.angles.d;
     double phi = k.initial ? wrap((double)k.initial[c.q * k.width + i]) : 0;
     const double *total = k.total + ((int64_t)blockIdx.x - c.index) * k.width + i;
 #pragma unroll 4
@@ -164,7 +164,7 @@ template <typename T> static __global__ void __launch_bounds__(THREADS, 4) sum_g
 template <typename T> KR_DEVICE void fill_tile(const backward<T> &k, int64_t token, int64_t count, T *g, T *tile)
 {
     for (uint32_t i = threadIdx.x; i < k.width; i += blockDim.x) {
-        const uint32_t h = quotient(i, k.angles), a = i - h * k.angles.d;
+        const uint32_t h = kr_quotient(i, k.angles), a = i - h * k.angles.d;
         const T *from = k.g_angle + token * k.width + i;
         T own[TILE], sum = g[i];
 #pragma unroll
@@ -178,7 +178,7 @@ template <typename T> KR_DEVICE void fill_tile(const backward<T> &k, int64_t tok
     }
     T *u = tile + k.tokens * k.nh * k.row;
     for (uint32_t i = threadIdx.x; i < count * k.na; i += blockDim.x)
-        u[i] = tanh_of(k.theta[token * k.line + i + (int64_t)quotient(i, k.angles) * (k.line - k.na)]);
+        u[i] = kr_tanh(k.theta[token * k.line + i + (int64_t)kr_quotient(i, k.angles) * (k.line - k.na)]);
 }
 
 /* The sums over angles and over heads of a tile's tokens. */
@@ -186,19 +186,19 @@ template <typename T> KR_DEVICE void give_tile(const backward<T> &k, int64_t tok
 {
     const T *u = tile + k.tokens * k.nh * k.row, factor = (T)(k.range * KR_PI);
     for (uint32_t i = threadIdx.x; k.g_dt && i < count * k.nh; i += blockDim.x) {
-        const int64_t t = quotient(i, k.heads);
+        const int64_t t = kr_quotient(i, k.heads);
         T sum = 0;
 #pragma unroll 8
-        for (int64_t a = 0; a < k.na; a++) sum = fma_of(tile[i * k.row + a], u[t * k.na + a], sum);
+        for (int64_t a = 0; a < k.na; a++) sum = kr_fma(tile[i * k.row + a], u[t * k.na + a], sum);
         k.g_dt[token * k.nh + i] = factor * sum;
     }
     for (uint32_t i = threadIdx.x; k.g_theta && i < count * k.na; i += blockDim.x) {
-        const int64_t t = quotient(i, k.angles), a = i - t * k.na;
+        const int64_t t = kr_quotient(i, k.angles), a = i - t * k.na;
         T sum = 0;
 #pragma unroll 8
         for (int64_t h = 0; h < k.nh; h++)
-            sum = fma_of(tile[(t * k.nh + h) * k.row + a], k.dt[(token + t) * k.nh + h], sum);
-        kr_put_as(k.g_theta, (token + t) * (k.na + k.g_theta_place.gap) + a, factor * fma_of(-u[i], u[i], (T)1) * sum,
+            sum = kr_fma(tile[(t * k.nh + h) * k.row + a], k.dt[(token + t) * k.nh + h], sum);
+        kr_put_as(k.g_theta, (token + t) * (k.na + k.g_theta_place.gap) + a, factor * kr_fma(-u[i], u[i], (T)1) * sum,
                   k.g_theta_place.half);
     }
 }

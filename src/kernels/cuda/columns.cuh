@@ -10,26 +10,46 @@
 
 #include "kernels/cuda/numbers.cuh"
 
+template <typename T> struct kr_column_sums {
+    const T *x;
+    T *y;
+};
+
+/* One matrix, or two of the same sizes. */
 template <typename T>
-static __global__ void __launch_bounds__(1024) kr_sum_columns(const T *x, int64_t nk, int64_t n, T *y)
+static __global__ void __launch_bounds__(1024)
+    kr_sum_columns(const kr_column_sums<T> first, const kr_column_sums<T> second, int64_t nk, int64_t n)
 {
     __shared__ double sums[32][33];
+    const kr_column_sums<T> c = blockIdx.y == 0 ? first : second;
     const int64_t j = (int64_t)blockIdx.x * 32 + threadIdx.x;
     double sum = 0;
     if (j < n) {
 #pragma unroll 4
-        for (int64_t k = threadIdx.y; k < nk; k += 32) sum += (double)x[k * n + j];
+        for (int64_t k = threadIdx.y; k < nk; k += 32) sum += (double)c.x[k * n + j];
     }
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y != 0 || j >= n) return;
     for (int k = 1; k < 32; k++) sum += sums[k][threadIdx.x];
-    y[j] = (T)sum;
+    c.y[j] = (T)sum;
 }
 
 template <typename T> static void kr_columns_run(const T *x, int64_t nk, int64_t n, T *y, cudaStream_t stream)
 {
-    if (n > 0) kr_sum_columns<T><<<(unsigned)kr_ceil_div(n, 32), dim3(32, 32), 0, stream>>>(x, nk, n, y);
+    const kr_column_sums<T> c = { x, y };
+    if (n > 0) kr_sum_columns<T><<<(unsigned)kr_ceil_div(n, 32), dim3(32, 32), 0, stream>>>(c, c, nk, n);
+}
+
+/* Of both that have a y. */
+template <typename T>
+static void kr_columns_both(const T *const x[2], int64_t nk, int64_t n, T *const y[2], cudaStream_t stream)
+{
+    const kr_column_sums<T> c[2] = { { x[0], y[0] }, { x[1], y[1] } };
+    if (n > 0 && y[0] && y[1])
+        kr_sum_columns<T><<<dim3((unsigned)kr_ceil_div(n, 32), 2), dim3(32, 32), 0, stream>>>(c[0], c[1], nk, n);
+    else if (y[0]) kr_columns_run<T>(x[0], nk, n, y[0], stream);
+    else if (y[1]) kr_columns_run<T>(x[1], nk, n, y[1], stream);
 }
 
 #endif

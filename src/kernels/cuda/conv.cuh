@@ -25,6 +25,19 @@ template <typename T> struct conv_input {
     bool aligned, silu, quick; /* aligned: packs of x's channels allow 16-byte steps */
 };
 
+/* args: kr_conv_args or kr_conv_bwd_args. */
+template <typename T, typename A> static conv_input<T> conv_input_of(const A *a, const conv_places &at)
+{
+    const int64_t n = kr_pack<T>::N;
+    conv_input<T> c = {};
+    c.at = at, c.nv = a->nv, c.nk = a->nk;
+    c.x = a->x, c.x_batch = a->x_batch, c.x_stride = a->x_stride, c.x_half = a->x_half;
+    c.weight = (const T *)a->weight, c.bias = (const T *)a->bias, c.window = (const T *)a->window;
+    c.aligned = kr_allows16(a->x) && a->x_batch % n == 0 && a->x_stride % n == 0;
+    c.silu = a->silu, c.quick = kr_is_quick<T>(&a->exec);
+    return c;
+}
+
 static __device__ __forceinline__ int64_t conv_sequence(const conv_places &p, int64_t token)
 {
     return p.of_token ? (int64_t)p.of_token[token] : token / p.ns;

@@ -6,13 +6,26 @@
  *   g_x is g_past at t >= 0, g_window[q, v, nk + t] is g_past at t < 0
  *   g_weight[v, j] = sum over (q, s) of g_u[s, v] past(s - (nk-1) + j, v);   g_bias[v] = sum of g_u
  *
- * A thread has one pack of channels and walks along a tile of tokens, and nk-1 further ones, with the last inputs and the
- * last g_u in registers; g_x follows nk-1 tokens behind. Its tile's part of g_weight and g_bias goes to scratch; the parts
- * are added in order. More than MOST_TAPS taps take one thread for each element, and g_u is kept in scratch.
+ * A thread has one pack of channels and walks along a tile of tokens, and nk-1 further ones, with the last inputs and
+ * g_u in registers; the next ones are on their way through a ring in shared memory of which it has a place of its own.
+ * Tokens are taken in groups of four where nothing begins or ends, else one by one; g_x follows nk-1 tokens behind. A
+ * tile's part of g_weight and g_bias goes to scratch; the parts are added in order. More than MOST_TAPS taps take one
+ * thread for each element, and g_u is kept in scratch.
  */
 #include "kernels/cuda/conv.cuh"
+#include "kernels/cuda/fold.cuh"
 
-enum { THREADS = 128, STEP = 2, MOST_TAPS = 4, LONG_TILE = 64, SHORT_TILE = 16, MANY_TOKENS = 8192 };
+/* AT_ONCE: threads that an H200 holds at once, by which tiles are cut. */
+enum {
+    THREADS = 128,
+    ABREAST = 3,
+    GROUP = 4,
+    STAGES = 2 * GROUP, /* a power of two */
+    MOST_TAPS = 4,
+    SHORT_TILE = 16,
+    LONG_TILE = 256,
+    AT_ONCE = 50688
+};
 
 template <typename T> struct back_job {
     conv_input<T> in;
@@ -21,7 +34,8 @@ template <typename T> struct back_job {
     const T *g_y, *g_window_out;
     kr_columns columns; /* of g_y, which is NULL then */
     void *g_x;
-    int64_t g_x_stride; /* of tokens */
+    int64_t g_x_stride;       /* of tokens */
+    int64_t x_step, g_x_step; /* bytes from a token to the next */
     kr_half g_x_half;
     T *g_window;
     T *parts; /* [tiles, nk + 1, nv], or NULL: neither g_weight nor g_bias is wanted */
@@ -69,25 +83,26 @@ static __device__ __forceinline__ void add_window(const back_job<T> &k, int64_t 
         if (e < left) g->v[e] += k.g_window_out[(q * k.in.nv + v + e) * nk + column];
 }
 
-/* A thread's place: its channels and the last inputs and gradients of u. */
+/* A thread's channels, its last inputs and gradients of u, and where it is. */
 template <typename T, int NK> struct conv_walk {
-    int64_t v, left;
     kr_pack<T> w[NK], bias;
-    kr_pack<T> before[NK]; /* past(s - (NK-1) + j) */
-    kr_pack<T> g_u[NK];    /* of tokens s - (NK-1) .. s */
-    int32_t of[NK];        /* their sequences; -1: none */
+    kr_pack<T> before[NK - 1 + GROUP]; /* past(s - (NK-1) + j) */
+    kr_pack<T> g_u[NK - 1 + GROUP];    /* of tokens s - (NK-1) and on */
+    int32_t of[NK];                    /* sequences of tokens s - (NK-1) .. s; -1: none */
     kr_pack<T> g_w[NK], g_b;
+    const char *x, *g_y; /* token 0 of the tile */
+    char *g_x;
+    int64_t g_y_step, base, row, v, left; /* base: the number of token 0 */
+    int count, last;                      /* tokens of the tile; of it and behind it, as many as are read */
 };
 
 template <typename T, int NK>
-static __device__ __forceinline__ void walk_begin(const conv_input<T> &c, int64_t v, conv_walk<T, NK> *w)
+static __device__ __forceinline__ void walk_begin(const conv_input<T> &c, conv_walk<T, NK> *w)
 {
-    w->v = v;
-    w->left = c.nv - v;
-    conv_weights<T, NK>(c, v, w->left, w->w);
+    conv_weights<T, NK>(c, w->v, w->left, w->w);
 #pragma unroll
     for (int e = 0; e < kr_pack<T>::N; e++) {
-        w->bias.v[e] = c.bias && e < w->left ? c.bias[v + e] : (T)0;
+        w->bias.v[e] = c.bias && e < w->left ? c.bias[w->v + e] : (T)0;
         w->g_b.v[e] = 0;
 #pragma unroll
         for (int j = 0; j < NK; j++) w->g_w[j].v[e] = w->g_u[j].v[e] = w->before[j].v[e] = 0;
@@ -96,49 +111,9 @@ static __device__ __forceinline__ void walk_begin(const conv_input<T> &c, int64_
     for (int j = 0; j < NK; j++) w->of[j] = -1;
 }
 
-/* Token s of sequence q joins: its g_u, and what it adds to the sums if it is one of the tile's. begins: nothing is known of
- * the tokens before it. */
-template <typename T, int NK>
-static __device__ __forceinline__ void walk_token(const conv_input<T> &c, int32_t q, int64_t token, bool begins,
-                                                  bool counts, const kr_pack<T> &x, const kr_pack<T> &g_y,
-                                                  conv_walk<T, NK> *w)
-{
-    enum { N = kr_pack<T>::N };
-    if (begins) {
-        const int64_t start = conv_start(c.at, q), s = token - start;
-#pragma unroll
-        for (int j = 0; j < NK - 1; j++) w->before[j + 1] = conv_past(c, q, start, s - (NK - 1) + j, w->v, w->left);
-    }
-#pragma unroll
-    for (int j = 0; j < NK - 1; j++) {
-        w->before[j] = w->before[j + 1];
-        w->g_u[j] = w->g_u[j + 1];
-        w->of[j] = w->of[j + 1];
-    }
-    w->before[NK - 1] = x;
-    w->of[NK - 1] = q;
-    kr_pack<T> u = w->bias, silu, slope;
-#pragma unroll
-    for (int e = 0; e < N; e++)
-#pragma unroll
-        for (int j = 0; j < NK; j++) u.v[e] += w->w[j].v[e] * w->before[j].v[e];
-    if (c.silu) kr_slopes_of(u, c.quick, &silu, &slope);
-#pragma unroll
-    for (int e = 0; e < N; e++) {
-        T g = 0;
-        if (q >= 0) g = c.silu ? g_y.v[e] * slope.v[e] : g_y.v[e];
-        w->g_u[NK - 1].v[e] = g;
-        if (!counts || q < 0) continue;
-        w->g_b.v[e] += g;
-#pragma unroll
-        for (int j = 0; j < NK; j++) w->g_w[j].v[e] += g * w->before[j].v[e];
-    }
-}
-
-/* g_x of the token NK-1 before the last; g_u is 0 past a row's end. */
+/* g_x of the token that g_u begins with; g_u is 0 past a row's end. */
 template <typename T, int NK, bool PACKED>
-static __device__ __forceinline__ kr_pack<T> walk_gradient(const back_job<T> &k, int64_t token,
-                                                           const conv_walk<T, NK> *w)
+static __device__ __forceinline__ kr_pack<T> walk_gradient(const conv_walk<T, NK> &w, const kr_pack<T> *g_u)
 {
     kr_pack<T> g;
 #pragma unroll
@@ -146,51 +121,172 @@ static __device__ __forceinline__ kr_pack<T> walk_gradient(const back_job<T> &k,
         g.v[e] = 0;
 #pragma unroll
         for (int j = 0; j < NK; j++)
-            if (!PACKED || (w->of[0] >= 0 && w->of[NK - 1 - j] == w->of[0]))
-                g.v[e] += w->w[j].v[e] * w->g_u[NK - 1 - j].v[e];
+            if (!PACKED || (w.of[0] >= 0 && w.of[NK - 1 - j] == w.of[0])) g.v[e] += w.w[j].v[e] * g_u[NK - 1 - j].v[e];
     }
-    if (k.g_window_out && w->of[0] >= 0) add_window(k, w->of[0], token, w->v, w->left, &g);
     return g;
 }
 
-/* PACKED: rows may hold several sequences. ALIGNED: all packs are whole and allow 16-byte steps. */
+/* u of the token whose inputs `before` begins with. */
+template <typename T, int NK>
+static __device__ __forceinline__ kr_pack<T> walk_sum(const conv_walk<T, NK> &w, const kr_pack<T> *before)
+{
+    kr_pack<T> u = w.bias;
+#pragma unroll
+    for (int j = 0; j < NK; j++)
+#pragma unroll
+        for (int e = 0; e < kr_pack<T>::N; e++) u.v[e] += w.w[j].v[e] * before[j].v[e];
+    return u;
+}
+
+/* What a token with inputs `before` adds to the sums. */
+template <typename T, int NK>
+static __device__ __forceinline__ void walk_add(const kr_pack<T> *before, const kr_pack<T> &g_u, conv_walk<T, NK> *w)
+{
+#pragma unroll
+    for (int e = 0; e < kr_pack<T>::N; e++) {
+        w->g_b.v[e] += g_u.v[e];
+#pragma unroll
+        for (int j = 0; j < NK; j++) w->g_w[j].v[e] += g_u.v[e] * before[j].v[e];
+    }
+}
+
+/* Token t joins, and g_x of the token NK-1 before it is given. A token of no sequence has g_u = 0. */
 template <typename T, int NK, bool PACKED, bool ALIGNED>
-static __global__ void __launch_bounds__(THREADS, 4) conv_bwd_kernel(const back_job<T> k)
+static __device__ __forceinline__ void walk_one(const back_job<T> &k, int t, const kr_raw *slot, conv_walk<T, NK> *w)
+{
+    const conv_input<T> &c = k.in;
+    kr_pack<T> g_y = {}, silu, slope;
+    if (t < w->last) {
+        w->before[NK - 1] = ALIGNED ? kr_asked<T, true>(slot[0], c.x_half)
+                                    : kr_load_pack_as<T>(w->x + t * k.x_step, 0, c.x_half, w->left, c.aligned);
+        g_y = ALIGNED ? kr_asked<T, true>(slot[THREADS], k.columns.half)
+                      : kr_load_pack_as<T>(w->g_y + t * w->g_y_step, 0, k.columns.half, w->left, k.g_aligned);
+    }
+    const int32_t q = t >= w->last ? -1 : PACKED && c.at.of_token ? c.at.of_token[w->base + t] : (int32_t)w->row;
+    if (q >= 0 && q != w->of[NK - 1]) {
+        const int64_t start = conv_start(c.at, q), s = w->base + t - start;
+#pragma unroll
+        for (int j = 0; j < NK - 1; j++) w->before[j] = conv_past(c, q, start, s - (NK - 1) + j, w->v, w->left);
+    }
+#pragma unroll
+    for (int j = 0; j < NK - 1; j++) w->of[j] = w->of[j + 1];
+    w->of[NK - 1] = q;
+    const kr_pack<T> u = walk_sum<T, NK>(*w, w->before);
+    if (c.silu) kr_slopes_of(u, c.quick, &silu, &slope);
+#pragma unroll
+    for (int e = 0; e < kr_pack<T>::N; e++)
+        w->g_u[NK - 1].v[e] = q < 0 ? (T)0 : c.silu ? g_y.v[e] * slope.v[e] : g_y.v[e];
+    if (t < w->count && q >= 0) walk_add<T, NK>(w->before, w->g_u[NK - 1], w);
+    if (k.g_x && t >= NK - 1) {
+        kr_pack<T> g = walk_gradient<T, NK, PACKED>(*w, w->g_u);
+        if (k.g_window_out && w->of[0] >= 0) add_window(k, w->of[0], w->base + t - (NK - 1), w->v, w->left, &g);
+        kr_give<T, ALIGNED>(w->g_x + (t - (NK - 1)) * k.g_x_step, g, k.g_x_half, w->left);
+    }
+#pragma unroll
+    for (int j = 0; j < NK - 1; j++) w->before[j] = w->before[j + 1], w->g_u[j] = w->g_u[j + 1];
+}
+
+/* The same for tokens t .. t+GROUP-1, which are of the tile and, as NK-1 tokens before them, of one sequence. HALF:
+ * some operand may be of halves. */
+template <typename T, int NK, bool HALF>
+static __device__ __forceinline__ void walk_group(const back_job<T> &k, int t, const kr_raw (*slots)[2][THREADS],
+                                                  conv_walk<T, NK> *w)
 {
     enum { N = kr_pack<T>::N };
+    const conv_input<T> &c = k.in;
+    kr_pack<T> u[GROUP], silu[GROUP], slope[GROUP];
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+        w->before[NK - 1 + i] = kr_asked<T, true>(slots[i][0][threadIdx.x], HALF ? c.x_half : KR_NO_HALF);
+        w->g_u[NK - 1 + i] = kr_asked<T, true>(slots[i][1][threadIdx.x], HALF ? k.columns.half : KR_NO_HALF);
+    }
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) u[i] = walk_sum<T, NK>(*w, w->before + i);
+    if (c.silu) {
+        kr_slopes_of<T, GROUP>(u, c.quick, silu, slope);
+#pragma unroll
+        for (int i = 0; i < GROUP * N; i++) w->g_u[NK - 1 + i / N].v[i % N] *= slope[i / N].v[i % N];
+    }
+    char *g_x = w->g_x + (t - (NK - 1)) * k.g_x_step;
+#pragma unroll
+    for (int i = 0; i < GROUP; i++, g_x += k.g_x_step) {
+        walk_add<T, NK>(w->before + i, w->g_u[NK - 1 + i], w);
+        if (k.g_x)
+            kr_give<T, true>(g_x, walk_gradient<T, NK, false>(*w, w->g_u + i), HALF ? k.g_x_half : KR_NO_HALF, N);
+    }
+#pragma unroll
+    for (int j = 0; j < NK - 1; j++) w->before[j] = w->before[GROUP + j], w->g_u[j] = w->g_u[GROUP + j];
+}
+
+/* May tokens t .. t+GROUP-1 go as a group? */
+template <typename T, int NK, bool PACKED>
+static __device__ __forceinline__ bool walk_goes_on(const back_job<T> &k, int t, const conv_walk<T, NK> &w)
+{
+    const int32_t q = w.of[NK - 1];
+    if (t < NK - 1 || t + GROUP > w.count || q < 0) return false;
+    bool same = true;
+    if (PACKED) {
+#pragma unroll
+        for (int j = 1; j < NK - 1; j++) same = same && w.of[j] == q;
+#pragma unroll
+        for (int i = 0; i < GROUP; i++) same = same && (!k.in.at.of_token || k.in.at.of_token[w.base + t + i] == q);
+    }
+    return same && (!k.g_window_out || w.base + t < conv_end(k.in.at, q) - NK);
+}
+
+/* PACKED: rows may hold several sequences. ALIGNED: all packs are whole and allow 16-byte steps. */
+template <typename T, int NK, bool PACKED, bool ALIGNED, bool HALF>
+static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? ABREAST : 1) conv_bwd_kernel(const back_job<T> k)
+{
+    enum { N = kr_pack<T>::N };
+    __shared__ kr_raw ring[ALIGNED ? STAGES : 1][2][THREADS];
     const conv_input<T> &c = k.in;
     const uint32_t unit = blockIdx.x * THREADS + threadIdx.x, tile = unit / k.packs;
     if (tile >= k.tiles) return;
     conv_walk<T, NK> w;
-    walk_begin(c, (int64_t)(unit % k.packs) * N, &w);
-    if (ALIGNED) w.left = N;
-    const int64_t row = tile / (uint32_t)k.tiles_per_row, first = tile % (uint32_t)k.tiles_per_row * k.tile;
-    const int64_t base = row * c.at.ns, end = kr_least(first + k.tile, c.at.ns);
-    const int64_t stop = k.g_x ? end + NK - 1 : end, last = kr_least(stop, c.at.ns);
-    int64_t x = row * c.x_batch + first * c.x_stride + w.v;
+    const int64_t first = tile % (uint32_t)k.tiles_per_row * k.tile, ends = c.at.ns - first;
+    w.v = (int64_t)(unit % k.packs) * N, w.left = ALIGNED ? (int64_t)N : c.nv - w.v;
+    w.row = tile / (uint32_t)k.tiles_per_row, w.base = w.row * c.at.ns + first;
+    w.count = (int)kr_least(k.tile, ends);
+    const int stop = k.g_x ? w.count + NK - 1 : w.count;
+    w.last = (int)kr_least(stop, ends);
     const g_y_column of = g_y_of(k, w.v);
-    int64_t g_y = (base + first) * of.stride + of.at;
-    int64_t g_x = (base + first - (NK - 1)) * k.g_x_stride + w.v;
-    for (int64_t t0 = first; t0 < stop; t0 += STEP) {
-        kr_pack<T> x_ahead[STEP], g_ahead[STEP];
-#pragma unroll
-        for (int i = 0; i < STEP; i++, x += c.x_stride, g_y += of.stride)
-            if (t0 + i < last) {
-                x_ahead[i] = kr_load_pack_as<T>(c.x, x, c.x_half, w.left, ALIGNED || c.aligned);
-                g_ahead[i] = kr_load_pack_as<T>(of.x, g_y, k.columns.half, w.left, ALIGNED || k.g_aligned);
-            }
-#pragma unroll
-        for (int i = 0; i < STEP; i++, g_x += k.g_x_stride) {
-            const int64_t t = t0 + i;
-            if (t >= stop) break;
-            const int32_t q = t >= last ? -1 : PACKED && c.at.of_token ? c.at.of_token[base + t] : (int32_t)row;
-            const bool begins = PACKED ? q >= 0 && q != w.of[NK - 1] : t == first;
-            walk_token(c, q, base + t, begins, t < end, x_ahead[i], g_ahead[i], &w);
-            if (k.g_x && t - (NK - 1) >= first)
-                kr_store_pack_as(k.g_x, g_x, walk_gradient<T, NK, PACKED>(k, base + t - (NK - 1), &w), k.g_x_half,
-                                 w.left, ALIGNED || k.g_aligned);
-        }
+    const kr_half x_half = HALF ? c.x_half : KR_NO_HALF, g_half = HALF ? k.columns.half : KR_NO_HALF;
+    w.g_y_step = of.stride * kr_bytes_of<T>(g_half);
+    w.x = (const char *)c.x + (w.row * c.x_batch + w.v) * kr_bytes_of<T>(x_half) + first * k.x_step;
+    w.g_y = (const char *)of.x + of.at * kr_bytes_of<T>(g_half) + w.base * w.g_y_step;
+    w.g_x = (char *)k.g_x + w.v * kr_bytes_of<T>(HALF ? k.g_x_half : KR_NO_HALF) + w.base * k.g_x_step;
+#define ASK(t, slot)                                                                                                   \
+    if ((t) < w.last) {                                                                                                \
+        kr_copy_pack<T>(&(slot)[0][threadIdx.x], w.x + (t)*k.x_step, x_half);                                          \
+        kr_copy_pack<T>(&(slot)[1][threadIdx.x], w.g_y + (t)*w.g_y_step, g_half);                                      \
     }
+#pragma unroll
+    for (int i = 0; ALIGNED && i < STAGES; i++) {
+        ASK(i, ring[i])
+        if (i % GROUP == GROUP - 1) kr_copy_commit();
+    }
+    walk_begin(c, &w);
+    bool by_groups = true; /* the copies of the last step were those of a group */
+    for (int t = 0; t < stop;) {
+        if (ALIGNED && t % GROUP == 0 && walk_goes_on<T, NK, PACKED>(k, t, w)) {
+            if (by_groups) kr_copy_wait<STAGES / GROUP - 1>();
+            else kr_copy_wait<0>();
+            kr_raw(*slots)[2][THREADS] = ring + t % STAGES;
+            walk_group<T, NK, HALF>(k, t, slots, &w);
+#pragma unroll
+            for (int i = 0; i < GROUP; i++) ASK(t + STAGES + i, slots[i])
+            t += GROUP, by_groups = true;
+        } else {
+            kr_raw(*slot)[THREADS] = ring[ALIGNED ? t % STAGES : 0];
+            if (ALIGNED) kr_copy_wait<0>();
+            walk_one<T, NK, PACKED, ALIGNED>(k, t, &slot[0][threadIdx.x], &w);
+            if (ALIGNED) ASK(t + STAGES, slot)
+            t += 1, by_groups = false;
+        }
+        if (ALIGNED) kr_copy_commit();
+    }
+#undef ASK
     if (!k.parts) return;
     T *part = k.parts + (int64_t)tile * (NK + 1) * c.nv + w.v;
 #pragma unroll
@@ -283,7 +379,9 @@ typedef struct back_plan {
 
 static back_plan plan_of(const kr_conv_bwd_args *a, int64_t element)
 {
-    back_plan p = { a->nb * a->ns >= MANY_TOKENS ? LONG_TILE : SHORT_TILE, 0, 0, 0, 0, 0 };
+    const int64_t packs = kr_ceil_div(a->nv * element, 16), of_row = AT_ONCE / kr_least(AT_ONCE, a->nb * packs + 1);
+    back_plan p = { kr_ceil_div(a->ns, of_row), 0, 0, 0, 0, 0 };
+    p.tile = kr_most(SHORT_TILE, kr_least(p.tile, LONG_TILE));
     p.tiles_per_row = kr_ceil_div(a->ns, p.tile);
     p.tiles = a->nb * p.tiles_per_row;
     p.parts = conv_map_bytes(a->sequences, a->nq, a->nb, a->ns);
@@ -302,15 +400,17 @@ template <typename T> static void launch_tiles(const back_job<T> &k, cudaStream_
     const unsigned blocks = (unsigned)kr_ceil_div(k.tiles * k.packs, THREADS);
     const bool aligned = k.in.aligned && k.g_aligned;
     switch (k.in.nk) {
-    case 1: conv_bwd_kernel<T, 1, true, false><<<blocks, THREADS, 0, stream>>>(k); return;
-    case 2: conv_bwd_kernel<T, 2, true, false><<<blocks, THREADS, 0, stream>>>(k); return;
-    case 3: conv_bwd_kernel<T, 3, true, false><<<blocks, THREADS, 0, stream>>>(k); return;
+    case 1: conv_bwd_kernel<T, 1, true, false, true><<<blocks, THREADS, 0, stream>>>(k); return;
+    case 2: conv_bwd_kernel<T, 2, true, false, true><<<blocks, THREADS, 0, stream>>>(k); return;
+    case 3: conv_bwd_kernel<T, 3, true, false, true><<<blocks, THREADS, 0, stream>>>(k); return;
     case MOST_TAPS: break;
     default: many_taps(k, stream); return;
     }
-    if (!aligned) conv_bwd_kernel<T, MOST_TAPS, true, false><<<blocks, THREADS, 0, stream>>>(k);
-    else if (k.in.at.of_token) conv_bwd_kernel<T, MOST_TAPS, true, true><<<blocks, THREADS, 0, stream>>>(k);
-    else conv_bwd_kernel<T, MOST_TAPS, false, true><<<blocks, THREADS, 0, stream>>>(k);
+    const bool half = k.in.x_half || k.columns.half || k.g_x_half;
+    if (!aligned) conv_bwd_kernel<T, MOST_TAPS, true, false, true><<<blocks, THREADS, 0, stream>>>(k);
+    else if (k.in.at.of_token) conv_bwd_kernel<T, MOST_TAPS, true, true, true><<<blocks, THREADS, 0, stream>>>(k);
+    else if (half) conv_bwd_kernel<T, MOST_TAPS, false, true, true><<<blocks, THREADS, 0, stream>>>(k);
+    else conv_bwd_kernel<T, MOST_TAPS, false, true, false><<<blocks, THREADS, 0, stream>>>(k);
 }
 
 template <typename T> static void conv_bwd_run(const kr_conv_bwd_args *a)
@@ -322,24 +422,17 @@ template <typename T> static void conv_bwd_run(const kr_conv_bwd_args *a)
     if (a->nv == 0) return;
     const conv_places at = conv_place(stream, scratch, a->sequences, a->nq, a->nb, a->ns);
     const bool sums = a->g_weight || a->g_bias;
-    back_job<T> k = { { at, a->nv, a->nk, a->x_batch, a->x_stride, a->x, a->x_half, (const T *)a->weight,
-                        (const T *)a->bias, (const T *)a->window,
-                        kr_allows16(a->x) && a->x_batch % n == 0 && a->x_stride % n == 0, a->silu,
-                        kr_is_quick<T>(&a->exec) },
-                      p.tile,
-                      p.tiles_per_row,
-                      p.tiles,
-                      (uint32_t)kr_ceil_div(a->nv, n),
-                      (const T *)a->g_y,
-                      (const T *)a->g_window_out,
-                      a->g_y_columns,
-                      a->g_x,
-                      a->nv + a->g_x_place.gap,
-                      a->g_x_place.half,
-                      (T *)a->g_window,
-                      sums ? (T *)(void *)(scratch + p.parts) : NULL,
-                      a->nk > MOST_TAPS ? (T *)(void *)(scratch + p.g_u) : NULL,
-                      kr_allows16(a->g_y) && kr_allows16(a->g_x) && a->nv % n == 0 && a->g_x_place.gap % n == 0 };
+    back_job<T> k = {};
+    k.in = conv_input_of<T>(a, at);
+    k.tile = p.tile, k.tiles_per_row = p.tiles_per_row, k.tiles = p.tiles;
+    k.packs = (uint32_t)kr_ceil_div(a->nv, n);
+    k.g_y = (const T *)a->g_y, k.columns = a->g_y_columns, k.g_window_out = (const T *)a->g_window_out;
+    k.g_x = a->g_x, k.g_x_half = a->g_x_place.half, k.g_window = (T *)a->g_window;
+    k.g_x_stride = a->nv + a->g_x_place.gap;
+    k.x_step = a->x_stride * kr_bytes_of<T>(a->x_half), k.g_x_step = k.g_x_stride * kr_bytes_of<T>(k.g_x_half);
+    k.parts = sums ? (T *)(void *)(scratch + p.parts) : NULL;
+    k.g_u = a->nk > MOST_TAPS ? (T *)(void *)(scratch + p.g_u) : NULL;
+    k.g_aligned = kr_allows16(a->g_y) && kr_allows16(a->g_x) && a->nv % n == 0 && a->g_x_place.gap % n == 0;
     for (int i = 0; i < a->g_y_columns.count; i++)
         k.g_aligned = k.g_aligned && kr_allows16(a->g_y_columns.x[i]) && a->g_y_columns.from[i] % n == 0;
     if (p.tiles > 0 && (sums || a->g_x || k.g_u)) launch_tiles(k, stream);

@@ -5,18 +5,31 @@
  *   u[s, v] = bias[v] + sum over j of weight[v, j] past(s - (nk-1) + j, v);   y = u, or silu(u)
  *   window_out[q, v, j] = past(n - nk + j, v)
  *
- * A thread has one pack of channels and walks along a tile of tokens with the last inputs in registers, STEP loads ahead.
- * Threads behind those of the tiles write window_out. More than MOST_TAPS taps take one thread for each element.
+ * A thread has one pack of channels and walks along a tile of tokens with the last inputs in registers; the next ones
+ * are on their way through a ring in shared memory of which it has a place of its own. Tokens are taken in groups of
+ * four where nothing begins or ends, else one by one. Tiles are cut so that the device holds all of them at once, or
+ * some times over. Threads behind those of the tiles write window_out. More than MOST_TAPS taps take one thread for
+ * each element.
  */
 #include "kernels/cuda/conv.cuh"
 
-enum { THREADS = 128, STEP = 4, MOST_TAPS = 4, LONG_TILE = 32, SHORT_TILE = 8, MANY_TOKENS = 4096 };
+enum {
+    THREADS = 128,
+    ABREAST = 6,
+    GROUP = 4,
+    STAGES = 2 * GROUP, /* a power of two */
+    MOST_TAPS = 4,
+    LONG_TILE = 64,
+    SHORT_TILE = 8,
+    FEW_TILES = 8
+};
 
 template <typename T> struct conv_job {
     conv_input<T> in;
     uint32_t packs; /* of a token */
     uint32_t tiles_per_row, tiles;
-    int64_t tile; /* tokens */
+    int64_t tile;           /* tokens */
+    int64_t x_step, y_step; /* bytes from a token to the next */
     void *y;
     kr_half y_half;
     T *window_out;
@@ -37,54 +50,134 @@ static __device__ void write_window(const conv_input<T> &c, T *window_out, int64
     }
 }
 
-/* PACKED: rows may hold several sequences. ALIGNED: all packs are whole and allow 16-byte steps. */
+/* A thread's channels and where it is. */
+template <typename T, int NK> struct conv_walk {
+    kr_pack<T> w[NK], bias;
+    kr_pack<T> before[NK - 1 + GROUP]; /* before[j] is past(s - (NK-1) + j) */
+    const char *x;                     /* token 0 of the tile */
+    char *y;
+    int64_t base, row, v, left, current; /* base: the number of token 0; current: the last token's sequence */
+};
+
+/* The inputs before token t of the tile, which is of sequence q. */
+template <typename T, int NK>
+static __device__ __forceinline__ void conv_begin(const conv_input<T> &c, int64_t q, int t, conv_walk<T, NK> *w)
+{
+    const int64_t start = conv_start(c.at, q), s = w->base + t - start;
+#pragma unroll
+    for (int j = 0; j < NK - 1; j++) w->before[j] = conv_past(c, q, start, s - (NK - 1) + j, w->v, w->left);
+    w->current = q;
+}
+
+/* Token t of the tile. */
 template <typename T, int NK, bool PACKED, bool ALIGNED>
-static __global__ void __launch_bounds__(THREADS, 5) conv_kernel(const conv_job<T> k)
+static __device__ __forceinline__ void conv_one(const conv_job<T> &k, int t, const kr_raw *slot, conv_walk<T, NK> *w)
+{
+    const conv_input<T> &c = k.in;
+    const kr_pack<T> own = ALIGNED ? kr_asked<T, true>(*slot, c.x_half)
+                                   : kr_load_pack_as<T>(w->x + t * k.x_step, 0, c.x_half, w->left, c.aligned);
+    const int64_t q = PACKED && c.at.of_token ? (int64_t)c.at.of_token[w->base + t] : w->row;
+    if (PACKED && q != w->current && q >= 0) conv_begin<T, NK>(c, q, t, w);
+    w->current = q;
+    if (PACKED && q < 0) return;
+    w->before[NK - 1] = own;
+    kr_pack<T> u = w->bias;
+#pragma unroll
+    for (int j = 0; j < NK; j++)
+#pragma unroll
+        for (int e = 0; e < kr_pack<T>::N; e++) u.v[e] += w->w[j].v[e] * w->before[j].v[e];
+    if (c.silu) u = kr_silu_of(u, c.quick);
+    kr_give<T, ALIGNED>(w->y + t * k.y_step, u, k.y_half, w->left);
+#pragma unroll
+    for (int j = 0; j < NK - 1; j++) w->before[j] = w->before[j + 1];
+}
+
+/* Tokens t .. t+GROUP-1 of the tile, of the sequence of the one before them. HALF: x or y may be of halves. */
+template <typename T, int NK, bool HALF>
+static __device__ __forceinline__ void conv_group(const conv_job<T> &k, int t, const kr_raw (*slots)[THREADS],
+                                                  conv_walk<T, NK> *w)
+{
+    const conv_input<T> &c = k.in;
+    kr_pack<T> u[GROUP];
+#pragma unroll
+    for (int i = 0; i < GROUP; i++)
+        w->before[NK - 1 + i] = kr_asked<T, true>(slots[i][threadIdx.x], HALF ? c.x_half : KR_NO_HALF);
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) {
+        u[i] = w->bias;
+#pragma unroll
+        for (int j = 0; j < NK; j++)
+#pragma unroll
+            for (int e = 0; e < kr_pack<T>::N; e++) u[i].v[e] += w->w[j].v[e] * w->before[i + j].v[e];
+    }
+    if (c.silu) kr_silus_of<T, GROUP>(u, c.quick);
+    char *y = w->y + t * k.y_step;
+#pragma unroll
+    for (int i = 0; i < GROUP; i++, y += k.y_step)
+        kr_give<T, true>(y, u[i], HALF ? k.y_half : KR_NO_HALF, kr_pack<T>::N);
+#pragma unroll
+    for (int j = 0; j < NK - 1; j++) w->before[j] = w->before[GROUP + j];
+}
+
+/* Are tokens t .. t+GROUP-1 of the tile of the current sequence? */
+template <typename T, int NK>
+static __device__ __forceinline__ bool conv_goes_on(const conv_places &at, int t, const conv_walk<T, NK> &w)
+{
+    bool same = w.current >= 0;
+#pragma unroll
+    for (int i = 0; i < GROUP; i++) same = same && (!at.of_token || at.of_token[w.base + t + i] == w.current);
+    return same;
+}
+
+/* PACKED: rows may hold several sequences. ALIGNED: all packs are whole and allow 16-byte steps. */
+template <typename T, int NK, bool PACKED, bool ALIGNED, bool HALF>
+static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? ABREAST : 1) conv_kernel(const conv_job<T> k)
 {
     enum { N = kr_pack<T>::N };
+    __shared__ kr_raw ring[ALIGNED ? STAGES : 1][THREADS];
     const conv_input<T> &c = k.in;
     const uint32_t unit = blockIdx.x * THREADS + threadIdx.x, tile = unit / k.packs;
-    const int64_t v = (int64_t)(unit % k.packs) * N, left = ALIGNED ? (int64_t)N : c.nv - v;
+    conv_walk<T, NK> w;
+    w.v = (int64_t)(unit % k.packs) * N, w.left = ALIGNED ? (int64_t)N : c.nv - w.v;
     if (tile >= k.tiles) {
-        if (k.window_out && tile - k.tiles < c.at.nq) write_window(c, k.window_out, tile - k.tiles, v, left);
+        if (k.window_out && tile - k.tiles < c.at.nq) write_window(c, k.window_out, tile - k.tiles, w.v, w.left);
         return;
     }
-    kr_pack<T> w[NK], bias, before[NK]; /* before[j] is past(s - (NK-1) + j); the last one is the token's own */
-    conv_weights<T, NK>(c, v, left, w);
+    const kr_half half = HALF ? c.x_half : KR_NO_HALF;
+    const int64_t first = tile % k.tiles_per_row * k.tile;
+    const int count = (int)kr_least(k.tile, c.at.ns - first);
+    w.row = tile / k.tiles_per_row, w.base = w.row * c.at.ns + first, w.current = -1;
+    w.x = (const char *)c.x + (w.row * c.x_batch + w.v) * kr_bytes_of<T>(half) + first * k.x_step;
+    w.y = (char *)k.y + w.v * kr_bytes_of<T>(HALF ? k.y_half : KR_NO_HALF) + w.base * k.y_step;
 #pragma unroll
-    for (int e = 0; e < N; e++) bias.v[e] = c.bias && e < left ? c.bias[v + e] : (T)0;
-    const int64_t row = tile / k.tiles_per_row, first = tile % k.tiles_per_row * k.tile;
-    const int64_t end = kr_least(first + k.tile, c.at.ns), base = row * c.at.ns;
-    int64_t x = row * c.x_batch + first * c.x_stride + v;
-    int64_t y = (base + first) * c.nv + v;
-    int64_t current = -1;
-    for (int64_t t0 = first; t0 < end; t0 += STEP) {
-        kr_pack<T> ahead[STEP];
+    for (int i = 0; ALIGNED && i < STAGES; i++) {
+        if (i < count) kr_copy_pack<T>(&ring[i][threadIdx.x], w.x + i * k.x_step, half);
+        if (i % GROUP == GROUP - 1) kr_copy_commit();
+    }
+    conv_weights<T, NK>(c, w.v, w.left, w.w);
 #pragma unroll
-        for (int i = 0; i < STEP; i++, x += c.x_stride)
-            if (t0 + i < end) ahead[i] = kr_load_pack_as<T>(c.x, x, c.x_half, left, ALIGNED || c.aligned);
+    for (int e = 0; e < N; e++) w.bias.v[e] = c.bias && e < w.left ? c.bias[w.v + e] : (T)0;
+    if (!PACKED) conv_begin<T, NK>(c, w.row, 0, &w);
+    bool by_groups = true; /* the copies of the last step were those of a group */
+    for (int t = 0; t < count;) {
+        if (ALIGNED && t % GROUP == 0 && t + GROUP <= count && (!PACKED || conv_goes_on<T, NK>(c.at, t, w))) {
+            if (by_groups) kr_copy_wait<STAGES / GROUP - 1>();
+            else kr_copy_wait<0>();
+            kr_raw(*slots)[THREADS] = ring + t % STAGES;
+            conv_group<T, NK, HALF>(k, t, slots, &w);
+            const char *x = w.x + (t + STAGES) * k.x_step;
 #pragma unroll
-        for (int i = 0; i < STEP; i++, y += c.nv) {
-            if (t0 + i >= end) break;
-            const int64_t q = PACKED && c.at.of_token ? (int64_t)c.at.of_token[base + t0 + i] : row;
-            if (PACKED ? q != current && q >= 0 : t0 + i == first) {
-                const int64_t start = conv_start(c.at, q), s = base + t0 + i - start;
-#pragma unroll
-                for (int j = 0; j < NK - 1; j++) before[j] = conv_past(c, q, start, s - (NK - 1) + j, v, left);
-            }
-            current = q;
-            if (PACKED && q < 0) continue;
-            before[NK - 1] = ahead[i];
-            kr_pack<T> u = bias;
-#pragma unroll
-            for (int j = 0; j < NK; j++)
-#pragma unroll
-                for (int e = 0; e < N; e++) u.v[e] += w[j].v[e] * before[j].v[e];
-            if (c.silu) u = kr_silu_of(u, c.quick);
-            kr_store_pack_as(k.y, y, u, k.y_half, left, ALIGNED || k.y_aligned);
-#pragma unroll
-            for (int j = 0; j < NK - 1; j++) before[j] = before[j + 1];
+            for (int i = 0; i < GROUP; i++, x += k.x_step)
+                if (t + STAGES + i < count) kr_copy_pack<T>(&slots[i][threadIdx.x], x, half);
+            t += GROUP, by_groups = true;
+        } else {
+            kr_raw *slot = &ring[ALIGNED ? t % STAGES : 0][threadIdx.x];
+            if (ALIGNED) kr_copy_wait<0>();
+            conv_one<T, NK, PACKED, ALIGNED>(k, t, slot, &w);
+            if (ALIGNED && t + STAGES < count) kr_copy_pack<T>(slot, w.x + (t + STAGES) * k.x_step, half);
+            t += 1, by_groups = false;
         }
+        if (ALIGNED) kr_copy_commit();
     }
 }
 
@@ -120,14 +213,24 @@ template <typename T> static void launch_tiles(const conv_job<T> &k, int64_t win
     const unsigned blocks = (unsigned)kr_ceil_div((k.tiles + windows) * k.packs, THREADS);
     const bool packed = k.in.at.of_token, aligned = k.in.aligned && k.y_aligned;
     switch (k.in.nk) {
-    case 1: conv_kernel<T, 1, true, false><<<blocks, THREADS, 0, stream>>>(k); return;
-    case 2: conv_kernel<T, 2, true, false><<<blocks, THREADS, 0, stream>>>(k); return;
-    case 3: conv_kernel<T, 3, true, false><<<blocks, THREADS, 0, stream>>>(k); return;
+    case 1: conv_kernel<T, 1, true, false, true><<<blocks, THREADS, 0, stream>>>(k); return;
+    case 2: conv_kernel<T, 2, true, false, true><<<blocks, THREADS, 0, stream>>>(k); return;
+    case 3: conv_kernel<T, 3, true, false, true><<<blocks, THREADS, 0, stream>>>(k); return;
     default: break;
     }
-    if (!aligned) conv_kernel<T, MOST_TAPS, true, false><<<blocks, THREADS, 0, stream>>>(k);
-    else if (packed) conv_kernel<T, MOST_TAPS, true, true><<<blocks, THREADS, 0, stream>>>(k);
-    else conv_kernel<T, MOST_TAPS, false, true><<<blocks, THREADS, 0, stream>>>(k);
+    if (!aligned) conv_kernel<T, MOST_TAPS, true, false, true><<<blocks, THREADS, 0, stream>>>(k);
+    else if (packed) conv_kernel<T, MOST_TAPS, true, true, true><<<blocks, THREADS, 0, stream>>>(k);
+    else if (k.in.x_half || k.y_half) conv_kernel<T, MOST_TAPS, false, true, true><<<blocks, THREADS, 0, stream>>>(k);
+    else conv_kernel<T, MOST_TAPS, false, true, false><<<blocks, THREADS, 0, stream>>>(k);
+}
+
+/* Tokens of a tile: as many tiles as the device holds at once, if these are short enough for that not to matter. */
+template <typename T> static int64_t tile_of(const kr_conv_args *a, int64_t packs)
+{
+    const int64_t at_once = (int64_t)kr_multiprocessors(&a->exec) * (ABREAST * THREADS);
+    const int64_t of_row = at_once / (kr_least(a->nb, at_once) * packs + 1);
+    if (of_row < FEW_TILES) return LONG_TILE;
+    return kr_most(SHORT_TILE, kr_ceil_div(a->ns, of_row));
 }
 
 template <typename T> static void conv_run(const kr_conv_args *a)
@@ -136,20 +239,16 @@ template <typename T> static void conv_run(const kr_conv_args *a)
     const int64_t n = kr_pack<T>::N, tokens = a->nb * a->ns, windows = a->window_out ? a->nq : 0;
     if ((tokens == 0 && windows == 0) || a->nv == 0) return;
     const conv_places at = conv_place(stream, (char *)a->exec.scratch, a->sequences, a->nq, a->nb, a->ns);
-    conv_job<T> k = { { at, a->nv, a->nk, a->x_batch, a->x_stride, a->x, a->x_half, (const T *)a->weight,
-                        (const T *)a->bias, (const T *)a->window,
-                        kr_allows16(a->x) && a->x_batch % n == 0 && a->x_stride % n == 0, a->silu,
-                        kr_is_quick<T>(&a->exec) },
-                      (uint32_t)kr_ceil_div(a->nv, n),
-                      0,
-                      0,
-                      tokens >= MANY_TOKENS ? LONG_TILE : SHORT_TILE,
-                      a->y,
-                      a->y_half,
-                      (T *)a->window_out,
-                      kr_allows16(a->y) && a->nv % n == 0 };
+    conv_job<T> k = {};
+    k.in = conv_input_of<T>(a, at);
+    k.packs = (uint32_t)kr_ceil_div(a->nv, n);
+    k.tile = tile_of<T>(a, k.packs);
     k.tiles_per_row = (uint32_t)kr_ceil_div(a->ns, k.tile);
     k.tiles = (uint32_t)a->nb * k.tiles_per_row;
+    k.y = a->y, k.y_half = a->y_half, k.window_out = (T *)a->window_out;
+    k.y_aligned = kr_allows16(a->y) && a->nv % n == 0;
+    k.x_step = a->x_stride * kr_bytes_of<T>(a->x_half);
+    k.y_step = a->nv * kr_bytes_of<T>(a->y_half);
     if (a->nk <= MOST_TAPS) {
         launch_tiles(k, windows, stream);
         return;

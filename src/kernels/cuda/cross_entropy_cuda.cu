@@ -4,32 +4,13 @@
  *
  * A row is a warp's or a block's. One pass finds the largest class and the sums over the others at once: a thread keeps
  * them relative to the largest it has seen, and scales them when a larger one comes; a second pass writes g_x. A long row
- * stays in shared memory, if it fits: its largest is found while it is fetched, and the rest is of what is kept.
+ * of which g_x is wanted is kept in shared memory, if it fits (cross_entropy_kept.cuh).
  * Labels lie in the host's memory: they are asked for at the start and used after the first pass.
  */
-#include "kernels/cuda/cuda.h"
-#include "kernels/cuda/parts.cuh"
+#include "kernels/cuda/cross_entropy.cuh"
+#include "kernels/cuda/cross_entropy_kept.cuh"
 
 enum { WARP_MOST = 512, SMALL_MOST = 8192, SMALL = 128, LARGE = 1024 }; /* columns that a warp, a small block takes */
-
-template <typename T> struct loss_job {
-    int64_t no, nr, nv;
-    const T *x, *stats_in, *g_y; /* the last two: backward only */
-    const int64_t *label;
-    T smoothing, even, alpha; /* even: smoothing / nv */
-    T *loss, *stats;
-    void *g_x;
-    kr_half g_half; /* of g_x */
-    bool aligned;
-};
-
-/* What classes add up to, relative to the largest of them. */
-template <typename T> struct row_sums {
-    T m;
-    T rest, equal; /* sum of e^(x - m) over x that are not m; how many are m */
-    T away, count; /* with smoothing: sum of m - x; how many there are */
-    int64_t at;    /* the first that is m */
-};
 
 template <typename T, bool SMOOTH> static __device__ __forceinline__ void lift(row_sums<T> &s, T m)
 {
@@ -94,66 +75,6 @@ template <typename T, bool SMOOTH, int LANES> static __device__ __forceinline__ 
     }
 }
 
-/* The largest of a block's numbers; NaN does not count. */
-template <typename T, int THREADS> static __device__ __forceinline__ T block_top(T top, row_sums<T> *room)
-{
-#pragma unroll
-    for (int away = 16; away > 0; away /= 2) {
-        const T other = __shfl_xor_sync(0xffffffffu, top, away);
-        top = other > top ? other : top;
-    }
-    if (threadIdx.x % 32 == 0) room[threadIdx.x / 32].m = top;
-    __syncthreads();
-    top = room[threadIdx.x % (THREADS / 32)].m;
-#pragma unroll
-    for (int away = THREADS / 64; away > 0; away /= 2) {
-        const T other = __shfl_xor_sync(0xffffffffu, top, away);
-        top = other > top ? other : top;
-    }
-    __syncthreads(); /* the room is free again */
-    return top;
-}
-
-/* A thread's sums of a row that is kept: the row is fetched and its largest found, then the sums are of what is kept. */
-template <typename T, int THREADS, bool SMOOTH>
-static __device__ __forceinline__ row_sums<T> sum_kept(const loss_job<T> &k, const T *x, int64_t first,
-                                                       row_sums<T> *room, T *kept)
-{
-    enum { N = kr_pack<T>::N, AHEAD = 4 };
-    T top = -(T)INFINITY;
-    for (int64_t v0 = first; v0 < k.nv; v0 += AHEAD * THREADS * N) {
-        kr_pack<T> p[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            const int64_t v = v0 + i * THREADS * N;
-            if (v < k.nv) p[i] = kr_load_pack(x + v, k.nr - v, k.aligned);
-        }
-#pragma unroll
-        for (int i = 0; i < AHEAD; i++) {
-            const int64_t v = v0 + i * THREADS * N;
-            if (v >= k.nv) break;
-            kr_store_pack(kept + v, p[i], N, true);
-#pragma unroll
-            for (int e = 0; e < N; e++) top = v + e < k.nv && p[i].v[e] > top ? p[i].v[e] : top;
-        }
-    }
-    row_sums<T> s = { block_top<T, THREADS>(top, room), 0, 0, 0, 0, 0 };
-#pragma unroll 2
-    for (int64_t v = first; v < k.nv; v += THREADS * N) {
-        const kr_pack<T> p = kr_load_pack(kept + v, N, true);
-#pragma unroll
-        for (int e = 0; e < N; e++) {
-            if (v + e >= k.nv) continue;
-            const bool is_top = p.v[e] == s.m;
-            s.rest += is_top ? (T)0 : kr_exp(p.v[e] - s.m);
-            if (is_top && s.equal == 0) s.at = v + e;
-            if (is_top) s.equal += 1;
-            if (SMOOTH) s.away += s.m - p.v[e], s.count += 1;
-        }
-    }
-    return s;
-}
-
 /* A thread's sums in one pass. */
 template <typename T, int THREADS, bool SMOOTH>
 static __device__ __forceinline__ row_sums<T> sum_once(const loss_job<T> &k, const T *x, int64_t first)
@@ -179,10 +100,9 @@ static __device__ __forceinline__ row_sums<T> sum_once(const loss_job<T> &k, con
 /* The sums of the whole row, for all its threads. */
 template <typename T, int THREADS, bool SMOOTH>
 static __device__ __forceinline__ row_sums<T> sum_row(const loss_job<T> &k, const T *x, int64_t first,
-                                                      row_sums<T> *room, T *kept)
+                                                      row_sums<T> *room)
 {
-    row_sums<T> s =
-        kept ? sum_kept<T, THREADS, SMOOTH>(k, x, first, room, kept) : sum_once<T, THREADS, SMOOTH>(k, x, first);
+    row_sums<T> s = sum_once<T, THREADS, SMOOTH>(k, x, first);
     merge_lanes<T, SMOOTH, 32>(s);
     if (THREADS == 32) return s;
     if (threadIdx.x % 32 == 0) room[threadIdx.x / 32] = s;
@@ -192,84 +112,48 @@ static __device__ __forceinline__ row_sums<T> sum_row(const loss_job<T> &k, cons
     return s;
 }
 
-template <typename T> struct row_result {
-    T m, inverse, miss; /* 1 / S; 1 - p[label] */
-};
-
 /* g_x of the packs from `first` on; scale: alpha, times the incoming gradient. */
 template <typename T, int THREADS>
 static __device__ __forceinline__ void write_gradient(const loss_job<T> &k, int64_t o, int64_t first, int64_t label,
-                                                      const row_result<T> &r, T scale, const T *kept)
+                                                      const row_result<T> &r, T scale)
 {
     enum { N = kr_pack<T>::N, AHEAD = 4 };
     const T *x = k.x + o * k.nr;
-    const T of_p = scale * r.inverse, less = scale * k.even;
     for (int64_t v0 = first; v0 < k.nr; v0 += AHEAD * THREADS * N) {
         kr_pack<T> p[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             const int64_t v = v0 + i * THREADS * N;
-            if (label >= 0 && v < k.nv)
-                p[i] = kept ? kr_load_pack(kept + v, N, true) : kr_load_pack(x + v, k.nr - v, k.aligned);
+            if (label >= 0 && v < k.nv) p[i] = kr_load_pack(x + v, k.nr - v, k.aligned);
         }
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            const int64_t v = v0 + i * THREADS * N, classes = label < 0 ? 0 : k.nv - v;
+            const int64_t v = v0 + i * THREADS * N;
             if (v >= k.nr) break;
 #pragma unroll
-            for (int e = 0; e < N; e++) p[i].v[e] = kr_exp(p[i].v[e] - r.m) * of_p - less;
-            if (classes < N || (label >= v && label < v + N)) {
-#pragma unroll
-                for (int e = 0; e < N; e++) {
-                    if (v + e == label) p[i].v[e] = scale * (k.smoothing - k.even - r.miss);
-                    if (e >= classes) p[i].v[e] = 0;
-                }
-            }
+            for (int e = 0; e < N; e++) p[i].v[e] = kr_exp(p[i].v[e] - r.m);
+            gradient_of(k, v, k.nv, label, r, scale, &p[i]);
             kr_store_pack_as(k.g_x, o * k.nr + v, p[i], k.g_half, k.nr - v, k.aligned);
         }
     }
 }
 
-/* Loss and stats of a row from its sums. */
-template <typename T>
-static __device__ __forceinline__ row_result<T> score(const loss_job<T> &k, int64_t o, int64_t label, T of_label,
-                                                      const row_sums<T> &s, bool writes)
-{
-    const T beside = s.equal - 1 + s.rest, sum = 1 + beside, q = k.smoothing;
-    const T others = of_label == s.m ? beside : sum - kr_exp(of_label - s.m);
-    const row_result<T> r = { s.m, 1 / sum, others / sum };
-    if (!writes) return r;
-    T loss = (T)log1p(beside) + (1 - q) * (s.m - of_label);
-    if (q > 0) loss += k.even * s.away;
-    T *stats = k.stats + o * KR_ROW_STATS;
-    const bool counts = label >= 0;
-    k.loss[o] = counts ? loss : (T)0;
-    stats[KR_ROW_MAX] = counts ? r.m : (T)0;
-    stats[KR_ROW_INVERSE] = counts ? r.inverse : (T)0;
-    stats[KR_ROW_MISS] = counts ? r.miss : (T)0;
-    stats[KR_ROW_RIGHT] = counts && of_label == s.m && sum == sum && s.at == label ? (T)1 : (T)0;
-    return r;
-}
-
-/* KEEPS: the row stays in shared memory between the passes; a thread reads what it wrote. */
-template <typename T, int THREADS, bool SMOOTH, bool KEEPS>
+template <typename T, int THREADS, bool SMOOTH>
 static __global__ void __launch_bounds__(THREADS == 32 ? 128 : THREADS) cross_entropy_kernel(const loss_job<T> k)
 {
-    extern __shared__ __align__(16) char row[];
-    T *kept = KEEPS ? (T *)(void *)row : NULL;
     __shared__ row_sums<T> room[THREADS / 32];
     const int64_t o = THREADS == 32 ? (int64_t)blockIdx.x * 4 + threadIdx.x / 32 : (int64_t)blockIdx.x;
     if (o >= k.no) return;
     const int lane = threadIdx.x % THREADS;
     const int64_t first = lane * kr_pack<T>::N, label = k.label[o];
     const T *x = k.x + o * k.nr;
-    const row_sums<T> s = sum_row<T, THREADS, SMOOTH>(k, x, first, room, kept);
+    const row_sums<T> s = sum_row<T, THREADS, SMOOTH>(k, x, first, room);
     const T of_label = label < 0 ? (T)0 : x[label];
     const row_result<T> r = score(k, o, label, of_label, s, lane == 0);
     if (!k.g_x) return;
     if (THREADS == 32) __syncwarp();
     else __syncthreads(); /* g_x may be x: all have read the label's */
-    write_gradient<T, THREADS>(k, o, first, label, r, k.alpha, kept);
+    write_gradient<T, THREADS>(k, o, first, label, r, k.alpha);
 }
 
 template <typename T, int THREADS>
@@ -279,25 +163,17 @@ static __global__ void __launch_bounds__(THREADS == 32 ? 128 : THREADS) cross_en
     if (o >= k.no) return;
     const T *stats = k.stats_in + o * KR_ROW_STATS;
     const row_result<T> r = { stats[KR_ROW_MAX], stats[KR_ROW_INVERSE], stats[KR_ROW_MISS] };
-    write_gradient<T, THREADS>(k, o, threadIdx.x % THREADS * kr_pack<T>::N, k.label[o], r, k.alpha * *k.g_y,
-                               (const T *)NULL);
+    write_gradient<T, THREADS>(k, o, threadIdx.x % THREADS * kr_pack<T>::N, k.label[o], r, k.alpha * *k.g_y);
 }
 
-template <typename T, bool SMOOTH> static void launch(const loss_job<T> &k, size_t shared, cudaStream_t stream)
+template <typename T, bool SMOOTH> static void launch(const loss_job<T> &k, const kr_exec *exec)
 {
+    const cudaStream_t stream = kr_stream_of(exec);
     const unsigned rows = (unsigned)k.no;
-    const size_t row = (size_t)kr_ceil_div(k.nr, kr_pack<T>::N) * 16, spare = 2048;
-    if (k.nr <= WARP_MOST) {
-        cross_entropy_kernel<T, 32, SMOOTH, false><<<(unsigned)kr_ceil_div(k.no, 4), 128, 0, stream>>>(k);
-    } else if (k.nr <= SMALL_MOST) {
-        cross_entropy_kernel<T, SMALL, SMOOTH, false><<<rows, SMALL, 0, stream>>>(k);
-    } else if (k.g_x && row + spare <= shared) {
-        cudaFuncSetAttribute(cross_entropy_kernel<T, LARGE, SMOOTH, true>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             (int)row);
-        cross_entropy_kernel<T, LARGE, SMOOTH, true><<<rows, LARGE, row, stream>>>(k);
-    } else {
-        cross_entropy_kernel<T, LARGE, SMOOTH, false><<<rows, LARGE, 0, stream>>>(k);
-    }
+    if (k.nr <= WARP_MOST) cross_entropy_kernel<T, 32, SMOOTH><<<(unsigned)kr_ceil_div(k.no, 4), 128, 0, stream>>>(k);
+    else if (k.nr <= SMALL_MOST) cross_entropy_kernel<T, SMALL, SMOOTH><<<rows, SMALL, 0, stream>>>(k);
+    else if (!k.g_x || !kept_run<T, SMOOTH>(k, exec))
+        cross_entropy_kernel<T, LARGE, SMOOTH><<<rows, LARGE, 0, stream>>>(k);
 }
 
 template <typename T> static void cross_entropy_run(const kr_cross_entropy_args *a)
@@ -319,9 +195,8 @@ template <typename T> static void cross_entropy_run(const kr_cross_entropy_args 
                       a->g_half,
                       false };
     k.aligned = kr_allows16(k.x) && kr_allows16(k.g_x) && k.nr % kr_pack<T>::N == 0;
-    const size_t shared = a->exec.own ? ((const kr_cuda *)a->exec.own)->shared_bytes : 0;
-    if (a->smoothing > 0) launch<T, true>(k, shared, kr_stream_of(&a->exec));
-    else launch<T, false>(k, shared, kr_stream_of(&a->exec));
+    if (a->smoothing > 0) launch<T, true>(k, &a->exec);
+    else launch<T, false>(k, &a->exec);
 }
 
 template <typename T> static void cross_entropy_bwd_run(const kr_cross_entropy_bwd_args *a)

@@ -2,6 +2,7 @@
 #ifndef KR_KERNELS_CUDA_LOAD_CUH
 #define KR_KERNELS_CUDA_LOAD_CUH
 
+#include "kernels/cuda/copies.cuh"
 #include "kernels/cuda/mma.cuh"
 
 /* Rows of a chunk: row f is rank f % nm of token f / nm. x is the chunk's first row; a token is `token` elements after
@@ -17,21 +18,6 @@ static __device__ __forceinline__ int64_t kr_row_at(int64_t token, int64_t rank,
 {
     if (nm == 1) return row * token;
     return (row / nm) * token + (row % nm) * rank;
-}
-
-static __device__ __forceinline__ void kr_copy_async16(uint32_t to, const void *from, int bytes)
-{
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
-}
-
-static __device__ __forceinline__ void kr_copy_commit(void)
-{
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-
-template <int LEFT> static __device__ __forceinline__ void kr_copy_wait(void)
-{
-    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
 }
 
 static __device__ __forceinline__ void kr_store_shared16(uint32_t to, const uint32_t x[4])

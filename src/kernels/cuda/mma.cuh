@@ -13,15 +13,12 @@
 #ifndef KR_KERNELS_CUDA_MMA_CUH
 #define KR_KERNELS_CUDA_MMA_CUH
 
+#include "kernels/cuda/copies.cuh"
+
 #include <cuda_bf16.h>
 #include <stdint.h>
 
 typedef __nv_bfloat16 kr_bf16;
-
-static __device__ __forceinline__ uint32_t kr_shared_address(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
 
 /* Byte offset of a unit of 8 elements in a tile of rows of W elements. */
 template <int W> static __device__ __forceinline__ uint32_t kr_tile_at(int row, int unit)

@@ -1,5 +1,6 @@
-/* numbers.cuh - functions of float and double under one name, vectors of 16 bytes, division by a constant, and scratch
- * that is handed out piece by piece. */
+/* numbers.cuh - what all kernels share: sizes, scratch that is handed out piece by piece, division by a constant, and
+ * functions and vectors of float and double under one name.
+ */
 #ifndef KR_KERNELS_CUDA_NUMBERS_CUH
 #define KR_KERNELS_CUDA_NUMBERS_CUH
 
@@ -12,129 +13,65 @@
 
 /* ---- functions ---- */
 
-KR_DEVICE float exp_of(float x)
-{
-    return expf(x);
-}
-KR_DEVICE double exp_of(double x)
-{
-    return exp(x);
-}
-KR_DEVICE float log1p_of(float x)
-{
-    return log1pf(x);
-}
-KR_DEVICE double log1p_of(double x)
-{
-    return log1p(x);
-}
-KR_DEVICE float tanh_of(float x)
-{
-    return tanhf(x);
-}
-KR_DEVICE double tanh_of(double x)
-{
-    return tanh(x);
-}
-KR_DEVICE float sqrt_of(float x)
-{
-    return sqrtf(x);
-}
-KR_DEVICE double sqrt_of(double x)
-{
-    return sqrt(x);
-}
-KR_DEVICE float rsqrt_of(float x)
-{
-    return rsqrtf(x);
-}
-KR_DEVICE double rsqrt_of(double x)
-{
-    return rsqrt(x);
-}
-KR_DEVICE float abs_of(float x)
-{
-    return fabsf(x);
-}
-KR_DEVICE double abs_of(double x)
-{
-    return fabs(x);
-}
-KR_DEVICE void sincos_of(float x, float *s, float *c)
+/* One name for the C library's functions of either type. */
+#define KR_EITHER(name, of_float, of_double)                                                                           \
+    KR_DEVICE float name(float x)                                                                                      \
+    {                                                                                                                  \
+        return of_float(x);                                                                                            \
+    }                                                                                                                  \
+    KR_DEVICE double name(double x)                                                                                    \
+    {                                                                                                                  \
+        return of_double(x);                                                                                           \
+    }
+KR_EITHER(kr_exp, expf, exp)
+KR_EITHER(kr_log, logf, log)
+KR_EITHER(kr_log1p, log1pf, log1p)
+KR_EITHER(kr_tanh, tanhf, tanh)
+KR_EITHER(kr_root, sqrtf, sqrt)
+KR_EITHER(kr_rsqrt, rsqrtf, rsqrt)
+KR_EITHER(kr_abs, fabsf, fabs)
+#undef KR_EITHER
+
+KR_DEVICE void kr_sincos(float x, float *s, float *c)
 {
     sincosf(x, s, c);
 }
-KR_DEVICE void sincos_of(double x, double *s, double *c)
+KR_DEVICE void kr_sincos(double x, double *s, double *c)
 {
     sincos(x, s, c);
 }
-KR_DEVICE float fma_of(float a, float b, float c)
+KR_DEVICE float kr_fma(float a, float b, float c)
 {
     return fmaf(a, b, c);
 }
-KR_DEVICE double fma_of(double a, double b, double c)
+KR_DEVICE double kr_fma(double a, double b, double c)
 {
     return fma(a, b, c);
 }
 
-template <typename T> KR_DEVICE T sigmoid_of(T x)
+template <typename T> KR_DEVICE T kr_sigmoid(T x)
 {
-    return (T)1 / ((T)1 + exp_of(-x));
+    return (T)1 / ((T)1 + kr_exp(-x));
 }
 
-template <typename T> KR_DEVICE T softplus_of(T x)
+template <typename T> KR_DEVICE T kr_softplus(T x)
 {
-    return x > (T)20 ? x : log1p_of(exp_of(x));
-}
-
-/* ---- memory ---- */
-
-/* n elements that one access moves when their address is a multiple of their size. */
-template <typename T, int n> struct alignas(sizeof(T) * n) kr_pack {
-    T v[n];
-};
-
-template <typename T, int n> KR_DEVICE kr_pack<T, n> load_pack(const T *from)
-{
-    return *(const kr_pack<T, n> *)from;
-}
-
-template <typename T, int n> KR_DEVICE void store_pack(T *to, const kr_pack<T, n> &v)
-{
-    *(kr_pack<T, n> *)to = v;
-}
-
-static inline bool kr_is_aligned(const void *p, size_t bytes)
-{
-    return (uintptr_t)p % bytes == 0;
-}
-
-/* Hands out scratch in 256-byte steps; base NULL only counts. */
-typedef struct kr_cuda_scratch {
-    char *base;
-    size_t used;
-} kr_cuda_scratch;
-
-static inline void *kr_take(kr_cuda_scratch *m, int64_t bytes)
-{
-    char *at = m->base ? m->base + m->used : NULL;
-    m->used += ((size_t)bytes + 255) / 256 * 256;
-    return at;
+    return x > (T)20 ? x : kr_log1p(kr_exp(x));
 }
 
 /* ---- sizes ---- */
 
-static inline int64_t kr_ceil_div(int64_t n, int64_t d)
+static __host__ __device__ inline int64_t kr_ceil_div(int64_t n, int64_t by)
 {
-    return (n + d - 1) / d;
+    return (n + by - 1) / by;
 }
 
-static inline int64_t kr_least(int64_t a, int64_t b)
+static __host__ __device__ inline int64_t kr_least(int64_t a, int64_t b)
 {
     return a < b ? a : b;
 }
 
-static inline int64_t kr_most(int64_t a, int64_t b)
+static __host__ __device__ inline int64_t kr_most(int64_t a, int64_t b)
 {
     return a > b ? a : b;
 }
@@ -159,9 +96,49 @@ static inline kr_divisor kr_divisor_of(int64_t d)
     return r;
 }
 
-KR_DEVICE uint32_t quotient(uint32_t n, const kr_divisor &d)
+KR_DEVICE uint32_t kr_quotient(uint32_t n, const kr_divisor &d)
 {
     return (uint32_t)(((uint64_t)n * d.factor) >> (31 + d.shift));
+}
+
+/* ---- memory ---- */
+
+/* n elements that one access moves when their address is a multiple of their size. */
+template <typename T, int n> struct alignas(sizeof(T) * n) kr_vector {
+    T v[n];
+};
+
+template <typename T, int n> KR_DEVICE kr_vector<T, n> kr_load_vector(const T *from)
+{
+    return *(const kr_vector<T, n> *)from;
+}
+
+template <typename T, int n> KR_DEVICE void kr_store_vector(T *to, const kr_vector<T, n> &v)
+{
+    *(kr_vector<T, n> *)to = v;
+}
+
+static inline bool kr_is_aligned(const void *p, size_t bytes)
+{
+    return (uintptr_t)p % bytes == 0;
+}
+
+static inline size_t kr_padded_bytes(int64_t bytes) /* parts of scratch begin at multiples of 256 */
+{
+    return (size_t)kr_ceil_div(bytes, 256) * 256;
+}
+
+/* Hands out scratch piece by piece; base NULL only counts. */
+typedef struct kr_cuda_scratch {
+    char *base;
+    size_t used;
+} kr_cuda_scratch;
+
+static inline void *kr_take(kr_cuda_scratch *m, int64_t bytes)
+{
+    char *at = m->base ? m->base + m->used : NULL;
+    m->used += kr_padded_bytes(bytes);
+    return at;
 }
 
 #endif

@@ -13,7 +13,7 @@ template <typename F, bool VECTOR, typename T> KR_DEVICE quaternion<F> load_quat
 {
     const T *p = from + 4 * n;
     if (VECTOR) {
-        const kr_pack<T, 4> v = load_pack<T, 4>(p);
+        const kr_vector<T, 4> v = kr_load_vector<T, 4>(p);
         return quaternion<F>{ (F)v.v[0], (F)v.v[1], (F)v.v[2], (F)v.v[3] };
     }
     return quaternion<F>{ (F)p[0], (F)p[1], (F)p[2], (F)p[3] };
@@ -23,8 +23,8 @@ template <bool VECTOR, typename F, typename T> KR_DEVICE void store_quaternion(T
 {
     T *p = to + 4 * n;
     if (VECTOR) {
-        const kr_pack<T, 4> v = { { (T)a.w, (T)a.x, (T)a.y, (T)a.z } };
-        store_pack<T, 4>(p, v);
+        const kr_vector<T, 4> v = { { (T)a.w, (T)a.x, (T)a.y, (T)a.z } };
+        kr_store_vector<T, 4>(p, v);
     } else {
         p[0] = (T)a.w, p[1] = (T)a.x, p[2] = (T)a.y, p[3] = (T)a.z;
     }
@@ -32,10 +32,10 @@ template <bool VECTOR, typename F, typename T> KR_DEVICE void store_quaternion(T
 
 template <typename F> KR_DEVICE quaternion<F> product(const quaternion<F> &a, const quaternion<F> &b)
 {
-    return quaternion<F>{ fma_of(-a.z, b.z, fma_of(-a.y, b.y, fma_of(-a.x, b.x, a.w * b.w))),
-                          fma_of(-a.z, b.y, fma_of(a.y, b.z, fma_of(a.x, b.w, a.w * b.x))),
-                          fma_of(a.z, b.x, fma_of(a.y, b.w, fma_of(-a.x, b.z, a.w * b.y))),
-                          fma_of(a.z, b.w, fma_of(-a.y, b.x, fma_of(a.x, b.y, a.w * b.z))) };
+    return quaternion<F>{ kr_fma(-a.z, b.z, kr_fma(-a.y, b.y, kr_fma(-a.x, b.x, a.w * b.w))),
+                          kr_fma(-a.z, b.y, kr_fma(a.y, b.z, kr_fma(a.x, b.w, a.w * b.x))),
+                          kr_fma(a.z, b.x, kr_fma(a.y, b.w, kr_fma(-a.x, b.z, a.w * b.y))),
+                          kr_fma(a.z, b.w, kr_fma(-a.y, b.x, kr_fma(a.x, b.y, a.w * b.z))) };
 }
 
 template <typename F> KR_DEVICE quaternion<F> conjugate(const quaternion<F> &a)
@@ -45,14 +45,14 @@ template <typename F> KR_DEVICE quaternion<F> conjugate(const quaternion<F> &a)
 
 template <typename F> KR_DEVICE F dot(const quaternion<F> &a, const quaternion<F> &b)
 {
-    return fma_of(a.z, b.z, fma_of(a.y, b.y, fma_of(a.x, b.x, a.w * b.w)));
+    return kr_fma(a.z, b.z, kr_fma(a.y, b.y, kr_fma(a.x, b.x, a.w * b.w)));
 }
 
 /* a + factor b */
 template <typename F> KR_DEVICE quaternion<F> plus(const quaternion<F> &a, F factor, const quaternion<F> &b)
 {
-    return quaternion<F>{ fma_of(factor, b.w, a.w), fma_of(factor, b.x, a.x), fma_of(factor, b.y, a.y),
-                          fma_of(factor, b.z, a.z) };
+    return quaternion<F>{ kr_fma(factor, b.w, a.w), kr_fma(factor, b.x, a.x), kr_fma(factor, b.y, a.y),
+                          kr_fma(factor, b.z, a.z) };
 }
 
 template <typename F> KR_DEVICE quaternion<F> times(const quaternion<F> &a, F factor)

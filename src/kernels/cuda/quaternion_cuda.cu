@@ -43,19 +43,19 @@ KR_DEVICE void far_of(double *far, double *factor)
 template <typename T> KR_DEVICE generator<T> generator_of(T x, T y, T z, T reach)
 {
     generator<T> g;
-    T far, factor, most = abs_of(x);
+    T far, factor, most = kr_abs(x);
     far_of(&far, &factor);
-    most = abs_of(y) < most ? most : abs_of(y);
-    most = abs_of(z) < most ? most : abs_of(z);
+    most = kr_abs(y) < most ? most : kr_abs(y);
+    most = kr_abs(z) < most ? most : kr_abs(z);
     const T scale = most > far ? 1 / factor : most < 1 / far ? factor : (T)1;
     const T back = most > far ? factor : most < 1 / far ? 1 / factor : (T)1;
     x *= scale, y *= scale, z *= scale;
-    const T square = fma_of(z, z, fma_of(y, y, x * x)), inverse = square == (T)0 ? (T)0 : rsqrt_of(square);
+    const T square = kr_fma(z, z, kr_fma(y, y, x * x)), inverse = square == (T)0 ? (T)0 : kr_rsqrt(square);
     g.x = x * inverse, g.y = y * inverse, g.z = z * inverse;
     g.rho = square * inverse * back;
-    g.u = tanh_of(g.rho);
+    g.u = kr_tanh(g.rho);
     g.reach = reach;
-    sincos_of(reach * g.u, &g.sin_f, &g.cos_f);
+    kr_sincos(reach * g.u, &g.sin_f, &g.cos_f);
     return g;
 }
 
@@ -68,7 +68,7 @@ template <typename T> KR_DEVICE void load_threes(const T *from, int64_t first, i
 
 KR_DEVICE int64_t token_of(int64_t n, const kr_divisor &nj)
 {
-    return n < INT32_MAX ? quotient((uint32_t)n, nj) : n / nj.d;
+    return n < INT32_MAX ? kr_quotient((uint32_t)n, nj) : n / nj.d;
 }
 
 KR_DEVICE int64_t left_of(int64_t count, int64_t first)
@@ -102,15 +102,15 @@ template <typename T> struct exp_back {
 template <typename T> KR_DEVICE T exp_gradient(T *three, T reach, T factor, const quaternion<T> &g_q)
 {
     const generator<T> g = generator_of(three[0], three[1], three[2], reach);
-    const T along = fma_of(g.z, g_q.z, fma_of(g.y, g_q.y, g.x * g_q.x));
-    const T g_f = fma_of(-g.sin_f, g_q.w, g.cos_f * along);
+    const T along = kr_fma(g.z, g_q.z, kr_fma(g.y, g_q.y, g.x * g_q.x));
+    const T g_f = kr_fma(-g.sin_f, g_q.w, g.cos_f * along);
     /* below this length sin f / rho is dt k to the last place, and rho may have lost its own */
     const bool is_short = g.rho < (sizeof(T) == 4 ? (T)1e-30 : (T)1e-300);
     const T s = is_short ? reach : g.sin_f / g.rho;
-    const T along_n = fma_of(-s, along, g_f * (reach * fma_of(-g.u, g.u, (T)1)));
-    three[0] = fma_of(g.x, along_n, s * g_q.x);
-    three[1] = fma_of(g.y, along_n, s * g_q.y);
-    three[2] = fma_of(g.z, along_n, s * g_q.z);
+    const T along_n = kr_fma(-s, along, g_f * (reach * kr_fma(-g.u, g.u, (T)1)));
+    three[0] = kr_fma(g.x, along_n, s * g_q.x);
+    three[1] = kr_fma(g.y, along_n, s * g_q.y);
+    three[2] = kr_fma(g.z, along_n, s * g_q.z);
     return g_f * (factor * g.u);
 }
 
@@ -187,7 +187,7 @@ typedef struct place {
 
 KR_DEVICE place place_of(const sizes &n, int64_t o, uint32_t i)
 {
-    const int64_t h = quotient(i, n.units), u = i - h * n.nunits;
+    const int64_t h = kr_quotient(i, n.units), u = i - h * n.nunits;
     place p = { (o * n.nh + h) * n.nj + u, (o * n.nm * n.nh + h) * n.nr, u, u < n.nj };
     return p;
 }
@@ -195,7 +195,7 @@ KR_DEVICE place place_of(const sizes &n, int64_t o, uint32_t i)
 /* The entries of block u that there are, copied. */
 template <typename T, bool VECTOR> KR_DEVICE void pass(const sizes &n, const T *from, T *to, int64_t u)
 {
-    if (VECTOR) store_pack<T, 4>(to + 4 * u, load_pack<T, 4>(from + 4 * u));
+    if (VECTOR) kr_store_vector<T, 4>(to + 4 * u, kr_load_vector<T, 4>(from + 4 * u));
     else
         for (int64_t r = 4 * u; r < n.nr && r < 4 * u + 4; r++) to[r] = from[r];
 }

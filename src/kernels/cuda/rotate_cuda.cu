@@ -37,13 +37,13 @@ template <typename T, int V, bool HALF> KR_DEVICE entries<T, V> load_unit(const 
 {
     entries<T, V> e;
     if (HALF) {
-        const kr_pack<T, V> p0 = load_pack<T, V>(row + u * V), p1 = load_pack<T, V>(row + nr / 2 + u * V);
+        const kr_vector<T, V> p0 = kr_load_vector<T, V>(row + u * V), p1 = kr_load_vector<T, V>(row + nr / 2 + u * V);
         for (int v = 0; v < V; v++) e.e0[v] = p0.v[v], e.e1[v] = p1.v[v];
     } else if (V == 1) {
         e.e0[0] = row[2 * u];
         e.e1[0] = 2 * u + 1 < nr ? row[2 * u + 1] : (T)0;
     } else {
-        const kr_pack<T, 2 *V> p = load_pack<T, 2 * V>(row + u * 2 * V);
+        const kr_vector<T, 2 *V> p = kr_load_vector<T, 2 * V>(row + u * 2 * V);
         for (int v = 0; v < V; v++) e.e0[v] = p.v[2 * v], e.e1[v] = p.v[2 * v + 1];
     }
     return e;
@@ -52,17 +52,17 @@ template <typename T, int V, bool HALF> KR_DEVICE entries<T, V> load_unit(const 
 template <typename T, int V, bool HALF> KR_DEVICE void store_unit(T *row, int64_t u, int64_t nr, const entries<T, V> &e)
 {
     if (HALF) {
-        kr_pack<T, V> p0, p1;
+        kr_vector<T, V> p0, p1;
         for (int v = 0; v < V; v++) p0.v[v] = e.e0[v], p1.v[v] = e.e1[v];
-        store_pack<T, V>(row + u * V, p0);
-        store_pack<T, V>(row + nr / 2 + u * V, p1);
+        kr_store_vector<T, V>(row + u * V, p0);
+        kr_store_vector<T, V>(row + nr / 2 + u * V, p1);
     } else if (V == 1) {
         row[2 * u] = e.e0[0];
         if (2 * u + 1 < nr) row[2 * u + 1] = e.e1[0];
     } else {
-        kr_pack<T, 2 * V> p;
+        kr_vector<T, 2 * V> p;
         for (int v = 0; v < V; v++) p.v[2 * v] = e.e0[v], p.v[2 * v + 1] = e.e1[v];
-        store_pack<T, 2 * V>(row + u * 2 * V, p);
+        kr_store_vector<T, 2 * V>(row + u * 2 * V, p);
     }
 }
 
@@ -110,7 +110,7 @@ template <typename T, int V> KR_DEVICE turns<T, V> turns_of(const T *angle, int6
     for (int v = 0; v < V; v++) {
         t.some[v] = u * V + v < na;
         t.s[v] = 0, t.c[v] = 1;
-        if (t.some[v]) sincos_of(angle[v], &t.s[v], &t.c[v]);
+        if (t.some[v]) kr_sincos(angle[v], &t.s[v], &t.c[v]);
     }
     return t;
 }
@@ -135,7 +135,7 @@ static __global__ void __launch_bounds__(THREADS)
     const int64_t o = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
     if (o >= n.no) return;
     for (uint32_t i = threadIdx.x; i < n.nh * n.lanes; i += blockDim.x) {
-        const int64_t h = quotient(i, n.units), u = i - h * n.lanes, e = quotient((uint32_t)h, n.each);
+        const int64_t h = kr_quotient(i, n.units), u = i - h * n.lanes, e = kr_quotient((uint32_t)h, n.each);
         const T *from = x + (o * n.nm * n.ng + e) * n.nr, *and_bias = bias ? bias + h * n.nm * n.nr : NULL;
         T by[V];
         entries<T, V> a[E];
@@ -145,8 +145,8 @@ static __global__ void __launch_bounds__(THREADS)
             load_sums<T, V, HALF, E>(n, from, and_bias, u, a);
             for (int v = 0; v < V; v++) {
                 const T u0 = a[0].e0[v], u1 = a[0].e1[v];
-                a[0].e0[v] = t.some[v] ? fma_of(-u1, t.s[v], u0 * t.c[v]) : u0;
-                a[0].e1[v] = t.some[v] ? fma_of(u0, t.s[v], u1 * t.c[v]) : u1;
+                a[0].e0[v] = t.some[v] ? kr_fma(-u1, t.s[v], u0 * t.c[v]) : u0;
+                a[0].e1[v] = t.some[v] ? kr_fma(u0, t.s[v], u1 * t.c[v]) : u1;
             }
 #pragma unroll
             for (int k = 0; k < E; k++)
@@ -226,17 +226,17 @@ KR_DEVICE void turn_back(const back<T> &k, const place &at, int64_t o, const ent
         entries<T, V> &g = of->g[m][0];
         for (int v = 0; v < V; v++) {
             const T g0 = g.e0[v], g1 = g.e1[v];
-            g.e0[v] = t.some[v] ? fma_of(g1, t.s[v], g0 * t.c[v]) : g0;
-            g.e1[v] = t.some[v] ? fma_of(-g0, t.s[v], g1 * t.c[v]) : g1;
+            g.e0[v] = t.some[v] ? kr_fma(g1, t.s[v], g0 * t.c[v]) : g0;
+            g.e1[v] = t.some[v] ? kr_fma(-g0, t.s[v], g1 * t.c[v]) : g1;
             if (at.m0 + m >= k.n.nm) continue;
             const T u0 = of->x[m].e0[v] + bias[m].e0[v], u1 = of->x[m].e1[v] + bias[m].e1[v];
             if (k.is_rounded) {
-                const T y0 = in_bf16(fma_of(-u1, t.s[v], u0 * t.c[v])), y1 = in_bf16(fma_of(u0, t.s[v], u1 * t.c[v]));
-                g_angle[v] = fma_of(y0, g1, g_angle[v]);
-                g_angle[v] = fma_of(-y1, g0, g_angle[v]);
+                const T y0 = in_bf16(kr_fma(-u1, t.s[v], u0 * t.c[v])), y1 = in_bf16(kr_fma(u0, t.s[v], u1 * t.c[v]));
+                g_angle[v] = kr_fma(y0, g1, g_angle[v]);
+                g_angle[v] = kr_fma(-y1, g0, g_angle[v]);
             } else {
-                g_angle[v] = fma_of(u0, g.e1[v], g_angle[v]);
-                g_angle[v] = fma_of(-u1, g.e0[v], g_angle[v]);
+                g_angle[v] = kr_fma(u0, g.e1[v], g_angle[v]);
+                g_angle[v] = kr_fma(-u1, g.e0[v], g_angle[v]);
             }
         }
     }
@@ -255,8 +255,8 @@ template <typename T, int V, bool HALF, int E, int RANKS>
 KR_DEVICE void give_x(const back<T> &k, const entries<T, V> *slices, int64_t o, int count, int64_t m0, int64_t h0,
                       int64_t heads)
 {
-    const int64_t each = k.n.nh / k.n.ng, group0 = quotient((uint32_t)h0, k.n.each);
-    const int64_t groups = quotient((uint32_t)(h0 + heads - 1), k.n.each) - group0 + 1;
+    const int64_t each = k.n.nh / k.n.ng, group0 = kr_quotient((uint32_t)h0, k.n.each);
+    const int64_t groups = kr_quotient((uint32_t)(h0 + heads - 1), k.n.each) - group0 + 1;
     const int all = RANKS * E * k.row, of_token = (int)groups * all;
     for (int i = threadIdx.x; i < count * of_token; i += blockDim.x) {
         const int own = i / of_token, at = i - own * of_token;
@@ -283,7 +283,7 @@ KR_DEVICE void turn_slice(const back<T> &k, entries<T, V> *slices, int64_t m0, i
     const int64_t heads = k.n.nh - h0 < k.heads ? k.n.nh - h0 : k.heads;
     const int own = threadIdx.x / k.row, l = threadIdx.x & (k.row - 1), whole = k.heads * RANKS * E * k.row;
     const int64_t first = blockIdx.x * k.tokens, end = first + k.tokens < k.n.no ? first + k.tokens : k.n.no;
-    const place at = { h0 + own, (int64_t)blockIdx.y * k.row + l, m0, quotient((uint32_t)(h0 + own), k.n.each) };
+    const place at = { h0 + own, (int64_t)blockIdx.y * k.row + l, m0, kr_quotient((uint32_t)(h0 + own), k.n.each) };
     const bool is_some = own < heads && at.u < k.n.lanes;
     entries<T, V> bias[RANKS] = {}, total[RANKS][E] = {};
     for (int m = 0; k.bias && is_some && m < RANKS; m++)

@@ -17,11 +17,10 @@
 
 #include "kernels/cuda/scan_back_parts.cuh"
 
-/* What four tokens from t0 of the tile on give, once the sums over states are known. */
+/* What four tokens from t0 of the tile on give, once the sums over states are known; left: tokens of the tile. */
 template <typename T, int L>
-KR_DEVICE void back_give(const scan_back_args<T> &w, const scan_place &k,
-                         const typename scan_back_shape<T, L>::stage &s, int64_t first, int t0, back_lane<T> *own,
-                         T *along_b, T *g_step, T *p)
+KR_DEVICE void back_give(const scan_back_args<T> &w, const typename scan_back_shape<T, L>::stage &s, int left, int t0,
+                         back_lane<T> *own, T *along_b, T *g_step, T *p)
 {
     enum { M = L < 4 ? L : 4 };
     sum_lanes<L, 4>(along_b);
@@ -33,17 +32,19 @@ KR_DEVICE void back_give(const scan_back_args<T> &w, const scan_place &k,
     for (int j = 0; j < 4; j += M) {
         const int t = t0 + j + own->lane;
         const T x = s.x[t][c], dt = s.dt[t][c], g_p = s.g_y[t][c];
-        own->g_d = fma_of(g_p, x, own->g_d);
-        if (first + t >= k.count || c >= k.channels) continue;
-        const int64_t at = (k.token + first + t) * w.plan.ni + k.first + c;
-        const bool adds = w.plan.r0 > 0;
-        const T g_x = fma_of(dt, along_b[j], own->skip * g_p), g_dt = fma_of(x, along_b[j], g_step[j]);
-        if (w.g_x) w.g_x[at] = adds ? w.g_x[at] + g_x : g_x;
-        if (w.g_dt) w.g_dt[at] = adds ? w.g_dt[at] + g_dt : g_dt;
-        if (w.g_z) {
-            const T g_z = s.z[t][c] * fma_of(own->skip, x, p[j]);
-            w.g_z[at] = adds ? w.g_z[at] + g_z : g_z;
+        const int64_t at = own->at + (t0 + j) * w.plan.ni;
+        T g_x = kr_fma(dt, along_b[j], own->skip * g_p), g_dt = kr_fma(x, along_b[j], g_step[j]);
+        T g_z = s.z[t][c] * kr_fma(own->skip, x, p[j]);
+        own->g_d = kr_fma(g_p, x, own->g_d);
+        if (t >= left) continue;
+        if (w.plan.r0 > 0) {
+            if (w.g_x) g_x += w.g_x[at];
+            if (w.g_dt) g_dt += w.g_dt[at];
+            if (w.g_z) g_z += w.g_z[at];
         }
+        if (w.g_x) w.g_x[at] = g_x;
+        if (w.g_dt) w.g_dt[at] = g_dt;
+        if (w.g_z) w.g_z[at] = g_z;
     }
 }
 
@@ -55,38 +56,39 @@ KR_DEVICE void back_tile(const scan_back_args<T> &w, const scan_place &k,
 {
     typedef scan_back_shape<T, L> S;
     enum { TOKENS = S::TOKENS, AT_ONCE = S::AT_ONCE };
-    const int copy = S::SWAPS == 2 ? own->swap / 2 : own->swap, warp = threadIdx.x / 32;
+    const int copy = own->abreast % S::SWAPS, warp = threadIdx.x / 32;
+    const int left = own->channel < k.channels ? (int)(k.count - first < TOKENS ? k.count - first : TOKENS) : 0;
     T states[TOKENS][4];
 #pragma unroll
     for (int t = 0; t < TOKENS; t++) {
         const T dt = s.dt[t][own->channel], dtx = dt * s.x[t][own->channel];
-        const kr_pack<T, 4> b = load_pack<T, 4>(&m->b[t][copy][4 * own->lane]);
+        const kr_vector<T, 4> b = kr_load_vector<T, 4>(&m->b[t][copy][4 * own->lane]);
 #pragma unroll
         for (int r = 0; r < 4; r++)
-            states[t][r] = fma_of(scan_exp(dt * own->a[r]), t > 0 ? states[t > 0 ? t - 1 : 0][r] : h[r], dtx * b.v[r]);
+            states[t][r] = kr_fma(scan_exp(dt * own->a[r]), t > 0 ? states[t > 0 ? t - 1 : 0][r] : h[r], dtx * b.v[r]);
     }
     T along_b[4], g_step[4], p[4];
 #pragma unroll
     for (int t = TOKENS - 1; t >= 0; t--) {
         const T dt = s.dt[t][own->channel], dtx = dt * s.x[t][own->channel], g_p = s.g_y[t][own->channel];
-        const kr_pack<T, 4> b = load_pack<T, 4>(&m->b[t][copy][4 * own->lane]);
-        const kr_pack<T, 4> c = load_pack<T, 4>(&m->c[t][copy][4 * own->lane]);
+        const kr_vector<T, 4> b = kr_load_vector<T, 4>(&m->b[t][copy][4 * own->lane]);
+        const kr_vector<T, 4> c = kr_load_vector<T, 4>(&m->c[t][copy][4 * own->lane]);
         T g_b[4], g_c[4], of_b = 0, of_step = 0, of_p = 0;
 #pragma unroll
         for (int r = 0; r < 4; r++) {
-            const T g = fma_of(c.v[r], g_p, own->g[r]);
+            const T g = kr_fma(c.v[r], g_p, own->g[r]);
             g_c[r] = g_p * states[t][r];
             g_b[r] = g * dtx;
-            of_p = fma_of(c.v[r], states[t][r], of_p);
-            of_b = fma_of(g, b.v[r], of_b);
+            of_p = kr_fma(c.v[r], states[t][r], of_p);
+            of_b = kr_fma(g, b.v[r], of_b);
             own->g[r] = g * scan_exp(dt * own->a[r]);
             const T back = own->g[r] * (t > 0 ? states[t > 0 ? t - 1 : 0][r] : h[r]);
-            of_step = fma_of(back, own->a[r], of_step);
-            own->g_a[r] = fma_of(back, dt, own->g_a[r]);
+            of_step = kr_fma(back, own->a[r], of_step);
+            own->g_a[r] = kr_fma(back, dt, own->g_a[r]);
         }
         along_b[t % 4] = of_b, g_step[t % 4] = of_step * ((T)1 / scan_scale<T>()), p[t % 4] = of_p;
         back_sum_channels<T, L>(*own, g_b, g_c, m->sums[warp][t % AT_ONCE]);
-        if (t % 4 == 0) back_give<T, L>(w, k, s, first, t, own, along_b, g_step, p);
+        if (t % 4 == 0) back_give<T, L>(w, s, left, t, own, along_b, g_step, p);
         if (w.g_maps && t % AT_ONCE == 0) {
             __syncthreads();
             back_give_maps<T, L>(w, k, k.token + first + t, k.count - first - t, m);
@@ -103,6 +105,20 @@ KR_DEVICE void back_load(const T *from, int64_t i, int64_t nr, int64_t r, int64_
     for (int k = 0; k < 4; k++) h[k] = from && r + (k ^ swap) < end ? from[i * nr + r + (k ^ swap)] : (T)0;
 }
 
+/* Four states that lie together, in the slots of a swap. */
+template <typename T> KR_DEVICE void back_load_pack(const T *from, int swap, T *h)
+{
+    const kr_vector<T, 4> v = kr_load_vector<T, 4>(from);
+#pragma unroll
+    for (int k = 0; k < 4; k++) h[k] = swap & 1 ? v.v[k ^ 1] : v.v[k];
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const T low = h[k], high = h[k + 2];
+        h[k] = swap & 2 ? high : low;
+        h[k + 2] = swap & 2 ? low : high;
+    }
+}
+
 template <typename T>
 KR_DEVICE void back_store(T *to, int64_t i, int64_t nr, int64_t r, int64_t end, int swap, const T *h)
 {
@@ -111,7 +127,7 @@ KR_DEVICE void back_store(T *to, int64_t i, int64_t nr, int64_t r, int64_t end, 
         if (r + (k ^ swap) < end) to[i * nr + r + (k ^ swap)] = h[k];
 }
 
-template <typename T, int L>
+template <typename T, int L, bool WIDE>
 static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS, sizeof(T) == 4 ? 3 : 1)
     scan_back(const scan_back_args<T> w)
 {
@@ -124,7 +140,7 @@ static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS, sizeof(T) ==
     back_lane<T> own = {};
     own.channel = threadIdx.x / L, own.lane = threadIdx.x % L;
     own.abreast = threadIdx.x % 32 / L;
-    own.swap = S::SWAPS == 1 ? 0 : (own.abreast & 1) * 2 + (S::SWAPS == 4 ? own.abreast >> 1 & 1 : 0);
+    own.swap = back_swap<T, L>(own.abreast);
     const bool is_some = own.channel < k.channels;
     const int64_t i = k.first + (is_some ? own.channel : 0), nr = w.plan.nr;
     const int64_t r = w.plan.r0 + 4 * own.lane, end = is_some ? w.plan.r0 + w.plan.states : 0;
@@ -137,17 +153,19 @@ static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS, sizeof(T) ==
                   own.swap, own.g);
     own.skip = w.d && w.plan.r0 == 0 ? w.d[i] : (T)0;
     const int64_t tiles = exists ? (k.count + TOKENS - 1) / TOKENS : 0;
-    const T *kept = w.kept + scan_first_stretch<TOKENS>(k) * w.plan.ni * STATES;
-    back_feeds<T, L> feeds;
+    const T *kept = w.kept + ((scan_first_stretch<TOKENS>(k) + tiles - 1) * w.plan.ni + i) * STATES + 4 * own.lane;
+    const uint32_t address = kr_shared_address(&m->stages[0]), apart = (uint32_t)sizeof(typename S::stage);
+    back_feeds<T, L, WIDE> feeds;
     feeds.start(w, k, (tiles - 1) * TOKENS);
-    feeds.fetch(w, k, (tiles - 1) * TOKENS, &m->stages[0]);
-    for (int64_t n = tiles - 1; n >= 0; n--) {
-        typename S::stage *now = &m->stages[(tiles - 1 - n) & 1], *next = &m->stages[(tiles - n) & 1];
+    feeds.fetch(w, k, (tiles - 1) * TOKENS, address);
+    own.at = (k.token + (tiles - 1) * TOKENS + own.lane) * w.plan.ni + i;
+    for (int64_t n = tiles - 1; n >= 0; n--, own.at -= TOKENS * w.plan.ni, kept -= w.plan.ni * STATES) {
+        typename S::stage *now = &m->stages[(tiles - 1 - n) & 1];
         T h[4];
-        back_load(kept + n * w.plan.ni * STATES, i, STATES, 4 * own.lane, is_some ? STATES : 0, own.swap, h);
+        back_load_pack(kept, own.swap, h);
         copies_wait<0>();
         __syncthreads();
-        feeds.fetch(w, k, (n - 1) * TOKENS, next);
+        feeds.fetch(w, k, (n - 1) * TOKENS, address + (uint32_t)((tiles - n) & 1) * apart);
         back_prepare<T, L>(w, now, m);
         __syncthreads();
         back_tile<T, L>(w, k, *now, m, n * TOKENS, &own, h);
@@ -161,22 +179,31 @@ static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS, sizeof(T) ==
     if (w.g_d && own.lane == 0 && w.plan.r0 == 0) w.g_d[k.unit * w.plan.ni + i] = own.g_d;
 }
 
-template <typename T, int L> static void scan_back_launch(const scan_back_args<T> &w, cudaStream_t stream)
+template <typename T, int L, bool WIDE> static void scan_back_launch(const scan_back_args<T> &w, cudaStream_t stream)
 {
     const int bytes = (int)sizeof(typename scan_back_shape<T, L>::memory);
     static_assert(bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
-    if (bytes > 48 * 1024) cudaFuncSetAttribute(scan_back<T, L>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (bytes > 48 * 1024)
+        cudaFuncSetAttribute(scan_back<T, L, WIDE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int64_t blocks = w.plan.nq * w.plan.segments * w.plan.ng * w.plan.slots;
-    scan_back<T, L><<<(unsigned)blocks, scan_shape<T, L>::THREADS, bytes, stream>>>(w);
+    scan_back<T, L, WIDE><<<(unsigned)blocks, scan_shape<T, L>::THREADS, bytes, stream>>>(w);
+}
+
+template <typename T, int L> static void scan_back_as(const scan_back_args<T> &w, cudaStream_t stream)
+{
+    const bool wide =
+        w.x.is_wide && w.dt.is_wide && w.g_y.is_wide && w.b.is_wide && w.c.is_wide && (!w.z.data || w.z.is_wide);
+    if (wide && sizeof(T) == 4) scan_back_launch<T, L, sizeof(T) == 4>(w, stream);
+    else scan_back_launch<T, L, false>(w, stream);
 }
 
 template <typename T> static void scan_back_run(const scan_back_args<T> &w, cudaStream_t stream)
 {
     switch (scan_lanes(w.plan.nr)) {
-    case 1: scan_back_launch<T, 1>(w, stream); break;
-    case 4: scan_back_launch<T, 4>(w, stream); break;
-    case 16: scan_back_launch<T, 16>(w, stream); break;
-    default: scan_back_launch<T, 32>(w, stream); break;
+    case 1: scan_back_as<T, 1>(w, stream); break;
+    case 4: scan_back_as<T, 4>(w, stream); break;
+    case 16: scan_back_as<T, 16>(w, stream); break;
+    default: scan_back_as<T, 32>(w, stream); break;
     }
 }
 

@@ -35,15 +35,16 @@ template <typename T, int L> struct scan_back_shape : scan_shape<T, L> {
     struct memory {
         stage stages[STAGES];
         alignas(16) T b[S::TOKENS][SWAPS][S::STATES], c[S::TOKENS][SWAPS][S::STATES];
-        T sums[S::WARPS][AT_ONCE][2][S::STATES];
+        alignas(16) T sums[S::WARPS][AT_ONCE][2][S::STATES];
     };
 };
 
 /* A thread's copies of a segment, the last tile first. */
-template <typename T, int L> struct back_feeds {
+template <typename T, int L, bool WIDE> struct back_feeds {
     typedef scan_shape<T, L> S;
-    scan_feed<T, L, S::CHANNELS, S::ROW> x, dt, z, g_y;
-    scan_feed<T, L, S::STATES, S::STATES> b, c;
+    typedef typename scan_back_shape<T, L>::stage stage;
+    scan_feed<T, L, S::CHANNELS, S::ROW, WIDE> x, dt, z, g_y;
+    scan_feed<T, L, S::STATES, S::STATES, WIDE> b, c;
 
     KR_MEMBER void start(const scan_back_args<T> &w, const scan_place &k, int64_t first)
     {
@@ -56,46 +57,68 @@ template <typename T, int L> struct back_feeds {
         c.start(w.c, token, maps, (int)w.plan.states);
     }
 
-    /* The tile from token `first` of the segment on; below 0: none. */
-    KR_MEMBER void fetch(const scan_back_args<T> &w, const scan_place &k, int64_t first,
-                         typename scan_back_shape<T, L>::stage *to)
+    /* The tile from token `first` of the segment on (below 0: none), to address `to`. */
+    KR_MEMBER void fetch(const scan_back_args<T> &w, const scan_place &k, int64_t first, uint32_t to)
     {
         const int64_t left = k.count - first, token = k.token + first;
         const int rows = left < S::TOKENS ? (int)left : S::TOKENS;
         if (first >= 0) {
-            x.fetch(w.x, token, rows, &to->x[0][0], -1);
-            dt.fetch(w.dt, token, rows, &to->dt[0][0], -1);
-            if (w.z.data) z.fetch(w.z, token, rows, &to->z[0][0], -1);
-            g_y.fetch(w.g_y, token, rows, &to->g_y[0][0], -1);
-            b.fetch(w.b, token, rows, &to->b[0][0], -1);
-            c.fetch(w.c, token, rows, &to->c[0][0], -1);
+            x.fetch(w.x, token, rows, to + (uint32_t)offsetof(stage, x), -1);
+            dt.fetch(w.dt, token, rows, to + (uint32_t)offsetof(stage, dt), -1);
+            if (w.z.data) z.fetch(w.z, token, rows, to + (uint32_t)offsetof(stage, z), -1);
+            g_y.fetch(w.g_y, token, rows, to + (uint32_t)offsetof(stage, g_y), -1);
+            b.fetch(w.b, token, rows, to + (uint32_t)offsetof(stage, b), -1);
+            c.fetch(w.c, token, rows, to + (uint32_t)offsetof(stage, c), -1);
         }
         copies_end();
     }
 };
 
-/* The gate's part of a tile, and B and C for every swap. */
+/* The swap of the channel of that number in the warp. Neighbours have neighbouring copies of B and C, so that the eight
+ * lanes that read at once meet on no bank. */
+template <typename T, int L> KR_DEVICE int back_swap(int abreast)
+{
+    enum { SWAPS = scan_back_shape<T, L>::SWAPS };
+    return SWAPS == 1 ? 0 : (abreast & 1) * 2 + (SWAPS == 4 ? abreast >> 1 & 1 : 0);
+}
+
+/* Four states of B or C in the order of a swap. */
+template <typename T> KR_DEVICE kr_vector<T, 4> swapped(const kr_vector<T, 4> &v, int swap)
+{
+    kr_vector<T, 4> to;
+#pragma unroll
+    for (int r = 0; r < 4; r++) to.v[r] = v.v[r ^ swap];
+    return to;
+}
+
+/* The gate's part of a tile, and B and C for every swap, four elements at a time. */
 template <typename T, int L>
 KR_DEVICE void back_prepare(const scan_back_args<T> &w, typename scan_back_shape<T, L>::stage *s,
                             typename scan_back_shape<T, L>::memory *m)
 {
     typedef scan_back_shape<T, L> S;
-    enum { SWAPS = S::SWAPS };
-    for (int i = threadIdx.x; w.z.data && i < S::TOKENS * S::CHANNELS; i += S::THREADS) {
-        const int t = i / S::CHANNELS, c = i % S::CHANNELS;
-        const T z = s->z[t][c], g = s->g_y[t][c], sigmoid = scan_sigmoid(z);
-        s->z[t][c] = g * (sigmoid * fma_of(z, (T)1 - sigmoid, (T)1));
-        s->g_y[t][c] = g * (z * sigmoid);
-    }
-    for (int i = threadIdx.x; i < S::TOKENS * S::STATES; i += S::THREADS) {
-        const int t = i / S::STATES, r = i % S::STATES;
-        const T b = s->b[t][r], c = s->c[t][r];
+    enum { SWAPS = S::SWAPS, BY_TOKEN = S::CHANNELS / 4, QUADS = S::TOKENS * S::STATES / 4 };
+#pragma unroll 1
+    for (int i = threadIdx.x; w.z.data && i < S::TOKENS * BY_TOKEN; i += S::THREADS) {
+        T *at_z = &s->z[i / BY_TOKEN][i % BY_TOKEN * 4], *at_g = &s->g_y[i / BY_TOKEN][i % BY_TOKEN * 4];
+        kr_vector<T, 4> z = kr_load_vector<T, 4>(at_z), g = kr_load_vector<T, 4>(at_g);
 #pragma unroll
-        for (int n = 0; n < SWAPS; n++) {
-            const int swap = SWAPS == 2 ? 2 * n : n;
-            m->b[t][n][r ^ swap] = b;
-            m->c[t][n][r ^ swap] = c;
+        for (int e = 0; e < 4; e++) {
+            const T sigmoid = scan_sigmoid(z.v[e]), silu = z.v[e] * sigmoid;
+            z.v[e] = g.v[e] * (sigmoid * kr_fma(z.v[e], (T)1 - sigmoid, (T)1));
+            g.v[e] *= silu;
         }
+        kr_store_vector<T, 4>(at_z, z);
+        kr_store_vector<T, 4>(at_g, g);
+    }
+#pragma unroll 1
+    for (int i = threadIdx.x; i < 2 * QUADS; i += S::THREADS) {
+        const int quad = i % QUADS, t = quad / (S::STATES / 4), r = quad % (S::STATES / 4) * 4;
+        const bool is_b = i < QUADS;
+        const kr_vector<T, 4> v = kr_load_vector<T, 4>(is_b ? &s->b[t][r] : &s->c[t][r]);
+        T *to = is_b ? &m->b[t][0][r] : &m->c[t][0][r];
+#pragma unroll
+        for (int n = 0; n < SWAPS; n++) kr_store_vector<T, 4>(to + n * S::STATES, swapped(v, back_swap<T, L>(n)));
     }
 }
 
@@ -103,6 +126,7 @@ KR_DEVICE void back_prepare(const scan_back_args<T> &w, typename scan_back_shape
 template <typename T> struct back_lane {
     T a[4], g[4], g_a[4]; /* rates, as scan_exp takes them; G; sums of g_a */
     T skip, g_d;
+    int64_t at;                       /* of the lane's first token of the tile, in g_x */
     int channel, lane, abreast, swap; /* the channel in the block, the lane in it, the channel's number in the warp */
 };
 
@@ -144,15 +168,26 @@ KR_DEVICE void back_give_maps(const scan_back_args<T> &w, const scan_place &k, i
                               const typename scan_back_shape<T, L>::memory *m)
 {
     typedef scan_back_shape<T, L> S;
+    enum { QUADS = 2 * S::STATES / 4 }; /* of a token */
     const int64_t tokens = w.plan.nb * w.plan.ns;
-    for (int i = threadIdx.x; i < S::AT_ONCE * 2 * S::STATES; i += S::THREADS) {
-        const int t = i / (2 * S::STATES), r = i % (2 * S::STATES);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < S::AT_ONCE * QUADS; i += S::THREADS) {
+        const int t = i / QUADS, r = i % QUADS * 4;
         if (t >= count) break;
-        T sum = (&m->sums[0][t][0][0])[r];
+        kr_vector<T, 4> sum = kr_load_vector<T, 4>(&m->sums[0][t][0][0] + r);
 #pragma unroll
-        for (int n = 1; n < S::WARPS; n++) sum += (&m->sums[n][t][0][0])[r];
+        for (int n = 1; n < S::WARPS; n++) {
+            const kr_vector<T, 4> more = kr_load_vector<T, 4>(&m->sums[n][t][0][0] + r);
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum.v[e] += more.v[e];
+        }
         T *to = w.g_maps + ((k.slot * tokens + token + t) * w.plan.ng + k.group) * 2 * S::STATES + r;
-        *to = w.plan.round > 0 ? *to + sum : sum;
+        if (w.plan.round > 0) {
+            const kr_vector<T, 4> before = kr_load_vector<T, 4>(to);
+#pragma unroll
+            for (int e = 0; e < 4; e++) sum.v[e] += before.v[e];
+        }
+        kr_store_vector<T, 4>(to, sum);
     }
 }
 

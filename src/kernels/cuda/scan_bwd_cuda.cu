@@ -8,6 +8,7 @@
  */
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/scan_back.cuh"
+#include "kernels/cuda/scan_chain.cuh"
 
 /* g_b and g_c of a slab: [tokens g] rows of 2 STATES numbers, summed over slots. */
 template <typename T> struct maps_sum {
@@ -18,15 +19,21 @@ template <typename T> struct maps_sum {
 
 template <typename T> static __global__ void __launch_bounds__(256) sum_maps(const maps_sum<T> k)
 {
-    const int64_t at = (int64_t)blockIdx.x * 256 + threadIdx.x, all = k.rows * 2 * k.states;
+    const int64_t at = ((int64_t)blockIdx.x * 256 + threadIdx.x) * 4, all = k.rows * 2 * k.states;
     if (at >= all) return;
-    const int64_t row = at / (2 * k.states), j = at - row * 2 * k.states, r = j % k.states;
+    const int64_t row = at / (2 * k.states), j = at - row * 2 * k.states, r = j < k.states ? j : j - k.states;
     T *to = j < k.states ? k.g_b : k.g_c;
     if (!to || r >= k.some) return;
-    T sum = 0;
+    kr_vector<T, 4> sum = kr_load_vector<T, 4>(k.parts + at);
 #pragma unroll 8
-    for (int64_t n = 0; n < k.slots; n++) sum += k.parts[n * all + at];
-    to[row * k.nr + k.r0 + r] = sum;
+    for (int64_t n = 1; n < k.slots; n++) {
+        const kr_vector<T, 4> more = kr_load_vector<T, 4>(k.parts + n * all + at);
+#pragma unroll
+        for (int e = 0; e < 4; e++) sum.v[e] += more.v[e];
+    }
+#pragma unroll
+    for (int e = 0; e < 4; e++)
+        if (r + e < k.some) to[row * k.nr + k.r0 + r + e] = sum.v[e];
 }
 
 template <typename T> struct memory {
@@ -99,7 +106,7 @@ template <typename T> static void run_slab(const kr_scan_bwd_args *a, scan_back_
     const int64_t states = 4 * scan_lanes(k.plan.nr), rows = a->nb * a->ns * a->ng;
     const maps_sum<T> s = { k.g_maps,  k.plan.slots, rows,        states,     k.plan.states,
                             k.plan.nr, k.plan.r0,    (T *)a->g_b, (T *)a->g_c };
-    if (rows > 0) sum_maps<T><<<(unsigned)kr_ceil_div(rows * 2 * states, 256), 256, 0, stream>>>(s);
+    if (rows > 0) sum_maps<T><<<(unsigned)kr_ceil_div(rows * 2 * states, 4 * 256), 256, 0, stream>>>(s);
 }
 
 template <typename T> static void run(const kr_scan_bwd_args *a)

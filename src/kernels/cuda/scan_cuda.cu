@@ -7,6 +7,7 @@
  * channel and state, beside four passes over [b s i]. Where sequences have segments these run twice: for their ends, and
  * from the states that come of them.
  */
+#include "kernels/cuda/scan_chain.cuh"
 #include "kernels/cuda/scan_walk.cuh"
 
 /* Memory for segments: states before them, and sums of dt. */

@@ -11,6 +11,7 @@
 #define KR_KERNELS_CUDA_SCAN_PARTS_CUH
 
 #include "kernels/cuda/chunks.cuh"
+#include "kernels/cuda/copies.cuh"
 #include "kernels/ssd_args.h"
 
 template <typename T, int L> struct scan_shape {
@@ -51,7 +52,9 @@ KR_DEVICE double scan_exp(double x)
 
 KR_DEVICE float scan_sigmoid(float z)
 {
-    return __fdividef(1.0f, 1.0f + expf(-z));
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(1.0f + expf(-z)));
+    return y;
 }
 KR_DEVICE double scan_sigmoid(double z)
 {
@@ -141,9 +144,9 @@ typedef struct scan_place {
 template <int CHANNELS> KR_DEVICE scan_place scan_place_of(const scan_plan &p)
 {
     scan_place k;
-    const uint32_t unit = quotient(blockIdx.x, p.per_unit), of_unit = blockIdx.x - unit * p.per_unit.d;
+    const uint32_t unit = kr_quotient(blockIdx.x, p.per_unit), of_unit = blockIdx.x - unit * p.per_unit.d;
     k.unit = unit;
-    k.q = quotient(unit, p.per_segment);
+    k.q = kr_quotient(unit, p.per_segment);
     k.segment = k.unit - k.q * p.segments;
     kr_sequence s = { k.q, 0, p.ns };
     if (p.sequences) s = p.sequences[k.q];
@@ -152,7 +155,7 @@ template <int CHANNELS> KR_DEVICE scan_place scan_place_of(const scan_plan &p)
     k.token = s.row * p.ns + s.start + k.segment * length;
     const int64_t left = tokens - k.segment * length;
     k.count = left < 0 ? 0 : left < length ? left : length;
-    k.group = quotient(of_unit, p.per_slot);
+    k.group = kr_quotient(of_unit, p.per_slot);
     k.slot = of_unit - k.group * p.slots;
     const int64_t block = p.round * p.slots + k.slot, rest = p.width - block * CHANNELS;
     k.first = k.group * p.width + block * CHANNELS;
@@ -164,12 +167,11 @@ template <int CHANNELS> KR_DEVICE scan_place scan_place_of(const scan_plan &p)
 
 #define KR_MEMBER __device__ __forceinline__
 
-/* Copies `size` bytes (of which `some` are there, the rest becomes 0) to shared memory, behind the thread's back. */
-template <int SIZE> KR_DEVICE void copy_ahead(void *to, const void *from, int some)
+/* Copies SIZE bytes (of which `some` are there, the rest becomes 0) to shared memory, behind the thread's back. */
+template <int SIZE> KR_DEVICE void copy_ahead(uint32_t to, const void *from, int some)
 {
-    const uint32_t at = (uint32_t)__cvta_generic_to_shared(to);
-    if (SIZE == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(some));
-    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(SIZE), "r"(some));
+    if (SIZE == 16) asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(some));
+    else asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(SIZE), "r"(some));
 }
 
 KR_DEVICE void copies_end()
@@ -191,53 +193,52 @@ template <typename T> struct scan_rows {
 
 /* The same element by element; apart, so that it does not stand in the way of the other. */
 template <int TOKENS, int COLUMNS, int ROW, int THREADS, typename T>
-static __device__ __noinline__ void fetch_narrow(T *to, const T *from, int64_t stride, int rows, int columns)
+static __device__ __noinline__ void fetch_narrow(uint32_t to, const T *from, int64_t stride, int rows, int columns)
 {
 #pragma unroll 1
     for (int i = threadIdx.x; i < TOKENS * COLUMNS; i += THREADS) {
         const int t = i / COLUMNS, j = i % COLUMNS;
         const bool some = t < rows && j < columns;
-        copy_ahead<(int)sizeof(T)>(to + t * ROW + j, some ? from + t * stride + j : from, some ? (int)sizeof(T) : 0);
+        copy_ahead<(int)sizeof(T)>(to + (t * ROW + j) * (int)sizeof(T), some ? from + t * stride + j : from,
+                                   some ? (int)sizeof(T) : 0);
     }
 }
 
 /* A thread's part of the copies of one operand: COLUMNS elements of every token from element `first` of it on, of which
- * `columns` are there, to tiles of TOKENS tokens whose rows are ROW apart. */
-template <typename T, int L, int COLUMNS, int ROW> struct scan_feed {
+ * `columns` are there, to tiles of TOKENS tokens whose rows are ROW apart. WIDE: 16 bytes can be moved at a time. */
+template <typename T, int L, int COLUMNS, int ROW, bool WIDE> struct scan_feed {
     typedef scan_shape<T, L> S;
     enum {
         N = 16 / (int)sizeof(T),
-        WIDE = COLUMNS / N,            /* 16-byte pieces of a token */
-        STEP = (int)S::THREADS / WIDE, /* tokens that the block copies at once */
+        PIECES = COLUMNS / N,            /* 16-byte pieces of a token */
+        STEP = (int)S::THREADS / PIECES, /* tokens that the block copies at once */
         TOKENS = S::TOKENS
     };
-    const T *from; /* the thread's first piece of the next tile */
-    int64_t first;
-    int some, columns;
+    const T *from; /* the thread's first piece of the next tile; not WIDE: element `first` of token 0 */
+    int some;      /* bytes of the thread's pieces; not WIDE: columns */
 
     /* From token `token` on. */
-    KR_MEMBER void start(const scan_rows<T> &of, int64_t token, int64_t first_element, int ncolumns)
+    KR_MEMBER void start(const scan_rows<T> &of, int64_t token, int64_t first, int columns)
     {
-        const int t = (int)threadIdx.x / WIDE, j = (int)threadIdx.x % WIDE * N, left = ncolumns - j;
-        first = first_element, columns = ncolumns;
-        some = (left < 0 ? 0 : left < N ? left : N) * (int)sizeof(T);
-        from = of.data + (token + t) * of.stride + first + j;
+        const int t = (int)threadIdx.x / PIECES, j = (int)threadIdx.x % PIECES * N, left = columns - j;
+        some = !WIDE ? columns : (left < 0 ? 0 : left < N ? left : N) * (int)sizeof(T);
+        from = of.data + first + (WIDE ? (token + t) * of.stride + j : 0);
     }
 
-    /* `rows` tokens from `token` on; the next tile will be `way` (1, -1) tiles further. */
-    KR_MEMBER void fetch(const scan_rows<T> &of, int64_t token, int rows, T *to, int way)
+    /* `rows` tokens from `token` on, to the tile at address `to`; the next tile will be `way` (1, -1) tiles further. */
+    KR_MEMBER void fetch(const scan_rows<T> &of, int64_t token, int rows, uint32_t to, int way)
     {
-        if (!of.is_wide) {
-            fetch_narrow<TOKENS, COLUMNS, ROW, S::THREADS>(to, of.data + token * of.stride + first, of.stride, rows,
-                                                           columns);
-            return;
-        }
-        const int t = (int)threadIdx.x / WIDE, j = (int)threadIdx.x % WIDE * N;
+        if (!WIDE) {
+            fetch_narrow<TOKENS, COLUMNS, ROW, S::THREADS>(to, from + token * of.stride, of.stride, rows, some);
+        } else {
+            const int t = (int)threadIdx.x / PIECES, j = (int)threadIdx.x % PIECES * N;
 #pragma unroll
-        for (int p = 0; p < TOKENS; p += STEP)
-            if (STEP <= TOKENS || t < TOKENS)
-                copy_ahead<16>(to + (t + p) * ROW + j, from + p * of.stride, t + p < rows ? some : 0);
-        from += way * TOKENS * of.stride;
+            for (int p = 0; p < TOKENS; p += STEP)
+                if (STEP <= TOKENS || t < TOKENS)
+                    copy_ahead<16>(to + (uint32_t)(((t + p) * ROW + j) * (int)sizeof(T)), from + p * of.stride,
+                                   t + p < rows ? some : 0);
+            from += way * TOKENS * of.stride;
+        }
     }
 };
 

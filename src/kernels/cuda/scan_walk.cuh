@@ -41,11 +41,11 @@ template <typename T, int L, int MODE> struct scan_tile {
 };
 
 /* A thread's copies of a segment. */
-template <typename T, int L, int MODE> struct scan_feeds {
+template <typename T, int L, int MODE, bool WIDE> struct scan_feeds {
     typedef scan_tile<T, L, MODE> tile_type;
     typedef scan_shape<T, L> S;
-    scan_feed<T, L, S::CHANNELS, S::ROW> x, dt, z, g_y;
-    scan_feed<T, L, S::STATES, S::STATES> b, c;
+    scan_feed<T, L, S::CHANNELS, S::ROW, WIDE> x, dt, z, g_y;
+    scan_feed<T, L, S::STATES, S::STATES, WIDE> b, c;
 
     KR_MEMBER void start(const scan_walk_args<T> &w, const scan_place &k)
     {
@@ -58,18 +58,18 @@ template <typename T, int L, int MODE> struct scan_feeds {
         if (tile_type::HAS_C) c.start(w.c, k.token, maps, (int)w.plan.states);
     }
 
-    /* The tile from token `done` of the segment on. */
-    KR_MEMBER void fetch(const scan_walk_args<T> &w, const scan_place &k, int64_t done, tile_type *to)
+    /* The tile from token `done` of the segment on, to address `to`. */
+    KR_MEMBER void fetch(const scan_walk_args<T> &w, const scan_place &k, int64_t done, uint32_t to)
     {
         const int64_t left = k.count - done, token = k.token + done;
         const int rows = left < S::TOKENS ? (int)left : S::TOKENS;
         if (rows > 0) {
-            x.fetch(w.x, token, rows, &to->x[0][0], 1);
-            dt.fetch(w.dt, token, rows, &to->dt[0][0], 1);
-            if (tile_type::HAS_Z && w.z.data) z.fetch(w.z, token, rows, &to->z[0][0], 1);
-            if (tile_type::HAS_G) g_y.fetch(w.g_y, token, rows, &to->g_y[0][0], 1);
-            b.fetch(w.b, token, rows, &to->b[0][0], 1);
-            if (tile_type::HAS_C) c.fetch(w.c, token, rows, &to->c[0][0], 1);
+            x.fetch(w.x, token, rows, to + (uint32_t)offsetof(tile_type, x), 1);
+            dt.fetch(w.dt, token, rows, to + (uint32_t)offsetof(tile_type, dt), 1);
+            if (tile_type::HAS_Z && w.z.data) z.fetch(w.z, token, rows, to + (uint32_t)offsetof(tile_type, z), 1);
+            if (tile_type::HAS_G) g_y.fetch(w.g_y, token, rows, to + (uint32_t)offsetof(tile_type, g_y), 1);
+            b.fetch(w.b, token, rows, to + (uint32_t)offsetof(tile_type, b), 1);
+            if (tile_type::HAS_C) c.fetch(w.c, token, rows, to + (uint32_t)offsetof(tile_type, c), 1);
         }
         copies_end();
     }
@@ -88,65 +88,91 @@ template <typename T, int L, int MODE>
 KR_DEVICE T scan_token(const scan_tile<T, L, MODE> &tile, int t, int channel, int lane, bool gated, scan_lane<T> *k)
 {
     const T dt = tile.dt[t][channel], dtx = dt * tile.x[t][channel];
-    const kr_pack<T, 4> b = load_pack<T, 4>(&tile.b[t][4 * lane]);
-    T sum = 0;
+    const kr_vector<T, 4> b = kr_load_vector<T, 4>(&tile.b[t][4 * lane]);
     if (MODE == SCAN_OUTPUTS) {
-        const kr_pack<T, 4> c = load_pack<T, 4>(&tile.c[t][4 * lane]);
+        const kr_vector<T, 4> c = kr_load_vector<T, 4>(&tile.c[t][4 * lane]);
 #pragma unroll
-        for (int r = 0; r < 4; r++) {
-            k->h[r] = fma_of(scan_exp(dt * k->a[r]), k->h[r], dtx * b.v[r]);
-            sum = fma_of(c.v[r], k->h[r], sum);
-        }
-        return sum;
+        for (int r = 0; r < 4; r++) k->h[r] = kr_fma(scan_exp(dt * k->a[r]), k->h[r], dtx * b.v[r]);
+        return kr_fma(c.v[0], k->h[0], c.v[1] * k->h[1]) + kr_fma(c.v[2], k->h[2], c.v[3] * k->h[3]);
     }
     T g_p = 0;
-    kr_pack<T, 4> c = {};
+    kr_vector<T, 4> c = {};
     if (MODE == SCAN_BOTH) {
-        c = load_pack<T, 4>(&tile.c[t][4 * lane]);
+        c = kr_load_vector<T, 4>(&tile.c[t][4 * lane]);
         g_p = tile.g_y[t][channel];
         if (gated) g_p *= tile.z[t][channel] * scan_sigmoid(tile.z[t][channel]);
     }
 #pragma unroll
     for (int r = 0; r < 4; r++) {
         const T decay = scan_exp(dt * k->a[r]);
-        k->h[r] = fma_of(decay, k->h[r], dtx * b.v[r]);
+        k->h[r] = kr_fma(decay, k->h[r], dtx * b.v[r]);
         if (MODE == SCAN_BOTH) {
             k->all[r] *= decay;
-            k->g[r] = fma_of(k->all[r], c.v[r] * g_p, k->g[r]);
+            k->g[r] = kr_fma(k->all[r], c.v[r] * g_p, k->g[r]);
         }
     }
     if (MODE == SCAN_ENDS || MODE == SCAN_BOTH) k->step += dt;
-    return sum;
+    return 0;
 }
 
-/* y of a tile: sums over lanes, skip and gate. The lanes of a channel take different tokens. */
+/* y of a tile: sums over lanes, skip and gate. The lanes of a channel take different tokens; to: the lane's first. */
 template <typename T, int L, int MODE>
-KR_DEVICE void scan_give(const scan_walk_args<T> &w, const scan_place &k, const scan_tile<T, L, MODE> &tile,
-                         int64_t done, int channel, int lane, T skip, T *y)
+KR_DEVICE void scan_give(const scan_walk_args<T> &w, const scan_tile<T, L, MODE> &tile, int64_t left, int channel,
+                         int lane, T skip, T *y, T *to)
 {
-    typedef scan_shape<T, L> S;
-    enum { TOKENS = S::TOKENS, M = L < TOKENS ? L : TOKENS };
+    enum { TOKENS = scan_shape<T, L>::TOKENS, M = L < TOKENS ? L : TOKENS };
     sum_lanes<L, TOKENS>(y);
-    if (channel >= k.channels || lane >= M) return;
-    const int left = (int)(k.count - done < TOKENS ? k.count - done : TOKENS);
-    T *to = w.y + (k.token + done + lane) * w.plan.ni + k.first + channel;
+    if (lane >= M) return;
 #pragma unroll
-    for (int j = 0; j < TOKENS; j += M, to += M * w.plan.ni) {
-        const int t = j + lane;
-        T p = fma_of(skip, tile.x[t][channel], y[j]);
-        if (w.z.data) p *= tile.z[t][channel] * scan_sigmoid(tile.z[t][channel]);
-        if (t < left) *to = w.plan.r0 > 0 ? *to + p : p;
+    for (int j = 0; j < TOKENS; j += M) y[j] = kr_fma(skip, tile.x[j + lane][channel], y[j]);
+    if (w.z.data) {
+#pragma unroll
+        for (int j = 0; j < TOKENS; j += M) {
+            const T z = tile.z[j + lane][channel];
+            y[j] *= z * scan_sigmoid(z);
+        }
+    }
+    if (w.plan.r0 > 0) {
+#pragma unroll
+        for (int j = 0; j < TOKENS; j += M)
+            if (j + lane < left) y[j] += to[j * w.plan.ni];
+    }
+#pragma unroll
+    for (int j = 0; j < TOKENS; j += M)
+        if (j + lane < left) to[j * w.plan.ni] = y[j];
+}
+
+/* The tokens of a tile, the last tile's by fours. */
+template <typename T, int L, int MODE>
+KR_DEVICE void scan_tokens(const scan_tile<T, L, MODE> &tile, int64_t left, int channel, int lane, bool gated,
+                           scan_lane<T> *own, T *y)
+{
+    enum { TOKENS = scan_shape<T, L>::TOKENS };
+    if (left >= TOKENS) {
+#pragma unroll
+        for (int t = 0; t < TOKENS; t++) y[t] = scan_token<T, L, MODE>(tile, t, channel, lane, gated, own);
+        return;
+    }
+#pragma unroll
+    for (int t = 0; t < TOKENS; t += 4) {
+#pragma unroll
+        for (int s = 0; s < 4; s++) y[t + s] = 0;
+        if (t >= left) continue;
+#pragma unroll
+        for (int s = 0; s < 4; s++) y[t + s] = scan_token<T, L, MODE>(tile, t + s, channel, lane, gated, own);
     }
 }
 
-template <typename T, int L, int MODE>
-static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS) scan_walk(const scan_walk_args<T> w)
+template <typename T, int L, int MODE, bool WIDE>
+static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS, sizeof(T) == 4 ? 3 : 1)
+    scan_walk(const scan_walk_args<T> w)
 {
     typedef scan_shape<T, L> S;
     typedef scan_tile<T, L, MODE> tile_type;
     enum { TOKENS = S::TOKENS, STAGES = tile_type::STAGES };
     extern __shared__ __align__(16) char shared[];
-    tile_type *tiles = (tile_type *)shared;
+    const tile_type *tiles = (const tile_type *)shared;
+    const uint32_t address = kr_shared_address(shared);
     const scan_place k = scan_place_of<S::CHANNELS>(w.plan);
     const bool is_last = k.segment == k.segments - 1;
     if (k.segment >= k.segments || k.channels <= 0) return;
@@ -164,33 +190,30 @@ static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS) scan_walk(co
                     own.h);
     const T skip = MODE == SCAN_OUTPUTS && w.d && w.plan.r0 == 0 ? w.d[i] : (T)0;
     T *kept = w.kept + ((scan_first_stretch<TOKENS>(k) * w.plan.ni + i) * S::STATES + 4 * lane);
-    scan_feeds<T, L, MODE> feeds;
+    T *to = w.y + (k.token + lane) * w.plan.ni + i;
+    scan_feeds<T, L, MODE, WIDE> feeds;
     feeds.start(w, k);
-    for (int s = 0; s < STAGES - 1; s++) feeds.fetch(w, k, (int64_t)s * TOKENS, tiles + s);
+    for (int s = 0; s < STAGES - 1; s++)
+        feeds.fetch(w, k, (int64_t)s * TOKENS, address + (uint32_t)(s * (int)sizeof(tile_type)));
     int now = 0;
     for (int64_t done = 0; done < k.count; done += TOKENS) {
         copies_wait<STAGES - 2>();
         __syncthreads();
         const int next = now == 0 ? STAGES - 1 : now - 1;
-        feeds.fetch(w, k, done + (STAGES - 1) * TOKENS, tiles + next);
+        feeds.fetch(w, k, done + (STAGES - 1) * TOKENS, address + (uint32_t)(next * (int)sizeof(tile_type)));
         const tile_type &tile = tiles[now];
         const int64_t left = k.count - done;
         if (MODE == SCAN_STATES) {
             if (channel < k.channels)
-                store_pack<T, 4>(kept, kr_pack<T, 4>{ { own.h[0], own.h[1], own.h[2], own.h[3] } });
+                kr_store_vector<T, 4>(kept, kr_vector<T, 4>{ { own.h[0], own.h[1], own.h[2], own.h[3] } });
             kept += w.plan.ni * S::STATES;
         }
         T y[TOKENS];
-#pragma unroll
-        for (int t = 0; t < TOKENS; t += 4) { /* four at a time, so that a single token does not cost a tile */
-#pragma unroll
-            for (int s = 0; s < 4; s++) y[t + s] = 0;
-            if (t >= left) continue;
-#pragma unroll
-            for (int s = 0; s < 4; s++)
-                y[t + s] = scan_token<T, L, MODE>(tile, t + s, channel, lane, w.z.data != NULL, &own);
+        scan_tokens<T, L, MODE>(tile, left, channel, lane, w.z.data != NULL, &own, y);
+        if (MODE == SCAN_OUTPUTS) {
+            scan_give<T, L, MODE>(w, tile, channel < k.channels ? left : 0, channel, lane, skip, y, to);
+            to += TOKENS * w.plan.ni;
         }
-        if (MODE == SCAN_OUTPUTS) scan_give<T, L, MODE>(w, k, tile, done, channel, lane, skip, y);
         now = now == STAGES - 1 ? 0 : now + 1;
     }
     copies_wait<0>();
@@ -203,25 +226,34 @@ static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS) scan_walk(co
     }
 }
 
-template <typename T, int L, int MODE> static void scan_walk_launch(const scan_walk_args<T> &w, cudaStream_t stream)
+template <typename T, int L, int MODE, bool WIDE>
+static void scan_walk_launch(const scan_walk_args<T> &w, cudaStream_t stream)
 {
     typedef scan_tile<T, L, MODE> tile_type;
     const int bytes = (int)sizeof(tile_type) * tile_type::STAGES;
     static_assert(bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
     if (bytes > 48 * 1024)
-        cudaFuncSetAttribute(scan_walk<T, L, MODE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        cudaFuncSetAttribute(scan_walk<T, L, MODE, WIDE>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
     const int64_t blocks = w.plan.nq * w.plan.segments * w.plan.ng * w.plan.slots;
-    scan_walk<T, L, MODE><<<(unsigned)blocks, scan_shape<T, L>::THREADS, bytes, stream>>>(w);
+    scan_walk<T, L, MODE, WIDE><<<(unsigned)blocks, scan_shape<T, L>::THREADS, bytes, stream>>>(w);
+}
+
+template <typename T, int L, int MODE> static void scan_walk_as(const scan_walk_args<T> &w, cudaStream_t stream)
+{
+    const bool wide = w.x.is_wide && w.dt.is_wide && w.b.is_wide && (!w.z.data || w.z.is_wide) &&
+                      (!w.c.data || w.c.is_wide) && (!w.g_y.data || w.g_y.is_wide);
+    if (wide && sizeof(T) == 4) scan_walk_launch<T, L, MODE, sizeof(T) == 4>(w, stream);
+    else scan_walk_launch<T, L, MODE, false>(w, stream);
 }
 
 /* All slabs, one after another. Modes whose slabs meet in memory of their own take one at a time: w says which. */
 template <typename T, int MODE> static void scan_walk_slab(const scan_walk_args<T> &w, cudaStream_t stream)
 {
     switch (scan_lanes(w.plan.nr)) {
-    case 1: scan_walk_launch<T, 1, MODE>(w, stream); break;
-    case 4: scan_walk_launch<T, 4, MODE>(w, stream); break;
-    case 16: scan_walk_launch<T, 16, MODE>(w, stream); break;
-    default: scan_walk_launch<T, 32, MODE>(w, stream); break;
+    case 1: scan_walk_as<T, 1, MODE>(w, stream); break;
+    case 4: scan_walk_as<T, 4, MODE>(w, stream); break;
+    case 16: scan_walk_as<T, 16, MODE>(w, stream); break;
+    default: scan_walk_as<T, 32, MODE>(w, stream); break;
     }
 }
 
@@ -232,49 +264,6 @@ template <typename T, int MODE> static void scan_walk_run(scan_walk_args<T> w, c
         w.plan.states = kr_least(slab, w.plan.nr - w.plan.r0);
         scan_walk_slab<T, MODE>(w, stream);
     }
-}
-
-/* ---- from segment to segment ---- */
-
-/* A thread is a state of a channel of a sequence. `ends` gives way to the states before each segment, `g` (NULL: there
- * is none) to the gradients of those after it. */
-template <typename T> struct scan_chain {
-    scan_plan plan;
-    const T *a, *initial, *g_final; /* NULL: 0 */
-    const T *steps;
-    T *ends, *g;
-};
-
-template <typename T> static __global__ void __launch_bounds__(256) scan_pass_on(const scan_chain<T> c)
-{
-    const int64_t n = c.plan.ni * c.plan.nr, at = (int64_t)blockIdx.x * 256 + threadIdx.x;
-    if (at >= c.plan.nq * n) return;
-    const int64_t q = at / n, j = at - q * n, i = j / c.plan.nr;
-    kr_sequence s = { q, 0, c.plan.ns };
-    if (c.plan.sequences) s = c.plan.sequences[q];
-    const int64_t length = scan_segment(c.plan.wanted, s.end - s.start);
-    const int64_t segments = s.end - s.start > length ? (s.end - s.start + length - 1) / length : 1;
-    const int64_t first = q * c.plan.segments;
-    const T rate = c.a[j];
-    T h = c.initial ? c.initial[at] : (T)0;
-    for (int64_t u = first; u < first + segments; u++) {
-        const T end = u < first + segments - 1 ? c.ends[u * n + j] : (T)0;
-        c.ends[u * n + j] = h;
-        if (u < first + segments - 1) h = fma_of(exp_of(rate * c.steps[u * c.plan.ni + i]), h, end);
-    }
-    if (!c.g) return;
-    T g = c.g_final ? c.g_final[at] : (T)0;
-    for (int64_t u = first + segments - 1; u >= first; u--) {
-        const T own = segments > 1 ? c.g[u * n + j] : (T)0;
-        c.g[u * n + j] = g;
-        if (u > first) g = fma_of(exp_of(rate * c.steps[u * c.plan.ni + i]), g, own);
-    }
-}
-
-template <typename T> static void scan_chain_run(const scan_chain<T> &c, cudaStream_t stream)
-{
-    const int64_t count = c.plan.nq * c.plan.ni * c.plan.nr;
-    if (count > 0) scan_pass_on<T><<<(unsigned)kr_ceil_div(count, 256), 256, 0, stream>>>(c);
 }
 
 #endif

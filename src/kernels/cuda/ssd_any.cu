@@ -28,7 +28,7 @@ template <typename F> static __global__ void any_outputs(const any_core<F> k, F 
         const F *c_r = c_at(k, c.at, i, e);
         F sum = 0;
         for (int64_t r = 0; r < k.nr; r++) sum += state[r] * c_r[r];
-        sum *= exp_of((F)a_at(k, c.at, i / k.nm, h));
+        sum *= kr_exp((F)a_at(k, c.at, i / k.nm, h));
         for (int64_t j = 0; j < (i / k.nm + 1) * k.nm; j++) sum += w[j] * v_at(k, c.at, j, h)[p];
         if (k.d) sum += k.d[h] * v_at(k, c.at, i, h)[p];
         y[((c.at * k.nm + i) * k.nh + h) * k.np + p] = sum;

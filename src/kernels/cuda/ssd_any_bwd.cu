@@ -23,7 +23,7 @@ template <typename F> static __global__ void any_pairs(const any_bwd<F> g)
         if (ti < tj || i >= c.nt * k.nm) continue;
         F s = dot<F>(g_y_at(k, c.at, i, h), v_at(k, c.at, j, h), k.np);
         F cb = k.cb[((n * k.ng + h / (k.nh / k.ng)) * k.nf + i) * k.nf + j], weight = weight_of(k, c.at, h, i, j);
-        F fade = ti == tj ? (F)1 : exp_of((F)decay_of(k, c.at, tj, ti, h));
+        F fade = ti == tj ? (F)1 : kr_exp((F)decay_of(k, c.at, tj, ti, h));
         k.weights[index] = weight * cb;
         g.g_cb[index] = weight * s;
         g.x[index] = s * cb * fade;
@@ -44,7 +44,7 @@ template <typename F> static __global__ void any_g_v(const any_bwd<F> g)
         const F *b_r = b_at(k, c.at, j, e);
         F sum = 0;
         for (int64_t r = 0; r < k.nr; r++) sum += state[r] * b_r[r];
-        sum *= exp_of((F)decay_of(k, c.at, t, c.nt - 1, h)) * w_at(k, c.at, t, h);
+        sum *= kr_exp((F)decay_of(k, c.at, t, c.nt - 1, h)) * w_at(k, c.at, t, h);
         for (int64_t i = t * k.nm; i < c.nt * k.nm; i++) sum += w[i * k.nf + j] * g_y_at(k, c.at, i, h)[p];
         if (k.d) sum += k.d[h] * g_y_at(k, c.at, j, h)[p];
         g.g_v[((c.at * k.nm + j) * k.nh + h) * k.np + p] = sum;
@@ -70,8 +70,8 @@ template <typename F> static __global__ void any_g_maps(const any_bwd<F> g, bool
             const F *x = of_b ? v_at(k, c.at, i, h) : g_y_at(k, c.at, i, h);
             F part = 0;
             for (int64_t p = 0; p < k.np; p++) part += x[p] * state[p * k.nr];
-            sum += part * (of_b ? exp_of((F)decay_of(k, c.at, t, c.nt - 1, h)) * w_at(k, c.at, t, h)
-                                : exp_of((F)a_at(k, c.at, t, h)));
+            sum += part * (of_b ? kr_exp((F)decay_of(k, c.at, t, c.nt - 1, h)) * w_at(k, c.at, t, h)
+                                : kr_exp((F)a_at(k, c.at, t, h)));
             if (of_b)
                 for (int64_t to = t * k.nm; to < nf; to++) sum += g_cb[to * k.nf + i] * c_at(k, c.at, to, e)[r];
             else

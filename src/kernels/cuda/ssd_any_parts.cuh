@@ -6,11 +6,11 @@
 
 enum { ANY_THREADS = 256 };
 
-static __device__ __forceinline__ float exp_of(float x)
+static __device__ __forceinline__ float kr_exp(float x)
 {
     return expf(x);
 }
-static __device__ __forceinline__ double exp_of(double x)
+static __device__ __forceinline__ double kr_exp(double x)
 {
     return exp(x);
 }
@@ -134,7 +134,7 @@ static __device__ __forceinline__ F weight_of(const any_core<F> &k, int64_t at, 
     int64_t ti = i / k.nm, tj = j / k.nm;
     if (ti < tj) return 0;
     if (ti == tj) return k.same ? k.same[(at + tj) * k.nh + h] : w_at(k, at, tj, h);
-    return exp_of((F)decay_of(k, at, tj, ti, h)) * w_at(k, at, tj, h);
+    return kr_exp((F)decay_of(k, at, tj, ti, h)) * w_at(k, at, tj, h);
 }
 
 /* States, an element (q, h, p, r) by a thread, token by token: before each chunk, and at the end. */
@@ -165,7 +165,7 @@ template <typename F> static __global__ void any_states(const any_core<F> k, con
                 F sum = 0;
                 for (int64_t m = 0; m < k.nm; m++)
                     sum += v_at(k, c.at, t * k.nm + m, h)[p] * b_at(k, c.at, t * k.nm + m, e)[r];
-                x = exp_of(k.da[(c.at + t) * k.nh + h]) * x + w_at(k, c.at, t, h) * sum;
+                x = kr_exp(k.da[(c.at + t) * k.nh + h]) * x + w_at(k, c.at, t, h) * sum;
             }
         }
         if (w.end) w.end[index] = x;
@@ -189,7 +189,7 @@ template <typename F> static __global__ void any_g_states(const any_core<F> k, c
                 F sum = x;
                 for (int64_t m = 0; m < k.nm; m++)
                     sum += g_y_at(k, c.at, t * k.nm + m, h)[p] * c_at(k, c.at, t * k.nm + m, e)[r];
-                x = exp_of(k.da[(c.at + t) * k.nh + h]) * sum;
+                x = kr_exp(k.da[(c.at + t) * k.nh + h]) * sum;
             }
         }
         if (w.end) w.end[index] = x;

@@ -70,15 +70,16 @@ static void run_states(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, const scr
     w.maps_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
     w.start = (const float *)a->initial;
     w.states = s->states, w.low = s->low;
-    kr_ssd_walk_run(&w, d, (cudaStream_t)a->exec.stream);
-    w.back = true;
-    w.x = (const bf16 *)a->g_y, w.x_stride = a->nm * a->nh * a->np, w.x_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
-    w.maps = (const bf16 *)a->c, w.maps_stride = a->c_stride;
-    w.maps_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
-    w.start = (const float *)a->g_final;
-    w.states = s->g_states, w.low = s->g_low;
-    w.end = (float *)a->g_initial;
-    kr_ssd_walk_run(&w, d, (cudaStream_t)a->exec.stream);
+    kr_ssd_walk back = w;
+    back.back = true;
+    back.x = (const bf16 *)a->g_y, back.x_stride = a->nm * a->nh * a->np;
+    back.x_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
+    back.maps = (const bf16 *)a->c, back.maps_stride = a->c_stride;
+    back.maps_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
+    back.start = (const float *)a->g_final;
+    back.states = s->g_states, back.low = s->g_low;
+    back.end = (float *)a->g_initial;
+    kr_ssd_walk_both(&w, &back, d, (cudaStream_t)a->exec.stream);
 }
 
 /* Several where a chunk has little work: the next is loaded while one is worked on. It changes no bits. */
@@ -93,33 +94,17 @@ static int64_t chunks_of_block(const kr_ssd_dims *d, const scratch *s)
 
 static void run_grads(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, const scratch *s)
 {
-    const bool wide_v = a->g_v_place.half == KR_NO_HALF, wide_maps = a->g_maps_half == KR_NO_HALF;
-    kr_ssd_grads o = {};
+    kr_ssd_grads o = kr_ssd_grads_of(a);
     o.map = s->map;
-    o.nm = (int)a->nm, o.np = (int)a->np, o.nr = (int)a->nr, o.slices = (int)d->slices;
-    o.nh = a->nh, o.ng = a->ng;
+    o.slices = (int)d->slices;
     o.heads_of_group = (int)(d->heads / a->ng), o.block = (int)s->block;
     o.chunks = (int)chunks_of_block(d, s);
-    o.v = (const bf16 *)a->v, o.b = (const bf16 *)a->b, o.c = (const bf16 *)a->c, o.g_y = (const bf16 *)a->g_y;
-    o.v_stride = a->v_stride, o.b_stride = a->b_stride, o.c_stride = a->c_stride;
-    o.v_aligned = kr_ssd_aligned(a->v, a->v_stride, a->np);
-    o.b_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
-    o.c_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
-    o.y_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
-    const uintptr_t pair = wide_maps ? 8 : 4; /* bytes */
-    o.g_v_line = a->nh * a->np + a->g_v_place.gap;
-    o.g_v_aligned =
-        wide_v ? kr_ssd_paired(a->g_v, a->np) && o.g_v_line % 2 == 0 : kr_ssd_aligned(a->g_v, o.g_v_line, a->np);
-    o.r_aligned = a->nr % 2 == 0 && (uintptr_t)a->g_b % pair == 0 && (uintptr_t)a->g_c % pair == 0;
-    o.strict = a->same != NULL;
-    o.factors = s->factors, o.d = (const float *)a->d;
+    o.factors = s->factors;
     o.states = s->states, o.g_states = s->g_states, o.low = s->low, o.g_low = s->g_low;
-    o.g_v = a->g_v, o.g_b = a->g_b, o.g_c = a->g_c, o.wide_v = wide_v, o.wide_maps = wide_maps;
     o.part_b = s->part_b, o.part_c = s->part_c, o.part_d = s->part_d;
-    o.g_da = s->slices[0] ? s->slices[0] : (float *)a->g_da;
-    o.g_w = s->slices[1] ? s->slices[1] : (float *)a->g_w;
-    o.g_same = s->slices[2] ? s->slices[2] : (float *)a->g_same;
-    o.slice = a->nb * a->ns * a->nh;
+    if (s->slices[0]) o.g_da = s->slices[0];
+    if (s->slices[1]) o.g_w = s->slices[1];
+    if (s->slices[2]) o.g_same = s->slices[2];
     kr_ssd_grads_run(&o, d, (cudaStream_t)a->exec.stream);
 }
 
@@ -128,8 +113,8 @@ template <typename T> static void run_sums(const kr_ssd_bwd_args *a, const kr_ss
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     const int64_t tokens = a->nb * a->ns, maps = a->nm * a->ng * a->nr;
     float *scalars[3] = { (float *)a->g_da, (float *)a->g_w, (float *)a->g_same };
-    kr_ssd_add_parts(&s->map, maps, s->part_b, s->blocks, tokens * maps, (T *)a->g_b, stream);
-    kr_ssd_add_parts(&s->map, maps, s->part_c, s->blocks, tokens * maps, (T *)a->g_c, stream);
+    kr_ssd_add_both<T>(&s->map, maps, { s->part_b, (T *)a->g_b }, { s->part_c, (T *)a->g_c }, s->blocks, tokens * maps,
+                       stream);
     for (int i = 0; i < 3; i++)
         kr_ssd_add_parts(&s->map, a->nh, s->slices[i], d->slices, tokens * a->nh, scalars[i], stream);
     kr_ssd_add_d(s->part_d, d->chunks, a->nh, d->slices, (float *)a->g_d, stream);

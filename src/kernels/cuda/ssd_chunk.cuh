@@ -57,8 +57,17 @@ static __device__ __forceinline__ void kr_ssd_take_tile(float acc[COLUMNS / 8][4
         }
 }
 
-/* 16 columns of X [64][64], the warp's, and rows k0 .. k0 + 15, times the factors of the rows: an operand; low: what
- * rounding took from it, rounded. */
+/* Two elements times s, rounded; low: what rounding took from them, rounded. */
+template <bool LOW> static __device__ __forceinline__ void kr_ssd_scale(uint32_t *x, uint32_t *low, float2 s)
+{
+    const float2 y = kr_unpack(*x);
+    *x = kr_pack(y.x * s.x, y.y * s.y);
+    if (!LOW) return;
+    const float2 high = kr_unpack(*x);
+    *low = kr_pack(fmaf(y.x, s.x, -high.x), fmaf(y.y, s.y, -high.y));
+}
+
+/* 16 columns of X [64][64], the warp's, and rows k0 .. k0 + 15, times the factors of the rows: an operand. */
 template <int X, bool LOW>
 static __device__ __forceinline__ void kr_ssd_scaled_columns(uint32_t a[4], uint32_t low[4], uint32_t x,
                                                              const float *factor, int warp, int k0, int lane)
@@ -67,13 +76,7 @@ static __device__ __forceinline__ void kr_ssd_scaled_columns(uint32_t a[4], uint
     float2 near = *(const float2 *)(factor + k0 + (lane & 3) * 2);
     float2 far = *(const float2 *)(factor + k0 + 8 + (lane & 3) * 2);
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        float2 y = kr_unpack(a[i]), s = i < 2 ? near : far;
-        a[i] = kr_pack(y.x * s.x, y.y * s.y);
-        if (!LOW) continue;
-        const float2 high = kr_unpack(a[i]);
-        low[i] = kr_pack(fmaf(y.x, s.x, -high.x), fmaf(y.y, s.y, -high.y));
-    }
+    for (int i = 0; i < 4; i++) kr_ssd_scale<LOW>(&a[i], &low[i], i < 2 ? near : far);
 }
 
 /* acc = e^a_end acc + (factor X)^T M for the warp's 16 columns of X [64][64] and COLUMNS of M, a tile of rows of R:

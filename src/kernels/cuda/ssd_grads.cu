@@ -427,11 +427,12 @@ static __global__ void __launch_bounds__(THREADS, 1) grads(const __grid_constant
                                   other);
         }
         kr_copy_commit();
-        if (STAGES > 1 && i > 0 && w.warp == 3) grad_scalars(o, last_n, last, last_head, all + (turn ^ 1));
+        if (STAGES > 1 && i > 0 && w.warp == 3)
+            grad_scalars(o, o.nm, last_n, last, last_head, all + (turn ^ 1), factors_at(o, last_n, last_head));
         if (j == 0) begin_chunk<R>(&k, maps, maps + at::c, w, nm);
         head_grads<R, STAGES>(o, c, x, &k, base, maps, base + slot, f, sum, w, nm);
         if (o.low) add_low<R, STAGES>(o, n, x, &k, maps, base + slot, f, w);
-        if (STAGES == 1 && w.warp == 3) grad_scalars(o, n, c, x, sum);
+        if (STAGES == 1 && w.warp == 3) grad_scalars(o, o.nm, n, c, x, sum, factors_at(o, n, x));
         if (ends) end_chunk<R>(o, c, e, block, &k, maps, base + at::w, w, nm);
         if (STAGES == 1 && more) {
             __syncthreads();
@@ -446,7 +447,8 @@ static __global__ void __launch_bounds__(THREADS, 1) grads(const __grid_constant
     }
     if (STAGES == 1) return;
     __syncthreads();
-    if (w.warp == 3) grad_scalars(o, last_n, last, last_head, all + ((items - 1) & 1));
+    if (w.warp == 3)
+        grad_scalars(o, o.nm, last_n, last, last_head, all + ((items - 1) & 1), factors_at(o, last_n, last_head));
 }
 
 template <int R, int STAGES, bool ONE>

@@ -33,6 +33,33 @@ typedef struct kr_ssd_grads {
     float *part_bias[2];        /* of b and c [chunks][h][r] */
 } kr_ssd_grads;
 
+/* What the arguments alone say: sizes, operands and results. The scratch and how the work is cut are still to come. */
+static inline kr_ssd_grads kr_ssd_grads_of(const kr_ssd_bwd_args *a)
+{
+    const bool wide_v = a->g_v_place.half == KR_NO_HALF, wide_maps = a->g_maps_half == KR_NO_HALF;
+    const uintptr_t pair = wide_maps ? 8 : 4; /* bytes */
+    kr_ssd_grads o = {};
+    o.nm = (int)a->nm, o.np = (int)a->np, o.nr = (int)a->nr;
+    o.nh = a->nh, o.ng = a->ng;
+    o.v = (const __nv_bfloat16 *)a->v, o.g_y = (const __nv_bfloat16 *)a->g_y;
+    o.b = (const __nv_bfloat16 *)a->b, o.c = (const __nv_bfloat16 *)a->c;
+    o.v_stride = a->v_stride, o.b_stride = a->b_stride, o.c_stride = a->c_stride;
+    o.v_aligned = kr_ssd_aligned(a->v, a->v_stride, a->np);
+    o.b_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
+    o.c_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
+    o.y_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
+    o.g_v_line = a->nh * a->np + a->g_v_place.gap;
+    o.g_v_aligned =
+        wide_v ? kr_ssd_paired(a->g_v, a->np) && o.g_v_line % 2 == 0 : kr_ssd_aligned(a->g_v, o.g_v_line, a->np);
+    o.r_aligned = a->nr % 2 == 0 && (uintptr_t)a->g_b % pair == 0 && (uintptr_t)a->g_c % pair == 0;
+    o.strict = a->same != NULL;
+    o.d = (const float *)a->d;
+    o.g_v = a->g_v, o.g_b = a->g_b, o.g_c = a->g_c, o.wide_v = wide_v, o.wide_maps = wide_maps;
+    o.g_da = (float *)a->g_da, o.g_w = (float *)a->g_w, o.g_same = (float *)a->g_same;
+    o.slice = a->nb * a->ns * a->nh;
+    return o;
+}
+
 /* Can this device run it? */
 bool kr_ssd_grads_fits(const kr_ssd_dims *d);
 

@@ -31,13 +31,19 @@ static __device__ __forceinline__ head head_at(const kr_ssd_grads &o, int64_t e,
     return x;
 }
 
-/* Gradients of a head's scalars out of the sums, by one warp. Tokens of a lane: lane and lane + 32. */
+/* A head's factors in memory. */
+static __device__ __forceinline__ const float *factors_at(const kr_ssd_grads &o, int64_t n, const head &x)
+{
+    return o.factors + (n * o.nh + x.h) * KR_SSD_FACTORS * 64;
+}
+
+/* Gradients of a head's scalars out of the sums, by one warp. Tokens of a lane: lane and lane + 32. f: its factors;
+ * nm: rows of a token. */
 template <int PARTS, int WARPS>
-static __device__ void grad_scalars(const kr_ssd_grads &o, int64_t n, const kr_ssd_place &c, head x,
-                                    const sums<PARTS, WARPS> *s)
+static __device__ void grad_scalars(const kr_ssd_grads &o, int nm, int64_t n, const kr_ssd_place &c, head x,
+                                    const sums<PARTS, WARPS> *s, const float *f)
 {
     const int lane = (int)threadIdx.x & 31;
-    const float *f = o.factors + (n * o.nh + x.h) * KR_SSD_FACTORS * 64;
     float gh = kr_warp_sum(lane < WARPS ? s->gh[lane] : 0.0f) * kr_exp2(f[KR_SSD_A2 * 64 + 63]);
     float d = kr_warp_sum(lane < WARPS ? s->d[lane] : 0.0f);
     if (lane == 0 && o.part_d) o.part_d[n * o.nh * o.slices + x.head] = d;
@@ -46,8 +52,8 @@ static __device__ void grad_scalars(const kr_ssd_grads &o, int64_t n, const kr_s
     for (int k = 0; k < 2; k++) {
         int t = lane + 32 * k;
         if (t >= c.nt) continue;
-        float w = f[KR_SSD_W * 64 + t * o.nm], z = 0, u = 0, column = 0;
-        for (int i = t * o.nm; i < (t + 1) * o.nm; i++) {
+        float w = f[KR_SSD_W * 64 + t * nm], z = 0, u = 0, column = 0;
+        for (int i = t * nm; i < (t + 1) * nm; i++) {
 #pragma unroll
             for (int part = 0; part < 4; part++) z += s->z[part][i];
 #pragma unroll

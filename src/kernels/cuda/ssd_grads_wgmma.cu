@@ -7,6 +7,10 @@
  */
 #include "kernels/cuda/ssd_grads_wgmma.cuh"
 
+enum { THREADS = 384, LOADERS = 256, FIRST = 128 }; /* the loaders begin with FIRST */
+
+typedef sums<1, 8> head_sums;
+
 /* Shared memory in bytes. Of a chunk: B, C; of a head: V, g_y, H, G, factors; two of each. Low parts of H and G: one,
  * since each is of one warpgroup, which loads the next when it has used it. */
 template <int R> struct layout {
@@ -19,6 +23,89 @@ template <int R> struct layout {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+
+/* ---- the first warpgroup: pairs ---- */
+
+typedef struct pair_sums {
+    float x[2], own[2], d;
+} pair_sums;
+
+/* S of 8 columns i from i0 on and the lane's two rows j: W^T in its place, the gradient of B C^T, and sums. `before`:
+ * all these rows' tokens are before those of the columns. */
+static __device__ __forceinline__ void pairs(float s[4], const float bc[4], float g_bc[4], const float *f,
+                                             const place &w, int i0, int nm, bool before, float d, const float a_j[2],
+                                             const float w_j[2], pair_sums *sum, float z[2])
+{
+    const float2 a_i = *(const float2 *)(f + KR_SSD_A2 * 64 + i0);
+    z[0] = z[1] = 0;
+    if (before) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const float fade = kr_exp2((k & 1 ? a_i.y : a_i.x) - a_j[k / 2]), x = s[k] * bc[k] * fade;
+            const float weight = fade * w_j[k / 2];
+            sum->x[k / 2] += x;
+            z[k & 1] += x * w_j[k / 2];
+            g_bc[k] += s[k] * weight;
+            s[k] = bc[k] * weight;
+        }
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const int j = w.row + 8 * (k / 2), i = i0 + (k & 1), t_i = kr_ssd_token(i, nm), t_j = kr_ssd_token(j, nm);
+        const bool later = t_i > t_j, own = t_i == t_j, diagonal = i == j;
+        float fade = kr_exp2((k & 1 ? a_i.y : a_i.x) - a_j[k / 2]);
+        fade = later ? fade : 0.0f;
+        const float weight = later ? fade * w_j[k / 2] : own ? f[KR_SSD_SAME * 64 + j] : 0.0f;
+        const float dot = s[k] * bc[k], x = dot * fade;
+        sum->x[k / 2] += x;
+        sum->own[k / 2] += own ? dot : 0.0f;
+        z[k & 1] += x * w_j[k / 2];
+        sum->d += diagonal ? s[k] : 0.0f;
+        g_bc[k] += s[k] * weight;
+        s[k] = bc[k] * weight + (diagonal ? d : 0.0f);
+    }
+}
+
+/* All pairs of a head; s becomes W^T. */
+static __device__ __forceinline__ void all_pairs(float s[8][4], const float bc[8][4], float g_bc[8][4], const float *f,
+                                                 const place &w, int nm, float d, head_sums *sum)
+{
+    pair_sums p = {};
+    float a_j[2], w_j[2], z[16];
+#pragma unroll
+    for (int k = 0; k < 2; k++) a_j[k] = f[KR_SSD_A2 * 64 + w.row + 8 * k], w_j[k] = f[KR_SSD_W * 64 + w.row + 8 * k];
+    const int r0 = w.warp * 16, first = kr_ssd_first_row(r0, nm), next = kr_ssd_next_row(r0 + 15, nm);
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        if (c * 8 + 7 < first) { /* these columns' tokens are before the rows' */
+            s[c][0] = s[c][1] = s[c][2] = s[c][3] = z[2 * c] = z[2 * c + 1] = 0;
+            continue;
+        }
+        pairs(s[c], bc[c], g_bc[c], f, w, c * 8 + w.col, nm, c * 8 >= next, d, a_j, w_j, &p, z + 2 * c);
+    }
+#pragma unroll
+    for (int k = 0; k < 2; k++) {
+        const float x = kr_quad_sum(p.x[k]), own = kr_quad_sum(p.own[k]);
+        if (w.col == 0) sum->x[0][w.row + 8 * k] = x, sum->own[0][w.row + 8 * k] = own;
+    }
+    column_sums(z, w.lane);
+    *(float2 *)&sum->z[w.warp][(w.lane >> 2) * 8 + w.col] = make_float2(z[0], z[1]);
+    p.d = kr_warp_sum(p.d);
+    if (w.lane == 0) sum->d[w.warp] = p.d, sum->d[w.warp + 4] = 0;
+}
+
+/* The gradient of B C^T, rounded, for the other warpgroups. */
+static __device__ __forceinline__ void put_pairs(const float g_bc[8][4], uint32_t to, const place &w)
+{
+    __syncwarp();
+#pragma unroll
+    for (int c = 0; c < 8; c++) {
+        kr_store_shared4(to + kr_tile_at<64>(w.row, c) + w.col * 2, kr_pack(g_bc[c][0], g_bc[c][1]));
+        kr_store_shared4(to + kr_tile_at<64>(w.row + 8, c) + w.col * 2, kr_pack(g_bc[c][2], g_bc[c][3]));
+    }
+    kr_wg_publish();
+}
 
 template <int R>
 static __device__ __forceinline__ void head_pairs(const kr_ssd_grads &o, const item &t, int nm, const float bc[8][4],
@@ -142,10 +229,8 @@ static __device__ __forceinline__ void end_chunk(const kr_ssd_grads &o, const it
     if (group == 0) put_pairs(k + 8, tile, w);
     asm volatile("bar.sync 1, 384;" ::: "memory");
     if (group == 0) return;
-    void *to = group == 2 ? o.g_b : o.g_c;
-    float *parts = group == 2 ? o.part_b : o.part_c;
     add_maps<R>(k, group == 2, maps, tile);
-    if (to) store_maps<R>(o, t, e, k, w, to, parts ? parts + part : NULL);
+    store_maps<R>(o, t, e, part, group == 2, k, w);
 }
 
 /* Low parts of H (group 1) or G (group 2), by that warpgroup. */
@@ -168,10 +253,12 @@ static __device__ __forceinline__ item load_next(const kr_ssd_grads &o, int nm, 
     if (ends) {
         next.n = b.n + chunk + 1;
         next.c = kr_ssd_place_of(o.map, next.n);
-        load_maps<R>(o, nm, next.c, b.e, base + (uint32_t)((chunk + 1) & 1) * at::maps);
+        load_maps<R, LOADERS, FIRST>(o, nm, next.c, b.e, base + (uint32_t)((chunk + 1) & 1) * at::maps);
     }
     next.x = head_at(o, b.e, ends ? b.first : b.first + j + 1);
-    load_stage<R>(o, nm, next, base + at::stages + (uint32_t)(i & 1) * at::stage);
+    const uint32_t stage = base + at::stages + (uint32_t)(i & 1) * at::stage;
+    load_values<R, LOADERS, FIRST>(o, nm, next, stage);
+    load_states<R, LOADERS, FIRST>(o, next, stage);
     return next;
 }
 
@@ -228,8 +315,9 @@ static __device__ __forceinline__ void run(const kr_ssd_grads &o, char *shared, 
         if (i >= 0 && i < b.items) do_item<R>(o, nm, b, now, next, i, j, chunk, k, group, shared, w);
         if (i > 0 && threadIdx.x >= THREADS - 32) {  /* last, so that its warpgroup does not wait for this warp */
             const int64_t n = j ? now.n : now.n - 1; /* of the item before this one */
-            grad_scalars(o, n, kr_ssd_place_of(o.map, n), head_at(o, b.e, b.first + (j ? j : b.heads) - 1),
-                         (head_sums *)(shared + layout<R>::sum) + ((i & 1) ^ 1));
+            const head x = head_at(o, b.e, b.first + (j ? j : b.heads) - 1);
+            grad_scalars(o, nm, n, kr_ssd_place_of(o.map, n), x, (head_sums *)(shared + layout<R>::sum) + ((i & 1) ^ 1),
+                         factors_at(o, n, x));
         }
         if (i == b.items) break;
         j = ends ? 0 : j + 1;

@@ -1,15 +1,11 @@
-/* ssd_grads_wgmma.cuh - what the kernels of a chunk's gradients share that have products of whole warpgroups: the pairs of rows,
- * and rows of gradients on their way out.
+/* ssd_grads_wgmma.cuh - what the kernels of a chunk's gradients share that have products of whole warpgroups: loads,
+ * sums of columns, and rows of gradients on their way out.
  */
 #ifndef KR_KERNELS_CUDA_SSD_GRADS_WGMMA_CUH
 #define KR_KERNELS_CUDA_SSD_GRADS_WGMMA_CUH
 
 #include "kernels/cuda/ssd_grads_parts.cuh"
 #include "kernels/cuda/wgmma.cuh"
-
-enum { THREADS = 384, LOADERS = 256 };
-
-typedef sums<1, 8> head_sums;
 
 /* Where a head's operands lie in its stage, in bytes, V being first. */
 template <int R> struct stage_at {
@@ -32,7 +28,7 @@ typedef struct item {
 } item;
 
 /* B and C of a chunk, one behind the other; by COUNT threads from FIRST on. */
-template <int R, int COUNT = LOADERS, int FIRST = 128>
+template <int R, int COUNT, int FIRST>
 static __device__ __forceinline__ void load_maps(const kr_ssd_grads &o, int nm, const kr_ssd_place &c, int64_t e,
                                                  uint32_t maps)
 {
@@ -43,20 +39,28 @@ static __device__ __forceinline__ void load_maps(const kr_ssd_grads &o, int nm, 
     kr_load_panels<R, COUNT>(maps + 64 * R * 2, maps_c, c.nt * nm, thread);
 }
 
-/* A head's operands. */
-template <int R, int COUNT = LOADERS, int FIRST = 128>
-static __device__ __forceinline__ void load_stage(const kr_ssd_grads &o, int nm, const item &t, uint32_t stage)
+/* A head's V, g_y and factors. */
+template <int R, int COUNT, int FIRST>
+static __device__ __forceinline__ void load_values(const kr_ssd_grads &o, int nm, const item &t, uint32_t stage)
 {
     typedef stage_at<R> at;
     const int thread = (int)threadIdx.x - FIRST, nf = t.c.nt * nm, width = o.np - t.x.p0;
-    const int64_t row = o.nh * o.np, state = (t.n * o.nh * o.slices + t.x.head) * 64 * R;
+    const int64_t row = o.nh * o.np;
     kr_rows v = { o.v + t.c.at * o.v_stride + t.x.h * o.np + t.x.p0, o.v_stride, row, nm, width, o.v_aligned };
     kr_rows g_y = { o.g_y + t.c.at * nm * row + t.x.h * o.np + t.x.p0, nm * row, row, nm, width, o.y_aligned };
     kr_load_panels<64, COUNT>(stage, v, nf, thread);
     kr_load_panels<64, COUNT>(stage + at::g_y, g_y, nf, thread);
-    kr_load_image<R, COUNT, true>(stage + at::h, o.states + state, thread);
-    kr_load_image<R, COUNT, true>(stage + at::g, o.g_states + state, thread);
     kr_ssd_load_factors<0, KR_SSD_FACTORS>(stage + at::factors, o.factors, t.n * o.nh + t.x.h, thread);
+}
+
+/* Its H and G. */
+template <int R, int COUNT, int FIRST>
+static __device__ __forceinline__ void load_states(const kr_ssd_grads &o, const item &t, uint32_t stage)
+{
+    const int thread = (int)threadIdx.x - FIRST;
+    const int64_t state = (t.n * o.nh * o.slices + t.x.head) * 64 * R;
+    kr_load_image<R, COUNT, true>(stage + stage_at<R>::h, o.states + state, thread);
+    kr_load_image<R, COUNT, true>(stage + stage_at<R>::g, o.g_states + state, thread);
 }
 
 template <int N> static __device__ __forceinline__ void clear(float acc[N][4])
@@ -76,16 +80,10 @@ template <int R> static __device__ __forceinline__ void multiply_rows(float acc[
                        kr_wg_k_last(b + k / 64 * KR_WG_PANEL, k % 64), k > 0);
 }
 
-/* ---- the first warpgroup: pairs ---- */
-
-typedef struct pair_sums {
-    float x[2], own[2], d;
-} pair_sums;
-
 /* Halves the columns of a lane: it keeps those of its side of `BIT`, summed with its partner's. */
-template <int HALF, int BIT> static __device__ __forceinline__ void fold(float x[16])
+template <int HALF, int BIT> static __device__ __forceinline__ void fold(float x[16], int lane)
 {
-    const bool upper = threadIdx.x & BIT;
+    const bool upper = lane & BIT;
 #pragma unroll
     for (int i = 0; i < HALF; i++) {
         const float keep = upper ? x[i + HALF] : x[i], send = upper ? x[i] : x[i + HALF];
@@ -94,76 +92,11 @@ template <int HALF, int BIT> static __device__ __forceinline__ void fold(float x
 }
 
 /* Sums over the 8 lanes of a column, of 16 columns: lane (b4 b3 b2 ..) gets columns 8 b4 + 4 b3 + 2 b2 and the next. */
-static __device__ __forceinline__ void column_sums(float x[16])
+static __device__ __forceinline__ void column_sums(float x[16], int lane)
 {
-    fold<8, 16>(x);
-    fold<4, 8>(x);
-    fold<2, 4>(x);
-}
-
-/* S of 8 columns i from i0 on and the lane's two rows j: W^T in its place, the gradient of B C^T, and sums. `before`:
- * all these rows' tokens are before those of the columns. */
-static __device__ __forceinline__ void pairs(float s[4], const float bc[4], float g_bc[4], const float *f,
-                                             const place &w, int i0, int nm, bool before, float d, const float a_j[2],
-                                             const float w_j[2], pair_sums *sum, float z[2])
-{
-    const float2 a_i = *(const float2 *)(f + KR_SSD_A2 * 64 + i0);
-    z[0] = z[1] = 0;
-    if (before) {
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const float fade = kr_exp2((k & 1 ? a_i.y : a_i.x) - a_j[k / 2]), x = s[k] * bc[k] * fade;
-            const float weight = fade * w_j[k / 2];
-            sum->x[k / 2] += x;
-            z[k & 1] += x * w_j[k / 2];
-            g_bc[k] += s[k] * weight;
-            s[k] = bc[k] * weight;
-        }
-        return;
-    }
-#pragma unroll
-    for (int k = 0; k < 4; k++) {
-        const int j = w.row + 8 * (k / 2), i = i0 + (k & 1), t_i = kr_ssd_token(i, nm), t_j = kr_ssd_token(j, nm);
-        const bool later = t_i > t_j, own = t_i == t_j, diagonal = i == j;
-        float fade = kr_exp2((k & 1 ? a_i.y : a_i.x) - a_j[k / 2]);
-        fade = later ? fade : 0.0f;
-        const float weight = later ? fade * w_j[k / 2] : own ? f[KR_SSD_SAME * 64 + j] : 0.0f;
-        const float dot = s[k] * bc[k], x = dot * fade;
-        sum->x[k / 2] += x;
-        sum->own[k / 2] += own ? dot : 0.0f;
-        z[k & 1] += x * w_j[k / 2];
-        sum->d += diagonal ? s[k] : 0.0f;
-        g_bc[k] += s[k] * weight;
-        s[k] = bc[k] * weight + (diagonal ? d : 0.0f);
-    }
-}
-
-/* All pairs of a head; s becomes W^T. */
-static __device__ __forceinline__ void all_pairs(float s[8][4], const float bc[8][4], float g_bc[8][4], const float *f,
-                                                 const place &w, int nm, float d, head_sums *sum)
-{
-    pair_sums p = {};
-    float a_j[2], w_j[2], z[16];
-#pragma unroll
-    for (int k = 0; k < 2; k++) a_j[k] = f[KR_SSD_A2 * 64 + w.row + 8 * k], w_j[k] = f[KR_SSD_W * 64 + w.row + 8 * k];
-    const int r0 = w.warp * 16, first = kr_ssd_first_row(r0, nm), next = kr_ssd_next_row(r0 + 15, nm);
-#pragma unroll
-    for (int c = 0; c < 8; c++) {
-        if (c * 8 + 7 < first) { /* these columns' tokens are before the rows' */
-            s[c][0] = s[c][1] = s[c][2] = s[c][3] = z[2 * c] = z[2 * c + 1] = 0;
-            continue;
-        }
-        pairs(s[c], bc[c], g_bc[c], f, w, c * 8 + w.col, nm, c * 8 >= next, d, a_j, w_j, &p, z + 2 * c);
-    }
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        const float x = kr_quad_sum(p.x[k]), own = kr_quad_sum(p.own[k]);
-        if (w.col == 0) sum->x[0][w.row + 8 * k] = x, sum->own[0][w.row + 8 * k] = own;
-    }
-    column_sums(z);
-    *(float2 *)&sum->z[w.warp][(w.lane >> 2) * 8 + w.col] = make_float2(z[0], z[1]);
-    p.d = kr_warp_sum(p.d);
-    if (w.lane == 0) sum->d[w.warp] = p.d, sum->d[w.warp + 4] = 0;
+    fold<8, 16>(x, lane);
+    fold<4, 8>(x, lane);
+    fold<2, 4>(x, lane);
 }
 
 /* g_v of a head: f32, or rounded and through shared memory. */
@@ -209,12 +142,16 @@ template <int R> static __device__ __forceinline__ void multiply(float acc[R / 8
     kr_wg_hold<R / 8>(acc);
 }
 
-/* Rows of g_b or g_c: rounded, or this block's part of the sum over heads. */
+/* Rows of g_c or, with of_b, of g_b: rounded, or this block's part of the sum over heads, which begins at `part`. */
 template <int R>
-static __device__ __forceinline__ void store_maps(const kr_ssd_grads &o, const item &t, int64_t e, float sum[R / 8][4],
-                                                  const place &w, void *to, float *part)
+static __device__ __forceinline__ void store_maps(const kr_ssd_grads &o, const item &t, int64_t e, int64_t part,
+                                                  bool of_b, const float sum[R / 8][4], const place &w)
 {
     const int nf = t.c.nt * o.nm;
+    void *to = of_b ? o.g_b : o.g_c;
+    float *parts = of_b ? o.part_b : o.part_c;
+    if (!to) return;
+    if (parts) to = parts + part;
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         const int row = w.row + 8 * k;
@@ -223,8 +160,7 @@ static __device__ __forceinline__ void store_maps(const kr_ssd_grads &o, const i
 #pragma unroll
         for (int i = 0; i < R / 8; i++) {
             const int col = i * 8 + w.col;
-            kr_store2(part ? part : to, part || o.wide_maps, at + col, sum[i][2 * k], sum[i][2 * k + 1], o.nr - col,
-                      o.r_aligned);
+            kr_store2(to, parts || o.wide_maps, at + col, sum[i][2 * k], sum[i][2 * k + 1], o.nr - col, o.r_aligned);
         }
     }
 }
@@ -249,18 +185,6 @@ static __device__ __forceinline__ void add_maps(float sum[R / 8][4], bool of_b, 
         kr_wg_wait<0>();
     }
     kr_wg_hold<R / 8>(sum);
-}
-
-/* The gradient of B C^T, rounded, for the other warpgroups. */
-static __device__ __forceinline__ void put_pairs(const float g_bc[8][4], uint32_t to, const place &w)
-{
-    __syncwarp();
-#pragma unroll
-    for (int c = 0; c < 8; c++) {
-        kr_store_shared4(to + kr_tile_at<64>(w.row, c) + w.col * 2, kr_pack(g_bc[c][0], g_bc[c][1]));
-        kr_store_shared4(to + kr_tile_at<64>(w.row + 8, c) + w.col * 2, kr_pack(g_bc[c][2], g_bc[c][3]));
-    }
-    kr_wg_publish();
 }
 
 /* What a block has: heads of a group, of some chunks. */

@@ -42,49 +42,66 @@ kr_ssd_map kr_ssd_map_make(const kr_ssd_dims *d, const kr_sequence *list, kr_ssd
     return map;
 }
 
-enum { HEADS = 8 }; /* of a block, a warp each: they share the sectors of a token */
+enum { HEADS = 8, LINE = 68 }; /* heads of a block, a warp each; floats of a line of tokens in shared memory */
+
+/* da, w and same of a chunk's tokens and HEADS heads from h0 on, which lie side by side in a token: [3][heads][tokens].
+ * What is missing is 0, 1 and w; past the chunk all are 0. */
+static __device__ __forceinline__ void load_scalars(float to[3][HEADS][LINE], const kr_ssd_place &place, int64_t nh,
+                                                    int64_t h0, const float *da, const float *w, const float *same)
+{
+    for (int i = (int)threadIdx.x; i < HEADS * 64; i += HEADS * 32) {
+        const int t = i / HEADS, k = i % HEADS;
+        const bool some = t < place.nt && h0 + k < nh;
+        const int64_t at = (place.at + t) * nh + h0 + k;
+        const float weight = some ? (w ? w[at] : 1.0f) : 0.0f;
+        to[0][k][t] = some ? da[at] : 0.0f;
+        to[1][k][t] = weight;
+        to[2][k][t] = some && same ? same[at] : weight;
+    }
+    __syncthreads();
+}
+
+/* A factor of the lane's two tokens, for all of their ranks. */
+static __device__ __forceinline__ void write_rows(float *out, int kind, int nm, int lane, float first, float second)
+{
+    if (nm == 1) {
+        *(float2 *)(out + kind * 64 + lane * 2) = make_float2(first, second);
+        return;
+    }
+    for (int m = 0; m < 2 * nm && lane * 2 * nm + m < 64; m++)
+        out[kind * 64 + lane * 2 * nm + m] = m < nm ? first : second;
+}
 
 /* Sums of da in double: a difference of two of them keeps its digits whatever came before. */
 static __global__ void __launch_bounds__(HEADS * 32)
     write_factors(const kr_ssd_map map, int64_t nh, int nm, const float *da, const float *w, const float *same,
                   float *factors)
 {
-    int64_t n = blockIdx.x, h = (int64_t)blockIdx.y * HEADS + threadIdx.x / 32;
-    int lane = (int)threadIdx.x & 31;
-    if (h >= nh) return;
-    kr_ssd_place place = kr_ssd_place_of(map, n);
-    double sum[2] = { 0, 0 };
-    for (int k = 0; k < 2; k++) {
-        int t = lane * 2 + k;
-        if (t < place.nt) sum[k] = (double)da[(place.at + t) * nh + h];
-    }
-    double pair = sum[0] + sum[1], before = pair;
+    __shared__ __align__(16) float scalars[3][HEADS][LINE];
+    const int64_t n = blockIdx.x, h0 = (int64_t)blockIdx.y * HEADS;
+    const int lane = (int)threadIdx.x & 31, head = (int)threadIdx.x / 32;
+    load_scalars(scalars, kr_ssd_place_of(map, n), nh, h0, da, w, same);
+    if (h0 + head >= nh) return;
+    const float2 steps = *(const float2 *)&scalars[0][head][lane * 2],
+                 weight = *(const float2 *)&scalars[1][head][lane * 2],
+                 own = *(const float2 *)&scalars[2][head][lane * 2];
+    double before = (double)steps.x + (double)steps.y;
     for (int step = 1; step < 32; step *= 2) {
-        double other = __shfl_up_sync(~0u, before, step);
+        const double other = __shfl_up_sync(~0u, before, step);
         if (lane >= step) before += other;
     }
-    double end = __shfl_sync(~0u, before, 31);
+    const double end = __shfl_sync(~0u, before, 31);
     before = __shfl_up_sync(~0u, before, 1);
     if (lane == 0) before = 0;
-    float *out = factors + (n * nh + h) * KR_SSD_FACTORS * 64;
-    for (int k = 0; k < 2; k++) {
-        int t = lane * 2 + k;
-        double a = before + sum[0] + (k ? sum[1] : 0.0);
-        bool some = t < place.nt;
-        float weight = some ? (w ? w[(place.at + t) * nh + h] : 1.0f) : 0.0f;
-        float own = some && same ? same[(place.at + t) * nh + h] : weight;
-        float enter = expf((float)a), leave = expf((float)(end - a));
-        for (int m = 0; m < nm; m++) {
-            int f = t * nm + m;
-            if (f >= 64) break;
-            out[KR_SSD_A2 * 64 + f] = (float)(a * 1.4426950408889634);
-            out[KR_SSD_ENTER * 64 + f] = enter;
-            out[KR_SSD_STAY * 64 + f] = leave * weight;
-            out[KR_SSD_LEAVE * 64 + f] = leave;
-            out[KR_SSD_W * 64 + f] = weight;
-            out[KR_SSD_SAME * 64 + f] = own;
-        }
-    }
+    const double a = before + (double)steps.x, b = a + (double)steps.y;
+    const float leave[2] = { expf((float)(end - a)), expf((float)(end - b)) };
+    float *out = factors + (n * nh + h0 + head) * KR_SSD_FACTORS * 64;
+    write_rows(out, KR_SSD_A2, nm, lane, (float)(a * 1.4426950408889634), (float)(b * 1.4426950408889634));
+    write_rows(out, KR_SSD_ENTER, nm, lane, expf((float)a), expf((float)b));
+    write_rows(out, KR_SSD_STAY, nm, lane, leave[0] * weight.x, leave[1] * weight.y);
+    write_rows(out, KR_SSD_LEAVE, nm, lane, leave[0], leave[1]);
+    write_rows(out, KR_SSD_W, nm, lane, weight.x, weight.y);
+    write_rows(out, KR_SSD_SAME, nm, lane, own.x, own.y);
 }
 
 void kr_ssd_factors_make(const kr_ssd_dims *d, const kr_ssd_map *map, const float *da, const float *w,

@@ -51,7 +51,7 @@ static __global__ void __launch_bounds__(THREADS) round_rows(const __grid_consta
     const kr_ssd_rounding &o = r.of[i];
     const int64_t unit = ((int64_t)blockIdx.x - o.first) * THREADS + threadIdx.x;
     if (unit >= o.units) return;
-    const int64_t row = o.units <= INT32_MAX ? quotient((uint32_t)unit, o.line) : unit / o.line.d;
+    const int64_t row = o.units <= INT32_MAX ? kr_quotient((uint32_t)unit, o.line) : unit / o.line.d;
     const int64_t at = (unit - row * o.line.d) * UNIT;
     if (o.widens) widen(o, row, at);
     else narrow(o, row, at);

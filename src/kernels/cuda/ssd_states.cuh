@@ -4,8 +4,8 @@
  *   backwards   store G;  G = e^a_end G + sum over rows i of ENTER_i g_y_i (x) C_i    from g_final, to g_initial
  *
  * so states[n] is the state before chunk n, or the gradient of the state after it: bf16 [chunks][heads][64][r_line],
- * heads being (h, slice of p). A block walks the chunks of one sequence for 64 rows of p and 64 columns of r, f32 sums
- * in registers: the cut changes no bits.
+ * heads being (h, slice of p). A block walks the chunks of one sequence for 64 rows of p and 32 or 64 columns of r, f32
+ * sums in registers: the cut changes no bits.
  */
 #ifndef KR_KERNELS_CUDA_SSD_STATES_CUH
 #define KR_KERNELS_CUDA_SSD_STATES_CUH
@@ -26,18 +26,18 @@ typedef struct kr_ssd_walk {
     const float *start; /* [q h p r], NULL is 0 */
     const float *seed;  /* [q h], NULL: none */
     const __nv_bfloat16 *seed_v, *seed_b;
-    __nv_bfloat16 *states; /* NULL: not wanted */
+    __nv_bfloat16 *states; /* not with between */
     __nv_bfloat16 *low;    /* what rounding took from states, rounded; NULL: not wanted */
     bool exact;            /* x times its factor is in two terms; so with low */
     float *end;            /* [q h p r], NULL: not wanted */
-    float *between;        /* states before segments [q][segments][heads][64][r_line], NULL: none */
+    float *between;        /* states before segments [q][segments][heads][64][r_line], NULL: states and end instead */
     int segments, every;   /* of a sequence, and their chunks; with between alone */
     kr_ssd_turn turn;      /* of the maps, whose bias is bias_b */
 } kr_ssd_walk;
 
 void kr_ssd_walk_run(const kr_ssd_walk *w, const kr_ssd_dims *d, cudaStream_t stream);
 
-/* Both of them, at the same time; they turn, and agree in `exact`. */
+/* Both of them, at the same time; they agree in `exact`, in having `low` and in having angles. */
 void kr_ssd_walk_both(const kr_ssd_walk *there, const kr_ssd_walk *back, const kr_ssd_dims *d, cudaStream_t stream);
 
 static inline int64_t kr_ssd_states_bytes(const kr_ssd_dims *d)

@@ -43,7 +43,7 @@ template <typename F, int VEC, int K> KR_DEVICE columns<F, VEC, K> load_columns(
         const int r = (k * 32 + lane) * VEC;
         if (aligned) {
             if (r >= nr) continue;
-            const kr_pack<F, VEC> p = load_pack<F, VEC>(row + r);
+            const kr_vector<F, VEC> p = kr_load_vector<F, VEC>(row + r);
 #pragma unroll
             for (int i = 0; i < VEC; i++) x.v[k][i] = p.v[i];
         } else {
@@ -63,10 +63,10 @@ KR_DEVICE void store_columns(F *row, const columns<F, VEC, K> &x, int64_t nr, bo
     for (int k = 0; k < K; k++) {
         const int r = (k * 32 + lane) * VEC;
         if (aligned) {
-            kr_pack<F, VEC> p;
+            kr_vector<F, VEC> p;
 #pragma unroll
             for (int i = 0; i < VEC; i++) p.v[i] = x.v[k][i];
-            if (r < nr) store_pack<F, VEC>(row + r, p);
+            if (r < nr) kr_store_vector<F, VEC>(row + r, p);
         } else {
 #pragma unroll
             for (int i = 0; i < VEC; i++)
@@ -85,7 +85,7 @@ KR_DEVICE F dot(const columns<F, VEC, K> &x, const columns<F, VEC, K> &y, int64_
     for (int k = 0; k < K; k++)
 #pragma unroll
         for (int i = 0; i < VEC; i++)
-            if ((k * 32 + lane) * VEC + i < nr) sum = fma_of(x.v[k][i], y.v[k][i], sum);
+            if ((k * 32 + lane) * VEC + i < nr) sum = kr_fma(x.v[k][i], y.v[k][i], sum);
     return sum;
 }
 
@@ -95,7 +95,7 @@ template <typename F, int VEC, int K> KR_DEVICE void add(columns<F, VEC, K> *x, 
 #pragma unroll
     for (int k = 0; k < K; k++)
 #pragma unroll
-        for (int i = 0; i < VEC; i++) x->v[k][i] = fma_of(s, y.v[k][i], x->v[k][i]);
+        for (int i = 0; i < VEC; i++) x->v[k][i] = kr_fma(s, y.v[k][i], x->v[k][i]);
 }
 
 /* The warp's sums of ROWS values; a lane gets that of row lane / 4. */
@@ -164,14 +164,14 @@ KR_DEVICE void one_rank(const step_args<F, WHOLE> &o, const place<F> &t, columns
     const columns<F, VEC, K> c =
         load_columns<F, VEC, K>(o.c + t.at * o.c_stride + t.e * o.nr, width_of<VEC, K>(o), WHOLE || o.c_aligned);
     const F own = is_there(o, p_of_lane) ? v[p_of_lane] : (F)0;
-    fade(state, exp_of(t.da));
+    fade(state, kr_exp(t.da));
     F y = o.same
-              ? fma_of(t.same * warp_sum(dot(c, b, width_of<VEC, K>(o))), own, read_rows(state, c, width_of<VEC, K>(o)))
+              ? kr_fma(t.same * warp_sum(dot(c, b, width_of<VEC, K>(o))), own, read_rows(state, c, width_of<VEC, K>(o)))
               : (F)0;
 #pragma unroll
     for (int i = 0; i < ROWS; i++) add(&state[i], t.w * __shfl_sync(~0u, own, i * 4), b);
     if (!o.same) y = read_rows(state, c, width_of<VEC, K>(o));
-    if (o.d) y = fma_of(t.d, own, y);
+    if (o.d) y = kr_fma(t.d, own, y);
     if ((threadIdx.x & 3) == 0 && is_there(o, p_of_lane)) o.y[(t.at * o.nh + t.h) * o.np + p_of_lane] = y;
 }
 
@@ -187,9 +187,9 @@ KR_DEVICE void read_ranks(const step_args<F, WHOLE> &o, const place<F> &t, const
         for (int64_t from = 0; o.same && from < o.nm; from++) {
             const columns<F, VEC, K> b_m =
                 load_columns<F, VEC, K>(b + from * line, width_of<VEC, K>(o), WHOLE || o.b_aligned);
-            y = fma_of(t.same * warp_sum(dot(c_m, b_m, width_of<VEC, K>(o))), value_at(o, t, from, p_of_lane), y);
+            y = kr_fma(t.same * warp_sum(dot(c_m, b_m, width_of<VEC, K>(o))), value_at(o, t, from, p_of_lane), y);
         }
-        if (o.d) y = fma_of(t.d, value_at(o, t, m, p_of_lane), y);
+        if (o.d) y = kr_fma(t.d, value_at(o, t, m, p_of_lane), y);
         if ((threadIdx.x & 3) == 0 && is_there(o, p_of_lane))
             o.y[((t.at * o.nm + m) * o.nh + t.h) * o.np + p_of_lane] = y;
     }
@@ -200,7 +200,7 @@ template <typename F, int VEC, int K, bool WHOLE>
 KR_DEVICE void all_ranks(const step_args<F, WHOLE> &o, const place<F> &t, columns<F, VEC, K> state[ROWS])
 {
     const F *b = o.b + t.at * o.b_stride + t.e * o.nr;
-    fade(state, exp_of(t.da));
+    fade(state, kr_exp(t.da));
     if (o.same) read_ranks(o, t, state);
     for (int64_t m = 0; m < o.nm; m++) {
         const columns<F, VEC, K> b_m =
@@ -277,13 +277,13 @@ size_t kr_ssd_step_scratch(const kr_ssd_args *a)
 
 template <typename F, int VEC> static bool states_are_aligned(const kr_ssd_args *a)
 {
-    const size_t bytes = sizeof(kr_pack<F, VEC>);
+    const size_t bytes = sizeof(kr_vector<F, VEC>);
     return a->nr % VEC == 0 && kr_is_aligned(a->initial, bytes) && kr_is_aligned(a->final, bytes);
 }
 
 template <typename F, int VEC> static bool rows_are_aligned(const kr_ssd_args *a, const void *x, int64_t stride)
 {
-    return a->nr % VEC == 0 && stride % VEC == 0 && kr_is_aligned(x, sizeof(kr_pack<F, VEC>));
+    return a->nr % VEC == 0 && stride % VEC == 0 && kr_is_aligned(x, sizeof(kr_vector<F, VEC>));
 }
 
 template <typename F, int VEC, int K, bool WHOLE> static void launch_as(const kr_ssd_args *a, const kr_ssd_map &map)

@@ -18,29 +18,43 @@ static __device__ __forceinline__ void kr_put_sum(__nv_bfloat16 *to, float x)
     *to = __float2bfloat16_rn(x);
 }
 
-/* y = the sum of `parts` rows of `count`, in order, of the tokens of sequences: a block has some of a chunk's elements,
- * of which a token has `token`. */
+/* y = the sum of `parts` rows of `count`, in order, of the tokens of sequences. */
+template <typename T> struct kr_ssd_parts {
+    const float *part; /* NULL: y is not wanted, or has been made already */
+    T *y;
+};
+
+/* Of one or of two: a block has some of a chunk's elements, of which a token has `token`. */
 template <typename T>
-static __global__ void kr_add_parts(const kr_ssd_map map, int64_t token, const float *part, int64_t parts,
-                                    int64_t count, T *y)
+static __global__ void kr_add_parts(const kr_ssd_map map, int64_t token, const kr_ssd_parts<T> first,
+                                    const kr_ssd_parts<T> second, int64_t parts, int64_t count)
 {
+    const kr_ssd_parts<T> p = blockIdx.z == 0 ? first : second;
     kr_ssd_place c = kr_ssd_place_of(map, blockIdx.x);
     for (int64_t i = blockIdx.y * KR_SSD_SUM_THREADS + threadIdx.x; i < c.nt * token;
          i += gridDim.y * KR_SSD_SUM_THREADS) {
-        float sum = part[c.at * token + i];
-        for (int64_t k = 1; k < parts; k++) sum += part[k * count + c.at * token + i];
-        kr_put_sum(y + c.at * token + i, sum);
+        float sum = p.part[c.at * token + i];
+        for (int64_t k = 1; k < parts; k++) sum += p.part[k * count + c.at * token + i];
+        kr_put_sum(p.y + c.at * token + i, sum);
     }
+}
+
+template <typename T>
+static void kr_ssd_add_both(const kr_ssd_map *map, int64_t token, const kr_ssd_parts<T> first,
+                            const kr_ssd_parts<T> second, int64_t parts, int64_t count, cudaStream_t stream)
+{
+    const int64_t rounds = (map->nt * token + KR_SSD_SUM_THREADS - 1) / KR_SSD_SUM_THREADS;
+    const kr_ssd_parts<T> one = first.part ? first : second;
+    const dim3 grid((unsigned)map->chunks, (unsigned)(rounds < 16 ? rounds : 16), first.part && second.part ? 2 : 1);
+    if (one.part && map->chunks && rounds)
+        kr_add_parts<T><<<grid, KR_SSD_SUM_THREADS, 0, stream>>>(*map, token, one, second, parts, count);
 }
 
 template <typename T>
 static void kr_ssd_add_parts(const kr_ssd_map *map, int64_t token, const float *part, int64_t parts, int64_t count,
                              T *y, cudaStream_t stream)
 {
-    int64_t rounds = (map->nt * token + KR_SSD_SUM_THREADS - 1) / KR_SSD_SUM_THREADS;
-    dim3 grid((unsigned)map->chunks, (unsigned)(rounds < 16 ? rounds : 16));
-    if (part && map->chunks && rounds)
-        kr_add_parts<<<grid, KR_SSD_SUM_THREADS, 0, stream>>>(*map, token, part, parts, count, y);
+    kr_ssd_add_both<T>(map, token, { part, y }, { NULL, NULL }, parts, count, stream);
 }
 
 /* A block is a head. */

@@ -241,8 +241,8 @@ KR_DEVICE void add_rows(part<F> *sum, const part<F> &d, const rows<F> &other, in
         F dot = 0;
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            dot = fma_of(d.v[m][n], y.v[n], dot);
-            sum->v[m][n] = fma_of(factor[row + m], d.v[m][n], sum->v[m][n]);
+            dot = kr_fma(d.v[m][n], y.v[n], dot);
+            sum->v[m][n] = kr_fma(factor[row + m], d.v[m][n], sum->v[m][n]);
         }
         dot = row_sum(dot);
         if (column == 0) dots[row + m] = out[row + m] * dot;
@@ -284,7 +284,7 @@ template <typename F> KR_DEVICE void multiply_states(const F *g, const F *h, F *
 {
     enum { THREADS = tiling<F>::THREADS, WARPS = tiling<F>::WARPS };
     F sum = 0;
-    for (int i = threadIdx.x; i < TILE; i += THREADS) sum = fma_of(g[i], h[i], sum);
+    for (int i = threadIdx.x; i < TILE; i += THREADS) sum = kr_fma(g[i], h[i], sum);
     for (int step = 16; step; step /= 2) sum += __shfl_xor_sync(~0u, sum, step);
     if ((threadIdx.x & 31) == 0) parts[threadIdx.x / 32] = sum;
     __syncthreads();

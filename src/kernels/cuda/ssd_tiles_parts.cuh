@@ -78,7 +78,7 @@ template <typename F, int COLS> KR_DEVICE void by_nt(part<F> *d, const F *a, con
 #pragma unroll
             for (int n = 0; n < 4; n++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) d->v[m][n] = fma_of(x.v[i], y[n].v[i], d->v[m][n]);
+                for (int i = 0; i < 4; i++) d->v[m][n] = kr_fma(x.v[i], y[n].v[i], d->v[m][n]);
         }
     }
 }
@@ -99,7 +99,7 @@ template <typename F> KR_DEVICE void by_nn(part<F> *d, const F *a, const F *b, i
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
-                for (int n = 0; n < 4; n++) d->v[m][n] = fma_of(x.v[i], y[i].v[n], d->v[m][n]);
+                for (int n = 0; n < 4; n++) d->v[m][n] = kr_fma(x.v[i], y[i].v[n], d->v[m][n]);
         }
     }
 }
@@ -118,7 +118,7 @@ template <typename F> KR_DEVICE void by_tn(part<F> *d, const F *a, const F *b, i
 #pragma unroll
             for (int m = 0; m < 4; m++)
 #pragma unroll
-                for (int n = 0; n < 4; n++) d->v[q * 4 + m][n] = fma_of(x.v[m], y.v[n], d->v[q * 4 + m][n]);
+                for (int n = 0; n < 4; n++) d->v[q * 4 + m][n] = kr_fma(x.v[m], y.v[n], d->v[q * 4 + m][n]);
         }
     }
 }

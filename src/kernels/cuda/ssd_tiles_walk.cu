@@ -48,7 +48,7 @@ static __global__ void __launch_bounds__(HEADS * 32)
         const twofold a = some ? before : end;
         const F weight = some ? (w ? w[(place.at + t) * nh + h] : (F)1) : (F)0;
         const F own = some && same ? same[(place.at + t) * nh + h] : weight;
-        const F enter = exp_of((F)a.high), leave = exp_of((F)minus(end, a));
+        const F enter = kr_exp((F)a.high), leave = kr_exp((F)minus(end, a));
         for (int f = t * nm; f < (t + 1) * nm && f < 64; f++) {
             out->a[f] = a.high, out->low[f] = a.low;
             out->enter[f] = enter, out->stay[f] = leave * weight, out->leave[f] = leave;

@@ -75,16 +75,22 @@ template <int W> static __device__ __forceinline__ kr_turn_row kr_turn_bias_of(u
 }
 
 /* A unit of u turned. */
-static __device__ __forceinline__ void kr_turn_unit(uint32_t to, uint4 raw, const kr_turn_row &bias, const float2 by[4])
+static __device__ __forceinline__ void kr_turn_words(uint32_t y[4], uint4 raw, const kr_turn_row &bias,
+                                                     const float2 by[4])
 {
     const uint32_t word[4] = { raw.x, raw.y, raw.z, raw.w };
-    uint32_t y[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float2 u = kr_unpack(word[i]);
         u.x += bias.x[2 * i], u.y += bias.x[2 * i + 1];
         y[i] = kr_pack(fmaf(-u.y, by[i].y, u.x * by[i].x), fmaf(u.x, by[i].y, u.y * by[i].x));
     }
+}
+
+static __device__ __forceinline__ void kr_turn_unit(uint32_t to, uint4 raw, const kr_turn_row &bias, const float2 by[4])
+{
+    uint32_t y[4];
+    kr_turn_words(y, raw, bias, by);
     kr_store_shared16(to, y);
 }
 

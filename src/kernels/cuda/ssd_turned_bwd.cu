@@ -119,30 +119,13 @@ static void run_states(const slice *s, const scratch *n)
 static void run_grads(const slice *s, const scratch *n, float *part_d)
 {
     const kr_ssd_bwd_args *a = &s->a;
-    const bool wide_v = a->g_v_place.half == KR_NO_HALF, wide_maps = a->g_maps_half == KR_NO_HALF;
-    kr_ssd_grads o = {};
+    kr_ssd_grads o = kr_ssd_grads_of(a);
     o.map = n->map;
-    o.nm = 1, o.np = (int)a->np, o.nr = (int)a->nr, o.slices = 1;
-    o.nh = a->nh, o.ng = a->ng;
+    o.slices = 1;
     o.heads_of_group = (int)(a->nh / a->ng), o.block = (int)n->block, o.chunks = 1;
-    o.v = (const bf16 *)a->v, o.b = (const bf16 *)a->b, o.c = (const bf16 *)a->c, o.g_y = (const bf16 *)a->g_y;
-    o.v_stride = a->v_stride, o.b_stride = a->b_stride, o.c_stride = a->c_stride;
-    o.v_aligned = kr_ssd_aligned(a->v, a->v_stride, a->np);
-    o.b_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
-    o.c_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
-    o.y_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
-    const uintptr_t pair = wide_maps ? 8 : 4; /* bytes */
-    o.g_v_line = a->nh * a->np + a->g_v_place.gap;
-    o.g_v_aligned =
-        wide_v ? kr_ssd_paired(a->g_v, a->np) && o.g_v_line % 2 == 0 : kr_ssd_aligned(a->g_v, o.g_v_line, a->np);
-    o.r_aligned = (uintptr_t)a->g_b % pair == 0 && (uintptr_t)a->g_c % pair == 0;
-    o.strict = a->same != NULL;
-    o.factors = n->factors, o.d = (const float *)a->d;
+    o.factors = n->factors;
     o.states = n->states, o.g_states = n->g_states;
-    o.g_v = a->g_v, o.g_b = a->g_b, o.g_c = a->g_c, o.wide_v = wide_v, o.wide_maps = wide_maps;
     o.part_b = n->part_b, o.part_c = n->part_c, o.part_d = part_d + s->chunk * a->nh;
-    o.g_da = (float *)a->g_da, o.g_w = (float *)a->g_w, o.g_same = (float *)a->g_same;
-    o.slice = a->nb * a->ns * a->nh;
     o.turn = kr_ssd_turn_of(a);
     o.g_angle = (float *)a->g_angle, o.edges = n->edges;
     o.part_bias[0] = n->part_bias[0], o.part_bias[1] = n->part_bias[1];
@@ -176,18 +159,16 @@ static void run_slice(const slice *s, const scratch *n, float *part_d, float *co
                         stream);
     run_states(s, n);
     run_grads(s, n, part_d);
-    if (!a->g_maps_half) {
-        kr_ssd_add_parts(&n->map, maps, n->part_b, n->blocks, count, (float *)a->g_b, stream);
-        kr_ssd_add_parts(&n->map, maps, n->part_c, n->blocks, count, (float *)a->g_c, stream);
-    } else {
-        kr_ssd_add_parts(&n->map, maps, n->part_b, n->blocks, count, (bf16 *)a->g_b, stream);
-        kr_ssd_add_parts(&n->map, maps, n->part_c, n->blocks, count, (bf16 *)a->g_c, stream);
-    }
+    if (!a->g_maps_half)
+        kr_ssd_add_both<float>(&n->map, maps, { n->part_b, (float *)a->g_b }, { n->part_c, (float *)a->g_c }, n->blocks,
+                               count, stream);
+    else
+        kr_ssd_add_both<bf16>(&n->map, maps, { n->part_b, (bf16 *)a->g_b }, { n->part_c, (bf16 *)a->g_c }, n->blocks,
+                              count, stream);
     if (a->g_angle && s->d.chunks > 1)
         mend_angles<<<dim3((unsigned)(s->d.chunks - 1), 8), 256, 0, stream>>>(n->map, a->nh, a->na, n->edges,
                                                                               (float *)a->g_angle);
-    for (int i = 0; i < 2; i++)
-        if (part_bias[i]) kr_columns_run<float>(n->part_bias[i], s->d.chunks, a->nh * a->nr, part_bias[i], stream);
+    kr_columns_both<float>(n->part_bias, s->d.chunks, a->nh * a->nr, part_bias, stream);
 }
 
 void kr_ssd_turned_bwd(const kr_ssd_bwd_args *a, kr_ssd_memory *m)
@@ -214,9 +195,8 @@ void kr_ssd_turned_bwd(const kr_ssd_bwd_args *a, kr_ssd_memory *m)
     }
     m->used = most;
     if (!m->base) return;
-    for (int i = 0; i < 2; i++) {
-        if (g_bias[i] && slices > 1) kr_columns_run<float>(parts[i], slices, bias, g_bias[i], stream);
+    if (slices > 1) kr_columns_both<float>(parts, slices, bias, g_bias, stream);
+    for (int i = 0; i < 2; i++)
         if (g_bias[i] && slices == 0) cudaMemsetAsync(g_bias[i], 0, (size_t)bias * sizeof(float), stream);
-    }
     kr_ssd_add_d(part_d, d.chunks, a->nh, 1, (float *)a->g_d, stream);
 }

@@ -5,9 +5,11 @@
  * A block has up to 16 TILES rows and 8 EIGHTS outputs. Its warps share k: step s of warp w is the 32 elements from
  * 32 (8 s + w) on, of which a lane has 8 neighbours of some rows and of some outputs, read as they lie. Products may have
  * their k in any order as long as both operands have it: 8 neighbours of each of four lanes are two products of 16.
- * Weights of DEPTH steps are on their way before the kernel that makes x has ended. 1/RMS scales the sums, since it is one
- * for a row. Warps' sums are added in order: the order of all sums depends on k alone.
+ * Weights, and what came of earlier tokens, are on their way before the kernel that makes x has ended: all of a block's
+ * weights to shared memory, if they are not too many, or DEPTH steps of them to registers. 1/RMS scales the sums, since it
+ * is one for a row. Warps' sums are added in order: the order of all sums depends on k alone.
  */
+#include "kernels/cuda/copies.cuh"
 #include "kernels/cuda/few.cuh"
 #include "kernels/cuda/token_rows.cuh"
 
@@ -105,11 +107,10 @@ static __device__ __forceinline__ uint4 operand_of(const eight<HALVES> &x, const
                       pair_of(v[4] * g[4], v[5] * g[5]), pair_of(v[6] * g[6], v[7] * g[7]));
 }
 
-/* Products of AHEAD steps from `first` on, whose rows are on their way together. */
-template <int TILES, int EIGHTS, int AHEAD, bool HALVES, bool WHOLE>
-static __device__ __forceinline__ void multiply(const places<TILES> &p, const char *gains, int first,
-                                                const uint4 w[AHEAD][EIGHTS], float sum[TILES][EIGHTS][4],
-                                                float squares[TILES][2])
+/* Operands of AHEAD steps from `first` on, whose rows are on their way together: rows lane / 4 and 8 on of each tile. */
+template <int TILES, int AHEAD, bool HALVES, bool WHOLE>
+static __device__ __forceinline__ void read_rows(const places<TILES> &p, const char *gains, int first,
+                                                 uint4 x[AHEAD][2 * TILES], float squares[TILES][2])
 {
     enum { BYTES = STEP * (HALVES ? 2 : 4) };
     eight<HALVES> raw[AHEAD][2 * TILES];
@@ -123,17 +124,36 @@ static __device__ __forceinline__ void multiply(const places<TILES> &p, const ch
         eight<false> gain = {};
         if (!HALVES) gain = read_eight<false>(gains + (first + d) * BYTES, WHOLE || (first + d) * STEP < p.left);
 #pragma unroll
-        for (int t = 0; t < TILES; t++) {
-            const uint4 x0 = operand_of<HALVES>(raw[d][2 * t], gain, &squares[t][0]);
-            const uint4 x1 = operand_of<HALVES>(raw[d][2 * t + 1], gain, &squares[t][1]);
-            const uint32_t low[4] = { x0.x, x1.x, x0.y, x1.y }, high[4] = { x0.z, x1.z, x0.w, x1.w };
-#pragma unroll
-            for (int e = 0; e < EIGHTS; e++) {
-                product(sum[t][e], low, w[d][e].x, w[d][e].y);
-                product(sum[t][e], high, w[d][e].z, w[d][e].w);
-            }
-        }
+        for (int i = 0; i < 2 * TILES; i++) x[d][i] = operand_of<HALVES>(raw[d][i], gain, &squares[i / 2][i % 2]);
     }
+}
+
+/* The products of a step with eight outputs. */
+template <int TILES>
+static __device__ __forceinline__ void multiply_eight(const uint4 x[2 * TILES], const uint4 &w, float sum[TILES][4],
+                                                      int apart)
+{
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        const uint4 &x0 = x[2 * t], &x1 = x[2 * t + 1];
+        const uint32_t low[4] = { x0.x, x1.x, x0.y, x1.y }, high[4] = { x0.z, x1.z, x0.w, x1.w };
+        product(sum[t * apart], low, w.x, w.y);
+        product(sum[t * apart], high, w.z, w.w);
+    }
+}
+
+/* Products of AHEAD steps from `first` on. */
+template <int TILES, int EIGHTS, int AHEAD, bool HALVES, bool WHOLE>
+static __device__ __forceinline__ void multiply(const places<TILES> &p, const char *gains, int first,
+                                                const uint4 w[AHEAD][EIGHTS], float sum[TILES][EIGHTS][4],
+                                                float squares[TILES][2])
+{
+    uint4 x[AHEAD][2 * TILES];
+    read_rows<TILES, AHEAD, HALVES, WHOLE>(p, gains, first, x, squares);
+#pragma unroll
+    for (int d = 0; d < AHEAD; d++)
+#pragma unroll
+        for (int e = 0; e < EIGHTS; e++) multiply_eight<TILES>(x[d], w[d][e], &sum[0][e], EIGHTS);
 }
 
 /* ---- 1/RMS ---- */
@@ -168,7 +188,7 @@ static __device__ __forceinline__ void scale_rows(const kr_linear_job<float> &k,
     q[row] = k.has_norm ? 1 / kr_root(squares / (float)k.nk + k.eps) : 1.0f;
 }
 
-/* The warps' sums to shared memory: room [WARPS][16 TILES][line], parts [WARPS][16 TILES]. */
+/* The warp's sums to shared memory: room [16 TILES][line], parts [WARPS][16 TILES]. */
 template <int TILES, int EIGHTS>
 static __device__ __forceinline__ void lay_down(const float sum[TILES][EIGHTS][4], float squares[TILES][2], float *room,
                                                 float *parts)
@@ -183,7 +203,7 @@ static __device__ __forceinline__ void lay_down(const float sum[TILES][EIGHTS][4
             s += __shfl_xor_sync(0xffffffffu, s, 1);
             s += __shfl_xor_sync(0xffffffffu, s, 2);
             if (lane % 4 == 0) parts[warp * 16 * TILES + row] = s;
-            float *to = room + (warp * 16 * TILES + row) * line_of<EIGHTS>::FLOATS + lane % 4 * 2;
+            float *to = room + row * line_of<EIGHTS>::FLOATS + lane % 4 * 2;
 #pragma unroll
             for (int e = 0; e < EIGHTS; e++)
                 *(float2 *)(void *)(to + 8 * e) = make_float2(sum[t][e][2 * i], sum[t][e][2 * i + 1]);
@@ -301,29 +321,42 @@ static __device__ __forceinline__ void multiply_all(const kr_linear_job<float> &
     }
 }
 
-/* Grid: groups of outputs, groups of rows. quick: convolutions are. */
-template <int TILES, int EIGHTS, int DEPTH, int AHEAD, bool HALVES, bool WHOLE>
-static __global__ void __launch_bounds__(THREADS, 1)
-    rows_kernel(const __grid_constant__ kr_linear_job<float> k, bool quick)
+/* What a thread has of a block's outputs, fetched before the kernel that makes x has ended: what came of earlier tokens, and
+ * the residual, which that kernel does not write. */
+template <int TILES, int EIGHTS> struct share {
+    enum { COLUMNS = 8 * EIGHTS, EACH = 16 * TILES * COLUMNS / THREADS, APART = 16 * TILES / EACH };
+    kind is;
+    ::column<EACH> column;
+};
+
+template <int TILES, int EIGHTS>
+static __device__ __forceinline__ share<TILES, EIGHTS> fetch_share(const kr_linear_job<float> &k, int64_t m0,
+                                                                   int64_t n0, bool quick)
 {
-    enum { COLUMNS = 8 * EIGHTS, ROWS = 16 * TILES, EACH = ROWS * COLUMNS / THREADS, APART = ROWS / EACH };
-    extern __shared__ uint4 shared[];
-    __shared__ float parts[WARPS * ROWS], q[ROWS];
-    float *room = (float *)(void *)shared;
-    const int64_t n0 = (int64_t)blockIdx.x * COLUMNS, m0 = (int64_t)blockIdx.y * ROWS;
-    const places<TILES> p = places_of<TILES, HALVES>(k, m0, n0);
-    uint4 w[DEPTH][EIGHTS];
-    if (DEPTH == 1 || DEPTH * STEP <= k.nk) read_weights<TILES, EIGHTS, DEPTH, WHOLE>(p, 0, w);
-    ask_for_window<ROWS, COLUMNS>(k, m0, n0);
-    kr_token_wait();
-    if (k.squares) add_squares<TILES>(k, m0, q);
-    float sum[TILES][EIGHTS][4] = {}, squares[TILES][2] = {};
-    multiply_all<TILES, EIGHTS, DEPTH, AHEAD, HALVES, WHOLE>(k, p, w, sum, squares);
+    typedef share<TILES, EIGHTS> of;
+    const int64_t n = n0 + threadIdx.x % of::COLUMNS, m = m0 + threadIdx.x / of::COLUMNS;
+    of own;
+    own.is = !kr_is_convolved(k, n) ? PLAIN : quick ? QUICK : OTHER;
+    own.column = fetch_column<of::EACH, of::APART>(k, m, kr_least(n, k.nn - 1), own.is);
+    return own;
+}
+
+/* The block's sums, scaled and put where they belong. room: of warp w, [16 TILES][line] from `apart` w floats on. */
+template <int TILES, int EIGHTS>
+static __device__ __forceinline__ void finish(const kr_linear_job<float> &k, int64_t m0, int64_t n0,
+                                              const float sum[TILES][EIGHTS][4], float squares[TILES][2],
+                                              const share<TILES, EIGHTS> &own, float *room, int apart, float *q)
+{
+    enum {
+        COLUMNS = share<TILES, EIGHTS>::COLUMNS,
+        ROWS = 16 * TILES,
+        EACH = share<TILES, EIGHTS>::EACH,
+        APART = share<TILES, EIGHTS>::APART
+    };
+    __shared__ float parts[WARPS * ROWS];
     const int row = threadIdx.x / COLUMNS;
     const int64_t n = n0 + threadIdx.x % COLUMNS;
-    const kind is = !kr_is_convolved(k, n) ? PLAIN : quick ? QUICK : OTHER;
-    const column<EACH> own = fetch_column<EACH, APART>(k, m0 + row, kr_least(n, k.nn - 1), is);
-    lay_down<TILES, EIGHTS>(sum, squares, room, parts);
+    lay_down<TILES, EIGHTS>(sum, squares, room + threadIdx.x / 32 * apart, parts);
     __syncthreads();
     scale_rows<TILES>(k, parts, q);
     __syncthreads();
@@ -333,21 +366,131 @@ static __global__ void __launch_bounds__(THREADS, 1)
         const float *from = room + (row + i * APART) * line_of<EIGHTS>::FLOATS + threadIdx.x % COLUMNS;
         float v = 0;
 #pragma unroll
-        for (int warp = 0; warp < WARPS; warp++) v += from[warp * ROWS * line_of<EIGHTS>::FLOATS];
+        for (int warp = 0; warp < WARPS; warp++) v += from[warp * apart];
         whole[i] = v * q[row + i * APART];
     }
-    if (n < k.nn) put_column<EACH, APART>(k, m0 + row, n, whole, own, is);
+    if (n < k.nn) put_column<EACH, APART>(k, m0 + row, n, whole, own.column, own.is);
+}
+
+/* Grid: groups of outputs, groups of rows. quick: convolutions are. */
+template <int TILES, int EIGHTS, int DEPTH, int AHEAD, bool HALVES, bool WHOLE>
+static __global__ void __launch_bounds__(THREADS, 1)
+    rows_kernel(const __grid_constant__ kr_linear_job<float> k, bool quick)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ float q[16 * TILES];
+    const int64_t n0 = (int64_t)blockIdx.x * 8 * EIGHTS, m0 = (int64_t)blockIdx.y * 16 * TILES;
+    const places<TILES> p = places_of<TILES, HALVES>(k, m0, n0);
+    uint4 w[DEPTH][EIGHTS];
+    if (DEPTH == 1 || DEPTH * STEP <= k.nk) read_weights<TILES, EIGHTS, DEPTH, WHOLE>(p, 0, w);
+    ask_for_window<16 * TILES, 8 * EIGHTS>(k, m0, n0);
+    kr_token_wait();
+    if (k.squares) add_squares<TILES>(k, m0, q);
+    float sum[TILES][EIGHTS][4] = {}, squares[TILES][2] = {};
+    multiply_all<TILES, EIGHTS, DEPTH, AHEAD, HALVES, WHOLE>(k, p, w, sum, squares);
+    const share<TILES, EIGHTS> own = fetch_share<TILES, EIGHTS>(k, m0, n0, quick);
+    finish<TILES, EIGHTS>(k, m0, n0, sum, squares, own, (float *)(void *)shared, 16 * TILES * line_of<EIGHTS>::FLOATS,
+                          q);
+}
+
+/* ---- weights in shared memory ----
+ *
+ * A warp has its own, [step][8 EIGHTS outputs][32 elements], and lays its sums down in their place.
+ */
+template <int TILES, int EIGHTS> static __host__ __device__ inline int warp_floats(int64_t steps)
+{
+    const int weights = (int)steps * 8 * EIGHTS * 16, sums = 16 * TILES * line_of<EIGHTS>::FLOATS;
+    return weights > sums ? weights : sums;
+}
+
+template <int EIGHTS>
+static __device__ __forceinline__ void ask_for_weights(const kr_linear_job<float> &k, int64_t n0, int steps,
+                                                       float *room)
+{
+    const int lane = threadIdx.x % 32, at = (threadIdx.x / 32 * 4 + lane % 4) * 8;
+    const uint32_t to = kr_shared_address(room) + lane * 16;
+#pragma unroll
+    for (int e = 0; e < EIGHTS; e++) {
+        const uint16_t *from = (const uint16_t *)k.w + kr_least(n0 + 8 * e + lane / 4, k.nn - 1) * k.nk + at;
+        for (int s = 0; s < steps; s++) kr_copy_async16(to + (s * EIGHTS + e) * 512, from + s * STEP, 16);
+    }
+    kr_copy_commit();
+}
+
+/* All rows are whole steps long. */
+template <int TILES, int EIGHTS, int AHEAD, bool HALVES>
+static __global__ void __launch_bounds__(THREADS, 1)
+    shared_kernel(const __grid_constant__ kr_linear_job<float> k, bool quick)
+{
+    extern __shared__ uint4 shared[];
+    __shared__ float q[16 * TILES];
+    const int64_t n0 = (int64_t)blockIdx.x * 8 * EIGHTS, m0 = (int64_t)blockIdx.y * 16 * TILES;
+    const int steps = (int)(k.nk / STEP), apart = warp_floats<TILES, EIGHTS>(steps), lane = threadIdx.x % 32;
+    float *weights = (float *)(void *)shared + threadIdx.x / 32 * apart;
+    ask_for_weights<EIGHTS>(k, n0, steps, weights);
+    const share<TILES, EIGHTS> own = fetch_share<TILES, EIGHTS>(k, m0, n0, quick);
+    const places<TILES> p = places_of<TILES, HALVES>(k, m0, n0);
+    const char *gains = (const char *)k.gain + (threadIdx.x / 32 * 4 + lane % 4) * 8 * sizeof(float);
+    kr_token_wait();
+    if (k.squares) add_squares<TILES>(k, m0, q);
+    float sum[TILES][EIGHTS][4] = {}, squares[TILES][2] = {};
+    for (int first = 0; first < steps; first += AHEAD) {
+        uint4 x[AHEAD][2 * TILES];
+        read_rows<TILES, AHEAD, HALVES, true>(p, gains, first, x, squares);
+        kr_copy_wait<0>();
+        __syncwarp();
+        const uint4 *w = (const uint4 *)(const void *)weights + lane;
+#pragma unroll
+        for (int d = 0; d < AHEAD; d++)
+#pragma unroll
+            for (int e = 0; e < EIGHTS; e++)
+                multiply_eight<TILES>(x[d], w[((first + d) * EIGHTS + e) * 32], &sum[0][e], EIGHTS);
+    }
+    __syncwarp(); /* sums take the place of weights */
+    finish<TILES, EIGHTS>(k, m0, n0, sum, squares, own, (float *)(void *)shared, apart, q);
 }
 
 /* ---- choosing ---- */
 
+static bool is_quick(const kr_linear_job<float> &k)
+{
+    return k.nt == KR_MOST_TAPS && kr_allows16(k.window) && !k.base;
+}
+
+template <int TILES, int EIGHTS> static dim3 grid_of(const kr_linear_job<float> &k)
+{
+    return dim3((unsigned)kr_ceil_div(k.nn, 8 * EIGHTS), (unsigned)kr_ceil_div(k.nm, 16 * TILES));
+}
+
 template <int TILES, int EIGHTS, int DEPTH, int AHEAD, bool HALVES, bool WHOLE>
 static void launch(const kr_token_linear_args *a, const kr_linear_job<float> &k)
 {
-    const dim3 grid((unsigned)kr_ceil_div(k.nn, 8 * EIGHTS), (unsigned)kr_ceil_div(k.nm, 16 * TILES));
     const size_t shared = sizeof(float) * (size_t)(WARPS * 16 * TILES * line_of<EIGHTS>::FLOATS);
-    const bool quick = k.nt == KR_MOST_TAPS && kr_allows16(k.window) && !k.base;
-    kr_token_launch(&a->exec, rows_kernel<TILES, EIGHTS, DEPTH, AHEAD, HALVES, WHOLE>, grid, THREADS, shared, k, quick);
+    kr_token_launch(&a->exec, rows_kernel<TILES, EIGHTS, DEPTH, AHEAD, HALVES, WHOLE>, grid_of<TILES, EIGHTS>(k),
+                    THREADS, shared, k, is_quick(k));
+}
+
+/* False: there is no room for so many weights, or a block does not take so many steps at a time. */
+template <int TILES, int EIGHTS, int AHEAD, bool HALVES>
+static bool launch_shared(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+{
+    const size_t shared = sizeof(float) * (size_t)WARPS * (size_t)warp_floats<TILES, EIGHTS>(k.nk / STEP);
+    if (k.nk % (STEP * AHEAD) != 0 || shared + 4096 > ((const kr_cuda *)a->exec.own)->shared_bytes) return false;
+    kr_token_launch(&a->exec, shared_kernel<TILES, EIGHTS, AHEAD, HALVES>, grid_of<TILES, EIGHTS>(k), THREADS, shared,
+                    k, is_quick(k));
+    return true;
+}
+
+template <bool HALVES> static bool launch_wide(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+{
+    launch<2, 8, 3, 1, HALVES, true>(a, k);
+    return true;
+}
+
+template <bool HALVES> static bool launch_narrow(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+{
+    launch<2, 2, 6, HALVES ? 6 : 2, HALVES, true>(a, k);
+    return true;
 }
 
 /* About as many blocks as there are multiprocessors, or fewer, for the sizes that decoding has. */
@@ -357,9 +500,9 @@ template <bool HALVES> static void launch_some(const kr_token_linear_args *a, co
     if (k.nk % STEP != 0) launch<1, 2, 1, 1, HALVES, false>(a, k);
     else if (k.nm <= 16 && is_wide) launch<1, 4, 3, 3, HALVES, true>(a, k);
     else if (k.nm <= 32 && is_wide) launch<2, 4, 3, HALVES ? 3 : 1, HALVES, true>(a, k);
-    else if (is_wide) launch<2, 8, 3, 1, HALVES, true>(a, k);
+    else if (is_wide) launch_shared<2, 8, 3, HALVES>(a, k) || launch_wide<HALVES>(a, k);
     else if (k.nm <= 32) launch<1, 2, 6, HALVES ? 6 : 3, HALVES, true>(a, k);
-    else launch<2, 2, 6, HALVES ? 6 : 2, HALVES, true>(a, k);
+    else launch_shared<2, 2, HALVES ? 6 : 3, HALVES>(a, k) || launch_narrow<HALVES>(a, k);
 }
 
 bool kr_token_rows_can(const kr_token_linear_args *a)

@@ -32,7 +32,7 @@ template <typename T> struct point {
 /* The token of element i. */
 KR_DEVICE int64_t token_of(int64_t i, const kr_divisor &nh)
 {
-    return i < INT32_MAX ? (int64_t)quotient((uint32_t)i, nh) : i / nh.d;
+    return i < INT32_MAX ? (int64_t)kr_quotient((uint32_t)i, nh) : i / nh.d;
 }
 
 template <typename T> KR_DEVICE point<T> point_of(const operands<T> &t, int64_t i, const kr_divisor &nh)
@@ -40,14 +40,14 @@ template <typename T> KR_DEVICE point<T> point_of(const operands<T> &t, int64_t 
     point<T> p;
     const int64_t o = token_of(i, nh), h = i - o * nh.d, from = i + o * t.raw_gap;
     p.raw = t.dt_raw[from] + (t.dt_bias ? t.dt_bias[h] : (T)0);
-    p.step = softplus_of(p.raw);
+    p.step = kr_softplus(p.raw);
     p.dt = p.step < t.dt_min ? t.dt_min : p.step > t.dt_max ? t.dt_max : p.step;
     p.a_raw = t.a_raw[from];
-    p.rate = t.softplus ? softplus_of(p.a_raw) : p.a_raw < (T)0 ? (T)1 / ((T)1 - p.a_raw) : (T)1 + p.a_raw;
+    p.rate = t.softplus ? kr_softplus(p.a_raw) : p.a_raw < (T)0 ? (T)1 / ((T)1 - p.a_raw) : (T)1 + p.a_raw;
     p.a = p.rate < t.a_floor ? -t.a_floor : -p.rate;
     const T lambda = t.lambda_raw[from];
-    p.l = sigmoid_of(lambda);
-    p.rest = sigmoid_of(-lambda);
+    p.l = kr_sigmoid(lambda);
+    p.rest = kr_sigmoid(-lambda);
     return p;
 }
 
@@ -63,7 +63,7 @@ static __global__ void __launch_bounds__(THREADS)
     da[i] = p.dt * p.a;
     gamma[i] = p.l * p.dt;
     carry[i] = part;
-    beta[i] = part * exp_of(p.dt * p.a);
+    beta[i] = part * kr_exp(p.dt * p.a);
 }
 
 template <typename T> struct gradients {
@@ -80,17 +80,17 @@ static __global__ void __launch_bounds__(THREADS)
     const int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i >= count) return;
     const point<T> p = point_of(t, i, nh);
-    const T from_beta = g.beta ? exp_of(p.dt * p.a) * g.beta[i] : (T)0;
+    const T from_beta = g.beta ? kr_exp(p.dt * p.a) * g.beta[i] : (T)0;
     const T c = (g.carry ? g.carry[i] : (T)0) + from_beta;
     const T d = (g.da ? g.da[i] : (T)0) + p.rest * p.dt * from_beta;
     const T g_gamma = g.gamma ? g.gamma[i] : (T)0;
     const T g_dt = (g.dt ? g.dt[i] : (T)0) + p.a * d + p.l * g_gamma + p.rest * c;
     const bool is_cut = p.step < t.dt_min || p.step > t.dt_max;
     const int64_t to = i + token_of(i, nh) * g.place.gap;
-    const T g_raw = is_cut ? (T)0 : g_dt * sigmoid_of(p.raw);
+    const T g_raw = is_cut ? (T)0 : g_dt * kr_sigmoid(p.raw);
     if (g.dt_raw) kr_put_as(g.dt_raw, to, g_raw, g.place.half);
     if (g.dt_summed) g.dt_summed[i] = g_raw;
-    const T slope = t.softplus ? sigmoid_of(p.a_raw) : p.a_raw < (T)0 ? p.rate * p.rate : (T)1;
+    const T slope = t.softplus ? kr_sigmoid(p.a_raw) : p.a_raw < (T)0 ? p.rate * p.rate : (T)1;
     if (g.a_raw) kr_put_as(g.a_raw, to, p.rate < t.a_floor ? (T)0 : -p.dt * d * slope, g.place.half);
     if (g.lambda_raw) kr_put_as(g.lambda_raw, to, p.dt * (g_gamma - c) * p.l * p.rest, g.place.half);
 }

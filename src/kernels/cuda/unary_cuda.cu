@@ -6,13 +6,14 @@
  */
 #include "kernels/cuda/functions.cuh"
 #include "kernels/cuda/launch.cuh"
+#include "kernels/cuda/numbers.cuh"
 
 #include <math.h>
 
 namespace
 {
 
-/* The C library's names for either type. */
+/* Functions of either type, good to some ulp. */
 __device__ inline float exp_of(float x)
 {
     return kr_exp_ulp(x);
@@ -20,22 +21,6 @@ __device__ inline float exp_of(float x)
 __device__ inline double exp_of(double x)
 {
     return exp(x);
-}
-__device__ inline float log_of(float x)
-{
-    return logf(x);
-}
-__device__ inline double log_of(double x)
-{
-    return log(x);
-}
-__device__ inline float root_of(float x)
-{
-    return __fsqrt_rn(x);
-}
-__device__ inline double root_of(double x)
-{
-    return sqrt(x);
 }
 __device__ inline float sin_of(float x)
 {
@@ -61,15 +46,6 @@ __device__ inline double tanh_of(double x)
 {
     return tanh(x);
 }
-__device__ inline float size_of(float x)
-{
-    return fabsf(x);
-}
-__device__ inline double size_of(double x)
-{
-    return fabs(x);
-}
-
 __device__ inline float sigmoid_of(float x)
 {
     return kr_sigmoid_ulp(x);
@@ -85,7 +61,7 @@ __device__ inline double sigmoid_of(double x)
 /* e^-|x| / (1 + e^-|x|)^2: no cancellation on either side. */
 template <typename real> __device__ inline real sigmoid_slope_of(real x)
 {
-    const real e = exp_of(-size_of(x)), s = (real)1 + e;
+    const real e = exp_of(-kr_abs(x)), s = (real)1 + e;
     return e / (s * s);
 }
 
@@ -136,9 +112,9 @@ template <typename real> __device__ inline real clamp_of(real x, real low, real 
     };
 VALUE(scale, fma(p, x, q))
 VALUE(exp, exp_of(x))
-VALUE(log, log_of(x))
-VALUE(sqrt, root_of(x))
-VALUE(rsqrt, (real)1 / root_of(x))
+VALUE(log, kr_log(x))
+VALUE(sqrt, kr_root(x))
+VALUE(rsqrt, (real)1 / kr_root(x))
 VALUE(sin, sin_of(x))
 VALUE(cos, cos_of(x))
 VALUE(tanh, tanh_of(x))

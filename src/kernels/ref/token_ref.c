@@ -1,6 +1,6 @@
-/* token_ref.c - one token for each row: norm, product and convolution; the state space core of Mamba-2.
+/* token_ref.c - one token for each row: norm, product and convolution.
  *
- *   y = base + norm(x, z) W^T + bias, some outputs through a convolution;   H <- e^da H + s x B, y = H C + D x
+ *   y = base + norm(x, z) W^T + bias, some outputs through a convolution
  * Formulas: kernels/token_args.h.
  */
 #include "kernels/ref/ref.h"
@@ -8,8 +8,6 @@
 #include "kernels/ref/ref_silu.h"
 
 #include <math.h>
-
-/* ---- norm, product, convolution ---- */
 
 typedef struct linear_job {
     const kr_token_linear_args *a;
@@ -82,47 +80,4 @@ void KR_REF(token_linear)(const kr_token_linear_args *a)
 {
     linear_job job = { .a = a, .tasks_per_row = (a->nn + OUTPUTS - 1) / OUTPUTS };
     kr_pool_run(a->exec.pool, a->nm * job.tasks_per_row, linear_task, &job);
-}
-
-/* ---- the core ---- */
-
-static double softplus(double x)
-{
-    return x > 20 ? x : log1p(exp(x));
-}
-
-static void ssd_task(void *arg, int64_t task, int worker)
-{
-    (void)worker;
-    const kr_token_ssd_args *a = arg;
-    const int64_t row = task / a->nh, h = task % a->nh, from = row * a->stride, e = h / (a->nh / a->ng);
-    const real *x = (const real *)a->x + from + h * a->np, *b = (const real *)a->b + from + e * a->nr,
-               *c = (const real *)a->c + from + e * a->nr, *d = a->d;
-    const double raw = (double)((const real *)a->dt)[from + h] + (double)((const real *)a->dt_bias)[h];
-    const double step = fmin(fmax(softplus(raw), (double)(real)a->dt_min), (double)(real)a->dt_max);
-    const double decay = exp(-step * exp((double)((const real *)a->a_log)[h]));
-    const int64_t tiles = (a->np + KR_TOKEN_TILE - 1) / KR_TOKEN_TILE;
-    double squares = 0;
-    for (int64_t p = 0; p < a->np; p++) {
-        real *state = (real *)a->state + (task * a->np + p) * a->nr;
-        double y = (double)x[p] * (!d ? 0 : (double)d[a->d_per_dim ? h * a->np + p : h]);
-        for (int64_t r = 0; r < a->nr; r++) {
-            const double new_state = decay * (double)state[r] + step * (double)x[p] * (double)b[r];
-            state[r] = (real)new_state;
-            y += new_state * (double)c[r];
-        }
-        if (a->z) {
-            y *= silu((double)((const real *)a->z)[from + h * a->np + p]);
-            squares = (p % KR_TOKEN_TILE ? squares : 0) + y * y;
-            if (a->squares) ((real *)a->squares)[task * tiles + p / KR_TOKEN_TILE] = (real)squares;
-            if (a->gain) y *= (double)((const real *)a->gain)[h * a->np + p];
-        }
-        ((real *)a->y)[row * a->y_stride + h * a->np + p] = (real)y;
-    }
-}
-
-void KR_REF(token_ssd)(const kr_token_ssd_args *a)
-{
-    kr_token_ssd_args own = *a;
-    kr_pool_run(a->exec.pool, a->nb * a->nh, ssd_task, &own);
 }

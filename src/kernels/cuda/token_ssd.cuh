@@ -1,0 +1,158 @@
+/* token_ssd.cuh - what the kernels for a token of Mamba-2's core share: the job, a head's pace, what a tile owes, the end of
+ * a row. */
+#ifndef KR_KERNELS_CUDA_TOKEN_SSD_CUH
+#define KR_KERNELS_CUDA_TOKEN_SSD_CUH
+
+#include "kernels/cuda/few.cuh"
+#include "kernels/cuda/quad.cuh"
+#include "kernels/cuda/token.cuh"
+
+enum { KR_SSD_SPAN = 32 * KR_QUAD }; /* elements of r that a warp has at a time */
+
+template <typename T> struct kr_ssd_job {
+    int64_t nb, nh, np, ng, nr, stride, y_stride;
+    const T *x, *b, *c, *dt, *dt_bias, *a_log, *d, *z, *gain;
+    T dt_min, dt_max;
+    T *state, *squares;
+    void *y;
+    kr_half y_half;
+    bool d_per_dim;
+    T *owed;
+    kr_owed_parts parts;
+    uint32_t blocks; /* of a row */
+};
+
+/* Sums and products by name: the same roundings in every kernel, so that tokens may come at once or later. */
+static __device__ __forceinline__ float kr_ssd_fused(float x, float y, float sum)
+{
+    return __fmaf_rn(x, y, sum);
+}
+static __device__ __forceinline__ double kr_ssd_fused(double x, double y, double sum)
+{
+    return __fma_rn(x, y, sum);
+}
+
+/* A token on an element of H. */
+static __device__ __forceinline__ float kr_ssd_moved(float decay, float h, float weight, float b)
+{
+    return __fmaf_rn(decay, h, __fmul_rn(weight, b));
+}
+static __device__ __forceinline__ double kr_ssd_moved(double decay, double h, double weight, double b)
+{
+    return __fma_rn(decay, h, __dmul_rn(weight, b));
+}
+
+/* What a tile owes: the last `count` of t tokens. record NULL: nothing, and H is written at every token. */
+template <typename T> struct kr_ssd_debt {
+    T *record, *b; /* b: the group's */
+    uint32_t t, count;
+    bool is_due;
+};
+
+template <typename T>
+static __device__ __forceinline__ kr_ssd_debt<T> kr_ssd_debt_of(const kr_ssd_job<T> &k, uint32_t row, uint32_t h,
+                                                                int64_t p0)
+{
+    kr_ssd_debt<T> owes = { NULL, NULL, 0, 0, true };
+    if (!k.owed) return owes;
+    T *of_row = k.owed + row * k.parts.row;
+    owes.record = of_row + (h * k.parts.tiles + p0 / KR_TOKEN_TILE) * KR_OWED_RECORD;
+    owes.b = of_row + k.parts.b + h / (uint32_t)(k.nh / k.ng) * (KR_OWED_TOKENS * k.nr);
+    return owes;
+}
+
+/* x is NULL: no token comes, and all is due. */
+template <typename T>
+static __device__ __forceinline__ void kr_ssd_count_debt(kr_ssd_debt<T> *owes, const T *record, uint32_t h,
+                                                         bool all_due)
+{
+    if (!owes->record) return;
+    owes->t = (uint32_t)record[KR_OWED_COUNT];
+    const uint32_t due = (owes->t + h) % KR_OWED_TOKENS;
+    owes->count = min(owes->t, due);
+    owes->is_due = all_due || due == KR_OWED_TOKENS - 1;
+}
+
+/* The token that came is kept; weight: of row lane, of the first `rows`. All lanes have read the record. */
+template <typename T>
+static __device__ __forceinline__ void kr_ssd_keep(const kr_ssd_job<T> &k, const kr_ssd_debt<T> &owes, uint32_t h,
+                                                   int64_t p0, int rows, T weight, T decay, const T *b)
+{
+    if (!owes.record) return;
+    const int lane = threadIdx.x % 32;
+    const uint32_t place = owes.t % KR_OWED_TOKENS, next = owes.t + 1;
+    if (lane < rows) owes.record[place * KR_TOKEN_TILE + lane] = weight;
+    if (lane == KR_TOKEN_TILE) owes.record[KR_OWED_DECAY + place] = decay;
+    if (lane == KR_TOKEN_TILE + 1) owes.record[KR_OWED_COUNT] = (T)(next < 2 * KR_OWED_TOKENS ? next : KR_OWED_TOKENS);
+    if (h % (uint32_t)(k.nh / k.ng) == 0 && p0 == 0)
+        for (int64_t r = lane; r < k.nr; r += 32) owes.b[place * k.nr + r] = b[r];
+}
+
+template <typename T> static __device__ __forceinline__ T kr_ssd_softplus(T x)
+{
+    return x > (T)20 ? x : log1p(kr_exp(x));
+}
+
+/* What a head does with a token: its step and decay. */
+template <typename T> struct kr_ssd_pace {
+    T step, decay;
+};
+
+template <typename T>
+static __device__ __forceinline__ kr_ssd_pace<T> kr_ssd_pace_of(const kr_ssd_job<T> &k, int64_t from, uint32_t h,
+                                                                T bias, T rate)
+{
+    T step = kr_ssd_softplus(k.dt[from + h] + bias);
+    step = step < k.dt_min ? k.dt_min : step;
+    step = step > k.dt_max ? k.dt_max : step;
+    return { step, kr_exp(step * -rate) };
+}
+
+/* What row p of head h needs besides its sum; fetched before that is known. */
+template <typename T> struct kr_ssd_extras {
+    T x, d, gate, gain; /* gate: silu(z) */
+};
+
+template <typename T>
+static __device__ __forceinline__ kr_ssd_extras<T> kr_ssd_fetch(const kr_ssd_job<T> &k, int64_t row, uint32_t h,
+                                                                int64_t p)
+{
+    const int64_t channel = h * k.np + p;
+    kr_ssd_extras<T> own;
+    own.x = k.x[row * k.stride + channel];
+    own.d = !k.d ? (T)0 : k.d_per_dim ? k.d[channel] : k.d[h];
+    own.gate = k.z ? kr_silu(k.z[row * k.stride + channel]) : (T)0;
+    own.gain = k.gain ? k.gain[channel] : (T)1;
+    return own;
+}
+
+/* y from its sum: D x added, gated. The square of what was gated. */
+template <typename T>
+static __device__ __forceinline__ T kr_ssd_put(const kr_ssd_job<T> &k, int64_t row, uint32_t h, int64_t p, T sum,
+                                               const kr_ssd_extras<T> &own)
+{
+    T y = kr_ssd_fused(own.d, own.x, sum), square = 0;
+    if (k.z) {
+        y *= own.gate;
+        square = y * y;
+        y *= own.gain;
+    }
+    kr_put_as(k.y, row * k.y_stride + h * k.np + p, y, k.y_half);
+    return square;
+}
+
+/* The squares of a tile, which are in every (32 / KR_TOKEN_TILE)th lane. */
+template <typename T>
+static __device__ __forceinline__ void kr_ssd_put_squares(const kr_ssd_job<T> &k, int64_t row, uint32_t h, int64_t p0,
+                                                          T square)
+{
+    if (!k.squares) return;
+    square = kr_warp_sum(square);
+    const int64_t tiles = kr_ceil_div(k.np, KR_TOKEN_TILE);
+    if (threadIdx.x % 32 == 0) k.squares[(row * k.nh + h) * tiles + p0 / KR_TOKEN_TILE] = square;
+}
+
+/* Many states on sm_90, whose quads are aligned. False: not these sizes. */
+bool kr_token_ssd_ring(const kr_token_ssd_args *a, const kr_ssd_job<float> &k);
+
+#endif

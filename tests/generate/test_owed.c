@@ -1,0 +1,159 @@
+/* test_owed.c - steps that keep their token beside the state: the same bits as steps that give it to the state at once,
+ * at whatever time someone reads the state. */
+#include "generate/steps.h"
+#include "nn/layers.h"
+#include "nn/owed.h"
+#include "tests/generate/talk.h"
+
+enum { ROWS = 11, PROMPT = 5, STEPS = 2 * KR_OWED_TOKENS + 5 };
+
+static kr_ctx *open_device(const char *name)
+{
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.device = name;
+    options.threads = 1;
+    kr_ctx *ctx = kr_ctx_create(&options);
+    if (!kr_ctx_failed(ctx)) return ctx;
+    kr_ctx_destroy(ctx);
+    return NULL;
+}
+
+/* A state of ROWS rows that have read different prompts. */
+static kr_state *primed(kr_ctx *ctx, const kr_network *net)
+{
+    int32_t ids[ROWS * PROMPT];
+    for (int i = 0; i < ROWS * PROMPT; i++) ids[i] = i * 37 % 250;
+    kr_state *state = kr_state_create(ctx, kr_network_layers(net), ROWS);
+    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_call call;
+    kr_call_init(&call);
+    call.advance = state;
+    kr_network_forward(tape, net, kr_from_data(tape, KR_I32, KR_SHAPE(ROWS, PROMPT), ids), &call);
+    kr_tape_destroy(tape);
+    CHECK_OK(ctx);
+    return state;
+}
+
+static void compare_states(const char *what, const kr_state *got, const kr_state *want)
+{
+    for (int64_t s = 0; s < kr_state_slots(want); s++) {
+        const kr_cache *a = kr_state_cache(got, s), *b = kr_state_cache(want, s);
+        CHECK_SAME_BITS(what, a->mamba2.conv_bvk, b->mamba2.conv_bvk);
+        CHECK_SAME_BITS(what, a->mamba2.ssm_bhpr, b->mamba2.ssm_bhpr);
+    }
+}
+
+/* A step of both, by a recording that may owe and by itself. */
+static void step_both(kr_steps *steps, const kr_network *net, kr_state *owing, kr_state *at_once, int i)
+{
+    int32_t ids[ROWS];
+    for (int r = 0; r < ROWS; r++) ids[r] = (i * 31 + r * 7) % 250;
+    kr_tape *tape = kr_tape_create(net->ctx, KR_NO_GRAD);
+    kr_call call;
+    kr_call_init(&call);
+    call.advance = at_once;
+    const kr_tensor *want = kr_network_step(tape, net, kr_from_data(tape, KR_I32, KR_SHAPE(ROWS), ids), &call).y;
+    const kr_tensor *got = kr_steps_run(steps, net, owing, ids, NULL, NULL);
+    CHECK_OK(net->ctx);
+    if (got && want) CHECK_SAME_BITS("logits", got, want);
+    kr_tape_destroy(tape);
+}
+
+/* reads: the state is looked at after every so many steps; 0: at the end alone. */
+static void run_both(const char *device, kr_dtype dtype, int reads)
+{
+    kr_ctx *ctx = open_device(device);
+    if (!ctx) return;
+    kr_network *net = talk_network(ctx, KR_MAMBA2, dtype, 0, NULL);
+    kr_state *owing = primed(ctx, net), *at_once = primed(ctx, net);
+    kr_steps steps = { .tape = NULL };
+    bool owed = false;
+    for (int i = 0; i < STEPS && !kr_ctx_failed(ctx); i++) {
+        step_both(&steps, net, owing, at_once, i);
+        owed = owed || (owing->owed && owing->owed->is_due && owing->owed->slots[0].is_used);
+        if (reads && i % reads == reads - 1) compare_states("a state on the way", owing, at_once);
+    }
+    CHECK(owed, "%s: no token was kept", device);
+    compare_states("the state at the end", owing, at_once);
+    CHECK_OK(ctx);
+    kr_steps_free(&steps, ctx);
+    kr_state_destroy(owing);
+    kr_state_destroy(at_once);
+    kr_network_destroy(net);
+    kr_ctx_destroy(ctx);
+}
+
+static const char *const devices[] = { "mock", "mock:1", "cuda" };
+
+TEST(what_is_owed_changes_no_bits)
+{
+    for (int d = 0; d < 3; d++)
+        for (int reads = 0; reads < 12; reads += 3) run_both(devices[d], d == 1 ? KR_BF16 : KR_F32, reads);
+}
+
+/* Copies, choices of rows and calls of other kinds see all tokens. */
+TEST(others_see_what_is_owed)
+{
+    for (int d = 0; d < 3; d++) {
+        kr_ctx *ctx = open_device(devices[d]);
+        if (!ctx) continue;
+        kr_network *net = talk_network(ctx, KR_MAMBA2, KR_F32, 0, NULL);
+        kr_state *owing = primed(ctx, net), *at_once = primed(ctx, net), *copy = primed(ctx, net);
+        kr_steps steps = { .tape = NULL };
+        for (int i = 0; i < 5; i++) step_both(&steps, net, owing, at_once, i);
+        kr_state_copy(copy, owing);
+        compare_states("a copy", copy, at_once);
+        for (int i = 5; i < 8; i++) step_both(&steps, net, owing, at_once, i);
+        const int64_t rows[] = { 7, 2 };
+        kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+        compare_states("rows", kr_state_select(tape, owing, 2, rows), kr_state_select(tape, at_once, 2, rows));
+        for (int i = 8; i < 10; i++) step_both(&steps, net, owing, at_once, i);
+        int32_t ids[ROWS * 2];
+        for (int i = 0; i < ROWS * 2; i++) ids[i] = i;
+        kr_state *states[] = { owing, at_once };
+        for (int i = 0; i < 2; i++) {
+            kr_call call;
+            kr_call_init(&call);
+            call.advance = states[i];
+            kr_network_forward(tape, net, kr_from_data(tape, KR_I32, KR_SHAPE(ROWS, 2), ids), &call);
+        }
+        compare_states("two tokens more", owing, at_once);
+        for (int i = 10; i < 13; i++) step_both(&steps, net, owing, at_once, i);
+        compare_states("and steps after them", owing, at_once);
+        CHECK(kr_state_zero(owing) == KR_OK && kr_state_is_fresh(owing), "nothing is owed to a fresh state");
+        CHECK_OK(ctx);
+        kr_tape_destroy(tape);
+        kr_steps_free(&steps, ctx);
+        kr_state_destroy(owing);
+        kr_state_destroy(at_once);
+        kr_state_destroy(copy);
+        kr_network_destroy(net);
+        kr_ctx_destroy(ctx);
+    }
+}
+
+/* The n-th allocation of a step fails, for n = 1, 2, ...: nothing leaks. */
+TEST(no_memory_for_what_is_owed)
+{
+    for (size_t n = 1; n < 200; n++) {
+        kr_ctx *ctx = open_device("mock");
+        kr_network *net = talk_network(ctx, KR_MAMBA2, KR_F32, 0, NULL);
+        kr_state *state = primed(ctx, net);
+        const int64_t before = (int64_t)kr_ctx_memory(ctx).live_bytes;
+        kr_steps steps = { .tape = NULL };
+        const int32_t ids[ROWS] = { 0 };
+        kr_ctx_fail_allocation(ctx, n);
+        const bool done = kr_steps_run(&steps, net, state, ids, NULL, NULL) != NULL;
+        kr_ctx_fail_allocation(ctx, 0);
+        CHECK(done || kr_ctx_status(ctx) == KR_ERR_NOMEM, "allocation %d: %s", (int)n, kr_ctx_message(ctx));
+        kr_steps_free(&steps, ctx);
+        kr_owed_drop(state);
+        CHECK((int64_t)kr_ctx_memory(ctx).live_bytes == before || done, "allocation %d leaks", (int)n);
+        kr_state_destroy(state);
+        kr_network_destroy(net);
+        kr_ctx_destroy(ctx);
+        if (done) return;
+    }
+    CHECK(false, "a step needs more than 200 allocations");
+}
