@@ -17,6 +17,7 @@
 #include "device/device.h"
 #include "io/quote.h"
 #include "nn/network.h"
+#include "nn/owed.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -268,7 +269,8 @@ bool kr_state_file_write(const kr_state_format *format, const kr_state *state, c
     saving s = { .ctx = ctx, .format = format, .state = state, .net = net };
     kr_arena_init(&s.arena, &ctx->memory, BLOCK_BYTES);
     const bool saved = kr_require(ctx, net != NULL, KR_ERR_ARG, "the network is NULL") && is_of(state, net) &&
-                       (s.writer = kr_safetensors_writer_create(ctx)) != NULL && save(&s, extras, path);
+                       kr_owed_settle(state) && (s.writer = kr_safetensors_writer_create(ctx)) != NULL &&
+                       save(&s, extras, path);
     kr_safetensors_writer_destroy(s.writer);
     kr_arena_deinit(&s.arena);
     return saved;

@@ -1,9 +1,13 @@
 /* test_owed.c - steps that keep their token beside the state: the same bits as steps that give it to the state at once,
  * at whatever time someone reads the state. */
+#define _POSIX_C_SOURCE 200809L
 #include "generate/steps.h"
 #include "nn/layers.h"
 #include "nn/owed.h"
+#include "tests/folder.h"
 #include "tests/generate/talk.h"
+
+#include <math.h>
 
 enum { ROWS = 11, PROMPT = 5, STEPS = 2 * KR_OWED_TOKENS + 5 };
 
@@ -131,6 +135,73 @@ TEST(others_see_what_is_owed)
         kr_network_destroy(net);
         kr_ctx_destroy(ctx);
     }
+}
+
+/* ---- generations ---- */
+
+enum { TALKERS = 12, TALK = 40 };
+
+/* Rows leave one by one at the ids that end them; *ids, *logprobs [TALK TALKERS], -1 where a row had left. saved_at: the
+ * talk goes on from a file after so many steps; -1: never. */
+static void talk_of_many(const char *device, int saved_at, int32_t *ids, double *logprobs)
+{
+    static const int32_t stops[] = { 3, 17, 40, 41, 42, 43, 44, 99, 100, 101, 150, 200 };
+    kr_ctx *ctx = open_device(device);
+    kr_network *net = talk_network(ctx, KR_MAMBA2, KR_F32, 0, NULL);
+    kr_generate_options o = talk_options();
+    o.n_samples = TALKERS;
+    o.max_tokens = TALK;
+    o.sampler.seed = 11;
+    o.n_stop_ids = 12;
+    o.stop_ids = stops;
+    const int32_t prompt[] = { 5, 77, 9 };
+    kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
+    kr_generation_feed(g, prompt, 3);
+    for (int step = 0; step < TALK; step++) {
+        if (step == saved_at) {
+            kr_generation_save(g, in_folder("talk"));
+            kr_generation_destroy(g);
+            g = kr_generation_create(ctx, net, NULL, &o);
+            kr_generation_load(g, in_folder("talk"));
+        }
+        const bool goes_on = kr_generation_next(g);
+        for (int r = 0; r < TALKERS; r++) {
+            const kr_generated *one = kr_generation_row(g, r);
+            const bool is_new = goes_on && one && one->is_new;
+            ids[step * TALKERS + r] = is_new ? one->sample.id : -1;
+            logprobs[step * TALKERS + r] = is_new ? one->sample.logprob : 0;
+        }
+    }
+    CHECK_OK(ctx);
+    kr_generation_destroy(g);
+    kr_network_destroy(net);
+    kr_ctx_destroy(ctx);
+}
+
+TEST(rows_leave_and_files_keep_what_is_owed)
+{
+    static int32_t want[TALK * TALKERS], whole[TALK * TALKERS], got[TALK * TALKERS];
+    static double of_want[TALK * TALKERS], of_whole[TALK * TALKERS], of_got[TALK * TALKERS];
+    begin_folder();
+    talk_of_many("cpu", -1, want, of_want);
+    int left = 0;
+    for (int r = 0; r < TALKERS; r++) left += want[(TALK - 1) * TALKERS + r] < 0;
+    CHECK(left > 2 && left < TALKERS, "%d of %d rows left on the way", left, TALKERS);
+    for (int d = 0; d < 3; d++) {
+        kr_ctx *ctx = open_device(devices[d]);
+        if (!ctx) continue;
+        kr_ctx_destroy(ctx);
+        talk_of_many(devices[d], -1, whole, of_whole);
+        for (int i = 0; i < TALK * TALKERS; i++)
+            CHECK(whole[i] == want[i] && fabs(of_whole[i] - of_want[i]) < 1e-4, "%s, step %d, row %d: %d, not %d",
+                  devices[d], i / TALKERS, i % TALKERS, whole[i], want[i]);
+        for (int saved_at = 2; saved_at < 20; saved_at += 5) {
+            talk_of_many(devices[d], saved_at, got, of_got);
+            CHECK(memcmp(got, whole, sizeof got) == 0 && memcmp(of_got, of_whole, sizeof of_got) == 0,
+                  "%s: a talk saved after %d steps goes on with other bits", devices[d], saved_at);
+        }
+    }
+    end_folder();
 }
 
 /* The n-th allocation of a step fails, for n = 1, 2, ...: nothing leaks. */
