@@ -168,10 +168,13 @@ static void compare(rows n, const job *j, int i)
 
 TEST(values_of_rows_rounded_to_bf16)
 {
-    static const rows sizes[] = { { 9, 40, 64, 20, false },     { 16, 33, 72, 0, true },    { 17, 100, 264, 60, false },
-                                  { 32, 2600, 768, 90, false }, { 31, 96, 1536, 0, true },  { 40, 2570, 96, 30, false },
-                                  { 64, 50, 520, 40, true },    { 70, 24, 1032, 0, false }, { 130, 17, 40, 0, true },
-                                  { 12, 48, 2568, 0, false },   { 64, 48, 5128, 0, true } };
+    static const rows sizes[] = { { 9, 40, 64, 20, false },    { 16, 33, 72, 0, true },
+                                  { 17, 100, 264, 60, false }, { 32, 2600, 768, 90, false },
+                                  { 31, 96, 1536, 0, true },   { 40, 2570, 96, 30, false },
+                                  { 64, 50, 520, 40, true },   { 70, 24, 1032, 0, false },
+                                  { 130, 17, 40, 0, true },    { 12, 48, 2568, 0, false },
+                                  { 64, 48, 5128, 0, true },   { 64, 2600, 768, 90, false },
+                                  { 50, 48, 1536, 0, true },   { 40, 2564, 768, 0, true } };
     if (!far_set()) SKIP(far_why_not());
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         job j = make(sizes[i]);
@@ -185,7 +188,11 @@ TEST(values_of_rows_rounded_to_bf16)
 
 TEST(rows_rounded_to_bf16_are_the_same_alone_and_among_others)
 {
-    static const rows sizes[] = { { 64, 40, 520, 0, true }, { 33, 2600, 264, 0, false }, { 70, 33, 768, 0, false } };
+    static const rows sizes[] = { { 64, 40, 520, 0, true },
+                                  { 33, 2600, 264, 0, false },
+                                  { 70, 33, 768, 0, false },
+                                  { 64, 2600, 768, 0, false },
+                                  { 64, 48, 1536, 0, true } };
     if (!far_set()) SKIP(far_why_not());
     if (strcmp(far_set()->name, "cuda") != 0) SKIP("this device rounds nothing");
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
