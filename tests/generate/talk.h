@@ -6,6 +6,20 @@
 
 enum { TALK_VOCAB = 256, TALK_MOST = 64, TALK_ROWS = 4, TALK_TEXT = 16 };
 
+/* A context on the device, whatever KR_DEVICE says; NULL: there is no such device here. */
+static inline kr_ctx *talk_device(const char *name, kr_precision precision)
+{
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.device = name;
+    options.precision = precision;
+    options.threads = 1;
+    kr_ctx *ctx = kr_ctx_create(&options);
+    if (!kr_ctx_failed(ctx)) return ctx;
+    kr_ctx_destroy(ctx);
+    return NULL;
+}
+
 /* The same weights from the same arguments. Embeddings are large, so that tokens matter. */
 static inline kr_network *talk_network(kr_ctx *ctx, kr_family family, kr_dtype dtype, int n_latents,
                                        const kr_marker *latents)

@@ -7,23 +7,9 @@
 
 enum { STEPS = 12, NDEVICES = 3 };
 
-/* NULL: there is no such device here. */
-static kr_ctx *open_with(const char *name, kr_precision precision)
-{
-    kr_ctx_options options;
-    kr_ctx_options_init(&options);
-    options.device = name;
-    options.precision = precision;
-    options.threads = 1;
-    kr_ctx *ctx = kr_ctx_create(&options);
-    if (!kr_ctx_failed(ctx)) return ctx;
-    kr_ctx_destroy(ctx);
-    return NULL;
-}
-
 static kr_ctx *open_device(const char *name)
 {
-    return open_with(name, KR_PRECISION_EXACT);
+    return talk_device(name, KR_PRECISION_EXACT);
 }
 
 static const char *const devices[NDEVICES] = { "mock", "mock:1", "cuda" };
@@ -145,7 +131,7 @@ TEST(many_rows_take_few_kernels)
         talk_alike(cpu, rows[i], KR_BF16, &want, &launches);
         kr_ctx_destroy(cpu);
         for (int d = 0; d < NDEVICES; d++) {
-            kr_ctx *ctx = open_with(devices[d], KR_PRECISION_BF16);
+            kr_ctx *ctx = talk_device(devices[d], KR_PRECISION_BF16);
             if (!ctx) continue;
             talk_alike(ctx, rows[i], KR_BF16, &got, &launches);
             const bool rounds = kr_rounds_operands(ctx);

@@ -13,14 +13,7 @@ enum { ROWS = 11, PROMPT = 5, STEPS = 2 * KR_OWED_TOKENS + 5 };
 
 static kr_ctx *open_device(const char *name)
 {
-    kr_ctx_options options;
-    kr_ctx_options_init(&options);
-    options.device = name;
-    options.threads = 1;
-    kr_ctx *ctx = kr_ctx_create(&options);
-    if (!kr_ctx_failed(ctx)) return ctx;
-    kr_ctx_destroy(ctx);
-    return NULL;
+    return talk_device(name, KR_PRECISION_EXACT);
 }
 
 /* A state of ROWS rows that have read different prompts. */

@@ -9,6 +9,9 @@
 
 #include "kernels/cuda/gates.cuh"
 
+/* Tokens that are taken at a time, tokens of a thread's ring (a power of two), and taps that a thread holds at most. */
+enum { GROUP = 4, STAGES = 2 * GROUP, MOST_TAPS = 4 };
+
 /* Tokens are numbered through all rows: b ns + s. */
 typedef struct conv_places {
     int64_t nb, ns, nq;

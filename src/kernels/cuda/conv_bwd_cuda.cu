@@ -16,16 +16,7 @@
 #include "kernels/cuda/fold.cuh"
 
 /* AT_ONCE: threads that an H200 holds at once, by which tiles are cut. */
-enum {
-    THREADS = 128,
-    ABREAST = 3,
-    GROUP = 4,
-    STAGES = 2 * GROUP, /* a power of two */
-    MOST_TAPS = 4,
-    SHORT_TILE = 16,
-    LONG_TILE = 256,
-    AT_ONCE = 50688
-};
+enum { THREADS = 128, ABREAST = 3, SHORT_TILE = 16, LONG_TILE = 256, AT_ONCE = 50688 };
 
 template <typename T> struct back_job {
     conv_input<T> in;

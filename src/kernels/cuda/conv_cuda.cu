@@ -13,16 +13,7 @@
  */
 #include "kernels/cuda/conv.cuh"
 
-enum {
-    THREADS = 128,
-    ABREAST = 6,
-    GROUP = 4,
-    STAGES = 2 * GROUP, /* a power of two */
-    MOST_TAPS = 4,
-    LONG_TILE = 64,
-    SHORT_TILE = 8,
-    FEW_TILES = 8
-};
+enum { THREADS = 128, ABREAST = 6, LONG_TILE = 64, SHORT_TILE = 8, FEW_TILES = 8 };
 
 template <typename T> struct conv_job {
     conv_input<T> in;
