@@ -42,50 +42,27 @@ static __device__ __forceinline__ double kr_ssd_moved(double decay, double h, do
     return __fma_rn(decay, h, __dmul_rn(weight, b));
 }
 
-/* What a tile owes: the last `count` of t tokens. record NULL: nothing, and H is written at every token. */
-template <typename T> struct kr_ssd_debt {
-    T *record, *b; /* b: the group's */
+/* What a tile owes: the last `count` of t tokens; without a record nothing, and H is due at every token. */
+typedef struct kr_ssd_debt {
     uint32_t t, count;
     bool is_due;
-};
+} kr_ssd_debt;
 
-template <typename T>
-static __device__ __forceinline__ kr_ssd_debt<T> kr_ssd_debt_of(const kr_ssd_job<T> &k, uint32_t row, uint32_t h,
-                                                                int64_t p0)
+template <typename T> static __device__ __forceinline__ kr_ssd_debt kr_ssd_debt_of(const T *record, uint32_t h)
 {
-    kr_ssd_debt<T> owes = { NULL, NULL, 0, 0, true };
-    if (!k.owed) return owes;
-    T *of_row = k.owed + row * k.parts.row;
-    owes.record = of_row + (h * k.parts.tiles + p0 / KR_TOKEN_TILE) * KR_OWED_RECORD;
-    owes.b = of_row + k.parts.b + h / (uint32_t)(k.nh / k.ng) * (KR_OWED_TOKENS * k.nr);
+    kr_ssd_debt owes = { 0, 0, true };
+    if (!record) return owes;
+    owes.t = (uint32_t)record[KR_OWED_COUNT];
+    const uint32_t due = (owes.t + h) % KR_OWED_TOKENS;
+    owes.count = min(owes.t, due);
+    owes.is_due = due == KR_OWED_TOKENS - 1;
     return owes;
 }
 
-/* x is NULL: no token comes, and all is due. */
-template <typename T>
-static __device__ __forceinline__ void kr_ssd_count_debt(kr_ssd_debt<T> *owes, const T *record, uint32_t h,
-                                                         bool all_due)
+/* The count after one more token. */
+static __device__ __forceinline__ uint32_t kr_ssd_counted(uint32_t t)
 {
-    if (!owes->record) return;
-    owes->t = (uint32_t)record[KR_OWED_COUNT];
-    const uint32_t due = (owes->t + h) % KR_OWED_TOKENS;
-    owes->count = min(owes->t, due);
-    owes->is_due = all_due || due == KR_OWED_TOKENS - 1;
-}
-
-/* The token that came is kept; weight: of row lane, of the first `rows`. All lanes have read the record. */
-template <typename T>
-static __device__ __forceinline__ void kr_ssd_keep(const kr_ssd_job<T> &k, const kr_ssd_debt<T> &owes, uint32_t h,
-                                                   int64_t p0, int rows, T weight, T decay, const T *b)
-{
-    if (!owes.record) return;
-    const int lane = threadIdx.x % 32;
-    const uint32_t place = owes.t % KR_OWED_TOKENS, next = owes.t + 1;
-    if (lane < rows) owes.record[place * KR_TOKEN_TILE + lane] = weight;
-    if (lane == KR_TOKEN_TILE) owes.record[KR_OWED_DECAY + place] = decay;
-    if (lane == KR_TOKEN_TILE + 1) owes.record[KR_OWED_COUNT] = (T)(next < 2 * KR_OWED_TOKENS ? next : KR_OWED_TOKENS);
-    if (h % (uint32_t)(k.nh / k.ng) == 0 && p0 == 0)
-        for (int64_t r = lane; r < k.nr; r += 32) owes.b[place * k.nr + r] = b[r];
+    return t + 1 < 2 * KR_OWED_TOKENS ? t + 1 : KR_OWED_TOKENS;
 }
 
 template <typename T> static __device__ __forceinline__ T kr_ssd_softplus(T x)

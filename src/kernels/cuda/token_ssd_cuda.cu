@@ -11,20 +11,52 @@
 
 enum { WARPS = 4, MANY_ROWS = 8192 };
 
+/* Where a tile's tokens are kept: its record, and B of its group; record NULL: nowhere. */
+template <typename T> struct books {
+    T *record, *b;
+};
+
+template <typename T>
+static __device__ __forceinline__ books<T> books_of(const kr_ssd_job<T> &k, uint32_t row, uint32_t h, int64_t p0)
+{
+    books<T> at = { NULL, NULL };
+    if (!k.owed) return at;
+    T *of_row = k.owed + row * k.parts.row;
+    at.record = of_row + (h * k.parts.tiles + p0 / KR_TOKEN_TILE) * KR_OWED_RECORD;
+    at.b = of_row + k.parts.b + h / (uint32_t)(k.nh / k.ng) * (KR_OWED_TOKENS * k.nr);
+    return at;
+}
+
+/* The token that came, after t others, is kept; weight: of row lane, of the first `rows`. All lanes have read the
+ * record. */
+template <typename T>
+static __device__ __forceinline__ void keep(const kr_ssd_job<T> &k, const books<T> &at, uint32_t t, uint32_t h,
+                                            int64_t p0, int rows, T weight, T decay, const T *b)
+{
+    if (!at.record) return;
+    const int lane = threadIdx.x % 32;
+    const uint32_t place = t % KR_OWED_TOKENS;
+    if (lane < rows) at.record[place * KR_TOKEN_TILE + lane] = weight;
+    if (lane == KR_TOKEN_TILE) at.record[KR_OWED_DECAY + place] = decay;
+    if (lane == KR_TOKEN_TILE + 1) at.record[KR_OWED_COUNT] = (T)kr_ssd_counted(t);
+    if (h % (uint32_t)(k.nh / k.ng) == 0 && p0 == 0)
+        for (int64_t r = lane; r < k.nr; r += 32) at.b[place * k.nr + r] = b[r];
+}
+
 /* held: elements r .. r + 3 of rows of H, which get the tokens that they were owed. */
 template <typename T, int ROWS, bool ALIGNED>
-static __device__ __forceinline__ void settle(const kr_ssd_job<T> &k, const kr_ssd_debt<T> &owes, int64_t r,
-                                              kr_quad<T> *held)
+static __device__ __forceinline__ void settle(const kr_ssd_job<T> &k, const books<T> &at, const kr_ssd_debt &owes,
+                                              int64_t r, kr_quad<T> *held)
 {
     for (uint32_t i = owes.t - owes.count; i < owes.t; i++) {
         const uint32_t place = i % KR_OWED_TOKENS;
-        const kr_quad<T> b_r = kr_load_quad(owes.b + place * k.nr, r, k.nr, ALIGNED);
-        const T decay = owes.record[KR_OWED_DECAY + place];
+        const kr_quad<T> b_r = kr_load_quad(at.b + place * k.nr, r, k.nr, ALIGNED);
+        const T decay = at.record[KR_OWED_DECAY + place];
 #pragma unroll
         for (int n = 0; n < ROWS; n++)
 #pragma unroll
             for (int e = 0; e < KR_QUAD; e++)
-                held[n].v[e] = kr_ssd_moved(decay, held[n].v[e], owes.record[place * KR_TOKEN_TILE + n], b_r.v[e]);
+                held[n].v[e] = kr_ssd_moved(decay, held[n].v[e], at.record[place * KR_TOKEN_TILE + n], b_r.v[e]);
     }
 }
 
@@ -79,8 +111,8 @@ static __global__ void __launch_bounds__(32 * WARPS, sizeof(T) == 4 ? 6 : 2)
     const int64_t from = row * k.stride, group = h / (uint32_t)(k.nh / k.ng);
     const T *b = k.b + from + group * k.nr, *c = k.c + from + group * k.nr, *x = k.x + from + h * k.np + p0;
     const kr_ssd_pace<T> now = kr_ssd_pace_of(k, from, h, bias, rate);
-    kr_ssd_debt<T> owes = kr_ssd_debt_of(k, row, h, p0);
-    kr_ssd_count_debt(&owes, owes.record, h, false);
+    const books<T> at = books_of(k, row, h, p0);
+    const kr_ssd_debt owes = kr_ssd_debt_of(at.record, h);
     T weight[ROWS], sum[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -89,12 +121,12 @@ static __global__ void __launch_bounds__(32 * WARPS, sizeof(T) == 4 ? 6 : 2)
     }
     for (int64_t r = lane * KR_QUAD; r - lane * KR_QUAD < k.nr; r += KR_SSD_SPAN) {
         if (r >= KR_SSD_SPAN) load_rows<T, ROWS, ALIGNED>(state, r, k.nr, rows, held);
-        settle<T, ROWS, ALIGNED>(k, owes, r, held);
+        settle<T, ROWS, ALIGNED>(k, at, owes, r, held);
         advance<T, ROWS, ALIGNED>(k, state, r, held, rows, b, c, now.decay, weight, sum, owes.is_due);
         if (SHORT) break;
     }
     __syncwarp();
-    kr_ssd_keep(k, owes, h, p0, rows, lane < rows ? now.step * x[lane] : (T)0, now.decay, b);
+    keep(k, at, owes.t, h, p0, rows, lane < rows ? now.step * x[lane] : (T)0, now.decay, b);
     const T whole = kr_sum_lanes<ROWS, 16>(sum, lane);
     const int i = lane / (32 / ROWS);
     T square = 0;
@@ -113,18 +145,18 @@ template <typename T, bool ALIGNED> static __global__ void settle_kernel(const _
     if (h >= k.nh) return;
     T *state = k.state + (((int64_t)row * k.nh + h) * k.np + p0) * k.nr;
     const int rows = (int)kr_least(KR_TOKEN_TILE, k.np - p0);
-    kr_ssd_debt<T> owes = kr_ssd_debt_of(k, row, h, p0);
-    kr_ssd_count_debt(&owes, owes.record, h, true);
+    const books<T> at = books_of(k, row, h, p0);
+    const kr_ssd_debt owes = kr_ssd_debt_of(at.record, h);
     for (int64_t r = lane * KR_QUAD; r - lane * KR_QUAD < k.nr; r += KR_SSD_SPAN) {
         kr_quad<T> held[KR_TOKEN_TILE] = {};
         load_rows<T, KR_TOKEN_TILE, ALIGNED>(state, r, k.nr, rows, held);
-        settle<T, KR_TOKEN_TILE, ALIGNED>(k, owes, r, held);
+        settle<T, KR_TOKEN_TILE, ALIGNED>(k, at, owes, r, held);
 #pragma unroll
         for (int i = 0; i < KR_TOKEN_TILE; i++)
             if (i < rows) kr_store_quad(state + i * k.nr, r, k.nr, held[i], ALIGNED);
     }
     __syncwarp();
-    if (lane == 0) owes.record[KR_OWED_COUNT] = 0;
+    if (lane == 0) at.record[KR_OWED_COUNT] = 0;
 }
 
 /* ---- choosing ---- */

@@ -112,23 +112,6 @@ typedef struct place {
     uint32_t row, h, part, head, group, at;
 } place;
 
-/* What it owes: the last `count` of t tokens; without a record nothing, and H is always due. */
-typedef struct debt {
-    uint32_t t, count;
-    bool is_due;
-} debt;
-
-static __device__ __forceinline__ debt debt_of(const float *record, uint32_t h)
-{
-    debt owes = { 0, 0, true };
-    if (!record) return owes;
-    owes.t = (uint32_t)record[KR_OWED_COUNT];
-    const uint32_t due = (owes.t + h) % KR_OWED_TOKENS;
-    owes.count = min(owes.t, due);
-    owes.is_due = due == KR_OWED_TOKENS - 1;
-    return owes;
-}
-
 static __device__ __forceinline__ kr_quad<float> quad_at(const float *from)
 {
     kr_quad<float> q;
@@ -148,7 +131,7 @@ static __device__ __forceinline__ void move_tile(kr_quad<float> s[TILE], float d
 
 /* A tile that has come to shared memory gets what it was owed. r: the lane's elements. */
 static __device__ __forceinline__ void settle(const plan &p, const desk &d, uint32_t group, uint32_t r,
-                                              const float *held, const float *record, const debt &owes,
+                                              const float *held, const float *record, const kr_ssd_debt &owes,
                                               kr_quad<float> s[TILE])
 {
 #pragma unroll
@@ -189,11 +172,11 @@ static __device__ __forceinline__ float advance(const plan &p, const desk &d, co
 static __device__ __forceinline__ void keep(const kr_ssd_job<float> &k, const plan &p, const desk &d, const place &at,
                                             float *record, uint32_t t, const kr_ssd_pace<float> &now)
 {
-    const uint32_t lane = threadIdx.x % 32, to = t % KR_OWED_TOKENS, next = t + 1;
+    const uint32_t lane = threadIdx.x % 32, to = t % KR_OWED_TOKENS;
     uint32_t place = to * TILE + lane;
     float value = lane < TILE ? now.step * d.extras[at.at + lane].x : now.decay;
     if (lane == TILE) place = KR_OWED_DECAY + to;
-    if (lane > TILE) place = KR_OWED_COUNT, value = (float)(next < 2 * KR_OWED_TOKENS ? next : KR_OWED_TOKENS);
+    if (lane > TILE) place = KR_OWED_COUNT, value = (float)kr_ssd_counted(t);
     if (lane <= TILE + 1) record[place] = value;
     if (at.part != 0) return;
     const uint32_t group = at.h / p.per_group;
@@ -260,7 +243,7 @@ static __device__ __forceinline__ void turn_tile(const kr_ssd_job<float> &k, con
     const uint32_t r = min(threadIdx.x % 32 * KR_QUAD, p.nr - KR_QUAD); /* past the last it is the last */
     const float *record = k.owed ? held + p.tiles * p.tile + tile * KR_OWED_RECORD : NULL;
     const kr_ssd_pace<float> now = d.pace[at.head];
-    const debt owes = debt_of(record, at.h);
+    const kr_ssd_debt owes = kr_ssd_debt_of(record, at.h);
     kr_quad<float> s[TILE];
     settle(p, d, at.group, r, held + tile * p.tile, record, owes, s);
     __syncwarp();
