@@ -135,13 +135,13 @@ typedef struct core {
     bool many_tasks;
 } core;
 
-/* The last ones have as many states as a ring of them takes on a large GPU: units of two heads, of 16, of one whose tiles
- * are more than there are warps, and rows of r as long as a warp. */
+/* The last ones have as many states as a ring of them takes on a large GPU: heads of 1, 2, 3, 4 and 8 pieces of 16 rows p,
+ * several groups, rows of r as long as a warp. */
 static const core cores[] = {
-    { 1, 1, 1, 1, 1, false },   { 2, 3, 5, 1, 7, false },    { 1, 4, 8, 2, 16, false },  { 3, 4, 3, 4, 36, false },
-    { 2, 2, 9, 1, 64, false },  { 1, 6, 64, 1, 128, false }, { 2, 4, 7, 2, 130, false }, { 1, 2, 4, 1, 260, false },
-    { 9, 8, 16, 1, 128, true }, { 33, 8, 64, 1, 16, true },  { 36, 8, 48, 2, 20, true }, { 135, 16, 8, 4, 24, true },
-    { 34, 4, 136, 1, 8, true }, { 70, 32, 8, 1, 128, true },
+    { 1, 1, 1, 1, 1, false },   { 2, 3, 5, 1, 7, false },     { 1, 4, 8, 2, 16, false },  { 3, 4, 3, 4, 36, false },
+    { 2, 2, 9, 1, 64, false },  { 1, 6, 64, 1, 128, false },  { 2, 4, 7, 2, 130, false }, { 1, 2, 4, 1, 260, false },
+    { 9, 8, 16, 1, 128, true }, { 33, 8, 64, 1, 16, true },   { 46, 8, 48, 2, 20, true }, { 34, 16, 32, 4, 24, true },
+    { 67, 2, 128, 1, 8, true }, { 70, 32, 16, 1, 128, true },
 };
 enum { NCORES = (int)(sizeof cores / sizeof *cores) };
 

@@ -3,7 +3,7 @@
  *   embedding:     y[o, i] = x[id[o], i]                      x [nr ni], id [no], y [no ni]; both may be halves
  *   embedding_bwd: y[id[o], i] += x[o, i], over o in order    y [nr ni], id [no], x [no ni]
  *
- * Forward, a warp moves a row. Ids lie in the host's memory; many warps wait for theirs at a time.
+ * Forward, a warp moves a row, or SPAN units of a long one. Ids lie in the host's memory; many warps wait for theirs at a time.
  * Backward, the numbers o of each id are listed in order: ids are counted (integers, so that the order in which threads
  * come does not matter), each that occurs gets a range of a list, its numbers are put there in any order, and each finds
  * its place among them by counting the smaller ones. A block then adds the rows of one id in order. An id of more than
@@ -11,30 +11,32 @@
  */
 #include "kernels/cuda/parts.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, SUM_THREADS = 128, SEGMENT = 64 };
+enum { WARPS = 8, THREADS = 32 * WARPS, SUM_THREADS = 128, SEGMENT = 64, SPAN = 1024 };
 
 static __device__ __forceinline__ int64_t id_at(const void *id, bool wide, int64_t at)
 {
     return wide ? ((const int64_t *)id)[at] : (int64_t)((const int32_t *)id)[at];
 }
 
-/* U: uint4 or one element, moved as it is; `units` of them in a row. */
+/* U: uint4 or one element, moved as it is; `units` of them in a row, which has `parts` warps. */
 template <typename U>
 static __global__ void __launch_bounds__(THREADS)
-    rows_kernel(int64_t no, int64_t units, const U *x, const void *id, bool wide, U *y)
+    rows_kernel(int64_t no, int64_t units, int64_t parts, const U *x, const void *id, bool wide, U *y)
 {
-    const int64_t o = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+    const int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, o = warp / parts;
     if (o >= no) return;
     const U *from = x + id_at(id, wide, o) * units;
     U *to = y + o * units;
+    const int64_t first = (warp - o * parts) * SPAN, last = kr_least(first + SPAN, units);
 #pragma unroll 8
-    for (int64_t i = threadIdx.x % 32; i < units; i += 32) to[i] = from[i];
+    for (int64_t i = first + threadIdx.x % 32; i < last; i += 32) to[i] = from[i];
 }
 
 template <typename U> static void move_rows(const kr_embedding_args *a, int64_t units)
 {
-    rows_kernel<U><<<(unsigned)kr_ceil_div(a->no, WARPS), THREADS, 0, kr_stream_of(&a->exec)>>>(
-        a->no, units, (const U *)a->x, a->id, a->id_dtype == KR_I64, (U *)a->y);
+    const int64_t parts = kr_ceil_div(units, SPAN);
+    rows_kernel<U><<<(unsigned)kr_ceil_div(a->no * parts, WARPS), THREADS, 0, kr_stream_of(&a->exec)>>>(
+        a->no, units, parts, (const U *)a->x, a->id, a->id_dtype == KR_I64, (U *)a->y);
 }
 
 template <typename T> static void embedding_run(const kr_embedding_args *a)

@@ -1,6 +1,6 @@
 /* ring.cuh - pieces of memory on their way to shared memory by bulk copies, which open a latch (handover.cuh).
  *
- * Bytes and addresses are multiples of 16. What passes so is read once: it leaves the cache to others. Needs sm_90.
+ * Bytes and addresses are multiples of 16. Needs sm_90.
  */
 #ifndef KR_KERNELS_CUDA_RING_CUH
 #define KR_KERNELS_CUDA_RING_CUH
@@ -32,6 +32,17 @@ static __device__ __forceinline__ void kr_bulk_expect(uint32_t latch, uint32_t b
 }
 
 static __device__ __forceinline__ void kr_bulk_read(void *shared, const void *from, uint32_t bytes, uint32_t latch)
+{
+#ifdef KR_HAS_RING
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     kr_shared_address(shared)),
+                 "l"(from), "r"(bytes), "r"(latch)
+                 : "memory");
+#endif
+}
+
+/* What is read once leaves the cache to others. */
+static __device__ __forceinline__ void kr_bulk_read_once(void *shared, const void *from, uint32_t bytes, uint32_t latch)
 {
 #ifdef KR_HAS_RING
     uint64_t once;

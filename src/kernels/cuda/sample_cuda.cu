@@ -5,12 +5,12 @@
  * A block has a row; each of its warps a part of the row, one after another in the order of ids. Thresholds of top-k
  * and top-p are found digit by digit of the keys, whole numbers in the order of the logits: how many of the tokens
  * that are left have this digit, or what they weigh, in whole units, so that sums do not depend on the order of
- * additions. Other sums are a lane's, then a warp's, then in the order of warps.
+ * additions. Other sums are a lane's, then a warp's, then of warps by halves.
  */
 #include "base/philox.h"
 #include "kernels/cuda/parts.cuh"
 
-enum { WARPS = 32, THREADS = 32 * WARPS, DIGITS = 256 };
+enum { WARPS = 32, THREADS = 32 * WARPS, DIGITS = 256 }; /* a warp has a lane for each warp */
 
 typedef unsigned long long whole;
 
@@ -81,14 +81,15 @@ template <typename T, typename F>
 static __device__ __forceinline__ void each(const T *x, int64_t from, int64_t to, int step, F f)
 {
     enum { AHEAD = 8 };
-    for (int64_t i = from; i < to; i += AHEAD * step) {
+    int64_t i = from;
+    for (; i + (AHEAD - 1) * step < to; i += AHEAD * step) {
         T v[AHEAD];
 #pragma unroll
-        for (int e = 0; e < AHEAD; e++) v[e] = i + e * step < to ? x[i + e * step] : (T)0;
+        for (int e = 0; e < AHEAD; e++) v[e] = x[i + e * step];
 #pragma unroll
-        for (int e = 0; e < AHEAD; e++)
-            if (i + e * step < to) f(v[e], i + e * step);
+        for (int e = 0; e < AHEAD; e++) f(v[e], i + e * step);
     }
+    for (; i < to; i += step) f(x[i], i);
 }
 
 /* ---- sums ---- */
@@ -99,32 +100,41 @@ static __device__ double block_sum(double x, room *s)
     __syncthreads();
     if (threadIdx.x % 32 == 0) s->sums[threadIdx.x / 32] = x;
     __syncthreads();
-    double sum = 0;
-    for (int w = 0; w < WARPS; w++) sum += s->sums[w];
-    return sum;
+    return kr_warp_sum(s->sums[threadIdx.x % WARPS]);
+}
+
+/* A value and where it is; of equals the first. */
+template <typename T> struct peak {
+    T most;
+    int64_t at;
+};
+
+template <typename T> static __device__ __forceinline__ peak<T> highest_of_lanes(peak<T> own)
+{
+    for (int away = 16; away > 0; away /= 2) {
+        const T v = __shfl_xor_sync(0xffffffffu, own.most, away);
+        const int64_t there = __shfl_xor_sync(0xffffffffu, own.at, away);
+        if (v > own.most || (v == own.most && there < own.at)) own = { v, there };
+    }
+    return own;
 }
 
 /* The largest of the row's first `count`, and the first place of it; +infinity for a NaN or an infinity. */
 template <typename T> static __device__ double largest(const T *x, int64_t from, int64_t count, room *s, int64_t *place)
 {
-    double most = -INFINITY;
-    int64_t at = INT64_MAX;
+    peak<T> own = { -(T)INFINITY, INT64_MAX };
     each(x, from + threadIdx.x, count, THREADS, [&](T value, int64_t i) {
-        const double v = value < (T)INFINITY ? (double)value : INFINITY;
-        if (v > most) most = v, at = i;
+        const T v = value < (T)INFINITY ? value : (T)INFINITY;
+        if (v > own.most) own = { v, i };
     });
-    for (int away = 16; away > 0; away /= 2) {
-        const double v = __shfl_xor_sync(0xffffffffu, most, away);
-        const int64_t there = __shfl_xor_sync(0xffffffffu, at, away);
-        if (v > most || (v == most && there < at)) most = v, at = there;
-    }
+    own = highest_of_lanes(own);
     __syncthreads();
-    if (threadIdx.x % 32 == 0) s->maxima[threadIdx.x / 32] = most, s->places[threadIdx.x / 32] = at;
+    if (threadIdx.x % 32 == 0) s->maxima[threadIdx.x / 32] = (double)own.most, s->places[threadIdx.x / 32] = own.at;
     __syncthreads();
-    for (int w = 0; w < WARPS; w++)
-        if (s->maxima[w] > most || (s->maxima[w] == most && s->places[w] < at)) most = s->maxima[w], at = s->places[w];
-    *place = at;
-    return most;
+    const int warp = threadIdx.x % WARPS;
+    own = highest_of_lanes(peak<T>{ (T)s->maxima[warp], s->places[warp] });
+    *place = own.at;
+    return (double)own.most;
 }
 
 /* ---- places ---- */
@@ -303,7 +313,8 @@ static __global__ void __launch_bounds__(THREADS) sample_kernel(const __grid_con
     j.from = kr_least(threadIdx.x / 32 * j.part, a.vocab);
     j.to = kr_least(j.from + j.part, a.vocab);
     int64_t place, behind;
-    const double max = largest(j.x, 0, a.vocab, &s, &place), rest = largest(j.x, a.vocab, a.nw, &s, &behind);
+    const double max = largest(j.x, 0, a.vocab, &s, &place);
+    const double rest = a.nw > a.vocab ? largest(j.x, a.vocab, a.nw, &s, &behind) : -INFINITY;
     const double all = rest > max ? rest : max;
     if (!(all < INFINITY) || !(max > -INFINITY)) {
         if (threadIdx.x == 0) a.id[row] = -1, ((T *)a.logprob)[row] = 0;

@@ -46,10 +46,11 @@ static inline void kr_token_launch(const kr_exec *exec, void (*kernel)(Params...
     config.stream = kr_stream_of(exec);
     config.attrs = &early;
     config.numAttrs = own->arch == 90 ? 1 : 0; /* a newer one may run the code of sm_80, which does not wait */
-    if (shared > 32 << 10)                     /* up to 48 KiB need no asking for, with what the kernel declares */
+    if (shared > 32 << 10) {                   /* up to 48 KiB need no asking for, with what the kernel declares */
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
-    /* a block takes its place beside another's only where both want the same part of the cache as shared memory */
-    cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+        /* a block takes its place beside another's only where both want the same part of the cache as shared memory */
+        cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    }
     cudaLaunchKernelEx(&config, kernel, values...);
 }
 

@@ -9,8 +9,8 @@
  * weights to shared memory, if they are not too many, or DEPTH steps of them to registers. 1/RMS scales the sums, since it
  * is one for a row. Warps' sums are added in order: the order of all sums depends on k alone.
  */
-#include "kernels/cuda/copies.cuh"
 #include "kernels/cuda/few.cuh"
+#include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/token_rows.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS, STEP = 32 * WARPS, MOST_ROWS = 256 };
@@ -218,9 +218,9 @@ static __device__ __forceinline__ void lay_down(const float sum[TILES][EIGHTS][4
 enum kind { PLAIN, QUICK, OTHER };
 
 template <int EACH> struct column {
-    float add, tap[KR_MOST_TAPS];
-    float4 past[EACH]; /* windows */
-    float base[EACH];
+    float add, base[EACH];
+    uint4 taps;   /* as they lie */
+    float4 *past; /* windows, in shared memory, THREADS apart: no other thread's */
 };
 
 static __device__ __forceinline__ float4 *window_of(const kr_linear_job<float> &k, int64_t m, int64_t n)
@@ -228,19 +228,33 @@ static __device__ __forceinline__ float4 *window_of(const kr_linear_job<float> &
     return (float4 *)(void *)(k.window + (m * k.nc + n - k.conv_from) * KR_MOST_TAPS);
 }
 
-/* Fetched before the sums are known; past the last row it is the last's. */
+/* The taps of channel c. They are made numbers when they are used: nothing waits for them before. */
+static __device__ __forceinline__ uint4 read_taps(const kr_linear_job<float> &k, int64_t c)
+{
+    if (!k.taps_half) return ((const uint4 *)k.taps)[c];
+    const uint2 halves = ((const uint2 *)k.taps)[c];
+    return make_uint4(halves.x, halves.y, 0, 0);
+}
+
+static __device__ __forceinline__ float tap_of(const uint4 &taps, int t, kr_half half)
+{
+    return kr_element<float>(&taps, t, half);
+}
+
+/* Fetched before the sums are known; past the last row it is the last's. room: for windows. */
 template <int EACH, int APART>
 static __device__ __forceinline__ column<EACH> fetch_column(const kr_linear_job<float> &k, int64_t m, int64_t n,
-                                                            kind is)
+                                                            kind is, float4 *room)
 {
     column<EACH> own = {};
+    own.past = room + threadIdx.x;
     own.add = k.bias ? k.bias[n] : 0.0f;
     if (is == QUICK) {
+        own.taps = read_taps(k, n - k.conv_from);
 #pragma unroll
-        for (int t = 0; t < KR_MOST_TAPS; t++)
-            own.tap[t] = kr_element<float>(k.taps, (n - k.conv_from) * KR_MOST_TAPS + t, k.taps_half);
-#pragma unroll
-        for (int i = 0; i < EACH; i++) own.past[i] = *window_of(k, kr_least(m + i * APART, k.nm - 1), n);
+        for (int i = 0; i < EACH; i++)
+            kr_copy<16>(kr_shared_address(own.past + i * THREADS), window_of(k, kr_least(m + i * APART, k.nm - 1), n));
+        kr_copy_commit();
     } else if (k.base) {
 #pragma unroll
         for (int i = 0; i < EACH; i++) own.base[i] = k.base[kr_least(m + i * APART, k.nm - 1) * k.base_m + n];
@@ -262,14 +276,19 @@ static __device__ __forceinline__ void put_column(const kr_linear_job<float> &k,
     const int left = (int)kr_least(k.nm - m, EACH * APART); /* rows that there are */
     if (is == QUICK) {
         const float conv_bias = k.conv_bias ? k.conv_bias[n - k.conv_from] : 0.0f;
+        float tap[KR_MOST_TAPS];
+#pragma unroll
+        for (int t = 0; t < KR_MOST_TAPS; t++) tap[t] = tap_of(own.taps, t, k.taps_half);
+        kr_copy_wait<0>();
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            const float4 now = make_float4(own.past[i].y, own.past[i].z, own.past[i].w, v[i] + own.add);
+            const float4 past = own.past[i * THREADS];
+            const float4 now = make_float4(past.y, past.z, past.w, v[i] + own.add);
             if (i * APART < left) *window_of(k, m + i * APART, n) = now;
-            v[i] = conv_bias + now.x * own.tap[0];
-            v[i] += now.y * own.tap[1];
-            v[i] += now.z * own.tap[2];
-            v[i] = kr_silu(v[i] + now.w * own.tap[3]);
+            v[i] = conv_bias + now.x * tap[0];
+            v[i] += now.y * tap[1];
+            v[i] += now.z * tap[2];
+            v[i] = kr_silu(v[i] + now.w * tap[3]);
         }
     } else {
 #pragma unroll
@@ -286,18 +305,6 @@ static __device__ __forceinline__ void put_column(const kr_linear_job<float> &k,
 #pragma unroll
     for (int i = 0; i < EACH; i++)
         if (is != OTHER && i * APART < left) k.y[(m + i * APART) * k.y_m + n] = v[i];
-}
-
-/* The window of the block's outputs is not in the cache: it is asked for before the kernel that makes x has ended. */
-template <int ROWS, int COLUMNS>
-static __device__ __forceinline__ void ask_for_window(const kr_linear_job<float> &k, int64_t m0, int64_t n0)
-{
-    enum { LINE = 8 }; /* outputs of four taps in 128 bytes */
-    for (int i = threadIdx.x; i < ROWS * COLUMNS / LINE; i += THREADS) {
-        const int64_t m = m0 + i / (COLUMNS / LINE), n = n0 + i % (COLUMNS / LINE) * LINE;
-        if (m < k.nm && kr_is_convolved(k, n))
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(k.window + (m * k.nc + n - k.conv_from) * k.nt));
-    }
 }
 
 /* All steps of the block's products; the first DEPTH steps of the weights are there. */
@@ -331,14 +338,24 @@ template <int TILES, int EIGHTS> struct share {
 
 template <int TILES, int EIGHTS>
 static __device__ __forceinline__ share<TILES, EIGHTS> fetch_share(const kr_linear_job<float> &k, int64_t m0,
-                                                                   int64_t n0, bool quick)
+                                                                   int64_t n0, bool quick, float4 *room)
 {
     typedef share<TILES, EIGHTS> of;
     const int64_t n = n0 + threadIdx.x % of::COLUMNS, m = m0 + threadIdx.x / of::COLUMNS;
     of own;
     own.is = !kr_is_convolved(k, n) ? PLAIN : quick ? QUICK : OTHER;
-    own.column = fetch_column<of::EACH, of::APART>(k, m, kr_least(n, k.nn - 1), own.is);
+    own.column = fetch_column<of::EACH, of::APART>(k, m, kr_least(n, k.nn - 1), own.is, room);
     return own;
+}
+
+/* In shared memory: windows, and the sums of all warps. */
+template <int TILES, int EIGHTS> static __host__ __device__ constexpr size_t windows_bytes(void)
+{
+    return sizeof(float4) * THREADS * share<TILES, EIGHTS>::EACH;
+}
+template <int TILES, int EIGHTS> static __host__ __device__ constexpr size_t sums_bytes(void)
+{
+    return sizeof(float) * WARPS * 16 * TILES * line_of<EIGHTS>::FLOATS;
 }
 
 /* The block's sums, scaled and put where they belong. room: of warp w, [16 TILES][line] from `apart` w floats on. */
@@ -383,38 +400,44 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const places<TILES> p = places_of<TILES, HALVES>(k, m0, n0);
     uint4 w[DEPTH][EIGHTS];
     if (DEPTH == 1 || DEPTH * STEP <= k.nk) read_weights<TILES, EIGHTS, DEPTH, WHOLE>(p, 0, w);
-    ask_for_window<16 * TILES, 8 * EIGHTS>(k, m0, n0);
+    const share<TILES, EIGHTS> own =
+        fetch_share<TILES, EIGHTS>(k, m0, n0, quick, (float4 *)((char *)shared + sums_bytes<TILES, EIGHTS>()));
     kr_token_wait();
     if (k.squares) add_squares<TILES>(k, m0, q);
     float sum[TILES][EIGHTS][4] = {}, squares[TILES][2] = {};
     multiply_all<TILES, EIGHTS, DEPTH, AHEAD, HALVES, WHOLE>(k, p, w, sum, squares);
-    const share<TILES, EIGHTS> own = fetch_share<TILES, EIGHTS>(k, m0, n0, quick);
     finish<TILES, EIGHTS>(k, m0, n0, sum, squares, own, (float *)(void *)shared, 16 * TILES * line_of<EIGHTS>::FLOATS,
                           q);
 }
 
 /* ---- weights in shared memory ----
  *
- * A warp has its own, [step][8 EIGHTS outputs][32 elements], and lays its sums down in their place.
+ * Rows of w, one behind another, so far apart that those of neighbouring outputs begin in different banks. Warps lay their
+ * sums down in the same place when all have read them. Needs sm_90.
  */
-template <int TILES, int EIGHTS> static __host__ __device__ inline int warp_floats(int64_t steps)
+enum { APART_BYTES = 64 };
+
+template <int TILES, int EIGHTS> static __host__ __device__ inline size_t weights_bytes(int64_t nk)
 {
-    const int weights = (int)steps * 8 * EIGHTS * 16, sums = 16 * TILES * line_of<EIGHTS>::FLOATS;
+    const size_t weights = (size_t)(8 * EIGHTS) * (size_t)(2 * nk + APART_BYTES), sums = sums_bytes<TILES, EIGHTS>();
     return weights > sums ? weights : sums;
 }
 
+/* A warp calls this. */
 template <int EIGHTS>
-static __device__ __forceinline__ void ask_for_weights(const kr_linear_job<float> &k, int64_t n0, int steps,
-                                                       float *room)
+static __device__ __forceinline__ void ask_for_weights(const kr_linear_job<float> &k, int64_t n0, char *room,
+                                                       uint32_t latch)
 {
-    const int lane = threadIdx.x % 32, at = (threadIdx.x / 32 * 4 + lane % 4) * 8;
-    const uint32_t to = kr_shared_address(room) + lane * 16;
-#pragma unroll
-    for (int e = 0; e < EIGHTS; e++) {
-        const uint16_t *from = (const uint16_t *)k.w + kr_least(n0 + 8 * e + lane / 4, k.nn - 1) * k.nk + at;
-        for (int s = 0; s < steps; s++) kr_copy_async16(to + (s * EIGHTS + e) * 512, from + s * STEP, 16);
+    const uint32_t bytes = 2 * (uint32_t)k.nk;
+    if (threadIdx.x == 0) {
+        kr_latch_init(latch, 1);
+        kr_latches_ready();
+        kr_bulk_expect(latch, 8 * EIGHTS * bytes);
     }
-    kr_copy_commit();
+    __syncwarp();
+    for (int i = threadIdx.x; i < 8 * EIGHTS; i += 32)
+        kr_bulk_read(room + i * (bytes + APART_BYTES), (const char *)k.w + kr_least(n0 + i, k.nn - 1) * bytes, bytes,
+                     latch);
 }
 
 /* All rows are whole steps long. */
@@ -424,37 +447,42 @@ static __global__ void __launch_bounds__(THREADS, 1)
 {
     extern __shared__ uint4 shared[];
     __shared__ float q[16 * TILES];
+    __shared__ uint64_t come;
     const int64_t n0 = (int64_t)blockIdx.x * 8 * EIGHTS, m0 = (int64_t)blockIdx.y * 16 * TILES;
-    const int steps = (int)(k.nk / STEP), apart = warp_floats<TILES, EIGHTS>(steps), lane = threadIdx.x % 32;
-    float *weights = (float *)(void *)shared + threadIdx.x / 32 * apart;
-    ask_for_weights<EIGHTS>(k, n0, steps, weights);
-    const share<TILES, EIGHTS> own = fetch_share<TILES, EIGHTS>(k, m0, n0, quick);
+    const uint32_t latch = kr_shared_address(&come), line = 2 * (uint32_t)k.nk + APART_BYTES;
+    const int steps = (int)k.nk / STEP, lane = threadIdx.x % 32, at = (threadIdx.x / 32 * 4 + lane % 4) * 8;
+    if (threadIdx.x < 32) ask_for_weights<EIGHTS>(k, n0, (char *)shared, latch);
+    const share<TILES, EIGHTS> own =
+        fetch_share<TILES, EIGHTS>(k, m0, n0, quick, (float4 *)((char *)shared + weights_bytes<TILES, EIGHTS>(k.nk)));
     const places<TILES> p = places_of<TILES, HALVES>(k, m0, n0);
-    const char *gains = (const char *)k.gain + (threadIdx.x / 32 * 4 + lane % 4) * 8 * sizeof(float);
+    const char *gains = (const char *)k.gain + at * sizeof(float);
+    const char *weights = (const char *)shared + lane / 4 * line + at * 2;
+    __syncthreads();
     kr_token_wait();
     if (k.squares) add_squares<TILES>(k, m0, q);
     float sum[TILES][EIGHTS][4] = {}, squares[TILES][2] = {};
     for (int first = 0; first < steps; first += AHEAD) {
         uint4 x[AHEAD][2 * TILES];
         read_rows<TILES, AHEAD, HALVES, true>(p, gains, first, x, squares);
-        kr_copy_wait<0>();
-        __syncwarp();
-        const uint4 *w = (const uint4 *)(const void *)weights + lane;
+        kr_latch_wait(latch, 0);
 #pragma unroll
         for (int d = 0; d < AHEAD; d++)
 #pragma unroll
-            for (int e = 0; e < EIGHTS; e++)
-                multiply_eight<TILES>(x[d], w[((first + d) * EIGHTS + e) * 32], &sum[0][e], EIGHTS);
+            for (int e = 0; e < EIGHTS; e++) {
+                const uint4 w = *(const uint4 *)(const void *)(weights + 8 * e * line + (first + d) * STEP * 2);
+                multiply_eight<TILES>(x[d], w, &sum[0][e], EIGHTS);
+            }
     }
-    __syncwarp(); /* sums take the place of weights */
-    finish<TILES, EIGHTS>(k, m0, n0, sum, squares, own, (float *)(void *)shared, apart, q);
+    __syncthreads(); /* sums take the place of weights */
+    finish<TILES, EIGHTS>(k, m0, n0, sum, squares, own, (float *)(void *)shared, 16 * TILES * line_of<EIGHTS>::FLOATS,
+                          q);
 }
 
 /* ---- choosing ---- */
 
 static bool is_quick(const kr_linear_job<float> &k)
 {
-    return k.nt == KR_MOST_TAPS && kr_allows16(k.window) && !k.base;
+    return k.nt == KR_MOST_TAPS && kr_allows16(k.window) && kr_allows16(k.taps) && !k.base;
 }
 
 template <int TILES, int EIGHTS> static dim3 grid_of(const kr_linear_job<float> &k)
@@ -465,7 +493,7 @@ template <int TILES, int EIGHTS> static dim3 grid_of(const kr_linear_job<float> 
 template <int TILES, int EIGHTS, int DEPTH, int AHEAD, bool HALVES, bool WHOLE>
 static void launch(const kr_token_linear_args *a, const kr_linear_job<float> &k)
 {
-    const size_t shared = sizeof(float) * (size_t)(WARPS * 16 * TILES * line_of<EIGHTS>::FLOATS);
+    const size_t shared = sums_bytes<TILES, EIGHTS>() + windows_bytes<TILES, EIGHTS>();
     kr_token_launch(&a->exec, rows_kernel<TILES, EIGHTS, DEPTH, AHEAD, HALVES, WHOLE>, grid_of<TILES, EIGHTS>(k),
                     THREADS, shared, k, is_quick(k));
 }
@@ -474,35 +502,44 @@ static void launch(const kr_token_linear_args *a, const kr_linear_job<float> &k)
 template <int TILES, int EIGHTS, int AHEAD, bool HALVES>
 static bool launch_shared(const kr_token_linear_args *a, const kr_linear_job<float> &k)
 {
-    const size_t shared = sizeof(float) * (size_t)WARPS * (size_t)warp_floats<TILES, EIGHTS>(k.nk / STEP);
-    if (k.nk % (STEP * AHEAD) != 0 || shared + 4096 > ((const kr_cuda *)a->exec.own)->shared_bytes) return false;
+    const kr_cuda *own = (const kr_cuda *)a->exec.own;
+    const size_t shared = weights_bytes<TILES, EIGHTS>(k.nk) + windows_bytes<TILES, EIGHTS>();
+    if (own->arch != 90 || k.nk % (STEP * AHEAD) != 0 || shared + 4096 > own->shared_bytes) return false;
     kr_token_launch(&a->exec, shared_kernel<TILES, EIGHTS, AHEAD, HALVES>, grid_of<TILES, EIGHTS>(k), THREADS, shared,
                     k, is_quick(k));
     return true;
 }
 
-template <bool HALVES> static bool launch_wide(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+/* Would blocks of 16 TILES rows and 8 EIGHTS outputs be more than there are multiprocessors? */
+template <int TILES, int EIGHTS> static bool are_many(const kr_token_linear_args *a, const kr_linear_job<float> &k)
 {
-    launch<2, 8, 3, 1, HALVES, true>(a, k);
-    return true;
-}
-
-template <bool HALVES> static bool launch_narrow(const kr_token_linear_args *a, const kr_linear_job<float> &k)
-{
-    launch<2, 2, 6, HALVES ? 6 : 2, HALVES, true>(a, k);
-    return true;
+    const dim3 grid = grid_of<TILES, EIGHTS>(k);
+    return (int64_t)grid.x * grid.y > ((const kr_cuda *)a->exec.own)->multiprocessors;
 }
 
 /* About as many blocks as there are multiprocessors, or fewer, for the sizes that decoding has. */
+template <bool HALVES> static void launch_wide(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+{
+    if (k.nm <= 16) launch<1, 4, 3, 3, HALVES, true>(a, k);
+    else if (are_many<2, 4>(a, k) && (launch_shared<2, 8, 3, HALVES>(a, k) || launch_shared<2, 4, 2, HALVES>(a, k)))
+        return;
+    else launch<2, 4, 3, HALVES ? 3 : 1, HALVES, true>(a, k);
+}
+
+template <bool HALVES> static void launch_narrow(const kr_token_linear_args *a, const kr_linear_job<float> &k)
+{
+    if (are_many<1, 2>(a, k) &&
+        (launch_shared < 1, 4, HALVES ? 6 : 3, HALVES > (a, k) || launch_shared<1, 4, 2, HALVES>(a, k)))
+        return;
+    if (k.nm <= 32) launch<1, 2, 6, HALVES ? 6 : 3, HALVES, true>(a, k);
+    else launch<2, 2, 6, HALVES ? 6 : 2, HALVES, true>(a, k);
+}
+
 template <bool HALVES> static void launch_some(const kr_token_linear_args *a, const kr_linear_job<float> &k)
 {
-    const bool is_wide = k.nn >= 32 * 80;
     if (k.nk % STEP != 0) launch<1, 2, 1, 1, HALVES, false>(a, k);
-    else if (k.nm <= 16 && is_wide) launch<1, 4, 3, 3, HALVES, true>(a, k);
-    else if (k.nm <= 32 && is_wide) launch<2, 4, 3, HALVES ? 3 : 1, HALVES, true>(a, k);
-    else if (is_wide) launch_shared<2, 8, 3, HALVES>(a, k) || launch_wide<HALVES>(a, k);
-    else if (k.nm <= 32) launch<1, 2, 6, HALVES ? 6 : 3, HALVES, true>(a, k);
-    else launch_shared<2, 2, HALVES ? 6 : 3, HALVES>(a, k) || launch_narrow<HALVES>(a, k);
+    else if (k.nn >= 32 * 80) launch_wide<HALVES>(a, k);
+    else launch_narrow<HALVES>(a, k);
 }
 
 bool kr_token_rows_can(const kr_token_linear_args *a)
