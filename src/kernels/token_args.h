@@ -10,9 +10,9 @@
  *   u = x silu(z), q = (mean_group(u^2) + eps)^-1/2, norm = u q gain;   norm_first: u = x, norm = u q gain silu(z)
  *   without has_norm: q = 1.   v[m, n] = base[m, n] + sum over k of norm[m, k] w[n, k] + bias[n]
  *   y[m, n] = v, but for n = conv_from + c with c < nc:
- *   window[m, c, 0 .. nt-1] <- window[m, c, 1 .. nt-1], v;   y = silu(conv_bias[c] + sum over t of taps[c, t]
- * window[m, c, t]) x, z [m k], w [n k], gain [k], bias [n], base, y [m n], taps [c t], conv_bias [c], window [m c t].
- * Rows of x, z, base, y begin x_m, z_m, base_m, y_m elements apart. z, gain, bias, base, conv_bias may be NULL; base
+ *   window[m, c, 0 .. nt-1] <- window[m, c, 1 .. nt-1], v
+ *   y = silu(conv_bias[c] + sum over t of taps[c, t] window[m, c, t])
+ * x, z [m k], w [n k], gain [k], bias [n], base, y [m n], taps [c t], conv_bias [c], window [m c t]. Rows of x, z, base, y begin x_m, z_m, base_m, y_m elements apart. z, gain, bias, base, conv_bias may be NULL; base
  * may be y, and is older than x: the kernel before this one does not write it. nc = 0: no convolution. Group e of ng
  * holds channels e nk/ng ... On CUDA with exec.precision the product may round norm, as matmul.
  * With squares [m nsquares] the mean is that of all of a row's, over nk, and not of u: x has been gated, and has its gain
@@ -43,8 +43,8 @@ typedef struct kr_token_linear_args {
  *
  * With `owed` a state is read at every token, but written at one of KR_OWED_TOKENS alone: until then it owes the tokens
  * that came since. Eight rows p of a head have a record of them in owed: token i's weights s x and its decay in place
- * i % KR_OWED_TOKENS, and the count t of tokens that came since they owed none, from 2 KR_OWED_TOKENS back to KR_OWED_TOKENS; B of a token is
- * its group's. At token t they owe the last
+ * i % KR_OWED_TOKENS, and the count t of tokens that came since they owed none, from 2 KR_OWED_TOKENS back to
+ * KR_OWED_TOKENS; B of a token is its group's. At token t they owe the last
  *   min(t, (t + h) % KR_OWED_TOKENS) tokens, and are written if that remainder is KR_OWED_TOKENS - 1
  * which takes heads in turn. H gets its tokens one by one, whenever it does: y and H have the bits that they have without
  * owed. x NULL: no token comes, all rows get what they owe and owe none, and nothing else is read or written. */

@@ -166,7 +166,7 @@ static __device__ __forceinline__ void kr_store2(void *to, bool wide, int64_t at
     } else {
         kr_bf16 *b = (kr_bf16 *)to + at;
         if (paired) {
-            *(uint32_t *)b = kr_pack(x, y);
+            *(uint32_t *)b = kr_pair_of(x, y);
         } else {
             b[0] = __float2bfloat16_rn(x);
             if (left > 1) b[1] = __float2bfloat16_rn(y);

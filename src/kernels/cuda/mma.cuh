@@ -14,6 +14,7 @@
 #define KR_KERNELS_CUDA_MMA_CUH
 
 #include "kernels/cuda/copies.cuh"
+#include "kernels/cuda/numbers.cuh"
 
 #include <cuda_bf16.h>
 #include <stdint.h>
@@ -90,7 +91,8 @@ static __device__ __forceinline__ void kr_mma_pair(float d0[4], float d1[4], con
     kr_mma(d1, a, b[2], b[3]);
 }
 
-static __device__ __forceinline__ uint32_t kr_pack(float low, float high)
+/* Rounded to bf16, as they lie. */
+static __device__ __forceinline__ uint32_t kr_pair_of(float low, float high)
 {
     uint32_t r;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
@@ -105,10 +107,10 @@ static __device__ __forceinline__ float2 kr_unpack(uint32_t r)
 /* The sums d0, d1 of 16 columns as an A operand. */
 static __device__ __forceinline__ void kr_pack_a(uint32_t a[4], const float d0[4], const float d1[4])
 {
-    a[0] = kr_pack(d0[0], d0[1]);
-    a[1] = kr_pack(d0[2], d0[3]);
-    a[2] = kr_pack(d1[0], d1[1]);
-    a[3] = kr_pack(d1[2], d1[3]);
+    a[0] = kr_pair_of(d0[0], d0[1]);
+    a[1] = kr_pair_of(d0[2], d0[3]);
+    a[2] = kr_pair_of(d1[0], d1[1]);
+    a[3] = kr_pair_of(d1[2], d1[3]);
 }
 
 static __device__ __forceinline__ float kr_exp2(float x)
@@ -123,12 +125,6 @@ static __device__ __forceinline__ float kr_quad_sum(float x)
 {
     x += __shfl_xor_sync(~0u, x, 1);
     return x + __shfl_xor_sync(~0u, x, 2);
-}
-
-static __device__ __forceinline__ float kr_warp_sum(float x)
-{
-    for (int step = 16; step; step /= 2) x += __shfl_xor_sync(~0u, x, step);
-    return x;
 }
 
 #endif

@@ -59,6 +59,14 @@ template <typename T> KR_DEVICE T kr_softplus(T x)
     return x > (T)20 ? x : kr_log1p(kr_exp(x));
 }
 
+/* Over the lanes of a warp, by halves; all of them get it. */
+template <typename T> KR_DEVICE T kr_warp_sum(T x)
+{
+#pragma unroll
+    for (int away = 16; away > 0; away /= 2) x += __shfl_xor_sync(0xffffffffu, x, away);
+    return x;
+}
+
 /* ---- sizes ---- */
 
 static __host__ __device__ inline int64_t kr_ceil_div(int64_t n, int64_t by)

@@ -63,13 +63,6 @@ static __device__ __forceinline__ double kr_inverse_root(double x)
 
 /* ---- sums ---- */
 
-template <typename T> static __device__ __forceinline__ T kr_warp_sum(T x)
-{
-#pragma unroll
-    for (int away = 16; away > 0; away /= 2) x += __shfl_xor_sync(0xffffffffu, x, away);
-    return x;
-}
-
 /* Over the THREADS threads of a block (or of each warp of it, for 32); all of them get it. room: THREADS / 32. */
 template <int THREADS, typename T> static __device__ __forceinline__ T kr_block_sum(T x, T *room)
 {

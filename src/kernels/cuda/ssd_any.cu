@@ -38,7 +38,7 @@ template <typename F> static __global__ void any_outputs(const any_core<F> k, F 
 template <typename F> size_t kr_ssd_any_scratch(const kr_ssd_args *a)
 {
     kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     any_core_of<F>(a, &d, &m, NULL);
     return m.used;
 }
@@ -47,7 +47,7 @@ template <typename F> void kr_ssd_any(const kr_ssd_args *a)
 {
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     any_core<F> k = any_core_of<F>(a, &d, &m, stream);
     any_walk<F> w = { (const F *)a->initial, (const F *)a->seed, (const F *)a->seed_v,
                       (const F *)a->seed_b,  (F *)a->final,      a->nq };

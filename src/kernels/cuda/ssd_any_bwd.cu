@@ -174,16 +174,16 @@ template <typename F> static __global__ void any_g_d(const F *part, int64_t chun
 }
 
 template <typename F>
-static any_bwd<F> any_bwd_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m, cudaStream_t stream)
+static any_bwd<F> any_bwd_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_cuda_scratch *m, cudaStream_t stream)
 {
     any_bwd<F> g = {};
     g.k = any_core_of<F>(a, d, m, stream);
     g.k.g_y = (const F *)a->g_y;
     const int64_t size = (int64_t)sizeof(F), pairs = d->chunks * a->nh * g.k.nf * g.k.nf;
-    g.k.g_states = (F *)kr_ssd_take(m, d->chunks * a->nh * a->np * a->nr * size);
-    g.g_cb = (F *)kr_ssd_take(m, pairs * size);
-    g.x = (F *)kr_ssd_take(m, pairs * size);
-    g.part_d = (F *)kr_ssd_take(m, d->chunks * a->nh * size);
+    g.k.g_states = (F *)kr_take(m, d->chunks * a->nh * a->np * a->nr * size);
+    g.g_cb = (F *)kr_take(m, pairs * size);
+    g.x = (F *)kr_take(m, pairs * size);
+    g.part_d = (F *)kr_take(m, d->chunks * a->nh * size);
     g.g_v = (F *)a->g_v, g.g_b = (F *)a->g_b, g.g_c = (F *)a->g_c;
     g.g_da = (F *)a->g_da, g.g_w = (F *)a->g_w, g.g_same = (F *)a->g_same, g.g_d = (F *)a->g_d;
     return g;
@@ -192,7 +192,7 @@ static any_bwd<F> any_bwd_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_
 template <typename F> size_t kr_ssd_any_bwd_scratch(const kr_ssd_bwd_args *a)
 {
     kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     any_bwd_of<F>(a, &d, &m, NULL);
     return m.used;
 }
@@ -201,7 +201,7 @@ template <typename F> void kr_ssd_any_bwd(const kr_ssd_bwd_args *a)
 {
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     any_bwd<F> g = any_bwd_of<F>(a, &d, &m, stream);
     const any_core<F> &k = g.k;
     const int64_t states = a->nq * k.nh * k.np * k.nr, pairs = d.chunks * k.nf * k.nf, rows = d.chunks * k.nf;

@@ -6,15 +6,6 @@
 
 enum { ANY_THREADS = 256 };
 
-static __device__ __forceinline__ float kr_exp(float x)
-{
-    return expf(x);
-}
-static __device__ __forceinline__ double kr_exp(double x)
-{
-    return exp(x);
-}
-
 /* The sum of da from the chunk's first token on, as the sum of two doubles: differences of such sums keep the digits of
  * gentle decays beside a steep one. */
 typedef double2 any_sum;
@@ -198,7 +189,7 @@ template <typename F> static __global__ void any_g_states(const any_core<F> k, c
 
 /* The operands of either direction's arguments, and its scratch for them. */
 template <typename F, typename A>
-static any_core<F> any_core_of(const A *a, const kr_ssd_dims *d, kr_ssd_memory *m, cudaStream_t stream)
+static any_core<F> any_core_of(const A *a, const kr_ssd_dims *d, kr_cuda_scratch *m, cudaStream_t stream)
 {
     any_core<F> k = {};
     k.map = kr_ssd_map_make(d, a->sequences, m, stream);
@@ -207,10 +198,10 @@ static any_core<F> any_core_of(const A *a, const kr_ssd_dims *d, kr_ssd_memory *
     k.v = (const F *)a->v, k.b = (const F *)a->b, k.c = (const F *)a->c;
     k.da = (const F *)a->da, k.w = (const F *)a->w, k.same = (const F *)a->same, k.d = (const F *)a->d;
     const int64_t size = (int64_t)sizeof(F), pairs = k.nf * k.nf;
-    k.a = (any_sum *)kr_ssd_take(m, a->nb * a->ns * a->nh * (int64_t)sizeof(any_sum));
-    k.cb = (F *)kr_ssd_take(m, d->chunks * a->ng * pairs * size);
-    k.states = (F *)kr_ssd_take(m, d->chunks * a->nh * a->np * a->nr * size);
-    k.weights = (F *)kr_ssd_take(m, d->chunks * a->nh * pairs * size);
+    k.a = (any_sum *)kr_take(m, a->nb * a->ns * a->nh * (int64_t)sizeof(any_sum));
+    k.cb = (F *)kr_take(m, d->chunks * a->ng * pairs * size);
+    k.states = (F *)kr_take(m, d->chunks * a->nh * a->np * a->nr * size);
+    k.weights = (F *)kr_take(m, d->chunks * a->nh * pairs * size);
     return k;
 }
 

@@ -34,27 +34,27 @@ static bool wants_low(const kr_ssd_bwd_args *a)
     return a->g_maps_half == KR_NO_HALF && a->ng == a->nh && (a->g_b || a->g_c);
 }
 
-static scratch take_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m)
+static scratch take_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_cuda_scratch *m)
 {
     scratch s = {};
     int64_t heads = d->heads / a->ng, maps = a->nb * a->ns * a->nm * a->ng * a->nr * (int64_t)sizeof(float);
     s.blocks = (heads + KR_SSD_HEADS - 1) / KR_SSD_HEADS;
     s.block = s.blocks ? (heads + s.blocks - 1) / s.blocks : 0;
     s.map = kr_ssd_map_make(d, a->sequences, m, (cudaStream_t)a->exec.stream);
-    s.factors = (float *)kr_ssd_take(m, kr_ssd_factors_bytes(d));
-    s.states = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
-    s.g_states = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
+    s.factors = (float *)kr_take(m, kr_ssd_factors_bytes(d));
+    s.states = (bf16 *)kr_take(m, kr_ssd_states_bytes(d));
+    s.g_states = (bf16 *)kr_take(m, kr_ssd_states_bytes(d));
     if (wants_low(a)) {
-        s.low = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
-        s.g_low = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
+        s.low = (bf16 *)kr_take(m, kr_ssd_states_bytes(d));
+        s.g_low = (bf16 *)kr_take(m, kr_ssd_states_bytes(d));
     }
-    s.part_d = (float *)kr_ssd_take(m, d->chunks * d->heads * (int64_t)sizeof(float));
-    if (s.blocks > 1 && a->g_b) s.part_b = (float *)kr_ssd_take(m, s.blocks * maps);
-    if (s.blocks > 1 && a->g_c) s.part_c = (float *)kr_ssd_take(m, s.blocks * maps);
+    s.part_d = (float *)kr_take(m, d->chunks * d->heads * (int64_t)sizeof(float));
+    if (s.blocks > 1 && a->g_b) s.part_b = (float *)kr_take(m, s.blocks * maps);
+    if (s.blocks > 1 && a->g_c) s.part_c = (float *)kr_take(m, s.blocks * maps);
     const void *wanted[3] = { a->g_da, a->g_w, a->g_same };
     for (int i = 0; i < 3; i++)
         if (d->slices > 1 && wanted[i])
-            s.slices[i] = (float *)kr_ssd_take(m, d->slices * a->nb * a->ns * a->nh * (int64_t)sizeof(float));
+            s.slices[i] = (float *)kr_take(m, d->slices * a->nb * a->ns * a->nh * (int64_t)sizeof(float));
     return s;
 }
 
@@ -121,7 +121,7 @@ template <typename T> static void run_sums(const kr_ssd_bwd_args *a, const kr_ss
 }
 
 /* The arguments with f32 operands rounded. */
-static kr_ssd_bwd_args rounded(const kr_ssd_bwd_args *a, kr_ssd_memory *m)
+static kr_ssd_bwd_args rounded(const kr_ssd_bwd_args *a, kr_cuda_scratch *m)
 {
     kr_ssd_roundings r = {};
     kr_ssd_bwd_args n = *a;
@@ -134,7 +134,7 @@ static kr_ssd_bwd_args rounded(const kr_ssd_bwd_args *a, kr_ssd_memory *m)
 
 static size_t fast_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d)
 {
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     const kr_ssd_bwd_args n = rounded(a, &m);
     if (a->angle) kr_ssd_turned_bwd(&n, &m);
     else take_scratch(&n, d, &m);
@@ -144,7 +144,7 @@ static size_t fast_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d)
 static void run_fast(const kr_ssd_bwd_args *given, const kr_ssd_dims *d)
 {
     cudaStream_t stream = (cudaStream_t)given->exec.stream;
-    kr_ssd_memory m = { (char *)given->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)given->exec.scratch, 0 };
     const kr_ssd_bwd_args a = rounded(given, &m);
     if (!d->covered) kr_ssd_clear(&a, sizeof(float), stream);
     if (a.angle) {
@@ -178,7 +178,7 @@ static bool may_round(const kr_ssd_bwd_args *a, const kr_ssd_dims *d)
 }
 
 /* The arguments in f32; their scratch is what is left of m's. */
-static kr_ssd_bwd_args widened(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m, kr_ssd_results *r)
+static kr_ssd_bwd_args widened(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_cuda_scratch *m, kr_ssd_results *r)
 {
     kr_ssd_bwd_args n = *a;
     kr_ssd_roundings o = {};
@@ -203,7 +203,7 @@ size_t kr_cuda_f32_ssd_bwd_scratch(const kr_ssd_bwd_args *a)
     kr_ssd_dims d = kr_ssd_dims_of(a);
     if (may_round(a, &d)) return fast_scratch(a, &d);
     if (a->angle) return kr_ssd_turn_apart_bwd_scratch<float>(a);
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     kr_ssd_results r = {};
     const kr_ssd_bwd_args n = widened(a, &d, &m, &r);
     return m.used + exact_scratch<float>(&n);
@@ -220,7 +220,7 @@ void kr_cuda_f32_ssd_bwd(const kr_ssd_bwd_args *a)
         kr_ssd_turn_apart_bwd<float>(a);
         return;
     }
-    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     kr_ssd_results r = {};
     const kr_ssd_bwd_args n = widened(a, &d, &m, &r);
     if (r.count && !d.covered) kr_ssd_clear(a, sizeof(float), (cudaStream_t)a->exec.stream);

@@ -61,10 +61,10 @@ static __device__ __forceinline__ void kr_ssd_take_tile(float acc[COLUMNS / 8][4
 template <bool LOW> static __device__ __forceinline__ void kr_ssd_scale(uint32_t *x, uint32_t *low, float2 s)
 {
     const float2 y = kr_unpack(*x);
-    *x = kr_pack(y.x * s.x, y.y * s.y);
+    *x = kr_pair_of(y.x * s.x, y.y * s.y);
     if (!LOW) return;
     const float2 high = kr_unpack(*x);
-    *low = kr_pack(fmaf(y.x, s.x, -high.x), fmaf(y.y, s.y, -high.y));
+    *low = kr_pair_of(fmaf(y.x, s.x, -high.x), fmaf(y.y, s.y, -high.y));
 }
 
 /* 16 columns of X [64][64], the warp's, and rows k0 .. k0 + 15, times the factors of the rows: an operand. */

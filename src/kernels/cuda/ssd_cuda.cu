@@ -47,14 +47,14 @@ static void cut_segments(const kr_ssd_args *a, const kr_ssd_dims *d, scratch *s)
     s->segments = (most + s->every - 1) / s->every;
 }
 
-static scratch take_scratch(const kr_ssd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m)
+static scratch take_scratch(const kr_ssd_args *a, const kr_ssd_dims *d, kr_cuda_scratch *m)
 {
     scratch s = {};
     cut_segments(a, d, &s);
     s.map = kr_ssd_map_make(d, a->sequences, m, (cudaStream_t)a->exec.stream);
-    s.factors = (float *)kr_ssd_take(m, kr_ssd_factors_bytes(d));
+    s.factors = (float *)kr_take(m, kr_ssd_factors_bytes(d));
     if (s.segments > 1)
-        s.between = (float *)kr_ssd_take(m, d->nq * s.segments * d->heads * 64 * d->r_line * (int64_t)sizeof(float));
+        s.between = (float *)kr_take(m, d->nq * s.segments * d->heads * 64 * d->r_line * (int64_t)sizeof(float));
     return s;
 }
 
@@ -99,7 +99,7 @@ static void run_forward(const kr_ssd_args *a, const kr_ssd_dims *d, const scratc
 }
 
 /* The arguments with f32 operands rounded. */
-static kr_ssd_args rounded(const kr_ssd_args *a, kr_ssd_memory *m)
+static kr_ssd_args rounded(const kr_ssd_args *a, kr_cuda_scratch *m)
 {
     kr_ssd_roundings r = {};
     kr_ssd_args n = *a;
@@ -114,7 +114,7 @@ static kr_ssd_args rounded(const kr_ssd_args *a, kr_ssd_memory *m)
 
 static size_t fast_scratch(const kr_ssd_args *a, const kr_ssd_dims *d)
 {
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     rounded(a, &m);
     take_scratch(a, d, &m);
     return m.used;
@@ -122,7 +122,7 @@ static size_t fast_scratch(const kr_ssd_args *a, const kr_ssd_dims *d)
 
 static void run_fast(const kr_ssd_args *given, const kr_ssd_dims *d)
 {
-    kr_ssd_memory m = { (char *)given->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)given->exec.scratch, 0 };
     const kr_ssd_args a = rounded(given, &m);
     const scratch s = take_scratch(&a, d, &m);
     kr_ssd_factors_make(d, &s.map, (const float *)a.da, (const float *)a.w, (const float *)a.same, s.factors,
@@ -152,7 +152,7 @@ static bool may_round(const kr_ssd_args *a, const kr_ssd_dims *d)
 }
 
 /* The arguments in f32; their scratch is what is left of m's. */
-static kr_ssd_args widened(const kr_ssd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m, kr_ssd_results *r)
+static kr_ssd_args widened(const kr_ssd_args *a, const kr_ssd_dims *d, kr_cuda_scratch *m, kr_ssd_results *r)
 {
     kr_ssd_args n = *a;
     kr_ssd_roundings o = {};
@@ -171,7 +171,7 @@ size_t kr_cuda_f32_ssd_scratch(const kr_ssd_args *a)
     kr_ssd_dims d = kr_ssd_dims_of(a);
     if (may_round(a, &d)) return fast_scratch(a, &d);
     if (a->angle) return kr_ssd_turn_apart_scratch<float>(a);
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     kr_ssd_results r = {};
     const kr_ssd_args n = widened(a, &d, &m, &r);
     return m.used + exact_scratch<float>(&n);
@@ -188,7 +188,7 @@ void kr_cuda_f32_ssd(const kr_ssd_args *a)
         kr_ssd_turn_apart<float>(a);
         return;
     }
-    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     kr_ssd_results r = {};
     const kr_ssd_args n = widened(a, &d, &m, &r);
     run_exact<float>(&n);

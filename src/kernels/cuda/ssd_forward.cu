@@ -31,8 +31,8 @@ template <int R> static __device__ __forceinline__ void put_state(const float ac
 {
 #pragma unroll
     for (int c = 0; c < R / 8; c++) {
-        kr_store_shared4(h + kr_tile_at<R>(t.row, c) + (t.lane & 3) * 4, kr_pack(acc[c][0], acc[c][1]));
-        kr_store_shared4(h + kr_tile_at<R>(t.row + 8, c) + (t.lane & 3) * 4, kr_pack(acc[c][2], acc[c][3]));
+        kr_store_shared4(h + kr_tile_at<R>(t.row, c) + (t.lane & 3) * 4, kr_pair_of(acc[c][0], acc[c][1]));
+        kr_store_shared4(h + kr_tile_at<R>(t.row + 8, c) + (t.lane & 3) * 4, kr_pair_of(acc[c][2], acc[c][3]));
     }
 }
 

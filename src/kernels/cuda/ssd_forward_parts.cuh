@@ -124,8 +124,8 @@ static __device__ __forceinline__ void store_rows(const kr_ssd_forward &o, const
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < 8; c++) {
-        kr_store_shared4(staging + kr_tile_at<64>(t.row, c) + (t.lane & 3) * 4, kr_pack(acc[c][0], acc[c][1]));
-        kr_store_shared4(staging + kr_tile_at<64>(t.row + 8, c) + (t.lane & 3) * 4, kr_pack(acc[c][2], acc[c][3]));
+        kr_store_shared4(staging + kr_tile_at<64>(t.row, c) + (t.lane & 3) * 4, kr_pair_of(acc[c][0], acc[c][1]));
+        kr_store_shared4(staging + kr_tile_at<64>(t.row + 8, c) + (t.lane & 3) * 4, kr_pair_of(acc[c][2], acc[c][3]));
     }
     __syncwarp();
 #pragma unroll

@@ -152,8 +152,8 @@ template <int R> static __device__ __forceinline__ void put_state(const float ac
 #pragma unroll
     for (int c = 0; c < R / 8; c++) {
         const uint32_t panel = h + c / 8 * KR_WG_PANEL + (t.lane & 3) * 4;
-        kr_store_shared4(panel + kr_tile_at<64>(t.row, c % 8), kr_pack(acc[c][0], acc[c][1]));
-        kr_store_shared4(panel + kr_tile_at<64>(t.row + 8, c % 8), kr_pack(acc[c][2], acc[c][3]));
+        kr_store_shared4(panel + kr_tile_at<64>(t.row, c % 8), kr_pair_of(acc[c][0], acc[c][1]));
+        kr_store_shared4(panel + kr_tile_at<64>(t.row + 8, c % 8), kr_pair_of(acc[c][2], acc[c][3]));
     }
 }
 

@@ -151,8 +151,8 @@ static __device__ __forceinline__ void pairs_of_head(uint32_t v, uint32_t g_y, u
         pairs(s, bc, g_bc, f, w, nm, d, &p);
 #pragma unroll
         for (int c = 0; c < 2; c++) {
-            kr_store_shared4(w_t + kr_tile_at<64>(w.row, w.part * 2 + c) + w.col * 2, kr_pack(s[c][0], s[c][1]));
-            kr_store_shared4(w_t + kr_tile_at<64>(w.row + 8, w.part * 2 + c) + w.col * 2, kr_pack(s[c][2], s[c][3]));
+            kr_store_shared4(w_t + kr_tile_at<64>(w.row, w.part * 2 + c) + w.col * 2, kr_pair_of(s[c][0], s[c][1]));
+            kr_store_shared4(w_t + kr_tile_at<64>(w.row + 8, w.part * 2 + c) + w.col * 2, kr_pair_of(s[c][2], s[c][3]));
         }
 #pragma unroll
         for (int k = 0; k < 2; k++) p.x[k] = kr_quad_sum(p.x[k]), p.own[k] = kr_quad_sum(p.own[k]);
@@ -245,8 +245,9 @@ static __device__ __forceinline__ void grad_v(const kr_ssd_grads &o, const kr_ss
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        kr_store_shared4(staging + kr_tile_at<64>(w.row, col0 / 8 + i) + w.col * 2, kr_pack(acc[i][0], acc[i][1]));
-        kr_store_shared4(staging + kr_tile_at<64>(w.row + 8, col0 / 8 + i) + w.col * 2, kr_pack(acc[i][2], acc[i][3]));
+        kr_store_shared4(staging + kr_tile_at<64>(w.row, col0 / 8 + i) + w.col * 2, kr_pair_of(acc[i][0], acc[i][1]));
+        kr_store_shared4(staging + kr_tile_at<64>(w.row + 8, col0 / 8 + i) + w.col * 2,
+                         kr_pair_of(acc[i][2], acc[i][3]));
     }
     __syncwarp();
     int row = w.r0 + w.lane / 2, unit = col0 / 8 + (w.lane & 1);
@@ -280,8 +281,9 @@ static __device__ __forceinline__ void grad_maps(float g_bc[2][4], float g_b[R /
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        kr_store_shared4(w_t + kr_tile_at<64>(w.row, w.part * 2 + i) + w.col * 2, kr_pack(g_bc[i][0], g_bc[i][1]));
-        kr_store_shared4(w_t + kr_tile_at<64>(w.row + 8, w.part * 2 + i) + w.col * 2, kr_pack(g_bc[i][2], g_bc[i][3]));
+        kr_store_shared4(w_t + kr_tile_at<64>(w.row, w.part * 2 + i) + w.col * 2, kr_pair_of(g_bc[i][0], g_bc[i][1]));
+        kr_store_shared4(w_t + kr_tile_at<64>(w.row + 8, w.part * 2 + i) + w.col * 2,
+                         kr_pair_of(g_bc[i][2], g_bc[i][3]));
     }
     __syncthreads();
     const int col0 = w.part * (R / 4), from = kr_ssd_first_row(w.r0, nm) / 16 * 16,

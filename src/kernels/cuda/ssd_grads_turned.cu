@@ -51,7 +51,7 @@ static __device__ __forceinline__ void shift_unit(uint32_t to, uint4 raw, const 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 u = kr_unpack(word[i]);
-        y[i] = kr_pack(u.x + bias.x[2 * i], u.y + bias.x[2 * i + 1]);
+        y[i] = kr_pair_of(u.x + bias.x[2 * i], u.y + bias.x[2 * i + 1]);
     }
     kr_store_shared16(to, y);
 }

@@ -119,8 +119,8 @@ static __device__ __forceinline__ void put_fades(const float s[8][4], float fade
                 g[k] = s[c][k] * weight;
             }
         }
-        kr_store_shared4(mine ^ (uint32_t)(c << 4), kr_pack(g[0], g[1]));
-        kr_store_shared4((mine ^ (uint32_t)(c << 4)) + 1024, kr_pack(g[2], g[3]));
+        kr_store_shared4(mine ^ (uint32_t)(c << 4), kr_pair_of(g[0], g[1]));
+        kr_store_shared4((mine ^ (uint32_t)(c << 4)) + 1024, kr_pair_of(g[2], g[3]));
     }
     kr_wg_publish();
 }

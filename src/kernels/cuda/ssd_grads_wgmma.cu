@@ -101,8 +101,8 @@ static __device__ __forceinline__ void put_pairs(const float g_bc[8][4], uint32_
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < 8; c++) {
-        kr_store_shared4(to + kr_tile_at<64>(w.row, c) + w.col * 2, kr_pack(g_bc[c][0], g_bc[c][1]));
-        kr_store_shared4(to + kr_tile_at<64>(w.row + 8, c) + w.col * 2, kr_pack(g_bc[c][2], g_bc[c][3]));
+        kr_store_shared4(to + kr_tile_at<64>(w.row, c) + w.col * 2, kr_pair_of(g_bc[c][0], g_bc[c][1]));
+        kr_store_shared4(to + kr_tile_at<64>(w.row + 8, c) + w.col * 2, kr_pair_of(g_bc[c][2], g_bc[c][3]));
     }
     kr_wg_publish();
 }

@@ -117,8 +117,8 @@ static __device__ __forceinline__ void store_v(const kr_ssd_grads &o, const item
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < 8; c++) {
-        kr_store_shared4(staging + kr_tile_at<64>(w.row, c) + w.col * 2, kr_pack(acc[c][0], acc[c][1]));
-        kr_store_shared4(staging + kr_tile_at<64>(w.row + 8, c) + w.col * 2, kr_pack(acc[c][2], acc[c][3]));
+        kr_store_shared4(staging + kr_tile_at<64>(w.row, c) + w.col * 2, kr_pair_of(acc[c][0], acc[c][1]));
+        kr_store_shared4(staging + kr_tile_at<64>(w.row + 8, c) + w.col * 2, kr_pair_of(acc[c][2], acc[c][3]));
     }
     __syncwarp();
 #pragma unroll

@@ -18,12 +18,12 @@ static __global__ void write_tables(const sequences s, int64_t q0, int64_t nt, k
     }
 }
 
-kr_ssd_map kr_ssd_map_make(const kr_ssd_dims *d, const kr_sequence *list, kr_ssd_memory *m, cudaStream_t stream)
+kr_ssd_map kr_ssd_map_make(const kr_ssd_dims *d, const kr_sequence *list, kr_cuda_scratch *m, cudaStream_t stream)
 {
     kr_ssd_map map = { d->ns, d->nt, (d->ns + d->nt - 1) / d->nt, d->chunks, NULL, NULL };
     if (d->rows) return map;
-    kr_ssd_place *places = (kr_ssd_place *)kr_ssd_take(m, d->chunks * (int64_t)sizeof(kr_ssd_place));
-    kr_ssd_span *spans = (kr_ssd_span *)kr_ssd_take(m, d->nq * (int64_t)sizeof(kr_ssd_span));
+    kr_ssd_place *places = (kr_ssd_place *)kr_take(m, d->chunks * (int64_t)sizeof(kr_ssd_place));
+    kr_ssd_span *spans = (kr_ssd_span *)kr_take(m, d->nq * (int64_t)sizeof(kr_ssd_span));
     map.places = places;
     map.spans = spans;
     int64_t chunk = 0;

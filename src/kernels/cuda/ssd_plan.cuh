@@ -8,6 +8,7 @@
 #define KR_KERNELS_CUDA_SSD_PLAN_CUH
 
 #include "kernels/cuda/cuda.h"
+#include "kernels/cuda/numbers.cuh"
 #include "kernels/ssd_args.h"
 
 #include <cuda_runtime.h>
@@ -115,21 +116,8 @@ template <typename A> static kr_ssd_turn kr_ssd_turn_of(const A *a)
     return t;
 }
 
-/* Hands out scratch in 256-byte steps; base NULL only counts. */
-typedef struct kr_ssd_memory {
-    char *base;
-    size_t used;
-} kr_ssd_memory;
-
-static inline void *kr_ssd_take(kr_ssd_memory *m, int64_t bytes)
-{
-    char *at = m->base ? m->base + m->used : NULL;
-    m->used += ((size_t)bytes + 255) / 256 * 256;
-    return at;
-}
-
 /* Takes the tables' memory and, with base, launches their making. */
-kr_ssd_map kr_ssd_map_make(const kr_ssd_dims *d, const kr_sequence *sequences, kr_ssd_memory *m, cudaStream_t stream);
+kr_ssd_map kr_ssd_map_make(const kr_ssd_dims *d, const kr_sequence *sequences, kr_cuda_scratch *m, cudaStream_t stream);
 
 enum { KR_SSD_HEADS = 24 }; /* of a block at most; the sum of g_b and g_c over a group's heads is cut by it alone */
 

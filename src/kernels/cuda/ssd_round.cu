@@ -57,13 +57,13 @@ static __global__ void __launch_bounds__(THREADS) round_rows(const __grid_consta
     else narrow(o, row, at);
 }
 
-const void *kr_ssd_round_later(kr_ssd_roundings *r, kr_ssd_memory *m, bool widens, const void *x, int64_t rows,
+const void *kr_ssd_round_later(kr_ssd_roundings *r, kr_cuda_scratch *m, bool widens, const void *x, int64_t rows,
                                int64_t width, int64_t *stride)
 {
     if (!x) return NULL;
     const int64_t line = kr_most(1, kr_ceil_div(width, UNIT)), apart = stride ? *stride : width;
     kr_ssd_rounding o = { x,
-                          kr_ssd_take(m, rows * width * (widens ? 4 : 2)),
+                          kr_take(m, rows * width * (widens ? 4 : 2)),
                           width,
                           apart,
                           rows * line,
@@ -96,10 +96,10 @@ static __global__ void __launch_bounds__(THREADS) bring_tokens(const kr_ssd_map 
     }
 }
 
-void *kr_ssd_result_later(kr_ssd_results *r, kr_ssd_memory *m, void *to, int64_t tokens, int64_t width, int64_t stride,
-                          kr_half half)
+void *kr_ssd_result_later(kr_ssd_results *r, kr_cuda_scratch *m, void *to, int64_t tokens, int64_t width,
+                          int64_t stride, kr_half half)
 {
-    void *from = kr_ssd_take(m, tokens * width * (int64_t)sizeof(float));
+    void *from = kr_take(m, tokens * width * (int64_t)sizeof(float));
     const kr_ssd_result o = { (const float *)from, to, width, stride, half };
     r->of[r->count++] = o;
     return m->base ? from : to;

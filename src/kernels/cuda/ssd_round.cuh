@@ -26,13 +26,13 @@ typedef struct kr_ssd_roundings {
 
 /* Takes memory for one more and says where it will be; NULL for NULL. *stride (NULL: rows are contiguous) becomes that
  * of the new rows. */
-const void *kr_ssd_round_later(kr_ssd_roundings *r, kr_ssd_memory *m, bool widens, const void *x, int64_t rows,
+const void *kr_ssd_round_later(kr_ssd_roundings *r, kr_cuda_scratch *m, bool widens, const void *x, int64_t rows,
                                int64_t width, int64_t *stride);
 
 void kr_ssd_round_now(const kr_ssd_roundings *r, cudaStream_t stream);
 
 /* v, b and c of the arguments, kr_ssd_args or kr_ssd_bwd_args, as bf16; or, with widens, as f32. Those that are stay. */
-template <typename A> static void kr_ssd_round_operands(A *a, kr_ssd_roundings *r, kr_ssd_memory *m, bool widens)
+template <typename A> static void kr_ssd_round_operands(A *a, kr_ssd_roundings *r, kr_cuda_scratch *m, bool widens)
 {
     const int64_t tokens = a->nb * a->ns, values = a->nm * a->nh * a->np, maps = a->nm * a->ng * a->nr;
     if ((a->v_half != KR_NO_HALF) == widens)
@@ -59,8 +59,8 @@ typedef struct kr_ssd_results {
 } kr_ssd_results;
 
 /* Takes memory for one more and says where it is to be made; `to` itself where m only counts. */
-void *kr_ssd_result_later(kr_ssd_results *r, kr_ssd_memory *m, void *to, int64_t tokens, int64_t width, int64_t stride,
-                          kr_half half);
+void *kr_ssd_result_later(kr_ssd_results *r, kr_cuda_scratch *m, void *to, int64_t tokens, int64_t width,
+                          int64_t stride, kr_half half);
 
 void kr_ssd_results_bring(const kr_ssd_results *r, cudaStream_t stream);
 

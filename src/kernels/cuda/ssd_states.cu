@@ -12,10 +12,10 @@
 /* Two sums, rounded; LOW: what rounding takes from them, rounded. */
 template <bool LOW> static __device__ __forceinline__ uint32_t rounded(float x, float y)
 {
-    const uint32_t high = kr_pack(x, y);
+    const uint32_t high = kr_pair_of(x, y);
     if (!LOW) return high;
     const float2 h = kr_unpack(high);
-    return kr_pack(x - h.x, y - h.y);
+    return kr_pair_of(x - h.x, y - h.y);
 }
 
 /* The warp's 16 rows, rounded, to shared memory. */

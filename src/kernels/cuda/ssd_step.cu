@@ -270,7 +270,7 @@ static __global__ void __launch_bounds__(WARPS * 32, sizeof(F) == 4 && VEC * K =
 size_t kr_ssd_step_scratch(const kr_ssd_args *a)
 {
     const kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     kr_ssd_map_make(&d, a->sequences, &m, NULL);
     return m.used;
 }
@@ -318,7 +318,7 @@ template <typename F, int VEC, int K> static void launch(const kr_ssd_args *a, c
 template <typename F> void kr_ssd_step(const kr_ssd_args *a)
 {
     const kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     const kr_ssd_map map = kr_ssd_map_make(&d, a->sequences, &m, (cudaStream_t)a->exec.stream);
     if (a->nr <= 64) launch<F, 2, 1>(a, map);
     else if (a->nr <= 128) launch<F, 4, 1>(a, map);

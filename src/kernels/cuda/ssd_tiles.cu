@@ -93,19 +93,20 @@ template <typename F> struct tile_scratch {
     F *states;
 };
 
-template <typename F> static tile_scratch<F> take_scratch(const kr_ssd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m)
+template <typename F>
+static tile_scratch<F> take_scratch(const kr_ssd_args *a, const kr_ssd_dims *d, kr_cuda_scratch *m)
 {
     tile_scratch<F> s;
     s.map = kr_ssd_map_make(d, a->sequences, m, (cudaStream_t)a->exec.stream);
-    s.by = (factors<F> *)kr_ssd_take(m, d->chunks * d->nh * (int64_t)sizeof(factors<F>));
-    s.states = (F *)kr_ssd_take(m, tile_states_bytes<F>(d));
+    s.by = (factors<F> *)kr_take(m, d->chunks * d->nh * (int64_t)sizeof(factors<F>));
+    s.states = (F *)kr_take(m, tile_states_bytes<F>(d));
     return s;
 }
 
 template <typename F> size_t kr_ssd_tiles_scratch(const kr_ssd_args *a)
 {
     const kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     take_scratch<F>(a, &d, &m);
     return m.used;
 }
@@ -129,7 +130,7 @@ template <typename F> void kr_ssd_tiles(const kr_ssd_args *a)
 {
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     const kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     const tile_scratch<F> s = take_scratch<F>(a, &d, &m);
     tile_factors_make<F>(&d, &s.map, (const F *)a->da, (const F *)a->w, (const F *)a->same, s.by, stream);
     const tile_walk<F> w = walk_of<F>(a, &d, &s);

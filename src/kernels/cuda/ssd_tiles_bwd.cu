@@ -414,7 +414,7 @@ template <typename F> static __global__ void sum_d(const F *part, int64_t chunks
 /* ---- entry points ---- */
 
 template <typename F>
-static tile_grads<F> grads_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_ssd_memory *m, cudaStream_t stream)
+static tile_grads<F> grads_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_cuda_scratch *m, cudaStream_t stream)
 {
     tile_grads<F> o = {};
     const int64_t size = (int64_t)sizeof(F), units = d->chunks * d->heads, slabs = tile_slabs(a->nr);
@@ -430,28 +430,28 @@ static tile_grads<F> grads_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr
     o.g_v_aligned = is_aligned<F>(a->g_v, 0, a->np);
     o.g_maps_aligned = is_aligned<F>(a->g_b, 0, a->nr) && is_aligned<F>(a->g_c, 0, a->nr);
     o.strict = a->same != NULL;
-    o.by = (const factors<F> *)kr_ssd_take(m, d->chunks * d->nh * (int64_t)sizeof(factors<F>));
-    o.states = (const F *)kr_ssd_take(m, tile_states_bytes<F>(d));
-    o.g_states = (const F *)kr_ssd_take(m, tile_states_bytes<F>(d));
-    o.pairs = (F *)kr_ssd_take(m, d->chunks * a->ng * o.blocks * TILE * size);
-    o.sums = (F *)kr_ssd_take(m, units * SUMS * size);
-    o.t = (F *)kr_ssd_take(m, units * slabs * 64 * size);
-    o.u = (F *)kr_ssd_take(m, units * slabs * 64 * size);
-    o.gh = (F *)kr_ssd_take(m, units * slabs * size);
-    o.own_d = (F *)kr_ssd_take(m, units * size);
-    o.part_d = (F *)kr_ssd_take(m, d->chunks * a->nh * size);
+    o.by = (const factors<F> *)kr_take(m, d->chunks * d->nh * (int64_t)sizeof(factors<F>));
+    o.states = (const F *)kr_take(m, tile_states_bytes<F>(d));
+    o.g_states = (const F *)kr_take(m, tile_states_bytes<F>(d));
+    o.pairs = (F *)kr_take(m, d->chunks * a->ng * o.blocks * TILE * size);
+    o.sums = (F *)kr_take(m, units * SUMS * size);
+    o.t = (F *)kr_take(m, units * slabs * 64 * size);
+    o.u = (F *)kr_take(m, units * slabs * 64 * size);
+    o.gh = (F *)kr_take(m, units * slabs * size);
+    o.own_d = (F *)kr_take(m, units * size);
+    o.part_d = (F *)kr_take(m, d->chunks * a->nh * size);
     const int64_t maps = o.tokens * a->nm * a->ng * a->nr;
     o.g_v = (F *)a->g_v, o.g_da = (F *)a->g_da, o.g_w = (F *)a->g_w, o.g_same = (F *)a->g_same;
     o.g_b = (F *)a->g_b, o.g_c = (F *)a->g_c;
-    if (o.blocks > 1 && a->g_b) o.g_b = (F *)kr_ssd_take(m, o.blocks * maps * size);
-    if (o.blocks > 1 && a->g_c) o.g_c = (F *)kr_ssd_take(m, o.blocks * maps * size);
+    if (o.blocks > 1 && a->g_b) o.g_b = (F *)kr_take(m, o.blocks * maps * size);
+    if (o.blocks > 1 && a->g_c) o.g_c = (F *)kr_take(m, o.blocks * maps * size);
     return o;
 }
 
 template <typename F> size_t kr_ssd_tiles_bwd_scratch(const kr_ssd_bwd_args *a)
 {
     const kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     grads_of<F>(a, &d, &m, NULL);
     return m.used;
 }
@@ -490,7 +490,7 @@ template <typename F> void kr_ssd_tiles_bwd(const kr_ssd_bwd_args *a)
 {
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     const kr_ssd_dims d = kr_ssd_dims_of(a);
-    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     const tile_grads<F> o = grads_of<F>(a, &d, &m, stream);
     const int64_t maps = a->nm * a->ng * a->nr;
     if (!d.covered) kr_ssd_clear(a, sizeof(F), stream);

@@ -83,7 +83,7 @@ static __device__ __forceinline__ void kr_turn_words(uint32_t y[4], uint4 raw, c
     for (int i = 0; i < 4; i++) {
         float2 u = kr_unpack(word[i]);
         u.x += bias.x[2 * i], u.y += bias.x[2 * i + 1];
-        y[i] = kr_pack(fmaf(-u.y, by[i].y, u.x * by[i].x), fmaf(u.x, by[i].y, u.y * by[i].x));
+        y[i] = kr_pair_of(fmaf(-u.y, by[i].y, u.x * by[i].x), fmaf(u.x, by[i].y, u.y * by[i].x));
     }
 }
 

@@ -46,7 +46,7 @@ template <typename F, typename A> static void turn(const A *a, int which, void *
 }
 
 /* The arguments of the core for heads that have B and C of their own, made in scratch that is taken. */
-template <typename F, typename A> static A of_heads(A *a, kr_ssd_memory *m)
+template <typename F, typename A> static A of_heads(A *a, kr_cuda_scratch *m)
 {
     const int64_t row = a->nm * a->nh * a->nr, bytes = a->nb * a->ns * row * (rounds<F>(a) ? 2 : (int64_t)sizeof(F));
     kr_ssd_roundings r = {};
@@ -57,7 +57,7 @@ template <typename F, typename A> static A of_heads(A *a, kr_ssd_memory *m)
         if (m->base) kr_ssd_round_now(&r, (cudaStream_t)a->exec.stream);
     }
     A n = *a;
-    void *b = kr_ssd_take(m, bytes), *c = kr_ssd_take(m, bytes);
+    void *b = kr_take(m, bytes), *c = kr_take(m, bytes);
     if (m->base) turn<F>(a, 0, b), turn<F>(a, 1, c);
     n.v_half = v_half;
     n.b = b ? b : a->b, n.c = c ? c : a->c; /* scratch functions ask what there is, not where */
@@ -70,7 +70,7 @@ template <typename F, typename A> static A of_heads(A *a, kr_ssd_memory *m)
 
 template <typename F> size_t kr_ssd_turn_apart_scratch(const kr_ssd_args *a)
 {
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     kr_ssd_args groups = *a;
     const kr_ssd_args n = of_heads<F>(&groups, &m);
     return m.used + slot<F>::core_scratch(&n);
@@ -78,7 +78,7 @@ template <typename F> size_t kr_ssd_turn_apart_scratch(const kr_ssd_args *a)
 
 template <typename F> void kr_ssd_turn_apart(const kr_ssd_args *a)
 {
-    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     kr_ssd_args groups = *a, n = of_heads<F>(&groups, &m);
     n.exec.scratch = m.base + m.used;
     slot<F>::core(&n);
@@ -101,11 +101,11 @@ static kr_rotate_bwd_args turn_back_of(const kr_ssd_bwd_args *groups, const kr_s
 }
 
 /* Takes scratch and, with base, launches; the core's and the rotations' comes last and is counted in `more`. */
-template <typename F> static void bwd(const kr_ssd_bwd_args *a, kr_ssd_memory *m, size_t *more)
+template <typename F> static void bwd(const kr_ssd_bwd_args *a, kr_cuda_scratch *m, size_t *more)
 {
     kr_ssd_bwd_args groups = *a, n = of_heads<F>(&groups, m);
     const int64_t bytes = a->nb * a->ns * a->nm * a->nh * a->nr * (int64_t)sizeof(F);
-    void *g_b = kr_ssd_take(m, bytes), *g_c = kr_ssd_take(m, bytes);
+    void *g_b = kr_take(m, bytes), *g_c = kr_take(m, bytes);
     void *some = (void *)(uintptr_t)a->v;
     n.g_b = g_b ? g_b : some, n.g_c = g_c ? g_c : some;
     n.g_maps_half = KR_NO_HALF;
@@ -122,7 +122,7 @@ template <typename F> static void bwd(const kr_ssd_bwd_args *a, kr_ssd_memory *m
 
 template <typename F> size_t kr_ssd_turn_apart_bwd_scratch(const kr_ssd_bwd_args *a)
 {
-    kr_ssd_memory m = { NULL, 0 };
+    kr_cuda_scratch m = { NULL, 0 };
     size_t more = 0;
     bwd<F>(a, &m, &more);
     return m.used + more;
@@ -130,7 +130,7 @@ template <typename F> size_t kr_ssd_turn_apart_bwd_scratch(const kr_ssd_bwd_args
 
 template <typename F> void kr_ssd_turn_apart_bwd(const kr_ssd_bwd_args *a)
 {
-    kr_ssd_memory m = { (char *)a->exec.scratch, 0 };
+    kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     size_t more = 0;
     bwd<F>(a, &m, &more);
 }

@@ -7,7 +7,7 @@
 
 /* Gradients of operands in bf16, for sizes of kr_ssd_turn_fits. Takes scratch and, with base, launches. Tokens of no sequence
  * are not written. */
-void kr_ssd_turned_bwd(const kr_ssd_bwd_args *a, kr_ssd_memory *m);
+void kr_ssd_turned_bwd(const kr_ssd_bwd_args *a, kr_cuda_scratch *m);
 
 /* Any sizes, in the f32 or f64 slot. */
 template <typename F> size_t kr_ssd_turn_apart_scratch(const kr_ssd_args *a);

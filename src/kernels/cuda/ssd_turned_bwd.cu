@@ -69,7 +69,7 @@ static int64_t rows_of_slice(const kr_ssd_bwd_args *a, const kr_ssd_dims *d)
     return rows < 1 ? 1 : rows < a->nb ? rows : a->nb;
 }
 
-static scratch take_scratch(const slice *s, kr_ssd_memory *m)
+static scratch take_scratch(const slice *s, kr_cuda_scratch *m)
 {
     const kr_ssd_bwd_args *a = &s->a;
     const kr_ssd_dims *d = &s->d;
@@ -78,14 +78,14 @@ static scratch take_scratch(const slice *s, kr_ssd_memory *m)
     n.blocks = (heads + KR_SSD_HEADS - 1) / KR_SSD_HEADS;
     n.block = (heads + n.blocks - 1) / n.blocks;
     n.map = kr_ssd_map_make(d, a->sequences, m, (cudaStream_t)a->exec.stream);
-    n.factors = (float *)kr_ssd_take(m, kr_ssd_factors_bytes(d));
-    n.states = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
-    n.g_states = (bf16 *)kr_ssd_take(m, kr_ssd_states_bytes(d));
-    n.edges = (float *)kr_ssd_take(m, d->chunks * a->nh * 2 * a->na * (int64_t)sizeof(float));
+    n.factors = (float *)kr_take(m, kr_ssd_factors_bytes(d));
+    n.states = (bf16 *)kr_take(m, kr_ssd_states_bytes(d));
+    n.g_states = (bf16 *)kr_take(m, kr_ssd_states_bytes(d));
+    n.edges = (float *)kr_take(m, d->chunks * a->nh * 2 * a->na * (int64_t)sizeof(float));
     for (int i = 0; i < 2; i++)
-        n.part_bias[i] = (float *)kr_ssd_take(m, d->chunks * a->nh * a->nr * (int64_t)sizeof(float));
-    if (n.blocks > 1 && a->g_b) n.part_b = (float *)kr_ssd_take(m, n.blocks * maps);
-    if (n.blocks > 1 && a->g_c) n.part_c = (float *)kr_ssd_take(m, n.blocks * maps);
+        n.part_bias[i] = (float *)kr_take(m, d->chunks * a->nh * a->nr * (int64_t)sizeof(float));
+    if (n.blocks > 1 && a->g_b) n.part_b = (float *)kr_take(m, n.blocks * maps);
+    if (n.blocks > 1 && a->g_c) n.part_c = (float *)kr_take(m, n.blocks * maps);
     return n;
 }
 
@@ -171,15 +171,15 @@ static void run_slice(const slice *s, const scratch *n, float *part_d, float *co
     kr_columns_both<float>(n->part_bias, s->d.chunks, a->nh * a->nr, part_bias, stream);
 }
 
-void kr_ssd_turned_bwd(const kr_ssd_bwd_args *a, kr_ssd_memory *m)
+void kr_ssd_turned_bwd(const kr_ssd_bwd_args *a, kr_cuda_scratch *m)
 {
     const kr_ssd_dims d = kr_ssd_dims_of(a);
     const int64_t rows = rows_of_slice(a, &d), slices = a->nb ? (a->nb + rows - 1) / rows : 0, bias = a->nh * a->nr;
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     float *g_bias[2] = { (float *)a->g_bias_b, (float *)a->g_bias_c }, *parts[2];
-    float *part_d = (float *)kr_ssd_take(m, d.chunks * a->nh * (int64_t)sizeof(float));
+    float *part_d = (float *)kr_take(m, d.chunks * a->nh * (int64_t)sizeof(float));
     for (int i = 0; i < 2; i++)
-        parts[i] = slices > 1 ? (float *)kr_ssd_take(m, slices * bias * (int64_t)sizeof(float)) : NULL;
+        parts[i] = slices > 1 ? (float *)kr_take(m, slices * bias * (int64_t)sizeof(float)) : NULL;
     const size_t before = m->used;
     size_t most = before;
     int64_t q = 0, chunk = 0;

@@ -10,6 +10,7 @@
  * is one for a row. Warps' sums are added in order: the order of all sums depends on k alone.
  */
 #include "kernels/cuda/few.cuh"
+#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/token_rows.cuh"
 
@@ -19,22 +20,6 @@ enum { WARPS = 8, THREADS = 32 * WARPS, STEP = 32 * WARPS, MOST_ROWS = 256 };
 template <int EIGHTS> struct line_of {
     enum { FLOATS = 8 * EIGHTS + 8 };
 };
-
-/* D[16 8] += A[16 16] B[16 8]. */
-static __device__ __forceinline__ void product(float d[4], const uint32_t a[4], uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-static __device__ __forceinline__ uint32_t pair_of(float low, float high)
-{
-    const __nv_bfloat162 p = __floats2bfloat162_rn(low, high);
-    uint32_t bits;
-    memcpy(&bits, &p, sizeof bits);
-    return bits;
-}
 
 /* Where a lane's operands lie, from its first k on: rows lane / 4 + 8 i of x, and output n0 + lane / 4 of w, the next of
  * which is 8 on. Past the last row or output it is the last. */
@@ -103,8 +88,8 @@ static __device__ __forceinline__ uint4 operand_of(const eight<HALVES> &x, const
     memcpy(g, gain.v, sizeof g);
 #pragma unroll
     for (int i = 0; i < 8; i++) *squares += v[i] * v[i];
-    return make_uint4(pair_of(v[0] * g[0], v[1] * g[1]), pair_of(v[2] * g[2], v[3] * g[3]),
-                      pair_of(v[4] * g[4], v[5] * g[5]), pair_of(v[6] * g[6], v[7] * g[7]));
+    return make_uint4(kr_pair_of(v[0] * g[0], v[1] * g[1]), kr_pair_of(v[2] * g[2], v[3] * g[3]),
+                      kr_pair_of(v[4] * g[4], v[5] * g[5]), kr_pair_of(v[6] * g[6], v[7] * g[7]));
 }
 
 /* Operands of AHEAD steps from `first` on, whose rows are on their way together: rows lane / 4 and 8 on of each tile. */
@@ -137,8 +122,8 @@ static __device__ __forceinline__ void multiply_eight(const uint4 x[2 * TILES], 
     for (int t = 0; t < TILES; t++) {
         const uint4 &x0 = x[2 * t], &x1 = x[2 * t + 1];
         const uint32_t low[4] = { x0.x, x1.x, x0.y, x1.y }, high[4] = { x0.z, x1.z, x0.w, x1.w };
-        product(sum[t * apart], low, w.x, w.y);
-        product(sum[t * apart], high, w.z, w.w);
+        kr_mma(sum[t * apart], low, w.x, w.y);
+        kr_mma(sum[t * apart], high, w.z, w.w);
     }
 }
 
@@ -236,11 +221,6 @@ static __device__ __forceinline__ uint4 read_taps(const kr_linear_job<float> &k,
     return make_uint4(halves.x, halves.y, 0, 0);
 }
 
-static __device__ __forceinline__ float tap_of(const uint4 &taps, int t, kr_half half)
-{
-    return kr_element<float>(&taps, t, half);
-}
-
 /* Fetched before the sums are known; past the last row it is the last's. room: for windows. */
 template <int EACH, int APART>
 static __device__ __forceinline__ column<EACH> fetch_column(const kr_linear_job<float> &k, int64_t m, int64_t n,
@@ -278,7 +258,7 @@ static __device__ __forceinline__ void put_column(const kr_linear_job<float> &k,
         const float conv_bias = k.conv_bias ? k.conv_bias[n - k.conv_from] : 0.0f;
         float tap[KR_MOST_TAPS];
 #pragma unroll
-        for (int t = 0; t < KR_MOST_TAPS; t++) tap[t] = tap_of(own.taps, t, k.taps_half);
+        for (int t = 0; t < KR_MOST_TAPS; t++) tap[t] = kr_element<float>(&own.taps, t, k.taps_half);
         kr_copy_wait<0>();
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -358,22 +338,23 @@ template <int TILES, int EIGHTS> static __host__ __device__ constexpr size_t sum
     return sizeof(float) * WARPS * 16 * TILES * line_of<EIGHTS>::FLOATS;
 }
 
-/* The block's sums, scaled and put where they belong. room: of warp w, [16 TILES][line] from `apart` w floats on. */
+/* The block's sums, scaled and put where they belong. room: [warps][16 TILES][line]. */
 template <int TILES, int EIGHTS>
 static __device__ __forceinline__ void finish(const kr_linear_job<float> &k, int64_t m0, int64_t n0,
                                               const float sum[TILES][EIGHTS][4], float squares[TILES][2],
-                                              const share<TILES, EIGHTS> &own, float *room, int apart, float *q)
+                                              const share<TILES, EIGHTS> &own, float *room, float *q)
 {
     enum {
         COLUMNS = share<TILES, EIGHTS>::COLUMNS,
         ROWS = 16 * TILES,
         EACH = share<TILES, EIGHTS>::EACH,
-        APART = share<TILES, EIGHTS>::APART
+        APART = share<TILES, EIGHTS>::APART,
+        OF_WARP = ROWS * line_of<EIGHTS>::FLOATS
     };
     __shared__ float parts[WARPS * ROWS];
     const int row = threadIdx.x / COLUMNS;
     const int64_t n = n0 + threadIdx.x % COLUMNS;
-    lay_down<TILES, EIGHTS>(sum, squares, room + threadIdx.x / 32 * apart, parts);
+    lay_down<TILES, EIGHTS>(sum, squares, room + threadIdx.x / 32 * OF_WARP, parts);
     __syncthreads();
     scale_rows<TILES>(k, parts, q);
     __syncthreads();
@@ -383,7 +364,7 @@ static __device__ __forceinline__ void finish(const kr_linear_job<float> &k, int
         const float *from = room + (row + i * APART) * line_of<EIGHTS>::FLOATS + threadIdx.x % COLUMNS;
         float v = 0;
 #pragma unroll
-        for (int warp = 0; warp < WARPS; warp++) v += from[warp * apart];
+        for (int warp = 0; warp < WARPS; warp++) v += from[warp * OF_WARP];
         whole[i] = v * q[row + i * APART];
     }
     if (n < k.nn) put_column<EACH, APART>(k, m0 + row, n, whole, own.column, own.is);
@@ -406,8 +387,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
     if (k.squares) add_squares<TILES>(k, m0, q);
     float sum[TILES][EIGHTS][4] = {}, squares[TILES][2] = {};
     multiply_all<TILES, EIGHTS, DEPTH, AHEAD, HALVES, WHOLE>(k, p, w, sum, squares);
-    finish<TILES, EIGHTS>(k, m0, n0, sum, squares, own, (float *)(void *)shared, 16 * TILES * line_of<EIGHTS>::FLOATS,
-                          q);
+    finish<TILES, EIGHTS>(k, m0, n0, sum, squares, own, (float *)(void *)shared, q);
 }
 
 /* ---- weights in shared memory ----
@@ -474,8 +454,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
             }
     }
     __syncthreads(); /* sums take the place of weights */
-    finish<TILES, EIGHTS>(k, m0, n0, sum, squares, own, (float *)(void *)shared, 16 * TILES * line_of<EIGHTS>::FLOATS,
-                          q);
+    finish<TILES, EIGHTS>(k, m0, n0, sum, squares, own, (float *)(void *)shared, q);
 }
 
 /* ---- choosing ---- */
@@ -528,10 +507,10 @@ template <bool HALVES> static void launch_wide(const kr_token_linear_args *a, co
 
 template <bool HALVES> static void launch_narrow(const kr_token_linear_args *a, const kr_linear_job<float> &k)
 {
-    if (are_many<1, 2>(a, k) &&
-        (launch_shared < 1, 4, HALVES ? 6 : 3, HALVES > (a, k) || launch_shared<1, 4, 2, HALVES>(a, k)))
+    enum { AHEAD = HALVES ? 6 : 3 };
+    if (are_many<1, 2>(a, k) && (launch_shared<1, 4, AHEAD, HALVES>(a, k) || launch_shared<1, 4, 2, HALVES>(a, k)))
         return;
-    if (k.nm <= 32) launch<1, 2, 6, HALVES ? 6 : 3, HALVES, true>(a, k);
+    if (k.nm <= 32) launch<1, 2, 6, AHEAD, HALVES, true>(a, k);
     else launch<2, 2, 6, HALVES ? 6 : 2, HALVES, true>(a, k);
 }
 

@@ -22,17 +22,8 @@ template <typename T> struct kr_ssd_job {
     uint32_t blocks; /* of a row */
 };
 
-/* Sums and products by name: the same roundings in every kernel, so that tokens may come at once or later. */
-static __device__ __forceinline__ float kr_ssd_fused(float x, float y, float sum)
-{
-    return __fmaf_rn(x, y, sum);
-}
-static __device__ __forceinline__ double kr_ssd_fused(double x, double y, double sum)
-{
-    return __fma_rn(x, y, sum);
-}
-
-/* A token on an element of H. */
+/* A token on an element of H: products by name, with the same roundings in every kernel, so that tokens may come at once or
+ * later. */
 static __device__ __forceinline__ float kr_ssd_moved(float decay, float h, float weight, float b)
 {
     return __fmaf_rn(decay, h, __fmul_rn(weight, b));
@@ -65,11 +56,6 @@ static __device__ __forceinline__ uint32_t kr_ssd_counted(uint32_t t)
     return t + 1 < 2 * KR_OWED_TOKENS ? t + 1 : KR_OWED_TOKENS;
 }
 
-template <typename T> static __device__ __forceinline__ T kr_ssd_softplus(T x)
-{
-    return x > (T)20 ? x : log1p(kr_exp(x));
-}
-
 /* What a head does with a token: its step and decay. */
 template <typename T> struct kr_ssd_pace {
     T step, decay;
@@ -79,7 +65,7 @@ template <typename T>
 static __device__ __forceinline__ kr_ssd_pace<T> kr_ssd_pace_of(const kr_ssd_job<T> &k, int64_t from, uint32_t h,
                                                                 T bias, T rate)
 {
-    T step = kr_ssd_softplus(k.dt[from + h] + bias);
+    T step = kr_softplus(k.dt[from + h] + bias);
     step = step < k.dt_min ? k.dt_min : step;
     step = step > k.dt_max ? k.dt_max : step;
     return { step, kr_exp(step * -rate) };
@@ -90,25 +76,12 @@ template <typename T> struct kr_ssd_extras {
     T x, d, gate, gain; /* gate: silu(z) */
 };
 
-template <typename T>
-static __device__ __forceinline__ kr_ssd_extras<T> kr_ssd_fetch(const kr_ssd_job<T> &k, int64_t row, uint32_t h,
-                                                                int64_t p)
-{
-    const int64_t channel = h * k.np + p;
-    kr_ssd_extras<T> own;
-    own.x = k.x[row * k.stride + channel];
-    own.d = !k.d ? (T)0 : k.d_per_dim ? k.d[channel] : k.d[h];
-    own.gate = k.z ? kr_silu(k.z[row * k.stride + channel]) : (T)0;
-    own.gain = k.gain ? k.gain[channel] : (T)1;
-    return own;
-}
-
 /* y from its sum: D x added, gated. The square of what was gated. */
 template <typename T>
 static __device__ __forceinline__ T kr_ssd_put(const kr_ssd_job<T> &k, int64_t row, uint32_t h, int64_t p, T sum,
                                                const kr_ssd_extras<T> &own)
 {
-    T y = kr_ssd_fused(own.d, own.x, sum), square = 0;
+    T y = kr_fma(own.d, own.x, sum), square = 0;
     if (k.z) {
         y *= own.gate;
         square = y * y;
@@ -116,17 +89,6 @@ static __device__ __forceinline__ T kr_ssd_put(const kr_ssd_job<T> &k, int64_t r
     }
     kr_put_as(k.y, row * k.y_stride + h * k.np + p, y, k.y_half);
     return square;
-}
-
-/* The squares of a tile, which are in every (32 / KR_TOKEN_TILE)th lane. */
-template <typename T>
-static __device__ __forceinline__ void kr_ssd_put_squares(const kr_ssd_job<T> &k, int64_t row, uint32_t h, int64_t p0,
-                                                          T square)
-{
-    if (!k.squares) return;
-    square = kr_warp_sum(square);
-    const int64_t tiles = kr_ceil_div(k.np, KR_TOKEN_TILE);
-    if (threadIdx.x % 32 == 0) k.squares[(row * k.nh + h) * tiles + p0 / KR_TOKEN_TILE] = square;
 }
 
 /* Many states on sm_90, whose quads are aligned. False: not these sizes. */

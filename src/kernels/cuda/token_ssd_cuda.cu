@@ -1,6 +1,6 @@
 /* token_ssd_cuda.cu - one token of Mamba-2's state space core, in place, at the speed of memory.
  *
- *   s = clamp(kr_ssd_softplus(dt + dt_bias));   H <- exp(-s exp(a_log)) H + s x (outer) B;   y = H C + D x, gated if asked
+ *   s = clamp(softplus(dt + dt_bias));   H <- exp(-s exp(a_log)) H + s x (outer) B;   y = H C + D x, gated if asked
  *   x [h p], b, c [g r], dt [h] in rows; H [b h p r]; y [b h p]
  *
  * A warp has ROWS rows p of one head; lane l has elements 4 l .. 4 l + 3 of r, and 128 on from there. The rows' first
@@ -75,7 +75,7 @@ static __device__ __forceinline__ void advance(const kr_ssd_job<T> &k, T *state,
         for (int e = 0; e < KR_QUAD; e++) {
             s.v[e] = kr_ssd_moved(decay, s.v[e], weight[i], b_r.v[e]);
             if (r + e < k.nr)
-                sum[i] = kr_ssd_fused(s.v[e], c_r.v[e], sum[i]); /* past them 0 times an infinite x is no number */
+                sum[i] = kr_fma(s.v[e], c_r.v[e], sum[i]); /* past them 0 times an infinite x is no number */
         }
         if (writes) kr_store_quad(state + i * k.nr, r, k.nr, s, ALIGNED);
     }
@@ -87,6 +87,31 @@ static __device__ __forceinline__ void load_rows(const T *state, int64_t r, int6
 #pragma unroll
     for (int i = 0; i < ROWS; i++)
         if (i < rows) held[i] = kr_load_quad(state + i * nr, r, nr, ALIGNED);
+}
+
+/* Of row p of head h. */
+template <typename T>
+static __device__ __forceinline__ kr_ssd_extras<T> fetch_extras(const kr_ssd_job<T> &k, int64_t row, uint32_t h,
+                                                                int64_t p)
+{
+    const int64_t channel = h * k.np + p;
+    kr_ssd_extras<T> own;
+    own.x = k.x[row * k.stride + channel];
+    own.d = !k.d ? (T)0 : k.d_per_dim ? k.d[channel] : k.d[h];
+    own.gate = k.z ? kr_silu(k.z[row * k.stride + channel]) : (T)0;
+    own.gain = k.gain ? k.gain[channel] : (T)1;
+    return own;
+}
+
+/* The squares of a tile, which are in every (32 / KR_TOKEN_TILE)th lane. */
+template <typename T>
+static __device__ __forceinline__ void put_squares(const kr_ssd_job<T> &k, int64_t row, uint32_t h, int64_t p0,
+                                                   T square)
+{
+    if (!k.squares) return;
+    square = kr_warp_sum(square);
+    const int64_t tiles = kr_ceil_div(k.np, KR_TOKEN_TILE);
+    if (threadIdx.x % 32 == 0) k.squares[(row * k.nh + h) * tiles + p0 / KR_TOKEN_TILE] = square;
 }
 
 /* Grid: for each row b, the rows p of all its heads by WARPS ROWS. SHORT: nr <= KR_SSD_SPAN. */
@@ -131,8 +156,8 @@ static __global__ void __launch_bounds__(32 * WARPS, sizeof(T) == 4 ? 6 : 2)
     const int i = lane / (32 / ROWS);
     T square = 0;
     if (lane % (32 / ROWS) == 0 && i < rows)
-        square = kr_ssd_put(k, row, h, p0 + i, whole, kr_ssd_fetch(k, row, h, p0 + i));
-    if (ROWS == KR_TOKEN_TILE) kr_ssd_put_squares(k, row, h, p0, square);
+        square = kr_ssd_put(k, row, h, p0 + i, whole, fetch_extras(k, row, h, p0 + i));
+    if (ROWS == KR_TOKEN_TILE) put_squares(k, row, h, p0, square);
 }
 
 /* Every tile gets what it owes, and owes nothing. Grid: as token_ssd_kernel's. */

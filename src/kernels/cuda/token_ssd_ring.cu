@@ -193,7 +193,7 @@ static __device__ __forceinline__ float advance(const plan &p, const desk &d, co
         move_row(&s[n], now.decay, now.step * d.extras[at.i * ROWS + n].x, b);
         sums[n] = 0;
 #pragma unroll
-        for (int e = 0; e < KR_QUAD; e++) sums[n] = kr_ssd_fused(s[n].v[e], c.v[e], sums[n]);
+        for (int e = 0; e < KR_QUAD; e++) sums[n] = kr_fma(s[n].v[e], c.v[e], sums[n]);
     }
     if (p.nr < KR_SSD_SPAN && threadIdx.x % 32 * KR_QUAD >= p.nr)
 #pragma unroll
