@@ -403,17 +403,13 @@ template <int TILES, int EIGHTS> static __host__ __device__ inline size_t weight
     return weights > sums ? weights : sums;
 }
 
-/* A warp calls this. */
+/* A warp calls this when the latch is there. */
 template <int EIGHTS>
 static __device__ __forceinline__ void ask_for_weights(const kr_linear_job<float> &k, int64_t n0, char *room,
                                                        uint32_t latch)
 {
     const uint32_t bytes = 2 * (uint32_t)k.nk;
-    if (threadIdx.x == 0) {
-        kr_latch_init(latch, 1);
-        kr_latches_ready();
-        kr_bulk_expect(latch, 8 * EIGHTS * bytes);
-    }
+    if (threadIdx.x == 0) kr_bulk_expect(latch, 8 * EIGHTS * bytes);
     __syncwarp();
     for (int i = threadIdx.x; i < 8 * EIGHTS; i += 32)
         kr_bulk_read(room + i * (bytes + APART_BYTES), (const char *)k.w + kr_least(n0 + i, k.nn - 1) * bytes, bytes,
@@ -431,13 +427,17 @@ static __global__ void __launch_bounds__(THREADS, 1)
     const int64_t n0 = (int64_t)blockIdx.x * 8 * EIGHTS, m0 = (int64_t)blockIdx.y * 16 * TILES;
     const uint32_t latch = kr_shared_address(&come), line = 2 * (uint32_t)k.nk + APART_BYTES;
     const int steps = (int)k.nk / STEP, lane = threadIdx.x % 32, at = (threadIdx.x / 32 * 4 + lane % 4) * 8;
+    if (threadIdx.x == 0) {
+        kr_latch_init(latch, 1);
+        kr_latches_ready();
+    }
+    __syncthreads();
     if (threadIdx.x < 32) ask_for_weights<EIGHTS>(k, n0, (char *)shared, latch);
     const share<TILES, EIGHTS> own =
         fetch_share<TILES, EIGHTS>(k, m0, n0, quick, (float4 *)((char *)shared + weights_bytes<TILES, EIGHTS>(k.nk)));
     const places<TILES> p = places_of<TILES, HALVES>(k, m0, n0);
     const char *gains = (const char *)k.gain + at * sizeof(float);
     const char *weights = (const char *)shared + lane / 4 * line + at * 2;
-    __syncthreads();
     kr_token_wait();
     if (k.squares) add_squares<TILES>(k, m0, q);
     float sum[TILES][EIGHTS][4] = {}, squares[TILES][2] = {};
