@@ -6,8 +6,8 @@
  *   }
  *
  * A test passes if none of its checks failed; SKIP leaves it and counts it as skipped. Programs take a part of a name
- * to run only such tests. KR_TEST_SEED sets the seed (printed with every failure), KR_TEST_QUICK shrinks the sweeps. After
- * KR_TEST_SECONDS no test is begun: the rest is skipped, and counted.
+ * to run only such tests. KR_TEST_SEED sets the seed (printed with every failure), KR_TEST_QUICK shrinks the sweeps.
+ * After KR_TEST_SECONDS no test is begun: the rest is skipped, and counted.
  */
 #ifndef KR_TESTS_HARNESS_H
 #define KR_TESTS_HARNESS_H

@@ -12,9 +12,10 @@
  *   y[m, n] = v, but for n = conv_from + c with c < nc:
  *   window[m, c, 0 .. nt-1] <- window[m, c, 1 .. nt-1], v
  *   y = silu(conv_bias[c] + sum over t of taps[c, t] window[m, c, t])
- * x, z [m k], w [n k], gain [k], bias [n], base, y [m n], taps [c t], conv_bias [c], window [m c t]. Rows of x, z, base, y begin x_m, z_m, base_m, y_m elements apart. z, gain, bias, base, conv_bias may be NULL; base
- * may be y, and is older than x: the kernel before this one does not write it. nc = 0: no convolution. Group e of ng
- * holds channels e nk/ng ... On CUDA with exec.precision the product may round norm, as matmul.
+ * x, z [m k], w [n k], gain [k], bias [n], base, y [m n], taps [c t], conv_bias [c], window [m c t]. Rows of x, z, base, y
+ * begin x_m, z_m, base_m, y_m elements apart. z, gain, bias, base, conv_bias may be NULL; base may be y, and is older than
+ * x: the kernel before this one does not write it. nc = 0: no convolution. Group e of ng holds channels e nk/ng ... On CUDA
+ * with exec.precision the product may round norm, as matmul.
  * With squares [m nsquares] the mean is that of all of a row's, over nk, and not of u: x has been gated, and has its gain
  * (ng is 1 then, z and gain are NULL). x_half: of x; the f32 slot of CUDA alone takes them. */
 typedef struct kr_token_linear_args {

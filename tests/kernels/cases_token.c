@@ -135,8 +135,8 @@ typedef struct core {
     bool many_tasks;
 } core;
 
-/* The last ones have as many states as a ring of them takes on a large GPU: heads of 1, 2, 3, 4 and 8 pieces of 16 rows p,
- * several groups, rows of r as long as a warp. */
+/* The last ones have as many states as a ring of them takes on a large GPU: heads of 1, 2, 3, 4 and 8 pieces of 16 rows
+ * p, several groups, rows of r as long as a warp. */
 static const core cores[] = {
     { 1, 1, 1, 1, 1, false },   { 2, 3, 5, 1, 7, false },     { 1, 4, 8, 2, 16, false },  { 3, 4, 3, 4, 36, false },
     { 2, 2, 9, 1, 64, false },  { 1, 6, 64, 1, 128, false },  { 2, 4, 7, 2, 130, false }, { 1, 2, 4, 1, 260, false },

@@ -3,7 +3,8 @@
  *   embedding:     y[o, i] = x[id[o], i]                      x [nr ni], id [no], y [no ni]; both may be halves
  *   embedding_bwd: y[id[o], i] += x[o, i], over o in order    y [nr ni], id [no], x [no ni]
  *
- * Forward, a warp moves a row, or SPAN units of a long one. Ids lie in the host's memory; many warps wait for theirs at a time.
+ * Forward, a warp moves a row, or SPAN units of a long one. Ids lie in the host's memory; many warps wait for theirs at a
+ * time.
  * Backward, the numbers o of each id are listed in order: ids are counted (integers, so that the order in which threads
  * come does not matter), each that occurs gets a range of a list, its numbers are put there in any order, and each finds
  * its place among them by counting the smaller ones. A block then adds the rows of one id in order. An id of more than

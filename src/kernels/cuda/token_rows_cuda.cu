@@ -392,8 +392,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 /* ---- weights in shared memory ----
  *
- * Rows of w, one behind another, so far apart that those of neighbouring outputs begin in different banks. Warps lay their
- * sums down in the same place when all have read them. Needs sm_90.
+ * Rows of w, one behind another, so far apart that those of neighbouring outputs begin in different banks. Warps lay
+ * their sums down in the same place when all have read them. Needs sm_90.
  */
 enum { APART_BYTES = 64 };
 

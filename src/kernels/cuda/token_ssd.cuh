@@ -22,8 +22,8 @@ template <typename T> struct kr_ssd_job {
     uint32_t blocks; /* of a row */
 };
 
-/* A token on an element of H: products by name, with the same roundings in every kernel, so that tokens may come at once or
- * later. */
+/* A token on an element of H: products by name, with the same roundings in every kernel, so that tokens may come at once
+ * or later. */
 static __device__ __forceinline__ float kr_ssd_moved(float decay, float h, float weight, float b)
 {
     return __fmaf_rn(decay, h, __fmul_rn(weight, b));

@@ -1,11 +1,11 @@
 /* token_ssd_ring.cu - one token of Mamba-2's state space core for many states on sm_90; formulas: token_ssd_cuda.cu.
  *
- * A piece is 16 rows p of a head, two tiles. A block has neighbouring pieces, its warps one after another of them in turn. A
- * warp takes a piece to its registers, and while it works there the next is on its way to the warp's own place in shared
- * memory by bulk copies (ring.cuh), with the records of what it owes: no warp waits for another. All else that pieces need
- * lies on the block's desk in shared memory: B of tokens owed, D and gain, laid there before the kernel that makes x, B and C
- * has ended, and the rest, after it. So a piece is a chain of shared memory, products and a few shuffles; H goes back from
- * registers when it is due.
+ * A piece is 16 rows p of a head, two tiles. A block has neighbouring pieces, its warps one after another of them in
+ * turn. A warp takes a piece to its registers, and while it works there the next is on its way to the warp's own place in
+ * shared memory by bulk copies (ring.cuh), with the records of what it owes: no warp waits for another. All else that
+ * pieces need lies on the block's desk in shared memory: B of tokens owed, D and gain, laid there before the kernel that
+ * makes x, B and C has ended, and the rest, after it. So a piece is a chain of shared memory, products and a few shuffles;
+ * H goes back from registers when it is due.
  */
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/token_ssd.cuh"
