@@ -317,6 +317,36 @@ static void fill_table(kr_kernels *table, const kr_kernels *host)
     table->name = "mock";
 }
 
+/* Layers as one, as far as anybody can tell. */
+static void queue_token_layers(const kr_exec *exec, int64_t count, const kr_token_layer *each)
+{
+    for (int64_t i = 0; i < count; i++) {
+        kr_token_layer l = each[i];
+        l.enter.exec = l.core.exec = l.leave.exec = *exec;
+        queue_token_linear_f32(&l.enter);
+        queue_token_ssd_f32(&l.core);
+        queue_token_linear_f32(&l.leave);
+    }
+}
+
+/* The scratch of one at a time. */
+static size_t token_layers_scratch(const kr_exec *exec, int64_t count, const kr_token_layer *each)
+{
+    const kr_kernels *host = host_of(exec);
+    size_t most = 64;
+    for (int64_t i = 0; i < count; i++) {
+        const kr_token_linear_args *jobs[] = { &each[i].enter, &each[i].leave };
+        for (int j = 0; j < 2 && host->token_linear[KR_REAL_F32].scratch; j++) {
+            const size_t bytes = host->token_linear[KR_REAL_F32].scratch(jobs[j]);
+            if (bytes > most) most = bytes;
+        }
+    }
+    return most;
+}
+
+static const kr_device_lists lists = { .token_layers = queue_token_layers,
+                                       .token_layers_scratch = token_layers_scratch };
+
 /* ---- opening ---- */
 
 static bool open(kr_ctx *ctx, kr_device *device, int number)
@@ -339,6 +369,7 @@ static bool open(kr_ctx *ctx, kr_device *device, int number)
     m->most = number == 3 ? (size_t)8 << 20 : region_bytes;
     m->last = &m->first;
     device->verbs = &verbs;
+    device->lists = m->is_late ? &lists : NULL;
     device->handle = device->own = m;
     kr_memory_init(&device->far, &(kr_allocator){ far_alloc, far_free, m });
     device->far.zero = far_zero;

@@ -88,7 +88,7 @@ bool kr_run_adamw(kr_ctx *ctx, int real, int64_t count, kr_adamw_args *each)
 {
     const kr_device_lists *lists = ctx->device->lists;
     kr_exec exec = { .scratch = NULL };
-    if (lists && count > 0) {
+    if (lists && lists->adamw[real] && count > 0) {
         if (!kr_exec_set(ctx, &exec, true, "adamw")) return false;
         lists->adamw[real](&exec, count, each);
         return kr_exec_check(ctx, "adamw");
@@ -106,14 +106,39 @@ size_t kr_squares_work_of(kr_ctx *ctx, int64_t count, kr_squares_args *each)
         sum += bytes;
         if (bytes > most) most = bytes;
     }
-    return ctx->device->lists ? sum : most;
+    return ctx->device->lists && ctx->device->lists->squares ? sum : most;
+}
+
+static bool run_token_layer(kr_ctx *ctx, kr_token_layer *l)
+{
+    return KR_RUN(ctx, token_linear[KR_REAL_F32], &l->enter) && KR_RUN(ctx, token_ssd[KR_REAL_F32], &l->core) &&
+           KR_RUN(ctx, token_linear[KR_REAL_F32], &l->leave);
+}
+
+bool kr_run_token_layers(kr_ctx *ctx, int64_t count, kr_token_layer *each)
+{
+    const kr_device_lists *lists = ctx->device->lists;
+    kr_exec exec = { .scratch = NULL };
+    size_t bytes = 0;
+    if (lists && lists->token_layers && count > 1) {
+        if (!kr_exec_set(ctx, &exec, true, "token_layers")) return false;
+        bytes = lists->token_layers_scratch(&exec, count, each);
+    }
+    if (bytes > 0) {
+        if (!kr_exec_begin(ctx, &exec, bytes)) return false;
+        lists->token_layers(&exec, count, each);
+        return kr_exec_end(ctx, "token_layers");
+    }
+    for (int64_t i = 0; i < count; i++)
+        if (!run_token_layer(ctx, &each[i])) return false;
+    return true;
 }
 
 bool kr_run_squares(kr_ctx *ctx, int64_t count, kr_squares_args *each, void *work)
 {
     const kr_device_lists *lists = ctx->device->lists;
     kr_exec exec = { .scratch = NULL };
-    if (lists && count > 0) {
+    if (lists && lists->squares && count > 0) {
         if (!kr_exec_set(ctx, &exec, true, "squares")) return false;
         exec.scratch = work;
         lists->squares(&exec, count, each);

@@ -42,10 +42,12 @@ typedef struct kr_device_verbs {
 } kr_device_verbs;
 
 /* Kernels that a device runs for several arguments at once, in few launches. squares: exec.scratch has what all of them
- * ask for together. */
+ * ask for together. token_layers: what its scratch function says, which is 0 where these layers cannot be run so. */
 typedef struct kr_device_lists {
     void (*adamw[KR_NREALS])(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
     void (*squares)(const kr_exec *exec, int64_t count, const kr_squares_args *each);
+    void (*token_layers)(const kr_exec *exec, int64_t count, const kr_token_layer *each);
+    size_t (*token_layers_scratch)(const kr_exec *exec, int64_t count, const kr_token_layer *each);
 } kr_device_lists;
 
 /* A number that a kernel leaves for the host. */
@@ -63,7 +65,7 @@ typedef void kr_probe_fn(void *user, const char *slot);
 struct kr_device {
     const kr_device_verbs *verbs; /* NULL: the processor */
     kr_precision precision;       /* of kr_exec; never UNSET */
-    const kr_device_lists *lists; /* NULL: one after another */
+    const kr_device_lists *lists; /* NULL, and NULL in it: one after another */
     bool takes_halves;            /* its f32 kernels take halves where their structs say that only CUDA's do */
     kr_probe_fn *probe;           /* NULL: nobody asks */
     void *probe_user;
@@ -160,6 +162,8 @@ bool kr_swap_floats(kr_ctx *ctx, void *a, void *b, size_t bytes);
  * bytes as kr_squares_work_of all of them. False after an error. */
 bool kr_run_adamw(kr_ctx *ctx, int real, int64_t count, kr_adamw_args *each);
 bool kr_run_squares(kr_ctx *ctx, int64_t count, kr_squares_args *each, void *work);
+/* The same for layers, each of which reads what the one before it made. */
+bool kr_run_token_layers(kr_ctx *ctx, int64_t count, kr_token_layer *each);
 size_t kr_squares_work_of(kr_ctx *ctx, int64_t count, kr_squares_args *each);
 
 bool kr_exec_set(kr_ctx *ctx, kr_exec *exec, bool has_kernel, const char *slot);

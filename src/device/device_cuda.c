@@ -176,6 +176,7 @@ static void close_device(kr_device *device)
     cuda *c = device->handle;
     enter(device);
     cudaStreamSynchronize(c->stream);
+    cudaFree(c->shown.arrivals);
     if (c->pool) cudaMemPoolDestroy(c->pool);
     if (c->aside) cudaStreamDestroy(c->aside);
     cudaStreamDestroy(c->stream);
@@ -258,7 +259,9 @@ static const kr_device_verbs verbs = { .enter = enter,
                                        .forget = forget };
 
 static const kr_device_lists lists = { .adamw = { kr_cuda_f32_adamw_each, kr_cuda_f64_adamw_each },
-                                       .squares = kr_cuda_squares_each };
+                                       .squares = kr_cuda_squares_each,
+                                       .token_layers = kr_cuda_token_layers,
+                                       .token_layers_scratch = kr_cuda_token_layers_scratch };
 
 /* ---- opening ---- */
 
@@ -296,6 +299,9 @@ static cudaError_t set_up(cuda *c, int number)
     cudaError_t error = cudaSetDevice(number);
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
     if (error == cudaSuccess) error = open_pool(c);
+    if (error == cudaSuccess)
+        error = cudaMalloc((void **)&c->shown.arrivals, KR_CUDA_ARRIVALS * sizeof *c->shown.arrivals);
+    if (error == cudaSuccess) error = cudaMemset(c->shown.arrivals, 0, KR_CUDA_ARRIVALS * sizeof *c->shown.arrivals);
     return error;
 }
 
@@ -324,6 +330,8 @@ static bool open_device(kr_ctx *ctx, kr_device *device, int number)
     const cudaError_t error = set_up(c, number);
     if (error != cudaSuccess) {
         cudaGetLastError();
+        cudaFree(c->shown.arrivals);
+        if (c->pool) cudaMemPoolDestroy(c->pool);
         if (c->stream) cudaStreamDestroy(c->stream);
         kr_memory_free(&ctx->memory, c, sizeof *c);
         return kr_fail(ctx, KR_ERR_DEVICE, "ctx: device cuda:%d cannot be opened: %s", number, reason(error));

@@ -45,9 +45,9 @@ typedef struct kr_token_linear_args {
  * With `owed` a state is read at every token, but written at one of KR_OWED_TOKENS alone: until then it owes the tokens
  * that came since. Eight rows p of a head have a record of them in owed: token i's weights s x and its decay in place
  * i % KR_OWED_TOKENS, and the count t of tokens that came since they owed none, from 2 KR_OWED_TOKENS back to
- * KR_OWED_TOKENS; B of a token is its group's. At token t they owe the last
- *   min(t, (t + h) % KR_OWED_TOKENS) tokens, and are written if that remainder is KR_OWED_TOKENS - 1
- * which takes heads in turn. H gets its tokens one by one, whenever it does: y and H have the bits that they have without
+ * KR_OWED_TOKENS; B of a token is its group's. At token t tile i of the state owes the last
+ *   min(t, (t + KR_OWED_TURN(i)) % KR_OWED_TOKENS) tokens, and is written if that remainder is KR_OWED_TOKENS - 1
+ * which takes pairs of tiles in turn. H gets its tokens one by one, whenever it does: it has the bits that it has without
  * owed. x NULL: no token comes, all rows get what they owe and owe none, and nothing else is read or written. */
 typedef struct kr_token_ssd_args {
     kr_exec exec;
@@ -60,8 +60,17 @@ typedef struct kr_token_ssd_args {
     void *owed;
 } kr_token_ssd_args;
 
+/* Layers of Mamba-2, of which each has its token of all rows after the one before it: enter makes what core reads, and
+ * leave reads what that makes and adds it to the stream, which the next layer enters with. */
+typedef struct kr_token_layer {
+    kr_token_linear_args enter;
+    kr_token_ssd_args core;
+    kr_token_linear_args leave;
+} kr_token_layer;
+
 enum { KR_TOKEN_TILE = 8 }; /* rows p whose squares are one sum */
 enum { KR_OWED_TOKENS = 8 };
+#define KR_OWED_TURN(tile) ((tile) / 2)
 
 /* owed, in elements. A row b of it: records [h, tiles of p], then B [g KR_OWED_TOKENS r]. A record: weights [KR_OWED_TOKENS
  * KR_TOKEN_TILE], decays [KR_OWED_TOKENS], the count. */

@@ -34,6 +34,12 @@ typedef struct kr_block_out {
     kr_cache cache;
 } kr_block_out;
 
+/* Tokens of layers that are run together, when all are known (kr_run_token_layers). */
+typedef struct kr_token_list {
+    int64_t count, most;
+    kr_token_layer *layers;
+} kr_token_list;
+
 /* One token of each row through norm, block and residual, unrecorded: y = x + block(norm(x)), by few kernels. */
 typedef struct kr_token_input {
     kr_tensor *x_bsd; /* [b 1 d] */
@@ -42,6 +48,7 @@ typedef struct kr_token_input {
     const kr_cache *cache;
     bool in_place;             /* see kr_block_input */
     struct kr_owed_slot *owed; /* where the token may be kept (nn/owed.h); NULL: the state gets it */
+    kr_token_list *list;       /* where the layer's kernels may wait for those of others; NULL: they run at once */
     kr_tensor *y_bsd;          /* where the result goes; x itself, or a tensor of its shape and type */
 } kr_token_input;
 

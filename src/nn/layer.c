@@ -91,8 +91,18 @@ static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer *l
                                    .cache = cache,
                                    .in_place = job->in_place,
                                    .owed = job->owed,
+                                   .list = job->tokens,
                                    .y_bsd = job->place };
     return kind->takes_token(l->block, &input) && kind->token(tape, l->block, &input, after);
+}
+
+bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job)
+{
+    kr_token_list *list = job->tokens;
+    if (!list) return !kr_ctx_failed(tape->ctx);
+    const int64_t count = list->count;
+    list->count = 0;
+    return !kr_ctx_failed(tape->ctx) && kr_run_token_layers(tape->ctx, count, list->layers);
 }
 
 void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache, kr_cache *after)
@@ -105,7 +115,9 @@ void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const k
     kr_tensor *h1 = NULL, *sum; /* x + h1, where someone reads it */
     if (adds && take_token(tape, job, l, flow->x, cache, after)) {
         sum = job->place;
+        if (l->norm2_d) kr_layer_run_tokens(tape, job);
     } else {
+        kr_layer_run_tokens(tape, job);
         h1 = narrow(tape, mix(tape, job, l, flow->x, cache, after), dtype);
         sum = adds || l->norm2_d ? narrow(tape, kr_add(tape, flow->x, h1), dtype) : h1;
     }

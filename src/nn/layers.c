@@ -296,6 +296,21 @@ static void skip_layer(passage *p)
     if (p->run->call.state) keep_slot(p->run, v, &p->run->call.state->slots[v]);
 }
 
+/* Tokens of a step wait for one another where a device runs many of them as one, and nobody looks at them in between. */
+static bool begin_tokens(kr_tape *tape, passage *p, kr_token_list *list)
+{
+    const kr_device *device = tape->ctx->device;
+    const kr_run *run = p->run;
+    if (!device->lists || !device->lists->token_layers || run->mode != KR_RUN_STEP || !p->job.in_place ||
+        run->has_markers || run->call.streams)
+        return true;
+    list->most = p->job.layers->nvirtual;
+    list->layers = kr_arena_alloc(&tape->heads, (size_t)list->most * sizeof *list->layers);
+    p->job.tokens = list;
+    return kr_require(tape->ctx, list->layers != NULL, KR_ERR_NOMEM, "%s: no memory for the tokens of %lld layers",
+                      run->op, (long long)list->most);
+}
+
 kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run *run)
 {
     const kr_layers_config *c = &s->config;
@@ -317,6 +332,8 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
                   .recorded_from = -1 };
+    kr_token_list tokens = { 0, 0, NULL };
+    if (!begin_tokens(tape, &p, &tokens)) return NULL;
     begin_flow(s, x, &p.flow);
     if (p.cut > 0) p.carry = x;
     for (int64_t v = 0; v < s->nvirtual && !kr_ctx_failed(tape->ctx); v++) {
@@ -327,6 +344,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
         else skip_layer(&p);
         if (call->streams && !kr_ctx_failed(tape->ctx)) keep_stream(tape, &p);
     }
+    if (!kr_layer_run_tokens(tape, &p.job)) return NULL;
     if (p.cut == s->nvirtual) pass_to_carry(tape, &p);
     return kr_ctx_failed(tape->ctx) ? NULL : p.flow.x;
 }

@@ -80,6 +80,7 @@ typedef struct kr_layer_job {
     bool is_infinite;          /* x is [b d], repeated for ever; no cache */
     bool in_place;             /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
     kr_tensor *place;          /* where the new stream may go; NULL: the layer makes a tensor for it */
+    kr_token_list *tokens;     /* of layers that wait to be run together; NULL: none does */
     struct kr_owed_slot *owed; /* where the token may be kept instead of giving it to the state; NULL: nowhere */
 } kr_layer_job;
 
@@ -92,6 +93,9 @@ void kr_layer_run_recomputed(kr_tape *tape, const kr_layer_job *job, kr_flow *fl
 
 /* The same, unrecorded, keeping nothing but its results. places: tensors of the tape for the results of one layer after
  * another; all NULL before the first. */
+/* Runs the tokens that wait, if any: before anything else reads what they make. False after an error. */
+bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job);
+
 void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *places,
                            const kr_cache *cache, kr_cache *after);
 

@@ -116,10 +116,11 @@ static kr_token_linear_args leave_args(const step *s)
 
 static bool run(kr_ctx *ctx, const step *s)
 {
-    kr_token_linear_args enter = enter_args(s), leave = leave_args(s);
-    kr_token_ssd_args core = core_args(s);
-    return KR_RUN(ctx, token_linear[KR_REAL_F32], &enter) && KR_RUN(ctx, token_ssd[KR_REAL_F32], &core) &&
-           KR_RUN(ctx, token_linear[KR_REAL_F32], &leave);
+    kr_token_layer layer = { enter_args(s), core_args(s), leave_args(s) };
+    kr_token_list *list = s->in->list;
+    if (!list || list->count == list->most) return kr_run_token_layers(ctx, 1, &layer);
+    list->layers[list->count++] = layer;
+    return true;
 }
 
 /* Of few rows the states are no burden. */

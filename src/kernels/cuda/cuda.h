@@ -20,7 +20,11 @@ typedef struct kr_cuda {
     int arch;   /* 80 for sm_80 */
     int multiprocessors;
     size_t shared_bytes; /* that a block may ask for */
+    uint64_t
+        *arrivals; /* KR_CUDA_ARRIVALS counters of blocks, on the device: 0 at first, and only kernels change them */
 } kr_cuda;
+
+enum { KR_CUDA_ARRIVALS = 128 };
 
 /* What a block may ask for on every GPU from sm_80 on: a kernel that wants more has a way for those. */
 enum { KR_CUDA_LEAST_SHARED = 99 * 1024 };
@@ -44,6 +48,10 @@ extern const kr_kernels kr_cuda_kernels;
 void kr_cuda_f32_adamw_each(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
 void kr_cuda_f64_adamw_each(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
 void kr_cuda_squares_each(const kr_exec *exec, int64_t count, const kr_squares_args *each);
+
+/* Layers by one kernel. scratch: 0 if these sizes have none. */
+size_t kr_cuda_token_layers_scratch(const kr_exec *exec, int64_t count, const kr_token_layer *each);
+void kr_cuda_token_layers(const kr_exec *exec, int64_t count, const kr_token_layer *each);
 
 #ifdef __cplusplus
 }

@@ -23,6 +23,14 @@ static __device__ __forceinline__ void kr_latches_ready(void)
 #endif
 }
 
+/* What this thread has read or written in shared memory is done before copies that are asked for behind a barrier. */
+static __device__ __forceinline__ void kr_shared_handed_over(void)
+{
+#ifdef KR_HAS_RING
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
 /* One lane calls these. It comes to the latch, which opens when so many bytes have come, too. */
 static __device__ __forceinline__ void kr_bulk_expect(uint32_t latch, uint32_t bytes)
 {
@@ -38,6 +46,14 @@ static __device__ __forceinline__ void kr_bulk_read(void *shared, const void *fr
                      kr_shared_address(shared)),
                  "l"(from), "r"(bytes), "r"(latch)
                  : "memory");
+#endif
+}
+
+/* To the cache alone. */
+static __device__ __forceinline__ void kr_bulk_fetch(const void *from, uint32_t bytes)
+{
+#ifdef KR_HAS_RING
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
 #endif
 }
 

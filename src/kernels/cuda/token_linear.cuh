@@ -2,6 +2,7 @@
 #ifndef KR_KERNELS_CUDA_TOKEN_LINEAR_CUH
 #define KR_KERNELS_CUDA_TOKEN_LINEAR_CUH
 
+#include "kernels/cuda/few.cuh"
 #include "kernels/cuda/token.cuh"
 
 enum { KR_MOST_TAPS = 4 };
@@ -19,6 +20,24 @@ template <typename T> struct kr_linear_job {
     kr_half taps_half, x_half;
     bool has_norm, norm_first, aligned; /* aligned: rows of w allow steps of 16 bytes */
 };
+
+template <typename T> static inline kr_linear_job<T> kr_linear_job_of(const kr_token_linear_args *a)
+{
+    kr_linear_job<T> k = {};
+    k.nm = a->nm, k.nn = a->nn, k.nk = a->nk, k.ng = a->ng, k.width = a->nk / a->ng;
+    k.padded = kr_ceil_div(a->nk, KR_CHUNK) * KR_CHUNK;
+    k.aligned = a->nk % KR_CHUNK == 0 && kr_allows16(a->w);
+    k.x_m = a->x_m, k.z_m = a->z_m, k.base_m = a->base_m, k.y_m = a->y_m;
+    k.x = a->x, k.x_half = a->x_half, k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.bias = (const T *)a->bias;
+    k.base = (const T *)a->base, k.conv_bias = (const T *)a->conv_bias;
+    k.w = a->w, k.taps = a->taps, k.taps_half = a->taps_half;
+    k.y = (T *)a->y, k.window = (T *)a->window;
+    k.eps = (T)a->eps;
+    k.squares = (const T *)a->squares, k.nsquares = a->nsquares;
+    k.conv_from = a->conv_from, k.nc = a->nc, k.nt = a->nt;
+    k.has_norm = a->has_norm, k.norm_first = a->norm_first;
+    return k;
+}
 
 /* The squares of row m that the job has, added up by the lanes of a warp. */
 template <typename T> static __device__ __forceinline__ T kr_row_squares(const kr_linear_job<T> &k, int64_t m)

@@ -308,24 +308,6 @@ template <typename T> static size_t token_linear_scratch(const kr_token_linear_a
     return rows_bytes<T>(a) + matmul_bytes((T)0, &p);
 }
 
-template <typename T> static kr_linear_job<T> job_of(const kr_token_linear_args *a)
-{
-    kr_linear_job<T> k = {};
-    k.nm = a->nm, k.nn = a->nn, k.nk = a->nk, k.ng = a->ng, k.width = a->nk / a->ng;
-    k.padded = kr_ceil_div(a->nk, KR_CHUNK) * KR_CHUNK;
-    k.aligned = a->nk % KR_CHUNK == 0 && kr_allows16(a->w);
-    k.x_m = a->x_m, k.z_m = a->z_m, k.base_m = a->base_m, k.y_m = a->y_m;
-    k.x = a->x, k.x_half = a->x_half, k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.bias = (const T *)a->bias;
-    k.base = (const T *)a->base, k.conv_bias = (const T *)a->conv_bias;
-    k.w = a->w, k.taps = a->taps, k.taps_half = a->taps_half;
-    k.y = (T *)a->y, k.window = (T *)a->window;
-    k.eps = (T)a->eps;
-    k.squares = (const T *)a->squares, k.nsquares = a->nsquares;
-    k.conv_from = a->conv_from, k.nc = a->nc, k.nt = a->nt;
-    k.has_norm = a->has_norm, k.norm_first = a->norm_first;
-    return k;
-}
-
 static bool run_rows(const kr_token_linear_args *a, const kr_linear_job<float> &k)
 {
     if (!kr_token_rows_can(a)) return false;
@@ -340,7 +322,7 @@ static bool run_rows(const kr_token_linear_args *, const kr_linear_job<double> &
 template <typename T> static void token_linear_run(const kr_token_linear_args *a)
 {
     if (a->nm * a->nn == 0) return;
-    const kr_linear_job<T> k = job_of<T>(a);
+    const kr_linear_job<T> k = kr_linear_job_of<T>(a);
     if (!is_few<T>(a)) {
         if (!run_rows(a, k)) run_many<T>(a, k);
         return;

@@ -9,8 +9,6 @@
  * weights to shared memory, if they are not too many, or DEPTH steps of them to registers. 1/RMS scales the sums, since it
  * is one for a row. Warps' sums are added in order: the order of all sums depends on k alone.
  */
-#include "kernels/cuda/few.cuh"
-#include "kernels/cuda/mma.cuh"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/token_rows.cuh"
 
@@ -113,20 +111,6 @@ static __device__ __forceinline__ void read_rows(const places<TILES> &p, const c
     }
 }
 
-/* The products of a step with eight outputs. */
-template <int TILES>
-static __device__ __forceinline__ void multiply_eight(const uint4 x[2 * TILES], const uint4 &w, float sum[TILES][4],
-                                                      int apart)
-{
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-        const uint4 &x0 = x[2 * t], &x1 = x[2 * t + 1];
-        const uint32_t low[4] = { x0.x, x1.x, x0.y, x1.y }, high[4] = { x0.z, x1.z, x0.w, x1.w };
-        kr_mma(sum[t * apart], low, w.x, w.y);
-        kr_mma(sum[t * apart], high, w.z, w.w);
-    }
-}
-
 /* Products of AHEAD steps from `first` on. */
 template <int TILES, int EIGHTS, int AHEAD, bool HALVES, bool WHOLE>
 static __device__ __forceinline__ void multiply(const places<TILES> &p, const char *gains, int first,
@@ -138,7 +122,7 @@ static __device__ __forceinline__ void multiply(const places<TILES> &p, const ch
 #pragma unroll
     for (int d = 0; d < AHEAD; d++)
 #pragma unroll
-        for (int e = 0; e < EIGHTS; e++) multiply_eight<TILES>(x[d], w[d][e], &sum[0][e], EIGHTS);
+        for (int e = 0; e < EIGHTS; e++) kr_multiply_eight<TILES>(x[d], w[d][e], &sum[0][e], EIGHTS);
 }
 
 /* ---- 1/RMS ---- */
@@ -450,7 +434,7 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
             for (int e = 0; e < EIGHTS; e++) {
                 const uint4 w = *(const uint4 *)(const void *)(weights + 8 * e * line + (first + d) * STEP * 2);
-                multiply_eight<TILES>(x[d], w, &sum[0][e], EIGHTS);
+                kr_multiply_eight<TILES>(x[d], w, &sum[0][e], EIGHTS);
             }
     }
     __syncthreads(); /* sums take the place of weights */

@@ -22,6 +22,43 @@ template <typename T> struct kr_ssd_job {
     uint32_t blocks; /* of a row */
 };
 
+template <typename T> static inline kr_ssd_job<T> kr_ssd_job_of(const kr_token_ssd_args *a)
+{
+    return { a->nb,
+             a->nh,
+             a->np,
+             a->ng,
+             a->nr,
+             a->stride,
+             a->y_stride,
+             (const T *)a->x,
+             (const T *)a->b,
+             (const T *)a->c,
+             (const T *)a->dt,
+             (const T *)a->dt_bias,
+             (const T *)a->a_log,
+             (const T *)a->d,
+             (const T *)a->z,
+             (const T *)a->gain,
+             (T)a->dt_min,
+             (T)a->dt_max,
+             (T *)a->state,
+             (T *)a->squares,
+             a->y,
+             a->y_half,
+             a->d_per_dim,
+             (T *)a->owed,
+             kr_owed_parts_of(a->nh, a->np, a->ng, a->nr),
+             0 };
+}
+
+/* May quads be read and written as such? */
+template <typename T> static inline bool kr_ssd_is_aligned(const kr_ssd_job<T> &k)
+{
+    return sizeof(T) == 4 && k.nr % KR_QUAD == 0 && k.stride % KR_QUAD == 0 && kr_allows16(k.b) && kr_allows16(k.c) &&
+           kr_allows16(k.state) && kr_allows16(k.owed);
+}
+
 /* A token on an element of H: products by name, with the same roundings in every kernel, so that tokens may come at once
  * or later. */
 static __device__ __forceinline__ float kr_ssd_moved(float decay, float h, float weight, float b)
@@ -39,12 +76,12 @@ typedef struct kr_ssd_debt {
     bool is_due;
 } kr_ssd_debt;
 
-template <typename T> static __device__ __forceinline__ kr_ssd_debt kr_ssd_debt_of(const T *record, uint32_t h)
+template <typename T> static __device__ __forceinline__ kr_ssd_debt kr_ssd_debt_of(const T *record, uint32_t tile)
 {
     kr_ssd_debt owes = { 0, 0, true };
     if (!record) return owes;
     owes.t = (uint32_t)record[KR_OWED_COUNT];
-    const uint32_t due = (owes.t + h) % KR_OWED_TOKENS;
+    const uint32_t due = (owes.t + KR_OWED_TURN(tile)) % KR_OWED_TOKENS;
     owes.count = min(owes.t, due);
     owes.is_due = due == KR_OWED_TOKENS - 1;
     return owes;
@@ -61,13 +98,19 @@ template <typename T> struct kr_ssd_pace {
     T step, decay;
 };
 
+/* sum: of dt and its bias. */
+template <typename T> static __device__ __forceinline__ T kr_ssd_step_of(const kr_ssd_job<T> &k, T sum)
+{
+    T step = kr_softplus(sum);
+    step = step < k.dt_min ? k.dt_min : step;
+    return step > k.dt_max ? k.dt_max : step;
+}
+
 template <typename T>
 static __device__ __forceinline__ kr_ssd_pace<T> kr_ssd_pace_of(const kr_ssd_job<T> &k, int64_t from, uint32_t h,
                                                                 T bias, T rate)
 {
-    T step = kr_softplus(k.dt[from + h] + bias);
-    step = step < k.dt_min ? k.dt_min : step;
-    step = step > k.dt_max ? k.dt_max : step;
+    const T step = kr_ssd_step_of(k, k.dt[from + h] + bias);
     return { step, kr_exp(step * -rate) };
 }
 

@@ -137,7 +137,8 @@ static __global__ void __launch_bounds__(32 * WARPS, sizeof(T) == 4 ? 6 : 2)
     const T *b = k.b + from + group * k.nr, *c = k.c + from + group * k.nr, *x = k.x + from + h * k.np + p0;
     const kr_ssd_pace<T> now = kr_ssd_pace_of(k, from, h, bias, rate);
     const books<T> at = books_of(k, row, h, p0);
-    const kr_ssd_debt owes = kr_ssd_debt_of(at.record, h);
+    const kr_ssd_debt owes =
+        kr_ssd_debt_of(at.record, (row * (uint32_t)k.nh + h) * (uint32_t)k.parts.tiles + (uint32_t)p0 / KR_TOKEN_TILE);
     T weight[ROWS], sum[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
@@ -171,7 +172,8 @@ template <typename T, bool ALIGNED> static __global__ void settle_kernel(const _
     T *state = k.state + (((int64_t)row * k.nh + h) * k.np + p0) * k.nr;
     const int rows = (int)kr_least(KR_TOKEN_TILE, k.np - p0);
     const books<T> at = books_of(k, row, h, p0);
-    const kr_ssd_debt owes = kr_ssd_debt_of(at.record, h);
+    const kr_ssd_debt owes =
+        kr_ssd_debt_of(at.record, (row * (uint32_t)k.nh + h) * (uint32_t)k.parts.tiles + (uint32_t)p0 / KR_TOKEN_TILE);
     for (int64_t r = lane * KR_QUAD; r - lane * KR_QUAD < k.nr; r += KR_SSD_SPAN) {
         kr_quad<T> held[KR_TOKEN_TILE] = {};
         load_rows<T, KR_TOKEN_TILE, ALIGNED>(state, r, k.nr, rows, held);
@@ -220,35 +222,9 @@ template <typename T> static void settle_all(const kr_token_ssd_args *a, kr_ssd_
 
 template <typename T> static void token_ssd_run(const kr_token_ssd_args *a)
 {
-    const kr_ssd_job<T> k = { a->nb,
-                              a->nh,
-                              a->np,
-                              a->ng,
-                              a->nr,
-                              a->stride,
-                              a->y_stride,
-                              (const T *)a->x,
-                              (const T *)a->b,
-                              (const T *)a->c,
-                              (const T *)a->dt,
-                              (const T *)a->dt_bias,
-                              (const T *)a->a_log,
-                              (const T *)a->d,
-                              (const T *)a->z,
-                              (const T *)a->gain,
-                              (T)a->dt_min,
-                              (T)a->dt_max,
-                              (T *)a->state,
-                              (T *)a->squares,
-                              a->y,
-                              a->y_half,
-                              a->d_per_dim,
-                              (T *)a->owed,
-                              kr_owed_parts_of(a->nh, a->np, a->ng, a->nr),
-                              0 };
+    const kr_ssd_job<T> k = kr_ssd_job_of<T>(a);
     if (k.nb * k.nh * k.np == 0) return;
-    const bool aligned = sizeof(T) == 4 && k.nr % KR_QUAD == 0 && k.stride % KR_QUAD == 0 && kr_allows16(k.b) &&
-                         kr_allows16(k.c) && kr_allows16(k.state) && kr_allows16(k.owed);
+    const bool aligned = kr_ssd_is_aligned(k);
     if (!k.x) {
         settle_all<T>(a, k, aligned);
         return;

@@ -289,7 +289,7 @@ static __device__ __forceinline__ void walk(const kr_ssd_job<float> &k, const pl
         for (int n = 0; n < ROWS; n++) s[n] = quad_at(its.rows + n * p.nr + r);
         __syncwarp();
         if (threadIdx.x % 32 == 0 && next.i < own.count) ask_for(k, p, own, its, next, turn + 1);
-        const kr_ssd_debt owes = kr_ssd_debt_of(records, at.h);
+        const kr_ssd_debt owes = kr_ssd_debt_of(records, (own.first + at.i) * PAIR);
         settle(p, d, at.group, r, records, owes, s);
         end_piece(k, p, d, own, at, r, owes, s);
         at = next;

@@ -37,7 +37,7 @@ static debt debt_of(const kr_token_ssd_args *a, int64_t head, int64_t p)
     debt owes = { row + (h * parts.tiles + p / KR_TOKEN_TILE) * KR_OWED_RECORD,
                   row + parts.b + h / (a->nh / a->ng) * KR_OWED_TOKENS * a->nr, 0, 0, false };
     owes.t = (int64_t)owes.record[KR_OWED_COUNT];
-    const int64_t due = (owes.t + h) % KR_OWED_TOKENS;
+    const int64_t tile = head * parts.tiles + p / KR_TOKEN_TILE, due = (owes.t + KR_OWED_TURN(tile)) % KR_OWED_TOKENS;
     owes.count = owes.t < due ? owes.t : due;
     owes.is_due = !a->x || due == KR_OWED_TOKENS - 1;
     return owes;
