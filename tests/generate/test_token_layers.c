@@ -134,7 +134,7 @@ static bool is_hopper(void)
 /* Products of one stage and of several, tiles that are not full, several groups, heads of several widths, halves that are not
  * equal, more layers than a launch has, whose roundings go astray like steps of a walk: BOUND is of three. */
 static const sizes all[] = { { 64, 768, 64, 128, 1, 3 },   { 61, 256, 64, 128, 2, 3 }, { 64, 512, 32, 128, 4, 3 },
-                             { 80, 1024, 128, 128, 1, 3 }, { 33, 768, 64, 128, 1, 3 }, { 32, 256, 64, 128, 1, 34 } };
+                             { 80, 1024, 128, 128, 1, 3 }, { 33, 768, 64, 128, 1, 3 }, { 64, 256, 64, 128, 1, 34 } };
 
 TEST(layers_as_one_kernel)
 {
