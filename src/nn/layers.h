@@ -93,11 +93,11 @@ void kr_layer_run_recomputed(kr_tape *tape, const kr_layer_job *job, kr_flow *fl
 
 /* The same, unrecorded, keeping nothing but its results. places: tensors of the tape for the results of one layer after
  * another; all NULL before the first. */
-/* Runs the tokens that wait, if any: before anything else reads what they make. False after an error. */
-bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job);
-
 void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *places,
                            const kr_cache *cache, kr_cache *after);
+
+/* Runs the tokens that wait, if any: before anything else reads what they make. False after an error. */
+bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job);
 
 /* How many streams stand before virtual layer v. */
 int64_t kr_layer_streams(const kr_layers *layers, int64_t v);

@@ -20,11 +20,10 @@ typedef struct kr_cuda {
     int arch;   /* 80 for sm_80 */
     int multiprocessors;
     size_t shared_bytes; /* that a block may ask for */
-    uint64_t
-        *arrivals; /* KR_CUDA_ARRIVALS counters of blocks, on the device: 0 at first, and only kernels change them */
+    uint64_t *arrivals;  /* counters of blocks, on the device: 0 at first, and only kernels change them */
 } kr_cuda;
 
-enum { KR_CUDA_ARRIVALS = 128 };
+enum { KR_CUDA_ARRIVALS = 128 }; /* counters */
 
 /* What a block may ask for on every GPU from sm_80 on: a kernel that wants more has a way for those. */
 enum { KR_CUDA_LEAST_SHARED = 99 * 1024 };
