@@ -156,7 +156,7 @@ static void law_gradients(rig *r, bool from_cache)
 {
     const problem p = { .nb = 2, .ns = 6, .from_cache = from_cache };
     const plan way = { .name = "differences", .fresh_cache = !from_cache };
-    const int probes = kr_test_quick() ? 12 : 40, targets = target_count(r, &p);
+    const int probes = kr_test_quick() ? 6 : 40, targets = target_count(r, &p);
     outcome *o = run(r, &p, &way);
     for (int i = 0; o->count && i < probes; i++) {
         const int target = i % targets;
