@@ -162,9 +162,9 @@ bool kr_swap_floats(kr_ctx *ctx, void *a, void *b, size_t bytes);
  * bytes as kr_squares_work_of all of them. False after an error. */
 bool kr_run_adamw(kr_ctx *ctx, int real, int64_t count, kr_adamw_args *each);
 bool kr_run_squares(kr_ctx *ctx, int64_t count, kr_squares_args *each, void *work);
+size_t kr_squares_work_of(kr_ctx *ctx, int64_t count, kr_squares_args *each);
 /* The same for layers, each of which reads what the one before it made. */
 bool kr_run_token_layers(kr_ctx *ctx, int64_t count, kr_token_layer *each);
-size_t kr_squares_work_of(kr_ctx *ctx, int64_t count, kr_squares_args *each);
 
 bool kr_exec_set(kr_ctx *ctx, kr_exec *exec, bool has_kernel, const char *slot);
 bool kr_exec_begin(kr_ctx *ctx, kr_exec *exec, size_t scratch_bytes);

@@ -61,7 +61,8 @@ typedef struct kr_token_ssd_args {
 } kr_token_ssd_args;
 
 /* Layers of Mamba-2, of which each has its token of all rows after the one before it: enter makes what core reads, and
- * leave reads what that makes and adds it to the stream, which the next layer enters with. */
+ * leave reads what that makes and adds it to the stream, which the next layer enters with. Run together, what enter and
+ * core make between them need not be found where they say. */
 typedef struct kr_token_layer {
     kr_token_linear_args enter;
     kr_token_ssd_args core;

@@ -11,6 +11,14 @@ template <typename T> struct kr_quad {
     T v[KR_QUAD];
 };
 
+/* Four that are there, on 16 bytes. */
+static __device__ __forceinline__ kr_quad<float> kr_quad_at(const float *from)
+{
+    kr_quad<float> q;
+    *(float4 *)q.v = *(const float4 *)(const void *)from;
+    return q;
+}
+
 /* Elements r .. r + 3 of a row of nr; beyond its end 0. */
 template <typename T>
 static __device__ __forceinline__ kr_quad<T> kr_load_quad(const T *row, int64_t r, int64_t nr, bool aligned)

@@ -1,8 +1,8 @@
 /* token_layers_core.cuh - the core's part of token_layers_cuda.cu: one token of Mamba-2's state space core for the states of
  * some rows, which come through a ring of slots in shared memory.
  *
- * A block has neighbouring pieces of the rows, its warps one after another of them in turn, and at the end those that are due,
- * of which a warp has a tile. A piece that is not due stays as it is:
+ * A block has neighbouring pieces of the rows, its warps one after another of them in turn; of those that are due, which come
+ * second (token_layers_share.cuh), a warp has a tile. A piece that is not due stays as it is:
  *
  *   y = (H C) left + sum over tokens owed of (B_i C) w_i left_i + (B C) w      left: decays of all tokens since, now's too
  *
@@ -17,20 +17,6 @@
 
 /* ---- a piece ---- */
 
-static __device__ __forceinline__ kr_quad<float> quad_at(const float *from)
-{
-    kr_quad<float> q;
-    *(float4 *)q.v = *(const float4 *)(const void *)from;
-    return q;
-}
-
-/* s <- decay s + weight b of a row of the piece. */
-static __device__ __forceinline__ void move_row(kr_quad<float> *s, float decay, float weight, const kr_quad<float> &b)
-{
-#pragma unroll
-    for (int e = 0; e < KR_QUAD; e++) s->v[e] = kr_ssd_moved(decay, s->v[e], weight, b.v[e]);
-}
-
 /* A tile gets what it was owed: the last `count` tokens. owed_b: the lane's elements. */
 static __device__ __forceinline__ void settle(const kr_core_head *head, const float *owed_b, const float *record,
                                               uint32_t count, kr_quad<float> s[KR_TOKEN_TILE])
@@ -40,12 +26,12 @@ static __device__ __forceinline__ void settle(const kr_core_head *head, const fl
     for (uint32_t i = t - count; i < t; i++) {
         const uint32_t place = i % KR_OWED_TOKENS;
         const float decay = head->decays[place];
-        const kr_quad<float> b = quad_at(owed_b + place * KR_CORE_RANK);
+        const kr_quad<float> b = kr_quad_at(owed_b + place * KR_CORE_RANK);
 #pragma unroll
         for (int four = 0; four < KR_TOKEN_TILE / 4; four++) {
-            const kr_quad<float> weight = quad_at(record + place * KR_TOKEN_TILE + four * 4);
+            const kr_quad<float> weight = kr_quad_at(record + place * KR_TOKEN_TILE + four * 4);
 #pragma unroll
-            for (int n = 0; n < 4; n++) move_row(&s[4 * four + n], decay, weight.v[n], b);
+            for (int n = 0; n < 4; n++) kr_ssd_move_row(&s[4 * four + n], decay, weight.v[n], b);
         }
     }
 }
@@ -103,9 +89,9 @@ static __device__ __forceinline__ void kr_read_rows(const kr_core_desk &d, const
     const float *weights = at.slot + KR_PIECE + n / KR_TOKEN_TILE * KR_OWED_RECORD + n % KR_TOKEN_TILE;
     kr_quad<float> s[ROWS];
 #pragma unroll
-    for (int m = 0; m < ROWS; m++) s[m] = quad_at(at.slot + (n0 + m) * KR_CORE_RANK + r);
+    for (int m = 0; m < ROWS; m++) s[m] = kr_quad_at(at.slot + (n0 + m) * KR_CORE_RANK + r);
     const float more = owed_part(at.head, weights, at.count, d.rows[at.row + n].weight);
-    const float sum = times_c<ROWS>(quad_at(d.c + at.group * KR_CORE_RANK + r), s);
+    const float sum = times_c<ROWS>(kr_quad_at(d.c + at.group * KR_CORE_RANK + r), s);
     if (threadIdx.x % (32 / ROWS) == 0) d.sums[at.row + n] = kr_fma(at.head->left[at.count], sum, more);
 }
 
@@ -116,16 +102,16 @@ static __device__ __forceinline__ void kr_move_tile(const kr_core_desk &d, const
     const uint32_t r = threadIdx.x % 32 * KR_QUAD, n0 = tile * ROWS, row0 = at.row + n0;
     kr_quad<float> s[ROWS];
 #pragma unroll
-    for (int n = 0; n < ROWS; n++) s[n] = quad_at(at.slot + (n0 + n) * KR_CORE_RANK + r);
+    for (int n = 0; n < ROWS; n++) s[n] = kr_quad_at(at.slot + (n0 + n) * KR_CORE_RANK + r);
     settle(at.head, d.owed_b + at.group * (KR_OWED_TOKENS * KR_CORE_RANK) + r,
            at.slot + KR_PIECE + tile * KR_OWED_RECORD, at.count, s);
-    const kr_quad<float> b = quad_at(d.b + at.group * KR_CORE_RANK + r);
+    const kr_quad<float> b = kr_quad_at(d.b + at.group * KR_CORE_RANK + r);
 #pragma unroll
     for (int n = 0; n < ROWS; n++) {
-        move_row(&s[n], at.head->decay, d.rows[row0 + n].weight, b);
+        kr_ssd_move_row(&s[n], at.head->decay, d.rows[row0 + n].weight, b);
         __stcs((float4 *)(void *)(to + (n0 + n) * KR_CORE_RANK + r), *(const float4 *)s[n].v);
     }
-    const float sum = times_c<ROWS>(quad_at(d.c + at.group * KR_CORE_RANK + r), s);
+    const float sum = times_c<ROWS>(kr_quad_at(d.c + at.group * KR_CORE_RANK + r), s);
     if (threadIdx.x % (32 / ROWS) == 0) d.sums[row0 + threadIdx.x % 32 / (32 / ROWS)] = sum;
 }
 

@@ -29,18 +29,22 @@ template <typename S> static __device__ __forceinline__ void fetch_weights(const
                   (uint32_t)(kr_least(S::COLUMNS, k.nn - t.n0) * k.nk * 2));
 }
 
-/* A word of a product's job for each of the first threads: read before the part in front of it, put where that has ended, for
+/* A word of a job for each of the first threads of a role: read before the part in front of it, put where that has ended, for
  * parameters are slow to come. */
-static __device__ __forceinline__ uint32_t word_of_job(const linear &job)
+template <typename Job> static __device__ __forceinline__ uint32_t word_of(const Job &job, uint32_t thread)
 {
-    return threadIdx.x < sizeof(linear) / 4 ? ((const uint32_t *)(const void *)&job)[threadIdx.x] : 0;
+    return thread < sizeof(Job) / 4 ? ((const uint32_t *)(const void *)&job)[thread] : 0;
+}
+template <typename Job> static __device__ __forceinline__ void put_word_of(Job *job, uint32_t thread, uint32_t word)
+{
+    if (thread < sizeof(Job) / 4) ((uint32_t *)(void *)job)[thread] = word;
 }
 
 /* The job of the next part. l: the layer that is entered, or will be. */
 static __device__ __forceinline__ void take_job(uint32_t word, int l, const float *gain)
 {
     sync_products(); /* the one before it has been read */
-    if (threadIdx.x < sizeof(linear) / 4) ((uint32_t *)(void *)&ctl().product)[threadIdx.x] = word;
+    put_word_of(&ctl().product, threadIdx.x, word);
     if (threadIdx.x == THREADS - 1) ctl().parity = l % PARITIES, ctl().next_gain = gain;
     sync_products();
 }
@@ -50,21 +54,22 @@ template <int STEPS> static __device__ __forceinline__ void run_products(const s
     typedef typename shapes<STEPS>::entering entering;
     typedef typename shapes<STEPS>::leaving leaving;
     for (int half = 0; half < HALVES && threadIdx.x == 0; half++) come(LEFT + half);
-    uint32_t word = word_of_job(s.layers[0].enter), turn = 0;
+    uint32_t word = word_of(s.layers[0].enter, threadIdx.x), turn = 0;
     const float *gain = NULL; /* of the layer that is entered next */
 #pragma unroll 1
     for (int part = 0; part < HALVES * (s.count + 1); part++) { /* leave a layer, enter the next, half after half */
         const int l = part / HALVES, half = part % HALVES;
         if (l > 0) {
             take_job(word, l, gain);
-            word = word_of_job(l < s.count ? s.layers[l].enter : s.layers[l - 1].leave); /* or the other half leaves */
+            word = word_of(l < s.count ? s.layers[l].enter : s.layers[l - 1].leave, /* or the other half leaves */
+                           threadIdx.x);
             turn = leave<leaving>(half, l == s.count, turn);
         }
         if (l == s.count) continue;
         take_job(word, l, NULL);
         const int next = (part + 1) / HALVES;
         if (next < s.count) gain = s.layers[next].enter.gain;
-        word = word_of_job(next > 0 ? s.layers[next - 1].leave : s.layers[0].enter);
+        word = word_of(next > 0 ? s.layers[next - 1].leave : s.layers[0].enter, threadIdx.x);
         turn = enter<entering>(half, turn);
     }
 }
@@ -151,12 +156,6 @@ static __device__ __forceinline__ void walk(const kr_core_plan &p, const kr_core
     walk_pieces(p, d, each, first, own.lead + own.due + warp, own.count);
 }
 
-typedef kr_ssd_job<float> core;
-static __device__ __forceinline__ uint32_t word_of_core(const core &job, uint32_t thread)
-{
-    return thread < sizeof(core) / 4 ? ((const uint32_t *)(const void *)&job)[thread] : 0;
-}
-
 template <int STEPS> static __device__ __forceinline__ void run_core(const stack &s)
 {
     const kr_core_plan &p = s.plan;
@@ -164,17 +163,17 @@ template <int STEPS> static __device__ __forceinline__ void run_core(const stack
     const kr_core_desk d = kr_core_desk_of(p, (float *)(void *)((char *)slots() + s.desk_at));
     const uint32_t thread = threadIdx.x - THREADS;
     ring_place first = { 0, 0 };
-    uint32_t word = word_of_core(s.layers[0].core, thread);
+    uint32_t word = word_of(s.layers[0].core, thread);
 #pragma unroll 1
     for (int part = 0; part < HALVES * s.count; part++) {
         const int half = part % HALVES;
         const kr_core_share &own = ctl().shares[half];
         if (half == 0) {
             sync_core(); /* the job before it has been read */
-            if (thread < sizeof(core) / 4) ((uint32_t *)(void *)&ctl().core)[thread] = word;
+            put_word_of(&ctl().core, thread, word);
         }
         sync_core(); /* the share before this one has been kept */
-        if (half == 1 && part + 1 < HALVES * s.count) word = word_of_core(s.layers[part / HALVES + 1].core, thread);
+        if (half == 1 && part + 1 < HALVES * s.count) word = word_of(s.layers[part / HALVES + 1].core, thread);
         const kr_head_input head = kr_lay_out_old(k, p, d, own, thread);
         const kr_two_input old = kr_fetch_two(k, p, own, thread);
         if (half == 0 && thread == KR_CORE_THREADS - 32) {
@@ -281,8 +280,7 @@ static bool follows(const kr_token_layer *each, int64_t i)
            b->enter.nn == a->enter.nn && b->enter.nk == a->enter.nk && b->leave.nn == a->leave.nn &&
            b->leave.nk == a->leave.nk && b->core.nb == a->core.nb && b->core.nh == a->core.nh &&
            b->core.np == a->core.np && b->core.nr == a->core.nr && b->core.ng == a->core.ng &&
-           !b->core.owed == !a->core.owed && b->enter.y == a->enter.y && b->core.y == a->core.y &&
-           b->core.squares == a->core.squares && b->leave.y == a->leave.y; /* halves are at different layers */
+           b->leave.y == a->leave.y; /* halves are at different layers */
 }
 
 /* Is what the core reads out of the row that enter makes? */
@@ -339,7 +337,7 @@ static bool plan_core(const kr_cuda *device, const kr_ssd_job<float> &k, choice 
     kr_core_plan *p = &c->plan;
     p->head_bits = bits_of(per_head), p->dim_bits = bits_of(k.np);
     if (k.nr != KR_CORE_RANK || per_head < 1 || k.np != (int64_t)1 << p->dim_bits || pieces < KR_CORE_WARPS * blocks ||
-        k.nb * k.stride > INT32_MAX || k.nb * k.parts.row > INT32_MAX || k.nb * k.y_stride > INT32_MAX)
+        k.nb * k.stride > INT32_MAX || k.nb * k.parts.row > INT32_MAX)
         return false;
     p->nh = (uint32_t)k.nh, p->ng = (uint32_t)k.ng, p->per_group = (uint32_t)(k.nh / k.ng);
     p->most = (uint32_t)most;
@@ -351,8 +349,7 @@ static bool plan_core(const kr_cuda *device, const kr_ssd_job<float> &k, choice 
     const size_t rest = sizeof(control) + all_places + desk + stage_bytes(c->steps) + COLUMNS_BYTES + WINDOWS_BYTES;
     if (rest > device->shared_bytes || p->most_heads > KR_CORE_THREADS) return false;
     p->slots = (uint32_t)kr_least((int64_t)((device->shared_bytes - rest) / slot), MOST_SLOTS);
-    p->slots -=
-        p->slots % KR_CORE_WARPS; /* a slot is the same warp's, which is done with it when it comes to it again */
+    p->slots -= p->slots % KR_CORE_WARPS; /* whole rounds of the warps */
     c->places_at = (int)(p->slots * slot), c->desk_at = c->places_at + (int)all_places;
     c->stage_at = c->desk_at + (int)(desk + COLUMNS_BYTES + WINDOWS_BYTES);
     c->shared = rest + p->slots * slot;
@@ -369,7 +366,7 @@ static bool pays(const kr_token_layer *l, int steps)
 static bool choose(const kr_exec *exec, int64_t count, const kr_token_layer *each, choice *c)
 {
     const kr_cuda *device = (const kr_cuda *)exec->own;
-    if (!device->arrivals || device->arch != 90 || count < 1) return false;
+    if (device->arch != 90 || count < 1) return false;
     for (int64_t i = 0; i < count; i++) {
         kr_token_layer l = each[i];
         l.enter.exec = l.leave.exec = *exec;
@@ -421,7 +418,7 @@ static layer layer_of(const kr_token_layer *from, const handed &to)
     l.enter.squares = to.stream_squares, l.enter.nsquares = l.enter.nk / SPAN;
     l.core.x = moved(l.core.x, from, to), l.core.z = moved(l.core.z, from, to), l.core.b = moved(l.core.b, from, to);
     l.core.c = moved(l.core.c, from, to), l.core.dt = moved(l.core.dt, from, to);
-    l.core.y = to.y, l.core.squares = to.y_squares, l.core.y_stride = l.leave.nk;
+    l.core.y = to.y, l.core.squares = to.y_squares;
     l.leave.x = to.y, l.leave.x_m = l.leave.nk, l.leave.squares = to.y_squares;
     return l;
 }

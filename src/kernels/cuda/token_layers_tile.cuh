@@ -92,20 +92,15 @@ template <typename S> struct squares {
     int count;         /* of the row, from there on */
     uint2 early[EARLY];
 };
-template <typename S> static __device__ __forceinline__ void read_squares(squares<S> *s)
-{
-#pragma unroll
-    for (int i = 0; i < squares<S>::EARLY; i++)
-        s->early[i] = i * 2 * squares<S>::LANES < s->count ? kr_read_two_words(s->from + i * 2 * squares<S>::LANES)
-                                                           : make_uint2(0, 0);
-}
 template <typename S> static __device__ __forceinline__ squares<S> squares_of(const linear &k, const tile &t)
 {
     enum { LANES = squares<S>::LANES };
     const int row = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
     squares<S> s;
     s.from = k.squares + min(t.m0 + row, t.end - 1) * (int)k.nsquares + 2 * lane, s.count = (int)k.nsquares - 2 * lane;
-    read_squares<S>(&s);
+#pragma unroll
+    for (int i = 0; i < squares<S>::EARLY; i++)
+        s.early[i] = i * 2 * LANES < s.count ? kr_read_two_words(s.from + i * 2 * LANES) : make_uint2(0, 0);
     return s;
 }
 

@@ -70,6 +70,14 @@ static __device__ __forceinline__ double kr_ssd_moved(double decay, double h, do
     return __fma_rn(decay, h, __dmul_rn(weight, b));
 }
 
+/* s <- decay s + weight b on four elements of a row. */
+static __device__ __forceinline__ void kr_ssd_move_row(kr_quad<float> *s, float decay, float weight,
+                                                       const kr_quad<float> &b)
+{
+#pragma unroll
+    for (int e = 0; e < KR_QUAD; e++) s->v[e] = kr_ssd_moved(decay, s->v[e], weight, b.v[e]);
+}
+
 /* What a tile owes: the last `count` of t tokens; without a record nothing, and H is due at every token. */
 typedef struct kr_ssd_debt {
     uint32_t t, count;

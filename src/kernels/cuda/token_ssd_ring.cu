@@ -148,20 +148,6 @@ static __device__ __forceinline__ float *records_at(const kr_ssd_job<float> &k, 
     return k.owed + at.row * k.parts.row + (at.h * p.per_head + at.part) * RECORDS;
 }
 
-static __device__ __forceinline__ kr_quad<float> quad_at(const float *from)
-{
-    kr_quad<float> q;
-    *(float4 *)q.v = *(const float4 *)(const void *)from;
-    return q;
-}
-
-/* s <- decay s + weight b of a row of the piece. */
-static __device__ __forceinline__ void move_row(kr_quad<float> *s, float decay, float weight, const kr_quad<float> &b)
-{
-#pragma unroll
-    for (int e = 0; e < KR_QUAD; e++) s->v[e] = kr_ssd_moved(decay, s->v[e], weight, b.v[e]);
-}
-
 /* The piece gets what it was owed. r: the lane's elements. */
 static __device__ __forceinline__ void settle(const plan &p, const desk &d, uint32_t group, uint32_t r,
                                               const float *records, const kr_ssd_debt &owes, kr_quad<float> s[ROWS])
@@ -171,13 +157,13 @@ static __device__ __forceinline__ void settle(const plan &p, const desk &d, uint
     for (uint32_t i = owes.t - owes.count; i < owes.t; i++) {
         const uint32_t from = i % KR_OWED_TOKENS;
         const float decay = records[KR_OWED_DECAY + from];
-        const kr_quad<float> b = quad_at(owed_b + from * p.nr);
+        const kr_quad<float> b = kr_quad_at(owed_b + from * p.nr);
 #pragma unroll
         for (int four = 0; four < ROWS / 4; four++) {
             const float *at = records + four / 2 * KR_OWED_RECORD + from * KR_TOKEN_TILE + four % 2 * 4;
-            const kr_quad<float> weight = quad_at(at);
+            const kr_quad<float> weight = kr_quad_at(at);
 #pragma unroll
-            for (int n = 0; n < 4; n++) move_row(&s[4 * four + n], decay, weight.v[n], b);
+            for (int n = 0; n < 4; n++) kr_ssd_move_row(&s[4 * four + n], decay, weight.v[n], b);
         }
     }
 }
@@ -186,11 +172,11 @@ static __device__ __forceinline__ void settle(const plan &p, const desk &d, uint
 static __device__ __forceinline__ float advance(const plan &p, const desk &d, const place &at, uint32_t r,
                                                 const kr_ssd_pace<float> &now, kr_quad<float> s[ROWS])
 {
-    const kr_quad<float> b = quad_at(d.b + at.group * p.nr + r), c = quad_at(d.c + at.group * p.nr + r);
+    const kr_quad<float> b = kr_quad_at(d.b + at.group * p.nr + r), c = kr_quad_at(d.c + at.group * p.nr + r);
     float sums[ROWS];
 #pragma unroll
     for (int n = 0; n < ROWS; n++) {
-        move_row(&s[n], now.decay, now.step * d.extras[at.i * ROWS + n].x, b);
+        kr_ssd_move_row(&s[n], now.decay, now.step * d.extras[at.i * ROWS + n].x, b);
         sums[n] = 0;
 #pragma unroll
         for (int e = 0; e < KR_QUAD; e++) sums[n] = kr_fma(s[n].v[e], c.v[e], sums[n]);
@@ -286,7 +272,7 @@ static __device__ __forceinline__ void walk(const kr_ssd_job<float> &k, const pl
         kr_latch_wait(its.latch, turn);
         kr_quad<float> s[ROWS];
 #pragma unroll
-        for (int n = 0; n < ROWS; n++) s[n] = quad_at(its.rows + n * p.nr + r);
+        for (int n = 0; n < ROWS; n++) s[n] = kr_quad_at(its.rows + n * p.nr + r);
         __syncwarp();
         if (threadIdx.x % 32 == 0 && next.i < own.count) ask_for(k, p, own, its, next, turn + 1);
         const kr_ssd_debt owes = kr_ssd_debt_of(records, (own.first + at.i) * PAIR);
