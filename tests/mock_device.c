@@ -39,8 +39,9 @@ typedef struct mock {
     int until_broken;  /* kernels; -1: never */
     size_t used, most; /* bytes that are handed out; that may be */
     queued *first, **last;
-    bool is_recording; /* what is queued is noted ... */
-    queued *record;    /* ... here, the last one first */
+    int64_t nqueued, nrun, marks[KR_MARKS]; /* so far; of them before each mark */
+    bool is_recording;                      /* what is queued is noted ... */
+    queued *record;                         /* ... here, the last one first */
 } mock;
 
 /* ---- the region ---- */
@@ -61,18 +62,24 @@ static void close_region(const mock *m)
     if (m->top > m->region) mprotect(m->region, used_bytes(m), PROT_NONE);
 }
 
-static void run_queue(mock *m)
+/* The first `count` that were ever queued. */
+static void run_until(mock *m, int64_t count)
 {
-    if (!m->first) return;
+    if (m->nrun >= count) return;
     open_region(m);
-    while (m->first) {
+    for (; m->nrun < count; m->nrun++) {
         queued *q = m->first;
         q->run(q->args);
         m->first = q->next;
         free(q);
     }
-    m->last = &m->first;
+    if (!m->first) m->last = &m->first;
     close_region(m);
+}
+
+static void run_queue(mock *m)
+{
+    run_until(m, m->nqueued);
 }
 
 static block *new_block(mock *m, size_t bytes)
@@ -131,6 +138,7 @@ static void append(mock *m, const queued *what)
     q->next = NULL;
     *m->last = q;
     m->last = &q->next;
+    m->nqueued++;
 }
 
 static void queue(mock *m, void (*run)(const void *), const void *args, size_t bytes)
@@ -193,6 +201,20 @@ static const char *copy(kr_device *device, void *to, const void *from, size_t by
 static const char *wait(kr_device *device)
 {
     run_queue(device->handle);
+    return NULL;
+}
+
+static const char *mark(kr_device *device, int which)
+{
+    mock *m = device->handle;
+    m->marks[which] = m->nqueued;
+    return NULL;
+}
+
+static const char *wait_mark(kr_device *device, int which)
+{
+    mock *m = device->handle;
+    run_until(m, m->marks[which]);
     return NULL;
 }
 
@@ -273,6 +295,8 @@ static const kr_device_verbs verbs = { .holds = holds,
                                        .download = move,
                                        .copy = copy,
                                        .wait = wait,
+                                       .mark = mark,
+                                       .wait_mark = wait_mark,
                                        .check = check,
                                        .room = room,
                                        .close = close,

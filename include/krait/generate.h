@@ -73,7 +73,8 @@ KR_API void kr_generation_destroy(kr_generation *g);
 KR_API kr_status kr_generation_feed(kr_generation *g, const int32_t *ids, int64_t count);
 KR_API kr_status kr_generation_feed_text(kr_generation *g, const char *text, size_t bytes);
 
-/* One more token for each row that has not finished. False when there is none, or after an error: nothing was read yet,
+/* One more token for each row that has not finished. A GPU that chooses tokens itself reads on while the caller is told: of
+ * a network that is changed between two calls, the next token is still the old one's. False when there is none, or after an error: nothing was read yet,
  * or something failed half-way (then only kr_generation_load goes on). */
 KR_API bool kr_generation_next(kr_generation *g);
 KR_API const kr_generated *kr_generation_row(const kr_generation *g, int64_t row);
@@ -85,7 +86,7 @@ KR_API int64_t kr_generation_tokens(const kr_generation *g);
 /* Everything that the rest depends on: state, tokens not yet read, the sampler's streams and counts, text that waits.
  * The file knows its network, as that of kr_state_save does; options are not in it, but the seed is: load restores the
  * streams. Load replaces what g remembers, or after an error nothing; the file must have as many rows. */
-KR_API kr_status kr_generation_save(const kr_generation *g, const char *path);
+KR_API kr_status kr_generation_save(kr_generation *g, const char *path);
 KR_API kr_status kr_generation_load(kr_generation *g, const char *path);
 
 #ifdef __cplusplus

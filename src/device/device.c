@@ -34,6 +34,23 @@ bool kr_wait(kr_ctx *ctx)
     return !why || kr_device_fault(ctx, "waiting for it", why);
 }
 
+bool kr_mark(kr_ctx *ctx, int mark)
+{
+    kr_device *device = ctx->device;
+    if (kr_ctx_failed(ctx)) return false;
+    const char *why = device->verbs->mark(device, mark);
+    return !why || kr_device_fault(ctx, "marking a place in its queue", why);
+}
+
+bool kr_wait_mark(kr_ctx *ctx, int mark)
+{
+    kr_device *device = ctx->device;
+    if (!device->is_busy) return true;
+    if (device->probe) device->probe(device->probe_user, KR_PROBE_WAIT);
+    const char *why = device->verbs->wait_mark(device, mark);
+    return !why || kr_device_fault(ctx, "waiting for a part of its queue", why);
+}
+
 bool kr_integers_ready(kr_ctx *ctx)
 {
     return !ctx->device->wrote_integers || kr_wait(ctx);

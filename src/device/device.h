@@ -29,7 +29,9 @@ typedef struct kr_device_verbs {
     const char *(*download)(kr_device *device, void *near, const void *far, size_t bytes);
     const char *(*copy)(kr_device *device, void *to, const void *from, size_t bytes); /* far to far, queued */
     const char *(*wait)(kr_device *device);                                           /* until all has run */
-    const char *(*check)(kr_device *device);                          /* of the kernel that was queued last */
+    const char *(*mark)(kr_device *device, int mark);      /* what was queued so far, as one of KR_MARKS ... */
+    const char *(*wait_mark)(kr_device *device, int mark); /* ... until that has run */
+    const char *(*check)(kr_device *device);               /* of the kernel that was queued last */
     bool (*room)(const kr_device *device, size_t *free, size_t *all); /* bytes of far memory; NULL: nobody knows */
     void (*close)(kr_device *device);
 
@@ -55,7 +57,7 @@ typedef union kr_result {
     double real;
     int64_t whole;
 } kr_result;
-enum { KR_RESULTS = 512 };
+enum { KR_RESULTS = 512, KR_MARKS = 2 };
 
 /* Told of every kernel that has been queued, by its slot ("matmul[kr_real_of(y->dtype)]"), and of every wait for the
  * device before it: what tests count and benchmarks time. */
@@ -112,6 +114,11 @@ void kr_zero_floats(kr_ctx *ctx, void *p, size_t bytes);
 
 /* All that was queued has run. False after an error of the device. */
 bool kr_wait(kr_ctx *ctx);
+
+/* What was queued before the mark has run, and what follows it may still be on its way: integers that were written
+ * before it may be read, as they lie. */
+bool kr_mark(kr_ctx *ctx, int mark);
+bool kr_wait_mark(kr_ctx *ctx, int mark);
 
 /* Integers of this context, as the host is about to read them: waits if a kernel may not have written them yet. */
 bool kr_integers_ready(kr_ctx *ctx);

@@ -17,6 +17,7 @@ typedef struct cuda {
     kr_cuda shown; /* to kernels */
     kr_memory *memory;
     cudaStream_t stream;
+    cudaEvent_t marks[KR_MARKS];
     cudaMemPool_t pool; /* NULL: the device has none, and memory is the runtime's */
     cudaStream_t aside; /* for memory that is asked for while the stream records; made when it is needed */
     bool is_recording, tore_record;
@@ -149,6 +150,20 @@ static const char *wait_for(kr_device *device)
     return reason(cudaStreamSynchronize(c->stream));
 }
 
+static const char *mark(kr_device *device, int which)
+{
+    const cuda *c = device->handle;
+    enter(device);
+    return reason(cudaEventRecord(c->marks[which], c->stream));
+}
+
+static const char *wait_mark(kr_device *device, int which)
+{
+    const cuda *c = device->handle;
+    enter(device);
+    return reason(cudaEventSynchronize(c->marks[which]));
+}
+
 static const char *check(kr_device *device)
 {
     (void)device;
@@ -171,15 +186,23 @@ static bool room(const kr_device *device, size_t *free, size_t *all)
     return true;
 }
 
+/* What set_up made, all of it or some. */
+static void take_down(cuda *c)
+{
+    cudaFree(c->shown.arrivals);
+    for (int i = 0; i < KR_MARKS; i++)
+        if (c->marks[i]) cudaEventDestroy(c->marks[i]);
+    if (c->pool) cudaMemPoolDestroy(c->pool);
+    if (c->aside) cudaStreamDestroy(c->aside);
+    if (c->stream) cudaStreamDestroy(c->stream);
+}
+
 static void close_device(kr_device *device)
 {
     cuda *c = device->handle;
     enter(device);
     cudaStreamSynchronize(c->stream);
-    cudaFree(c->shown.arrivals);
-    if (c->pool) cudaMemPoolDestroy(c->pool);
-    if (c->aside) cudaStreamDestroy(c->aside);
-    cudaStreamDestroy(c->stream);
+    take_down(c);
     kr_memory_free(c->memory, c, sizeof *c);
 }
 
@@ -250,6 +273,8 @@ static const kr_device_verbs verbs = { .enter = enter,
                                        .download = download,
                                        .copy = copy,
                                        .wait = wait_for,
+                                       .mark = mark,
+                                       .wait_mark = wait_mark,
                                        .check = check,
                                        .room = room,
                                        .close = close_device,
@@ -298,6 +323,8 @@ static cudaError_t set_up(cuda *c, int number)
                           .shared_bytes = (size_t)attribute(number, cudaDevAttrMaxSharedMemoryPerBlockOptin) };
     cudaError_t error = cudaSetDevice(number);
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
+    for (int i = 0; i < KR_MARKS && error == cudaSuccess; i++)
+        error = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
     if (error == cudaSuccess) error = open_pool(c);
     if (error == cudaSuccess)
         error = cudaMalloc((void **)&c->shown.arrivals, KR_CUDA_ARRIVALS * sizeof *c->shown.arrivals);
@@ -330,9 +357,7 @@ static bool open_device(kr_ctx *ctx, kr_device *device, int number)
     const cudaError_t error = set_up(c, number);
     if (error != cudaSuccess) {
         cudaGetLastError();
-        cudaFree(c->shown.arrivals);
-        if (c->pool) cudaMemPoolDestroy(c->pool);
-        if (c->stream) cudaStreamDestroy(c->stream);
+        take_down(c);
         kr_memory_free(&ctx->memory, c, sizeof *c);
         return kr_fail(ctx, KR_ERR_DEVICE, "ctx: device cuda:%d cannot be opened: %s", number, reason(error));
     }

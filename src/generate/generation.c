@@ -4,6 +4,10 @@
  * tokens and all but its own last one, in chunks, and a step reads the pending tokens and samples from what they give.
  * Rows share one state until the first step; it is forked with the logits of that step. A row that has finished leaves
  * the batch before the next step, with its state; a feed brings all of them back.
+ *
+ * A device that chooses tokens itself is one step ahead: it reads what it has chosen while the host is told. Where the
+ * next call is not the step that was expected, rows keep what they have: the state has read the pending token, and what
+ * comes after it is chosen (is_ready).
  */
 #include "generate/generation.h"
 
@@ -71,20 +75,70 @@ static bool bring_all_back(kr_generation *g)
     return true;
 }
 
-/* Members that have finished leave with their states. Some have not. */
-static bool let_finished_leave(kr_generation *g)
+static bool draw(kr_generation *g, const kr_tensor *logits)
 {
-    int64_t nleft = 0;
+    return kr_sampler_draw(g->sampler, "sampler.next_rows", logits, g->nmembers, g->members, g->samples) == KR_OK;
+}
+
+/* What the device chose for the members first of what nobody has taken, to g->samples. */
+static bool take_choice(kr_generation *g)
+{
+    kr_ctx *ctx = g->ctx;
+    if (kr_steps_take(&g->steps, g->sampler, g->nmembers, g->members, g->samples)) return true;
+    if (kr_ctx_failed(ctx)) return false;
+    if (!kr_steps_are_ahead(&g->steps)) return draw(g, g->steps.logits); /* finds out what is wrong with them */
+    return kr_fail(ctx, KR_ERR_NUMERIC,
+                   "sampler.next_rows: logits %s hold a NaN or an infinity, or -inf for all tokens of a row",
+                   KR_TEXT_OF(g->steps.logits));
+}
+
+bool kr_generation_catch_up(kr_generation *g)
+{
+    const bool was_torn = g->is_torn;
+    if (!kr_steps_are_ahead(&g->steps)) return true;
+    g->is_torn = true; /* unless all is well: the state has gone on */
+    if (!take_choice(g)) return false;
+    g->is_torn = was_torn;
     for (int64_t m = 0; m < g->nmembers; m++) {
         kr_continuation *row = &g->rows[g->members[m]];
-        if (row->finish == KR_FINISH_NOT) {
+        row->is_ready = true;
+        row->ready = g->samples[m];
+    }
+    return true;
+}
+
+static bool is_live(const kr_continuation *row)
+{
+    return row->finish == KR_FINISH_NOT;
+}
+
+static bool is_ready(const kr_continuation *row)
+{
+    return row->is_ready;
+}
+
+static bool are_all(const kr_generation *g, bool (*stays)(const kr_continuation *))
+{
+    for (int64_t m = 0; m < g->nmembers; m++)
+        if (!stays(&g->rows[g->members[m]])) return false;
+    return true;
+}
+
+/* Members of which that is not true leave with their states. Of some it is. */
+static bool let_leave(kr_generation *g, bool (*stays)(const kr_continuation *))
+{
+    int64_t nleft = 0;
+    if (are_all(g, stays)) return true;
+    if (!kr_generation_catch_up(g)) return false;
+    for (int64_t m = 0; m < g->nmembers; m++) {
+        kr_continuation *row = &g->rows[g->members[m]];
+        if (stays(row)) {
             g->chosen[nleft++] = m;
             continue;
         }
         row->resting = kr_state_create(g->ctx, g->net->layers, 1);
         if (!row->resting || kr_state_copy(row->resting, state_of_member(g, m)) != KR_OK) return false;
     }
-    if (nleft == g->nmembers) return true;
     if (kr_state_copy(g->state, kr_state_select(g->tape, g->state, nleft, g->chosen)) != KR_OK) return false;
     for (int64_t i = 0; i < nleft; i++) g->members[i] = g->members[g->chosen[i]];
     g->nmembers = nleft;
@@ -99,14 +153,19 @@ static int64_t batch_of(const kr_generation *g)
 /* ---- the network ---- */
 
 /* Reads [b] or [b s] ids; the logits of the last one, [b w]. */
-static kr_tensor *read_ids(kr_generation *g, kr_tensor *ids)
+static kr_tensor *read_to(const kr_generation *g, kr_state *state, kr_tensor *ids)
 {
     kr_call call;
     kr_call_init(&call);
-    call.advance = g->state;
+    call.advance = state;
     call.last_logits_only = true;
     return kr_tensor_rank(ids) == 1 ? kr_network_step(g->tape, g->net, ids, &call).y
                                     : kr_network_forward(g->tape, g->net, ids, &call).y;
+}
+
+static kr_tensor *read_ids(const kr_generation *g, kr_tensor *ids)
+{
+    return read_to(g, g->state, ids);
 }
 
 /* The pending tokens, to g->ids. */
@@ -119,10 +178,38 @@ static const int32_t *pending_ids(kr_generation *g)
 
 /* ---- reading a prompt ---- */
 
+/* Of the first row, and then of all rows, unless it was read: -1. */
+static int32_t first_pending(const kr_generation *g)
+{
+    return g->rows[0].is_ready ? -1 : g->rows[0].pending;
+}
+
+/* The row, which rests, reads its pending token and chooses the next one. */
+static bool make_ready(kr_generation *g, int64_t r)
+{
+    kr_continuation *row = &g->rows[r];
+    const kr_tensor *logits = read_to(g, row->resting, kr_from_data(g->tape, KR_I32, KR_SHAPE(1), &row->pending));
+    row->is_ready = logits && kr_sampler_draw(g->sampler, "sampler.next_rows", logits, 1, &r, &row->ready) == KR_OK;
+    return row->is_ready;
+}
+
+/* Either all rows are ready, or none is, and all are in the batch. */
+static bool bring_all_to_one_place(kr_generation *g)
+{
+    int64_t nready = 0;
+    if (!kr_generation_catch_up(g)) return false;
+    for (int64_t r = 0; r < g->nrows; r++) nready += g->rows[r].is_ready;
+    if (nready == 0 || nready == g->nrows) return bring_all_back(g);
+    if (!bring_all_back(g) || !let_leave(g, is_ready)) return false;
+    for (int64_t r = 0; r < g->nrows; r++)
+        if (g->rows[r].resting && !make_ready(g, r)) return false;
+    return bring_all_back(g);
+}
+
 /* `count` tokens from place `from` of what is to be read: the pending token, if there is one, and then ids. */
 static bool read_chunk(kr_generation *g, const int32_t *ids, int64_t from, int64_t count)
 {
-    const int64_t nb = batch_of(g), npending = g->rows[0].pending >= 0;
+    const int64_t nb = batch_of(g), npending = first_pending(g) >= 0;
     kr_tensor *x = kr_new(g->tape, KR_I32, count == 1 ? KR_SHAPE(nb) : KR_SHAPE(nb, count));
     if (!x) return false;
     int32_t *to = kr_tensor_data(x);
@@ -134,7 +221,7 @@ static bool read_chunk(kr_generation *g, const int32_t *ids, int64_t from, int64
 
 static bool read_prompt(kr_generation *g, const int32_t *ids, int64_t count)
 {
-    const int64_t total = (g->rows[0].pending >= 0) + count - 1, chunk = g->options.prefill_chunk;
+    const int64_t total = (first_pending(g) >= 0) + count - 1, chunk = g->options.prefill_chunk;
     for (int64_t from = 0; from < total; from += chunk) {
         if (!read_chunk(g, ids, from, total - from < chunk ? total - from : chunk)) return false;
         kr_tape_reset(g->tape);
@@ -142,6 +229,7 @@ static bool read_prompt(kr_generation *g, const int32_t *ids, int64_t count)
     for (int64_t r = 0; r < g->nrows; r++) {
         for (int64_t i = 0; i < count; i++) kr_sampler_accept(g->sampler, r, ids[i]);
         g->rows[r].pending = ids[count - 1];
+        g->rows[r].is_ready = false;
     }
     g->prompt_tokens += count * batch_of(g);
     return true;
@@ -171,7 +259,7 @@ kr_status kr_generation_feed(kr_generation *g, const int32_t *ids, int64_t count
                         (int)ids[i], (long long)g->vocab - 1))
             return status_of(g);
     g->is_torn = true;
-    if (bring_all_back(g) && (count == 0 || read_prompt(g, ids, count))) {
+    if (bring_all_to_one_place(g) && (count == 0 || read_prompt(g, ids, count))) {
         open_rows(g);
         g->is_torn = false;
     } else {
@@ -221,7 +309,9 @@ static bool put_text(kr_generation *g, kr_continuation *row, int32_t id)
 
 static void put_token(kr_generation *g, kr_continuation *row, kr_sample sample)
 {
+    kr_sampler_count(g->sampler, row - g->rows, sample.id);
     row->pending = sample.id;
+    row->is_ready = false;
     row->ntokens++;
     if (is_stop_id(g, sample.id)) row->finish = KR_FINISH_STOP_ID;
     else if (put_text(g, row, sample.id)) row->finish = KR_FINISH_STOP;
@@ -239,21 +329,43 @@ static kr_tensor *step_and_fork(kr_generation *g)
     return kr_expand(g->tape, logits, KR_SHAPE(g->nrows, kr_tensor_dim(logits, 1)));
 }
 
+/* Will every member go on after the token that comes now, unless that one is a stop? */
+static bool goes_on(const kr_generation *g)
+{
+    for (int64_t m = 0; m < g->nmembers; m++)
+        if (g->options.max_tokens >= 0 && g->rows[g->members[m]].ntokens + 2 > g->options.max_tokens) return false;
+    return true;
+}
+
+/* The device chooses; it has, if it was ahead, and then goes on before the host is told. */
+static bool step_there(kr_generation *g)
+{
+    const bool is_ahead = kr_steps_are_ahead(&g->steps);
+    if (!is_ahead && !kr_steps_run(&g->steps, g->net, g->state, pending_ids(g), g->sampler, g->members)) return false;
+    if (!kr_sampler_reads(g->steps.logits)) return draw(g, g->steps.logits);
+    if (goes_on(g) && !kr_steps_go_ahead(&g->steps, g->net, g->state, g->sampler) && kr_ctx_failed(g->ctx))
+        return false;
+    return take_choice(g);
+}
+
 /* One more token for all members, to g->samples. */
 static bool step(kr_generation *g)
 {
-    if (g->is_forked && !let_finished_leave(g)) return false;
     const kr_tensor *logits;
+    if (g->is_forked && !let_leave(g, is_live)) return false;
+    if (g->rows[g->members[0]].is_ready) {
+        for (int64_t m = 0; m < g->nmembers; m++) g->samples[m] = g->rows[g->members[m]].ready;
+        return true;
+    }
     if (g->is_forked && kr_steps_are_for(&g->steps, g->net, g->state)) {
-        kr_sampler *there = kr_sampler_is_far(g->sampler) ? g->sampler : NULL;
-        logits = kr_steps_run(&g->steps, g->net, g->state, pending_ids(g), there, g->members);
-        if (logits && there && kr_sampler_take(there, logits, g->nmembers, g->members, g->samples)) return true;
+        if (kr_sampler_is_far(g->sampler)) return step_there(g);
+        logits = kr_steps_run(&g->steps, g->net, g->state, pending_ids(g), NULL, g->members);
     } else if (g->is_forked) {
         logits = read_ids(g, kr_from_data(g->tape, KR_I32, KR_SHAPE(batch_of(g)), pending_ids(g)));
     } else {
         logits = step_and_fork(g);
     }
-    return logits && kr_sampler_next_rows(g->sampler, logits, g->nmembers, g->members, g->samples) == KR_OK;
+    return logits && draw(g, logits);
 }
 
 bool kr_generation_next(kr_generation *g)

@@ -11,6 +11,8 @@
 
 typedef struct kr_continuation {
     int32_t pending; /* the last token, fed or sampled: the network has not read it; -1: there is none yet */
+    bool is_ready;   /* it has read it, though, and chosen what comes next, which nobody has been told: */
+    kr_sample ready;
     kr_finish finish;
     int64_t ntokens; /* since the last feed */
     kr_held_text text;
@@ -48,6 +50,9 @@ struct kr_generation {
 
 /* A state of all rows, or of the one that they share: g->state, or one on the tape. NULL after an error. */
 kr_state *kr_generation_whole_state(const kr_generation *g);
+
+/* What the device has read and chosen ahead of the calls is known, row by row. False after an error. */
+bool kr_generation_catch_up(kr_generation *g);
 
 /* From now on all rows are in the batch, with this state, which g then owns. */
 void kr_generation_set_state(kr_generation *g, kr_state *state);

@@ -1,8 +1,10 @@
 /* generation_file.c - a generation as a file: its state (model/state_file.c), and beside it
  *
  *   generation.totals    i64 [3]      seed, tokens read as prompt, tokens generated
- *   generation.rows      i64 [n 7]    pending, finish, tokens since the last feed, tokens sampled, bytes of text that
- *                                     wait, how many of them are settled, distinct tokens
+ *   generation.rows      i64 [n 9]    pending, finish, tokens since the last feed, tokens sampled, bytes of text that
+ *                                     wait, how many of them are settled, distinct tokens; if the state has read the
+ *                                     pending token: what comes next, and the bits of its log-probability (f64); else
+ *                                     -1 and 0
  *   generation.occurred  i64 [m 3]    of those tokens, row after row: id, in the prompt (0 or 1), times generated
  *   generation.text      i32 [k]      the bytes that wait, row after row
  *
@@ -11,15 +13,16 @@
 #include "generate/generation.h"
 #include "model/state_file.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { TOTALS, ROWS, OCCURRED, TEXT, NEXTRAS };
 enum { SEED, PROMPT_TOKENS, TOKENS, NTOTALS };
-enum { PENDING, FINISH, SINCE_FEED, SAMPLED, WAITING, SETTLED, DISTINCT, ROW_FIELDS };
+enum { PENDING, FINISH, SINCE_FEED, SAMPLED, WAITING, SETTLED, DISTINCT, READY, READY_LOGPROB, ROW_FIELDS };
 enum { ID, IN_PROMPT, GENERATED, TOKEN_FIELDS };
 
 static const kr_state_format format = { .name = "krait.generation",
-                                        .version = "1",
+                                        .version = "2",
                                         .what = "generation",
                                         .nextras = NEXTRAS,
                                         .extras = { "generation.totals", "generation.rows", "generation.occurred",
@@ -45,6 +48,11 @@ static void list_row(const kr_generation *g, int64_t row, int64_t *fields)
     fields[WAITING] = (int64_t)r->text.nheld;
     fields[SETTLED] = (int64_t)r->text.settled;
     fields[DISTINCT] = count_distinct(g, row);
+    fields[READY] = -1;
+    fields[READY_LOGPROB] = 0;
+    if (!r->is_ready) return;
+    fields[READY] = r->ready.id;
+    memcpy(&fields[READY_LOGPROB], &r->ready.logprob, sizeof fields[READY_LOGPROB]);
 }
 
 static int64_t *list_occurred(const kr_generation *g, int64_t row, int64_t *to)
@@ -88,7 +96,7 @@ static bool save(const kr_generation *g, kr_arena *arena, const char *path)
     return state && kr_state_file_write(&format, state, g->net, extras, path);
 }
 
-kr_status kr_generation_save(const kr_generation *g, const char *path)
+kr_status kr_generation_save(kr_generation *g, const char *path)
 {
     enum { BLOCK_BYTES = 4096 };
     if (!g) return KR_ERR_ARG;
@@ -97,8 +105,8 @@ kr_status kr_generation_save(const kr_generation *g, const char *path)
     kr_tape_reset(g->tape);
     kr_arena arena;
     kr_arena_init(&arena, &ctx->memory, BLOCK_BYTES);
-    const bool saved =
-        kr_require(ctx, !g->is_torn, KR_ERR_STATE, "an earlier call failed half-way") && save(g, &arena, path);
+    const bool saved = kr_require(ctx, !g->is_torn, KR_ERR_STATE, "an earlier call failed half-way") &&
+                       kr_generation_catch_up(g) && save(g, &arena, path);
     kr_arena_deinit(&arena);
     if (!saved) kr_blame(ctx, "generation.save");
     return ctx->status;
@@ -153,21 +161,39 @@ static bool is_within(int64_t n, int64_t least, int64_t most)
     return n >= least && n <= most;
 }
 
+/* What comes next, if the row has read its pending token; it has a state of its own then. */
+static bool is_ready_right(const content *c, const int64_t *row, int64_t batch)
+{
+    double logprob;
+    memcpy(&logprob, &row[READY_LOGPROB], sizeof logprob);
+    return row[READY] == -1 ? row[READY_LOGPROB] == 0
+                            : is_within(row[READY], 0, c->g->vocab - 1) && batch == c->g->nrows && row[PENDING] >= 0 &&
+                                  !isnan(logprob);
+}
+
+static bool is_row_right(const content *c, const int64_t *row, int64_t batch, int64_t ntokens, int64_t nbytes)
+{
+    return is_within(row[PENDING], -1, c->g->vocab - 1) && is_within(row[FINISH], KR_FINISH_NOT, KR_FINISH_STOP) &&
+           row[SINCE_FEED] >= 0 && row[SAMPLED] >= 0 && is_within(row[WAITING], 0, c->nbytes - nbytes) &&
+           is_within(row[SETTLED], 0, row[WAITING]) && is_within(row[DISTINCT], 0, c->ntokens - ntokens) &&
+           is_ready_right(c, row, batch);
+}
+
 static bool check_rows(const content *c, const kr_state *state)
 {
-    const int64_t batch = kr_state_batch(state), vocab = c->g->vocab, *first = c->rows;
+    const int64_t batch = kr_state_batch(state), *first = c->rows, *live = NULL;
     int64_t ntokens = 0, nbytes = 0;
     if (!kr_require(c->ctx, batch == 1 || batch == c->g->nrows, KR_ERR_FORMAT,
                     "the state has %lld rows, but there are %lld", (long long)batch, (long long)c->g->nrows))
         return false;
     for (int64_t r = 0; r < c->g->nrows; r++) {
         const int64_t *row = c->rows + r * ROW_FIELDS;
-        const bool agrees = (row[PENDING] < 0) == (first[PENDING] < 0) &&
-                            (batch == c->g->nrows || (row[PENDING] == first[PENDING] && row[FINISH] == first[FINISH]));
-        const bool right =
-            is_within(row[PENDING], -1, vocab - 1) && is_within(row[FINISH], KR_FINISH_NOT, KR_FINISH_STOP) &&
-            row[SINCE_FEED] >= 0 && row[SAMPLED] >= 0 && is_within(row[WAITING], 0, c->nbytes - nbytes) &&
-            is_within(row[SETTLED], 0, row[WAITING]) && is_within(row[DISTINCT], 0, c->ntokens - ntokens);
+        if (row[FINISH] == KR_FINISH_NOT && !live) live = row; /* those that go on are at one place */
+        const bool agrees =
+            (row[PENDING] < 0) == (first[PENDING] < 0) &&
+            (batch == c->g->nrows || (row[PENDING] == first[PENDING] && row[FINISH] == first[FINISH])) &&
+            (row[FINISH] != KR_FINISH_NOT || (row[READY] < 0) == (live[READY] < 0));
+        const bool right = is_row_right(c, row, batch, ntokens, nbytes);
         if (!kr_require(c->ctx, right && agrees, KR_ERR_FORMAT,
                         "row %lld of tensor 'generation.rows' has a number out of range", (long long)r))
             return false;
@@ -231,6 +257,9 @@ static void apply(const content *c)
         const int64_t *from = c->rows + r * ROW_FIELDS;
         kr_continuation *row = &g->rows[r];
         row->pending = (int32_t)from[PENDING];
+        row->is_ready = from[READY] >= 0;
+        row->ready.id = (int32_t)from[READY];
+        memcpy(&row->ready.logprob, &from[READY_LOGPROB], sizeof row->ready.logprob);
         row->finish = (kr_finish)from[FINISH];
         row->ntokens = from[SINCE_FEED];
         g->sampler->drawn[r] = (uint64_t)from[SAMPLED];
@@ -265,6 +294,7 @@ kr_status kr_generation_load(kr_generation *g, const char *path)
     kr_state *state = kr_state_file_read(&format, ctx, g->net, path, take, &c);
     kr_arena_deinit(&c.arena);
     if (state) {
+        kr_steps_forget(&g->steps, ctx);
         kr_generation_set_state(g, state);
         g->is_torn = false;
     } else {

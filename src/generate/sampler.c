@@ -172,9 +172,9 @@ static bool check_call(const kr_sampler *s, const char *op, const kr_tensor *log
     return true;
 }
 
-/* rows NULL: all of them. Nothing is remembered unless every row has its token. */
-static kr_status next_rows(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
-                           const int64_t *rows, kr_sample *samples)
+/* rows NULL: all of them. */
+kr_status kr_sampler_draw(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count, const int64_t *rows,
+                          kr_sample *samples)
 {
     if (!check_call(s, op, logits_bw, count, rows, samples)) return s->ctx->status;
     for (int64_t i = 0; i < count; i++) {
@@ -188,8 +188,16 @@ static kr_status next_rows(kr_sampler *s, const char *op, const kr_tensor *logit
         }
         samples[i] = (kr_sample){ id, kr_logits_logprob(&logits, id) };
     }
-    for (int64_t i = 0; i < count; i++) kr_sampler_count(s, rows ? rows[i] : i, samples[i].id);
     return KR_OK;
+}
+
+/* Nothing is remembered unless every row has its token. */
+static kr_status next_rows(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
+                           const int64_t *rows, kr_sample *samples)
+{
+    const kr_status status = kr_sampler_draw(s, op, logits_bw, count, rows, samples);
+    for (int64_t i = 0; status == KR_OK && i < count; i++) kr_sampler_count(s, rows ? rows[i] : i, samples[i].id);
+    return status;
 }
 
 kr_status kr_sampler_next(kr_sampler *sampler, const kr_tensor *logits_bw, kr_sample *samples)

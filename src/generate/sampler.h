@@ -41,16 +41,21 @@ int32_t kr_sampler_choose(kr_sampler *sampler, int64_t row, double max);
 /* Counts a token that was chosen. */
 void kr_sampler_count(kr_sampler *sampler, int64_t row, int32_t id);
 
+/* kr_sampler_next_rows for tokens that are counted later, or not at all. */
+kr_status kr_sampler_draw(kr_sampler *sampler, const char *op, const kr_tensor *logits_bw, int64_t count,
+                          const int64_t *rows, kr_sample *samples);
+
 /* ---- on a far device ----
  *
- * queue: the choice for rows[0..count) out of logits [count w], as a kernel; take: its result, counted; false where it
- * has none: the processor has to choose, or finds out what is wrong. prepare: the numbers that such a kernel reads,
- * for one that is replayed. is_far: do the options allow it? */
+ * queue: the choice for rows[0..count) out of logits [count w], as a kernel that leaves the ids in next, too; nothing
+ * for logits that it does not read. take: the result, which has come, for the next token that is to be counted; false
+ * where a row has none. One choice may be queued before the result of another is taken. prepare: the numbers that such
+ * a kernel reads, for one that is replayed and follows no other. is_far: do the options allow it? */
 bool kr_sampler_is_far(kr_sampler *sampler);
-bool kr_sampler_queue(kr_sampler *sampler, const kr_tensor *logits, const int64_t *rows);
+bool kr_sampler_reads(const kr_tensor *logits);
+bool kr_sampler_queue(kr_sampler *sampler, const kr_tensor *logits, const int64_t *rows, int32_t *next);
 void kr_sampler_prepare(kr_sampler *sampler, int64_t count, const int64_t *rows);
-bool kr_sampler_take(kr_sampler *sampler, const kr_tensor *logits, int64_t count, const int64_t *rows,
-                     kr_sample *samples);
+bool kr_sampler_take(const kr_sampler *sampler, kr_dtype dtype, int64_t count, const int64_t *rows, kr_sample *samples);
 void kr_sampler_free_shared(kr_sampler *sampler);
 
 /* All rows as new, with another seed. */

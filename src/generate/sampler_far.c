@@ -6,7 +6,7 @@
 #include "device/device.h"
 #include "generate/sampler.h"
 
-enum { PER_ROW = 2 * sizeof(int64_t) + 2 * sizeof(double) }; /* row, drawn; logprob; id */
+enum { PER_ROW = 2 * sizeof(int64_t) + 2 * sizeof(double) + 2 * sizeof(int32_t) }; /* row, drawn; logprob; id */
 
 bool kr_sampler_is_far(kr_sampler *s)
 {
@@ -37,7 +37,7 @@ static double *logprobs(const kr_sampler *s)
 
 static int32_t *ids(const kr_sampler *s)
 {
-    return (int32_t *)(void *)(logprobs(s) + s->nrows);
+    return (int32_t *)(void *)(logprobs(s) + 2 * s->nrows);
 }
 
 void kr_sampler_prepare(kr_sampler *s, int64_t count, const int64_t *rows)
@@ -48,10 +48,15 @@ void kr_sampler_prepare(kr_sampler *s, int64_t count, const int64_t *rows)
     }
 }
 
-bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, const int64_t *rows)
+bool kr_sampler_reads(const kr_tensor *logits)
+{
+    return !kr_dtype_is_half(logits->dtype) && (logits->strides[1] == 1 || logits->dims[1] <= 1);
+}
+
+bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, const int64_t *rows, int32_t *next)
 {
     const kr_sampler_options *o = &s->options;
-    if (kr_dtype_is_half(logits->dtype) || (logits->strides[1] != 1 && logits->dims[1] > 1)) return true;
+    if (!kr_sampler_reads(logits)) return true;
     kr_sampler_prepare(s, logits->dims[0], rows);
     kr_sample_args args = { .nb = logits->dims[0],
                             .nw = logits->dims[1],
@@ -65,22 +70,21 @@ bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, const int64_t *row
                             .x = logits->data,
                             .row = numbers(s),
                             .drawn = numbers(s) + s->nrows,
+                            .apart = s->nrows,
                             .id = ids(s),
+                            .next = next,
                             .logprob = logprobs(s) };
     s->ctx->device->wrote_integers = true;
     return KR_RUN(s->ctx, sample[kr_real_of(logits->dtype)], &args);
 }
 
-bool kr_sampler_take(kr_sampler *s, const kr_tensor *logits, int64_t count, const int64_t *rows, kr_sample *samples)
+bool kr_sampler_take(const kr_sampler *s, kr_dtype dtype, int64_t count, const int64_t *rows, kr_sample *samples)
 {
-    if (kr_dtype_is_half(logits->dtype) || (logits->strides[1] != 1 && logits->dims[1] > 1) || !kr_wait(s->ctx))
-        return false;
-    for (int64_t i = 0; i < count; i++)
-        if (ids(s)[i] < 0) return false;
     for (int64_t i = 0; i < count; i++) {
-        const double single = (double)((const float *)(const void *)logprobs(s))[i];
-        samples[i] = (kr_sample){ ids(s)[i], logits->dtype == KR_F64 ? logprobs(s)[i] : single };
-        kr_sampler_count(s, rows[i], samples[i].id);
+        const int64_t place = i + (int64_t)(s->drawn[rows[i]] % 2) * s->nrows;
+        const double single = (double)((const float *)(const void *)logprobs(s))[place];
+        if (ids(s)[place] < 0) return false;
+        samples[i] = (kr_sample){ ids(s)[place], dtype == KR_F64 ? logprobs(s)[place] : single };
     }
     return true;
 }

@@ -1,7 +1,8 @@
 /* steps.c - a step of a generation: run, recorded, replayed.
  *
  * What a recording reads and writes lies on a tape of its own, in the state, in the parameters and in the sampler: only
- * the ids, and the sampler's numbers, are new each time, in memory that host and device share.
+ * the ids, and the sampler's numbers, are new each time, in memory that host and device share. The sampler leaves the
+ * ids of the next step there, and counts on: a step may be queued behind another before the host knows its tokens.
  */
 #include "generate/steps.h"
 
@@ -55,7 +56,7 @@ static kr_tensor *step_and_choose(kr_steps *steps, const kr_network *net, kr_sta
                                   kr_sampler *sampler, const int64_t *rows)
 {
     kr_tensor *logits = step(steps, net, state, ids);
-    return logits && sampler && !kr_sampler_queue(sampler, logits, rows) ? NULL : logits;
+    return logits && sampler && !kr_sampler_queue(sampler, logits, rows, kr_tensor_data(steps->ids)) ? NULL : logits;
 }
 
 /* Nothing that is run now may find that memory is short: the tape has one block of what the step took before. */
@@ -106,12 +107,41 @@ static kr_tensor *run(kr_steps *steps, const kr_network *net, kr_state *state, c
     return step_and_choose(steps, net, state, ids, sampler, rows);
 }
 
+/* One more choice is queued. */
+static bool note(kr_steps *steps, kr_ctx *ctx)
+{
+    return kr_mark(ctx, (int)(steps->queued++ % KR_MARKS));
+}
+
 kr_tensor *kr_steps_run(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids,
                         kr_sampler *sampler, const int64_t *rows)
 {
     if (!steps->tape && !(steps->tape = kr_tape_create(net->ctx, KR_NO_GRAD))) return NULL;
     if (!kr_owed_begin(state, net->layers)) return NULL;
-    kr_tensor *logits = run(steps, net, state, ids, sampler, rows);
+    steps->logits = run(steps, net, state, ids, sampler, rows);
     kr_owed_end(state);
-    return logits;
+    return steps->logits && sampler && kr_sampler_reads(steps->logits) && !note(steps, net->ctx) ? NULL : steps->logits;
+}
+
+bool kr_steps_go_ahead(kr_steps *steps, const kr_network *net, kr_state *state, kr_sampler *sampler)
+{
+    kr_ctx *ctx = net->ctx;
+    if (!steps->recording || !kr_sampler_reads(steps->logits) || steps->signature != signature_of(state, sampler) ||
+        !kr_record_is_whole(ctx, steps->recording) || !kr_owed_begin(state, net->layers))
+        return false;
+    const bool runs = kr_record_replay(ctx, steps->recording);
+    kr_owed_end(state);
+    return runs && note(steps, ctx);
+}
+
+bool kr_steps_take(kr_steps *steps, const kr_sampler *sampler, int64_t count, const int64_t *rows, kr_sample *samples)
+{
+    return kr_wait_mark(sampler->ctx, (int)(steps->taken++ % KR_MARKS)) &&
+           kr_sampler_take(sampler, steps->logits->dtype, count, rows, samples);
+}
+
+void kr_steps_forget(kr_steps *steps, kr_ctx *ctx)
+{
+    kr_wait(ctx);
+    steps->taken = steps->queued;
 }

@@ -139,20 +139,22 @@ static inline int64_t kr_token_mamba3_elements(int64_t nm, int64_t nr, int64_t n
 /* A token for each row of logits x, and its log-probability (generate/sampler_choose.c has the rules):
  *   temperature 0: the first of the largest. Else weights e^((x - max) / temperature) of the top_k largest (0: all), of
  *   those the fewest largest that add up to top_p of their sum, of those the ones of min_p at least; the token at u
- * times
- *   their sum, in the order of ids, u from Philox (seed, row, drawn). Of equals the smaller id is the larger one.
+ *   times their sum, in the order of ids, u from Philox (seed, row, drawn). Of equals the smaller id is the larger one.
  *   logprob = x[id] - log(sum over all nw of e^x)
- * x [b w], of which the first `vocab` may be chosen; rows begin `stride` elements apart, of any sign, or 0. row, drawn
- * [b] and the results id, logprob [b] lie where host and device reach them. id = -1: a NaN or +infinity among the
- * logits, or nothing but -infinity to choose from. */
+ * x [b w], of which the first `vocab` may be chosen; rows begin `stride` elements apart, of any sign, or 0.
+ * id = -1: a NaN or +infinity among the logits, or nothing but -infinity to choose from.
+ * row, drawn [b] and the results lie where host and device reach them. Choices may be queued one behind another: drawn
+ * is one more afterwards, id and logprob have two places for each row, of which they take the first if drawn was even,
+ * the second, `apart` elements behind it, if it was odd, and the id goes to next [b], too, 0 for -1. */
 typedef struct kr_sample_args {
     kr_exec exec;
     int64_t nb, nw, vocab, stride, top_k;
     double temperature, top_p, min_p;
     uint64_t seed;
     const void *x;
-    const int64_t *row, *drawn;
-    int32_t *id;
+    const int64_t *row;
+    int64_t *drawn, apart;
+    int32_t *id, *next;
     void *logprob;
 } kr_sample_args;
 

@@ -203,3 +203,115 @@ TEST(a_talk_goes_on_on_another_device)
         }
     end_folder();
 }
+
+/* ---- ahead of the calls ---- */
+
+/* Rows that stop at tokens of their own, go on from there, from further text, and out of files. */
+typedef struct turn {
+    int calls;           /* of next; then */
+    int64_t fed;         /* tokens of the prompt, or -1: nothing is fed */
+    bool through_a_file; /* the rest is another generation's, on the other device */
+} turn;
+
+static const turn plans[][6] = {
+    { { 30, -1, false } },
+    { { 30, 0, false }, { 30, 0, false }, { 30, -1, false } },
+    { { 30, 3, false }, { 2, 2, false }, { 9, 1, false }, { 30, -1, false } },
+    { { 4, 2, false }, { 7, 0, false }, { 1, 4, false }, { 30, -1, false } },
+    { { 7, -1, true }, { 3, -1, true }, { 30, -1, false } },
+    { { 30, -1, true }, { 0, 0, true }, { 4, -1, true }, { 30, 2, true }, { 30, -1, false } },
+};
+enum { NPLANS = (int)(sizeof plans / sizeof *plans) };
+
+static kr_generate_options stopping(int64_t max_tokens)
+{
+    static const int32_t stops[] = { 7, 19, 40, 41, 42, 43, 90, 91, 92, 93, 150, 151, 152, 200, 201, 202, 203 };
+    kr_generate_options o = options_of(1);
+    o.max_tokens = max_tokens;
+    o.stop_ids = stops;
+    o.n_stop_ids = (int)(sizeof stops / sizeof *stops);
+    return o;
+}
+
+/* The plan on one device, or on two in turn. */
+static void follow(const turn *plan, const char *const *names, kr_family family, int64_t max_tokens,
+                   talk_record *record)
+{
+    const kr_generate_options o = stopping(max_tokens);
+    scene s[2] = { 0 };
+    for (int i = 0; i < 2; i++) {
+        s[i].ctx = open_device(names[i]);
+        s[i].net = talk_network(s[i].ctx, family, KR_F32, 0, NULL);
+        s[i].g = kr_generation_create(s[i].ctx, s[i].net, NULL, &o);
+    }
+    int at = 0;
+    kr_generation_feed(s[0].g, prompt, 5);
+    for (bool is_last = false; !is_last; plan++) {
+        is_last = plan->fed < 0 && !plan->through_a_file;
+        talk_on(record, s[at].g, plan->calls);
+        if (plan->fed >= 0) kr_generation_feed(s[at].g, prompt, plan->fed);
+        if (!plan->through_a_file) continue;
+        CHECK(kr_generation_save(s[at].g, in_folder("talk")) == KR_OK, "save");
+        at = 1 - at;
+        CHECK(kr_generation_load(s[at].g, in_folder("talk")) == KR_OK, "load");
+    }
+    for (int i = 0; i < 2; i++) {
+        CHECK_OK(s[i].ctx);
+        end(&s[i]);
+    }
+}
+
+TEST(devices_that_are_ahead_say_the_same)
+{
+    static const char *const cpus[] = { "cpu", "cpu" };
+    begin_folder();
+    for (int p = 0; p < NPLANS; p++)
+        for (int length = 0; length < 2; length++) {
+            const kr_family family = (kr_family)(KR_MAMBA1 + (p + length) % 3);
+            const int64_t most = length ? 9 : -1;
+            talk_record want = { 0 };
+            follow(plans[p], cpus, family, most, &want);
+            for (int d = 0; d < NDEVICES; d++) {
+                kr_ctx *ctx = open_device(devices[d]);
+                kr_ctx_destroy(ctx);
+                if (!ctx) continue;
+                const char *const alone[] = { devices[d], devices[d] }, *const mixed[] = { devices[d], "cpu" };
+                char what[64];
+                snprintf(what, sizeof what, "%s, plan %d, %lld tokens", devices[d], p, (long long)most);
+                talk_record got = { 0 }, both = { 0 };
+                follow(plans[p], alone, family, most, &got);
+                compare(what, &got, &want, 3);
+                follow(plans[p], mixed, family, most, &both);
+                compare(what, &both, &want, 3);
+            }
+        }
+    end_folder();
+}
+
+/* A network whose logits are no numbers, from a step on that nobody has seen yet. */
+TEST(a_device_that_is_ahead_finds_what_is_wrong)
+{
+    for (int d = 0; d < NDEVICES; d++) {
+        kr_ctx *ctx = open_device(devices[d]);
+        if (!ctx) continue;
+        kr_generate_options o = options_of(1);
+        o.max_tokens = -1;
+        kr_network *net = talk_network(ctx, KR_MAMBA2, KR_F32, 0, NULL);
+        kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
+        kr_generation_feed(g, prompt, 5);
+        for (int i = 0; i < 4; i++) CHECK(kr_generation_next(g), "step %d", i);
+        CHECK(kr_steps_are_ahead(&g->steps), "%s: not a step ahead", devices[d]);
+        kr_test_put(net->norm_f_d, 3, NAN);
+        int more = 0;
+        while (more < 4 && kr_generation_next(g)) more++;
+        CHECK(more == 1, "%s: %d more", devices[d], more);
+        CHECK_ERROR(ctx, KR_ERR_NUMERIC,
+                    "generation.next: sampler.next_rows: logits [3, 256] hold a NaN or an infinity, or -inf for all "
+                    "tokens of a row");
+        CHECK(!kr_generation_next(g), "it goes on");
+        CHECK_ERROR_HAS(ctx, KR_ERR_STATE, "an earlier call failed half-way");
+        kr_generation_destroy(g);
+        kr_network_destroy(net);
+        kr_ctx_destroy(ctx);
+    }
+}

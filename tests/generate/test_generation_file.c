@@ -295,13 +295,13 @@ static void rewrite(kr_ctx *ctx, const char *from, const char *to, const edit *e
 }
 
 /* Everything that a generation remembers, by what it writes of itself. */
-static file_image image_of(const kr_generation *g)
+static file_image image_of(kr_generation *g)
 {
     CHECK(kr_generation_save(g, in_folder("image")) == KR_OK, "it cannot be saved");
     return read_image(in_folder("image"));
 }
 
-static bool is_unchanged(const kr_generation *g, const file_image *before)
+static bool is_unchanged(kr_generation *g, const file_image *before)
 {
     file_image now = image_of(g);
     const bool same = now.bytes == before->bytes && memcmp(now.data, before->data, now.bytes) == 0;
@@ -347,8 +347,8 @@ TEST(forged_generations)
 #define REFUSE(status, text, ...) refuse(g, &before, status, text, &(edit){ __VA_ARGS__ })
     REFUSE(KR_ERR_FORMAT, "not a generation of krait: metadata 'format' is not 'krait.generation'", .key = "format",
            .text = "krait.state");
-    REFUSE(KR_ERR_FORMAT, "the generation has version '2' of the format, but this library reads version 1",
-           .key = "version", .text = "2");
+    REFUSE(KR_ERR_FORMAT, "the generation has version '3' of the format, but this library reads version 2",
+           .key = "version", .text = "3");
     static const char *const names[] = { "generation.totals", "generation.rows", "generation.occurred",
                                          "generation.text" };
     for (int i = 0; i < 4; i++) {
@@ -357,16 +357,16 @@ TEST(forged_generations)
         REFUSE(KR_ERR_FORMAT, missing, .tensor = names[i], .is_missing = true);
     }
     const kr_dtype f64 = KR_F64;
-    const kr_shape column = KR_SHAPE(14), turned = KR_SHAPE(7, 2), row = KR_SHAPE(1, 3), flat = KR_SHAPE(1, 1, 3);
+    const kr_shape column = KR_SHAPE(18), turned = KR_SHAPE(9, 2), row = KR_SHAPE(1, 3), flat = KR_SHAPE(1, 1, 3);
     REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' is F64 [3], which it cannot be", .tensor = names[0],
            .dtype = &f64);
     REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' is I64 [1, 3], which it cannot be", .tensor = names[0],
            .shape = &row);
     REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' is I64 [1, 1, 3], which it cannot be", .tensor = names[0],
            .shape = &flat);
-    REFUSE(KR_ERR_ARG, "the file has 14 rows, but this generation has n_samples = 2", .tensor = names[1],
+    REFUSE(KR_ERR_ARG, "the file has 18 rows, but this generation has n_samples = 2", .tensor = names[1],
            .shape = &column);
-    REFUSE(KR_ERR_ARG, "the file has 7 rows, but this generation has n_samples = 2", .tensor = names[1],
+    REFUSE(KR_ERR_ARG, "the file has 9 rows, but this generation has n_samples = 2", .tensor = names[1],
            .shape = &turned);
     for (int r = 0; r < 2; r++) {
         char range[100];
@@ -380,19 +380,21 @@ TEST(forged_generations)
                       { 3, { -1, -5, INT64_MIN } },
                       { 4, { -1, 100, INT64_MAX } },
                       { 5, { -1, 100, INT64_MAX } },
-                      { 6, { -1, 1000, INT64_MAX } } };
+                      { 6, { -1, 1000, INT64_MAX } },
+                      { 7, { -2, TALK_VOCAB - 3, INT64_MAX } },
+                      { 8, { 1, -1, INT64_MIN } } }; /* of a log-probability that is not there */
         for (size_t w = 0; w < sizeof wrong / sizeof *wrong; w++)
             for (int v = 0; v < 3; v++)
-                REFUSE(KR_ERR_FORMAT, range, .tensor = names[1], .at = 7 * r + wrong[w].field,
+                REFUSE(KR_ERR_FORMAT, range, .tensor = names[1], .at = 9 * r + wrong[w].field,
                        .value = wrong[w].values[v]);
     }
-    for (int at = 0; at <= 7; at += 7) /* pending in one row, and not in the other */
+    for (int at = 0; at <= 9; at += 9) /* pending in one row, and not in the other */
         REFUSE(KR_ERR_FORMAT, "row 1 of tensor 'generation.rows' has a number out of range", .tensor = names[1],
                .at = at, .value = -1);
     char text[128];
     snprintf(text, sizeof text, "'generation.rows' counts %d tokens and %d bytes, but there are %d and %d",
              distinct - 1, total, distinct, total);
-    REFUSE(KR_ERR_FORMAT, text, .tensor = names[1], .at = 13, .value = last - 1);
+    REFUSE(KR_ERR_FORMAT, text, .tensor = names[1], .at = 15, .value = last - 1);
     REFUSE(KR_ERR_FORMAT, "row 0 of tensor 'generation.occurred' has a number out of range", .tensor = names[2],
            .at = 0, .value = -1);
     REFUSE(KR_ERR_FORMAT, "row 1 of tensor 'generation.occurred' has a number out of range", .tensor = names[2],
@@ -425,9 +427,9 @@ TEST(forged_before_the_fork)
     kr_generation_save(g, in_folder("talk"));
     file_image before = image_of(g);
     REFUSE(KR_ERR_FORMAT, "row 2 of tensor 'generation.rows' has a number out of range", .tensor = "generation.rows",
-           .at = 14, .value = 'a');
+           .at = 18, .value = 'a');
     REFUSE(KR_ERR_FORMAT, "row 1 of tensor 'generation.rows' has a number out of range", .tensor = "generation.rows",
-           .at = 8, .value = 1);
+           .at = 10, .value = 1);
     free(before.data);
     kr_generation_destroy(g);
 

@@ -301,6 +301,15 @@ template <typename T> static __device__ int64_t choose(const kr_sample_args &a, 
     return place_of<false>(j, u, true, s);
 }
 
+template <typename T> static __device__ void leave(const kr_sample_args &a, int64_t row, int64_t id, double logprob)
+{
+    const int64_t drawn = a.drawn[row], place = row + drawn % 2 * a.apart;
+    a.id[place] = (int32_t)id;
+    ((T *)a.logprob)[place] = (T)logprob;
+    a.next[row] = id < 0 ? 0 : (int32_t)id;
+    a.drawn[row] = drawn + 1;
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) sample_kernel(const __grid_constant__ kr_sample_args a, double units)
 {
@@ -317,7 +326,7 @@ static __global__ void __launch_bounds__(THREADS) sample_kernel(const __grid_con
     const double rest = a.nw > a.vocab ? largest(j.x, a.vocab, a.nw, &s, &behind) : -INFINITY;
     const double all = rest > max ? rest : max;
     if (!(all < INFINITY) || !(max > -INFINITY)) {
-        if (threadIdx.x == 0) a.id[row] = -1, ((T *)a.logprob)[row] = 0;
+        if (threadIdx.x == 0) leave<T>(a, row, -1, 0);
         return;
     }
     double sum = 0;
@@ -330,9 +339,7 @@ static __global__ void __launch_bounds__(THREADS) sample_kernel(const __grid_con
     j.last_id = INT64_MAX;
     j.least = 0;
     const int64_t id = a.temperature > 0 ? choose(a, j, row, &s) : place;
-    if (threadIdx.x > 0) return;
-    a.id[row] = (int32_t)id;
-    ((T *)a.logprob)[row] = (T)((double)j.x[id] - (all + log(sum)));
+    if (threadIdx.x == 0) leave<T>(a, row, id, (double)j.x[id] - (all + log(sum)));
 }
 
 template <typename T> static void sample_run(const kr_sample_args *a)

@@ -96,6 +96,15 @@ static int64_t choose(row_job *j, int64_t largest, int64_t row)
     return draw(j, (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53);
 }
 
+static void leave(const kr_sample_args *a, int64_t row, int64_t id, double logprob)
+{
+    const int64_t place = row + a->drawn[row] % 2 * a->apart;
+    a->id[place] = (int32_t)id;
+    ((real *)a->logprob)[place] = (real)logprob;
+    a->next[row] = id < 0 ? 0 : (int32_t)id;
+    a->drawn[row]++;
+}
+
 static void sample_task(void *arg, int64_t row, int worker)
 {
     (void)worker;
@@ -111,14 +120,12 @@ static void sample_task(void *arg, int64_t row, int worker)
         if (i < a->vocab && x > j.max) j.max = x, largest = i;
     }
     if (!is_good || largest < 0) {
-        a->id[row] = -1;
-        ((real *)a->logprob)[row] = 0;
+        leave(a, row, -1, 0);
         return;
     }
     for (int64_t i = 0; i < a->nw; i++) sum += exp((double)j.x[i] - all);
     const int64_t id = choose(&j, largest, row);
-    a->id[row] = (int32_t)id;
-    ((real *)a->logprob)[row] = (real)((double)j.x[id] - (all + log(sum)));
+    leave(a, row, id, (double)j.x[id] - (all + log(sum)));
 }
 
 void KR_REF(sample)(const kr_sample_args *a)
