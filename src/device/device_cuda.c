@@ -326,9 +326,9 @@ static cudaError_t set_up(cuda *c, int number)
     for (int i = 0; i < KR_MARKS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
     if (error == cudaSuccess) error = open_pool(c);
-    if (error == cudaSuccess)
-        error = cudaMalloc((void **)&c->shown.arrivals, KR_CUDA_ARRIVALS * sizeof *c->shown.arrivals);
-    if (error == cudaSuccess) error = cudaMemset(c->shown.arrivals, 0, KR_CUDA_ARRIVALS * sizeof *c->shown.arrivals);
+    const size_t counters = (KR_CUDA_ARRIVALS + KR_CUDA_TURNS) * sizeof *c->shown.arrivals;
+    if (error == cudaSuccess) error = cudaMalloc((void **)&c->shown.arrivals, counters);
+    if (error == cudaSuccess) error = cudaMemset(c->shown.arrivals, 0, counters);
     return error;
 }
 

@@ -114,7 +114,7 @@ kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, in
 void kr_sampler_destroy(kr_sampler *sampler)
 {
     if (!sampler) return;
-    kr_sampler_free_shared(sampler);
+    kr_sampler_free_far(sampler);
     kr_arena_deinit(&sampler->arena);
     kr_memory_free(&sampler->ctx->memory, sampler, sizeof *sampler);
 }

@@ -26,7 +26,9 @@ struct kr_sampler {
     int32_t *ids;             /* [vocab] */
     kr_ranked *ranked;        /* [vocab] */
 
-    char *shared; /* with a far device: what goes there and comes back; NULL: not made yet */
+    /* with a far device; NULL: not made yet */
+    char *shared; /* what goes there and comes back */
+    int64_t *far; /* [2 nrows] the numbers of rows and what they have drawn, as kernels count on */
 };
 
 static inline kr_occurrence *kr_sampler_occurred(const kr_sampler *sampler, int64_t row)
@@ -49,14 +51,14 @@ kr_status kr_sampler_draw(kr_sampler *sampler, const char *op, const kr_tensor *
  *
  * queue: the choice for rows[0..count) out of logits [count w], as a kernel that leaves the ids in next, too; nothing
  * for logits that it does not read. take: the result, which has come, for the next token that is to be counted; false
- * where a row has none. One choice may be queued before the result of another is taken. prepare: the numbers that such
- * a kernel reads, for one that is replayed and follows no other. is_far: do the options allow it? */
+ * where a row has none. One choice may be queued before the result of another is taken. prepare: tells the device for
+ * which rows it is to choose, before the first of choices that follow one another. is_far: do the options allow it? */
 bool kr_sampler_is_far(kr_sampler *sampler);
 bool kr_sampler_reads(const kr_tensor *logits);
-bool kr_sampler_queue(kr_sampler *sampler, const kr_tensor *logits, const int64_t *rows, int32_t *next);
-void kr_sampler_prepare(kr_sampler *sampler, int64_t count, const int64_t *rows);
+bool kr_sampler_queue(kr_sampler *sampler, const kr_tensor *logits, int32_t *next);
+bool kr_sampler_prepare(kr_sampler *sampler, int64_t count, const int64_t *rows);
 bool kr_sampler_take(const kr_sampler *sampler, kr_dtype dtype, int64_t count, const int64_t *rows, kr_sample *samples);
-void kr_sampler_free_shared(kr_sampler *sampler);
+void kr_sampler_free_far(kr_sampler *sampler);
 
 /* All rows as new, with another seed. */
 void kr_sampler_forget(kr_sampler *sampler, uint64_t seed);

@@ -3,26 +3,32 @@
  * Temperature, top-k, top-p and min-p are chosen there; penalties and biases, and logits of halves, are the
  * processor's.
  */
+#include "base/far.h"
 #include "device/device.h"
 #include "generate/sampler.h"
 
 enum { PER_ROW = 2 * sizeof(int64_t) + 2 * sizeof(double) + 2 * sizeof(int32_t) }; /* row, drawn; logprob; id */
+enum { FAR_PER_ROW = 2 * sizeof(int64_t) };                                        /* row, drawn */
+
+static bool make_room(kr_sampler *s)
+{
+    if (!s->shared) s->shared = kr_memory_alloc(kr_shared_memory(s->ctx), (size_t)s->nrows * PER_ROW);
+    if (!s->far) s->far = kr_memory_alloc(kr_float_memory(s->ctx), (size_t)s->nrows * FAR_PER_ROW);
+    return s->shared && s->far;
+}
 
 bool kr_sampler_is_far(kr_sampler *s)
 {
     const kr_sampler_options *o = &s->options;
-    if (!kr_ctx_is_far(s->ctx) || o->n_biases || o->repetition_penalty != 1 || o->presence_penalty != 0 ||
-        o->frequency_penalty != 0)
-        return false;
-    if (!s->shared) s->shared = kr_memory_alloc(kr_shared_memory(s->ctx), (size_t)s->nrows * PER_ROW);
-    return s->shared != NULL;
+    return kr_ctx_is_far(s->ctx) && !o->n_biases && o->repetition_penalty == 1 && o->presence_penalty == 0 &&
+           o->frequency_penalty == 0 && make_room(s);
 }
 
-void kr_sampler_free_shared(kr_sampler *s)
+void kr_sampler_free_far(kr_sampler *s)
 {
-    if (!s->shared) return;
-    kr_wait(s->ctx);
+    if (s->shared || s->far) kr_wait(s->ctx);
     kr_memory_free(kr_shared_memory(s->ctx), s->shared, (size_t)s->nrows * PER_ROW);
+    kr_memory_free(kr_float_memory(s->ctx), s->far, (size_t)s->nrows * FAR_PER_ROW);
 }
 
 static int64_t *numbers(const kr_sampler *s)
@@ -40,12 +46,13 @@ static int32_t *ids(const kr_sampler *s)
     return (int32_t *)(void *)(logprobs(s) + 2 * s->nrows);
 }
 
-void kr_sampler_prepare(kr_sampler *s, int64_t count, const int64_t *rows)
+bool kr_sampler_prepare(kr_sampler *s, int64_t count, const int64_t *rows)
 {
     for (int64_t i = 0; i < count; i++) {
         numbers(s)[i] = rows[i];
         numbers(s)[s->nrows + i] = (int64_t)s->drawn[rows[i]];
     }
+    return kr_store(s->ctx, s->far, numbers(s), (size_t)s->nrows * FAR_PER_ROW);
 }
 
 bool kr_sampler_reads(const kr_tensor *logits)
@@ -53,11 +60,10 @@ bool kr_sampler_reads(const kr_tensor *logits)
     return !kr_dtype_is_half(logits->dtype) && (logits->strides[1] == 1 || logits->dims[1] <= 1);
 }
 
-bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, const int64_t *rows, int32_t *next)
+bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, int32_t *next)
 {
     const kr_sampler_options *o = &s->options;
     if (!kr_sampler_reads(logits)) return true;
-    kr_sampler_prepare(s, logits->dims[0], rows);
     kr_sample_args args = { .nb = logits->dims[0],
                             .nw = logits->dims[1],
                             .vocab = s->vocab,
@@ -68,8 +74,8 @@ bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, const int64_t *row
                             .min_p = o->min_p,
                             .seed = o->seed,
                             .x = logits->data,
-                            .row = numbers(s),
-                            .drawn = numbers(s) + s->nrows,
+                            .row = s->far,
+                            .drawn = s->far + s->nrows,
                             .apart = s->nrows,
                             .id = ids(s),
                             .next = next,

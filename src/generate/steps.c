@@ -1,8 +1,8 @@
 /* steps.c - a step of a generation: run, recorded, replayed.
  *
  * What a recording reads and writes lies on a tape of its own, in the state, in the parameters and in the sampler: only
- * the ids, and the sampler's numbers, are new each time, in memory that host and device share. The sampler leaves the
- * ids of the next step there, and counts on: a step may be queued behind another before the host knows its tokens.
+ * the ids are new each time, in memory that host and device share. The sampler leaves those of the next step there, and
+ * counts on: a step may be queued behind another before the host knows its tokens.
  */
 #include "generate/steps.h"
 
@@ -53,10 +53,10 @@ static kr_tensor *step(kr_steps *steps, const kr_network *net, kr_state *state, 
 }
 
 static kr_tensor *step_and_choose(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids,
-                                  kr_sampler *sampler, const int64_t *rows)
+                                  kr_sampler *sampler)
 {
     kr_tensor *logits = step(steps, net, state, ids);
-    return logits && sampler && !kr_sampler_queue(sampler, logits, rows, kr_tensor_data(steps->ids)) ? NULL : logits;
+    return logits && sampler && !kr_sampler_queue(sampler, logits, kr_tensor_data(steps->ids)) ? NULL : logits;
 }
 
 /* Nothing that is run now may find that memory is short: the tape has one block of what the step took before. */
@@ -66,45 +66,41 @@ static bool make_room(kr_tape *tape)
     return kr_arena_reserve(&tape->data) && kr_arena_reserve(&tape->shared);
 }
 
-static bool record(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids, kr_sampler *sampler,
-                   const int64_t *rows)
+static bool record(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids, kr_sampler *sampler)
 {
     kr_ctx *ctx = net->ctx;
     steps->cannot = true;
     if (!make_room(steps->tape) || !kr_record_begin(ctx)) return false;
-    steps->logits = step_and_choose(steps, net, state, ids, sampler, rows);
+    steps->logits = step_and_choose(steps, net, state, ids, sampler);
     steps->recording = kr_record_end(ctx);
     steps->cannot = !steps->recording || kr_ctx_failed(ctx);
     return !steps->cannot;
 }
 
-static kr_tensor *replay(kr_steps *steps, kr_ctx *ctx, const int32_t *ids, kr_sampler *sampler, const int64_t *rows)
+static kr_tensor *replay(kr_steps *steps, kr_ctx *ctx, const int32_t *ids)
 {
     if (!kr_wait(ctx)) return NULL;
     memcpy(steps->ids->data, ids, (size_t)steps->ids->dims[0] * sizeof *ids);
-    if (sampler) kr_sampler_prepare(sampler, steps->ids->dims[0], rows);
     return kr_record_replay(ctx, steps->recording) ? steps->logits : NULL;
 }
 
 /* A step by a recording, or one that may be recorded next. */
-static kr_tensor *run(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids, kr_sampler *sampler,
-                      const int64_t *rows)
+static kr_tensor *run(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids, kr_sampler *sampler)
 {
     kr_ctx *ctx = net->ctx;
     const uint64_t signature = signature_of(state, sampler);
     if (steps->signature == signature) {
-        if (steps->recording && kr_record_is_whole(ctx, steps->recording))
-            return replay(steps, ctx, ids, sampler, rows);
+        if (steps->recording && kr_record_is_whole(ctx, steps->recording)) return replay(steps, ctx, ids);
         kr_record_destroy(ctx, steps->recording);
         steps->recording = NULL;
-        if (record(steps, net, state, ids, sampler, rows)) return replay(steps, ctx, ids, sampler, rows);
+        if (record(steps, net, state, ids, sampler)) return replay(steps, ctx, ids);
         if (kr_ctx_failed(ctx)) return NULL;
     }
     kr_record_destroy(ctx, steps->recording);
     steps->recording = NULL;
     steps->signature = signature;
     kr_tape_reset(steps->tape);
-    return step_and_choose(steps, net, state, ids, sampler, rows);
+    return step_and_choose(steps, net, state, ids, sampler);
 }
 
 /* One more choice is queued. */
@@ -117,8 +113,9 @@ kr_tensor *kr_steps_run(kr_steps *steps, const kr_network *net, kr_state *state,
                         kr_sampler *sampler, const int64_t *rows)
 {
     if (!steps->tape && !(steps->tape = kr_tape_create(net->ctx, KR_NO_GRAD))) return NULL;
+    if (sampler && !kr_sampler_prepare(sampler, state->batch, rows)) return NULL;
     if (!kr_owed_begin(state, net->layers)) return NULL;
-    steps->logits = run(steps, net, state, ids, sampler, rows);
+    steps->logits = run(steps, net, state, ids, sampler);
     kr_owed_end(state);
     return steps->logits && sampler && kr_sampler_reads(steps->logits) && !note(steps, net->ctx) ? NULL : steps->logits;
 }

@@ -231,6 +231,7 @@ typedef struct kr_embedding_args {
     const void *id;
     kr_dtype id_dtype;
     kr_half half; /* of x and y, which are moved as they are; none in embedding_bwd */
+    bool widens;  /* y is f32 nevertheless: the f32 slot of CUDA alone takes that */
     void *y;
 } kr_embedding_args;
 

@@ -67,6 +67,9 @@ typedef struct kr_token_layer {
     kr_token_linear_args enter;
     kr_token_ssd_args core;
     kr_token_linear_args leave;
+    const void
+        *next; /* what is read after the last layer: it may be fetched to a cache meanwhile; NULL: nobody knows */
+    size_t next_bytes;
 } kr_token_layer;
 
 enum { KR_TOKEN_TILE = 8 }; /* rows p whose squares are one sum */
@@ -143,7 +146,7 @@ static inline int64_t kr_token_mamba3_elements(int64_t nm, int64_t nr, int64_t n
  *   logprob = x[id] - log(sum over all nw of e^x)
  * x [b w], of which the first `vocab` may be chosen; rows begin `stride` elements apart, of any sign, or 0.
  * id = -1: a NaN or +infinity among the logits, or nothing but -infinity to choose from.
- * row, drawn [b] and the results lie where host and device reach them. Choices may be queued one behind another: drawn
+ * The results lie where host and device reach them. Choices may be queued one behind another: drawn [b]
  * is one more afterwards, id and logprob have two places for each row, of which they take the first if drawn was even,
  * the second, `apart` elements behind it, if it was odd, and the id goes to next [b], too, 0 for -1. */
 typedef struct kr_sample_args {

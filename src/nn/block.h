@@ -38,6 +38,7 @@ typedef struct kr_block_out {
 typedef struct kr_token_list {
     int64_t count, most;
     kr_token_layer *layers;
+    const kr_tensor *next; /* what is read after them; NULL: nobody knows */
 } kr_token_list;
 
 /* One token of each row through norm, block and residual, unrecorded: y = x + block(norm(x)), by few kernels. */

@@ -102,6 +102,11 @@ bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job)
     if (!list) return !kr_ctx_failed(tape->ctx);
     const int64_t count = list->count;
     list->count = 0;
+    if (count > 0 && list->next) {
+        list->layers[count - 1].next = list->next->data;
+        list->layers[count - 1].next_bytes =
+            (size_t)kr_tensor_count(list->next) * kr_dtype_bytes(kr_tensor_dtype(list->next));
+    }
     return !kr_ctx_failed(tape->ctx) && kr_run_token_layers(tape->ctx, count, list->layers);
 }
 

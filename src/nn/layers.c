@@ -332,7 +332,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
                   .recorded_from = -1 };
-    kr_token_list tokens = { 0, 0, NULL };
+    kr_token_list tokens = { 0, 0, NULL, run->next };
     if (!begin_tokens(tape, &p, &tokens)) return NULL;
     begin_flow(s, x, &p.flow);
     if (p.cut > 0) p.carry = x;

@@ -116,6 +116,7 @@ typedef struct kr_run {
     kr_cursors cursors; /* where they stand; of the new state, or for this call alone */
     int64_t full_len;   /* of the whole sequence, as the level that is running sees it; KR_LENGTH_UNKNOWN */
     int64_t batch;
+    const kr_tensor *next; /* a weight that is read right after the stack; NULL: nobody knows */
 } kr_run;
 
 /* x [b c ..] of c tokens, or NULL with c = 0. has_length_markers and the rest are the caller's level's own. */

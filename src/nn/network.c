@@ -7,10 +7,12 @@
 static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x)
 {
     if (!x) return NULL;
-    kr_tensor *y =
-        net->is_vocab ? kr_embedding(tape, net->embedding_wd, x) : kr_linear(tape, x, net->in_proj, net->in_proj_bias);
+    const bool in_f32 = net->layers->config.residual_in_f32;
+    kr_tensor *y = !net->is_vocab ? kr_linear(tape, x, net->in_proj, net->in_proj_bias)
+                   : in_f32       ? kr_embedding_to_widen(tape, net->embedding_wd, x)
+                                  : kr_embedding(tape, net->embedding_wd, x);
     /* a stream of halves begins as one, though the bias is wider */
-    if (!net->layers->config.residual_in_f32 && kr_dtype_is_half(x->dtype)) y = kr_cast(tape, y, x->dtype);
+    if (!in_f32 && kr_dtype_is_half(x->dtype)) y = kr_cast(tape, y, x->dtype);
     if (!y) kr_blame(tape->ctx, "%s, input", op);
     return y;
 }
@@ -67,6 +69,7 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
         return none;
     x = enter(tape, run->op, net, x);
     if (kr_ctx_failed(tape->ctx)) return none;
+    if (!run->call.skips_head) run->next = kr_network_head(net).weight_wd;
     kr_tensor *y = kr_layers_run(tape, net->layers, x, run), *hidden;
     if (kr_ctx_failed(tape->ctx)) return none;
     if (y && (run->mode != KR_RUN_FORWARD || run->call.last_logits_only)) y = kr_last_token(tape, y);

@@ -108,7 +108,8 @@ static void embedding_backward(kr_back *back)
 
 static const kr_rule embedding_rule = { .name = "embedding", .backward = embedding_backward };
 
-kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
+/* With `widens` the result of a table of halves is f32, and not recorded. */
+static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool widens)
 {
     kr_dims d;
     kr_dtype result;
@@ -122,12 +123,25 @@ kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
                     KR_MAX_RANK))
         return NULL;
     shape.dims[shape.rank++] = d.d;
-    kr_tensor *y = kr_new(tape, table->dtype, shape);
+    kr_tensor *y = kr_new(tape, widens ? KR_F32 : table->dtype, shape);
     if (!y) return NULL;
     kr_embedding_args args = embedding_args(table, id);
+    args.widens = widens;
     args.x = table->data;
     args.y = y->data;
     args.half = kr_half_of(table->dtype);
     if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_F64 ? KR_REAL_F64 : KR_REAL_F32], &args)) return NULL;
-    return kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
+    return widens ? y : kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
+}
+
+kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
+{
+    return look_up(tape, table, id, false);
+}
+
+kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id)
+{
+    const bool widens =
+        tape && table && kr_dtype_is_half(table->dtype) && tape->ctx->device->takes_halves && !tape->recording;
+    return look_up(tape, table, id, widens);
 }

@@ -1,5 +1,6 @@
 /* test_half_weights.c - linear layers and embeddings whose weights are halves: what an explicit cast would give, to the
  * bit, in values and gradients, without its memory. */
+#include "ops/ops.h"
 #include "tests/harness.h"
 
 typedef struct setting {
@@ -113,6 +114,28 @@ TEST(embedding_of_halves_is_embedding_of_the_cast)
         kr_tape_reset(t);
         for (int i = 0; i < 2; i++) kr_param_destroy(tables[i]);
     }
+    kr_tape_destroy(t);
+    kr_ctx_destroy(ctx);
+}
+
+TEST(embedding_that_is_to_be_widened)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    static const int64_t widths[] = { 1, 13, 64, 1028, 2050 };
+    static const int32_t list[6] = { 0, 8, 3, 3, 3, 1 };
+    for (int i = 0; i < 5; i++)
+        for (int k = 0; k < 3; k++) {
+            const kr_dtype type = k == 0 ? KR_BF16 : k == 1 ? KR_F16 : KR_F32;
+            kr_tensor *table = kr_param_create(ctx, type, KR_SHAPE(9, widths[i]));
+            kr_param_normal(table, 0, 1);
+            kr_tensor *id = kr_from_data(t, KR_I32, KR_SHAPE(2, 3), list);
+            CHECK_SAME_BITS("y", kr_cast(t, kr_embedding_to_widen(t, table, id), KR_F32),
+                            kr_cast(t, kr_embedding(t, table, id), KR_F32));
+            CHECK_OK(ctx);
+            kr_tape_reset(t);
+            kr_param_destroy(table);
+        }
     kr_tape_destroy(t);
     kr_ctx_destroy(ctx);
 }

@@ -23,7 +23,13 @@ typedef struct kr_cuda {
     uint64_t *arrivals;  /* counters of blocks, on the device: 0 at first, and only kernels change them */
 } kr_cuda;
 
-enum { KR_CUDA_ARRIVALS = 128 }; /* counters */
+enum { KR_CUDA_ARRIVALS = 128, KR_CUDA_TURNS = 1024 }; /* counters; and those of turns behind them */
+
+/* Counters of blocks of which the last to come goes on alone, and makes its counter 0 again. */
+static inline uint64_t *kr_cuda_turns(const kr_cuda *device)
+{
+    return device->arrivals + KR_CUDA_ARRIVALS;
+}
 
 /* What a block may ask for on every GPU from sm_80 on: a kernel that wants more has a way for those. */
 enum { KR_CUDA_LEAST_SHARED = 99 * 1024 };

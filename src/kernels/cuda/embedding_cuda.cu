@@ -1,6 +1,6 @@
 /* embedding_cuda.cu - rows chosen by index, and their gradients.
  *
- *   embedding:     y[o, i] = x[id[o], i]                      x [nr ni], id [no], y [no ni]; both may be halves
+ *   embedding:     y[o, i] = x[id[o], i]                      x [nr ni], id [no], y [no ni]; both may be halves, or x alone
  *   embedding_bwd: y[id[o], i] += x[o, i], over o in order    y [nr ni], id [no], x [no ni]
  *
  * Forward, a warp moves a row, or SPAN units of a long one. Ids lie in the host's memory; many warps wait for theirs at a
@@ -10,6 +10,7 @@
  * its place among them by counting the smaller ones. A block then adds the rows of one id in order. An id of more than
  * SEGMENT rows has a block for each SEGMENT of them; their sums go to scratch and are added in order.
  */
+#include "kernels/cuda/packs.cuh"
 #include "kernels/cuda/parts.cuh"
 
 enum { WARPS = 8, THREADS = 32 * WARPS, SUM_THREADS = 128, SEGMENT = 64, SPAN = 1024 };
@@ -40,11 +41,42 @@ template <typename U> static void move_rows(const kr_embedding_args *a, int64_t 
         a->no, units, parts, (const U *)a->x, a->id, a->id_dtype == KR_I64, (U *)a->y);
 }
 
+/* Halves become f32, four at a time. */
+static __global__ void __launch_bounds__(THREADS)
+    widen_kernel(int64_t no, int64_t ni, int64_t parts, const void *x, kr_half half, const void *id, bool wide,
+                 float *y, bool aligned)
+{
+    enum { N = kr_pack<float>::N, PACKS = SPAN / (32 * N) };
+    const int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, o = warp / parts;
+    if (o >= no) return;
+    const int64_t from = id_at(id, wide, o) * ni, first = (warp - o * parts) * SPAN + threadIdx.x % 32 * N;
+    kr_pack<float> row[PACKS];
+#pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        const int64_t i = first + p * 32 * N;
+        row[p] = kr_load_pack_as<float>(x, from + i, half, ni - i, aligned);
+    }
+#pragma unroll
+    for (int p = 0; p < PACKS; p++) {
+        const int64_t i = first + p * 32 * N;
+        kr_store_pack(y + o * ni + i, row[p], ni - i, aligned);
+    }
+}
+
+static void widen_rows(const kr_embedding_args *a)
+{
+    const int64_t parts = kr_ceil_div(a->ni, SPAN);
+    widen_kernel<<<(unsigned)kr_ceil_div(a->no * parts, WARPS), THREADS, 0, kr_stream_of(&a->exec)>>>(
+        a->no, a->ni, parts, a->x, a->half, a->id, a->id_dtype == KR_I64, (float *)a->y,
+        a->ni % kr_pack<float>::N == 0 && kr_allows16(a->x) && kr_allows16(a->y));
+}
+
 template <typename T> static void embedding_run(const kr_embedding_args *a)
 {
     const int64_t bytes = a->ni * (int64_t)(a->half ? sizeof(uint16_t) : sizeof(T));
     if (a->no * a->ni == 0) return;
-    if (bytes % 16 == 0 && kr_allows16(a->x) && kr_allows16(a->y)) move_rows<uint4>(a, bytes / 16);
+    if (a->widens) widen_rows(a);
+    else if (bytes % 16 == 0 && kr_allows16(a->x) && kr_allows16(a->y)) move_rows<uint4>(a, bytes / 16);
     else if (a->half) move_rows<uint16_t>(a, a->ni);
     else move_rows<T>(a, a->ni);
 }

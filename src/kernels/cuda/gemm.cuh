@@ -50,6 +50,10 @@ template <typename T> void kr_gemm_tiles(const kr_matmul_args *p);
 bool kr_gemm_few_can(const kr_matmul_args *p);
 template <typename T> void kr_gemm_few(const kr_matmul_args *p);
 
+/* Some rows of halves, many columns: B is read once, at the speed of memory. Sums of bf16. */
+bool kr_gemm_rows_can(const kr_matmul_args *p);
+void kr_gemm_rows(const kr_matmul_args *p);
+
 /* y [batch rows stride] of Out = x, whose elements (T or halves) lie x_row and x_column apart; columns of y from `columns`
  * up to the stride are not written. */
 typedef struct kr_gemm_copy {

@@ -3,6 +3,7 @@
  *   A [m k], B [k n], C [m n], bias [n]; A and B with a stride for either axis, C's columns adjacent
  *
  *   few rows, k adjacent in A and B:  gemm_few.cu, at the speed at which B is read
+ *   some rows in bf16, sm_90:          gemm_rows.cu, the same
  *   large:                            cuBLASLt, in f32 or f64, in tf32 or bf16 where exec.precision asks for it
  *   what is left:                     gemm_tiles.cu, which takes anything
  * cuBLASLt takes operands of one type with one adjacent axis. Operands that are not so, or that are wider or narrower than
@@ -14,7 +15,7 @@
 
 enum { LARGE = 1 << 18 /* multiply-adds */, MOST_LOOPS = 64 };
 
-typedef enum way { FEW, LIBRARY, TILES } way;
+typedef enum way { FEW, ROWS, LIBRARY, TILES } way;
 
 /* How an operand comes to cuBLASLt. */
 typedef struct entry {
@@ -128,6 +129,10 @@ template <typename T> static plan plan_of(const kr_matmul_args *args)
         pl.way = FEW;
         return pl;
     }
+    if (type_of<T>(p) == KR_LT_BF16 && kr_gemm_rows_can(p)) {
+        pl.way = ROWS;
+        return pl;
+    }
     const bool is_large = p->nm * p->nn > 0 && (double)items * (double)p->nm * (double)p->nn * (double)p->nk >= LARGE;
     if (is_large && plan_library<T>(&pl)) pl.way = LIBRARY;
     else if (kr_gemm_few_can(p) && p->nn * p->nk >= LARGE / 8) pl.way = FEW;
@@ -230,6 +235,7 @@ template <typename T> static void matmul_run(const kr_matmul_args *args)
 {
     plan pl = plan_of<T>(args);
     if (pl.way == FEW) kr_gemm_few<T>(&pl.args);
+    else if (pl.way == ROWS) kr_gemm_rows(&pl.args);
     else if (pl.way == LIBRARY) run_library<T>(&pl);
     else kr_gemm_tiles<T>(&pl.args);
 }

@@ -7,6 +7,7 @@
  *
  * The grid is as large as the device holds at once; its units share the rows (norm.cuh).
  */
+#include "kernels/cuda/token.cuh"
 #include "kernels/cuda/norm.cuh"
 
 enum { ABREAST = 1536 }; /* packs of a multiprocessor */
@@ -75,6 +76,7 @@ static __global__ void __launch_bounds__(block_of(THREADS), blocks_abreast<T>(TH
     enum { N = kr_pack<T>::N };
     __shared__ __align__(16) T room[64];
     const int64_t unit = unit_of<THREADS>(), group = unit % k.ng, walker = unit / k.ng;
+    kr_token_let_next();
     if (walker >= k.walkers) return;
     const int lane = threadIdx.x % THREADS;
     row_feed<T, THREADS, PACKS, KIND, WHOLE> feed;

@@ -60,7 +60,7 @@ const kr_kernels kr_cuda_kernels = {
     REALS(token_ssd),
     REALS(token_scan),
     REALS(token_mamba3),
-    REALS(sample),
+    REALS_WITH_SCRATCH(sample),
     REALS(adamw),
     REALS(sgd),
     REALS(lerp),

@@ -38,6 +38,8 @@ typedef struct stack {
     handed to[PARITIES]; /* by layers, in turn */
     uint4 *words;        /* all of them but the first layer's stream */
     uint32_t nwords;     /* of 16 bytes */
+    const char *next;    /* what is read after the last layer: `next_each` bytes of it are each block's to fetch */
+    uint32_t next_each;
     layer layers[MOST_LAYERS];
 } stack;
 

@@ -1,0 +1,54 @@
+/* test_cuda_gemm.c - products of some rows with a weight of bf16 and many columns, as a language model's head has them,
+ * against the f64 reference. Operands are numbers of bf16, so that only sums round: each term adds an error of 2^-24 of the
+ * sum so far at most, and quarters of k are added up one by one. */
+#include "tests/kernels/both.h"
+
+typedef struct shape {
+    int64_t nm, nn, nk, apart; /* elements between rows of A and of C */
+    bool has_bias, a_is_half;
+} shape;
+
+/* Columns are four tiles for each of 132 multiprocessors at least. */
+static const shape shapes[] = { { 64, 8448, 256, 0, false, true },
+                                { 9, 8450, 512, 8, false, true },
+                                { 33, 8463, 256, 4, true, false },
+                                { 50, 8448, 768, 4, false, false },
+                                { 64, 8449, 1024, 16, true, true } };
+enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
+
+static void check_product(shape n)
+{
+    const kr_matmul_args a = {
+        .nm = n.nm, .nn = n.nn, .nk = n.nk, .a_m = n.nk, .a_k = 1, .b_k = 1, .b_n = n.nk, .c_m = n.nn
+    };
+    buffer *c = blank(n.nm * n.nn);
+    const link links[] = { IN(kr_matmul_args, a, drawn_bf16(n.nm * n.nk, 1),
+                              .half = n.a_is_half ? offsetof(kr_matmul_args, a_half) : 0,
+                              .stride = offsetof(kr_matmul_args, a_m), .row = n.nk),
+                           IN(kr_matmul_args, b, drawn_bf16(n.nn * n.nk, 1), .half = offsetof(kr_matmul_args, b_half)),
+                           IN(kr_matmul_args, bias, n.has_bias ? drawn(n.nn, -1, 1) : NULL),
+                           OUT(kr_matmul_args, c, c, .stride = offsetof(kr_matmul_args, c_m), .row = n.nn) };
+    in_halves = true, apart = n.apart;
+    RUN("matmul", a, links);
+    in_halves = false, apart = 0;
+    double worst = 0;
+    int64_t at = 0;
+    for (int64_t i = 0; i < c->count; i++) {
+        const double error = fabs((double)c->single[i] - c->exact[i]);
+        if (!(error <= worst)) worst = error, at = i;
+    }
+    /* sums are 5 nk^(1/2) at most, and nk times they are rounded by 2^-24 of themselves, up or down: nk^(1/2) such errors */
+    const double bound = 5 * (double)n.nk * 0x1p-24;
+    CHECK(worst <= bound, "[%lld %lld] x [%lld %lld]%s: %.9g at [%lld %lld], not %.9g", (long long)n.nm,
+          (long long)n.nk, (long long)n.nk, (long long)n.nn, limit_names[taken_for], (double)c->single[at],
+          (long long)(at / n.nn), (long long)(at % n.nn), c->exact[at]);
+    free_buffers();
+}
+
+TEST(products_of_some_rows_with_many_columns)
+{
+    if (!far_is_cuda()) SKIP("there is no GPU");
+    for (int i = 0; i < NSHAPES; i++)
+        for (taken_for = ITSELF; taken_for < last_limits(); taken_for++) check_product(shapes[i]);
+    taken_for = ITSELF;
+}
