@@ -344,6 +344,11 @@ static void fill_table(kr_kernels *table, const kr_kernels *host)
 /* Layers as one, as far as anybody can tell. */
 static void queue_token_layers(const kr_exec *exec, int64_t count, const kr_token_layer *each)
 {
+    if (each->lookup) {
+        kr_embedding_args lookup = *each->lookup;
+        lookup.exec = *exec;
+        queue_embedding_f32(&lookup);
+    }
     for (int64_t i = 0; i < count; i++) {
         kr_token_layer l = each[i];
         l.enter.exec = l.core.exec = l.leave.exec = *exec;

@@ -146,6 +146,7 @@ bool kr_run_token_layers(kr_ctx *ctx, int64_t count, kr_token_layer *each)
         lists->token_layers(&exec, count, each);
         return kr_exec_end(ctx, "token_layers");
     }
+    if (count > 0 && each->lookup && !KR_RUN(ctx, embedding[KR_REAL_F32], each->lookup)) return false;
     for (int64_t i = 0; i < count; i++)
         if (!run_token_layer(ctx, &each[i])) return false;
     return true;

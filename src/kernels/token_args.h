@@ -67,9 +67,7 @@ typedef struct kr_token_layer {
     kr_token_linear_args enter;
     kr_token_ssd_args core;
     kr_token_linear_args leave;
-    const void
-        *next; /* what is read after the last layer: it may be fetched to a cache meanwhile; NULL: nobody knows */
-    size_t next_bytes;
+    struct kr_embedding_args *lookup; /* first layer: what makes its stream is still to be run; NULL: it is there */
 } kr_token_layer;
 
 enum { KR_TOKEN_TILE = 8 }; /* rows p whose squares are one sum */

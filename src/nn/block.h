@@ -38,7 +38,7 @@ typedef struct kr_block_out {
 typedef struct kr_token_list {
     int64_t count, most;
     kr_token_layer *layers;
-    const kr_tensor *next; /* what is read after them; NULL: nobody knows */
+    kr_embedding_args *lookup; /* what makes the first one's stream, and waits too; NULL: nothing */
 } kr_token_list;
 
 /* One token of each row through norm, block and residual, unrecorded: y = x + block(norm(x)), by few kernels. */
@@ -71,7 +71,9 @@ typedef struct kr_block_kind {
     kr_block_out (*forward)(kr_tape *tape, const void *block, const kr_block_input *input);
     kr_tensor *(*step_infinite)(kr_tape *tape, const void *block, kr_tensor *x_bd);
 
-    /* NULL: the family has no such kernels. takes_token: this block's sizes and types are for them. */
+    /* NULL: the family has no such kernels. takes_token: this block's sizes and types are for them. gathers: they wait in
+     * the list, if there is one. */
+    bool gathers;
     bool (*takes_token)(const void *block, const kr_token_input *input);
     bool (*token)(kr_tape *tape, const void *block, const kr_token_input *input, kr_cache *after);
 

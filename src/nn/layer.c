@@ -101,13 +101,13 @@ bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job)
     kr_token_list *list = job->tokens;
     if (!list) return !kr_ctx_failed(tape->ctx);
     const int64_t count = list->count;
+    kr_embedding_args *lookup = list->lookup;
     list->count = 0;
-    if (count > 0 && list->next) {
-        list->layers[count - 1].next = list->next->data;
-        list->layers[count - 1].next_bytes =
-            (size_t)kr_tensor_count(list->next) * kr_dtype_bytes(kr_tensor_dtype(list->next));
-    }
-    return !kr_ctx_failed(tape->ctx) && kr_run_token_layers(tape->ctx, count, list->layers);
+    list->lookup = NULL;
+    if (kr_ctx_failed(tape->ctx)) return false;
+    if (count == 0) return !lookup || KR_RUN(tape->ctx, embedding[KR_REAL_F32], lookup);
+    list->layers[0].lookup = lookup;
+    return kr_run_token_layers(tape->ctx, count, list->layers);
 }
 
 void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache, kr_cache *after)

@@ -296,14 +296,18 @@ static void skip_layer(passage *p)
     if (p->run->call.state) keep_slot(p->run, v, &p->run->call.state->slots[v]);
 }
 
-/* Tokens of a step wait for one another where a device runs many of them as one, and nobody looks at them in between. */
-static bool begin_tokens(kr_tape *tape, passage *p, kr_token_list *list)
+/* Nobody looks at them in between. */
+bool kr_run_gathers(const kr_tape *tape, const kr_run *run, const kr_layers *layers)
 {
     const kr_device *device = tape->ctx->device;
+    return layers->kind->gathers && device->lists && device->lists->token_layers && run->mode == KR_RUN_STEP &&
+           run->call.advance && !run->has_markers && !run->call.streams && !tape->recording && !tape->ctx->check_finite;
+}
+
+static bool begin_tokens(kr_tape *tape, passage *p, kr_token_list *list)
+{
     const kr_run *run = p->run;
-    if (!device->lists || !device->lists->token_layers || run->mode != KR_RUN_STEP || !p->job.in_place ||
-        run->has_markers || run->call.streams)
-        return true;
+    if (!kr_run_gathers(tape, run, p->job.layers)) return true;
     list->most = p->job.layers->nvirtual;
     list->layers = kr_arena_alloc(&tape->heads, (size_t)list->most * sizeof *list->layers);
     p->job.tokens = list;
@@ -332,7 +336,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
                   .recorded_from = -1 };
-    kr_token_list tokens = { 0, 0, NULL, run->next };
+    kr_token_list tokens = { 0, 0, NULL, run->lookup.no > 0 ? &run->lookup : NULL };
     if (!begin_tokens(tape, &p, &tokens)) return NULL;
     begin_flow(s, x, &p.flow);
     if (p.cut > 0) p.carry = x;

@@ -116,12 +116,15 @@ typedef struct kr_run {
     kr_cursors cursors; /* where they stand; of the new state, or for this call alone */
     int64_t full_len;   /* of the whole sequence, as the level that is running sees it; KR_LENGTH_UNKNOWN */
     int64_t batch;
-    const kr_tensor *next; /* a weight that is read right after the stack; NULL: nobody knows */
+    kr_embedding_args lookup; /* no > 0: what makes the stack's input is still to be run */
 } kr_run;
 
 /* x [b c ..] of c tokens, or NULL with c = 0. has_length_markers and the rest are the caller's level's own. */
 bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, const kr_layers *layers,
                   const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers);
+
+/* Do tokens of this run, the stack's only part, wait for one another, where a device runs many of them as one? */
+bool kr_run_gathers(const kr_tape *tape, const kr_run *run, const kr_layers *layers);
 
 /* The first virtual layer from job->v on that is recorded; those before it are recomputed. -1 after an error: no choice
  * keeps the budget. */

@@ -116,7 +116,7 @@ static kr_token_linear_args leave_args(const step *s)
 
 static bool run(kr_ctx *ctx, const step *s)
 {
-    kr_token_layer layer = { enter_args(s), core_args(s), leave_args(s), NULL, 0 };
+    kr_token_layer layer = { enter_args(s), core_args(s), leave_args(s), NULL };
     kr_token_list *list = s->in->list;
     if (!list || list->count == list->most) return kr_run_token_layers(ctx, 1, &layer);
     list->layers[list->count++] = layer;

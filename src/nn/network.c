@@ -3,13 +3,13 @@
 
 /* ---- the two ends ---- */
 
-/* ids or features, one token or many -> the stack's input, [.. d]. */
-static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x)
+/* ids or features, one token or many -> the stack's input, [.. d]; later: see kr_embedding_to_widen. */
+static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, kr_embedding_args *later)
 {
     if (!x) return NULL;
     const bool in_f32 = net->layers->config.residual_in_f32;
     kr_tensor *y = !net->is_vocab ? kr_linear(tape, x, net->in_proj, net->in_proj_bias)
-                   : in_f32       ? kr_embedding_to_widen(tape, net->embedding_wd, x)
+                   : in_f32       ? kr_embedding_to_widen(tape, net->embedding_wd, x, later)
                                   : kr_embedding(tape, net->embedding_wd, x);
     /* a stream of halves begins as one, though the bias is wider */
     if (!in_f32 && kr_dtype_is_half(x->dtype)) y = kr_cast(tape, y, x->dtype);
@@ -67,9 +67,8 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
     if (!plan || !kr_run_splice(tape, run, c->class_tokens, c->n_class_tokens, net->class_tokens_nf,
                                 &run->cursors.network, plan, &nplan, &x))
         return none;
-    x = enter(tape, run->op, net, x);
+    x = enter(tape, run->op, net, x, kr_run_gathers(tape, run, net->layers) ? &run->lookup : NULL);
     if (kr_ctx_failed(tape->ctx)) return none;
-    if (!run->call.skips_head) run->next = kr_network_head(net).weight_wd;
     kr_tensor *y = kr_layers_run(tape, net->layers, x, run), *hidden;
     if (kr_ctx_failed(tape->ctx)) return none;
     if (y && (run->mode != KR_RUN_FORWARD || run->call.last_logits_only)) y = kr_last_token(tape, y);
@@ -114,6 +113,6 @@ kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_ten
 {
     const char *op = "network.step_infinite";
     if (!check_input(tape, op, net, x, true)) return NULL;
-    kr_tensor *hidden, *y = kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x));
+    kr_tensor *hidden, *y = kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x, NULL));
     return leave(tape, op, net, y, false, &hidden);
 }

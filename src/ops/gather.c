@@ -108,8 +108,8 @@ static void embedding_backward(kr_back *back)
 
 static const kr_rule embedding_rule = { .name = "embedding", .backward = embedding_backward };
 
-/* With `widens` the result of a table of halves is f32, and not recorded. */
-static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool widens)
+/* With `widens` the result of a table of halves is f32, and not recorded; with `later` the kernel is left to the caller. */
+static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool widens, kr_embedding_args *later)
 {
     kr_dims d;
     kr_dtype result;
@@ -130,18 +130,21 @@ static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool w
     args.x = table->data;
     args.y = y->data;
     args.half = kr_half_of(table->dtype);
-    if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_F64 ? KR_REAL_F64 : KR_REAL_F32], &args)) return NULL;
-    return widens ? y : kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
+    if (later) *later = args;
+    else if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_F64 ? KR_REAL_F64 : KR_REAL_F32], &args)) return NULL;
+    return widens || later ? y : kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
 }
 
 kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
 {
-    return look_up(tape, table, id, false);
+    return look_up(tape, table, id, false, NULL);
 }
 
-kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id)
+kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id, kr_embedding_args *later)
 {
     const bool widens =
         tape && table && kr_dtype_is_half(table->dtype) && tape->ctx->device->takes_halves && !tape->recording;
-    return look_up(tape, table, id, widens);
+    const bool is_f32 = widens || (table && table->dtype == KR_F32);
+    if (later) *later = (kr_embedding_args){ .no = 0 };
+    return look_up(tape, table, id, widens, is_f32 ? later : NULL);
 }

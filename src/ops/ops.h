@@ -89,8 +89,9 @@ kr_tensor *kr_norm_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor 
 /* kr_gate likewise. */
 kr_tensor *kr_gate_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z);
 
-/* kr_embedding for a reader that wants f32: of a table of halves it may be f32 already, where nothing is recorded. */
-kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id);
+/* kr_embedding for a reader that wants f32: of a table of halves it may be f32 already, where nothing is recorded.
+ * later: NULL, or where nothing is recorded what is to be run before the result is read, if later->no > 0. */
+kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id, kr_embedding_args *later);
 
 /* kr_causal_conv with SiLU, its y rounded to bf16 for what rounds it alone, and cut along the channels into at most
  * KR_MOST_COLUMNS parts of whole fours, whose gradients are then read where they are. Returns the window; NULL after an

@@ -1,257 +1,223 @@
-/* gemm_rows.cu - C = A B for up to 64 rows, at the speed at which B is read: sm_90.
+/* gemm_rows.cu - C = A B for up to 64 rows, at the speed at which B is read: sm_90a.
  *
  *   A [m k] f32, which is rounded, or bf16; B [n k] bf16, its rows one behind another; C [m n] f32; k = 256 .. 1024
  *
- * Each multiprocessor has a block, which stays. A tile is 16 columns of C: 16 rows of B, one piece of memory, which comes
- * by one copy into one of the slots of a ring. A stays in registers: each of eight warps has half of the rows and a
- * quarter of k, and the quarters' sums meet in shared memory, where they are added in order.
- *
- * Which element of k is where in a product does not matter, as long as A and B agree: a lane has 16 neighbours of each 64,
- * two units of 16 bytes, for four products. Rows of B lie whole lines apart, so lanes of odd rows read their units in the
- * other order, from the other banks.
+ * The product is C^T = B A^T: 64 rows of B, a tile, are the rows of a warpgroup's products (wgmma.cuh). Each
+ * multiprocessor has a block of two warpgroups, which stays: it keeps all of A in shared memory, as panels of 64 of k,
+ * and its warpgroups take one tile after the other, each by itself. A warp brings its own 16 rows of B, which no other
+ * one reads, a piece of 64 of k at a time, through a ring of stages in shared memory, from where they go to registers
+ * as operands: so nobody waits for others' copies. The ring runs on from a tile into the next, and what is asked for is
+ * always as much as shared memory has room for.
  */
 #include "kernels/cuda/gemm.cuh"
-#include "kernels/cuda/mma.cuh"
+#include "kernels/cuda/load.cuh"
 #include "kernels/cuda/ring.cuh"
 #include "kernels/cuda/token.cuh"
+#include "kernels/cuda/wgmma.cuh"
 
-enum { WARPS = 8, THREADS = 32 * WARPS, ALL_THREADS = THREADS + 32 };
-enum { ROWS = 64, COLUMNS = 16, QUARTERS = 4, MOST_SLOTS = 16, MOST_UNITS = 4, UNIT = 64 * QUARTERS };
-enum { SUMS = QUARTERS * ROWS * COLUMNS, TURNS = 4 }; /* floats; so many of them take turns */
-
-typedef struct control {
-    uint64_t full[MOST_SLOTS], free[MOST_SLOTS], summed[TURNS];
-} control;
+enum { GROUP = 128, GROUPS = 2, THREADS = GROUPS * GROUP, WARPS = THREADS / 32 };
+enum { ROWS = 64, COLUMNS = 64, OF_WARP = 16, PANEL = 64, PIECE = OF_WARP * PANEL * 2, UNIT = 256, MOST_UNITS = 4 };
+enum { PANELS_BYTES = 224 << 10, ALIGN = 1024 }; /* A and the rings */
+enum { FETCHED = 16 };                           /* rows of B to a piece that is brought to the cache */
 
 typedef struct rows_job {
     kr_matmul_args p;
-    int tiles, slots;
-    bool in_fours; /* C is written so, and is nothing but the sums */
+    int tiles;
 } rows_job;
 
-extern __shared__ uint4 shared_memory[];
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-static __device__ __forceinline__ control &ctl(void)
-{
-    return *(control *)(void *)shared_memory;
-}
-static __device__ __forceinline__ float *sums(int turn)
-{
-    return (float *)(void *)((char *)shared_memory + sizeof(control)) + turn * SUMS;
-}
-static __device__ __forceinline__ char *slot_at(const rows_job &j, int slot)
-{
-    return (char *)sums(TURNS) + slot * COLUMNS * (int)j.p.nk * 2;
-}
+/* By k: panels of A, and of a tile; stages of a warp's ring, of PIECE bytes each. */
+template <int UNITS> struct parts {
+    static const int panels = UNITS * UNIT / PANEL, stages = (PANELS_BYTES - panels * KR_WG_PANEL) / (WARPS * PIECE);
+};
 
-/* ---- operands ---- */
+/* ---- A ---- */
 
-static __device__ __forceinline__ uint32_t two(float low, float high)
+/* Eight neighbours of a row of A. */
+template <bool IS_HALF> static __device__ __forceinline__ uint4 unit_of_a(const kr_matmul_args &p, int m, int k)
 {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
-    return *(const uint32_t *)(const void *)&both;
-}
-
-/* Eight neighbours of a row of A; zeros past the last row. */
-static __device__ __forceinline__ uint4 unit_of_a(const kr_matmul_args &p, int m, int k)
-{
-    if (m >= (int)p.nm) return make_uint4(0, 0, 0, 0);
     const int64_t at = m * p.a_m + k;
-    if (p.a_half) return *(const uint4 *)(const void *)((const uint16_t *)p.a + at);
+    if (IS_HALF) return *(const uint4 *)(const void *)((const uint16_t *)p.a + at);
     const float4 x = *(const float4 *)((const float *)p.a + at), y = *(const float4 *)((const float *)p.a + at + 4);
-    return make_uint4(two(x.x, x.y), two(x.z, x.w), two(y.x, y.y), two(y.z, y.w));
+    return make_uint4(kr_pair_of(x.x, x.y), kr_pair_of(x.z, x.w), kr_pair_of(y.x, y.y), kr_pair_of(y.z, y.w));
 }
 
-/* Where a lane of a warp is: its quarter of k, its rows of A, its row and place in pieces of 8 columns and 64 of k. */
-typedef struct place {
-    int quarter, m0, row, k;
-} place;
-
-static __device__ __forceinline__ place place_of(int units)
+/* All of A to its panels [64 m][64 k], zeros past the last row. Eight threads have a row of a panel. */
+template <int UNITS, bool IS_HALF> static __device__ __forceinline__ void put_a(const kr_matmul_args &p, uint32_t to)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, quarter = warp % QUARTERS;
-    return { quarter, warp / QUARTERS * (ROWS / 2), lane / 4, quarter * 64 * units + lane % 4 * 16 };
-}
-
-/* a[16 rows][product][register] */
-template <int UNITS>
-static __device__ __forceinline__ void load_a(const kr_matmul_args &p, const place &w, uint32_t (&a)[2][4 * UNITS][4])
-{
+    const int AT_ONCE = 4, row = (int)threadIdx.x / 8, unit = (int)threadIdx.x % 8, last = (int)p.nm - 1;
+    static_assert(2 * THREADS / 8 == ROWS && parts<UNITS>::panels % AT_ONCE == 0, "a thread has two rows of a panel");
+#pragma unroll 1
+    for (int first = 0; first < parts<UNITS>::panels; first += AT_ONCE) {
+        uint4 v[2 * AT_ONCE];
 #pragma unroll
-    for (int i = 0; i < 2 * 2 * UNITS * 2; i++) {
-        const int block = i / (4 * UNITS), low = i / (2 * UNITS) % 2, unit = i % (2 * UNITS);
-        const uint4 v = unit_of_a(p, w.m0 + 16 * block + 8 * low + w.row, w.k + unit / 2 * 64 + unit % 2 * 8);
-        a[block][2 * unit][low] = v.x, a[block][2 * unit][2 + low] = v.y;
-        a[block][2 * unit + 1][low] = v.z, a[block][2 * unit + 1][2 + low] = v.w;
+        for (int i = 0; i < 2 * AT_ONCE; i++) /* without a branch, so that they are all on their way at once */
+            v[i] = unit_of_a<IS_HALF>(p, min(row + i % 2 * (ROWS / 2), last), (first + i / 2) * PANEL + unit * 8);
+#pragma unroll
+        for (int i = 0; i < 2 * AT_ONCE; i++) {
+            const int m = row + i % 2 * (ROWS / 2);
+            const uint32_t keep = m <= last ? ~0u : 0u;
+            const uint32_t words[4] = { v[i].x & keep, v[i].y & keep, v[i].z & keep, v[i].w & keep };
+            kr_store_shared16(to + (uint32_t)((first + i / 2) * KR_WG_PANEL) + kr_tile_at<PANEL>(m, unit), words);
+        }
     }
+}
+
+/* ---- B ---- */
+
+/* What comes first, to the cache, while the kernel before this one ends: it may write B, but not behind the cache. */
+static __device__ __forceinline__ void fetch(const rows_job &j, int tile)
+{
+    const int end = min((tile + 1) * COLUMNS, (int)j.p.nn), row = (int)j.p.nk * 2;
+#pragma unroll 1
+    for (int n = tile * COLUMNS; n < end; n += FETCHED)
+        kr_bulk_fetch((const char *)j.p.b + (int64_t)n * row, (uint32_t)(min(FETCHED, end - n) * row));
+}
+
+/* What a warp asks for next, and the stage where it goes. */
+typedef struct order {
+    int tile, panel, stage;
+} order;
+
+/* 16 bytes that are read once leave the cache to others. */
+static __device__ __forceinline__ void copy_once(uint32_t to, const void *from, uint64_t once)
+{
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "l"(once)
+                 : "memory");
+}
+
+/* The warp's piece [16 n][64 k] of a panel, the last row instead of those behind it; nothing past the last tile. It is
+ * a group of copies in any case, so that groups count stages. */
+template <int UNITS>
+static __device__ __forceinline__ void ask(const rows_job &j, order *o, uint32_t ring, uint64_t once)
+{
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x % GROUP / 32, unit = lane % 8;
+    if (o->tile < j.tiles) {
+        const char *from = (const char *)j.p.b + (o->panel * PANEL + unit * 8) * 2;
+        const int n0 = o->tile * COLUMNS + warp * OF_WARP, last = (int)j.p.nn - 1;
+#pragma unroll
+        for (int i = 0; i < OF_WARP / 4; i++) {
+            const int row = lane / 8 + 4 * i;
+            copy_once(ring + (uint32_t)(o->stage * PIECE) + kr_tile_at<PANEL>(row, unit),
+                      from + (int64_t)min(n0 + row, last) * (UNITS * UNIT * 2), once);
+        }
+    }
+    kr_copy_commit();
+    if (++o->stage == parts<UNITS>::stages) o->stage = 0;
+    if (++o->panel == parts<UNITS>::panels) o->panel = 0, o->tile += GROUPS * (int)gridDim.x;
 }
 
 /* ---- a tile ---- */
 
-/* d[16 rows][8 columns] of the warp's quarter of k. */
+/* d[64 64] = A B (add: +=), A in registers, B with k last. */
+static __device__ __forceinline__ void product(float d[8][4], const uint32_t a[4], uint64_t b, int add)
+{
+    asm volatile(
+        "{.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+        "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+        "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,"
+        "%28,%29,%30,%31}, {%32,%33,%34,%35}, %36, p, 1, 1, 0;\n}"
+        : KR_D4(0), KR_D4(1), KR_D4(2), KR_D4(3), KR_D4(4), KR_D4(5), KR_D4(6), KR_D4(7)
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+}
+
+/* d[64 n][64 m]. The stage that is asked for again is the one before, which all lanes have read. */
 template <int UNITS>
-static __device__ __forceinline__ void multiply(const uint32_t (&a)[2][4 * UNITS][4], const char *slot, const place &w,
-                                                float (&d)[2][2][4])
+static __device__ __forceinline__ void multiply(float (&d)[8][4], const rows_job &j, order *o, int *stage, uint32_t a,
+                                                uint32_t ring, uint64_t once)
 {
-    const bool is_odd = w.row % 2 != 0;
+#pragma unroll 1
+    for (int panel = 0; panel < parts<UNITS>::panels; panel++) {
+        uint32_t b[PANEL / 16][4];
+        kr_copy_wait<parts<UNITS>::stages - 2>();
+        __syncwarp();
+        ask<UNITS>(j, o, ring, once);
 #pragma unroll
-    for (int i = 0; i < 2 * 2 * 4; i++) d[i / 8][i / 4 % 2][i % 4] = 0;
+        for (int i = 0; i < PANEL / 16; i++) kr_load_a_mk<PANEL>(b[i], ring + (uint32_t)(*stage * PIECE), 0, i * 16);
+        const uint32_t of_a = a + (uint32_t)(panel * KR_WG_PANEL);
+        kr_wg_hold<8>(d);
+        kr_wg_begin();
 #pragma unroll
-    for (int unit = 0; unit < UNITS; unit++) {
-        uint32_t b[2][8];
+        for (int i = 0; i < PANEL / 16; i++) product(d, b[i], kr_wg_k_last(of_a, i * 16), i > 0 || panel > 0);
+        kr_wg_commit();
+        kr_wg_wait<0>();
+        kr_wg_hold<8>(d);
+        if (++*stage == parts<UNITS>::stages) *stage = 0;
+    }
+}
+
+/* A lane has the sums of columns n and n + 8, in two neighbouring rows of each eight: eight lanes write 32 bytes. */
+static __device__ __forceinline__ void put_c(const kr_matmul_args &p, const float (&d)[8][4], int n0)
+{
+    const int thread = (int)threadIdx.x % GROUP, m0 = thread % 4 * 2;
 #pragma unroll
-        for (int piece = 0; piece < 2; piece++) {
-            const char *at = slot + ((8 * piece + w.row) * (UNIT * UNITS) + w.k + unit * 64) * 2;
-            const uint4 one = *(const uint4 *)(const void *)(at + (is_odd ? 16 : 0));
-            const uint4 other = *(const uint4 *)(const void *)(at + (is_odd ? 0 : 16));
-            const uint4 first = is_odd ? other : one, second = is_odd ? one : other;
-            b[piece][0] = first.x, b[piece][1] = first.y, b[piece][2] = first.z, b[piece][3] = first.w;
-            b[piece][4] = second.x, b[piece][5] = second.y, b[piece][6] = second.z, b[piece][7] = second.w;
+    for (int low = 0; low < 2; low++) {
+        const int n = n0 + thread / 32 * 16 + thread % 32 / 4 + 8 * low, rows = n < (int)p.nn ? (int)p.nm - m0 : 0;
+        const float bias = p.bias && rows > 0 ? ((const float *)p.bias)[n] : 0.0f;
+        float *c = (float *)p.c + m0 * p.c_m + n;
+#pragma unroll
+        for (int i = 0; i < 8; i++, c += 8 * p.c_m) {
+            if (8 * i < rows) c[0] = d[i][2 * low] + bias;
+            if (8 * i + 1 < rows) c[p.c_m] = d[i][2 * low + 1] + bias;
         }
-#pragma unroll
-        for (int i = 0; i < 4 * 4; i++) /* neighbours do not wait for one another */
-            kr_mma(d[i / 2 % 2][i % 2], a[i / 2 % 2][4 * unit + i / 4], b[i % 2][i / 4 * 2], b[i % 2][i / 4 * 2 + 1]);
     }
 }
 
-/* Four neighbours of a row of sums; two rows that share banks have them in the other half. */
-static __device__ __forceinline__ float *sum_at(float *of_quarter, int row, int four)
-{
-    return of_quarter + row * COLUMNS + (four ^ (row >> 1 & 1) << 1) * 4;
-}
-
-static __device__ __forceinline__ void put_sums(float *to, const place &w, const float (&d)[2][2][4])
-{
-    const int column = (int)threadIdx.x % 4 * 2;
-#pragma unroll
-    for (int i = 0; i < 2 * 2 * 2; i++) {
-        const int block = i / 4, piece = i / 2 % 2, low = i % 2, row = w.m0 + 16 * block + 8 * low + w.row;
-        float *at = sum_at(to + w.quarter * ROWS * COLUMNS, row, 2 * piece + column / 4) + column % 4;
-        *(float2 *)(void *)at = make_float2(d[block][piece][2 * low], d[block][piece][2 * low + 1]);
-    }
-}
-
-/* Four columns of C for each thread. */
-static __device__ __forceinline__ void put_c(const kr_matmul_args &p, float *from, int n0, bool in_fours)
-{
-    const int m = (int)threadIdx.x / 4, four = (int)threadIdx.x % 4, n = n0 + 4 * four;
-    float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int quarter = 0; quarter < QUARTERS; quarter++) {
-        const float4 x = *(const float4 *)(void *)sum_at(from + quarter * ROWS * COLUMNS, m, four);
-        sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
-    }
-    if (m >= (int)p.nm) return;
-    if (in_fours) {
-        if (n < (int)p.nn) *(float4 *)((float *)p.c + m * p.c_m + n) = sum;
-        return;
-    }
-    const float each[4] = { sum.x, sum.y, sum.z, sum.w };
-    for (int i = 0; i < 4; i++)
-        if (n + i < (int)p.nn) kr_gemm_store<float>(p, 0, m, n + i, each[i]);
-}
-
-/* The block's tile number `count`, when all warps have their sums of it. A warp is a tile ahead of that, and no warp writes
- * sums over those that another one reads: it is past the tile TURNS - 2 before, for which all had come with that reading
- * behind them. */
-static __device__ __forceinline__ void put_tile(const rows_job &j, int count)
-{
-    kr_latch_wait(kr_shared_address(&ctl().summed[count % TURNS]), (uint32_t)(count / TURNS));
-    put_c(j.p, sums(count % TURNS), ((int)blockIdx.x + count * (int)gridDim.x) * COLUMNS, j.in_fours);
-}
+#endif
 
 /* ---- the block ---- */
 
-/* What comes first, to the cache, while the kernel before this one ends: it may write B, but not behind the cache. */
-static __device__ __forceinline__ void fetch(const rows_job &j)
-{
-    int tile = (int)blockIdx.x;
-    for (int i = 0; i < j.slots && tile < j.tiles; i++, tile += (int)gridDim.x)
-        kr_bulk_fetch((const uint16_t *)j.p.b + (int64_t)tile * COLUMNS * j.p.nk,
-                      (uint32_t)(kr_least(COLUMNS, (int)j.p.nn - tile * COLUMNS) * (int)j.p.nk * 2));
-}
-
-static __device__ __forceinline__ void bring(const rows_job &j)
-{
-    kr_stage s = { 0, 0 };
-    for (int tile = (int)blockIdx.x; tile < j.tiles; tile += (int)gridDim.x) {
-        const int n0 = tile * COLUMNS, rows = kr_least(COLUMNS, (int)j.p.nn - n0);
-        const uint32_t latch = kr_shared_address(&ctl().full[s.at]), bytes = (uint32_t)(rows * (int)j.p.nk * 2);
-        if (s.round > 0) kr_latch_wait(kr_shared_address(&ctl().free[s.at]), s.round - 1);
-        kr_bulk_expect(latch, bytes);
-        kr_bulk_read_once(slot_at(j, s.at), (const uint16_t *)j.p.b + (int64_t)n0 * j.p.nk, bytes, latch);
-        if (++s.at == j.slots) s.at = 0, s.round++;
-    }
-}
-
 template <int UNITS>
-static __global__ void __launch_bounds__(ALL_THREADS, 1) rows_kernel(const __grid_constant__ rows_job j)
+static __global__ void __launch_bounds__(THREADS, 1) rows_kernel(const __grid_constant__ rows_job j)
 {
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < j.slots; i++) {
-            kr_latch_init(kr_shared_address(&ctl().full[i]), 1);
-            kr_latch_init(kr_shared_address(&ctl().free[i]), WARPS);
-        }
-        for (int i = 0; i < TURNS; i++) kr_latch_init(kr_shared_address(&ctl().summed[i]), WARPS);
-        kr_latches_ready();
-    }
-    if (threadIdx.x == THREADS) fetch(j);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+    extern __shared__ __align__(1024) char unaligned[];
+    const int PANELS = parts<UNITS>::panels, STAGES = parts<UNITS>::stages;
+    const uint32_t a = (kr_shared_address(unaligned) + ALIGN - 1) / ALIGN * ALIGN;
+    const uint32_t ring = a + (uint32_t)(PANELS * KR_WG_PANEL + (int)threadIdx.x / 32 * STAGES * PIECE);
+    int tile = (int)threadIdx.x / GROUP * (int)gridDim.x + (int)blockIdx.x, stage = 0;
+    order o = { tile, 0, 0 };
+    uint64_t once;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    if (threadIdx.x % GROUP == 0) fetch(j, tile);
     kr_token_wait();
-    __syncthreads();
-    if (threadIdx.x >= THREADS) {
-        if (threadIdx.x == THREADS) bring(j);
-        return;
-    }
-    const place w = place_of(UNITS);
-    uint32_t a[2][4 * UNITS][4];
-    load_a<UNITS>(j.p, w, a);
-    kr_stage s = { 0, 0 };
-    int count = 0;
 #pragma unroll 1
-    for (int tile = (int)blockIdx.x; tile < j.tiles; tile += (int)gridDim.x, count++) {
-        float d[2][2][4];
-        kr_latch_wait(kr_shared_address(&ctl().full[s.at]), s.round);
-        multiply<UNITS>(a, slot_at(j, s.at), w, d);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) kr_latch_come(kr_shared_address(&ctl().free[s.at]));
-        if (++s.at == j.slots) s.at = 0, s.round++;
-        put_sums(sums(count % TURNS), w, d);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) kr_latch_come(kr_shared_address(&ctl().summed[count % TURNS]));
-        if (count > 0) put_tile(j, count - 1);
+    for (int i = 0; i < STAGES - 1; i++) ask<UNITS>(j, &o, ring, once);
+    if (j.p.a_half) put_a<UNITS, true>(j.p, a);
+    else put_a<UNITS, false>(j.p, a);
+    kr_wg_publish();
+    __syncthreads();
+#pragma unroll 1
+    for (; tile < j.tiles; tile += GROUPS * (int)gridDim.x) {
+        float d[8][4];
+        multiply<UNITS>(d, j, &o, &stage, a, ring, once);
+        put_c(j.p, d, tile * COLUMNS);
     }
-    if (count > 0) put_tile(j, count - 1);
+#endif
 }
 
 /* ---- choosing ---- */
-
-static size_t bytes_of(const kr_matmul_args *p, int slots)
-{
-    return sizeof(control) + TURNS * SUMS * sizeof(float) + (size_t)(slots * COLUMNS * p->nk * 2);
-}
 
 bool kr_gemm_rows_can(const kr_matmul_args *p)
 {
     const kr_cuda *own = (const kr_cuda *)p->exec.own;
     const int64_t of_a = p->a_half ? 8 : 4; /* elements of 16 bytes */
-    return own->arch >= 90 && p->nm <= ROWS && p->nk % UNIT == 0 && p->nk > 0 && p->nk <= MOST_UNITS * UNIT &&
-           !p->accumulate && !p->c_half && p->nn >= 4 * COLUMNS * own->multiprocessors && p->nn <= INT32_MAX / 2 &&
-           p->batch_rank == 0 && p->b_half == KR_HALF_BF16 && p->b_k == 1 && p->b_n == p->nk && kr_allows16(p->b) &&
-           p->a_half != KR_HALF_F16 && p->a_k == 1 && p->a_m % of_a == 0 && kr_allows16(p->a) &&
-           bytes_of(p, 4) <= own->shared_bytes;
+    return own->arch == 90 && p->nm > 0 && p->nm <= ROWS && p->nk % UNIT == 0 && p->nk > 0 &&
+           p->nk <= MOST_UNITS * UNIT && !p->accumulate && !p->c_half && p->nn >= COLUMNS * own->multiprocessors &&
+           p->nn <= INT32_MAX / 2 && p->batch_rank == 0 && p->b_half == KR_HALF_BF16 && p->b_k == 1 &&
+           p->b_n == p->nk && kr_allows16(p->b) && p->a_half != KR_HALF_F16 && p->a_k == 1 && p->a_m % of_a == 0 &&
+           kr_allows16(p->a) && PANELS_BYTES + ALIGN <= own->shared_bytes;
 }
 
 void kr_gemm_rows(const kr_matmul_args *p)
 {
     const kr_cuda *own = (const kr_cuda *)p->exec.own;
-    rows_job j = { *p, (int)kr_ceil_div(p->nn, COLUMNS), 4,
-                   !p->bias && kr_allows16(p->c) && p->c_m % 4 == 0 && p->nn % 4 == 0 };
-    while (j.slots < MOST_SLOTS && bytes_of(p, j.slots + 1) <= own->shared_bytes) j.slots++;
-    const size_t bytes = bytes_of(p, j.slots);
+    const rows_job j = { *p, (int)kr_ceil_div(p->nn, COLUMNS) };
+    const dim3 blocks((unsigned)own->multiprocessors);
+    const size_t bytes = PANELS_BYTES + ALIGN; /* panels begin at multiples of ALIGN */
 #define CASE(units)                                                                                                    \
-    case units:                                                                                                        \
-        kr_token_launch(&p->exec, rows_kernel<units>, dim3((unsigned)own->multiprocessors), ALL_THREADS, bytes, j);    \
-        break
+    case units: kr_token_launch(&p->exec, rows_kernel<units>, blocks, THREADS, bytes, j); break
     switch (p->nk / UNIT) {
         CASE(1);
         CASE(2);

@@ -7,8 +7,8 @@
  *
  * The grid is as large as the device holds at once; its units share the rows (norm.cuh).
  */
-#include "kernels/cuda/token.cuh"
 #include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/token.cuh"
 
 enum { ABREAST = 1536 }; /* packs of a multiprocessor */
 
@@ -76,7 +76,7 @@ static __global__ void __launch_bounds__(block_of(THREADS), blocks_abreast<T>(TH
     enum { N = kr_pack<T>::N };
     __shared__ __align__(16) T room[64];
     const int64_t unit = unit_of<THREADS>(), group = unit % k.ng, walker = unit / k.ng;
-    kr_token_let_next();
+    kr_token_wait();
     if (walker >= k.walkers) return;
     const int lane = threadIdx.x % THREADS;
     row_feed<T, THREADS, PACKS, KIND, WHOLE> feed;
@@ -158,18 +158,18 @@ template <typename T> static void walk_with(norm_job<T> *k, int64_t walkers)
     k->y_step = walkers * k->ni * kr_bytes_of<T>(k->y_half);
 }
 
-template <typename T, int KIND, bool WHOLE>
-static void norm_launch(norm_job<T> k, int multiprocessors, cudaStream_t stream)
+template <typename T, int KIND, bool WHOLE> static void norm_launch(norm_job<T> k, const kr_exec *exec)
 {
+    const int multiprocessors = kr_multiprocessors(exec);
 #define CASE(threads, packs)                                                                                           \
     do {                                                                                                               \
         const int64_t each = block_of(threads) / threads;                                                              \
         const int64_t most = multiprocessors * (int64_t)blocks_abreast<T>(threads, packs, ABREAST) * each;             \
         walk_with(&k, kr_least(k.no, kr_ceil_div(most, k.ng)));                                                        \
-        norm_kernel<T, threads, packs, KIND, WHOLE>                                                                    \
-            <<<(unsigned)kr_ceil_div(k.walkers *k.ng, each), block_of(threads), 0, stream>>>(k);                       \
+        kr_token_launch(exec, norm_kernel<T, threads, packs, KIND, WHOLE>,                                             \
+                        dim3((unsigned)kr_ceil_div(k.walkers *k.ng, each)), block_of(threads), 0, k);                  \
     } while (0)
-#define LONG norm_long_kernel<T, 1024, KIND><<<(unsigned)(k.no * k.ng), 1024, 0, stream>>>(k, WHOLE)
+#define LONG norm_long_kernel<T, 1024, KIND><<<(unsigned)(k.no * k.ng), 1024, 0, kr_stream_of(exec)>>>(k, WHOLE)
     SWITCH_WIDTH(k.width, CASE, LONG)
 #undef CASE
 #undef LONG
@@ -185,12 +185,10 @@ template <typename T> static void norm_run(const kr_norm_args *a)
     k.per_width = (T)(1 / (double)k.width);
     const bool whole = kr_allows16(k.x) && kr_allows16(k.z) && kr_allows16(k.gain) && kr_allows16(k.y) &&
                        k.width % kr_pack<T>::N == 0 && k.z_gap % kr_pack<T>::N == 0 && k.x_gap % kr_pack<T>::N == 0;
-    cudaStream_t stream = kr_stream_of(&a->exec);
-    const int many = kr_multiprocessors(&a->exec);
 #define RUN(kind)                                                                                                      \
     do {                                                                                                               \
-        if (whole) norm_launch<T, kind, true>(k, many, stream);                                                        \
-        else norm_launch<T, kind, false>(k, many, stream);                                                             \
+        if (whole) norm_launch<T, kind, true>(k, &a->exec);                                                            \
+        else norm_launch<T, kind, false>(k, &a->exec);                                                                 \
     } while (0)
     if (!k.z) RUN(PLAIN);
     else if (a->norm_first) RUN(NORM_FIRST);

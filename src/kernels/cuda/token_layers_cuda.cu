@@ -18,8 +18,6 @@
  */
 #include "kernels/cuda/token_layers_product.cuh"
 
-enum { NEXT_MEGABYTES = 24 }; /* of 50 that the cache of an H200 has */
-
 /* ---- roles ---- */
 
 /* Weights of the block's tile to the cache: they come while there is nothing to wait for. */
@@ -158,15 +156,6 @@ static __device__ __forceinline__ void walk(const kr_core_plan &p, const kr_core
     walk_pieces(p, d, each, first, own.lead + own.due + warp, own.count);
 }
 
-/* Memory has little to do at the end: products are left. */
-static __device__ __forceinline__ void fetch_next(const stack &s)
-{
-    enum { PIECE = 1 << 14 };
-    const char *from = s.next + (size_t)blockIdx.x * s.next_each;
-    for (uint32_t at = 0; at < s.next_each; at += PIECE)
-        kr_bulk_fetch(from + at, kr_least((uint32_t)PIECE, s.next_each - at));
-}
-
 template <int STEPS> static __device__ __forceinline__ void run_core(const stack &s)
 {
     const kr_core_plan &p = s.plan;
@@ -203,7 +192,6 @@ template <int STEPS> static __device__ __forceinline__ void run_core(const stack
         if (thread == 0) come(CORED + half);
         kr_keep_share(k, p, d, own, thread);
     }
-    if (thread == 0) fetch_next(s);
 }
 
 /* One lane: all pieces of all halves and layers. */
@@ -264,7 +252,7 @@ template <int STEPS> static __device__ __forceinline__ void begin(const stack &s
     for (int half = 0; half < HALVES; half++)
         for (uint32_t n = threadIdx.x; n < ctl().shares[half].count; n += ALL_THREADS)
             places(s, half)[n] = kr_core_place_of(s.plan, ctl().shares[half], (uint32_t)s.layers[0].core.parts.row, n);
-    begin_words(s);
+    begin_words(s, id_of(s, (int)(blockIdx.x * ALL_THREADS / s.layers[0].enter.nk)));
     begin_together();
 }
 
@@ -452,11 +440,19 @@ template <int STEPS> static void launch(const kr_exec *exec, const stack &s, siz
     cudaLaunchKernelEx(&config, layers_kernel<STEPS>, s);
 }
 
-/* Bytes for each block, of what a cache has room for. */
-static uint32_t share_of_next(const kr_exec *exec, size_t bytes)
+/* The first layer's stream is looked up by the kernel, or by one before it. */
+static void take_lookup(const kr_exec *exec, const kr_token_layer *first, stack *s)
 {
-    const size_t most = (size_t)NEXT_MEGABYTES << 20, blocks = (size_t)kr_multiprocessors(exec);
-    return (uint32_t)((bytes < most ? bytes : most) / blocks / 16 * 16);
+    kr_embedding_args *lookup = first->lookup;
+    s->table = NULL;
+    if (!lookup) return;
+    if (lookup->y == first->enter.x && lookup->ni == first->enter.nk && first->enter.x_m == lookup->ni) {
+        s->table = lookup->x, s->table_half = lookup->half;
+        s->ids = lookup->id, s->wide_ids = lookup->id_dtype == KR_I64;
+    } else {
+        lookup->exec = *exec;
+        kr_cuda_f32_embedding(lookup);
+    }
 }
 
 void kr_cuda_token_layers(const kr_exec *exec, int64_t count, const kr_token_layer *each)
@@ -468,15 +464,14 @@ void kr_cuda_token_layers(const kr_exec *exec, int64_t count, const kr_token_lay
     s.nm = (int)each->enter.nm, s.half = (s.nm + 1) / HALVES;
     s.arrivals = ((const kr_cuda *)exec->own)->arrivals;
     lay_out_words(each, (char *)exec->scratch, &s);
+    take_lookup(exec, each, &s);
     for (int64_t first = 0; first < count; first += MOST_LAYERS) {
         s.count = (int)kr_least(MOST_LAYERS, count - first);
-        const bool is_last = first + s.count == count && kr_allows16(each[count - 1].next);
-        s.next = (const char *)each[count - 1].next;
-        s.next_each = is_last && s.next ? share_of_next(exec, each[count - 1].next_bytes) : 0;
-        s.x = (const float *)each[first].enter.x, s.x_m = (int)each[first].enter.x_m;
+        s.x = (float *)each[first].enter.x, s.x_m = (int)each[first].enter.x_m;
         for (int i = 0; i < s.count; i++) s.layers[i] = layer_of(&each[first + i], s.to[i % PARITIES]);
         if (c.steps == 3) launch<3>(exec, s, c.shared);
         else if (c.steps == 2) launch<2>(exec, s, c.shared);
         else launch<1>(exec, s, c.shared);
+        s.table = NULL;
     }
 }

@@ -9,6 +9,9 @@
 /* Warps of products share k: step s of warp w is the 32 elements from 32 (8 s + w) on. SPAN: neighbours whose squares are one
  * sum. */
 enum { WARPS = 8, THREADS = 32 * WARPS, STEP = 32 * WARPS, ALL_THREADS = THREADS + KR_CORE_THREADS + 32 };
+enum {
+    MOST_IDS = ALL_THREADS / STEP + 1
+}; /* rows, of STEP elements at least, that a thread each of a block falls into */
 enum { MOST_LAYERS = 32, SPAN = 16, HALVES = 2, MOST_SLOTS = 28, LEAST_SLOTS = 14, FLIGHT = 3 };
 
 typedef kr_linear_job<float> linear;
@@ -33,13 +36,15 @@ typedef struct stack {
     int places_at, desk_at, stage_at; /* bytes from the slots on */
     kr_core_plan plan;
     uint64_t *arrivals;
-    const float *x; /* [m d], rows x_m apart: the stream that the first layer enters with */
+    float *x; /* [m d], rows x_m apart: the stream that the first layer enters with ... */
     int x_m;
+    const void *table; /* ... which is to be made first: row ids[m] of this [w d]; NULL: it is there */
+    kr_half table_half;
+    const void *ids;
+    bool wide_ids;       /* of 64 bits */
     handed to[PARITIES]; /* by layers, in turn */
     uint4 *words;        /* all of them but the first layer's stream */
     uint32_t nwords;     /* of 16 bytes */
-    const char *next;    /* what is read after the last layer: `next_each` bytes of it are each block's to fetch */
-    uint32_t next_each;
     layer layers[MOST_LAYERS];
 } stack;
 
@@ -70,6 +75,7 @@ typedef struct __align__(128) control
     linear product;         /* of the part that products are at */
     const float *next_gain; /* of the layer that is entered next */
     kr_ssd_job<float> core;
+    int64_t ids[MOST_IDS]; /* of rows that are looked up */
 }
 control;
 
@@ -178,16 +184,39 @@ static __device__ __forceinline__ void take_back_stream(const handed &back, int 
     if (is_there && at % SPAN == 0) kr_take_back(back.stream_squares + at / SPAN);
 }
 
+/* The ids of rows m, m + 1, ... of which a block's threads have elements, for as many threads. They come from the
+ * host's memory, where few may ask, and long before they are needed. */
+static __device__ __forceinline__ int64_t id_of(const stack &s, int m)
+{
+    const int at = m + (int)threadIdx.x;
+    if (!s.table || threadIdx.x >= MOST_IDS || at >= s.nm) return 0;
+    return s.wide_ids ? ((const int64_t *)s.ids)[at] : (int64_t)((const int32_t *)s.ids)[at];
+}
+
+/* An element of the stream that the first layer enters with. */
+static __device__ __forceinline__ float first_stream(const stack &s, int id, int m, int n, int nk)
+{
+    float *x = s.x + (int64_t)m * s.x_m + n;
+    if (s.table) *x = kr_element<float>(s.table, ctl().ids[id] * nk + n, s.table_half);
+    return *x;
+}
+
 /* The stream that the first layer enters with; no other word is there. */
-static __device__ __forceinline__ void begin_words(const stack &s)
+static __device__ __forceinline__ void begin_words(const stack &s, int64_t id)
 {
     const linear &next = s.layers[0].enter;
     const int nk = (int)next.nk, all = s.nm * nk;
     for (int first = (int)blockIdx.x * ALL_THREADS; first < all; first += (int)gridDim.x * ALL_THREADS) {
         const int i = first + (int)threadIdx.x, m = i / nk, n = i - m * nk;
         const bool is_there = i < all;
-        round_stream(s.to[0], i, is_there, is_there ? s.x[(int64_t)m * s.x_m + n] : 0.0f,
+        if (s.table) {
+            if (threadIdx.x < MOST_IDS) ctl().ids[threadIdx.x] = id;
+            __syncthreads();
+        }
+        round_stream(s.to[0], i, is_there, is_there ? first_stream(s, m - first / nk, m, n, nk) : 0.0f,
                      is_there ? next.gain[n] : 0.0f);
+        id = id_of(s, (first + (int)gridDim.x * ALL_THREADS) / nk);
+        if (s.table) __syncthreads();
     }
     for (uint32_t i = blockIdx.x * ALL_THREADS + threadIdx.x; i < s.nwords; i += gridDim.x * ALL_THREADS)
         s.words[i] = make_uint4(KR_ABSENT, KR_ABSENT, KR_ABSENT, KR_ABSENT);
