@@ -13,7 +13,8 @@ typedef struct sample {
 
 static const sample shapes[] = { { 1, 1, 0, false },    { 3, 2, 1, false },   { 2, 31, 0, false },
                                  { 4, 33, 7, false },   { 2, 257, 3, false }, { 5, 1000, 24, false },
-                                 { 1, 5003, 0, false }, { 40, 300, 4, true }, { 2, 20011, 5, false } };
+                                 { 1, 5003, 0, false }, { 40, 300, 4, true }, { 2, 20011, 5, false },
+                                 { 1100, 7, 2, true } };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
 typedef struct rules {
