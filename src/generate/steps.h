@@ -17,8 +17,9 @@ typedef struct kr_steps {
     int64_t queued, taken;   /* steps with a choice; those whose choice was taken: one less at most, or as many */
 } kr_steps;
 
-/* Logits [b w] of one more token for each row of the state, which is moved on; ids [b]. sampler: its
- * choice for `rows` follows on the device, where it reads such logits; or NULL. They live until the next step. NULL after an error. */
+/* Logits [b w] of one more token for each row of the state, which is moved on; ids [b]. sampler: its choice
+ * for `rows` follows on the device, where it reads such logits; or NULL. They live until the next step. NULL after an
+ * error. */
 kr_tensor *kr_steps_run(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids,
                         kr_sampler *sampler, const int64_t *rows);
 
