@@ -90,6 +90,10 @@ if(KR_CUDA)
     find_package(CUDAToolkit REQUIRED)
     file(GLOB cuda_sources CONFIGURE_DEPENDS src/kernels/cuda/*.cu src/kernels/cuda/*.c)
     krait_objects(krait_cuda SOURCES ${cuda_sources} src/device/device_cuda.c)
+    # Kernels of Hopper are empty without 90a: a build that lacks it takes every GPU for one of sm_80.
+    if(NOT CMAKE_CUDA_ARCHITECTURES MATCHES "90a")
+        set_source_files_properties(src/device/device_cuda.c PROPERTIES COMPILE_DEFINITIONS KR_CUDA_WITHOUT_90A)
+    endif()
     # No library of C++: what links krait links with a C compiler.
     set(host_flags -Wall -Wextra -fvisibility=hidden -ffp-contract=off -fno-exceptions -fno-rtti
         -fno-threadsafe-statics)

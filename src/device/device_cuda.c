@@ -315,10 +315,21 @@ static cudaError_t open_pool(cuda *c)
     return error;
 }
 
+/* Whose kernels are in this build. */
+static int arch_of_kernels(int number)
+{
+#ifdef KR_CUDA_WITHOUT_90A
+    (void)number;
+    return 80;
+#else
+    return arch_of(number);
+#endif
+}
+
 static cudaError_t set_up(cuda *c, int number)
 {
     c->shown = (kr_cuda){ .number = number,
-                          .arch = arch_of(number),
+                          .arch = arch_of_kernels(number),
                           .multiprocessors = attribute(number, cudaDevAttrMultiProcessorCount),
                           .shared_bytes = (size_t)attribute(number, cudaDevAttrMaxSharedMemoryPerBlockOptin) };
     cudaError_t error = cudaSetDevice(number);

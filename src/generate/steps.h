@@ -14,7 +14,7 @@ typedef struct kr_steps {
     uint64_t signature;      /* of the state that the last step was made for; 0: none was made */
     kr_tensor *ids, *logits; /* of the recording, on the tape */
     bool cannot;             /* be recorded: steps are run one kernel after another */
-    int64_t queued, taken;   /* steps with a choice; those whose choice was taken: one less at most, or as many */
+    int64_t queued, taken;   /* steps with a choice; those whose choice was taken: KR_MARKS less at most */
 } kr_steps;
 
 /* Logits [b w] of one more token for each row of the state, which is moved on; ids [b]. sampler: its choice

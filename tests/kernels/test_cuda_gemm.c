@@ -1,6 +1,6 @@
 /* test_cuda_gemm.c - products of some rows with a weight of bf16 and many columns, as a language model's head has them,
  * against the f64 reference. Operands are numbers of bf16, so that only sums round: each term adds an error of 2^-24 of the
- * sum so far at most, and quarters of k are added up one by one. */
+ * sum so far at most. */
 #include "tests/kernels/both.h"
 
 typedef struct shape {
@@ -8,7 +8,7 @@ typedef struct shape {
     bool has_bias, a_is_half;
 } shape;
 
-/* Columns are four tiles for each of 132 multiprocessors at least. */
+/* Columns are a tile of 64 for each of 132 multiprocessors at least. */
 static const shape shapes[] = { { 64, 8448, 256, 0, false, true },
                                 { 9, 8450, 512, 8, false, true },
                                 { 33, 8463, 256, 4, true, false },

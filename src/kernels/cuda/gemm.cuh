@@ -50,7 +50,7 @@ template <typename T> void kr_gemm_tiles(const kr_matmul_args *p);
 bool kr_gemm_few_can(const kr_matmul_args *p);
 template <typename T> void kr_gemm_few(const kr_matmul_args *p);
 
-/* Some rows of halves, many columns: B is read once, at the speed of memory. Sums of bf16. */
+/* Some rows, many columns, B of bf16, A rounded to it: B is read once, at the speed of memory. sm_90a. */
 bool kr_gemm_rows_can(const kr_matmul_args *p);
 void kr_gemm_rows(const kr_matmul_args *p);
 

@@ -185,7 +185,7 @@ static __device__ __forceinline__ void take_back_stream(const handed &back, int 
 }
 
 /* The ids of rows m, m + 1, ... of which a block's threads have elements, for as many threads. They come from the
- * host's memory, where few may ask, and long before they are needed. */
+ * host's memory, where few may ask. */
 static __device__ __forceinline__ int64_t id_of(const stack &s, int m)
 {
     const int at = m + (int)threadIdx.x;
