@@ -141,7 +141,8 @@ typedef struct kr_call {
      * bits without the copies. Unrecorded calls only. If the call fails half-way the state is torn: it is refused from
      * then on, until kr_state_zero, or kr_state_copy into it. */
     kr_state *advance;
-    bool skips_head; /* networks: y is NULL; hidden is what the head would be applied to */
+    bool skips_head;   /* networks: y is NULL; hidden is what the head would be applied to */
+    bool skips_hidden; /* networks: hidden is NULL where y is not, which may be faster */
 } kr_call;
 KR_API void kr_call_init_sized(kr_call *call, size_t size);
 #define kr_call_init(call) kr_call_init_sized((call), sizeof *(call))

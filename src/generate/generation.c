@@ -159,6 +159,7 @@ static kr_tensor *read_to(const kr_generation *g, kr_state *state, kr_tensor *id
     kr_call_init(&call);
     call.advance = state;
     call.last_logits_only = true;
+    call.skips_hidden = true;
     return kr_tensor_rank(ids) == 1 ? kr_network_step(g->tape, g->net, ids, &call).y
                                     : kr_network_forward(g->tape, g->net, ids, &call).y;
 }

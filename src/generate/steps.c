@@ -1,8 +1,9 @@
 /* steps.c - a step of a generation: run, recorded, replayed.
  *
  * What a recording reads and writes lies on a tape of its own, in the state, in the parameters and in the sampler: only
- * the ids are new each time, in memory that host and device share. The sampler leaves those of the next step there, and
- * counts on: a step may be queued behind another before the host knows its tokens.
+ * the ids are new each time. Kernels read them in the device's memory: each block that asks the host for its ids waits
+ * for microseconds. The sampler leaves those of the next step there, and counts on: a step may be queued behind another
+ * before the host knows its tokens.
  */
 #include "generate/steps.h"
 
@@ -40,15 +41,27 @@ void kr_steps_free(kr_steps *steps, kr_ctx *ctx)
     *steps = (kr_steps){ .tape = NULL };
 }
 
+/* A recording has no ids in it: they are given before each replay. */
+static bool give_ids(const kr_steps *steps, kr_ctx *ctx, const int32_t *ids)
+{
+    kr_tensor *to = steps->ids;
+    const size_t bytes = (size_t)to->dims[0] * sizeof *ids;
+    memcpy(to->data, ids, bytes);
+    return ctx->device->is_recording || kr_store(ctx, to->far_ids, to->data, bytes);
+}
+
 static kr_tensor *step(kr_steps *steps, const kr_network *net, kr_state *state, const int32_t *ids)
 {
     const kr_shape shape = KR_SHAPE(state->batch);
     kr_call call;
     kr_call_init(&call);
     call.advance = state;
+    call.skips_hidden = true;
     steps->ids = kr_new(steps->tape, KR_I32, shape);
-    if (!steps->ids) return NULL;
-    memcpy(steps->ids->data, ids, (size_t)state->batch * sizeof *ids);
+    const kr_tensor *room = kr_new(steps->tape, KR_F32, shape); /* far, of as many bytes */
+    if (!steps->ids || !room) return NULL;
+    steps->ids->far_ids = room->data;
+    if (!give_ids(steps, net->ctx, ids)) return NULL;
     return kr_network_step(steps->tape, net, steps->ids, &call).y;
 }
 
@@ -56,7 +69,8 @@ static kr_tensor *step_and_choose(kr_steps *steps, const kr_network *net, kr_sta
                                   kr_sampler *sampler)
 {
     kr_tensor *logits = step(steps, net, state, ids);
-    return logits && sampler && !kr_sampler_queue(sampler, logits, kr_tensor_data(steps->ids)) ? NULL : logits;
+    return logits && sampler && !kr_sampler_queue(sampler, logits, (int32_t *)(void *)steps->ids->far_ids) ? NULL
+                                                                                                           : logits;
 }
 
 /* Nothing that is run now may find that memory is short: the tape has one block of what the step took before. */
@@ -79,8 +93,7 @@ static bool record(kr_steps *steps, const kr_network *net, kr_state *state, cons
 
 static kr_tensor *replay(kr_steps *steps, kr_ctx *ctx, const int32_t *ids)
 {
-    if (!kr_wait(ctx)) return NULL;
-    memcpy(steps->ids->data, ids, (size_t)steps->ids->dims[0] * sizeof *ids);
+    if (!kr_wait(ctx) || !give_ids(steps, ctx, ids)) return NULL;
     return kr_record_replay(ctx, steps->recording) ? steps->logits : NULL;
 }
 

@@ -146,7 +146,8 @@ static inline int64_t kr_token_mamba3_elements(int64_t nm, int64_t nr, int64_t n
  * id = -1: a NaN or +infinity among the logits, or nothing but -infinity to choose from.
  * The results lie where host and device reach them. Choices may be queued one behind another: drawn [b]
  * is one more afterwards, id and logprob have two places for each row, of which they take the first if drawn was even,
- * the second, `apart` elements behind it, if it was odd, and the id goes to next [b], too, 0 for -1. */
+ * the second, `apart` elements behind it, if it was odd, and the id goes to next [b], too, in the device's memory, 0 for
+ * -1. */
 typedef struct kr_sample_args {
     kr_exec exec;
     int64_t nb, nw, vocab, stride, top_k;

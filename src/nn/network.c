@@ -17,22 +17,50 @@ static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr
     return y;
 }
 
-/* What the stack made -> *hidden, what the head is applied to -> y; NULL if the head is skipped. */
-static kr_tensor *leave(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, bool skips_head,
-                        kr_tensor **hidden)
-{
-    *hidden = x && net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
-    if (!x) return NULL;
-    const kr_head head = kr_network_head(net);
-    kr_tensor *y = skips_head ? NULL : kr_linear(tape, *hidden, head.weight_wd, head.bias_w);
-    if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, head", op);
-    return y;
-}
-
 kr_head kr_network_head(const kr_network *net)
 {
     if (!net->is_vocab) return (kr_head){ net->out_proj, net->out_proj_bias };
     return (kr_head){ net->head_wd ? net->head_wd : net->embedding_wd, NULL };
+}
+
+/* Norm and head of tokens by one kernel, where a device has one that pays, and nobody reads what is between them. */
+static kr_tensor *leave_at_once(kr_tape *tape, const kr_network *net, kr_tensor *x_bd)
+{
+    const kr_head head = kr_network_head(net);
+    const kr_tensor *w = head.weight_wd, *gain_d = net->norm_f_d, *bias_w = head.bias_w;
+    const bool fits = kr_ctx_is_far(tape->ctx) && !tape->recording && !tape->ctx->check_finite && gain_d &&
+                      kr_tensor_rank(x_bd) == 2 && kr_tensor_is_row_major(x_bd) && x_bd->dtype == KR_F32 &&
+                      gain_d->dtype == KR_F32 && (!bias_w || bias_w->dtype == KR_F32) && w->dtype != KR_F64;
+    kr_tensor *y_bw = fits ? kr_new(tape, KR_F32, KR_SHAPE(x_bd->dims[0], w->dims[0])) : NULL;
+    if (!y_bw) return NULL;
+    kr_token_linear_args args = { .nm = x_bd->dims[0],
+                                  .nn = w->dims[0],
+                                  .nk = w->dims[1],
+                                  .ng = 1,
+                                  .x_m = w->dims[1],
+                                  .y_m = w->dims[0],
+                                  .x = x_bd->data,
+                                  .gain = gain_d->data,
+                                  .w = w->data,
+                                  .bias = kr_tensor_data(bias_w),
+                                  .y = y_bw->data,
+                                  .w_half = kr_half_of(w->dtype),
+                                  .has_norm = true,
+                                  .eps = net->layers->norm.eps };
+    return KR_RUN(tape->ctx, token_linear[KR_REAL_F32], &args) ? y_bw : NULL;
+}
+
+/* What the stack made -> out->hidden, what the head is applied to -> out->y; NULL if they are skipped. */
+static void leave(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, const kr_call *call,
+                  kr_network_out *out)
+{
+    if (x && call->skips_hidden && !call->skips_head) out->y = leave_at_once(tape, net, x);
+    if (!x || out->y || kr_ctx_failed(tape->ctx)) return;
+    const kr_head head = kr_network_head(net);
+    kr_tensor *hidden = net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
+    if (!call->skips_head) out->y = kr_linear(tape, hidden, head.weight_wd, head.bias_w);
+    if (!call->skips_hidden || call->skips_head) out->hidden = hidden;
+    if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, head", op);
 }
 
 /* ---- checks ---- */
@@ -69,11 +97,14 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
         return none;
     x = enter(tape, run->op, net, x, kr_run_gathers(tape, run, net->layers) ? &run->lookup : NULL);
     if (kr_ctx_failed(tape->ctx)) return none;
-    kr_tensor *y = kr_layers_run(tape, net->layers, x, run), *hidden;
+    kr_tensor *y = kr_layers_run(tape, net->layers, x, run);
     if (kr_ctx_failed(tape->ctx)) return none;
     if (y && (run->mode != KR_RUN_FORWARD || run->call.last_logits_only)) y = kr_last_token(tape, y);
-    y = leave(tape, run->op, net, y, run->call.skips_head, &hidden);
-    return kr_ctx_failed(tape->ctx) ? none : (kr_network_out){ y, hidden, kr_run_end(run) };
+    kr_network_out out = none;
+    leave(tape, run->op, net, y, &run->call, &out);
+    if (kr_ctx_failed(tape->ctx)) return none;
+    out.state = kr_run_end(run);
+    return out;
 }
 
 kr_network_out kr_network_forward(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
@@ -113,6 +144,9 @@ kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_ten
 {
     const char *op = "network.step_infinite";
     if (!check_input(tape, op, net, x, true)) return NULL;
-    kr_tensor *hidden, *y = kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x, NULL));
-    return leave(tape, op, net, y, false, &hidden);
+    kr_call call;
+    kr_call_init(&call);
+    kr_network_out out = { NULL, NULL, NULL };
+    leave(tape, op, net, kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x, NULL)), &call, &out);
+    return out.y;
 }

@@ -76,9 +76,11 @@ kr_tensor *kr_gather(kr_tape *tape, kr_tensor *x, int axis, kr_tensor *id)
 
 static kr_embedding_args embedding_args(const kr_tensor *table, const kr_tensor *id)
 {
-    return (kr_embedding_args){
-        .no = kr_tensor_count(id), .nr = table->dims[0], .ni = table->dims[1], .id = id->data, .id_dtype = id->dtype
-    };
+    return (kr_embedding_args){ .no = kr_tensor_count(id),
+                                .nr = table->dims[0],
+                                .ni = table->dims[1],
+                                .id = id->far_ids ? id->far_ids : id->data,
+                                .id_dtype = id->dtype };
 }
 
 static bool add_rows(kr_back *back, const kr_tensor *g, kr_tensor *g_table)

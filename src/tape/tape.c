@@ -233,6 +233,7 @@ kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, 
     kr_tensor_layout(y, x->dtype, shape);
     if (strides) memcpy(y->strides, strides, (size_t)shape->rank * sizeof *strides);
     y->data = x->data + offset * (int64_t)kr_dtype_bytes(x->dtype);
+    if (x->far_ids) y->far_ids = x->far_ids + offset * (int64_t)kr_dtype_bytes(x->dtype);
     y->is_rounded = x->is_rounded;
     if (y->in_heap && x->in_heap) {
         y->base = x->base;

@@ -15,6 +15,7 @@ struct kr_tensor {
     int64_t dims[KR_MAX_RANK];
     int64_t strides[KR_MAX_RANK]; /* in elements; any sign */
     char *data;                   /* first element */
+    char *far_ids; /* of ids: where they lie in a device's own memory, for kernels; NULL: in data alone */
 
     /* owned by the tape room */
     struct kr_node *node; /* what made it; NULL: a leaf or a constant */

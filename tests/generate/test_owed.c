@@ -50,6 +50,7 @@ static void step_both(kr_steps *steps, const kr_network *net, kr_state *owing, k
     kr_call call;
     kr_call_init(&call);
     call.advance = at_once;
+    call.skips_hidden = true; /* as steps do */
     const kr_tensor *want = kr_network_step(tape, net, kr_from_data(tape, KR_I32, KR_SHAPE(ROWS), ids), &call).y;
     const kr_tensor *got = kr_steps_run(steps, net, owing, ids, NULL, NULL);
     CHECK_OK(net->ctx);

@@ -165,6 +165,36 @@ TEST(last_logits_only)
         }
 }
 
+/* y is as it was, on the processor to the bit; without a head hidden is all there is. */
+TEST(hidden_may_be_skipped)
+{
+    for (int family = 0; family < NET_FAMILIES; family++)
+        for (int i = 0; i < NVARIANTS; i += 2) {
+            const net_recipe r = network_of(family, i, KR_F32);
+            net n;
+            if (!net_open(&n, variants[i].name, &r, 1)) continue;
+            kr_tensor *x = net_input(&n, n.tape, 3, 7);
+            kr_call call;
+            kr_call_init(&call);
+            for (int last_only = 0; last_only < 2; last_only++) {
+                call.last_logits_only = last_only;
+                call.skips_hidden = false;
+                const kr_network_out want = kr_network_forward(n.tape, n.network, x, &call);
+                call.skips_hidden = true;
+                const kr_network_out got = kr_network_forward(n.tape, n.network, x, &call);
+                CHECK_SAME(n.ctx, variants[i].name, got.y, want.y, 1e-5, 1);
+                CHECK(!got.hidden && want.hidden && got.state, "hidden is not there, the state is");
+                call.skips_head = true;
+                const kr_network_out headless = kr_network_forward(n.tape, n.network, x, &call);
+                CHECK(!headless.y, "the head is skipped");
+                CHECK_SAME_BITS("hidden", headless.hidden, want.hidden);
+                call.skips_head = false;
+            }
+            CHECK_OK(n.ctx);
+            net_close(&n);
+        }
+}
+
 /* ---- gradients are derivatives ---- */
 
 /* y, each element times a fixed number of its own. */

@@ -50,9 +50,10 @@ template <typename T> void kr_gemm_tiles(const kr_matmul_args *p);
 bool kr_gemm_few_can(const kr_matmul_args *p);
 template <typename T> void kr_gemm_few(const kr_matmul_args *p);
 
-/* Some rows, many columns, B of bf16, A rounded to it: B is read once, at the speed of memory. sm_90a. */
+/* Some rows, many columns, B of bf16, A rounded to it: B is read once, at the speed of memory. sm_90a.
+ * gain [k], unless NULL: A, of f32, is normed: a gain / (mean of the row's a^2 + eps)^1/2. */
 bool kr_gemm_rows_can(const kr_matmul_args *p);
-void kr_gemm_rows(const kr_matmul_args *p);
+void kr_gemm_rows(const kr_matmul_args *p, const float *gain, float eps);
 
 /* y [batch rows stride] of Out = x, whose elements (T or halves) lie x_row and x_column apart; columns of y from `columns`
  * up to the stride are not written. */

@@ -22,6 +22,12 @@ static __device__ __forceinline__ void kr_latch_come(uint32_t latch)
     asm volatile("{\n.reg .b64 s;\nmbarrier.arrive.shared.b64 s, [%0];\n}" ::"r"(latch) : "memory");
 }
 
+/* The same when the thread's copies so far (kr_copy) have come. */
+static __device__ __forceinline__ void kr_latch_come_with_copies(uint32_t latch)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(latch) : "memory");
+}
+
 /* Until the round is over, of whose number the last bit counts. */
 static __device__ __forceinline__ void kr_latch_wait(uint32_t latch, uint32_t round)
 {

@@ -235,7 +235,7 @@ template <typename T> static void matmul_run(const kr_matmul_args *args)
 {
     plan pl = plan_of<T>(args);
     if (pl.way == FEW) kr_gemm_few<T>(&pl.args);
-    else if (pl.way == ROWS) kr_gemm_rows(&pl.args);
+    else if (pl.way == ROWS) kr_gemm_rows(&pl.args, NULL, 0);
     else if (pl.way == LIBRARY) run_library<T>(&pl);
     else kr_gemm_tiles<T>(&pl.args);
 }

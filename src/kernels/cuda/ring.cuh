@@ -62,7 +62,7 @@ static __device__ __forceinline__ void kr_bulk_read_once(void *shared, const voi
 {
 #ifdef KR_HAS_RING
     uint64_t once;
-    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(once));
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, "
                  "[%3], %4;" ::"r"(kr_shared_address(shared)),
                  "l"(from), "r"(bytes), "r"(latch), "l"(once)

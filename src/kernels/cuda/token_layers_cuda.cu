@@ -20,57 +20,30 @@
 
 /* ---- roles ---- */
 
-/* Weights of the block's tile to the cache: they come while there is nothing to wait for. */
-template <typename S> static __device__ __forceinline__ void fetch_weights(const linear &k, bool is_entering)
+/* The stream that the first layer enters with, and the word to all that no other word is there: words are read behind a
+ * count of blocks that have come here. */
+template <typename S> static __device__ __forceinline__ void begin_products(const stack &s)
 {
-    const tile t = is_entering ? ctl().entering[0] : ctl().leaving[0];
-    if (t.at >= t.count || t.at % t.of_rows != 0) return;
-    kr_bulk_fetch((const uint16_t *)k.w + (int64_t)t.n0 * (int)k.nk,
-                  (uint32_t)(kr_least(S::COLUMNS, k.nn - t.n0) * k.nk * 2));
-}
-
-/* A word of a job for each of the first threads of a role: read before the part in front of it, put where that has ended, for
- * parameters are slow to come. */
-template <typename Job> static __device__ __forceinline__ uint32_t word_of(const Job &job, uint32_t thread)
-{
-    return thread < sizeof(Job) / 4 ? ((const uint32_t *)(const void *)&job)[thread] : 0;
-}
-template <typename Job> static __device__ __forceinline__ void put_word_of(Job *job, uint32_t thread, uint32_t word)
-{
-    if (thread < sizeof(Job) / 4) ((uint32_t *)(void *)job)[thread] = word;
-}
-
-/* The job of the next part. l: the layer that is entered, or will be. */
-static __device__ __forceinline__ void take_job(uint32_t word, int l, const float *gain)
-{
-    sync_products(); /* the one before it has been read */
-    put_word_of(&ctl().product, threadIdx.x, word);
-    if (threadIdx.x == THREADS - 1) ctl().parity = l % PARITIES, ctl().next_gain = gain;
+    bring_job(&ctl().enter[0], s.layers[0].enter, threadIdx.x);
+    for (int half = 0; half < HALVES; half++) begin_stream<S>(s, half);
+    kr_shared_handed_over(); /* ids have been read */
     sync_products();
+    if (threadIdx.x != 0) return;
+    __threadfence();
+    for (int half = 0; half < HALVES; half++) come(LEFT + half);
+    kr_latch_come(kr_shared_address(&ctl().begun));
 }
 
 template <int STEPS> static __device__ __forceinline__ void run_products(const stack &s)
 {
     typedef typename shapes<STEPS>::entering entering;
     typedef typename shapes<STEPS>::leaving leaving;
-    for (int half = 0; half < HALVES && threadIdx.x == 0; half++) come(LEFT + half);
-    uint32_t word = word_of(s.layers[0].enter, threadIdx.x), turn = 0;
-    const float *gain = NULL; /* of the layer that is entered next */
+    uint32_t turn = 0;
+    begin_products<leaving>(s);
 #pragma unroll 1
     for (int part = 0; part < HALVES * (s.count + 1); part++) { /* leave a layer, enter the next, half after half */
-        const int l = part / HALVES, half = part % HALVES;
-        if (l > 0) {
-            take_job(word, l, gain);
-            word = word_of(l < s.count ? s.layers[l].enter : s.layers[l - 1].leave, /* or the other half leaves */
-                           threadIdx.x);
-            turn = leave<leaving>(half, l == s.count, turn);
-        }
-        if (l == s.count) continue;
-        take_job(word, l, NULL);
-        const int next = (part + 1) / HALVES;
-        if (next < s.count) gain = s.layers[next].enter.gain;
-        word = word_of(next > 0 ? s.layers[next - 1].leave : s.layers[0].enter, threadIdx.x);
-        turn = enter<entering>(half, turn);
+        if (part >= HALVES) turn = leave<leaving>(part, turn);
+        if (part < HALVES * s.count) turn = enter<entering>(part, turn);
     }
 }
 
@@ -108,8 +81,8 @@ static __device__ __forceinline__ kr_piece wait_for_piece(const kr_core_desk &d,
 
 /* The warp's pieces of a share from n to `end`, one in KR_CORE_WARPS. first: the share's place in the ring. */
 static __device__ __forceinline__ void walk_pieces(const kr_core_plan &p, const kr_core_desk &d,
-                                                   const kr_core_place *each, ring_place first, uint32_t n,
-                                                   uint32_t end)
+                                                   const kr_core_place *each, float *state, ring_place first,
+                                                   uint32_t n, uint32_t end)
 {
     ring_place in_ring = go_on(p, first, n);
 #pragma unroll 1
@@ -120,7 +93,7 @@ static __device__ __forceinline__ void walk_pieces(const kr_core_plan &p, const 
         else
 #pragma unroll 1
             for (int tile = 0; tile < KR_PAIR; tile++)
-                kr_move_tile(d, at, tile, ctl().core.state + (int64_t)place.piece * KR_PIECE);
+                kr_move_tile(d, at, tile, state + (int64_t)place.piece * KR_PIECE);
         __syncwarp();
         if (threadIdx.x % 16 == 0) kr_latch_come(kr_shared_address(&ctl().free[in_ring.slot]));
     }
@@ -128,15 +101,15 @@ static __device__ __forceinline__ void walk_pieces(const kr_core_plan &p, const 
 
 /* The warp's tiles of pieces that are due. */
 static __device__ __forceinline__ void walk_tiles(const kr_core_plan &p, const kr_core_desk &d,
-                                                  const kr_core_share &own, const kr_core_place *each, ring_place first,
-                                                  uint32_t warp)
+                                                  const kr_core_share &own, const kr_core_place *each, float *state,
+                                                  ring_place first, uint32_t warp)
 {
 #pragma unroll 1
     for (uint32_t i = warp; i < own.due * KR_PAIR; i += KR_CORE_WARPS) {
         const kr_core_place place = each[own.lead + i / KR_PAIR];
         const ring_place in_ring = go_on(p, first, own.lead + i / KR_PAIR);
         const kr_piece at = wait_for_piece(d, place, in_ring);
-        if (at.is_due) kr_move_tile(d, at, i % KR_PAIR, ctl().core.state + (int64_t)place.piece * KR_PIECE);
+        if (at.is_due) kr_move_tile(d, at, i % KR_PAIR, state + (int64_t)place.piece * KR_PIECE);
         else kr_read_rows<KR_TOKEN_TILE>(d, at, i % KR_PAIR * KR_TOKEN_TILE);
         __syncwarp();
         if (threadIdx.x % 32 == 0) kr_latch_come(kr_shared_address(&ctl().free[in_ring.slot]));
@@ -145,48 +118,62 @@ static __device__ __forceinline__ void walk_tiles(const kr_core_plan &p, const k
 
 /* A latch tells a round from the one before it, not from the one before that: when a warp comes to wait for piece n, the one
  * that had its slot before must have come. The warp's last piece is at most KR_CORE_WARPS + 3 before n, and when that was asked
- * for, all but the FLIGHT before it had come. */
-static_assert(KR_CORE_WARPS + 3 + FLIGHT <= LEAST_SLOTS, "a warp that waits for a slot has seen the piece before it");
+ * for, all but the FLIGHT before it had come: as many slots as that are LEAST_SLOTS. */
 static __device__ __forceinline__ void walk(const kr_core_plan &p, const kr_core_desk &d, const kr_core_share &own,
-                                            const kr_core_place *each, ring_place first, uint32_t thread)
+                                            const kr_core_place *each, float *state, ring_place first, uint32_t thread)
 {
     const uint32_t warp = thread / 32;
-    walk_pieces(p, d, each, first, warp, own.lead);
-    walk_tiles(p, d, own, each, first, warp);
-    walk_pieces(p, d, each, first, own.lead + own.due + warp, own.count);
+    walk_pieces(p, d, each, state, first, warp, own.lead);
+    walk_tiles(p, d, own, each, state, first, warp);
+    walk_pieces(p, d, each, state, first, own.lead + own.due + warp, own.count);
+}
+
+/* Jobs of parts to come, from the parameters, which are slow to come themselves: the core waits here in any case. Those that
+ * had their places before have been done: products have announced what comes after them. */
+static __device__ __forceinline__ void prepare_jobs(const stack &s, int l, int half, uint32_t thread)
+{
+    const int next = (l + 1) % PARITIES;
+    if (half == 0) {
+        bring_job(&ctl().leave[l % PARITIES], s.layers[l].leave, thread);
+    } else if (l + 1 < s.count) {
+        bring_job(&ctl().enter[next], s.layers[l + 1].enter, thread);
+        if (thread >= 64) bring_job(&ctl().cores[next], s.layers[l + 1].core, thread - 64);
+    }
+}
+
+/* ... and their weights. */
+template <int STEPS> static __device__ __forceinline__ void fetch_next_weights(int l, int half)
+{
+    typedef shapes<STEPS> both;
+    if (half == 0) fetch_weights<typename both::leaving>(ctl().leave[l % PARITIES], ctl().leaving[0]);
+    else if (l + 1 < ctl().count)
+        fetch_weights<typename both::entering>(ctl().enter[(l + 1) % PARITIES], ctl().entering[0]);
 }
 
 template <int STEPS> static __device__ __forceinline__ void run_core(const stack &s)
 {
     const kr_core_plan &p = s.plan;
-    const kr_ssd_job<float> &k = ctl().core;
     const kr_core_desk d = kr_core_desk_of(p, (float *)(void *)((char *)slots() + s.desk_at));
     const uint32_t thread = threadIdx.x - THREADS;
     ring_place first = { 0, 0 };
-    uint32_t word = word_of(s.layers[0].core, thread);
+    bring_job(&ctl().cores[0], s.layers[0].core, thread);
 #pragma unroll 1
     for (int part = 0; part < HALVES * s.count; part++) {
-        const int half = part % HALVES;
+        const int l = part / HALVES, half = part % HALVES;
         const kr_core_share &own = ctl().shares[half];
-        if (half == 0) {
-            sync_core(); /* the job before it has been read */
-            put_word_of(&ctl().core, thread, word);
-        }
-        sync_core(); /* the share before this one has been kept */
-        if (half == 1 && part + 1 < HALVES * s.count) word = word_of(s.layers[part / HALVES + 1].core, thread);
+        const kr_ssd_job<float> &k = ctl().cores[l % PARITIES];
+        sync_core(); /* the share before this one has been kept, and the job is there */
         const kr_head_input head = kr_lay_out_old(k, p, d, own, thread);
         const kr_two_input old = kr_fetch_two(k, p, own, thread);
-        if (half == 0 && thread == KR_CORE_THREADS - 32) {
-            fetch_weights<typename shapes<STEPS>::leaving>(s.layers[part / HALVES].leave, false);
-            if (part + HALVES < HALVES * s.count)
-                fetch_weights<typename shapes<STEPS>::entering>(s.layers[part / HALVES + 1].enter, true);
-        }
+        prepare_jobs(s, l, half, thread);
         wait_for_all(ENTERED + half, 0, thread == 0, sync_core);
+        if (thread == 0) kr_latch_come(kr_shared_address(&ctl().prepared[half]));
+        if (thread == KR_CORE_THREADS - 32) fetch_next_weights<STEPS>(l, half);
         kr_lay_out_new(k, p, d, own, head, old, thread, sync_core);
-        walk(p, d, own, places(s, half), first, thread);
+        walk(p, d, own, places(s, half), k.state, first, thread);
         first = go_on(p, first, own.count);
         sync_core();
-        const handed &back = s.to[(part / HALVES + 1) % PARITIES];
+        const handed &back = s.to[(l + 1) % PARITIES];
         kr_end_share(k, p, d, own, { back.y, back.y_squares }, thread);
         sync_core();
         if (thread == 0) come(CORED + half);
@@ -194,12 +181,28 @@ template <int STEPS> static __device__ __forceinline__ void run_core(const stack
     }
 }
 
-/* One lane: all pieces of all halves and layers. */
+/* A piece to a slot: its states by one copy, its records, which are few, by a copy of each lane; the latch counts both. */
+static __device__ __forceinline__ void bring_piece(float *to, uint32_t latch, const float *state, const float *records)
+{
+    const uint32_t lane = threadIdx.x % 32, at = 4 * lane;
+    if (lane == 0) {
+        kr_bulk_expect(latch, KR_PIECE * sizeof(float));
+        kr_bulk_read_once(to, state, KR_PIECE * sizeof(float), latch);
+    }
+    __syncwarp();
+    static_assert(KR_PIECE_RECORDS > 128 && KR_PIECE_RECORDS <= 256, "a lane has one or two quads of records");
+    kr_copy<16>(kr_shared_address(to + KR_PIECE + at), records + at);
+    if (at + 128 < KR_PIECE_RECORDS) kr_copy<16>(kr_shared_address(to + KR_PIECE + at + 128), records + at + 128);
+    kr_latch_come_with_copies(latch);
+}
+
+/* A warp: all pieces of all halves and layers. */
 static __device__ __forceinline__ void bring_states(const stack &s)
 {
     const kr_core_plan &p = s.plan;
     ring_place at = { 0, 0 }, arrived = { 0, 0 };
     uint32_t n = 0;
+    kr_latch_wait(kr_shared_address(&ctl().begun), 0); /* a fence waits for all that is on its way */
 #pragma unroll 1
     for (int part = 0; part < HALVES * s.count; part++) {
         const kr_ssd_job<float> &k = s.layers[part / HALVES].core;
@@ -209,60 +212,80 @@ static __device__ __forceinline__ void bring_states(const stack &s)
 #pragma unroll 1
         for (uint32_t i = 0; i < count; i++, n++) {
             const kr_core_place place = each[i];
-            const uint32_t latch = kr_shared_address(&ctl().full[at.slot]);
-            float *to = slots() + at.slot * KR_SLOT;
             if (at.round > 0) kr_latch_wait(kr_shared_address(&ctl().free[at.slot]), at.round - 1);
             if (n >= FLIGHT) {
                 kr_latch_wait(kr_shared_address(&ctl().full[arrived.slot]), arrived.round);
                 arrived = go_on(p, arrived, 1);
             }
-            kr_bulk_expect(latch, KR_SLOT * sizeof(float));
-            kr_bulk_read_once(to, state + (int64_t)place.piece * KR_PIECE, KR_PIECE * sizeof(float), latch);
-            kr_bulk_read_once(to + KR_PIECE, owed + place.records, KR_PIECE_RECORDS * sizeof(float), latch);
+            __syncwarp();
+            bring_piece(slots() + at.slot * KR_SLOT, kr_shared_address(&ctl().full[at.slot]),
+                        state + (int64_t)place.piece * KR_PIECE, owed + place.records);
             at = go_on(p, at, 1);
         }
     }
 }
 
-/* All that the roles share; together with all blocks. */
+/* ---- the block ---- */
+
+/* A warp each. */
+enum { OF_CONTROL = 0, OF_SHARES = ALL_THREADS / 32 - HALVES };
+static_assert(32 * OF_SHARES >= MOST_ROWS, "threads with ids are others");
+
+static __device__ __forceinline__ void begin_control(const stack &s)
+{
+    control &c = ctl();
+    const uint32_t lane = threadIdx.x % 32;
+    static_assert(MOST_SLOTS <= 32, "a lane has a slot");
+    if (lane < s.plan.slots) {
+        kr_latch_init(kr_shared_address(&c.full[lane]), 1 + 32);
+        kr_latch_init(kr_shared_address(&c.free[lane]), 2);
+    }
+    if (lane < HALVES) kr_latch_init(kr_shared_address(&c.prepared[lane]), 1);
+    if (lane == 0) kr_latch_init(kr_shared_address(&c.staged), 1), kr_latch_init(kr_shared_address(&c.begun), 1);
+    kr_latches_ready();
+    if (lane != 0) return;
+    c.nm = s.nm, c.half = s.half, c.stage_at = s.stage_at;
+    c.arrivals = s.arrivals, c.count = s.count;
+    for (int i = 0; i < PARITIES; i++) c.to[i] = s.to[i];
+}
+
+/* What the block has of a half. */
+template <int STEPS> static __device__ __forceinline__ void begin_half(const stack &s, int half)
+{
+    typedef shapes<STEPS> both;
+    const int first = half ? s.half : 0, end = half ? s.nm : s.half, at = (int)blockIdx.x;
+    const tile t = tile_among<typename both::entering>(s.layers[0].enter, first, end, at);
+    if (half == 0) fetch_weights<typename both::entering>(s.layers[0].enter, t);
+    ctl().entering[half] = t;
+    ctl().leaving[half] = tile_among<typename both::leaving>(s.layers[0].leave, first, end, at);
+    ctl().shares[half] = share_of(s, half);
+}
+
+/* All that the roles share: words that are not there, too. */
 template <int STEPS> static __device__ __forceinline__ void begin(const stack &s)
 {
-    if (threadIdx.x == 0) {
-        control &c = ctl();
-        for (uint32_t i = 0; i < s.plan.slots; i++) {
-            kr_latch_init(kr_shared_address(&c.full[i]), 1);
-            kr_latch_init(kr_shared_address(&c.free[i]), 2);
-        }
-        kr_latch_init(kr_shared_address(&c.staged), 1);
-        kr_latches_ready();
-        c.nm = s.nm, c.half = s.half, c.stage_at = s.stage_at;
-        c.arrivals = s.arrivals;
-        for (int i = 0; i < PARITIES; i++) c.to[i] = s.to[i];
-    }
+    const int warp = (int)threadIdx.x / 32, m = (int)threadIdx.x;
+    begin_words(s);
+    if (s.table && m < s.nm)
+        ids(s)[m] = s.wide_ids ? (int32_t)((const int64_t *)s.ids)[m] : ((const int32_t *)s.ids)[m];
     open_counters(s.arrivals);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0 && threadIdx.x / 32 < HALVES) {
-        const int half = (int)threadIdx.x / 32;
-        ctl().shares[half] = share_of(s, half);
-        ctl().entering[half] = tile_of<typename shapes<STEPS>::entering>(s.layers[0].enter, half, (int)blockIdx.x);
-        ctl().leaving[half] = tile_of<typename shapes<STEPS>::leaving>(s.layers[0].leave, half, (int)blockIdx.x);
-        if (half == 0) fetch_weights<typename shapes<STEPS>::entering>(s.layers[0].enter, true);
-    }
+    if (warp == OF_CONTROL) begin_control(s);
+    if (warp >= OF_SHARES && threadIdx.x % 32 == 0) begin_half<STEPS>(s, warp - OF_SHARES);
     __syncthreads();
     for (int half = 0; half < HALVES; half++)
         for (uint32_t n = threadIdx.x; n < ctl().shares[half].count; n += ALL_THREADS)
             places(s, half)[n] = kr_core_place_of(s.plan, ctl().shares[half], (uint32_t)s.layers[0].core.parts.row, n);
-    begin_words(s, id_of(s, (int)(blockIdx.x * ALL_THREADS / s.layers[0].enter.nk)));
-    begin_together();
+    __syncthreads();
 }
 
 template <int STEPS>
 static __global__ void __launch_bounds__(ALL_THREADS, 1) layers_kernel(const __grid_constant__ stack s)
 {
     begin<STEPS>(s);
+    kr_token_let_next(); /* whose blocks take the place of these as they end */
     if (threadIdx.x < THREADS) run_products<STEPS>(s);
     else if (threadIdx.x < THREADS + KR_CORE_THREADS) run_core<STEPS>(s);
-    else if (threadIdx.x % 32 == 0) bring_states(s);
+    else bring_states(s);
 }
 
 /* ---- choosing ---- */
@@ -349,7 +372,6 @@ static bool plan_core(const kr_cuda *device, const kr_ssd_job<float> &k, choice 
     const size_t rest = sizeof(control) + all_places + desk + stage_bytes(c->steps) + COLUMNS_BYTES + WINDOWS_BYTES;
     if (rest > device->shared_bytes || p->most_heads > KR_CORE_THREADS) return false;
     p->slots = (uint32_t)kr_least((int64_t)((device->shared_bytes - rest) / slot), MOST_SLOTS);
-    p->slots -= p->slots % KR_CORE_WARPS; /* whole rounds of the warps */
     c->places_at = (int)(p->slots * slot), c->desk_at = c->places_at + (int)all_places;
     c->stage_at = c->desk_at + (int)(desk + COLUMNS_BYTES + WINDOWS_BYTES);
     c->shared = rest + p->slots * slot;
@@ -360,7 +382,7 @@ static bool plan_core(const kr_cuda *device, const kr_ssd_job<float> &k, choice 
 static bool pays(const kr_token_layer *l, int steps)
 {
     const int64_t stages = l->enter.nk / (steps * STEP);
-    return l->enter.nm >= (stages == 1 ? 32 : 64) && l->enter.nm < 256 && stages <= 2;
+    return l->enter.nm >= (stages == 1 ? 32 : 64) && l->enter.nm <= MOST_ROWS && stages <= 2;
 }
 
 static bool choose(const kr_exec *exec, int64_t count, const kr_token_layer *each, choice *c)
@@ -469,6 +491,7 @@ void kr_cuda_token_layers(const kr_exec *exec, int64_t count, const kr_token_lay
         s.count = (int)kr_least(MOST_LAYERS, count - first);
         s.x = (float *)each[first].enter.x, s.x_m = (int)each[first].enter.x_m;
         for (int i = 0; i < s.count; i++) s.layers[i] = layer_of(&each[first + i], s.to[i % PARITIES]);
+        for (int i = 0; i + 1 < s.count; i++) s.layers[i].leave.gain = s.layers[i + 1].enter.gain;
         if (c.steps == 3) launch<3>(exec, s, c.shared);
         else if (c.steps == 2) launch<2>(exec, s, c.shared);
         else launch<1>(exec, s, c.shared);

@@ -9,10 +9,8 @@
 /* Warps of products share k: step s of warp w is the 32 elements from 32 (8 s + w) on. SPAN: neighbours whose squares are one
  * sum. */
 enum { WARPS = 8, THREADS = 32 * WARPS, STEP = 32 * WARPS, ALL_THREADS = THREADS + KR_CORE_THREADS + 32 };
-enum {
-    MOST_IDS = ALL_THREADS / STEP + 1
-}; /* rows, of STEP elements at least, that a thread each of a block falls into */
-enum { MOST_LAYERS = 32, SPAN = 16, HALVES = 2, MOST_SLOTS = 28, LEAST_SLOTS = 14, FLIGHT = 3 };
+enum { MOST_LAYERS = 32, MOST_ROWS = 255, SPAN = 16, HALVES = 2, MOST_SLOTS = 28, FLIGHT = 3 };
+enum { LEAST_SLOTS = KR_CORE_WARPS + 3 + FLIGHT }; /* see walk */
 
 typedef kr_linear_job<float> linear;
 
@@ -52,7 +50,7 @@ typedef struct stack {
  *
  * The control, the slots of states, the places of both shares, the core's desk, columns and windows, a product's stage.
  */
-enum { BEGUN, ENTERED, CORED = ENTERED + HALVES, LEFT = CORED + HALVES, COUNTERS = LEFT + HALVES, COUNTER_APART = 16 };
+enum { ENTERED, CORED = ENTERED + HALVES, LEFT = CORED + HALVES, COUNTERS = LEFT + HALVES, COUNTER_APART = 16 };
 static_assert(COUNTERS * COUNTER_APART <= KR_CUDA_ARRIVALS, "the device has as many counters");
 enum { WINDOWS_BYTES = 32 * 32 * (int)sizeof(float4), COLUMNS_BYTES = 1024 };
 
@@ -64,18 +62,17 @@ typedef struct tile {
 typedef struct __align__(128) control
 {
     uint64_t full[MOST_SLOTS], free[MOST_SLOTS], staged;
-    uint64_t goals[COUNTERS]; /* that the next wait is for */
+    uint64_t begun, prepared[HALVES]; /* words; jobs of products */
+    uint64_t goals[COUNTERS];         /* that the next wait is for */
     float q[32];
     kr_core_share shares[HALVES];
     int nm, half, stage_at;
     handed to[PARITIES];
     tile entering[HALVES], leaving[HALVES]; /* the block's first */
-    int parity;                             /* of the words that products hand on; they take the others back */
     uint64_t *arrivals;
-    linear product;         /* of the part that products are at */
-    const float *next_gain; /* of the layer that is entered next */
-    kr_ssd_job<float> core;
-    int64_t ids[MOST_IDS]; /* of rows that are looked up */
+    int count;                               /* of layers */
+    linear enter[PARITIES], leave[PARITIES]; /* jobs, by layers in turn */
+    kr_ssd_job<float> cores[PARITIES];
 }
 control;
 
@@ -97,6 +94,12 @@ static __device__ __forceinline__ char *stage(void)
 static __device__ __forceinline__ kr_core_place *places(const stack &s, int half)
 {
     return (kr_core_place *)(void *)((char *)slots() + s.places_at) + half * s.plan.most;
+}
+
+/* Brings a job of the parameters to its place, by the threads from `first` on. */
+template <typename Job> static __device__ __forceinline__ void bring_job(Job *to, const Job &from, uint32_t thread)
+{
+    if (thread < sizeof(Job) / 4) ((uint32_t *)(void *)to)[thread] = ((const uint32_t *)(const void *)&from)[thread];
 }
 
 /* Threads of products, and of the core. */
@@ -152,19 +155,6 @@ static __device__ __forceinline__ uint64_t look_at(int counter, bool is_first)
     return is_first ? count_at(ctl().arrivals + counter * COUNTER_APART) : 0;
 }
 
-/* All that this block wrote before is there for all others behind this. */
-static __device__ __forceinline__ void begin_together(void)
-{
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        __threadfence();
-        come(BEGUN);
-        while (count_at(ctl().arrivals + BEGUN * COUNTER_APART) < ctl().goals[BEGUN]) {}
-        __threadfence();
-    }
-    __syncthreads();
-}
-
 /* ---- the stream, rounded ---- */
 
 /* A row's neighbours n .. n + SPAN - 1 are in as many lanes; at: m d + n. */
@@ -184,40 +174,23 @@ static __device__ __forceinline__ void take_back_stream(const handed &back, int 
     if (is_there && at % SPAN == 0) kr_take_back(back.stream_squares + at / SPAN);
 }
 
-/* The ids of rows m, m + 1, ... of which a block's threads have elements, for as many threads. They come from the
- * host's memory, where few may ask. */
-static __device__ __forceinline__ int64_t id_of(const stack &s, int m)
+/* Of rows that are looked up, where the first stage will be. */
+static __device__ __forceinline__ int32_t *ids(const stack &s)
 {
-    const int at = m + (int)threadIdx.x;
-    if (!s.table || threadIdx.x >= MOST_IDS || at >= s.nm) return 0;
-    return s.wide_ids ? ((const int64_t *)s.ids)[at] : (int64_t)((const int32_t *)s.ids)[at];
+    return (int32_t *)(void *)((char *)slots() + s.stage_at);
 }
 
 /* An element of the stream that the first layer enters with. */
-static __device__ __forceinline__ float first_stream(const stack &s, int id, int m, int n, int nk)
+static __device__ __forceinline__ float first_stream(const stack &s, int m, int n, int nk)
 {
     float *x = s.x + (int64_t)m * s.x_m + n;
-    if (s.table) *x = kr_element<float>(s.table, ctl().ids[id] * nk + n, s.table_half);
+    if (s.table) *x = kr_element<float>(s.table, (int64_t)ids(s)[m] * nk + n, s.table_half);
     return *x;
 }
 
-/* The stream that the first layer enters with; no other word is there. */
-static __device__ __forceinline__ void begin_words(const stack &s, int64_t id)
+/* No word is there but those of the stream that the first layer enters with. */
+static __device__ __forceinline__ void begin_words(const stack &s)
 {
-    const linear &next = s.layers[0].enter;
-    const int nk = (int)next.nk, all = s.nm * nk;
-    for (int first = (int)blockIdx.x * ALL_THREADS; first < all; first += (int)gridDim.x * ALL_THREADS) {
-        const int i = first + (int)threadIdx.x, m = i / nk, n = i - m * nk;
-        const bool is_there = i < all;
-        if (s.table) {
-            if (threadIdx.x < MOST_IDS) ctl().ids[threadIdx.x] = id;
-            __syncthreads();
-        }
-        round_stream(s.to[0], i, is_there, is_there ? first_stream(s, m - first / nk, m, n, nk) : 0.0f,
-                     is_there ? next.gain[n] : 0.0f);
-        id = id_of(s, (first + (int)gridDim.x * ALL_THREADS) / nk);
-        if (s.table) __syncthreads();
-    }
     for (uint32_t i = blockIdx.x * ALL_THREADS + threadIdx.x; i < s.nwords; i += gridDim.x * ALL_THREADS)
         s.words[i] = make_uint4(KR_ABSENT, KR_ABSENT, KR_ABSENT, KR_ABSENT);
 }

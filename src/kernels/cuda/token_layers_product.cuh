@@ -5,6 +5,14 @@
 
 #include "kernels/cuda/token_layers_tile.cuh"
 
+/* Weights of the block's tile to the cache: they come while there is nothing to wait for. */
+template <typename S> static __device__ __forceinline__ void fetch_weights(const linear &k, const tile &t)
+{
+    if (t.at >= t.count || t.at % t.of_rows != 0) return;
+    kr_bulk_fetch((const uint16_t *)k.w + (int64_t)t.n0 * (int)k.nk,
+                  (uint32_t)(kr_least(S::COLUMNS, k.nn - t.n0) * k.nk * 2));
+}
+
 /* ---- entering ---- */
 
 /* What outputs of a column need besides their sums, in shared memory. */
@@ -66,12 +74,12 @@ template <typename S> static __device__ __forceinline__ void fetch_columns(const
 
 /* y, and windows with the token. */
 template <typename S>
-static __device__ __forceinline__ void put_column(const linear &k, const tile &t, float v[S::EACH])
+static __device__ __forceinline__ void put_column(const linear &k, int parity, const tile &t, float v[S::EACH])
 {
     const int n = t.n0 + (int)threadIdx.x % S::COLUMNS, m = t.m0 + (int)threadIdx.x / S::COLUMNS;
     if (n >= (int)k.nn) return;
     const column own = columns()[threadIdx.x % S::COLUMNS];
-    const int at = m * (int)k.y_m + n, parity = ctl().parity;
+    const int at = m * (int)k.y_m + n;
 #pragma unroll
     for (int i = 0; i < S::EACH; i++) v[i] += own.add;
     if (is_convolved(k, n)) {
@@ -100,9 +108,11 @@ static __device__ __forceinline__ void put_column(const linear &k, const tile &t
 
 /* Parts are functions of their own: registers of one are not held through the others. Its job is in the control. Each returns
  * the turn of the stage that comes next. */
-template <typename S> static __device__ __noinline__ uint32_t enter(int half, uint32_t turn)
+template <typename S> static __device__ __noinline__ uint32_t enter(int part, uint32_t turn)
 {
-    const linear &k = ctl().product;
+    const int l = layer_of_part(part), half = part % HALVES;
+    const linear &k = ctl().enter[l % PARITIES];
+    if (half == 0 && l > 0) kr_latch_wait(kr_shared_address(&ctl().prepared[1]), (uint32_t)l - 1);
     const uint64_t seen = look_at(LEFT + half, threadIdx.x == 0);
     tile t = ctl().entering[half];
     bool waits = true;
@@ -117,8 +127,8 @@ template <typename S> static __device__ __noinline__ uint32_t enter(int half, ui
         multiply<S>(k, t, o, &turn, sum);
         if (threadIdx.x == 0 && t.at + (int)gridDim.x >= t.count) come(ENTERED + half);
         add_up<S>(sum, whole);
+        put_column<S>(k, l % PARITIES, t, whole);
         kr_shared_handed_over();
-        put_column<S>(k, t, whole);
         sync_products(); /* the sums have been read */
     }
     if (waits) {
@@ -130,10 +140,25 @@ template <typename S> static __device__ __noinline__ uint32_t enter(int half, ui
 
 /* ---- leaving ---- */
 
-template <typename S> static __device__ __noinline__ uint32_t leave(int half, bool is_last, uint32_t turn)
+/* The stream that the first layer enters with, by the threads that will add to it. */
+template <typename S> static __device__ __forceinline__ void begin_stream(const stack &s, int half)
 {
-    const linear &k = ctl().product;
-    const int parity = ctl().parity;
+    const linear &first = s.layers[0].enter, &k = s.layers[0].leave;
+    const int nk = (int)first.nk;
+#pragma unroll 1
+    for (tile t = ctl().leaving[half]; t.at < t.count; t = tile_of<S>(k, half, t.at + gridDim.x)) {
+        const int m = t.m0 + (int)threadIdx.x / S::COLUMNS, n = t.n0 + (int)threadIdx.x % S::COLUMNS;
+        const bool is_there = m < t.end;
+        round_stream(s.to[0], m * nk + n, is_there, is_there ? first_stream(s, m, n, nk) : 0.0f, first.gain[n]);
+    }
+}
+
+template <typename S> static __device__ __noinline__ uint32_t leave(int part, uint32_t turn)
+{
+    const int l = layer_of_part(part), half = part % HALVES; /* l: is entered next */
+    const linear &k = ctl().leave[(l - 1) % PARITIES];
+    const bool is_last = l == ctl().count;
+    if (half == 0) kr_latch_wait(kr_shared_address(&ctl().prepared[0]), (uint32_t)l - 1);
     const uint64_t seen = look_at(CORED + half, threadIdx.x == 0);
     tile t = ctl().leaving[half];
     bool waits = true;
@@ -143,7 +168,7 @@ template <typename S> static __device__ __noinline__ uint32_t leave(int half, bo
         ask_for_stage<S>(k, t.n0, 0);
         float base = k.base[(int64_t)min(m, t.end - 1) * (int)k.base_m + n];
         if (k.bias) base += k.bias[n];
-        const float gain = is_last ? 0.0f : ctl().next_gain[n];
+        const float gain = is_last ? 0.0f : k.gain[n];
         const operands<S> o = operands_of<S>(k, t);
         if (waits) wait_for_all(CORED + half, seen, threadIdx.x == 0, sync_products);
         waits = false;
@@ -151,13 +176,14 @@ template <typename S> static __device__ __noinline__ uint32_t leave(int half, bo
         multiply<S>(k, t, o, &turn, sum);
         if (threadIdx.x == 0 && !is_last && t.at + (int)gridDim.x >= t.count) come(LEFT + half);
         add_up<S>(sum, whole);
-        kr_shared_handed_over();
         const float y = whole[0] + base;
         if (m < t.end) k.y[(int64_t)m * (int)k.y_m + n] = y;
         if (!is_last) {
+            const int parity = l % PARITIES;
             round_stream(ctl().to[parity], m * (int)k.nn + n, m < t.end, y, gain);
             take_back_stream(ctl().to[1 - parity], m * (int)k.nn + n, m < t.end);
         }
+        kr_shared_handed_over();
         sync_products(); /* the sums have been read */
     }
     if (waits) {

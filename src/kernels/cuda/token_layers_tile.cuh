@@ -34,14 +34,22 @@ template <int STEPS> struct shapes {
     };
 };
 
+/* ---- parts ---- */
+
+/* Parts of the products, in their order: part i is of half i % HALVES, leaves layer i / HALVES - 1 and enters layer
+ * i / HALVES. It hands on words of that layer's parity, and takes those of the other back. */
+static __device__ __forceinline__ int layer_of_part(int part)
+{
+    return part / HALVES;
+}
+
 /* ---- a product ---- */
 
-/* The block's tile of a half's rows: blocks with the same outputs are neighbours. */
-template <typename S> static __device__ __forceinline__ tile tile_of(const linear &k, int half, int at)
+/* A tile of a half's rows, from `first` up to `end`: blocks with the same outputs are neighbours. */
+template <typename S> static __device__ __forceinline__ tile tile_among(const linear &k, int first, int end, int at)
 {
-    const int first = half ? ctl().half : 0;
     tile t;
-    t.end = half ? ctl().nm : ctl().half;
+    t.end = end;
     t.at = at;
     t.of_rows = (t.end - first + S::ROWS - 1) / S::ROWS;
     t.count = t.of_rows * (((int)k.nn + S::COLUMNS - 1) / S::COLUMNS);
@@ -49,6 +57,10 @@ template <typename S> static __device__ __forceinline__ tile tile_of(const linea
     t.m0 = first + (at - t.n0 * t.of_rows) * S::ROWS;
     t.n0 *= S::COLUMNS;
     return t;
+}
+template <typename S> static __device__ __forceinline__ tile tile_of(const linear &k, int half, int at)
+{
+    return tile_among<S>(k, half ? ctl().half : 0, half ? ctl().nm : ctl().half, at);
 }
 
 /* Asks for the weights of the stage from step `first` on: rows lie together if the stage has all of them, and are copied one by

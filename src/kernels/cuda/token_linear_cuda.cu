@@ -11,6 +11,7 @@
  * convolution.
  */
 #include "kernels/cuda/few.cuh"
+#include "kernels/cuda/gemm.cuh"
 #include "kernels/cuda/token_linear.cuh"
 #include "kernels/cuda/token_rows.cuh"
 
@@ -301,17 +302,40 @@ template <typename T> static bool is_few(const kr_token_linear_args *a)
     return a->nm <= KR_FEW_ROWS && shared + 4096 <= ((const kr_cuda *)a->exec.own)->shared_bytes;
 }
 
+/* A norm and a product with a vocabulary, whose weight is best read by the kernels of products. */
+static bool is_head(const kr_token_linear_args *a)
+{
+    const int64_t least = 128 * (int64_t)((const kr_cuda *)a->exec.own)->multiprocessors;
+    return a->nn >= least && a->gain && a->has_norm && !a->squares && !a->z && a->ng == 1 && !a->base && a->nc == 0;
+}
+
+/* ... by one of them that norms its rows. */
+static bool is_head_of_rows(const kr_token_linear_args *a, kr_matmul_args *p)
+{
+    *p = product_of<float>(a);
+    p->a = a->x, p->a_m = a->x_m, p->a_half = KR_NO_HALF;
+    return is_head(a) && kr_token_rounds(a) && !a->x_half && kr_allows16(a->gain) && kr_gemm_rows_can(p);
+}
+
+static bool is_of_rows(const kr_token_linear_args *a)
+{
+    return kr_token_rows_can(a) && !is_head(a);
+}
+
 template <typename T> static size_t token_linear_scratch(const kr_token_linear_args *a)
 {
-    if (is_few<T>(a) || (sizeof(T) == 4 && kr_token_rows_can(a))) return 0;
+    kr_matmul_args head;
+    if (is_few<T>(a) || (sizeof(T) == 4 && (is_head_of_rows(a, &head) || is_of_rows(a)))) return 0;
     const kr_matmul_args p = product_of<T>(a);
     return rows_bytes<T>(a) + matmul_bytes((T)0, &p);
 }
 
 static bool run_rows(const kr_token_linear_args *a, const kr_linear_job<float> &k)
 {
-    if (!kr_token_rows_can(a)) return false;
-    kr_token_rows(a, k);
+    kr_matmul_args head;
+    if (is_head_of_rows(a, &head)) kr_gemm_rows(&head, k.gain, k.eps);
+    else if (is_of_rows(a)) kr_token_rows(a, k);
+    else return false;
     return true;
 }
 static bool run_rows(const kr_token_linear_args *, const kr_linear_job<double> &)
