@@ -202,13 +202,16 @@ static __device__ __forceinline__ void bring_states(const stack &s)
     const kr_core_plan &p = s.plan;
     ring_place at = { 0, 0 }, arrived = { 0, 0 };
     uint32_t n = 0;
+    /* of this layer, and of the next: parameters are slow to come */
+    const float *state = NULL, *owed = NULL, *next_state = s.layers[0].core.state, *next_owed = s.layers[0].core.owed;
     kr_latch_wait(kr_shared_address(&ctl().begun), 0); /* a fence waits for all that is on its way */
 #pragma unroll 1
     for (int part = 0; part < HALVES * s.count; part++) {
-        const kr_ssd_job<float> &k = s.layers[part / HALVES].core;
-        const kr_core_place *each = places(s, part % HALVES);
-        const uint32_t count = ctl().shares[part % HALVES].count;
-        const float *state = k.state, *owed = k.owed;
+        const int l = part / HALVES, half = part % HALVES;
+        const kr_core_place *each = places(s, half);
+        const uint32_t count = ctl().shares[half].count;
+        if (half == 0) state = next_state, owed = next_owed;
+        else if (l + 1 < s.count) next_state = s.layers[l + 1].core.state, next_owed = s.layers[l + 1].core.owed;
 #pragma unroll 1
         for (uint32_t i = 0; i < count; i++, n++) {
             const kr_core_place place = each[i];
