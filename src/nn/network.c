@@ -54,12 +54,15 @@ static kr_tensor *leave_at_once(kr_tape *tape, const kr_network *net, kr_tensor 
 static void leave(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, const kr_call *call,
                   kr_network_out *out)
 {
-    if (x && call->skips_hidden && !call->skips_head) out->y = leave_at_once(tape, net, x);
-    if (!x || out->y || kr_ctx_failed(tape->ctx)) return;
     const kr_head head = kr_network_head(net);
-    kr_tensor *hidden = net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
-    if (!call->skips_head) out->y = kr_linear(tape, hidden, head.weight_wd, head.bias_w);
-    if (!call->skips_hidden || call->skips_head) out->hidden = hidden;
+    const bool keeps = call->skips_head || !call->skips_hidden;
+    if (!x) return;
+    if (!keeps) out->y = leave_at_once(tape, net, x);
+    if (!out->y && !kr_ctx_failed(tape->ctx)) {
+        kr_tensor *hidden = net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
+        if (!call->skips_head) out->y = kr_linear(tape, hidden, head.weight_wd, head.bias_w);
+        if (keeps) out->hidden = hidden;
+    }
     if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, head", op);
 }
 
