@@ -53,7 +53,7 @@ KR_API size_t kr_network_describe(const kr_network *net, char *text, size_t byte
 typedef struct kr_network_out {
     kr_tensor *y;      /* logits [b s w], or [b w] with last_logits_only and from step; outputs [b s o] or [b o];
                           NULL with skips_head */
-    kr_tensor *hidden; /* what the head was applied to; NULL with skips_hidden */
+    kr_tensor *hidden; /* what the head was applied to, or would be; NULL with skips_hidden and y */
     kr_state *state;   /* on the tape, or call.advance; NULL with drops_state */
 } kr_network_out;
 

@@ -211,8 +211,8 @@ TEST(rows_rounded_to_bf16_are_the_same_alone_and_among_others)
     }
 }
 
-/* Columns as a vocabulary has them, which products of warpgroups take, or the library: 64 rows of B for each
- * multiprocessor are not enough. Elements between rows stay as they are. */
+/* As many columns as a vocabulary has, 128 for each multiprocessor at least: products of warpgroups take them, or the
+ * library. Elements between rows stay as they are. */
 TEST(heads_norm_their_rows)
 {
     static const rows sizes[] = { { 64, 17001, 256, HEAD, false },

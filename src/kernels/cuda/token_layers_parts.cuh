@@ -62,7 +62,7 @@ typedef struct tile {
 typedef struct __align__(128) control
 {
     uint64_t full[MOST_SLOTS], free[MOST_SLOTS], staged;
-    uint64_t begun, prepared[HALVES]; /* words; jobs of products */
+    uint64_t begun, prepared[HALVES]; /* words are blank; jobs: of leaving a layer, of the next one */
     uint64_t goals[COUNTERS];         /* that the next wait is for */
     float q[32];
     kr_core_share shares[HALVES];
@@ -96,7 +96,7 @@ static __device__ __forceinline__ kr_core_place *places(const stack &s, int half
     return (kr_core_place *)(void *)((char *)slots() + s.places_at) + half * s.plan.most;
 }
 
-/* Brings a job of the parameters to its place, by the threads from `first` on. */
+/* Brings a job of the parameters to its place: a word each by the first threads of a role. */
 template <typename Job> static __device__ __forceinline__ void bring_job(Job *to, const Job &from, uint32_t thread)
 {
     if (thread < sizeof(Job) / 4) ((uint32_t *)(void *)to)[thread] = ((const uint32_t *)(const void *)&from)[thread];

@@ -1,5 +1,9 @@
 /* token_layers_product.cuh - the products' parts of token_layers_cuda.cu: what becomes of tiles of norm(u) W_in, which enter a
- * layer, and of norm(y) W_out, which leave it. */
+ * layer, and of norm(y) W_out, which leave it.
+ *
+ * Part i is of half i % HALVES: it leaves layer i / HALVES - 1 and enters layer i / HALVES. It hands on words of that layer's
+ * parity, and takes those of the other back.
+ */
 #ifndef KR_KERNELS_CUDA_TOKEN_LAYERS_PRODUCT_CUH
 #define KR_KERNELS_CUDA_TOKEN_LAYERS_PRODUCT_CUH
 
@@ -110,7 +114,7 @@ static __device__ __forceinline__ void put_column(const linear &k, int parity, c
  * the turn of the stage that comes next. */
 template <typename S> static __device__ __noinline__ uint32_t enter(int part, uint32_t turn)
 {
-    const int l = layer_of_part(part), half = part % HALVES;
+    const int l = part / HALVES, half = part % HALVES;
     const linear &k = ctl().enter[l % PARITIES];
     if (half == 0 && l > 0) kr_latch_wait(kr_shared_address(&ctl().prepared[1]), (uint32_t)l - 1);
     const uint64_t seen = look_at(LEFT + half, threadIdx.x == 0);
@@ -155,7 +159,7 @@ template <typename S> static __device__ __forceinline__ void begin_stream(const 
 
 template <typename S> static __device__ __noinline__ uint32_t leave(int part, uint32_t turn)
 {
-    const int l = layer_of_part(part), half = part % HALVES; /* l: is entered next */
+    const int l = part / HALVES, half = part % HALVES; /* l: is entered next */
     const linear &k = ctl().leave[(l - 1) % PARITIES];
     const bool is_last = l == ctl().count;
     if (half == 0) kr_latch_wait(kr_shared_address(&ctl().prepared[0]), (uint32_t)l - 1);

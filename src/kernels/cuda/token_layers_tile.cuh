@@ -34,15 +34,6 @@ template <int STEPS> struct shapes {
     };
 };
 
-/* ---- parts ---- */
-
-/* Parts of the products, in their order: part i is of half i % HALVES, leaves layer i / HALVES - 1 and enters layer
- * i / HALVES. It hands on words of that layer's parity, and takes those of the other back. */
-static __device__ __forceinline__ int layer_of_part(int part)
-{
-    return part / HALVES;
-}
-
 /* ---- a product ---- */
 
 /* A tile of a half's rows, from `first` up to `end`: blocks with the same outputs are neighbours. */
