@@ -6,8 +6,8 @@
 #ifndef KR_BENCH_BENCH_H
 #define KR_BENCH_BENCH_H
 
-#include "bench/measure.h"
-#include "bench/report.h"
+#include "bench/bench_measure.h"
+#include "bench/bench_report.h"
 
 #include "base/pool.h"
 #include "kernels/kernels.h"

@@ -44,11 +44,11 @@ double mamba2_flops(const kr_mamba2_config *c, int64_t nb, int64_t ns)
 }
 
 /* What the rotation takes of the projection. */
-static int64_t turn_channels(const kr_mamba3_config *c, int64_t nh)
+static int64_t rotate_channels(const kr_mamba3_config *c, int64_t nh)
 {
-    const int64_t turned = (int64_t)((double)c->state_rank * c->rope_fraction);
+    const int64_t rotated = (int64_t)((double)c->state_rank * c->rope_fraction);
     const bool in_blocks = c->rotation == KR_ROTATION_QUATERNION;
-    const int64_t turns = turned / (in_blocks ? 4 : 2);
+    const int64_t turns = rotated / (in_blocks ? 4 : 2);
     return (turns ? turns : 1) * (in_blocks ? 3 * nh : 1);
 }
 
@@ -58,8 +58,8 @@ double mamba3_flops(const kr_mamba3_config *c, int64_t nb, int64_t ns)
 {
     const int64_t nt = nb * ns, nd = c->d_model, ni = c->expand * nd, np = c->per_head_dim, nh = ni / np;
     const int64_t nm = c->is_mimo ? c->mimo_rank : 1, nr = c->state_rank;
-    const int64_t nin = 2 * ni + 2 * nm * c->ngroups * nr + 3 * nh + turn_channels(c, nh);
+    const int64_t nin = 2 * ni + 2 * nm * c->ngroups * nr + 3 * nh + rotate_channels(c, nh);
     const int64_t nl = kr_ssd_chunk_len_or_optimal(c->path, nr, np);
-    const double runs = c->pathway == KR_MAMBA3_DOUBLE ? 2 : 1;
+    const double runs = c->pathway == KR_MAMBA3_PATHWAY_DOUBLE ? 2 : 1;
     return product(nt, nd, nin) + runs * (double)nb * core(ns, nl, nm, nh, np, nh, nr) + product(nt, ni, nd);
 }

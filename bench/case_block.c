@@ -3,8 +3,8 @@
  * The work is the block's useful FLOPs (block_flops.h), so the ratio is time / (FLOPs / GEMM rate), the rate being that
  * of the block's own in_proj in the same rounds: 1 is a block that costs no more than its products.
  */
-#include "bench/block.h"
-#include "bench/gpu.h"
+#include "bench/bench_block.h"
+#include "bench/bench_gpu.h"
 
 #include <krait/krait.h>
 
@@ -53,7 +53,7 @@ static void run_width(bench_env *env, const bench_case *self, int threads)
     const kr_kernels *set = &env->sets[env->nsets - 1];
     const bool train = what == TRAIN;
     block_subject *subject = block_make(env, set, self, variant, threads, 1);
-    block_job job = { NULL, subject, kr_tape_create(subject->ctx, train ? KR_GRAD : KR_NO_GRAD) };
+    block_job job = { NULL, subject, kr_tape_create(subject->ctx, train ? KR_TAPE_GRAD : KR_TAPE_NO_GRAD) };
     contender line[BENCH_CONTENDERS];
     int n = 0;
     char name[24];
@@ -94,22 +94,13 @@ static void case_block(bench_env *env, const bench_case *self)
 
 /* ---- on a device ---- */
 
-/* Medians of the official kernels, as a CUDA graph, on an H200 with bf16 autocast, in ms: d 768 and d 2560. */
-static double official(const bench_case *self)
-{
-    const int what = self->variant / BLOCK_VARIANTS, is_wide = self->size[2] > 768;
-    static const double mamba2[2][2] = { { 0.578, 5.376 }, { 2.842, 20.89 } };
-    static const double mamba3[2][2] = { { 1.044, 8.122 }, { 3.033, 23.48 } };
-    return self->variant % BLOCK_VARIANTS == BLOCK_MAMBA2 ? mamba2[what][is_wide] : mamba3[what][is_wide];
-}
-
 static void case_gpu(bench_env *env, const bench_case *self)
 {
     const bool train = self->variant / BLOCK_VARIANTS == TRAIN;
     bench_gpu *gpu = gpu_open(env, KR_PRECISION_BF16);
     block_subject *subject = block_make_in(env, gpu->ctx, self, self->variant % BLOCK_VARIANTS, 1);
     const size_t before = kr_ctx_device_memory(gpu->ctx).live_bytes;
-    block_job job = { gpu, subject, kr_tape_create(gpu->ctx, train ? KR_GRAD : KR_NO_GRAD) };
+    block_job job = { gpu, subject, kr_tape_create(gpu->ctx, train ? KR_TAPE_GRAD : KR_TAPE_NO_GRAD) };
     contender line[BENCH_CONTENDERS];
     int n = 0;
     if (train) call_train(&job);
@@ -118,7 +109,6 @@ static void case_gpu(bench_env *env, const bench_case *self)
         gpu_enter(line, &n, train ? call_train : call_forward, &job, (train ? 3 : 1) * subject->flops, "krait/bf16");
     mine->tokens = (double)(self->size[0] * self->size[1]);
     mine->extra_bytes = (double)(kr_ctx_device_memory(gpu->ctx).peak_bytes - before);
-    mine->published_ns = official(self) * 1e6;
     bench_run(env, self, 1, "GFLOP/s", line, n);
     kr_tape_destroy(job.tape);
     block_drop(subject);

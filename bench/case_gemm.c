@@ -4,7 +4,7 @@
  * kernels: 24 distinct operands in turn, so that they come out of L2; one thread call by call, n threads as one batch.
  */
 #include "bench/bench.h"
-#include "bench/machine.h"
+#include "bench/bench_machine.h"
 #include "bench/peer.h"
 
 #include <math.h>

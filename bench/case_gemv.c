@@ -5,7 +5,7 @@
  * without a transpose on the way. Its elements are f32, or bf16 that is widened on the way.
  */
 #include "bench/bench.h"
-#include "bench/machine.h"
+#include "bench/bench_machine.h"
 
 enum { COLD = 1, BY_K = 2, PACKED = 4, BF16 = 8 }; /* variants of a case */
 
@@ -50,7 +50,7 @@ static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *s
         job->args.b_k = nn;
         job->args.b_n = 1;
     }
-    if (self->variant & BF16) job->args.b_half = KR_HALF_BF16;
+    if (self->variant & BF16) job->args.b_dtype = KR_STORAGE_BF16;
     job->args.exec.pool = bench_pool(env, threads);
     job->args.a = bench_floats(env, nk, -1, 1);
     job->args.b = w;
@@ -65,7 +65,7 @@ static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *s
                                     .y_m = nn,
                                     .x = job->args.a,
                                     .y = job->args.c,
-                                    .half = job->args.b_half };
+                                    .half = job->args.b_dtype };
     return job;
 }
 

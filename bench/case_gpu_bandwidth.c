@@ -7,7 +7,7 @@
  *   loss    cross-entropy of [t w] and its gradient: x and g_x                      t = 4096, w = 50288
  *   adamw   w, g, m, v read, w, m, v written                                         128 M elements
  */
-#include "bench/gpu.h"
+#include "bench/bench_gpu.h"
 
 #include <math.h>
 
@@ -60,7 +60,7 @@ READY(adamw, adamw)
 
 static float *floats(bench_gpu *gpu, int64_t n)
 {
-    return gpu_rand(gpu, KR_F32, n, -1, 1);
+    return gpu_rand(gpu, KR_DTYPE_F32, n, -1, 1);
 }
 
 /* Each fills in a job of size [rows width], and returns the bytes. */
@@ -69,7 +69,7 @@ static double fill_norm(pass_job *job, int64_t rows, int64_t width, bool backwar
     bench_gpu *g = job->gpu;
     const int64_t n = rows * width;
     const void *x = floats(g, n), *z = floats(g, n), *gain = floats(g, width);
-    void *y = gpu_result(g, KR_F32, n), *q = floats(g, rows);
+    void *y = gpu_result(g, KR_DTYPE_F32, n), *q = floats(g, rows);
     const kr_exec exec = gpu_exec(g, KR_PRECISION_EXACT);
     if (!backward) {
         job->args.norm = (kr_norm_args){
@@ -82,9 +82,9 @@ static double fill_norm(pass_job *job, int64_t rows, int64_t width, bool backwar
         (kr_norm_bwd_args){ .exec = exec, .no = rows, .ni = width, .ng = 1, .x = x, .z = z, .gain = gain };
     job->args.norm_bwd.q = q;
     job->args.norm_bwd.g_y = y;
-    job->args.norm_bwd.g_x = gpu_result(g, KR_F32, n);
-    job->args.norm_bwd.g_z = gpu_result(g, KR_F32, n);
-    job->args.norm_bwd.g_gain = gpu_result(g, KR_F32, width);
+    job->args.norm_bwd.g_x = gpu_result(g, KR_DTYPE_F32, n);
+    job->args.norm_bwd.g_z = gpu_result(g, KR_DTYPE_F32, n);
+    job->args.norm_bwd.g_gain = gpu_result(g, KR_DTYPE_F32, width);
     ready_norm_bwd(job);
     return 20.0 * (double)n;
 }
@@ -113,7 +113,7 @@ static double fill_conv(pass_job *job, int64_t rows, int64_t width, bool backwar
     a.x = floats(g, n);
     a.weight = floats(g, width * TAPS);
     a.bias = floats(g, width);
-    a.y = gpu_result(g, KR_F32, n);
+    a.y = gpu_result(g, KR_DTYPE_F32, n);
     a.silu = true;
     job->args.conv = a;
     if (!backward) {
@@ -130,9 +130,9 @@ static double fill_conv(pass_job *job, int64_t rows, int64_t width, bool backwar
     b.bias = a.bias;
     b.g_y = a.y;
     b.silu = true;
-    b.g_x = gpu_result(g, KR_F32, n);
-    b.g_weight = gpu_result(g, KR_F32, width * TAPS);
-    b.g_bias = gpu_result(g, KR_F32, width);
+    b.g_x = gpu_result(g, KR_DTYPE_F32, n);
+    b.g_weight = gpu_result(g, KR_DTYPE_F32, width * TAPS);
+    b.g_bias = gpu_result(g, KR_DTYPE_F32, width);
     job->args.conv_bwd = b;
     ready_conv_bwd(job);
     return 12.0 * (double)n;
@@ -151,13 +151,13 @@ static double fill_scan(pass_job *job, int64_t rows, int64_t width, bool backwar
     a.b_stride = a.c_stride = STATES;
     a.sequences = whole_rows(g, a.nb, a.ns);
     a.x = floats(g, n);
-    a.dt = gpu_rand(g, KR_F32, n, 0.001, 0.1);
-    a.a = gpu_rand(g, KR_F32, width * STATES, -16, -1);
+    a.dt = gpu_rand(g, KR_DTYPE_F32, n, 0.001, 0.1);
+    a.a = gpu_rand(g, KR_DTYPE_F32, width * STATES, -16, -1);
     a.b = floats(g, rows * STATES);
     a.c = floats(g, rows * STATES);
     a.d = floats(g, width);
     a.z = floats(g, n);
-    a.y = gpu_result(g, KR_F32, n);
+    a.y = gpu_result(g, KR_DTYPE_F32, n);
     job->args.scan = a;
     if (!backward) {
         ready_scan(job);
@@ -168,9 +168,10 @@ static double fill_scan(pass_job *job, int64_t rows, int64_t width, bool backwar
     b.b_stride = b.c_stride = STATES;
     b.sequences = a.sequences;
     b.x = a.x, b.dt = a.dt, b.a = a.a, b.b = a.b, b.c = a.c, b.d = a.d, b.z = a.z, b.g_y = a.y;
-    b.g_x = gpu_result(g, KR_F32, n), b.g_dt = gpu_result(g, KR_F32, n), b.g_z = gpu_result(g, KR_F32, n);
-    b.g_a = gpu_result(g, KR_F32, width * STATES), b.g_d = gpu_result(g, KR_F32, width);
-    b.g_b = gpu_result(g, KR_F32, rows * STATES), b.g_c = gpu_result(g, KR_F32, rows * STATES);
+    b.g_x = gpu_result(g, KR_DTYPE_F32, n), b.g_dt = gpu_result(g, KR_DTYPE_F32, n),
+    b.g_z = gpu_result(g, KR_DTYPE_F32, n);
+    b.g_a = gpu_result(g, KR_DTYPE_F32, width * STATES), b.g_d = gpu_result(g, KR_DTYPE_F32, width);
+    b.g_b = gpu_result(g, KR_DTYPE_F32, rows * STATES), b.g_c = gpu_result(g, KR_DTYPE_F32, rows * STATES);
     job->args.scan_bwd = b;
     ready_scan_bwd(job);
     return 28.0 * (double)n;
@@ -186,9 +187,9 @@ static double fill_loss(pass_job *job, int64_t rows, int64_t width)
         .exec = gpu_exec(g, KR_PRECISION_EXACT), .no = rows, .nr = width, .nv = width, .label = labels, .alpha = 1
     };
     job->args.loss.x = floats(g, rows * width);
-    job->args.loss.loss = gpu_result(g, KR_F32, rows);
-    job->args.loss.stats = gpu_result(g, KR_F32, rows * KR_ROW_STATS);
-    job->args.loss.g_x = gpu_result(g, KR_F32, rows * width);
+    job->args.loss.loss = gpu_result(g, KR_DTYPE_F32, rows);
+    job->args.loss.stats = gpu_result(g, KR_DTYPE_F32, rows * KR_ROW_STATS);
+    job->args.loss.g_x = gpu_result(g, KR_DTYPE_F32, rows * width);
     ready_cross_entropy(job);
     return 8.0 * (double)(rows * width);
 }
@@ -198,12 +199,12 @@ static double fill_adamw(pass_job *job, int64_t n)
     bench_gpu *g = job->gpu;
     job->args.adamw = (kr_adamw_args){ .exec = gpu_exec(g, KR_PRECISION_EXACT), .n = n };
     kr_adamw_args *a = &job->args.adamw;
-    a->grad.g = gpu_rand(g, KR_F32, n, -1, 1);
+    a->grad.g = gpu_rand(g, KR_DTYPE_F32, n, -1, 1);
     a->grad.scale = 1;
     a->grad.clip = INFINITY;
     a->w = floats(g, n);
-    a->m = gpu_rand(g, KR_F32, n, 0, 1);
-    a->v = gpu_rand(g, KR_F32, n, 0, 1);
+    a->m = gpu_rand(g, KR_DTYPE_F32, n, 0, 1);
+    a->v = gpu_rand(g, KR_DTYPE_F32, n, 0, 1);
     a->beta1 = 0.9;
     a->beta2 = 0.95;
     a->eps = 1e-8;

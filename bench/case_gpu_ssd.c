@@ -4,31 +4,31 @@
  *   mamba2   B and C for one group, D, inclusive form
  *   mamba3   B and C for each head, strict form with both weights (the single pathway); mimo: rank 4
  *
- * krait/bf16: v, B, C, y and their gradients are bf16, as in a network; krait/rounded: f32 tensors, whose products are
- * rounded to bf16; krait/exact: f32; krait/turned, of mamba3: B and C of one group with bias and angles, which the core turns for
- * each head, and their gradients back again, as in a network whose products are rounded: what the official kernel does, half of
- * the pairs by its default; krait/all-turned: every pair.
+ * krait/bf16: v, B, C, y and their gradients are bf16, as in a network; krait/bf16-products: f32 tensors, whose products
+ * are rounded to bf16; krait/exact: f32; krait/rotary, of mamba3: B and C of one group with bias and angles, which the
+ * core rotates for each head, and their gradients back again, as in a network with bf16 products: what the official
+ * kernel does, by default half of the pairs; krait/rotary-all: every pair.
  * Extra memory is results and scratch: y, all gradients, and what the kernels need. FLOPs are those of the
  * causal form with chunks of 64 (case_ssd.c).
  *
  *   step     one token: the state [b h p r] of f32 is read and written once, in place
  */
-#include "bench/gpu.h"
+#include "bench/bench_gpu.h"
 #include "bench/ssd_flops.h"
 
 #ifdef KR_HAVE_CUDA
-#include "kernels/cuda/ssd_cuda.h"
+#include "kernels/cuda/ssd/ssd_cuda.h"
 #endif
 
 enum { BACKWARD = 1, PER_HEAD = 2, STEP = 4, MIMO = 8 };
 enum { HEAD_DIM = 64, CHUNK = 64, MIMO_RANK = 4 };
-typedef enum way { HALVES, TURNED, ALL_TURNED, ROUNDED, EXACT, WAYS } way;
-static const char *const way_names[WAYS] = { "krait/bf16", "krait/turned", "krait/all-turned", "krait/rounded",
-                                             "krait/exact" };
+typedef enum way { HALVES, ROTATED, ALL_ROTATED, ROUNDED, EXACT, WAYS } way;
+static const char *const path_names[WAYS] = { "krait/bf16", "krait/rotary", "krait/rotary-all", "krait/bf16-products",
+                                              "krait/exact" };
 
-static bool is_turned(way w)
+static bool is_rotated(way w)
 {
-    return w == TURNED || w == ALL_TURNED;
+    return w == ROTATED || w == ALL_ROTATED;
 }
 
 typedef struct ssd_job {
@@ -58,7 +58,7 @@ static size_t scratch_of(const ssd_job *job, bool backward)
 static const char *note_of(const ssd_job *job)
 {
 #ifdef KR_HAVE_CUDA
-    return kr_cuda_ssd_way(&job->args);
+    return kr_cuda_ssd_path(&job->args);
 #else
     (void)job;
     return NULL;
@@ -73,7 +73,7 @@ static void fill_forward(ssd_job *job, const bench_case *self, way w)
     kr_ssd_args *a = &job->args;
     bench_gpu *g = job->gpu;
     const bool per_head = self->variant & PER_HEAD;
-    const kr_dtype dtype = w < ROUNDED ? KR_BF16 : KR_F32;
+    const kr_dtype dtype = w < ROUNDED ? KR_DTYPE_BF16 : KR_DTYPE_F32;
     a->exec = gpu_exec(g, w == EXACT ? KR_PRECISION_EXACT : KR_PRECISION_BF16);
     a->nb = a->nq = self->size[0];
     a->ns = self->size[1];
@@ -81,7 +81,7 @@ static void fill_forward(ssd_job *job, const bench_case *self, way w)
     a->nr = self->size[3];
     a->np = HEAD_DIM;
     a->nm = self->variant & MIMO ? MIMO_RANK : 1;
-    a->ng = per_head && !is_turned(w) ? a->nh : 1;
+    a->ng = per_head && !is_rotated(w) ? a->nh : 1;
     a->nl = CHUNK;
     kr_sequence *list = kr_tape_list(g->tape, (size_t)a->nq * sizeof *list);
     if (!list) bench_fail("no memory for a list of sequences");
@@ -93,17 +93,17 @@ static void fill_forward(ssd_job *job, const bench_case *self, way w)
     a->v = gpu_rand(g, dtype, places * a->nh * a->np, -1, 1);
     a->b = gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1);
     a->c = gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1);
-    a->da = gpu_rand(g, KR_F32, tokens * a->nh, -0.2, 0);
-    a->w = gpu_rand(g, KR_F32, tokens * a->nh, 0, 0.2);
-    a->same = per_head ? gpu_rand(g, KR_F32, tokens * a->nh, 0, 0.2) : NULL;
-    a->d = gpu_rand(g, KR_F32, a->nh, 0, 1);
+    a->da = gpu_rand(g, KR_DTYPE_F32, tokens * a->nh, -0.2, 0);
+    a->w = gpu_rand(g, KR_DTYPE_F32, tokens * a->nh, 0, 0.2);
+    a->diag_weight = per_head ? gpu_rand(g, KR_DTYPE_F32, tokens * a->nh, 0, 0.2) : NULL;
+    a->d = gpu_rand(g, KR_DTYPE_F32, a->nh, 0, 1);
     if (self->variant & STEP) {
-        a->initial = gpu_rand(g, KR_F32, a->nb * a->nh * a->np * a->nr, -1, 1);
+        a->initial = gpu_rand(g, KR_DTYPE_F32, a->nb * a->nh * a->np * a->nr, -1, 1);
         a->final = (void *)a->initial;
     }
     g->result_bytes = 0;
     a->y = gpu_result(g, dtype, places * a->nh * a->np);
-    a->v_half = a->b_half = a->c_half = a->y_half = kr_half_of(dtype);
+    a->v_dtype = a->b_dtype = a->c_dtype = a->y_dtype = kr_storage_dtype_of(dtype);
 }
 
 static void fill_backward(ssd_job *job, way w)
@@ -111,8 +111,9 @@ static void fill_backward(ssd_job *job, way w)
     const kr_ssd_args *a = &job->args;
     kr_ssd_bwd_args *b = &job->bwd;
     bench_gpu *g = job->gpu;
-    const kr_dtype dtype = w < ROUNDED ? KR_BF16 : KR_F32;
-    const kr_dtype of_maps = w == HALVES ? KR_BF16 : KR_F32; /* f32 for angles: kernels/cuda/ssd_bwd_cuda.cu says why */
+    const kr_dtype dtype = w < ROUNDED ? KR_DTYPE_BF16 : KR_DTYPE_F32;
+    const kr_dtype of_maps =
+        w == HALVES ? KR_DTYPE_BF16 : KR_DTYPE_F32; /* f32 for angles: kernels/cuda/ssd_bwd_cuda.cu says why */
     const int64_t tokens = a->nb * a->ns, places = tokens * a->nm;
     *b = (kr_ssd_bwd_args){ .exec = a->exec, .nb = a->nb, .ns = a->ns, .nm = a->nm, .nh = a->nh, .np = a->np };
     b->ng = a->ng;
@@ -128,18 +129,18 @@ static void fill_backward(ssd_job *job, way w)
     b->c = a->c;
     b->da = a->da;
     b->w = a->w;
-    b->same = a->same;
+    b->diag_weight = a->diag_weight;
     b->d = a->d;
     b->g_y = gpu_rand(g, dtype, places * a->nh * a->np, -1, 1);
     b->g_v = gpu_result(g, dtype, places * a->nh * a->np);
     b->g_b = gpu_result(g, of_maps, places * a->ng * a->nr);
     b->g_c = gpu_result(g, of_maps, places * a->ng * a->nr);
-    b->v_half = b->b_half = b->c_half = b->g_y_half = b->g_v_place.half = kr_half_of(dtype);
-    b->g_maps_half = kr_half_of(of_maps);
-    b->g_da = gpu_result(g, KR_F32, tokens * a->nh);
-    b->g_w = gpu_result(g, KR_F32, tokens * a->nh);
-    b->g_same = a->same ? gpu_result(g, KR_F32, tokens * a->nh) : NULL;
-    b->g_d = gpu_result(g, KR_F32, a->nh);
+    b->v_dtype = b->b_dtype = b->c_dtype = b->g_y_dtype = b->g_v_rows.dtype = kr_storage_dtype_of(dtype);
+    b->g_bc_dtype = kr_storage_dtype_of(of_maps);
+    b->g_da = gpu_result(g, KR_DTYPE_F32, tokens * a->nh);
+    b->g_w = gpu_result(g, KR_DTYPE_F32, tokens * a->nh);
+    b->g_diag_weight = a->diag_weight ? gpu_result(g, KR_DTYPE_F32, tokens * a->nh) : NULL;
+    b->g_d = gpu_result(g, KR_DTYPE_F32, a->nh);
 }
 
 /* B and C are of one group, and every head turns them. */
@@ -148,16 +149,16 @@ static void fill_turns(ssd_job *job, way w, bool backward)
     kr_ssd_args *a = &job->args;
     kr_ssd_bwd_args *b = &job->bwd;
     bench_gpu *g = job->gpu;
-    a->na = b->na = w == TURNED ? a->nr / 4 : a->nr / 2;
+    a->na = b->na = w == ROTATED ? a->nr / 4 : a->nr / 2;
     const int64_t angles = a->nb * a->ns * a->nh * a->na, biases = a->nh * a->nm * a->nr;
     a->half = b->half = a->nm > 1;
-    a->angle = b->angle = gpu_rand(g, KR_F32, angles, -3, 3);
-    a->bias_b = b->bias_b = gpu_rand(g, KR_F32, biases, -1, 1);
-    a->bias_c = b->bias_c = gpu_rand(g, KR_F32, biases, -1, 1);
+    a->angle = b->angle = gpu_rand(g, KR_DTYPE_F32, angles, -3, 3);
+    a->bias_b = b->bias_b = gpu_rand(g, KR_DTYPE_F32, biases, -1, 1);
+    a->bias_c = b->bias_c = gpu_rand(g, KR_DTYPE_F32, biases, -1, 1);
     if (!backward) return;
-    b->g_angle = gpu_result(g, KR_F32, angles);
-    b->g_bias_b = gpu_result(g, KR_F32, biases);
-    b->g_bias_c = gpu_result(g, KR_F32, biases);
+    b->g_angle = gpu_result(g, KR_DTYPE_F32, angles);
+    b->g_bias_b = gpu_result(g, KR_DTYPE_F32, biases);
+    b->g_bias_c = gpu_result(g, KR_DTYPE_F32, biases);
 }
 
 static void take_scratch(ssd_job *job, size_t bytes)
@@ -174,12 +175,12 @@ static contender *enter(bench_env *env, bench_gpu *gpu, const bench_case *self, 
     *job = (ssd_job){ .gpu = gpu, .backward = backward };
     fill_forward(job, self, w);
     if (backward) fill_backward(job, w);
-    if (is_turned(w)) fill_turns(job, w, backward);
+    if (is_rotated(w)) fill_turns(job, w, backward);
     take_scratch(job, scratch_of(job, backward));
     const kr_ssd_args *a = &job->args;
     double work = (double)a->nb * (ssd_flops(a, false) + (backward ? ssd_flops(a, true) : 0));
     if (self->variant & STEP) work = 8.0 * (double)(a->nb * a->nh * a->np * a->nr);
-    contender *c = gpu_enter(line, n, call_ssd, job, work, way_names[w]);
+    contender *c = gpu_enter(line, n, call_ssd, job, work, path_names[w]);
     c->note = note_of(job);
     if (!(self->variant & STEP)) {
         c->extra_bytes = (double)gpu->result_bytes;
@@ -192,7 +193,7 @@ static void run_ssd(bench_env *env, const bench_case *self)
 {
     const bool is_step = self->variant & STEP;
     for (int w = is_step ? EXACT : HALVES; w <= EXACT; w++) {
-        if (is_turned((way)w) && !(self->variant & PER_HEAD)) continue;
+        if (is_rotated((way)w) && !(self->variant & PER_HEAD)) continue;
         contender line[BENCH_CONTENDERS];
         int n = 0;
         bench_gpu *gpu = gpu_open(env, KR_PRECISION_EXACT);

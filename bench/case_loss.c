@@ -4,7 +4,7 @@
  * The useful work is that of three products, [rows d] x [d w] and its two gradients: 6 rows d w FLOPs. The time of either
  * way over that of the GEMM for as much work says what the rest costs.
  */
-#include "bench/block.h"
+#include "bench/bench_block.h"
 
 #include <krait/krait.h>
 
@@ -26,7 +26,7 @@ static void differentiate(head *h, bool is_fused)
     kr_tape_reset(h->tape);
     kr_zero_grad(h->hidden);
     kr_zero_grad(h->weight);
-    kr_tensor *labels = kr_view_data(h->tape, KR_I32, KR_SHAPE(h->rows), NULL, h->labels);
+    kr_tensor *labels = kr_view_data(h->tape, KR_DTYPE_I32, KR_SHAPE(h->rows), NULL, h->labels);
     kr_tensor *loss = is_fused
                           ? kr_head_cross_entropy(h->tape, h->hidden, h->weight, NULL, labels, NULL)
                           : kr_cross_entropy(h->tape, kr_linear(h->tape, h->hidden, h->weight, NULL), labels, NULL);
@@ -53,9 +53,9 @@ static head *make(bench_env *env, const kr_kernels *set, const bench_case *self,
     options.threads = threads;
     options.isa = set->name;
     *h = (head){ .ctx = kr_ctx_create(&options), .rows = rows };
-    h->tape = kr_tape_create(h->ctx, KR_GRAD);
-    h->hidden = kr_param_create(h->ctx, KR_F32, KR_SHAPE(rows, nd));
-    h->weight = kr_param_create(h->ctx, KR_F32, KR_SHAPE(nw, nd));
+    h->tape = kr_tape_create(h->ctx, KR_TAPE_GRAD);
+    h->hidden = kr_param_create(h->ctx, KR_DTYPE_F32, KR_SHAPE(rows, nd));
+    h->weight = kr_param_create(h->ctx, KR_DTYPE_F32, KR_SHAPE(nw, nd));
     kr_param_normal(h->hidden, 0, 1);
     kr_param_normal(h->weight, 0, 0.02);
     check(h);

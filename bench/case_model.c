@@ -8,12 +8,12 @@
  * Matrices in f32 and in bf16. The models are d 768 with a tied head of 50288 rows: Mamba-1 and Mamba-2 of 24 layers,
  * Mamba-3 of 12 with an MLP of 1536, as their makers publish them.
  */
-#include "bench/block.h"
+#include "bench/bench_block.h"
 #include "bench/block_flops.h"
-#include "bench/gpu.h"
-#include "bench/machine.h"
+#include "bench/bench_gpu.h"
+#include "bench/bench_machine.h"
 
-#include "nn/layers.h"
+#include "nn/layers_impl.h"
 
 #include <krait/krait.h>
 
@@ -44,7 +44,7 @@ static void call_decode(void *arg)
     kr_call call;
     kr_call_init(&call);
     call.advance = m->state;
-    kr_network_step(m->tape, m->net, kr_from_data(m->tape, KR_I32, KR_SHAPE(1), m->ids), &call);
+    kr_network_step(m->tape, m->net, kr_from_data(m->tape, KR_DTYPE_I32, KR_SHAPE(1), m->ids), &call);
     check(m);
 }
 
@@ -56,7 +56,7 @@ static void call_prefill(void *arg)
     kr_call_init(&call);
     call.advance = m->state;
     call.last_logits_only = true;
-    kr_network_forward(m->tape, m->net, kr_from_data(m->tape, KR_I32, KR_SHAPE(1, PROMPT), m->ids), &call);
+    kr_network_forward(m->tape, m->net, kr_from_data(m->tape, KR_DTYPE_I32, KR_SHAPE(1, PROMPT), m->ids), &call);
     check(m);
 }
 
@@ -122,7 +122,7 @@ static model *make(bench_env *env, kr_ctx *ctx, int variant, kr_dtype dtype)
     check(m);
     m->flops = (double)layers.n_layers * flops + 2.0 * WIDTH * VOCAB;
     m->state = kr_state_create(m->ctx, kr_network_layers(m->net), 1);
-    m->tape = kr_tape_create(m->ctx, KR_NO_GRAD);
+    m->tape = kr_tape_create(m->ctx, KR_TAPE_NO_GRAD);
     for (int i = 0; i < PROMPT; i++) m->ids[i] = i * 97 % VOCAB;
     check(m);
     return m;
@@ -152,7 +152,7 @@ static double least_bytes(const model *m)
 
 /* ---- the cases ---- */
 
-static const kr_dtype types[TYPES] = { KR_F32, KR_BF16 };
+static const kr_dtype types[TYPES] = { KR_DTYPE_F32, KR_DTYPE_BF16 };
 
 static void enter_decode(bench_env *env, model **models, contender *line, int *n, read_job *reads, int threads)
 {
@@ -214,21 +214,24 @@ static void case_model(bench_env *env, const bench_case *self)
 static void call_generate(void *arg)
 {
     model *m = arg;
-    if (!kr_generation_next(m->generation)) bench_fail("%s", kr_ctx_message(m->ctx));
+    if (kr_generation_next(m->generation) != KR_OK) bench_fail("%s", kr_ctx_message(m->ctx));
 }
 
 /* size = { rows }. */
 static void case_gpu(bench_env *env, const bench_case *self)
 {
     for (int i = 0; i < TYPES; i++) {
-        bench_gpu *gpu = gpu_open(env, types[i] == KR_BF16 ? KR_PRECISION_BF16 : KR_PRECISION_EXACT);
+        bench_gpu *gpu = gpu_open(env, types[i] == KR_DTYPE_BF16 ? KR_PRECISION_BF16 : KR_PRECISION_EXACT);
         model *m = make(env, gpu->ctx, self->variant, types[i]);
         m->gpu = gpu;
         kr_generate_options options;
         kr_generate_options_init(&options);
+        kr_sampler_options greedy;
+        kr_sampler_options_init(&greedy);
+        greedy.temperature = 0;
+        options.sampler = &greedy;
         options.max_tokens = -1;
         options.n_samples = self->size[0];
-        options.sampler.temperature = 0;
         m->generation = kr_generation_create(m->ctx, m->net, NULL, &options);
         kr_generation_feed(m->generation, m->ids, PROMPT);
         check(m);

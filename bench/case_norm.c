@@ -3,7 +3,7 @@
  * Bytes are those that must move at least once: each operand and result of [rows channels].
  */
 #include "bench/bench.h"
-#include "bench/machine.h"
+#include "bench/bench_machine.h"
 
 #include <string.h>
 

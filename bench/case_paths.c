@@ -34,13 +34,13 @@ static path_job *make_job(bench_env *env, const bench_case *self, int threads, k
     kr_ctx_options_init(&options);
     options.threads = threads;
     *job = (path_job){ .ctx = kr_ctx_create(&options), .path = { algorithm, 0 } };
-    job->tape = kr_tape_create(job->ctx, KR_GRAD);
+    job->tape = kr_tape_create(job->ctx, KR_TAPE_GRAD);
     const int64_t ns = self->size[0], nh = self->size[1], nr = self->size[2], np = 64;
     const kr_shape shapes[7] = { KR_SHAPE(1, ns, nh, np), KR_SHAPE(1, ns, nh),    KR_SHAPE(nh),
                                  KR_SHAPE(1, ns, 1, nr),  KR_SHAPE(1, ns, 1, nr), KR_SHAPE(nh),
                                  KR_SHAPE(1, nh, np, nr) };
     for (int i = 0; i < 7; i++) {
-        job->params[i] = kr_param_create(job->ctx, KR_F32, shapes[i]);
+        job->params[i] = kr_param_create(job->ctx, KR_DTYPE_F32, shapes[i]);
         if (i == 1) kr_param_uniform(job->params[i], 0.05, 0.3);
         else if (i == 2) kr_param_uniform(job->params[i], -1, -0.5);
         else kr_param_normal(job->params[i], 0, 1);

@@ -1,6 +1,6 @@
 /* case_reduce.c - softmax over rows, sums over rows and over columns, beside plain reads of as many bytes. */
 #include "bench/bench.h"
-#include "bench/machine.h"
+#include "bench/bench_machine.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  * and 8 f r p per head; recomputed states are not useful work.
  */
 #include "bench/bench.h"
-#include "bench/machine.h"
+#include "bench/bench_machine.h"
 #include "bench/ssd_flops.h"
 
 #include <krait/ssd.h>
@@ -58,7 +58,7 @@ static void fill_forward(bench_env *env, ssd_job *job, const kr_kernels *set, co
     a->c = bench_floats(env, places * a->ng * a->nr, -1, 1);
     a->da = bench_floats(env, a->ns * a->nh, -0.2, 0);
     a->w = bench_floats(env, a->ns * a->nh, 0, 0.2);
-    a->same = per_head ? bench_floats(env, a->ns * a->nh, 0, 0.2) : NULL;
+    a->diag_weight = per_head ? bench_floats(env, a->ns * a->nh, 0, 0.2) : NULL;
     a->d = per_head ? NULL : bench_floats(env, a->nh, 0, 1);
     a->initial = bench_floats(env, a->nh * a->np * a->nr, -1, 1);
     a->y = bench_floats(env, places * a->nh * a->np, 0, 1);
@@ -85,7 +85,7 @@ static void fill_backward(bench_env *env, ssd_job *job, const kr_kernels *set)
     b->c = a->c;
     b->da = a->da;
     b->w = a->w;
-    b->same = a->same;
+    b->diag_weight = a->diag_weight;
     b->d = a->d;
     b->initial = a->initial;
     b->g_y = a->y;
@@ -95,7 +95,7 @@ static void fill_backward(bench_env *env, ssd_job *job, const kr_kernels *set)
     b->g_c = bench_floats(env, places * a->ng * a->nr, 0, 1);
     b->g_da = bench_floats(env, a->ns * a->nh, 0, 1);
     b->g_w = bench_floats(env, a->ns * a->nh, 0, 1);
-    b->g_same = a->same ? bench_floats(env, a->ns * a->nh, 0, 1) : NULL;
+    b->g_diag_weight = a->diag_weight ? bench_floats(env, a->ns * a->nh, 0, 1) : NULL;
     b->g_d = a->d ? bench_floats(env, a->nh, 0, 1) : NULL;
     b->g_initial = bench_floats(env, state, 0, 1);
     b->exec.pool = a->exec.pool;

@@ -4,8 +4,8 @@
  * A step must read every weight once, so its rate is bytes of weights per ns. One block again and again has them in
  * the last-level cache where they fit; 24 blocks in turn, as in a network of that size, have them out of memory.
  */
-#include "bench/block.h"
-#include "bench/machine.h"
+#include "bench/bench_block.h"
+#include "bench/bench_machine.h"
 
 enum { ONE, ALL };
 #define VARIANT(what, block) ((what)*BLOCK_VARIANTS + (block))
@@ -45,7 +45,7 @@ static void call_steps(void *arg)
         kr_tape *tape = job->tapes[i][job->turn[i] ^= 1];
         kr_tape_reset(tape);
         const kr_cache before = lend(tape, s, &job->caches[i]);
-        job->caches[i] = kr_block_step(tape, s->kind, s->blocks[i], "bench", s->x, &before).cache;
+        job->caches[i] = kr_block_run_step(tape, s->kind, s->blocks[i], "bench", s->x, &before).cache;
     }
     block_check(s);
 }
@@ -55,8 +55,8 @@ static step_job *make_job(bench_env *env, block_subject *s, int64_t batch)
     step_job *job = bench_bytes(env, sizeof *job);
     *job = (step_job){ .subject = s };
     for (int i = 0; i < s->count; i++) {
-        for (int t = 0; t < 2; t++) job->tapes[i][t] = kr_tape_create(s->ctx, KR_NO_GRAD);
-        job->caches[i] = s->kind->fresh(job->tapes[i][0], s->blocks[i], batch);
+        for (int t = 0; t < 2; t++) job->tapes[i][t] = kr_tape_create(s->ctx, KR_TAPE_NO_GRAD);
+        job->caches[i] = s->kind->initial_cache(job->tapes[i][0], s->blocks[i], batch);
     }
     block_check(s);
     return job;

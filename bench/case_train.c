@@ -8,13 +8,13 @@
  *   cuda/train                the same steps on a device, b 8, s 2048, all queued; rounded to bf16 in products, and exact
  *   train/muon                its products beside our GEMM. A symmetric product counts half.
  */
-#include "bench/block.h"
+#include "bench/bench_block.h"
 #include "bench/block_flops.h"
-#include "bench/gpu.h"
-#include "bench/machine.h"
+#include "bench/bench_gpu.h"
+#include "bench/bench_machine.h"
 
-#include "nn/layers.h"
-#include "tape/tape.h"
+#include "nn/layers_impl.h"
+#include "tape/tape_impl.h"
 
 #include <krait/krait.h>
 
@@ -44,8 +44,11 @@ static void differentiate(trainee *t)
     kr_tape_reset(t->tape);
     kr_loss_call call;
     kr_loss_call_init(&call);
-    call.ids_bs = kr_view_data(t->tape, KR_I32, KR_SHAPE(t->nb, t->ns), NULL, t->ids);
-    call.drops_state = true;
+    kr_call how;
+    kr_call_init(&how);
+    call.call = &how;
+    call.ids_bs = kr_view_data(t->tape, KR_DTYPE_I32, KR_SHAPE(t->nb, t->ns), NULL, t->ids);
+    how.drops_state = true;
     kr_backward(t->tape, kr_network_loss(t->tape, t->net, &call).loss);
 }
 
@@ -133,11 +136,11 @@ static trainee *make(bench_env *env, kr_ctx *ctx, const bench_case *self, int wh
     check(t);
     kr_optimizer_options optimizer;
     kr_optimizer_options_init(&optimizer);
-    optimizer.kind = what == MUON ? KR_MUON : KR_ADAMW;
+    optimizer.kind = what == MUON ? KR_OPTIMIZER_MUON : KR_OPTIMIZER_ADAMW;
     optimizer.clip_norm = 1;
     optimizer.keeps_grad = what == MUON; /* gradients of 0 would let its matrices fade away */
     t->optimizer = kr_optimizer_create(t->ctx, kr_network_params(t->net), &optimizer);
-    t->tape = kr_tape_create(t->ctx, KR_GRAD);
+    t->tape = kr_tape_create(t->ctx, KR_TAPE_GRAD);
     if (what != STEP) differentiate(t);
     check(t);
     return t;

@@ -2,7 +2,7 @@
 #ifndef KR_BENCH_SSD_FLOPS_H
 #define KR_BENCH_SSD_FLOPS_H
 
-#include "kernels/ssd_args.h"
+#include "kernels/args/ssd_args.h"
 
 /* Of one row of a->ns tokens. */
 double ssd_flops(const kr_ssd_args *a, bool backward);

@@ -1,6 +1,6 @@
 /* main.c - krait COMMAND [options]: finds the command and runs it. */
-#include "cli/commands.h"
-#include "cli/task.h"
+#include "cli/common/commands.h"
+#include "lab/cmd_task.h"
 
 #include <krait/base.h>
 
@@ -28,7 +28,7 @@ static void list_commands(FILE *out, const char *indent)
 
 static int unknown_command(const char *name)
 {
-    cli_complain("the commands are:", "there is no command '%s'", name);
+    cli_complain("the commands are:", "unknown command '%s'", name);
     list_commands(stderr, "         ");
     return CLI_USAGE;
 }

@@ -4,7 +4,7 @@
 file(GLOB bench_sources CONFIGURE_DEPENDS bench/*.c)
 if(bench_sources)
     add_library(krait_bench_cases OBJECT EXCLUDE_FROM_ALL ${bench_sources})
-    target_include_directories(krait_bench_cases PRIVATE ${PROJECT_SOURCE_DIR}) # for "bench/measure.h"
+    target_include_directories(krait_bench_cases PRIVATE ${PROJECT_SOURCE_DIR}) # for "bench/bench_measure.h"
     target_link_libraries(krait_bench_cases PRIVATE krait_internal Threads::Threads)
     add_executable(krait_bench $<TARGET_OBJECTS:krait_bench_cases>)
     set_target_properties(krait_bench PROPERTIES OUTPUT_NAME krait-bench)

@@ -1,10 +1,10 @@
-# Manual pages: what `krait help --man` prints of the program and of each command that cli/commands.h names. The program must
+# Manual pages: what `krait help --man` prints of the program and of each command that cli/common/commands.h names. The program must
 # run here for that, so there are none when cross-compiling, and in builds for sanitizers none are wanted.
 if(CMAKE_CROSSCOMPILING OR KR_SANITIZE)
     return()
 endif()
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cli/commands.h)
-file(READ cli/commands.h commands_text)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS cli/common/commands.h)
+file(READ cli/common/commands.h commands_text)
 string(REGEX MATCHALL "cli_command cli_[a-z]+" command_names "${commands_text}")
 set(man_folder ${PROJECT_BINARY_DIR}/man)
 set(man_pages ${man_folder}/krait.1)

@@ -24,12 +24,12 @@ static double distance(kr_tape *tape, kr_tensor *a, kr_tensor *b)
 int main(void)
 {
     kr_ctx *ctx = kr_ctx_create(NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
-    kr_mamba2_ssd_input in = { .x_bnlhp = kr_input(tape, kr_randn(tape, KR_F32, KR_SHAPE(B, S, H, P))),
-                               .dt_bnlh = kr_rand(tape, KR_F32, KR_SHAPE(B, S, H), 0.01, 0.1),
-                               .a_decay_h = kr_rand(tape, KR_F32, KR_SHAPE(H), -4, -1),
-                               .b_bnlgr = kr_randn(tape, KR_F32, KR_SHAPE(B, S, G, R)),
-                               .c_bnlgr = kr_randn(tape, KR_F32, KR_SHAPE(B, S, G, R)) };
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_mamba2_ssd_input in = { .x_bnlhp = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, H, P))),
+                               .dt_bnlh = kr_rand(tape, KR_DTYPE_F32, KR_SHAPE(B, S, H), 0.01, 0.1),
+                               .a_decay_h = kr_rand(tape, KR_DTYPE_F32, KR_SHAPE(H), -4, -1),
+                               .b_bnlgr = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, G, R)),
+                               .c_bnlgr = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, G, R)) };
     const kr_ssd_path path = kr_ssd_path_default(); /* fused, recomputing in the backward pass */
     const kr_ssd_out whole = kr_mamba2_ssd_run(tape, &in, path);
     printf("whole sequence on %s kernels, chunks of %lld\n", kr_ctx_kernel(ctx, "ssd"),
@@ -46,7 +46,7 @@ int main(void)
     /* a new sequence begins at token 77 of each row: its state starts from zero */
     static int32_t starts[B][S];
     for (int b = 0; b < B; b++) starts[b][77] = 1;
-    in.seq_start_bs = kr_from_data(tape, KR_I32, KR_SHAPE(B, S), starts);
+    in.seq_start_bs = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(B, S), starts);
     const kr_ssd_out packed = kr_mamba2_ssd_run(tape, &in, path);
     printf("packed: %lld final states for %d rows\n", KR_DIM(packed.final_state, 0), B);
 

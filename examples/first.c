@@ -5,11 +5,11 @@
 int main(void)
 {
     kr_ctx *ctx = kr_ctx_create(NULL); /* all cores, the best instruction set here */
-    kr_tensor *w_oi = kr_param_create(ctx, KR_F32, KR_SHAPE(64, 32));
+    kr_tensor *w_oi = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(64, 32));
     kr_param_normal(w_oi, 0, 0.1);
 
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *x_bi = kr_randn(tape, KR_F32, KR_SHAPE(8, 32));
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x_bi = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(8, 32));
     kr_tensor *y_bo = kr_silu(tape, kr_linear(tape, x_bi, w_oi, NULL));
     kr_tensor *loss = kr_mean(tape, kr_mul(tape, y_bo, y_bo), KR_ALL_AXES, false);
     kr_backward(tape, loss);

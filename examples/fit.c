@@ -16,7 +16,7 @@ static kr_tensor *network(kr_tape *tape, kr_tensor *const *params, kr_tensor *x_
 static double train_step(kr_tape *tape, kr_tensor *const *params)
 {
     kr_tape_reset(tape);
-    kr_tensor *x_bi = kr_rand(tape, KR_F32, KR_SHAPE(BATCH, 1), -1, 1);
+    kr_tensor *x_bi = kr_rand(tape, KR_DTYPE_F32, KR_SHAPE(BATCH, 1), -1, 1);
     kr_tensor *error_bi = kr_sub(tape, network(tape, params, x_bi), kr_sin(tape, kr_scale(tape, x_bi, 3)));
     kr_tensor *loss = kr_mean(tape, kr_mul(tape, error_bi, error_bi), KR_ALL_AXES, false);
     kr_backward(tape, loss);
@@ -38,16 +38,16 @@ int main(void)
 {
     kr_ctx *ctx = kr_ctx_create(NULL);
     kr_tensor *params[NPARAMS] = {
-        kr_param_create(ctx, KR_F32, KR_SHAPE(HIDDEN, 1)),
-        kr_param_create(ctx, KR_F32, KR_SHAPE(HIDDEN)),
-        kr_param_create(ctx, KR_F32, KR_SHAPE(1, HIDDEN)),
-        kr_param_create(ctx, KR_F32, KR_SHAPE(1)),
+        kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(HIDDEN, 1)),
+        kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(HIDDEN)),
+        kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(1, HIDDEN)),
+        kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(1)),
     };
     kr_param_normal(params[0], 0, 2);
     kr_param_uniform(params[1], -1, 1);
     kr_param_normal(params[2], 0, 0.1);
 
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     double loss = 0;
     for (int step = 0; step < STEPS && !kr_ctx_failed(ctx); step++) {
         loss = train_step(tape, params);

@@ -10,7 +10,7 @@
 
 enum { ROWS = 3, LETTERS = 60 };
 
-static kr_network *fresh_network(kr_ctx *ctx)
+static kr_network *new_network(kr_ctx *ctx)
 {
     kr_mamba3_config mamba;
     kr_mamba3_config_init(&mamba);
@@ -40,20 +40,10 @@ static int biases_for_letters(kr_logit_bias *biases)
     return n;
 }
 
-static kr_tokenizer *tokenizer_of(kr_ctx *ctx, const char *folder)
-{
-    char path[1000];
-    snprintf(path, sizeof path, "%s/tokenizer.json", folder);
-    FILE *file = fopen(path, "rb");
-    if (!file) return kr_tokenizer_bytes(ctx);
-    fclose(file);
-    return kr_tokenizer_load(ctx, path);
-}
-
 /* All that the rows say, each from its own place on. */
 static void listen(kr_generation *g, char text[ROWS][2000])
 {
-    while (kr_generation_next(g))
+    while (kr_generation_next(g) == KR_OK)
         for (int row = 0; row < ROWS; row++) {
             const size_t used = strlen(text[row]);
             snprintf(text[row] + used, 2000 - used, "%s", kr_generation_row(g, row)->text);
@@ -66,16 +56,14 @@ static void talk(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok, kr
     char text[ROWS][2000] = { "" }, again[ROWS][2000] = { "" };
     kr_generation *g = kr_generation_create(ctx, net, tok, options);
     kr_generation_feed_text(g, prompt, strlen(prompt));
-    kr_generation_save(g, "talk.state"); /* all that is needed to go on from here */
-    listen(g, text);
+    if (kr_generation_save(g, "talk.state") == KR_OK) listen(g, text); /* all that is needed to continue from here */
     for (int row = 0; row < ROWS; row++) printf("%s|%s\n", prompt, text[row]);
     printf("%lld tokens read, %lld generated\n", (long long)kr_generation_prompt_tokens(g),
            (long long)kr_generation_tokens(g));
     kr_generation_destroy(g);
 
     g = kr_generation_create(ctx, net, tok, options); /* on another day */
-    kr_generation_load(g, "talk.state");
-    listen(g, again);
+    if (kr_generation_load(g, "talk.state") == KR_OK) listen(g, again);
     if (!kr_ctx_failed(ctx))
         printf("from the file: %s\n", memcmp(text, again, sizeof text) ? "something else" : "the same");
     kr_generation_destroy(g);
@@ -85,29 +73,34 @@ static void talk(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok, kr
 int main(int argc, char **argv)
 {
     kr_ctx *ctx = kr_ctx_create(NULL);
-    kr_model *model = argc > 1 ? kr_model_load(ctx, argv[1], NULL) : NULL;
-    kr_network *own = argc > 1 ? NULL : fresh_network(ctx);
-    kr_tokenizer *tok = argc > 1 ? tokenizer_of(ctx, argv[1]) : kr_tokenizer_bytes(ctx);
+    kr_text_model *lm = argc > 1 ? kr_text_model_open(ctx, argv[1], NULL) : NULL; /* with its tokenizer and EOS */
+    kr_network *own = argc > 1 ? NULL : new_network(ctx);
+    kr_tokenizer *bytes = argc > 1 ? NULL : kr_tokenizer_bytes(ctx);
     kr_logit_bias biases[256];
 
     kr_generate_options options;
     kr_generate_options_init(&options);
     options.n_samples = ROWS;
     options.max_tokens = LETTERS;
-    options.sampler.temperature = 0.8;
-    options.sampler.top_p = 0.95;
-    options.sampler.seed = 1;
+    kr_sampler_options sampler;
+    kr_sampler_options_init(&sampler);
+    sampler.temperature = 0.8;
+    sampler.top_p = 0.95;
+    sampler.seed = 1;
+    kr_text_model_set_stops(lm, &options);
     if (own) {
-        options.sampler.n_biases = biases_for_letters(biases);
-        options.sampler.biases = biases;
+        sampler.n_biases = biases_for_letters(biases);
+        sampler.biases = biases;
     }
-    talk(ctx, own ? own : kr_model_network(model), tok, &options, argc > 2 ? argv[2] : "once upon a time");
+    options.sampler = &sampler;
+    talk(ctx, own ? own : kr_model_network(kr_text_model_model(lm)), own ? bytes : kr_text_model_tokenizer(lm),
+         &options, argc > 2 ? argv[2] : "once upon a time");
 
     const bool ok = !kr_ctx_failed(ctx);
     if (!ok) fprintf(stderr, "krait: %s\n", kr_ctx_message(ctx));
-    kr_tokenizer_destroy(tok);
+    kr_tokenizer_destroy(bytes);
     kr_network_destroy(own);
-    kr_model_destroy(model);
+    kr_text_model_destroy(lm);
     kr_ctx_destroy(ctx);
     return !ok;
 }

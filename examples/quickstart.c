@@ -13,8 +13,8 @@ int main(void)
     config.d_model = 256;
     kr_mamba3 *block = kr_mamba3_create(ctx, &config);
 
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *all_bsd = kr_randn(tape, KR_F32, KR_SHAPE(2, 65, 256));
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *all_bsd = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 65, 256));
     kr_tensor *first_bsd = kr_slice(tape, all_bsd, 1, 0, 64);
     kr_tensor *last_bd = kr_reshape(tape, kr_slice(tape, all_bsd, 1, 64, 65), KR_SHAPE(2, 256));
 

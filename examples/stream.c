@@ -34,7 +34,7 @@ static void read_on(kr_ctx *ctx, const kr_network *net, kr_state *state, const i
                     float *logits)
 {
     static const int sizes[] = { 30, 1, 1, 17, 1, 5 };
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_call call;
     kr_call_init(&call);
     call.state = state;
@@ -43,11 +43,11 @@ static void read_on(kr_ctx *ctx, const kr_network *net, kr_state *state, const i
         int size = sizes[i % 6];
         if (size > to - from) size = to - from;
         kr_tape_reset(tape);
-        kr_tensor *id_bs = kr_from_data(tape, KR_I32, KR_SHAPE(1, size), ids + from);
+        kr_tensor *id_bs = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(1, size), ids + from);
         kr_network_out out = size == 1 ? kr_network_step(tape, net, kr_reshape(tape, id_bs, KR_SHAPE(1)), &call)
                                        : kr_network_forward(tape, net, id_bs, &call);
         kr_state_copy(state, out.state); /* what is kept of the piece */
-        kr_tensor_read(out.y, KR_F32, logits, VOCAB);
+        kr_tensor_read(out.y, KR_DTYPE_F32, logits, VOCAB);
         from += size;
     }
     kr_tape_destroy(tape);

@@ -17,15 +17,17 @@ static kr_source *make_sums(kr_ctx *ctx, const kr_tokenizer *tok)
 
 static kr_model *make_model(kr_ctx *ctx)
 {
-    kr_model_config config;
-    kr_model_config_init(&config);
-    config.family = KR_MAMBA3;
-    kr_model_config_set_d_model(&config, 64);
-    config.mamba3.state_rank = 32;
-    config.mamba3.per_head_dim = 32;
-    config.layers.n_layers = 2;
-    config.network.vocab_size = 256;
-    return kr_model_create(ctx, &config);
+    kr_model_config *config = kr_model_config_create(ctx);
+    if (!config) return NULL;
+    config->family = KR_FAMILY_MAMBA3;
+    kr_model_config_set_d_model(config, 64);
+    config->mamba3->state_rank = 32;
+    config->mamba3->per_head_dim = 32;
+    config->layers->n_layers = 2;
+    config->network->vocab_size = 256;
+    kr_model *model = kr_model_create(ctx, config);
+    kr_model_config_destroy(config);
+    return model;
 }
 
 static void train(kr_ctx *ctx, const kr_network *net, kr_loader *loader)
@@ -40,15 +42,18 @@ static void train(kr_ctx *ctx, const kr_network *net, kr_loader *loader)
     schedule.max_lr = 1e-2;
     schedule.warmup_steps = 10;
     schedule.total_steps = STEPS;
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_batch batch;
-    for (int step = 1; step <= STEPS && kr_loader_next(tape, loader, &batch); step++) {
+    for (int step = 1; step <= STEPS && kr_loader_next(tape, loader, &batch) == KR_OK; step++) {
         kr_loss_call call;
         kr_loss_call_init(&call);
+        kr_call how;
+        kr_call_init(&how);
+        call.call = &how;
         call.ids_bs = batch.ids_bs;
         call.labels = batch.labels_bs;
-        call.reset_bs = batch.reset_bs;
-        call.drops_state = true;
+        how.reset_bs = batch.reset_bs;
+        how.drops_state = true;
         kr_tensor *loss = kr_network_loss(tape, net, &call).loss; /* logits are never all there at once */
         kr_backward(tape, loss);
         if (kr_optimizer_step(optimizer, kr_lr_at(&schedule, step), 1) != KR_OK) break;
@@ -63,11 +68,15 @@ static void go_on(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok)
 {
     kr_generate_options options;
     kr_generate_options_init(&options);
+    kr_sampler_options greedy;
+    kr_sampler_options_init(&greedy);
+    greedy.temperature = 0;
     options.max_tokens = 48;
-    options.sampler.temperature = 0;
+    options.sampler = &greedy;
     kr_generation *g = kr_generation_create(ctx, net, tok, &options);
     kr_generation_feed_text(g, "\n", 1);
-    while (kr_generation_next(g)) fwrite(kr_generation_row(g, 0)->text, 1, kr_generation_row(g, 0)->bytes, stdout);
+    while (kr_generation_next(g) == KR_OK)
+        fwrite(kr_generation_row(g, 0)->text, 1, kr_generation_row(g, 0)->bytes, stdout);
     printf("\n");
     kr_generation_destroy(g);
 }

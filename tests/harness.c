@@ -106,7 +106,7 @@ double *kr_test_values(const kr_tensor *x)
     const int64_t count = kr_tensor_count(x);
     double *values = malloc((size_t)(count ? count : 1) * sizeof *values);
     if (!values) exit(2);
-    kr_tensor_read(x, KR_F64, values, count);
+    kr_tensor_read(x, KR_DTYPE_F64, values, count);
     return values;
 }
 
@@ -145,7 +145,7 @@ bool kr_test_chooses(const kr_ctx *ctx)
     return device && strncmp(device, "cuda", 4) == 0;
 }
 
-bool kr_test_is_far(const kr_ctx *ctx)
+bool kr_test_on_device(const kr_ctx *ctx)
 {
     return strcmp(kr_ctx_device(ctx), "cpu") != 0;
 }
@@ -166,10 +166,10 @@ void kr_test_put(kr_tensor *x, int64_t at, double value)
     const kr_dtype dtype = kr_tensor_dtype(x);
     copy *before = copies;
     char *all = kr_test_copy(x);
-    if (dtype == KR_F64) ((double *)(void *)all)[at] = value;
-    else if (dtype == KR_F32) ((float *)(void *)all)[at] = (float)value;
-    else if (dtype == KR_I64) ((int64_t *)(void *)all)[at] = (int64_t)value;
-    else if (dtype == KR_I32) ((int32_t *)(void *)all)[at] = (int32_t)value;
+    if (dtype == KR_DTYPE_F64) ((double *)(void *)all)[at] = value;
+    else if (dtype == KR_DTYPE_F32) ((float *)(void *)all)[at] = (float)value;
+    else if (dtype == KR_DTYPE_I64) ((int64_t *)(void *)all)[at] = (int64_t)value;
+    else if (dtype == KR_DTYPE_I32) ((int32_t *)(void *)all)[at] = (int32_t)value;
     else exit(2);
     kr_test_write(x, all);
     free_copies(before);
@@ -256,6 +256,12 @@ uint64_t kr_test_next(void)
     z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
     z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
     return z ^ (z >> 31);
+}
+
+void kr_test_restart(const char *name)
+{
+    state = seed;
+    for (; *name; name++) state = kr_test_next() ^ (unsigned char)*name;
 }
 
 int64_t kr_test_below(int64_t n)

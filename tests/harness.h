@@ -40,6 +40,9 @@ bool kr_test_error(kr_ctx *ctx, kr_status status, const char *text, bool whole, 
 #define CHECK_ERROR(ctx, status, text) kr_test_error((ctx), (status), (text), true, __FILE__, __LINE__)
 #define CHECK_ERROR_HAS(ctx, status, part) kr_test_error((ctx), (status), (part), false, __FILE__, __LINE__)
 
+/* A call whose status the test does not need: what it does, or the context's error, is checked. */
+#define IGNORE(call) ((void)((call) == KR_OK))
+
 /* No error in ctx. */
 #define CHECK_OK(ctx) CHECK(!kr_ctx_failed(ctx), "unexpected error: %s", kr_ctx_message(ctx))
 
@@ -71,6 +74,9 @@ uint64_t kr_test_seed(void);
 
 /* A small generator for test data: the same sequence for each test, by the seed. */
 uint64_t kr_test_next(void);
+
+/* Restarts it by the seed and a name: data of one case of a table then do not depend on the cases before it. */
+void kr_test_restart(const char *name);
 int64_t kr_test_below(int64_t n);
 double kr_test_uniform(double low, double high);
 double kr_test_normal(void);
@@ -90,7 +96,7 @@ void kr_test_write(kr_tensor *x, const void *elements);
 void kr_test_put(kr_tensor *x, int64_t at, double value);
 
 /* Are the context's floats on a device of their own? Figures of memory are others there. */
-bool kr_test_is_far(const kr_ctx *ctx);
+bool kr_test_on_device(const kr_ctx *ctx);
 
 /* Difference quotients are asked for every so many elements: of all on the processor, of fewer on a device of the context's
  * own (NULL: the one that KR_DEVICE names), where each is a run that waits for the device. */

@@ -2,7 +2,7 @@
 #ifndef KR_TESTS_MEMORY_H
 #define KR_TESTS_MEMORY_H
 
-#include "base/ctx.h"
+#include "base/ctx_impl.h"
 #include "device/device.h"
 
 /* Of the context's own memory and of the device's; what they share is left out. */
@@ -21,7 +21,7 @@ static inline kr_memory_stats all_memory(const kr_ctx *of)
 static inline void drop_scratch(kr_ctx *of)
 {
     kr_arena_deinit(&of->scratch);
-    if (kr_ctx_is_far(of)) kr_arena_deinit(&of->device->scratch);
+    if (kr_ctx_on_device(of)) kr_arena_deinit(&of->device->scratch);
 }
 
 #endif

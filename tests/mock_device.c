@@ -1,4 +1,4 @@
-/* mock_device.c - a far device for machines that have none: KR_DEVICE=mock in the test programs.
+/* mock_device.c - a device with its own memory for machines that have none: KR_DEVICE=mock in the test programs.
  *
  * Its kernels are the processor's. Its far memory is a region of addresses that nobody may touch but kernels and verbs
  * while they run: a host that does faults at once. What is handed out there holds NaN. "mock" runs a kernel when it is
@@ -39,9 +39,9 @@ typedef struct mock {
     int until_broken;  /* kernels; -1: never */
     size_t used, most; /* bytes that are handed out; that may be */
     queued *first, **last;
-    int64_t nqueued, nrun, marks[KR_MARKS]; /* so far; of them before each mark */
-    bool is_recording;                      /* what is queued is noted ... */
-    queued *record;                         /* ... here, the last one first */
+    int64_t nqueued, nrun, marks[KR_EVENTS]; /* so far; of them before each mark */
+    bool is_capturing;                       /* what is queued is noted ... */
+    queued *captured;                        /* ... here, the last one first */
 } mock;
 
 /* ---- the region ---- */
@@ -95,7 +95,7 @@ static block *new_block(mock *m, size_t bytes)
     return b;
 }
 
-static void *far_alloc(void *user, size_t bytes, size_t align)
+static void *device_alloc(void *user, size_t bytes, size_t align)
 {
     mock *m = user;
     (void)align;
@@ -114,10 +114,10 @@ static void *far_alloc(void *user, size_t bytes, size_t align)
     return b->data;
 }
 
-static void far_free(void *user, void *p)
+static void device_free(void *user, void *p)
 {
     mock *m = user;
-    CHECK(!m->is_recording, "far memory was freed while kernels were recorded");
+    CHECK(!m->is_capturing, "far memory was freed while kernels were recorded");
     run_queue(m);
     block *b = m->blocks;
     while (b && b->data != p) b = b->next;
@@ -146,33 +146,33 @@ static void queue(mock *m, void (*run)(const void *), const void *args, size_t b
     queued q = { .run = run };
     if (bytes > ARGS_BYTES) abort();
     memcpy(q.args, args, bytes);
-    if (m->is_recording) {
-        q.next = m->record;
-        m->record = malloc(sizeof q);
-        if (!m->record) abort();
-        *m->record = q;
+    if (m->is_capturing) {
+        q.next = m->captured;
+        m->captured = malloc(sizeof q);
+        if (!m->captured) abort();
+        *m->captured = q;
         return;
     }
     append(m, &q);
     if (!m->is_late) run_queue(m);
 }
 
-typedef struct far_move {
+typedef struct device_move {
     void *to;
     const void *from; /* NULL: zeros */
     size_t bytes;
-} far_move;
+} device_move;
 
 static void run_move(const void *args)
 {
-    const far_move *move = args;
+    const device_move *move = args;
     if (move->from) memmove(move->to, move->from, move->bytes);
     else memset(move->to, 0, move->bytes);
 }
 
-static void far_zero(void *user, void *p, size_t bytes)
+static void device_zero(void *user, void *p, size_t bytes)
 {
-    queue(user, run_move, &(far_move){ p, NULL, bytes }, sizeof(far_move));
+    queue(user, run_move, &(device_move){ p, NULL, bytes }, sizeof(device_move));
 }
 
 static bool holds(const kr_device *device, const void *p)
@@ -184,7 +184,7 @@ static bool holds(const kr_device *device, const void *p)
 static const char *move(kr_device *device, void *to, const void *from, size_t bytes)
 {
     mock *m = device->handle;
-    CHECK(!m->is_recording, "the host moved data while kernels were recorded");
+    CHECK(!m->is_capturing, "the host moved data while kernels were recorded");
     run_queue(m);
     open_region(m);
     memmove(to, from, bytes);
@@ -194,7 +194,7 @@ static const char *move(kr_device *device, void *to, const void *from, size_t by
 
 static const char *copy(kr_device *device, void *to, const void *from, size_t bytes)
 {
-    queue(device->handle, run_move, &(far_move){ to, from, bytes }, sizeof(far_move));
+    queue(device->handle, run_move, &(device_move){ to, from, bytes }, sizeof(device_move));
     return NULL;
 }
 
@@ -204,14 +204,14 @@ static const char *wait(kr_device *device)
     return NULL;
 }
 
-static const char *mark(kr_device *device, int which)
+static const char *record_event(kr_device *device, int which)
 {
     mock *m = device->handle;
     m->marks[which] = m->nqueued;
     return NULL;
 }
 
-static const char *wait_mark(kr_device *device, int which)
+static const char *wait_event(kr_device *device, int which)
 {
     mock *m = device->handle;
     run_until(m, m->marks[which]);
@@ -225,7 +225,7 @@ static const char *check(kr_device *device)
     return m->until_broken == 0 ? "it broke, as it was asked to" : NULL;
 }
 
-static bool room(const kr_device *device, size_t *free_bytes, size_t *all)
+static bool memory_info(const kr_device *device, size_t *free_bytes, size_t *all)
 {
     const mock *m = device->handle;
     *free_bytes = m->most - m->used;
@@ -247,34 +247,34 @@ static void close(kr_device *device)
     free(m);
 }
 
-static const char *begin_record(kr_device *device)
+static const char *capture_begin(kr_device *device)
 {
     mock *m = device->handle;
     run_queue(m);
-    m->is_recording = true;
-    m->record = NULL;
+    m->is_capturing = true;
+    m->captured = NULL;
     return NULL;
 }
 
-static void forget(kr_device *device, void *record)
+static void destroy_graph(kr_device *device, void *captured)
 {
     (void)device;
-    for (queued *q = record; q;) {
+    for (queued *q = captured; q;) {
         queued *next = q->next;
         free(q);
         q = next;
     }
 }
 
-static void *end_record(kr_device *device, int64_t *launches)
+static void *capture_end(kr_device *device, int64_t *launches)
 {
     mock *m = device->handle;
     queued *first = NULL;
-    m->is_recording = false;
+    m->is_capturing = false;
     *launches = 0;
-    while (m->record) {
-        queued *q = m->record;
-        m->record = q->next;
+    while (m->captured) {
+        queued *q = m->captured;
+        m->captured = q->next;
         q->next = first;
         first = q;
         ++*launches;
@@ -282,28 +282,28 @@ static void *end_record(kr_device *device, int64_t *launches)
     return first;
 }
 
-static const char *replay(kr_device *device, void *record)
+static const char *launch_graph(kr_device *device, void *captured)
 {
     mock *m = device->handle;
-    for (const queued *q = record; q; q = q->next) append(m, q);
+    for (const queued *q = captured; q; q = q->next) append(m, q);
     if (!m->is_late) run_queue(m);
     return NULL;
 }
 
-static const kr_device_verbs verbs = { .holds = holds,
-                                       .upload = move,
-                                       .download = move,
-                                       .copy = copy,
-                                       .wait = wait,
-                                       .mark = mark,
-                                       .wait_mark = wait_mark,
-                                       .check = check,
-                                       .room = room,
-                                       .close = close,
-                                       .begin_record = begin_record,
-                                       .end_record = end_record,
-                                       .replay = replay,
-                                       .forget = forget };
+static const kr_device_ops vtable = { .holds = holds,
+                                      .upload = move,
+                                      .download = move,
+                                      .copy = copy,
+                                      .wait = wait,
+                                      .record_event = record_event,
+                                      .wait_event = wait_event,
+                                      .check = check,
+                                      .memory_info = memory_info,
+                                      .close = close,
+                                      .capture_begin = capture_begin,
+                                      .capture_end = capture_end,
+                                      .launch_graph = launch_graph,
+                                      .destroy_graph = destroy_graph };
 
 /* ---- kernels ---- */
 
@@ -342,7 +342,7 @@ static void fill_table(kr_kernels *table, const kr_kernels *host)
 }
 
 /* Layers as one, as far as anybody can tell. */
-static void queue_token_layers(const kr_exec *exec, int64_t count, const kr_token_layer *each)
+static void queue_decode_layers(const kr_exec *exec, int64_t count, const kr_decode_layer *each)
 {
     if (each->lookup) {
         kr_embedding_args lookup = *each->lookup;
@@ -350,31 +350,31 @@ static void queue_token_layers(const kr_exec *exec, int64_t count, const kr_toke
         queue_embedding_f32(&lookup);
     }
     for (int64_t i = 0; i < count; i++) {
-        kr_token_layer l = each[i];
-        l.enter.exec = l.core.exec = l.leave.exec = *exec;
-        queue_token_linear_f32(&l.enter);
-        queue_token_ssd_f32(&l.core);
-        queue_token_linear_f32(&l.leave);
+        kr_decode_layer l = each[i];
+        l.in_proj.exec = l.core.exec = l.out_proj.exec = *exec;
+        queue_decode_linear_f32(&l.in_proj);
+        queue_decode_ssd_f32(&l.core);
+        queue_decode_linear_f32(&l.out_proj);
     }
 }
 
 /* The scratch of one at a time. */
-static size_t token_layers_scratch(const kr_exec *exec, int64_t count, const kr_token_layer *each)
+static size_t decode_layers_scratch(const kr_exec *exec, int64_t count, const kr_decode_layer *each)
 {
     const kr_kernels *host = host_of(exec);
     size_t most = 64;
     for (int64_t i = 0; i < count; i++) {
-        const kr_token_linear_args *jobs[] = { &each[i].enter, &each[i].leave };
-        for (int j = 0; j < 2 && host->token_linear[KR_REAL_F32].scratch; j++) {
-            const size_t bytes = host->token_linear[KR_REAL_F32].scratch(jobs[j]);
+        const kr_decode_linear_args *jobs[] = { &each[i].in_proj, &each[i].out_proj };
+        for (int j = 0; j < 2 && host->decode_linear[KR_REAL_F32].scratch; j++) {
+            const size_t bytes = host->decode_linear[KR_REAL_F32].scratch(jobs[j]);
             if (bytes > most) most = bytes;
         }
     }
     return most;
 }
 
-static const kr_device_lists lists = { .token_layers = queue_token_layers,
-                                       .token_layers_scratch = token_layers_scratch };
+static const kr_device_lists lists = { .decode_layers = queue_decode_layers,
+                                       .decode_layers_scratch = decode_layers_scratch };
 
 /* ---- opening ---- */
 
@@ -397,11 +397,11 @@ static bool open(kr_ctx *ctx, kr_device *device, int number)
     m->until_broken = number == 2 ? 12 : -1;
     m->most = number == 3 ? (size_t)8 << 20 : region_bytes;
     m->last = &m->first;
-    device->verbs = &verbs;
+    device->vtable = &vtable;
     device->lists = m->is_late ? &lists : NULL;
     device->handle = device->own = m;
-    kr_memory_init(&device->far, &(kr_allocator){ far_alloc, far_free, m });
-    device->far.zero = far_zero;
+    kr_memory_init(&device->device_memory, &(kr_allocator){ device_alloc, device_free, m });
+    device->device_memory.zero = device_zero;
     kr_memory_init(&device->shared, NULL);
     fill_table(&device->kernels, device->host);
     static const char *const names[] = { "mock:0 runs at once", "mock:1 runs late", "mock:2 breaks",

@@ -24,8 +24,8 @@ extern "C" {
 #endif
 
 typedef enum kr_bidi_merge {
-    KR_BIDI_MEAN = 0,      /* (a + b) / 2 */
-    KR_BIDI_CAT_LINEAR = 1 /* [a b] W^T + bias, for each pair of weights */
+    KR_BIDI_MERGE_MEAN = 0,      /* (a + b) / 2 */
+    KR_BIDI_MERGE_CAT_LINEAR = 1 /* [a b] W^T + bias, for each pair of weights */
 } kr_bidi_merge;
 
 typedef struct kr_bidi_config {
@@ -33,29 +33,29 @@ typedef struct kr_bidi_config {
     kr_block_config block;
     int64_t n_layers;               /* sets of weights; even */
     int64_t n_virtual;              /* 0: n_layers; how many are run; even */
-    kr_bidi_schedule schedule;      /* KR_BIDI_STRIDED_CYCLIC */
-    const int64_t *custom_schedule; /* KR_BIDI_CUSTOM: n_virtual numbers below n_layers */
-    kr_bidi_merge merge;            /* KR_BIDI_MEAN */
+    kr_bidi_schedule schedule;      /* KR_BIDI_SCHEDULE_STRIDED_CYCLIC */
+    const int64_t *custom_schedule; /* KR_BIDI_SCHEDULE_CUSTOM: n_virtual numbers below n_layers */
+    kr_bidi_merge merge;            /* KR_BIDI_MERGE_MEAN */
     double norm_eps;                /* 1e-5 */
     bool ignore_first_residual;     /* false; of the first pair */
     bool ignore_last_residual;      /* false; of the last one */
     kr_residual residual;           /* standard; the pair is the unit */
     int n_latents;                  /* learned rows spliced into the stack's input */
-    const kr_marker *latents;
+    const kr_class_token *latents;
 } kr_bidi_config;
-KR_API void kr_bidi_config_init_sized(kr_bidi_config *config, size_t size);
-#define kr_bidi_config_init(config) kr_bidi_config_init_sized((config), sizeof *(config))
+#define kr_bidi_config_init(config) KR_STRUCT_INIT(BIDI_CONFIG, kr_bidi_config, config)
 
 typedef struct kr_bidi kr_bidi;
 
-/* NULL after an error that names field, value and rule. */
+/* NULL after an error that names field, value and rule. The caller destroys the result before the context. */
 KR_API kr_bidi *kr_bidi_create(kr_ctx *ctx, const kr_bidi_config *config);
 KR_API void kr_bidi_destroy(kr_bidi *bidi);
 KR_API const kr_params *kr_bidi_params(const kr_bidi *bidi);
 
 typedef struct kr_bidi_out {
     kr_tensor *y;
-    kr_cache *caches; /* [n_virtual], on the tape: what each direction's reading left behind */
+    kr_cache *caches;  /* [n_virtual], on the tape: what each direction's reading left behind */
+    void *reserved[4]; /* NULL; for later versions */
 } kr_bidi_out;
 
 /* x [b s d] -> y [b s' d], s' = s and the markers; half-precision inputs are added up in f32, which y is then. caches

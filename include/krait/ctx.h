@@ -33,12 +33,12 @@ typedef struct kr_allocator {
 
 typedef enum kr_log_level { KR_LOG_INFO = 0, KR_LOG_WARNING = 1 } kr_log_level;
 
-/* What products of matrices, the state space core's among them, may lose. EXACT: nothing, f32 operands are multiplied and
- * added in f32. TF32, BF16: a device with matrix units may round f32 operands to the 11 or 8 leading bits of these types;
- * sums, states, residuals, weights and all that is stored stay f32, what lies between two products of a block may be kept in
- * bf16. The CPU loses nothing, whatever is asked. */
+/* Precision of matrix products, including the SSD core. EXACT: f32 operands, f32 accumulation. TF32, BF16: a device
+ * with tensor cores may cast f32 operands to these types (11 or 8 significant bits); accumulators, states, residual
+ * streams, weights and files stay f32, and activations inside a block may be stored in bf16. Ignored on the CPU, which
+ * always computes in f32. */
 typedef enum kr_precision {
-    KR_PRECISION_UNSET = -1, /* what the environment variable KR_PRECISION says (exact, tf32, bf16), else exact */
+    KR_PRECISION_UNSET = -1, /* the environment variable KR_PRECISION (exact, tf32, bf16), else exact */
     KR_PRECISION_EXACT = 0,
     KR_PRECISION_TF32 = 1,
     KR_PRECISION_BF16 = 2
@@ -49,33 +49,37 @@ typedef void kr_log_fn(void *user, kr_log_level level, const char *text);
 
 typedef struct kr_ctx_options {
     size_t size;            /* sizeof(kr_ctx_options) of the caller; set by kr_ctx_options_init */
-    int threads;            /* 0: KR_THREADS, else one for each CPU this process may use */
-    const char *isa;        /* NULL: KR_ISA, else the best here; "ref", "avx2", "avx512": at most that one */
-    kr_allocator allocator; /* alloc NULL: the C library's */
-    kr_log_fn *log;         /* NULL: silence */
+    int threads;            /* 0: KR_THREADS, else one per CPU available to the process */
+    const char *isa;        /* NULL: KR_ISA, else the best available; "ref", "avx2", "avx512": at most this one */
+    kr_allocator allocator; /* alloc NULL: malloc and free of the C library */
+    kr_log_fn *log;         /* NULL: no log */
     void *log_user;
-    uint64_t seed;          /* of the context's random stream */
-    bool check_finite;      /* after each op, a NaN or infinity in its result is an error that names op and index */
-    const char *device;     /* NULL: KR_DEVICE, else "cpu"; "cuda" or "cuda:1": an NVIDIA GPU, by its number from 0 */
-    kr_precision precision; /* of products; KR_PRECISION_UNSET by default */
+    uint64_t seed;          /* seed of the context's random stream */
+    bool check_finite;      /* report a NaN or infinity in the result of an op as an error that names op and index */
+    const char *device;     /* NULL: KR_DEVICE, else "cpu"; "cuda" or "cuda:1": an NVIDIA GPU, numbered from 0 */
+    kr_precision precision; /* of matrix products; KR_PRECISION_UNSET by default */
+    bool pin_threads;       /* or KR_PIN_THREADS=1: each worker stays on one CPU; otherwise the system places them */
 } kr_ctx_options;
 
 /* Fills in the defaults for exactly the fields that this caller was compiled with. */
-KR_API void kr_ctx_options_init_sized(kr_ctx_options *options, size_t size);
-#define kr_ctx_options_init(options) kr_ctx_options_init_sized((options), sizeof *(options))
+#define kr_ctx_options_init(options) KR_STRUCT_INIT(CTX_OPTIONS, kr_ctx_options, options)
 
-/* NULL options are the defaults; an option that is set wins over the environment. Never NULL but when not even the
- * context itself can be allocated: a context that could not be set up as asked (an unknown KR_ISA, say) is returned in
- * the failed state, its message says why, and it must be destroyed as any other. */
+/* Creates a context. NULL options: defaults. Options override the environment. Returns NULL only if the context itself
+ * cannot be allocated. If the setup fails (an unknown KR_ISA, for example), the context is returned in the failed
+ * state, its message gives the reason, and it must be destroyed as usual. Any thread may call it. */
 KR_API kr_ctx *kr_ctx_create(const kr_ctx_options *options);
 KR_API void kr_ctx_destroy(kr_ctx *ctx);
 
-/* The first error since the context was made or cleared; later ones are its echoes and are not kept. The message names
- * op, operand, sizes, rule and, where there is one, the remedy; it is "" while all is well. NULL ctx: failed, out of
- * memory. */
+/* The first error since the context was created or cleared; later errors are not recorded. The message names op,
+ * operand, sizes, rule and, if known, the remedy; it is "" without an error. NULL ctx: failed, out of memory. */
 KR_API bool kr_ctx_failed(const kr_ctx *ctx);
 KR_API kr_status kr_ctx_status(const kr_ctx *ctx);
 KR_API const char *kr_ctx_message(const kr_ctx *ctx);
+
+/* Sets an error from outside the library: a custom source or op reports its failures so, and the library treats them as
+ * its own. An earlier error stays. `format` is printf's; the message keeps 1,023 bytes. Returns `status`; KR_OK and KR_END
+ * are no errors and become KR_ERR_ARG. */
+KR_API kr_status kr_ctx_fail(kr_ctx *ctx, kr_status status, const char *format, ...) KR_PRINTF(3, 4);
 
 /* Forgets the error. Tapes that were in use when it happened stay unusable until kr_tape_reset. Does nothing for a
  * context that failed in kr_ctx_create. */
@@ -84,52 +88,59 @@ KR_API void kr_ctx_clear(kr_ctx *ctx);
 KR_API int kr_ctx_threads(const kr_ctx *ctx);
 KR_API const char *kr_ctx_isa(const kr_ctx *ctx); /* "ref", "avx2" or "avx512" */
 
-/* Where the context's tensors live and its ops run: "cpu", or "cuda:0" and the name of the GPU; "none" for a context that
- * failed in kr_ctx_create, and for NULL. */
+/* The device of the context: "cpu", or "cuda:0" and the name of the GPU; "none" for a context that failed in
+ * kr_ctx_create and for NULL. */
 KR_API const char *kr_ctx_device(const kr_ctx *ctx);
 
-/* Waits until all ops so far have run: to take the time of them, or before memory of a tensor is handed to code that is not
- * ours. Returns the context's status, which is KR_ERR_DEVICE if one of them failed: such an error stays, kr_ctx_clear does
- * not take it away, and every later call repeats it. On the CPU there is never anything to wait for. */
+/* Waits until all queued ops have run: for timing, or before other code uses the memory of a tensor. Returns the
+ * context's status, KR_ERR_DEVICE if one of them failed. A device error is permanent: kr_ctx_clear does not remove it,
+ * and every later call returns it. On the CPU there is nothing to wait for. */
 KR_API kr_status kr_ctx_wait(kr_ctx *ctx);
 
-/* What was asked for: never UNSET. */
+/* The precision in effect; never UNSET. */
 KR_API kr_precision kr_ctx_precision(const kr_ctx *ctx);
 
-/* Which set of kernels serves a kernel in f32: "avx512", "avx2", or "ref" where no faster one has it; NULL for a name
- * that is no kernel. kr_ctx_kernel(ctx, "ssd") tells what runs the fused core. "cuda" on such a device; NULL, too, for a
- * kernel that it lacks. */
+/* The kernel set that runs a kernel in f32: "avx512", "avx2", "ref" or "cuda". NULL for an unknown name and for a
+ * kernel that the device lacks. kr_ctx_kernel(ctx, "ssd") names the set of the fused SSD core. */
 KR_API const char *kr_ctx_kernel(const kr_ctx *ctx, const char *kernel);
 
-/* Exact figures of the context's allocator, which is the host's memory: on a GPU, of headers and lists alone. */
+/* Exact statistics of the context's allocator (host memory). With a GPU these are headers and lists only. */
 typedef struct kr_memory_stats {
-    size_t live_bytes;   /* allocated now */
-    size_t peak_bytes;   /* the most that was allocated at once */
-    size_t live_blocks;  /* allocations now */
-    size_t total_blocks; /* allocations ever */
+    size_t live_bytes;    /* currently allocated */
+    size_t peak_bytes;    /* maximum allocated at any time */
+    size_t live_blocks;   /* current allocations */
+    size_t total_blocks;  /* allocations since creation */
+    uint64_t reserved[4]; /* 0; for later versions */
 } kr_memory_stats;
 KR_API kr_memory_stats kr_ctx_memory(const kr_ctx *ctx);
 
-/* The same of a GPU's own memory, which has floats: parameters, gradients, what tapes hold, scratch of kernels; and of
- * shared memory, which is the host's, but read by the GPU where it lies: integers, and data on their way. Both are 0 on the
- * CPU, where floats and integers are in the context's own. */
+/* The same for device memory (parameters, gradients, tensors on tapes, kernel scratch) and for pinned host memory
+ * (integer tensors and staging). Both are 0 on the CPU. */
 KR_API kr_memory_stats kr_ctx_device_memory(const kr_ctx *ctx);
-KR_API kr_memory_stats kr_ctx_shared_memory(const kr_ctx *ctx);
+KR_API kr_memory_stats kr_ctx_pinned_memory(const kr_ctx *ctx);
 
-/* Fault injection: the n-th allocation from now on (1 is the next) of any of the three is refused; 0 takes it back. */
+/* Fault injection for tests: the n-th allocation from now (1: the next) in any of the three memories fails; 0 disables
+ * it. */
 KR_API void kr_ctx_fail_allocation(kr_ctx *ctx, size_t n);
 
 /* Restarts the random stream. */
 KR_API void kr_ctx_seed(kr_ctx *ctx, uint64_t seed);
 
-/* What this processor offers: "avx2 fma f16c avx512f ... amx_bf16", and the instruction sets usable for `isa`, best
- * last, as text. Needs no context. */
+/* The features of this CPU ("avx2 fma f16c avx512f ... amx_bf16"), and the instruction sets that `isa` accepts, best
+ * last. No context needed; any thread may call them. */
 KR_API const char *kr_cpu_features_text(char *text, size_t bytes);
 KR_API const char *kr_isa_choices(char *text, size_t bytes);
 
-/* The devices, a line for each: "cpu", "cuda:0 NVIDIA H200, 139 GiB, sm_90"; or why there are none of a kind. Into text
- * as by snprintf: the length it needs, without the final zero. Needs no context. */
+/* The devices, one per line: "cpu", "cuda:0 NVIDIA H200, 139 GiB, sm_90", or the reason why a kind is not available.
+ * Writes to text like snprintf and returns the length without the final zero. No context needed; any thread may call
+ * it. */
 KR_API size_t kr_devices_text(char *text, size_t bytes);
+
+/* The kernels of the library, a line for each, tab-separated: its name, then the element types that each set of kernels
+ * computes it in: "f32 f64", "f32", "f64", "any" (one kernel for all types) or "-" (none). The first line names the sets:
+ * those that were built for the CPU ("ref", "avx2", "avx512"), then "cuda", which every build lists. A CPU runs the best
+ * set that has the kernel. Into text as by snprintf, like kr_devices_text. Needs no context; any thread may call it. */
+KR_API size_t kr_kernels_text(char *text, size_t bytes);
 
 #ifdef __cplusplus
 }

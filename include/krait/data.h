@@ -8,7 +8,7 @@
  *   options.length = 8;
  *   options.n_epochs = 3;
  *   kr_loader *loader = kr_loader_create(source, &options);
- *   for (kr_batch batch; kr_loader_next(tape, loader, &batch); kr_tape_reset(tape)) {
+ *   for (kr_batch batch; kr_loader_next(tape, loader, &batch) == KR_OK; kr_tape_reset(tape)) {
  *       kr_network_out out = kr_network_forward(tape, net, batch.ids_bs, NULL);            // labels: batch.labels_bs
  *   }
  *   kr_loader_destroy(loader);
@@ -16,7 +16,7 @@
  *   kr_tokenizer_destroy(tok);
  *
  * A corpus is a row of positions, each a token or a vector of numbers, in documents one after another. Files are mapped,
- * not read; what is held in memory besides is bounded. Errors name file, line or byte, and rule.
+ * not read; other memory is bounded. Errors name file, line or byte, and rule.
  */
 #ifndef KRAIT_DATA_H
 #define KRAIT_DATA_H
@@ -44,11 +44,10 @@ typedef struct kr_text_options {
     const char *token_path; /* ... they are written to this file first (see kr_source_tokens), which stays */
 } kr_text_options;
 #define KR_DATA_BUDGET ((size_t)256 << 20)
-KR_API void kr_text_options_init_sized(kr_text_options *options, size_t size);
-#define kr_text_options_init(options) kr_text_options_init_sized((options), sizeof *(options))
+#define kr_text_options_init(options) KR_STRUCT_INIT(TEXT_OPTIONS, kr_text_options, options)
 
 /* Each predicts the next token. NULL options are the defaults; NULL after an error. The tokenizer is not needed
- * afterwards. A text is encoded in blocks of 1 MiB, cut where the ids are those of the whole (kr_tokenizer_cut). */
+ * afterwards. A text is encoded in blocks of 1 MiB, cut where the ids are those of the whole (kr_tokenizer_split). */
 KR_API kr_source *kr_source_text(kr_ctx *ctx, const char *path, const kr_tokenizer *tok,
                                  const kr_text_options *options);
 KR_API kr_source *kr_source_string(kr_ctx *ctx, const char *text, size_t bytes, const kr_tokenizer *tok,
@@ -63,7 +62,7 @@ KR_API kr_source *kr_source_jsonl(kr_ctx *ctx, const char *path, const char *fie
  * then the ids, zeros up to a multiple of 8 bytes, and for each document the u64 number of its first id, ascending from 0.
  * kr_source_save writes any source of tokens so. */
 KR_API kr_source *kr_source_tokens(kr_ctx *ctx, const char *path);
-KR_API kr_status kr_source_save(const kr_source *source, const char *path);
+KR_API KR_MUST_CHECK kr_status kr_source_save(const kr_source *source, const char *path);
 
 /* Bare ids of 2 or 4 bytes, little-endian, all below n_ids. Behind each id `separator` a document begins (-1: one). */
 KR_API kr_source *kr_source_raw_tokens(kr_ctx *ctx, const char *path, int id_bytes, int64_t n_ids, int32_t separator);
@@ -78,8 +77,7 @@ typedef struct kr_csv_options {
     const char *sequence; /* a column whose value changes where another sequence begins; NULL: blank lines part them */
     size_t memory_budget; /* KR_DATA_BUDGET; of the index: 8 bytes a sequence and 16 for 256 rows */
 } kr_csv_options;
-KR_API void kr_csv_options_init_sized(kr_csv_options *options, size_t size);
-#define kr_csv_options_init(options) kr_csv_options_init_sized((options), sizeof *(options))
+#define kr_csv_options_init(options) KR_STRUCT_INIT(CSV_OPTIONS, kr_csv_options, options)
 
 /* Rows of decimal numbers; a row is a position, a sequence a document. Fields may stand in double quotes. */
 KR_API kr_source *kr_source_csv(kr_ctx *ctx, const char *path, const kr_csv_options *options);
@@ -90,8 +88,7 @@ typedef struct kr_idx_options {
     double mean, deviation;            /* 0, 1: a feature is (byte / 255 - mean) / deviation */
     int64_t count;                     /* 0: all images; else the first that many */
 } kr_idx_options;
-KR_API void kr_idx_options_init_sized(kr_idx_options *options, size_t size);
-#define kr_idx_options_init(options) kr_idx_options_init_sized((options), sizeof *(options))
+#define kr_idx_options_init(options) KR_STRUCT_INIT(IDX_OPTIONS, kr_idx_options, options)
 
 /* Images of bytes [n height width] and their classes [n], as MNIST's files. An image is a document, its patches from
  * left to right, then down; the class is scored at its last position. labels_path NULL: no labels at all. Loaded an
@@ -99,22 +96,54 @@ KR_API void kr_idx_options_init_sized(kr_idx_options *options, size_t size);
 KR_API kr_source *kr_source_idx(kr_ctx *ctx, const char *images_path, const char *labels_path,
                                 const kr_idx_options *options);
 
+/* ---- custom sources ---- */
+
+typedef struct kr_source_info {
+    int64_t count;        /* positions */
+    int64_t n_ids;        /* tokens are below it; 0: numbers */
+    int64_t n_features;   /* numbers at a position; 0: tokens */
+    int64_t n_classes;    /* labels are below it; 0: none */
+    int64_t n_targets;    /* numbers to predict at a position; 0: none */
+    bool predicts_next;   /* labels or targets are the position behind */
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_source_info;
+
+/* Arrays that a custom source fills for consecutive positions. What the source does not have is NULL. */
+typedef struct kr_positions {
+    int32_t *ids;    /* n_ids > 0: one for each position, from 0 to n_ids - 1 */
+    float *x;        /* n_features > 0: that many for each position */
+    int32_t *labels; /* n_classes > 0: from 0 to n_classes - 1, or KR_NOT_SCORED; not with predicts_next */
+    float *targets;  /* n_targets > 0: that many for each position; not with predicts_next */
+} kr_positions;
+
+/* What a loader calls, always on the thread of the context. */
+typedef struct kr_source_callbacks {
+    /* Fills `out` for the positions from .. from + count - 1. Another status than KR_OK ends the loader's call with that
+     * error; kr_ctx_fail gives it a message. A source must return the same values each time. */
+    kr_status (*read)(void *user, int64_t from, int64_t count, const kr_positions *out);
+    /* The first position in [from, to) where a document begins; `to` if none does. Position 0 begins one. NULL: the source
+     * is one document. */
+    int64_t (*find_start)(void *user, int64_t from, int64_t to);
+    void (*destroy)(void *user); /* by kr_source_destroy; NULL: nothing to free */
+    void *reserved[5];           /* NULL */
+} kr_source_callbacks;
+
+/* A source whose positions come from functions of the program: generated data, a database, another file format.
+ * `callbacks` and `info` are copied; `user` must live until `destroy`. `info` needs a count above 0, one of n_ids and
+ * n_features, and at most one of predicts_next, n_classes and n_targets. NULL after an error; `destroy` is not called
+ * then. */
+KR_API kr_source *kr_source_custom(kr_ctx *ctx, const kr_source_info *info, const kr_source_callbacks *callbacks,
+                                   void *user);
+
 /* After all its loaders. */
 KR_API void kr_source_destroy(kr_source *source);
 
-typedef struct kr_source_info {
-    int64_t count;      /* positions */
-    int64_t n_ids;      /* tokens are below it; 0: numbers */
-    int64_t n_features; /* numbers at a position; 0: tokens */
-    int64_t n_classes;  /* labels are below it; 0: none */
-    int64_t n_targets;  /* numbers to predict at a position; 0: none */
-    bool predicts_next; /* labels or targets are the position behind */
-} kr_source_info;
+/* The properties of a source; all 0 for NULL. */
 KR_API kr_source_info kr_source_info_of(const kr_source *source);
 
 /* ---- loaders ---- */
 
-typedef enum kr_data_part { KR_DATA_TRAIN = 0, KR_DATA_VALIDATION = 1 } kr_data_part;
+typedef enum kr_data_part { KR_DATA_PART_TRAIN = 0, KR_DATA_PART_VALIDATION = 1 } kr_data_part;
 
 /* Rows are windows of `length` positions, by default one after another through all documents. Loaders with the same
  * source, validation_fraction and split_seed (and packs) share nothing between their parts. */
@@ -123,20 +152,19 @@ typedef struct kr_loader_options {
     int64_t batch, length;      /* 8 rows of 256 positions; length 0 without `packs`: as long as the document is */
     uint64_t seed;              /* 0: of the order */
     bool shuffles;              /* true: another order in each epoch; false: as they stand */
-    int64_t n_epochs;           /* 0: for ever */
+    int64_t n_epochs;           /* 0: no limit */
     bool packs;                 /* true; false: a window ends with its document, and rows are padded. Then the
                                  * loader has 24 bytes in memory for each document */
     bool resets;                /* true: batches mark where documents begin, and none predicts the next one's start */
-    bool carries;               /* false; true: each row goes on where it stopped in the last batch; see below */
+    bool carries;               /* false; true: each row continues where it stopped in the last batch; see below */
     bool drops_last;            /* false: the last batch of an epoch has the rows that are left */
     bool scores_last;           /* false; true: only the last position of a document is scored */
-    kr_data_part part;          /* KR_DATA_TRAIN */
+    kr_data_part part;          /* KR_DATA_PART_TRAIN */
     double validation_fraction; /* 0; the end of the corpus (from the next document on, where there is one), or without
                                  * `packs` documents drawn by split_seed */
     uint64_t split_seed;        /* 0 */
 } kr_loader_options;
-KR_API void kr_loader_options_init_sized(kr_loader_options *options, size_t size);
-#define kr_loader_options_init(options) kr_loader_options_init_sized((options), sizeof *(options))
+#define kr_loader_options_init(options) KR_STRUCT_INIT(LOADER_OPTIONS, kr_loader_options, options)
 
 /* carries: row b walks the b-th of `batch` equal stretches of the corpus, for states that are carried from batch to
  * batch. Nothing is shuffled; all rows begin anew, and are marked so in reset_bs, with each epoch. */
@@ -157,26 +185,29 @@ typedef struct kr_batch {
     int64_t n_positions; /* that are not padding */
     int64_t n_scored;
     int64_t epoch, step; /* from 0; the step is that in its epoch */
+    void *reserved[4];   /* NULL; for later versions */
 } kr_batch;
 
-/* The next batch; false at the end, or after an error. */
-KR_API bool kr_loader_next(kr_tape *tape, kr_loader *loader, kr_batch *batch);
+/* The next batch: KR_OK, KR_END after the last epoch, or an error; *batch is all zeros without one. */
+KR_API KR_MUST_CHECK kr_status kr_loader_next(kr_tape *tape, kr_loader *loader, kr_batch *batch);
 
 /* Of the batch that comes next. */
 KR_API int64_t kr_loader_epoch(const kr_loader *loader);
 KR_API int64_t kr_loader_step(const kr_loader *loader);
 KR_API int64_t kr_loader_steps_per_epoch(const kr_loader *loader);
 
-/* All that the rest of the batches depends on besides source and options, as numbers to be kept. A loader that loads
+/* The position of a loader as numbers to store; together with source and options it determines all later batches. A
+ * loader that loads
  * them gives the batches, to the bit, that the saved one would have given next; it refuses those of other data or of
  * another shape of batches. */
 typedef struct kr_loader_position {
     uint64_t seed;
     int64_t epoch, step;
     int64_t count, steps_per_epoch; /* positions of the loader's part, to tell other data */
+    uint64_t reserved[4];           /* 0; for later versions */
 } kr_loader_position;
 KR_API kr_loader_position kr_loader_save(const kr_loader *loader);
-KR_API kr_status kr_loader_load(kr_loader *loader, const kr_loader_position *position);
+KR_API KR_MUST_CHECK kr_status kr_loader_load(kr_loader *loader, const kr_loader_position *position);
 
 #ifdef __cplusplus
 }

@@ -1,10 +1,10 @@
-/* json.h - reads JSON strictly, from a text that nobody vouches for.
+/* json.h - reads JSON strictly, from untrusted input.
  *
  *   kr_json *config = kr_json_create(ctx, "{\"d_model\": 256}", 16, NULL);
  *   printf("%lld\n", (long long)kr_json_integer(kr_json_find(config, "d_model"), -1));   // 256
  *   kr_json_destroy(config);
  *
- * RFC 8259 to the letter: UTF-8 is checked, no comments, no trailing commas, nothing after the value. Besides, a key
+ * RFC 8259 to the letter: UTF-8 is checked, no comments, no trailing commas, nothing after the value. A key
  * may occur once in an object, and sizes have limits. An error tells the byte and the reason: json: at byte 12:
  * expected ':' after the key, got '2'
  */
@@ -36,8 +36,7 @@ typedef struct kr_json_options {
     int max_depth;        /* 64; arrays and objects inside one another, at most 512 */
     bool allow_nonfinite; /* false; the bare words NaN, Infinity and -Infinity, which Python writes */
 } kr_json_options;
-KR_API void kr_json_options_init_sized(kr_json_options *options, size_t size);
-#define kr_json_options_init(options) kr_json_options_init_sized((options), sizeof *(options))
+#define kr_json_options_init(options) KR_STRUCT_INIT(JSON_OPTIONS, kr_json_options, options)
 
 /* The root of the document in text[0..length), or NULL after an error. The text is not needed any longer. NULL options
  * are the defaults. Destroy the root, and with it all values, before the context. */

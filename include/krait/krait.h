@@ -1,8 +1,8 @@
 /* krait.h - all of Krait.
  *
  *   kr_ctx *ctx = kr_ctx_create(NULL);
- *   kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
- *   kr_tensor *x = kr_input(tape, kr_randn(tape, KR_F32, KR_SHAPE(4, 8)));
+ *   kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+ *   kr_tensor *x = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(4, 8)));
  *   kr_tensor *loss = kr_mean(tape, kr_silu(tape, x), KR_ALL_AXES, false);
  *   kr_backward(tape, loss);
  *   if (kr_ctx_failed(ctx)) fprintf(stderr, "%s\n", kr_ctx_message(ctx));
@@ -17,7 +17,6 @@
 #include <krait/block.h>
 #include <krait/ctx.h>
 #include <krait/data.h>
-#include <krait/digits.h>
 #include <krait/generate.h>
 #include <krait/json.h>
 #include <krait/layers.h>
@@ -41,8 +40,8 @@
 #include <krait/ssd.h>
 #include <krait/state.h>
 #include <krait/tape.h>
-#include <krait/tasks.h>
 #include <krait/tensor.h>
+#include <krait/text_model.h>
 #include <krait/tokenizer.h>
 #include <krait/train.h>
 #include <krait/weights.h>

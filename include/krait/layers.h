@@ -34,11 +34,11 @@ typedef enum kr_schedule {
 
 /* Of stacks in both directions: virtual layers come in pairs, the even one of each from left to right. */
 typedef enum kr_bidi_schedule {
-    KR_BIDI_STRIDED_CYCLIC = 0, /* even weights go right, odd ones left; each cyclic */
-    KR_BIDI_STRIDED_STRETCHED = 1,
-    KR_BIDI_SYMMETRIC_CYCLIC = 2, /* both directions of a pair share weights */
-    KR_BIDI_SYMMETRIC_STRETCHED = 3,
-    KR_BIDI_CUSTOM = 4
+    KR_BIDI_SCHEDULE_STRIDED_CYCLIC = 0, /* even weights go right, odd ones left; each cyclic */
+    KR_BIDI_SCHEDULE_STRIDED_STRETCHED = 1,
+    KR_BIDI_SCHEDULE_SYMMETRIC_CYCLIC = 2, /* both directions of a pair share weights */
+    KR_BIDI_SCHEDULE_SYMMETRIC_STRETCHED = 3,
+    KR_BIDI_SCHEDULE_CUSTOM = 4
 } kr_bidi_schedule;
 
 /* The weights of virtual layer v; -1 for arguments out of range. */
@@ -60,6 +60,7 @@ typedef struct kr_residual {
     double init_bias; /* of the gates: init_bias + q init_bias_step for stream q */
     double init_bias_step;
     bool per_virtual_layer; /* gates for each virtual layer instead of for each set of weights */
+    uint64_t reserved[2];   /* must be 0; for later versions */
 } kr_residual;
 
 /* The init_bias that lets n_mix mixing layers (depth - (n_stream - 1)) keep a stream as 21 layers with bias -3 would:
@@ -79,7 +80,7 @@ typedef enum kr_recompute {
 /* A marker of its own for one set of weights. */
 typedef struct kr_layer_marker {
     int64_t layer;
-    kr_marker marker;
+    kr_class_token marker;
 } kr_layer_marker;
 
 #define KR_NO_HORIZON (-1)
@@ -104,14 +105,13 @@ typedef struct kr_layers_config {
     size_t recompute_budget; /* KR_RECOMPUTE_BUDGET: bytes of the tape; what follows on the stack, a head or a loss,
                               * comes on top */
     int n_latents;           /* learned rows spliced into the stack's input ... */
-    const kr_marker *latents;
+    const kr_class_token *latents;
     int n_layer_latents; /* ... and into the input of single layers */
     const kr_layer_marker *layer_latents;
 } kr_layers_config;
-KR_API void kr_layers_config_init_sized(kr_layers_config *config, size_t size);
-#define kr_layers_config_init(config) kr_layers_config_init_sized((config), sizeof *(config))
+#define kr_layers_config_init(config) KR_STRUCT_INIT(LAYERS_CONFIG, kr_layers_config, config)
 
-/* NULL after an error that names field, value and rule. */
+/* NULL after an error that names field, value and rule. The caller destroys the result before the context. */
 KR_API kr_layers *kr_layers_create(kr_ctx *ctx, const kr_layers_config *config);
 KR_API void kr_layers_destroy(kr_layers *layers);
 KR_API const kr_params *kr_layers_params(const kr_layers *layers);
@@ -119,7 +119,7 @@ KR_API const kr_params *kr_layers_params(const kr_layers *layers);
 /* How a stack or a network is to be run; NULL in its place: all defaults. */
 typedef struct kr_call {
     size_t size;           /* set by kr_call_init */
-    const kr_state *state; /* NULL: fresh */
+    const kr_state *state; /* NULL: the initial state */
     /* Packed rows: not 0 where a sequence begins; the first token of a row begins one. The state, in and out, has a row
      * for each sequence. Not together with markers. */
     kr_tensor *seq_start_bs;
@@ -133,23 +133,24 @@ typedef struct kr_call {
      * A row padded on the left gives what it gives without its padding, unless there is a bias of in_proj or a learned
      * initial state. Not together with markers. */
     kr_tensor *mask_bs;
-    /* Room for a tensor for each virtual layer: the residual stream after it, [b s d], with the markers so far; of
+    /* An array for one tensor per virtual layer: the residual stream after it, [b s d], with the class tokens so far; of
      * several streams (multi-gate) what the next layer reads, their pool. NULL where no token came by. On the tape, also
      * where layers are not recorded; not to be read after an error. */
     kr_tensor **streams;
     /* Instead of state, for decoding: one of kr_state_create, which the call moves on in place; out.state is it. The same
-     * bits without the copies. Unrecorded calls only. If the call fails half-way the state is torn: it is refused from
+     * bits without the copies. Unrecorded calls only. If the call fails midway the state is inconsistent: it is
+     * rejected from
      * then on, until kr_state_zero, or kr_state_copy into it. */
     kr_state *advance;
     bool skips_head;   /* networks: y is NULL; hidden is what the head would be applied to */
     bool skips_hidden; /* networks: hidden is NULL where y is not, which may be faster */
 } kr_call;
-KR_API void kr_call_init_sized(kr_call *call, size_t size);
-#define kr_call_init(call) kr_call_init_sized((call), sizeof *(call))
+#define kr_call_init(call) KR_STRUCT_INIT(CALL, kr_call, call)
 
 typedef struct kr_layers_out {
     kr_tensor *y;
-    kr_state *state; /* on the tape, or call.advance; NULL with drops_state */
+    kr_state *state;   /* on the tape, or call.advance; NULL with drops_state */
+    void *reserved[4]; /* NULL; for later versions */
 } kr_layers_out;
 
 /* x [b s d] -> y [b s' d], s' = s and the markers that were spliced in. */
@@ -162,7 +163,7 @@ KR_API kr_layers_out kr_layers_step(kr_tape *tape, const kr_layers *layers, kr_t
  * it gives what the step alone would have given. Needs a state with an announced length. */
 KR_API kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *layers, const kr_call *call);
 
-/* What the outputs of step tend to when x is repeated for ever, layer by layer; without markers. */
+/* The limit of step's output for a constant input (steady state), layer by layer; without class tokens. */
 KR_API kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bd);
 
 KR_API int64_t kr_layers_virtual(const kr_layers *layers); /* slots of its states */

@@ -21,13 +21,14 @@ extern "C" {
 #endif
 
 typedef enum kr_reduction {
-    KR_REDUCE_MEAN = 0, /* over what is scored */
-    KR_REDUCE_SUM = 1
+    KR_REDUCTION_MEAN = 0, /* over what is scored */
+    KR_REDUCTION_SUM = 1
 } kr_reduction;
 
 /* How many labels were scored; how many of those are where the logits are largest (the first of equal ones). */
 typedef struct kr_scores {
     int64_t scored, right;
+    uint64_t reserved[4]; /* 0; for later versions */
 } kr_scores;
 
 /* ---- with labels: one class for each row of logits ---- */
@@ -42,8 +43,7 @@ typedef struct kr_cross_entropy_options {
     bool excludes_padding; /* ... and take part in the softmax, as in the official code, unless this is set */
     kr_scores *scores;     /* NULL, or where to count */
 } kr_cross_entropy_options;
-KR_API void kr_cross_entropy_options_init_sized(kr_cross_entropy_options *options, size_t size);
-#define kr_cross_entropy_options_init(options) kr_cross_entropy_options_init_sized((options), sizeof *(options))
+#define kr_cross_entropy_options_init(options) KR_STRUCT_INIT(CROSS_ENTROPY_OPTIONS, kr_cross_entropy_options, options)
 
 /* logits [.. w], labels [..] (i32 or i64): -log softmax(logits)[label]. With smoothing q:
  * (1 - q) (-log p[label]) + q mean(-log p). NULL options are the defaults. A label that is none is an error. */
@@ -74,8 +74,7 @@ typedef struct kr_loss_options {
     double eps;              /* added to probabilities before their logarithm; 0: 2^-23, in f64 2^-52 */
     int64_t *n_scored;       /* NULL, or where to put how many outputs, or rows, were scored */
 } kr_loss_options;
-KR_API void kr_loss_options_init_sized(kr_loss_options *options, size_t size);
-#define kr_loss_options_init(options) kr_loss_options_init_sized((options), sizeof *(options))
+#define kr_loss_options_init(options) KR_STRUCT_INIT(LOSS_OPTIONS, kr_loss_options, options)
 
 /* All of outputs and targets of one shape, with gradients for both. NULL options are the defaults.
  *   soft_cross_entropy  [.. w]: mean over rows of -sum over w of t log p;  p = softmax(y), or y + eps
@@ -102,18 +101,16 @@ typedef struct kr_loss_call {
     kr_tensor *ids_bs; /* of a vocabulary network: i32 or i64 */
     kr_tensor *x_bsf;  /* of a latent network: features */
 
-    /* Cross-entropy: i32 or i64, [b s'] for s' outputs, or [b] with last_only. NULL, for ids: each token's label is the
+    /* Cross-entropy: i32 or i64, [b s'] for s' outputs, or [b] with last_logits_only. NULL, for ids: each token's label
+     * is the
      * next one; tokens without a next are not scored: the last of a row, and those before seq_start, reset or padding. */
     kr_tensor *labels;
     kr_tensor *targets; /* the other kinds: of the outputs' shape */
     kr_tensor *scored;  /* the loss's mask; see its options. NULL: all */
 
-    /* As in kr_call. */
-    const kr_state *state;
-    kr_tensor *seq_start_bs, *reset_bs, *mask_bs;
-    const kr_ssd_path *path;
-    bool drops_state;
-    bool last_only; /* the loss of each row's last output alone */
+    /* How the network is run; NULL: all defaults. With last_logits_only the loss is that of each row's last output;
+     * skips_head is set by the kind of loss. */
+    const kr_call *call;
 
     /* As in the options of the losses. */
     int64_t ignore_index;
@@ -121,17 +118,15 @@ typedef struct kr_loss_call {
     kr_reduction reduction;
     bool excludes_padding, from_probabilities, target_logits;
     double eps;
-
-    kr_tensor **streams; /* as in kr_call: NULL, or room for the residual stream after each virtual layer */
 } kr_loss_call;
-KR_API void kr_loss_call_init_sized(kr_loss_call *call, size_t size);
-#define kr_loss_call_init(call) kr_loss_call_init_sized((call), sizeof *(call))
+#define kr_loss_call_init(call) KR_STRUCT_INIT(LOSS_CALL, kr_loss_call, call)
 
 typedef struct kr_loss_out {
     kr_tensor *loss;
-    kr_tensor *y;     /* the outputs; NULL for cross-entropy, which makes them in passing */
-    kr_state *state;  /* on the tape; NULL with drops_state */
-    kr_scores scores; /* right is of cross-entropy alone */
+    kr_tensor *y;      /* the outputs; NULL for cross-entropy, which makes them in passing */
+    kr_state *state;   /* on the tape; NULL with drops_state */
+    kr_scores scores;  /* right is of cross-entropy alone */
+    void *reserved[4]; /* NULL; for later versions */
 } kr_loss_out;
 
 /* A network's forward, and the loss of what it gives; cross-entropy in one with the head. */

@@ -55,10 +55,9 @@ typedef struct kr_lr_schedule {
     int64_t decay_steps;  /* 0; of the stable decay */
     kr_lr_shape shape;    /* KR_LR_SHAPE_LINEAR; of the stable decay */
 } kr_lr_schedule;
-KR_API void kr_lr_schedule_init_sized(kr_lr_schedule *schedule, size_t size);
-#define kr_lr_schedule_init(schedule) kr_lr_schedule_init_sized((schedule), sizeof *(schedule))
+#define kr_lr_schedule_init(schedule) KR_STRUCT_INIT(LR_SCHEDULE, kr_lr_schedule, schedule)
 
-/* The rate of a step; negative steps count as 0. */
+/* The rate of a step; negative steps count as 0. 0 for NULL, and for a schedule that kr_lr_check refuses for its size. */
 KR_API double kr_lr_at(const kr_lr_schedule *schedule, int64_t step);
 
 /* Is it a schedule: rates that are finite and not negative, spans that fit into each other? */

@@ -44,17 +44,11 @@ typedef struct kr_mamba1_config {
      * FalconMamba does */
     double bcdt_norm_eps;
 } kr_mamba1_config;
-KR_API void kr_mamba1_config_init_sized(kr_mamba1_config *config, size_t size);
-#define kr_mamba1_config_init(config) kr_mamba1_config_init_sized((config), sizeof *(config))
+#define kr_mamba1_config_init(config) KR_STRUCT_INIT(MAMBA1_CONFIG, kr_mamba1_config, config)
 
 typedef struct kr_mamba1 kr_mamba1;
 
-/* NULL after an error that names field, value and rule. */
-KR_API kr_mamba1 *kr_mamba1_create(kr_ctx *ctx, const kr_mamba1_config *config);
-KR_API void kr_mamba1_destroy(kr_mamba1 *block);
-KR_API const kr_params *kr_mamba1_params(const kr_mamba1 *block);
-
-/* What a sequence leaves behind. */
+/* Recurrent state after a sequence: convolution window and SSM state. */
 typedef struct kr_mamba1_cache {
     kr_tensor *conv_bik; /* the last k inputs of the convolution, newest last */
     kr_tensor *ssm_bir;
@@ -65,31 +59,9 @@ typedef struct kr_mamba1_out {
     kr_mamba1_cache cache;
 } kr_mamba1_out;
 
-/* The cache before any token: zeros, and the learned state if there is one. */
-KR_API kr_mamba1_cache kr_mamba1_fresh(kr_tape *tape, const kr_mamba1 *block, int64_t batch);
-
-/* x [b s d], s >= 1. cache NULL: fresh. */
-KR_API kr_mamba1_out kr_mamba1_forward(kr_tape *tape, const kr_mamba1 *block, kr_tensor *x_bsd,
-                                       const kr_mamba1_cache *cache);
-
-/* Rows packed with several sequences: seq_start_bs (i32 or i64) is not 0 where one begins; the first token of a row
- * always begins one. Caches, in and out, are one for each sequence, rows one after another. */
-KR_API kr_mamba1_out kr_mamba1_forward_packed(kr_tape *tape, const kr_mamba1 *block, kr_tensor *x_bsd,
-                                              kr_tensor *seq_start_bs, const kr_mamba1_cache *cache);
-
-/* Rows that forget: where reset_bs (i32 or i64) is not 0, what came before that token is dropped, the row's cache
- * included. Caches, in and out, are one for each row. */
-KR_API kr_mamba1_out kr_mamba1_forward_reset(kr_tape *tape, const kr_mamba1 *block, kr_tensor *x_bsd,
-                                             kr_tensor *reset_bs, const kr_mamba1_cache *cache);
-
-/* x [b d]: one token. */
-KR_API kr_mamba1_out kr_mamba1_step(kr_tape *tape, const kr_mamba1 *block, kr_tensor *x_bd,
-                                    const kr_mamba1_cache *cache);
-
-/* What the outputs of step tend to when x is repeated for ever. */
-KR_API kr_tensor *kr_mamba1_step_infinite(kr_tape *tape, const kr_mamba1 *block, kr_tensor *x_bd);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include <krait/block.h> /* kr_mamba1_create, kr_mamba1_forward, ... over kr_block */
 #endif

@@ -30,7 +30,7 @@ typedef struct kr_mamba2_config {
     double conv_init;      /* 0: +-1/sqrt(conv_kernel); else the bound of the initial taps */
     int64_t expand;        /* 2 */
     int64_t per_head_dim;  /* 64 */
-    int64_t d_ssm;         /* 0: all of d_inner; less: the rest of the width is a gated MLP beside the state space */
+    int64_t d_ssm;         /* 0: all of d_inner; less: the rest of the width is a gated MLP in parallel with the SSM */
     int64_t ngroups;       /* 1 */
     double a_init_min;     /* 1: range of the initial decay rates */
     double a_init_max;     /* 16 */
@@ -49,20 +49,11 @@ typedef struct kr_mamba2_config {
     bool has_learnable_init_state; /* false; the state before the first token of a sequence is a parameter [h p r] */
     kr_ssd_path path;              /* what stacks run it by: SerialRecalculated with the optimal chunk length */
 } kr_mamba2_config;
-KR_API void kr_mamba2_config_init_sized(kr_mamba2_config *config, size_t size);
-#define kr_mamba2_config_init(config) kr_mamba2_config_init_sized((config), sizeof *(config))
+#define kr_mamba2_config_init(config) KR_STRUCT_INIT(MAMBA2_CONFIG, kr_mamba2_config, config)
 
 typedef struct kr_mamba2 kr_mamba2;
 
-/* NULL after an error that names field, value and rule. */
-KR_API kr_mamba2 *kr_mamba2_create(kr_ctx *ctx, const kr_mamba2_config *config);
-KR_API void kr_mamba2_destroy(kr_mamba2 *block);
-KR_API const kr_params *kr_mamba2_params(const kr_mamba2 *block);
-
-/* The path of the config, its chunk length filled in for the block's sizes. */
-KR_API kr_ssd_path kr_mamba2_path(const kr_mamba2 *block);
-
-/* What a sequence leaves behind. */
+/* Recurrent state after a sequence: convolution window and SSM state. */
 typedef struct kr_mamba2_cache {
     kr_tensor *conv_bvk; /* the last k inputs of the convolution, newest last */
     kr_tensor *ssm_bhpr;
@@ -73,31 +64,9 @@ typedef struct kr_mamba2_out {
     kr_mamba2_cache cache;
 } kr_mamba2_out;
 
-/* The cache before any token: zeros, and the learned state if there is one. */
-KR_API kr_mamba2_cache kr_mamba2_fresh(kr_tape *tape, const kr_mamba2 *block, int64_t batch);
-
-/* x [b s d], s >= 1. cache NULL: fresh. */
-KR_API kr_mamba2_out kr_mamba2_forward(kr_tape *tape, const kr_mamba2 *block, kr_tensor *x_bsd,
-                                       const kr_mamba2_cache *cache, kr_ssd_path path);
-
-/* Rows packed with several sequences: seq_start_bs (i32 or i64) is not 0 where one begins; the first token of a row
- * always begins one. Caches, in and out, are one for each sequence, rows one after another. */
-KR_API kr_mamba2_out kr_mamba2_forward_packed(kr_tape *tape, const kr_mamba2 *block, kr_tensor *x_bsd,
-                                              kr_tensor *seq_start_bs, const kr_mamba2_cache *cache, kr_ssd_path path);
-
-/* Rows that forget: where reset_bs (i32 or i64) is not 0, what came before that token is dropped, the row's cache
- * included. Caches, in and out, are one for each row. */
-KR_API kr_mamba2_out kr_mamba2_forward_reset(kr_tape *tape, const kr_mamba2 *block, kr_tensor *x_bsd,
-                                             kr_tensor *reset_bs, const kr_mamba2_cache *cache, kr_ssd_path path);
-
-/* x [b d]: one token. */
-KR_API kr_mamba2_out kr_mamba2_step(kr_tape *tape, const kr_mamba2 *block, kr_tensor *x_bd,
-                                    const kr_mamba2_cache *cache);
-
-/* What the outputs of step tend to when x is repeated for ever. */
-KR_API kr_tensor *kr_mamba2_step_infinite(kr_tape *tape, const kr_mamba2 *block, kr_tensor *x_bd);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include <krait/block.h> /* kr_mamba2_create, kr_mamba2_forward, ... over kr_block */
 #endif

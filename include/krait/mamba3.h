@@ -28,7 +28,7 @@ typedef enum kr_rotation_kind {
 } kr_rotation_kind;
 
 /* Two ways to the same numbers: one run of the core with the previous token's share in the weights, or two runs. */
-typedef enum kr_mamba3_pathway { KR_MAMBA3_SINGLE = 0, KR_MAMBA3_DOUBLE = 1 } kr_mamba3_pathway;
+typedef enum kr_mamba3_pathway { KR_MAMBA3_PATHWAY_SINGLE = 0, KR_MAMBA3_PATHWAY_DOUBLE = 1 } kr_mamba3_pathway;
 
 typedef struct kr_mamba3_config {
     size_t size;    /* set by kr_mamba3_config_init */
@@ -43,7 +43,7 @@ typedef struct kr_mamba3_config {
     kr_rotation_kind rotation;
     double rope_fraction;         /* 0.5; 0, 0.5 or 1: how much of the state turns */
     double rotation_range;        /* 1; half-turns for each unit of the step */
-    kr_a_activation a_activation; /* KR_A_HEAVY_TAIL */
+    kr_a_activation a_activation; /* KR_A_ACTIVATION_HEAVY_TAIL */
     double a_floor;               /* 1e-4: the least decay rate */
     bool has_outproj_norm;        /* false; true: RMS norm of each head before the gate */
     bool has_shared_norm_gain;    /* false: gains [h p]; true: one gain [p] for all heads */
@@ -56,24 +56,13 @@ typedef struct kr_mamba3_config {
     double dt_limit_max;
     bool has_learnable_init_state; /* false; the state before the first token of a sequence is a parameter [h p r] */
     kr_ssd_path path;              /* what stacks run it by: SerialRecalculated with the optimal chunk length */
-    kr_mamba3_pathway pathway;     /* of fresh caches: KR_MAMBA3_SINGLE */
+    kr_mamba3_pathway pathway;     /* pathway of initial caches: KR_MAMBA3_PATHWAY_SINGLE */
 } kr_mamba3_config;
-KR_API void kr_mamba3_config_init_sized(kr_mamba3_config *config, size_t size);
-#define kr_mamba3_config_init(config) kr_mamba3_config_init_sized((config), sizeof *(config))
+#define kr_mamba3_config_init(config) KR_STRUCT_INIT(MAMBA3_CONFIG, kr_mamba3_config, config)
 
 typedef struct kr_mamba3 kr_mamba3;
 
-/* NULL after an error that names field, value and rule. */
-KR_API kr_mamba3 *kr_mamba3_create(kr_ctx *ctx, const kr_mamba3_config *config);
-KR_API void kr_mamba3_destroy(kr_mamba3 *block);
-KR_API const kr_params *kr_mamba3_params(const kr_mamba3 *block);
-
-/* The path of the config, its chunk length filled in for the block's sizes: the optimal one over the mimo rank, since
- * the core sees a row for each token and rank. */
-KR_API kr_ssd_path kr_mamba3_path(const kr_mamba3 *block);
-
-/* What a sequence leaves behind. The pathways share it: setting `pathway` between two calls changes the way, not the
- * numbers. */
+/* Recurrent state after a sequence. Both pathways use the same cache: `pathway` may be changed between two calls. */
 typedef struct kr_mamba3_cache {
     kr_tensor *ssm_bhpr;
     kr_tensor *k_bmhr;   /* the last token's B, with bias, rotated */
@@ -87,31 +76,9 @@ typedef struct kr_mamba3_out {
     kr_mamba3_cache cache;
 } kr_mamba3_out;
 
-/* The cache before any token: zeros, the quaternions 1, and the learned state if there is one. */
-KR_API kr_mamba3_cache kr_mamba3_fresh(kr_tape *tape, const kr_mamba3 *block, int64_t batch);
-
-/* x [b s d], s >= 1. cache NULL: fresh. */
-KR_API kr_mamba3_out kr_mamba3_forward(kr_tape *tape, const kr_mamba3 *block, kr_tensor *x_bsd,
-                                       const kr_mamba3_cache *cache, kr_ssd_path path);
-
-/* Rows packed with several sequences: seq_start_bs (i32 or i64) is not 0 where one begins; the first token of a row
- * always begins one. Caches, in and out, are one for each sequence, rows one after another. */
-KR_API kr_mamba3_out kr_mamba3_forward_packed(kr_tape *tape, const kr_mamba3 *block, kr_tensor *x_bsd,
-                                              kr_tensor *seq_start_bs, const kr_mamba3_cache *cache, kr_ssd_path path);
-
-/* Rows that forget: where reset_bs (i32 or i64) is not 0, what came before that token is dropped, the row's cache
- * included. Caches, in and out, are one for each row. */
-KR_API kr_mamba3_out kr_mamba3_forward_reset(kr_tape *tape, const kr_mamba3 *block, kr_tensor *x_bsd,
-                                             kr_tensor *reset_bs, const kr_mamba3_cache *cache, kr_ssd_path path);
-
-/* x [b d]: one token. */
-KR_API kr_mamba3_out kr_mamba3_step(kr_tape *tape, const kr_mamba3 *block, kr_tensor *x_bd,
-                                    const kr_mamba3_cache *cache);
-
-/* What the outputs of step tend to when x is repeated for ever. */
-KR_API kr_tensor *kr_mamba3_step_infinite(kr_tape *tape, const kr_mamba3 *block, kr_tensor *x_bd);
-
 #ifdef __cplusplus
 }
 #endif
+
+#include <krait/block.h> /* kr_mamba3_create, kr_mamba3_forward, ... over kr_block */
 #endif

@@ -35,13 +35,11 @@ typedef struct kr_network_config {
     int64_t output_size; /* ... to output_size features */
     bool has_final_norm; /* false; vocabulary networks always have it */
     int n_class_tokens;  /* learned rows spliced into the input of a latent network */
-    const kr_marker *class_tokens;
-
+    const kr_class_token *class_tokens;
 } kr_network_config;
-KR_API void kr_network_config_init_sized(kr_network_config *config, size_t size);
-#define kr_network_config_init(config) kr_network_config_init_sized((config), sizeof *(config))
+#define kr_network_config_init(config) KR_STRUCT_INIT(NETWORK_CONFIG, kr_network_config, config)
 
-/* NULL after an error that names field, value and rule. */
+/* NULL after an error that names field, value and rule. The caller destroys the result before the context. */
 KR_API kr_network *kr_network_create(kr_ctx *ctx, const kr_network_config *config);
 KR_API void kr_network_destroy(kr_network *net);
 KR_API const kr_params *kr_network_params(const kr_network *net);
@@ -55,6 +53,7 @@ typedef struct kr_network_out {
                           NULL with skips_head */
     kr_tensor *hidden; /* what the head was applied to, or would be; NULL with skips_hidden and y */
     kr_state *state;   /* on the tape, or call.advance; NULL with drops_state */
+    void *reserved[4]; /* NULL; for later versions */
 } kr_network_out;
 
 /* x: ids [b s] (i32 or i64), or features [b s input_size]. */

@@ -22,6 +22,24 @@ KR_API kr_tensor *kr_sub(kr_tape *tape, kr_tensor *a, kr_tensor *b);
 KR_API kr_tensor *kr_mul(kr_tape *tape, kr_tensor *a, kr_tensor *b);
 KR_API kr_tensor *kr_div(kr_tape *tape, kr_tensor *a, kr_tensor *b);
 KR_API kr_tensor *kr_maximum(kr_tape *tape, kr_tensor *a, kr_tensor *b); /* equal elements share the gradient */
+KR_API kr_tensor *kr_minimum(kr_tape *tape, kr_tensor *a, kr_tensor *b); /* the same; NaN wins in both */
+
+/* a^b, with the special values of C's pow: a^0 and 1^b are 1, a negative a with a b that is no integer gives NaN.
+ * Gradients:
+ * b a^(b-1), which is 0 where b is 0; a^b ln a, which is 0 where a is 0 and b is not negative, and NaN where a is
+ * negative.
+ * For one exponent kr_pow_scalar is faster, and leaves negative elements a gradient. */
+KR_API kr_tensor *kr_pow(kr_tape *tape, kr_tensor *a, kr_tensor *b);
+
+/* Comparisons, broadcast: an i32 mask, 1 where true and 0 elsewhere, for kr_where, kr_mask_fill and the masks of
+ * losses. Both
+ * operands are floats, or both integers. With NaN kr_ne is true and the others are false. They have no gradient. */
+KR_API kr_tensor *kr_eq(kr_tape *tape, kr_tensor *a, kr_tensor *b);
+KR_API kr_tensor *kr_ne(kr_tape *tape, kr_tensor *a, kr_tensor *b);
+KR_API kr_tensor *kr_lt(kr_tape *tape, kr_tensor *a, kr_tensor *b);
+KR_API kr_tensor *kr_le(kr_tape *tape, kr_tensor *a, kr_tensor *b);
+KR_API kr_tensor *kr_gt(kr_tape *tape, kr_tensor *a, kr_tensor *b);
+KR_API kr_tensor *kr_ge(kr_tape *tape, kr_tensor *a, kr_tensor *b);
 
 /* mask ? a : b, all broadcast; mask is i32 or i64, true when not 0. */
 KR_API kr_tensor *kr_where(kr_tape *tape, kr_tensor *mask, kr_tensor *a, kr_tensor *b);
@@ -44,6 +62,17 @@ KR_API kr_tensor *kr_sigmoid(kr_tape *tape, kr_tensor *x);     /* 1 / (1 + e^-x)
 KR_API kr_tensor *kr_silu(kr_tape *tape, kr_tensor *x);        /* x sigmoid(x) */
 KR_API kr_tensor *kr_softplus(kr_tape *tape, kr_tensor *x);    /* x above 20, else log(1 + e^x) */
 KR_API kr_tensor *kr_log_sigmoid(kr_tape *tape, kr_tensor *x); /* -softplus(-x) */
+
+KR_API kr_tensor *kr_abs(kr_tape *tape, kr_tensor *x);  /* the gradient is 0 at 0 */
+KR_API kr_tensor *kr_relu(kr_tape *tape, kr_tensor *x); /* max(x, 0); the gradient is 0 at 0 */
+KR_API kr_tensor *kr_erf(kr_tape *tape, kr_tensor *x);
+
+/* GELU: exact, x/2 (1 + erf(x / sqrt 2)); and by tanh, x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), as GPT-2 has it. */
+KR_API kr_tensor *kr_gelu(kr_tape *tape, kr_tensor *x);
+KR_API kr_tensor *kr_gelu_tanh(kr_tape *tape, kr_tensor *x);
+
+/* x^exponent, as kr_pow; the exponent is rounded to the type that x is computed in. */
+KR_API kr_tensor *kr_pow_scalar(kr_tape *tape, kr_tensor *x, double exponent);
 
 /* min(max(x, low), high); the gradient is 1 on the limits and between them, 0 outside. */
 KR_API kr_tensor *kr_clamp(kr_tape *tape, kr_tensor *x, double low, double high);
@@ -81,6 +110,11 @@ KR_API kr_tensor *kr_max(kr_tape *tape, kr_tensor *x, kr_axes axes, bool keep);
 
 /* ---- along one axis ---- */
 
+/* The place of the largest along the axis, which is dropped, or kept with size 1: i64, the first of equals, or of the
+ * first
+ * NaN. It has no gradient. */
+KR_API kr_tensor *kr_argmax(kr_tape *tape, kr_tensor *x, int axis, bool keep);
+
 /* y_t = x_0 + ... + x_t; reverse: y_t = x_t + ... + x_last. */
 KR_API kr_tensor *kr_cumsum(kr_tape *tape, kr_tensor *x, int axis);
 KR_API kr_tensor *kr_cumsum_reverse(kr_tape *tape, kr_tensor *x, int axis);
@@ -88,6 +122,7 @@ KR_API kr_tensor *kr_cumsum_reverse(kr_tape *tape, kr_tensor *x, int axis);
 /* x [.. l] -> y [.. l l]: y[t, u] = x_{u+1} + ... + x_t for t >= u (so 0 on the diagonal), -inf above it. */
 KR_API kr_tensor *kr_segsum(kr_tape *tape, kr_tensor *x);
 
+/* e^x / sum(e^x) along an axis, and its logarithm; both subtract the largest element first. */
 KR_API kr_tensor *kr_softmax(kr_tape *tape, kr_tensor *x, int axis);
 KR_API kr_tensor *kr_log_softmax(kr_tape *tape, kr_tensor *x, int axis);
 

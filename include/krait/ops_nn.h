@@ -23,11 +23,16 @@ typedef struct kr_norm_options {
     int64_t groups;        /* 1; the last axis is normed in that many equal parts */
     bool norm_before_gate; /* false: the gate is applied first */
 } kr_norm_options;
-KR_API void kr_norm_options_init_sized(kr_norm_options *options, size_t size);
-#define kr_norm_options_init(options) kr_norm_options_init_sized((options), sizeof *(options))
+#define kr_norm_options_init(options) KR_STRUCT_INIT(NORM_OPTIONS, kr_norm_options, options)
 
 /* x [.. i], gain [i] or NULL: y = x / sqrt(mean_group(x^2) + eps) gain. NULL options are the defaults. */
 KR_API kr_tensor *kr_rms_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, const kr_norm_options *options);
+
+/* x [.. i], gain and bias [i] or NULL: y = (x - mean) / sqrt(variance + eps) gain + bias, mean and variance (divided by
+ * the
+ * number of channels) of each group of the last axis. NULL options are the defaults; norm_before_gate must be false. */
+KR_API kr_tensor *kr_layer_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, kr_tensor *bias,
+                                const kr_norm_options *options);
 
 /* x, z [.. i]: rms_norm(x silu(z)), or rms_norm(x) silu(z) with norm_before_gate. */
 KR_API kr_tensor *kr_gated_norm(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain,

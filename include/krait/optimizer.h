@@ -39,23 +39,27 @@ typedef struct kr_optimizer kr_optimizer;
  *           orthogonal: X = G / max(|G|, 1e-7), then muon_steps times
  *                       A = X X^T;   X = a X + (b A + c A A) X     (on the transpose where rows > cols)
  *           Segments that the table does not give to Muon, and parameters without segments, are AdamW's. */
-typedef enum kr_optimizer_kind { KR_ADAMW = 0, KR_SGD = 1, KR_MUON = 2 } kr_optimizer_kind;
+typedef enum kr_optimizer_kind {
+    KR_OPTIMIZER_ADAMW = 0,
+    KR_OPTIMIZER_SGD = 1,
+    KR_OPTIMIZER_MUON = 2
+} kr_optimizer_kind;
 
 KR_API const char *kr_optimizer_kind_name(kr_optimizer_kind kind); /* "adamw", "sgd", "muon"; "?" for none */
 
 /* What Muon's step is multiplied with, for a matrix [rows cols] that makes `rows` outputs of `cols` inputs. */
 typedef enum kr_muon_ratio {
-    KR_MUON_MATCH_RMS = 0,       /* 0.2 max(rows, cols)^1/2: steps as large as AdamW's, whose rate serves both */
-    KR_MUON_ORIGINAL = 1,        /* max(1, rows / cols)^1/2 */
-    KR_MUON_ORIGINAL_INPUTS = 2, /* max(1, cols / rows)^1/2: the same rule on weights that are kept as [in out] */
-    KR_MUON_PLAIN = 3            /* 1 */
+    KR_MUON_RATIO_MATCH_RMS = 0,       /* 0.2 max(rows, cols)^1/2: steps as large as AdamW's, whose rate serves both */
+    KR_MUON_RATIO_ORIGINAL = 1,        /* max(1, rows / cols)^1/2 */
+    KR_MUON_RATIO_ORIGINAL_INPUTS = 2, /* max(1, cols / rows)^1/2: the same rule on weights that are kept as [in out] */
+    KR_MUON_RATIO_PLAIN = 3            /* 1 */
 } kr_muon_ratio;
 
 #define KR_SAME_DECAY (-1.0)
 
 typedef struct kr_optimizer_options {
     size_t size;            /* set by kr_optimizer_options_init */
-    kr_optimizer_kind kind; /* KR_ADAMW */
+    kr_optimizer_kind kind; /* KR_OPTIMIZER_ADAMW */
 
     double beta1, beta2; /* 0.9, 0.999 */
     double eps;          /* 1e-8, above 0 */
@@ -70,7 +74,7 @@ typedef struct kr_optimizer_options {
     bool muon_nesterov;          /* true */
     int muon_steps;              /* 5 */
     double muon_coefficients[3]; /* 3.4445, -4.775, 2.0315: a, b, c */
-    kr_muon_ratio muon_ratio;    /* KR_MUON_MATCH_RMS */
+    kr_muon_ratio muon_ratio;    /* KR_MUON_RATIO_MATCH_RMS */
     double muon_weight_decay;    /* KR_SAME_DECAY: as weight_decay */
     int n_without;               /* 0: segments of these names are AdamW's too, whatever the table says */
     const char *const *without;
@@ -80,8 +84,7 @@ typedef struct kr_optimizer_options {
     double ema_decay;  /* 0: no averaged weights; otherwise ema += (1 - ema_decay) (w - ema) after each step */
     bool keeps_grad;   /* false: a step zeroes the gradients that it took */
 } kr_optimizer_options;
-KR_API void kr_optimizer_options_init_sized(kr_optimizer_options *options, size_t size);
-#define kr_optimizer_options_init(options) kr_optimizer_options_init_sized((options), sizeof *(options))
+#define kr_optimizer_options_init(options) KR_STRUCT_INIT(OPTIMIZER_OPTIONS, kr_optimizer_options, options)
 
 /* NULL options: all defaults. The table must outlive the optimizer, and its values should be there already: f32 copies
  * and averages begin as the parameters are now. NULL after an error. Destroy before the context; NULL is allowed. */
@@ -108,14 +111,15 @@ KR_API kr_status kr_optimizer_use_ema(kr_optimizer *optimizer, bool is_on);
 /* After parameters were written by other means: f32 copies and averages begin anew from them. */
 KR_API kr_status kr_optimizer_reread(kr_optimizer *optimizer);
 
-/* Adds all that a later run needs to go on to the same bits: tensors "optimizer.*" and metadata "optimizer.*". The
+/* Adds everything a later run needs to continue to the same bits: tensors "optimizer.*" and metadata "optimizer.*". The
  * tensors lie in the optimizer's memory: save the file before the next step. */
 KR_API kr_status kr_optimizer_save(const kr_optimizer *optimizer, kr_safetensors_writer *writer);
 
 /* Reads it back, into an optimizer of the same kind over a table of the same parameters with the same values. Every
- * tensor must be there, of the right type and shape, and none beside them whose name begins with "optimizer.". After an
+ * tensor must be present, of the right type and shape, and no other may have a name that begins with "optimizer.".
+ * After an
  * error nothing has changed. */
-KR_API kr_status kr_optimizer_load(kr_optimizer *optimizer, const kr_safetensors *file);
+KR_API KR_MUST_CHECK kr_status kr_optimizer_load(kr_optimizer *optimizer, const kr_safetensors *file);
 
 /* A line for each parameter (rank, name, shape, elements, decay, and whose it is: "adamw", "sgd" or "muon[z:64 x:64
  * dt:4*]", a star for segments that are AdamW's) and one of totals, into text as by snprintf: the length it needs,

@@ -4,7 +4,7 @@
  *   for (int64_t i = 0; i < kr_params_count(params); i++)
  *       printf("%s\n", kr_params_at(params, i)->name);     // dt_bias, A_log, D, in_proj.weight, ...
  *   kr_tensor *d_h = kr_params_find(params, "D")->tensor;
- *   kr_param_write(d_h, KR_F32, floats, kr_tensor_count(d_h));
+ *   kr_param_write(d_h, KR_DTYPE_F32, floats, kr_tensor_count(d_h));
  *
  * One row is one tensor. Names are those of the official checkpoints, linear weights are [out in]. The table and its
  * tensors belong to what made them and live as long. Networks that are put together by hand have a table too: see
@@ -21,14 +21,14 @@ extern "C" {
 
 typedef struct kr_params kr_params;
 
-/* Rows of a linear weight that belong together: a projection fused with others into one matrix. */
+/* Rows of a fused linear weight that form one projection. */
 typedef struct kr_segment {
     const char *name;
     int64_t rows;
-    bool muon; /* a matrix of its own for Muon; otherwise AdamW has it */
+    bool muon; /* Muon updates these rows as one matrix; otherwise AdamW */
 } kr_segment;
 
-/* How a parameter begins. */
+/* How a parameter is initialised. */
 typedef enum kr_init_kind {
     KR_INIT_FILL = 0,      /* a: the value */
     KR_INIT_UNIFORM = 1,   /* from a to b */
@@ -46,28 +46,28 @@ typedef struct kr_init {
 
 typedef struct kr_param_row {
     const char *name; /* "backbone.layers.0.mixer.in_proj.weight" */
-    const char *axes; /* what the axes are, in the letters of docs/notation.md, for people: "h p r" */
+    const char *axes; /* axis letters of docs/notation.md: "h p r" */
     kr_tensor *tensor;
     kr_init init;
-    double init_scale; /* the draw is multiplied by it: 1, but for residual projections of deep networks */
-    bool decays;       /* weight decay is for it: matrices, but no norms, biases, A_log, D, dt_bias */
-    int nsegments;     /* 0: AdamW's as a whole */
+    double init_scale; /* scales the initial values: 1, except for residual projections of deep networks */
+    bool decays;       /* weight decay applies: matrices, but not norms, biases, A_log, D, dt_bias */
+    int nsegments;     /* 0: updated by AdamW as a whole */
     const kr_segment *segments;
 } kr_param_row;
 
-/* NULL params have no rows. A name that is not there gives NULL. */
+/* Rows by index and by name. NULL params have no rows; an unknown name gives NULL. */
 KR_API int64_t kr_params_count(const kr_params *params);
 KR_API const kr_param_row *kr_params_at(const kr_params *params, int64_t i);
 KR_API const kr_param_row *kr_params_find(const kr_params *params, const char *name);
 
-/* Elements of all tensors together. */
+/* Total number of elements. */
 KR_API int64_t kr_params_elements(const kr_params *params);
 
 /* Draws every parameter anew, in order of the table, from the context's stream: kr_ctx_seed before it makes the values
  * reproducible. Constructors have done this once. */
 KR_API kr_status kr_params_reset(const kr_params *params);
 
-/* Zeroes all gradients; freezes all parameters, or frees them again. */
+/* Zeroes all gradients; freezes or unfreezes all parameters. */
 KR_API void kr_params_zero_grad(const kr_params *params);
 KR_API void kr_params_freeze(const kr_params *params, bool frozen);
 
@@ -85,10 +85,10 @@ KR_API size_t kr_params_describe(const kr_params *params, char *text, size_t byt
 /* All parameters as a safetensors file, by their names, whole or not at all; and back, converted to the parameters' types.
  * Every parameter must have its tensor, of its shape, and every tensor its parameter; otherwise nothing has changed. A
  * model's folder is made by kr_model_save instead. */
-KR_API kr_status kr_params_save(const kr_params *params, const char *path);
-KR_API kr_status kr_params_load(const kr_params *params, const char *path);
+KR_API KR_MUST_CHECK kr_status kr_params_save(const kr_params *params, const char *path);
+KR_API KR_MUST_CHECK kr_status kr_params_load(const kr_params *params, const char *path);
 
-/* ---- tables of one's own ---- */
+/* ---- custom tables ---- */
 
 /* An empty table, for a network out of several parts; what reads tables (optimizers, trainers) takes it as any other:
  *
@@ -97,17 +97,17 @@ KR_API kr_status kr_params_load(const kr_params *params, const char *path);
  *   kr_param_options position;
  *   kr_param_options_init(&position);
  *   position.init = (kr_init){ KR_INIT_NORMAL, 0, 0.02, 0 };
- *   kr_tensor *position_sd = kr_params_make(mine, "position", KR_F32, KR_SHAPE(64, 256), &position);
- *   kr_tensor *head_od = kr_params_linear(mine, "head", KR_F32, 10, 256, NULL);
+ *   kr_tensor *position_sd = kr_params_make(mine, "position", KR_DTYPE_F32, KR_SHAPE(64, 256), &position);
+ *   kr_tensor *head_od = kr_params_linear(mine, "head", KR_DTYPE_F32, 10, 256, NULL);
  *   kr_params_destroy(mine);                 // before the block
  *
  * Names, and tensors, are in a table once. NULL after an error. */
 KR_API kr_params *kr_params_create(kr_ctx *ctx);
 
-/* A table of one's own, with what it made; before the tables that it joined. NULL is allowed. */
+/* Destroys a custom table and the parameters it created; before the tables that it joined. NULL is allowed. */
 KR_API void kr_params_destroy(kr_params *params);
 
-/* What a row says besides name and tensor; as in kr_param_row. */
+/* Properties of a row other than name and tensor; see kr_param_row. */
 typedef struct kr_param_options {
     size_t size;      /* set by kr_param_options_init */
     const char *axes; /* "" */
@@ -117,8 +117,7 @@ typedef struct kr_param_options {
     int nsegments;    /* 0; of a matrix: their rows add up to its rows */
     const kr_segment *segments;
 } kr_param_options;
-KR_API void kr_param_options_init_sized(kr_param_options *options, size_t size);
-#define kr_param_options_init(options) kr_param_options_init_sized((options), sizeof *(options))
+#define kr_param_options_init(options) KR_STRUCT_INIT(PARAM_OPTIONS, kr_param_options, options)
 
 /* A new parameter, which the table has and frees, with its initial values drawn. NULL options are the defaults. NULL
  * after an error; the table is as before. */

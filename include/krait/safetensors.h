@@ -2,15 +2,16 @@
  *
  *   kr_safetensors *file = kr_safetensors_open(ctx, "model.safetensors");
  *   const kr_safetensors_item *item = kr_safetensors_find(file, "backbone.norm_f.weight");
- *   kr_tensor *gain_d = item ? kr_param_create(ctx, KR_F32, item->shape) : NULL;
- *   if (gain_d) kr_safetensors_read(file, item, KR_F32, kr_tensor_data(gain_d), item->count);
+ *   kr_tensor *gain_d = item ? kr_param_create(ctx, KR_DTYPE_F32, item->shape) : NULL;
+ *   if (gain_d && kr_safetensors_read(file, item, KR_DTYPE_F32, kr_tensor_data(gain_d), item->count) != KR_OK)
+ *       puts(kr_ctx_message(ctx));
  *   kr_ctx_clear(ctx);                    // there may be no such file
  *   kr_param_destroy(gain_d);
  *   kr_safetensors_close(file);
  *
  *   kr_safetensors_writer *writer = kr_safetensors_writer_create(ctx);
- *   kr_safetensors_add(writer, "x", KR_F32, KR_SHAPE(8, 32), floats);
- *   kr_safetensors_save(writer, "x.safetensors");
+ *   kr_safetensors_add(writer, "x", KR_DTYPE_F32, KR_SHAPE(8, 32), floats);
+ *   if (kr_safetensors_save(writer, "x.safetensors") != KR_OK) fprintf(stderr, "%s\n", kr_ctx_message(ctx));
  *   kr_safetensors_writer_destroy(writer);
  *
  * A file is 8 bytes of header length, a JSON header, and the elements, little-endian, row-major, packed without gaps.
@@ -64,8 +65,8 @@ KR_API bool kr_safetensors_metadata_at(const kr_safetensors *file, int64_t i, co
  * floats, rounded to nearest even; integers and booleans to integers, refused if one does not fit. Files hold F64, F32,
  * F16, BF16, and I64, I32, U32, I16, U16, I8, U8, BOOL for this; others (U64, complex, 8-bit floats) are listed only.
  * */
-KR_API kr_status kr_safetensors_read(const kr_safetensors *file, const kr_safetensors_item *item, kr_dtype dtype,
-                                     void *out, int64_t count);
+KR_API KR_MUST_CHECK kr_status kr_safetensors_read(const kr_safetensors *file, const kr_safetensors_item *item,
+                                                   kr_dtype dtype, void *out, int64_t count);
 
 /* ---- writing ---- */
 
@@ -85,7 +86,7 @@ KR_API kr_status kr_safetensors_add_metadata(kr_safetensors_writer *writer, cons
 
 /* Writes the file, its elements from a multiple of 64 bytes on; any number of times. The same calls give the same bytes.
  * Atomic: after an error the path is as it was. */
-KR_API kr_status kr_safetensors_save(const kr_safetensors_writer *writer, const char *path);
+KR_API KR_MUST_CHECK kr_status kr_safetensors_save(const kr_safetensors_writer *writer, const char *path);
 
 #ifdef __cplusplus
 }

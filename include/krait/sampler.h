@@ -40,8 +40,7 @@ typedef struct kr_sampler_options {
     const kr_logit_bias *biases; /* copied */
     uint64_t seed;
 } kr_sampler_options;
-KR_API void kr_sampler_options_init_sized(kr_sampler_options *options, size_t size);
-#define kr_sampler_options_init(options) kr_sampler_options_init_sized((options), sizeof *(options))
+#define kr_sampler_options_init(options) KR_STRUCT_INIT(SAMPLER_OPTIONS, kr_sampler_options, options)
 
 typedef struct kr_sampler kr_sampler;
 

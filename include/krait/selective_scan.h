@@ -24,11 +24,13 @@ typedef struct kr_selective_scan_input {
     kr_tensor *initial_state_bir; /* NULL: 0; with seq_start_bs a state for each sequence, [q i r] */
     kr_tensor *seq_start_bs; /* i32 or i64: not 0 where a new sequence begins and the state starts anew; NULL: every
                                    * row is one. The first token of a row begins a sequence whatever the marker says. */
+    void *reserved[4];       /* must be NULL; for later versions */
 } kr_selective_scan_input;
 
 typedef struct kr_scan_out {
     kr_tensor *y_bsi;
     kr_tensor *final_state; /* [b i r]; with seq_start_bs one for each sequence, [q i r], rows one after another */
+    void *reserved[4];      /* NULL; for later versions */
 } kr_scan_out;
 
 /* For each channel, with its state H [r]:

@@ -49,6 +49,7 @@ KR_API kr_ssd_path kr_ssd_chunked_recalculated_optimal(int64_t state_rank, int64
 typedef struct kr_ssd_out {
     kr_tensor *y;           /* of the shape of x or v */
     kr_tensor *final_state; /* [b h p r]; with seq_start one for each sequence, [q h p r], rows one after another */
+    void *reserved[4];      /* NULL; for later versions */
 } kr_ssd_out;
 
 /* Fields that all inputs share:
@@ -67,6 +68,7 @@ typedef struct kr_mamba2_ssd_input {
     kr_tensor *b_bnlgr, *c_bnlgr;
     kr_tensor *d_h; /* NULL: no skip */
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
+    void *reserved[4]; /* must be NULL; for later versions */
 } kr_mamba2_ssd_input;
 
 /* Mamba-3, double: H_t = exp(da_t) H_{t-1} + sum_m v_t[m] (outer) B_t[m];  y_t[m] = H_t C_t[m]. Run once on gamma V and
@@ -76,12 +78,13 @@ typedef struct kr_mamba3_double_ssd_input {
     kr_tensor *da_bnlh;
     kr_tensor *b_bnlmhr, *c_bnlmhr; /* for g groups: [b n l m g r] */
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
-    kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip */
+    kr_tensor *d_h;    /* y_t[m] += D v_t[m]; NULL: no skip */
+    void *reserved[4]; /* must be NULL; for later versions */
 } kr_mamba3_double_ssd_input;
 
 /* Mamba-3, single: H_t = exp(da_t) H_{t-1} + scale_t sum_m v_t[m] (outer) B_t[m];
  * y_t[m] = exp(da_t) H_{t-1} C_t[m] + gamma_t sum_m' <C_t[m], B_t[m']> v_t[m']. What the token before the first one
- * left over, carry0 sum_m v_before[m] (outer) k_before[m], joins the initial state: kr_boundary_seed without a pass of
+ * left over, carry0 sum_m v_before[m] (outer) k_before[m], joins the initial state: kr_boundary_state without a pass of
  * its own over the state. All three or none; with seq_start one for each sequence. */
 typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *v_bnlmhp; /* or [b s m h p] */
@@ -90,8 +93,11 @@ typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
     kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip */
     kr_tensor *carry0_bh, *v_before_bmhp, *k_before_bmhr;
+    void *reserved[4]; /* must be NULL; for later versions */
 } kr_mamba3_single_ssd_input;
 
+/* Runs the SSD core by the path. The results are on the tape; both are NULL after an error that names the operand and its
+ * sizes. */
 KR_API kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path);
 KR_API kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path);
 KR_API kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path);

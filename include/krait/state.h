@@ -6,7 +6,7 @@
  *   call.state = state;
  *   kr_network_out out = kr_network_step(tape, net, id_b, &call);      // reads the state, makes a new one on the tape
  *   kr_state_copy(state, out.state);                                   // which is kept beyond the tape's reset
- *   kr_state_save(state, net, "talk.state");
+ *   if (kr_state_save(state, net, "chat.state") != KR_OK) fprintf(stderr, "%s\n", kr_ctx_message(ctx));
  *   kr_state_destroy(state);
  *
  * Two kinds: made by kr_state_create or kr_state_load, the caller's to destroy; and made on a tape by a call, gone with
@@ -30,11 +30,11 @@ typedef struct kr_state kr_state;
 typedef struct kr_layers kr_layers;
 typedef struct kr_network kr_network;
 
-/* A fresh state: nothing read yet. NULL after an error. */
+/* An initial state. The caller destroys it. NULL after an error. */
 KR_API kr_state *kr_state_create(kr_ctx *ctx, const kr_layers *layers, int64_t batch);
 KR_API void kr_state_destroy(kr_state *state);
 
-/* Makes it fresh again; announced lengths are forgotten too. */
+/* Resets the state to the initial one, including announced lengths. */
 KR_API kr_status kr_state_zero(kr_state *state);
 
 /* Makes `to`, one of kr_state_create or kr_state_load, equal to `from`, of any batch. */
@@ -45,7 +45,7 @@ KR_API kr_state *kr_state_select(kr_tape *tape, const kr_state *state, int64_t c
 KR_API kr_state *kr_state_fork(kr_tape *tape, const kr_state *state, int64_t row, int64_t count);
 
 /* On the tape, with gradients: the rows of several states, one after another. All of them have got equally far with
- * markers, and none is fresh where another is not. */
+ * class tokens, and either all or none of them are initial. */
 KR_API kr_state *kr_state_join(kr_tape *tape, int count, kr_state *const *states);
 
 /* On the tape: the same values as leaves whose gradients are wanted (kr_input), or without a gradient (kr_detach). */
@@ -56,7 +56,7 @@ KR_API kr_state *kr_state_detach(kr_tape *tape, const kr_state *state);
 KR_API int64_t kr_state_batch(const kr_state *state);
 KR_API int64_t kr_state_slots(const kr_state *state);
 KR_API const kr_cache *kr_state_cache(const kr_state *state, int64_t slot);
-KR_API bool kr_state_is_fresh(const kr_state *state);
+KR_API bool kr_state_is_initial(const kr_state *state);
 KR_API size_t kr_state_bytes(const kr_state *state); /* of the tensors */
 
 /* How many of the caller's own tokens the sequence will have, for class markers whose place depends on it; with
@@ -68,7 +68,7 @@ KR_API kr_status kr_state_announce(kr_state *state, int64_t full_len);
 /* Writes a state to a file, and reads one back. The file has a checksum and knows its network: another architecture,
  * other weights, a truncated or changed file are refused with a reason. The write is atomic: the path holds the old
  * file or the whole new one. */
-KR_API kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path);
+KR_API KR_MUST_CHECK kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path);
 KR_API kr_state *kr_state_load(kr_ctx *ctx, const kr_network *net, const char *path);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* tape.h - reverse mode: a tape owns the tensors of one step, records what was done, and runs it backwards.
  *
- *   kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
- *   kr_tensor *x = kr_input(tape, kr_randn(tape, KR_F32, KR_SHAPE(4, 8)));
+ *   kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+ *   kr_tensor *x = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(4, 8)));
  *   kr_tensor *loss = kr_mean(tape, kr_mul(tape, x, x), KR_ALL_AXES, false);
  *   kr_backward(tape, loss);
  *   printf("%s\n", kr_shape_text(kr_grad(x), text, sizeof text));   // [4, 8]
@@ -20,14 +20,17 @@
 extern "C" {
 #endif
 
-typedef enum kr_tape_mode { KR_GRAD = 0, KR_NO_GRAD = 1 } kr_tape_mode;
+typedef enum kr_tape_mode { KR_TAPE_GRAD = 0, KR_TAPE_NO_GRAD = 1 } kr_tape_mode;
 
+/* A tape that records for kr_backward, or computes only. The caller destroys it before its context. kr_tape_reset frees
+ * all
+ * tensors on the tape; the memory is used again. NULL after an error. */
 KR_API kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode);
 KR_API void kr_tape_destroy(kr_tape *tape);
 KR_API void kr_tape_reset(kr_tape *tape);
 KR_API kr_ctx *kr_tape_ctx(const kr_tape *tape);
 
-/* Bytes of tensors on the tape: now, and the most at once since it was made (gradients included). */
+/* Bytes of tensors on the tape, gradients included: now, and the maximum since creation. */
 KR_API size_t kr_tape_bytes(const kr_tape *tape);
 KR_API size_t kr_tape_peak_bytes(const kr_tape *tape);
 
@@ -36,27 +39,28 @@ KR_API int64_t kr_tape_nodes(const kr_tape *tape);
 
 /* ---- leaves and gradients ---- */
 
-/* A leaf on the tape whose gradient is wanted: a copy of x, cut off from what made it. */
+/* A leaf on the tape that receives a gradient: a copy of x, detached from the ops that computed it. */
 KR_API kr_tensor *kr_input(kr_tape *tape, kr_tensor *x);
 
-/* The same memory, without a gradient: what is computed from it does not reach back. */
+/* The same memory without a gradient: backward stops here. */
 KR_API kr_tensor *kr_detach(kr_tape *tape, kr_tensor *x);
 
-/* Asks that backward keeps the gradient of an intermediate tensor; leaves and parameters always keep theirs. */
+/* Makes backward keep the gradient of an intermediate tensor. Leaves and parameters always keep theirs. */
 KR_API kr_tensor *kr_retain_grad(kr_tensor *x);
 
+/* Whether backward computes a gradient for x. False for NULL. */
 KR_API bool kr_requires_grad(const kr_tensor *x);
 
-/* The gradient that backward left: of x's shape and type, row-major, NULL if none reached it. A parameter's lives as
- * long as the parameter; any other as long as the tape's step. */
+/* The gradient of x after backward: x's shape and type, row-major; NULL if x received none. A parameter's gradient
+ * lives as long as the parameter, any other until the tape is reset. */
 KR_API kr_tensor *kr_grad(const kr_tensor *x);
 
-/* Zeroes a parameter's gradient, or takes it out of the graph and in again (frozen parameters have no gradient). */
+/* Zeroes a parameter's gradient; freezes or unfreezes a parameter (frozen parameters receive no gradient). */
 KR_API void kr_zero_grad(kr_tensor *param);
 KR_API void kr_param_freeze(kr_tensor *param, bool frozen);
 
-/* Back-propagates from a tensor of one element, with gradient 1; or from `count` tensors at once, each with its own
- * gradient g_y[i] of the same shape and type (NULL: ones). Once for each step of a tape. */
+/* Back-propagates from a scalar with gradient 1, or from `count` tensors at once, each with its gradient g_y[i] of the
+ * same shape and type (NULL: ones). Once between two resets of the tape. */
 KR_API kr_status kr_backward(kr_tape *tape, kr_tensor *loss);
 KR_API kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_tensor *const *g_y);
 
@@ -94,24 +98,25 @@ extern "C" {
     }
 #endif
 
-/* Runs fn(tape, user, in, out) without keeping what it computes inside; in the backward pass it is run again, recorded,
- * to have its gradients. fn must compute the same both times: it fills out[0..nout) from in[0..nin) and from any
- * parameters or earlier tensors that it reaches through user. Returns false after an error. */
+/* Gradient checkpointing: runs fn(tape, user, in, out) without keeping its activations; the backward pass runs it
+ * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..nout) from in[0..nin) and
+ * from any parameters or earlier tensors that it reaches through user. Returns false after an error. */
 typedef void kr_checkpoint_fn(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **out);
 KR_API bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,
                           kr_tensor **out);
 
-/* ---- ops of one's own ---- */
+/* ---- custom ops ---- */
 
 typedef struct kr_back kr_back;
 
-/* How an op goes backwards. backward reads the gradients of the outputs, and gives one to each input that wants it. It
- * may call any op on kr_back_tape(back): nothing is recorded there, and what it makes is freed when it returns, except
- * gradients that were given. */
+/* The backward rule of an op. backward reads the gradients of the outputs and accumulates one for each input that needs
+ * it. It may call any op on kr_back_tape(back): nothing is recorded, and temporaries are freed when it returns, except
+ * accumulated gradients. */
 typedef struct kr_rule {
     const char *name;
     void (*backward)(kr_back *back);
-    bool allows_infinity; /* infinite results are meant: check_finite looks for NaN only */
+    bool allows_infinity; /* infinite results are valid: check_finite looks for NaN only */
+    void *reserved[4];    /* must be NULL; for later versions */
 } kr_rule;
 
 /* Records that out[0..nout) came from in[0..nin) by `rule` (inputs may be NULL where optional), keeping what the
@@ -126,6 +131,7 @@ typedef struct kr_record_args {
     kr_tensor *const *saved;
     const void *attrs;
     size_t attrs_bytes;
+    void *reserved[4]; /* must be NULL; for later versions */
 } kr_record_args;
 KR_API bool kr_record(kr_tape *tape, const kr_record_args *args);
 
@@ -133,19 +139,19 @@ KR_API bool kr_record(kr_tape *tape, const kr_record_args *args);
 KR_API kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape);
 
 KR_API kr_tape *kr_back_tape(kr_back *back);
-KR_API kr_tensor *kr_back_grad(kr_back *back, int out); /* gradient of an output; NULL when none reached it */
+KR_API kr_tensor *kr_back_grad(kr_back *back, int out); /* gradient of an output; NULL if it received none */
 KR_API kr_tensor *kr_back_in(kr_back *back, int in);
 KR_API kr_tensor *kr_back_out(kr_back *back, int out);
 KR_API kr_tensor *kr_back_saved(kr_back *back, int saved);
 KR_API const void *kr_back_attrs(kr_back *back);
-KR_API bool kr_back_wants(kr_back *back, int in); /* does this input want a gradient? */
+KR_API bool kr_back_wants(kr_back *back, int in); /* does this input need a gradient? */
 
-/* Adds g (of the input's shape and type) to the input's gradient. g NULL after a failed op is passed over. */
-KR_API void kr_back_give(kr_back *back, int in, kr_tensor *g);
+/* Adds g (of the input's shape and type) to the input's gradient. NULL is ignored. */
+KR_API void kr_back_accumulate(kr_back *back, int in, kr_tensor *g);
 
-/* The input's gradient itself, contiguous, for rules that add into a part of it or write it without a copy. *fresh:
- * nothing is in it yet, not even zeros, and the rule must write all of it; otherwise it must add. NULL on failure. */
-KR_API kr_tensor *kr_back_into(kr_back *back, int in, bool *fresh);
+/* The input's gradient itself, contiguous, for rules that add to a part of it or write it without a copy. *is_new: it is
+ * uninitialised and the rule must write all of it; otherwise the rule must add. NULL on failure. */
+KR_API kr_tensor *kr_back_into(kr_back *back, int in, bool *is_new);
 
 #ifdef __cplusplus
 }

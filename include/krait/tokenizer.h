@@ -40,11 +40,10 @@ typedef struct kr_encode_options {
     bool adds_special;   /* true: what the file's post-processor puts around a text, such as <|begin_of_text|> */
     bool parses_special; /* true: special tokens are recognised in the text; false: their letters are plain text */
 } kr_encode_options;
-KR_API void kr_encode_options_init_sized(kr_encode_options *options, size_t size);
-#define kr_encode_options_init(options) kr_encode_options_init_sized((options), sizeof *(options))
+#define kr_encode_options_init(options) KR_STRUCT_INIT(ENCODE_OPTIONS, kr_encode_options, options)
 
-/* How many ids a text of that many bytes has at most. */
-KR_API int64_t kr_tokenizer_most_ids(const kr_tokenizer *tok, size_t bytes);
+/* Upper bound on the number of ids for a text of `bytes` bytes. */
+KR_API int64_t kr_tokenizer_max_ids(const kr_tokenizer *tok, size_t bytes);
 
 /* The ids of a text; returns their number, which may be more than capacity: then only the first ones are written. -1
  * after an error. NULL options: all defaults. */
@@ -53,10 +52,10 @@ KR_API int64_t kr_tokenizer_encode(const kr_tokenizer *tok, const char *text, si
 
 /* Where the beginning text[0..bytes) of a longer text can be cut so that the two parts have the ids of the whole: a place
  * in its second half that pre-tokenizers cut at too, and that the tokenizer agrees to. Where there is none, between two
- * characters: a token that would have reached over it becomes two. Less than KR_CUT_LEAST bytes are not cut. */
-#define KR_CUT_LEAST ((size_t)1024)
-KR_API size_t kr_tokenizer_cut(const kr_tokenizer *tok, const char *text, size_t bytes,
-                               const kr_encode_options *options);
+ * characters: a token that would have reached over it becomes two. Less than KR_SPLIT_MIN_BYTES bytes are not cut. */
+#define KR_SPLIT_MIN_BYTES ((size_t)1024)
+KR_API size_t kr_tokenizer_split(const kr_tokenizer *tok, const char *text, size_t bytes,
+                                 const kr_encode_options *options);
 
 /* The bytes of ids, as by snprintf but with no final zero: how many there are. skips_special: special tokens have none.
  * An id that is no token has none either. */

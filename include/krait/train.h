@@ -1,11 +1,11 @@
 /* train.h - a training run: steps, evaluations and checkpoints, stopped at any moment and resumed to the same bits.
  *
- *   kr_model_config config;
- *   kr_model_config_init(&config);
- *   kr_model_config_set_d_model(&config, 64);
- *   config.network.vocab_size = 256;
- *   config.layers.n_layers = 2;
- *   kr_model *model = kr_model_create(ctx, &config);                   // or kr_model_load
+ *   kr_model_config *config = kr_model_config_create(ctx);
+ *   kr_model_config_set_d_model(config, 64);
+ *   config->network->vocab_size = 256;
+ *   config->layers->n_layers = 2;
+ *   kr_model *model = kr_model_create(ctx, config);                    // or kr_model_load
+ *   kr_model_config_destroy(config);
  *   kr_source *source = kr_source_string(ctx, "to be, or not to be: that is", 28, tok, NULL);
  *   kr_loader_options reading;
  *   kr_loader_options_init(&reading);
@@ -16,8 +16,9 @@
  *   options.steps = 20;
  *   options.folder = "run";
  *   kr_trainer *trainer = kr_trainer_create(ctx, model, loader, &options);
- *   kr_trainer_resume(trainer);                  // from the newest checkpoint, if the folder has one
- *   kr_trainer_run(trainer);                     // "run" then holds the model, and the checkpoint to go on from
+ *   // from the newest checkpoint, if the folder has one; "run" then holds the model, and the checkpoint to continue from
+ *   if (kr_trainer_resume(trainer) != KR_OK || kr_trainer_run(trainer) != KR_OK)
+ *       fprintf(stderr, "%s\n", kr_ctx_message(ctx));
  *   kr_trainer_destroy(trainer);
  *   kr_loader_destroy(loader);
  *   kr_source_destroy(source);
@@ -56,8 +57,9 @@ typedef struct kr_train_progress {
     double eval_loss, eval_accuracy; /* accuracy: NaN unless options.loss is cross-entropy */
     double best_loss;
     int64_t best_step;
-    bool is_saved; /* the last step was followed by a checkpoint */
-    bool is_done;  /* all steps were made */
+    bool is_saved;        /* the last step was followed by a checkpoint */
+    bool is_done;         /* all steps were made */
+    uint64_t reserved[4]; /* 0; for later versions */
 } kr_train_progress;
 
 /* The loss of a batch on the tape, which records but in evaluations: the mean over scores.scored things. `state` is what
@@ -70,12 +72,13 @@ typedef kr_loss_out kr_loss_fn(void *user, kr_tape *tape, const kr_batch *batch,
 typedef bool kr_step_fn(void *user, kr_trainer *trainer, const kr_train_progress *progress);
 
 typedef struct kr_train_options {
-    size_t size;                    /* set by kr_train_options_init */
-    int64_t steps;                  /* 0: until the loader's end */
-    int64_t accumulate;             /* 1: batches to a step, which is that of one batch with all their rows; at the
+    size_t size;        /* set by kr_train_options_init */
+    int64_t steps;      /* 0: until the loader's end */
+    int64_t accumulate; /* 1: batches to a step, which is that of one batch with all their rows; at the
                                      * loader's end, what is left */
-    kr_optimizer_options optimizer; /* its defaults, and clip_norm 1 */
-    kr_lr_schedule schedule;        /* its defaults; total_steps 0: all steps. The first step is its step 1 */
+    const kr_optimizer_options *optimizer; /* NULL: its defaults, and clip_norm 1; copied */
+    const kr_lr_schedule
+        *schedule; /* NULL: its defaults; total_steps 0: all steps. The first step is its step 1; copied */
 
     kr_loss_kind loss; /* KR_LOSS_CROSS_ENTROPY: with the batches' labels; the others with their targets */
     double label_smoothing;
@@ -90,47 +93,48 @@ typedef struct kr_train_options {
     int64_t save_every; /* 0: after the last step, or when stopped, only */
     int keep_last;      /* 2: checkpoints, 0: all; older ones are removed, but for the best */
     bool keep_best;     /* true: the lowest validation loss so far makes a checkpoint, which stays */
-    int n_beside;       /* 0: files that are put into the folder and into each checkpoint under their own names, */
-    const char *const *beside; /* such as tokenizer.json */
+    int n_extra_files;  /* 0: files that are put into the folder and into each checkpoint under their own names, */
+    const char *const *extra_files; /* such as tokenizer.json */
 
     kr_step_fn *on_step;
     void *user;
 
     const kr_params *params; /* with model NULL: what is trained; loss_fn is needed then */
 } kr_train_options;
-KR_API void kr_train_options_init_sized(kr_train_options *options, size_t size);
-#define kr_train_options_init(options) kr_train_options_init_sized((options), sizeof *(options))
+#define kr_train_options_init(options) KR_STRUCT_INIT(TRAIN_OPTIONS, kr_train_options, options)
 
 /* Model (or NULL: see params) and loaders stay the caller's and must outlive the trainer. NULL after an error. */
 KR_API kr_trainer *kr_trainer_create(kr_ctx *ctx, kr_model *model, kr_loader *loader, const kr_train_options *options);
 KR_API void kr_trainer_destroy(kr_trainer *trainer);
 
-/* Goes on from the newest checkpoint of the folder: weights, optimizer, random stream, place in the data, carried state,
+/* Resumes from the newest checkpoint of the folder: weights, optimizer, random stream, place in the data, carried state,
  * step, best loss. Without one nothing happens. One of another model, optimizer or data is refused by name, one that was
  * damaged with the file's name and what to do, and nothing has changed. A folder that has checkpoints is resumed from, or
  * neither trained nor saved in. */
-KR_API kr_status kr_trainer_resume(kr_trainer *trainer);
+KR_API KR_MUST_CHECK kr_status kr_trainer_resume(kr_trainer *trainer);
 
 /* Steps until all are made or on_step says so, with evaluations and checkpoints where they are due. A loss or gradient
  * that is not finite is an error that tells where it began: layer, op, row and token, and what values came before; the
  * weights are those before the step, and the last checkpoint stays: weights that are not finite are not saved. After any
- * error the run is as it was before what failed; when that is remedied, and kr_ctx_clear was called, run goes on. */
-KR_API kr_status kr_trainer_run(kr_trainer *trainer);
+ * error the run is as it was before what failed; when that is remedied, and kr_ctx_clear was called, run continues. */
+KR_API KR_MUST_CHECK kr_status kr_trainer_run(kr_trainer *trainer);
 
-/* The pieces of run: one step (false: all are made, or an error), a checkpoint. A step that scores nothing is made, with a
- * loss of 0, and moves no weight. */
-KR_API bool kr_trainer_step(kr_trainer *trainer);
-KR_API kr_status kr_trainer_save(kr_trainer *trainer);
+/* The pieces of run: one step (KR_OK; KR_END when all steps are made; or an error), and a checkpoint. A step that scores
+ * nothing is made, with a loss of 0, and moves no weight. */
+KR_API KR_MUST_CHECK kr_status kr_trainer_step(kr_trainer *trainer);
+KR_API KR_MUST_CHECK kr_status kr_trainer_save(kr_trainer *trainer);
 
 typedef struct kr_evaluation {
     double loss; /* the mean over what was scored; NaN where nothing was, and after an error */
     int64_t n_scored, n_right;
+    uint64_t reserved[4]; /* 0; for later versions */
 } kr_evaluation;
 
 /* From the loader's first batch on, at most max_batches (0: an epoch); with averaged weights if there are any. Loader,
  * random stream and training stay as they are. */
 KR_API kr_evaluation kr_trainer_evaluate(kr_trainer *trainer, kr_loader *loader, int64_t max_batches);
 
+/* Where the training stands, and its optimizer, which belongs to the trainer. */
 KR_API kr_train_progress kr_trainer_progress(const kr_trainer *trainer);
 KR_API kr_optimizer *kr_trainer_optimizer(const kr_trainer *trainer);
 

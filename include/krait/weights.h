@@ -2,7 +2,7 @@
  *
  *   kr_weights *weights = kr_weights_open(ctx, "mamba-130m");           // a folder, or a file in it
  *   const kr_weights_item *item = kr_weights_find(weights, "backbone.norm_f.weight");
- *   if (item) kr_weights_read(weights, item, KR_F32, floats, item->count);
+ *   if (item && kr_weights_read(weights, item, KR_DTYPE_F32, floats, item->count) != KR_OK) puts(kr_ctx_message(ctx));
  *   kr_ctx_clear(ctx);                    // there may be no such folder
  *   kr_weights_close(weights);
  *
@@ -58,8 +58,8 @@ KR_API const char *kr_weights_file(const kr_weights *weights, int file); /* its 
 
 /* Copies a tensor's elements, in row-major order and converted to `dtype`, to `out` of `count` elements, as
  * kr_safetensors_read does. */
-KR_API kr_status kr_weights_read(const kr_weights *weights, const kr_weights_item *item, kr_dtype dtype, void *out,
-                                 int64_t count);
+KR_API KR_MUST_CHECK kr_status kr_weights_read(const kr_weights *weights, const kr_weights_item *item, kr_dtype dtype,
+                                               void *out, int64_t count);
 
 /* ---- writing ---- */
 
@@ -78,8 +78,8 @@ KR_API kr_status kr_weights_add(kr_weights_writer *writer, const char *name, kr_
  * be read in their place. Shards hold at most max_shard_bytes of tensors each (one at least; 0: a single file) and are
  * named by an index, which comes last. No file takes its place before all of them are on the disk: what fails until then
  * leaves the folder as it was. */
-KR_API kr_status kr_weights_save(const kr_weights_writer *writer, const char *folder, kr_container container,
-                                 size_t max_shard_bytes);
+KR_API KR_MUST_CHECK kr_status kr_weights_save(const kr_weights_writer *writer, const char *folder,
+                                               kr_container container, size_t max_shard_bytes);
 
 #ifdef __cplusplus
 }

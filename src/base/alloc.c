@@ -43,7 +43,7 @@ void kr_memory_init(kr_memory *memory, const kr_allocator *hooks)
     memory->hooks = hooks && hooks->alloc ? *hooks : (kr_allocator){ libc_alloc, libc_free, NULL };
 }
 
-bool kr_memory_is_near(const kr_memory *memory)
+bool kr_memory_is_host(const kr_memory *memory)
 {
     return !memory->zero;
 }

@@ -20,7 +20,7 @@ typedef struct kr_memory {
 void kr_memory_init(kr_memory *memory, const kr_allocator *hooks);
 
 /* Can the processor read and write it? */
-bool kr_memory_is_near(const kr_memory *memory);
+bool kr_memory_is_host(const kr_memory *memory);
 
 /* 64-byte aligned; NULL when refused. bytes = 0 gives a unique pointer. */
 void *kr_memory_alloc(kr_memory *memory, size_t bytes);

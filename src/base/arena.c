@@ -24,7 +24,7 @@ void kr_arena_init(kr_arena *arena, kr_memory *memory, size_t block_bytes)
     *arena = (kr_arena){ .memory = memory, .block_bytes = block_bytes };
 }
 
-void kr_arena_init_apart(kr_arena *arena, kr_memory *memory, kr_memory *heads, size_t block_bytes)
+void kr_arena_init_device(kr_arena *arena, kr_memory *memory, kr_memory *heads, size_t block_bytes)
 {
     *arena = (kr_arena){ .memory = memory, .heads = heads, .block_bytes = block_bytes };
 }

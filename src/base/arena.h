@@ -28,7 +28,7 @@ typedef struct kr_arena_mark {
 } kr_arena_mark;
 
 void kr_arena_init(kr_arena *arena, kr_memory *memory, size_t block_bytes);
-void kr_arena_init_apart(kr_arena *arena, kr_memory *memory, kr_memory *heads, size_t block_bytes);
+void kr_arena_init_device(kr_arena *arena, kr_memory *memory, kr_memory *heads, size_t block_bytes);
 void kr_arena_deinit(kr_arena *arena);
 
 void *kr_arena_alloc(kr_arena *arena, size_t bytes); /* NULL when memory refuses */

@@ -5,6 +5,7 @@
 #include <krait/ctx.h>
 
 #include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -32,7 +33,7 @@ static bool tiles_granted(void)
 #endif
 }
 
-uint64_t kr_cpu_features(void)
+static uint64_t detect(void)
 {
     enum { XCR0_AVX = 0x6, XCR0_AVX512 = 0xe6, XCR0_AMX = 0x60000 };
     uint32_t a, b, c, d;
@@ -63,11 +64,23 @@ uint64_t kr_cpu_features(void)
     return features;
 }
 #else
-uint64_t kr_cpu_features(void)
+static uint64_t detect(void)
 {
     return 0;
 }
 #endif
+
+uint64_t kr_cpu_features(void)
+{
+    enum { DETECTED = 63 };
+    static _Atomic uint64_t kept; /* CPUID costs microseconds on a virtual machine, so it is asked once a process */
+    uint64_t features = atomic_load_explicit(&kept, memory_order_relaxed);
+    if (!features) {
+        features = detect() | (uint64_t)1 << DETECTED;
+        atomic_store_explicit(&kept, features, memory_order_relaxed);
+    }
+    return features & ~((uint64_t)1 << DETECTED);
+}
 
 const char *kr_cpu_feature_name(uint64_t bit)
 {

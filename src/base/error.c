@@ -1,6 +1,6 @@
 /* error.c - the sticky first error of a context, and its log. */
-#include "base/ctx.h"
-#include "base/far.h"
+#include "base/ctx_impl.h"
+#include "base/device_memory.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,8 +16,25 @@ bool kr_fail(kr_ctx *ctx, kr_status status, const char *format, ...)
     vsnprintf(ctx->message, sizeof ctx->message, format, list);
     va_end(list);
     const size_t length = strlen(ctx->message);
-    if (status == KR_ERR_NOMEM && ctx->far) ctx->far->explain(ctx, ctx->message + length, sizeof ctx->message - length);
+    if (status == KR_ERR_NOMEM && ctx->device_access)
+        ctx->device_access->explain(ctx, ctx->message + length, sizeof ctx->message - length);
     return false;
+}
+
+kr_status kr_ctx_fail(kr_ctx *ctx, kr_status status, const char *format, ...)
+{
+    char text[1024];
+    if (status == KR_OK || status == KR_END) status = KR_ERR_ARG;
+    if (!ctx) return status;
+    text[0] = '\0';
+    if (format) {
+        va_list list;
+        va_start(list, format);
+        vsnprintf(text, sizeof text, format, list);
+        va_end(list);
+    }
+    kr_fail(ctx, status, "%s", text);
+    return status;
 }
 
 bool kr_blame(kr_ctx *ctx, const char *format, ...)
@@ -69,8 +86,8 @@ void kr_ctx_clear(kr_ctx *ctx)
 
 const char *kr_status_name(kr_status status)
 {
-    static const char *const names[] = { "ok",     "arg",         "shape",  "dtype",   "nomem", "io",
-                                         "format", "unsupported", "device", "numeric", "state", "internal" };
+    static const char *const names[] = { "ok",          "arg",    "shape",   "dtype", "nomem",    "io", "format",
+                                         "unsupported", "device", "numeric", "state", "internal", "end" };
     return (unsigned)status < sizeof names / sizeof *names ? names[status] : "?";
 }
 
@@ -79,4 +96,9 @@ const char *kr_version(void)
 #define TEXT1(x) #x
 #define TEXT(x) TEXT1(x)
     return TEXT(KR_VERSION_MAJOR) "." TEXT(KR_VERSION_MINOR) "." TEXT(KR_VERSION_PATCH);
+}
+
+int kr_version_number(void)
+{
+    return KR_VERSION_NUMBER;
 }

@@ -9,7 +9,7 @@
 #ifndef KR_BASE_PHILOX_H
 #define KR_BASE_PHILOX_H
 
-#include "base/everywhere.h"
+#include "base/host_device.h"
 
 #include <stdint.h>
 

@@ -17,8 +17,9 @@ enum { KR_POOL_MAX = 1024 }; /* threads */
 /* One task: index in [0, ntasks), worker in [0, kr_pool_size(pool)) (for per-worker scratch only). */
 typedef void kr_task_fn(void *arg, int64_t index, int worker);
 
-/* A pool of nthreads (1 to KR_POOL_MAX) in all, the calling thread included. NULL when memory or threads are refused. */
-kr_pool *kr_pool_create(kr_memory *memory, int nthreads);
+/* A pool of nthreads (1 to KR_POOL_MAX) in all, the calling thread included. pins: each worker stays on one CPU, if there
+ * are enough of them; otherwise the system places it. NULL when memory or threads are refused. */
+kr_pool *kr_pool_create(kr_memory *memory, int nthreads, bool pins);
 void kr_pool_destroy(kr_pool *pool);
 
 /* Threads that take part in a run: 1 for NULL. */

@@ -1,15 +1,29 @@
-/* sized.h - option structs that grow: a caller may have been compiled with fewer fields, or with more. */
+/* sized.h - option structs that grow: a caller may have been compiled with fewer fields than the library, or with more. */
 #ifndef KR_BASE_SIZED_H
 #define KR_BASE_SIZED_H
 
-#include <stddef.h>
-#include <string.h>
+#include "base/ctx_impl.h"
 
-/* The defaults for exactly the `size` bytes that the caller has; fields that this library does not know are 0. */
-static inline void kr_sized_init(void *options, size_t size, const void *defaults, size_t own_size)
-{
-    memset(options, 0, size);
-    memcpy(options, defaults, size < own_size ? size : own_size);
-}
+/* The defaults of a struct of structs.def, in the module that takes it:
+ *   KR_DEFAULTS(kr_norm_options) = { .size = sizeof(kr_norm_options), .eps = 1e-5 };
+ * KR_DECLARE_DEFAULTS is for the module's header, where other files take the struct too. */
+#define KR_DECLARE_DEFAULTS(type) extern const type type##_defaults
+#define KR_DEFAULTS(type)                                                                                              \
+    KR_DECLARE_DEFAULTS(type);                                                                                         \
+    const type type##_defaults
+
+/* *own <- the caller's struct, of type `type`: its fields as far as both know them, defaults for the rest; NULL: all
+ * defaults. False after an error, which a NULL ctx does not record: a size that no such struct has, or a field set that
+ * is unknown here; *own is the defaults then. */
+#define KR_TAKE(ctx, op, type, given, own)                                                                             \
+    kr_sized_take((ctx), (op), #type, 1 ? (given) : (const type *)0, sizeof(type), &type##_defaults,                   \
+                  1 ? (own) : (type *)0)
+bool kr_sized_take(kr_ctx *ctx, const char *op, const char *name, const void *given, size_t full, const void *defaults,
+                   void *own);
+
+/* `reserved` words of a struct that has no size are 0: a field of a later version is not passed over. */
+bool kr_reserved_check(kr_ctx *ctx, const char *op, const char *name, const void *reserved, size_t bytes);
+#define KR_RESERVED(ctx, op, name, object)                                                                             \
+    kr_reserved_check((ctx), (op), (name), (object)->reserved, sizeof(object)->reserved)
 
 #endif

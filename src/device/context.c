@@ -1,6 +1,6 @@
-/* context.c - makes a context: base parts, then the device that the options and the environment ask for.
+/* context.c - creates a context: its base parts, then the device of the options or the environment.
  *
- * An option that is set wins over the environment, the environment over the default.
+ * An option that is set overrides the environment, the environment the default.
  */
 #include "base/cpu.h"
 #include "base/sized.h"
@@ -12,11 +12,7 @@
 
 enum { SCRATCH_BLOCK = 1 << 16 };
 
-void kr_ctx_options_init_sized(kr_ctx_options *options, size_t size)
-{
-    const kr_ctx_options defaults = { .size = size, .seed = 0x5eed, .precision = KR_PRECISION_UNSET };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_ctx_options) = { .size = sizeof(kr_ctx_options), .seed = 0x5eed, .precision = KR_PRECISION_UNSET };
 
 static bool pick_threads(kr_ctx *ctx, int asked, int *threads)
 {
@@ -37,6 +33,14 @@ static bool pick_threads(kr_ctx *ctx, int asked, int *threads)
     return kr_require(ctx, *end == '\0' && value >= 1 && value <= KR_POOL_MAX, KR_ERR_ARG,
                       "ctx: KR_THREADS=%.40s is not a number from 1 to %d; unset it for one thread on each CPU", text,
                       KR_POOL_MAX);
+}
+
+static bool pick_pinning(kr_ctx *ctx, bool asked, bool *pins)
+{
+    const char *text = getenv("KR_PIN_THREADS");
+    *pins = asked || (text && strcmp(text, "1") == 0);
+    return kr_require(ctx, asked || !text || !*text || *pins || strcmp(text, "0") == 0, KR_ERR_ARG,
+                      "ctx: KR_PIN_THREADS=%.40s is neither 0 nor 1; unset it to let the system place threads", text);
 }
 
 static const kr_kernels *best_runnable(uint64_t features)
@@ -88,17 +92,18 @@ static bool set_up(kr_ctx *ctx, const kr_ctx_options *options)
 {
     const uint64_t features = kr_cpu_features();
     int threads;
-    if (!pick_threads(ctx, options->threads, &threads)) return false;
+    bool pins;
+    if (!pick_threads(ctx, options->threads, &threads) || !pick_pinning(ctx, options->pin_threads, &pins)) return false;
     const kr_kernels *last = pick_isa(ctx, options->isa, features);
     if (!last) return false;
     if (!kr_device_open(ctx, options->device, last, features) ||
         !pick_precision(ctx, options->precision, &ctx->device->precision))
         return false;
-    ctx->pool = kr_pool_create(&ctx->memory, threads);
+    ctx->pool = kr_pool_create(&ctx->memory, threads, pins);
     if (!kr_require(ctx, ctx->pool != NULL, KR_ERR_NOMEM, "ctx: the system refused a pool of %d threads; ask for fewer",
                     threads))
         return false;
-    if (kr_ctx_is_far(ctx))
+    if (kr_ctx_on_device(ctx))
         kr_note(ctx, KR_LOG_INFO, "krait %s: %s, %s kernels, threads %d", kr_version(), kr_ctx_device(ctx), last->name,
                 threads);
     else kr_note(ctx, KR_LOG_INFO, "krait %s: %s kernels, threads %d", kr_version(), last->name, threads);
@@ -108,9 +113,7 @@ static bool set_up(kr_ctx *ctx, const kr_ctx_options *options)
 kr_ctx *kr_ctx_create(const kr_ctx_options *given)
 {
     kr_ctx_options options;
-    kr_ctx_options_init(&options);
-    if (given) memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
-
+    KR_TAKE(NULL, "ctx", kr_ctx_options, given, &options); /* its allocator; there is no context for an error yet */
     kr_memory memory;
     kr_memory_init(&memory, &options.allocator);
     kr_ctx *ctx = kr_memory_alloc_zeroed(&memory, sizeof *ctx);
@@ -121,9 +124,7 @@ kr_ctx *kr_ctx_create(const kr_ctx_options *given)
     ctx->check_finite = options.check_finite;
     kr_ctx_seed(ctx, options.seed);
     kr_arena_init(&ctx->scratch, &ctx->memory, SCRATCH_BLOCK);
-    ctx->broken = !kr_require(ctx, !given || given->size > 0, KR_ERR_ARG,
-                              "ctx: options.size is 0; call kr_ctx_options_init before setting options") ||
-                  !set_up(ctx, &options);
+    ctx->broken = !KR_TAKE(ctx, "ctx", kr_ctx_options, given, &options) || !set_up(ctx, &options);
     return ctx;
 }
 

@@ -1,11 +1,11 @@
-/* device.c - the call of a kernel, and what the host does around it. */
+/* device.c - runs kernels on a device, and the host's part of it. */
 #include "device/device.h"
 
 #include <string.h>
 
 int kr_real_of(kr_dtype dtype)
 {
-    return dtype == KR_F64 ? KR_REAL_F64 : KR_REAL_F32;
+    return dtype == KR_DTYPE_F64 ? KR_REAL_F64 : KR_REAL_F32;
 }
 
 /* ---- faults ---- */
@@ -23,31 +23,31 @@ bool kr_device_fault(kr_ctx *ctx, const char *when, const char *why)
 bool kr_wait(kr_ctx *ctx)
 {
     kr_device *device = ctx->device;
-    if (!device->verbs || !device->is_busy) return true;
-    if (device->is_recording) {
-        device->tore_record = true;
+    if (!device->vtable || !device->is_busy) return true;
+    if (device->is_capturing) {
+        device->capture_failed = true;
         return true;
     }
     device->is_busy = device->wrote_integers = false;
     if (device->probe) device->probe(device->probe_user, KR_PROBE_WAIT);
-    const char *why = device->verbs->wait(device);
+    const char *why = device->vtable->wait(device);
     return !why || kr_device_fault(ctx, "waiting for it", why);
 }
 
-bool kr_mark(kr_ctx *ctx, int mark)
+bool kr_event(kr_ctx *ctx, int event)
 {
     kr_device *device = ctx->device;
     if (kr_ctx_failed(ctx)) return false;
-    const char *why = device->verbs->mark(device, mark);
+    const char *why = device->vtable->record_event(device, event);
     return !why || kr_device_fault(ctx, "marking a place in its queue", why);
 }
 
-bool kr_wait_mark(kr_ctx *ctx, int mark)
+bool kr_wait_event(kr_ctx *ctx, int event)
 {
     kr_device *device = ctx->device;
     if (!device->is_busy) return true;
     if (device->probe) device->probe(device->probe_user, KR_PROBE_WAIT);
-    const char *why = device->verbs->wait_mark(device, mark);
+    const char *why = device->vtable->wait_event(device, event);
     return !why || kr_device_fault(ctx, "waiting for a part of its queue", why);
 }
 
@@ -60,8 +60,8 @@ bool kr_integers_ready(kr_ctx *ctx)
 
 bool kr_exec_set(kr_ctx *ctx, kr_exec *exec, bool has_kernel, const char *slot)
 {
-    const kr_device_verbs *verbs = ctx->device->verbs;
-    if (verbs && verbs->enter) verbs->enter(ctx->device);
+    const kr_device_ops *vtable = ctx->device->vtable;
+    if (vtable && vtable->enter) vtable->enter(ctx->device);
     ctx->device->asked_kernel = slot;
     exec->pool = ctx->pool;
     exec->stream = ctx->device->stream;
@@ -75,7 +75,7 @@ bool kr_exec_begin(kr_ctx *ctx, kr_exec *exec, size_t scratch_bytes)
 {
     exec->scratch = NULL;
     if (scratch_bytes == 0) return true;
-    exec->scratch = kr_arena_alloc(ctx->device->verbs ? &ctx->device->scratch : &ctx->scratch, scratch_bytes);
+    exec->scratch = kr_arena_alloc(ctx->device->vtable ? &ctx->device->scratch : &ctx->scratch, scratch_bytes);
     const char *slot = ctx->device->asked_kernel;
     return kr_require(ctx, exec->scratch != NULL, KR_ERR_NOMEM,
                       "%s: no memory for %zu bytes of scratch of its kernel %.*s",
@@ -86,20 +86,20 @@ bool kr_exec_check(kr_ctx *ctx, const char *slot)
 {
     kr_device *device = ctx->device;
     if (device->probe) device->probe(device->probe_user, slot);
-    if (!device->verbs) return true;
+    if (!device->vtable) return true;
     device->is_busy = true;
     device->last_kernel = slot;
-    const char *why = device->verbs->check(device);
+    const char *why = device->vtable->check(device);
     return !why || kr_device_fault(ctx, "queueing a kernel", why);
 }
 
 bool kr_exec_end(kr_ctx *ctx, const char *slot)
 {
-    kr_arena_reset(ctx->device->verbs ? &ctx->device->scratch : &ctx->scratch);
+    kr_arena_reset(ctx->device->vtable ? &ctx->device->scratch : &ctx->scratch);
     return kr_exec_check(ctx, slot);
 }
 
-/* ---- several at once ---- */
+/* ---- lists of kernels ---- */
 
 bool kr_run_adamw(kr_ctx *ctx, int real, int64_t count, kr_adamw_args *each)
 {
@@ -126,29 +126,29 @@ size_t kr_squares_work_of(kr_ctx *ctx, int64_t count, kr_squares_args *each)
     return ctx->device->lists && ctx->device->lists->squares ? sum : most;
 }
 
-static bool run_token_layer(kr_ctx *ctx, kr_token_layer *l)
+static bool run_decode_layer(kr_ctx *ctx, kr_decode_layer *l)
 {
-    return KR_RUN(ctx, token_linear[KR_REAL_F32], &l->enter) && KR_RUN(ctx, token_ssd[KR_REAL_F32], &l->core) &&
-           KR_RUN(ctx, token_linear[KR_REAL_F32], &l->leave);
+    return KR_RUN(ctx, decode_linear[KR_REAL_F32], &l->in_proj) && KR_RUN(ctx, decode_ssd[KR_REAL_F32], &l->core) &&
+           KR_RUN(ctx, decode_linear[KR_REAL_F32], &l->out_proj);
 }
 
-bool kr_run_token_layers(kr_ctx *ctx, int64_t count, kr_token_layer *each)
+bool kr_run_decode_layers(kr_ctx *ctx, int64_t count, kr_decode_layer *each)
 {
     const kr_device_lists *lists = ctx->device->lists;
     kr_exec exec = { .scratch = NULL };
     size_t bytes = 0;
-    if (lists && lists->token_layers && count > 1) {
-        if (!kr_exec_set(ctx, &exec, true, "token_layers")) return false;
-        bytes = lists->token_layers_scratch(&exec, count, each);
+    if (lists && lists->decode_layers && count > 1) {
+        if (!kr_exec_set(ctx, &exec, true, "decode_layers")) return false;
+        bytes = lists->decode_layers_scratch(&exec, count, each);
     }
     if (bytes > 0) {
         if (!kr_exec_begin(ctx, &exec, bytes)) return false;
-        lists->token_layers(&exec, count, each);
-        return kr_exec_end(ctx, "token_layers");
+        lists->decode_layers(&exec, count, each);
+        return kr_exec_end(ctx, "decode_layers");
     }
     if (count > 0 && each->lookup && !KR_RUN(ctx, embedding[KR_REAL_F32], each->lookup)) return false;
     for (int64_t i = 0; i < count; i++)
-        if (!run_token_layer(ctx, &each[i])) return false;
+        if (!run_decode_layer(ctx, &each[i])) return false;
     return true;
 }
 
@@ -169,52 +169,52 @@ bool kr_run_squares(kr_ctx *ctx, int64_t count, kr_squares_args *each, void *wor
 
 /* ---- memory ---- */
 
-bool kr_ctx_is_far(const kr_ctx *ctx)
+bool kr_ctx_on_device(const kr_ctx *ctx)
 {
-    return ctx->device->verbs != NULL;
+    return ctx->device->vtable != NULL;
 }
 
-bool kr_rounds_operands(const kr_ctx *ctx)
+bool kr_autocasts_operands(const kr_ctx *ctx)
 {
     return ctx->device->takes_halves && ctx->device->precision == KR_PRECISION_BF16;
 }
 
 kr_memory *kr_float_memory(kr_ctx *ctx)
 {
-    return ctx->device->verbs ? &ctx->device->far : &ctx->memory;
+    return ctx->device->vtable ? &ctx->device->device_memory : &ctx->memory;
 }
 
 kr_memory *kr_shared_memory(kr_ctx *ctx)
 {
-    return ctx->device->verbs ? &ctx->device->shared : &ctx->memory;
+    return ctx->device->vtable ? &ctx->device->shared : &ctx->memory;
 }
 
 kr_result *kr_results(kr_ctx *ctx)
 {
-    return ctx->device->verbs ? (kr_result *)(void *)ctx->device->near_stage : ctx->device->results;
+    return ctx->device->vtable ? (kr_result *)(void *)ctx->device->host_stage : ctx->device->results;
 }
 
 void kr_zero_floats(kr_ctx *ctx, void *p, size_t bytes)
 {
     kr_device *device = ctx->device;
     if (bytes == 0) return;
-    if (!device->verbs) {
+    if (!device->vtable) {
         memset(p, 0, bytes);
         return;
     }
-    device->far.zero(device->far.hooks.user, p, bytes);
+    device->device_memory.zero(device->device_memory.hooks.user, p, bytes);
     device->is_busy = true;
 }
 
-static bool swap_far(kr_ctx *ctx, char *a, char *b, size_t bytes)
+static bool swap_device(kr_ctx *ctx, char *a, char *b, size_t bytes)
 {
     kr_device *device = ctx->device;
     const size_t most = device->access.stage_bytes;
     for (size_t at = 0; at < bytes; at += most) {
         const size_t n = bytes - at < most ? bytes - at : most;
-        const char *why = device->verbs->copy(device, device->far_stage, a + at, n);
-        if (!why) why = device->verbs->copy(device, a + at, b + at, n);
-        if (!why) why = device->verbs->copy(device, b + at, device->far_stage, n);
+        const char *why = device->vtable->copy(device, device->device_stage, a + at, n);
+        if (!why) why = device->vtable->copy(device, a + at, b + at, n);
+        if (!why) why = device->vtable->copy(device, b + at, device->device_stage, n);
         if (why) return kr_device_fault(ctx, "copying in its memory", why);
     }
     device->is_busy = true;
@@ -223,7 +223,7 @@ static bool swap_far(kr_ctx *ctx, char *a, char *b, size_t bytes)
 
 bool kr_swap_floats(kr_ctx *ctx, void *a, void *b, size_t bytes)
 {
-    if (kr_ctx_is_far(ctx)) return swap_far(ctx, a, b, bytes);
+    if (kr_ctx_on_device(ctx)) return swap_device(ctx, a, b, bytes);
     char held[4096], *x = a, *y = b;
     for (size_t at = 0; at < bytes; at += sizeof held) {
         const size_t n = bytes - at < sizeof held ? bytes - at : sizeof held;
@@ -239,7 +239,7 @@ bool kr_find_not_finite(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, i
     kr_result *result = kr_results(ctx);
     kr_finite_args args = { .n = n, .dtype = dtype, .x = x, .first = &result->whole };
     result->whole = -1;
-    if (kr_ctx_is_far(ctx) && !kr_is_far(ctx, x)) ctx->device->host->finite.run(&args);
+    if (kr_ctx_on_device(ctx) && !kr_on_device(ctx, x)) ctx->device->host->finite.run(&args);
     else if (!KR_RUN(ctx, finite, &args) || !kr_wait(ctx)) return false;
     *first = result->whole;
     return true;

@@ -1,12 +1,12 @@
-/* device_cuda.c - an NVIDIA GPU by the CUDA runtime, which is linked statically: a build with it starts on machines
- * without a driver, and says there why it has no device.
+/* device_cuda.c - an NVIDIA GPU through the CUDA runtime, which is linked statically: a build with it starts on machines
+ * without a driver, and says why there is no device.
  *
- * One stream, and one pool of memory in its order, for each context. Shared memory is the host's, pinned: kernels read it
- * by the same address.
+ * One stream and one stream-ordered memory pool per context. Shared memory is pinned host memory: kernels read it at the
+ * same address.
  */
 #include "device/device.h"
 
-#include "base/page.h"
+#include "base/huge_pages.h"
 #include "kernels/cuda/cuda.h"
 
 #include <cuda_runtime_api.h>
@@ -14,26 +14,26 @@
 #include <string.h>
 
 typedef struct cuda {
-    kr_cuda shown; /* to kernels */
+    kr_cuda shown; /* passed to kernels */
     kr_memory *memory;
     cudaStream_t stream;
-    cudaEvent_t marks[KR_MARKS];
-    cudaMemPool_t pool; /* NULL: the device has none, and memory is the runtime's */
-    cudaStream_t aside; /* for memory that is asked for while the stream records; made when it is needed */
-    bool is_recording, tore_record;
+    cudaEvent_t marks[KR_EVENTS];
+    cudaMemPool_t pool; /* NULL: not supported by the device, memory comes from the runtime */
+    cudaStream_t aside; /* for allocations while the stream is capturing; created when needed */
+    bool is_capturing, capture_failed;
 } cuda;
 
-typedef struct cuda_record {
+typedef struct cuda_graph {
     cudaGraph_t graph;
     cudaGraphExec_t exec;
-} cuda_record;
+} cuda_graph;
 
 static const char *reason(cudaError_t error)
 {
     return error == cudaSuccess ? NULL : cudaGetErrorString(error);
 }
 
-/* The runtime's calls are about the thread's current device. */
+/* CUDA runtime calls apply to the thread's current device. */
 static void enter(const kr_device *device)
 {
     cudaSetDevice(((const cuda *)device->handle)->shown.number);
@@ -41,8 +41,8 @@ static void enter(const kr_device *device)
 
 /* ---- memory ---- */
 
-/* A stream that records takes no memory for itself: another one does, and is waited for. */
-static cudaError_t ask_aside(cuda *c, void **p, size_t bytes)
+/* A capturing stream cannot allocate: another stream does, and is waited for. */
+static cudaError_t alloc_aside(cuda *c, void **p, size_t bytes)
 {
     cudaError_t error = c->aside ? cudaSuccess : cudaStreamCreateWithFlags(&c->aside, cudaStreamNonBlocking);
     if (error == cudaSuccess) error = cudaMallocFromPoolAsync(p, bytes, c->pool, c->aside);
@@ -52,39 +52,39 @@ static cudaError_t ask_aside(cuda *c, void **p, size_t bytes)
 static cudaError_t ask(cuda *c, void **p, size_t bytes)
 {
     return !c->pool          ? cudaMalloc(p, bytes)
-           : c->is_recording ? ask_aside(c, p, bytes)
+           : c->is_capturing ? alloc_aside(c, p, bytes)
                              : cudaMallocFromPoolAsync(p, bytes, c->pool, c->stream);
 }
 
-static void *far_alloc(void *user, size_t bytes, size_t align)
+static void *device_alloc(void *user, size_t bytes, size_t align)
 {
     cuda *c = user;
     void *p = NULL;
     (void)align; /* 256 bytes at least */
     cudaSetDevice(c->shown.number);
     cudaError_t error = ask(c, &p, bytes);
-    if (error == cudaErrorMemoryAllocation && c->pool && !c->is_recording) {
-        /* what was freed is in pieces, or waits for its stream */
+    if (error == cudaErrorMemoryAllocation && c->pool && !c->is_capturing) {
+        /* freed memory may be fragmented, or wait for its stream */
         cudaGetLastError();
         cudaStreamSynchronize(c->stream);
         cudaMemPoolTrimTo(c->pool, 0);
         error = ask(c, &p, bytes);
     }
     if (error == cudaSuccess) return p;
-    cudaGetLastError(); /* a refusal is told by NULL, and is not the next kernel's */
+    cudaGetLastError(); /* failure is reported by NULL, and must not be taken for the next kernel's */
     return NULL;
 }
 
-static void far_free(void *user, void *p)
+static void device_free(void *user, void *p)
 {
     cuda *c = user;
     cudaSetDevice(c->shown.number);
-    c->tore_record = true; /* what was recorded may use it */
+    c->capture_failed = true; /* the captured graph may use it */
     if (!c->pool) cudaFree(p);
-    else cudaFreeAsync(p, c->is_recording && c->aside ? c->aside : c->stream);
+    else cudaFreeAsync(p, c->is_capturing && c->aside ? c->aside : c->stream);
 }
 
-static void far_zero(void *user, void *p, size_t bytes)
+static void device_zero(void *user, void *p, size_t bytes)
 {
     const cuda *c = user;
     cudaSetDevice(c->shown.number);
@@ -109,7 +109,7 @@ static void shared_free(void *user, void *p)
     cudaFreeHost(p);
 }
 
-/* ---- verbs ---- */
+/* ---- device operations ---- */
 
 static bool holds(const kr_device *device, const void *p)
 {
@@ -128,14 +128,14 @@ static const char *transfer(kr_device *device, void *to, const void *from, size_
     return reason(error == cudaSuccess && kind != cudaMemcpyDeviceToDevice ? cudaStreamSynchronize(c->stream) : error);
 }
 
-static const char *upload(kr_device *device, void *far, const void *near, size_t bytes)
+static const char *upload(kr_device *device, void *device_memory, const void *host, size_t bytes)
 {
-    return transfer(device, far, near, bytes, cudaMemcpyHostToDevice);
+    return transfer(device, device_memory, host, bytes, cudaMemcpyHostToDevice);
 }
 
-static const char *download(kr_device *device, void *near, const void *far, size_t bytes)
+static const char *download(kr_device *device, void *host, const void *device_memory, size_t bytes)
 {
-    return transfer(device, near, far, bytes, cudaMemcpyDeviceToHost);
+    return transfer(device, host, device_memory, bytes, cudaMemcpyDeviceToHost);
 }
 
 static const char *copy(kr_device *device, void *to, const void *from, size_t bytes)
@@ -150,14 +150,14 @@ static const char *wait_for(kr_device *device)
     return reason(cudaStreamSynchronize(c->stream));
 }
 
-static const char *mark(kr_device *device, int which)
+static const char *record_event(kr_device *device, int which)
 {
     const cuda *c = device->handle;
     enter(device);
     return reason(cudaEventRecord(c->marks[which], c->stream));
 }
 
-static const char *wait_mark(kr_device *device, int which)
+static const char *wait_event(kr_device *device, int which)
 {
     const cuda *c = device->handle;
     enter(device);
@@ -170,8 +170,8 @@ static const char *check(kr_device *device)
     return reason(cudaGetLastError());
 }
 
-/* What the pool keeps without using it is free, too. */
-static bool room(const kr_device *device, size_t *free, size_t *all)
+/* Unused memory of the pool counts as free, too. */
+static bool memory_info(const kr_device *device, size_t *free, size_t *all)
 {
     const cuda *c = device->handle;
     uint64_t reserved = 0, used = 0;
@@ -186,11 +186,11 @@ static bool room(const kr_device *device, size_t *free, size_t *all)
     return true;
 }
 
-/* What set_up made, all of it or some. */
-static void take_down(cuda *c)
+/* Releases everything that set_up created, also after a partial failure. */
+static void tear_down(cuda *c)
 {
     cudaFree(c->shown.arrivals);
-    for (int i = 0; i < KR_MARKS; i++)
+    for (int i = 0; i < KR_EVENTS; i++)
         if (c->marks[i]) cudaEventDestroy(c->marks[i]);
     if (c->pool) cudaMemPoolDestroy(c->pool);
     if (c->aside) cudaStreamDestroy(c->aside);
@@ -202,19 +202,19 @@ static void close_device(kr_device *device)
     cuda *c = device->handle;
     enter(device);
     cudaStreamSynchronize(c->stream);
-    take_down(c);
+    tear_down(c);
     kr_memory_free(c->memory, c, sizeof *c);
 }
 
-/* ---- recording ---- */
+/* ---- graph capture ---- */
 
-static const char *begin_record(kr_device *device)
+static const char *capture_begin(kr_device *device)
 {
     cuda *c = device->handle;
     enter(device);
     const cudaError_t error = cudaStreamBeginCapture(c->stream, cudaStreamCaptureModeRelaxed);
-    c->is_recording = error == cudaSuccess;
-    c->tore_record = false;
+    c->is_capturing = error == cudaSuccess;
+    c->capture_failed = false;
     return reason(error);
 }
 
@@ -231,15 +231,15 @@ static int64_t count_kernels(cudaGraph_t graph)
     return kernels;
 }
 
-static void *end_record(kr_device *device, int64_t *launches)
+static void *capture_end(kr_device *device, int64_t *launches)
 {
     cuda *c = device->handle;
-    cuda_record *r = kr_memory_alloc_zeroed(c->memory, sizeof *r);
+    cuda_graph *r = kr_memory_alloc_zeroed(c->memory, sizeof *r);
     cudaGraph_t graph = NULL;
     enter(device);
-    c->is_recording = false;
+    c->is_capturing = false;
     const cudaError_t error = cudaStreamEndCapture(c->stream, &graph);
-    if (r && error == cudaSuccess && !c->tore_record && cudaGraphInstantiate(&r->exec, graph, 0) == cudaSuccess) {
+    if (r && error == cudaSuccess && !c->capture_failed && cudaGraphInstantiate(&r->exec, graph, 0) == cudaSuccess) {
         r->graph = graph;
         *launches = count_kernels(graph);
         return r;
@@ -250,43 +250,43 @@ static void *end_record(kr_device *device, int64_t *launches)
     return NULL;
 }
 
-static const char *replay(kr_device *device, void *record)
+static const char *launch_graph(kr_device *device, void *captured)
 {
     const cuda *c = device->handle;
     enter(device);
-    return reason(cudaGraphLaunch(((const cuda_record *)record)->exec, c->stream));
+    return reason(cudaGraphLaunch(((const cuda_graph *)captured)->exec, c->stream));
 }
 
-static void forget(kr_device *device, void *record)
+static void destroy_graph(kr_device *device, void *captured)
 {
     const cuda *c = device->handle;
-    cuda_record *r = record;
+    cuda_graph *r = captured;
     enter(device);
     cudaGraphExecDestroy(r->exec);
     cudaGraphDestroy(r->graph);
     kr_memory_free(c->memory, r, sizeof *r);
 }
 
-static const kr_device_verbs verbs = { .enter = enter,
-                                       .holds = holds,
-                                       .upload = upload,
-                                       .download = download,
-                                       .copy = copy,
-                                       .wait = wait_for,
-                                       .mark = mark,
-                                       .wait_mark = wait_mark,
-                                       .check = check,
-                                       .room = room,
-                                       .close = close_device,
-                                       .begin_record = begin_record,
-                                       .end_record = end_record,
-                                       .replay = replay,
-                                       .forget = forget };
+static const kr_device_ops vtable = { .enter = enter,
+                                      .holds = holds,
+                                      .upload = upload,
+                                      .download = download,
+                                      .copy = copy,
+                                      .wait = wait_for,
+                                      .record_event = record_event,
+                                      .wait_event = wait_event,
+                                      .check = check,
+                                      .memory_info = memory_info,
+                                      .close = close_device,
+                                      .capture_begin = capture_begin,
+                                      .capture_end = capture_end,
+                                      .launch_graph = launch_graph,
+                                      .destroy_graph = destroy_graph };
 
 static const kr_device_lists lists = { .adamw = { kr_cuda_f32_adamw_each, kr_cuda_f64_adamw_each },
                                        .squares = kr_cuda_squares_each,
-                                       .token_layers = kr_cuda_token_layers,
-                                       .token_layers_scratch = kr_cuda_token_layers_scratch };
+                                       .decode_layers = kr_cuda_decode_layers,
+                                       .decode_layers_scratch = kr_cuda_decode_layers_scratch };
 
 /* ---- opening ---- */
 
@@ -310,12 +310,12 @@ static cudaError_t open_pool(cuda *c)
                                                  .location = { .type = cudaMemLocationTypeDevice,
                                                                .id = c->shown.number } };
     const cudaError_t error = cudaMemPoolCreate(&c->pool, &properties);
-    uint64_t all = UINT64_MAX; /* what is freed stays ours until the context ends */
+    uint64_t all = UINT64_MAX; /* freed memory stays in the pool until the context ends */
     if (error == cudaSuccess) cudaMemPoolSetAttribute(c->pool, cudaMemPoolAttrReleaseThreshold, &all);
     return error;
 }
 
-/* Whose kernels are in this build. */
+/* Architecture of the kernels in this build. */
 static int arch_of_kernels(int number)
 {
 #ifdef KR_CUDA_WITHOUT_90A
@@ -334,10 +334,10 @@ static cudaError_t set_up(cuda *c, int number)
                           .shared_bytes = (size_t)attribute(number, cudaDevAttrMaxSharedMemoryPerBlockOptin) };
     cudaError_t error = cudaSetDevice(number);
     if (error == cudaSuccess) error = cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking);
-    for (int i = 0; i < KR_MARKS && error == cudaSuccess; i++)
+    for (int i = 0; i < KR_EVENTS && error == cudaSuccess; i++)
         error = cudaEventCreateWithFlags(&c->marks[i], cudaEventDisableTiming);
     if (error == cudaSuccess) error = open_pool(c);
-    const size_t counters = (KR_CUDA_ARRIVALS + KR_CUDA_TURNS) * sizeof *c->shown.arrivals;
+    const size_t counters = (KR_CUDA_ARRIVALS + KR_CUDA_TICKETS) * sizeof *c->shown.arrivals;
     if (error == cudaSuccess) error = cudaMalloc((void **)&c->shown.arrivals, counters);
     if (error == cudaSuccess) error = cudaMemset(c->shown.arrivals, 0, counters);
     return error;
@@ -368,20 +368,20 @@ static bool open_device(kr_ctx *ctx, kr_device *device, int number)
     const cudaError_t error = set_up(c, number);
     if (error != cudaSuccess) {
         cudaGetLastError();
-        take_down(c);
+        tear_down(c);
         kr_memory_free(&ctx->memory, c, sizeof *c);
         return kr_fail(ctx, KR_ERR_DEVICE, "ctx: device cuda:%d cannot be opened: %s", number, reason(error));
     }
-    device->verbs = &verbs;
+    device->vtable = &vtable;
     device->kernels = kr_cuda_kernels;
     device->lists = &lists;
     device->takes_halves = true;
     device->handle = c;
     device->stream = c->stream;
     device->own = &c->shown;
-    kr_memory_init(&device->far, &(kr_allocator){ far_alloc, far_free, c });
+    kr_memory_init(&device->device_memory, &(kr_allocator){ device_alloc, device_free, c });
     kr_memory_init(&device->shared, &(kr_allocator){ shared_alloc, shared_free, c });
-    device->far.zero = far_zero;
+    device->device_memory.zero = device_zero;
     struct cudaDeviceProp about;
     const bool has_name = cudaGetDeviceProperties(&about, number) == cudaSuccess;
     snprintf(device->name, sizeof device->name, "cuda:%d %.100s", number, has_name ? about.name : "of no name");

@@ -1,66 +1,66 @@
-/* graph.c - kernels recorded once and replayed as one.
+/* graph.c - graph capture: kernels captured once and launched as one.
  *
- * Before the recording the scratch of kernels gets one block for the most that any of them has asked for, so that all
- * of them find it in one place; a replay is refused once that block has gone.
+ * Before capture, kernel scratch is allocated as one block of the largest size requested so far, so that it has one
+ * address; a launch is refused once that block has been freed.
  */
 #include "device/device.h"
 
-struct kr_recording {
-    void *record;
-    const void *scratch; /* where it began */
+struct kr_graph {
+    void *captured;
+    const void *scratch; /* its address at capture */
     int64_t launches;
 };
 
-bool kr_record_begin(kr_ctx *ctx)
+bool kr_graph_capture_begin(kr_ctx *ctx)
 {
     kr_device *device = ctx->device;
-    if (kr_ctx_failed(ctx) || !device->verbs || !device->verbs->begin_record || device->is_recording || !kr_wait(ctx) ||
-        !kr_arena_reserve(&device->scratch))
+    if (kr_ctx_failed(ctx) || !device->vtable || !device->vtable->capture_begin || device->is_capturing ||
+        !kr_wait(ctx) || !kr_arena_reserve(&device->scratch))
         return false;
-    const char *why = device->verbs->begin_record(device);
-    if (why) return kr_device_fault(ctx, "recording kernels", why);
-    device->is_recording = true;
-    device->tore_record = false;
+    const char *why = device->vtable->capture_begin(device);
+    if (why) return kr_device_fault(ctx, "capturing kernels", why);
+    device->is_capturing = true;
+    device->capture_failed = false;
     return true;
 }
 
-kr_recording *kr_record_end(kr_ctx *ctx)
+kr_graph *kr_graph_capture_end(kr_ctx *ctx)
 {
     kr_device *device = ctx->device;
     int64_t launches = 0;
-    void *record = device->verbs->end_record(device, &launches);
-    device->is_recording = device->is_busy = device->wrote_integers = false;
-    kr_recording *r = NULL;
-    if (record && !device->tore_record && !kr_ctx_failed(ctx)) r = kr_memory_alloc(&ctx->memory, sizeof *r);
-    if (r) *r = (kr_recording){ record, kr_arena_base(&device->scratch), launches };
-    else if (record) device->verbs->forget(device, record);
+    void *captured = device->vtable->capture_end(device, &launches);
+    device->is_capturing = device->is_busy = device->wrote_integers = false;
+    kr_graph *r = NULL;
+    if (captured && !device->capture_failed && !kr_ctx_failed(ctx)) r = kr_memory_alloc(&ctx->memory, sizeof *r);
+    if (r) *r = (kr_graph){ captured, kr_arena_base(&device->scratch), launches };
+    else if (captured) device->vtable->destroy_graph(device, captured);
     return r;
 }
 
-bool kr_record_is_whole(const kr_ctx *ctx, const kr_recording *recording)
+bool kr_graph_is_complete(const kr_ctx *ctx, const kr_graph *graph)
 {
-    return kr_arena_base(&ctx->device->scratch) == recording->scratch;
+    return kr_arena_base(&ctx->device->scratch) == graph->scratch;
 }
 
-bool kr_record_replay(kr_ctx *ctx, const kr_recording *recording)
+bool kr_graph_launch(kr_ctx *ctx, const kr_graph *graph)
 {
     kr_device *device = ctx->device;
     if (kr_ctx_failed(ctx)) return false;
-    const char *why = device->verbs->replay(device, recording->record);
+    const char *why = device->vtable->launch_graph(device, graph->captured);
     device->is_busy = device->wrote_integers = true;
-    device->last_kernel = "of a recording";
-    return !why || kr_device_fault(ctx, "replaying kernels", why);
+    device->last_kernel = "of a graph";
+    return !why || kr_device_fault(ctx, "launching captured kernels", why);
 }
 
-int64_t kr_record_launches(const kr_recording *recording)
+int64_t kr_graph_launches(const kr_graph *graph)
 {
-    return recording ? recording->launches : 0;
+    return graph ? graph->launches : 0;
 }
 
-void kr_record_destroy(kr_ctx *ctx, kr_recording *recording)
+void kr_graph_destroy(kr_ctx *ctx, kr_graph *graph)
 {
-    if (!recording) return;
+    if (!graph) return;
     kr_wait(ctx);
-    ctx->device->verbs->forget(ctx->device, recording->record);
-    kr_memory_free(&ctx->memory, recording, sizeof *recording);
+    ctx->device->vtable->destroy_graph(ctx->device, graph->captured);
+    kr_memory_free(&ctx->memory, graph, sizeof *graph);
 }

@@ -1,8 +1,8 @@
-/* open.c - the device that options or the environment ask for: found by its name, opened, closed. */
+/* open.c - opens and closes the device of the options or the environment, by name. */
 #include "device/device.h"
 #include "kernels/select.h"
 
-#include "base/page.h"
+#include "base/huge_pages.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -51,11 +51,11 @@ size_t kr_devices_text(char *text, size_t bytes)
     return page.length;
 }
 
-/* ---- far memory by plain pointers ---- */
+/* ---- device memory behind plain pointers ---- */
 
 static bool holds(const kr_ctx *ctx, const void *p)
 {
-    return ctx->device->verbs->holds(ctx->device, p);
+    return ctx->device->vtable->holds(ctx->device, p);
 }
 
 static void explain(kr_ctx *ctx, char *text, size_t bytes)
@@ -65,55 +65,55 @@ static void explain(kr_ctx *ctx, char *text, size_t bytes)
     kr_page page = kr_page_of(text, bytes);
     if (device->shared.refused)
         kr_page_write(&page, "; the system refused %zu bytes that %s could read", device->shared.refused, device->name);
-    if (device->far.refused) {
+    if (device->device_memory.refused) {
         size_t free = 0, all = 0;
         kr_page_write(&page, "; %s refused %zu bytes: this context has %.1f MiB of it in use", device->name,
-                      device->far.refused, (double)device->far.stats.live_bytes / mib);
-        if (device->verbs->room && device->verbs->room(device, &free, &all))
+                      device->device_memory.refused, (double)device->device_memory.stats.live_bytes / mib);
+        if (device->vtable->memory_info && device->vtable->memory_info(device, &free, &all))
             kr_page_write(&page, ", %.1f of %.1f MiB are free", (double)free / mib, (double)all / mib);
         kr_page_write(&page, "; use a smaller batch or shorter rows, recompute layers (recompute_budget), or free what "
                              "other tapes and programs hold");
     }
-    ctx->device->shared.refused = ctx->device->far.refused = 0;
+    ctx->device->shared.refused = ctx->device->device_memory.refused = 0;
 }
 
-static bool fetch(kr_ctx *ctx, void *near, const void *p, size_t bytes)
+static bool fetch(kr_ctx *ctx, void *host, const void *p, size_t bytes)
 {
-    if (ctx->broken) return false; /* what lies there is not what was asked for */
-    const char *why = ctx->device->verbs->download(ctx->device, near, p, bytes);
+    if (ctx->broken) return false; /* its contents are not valid */
+    const char *why = ctx->device->vtable->download(ctx->device, host, p, bytes);
     return !why || kr_device_fault(ctx, "reading its memory", why);
 }
 
-static bool store(kr_ctx *ctx, void *p, const void *near, size_t bytes)
+static bool store(kr_ctx *ctx, void *p, const void *host, size_t bytes)
 {
     if (ctx->broken) return false;
-    const char *why = ctx->device->verbs->upload(ctx->device, p, near, bytes);
+    const char *why = ctx->device->vtable->upload(ctx->device, p, host, bytes);
     return !why || kr_device_fault(ctx, "writing its memory", why);
 }
 
 /* ---- opening and closing ---- */
 
-static bool open_far(kr_ctx *ctx, const kr_device_kind *kind, int number)
+static bool open_in_device_memory(kr_ctx *ctx, const kr_device_kind *kind, int number)
 {
     kr_device *device = ctx->device;
     device->processor = device->kernels;
     device->host = &device->processor;
     if (!kind->open(ctx, device, number)) {
-        device->verbs = NULL;
+        device->vtable = NULL;
         return false;
     }
-    device->far.beside = device->shared.beside = &ctx->memory;
-    kr_arena_init_apart(&device->scratch, &device->far, &ctx->memory, SCRATCH_BLOCK);
-    device->near_stage = kr_memory_alloc(&device->shared, RESULT_BYTES + STAGE_BYTES);
-    device->far_stage = kr_memory_alloc(&device->far, STAGE_BYTES);
-    device->access = (struct kr_far){ .holds = holds,
-                                      .explain = explain,
-                                      .fetch = fetch,
-                                      .store = store,
-                                      .stage = device->near_stage ? device->near_stage + RESULT_BYTES : NULL,
-                                      .stage_bytes = STAGE_BYTES };
-    ctx->far = &device->access;
-    return kr_require(ctx, device->near_stage && device->far_stage, KR_ERR_NOMEM,
+    device->device_memory.beside = device->shared.beside = &ctx->memory;
+    kr_arena_init_device(&device->scratch, &device->device_memory, &ctx->memory, SCRATCH_BLOCK);
+    device->host_stage = kr_memory_alloc(&device->shared, RESULT_BYTES + STAGE_BYTES);
+    device->device_stage = kr_memory_alloc(&device->device_memory, STAGE_BYTES);
+    device->access = (struct kr_device_access){ .holds = holds,
+                                                .explain = explain,
+                                                .fetch = fetch,
+                                                .store = store,
+                                                .stage = device->host_stage ? device->host_stage + RESULT_BYTES : NULL,
+                                                .stage_bytes = STAGE_BYTES };
+    ctx->device_access = &device->access;
+    return kr_require(ctx, device->host_stage && device->device_stage, KR_ERR_NOMEM,
                       "ctx: %s: no memory for pieces of %d bytes on their way", device->name, (int)STAGE_BYTES);
 }
 
@@ -121,19 +121,19 @@ void kr_device_close(kr_ctx *ctx)
 {
     kr_device *device = ctx->device;
     if (!device) return;
-    if (device->verbs) {
+    if (device->vtable) {
         kr_wait(ctx);
         kr_arena_deinit(&device->scratch);
-        if (device->far_stage) kr_memory_free(&device->far, device->far_stage, STAGE_BYTES);
-        if (device->near_stage) kr_memory_free(&device->shared, device->near_stage, RESULT_BYTES + STAGE_BYTES);
-        device->verbs->close(device);
+        if (device->device_stage) kr_memory_free(&device->device_memory, device->device_stage, STAGE_BYTES);
+        if (device->host_stage) kr_memory_free(&device->shared, device->host_stage, RESULT_BYTES + STAGE_BYTES);
+        device->vtable->close(device);
     }
     kr_memory_free(&ctx->memory, device, sizeof *device);
     ctx->device = NULL;
-    ctx->far = NULL;
+    ctx->device_access = NULL;
 }
 
-/* The number behind "cuda" or "cuda:"; -1: the name is another one. */
+/* The number after "cuda" or "cuda:"; -1: another name. */
 static int number_of(const char *asked, const char *name)
 {
     const size_t length = strlen(name);
@@ -152,7 +152,7 @@ static bool open_named(kr_ctx *ctx, const char *asked, const char *source)
     const kr_device_kind *kind = NULL;
     for (int n = 0; (kind = kr_device_kind_nth(n)) && number_of(asked, kind->name) < 0;) n++;
     return kind
-               ? open_far(ctx, kind, number_of(asked, kind->name))
+               ? open_in_device_memory(ctx, kind, number_of(asked, kind->name))
                : kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is no device; choose one of: cpu, cuda, cuda:N", source, asked);
 }
 
@@ -184,10 +184,10 @@ kr_status kr_ctx_wait(kr_ctx *ctx)
 
 kr_memory_stats kr_ctx_device_memory(const kr_ctx *ctx)
 {
-    return ctx && ctx->device ? ctx->device->far.stats : (kr_memory_stats){ 0 };
+    return ctx && ctx->device ? ctx->device->device_memory.stats : (kr_memory_stats){ 0 };
 }
 
-kr_memory_stats kr_ctx_shared_memory(const kr_ctx *ctx)
+kr_memory_stats kr_ctx_pinned_memory(const kr_ctx *ctx)
 {
     return ctx && ctx->device ? ctx->device->shared.stats : (kr_memory_stats){ 0 };
 }

@@ -1,16 +1,16 @@
-/* transfer.c - the ways in and out: a tensor's elements from the caller's memory and to it.
+/* transfer.c - copies the elements of tensors from and to the caller's memory.
  *
- * What is far goes through the stage, piece by piece, in its own type and row-major; the processor converts. Elements
- * that lie one after another on both sides, of one type, are moved at once.
+ * Device data goes through the host stage, block by block, in its own type and row-major; the host converts. Elements that
+ * are contiguous on both sides, of one type, are copied at once.
  */
 #include "device/device.h"
 #include "device/walk.h"
-#include "tensor/tensor.h"
+#include "tensor/tensor_impl.h"
 
 #include <math.h>
 
-/* y = x by the processor. Without the context's pool and scratch: reading is allowed after an error, too. */
-static void copy_near(const kr_tensor *y, const kr_tensor *x)
+/* y = x on the host. Without the context's pool and scratch: reading is allowed after an error, too. */
+static void copy_on_host(const kr_tensor *y, const kr_tensor *x)
 {
     const kr_copy_args args = kr_copy_of(y, x);
     x->ctx->device->host->copy.run(&args);
@@ -30,7 +30,7 @@ static size_t bytes_of(const kr_tensor *x)
     return (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
 }
 
-/* Cuts x, longer than a piece, in two along its first axis that can be; the elements of the second half follow those of
+/* Splits x, larger than a block, in two along its first axis that can be; the elements of the second half follow those of
  * the first. */
 static void halve(const kr_tensor *x, kr_tensor *first, kr_tensor *second)
 {
@@ -42,51 +42,51 @@ static void halve(const kr_tensor *x, kr_tensor *first, kr_tensor *second)
     second->data += first->dims[axis] * x->strides[axis] * (int64_t)kr_dtype_bytes(x->dtype);
 }
 
-bool kr_tensor_is_near(const kr_tensor *x)
+bool kr_tensor_is_host(const kr_tensor *x)
 {
-    return !x || !kr_is_far(x->ctx, x->data);
+    return !x || !kr_on_device(x->ctx, x->data);
 }
 
-/* ---- out ---- */
+/* ---- reading ---- */
 
-static bool read_piece(const kr_tensor *x, kr_dtype dtype, void *out)
+static bool read_block(const kr_tensor *x, kr_dtype dtype, void *out)
 {
     kr_ctx *ctx = x->ctx;
     kr_device *device = ctx->device;
     kr_tensor y = laid_out(x, dtype, out);
     const void *from = x->data;
     if (!kr_tensor_is_row_major(x)) {
-        const kr_tensor gathered = laid_out(x, x->dtype, device->far_stage);
+        const kr_tensor gathered = laid_out(x, x->dtype, device->device_stage);
         kr_copy_args args = kr_copy_of(&gathered, x);
         if (!KR_RUN_WITH(ctx, copy, &args, NULL)) return false;
         from = gathered.data;
     }
-    const kr_tensor near = laid_out(x, x->dtype, device->access.stage);
-    if (!device->access.fetch(ctx, near.data, from, bytes_of(x))) return false;
-    copy_near(&y, &near);
+    const kr_tensor host = laid_out(x, x->dtype, device->access.stage);
+    if (!device->access.fetch(ctx, host.data, from, bytes_of(x))) return false;
+    copy_on_host(&y, &host);
     return true;
 }
 
 static bool read_into(const kr_tensor *x, kr_dtype dtype, char *out)
 {
     if (kr_tensor_count(x) == 0) return true;
-    if (!kr_is_far(x->ctx, x->data)) {
+    if (!kr_on_device(x->ctx, x->data)) {
         const kr_tensor y = laid_out(x, dtype, out);
         if (!kr_integers_ready(x->ctx)) return false;
-        copy_near(&y, x);
+        copy_on_host(&y, x);
         return true;
     }
     if (dtype == x->dtype && kr_tensor_is_row_major(x))
         return x->ctx->device->access.fetch(x->ctx, out, x->data, bytes_of(x));
-    if (bytes_of(x) <= x->ctx->device->access.stage_bytes) return read_piece(x, dtype, out);
+    if (bytes_of(x) <= x->ctx->device->access.stage_bytes) return read_block(x, dtype, out);
     kr_tensor first, second;
     halve(x, &first, &second);
     return read_into(&first, dtype, out) &&
            read_into(&second, dtype, out + (size_t)kr_tensor_count(&first) * kr_dtype_bytes(dtype));
 }
 
-/* The caller's memory may be the device's own: another tensor's, say. */
-static bool copy_far(const kr_tensor *y, const kr_tensor *x)
+/* The caller's memory may be device memory: another tensor's, for example. */
+static bool copy_device(const kr_tensor *y, const kr_tensor *x)
 {
     kr_copy_args args = kr_copy_of(y, x);
     if (!kr_dtype_is_float(y->dtype)) y->ctx->device->wrote_integers = true;
@@ -106,7 +106,7 @@ kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t 
         return KR_ERR_ARG;
     }
     const kr_tensor y = laid_out(x, dtype, out);
-    return (kr_is_far(x->ctx, out) ? copy_far(&y, x) : read_into(x, dtype, out)) ? KR_OK : KR_ERR_DEVICE;
+    return (kr_on_device(x->ctx, out) ? copy_device(&y, x) : read_into(x, dtype, out)) ? KR_OK : KR_ERR_DEVICE;
 }
 
 double kr_tensor_at(const kr_tensor *x, const int64_t *index)
@@ -121,7 +121,7 @@ double kr_tensor_at(const kr_tensor *x, const int64_t *index)
         one.data += index[axis] * x->strides[axis] * (int64_t)kr_dtype_bytes(x->dtype);
     }
     double value;
-    return read_into(&one, KR_F64, (char *)&value) ? value : NAN;
+    return read_into(&one, KR_DTYPE_F64, (char *)&value) ? value : NAN;
 }
 
 double kr_item(const kr_tensor *x)
@@ -149,7 +149,7 @@ static bool show_values(const kr_tensor *x, showing *s)
         return show_values(&first, s) && show_values(&second, s);
     }
     double values[PIECE];
-    if (!read_into(x, KR_F64, (char *)values) || !s->show(s->user, s->first, values, count)) return false;
+    if (!read_into(x, KR_DTYPE_F64, (char *)values) || !s->show(s->user, s->first, values, count)) return false;
     s->first += count;
     return true;
 }
@@ -159,32 +159,32 @@ bool kr_each_value(const kr_tensor *x, kr_show_fn *show, void *user)
     return kr_tensor_count(x) == 0 || show_values(x, &(showing){ show, user, 0 });
 }
 
-/* ---- in ---- */
+/* ---- writing ---- */
 
-static bool write_far(kr_ctx *ctx, char *to, kr_dtype dtype, const kr_tensor *near)
+static bool write_device(kr_ctx *ctx, char *to, kr_dtype dtype, const kr_tensor *host)
 {
-    const struct kr_far *far = &ctx->device->access;
-    const size_t bytes = (size_t)kr_tensor_count(near) * kr_dtype_bytes(dtype);
-    if (dtype == near->dtype && kr_tensor_is_row_major(near)) return far->store(ctx, to, near->data, bytes);
-    if (bytes <= far->stage_bytes) {
-        const kr_tensor staged = laid_out(near, dtype, far->stage);
-        copy_near(&staged, near);
-        return far->store(ctx, to, far->stage, bytes);
+    const struct kr_device_access *device_memory = &ctx->device->access;
+    const size_t bytes = (size_t)kr_tensor_count(host) * kr_dtype_bytes(dtype);
+    if (dtype == host->dtype && kr_tensor_is_row_major(host)) return device_memory->store(ctx, to, host->data, bytes);
+    if (bytes <= device_memory->stage_bytes) {
+        const kr_tensor staged = laid_out(host, dtype, device_memory->stage);
+        copy_on_host(&staged, host);
+        return device_memory->store(ctx, to, device_memory->stage, bytes);
     }
     kr_tensor first, second;
-    halve(near, &first, &second);
-    return write_far(ctx, to, dtype, &first) &&
-           write_far(ctx, to + (size_t)kr_tensor_count(&first) * kr_dtype_bytes(dtype), dtype, &second);
+    halve(host, &first, &second);
+    return write_device(ctx, to, dtype, &first) &&
+           write_device(ctx, to + (size_t)kr_tensor_count(&first) * kr_dtype_bytes(dtype), dtype, &second);
 }
 
-bool kr_tensor_take(kr_tensor *y, const kr_tensor *near)
+bool kr_tensor_take(kr_tensor *y, const kr_tensor *host)
 {
     kr_ctx *ctx = y->ctx;
     if (kr_tensor_count(y) == 0) return true;
-    if (kr_is_far(ctx, near->data)) return copy_far(y, near);
-    if (kr_is_far(ctx, y->data)) return write_far(ctx, y->data, y->dtype, near);
-    kr_copy_args args = kr_copy_of(y, near);
-    if (!kr_ctx_is_far(ctx)) return KR_RUN(ctx, copy, &args);
+    if (kr_on_device(ctx, host->data)) return copy_device(y, host);
+    if (kr_on_device(ctx, y->data)) return write_device(ctx, y->data, y->dtype, host);
+    kr_copy_args args = kr_copy_of(y, host);
+    if (!kr_ctx_on_device(ctx)) return KR_RUN(ctx, copy, &args);
     args.exec.pool = ctx->pool;
     ctx->device->host->copy.run(&args);
     return true;

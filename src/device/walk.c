@@ -1,4 +1,4 @@
-/* walk.c - broadcasting strides, then as few axes as possible. */
+/* walk.c - broadcasting strides, merged into as few axes as possible. */
 #include "device/walk.h"
 
 static int64_t stride_at(const kr_tensor *x, int axis, int rank)

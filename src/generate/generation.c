@@ -9,7 +9,7 @@
  * next call is not the step that was expected, rows keep what they have: the state has read the pending token, and what
  * comes after it is chosen (is_ready).
  */
-#include "generate/generation.h"
+#include "generate/generation_impl.h"
 
 #include <string.h>
 
@@ -22,7 +22,7 @@ static kr_status status_of(const kr_generation *g)
 static bool begin(kr_generation *g, const char *op)
 {
     kr_tape_reset(g->tape);
-    return kr_require(g->ctx, !g->is_torn, KR_ERR_STATE,
+    return kr_require(g->ctx, !g->is_inconsistent, KR_ERR_STATE,
                       "%s: an earlier call failed half-way; go on from a file with kr_generation_load, or create anew",
                       op);
 }
@@ -84,9 +84,9 @@ static bool draw(kr_generation *g, const kr_tensor *logits)
 static bool take_choice(kr_generation *g)
 {
     kr_ctx *ctx = g->ctx;
-    if (kr_steps_take(&g->steps, g->sampler, g->nmembers, g->members, g->samples)) return true;
+    if (kr_decode_graph_take(&g->steps, g->sampler, g->nmembers, g->members, g->samples)) return true;
     if (kr_ctx_failed(ctx)) return false;
-    if (!kr_steps_are_ahead(&g->steps)) return draw(g, g->steps.logits); /* finds out what is wrong with them */
+    if (!kr_decode_graph_is_ahead(&g->steps)) return draw(g, g->steps.logits); /* finds out what is wrong with them */
     return kr_fail(ctx, KR_ERR_NUMERIC,
                    "sampler.next_rows: logits %s hold a NaN or an infinity, or -inf for all tokens of a row",
                    KR_TEXT_OF(g->steps.logits));
@@ -94,11 +94,11 @@ static bool take_choice(kr_generation *g)
 
 bool kr_generation_catch_up(kr_generation *g)
 {
-    const bool was_torn = g->is_torn;
-    if (!kr_steps_are_ahead(&g->steps)) return true;
-    g->is_torn = true; /* unless all is well: the state has gone on */
+    const bool was_inconsistent = g->is_inconsistent;
+    if (!kr_decode_graph_is_ahead(&g->steps)) return true;
+    g->is_inconsistent = true; /* unless all is well: the state has gone on */
     if (!take_choice(g)) return false;
-    g->is_torn = was_torn;
+    g->is_inconsistent = was_inconsistent;
     for (int64_t m = 0; m < g->nmembers; m++) {
         kr_continuation *row = &g->rows[g->members[m]];
         row->is_ready = true;
@@ -109,7 +109,7 @@ bool kr_generation_catch_up(kr_generation *g)
 
 static bool is_live(const kr_continuation *row)
 {
-    return row->finish == KR_FINISH_NOT;
+    return row->finish == KR_FINISH_NONE;
 }
 
 static bool is_ready(const kr_continuation *row)
@@ -189,7 +189,7 @@ static int32_t first_pending(const kr_generation *g)
 static bool make_ready(kr_generation *g, int64_t r)
 {
     kr_continuation *row = &g->rows[r];
-    const kr_tensor *logits = read_to(g, row->resting, kr_from_data(g->tape, KR_I32, KR_SHAPE(1), &row->pending));
+    const kr_tensor *logits = read_to(g, row->resting, kr_from_data(g->tape, KR_DTYPE_I32, KR_SHAPE(1), &row->pending));
     row->is_ready = logits && kr_sampler_draw(g->sampler, "sampler.next_rows", logits, 1, &r, &row->ready) == KR_OK;
     return row->is_ready;
 }
@@ -211,7 +211,7 @@ static bool bring_all_to_one_place(kr_generation *g)
 static bool read_chunk(kr_generation *g, const int32_t *ids, int64_t from, int64_t count)
 {
     const int64_t nb = batch_of(g), npending = first_pending(g) >= 0;
-    kr_tensor *x = kr_new(g->tape, KR_I32, count == 1 ? KR_SHAPE(nb) : KR_SHAPE(nb, count));
+    kr_tensor *x = kr_new(g->tape, KR_DTYPE_I32, count == 1 ? KR_SHAPE(nb) : KR_SHAPE(nb, count));
     if (!x) return false;
     int32_t *to = kr_tensor_data(x);
     for (int64_t b = 0; b < nb; b++)
@@ -241,7 +241,7 @@ static void open_rows(kr_generation *g)
 {
     for (int64_t r = 0; r < g->nrows; r++) {
         kr_continuation *row = &g->rows[r];
-        row->finish = g->options.max_tokens == 0 ? KR_FINISH_LENGTH : KR_FINISH_NOT;
+        row->finish = g->options.max_tokens == 0 ? KR_FINISH_LENGTH : KR_FINISH_NONE;
         row->ntokens = 0;
         row->text.settled = row->text.nheld;
     }
@@ -259,10 +259,10 @@ kr_status kr_generation_feed(kr_generation *g, const int32_t *ids, int64_t count
                         "%s: ids[%lld] = %d, but the network's tokens are from 0 to %lld", op, (long long)i,
                         (int)ids[i], (long long)g->vocab - 1))
             return status_of(g);
-    g->is_torn = true;
+    g->is_inconsistent = true;
     if (bring_all_to_one_place(g) && (count == 0 || read_prompt(g, ids, count))) {
         open_rows(g);
-        g->is_torn = false;
+        g->is_inconsistent = false;
     } else {
         kr_blame(g->ctx, "%s", op);
     }
@@ -280,7 +280,7 @@ kr_status kr_generation_feed_text(kr_generation *g, const char *text, size_t byt
     kr_encode_options options;
     kr_encode_options_init(&options);
     options.adds_special = g->rows[0].pending < 0; /* what stands around a text stands at its beginning once */
-    const int64_t most = kr_tokenizer_most_ids(g->tok, bytes);
+    const int64_t most = kr_tokenizer_max_ids(g->tok, bytes);
     int32_t *ids = kr_memory_alloc(&g->ctx->memory, (size_t)most * sizeof *ids);
     if (!kr_require(g->ctx, ids != NULL, KR_ERR_NOMEM, "%s: no memory for %lld ids", op, (long long)most))
         return status_of(g);
@@ -317,14 +317,14 @@ static void put_token(kr_generation *g, kr_continuation *row, kr_sample sample)
     if (is_stop_id(g, sample.id)) row->finish = KR_FINISH_STOP_ID;
     else if (put_text(g, row, sample.id)) row->finish = KR_FINISH_STOP;
     else if (g->options.max_tokens >= 0 && row->ntokens >= g->options.max_tokens) row->finish = KR_FINISH_LENGTH;
-    if (row->finish != KR_FINISH_NOT) kr_held_text_end(&row->text);
+    if (row->finish != KR_FINISH_NONE) kr_held_text_end(&row->text);
     row->made = (kr_generated){ true, sample, row->text.shown, row->text.nshown, row->finish };
 }
 
 /* Logits for the one state that all rows share: a row for each, and a state. */
 static kr_tensor *step_and_fork(kr_generation *g)
 {
-    kr_tensor *logits = read_ids(g, kr_from_data(g->tape, KR_I32, KR_SHAPE(1), pending_ids(g)));
+    kr_tensor *logits = read_ids(g, kr_from_data(g->tape, KR_DTYPE_I32, KR_SHAPE(1), pending_ids(g)));
     if (!logits || kr_state_copy(g->state, kr_state_fork(g->tape, g->state, 0, g->nrows)) != KR_OK) return NULL;
     g->is_forked = true;
     return kr_expand(g->tape, logits, KR_SHAPE(g->nrows, kr_tensor_dim(logits, 1)));
@@ -341,10 +341,11 @@ static bool goes_on(const kr_generation *g)
 /* The device chooses; it has, if it was ahead, and then goes on before the host is told. */
 static bool step_there(kr_generation *g)
 {
-    const bool is_ahead = kr_steps_are_ahead(&g->steps);
-    if (!is_ahead && !kr_steps_run(&g->steps, g->net, g->state, pending_ids(g), g->sampler, g->members)) return false;
+    const bool is_ahead = kr_decode_graph_is_ahead(&g->steps);
+    if (!is_ahead && !kr_decode_graph_run(&g->steps, g->net, g->state, pending_ids(g), g->sampler, g->members))
+        return false;
     if (!kr_sampler_reads(g->steps.logits)) return draw(g, g->steps.logits);
-    if (goes_on(g) && !kr_steps_go_ahead(&g->steps, g->net, g->state, g->sampler) && kr_ctx_failed(g->ctx))
+    if (goes_on(g) && !kr_decode_graph_run_ahead(&g->steps, g->net, g->state, g->sampler) && kr_ctx_failed(g->ctx))
         return false;
     return take_choice(g);
 }
@@ -358,38 +359,42 @@ static bool step(kr_generation *g)
         for (int64_t m = 0; m < g->nmembers; m++) g->samples[m] = g->rows[g->members[m]].ready;
         return true;
     }
-    if (g->is_forked && kr_steps_are_for(&g->steps, g->net, g->state)) {
-        if (kr_sampler_is_far(g->sampler)) return step_there(g);
-        logits = kr_steps_run(&g->steps, g->net, g->state, pending_ids(g), NULL, g->members);
+    if (g->is_forked && kr_decode_graph_applies(&g->steps, g->net, g->state)) {
+        if (kr_sampler_on_device(g->sampler)) return step_there(g);
+        logits = kr_decode_graph_run(&g->steps, g->net, g->state, pending_ids(g), NULL, g->members);
     } else if (g->is_forked) {
-        logits = read_ids(g, kr_from_data(g->tape, KR_I32, KR_SHAPE(batch_of(g)), pending_ids(g)));
+        logits = read_ids(g, kr_from_data(g->tape, KR_DTYPE_I32, KR_SHAPE(batch_of(g)), pending_ids(g)));
     } else {
         logits = step_and_fork(g);
     }
     return logits && draw(g, logits);
 }
 
-bool kr_generation_next(kr_generation *g)
+kr_status kr_generation_next(kr_generation *g)
 {
     const char *op = "generation.next";
-    if (!g || kr_ctx_failed(g->ctx) || !begin(g, op) ||
+    if (!g) return KR_ERR_ARG;
+    if (kr_ctx_failed(g->ctx) || !begin(g, op) ||
         !kr_require(g->ctx, g->rows[0].pending >= 0, KR_ERR_STATE,
                     "%s: nothing was read; feed at least one token, such as the model's beginning of a text", op))
-        return false;
+        return g->ctx->status;
     int64_t nlive = 0;
     for (int64_t r = 0; r < g->nrows; r++) {
         kr_continuation *row = &g->rows[r];
         kr_held_text_hide(&row->text);
         row->made = (kr_generated){ .sample = row->made.sample, .text = row->text.shown, .finish = row->finish };
-        nlive += row->finish == KR_FINISH_NOT;
+        nlive += row->finish == KR_FINISH_NONE;
     }
-    if (nlive == 0) return false;
-    g->is_torn = true;
-    if (!step(g)) return kr_blame(g->ctx, "%s", op);
+    if (nlive == 0) return KR_END;
+    g->is_inconsistent = true;
+    if (!step(g)) {
+        kr_blame(g->ctx, "%s", op);
+        return g->ctx->status;
+    }
     for (int64_t m = 0; m < g->nmembers; m++) put_token(g, &g->rows[g->members[m]], g->samples[m]);
     g->tokens += g->nmembers;
-    g->is_torn = false;
-    return true;
+    g->is_inconsistent = false;
+    return KR_OK;
 }
 
 const kr_generated *kr_generation_row(const kr_generation *g, int64_t row)

@@ -1,33 +1,17 @@
 /* generation_create.c - the options of a generation, their checks, and what it is made of. */
 #include "base/sized.h"
-#include "generate/generation.h"
-#include "generate/tokenizer.h"
+#include "generate/generation_impl.h"
+#include "text/tokenizer_impl.h"
 
 #include <string.h>
 
 #define OP "generation.create"
 
-void kr_generate_options_init_sized(kr_generate_options *options, size_t size)
-{
-    kr_generate_options defaults = { .size = size, .n_samples = 1, .max_tokens = 256, .prefill_chunk = 512 };
-    kr_sampler_options_init(&defaults.sampler);
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_generate_options) = {
+    .size = sizeof(kr_generate_options), .n_samples = 1, .max_tokens = 256, .prefill_chunk = 512
+};
 
 /* ---- options ---- */
-
-static bool take_options(kr_ctx *ctx, kr_generate_options *own, const kr_generate_options *options)
-{
-    kr_generate_options_init(own);
-    if (!options) return true;
-    if (!kr_require(ctx, options->size >= sizeof options->size && options->size <= 4096, KR_ERR_ARG,
-                    OP ": options.size = %zu; fill them in with kr_generate_options_init before setting fields",
-                    options->size))
-        return false;
-    memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
-    own->size = sizeof *own;
-    return true;
-}
 
 static bool check_options(kr_ctx *ctx, const kr_generate_options *o, int64_t vocab, bool has_tokenizer)
 {
@@ -132,8 +116,8 @@ static bool make_state(kr_generation *g)
 static bool make_parts(kr_generation *g)
 {
     if (!copy_stop_ids(g) || !copy_stops(g) || !make_rows(g)) return false;
-    g->tape = kr_tape_create(g->ctx, KR_NO_GRAD);
-    g->sampler = kr_sampler_create(g->ctx, &g->options.sampler, g->nrows, g->vocab);
+    g->tape = kr_tape_create(g->ctx, KR_TAPE_NO_GRAD);
+    g->sampler = kr_sampler_create(g->ctx, g->options.sampler, g->nrows, g->vocab);
     return (make_state(g) && g->tape && g->sampler) || kr_blame(g->ctx, OP);
 }
 
@@ -147,14 +131,15 @@ kr_generation *kr_generation_create(kr_ctx *ctx, const kr_network *net, const kr
         !kr_require(ctx, !net->has_length_markers, KR_ERR_UNSUPPORTED,
                     OP ": the network has middle or end markers, whose place no text knows before its end") ||
         !kr_require(ctx, !tok || tok->ctx == ctx, KR_ERR_STATE, OP ": the tokenizer belongs to another context") ||
-        !take_options(ctx, &own, options) || !check_options(ctx, &own, net->config.vocab_size, tok != NULL))
+        !KR_TAKE(ctx, OP, kr_generate_options, options, &own) ||
+        !check_options(ctx, &own, net->config.vocab_size, tok != NULL))
         return NULL;
     kr_generation *g = kr_memory_alloc_zeroed(&ctx->memory, sizeof *g);
     if (!kr_require(ctx, g != NULL, KR_ERR_NOMEM, OP ": no memory for a generation")) return NULL;
     *g = (kr_generation){ .ctx = ctx, .net = net, .tok = tok, .options = own, .vocab = net->config.vocab_size };
     kr_arena_init(&g->arena, &ctx->memory, 1024);
     if (make_parts(g)) {
-        g->options.sampler = g->sampler->options; /* with the sampler's own copy of the biases */
+        g->options.sampler = &g->sampler->options; /* its own copy */
         return g;
     }
     kr_generation_destroy(g);
@@ -168,7 +153,7 @@ void kr_generation_destroy(kr_generation *g)
         kr_state_destroy(g->rows[r].resting);
         kr_held_text_free(&g->rows[r].text, &g->ctx->memory);
     }
-    kr_steps_free(&g->steps, g->ctx);
+    kr_decode_graph_free(&g->steps, g->ctx);
     kr_state_destroy(g->state);
     kr_sampler_destroy(g->sampler);
     kr_tape_destroy(g->tape);

@@ -10,7 +10,7 @@
  *
  * The state has a row for each row, or one for all of them before the first token is sampled.
  */
-#include "generate/generation.h"
+#include "generate/generation_impl.h"
 #include "model/state_file.h"
 
 #include <math.h>
@@ -88,10 +88,10 @@ static bool save(const kr_generation *g, kr_arena *arena, const char *path)
         at = list_occurred(g, r, at);
         for (size_t i = 0; i < g->rows[r].text.nheld; i++) *to++ = (unsigned char)g->rows[r].text.held[i];
     }
-    const kr_state_extra extras[NEXTRAS] = { { KR_I64, KR_SHAPE(NTOTALS), totals },
-                                             { KR_I64, KR_SHAPE(g->nrows, ROW_FIELDS), rows },
-                                             { KR_I64, KR_SHAPE(ntokens, TOKEN_FIELDS), occurred },
-                                             { KR_I32, KR_SHAPE(nbytes), text } };
+    const kr_state_extra extras[NEXTRAS] = { { KR_DTYPE_I64, KR_SHAPE(NTOTALS), totals },
+                                             { KR_DTYPE_I64, KR_SHAPE(g->nrows, ROW_FIELDS), rows },
+                                             { KR_DTYPE_I64, KR_SHAPE(ntokens, TOKEN_FIELDS), occurred },
+                                             { KR_DTYPE_I32, KR_SHAPE(nbytes), text } };
     const kr_state *state = kr_generation_whole_state(g);
     return state && kr_state_file_write(&format, state, g->net, extras, path);
 }
@@ -105,7 +105,7 @@ kr_status kr_generation_save(kr_generation *g, const char *path)
     kr_tape_reset(g->tape);
     kr_arena arena;
     kr_arena_init(&arena, &ctx->memory, BLOCK_BYTES);
-    const bool saved = kr_require(ctx, !g->is_torn, KR_ERR_STATE, "an earlier call failed half-way") &&
+    const bool saved = kr_require(ctx, !g->is_inconsistent, KR_ERR_STATE, "an earlier call failed half-way") &&
                        kr_generation_catch_up(g) && save(g, &arena, path);
     kr_arena_deinit(&arena);
     if (!saved) kr_blame(ctx, "generation.save");
@@ -137,7 +137,7 @@ static int64_t *read_numbers(content *c, const kr_safetensors *file, const kr_sa
     if (!kr_require(c->ctx, numbers != NULL, KR_ERR_NOMEM, "no memory for tensor '%s' %s", item->name,
                     KR_TEXT_OF_SHAPE(shape)))
         return NULL;
-    return kr_safetensors_read(file, item, KR_I64, numbers, item->count) == KR_OK ? numbers : NULL;
+    return kr_safetensors_read(file, item, KR_DTYPE_I64, numbers, item->count) == KR_OK ? numbers : NULL;
 }
 
 static bool read_content(content *c, const kr_safetensors *file, const kr_safetensors_item *const *extras)
@@ -146,10 +146,10 @@ static bool read_content(content *c, const kr_safetensors *file, const kr_safete
     if (!kr_require(c->ctx, nrows == c->g->nrows, KR_ERR_ARG,
                     "the file has %lld rows, but this generation has n_samples = %lld", (long long)nrows,
                     (long long)c->g->nrows) ||
-        !(c->totals = read_numbers(c, file, extras[TOTALS], KR_I64, NTOTALS, 0)) ||
-        !(c->rows = read_numbers(c, file, extras[ROWS], KR_I64, nrows, ROW_FIELDS)) ||
-        !(c->occurred = read_numbers(c, file, extras[OCCURRED], KR_I64, -1, TOKEN_FIELDS)) ||
-        !(c->text = read_numbers(c, file, extras[TEXT], KR_I32, -1, 0)))
+        !(c->totals = read_numbers(c, file, extras[TOTALS], KR_DTYPE_I64, NTOTALS, 0)) ||
+        !(c->rows = read_numbers(c, file, extras[ROWS], KR_DTYPE_I64, nrows, ROW_FIELDS)) ||
+        !(c->occurred = read_numbers(c, file, extras[OCCURRED], KR_DTYPE_I64, -1, TOKEN_FIELDS)) ||
+        !(c->text = read_numbers(c, file, extras[TEXT], KR_DTYPE_I32, -1, 0)))
         return false;
     c->ntokens = extras[OCCURRED]->shape.dims[0];
     c->nbytes = extras[TEXT]->shape.dims[0];
@@ -173,7 +173,7 @@ static bool is_ready_right(const content *c, const int64_t *row, int64_t batch)
 
 static bool is_row_right(const content *c, const int64_t *row, int64_t batch, int64_t ntokens, int64_t nbytes)
 {
-    return is_within(row[PENDING], -1, c->g->vocab - 1) && is_within(row[FINISH], KR_FINISH_NOT, KR_FINISH_STOP) &&
+    return is_within(row[PENDING], -1, c->g->vocab - 1) && is_within(row[FINISH], KR_FINISH_NONE, KR_FINISH_STOP) &&
            row[SINCE_FEED] >= 0 && row[SAMPLED] >= 0 && is_within(row[WAITING], 0, c->nbytes - nbytes) &&
            is_within(row[SETTLED], 0, row[WAITING]) && is_within(row[DISTINCT], 0, c->ntokens - ntokens) &&
            is_ready_right(c, row, batch);
@@ -188,11 +188,11 @@ static bool check_rows(const content *c, const kr_state *state)
         return false;
     for (int64_t r = 0; r < c->g->nrows; r++) {
         const int64_t *row = c->rows + r * ROW_FIELDS;
-        if (row[FINISH] == KR_FINISH_NOT && !live) live = row; /* those that go on are at one place */
+        if (row[FINISH] == KR_FINISH_NONE && !live) live = row; /* those that go on are at one place */
         const bool agrees =
             (row[PENDING] < 0) == (first[PENDING] < 0) &&
             (batch == c->g->nrows || (row[PENDING] == first[PENDING] && row[FINISH] == first[FINISH])) &&
-            (row[FINISH] != KR_FINISH_NOT || (row[READY] < 0) == (live[READY] < 0));
+            (row[FINISH] != KR_FINISH_NONE || (row[READY] < 0) == (live[READY] < 0));
         const bool right = is_row_right(c, row, batch, ntokens, nbytes);
         if (!kr_require(c->ctx, right && agrees, KR_ERR_FORMAT,
                         "row %lld of tensor 'generation.rows' has a number out of range", (long long)r))
@@ -200,7 +200,7 @@ static bool check_rows(const content *c, const kr_state *state)
         ntokens += row[DISTINCT];
         nbytes += row[WAITING];
     }
-    return kr_require(c->ctx, first[PENDING] >= 0 || kr_state_is_fresh(state), KR_ERR_FORMAT,
+    return kr_require(c->ctx, first[PENDING] >= 0 || kr_state_is_initial(state), KR_ERR_FORMAT,
                       "the state has read something, but no token is pending") &&
            kr_require(c->ctx, ntokens == c->ntokens && nbytes == c->nbytes, KR_ERR_FORMAT,
                       "'generation.rows' counts %lld tokens and %lld bytes, but there are %lld and %lld",
@@ -294,9 +294,9 @@ kr_status kr_generation_load(kr_generation *g, const char *path)
     kr_state *state = kr_state_file_read(&format, ctx, g->net, path, take, &c);
     kr_arena_deinit(&c.arena);
     if (state) {
-        kr_steps_forget(&g->steps, ctx);
+        kr_decode_graph_forget(&g->steps, ctx);
         kr_generation_set_state(g, state);
-        g->is_torn = false;
+        g->is_inconsistent = false;
     } else {
         kr_blame(ctx, "generation.load");
     }

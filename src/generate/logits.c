@@ -4,8 +4,8 @@
  */
 #include "generate/logits.h"
 
-#include "base/ctx.h"
-#include "generate/weights.h"
+#include "base/ctx_impl.h"
+#include "generate/softmax_f64.h"
 
 #include <math.h>
 
@@ -16,7 +16,7 @@ static void read_span(const kr_tensor *row, int64_t from, int64_t count, double 
     kr_tensor span = *row;
     span.data += from * row->strides[0] * (int64_t)kr_dtype_bytes(row->dtype);
     span.dims[0] = count;
-    kr_tensor_read(&span, KR_F64, x, count);
+    kr_tensor_read(&span, KR_DTYPE_F64, x, count);
 }
 
 static bool check_numbers(const kr_logits *logits, const char *op, const kr_tensor *whole, int64_t row, int64_t from,

@@ -2,7 +2,7 @@
 #ifndef KR_GENERATE_LOGITS_H
 #define KR_GENERATE_LOGITS_H
 
-#include "tensor/tensor.h"
+#include "tensor/tensor_impl.h"
 
 typedef struct kr_logits {
     kr_tensor row; /* [w], a view */

@@ -1,33 +1,24 @@
 /* sampler.c - a sampler's options, its rows and their tokens; sampler_choose.c makes the choice. */
-#include "generate/sampler.h"
+#include "generate/sampler_impl.h"
 
 #include "base/sized.h"
 #include "generate/logits.h"
-#include "generate/weights.h"
+#include "generate/softmax_f64.h"
 
 #include <math.h>
 #include <string.h>
 
 #define OP "sampler.create"
 
-void kr_sampler_options_init_sized(kr_sampler_options *options, size_t size)
-{
-    const kr_sampler_options defaults = { .size = size, .temperature = 1, .top_p = 1, .repetition_penalty = 1 };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_sampler_options) = {
+    .size = sizeof(kr_sampler_options), .temperature = 1, .top_p = 1, .repetition_penalty = 1
+};
 
 /* ---- options ---- */
 
 static bool take_options(kr_ctx *ctx, kr_sampler_options *own, const kr_sampler_options *options)
 {
-    kr_sampler_options_init(own);
-    if (!options) return true;
-    if (!kr_require(ctx, options->size >= sizeof options->size && options->size <= 4096, KR_ERR_ARG,
-                    OP ": the sampler's options.size = %zu; fill them in with their _init before setting fields",
-                    options->size))
-        return false;
-    memcpy(own, options, options->size < sizeof *own ? options->size : sizeof *own);
-    own->size = sizeof *own;
+    if (!KR_TAKE(ctx, OP, kr_sampler_options, options, own)) return false;
     const kr_sampler_options *o = own;
     return kr_require(ctx, o->temperature >= 0 && isfinite(o->temperature), KR_ERR_ARG,
                       OP ": temperature = %g, but must be finite and not negative", o->temperature) &&
@@ -114,7 +105,7 @@ kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, in
 void kr_sampler_destroy(kr_sampler *sampler)
 {
     if (!sampler) return;
-    kr_sampler_free_far(sampler);
+    kr_sampler_free_device(sampler);
     kr_arena_deinit(&sampler->arena);
     kr_memory_free(&sampler->ctx->memory, sampler, sizeof *sampler);
 }

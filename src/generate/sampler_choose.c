@@ -9,8 +9,8 @@
  * Among equals the smaller id is the larger one. A filter that keeps everything changes nothing.
  */
 #include "base/philox.h"
-#include "generate/sampler.h"
-#include "generate/weights.h"
+#include "generate/sampler_impl.h"
+#include "generate/softmax_f64.h"
 
 #include <math.h>
 

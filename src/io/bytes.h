@@ -2,7 +2,7 @@
 #ifndef KR_IO_BYTES_H
 #define KR_IO_BYTES_H
 
-#include "base/ctx.h"
+#include "base/ctx_impl.h"
 
 #include <string.h>
 

@@ -2,7 +2,7 @@
 #ifndef KR_IO_FILE_H
 #define KR_IO_FILE_H
 
-#include "base/ctx.h"
+#include "base/ctx_impl.h"
 
 typedef struct kr_file {
     kr_ctx *ctx;

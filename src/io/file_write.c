@@ -5,7 +5,7 @@
 #endif
 #include "io/file_write.h"
 
-#include "base/far.h"
+#include "base/device_memory.h"
 #include "io/file.h"
 
 #include <errno.h>
@@ -191,7 +191,7 @@ static bool write_piece(void *user, const void *data, size_t bytes)
 
 bool kr_file_write(kr_file_writer *w, const void *data, size_t bytes)
 {
-    return kr_each_piece(w->ctx, data, bytes, write_piece, w);
+    return kr_each_block(w->ctx, data, bytes, write_piece, w);
 }
 
 bool kr_file_write_first(kr_file_writer *w, const void *data, size_t bytes)

@@ -10,7 +10,7 @@
 #ifndef KR_IO_FILE_WRITE_H
 #define KR_IO_FILE_WRITE_H
 
-#include "base/ctx.h"
+#include "base/ctx_impl.h"
 
 typedef struct kr_file_writer {
     kr_ctx *ctx;

@@ -2,7 +2,7 @@
 #ifndef KR_IO_FOLDER_H
 #define KR_IO_FOLDER_H
 
-#include "base/ctx.h"
+#include "base/ctx_impl.h"
 
 /* All below: false with the context's error set, "cannot VERB PATH: reason". */
 

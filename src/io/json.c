@@ -1,5 +1,5 @@
 /* json.c - values of a document: reading what the parser made. */
-#include "io/json.h"
+#include "io/json_impl.h"
 
 #include "base/sized.h"
 
@@ -11,13 +11,9 @@ typedef struct document {
     kr_arena arena;
 } document;
 
-void kr_json_options_init_sized(kr_json_options *options, size_t size)
-{
-    const kr_json_options defaults = {
-        .size = size, .max_bytes = (size_t)128 << 20, .max_values = 4000000, .max_depth = 64
-    };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_json_options) = {
+    .size = sizeof(kr_json_options), .max_bytes = (size_t)128 << 20, .max_values = 4000000, .max_depth = 64
+};
 
 kr_json *kr_json_create(kr_ctx *ctx, const char *text, size_t length, const kr_json_options *options)
 {
@@ -59,14 +55,14 @@ const char *kr_json_kind_name(kr_json_kind kind)
     return (unsigned)kind < sizeof names / sizeof *names ? names[kind] : "?";
 }
 
-bool kr_json_bool(const kr_json *value, bool otherwise)
+bool kr_json_bool(const kr_json *value, bool fallback)
 {
-    return kr_json_kind_of(value) == KR_JSON_BOOL ? value->truth : otherwise;
+    return kr_json_kind_of(value) == KR_JSON_BOOL ? value->truth : fallback;
 }
 
-double kr_json_number(const kr_json *value, double otherwise)
+double kr_json_number(const kr_json *value, double fallback)
 {
-    return kr_json_kind_of(value) == KR_JSON_NUMBER ? value->number : otherwise;
+    return kr_json_kind_of(value) == KR_JSON_NUMBER ? value->number : fallback;
 }
 
 bool kr_json_is_integer(const kr_json *value)
@@ -74,9 +70,9 @@ bool kr_json_is_integer(const kr_json *value)
     return kr_json_kind_of(value) == KR_JSON_NUMBER && value->is_integer;
 }
 
-int64_t kr_json_integer(const kr_json *value, int64_t otherwise)
+int64_t kr_json_integer(const kr_json *value, int64_t fallback)
 {
-    return kr_json_is_integer(value) ? value->integer : otherwise;
+    return kr_json_is_integer(value) ? value->integer : fallback;
 }
 
 const char *kr_json_text(const kr_json *value)

@@ -4,8 +4,8 @@
  * text's length is enough for all of them with their closing zeros. Values are taken from the arena in batches.
  */
 #include "io/decimal.h"
-#include "io/json.h"
-#include "io/order.h"
+#include "io/json_impl.h"
+#include "io/heapsort.h"
 #include "io/quote.h"
 #include "io/utf8.h"
 
@@ -387,9 +387,8 @@ static bool read_value(parser *p, kr_json **out)
 
 static bool check_options(parser *p, const kr_json_options *given)
 {
-    kr_json_options_init(&p->o);
-    if (given) memcpy(&p->o, given, given->size < sizeof p->o ? given->size : sizeof p->o);
-    if (!kr_require(p->ctx, p->o.max_depth >= 0 && p->o.max_depth <= DEEPEST, KR_ERR_ARG,
+    if (!KR_TAKE(p->ctx, "json", kr_json_options, given, &p->o) ||
+        !kr_require(p->ctx, p->o.max_depth >= 0 && p->o.max_depth <= DEEPEST, KR_ERR_ARG,
                     "json: max_depth = %d, but must be from 0 to %d", p->o.max_depth, DEEPEST) ||
         !kr_require(p->ctx, p->text || p->length == 0, KR_ERR_ARG, "json: text is NULL"))
         return false;

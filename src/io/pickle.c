@@ -257,7 +257,7 @@ static bool run_text8(machine *m)
 
 /* ---- instructions: tuples and dictionaries ---- */
 
-static bool run_mark(machine *m)
+static bool run_event(machine *m)
 {
     void *at = m->marks.at;
     const bool grown = grow(m, &at, &m->marks.room, m->marks.count + 1, sizeof *m->marks.at);
@@ -419,7 +419,7 @@ typedef struct instruction {
 enum { STOP = '.', PROTO = 0x80 };
 
 static const instruction instructions[256] = {
-    ['('] = { "MARK", run_mark },
+    ['('] = { "MARK", run_event },
     [')'] = { "EMPTY_TUPLE", run_tuple0 },
     ['}'] = { "EMPTY_DICT", run_dict },
     ['B'] = { "BINBYTES", NULL },

@@ -8,7 +8,7 @@
 #ifndef KR_IO_PICKLE_H
 #define KR_IO_PICKLE_H
 
-#include "io/elements.h"
+#include "io/convert.h"
 
 /* Elements of a storage, which is a member of the torch file: shape and strides stay inside its `storage_count`. */
 typedef struct kr_pickle_tensor {

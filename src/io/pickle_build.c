@@ -7,7 +7,7 @@
  */
 #include "io/pickle_value.h"
 #include "io/quote.h"
-#include "tensor/tensor.h"
+#include "tensor/tensor_impl.h"
 
 #include <string.h>
 
@@ -24,11 +24,11 @@ const char *kr_pickle_kind_name(value_kind kind)
 /* ---- names ---- */
 
 static const kr_element_type types[] = {
-    { "DoubleStorage", 8, true, true, true, KR_F64 }, { "FloatStorage", 4, true, true, true, KR_F32 },
-    { "HalfStorage", 2, true, true, true, KR_F16 },   { "BFloat16Storage", 2, true, true, true, KR_BF16 },
-    { "LongStorage", 8, true, true, true, KR_I64 },   { "IntStorage", 4, true, true, true, KR_I32 },
-    { "ShortStorage", 2, false, true, true, KR_I32 }, { "CharStorage", 1, false, true, true, KR_I32 },
-    { "ByteStorage", 1, false, true, false, KR_I32 }, { "BoolStorage", 1, false, true, false, KR_I32 }
+    { "DoubleStorage", 8, true, true, true, KR_DTYPE_F64 }, { "FloatStorage", 4, true, true, true, KR_DTYPE_F32 },
+    { "HalfStorage", 2, true, true, true, KR_DTYPE_F16 },   { "BFloat16Storage", 2, true, true, true, KR_DTYPE_BF16 },
+    { "LongStorage", 8, true, true, true, KR_DTYPE_I64 },   { "IntStorage", 4, true, true, true, KR_DTYPE_I32 },
+    { "ShortStorage", 2, false, true, true, KR_DTYPE_I32 }, { "CharStorage", 1, false, true, true, KR_DTYPE_I32 },
+    { "ByteStorage", 1, false, true, false, KR_DTYPE_I32 }, { "BoolStorage", 1, false, true, false, KR_DTYPE_I32 }
 };
 
 const kr_element_type *kr_torch_type_of(kr_dtype dtype)

@@ -5,12 +5,12 @@
  * Offsets count from the end of the header. Tensors, taken in the order of their offsets, must cover the data exactly:
  * no overlap, no gap, nothing left at the end.
  */
-#include "io/safetensors.h"
+#include "io/safetensors_impl.h"
 
-#include "io/json.h"
-#include "io/order.h"
+#include "io/json_impl.h"
+#include "io/heapsort.h"
 #include "io/quote.h"
-#include "tensor/tensor.h"
+#include "tensor/tensor_impl.h"
 
 #include <string.h>
 

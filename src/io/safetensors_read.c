@@ -1,18 +1,18 @@
 /* safetensors_read.c - element types of a file, and copying elements out of it with conversion. */
-#include "io/safetensors.h"
+#include "io/safetensors_impl.h"
 
 #include <string.h>
 
 static const kr_element_type types[] = {
-    { "F64", 8, true, true, true, KR_F64 },       { "F32", 4, true, true, true, KR_F32 },
-    { "F16", 2, true, true, true, KR_F16 },       { "BF16", 2, true, true, true, KR_BF16 },
-    { "I64", 8, true, true, true, KR_I64 },       { "I32", 4, true, true, true, KR_I32 },
-    { "U32", 4, false, true, false, KR_I64 },     { "I16", 2, false, true, true, KR_I32 },
-    { "U16", 2, false, true, false, KR_I32 },     { "I8", 1, false, true, true, KR_I32 },
-    { "U8", 1, false, true, false, KR_I32 },      { "BOOL", 1, false, true, false, KR_I32 },
-    { "U64", 8, false, false, false, KR_I64 },    { "C64", 8, false, false, true, KR_F32 },
-    { "F8_E4M3", 1, false, false, true, KR_F32 }, { "F8_E5M2", 1, false, false, true, KR_F32 },
-    { "F8_E8M0", 1, false, false, true, KR_F32 }
+    { "F64", 8, true, true, true, KR_DTYPE_F64 },       { "F32", 4, true, true, true, KR_DTYPE_F32 },
+    { "F16", 2, true, true, true, KR_DTYPE_F16 },       { "BF16", 2, true, true, true, KR_DTYPE_BF16 },
+    { "I64", 8, true, true, true, KR_DTYPE_I64 },       { "I32", 4, true, true, true, KR_DTYPE_I32 },
+    { "U32", 4, false, true, false, KR_DTYPE_I64 },     { "I16", 2, false, true, true, KR_DTYPE_I32 },
+    { "U16", 2, false, true, false, KR_DTYPE_I32 },     { "I8", 1, false, true, true, KR_DTYPE_I32 },
+    { "U8", 1, false, true, false, KR_DTYPE_I32 },      { "BOOL", 1, false, true, false, KR_DTYPE_I32 },
+    { "U64", 8, false, false, false, KR_DTYPE_I64 },    { "C64", 8, false, false, true, KR_DTYPE_F32 },
+    { "F8_E4M3", 1, false, false, true, KR_DTYPE_F32 }, { "F8_E5M2", 1, false, false, true, KR_DTYPE_F32 },
+    { "F8_E8M0", 1, false, false, true, KR_DTYPE_F32 }
 };
 
 const kr_element_type *kr_safetensors_type_named(const char *name)

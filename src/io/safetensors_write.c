@@ -5,7 +5,7 @@
 #include "io/safetensors_write.h"
 
 #include "io/compose.h"
-#include "io/safetensors.h"
+#include "io/safetensors_impl.h"
 
 enum { ALIGN = 64, BLOCK_BYTES = 1 << 12 };
 

@@ -3,7 +3,7 @@
 #define KR_IO_SAFETENSORS_WRITE_H
 
 #include "io/file_write.h"
-#include "io/named.h"
+#include "io/name_table.h"
 
 #include <krait/safetensors.h>
 

@@ -1,10 +1,10 @@
 /* torch_read.c - what the pickle says of each tensor, brought together with the member of the zip that holds it. */
 #include "io/torch_read.h"
 
-#include "io/order.h"
+#include "io/heapsort.h"
 #include "io/pickle.h"
 #include "io/quote.h"
-#include "io/safetensors.h"
+#include "io/safetensors_impl.h"
 #include "io/zip.h"
 
 #include <string.h>

@@ -5,7 +5,7 @@
 #ifndef KR_IO_TORCH_READ_H
 #define KR_IO_TORCH_READ_H
 
-#include "io/elements.h"
+#include "io/convert.h"
 
 /* Whether a file begins as torch's zip does. */
 bool kr_torch_is_zip(const unsigned char *file, size_t bytes);

@@ -7,12 +7,12 @@
  */
 #include "io/torch_write.h"
 
-#include "base/far.h"
+#include "base/device_memory.h"
 
 #include "io/compose.h"
 #include "io/crc32.h"
 #include "io/pickle.h"
-#include "io/safetensors.h"
+#include "io/safetensors_impl.h"
 #include "io/zip.h"
 
 enum {
@@ -48,7 +48,14 @@ typedef struct torch_writer {
 
 /* ---- the pickle ---- */
 
-enum { MEMO_REBUILD, MEMO_ORDERED_DICT, MEMO_STORAGE, MEMO_LOCATION, MEMO_TYPES, MEMO_COUNT = MEMO_TYPES + KR_I64 + 1 };
+enum {
+    MEMO_REBUILD,
+    MEMO_ORDERED_DICT,
+    MEMO_STORAGE,
+    MEMO_LOCATION,
+    MEMO_TYPES,
+    MEMO_COUNT = MEMO_TYPES + KR_DTYPE_I64 + 1
+};
 
 typedef struct pickler {
     kr_composer *c;
@@ -293,7 +300,7 @@ static bool add_member(torch_writer *w, const kr_crc32_table *table, const char 
 {
     member *m = &w->members[w->nmembers++];
     checksum c = { table, 0 };
-    const bool done = kr_each_piece(w->ctx, data, (size_t)bytes, check_piece, &c);
+    const bool done = kr_each_block(w->ctx, data, (size_t)bytes, check_piece, &c);
     *m = (member){ .data = data, .bytes = bytes, .crc = c.crc };
     snprintf(m->name, sizeof m->name, "archive/%s", name);
     return done;

@@ -3,7 +3,7 @@
 #define KR_IO_TORCH_WRITE_H
 
 #include "io/file_write.h"
-#include "io/named.h"
+#include "io/name_table.h"
 
 #define KR_TORCH_MOST_32 UINT64_C(0xFFFFFFFF)
 

@@ -1,9 +1,9 @@
 /* weights.c - one list of tensors over one or more files of one container. */
-#include "io/weights.h"
+#include "io/weights_impl.h"
 
-#include "io/order.h"
+#include "io/heapsort.h"
 #include "io/quote.h"
-#include "io/safetensors.h"
+#include "io/safetensors_impl.h"
 #include "io/torch_read.h"
 
 #include <string.h>

@@ -4,10 +4,10 @@
  *
  * Files lie in the folder of the index. Tensors and map must agree both ways: nothing is missing, nothing is left over.
  */
-#include "io/json.h"
-#include "io/order.h"
+#include "io/json_impl.h"
+#include "io/heapsort.h"
 #include "io/quote.h"
-#include "io/weights.h"
+#include "io/weights_impl.h"
 
 #include <string.h>
 

@@ -9,7 +9,7 @@
 #include "io/compose.h"
 #include "io/safetensors_write.h"
 #include "io/torch_write.h"
-#include "io/weights.h"
+#include "io/weights_impl.h"
 
 enum { BLOCK_BYTES = 1 << 12 };
 

@@ -3,7 +3,7 @@
 #include "io/zip.h"
 
 #include "io/crc32.h"
-#include "io/order.h"
+#include "io/heapsort.h"
 #include "io/quote.h"
 
 #include <string.h>

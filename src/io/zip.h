@@ -7,7 +7,7 @@
 #ifndef KR_IO_ZIP_H
 #define KR_IO_ZIP_H
 
-#include "base/ctx.h"
+#include "base/ctx_impl.h"
 
 enum {
     KR_ZIP_LOCAL_BYTES = 30,   /* of a local header, without name and extra fields */

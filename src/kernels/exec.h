@@ -1,4 +1,4 @@
-/* exec.h - what a kernel runs on: the first member of every argument struct. */
+/* exec.h - execution resources of a kernel: the first member of every argument struct. */
 #ifndef KR_KERNELS_EXEC_H
 #define KR_KERNELS_EXEC_H
 
@@ -7,10 +7,10 @@
 #include <krait/ctx.h>
 
 typedef struct kr_exec {
-    kr_pool *pool; /* NULL: the calling thread alone */
-    void *scratch; /* as many bytes as the kernel's scratch function asked for, 64-byte aligned */
-    void *stream;  /* the cudaStream_t that the kernels of a CUDA device are queued on; not read elsewhere */
-    void *own;     /* what a device keeps for its kernels: struct kr_cuda of kernels/cuda/cuda.h; not read elsewhere */
+    kr_pool *pool;          /* NULL: the calling thread alone */
+    void *scratch;          /* as many bytes as the kernel's scratch function returned, 64-byte aligned */
+    void *stream;           /* the cudaStream_t of a CUDA device; not read elsewhere */
+    void *own;              /* device data of its kernels: struct kr_cuda of kernels/cuda/cuda.h; not read elsewhere */
     kr_precision precision; /* of products on a CUDA device, never UNSET; not read elsewhere */
 } kr_exec;
 

@@ -1,29 +1,29 @@
 /* kernels.h - the argument structs of all kernels and the table that holds them.
  *
- * A kernel is a pure function of one struct: raw pointers, sizes, strides in elements. It knows no tensor,
- * no tape and no context, allocates nothing and cannot fail: the op has checked everything before. Pointers
- * are void because one struct serves f32 and f64; a slot's index says which. Unless a field says otherwise
- * operands are contiguous, outputs are written and do not overlap inputs.
+ * A kernel is a pure function of one struct: raw pointers, sizes, strides in elements. It knows no tensor, no tape and no
+ * context, allocates nothing and cannot fail: the op has checked everything before. Pointers are void because one struct
+ * serves f32 and f64; a slot's index says which. Unless a field says otherwise operands are contiguous, outputs are written
+ * and do not overlap inputs.
  *
- * Work is cut by shape, never by thread count, and sums have one fixed order, so that results do not
- * depend on the number of threads, nor a row's result on the rows beside it.
+ * Work is partitioned by shape, never by thread count, and sums have one fixed order, so that results do not depend on the
+ * number of threads, nor a row's result on the other rows.
  */
 #ifndef KR_KERNELS_KERNELS_H
 #define KR_KERNELS_KERNELS_H
 
 #include "kernels/exec.h"
-#include "kernels/loss_args.h"
-#include "kernels/matmul_args.h"
-#include "kernels/mamba3_args.h"
-#include "kernels/optimizer_args.h"
-#include "kernels/places.h"
+#include "kernels/args/loss_args.h"
+#include "kernels/args/matmul_args.h"
+#include "kernels/args/mamba3_args.h"
+#include "kernels/args/optimizer_args.h"
+#include "kernels/args/operand.h"
 #include "kernels/sequence.h"
-#include "kernels/ssd_args.h"
-#include "kernels/token_args.h"
+#include "kernels/args/ssd_args.h"
+#include "kernels/args/decode_args.h"
 
-/* The index space that the operands of an elementwise kernel share, with as few axes as their strides allow.
- * strides[o] walks operand o; 0 repeats it (broadcast), negative runs backwards. The innermost axis is the last.
- * An empty space has some dims[i] = 0; a single element has rank 0. Operand 0 is the output. */
+/* The index space that the operands of an elementwise kernel share, with as few axes as their strides allow. strides[o] are
+ * those of operand o; 0 repeats it (broadcast), negative runs backwards. The innermost axis is the last. An empty space has
+ * some dims[i] = 0; a single element has rank 0. Operand 0 is the output. */
 #define KR_WALK_OPERANDS 4
 typedef struct kr_walk {
     int rank;
@@ -57,14 +57,33 @@ typedef struct kr_binary_args {
     void *y;
 } kr_binary_args;
 
-/* y = g where a is the larger (of_b: where b is), half of g where equal, else 0. walk: y, a, b, g. */
-typedef struct kr_maximum_bwd_args {
+/* y = g df/da (of_b: g df/db), f(a, b) the kernel's function. walk: y, a, b, g.
+ *   maximum, minimum: df/da is 1 where a is the larger or smaller, 1/2 where equal, else 0
+ *   pow: df/da = b a^(b-1), 0 where b is 0;  df/db = a^b ln a, 0 where a is 0 and b not negative, NaN where a is negative */
+typedef struct kr_binary_bwd_args {
     kr_exec exec;
     kr_walk walk;
     const void *a, *b, *g;
     void *y;
     bool of_b;
-} kr_maximum_bwd_args;
+} kr_binary_bwd_args;
+
+/* y = 1 where the outcome of a against b is one of `wanted`, else 0. walk: y, a, b. a and b are of `dtype`: f32, f64, i32 or
+ * i64. Two operands of which one is NaN are unordered. */
+typedef enum kr_outcome {
+    KR_OUTCOME_LESS = 1,
+    KR_OUTCOME_EQUAL = 2,
+    KR_OUTCOME_GREATER = 4,
+    KR_OUTCOME_UNORDERED = 8
+} kr_outcome;
+typedef struct kr_compare_args {
+    kr_exec exec;
+    kr_walk walk;
+    kr_dtype dtype;
+    int wanted; /* a set of kr_outcome */
+    const void *a, *b;
+    int32_t *y;
+} kr_compare_args;
 
 /* y = mask ? a : b. walk: y, mask, a, b. mask is i32, true when not 0; a or b NULL stand for the scalar. */
 typedef struct kr_where_args {
@@ -86,13 +105,21 @@ typedef struct kr_reduce_args {
     double alpha;
 } kr_reduce_args;
 
-/* g_x[o, r, i] = g_y[o, i] where r is the first place of the maximum (or of the first NaN), else 0. */
+/* g_x[o, r, i] = g_y[o, i] where r is the first index of the maximum (or of the first NaN), else 0. */
 typedef struct kr_max_bwd_args {
     kr_exec exec;
     int64_t no, nr, ni;
     const void *x, *g_y;
     void *g_x;
 } kr_max_bwd_args;
+
+/* y[o, i] = the first r where x[o, r, i] is largest, or of the first NaN. x [no nr ni], y [no ni]; nr >= 1. */
+typedef struct kr_argmax_args {
+    kr_exec exec;
+    int64_t no, nr, ni;
+    const void *x;
+    int64_t *y;
+} kr_argmax_args;
 
 /* y[o, r, i] = sum of x[o, q, i] over q <= r (reverse: q >= r), added in that order. x, y [no nr ni]. */
 typedef struct kr_cumsum_args {
@@ -143,41 +170,67 @@ typedef struct kr_norm_args {
     void *y, *q;
     double eps;
     bool norm_first;
-    kr_half x_half, y_half; /* of x and of y: for the f32 slot of CUDA alone, elsewhere KR_NO_HALF */
+    kr_storage_dtype x_dtype,
+        y_dtype; /* of x and y: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
 } kr_norm_args;
 
 /* With w = gain g_y (norm first: gain g_y silu(z)), per group:
  *   g_u = q w - q^3 u mean_group(w u);   gate first: g_x = g_u silu(z), g_z = g_u x silu'(z);
  *   norm first: g_x = g_u, g_z = u q gain g_y silu'(z);   g_gain[i] = sum over rows of g_y u q (silu(z) if norm first).
+ * In a group of one channel the two terms of g_u cancel but for g_u = eps q^3 w, which is how it is computed there.
  * g_x, g_z, g_gain may be NULL when not wanted. */
 typedef struct kr_norm_bwd_args {
     kr_exec exec;
     int64_t no, ni, ng, x_gap, z_gap;
     const void *x, *z, *gain, *q, *g_y;
     void *g_x, *g_z, *g_gain;
+    double eps;
     bool norm_first;
-    kr_half x_half, g_y_half; /* of x and of g_y, as above */
-    kr_place g_x_place, g_z_place;
-    bool adds; /* g_x is added to: without a gate and a place, and for the f32 slot of CUDA alone */
+    kr_storage_dtype x_dtype, g_y_dtype; /* of x and of g_y, as above */
+    kr_strided_rows g_x_rows, g_z_rows;
+    bool adds; /* g_x is accumulated: without a gate and a g_x_rows, f32 slot of CUDA only */
 } kr_norm_bwd_args;
 
-/* y = x silu(z). x, z, y [no ni]; rows of x and z begin x_stride and z_stride elements apart (of any sign, or 0). */
+/* Layer norm over groups of the last axis:
+ *   mean = mean_group(x);  q = (mean_group((x - mean)^2) + eps)^-1/2;  y = (x - mean) q gain + bias
+ * x, y [no ni], gain [ni] or NULL (1), bias [ni] or NULL (0), mean and q [no ng]. Group e holds channels e*ni/ng ...
+ * x_gap elements lie between a row of x and the next. */
+typedef struct kr_layer_norm_args {
+    kr_exec exec;
+    int64_t no, ni, ng, x_gap;
+    const void *x, *gain, *bias;
+    void *y, *mean, *q;
+    double eps;
+} kr_layer_norm_args;
+
+/* With u = (x - mean) q and w = gain g_y, per group:
+ *   g_x = q (w - mean_group(w) - u mean_group(w u));   over all rows: g_gain = sum of g_y u,  g_bias = sum of g_y.
+ * g_x is contiguous. g_x, g_gain, g_bias may be NULL when not wanted. */
+typedef struct kr_layer_norm_bwd_args {
+    kr_exec exec;
+    int64_t no, ni, ng, x_gap;
+    const void *x, *gain, *mean, *q, *g_y;
+    void *g_x, *g_gain, *g_bias;
+} kr_layer_norm_bwd_args;
+
+/* y = x silu(z). x, z, y [no ni]; x_stride, z_stride: row strides in elements (of any sign, or 0). */
 typedef struct kr_gate_args {
     kr_exec exec;
     int64_t no, ni, x_stride, z_stride;
     const void *x, *z;
     void *y;
-    kr_half x_half, y_half; /* of x and of y: for the f32 slot of CUDA alone, elsewhere KR_NO_HALF */
+    kr_storage_dtype x_dtype,
+        y_dtype; /* of x and y: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
 } kr_gate_args;
 
-/* g_x = g_y silu(z), g_z = g_y x silu'(z); g_y's rows have a stride too. g_x, g_z may be NULL when not wanted. */
+/* g_x = g_y silu(z), g_z = g_y x silu'(z); g_y has a row stride too. g_x, g_z may be NULL when not wanted. */
 typedef struct kr_gate_bwd_args {
     kr_exec exec;
     int64_t no, ni, x_stride, z_stride, g_y_stride;
     const void *x, *z, *g_y;
     void *g_x, *g_z;
-    kr_half x_half, g_y_half; /* of x and of g_y, as above */
-    kr_place g_x_place, g_z_place;
+    kr_storage_dtype x_dtype, g_y_dtype; /* of x and of g_y, as above */
+    kr_strided_rows g_x_rows, g_z_rows;
 } kr_gate_bwd_args;
 
 /* Causal depthwise convolution with a carried window. For each sequence q, its tokens numbered s = 0 .. length-1:
@@ -193,7 +246,8 @@ typedef struct kr_conv_args {
     const void *x, *weight, *bias, *window;
     void *y, *window_out;
     bool silu;
-    kr_half x_half, y_half; /* of x and of y: for the f32 slot of CUDA alone, elsewhere KR_NO_HALF */
+    kr_storage_dtype x_dtype,
+        y_dtype; /* of x and y: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
 } kr_conv_args;
 
 /* Gradients of the above; u is recomputed. g_y, g_x [b s v] contiguous. g_window_out NULL means 0. g_x, g_weight, g_bias,
@@ -206,9 +260,9 @@ typedef struct kr_conv_bwd_args {
     const void *x, *weight, *bias, *window, *g_y, *g_window_out;
     void *g_x, *g_weight, *g_bias, *g_window;
     bool silu;
-    kr_half x_half; /* of x, as above */
-    kr_place g_x_place;
-    kr_columns g_y_columns; /* g_y in pieces; g_y is NULL then */
+    kr_storage_dtype x_dtype; /* of x, as above */
+    kr_strided_rows g_x_rows;
+    kr_column_parts g_y_columns; /* g_y as several tensors; then g_y is NULL */
 } kr_conv_bwd_args;
 
 /* gather:     y[o, j, i] = x[o, id[o, j, i], i];   x [no nr ni], id and y [no nj ni]
@@ -218,7 +272,7 @@ typedef struct kr_gather_args {
     int64_t no, nr, ni, nj;
     const void *x;
     const void *id;
-    kr_dtype id_dtype; /* KR_I32 or KR_I64 */
+    kr_dtype id_dtype; /* KR_DTYPE_I32 or KR_DTYPE_I64 */
     void *y;
 } kr_gather_args;
 
@@ -230,8 +284,8 @@ typedef struct kr_embedding_args {
     const void *x;
     const void *id;
     kr_dtype id_dtype;
-    kr_half half; /* of x and y, which are moved as they are; none in embedding_bwd */
-    bool widens;  /* y is f32 nevertheless: the f32 slot of CUDA alone takes that */
+    kr_storage_dtype half; /* of x and y, which are copied as bits; none in embedding_bwd */
+    bool widens;           /* y is f32 nevertheless: f32 slot of CUDA only */
     void *y;
 } kr_embedding_args;
 
@@ -245,7 +299,7 @@ typedef struct kr_copy_args {
     void *y;
 } kr_copy_args;
 
-/* y = value in all places. walk: y. */
+/* y = value for all elements. walk: y. */
 typedef struct kr_fill_args {
     kr_exec exec;
     kr_walk walk;
@@ -254,7 +308,7 @@ typedef struct kr_fill_args {
     double value;
 } kr_fill_args;
 
-/* y[i] = draw number offset + i of the stream `seed`; contiguous, n elements of a float type.
+/* y[i] = sample number offset + i of the stream `seed`; contiguous, n elements of a float type.
  *   uniform: alpha + (beta - alpha) u, u in [0, 1);   normal: alpha + beta z, z ~ N(0, 1) */
 typedef struct kr_random_args {
     kr_exec exec;

@@ -1,4 +1,5 @@
-/* select.c - reference first, fast slots over it. Built without instruction-set flags: it runs on any processor. */
+/* select.c - merges kernel sets: the reference first, faster slots over it. Built without instruction-set flags, so that it
+ * runs on any CPU. */
 #include "kernels/select.h"
 
 #include "base/cpu.h"

@@ -1,4 +1,4 @@
-/* select.h - which kernel sets this processor can run, and their overlay on the reference. */
+/* select.h - which kernel sets this CPU can run, and their overlay on the reference. */
 #ifndef KR_KERNELS_SELECT_H
 #define KR_KERNELS_SELECT_H
 
@@ -10,11 +10,11 @@ const kr_kernels *kr_kernels_nth(int n);
 /* The set of that name, NULL if none was built. */
 const kr_kernels *kr_kernels_named(const char *name);
 
-/* Can a processor with these features run the set? */
+/* Can a CPU with these features run the set? */
 bool kr_kernels_runnable(const kr_kernels *set, uint64_t features);
 
-/* table = the reference, overlaid by every runnable set up to and including `last`, each slot by the best that has it.
- * The table is called after `last`. */
+/* table = the reference, overlaid by every runnable set up to and including `last`; each slot gets the best that has it.
+ * The table is named after `last`. */
 void kr_kernels_merge(kr_kernels *table, const kr_kernels *last, uint64_t features);
 
 #endif

@@ -3,9 +3,9 @@
  * vocab_size is the table's height, its padding included. One epsilon is for the layers' norms and for Mamba-2's gated
  * norm, which is over the whole width whatever n_groups is.
  */
-#include "model/config.h"
+#include "model/model_config_impl.h"
 
-#include "base/ctx.h"
+#include "base/ctx_impl.h"
 #include "io/quote.h"
 
 #include <string.h>
@@ -25,32 +25,32 @@ static bool read_act(kr_reading *r, const kr_key *key, const kr_json *value)
     return kr_key_refuse(r, key->name, value, "'silu', the only activation of these models");
 }
 
-static bool check_nothing(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_nothing(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     (void)ctx, (void)prefix, (void)key, (void)config;
     return true;
 }
 
-static void write_act(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_act(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     (void)config;
     kr_json_write_string(w, key->name, act_names[0]);
 }
 
-static bool always_same(const kr_model_config *a, const kr_model_config *b)
+static bool always_same(const kr_model_values *a, const kr_model_values *b)
 {
     (void)a, (void)b;
     return true;
 }
 
-static void copy_nothing(kr_model_config *to, const kr_model_config *from)
+static void copy_nothing(kr_model_values *to, const kr_model_values *from)
 {
     (void)to, (void)from;
 }
 
 static const kr_key_kind act_key = { 0, read_act, check_nothing, write_act, always_same, copy_nothing };
 
-static int64_t heads_of(const kr_model_config *c)
+static int64_t heads_of(const kr_model_values *c)
 {
     return c->mamba2.expand * c->mamba2.d_model / c->mamba2.per_head_dim;
 }
@@ -63,7 +63,7 @@ static bool read_heads(kr_reading *r, const kr_key *key, const kr_json *value)
     return true;
 }
 
-static void write_heads(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_heads(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_integer(w, key->name, heads_of(config));
 }
@@ -88,12 +88,12 @@ static bool read_dtype(kr_reading *r, const kr_key *key, const kr_json *value)
     return true;
 }
 
-static void write_dtype(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_dtype(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_string(w, key->name, dtype_names[kr_config_dtype_of(config)]);
 }
 
-static void copy_dtype(kr_model_config *to, const kr_model_config *from)
+static void copy_dtype(kr_model_values *to, const kr_model_values *from)
 {
     kr_config_set_dtype(to, kr_config_dtype_of(from));
 }
@@ -282,12 +282,12 @@ static const kr_keys *const own_keys[TYPES][2] = { { &mamba1, &none }, { &mamba1
 
 /* ---- reading ---- */
 
-static void set_defaults(kr_model_config *c, type t)
+static void set_defaults(kr_model_values *c, type t)
 {
-    kr_model_config_init(c);
+    kr_model_values_init(c);
     c->layout = KR_LAYOUT_HF;
-    c->family = t == MAMBA2 ? KR_MAMBA2 : KR_MAMBA1;
-    kr_model_config_set_d_model(c, t == MAMBA2 ? 4096 : 768);
+    c->family = t == MAMBA2 ? KR_FAMILY_MAMBA2 : KR_FAMILY_MAMBA1;
+    kr_config_set_d_model(c, t == MAMBA2 ? 4096 : 768);
     c->layers.n_layers = t == MAMBA2 ? 64 : 32;
     c->network.vocab_size = t == MAMBA2 ? 32768 : 50280;
     c->network.pad_vocab_size_multiple = 1;
@@ -311,7 +311,7 @@ static bool read_type(const kr_reading *r, const kr_json *root, type *t)
 }
 
 /* Sizes that follow from others. */
-static void settle(kr_model_config *c)
+static void settle(kr_model_values *c)
 {
     if (c->mamba1.d_inner == c->mamba1.expand * c->mamba1.d_model) c->mamba1.d_inner = 0;
     c->mamba2.norm_eps = c->layers.norm_eps;
@@ -352,9 +352,9 @@ static bool refuse(kr_ctx *ctx, const char *what)
 }
 
 /* What transformers could not make a model of: networks ... */
-static bool check_network(kr_ctx *ctx, const kr_model_config *c)
+static bool check_network(kr_ctx *ctx, const kr_model_values *c)
 {
-    if (c->family == KR_MAMBA3) return refuse(ctx, "Mamba-3");
+    if (c->family == KR_FAMILY_MAMBA3) return refuse(ctx, "Mamba-3");
     if (c->network.input_size > 0) return refuse(ctx, "network from features (input_size)");
     if (c->layers.d_intermediate > 0) return refuse(ctx, "MLP (d_intermediate)");
     return true;
@@ -374,7 +374,7 @@ static bool check_mamba2(kr_ctx *ctx, const kr_mamba2_config *c)
 }
 
 /* The nearest config that the keys can tell. */
-static void adapt(kr_model_config *said)
+static void adapt(kr_model_values *said)
 {
     kr_network_config *n = &said->network;
     const int64_t pad = n->pad_vocab_size_multiple;
@@ -383,10 +383,10 @@ static void adapt(kr_model_config *said)
     n->rescales_residual = false; /* with true, transformers 5 divides weights that it has just loaded */
 }
 
-static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_config *config, kr_model_config *seen)
+static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config, kr_model_values *seen)
 {
-    kr_model_config said = *config;
-    const type t = said.family == KR_MAMBA2 ? MAMBA2 : said.mamba1.bcdt_norm_eps > 0 ? FALCON : MAMBA;
+    kr_model_values said = *config;
+    const type t = said.family == KR_FAMILY_MAMBA2 ? MAMBA2 : said.mamba1.bcdt_norm_eps > 0 ? FALCON : MAMBA;
     const kr_keys *const tables[] = { &common, own_keys[t][0], own_keys[t][1], &kr_token_keys };
     if (!check_network(ctx, &said)) return false;
     for (int i = 0; i < 4; i++)

@@ -1,7 +1,7 @@
 /* config_krait.c - the object "krait" of config.json: what a config can say and a layout cannot, by the fields' names. */
-#include "model/config.h"
+#include "model/model_config_impl.h"
 
-#include "nn/layers.h"
+#include "nn/layers_impl.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@ static const char *const rotations[] = { "complex", "quaternion", NULL };
 static const char *const activations[] = { "heavy_tail", "softplus", NULL };
 static const char *const pathways[] = { "single", "double", NULL };
 
-static bool check_nothing(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_nothing(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     (void)ctx, (void)prefix, (void)key, (void)config;
     return true;
@@ -49,12 +49,12 @@ static bool read_schedule(kr_reading *r, const kr_key *key, const kr_json *value
     return true;
 }
 
-static int64_t virtual_layers(const kr_model_config *c)
+static int64_t virtual_layers(const kr_model_values *c)
 {
     return c->layers.n_virtual ? c->layers.n_virtual : c->layers.n_layers;
 }
 
-static void write_schedule(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_schedule(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_open(w, key->name, '[');
     for (int64_t v = 0; v < virtual_layers(config); v++)
@@ -63,7 +63,7 @@ static void write_schedule(kr_json_writer *w, const kr_key *key, const kr_model_
 }
 
 /* Only a custom schedule has a list, and no layout has a word for one. */
-static bool same_schedule(const kr_model_config *a, const kr_model_config *b)
+static bool same_schedule(const kr_model_values *a, const kr_model_values *b)
 {
     return (a->layers.schedule == KR_SCHEDULE_CUSTOM) == (b->layers.schedule == KR_SCHEDULE_CUSTOM);
 }
@@ -71,7 +71,7 @@ static bool same_schedule(const kr_model_config *a, const kr_model_config *b)
 static const kr_key_kind schedule_key = { 0, read_schedule, check_nothing, write_schedule, same_schedule, NULL };
 
 /* A marker, and the layer it is of where `layer` is given: {"kind": "custom", "at": 3, "layer": 0}. */
-static bool read_marker(kr_reading *r, const char *name, const kr_json *value, kr_marker *marker, int64_t *layer)
+static bool read_marker(kr_reading *r, const char *name, const kr_json *value, kr_class_token *marker, int64_t *layer)
 {
     const char *rule = layer ? "objects with \"layer\", \"kind\" and, for a custom one, \"at\""
                              : "objects with \"kind\" and, for a custom one, \"at\"";
@@ -81,26 +81,27 @@ static bool read_marker(kr_reading *r, const char *name, const kr_json *value, k
     int k = 0;
     while (places[k] && !kr_json_is_word(kind, places[k])) k++;
     if (kr_json_kind_of(value) != KR_JSON_OBJECT || kr_json_length(value) != known || !places[k] ||
-        (at && (!kr_json_is_integer(at) || at->integer < 0)) || (k == KR_MARK_CUSTOM && !at) ||
+        (at && (!kr_json_is_integer(at) || at->integer < 0)) || (k == KR_CLASS_TOKEN_CUSTOM && !at) ||
         (layer && (!kr_json_is_integer(own) || own->integer < 0)))
         return kr_key_refuse(r, name, value, rule);
-    *marker = (kr_marker){ (kr_marker_kind)k, at ? at->integer : 0 };
+    *marker = (kr_class_token){ .kind = (kr_class_token_kind)k, .at = at ? at->integer : 0 };
     if (layer) *layer = own->integer;
     return true;
 }
 
-static void write_marker(kr_json_writer *w, const kr_marker *marker, const int64_t *layer)
+static void write_marker(kr_json_writer *w, const kr_class_token *marker, const int64_t *layer)
 {
     kr_json_write_open(w, NULL, '{');
     if (layer) kr_json_write_integer(w, "layer", *layer);
     kr_json_write_string(w, "kind", places[marker->kind]);
-    if (marker->kind == KR_MARK_CUSTOM) kr_json_write_integer(w, "at", marker->at);
+    if (marker->kind == KR_CLASS_TOKEN_CUSTOM) kr_json_write_integer(w, "at", marker->at);
     kr_json_write_close(w, '}');
 }
 
-static bool read_markers(kr_reading *r, const kr_key *key, const kr_json *value, const kr_marker **list, int *count)
+static bool read_markers(kr_reading *r, const kr_key *key, const kr_json *value, const kr_class_token **list,
+                         int *count)
 {
-    kr_marker *markers = make_list(r, key, value, sizeof *markers);
+    kr_class_token *markers = make_list(r, key, value, sizeof *markers);
     *count = 0;
     if (!markers) return false;
     for (const kr_json *item = kr_json_first(value); item; item = kr_json_next(item))
@@ -109,7 +110,7 @@ static bool read_markers(kr_reading *r, const kr_key *key, const kr_json *value,
     return true;
 }
 
-static void write_markers(kr_json_writer *w, const char *name, const kr_marker *markers, int count)
+static void write_markers(kr_json_writer *w, const char *name, const kr_class_token *markers, int count)
 {
     kr_json_write_open(w, name, '[');
     for (int i = 0; i < count; i++) write_marker(w, &markers[i], NULL);
@@ -121,12 +122,12 @@ static bool read_latents(kr_reading *r, const kr_key *key, const kr_json *value)
     return read_markers(r, key, value, &r->config->layers.latents, &r->config->layers.n_latents);
 }
 
-static void write_latents(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_latents(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     write_markers(w, key->name, config->layers.latents, config->layers.n_latents);
 }
 
-static bool same_latents(const kr_model_config *a, const kr_model_config *b)
+static bool same_latents(const kr_model_values *a, const kr_model_values *b)
 {
     return !a->layers.n_latents == !b->layers.n_latents;
 }
@@ -138,12 +139,12 @@ static bool read_class_tokens(kr_reading *r, const kr_key *key, const kr_json *v
     return read_markers(r, key, value, &r->config->network.class_tokens, &r->config->network.n_class_tokens);
 }
 
-static void write_class_tokens(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_class_tokens(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     write_markers(w, key->name, config->network.class_tokens, config->network.n_class_tokens);
 }
 
-static bool same_class_tokens(const kr_model_config *a, const kr_model_config *b)
+static bool same_class_tokens(const kr_model_values *a, const kr_model_values *b)
 {
     return !a->network.n_class_tokens == !b->network.n_class_tokens;
 }
@@ -166,7 +167,7 @@ static bool read_layer_latents(kr_reading *r, const kr_key *key, const kr_json *
     return true;
 }
 
-static void write_layer_latents(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_layer_latents(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_open(w, key->name, '[');
     for (int i = 0; i < config->layers.n_layer_latents; i++)
@@ -174,7 +175,7 @@ static void write_layer_latents(kr_json_writer *w, const kr_key *key, const kr_m
     kr_json_write_close(w, ']');
 }
 
-static bool same_layer_latents(const kr_model_config *a, const kr_model_config *b)
+static bool same_layer_latents(const kr_model_values *a, const kr_model_values *b)
 {
     return !a->layers.n_layer_latents == !b->layers.n_layer_latents;
 }
@@ -214,12 +215,12 @@ static const kr_key residual_rows[] = {
 };
 static const kr_keys residual_keys = KR_KEYS(residual_rows);
 
-static bool is_multi_gate(const kr_model_config *c)
+static bool is_multi_gate(const kr_model_values *c)
 {
     return c->layers.residual.kind != KR_RESIDUAL_STANDARD;
 }
 
-static bool check_residual(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_residual(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     (void)prefix, (void)key;
     return !is_multi_gate(config) || kr_keys_check(ctx, PREFIX "residual.", &residual_keys, config);
@@ -234,14 +235,14 @@ static bool read_residual(kr_reading *r, const kr_key *key, const kr_json *value
     return kr_keys_read(&inner, (const kr_keys *const[]){ &residual_keys }, 1, true);
 }
 
-static void write_residual(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_residual(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_open(w, key->name, '{');
     kr_keys_write(w, &residual_keys, config, config);
     kr_json_write_close(w, '}');
 }
 
-static bool same_residual(const kr_model_config *a, const kr_model_config *b)
+static bool same_residual(const kr_model_values *a, const kr_model_values *b)
 {
     return is_multi_gate(a) == is_multi_gate(b);
 }
@@ -255,14 +256,14 @@ static bool read_rope(kr_reading *r, const kr_key *key, const kr_json *value)
     return kr_number_key.read(r, key, value);
 }
 
-static bool check_rope(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_rope(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     const double rope = config->mamba3.rope_fraction;
     return kr_require(ctx, rope == 0 || rope == 0.5 || rope == 1, KR_ERR_FORMAT,
                       "config.json: %s%s = %g, but must be 0, 0.5 or 1", prefix, key->name, rope);
 }
 
-static void write_rope(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_rope(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_number(w, key->name, config->mamba3.rope_fraction);
 }
@@ -356,7 +357,7 @@ static const kr_keys families[] = { KR_KEYS(mamba1_rows), KR_KEYS(mamba2_rows), 
 
 /* ---- checks of several fields ---- */
 
-static bool check_schedule(kr_ctx *ctx, const kr_model_config *c, int64_t count)
+static bool check_schedule(kr_ctx *ctx, const kr_model_values *c, int64_t count)
 {
     const kr_layers_config *l = &c->layers;
     const int64_t nvirtual = virtual_layers(c);
@@ -387,7 +388,7 @@ static bool check_ends(kr_ctx *ctx, const kr_network_config *n)
                       (long long)n->input_size, (long long)n->output_size);
 }
 
-static bool check_together(kr_ctx *ctx, const kr_model_config *c, int64_t nschedule)
+static bool check_together(kr_ctx *ctx, const kr_model_values *c, int64_t nschedule)
 {
     const kr_layers_config *l = &c->layers;
     const char *op = "config.json: krait";
@@ -409,7 +410,7 @@ static bool check_together(kr_ctx *ctx, const kr_model_config *c, int64_t nsched
     return true;
 }
 
-bool kr_krait_check(kr_ctx *ctx, const kr_model_config *config)
+bool kr_krait_check(kr_ctx *ctx, const kr_model_values *config)
 {
     return kr_keys_check(ctx, PREFIX, &common, config) &&
            kr_keys_check(ctx, PREFIX, &families[config->family], config) &&
@@ -424,7 +425,7 @@ bool kr_krait_check(kr_ctx *ctx, const kr_model_config *config)
 bool kr_krait_read(kr_reading *r, const kr_json *root)
 {
     const kr_json *krait = kr_json_find(root, "krait");
-    kr_model_config *c = r->config;
+    kr_model_values *c = r->config;
     r->prefix = "";
     r->nschedule = -1;
     if (krait && kr_json_kind_of(krait) != KR_JSON_OBJECT) return kr_key_refuse(r, "krait", krait, "an object");
@@ -444,7 +445,7 @@ bool kr_krait_read(kr_reading *r, const kr_json *root)
 
 /* The rows that are needed, one after another. */
 typedef struct needs {
-    const kr_model_config *config, *seen;
+    const kr_model_values *config, *seen;
     bool has_initial; /* those of initial values count */
 } needs;
 
@@ -480,7 +481,7 @@ static void warn(kr_ctx *ctx, const needs *n, const kr_layout_kind *layout)
     if (length) kr_note(ctx, KR_LOG_WARNING, "config.json: 'krait' holds %s: %s", names, layout->warning);
 }
 
-void kr_krait_write(kr_ctx *ctx, kr_json_writer *w, const kr_model_config *config, const kr_model_config *seen,
+void kr_krait_write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config, const kr_model_values *seen,
                     const kr_layout_kind *layout, bool warns)
 {
     /* how another layout would draw fresh parameters is no reason to give up the official code's favour */

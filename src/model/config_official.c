@@ -1,5 +1,5 @@
 /* config_official.c - config.json of the official implementation: a MambaConfig, with the block's own keys in ssm_cfg. */
-#include "model/config.h"
+#include "model/model_config_impl.h"
 
 #include <string.h>
 
@@ -129,11 +129,11 @@ static const char *const layer_names[] = { "Mamba1", "Mamba2", "Mamba3" };
 
 /* ---- reading ---- */
 
-static void set_defaults(kr_model_config *c, kr_family family)
+static void set_defaults(kr_model_values *c, kr_family family)
 {
-    kr_model_config_init(c);
+    kr_model_values_init(c);
     c->family = family;
-    kr_model_config_set_d_model(c, 2560);
+    kr_config_set_d_model(c, 2560);
     c->layers.n_layers = 64;
     c->network.vocab_size = 50277;
 }
@@ -157,11 +157,11 @@ static bool check_supported(const kr_reading *r, const kr_json *root)
 static bool read_family(const kr_reading *r, const kr_json *ssm, kr_family *family)
 {
     const kr_json *layer = kr_json_find(ssm, "layer");
-    *family = KR_MAMBA1;
+    *family = KR_FAMILY_MAMBA1;
     if (kr_json_kind_of(ssm) != KR_JSON_NULL && kr_json_kind_of(ssm) != KR_JSON_OBJECT)
         return kr_key_refuse(r, "ssm_cfg", ssm, "an object");
     if (!layer) return true;
-    for (int f = KR_MAMBA1; f <= KR_MAMBA3; f++)
+    for (int f = KR_FAMILY_MAMBA1; f <= KR_FAMILY_MAMBA3; f++)
         if (kr_json_is_word(layer, layer_names[f])) {
             *family = (kr_family)f;
             return true;
@@ -170,10 +170,10 @@ static bool read_family(const kr_reading *r, const kr_json *ssm, kr_family *fami
 }
 
 /* The official code has these two alone; 0 is in krait's words. */
-static bool check_rope(kr_ctx *ctx, const kr_model_config *c)
+static bool check_rope(kr_ctx *ctx, const kr_model_values *c)
 {
     const double rope = c->mamba3.rope_fraction;
-    return kr_require(ctx, c->family != KR_MAMBA3 || rope == 0.5 || rope == 1, KR_ERR_FORMAT,
+    return kr_require(ctx, c->family != KR_FAMILY_MAMBA3 || rope == 0.5 || rope == 1, KR_ERR_FORMAT,
                       "config.json: ssm_cfg.rope_fraction = %g, but must be 0.5 or 1", rope);
 }
 
@@ -193,10 +193,10 @@ static bool read(kr_reading *r, const kr_json *root)
 
 /* ---- writing ---- */
 
-static void write_ssm(kr_json_writer *w, const kr_model_config *c, const kr_model_config *defaults)
+static void write_ssm(kr_json_writer *w, const kr_model_values *c, const kr_model_values *defaults)
 {
     kr_json_write_open(w, "ssm_cfg", '{');
-    if (c->family != KR_MAMBA1)
+    if (c->family != KR_FAMILY_MAMBA1)
         kr_json_write_string(w, "layer", layer_names[c->family]); /* older code has no such key */
     w->has_bare_infinity = true;
     kr_keys_write(w, &families[c->family], c, defaults);
@@ -204,9 +204,9 @@ static void write_ssm(kr_json_writer *w, const kr_model_config *c, const kr_mode
     kr_json_write_close(w, '}');
 }
 
-static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_config *config, kr_model_config *seen)
+static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config, kr_model_values *seen)
 {
-    kr_model_config said = *config;
+    kr_model_values said = *config;
     if (said.mamba3.rope_fraction == 0) said.mamba3.rope_fraction = 0.5;
     const kr_keys *own = &families[said.family];
     if (!kr_keys_check(ctx, "", &head, &said) || !kr_keys_check(ctx, "", &tail, &said) ||

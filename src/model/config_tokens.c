@@ -1,5 +1,5 @@
 /* config_tokens.c - the ids that begin, end and fill up a text: keys of config.json and of generation_config.json. */
-#include "model/config.h"
+#include "model/model_config_impl.h"
 
 #include <string.h>
 
@@ -17,7 +17,7 @@ static bool read_token(kr_reading *r, const kr_key *key, const kr_json *value)
     return true;
 }
 
-static bool check_token(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_token(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     int64_t id;
     memcpy(&id, (const char *)config + key->offset, sizeof id);
@@ -25,7 +25,7 @@ static bool check_token(kr_ctx *ctx, const char *prefix, const kr_key *key, cons
                       prefix, key->name, (long long)id);
 }
 
-static void write_token(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_token(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     int64_t id;
     memcpy(&id, (const char *)config + key->offset, sizeof id);
@@ -38,7 +38,7 @@ const kr_key_kind kr_token_key = { sizeof(int64_t), read_token, check_token, wri
 
 static bool read_eos(kr_reading *r, const kr_key *key, const kr_json *value)
 {
-    kr_model_config *c = r->config;
+    kr_model_values *c = r->config;
     const bool is_list = kr_json_kind_of(value) == KR_JSON_ARRAY;
     if (is_list && kr_json_length(value) > KR_MAX_EOS)
         return kr_fail(r->ctx, KR_ERR_FORMAT, "config.json: %s%s has %lld ids, but at most %d are kept", r->prefix,
@@ -53,7 +53,7 @@ static bool read_eos(kr_reading *r, const kr_key *key, const kr_json *value)
     return true;
 }
 
-static bool check_eos(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_eos(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     if (!kr_require(ctx, config->n_eos >= 0 && config->n_eos <= KR_MAX_EOS, KR_ERR_FORMAT,
                     "config.json: %s%s: n_eos = %d, but must be from 0 to %d", prefix, key->name, config->n_eos,
@@ -66,7 +66,7 @@ static bool check_eos(kr_ctx *ctx, const char *prefix, const kr_key *key, const 
     return true;
 }
 
-static void write_eos(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_eos(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     if (config->n_eos == 1) kr_json_write_integer(w, key->name, config->eos[0]);
     if (config->n_eos <= 1) return;
@@ -75,12 +75,12 @@ static void write_eos(kr_json_writer *w, const kr_key *key, const kr_model_confi
     kr_json_write_close(w, ']');
 }
 
-static bool same_eos(const kr_model_config *a, const kr_model_config *b)
+static bool same_eos(const kr_model_values *a, const kr_model_values *b)
 {
     return a->n_eos == b->n_eos && memcmp(a->eos, b->eos, (size_t)a->n_eos * sizeof *a->eos) == 0;
 }
 
-static void copy_eos(kr_model_config *to, const kr_model_config *from)
+static void copy_eos(kr_model_values *to, const kr_model_values *from)
 {
     to->n_eos = from->n_eos;
     memcpy(to->eos, from->eos, sizeof to->eos);
@@ -95,13 +95,13 @@ static const kr_key rows[] = { { .name = "bos_token_id", .kind = &kr_token_key, 
                                { .name = "pad_token_id", .kind = &kr_token_key, .offset = KR_FIELD(pad) } };
 const kr_keys kr_token_keys = KR_KEYS(rows);
 
-bool kr_config_has_tokens(const kr_model_config *config)
+bool kr_config_has_tokens(const kr_model_values *config)
 {
     return config->n_eos > 0 || config->bos >= 0 || config->pad >= 0;
 }
 
 /* Of the file's other keys, which are about sampling, none is looked at. */
-bool kr_generation_read(kr_ctx *ctx, kr_model_config *config, const char *text, size_t bytes)
+bool kr_generation_read(kr_ctx *ctx, kr_model_values *config, const char *text, size_t bytes)
 {
     kr_json *root = kr_config_parse(ctx, "generation_config.json", text, bytes);
     kr_reading r = { .ctx = ctx, .config = config, .object = root, .prefix = "" };
@@ -116,7 +116,7 @@ bool kr_generation_read(kr_ctx *ctx, kr_model_config *config, const char *text, 
     return done;
 }
 
-void kr_generation_write(kr_json_writer *w, const kr_model_config *config)
+void kr_generation_write(kr_json_writer *w, const kr_model_values *config)
 {
     kr_json_write_open(w, NULL, '{');
     for (size_t i = 0; i < kr_token_keys.count; i++)

@@ -1,8 +1,8 @@
 /* keys.c - kinds of values in config.json, and tables of keys: reading, checking, writing, comparing. */
-#include "model/config.h"
+#include "model/model_config_impl.h"
 
 #include "io/quote.h"
-#include "nn/config.h"
+#include "nn/block_config.h"
 
 #include <assert.h>
 #include <float.h>
@@ -49,31 +49,31 @@ bool kr_json_is_word(const kr_json *value, const char *word)
 
 /* ---- fields ---- */
 
-static const void *field_of(const kr_key *key, const kr_model_config *config)
+static const void *field_of(const kr_key *key, const kr_model_values *config)
 {
     return (const char *)config + key->offset;
 }
 
-static void set_field(const kr_key *key, kr_model_config *config, const void *value)
+static void set_field(const kr_key *key, kr_model_values *config, const void *value)
 {
     memcpy((char *)config + key->offset, value, key->kind->bytes);
 }
 
-static int64_t integer_of(const kr_key *key, const kr_model_config *config)
+static int64_t integer_of(const kr_key *key, const kr_model_values *config)
 {
     int64_t n;
     memcpy(&n, field_of(key, config), sizeof n);
     return n;
 }
 
-static double number_of(const kr_key *key, const kr_model_config *config, int which)
+static double number_of(const kr_key *key, const kr_model_values *config, int which)
 {
     double x;
     memcpy(&x, (const char *)field_of(key, config) + (size_t)which * sizeof x, sizeof x);
     return x;
 }
 
-static bool truth_of(const kr_key *key, const kr_model_config *config)
+static bool truth_of(const kr_key *key, const kr_model_values *config)
 {
     bool is_true;
     memcpy(&is_true, field_of(key, config), sizeof is_true);
@@ -94,7 +94,7 @@ static bool read_integer(kr_reading *r, const kr_key *key, const kr_json *value)
     return true;
 }
 
-static bool check_integer(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_integer(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     const int64_t n = integer_of(key, config);
     return kr_require(ctx, n >= key->least && n <= most_of(key), KR_ERR_FORMAT,
@@ -102,7 +102,7 @@ static bool check_integer(kr_ctx *ctx, const char *prefix, const kr_key *key, co
                       (long long)key->least, (long long)most_of(key));
 }
 
-static void write_integer(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_integer(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_integer(w, key->name, integer_of(key, config));
 }
@@ -124,7 +124,7 @@ static bool read_auto(kr_reading *r, const kr_key *key, const kr_json *value)
     return read_but_zero(r, key, value, kr_json_is_word(value, "auto"), "a whole number from 1 on, or 'auto'");
 }
 
-static void write_auto(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_auto(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     if (integer_of(key, config)) write_integer(w, key, config);
     else kr_json_write_string(w, key->name, "auto");
@@ -148,7 +148,7 @@ static bool read_number(kr_reading *r, const kr_key *key, const kr_json *value)
     return true;
 }
 
-static bool check_number(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_number(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     const double x = number_of(key, config, 0);
     if (key->least == KR_KEY_ANY)
@@ -160,7 +160,7 @@ static bool check_number(kr_ctx *ctx, const char *prefix, const kr_key *key, con
                       is_above ? "above" : "at least", (long long)key->least);
 }
 
-static void write_number(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_number(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_number(w, key->name, number_of(key, config, 0));
 }
@@ -194,7 +194,7 @@ static bool read_pair(kr_reading *r, const kr_key *key, const kr_json *value)
     return true;
 }
 
-static bool check_pair(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_pair(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     const double low = number_of(key, config, 0), high = number_of(key, config, 1);
     const bool is_above = key->flags & KR_KEY_ABOVE, may_be_infinite = key->flags & KR_KEY_INFINITE;
@@ -207,7 +207,7 @@ static bool check_pair(kr_ctx *ctx, const char *prefix, const kr_key *key, const
                       may_be_infinite ? "" : "finite and ");
 }
 
-static void write_pair(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_pair(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_open(w, key->name, '[');
     kr_json_write_number(w, NULL, number_of(key, config, 0));
@@ -219,7 +219,7 @@ const kr_key_kind kr_pair_key = { 2 * sizeof(double), read_pair, check_pair, wri
 
 /* ---- truths and words ---- */
 
-static bool is_in_range(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool is_in_range(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     (void)ctx, (void)prefix, (void)key, (void)config;
     return true;
@@ -232,7 +232,7 @@ static bool read_bool(kr_reading *r, const kr_key *key, const kr_json *value)
     return true;
 }
 
-static void write_bool(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_bool(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_bool(w, key->name, truth_of(key, config));
 }
@@ -269,14 +269,14 @@ static bool read_two(kr_reading *r, const kr_key *key, const kr_json *value)
     return choice >= 0;
 }
 
-static void write_two(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_two(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_string(w, key->name, key->words[truth_of(key, config)]);
 }
 
 const kr_key_kind kr_choice_key = { sizeof(bool), read_two, is_in_range, write_two, NULL, NULL };
 
-static int word_of(const kr_key *key, const kr_model_config *config)
+static int word_of(const kr_key *key, const kr_model_values *config)
 {
     int word;
     memcpy(&word, field_of(key, config), sizeof word);
@@ -290,7 +290,7 @@ static bool read_word(kr_reading *r, const kr_key *key, const kr_json *value)
     return choice >= 0;
 }
 
-static bool check_word(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_config *config)
+static bool check_word(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {
     const int word = word_of(key, config), count = count_words(key);
     return kr_require(ctx, word >= 0 && word < count, KR_ERR_FORMAT,
@@ -298,7 +298,7 @@ static bool check_word(kr_ctx *ctx, const char *prefix, const kr_key *key, const
                       key->words[0]);
 }
 
-static void write_word(kr_json_writer *w, const kr_key *key, const kr_model_config *config)
+static void write_word(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
     kr_json_write_string(w, key->name, key->words[word_of(key, config)]);
 }
@@ -332,15 +332,15 @@ bool kr_keys_read(kr_reading *r, const kr_keys *const *tables, int ntables, bool
                     r->prefix, name.text);
             continue;
         }
-        const bool is_absent = (key->flags & KR_KEY_NULLABLE) && kr_json_kind_of(member) == KR_JSON_NULL;
-        if (key->kind && !is_absent &&
+        const bool is_sentinel = (key->flags & KR_KEY_NULLABLE) && kr_json_kind_of(member) == KR_JSON_NULL;
+        if (key->kind && !is_sentinel &&
             (!key->kind->read(r, key, member) || !key->kind->check(r->ctx, r->prefix, key, r->config)))
             return false;
     }
     return true;
 }
 
-bool kr_keys_check(kr_ctx *ctx, const char *prefix, const kr_keys *keys, const kr_model_config *config)
+bool kr_keys_check(kr_ctx *ctx, const char *prefix, const kr_keys *keys, const kr_model_values *config)
 {
     for (size_t i = 0; i < keys->count; i++) {
         const kr_key *key = &keys->rows[i];
@@ -349,14 +349,14 @@ bool kr_keys_check(kr_ctx *ctx, const char *prefix, const kr_keys *keys, const k
     return true;
 }
 
-bool kr_key_same(const kr_key *key, const kr_model_config *a, const kr_model_config *b)
+bool kr_key_same(const kr_key *key, const kr_model_values *a, const kr_model_values *b)
 {
     if (key->kind->same) return key->kind->same(a, b);
     return memcmp(field_of(key, a), field_of(key, b), key->kind->bytes) == 0;
 }
 
-void kr_keys_write(kr_json_writer *w, const kr_keys *keys, const kr_model_config *config,
-                   const kr_model_config *defaults)
+void kr_keys_write(kr_json_writer *w, const kr_keys *keys, const kr_model_values *config,
+                   const kr_model_values *defaults)
 {
     for (size_t i = 0; i < keys->count; i++) {
         const kr_key *key = &keys->rows[i];
@@ -365,7 +365,7 @@ void kr_keys_write(kr_json_writer *w, const kr_keys *keys, const kr_model_config
     }
 }
 
-void kr_keys_copy(const kr_keys *keys, kr_model_config *to, const kr_model_config *from)
+void kr_keys_copy(const kr_keys *keys, kr_model_values *to, const kr_model_values *from)
 {
     for (size_t i = 0; i < keys->count; i++) {
         const kr_key *key = &keys->rows[i];

@@ -1,10 +1,10 @@
 /* model.c - models: made of a config, measured before they are made, and taken apart. */
-#include "model/model.h"
+#include "model/model_impl.h"
 
-#include "base/far.h"
+#include "base/device_memory.h"
 #include "base/half.h"
 #include "base/sized.h"
-#include "nn/config.h"
+#include "nn/block_config.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -30,10 +30,10 @@ static bool count_infinities(void *user, const void *data, size_t bytes)
     const kr_dtype dtype = c->dtype;
     const int64_t count = (int64_t)(bytes / kr_dtype_bytes(dtype));
     for (int64_t i = 0; i < count; i++) {
-        const double x = dtype == KR_F64    ? ((const double *)data)[i]
-                         : dtype == KR_F32  ? (double)((const float *)data)[i]
-                         : dtype == KR_BF16 ? (double)kr_float_from_bf16(((const uint16_t *)data)[i])
-                                            : (double)kr_float_from_f16(((const uint16_t *)data)[i]);
+        const double x = dtype == KR_DTYPE_F64    ? ((const double *)data)[i]
+                         : dtype == KR_DTYPE_F32  ? (double)((const float *)data)[i]
+                         : dtype == KR_DTYPE_BF16 ? (double)kr_float_from_bf16(((const uint16_t *)data)[i])
+                                                  : (double)kr_float_from_f16(((const uint16_t *)data)[i]);
         c->n += isinf(x) != 0;
     }
     return true;
@@ -42,7 +42,7 @@ static bool count_infinities(void *user, const void *data, size_t bytes)
 int64_t kr_infinities(kr_ctx *ctx, kr_dtype dtype, const void *data, int64_t count)
 {
     counting c = { dtype, 0 };
-    kr_each_piece(ctx, data, (size_t)count * kr_dtype_bytes(dtype), count_infinities, &c);
+    kr_each_block(ctx, data, (size_t)count * kr_dtype_bytes(dtype), count_infinities, &c);
     return c.n;
 }
 
@@ -61,19 +61,19 @@ bool kr_refuse_large(kr_ctx *ctx, const char *verb, const char *name, kr_dtype t
 bool kr_dtype_is_shorter(kr_dtype to, kr_dtype from)
 {
     /* of their largest numbers */
-    static const int reach[] = { [KR_F16] = 0, [KR_BF16] = 1, [KR_F32] = 2, [KR_F64] = 3 };
+    static const int reach[] = { [KR_DTYPE_F16] = 0, [KR_DTYPE_BF16] = 1, [KR_DTYPE_F32] = 2, [KR_DTYPE_F64] = 3 };
     return reach[to] < reach[from];
 }
 
 /* ---- making one ---- */
 
-kr_network *kr_model_declare(kr_ctx *ctx, const kr_model_config *config, kr_dtype dtype)
+kr_network *kr_model_declare(kr_ctx *ctx, const kr_model_values *config, kr_dtype dtype)
 {
-    kr_model_config own = *config;
+    kr_model_values own = *config;
     kr_config_set_dtype(&own, dtype);
-    own.layers.block = own.family == KR_MAMBA1   ? kr_mamba1_block(&own.mamba1)
-                       : own.family == KR_MAMBA2 ? kr_mamba2_block(&own.mamba2)
-                                                 : kr_mamba3_block(&own.mamba3);
+    own.layers.block = own.family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&own.mamba1)
+                       : own.family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&own.mamba2)
+                                                        : kr_mamba3_block(&own.mamba3);
     own.network.layers = &own.layers;
     return kr_network_declare(ctx, &own.network);
 }
@@ -88,7 +88,7 @@ static bool note_types(kr_model *model)
     return true;
 }
 
-kr_model *kr_model_of(kr_ctx *ctx, const kr_model_config *config, kr_network *net)
+kr_model *kr_model_of(kr_ctx *ctx, const kr_model_values *config, kr_network *net)
 {
     kr_model *model = kr_memory_alloc_zeroed(&ctx->memory, sizeof *model);
     if (!model) {
@@ -114,10 +114,9 @@ void kr_model_destroy(kr_model *model)
     kr_memory_free(memory, model, sizeof *model);
 }
 
-bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_config *own, const kr_model_config *config)
+bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_values *own, const kr_model_config *config)
 {
-    kr_model_config_init(own);
-    return kr_config_take(ctx, op, own, sizeof *own, config) &&
+    return kr_model_values_take(ctx, op, own, config) &&
            kr_require(ctx, own->layout == KR_LAYOUT_OFFICIAL || own->layout == KR_LAYOUT_HF, KR_ERR_ARG,
                       "%s: layout = %d is neither official nor hf", op, (int)own->layout) &&
            kr_require(ctx, kr_block_kind_of(own->family) != NULL, KR_ERR_ARG,
@@ -128,7 +127,7 @@ bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_config *own, con
 
 kr_model *kr_model_create(kr_ctx *ctx, const kr_model_config *config)
 {
-    kr_model_config own;
+    kr_model_values own;
     if (kr_ctx_failed(ctx) || !kr_model_take_config(ctx, "model.create", &own, config)) return NULL;
     kr_network *net = kr_model_declare(ctx, &own, kr_config_dtype_of(&own));
     kr_model *model = net ? kr_model_of(ctx, &own, net) : NULL;
@@ -148,16 +147,11 @@ const kr_model_config *kr_model_config_of(const kr_model *model)
     return model ? &model->box->config : NULL;
 }
 
-void kr_load_options_init_sized(kr_load_options *options, size_t size)
-{
-    const kr_load_options defaults = { .size = size, .dtype = KR_DTYPE_AS_STORED, .grad_horizon = KR_NO_HORIZON };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_load_options) = { .size = sizeof(kr_load_options),
+                                 .dtype = KR_DTYPE_AS_STORED,
+                                 .grad_horizon = KR_NO_HORIZON };
 
-void kr_save_options_init_sized(kr_save_options *options, size_t size)
-{
-    const kr_save_options defaults = {
-        .size = size, .layout = KR_LAYOUT_SAME, .dtype = KR_DTYPE_AS_STORED, .container = KR_CONTAINER_SAFETENSORS
-    };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_save_options) = { .size = sizeof(kr_save_options),
+                                 .layout = KR_LAYOUT_AS_LOADED,
+                                 .dtype = KR_DTYPE_AS_STORED,
+                                 .container = KR_CONTAINER_SAFETENSORS };

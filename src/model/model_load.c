@@ -3,11 +3,11 @@
  * The config declares a table of parameters without memory; the tensors of the files are held against it, all of them,
  * before anything is allocated for them.
  */
-#include "model/model.h"
+#include "model/model_impl.h"
 
 #include "io/file.h"
 #include "io/quote.h"
-#include "tensor/tensor.h"
+#include "tensor/tensor_impl.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,7 +19,8 @@
 typedef struct loading {
     kr_ctx *ctx;
     const char *folder;
-    kr_model_config *config;
+    kr_config_box *box;
+    kr_model_values *config; /* the box's */
     kr_weights *weights;
     kr_network *net; /* declared */
     bool is_tied;    /* to an embedding: the files may have a head that is its copy */
@@ -144,7 +145,7 @@ static bool has_tensors_for(loading *l)
 
 static bool declare(loading *l)
 {
-    if (!(l->net = kr_model_declare(l->ctx, l->config, KR_BF16))) return false;
+    if (!(l->net = kr_model_declare(l->ctx, l->config, KR_DTYPE_BF16))) return false;
     l->is_tied = l->net->is_vocab && l->config->network.tie_embeddings;
     return true;
 }
@@ -160,24 +161,24 @@ static bool match(loading *l)
 static kr_dtype joined(kr_dtype a, kr_dtype b)
 {
     if (a == b) return a;
-    return a == KR_F64 || b == KR_F64 ? KR_F64 : KR_F32;
+    return a == KR_DTYPE_F64 || b == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
 }
 
 /* Of the matrices: those that a network of halves has in halves. */
 static kr_dtype stored_dtype(const loading *l)
 {
     const kr_params *params = kr_network_params(l->net);
-    kr_dtype dtype = KR_F32;
+    kr_dtype dtype = KR_DTYPE_F32;
     bool has_any = false, has_f64 = false;
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
         const kr_dtype given = item_of(l, row->name)->dtype;
-        has_f64 |= given == KR_F64;
-        if (kr_tensor_dtype(row->tensor) != KR_BF16) continue;
+        has_f64 |= given == KR_DTYPE_F64;
+        if (kr_tensor_dtype(row->tensor) != KR_DTYPE_BF16) continue;
         dtype = has_any ? joined(dtype, given) : given;
         has_any = true;
     }
-    return has_f64 ? KR_F64 : dtype;
+    return has_f64 ? KR_DTYPE_F64 : dtype;
 }
 
 /* ---- values ---- */
@@ -186,7 +187,7 @@ static bool refuse_large(loading *l, const kr_weights_item *item, kr_dtype dtype
 {
     const size_t bytes = (size_t)item->count * sizeof(double);
     double *values = kr_memory_alloc(&l->ctx->memory, bytes);
-    const bool has_values = values && kr_weights_read(l->weights, item, KR_F64, values, item->count) == KR_OK;
+    const bool has_values = values && kr_weights_read(l->weights, item, KR_DTYPE_F64, values, item->count) == KR_OK;
     kr_refuse_large(l->ctx, "load", QUOTED(item->name), dtype, item->dtype, n, has_values ? values : NULL, item->count);
     if (values) kr_memory_free(&l->ctx->memory, values, bytes);
     return false;
@@ -232,6 +233,13 @@ static bool check_copy(loading *l)
 
 /* ---- all of it ---- */
 
+static bool take_box(loading *l, kr_config_box *box)
+{
+    l->box = box;
+    l->config = box ? &box->values : NULL;
+    return box != NULL;
+}
+
 static kr_model *make_model(loading *l, const kr_load_options *options)
 {
     const bool is_as_stored = options->dtype == KR_DTYPE_AS_STORED;
@@ -249,7 +257,7 @@ static kr_model *make_model(loading *l, const kr_load_options *options)
 
 static kr_model *load(loading *l, const kr_load_options *options)
 {
-    if (!(l->config = kr_config_load_folder(l->ctx, l->folder))) {
+    if (!take_box(l, kr_config_load_folder(l->ctx, l->folder))) {
         /* the system's words name the path; others tell of its content */
         if (l->ctx->status != KR_ERR_IO) kr_blame(l->ctx, OP ": %s", l->folder);
         return NULL;
@@ -266,8 +274,7 @@ static kr_model *load(loading *l, const kr_load_options *options)
 kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *options)
 {
     kr_load_options own;
-    kr_load_options_init(&own);
-    if (kr_ctx_failed(ctx) || (options && !kr_config_take(ctx, OP, &own, sizeof own, options)) ||
+    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP, kr_load_options, options, &own) ||
         !kr_require(ctx, folder && *folder, KR_ERR_ARG, OP ": the folder's path is NULL or empty") ||
         !kr_require(ctx,
                     own.dtype == KR_DTYPE_AS_STORED || (kr_dtype_is_valid(own.dtype) && kr_dtype_is_float(own.dtype)),
@@ -277,7 +284,7 @@ kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *
     kr_model *model = load(&l, &own);
     kr_network_destroy(l.net);
     kr_weights_close(l.weights);
-    kr_model_config_destroy(l.config);
+    kr_config_box_destroy(l.box);
     return model;
 }
 
@@ -348,7 +355,7 @@ int64_t kr_model_check(kr_ctx *ctx, const char *folder, kr_reason_fn *reason, vo
         return -1;
     loading l = { .ctx = ctx, .folder = folder };
     telling t = { .tell = reason, .user = user };
-    l.config = kr_config_load_folder(ctx, folder);
+    take_box(&l, kr_config_load_folder(ctx, folder));
     tell_of_error(ctx, &t);
     l.weights = kr_weights_open(ctx, folder);
     tell_of_error(ctx, &t);
@@ -356,6 +363,6 @@ int64_t kr_model_check(kr_ctx *ctx, const char *folder, kr_reason_fn *reason, vo
     tell_of_error(ctx, &t);
     kr_network_destroy(l.net);
     kr_weights_close(l.weights);
-    kr_model_config_destroy(l.config);
+    kr_config_box_destroy(l.box);
     return kr_ctx_failed(ctx) ? -1 : t.count;
 }

@@ -1,10 +1,10 @@
 /* model_save.c - a model into a folder: weights, generation_config.json where there are token ids, config.json last. */
-#include "model/model.h"
+#include "model/model_impl.h"
 
 #include "io/file.h"
 #include "io/file_write.h"
 #include "io/folder.h"
-#include "tensor/tensor.h"
+#include "tensor/tensor_impl.h"
 
 #include <string.h>
 
@@ -39,21 +39,21 @@ static bool make_text(saving *s, text *t, size_t length)
 /* config.json, with the type that its matrices will have. */
 static bool compose_config(saving *s, text *t)
 {
-    kr_model_config config = s->model->box->config;
+    kr_model_values config = s->model->box->values;
     size_t length;
     if (s->o.dtype != KR_DTYPE_AS_STORED) kr_config_set_dtype(&config, s->o.dtype);
-    return kr_model_config_write(s->ctx, &config, s->o.layout, NULL, 0, &length) == KR_OK && make_text(s, t, length) &&
-           kr_model_config_write(s->ctx, &config, s->o.layout, t->text, length + 1, &length) == KR_OK;
+    return kr_model_values_write(s->ctx, &config, s->o.layout, NULL, 0, &length) == KR_OK && make_text(s, t, length) &&
+           kr_model_values_write(s->ctx, &config, s->o.layout, t->text, length + 1, &length) == KR_OK;
 }
 
 static bool compose_generation(saving *s, text *t)
 {
     kr_json_writer w;
     kr_json_write_begin(&w, NULL, 0);
-    kr_generation_write(&w, &s->model->box->config);
+    kr_generation_write(&w, &s->model->box->values);
     if (!make_text(s, t, w.length)) return false;
     kr_json_write_begin(&w, t->text, t->length + 1);
-    kr_generation_write(&w, &s->model->box->config);
+    kr_generation_write(&w, &s->model->box->values);
     return true;
 }
 
@@ -79,7 +79,7 @@ static bool refuse_large(saving *s, const kr_param_row *row, kr_dtype dtype, int
     const int64_t count = kr_tensor_count(row->tensor);
     const size_t bytes = (size_t)count * sizeof(double);
     double *values = kr_memory_alloc(&s->ctx->memory, bytes);
-    const bool has_values = values && kr_tensor_read(row->tensor, KR_F64, values, count) == KR_OK;
+    const bool has_values = values && kr_tensor_read(row->tensor, KR_DTYPE_F64, values, count) == KR_OK;
     kr_refuse_large(s->ctx, "save", row->name, dtype, kr_tensor_dtype(row->tensor), n, has_values ? values : NULL,
                     count);
     if (values) kr_memory_free(&s->ctx->memory, values, bytes);
@@ -113,7 +113,7 @@ static bool add_row(saving *s, int64_t i)
     if (!data || kr_weights_add(s->writer, kr_layout_parameter(s->o.layout, row->name), dtype, shape, data) != KR_OK)
         return false;
     /* torch's own loader wants both names of a tied tensor; safetensors have it once */
-    const bool is_head_too = s->o.container == KR_CONTAINER_TORCH && s->model->box->config.network.tie_embeddings &&
+    const bool is_head_too = s->o.container == KR_CONTAINER_TORCH && s->model->box->values.network.tie_embeddings &&
                              strcmp(row->name, kr_embedding_name) == 0;
     return !is_head_too || kr_weights_add(s->writer, kr_head_name, dtype, shape, data) == KR_OK;
 }
@@ -125,7 +125,7 @@ static bool make_rows(saving *s)
     s->bytes = kr_arena_alloc(&s->arena, count * sizeof *s->bytes);
     if (!s->converted || !s->bytes) return kr_fail(s->ctx, KR_ERR_NOMEM, "no memory for a list of %zu tensors", count);
     memset(s->converted, 0, count * sizeof *s->converted);
-    if (s->o.dtype != KR_DTYPE_AS_STORED && !(s->plan = kr_model_declare(s->ctx, &s->model->box->config, s->o.dtype)))
+    if (s->o.dtype != KR_DTYPE_AS_STORED && !(s->plan = kr_model_declare(s->ctx, &s->model->box->values, s->o.dtype)))
         return false;
     return (s->writer = kr_weights_writer_create(s->ctx)) != NULL;
 }
@@ -136,7 +136,7 @@ static bool make_rows(saving *s)
 static bool save(saving *s)
 {
     text config, generation;
-    const bool has_tokens = kr_config_has_tokens(&s->model->box->config);
+    const bool has_tokens = kr_config_has_tokens(&s->model->box->values);
     if (!compose_config(s, &config) || !compose_generation(s, &generation) || !make_rows(s)) return false;
     for (int64_t i = 0; i < s->model->count; i++)
         if (!add_row(s, i)) return false;
@@ -164,9 +164,8 @@ kr_status kr_model_save(const kr_model *model, const char *folder, const kr_save
     if (!model) return KR_ERR_ARG;
     kr_ctx *ctx = model->ctx;
     saving s = { .ctx = ctx, .model = model, .folder = folder };
-    kr_save_options_init(&s.o);
-    if (kr_ctx_failed(ctx) || (options && !kr_config_take(ctx, OP, &s.o, sizeof s.o, options))) return ctx->status;
-    if (s.o.layout == KR_LAYOUT_SAME) s.o.layout = model->box->config.layout;
+    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP, kr_save_options, options, &s.o)) return ctx->status;
+    if (s.o.layout == KR_LAYOUT_AS_LOADED) s.o.layout = model->box->values.layout;
     if (!check_options(ctx, &s.o, folder)) return ctx->status;
     kr_arena_init(&s.arena, &ctx->memory, 1024);
     if (!save(&s) && ctx->status != KR_ERR_IO) kr_blame(ctx, OP);

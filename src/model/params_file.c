@@ -1,6 +1,6 @@
 /* params_file.c - a parameter table as a safetensors file: a tensor for each row, under its name. */
 #include "io/quote.h"
-#include "nn/params.h"
+#include "nn/params_impl.h"
 
 #include <krait/safetensors.h>
 
@@ -20,9 +20,9 @@ kr_status kr_params_save(const kr_params *params, const char *path)
                                row->tensor->data) != KR_OK)
             break;
     }
-    if (!kr_ctx_failed(ctx)) kr_safetensors_save(writer, path);
+    const kr_status status = kr_ctx_failed(ctx) ? ctx->status : kr_safetensors_save(writer, path);
     kr_safetensors_writer_destroy(writer);
-    return ctx->status;
+    return status;
 }
 
 /* ---- reading ---- */
@@ -31,7 +31,7 @@ static bool check_item(kr_ctx *ctx, const char *path, const kr_param_row *row, c
 {
     const kr_shape shape = kr_tensor_shape(row->tensor);
     return kr_require(ctx, item, KR_ERR_FORMAT, "%s: there is no tensor '%s'", path, row->name) &&
-           kr_require(ctx, item->is_readable && item->dtype <= KR_F16, KR_ERR_FORMAT,
+           kr_require(ctx, item->is_readable && item->dtype <= KR_DTYPE_F16, KR_ERR_FORMAT,
                       "%s: tensor '%s' is of type %s, but a parameter is made of floats", path, row->name,
                       QUOTED(item->type)) &&
            kr_require(ctx, kr_shape_equal(&item->shape, &shape), KR_ERR_FORMAT,
@@ -63,11 +63,12 @@ kr_status kr_params_load(const kr_params *params, const char *path)
     if (kr_ctx_failed(ctx) || !kr_require(ctx, path, KR_ERR_ARG, "params.load: the path is NULL")) return ctx->status;
     kr_safetensors *file = kr_safetensors_open(ctx, path);
     if (file && check_file(params, file, path))
-        for (int64_t i = 0; i < kr_params_count(params) && !kr_ctx_failed(ctx); i++) {
+        for (int64_t i = 0; i < kr_params_count(params); i++) {
             const kr_param_row *row = kr_params_at(params, i);
             kr_param_unpack(row->tensor);
-            kr_safetensors_read(file, kr_safetensors_find(file, row->name), row->tensor->dtype, row->tensor->data,
-                                kr_tensor_count(row->tensor));
+            if (kr_safetensors_read(file, kr_safetensors_find(file, row->name), row->tensor->dtype, row->tensor->data,
+                                    kr_tensor_count(row->tensor)) != KR_OK)
+                break;
         }
     kr_safetensors_close(file);
     return ctx->status;

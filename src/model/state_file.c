@@ -16,8 +16,8 @@
 #include "base/hash.h"
 #include "device/device.h"
 #include "io/quote.h"
-#include "nn/network.h"
-#include "nn/owed.h"
+#include "nn/network_impl.h"
+#include "nn/deferred_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -58,7 +58,7 @@ static const void *block_of(const kr_network *net, int64_t slot)
 
 /* ---- fingerprints ---- */
 
-static uint64_t hash_markers(uint64_t hash, const kr_marker *markers, int count)
+static uint64_t hash_markers(uint64_t hash, const kr_class_token *markers, int count)
 {
     hash = kr_hash_word(hash, (uint64_t)count);
     for (int i = 0; i < count; i++)
@@ -118,7 +118,7 @@ static bool check_tensor(const kr_network *net, const kr_state *state, int64_t s
     const kr_dtype own = kr_block_dtype(block_of(net, slot));
     return kr_require(state->ctx, kr_shape_equal(got, &want), KR_ERR_SHAPE, "tensor '%s' is %s, but must be %s",
                       name_of(state, slot, i).text, KR_TEXT_OF_SHAPE(got), KR_TEXT_OF_SHAPE(&want)) &&
-           kr_require(state->ctx, is_float && (dtype == KR_F64) == (own == KR_F64), KR_ERR_DTYPE,
+           kr_require(state->ctx, is_float && (dtype == KR_DTYPE_F64) == (own == KR_DTYPE_F64), KR_ERR_DTYPE,
                       "tensor '%s' is of the type %s, which a network of %s does not have",
                       name_of(state, slot, i).text, type, kr_dtype_name(own));
 }
@@ -156,12 +156,12 @@ static const char *digits(saving *s, int (*digit)(const kr_state *state, int64_t
 
 static int digit_of_filled(const kr_state *state, int64_t slot)
 {
-    return !kr_state_slot_is_fresh(state, slot);
+    return !kr_state_slot_is_initial(state, slot);
 }
 
 static int digit_of_pathway(const kr_state *state, int64_t slot)
 {
-    return state->kind->family == KR_MAMBA3 ? (int)state->slots[slot].mamba3.pathway : 0;
+    return state->kind->family == KR_FAMILY_MAMBA3 ? (int)state->slots[slot].mamba3.pathway : 0;
 }
 
 static const char *number(saving *s, int64_t n)
@@ -213,7 +213,7 @@ static bool compose_texts(saving *s)
 /* The elements of x one after another, near: x itself, or a copy in `flat`. */
 static const kr_tensor *flattened(saving *s, const kr_tensor *x, kr_tensor *flat)
 {
-    if (kr_tensor_is_row_major(x) && !kr_is_far(s->ctx, x->data)) return x;
+    if (kr_tensor_is_row_major(x) && !kr_on_device(s->ctx, x->data)) return x;
     const kr_shape shape = kr_tensor_shape(x);
     *flat = *x;
     kr_tensor_layout(flat, x->dtype, &shape);
@@ -253,7 +253,7 @@ static bool save(saving *s, const kr_state_extra *extras, const char *path)
     for (int i = 0; i < NTEXTS; i++) kr_safetensors_add_metadata(s->writer, keys[i], s->texts[i]);
     uint64_t hash = hash_texts(s->texts);
     for (int64_t slot = 0; slot < s->state->nslots; slot++)
-        for (int i = 0; i < s->state->kind->ncache && !kr_state_slot_is_fresh(s->state, slot); i++)
+        for (int i = 0; i < s->state->kind->ncache && !kr_state_slot_is_initial(s->state, slot); i++)
             if (!add_tensor(s, slot, i, &hash)) return false;
     for (int i = 0; i < s->format->nextras; i++)
         if (!add_extra(s, s->format->extras[i], &extras[i], &hash)) return false;
@@ -269,7 +269,7 @@ bool kr_state_file_write(const kr_state_format *format, const kr_state *state, c
     saving s = { .ctx = ctx, .format = format, .state = state, .net = net };
     kr_arena_init(&s.arena, &ctx->memory, BLOCK_BYTES);
     const bool saved = kr_require(ctx, net != NULL, KR_ERR_ARG, "the network is NULL") && is_of(state, net) &&
-                       kr_owed_settle(state) && (s.writer = kr_safetensors_writer_create(ctx)) != NULL &&
+                       kr_deferred_flush(state) && (s.writer = kr_safetensors_writer_create(ctx)) != NULL &&
                        save(&s, extras, path);
     kr_safetensors_writer_destroy(s.writer);
     kr_arena_deinit(&s.arena);
@@ -279,7 +279,7 @@ bool kr_state_file_write(const kr_state_format *format, const kr_state *state, c
 kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path)
 {
     if (!state) return KR_ERR_ARG;
-    if (!kr_ctx_failed(state->ctx) && kr_state_make_whole("state.save", state) &&
+    if (!kr_ctx_failed(state->ctx) && kr_state_flush("state.save", state) &&
         !kr_state_file_write(&state_format, state, net, NULL, path))
         kr_blame(state->ctx, "state.save");
     return state->ctx->status;
@@ -394,13 +394,13 @@ static bool read_frame(loading *l)
 {
     int64_t batch;
     if (!read_count(l, BATCH, &batch) || !(l->state = kr_state_create(l->ctx, l->net->layers, batch))) return false;
-    const bool is_mamba3 = l->state->kind->family == KR_MAMBA3;
+    const bool is_mamba3 = l->state->kind->family == KR_FAMILY_MAMBA3;
     if (!check_digits(l, FILLED, '1') || !check_digits(l, PATHWAYS, is_mamba3 ? '1' : '0') || !read_cursors(l))
         return false;
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
         if (is_mamba3)
             l->state->slots[slot].mamba3.pathway =
-                l->texts[PATHWAYS][slot] == '1' ? KR_MAMBA3_DOUBLE : KR_MAMBA3_SINGLE;
+                l->texts[PATHWAYS][slot] == '1' ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
     return true;
 }
 

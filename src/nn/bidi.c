@@ -5,8 +5,8 @@
  *   standard      x <- x + F, or F where the residual is ignored
  *   multi-gate    fewer than n_stream streams: F becomes one more; else all are mixed with F. x <- pool of the streams
  */
-#include "nn/bidi.h"
-#include "nn/config.h"
+#include "nn/bidi_impl.h"
+#include "nn/block_config.h"
 
 #include <stdio.h>
 
@@ -39,14 +39,14 @@ static kr_tensor *read_one_way(reading *r, int64_t v)
                                    .x_bsd = kr_rms_norm(r->tape, x, l->norm_d, &bidi->norm),
                                    .cache = r->begin ? &r->begin[v] : NULL,
                                    .path = bidi->kind->path(l->block) };
-    const kr_block_out out = bidi->kind->forward(r->tape, l->block, &input);
+    const kr_block_result out = bidi->kind->forward(r->tape, l->block, &input);
     r->end[v] = out.cache;
     return is_reverse ? kr_flip(r->tape, out.y_bsd, 1) : out.y_bsd;
 }
 
 static kr_tensor *merge(reading *r, int64_t real_pair, kr_tensor *a, kr_tensor *b)
 {
-    if (r->bidi->config.merge == KR_BIDI_MEAN) return kr_scale(r->tape, kr_add(r->tape, a, b), 0.5);
+    if (r->bidi->config.merge == KR_BIDI_MERGE_MEAN) return kr_scale(r->tape, kr_add(r->tape, a, b), 0.5);
     const kr_bidi_join *join = &r->bidi->joins[real_pair];
     return kr_linear(r->tape, kr_concat(r->tape, -1, 2, (kr_tensor *[]){ a, b }), join->weight, join->bias);
 }
@@ -157,7 +157,7 @@ static bool allocate(reading *r)
 
 kr_bidi_out kr_bidi_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_cache *caches)
 {
-    const kr_bidi_out none = { NULL, NULL };
+    const kr_bidi_out none = { .y = NULL };
     kr_dims d;
     if (!kr_tape_ready(tape, OP) || !kr_require(tape->ctx, bidi != NULL, KR_ERR_ARG, OP ": the stack is NULL") ||
         !kr_block_begin(tape, bidi->kind, bidi->layers[0].block, &(kr_block_input){ .op = OP, .x_bsd = x_bsd }, &d))
@@ -167,5 +167,5 @@ kr_bidi_out kr_bidi_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd
     for (int64_t pair = 0; pair < bidi->nvirtual / 2 && !kr_ctx_failed(tape->ctx); pair++)
         if (tape->recording) run_pair(&r, pair);
         else run_pair_released(&r, pair);
-    return kr_ctx_failed(tape->ctx) ? none : (kr_bidi_out){ r.x, r.end };
+    return kr_ctx_failed(tape->ctx) ? none : (kr_bidi_out){ .y = r.x, .caches = r.end };
 }

@@ -1,18 +1,14 @@
 /* bidi_create.c - the config of a stack in both directions, its checks, and its parameters. */
-#include "nn/bidi.h"
+#include "nn/bidi_impl.h"
 
 #include "base/sized.h"
-#include "nn/config.h"
+#include "nn/block_config.h"
 
 #include <string.h>
 
 #define OP "bidi.create"
 
-void kr_bidi_config_init_sized(kr_bidi_config *config, size_t size)
-{
-    const kr_bidi_config defaults = { .size = size, .norm_eps = 1e-5 };
-    kr_sized_init(config, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_bidi_config) = { .size = sizeof(kr_bidi_config), .norm_eps = 1e-5 };
 
 /* ---- checks ---- */
 
@@ -25,12 +21,13 @@ static bool check_count(kr_ctx *ctx, const char *field, int64_t value)
 
 static bool check_schedule(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtual)
 {
-    if (!kr_require(ctx, c->schedule >= KR_BIDI_STRIDED_CYCLIC && c->schedule <= KR_BIDI_CUSTOM, KR_ERR_ARG,
+    if (!kr_require(ctx, c->schedule >= KR_BIDI_SCHEDULE_STRIDED_CYCLIC && c->schedule <= KR_BIDI_SCHEDULE_CUSTOM,
+                    KR_ERR_ARG,
                     OP ": schedule = %d is none of strided cyclic, strided stretched, symmetric cyclic, symmetric "
                        "stretched, custom",
                     (int)c->schedule))
         return false;
-    if (c->schedule != KR_BIDI_CUSTOM) return true;
+    if (c->schedule != KR_BIDI_SCHEDULE_CUSTOM) return true;
     if (!kr_require(ctx, c->custom_schedule != NULL, KR_ERR_ARG,
                     OP ": custom_schedule is NULL, but the schedule is custom; give n_virtual numbers"))
         return false;
@@ -51,7 +48,7 @@ static bool check_config(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtual)
                       ": block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block") &&
            check_count(ctx, "n_layers", c->n_layers) && check_count(ctx, "n_virtual", nvirtual) &&
            check_schedule(ctx, c, nvirtual) &&
-           kr_require(ctx, c->merge == KR_BIDI_MEAN || c->merge == KR_BIDI_CAT_LINEAR, KR_ERR_ARG,
+           kr_require(ctx, c->merge == KR_BIDI_MERGE_MEAN || c->merge == KR_BIDI_MERGE_CAT_LINEAR, KR_ERR_ARG,
                       OP ": merge = %d is neither mean nor cat-linear", (int)c->merge) &&
            kr_config_positive(ctx, OP, "norm_eps", c->norm_eps) && kr_residual_check(ctx, OP, &c->residual) &&
            kr_markers_check(ctx, OP, "latents", c->latents, c->n_latents);
@@ -76,7 +73,7 @@ static bool allocate(kr_bidi *bidi)
 {
     kr_bidi_config *c = &bidi->config;
     const int64_t ngates = count_gates(bidi);
-    kr_marker *latents = zeroed(&bidi->arena, c->n_latents, sizeof *latents);
+    kr_class_token *latents = zeroed(&bidi->arena, c->n_latents, sizeof *latents);
     bidi->real = zeroed(&bidi->arena, bidi->nvirtual, sizeof *bidi->real);
     bidi->layers = zeroed(&bidi->arena, c->n_layers, sizeof *bidi->layers);
     bidi->joins = zeroed(&bidi->arena, c->n_layers / 2, sizeof *bidi->joins);
@@ -129,7 +126,7 @@ static bool declare(kr_bidi *bidi)
     for (int64_t i = 0; i < c->n_layers; i++)
         if (!declare_layer(bidi, i)) return false;
     const kr_dtype dtype = kr_block_dtype(bidi->layers[0].block);
-    for (int64_t pair = 0; c->merge == KR_BIDI_CAT_LINEAR && pair < c->n_layers / 2; pair++)
+    for (int64_t pair = 0; c->merge == KR_BIDI_MERGE_CAT_LINEAR && pair < c->n_layers / 2; pair++)
         declare_join(bidi, pair, dtype);
     for (int64_t i = 0; i < count_gates(bidi); i++) {
         const size_t outer = kr_params_enter(bidi->params, "gates.%lld.", (long long)i);
@@ -152,8 +149,8 @@ static bool declare(kr_bidi *bidi)
 kr_bidi *kr_bidi_create(kr_ctx *ctx, const kr_bidi_config *config)
 {
     kr_bidi_config own;
-    kr_bidi_config_init(&own);
-    if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config)) return NULL;
+    if (kr_ctx_failed(ctx) || !kr_config_given(ctx, OP, config) || !KR_TAKE(ctx, OP, kr_bidi_config, config, &own))
+        return NULL;
     const int64_t nvirtual = own.n_virtual ? own.n_virtual : own.n_layers;
     if (!check_config(ctx, &own, nvirtual)) return NULL;
     kr_bidi *bidi = kr_memory_alloc_zeroed(&ctx->memory, sizeof *bidi);

@@ -5,9 +5,9 @@
  *   total 12345 parameters, 7012 on muon (56.8 %)
  * A star marks the rows of a fused weight that stay with AdamW.
  */
-#include "base/page.h"
+#include "base/huge_pages.h"
 #include "nn/init.h"
-#include "nn/params.h"
+#include "nn/params_impl.h"
 
 #include <string.h>
 

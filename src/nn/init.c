@@ -7,7 +7,7 @@
 #include "nn/init.h"
 
 #include "device/device.h"
-#include "nn/params.h"
+#include "nn/params_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -54,14 +54,14 @@ static bool apply_on_host(kr_tensor *param, const kr_init *init, double scale)
     if (!values) return kr_fail(ctx, KR_ERR_NOMEM, "init: no memory for %lld values", (long long)count);
     const kr_random_args draws = { .exec = { .pool = ctx->pool },
                                    .n = count,
-                                   .dtype = KR_F64,
+                                   .dtype = KR_DTYPE_F64,
                                    .y = values,
                                    .seed = ctx->seed,
                                    .stream = ctx->stream++,
                                    .beta = 1 };
     ctx->device->host->random.run(&draws);
     for (int64_t i = 0; i < count; i++) values[i] = scale * value_of(init, values[i], i, last);
-    kr_param_write(param, KR_F64, values, count);
+    kr_param_write(param, KR_DTYPE_F64, values, count);
     kr_memory_free(&ctx->memory, values, bytes);
     return !kr_ctx_failed(ctx);
 }

@@ -4,7 +4,7 @@
  *   standard      x <- x + F, or F where the residual is ignored
  *   multi-gate    fewer than n_stream streams: F becomes one more; else all are mixed with F. x <- pool of the streams
  */
-#include "nn/layers.h"
+#include "nn/layers_impl.h"
 
 #include "device/device.h"
 
@@ -46,8 +46,8 @@ static kr_tensor *mix(kr_tape *tape, const kr_layer_job *job, const kr_layer *l,
                                    .mask_bs1 = job->mask_bs1,
                                    .path = job->path,
                                    .in_place = job->in_place };
-    const kr_block_out out = job->reset_bs ? kr_block_forward_reset(tape, kind, l->block, &input, job->reset_bs)
-                                           : kind->forward(tape, l->block, &input);
+    const kr_block_result out = job->reset_bs ? kr_block_run_reset(tape, kind, l->block, &input, job->reset_bs)
+                                              : kind->forward(tape, l->block, &input);
     *after = out.cache;
     return out.y_bsd;
 }
@@ -85,20 +85,20 @@ static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer *l
     if (!job->place || tape->ctx->check_finite || !cache || !kind->token || tape->recording || job->seq_start_bs ||
         job->reset_bs || job->mask_bs1)
         return false;
-    const kr_token_input input = { .x_bsd = x,
-                                   .norm_d = l->norm_d,
-                                   .norm = &job->layers->norm,
-                                   .cache = cache,
-                                   .in_place = job->in_place,
-                                   .owed = job->owed,
-                                   .list = job->tokens,
-                                   .y_bsd = job->place };
-    return kind->takes_token(l->block, &input) && kind->token(tape, l->block, &input, after);
+    const kr_decode_input input = { .x_bsd = x,
+                                    .norm_d = l->norm_d,
+                                    .norm = &job->layers->norm,
+                                    .cache = cache,
+                                    .in_place = job->in_place,
+                                    .deferred = job->deferred,
+                                    .list = job->tokens,
+                                    .y_bsd = job->place };
+    return kind->can_decode(l->block, &input) && kind->token(tape, l->block, &input, after);
 }
 
 bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job)
 {
-    kr_token_list *list = job->tokens;
+    kr_decode_list *list = job->tokens;
     if (!list) return !kr_ctx_failed(tape->ctx);
     const int64_t count = list->count;
     kr_embedding_args *lookup = list->lookup;
@@ -107,7 +107,7 @@ bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job)
     if (kr_ctx_failed(tape->ctx)) return false;
     if (count == 0) return !lookup || KR_RUN(tape->ctx, embedding[KR_REAL_F32], lookup);
     list->layers[0].lookup = lookup;
-    return kr_run_token_layers(tape->ctx, count, list->layers);
+    return kr_run_decode_layers(tape->ctx, count, list->layers);
 }
 
 void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache, kr_cache *after)
@@ -176,7 +176,7 @@ static void overwrite_cache(kr_tape *tape, const kr_layers *s, const kr_cache *o
 static kr_tensor *token_place(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, kr_flow *places)
 {
     const kr_tensor *x = flow->x;
-    if (!kr_ctx_is_far(tape->ctx) || !job->layers->kind->token || x->dims[1] != 1 || x->dtype != KR_F32 ||
+    if (!kr_ctx_on_device(tape->ctx) || !job->layers->kind->token || x->dims[1] != 1 || x->dtype != KR_DTYPE_F32 ||
         !kr_tensor_is_row_major(x))
         return NULL;
     if (!fits(places->x, x)) places->x = kr_new(tape, x->dtype, kr_tensor_shape(x));

@@ -1,32 +1,23 @@
 /* layers.c - a call through a stack: markers, horizon, residual stream, one layer after another. */
-#include "nn/layers.h"
+#include "nn/layers_impl.h"
 
-#include "nn/config.h"
-#include "nn/owed.h"
-#include "nn/straight.h"
+#include "base/sized.h"
+#include "nn/block_config.h"
+#include "nn/deferred_state.h"
+#include "ops/straight_through.h"
 #include "ops/sequences.h"
 
 #include <string.h>
 
 /* ---- entering a call ---- */
 
-static bool take_call(kr_ctx *ctx, const char *op, kr_call *own, const kr_call *call)
-{
-    kr_call_init(own);
-    if (!call) return true;
-    if (!kr_require(ctx, call->size >= sizeof call->size && call->size <= 4096, KR_ERR_ARG,
-                    "%s: call.size = %zu; fill the call in with kr_call_init before setting fields", op, call->size))
-        return false;
-    memcpy(own, call, call->size < sizeof *own ? call->size : sizeof *own);
-    own->size = sizeof *own;
-    return true;
-}
+KR_DEFAULTS(kr_call) = { .size = sizeof(kr_call) };
 
 static bool check_state(kr_tape *tape, const char *op, const kr_layers *layers, const kr_state *state)
 {
     kr_ctx *ctx = tape->ctx;
     return kr_require(ctx, state->ctx == ctx, KR_ERR_STATE, "%s: the state belongs to another context", op) &&
-           kr_state_make_whole(op, state) &&
+           kr_state_flush(op, state) &&
            kr_require(ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
                       "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
                       op) &&
@@ -52,7 +43,7 @@ static bool take_advance(kr_tape *tape, kr_run *run)
                     run->op) ||
         !kr_require(ctx, !tape->recording, KR_ERR_STATE,
                     "%s: a state to advance is given, but the call is recorded, and its backward pass reads the old "
-                    "state; use a tape of KR_NO_GRAD, or state and kr_state_copy",
+                    "state; use a tape of KR_TAPE_NO_GRAD, or state and kr_state_copy",
                     run->op))
         return false;
     run->call.state = own;
@@ -72,7 +63,7 @@ static bool check_mask(kr_tape *tape, const kr_run *run, kr_tensor *x)
         !kr_require(ctx, d.b == x->dims[0] && d.s == x->dims[1], KR_ERR_SHAPE,
                     "%s: mask %s must be [%lld, %lld]: a number for each token", run->op, KR_TEXT_OF(mask),
                     (long long)x->dims[0], (long long)x->dims[1]) ||
-        !kr_require(ctx, mask->dtype == KR_I32 || mask->dtype == KR_I64, KR_ERR_DTYPE,
+        !kr_require(ctx, mask->dtype == KR_DTYPE_I32 || mask->dtype == KR_DTYPE_I64, KR_ERR_DTYPE,
                     "%s: mask %s is %s, but must be i32 or i64", run->op, KR_TEXT_OF(mask), kr_dtype_name(mask->dtype)))
         return false;
     for (int64_t b = 0; b < d.b; b++)
@@ -135,7 +126,7 @@ bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, 
                   const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers)
 {
     *run = (kr_run){ .op = op, .mode = mode };
-    if (!kr_tape_ready(tape, op) || !take_call(tape->ctx, op, &run->call, call) || !take_advance(tape, run))
+    if (!kr_tape_ready(tape, op) || !KR_TAKE(tape->ctx, op, kr_call, call, &run->call) || !take_advance(tape, run))
         return false;
     const kr_state *old = run->call.state;
     if (old && !check_state(tape, op, layers, old)) return false;
@@ -159,7 +150,7 @@ kr_state *kr_run_end(kr_run *run)
 
 /* ---- markers ---- */
 
-bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_marker *markers, int count, kr_tensor *table_nd,
+bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *markers, int count, kr_tensor *table_nd,
                    int64_t *offset, kr_splice *plan, int *nplan, kr_tensor **x)
 {
     *nplan = 0;
@@ -196,7 +187,7 @@ typedef struct passage {
 /* Halves are added up in f32, if asked. */
 static kr_tensor *widen(kr_tape *tape, const kr_layers *s, kr_tensor *x)
 {
-    return x && s->config.residual_in_f32 && kr_dtype_is_half(x->dtype) ? kr_cast(tape, x, KR_F32) : x;
+    return x && s->config.residual_in_f32 && kr_dtype_is_half(x->dtype) ? kr_cast(tape, x, KR_DTYPE_F32) : x;
 }
 
 /* The rows of a layer's own markers, into everything that runs beside x. */
@@ -265,10 +256,10 @@ static void run_layer(kr_tape *tape, passage *p)
 {
     const kr_layer_job *job = &p->job;
     const kr_state *old = p->run->call.state;
-    const kr_cache *cache = old && !kr_state_slot_is_fresh(old, job->v) ? &old->slots[job->v] : NULL;
+    const kr_cache *cache = old && !kr_state_slot_is_initial(old, job->v) ? &old->slots[job->v] : NULL;
     kr_cache after = { .family = job->layers->kind->family };
-    if (job->in_place && cache) p->run->call.advance->is_torn = true; /* until all layers are done */
-    p->job.owed = job->in_place ? kr_owed_slot_of(old, job->v) : NULL;
+    if (job->in_place && cache) p->run->call.advance->is_inconsistent = true; /* until all layers are done */
+    p->job.deferred = job->in_place ? kr_deferred_slot_of(old, job->v) : NULL;
     const bool is_recorded = tape->recording && job->v >= p->cut;
     if (is_recorded && p->recorded_from < 0) {
         p->recorded_from = kr_recompute_until(tape, job, &p->flow, p->run);
@@ -297,17 +288,17 @@ static void skip_layer(passage *p)
 }
 
 /* Nobody looks at them in between. */
-bool kr_run_gathers(const kr_tape *tape, const kr_run *run, const kr_layers *layers)
+bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_layers *layers)
 {
     const kr_device *device = tape->ctx->device;
-    return layers->kind->gathers && device->lists && device->lists->token_layers && run->mode == KR_RUN_STEP &&
+    return layers->kind->gathers && device->lists && device->lists->decode_layers && run->mode == KR_RUN_STEP &&
            run->call.advance && !run->has_markers && !run->call.streams && !tape->recording && !tape->ctx->check_finite;
 }
 
-static bool begin_tokens(kr_tape *tape, passage *p, kr_token_list *list)
+static bool begin_tokens(kr_tape *tape, passage *p, kr_decode_list *list)
 {
     const kr_run *run = p->run;
-    if (!kr_run_gathers(tape, run, p->job.layers)) return true;
+    if (!kr_run_batches_layers(tape, run, p->job.layers)) return true;
     list->most = p->job.layers->nvirtual;
     list->layers = kr_arena_alloc(&tape->heads, (size_t)list->most * sizeof *list->layers);
     p->job.tokens = list;
@@ -336,7 +327,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
                   .recorded_from = -1 };
-    kr_token_list tokens = { 0, 0, NULL, run->lookup.no > 0 ? &run->lookup : NULL };
+    kr_decode_list tokens = { 0, 0, NULL, run->lookup.no > 0 ? &run->lookup : NULL };
     if (!begin_tokens(tape, &p, &tokens)) return NULL;
     begin_flow(s, x, &p.flow);
     if (p.cut > 0) p.carry = x;
@@ -366,8 +357,8 @@ kr_tensor *kr_last_token(kr_tape *tape, kr_tensor *y)
 bool kr_layers_take_type(kr_tape *tape, const char *op, const kr_layers *s, const kr_tensor *x)
 {
     const kr_dtype own = kr_block_dtype(s->layers[0].block);
-    return kr_require(tape->ctx, kr_dtype_is_float(x->dtype) && (x->dtype == KR_F64) == (own == KR_F64), KR_ERR_DTYPE,
-                      "%s: x is %s, but the blocks are %s; cast x, or create them with that dtype", op,
+    return kr_require(tape->ctx, kr_dtype_is_float(x->dtype) && (x->dtype == KR_DTYPE_F64) == (own == KR_DTYPE_F64),
+                      KR_ERR_DTYPE, "%s: x is %s, but the blocks are %s; cast x, or create them with that dtype", op,
                       kr_dtype_name(x->dtype), kr_dtype_name(own));
 }
 
@@ -387,39 +378,39 @@ static bool exists(kr_tape *tape, const char *op, const kr_layers *s)
 kr_layers_out kr_layers_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
 {
     const char *op = "layers.forward";
-    const kr_layers_out none = { NULL, NULL };
+    const kr_layers_out none = { .y = NULL };
     kr_dims d;
     kr_run run;
     if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bsd", x) || !check_input(tape, op, s, x) ||
         !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, s, call, x, s->has_markers, s->has_length_markers))
         return none;
     kr_tensor *y = kr_layers_run(tape, s, x, &run);
-    return y ? (kr_layers_out){ y, kr_run_end(&run) } : none;
+    return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
 }
 
 kr_layers_out kr_layers_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
 {
     const char *op = "layers.step";
-    const kr_layers_out none = { NULL, NULL };
+    const kr_layers_out none = { .y = NULL };
     kr_dims d;
     kr_run run;
     if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bd", x) || !check_input(tape, op, s, x)) return none;
     kr_tensor *x_bsd = kr_reshape(tape, x, KR_SHAPE(d.b, 1, d.d));
     if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, s, call, x_bsd, s->has_markers, s->has_length_markers)) return none;
     kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, x_bsd, &run));
-    return y ? (kr_layers_out){ y, kr_run_end(&run) } : none;
+    return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
 }
 
 kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *s, const kr_call *call)
 {
     const char *op = "layers.prime";
-    const kr_layers_out none = { NULL, NULL };
+    const kr_layers_out none = { .y = NULL };
     kr_run run;
     if (!exists(tape, op, s) ||
         !kr_run_begin(tape, &run, op, KR_RUN_PRIME, s, call, NULL, s->has_markers, s->has_length_markers))
         return none;
     kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, NULL, &run));
-    return kr_ctx_failed(tape->ctx) ? none : (kr_layers_out){ y, kr_run_end(&run) };
+    return kr_ctx_failed(tape->ctx) ? none : (kr_layers_out){ .y = y, .state = kr_run_end(&run) };
 }
 
 kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *s, kr_tensor *x)

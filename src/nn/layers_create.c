@@ -1,27 +1,19 @@
 /* layers_create.c - the config of a stack, its checks, and its parameters. */
-#include "nn/config.h"
+#include "nn/block_config.h"
 
 #include "base/sized.h"
-#include "nn/layers.h"
+#include "nn/layers_impl.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define OP "layers.create"
 
-void kr_layers_config_init_sized(kr_layers_config *config, size_t size)
-{
-    const kr_layers_config defaults = {
-        .size = size, .norm_eps = 1e-5, .mlp_multiple_of = 128, .residual_in_f32 = true, .grad_horizon = KR_NO_HORIZON
-    };
-    kr_sized_init(config, size, &defaults, sizeof defaults);
-}
-
-void kr_call_init_sized(kr_call *call, size_t size)
-{
-    memset(call, 0, size);
-    call->size = size;
-}
+KR_DEFAULTS(kr_layers_config) = { .size = sizeof(kr_layers_config),
+                                  .norm_eps = 1e-5,
+                                  .mlp_multiple_of = 128,
+                                  .residual_in_f32 = true,
+                                  .grad_horizon = KR_NO_HORIZON };
 
 /* ---- checks ---- */
 
@@ -137,11 +129,11 @@ static bool allocate(kr_layers *s)
     return true;
 }
 
-static void note_markers(kr_layers *s, const kr_marker *markers, int count)
+static void note_markers(kr_layers *s, const kr_class_token *markers, int count)
 {
     for (int i = 0; i < count; i++) {
         s->has_markers = true;
-        s->has_length_markers |= markers[i].kind == KR_MARK_MIDDLE || markers[i].kind == KR_MARK_END;
+        s->has_length_markers |= markers[i].kind == KR_CLASS_TOKEN_MIDDLE || markers[i].kind == KR_CLASS_TOKEN_END;
     }
 }
 
@@ -204,8 +196,8 @@ static bool declare(kr_layers *s, kr_params *params)
 kr_layers *kr_layers_declare(kr_ctx *ctx, kr_params *params, const kr_layers_config *config)
 {
     kr_layers_config own;
-    kr_layers_config_init(&own);
-    if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config)) return NULL;
+    if (kr_ctx_failed(ctx) || !kr_config_given(ctx, OP, config) || !KR_TAKE(ctx, OP, kr_layers_config, config, &own))
+        return NULL;
     const int64_t nvirtual = own.n_virtual ? own.n_virtual : own.n_layers;
     if (!check_config(ctx, &own, nvirtual)) return NULL;
     kr_layers *s = kr_memory_alloc_zeroed(&ctx->memory, sizeof *s);

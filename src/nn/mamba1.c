@@ -6,16 +6,16 @@
  *   H_t = exp(dt A) H_{t-1} + dt x B for each channel;   y = <C, H_t> + D x
  *   out = (y silu(z)) W_out
  */
-#include "nn/mamba1.h"
+#include "nn/mamba1_impl.h"
 
 #include "ops/sequences.h"
-#include "ssd/into.h"
+#include "mixer/into.h"
 
 #include <math.h>
 
 /* ---- pieces of forward and step_infinite ---- */
 
-/* x [.. i], z [.. i]. x is widened before the convolution, whose window is then of one type, that of a fresh cache,
+/* x [.. i], z [.. i]. x is widened before the convolution, whose window is then of one type, that of an initial cache,
  * whatever the types of u and of the weights. */
 typedef struct projected {
     kr_tensor *x, *z;
@@ -68,10 +68,10 @@ static kr_tensor *initial_states(kr_tape *tape, const kr_mamba1 *m, const kr_blo
     return kr_expand(tape, m->init_state_ir, KR_SHAPE(sequences.count, m->ni, m->config.state_rank));
 }
 
-static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_input *input)
+static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *input)
 {
     const kr_mamba1 *m = block;
-    const kr_block_out none = { .y_bsd = NULL };
+    const kr_block_result none = { .y_bsd = NULL };
     kr_dims d;
     if (!kr_block_begin(tape, &kr_mamba1_kind, m, input, &d)) return none;
     kr_tensor *window = input->cache ? input->cache->mamba1.conv_bik : NULL;
@@ -94,7 +94,7 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
     const kr_scan_out out = kr_selective_scan_into(tape, &scan, place);
     kr_tensor *y = kr_linear(tape, out.y_bsi, m->out_proj, m->out_proj_bias);
     if (!y) return none;
-    return (kr_block_out){ y, { KR_MAMBA1, { .mamba1 = { conv.window_bvk, out.final_state } } } };
+    return (kr_block_result){ y, { KR_FAMILY_MAMBA1, { .mamba1 = { conv.window_bvk, out.final_state } } } };
 }
 
 /* ---- for ever ----
@@ -137,93 +137,26 @@ static kr_shape cache_shape(const void *block, int i, int64_t batch)
     return KR_SHAPE(batch, m->ni, i == 0 ? m->config.conv_kernel : m->config.state_rank);
 }
 
-static kr_cache fresh(kr_tape *tape, const void *block, int64_t batch)
+static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
 {
     const kr_mamba1 *m = block;
-    if (!kr_block_begin_fresh(tape, &kr_mamba1_kind, m, batch)) return (kr_cache){ .family = KR_MAMBA1 };
+    if (!kr_block_begin_initial(tape, &kr_mamba1_kind, m, batch)) return (kr_cache){ .family = KR_FAMILY_MAMBA1 };
     const kr_shape state = cache_shape(m, 1, batch);
     const kr_mamba1_cache cache = { kr_zeros(tape, m->small, cache_shape(m, 0, batch)),
                                     m->init_state_ir ? kr_expand(tape, m->init_state_ir, state)
                                                      : kr_zeros(tape, m->small, state) };
-    return (kr_cache){ KR_MAMBA1, { .mamba1 = cache } };
+    return (kr_cache){ KR_FAMILY_MAMBA1, { .mamba1 = cache } };
 }
 
-const kr_block_kind kr_mamba1_kind = { .family = KR_MAMBA1,
+const kr_block_kind kr_mamba1_kind = { .family = KR_FAMILY_MAMBA1,
                                        .name = "mamba1",
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba1_declare,
                                        .path = no_path,
                                        .cache_shape = cache_shape,
-                                       .fresh = fresh,
+                                       .initial_cache = initial_cache,
                                        .forward = forward,
                                        .step_infinite = step_infinite,
-                                       .takes_token = kr_mamba1_takes_token,
-                                       .token = kr_mamba1_token };
-
-/* ---- the block by itself ---- */
-
-kr_mamba1 *kr_mamba1_create(kr_ctx *ctx, const kr_mamba1_config *config)
-{
-    return kr_block_create_alone(ctx, &kr_mamba1_kind, config);
-}
-
-void kr_mamba1_destroy(kr_mamba1 *m)
-{
-    kr_block_destroy_alone(m);
-}
-
-const kr_params *kr_mamba1_params(const kr_mamba1 *m)
-{
-    return m ? m->head.params : NULL;
-}
-
-kr_mamba1_cache kr_mamba1_fresh(kr_tape *tape, const kr_mamba1 *m, int64_t batch)
-{
-    return fresh(tape, m, batch).mamba1;
-}
-
-static kr_cache boxed(const kr_mamba1_cache *cache)
-{
-    return (kr_cache){ KR_MAMBA1, { .mamba1 = cache ? *cache : (kr_mamba1_cache){ NULL, NULL } } };
-}
-
-static kr_mamba1_out typed(kr_block_out out)
-{
-    return (kr_mamba1_out){ out.y_bsd, out.cache.mamba1 };
-}
-
-kr_mamba1_out kr_mamba1_forward(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bsd, const kr_mamba1_cache *cache)
-{
-    return kr_mamba1_forward_packed(tape, m, x_bsd, NULL, cache);
-}
-
-kr_mamba1_out kr_mamba1_forward_packed(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bsd, kr_tensor *seq_start_bs,
-                                       const kr_mamba1_cache *cache)
-{
-    const kr_cache any = boxed(cache);
-    const char *op = seq_start_bs ? "mamba1.forward_packed" : "mamba1.forward";
-    const kr_block_input input = {
-        .op = op, .x_bsd = x_bsd, .cache = cache ? &any : NULL, .seq_start_bs = seq_start_bs
-    };
-    return typed(forward(tape, m, &input));
-}
-
-kr_mamba1_out kr_mamba1_forward_reset(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bsd, kr_tensor *reset_bs,
-                                      const kr_mamba1_cache *cache)
-{
-    const kr_cache any = boxed(cache);
-    const kr_block_input input = { .op = "mamba1.forward_reset", .x_bsd = x_bsd, .cache = cache ? &any : NULL };
-    return typed(kr_block_forward_reset(tape, &kr_mamba1_kind, m, &input, reset_bs));
-}
-
-kr_mamba1_out kr_mamba1_step(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bd, const kr_mamba1_cache *cache)
-{
-    const kr_cache any = boxed(cache);
-    return typed(kr_block_step(tape, &kr_mamba1_kind, m, "mamba1.step", x_bd, cache ? &any : NULL));
-}
-
-kr_tensor *kr_mamba1_step_infinite(kr_tape *tape, const kr_mamba1 *m, kr_tensor *x_bd)
-{
-    return step_infinite(tape, m, x_bd);
-}
+                                       .can_decode = kr_mamba1_can_decode,
+                                       .token = kr_mamba1_decode };

@@ -5,32 +5,28 @@
  *   x_proj  [x + 2 r, i]   rows: dt (its rank), B, C     dt_proj [i x], [i]
  *   out_proj [d i], init_states [i r]
  */
-#include "nn/mamba1.h"
+#include "nn/mamba1_impl.h"
 
 #include "base/sized.h"
 
-#include "nn/config.h"
+#include "nn/block_config.h"
 
 #include <math.h>
 #include <string.h>
 
 #define OP "mamba1.create"
 
-void kr_mamba1_config_init_sized(kr_mamba1_config *config, size_t size)
-{
-    const kr_mamba1_config defaults = { .size = size,
-                                        .dtype = KR_F32,
-                                        .state_rank = 16,
-                                        .conv_kernel = 4,
-                                        .expand = 2,
-                                        .has_conv_bias = true,
-                                        .dt_min = 1e-3,
-                                        .dt_max = 0.1,
-                                        .dt_init_floor = 1e-4,
-                                        .dt_scale = 1,
-                                        .dt_limit_max = INFINITY };
-    kr_sized_init(config, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_mamba1_config) = { .size = sizeof(kr_mamba1_config),
+                                  .dtype = KR_DTYPE_F32,
+                                  .state_rank = 16,
+                                  .conv_kernel = 4,
+                                  .expand = 2,
+                                  .has_conv_bias = true,
+                                  .dt_min = 1e-3,
+                                  .dt_max = 0.1,
+                                  .dt_init_floor = 1e-4,
+                                  .dt_scale = 1,
+                                  .dt_limit_max = INFINITY };
 
 static bool check_config(kr_ctx *ctx, const kr_mamba1_config *c)
 {
@@ -131,10 +127,10 @@ static void declare_output(kr_mamba1 *m, kr_params *params)
 void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config)
 {
     kr_mamba1_config own;
-    kr_mamba1_config_init(&own);
-    if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config) || !check_config(ctx, &own))
+    if (kr_ctx_failed(ctx) || !kr_config_given(ctx, OP, config) || !KR_TAKE(ctx, OP, kr_mamba1_config, config, &own) ||
+        !check_config(ctx, &own))
         return NULL;
-    kr_mamba1 *m = kr_block_alloc(ctx, OP, sizeof *m, own.d_model, own.dtype);
+    kr_mamba1 *m = kr_block_alloc(ctx, &kr_mamba1_kind, sizeof *m, own.d_model, own.dtype);
     if (!m) return NULL;
     m->config = own;
     m->ni = own.d_inner ? own.d_inner : own.expand * own.d_model;

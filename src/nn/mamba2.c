@@ -5,16 +5,16 @@
  *   H_t = exp(dt A) H_{t-1} + dt x (outer) B;   y = H_t C + D x
  *   out = [silu(z0) x0 | norm(y, z)] W_out
  */
-#include "nn/mamba2.h"
+#include "nn/mamba2_impl.h"
 
-#include "ssd/into.h"
+#include "mixer/into.h"
 
 #include <math.h>
 
 /* ---- pieces of forward and step_infinite ---- */
 
 /* The projection cut into its parts; z0 and x0 are NULL without an MLP beside. xbc is widened before the convolution,
- * whose window is then of one type, that of a fresh cache. */
+ * whose window is then of one type, that of an initial cache. */
 typedef struct projected {
     kr_tensor *z0, *x0, *z, *xbc, *dt;
 } projected;
@@ -28,7 +28,7 @@ static projected project(kr_tape *tape, const kr_mamba2 *m, kr_tensor *u, bool r
     if (!kr_linear_parts(tape, u, m->in_proj, m->in_proj_bias, count, sizes + without, rounds ? 3 - without : -1,
                          part + without))
         return (projected){ NULL, NULL, NULL, NULL, NULL };
-    if (!part[3]->is_rounded) part[3] = kr_cast(tape, part[3], kr_tensor_dtype(m->dt_bias_h));
+    if (!part[3]->is_autocast) part[3] = kr_cast(tape, part[3], kr_tensor_dtype(m->dt_bias_h));
     return (projected){ part[0], part[1], part[2], part[3], part[4] };
 }
 
@@ -81,9 +81,9 @@ static kr_tensor *taps(kr_tape *tape, const kr_mamba2 *m)
 /* Does nobody but the core read x, B and C, nobody but norm or gate y, and the core round them? */
 static bool rounds(const kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input)
 {
-    return kr_tensor_dtype(m->dt_bias_h) == KR_F32 && !input->mask_bs1 && !m->config.has_d_per_dim &&
+    return kr_tensor_dtype(m->dt_bias_h) == KR_DTYPE_F32 && !input->mask_bs1 && !m->config.has_d_per_dim &&
            m->nssm % 4 == 0 && m->config.ngroups * m->config.state_rank % 4 == 0 &&
-           kr_ssd_rounds(tape->ctx, input->path, input->x_bsd->dims[1], 1, m->config.state_rank);
+           kr_ssd_autocasts(tape->ctx, input->path, input->x_bsd->dims[1], 1, m->config.state_rank);
 }
 
 /* x, B and C after the convolution; returns its window. */
@@ -101,18 +101,18 @@ static kr_tensor *convolve(kr_tape *tape, const kr_mamba2 *m, const kr_block_inp
     return conv.window_bvk;
 }
 
-static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_input *input)
+static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *input)
 {
     const kr_mamba2 *m = block;
-    const kr_block_out none = { .y_bsd = NULL };
+    const kr_block_result none = { .y_bsd = NULL };
     kr_dims d;
     if (!kr_block_begin(tape, &kr_mamba2_kind, m, input, &d)) return none;
     const kr_mamba2_config *c = &m->config;
     const kr_mamba2_cache *cache = input->cache ? &input->cache->mamba2 : NULL;
     const int64_t ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim;
 
-    const bool is_rounded = rounds(tape, m, input);
-    const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd), is_rounded);
+    const bool is_autocast = rounds(tape, m, input);
+    const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd), is_autocast);
     kr_tensor *xbc[3] = { NULL }, *window = convolve(tape, m, input, in.xbc, cache ? cache->conv_bvk : NULL, xbc);
 
     const kr_mamba2_ssd_input ssd = { .x_bnlhp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
@@ -125,12 +125,12 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
                                       .init_state_hpr = cache ? NULL : m->init_state_hpr,
                                       .seq_start_bs = input->seq_start_bs };
     kr_tensor *place = cache ? kr_block_state_place(input, cache->ssm_bhpr) : NULL;
-    const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, place, is_rounded);
+    const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, place, is_autocast);
     kr_tensor *y = kr_reshape(tape, out.y, KR_SHAPE(d.b, d.s, m->nssm));
     y = finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
     window = kr_cast(tape, window, cache_dtype(m)); /* of a block of halves it may be one */
     if (!y) return none;
-    return (kr_block_out){ y, { KR_MAMBA2, { .mamba2 = { window, out.final_state } } } };
+    return (kr_block_result){ y, { KR_FAMILY_MAMBA2, { .mamba2 = { window, out.final_state } } } };
 }
 
 /* ---- for ever ----
@@ -168,16 +168,11 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
 
 /* ---- the kind ---- */
 
-kr_ssd_path kr_mamba2_path(const kr_mamba2 *m)
-{
-    if (!m) return kr_ssd_path_default();
-    const kr_mamba2_config *c = &m->config;
-    return (kr_ssd_path){ c->path.algorithm, kr_ssd_chunk_len_or_optimal(c->path, c->state_rank, c->per_head_dim) };
-}
-
 static kr_ssd_path path_of(const void *block)
 {
-    return kr_mamba2_path(block);
+    const kr_mamba2 *m = block;
+    const kr_mamba2_config *c = &m->config;
+    return (kr_ssd_path){ c->path.algorithm, kr_ssd_chunk_len_or_optimal(c->path, c->state_rank, c->per_head_dim) };
 }
 
 static kr_shape cache_shape(const void *block, int i, int64_t batch)
@@ -187,100 +182,30 @@ static kr_shape cache_shape(const void *block, int i, int64_t batch)
                   : KR_SHAPE(batch, m->nh, m->config.per_head_dim, m->config.state_rank);
 }
 
-static kr_cache fresh(kr_tape *tape, const void *block, int64_t batch)
+static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
 {
     const kr_mamba2 *m = block;
-    if (!kr_block_begin_fresh(tape, &kr_mamba2_kind, m, batch)) return (kr_cache){ .family = KR_MAMBA2 };
+    if (!kr_block_begin_initial(tape, &kr_mamba2_kind, m, batch)) return (kr_cache){ .family = KR_FAMILY_MAMBA2 };
     const kr_dtype type = cache_dtype(m);
     const kr_shape state = cache_shape(m, 1, batch);
     const kr_mamba2_cache cache = { kr_zeros(tape, type, cache_shape(m, 0, batch)),
                                     m->init_state_hpr ? kr_expand(tape, m->init_state_hpr, state)
                                                       : kr_zeros(tape, type, state) };
-    return (kr_cache){ KR_MAMBA2, { .mamba2 = cache } };
+    return (kr_cache){ KR_FAMILY_MAMBA2, { .mamba2 = cache } };
 }
 
-const kr_block_kind kr_mamba2_kind = { .family = KR_MAMBA2,
+const kr_block_kind kr_mamba2_kind = { .family = KR_FAMILY_MAMBA2,
                                        .name = "mamba2",
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba2_declare,
                                        .path = path_of,
                                        .cache_shape = cache_shape,
-                                       .fresh = fresh,
+                                       .initial_cache = initial_cache,
                                        .forward = forward,
                                        .step_infinite = step_infinite,
                                        .gathers = true,
-                                       .takes_token = kr_mamba2_takes_token,
-                                       .may_owe = kr_mamba2_may_owe,
-                                       .settle = kr_mamba2_settle,
-                                       .token = kr_mamba2_token };
-
-/* ---- the block by itself ---- */
-
-kr_mamba2 *kr_mamba2_create(kr_ctx *ctx, const kr_mamba2_config *config)
-{
-    return kr_block_create_alone(ctx, &kr_mamba2_kind, config);
-}
-
-void kr_mamba2_destroy(kr_mamba2 *m)
-{
-    kr_block_destroy_alone(m);
-}
-
-const kr_params *kr_mamba2_params(const kr_mamba2 *m)
-{
-    return m ? m->head.params : NULL;
-}
-
-kr_mamba2_cache kr_mamba2_fresh(kr_tape *tape, const kr_mamba2 *m, int64_t batch)
-{
-    return fresh(tape, m, batch).mamba2;
-}
-
-static kr_cache boxed(const kr_mamba2_cache *cache)
-{
-    return (kr_cache){ KR_MAMBA2, { .mamba2 = cache ? *cache : (kr_mamba2_cache){ NULL, NULL } } };
-}
-
-static kr_mamba2_out typed(kr_block_out out)
-{
-    return (kr_mamba2_out){ out.y_bsd, out.cache.mamba2 };
-}
-
-kr_mamba2_out kr_mamba2_forward(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bsd, const kr_mamba2_cache *cache,
-                                kr_ssd_path path)
-{
-    return kr_mamba2_forward_packed(tape, m, x_bsd, NULL, cache, path);
-}
-
-kr_mamba2_out kr_mamba2_forward_packed(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bsd, kr_tensor *seq_start_bs,
-                                       const kr_mamba2_cache *cache, kr_ssd_path path)
-{
-    const kr_cache any = boxed(cache);
-    const char *op = seq_start_bs ? "mamba2.forward_packed" : "mamba2.forward";
-    const kr_block_input input = {
-        .op = op, .x_bsd = x_bsd, .cache = cache ? &any : NULL, .seq_start_bs = seq_start_bs, .path = path
-    };
-    return typed(forward(tape, m, &input));
-}
-
-kr_mamba2_out kr_mamba2_forward_reset(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bsd, kr_tensor *reset_bs,
-                                      const kr_mamba2_cache *cache, kr_ssd_path path)
-{
-    const kr_cache any = boxed(cache);
-    const kr_block_input input = {
-        .op = "mamba2.forward_reset", .x_bsd = x_bsd, .cache = cache ? &any : NULL, .path = path
-    };
-    return typed(kr_block_forward_reset(tape, &kr_mamba2_kind, m, &input, reset_bs));
-}
-
-kr_mamba2_out kr_mamba2_step(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bd, const kr_mamba2_cache *cache)
-{
-    const kr_cache any = boxed(cache);
-    return typed(kr_block_step(tape, &kr_mamba2_kind, m, "mamba2.step", x_bd, cache ? &any : NULL));
-}
-
-kr_tensor *kr_mamba2_step_infinite(kr_tape *tape, const kr_mamba2 *m, kr_tensor *x_bd)
-{
-    return step_infinite(tape, m, x_bd);
-}
+                                       .can_decode = kr_mamba2_can_decode,
+                                       .may_defer = kr_mamba2_may_defer,
+                                       .flush = kr_mamba2_flush,
+                                       .token = kr_mamba2_decode };

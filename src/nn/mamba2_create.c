@@ -4,39 +4,35 @@
  *   conv1d  [v 1 k], [v]           v = d_ssm + 2 g r
  *   dt_bias A_log [h], D [h] or [d_ssm], norm [d_ssm], init_states [h p r], out_proj [d i]
  */
-#include "nn/mamba2.h"
+#include "nn/mamba2_impl.h"
 
 #include "base/sized.h"
 
-#include "nn/config.h"
+#include "nn/block_config.h"
 
 #include <math.h>
 #include <string.h>
 
 #define OP "mamba2.create"
 
-void kr_mamba2_config_init_sized(kr_mamba2_config *config, size_t size)
-{
-    const kr_mamba2_config defaults = { .size = size,
-                                        .dtype = KR_F32,
-                                        .state_rank = 128,
-                                        .conv_kernel = 4,
-                                        .expand = 2,
-                                        .per_head_dim = 64,
-                                        .ngroups = 1,
-                                        .a_init_min = 1,
-                                        .a_init_max = 16,
-                                        .has_norm = true,
-                                        .norm_per_group = true,
-                                        .norm_eps = 1e-5,
-                                        .has_conv_bias = true,
-                                        .dt_min = 1e-3,
-                                        .dt_max = 0.1,
-                                        .dt_init_floor = 1e-4,
-                                        .dt_limit_max = INFINITY,
-                                        .path = kr_ssd_path_default() };
-    kr_sized_init(config, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_mamba2_config) = { .size = sizeof(kr_mamba2_config),
+                                  .dtype = KR_DTYPE_F32,
+                                  .state_rank = 128,
+                                  .conv_kernel = 4,
+                                  .expand = 2,
+                                  .per_head_dim = 64,
+                                  .ngroups = 1,
+                                  .a_init_min = 1,
+                                  .a_init_max = 16,
+                                  .has_norm = true,
+                                  .norm_per_group = true,
+                                  .norm_eps = 1e-5,
+                                  .has_conv_bias = true,
+                                  .dt_min = 1e-3,
+                                  .dt_max = 0.1,
+                                  .dt_init_floor = 1e-4,
+                                  .dt_limit_max = INFINITY,
+                                  .path = { KR_SSD_SERIAL_RECALCULATED, 0 } };
 
 static bool check_sizes(kr_ctx *ctx, const kr_mamba2_config *c)
 {
@@ -134,10 +130,10 @@ static void declare(kr_mamba2 *m, kr_params *params)
 void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config)
 {
     kr_mamba2_config own;
-    kr_mamba2_config_init(&own);
-    if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config) || !check_config(ctx, &own))
+    if (kr_ctx_failed(ctx) || !kr_config_given(ctx, OP, config) || !KR_TAKE(ctx, OP, kr_mamba2_config, config, &own) ||
+        !check_config(ctx, &own))
         return NULL;
-    kr_mamba2 *m = kr_block_alloc(ctx, OP, sizeof *m, own.d_model, own.dtype);
+    kr_mamba2 *m = kr_block_alloc(ctx, &kr_mamba2_kind, sizeof *m, own.d_model, own.dtype);
     if (!m) return NULL;
     m->config = own;
     m->ni = own.expand * own.d_model;

@@ -1,37 +1,37 @@
 /* mamba3.c - the Mamba-3 block: forward over sequences, and step by step.
  *
- *   tokens = in_proj(u);  B, C turned by angles or quaternions that add up along the sequence
+ *   tokens = in_proj(u);  B, C rotated by angles or quaternions that accumulate along the sequence
  *   y, H = the trapezoidal recurrence, by either pathway;   out = out_proj(gate(y))
  */
-#include "nn/mamba3.h"
+#include "nn/mamba3_impl.h"
 
-#include "ssd/into.h"
-#include "ssd/rotate.h"
+#include "mixer/into.h"
+#include "mixer/rotary.h"
 
 /* ---- rotation ---- */
 
-typedef struct turns {
+typedef struct rotations {
     kr_tensor *each;  /* of each token: angles [b s h a], or quaternions [b s h j 4] */
     kr_tensor *final; /* of the last tokens */
-} turns;
+} rotations;
 
-static turns turns_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, kr_tensor *initial,
-                      kr_tensor *seq_start_bs)
+static rotations rotations_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, kr_tensor *initial,
+                              kr_tensor *seq_start_bs)
 {
     const double range = m->config.rotation_range;
     kr_tensor *dt = tokens->step.dt_bsh;
     if (m->config.rotation == KR_ROTATION_QUATERNION) {
         kr_tensor *q_bshj4 = kr_quaternion_increments(tape, tokens->turn, dt, range);
         const kr_quaternion_out out = kr_quaternion_cumprod(tape, q_bshj4, initial, seq_start_bs);
-        return (turns){ out.cum_bshj4, out.final_bhj4 };
+        return (rotations){ out.cum_bshj4, out.final_bhj4 };
     }
     const kr_rotation_out out = kr_rotation_angles(tape, tokens->turn, dt, initial, range, seq_start_bs);
-    return (turns){ out.angle_bsha, out.final_bha };
+    return (rotations){ out.angle_bsha, out.final_bha };
 }
 
 static kr_pairing pairing_of(const kr_mamba3 *m)
 {
-    return m->config.is_mimo ? KR_PAIR_HALF : KR_PAIR_ADJACENT;
+    return m->config.is_mimo ? KR_PAIRING_SPLIT : KR_PAIRING_ADJACENT;
 }
 
 /* B or C after the norm, of groups. */
@@ -44,36 +44,36 @@ static kr_tensor *normed_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_
 }
 
 /* B or C after norm, bias and rotation. */
-static kr_tensor *turned_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,
-                              kr_tensor *bias_hmr, kr_tensor *turn)
+static kr_tensor *rotated_bc(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,
+                             kr_tensor *bias_hmr, kr_tensor *turn)
 {
-    if (m->nturned > 0 && m->config.rotation == KR_ROTATION_COMPLEX)
+    if (m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX)
         return kr_rotate_groups(tape, normed_maps(tape, m, raw_bsmgr, gain_r), bias_hmr, turn, pairing_of(m));
     kr_tensor *x_bsmhr = kr_mamba3_maps(tape, m, raw_bsmgr, gain_r, bias_hmr);
-    return m->nturned > 0 ? kr_quaternion_rotate(tape, x_bsmhr, turn) : x_bsmhr;
+    return m->nrotated > 0 ? kr_quaternion_rotate(tape, x_bsmhr, turn) : x_bsmhr;
 }
 
-/* B and C as the core takes them: turned, or with core_turns to be turned there. */
-static void make_maps(kr_tape *tape, const kr_mamba3 *m, kr_mamba3_tokens *tokens, kr_tensor *turn, bool core_turns)
+/* B and C as the core takes them: rotated, or with core_rotates to be rotated there. */
+static void make_maps(kr_tape *tape, const kr_mamba3 *m, kr_mamba3_tokens *tokens, kr_tensor *turn, bool core_rotates)
 {
-    if (!core_turns) {
-        tokens->b_bsmhr = turned_maps(tape, m, tokens->b_bsmgr, m->b_gain_r, m->b_bias_hmr, turn);
-        tokens->c_bsmhr = turned_maps(tape, m, tokens->c_bsmgr, m->c_gain_r, m->c_bias_hmr, turn);
+    if (!core_rotates) {
+        tokens->b_bsmhr = rotated_bc(tape, m, tokens->b_bsmgr, m->b_gain_r, m->b_bias_hmr, turn);
+        tokens->c_bsmhr = rotated_bc(tape, m, tokens->c_bsmgr, m->c_gain_r, m->c_bias_hmr, turn);
         return;
     }
     tokens->b_bsmhr = normed_maps(tape, m, tokens->b_bsmgr, m->b_gain_r);
     tokens->c_bsmhr = normed_maps(tape, m, tokens->c_bsmgr, m->c_gain_r);
-    tokens->turning = (kr_ssd_turning){ turn, m->b_bias_hmr, m->c_bias_hmr, pairing_of(m) };
+    tokens->rotary = (kr_ssd_rotary_args){ turn, m->b_bias_hmr, m->c_bias_hmr, pairing_of(m) };
 }
 
-/* B of the last token of each sequence, turned: [q m h r]. */
-static kr_tensor *last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const turns *turn,
+/* B of the last token of each sequence, rotated: [q m h r]. */
+static kr_tensor *last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const rotations *turn,
                            const kr_mamba3_spans *spans)
 {
     kr_tensor *last = kr_mamba3_last(tape, spans, tokens->b_bsmhr);
-    if (!tokens->turning.angle_bsha) return last;
+    if (!tokens->rotary.angle_bsha) return last;
     const int64_t nq = spans->count, nr = m->config.state_rank;
-    kr_tensor *angle_qsha = kr_reshape(tape, turn->final, KR_SHAPE(nq, 1, m->nh, m->nturns));
+    kr_tensor *angle_qsha = kr_reshape(tape, turn->final, KR_SHAPE(nq, 1, m->nh, m->nrotations));
     kr_tensor *k_qsmhr = kr_rotate_groups(tape, kr_reshape(tape, last, KR_SHAPE(nq, 1, m->nm, m->config.ngroups, nr)),
                                           m->b_bias_hmr, angle_qsha, pairing_of(m));
     return kr_reshape(tape, k_qsmhr, KR_SHAPE(nq, m->nm, m->nh, nr));
@@ -89,26 +89,26 @@ static kr_mamba3_before before_of(kr_tape *tape, const kr_mamba3 *m, const kr_ma
                                .k_qmhr = cache->k_bmhr };
 }
 
-static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_input *input)
+static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *input)
 {
     const kr_mamba3 *m = block;
-    const kr_block_out none = { .y_bsd = NULL };
+    const kr_block_result none = { .y_bsd = NULL };
     kr_dims d;
     kr_mamba3_spans spans;
     if (!kr_block_begin(tape, &kr_mamba3_kind, m, input, &d)) return none;
     const kr_mamba3_cache *cache = input->cache ? &input->cache->mamba3 : NULL;
     const kr_mamba3_pathway pathway = cache ? cache->pathway : m->config.pathway;
-    if (!kr_require(tape->ctx, pathway == KR_MAMBA3_SINGLE || pathway == KR_MAMBA3_DOUBLE, KR_ERR_ARG,
+    if (!kr_require(tape->ctx, pathway == KR_MAMBA3_PATHWAY_SINGLE || pathway == KR_MAMBA3_PATHWAY_DOUBLE, KR_ERR_ARG,
                     "%s: cache.pathway = %d is neither single nor double", input->op, (int)pathway) ||
         !kr_mamba3_spans_of(tape, input, d.b, d.s, &spans))
         return none;
 
-    const bool rounds =
-        pathway == KR_MAMBA3_SINGLE && kr_ssd_rounds(tape->ctx, input->path, d.s, m->nm, m->config.state_rank);
+    const bool rounds = pathway == KR_MAMBA3_PATHWAY_SINGLE &&
+                        kr_ssd_autocasts(tape->ctx, input->path, d.s, m->nm, m->config.state_rank);
     kr_mamba3_tokens tokens =
         kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s, rounds && !m->config.is_mimo);
-    const turns turn = turns_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
-    make_maps(tape, m, &tokens, turn.each, rounds && m->nturned > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
+    const rotations turn = rotations_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
+    make_maps(tape, m, &tokens, turn.each, rounds && m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
 
     const kr_mamba3_before before =
         cache ? before_of(tape, m, cache, spans.count) : (kr_mamba3_before){ NULL, NULL, NULL };
@@ -116,30 +116,25 @@ static kr_block_out forward(kr_tape *tape, const void *block, const kr_block_inp
     kr_tensor *y = kr_mamba3_finish(tape, m, out.y, &tokens);
 
     kr_tensor *x_last = kr_mamba3_last(tape, &spans, tokens.x_bsi);
-    if (x_last && x_last->is_rounded) x_last = kr_cast(tape, x_last, KR_F32);
+    if (x_last && x_last->is_autocast) x_last = kr_cast(tape, x_last, KR_DTYPE_F32);
     const kr_mamba3_cache next = { .ssm_bhpr = out.final_state,
                                    .k_bmhr = last_key(tape, m, &tokens, &turn, &spans),
                                    .v_bhp = kr_reshape(tape, x_last, KR_SHAPE(spans.count, m->nh, -1)),
                                    .rotation = turn.final,
                                    .pathway = pathway };
-    return kr_ctx_failed(tape->ctx) ? none : (kr_block_out){ y, { KR_MAMBA3, { .mamba3 = next } } };
+    return kr_ctx_failed(tape->ctx) ? none : (kr_block_result){ y, { KR_FAMILY_MAMBA3, { .mamba3 = next } } };
 }
 
 /* ---- the kind ---- */
 
-kr_ssd_path kr_mamba3_path(const kr_mamba3 *m)
+static kr_ssd_path path_of(const void *block)
 {
-    if (!m) return kr_ssd_path_default();
+    const kr_mamba3 *m = block;
     const kr_mamba3_config *c = &m->config;
     if (c->path.chunk_len) return c->path;
     /* the core sees m rows for each token, so a chunk of as many rows has fewer tokens */
     const int64_t rows = kr_ssd_optimal_chunk_len(c->state_rank, c->per_head_dim);
     return (kr_ssd_path){ c->path.algorithm, m->nm == 1 ? rows : (rows / m->nm + 15) / 16 * 16 };
-}
-
-static kr_ssd_path path_of(const void *block)
-{
-    return kr_mamba3_path(block);
 }
 
 static kr_shape cache_shape(const void *block, int i, int64_t batch)
@@ -152,115 +147,43 @@ static kr_shape cache_shape(const void *block, int i, int64_t batch)
     case 2: return KR_SHAPE(batch, nh, np);
     default: break;
     }
-    return m->config.rotation == KR_ROTATION_QUATERNION ? KR_SHAPE(batch, nh, m->nturns, 4)
-                                                        : KR_SHAPE(batch, nh, m->nturns);
+    return m->config.rotation == KR_ROTATION_QUATERNION ? KR_SHAPE(batch, nh, m->nrotations, 4)
+                                                        : KR_SHAPE(batch, nh, m->nrotations);
 }
 
 /* No turn: angles 0, quaternions 1. */
-static kr_tensor *no_turn(kr_tape *tape, const kr_mamba3 *m, kr_dtype type, int64_t batch)
+static kr_tensor *no_rotation(kr_tape *tape, const kr_mamba3 *m, kr_dtype type, int64_t batch)
 {
     const kr_shape shape = cache_shape(m, 3, batch);
     if (m->config.rotation == KR_ROTATION_COMPLEX) return kr_zeros(tape, type, shape);
     const double one[4] = { 1, 0, 0, 0 };
-    return kr_expand(tape, kr_cast(tape, kr_from_data(tape, KR_F64, KR_SHAPE(4), one), type), shape);
+    return kr_expand(tape, kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(4), one), type), shape);
 }
 
-static kr_cache fresh(kr_tape *tape, const void *block, int64_t batch)
+static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
 {
     const kr_mamba3 *m = block;
-    if (!kr_block_begin_fresh(tape, &kr_mamba3_kind, m, batch)) return (kr_cache){ .family = KR_MAMBA3 };
+    if (!kr_block_begin_initial(tape, &kr_mamba3_kind, m, batch)) return (kr_cache){ .family = KR_FAMILY_MAMBA3 };
     const kr_dtype type = kr_tensor_dtype(m->dt_bias_h);
     const kr_shape state = cache_shape(m, 0, batch);
     const kr_mamba3_cache cache = { .ssm_bhpr = m->init_state_hpr ? kr_expand(tape, m->init_state_hpr, state)
                                                                   : kr_zeros(tape, type, state),
                                     .k_bmhr = kr_zeros(tape, type, cache_shape(m, 1, batch)),
                                     .v_bhp = kr_zeros(tape, type, cache_shape(m, 2, batch)),
-                                    .rotation = no_turn(tape, m, type, batch),
+                                    .rotation = no_rotation(tape, m, type, batch),
                                     .pathway = m->config.pathway };
-    return (kr_cache){ KR_MAMBA3, { .mamba3 = cache } };
+    return (kr_cache){ KR_FAMILY_MAMBA3, { .mamba3 = cache } };
 }
 
-const kr_block_kind kr_mamba3_kind = { .family = KR_MAMBA3,
+const kr_block_kind kr_mamba3_kind = { .family = KR_FAMILY_MAMBA3,
                                        .name = "mamba3",
                                        .ncache = 4,
                                        .cache_names = { "ssm", "k", "v", "rotation" },
                                        .create = kr_mamba3_declare,
                                        .path = path_of,
                                        .cache_shape = cache_shape,
-                                       .fresh = fresh,
+                                       .initial_cache = initial_cache,
                                        .forward = forward,
                                        .step_infinite = kr_mamba3_infinite,
-                                       .takes_token = kr_mamba3_takes_token,
-                                       .token = kr_mamba3_token };
-
-/* ---- the block by itself ---- */
-
-kr_mamba3 *kr_mamba3_create(kr_ctx *ctx, const kr_mamba3_config *config)
-{
-    return kr_block_create_alone(ctx, &kr_mamba3_kind, config);
-}
-
-void kr_mamba3_destroy(kr_mamba3 *m)
-{
-    kr_block_destroy_alone(m);
-}
-
-const kr_params *kr_mamba3_params(const kr_mamba3 *m)
-{
-    return m ? m->head.params : NULL;
-}
-
-kr_mamba3_cache kr_mamba3_fresh(kr_tape *tape, const kr_mamba3 *m, int64_t batch)
-{
-    return fresh(tape, m, batch).mamba3;
-}
-
-static kr_cache boxed(const kr_mamba3_cache *cache)
-{
-    kr_cache any = { .family = KR_MAMBA3 };
-    if (cache) any.mamba3 = *cache;
-    return any;
-}
-
-static kr_mamba3_out typed(kr_block_out out)
-{
-    return (kr_mamba3_out){ out.y_bsd, out.cache.mamba3 };
-}
-
-kr_mamba3_out kr_mamba3_forward(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsd, const kr_mamba3_cache *cache,
-                                kr_ssd_path path)
-{
-    return kr_mamba3_forward_packed(tape, m, x_bsd, NULL, cache, path);
-}
-
-kr_mamba3_out kr_mamba3_forward_packed(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsd, kr_tensor *seq_start_bs,
-                                       const kr_mamba3_cache *cache, kr_ssd_path path)
-{
-    const kr_cache any = boxed(cache);
-    const char *op = seq_start_bs ? "mamba3.forward_packed" : "mamba3.forward";
-    const kr_block_input input = {
-        .op = op, .x_bsd = x_bsd, .cache = cache ? &any : NULL, .seq_start_bs = seq_start_bs, .path = path
-    };
-    return typed(forward(tape, m, &input));
-}
-
-kr_mamba3_out kr_mamba3_forward_reset(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bsd, kr_tensor *reset_bs,
-                                      const kr_mamba3_cache *cache, kr_ssd_path path)
-{
-    const kr_cache any = boxed(cache);
-    const kr_block_input input = {
-        .op = "mamba3.forward_reset", .x_bsd = x_bsd, .cache = cache ? &any : NULL, .path = path
-    };
-    return typed(kr_block_forward_reset(tape, &kr_mamba3_kind, m, &input, reset_bs));
-}
-
-kr_mamba3_out kr_mamba3_step(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bd, const kr_mamba3_cache *cache)
-{
-    const kr_cache any = boxed(cache);
-    return typed(kr_block_step(tape, &kr_mamba3_kind, m, "mamba3.step", x_bd, cache ? &any : NULL));
-}
-
-kr_tensor *kr_mamba3_step_infinite(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_bd)
-{
-    return kr_mamba3_infinite(tape, m, x_bd);
-}
+                                       .can_decode = kr_mamba3_can_decode,
+                                       .token = kr_mamba3_decode };

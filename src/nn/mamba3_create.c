@@ -5,40 +5,36 @@
  *   dt_bias D [h], B_bias C_bias [h m r], mimo_x mimo_z mimo_o [h m p] (is_mimo), B_norm C_norm [r]
  *   norm [i] or [p], out_proj [d i], init_states [h p r]
  */
-#include "nn/mamba3.h"
+#include "nn/mamba3_impl.h"
 
 #include "base/sized.h"
 
-#include "nn/config.h"
+#include "nn/block_config.h"
 
 #include <math.h>
 #include <string.h>
 
 #define OP "mamba3.create"
 
-void kr_mamba3_config_init_sized(kr_mamba3_config *config, size_t size)
-{
-    const kr_mamba3_config defaults = { .size = size,
-                                        .dtype = KR_F32,
-                                        .state_rank = 128,
-                                        .expand = 2,
-                                        .per_head_dim = 64,
-                                        .ngroups = 1,
-                                        .mimo_rank = 4,
-                                        .rotation = KR_ROTATION_COMPLEX,
-                                        .rope_fraction = 0.5,
-                                        .rotation_range = 1,
-                                        .a_activation = KR_A_HEAVY_TAIL,
-                                        .a_floor = 1e-4,
-                                        .norm_eps = 1e-5,
-                                        .dt_min = 1e-3,
-                                        .dt_max = 0.1,
-                                        .dt_init_floor = 1e-4,
-                                        .dt_limit_max = INFINITY,
-                                        .path = kr_ssd_path_default(),
-                                        .pathway = KR_MAMBA3_SINGLE };
-    kr_sized_init(config, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_mamba3_config) = { .size = sizeof(kr_mamba3_config),
+                                  .dtype = KR_DTYPE_F32,
+                                  .state_rank = 128,
+                                  .expand = 2,
+                                  .per_head_dim = 64,
+                                  .ngroups = 1,
+                                  .mimo_rank = 4,
+                                  .rotation = KR_ROTATION_COMPLEX,
+                                  .rope_fraction = 0.5,
+                                  .rotation_range = 1,
+                                  .a_activation = KR_A_ACTIVATION_HEAVY_TAIL,
+                                  .a_floor = 1e-4,
+                                  .norm_eps = 1e-5,
+                                  .dt_min = 1e-3,
+                                  .dt_max = 0.1,
+                                  .dt_init_floor = 1e-4,
+                                  .dt_limit_max = INFINITY,
+                                  .path = { KR_SSD_SERIAL_RECALCULATED, 0 },
+                                  .pathway = KR_MAMBA3_PATHWAY_SINGLE };
 
 /* ---- checks ---- */
 
@@ -64,7 +60,7 @@ static bool check_heads(kr_ctx *ctx, const kr_mamba3_config *c)
 }
 
 /* Entries of a state row that turn: in pairs, so an even number. */
-static int64_t turned_entries(const kr_mamba3_config *c)
+static int64_t rotated_entry_count(const kr_mamba3_config *c)
 {
     return (int64_t)((double)c->state_rank * c->rope_fraction) / 2 * 2;
 }
@@ -82,10 +78,10 @@ static bool check_rotation(kr_ctx *ctx, const kr_mamba3_config *c)
                       (long long)c->state_rank) &&
            kr_require(ctx, c->rope_fraction == 0 || c->rope_fraction == 0.5 || c->rope_fraction == 1, KR_ERR_ARG,
                       OP ": rope_fraction = %g, but must be 0, 0.5 or 1", c->rope_fraction) &&
-           kr_require(ctx, !in_blocks || turned_entries(c) % 4 == 0, KR_ERR_ARG,
+           kr_require(ctx, !in_blocks || rotated_entry_count(c) % 4 == 0, KR_ERR_ARG,
                       OP ": rope_fraction = %g of state_rank = %lld is %lld entries, but quaternions turn blocks of "
                          "four; make state_rank a multiple of 8",
-                      c->rope_fraction, (long long)c->state_rank, (long long)turned_entries(c)) &&
+                      c->rope_fraction, (long long)c->state_rank, (long long)rotated_entry_count(c)) &&
            kr_config_positive(ctx, OP, "rotation_range", c->rotation_range);
 }
 
@@ -103,12 +99,12 @@ static bool check_config(kr_ctx *ctx, const kr_mamba3_config *c)
 {
     return kr_config_dtype(ctx, OP, c->dtype) && check_sizes(ctx, c) && check_heads(ctx, c) && check_rotation(ctx, c) &&
            check_rows(ctx, c) &&
-           kr_require(ctx, c->a_activation == KR_A_HEAVY_TAIL || c->a_activation == KR_A_SOFTPLUS, KR_ERR_ARG,
-                      OP ": a_activation = %d is neither heavy tail nor softplus", (int)c->a_activation) &&
+           kr_require(ctx, c->a_activation == KR_A_ACTIVATION_HEAVY_TAIL || c->a_activation == KR_A_ACTIVATION_SOFTPLUS,
+                      KR_ERR_ARG, OP ": a_activation = %d is neither heavy tail nor softplus", (int)c->a_activation) &&
            kr_config_positive(ctx, OP, "a_floor", c->a_floor) && kr_config_positive(ctx, OP, "norm_eps", c->norm_eps) &&
            kr_config_steps(ctx, OP, c->dt_min, c->dt_max, c->dt_init_floor, c->dt_limit_min, c->dt_limit_max) &&
            kr_config_path(ctx, OP, c->path) &&
-           kr_require(ctx, c->pathway == KR_MAMBA3_SINGLE || c->pathway == KR_MAMBA3_DOUBLE, KR_ERR_ARG,
+           kr_require(ctx, c->pathway == KR_MAMBA3_PATHWAY_SINGLE || c->pathway == KR_MAMBA3_PATHWAY_DOUBLE, KR_ERR_ARG,
                       OP ": pathway = %d is neither single nor double", (int)c->pathway);
 }
 
@@ -192,9 +188,9 @@ static void set_sizes(kr_mamba3 *m)
     m->ni = c->expand * c->d_model;
     m->nh = m->ni / c->per_head_dim;
     m->nm = c->is_mimo ? c->mimo_rank : 1;
-    m->nturned = turned_entries(c) / (c->rotation == KR_ROTATION_QUATERNION ? 4 : 2);
-    m->nturns = m->nturned > 0 ? m->nturned : 1;
-    m->nchannel = c->rotation == KR_ROTATION_QUATERNION ? 3 * m->nh * m->nturns : m->nturns;
+    m->nrotated = rotated_entry_count(c) / (c->rotation == KR_ROTATION_QUATERNION ? 4 : 2);
+    m->nrotations = m->nrotated > 0 ? m->nrotated : 1;
+    m->nchannel = c->rotation == KR_ROTATION_QUATERNION ? 3 * m->nh * m->nrotations : m->nrotations;
     m->nin = 2 * m->ni + 2 * m->nm * c->ngroups * c->state_rank + 3 * m->nh + m->nchannel;
     kr_trapezoid_options_init(&m->steps);
     m->steps.a_activation = c->a_activation;
@@ -210,10 +206,10 @@ static void set_sizes(kr_mamba3 *m)
 void *kr_mamba3_declare(kr_ctx *ctx, kr_params *params, const void *config)
 {
     kr_mamba3_config own;
-    kr_mamba3_config_init(&own);
-    if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config) || !check_config(ctx, &own))
+    if (kr_ctx_failed(ctx) || !kr_config_given(ctx, OP, config) || !KR_TAKE(ctx, OP, kr_mamba3_config, config, &own) ||
+        !check_config(ctx, &own))
         return NULL;
-    kr_mamba3 *m = kr_block_alloc(ctx, OP, sizeof *m, own.d_model, own.dtype);
+    kr_mamba3 *m = kr_block_alloc(ctx, &kr_mamba3_kind, sizeof *m, own.d_model, own.dtype);
     if (!m) return NULL;
     m->config = own;
     set_sizes(m);

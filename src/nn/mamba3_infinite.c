@@ -5,10 +5,10 @@
  * b and c before they are turned. With u = alpha e^-i th, beta = alpha carry and (1 + u) / (1 - u) = coth(-log(u) / 2):
  *   M = (gamma - carry) / 2 + dt / 2 coth((-da + i th) / 2)
  *   coth((-da + i th) / 2) = (1/t) (1 - i (1 - t^2) c r) / (c^2 + r^2),   t = tanh(-da / 2), c = cos(th/2), r = sin(th/2) / t
- * which keeps its digits as alpha goes to 1 and th to 0. Entries that do not turn have r = 0, c = 1. A quaternion
- * e^(n f) turns by -f about its own n in the place of i.
+ * which keeps its digits as alpha goes to 1 and th to 0. Entries that do not turn have r = 0, c = 1. A quaternion e^(n f)
+ * turns by -f about its own n in the place of i.
  */
-#include "nn/mamba3.h"
+#include "nn/mamba3_impl.h"
 
 /* Parts of M that do not turn, for each row and head [b h 1]. */
 typedef struct limit {
@@ -34,7 +34,7 @@ static kr_tensor *square(kr_tape *tape, kr_tensor *x)
 }
 
 /* M of what turns: its real part, and (1 - t^2) c r / (..) without a sign. c [.. 1], r [.. k]: k imaginary axes. */
-static void turned_parts(kr_tape *tape, const limit *l, kr_tensor *c, kr_tensor *r, kr_tensor **real, kr_tensor **imag)
+static void rotated_parts(kr_tape *tape, const limit *l, kr_tensor *c, kr_tensor *r, kr_tensor **real, kr_tensor **imag)
 {
     kr_tensor *size = kr_add(tape, square(tape, c), kr_sum(tape, square(tape, r), KR_AXES(-1), true));
     kr_tensor *share = kr_div(tape, l->mean, size);
@@ -59,12 +59,12 @@ static kr_tensor *repeated(kr_tape *tape, const kr_mamba3 *m, kr_tensor *value, 
 /* M b in pairs; [b m h 2 r/2] has the pairs' entries apart. */
 static kr_tensor *weigh_pairs(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const limit *l)
 {
-    const int64_t nb = tokens->nb, nh = m->nh, na = m->nturned, npairs = m->config.state_rank / 2;
+    const int64_t nb = tokens->nb, nh = m->nh, na = m->nrotated, npairs = m->config.state_rank / 2;
     const kr_rotation_out turn =
         kr_rotation_angles(tape, tokens->turn, tokens->step.dt_bsh, NULL, m->config.rotation_range / 2, NULL);
     kr_tensor *half = kr_reshape(tape, turn.angle_bsha, KR_SHAPE(nb, nh, na, 1)), *real, *imag;
     const limit each = for_each_turn(tape, m, *l, nb);
-    turned_parts(tape, &each, kr_cos(tape, half), kr_div(tape, kr_sin(tape, half), each.t), &real, &imag);
+    rotated_parts(tape, &each, kr_cos(tape, half), kr_div(tape, kr_sin(tape, half), each.t), &real, &imag);
     real = kr_reshape(tape, real, KR_SHAPE(nb, nh, na));
     imag = kr_reshape(tape, imag, KR_SHAPE(nb, nh, na));
     kr_tensor *still = repeated(tape, m, kr_add(tape, l->mean, l->offset), nb, npairs - na);
@@ -88,22 +88,22 @@ static kr_tensor *weigh_pairs(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3
 /* M b in blocks of four. kr_quaternion_rotate multiplies by the conjugate, so it is given that of M. */
 static kr_tensor *weigh_blocks(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const limit *l)
 {
-    const int64_t nb = tokens->nb, nh = m->nh, nj = m->nturned, nblocks = m->config.state_rank / 4;
+    const int64_t nb = tokens->nb, nh = m->nh, nj = m->nrotated, nblocks = m->config.state_rank / 4;
     kr_tensor *half = kr_quaternion_increments(tape, tokens->turn, tokens->step.dt_bsh, m->config.rotation_range / 2);
     kr_tensor *part[2], *real, *imag;
     kr_split(tape, kr_reshape(tape, half, KR_SHAPE(nb, nh, nj, 4)), -1, 2, (int64_t[]){ 1, 3 }, part);
     const limit each = for_each_turn(tape, m, *l, nb);
-    turned_parts(tape, &each, part[0], kr_div(tape, part[1], each.t), &real, &imag);
-    kr_tensor *turning = kr_concat(tape, 3, 2, (kr_tensor *[]){ real, kr_neg(tape, imag) });
+    rotated_parts(tape, &each, part[0], kr_div(tape, part[1], each.t), &real, &imag);
+    kr_tensor *rotary = kr_concat(tape, 3, 2, (kr_tensor *[]){ real, kr_neg(tape, imag) });
     kr_tensor *still = repeated(tape, m, kr_add(tape, l->mean, l->offset), nb, nblocks - nj);
     still = kr_pad(tape, kr_reshape(tape, still, KR_SHAPE(nb, nh, nblocks - nj, 1)), 3, 0, 3, 0);
-    kr_tensor *all = kr_concat(tape, 2, 2, (kr_tensor *[]){ turning, still });
+    kr_tensor *all = kr_concat(tape, 2, 2, (kr_tensor *[]){ rotary, still });
     return kr_quaternion_rotate(tape, tokens->b_bsmhr, kr_reshape(tape, all, KR_SHAPE(nb, 1, nh, nblocks, 4)));
 }
 
 static kr_tensor *weigh(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const limit *l)
 {
-    if (m->nturned == 0) {
+    if (m->nrotated == 0) {
         kr_tensor *still = kr_reshape(tape, kr_add(tape, l->mean, l->offset), KR_SHAPE(tokens->nb, 1, 1, m->nh, 1));
         return kr_mul(tape, tokens->b_bsmhr, still);
     }

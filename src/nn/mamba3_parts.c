@@ -4,9 +4,9 @@
  *   B = rms_norm(B) gain + bias, C likewise; step coefficients: kr_trapezoid
  *   o[m] = norm(y[m]) silu(z mimo_z[m]), norm over the channels of a head, or none;   out = sum_m mimo_o[m] o[m]  W_out
  */
-#include "nn/mamba3.h"
+#include "nn/mamba3_impl.h"
 
-#include "nn/config.h"
+#include "nn/block_config.h"
 
 /* A parameter [h m p] as rows [m i]. */
 static kr_tensor *by_rank(kr_tape *tape, const kr_mamba3 *m, kr_tensor *x_hmp)
@@ -44,11 +44,11 @@ kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor 
     if (!kr_linear_parts(tape, u_bsd, m->in_proj, m->in_proj_bias, NPARTS, sizes, rounds ? X : -1, part))
         return (kr_mamba3_tokens){ .nb = nb, .ns = ns };
     if (c->rotation == KR_ROTATION_QUATERNION)
-        part[TURN] = kr_reshape(tape, part[TURN], KR_SHAPE(nb, ns, nh, m->nturns, 3));
+        part[TURN] = kr_reshape(tape, part[TURN], KR_SHAPE(nb, ns, nh, m->nrotations, 3));
 
     const kr_shape maps = KR_SHAPE(nb, ns, nm, ng, nr);
     kr_tensor *x = part[X];
-    if (!x->is_rounded) x = kr_cast(tape, x, kr_config_small_dtype(kr_tensor_dtype(x)));
+    if (!x->is_autocast) x = kr_cast(tape, x, kr_config_small_dtype(kr_tensor_dtype(x)));
     return (kr_mamba3_tokens){
         .nb = nb,
         .ns = ns,

@@ -5,10 +5,10 @@
  *   double:  core(gamma V, B) from H, and core(beta V_prev, B_prev) from 0
  * V_{-1} and B_{-1} are the previous call's last token: 0 before a sequence. docs/mamba3.md derives both.
  */
-#include "nn/mamba3.h"
+#include "nn/mamba3_impl.h"
 
 #include "ops/sequences.h"
-#include "ssd/into.h"
+#include "mixer/into.h"
 
 /* ---- the ends of sequences ---- */
 
@@ -81,7 +81,7 @@ static kr_ssd_out run_single(kr_tape *tape, const kr_mamba3 *m, const kr_block_i
         ssd.v_before_bmhp = before->v_qmhp;
         ssd.k_before_bmhr = before->k_qmhr;
     }
-    return kr_mamba3_single_ssd_run_turning(tape, &ssd, &tokens->turning, input->path, place, !m->config.is_mimo);
+    return kr_mamba3_single_ssd_run_rotary(tape, &ssd, &tokens->rotary, input->path, place, !m->config.is_mimo);
 }
 
 /* ---- double ---- */
@@ -147,12 +147,12 @@ static kr_ssd_out run_double(kr_tape *tape, const kr_mamba3 *m, const kr_block_i
     ssd.init_state_hpr = NULL;
     const kr_ssd_out then = kr_mamba3_double_ssd_run(tape, &ssd, input->path);
     kr_tensor *y = kr_mamba3_add_skip(tape, m, kr_add(tape, now.y, then.y), tokens->v_bsmhp);
-    return (kr_ssd_out){ y, kr_add(tape, now.final_state, then.final_state) };
+    return (kr_ssd_out){ .y = y, .final_state = kr_add(tape, now.final_state, then.final_state) };
 }
 
 kr_ssd_out kr_mamba3_run(kr_tape *tape, const kr_mamba3 *m, const kr_block_input *input, kr_mamba3_pathway pathway,
                          const kr_mamba3_tokens *tokens, const kr_mamba3_before *before, const kr_mamba3_spans *spans)
 {
-    return pathway == KR_MAMBA3_SINGLE ? run_single(tape, m, input, tokens, before, spans)
-                                       : run_double(tape, m, input, tokens, before, spans);
+    return pathway == KR_MAMBA3_PATHWAY_SINGLE ? run_single(tape, m, input, tokens, before, spans)
+                                               : run_double(tape, m, input, tokens, before, spans);
 }

@@ -4,7 +4,7 @@
  */
 #include "nn/mlp.h"
 
-#include "nn/block.h"
+#include "nn/block_impl.h"
 
 int64_t kr_mlp_hidden(int64_t d_intermediate, int64_t multiple_of)
 {

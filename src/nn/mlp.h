@@ -2,7 +2,7 @@
 #ifndef KR_NN_MLP_H
 #define KR_NN_MLP_H
 
-#include "nn/params.h"
+#include "nn/params_impl.h"
 #include "ops/ops.h"
 
 typedef struct kr_mlp {

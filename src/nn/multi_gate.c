@@ -7,7 +7,8 @@
  */
 #include "nn/multi_gate.h"
 
-#include "nn/config.h"
+#include "base/sized.h"
+#include "nn/block_config.h"
 
 #include <math.h>
 
@@ -20,6 +21,7 @@ double kr_multi_gate_depth_bias(int64_t n_mix, int64_t n_stream)
 
 bool kr_residual_check(kr_ctx *ctx, const char *op, const kr_residual *residual)
 {
+    if (!KR_RESERVED(ctx, op, "residual", residual)) return false;
     if (residual->kind == KR_RESIDUAL_STANDARD) return true;
     return kr_require(ctx, residual->kind == KR_RESIDUAL_MULTI_GATE, KR_ERR_ARG,
                       "%s: residual.kind = %d is neither standard nor multi-gate", op, (int)residual->kind) &&

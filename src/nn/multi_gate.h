@@ -2,7 +2,7 @@
 #ifndef KR_NN_MULTI_GATE_H
 #define KR_NN_MULTI_GATE_H
 
-#include "nn/params.h"
+#include "nn/params_impl.h"
 #include "ops/ops.h"
 
 #include <krait/layers.h>

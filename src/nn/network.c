@@ -1,5 +1,5 @@
 /* network.c - a call through a network: its input, the stack, its head. */
-#include "nn/network.h"
+#include "nn/network_impl.h"
 
 /* ---- the two ends ---- */
 
@@ -28,26 +28,27 @@ static kr_tensor *leave_at_once(kr_tape *tape, const kr_network *net, kr_tensor 
 {
     const kr_head head = kr_network_head(net);
     const kr_tensor *w = head.weight_wd, *gain_d = net->norm_f_d, *bias_w = head.bias_w;
-    const bool fits = kr_ctx_is_far(tape->ctx) && !tape->recording && !tape->ctx->check_finite && gain_d &&
-                      kr_tensor_rank(x_bd) == 2 && kr_tensor_is_row_major(x_bd) && x_bd->dtype == KR_F32 &&
-                      gain_d->dtype == KR_F32 && (!bias_w || bias_w->dtype == KR_F32) && w->dtype != KR_F64;
-    kr_tensor *y_bw = fits ? kr_new(tape, KR_F32, KR_SHAPE(x_bd->dims[0], w->dims[0])) : NULL;
+    const bool fits = kr_ctx_on_device(tape->ctx) && !tape->recording && !tape->ctx->check_finite && gain_d &&
+                      kr_tensor_rank(x_bd) == 2 && kr_tensor_is_row_major(x_bd) && x_bd->dtype == KR_DTYPE_F32 &&
+                      gain_d->dtype == KR_DTYPE_F32 && (!bias_w || bias_w->dtype == KR_DTYPE_F32) &&
+                      w->dtype != KR_DTYPE_F64;
+    kr_tensor *y_bw = fits ? kr_new(tape, KR_DTYPE_F32, KR_SHAPE(x_bd->dims[0], w->dims[0])) : NULL;
     if (!y_bw) return NULL;
-    kr_token_linear_args args = { .nm = x_bd->dims[0],
-                                  .nn = w->dims[0],
-                                  .nk = w->dims[1],
-                                  .ng = 1,
-                                  .x_m = w->dims[1],
-                                  .y_m = w->dims[0],
-                                  .x = x_bd->data,
-                                  .gain = gain_d->data,
-                                  .w = w->data,
-                                  .bias = kr_tensor_data(bias_w),
-                                  .y = y_bw->data,
-                                  .w_half = kr_half_of(w->dtype),
-                                  .has_norm = true,
-                                  .eps = net->layers->norm.eps };
-    return KR_RUN(tape->ctx, token_linear[KR_REAL_F32], &args) ? y_bw : NULL;
+    kr_decode_linear_args args = { .nm = x_bd->dims[0],
+                                   .nn = w->dims[0],
+                                   .nk = w->dims[1],
+                                   .ng = 1,
+                                   .x_m = w->dims[1],
+                                   .y_m = w->dims[0],
+                                   .x = x_bd->data,
+                                   .gain = gain_d->data,
+                                   .w = w->data,
+                                   .bias = kr_tensor_data(bias_w),
+                                   .y = y_bw->data,
+                                   .w_dtype = kr_storage_dtype_of(w->dtype),
+                                   .has_norm = true,
+                                   .eps = net->layers->norm.eps };
+    return KR_RUN(tape->ctx, decode_linear[KR_REAL_F32], &args) ? y_bw : NULL;
 }
 
 /* What the stack made -> out->hidden, what the head is applied to -> out->y; NULL if they are skipped. */
@@ -77,7 +78,7 @@ static bool check_input(kr_tape *tape, const char *op, const kr_network *net, kr
     const char *contract = net->is_vocab ? (is_token ? "x:b" : "x:bs") : (is_token ? "x:bf" : "x:bsf");
     if (!kr_bind(tape, op, &d, contract, x)) return false;
     if (net->is_vocab)
-        return kr_require(tape->ctx, x->dtype == KR_I32 || x->dtype == KR_I64, KR_ERR_DTYPE,
+        return kr_require(tape->ctx, x->dtype == KR_DTYPE_I32 || x->dtype == KR_DTYPE_I64, KR_ERR_DTYPE,
                           "%s: x %s is %s, but a vocabulary network takes ids, i32 or i64", op, KR_TEXT_OF(x),
                           kr_dtype_name(x->dtype));
     return kr_require(tape->ctx, d.f == net->config.input_size, KR_ERR_SHAPE,
@@ -92,13 +93,13 @@ static bool check_input(kr_tape *tape, const char *op, const kr_network *net, kr
 static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *run, kr_tensor *x)
 {
     const kr_network_config *c = &net->config;
-    const kr_network_out none = { NULL, NULL, NULL };
+    const kr_network_out none = { .y = NULL };
     kr_splice *plan = kr_run_plan(tape, run, c->n_class_tokens);
     int nplan;
     if (!plan || !kr_run_splice(tape, run, c->class_tokens, c->n_class_tokens, net->class_tokens_nf,
                                 &run->cursors.network, plan, &nplan, &x))
         return none;
-    x = enter(tape, run->op, net, x, kr_run_gathers(tape, run, net->layers) ? &run->lookup : NULL);
+    x = enter(tape, run->op, net, x, kr_run_batches_layers(tape, run, net->layers) ? &run->lookup : NULL);
     if (kr_ctx_failed(tape->ctx)) return none;
     kr_tensor *y = kr_layers_run(tape, net->layers, x, run);
     if (kr_ctx_failed(tape->ctx)) return none;
@@ -116,14 +117,14 @@ kr_network_out kr_network_forward(kr_tape *tape, const kr_network *net, kr_tenso
     kr_run run;
     if (!check_input(tape, op, net, x, false) ||
         !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, net->layers, call, x, net->has_markers, net->has_length_markers))
-        return (kr_network_out){ NULL, NULL, NULL };
+        return (kr_network_out){ .y = NULL };
     return run_network(tape, net, &run, x);
 }
 
 kr_network_out kr_network_step(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
 {
     const char *op = "network.step";
-    const kr_network_out none = { NULL, NULL, NULL };
+    const kr_network_out none = { .y = NULL };
     kr_run run;
     if (!check_input(tape, op, net, x, true)) return none;
     const int64_t nb = kr_tensor_dim(x, 0);
@@ -139,7 +140,7 @@ kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_c
     kr_run run;
     if (!kr_tape_ready(tape, op) || !kr_require(tape->ctx, net != NULL, KR_ERR_ARG, "%s: the network is NULL", op) ||
         !kr_run_begin(tape, &run, op, KR_RUN_PRIME, net->layers, call, NULL, net->has_markers, net->has_length_markers))
-        return (kr_network_out){ NULL, NULL, NULL };
+        return (kr_network_out){ .y = NULL };
     return run_network(tape, net, &run, NULL);
 }
 
@@ -149,7 +150,7 @@ kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_ten
     if (!check_input(tape, op, net, x, true)) return NULL;
     kr_call call;
     kr_call_init(&call);
-    kr_network_out out = { NULL, NULL, NULL };
+    kr_network_out out = { .y = NULL };
     leave(tape, op, net, kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x, NULL)), &call, &out);
     return out.y;
 }

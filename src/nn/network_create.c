@@ -3,27 +3,23 @@
  *   vocabulary   backbone.embedding.weight [w d], backbone.layers..., backbone.norm_f.weight [d], lm_head.weight [w d]
  *   latent       in_proj [d f], backbone.layers..., backbone.norm_f.weight [d], out_proj [o d], class_tokens [n f]
  */
-#include "nn/config.h"
+#include "nn/block_config.h"
 
 #include "base/sized.h"
-#include "nn/network.h"
+#include "nn/network_impl.h"
 
 #include <math.h>
 #include <string.h>
 
 #define OP "network.create"
 
-void kr_network_config_init_sized(kr_network_config *config, size_t size)
-{
-    const kr_network_config defaults = { .size = size,
-                                         .pad_vocab_size_multiple = 8,
-                                         .tie_embeddings = true,
-                                         .embedding_std = 0.02,
-                                         .rescales_residual = true,
-                                         .n_residuals = 1,
-                                         .zeroes_proj_biases = true };
-    kr_sized_init(config, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_network_config) = { .size = sizeof(kr_network_config),
+                                   .pad_vocab_size_multiple = 8,
+                                   .tie_embeddings = true,
+                                   .embedding_std = 0.02,
+                                   .rescales_residual = true,
+                                   .n_residuals = 1,
+                                   .zeroes_proj_biases = true };
 
 static bool check_config(kr_ctx *ctx, const kr_network_config *c)
 {
@@ -112,12 +108,12 @@ static bool declare(kr_network *net, const kr_layers_config *layers)
 static bool copy_tokens(kr_network *net)
 {
     kr_network_config *c = &net->config;
-    kr_marker *copy = kr_arena_alloc(&net->arena, (size_t)(c->n_class_tokens + 1) * sizeof *copy);
+    kr_class_token *copy = kr_arena_alloc(&net->arena, (size_t)(c->n_class_tokens + 1) * sizeof *copy);
     if (!copy) return kr_fail(net->ctx, KR_ERR_NOMEM, OP ": no memory for a list of class tokens");
     for (int i = 0; i < c->n_class_tokens; i++) {
         copy[i] = c->class_tokens[i];
         net->has_markers = true;
-        net->has_length_markers |= copy[i].kind == KR_MARK_MIDDLE || copy[i].kind == KR_MARK_END;
+        net->has_length_markers |= copy[i].kind == KR_CLASS_TOKEN_MIDDLE || copy[i].kind == KR_CLASS_TOKEN_END;
     }
     c->class_tokens = copy;
     return true;
@@ -126,8 +122,8 @@ static bool copy_tokens(kr_network *net)
 kr_network *kr_network_declare(kr_ctx *ctx, const kr_network_config *config)
 {
     kr_network_config own;
-    kr_network_config_init(&own);
-    if (kr_ctx_failed(ctx) || !kr_config_take(ctx, OP, &own, sizeof own, config) || !check_config(ctx, &own))
+    if (kr_ctx_failed(ctx) || !kr_config_given(ctx, OP, config) || !KR_TAKE(ctx, OP, kr_network_config, config, &own) ||
+        !check_config(ctx, &own))
         return NULL;
     kr_network *net = kr_memory_alloc_zeroed(&ctx->memory, sizeof *net);
     if (!net) {

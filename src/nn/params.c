@@ -1,10 +1,10 @@
 /* params.c - the parameter table: rows, prefixes, slabs, and looking things up. */
-#include "nn/params.h"
+#include "nn/params_impl.h"
 
-#include "base/far.h"
+#include "base/device_memory.h"
 #include "base/hash.h"
 #include "device/device.h"
-#include "nn/config.h"
+#include "nn/block_config.h"
 #include "nn/init.h"
 
 #include <assert.h>
@@ -31,7 +31,7 @@ struct kr_params {
     kr_arena arena; /* rows, names, segments */
     row **rows;
     int64_t count, room;
-    slab slabs[KR_F16 + 1]; /* by kr_dtype */
+    slab slabs[KR_DTYPE_F16 + 1]; /* by kr_dtype */
     char prefix[PREFIX_BYTES];
 };
 
@@ -54,7 +54,7 @@ void kr_params_destroy(kr_params *params)
     kr_memory *memory = &params->ctx->memory;
     for (int64_t i = 0; i < params->count; i++)
         if (!params->rows[i]->is_shared) kr_param_destroy(params->rows[i]->seen.tensor);
-    for (int t = 0; t <= KR_F16; t++)
+    for (int t = 0; t <= KR_DTYPE_F16; t++)
         if (params->slabs[t].data)
             kr_memory_free(kr_float_memory(params->ctx), params->slabs[t].data, params->slabs[t].bytes);
     kr_memory_free(memory, params->rows, (size_t)params->room * sizeof *params->rows);
@@ -243,13 +243,13 @@ bool kr_params_allocate(kr_params *params)
             return false;
         s->bytes += bytes_of(x);
     }
-    for (int t = 0; t <= KR_F16; t++) {
+    for (int t = 0; t <= KR_DTYPE_F16; t++) {
         slab *s = &params->slabs[t];
         if (!s->bytes || (s->data = kr_memory_alloc_zeroed(kr_float_memory(params->ctx), s->bytes))) continue;
         return kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for %zu bytes of %s parameters", s->bytes,
                        kr_dtype_name((kr_dtype)t));
     }
-    size_t used[KR_F16 + 1] = { 0 };
+    size_t used[KR_DTYPE_F16 + 1] = { 0 };
     for (int64_t i = 0; i < params->count; i++) {
         kr_tensor *x = params->rows[i]->seen.tensor;
         x->data = (char *)params->slabs[x->dtype].data + used[x->dtype];

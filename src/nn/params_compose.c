@@ -1,19 +1,15 @@
 /* params_compose.c - parameter tables of networks that a user puts together: own parameters, shared ones, other tables. */
 #include "base/sized.h"
-#include "nn/block.h"
-#include "nn/config.h"
+#include "nn/block_impl.h"
+#include "nn/block_config.h"
 #include "nn/init.h"
-#include "nn/params.h"
+#include "nn/params_impl.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-void kr_param_options_init_sized(kr_param_options *options, size_t size)
-{
-    const kr_param_options defaults = { .size = size, .axes = "" };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_param_options) = { .size = sizeof(kr_param_options), .axes = "" };
 
 /* ---- checks ---- */
 
@@ -75,8 +71,7 @@ static bool check_segments(kr_ctx *ctx, const char *op, const char *name, const 
 static bool take(kr_ctx *ctx, const char *op, const char *name, const kr_shape *shape, const kr_param_options *options,
                  kr_param_options *own)
 {
-    kr_param_options_init(own);
-    if (options && !kr_config_take(ctx, op, own, sizeof *own, options)) return false;
+    if (!KR_TAKE(ctx, op, kr_param_options, options, own)) return false;
     if (!own->axes) own->axes = "";
     return check_init(ctx, op, name, &own->init) &&
            kr_require(ctx, !own->is_linear || shape->rank == 2, KR_ERR_SHAPE,

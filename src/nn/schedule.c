@@ -35,14 +35,14 @@ int64_t kr_bidi_schedule_at(kr_bidi_schedule schedule, const int64_t *custom, in
     const int64_t pair = v / 2, npairs = n_virtual / 2, way = v % 2;
     const int64_t nway = way ? n_layers / 2 : n_layers - n_layers / 2; /* weights that go this way */
     switch (schedule) {
-    case KR_BIDI_STRIDED_CYCLIC: return nway ? pair % nway * 2 + way : -1;
-    case KR_BIDI_STRIDED_STRETCHED: {
+    case KR_BIDI_SCHEDULE_STRIDED_CYCLIC: return nway ? pair % nway * 2 + way : -1;
+    case KR_BIDI_SCHEDULE_STRIDED_STRETCHED: {
         const int64_t at = stretched(pair, npairs, nway);
         return nway && at >= 0 ? at * 2 + way : -1;
     }
-    case KR_BIDI_SYMMETRIC_CYCLIC: return pair % n_layers;
-    case KR_BIDI_SYMMETRIC_STRETCHED: return stretched(pair, npairs, n_layers);
-    case KR_BIDI_CUSTOM: return listed(custom, v, n_layers);
+    case KR_BIDI_SCHEDULE_SYMMETRIC_CYCLIC: return pair % n_layers;
+    case KR_BIDI_SCHEDULE_SYMMETRIC_STRETCHED: return stretched(pair, npairs, n_layers);
+    case KR_BIDI_SCHEDULE_CUSTOM: return listed(custom, v, n_layers);
     }
     return -1;
 }

@@ -3,10 +3,10 @@
  * The caller's tensors are frozen parameters, which every tape takes as constants. A state on a tape lies in the tape's
  * arena of headers, its tensors are the tape's. Struct, slots and the cursors of layers are one block either way.
  */
-#include "nn/state.h"
+#include "nn/state_impl.h"
 
-#include "nn/layers.h"
-#include "nn/owed.h"
+#include "nn/layers_impl.h"
+#include "nn/deferred_state.h"
 
 #include <string.h>
 
@@ -73,19 +73,19 @@ kr_state *kr_state_new(kr_tape *tape, const kr_block_kind *kind, int64_t nslots,
     return NULL;
 }
 
-bool kr_state_make_whole(const char *op, const kr_state *state)
+bool kr_state_flush(const char *op, const kr_state *state)
 {
-    if (!kr_require(state->ctx, !state->is_torn, KR_ERR_STATE,
+    if (!kr_require(state->ctx, !state->is_inconsistent, KR_ERR_STATE,
                     "%s: the state is torn: a call that advanced it failed half-way; kr_state_zero makes it fresh, and "
                     "kr_state_copy into it equal to another",
                     op))
         return false;
-    return kr_owed_settle(state) || kr_blame(state->ctx, "%s", op);
+    return kr_deferred_flush(state) || kr_blame(state->ctx, "%s", op);
 }
 
-static void drop_tensors(kr_cache *cache)
+static void drop_tensors(const kr_state *state, kr_cache *cache)
 {
-    for (int i = 0; i < KR_CACHE_TENSORS; i++) {
+    for (int i = 0; i < state->kind->ncache; i++) {
         kr_param_destroy(cache->tensors[i]);
         cache->tensors[i] = NULL;
     }
@@ -98,8 +98,8 @@ void kr_state_destroy(kr_state *state)
         kr_fail(state->ctx, KR_ERR_ARG, "state.destroy: the state is on a tape, which frees it by itself");
         return;
     }
-    kr_owed_drop(state);
-    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
+    kr_deferred_drop(state);
+    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(state, &state->slots[i]);
     kr_memory_free(&state->ctx->memory, state, box_bytes(state->nslots));
 }
 
@@ -121,10 +121,10 @@ static kr_status status_of(const kr_state *state)
 kr_status kr_state_zero(kr_state *state)
 {
     if (!is_changeable(state, "state.zero", "call with state NULL to begin afresh")) return status_of(state);
-    kr_owed_drop(state);
-    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
+    kr_deferred_drop(state);
+    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(state, &state->slots[i]);
     forget_cursors(&state->cursors, state->nslots);
-    state->is_torn = false;
+    state->is_inconsistent = false;
     return KR_OK;
 }
 
@@ -204,13 +204,14 @@ static bool all_fit(const kr_state *to, const kr_state *from)
     return true;
 }
 
-/* The cache's fields besides its tensors. */
-static void copy_cache_fields(kr_cache *to, const kr_cache *from)
+/* The cache's fields besides its n tensors. */
+static void copy_cache_fields(kr_cache *to, const kr_cache *from, int n)
 {
     kr_tensor *own[KR_CACHE_TENSORS];
-    memcpy(own, to->tensors, sizeof own);
+    const size_t bytes = (size_t)n * sizeof *own;
+    memcpy(own, to->tensors, bytes);
     *to = *from;
-    memcpy(to->tensors, own, sizeof own);
+    memcpy(to->tensors, own, bytes);
 }
 
 kr_status kr_state_copy(kr_state *to, const kr_state *from)
@@ -223,16 +224,17 @@ kr_status kr_state_copy(kr_state *to, const kr_state *from)
                     "state.copy: from has %lld slots of the family %s, but to has %lld of %s; create it for the stack "
                     "that from is of",
                     (long long)from->nslots, from->kind->name, (long long)to->nslots, to->kind->name) ||
-        !kr_state_make_whole("state.copy", from) || to == from || (!all_fit(to, from) && !reshape_tensors(to, from)))
+        !kr_state_flush("state.copy", from) || to == from || (!all_fit(to, from) && !reshape_tensors(to, from)))
         return ctx->status;
-    if (!to->owed || !to->owed->is_open) kr_owed_drop(to); /* else it is the step that owes which moves it on */
+    if (!to->deferred || !to->deferred->is_open)
+        kr_deferred_drop(to); /* otherwise the step that defers its update advances it */
     for (int64_t s = 0; s < to->nslots; s++) {
-        copy_cache_fields(&to->slots[s], &from->slots[s]);
+        copy_cache_fields(&to->slots[s], &from->slots[s], to->kind->ncache);
         for (int i = 0; i < to->kind->ncache; i++)
             if (!assign_tensor(ctx, to->slots[s].tensors[i], from->slots[s].tensors[i])) return ctx->status;
     }
     to->batch = from->batch;
-    to->is_torn = false;
+    to->is_inconsistent = false;
     copy_cursors(to, from);
     return ctx->status;
 }
@@ -270,7 +272,7 @@ static bool is_usable(kr_tape *tape, const char *op, const kr_state *state)
            kr_require(tape->ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
                       "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
                       op) &&
-           kr_state_make_whole(op, state);
+           kr_state_flush(op, state);
 }
 
 static kr_tensor *select_tensor(kr_tape *tape, kr_tensor *x, const row_list *list)
@@ -346,13 +348,13 @@ static bool same_cursors(const kr_state *a, const kr_state *b)
 
 static bool same_pathway(const kr_state *a, const kr_state *b, int64_t slot)
 {
-    return a->kind->family != KR_MAMBA3 || kr_state_slot_is_fresh(a, slot) ||
+    return a->kind->family != KR_FAMILY_MAMBA3 || kr_state_slot_is_initial(a, slot) ||
            a->slots[slot].mamba3.pathway == b->slots[slot].mamba3.pathway;
 }
 
 static const char *freshness(const kr_state *state, int64_t slot)
 {
-    return kr_state_slot_is_fresh(state, slot) ? "fresh" : "in use";
+    return kr_state_slot_is_initial(state, slot) ? "fresh" : "in use";
 }
 
 /* Can state i stand beside the first one? */
@@ -368,7 +370,7 @@ static bool joins_first(kr_tape *tape, const char *op, const kr_state *first, co
                     (long long)i))
         return false;
     for (int64_t slot = 0; slot < state->nslots; slot++)
-        if (!kr_require(ctx, kr_state_slot_is_fresh(state, slot) == kr_state_slot_is_fresh(first, slot), KR_ERR_ARG,
+        if (!kr_require(ctx, kr_state_slot_is_initial(state, slot) == kr_state_slot_is_initial(first, slot), KR_ERR_ARG,
                         "%s: slot %lld of states[%lld] is %s, but that of states[0] is %s", op, (long long)slot,
                         (long long)i, freshness(state, slot), freshness(first, slot)) ||
             !kr_require(ctx, same_pathway(first, state, slot), KR_ERR_ARG,
@@ -422,20 +424,20 @@ int64_t kr_state_slots(const kr_state *state)
 
 const kr_cache *kr_state_cache(const kr_state *state, int64_t slot)
 {
-    return state && slot >= 0 && slot < state->nslots && kr_owed_settle(state) ? &state->slots[slot] : NULL;
+    return state && slot >= 0 && slot < state->nslots && kr_deferred_flush(state) ? &state->slots[slot] : NULL;
 }
 
-bool kr_state_slot_is_fresh(const kr_state *state, int64_t slot)
+bool kr_state_slot_is_initial(const kr_state *state, int64_t slot)
 {
     for (int i = 0; i < state->kind->ncache; i++)
         if (state->slots[slot].tensors[i]) return false;
     return true;
 }
 
-bool kr_state_is_fresh(const kr_state *state)
+bool kr_state_is_initial(const kr_state *state)
 {
     for (int64_t s = 0; state && s < state->nslots; s++)
-        if (!kr_state_slot_is_fresh(state, s)) return false;
+        if (!kr_state_slot_is_initial(state, s)) return false;
     return true;
 }
 

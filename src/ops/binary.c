@@ -2,7 +2,8 @@
  *
  *   add: g_a = g, g_b = g            mul: g_a = g b, g_b = g a
  *   sub: g_a = g, g_b = -g           div: g_a = g / b, g_b = -g y / b
- *   maximum: g to the larger, halved where equal
+ *   maximum, minimum: g to the larger or smaller, halved where equal
+ *   pow: g_a = g b a^(b-1), g_b = g y ln a
  * A broadcast operand's gradient is summed over the repeated axes.
  */
 #include "ops/ops.h"
@@ -23,7 +24,7 @@ typedef struct binary_op {
 /* Gives input i the gradient g of the output's shape. */
 static void give_summed(kr_back *back, int i, kr_tensor *g)
 {
-    kr_back_give(back, i, kr_sum_to(kr_back_tape(back), g, kr_tensor_shape(kr_back_in(back, i))));
+    kr_back_accumulate(back, i, kr_sum_to(kr_back_tape(back), g, kr_tensor_shape(kr_back_in(back, i))));
 }
 
 static void add_backward(kr_back *back)
@@ -55,7 +56,10 @@ static void div_backward(kr_back *back)
     if (kr_back_wants(back, 1)) give_summed(back, 1, kr_neg(tape, kr_mul(tape, over_b, kr_back_out(back, 0))));
 }
 
-static void maximum_give(kr_back *back, int i)
+typedef bool bwd_fn(kr_ctx *ctx, int real, kr_binary_bwd_args *args);
+
+/* The gradient of input i by a kernel that sees both inputs. */
+static void give_by_kernel(kr_back *back, int i, bwd_fn *run)
 {
     if (!kr_back_wants(back, i)) return;
     kr_tape *tape = kr_back_tape(back);
@@ -63,20 +67,28 @@ static void maximum_give(kr_back *back, int i)
     const kr_shape shape = kr_tensor_shape(g);
     kr_tensor *y = kr_new(tape, g->dtype, shape);
     if (!y) return;
-    kr_maximum_bwd_args args = { .walk = kr_walk_over(&shape, 4, (const kr_tensor *[]){ y, a, b, g }),
-                                 .a = a->data,
-                                 .b = b->data,
-                                 .g = g->data,
-                                 .y = y->data,
-                                 .of_b = i == 1 };
-    if (KR_RUN(tape->ctx, maximum_bwd[kr_real_of(g->dtype)], &args)) give_summed(back, i, y);
+    kr_binary_bwd_args args = { .walk = kr_walk_over(&shape, 4, (const kr_tensor *[]){ y, a, b, g }),
+                                .a = a->data,
+                                .b = b->data,
+                                .g = g->data,
+                                .y = y->data,
+                                .of_b = i == 1 };
+    if (run(tape->ctx, kr_real_of(g->dtype), &args)) give_summed(back, i, y);
 }
 
-static void maximum_backward(kr_back *back)
-{
-    maximum_give(back, 0);
-    maximum_give(back, 1);
-}
+#define BACKWARD_BY_KERNEL(fn)                                                                                         \
+    static bool fn##_bwd_run(kr_ctx *ctx, int real, kr_binary_bwd_args *args)                                          \
+    {                                                                                                                  \
+        return KR_RUN(ctx, fn##_bwd[real], args);                                                                      \
+    }                                                                                                                  \
+    static void fn##_backward(kr_back *back)                                                                           \
+    {                                                                                                                  \
+        give_by_kernel(back, 0, fn##_bwd_run);                                                                         \
+        give_by_kernel(back, 1, fn##_bwd_run);                                                                         \
+    }
+BACKWARD_BY_KERNEL(maximum)
+BACKWARD_BY_KERNEL(minimum)
+BACKWARD_BY_KERNEL(pow)
 
 static kr_tensor *binary(kr_tape *tape, const binary_op *op, kr_tensor *a, kr_tensor *b)
 {

@@ -6,7 +6,7 @@
 
 static void cast_backward(kr_back *back)
 {
-    kr_back_give(back, 0, kr_cast(kr_back_tape(back), kr_back_grad(back, 0), kr_grad_dtype(kr_back_in(back, 0))));
+    kr_back_accumulate(back, 0, kr_cast(kr_back_tape(back), kr_back_grad(back, 0), kr_grad_dtype(kr_back_in(back, 0))));
 }
 
 static const kr_rule cast_rule = { .name = "cast", .backward = cast_backward, .allows_infinity = true };
@@ -25,7 +25,7 @@ kr_tensor *kr_cast(kr_tape *tape, kr_tensor *x, kr_dtype dtype)
 
 static void contiguous_backward(kr_back *back)
 {
-    kr_back_give(back, 0, kr_back_grad(back, 0));
+    kr_back_accumulate(back, 0, kr_back_grad(back, 0));
 }
 
 static const kr_rule contiguous_rule = { .name = "contiguous",
@@ -38,6 +38,6 @@ kr_tensor *kr_contiguous(kr_tape *tape, kr_tensor *x)
     if (kr_tensor_is_row_major(x)) return x;
     kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
     if (!y || !kr_assign(tape->ctx, y, x)) return NULL;
-    y->is_rounded = x->is_rounded;
+    y->is_autocast = x->is_autocast;
     return kr_recorded(tape, &contiguous_rule, y, NULL, 0, KR_LIST(x));
 }

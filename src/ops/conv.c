@@ -26,21 +26,21 @@ static kr_tensor *gradient_of(kr_back *back, int out)
 }
 
 /* Those of y's parts side by side: rounded, if all of them are. */
-static kr_columns gradients_of_parts(kr_back *back, int nparts)
+static kr_column_parts gradients_of_parts(kr_back *back, int nparts)
 {
-    kr_columns columns = { .count = nparts };
+    kr_column_parts columns = { .count = nparts };
     kr_tensor *g[KR_MOST_COLUMNS];
     bool all_rounded = nparts > 0;
     for (int i = 0; i < nparts; i++) {
         g[i] = gradient_of(back, i);
-        all_rounded = all_rounded && g[i] && g[i]->dtype == KR_BF16;
+        all_rounded = all_rounded && g[i] && g[i]->dtype == KR_DTYPE_BF16;
     }
     for (int i = 0; i < nparts; i++) {
-        if (!all_rounded) g[i] = kr_cast(kr_back_tape(back), g[i], KR_F32);
+        if (!all_rounded) g[i] = kr_cast(kr_back_tape(back), g[i], KR_DTYPE_F32);
         columns.x[i] = kr_tensor_data(g[i]);
         columns.from[i + 1] = columns.from[i] + kr_back_out(back, i)->dims[2];
     }
-    columns.half = all_rounded ? KR_HALF_BF16 : KR_NO_HALF;
+    columns.dtype = all_rounded ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE;
     return columns;
 }
 
@@ -52,13 +52,13 @@ static void give_gradients(kr_back *back)
     kr_tensor *g[NIN] = { NULL, NULL, NULL, NULL };
     for (int i = 0; i < NIN; i++) in[i] = kr_back_in(back, i);
     const kr_dtype dtype = kr_grad_dtype(in[X]);
-    kr_tensor *home = kr_back_home(back, X), *g_bias = kr_back_fresh(back, BIAS);
+    kr_tensor *slab = kr_back_slab(back, X), *g_bias = kr_back_new(back, BIAS);
     for (int i = 0; i < NIN; i++)
-        if (kr_back_wants(back, i) && !(home && i == X) && !(g_bias && i == BIAS))
+        if (kr_back_wants(back, i) && !(slab && i == X) && !(g_bias && i == BIAS))
             g[i] = kr_new(tape, dtype, kr_tensor_shape(in[i]));
     const int nparts = attrs->nparts;
     const kr_tensor *g_y = nparts ? NULL : gradient_of(back, 0);
-    const kr_columns columns = gradients_of_parts(back, nparts);
+    const kr_column_parts columns = gradients_of_parts(back, nparts);
     kr_tensor *g_window = kr_back_grad(back, nparts ? nparts : 1);
     if (g_window) g_window = kr_contiguous(tape, g_window);
     if (kr_ctx_failed(tape->ctx)) return;
@@ -76,23 +76,23 @@ static void give_gradients(kr_back *back)
                               .window = kr_tensor_data(in[WINDOW]),
                               .g_y = kr_tensor_data(g_y),
                               .g_window_out = kr_tensor_data(g_window),
-                              .g_x = kr_tensor_data(home ? home : g[X]),
+                              .g_x = kr_tensor_data(slab ? slab : g[X]),
                               .g_weight = kr_tensor_data(g[WEIGHT]),
                               .g_bias = kr_tensor_data(g_bias ? g_bias : g[BIAS]),
                               .g_window = kr_tensor_data(g[WINDOW]),
                               .silu = attrs->silu,
-                              .x_half = kr_half_of(in[X]->dtype),
-                              .g_x_place = kr_home_place(tape, home),
+                              .x_dtype = kr_storage_dtype_of(in[X]->dtype),
+                              .g_x_rows = kr_slab_operand(tape, slab),
                               .g_y_columns = columns };
     if (!KR_RUN(tape->ctx, conv_bwd[kr_real_of(dtype)], &args)) return;
-    for (int i = 0; i < NIN; i++) kr_back_give(back, i, g[i]);
+    for (int i = 0; i < NIN; i++) kr_back_accumulate(back, i, g[i]);
 }
 
 static void conv_backward(kr_back *back)
 {
     const conv_attrs *attrs = kr_back_attrs(back);
     give_gradients(back);
-    for (int i = 0; i < attrs->nparts; i++) kr_home_leave(kr_back_tape(back), kr_back_out(back, i)->home);
+    for (int i = 0; i < attrs->nparts; i++) kr_slab_leave(kr_back_tape(back), kr_back_out(back, i)->slab);
 }
 
 static const kr_rule conv_rule = { .name = "causal_conv", .backward = conv_backward };
@@ -118,8 +118,8 @@ static kr_tensor *with_adjacent_channels(kr_tape *tape, kr_tensor *x)
 /* Operands of one type, as the kernel takes them. */
 static bool take_operands(kr_tape *tape, kr_tensor **in, kr_dtype *result)
 {
-    if (!KR_REALS_ROUNDED(tape, conv_rule.name, "x weight bias window", result, &in[X], &in[WEIGHT], &in[BIAS],
-                          &in[WINDOW]))
+    if (!KR_REALS_AUTOCAST(tape, conv_rule.name, "x weight bias window", result, &in[X], &in[WEIGHT], &in[BIAS],
+                           &in[WINDOW]))
         return false;
     for (int i = 0; i < NIN; i++)
         if (in[i] && !(in[i] = i == X ? with_adjacent_channels(tape, in[i]) : kr_contiguous(tape, in[i]))) return false;
@@ -127,14 +127,14 @@ static bool take_operands(kr_tape *tape, kr_tensor **in, kr_dtype *result)
 }
 
 /* y, of bf16 where it is rounded, and the window. */
-static bool run_conv(kr_tape *tape, const kr_dims *d, kr_tensor *const *in, const conv_attrs *attrs, bool is_rounded,
+static bool run_conv(kr_tape *tape, const kr_dims *d, kr_tensor *const *in, const conv_attrs *attrs, bool is_autocast,
                      kr_tensor **y, kr_tensor **window)
 {
     const kr_dtype dtype = kr_grad_dtype(in[X]);
-    *y = kr_new(tape, is_rounded ? KR_BF16 : dtype, KR_SHAPE(d->b, d->s, d->v));
+    *y = kr_new(tape, is_autocast ? KR_DTYPE_BF16 : dtype, KR_SHAPE(d->b, d->s, d->v));
     *window = kr_new(tape, dtype, KR_SHAPE(attrs->sequences.count, d->v, d->k));
     if (!*y || !*window) return false;
-    (*y)->is_rounded = is_rounded;
+    (*y)->is_autocast = is_autocast;
     kr_conv_args args = { .nb = d->b,
                           .ns = d->s,
                           .nv = d->v,
@@ -150,8 +150,8 @@ static bool run_conv(kr_tape *tape, const kr_dims *d, kr_tensor *const *in, cons
                           .y = (*y)->data,
                           .window_out = (*window)->data,
                           .silu = attrs->silu,
-                          .x_half = kr_half_of(in[X]->dtype),
-                          .y_half = is_rounded ? KR_HALF_BF16 : KR_NO_HALF };
+                          .x_dtype = kr_storage_dtype_of(in[X]->dtype),
+                          .y_dtype = is_autocast ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
     return KR_RUN(tape->ctx, conv[kr_real_of(dtype)], &args);
 }
 
@@ -190,7 +190,7 @@ kr_tensor *kr_causal_conv_parts(kr_tape *tape, const kr_conv_operands *o, int co
         return NULL;
     for (int64_t i = 0, from = 0; i < count; from += sizes[i++])
         if (!(out[i] = kr_view_of(tape, y, &KR_SHAPE(d.b, d.s, sizes[i]), y->strides, from)) ||
-            !kr_home_make(tape, out[i]))
+            !kr_slab_create(tape, out[i]))
             return NULL;
     if (!record(tape, in, &attrs, count + 1, out)) return NULL;
     for (int i = 0; i < count; i++) parts[i] = out[i];

@@ -44,7 +44,7 @@ kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int
 {
     kr_tensor lent;
     if (!lend(tape, "view_data", dtype, &shape, data, &lent)) return NULL;
-    if (kr_ctx_is_far(tape->ctx)) {
+    if (kr_ctx_on_device(tape->ctx)) {
         kr_tensor *y = kr_new(tape, dtype, shape); /* the device does not see the caller's memory */
         if (strides) memcpy(lent.strides, strides, (size_t)shape.rank * sizeof *strides);
         return y && kr_tensor_take(y, &lent) ? y : NULL;

@@ -2,9 +2,9 @@
  *
  *   logits [.. w], labels [..]:  loss = alpha sum over scored rows of -log softmax(logits)[label], alpha = 1 / scored or 1
  *   g_logits = alpha g (softmax(logits) - 1 at the label), 0 in rows that are not scored; with smoothing see
- *   kernels/loss_args.h.   saved: stats [rows 4], labels
+ *   kernels/args/loss_args.h.   saved: stats [rows 4], labels
  */
-#include "ops/loss.h"
+#include "ops/loss_impl.h"
 
 #define OP "cross_entropy"
 
@@ -30,7 +30,7 @@ static void cross_entropy_backward(kr_back *back)
                                        .smoothing = at->smoothing,
                                        .alpha = at->alpha,
                                        .g_x = g_x->data };
-    if (KR_RUN(tape->ctx, cross_entropy_bwd[kr_real_of(x->dtype)], &args)) kr_back_give(back, 0, g_x);
+    if (KR_RUN(tape->ctx, cross_entropy_bwd[kr_real_of(x->dtype)], &args)) kr_back_accumulate(back, 0, g_x);
 }
 
 static const kr_rule cross_entropy_rule = { .name = OP, .backward = cross_entropy_backward };
@@ -78,7 +78,8 @@ kr_tensor *kr_cross_entropy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels,
     kr_tensor *loss_r = score(tape, logits, &own, at.nv, at.smoothing, &stats);
     kr_tensor *loss = loss_r ? kr_loss_sum(tape, loss_r, own.alpha) : NULL;
     if (!loss) return NULL;
-    if (o.scores) *o.scores = (kr_scores){ own.count, kr_count_right(stats, kr_tensor_dim(stats, 0)) };
+    if (o.scores)
+        *o.scores = (kr_scores){ .scored = own.count, .right = kr_count_right(stats, kr_tensor_dim(stats, 0)) };
     const kr_record_args record = { .rule = &cross_entropy_rule,
                                     .nin = 1,
                                     .in = &logits,
@@ -93,7 +94,7 @@ kr_tensor *kr_cross_entropy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels,
 
 kr_scores kr_accuracy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels, const kr_cross_entropy_options *options)
 {
-    kr_scores scores = { 0, 0 };
+    kr_scores scores = { .scored = 0 };
     kr_cross_entropy_options o;
     kr_labels own;
     kr_tensor *stats;
@@ -101,7 +102,7 @@ kr_scores kr_accuracy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels, const
     const kr_scope scope = kr_no_grad_begin(tape);
     if (enter(tape, "accuracy", &logits, labels, options, &o, &own) &&
         score(tape, logits, &own, kr_cross_entropy_columns(&o, kr_tensor_dim(logits, -1)), 0, &stats))
-        scores = (kr_scores){ own.count, kr_count_right(stats, kr_tensor_dim(stats, 0)) };
+        scores = (kr_scores){ .scored = own.count, .right = kr_count_right(stats, kr_tensor_dim(stats, 0)) };
     kr_no_grad_end(tape, scope, 0, NULL);
     return scores;
 }

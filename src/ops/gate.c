@@ -11,11 +11,11 @@ static void give_gradients(kr_back *back)
     kr_tape *tape = kr_back_tape(back);
     kr_rows x = kr_rows_of(tape, kr_back_in(back, 0)), z = kr_rows_of(tape, kr_back_in(back, 1));
     kr_rows g_y = kr_rows_of(tape, kr_back_grad(back, 0));
-    kr_tensor *g[2] = { NULL, NULL }, *home[2];
+    kr_tensor *g[2] = { NULL, NULL }, *slab[2];
     const kr_dtype dtype = kr_grad_dtype(x.x);
     for (int i = 0; i < 2; i++) {
-        home[i] = kr_back_home(back, i);
-        if (kr_back_wants(back, i) && !home[i]) g[i] = kr_new(tape, dtype, kr_tensor_shape(x.x));
+        slab[i] = kr_back_slab(back, i);
+        if (kr_back_wants(back, i) && !slab[i]) g[i] = kr_new(tape, dtype, kr_tensor_shape(x.x));
     }
     if (kr_ctx_failed(tape->ctx)) return;
     kr_gate_bwd_args args = { .no = x.no,
@@ -26,20 +26,20 @@ static void give_gradients(kr_back *back)
                               .x = x.x->data,
                               .z = z.x->data,
                               .g_y = g_y.x->data,
-                              .g_x = kr_tensor_data(home[0] ? home[0] : g[0]),
-                              .g_z = kr_tensor_data(home[1] ? home[1] : g[1]),
-                              .x_half = kr_half_of(x.x->dtype),
-                              .g_y_half = kr_half_of(g_y.x->dtype),
-                              .g_x_place = kr_home_place(tape, home[0]),
-                              .g_z_place = kr_home_place(tape, home[1]) };
+                              .g_x = kr_tensor_data(slab[0] ? slab[0] : g[0]),
+                              .g_z = kr_tensor_data(slab[1] ? slab[1] : g[1]),
+                              .x_dtype = kr_storage_dtype_of(x.x->dtype),
+                              .g_y_dtype = kr_storage_dtype_of(g_y.x->dtype),
+                              .g_x_rows = kr_slab_operand(tape, slab[0]),
+                              .g_z_rows = kr_slab_operand(tape, slab[1]) };
     if (!KR_RUN(tape->ctx, gate_bwd[kr_real_of(dtype)], &args)) return;
-    for (int i = 0; i < 2; i++) kr_back_give(back, i, g[i]);
+    for (int i = 0; i < 2; i++) kr_back_accumulate(back, i, g[i]);
 }
 
 static void gate_backward(kr_back *back)
 {
     give_gradients(back);
-    kr_home_leave(kr_back_tape(back), kr_back_out(back, 0)->home);
+    kr_slab_leave(kr_back_tape(back), kr_back_out(back, 0)->slab);
 }
 
 static const kr_rule gate_rule = { .name = "gate", .backward = gate_backward };
@@ -49,14 +49,14 @@ static kr_tensor *gate(kr_tape *tape, kr_tensor *x, kr_tensor *z, bool as_operan
 {
     kr_dims d;
     kr_dtype result;
-    if (!kr_bind(tape, "gate", &d, "x:.. z:..", x, z) || !KR_REALS_ROUNDED(tape, "gate", "x z", &result, &x, &z))
+    if (!kr_bind(tape, "gate", &d, "x:.. z:..", x, z) || !KR_REALS_AUTOCAST(tape, "gate", "x z", &result, &x, &z))
         return NULL;
     const kr_dtype dtype = kr_grad_dtype(x);
     const kr_rows x_rows = kr_rows_of(tape, x), z_rows = kr_rows_of(tape, z);
-    const bool is_rounded = as_operand && kr_rounds_product(tape->ctx, dtype, x_rows.no);
-    kr_tensor *y = kr_new(tape, is_rounded ? KR_BF16 : dtype, kr_tensor_shape(x));
-    if (!x_rows.x || !z_rows.x || !y || (is_rounded && !kr_home_make(tape, y))) return NULL;
-    y->is_rounded = is_rounded;
+    const bool is_autocast = as_operand && kr_autocasts_product(tape->ctx, dtype, x_rows.no);
+    kr_tensor *y = kr_new(tape, is_autocast ? KR_DTYPE_BF16 : dtype, kr_tensor_shape(x));
+    if (!x_rows.x || !z_rows.x || !y || (is_autocast && !kr_slab_create(tape, y))) return NULL;
+    y->is_autocast = is_autocast;
     kr_gate_args args = { .no = x_rows.no,
                           .ni = x_rows.ni,
                           .x_stride = x_rows.stride,
@@ -64,11 +64,11 @@ static kr_tensor *gate(kr_tape *tape, kr_tensor *x, kr_tensor *z, bool as_operan
                           .x = x_rows.x->data,
                           .z = z_rows.x->data,
                           .y = y->data,
-                          .x_half = kr_half_of(x->dtype),
-                          .y_half = is_rounded ? KR_HALF_BF16 : KR_NO_HALF };
+                          .x_dtype = kr_storage_dtype_of(x->dtype),
+                          .y_dtype = is_autocast ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
     if (!KR_RUN(tape->ctx, gate[kr_real_of(dtype)], &args)) return NULL;
     y = kr_recorded(tape, &gate_rule, y, NULL, 0, KR_LIST(x_rows.x, z_rows.x));
-    return is_rounded ? y : kr_store_as(tape, y, result);
+    return is_autocast ? y : kr_store_as(tape, y, result);
 }
 
 kr_tensor *kr_gate(kr_tape *tape, kr_tensor *x, kr_tensor *z)

@@ -9,14 +9,14 @@
 
 static int64_t id_at(const kr_tensor *id, int64_t i)
 {
-    return id->dtype == KR_I32 ? ((const int32_t *)(const void *)id->data)[i]
-                               : ((const int64_t *)(const void *)id->data)[i];
+    return id->dtype == KR_DTYPE_I32 ? ((const int32_t *)(const void *)id->data)[i]
+                                     : ((const int64_t *)(const void *)id->data)[i];
 }
 
 /* id contiguous, i32 or i64, every one in [0, limit); NULL otherwise. */
 static kr_tensor *checked_ids(kr_tape *tape, const char *op, kr_tensor *id, int64_t limit)
 {
-    if (!kr_require(tape->ctx, id->dtype == KR_I32 || id->dtype == KR_I64, KR_ERR_DTYPE,
+    if (!kr_require(tape->ctx, id->dtype == KR_DTYPE_I32 || id->dtype == KR_DTYPE_I64, KR_ERR_DTYPE,
                     "%s: id %s is %s, but must be i32 or i64", op, KR_TEXT_OF(id), kr_dtype_name(id->dtype)) ||
         !(id = kr_contiguous(tape, id)) || !kr_integers_ready(tape->ctx))
         return NULL;
@@ -79,7 +79,7 @@ static kr_embedding_args embedding_args(const kr_tensor *table, const kr_tensor 
     return (kr_embedding_args){ .no = kr_tensor_count(id),
                                 .nr = table->dims[0],
                                 .ni = table->dims[1],
-                                .id = id->far_ids ? id->far_ids : id->data,
+                                .id = id->device_ids ? id->device_ids : id->data,
                                 .id_dtype = id->dtype };
 }
 
@@ -97,9 +97,9 @@ static void embedding_backward(kr_back *back)
     kr_tensor *g = kr_contiguous(tape, kr_back_grad(back, 0));
     if (g && kr_dtype_is_half(g->dtype)) {
         const kr_dtype type = g->dtype;
-        kr_tensor *sum = kr_zeros(tape, KR_F32, kr_tensor_shape(kr_back_in(back, 0)));
-        if (sum && (g = kr_cast(tape, g, KR_F32)) && add_rows(back, g, sum))
-            kr_back_give(back, 0, kr_cast(tape, sum, type));
+        kr_tensor *sum = kr_zeros(tape, KR_DTYPE_F32, kr_tensor_shape(kr_back_in(back, 0)));
+        if (sum && (g = kr_cast(tape, g, KR_DTYPE_F32)) && add_rows(back, g, sum))
+            kr_back_accumulate(back, 0, kr_cast(tape, sum, type));
         return;
     }
     bool fresh;
@@ -125,15 +125,16 @@ static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool w
                     KR_MAX_RANK))
         return NULL;
     shape.dims[shape.rank++] = d.d;
-    kr_tensor *y = kr_new(tape, widens ? KR_F32 : table->dtype, shape);
+    kr_tensor *y = kr_new(tape, widens ? KR_DTYPE_F32 : table->dtype, shape);
     if (!y) return NULL;
     kr_embedding_args args = embedding_args(table, id);
     args.widens = widens;
     args.x = table->data;
     args.y = y->data;
-    args.half = kr_half_of(table->dtype);
+    args.half = kr_storage_dtype_of(table->dtype);
     if (later) *later = args;
-    else if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_F64 ? KR_REAL_F64 : KR_REAL_F32], &args)) return NULL;
+    else if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_DTYPE_F64 ? KR_REAL_F64 : KR_REAL_F32], &args))
+        return NULL;
     return widens || later ? y : kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
 }
 
@@ -146,7 +147,7 @@ kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id,
 {
     const bool widens =
         tape && table && kr_dtype_is_half(table->dtype) && tape->ctx->device->takes_halves && !tape->recording;
-    const bool is_f32 = widens || (table && table->dtype == KR_F32);
+    const bool is_f32 = widens || (table && table->dtype == KR_DTYPE_F32);
     if (later) *later = (kr_embedding_args){ .no = 0 };
     return look_up(tape, table, id, widens, is_f32 ? later : NULL);
 }

@@ -15,7 +15,7 @@ enum { X, WEIGHT, BIAS };
 static void give(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 {
     bool fresh = true;
-    kr_tensor *g = a && b ? kr_back_home(back, i) : NULL; /* of what is rounded for products alone */
+    kr_tensor *g = a && b ? kr_back_slab(back, i) : NULL; /* of what is rounded for products alone */
     if (!g && a && b) g = kr_back_into(back, i, &fresh);
     if (g) kr_run_matmul(kr_back_tape(back)->ctx, g, a, b, NULL, !fresh);
 }
@@ -25,8 +25,8 @@ static void give_halves(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_tensor *x = kr_back_in(back, i);
-    kr_tensor *g = a && b ? kr_new(tape, KR_F32, kr_tensor_shape(x)) : NULL;
-    if (g && kr_run_matmul(tape->ctx, g, a, b, NULL, false)) kr_back_give(back, i, kr_cast(tape, g, x->dtype));
+    kr_tensor *g = a && b ? kr_new(tape, KR_DTYPE_F32, kr_tensor_shape(x)) : NULL;
+    if (g && kr_run_matmul(tape->ctx, g, a, b, NULL, false)) kr_back_accumulate(back, i, kr_cast(tape, g, x->dtype));
 }
 
 /* Both products, g being as they take it. */
@@ -44,7 +44,7 @@ static void linear_backward(kr_back *back)
     kr_tape *tape = kr_back_tape(back);
     kr_tensor *g = kr_back_grad(back, 0);
     give_products(back, kr_operand(tape, g, g->dims[0]));
-    if (kr_back_wants(back, BIAS)) kr_back_give(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
+    if (kr_back_wants(back, BIAS)) kr_back_accumulate(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
 }
 
 static const kr_rule linear_rule = { .name = "linear", .backward = linear_backward };
@@ -67,7 +67,7 @@ static bool run_panels(kr_ctx *ctx, kr_tensor *y_ro, const kr_tensor *x_ri, cons
                             .y_m = y_ro->strides[0],
                             .x = x_ri->data,
                             .panels = weight->packed,
-                            .half = kr_half_of(weight->dtype),
+                            .half = kr_storage_dtype_of(weight->dtype),
                             .bias = kr_tensor_data(bias),
                             .y = y_ro->data };
     return KR_RUN(ctx, panels[kr_real_of(y_ro->dtype)], &args);
@@ -83,10 +83,10 @@ typedef struct product {
 
 static bool bring_to_types(kr_tape *tape, kr_tensor **x, product *p)
 {
-    if (!(*x)->is_rounded)
+    if (!(*x)->is_autocast)
         return KR_REALS_BUT(tape, "linear", "x weight bias", &p->result, WEIGHT, x, &p->weight, &p->bias);
     const bool ok = KR_REALS_BUT(tape, "linear", "weight bias", &p->result, 0, &p->weight, &p->bias);
-    p->result = KR_F32;
+    p->result = KR_DTYPE_F32;
     return ok;
 }
 
@@ -120,11 +120,11 @@ static bool multiply(kr_tape *tape, kr_tensor *x, product *p)
     p->lead = d.lead;
     p->x_ri = kr_reshape(tape, x, KR_SHAPE(d.rows, d.i));
     p->y_ro = kr_new(tape, kr_grad_dtype(x), KR_SHAPE(d.rows, d.o - p->nrounded));
-    if (p->nrounded) p->rounded_ro = kr_new(tape, KR_BF16, KR_SHAPE(d.rows, p->nrounded));
+    if (p->nrounded) p->rounded_ro = kr_new(tape, KR_DTYPE_BF16, KR_SHAPE(d.rows, p->nrounded));
     p->operand = kr_operand(tape, p->x_ri, d.rows);
     if (!p->y_ro || !p->operand || (p->nrounded && !p->rounded_ro)) return false;
     if (takes_panels(tape, p->x_ri, p->weight)) return run_panels(tape->ctx, p->y_ro, p->x_ri, p->weight, p->bias);
-    if (p->rounded_ro) p->rounded_ro->is_rounded = true;
+    if (p->rounded_ro) p->rounded_ro->is_autocast = true;
     return p->rounded_ro ? multiply_apart(tape, p) : run_rows(tape, p, p->y_ro, 0, 0, p->y_ro->dims[1]);
 }
 
@@ -190,14 +190,14 @@ static bool gather_parts(kr_back *back, kr_tensor *g_ro)
 static void parts_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
-    kr_home *home = kr_back_out(back, 0)->home;
+    kr_grad_slab *slab = kr_back_out(back, 0)->slab;
     const kr_shape shape = KR_SHAPE(kr_back_saved(back, 0)->dims[0], kr_back_in(back, WEIGHT)->dims[0]);
-    kr_tensor *g = home && home->whole ? home->whole : kr_new(tape, home ? KR_BF16 : KR_F32, shape);
+    kr_tensor *g = slab && slab->whole ? slab->whole : kr_new(tape, slab ? KR_DTYPE_BF16 : KR_DTYPE_F32, shape);
     if (g && gather_parts(back, g)) {
         give_products(back, kr_operand(tape, g, g->dims[0]));
-        if (kr_back_wants(back, BIAS)) kr_back_give(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
+        if (kr_back_wants(back, BIAS)) kr_back_accumulate(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
     }
-    kr_home_leave(tape, home);
+    kr_slab_leave(tape, slab);
 }
 
 static const kr_rule parts_rule = { .name = "linear_parts", .backward = parts_backward };
@@ -205,25 +205,25 @@ static const kr_rule parts_rule = { .name = "linear_parts", .backward = parts_ba
 /* Views of y [r o] along its columns, in the shape of x but for the last axis. */
 static bool cut(kr_tape *tape, const product *p, int count, const int64_t *sizes, kr_tensor **parts)
 {
-    kr_home *home = NULL;
+    kr_grad_slab *slab = NULL;
     if (tape->recording && !(p->bias && p->bias->requires_grad)) {
-        if (!(home = kr_arena_alloc(&tape->heads, sizeof *home)))
+        if (!(slab = kr_arena_alloc(&tape->heads, sizeof *slab)))
             return kr_fail(tape->ctx, KR_ERR_NOMEM, "linear: no memory for the place of gradients");
-        *home = (kr_home){ .rows = p->y_ro->dims[0], .columns = p->nrounded + p->y_ro->dims[1] };
+        *slab = (kr_grad_slab){ .rows = p->y_ro->dims[0], .columns = p->nrounded + p->y_ro->dims[1] };
     }
     kr_shape shape = p->lead;
     const int last = shape.rank++;
     for (int64_t i = 0, from = 0; i < count; from += sizes[i++]) {
-        const bool is_rounded = p->rounded_ro && from == p->from && sizes[i] == p->nrounded;
-        const int64_t at = is_rounded ? 0 : from < p->from ? from : from - p->nrounded;
-        const kr_tensor *y = is_rounded ? p->rounded_ro : p->y_ro;
+        const bool is_autocast = p->rounded_ro && from == p->from && sizes[i] == p->nrounded;
+        const int64_t at = is_autocast ? 0 : from < p->from ? from : from - p->nrounded;
+        const kr_tensor *y = is_autocast ? p->rounded_ro : p->y_ro;
         int64_t strides[KR_MAX_RANK];
         shape.dims[last] = sizes[i];
         strides_in_rows(&shape, y->dims[1], strides);
         if (!(parts[i] = kr_view_of(tape, y, &shape, strides, at))) return false;
-        parts[i]->home = home;
-        parts[i]->home_at = from;
-        parts[i]->home_line = y->dims[1];
+        parts[i]->slab = slab;
+        parts[i]->slab_at = from;
+        parts[i]->slab_row = y->dims[1];
     }
     return true;
 }
@@ -232,9 +232,9 @@ bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *
                      int rounded, kr_tensor **parts)
 {
     for (int i = 0; i < count; i++) parts[i] = NULL;
-    const bool is_rounded = x && weight && x->rank > 0 && tape && kr_grad_dtype(x) == KR_F32 &&
-                            weight->dtype == KR_F32 && kr_rounds_product(tape->ctx, KR_F32, rows_of(x));
-    if (!is_rounded) return kr_split(tape, kr_linear(tape, x, weight, bias), -1, count, sizes, parts);
+    const bool is_autocast = x && weight && x->rank > 0 && tape && kr_grad_dtype(x) == KR_DTYPE_F32 &&
+                             weight->dtype == KR_DTYPE_F32 && kr_autocasts_product(tape->ctx, KR_DTYPE_F32, rows_of(x));
+    if (!is_autocast) return kr_split(tape, kr_linear(tape, x, weight, bias), -1, count, sizes, parts);
     product p = { .weight = weight, .bias = bias, .nrounded = rounded < 0 ? 0 : sizes[rounded] };
     int64_t all = 0;
     for (int i = 0; i < count; all += sizes[i++])

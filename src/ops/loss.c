@@ -1,32 +1,14 @@
 /* loss.c - what losses share: options, labels, and the sum at the end. */
-#include "ops/loss.h"
+#include "ops/loss_impl.h"
 
 #include "base/sized.h"
 
-void kr_cross_entropy_options_init_sized(kr_cross_entropy_options *options, size_t size)
-{
-    const kr_cross_entropy_options defaults = { .size = size, .ignore_index = -100 };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
-
-bool kr_loss_take(kr_ctx *ctx, const char *op, const char *init, void *own, size_t own_size, const void *given)
-{
-    if (!given) return true;
-    size_t size;
-    memcpy(&size, given, sizeof size);
-    if (!kr_require(ctx, size >= sizeof size && size <= 4096, KR_ERR_ARG,
-                    "%s: options.size = %zu; call %s before setting options", op, size, init))
-        return false;
-    memcpy(own, given, size < own_size ? size : own_size);
-    return true;
-}
+KR_DEFAULTS(kr_cross_entropy_options) = { .size = sizeof(kr_cross_entropy_options), .ignore_index = -100 };
 
 bool kr_cross_entropy_take(kr_tape *tape, const char *op, kr_cross_entropy_options *own,
                            const kr_cross_entropy_options *given)
 {
-    kr_cross_entropy_options_init(own);
-    return kr_tape_ready(tape, op) &&
-           kr_loss_take(tape->ctx, op, "kr_cross_entropy_options_init", own, sizeof *own, given);
+    return kr_tape_ready(tape, op) && KR_TAKE(tape->ctx, op, kr_cross_entropy_options, given, own);
 }
 
 bool kr_cross_entropy_check(kr_tape *tape, const char *op, const kr_cross_entropy_options *o, const char *name,
@@ -37,8 +19,8 @@ bool kr_cross_entropy_check(kr_tape *tape, const char *op, const kr_cross_entrop
                       KR_TEXT_OF(x)) &&
            kr_require(ctx, o->label_smoothing >= 0 && o->label_smoothing <= 1, KR_ERR_ARG,
                       "%s: label_smoothing = %g, but must be from 0 to 1", op, o->label_smoothing) &&
-           kr_require(ctx, o->reduction == KR_REDUCE_MEAN || o->reduction == KR_REDUCE_SUM, KR_ERR_ARG,
-                      "%s: reduction = %d is neither KR_REDUCE_MEAN nor KR_REDUCE_SUM", op, (int)o->reduction) &&
+           kr_require(ctx, o->reduction == KR_REDUCTION_MEAN || o->reduction == KR_REDUCTION_SUM, KR_ERR_ARG,
+                      "%s: reduction = %d is neither KR_REDUCTION_MEAN nor KR_REDUCTION_SUM", op, (int)o->reduction) &&
            kr_require(ctx, o->n_classes >= 0 && o->n_classes <= nw, KR_ERR_ARG,
                       "%s: n_classes = %lld, but %s %s says w = %lld", op, (long long)o->n_classes, name, KR_TEXT_OF(x),
                       (long long)nw);
@@ -51,7 +33,7 @@ int64_t kr_cross_entropy_columns(const kr_cross_entropy_options *o, int64_t nw)
 
 kr_tensor *kr_integers(kr_tape *tape, const char *op, const char *name, kr_tensor *x)
 {
-    if (!kr_require(tape->ctx, x->dtype == KR_I32 || x->dtype == KR_I64, KR_ERR_DTYPE,
+    if (!kr_require(tape->ctx, x->dtype == KR_DTYPE_I32 || x->dtype == KR_DTYPE_I64, KR_ERR_DTYPE,
                     "%s: %s %s is %s, but must be i32 or i64", op, name, KR_TEXT_OF(x), kr_dtype_name(x->dtype)))
         return NULL;
     return kr_integers_ready(tape->ctx) ? kr_contiguous(tape, x) : NULL;
@@ -78,8 +60,8 @@ bool kr_labels_from(kr_tape *tape, const char *op, kr_tensor *labels, const kr_c
     const int64_t rows = kr_tensor_count(labels), limit = o->n_classes > 0 ? o->n_classes : nw;
     if (!(labels = kr_integers(tape, op, "labels", labels)) || (mask && !(mask = kr_integers(tape, op, "mask", mask))))
         return false;
-    *out = (kr_labels){ .of_r = kr_new(tape, KR_I64, KR_SHAPE(rows)) };
-    if (compact) out->rows = kr_new(tape, KR_I64, KR_SHAPE(rows));
+    *out = (kr_labels){ .of_r = kr_new(tape, KR_DTYPE_I64, KR_SHAPE(rows)) };
+    if (compact) out->rows = kr_new(tape, KR_DTYPE_I64, KR_SHAPE(rows));
     if (!out->of_r || (compact && !out->rows)) return false;
     int64_t *of_r = (int64_t *)(void *)out->of_r->data, *which = compact ? (int64_t *)(void *)out->rows->data : NULL;
     bool ok = true;
@@ -95,7 +77,7 @@ bool kr_labels_from(kr_tape *tape, const char *op, kr_tensor *labels, const kr_c
         out->count += scored;
     }
     if (compact && out->count == rows) out->rows = NULL;
-    out->alpha = o->reduction == KR_REDUCE_SUM ? 1 : out->count > 0 ? 1 / (double)out->count : 0;
+    out->alpha = o->reduction == KR_REDUCTION_SUM ? 1 : out->count > 0 ? 1 / (double)out->count : 0;
     return true;
 }
 
@@ -108,7 +90,7 @@ static bool count_values(void *user, int64_t first, const double *values, int64_
 }
 
 /* The sum of what the rows say, by the device: one number is fetched instead of one for each row. */
-static bool sum_far(const kr_tensor *stats, int64_t count, int64_t *right)
+static bool sum_device(const kr_tensor *stats, int64_t count, int64_t *right)
 {
     kr_tensor *sums = kr_new(stats->tape, stats->dtype, KR_SHAPE(KR_ROW_STATS));
     kr_reduce_args args = {
@@ -123,8 +105,8 @@ int64_t kr_count_right(const kr_tensor *stats, int64_t count)
 {
     enum { EXACT_IN_F32 = 1 << 24 };
     int64_t right = 0;
-    if (kr_ctx_is_far(stats->ctx) && count > 0 && count <= EXACT_IN_F32)
-        return sum_far(stats, count, &right) ? right : 0;
+    if (kr_ctx_on_device(stats->ctx) && count > 0 && count <= EXACT_IN_F32)
+        return sum_device(stats, count, &right) ? right : 0;
     kr_tensor column = *stats; /* the one of KR_ROW_RIGHT */
     column.rank = 1;
     column.dims[0] = count;

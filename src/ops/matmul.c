@@ -37,10 +37,10 @@ bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tenso
                             .b = b->data,
                             .b_k = b->strides[b->rank - 2],
                             .b_n = b->strides[b->rank - 1],
-                            .a_half = kr_half_of(a->dtype),
-                            .b_half = kr_half_of(b->dtype),
+                            .a_dtype = kr_storage_dtype_of(a->dtype),
+                            .b_dtype = kr_storage_dtype_of(b->dtype),
                             .c = y->data,
-                            .c_half = kr_half_of(y->dtype),
+                            .c_dtype = kr_storage_dtype_of(y->dtype),
                             .c_m = y->strides[y->rank - 2],
                             .bias = bias ? bias->data : NULL,
                             .accumulate = accumulate };
@@ -56,15 +56,15 @@ bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tenso
     return KR_RUN(ctx, matmul[kr_real_of(y->dtype)], &args);
 }
 
-bool kr_rounds_product(const kr_ctx *ctx, kr_dtype dtype, int64_t rows)
+bool kr_autocasts_product(const kr_ctx *ctx, kr_dtype dtype, int64_t rows)
 {
-    return dtype == KR_F32 && rows > KR_FEW_ROUNDED && kr_rounds_operands(ctx);
+    return dtype == KR_DTYPE_F32 && rows > KR_GEMV_AUTOCAST && kr_autocasts_operands(ctx);
 }
 
 kr_tensor *kr_operand(kr_tape *tape, kr_tensor *x, int64_t rows)
 {
-    if (!x || !kr_rounds_product(tape->ctx, x->dtype, rows)) return x;
-    kr_tensor *y = kr_new(tape, KR_BF16, kr_tensor_shape(x));
+    if (!x || !kr_autocasts_product(tape->ctx, x->dtype, rows)) return x;
+    kr_tensor *y = kr_new(tape, KR_DTYPE_BF16, kr_tensor_shape(x));
     return y && kr_assign(tape->ctx, y, x) ? y : NULL;
 }
 
@@ -85,7 +85,7 @@ static void give_product(kr_back *back, int i, kr_tensor *a, kr_tensor *b, const
         return;
     }
     kr_tensor *g = kr_new(tape, x->dtype, shape);
-    if (g && kr_run_matmul(tape->ctx, g, a, b, NULL, false)) kr_back_give(back, i, kr_sum_to(tape, g, own));
+    if (g && kr_run_matmul(tape->ctx, g, a, b, NULL, false)) kr_back_accumulate(back, i, kr_sum_to(tape, g, own));
 }
 
 static void matmul_backward(kr_back *back)
@@ -96,8 +96,8 @@ static void matmul_backward(kr_back *back)
     batch.rank -= 2;
     if (kr_back_wants(back, 0)) give_product(back, 0, g, kr_transpose(tape, b), &batch);
     if (kr_back_wants(back, 1)) give_product(back, 1, kr_transpose(tape, a), g, &batch);
-    if (kr_back_wants(back, 2)) kr_back_give(back, 2, kr_sum_to(tape, g, kr_tensor_shape(kr_back_in(back, 2))));
-    if (kr_back_wants(back, 3)) kr_back_give(back, 3, kr_sum_to(tape, g, kr_tensor_shape(kr_back_in(back, 3))));
+    if (kr_back_wants(back, 2)) kr_back_accumulate(back, 2, kr_sum_to(tape, g, kr_tensor_shape(kr_back_in(back, 2))));
+    if (kr_back_wants(back, 3)) kr_back_accumulate(back, 3, kr_sum_to(tape, g, kr_tensor_shape(kr_back_in(back, 3))));
 }
 
 static const kr_rule matmul_rule = { .name = "matmul", .backward = matmul_backward };

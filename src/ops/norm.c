@@ -13,11 +13,7 @@
 
 #include <string.h>
 
-void kr_norm_options_init_sized(kr_norm_options *options, size_t size)
-{
-    const kr_norm_options defaults = { .size = size, .eps = 1e-5, .groups = 1 };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_norm_options) = { .size = sizeof(kr_norm_options), .eps = 1e-5, .groups = 1 };
 
 static void give_gradients(kr_back *back)
 {
@@ -26,15 +22,15 @@ static void give_gradients(kr_back *back)
     const kr_tensor *x = kr_back_in(back, 0), *gain = kr_back_in(back, 2);
     kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0));
     const kr_rows x_rows = kr_rows_of(tape, kr_back_in(back, 0)), z_rows = kr_rows_of(tape, kr_back_in(back, 1));
-    kr_tensor *g[3] = { NULL, NULL, NULL }, *home[2] = { kr_back_home(back, 0), NULL }, *g_x = NULL;
-    if (z_rows.x) home[1] = kr_back_home(back, 1);
+    kr_tensor *g[3] = { NULL, NULL, NULL }, *slab[2] = { kr_back_slab(back, 0), NULL }, *g_x = NULL;
+    if (z_rows.x) slab[1] = kr_back_slab(back, 1);
     /* a gradient of the residual stream is there already, and is added to */
     bool is_first = true;
-    if (!home[0] && !z_rows.x && tape->ctx->device->takes_halves && x->dtype == KR_F32)
+    if (!slab[0] && !z_rows.x && tape->ctx->device->takes_halves && x->dtype == KR_DTYPE_F32)
         g_x = kr_back_into(back, 0, &is_first);
-    kr_tensor *g_gain = kr_back_fresh(back, 2);
+    kr_tensor *g_gain = kr_back_new(back, 2);
     for (int i = 0; i < 3; i++)
-        if (kr_back_wants(back, i) && !(i < 2 && home[i]) && !(g_x && i == 0) && !(g_gain && i == 2))
+        if (kr_back_wants(back, i) && !(i < 2 && slab[i]) && !(g_x && i == 0) && !(g_gain && i == 2))
             g[i] = kr_new(tape, kr_grad_dtype(x), kr_tensor_shape(kr_back_in(back, i)));
     if (!g_y || kr_ctx_failed(tape->ctx)) return;
     const kr_around a = kr_around_axis(x, x->rank - 1);
@@ -49,24 +45,25 @@ static void give_gradients(kr_back *back)
                               .q = kr_back_saved(back, 0)->data,
                               .g_y = g_y->data,
                               .g_x = kr_tensor_data(g_x       ? g_x
-                                                    : home[0] ? home[0]
+                                                    : slab[0] ? slab[0]
                                                               : g[0]),
-                              .g_z = kr_tensor_data(home[1] ? home[1] : g[1]),
+                              .g_z = kr_tensor_data(slab[1] ? slab[1] : g[1]),
                               .g_gain = kr_tensor_data(g_gain ? g_gain : g[2]),
+                              .eps = o->eps,
                               .norm_first = o->norm_before_gate,
-                              .x_half = kr_half_of(x->dtype),
-                              .g_y_half = kr_half_of(g_y->dtype),
-                              .g_x_place = kr_home_place(tape, home[0]),
-                              .g_z_place = kr_home_place(tape, home[1]),
+                              .x_dtype = kr_storage_dtype_of(x->dtype),
+                              .g_y_dtype = kr_storage_dtype_of(g_y->dtype),
+                              .g_x_rows = kr_slab_operand(tape, slab[0]),
+                              .g_z_rows = kr_slab_operand(tape, slab[1]),
                               .adds = g_x && !is_first };
     if (!KR_RUN(tape->ctx, norm_bwd[kr_real_of(kr_grad_dtype(x))], &args)) return;
-    for (int i = 0; i < 3; i++) kr_back_give(back, i, g[i]);
+    for (int i = 0; i < 3; i++) kr_back_accumulate(back, i, g[i]);
 }
 
 static void norm_backward(kr_back *back)
 {
     give_gradients(back);
-    kr_home_leave(kr_back_tape(back), kr_back_out(back, 0)->home);
+    kr_slab_leave(kr_back_tape(back), kr_back_out(back, 0)->slab);
 }
 
 static const kr_rule rms_norm_rule = { .name = "rms_norm", .backward = norm_backward };
@@ -74,9 +71,7 @@ static const kr_rule gated_norm_rule = { .name = "gated_norm", .backward = norm_
 
 static bool check_options(kr_tape *tape, const char *op, const kr_norm_options *o, int64_t ni)
 {
-    return kr_require(tape->ctx, o->size > 0, KR_ERR_ARG,
-                      "%s: options.size is 0; call kr_norm_options_init before setting options", op) &&
-           kr_require(tape->ctx, o->groups >= 1 && ni % o->groups == 0, KR_ERR_ARG,
+    return kr_require(tape->ctx, o->groups >= 1 && ni % o->groups == 0, KR_ERR_ARG,
                       "%s: groups = %lld does not divide i = %lld", op, (long long)o->groups, (long long)ni) &&
            kr_require(tape->ctx, o->eps >= 0, KR_ERR_ARG, "%s: eps = %g, but must not be negative", op, o->eps);
 }
@@ -86,26 +81,23 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
                        const kr_norm_options *given, bool as_operand)
 {
     kr_norm_options o;
-    kr_norm_options_init(&o);
-    if (given) memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
-    if (given) o.size = given->size;
     kr_dims d;
     kr_dtype result;
     if (!kr_bind(tape, rule->name, &d, "x:..i z:..i? gain:i?", x, z, gain) ||
-        !check_options(tape, rule->name, &o, d.i) ||
-        !KR_REALS_ROUNDED(tape, rule->name, "x z gain", &result, &x, &z, &gain) ||
+        !KR_TAKE(tape->ctx, rule->name, kr_norm_options, given, &o) || !check_options(tape, rule->name, &o, d.i) ||
+        !KR_REALS_AUTOCAST(tape, rule->name, "x z gain", &result, &x, &z, &gain) ||
         (gain && !(gain = kr_contiguous(tape, gain))))
         return NULL;
     const kr_rows x_rows = kr_rows_of(tape, x), z_rows = kr_rows_of(tape, z);
     if (!(x = x_rows.x) || (z && !(z = z_rows.x))) return NULL;
     const kr_dtype dtype = kr_grad_dtype(x);
-    const bool is_rounded = as_operand && kr_rounds_product(tape->ctx, dtype, d.rows);
+    const bool is_autocast = as_operand && kr_autocasts_product(tape->ctx, dtype, d.rows);
     kr_shape q_shape = d.lead;
     q_shape.dims[q_shape.rank++] = o.groups;
-    kr_tensor *y = kr_new(tape, is_rounded ? KR_BF16 : dtype, kr_tensor_shape(x));
+    kr_tensor *y = kr_new(tape, is_autocast ? KR_DTYPE_BF16 : dtype, kr_tensor_shape(x));
     kr_tensor *q = kr_new(tape, dtype, q_shape);
-    if (!y || !q || (is_rounded && z && !kr_home_make(tape, y))) return NULL;
-    y->is_rounded = is_rounded;
+    if (!y || !q || (is_autocast && z && !kr_slab_create(tape, y))) return NULL;
+    y->is_autocast = is_autocast;
     kr_norm_args args = { .no = d.rows,
                           .ni = d.i,
                           .ng = o.groups,
@@ -118,8 +110,8 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
                           .q = q->data,
                           .eps = o.eps,
                           .norm_first = o.norm_before_gate,
-                          .x_half = kr_half_of(x->dtype),
-                          .y_half = is_rounded ? KR_HALF_BF16 : KR_NO_HALF };
+                          .x_dtype = kr_storage_dtype_of(x->dtype),
+                          .y_dtype = is_autocast ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
     if (!KR_RUN(tape->ctx, norm[kr_real_of(dtype)], &args)) return NULL;
     const kr_record_args record = { .rule = rule,
                                     .nin = 3,
@@ -131,7 +123,7 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
                                     .attrs = &o,
                                     .attrs_bytes = sizeof o };
     if (!kr_record(tape, &record)) return NULL;
-    return is_rounded ? y : kr_store_as(tape, y, result);
+    return is_autocast ? y : kr_store_as(tape, y, result);
 }
 
 kr_tensor *kr_rms_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, const kr_norm_options *options)

@@ -16,7 +16,7 @@ static bool check_types(kr_tape *tape, const char *op, const char *names, int co
 {
     const kr_tensor *first = NULL;
     int first_at = 0, len, first_len;
-    *common = KR_F32;
+    *common = KR_DTYPE_F32;
     for (int i = 0; i < count; i++) {
         const kr_tensor *x = *operands[i];
         if (!x) continue; /* kr_bind judges missing operands */
@@ -32,14 +32,14 @@ static bool check_types(kr_tape *tape, const char *op, const char *names, int co
             *common = x->dtype;
         }
         if (x->dtype == first->dtype) continue;
-        if (x->dtype == KR_F64 || first->dtype == KR_F64) {
+        if (x->dtype == KR_DTYPE_F64 || first->dtype == KR_DTYPE_F64) {
             const char *name = nth_name(names, i, &len), *first_name = nth_name(names, first_at, &first_len);
             return kr_fail(tape->ctx, KR_ERR_DTYPE,
                            "%s: %.*s %s is %s, but %.*s is %s; f64 mixes with no other type, kr_cast one of them", op,
                            len, name, KR_TEXT_OF(x), kr_dtype_name(x->dtype), first_len, first_name,
                            kr_dtype_name(first->dtype));
         }
-        *common = KR_F32;
+        *common = KR_DTYPE_F32;
     }
     return true;
 }
@@ -51,7 +51,7 @@ bool kr_reals_but(kr_tape *tape, const char *op, const char *names, kr_dtype *re
     for (int i = 0; i < count; i++) {
         kr_tensor **x = operands[i];
         if (i == kept || !*x || !kr_dtype_is_half((*x)->dtype)) continue;
-        if (!(*x = kr_cast(tape, *x, KR_F32))) return false;
+        if (!(*x = kr_cast(tape, *x, KR_DTYPE_F32))) return false;
     }
     return true;
 }
@@ -62,15 +62,15 @@ bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result
     return kr_reals_but(tape, op, names, result, -1, count, operands);
 }
 
-bool kr_reals_rounded(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
-                      kr_tensor **const *operands)
+bool kr_reals_autocast(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
+                       kr_tensor **const *operands)
 {
     kr_tensor *kept = *operands[0];
-    if (!kept || !kept->is_rounded) return kr_reals(tape, op, names, result, count, operands);
+    if (!kept || !kept->is_autocast) return kr_reals(tape, op, names, result, count, operands);
     *operands[0] = NULL;
     const bool ok = kr_reals(tape, op, names, result, count, operands);
     *operands[0] = kept;
-    *result = KR_F32;
+    *result = KR_DTYPE_F32;
     return ok;
 }
 
@@ -144,11 +144,11 @@ kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x)
     return (kr_rows){ kr_contiguous(tape, x), a.no, a.nr, a.nr };
 }
 
-kr_place kr_home_place(kr_tape *tape, kr_tensor *home)
+kr_strided_rows kr_slab_operand(kr_tape *tape, kr_tensor *slab)
 {
-    if (!home) return (kr_place){ 0, KR_NO_HALF };
-    const kr_rows rows = kr_rows_of(tape, home);
-    return (kr_place){ rows.stride - rows.ni, kr_half_of(home->dtype) };
+    if (!slab) return (kr_strided_rows){ 0, KR_STORAGE_NATIVE };
+    const kr_rows rows = kr_rows_of(tape, slab);
+    return (kr_strided_rows){ rows.stride - rows.ni, kr_storage_dtype_of(slab->dtype) };
 }
 
 /* Elements of one token of x [b s ..]. */

@@ -2,11 +2,14 @@
 #ifndef KR_OPS_OPS_H
 #define KR_OPS_OPS_H
 
+#include "base/sized.h"
 #include "device/device.h"
 #include "device/walk.h"
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 #include <krait/ops_nn.h>
+
+KR_DECLARE_DEFAULTS(kr_norm_options); /* of norm.c */
 
 /* Brings float operands (kr_tensor **, each may point at NULL; named in order in `names`, "x z gain") to one type to
  * compute in: halves are widened to f32. *result is the type to store the outcome in: the operands' own if they all
@@ -25,13 +28,13 @@ bool kr_reals_but(kr_tape *tape, const char *op, const char *names, kr_dtype *re
                  (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),                                \
                  (kr_tensor * *[]){ __VA_ARGS__ })
 
-/* The same where the first operand, if it is rounded (is_rounded), stays so: it stands for f32. */
-bool kr_reals_rounded(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
-                      kr_tensor **const *operands);
-#define KR_REALS_ROUNDED(tape, op, names, result, ...)                                                                 \
-    kr_reals_rounded((tape), (op), (names), (result),                                                                  \
-                     (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),                            \
-                     (kr_tensor * *[]){ __VA_ARGS__ })
+/* The same where the first operand, if it is rounded (is_autocast), stays so: it stands for f32. */
+bool kr_reals_autocast(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
+                       kr_tensor **const *operands);
+#define KR_REALS_AUTOCAST(tape, op, names, result, ...)                                                                \
+    kr_reals_autocast((tape), (op), (names), (result),                                                                 \
+                      (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),                           \
+                      (kr_tensor * *[]){ __VA_ARGS__ })
 
 /* y in the type that kr_reals found. */
 kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result);
@@ -72,18 +75,18 @@ typedef struct kr_rows {
 kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x);
 
 /* Where a gradient at home lies, as rows: its place for a kernel; none for NULL. */
-kr_place kr_home_place(kr_tape *tape, kr_tensor *home);
+kr_strided_rows kr_slab_operand(kr_tape *tape, kr_tensor *slab);
 
 /* x [b s ..] as the sequence kernels take it: what belongs to a token is row-major, and tokens, row after row, begin
  * *stride elements apart. x itself where it is so, else a row-major copy (recorded); NULL after an error. */
 kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride);
 
 /* Would a product round an operand of that type with so many rows to bf16? */
-bool kr_rounds_product(const kr_ctx *ctx, kr_dtype dtype, int64_t rows);
+bool kr_autocasts_product(const kr_ctx *ctx, kr_dtype dtype, int64_t rows);
 
 /* Norms and gates read an x that is rounded as it is.
  *
- * kr_rms_norm, or with z kr_gated_norm, for products alone to read: of bf16 (is_rounded) where they would round it. */
+ * kr_rms_norm, or with z kr_gated_norm, for products alone to read: of bf16 (is_autocast) where they would round it. */
 kr_tensor *kr_norm_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain, const kr_norm_options *options);
 
 /* kr_gate likewise. */
@@ -95,7 +98,7 @@ kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id,
 
 /* kr_causal_conv with SiLU, its y rounded to bf16 for what rounds it alone, and cut along the channels into at most
  * KR_MOST_COLUMNS parts of whole fours, whose gradients are then read where they are. Returns the window; NULL after an
- * error. Only where kr_rounds_operands holds, for x of f32. */
+ * error. Only where kr_autocasts_operands holds, for x of f32. */
 typedef struct kr_conv_operands {
     kr_tensor *x, *weight, *bias, *window, *seq_start;
 } kr_conv_operands;
@@ -103,16 +106,16 @@ kr_tensor *kr_causal_conv_parts(kr_tape *tape, const kr_conv_operands *operands,
                                 kr_tensor **parts);
 
 /* kr_linear, and its result cut along the last axis as by kr_split. Where products round, the gradients of the parts are
- * put side by side as they are rounded, in one pass; and part number `rounded` (-1: none) is rounded itself (is_rounded). */
+ * put side by side as they are rounded, in one pass; and part number `rounded` (-1: none) is rounded itself (is_autocast). */
 bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, int count, const int64_t *sizes,
                      int rounded, kr_tensor **parts);
 
 /* x as a product's operand of that many rows takes it: rounded to bf16 where the product would do so itself
- * (kr_rounds_operands) and more than one reads it, else x. Not recorded; NULL after an error. */
+ * (kr_autocasts_operands) and more than one reads it, else x. Not recorded; NULL after an error. */
 kr_tensor *kr_operand(kr_tape *tape, kr_tensor *x, int64_t rows);
 
 /* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. b may be of halves, so may a be
- * if it comes from kr_operand, and y where kr_rounds_product holds. */
+ * if it comes from kr_operand, and y where kr_autocasts_product holds. */
 bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
                    bool accumulate);
 

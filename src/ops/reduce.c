@@ -1,4 +1,4 @@
-/* reduce.c - sum, mean and maximum over axes.
+/* reduce.c - sum, mean and maximum over axes; the place of the maximum along one.
  *
  *   sum:  g_x = g_y, repeated        mean: g_x = g_y / count, repeated        max: g_x = g_y at the first maximum
  * Reduced axes that stand together are reduced where they are; otherwise they are moved to the end first.
@@ -75,7 +75,7 @@ static void sum_backward(kr_back *back)
     const sum_attrs *attrs = kr_back_attrs(back);
     kr_tensor *g = kept_grad(back);
     if (attrs->alpha != 1) g = kr_scale(tape, g, attrs->alpha);
-    kr_back_give(back, 0, kr_expand(tape, g, kr_tensor_shape(kr_back_in(back, 0))));
+    kr_back_accumulate(back, 0, kr_expand(tape, g, kr_tensor_shape(kr_back_in(back, 0))));
 }
 
 static kr_tensor *sum(kr_tape *tape, const kr_rule *rule, kr_tensor *x, const kr_axes *axes, bool keep, bool mean)
@@ -118,7 +118,7 @@ static void max_backward(kr_back *back)
     kr_tensor *g_x = kr_new(tape, x->dtype, kr_tensor_shape(x));
     if (!g || !g_x) return;
     kr_max_bwd_args args = { .no = a->no, .nr = a->nr, .ni = a->ni, .x = x->data, .g_y = g->data, .g_x = g_x->data };
-    if (KR_RUN(tape->ctx, max_bwd[kr_real_of(x->dtype)], &args)) kr_back_give(back, 0, g_x);
+    if (KR_RUN(tape->ctx, max_bwd[kr_real_of(x->dtype)], &args)) kr_back_accumulate(back, 0, g_x);
 }
 
 static const kr_rule max_rule = { .name = "max", .backward = max_backward };
@@ -137,4 +137,22 @@ kr_tensor *kr_max(kr_tape *tape, kr_tensor *x, kr_axes axes, bool keep)
     kr_reduce_args args = { .no = p.around.no, .nr = p.around.nr, .ni = p.around.ni, .x = p.x->data, .y = y->data };
     if (!KR_RUN(tape->ctx, max[kr_real_of(y->dtype)], &args)) return NULL;
     return kr_store_as(tape, kr_recorded(tape, &max_rule, y, &p.around, sizeof p.around, KR_LIST(p.x)), result);
+}
+
+kr_tensor *kr_argmax(kr_tape *tape, kr_tensor *x, int axis, bool keep)
+{
+    kr_dtype result;
+    plan p;
+    if (!kr_bind_any(tape, "argmax", x) || !KR_REALS(tape, "argmax", "x", &result, &x) ||
+        !make_plan(tape, "argmax", x, &(kr_axes){ 1, { axis } }, &p) ||
+        !kr_require(tape->ctx, p.around.nr > 0, KR_ERR_SHAPE, "argmax: x %s has no element to be the largest",
+                    KR_TEXT_OF(x)))
+        return NULL;
+    kr_tensor *y = kr_new(tape, KR_DTYPE_I64, keep ? p.kept : p.dropped);
+    if (!y) return NULL;
+    kr_argmax_args args = {
+        .no = p.around.no, .nr = p.around.nr, .ni = p.around.ni, .x = p.x->data, .y = (int64_t *)(void *)y->data
+    };
+    tape->ctx->device->wrote_integers = true;
+    return KR_RUN(tape->ctx, argmax[kr_real_of(x->dtype)], &args) ? y : NULL;
 }

@@ -7,8 +7,8 @@
 static bool is_start(const kr_tensor *marker, int64_t b, int64_t s)
 {
     const int64_t at = b * marker->strides[0] + s * marker->strides[1];
-    return marker->dtype == KR_I32 ? ((const int32_t *)(const void *)marker->data)[at] != 0
-                                   : ((const int64_t *)(const void *)marker->data)[at] != 0;
+    return marker->dtype == KR_DTYPE_I32 ? ((const int32_t *)(const void *)marker->data)[at] != 0
+                                         : ((const int64_t *)(const void *)marker->data)[at] != 0;
 }
 
 /* Writes the sequences of all rows to list, if it is given; their number. A row without tokens is one of length 0. */
@@ -35,7 +35,7 @@ static bool check_marker(kr_tape *tape, const char *op, kr_tensor *marker, int64
            kr_require(tape->ctx, d.b == nb && d.s == ns, KR_ERR_SHAPE,
                       "%s: seq_start %s must be [%lld, %lld]: a marker for each token", op, KR_TEXT_OF(marker),
                       (long long)nb, (long long)ns) &&
-           kr_require(tape->ctx, marker->dtype == KR_I32 || marker->dtype == KR_I64, KR_ERR_DTYPE,
+           kr_require(tape->ctx, marker->dtype == KR_DTYPE_I32 || marker->dtype == KR_DTYPE_I64, KR_ERR_DTYPE,
                       "%s: seq_start %s is %s, but must be i32 or i64", op, KR_TEXT_OF(marker),
                       kr_dtype_name(marker->dtype));
 }

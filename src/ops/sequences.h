@@ -3,7 +3,7 @@
 #define KR_OPS_SEQUENCES_H
 
 #include "kernels/sequence.h"
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 /* In order of row and start; every token of the batch lies in one of them. The list lives as long as the tape's step
  * (or the scope) in which it was made. */

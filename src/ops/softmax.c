@@ -18,7 +18,7 @@ static void softmax_backward(kr_back *back)
                                  .g_y = g_y->data,
                                  .g_x = g_x->data,
                                  .logarithm = *(const bool *)kr_back_attrs(back) };
-    if (KR_RUN(tape->ctx, softmax_bwd[kr_real_of(y->dtype)], &args)) kr_back_give(back, 0, g_x);
+    if (KR_RUN(tape->ctx, softmax_bwd[kr_real_of(y->dtype)], &args)) kr_back_accumulate(back, 0, g_x);
 }
 
 static const kr_rule softmax_rule = { .name = "softmax", .backward = softmax_backward };

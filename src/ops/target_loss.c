@@ -8,15 +8,11 @@
  * What is not scored is replaced before anything is computed of it, and by 0 after: whatever it was, its loss and its
  * gradients are 0.
  */
-#include "ops/loss.h"
+#include "ops/loss_impl.h"
 
 #include "base/sized.h"
 
-void kr_loss_options_init_sized(kr_loss_options *options, size_t size)
-{
-    const kr_loss_options defaults = { .size = size };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_loss_options) = { .size = sizeof(kr_loss_options) };
 
 /* A loss on its way. */
 typedef struct job {
@@ -32,8 +28,9 @@ static bool check_options(const job *j, bool has_logits, bool has_target_logits)
 {
     kr_ctx *ctx = j->tape->ctx;
     const kr_loss_options *o = &j->o;
-    return kr_require(ctx, o->reduction == KR_REDUCE_MEAN || o->reduction == KR_REDUCE_SUM, KR_ERR_ARG,
-                      "%s: reduction = %d is neither KR_REDUCE_MEAN nor KR_REDUCE_SUM", j->op, (int)o->reduction) &&
+    return kr_require(ctx, o->reduction == KR_REDUCTION_MEAN || o->reduction == KR_REDUCTION_SUM, KR_ERR_ARG,
+                      "%s: reduction = %d is neither KR_REDUCTION_MEAN nor KR_REDUCTION_SUM", j->op,
+                      (int)o->reduction) &&
            kr_require(ctx, has_logits || !o->from_probabilities, KR_ERR_ARG,
                       "%s: from_probabilities is set, but outputs are taken as they are", j->op) &&
            kr_require(ctx, has_target_logits || !o->target_logits, KR_ERR_ARG,
@@ -85,14 +82,14 @@ static kr_tensor *finish(const job *j, kr_tensor *x)
 {
     x = kr_sum(j->tape, scored(j, x, 0), KR_ALL_AXES, false);
     if (x && j->o.n_scored) *j->o.n_scored = j->count;
-    if (j->o.reduction == KR_REDUCE_SUM) return x;
+    if (j->o.reduction == KR_REDUCTION_SUM) return x;
     return kr_scale(j->tape, x, j->count > 0 ? 1 / (double)j->count : 0);
 }
 
 /* log(alpha p + beta + eps). */
 static kr_tensor *log_of(const job *j, kr_tensor *p, double alpha, double beta)
 {
-    const double eps = j->o.eps > 0 ? j->o.eps : j->y->dtype == KR_F64 ? 0x1p-52 : 0x1p-23;
+    const double eps = j->o.eps > 0 ? j->o.eps : j->y->dtype == KR_DTYPE_F64 ? 0x1p-52 : 0x1p-23;
     return kr_log(j->tape, kr_affine(j->tape, p, alpha, beta + eps));
 }
 
@@ -103,8 +100,7 @@ static bool enter(job *j, kr_tape *tape, const char *op, kr_tensor *outputs, kr_
     kr_dims d;
     kr_dtype result;
     *j = (job){ .tape = tape, .op = op, .y = outputs, .t = targets };
-    kr_loss_options_init(&j->o);
-    return kr_tape_ready(tape, op) && kr_loss_take(tape->ctx, op, "kr_loss_options_init", &j->o, sizeof j->o, given) &&
+    return kr_tape_ready(tape, op) && KR_TAKE(tape->ctx, op, kr_loss_options, given, &j->o) &&
            check_options(j, has_logits, has_target_logits) &&
            kr_bind(tape, op, &d, has_target_logits ? "outputs:..w targets:..w" : "outputs:.. targets:..", outputs,
                    targets) &&

@@ -30,7 +30,7 @@ static void unary_backward(kr_back *back)
                                .g_x = g_x->data,
                                .alpha = attrs->alpha,
                                .beta = attrs->beta };
-    if (attrs->op->backward(tape->ctx, kr_real_of(x->dtype), &args)) kr_back_give(back, 0, g_x);
+    if (attrs->op->backward(tape->ctx, kr_real_of(x->dtype), &args)) kr_back_accumulate(back, 0, g_x);
 }
 
 #define KR_UNARY(fn)                                                                                                   \
@@ -89,6 +89,11 @@ kr_tensor *kr_clamp(kr_tape *tape, kr_tensor *x, double low, double high)
     return unary(tape, &clamp_op, x, low, high);
 }
 
+kr_tensor *kr_pow_scalar(kr_tape *tape, kr_tensor *x, double exponent)
+{
+    return unary(tape, &pow_scalar_op, x, exponent, 0);
+}
+
 #define KR_PLAIN_UNARY(fn)                                                                                             \
     kr_tensor *kr_##fn(kr_tape *tape, kr_tensor *x)                                                                    \
     {                                                                                                                  \
@@ -105,3 +110,8 @@ KR_PLAIN_UNARY(sigmoid)
 KR_PLAIN_UNARY(silu)
 KR_PLAIN_UNARY(softplus)
 KR_PLAIN_UNARY(log_sigmoid)
+KR_PLAIN_UNARY(abs)
+KR_PLAIN_UNARY(relu)
+KR_PLAIN_UNARY(erf)
+KR_PLAIN_UNARY(gelu)
+KR_PLAIN_UNARY(gelu_tanh)

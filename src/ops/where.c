@@ -24,10 +24,10 @@ static kr_tensor *choose(kr_tape *tape, const kr_tensor *mask, const kr_tensor *
 /* mask as i32, or NULL with an error. */
 static kr_tensor *as_mask(kr_tape *tape, const char *op, kr_tensor *mask)
 {
-    if (!kr_require(tape->ctx, mask->dtype == KR_I32 || mask->dtype == KR_I64, KR_ERR_DTYPE,
+    if (!kr_require(tape->ctx, mask->dtype == KR_DTYPE_I32 || mask->dtype == KR_DTYPE_I64, KR_ERR_DTYPE,
                     "%s: mask %s is %s, but must be i32 or i64", op, KR_TEXT_OF(mask), kr_dtype_name(mask->dtype)))
         return NULL;
-    return kr_cast(tape, mask, KR_I32);
+    return kr_cast(tape, mask, KR_DTYPE_I32);
 }
 
 static void where_backward(kr_back *back)
@@ -36,11 +36,11 @@ static void where_backward(kr_back *back)
     kr_tensor *g = kr_back_grad(back, 0), *mask = kr_back_in(back, 0);
     const kr_shape shape = kr_tensor_shape(g);
     if (kr_back_wants(back, 1))
-        kr_back_give(back, 1,
-                     kr_sum_to(tape, choose(tape, mask, g, NULL, 0, &shape), kr_tensor_shape(kr_back_in(back, 1))));
+        kr_back_accumulate(
+            back, 1, kr_sum_to(tape, choose(tape, mask, g, NULL, 0, &shape), kr_tensor_shape(kr_back_in(back, 1))));
     if (kr_back_wants(back, 2))
-        kr_back_give(back, 2,
-                     kr_sum_to(tape, choose(tape, mask, NULL, g, 0, &shape), kr_tensor_shape(kr_back_in(back, 2))));
+        kr_back_accumulate(
+            back, 2, kr_sum_to(tape, choose(tape, mask, NULL, g, 0, &shape), kr_tensor_shape(kr_back_in(back, 2))));
 }
 
 static const kr_rule where_rule = { .name = "where", .backward = where_backward, .allows_infinity = true };
@@ -67,7 +67,7 @@ static void mask_fill_backward(kr_back *back)
     kr_tensor *g = kr_back_grad(back, 0);
     const kr_shape shape = kr_tensor_shape(g);
     kr_tensor *g_x = choose(tape, kr_back_in(back, 1), NULL, g, 0, &shape);
-    kr_back_give(back, 0, kr_sum_to(tape, g_x, kr_tensor_shape(kr_back_in(back, 0))));
+    kr_back_accumulate(back, 0, kr_sum_to(tape, g_x, kr_tensor_shape(kr_back_in(back, 0))));
 }
 
 static const kr_rule mask_fill_rule = { .name = "mask_fill", .backward = mask_fill_backward, .allows_infinity = true };

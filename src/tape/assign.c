@@ -1,13 +1,13 @@
 /* assign.c - moving values between tensors of one shape. */
 #include "device/device.h"
 #include "device/walk.h"
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 /* On a far device integers are the host's to move: they lie still from then on, and kernels only read them. */
 bool kr_assign(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
 {
     kr_copy_args args = kr_copy_of(y, x);
-    if (kr_ctx_is_far(ctx) && !kr_dtype_is_float(y->dtype)) {
+    if (kr_ctx_on_device(ctx) && !kr_dtype_is_float(y->dtype)) {
         if (!kr_dtype_is_float(x->dtype)) {
             if (kr_integers_ready(ctx)) ctx->device->host->copy.run(&args);
             return !kr_ctx_failed(ctx);
@@ -20,7 +20,7 @@ bool kr_assign(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
 bool kr_assign_value(kr_ctx *ctx, kr_tensor *y, double value)
 {
     kr_fill_args args = { .walk = kr_walk_self(y), .dtype = y->dtype, .y = y->data, .value = value };
-    if (kr_ctx_is_far(ctx) && !kr_dtype_is_float(y->dtype)) {
+    if (kr_ctx_on_device(ctx) && !kr_dtype_is_float(y->dtype)) {
         ctx->device->host->fill.run(&args);
         return true;
     }
@@ -41,6 +41,6 @@ bool kr_assign_sum(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
     if (!kr_dtype_is_half(y->dtype)) return sum_reals(ctx, y, x);
     /* halves are summed in f32 and rounded once */
     kr_tape *tape = y->tape ? y->tape : x->tape;
-    kr_tensor *a = kr_new(tape, KR_F32, kr_tensor_shape(y)), *b = kr_new(tape, KR_F32, kr_tensor_shape(y));
+    kr_tensor *a = kr_new(tape, KR_DTYPE_F32, kr_tensor_shape(y)), *b = kr_new(tape, KR_DTYPE_F32, kr_tensor_shape(y));
     return a && b && kr_assign(ctx, a, y) && kr_assign(ctx, b, x) && sum_reals(ctx, a, b) && kr_assign(ctx, y, a);
 }

@@ -1,5 +1,5 @@
 /* backward.c - the recorded nodes in reverse: each turns the gradients of its outputs into those of its inputs. */
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 #include "device/device.h"
 
@@ -73,8 +73,8 @@ static bool seed(kr_tape *tape, kr_tensor *y, kr_tensor *g)
         if (!g || !kr_assign_value(tape->ctx, g, 1.0)) return false;
     }
     /* a gradient that the caller will not read need not be a copy of the caller's */
-    if (is_first && y->node && !y->retain_grad && !g->in_heap) return kr_grad_lend(tape, y, g);
-    if (!kr_grad_deposit(tape, y, g)) return false;
+    if (is_first && y->node && !y->retain_grad && !g->in_heap) return kr_grad_borrow(tape, y, g);
+    if (!kr_grad_add(tape, y, g)) return false;
     if (y->grad && is_first) y->grad->is_one = is_one;
     return true;
 }
@@ -85,8 +85,9 @@ kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_ten
     kr_ctx *ctx = tape->ctx;
     if (!kr_tape_ready(tape, "backward")) return ctx->status;
     bool ok = kr_require(ctx, !tape->in_backward, KR_ERR_STATE, "backward: called from within a backward rule") &&
-              kr_require(ctx, tape->mode == KR_GRAD, KR_ERR_STATE,
-                         "backward: the tape was made with KR_NO_GRAD and recorded nothing; make it with KR_GRAD") &&
+              kr_require(
+                  ctx, tape->mode == KR_TAPE_GRAD, KR_ERR_STATE,
+                  "backward: the tape was made with KR_TAPE_NO_GRAD and recorded nothing; make it with KR_TAPE_GRAD") &&
               kr_require(ctx, tape->depth == 0, KR_ERR_STATE, "backward: a no-grad scope is still open on this tape") &&
               kr_require(
                   ctx, !tape->done, KR_ERR_STATE,
@@ -153,7 +154,7 @@ bool kr_back_wants(kr_back *back, int in)
     return x && x->requires_grad;
 }
 
-void kr_back_give(kr_back *back, int in, kr_tensor *g)
+void kr_back_accumulate(kr_back *back, int in, kr_tensor *g)
 {
     if (!g || !kr_back_wants(back, in)) return;
     kr_tensor *x = back->node->in[in];
@@ -161,10 +162,10 @@ void kr_back_give(kr_back *back, int in, kr_tensor *g)
     if (kr_require(back->tape->ctx, kr_shape_equal(&want, &got) && g->dtype == kr_grad_dtype(x), KR_ERR_SHAPE,
                    "gradient of input %d is %s %s, but the input is %s %s", in, kr_dtype_name(g->dtype), KR_TEXT_OF(g),
                    kr_dtype_name(x->dtype), KR_TEXT_OF(x)))
-        kr_grad_deposit(back->tape, x, g);
+        kr_grad_add(back->tape, x, g);
 }
 
-kr_tensor *kr_back_fresh(kr_back *back, int in)
+kr_tensor *kr_back_new(kr_back *back, int in)
 {
     kr_tensor *x = back->node->in[in];
     bool fresh;
@@ -172,15 +173,15 @@ kr_tensor *kr_back_fresh(kr_back *back, int in)
     return x->grad && !x->grad_is_zero ? NULL : kr_grad_into(back->tape, x, &fresh);
 }
 
-kr_tensor *kr_back_home(kr_back *back, int in)
+kr_tensor *kr_back_slab(kr_back *back, int in)
 {
     if (kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in)) return NULL;
-    return kr_grad_at_home(back->tape, back->node->in[in]);
+    return kr_grad_in_slab(back->tape, back->node->in[in]);
 }
 
-bool kr_back_has_home(kr_back *back, int in)
+bool kr_back_has_slab(kr_back *back, int in)
 {
-    return kr_back_wants(back, in) && kr_grad_has_home(back->node->in[in]);
+    return kr_back_wants(back, in) && kr_grad_has_slab(back->node->in[in]);
 }
 
 kr_tensor *kr_back_into(kr_back *back, int in, bool *fresh)

@@ -1,5 +1,5 @@
 /* bind.c - the entry of an op: is the tape usable, do the operands belong to it, do their shapes agree? */
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 #include <assert.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
  * outlives the tape.
  */
 #include "device/device.h"
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 #include <string.h>
 
@@ -14,7 +14,7 @@ void kr_release(kr_tape *tape, kr_tensor *x)
     kr_tensor *base = x->base;
     if (x != base) kr_heap_free(&tape->heap, x);
     if (--base->refs > 0) return;
-    kr_far_heap_free(&tape->far_heap, base->span);
+    kr_device_heap_free(&tape->device_heap, base->span);
     kr_heap_free(&tape->heap, base);
 }
 
@@ -81,7 +81,7 @@ static bool owned_alone(const kr_tensor *g)
     return g->base->refs == 1 && !g->base->borrows && kr_tensor_is_row_major(g);
 }
 
-static bool deposit_again(kr_tape *tape, kr_tensor *x, kr_tensor *g)
+static bool add_again(kr_tape *tape, kr_tensor *x, kr_tensor *g)
 {
     x->grad->is_one = false;
     if (owned_alone(x->grad)) return kr_assign_sum(tape->ctx, x->grad, g);
@@ -93,7 +93,7 @@ static bool deposit_again(kr_tape *tape, kr_tensor *x, kr_tensor *g)
     return true;
 }
 
-bool kr_grad_lend(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
+bool kr_grad_borrow(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
 {
     const kr_shape shape = kr_tensor_shape(g);
     x->grad = kr_view_of(tape, g, &shape, g->strides, 0) ? keep_newest(tape) : NULL;
@@ -101,7 +101,7 @@ bool kr_grad_lend(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
     return x->grad != NULL;
 }
 
-bool kr_grad_deposit(kr_tape *tape, kr_tensor *x, kr_tensor *g)
+bool kr_grad_add(kr_tape *tape, kr_tensor *x, kr_tensor *g)
 {
     if (!x->tape) {
         bool fresh;
@@ -109,74 +109,74 @@ bool kr_grad_deposit(kr_tape *tape, kr_tensor *x, kr_tensor *g)
         if (!grad) return false;
         return fresh ? kr_assign(tape->ctx, grad, g) : kr_assign_sum(tape->ctx, grad, g);
     }
-    if (x->grad) return deposit_again(tape, x, g);
+    if (x->grad) return add_again(tape, x, g);
     x->grad = keep(tape, x, g);
     return x->grad != NULL;
 }
 
 /* ---- homes ---- */
 
-bool kr_home_make(kr_tape *tape, kr_tensor *x)
+bool kr_slab_create(kr_tape *tape, kr_tensor *x)
 {
     if (!tape->recording) return true;
-    kr_home *home = kr_arena_alloc(&tape->heads, sizeof *home);
-    if (!home) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no memory for the place of a gradient");
-    *home = (kr_home){ .rows = 1, .columns = kr_tensor_count(x), .is_own = true };
-    x->home = home;
+    kr_grad_slab *slab = kr_arena_alloc(&tape->heads, sizeof *slab);
+    if (!slab) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no memory for the place of a gradient");
+    *slab = (kr_grad_slab){ .rows = 1, .columns = kr_tensor_count(x), .is_own = true };
+    x->slab = slab;
     return true;
 }
 
-void kr_home_leave(kr_tape *tape, kr_home *home)
+void kr_slab_leave(kr_tape *tape, kr_grad_slab *slab)
 {
-    if (!home || !home->whole) return;
-    kr_release(tape, home->whole);
-    home->whole = NULL;
+    if (!slab || !slab->whole) return;
+    kr_release(tape, slab->whole);
+    slab->whole = NULL;
 }
 
-void kr_home_share(kr_tensor *y, kr_tensor *x)
+void kr_slab_share(kr_tensor *y, kr_tensor *x)
 {
-    if (!x->home) return;
-    y->home = x->home;
-    y->home_at = x->home_at;
-    y->home_line = x->home_line;
-    y->home_of = x->home_of ? x->home_of : x;
+    if (!x->slab) return;
+    y->slab = x->slab;
+    y->slab_at = x->slab_at;
+    y->slab_row = x->slab_row;
+    y->slab_of = x->slab_of ? x->slab_of : x;
 }
 
-bool kr_grad_has_home(const kr_tensor *x)
+bool kr_grad_has_slab(const kr_tensor *x)
 {
-    const kr_tensor *first = x->home_of ? x->home_of : x;
-    return x->home && !x->grad && !x->retain_grad && !first->home_is_taken;
+    const kr_tensor *first = x->slab_of ? x->slab_of : x;
+    return x->slab && !x->grad && !x->retain_grad && !first->slab_is_taken;
 }
 
 /* The gradient that lies at x's home. */
-static kr_tensor *view_home(kr_tape *tape, kr_tensor *x)
+static kr_tensor *view_slab(kr_tape *tape, kr_tensor *x)
 {
-    const kr_home *home = x->home;
+    const kr_grad_slab *slab = x->slab;
     const kr_shape shape = kr_tensor_shape(x);
     int64_t strides[KR_MAX_RANK];
     for (int i = 0; i < x->rank; i++) {
         const int64_t step = x->strides[i];
-        strides[i] = !home->is_own && step >= x->home_line ? step / x->home_line * home->columns : step;
+        strides[i] = !slab->is_own && step >= x->slab_row ? step / x->slab_row * slab->columns : step;
     }
-    if (kr_view_of(tape, home->whole, &shape, home->is_own ? NULL : strides, x->home_at)) x->grad = keep_newest(tape);
+    if (kr_view_of(tape, slab->whole, &shape, slab->is_own ? NULL : strides, x->slab_at)) x->grad = keep_newest(tape);
     return x->grad;
 }
 
-kr_tensor *kr_grad_at_home(kr_tape *tape, kr_tensor *x)
+kr_tensor *kr_grad_in_slab(kr_tape *tape, kr_tensor *x)
 {
-    kr_home *home = x->home;
-    if (!kr_grad_has_home(x)) return NULL;
-    if (!home->whole) home->whole = new_kept(tape, KR_BF16, &KR_SHAPE(home->rows, home->columns));
-    if (!home->whole || !view_home(tape, x)) return NULL;
-    (x->home_of ? x->home_of : x)->home_is_taken = true;
+    kr_grad_slab *slab = x->slab;
+    if (!kr_grad_has_slab(x)) return NULL;
+    if (!slab->whole) slab->whole = new_kept(tape, KR_DTYPE_BF16, &KR_SHAPE(slab->rows, slab->columns));
+    if (!slab->whole || !view_slab(tape, x)) return NULL;
+    (x->slab_of ? x->slab_of : x)->slab_is_taken = true;
     return x->grad;
 }
 
-bool kr_grad_move_home(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
+bool kr_grad_move_to_slab(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
 {
-    const kr_tensor *whole = x->home ? x->home->whole : NULL;
+    const kr_tensor *whole = x->slab ? x->slab->whole : NULL;
     if (!whole || g->base != whole->base || x->grad || x->retain_grad) return false;
-    return view_home(tape, x) != NULL;
+    return view_slab(tape, x) != NULL;
 }
 
 kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh)

@@ -1,7 +1,7 @@
 /* param.c - parameters: leaves that belong to the caller and outlive every tape. */
 #include "device/device.h"
 #include "device/walk.h"
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 #include <string.h>
 
@@ -165,7 +165,7 @@ static void fill_panels(const kr_tensor *weight)
         const int64_t first = panel * KR_PANEL, count = no - first < KR_PANEL ? no - first : KR_PANEL;
         for (int64_t i = 0; i < ni; i++) {
             const int64_t to = first * ni + i * KR_PANEL, from = first * ni + i;
-            if (weight->dtype == KR_F32) {
+            if (weight->dtype == KR_DTYPE_F32) {
                 const float *w = (const float *)(const void *)weight->data;
                 for (int64_t o = 0; o < count; o++) ((float *)weight->packed)[to + o] = w[from + o * ni];
             } else {
@@ -178,7 +178,7 @@ static void fill_panels(const kr_tensor *weight)
 
 bool kr_param_pack(kr_tensor *weight)
 {
-    if (weight->dtype == KR_F64 || weight->packed || kr_ctx_is_far(weight->ctx)) return true;
+    if (weight->dtype == KR_DTYPE_F64 || weight->packed || kr_ctx_on_device(weight->ctx)) return true;
     weight->packed = kr_memory_alloc_zeroed(&weight->ctx->memory, packed_bytes(weight));
     if (!weight->packed)
         return kr_fail(weight->ctx, KR_ERR_NOMEM, "pack: no memory for a copy of a weight %s", KR_TEXT_OF(weight));

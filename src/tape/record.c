@@ -1,7 +1,8 @@
 /* record.c - what an op leaves on the tape, and the leaves of the graph. */
+#include "base/sized.h"
 #include "device/device.h"
 #include "device/walk.h"
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -105,7 +106,8 @@ bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force)
 
 bool kr_record(kr_tape *tape, const kr_record_args *args)
 {
-    return kr_record_node(tape, args, false);
+    return kr_tape_ready(tape, args->rule->name) && KR_RESERVED(tape->ctx, args->rule->name, "kr_record_args", args) &&
+           KR_RESERVED(tape->ctx, args->rule->name, "kr_rule", args->rule) && kr_record_node(tape, args, false);
 }
 
 kr_tensor *kr_detach(kr_tape *tape, kr_tensor *x)

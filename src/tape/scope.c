@@ -1,6 +1,6 @@
 /* scope.c - no-grad scopes: tensors between begin and end are released, but for those that are kept. */
 #include "device/device.h"
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 #include <string.h>
 
@@ -29,14 +29,14 @@ kr_scope kr_no_grad_begin(kr_tape *tape)
 typedef struct parcel {
     kr_tensor head;
     void *stash; /* its elements, row-major, in the heap; NULL: they lie outside the scope and stay where they are */
-    kr_far_span *span; /* the same in the far heap */
-    bool is_inside;    /* the header was made in the scope */
+    kr_device_span *span; /* the same in the far heap */
+    bool is_inside;       /* the header was made in the scope */
 } parcel;
 
 static void *stash(kr_tape *tape, kr_dtype dtype, size_t bytes, parcel *p)
 {
-    if (!kr_ctx_is_far(tape->ctx) || !kr_dtype_is_float(dtype)) return p->stash = kr_heap_alloc(&tape->heap, bytes);
-    p->span = kr_far_heap_alloc(&tape->far_heap, bytes);
+    if (!kr_ctx_on_device(tape->ctx) || !kr_dtype_is_float(dtype)) return p->stash = kr_heap_alloc(&tape->heap, bytes);
+    p->span = kr_device_heap_alloc(&tape->device_heap, bytes);
     return p->span ? p->span->data : NULL;
 }
 
@@ -75,7 +75,7 @@ static void keep_and_release(kr_tape *tape, const scope *s, int count, kr_tensor
         if (!ok) *keep[i] = NULL;
         else if (parcels[i].is_inside) *keep[i] = put_back(tape, &parcels[i]);
         kr_heap_free(&tape->heap, parcels[i].stash);
-        kr_far_heap_free(&tape->far_heap, parcels[i].span);
+        kr_device_heap_free(&tape->device_heap, parcels[i].span);
     }
 }
 

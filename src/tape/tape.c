@@ -1,5 +1,5 @@
 /* tape.c - a tape's life and the tensors on it. */
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 #include "device/device.h"
 
@@ -12,8 +12,8 @@ static const size_t most_unreleased = (size_t)16 << 20; /* bytes of integers tha
 kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode)
 {
     if (kr_ctx_failed(ctx)) return NULL;
-    if (!kr_require(ctx, mode == KR_GRAD || mode == KR_NO_GRAD, KR_ERR_ARG,
-                    "tape: mode %d is neither KR_GRAD nor KR_NO_GRAD", (int)mode))
+    if (!kr_require(ctx, mode == KR_TAPE_GRAD || mode == KR_TAPE_NO_GRAD, KR_ERR_ARG,
+                    "tape: mode %d is neither KR_TAPE_GRAD nor KR_TAPE_NO_GRAD", (int)mode))
         return NULL;
     kr_tape *tape = kr_memory_alloc_zeroed(&ctx->memory, sizeof *tape);
     if (!tape) {
@@ -22,15 +22,15 @@ kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode)
     }
     tape->ctx = ctx;
     tape->mode = mode;
-    tape->recording = mode == KR_GRAD;
+    tape->recording = mode == KR_TAPE_GRAD;
     tape->nerrors = ctx->nerrors;
-    const bool is_far = kr_ctx_is_far(ctx);
+    const bool on_device = kr_ctx_on_device(ctx);
     kr_arena_init(&tape->heads, &ctx->memory, HEADS_BLOCK);
-    if (is_far) kr_arena_init_apart(&tape->data, kr_float_memory(ctx), &ctx->memory, FAR_BLOCK);
+    if (on_device) kr_arena_init_device(&tape->data, kr_float_memory(ctx), &ctx->memory, FAR_BLOCK);
     else kr_arena_init(&tape->data, &ctx->memory, DATA_BLOCK);
     kr_arena_init(&tape->shared, kr_shared_memory(ctx), SHARED_BLOCK);
     kr_heap_init(&tape->heap, &ctx->memory, HEAP_CHUNK);
-    kr_far_heap_init(&tape->far_heap, kr_float_memory(ctx), &ctx->memory, FAR_BLOCK);
+    kr_device_heap_init(&tape->device_heap, kr_float_memory(ctx), &ctx->memory, FAR_BLOCK);
     return tape;
 }
 
@@ -42,7 +42,7 @@ void kr_tape_destroy(kr_tape *tape)
     kr_arena_deinit(&tape->data);
     kr_arena_deinit(&tape->shared);
     kr_heap_deinit(&tape->heap);
-    kr_far_heap_deinit(&tape->far_heap);
+    kr_device_heap_deinit(&tape->device_heap);
     kr_memory_free(&tape->ctx->memory, tape, sizeof *tape);
 }
 
@@ -54,14 +54,14 @@ void kr_tape_reset(kr_tape *tape)
     kr_arena_reset(&tape->data);
     kr_arena_reset(&tape->shared);
     kr_heap_reset(&tape->heap);
-    kr_far_heap_reset(&tape->far_heap);
+    kr_device_heap_reset(&tape->device_heap);
     tape->list_bytes = 0;
     tape->last = NULL;
     tape->nnodes = 0;
     tape->depth = 0;
     tape->temporaries = NULL;
     tape->in_backward = tape->done = tape->saw_grad = false;
-    tape->recording = tape->mode == KR_GRAD;
+    tape->recording = tape->mode == KR_TAPE_GRAD;
     tape->nerrors = tape->ctx->nerrors;
 }
 
@@ -72,7 +72,7 @@ kr_ctx *kr_tape_ctx(const kr_tape *tape)
 
 static size_t used_bytes(const kr_tape *tape)
 {
-    return tape->data.used + tape->shared.used - tape->list_bytes + tape->heap.used + tape->far_heap.used;
+    return tape->data.used + tape->shared.used - tape->list_bytes + tape->heap.used + tape->device_heap.used;
 }
 
 size_t kr_tape_bytes(const kr_tape *tape)
@@ -136,7 +136,7 @@ bool kr_tape_releases(const kr_tape *tape, const kr_tape_mark *mark, bool intege
 
 void *kr_tape_list(kr_tape *tape, size_t bytes)
 {
-    if (!kr_ctx_is_far(tape->ctx)) return kr_arena_alloc(&tape->heads, bytes);
+    if (!kr_ctx_on_device(tape->ctx)) return kr_arena_alloc(&tape->heads, bytes);
     const size_t before = tape->shared.used;
     void *list = kr_arena_alloc(&tape->shared, bytes);
     tape->list_bytes += tape->shared.used - before;
@@ -162,13 +162,13 @@ static kr_tensor *find_place(kr_tape *tape, size_t bytes, char **data)
 }
 
 /* The same on a far device: no data lie behind headers there. */
-static kr_tensor *find_far_place(kr_tape *tape, kr_dtype dtype, size_t bytes, char **data, kr_far_span **span)
+static kr_tensor *find_far_place(kr_tape *tape, kr_dtype dtype, size_t bytes, char **data, kr_device_span **span)
 {
     kr_tensor *x = find_place(tape, SIZE_MAX, data);
     if (!x || bytes == SIZE_MAX) return x;
     if (!kr_dtype_is_float(dtype)) *data = kr_arena_alloc(&tape->shared, bytes);
     else if (!tape->in_backward) *data = kr_arena_alloc(&tape->data, bytes);
-    else if ((*span = kr_far_heap_alloc(&tape->far_heap, bytes))) *data = (*span)->data;
+    else if ((*span = kr_device_heap_alloc(&tape->device_heap, bytes))) *data = (*span)->data;
     if (*data) return x;
     if (tape->in_backward) kr_heap_free(&tape->heap, x);
     return NULL;
@@ -178,9 +178,9 @@ static kr_tensor *find_far_place(kr_tape *tape, kr_dtype dtype, size_t bytes, ch
 static kr_tensor *place(kr_tape *tape, kr_dtype dtype, const kr_shape *shape, size_t bytes)
 {
     char *data = NULL;
-    kr_far_span *span = NULL;
+    kr_device_span *span = NULL;
     kr_tensor *x =
-        kr_ctx_is_far(tape->ctx) ? find_far_place(tape, dtype, bytes, &data, &span) : find_place(tape, bytes, &data);
+        kr_ctx_on_device(tape->ctx) ? find_far_place(tape, dtype, bytes, &data, &span) : find_place(tape, bytes, &data);
     if (!x) {
         kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for %s %s, %zu bytes", tape->ctx->device->op,
                 kr_dtype_name(dtype), KR_TEXT_OF_SHAPE(shape), bytes == SIZE_MAX ? 0 : bytes);
@@ -233,8 +233,8 @@ kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, 
     kr_tensor_layout(y, x->dtype, shape);
     if (strides) memcpy(y->strides, strides, (size_t)shape->rank * sizeof *strides);
     y->data = x->data + offset * (int64_t)kr_dtype_bytes(x->dtype);
-    if (x->far_ids) y->far_ids = x->far_ids + offset * (int64_t)kr_dtype_bytes(x->dtype);
-    y->is_rounded = x->is_rounded;
+    if (x->device_ids) y->device_ids = x->device_ids + offset * (int64_t)kr_dtype_bytes(x->dtype);
+    y->is_autocast = x->is_autocast;
     if (y->in_heap && x->in_heap) {
         y->base = x->base;
         y->refs = 0;

@@ -8,8 +8,8 @@
 #ifndef KR_TENSOR_CONTRACT_H
 #define KR_TENSOR_CONTRACT_H
 
-#include "base/ctx.h"
-#include "tensor/tensor.h"
+#include "base/ctx_impl.h"
+#include "tensor/tensor_impl.h"
 
 /* The sizes that a contract bound: d.i is the size of axis i (0 if it does not occur), lead the axes of "..". */
 typedef struct kr_dims {

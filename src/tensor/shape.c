@@ -1,5 +1,5 @@
 /* shape.c - element types, sizes and strides. */
-#include "tensor/tensor.h"
+#include "tensor/tensor_impl.h"
 
 #include <stdio.h>
 
@@ -7,8 +7,8 @@ static const struct {
     const char *name;
     size_t bytes;
 } dtypes[] = {
-    [KR_F32] = { "f32", 4 }, [KR_F64] = { "f64", 8 }, [KR_BF16] = { "bf16", 2 },
-    [KR_F16] = { "f16", 2 }, [KR_I32] = { "i32", 4 }, [KR_I64] = { "i64", 8 },
+    [KR_DTYPE_F32] = { "f32", 4 }, [KR_DTYPE_F64] = { "f64", 8 }, [KR_DTYPE_BF16] = { "bf16", 2 },
+    [KR_DTYPE_F16] = { "f16", 2 }, [KR_DTYPE_I32] = { "i32", 4 }, [KR_DTYPE_I64] = { "i64", 8 },
 };
 
 bool kr_dtype_is_valid(kr_dtype dtype)
@@ -28,12 +28,12 @@ size_t kr_dtype_bytes(kr_dtype dtype)
 
 bool kr_dtype_is_float(kr_dtype dtype)
 {
-    return dtype == KR_F32 || dtype == KR_F64 || kr_dtype_is_half(dtype);
+    return dtype == KR_DTYPE_F32 || dtype == KR_DTYPE_F64 || kr_dtype_is_half(dtype);
 }
 
 bool kr_dtype_is_half(kr_dtype dtype)
 {
-    return dtype == KR_BF16 || dtype == KR_F16;
+    return dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16;
 }
 
 int64_t kr_shape_count(const kr_shape *shape)
@@ -107,7 +107,7 @@ bool kr_tensor_is_row_major(const kr_tensor *x)
 
 kr_dtype kr_tensor_dtype(const kr_tensor *x)
 {
-    return x ? x->dtype : KR_F32;
+    return x ? x->dtype : KR_DTYPE_F32;
 }
 
 kr_shape kr_tensor_shape(const kr_tensor *x)

@@ -1,11 +1,11 @@
 /* checkpoint_folder.c - the names in a run's folder: which checkpoints there are, which go, what is left over. */
-#include "train/checkpoint.h"
+#include "train/checkpoint_file.h"
 
 #include "base/hash.h"
 #include "io/file.h"
 #include "io/file_write.h"
 #include "io/folder.h"
-#include "io/json.h"
+#include "io/json_impl.h"
 #include "io/json_write.h"
 
 #include <inttypes.h>

@@ -4,13 +4,13 @@
  * state's files can only be checked against those they were saved with. So the weights are put in, the old ones being
  * kept until all else is right.
  */
-#include "train/checkpoint.h"
+#include "train/checkpoint_file.h"
 
-#include "base/far.h"
+#include "base/device_memory.h"
 #include "io/file.h"
 #include "io/quote.h"
-#include "tape/tape.h"
-#include "train/optimizer.h"
+#include "tape/tape_impl.h"
+#include "train/optimizer_impl.h"
 
 #include <stdio.h>
 
@@ -147,10 +147,10 @@ static bool read_weights(loading *l)
 static bool write_config(loading *l, const kr_model_config *config, char **text)
 {
     size_t length;
-    if (kr_model_config_write(l->ctx, config, KR_LAYOUT_SAME, NULL, 0, &length) != KR_OK) return false;
+    if (kr_model_config_write(l->ctx, config, KR_LAYOUT_AS_LOADED, NULL, 0, &length) != KR_OK) return false;
     *text = kr_arena_alloc(&l->folder->arena, length + 1);
     if (!*text) return kr_fail(l->ctx, KR_ERR_NOMEM, "no memory for a config of %zu bytes", length);
-    return kr_model_config_write(l->ctx, config, KR_LAYOUT_SAME, *text, length + 1, &length) == KR_OK;
+    return kr_model_config_write(l->ctx, config, KR_LAYOUT_AS_LOADED, *text, length + 1, &length) == KR_OK;
 }
 
 /* Ends the lines in which two texts differ first, and gives where they begin. */
@@ -205,7 +205,9 @@ static bool read_state(loading *l)
 static bool read_loader(loading *l)
 {
     const int64_t *n = l->numbers.loader;
-    const kr_loader_position position = { (uint64_t)n[0], n[1], n[2], n[3], n[4] };
+    const kr_loader_position position = {
+        .seed = (uint64_t)n[0], .epoch = n[1], .step = n[2], .count = n[3], .steps_per_epoch = n[4]
+    };
     return kr_loader_load(l->t->loader, &position) == KR_OK;
 }
 

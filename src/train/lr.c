@@ -1,5 +1,5 @@
 /* lr.c - learning rates as functions of the step; <krait/lr.h> has the formulas. */
-#include "base/ctx.h"
+#include "base/ctx_impl.h"
 #include "base/sized.h"
 
 #include <krait/lr.h>
@@ -8,25 +8,12 @@
 
 static const double pi = 3.14159265358979323846;
 
-void kr_lr_schedule_init_sized(kr_lr_schedule *schedule, size_t size)
-{
-    const kr_lr_schedule defaults = { .size = size, .kind = KR_LR_CONSTANT, .max_lr = 1e-3 };
-    kr_sized_init(schedule, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_lr_schedule) = { .size = sizeof(kr_lr_schedule), .kind = KR_LR_CONSTANT, .max_lr = 1e-3 };
 
 const char *kr_lr_kind_name(kr_lr_kind kind)
 {
     static const char *const names[] = { "constant", "cosine", "linear", "wsd" };
     return kind >= KR_LR_CONSTANT && kind <= KR_LR_STABLE_DECAY ? names[kind] : "?";
-}
-
-/* What the caller was compiled with, over the defaults. */
-static kr_lr_schedule whole(const kr_lr_schedule *given)
-{
-    kr_lr_schedule s;
-    kr_lr_schedule_init(&s);
-    memcpy(&s, given, given->size < sizeof s ? given->size : sizeof s);
-    return s;
 }
 
 static double cosine(double min, double max, double t)
@@ -51,8 +38,8 @@ static double between(int64_t from, int64_t to, int64_t step)
 
 double kr_lr_at(const kr_lr_schedule *schedule, int64_t step)
 {
-    if (!schedule) return 0;
-    const kr_lr_schedule s = whole(schedule);
+    kr_lr_schedule s;
+    if (!schedule || !KR_TAKE(NULL, "lr", kr_lr_schedule, schedule, &s)) return 0;
     if (step < 0) step = 0;
     if (step < s.warmup_steps) /* written so that a warm-up from 0 is max_lr * step / warmup_steps to the bit */
         return s.start_lr == 0 ? s.max_lr * (double)step / (double)s.warmup_steps
@@ -91,11 +78,10 @@ static bool check_spans(kr_ctx *ctx, const kr_lr_schedule *s)
 kr_status kr_lr_check(kr_ctx *ctx, const kr_lr_schedule *schedule)
 {
     if (kr_ctx_failed(ctx)) return kr_ctx_status(ctx);
+    kr_lr_schedule s;
     if (!kr_require(ctx, schedule != NULL, KR_ERR_ARG, "lr: the schedule is NULL") ||
-        !kr_require(ctx, schedule->size > 0, KR_ERR_ARG,
-                    "lr: schedule.size is 0; call kr_lr_schedule_init before setting fields"))
+        !KR_TAKE(ctx, "lr", kr_lr_schedule, schedule, &s))
         return ctx->status;
-    const kr_lr_schedule s = whole(schedule);
     if (kr_require(ctx, s.kind >= KR_LR_CONSTANT && s.kind <= KR_LR_STABLE_DECAY, KR_ERR_ARG,
                    "lr: kind = %d is no kr_lr_kind", (int)s.kind) &&
         kr_require(ctx, s.shape >= KR_LR_SHAPE_LINEAR && s.shape <= KR_LR_SHAPE_SQRT, KR_ERR_ARG,

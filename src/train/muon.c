@@ -7,7 +7,7 @@
  * symmetric: one half of each is computed. With the numbers on the diagonals no product has anything to be added to.
  * Work: two matrices [rows cols] and three [k k], k the smaller side, and the scratch of the products.
  */
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
 #include "device/device.h"
 
@@ -171,9 +171,9 @@ double kr_muon_ratio_of(kr_muon_ratio ratio, int64_t rows, int64_t cols)
 {
     const double r = (double)rows, c = (double)cols;
     switch (ratio) {
-    case KR_MUON_ORIGINAL: return sqrt(fmax(1, r / c));
-    case KR_MUON_ORIGINAL_INPUTS: return sqrt(fmax(1, c / r));
-    case KR_MUON_MATCH_RMS: return 0.2 * sqrt(fmax(r, c));
+    case KR_MUON_RATIO_ORIGINAL: return sqrt(fmax(1, r / c));
+    case KR_MUON_RATIO_ORIGINAL_INPUTS: return sqrt(fmax(1, c / r));
+    case KR_MUON_RATIO_MATCH_RMS: return 0.2 * sqrt(fmax(r, c));
     default: return 1;
     }
 }

@@ -4,25 +4,21 @@
  * the next token, and a mask that is 0 where there is none.
  */
 #include "base/sized.h"
-#include "nn/network.h"
-#include "ops/loss.h"
+#include "nn/network_impl.h"
+#include "ops/loss_impl.h"
 
 #define OP "network.loss"
 
-void kr_loss_call_init_sized(kr_loss_call *call, size_t size)
-{
-    const kr_loss_call defaults = { .size = size, .ignore_index = -100 };
-    kr_sized_init(call, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_loss_call) = { .size = sizeof(kr_loss_call), .ignore_index = -100 };
 
-static bool take_call(kr_ctx *ctx, kr_loss_call *own, const kr_loss_call *call)
+static bool take_call(kr_ctx *ctx, kr_loss_call *own, kr_call *how, const kr_loss_call *call)
 {
-    kr_loss_call_init(own);
     if (!kr_require(ctx, call != NULL, KR_ERR_ARG, OP ": the call is NULL; it says what the input is") ||
-        !kr_require(ctx, call->size >= sizeof call->size && call->size <= 4096, KR_ERR_ARG,
-                    OP ": call.size = %zu; fill the call in with kr_loss_call_init before setting fields", call->size))
+        !KR_TAKE(ctx, OP, kr_loss_call, call, own) || !KR_TAKE(ctx, OP, kr_call, own->call, how))
         return false;
-    memcpy(own, call, call->size < sizeof *own ? call->size : sizeof *own);
+    how->skips_head = own->kind == KR_LOSS_CROSS_ENTROPY;
+    how->skips_hidden = false;
+    own->call = how;
     return true;
 }
 
@@ -58,7 +54,8 @@ static bool can_shift(kr_ctx *ctx, const kr_network *net, const kr_loss_call *c)
            kr_require(ctx, !net->has_markers, KR_ERR_ARG,
                       OP
                       ": labels is NULL, but class markers stand between the tokens; give a label for each output") &&
-           kr_require(ctx, !c->last_only, KR_ERR_ARG, OP ": labels is NULL, but the last token has no next one");
+           kr_require(ctx, !c->call->last_logits_only, KR_ERR_ARG,
+                      OP ": labels is NULL, but the last token has no next one");
 }
 
 /* ---- next tokens ---- */
@@ -99,13 +96,13 @@ static bool shift(kr_tape *tape, const kr_loss_call *c, kr_tensor **labels, kr_t
     if (!kr_bind(tape, OP, &d, "ids:bs", c->ids_bs)) return false;
     const kr_tensor *ids = kr_integers(tape, OP, "ids", c->ids_bs);
     breaks at = { NULL, NULL, NULL, NULL };
-    if (!ids || (c->seq_start_bs && !(at.seq_start = per_token(tape, "seq_start", c->seq_start_bs, ids))) ||
-        (c->reset_bs && !(at.reset = per_token(tape, "reset", c->reset_bs, ids))) ||
-        (c->mask_bs && !(at.padding = per_token(tape, "mask", c->mask_bs, ids))) ||
+    if (!ids || (c->call->seq_start_bs && !(at.seq_start = per_token(tape, "seq_start", c->call->seq_start_bs, ids))) ||
+        (c->call->reset_bs && !(at.reset = per_token(tape, "reset", c->call->reset_bs, ids))) ||
+        (c->call->mask_bs && !(at.padding = per_token(tape, "mask", c->call->mask_bs, ids))) ||
         (c->scored && !(at.scored = per_token(tape, "scored", c->scored, ids))))
         return false;
-    *labels = kr_new(tape, KR_I64, KR_SHAPE(d.b, d.s));
-    *mask = kr_new(tape, KR_I32, KR_SHAPE(d.b, d.s));
+    *labels = kr_new(tape, KR_DTYPE_I64, KR_SHAPE(d.b, d.s));
+    *mask = kr_new(tape, KR_DTYPE_I32, KR_SHAPE(d.b, d.s));
     if (!*labels || !*mask) return false;
     int64_t *next = (int64_t *)(void *)(*labels)->data;
     int32_t *has_next = (int32_t *)(void *)(*mask)->data;
@@ -152,35 +149,20 @@ static kr_tensor *targeted(kr_tape *tape, const kr_loss_call *c, kr_tensor *y, k
     }
 }
 
-static kr_network_out forward(kr_tape *tape, const kr_network *net, const kr_loss_call *c)
-{
-    kr_call call;
-    kr_call_init(&call);
-    call.state = c->state;
-    call.seq_start_bs = c->seq_start_bs;
-    call.reset_bs = c->reset_bs;
-    call.mask_bs = c->mask_bs;
-    call.path = c->path;
-    call.drops_state = c->drops_state;
-    call.last_logits_only = c->last_only;
-    call.streams = c->streams;
-    call.skips_head = c->kind == KR_LOSS_CROSS_ENTROPY;
-    return kr_network_forward(tape, net, net->is_vocab ? c->ids_bs : c->x_bsf, &call);
-}
-
 kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_call *call)
 {
-    const kr_loss_out none = { NULL, NULL, NULL, { 0, 0 } };
+    const kr_loss_out none = { .loss = NULL };
     kr_loss_call c;
+    kr_call how;
     if (!kr_tape_ready(tape, OP) || !kr_require(tape->ctx, net != NULL, KR_ERR_ARG, OP ": the network is NULL") ||
-        !take_call(tape->ctx, &c, call) || !check_operands(tape->ctx, net, &c))
+        !take_call(tape->ctx, &c, &how, call) || !check_operands(tape->ctx, net, &c))
         return none;
     const bool is_labelled = c.kind == KR_LOSS_CROSS_ENTROPY;
     kr_tensor *labels = c.labels, *mask = c.scored;
     if (is_labelled && !labels && (!can_shift(tape->ctx, net, &c) || !shift(tape, &c, &labels, &mask))) return none;
-    const kr_network_out out = forward(tape, net, &c);
+    const kr_network_out out = kr_network_forward(tape, net, net->is_vocab ? c.ids_bs : c.x_bsf, &how);
     if (kr_ctx_failed(tape->ctx)) return none;
-    kr_loss_out result = { NULL, out.y, out.state, { 0, 0 } };
+    kr_loss_out result = { .loss = NULL, .y = out.y, .state = out.state };
     result.loss = is_labelled ? labelled(tape, net, &c, out.hidden, labels, mask, &result.scores)
                               : targeted(tape, &c, out.y, &result.scores);
     if (result.loss) return result;

@@ -1,37 +1,34 @@
 /* optimizer.c - making an optimizer: its options, the parts of the parameters, and one block for all that is kept. */
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
 #include "base/sized.h"
 #include "device/device.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { ARENA_BYTES = 4096, MUON_STEPS_MOST = 100 };
 
 /* ---- options ---- */
 
-void kr_optimizer_options_init_sized(kr_optimizer_options *options, size_t size)
-{
-    const kr_optimizer_options defaults = { .size = size,
-                                            .kind = KR_ADAMW,
-                                            .beta1 = 0.9,
-                                            .beta2 = 0.999,
-                                            .eps = 1e-8,
-                                            .weight_decay = 0.01,
-                                            .momentum = 0.9,
-                                            .muon_momentum = 0.95,
-                                            .muon_nesterov = true,
-                                            .muon_steps = 5,
-                                            .muon_coefficients = { 3.4445, -4.775, 2.0315 },
-                                            .muon_ratio = KR_MUON_MATCH_RMS,
-                                            .muon_weight_decay = KR_SAME_DECAY };
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_optimizer_options) = { .size = sizeof(kr_optimizer_options),
+                                      .kind = KR_OPTIMIZER_ADAMW,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.999,
+                                      .eps = 1e-8,
+                                      .weight_decay = 0.01,
+                                      .momentum = 0.9,
+                                      .muon_momentum = 0.95,
+                                      .muon_nesterov = true,
+                                      .muon_steps = 5,
+                                      .muon_coefficients = { 3.4445, -4.775, 2.0315 },
+                                      .muon_ratio = KR_MUON_RATIO_MATCH_RMS,
+                                      .muon_weight_decay = KR_SAME_DECAY };
 
 const char *kr_optimizer_kind_name(kr_optimizer_kind kind)
 {
     static const char *const names[] = { "adamw", "sgd", "muon" };
-    return kind >= KR_ADAMW && kind <= KR_MUON ? names[kind] : "?";
+    return kind >= KR_OPTIMIZER_ADAMW && kind <= KR_OPTIMIZER_MUON ? names[kind] : "?";
 }
 
 /* A number that is finite, at least 0, and below `below` (infinity: no matter). */
@@ -62,7 +59,7 @@ static bool check_muon(kr_ctx *ctx, const kr_optimizer_options *o)
                       "optimizer: muon_steps = %d, but must be from 1 to %d", o->muon_steps, MUON_STEPS_MOST) &&
            kr_require(ctx, isfinite(c[0]) && isfinite(c[1]) && isfinite(c[2]), KR_ERR_ARG,
                       "optimizer: muon_coefficients = %g, %g, %g, but must be finite", c[0], c[1], c[2]) &&
-           kr_require(ctx, o->muon_ratio >= KR_MUON_MATCH_RMS && o->muon_ratio <= KR_MUON_PLAIN, KR_ERR_ARG,
+           kr_require(ctx, o->muon_ratio >= KR_MUON_RATIO_MATCH_RMS && o->muon_ratio <= KR_MUON_RATIO_PLAIN, KR_ERR_ARG,
                       "optimizer: muon_ratio = %d is no kr_muon_ratio", (int)o->muon_ratio) &&
            (o->muon_weight_decay == KR_SAME_DECAY ||
             check_number(ctx, "muon_weight_decay", o->muon_weight_decay, (double)INFINITY)) &&
@@ -72,9 +69,7 @@ static bool check_muon(kr_ctx *ctx, const kr_optimizer_options *o)
 
 static bool check_options(kr_ctx *ctx, const kr_optimizer_options *o)
 {
-    return kr_require(ctx, o->size > 0, KR_ERR_ARG,
-                      "optimizer: options.size is 0; call kr_optimizer_options_init before setting options") &&
-           kr_require(ctx, o->kind >= KR_ADAMW && o->kind <= KR_MUON, KR_ERR_ARG,
+    return kr_require(ctx, o->kind >= KR_OPTIMIZER_ADAMW && o->kind <= KR_OPTIMIZER_MUON, KR_ERR_ARG,
                       "optimizer: kind = %d is no kr_optimizer_kind", (int)o->kind) &&
            check_number(ctx, "beta1", o->beta1, 1) && check_number(ctx, "beta2", o->beta2, 1) &&
            kr_require(ctx, o->eps > 0 && isfinite(o->eps), KR_ERR_ARG,
@@ -125,8 +120,9 @@ static bool add_segments(kr_optimizer *opt, kr_optimizer_slot *slot)
         const kr_segment *segment = &row->segments[i];
         if (segment->rows * cols > 0)
             slot->parts[slot->nparts++] =
-                (kr_optimizer_part){ .kind =
-                                         segment->muon && !is_named(&opt->options, segment->name) ? KR_MUON : KR_ADAMW,
+                (kr_optimizer_part){ .kind = segment->muon && !is_named(&opt->options, segment->name)
+                                                 ? KR_OPTIMIZER_MUON
+                                                 : KR_OPTIMIZER_ADAMW,
                                      .segment = segment,
                                      .first = at * cols,
                                      .count = segment->rows * cols,
@@ -140,17 +136,19 @@ static bool add_slot(kr_optimizer *opt, const kr_param_row *row)
 {
     kr_ctx *ctx = opt->ctx;
     kr_optimizer_slot *slot = &opt->slots[opt->count++];
-    const bool has_segments = opt->options.kind == KR_MUON && row->nsegments > 0;
-    *slot = (kr_optimizer_slot){ .row = row, .dtype = row->tensor->dtype == KR_F64 ? KR_F64 : KR_F32 };
+    const bool has_segments = opt->options.kind == KR_OPTIMIZER_MUON && row->nsegments > 0;
+    *slot =
+        (kr_optimizer_slot){ .row = row, .dtype = row->tensor->dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32 };
     if (!kr_require(ctx, row->tensor->ctx == ctx, KR_ERR_STATE, "optimizer: %s belongs to another context", row->name))
         return false;
     slot->parts = kr_arena_alloc(&opt->arena, (size_t)(has_segments ? row->nsegments : 1) * sizeof *slot->parts);
     if (!slot->parts) return kr_fail(ctx, KR_ERR_NOMEM, "optimizer: no memory for the parts of %s", row->name);
     if (has_segments) return add_segments(opt, slot);
     if (kr_tensor_count(row->tensor) > 0)
-        slot->parts[slot->nparts++] = (kr_optimizer_part){ .kind = opt->options.kind == KR_SGD ? KR_SGD : KR_ADAMW,
-                                                           .count = kr_tensor_count(row->tensor),
-                                                           .shape = kr_tensor_shape(row->tensor) };
+        slot->parts[slot->nparts++] =
+            (kr_optimizer_part){ .kind = opt->options.kind == KR_OPTIMIZER_SGD ? KR_OPTIMIZER_SGD : KR_OPTIMIZER_ADAMW,
+                                 .count = kr_tensor_count(row->tensor),
+                                 .shape = kr_tensor_shape(row->tensor) };
     return true;
 }
 
@@ -174,10 +172,10 @@ static void lay_out(kr_optimizer *opt)
         if (n > 0 && opt->options.ema_decay > 0) slot->ema = carve(opt, slot->dtype, n);
         for (int p = 0; p < slot->nparts; p++) {
             kr_optimizer_part *part = &slot->parts[p];
-            if (part->kind == KR_ADAMW) {
+            if (part->kind == KR_OPTIMIZER_ADAMW) {
                 part->m = carve(opt, slot->dtype, part->count);
                 part->v = carve(opt, slot->dtype, part->count);
-            } else if (part->kind == KR_MUON || opt->options.momentum > 0) {
+            } else if (part->kind == KR_OPTIMIZER_MUON || opt->options.momentum > 0) {
                 part->velocity = carve(opt, slot->dtype, part->count);
             }
         }
@@ -194,7 +192,7 @@ static size_t work_of(kr_optimizer *opt)
         const kr_optimizer_slot *slot = &opt->slots[i];
         for (int p = 0; p < slot->nparts; p++) {
             const kr_optimizer_part *part = &slot->parts[p];
-            if (part->kind != KR_MUON) continue;
+            if (part->kind != KR_OPTIMIZER_MUON) continue;
             const kr_muon muon = kr_muon_of(opt, slot, part);
             const size_t bytes = kr_muon_work(&muon);
             if (bytes > most) most = bytes;
@@ -260,10 +258,7 @@ kr_optimizer *kr_optimizer_create(kr_ctx *ctx, const kr_params *params, const kr
     opt->ctx = ctx;
     opt->params = params;
     kr_arena_init(&opt->arena, &ctx->memory, ARENA_BYTES);
-    kr_optimizer_options_init(&opt->options);
-    if (options) memcpy(&opt->options, options, options->size < sizeof *options ? options->size : sizeof *options);
-    if (options) opt->options.size = options->size;
-    if (!build(opt, params)) {
+    if (!KR_TAKE(ctx, "optimizer", kr_optimizer_options, options, &opt->options) || !build(opt, params)) {
         kr_optimizer_destroy(opt);
         return NULL;
     }

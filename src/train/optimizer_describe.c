@@ -6,9 +6,9 @@
  *   total 12345 parameters, 7168 on muon (58.1 %)
  * A star marks the rows of a fused weight that are AdamW's.
  */
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
-#include "base/page.h"
+#include "base/huge_pages.h"
 
 #include <string.h>
 
@@ -22,7 +22,7 @@ static void write_owner(kr_page *page, const kr_optimizer_slot *slot)
     for (int p = 0; p < slot->nparts; p++) {
         const kr_optimizer_part *part = &slot->parts[p];
         kr_page_write(page, "%s%s:%lld%s", p ? " " : "", part->segment->name, (long long)part->segment->rows,
-                      part->kind == KR_MUON ? "" : "*");
+                      part->kind == KR_OPTIMIZER_MUON ? "" : "*");
     }
     kr_page_write(page, "]");
 }
@@ -46,7 +46,8 @@ size_t kr_optimizer_describe(const kr_optimizer *opt, char *text, size_t bytes)
         write_owner(&page, slot);
         kr_page_write(&page, "\n");
         total += kr_tensor_count(w);
-        for (int p = 0; p < slot->nparts; p++) on_muon += slot->parts[p].kind == KR_MUON ? slot->parts[p].count : 0;
+        for (int p = 0; p < slot->nparts; p++)
+            on_muon += slot->parts[p].kind == KR_OPTIMIZER_MUON ? slot->parts[p].count : 0;
     }
     kr_page_write(&page, "total %lld parameters, %lld on muon (%.1f %%)\n", (long long)total, (long long)on_muon,
                   total ? 100.0 * (double)on_muon / (double)total : 0.0);

@@ -1,5 +1,5 @@
 /* optimizer_ema.c - the weights that an optimizer keeps beside the parameters: f32 copies of halves, and averages. */
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
 #include "device/device.h"
 

@@ -8,12 +8,12 @@
  *
  * What is read is not trusted: all of it is checked before anything is taken over.
  */
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
-#include "base/far.h"
+#include "base/device_memory.h"
 #include "base/half.h"
 #include "io/quote.h"
-#include "nn/params.h"
+#include "nn/params_impl.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -91,8 +91,8 @@ static bool visit_slot(const kr_optimizer *opt, const kr_optimizer_slot *slot, v
 static bool visit_all(const kr_optimizer *opt, visit_fn *visit, void *user)
 {
     /* the visitor of a file to be written only reads what the pointer leads to */
-    const kept step = { "optimizer.step", KR_I64, KR_SCALAR, (void *)(uintptr_t)&opt->step, A_COUNT, NULL };
-    const kept steps = { "optimizer.steps", KR_I64, KR_SHAPE(opt->count), opt->steps, A_COUNT, NULL };
+    const kept step = { "optimizer.step", KR_DTYPE_I64, KR_SCALAR, (void *)(uintptr_t)&opt->step, A_COUNT, NULL };
+    const kept steps = { "optimizer.steps", KR_DTYPE_I64, KR_SHAPE(opt->count), opt->steps, A_COUNT, NULL };
     if (!visit(user, &step) || !visit(user, &steps)) return false;
     for (int64_t i = 0; i < opt->count; i++)
         if (!visit_slot(opt, &opt->slots[i], visit, user)) return false;
@@ -153,12 +153,12 @@ typedef struct loading {
 static double element(const kr_safetensors_item *item, int64_t i)
 {
     const char *at = (const char *)item->data + i * (int64_t)kr_dtype_bytes(item->dtype);
-    if (item->dtype == KR_F32) {
+    if (item->dtype == KR_DTYPE_F32) {
         float x;
         memcpy(&x, at, sizeof x);
         return (double)x;
     }
-    if (item->dtype == KR_F64) {
+    if (item->dtype == KR_DTYPE_F64) {
         double x;
         memcpy(&x, at, sizeof x);
         return x;
@@ -171,7 +171,7 @@ static double element(const kr_safetensors_item *item, int64_t i)
 /* bits: of the parameter's element. */
 static bool rounds_to(double x, const kr_tensor *param, uint16_t bits)
 {
-    return (param->dtype == KR_BF16 ? kr_bf16_from_float((float)x) : kr_f16_from_float((float)x)) == bits;
+    return (param->dtype == KR_DTYPE_BF16 ? kr_bf16_from_float((float)x) : kr_f16_from_float((float)x)) == bits;
 }
 
 static bool check_value(const loading *l, const kept *tensor, double x, int64_t i, uint16_t bits)
@@ -242,11 +242,11 @@ static bool check_others(loading *l)
     return true;
 }
 
-static bool check_text(const loading *l, const char *key, const char *want, const char *otherwise)
+static bool check_text(const loading *l, const char *key, const char *want, const char *fallback)
 {
     const char *got = kr_safetensors_metadata(l->file, key);
     return kr_require(l->ctx, got && strcmp(got, want) == 0, KR_ERR_FORMAT,
-                      "metadata '%s' is '%s', but must be '%s': %s", key, got ? QUOTED(got) : "", want, otherwise);
+                      "metadata '%s' is '%s', but must be '%s': %s", key, got ? QUOTED(got) : "", want, fallback);
 }
 
 static bool take(void *user, const kept *tensor)

@@ -2,7 +2,7 @@
  *
  * Everything that can fail comes before anything is changed: the steps themselves ask for no memory.
  */
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
 #include "device/device.h"
 
@@ -104,11 +104,11 @@ static bool blame_element(const kr_optimizer *opt)
 static bool check_sizes(const kr_optimizer *opt, double scale)
 {
     const double clip = opt->options.clip_value;
-    if (opt->options.kind == KR_SGD || (clip > 0 && clip <= most_in_f32)) return true;
+    if (opt->options.kind == KR_OPTIMIZER_SGD || (clip > 0 && clip <= most_in_f32)) return true;
     for (int64_t i = 0; i < opt->count; i++) {
         const kr_optimizer_slot *slot = &opt->slots[i];
         const double norm = scale * sqrt(slot->squares);
-        if (!kr_require(opt->ctx, !slot->has_grad || slot->dtype == KR_F64 || norm <= most_in_f32, KR_ERR_NUMERIC,
+        if (!kr_require(opt->ctx, !slot->has_grad || slot->dtype == KR_DTYPE_F64 || norm <= most_in_f32, KR_ERR_NUMERIC,
                         OP ": the gradient of %s has the norm %g, too large to be squared in f32; set "
                            "options.clip_norm; nothing was stepped",
                         slot->row->name, norm))
@@ -140,7 +140,7 @@ static kr_taken_grad taken(const stepping *s, const kr_optimizer_slot *slot, con
     const kr_tensor *grad = slot->row->tensor->grad;
     const kr_optimizer_options *o = &s->opt->options;
     return (kr_taken_grad){ .g = kr_kept_at(grad->data, grad->dtype, part->first),
-                            .half = kr_half_of(grad->dtype),
+                            .half = kr_storage_dtype_of(grad->dtype),
                             .scale = s->scale,
                             .clip = o->clip_value > 0 ? o->clip_value : (double)INFINITY,
                             .clears = !o->keeps_grad };
@@ -242,8 +242,8 @@ static void step_slot(stepping *s, const kr_optimizer_slot *slot, int64_t t)
     for (int p = 0; p < slot->nparts; p++) {
         const kr_optimizer_part *part = &slot->parts[p];
         switch (part->kind) {
-        case KR_SGD: step_sgd(s, slot, part, t); break;
-        case KR_MUON: step_muon(s, slot, part, t); break;
+        case KR_OPTIMIZER_SGD: step_sgd(s, slot, part, t); break;
+        case KR_OPTIMIZER_MUON: step_muon(s, slot, part, t); break;
         default: list_adamw(s, slot, part, t); break;
         }
     }

@@ -3,7 +3,7 @@
 
 #include "base/sized.h"
 #include "io/file.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint_file.h"
 
 #include <math.h>
 
@@ -12,14 +12,9 @@ enum { ARENA_BYTES = 1024 };
 
 /* ---- options ---- */
 
-void kr_train_options_init_sized(kr_train_options *options, size_t size)
-{
-    kr_train_options defaults = { .size = size, .accumulate = 1, .keep_last = 2, .keep_best = true };
-    kr_optimizer_options_init(&defaults.optimizer);
-    defaults.optimizer.clip_norm = 1;
-    kr_lr_schedule_init(&defaults.schedule);
-    kr_sized_init(options, size, &defaults, sizeof defaults);
-}
+KR_DEFAULTS(kr_train_options) = {
+    .size = sizeof(kr_train_options), .accumulate = 1, .keep_last = 2, .keep_best = true
+};
 
 static bool at_least(kr_ctx *ctx, const char *name, int64_t value, int64_t least)
 {
@@ -32,13 +27,13 @@ static bool check_numbers(kr_ctx *ctx, const kr_train_options *o)
     return at_least(ctx, "steps", o->steps, 0) && at_least(ctx, "accumulate", o->accumulate, 1) &&
            at_least(ctx, "eval_every", o->eval_every, 0) && at_least(ctx, "eval_batches", o->eval_batches, 0) &&
            at_least(ctx, "save_every", o->save_every, 0) && at_least(ctx, "keep_last", o->keep_last, 0) &&
-           at_least(ctx, "n_beside", o->n_beside, 0) &&
+           at_least(ctx, "n_extra_files", o->n_extra_files, 0) &&
            kr_require(ctx, o->loss >= KR_LOSS_CROSS_ENTROPY && o->loss <= KR_LOSS_MSE, KR_ERR_ARG,
                       OP ": loss = %d is no kr_loss_kind", (int)o->loss) &&
            kr_require(ctx, o->label_smoothing >= 0 && o->label_smoothing <= 1, KR_ERR_ARG,
                       OP ": label_smoothing = %g, but must be from 0 to 1", o->label_smoothing) &&
-           kr_require(ctx, o->n_beside == 0 || o->beside, KR_ERR_ARG, OP ": n_beside = %d, but beside is NULL",
-                      o->n_beside) &&
+           kr_require(ctx, o->n_extra_files == 0 || o->extra_files, KR_ERR_ARG,
+                      OP ": n_extra_files = %d, but beside is NULL", o->n_extra_files) &&
            kr_require(ctx, !o->folder || *o->folder, KR_ERR_ARG, OP ": the folder's path is empty");
 }
 
@@ -77,13 +72,13 @@ static bool check_beside(kr_trainer *t, int i)
 {
     static const char *const taken[] = { KR_MODEL_FILE, KR_CONFIG_FILE,   "generation_config.json", KR_TRAINING_FILE,
                                          KR_STATE_FILE, KR_MANIFEST_FILE, KR_CHECKPOINTS,           "best" };
-    const char *path = t->o.beside[i];
+    const char *path = t->o.extra_files[i];
     if (!kr_require(t->ctx, path, KR_ERR_ARG, OP ": beside[%d] is NULL", i)) return false;
     const char *name = path + kr_path_folder_length(path);
     bool is_free = *name && strncmp(name, KR_HIDDEN, sizeof KR_HIDDEN - 1) != 0;
     for (size_t k = 0; k < sizeof taken / sizeof *taken; k++) is_free = is_free && strcmp(name, taken[k]) != 0;
     for (int k = 0; k < i; k++)
-        is_free = is_free && strcmp(name, t->o.beside[k] + kr_path_folder_length(t->o.beside[k])) != 0;
+        is_free = is_free && strcmp(name, t->o.extra_files[k] + kr_path_folder_length(t->o.extra_files[k])) != 0;
     return kr_require(t->ctx, is_free, KR_ERR_ARG, OP ": beside[%d] is %s, whose name is empty or another file's", i,
                       path);
 }
@@ -92,22 +87,35 @@ static bool copy_paths(kr_trainer *t)
 {
     kr_train_options *o = &t->o;
     if (o->folder && !(o->folder = copy_text(t, o->folder))) return false;
-    const char **own = kr_arena_alloc(&t->arena, (size_t)(o->n_beside + 1) * sizeof *own);
+    const char **own = kr_arena_alloc(&t->arena, (size_t)(o->n_extra_files + 1) * sizeof *own);
     if (!own) return kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for a list of paths");
-    for (int i = 0; i < o->n_beside; i++)
-        if (!check_beside(t, i) || !(own[i] = copy_text(t, o->beside[i]))) return false;
-    o->beside = own;
+    for (int i = 0; i < o->n_extra_files; i++)
+        if (!check_beside(t, i) || !(own[i] = copy_text(t, o->extra_files[i]))) return false;
+    o->extra_files = own;
     return true;
 }
 
 /* A schedule without an end ends with the run. */
 static bool take_schedule(kr_trainer *t)
 {
-    kr_lr_schedule *s = &t->o.schedule;
+    kr_lr_schedule *s = &t->schedule;
+    if (!KR_TAKE(t->ctx, OP, kr_lr_schedule, t->o.schedule, s)) return false;
+    t->o.schedule = NULL;
     const int64_t batches = t->loader->options.n_epochs * t->loader->steps, n = t->o.accumulate;
     if (s->total_steps == 0) s->total_steps = t->o.steps > 0 ? t->o.steps : batches / n + (batches % n != 0);
     if (kr_lr_check(t->ctx, s) == KR_OK) return true;
     return kr_blame(t->ctx, OP);
+}
+
+/* Runs clip gradients unless the caller says how they are optimized. */
+static bool make_optimizer(kr_trainer *t)
+{
+    kr_optimizer_options clipping;
+    kr_optimizer_options_init(&clipping);
+    clipping.clip_norm = 1;
+    t->optimizer = kr_optimizer_create(t->ctx, t->params, t->o.optimizer ? t->o.optimizer : &clipping);
+    t->o.optimizer = NULL;
+    return t->optimizer != NULL;
 }
 
 /* ---- life ---- */
@@ -115,15 +123,12 @@ static bool take_schedule(kr_trainer *t)
 static bool build(kr_trainer *t, const kr_train_options *options)
 {
     kr_ctx *ctx = t->ctx;
-    if (!kr_source_options(ctx, OP, options, &t->o, sizeof t->o) || !check_numbers(ctx, &t->o) || !check_parts(t) ||
+    if (!KR_TAKE(ctx, OP, kr_train_options, options, &t->o) || !check_numbers(ctx, &t->o) || !check_parts(t) ||
         !copy_paths(t) || !take_schedule(t))
         return false;
     t->net = kr_model_network(t->model);
     t->params = t->model ? kr_network_params(t->net) : t->o.params;
-    if (!(t->tape = kr_tape_create(ctx, KR_GRAD)) ||
-        !(t->optimizer = kr_optimizer_create(ctx, t->params, &t->o.optimizer)))
-        return false;
-    t->o.optimizer.without = NULL; /* the caller's, and done with */
+    if (!(t->tape = kr_tape_create(ctx, KR_TAPE_GRAD)) || !make_optimizer(t)) return false;
     if (!t->loader->options.carries) return true;
     t->carried = kr_state_create(ctx, kr_network_layers(t->net), t->loader->options.batch);
     t->moving = kr_state_create(ctx, kr_network_layers(t->net), t->loader->options.batch);
@@ -144,7 +149,6 @@ kr_trainer *kr_trainer_create(kr_ctx *ctx, kr_model *model, kr_loader *loader, c
         .loss = none, .lr = none, .grad_norm = none, .eval_loss = none, .eval_accuracy = none, .best_loss = none
     };
     kr_arena_init(&t->arena, &ctx->memory, ARENA_BYTES);
-    kr_train_options_init(&t->o);
     if (build(t, options)) return t;
     kr_trainer_destroy(t);
     return NULL;

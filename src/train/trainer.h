@@ -3,13 +3,15 @@
 #define KR_TRAIN_TRAINER_H
 
 #include "base/arena.h"
-#include "base/ctx.h"
-#include "model/model.h"
-#include "train/loader.h"
+#include "base/sized.h"
+#include "model/model_impl.h"
+#include "data/loader.h"
 
 #include <krait/train.h>
 
 #include <string.h>
+
+KR_DECLARE_DEFAULTS(kr_lr_schedule);
 
 struct kr_trainer {
     kr_ctx *ctx;
@@ -17,7 +19,8 @@ struct kr_trainer {
     const kr_network *net; /* the same */
     const kr_params *params;
     kr_loader *loader;
-    kr_train_options o; /* its texts are in the arena */
+    kr_train_options o; /* its texts are in the arena; optimizer and schedule are NULL */
+    kr_lr_schedule schedule;
     kr_arena arena;
     kr_tape *tape;      /* of steps; empty between them */
     kr_tape *eval_tape; /* NULL before the first evaluation */

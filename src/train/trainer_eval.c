@@ -1,8 +1,8 @@
 /* trainer_eval.c - the loss of other data, which leaves no trace in the training. */
 #include "train/trainer.h"
 
-#include "tape/tape.h"
-#include "train/optimizer.h"
+#include "tape/tape_impl.h"
+#include "train/optimizer_impl.h"
 
 #include <math.h>
 
@@ -13,7 +13,7 @@ static bool add_batch(kr_trainer *t, kr_loader *loader, kr_state *state, kr_eval
 {
     kr_batch batch;
     kr_tape_reset(t->eval_tape);
-    if (!kr_loader_next(t->eval_tape, loader, &batch)) return false;
+    if (kr_loader_next(t->eval_tape, loader, &batch) != KR_OK) return false;
     const kr_loss_out out = kr_trainer_loss(t, t->eval_tape, &batch, state, NULL);
     if (!out.loss || (state && kr_state_copy(state, out.state) != KR_OK)) return false;
     sum->n_scored += out.scores.scored;
@@ -43,14 +43,14 @@ static bool begin(kr_trainer *t, const kr_loader *loader, int64_t max_batches)
         !kr_require(ctx, !loader->options.carries || t->net, KR_ERR_ARG,
                     OP ": the loader carries, but only a model has a state to carry"))
         return false;
-    return t->eval_tape || (t->eval_tape = kr_tape_create(ctx, KR_NO_GRAD)) != NULL;
+    return t->eval_tape || (t->eval_tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD)) != NULL;
 }
 
 kr_evaluation kr_trainer_evaluate(kr_trainer *t, kr_loader *loader, int64_t max_batches)
 {
     const kr_evaluation none = { .loss = (double)NAN };
     if (!kr_trainer_ready(t) || !begin(t, loader, max_batches)) return none;
-    const bool has_ema = t->o.optimizer.ema_decay > 0 && !t->optimizer->ema_is_in;
+    const bool has_ema = t->optimizer->options.ema_decay > 0 && !t->optimizer->ema_is_in;
     const kr_random_place random = kr_random_place_of(t->ctx);
     const kr_loader_position position = kr_loader_save(loader);
     kr_loader_position first = position;

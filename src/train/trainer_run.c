@@ -26,12 +26,17 @@ static bool evaluate(kr_trainer *t, bool is_last)
     return true;
 }
 
-static bool save(kr_trainer *t, bool is_last)
+static bool save(kr_trainer *t, bool is_wanted)
+{
+    if (!is_wanted || !t->o.folder || t->saved_step == t->progress.step) return true;
+    return kr_trainer_save(t) == KR_OK;
+}
+
+static bool save_if_due(kr_trainer *t, bool is_last)
 {
     const kr_train_progress *p = &t->progress;
     const bool is_best = t->o.keep_best && p->is_evaluated && p->best_step == p->step;
-    if (!t->o.folder || t->saved_step == p->step) return true;
-    return !(is_last || is_best || is_due(p->step, t->o.save_every)) || kr_trainer_save(t) == KR_OK;
+    return save(t, is_last || is_best || is_due(p->step, t->o.save_every));
 }
 
 /* All that comes behind a step; again after an error, what has not been done. False ends the run. */
@@ -39,12 +44,12 @@ static bool finish_step(kr_trainer *t)
 {
     const bool is_last = kr_trainer_is_done(t);
     if (t->progress.step == 0) return true;
-    if (!evaluate(t, is_last) || !save(t, is_last)) return false;
+    if (!evaluate(t, is_last) || !save_if_due(t, is_last)) return false;
     if (t->told_step == t->progress.step) return true;
     t->told_step = t->progress.step;
     const kr_train_progress p = kr_trainer_progress(t);
     if (!t->o.on_step || t->o.on_step(t->o.user, t, &p)) return !kr_ctx_failed(t->ctx);
-    if (t->o.folder && !kr_ctx_failed(t->ctx) && t->saved_step != t->progress.step) kr_trainer_save(t);
+    save(t, !kr_ctx_failed(t->ctx));
     return false;
 }
 
@@ -52,6 +57,6 @@ kr_status kr_trainer_run(kr_trainer *t)
 {
     if (!t) return KR_ERR_ARG;
     if (!kr_trainer_ready(t) || !kr_trainer_take_folder(t)) return t->ctx->status;
-    while (finish_step(t) && kr_trainer_step(t)) continue;
+    while (finish_step(t) && kr_trainer_step(t) == KR_OK) continue;
     return t->ctx->status;
 }

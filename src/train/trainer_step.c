@@ -6,7 +6,8 @@
  */
 #include "train/trainer.h"
 
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
+#include "train/optimizer_impl.h"
 
 #include <math.h>
 
@@ -37,10 +38,13 @@ static kr_loss_out loss_of_model(const kr_trainer *t, kr_tape *tape, const kr_ba
         call.scored =
             t->o.loss == KR_LOSS_SOFT_CROSS_ENTROPY ? batch->scored_bs : kr_reshape(tape, batch->scored_bs, per_row);
     }
-    call.state = state;
-    call.reset_bs = batch->reset_bs;
-    call.drops_state = !state;
-    call.streams = streams;
+    kr_call how;
+    kr_call_init(&how);
+    how.state = state;
+    how.reset_bs = batch->reset_bs;
+    how.drops_state = !state;
+    how.streams = streams;
+    call.call = &how;
     return kr_network_loss(tape, t->net, &call);
 }
 
@@ -96,7 +100,7 @@ static bool take_batch(kr_trainer *t, sums *s)
 {
     kr_batch batch;
     kr_tape_reset(t->tape);
-    if (!kr_loader_next(t->tape, t->loader, &batch)) return false;
+    if (kr_loader_next(t->tape, t->loader, &batch) != KR_OK) return false;
     const kr_state *state = s->n_batches == 0 ? t->carried : t->moving;
     const kr_loss_out out = kr_trainer_loss(t, t->tape, &batch, state, NULL);
     if (!out.loss) return false;
@@ -143,23 +147,26 @@ static void note(kr_trainer *t, const sums *s, double lr)
     p->is_evaluated = p->is_saved = false;
 }
 
-bool kr_trainer_step(kr_trainer *t)
+kr_status kr_trainer_step(kr_trainer *t)
 {
-    if (!kr_trainer_ready(t) || kr_trainer_is_done(t) || !kr_trainer_take_folder(t)) return false;
+    if (!t) return KR_ERR_ARG;
+    if (!kr_trainer_ready(t)) return t->ctx->status;
+    if (kr_trainer_is_done(t)) return KR_END;
+    if (!kr_trainer_take_folder(t)) return t->ctx->status;
     const place begin = { kr_loader_save(t->loader), kr_random_place_of(t->ctx) };
-    const double lr = kr_lr_at(&t->o.schedule, t->progress.step + 1);
+    const double lr = kr_lr_at(&t->schedule, t->progress.step + 1);
     sums s = { 0 };
-    if (t->o.optimizer.keeps_grad) kr_params_zero_grad(t->params);
+    if (t->optimizer->options.keeps_grad) kr_params_zero_grad(t->params);
     while (s.n_batches < t->o.accumulate && take_batch(t, &s)) continue;
     if (kr_ctx_failed(t->ctx) || s.n_batches == 0 || !move_weights(t, &s, lr)) {
         go_back(t, &begin);
         if (t->ctx->status == KR_ERR_NUMERIC) kr_trainer_diagnose(t);
-        return false;
+        return kr_ctx_failed(t->ctx) ? t->ctx->status : KR_END;
     }
     kr_tape_reset(t->tape);
     kr_state *spare = t->carried;
     t->carried = t->moving;
     t->moving = spare;
     note(t, &s, lr);
-    return true;
+    return KR_OK;
 }

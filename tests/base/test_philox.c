@@ -137,7 +137,7 @@ TEST(uniforms_fill_the_unit_interval)
 /* The pieces of Box-Muller against libm, at the ends of their ranges too. */
 TEST(logarithm_and_turn_are_good_to_a_few_units)
 {
-    double worst_log = 0, worst_turn = 0;
+    double worst_log = 0, worst_rotation = 0;
     for (int i = 0; i <= 200000; i++) {
         const double u = i == 0 ? 0x1p-53 : i <= 64 ? ldexp(1, -i) : kr_test_uniform(0x1p-53, 1);
         const double want = log(u),
@@ -148,10 +148,10 @@ TEST(logarithm_and_turn_are_good_to_a_few_units)
         kr_normal_turn(v, &cosine, &sine);
         const double angle = 6.28318530717958647692 * v;
         const double off = fmax(fabs(cosine - cos(angle)), fabs(sine - sin(angle)));
-        if (off > worst_turn) worst_turn = off;
+        if (off > worst_rotation) worst_rotation = off;
     }
     CHECK(worst_log < 8e-16, "ln is off by %g", worst_log);
-    CHECK(worst_turn < 1.5e-15, "cos or sin is off by %g", worst_turn); /* the angle itself is rounded */
+    CHECK(worst_rotation < 1.5e-15, "cos or sin is off by %g", worst_rotation); /* the angle itself is rounded */
     double z0, z1;
     kr_normal_pair(1, 0, &z0, &z1);
     CHECK(z0 == 0 && z1 == 0, "u = 1 gives (%g, %g)", z0, z1);

@@ -40,7 +40,7 @@ static bool each_once(kr_pool *pool, int64_t ntasks)
 static kr_pool *pool_of(kr_memory *memory, int nthreads)
 {
     kr_memory_init(memory, NULL);
-    kr_pool *pool = kr_pool_create(memory, nthreads);
+    kr_pool *pool = kr_pool_create(memory, nthreads, false);
     if (!pool) exit(2);
     return pool;
 }
@@ -172,9 +172,10 @@ TEST(refusals)
 {
     kr_memory memory;
     kr_memory_init(&memory, NULL);
-    CHECK(kr_pool_create(&memory, 0) == NULL && kr_pool_create(&memory, -3) == NULL, "a pool of no threads");
+    CHECK(kr_pool_create(&memory, 0, false) == NULL && kr_pool_create(&memory, -3, false) == NULL,
+          "a pool of no threads");
     memory.fail_in = 1;
-    CHECK(kr_pool_create(&memory, 3) == NULL, "a pool without memory");
+    CHECK(kr_pool_create(&memory, 3, false) == NULL, "a pool without memory");
     CHECK(memory.stats.live_bytes == 0, "%zu bytes left", memory.stats.live_bytes);
     kr_pool_destroy(NULL);
 }

@@ -145,8 +145,8 @@ quiet text_samples generate "$model" -p Krait -n 3 --samples 2 --logit-bias 65=1
 equal text_samples "$(cat "$out")" $'--- sample 1\nKraitAAA\n--- sample 2\nKraitAAA'
 
 # An empty prompt begins with what the model says a text begins with.
-gives empty_prompt 1 "^krait: generate: the prompt is empty, and neither model nor tokenizer name" generate "$model" -p ""
-gives empty_ids 1 "^krait: generate: the prompt is empty, and neither model nor tokenizer name" generate "$model" --ids -p " "
+gives empty_prompt 1 "^krait: generate: the prompt is empty, and neither the model nor the tokenizer has" generate "$model" -p ""
+gives empty_ids 1 "^krait: generate: the prompt is empty, and neither the model nor the tokenizer has" generate "$model" --ids -p " "
 if [ -n "${hf-}" ]; then
     quiet empty_with_bos generate "$hf" -p "" -n 5 --ignore-eos --echo
     cp "$out" "$work/text"
@@ -277,9 +277,9 @@ refuses() { gives "$1" 1 "$2" generate "${@:3}"; }
 usage no_model '^krait: generate: MODEL is missing: a folder' -p A
 usage no_prompt '^krait: generate: there is no prompt: give -p TEXT, -f FILE, or - ' "$model"
 usage two_prompts '^krait: generate: -p, -f and - are three prompts: give one$' "$model" -p A -f B
-usage a_word "^krait: generate: does not know what to do with 'Hello'$" "$model" Hello
-usage two_words "^krait: generate: does not know what to do with 'more'$" "$model" - more
-usage unknown '^krait: generate: there is no option --top$' "$model" -p A --top 3
+usage a_word "^krait: generate: unexpected argument 'Hello'$" "$model" Hello
+usage two_words "^krait: generate: unexpected argument 'more'$" "$model" - more
+usage unknown '^krait: generate: unknown option --top$' "$model" -p A --top 3
 usage greedy_and_warm '^krait: generate: --greedy and --temperature contradict' "$model" -p A --greedy --temperature 1
 usage echo_logprobs '^krait: generate: --echo and --logprobs do not go together$' "$model" -p A --echo --logprobs
 usage stop_ids_alone '^krait: generate: --stop with --ids needs --tokenizer' "$model" --ids -p 1 --stop A
@@ -303,9 +303,9 @@ refuses no_folder_remedy '^       a model folder holds config.json and model.saf
 refuses no_file '^krait: cannot open no/such: no such file or directory$' "$model" -f no/such
 refuses a_folder '^krait: cannot read tests: is a directory$' "$model" -f tests
 refuses no_tokenizer_file 'no/such' "$model" -p A --tokenizer no/such
-refuses bad_id "^krait: the prompt: 'x3' is not the number of a token$" "$model" --ids -p "1 x3"
-refuses negative_id "^krait: the prompt: '-3' is not the number of a token$" "$model" --ids -p "1 -3"
-refuses large_id "^krait: the prompt: '99999999999' is not the number of a token$" "$model" --ids -p "1 99999999999"
+refuses bad_id "^krait: the prompt: 'x3' is not a token id$" "$model" --ids -p "1 x3"
+refuses negative_id "^krait: the prompt: '-3' is not a token id$" "$model" --ids -p "1 -3"
+refuses large_id "^krait: the prompt: '99999999999' is not a token id$" "$model" --ids -p "1 99999999999"
 refuses id_past_the_table '256' "$model" --ids -p "1 256"
 refuses no_state 'no/such' "$model" --load-state no/such
 run generate "$model" -p A -n 2 --samples 2 --save-state "$work/state"

@@ -1,7 +1,7 @@
 /* test_curves.c - metrics.csv as it should be and as it should not: values by name, buckets that lose no spike, and no
  * file that does harm. */
 #define _POSIX_C_SOURCE 200809L
-#include "cli/curves.h"
+#include "cli/report/curves.h"
 #include "tests/folder.h"
 
 #include <fcntl.h>

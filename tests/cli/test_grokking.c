@@ -1,6 +1,6 @@
 /* test_grokking.c - the network that adds modulo p: its size, its two ways through a row, its loss and what is measured
  * of it. */
-#include "cli/grokking.h"
+#include "lab/grokking.h"
 #include "tests/harness.h"
 
 static grok_values usual_values(void)
@@ -80,9 +80,9 @@ TEST(grokking_matrices_are_the_segments_of_the_table)
 /* Loss and gradients of one batch, token by token or all at once. */
 static double loss_of(grok *g, kr_data_part part, double *grads)
 {
-    kr_tape *tape = kr_tape_create(g->ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(g->ctx, KR_TAPE_GRAD);
     kr_batch batch;
-    kr_loader_next(tape, g->loaders[part], &batch);
+    IGNORE(kr_loader_next(tape, g->loaders[part], &batch));
     const kr_loss_out out = grok_loss(g, tape, &batch, NULL);
     const double loss = kr_item(out.loss);
     CHECK(out.scores.scored == kr_tensor_dim(batch.ids_bs, 0), "%lld scored", (long long)out.scores.scored);
@@ -91,7 +91,7 @@ static double loss_of(grok *g, kr_data_part part, double *grads)
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         kr_tensor *grad = kr_grad(kr_params_at(params, i)->tensor);
         CHECK(grad != NULL, "%s has no gradient", kr_params_at(params, i)->name);
-        if (grad) kr_tensor_read(grad, KR_F64, grads, kr_tensor_count(grad));
+        if (grad) kr_tensor_read(grad, KR_DTYPE_F64, grads, kr_tensor_count(grad));
         grads += kr_tensor_count(kr_params_at(params, i)->tensor);
     }
     kr_params_zero_grad(params);
@@ -107,9 +107,9 @@ TEST(grokking_stepwise_is_chunked)
     CHECK(grok_open(&g, ctx, &v, NULL), "not opened");
     const int64_t n = kr_params_elements(kr_network_params(g.net));
     double *a = calloc((size_t)n, sizeof *a), *b = calloc((size_t)n, sizeof *b);
-    const double chunked = loss_of(&g, KR_DATA_TRAIN, a);
+    const double chunked = loss_of(&g, KR_DATA_PART_TRAIN, a);
     v.is_stepwise = true;
-    const double stepwise = loss_of(&g, KR_DATA_TRAIN, b);
+    const double stepwise = loss_of(&g, KR_DATA_PART_TRAIN, b);
     CHECK_CLOSE("loss", &stepwise, &chunked, 1, NULL, 1e-6, 1);
     CHECK_CLOSE("gradients", b, a, n, NULL, 1e-5, 1e-3);
     CHECK(chunked > 1 && chunked < 6, "loss %g", chunked); /* log 7 = 1.9 */
@@ -150,7 +150,7 @@ static double auxiliary_of(grok *g, uint64_t seed, kr_tape *tape)
 static void check_gradients(grok *g, const char *what)
 {
     const kr_params *params = kr_network_params(g->net);
-    kr_tape *tape = kr_tape_create(g->ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(g->ctx, KR_TAPE_GRAD);
     kr_params_zero_grad(params);
     kr_ctx_seed(g->ctx, 3);
     kr_backward(tape, grok_auxiliary(tape, g, 5));
@@ -187,7 +187,7 @@ TEST(grokking_auxiliary_gradients)
     kr_ctx *ctx = kr_test_ctx(0, NULL);
     grok g;
     CHECK(grok_open(&g, ctx, &v, NULL), "not opened");
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     CHECK(isnan(auxiliary_of(&g, 3, tape)), "a term without a factor");
     for (v.pr_target = GROK_EMB; v.pr_target <= GROK_ALL; v.pr_target++) {
         double sum = 0;
@@ -233,14 +233,14 @@ TEST(grokking_measures_what_was_put_in)
     v.p = 11;
     v.k = 2;
     kr_ctx *ctx = kr_test_ctx(0, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     grok g;
     CHECK(grok_open(&g, ctx, &v, NULL), "not opened");
     float embedding[11 * 8];
     for (int t = 0; t < 11; t++)
         for (int c = 0; c < 8; c++)
             embedding[t * 8 + c] = (float)(5 + cos(2 * 3.14159265358979323846 * (3 * t + c) / 11.0));
-    kr_param_write(g.matrices[0].weight, KR_F32, embedding, 11 * 8);
+    kr_param_write(g.matrices[0].weight, KR_DTYPE_F32, embedding, 11 * 8);
     /* Rows of B: all but one are 0, so B has one direction, and so has the state. The convolution must add none. */
     kr_tensor *in_proj = g.matrices[4].weight;
     float *rows = kr_tensor_data(in_proj);

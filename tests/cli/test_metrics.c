@@ -1,6 +1,6 @@
 /* test_metrics.c - metrics.csv: lines, thinning, and going on behind a step. */
 #define _POSIX_C_SOURCE 200809L
-#include "cli/metrics.h"
+#include "cli/common/metrics.h"
 #include "tests/folder.h"
 #include "tests/harness.h"
 

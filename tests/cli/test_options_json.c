@@ -1,6 +1,6 @@
 /* test_options_json.c - values of every kind go into a JSON file and come back the same; the line wins over the file. */
 #define _POSIX_C_SOURCE 200809L
-#include "cli/options_json.h"
+#include "cli/common/options_json.h"
 #include "tests/folder.h"
 #include "tests/harness.h"
 

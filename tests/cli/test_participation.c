@@ -1,5 +1,5 @@
 /* test_participation.c - participation ratios where they can be told beforehand, and the gradient of one. */
-#include "cli/participation.h"
+#include "lab/participation.h"
 #include "tests/harness.h"
 
 static const double pi = 3.14159265358979323846;
@@ -14,7 +14,8 @@ static void check_ratio(const char *what, double got, double want)
 
 static double ratio_of(kr_tape *tape, int64_t n, int64_t d, const double *x)
 {
-    kr_tensor *ratio = cli_participation(tape, kr_cast(tape, kr_from_data(tape, KR_F64, KR_SHAPE(n, d), x), KR_F32));
+    kr_tensor *ratio =
+        cli_participation(tape, kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(n, d), x), KR_DTYPE_F32));
     return ratio ? kr_item(ratio) : NAN;
 }
 
@@ -29,7 +30,7 @@ static double *axes_of(int64_t d, int times, double length)
 TEST(participation_of_matrices)
 {
     kr_ctx *ctx = kr_test_ctx(0, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     double *axes = axes_of(8, 3, 1), one[30], wide[30];
     for (int i = 0; i < 30; i++) one[i] = (i / 5 - 2.5) * (i % 5 - 1.7); /* a column times a row */
     for (int i = 0; i < 30; i++) wide[i] = (i / 6 - 2.5) * (i % 6 - 1.7);
@@ -53,7 +54,7 @@ TEST(participation_of_matrices)
 TEST(participation_of_moments)
 {
     kr_ctx *ctx = kr_test_ctx(0, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     cli_moments m;
     CHECK(cli_moments_open(&m, 4), "no memory");
     /* A cross of eight points around (10, 0, 0, 0): uncentred nearly one direction, centred four. */
@@ -62,7 +63,7 @@ TEST(participation_of_moments)
         x[i * 4] = 10;
         x[i * 4 + i / 2] += i % 2 ? 1 : -1;
     }
-    kr_tensor *rows = kr_cast(tape, kr_from_data(tape, KR_F64, KR_SHAPE(2, 2, 2, 4), x), KR_F32);
+    kr_tensor *rows = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(2, 2, 2, 4), x), KR_DTYPE_F32);
     cli_moments_add(&m, tape, kr_slice(tape, rows, 0, 0, 1));
     cli_moments_add(&m, tape, kr_slice(tape, rows, 0, 1, 2));
     CHECK(m.count == 8, "%lld rows", (long long)m.count);
@@ -82,10 +83,10 @@ TEST(participation_of_isotropic_cloud)
     /* Normal draws: PR of n rows of d numbers tends to n d / (n + d + 1). */
     enum { ND = 16, NN = 4000 };
     kr_ctx *ctx = kr_test_ctx(0, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     cli_moments m;
     CHECK(cli_moments_open(&m, ND), "no memory");
-    cli_moments_add(&m, tape, kr_randn(tape, KR_F32, KR_SHAPE(NN, ND)));
+    cli_moments_add(&m, tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(NN, ND)));
     const double want = (double)NN * ND / (NN + ND + 1),
                  got[] = { cli_moments_participation(&m, false), cli_moments_participation(&m, true) };
     for (int i = 0; i < 2; i++) CHECK(fabs(got[i] - want) < 0.02, "got %g, want about %g", got[i], want);
@@ -127,18 +128,18 @@ TEST(participation_of_frequencies)
 static void check_gradient(int64_t n, int64_t d, double scale)
 {
     kr_ctx *ctx = kr_test_ctx(0, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     double x[64], got[64], want[64];
     for (int64_t i = 0; i < n * d; i++) x[i] = scale * kr_test_normal();
-    kr_tensor *in = kr_input(tape, kr_from_data(tape, KR_F64, KR_SHAPE(n, d), x));
+    kr_tensor *in = kr_input(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(n, d), x));
     CHECK(kr_backward(tape, cli_participation(tape, in)) == KR_OK, "backward");
-    if (!kr_ctx_failed(ctx)) kr_tensor_read(kr_grad(in), KR_F64, got, n * d);
+    if (!kr_ctx_failed(ctx)) kr_tensor_read(kr_grad(in), KR_DTYPE_F64, got, n * d);
     for (int64_t i = 0; i < n * d; i++) {
         const double kept = x[i], h = 1e-5 * scale;
         double y[2];
         for (int side = 0; side < 2; side++) {
             x[i] = kept + (side ? h : -h);
-            y[side] = kr_item(cli_participation(tape, kr_from_data(tape, KR_F64, KR_SHAPE(n, d), x)));
+            y[side] = kr_item(cli_participation(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(n, d), x)));
         }
         x[i] = kept;
         want[i] = (y[1] - y[0]) / (2 * h);

@@ -1,7 +1,7 @@
 /* test_task_folder.c - folders of tasks' runs: what is removed and moved, what is left alone, and what is read again. */
 #define _POSIX_C_SOURCE 200809L
-#include "cli/task_folder.h"
-#include "cli/files.h"
+#include "lab/task_folder.h"
+#include "cli/common/cli_files.h"
 #include "tests/folder.h"
 
 static void write_text(const char *path, const char *text)

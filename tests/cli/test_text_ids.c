@@ -1,6 +1,6 @@
 /* test_text_ids.c - a text read in blocks has the ids of the whole, for the pre-tokenizers that models use; and where
  * no cut can promise that, its bytes. */
-#include "cli/text_ids.h"
+#include "cli/common/text_ids.h"
 #include "tests/harness.h"
 
 #include <stdarg.h>
@@ -103,7 +103,7 @@ static int32_t *whole_ids(const kr_tokenizer *tok, const text *t, int64_t *count
     kr_encode_options options;
     kr_encode_options_init(&options);
     options.adds_special = false;
-    const int64_t most = kr_tokenizer_most_ids(tok, t->count);
+    const int64_t most = kr_tokenizer_max_ids(tok, t->count);
     int32_t *ids = malloc((size_t)most * sizeof *ids);
     *count = kr_tokenizer_encode(tok, t->bytes, t->count, &options, ids, most);
     return ids;

@@ -46,7 +46,7 @@ text() {
     same "$name" "$work/got" "$work/want"
 }
 gives no_tokenizer 1 "^krait: $model has no tokenizer.json, and its 300 tokens are not the 256 bytes\$" generate "$model" -p A
-gives no_tokenizer 1 "^       pass the tokenizer.json that the model was trained with by --tokenizer FILE, or put it into the folder\$" \
+gives no_tokenizer 1 "^       put tokenizer.json into the folder or name it: the one that the model was trained with \(see --tokenizer\)\$" \
     eval "$model" --text "$work/tokenizer.json"
 text begin "256 72 105" -p Hi --tokenizer "$work/tokenizer.json"
 cp "$work/tokenizer.json" "$model"
@@ -84,9 +84,9 @@ quiet "bytes and two more" generate "$work/bytes" -p A -n 3
 echo '{"version": 1' >"$work/bad.json"
 gives bad_tokenizer 1 "^krait: .*bad.json: tokenizer: json: at byte" generate "$model" -p A --tokenizer "$work/bad.json"
 new_model neox 50277
-gives neox 1 '^       it should be that of GPT-NeoX-20b: pass its tokenizer.json by --tokenizer FILE' generate "$work/neox" -p A
+gives neox 1 '^       put tokenizer.json into the folder or name it: that of GPT-NeoX-20b, by the size of the vocabulary' generate "$work/neox" -p A
 new_model llama 128256
-gives llama 1 '^       it should be that of Llama-3.1: pass its tokenizer.json by --tokenizer FILE' generate "$work/llama" -p A
+gives llama 1 '^       put tokenizer.json into the folder or name it: that of Llama-3.1, by the size' generate "$work/llama" -p A
 
 # ---- eval: what stands before a text lets its first token be scored ----
 

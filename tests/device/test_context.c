@@ -28,7 +28,7 @@ TEST(log_tells_kernels_and_threads)
     kr_ctx *ctx = kr_ctx_create(&options);
     CHECK_OK(ctx);
     char want[200];
-    if (kr_test_is_far(ctx))
+    if (kr_test_on_device(ctx))
         snprintf(want, sizeof want, "krait %s: %s, ref kernels, threads 2", kr_version(), kr_ctx_device(ctx));
     else snprintf(want, sizeof want, "krait %s: ref kernels, threads 2", kr_version());
     CHECK(h.lines == 1 && h.level == KR_LOG_INFO && strcmp(h.text, want) == 0, "%d lines, the last: %s", h.lines,
@@ -52,7 +52,7 @@ static void expect_refusal(const char *device, kr_status status, const char *tex
           kr_status_name(kr_ctx_status(ctx)), kr_ctx_message(ctx));
     kr_ctx_clear(ctx);
     CHECK(kr_ctx_failed(ctx), "a context without its device goes on");
-    CHECK(kr_tape_create(ctx, KR_GRAD) == NULL, "it has a tape");
+    CHECK(kr_tape_create(ctx, KR_TAPE_GRAD) == NULL, "it has a tape");
     kr_ctx_destroy(ctx);
 }
 
@@ -89,8 +89,8 @@ TEST(cuda_says_why_not)
 TEST(faults_stay)
 {
     kr_ctx *ctx = on("mock:2");
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *w = kr_param_create(ctx, KR_F32, KR_SHAPE(5)), *y = w;
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(5)), *y = w;
     float five[5] = { 0 };
     for (int i = 0; i < 20; i++) y = kr_mul(t, y, w);
     CHECK(y == NULL, "it did not break");
@@ -102,8 +102,8 @@ TEST(faults_stay)
         kr_ctx_clear(ctx);
         kr_tape_reset(t);
         CHECK(kr_mul(t, w, w) == NULL && kr_param_fill(w, 1) == KR_ERR_DEVICE &&
-                  kr_param_write(w, KR_F32, five, 5) == KR_ERR_DEVICE &&
-                  kr_tensor_read(w, KR_F32, five, 5) == KR_ERR_DEVICE && isnan(kr_tensor_at(w, (int64_t[]){ 0 })),
+                  kr_param_write(w, KR_DTYPE_F32, five, 5) == KR_ERR_DEVICE &&
+                  kr_tensor_read(w, KR_DTYPE_F32, five, 5) == KR_ERR_DEVICE && isnan(kr_tensor_at(w, (int64_t[]){ 0 })),
               "a broken device goes on");
     }
     kr_param_destroy(w);
@@ -112,15 +112,15 @@ TEST(faults_stay)
 }
 
 /* Each allocation of a far context refused in turn. */
-TEST(far_contexts_starved)
+TEST(device_contexts_starved)
 {
     for (size_t n = 1;; n++) {
         kr_ctx *ctx = on("mock");
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
         kr_ctx_fail_allocation(ctx, n);
-        kr_tensor *w = kr_param_create(ctx, KR_F32, KR_SHAPE(3, 4));
+        kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(3, 4));
         kr_param_normal(w, 0, 1);
-        kr_tensor *x = kr_input(t, kr_randn(t, KR_F32, KR_SHAPE(5, 4)));
+        kr_tensor *x = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5, 4)));
         kr_tensor *loss = kr_sum(t, kr_tanh(t, kr_linear(t, x, w, NULL)), KR_ALL_AXES, false);
         kr_backward(t, loss);
         kr_zero_grad(w);
@@ -195,10 +195,10 @@ TEST(precision_is_the_gpus)
     kr_tape *tape[2];
     kr_tensor *y[2];
     for (int i = 0; i < 2; i++) {
-        tape[i] = kr_tape_create(ctx[i], KR_GRAD);
+        tape[i] = kr_tape_create(ctx[i], KR_TAPE_GRAD);
         kr_ctx_seed(ctx[i], 3);
-        kr_tensor *x = kr_input(tape[i], kr_randn(tape[i], KR_F32, KR_SHAPE(300, 40)));
-        kr_tensor *w = kr_input(tape[i], kr_randn(tape[i], KR_F32, KR_SHAPE(50, 40)));
+        kr_tensor *x = kr_input(tape[i], kr_randn(tape[i], KR_DTYPE_F32, KR_SHAPE(300, 40)));
+        kr_tensor *w = kr_input(tape[i], kr_randn(tape[i], KR_DTYPE_F32, KR_SHAPE(50, 40)));
         y[i] = kr_linear(tape[i], x, w, NULL);
         kr_backward(tape[i], kr_sum(tape[i], kr_mul(tape[i], y[i], y[i]), KR_ALL_AXES, false));
         CHECK_OK(ctx[i]);

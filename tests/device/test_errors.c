@@ -32,13 +32,13 @@ static void expect(const kr_ctx *ctx, kr_status status, const char *const *parts
 /* ---- memory ---- */
 
 /* An op that needs more than there is names itself, what it asked for, and the remedy; then smaller ones go on. */
-TEST(far_memory_is_full)
+TEST(device_memory_is_full)
 {
     kr_ctx *ctx = on("mock:3");
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     CHECK_OK(ctx);
     const size_t before = kr_ctx_device_memory(ctx).live_bytes;
-    kr_tensor *w = kr_param_create(ctx, KR_F32, KR_SHAPE(1024, 512));
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(1024, 512));
     kr_param_fill(w, 2);
     CHECK_OK(ctx);
     for (int i = 0; i < 3; i++) {
@@ -55,7 +55,7 @@ TEST(far_memory_is_full)
         CHECK(y && kr_tensor_at(y, (int64_t[]){ 0, 0 }) == 4, "it does not go on: %s", kr_ctx_message(ctx));
         kr_tape_reset(t);
     }
-    kr_tensor *large = kr_param_create(ctx, KR_F64, KR_SHAPE(1 << 20));
+    kr_tensor *large = kr_param_create(ctx, KR_DTYPE_F64, KR_SHAPE(1 << 20));
     CHECK(large == NULL, "a parameter larger than the device");
     expect(ctx, KR_ERR_NOMEM, (const char *[]){ "param: no memory for f64 [1048576]; mock:3 is small refused", NULL });
     kr_ctx_clear(ctx);
@@ -67,11 +67,11 @@ TEST(far_memory_is_full)
 }
 
 /* In a backward pass the op is the one whose gradient it is. */
-TEST(far_memory_is_full_backward)
+TEST(device_memory_is_full_backward)
 {
     kr_ctx *ctx = on("mock:3");
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *w = kr_param_create(ctx, KR_F32, KR_SHAPE(600, 512));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(600, 512));
     kr_tensor *loss = kr_sum(t, kr_tanh(t, kr_mul(t, w, w)), KR_ALL_AXES, false);
     CHECK_OK(ctx);
     CHECK(kr_backward(t, loss) == KR_ERR_NOMEM, "%s", kr_ctx_message(ctx));
@@ -90,24 +90,25 @@ TEST(gpu_memory_is_full)
 {
     if (!has_gpu()) SKIP("there is no GPU");
     kr_ctx *ctx = on("cuda");
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *w = kr_param_create(ctx, KR_F32, KR_SHAPE((int64_t)1 << 38));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE((int64_t)1 << 38));
     CHECK(w == NULL, "a GPU with a TiB");
     expect(ctx, KR_ERR_NOMEM,
            (const char *[]){ "param: no memory for f32 [274877906944]; cuda:0 ", " refused 1099511627776",
                              " MiB are free", NULL });
     kr_ctx_clear(ctx);
     kr_tape_reset(t);
-    kr_tensor *small = kr_full(t, KR_F32, KR_SHAPE(1000), 3);
+    kr_tensor *small = kr_full(t, KR_DTYPE_F32, KR_SHAPE(1000), 3);
     CHECK(kr_item(kr_sum(t, kr_mul(t, small, small), KR_ALL_AXES, false)) == 9000, "%s", kr_ctx_message(ctx));
-    kr_tensor *wide =
-        kr_mul(t, kr_full(t, KR_F32, KR_SHAPE((int64_t)1 << 20, 1), 1), kr_full(t, KR_F32, KR_SHAPE(1 << 18), 1));
+    kr_tensor *wide = kr_mul(t, kr_full(t, KR_DTYPE_F32, KR_SHAPE((int64_t)1 << 20, 1), 1),
+                             kr_full(t, KR_DTYPE_F32, KR_SHAPE(1 << 18), 1));
     CHECK(wide == NULL, "a product of a TiB");
     expect(ctx, KR_ERR_NOMEM,
            (const char *[]){ "mul: no memory for f32 [1048576, 262144], 1099511627776 bytes", NULL });
     kr_ctx_clear(ctx);
     kr_tape_reset(t);
-    CHECK(kr_item(kr_sum(t, kr_full(t, KR_F32, KR_SHAPE(10), 3), KR_ALL_AXES, false)) == 30, "%s", kr_ctx_message(ctx));
+    CHECK(kr_item(kr_sum(t, kr_full(t, KR_DTYPE_F32, KR_SHAPE(10), 3), KR_ALL_AXES, false)) == 30, "%s",
+          kr_ctx_message(ctx));
     kr_tape_destroy(t);
     kr_ctx_destroy(ctx);
 }
@@ -132,11 +133,11 @@ static void train_a_step(kr_ctx *ctx)
     kr_network *net = kr_network_create(ctx, &config);
     kr_optimizer *optimizer = net ? kr_optimizer_create(ctx, kr_network_params(net), NULL) : NULL;
     kr_state *state = net ? kr_state_create(ctx, kr_network_layers(net), 2) : NULL;
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     const int32_t ids[2 * 5] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 };
     kr_loss_call call;
     kr_loss_call_init(&call);
-    call.ids_bs = kr_from_data(t, KR_I32, KR_SHAPE(2, 5), ids);
+    call.ids_bs = kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(2, 5), ids);
     const kr_loss_out out = kr_network_loss(t, net, &call);
     kr_backward(t, out.loss);
     if (optimizer && !kr_ctx_failed(ctx)) kr_optimizer_step(optimizer, 1e-3, 1);
@@ -146,17 +147,17 @@ static void train_a_step(kr_ctx *ctx)
     kr_network_destroy(net);
 }
 
-TEST(far_networks_starved)
+TEST(device_networks_starved)
 {
     const size_t stride = kr_test_quick() ? 7 : 1;
     for (size_t n = 1;; n += stride) {
         kr_ctx *ctx = on("mock");
-        const size_t shared = kr_ctx_shared_memory(ctx).live_bytes;
+        const size_t shared = kr_ctx_pinned_memory(ctx).live_bytes;
         kr_ctx_fail_allocation(ctx, n);
         train_a_step(ctx);
         const bool passed = !kr_ctx_failed(ctx);
         CHECK(passed || kr_ctx_status(ctx) == KR_ERR_NOMEM, "allocation %zu: %s", n, kr_ctx_message(ctx));
-        CHECK(kr_ctx_shared_memory(ctx).live_bytes == shared, "allocation %zu: shared memory is left", n);
+        CHECK(kr_ctx_pinned_memory(ctx).live_bytes == shared, "allocation %zu: shared memory is left", n);
         kr_ctx_destroy(ctx); /* the mock counts its far memory then */
         if (!passed) continue;
         CHECK(n > 60, "%zu allocations", n);
@@ -169,18 +170,19 @@ TEST(far_networks_starved)
 TEST(operands_of_another_device)
 {
     kr_ctx *cpu = on("cpu"), *mock = on("mock");
-    kr_tape *t = kr_tape_create(cpu, KR_GRAD);
-    kr_tensor *here = kr_param_create(cpu, KR_F32, KR_SHAPE(3)), *there = kr_param_create(mock, KR_F32, KR_SHAPE(3));
+    kr_tape *t = kr_tape_create(cpu, KR_TAPE_GRAD);
+    kr_tensor *here = kr_param_create(cpu, KR_DTYPE_F32, KR_SHAPE(3)),
+              *there = kr_param_create(mock, KR_DTYPE_F32, KR_SHAPE(3));
     CHECK(kr_mul(t, here, there) == NULL, "they were multiplied");
     CHECK_ERROR(
         cpu, KR_ERR_STATE,
         "mul: operand b [3] belongs to another context, on mock:0 runs at once, but this tape's is on cpu; carry it "
         "over by kr_tensor_read and kr_from_data");
-    CHECK(kr_tensor_is_near(here) && !kr_tensor_is_near(there) && kr_tensor_is_near(NULL), "near and far are mistaken");
+    CHECK(kr_tensor_is_host(here) && !kr_tensor_is_host(there) && kr_tensor_is_host(NULL), "near and far are mistaken");
     kr_tape_reset(t);
     const int32_t one = 1;
-    kr_tape *far = kr_tape_create(mock, KR_GRAD);
-    CHECK(kr_tensor_is_near(kr_from_data(far, KR_I32, KR_SHAPE(1), &one)), "integers are near");
+    kr_tape *far = kr_tape_create(mock, KR_TAPE_GRAD);
+    CHECK(kr_tensor_is_host(kr_from_data(far, KR_DTYPE_I32, KR_SHAPE(1), &one)), "integers are near");
     CHECK(kr_ctx_wait(mock) == KR_OK && kr_ctx_wait(cpu) == KR_OK && kr_ctx_wait(NULL) == KR_ERR_NOMEM, "waiting");
     kr_tape_destroy(t);
     kr_tape_destroy(far);
@@ -196,8 +198,8 @@ TEST(operands_of_another_device)
 static void fault(void)
 {
     kr_ctx *ctx = on("cuda");
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *x = kr_full(t, KR_F32, KR_SHAPE(1 << 20), 1);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x = kr_full(t, KR_DTYPE_F32, KR_SHAPE(1 << 20), 1);
     kr_tensor wild = *x;
     wild.data = (char *)x->data + ((size_t)1 << 45);
     wild.node = NULL;
@@ -206,7 +208,7 @@ static void fault(void)
     printf("%s\n", kr_ctx_message(ctx));
     kr_ctx_clear(ctx);
     kr_tape_reset(t);
-    y = kr_full(t, KR_F32, KR_SHAPE(4), 1);
+    y = kr_full(t, KR_DTYPE_F32, KR_SHAPE(4), 1);
     printf("%d %d\n", y == NULL, kr_ctx_status(ctx) == KR_ERR_DEVICE);
     printf("%s\n", kr_ctx_message(ctx));
     kr_tape_destroy(t);

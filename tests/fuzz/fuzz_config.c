@@ -38,7 +38,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_written(ctx, config, KR_LAYOUT_OFFICIAL);
         check_written(ctx, config, KR_LAYOUT_HF);
         kr_model_size measured;
-        if (config->layers.n_layers <= 64 && config->layers.n_virtual <= 64) kr_model_measure(ctx, config, &measured);
+        if (config->layers->n_layers <= 64 && config->layers->n_virtual <= 64) kr_model_measure(ctx, config, &measured);
     }
     kr_ctx_clear(ctx);
     kr_model_config_destroy(config);

@@ -68,7 +68,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc, (void)argv;
     static const char two_images[] = "\0\0\10\3\0\0\0\2\0\0\0\1\0\0\0\3abcdef";
     ctx = fuzz_ctx();
-    tape = kr_tape_create(ctx, KR_NO_GRAD);
+    tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     tok = kr_tokenizer_bytes(ctx);
     const int handle = mkstemp(fuzz_template(images));
     if (handle < 0) abort();
@@ -126,7 +126,7 @@ static void load_all(const kr_source *source, char kind, bool packs)
     kr_loader *loader = kr_loader_create(source, &o);
     kr_batch batch;
     int64_t steps = 0;
-    for (; steps < 64 && kr_loader_next(tape, loader, &batch); steps++) {
+    for (; steps < 64 && kr_loader_next(tape, loader, &batch) == KR_OK; steps++) {
         check_labels(&batch, &info);
         kr_tape_reset(tape);
     }

@@ -34,6 +34,9 @@ static kr_generation *make_generation(int64_t n_samples)
     static const int32_t stop_ids[] = { 7 };
     kr_generate_options options;
     kr_generate_options_init(&options);
+    kr_sampler_options sampler;
+    kr_sampler_options_init(&sampler);
+    options.sampler = &sampler;
     options.n_samples = n_samples;
     options.max_tokens = 6;
     options.prefill_chunk = 3;
@@ -41,8 +44,8 @@ static kr_generation *make_generation(int64_t n_samples)
     options.stops = stops;
     options.n_stop_ids = 1;
     options.stop_ids = stop_ids;
-    options.sampler.repetition_penalty = 1.1;
-    options.sampler.frequency_penalty = 0.1;
+    sampler.repetition_penalty = 1.1;
+    sampler.frequency_penalty = 0.1;
     return kr_generation_create(ctx, net, tok, &options);
 }
 
@@ -54,8 +57,8 @@ static void write_seeds(const char *folder)
         snprintf(seed, sizeof seed, "%s/seed-%d", folder, n);
         kr_generation *g = make_generation(1 + n / 4);
         if (n % 4 > 0) kr_generation_feed_text(g, "hello", 5);
-        for (int i = 0; i < (n % 4 == 2 ? 3 : n % 4 == 3 ? 9 : 0); i++) kr_generation_next(g);
-        kr_generation_save(g, seed);
+        for (int i = 0; i < (n % 4 == 2 ? 3 : n % 4 == 3 ? 9 : 0); i++) IGNORE(kr_generation_next(g));
+        IGNORE(kr_generation_save(g, seed));
         kr_generation_destroy(g);
     }
     if (kr_ctx_failed(ctx)) abort();
@@ -77,9 +80,9 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 /* It goes on and is fed; values that a file may hold may make its logits overflow, nothing else may go wrong. */
 static void go_on(kr_generation *g)
 {
-    for (int i = 0; i < 3; i++) kr_generation_next(g);
+    for (int i = 0; i < 3; i++) IGNORE(kr_generation_next(g));
     if (!kr_ctx_failed(ctx)) kr_generation_feed_text(g, "on", 2);
-    for (int i = 0; i < 2; i++) kr_generation_next(g);
+    for (int i = 0; i < 2; i++) IGNORE(kr_generation_next(g));
     const kr_status status = kr_ctx_status(ctx);
     if (status != KR_OK && status != KR_ERR_NUMERIC && status != KR_ERR_DTYPE && status != KR_ERR_STATE) abort();
 }

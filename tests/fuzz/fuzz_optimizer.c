@@ -16,7 +16,7 @@ static kr_optimizer *make(void)
 {
     kr_optimizer_options options;
     kr_optimizer_options_init(&options);
-    options.kind = KR_MUON;
+    options.kind = KR_OPTIMIZER_MUON;
     options.ema_decay = 0.5;
     return kr_optimizer_create(ctx, kr_mamba2_params(block), &options);
 }
@@ -41,7 +41,7 @@ static void write_seeds(const char *folder)
         snprintf(seed, sizeof seed, "%s/seed-%d", folder, n);
         kr_safetensors_writer *writer = kr_safetensors_writer_create(ctx);
         kr_optimizer_save(optimizer, writer);
-        kr_safetensors_save(writer, seed);
+        IGNORE(kr_safetensors_save(writer, seed));
         kr_safetensors_writer_destroy(writer);
         step(optimizer);
     }
@@ -54,7 +54,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc;
     (void)argv;
     ctx = fuzz_ctx();
-    tape = kr_tape_create(ctx, KR_GRAD);
+    tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_mamba2_config config;
     kr_mamba2_config_init(&config);
     config.d_model = config.state_rank = config.per_head_dim = 2;

@@ -6,10 +6,11 @@
 
 static void read_item(const kr_safetensors *file, const kr_safetensors_item *item)
 {
-    const bool is_float = item->dtype != KR_I32 && item->dtype != KR_I64;
+    const bool is_float = item->dtype != KR_DTYPE_I32 && item->dtype != KR_DTYPE_I64;
     void *out = malloc((size_t)item->count * 8 + 1);
     if (!out) abort();
-    if (item->is_readable && kr_safetensors_read(file, item, is_float ? KR_F64 : KR_I64, out, item->count) != KR_OK)
+    if (item->is_readable &&
+        kr_safetensors_read(file, item, is_float ? KR_DTYPE_F64 : KR_DTYPE_I64, out, item->count) != KR_OK)
         abort();
     free(out);
     volatile unsigned char sum = 0;

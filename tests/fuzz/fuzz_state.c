@@ -21,7 +21,7 @@ static void make_network(void)
     layers.block = kr_mamba3_block(&block);
     layers.n_layers = 1;
     layers.n_virtual = 2;
-    const kr_marker latent = { KR_MARK_CUSTOM, 3 };
+    const kr_class_token latent = { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 3 };
     layers.n_latents = 1;
     layers.latents = &latent;
     kr_network_config config;
@@ -38,7 +38,8 @@ static kr_state *step(const kr_state *state)
     kr_call_init(&call);
     call.state = state;
     const int32_t ids[4] = { 1, 2, 3, 4 };
-    return kr_network_step(tape, net, kr_from_data(tape, KR_I32, KR_SHAPE(kr_state_batch(state)), ids), &call).state;
+    return kr_network_step(tape, net, kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(kr_state_batch(state)), ids), &call)
+        .state;
 }
 
 static void write_seeds(const char *folder)
@@ -49,7 +50,7 @@ static void write_seeds(const char *folder)
         kr_state *state = kr_state_create(ctx, kr_network_layers(net), 1 + n);
         if (n == 2) kr_state_announce(state, 5);
         if (n > 0) kr_state_copy(state, step(state));
-        kr_state_save(state, net, seed);
+        IGNORE(kr_state_save(state, net, seed));
         kr_state_destroy(state);
         kr_tape_reset(tape);
     }
@@ -61,7 +62,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argc;
     (void)argv;
     ctx = fuzz_ctx();
-    tape = kr_tape_create(ctx, KR_NO_GRAD);
+    tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     make_network();
     if (getenv("KR_FUZZ_SEEDS")) write_seeds(getenv("KR_FUZZ_SEEDS"));
     return kr_ctx_failed(ctx);

@@ -55,7 +55,7 @@ static void begin(void)
 
 static void check(const kr_tokenizer *tok, const char *text, size_t bytes, bool gives_itself)
 {
-    const int64_t most = kr_tokenizer_most_ids(tok, bytes);
+    const int64_t most = kr_tokenizer_max_ids(tok, bytes);
     int32_t *ids = malloc((size_t)(most + 1) * sizeof *ids);
     const int64_t n = kr_tokenizer_encode(tok, text, bytes, NULL, ids, most);
     if ((n < 0) != kr_ctx_failed(ctx) || n > most) abort();

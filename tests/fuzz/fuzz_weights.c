@@ -124,12 +124,12 @@ static void write_seeds(const char *seeds)
     write_file(path, framed, sizeof framed - 1, "", 0);
     copy_seed(seeds, "index", 'i', "model.safetensors.index.json");
     kr_weights_writer *w = kr_weights_writer_create(ctx);
-    kr_weights_add(w, "x", KR_F32, KR_SHAPE(2, 3), floats);
-    kr_weights_add(w, "y", KR_I64, KR_SCALAR, longs);
-    kr_weights_add(w, "z", KR_F32, KR_SHAPE(6), floats);
-    kr_weights_save(w, folder, KR_CONTAINER_SAFETENSORS, 0);
+    kr_weights_add(w, "x", KR_DTYPE_F32, KR_SHAPE(2, 3), floats);
+    kr_weights_add(w, "y", KR_DTYPE_I64, KR_SCALAR, longs);
+    kr_weights_add(w, "z", KR_DTYPE_F32, KR_SHAPE(6), floats);
+    IGNORE(kr_weights_save(w, folder, KR_CONTAINER_SAFETENSORS, 0));
     copy_seed(seeds, "safetensors", 'f', "model.safetensors");
-    kr_weights_save(w, folder, KR_CONTAINER_TORCH, 0);
+    IGNORE(kr_weights_save(w, folder, KR_CONTAINER_TORCH, 0));
     copy_seed(seeds, "torch", 'f', "pytorch_model.bin");
     kr_weights_writer_destroy(w);
 }
@@ -142,10 +142,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     if (!mkdtemp(fuzz_template(folder))) abort();
     atexit(remove_folder);
     kr_weights_writer *w = kr_weights_writer_create(ctx);
-    kr_weights_add(w, "x", KR_F32, KR_SHAPE(2), floats);
-    kr_weights_add(w, "y", KR_I64, KR_SHAPE(2), longs);
-    kr_weights_add(w, "z", KR_F32, KR_SCALAR, floats);
-    kr_weights_save(w, folder, KR_CONTAINER_SAFETENSORS, 16);
+    kr_weights_add(w, "x", KR_DTYPE_F32, KR_SHAPE(2), floats);
+    kr_weights_add(w, "y", KR_DTYPE_I64, KR_SHAPE(2), longs);
+    kr_weights_add(w, "z", KR_DTYPE_F32, KR_SCALAR, floats);
+    IGNORE(kr_weights_save(w, folder, KR_CONTAINER_SAFETENSORS, 16));
     kr_weights_writer_destroy(w);
     if (getenv("KR_FUZZ_SEEDS")) write_seeds(getenv("KR_FUZZ_SEEDS"));
     return kr_ctx_failed(ctx);
@@ -155,12 +155,14 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 
 static void read_item(const kr_weights *w, const kr_weights_item *item)
 {
-    const bool is_float = item->dtype != KR_I32 && item->dtype != KR_I64;
+    const bool is_float = item->dtype != KR_DTYPE_I32 && item->dtype != KR_DTYPE_I64;
     if (kr_weights_find(w, item->name) != item) abort();
     if (item->count > 1 << 16) return; /* a stride of 0 makes much of little */
     void *out = malloc((size_t)item->count * 8 + 1);
     if (!out) abort();
-    if (item->is_readable && kr_weights_read(w, item, is_float ? KR_F64 : KR_I64, out, item->count) != KR_OK) abort();
+    if (item->is_readable &&
+        kr_weights_read(w, item, is_float ? KR_DTYPE_F64 : KR_DTYPE_I64, out, item->count) != KR_OK)
+        abort();
     free(out);
 }
 

@@ -1,6 +1,6 @@
 /* plain_sampler.h - the sampler's rules written once more, for tests: everything sorted, e^x by the C library. */
-#ifndef KR_TESTS_PLAIN_SAMPLER_H
-#define KR_TESTS_PLAIN_SAMPLER_H
+#ifndef KR_TESTS_GENERATE_PLAIN_SAMPLER_H
+#define KR_TESTS_GENERATE_PLAIN_SAMPLER_H
 
 #include "base/philox.h"
 #include "tests/harness.h"

@@ -1,10 +1,10 @@
 /* test_generation.c - generation is a step-by-step loop, to the bit: rows, prompts in chunks, feeds in between. */
 #include "device/device.h"
-#include "nn/network.h"
+#include "nn/network_impl.h"
 #include "tests/generate/plain_sampler.h"
-#include "tests/generate/talk.h"
+#include "tests/generate/chat.h"
 
-enum { FAMILIES = 3, VOCAB = TALK_VOCAB - 3, PROMPT = 23 };
+enum { FAMILIES = 3, VOCAB = CHAT_VOCAB - 3, PROMPT = 23 };
 
 static void make_prompt(int32_t *ids, int count)
 {
@@ -22,7 +22,7 @@ typedef struct loop {
 
 static loop loop_begin(kr_ctx *ctx, const kr_network *net, bool announces)
 {
-    loop l = { ctx, net, kr_tape_create(ctx, KR_NO_GRAD), kr_state_create(ctx, kr_network_layers(net), 1) };
+    loop l = { ctx, net, kr_tape_create(ctx, KR_TAPE_NO_GRAD), kr_state_create(ctx, kr_network_layers(net), 1) };
     if (announces) kr_state_announce(l.state, KR_LENGTH_UNKNOWN);
     return l;
 }
@@ -42,8 +42,8 @@ static kr_tensor *loop_read(loop *l, const int32_t *ids, int64_t count)
     call.state = l->state;
     call.last_logits_only = true;
     const kr_network_out out =
-        count == 1 ? kr_network_step(l->t, l->net, kr_from_data(l->t, KR_I32, KR_SHAPE(1), ids), &call)
-                   : kr_network_forward(l->t, l->net, kr_from_data(l->t, KR_I32, KR_SHAPE(1, count), ids), &call);
+        count == 1 ? kr_network_step(l->t, l->net, kr_from_data(l->t, KR_DTYPE_I32, KR_SHAPE(1), ids), &call)
+                   : kr_network_forward(l->t, l->net, kr_from_data(l->t, KR_DTYPE_I32, KR_SHAPE(1, count), ids), &call);
     kr_state_copy(l->state, out.state);
     return out.y;
 }
@@ -60,10 +60,10 @@ static void check_rows_by_hand(kr_ctx *ctx, const kr_network *net, const kr_gene
                                int64_t count, bool announces)
 {
     enum { STEPS = 20 };
-    talk_record record = { 0 };
+    chat_record record = { 0 };
     kr_generation *g = kr_generation_create(ctx, net, NULL, o);
     kr_generation_feed(g, prompt, count);
-    talk_on(&record, g, STEPS);
+    chat_on(&record, g, STEPS);
     CHECK(record.count == STEPS && kr_generation_prompt_tokens(g) == count &&
               kr_generation_tokens(g) == STEPS * o->n_samples,
           "%d calls: %s", record.count, kr_ctx_message(ctx));
@@ -71,7 +71,7 @@ static void check_rows_by_hand(kr_ctx *ctx, const kr_network *net, const kr_gene
     for (int64_t r = 0; r < o->n_samples; r++) { /* each row alone, in a batch of one */
         loop l = loop_begin(ctx, net, announces);
         plain_row plain = plain_row_new(r, VOCAB);
-        kr_sampler *sampler = kr_sampler_create(ctx, &o->sampler, r + 1, VOCAB);
+        kr_sampler *sampler = kr_sampler_create(ctx, o->sampler, r + 1, VOCAB);
         for (int64_t i = 0; i < count; i++) {
             plain.in_prompt[prompt[i]] = true;
             kr_sampler_accept(sampler, r, prompt[i]);
@@ -83,10 +83,11 @@ static void check_rows_by_hand(kr_ctx *ctx, const kr_network *net, const kr_gene
             double *x = kr_test_values(logits);
             kr_sample own;
             kr_sampler_next_rows(sampler, logits, 1, &r, &own);
-            const kr_sample want = plain_next(&plain, &o->sampler, x, TALK_VOCAB);
-            const talk_row *got = &record.rows[step][r];
+            const kr_sample want = plain_next(&plain, o->sampler, x, CHAT_VOCAB);
+            const chat_row *got = &record.rows[step][r];
             CHECK(got->is_new && got->sample.id == want.id && got->sample.id == own.id &&
-                      fabs(got->sample.logprob - own.logprob) <= (kr_ctx_is_far(ctx) ? 1e-6 : 0) * (1 - own.logprob) &&
+                      fabs(got->sample.logprob - own.logprob) <=
+                          (kr_ctx_on_device(ctx) ? 1e-6 : 0) * (1 - own.logprob) &&
                       fabs(own.logprob - want.logprob) < 1e-12 * (1 - want.logprob),
                   "row %d, step %d: token %d at %.17g, not %d at %.17g", (int)r, step, got->sample.id,
                   got->sample.logprob, want.id, want.logprob);
@@ -102,27 +103,27 @@ static void check_rows_by_hand(kr_ctx *ctx, const kr_network *net, const kr_gene
 
 TEST(generation_is_a_loop_of_steps)
 {
-    static const kr_dtype types[] = { KR_F32, KR_F64, KR_BF16 };
+    static const kr_dtype types[] = { KR_DTYPE_F32, KR_DTYPE_F64, KR_DTYPE_BF16 };
     kr_ctx *ctx = kr_test_ctx(2, NULL);
     int32_t prompt[PROMPT];
     make_prompt(prompt, PROMPT);
     for (int f = 0; f < FAMILIES; f++)
         for (int d = 0; d < 3; d++) {
-            kr_network *net = talk_network(ctx, (kr_family)f, types[d], 0, NULL);
-            kr_generate_options o = talk_options();
-            o.sampler.seed = (uint64_t)(10 * f + d);
+            kr_network *net = chat_network(ctx, (kr_family)f, types[d], 0, NULL);
+            kr_generate_options o = chat_options();
+            chat_sampler.seed = (uint64_t)(10 * f + d);
             o.prefill_chunk = 7; /* 22 tokens: 7 7 7 1 */
-            o.sampler.temperature = 0;
+            chat_sampler.temperature = 0;
             check_rows_by_hand(ctx, net, &o, prompt, PROMPT, false);
-            o.n_samples = d == 0 ? TALK_ROWS : 2;
-            o.sampler.temperature = 1.2;
+            o.n_samples = d == 0 ? CHAT_ROWS : 2;
+            chat_sampler.temperature = 1.2;
             check_rows_by_hand(ctx, net, &o, prompt, PROMPT, false);
-            o.sampler.top_k = 30;
-            o.sampler.top_p = 0.9;
-            o.sampler.min_p = 0.01;
-            o.sampler.repetition_penalty = 1.3;
-            o.sampler.presence_penalty = 0.2;
-            o.sampler.frequency_penalty = 0.1;
+            chat_sampler.top_k = 30;
+            chat_sampler.top_p = 0.9;
+            chat_sampler.min_p = 0.01;
+            chat_sampler.repetition_penalty = 1.3;
+            chat_sampler.presence_penalty = 0.2;
+            chat_sampler.frequency_penalty = 0.1;
             check_rows_by_hand(ctx, net, &o, prompt, 1, false); /* a prompt of one token is only pending */
             check_rows_by_hand(ctx, net, &o, prompt, 2, false);
             kr_network_destroy(net);
@@ -133,12 +134,14 @@ TEST(generation_is_a_loop_of_steps)
 /* Learned rows that stand at a fixed place are spliced in once, wherever the chunks end. */
 TEST(generation_with_markers)
 {
-    const kr_marker latents[] = { { KR_MARK_START, 0 }, { KR_MARK_CUSTOM, 4 }, { KR_MARK_CUSTOM, 30 } };
+    const kr_class_token latents[] = { { .kind = KR_CLASS_TOKEN_START },
+                                       { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 4 },
+                                       { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 30 } };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     int32_t prompt[PROMPT];
     make_prompt(prompt, PROMPT);
-    kr_network *net = talk_network(ctx, KR_MAMBA2, KR_F32, 3, latents);
-    kr_generate_options o = talk_options();
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 3, latents);
+    kr_generate_options o = chat_options();
     o.n_samples = 2;
     for (o.prefill_chunk = 3; o.prefill_chunk < 9; o.prefill_chunk += 5)
         check_rows_by_hand(ctx, net, &o, prompt, PROMPT, true);
@@ -148,19 +151,19 @@ TEST(generation_with_markers)
 
 TEST(generation_is_the_same_for_any_threads)
 {
-    talk_record records[3] = { { 0 } };
+    chat_record records[3] = { { 0 } };
     int32_t prompt[PROMPT];
     make_prompt(prompt, PROMPT);
     for (int threads = 1; threads <= 3; threads++) {
         kr_ctx *ctx = kr_test_ctx(threads, NULL);
-        kr_network *net = talk_network(ctx, KR_MAMBA3, KR_F32, 0, NULL);
-        kr_generate_options o = talk_options();
+        kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA3, KR_DTYPE_F32, 0, NULL);
+        kr_generate_options o = chat_options();
         o.n_samples = 3;
         kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
         kr_generation_feed(g, prompt, PROMPT);
-        talk_on(&records[threads - 1], g, 15);
+        chat_on(&records[threads - 1], g, 15);
         CHECK_OK(ctx);
-        talk_check("threads", &records[threads - 1], &records[0], 0);
+        chat_check("threads", &records[threads - 1], &records[0], 0);
         kr_generation_destroy(g);
         kr_network_destroy(net);
         kr_ctx_destroy(ctx);
@@ -177,13 +180,13 @@ static void feed_pieces(kr_generation *g, const int32_t *prompt, int64_t count, 
     }
 }
 
-static talk_record talk_after(kr_ctx *ctx, const kr_network *net, const kr_generate_options *o, const int32_t *prompt,
+static chat_record chat_after(kr_ctx *ctx, const kr_network *net, const kr_generate_options *o, const int32_t *prompt,
                               int64_t count, int64_t first, int64_t then)
 {
-    talk_record record = { 0 };
+    chat_record record = { 0 };
     kr_generation *g = kr_generation_create(ctx, net, NULL, o);
     feed_pieces(g, prompt, count, first, then);
-    talk_on(&record, g, 12);
+    chat_on(&record, g, 12);
     CHECK(kr_generation_prompt_tokens(g) == count, "%d tokens", (int)kr_generation_prompt_tokens(g));
     kr_generation_destroy(g);
     return record;
@@ -197,20 +200,20 @@ TEST(prompts_in_chunks_and_pieces)
     int32_t prompt[PROMPT];
     make_prompt(prompt, PROMPT);
     for (int f = 0; f < FAMILIES; f++) {
-        kr_network *net = talk_network(ctx, (kr_family)f, KR_F64, 0, NULL);
-        kr_generate_options o = talk_options();
+        kr_network *net = chat_network(ctx, (kr_family)f, KR_DTYPE_F64, 0, NULL);
+        kr_generate_options o = chat_options();
         o.n_samples = 2;
-        const talk_record want = talk_after(ctx, net, &o, prompt, PROMPT, PROMPT, PROMPT);
+        const chat_record want = chat_after(ctx, net, &o, prompt, PROMPT, PROMPT, PROMPT);
         for (o.prefill_chunk = 1; o.prefill_chunk <= PROMPT; o.prefill_chunk++) {
             const int64_t c = o.prefill_chunk;
-            const talk_record got = talk_after(ctx, net, &o, prompt, PROMPT, PROMPT, PROMPT);
+            const chat_record got = chat_after(ctx, net, &o, prompt, PROMPT, PROMPT, PROMPT);
             for (int i = 0; i < want.count; i++)
                 for (int r = 0; r < 2; r++)
                     CHECK(got.rows[i][r].sample.id == want.rows[i][r].sample.id &&
                               fabs(got.rows[i][r].sample.logprob - want.rows[i][r].sample.logprob) < 1e-11,
                           "chunks of %d: token %d", (int)c, i);
-            const talk_record pieces = talk_after(ctx, net, &o, prompt, PROMPT, c + 1, c);
-            talk_check("pieces", &pieces, &got, 0);
+            const chat_record pieces = chat_after(ctx, net, &o, prompt, PROMPT, c + 1, c);
+            chat_check("pieces", &pieces, &got, 0);
         }
         kr_network_destroy(net);
     }
@@ -227,35 +230,36 @@ TEST(finished_rows_go_on_after_a_feed)
     make_prompt(prompt, FIRST);
     make_prompt(more, SECOND);
     for (int f = 0; f < FAMILIES; f++) {
-        kr_network *net = talk_network(ctx, (kr_family)f, KR_F32, 0, NULL);
-        kr_generate_options o = talk_options();
+        kr_network *net = chat_network(ctx, (kr_family)f, KR_DTYPE_F32, 0, NULL);
+        kr_generate_options o = chat_options();
         o.n_samples = 3;
         o.max_tokens = MOST;
-        o.sampler.frequency_penalty = 0.5;
-        o.sampler.repetition_penalty = 1.1;
-        talk_record probe = { 0 };
+        chat_sampler.frequency_penalty = 0.5;
+        chat_sampler.repetition_penalty = 1.1;
+        chat_record probe = { 0 };
         kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
         kr_generation_feed(g, prompt, FIRST);
-        talk_on(&probe, g, MOST);
-        CHECK(probe.count == MOST && probe.rows[MOST - 1][2].finish == KR_FINISH_LENGTH && !kr_generation_next(g),
+        chat_on(&probe, g, MOST);
+        CHECK(probe.count == MOST && probe.rows[MOST - 1][2].finish == KR_FINISH_LENGTH &&
+                  kr_generation_next(g) == KR_END,
               "max_tokens");
         kr_generation_destroy(g);
         stop = probe.rows[2][1].sample.id; /* row 1 ends early, others perhaps */
 
         o.n_stop_ids = 1;
         o.stop_ids = &stop;
-        talk_record record = { 0 };
+        chat_record record = { 0 };
         g = kr_generation_create(ctx, net, NULL, &o);
         stop = -1; /* it has a copy */
         kr_generation_feed(g, prompt, FIRST);
-        talk_on(&record, g, MOST);
+        chat_on(&record, g, MOST);
         const int turn = record.count;
         stop = probe.rows[2][1].sample.id;
         CHECK(record.rows[2][1].finish == KR_FINISH_STOP_ID && !record.rows[3][1].is_new &&
                   record.rows[3][1].finish == KR_FINISH_STOP_ID,
               "row 1 stops");
         kr_generation_feed(g, more, SECOND);
-        talk_on(&record, g, 2 * MOST);
+        chat_on(&record, g, 2 * MOST);
         for (int r = 0; r < 3; r++) {
             int made = 0;
             for (int i = turn; i < record.count; i++) made += record.rows[i][r].is_new;
@@ -267,7 +271,7 @@ TEST(finished_rows_go_on_after_a_feed)
         CHECK(kr_generation_prompt_tokens(g) == FIRST + 3 * SECOND, "%d", (int)kr_generation_prompt_tokens(g));
         kr_generation_feed(g, NULL, 0); /* nothing more to read: only on */
         const int again = record.count;
-        talk_on(&record, g, MOST);
+        chat_on(&record, g, MOST);
         CHECK(record.count > again, "an empty feed opens the rows");
         kr_generation_destroy(g);
 
@@ -288,10 +292,10 @@ TEST(finished_rows_go_on_after_a_feed)
                     for (int j = 0; j < SECOND; j++) plain.in_prompt[more[j]] = true;
                     id = more[SECOND - 1];
                 }
-                const talk_row *got = &record.rows[i][r];
+                const chat_row *got = &record.rows[i][r];
                 if (!got->is_new) continue;
                 double *x = kr_test_values(loop_read(&l, &id, 1));
-                id = plain_next(&plain, &o.sampler, x, TALK_VOCAB).id;
+                id = plain_next(&plain, o.sampler, x, CHAT_VOCAB).id;
                 free(x);
                 total++;
                 CHECK(got->sample.id == id && (got->finish == KR_FINISH_STOP_ID) == (id == stop),
@@ -310,14 +314,14 @@ TEST(finished_rows_go_on_after_a_feed)
 TEST(generation_ends)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_network *net = talk_network(ctx, KR_MAMBA2, KR_F32, 0, NULL);
-    kr_generate_options o = talk_options();
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
+    kr_generate_options o = chat_options();
     const int32_t ids[] = { 5, 6 };
     for (o.max_tokens = 0; o.max_tokens < 3; o.max_tokens++) {
         kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
         kr_generation_feed(g, ids, 2);
         int64_t n = 0;
-        while (kr_generation_next(g)) n++;
+        while (kr_generation_next(g) == KR_OK) n++;
         CHECK(n == o.max_tokens && kr_generation_tokens(g) == n, "%d tokens, not %d", (int)n, (int)o.max_tokens);
         CHECK(!kr_generation_row(g, 0)->is_new && kr_generation_row(g, 0)->finish == KR_FINISH_LENGTH &&
                   kr_generation_row(g, 0)->bytes == 0,
@@ -327,13 +331,13 @@ TEST(generation_ends)
     o.max_tokens = -1;
     kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
     kr_generation_feed(g, ids, 2);
-    for (int i = 0; i < 600; i++) CHECK(kr_generation_next(g), "token %d", i);
-    CHECK(kr_generation_row(g, 0)->finish == KR_FINISH_NOT && !kr_generation_row(g, 1) && !kr_generation_row(g, -1),
+    for (int i = 0; i < 600; i++) CHECK(kr_generation_next(g) == KR_OK, "token %d", i);
+    CHECK(kr_generation_row(g, 0)->finish == KR_FINISH_NONE && !kr_generation_row(g, 1) && !kr_generation_row(g, -1),
           "no end");
     kr_generation_destroy(g);
     kr_generation_destroy(NULL);
     CHECK(!kr_generation_row(NULL, 0) && kr_generation_tokens(NULL) == 0 && kr_generation_prompt_tokens(NULL) == 0 &&
-              !kr_generation_next(NULL) && kr_generation_feed(NULL, ids, 2) == KR_ERR_ARG &&
+              kr_generation_next(NULL) == KR_ERR_ARG && kr_generation_feed(NULL, ids, 2) == KR_ERR_ARG &&
               kr_generation_feed_text(NULL, "x", 1) == KR_ERR_ARG && kr_generation_save(NULL, "x") == KR_ERR_ARG &&
               kr_generation_load(NULL, "x") == KR_ERR_ARG,
           "NULL");
@@ -352,19 +356,19 @@ TEST(generation_in_constant_memory)
     make_prompt(prompt, PROMPT);
     for (int f = 0; f < FAMILIES; f++)
         for (int penalises = 0; penalises < 2; penalises++) {
-            kr_network *net = talk_network(ctx, (kr_family)f, KR_F32, 0, NULL);
+            kr_network *net = chat_network(ctx, (kr_family)f, KR_DTYPE_F32, 0, NULL);
             kr_tokenizer *tok = kr_tokenizer_bytes(ctx);
-            kr_generate_options o = talk_options();
+            kr_generate_options o = chat_options();
             o.n_samples = 2;
             o.max_tokens = -1;
             o.n_stops = 1;
             o.stops = (const char *[]){ "a text that does not come" };
-            o.sampler.presence_penalty = 0.1 * penalises;
+            chat_sampler.presence_penalty = 0.1 * penalises;
             kr_generation *g = kr_generation_create(ctx, net, tok, &o);
             kr_generation_feed(g, prompt, PROMPT);
-            for (int i = 0; i < 10; i++) kr_generation_next(g);
+            for (int i = 0; i < 10; i++) IGNORE(kr_generation_next(g));
             const kr_memory_stats after_10 = kr_ctx_memory(ctx);
-            for (int i = 10; i < (kr_test_quick() ? 200 : 1000); i++) kr_generation_next(g);
+            for (int i = 10; i < (kr_test_quick() ? 200 : 1000); i++) IGNORE(kr_generation_next(g));
             const kr_memory_stats after_1000 = kr_ctx_memory(ctx);
             CHECK_OK(ctx);
             CHECK(after_10.live_bytes == after_1000.live_bytes && after_10.live_blocks == after_1000.live_blocks &&

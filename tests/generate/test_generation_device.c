@@ -1,21 +1,21 @@
 /* test_generation_device.c - generations on far devices: recorded steps, how many kernels they are, choices made
  * there, and talks that go on from one device to another. */
 #define _POSIX_C_SOURCE 200809L
-#include "generate/generation.h"
+#include "generate/generation_impl.h"
 #include "tests/folder.h"
-#include "tests/generate/talk.h"
+#include "tests/generate/chat.h"
 
 enum { STEPS = 12, NDEVICES = 3 };
 
 static kr_ctx *open_device(const char *name)
 {
-    return talk_device(name, KR_PRECISION_EXACT);
+    return chat_device(name, KR_PRECISION_EXACT);
 }
 
 static const char *const devices[NDEVICES] = { "mock", "mock:1", "cuda" };
 static const int32_t prompt[] = { 3, 99, 17, 200, 5 };
 
-static void compare(const char *what, const talk_record *got, const talk_record *want, int64_t rows)
+static void compare(const char *what, const chat_record *got, const chat_record *want, int64_t rows)
 {
     CHECK(got->count == want->count, "%s: %d calls, not %d", what, got->count, want->count);
     for (int step = 0; step < want->count && step < got->count; step++)
@@ -27,38 +27,39 @@ static void compare(const char *what, const talk_record *got, const talk_record 
 }
 
 /* The same talk; *launches of a recorded step, -1 if there is none. */
-static void talk(kr_ctx *ctx, kr_family family, kr_dtype dtype, const kr_generate_options *o, talk_record *record,
+static void talk(kr_ctx *ctx, kr_family family, kr_dtype dtype, const kr_generate_options *o, chat_record *record,
                  int64_t *launches)
 {
-    kr_network *net = talk_network(ctx, family, dtype, 0, NULL);
+    kr_network *net = chat_network(ctx, family, dtype, 0, NULL);
     kr_generation *g = kr_generation_create(ctx, net, NULL, o);
     kr_generation_feed(g, prompt, 5);
-    talk_on(record, g, STEPS);
+    chat_on(record, g, STEPS);
     CHECK_OK(ctx);
-    *launches = g && g->steps.recording ? kr_record_launches(g->steps.recording) : -1;
+    *launches = g && g->steps.captured ? kr_graph_launches(g->steps.captured) : -1;
     kr_generation_destroy(g);
     kr_network_destroy(net);
 }
 
 static kr_generate_options options_of(int kind)
 {
-    kr_generate_options o = talk_options();
+    kr_generate_options o = chat_options();
     o.max_tokens = STEPS;
     o.n_samples = kind == 0 ? 1 : 3;
-    o.sampler.seed = 4;
-    if (kind == 0) o.sampler.temperature = 0;
-    if (kind == 2) o.sampler.top_k = 40, o.sampler.top_p = 0.9, o.sampler.min_p = 0.01, o.sampler.temperature = 0.8;
-    if (kind == 3) o.sampler.repetition_penalty = 1.2; /* chosen by the host */
+    chat_sampler.seed = 4;
+    if (kind == 0) chat_sampler.temperature = 0;
+    if (kind == 2)
+        chat_sampler.top_k = 40, chat_sampler.top_p = 0.9, chat_sampler.min_p = 0.01, chat_sampler.temperature = 0.8;
+    if (kind == 3) chat_sampler.repetition_penalty = 1.2; /* chosen by the host */
     return o;
 }
 
 TEST(devices_choose_the_tokens_of_the_processor)
 {
-    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++)
+    for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++)
         for (int kind = 0; kind < 4; kind++) {
             const kr_generate_options o = options_of(kind);
-            const kr_dtype dtype = kind == 1 ? KR_BF16 : KR_F32;
-            talk_record want = { 0 };
+            const kr_dtype dtype = kind == 1 ? KR_DTYPE_BF16 : KR_DTYPE_F32;
+            chat_record want = { 0 };
             int64_t launches;
             kr_ctx *cpu = open_device("cpu");
             talk(cpu, (kr_family)family, dtype, &o, &want, &launches);
@@ -67,7 +68,7 @@ TEST(devices_choose_the_tokens_of_the_processor)
             for (int d = 0; d < NDEVICES; d++) {
                 kr_ctx *ctx = open_device(devices[d]);
                 if (!ctx) continue;
-                talk_record got = { 0 };
+                chat_record got = { 0 };
                 talk(ctx, (kr_family)family, dtype, &o, &got, &launches);
                 CHECK(launches > 0, "%s, family %d: steps are not recorded", devices[d], family);
                 char what[64];
@@ -82,16 +83,16 @@ TEST(devices_choose_the_tokens_of_the_processor)
  * takes halves. */
 TEST(a_step_is_a_few_kernels)
 {
-    static const int64_t of_layer[] = { [KR_MAMBA1] = 4, [KR_MAMBA2] = 3, [KR_MAMBA3] = 3 };
-    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++)
+    static const int64_t of_layer[] = { [KR_FAMILY_MAMBA1] = 4, [KR_FAMILY_MAMBA2] = 3, [KR_FAMILY_MAMBA3] = 3 };
+    for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++)
         for (int d = 0; d < NDEVICES; d++)
             for (int half = 0; half < 2; half++) {
                 kr_ctx *ctx = open_device(devices[d]);
                 if (!ctx) continue;
                 const kr_generate_options o = options_of(0);
-                talk_record record = { 0 };
+                chat_record record = { 0 };
                 int64_t launches;
-                talk(ctx, (kr_family)family, half ? KR_BF16 : KR_F32, &o, &record, &launches);
+                talk(ctx, (kr_family)family, half ? KR_DTYPE_BF16 : KR_DTYPE_F32, &o, &record, &launches);
                 const int widened = half && !ctx->device->takes_halves;
                 CHECK(launches == 1 + widened + of_layer[family] * 2 + 2, "%s, family %d: %lld kernels", devices[d],
                       family, (long long)launches);
@@ -100,15 +101,15 @@ TEST(a_step_is_a_few_kernels)
 }
 
 /* Rows that say the same are the same to the bit; *launches of a recorded step. */
-static void talk_alike(kr_ctx *ctx, int64_t rows, kr_dtype dtype, kr_sample *last, int64_t *launches)
+static void chat_alike(kr_ctx *ctx, int64_t rows, kr_dtype dtype, kr_sample *last, int64_t *launches)
 {
     kr_generate_options o = options_of(0);
     o.n_samples = rows;
-    kr_network *net = talk_network(ctx, KR_MAMBA2, dtype, 0, NULL);
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, dtype, 0, NULL);
     kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
     kr_generation_feed(g, prompt, 5);
     for (int step = 0; step < STEPS && !kr_ctx_failed(ctx); step++) {
-        kr_generation_next(g);
+        IGNORE(kr_generation_next(g));
         const kr_generated *first = kr_generation_row(g, 0), *row;
         for (int64_t r = 1; first && r < rows && (row = kr_generation_row(g, r)); r++)
             CHECK(row->sample.id == first->sample.id && row->sample.logprob == first->sample.logprob,
@@ -117,7 +118,7 @@ static void talk_alike(kr_ctx *ctx, int64_t rows, kr_dtype dtype, kr_sample *las
         if (first) *last = first->sample;
     }
     CHECK_OK(ctx);
-    *launches = g && g->steps.recording ? kr_record_launches(g->steps.recording) : -1;
+    *launches = g && g->steps.captured ? kr_graph_launches(g->steps.captured) : -1;
     kr_generation_destroy(g);
     kr_network_destroy(net);
 }
@@ -130,13 +131,13 @@ TEST(many_rows_take_few_kernels)
         kr_sample want = { 0 }, got = { 0 };
         int64_t launches;
         kr_ctx *cpu = open_device("cpu");
-        talk_alike(cpu, rows[i], KR_BF16, &want, &launches);
+        chat_alike(cpu, rows[i], KR_DTYPE_BF16, &want, &launches);
         kr_ctx_destroy(cpu);
         for (int d = 0; d < NDEVICES; d++) {
-            kr_ctx *ctx = talk_device(devices[d], KR_PRECISION_BF16);
+            kr_ctx *ctx = chat_device(devices[d], KR_PRECISION_BF16);
             if (!ctx) continue;
-            talk_alike(ctx, rows[i], KR_BF16, &got, &launches);
-            const bool rounds = kr_rounds_operands(ctx);
+            chat_alike(ctx, rows[i], KR_DTYPE_BF16, &got, &launches);
+            const bool rounds = kr_autocasts_operands(ctx);
             CHECK(rounds || (got.id == want.id && fabs(got.logprob - want.logprob) < 1e-4),
                   "%s: %d at %.9g, not %d at %.9g", devices[d], got.id, got.logprob, want.id, want.logprob);
             CHECK(launches == 1 + !ctx->device->takes_halves + 3 * 2 + 2, "%s, %d rows: %lld kernels", devices[d],
@@ -159,7 +160,7 @@ static scene begin(const char *device, kr_family family)
     scene s = { open_device(device), NULL, NULL };
     const kr_generate_options o = options_of(1);
     if (!s.ctx) return s;
-    s.net = talk_network(s.ctx, family, KR_F32, 0, NULL);
+    s.net = chat_network(s.ctx, family, KR_DTYPE_F32, 0, NULL);
     s.g = kr_generation_create(s.ctx, s.net, NULL, &o);
     return s;
 }
@@ -174,13 +175,13 @@ static void end(scene *s)
 TEST(a_talk_goes_on_on_another_device)
 {
     begin_folder();
-    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++)
+    for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++)
         for (int d = 0; d < NDEVICES; d++) {
-            talk_record want = { 0 }, got = { 0 };
+            chat_record want = { 0 }, got = { 0 };
             scene whole = begin("cpu", (kr_family)family), here = begin("cpu", (kr_family)family),
                   there = begin(devices[d], (kr_family)family), back = begin("cpu", (kr_family)family);
             kr_generation_feed(whole.g, prompt, 5);
-            talk_on(&want, whole.g, STEPS);
+            chat_on(&want, whole.g, STEPS);
             if (there.ctx) {
                 kr_generation_feed(here.g, prompt, 5);
                 for (int step = 0; step < STEPS; step++) {
@@ -190,8 +191,8 @@ TEST(a_talk_goes_on_on_another_device)
                         CHECK(kr_generation_save(before, in_folder("talk")) == KR_OK, "save");
                         CHECK(kr_generation_load(g, in_folder("talk")) == KR_OK, "load");
                     }
-                    kr_generation_next(g);
-                    talk_note(&got, g);
+                    IGNORE(kr_generation_next(g));
+                    chat_note(&got, g);
                 }
                 CHECK_OK(here.ctx);
                 CHECK_OK(there.ctx);
@@ -237,20 +238,20 @@ static kr_generate_options stopping(int64_t max_tokens)
 
 /* The plan on one device, or on two in turn. */
 static void follow(const turn *plan, const char *const *names, kr_family family, int64_t max_tokens,
-                   talk_record *record)
+                   chat_record *record)
 {
     const kr_generate_options o = stopping(max_tokens);
     scene s[2] = { 0 };
     for (int i = 0; i < 2; i++) {
         s[i].ctx = open_device(names[i]);
-        s[i].net = talk_network(s[i].ctx, family, KR_F32, 0, NULL);
+        s[i].net = chat_network(s[i].ctx, family, KR_DTYPE_F32, 0, NULL);
         s[i].g = kr_generation_create(s[i].ctx, s[i].net, NULL, &o);
     }
     int at = 0;
     kr_generation_feed(s[0].g, prompt, 5);
     for (bool is_last = false; !is_last; plan++) {
         is_last = plan->fed < 0 && !plan->through_a_file;
-        talk_on(record, s[at].g, plan->calls);
+        chat_on(record, s[at].g, plan->calls);
         if (plan->fed >= 0) kr_generation_feed(s[at].g, prompt, plan->fed);
         if (!plan->through_a_file) continue;
         CHECK(kr_generation_save(s[at].g, in_folder("talk")) == KR_OK, "save");
@@ -269,9 +270,9 @@ TEST(devices_that_are_ahead_say_the_same)
     begin_folder();
     for (int p = 0; p < NPLANS; p++)
         for (int length = 0; length < 2; length++) {
-            const kr_family family = (kr_family)(KR_MAMBA1 + (p + length) % 3);
+            const kr_family family = (kr_family)(KR_FAMILY_MAMBA1 + (p + length) % 3);
             const int64_t most = length ? 9 : -1;
-            talk_record want = { 0 };
+            chat_record want = { 0 };
             follow(plans[p], cpus, family, most, &want);
             for (int d = 0; d < NDEVICES; d++) {
                 kr_ctx *ctx = open_device(devices[d]);
@@ -280,7 +281,7 @@ TEST(devices_that_are_ahead_say_the_same)
                 const char *const alone[] = { devices[d], devices[d] }, *const mixed[] = { devices[d], "cpu" };
                 char what[64];
                 snprintf(what, sizeof what, "%s, plan %d, %lld tokens", devices[d], p, (long long)most);
-                talk_record got = { 0 }, both = { 0 };
+                chat_record got = { 0 }, both = { 0 };
                 follow(plans[p], alone, family, most, &got);
                 compare(what, &got, &want, 3);
                 follow(plans[p], mixed, family, most, &both);
@@ -298,19 +299,19 @@ TEST(a_device_that_is_ahead_finds_what_is_wrong)
         if (!ctx) continue;
         kr_generate_options o = options_of(1);
         o.max_tokens = -1;
-        kr_network *net = talk_network(ctx, KR_MAMBA2, KR_F32, 0, NULL);
+        kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
         kr_generation *g = kr_generation_create(ctx, net, NULL, &o);
         kr_generation_feed(g, prompt, 5);
-        for (int i = 0; i < 4; i++) CHECK(kr_generation_next(g), "step %d", i);
-        CHECK(kr_steps_are_ahead(&g->steps), "%s: not a step ahead", devices[d]);
+        for (int i = 0; i < 4; i++) CHECK(kr_generation_next(g) == KR_OK, "step %d", i);
+        CHECK(kr_decode_graph_is_ahead(&g->steps), "%s: not a step ahead", devices[d]);
         kr_test_put(net->norm_f_d, 3, NAN);
         int more = 0;
-        while (more < 4 && kr_generation_next(g)) more++;
+        while (more < 4 && kr_generation_next(g) == KR_OK) more++;
         CHECK(more == 1, "%s: %d more", devices[d], more);
         CHECK_ERROR(ctx, KR_ERR_NUMERIC,
                     "generation.next: sampler.next_rows: logits [3, 256] hold a NaN or an infinity, or -inf for all "
                     "tokens of a row");
-        CHECK(!kr_generation_next(g), "it goes on");
+        CHECK(kr_generation_next(g) != KR_OK, "it goes on");
         CHECK_ERROR_HAS(ctx, KR_ERR_STATE, "an earlier call failed half-way");
         kr_generation_destroy(g);
         kr_network_destroy(net);

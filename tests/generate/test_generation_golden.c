@@ -18,16 +18,19 @@ static void check_model(const char *name)
     const kr_safetensors_item *item = file ? kr_safetensors_find(file, "gen_ids") : NULL;
     if (!CHECK(model && item && item->count <= MOST, "%s: no gen_ids", name)) return;
     static int32_t ids[MOST];
-    kr_safetensors_read(file, item, KR_I32, ids, item->count);
+    IGNORE(kr_safetensors_read(file, item, KR_DTYPE_I32, ids, item->count));
 
     const kr_model_config *config = kr_model_config_of(model);
     kr_logit_bias biases[KR_MAX_EOS];
     kr_generate_options o;
     kr_generate_options_init(&o);
+    kr_sampler_options sampler;
+    kr_sampler_options_init(&sampler);
+    o.sampler = &sampler;
     for (int i = 0; i < config->n_eos; i++) biases[i] = (kr_logit_bias){ (int32_t)config->eos[i], -INFINITY };
-    o.sampler.n_biases = config->n_eos;
-    o.sampler.biases = biases;
-    o.sampler.temperature = 0;
+    sampler.n_biases = config->n_eos;
+    sampler.biases = biases;
+    sampler.temperature = 0;
     o.prefill_chunk = 5;
     const int64_t rows = item->shape.dims[0], len = item->shape.dims[1];
     o.max_tokens = len - GIVEN;
@@ -35,7 +38,7 @@ static void check_model(const char *name)
         kr_generation *g = kr_generation_create(ctx, kr_model_network(model), NULL, &o);
         kr_generation_feed(g, ids + row * len, GIVEN);
         int64_t at = GIVEN;
-        for (; kr_generation_next(g); at++)
+        for (; kr_generation_next(g) == KR_OK; at++)
             CHECK(kr_generation_row(g, 0)->sample.id == ids[row * len + at], "%s: row %d, token %d is %d, not %d", name,
                   (int)row, (int)at, kr_generation_row(g, 0)->sample.id, ids[row * len + at]);
         CHECK(at == len, "%s: %d tokens", name, (int)at);

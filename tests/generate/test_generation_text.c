@@ -1,7 +1,7 @@
 /* test_generation_text.c - what is shown when: characters in pieces, stops that span tokens, held back and cut. */
-#include "generate/held_text.h"
+#include "generate/stop_text.h"
 #include "io/utf8.h"
-#include "tests/generate/talk.h"
+#include "tests/generate/chat.h"
 
 enum { MOST = 400 };
 
@@ -149,7 +149,7 @@ static told tell(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok, co
     told t = { .bytes = 0 };
     kr_generation *g = kr_generation_create(ctx, net, tok, o);
     kr_generation_feed_text(g, "Once upon", 9);
-    while (kr_generation_next(g)) {
+    while (kr_generation_next(g) == KR_OK) {
         const kr_generated *one = kr_generation_row(g, row);
         CHECK(one->text[one->bytes] == '\0', "no end");
         memcpy(t.text + t.bytes, one->text, one->bytes);
@@ -171,17 +171,17 @@ TEST(stops_cut_the_text)
                                             { "abcabcabc" }, { "b\xc3\xa9" }, { "\xa9" } };
     static const char *const alphabets[] = { "abc", "ab\xc3\xa9" };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_network *net = talk_network(ctx, KR_MAMBA2, KR_F32, 0, NULL);
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
     kr_tokenizer *tok = kr_tokenizer_bytes(ctx);
     int ends[4] = { 0 };
     for (int round = 0; round < (kr_test_quick() ? 24 : 120); round++) {
-        kr_logit_bias biases[TALK_VOCAB];
-        kr_generate_options o = talk_options();
-        talk_only(&o, biases, alphabets[round % 2]);
+        kr_logit_bias biases[CHAT_VOCAB];
+        kr_generate_options o = chat_options();
+        chat_only(biases, alphabets[round % 2]);
         o.n_samples = 2;
         o.max_tokens = 5 + round % 30;
-        o.sampler.seed = (uint64_t)round;
-        o.sampler.temperature = 2;
+        chat_sampler.seed = (uint64_t)round;
+        chat_sampler.temperature = 2;
         told whole[2], cut[2];
         for (int64_t r = 0; r < 2; r++) {
             whole[r] = tell(ctx, net, tok, &o, r);
@@ -214,38 +214,38 @@ TEST(stops_cut_the_text)
 TEST(feeds_settle_what_waits)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_network *net = talk_network(ctx, KR_MAMBA2, KR_F32, 0, NULL);
+    kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
     kr_tokenizer *tok = kr_tokenizer_bytes(ctx);
-    kr_logit_bias biases[TALK_VOCAB];
-    kr_generate_options o = talk_options();
-    talk_only(&o, biases, "a");
+    kr_logit_bias biases[CHAT_VOCAB];
+    kr_generate_options o = chat_options();
+    chat_only(biases, "a");
     o.n_stops = 1;
     o.stops = (const char *[]){ "aaa" };
     kr_generation *g = kr_generation_create(ctx, net, tok, &o);
     kr_generation_feed_text(g, "x", 1);
     for (int i = 0; i < 2; i++) {
-        kr_generation_next(g);
+        IGNORE(kr_generation_next(g));
         CHECK(kr_generation_row(g, 0)->bytes == 0, "it waits");
     }
     kr_generation_feed_text(g, "y", 1);
-    kr_generation_next(g);
-    CHECK(strcmp(kr_generation_row(g, 0)->text, "aa") == 0 && kr_generation_row(g, 0)->finish == KR_FINISH_NOT, "'%s'",
+    IGNORE(kr_generation_next(g));
+    CHECK(strcmp(kr_generation_row(g, 0)->text, "aa") == 0 && kr_generation_row(g, 0)->finish == KR_FINISH_NONE, "'%s'",
           kr_generation_row(g, 0)->text);
-    kr_generation_next(g);
-    CHECK(kr_generation_row(g, 0)->bytes == 0 && kr_generation_next(g) &&
+    IGNORE(kr_generation_next(g));
+    CHECK(kr_generation_row(g, 0)->bytes == 0 && kr_generation_next(g) == KR_OK &&
               kr_generation_row(g, 0)->finish == KR_FINISH_STOP && kr_generation_row(g, 0)->bytes == 0,
           "three in a row stop it");
-    CHECK(!kr_generation_next(g), "the end");
+    CHECK(kr_generation_next(g) == KR_END, "the end");
     kr_generation_destroy(g);
 
     /* a stop id shows what waits, but not itself */
     const int32_t stop_ids[] = { 'b' };
-    talk_only(&o, biases, "ab");
+    chat_only(biases, "ab");
     o.n_stop_ids = 1;
     o.stop_ids = stop_ids;
     o.stops = (const char *[]){ "aaaaaaaab" };
-    o.sampler.temperature = 3;
-    for (o.sampler.seed = 0; o.sampler.seed < 20; o.sampler.seed++) {
+    chat_sampler.temperature = 3;
+    for (chat_sampler.seed = 0; chat_sampler.seed < 20; chat_sampler.seed++) {
         const told t = tell(ctx, net, tok, &o, 0);
         if (t.finish != KR_FINISH_STOP_ID) continue;
         CHECK(t.bytes == (size_t)t.tokens - 1 && !memchr(t.text, 'b', t.bytes), "'%.*s'", (int)t.bytes, t.text);

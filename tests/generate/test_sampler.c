@@ -1,6 +1,6 @@
 /* test_sampler.c - the sampler against the plain one, closed forms of every rule, and the distribution of its draws. */
-#include "generate/ranking.h"
-#include "generate/weights.h"
+#include "generate/select_top.h"
+#include "generate/softmax_f64.h"
 #include "tests/generate/plain_sampler.h"
 
 /* The plain sampler's sums are added in another order: logprobs agree to rounding; tokens agree unless a draw falls
@@ -18,13 +18,13 @@ static kr_sampler_options defaults(void)
 static double *noise(kr_dtype dtype, int64_t count, double scale)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     double *x = malloc((size_t)count * sizeof *x);
     for (int64_t i = 0; i < count; i++) x[i] = scale * kr_test_normal();
     if (scale > 0 && kr_test_below(3) == 0) /* many equal ones */
         for (int64_t i = 0; i < count; i++) x[i] = scale * rint(x[i] / scale);
-    kr_tensor *rounded = kr_cast(t, kr_from_data(t, KR_F64, KR_SHAPE(count), x), dtype);
-    kr_tensor_read(rounded, KR_F64, x, count);
+    kr_tensor *rounded = kr_cast(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(count), x), dtype);
+    kr_tensor_read(rounded, KR_DTYPE_F64, x, count);
     kr_tape_destroy(t);
     kr_ctx_destroy(ctx);
     return x;
@@ -33,7 +33,7 @@ static double *noise(kr_dtype dtype, int64_t count, double scale)
 /* [rows, width] of a type, laid out by rows or by columns. */
 static kr_tensor *tensor_of(kr_tape *t, kr_dtype dtype, const double *x, int64_t rows, int64_t width, bool by_columns)
 {
-    kr_tensor *y = kr_cast(t, kr_from_data(t, KR_F64, KR_SHAPE(rows, width), x), dtype);
+    kr_tensor *y = kr_cast(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(rows, width), x), dtype);
     return by_columns ? kr_transpose(t, kr_contiguous(t, kr_transpose(t, y))) : y;
 }
 
@@ -68,7 +68,7 @@ static void check_against_plain(kr_ctx *ctx, int64_t rows, int64_t vocab, int64_
     kept.biases = own;
     kr_sampler *sampler = kr_sampler_create(ctx, &o, rows, vocab);
     memset(biases, 0, sizeof biases); /* it has a copy */
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     plain_row plain[ROWS];
     for (int64_t r = 0; r < rows; r++) {
         plain[r] = plain_row_new(r, vocab);
@@ -100,13 +100,13 @@ static void check_against_plain(kr_ctx *ctx, int64_t rows, int64_t vocab, int64_
 
 TEST(sampler_equals_the_plain_one)
 {
-    static const kr_dtype types[] = { KR_F32, KR_F64, KR_BF16, KR_F16 };
+    static const kr_dtype types[] = { KR_DTYPE_F32, KR_DTYPE_F64, KR_DTYPE_BF16, KR_DTYPE_F16 };
     kr_ctx *ctx = kr_test_ctx(2, NULL);
     for (int i = 0; i < (kr_test_quick() ? 40 : 400); i++) {
         const int64_t vocab = 1 + kr_test_below(i % 10 == 0 ? 3000 : 60);
         check_against_plain(ctx, 1 + kr_test_below(3), vocab, vocab + (i % 2 ? kr_test_below(9) : 0), types[i % 4], 6);
     }
-    check_against_plain(ctx, 1, 20000, 20000 + 1500, KR_F32, 8); /* padding of more than a span */
+    check_against_plain(ctx, 1, 20000, 20000 + 1500, KR_DTYPE_F32, 8); /* padding of more than a span */
     CHECK_OK(ctx);
     kr_ctx_destroy(ctx);
 }
@@ -116,7 +116,7 @@ TEST(top_k_of_many)
 {
     enum { VOCAB = 3000 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     for (int round = 0; round < 60; round++) {
         kr_sampler_options o = defaults();
         o.top_k = 1 + round / 3;
@@ -124,10 +124,10 @@ TEST(top_k_of_many)
         o.seed = (uint64_t)round;
         kr_sampler *sampler = kr_sampler_create(ctx, &o, 1, VOCAB);
         plain_row plain = plain_row_new(0, VOCAB);
-        double *x = noise(KR_F32, VOCAB, 3);
+        double *x = noise(KR_DTYPE_F32, VOCAB, 3);
         for (int i = 0; i < VOCAB && round % 3 == 1; i++) x[i] = i; /* all in the last spans */
         kr_tape_reset(t);
-        kr_tensor *logits = tensor_of(t, KR_F64, x, 1, VOCAB, false);
+        kr_tensor *logits = tensor_of(t, KR_DTYPE_F64, x, 1, VOCAB, false);
         for (int i = 0; i < 20; i++) {
             kr_sample got;
             kr_sampler_next(sampler, logits, &got);
@@ -147,15 +147,16 @@ TEST(sampler_is_the_same_for_any_threads)
 {
     enum { VOCAB = 40000, STEPS = 4 };
     kr_sample samples[3][STEPS];
-    double *x = noise(KR_F32, VOCAB * STEPS, 2);
+    double *x = noise(KR_DTYPE_F32, VOCAB * STEPS, 2);
     for (int threads = 1; threads <= 3; threads++) {
         kr_ctx *ctx = kr_test_ctx(threads, NULL);
-        kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         kr_sampler_options o = defaults();
         o.top_p = 0.9;
         kr_sampler *sampler = kr_sampler_create(ctx, &o, 1, VOCAB);
         for (int i = 0; i < STEPS; i++)
-            kr_sampler_next(sampler, tensor_of(t, KR_F32, x + i * VOCAB, 1, VOCAB, false), &samples[threads - 1][i]);
+            kr_sampler_next(sampler, tensor_of(t, KR_DTYPE_F32, x + i * VOCAB, 1, VOCAB, false),
+                            &samples[threads - 1][i]);
         CHECK_OK(ctx);
         for (int i = 0; i < STEPS; i++)
             CHECK(samples[threads - 1][i].id == samples[0][i].id &&
@@ -175,11 +176,11 @@ TEST(sampler_is_the_same_for_any_threads)
 static unsigned tokens_drawn(const double *p, int n, const kr_sampler_options *o)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_sampler *sampler = kr_sampler_create(ctx, o, 1, n);
     double x[16];
     for (int i = 0; i < n; i++) x[i] = log(p[i]) + 5;
-    kr_tensor *logits = kr_from_data(t, KR_F64, KR_SHAPE(1, n), x);
+    kr_tensor *logits = kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(1, n), x);
     unsigned set = 0;
     for (int i = 0; i < 300; i++) {
         kr_sample sample = { 31, 0 };
@@ -255,19 +256,19 @@ TEST(equals_go_by_id)
 static int32_t chosen_after(const kr_sampler_options *rules)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_sampler_options o = *rules;
     o.temperature = 0;
     kr_sampler *sampler = kr_sampler_create(ctx, &o, 1, 4);
     kr_sample sample = { -1, 0 };
     kr_sampler_accept(sampler, 0, 0);
     for (int i = 0; i < 3; i++) /* these choices beat every rule of the test */
-        kr_sampler_next(
-            sampler,
-            kr_from_data(t, KR_F32, KR_SHAPE(1, 4), i < 2 ? (float[]){ 0, 1e6f, 0, 0 } : (float[]){ 0, 0, 0, 1e6f }),
-            &sample);
+        kr_sampler_next(sampler,
+                        kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(1, 4),
+                                     i < 2 ? (float[]){ 0, 1e6f, 0, 0 } : (float[]){ 0, 0, 0, 1e6f }),
+                        &sample);
     CHECK(sample.id == 3, "the third was %d", sample.id);
-    kr_sampler_next(sampler, kr_from_data(t, KR_F32, KR_SHAPE(1, 4), (float[]){ 2, 1, -1, -2 }), &sample);
+    kr_sampler_next(sampler, kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(1, 4), (float[]){ 2, 1, -1, -2 }), &sample);
     const double log_sum = log(exp(2) + exp(1) + exp(-1) + exp(-2)), x[] = { 2, 1, -1, -2 };
     CHECK(fabs(sample.logprob - (x[sample.id] - log_sum)) < 1e-12, "the logprob is of the logits as they were");
     CHECK_OK(ctx);
@@ -309,8 +310,8 @@ TEST(penalties_and_biases)
 TEST(padding_is_never_chosen)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *logits = kr_from_data(t, KR_F32, KR_SHAPE(1, 5), (float[]){ 0, 1, 0, 9, 9 });
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *logits = kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(1, 5), (float[]){ 0, 1, 0, 9, 9 });
     for (int greedy = 0; greedy < 2; greedy++) {
         kr_sampler_options o = defaults();
         o.temperature = !greedy;
@@ -336,7 +337,7 @@ TEST(rows_have_streams_of_their_own)
 {
     enum { VOCAB = 50, ROWS = 5, STEPS = 40 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_sampler_options o = defaults();
     o.seed = 99;
     kr_sampler *all = kr_sampler_create(ctx, &o, ROWS, VOCAB), *some = kr_sampler_create(ctx, &o, ROWS, VOCAB);
@@ -346,7 +347,7 @@ TEST(rows_have_streams_of_their_own)
     int same_row = 0, same_seed = 0;
     for (int step = 0; step < STEPS; step++) {
         kr_tape_reset(t);
-        kr_tensor *row = kr_zeros(t, KR_F32, KR_SHAPE(1, VOCAB));
+        kr_tensor *row = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(1, VOCAB));
         kr_sample whole[ROWS], part[2], single, elsewhere;
         kr_sampler_next(all, kr_expand(t, row, KR_SHAPE(ROWS, VOCAB)), whole);
         kr_sampler_next_rows(some, kr_expand(t, row, KR_SHAPE(2, VOCAB)), 2, (int64_t[]){ 1, 4 }, part);
@@ -372,14 +373,14 @@ static double chi_square(const double *p, int n, int rows, int draws, uint64_t s
 {
     enum { MOST = 64 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_sampler_options o = defaults();
     o.seed = seed;
     kr_sampler *sampler = kr_sampler_create(ctx, &o, rows, n);
     double x[MOST], chi = 0;
     int counts[MOST] = { 0 };
     for (int i = 0; i < n; i++) x[i] = log(p[i]);
-    kr_tensor *logits = kr_expand(t, kr_from_data(t, KR_F64, KR_SHAPE(1, n), x), KR_SHAPE(rows, n));
+    kr_tensor *logits = kr_expand(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(1, n), x), KR_SHAPE(rows, n));
     for (int i = 0; i < draws / rows; i++) {
         kr_sample samples[MOST];
         kr_sampler_next(sampler, logits, samples);
@@ -472,9 +473,9 @@ TEST(ranking_selects_and_sorts)
 TEST(top_tokens)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     const double x[] = { 1, 3, -INFINITY, 3, 2, 7 };
-    kr_tensor *flat = kr_from_data(t, KR_F64, KR_SHAPE(6), x), *row = kr_reshape(t, flat, KR_SHAPE(1, 6));
+    kr_tensor *flat = kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(6), x), *row = kr_reshape(t, flat, KR_SHAPE(1, 6));
     const double log_sum = log(exp(1) + 2 * exp(3) + exp(2) + exp(7));
     static const int32_t order[] = { 1, 3, 4, 0, 2 };
     for (int64_t count = 1; count <= 5; count++)

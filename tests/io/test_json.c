@@ -1,5 +1,5 @@
 /* test_json.c - what is JSON, what is not and why, and nothing that crashes. */
-#include "io/json.h"
+#include "io/json_impl.h"
 #include "tests/harness.h"
 
 #include <locale.h>

@@ -2,7 +2,7 @@
  * the device with operands and results in the forms that CUDA alone takes: halves, and rows that lie apart.
  *
  *   buffer *x = drawn_bf16(no * ni, 1), *y = blank(no * ni);
- *   const link links[] = { IN(kr_gate_args, x, x, .half = offsetof(kr_gate_args, x_half)), OUT(kr_gate_args, y, y) };
+ *   const link links[] = { IN(kr_gate_args, x, x, .half = offsetof(kr_gate_args, x_dtype)), OUT(kr_gate_args, y, y) };
  *   RUN("gate", args, links);      // x->exact, x->single; what the device makes of them is in y->single
  */
 #ifndef KR_TESTS_KERNELS_BOTH_H
@@ -87,7 +87,7 @@ static inline buffer *drawn_bf16(int64_t count, double scale)
 /* ---- running ---- */
 
 /* What a kernel's argument at `field` points to. Where the arguments say that it may be bf16, and that its rows may lie
- * apart: offsets of a kr_half, and of an int64_t for the gap between rows or for the distance of their beginnings; 0: it may
+ * apart: offsets of a kr_storage_dtype, and of an int64_t for the gap between rows or for the distance of their beginnings; 0: it may
  * not. Their rows have `row` elements. */
 typedef struct link {
     size_t field;
@@ -113,15 +113,15 @@ static const char *const limit_names[LIMITS] = { "", ", without products of warp
 
 static limits taken_for = ITSELF;
 
-static inline bool far_is_cuda(void)
+static inline bool device_is_cuda(void)
 {
-    return far_set() && strcmp(far_set()->name, "cuda") == 0;
+    return device_kernels() && strcmp(device_kernels()->name, "cuda") == 0;
 }
 
 /* After the last: other devices are themselves alone. */
 static inline limits last_limits(void)
 {
-    return far_is_cuda() ? LIMITS : NO_WARPGROUPS;
+    return device_is_cuda() ? LIMITS : NO_WARPGROUPS;
 }
 
 static kr_precision precision = KR_PRECISION_BF16;
@@ -133,7 +133,7 @@ static inline void change_exec(kr_exec *exec)
     exec->precision = precision;
 #ifdef KR_HAVE_CUDA
     static kr_cuda less;
-    if (taken_for == ITSELF || !far_is_cuda()) return;
+    if (taken_for == ITSELF || !device_is_cuda()) return;
     less = *(const kr_cuda *)exec->own;
     less.arch = 80;
     if (taken_for == LITTLE_MEMORY) less.shared_bytes = 99 * 1024;
@@ -190,7 +190,7 @@ static inline kr_span span_of(char *args, const link *l)
                halves ? (const void *)&half : (const void *)&between_rows, halves ? 2 : 4);
     }
     move_rows(l->to, span.data, row, gap, halves, false);
-    const kr_half kind = KR_HALF_BF16;
+    const kr_storage_dtype kind = KR_STORAGE_BF16;
     if (halves) memcpy(args + l->half, &kind, sizeof kind);
     if (l->gap) memcpy(args + l->gap, &gap, sizeof gap);
     if (l->stride) memcpy(args + l->stride, &distance, sizeof distance);
@@ -217,7 +217,7 @@ static inline void take_back(const link *l, const kr_span *span, const char *ker
     free(span->data);
 }
 
-static inline void run_far(const kr_kernel *kernel, char *args, const link *links, int nlinks)
+static inline void run_on_device(const kr_kernel *kernel, char *args, const link *links, int nlinks)
 {
     kr_span spans[LINKS];
     int count = 0;
@@ -227,9 +227,10 @@ static inline void run_far(const kr_kernel *kernel, char *args, const link *link
         for (int64_t k = 0; links[i].is_output && k < links[i].to->count; k++) links[i].to->single[k] = (float)NAN;
         spans[count++] = span_of(args, &links[i]);
     }
-    far_change_exec(change_exec);
-    CHECK(far_run(kernel, KR_REAL_F32, args, spans, count, "in bf16"), "%s wrote past its scratch", kernel->name);
-    far_change_exec(NULL);
+    device_change_exec(change_exec);
+    CHECK(device_run_count(kernel, KR_REAL_F32, args, spans, count, "in bf16"), "%s wrote past its scratch",
+          kernel->name);
+    device_change_exec(NULL);
     for (int i = 0, n = 0; i < nlinks; i++)
         if (links[i].to) take_back(&links[i], &spans[n++], kernel->name);
 }
@@ -243,7 +244,7 @@ static inline void run_both(const char *name, const void *args, size_t bytes, co
     memcpy(copy, args, bytes);
     run_exact(kernel, copy, links, nlinks);
     memcpy(copy, args, bytes);
-    run_far(kernel, copy, links, nlinks);
+    run_on_device(kernel, copy, links, nlinks);
 }
 
 #define RUN(name, args, links) run_both(name, &(args), sizeof(args), links, (int)(sizeof(links) / sizeof *(links)))

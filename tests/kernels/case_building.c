@@ -89,7 +89,7 @@ void case_walk_halves(kr_case *c, size_t field, const char *name, kr_extent exte
     c->operands[c->noperands - 1].first = extent.first;
     for (int64_t i = 0; i < extent.count; i++) {
         const float x = (float)kr_test_uniform(-1, 1);
-        bits[i] = dtype == KR_BF16 ? kr_bf16_from_float(x) : kr_f16_from_float(x);
+        bits[i] = dtype == KR_DTYPE_BF16 ? kr_bf16_from_float(x) : kr_f16_from_float(x);
     }
 }
 

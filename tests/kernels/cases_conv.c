@@ -9,7 +9,7 @@ typedef struct conv {
 } conv;
 
 /* 2 to 4 taps have loops of their own; sequences shorter than the window; blocks of 64 rows, 128 and 512 channels;
- * channels in fours, which go by four tokens on a far device. */
+ * channels in fours, which take four tokens at a time on a device. */
 static const conv shapes[] = {
     { 0, 5, 3, 4, false },    { 2, 0, 3, 4, false },    { 2, 5, 0, 4, false },   { 1, 1, 1, 1, false },
     { 2, 3, 7, 1, false },    { 2, 5, 8, 2, false },    { 1, 4, 9, 3, false },   { 3, 1, 5, 4, false },

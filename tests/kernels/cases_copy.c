@@ -18,11 +18,11 @@ static void fill_source(void *x, kr_dtype dtype, int64_t count)
     const size_t bytes = kr_dtype_bytes(dtype);
     for (int64_t i = 0; i < count; i++) {
         uint64_t bits = kr_test_next();
-        if (dtype == KR_F32 || dtype == KR_F64) {
+        if (dtype == KR_DTYPE_F32 || dtype == KR_DTYPE_F64) {
             double value = i % 3 == 0 ? kr_specials[kr_test_below(kr_nspecials)] : kr_test_uniform(-400, 400);
             if (i % 7 == 0) value = kr_test_normal() * exp(kr_test_uniform(-100, 80));
             const float single = (float)value;
-            if (dtype == KR_F64) memcpy(&bits, &value, sizeof value);
+            if (dtype == KR_DTYPE_F64) memcpy(&bits, &value, sizeof value);
             else memcpy(&bits, &single, sizeof single);
         } else if (i % 2) {
             bits >>= kr_test_below(64); /* small and large integers */
@@ -53,7 +53,7 @@ static void copy_case(kr_sweep *sweep, kr_dtype to, kr_dtype from, kr_shape shap
 
 void kr_cases_copy(kr_sweep *sweep)
 {
-    static const kr_dtype moved[] = { KR_F32, KR_I32, KR_BF16, KR_F64 };
+    static const kr_dtype moved[] = { KR_DTYPE_F32, KR_DTYPE_I32, KR_DTYPE_BF16, KR_DTYPE_F64 };
     for (int pair = 0; pair < NDTYPES * NDTYPES; pair++) {
         const kr_dtype to = (kr_dtype)(pair / NDTYPES), from = (kr_dtype)(pair % NDTYPES);
         copy_case(sweep, to, from, KR_SHAPE(1031), KR_PLAIN, KR_PLAIN);
@@ -112,7 +112,7 @@ static void first_draw(void *args)
 void kr_cases_random(kr_sweep *sweep)
 {
     static const int64_t sizes[] = { 0, 1, 2, 3, 4, 5, 7, 8, 9, 31, 33, 257, 40009 };
-    static const kr_dtype dtypes[] = { KR_F32, KR_F64, KR_BF16, KR_F16 };
+    static const kr_dtype dtypes[] = { KR_DTYPE_F32, KR_DTYPE_F64, KR_DTYPE_BF16, KR_DTYPE_F16 };
     for (int i = 0; i < 4 * 2 * (int)(sizeof sizes / sizeof *sizes); i++) {
         kr_random_args a = { .n = sizes[i / 8], .dtype = dtypes[i % 4], .normal = i / 4 % 2, .alpha = -0.5, .beta = 2 };
         a.seed = 12345 + (uint64_t)i;
@@ -132,9 +132,9 @@ void kr_cases_random(kr_sweep *sweep)
 static uint64_t bad_bits(kr_dtype dtype, bool nan)
 {
     switch (dtype) {
-    case KR_F32: return nan ? 0xffc00000u : 0x7f800000u;
-    case KR_F64: return nan ? 0x7ff0000000000001u : 0xfff0000000000000u;
-    case KR_BF16: return nan ? 0x7f81u : 0xff80u;
+    case KR_DTYPE_F32: return nan ? 0xffc00000u : 0x7f800000u;
+    case KR_DTYPE_F64: return nan ? 0x7ff0000000000001u : 0xfff0000000000000u;
+    case KR_DTYPE_BF16: return nan ? 0x7f81u : 0xff80u;
     default: return nan ? 0xfe00u : 0x7c00u;
     }
 }
@@ -150,11 +150,11 @@ void kr_cases_finite(kr_sweep *sweep)
         case_begin(&c, &a, sizeof a, "%lld of %s, %d bad", (long long)n, kr_dtype_name(a.dtype), nbad);
         char *x = case_raw(&c, FIELD(kr_finite_args, x), a.dtype, n, false);
         const size_t bytes = kr_dtype_bytes(a.dtype);
-        for (int bad = 0; n > 0 && a.dtype < KR_I32 && bad < nbad; bad++) {
+        for (int bad = 0; n > 0 && a.dtype < KR_DTYPE_I32 && bad < nbad; bad++) {
             const uint64_t bits = bad_bits(a.dtype, bad % 2);
             memcpy(x + (size_t)kr_test_below(n) * bytes, &bits, bytes);
         }
-        case_raw(&c, FIELD(kr_finite_args, first), KR_I64, 1, true);
+        case_raw(&c, FIELD(kr_finite_args, first), KR_DTYPE_I64, 1, true);
         c.many_tasks = n > 20000;
         case_done(sweep, &c);
     }

@@ -125,7 +125,7 @@ static void forward_case(kr_sweep *sweep, rows n, kind k, double q, way w)
     double *x = (w == IN_PLACE ? case_in_out : case_input)(&c, FIELD(kr_cross_entropy_args, x), shape, -spread, spread);
     double *g = w == IN_PLACE ? case_scale(&c) : NULL;
     if (w == IN_PLACE) c.operands[c.noperands - 1].also = offsetof(kr_cross_entropy_args, g_x);
-    int64_t *label = case_raw(&c, FIELD(kr_cross_entropy_args, label), KR_I64, n.no, false);
+    int64_t *label = case_raw(&c, FIELD(kr_cross_entropy_args, label), KR_DTYPE_I64, n.no, false);
     fill(x, label, n, k);
     case_output(&c, FIELD(kr_cross_entropy_args, loss), KR_SHAPE(n.no));
     double *loss = case_scale(&c);
@@ -172,7 +172,7 @@ static void backward_case(kr_sweep *sweep, rows n, kind k, double q)
                (long long)n.nr, kind_names[k], q);
     const double spread = k == FAR ? 60 : 3;
     double *x = case_input(&c, FIELD(kr_cross_entropy_bwd_args, x), KR_SHAPE(n.no, n.nr), -spread, spread);
-    int64_t *label = case_raw(&c, FIELD(kr_cross_entropy_bwd_args, label), KR_I64, n.no, false);
+    int64_t *label = case_raw(&c, FIELD(kr_cross_entropy_bwd_args, label), KR_DTYPE_I64, n.no, false);
     fill(x, label, n, k);
     double *stats = case_input(&c, FIELD(kr_cross_entropy_bwd_args, stats), KR_SHAPE(n.no, KR_ROW_STATS), 0, 1);
     for (int64_t o = 0; o < n.no; o++) {

@@ -9,7 +9,7 @@ static void add_ids(kr_case *c, size_t field, const char *name, kr_dtype dtype, 
     void *id = case_raw(c, field, name, dtype, count, false);
     for (int64_t i = 0; i < count; i++) {
         int64_t value = i % 7 == 0 ? 0 : i % 11 == 0 ? nr - 1 : kr_test_below(nr);
-        if (dtype == KR_I64) ((int64_t *)id)[i] = value;
+        if (dtype == KR_DTYPE_I64) ((int64_t *)id)[i] = value;
         else ((int32_t *)id)[i] = (int32_t)value;
     }
 }
@@ -54,13 +54,13 @@ static void gather_case(kr_sweep *sweep, box n, kr_dtype dtype, bool backward)
 void kr_cases_gather(kr_sweep *sweep)
 {
     for (size_t i = 0; i < 2 * sizeof boxes / sizeof *boxes; i++)
-        gather_case(sweep, boxes[i / 2], i % 2 ? KR_I64 : KR_I32, false);
+        gather_case(sweep, boxes[i / 2], i % 2 ? KR_DTYPE_I64 : KR_DTYPE_I32, false);
 }
 
 void kr_cases_gather_bwd(kr_sweep *sweep)
 {
     for (size_t i = 0; i < 2 * sizeof boxes / sizeof *boxes; i++)
-        gather_case(sweep, boxes[i / 2], i % 2 ? KR_I64 : KR_I32, true);
+        gather_case(sweep, boxes[i / 2], i % 2 ? KR_DTYPE_I64 : KR_DTYPE_I32, true);
 }
 
 static void first_row_embedding(void *args)
@@ -85,7 +85,9 @@ static const list lists[] = {
 /* Rows of halves are moved as they are. */
 static void embedding_halves(kr_sweep *sweep, list n, kr_dtype dtype, kr_dtype halves)
 {
-    kr_embedding_args a = { .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype, .half = kr_half_of(halves) };
+    kr_embedding_args a = {
+        .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype, .half = kr_storage_dtype_of(halves)
+    };
     kr_case c;
     case_begin(&c, &a, sizeof a, "o %lld r %lld i %lld, ids %s, %s", (long long)n.no, (long long)n.nr, (long long)n.ni,
                kr_dtype_name(dtype), kr_dtype_name(halves));
@@ -119,13 +121,14 @@ static void embedding_case(kr_sweep *sweep, list n, kr_dtype dtype, bool backwar
 void kr_cases_embedding(kr_sweep *sweep)
 {
     for (size_t i = 0; i < 2 * sizeof lists / sizeof *lists; i++) {
-        embedding_case(sweep, lists[i / 2], i % 2 ? KR_I64 : KR_I32, false);
-        embedding_halves(sweep, lists[i / 2], i % 2 ? KR_I64 : KR_I32, i % 4 < 2 ? KR_BF16 : KR_F16);
+        embedding_case(sweep, lists[i / 2], i % 2 ? KR_DTYPE_I64 : KR_DTYPE_I32, false);
+        embedding_halves(sweep, lists[i / 2], i % 2 ? KR_DTYPE_I64 : KR_DTYPE_I32,
+                         i % 4 < 2 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
     }
 }
 
 void kr_cases_embedding_bwd(kr_sweep *sweep)
 {
     for (size_t i = 0; i < 2 * sizeof lists / sizeof *lists; i++)
-        embedding_case(sweep, lists[i / 2], i % 2 ? KR_I64 : KR_I32, true);
+        embedding_case(sweep, lists[i / 2], i % 2 ? KR_DTYPE_I64 : KR_DTYPE_I32, true);
 }

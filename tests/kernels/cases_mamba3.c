@@ -19,11 +19,11 @@ typedef struct tokens {
     bool many_tasks;
 } tokens;
 
-static const tokens token_shapes[] = { { 0, 3, false },  { 2, 0, false },    { 1, 1, false },  { 5, 7, false },
-                                       { 3, 8, false },  { 4, 9, false },    { 2, 16, false }, { 3, 17, false },
-                                       { 2, 24, false }, { 1, 33, false },   { 7, 5, false },  { 9, 31, false },
-                                       { 4, 65, false }, { 2100, 12, true }, { 411, 30, true } };
-enum { NTOKEN_SHAPES = (int)(sizeof token_shapes / sizeof *token_shapes) };
+static const tokens decode_shapes[] = { { 0, 3, false },  { 2, 0, false },    { 1, 1, false },  { 5, 7, false },
+                                        { 3, 8, false },  { 4, 9, false },    { 2, 16, false }, { 3, 17, false },
+                                        { 2, 24, false }, { 1, 33, false },   { 7, 5, false },  { 9, 31, false },
+                                        { 4, 65, false }, { 2100, 12, true }, { 411, 30, true } };
+enum { NTOKEN_SHAPES = (int)(sizeof decode_shapes / sizeof *decode_shapes) };
 
 enum { BIAS = 1, SOFTPLUS = 2, LIMITS = 4 }; /* bits of a case's number */
 
@@ -63,9 +63,9 @@ static void trapezoid_case(kr_sweep *sweep, tokens n, int with, double reach)
 void kr_cases_trapezoid(kr_sweep *sweep)
 {
     for (int i = 0; i < NTOKEN_SHAPES; i++)
-        for (int with = 0; with < 8; with++) trapezoid_case(sweep, token_shapes[i], with, 4);
+        for (int with = 0; with < 8; with++) trapezoid_case(sweep, decode_shapes[i], with, 4);
     /* far out, where e^x multiplies the rounding of dt_raw + dt_bias by its size: without a bias */
-    for (int with = 0; with < 8; with += 2) trapezoid_case(sweep, token_shapes[3], with, 30);
+    for (int with = 0; with < 8; with += 2) trapezoid_case(sweep, decode_shapes[3], with, 30);
 }
 
 static void trapezoid_bwd_first_row(void *args)
@@ -129,9 +129,9 @@ static void trapezoid_bwd_case(kr_sweep *sweep, tokens n, int with, int without)
 void kr_cases_trapezoid_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NTOKEN_SHAPES; i++)
-        for (int with = 0; with < 8; with++) trapezoid_bwd_case(sweep, token_shapes[i], with, 0);
-    for (int bit = 0; bit < 8; bit++) trapezoid_bwd_case(sweep, token_shapes[7], BIAS, 1 << bit);
-    trapezoid_bwd_case(sweep, token_shapes[7], 0, 31 & ~2);
+        for (int with = 0; with < 8; with++) trapezoid_bwd_case(sweep, decode_shapes[i], with, 0);
+    for (int bit = 0; bit < 8; bit++) trapezoid_bwd_case(sweep, decode_shapes[7], BIAS, 1 << bit);
+    trapezoid_bwd_case(sweep, decode_shapes[7], 0, 31 & ~2);
 }
 
 /* ---- what runs along sequences ---- */
@@ -378,7 +378,7 @@ static void exp_case(kr_sweep *sweep, tokens n)
 
 void kr_cases_quaternion_exp(kr_sweep *sweep)
 {
-    for (int i = 0; i < NTOKEN_SHAPES; i++) exp_case(sweep, token_shapes[i]);
+    for (int i = 0; i < NTOKEN_SHAPES; i++) exp_case(sweep, decode_shapes[i]);
 }
 
 static void exp_bwd_first_row(void *args)
@@ -407,8 +407,8 @@ static void exp_bwd_case(kr_sweep *sweep, tokens n, int wanted)
 
 void kr_cases_quaternion_exp_bwd(kr_sweep *sweep)
 {
-    for (int i = 0; i < NTOKEN_SHAPES; i++) exp_bwd_case(sweep, token_shapes[i], 3);
-    for (int wanted = 1; wanted < 3; wanted++) exp_bwd_case(sweep, token_shapes[5], wanted);
+    for (int i = 0; i < NTOKEN_SHAPES; i++) exp_bwd_case(sweep, decode_shapes[i], 3);
+    for (int wanted = 1; wanted < 3; wanted++) exp_bwd_case(sweep, decode_shapes[5], wanted);
 }
 
 /* Brings an operand's quaternions to about length 1. */

@@ -34,7 +34,7 @@ typedef struct product {
     int64_t nb0, nb1; /* 0, 0: no batch */
     bool a_shared, b_shared;
     bool many_tasks;
-    kr_half half; /* of B */
+    kr_storage_dtype half; /* of B */
 } product;
 
 static void first_row(void *args)
@@ -70,7 +70,9 @@ static void add_operands(kr_case *c, kr_matmul_args *args, const product *p)
     }
     case_walk_input(c, FIELD(kr_matmul_args, a), (kr_extent){ a_count, a.first }, -1, 1);
     const kr_extent b_extent = { b_count, b.first };
-    if (p->half) case_walk_halves(c, FIELD(kr_matmul_args, b), b_extent, p->half == KR_HALF_BF16 ? KR_BF16 : KR_F16);
+    if (p->half)
+        case_walk_halves(c, FIELD(kr_matmul_args, b), b_extent,
+                         p->half == KR_STORAGE_BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
     else case_walk_input(c, FIELD(kr_matmul_args, b), b_extent, -1, 1);
     if (p->bias) case_walk_input(c, FIELD(kr_matmul_args, bias), (kr_extent){ p->nn, 0 }, -1, 1);
     if (p->accumulate) {
@@ -85,13 +87,13 @@ static void matmul_case(kr_sweep *sweep, product p)
 {
     if ((p.a == UPSIDE_DOWN || p.a == ONE_ROW) && p.nm == 0) p.a = PLAIN;
     if ((p.b == UPSIDE_DOWN || p.b == ONE_ROW) && p.nk == 0) p.b = PLAIN;
-    kr_matmul_args args = { .nm = p.nm, .nn = p.nn, .nk = p.nk, .b_half = p.half, .accumulate = p.accumulate };
+    kr_matmul_args args = { .nm = p.nm, .nn = p.nn, .nk = p.nk, .b_dtype = p.half, .accumulate = p.accumulate };
     kr_case c;
     case_begin(&c, &args, sizeof args, "m %lld n %lld k %lld, a %s, b %s%s, gap %lld%s%s, batch %lld x %lld%s%s",
                (long long)p.nm, (long long)p.nn, (long long)p.nk, lie_names[p.a], lie_names[p.b],
-               p.half == KR_NO_HALF     ? ""
-               : p.half == KR_HALF_BF16 ? " in bf16"
-                                        : " in f16",
+               p.half == KR_STORAGE_NATIVE ? ""
+               : p.half == KR_STORAGE_BF16 ? " in bf16"
+                                           : " in f16",
                (long long)p.c_gap, p.bias ? ", bias" : "", p.accumulate ? ", accumulate" : "", (long long)p.nb0,
                (long long)p.nb1, p.a_shared ? ", a shared" : "", p.b_shared ? ", b shared" : "");
     add_operands(&c, &args, &p);
@@ -112,7 +114,7 @@ static product random_product(void)
     p.c_gap = kr_test_below(2) * 3;
     p.bias = kr_test_below(2);
     p.accumulate = kr_test_below(2);
-    p.half = (kr_half)kr_test_below(3);
+    p.half = (kr_storage_dtype)kr_test_below(3);
     if (kr_test_below(3) == 0) {
         p.nb0 = kr_test_below(4);
         p.nb1 = 1 + kr_test_below(3);
@@ -124,21 +126,22 @@ static product random_product(void)
 
 /* Sizes that take the shared way (2^23 multiply-adds), cut rows, columns and k, or make many small items. */
 static const product large[] = {
-    { 261, 193, 257, TRANSPOSED, PLAIN, 0, true, false, 0, 0, false, false, true, KR_HALF_BF16 },
-    { 199, 210, 301, PLAIN, TRANSPOSED, 3, false, true, 0, 0, false, false, true, KR_NO_HALF },
-    { 2, 2053, 130, PLAIN, PLAIN, 0, true, false, 0, 0, false, false, true, KR_HALF_BF16 },
-    { 4, 1031, 257, PLAIN, TRANSPOSED, 0, false, true, 0, 0, false, false, true, KR_HALF_F16 },
-    { 1, 3352, 768, PLAIN, TRANSPOSED, 0, false, false, 0, 0, false, false, true, KR_HALF_BF16 },
-    { 3001, 1, 130, PLAIN, PLAIN, 0, false, false, 0, 0, false, false, true, KR_NO_HALF },
-    { 1500, 19, 33, SPREAD, PADDED, 1, true, true, 0, 0, false, false, true, KR_NO_HALF },
-    { 31, 33, 65, PLAIN, TRANSPOSED, 0, false, false, 6, 5, false, true, true, KR_NO_HALF },
-    { 64, 64, 64, TRANSPOSED, PLAIN, 0, true, true, 4, 3, true, false, true, KR_NO_HALF },
-    { 97, 130, 515, UPSIDE_DOWN, PADDED, 0, false, false, 0, 0, false, false, true, KR_NO_HALF },
-    { 197, 35, 4133, PADDED, TRANSPOSED, 0, true, false, 0, 0, false, false, true, KR_HALF_F16 },
+    { 261, 193, 257, TRANSPOSED, PLAIN, 0, true, false, 0, 0, false, false, true, KR_STORAGE_BF16 },
+    { 199, 210, 301, PLAIN, TRANSPOSED, 3, false, true, 0, 0, false, false, true, KR_STORAGE_NATIVE },
+    { 2, 2053, 130, PLAIN, PLAIN, 0, true, false, 0, 0, false, false, true, KR_STORAGE_BF16 },
+    { 4, 1031, 257, PLAIN, TRANSPOSED, 0, false, true, 0, 0, false, false, true, KR_STORAGE_F16 },
+    { 1, 3352, 768, PLAIN, TRANSPOSED, 0, false, false, 0, 0, false, false, true, KR_STORAGE_BF16 },
+    { 3001, 1, 130, PLAIN, PLAIN, 0, false, false, 0, 0, false, false, true, KR_STORAGE_NATIVE },
+    { 1500, 19, 33, SPREAD, PADDED, 1, true, true, 0, 0, false, false, true, KR_STORAGE_NATIVE },
+    { 31, 33, 65, PLAIN, TRANSPOSED, 0, false, false, 6, 5, false, true, true, KR_STORAGE_NATIVE },
+    { 64, 64, 64, TRANSPOSED, PLAIN, 0, true, true, 4, 3, true, false, true, KR_STORAGE_NATIVE },
+    { 97, 130, 515, UPSIDE_DOWN, PADDED, 0, false, false, 0, 0, false, false, true, KR_STORAGE_NATIVE },
+    { 197, 35, 4133, PADDED, TRANSPOSED, 0, true, false, 0, 0, false, false, true, KR_STORAGE_F16 },
 };
 
 /* More of B than is packed at once: 2^21 elements. */
-static const product largest = { 193, 530, 4100, PLAIN, PLAIN, 0, true, true, 0, 0, false, false, false, KR_NO_HALF };
+static const product largest = { 193,  530, 4100, PLAIN, PLAIN, 0,     true,
+                                 true, 0,   0,    false, false, false, KR_STORAGE_NATIVE };
 
 void kr_cases_matmul(kr_sweep *sweep)
 {
@@ -151,7 +154,7 @@ void kr_cases_matmul(kr_sweep *sweep)
                                               .a = (lie)a,
                                               .b = (lie)b,
                                               .c_gap = flags % 4,
-                                              .half = (kr_half)(flags / 4),
+                                              .half = (kr_storage_dtype)(flags / 4),
                                               .bias = flags & 1,
                                               .accumulate = flags & 2 });
     const int times = sweep->mode == KR_SWEEP_THREADS ? 0 : kr_test_quick() ? 60 : 400;

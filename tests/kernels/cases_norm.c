@@ -18,7 +18,7 @@ static const norm shapes[] = {
     { 5, 24, 3, false },   { 2, 31, 1, false },   { 3, 33, 1, false },   { 2, 64, 4, false },  { 3, 66, 6, false },
     { 2, 68, 4, false },   { 1, 127, 1, false },  { 17, 130, 2, false }, { 7, 12, 12, false }, { 2, 4100, 1, false },
     { 1, 8200, 2, false }, { 65, 1030, 5, true }, { 900, 33, 3, true },  { 5, 9001, 1, true }, { 3, 640, 1, false },
-    { 5, 1537, 1, false }, { 9, 3072, 2, false },
+    { 5, 1537, 1, false }, { 9, 3072, 2, false }, { 3, 35, 35, false },
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
@@ -93,7 +93,7 @@ static double silu(double z)
 }
 
 /* A group's q as the forward pass leaves it, and the magnitudes that make up its gradients:
- *   g_u: |q w| + q^3 |u| mean |w u|;  silu'(z): sigmoid(z) (1 + |z|) */
+ *   g_u: |q w| + q^3 |u| mean |w u|, of one channel eps q^3 |w|;  silu'(z): sigmoid(z) (1 + |z|) */
 static void group_scales(norm n, gate g, const values *v, int64_t group, double *s_x, double *s_z, double *s_gain)
 {
     const int64_t width = n.ni / n.ng, first = group * width, channel = group % n.ng * width;
@@ -111,7 +111,8 @@ static void group_scales(norm n, gate g, const values *v, int64_t group, double 
         const double slope = (1 + fabs(z)) / (1 + exp(-z)), x = fabs(of_x[first + i]);
         const double u = g == GATE_FIRST ? x * gated : x, g_y = fabs(v->g_y[first + i]);
         const double g_out = g_y * (v->gain ? fabs(v->gain[channel + i]) : 1);
-        const double g_u = q * g_out * (g == NORM_FIRST ? gated : 1) + q * q * q * u * wu / (double)width;
+        const double w = g_out * (g == NORM_FIRST ? gated : 1);
+        const double g_u = width == 1 ? 1e-5 * q * q * q * w : q * w + q * q * q * u * wu / (double)width;
         s_x[first + i] = g == GATE_FIRST ? g_u * gated : g_u;
         if (s_z) s_z[first + i] = (g == GATE_FIRST ? g_u * x : u * q * g_out) * slope;
         if (s_gain) s_gain[channel + i] += g_y * u * q * (g == NORM_FIRST ? gated : 1);
@@ -121,7 +122,7 @@ static void group_scales(norm n, gate g, const values *v, int64_t group, double 
 /* wanted: bits 1 g_x, 2 g_z, 4 g_gain */
 static void norm_bwd_case(kr_sweep *sweep, norm n, gate g, bool gain, int wanted)
 {
-    kr_norm_bwd_args a = { .no = n.no, .ni = n.ni, .ng = n.ng, .norm_first = g == NORM_FIRST };
+    kr_norm_bwd_args a = { .no = n.no, .ni = n.ni, .ng = n.ng, .eps = 1e-5, .norm_first = g == NORM_FIRST };
     const kr_shape rows = KR_SHAPE(n.no, n.ni);
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld] in %lld, %s%s, wanted %d", (long long)n.no, (long long)n.ni,

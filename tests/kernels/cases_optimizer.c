@@ -17,13 +17,14 @@ static int64_t size_of_turn(int turn)
 /* A gradient: turn by turn of the slot's own type and in halves, kept and cleared, unbounded and clipped. */
 static double *grad_operand(kr_case *c, kr_taken_grad *grad, size_t field, int64_t n, int turn)
 {
-    static const kr_half halves[] = { KR_NO_HALF, KR_NO_HALF, KR_HALF_BF16, KR_HALF_F16 };
+    static const kr_storage_dtype halves[] = { KR_STORAGE_NATIVE, KR_STORAGE_NATIVE, KR_STORAGE_BF16, KR_STORAGE_F16 };
     static const double scales[] = { 1, 0.125, 0.37 };
     *grad = (kr_taken_grad){ .half = halves[turn % 4], .scale = scales[turn % 3], .clears = turn / 2 % 2 };
     grad->clip = turn % 5 < 3 ? (double)INFINITY : 0.25;
     double *g = NULL;
     if (grad->half)
-        case_walk_halves(c, field, "grad.g", (kr_extent){ n, 0 }, grad->half == KR_HALF_BF16 ? KR_BF16 : KR_F16);
+        case_walk_halves(c, field, "grad.g", (kr_extent){ n, 0 },
+                         grad->half == KR_STORAGE_BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
     else g = case_input(c, field, "grad.g", KR_SHAPE(n), -2, 2);
     c->operands[c->noperands - 1].is_output = grad->clears;
     return g;
@@ -176,9 +177,9 @@ void kr_cases_lerp(kr_sweep *sweep)
 static void put_value(char *at, kr_dtype dtype, double value)
 {
     const float single = (float)value;
-    const uint16_t half = dtype == KR_BF16 ? kr_bf16_from_float(single) : kr_f16_from_float(single);
-    if (dtype == KR_F64) memcpy(at, &value, sizeof value);
-    else if (dtype == KR_F32) memcpy(at, &single, sizeof single);
+    const uint16_t half = dtype == KR_DTYPE_BF16 ? kr_bf16_from_float(single) : kr_f16_from_float(single);
+    if (dtype == KR_DTYPE_F64) memcpy(at, &value, sizeof value);
+    else if (dtype == KR_DTYPE_F32) memcpy(at, &single, sizeof single);
     else memcpy(at, &half, sizeof half);
 }
 
@@ -191,7 +192,7 @@ static void squares_case(kr_sweep *sweep, int64_t n, kr_dtype dtype, double size
     const size_t bytes = kr_dtype_bytes(dtype);
     for (int64_t i = 0; i < n; i++) put_value(x + (size_t)i * bytes, dtype, kr_test_uniform(-size, size));
     if (n > 0 && special != 0) put_value(x + (size_t)kr_test_below(n) * bytes, dtype, special);
-    case_raw(&c, FIELD(kr_squares_args, sum), KR_F64, 1, true);
+    case_raw(&c, FIELD(kr_squares_args, sum), KR_DTYPE_F64, 1, true);
     c.many_tasks = n > 16384;
     case_done(sweep, &c);
 }
@@ -201,7 +202,7 @@ void kr_cases_squares(kr_sweep *sweep)
     for (int i = 0; i < 4 * NSIZES; i++) {
         const kr_dtype dtype = (kr_dtype)(i % 4); /* f32, f64, bf16, f16 */
         squares_case(sweep, sizes[i / 4], dtype, 1, 0);
-        squares_case(sweep, sizes[i / 4], dtype, dtype == KR_F16 ? 6e4 : 1e38, i % 3 ? 0 : (double)INFINITY);
-        squares_case(sweep, sizes[i / 4], dtype, dtype == KR_F16 ? 1e-6 : 1e-40, i % 5 ? 0 : (double)NAN);
+        squares_case(sweep, sizes[i / 4], dtype, dtype == KR_DTYPE_F16 ? 6e4 : 1e38, i % 3 ? 0 : (double)INFINITY);
+        squares_case(sweep, sizes[i / 4], dtype, dtype == KR_DTYPE_F16 ? 1e-6 : 1e-40, i % 5 ? 0 : (double)NAN);
     }
 }

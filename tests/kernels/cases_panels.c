@@ -10,7 +10,7 @@ static void first_row(void *args)
 }
 
 static void panels_case(kr_sweep *sweep, int64_t nm, int64_t nn, int64_t nk, int64_t gap, bool bias, bool many_tasks,
-                        kr_half half)
+                        kr_storage_dtype half)
 {
     static const char *const types[] = { "", ", panels of bf16", ", panels of f16" };
     kr_panels_args a = { .nm = nm, .nn = nn, .nk = nk, .x_m = nk + gap, .y_m = nn + gap, .half = half };
@@ -20,7 +20,9 @@ static void panels_case(kr_sweep *sweep, int64_t nm, int64_t nn, int64_t nk, int
     case_begin(&c, &a, sizeof a, "m %lld n %lld k %lld, gap %lld%s%s", (long long)nm, (long long)nn, (long long)nk,
                (long long)gap, bias ? ", bias" : "", types[half]);
     case_walk_input(&c, FIELD(kr_panels_args, x), (kr_extent){ nx, 0 }, -1, 1);
-    if (half) case_walk_halves(&c, FIELD(kr_panels_args, panels), panels, half == KR_HALF_BF16 ? KR_BF16 : KR_F16);
+    if (half)
+        case_walk_halves(&c, FIELD(kr_panels_args, panels), panels,
+                         half == KR_STORAGE_BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
     else case_walk_input(&c, FIELD(kr_panels_args, panels), panels, -1, 1);
     if (bias) case_walk_input(&c, FIELD(kr_panels_args, bias), (kr_extent){ nn, 0 }, -1, 1);
     case_walk_output(&c, FIELD(kr_panels_args, y), (kr_extent){ ny, 0 });
@@ -39,8 +41,8 @@ void kr_cases_panels(kr_sweep *sweep)
             for (int64_t m = 0; m <= 4; m++)
                 for (int half = 0; half < 3; half++)
                     panels_case(sweep, m, outputs[n], steps[k], m % 2 ? 0 : 3, (m + (int64_t)k) % 2 == 0, false,
-                                (kr_half)half);
-    panels_case(sweep, 1, 3352, 768, 0, false, true, KR_NO_HALF);
-    panels_case(sweep, 3, 700, 1536, 5, true, true, KR_HALF_F16);
-    panels_case(sweep, 1, 3352, 768, 0, false, true, KR_HALF_BF16);
+                                (kr_storage_dtype)half);
+    panels_case(sweep, 1, 3352, 768, 0, false, true, KR_STORAGE_NATIVE);
+    panels_case(sweep, 3, 700, 1536, 5, true, true, KR_STORAGE_F16);
+    panels_case(sweep, 1, 3352, 768, 0, false, true, KR_STORAGE_BF16);
 }

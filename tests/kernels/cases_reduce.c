@@ -1,7 +1,8 @@
 /* cases_reduce.c - cases of sums and maxima along an axis, of running sums and of segment sums. */
 #include "tests/kernels/conformance.h"
 
-kr_cases_fn kr_cases_sum, kr_cases_max, kr_cases_max_bwd, kr_cases_cumsum, kr_cases_segsum, kr_cases_segsum_bwd;
+kr_cases_fn kr_cases_sum, kr_cases_max, kr_cases_max_bwd, kr_cases_argmax, kr_cases_cumsum, kr_cases_segsum,
+    kr_cases_segsum_bwd;
 
 typedef struct cube {
     int64_t no, nr, ni;
@@ -108,6 +109,36 @@ void kr_cases_max_bwd(kr_sweep *sweep)
         if (cubes[i].nr == 0) continue;
         max_bwd_case(sweep, cubes[i], false);
         if (!cubes[i].many_tasks) max_bwd_case(sweep, cubes[i], true);
+    }
+}
+
+static void first_row_argmax(void *args)
+{
+    kr_argmax_args *a = args;
+    if (a->no > 0) a->no = 1;
+}
+
+static void argmax_case(kr_sweep *sweep, cube n, bool special)
+{
+    kr_argmax_args a = { .no = n.no, .nr = n.nr, .ni = n.ni };
+    kr_case c;
+    case_begin(&c, &a, sizeof a, "x [%lld, %lld, %lld]%s", (long long)n.no, (long long)n.nr, (long long)n.ni,
+               special ? ", special values" : "");
+    double *x = case_input(&c, FIELD(kr_argmax_args, x), KR_SHAPE(n.no, n.nr, n.ni), -1, 1);
+    for (int64_t i = 0; i < n.no * n.nr * n.ni; i++) x[i] = kr_to_float(rint(x[i] * 4) / 4); /* ties */
+    if (special) put_specials(x, n.no * n.nr * n.ni);
+    case_raw(&c, FIELD(kr_argmax_args, y), KR_DTYPE_I64, n.no * n.ni, true);
+    c.many_tasks = n.many_tasks;
+    c.first_row = first_row_argmax;
+    case_done(sweep, &c);
+}
+
+void kr_cases_argmax(kr_sweep *sweep)
+{
+    for (int i = 0; i < NCUBES; i++) {
+        if (cubes[i].nr == 0) continue;
+        argmax_case(sweep, cubes[i], false);
+        if (!cubes[i].many_tasks) argmax_case(sweep, cubes[i], true);
     }
 }
 

@@ -64,13 +64,13 @@ static void sample_case(kr_sweep *sweep, sample n, rules r, int kind)
                (long long)n.vocab, (long long)n.padding, kind, r.temperature, (long long)r.top_k, r.top_p, r.min_p);
     fill(case_walk_input(&c, FIELD(kr_sample_args, x), (kr_extent){ (n.nb - 1) * a.stride + width, 0 }, -6, 6), n,
          a.stride, kind);
-    int64_t *row = case_raw(&c, FIELD(kr_sample_args, row), KR_I64, n.nb, false);
-    int64_t *drawn = case_raw(&c, FIELD(kr_sample_args, drawn), KR_I64, n.nb, false);
+    int64_t *row = case_raw(&c, FIELD(kr_sample_args, row), KR_DTYPE_I64, n.nb, false);
+    int64_t *drawn = case_raw(&c, FIELD(kr_sample_args, drawn), KR_DTYPE_I64, n.nb, false);
     c.operands[c.noperands - 1].is_output = true;
     for (int64_t b = 0; b < n.nb; b++) row[b] = 3 * b, drawn[b] = kr_test_below(1000);
-    case_raw(&c, FIELD(kr_sample_args, id), KR_I32, n.nb + a.apart, false); /* places that are not taken stay */
+    case_raw(&c, FIELD(kr_sample_args, id), KR_DTYPE_I32, n.nb + a.apart, false); /* places that are not taken stay */
     c.operands[c.noperands - 1].is_output = true;
-    case_raw(&c, FIELD(kr_sample_args, next), KR_I32, n.nb, true);
+    case_raw(&c, FIELD(kr_sample_args, next), KR_DTYPE_I32, n.nb, true);
     case_in_out(&c, FIELD(kr_sample_args, logprob), KR_SHAPE(n.nb + a.apart), 1, 2);
     double *scale = case_scale(&c);
     for (int64_t b = 0; b < n.nb + a.apart; b++) scale[b] = 24; /* logits of up to 6, a logarithm of up to 10 */

@@ -93,16 +93,16 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     case_walk_input(&c, FIELD(kr_ssd_args, c), lay_out_tokens(tokens, of_b, 7 * apart, &a.c_stride), -1, 1);
     change_decays(case_input(&c, FIELD(kr_ssd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_args, w), scalars, 0.1, 1);
-    if (with & SAME) case_input(&c, FIELD(kr_ssd_args, same), scalars, 0.1, 1);
+    if (with & SAME) case_input(&c, FIELD(kr_ssd_args, diag_weight), scalars, 0.1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_args, d), KR_SHAPE(n.nh), -1, 1);
     if (with & IN_PLACE) {
         case_in_out(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
         c.operands[c.noperands - 1].also = offsetof(kr_ssd_args, final);
     } else if (with & INITIAL) case_input(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
     if (with & SEED) {
-        case_input(&c, FIELD(kr_ssd_args, seed), KR_SHAPE(a.nq, n.nh), 0.1, 1);
-        case_input(&c, FIELD(kr_ssd_args, seed_v), KR_SHAPE(a.nq, n.nm, n.nh, n.np), -2, 2);
-        case_input(&c, FIELD(kr_ssd_args, seed_b), KR_SHAPE(a.nq, n.nm, n.nh, n.nr), -1, 1);
+        case_input(&c, FIELD(kr_ssd_args, boundary), KR_SHAPE(a.nq, n.nh), 0.1, 1);
+        case_input(&c, FIELD(kr_ssd_args, boundary_v), KR_SHAPE(a.nq, n.nm, n.nh, n.np), -2, 2);
+        case_input(&c, FIELD(kr_ssd_args, boundary_b), KR_SHAPE(a.nq, n.nm, n.nh, n.nr), -1, 1);
     }
     case_output(&c, FIELD(kr_ssd_args, y), values);
     if (with & (INITIAL | PACKED | MIXED) && !(with & IN_PLACE)) case_output(&c, FIELD(kr_ssd_args, final), states);
@@ -181,7 +181,7 @@ static const struct gradient {
 } gradients[GRADIENTS] = {
     { FIELD(kr_ssd_bwd_args, g_v), 0 }, { FIELD(kr_ssd_bwd_args, g_b), 1 },
     { FIELD(kr_ssd_bwd_args, g_c), 1 }, { FIELD(kr_ssd_bwd_args, g_da), 2 },
-    { FIELD(kr_ssd_bwd_args, g_w), 2 }, { FIELD(kr_ssd_bwd_args, g_same), 2 },
+    { FIELD(kr_ssd_bwd_args, g_w), 2 }, { FIELD(kr_ssd_bwd_args, g_diag_weight), 2 },
     { FIELD(kr_ssd_bwd_args, g_d), 3 }, { FIELD(kr_ssd_bwd_args, g_initial), 4 },
 };
 
@@ -200,8 +200,8 @@ static void *zeros(int64_t count)
     return p;
 }
 
-/* The scale of all elements of a gradient is the largest that the reference makes of magnitudes: differences of running
- * sums keep the error of all their terms. */
+/* The scale of all elements of a gradient is the largest that the reference makes of magnitudes: g_da of CUDA is a
+ * difference of running sums, which keeps the error of all their terms. */
 static void fill_scales(const kr_case *c)
 {
     kr_ssd_bwd_args a = *(const kr_ssd_bwd_args *)c->args;
@@ -248,7 +248,7 @@ static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned 
     change_decays(case_input(&c, FIELD(kr_ssd_bwd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
     case_input(&c, FIELD(kr_ssd_bwd_args, g_y), values, -1, 1);
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_bwd_args, w), scalars, 0.1, 1);
-    if (with & SAME) case_input(&c, FIELD(kr_ssd_bwd_args, same), scalars, 0.1, 1);
+    if (with & SAME) case_input(&c, FIELD(kr_ssd_bwd_args, diag_weight), scalars, 0.1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_bwd_args, d), KR_SHAPE(n.nh), -1, 1);
     if (with & INITIAL) case_input(&c, FIELD(kr_ssd_bwd_args, initial), states, -1, 1);
     if (with & INITIAL) case_input(&c, FIELD(kr_ssd_bwd_args, g_final), states, -1, 1);

@@ -29,6 +29,12 @@ static double silu_slope_size(double x)
     return isfinite(x) ? sigmoid(x) * (1 + fabs(x)) + 0x1p-120 : 0;
 }
 
+/* Both terms of gelu', by erf or by tanh; and denormals as for silu. */
+static double gelu_slope_size(double x)
+{
+    return isfinite(x) ? 0.5 * erfc(-x * 0.7071067811865476) + fabs(x) * exp(-0.45 * x * x) + 0x1p-120 : 0;
+}
+
 static double one(double x)
 {
     (void)x;
@@ -48,6 +54,12 @@ static const unary_row row_silu = { -12, 12, 0, 0, NULL, silu_slope_size, false 
 static const unary_row row_softplus = { -25, 25, 0, 0, NULL, NULL, false };
 static const unary_row row_log_sigmoid = { -25, 25, 0, 0, NULL, NULL, false };
 static const unary_row row_clamp = { -2, 2, -0.75, 0.5, NULL, NULL, true };
+static const unary_row row_abs = { -2, 2, 0, 0, NULL, NULL, true };
+static const unary_row row_relu = { -2, 2, 0, 0, NULL, NULL, true };
+static const unary_row row_erf = { -4.5, 4.5, 0, 0, NULL, NULL, false };
+static const unary_row row_gelu = { -15, 12, 0, 0, NULL, gelu_slope_size, false };
+static const unary_row row_gelu_tanh = { -12, 12, 0, 0, NULL, gelu_slope_size, false };
+static const unary_row row_pow_scalar = { 0.01, 30, -1.75, 0, NULL, NULL, false };
 
 typedef void unary_fn(const kr_unary_args *);
 

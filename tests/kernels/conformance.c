@@ -61,13 +61,13 @@ const kr_kernels *kr_runnable_set(int n)
 {
     for (int i = 0; kr_kernels_nth(i); i++)
         if (kr_kernels_runnable(kr_kernels_nth(i), kr_cpu_features()) && n-- == 0) return kr_kernels_nth(i);
-    return n == 0 ? far_set() : NULL;
+    return n == 0 ? device_kernels() : NULL;
 }
 
 const kr_kernels *kr_judged_set(int n)
 {
-    if (!far_is_asked_for()) return kr_runnable_set(n);
-    return n == 0 ? far_set() : NULL;
+    if (!device_is_requested()) return kr_runnable_set(n);
+    return n == 0 ? device_kernels() : NULL;
 }
 
 kr_pool *kr_test_pool(int nthreads)
@@ -76,7 +76,7 @@ kr_pool *kr_test_pool(int nthreads)
     static kr_memory memory;
     static kr_pool *pools[MOST + 1];
     if (!memory.hooks.alloc) kr_memory_init(&memory, NULL);
-    if (!pools[nthreads]) pools[nthreads] = kr_pool_create(&memory, nthreads);
+    if (!pools[nthreads]) pools[nthreads] = kr_pool_create(&memory, nthreads, false);
     if (!pools[nthreads]) exit(2);
     return pools[nthreads];
 }
@@ -103,12 +103,15 @@ static void *must_alloc(size_t bytes)
 
 static void fill_reals(run_memory *m, const kr_operand *o, bool magnitudes)
 {
+    const bool single = m->dtype == KR_DTYPE_F32;
     for (int64_t i = 0; i < o->count; i++) {
-        const double v = o->value ? (magnitudes ? fabs(o->value[i]) : o->value[i]) : 0;
-        const float single = (float)v;
-        const void *from = m->dtype == KR_F32 ? (const void *)&single : (const void *)&v;
-        if (!o->value) from = m->dtype == KR_F32 ? (const void *)&untouched_f32 : (const void *)&untouched_f64;
-        memcpy(m->data + (size_t)i * m->element, from, m->element);
+        const double v = !o->value ? 0 : magnitudes ? fabs(o->value[i]) : o->value[i];
+        const float narrow = (float)v;
+        char *to = m->data + (size_t)i * m->element; /* sizes are constants below: no call for each element */
+        if (!o->value && single) memcpy(to, &untouched_f32, sizeof untouched_f32);
+        else if (!o->value) memcpy(to, &untouched_f64, sizeof untouched_f64);
+        else if (single) memcpy(to, &narrow, sizeof narrow);
+        else memcpy(to, &v, sizeof v);
     }
 }
 
@@ -121,7 +124,7 @@ static void drop_signs(run_memory *m)
 /* Memory of an operand; `shift` elements off the allocation's alignment. */
 static run_memory operand_create(const kr_operand *o, int real, bool magnitudes, int shift)
 {
-    run_memory m = { .dtype = o->dtype == KR_REAL ? (real == KR_REAL_F32 ? KR_F32 : KR_F64) : o->dtype };
+    run_memory m = { .dtype = o->dtype == KR_REAL ? (real == KR_REAL_F32 ? KR_DTYPE_F32 : KR_DTYPE_F64) : o->dtype };
     m.element = kr_dtype_bytes((kr_dtype)m.dtype);
     m.bytes = (size_t)o->count * m.element;
     const size_t guard = o->is_output ? GUARD : 0, skip = guard + (size_t)shift * m.element;
@@ -131,7 +134,7 @@ static run_memory operand_create(const kr_operand *o, int real, bool magnitudes,
     m.data = m.block + skip;
     if (o->dtype == KR_REAL) fill_reals(&m, o, magnitudes);
     else if (o->bytes) memcpy(m.data, o->bytes, m.bytes);
-    if (magnitudes && (o->dtype == KR_BF16 || o->dtype == KR_F16)) drop_signs(&m);
+    if (magnitudes && (o->dtype == KR_DTYPE_BF16 || o->dtype == KR_DTYPE_F16)) drop_signs(&m);
     if (o->is_output) {
         m.before = must_alloc(m.bytes);
         memcpy(m.before, m.data, m.bytes);
@@ -141,9 +144,7 @@ static run_memory operand_create(const kr_operand *o, int real, bool magnitudes,
 
 static bool all_guard(const char *p, size_t n)
 {
-    for (size_t i = 0; i < n; i++)
-        if ((unsigned char)p[i] != GUARD_BYTE) return false;
-    return true;
+    return n == 0 || ((unsigned char)p[0] == GUARD_BYTE && memcmp(p, p + 1, n - 1) == 0);
 }
 
 static void result_free(run_result *r)
@@ -188,7 +189,7 @@ void kr_run_spans(const kr_kernel *kernel, const kr_kernels *set, int real, kr_p
     char *own = must_alloc(args_bytes);
     memcpy(own, args, args_bytes);
     bool ok;
-    if (set == far_set()) ok = far_run(kernel, real, own, spans, count, text);
+    if (set == device_kernels()) ok = device_run_count(kernel, real, own, spans, count, text);
     else {
         kr_exec *exec = (kr_exec *)(void *)own;
         *exec = (kr_exec){ .pool = pool };
@@ -240,7 +241,7 @@ static double real_at(const run_memory *m, int64_t i)
 {
     float single;
     double value;
-    if (m->dtype == KR_F64) {
+    if (m->dtype == KR_DTYPE_F64) {
         memcpy(&value, m->data + (size_t)i * sizeof value, sizeof value);
         return value;
     }
@@ -248,29 +249,45 @@ static double real_at(const run_memory *m, int64_t i)
     return (double)single;
 }
 
+/* memcmp(a, b, element) == 0, without a call for each element. */
+static bool same_element(const char *a, const char *b, size_t element)
+{
+    uint64_t x = 0, y = 0;
+    if (element == sizeof(uint32_t)) {
+        uint32_t x4, y4;
+        memcpy(&x4, a, sizeof x4);
+        memcpy(&y4, b, sizeof y4);
+        return x4 == y4;
+    }
+    if (element != sizeof x) return memcmp(a, b, element) == 0;
+    memcpy(&x, a, sizeof x);
+    memcpy(&y, b, sizeof y);
+    return x == y;
+}
+
 static bool touched(const run_memory *m, int64_t i)
 {
-    return memcmp(m->data + (size_t)i * m->element, m->before + (size_t)i * m->element, m->element) != 0;
+    return !same_element(m->data + (size_t)i * m->element, m->before + (size_t)i * m->element, m->element);
 }
 
 static double ulp_of(double want, int dtype)
 {
     int exponent;
     frexp(want, &exponent);
-    const int lowest = dtype == KR_F32 ? -125 : -1021, digits = dtype == KR_F32 ? 24 : 53;
+    const int lowest = dtype == KR_DTYPE_F32 ? -125 : -1021, digits = dtype == KR_DTYPE_F32 ? 24 : 53;
     return ldexp(1, (exponent < lowest ? lowest : exponent) - digits);
 }
 
 static double limit_of(const runner *who, const kr_case *c, int dtype, double want, double scale)
 {
     const kr_tolerance *t = who->tolerance;
-    const double unit = dtype == KR_F32 ? 0x1p-24 : 0x1p-53;
+    const double unit = dtype == KR_DTYPE_F32 ? 0x1p-24 : 0x1p-53;
     const double size = isfinite(scale) ? scale : 0;
     if (strcmp(who->set->name, "ref") == 0 && !t->adds_in_place)
         return 0.501 * ulp_of(want, dtype) +
                (double)(c->terms + 16) * 0x1p-53 * (size > fabs(want) ? size : fabs(want));
     double in_double = t->doubles * sqrt((double)c->terms) * 0x1p-53 * fmax(1, fabs(want));
-    if (dtype == KR_F64 && who->set == far_set()) in_double += t->far_f64 * 0x1p-53 * fabs(want);
+    if (dtype == KR_DTYPE_F64 && who->set == device_kernels()) in_double += t->device_f64 * 0x1p-53 * fabs(want);
     return t->ulps * ulp_of(want, dtype) + (t->plain + t->root * sqrt((double)c->terms)) * unit * size + in_double;
 }
 
@@ -280,12 +297,12 @@ static double real_error(const runner *who, const kr_case *c, int dtype, double 
     const kr_tolerance *t = who->tolerance;
     if (isnan(want) || isnan(got)) return isnan(want) && isnan(got) ? 0 : (double)INFINITY;
     if (t->exact) {
-        const double rounded = dtype == KR_F32 ? (double)(float)want : want;
+        const double rounded = dtype == KR_DTYPE_F32 ? (double)(float)want : want;
         const bool same = got == rounded && (t->any_zero || !signbit(got) == !signbit(rounded));
         return same ? 0 : (double)INFINITY;
     }
     if (isinf(want)) return got == want ? 0 : (double)INFINITY;
-    if (dtype == KR_F32) { /* infinity stands at 2^128, the next number had there been one */
+    if (dtype == KR_DTYPE_F32) { /* infinity stands at 2^128, the next number had there been one */
         if (fabs(want) > 0x1p128) want = copysign(0x1p128, want);
         if (isinf(got)) got = copysign(0x1p128, got);
     }
@@ -351,17 +368,18 @@ static bool is_half_nan(int dtype, const char *p)
 {
     uint16_t bits;
     memcpy(&bits, p, sizeof bits);
-    return dtype == KR_BF16 ? (bits & 0x7fffu) > 0x7f80u : dtype == KR_F16 && (bits & 0x7fffu) > 0x7c00u;
+    return dtype == KR_DTYPE_BF16 ? (bits & 0x7fffu) > 0x7f80u : dtype == KR_DTYPE_F16 && (bits & 0x7fffu) > 0x7c00u;
 }
 
 /* Elements of fixed types: the same bytes, but that one NaN is as good as another. */
 static void compare_raw(const runner *who, const kr_case *c, int k, const run_memory *want, const run_memory *got)
 {
     const kr_operand *o = &c->operands[k];
+    if (memcmp(want->data, got->data, want->bytes) == 0) return;
     for (int64_t i = 0; i < o->count; i++) {
         const char *w = want->data + (size_t)i * want->element, *g = got->data + (size_t)i * got->element;
         if (memcmp(w, g, want->element) == 0) continue;
-        const bool real = o->dtype == KR_F32 || o->dtype == KR_F64;
+        const bool real = o->dtype == KR_DTYPE_F32 || o->dtype == KR_DTYPE_F64;
         if (real && isnan(real_at(want, i)) && isnan(real_at(got, i))) continue;
         if (is_half_nan(o->dtype, w) && is_half_nan(o->dtype, g)) continue;
         uint64_t w_bits = 0, g_bits = 0;
@@ -430,9 +448,10 @@ static void same_bits(const runner *who, const kr_case *c, const run_result *wan
     for (int k = 0; k < c->noperands; k++) {
         const kr_operand *o = &c->operands[k];
         const run_memory *w = &want->memory[k], *g = &got->memory[k];
-        for (int64_t i = 0; o->is_output && i < o->count; i++) {
+        if (!o->is_output || memcmp(w->data, g->data, w->bytes) == 0) continue;
+        for (int64_t i = 0; i < o->count; i++) {
             if (only_touched && !touched(g, i)) continue;
-            if (memcmp(w->data + (size_t)i * w->element, g->data + (size_t)i * g->element, w->element) == 0) continue;
+            if (same_element(w->data + (size_t)i * w->element, g->data + (size_t)i * g->element, w->element)) continue;
             char text[128];
             const bool real = o->dtype == KR_REAL;
             CHECK(false, "%s, %s %s, %s: %s%s %s: %.9g and %.9g", who->kernel->name, who->set->name, real_name(who),
@@ -452,12 +471,12 @@ static bool repeats_source(int n, int real)
 /* The same bits for any number of threads; from run to run on a far device, which has none of ours. */
 static void law_of_threads(runner who, const kr_case *c, const run_result *whole)
 {
-    const bool is_far = who.set == far_set();
-    who.same_places = is_far && kr_tolerance_of(who.kernel->name)->far_chooses;
-    for (int nthreads = kr_test_quick() || is_far ? 3 : 1; nthreads <= 3; nthreads++) {
+    const bool on_device = who.set == device_kernels();
+    who.same_places = on_device && kr_tolerance_of(who.kernel->name)->samples_on_device;
+    for (int nthreads = kr_test_quick() || on_device ? 3 : 1; nthreads <= 3; nthreads++) {
         who.pool = kr_test_pool(nthreads);
         run_result threaded = run_case(&who, c);
-        same_bits(&who, c, whole, &threaded, false, is_far ? "differs in a second run" : "differs with the threads");
+        same_bits(&who, c, whole, &threaded, false, on_device ? "differs in a second run" : "differs with the threads");
         result_free(&threaded);
     }
 }
@@ -473,9 +492,9 @@ static void law_of_rows(runner who, const kr_case *c, const run_result *whole)
 static void sweep_law(kr_sweep *sweep, const kr_case *c)
 {
     for (int n = 0; kr_judged_set(n); n++) {
-        const bool by_value = sweep->mode == KR_SWEEP_ROWS && kr_judged_set(n) == far_set() &&
-                              kr_tolerance_of(sweep->kernel->name)->far_chooses;
-        if (by_value) compare_values(sweep, c, c->first_row, far_set());
+        const bool by_value = sweep->mode == KR_SWEEP_ROWS && kr_judged_set(n) == device_kernels() &&
+                              kr_tolerance_of(sweep->kernel->name)->samples_on_device;
+        if (by_value) compare_values(sweep, c, c->first_row, device_kernels());
         for (int real = 0; !by_value && real < (sweep->kernel->has_reals ? KR_NREALS : 1); real++) {
             const runner who = { .kernel = sweep->kernel, .set = kr_judged_set(n), .real = real };
             if (!sweep->kernel->has(who.set, real) || repeats_source(n, real)) continue;

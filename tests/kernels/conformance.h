@@ -15,8 +15,8 @@
  * its own: inputs end where their block ends (for AddressSanitizer), outputs lie between guard bytes and hold a NaN of
  * a pattern of its own before the run. A set must write an element if and only if the reference writes it.
  */
-#ifndef KR_TESTS_CONFORMANCE_H
-#define KR_TESTS_CONFORMANCE_H
+#ifndef KR_TESTS_KERNELS_CONFORMANCE_H
+#define KR_TESTS_KERNELS_CONFORMANCE_H
 
 #include "kernels/kernels.h"
 #include "tests/harness.h"
@@ -88,10 +88,10 @@ const kr_kernels *kr_runnable_set(int n);
  * the others are judged in runs without it. */
 const kr_kernels *kr_judged_set(int n);
 
-/* A far device that takes part, last of the sets: its table; NULL where there is none, far_why_not says why. */
-const kr_kernels *far_set(void);
-const char *far_why_not(void);
-bool far_is_asked_for(void);
+/* A far device that takes part, last of the sets: its table; NULL where there is none, device_why_not says why. */
+const kr_kernels *device_kernels(void);
+const char *device_why_not(void);
+bool device_is_requested(void);
 
 /* Memory that arguments point into: the pointer at `field`, and one more at `also` if that is not 0. */
 typedef struct kr_span {
@@ -108,10 +108,10 @@ void kr_run_spans(const kr_kernel *kernel, const kr_kernels *set, int real, kr_p
                   size_t args_bytes, const kr_span *spans, int count, const char *text);
 
 /* The same on the far device, which changes the arguments; false if it wrote past its scratch. */
-bool far_run(const kr_kernel *kernel, int real, char *args, const kr_span *spans, int count, const char *text);
+bool device_run_count(const kr_kernel *kernel, int real, char *args, const kr_span *spans, int count, const char *text);
 
 /* What later runs there change of what the device says of itself; NULL: nothing. */
-void far_change_exec(void (*change)(kr_exec *exec));
+void device_change_exec(void (*change)(kr_exec *exec));
 
 /* A pool of so many threads, kept for the program's life. */
 kr_pool *kr_test_pool(int nthreads);
@@ -120,15 +120,15 @@ kr_pool *kr_test_pool(int nthreads);
  * max(1, |want|), with ulp and unit (half an ulp of 1) of the element type; doubles: what is held in double in every
  * slot. The reference sums in double and rounds once, so its f32 slots must stay within half an ulp plus what double
  * loses, unless adds_in_place. exact: to the bit, but for the payload of a NaN.
- * A far device has functions of its own in f64, where the roundings of the reference count as much as its own: far_f64
- * more units of |want|. And there sizes, strides and addresses may choose the kernel (far_chooses): bits are the same
+ * A far device has functions of its own in f64, where the roundings of the reference count as much as its own: device_f64
+ * more units of |want|. And there sizes, strides and addresses may choose the kernel (samples_on_device): bits are the same
  * from run to run, but a row computed alone is only as near to the reference as any. */
 typedef struct kr_tolerance {
     bool exact;
     bool any_zero;      /* exact, but for the sign of a zero */
     bool adds_in_place; /* elements accumulate in their own type, in the reference too */
-    bool far_chooses;
-    double ulps, plain, root, doubles, far_f64;
+    bool samples_on_device;
+    double ulps, plain, root, doubles, device_f64;
     const char *why;
 } kr_tolerance;
 

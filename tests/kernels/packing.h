@@ -2,7 +2,7 @@
 #ifndef KR_TESTS_KERNELS_PACKING_H
 #define KR_TESTS_KERNELS_PACKING_H
 
-#include "kernels/ssd_args.h"
+#include "kernels/args/ssd_args.h"
 #include "tests/kernels/conformance.h"
 
 enum { MOST_SEQUENCES = 16 };

@@ -1,14 +1,14 @@
-/* test_cuda_gemm.c - products of some rows with a weight of bf16 and many columns, as a language model's head has them,
- * against the f64 reference. Operands are numbers of bf16, so that only sums round: each term adds an error of 2^-24 of the
- * sum so far at most. */
+/* test_cuda_gemm.c - skinny products with a bf16 weight and many columns, as in a language model head, against the f64
+ * reference. Operands are values of bf16, so that only sums round: each term adds an error of at most 2^-24 of the sum so
+ * far. */
 #include "tests/kernels/both.h"
 
 typedef struct shape {
-    int64_t nm, nn, nk, apart; /* elements between rows of A and of C */
+    int64_t nm, nn, nk, apart; /* apart: elements between rows of A and of C */
     bool has_bias, a_is_half;
 } shape;
 
-/* Columns are a tile of 64 for each of 132 multiprocessors at least. */
+/* At least one tile of 64 columns for each of 132 multiprocessors. */
 static const shape shapes[] = { { 64, 8448, 256, 0, false, true },
                                 { 9, 8450, 512, 8, false, true },
                                 { 33, 8463, 256, 4, true, false },
@@ -23,9 +23,9 @@ static void check_product(shape n)
     };
     buffer *c = blank(n.nm * n.nn);
     const link links[] = { IN(kr_matmul_args, a, drawn_bf16(n.nm * n.nk, 1),
-                              .half = n.a_is_half ? offsetof(kr_matmul_args, a_half) : 0,
+                              .half = n.a_is_half ? offsetof(kr_matmul_args, a_dtype) : 0,
                               .stride = offsetof(kr_matmul_args, a_m), .row = n.nk),
-                           IN(kr_matmul_args, b, drawn_bf16(n.nn * n.nk, 1), .half = offsetof(kr_matmul_args, b_half)),
+                           IN(kr_matmul_args, b, drawn_bf16(n.nn * n.nk, 1), .half = offsetof(kr_matmul_args, b_dtype)),
                            IN(kr_matmul_args, bias, n.has_bias ? drawn(n.nn, -1, 1) : NULL),
                            OUT(kr_matmul_args, c, c, .stride = offsetof(kr_matmul_args, c_m), .row = n.nn) };
     in_halves = true, apart = n.apart;
@@ -37,7 +37,7 @@ static void check_product(shape n)
         const double error = fabs((double)c->single[i] - c->exact[i]);
         if (!(error <= worst)) worst = error, at = i;
     }
-    /* sums are 5 nk^(1/2) at most, and nk times they are rounded by 2^-24 of themselves, up or down: nk^(1/2) such errors */
+    /* sums are at most 5 nk^(1/2), and rounded nk times by 2^-24 of themselves, up or down: nk^(1/2) such errors */
     const double bound = 5 * (double)n.nk * 0x1p-24;
     CHECK(worst <= bound, "[%lld %lld] x [%lld %lld]%s: %.9g at [%lld %lld], not %.9g", (long long)n.nm,
           (long long)n.nk, (long long)n.nk, (long long)n.nn, limit_names[taken_for], (double)c->single[at],
@@ -47,7 +47,7 @@ static void check_product(shape n)
 
 TEST(products_of_some_rows_with_many_columns)
 {
-    if (!far_is_cuda()) SKIP("there is no GPU");
+    if (!device_is_cuda()) SKIP("there is no GPU");
     for (int i = 0; i < NSHAPES; i++)
         for (taken_for = ITSELF; taken_for < last_limits(); taken_for++) check_product(shapes[i]);
     taken_for = ITSELF;

@@ -1,15 +1,15 @@
-/* test_cuda_precision.c - the state space core of a far device with its products in bf16, against the f64 reference.
+/* test_cuda_precision.c - the SSD core on a device with products in bf16, against the f64 reference.
  *
- * Errors are of whole tensors: |got - want| / |want|, in the norm that sums squares. v, b, c and g_y are numbers that
- * bf16 holds, as they are where activations are bf16; what remains are the roundings of products' operands on the way,
- * 2^-9 / 3^(1/2) = 1.1e-3 each. BOUND allows a dozen of them, and is what a training in bf16 does not notice.
+ * Errors are of whole tensors: |got - want| / |want|, in the Euclidean norm. v, b, c and g_y are values of bf16, as with
+ * bf16 activations; what remains are the roundings of the products' operands along the way, 2^-9 / 3^(1/2) = 1.1e-3 each.
+ * BOUND allows a dozen of them, which bf16 training does not notice.
  */
-#include "kernels/mamba3_args.h"
+#include "kernels/args/mamba3_args.h"
 #include "tests/kernels/both.h"
 
 static const double BOUND = 4e-3;
 
-/* Of f32 arithmetic: sums of some hundred terms lose a few units of 2^-24 = 6e-8 each. */
+/* For f32 arithmetic: sums of some hundred terms lose a few units of 2^-24 = 6e-8 each. */
 static const double EXACT_BOUND = 2e-5;
 
 static void check_error(const char *what, const char *text, const buffer *b)
@@ -35,17 +35,17 @@ typedef struct shape {
     double decay; /* da is in -[0, decay) */
 } shape;
 
-/* Operands of the core and what comes of them. */
+/* Operands of the core and its results. */
 typedef struct core {
     shape n;
     kr_sequence sequences[MOST_SEQUENCES];
     int64_t nq;
-    buffer *v, *b, *c, *da, *w, *same, *d, *initial, *y, *final;
-    buffer *g_y, *g_final, *g_v, *g_b, *g_c, *g_da, *g_w, *g_same, *g_d, *g_initial;
-    buffer *angle, *bias_b, *bias_c, *g_angle, *g_bias_b, *g_bias_c; /* NULL: nothing turns */
+    buffer *v, *b, *c, *da, *w, *diag_weight, *d, *initial, *y, *final;
+    buffer *g_y, *g_final, *g_v, *g_b, *g_c, *g_da, *g_w, *g_diag_weight, *g_d, *g_initial;
+    buffer *angle, *bias_b, *bias_c, *g_angle, *g_bias_b, *g_bias_c; /* NULL: no rotary */
     int64_t na;
     bool half;
-    bool rounds_maps; /* g_b and g_c are halves too, where there are any */
+    bool casts_bc; /* g_b and g_c are bf16 too, where wanted */
 } core;
 
 static core core_of(shape n, bool packed)
@@ -56,7 +56,7 @@ static core core_of(shape n, bool packed)
     k.v = drawn_bf16(values, 1);
     k.da = drawn(tokens * n.nh, -n.decay, 0);
     k.w = drawn(tokens * n.nh, 0.1, 1.1);
-    if (n.strict) k.same = drawn(tokens * n.nh, 0.1, 1.1);
+    if (n.strict) k.diag_weight = drawn(tokens * n.nh, 0.1, 1.1);
     k.d = drawn(n.nh, -1, 1);
     if (n.with_states) k.initial = drawn(states, -1, 1), k.g_final = drawn(states, -1, 1);
     k.g_y = drawn_bf16(values, 1);
@@ -64,7 +64,7 @@ static core core_of(shape n, bool packed)
     k.final = blank(states), k.g_initial = blank(states);
     k.g_b = blank(tokens * n.nm * n.ng * n.nr), k.g_c = blank(tokens * n.nm * n.ng * n.nr);
     k.g_da = blank(tokens * n.nh), k.g_w = blank(tokens * n.nh), k.g_d = blank(n.nh);
-    if (n.strict) k.g_same = blank(tokens * n.nh);
+    if (n.strict) k.g_diag_weight = blank(tokens * n.nh);
     return k;
 }
 
@@ -87,10 +87,10 @@ static void run_core(core *k)
                             .sequences = k->sequences,
                             .na = k->na,
                             .half = k->half };
-#define HALF(name) .half = offsetof(kr_ssd_args, name##_half)
+#define HALF(name) .half = offsetof(kr_ssd_args, name##_dtype)
     const link forward[] = { IN(kr_ssd_args, v, k->v, HALF(v)),  IN(kr_ssd_args, b, k->b, HALF(b)),
                              IN(kr_ssd_args, c, k->c, HALF(c)),  IN(kr_ssd_args, da, k->da),
-                             IN(kr_ssd_args, w, k->w),           IN(kr_ssd_args, same, k->same),
+                             IN(kr_ssd_args, w, k->w),           IN(kr_ssd_args, diag_weight, k->diag_weight),
                              IN(kr_ssd_args, d, k->d),           IN(kr_ssd_args, initial, k->initial),
                              IN(kr_ssd_args, angle, k->angle),   IN(kr_ssd_args, bias_b, k->bias_b),
                              IN(kr_ssd_args, bias_c, k->bias_c), OUT(kr_ssd_args, y, k->y, HALF(y)),
@@ -113,24 +113,24 @@ static void run_core(core *k)
                                    .na = k->na,
                                    .half = k->half };
 #define HALF(field) .half = offsetof(kr_ssd_bwd_args, field)
-    const size_t of_maps = k->rounds_maps ? offsetof(kr_ssd_bwd_args, g_maps_half) : 0;
-    const size_t gap = n.nm == 1 ? offsetof(kr_ssd_bwd_args, g_v_place.gap) : 0;
-    const link backward[] = { IN(kr_ssd_bwd_args, v, k->v, HALF(v_half)),
-                              IN(kr_ssd_bwd_args, b, k->b, HALF(b_half)),
-                              IN(kr_ssd_bwd_args, c, k->c, HALF(c_half)),
+    const size_t of_maps = k->casts_bc ? offsetof(kr_ssd_bwd_args, g_bc_dtype) : 0;
+    const size_t gap = n.nm == 1 ? offsetof(kr_ssd_bwd_args, g_v_rows.gap) : 0;
+    const link backward[] = { IN(kr_ssd_bwd_args, v, k->v, HALF(v_dtype)),
+                              IN(kr_ssd_bwd_args, b, k->b, HALF(b_dtype)),
+                              IN(kr_ssd_bwd_args, c, k->c, HALF(c_dtype)),
                               IN(kr_ssd_bwd_args, da, k->da),
                               IN(kr_ssd_bwd_args, w, k->w),
-                              IN(kr_ssd_bwd_args, same, k->same),
+                              IN(kr_ssd_bwd_args, diag_weight, k->diag_weight),
                               IN(kr_ssd_bwd_args, d, k->d),
                               IN(kr_ssd_bwd_args, initial, k->initial),
-                              IN(kr_ssd_bwd_args, g_y, k->g_y, HALF(g_y_half)),
+                              IN(kr_ssd_bwd_args, g_y, k->g_y, HALF(g_y_dtype)),
                               IN(kr_ssd_bwd_args, g_final, k->g_final),
-                              OUT(kr_ssd_bwd_args, g_v, k->g_v, HALF(g_v_place.half), .gap = gap, .row = values),
+                              OUT(kr_ssd_bwd_args, g_v, k->g_v, HALF(g_v_rows.dtype), .gap = gap, .row = values),
                               OUT(kr_ssd_bwd_args, g_b, k->g_b, .half = of_maps),
                               OUT(kr_ssd_bwd_args, g_c, k->g_c, .half = of_maps),
                               OUT(kr_ssd_bwd_args, g_da, k->g_da),
                               OUT(kr_ssd_bwd_args, g_w, k->g_w),
-                              OUT(kr_ssd_bwd_args, g_same, k->g_same),
+                              OUT(kr_ssd_bwd_args, g_diag_weight, k->g_diag_weight),
                               OUT(kr_ssd_bwd_args, g_d, k->g_d),
                               IN(kr_ssd_bwd_args, angle, k->angle),
                               IN(kr_ssd_bwd_args, bias_b, k->bias_b),
@@ -152,7 +152,7 @@ static void check_core(const core *k, const char *text)
     check_error("g_c", text, k->g_c);
     check_error("g_da", text, k->g_da);
     check_error("g_w", text, k->g_w);
-    if (k->g_same) check_error("g_same", text, k->g_same);
+    if (k->g_diag_weight) check_error("g_diag_weight", text, k->g_diag_weight);
     check_error("g_d", text, k->g_d);
     check_error("g_initial", text, k->g_initial);
     if (k->angle) {
@@ -162,7 +162,7 @@ static void check_core(const core *k, const char *text)
     }
 }
 
-/* Tokens of no sequence are not written: both are made 0 there. */
+/* Tokens outside all sequences are not written: both are zeroed there. */
 static void clear_gaps(buffer *b)
 {
     for (int64_t i = 0; i < b->count; i++)
@@ -182,7 +182,7 @@ TEST(core_in_bf16_is_close_to_f64)
         { "odd sizes", 2, 150, 3, 3, 37, 3, 53, true, true, 0.1 },
         { "small states", 2, 150, 1, 4, 32, 2, 16, false, true, 0.1 },
     };
-    if (!far_set()) SKIP(far_why_not());
+    if (!device_kernels()) SKIP(device_why_not());
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
         for (taken_for = ITSELF; taken_for < last_limits(); taken_for++) {
             const shape n = shapes[i];
@@ -204,12 +204,11 @@ typedef struct result {
     bool is_half;
 } result;
 
-/* Of a core whose own g_b and g_c are halves, for each head, nothing has the bits of that with floats: what rounding takes from
- * states is left out. */
+/* With one bf16 g_b and g_c per head, the bits differ from those of f32: the rounding errors of states are left out. */
 static void check_rounded(const core *k, const result *results, float *const *kept)
 {
     const shape n = k->n;
-    const bool as_near = precision == KR_PRECISION_BF16 && k->rounds_maps && n.ng == n.nh;
+    const bool as_near = precision == KR_PRECISION_BF16 && k->casts_bc && n.ng == n.nh;
     for (int i = 0; i < RESULTS; i++) {
         if (!results[i].made) continue;
         if (as_near) {
@@ -222,25 +221,20 @@ static void check_rounded(const core *k, const result *results, float *const *ke
     }
 }
 
-static void check_halves(shape n, bool rounds_maps, int64_t gap)
+static void check_halves(shape n, bool casts_bc, int64_t gap)
 {
     core k = core_of(n, n.nb > 1);
     const int64_t maps = n.nb * n.ns * n.nm * n.ng * n.nr;
     float *kept[RESULTS] = { NULL };
     k.b = drawn_bf16(maps, 1), k.c = drawn_bf16(maps, 1 / sqrt((double)n.nr));
-    k.rounds_maps = rounds_maps;
+    k.casts_bc = casts_bc;
     run_core(&k);
     const result results[RESULTS] = {
-        { "y", k.y, true },
-        { "final", k.final, false },
-        { "g_v", k.g_v, true },
-        { "g_b", k.g_b, rounds_maps },
-        { "g_c", k.g_c, rounds_maps },
-        { "g_da", k.g_da, false },
-        { "g_w", k.g_w, false },
-        { "g_same", k.g_same, false },
-        { "g_d", k.g_d, false },
-        { "g_initial", k.g_initial, false },
+        { "y", k.y, true },         { "final", k.final, false },
+        { "g_v", k.g_v, true },     { "g_b", k.g_b, casts_bc },
+        { "g_c", k.g_c, casts_bc }, { "g_da", k.g_da, false },
+        { "g_w", k.g_w, false },    { "g_diag_weight", k.g_diag_weight, false },
+        { "g_d", k.g_d, false },    { "g_initial", k.g_initial, false },
     };
     for (int i = 0; i < RESULTS; i++) {
         if (!results[i].made) continue;
@@ -259,8 +253,8 @@ static void check_halves(shape n, bool rounds_maps, int64_t gap)
     free_buffers();
 }
 
-/* Operands of bf16 give the bits that the same numbers in f32 give, and results of bf16 are those of f32 rounded; on the matrix
- * units, and by the ways that know neither. */
+/* bf16 operands give the bits that the same values in f32 give, and bf16 results are those of f32 rounded; on tensor cores,
+ * and on the code paths without them. */
 TEST(halves_give_the_bits_of_floats)
 {
     static const shape shapes[] = {
@@ -272,8 +266,8 @@ TEST(halves_give_the_bits_of_floats)
         { "a step", 3, 1, 1, 4, 64, 1, 128, false, true, 0.1 },
         { "many ranks", 1, 9, 70, 2, 5, 1, 7, false, true, 0.1 },
     };
-    if (!far_set()) SKIP(far_why_not());
-    if (!far_is_cuda()) SKIP("this device takes no halves");
+    if (!device_kernels()) SKIP(device_why_not());
+    if (!device_is_cuda()) SKIP("this device takes no halves");
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
         for (taken_for = ITSELF; taken_for < last_limits(); taken_for++)
             for (int way = 0; way < 4; way++) {
@@ -286,8 +280,8 @@ TEST(halves_give_the_bits_of_floats)
 
 /* ---- angles ---- */
 
-/* Angles that add up turn B and C: a token's turn moves all later tokens against all earlier ones, and its gradient is
- * the sum of nearly all of g_angle, most of which cancels. */
+/* Angles that accumulate rotate B and C: a token's increment rotates all later tokens against all earlier ones, and its
+ * gradient is the sum of nearly all of g_angle, most of which cancels. */
 static void check_angles(shape n, bool half, int64_t na, bool packed)
 {
     core k = core_of(n, packed);
@@ -341,22 +335,22 @@ TEST(gradients_of_angles_in_bf16_are_close_to_f64)
         { { "angles of many heads and chunks", 1, 330, 1, 70, 32, 1, 64, true, false, 0.1 }, 32, false, false },
         { { "angles, a short row", 2, 64, 1, 4, 64, 1, 128, true, true, 0.1 }, 64, false, false },
     };
-    if (!far_set()) SKIP(far_why_not());
-    if (!far_is_cuda()) SKIP("this device's core takes no angles");
+    if (!device_kernels()) SKIP(device_why_not());
+    if (!device_is_cuda()) SKIP("this device's core takes no angles");
     for (int i = 0; i < (int)(sizeof cases / sizeof *cases); i++)
         for (taken_for = ITSELF; taken_for < last_limits(); taken_for++)
             check_angles(cases[i].n, cases[i].half, cases[i].na, cases[i].packed);
     taken_for = ITSELF;
 }
 
-/* In f32 the core makes B and C of each head first. */
+/* In f32 the core rotates B and C of each head first. */
 TEST(core_of_angles_in_f32_is_close_to_f64)
 {
     static const shape one = { "angles in f32", 2, 70, 1, 4, 24, 2, 20, true, true, 0.1 };
     static const shape ranks = { "angles of ranks in f32", 1, 33, 3, 4, 16, 1, 18, false, true, 0.1 };
     static const shape few = { "angles of a few tokens in f32", 3, 2, 1, 4, 64, 1, 128, true, true, 0.1 };
-    if (!far_set()) SKIP(far_why_not());
-    if (!far_is_cuda()) SKIP("this device's core takes no angles");
+    if (!device_kernels()) SKIP(device_why_not());
+    if (!device_is_cuda()) SKIP("this device's core takes no angles");
     precision = KR_PRECISION_EXACT;
     check_angles(one, false, 7, true);
     check_angles(ranks, true, 9, false);
@@ -366,18 +360,18 @@ TEST(core_of_angles_in_f32_is_close_to_f64)
 
 /* ---- quaternions ---- */
 
-/* B or C before and after their turn. */
-typedef struct turned {
+/* B or C before and after their rotation. */
+typedef struct rotated {
     buffer *x, *y, *g_y, *g_x, *g_cum;
-} turned;
+} rotated;
 
 static void add_to(buffer *a, const buffer *b)
 {
     for (int64_t i = 0; i < a->count; i++) a->exact[i] += b->exact[i], a->single[i] += b->single[i];
 }
 
-/* The same with quaternions in the place of angles, by a kernel of their own. */
-static void turn_four(turned *t, const core *k, buffer *cum, int64_t nj)
+/* The same with quaternions instead of angles, by a kernel of their own. */
+static void rotate_four(rotated *t, const core *k, buffer *cum, int64_t nj)
 {
     const shape n = k->n;
     const kr_quaternion_rotate_args a = { .no = n.nb * n.ns, .nm = n.nm, .nh = n.nh, .nr = n.nr, .nj = nj };
@@ -386,7 +380,7 @@ static void turn_four(turned *t, const core *k, buffer *cum, int64_t nj)
     RUN("quaternion_rotate", a, links);
 }
 
-static void turn_four_back(turned *t, const core *k, buffer *cum, int64_t nj)
+static void rotate_four_bwd(rotated *t, const core *k, buffer *cum, int64_t nj)
 {
     const shape n = k->n;
     const kr_quaternion_rotate_bwd_args a = { .no = n.nb * n.ns, .nm = n.nm, .nh = n.nh, .nr = n.nr, .nj = nj };
@@ -397,11 +391,11 @@ static void turn_four_back(turned *t, const core *k, buffer *cum, int64_t nj)
     RUN("quaternion_rotate_bwd", a, links);
 }
 
-static turned four_of(const core *k, double scale, int64_t nj)
+static rotated four_of(const core *k, double scale, int64_t nj)
 {
     const shape n = k->n;
     const int64_t tokens = n.nb * n.ns, rows = tokens * n.nm * n.nh * n.nr;
-    return (turned){ drawn_bf16(rows, scale), blank(rows), NULL, blank(rows), blank(tokens * n.nh * nj * 4) };
+    return (rotated){ drawn_bf16(rows, scale), blank(rows), NULL, blank(rows), blank(tokens * n.nh * nj * 4) };
 }
 
 static void check_quaternions(shape n)
@@ -420,15 +414,15 @@ static void check_quaternions(shape n)
     const link scanning[] = { IN(kr_quaternion_scan_args, q, q), OUT(kr_quaternion_scan_args, cum, cum),
                               OUT(kr_quaternion_scan_args, final, last) };
     RUN("quaternion_scan", scan, scanning);
-    turned b = four_of(&k, 1, nj), c = four_of(&k, 1 / sqrt((double)n.nr), nj);
-    turn_four(&b, &k, cum, nj);
-    turn_four(&c, &k, cum, nj);
+    rotated b = four_of(&k, 1, nj), c = four_of(&k, 1 / sqrt((double)n.nr), nj);
+    rotate_four(&b, &k, cum, nj);
+    rotate_four(&c, &k, cum, nj);
     k.b = b.y, k.c = c.y;
     run_core(&k);
     check_core(&k, n.text);
     b.g_y = k.g_b, c.g_y = k.g_c;
-    turn_four_back(&b, &k, cum, nj);
-    turn_four_back(&c, &k, cum, nj);
+    rotate_four_bwd(&b, &k, cum, nj);
+    rotate_four_bwd(&c, &k, cum, nj);
     add_to(b.g_cum, c.g_cum);
     buffer *g_q = blank(heads * nj * 4), *g_raw = blank(heads * nj * 3), *g_dt = blank(heads);
     const kr_quaternion_scan_bwd_args back = {
@@ -451,6 +445,6 @@ static void check_quaternions(shape n)
 TEST(gradients_of_quaternions_in_bf16_are_close_to_f64)
 {
     static const shape n = { "quaternions", 1, 1000, 1, 2, 64, 2, 64, true, false, 0.2 };
-    if (!far_set()) SKIP(far_why_not());
+    if (!device_kernels()) SKIP(device_why_not());
     check_quaternions(n);
 }

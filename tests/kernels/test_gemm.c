@@ -27,18 +27,18 @@ typedef struct gemm_case {
     bool bias, accumulate;
     int64_t nb0, nb1;        /* batch dims */
     bool a_shared, b_shared; /* broadcast along the first batch axis */
-    kr_half half;            /* that B's values fit; KR_NO_HALF: as KR_HALF_BF16 */
+    kr_storage_dtype half;   /* that B's values fit; KR_STORAGE_NATIVE: as KR_STORAGE_BF16 */
 } gemm_case;
 
-static uint16_t narrowed(float x, kr_half half)
+static uint16_t narrowed(float x, kr_storage_dtype half)
 {
-    return half == KR_HALF_F16 ? kr_f16_from_float(x) : kr_bf16_from_float(x);
+    return half == KR_STORAGE_F16 ? kr_f16_from_float(x) : kr_bf16_from_float(x);
 }
 
-static float rounded(float x, kr_half half)
+static float rounded(float x, kr_storage_dtype half)
 {
     const uint16_t bits = narrowed(x, half);
-    return half == KR_HALF_F16 ? kr_float_from_f16(bits) : kr_float_from_bf16(bits);
+    return half == KR_STORAGE_F16 ? kr_float_from_f16(bits) : kr_float_from_bf16(bits);
 }
 
 static float next_float(void)
@@ -156,7 +156,7 @@ static void free_data(data *d)
 }
 
 /* The same operand in halves. */
-static uint16_t *narrow(const operand *o, kr_half half)
+static uint16_t *narrow(const operand *o, kr_storage_dtype half)
 {
     uint16_t *y = must_alloc(o->count * sizeof *y);
     for (size_t i = 0; i < o->count; i++) {
@@ -197,7 +197,7 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
                             .batch_c = { t->nb1 * t->nm * d->c_m, 0, t->nm * d->c_m } };
     uint16_t *halves = NULL;
     if (way == IN_HALVES || way == IN_HALVES_BY_ROW) {
-        args.b_half = t->half == KR_HALF_F16 ? KR_HALF_F16 : KR_HALF_BF16;
+        args.b_dtype = t->half == KR_STORAGE_F16 ? KR_STORAGE_F16 : KR_STORAGE_BF16;
         halves = narrow(&b, t->half);
         args.b = halves + (b.first - b.memory);
     }
@@ -299,11 +299,11 @@ static bool same_row(const gemm_case *t, const data *d, const float *x, const fl
     return true;
 }
 
-static void check_far_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
+static void check_device_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
 {
     const bool k_adjacent =
         (t->a == PLAIN || t->a == PADDED || t->a == BACKWARDS) && (t->b == TRANSPOSED || t->b == PADDED_TRANSPOSED);
-    const bool few = t->nm <= KR_FEW_ROWS && k_adjacent;
+    const bool few = t->nm <= KR_GEMV_ROWS && k_adjacent;
     const struct {
         bool wanted, bits;
         layout a, b;
@@ -342,7 +342,7 @@ static void check_far_case(const gemm_case *t, const kr_kernels *set, kr_pool *p
 static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
 {
     void (*check_set)(const gemm_case *, const kr_kernels *, kr_pool *) =
-        set == far_set() ? check_far_case : check_case;
+        set == device_kernels() ? check_device_case : check_case;
     static const int64_t few[] = {
         0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 16, 17, 24, 31, 32, 33, 63, 64, 65, 67
     };
@@ -355,7 +355,7 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
         t.c_gap = kr_test_below(2) * 3;
         t.bias = kr_test_below(2) == 0;
         t.accumulate = kr_test_below(2) == 0;
-        t.half = kr_test_below(2) ? KR_HALF_BF16 : KR_HALF_F16;
+        t.half = kr_test_below(2) ? KR_STORAGE_BF16 : KR_STORAGE_F16;
         const int64_t kind = kr_test_below(16);
         if (kind < 5) {
             t.nb0 = kr_test_below(4);
@@ -374,14 +374,14 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
     }
     /* Layouts of the large way, several rounds of rows and of columns, and strides that collide in caches. */
     const gemm_case large[] = {
-        { 389, 331, 257, TRANSPOSED, TRANSPOSED, 1, true, true, 1, 1, false, false, KR_HALF_F16 },
-        { 4099, 37, 67, PLAIN, TRANSPOSED, 0, false, false, 1, 1, false, false, KR_HALF_BF16 },
-        { 4099, 37, 67, SPREAD, PLAIN, 2, true, false, 1, 1, false, false, KR_HALF_F16 },
-        { 193, 4133, 13, TRANSPOSED, PLAIN, 0, false, true, 1, 1, false, false, KR_HALF_BF16 },
-        { 200, 200, 512, PLAIN, TRANSPOSED, 0, false, false, 2, 1, false, true, KR_HALF_F16 },
-        { 3, 4133, 512, PLAIN, TRANSPOSED, 0, true, false, 1, 1, false, false, KR_HALF_BF16 },
-        { 2, 2053, 300, PLAIN, PLAIN, 0, true, true, 3, 1, true, false, KR_HALF_F16 },
-        { 2053, 1, 300, PLAIN, PLAIN, 0, false, true, 2, 1, false, false, KR_HALF_BF16 },
+        { 389, 331, 257, TRANSPOSED, TRANSPOSED, 1, true, true, 1, 1, false, false, KR_STORAGE_F16 },
+        { 4099, 37, 67, PLAIN, TRANSPOSED, 0, false, false, 1, 1, false, false, KR_STORAGE_BF16 },
+        { 4099, 37, 67, SPREAD, PLAIN, 2, true, false, 1, 1, false, false, KR_STORAGE_F16 },
+        { 193, 4133, 13, TRANSPOSED, PLAIN, 0, false, true, 1, 1, false, false, KR_STORAGE_BF16 },
+        { 200, 200, 512, PLAIN, TRANSPOSED, 0, false, false, 2, 1, false, true, KR_STORAGE_F16 },
+        { 3, 4133, 512, PLAIN, TRANSPOSED, 0, true, false, 1, 1, false, false, KR_STORAGE_BF16 },
+        { 2, 2053, 300, PLAIN, PLAIN, 0, true, true, 3, 1, true, false, KR_STORAGE_F16 },
+        { 2053, 1, 300, PLAIN, PLAIN, 0, false, true, 2, 1, false, false, KR_STORAGE_BF16 },
     };
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
         check_set(&large[i], set, pool);

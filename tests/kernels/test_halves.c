@@ -3,14 +3,14 @@
  * between rows. The state space core has such a test in test_cuda_precision.c. */
 #include "tests/kernels/both.h"
 
-#include "kernels/mamba3_args.h"
+#include "kernels/args/mamba3_args.h"
 
 static void run_copy(const char *name, const void *args, size_t bytes, const link *links, int nlinks)
 {
     char copy[1024];
     if (bytes > sizeof copy || nlinks > LINKS) exit(2);
     memcpy(copy, args, bytes);
-    run_far(kr_kernel_named(name), copy, links, nlinks);
+    run_on_device(kr_kernel_named(name), copy, links, nlinks);
 }
 
 /* Runs it plainly, and then in halves and with `gap` elements between rows. */
@@ -46,22 +46,22 @@ static const struct {
 } shapes[] = { { 37, 64, 8 }, { 19, 61, 3 }, { 5, 64, 1 }, { 700, 1536, 16 }, { 3, 9000, 4 }, { 1, 12, 4 } };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
-#define PLACE(args, name) .half = offsetof(args, name.half), .gap = offsetof(args, name.gap)
+#define PLACE(args, name) .half = offsetof(args, name.dtype), .gap = offsetof(args, name.gap)
 
 static void gate_law(int64_t no, int64_t ni, int64_t gap)
 {
     const kr_gate_args a = { .no = no, .ni = ni, .x_stride = ni, .z_stride = ni };
-    const link forth[] = { IN(kr_gate_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_gate_args, x_half),
+    const link forth[] = { IN(kr_gate_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_gate_args, x_dtype),
                               .row = ni, .stride = offsetof(kr_gate_args, x_stride)),
                            IN(kr_gate_args, z, drawn(no * ni, -4, 4)),
-                           OUT(kr_gate_args, y, blank(no * ni), .half = offsetof(kr_gate_args, y_half)) };
+                           OUT(kr_gate_args, y, blank(no * ni), .half = offsetof(kr_gate_args, y_dtype)) };
     LAW("gate", a, forth, gap);
     const kr_gate_bwd_args b = { .no = no, .ni = ni, .x_stride = ni, .z_stride = ni, .g_y_stride = ni };
-    const link back[] = { IN(kr_gate_bwd_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_gate_bwd_args, x_half)),
+    const link back[] = { IN(kr_gate_bwd_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_gate_bwd_args, x_dtype)),
                           IN(kr_gate_bwd_args, z, drawn(no * ni, -4, 4)),
                           IN(kr_gate_bwd_args, g_y, drawn(no * ni, -1, 1)),
-                          OUT(kr_gate_bwd_args, g_x, blank(no * ni), PLACE(kr_gate_bwd_args, g_x_place), .row = ni),
-                          OUT(kr_gate_bwd_args, g_z, blank(no * ni), PLACE(kr_gate_bwd_args, g_z_place), .row = ni) };
+                          OUT(kr_gate_bwd_args, g_x, blank(no * ni), PLACE(kr_gate_bwd_args, g_x_rows), .row = ni),
+                          OUT(kr_gate_bwd_args, g_z, blank(no * ni), PLACE(kr_gate_bwd_args, g_z_rows), .row = ni) };
     LAW("gate_bwd", b, back, gap);
 }
 
@@ -70,23 +70,23 @@ static void norm_law(int64_t no, int64_t ni, int64_t gap, int kind)
     const bool gated = kind > 0;
     const kr_norm_args a = { .no = no, .ni = ni, .ng = 1, .eps = 1e-5, .norm_first = kind == 2 };
     const link forth[] = {
-        IN(kr_norm_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_norm_args, x_half), .row = ni,
+        IN(kr_norm_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_norm_args, x_dtype), .row = ni,
            .gap = offsetof(kr_norm_args, x_gap)),
         IN(kr_norm_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, .row = ni, .gap = offsetof(kr_norm_args, z_gap)),
         IN(kr_norm_args, gain, drawn(ni, -2, 2)),
-        OUT(kr_norm_args, y, blank(no * ni), .half = offsetof(kr_norm_args, y_half)), OUT(kr_norm_args, q, blank(no))
+        OUT(kr_norm_args, y, blank(no * ni), .half = offsetof(kr_norm_args, y_dtype)), OUT(kr_norm_args, q, blank(no))
     };
     LAW("norm", a, forth, gap);
     const kr_norm_bwd_args b = { .no = no, .ni = ni, .ng = 1, .norm_first = kind == 2 };
-    const link back[] = { IN(kr_norm_bwd_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_norm_bwd_args, x_half),
+    const link back[] = { IN(kr_norm_bwd_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_norm_bwd_args, x_dtype),
                              .row = ni, .gap = offsetof(kr_norm_bwd_args, x_gap)),
                           IN(kr_norm_bwd_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, .row = ni,
                              .gap = offsetof(kr_norm_bwd_args, z_gap)),
                           IN(kr_norm_bwd_args, gain, drawn(ni, -2, 2)),
                           IN(kr_norm_bwd_args, q, drawn(no, 0.5, 2)),
                           IN(kr_norm_bwd_args, g_y, drawn(no * ni, -1, 1)),
-                          OUT(kr_norm_bwd_args, g_x, blank(no * ni), PLACE(kr_norm_bwd_args, g_x_place), .row = ni),
-                          OUT(kr_norm_bwd_args, g_z, gated ? blank(no * ni) : NULL, PLACE(kr_norm_bwd_args, g_z_place),
+                          OUT(kr_norm_bwd_args, g_x, blank(no * ni), PLACE(kr_norm_bwd_args, g_x_rows), .row = ni),
+                          OUT(kr_norm_bwd_args, g_z, gated ? blank(no * ni) : NULL, PLACE(kr_norm_bwd_args, g_z_rows),
                               .row = ni),
                           OUT(kr_norm_bwd_args, g_gain, blank(ni)) };
     LAW("norm_bwd", b, back, gap);
@@ -94,8 +94,8 @@ static void norm_law(int64_t no, int64_t ni, int64_t gap, int kind)
 
 TEST(norms_and_gates_in_halves)
 {
-    if (!far_set()) SKIP(far_why_not());
-    if (!far_is_cuda()) SKIP("this device takes no halves");
+    if (!device_kernels()) SKIP(device_why_not());
+    if (!device_is_cuda()) SKIP("this device takes no halves");
     for (int i = 0; i < NSHAPES; i++) {
         gate_law(shapes[i].no, shapes[i].ni, shapes[i].gap);
         for (int kind = 0; kind < 3; kind++) norm_law(shapes[i].no, shapes[i].ni, shapes[i].gap, kind);
@@ -113,7 +113,7 @@ static void conv_law(int64_t nk, int64_t nb, int64_t ns)
     a.nq = cut_rows(list, nb, ns, nb > 1);
     a.sequences = list;
     buffer *g_y = drawn_bf16(tokens * NV, 1), *g_x = blank(tokens * NV), *g_weight = blank(NV * nk);
-    link links[] = { IN(kr_conv_bwd_args, x, drawn_bf16(tokens * NV, 1), .half = offsetof(kr_conv_bwd_args, x_half)),
+    link links[] = { IN(kr_conv_bwd_args, x, drawn_bf16(tokens * NV, 1), .half = offsetof(kr_conv_bwd_args, x_dtype)),
                      IN(kr_conv_bwd_args, weight, drawn(NV * nk, -1, 1)),
                      IN(kr_conv_bwd_args, bias, drawn(NV, -1, 1)),
                      OUT(kr_conv_bwd_args, g_x, g_x),
@@ -134,7 +134,7 @@ static void conv_law(int64_t nk, int64_t nb, int64_t ns)
         buffer *part = blank(tokens * width);
         for (int64_t k = 0; k < part->count; k++) part->single[k] = g_y->single[k / width * NV + from[i] + k % width];
         links[WHOLE - 1 + i] =
-            (link)IN(kr_conv_bwd_args, g_y_columns.x[0], part, .half = offsetof(kr_conv_bwd_args, g_y_columns.half));
+            (link)IN(kr_conv_bwd_args, g_y_columns.x[0], part, .half = offsetof(kr_conv_bwd_args, g_y_columns.dtype));
         links[WHOLE - 1 + i].field += (size_t)i * sizeof(void *);
     }
     in_halves = true;
@@ -156,10 +156,10 @@ static void conv_forth_law(int64_t nk, int64_t nb, int64_t ns)
     a.nq = cut_rows(list, nb, ns, nb > 1);
     a.sequences = list;
     const link links[] = {
-        IN(kr_conv_args, x, drawn_bf16(tokens * NV, 1), .half = offsetof(kr_conv_args, x_half)),
+        IN(kr_conv_args, x, drawn_bf16(tokens * NV, 1), .half = offsetof(kr_conv_args, x_dtype)),
         IN(kr_conv_args, weight, drawn(NV * nk, -1, 1)),
         IN(kr_conv_args, bias, drawn(NV, -1, 1)),
-        OUT(kr_conv_args, y, blank(tokens * NV), .half = offsetof(kr_conv_args, y_half)),
+        OUT(kr_conv_args, y, blank(tokens * NV), .half = offsetof(kr_conv_args, y_dtype)),
         OUT(kr_conv_args, window_out, blank(a.nq * NV * nk)),
     };
     LAW("conv", a, links, 0);
@@ -167,8 +167,8 @@ static void conv_forth_law(int64_t nk, int64_t nb, int64_t ns)
 
 TEST(convolutions_in_halves)
 {
-    if (!far_set()) SKIP(far_why_not());
-    if (!far_is_cuda()) SKIP("this device takes no halves");
+    if (!device_kernels()) SKIP(device_why_not());
+    if (!device_is_cuda()) SKIP("this device takes no halves");
     conv_forth_law(4, 1, 150);
     conv_forth_law(4, 3, 50);
     conv_forth_law(2, 2, 40);
@@ -193,9 +193,9 @@ static void trapezoid_law(int64_t no, int64_t nh, int64_t gap)
         IN(kr_trapezoid_bwd_args, g_da, drawn(n, -1, 1)),
         IN(kr_trapezoid_bwd_args, g_gamma, drawn(n, -1, 1)),
         IN(kr_trapezoid_bwd_args, g_carry, drawn(n, -1, 1)),
-        OUT(kr_trapezoid_bwd_args, g_dt_raw, blank(n), PLACE(kr_trapezoid_bwd_args, g_place), .row = nh),
-        OUT(kr_trapezoid_bwd_args, g_a_raw, blank(n), PLACE(kr_trapezoid_bwd_args, g_place), .row = nh),
-        OUT(kr_trapezoid_bwd_args, g_lambda_raw, blank(n), PLACE(kr_trapezoid_bwd_args, g_place), .row = nh),
+        OUT(kr_trapezoid_bwd_args, g_dt_raw, blank(n), PLACE(kr_trapezoid_bwd_args, g_rows), .row = nh),
+        OUT(kr_trapezoid_bwd_args, g_a_raw, blank(n), PLACE(kr_trapezoid_bwd_args, g_rows), .row = nh),
+        OUT(kr_trapezoid_bwd_args, g_lambda_raw, blank(n), PLACE(kr_trapezoid_bwd_args, g_rows), .row = nh),
         OUT(kr_trapezoid_bwd_args, g_dt_summed, blank(n)),
     };
 #undef RAW
@@ -213,7 +213,7 @@ static void angles_law(int64_t nb, int64_t ns, int64_t nh, int64_t na, int64_t g
            .row = na),
         IN(kr_angles_bwd_args, dt, drawn(tokens * nh, 0, 1)),
         IN(kr_angles_bwd_args, g_angle, drawn(tokens * nh * na, -1, 1)),
-        OUT(kr_angles_bwd_args, g_theta, blank(tokens * na), PLACE(kr_angles_bwd_args, g_theta_place), .row = na),
+        OUT(kr_angles_bwd_args, g_theta, blank(tokens * na), PLACE(kr_angles_bwd_args, g_theta_rows), .row = na),
         OUT(kr_angles_bwd_args, g_dt, blank(tokens * nh)),
     };
     LAW("angles_bwd", a, links, gap);
@@ -221,8 +221,8 @@ static void angles_law(int64_t nb, int64_t ns, int64_t nh, int64_t na, int64_t g
 
 TEST(gradients_of_steps_and_angles_in_halves)
 {
-    if (!far_set()) SKIP(far_why_not());
-    if (!far_is_cuda()) SKIP("this device takes no halves");
+    if (!device_kernels()) SKIP(device_why_not());
+    if (!device_is_cuda()) SKIP("this device takes no halves");
     trapezoid_law(300, 24, 8);
     trapezoid_law(41, 5, 3);
     angles_law(2, 150, 4, 32, 8);

@@ -25,53 +25,53 @@ typedef struct conversion {
 
 static const conversion conversions[] = {
     /* floats to integers: toward 0, saturated, NaN is 0 */
-    { KR_F32, KR_I32, F32(3.99f), I32(3) },
-    { KR_F32, KR_I32, F32(-3.99f), I32(-3) },
-    { KR_F32, KR_I32, F32(3e9f), I32(INT32_MAX) },
-    { KR_F32, KR_I32, F32(-INFINITY), I32(INT32_MIN) },
-    { KR_F32, KR_I32, F32(NAN), I32(0) },
-    { KR_F64, KR_I32, F64(2147483646.9), I32(2147483646) },
-    { KR_F64, KR_I32, F64(-2147483648.5), I32(INT32_MIN) },
-    { KR_F64, KR_I64, F64(9.3e18), I64(INT64_MAX) },
-    { KR_F64, KR_I64, F64(-1e19), I64(INT64_MIN) },
-    { KR_F64, KR_I64, F64(9007199254740993.0), I64(9007199254740992) },
-    { KR_F32, KR_I64, F32(0x1p62f), I64(INT64_C(1) << 62) },
-    { KR_BF16, KR_I32, HALF(0xc0e0), I32(-7) },
-    { KR_F16, KR_I64, HALF(0x7c00), I64(INT64_MAX) },
+    { KR_DTYPE_F32, KR_DTYPE_I32, F32(3.99f), I32(3) },
+    { KR_DTYPE_F32, KR_DTYPE_I32, F32(-3.99f), I32(-3) },
+    { KR_DTYPE_F32, KR_DTYPE_I32, F32(3e9f), I32(INT32_MAX) },
+    { KR_DTYPE_F32, KR_DTYPE_I32, F32(-INFINITY), I32(INT32_MIN) },
+    { KR_DTYPE_F32, KR_DTYPE_I32, F32(NAN), I32(0) },
+    { KR_DTYPE_F64, KR_DTYPE_I32, F64(2147483646.9), I32(2147483646) },
+    { KR_DTYPE_F64, KR_DTYPE_I32, F64(-2147483648.5), I32(INT32_MIN) },
+    { KR_DTYPE_F64, KR_DTYPE_I64, F64(9.3e18), I64(INT64_MAX) },
+    { KR_DTYPE_F64, KR_DTYPE_I64, F64(-1e19), I64(INT64_MIN) },
+    { KR_DTYPE_F64, KR_DTYPE_I64, F64(9007199254740993.0), I64(9007199254740992) },
+    { KR_DTYPE_F32, KR_DTYPE_I64, F32(0x1p62f), I64(INT64_C(1) << 62) },
+    { KR_DTYPE_BF16, KR_DTYPE_I32, HALF(0xc0e0), I32(-7) },
+    { KR_DTYPE_F16, KR_DTYPE_I64, HALF(0x7c00), I64(INT64_MAX) },
     /* integers among themselves */
-    { KR_I64, KR_I32, I64(INT64_C(1) << 40), I32(INT32_MAX) },
-    { KR_I64, KR_I32, I64(-INT64_C(5000000000)), I32(INT32_MIN) },
-    { KR_I64, KR_I32, I64(-17), I32(-17) },
-    { KR_I32, KR_I64, I32(INT32_MIN), I64(INT32_MIN) },
+    { KR_DTYPE_I64, KR_DTYPE_I32, I64(INT64_C(1) << 40), I32(INT32_MAX) },
+    { KR_DTYPE_I64, KR_DTYPE_I32, I64(-INT64_C(5000000000)), I32(INT32_MIN) },
+    { KR_DTYPE_I64, KR_DTYPE_I32, I64(-17), I32(-17) },
+    { KR_DTYPE_I32, KR_DTYPE_I64, I32(INT32_MIN), I64(INT32_MIN) },
     /* integers to floats: one rounding */
-    { KR_I32, KR_F32, I32(16777217), F32(16777216.0f) },
-    { KR_I32, KR_F32, I32(16777219), F32(16777220.0f) },
-    { KR_I64, KR_F64, I64(9007199254740993), F64(9007199254740992.0) },
-    { KR_I64, KR_F32, I64(0x1000001000000001), F32(0x1.000002p60f) }, /* just above a tie of float */
-    { KR_I64, KR_BF16, I64(0x4040000000000001), HALF(0x5e81) },       /* just above a tie of bf16 */
-    { KR_I64, KR_BF16, I64(0x4040000000000000), HALF(0x5e80) },       /* the tie */
-    { KR_I32, KR_F16, I32(2049), HALF(0x6800) },
-    { KR_I32, KR_F16, I32(70000), HALF(0x7c00) },
+    { KR_DTYPE_I32, KR_DTYPE_F32, I32(16777217), F32(16777216.0f) },
+    { KR_DTYPE_I32, KR_DTYPE_F32, I32(16777219), F32(16777220.0f) },
+    { KR_DTYPE_I64, KR_DTYPE_F64, I64(9007199254740993), F64(9007199254740992.0) },
+    { KR_DTYPE_I64, KR_DTYPE_F32, I64(0x1000001000000001), F32(0x1.000002p60f) }, /* just above a tie of float */
+    { KR_DTYPE_I64, KR_DTYPE_BF16, I64(0x4040000000000001), HALF(0x5e81) },       /* just above a tie of bf16 */
+    { KR_DTYPE_I64, KR_DTYPE_BF16, I64(0x4040000000000000), HALF(0x5e80) },       /* the tie */
+    { KR_DTYPE_I32, KR_DTYPE_F16, I32(2049), HALF(0x6800) },
+    { KR_DTYPE_I32, KR_DTYPE_F16, I32(70000), HALF(0x7c00) },
     /* floats to narrower floats: nearest, ties to even, once */
-    { KR_F64, KR_F32, F64(1 + 0x1p-24), F32(1) },
-    { KR_F64, KR_F32, F64(1 + 0x1p-24 + 0x1p-52), F32(1 + 0x1p-23f) },
-    { KR_F64, KR_F16, F64(1 + 0x1p-11 + 0x1p-40), HALF(0x3c01) },
-    { KR_F64, KR_BF16, F64(1 + 0x1p-8 + 0x1p-40), HALF(0x3f81) },
-    { KR_F32, KR_BF16, F32(1 + 0x1p-8f), HALF(0x3f80) },
-    { KR_F32, KR_BF16, F32(1 + 0x1p-7f + 0x1p-8f), HALF(0x3f82) },
-    { KR_F32, KR_F16, F32(65519.996f), HALF(0x7bff) },
-    { KR_F32, KR_F16, F32(-65520), HALF(0xfc00) },
-    { KR_F32, KR_F16, F32(0x1p-25f), HALF(0x0000) },
-    { KR_F32, KR_F16, F32(0x1.8p-24f), HALF(0x0002) },
-    { KR_F64, KR_F32, F64(1e300), F32(INFINITY) },
-    { KR_F64, KR_F32, F64(-1e-60), F32(-0.0f) },
+    { KR_DTYPE_F64, KR_DTYPE_F32, F64(1 + 0x1p-24), F32(1) },
+    { KR_DTYPE_F64, KR_DTYPE_F32, F64(1 + 0x1p-24 + 0x1p-52), F32(1 + 0x1p-23f) },
+    { KR_DTYPE_F64, KR_DTYPE_F16, F64(1 + 0x1p-11 + 0x1p-40), HALF(0x3c01) },
+    { KR_DTYPE_F64, KR_DTYPE_BF16, F64(1 + 0x1p-8 + 0x1p-40), HALF(0x3f81) },
+    { KR_DTYPE_F32, KR_DTYPE_BF16, F32(1 + 0x1p-8f), HALF(0x3f80) },
+    { KR_DTYPE_F32, KR_DTYPE_BF16, F32(1 + 0x1p-7f + 0x1p-8f), HALF(0x3f82) },
+    { KR_DTYPE_F32, KR_DTYPE_F16, F32(65519.996f), HALF(0x7bff) },
+    { KR_DTYPE_F32, KR_DTYPE_F16, F32(-65520), HALF(0xfc00) },
+    { KR_DTYPE_F32, KR_DTYPE_F16, F32(0x1p-25f), HALF(0x0000) },
+    { KR_DTYPE_F32, KR_DTYPE_F16, F32(0x1.8p-24f), HALF(0x0002) },
+    { KR_DTYPE_F64, KR_DTYPE_F32, F64(1e300), F32(INFINITY) },
+    { KR_DTYPE_F64, KR_DTYPE_F32, F64(-1e-60), F32(-0.0f) },
     /* and to wider ones */
-    { KR_BF16, KR_F32, HALF(0x0001), F32(0x1p-133f) },
-    { KR_F16, KR_F32, HALF(0x8001), F32(-0x1p-24f) },
-    { KR_F16, KR_F64, HALF(0x7bff), F64(65504) },
-    { KR_F32, KR_F64, F32(0x1p-149f), F64(0x1p-149) },
-    { KR_BF16, KR_F16, HALF(0x3fc0), HALF(0x3e00) },
-    { KR_F16, KR_BF16, HALF(0x3c01), HALF(0x3f80) },
+    { KR_DTYPE_BF16, KR_DTYPE_F32, HALF(0x0001), F32(0x1p-133f) },
+    { KR_DTYPE_F16, KR_DTYPE_F32, HALF(0x8001), F32(-0x1p-24f) },
+    { KR_DTYPE_F16, KR_DTYPE_F64, HALF(0x7bff), F64(65504) },
+    { KR_DTYPE_F32, KR_DTYPE_F64, F32(0x1p-149f), F64(0x1p-149) },
+    { KR_DTYPE_BF16, KR_DTYPE_F16, HALF(0x3fc0), HALF(0x3e00) },
+    { KR_DTYPE_F16, KR_DTYPE_BF16, HALF(0x3c01), HALF(0x3f80) },
 };
 
 /* Each conversion fills a row, so that vectors and their ragged ends are used as well as single elements. */
@@ -120,14 +120,14 @@ TEST(fill_writes_its_places_and_no_others)
         double value;
         element want;
     } rows[] = {
-        { KR_F32, 0.1, F32(0.1f) },
-        { KR_F64, 0.1, F64(0.1) },
-        { KR_BF16, 1 + 0x1p-8 + 0x1p-40, HALF(0x3f81) },
-        { KR_F16, -65504, HALF(0xfbff) },
-        { KR_I32, -2.9, I32(-2) },
-        { KR_I64, 0x1p40, I64(INT64_C(1) << 40) },
-        { KR_I32, INFINITY, I32(INT32_MAX) },
-        { KR_I64, NAN, I64(0) },
+        { KR_DTYPE_F32, 0.1, F32(0.1f) },
+        { KR_DTYPE_F64, 0.1, F64(0.1) },
+        { KR_DTYPE_BF16, 1 + 0x1p-8 + 0x1p-40, HALF(0x3f81) },
+        { KR_DTYPE_F16, -65504, HALF(0xfbff) },
+        { KR_DTYPE_I32, -2.9, I32(-2) },
+        { KR_DTYPE_I64, 0x1p40, I64(INT64_C(1) << 40) },
+        { KR_DTYPE_I32, INFINITY, I32(INT32_MAX) },
+        { KR_DTYPE_I64, NAN, I64(0) },
     };
     for (int n = 0; kr_judged_set(n); n++) {
         for (size_t r = 0; kr_judged_set(n)->fill.run && r < sizeof rows / sizeof *rows; r++) {
@@ -166,7 +166,7 @@ TEST(finite_finds_the_first)
             if (at >= 0) x[at] = at % 3 ? NAN : INFINITY;
             if (at >= 0 && at + 5 < N) x[at + 5] = -INFINITY;
             int64_t first = 77;
-            const kr_finite_args a = { .n = N, .dtype = KR_F32, .x = x, .first = &first };
+            const kr_finite_args a = { .n = N, .dtype = KR_DTYPE_F32, .x = x, .first = &first };
             const kr_span spans[] = { { offsetof(kr_finite_args, x), 0, x, sizeof x, false },
                                       { offsetof(kr_finite_args, first), 0, &first, sizeof first, true } };
             kr_run_spans(kr_kernel_named("finite"), set, 0, NULL, &a, sizeof a, spans, 2, "finite");

@@ -6,7 +6,7 @@
 
 enum { N = 3001 };
 
-static const kr_dtype dtypes[] = { KR_F32, KR_F64, KR_BF16, KR_F16 };
+static const kr_dtype dtypes[] = { KR_DTYPE_F32, KR_DTYPE_F64, KR_DTYPE_BF16, KR_DTYPE_F16 };
 
 static void draw(const kr_kernels *set, kr_random_args a, void *y)
 {
@@ -42,7 +42,7 @@ TEST(any_offset_gives_the_same_numbers)
 TEST(offsets_beyond_32_bits_and_streams_are_apart)
 {
     const kr_kernels *set = kr_runnable_set(0);
-    kr_random_args a = { .n = 64, .dtype = KR_F32, .beta = 1, .seed = 9 };
+    kr_random_args a = { .n = 64, .dtype = KR_DTYPE_F32, .beta = 1, .seed = 9 };
     float first[64], other[64];
     draw(set, a, first);
     const struct {
@@ -70,10 +70,10 @@ TEST(draws_are_those_of_the_generator)
     float single[40];
     double twice[40], lanes[4];
     for (int normal = 0; normal < 2; normal++) {
-        kr_random_args a = { .n = 40, .dtype = KR_F32, .normal = normal, .alpha = -0.25, .beta = 1.5, .seed = 3 };
+        kr_random_args a = { .n = 40, .dtype = KR_DTYPE_F32, .normal = normal, .alpha = -0.25, .beta = 1.5, .seed = 3 };
         a.stream = 8;
         draw(set, a, single);
-        a.dtype = KR_F64;
+        a.dtype = KR_DTYPE_F64;
         draw(set, a, twice);
         const double scale = normal ? 1.5 : 1.75;
         for (uint64_t i = 0; i < 40; i++) {
@@ -90,9 +90,9 @@ TEST(draws_are_those_of_the_generator)
 static double value_at(const void *y, kr_dtype dtype, int64_t i)
 {
     switch (dtype) {
-    case KR_F32: return (double)((const float *)y)[i];
-    case KR_F64: return ((const double *)y)[i];
-    case KR_BF16: return (double)kr_float_from_bf16(((const uint16_t *)y)[i]);
+    case KR_DTYPE_F32: return (double)((const float *)y)[i];
+    case KR_DTYPE_F64: return ((const double *)y)[i];
+    case KR_DTYPE_BF16: return (double)kr_float_from_bf16(((const uint16_t *)y)[i]);
     default: return (double)kr_float_from_f16(((const uint16_t *)y)[i]);
     }
 }

@@ -40,6 +40,16 @@ static double exact_log_sigmoid(double x)
     return -exact_softplus(-x);
 }
 
+static double exact_gelu(double x)
+{
+    return x == -(double)INFINITY ? -0.0 : 0.5 * x * erfc(-x / sqrt(2));
+}
+
+static double exact_gelu_tanh(double x)
+{
+    return fabs(x) > 1e30 ? (x > 0 ? x : -0.0) : x * exact_sigmoid(2 * sqrt(2 / acos(-1)) * (x + 0.044715 * x * x * x));
+}
+
 static float of_bits(uint32_t bits)
 {
     float x;
@@ -77,6 +87,7 @@ static float *make_inputs(int64_t *count)
         0, 0x1p-126f, 0x1p-24f, 0x1p-12f, 0x1p-7f, 0.5f, 1, 2, 10, INFINITY, /* zero, denormals, ends of the range */
         87.336545f, 88.722839f, 103.27893f, 103.97208f, 105, 108.7f, 120,    /* where e^x and x e^x end */
         0.34657359f, 1.0397208f, 0.75f, 1.5f, 17, 18, 20, 40, 80,            /* where methods change */
+        4, 9, 10.7f, 11, 13, 14.2f, 15,                                      /* where erf and gelu end */
         0.78539819f, 1.5707964f, 3.1415927f, 4.712389f, 6.2831855f, 100000,  /* multiples of pi/4, the wide reduction */
         102943.7f, 0x1p22f, 0x1p24f, 16367173.0f * 0x1p72f,                  /* the last is near a multiple of pi/2 */
     };
@@ -114,7 +125,7 @@ static void call(const function *f, const kr_kernels *set, float *x, float *y, i
 
 static void check_ulps(const function *f, const kr_kernels *set, float *x, const double *want, float *y, int64_t n)
 {
-    const int64_t chunk = set == far_set() ? n : CHUNK;
+    const int64_t chunk = set == device_kernels() ? n : CHUNK;
     for (int64_t i = 0; i < n; i += chunk) call(f, set, x + i, y + i, n - i < chunk ? n - i : chunk, 1);
     double worst = 0;
     int64_t where = 0;
@@ -142,7 +153,7 @@ static void check_place(const function *f, const kr_kernels *set, const float *x
     enum { MOST = 61 };
     float mixed_x[MOST], mixed_y[MOST];
     int64_t index[MOST], bad = 0;
-    const int64_t many = kr_test_quick() || set == far_set() ? 20000 : 400000;
+    const int64_t many = kr_test_quick() || set == device_kernels() ? 20000 : 400000;
     for (int64_t done = 0, size = 1; done < many; done += size, size = size % MOST + 1) {
         for (int64_t i = 0; i < size; i++) {
             index[i] = kr_test_below(n);
@@ -188,3 +199,6 @@ WITHIN(sigmoid, exact_sigmoid, 2)
 WITHIN(silu, exact_silu, 2)
 WITHIN(softplus, exact_softplus, 2)
 WITHIN(log_sigmoid, exact_log_sigmoid, 2)
+WITHIN(erf, erf, 1.5)
+WITHIN(gelu, exact_gelu, 5)
+WITHIN(gelu_tanh, exact_gelu_tanh, 3)

@@ -106,19 +106,19 @@ static inline void write_changed(kr_ctx *ctx, const char *golden, const char *na
         const bool is_it = c->name && strcmp(item->name, c->name) == 0;
         const kr_dtype dtype = is_it && c->dtype ? *c->dtype : item->dtype;
         data[n] = calloc((size_t)item->count, 8);
-        if (dtype == KR_I32 || dtype == KR_I64) memset(data[n], 0, (size_t)item->count * 8);
-        else kr_weights_read(weights, item, dtype, data[n], item->count);
+        if (dtype == KR_DTYPE_I32 || dtype == KR_DTYPE_I64) memset(data[n], 0, (size_t)item->count * 8);
+        else IGNORE(kr_weights_read(weights, item, dtype, data[n], item->count));
         const char *as = is_it && c->renamed ? c->renamed : item->name;
         if (*as) kr_weights_add(writer, as, dtype, is_it && c->shape ? *c->shape : item->shape, data[n]);
     }
     const kr_weights_item *from = c->from ? kr_weights_find(weights, c->from) : NULL;
     float *copy = from ? calloc((size_t)from->count, sizeof *copy) : NULL;
     if (from) {
-        kr_weights_read(weights, from, KR_F32, copy, from->count);
+        IGNORE(kr_weights_read(weights, from, KR_DTYPE_F32, copy, from->count));
         copy[0] = (float)(copy[0] + c->delta);
-        kr_weights_add(writer, c->added, KR_F32, from->shape, copy);
+        kr_weights_add(writer, c->added, KR_DTYPE_F32, from->shape, copy);
     } else if (c->added) {
-        kr_weights_add(writer, c->added, KR_F64, KR_SHAPE(1), &one);
+        kr_weights_add(writer, c->added, KR_DTYPE_F64, KR_SHAPE(1), &one);
     }
     CHECK(kr_weights_save(writer, in_folder(name), KR_CONTAINER_SAFETENSORS, 0) == KR_OK, "%s", kr_ctx_message(ctx));
     kr_weights_writer_destroy(writer);

@@ -73,8 +73,8 @@ TEST(golden_models_would_load)
 TEST(every_tensor_is_accounted_for)
 {
     begin();
-    static const kr_shape square = { 2, { 32, 32 } }, turned = { 2, { 64, 256 } };
-    static const kr_dtype whole = KR_I32;
+    static const kr_shape square = { 2, { 32, 32 } }, rotated = { 2, { 64, 256 } };
+    static const kr_dtype whole = KR_DTYPE_I32;
     static const struct {
         change c;
         int64_t count;
@@ -87,7 +87,7 @@ TEST(every_tensor_is_accounted_for)
         { { .name = "backbone.norm_f.weight", .renamed = "backbone.norm_g.weight" },
           2,
           { "tensor 'backbone.norm_f.weight' is missing", "tensor 'backbone.norm_g.weight' is not of the model" } },
-        { { .name = "backbone.embedding.weight", .shape = &turned },
+        { { .name = "backbone.embedding.weight", .shape = &rotated },
           1,
           { "tensor 'backbone.embedding.weight' is [64, 256], but must be [256, 64]", NULL } },
         { { .name = "backbone.layers.1.mixer.out_proj.weight", .shape = &square, .dtype = &whole },

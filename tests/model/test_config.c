@@ -26,13 +26,13 @@ TEST(official_defaults)
     begin();
     kr_model_config *c = READ("{}");
     if (CHECK(c != NULL, "%s", kr_ctx_message(ctx))) {
-        CHECK(c->layout == KR_LAYOUT_OFFICIAL && c->family == KR_MAMBA1, "an empty config is Mamba-1's");
-        CHECK(kr_model_config_d_model(c) == 2560 && c->layers.n_layers == 64 && c->network.vocab_size == 50277,
+        CHECK(c->layout == KR_LAYOUT_OFFICIAL && c->family == KR_FAMILY_MAMBA1, "an empty config is Mamba-1's");
+        CHECK(kr_model_config_d_model(c) == 2560 && c->layers->n_layers == 64 && c->network->vocab_size == 50277,
               "sizes");
-        CHECK(c->network.pad_vocab_size_multiple == 8 && c->network.tie_embeddings && c->layers.residual_in_f32 &&
-                  c->fused_add_norm && c->layers.d_intermediate == 0,
+        CHECK(c->network->pad_vocab_size_multiple == 8 && c->network->tie_embeddings && c->layers->residual_in_f32 &&
+                  c->fused_add_norm && c->layers->d_intermediate == 0,
               "switches");
-        CHECK(c->mamba1.state_rank == 16 && c->mamba1.dt_rank == 0 && c->n_eos == 0 && c->bos == -1 && c->pad == -1,
+        CHECK(c->mamba1->state_rank == 16 && c->mamba1->dt_rank == 0 && c->n_eos == 0 && c->bos == -1 && c->pad == -1,
               "block");
     }
     kr_model_config_destroy(c);
@@ -46,7 +46,7 @@ TEST(official_published)
     kr_model_config *c =
         READ("{\"d_model\": 768, \"n_layer\": 24, \"vocab_size\": 50277, \"ssm_cfg\": {}, \"rms_norm\": true,"
              "\"residual_in_fp32\": true, \"fused_add_norm\": true, \"pad_vocab_size_multiple\": 8}");
-    CHECK(c && c->family == KR_MAMBA1 && c->mamba1.d_model == 768 && c->layers.n_layers == 24, "mamba-130m");
+    CHECK(c && c->family == KR_FAMILY_MAMBA1 && c->mamba1->d_model == 768 && c->layers->n_layers == 24, "mamba-130m");
     kr_model_config_destroy(c);
     c = READ(
         "{\"d_model\": 2048, \"d_intermediate\": 4096, \"n_layer\": 24, \"vocab_size\": 128256, \"ssm_cfg\": "
@@ -54,9 +54,9 @@ TEST(official_published)
         "\"Mamba3\", \"d_state\": 128, \"expand\": 2, \"headdim\": 64, \"is_mimo\": true, \"mimo_rank\": 4, "
         "\"chunk_size\": 16, \"is_outproj_norm\": false, \"rope_fraction\": 0.5, \"A_floor\": 1e-4, \"dropout\": 0.1}, "
         "\"attn_layer_idx\": [], \"attn_cfg\": {}, \"pad_vocab_size_multiple\": 16, \"tie_embeddings\": true}");
-    CHECK(c && c->family == KR_MAMBA3 && c->mamba3.is_mimo && c->mamba3.mimo_rank == 4 && c->chunk_size == 16 &&
-              c->mamba3.path.chunk_len == 0 && c->layers.d_intermediate == 4096 &&
-              c->network.pad_vocab_size_multiple == 16 && c->mamba3.a_activation == KR_A_HEAVY_TAIL,
+    CHECK(c && c->family == KR_FAMILY_MAMBA3 && c->mamba3->is_mimo && c->mamba3->mimo_rank == 4 &&
+              c->chunk_size == 16 && c->mamba3->path.chunk_len == 0 && c->layers->d_intermediate == 4096 &&
+              c->network->pad_vocab_size_multiple == 16 && c->mamba3->a_activation == KR_A_ACTIVATION_HEAVY_TAIL,
           "mamba3-mimo-1.5b");
     kr_model_config_destroy(c);
     CHECK(nlogged == 0, "%s", logged);
@@ -72,7 +72,7 @@ TEST(official_blocks)
              "\"dt_min\": 0.01, \"dt_max\": 0.2, \"dt_init\": \"constant\", \"dt_scale\": 0.5, \"dt_init_floor\": "
              "1e-3, \"conv_bias\": false, \"bias\": true, \"use_fast_path\": false, \"layer_idx\": null, "
              "\"device\": null, \"dtype\": null}}");
-    const kr_mamba1_config *m1 = &c->mamba1;
+    const kr_mamba1_config *m1 = c->mamba1;
     CHECK(m1->state_rank == 3 && m1->conv_kernel == 5 && m1->expand == 6 && m1->dt_rank == 7 && m1->dt_min == 0.01 &&
               m1->dt_max == 0.2 && m1->has_constant_dt && m1->dt_scale == 0.5 && m1->dt_init_floor == 1e-3 &&
               !m1->has_conv_bias && m1->has_proj_bias,
@@ -86,7 +86,7 @@ TEST(official_blocks)
         "2], "
         "\"bias\": true, \"conv_bias\": false, \"chunk_size\": 128, \"use_mem_eff_path\": false, \"process_group\": "
         "null, \"sequence_parallel\": true, \"layer_idx\": 0, \"device\": null, \"dtype\": null}}");
-    const kr_mamba2_config *m2 = &c->mamba2;
+    const kr_mamba2_config *m2 = c->mamba2;
     CHECK(m2->state_rank == 3 && m2->conv_kernel == 5 && m2->conv_init == 0.25 && m2->expand == 6 &&
               m2->per_head_dim == 7 && m2->d_ssm == 14 && m2->ngroups == 2 && m2->a_init_min == 2 &&
               m2->a_init_max == 8 && m2->has_d_per_dim && !m2->has_norm && m2->norm_before_gate,
@@ -101,7 +101,7 @@ TEST(official_blocks)
         "\"rope_fraction\": 1, \"dt_min\": 0.01, \"dt_max\": 0.2, \"dt_init_floor\": 1e-3, \"A_floor\": 0.5, "
         "\"is_outproj_norm\": true, \"is_mimo\": true, \"mimo_rank\": 3, \"fuse_pregate_headwise_norm\": false, "
         "\"chunk_size\": 32, \"dropout\": 0.1, \"layer_idx\": 0, \"n_layer\": 3, \"device\": null, \"dtype\": null}}");
-    const kr_mamba3_config *m3 = &c->mamba3;
+    const kr_mamba3_config *m3 = c->mamba3;
     CHECK(m3->state_rank == 4 && m3->expand == 6 && m3->per_head_dim == 7 && m3->ngroups == 2 &&
               m3->rope_fraction == 1 && m3->dt_min == 0.01 && m3->dt_max == 0.2 && m3->dt_init_floor == 1e-3 &&
               m3->a_floor == 0.5 && m3->has_outproj_norm && m3->is_mimo && m3->mimo_rank == 3 && c->chunk_size == 32,
@@ -115,18 +115,18 @@ TEST(hf_spellings)
 {
     begin();
     kr_model_config *c = READ("{\"model_type\": \"mamba2\", \"use_bias\": false}");
-    CHECK(c && c->layout == KR_LAYOUT_HF && c->family == KR_MAMBA2 && c->mamba2.d_model == 4096 &&
-              c->layers.n_layers == 64 && c->network.vocab_size == 32768 && c->mamba2.ngroups == 8 &&
-              !c->network.tie_embeddings && !c->mamba2.norm_per_group && c->network.pad_vocab_size_multiple == 1,
+    CHECK(c && c->layout == KR_LAYOUT_HF && c->family == KR_FAMILY_MAMBA2 && c->mamba2->d_model == 4096 &&
+              c->layers->n_layers == 64 && c->network->vocab_size == 32768 && c->mamba2->ngroups == 8 &&
+              !c->network->tie_embeddings && !c->mamba2->norm_per_group && c->network->pad_vocab_size_multiple == 1,
           "defaults of mamba2");
     kr_model_config_destroy(c);
     c = READ("{\"model_type\": \"mamba\", \"use_bias\": false}");
-    CHECK(c && c->family == KR_MAMBA1 && c->mamba1.d_model == 768 && c->layers.n_layers == 32 &&
-              c->network.vocab_size == 50280 && c->network.tie_embeddings && c->mamba1.bcdt_norm_eps == 0,
+    CHECK(c && c->family == KR_FAMILY_MAMBA1 && c->mamba1->d_model == 768 && c->layers->n_layers == 32 &&
+              c->network->vocab_size == 50280 && c->network->tie_embeddings && c->mamba1->bcdt_norm_eps == 0,
           "defaults of mamba");
     kr_model_config_destroy(c);
     c = READ("{\"model_type\": \"falcon_mamba\", \"use_bias\": false}");
-    CHECK(c && c->family == KR_MAMBA1 && c->mamba1.bcdt_norm_eps == 1e-6, "defaults of falcon_mamba");
+    CHECK(c && c->family == KR_FAMILY_MAMBA1 && c->mamba1->bcdt_norm_eps == 1e-6, "defaults of falcon_mamba");
     kr_model_config_destroy(c);
     CHECK(nlogged == 0, "%s", logged);
 
@@ -143,8 +143,8 @@ TEST(hf_spellings)
         "\"time_step_max\": 0.1, \"time_step_min\": 0.001, \"time_step_rank\": 48, \"time_step_scale\": 1.0, "
         "\"torch_dtype\": \"float32\", \"transformers_version\": \"4.39.0.dev0\", \"use_bias\": false, \"use_cache\": "
         "true, \"use_conv_bias\": true, \"vocab_size\": 50280}");
-    CHECK(c && c->mamba1.d_inner == 0 && c->mamba1.dt_rank == 48 && c->network.vocab_size == 50280 &&
-              c->network.pad_vocab_size_multiple == 1 && c->n_eos == 1 && c->eos[0] == 0 && c->bos == 0 && c->pad == 0,
+    CHECK(c && c->mamba1->d_inner == 0 && c->mamba1->dt_rank == 48 && c->network->vocab_size == 50280 &&
+              c->network->pad_vocab_size_multiple == 1 && c->n_eos == 1 && c->eos[0] == 0 && c->bos == 0 && c->pad == 0,
           "mamba-130m-hf");
     kr_model_config_destroy(c);
     c = READ(
@@ -155,8 +155,8 @@ TEST(hf_spellings)
         "\"rms_norm\": true, \"state_size\": 128, \"tie_word_embeddings\": false, \"time_step_limit\": [0.0, Infinity],"
         "\"time_step_init_scheme\": \"random\", \"time_step_rank\": 256, \"time_step_scale\": 1.0, \"torch_dtype\": "
         "\"bfloat16\", \"use_bias\": false, \"use_cache\": true, \"use_conv_bias\": true, \"vocab_size\": 32768}");
-    CHECK(c && c->mamba2.dtype == KR_BF16 && c->mamba2.norm_eps == 2e-5 && c->layers.norm_eps == 2e-5 &&
-              !c->mamba2.norm_before_gate && c->mamba2.dt_limit_max == INFINITY && c->n_eos == 2 && c->eos[1] == 7 &&
+    CHECK(c && c->mamba2->dtype == KR_DTYPE_BF16 && c->mamba2->norm_eps == 2e-5 && c->layers->norm_eps == 2e-5 &&
+              !c->mamba2->norm_before_gate && c->mamba2->dt_limit_max == INFINITY && c->n_eos == 2 && c->eos[1] == 7 &&
               c->bos == -1 && c->chunk_size == 256,
           "Codestral");
     kr_model_config_destroy(c);
@@ -182,12 +182,12 @@ TEST(infinities)
         char text[300];
         snprintf(text, sizeof text, "{\"ssm_cfg\": {\"layer\": \"Mamba2\", \"dt_limit\": %s}}", rows[i].text);
         kr_model_config *c = READ(text);
-        CHECK(c && c->mamba2.dt_limit_min == rows[i].low && c->mamba2.dt_limit_max == rows[i].high, "%s", text);
+        CHECK(c && c->mamba2->dt_limit_min == rows[i].low && c->mamba2->dt_limit_max == rows[i].high, "%s", text);
         kr_model_config_destroy(c);
         snprintf(text, sizeof text, "{\"model_type\": \"mamba2\", \"use_bias\": true, \"time_step_limit\": %s}",
                  rows[i].text);
         c = READ(text);
-        CHECK(c && c->mamba2.dt_limit_min == rows[i].low && c->mamba2.dt_limit_max == rows[i].high, "%s", text);
+        CHECK(c && c->mamba2->dt_limit_min == rows[i].low && c->mamba2->dt_limit_max == rows[i].high, "%s", text);
         kr_model_config_destroy(c);
     }
     end();
@@ -200,18 +200,18 @@ TEST(dtypes)
         const char *text;
         kr_dtype dtype;
         int warnings;
-    } rows[] = { { "\"torch_dtype\": \"float16\"", KR_F16, 0 },
-                 { "\"dtype\": \"bfloat16\", \"torch_dtype\": \"float16\"", KR_BF16, 0 },
-                 { "\"torch_dtype\": \"float16\", \"dtype\": \"float64\"", KR_F64, 0 },
-                 { "\"torch_dtype\": \"float16\", \"dtype\": null", KR_F16, 0 },
-                 { "\"torch_dtype\": null", KR_F32, 0 },
-                 { "\"dtype\": \"int8\"", KR_F32, 1 } };
+    } rows[] = { { "\"torch_dtype\": \"float16\"", KR_DTYPE_F16, 0 },
+                 { "\"dtype\": \"bfloat16\", \"torch_dtype\": \"float16\"", KR_DTYPE_BF16, 0 },
+                 { "\"torch_dtype\": \"float16\", \"dtype\": \"float64\"", KR_DTYPE_F64, 0 },
+                 { "\"torch_dtype\": \"float16\", \"dtype\": null", KR_DTYPE_F16, 0 },
+                 { "\"torch_dtype\": null", KR_DTYPE_F32, 0 },
+                 { "\"dtype\": \"int8\"", KR_DTYPE_F32, 1 } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char text[200];
         snprintf(text, sizeof text, "{\"model_type\": \"mamba\", \"use_bias\": false, %s}", rows[i].text);
         nlogged = 0;
         kr_model_config *c = READ(text);
-        CHECK(c && c->mamba1.dtype == rows[i].dtype && nlogged == rows[i].warnings, "%s", text);
+        CHECK(c && c->mamba1->dtype == rows[i].dtype && nlogged == rows[i].warnings, "%s", text);
         kr_model_config_destroy(c);
     }
     end();

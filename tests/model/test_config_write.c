@@ -2,6 +2,7 @@
  * what a layout cannot say is refused or warned of.
  */
 #include "tests/model/log.h"
+#include "tests/model/values.h"
 
 static kr_ctx *ctx;
 
@@ -45,7 +46,7 @@ typedef struct field {
 
 #define ROW(kind, family, path, least, most, where)                                                                    \
     {                                                                                                                  \
-#path, offsetof(kr_model_config, path), kind, family, least, most, where                                       \
+#path, offsetof(kr_model_values, path), kind, family, least, most, where                                       \
     }
 
 static const field fields[] = {
@@ -69,65 +70,65 @@ static const field fields[] = {
     ROW('b', -1, network.has_final_norm, 0, 1, BOTH),
     ROW('b', -1, fused_add_norm, 0, 1, BOTH),
 
-    ROW('i', KR_MAMBA1, mamba1.state_rank, 1, 99, BOTH),
-    ROW('i', KR_MAMBA1, mamba1.conv_kernel, 1, 9, BOTH),
-    ROW('i', KR_MAMBA1, mamba1.expand, 1, 5, BOTH),
-    ROW('i', KR_MAMBA1, mamba1.d_inner, 1000, 1010, BOTH),
-    ROW('i', KR_MAMBA1, mamba1.dt_rank, 0, 9, BOTH),
-    ROW('b', KR_MAMBA1, mamba1.has_conv_bias, 0, 1, BOTH),
-    ROW('b', KR_MAMBA1, mamba1.has_proj_bias, 0, 1, BOTH),
-    ROW('d', KR_MAMBA1, mamba1.dt_min, 0, 0, BOTH),
-    ROW('d', KR_MAMBA1, mamba1.dt_max, 0, 0, BOTH),
-    ROW('d', KR_MAMBA1, mamba1.dt_init_floor, 0, 0, BOTH),
-    ROW('z', KR_MAMBA1, mamba1.dt_scale, 0, 0, BOTH),
-    ROW('b', KR_MAMBA1, mamba1.has_constant_dt, 0, 1, BOTH),
-    ROW('z', KR_MAMBA1, mamba1.dt_limit_min, 0, 0, BOTH),
-    ROW('b', KR_MAMBA1, mamba1.has_learnable_init_state, 0, 1, BOTH),
-    ROW('z', KR_MAMBA1, mamba1.bcdt_norm_eps, 0, 0, BOTH),
+    ROW('i', KR_FAMILY_MAMBA1, mamba1.state_rank, 1, 99, BOTH),
+    ROW('i', KR_FAMILY_MAMBA1, mamba1.conv_kernel, 1, 9, BOTH),
+    ROW('i', KR_FAMILY_MAMBA1, mamba1.expand, 1, 5, BOTH),
+    ROW('i', KR_FAMILY_MAMBA1, mamba1.d_inner, 1000, 1010, BOTH),
+    ROW('i', KR_FAMILY_MAMBA1, mamba1.dt_rank, 0, 9, BOTH),
+    ROW('b', KR_FAMILY_MAMBA1, mamba1.has_conv_bias, 0, 1, BOTH),
+    ROW('b', KR_FAMILY_MAMBA1, mamba1.has_proj_bias, 0, 1, BOTH),
+    ROW('d', KR_FAMILY_MAMBA1, mamba1.dt_min, 0, 0, BOTH),
+    ROW('d', KR_FAMILY_MAMBA1, mamba1.dt_max, 0, 0, BOTH),
+    ROW('d', KR_FAMILY_MAMBA1, mamba1.dt_init_floor, 0, 0, BOTH),
+    ROW('z', KR_FAMILY_MAMBA1, mamba1.dt_scale, 0, 0, BOTH),
+    ROW('b', KR_FAMILY_MAMBA1, mamba1.has_constant_dt, 0, 1, BOTH),
+    ROW('z', KR_FAMILY_MAMBA1, mamba1.dt_limit_min, 0, 0, BOTH),
+    ROW('b', KR_FAMILY_MAMBA1, mamba1.has_learnable_init_state, 0, 1, BOTH),
+    ROW('z', KR_FAMILY_MAMBA1, mamba1.bcdt_norm_eps, 0, 0, BOTH),
 
-    ROW('i', KR_MAMBA2, mamba2.state_rank, 1, 99, BOTH),
-    ROW('i', KR_MAMBA2, mamba2.conv_kernel, 1, 9, BOTH),
-    ROW('z', KR_MAMBA2, mamba2.conv_init, 0, 0, BOTH),
-    ROW('i', KR_MAMBA2, mamba2.expand, 1, 5, BOTH),
-    ROW('i', KR_MAMBA2, mamba2.per_head_dim, 1, 2, BOTH),
-    ROW('i', KR_MAMBA2, mamba2.d_ssm, 0, 9, OFFICIAL),
-    ROW('i', KR_MAMBA2, mamba2.ngroups, 2, 9, BOTH),
-    ROW('d', KR_MAMBA2, mamba2.a_init_min, 0, 0, BOTH),
-    ROW('b', KR_MAMBA2, mamba2.has_d_per_dim, 0, 1, OFFICIAL),
-    ROW('b', KR_MAMBA2, mamba2.has_norm, 0, 1, OFFICIAL),
-    ROW('b', KR_MAMBA2, mamba2.norm_before_gate, 0, 1, OFFICIAL),
-    ROW('b', KR_MAMBA2, mamba2.norm_per_group, 0, 1, BOTH),
-    ROW('d', KR_MAMBA2, mamba2.norm_eps, 0, 0, BOTH),
-    ROW('b', KR_MAMBA2, mamba2.has_proj_bias, 0, 1, BOTH),
-    ROW('b', KR_MAMBA2, mamba2.has_conv_bias, 0, 1, BOTH),
-    ROW('d', KR_MAMBA2, mamba2.dt_min, 0, 0, BOTH),
-    ROW('d', KR_MAMBA2, mamba2.dt_max, 0, 0, BOTH),
-    ROW('d', KR_MAMBA2, mamba2.dt_init_floor, 0, 0, BOTH),
-    ROW('z', KR_MAMBA2, mamba2.dt_limit_min, 0, 0, BOTH),
-    ROW('b', KR_MAMBA2, mamba2.has_learnable_init_state, 0, 1, BOTH),
-    ROW('i', KR_MAMBA2, chunk_size, 0, 300, BOTH),
+    ROW('i', KR_FAMILY_MAMBA2, mamba2.state_rank, 1, 99, BOTH),
+    ROW('i', KR_FAMILY_MAMBA2, mamba2.conv_kernel, 1, 9, BOTH),
+    ROW('z', KR_FAMILY_MAMBA2, mamba2.conv_init, 0, 0, BOTH),
+    ROW('i', KR_FAMILY_MAMBA2, mamba2.expand, 1, 5, BOTH),
+    ROW('i', KR_FAMILY_MAMBA2, mamba2.per_head_dim, 1, 2, BOTH),
+    ROW('i', KR_FAMILY_MAMBA2, mamba2.d_ssm, 0, 9, OFFICIAL),
+    ROW('i', KR_FAMILY_MAMBA2, mamba2.ngroups, 2, 9, BOTH),
+    ROW('d', KR_FAMILY_MAMBA2, mamba2.a_init_min, 0, 0, BOTH),
+    ROW('b', KR_FAMILY_MAMBA2, mamba2.has_d_per_dim, 0, 1, OFFICIAL),
+    ROW('b', KR_FAMILY_MAMBA2, mamba2.has_norm, 0, 1, OFFICIAL),
+    ROW('b', KR_FAMILY_MAMBA2, mamba2.norm_before_gate, 0, 1, OFFICIAL),
+    ROW('b', KR_FAMILY_MAMBA2, mamba2.norm_per_group, 0, 1, BOTH),
+    ROW('d', KR_FAMILY_MAMBA2, mamba2.norm_eps, 0, 0, BOTH),
+    ROW('b', KR_FAMILY_MAMBA2, mamba2.has_proj_bias, 0, 1, BOTH),
+    ROW('b', KR_FAMILY_MAMBA2, mamba2.has_conv_bias, 0, 1, BOTH),
+    ROW('d', KR_FAMILY_MAMBA2, mamba2.dt_min, 0, 0, BOTH),
+    ROW('d', KR_FAMILY_MAMBA2, mamba2.dt_max, 0, 0, BOTH),
+    ROW('d', KR_FAMILY_MAMBA2, mamba2.dt_init_floor, 0, 0, BOTH),
+    ROW('z', KR_FAMILY_MAMBA2, mamba2.dt_limit_min, 0, 0, BOTH),
+    ROW('b', KR_FAMILY_MAMBA2, mamba2.has_learnable_init_state, 0, 1, BOTH),
+    ROW('i', KR_FAMILY_MAMBA2, chunk_size, 0, 300, BOTH),
 
-    ROW('i', KR_MAMBA3, mamba3.state_rank, 1, 99, BOTH),
-    ROW('i', KR_MAMBA3, mamba3.expand, 1, 5, BOTH),
-    ROW('i', KR_MAMBA3, mamba3.per_head_dim, 1, 99, BOTH),
-    ROW('i', KR_MAMBA3, mamba3.ngroups, 1, 9, BOTH),
-    ROW('b', KR_MAMBA3, mamba3.is_mimo, 0, 1, BOTH),
-    ROW('i', KR_MAMBA3, mamba3.mimo_rank, 1, 9, BOTH),
-    ROW('e', KR_MAMBA3, mamba3.rotation, 0, 1, BOTH),
-    ROW('d', KR_MAMBA3, mamba3.rotation_range, 0, 0, BOTH),
-    ROW('e', KR_MAMBA3, mamba3.a_activation, 0, 1, BOTH),
-    ROW('d', KR_MAMBA3, mamba3.a_floor, 0, 0, BOTH),
-    ROW('b', KR_MAMBA3, mamba3.has_outproj_norm, 0, 1, BOTH),
-    ROW('b', KR_MAMBA3, mamba3.has_shared_norm_gain, 0, 1, BOTH),
-    ROW('d', KR_MAMBA3, mamba3.norm_eps, 0, 0, BOTH),
-    ROW('b', KR_MAMBA3, mamba3.has_proj_bias, 0, 1, BOTH),
-    ROW('d', KR_MAMBA3, mamba3.dt_min, 0, 0, BOTH),
-    ROW('d', KR_MAMBA3, mamba3.dt_max, 0, 0, BOTH),
-    ROW('d', KR_MAMBA3, mamba3.dt_init_floor, 0, 0, BOTH),
-    ROW('z', KR_MAMBA3, mamba3.dt_limit_min, 0, 0, BOTH),
-    ROW('b', KR_MAMBA3, mamba3.has_learnable_init_state, 0, 1, BOTH),
-    ROW('e', KR_MAMBA3, mamba3.pathway, 0, 1, BOTH),
-    ROW('i', KR_MAMBA3, chunk_size, 0, 300, BOTH),
+    ROW('i', KR_FAMILY_MAMBA3, mamba3.state_rank, 1, 99, BOTH),
+    ROW('i', KR_FAMILY_MAMBA3, mamba3.expand, 1, 5, BOTH),
+    ROW('i', KR_FAMILY_MAMBA3, mamba3.per_head_dim, 1, 99, BOTH),
+    ROW('i', KR_FAMILY_MAMBA3, mamba3.ngroups, 1, 9, BOTH),
+    ROW('b', KR_FAMILY_MAMBA3, mamba3.is_mimo, 0, 1, BOTH),
+    ROW('i', KR_FAMILY_MAMBA3, mamba3.mimo_rank, 1, 9, BOTH),
+    ROW('e', KR_FAMILY_MAMBA3, mamba3.rotation, 0, 1, BOTH),
+    ROW('d', KR_FAMILY_MAMBA3, mamba3.rotation_range, 0, 0, BOTH),
+    ROW('e', KR_FAMILY_MAMBA3, mamba3.a_activation, 0, 1, BOTH),
+    ROW('d', KR_FAMILY_MAMBA3, mamba3.a_floor, 0, 0, BOTH),
+    ROW('b', KR_FAMILY_MAMBA3, mamba3.has_outproj_norm, 0, 1, BOTH),
+    ROW('b', KR_FAMILY_MAMBA3, mamba3.has_shared_norm_gain, 0, 1, BOTH),
+    ROW('d', KR_FAMILY_MAMBA3, mamba3.norm_eps, 0, 0, BOTH),
+    ROW('b', KR_FAMILY_MAMBA3, mamba3.has_proj_bias, 0, 1, BOTH),
+    ROW('d', KR_FAMILY_MAMBA3, mamba3.dt_min, 0, 0, BOTH),
+    ROW('d', KR_FAMILY_MAMBA3, mamba3.dt_max, 0, 0, BOTH),
+    ROW('d', KR_FAMILY_MAMBA3, mamba3.dt_init_floor, 0, 0, BOTH),
+    ROW('z', KR_FAMILY_MAMBA3, mamba3.dt_limit_min, 0, 0, BOTH),
+    ROW('b', KR_FAMILY_MAMBA3, mamba3.has_learnable_init_state, 0, 1, BOTH),
+    ROW('e', KR_FAMILY_MAMBA3, mamba3.pathway, 0, 1, BOTH),
+    ROW('i', KR_FAMILY_MAMBA3, chunk_size, 0, 300, BOTH),
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -144,7 +145,7 @@ static double draw_double(const field *f)
     return kr_test_below(3) == 0 ? ldexp(1, (int)kr_test_below(8)) : x;
 }
 
-static void draw_field(kr_model_config *c, const field *f)
+static void draw_field(kr_model_values *c, const field *f)
 {
     char *at = (char *)c + f->offset;
     const int64_t n = f->least + kr_test_below(f->most - f->least + 1);
@@ -159,15 +160,15 @@ static void draw_field(kr_model_config *c, const field *f)
            bytes_of(f));
 }
 
-static bool is_of(const field *f, const kr_model_config *c, kr_layout layout)
+static bool is_of(const field *f, const kr_model_values *c, kr_layout layout)
 {
     return (f->family < 0 || f->family == (int)c->family) && (layout == KR_LAYOUT_OFFICIAL || f->where != OFFICIAL);
 }
 
-static void check_fields(const kr_model_config *got, const kr_model_config *want, kr_layout layout, const char *text)
+static void check_fields(const kr_model_values *got, const kr_model_values *want, kr_layout layout, const char *text)
 {
     CHECK(got->family == want->family && got->layout == layout &&
-              kr_model_config_d_model(got) == kr_model_config_d_model(want),
+              kr_model_config_d_model(config_of(got)) == kr_model_config_d_model(config_of(want)),
           "%s", text);
     const bool drops_initial = layout == KR_LAYOUT_OFFICIAL && want->layout == KR_LAYOUT_HF;
     for (int i = 0; i < FIELDS; i++) {
@@ -180,15 +181,15 @@ static void check_fields(const kr_model_config *got, const kr_model_config *want
 }
 
 /* Any fields changed, some or all. */
-static kr_model_config draw_config(kr_family family, kr_layout layout)
+static kr_model_values draw_config(kr_family family, kr_layout layout)
 {
-    kr_model_config c;
-    kr_model_config_init(&c);
+    kr_model_values c;
+    kr_model_values_init(&c);
     c.family = family;
     c.layout = kr_test_below(2) ? KR_LAYOUT_HF : KR_LAYOUT_OFFICIAL;
     c.layers.n_layers = 2;
     c.network.vocab_size = 100;
-    kr_model_config_set_d_model(&c, 64 + 2 * kr_test_below(50));
+    kr_config_set_d_model(&c, 64 + 2 * kr_test_below(50));
     c.mamba2.ngroups = 2;      /* of one group it does not matter how norms go, and that is not told */
     c.mamba2.per_head_dim = 2; /* the Hugging Face layout counts heads, whole ones */
     const int64_t odds = 1 + kr_test_below(6);
@@ -207,17 +208,17 @@ static kr_model_config draw_config(kr_family family, kr_layout layout)
     return c;
 }
 
-static void check_limits(const kr_model_config *got, const kr_model_config *want)
+static void check_limits(const kr_model_values *got, const kr_model_values *want)
 {
-    CHECK((want->family != KR_MAMBA1 || got->mamba1.dt_limit_max == want->mamba1.dt_limit_max) &&
-              (want->family != KR_MAMBA2 || (got->mamba2.dt_limit_max == want->mamba2.dt_limit_max &&
-                                             got->mamba2.a_init_max == want->mamba2.a_init_max)) &&
-              (want->family != KR_MAMBA3 || (got->mamba3.dt_limit_max == want->mamba3.dt_limit_max &&
-                                             got->mamba3.rope_fraction == want->mamba3.rope_fraction)),
+    CHECK((want->family != KR_FAMILY_MAMBA1 || got->mamba1.dt_limit_max == want->mamba1.dt_limit_max) &&
+              (want->family != KR_FAMILY_MAMBA2 || (got->mamba2.dt_limit_max == want->mamba2.dt_limit_max &&
+                                                    got->mamba2.a_init_max == want->mamba2.a_init_max)) &&
+              (want->family != KR_FAMILY_MAMBA3 || (got->mamba3.dt_limit_max == want->mamba3.dt_limit_max &&
+                                                    got->mamba3.rope_fraction == want->mamba3.rope_fraction)),
           "limits");
 }
 
-static void check_tokens(const kr_model_config *got, const kr_model_config *want)
+static void check_tokens(const kr_model_values *got, const kr_model_values *want)
 {
     CHECK(got->bos == want->bos && got->pad == want->pad && got->n_eos == want->n_eos &&
               memcmp(got->eos, want->eos, (size_t)want->n_eos * sizeof *want->eos) == 0,
@@ -232,13 +233,14 @@ TEST(every_field_comes_back)
     for (int n = 0; n < rounds; n++) {
         const kr_layout layout = kr_test_below(2) ? KR_LAYOUT_HF : KR_LAYOUT_OFFICIAL;
         const kr_family family = (kr_family)kr_test_below(layout == KR_LAYOUT_HF ? 2 : 3);
-        const kr_model_config c = draw_config(family, layout);
-        if (!CHECK(write_to(&c, layout, text), "%s", kr_ctx_message(ctx))) break;
+        const kr_model_values c = draw_config(family, layout);
+        if (!CHECK(write_to(config_of(&c), layout, text), "%s", kr_ctx_message(ctx))) break;
         kr_model_config *back = kr_model_config_read(ctx, text, strlen(text));
         if (!CHECK(back != NULL, "%s: %s", kr_ctx_message(ctx), text)) break;
-        check_fields(back, &c, layout, text);
-        check_limits(back, &c);
-        if (layout == KR_LAYOUT_HF) check_tokens(back, &c);
+        const kr_model_values got = values_of(ctx, back);
+        check_fields(&got, &c, layout, text);
+        check_limits(&got, &c);
+        if (layout == KR_LAYOUT_HF) check_tokens(&got, &c);
         CHECK(write_to(back, layout, again) && strcmp(text, again) == 0, "%s is written again as %s", text, again);
         kr_model_config_destroy(back);
     }
@@ -251,11 +253,13 @@ TEST(lists_come_back)
     begin();
     static char text[TEXT_BYTES], again[TEXT_BYTES];
     const int64_t schedule[] = { 1, 0, 1 };
-    const kr_marker latents[] = { { KR_MARK_END, 0 }, { KR_MARK_CUSTOM, 9007199254740993 } };
-    const kr_layer_marker of_layers[] = { { 1, { KR_MARK_MIDDLE, 0 } }, { 0, { KR_MARK_CUSTOM, 3 } } };
-    kr_model_config c;
-    kr_model_config_init(&c);
-    kr_model_config_set_d_model(&c, 64);
+    const kr_class_token latents[] = { { .kind = KR_CLASS_TOKEN_END },
+                                       { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 9007199254740993 } };
+    const kr_layer_marker of_layers[] = { { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } },
+                                          { 0, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 3 } } };
+    kr_model_values c;
+    kr_model_values_init(&c);
+    kr_config_set_d_model(&c, 64);
     c.layers.n_layers = 2;
     c.layers.n_virtual = 3;
     c.layers.schedule = KR_SCHEDULE_CUSTOM;
@@ -264,32 +268,36 @@ TEST(lists_come_back)
     c.layers.n_latents = 2;
     c.layers.layer_latents = of_layers;
     c.layers.n_layer_latents = 2;
-    c.layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 3, -1.5, 0.25, true };
+    c.layers.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                       .n_stream = 3,
+                                       .init_bias = -1.5,
+                                       .init_bias_step = 0.25,
+                                       .per_virtual_layer = true };
     c.network.input_size = 5;
     c.network.output_size = 7;
     c.network.class_tokens = latents;
     c.network.n_class_tokens = 1;
-    CHECK(write_to(&c, KR_LAYOUT_SAME, text), "%s", kr_ctx_message(ctx));
+    CHECK(write_to(config_of(&c), KR_LAYOUT_AS_LOADED, text), "%s", kr_ctx_message(ctx));
     kr_model_config *back = kr_model_config_read(ctx, text, strlen(text));
     if (CHECK(back != NULL, "%s", kr_ctx_message(ctx))) {
-        const kr_layers_config *l = &back->layers;
+        const kr_layers_config *l = back->layers;
         CHECK(l->n_virtual == 3 && l->schedule == KR_SCHEDULE_CUSTOM &&
                   memcmp(l->custom_schedule, schedule, sizeof schedule) == 0,
               "schedule");
-        CHECK(l->n_latents == 2 && l->latents[0].kind == KR_MARK_END && l->latents[1].kind == KR_MARK_CUSTOM &&
-                  l->latents[1].at == 9007199254740993,
+        CHECK(l->n_latents == 2 && l->latents[0].kind == KR_CLASS_TOKEN_END &&
+                  l->latents[1].kind == KR_CLASS_TOKEN_CUSTOM && l->latents[1].at == 9007199254740993,
               "latents");
         CHECK(l->n_layer_latents == 2 && l->layer_latents[0].layer == 1 &&
-                  l->layer_latents[0].marker.kind == KR_MARK_MIDDLE && l->layer_latents[1].layer == 0 &&
+                  l->layer_latents[0].marker.kind == KR_CLASS_TOKEN_MIDDLE && l->layer_latents[1].layer == 0 &&
                   l->layer_latents[1].marker.at == 3,
               "latents of layers");
         CHECK(l->residual.kind == KR_RESIDUAL_MULTI_GATE && l->residual.n_stream == 3 &&
                   l->residual.init_bias == -1.5 && l->residual.init_bias_step == 0.25 && l->residual.per_virtual_layer,
               "residual");
-        CHECK(back->network.input_size == 5 && back->network.output_size == 7 && back->network.vocab_size == 0 &&
-                  back->network.n_class_tokens == 1 && back->network.class_tokens[0].kind == KR_MARK_END,
+        CHECK(back->network->input_size == 5 && back->network->output_size == 7 && back->network->vocab_size == 0 &&
+                  back->network->n_class_tokens == 1 && back->network->class_tokens[0].kind == KR_CLASS_TOKEN_END,
               "network");
-        CHECK(write_to(back, KR_LAYOUT_SAME, again) && strcmp(text, again) == 0, "%s", again);
+        CHECK(write_to(back, KR_LAYOUT_AS_LOADED, again) && strcmp(text, again) == 0, "%s", again);
     }
     kr_model_config_destroy(back);
     end();
@@ -313,7 +321,8 @@ static void check_there_and_back(const char *name, const char *warnings)
     kr_model_config *c = read_golden(name);
     const kr_layout foreign = c->layout == KR_LAYOUT_HF ? KR_LAYOUT_OFFICIAL : KR_LAYOUT_HF;
     forget_log();
-    CHECK(write_to(c, KR_LAYOUT_SAME, own) && nlogged == 0 && !strstr(own, "krait"), "%s: %s %s", name, own, logged);
+    CHECK(write_to(c, KR_LAYOUT_AS_LOADED, own) && nlogged == 0 && !strstr(own, "krait"), "%s: %s %s", name, own,
+          logged);
     CHECK(write_to(c, foreign, other), "%s", kr_ctx_message(ctx));
     CHECK(strcmp(logged, warnings) == 0, "%s: %s", name, logged);
     kr_model_config *d = kr_model_config_read(ctx, other, strlen(other));
@@ -350,7 +359,7 @@ TEST(published_sizes_there_and_back)
               strstr(other, "\"intermediate_size\": 1536") && strstr(other, "\"time_step_rank\": \"auto\""),
           "%s", other);
     kr_model_config *d = kr_model_config_read(ctx, other, strlen(other));
-    CHECK(d && d->network.vocab_size == 50277 && d->network.pad_vocab_size_multiple == 8, "%s", other);
+    CHECK(d && d->network->vocab_size == 50277 && d->network->pad_vocab_size_multiple == 8, "%s", other);
     CHECK(d && write_to(d, KR_LAYOUT_OFFICIAL, back) && strcmp(own, back) == 0, "%s", back);
     CHECK(nlogged == 0, "%s", logged);
     kr_model_config_destroy(c);
@@ -362,19 +371,19 @@ TEST(falcon_has_its_own_type)
 {
     begin();
     static char text[TEXT_BYTES];
-    kr_model_config c;
-    kr_model_config_init(&c);
-    c.family = KR_MAMBA1;
+    kr_model_values c;
+    kr_model_values_init(&c);
+    c.family = KR_FAMILY_MAMBA1;
     c.network.vocab_size = 10;
     c.layers.n_layers = 1;
     c.mamba1.bcdt_norm_eps = 1e-6;
-    kr_model_config_set_d_model(&c, 16);
-    CHECK(write_to(&c, KR_LAYOUT_HF, text) && strstr(text, "\"model_type\": \"falcon_mamba\"") &&
+    kr_config_set_d_model(&c, 16);
+    CHECK(write_to(config_of(&c), KR_LAYOUT_HF, text) && strstr(text, "\"model_type\": \"falcon_mamba\"") &&
               strstr(text, "\"mixer_rms_eps\": 1e-06") && strstr(text, "FalconMambaForCausalLM"),
           "%s", text);
     CHECK(nlogged == 0, "%s", logged);
-    CHECK(write_to(&c, KR_LAYOUT_OFFICIAL, text) && strstr(text, "\"bcdt_norm_eps\": 1e-06") && nlogged == 1, "%s",
-          text);
+    CHECK(write_to(config_of(&c), KR_LAYOUT_OFFICIAL, text) && strstr(text, "\"bcdt_norm_eps\": 1e-06") && nlogged == 1,
+          "%s", text);
     end();
 }
 
@@ -388,22 +397,22 @@ static void refuse(const kr_model_config *c, kr_layout layout, kr_status status,
     CHECK_ERROR(ctx, status, message);
 }
 
-static kr_model_config plain(kr_family family)
+static kr_model_values plain(kr_family family)
 {
-    kr_model_config c;
-    kr_model_config_init(&c);
+    kr_model_values c;
+    kr_model_values_init(&c);
     c.family = family;
     c.layers.n_layers = 2;
     c.network.vocab_size = 16;
-    kr_model_config_set_d_model(&c, 64);
+    kr_config_set_d_model(&c, 64);
     return c;
 }
 
 #define REFUSE(family, layout, status, message, ...)                                                                   \
     do {                                                                                                               \
-        kr_model_config c = plain(family);                                                                             \
+        kr_model_values c = plain(family);                                                                             \
         __VA_ARGS__;                                                                                                   \
-        refuse(&c, layout, status, message);                                                                           \
+        refuse(config_of(&c), layout, status, message);                                                                \
     } while (0)
 
 TEST(what_hugging_face_has_not)
@@ -412,13 +421,13 @@ TEST(what_hugging_face_has_not)
 #define HF(family, what, ...)                                                                                          \
     REFUSE(family, KR_LAYOUT_HF, KR_ERR_UNSUPPORTED,                                                                   \
            "config.json: the hf layout has no " what "; save the model in the official layout", __VA_ARGS__)
-    HF(KR_MAMBA3, "Mamba-3", (void)c);
-    HF(KR_MAMBA1, "MLP (d_intermediate)", c.layers.d_intermediate = 1);
-    HF(KR_MAMBA2, "MLP beside the state space (d_ssm)", c.mamba2.d_ssm = 64);
-    HF(KR_MAMBA2, "skip for each channel (D_has_hdim)", c.mamba2.has_d_per_dim = true);
-    HF(KR_MAMBA2, "Mamba-2 without its gated norm (rmsnorm)", c.mamba2.has_norm = false);
-    HF(KR_MAMBA2, "norm before the gate (norm_before_gate)", c.mamba2.norm_before_gate = true);
-    HF(KR_MAMBA1, "network from features (input_size)", c.network.vocab_size = 0; c.network.input_size = 3;
+    HF(KR_FAMILY_MAMBA3, "Mamba-3", (void)c);
+    HF(KR_FAMILY_MAMBA1, "MLP (d_intermediate)", c.layers.d_intermediate = 1);
+    HF(KR_FAMILY_MAMBA2, "MLP beside the state space (d_ssm)", c.mamba2.d_ssm = 64);
+    HF(KR_FAMILY_MAMBA2, "skip for each channel (D_has_hdim)", c.mamba2.has_d_per_dim = true);
+    HF(KR_FAMILY_MAMBA2, "Mamba-2 without its gated norm (rmsnorm)", c.mamba2.has_norm = false);
+    HF(KR_FAMILY_MAMBA2, "norm before the gate (norm_before_gate)", c.mamba2.norm_before_gate = true);
+    HF(KR_FAMILY_MAMBA1, "network from features (input_size)", c.network.vocab_size = 0; c.network.input_size = 3;
        c.network.output_size = 3);
     end();
 }
@@ -427,42 +436,45 @@ TEST(what_is_no_config)
 {
     begin();
     const kr_status f = KR_ERR_FORMAT;
-    REFUSE(KR_MAMBA1, (kr_layout)7, KR_ERR_ARG, "config.json: layout = 7 is neither official nor hf", (void)c);
-    REFUSE(KR_MAMBA1, KR_LAYOUT_SAME, KR_ERR_ARG, "config.json: family = 9 is none of mamba1, mamba2, mamba3",
-           c.family = (kr_family)9);
-    REFUSE(KR_MAMBA1, KR_LAYOUT_SAME, KR_ERR_DTYPE, "config.json: dtype = i32, but must be f32, f64, bf16 or f16",
-           c.mamba1.dtype = KR_I32);
-    REFUSE(KR_MAMBA1, KR_LAYOUT_OFFICIAL, f, "config.json: d_model = 0, but must be from 1 to 1073741824",
-           kr_model_config_set_d_model(&c, 0));
-    REFUSE(KR_MAMBA1, KR_LAYOUT_HF, f, "config.json: hidden_size = -1, but must be from 1 to 1073741824",
-           kr_model_config_set_d_model(&c, -1));
-    REFUSE(KR_MAMBA2, KR_LAYOUT_HF, f, "config.json: head_dim = 3 does not divide hidden_size times expand = 128",
-           c.mamba2.per_head_dim = 3);
-    REFUSE(KR_MAMBA2, KR_LAYOUT_OFFICIAL, f, "config.json: ssm_cfg.headdim = 0, but must be from 1 to 1073741824",
+    REFUSE(KR_FAMILY_MAMBA1, (kr_layout)7, KR_ERR_ARG, "config.json: layout = 7 is neither official nor hf", (void)c);
+    REFUSE(KR_FAMILY_MAMBA1, KR_LAYOUT_AS_LOADED, KR_ERR_ARG,
+           "config.json: family = 9 is none of mamba1, mamba2, mamba3", c.family = (kr_family)9);
+    REFUSE(KR_FAMILY_MAMBA1, KR_LAYOUT_AS_LOADED, KR_ERR_DTYPE,
+           "config.json: dtype = i32, but must be f32, f64, bf16 or f16", c.mamba1.dtype = KR_DTYPE_I32);
+    REFUSE(KR_FAMILY_MAMBA1, KR_LAYOUT_OFFICIAL, f, "config.json: d_model = 0, but must be from 1 to 1073741824",
+           kr_config_set_d_model(&c, 0));
+    REFUSE(KR_FAMILY_MAMBA1, KR_LAYOUT_HF, f, "config.json: hidden_size = -1, but must be from 1 to 1073741824",
+           kr_config_set_d_model(&c, -1));
+    REFUSE(KR_FAMILY_MAMBA2, KR_LAYOUT_HF, f,
+           "config.json: head_dim = 3 does not divide hidden_size times expand = 128", c.mamba2.per_head_dim = 3);
+    REFUSE(KR_FAMILY_MAMBA2, KR_LAYOUT_OFFICIAL, f,
+           "config.json: ssm_cfg.headdim = 0, but must be from 1 to 1073741824", c.mamba2.per_head_dim = 0);
+    REFUSE(KR_FAMILY_MAMBA2, KR_LAYOUT_HF, f, "config.json: head_dim = 0, but must be from 1 to 1073741824",
            c.mamba2.per_head_dim = 0);
-    REFUSE(KR_MAMBA2, KR_LAYOUT_HF, f, "config.json: head_dim = 0, but must be from 1 to 1073741824",
-           c.mamba2.per_head_dim = 0);
-    REFUSE(KR_MAMBA2, KR_LAYOUT_OFFICIAL, f, "config.json: krait.norm_eps = nan, but must be finite and above 0",
+    REFUSE(KR_FAMILY_MAMBA2, KR_LAYOUT_OFFICIAL, f, "config.json: krait.norm_eps = nan, but must be finite and above 0",
            c.layers.norm_eps = NAN);
-    REFUSE(KR_MAMBA2, KR_LAYOUT_HF, f,
+    REFUSE(KR_FAMILY_MAMBA2, KR_LAYOUT_HF, f,
            "config.json: krait.pad_vocab_size_multiple = 0, but must be from 1 to 1073741824",
            c.network.pad_vocab_size_multiple = 0);
-    REFUSE(KR_MAMBA2, KR_LAYOUT_HF, f, "config.json: eos_token_id: n_eos = 9, but must be from 0 to 8", c.n_eos = 9);
-    REFUSE(KR_MAMBA2, KR_LAYOUT_HF, f, "config.json: pad_token_id = -2, but must be an id, or -1 for none", c.pad = -2);
-    REFUSE(KR_MAMBA3, KR_LAYOUT_OFFICIAL, f, "config.json: krait.pathway = 5, but must be from 0 to 1: 'single' ...",
+    REFUSE(KR_FAMILY_MAMBA2, KR_LAYOUT_HF, f, "config.json: eos_token_id: n_eos = 9, but must be from 0 to 8",
+           c.n_eos = 9);
+    REFUSE(KR_FAMILY_MAMBA2, KR_LAYOUT_HF, f, "config.json: pad_token_id = -2, but must be an id, or -1 for none",
+           c.pad = -2);
+    REFUSE(KR_FAMILY_MAMBA3, KR_LAYOUT_OFFICIAL, f,
+           "config.json: krait.pathway = 5, but must be from 0 to 1: 'single' ...",
            c.mamba3.pathway = (kr_mamba3_pathway)5);
-    REFUSE(KR_MAMBA3, KR_LAYOUT_OFFICIAL, KR_ERR_ARG, "config.json: krait: n_latents = 2, but latents is NULL",
+    REFUSE(KR_FAMILY_MAMBA3, KR_LAYOUT_OFFICIAL, KR_ERR_ARG, "config.json: krait: n_latents = 2, but latents is NULL",
            c.layers.n_latents = 2);
-    REFUSE(KR_MAMBA3, KR_LAYOUT_OFFICIAL, f, "config.json: n_layers = 0, but must be from 1 to 16384",
+    REFUSE(KR_FAMILY_MAMBA3, KR_LAYOUT_OFFICIAL, f, "config.json: n_layers = 0, but must be from 1 to 16384",
            c.layers.n_layers = 0);
     REFUSE(
-        KR_MAMBA3, KR_LAYOUT_OFFICIAL, f,
+        KR_FAMILY_MAMBA3, KR_LAYOUT_OFFICIAL, f,
         "config.json: krait.schedule = 'custom', but krait.custom_schedule has 0 numbers and must have 2: one for each "
         "virtual layer",
         c.layers.schedule = KR_SCHEDULE_CUSTOM);
     enum { MANY = 60000 };
-    kr_marker *latents = calloc(MANY, sizeof *latents);
-    REFUSE(KR_MAMBA1, KR_LAYOUT_OFFICIAL, KR_ERR_ARG,
+    kr_class_token *latents = calloc(MANY, sizeof *latents);
+    REFUSE(KR_FAMILY_MAMBA1, KR_LAYOUT_OFFICIAL, KR_ERR_ARG,
            "config.json: the lists of the config make it 1140304 bytes long, but at most 1048576 are read",
            c.layers.latents = latents;
            c.layers.n_latents = MANY);
@@ -470,7 +482,7 @@ TEST(what_is_no_config)
     CHECK(kr_model_config_write(ctx, NULL, KR_LAYOUT_HF, NULL, 0, NULL) == KR_ERR_ARG, "NULL");
     CHECK_ERROR(ctx, KR_ERR_ARG, "config.json: config is NULL");
     CHECK(strcmp(kr_layout_name(KR_LAYOUT_OFFICIAL), "official") == 0 &&
-              strcmp(kr_layout_name(KR_LAYOUT_HF), "hf") == 0 && strcmp(kr_layout_name(KR_LAYOUT_SAME), "?") == 0,
+              strcmp(kr_layout_name(KR_LAYOUT_HF), "hf") == 0 && strcmp(kr_layout_name(KR_LAYOUT_AS_LOADED), "?") == 0,
           "names");
     end();
 }
@@ -479,16 +491,17 @@ TEST(short_memory_is_filled_as_by_snprintf)
 {
     begin();
     static char whole[TEXT_BYTES];
-    kr_model_config c = plain(KR_MAMBA2);
+    kr_model_values c = plain(KR_FAMILY_MAMBA2);
     size_t needed = 0, length = 0;
-    CHECK(kr_model_config_write(ctx, &c, KR_LAYOUT_HF, NULL, 0, &needed) == KR_OK && needed > 100, "%zu", needed);
-    CHECK(kr_model_config_write(ctx, &c, KR_LAYOUT_HF, whole, needed + 1, &length) == KR_OK && length == needed &&
-              strlen(whole) == needed,
+    CHECK(kr_model_config_write(ctx, config_of(&c), KR_LAYOUT_HF, NULL, 0, &needed) == KR_OK && needed > 100, "%zu",
+          needed);
+    CHECK(kr_model_config_write(ctx, config_of(&c), KR_LAYOUT_HF, whole, needed + 1, &length) == KR_OK &&
+              length == needed && strlen(whole) == needed,
           "%zu", length);
     for (size_t room = 1; room <= needed; room += 7) {
         char *part = malloc(room);
-        CHECK(kr_model_config_write(ctx, &c, KR_LAYOUT_HF, part, room, &length) == KR_OK && length == needed &&
-                  strlen(part) == room - 1 && memcmp(part, whole, room - 1) == 0,
+        CHECK(kr_model_config_write(ctx, config_of(&c), KR_LAYOUT_HF, part, room, &length) == KR_OK &&
+                  length == needed && strlen(part) == room - 1 && memcmp(part, whole, room - 1) == 0,
               "%zu bytes", room);
         free(part);
     }
@@ -500,13 +513,13 @@ TEST(config_written_for_transformers_does_not_rescale)
 {
     begin();
     static char text[TEXT_BYTES];
-    kr_model_config c;
-    kr_model_config_init(&c);
+    kr_model_values c;
+    kr_model_values_init(&c);
     c.network.vocab_size = 8;
     c.layers.n_layers = 1;
-    kr_model_config_set_d_model(&c, 64);
+    kr_config_set_d_model(&c, 64);
     CHECK(c.network.rescales_residual, "the default draws rescaled weights");
-    CHECK(write_to(&c, KR_LAYOUT_HF, text), "%s", kr_ctx_message(ctx));
+    CHECK(write_to(config_of(&c), KR_LAYOUT_HF, text), "%s", kr_ctx_message(ctx));
     CHECK(strstr(text, "\"rescale_prenorm_residual\": false") != NULL, "%s", text);
     end();
 }

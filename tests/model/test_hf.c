@@ -13,13 +13,13 @@ TEST(hf_logits_loss_and_gradients)
 {
     FOR_ALL(r)
     {
-        kr_tape *t = kr_tape_create(r.ctx, KR_GRAD);
+        kr_tape *t = kr_tape_create(r.ctx, KR_TAPE_GRAD);
         kr_tensor *ids = from_file(t, &r, "input_ids");
         const int64_t ns = kr_tensor_dim(ids, 1);
         CHECK(kr_model_config_of(r.model)->layout == KR_LAYOUT_HF, "%s", r.name);
         const kr_network_out out = kr_network_forward(t, r.net, ids, NULL);
         CHECK_TENSORS("logits", out.y, from_file(t, &r, "logits"), values_bound, 0);
-        CHECK_TENSORS("logits_f64", kr_cast(t, out.y, KR_F64), from_file(t, &r, "logits_f64"), values_bound, 0);
+        CHECK_TENSORS("logits_f64", kr_cast(t, out.y, KR_DTYPE_F64), from_file(t, &r, "logits_f64"), values_bound, 0);
         /* each token is held against the one before it */
         check_loss(t, &r, kr_slice(t, out.y, 1, 0, ns - 1), kr_slice(t, ids, 1, 1, ns));
         check_gradients(t, &r);
@@ -31,7 +31,7 @@ TEST(hf_residual_streams)
 {
     FOR_ALL(r)
     {
-        kr_tape *t = kr_tape_create(r.ctx, KR_NO_GRAD);
+        kr_tape *t = kr_tape_create(r.ctx, KR_TAPE_NO_GRAD);
         kr_tensor *streams[2] = { NULL, NULL };
         kr_call call;
         kr_call_init(&call);
@@ -49,7 +49,7 @@ TEST(hf_padded_rows)
 {
     FOR_ALL(r)
     {
-        kr_tape *t = kr_tape_create(r.ctx, KR_NO_GRAD);
+        kr_tape *t = kr_tape_create(r.ctx, KR_TAPE_NO_GRAD);
         kr_call call;
         kr_call_init(&call);
         call.mask_bs = from_file(t, &r, "padded_mask");
@@ -80,7 +80,7 @@ TEST(hf_greedy_text)
     enum { GIVEN = 12, ROWS = 2 };
     FOR_ALL(r)
     {
-        kr_tape *t = kr_tape_create(r.ctx, KR_NO_GRAD);
+        kr_tape *t = kr_tape_create(r.ctx, KR_TAPE_NO_GRAD);
         const kr_model_config *config = kr_model_config_of(r.model);
         kr_tensor *want = from_file(t, &r, "gen_ids"), *ids = from_file(t, &r, "input_ids");
         CHECK(config->n_eos == 1 && config->eos[0] == 2 && config->bos == 0 && config->pad == 1, "%s", r.name);
@@ -97,7 +97,7 @@ TEST(hf_greedy_text)
                       (long long)s, (long long)next[b], right);
             }
             call.state = out.state;
-            out = kr_network_step(t, r.net, kr_from_data(t, KR_I64, KR_SHAPE(ROWS), next), &call);
+            out = kr_network_step(t, r.net, kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(ROWS), next), &call);
         }
         kr_tape_destroy(t);
     }

@@ -5,7 +5,7 @@
 
 static void check_forward(const recorded *r)
 {
-    kr_tape *t = kr_tape_create(r->ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(r->ctx, KR_TAPE_GRAD);
     kr_tensor *ids = from_file(t, r, "input_ids"), *labels = from_file(t, r, "labels");
     const kr_network_out out = kr_network_forward(t, r->net, ids, NULL);
     CHECK_TENSORS("logits", out.y, from_file(t, r, "logits"), values_bound, 0);
@@ -18,7 +18,7 @@ static void check_forward(const recorded *r)
 /* Token by token; the files of Mamba-3 have no steps, whose logits are the forward's then, and no states. */
 static void check_steps(const recorded *r)
 {
-    kr_tape *t = kr_tape_create(r->ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(r->ctx, KR_TAPE_NO_GRAD);
     kr_tensor *ids = from_file(t, r, "input_ids");
     kr_tensor *want = from_file(t, r, kr_safetensors_find(r->io, "step_logits") ? "step_logits" : "logits");
     const int64_t nb = kr_tensor_dim(ids, 0), ns = kr_tensor_dim(ids, 1), nw = kr_tensor_dim(want, 2);

@@ -46,7 +46,7 @@ static bool is_same(const kr_params *a, const kr_params *b, double tolerance)
 TEST(params_file_comes_back)
 {
     begin();
-    kr_params *a = table_of(KR_F32, 5), *b = table_of(KR_F32, 5), *half = table_of(KR_BF16, 5);
+    kr_params *a = table_of(KR_DTYPE_F32, 5), *b = table_of(KR_DTYPE_F32, 5), *half = table_of(KR_DTYPE_BF16, 5);
     CHECK(!is_same(a, b, 0), "two tables of draws are alike");
     CHECK(kr_params_pack(b) == KR_OK && kr_params_save(a, in_folder("a")) == KR_OK &&
               kr_params_load(b, in_folder("a")) == KR_OK && is_same(a, b, 0),
@@ -62,21 +62,21 @@ TEST(params_file_comes_back)
 TEST(params_file_refusals)
 {
     begin();
-    kr_params *a = table_of(KR_F32, 5), *b = table_of(KR_F32, 6), *kept = table_of(KR_F32, 6);
+    kr_params *a = table_of(KR_DTYPE_F32, 5), *b = table_of(KR_DTYPE_F32, 6), *kept = table_of(KR_DTYPE_F32, 6);
     char text[700];
-    kr_params_save(a, in_folder("a"));
-    kr_params_save(b, in_folder("b"));
-    kr_params_load(kept, in_folder("b"));
+    IGNORE(kr_params_save(a, in_folder("a")));
+    IGNORE(kr_params_save(b, in_folder("b")));
+    IGNORE(kr_params_load(kept, in_folder("b")));
     CHECK(kr_params_load(b, in_folder("a")) == KR_ERR_FORMAT, "another shape");
     snprintf(text, sizeof text, "%s: tensor 'row' is [5], but the parameter is [6]", in_folder("a"));
     CHECK_ERROR(ctx, KR_ERR_FORMAT, text);
     CHECK(is_same(b, kept, 0), "half of a file was taken");
-    kr_params_make(a, "more", KR_F32, KR_SHAPE(1), NULL);
+    kr_params_make(a, "more", KR_DTYPE_F32, KR_SHAPE(1), NULL);
     CHECK(kr_params_load(a, in_folder("a")) == KR_ERR_FORMAT, "too few tensors");
     snprintf(text, sizeof text, "%s: there is no tensor 'more'", in_folder("a"));
     CHECK_ERROR(ctx, KR_ERR_FORMAT, text);
-    kr_params_save(a, in_folder("a"));
-    kr_params *fewer = table_of(KR_F32, 5);
+    IGNORE(kr_params_save(a, in_folder("a")));
+    kr_params *fewer = table_of(KR_DTYPE_F32, 5);
     CHECK(kr_params_load(fewer, in_folder("a")) == KR_ERR_FORMAT, "too many tensors");
     snprintf(text, sizeof text, "%s: there is no parameter for tensor 'more'", in_folder("a"));
     CHECK_ERROR(ctx, KR_ERR_FORMAT, text);
@@ -95,7 +95,7 @@ TEST(params_file_refusals)
 TEST(params_file_every_allocation_failing)
 {
     begin();
-    kr_params *a = table_of(KR_F32, 5);
+    kr_params *a = table_of(KR_DTYPE_F32, 5);
     const size_t live = kr_ctx_memory(ctx).live_bytes;
     bool ok = false;
     for (size_t n = 1; !ok && n < 200; n++) {

@@ -23,9 +23,9 @@ bidi_blocks bidi_blocks_of(kr_dtype dtype)
 
 kr_block_config bidi_block(const bidi_blocks *blocks, int family)
 {
-    return family == KR_MAMBA1   ? kr_mamba1_block(&blocks->mamba1)
-           : family == KR_MAMBA2 ? kr_mamba2_block(&blocks->mamba2)
-                                 : kr_mamba3_block(&blocks->mamba3);
+    return family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&blocks->mamba1)
+           : family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&blocks->mamba2)
+                                        : kr_mamba3_block(&blocks->mamba3);
 }
 
 kr_bidi_config bidi_small(const bidi_blocks *blocks, int family)
@@ -48,7 +48,7 @@ void bidi_scatter(const kr_params *params)
         const double shift = strstr(row->name, "dt_bias") || strstr(row->name, "dt_proj.bias") ? 2 : 0;
         for (int64_t e = 0; e < count; e++)
             values[e] = (is_drawn ? 0 : values[e] + shift) + 0.3 * sin(1.3 * (double)(e + 1) + 0.7 * (double)(i + 1));
-        kr_param_write(row->tensor, KR_F64, values, count);
+        kr_param_write(row->tensor, KR_DTYPE_F64, values, count);
         free(values);
     }
 }

@@ -19,9 +19,9 @@ typedef struct tolerance {
 static tolerance tolerance_of(const rig *r)
 {
     switch (r->dtype) {
-    case KR_F64: return (tolerance){ 1e-13, 1e-12 };
-    case KR_BF16: return (tolerance){ 2e-2, 4e-2 };
-    case KR_F16: return (tolerance){ 2e-3, 4e-3 };
+    case KR_DTYPE_F64: return (tolerance){ 1e-13, 1e-12 };
+    case KR_DTYPE_BF16: return (tolerance){ 2e-2, 4e-2 };
+    case KR_DTYPE_F16: return (tolerance){ 2e-3, 4e-3 };
     default: return (tolerance){ 3e-6, 1e-4 };
     }
 }
@@ -56,18 +56,18 @@ static void law_splits(rig *r, bool from_cache)
         { .name = "step + 6", .parts = { STEP, 6 } },
         { .name = "2 + 3 + 2", .parts = { 2, 3, 2 }, .path = &short_chunks },
         { .name = "step + 3 + step + 1 + step", .parts = { STEP, 3, STEP, 1, STEP } },
-        { .name = "from kr_fresh", .fresh_cache = true },
-        { .name = "steps from kr_fresh", .fresh_cache = true, .parts = { STEP, STEP, STEP, STEP, STEP, STEP, STEP } },
+        { .name = "from kr_fresh", .initial_cache = true },
+        { .name = "steps from kr_fresh", .initial_cache = true, .parts = { STEP, STEP, STEP, STEP, STEP, STEP, STEP } },
     };
     static const plan mamba3_ways[] = {
-        { .name = "the other pathway", .fresh_cache = true, .other_pathway = true },
-        { .name = "pathways in turns", .fresh_cache = true, .changes_pathway = true, .parts = { 2, STEP, 2, 2 } },
+        { .name = "the other pathway", .initial_cache = true, .other_pathway = true },
+        { .name = "pathways in turns", .initial_cache = true, .changes_pathway = true, .parts = { 2, STEP, 2, 2 } },
     };
     const problem p = { .nb = 2, .ns = 7, .from_cache = from_cache };
     outcome *whole = run(r, &p, &(plan){ .name = "whole" });
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
-        if (!from_cache || !ways[i].fresh_cache) same(r, &p, &ways[i], whole);
-    for (size_t i = 0; r->kind->family == KR_MAMBA3 && i < sizeof mamba3_ways / sizeof *mamba3_ways; i++)
+        if (!from_cache || !ways[i].initial_cache) same(r, &p, &ways[i], whole);
+    for (size_t i = 0; r->kind->family == KR_FAMILY_MAMBA3 && i < sizeof mamba3_ways / sizeof *mamba3_ways; i++)
         same(r, &p, &mamba3_ways[i], whole);
     outcome_free(whole);
 }
@@ -76,7 +76,7 @@ static void law_splits(rig *r, bool from_cache)
 
 static void law_paths(rig *r, bool from_cache)
 {
-    if (r->kind->family == KR_MAMBA1) return;
+    if (r->kind->family == KR_FAMILY_MAMBA1) return;
     static const char *const algorithms[] = { "Minimal", "Serial", "SerialRecalculated" };
     static const int64_t chunks[] = { 1, 2, 4, 0 };
     const problem p = { .nb = 2, .ns = 7, .from_cache = from_cache };
@@ -116,7 +116,7 @@ static void law_sequences(rig *r, bool from_cache)
     };
     for (int k = 0; k < 2; k++) {
         outcome *alone = run(r, &problems[k], &(plan){ .name = "sequences alone", .by_sequence = true });
-        for (int i = 0; i < (r->kind->family == KR_MAMBA1 ? 1 : 4); i++)
+        for (int i = 0; i < (r->kind->family == KR_FAMILY_MAMBA1 ? 1 : 4); i++)
             same(r, &problems[k], &(plan){ .name = names[k][i], .path = &paths[i] }, alone);
         outcome_free(alone);
     }
@@ -155,7 +155,7 @@ static double difference(rig *r, const problem *p, const plan *way, int target, 
 static void law_gradients(rig *r, bool from_cache)
 {
     const problem p = { .nb = 2, .ns = 6, .from_cache = from_cache };
-    const plan way = { .name = "differences", .fresh_cache = !from_cache };
+    const plan way = { .name = "differences", .initial_cache = !from_cache };
     const int probes = kr_test_quick() ? 6 : 40, targets = target_count(r, &p);
     outcome *o = run(r, &p, &way);
     for (int i = 0; o->count && i < probes; i++) {
@@ -196,8 +196,8 @@ static void law_cache_matters(rig *r)
 void block_laws(const block_case *c)
 {
     rig f32, f64;
-    if (!rig_open(&f32, c->name, c->config, KR_F32, 0)) return;
-    if (!rig_open(&f64, c->name, c->config, KR_F64, 0)) {
+    if (!rig_open(&f32, c->name, c->config, KR_DTYPE_F32, 0)) return;
+    if (!rig_open(&f64, c->name, c->config, KR_DTYPE_F64, 0)) {
         rig_close(&f32);
         return;
     }
@@ -224,7 +224,7 @@ void block_laws(const block_case *c)
  * off. (A single one may: a step that rounding takes across a limit loses its gradient.) */
 static void near(const rig *half, const outcome *got, const outcome *want)
 {
-    const double unit = half->dtype == KR_F16 ? 0x1p-12 : 0x1p-9;
+    const double unit = half->dtype == KR_DTYPE_F16 ? 0x1p-12 : 0x1p-9;
     const double values = outcome_distance(got, want, false) / unit,
                  gradients = outcome_distance(got, want, true) / unit;
     CHECK(values <= 10 && gradients <= 40, "%s %s: against f32, results are off by %.2g roundings, gradients by %.2g",
@@ -235,10 +235,10 @@ void block_laws_halves(const block_case *c)
 {
     const problem p = { .nb = 2, .ns = 7, .from_cache = true };
     rig f32, half;
-    if (!rig_open(&f32, c->name, c->config, KR_F32, 0)) return;
+    if (!rig_open(&f32, c->name, c->config, KR_DTYPE_F32, 0)) return;
     outcome *want = run(&f32, &p, &(plan){ .name = "whole" });
     for (int i = 0; i < 2; i++) {
-        if (!rig_open(&half, c->name, c->config, i ? KR_F16 : KR_BF16, 0)) continue;
+        if (!rig_open(&half, c->name, c->config, i ? KR_DTYPE_F16 : KR_DTYPE_BF16, 0)) continue;
         outcome *got = run(&half, &p, &(plan){ .name = "whole" });
         near(&half, got, want);
         outcome_free(got);
@@ -266,7 +266,7 @@ void block_laws_threads(const block_case *c)
     outcome *want[3] = { NULL };
     for (int threads = 1; threads <= 3; threads++) {
         rig r;
-        if (!rig_open(&r, c->name, c->config, KR_F32, threads)) break;
+        if (!rig_open(&r, c->name, c->config, KR_DTYPE_F32, threads)) break;
         for (int i = 0; i < 3; i++) {
             const problem p = { .nb = NB, .ns = NS, .from_cache = true, .starts = i == 2 ? starts : NULL };
             char text[160], name[64];

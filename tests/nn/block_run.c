@@ -45,15 +45,15 @@ static any_config with_dtype(kr_block_config config, kr_dtype dtype)
     any_config copy;
     memset(&copy, 0, sizeof copy);
     switch (config.family) {
-    case KR_MAMBA1:
+    case KR_FAMILY_MAMBA1:
         copy.mamba1 = *(const kr_mamba1_config *)config.config;
         copy.mamba1.dtype = dtype;
         break;
-    case KR_MAMBA2:
+    case KR_FAMILY_MAMBA2:
         copy.mamba2 = *(const kr_mamba2_config *)config.config;
         copy.mamba2.dtype = dtype;
         break;
-    case KR_MAMBA3:
+    case KR_FAMILY_MAMBA3:
         copy.mamba3 = *(const kr_mamba3_config *)config.config;
         copy.mamba3.dtype = dtype;
         break;
@@ -64,9 +64,9 @@ static any_config with_dtype(kr_block_config config, kr_dtype dtype)
 /* Values of an f64 block of the same config and seed, and noise of a fifth on top. */
 static void move_params(rig *r, kr_block_config config)
 {
-    const any_config wide = with_dtype(config, KR_F64);
+    const any_config wide = with_dtype(config, KR_DTYPE_F64);
     kr_ctx_seed(r->ctx, kr_test_seed());
-    kr_block *block = kr_block_create_alone(r->ctx, r->kind, &wide);
+    kr_block *block = kr_block_create(r->ctx, &(kr_block_config){ r->kind->family, &wide });
     const kr_params *begin = block ? block->params : NULL;
     for (int64_t i = 0; i < kr_params_count(begin); i++) {
         const kr_param_row *row = kr_params_at(begin, i);
@@ -75,10 +75,10 @@ static void move_params(rig *r, kr_block_config config)
         const int64_t count = kr_tensor_count(row->tensor);
         for (int64_t e = 0; e < count; e++)
             values[e] += (is_step ? 1.5 : 0) + 0.2 * normal_at(STREAM_PARAM + (int)i, e);
-        kr_param_write(kr_params_at(r->params, i)->tensor, KR_F64, values, count);
+        kr_param_write(kr_params_at(r->params, i)->tensor, KR_DTYPE_F64, values, count);
         free(values);
     }
-    kr_block_destroy_alone(block);
+    kr_block_destroy(block);
 }
 
 bool rig_open(rig *r, const char *name, kr_block_config config, kr_dtype dtype, int threads)
@@ -86,10 +86,10 @@ bool rig_open(rig *r, const char *name, kr_block_config config, kr_dtype dtype, 
     const any_config own = with_dtype(config, dtype);
     *r = (rig){ .name = name, .kind = kr_block_kind_of(config.family), .dtype = dtype };
     r->ctx = kr_test_ctx(threads, NULL);
-    r->tape = kr_tape_create(r->ctx, KR_GRAD);
-    r->block = kr_block_create_alone(r->ctx, r->kind, &own);
+    r->tape = kr_tape_create(r->ctx, KR_TAPE_GRAD);
+    r->block = kr_block_create(r->ctx, &(kr_block_config){ r->kind->family, &own });
     if (r->block) r->params = ((kr_block *)r->block)->params;
-    if (config.family == KR_MAMBA3) {
+    if (config.family == KR_FAMILY_MAMBA3) {
         r->has_quaternions = own.mamba3.rotation == KR_ROTATION_QUATERNION;
         r->has_angles = !r->has_quaternions;
     }
@@ -101,7 +101,7 @@ bool rig_open(rig *r, const char *name, kr_block_config config, kr_dtype dtype, 
 
 void rig_close(rig *r)
 {
-    kr_block_destroy_alone(r->block);
+    kr_block_destroy(r->block);
     kr_tape_destroy(r->tape);
     kr_ctx_destroy(r->ctx);
 }
@@ -125,7 +125,7 @@ int64_t problem_sequences(const problem *p)
 /* A leaf of noise, with a gradient. */
 static kr_tensor *leaf(const rig *r, kr_dtype dtype, kr_shape shape, double *values)
 {
-    kr_tensor *wide = kr_from_data(r->tape, KR_F64, shape, values);
+    kr_tensor *wide = kr_from_data(r->tape, KR_DTYPE_F64, shape, values);
     free(values);
     return kr_input(r->tape, kr_cast(r->tape, wide, dtype));
 }
@@ -161,7 +161,7 @@ static double *cache_noise(const rig *r, int i, int64_t count)
 
 static kr_mamba3_pathway other_pathway(kr_mamba3_pathway pathway)
 {
-    return pathway == KR_MAMBA3_SINGLE ? KR_MAMBA3_DOUBLE : KR_MAMBA3_SINGLE;
+    return pathway == KR_MAMBA3_PATHWAY_SINGLE ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
 }
 
 /* x, then the caches if there are any, each with its nudge. */
@@ -173,14 +173,14 @@ typedef struct inputs {
 
 static inputs make_inputs(const rig *r, const problem *p, const plan *way, nudge by)
 {
-    inputs in = { .has_cache = p->from_cache || way->fresh_cache };
+    inputs in = { .has_cache = p->from_cache || way->initial_cache };
     const int64_t nd = kr_block_d_model(r->block), nq = problem_sequences(p);
     double *x = noise(STREAM_X, p->nb * p->ns * nd, 1);
     if (by.target == 0) x[by.index] += by.delta;
     in.x = leaf(r, r->dtype, KR_SHAPE(p->nb, p->ns, nd), x);
     if (!in.has_cache) return in;
-    in.cache = r->kind->fresh(r->tape, r->block, nq);
-    if (r->kind->family == KR_MAMBA3 && way->other_pathway)
+    in.cache = r->kind->initial_cache(r->tape, r->block, nq);
+    if (r->kind->family == KR_FAMILY_MAMBA3 && way->other_pathway)
         in.cache.mamba3.pathway = other_pathway(in.cache.mamba3.pathway);
     for (int i = 0; p->from_cache && i < r->kind->ncache; i++) {
         const kr_shape shape = r->kind->cache_shape(r->block, i, nq);
@@ -199,11 +199,11 @@ static kr_ssd_path path_of(const rig *r, const plan *way)
 }
 
 /* The parts one after another, each from the cache that the one before it left. */
-static kr_block_out run_parts(const rig *r, const plan *way, kr_tensor *x, const kr_cache *cache)
+static kr_block_result run_parts(const rig *r, const plan *way, kr_tensor *x, const kr_cache *cache)
 {
     const int64_t nb = kr_tensor_dim(x, 0), ns = kr_tensor_dim(x, 1), nd = kr_tensor_dim(x, 2);
     kr_tensor *y[MAX_PARTS];
-    kr_block_out out = { .y_bsd = NULL };
+    kr_block_result out = { .y_bsd = NULL };
     int n = 0;
     for (int64_t from = 0; from < ns && n < MAX_PARTS; n++) {
         const int64_t part = way->parts[n], count = part == STEP ? 1 : part > 0 ? part : ns - from;
@@ -212,14 +212,14 @@ static kr_block_out run_parts(const rig *r, const plan *way, kr_tensor *x, const
         kr_tensor *tokens = kr_slice(r->tape, x, 1, from, from + count);
         if (part == STEP) {
             tokens = kr_reshape(r->tape, tokens, KR_SHAPE(nb, nd));
-            out = kr_block_step(r->tape, r->kind, r->block, "law.step", tokens, begin);
+            out = kr_block_run_step(r->tape, r->kind, r->block, "law.step", tokens, begin);
         } else {
             const kr_block_input input = {
                 .op = "law.forward", .x_bsd = tokens, .cache = begin, .path = path_of(r, way)
             };
             out = r->kind->forward(r->tape, r->block, &input);
         }
-        if (r->kind->family == KR_MAMBA3 && way->changes_pathway)
+        if (r->kind->family == KR_FAMILY_MAMBA3 && way->changes_pathway)
             out.cache.mamba3.pathway = other_pathway(out.cache.mamba3.pathway);
         y[n] = kr_reshape(r->tape, out.y_bsd, KR_SHAPE(nb, count, nd));
         from += count;
@@ -249,7 +249,7 @@ static kr_cache join_caches(const rig *r, const kr_cache *caches, int count)
 
 /* Each row, or each sequence of each row, as a batch of one. A sequence that begins by a reset has no cache; one that
  * continues its row has the row's. */
-static kr_block_out run_alone(const rig *r, const problem *p, const plan *way, const inputs *in)
+static kr_block_result run_alone(const rig *r, const problem *p, const plan *way, const inputs *in)
 {
     kr_tensor *rows[64];
     kr_cache ends[64];
@@ -262,7 +262,7 @@ static kr_block_out run_alone(const rig *r, const problem *p, const plan *way, c
             const bool forgets = p->is_reset && p->starts[b * p->ns + from] != 0;
             kr_cache begin = { .family = r->kind->family };
             if (in->has_cache && !forgets) begin = cache_row(r, &in->cache, p->is_reset ? b : nq);
-            const kr_block_out out =
+            const kr_block_result out =
                 run_parts(r, way, kr_slice(r->tape, x, 1, from, to), in->has_cache && !forgets ? &begin : NULL);
             pieces[n] = out.y_bsd;
             if (p->is_reset && n > 0) nq--; /* the row's cache is its last sequence's */
@@ -270,18 +270,18 @@ static kr_block_out run_alone(const rig *r, const problem *p, const plan *way, c
         }
         rows[b] = kr_concat(r->tape, 1, n, pieces);
     }
-    if (kr_ctx_failed(r->ctx)) return (kr_block_out){ .y_bsd = NULL };
-    return (kr_block_out){ kr_concat(r->tape, 0, (int)p->nb, rows), join_caches(r, ends, nq) };
+    if (kr_ctx_failed(r->ctx)) return (kr_block_result){ .y_bsd = NULL };
+    return (kr_block_result){ kr_concat(r->tape, 0, (int)p->nb, rows), join_caches(r, ends, nq) };
 }
 
-static kr_block_out run_plan(const rig *r, const problem *p, const plan *way, const inputs *in)
+static kr_block_result run_plan(const rig *r, const problem *p, const plan *way, const inputs *in)
 {
     const kr_cache *cache = in->has_cache ? &in->cache : NULL;
     if (way->row_by_row || way->by_sequence) return run_alone(r, p, way, in);
     if (!p->starts) return run_parts(r, way, in->x, cache);
-    kr_tensor *starts = kr_from_data(r->tape, KR_I32, KR_SHAPE(p->nb, p->ns), p->starts);
+    kr_tensor *starts = kr_from_data(r->tape, KR_DTYPE_I32, KR_SHAPE(p->nb, p->ns), p->starts);
     kr_block_input input = { .op = "law.packed", .x_bsd = in->x, .cache = cache, .path = path_of(r, way) };
-    if (p->is_reset) return kr_block_forward_reset(r->tape, r->kind, r->block, &input, starts);
+    if (p->is_reset) return kr_block_run_reset(r->tape, r->kind, r->block, &input, starts);
     input.seq_start_bs = starts;
     return r->kind->forward(r->tape, r->block, &input);
 }
@@ -300,7 +300,7 @@ static void see(seen *s, kr_tensor *x, const char *format, const char *name)
     snprintf(s->names[s->count++], sizeof s->names[0], format, name);
 }
 
-static seen look(const rig *r, const kr_block_out *out)
+static seen look(const rig *r, const kr_block_result *out)
 {
     seen s = { .count = 0 };
     see(&s, out->y_bsd, "%s", "y");
@@ -319,7 +319,7 @@ static seen look(const rig *r, const kr_block_out *out)
 }
 
 /* Angles and quaternions that are kept are proper ones: within half a turn, of length 1. */
-static void check_rotation(const rig *r, const kr_block_out *out)
+static void check_rotation(const rig *r, const kr_block_result *out)
 {
     if (!r->has_angles && !r->has_quaternions) return;
     const kr_tensor *rotation = out->cache.tensors[r->kind->ncache - 1];
@@ -336,9 +336,9 @@ static void check_rotation(const rig *r, const kr_block_out *out)
 }
 
 /* Caches have the shapes and types of fresh ones, whatever the types of x. */
-static void check_cache(const rig *r, const problem *p, const kr_block_out *out)
+static void check_cache(const rig *r, const problem *p, const kr_block_result *out)
 {
-    const kr_cache fresh = r->kind->fresh(r->tape, r->block, problem_sequences(p));
+    const kr_cache fresh = r->kind->initial_cache(r->tape, r->block, problem_sequences(p));
     CHECK(out->cache.family == r->kind->family, "%s: a cache of the family %d", r->name, (int)out->cache.family);
     for (int i = 0; i < r->kind->ncache; i++) {
         const kr_tensor *got = out->cache.tensors[i], *want = fresh.tensors[i];
@@ -370,7 +370,7 @@ outcome *run(rig *r, const problem *p, const plan *way)
     kr_tape_reset(r->tape);
     kr_params_zero_grad(r->params);
     const inputs in = make_inputs(r, p, way, (nudge){ .target = -1 });
-    const kr_block_out out = run_plan(r, p, way, &in);
+    const kr_block_result out = run_plan(r, p, way, &in);
     const seen s = look(r, &out);
     kr_tensor *heads[KR_CACHE_TENSORS + 2];
     for (int i = 0; i < s.count; i++)
@@ -491,7 +491,7 @@ double weighed_results(rig *r, const problem *p, const plan *way, nudge by)
         by.target = -1;
     }
     const inputs in = make_inputs(r, p, way, by);
-    const kr_block_out out = run_plan(r, p, way, &in);
+    const kr_block_result out = run_plan(r, p, way, &in);
     const seen s = look(r, &out);
     double sum = 0;
     for (int i = 0; i < s.count; i++) {

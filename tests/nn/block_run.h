@@ -8,7 +8,7 @@
 #ifndef KR_TESTS_NN_BLOCK_RUN_H
 #define KR_TESTS_NN_BLOCK_RUN_H
 
-#include "nn/block.h"
+#include "nn/block_impl.h"
 #include "tests/harness.h"
 
 typedef struct rig {
@@ -42,8 +42,8 @@ typedef struct plan {
     const char *name;
     bool row_by_row;      /* each row alone */
     bool by_sequence;     /* each sequence alone, for problems that have starts; false: packed or reset */
-    bool fresh_cache;     /* a fresh cache is made and passed on, rather than NULL */
-    bool other_pathway;   /* Mamba-3: by the pathway that the config does not name (fresh_cache, or from_cache) ... */
+    bool initial_cache;   /* a fresh cache is made and passed on, rather than NULL */
+    bool other_pathway;   /* Mamba-3: by the pathway that the config does not name (initial_cache, or from_cache) ... */
     bool changes_pathway; /* ... or the other one at each part */
     const kr_ssd_path *path; /* NULL: the block's own */
     int64_t parts[MAX_PARTS];

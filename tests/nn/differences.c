@@ -7,14 +7,14 @@ kr_tensor *differences_weigh(kr_tape *tape, kr_tensor *y, int n)
     double *weights = malloc((size_t)(count + 1) * sizeof *weights);
     if (!weights) exit(2);
     for (int64_t i = 0; i < count; i++) weights[i] = sin(1.7 * (double)(i + 1) + n);
-    kr_tensor *w = kr_cast(tape, kr_from_data(tape, KR_F64, kr_tensor_shape(y), weights), kr_tensor_dtype(y));
+    kr_tensor *w = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(y), weights), kr_tensor_dtype(y));
     free(weights);
     return kr_sum(tape, kr_mul(tape, y, w), KR_ALL_AXES, false);
 }
 
 static double value_of(kr_ctx *ctx, differences_program *program, void *user)
 {
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     const double value = kr_item(program(tape, user));
     kr_tape_destroy(tape);
     return value;
@@ -24,7 +24,7 @@ static void check_param(kr_ctx *ctx, differences_program *program, void *user, k
                         int64_t most, double tolerance)
 {
     kr_tensor *grad = kr_grad(param);
-    if (!CHECK(grad && kr_tensor_dtype(param) == KR_F64, "%s: no gradient, or not f64", name)) return;
+    if (!CHECK(grad && kr_tensor_dtype(param) == KR_DTYPE_F64, "%s: no gradient, or not f64", name)) return;
     const int64_t count = kr_tensor_count(param), n = count < most ? count : most;
     double *got = malloc((size_t)n * sizeof *got), *want = malloc((size_t)n * sizeof *want);
     if (!got || !want) exit(2);
@@ -49,7 +49,7 @@ void differences_check(kr_ctx *ctx, differences_program *program, void *user, in
                        const char *const *names, int64_t most, double tolerance)
 {
     for (int i = 0; i < count; i++) kr_zero_grad(params[i]);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_backward(tape, program(tape, user));
     CHECK_OK(ctx);
     kr_tape_destroy(tape);

@@ -18,14 +18,14 @@ enum { MAX_ROWS = 40, MAX_D = 4 };
 
 static int64_t width(task_kind task)
 {
-    return task == KR_TASK_SPINOR ? 4 : 2;
+    return task == LAB_TASK_SPINOR ? 4 : 2;
 }
 
 static void init_mamba2(kr_mamba2_config *config, kr_dtype dtype)
 {
     kr_mamba2_config_init(config);
     config->dtype = dtype;
-    config->d_model = width(KR_TASK_MAJORITY);
+    config->d_model = width(LAB_TASK_MAJORITY);
     config->state_rank = 1;
     config->conv_kernel = 1;
     config->expand = 1;
@@ -45,7 +45,7 @@ static void init_mamba3(kr_mamba3_config *config, task_kind task, kr_dtype dtype
     config->per_head_dim = 1;
     config->rope_fraction = 1;
     config->rotation_range = 2;
-    config->a_activation = KR_A_SOFTPLUS;
+    config->a_activation = KR_A_ACTIVATION_SOFTPLUS;
     config->has_proj_bias = true;
     config->norm_eps = NORM_EPS;
     config->dt_limit_max = DT_LIMIT;
@@ -62,7 +62,7 @@ kr_network *task_network(kr_ctx *ctx, task_kind task, kr_dtype dtype, kr_rotatio
     mamba3.pathway = pathway;
     kr_layers_config layers;
     kr_layers_config_init(&layers);
-    layers.block = task == KR_TASK_MAJORITY ? kr_mamba2_block(&mamba2) : kr_mamba3_block(&mamba3);
+    layers.block = task == LAB_TASK_MAJORITY ? kr_mamba2_block(&mamba2) : kr_mamba3_block(&mamba3);
     layers.n_layers = 1;
     layers.norm_eps = NORM_EPS;
     layers.ignore_last_residual = true;
@@ -70,7 +70,7 @@ kr_network *task_network(kr_ctx *ctx, task_kind task, kr_dtype dtype, kr_rotatio
     kr_network_config_init(&config);
     config.layers = &layers;
     config.input_size = TASK_SYMBOLS;
-    config.output_size = kr_task_classes(task);
+    config.output_size = lab_task_classes(task);
     return kr_network_create(ctx, &config);
 }
 
@@ -102,7 +102,7 @@ static void put(const kr_network *net, const char *name, const double *values, i
 {
     const kr_param_row *row = kr_params_find(kr_network_params(net), name);
     if (!CHECK(row != NULL, "there is no parameter %s", name)) return;
-    CHECK(kr_param_write(row->tensor, KR_F64, values, count) == KR_OK, "%s cannot be written", name);
+    CHECK(kr_param_write(row->tensor, KR_DTYPE_F64, values, count) == KR_OK, "%s cannot be written", name);
 }
 
 static void fill(const kr_network *net, const char *name, double value)
@@ -251,7 +251,7 @@ static void put_anchor(const kr_network *net, const in_rows *rows, int64_t nh)
 
 static void put_rotor(const kr_network *net, hand_flaw flaw)
 {
-    const double third = flaw == HAND_NO_TURN ? 0 : atanh(1.0 / 3);
+    const double third = flaw == HAND_NO_ROTATION ? 0 : atanh(1.0 / 3);
     double logit_wd[6];
     for (int j = 0; j < 3; j++) {
         logit_wd[2 * j] = 3 * cos(2 * PI * j / 3);
@@ -259,17 +259,17 @@ static void put_rotor(const kr_network *net, hand_flaw flaw)
     }
     in_rows rows = { 0 };
     add_anchor_rows(&rows, 2, flaw);
-    add(&rows, flaw == HAND_SAME_TURN ? third : -third, third, 0);
+    add(&rows, flaw == HAND_SAME_ROTATION ? third : -third, third, 0);
     put_anchor(net, &rows, 2);
     put(net, "out_proj.weight", logit_wd, 6);
 }
 
 static void put_spinor(const kr_network *net, hand_flaw flaw)
 {
-    const double half = flaw == HAND_NO_TURN ? 0 : atanh(0.5), same = flaw == HAND_SAME_TURN ? half : 0;
+    const double half = flaw == HAND_NO_ROTATION ? 0 : atanh(0.5), same = flaw == HAND_SAME_ROTATION ? half : 0;
     double logit_wd[8 * 4];
     for (int class = 0; class < 8; class ++) {
-        kr_q8_quaternion(class, logit_wd + 4 * class);
+        lab_q8_quaternion(class, logit_wd + 4 * class);
         for (int r = 0; r < 4; r++) logit_wd[4 * class + r] *= 3;
     }
     in_rows rows = { 0 };
@@ -285,12 +285,12 @@ static void put_spinor(const kr_network *net, hand_flaw flaw)
 
 kr_network *hand_network(kr_ctx *ctx, const hand_options *o)
 {
-    const kr_rotation_kind rotation = o->task == KR_TASK_SPINOR ? KR_ROTATION_QUATERNION : KR_ROTATION_COMPLEX;
+    const kr_rotation_kind rotation = o->task == LAB_TASK_SPINOR ? KR_ROTATION_QUATERNION : KR_ROTATION_COMPLEX;
     kr_network *net = task_network(ctx, o->task, o->dtype, rotation, o->pathway);
     if (!CHECK(net != NULL, "no network: %s", kr_ctx_message(ctx))) return NULL;
     switch (o->task) {
-    case KR_TASK_MAJORITY: put_majority(net, o->flaw); break;
-    case KR_TASK_ROTOR: put_rotor(net, o->flaw); break;
+    case LAB_TASK_MAJORITY: put_majority(net, o->flaw); break;
+    case LAB_TASK_ROTOR: put_rotor(net, o->flaw); break;
     default: put_spinor(net, o->flaw);
     }
     return net;
@@ -336,7 +336,7 @@ static void spinor_logits(const int32_t *symbols, int64_t ns, double *logit_sw)
     int product = 0;
     for (int64_t s = 0; s < ns; s++) {
         size = symbols[s] == TASK_RESET ? anchor(4) : size * exp(-1e-4);
-        product = symbols[s] == TASK_RESET ? 0 : kr_q8_product(1 + symbols[s], product);
+        product = symbols[s] == TASK_RESET ? 0 : lab_q8_product(1 + symbols[s], product);
         for (int class = 0; class < 8; class ++)
             logit_sw[8 * s + class] = class == product ? size : class == (product ^ 4) ? -size : 0;
     }
@@ -345,8 +345,8 @@ static void spinor_logits(const int32_t *symbols, int64_t ns, double *logit_sw)
 void hand_logits(task_kind task, const int32_t *symbols, int64_t ns, double *logit_sw)
 {
     switch (task) {
-    case KR_TASK_MAJORITY: majority_logits(symbols, ns, logit_sw); break;
-    case KR_TASK_ROTOR: rotor_logits(symbols, ns, logit_sw); break;
+    case LAB_TASK_MAJORITY: majority_logits(symbols, ns, logit_sw); break;
+    case LAB_TASK_ROTOR: rotor_logits(symbols, ns, logit_sw); break;
     default: spinor_logits(symbols, ns, logit_sw);
     }
 }

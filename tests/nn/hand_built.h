@@ -16,9 +16,9 @@
 /* What can be taken away from a network, so that it fails. */
 typedef enum hand_flaw {
     HAND_FLAWLESS,
-    HAND_NO_RESET,  /* a reset decays no more than the other symbols */
-    HAND_SAME_TURN, /* both other symbols turn the same way */
-    HAND_NO_TURN    /* nothing turns */
+    HAND_NO_RESET,      /* a reset decays no more than the other symbols */
+    HAND_SAME_ROTATION, /* both other symbols turn the same way */
+    HAND_NO_ROTATION    /* nothing turns */
 } hand_flaw;
 
 typedef struct hand_options {

@@ -9,7 +9,7 @@ const char *const field_names[NFIELDS] = { "ssm", "k", "v", "rotation" };
 
 typedef struct sizes {
     int64_t nd, ni, nh, np, nr, nm, ng;
-    int64_t nturns, turned; /* angles or quaternions; entries of a row that turn */
+    int64_t nrotations, rotated; /* angles or quaternions; entries of a row that turn */
     bool quaternion;
 } sizes;
 
@@ -21,8 +21,8 @@ static sizes sizes_of(const kr_mamba3_config *c)
     n.nm = c->is_mimo ? c->mimo_rank : 1;
     n.quaternion = c->rotation == KR_ROTATION_QUATERNION;
     const int64_t unit = n.quaternion ? 4 : 2;
-    n.turned = (int64_t)floor((double)c->state_rank * c->rope_fraction) / unit * unit;
-    n.nturns = n.turned > 0 ? n.turned / unit : 1;
+    n.rotated = (int64_t)floor((double)c->state_rank * c->rope_fraction) / unit * unit;
+    n.nrotations = n.rotated > 0 ? n.rotated / unit : 1;
     return n;
 }
 
@@ -66,11 +66,11 @@ numbers_cache new_cache(const kr_mamba3_config *c, int64_t nb)
     const sizes n = sizes_of(c);
     numbers_cache cache = {
         .shape = { KR_SHAPE(nb, n.nh, n.np, n.nr), KR_SHAPE(nb, n.nm, n.nh, n.nr), KR_SHAPE(nb, n.nh, n.np),
-                   n.quaternion ? KR_SHAPE(nb, n.nh, n.nturns, 4) : KR_SHAPE(nb, n.nh, n.nturns) }
+                   n.quaternion ? KR_SHAPE(nb, n.nh, n.nrotations, 4) : KR_SHAPE(nb, n.nh, n.nrotations) }
     };
     for (int f = 0; f < NFIELDS; f++) cache.field[f] = calloc((size_t)count_of(&cache.shape[f]), sizeof(double));
     if (n.quaternion)
-        for (int64_t i = 0; i < nb * n.nh * n.nturns; i++) cache.field[ROTATION][4 * i] = 1;
+        for (int64_t i = 0; i < nb * n.nh * n.nrotations; i++) cache.field[ROTATION][4 * i] = 1;
     return cache;
 }
 
@@ -127,7 +127,7 @@ kr_mamba3_cache cache_on(kr_tape *tape, kr_dtype dtype, const numbers_cache *cac
 {
     kr_tensor *x[NFIELDS];
     for (int f = 0; f < NFIELDS; f++)
-        x[f] = kr_input(tape, kr_cast(tape, kr_from_data(tape, KR_F64, cache->shape[f], cache->field[f]), dtype));
+        x[f] = kr_input(tape, kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, cache->shape[f], cache->field[f]), dtype));
     return (kr_mamba3_cache){ x[SSM], x[K], x[V], x[ROTATION], pathway };
 }
 
@@ -154,7 +154,7 @@ static void hamilton(const double *a, const double *b, double *out)
 /* The rotation of head h moves on by one token: raw are its angles, or its generators. */
 static void advance(const kr_mamba3_config *c, const sizes *n, double delta, const double *raw, double *turn)
 {
-    for (int64_t j = 0; j < n->nturns; j++) {
+    for (int64_t j = 0; j < n->nrotations; j++) {
         if (!n->quaternion) {
             const double angle = turn[j] + delta * c->rotation_range * PI * tanh(raw[j]);
             turn[j] = angle - 2 * PI * nearbyint(angle / (2 * PI));
@@ -174,7 +174,7 @@ static void advance(const kr_mamba3_config *c, const sizes *n, double delta, con
 static void rotate_row(const kr_mamba3_config *c, const sizes *n, const double *turn, double *row)
 {
     if (n->quaternion) {
-        for (int64_t j = 0; j < n->turned / 4; j++) {
+        for (int64_t j = 0; j < n->rotated / 4; j++) {
             const double *q = turn + 4 * j, inverse[4] = { q[0], -q[1], -q[2], -q[3] };
             double out[4];
             hamilton(inverse, row + 4 * j, out);
@@ -182,7 +182,7 @@ static void rotate_row(const kr_mamba3_config *c, const sizes *n, const double *
         }
         return;
     }
-    for (int64_t a = 0; a < n->turned / 2; a++) {
+    for (int64_t a = 0; a < n->rotated / 2; a++) {
         double *x0 = c->is_mimo ? row + a : row + 2 * a, *x1 = c->is_mimo ? row + a + n->nr / 2 : x0 + 1;
         const double co = cos(turn[a]), si = sin(turn[a]), y0 = *x0 * co - *x1 * si;
         *x1 = *x0 * si + *x1 * co;
@@ -208,18 +208,18 @@ static void run_head(const kr_mamba3_config *c, const sizes *n, const numbers_pa
 {
     const int64_t nmgr = n->nm * n->ng * n->nr, np = n->np, nr = n->nr, nm = n->nm;
     const double *z = proj + h * np, *x = proj + n->ni + h * np, *b_raw = proj + 2 * n->ni, *c_raw = b_raw + nmgr;
-    const double *dt = c_raw + nmgr, *a_raw = dt + n->nh, *l_raw = a_raw + n->nh, *turn_raw = l_raw + n->nh;
+    const double *dt = c_raw + nmgr, *a_raw = dt + n->nh, *l_raw = a_raw + n->nh, *rotate_raw = l_raw + n->nh;
     const double *mimo_x = param(p, "mimo_x"), *mimo_z = param(p, "mimo_z"), *mimo_o = param(p, "mimo_o");
     const double *gain = param(p, "norm.weight");
 
     const double delta = fmin(fmax(softplus(dt[h] + param(p, "dt_bias")[h]), c->dt_limit_min), c->dt_limit_max);
     const double heavy = a_raw[h] >= 0 ? 1 + a_raw[h] : 1 / (1 - a_raw[h]);
-    const double rate = -fmax(c->a_activation == KR_A_SOFTPLUS ? softplus(a_raw[h]) : heavy, c->a_floor);
+    const double rate = -fmax(c->a_activation == KR_A_ACTIVATION_SOFTPLUS ? softplus(a_raw[h]) : heavy, c->a_floor);
     const double alpha = exp(delta * rate), lambda = sigmoid(l_raw[h]);
     const double gamma = lambda * delta, beta = (1 - lambda) * delta * alpha;
 
-    double *turn = cache->field[ROTATION] + (b * n->nh + h) * n->nturns * (n->quaternion ? 4 : 1);
-    advance(c, n, delta, n->quaternion ? turn_raw + h * n->nturns * 3 : turn_raw, turn);
+    double *turn = cache->field[ROTATION] + (b * n->nh + h) * n->nrotations * (n->quaternion ? 4 : 1);
+    advance(c, n, delta, n->quaternion ? rotate_raw + h * n->nrotations * 3 : rotate_raw, turn);
     double *state = cache->field[SSM] + (b * n->nh + h) * np * nr, *x_prev = cache->field[V] + (b * n->nh + h) * np;
     double *b_row = malloc(2 * (size_t)nr * sizeof *b_row), *c_row = b_row + nr;
     for (int64_t q = 0; q < np * nr; q++) state[q] *= alpha;
@@ -271,7 +271,7 @@ void reference_forward(const kr_mamba3_config *c, const numbers_params *p, int64
 {
     const sizes n = sizes_of(c);
     const int64_t nproj =
-        2 * n.ni + 2 * n.nm * n.ng * n.nr + 3 * n.nh + (n.quaternion ? n.nh * 3 * n.nturns : n.nturns);
+        2 * n.ni + 2 * n.nm * n.ng * n.nr + 3 * n.nh + (n.quaternion ? n.nh * 3 * n.nrotations : n.nrotations);
     double *proj = malloc((size_t)(nproj + n.ni) * sizeof *proj), *out_i = proj + nproj;
     for (int64_t b = 0; b < nb; b++)
         for (int64_t s = 0; s < ns; s++) {

@@ -64,7 +64,7 @@ static void mimo_norm(kr_mamba3_config *c)
 }
 static void softplus_rates(kr_mamba3_config *c)
 {
-    c->a_activation = KR_A_SOFTPLUS;
+    c->a_activation = KR_A_ACTIVATION_SOFTPLUS;
 }
 static void biased(kr_mamba3_config *c)
 {
@@ -167,7 +167,7 @@ kr_mamba3 *shaken_block(kr_ctx *ctx, const kr_mamba3_config *config, kr_dtype dt
             values[k] = is_step     ? kr_test_uniform(-1, 1)
                         : is_matrix ? 0.4 * kr_test_normal()
                                     : values[k] + 0.4 * kr_test_normal();
-        kr_param_write(row->tensor, KR_F64, values, count);
+        kr_param_write(row->tensor, KR_DTYPE_F64, values, count);
         free(values);
     }
     CHECK_OK(ctx);

@@ -32,12 +32,12 @@ static double *new_values(int64_t count)
 
 double net_value_tolerance(kr_dtype dtype)
 {
-    return dtype == KR_F64 ? 1e-12 : 1e-5;
+    return dtype == KR_DTYPE_F64 ? 1e-12 : 1e-5;
 }
 
 double net_gradient_tolerance(kr_dtype dtype)
 {
-    return dtype == KR_F64 ? 1e-11 : 1e-4;
+    return dtype == KR_DTYPE_F64 ? 1e-11 : 1e-4;
 }
 
 /* ---- recipes ---- */
@@ -76,9 +76,9 @@ void net_recipe_type(net_recipe *r, kr_dtype dtype)
 const kr_layers_config *net_layers_config(net_recipe *r)
 {
     switch (r->family) {
-    case KR_MAMBA1: r->layers.block = kr_mamba1_block(&r->mamba1); break;
-    case KR_MAMBA2: r->layers.block = kr_mamba2_block(&r->mamba2); break;
-    case KR_MAMBA3: r->layers.block = kr_mamba3_block(&r->mamba3); break;
+    case KR_FAMILY_MAMBA1: r->layers.block = kr_mamba1_block(&r->mamba1); break;
+    case KR_FAMILY_MAMBA2: r->layers.block = kr_mamba2_block(&r->mamba2); break;
+    case KR_FAMILY_MAMBA3: r->layers.block = kr_mamba3_block(&r->mamba3); break;
     }
     return &r->layers;
 }
@@ -113,7 +113,7 @@ static bool is_step(const char *name)
 static void move_params(net *n)
 {
     net twin = { .recipe = n->recipe, .ctx = kr_test_ctx(1, NULL) };
-    net_recipe_type(&twin.recipe, KR_F64);
+    net_recipe_type(&twin.recipe, KR_DTYPE_F64);
     make(&twin);
     for (int64_t i = 0; i < kr_params_count(twin.params); i++) {
         const kr_param_row *row = kr_params_at(twin.params, i);
@@ -121,7 +121,7 @@ static void move_params(net *n)
         double *values = kr_test_values(row->tensor);
         for (int64_t e = 0; e < count; e++)
             values[e] += (is_step(row->name) ? 1.5 : 0) + 0.2 * net_noise(STREAM_PARAM + (int)i, e);
-        kr_param_write(kr_params_at(n->params, i)->tensor, KR_F64, values, count);
+        kr_param_write(kr_params_at(n->params, i)->tensor, KR_DTYPE_F64, values, count);
         free(values);
     }
     net_close(&twin);
@@ -131,7 +131,7 @@ bool net_open(net *n, const char *name, const net_recipe *recipe, int threads)
 {
     *n = (net){ .name = name, .recipe = *recipe, .kind = kr_block_kind_of(recipe->family) };
     n->ctx = kr_test_ctx(threads, NULL);
-    n->tape = kr_tape_create(n->ctx, KR_GRAD);
+    n->tape = kr_tape_create(n->ctx, KR_TAPE_GRAD);
     make(n);
     if (n->layers) move_params(n);
     if (n->layers) n->dtype = kr_block_dtype(n->layers->layers[0].block);
@@ -166,7 +166,7 @@ static kr_tensor *ids(kr_tape *tape, int stream, int64_t nb, int64_t ns)
     int32_t *list = calloc((size_t)(nb * ns), sizeof *list);
     if (!list) exit(2);
     for (int64_t i = 0; i < nb * ns; i++) list[i] = (int32_t)(uniform_at(stream, i) * NET_VOCAB);
-    kr_tensor *x = kr_from_data(tape, KR_I32, KR_SHAPE(nb, ns), list);
+    kr_tensor *x = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(nb, ns), list);
     free(list);
     return x;
 }
@@ -176,7 +176,7 @@ static kr_tensor *features(kr_tape *tape, int stream, kr_dtype dtype, kr_shape s
     const int64_t count = kr_shape_count(&shape);
     double *values = new_values(count);
     for (int64_t i = 0; i < count; i++) values[i] = net_noise(stream, i);
-    kr_tensor *x = kr_cast(tape, kr_from_data(tape, KR_F64, shape, values), dtype);
+    kr_tensor *x = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, shape, values), dtype);
     free(values);
     return kr_input(tape, x);
 }
@@ -210,7 +210,7 @@ net_out net_call(net *n, kr_tape *tape, kr_run_mode mode, kr_tensor *x, const kr
 kr_state *net_random_state(net *n, int64_t batch)
 {
     kr_state *state = kr_state_create(n->ctx, n->layers, batch);
-    kr_tape *tape = kr_tape_create(n->ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(n->ctx, KR_TAPE_NO_GRAD);
     kr_state_copy(state, net_call(n, tape, KR_RUN_FORWARD, tokens(n, tape, STREAM_BEFORE, batch, 3), NULL).state);
     kr_tape_destroy(tape);
     CHECK(!kr_ctx_failed(n->ctx), "%s: %s", n->name, kr_ctx_message(n->ctx));
@@ -249,7 +249,7 @@ static void add_piece(net *n, pieces *all, kr_tensor *y, int64_t end)
 }
 
 /* x [b s] or [b s f], part by part; mask [b s], or NULL. */
-static pieces run_parts(net *n, const net_problem *p, const net_way *way, kr_tensor *x, kr_tensor *mask,
+static pieces run_parts(net *n, const net_problem *p, const net_mode *way, kr_tensor *x, kr_tensor *mask,
                         const kr_state *state)
 {
     pieces all = { .count = 0 };
@@ -262,7 +262,7 @@ static pieces run_parts(net *n, const net_problem *p, const net_way *way, kr_ten
     call.last_logits_only = way->last_only;
     call.state = state;
     if (p->starts && !way->alone) {
-        kr_tensor *starts = kr_from_data(n->tape, KR_I32, KR_SHAPE(p->nb, p->ns), p->starts);
+        kr_tensor *starts = kr_from_data(n->tape, KR_DTYPE_I32, KR_SHAPE(p->nb, p->ns), p->starts);
         if (p->is_reset) call.reset_bs = starts;
         else call.seq_start_bs = starts;
     }
@@ -289,7 +289,7 @@ static pieces run_parts(net *n, const net_problem *p, const net_way *way, kr_ten
 }
 
 /* Each row, or each sequence of each row, as a batch of one; the pieces as one, the states below one another. */
-static pieces run_alone(net *n, const net_problem *p, const net_way *way, kr_tensor *x, kr_tensor *mask,
+static pieces run_alone(net *n, const net_problem *p, const net_mode *way, kr_tensor *x, kr_tensor *mask,
                         const kr_state *state)
 {
     kr_tensor *rows[16], *joined[32 * KR_CACHE_TENSORS][32];
@@ -334,7 +334,7 @@ typedef struct results {
 
 static kr_tensor *head_of(net *n, kr_tensor *x, double *values)
 {
-    kr_tensor *wide = kr_from_data(n->tape, KR_F64, kr_tensor_shape(x), values);
+    kr_tensor *wide = kr_from_data(n->tape, KR_DTYPE_F64, kr_tensor_shape(x), values);
     free(values);
     return kr_cast(n->tape, wide, kr_tensor_dtype(x));
 }
@@ -369,7 +369,7 @@ static void take(outcome *o, const char *name, int slot, const char *of, const k
 }
 
 /* y of all outputs, 0 where none was returned or wanted. */
-static void take_outputs(net *n, const net_way *way, const pieces *all, outcome *o, results *r)
+static void take_outputs(net *n, const net_mode *way, const pieces *all, outcome *o, results *r)
 {
     const int64_t nb = kr_tensor_dim(all->y[0], 0), no = kr_tensor_dim(all->y[0], 2);
     n->noutputs = 0;
@@ -406,7 +406,7 @@ static double *state_head(int stream, int64_t count)
 /* Angles as cosine and sine: they are the same modulo whole turns. */
 static void take_states(net *n, const kr_state *state, outcome *o, results *r)
 {
-    const bool has_angles = n->recipe.family == KR_MAMBA3 && n->recipe.mamba3.rotation == KR_ROTATION_COMPLEX;
+    const bool has_angles = n->recipe.family == KR_FAMILY_MAMBA3 && n->recipe.mamba3.rotation == KR_ROTATION_COMPLEX;
     for (int64_t v = 0; v < n->layers->nvirtual; v++)
         for (int i = 0; i < n->kind->ncache; i++) {
             kr_tensor *x = state->slots[v].tensors[i];
@@ -443,7 +443,7 @@ static kr_state *begin_state(net *n, const net_problem *p)
     return state;
 }
 
-outcome *net_run(net *n, const net_problem *p, const net_way *way)
+outcome *net_run(net *n, const net_problem *p, const net_mode *way)
 {
     outcome *o = calloc(1, sizeof *o);
     results r = { .count = 0 };
@@ -453,7 +453,7 @@ outcome *net_run(net *n, const net_problem *p, const net_way *way)
     kr_params_zero_grad(n->params);
     kr_tensor *x = net_input(n, n->tape, p->nb, p->ns);
     const kr_state *begin = own ? kr_state_input(n->tape, own) : NULL;
-    kr_tensor *mask = p->mask ? kr_from_data(n->tape, KR_I32, KR_SHAPE(p->nb, p->ns), p->mask) : NULL;
+    kr_tensor *mask = p->mask ? kr_from_data(n->tape, KR_DTYPE_I32, KR_SHAPE(p->nb, p->ns), p->mask) : NULL;
     const pieces all = way->alone ? run_alone(n, p, way, x, mask, begin) : run_parts(n, p, way, x, mask, begin);
     if (!kr_ctx_failed(n->ctx) && all.count) take_outputs(n, way, &all, o, &r);
     if (!kr_ctx_failed(n->ctx) && !way->without_states) take_states(n, all.state, o, &r);
@@ -477,7 +477,7 @@ void net_compare(const net *n, const net_problem *p, const char *way, const outc
     compare(text, got, want, net_value_tolerance(n->dtype), net_gradient_tolerance(n->dtype), NET_FLOOR);
 }
 
-void net_same(net *n, const net_problem *p, const net_way *ways, int count)
+void net_same(net *n, const net_problem *p, const net_mode *ways, int count)
 {
     bool seen[NET_OUTPUTS], has_whole = false;
     outcome *want = NULL;
@@ -486,7 +486,7 @@ void net_same(net *n, const net_problem *p, const net_way *ways, int count)
         if (!has_whole || memcmp(seen, n->seen, sizeof seen) != 0) {
             if (want) outcome_free(want);
             memcpy(seen, n->seen, sizeof seen);
-            want = net_run(n, p, &(net_way){ .name = "whole", .only = seen });
+            want = net_run(n, p, &(net_mode){ .name = "whole", .only = seen });
             has_whole = true;
         }
         net_compare(n, p, ways[i].name, got, want);

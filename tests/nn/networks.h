@@ -8,8 +8,8 @@
 #ifndef KR_TESTS_NN_NETWORKS_H
 #define KR_TESTS_NN_NETWORKS_H
 
-#include "nn/layers.h"
-#include "nn/network.h"
+#include "nn/layers_impl.h"
+#include "nn/network_impl.h"
 #include "tests/nn/block_run.h"
 
 #include <krait/network.h>
@@ -71,7 +71,7 @@ enum { PRIME = -2, NET_PARTS = 24 };
 
 /* Calls over all rows at once, cut along the sequence: parts[i] tokens by a forward, STEP for one token by a step, PRIME
  * for a prime, which takes none; all by one forward if there are none. */
-typedef struct net_way {
+typedef struct net_mode {
     const char *name;
     int64_t parts[NET_PARTS];
     bool alone;          /* each row, or each sequence where there are starts, as a batch of one */
@@ -80,13 +80,13 @@ typedef struct net_way {
     bool without_states; /* final states are no results */
     const bool *only;    /* outputs that are results; NULL: all */
     const kr_ssd_path *path;
-} net_way;
+} net_mode;
 
 /* Runs it forwards and backwards. Empty after an error, which is a failed check. */
-outcome *net_run(net *n, const net_problem *p, const net_way *way);
+outcome *net_run(net *n, const net_problem *p, const net_mode *way);
 
 /* Holds each way against the whole by one forward, as far as the way's calls return what there is. */
-void net_same(net *n, const net_problem *p, const net_way *ways, int count);
+void net_same(net *n, const net_problem *p, const net_mode *ways, int count);
 
 /* Two outcomes of one problem; `way` names the first. */
 void net_compare(const net *n, const net_problem *p, const char *way, const outcome *got, const outcome *want);

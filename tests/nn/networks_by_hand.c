@@ -2,17 +2,17 @@
 #include "tests/nn/networks_by_hand.h"
 
 /* For each token in turn the markers before it, then those after the last. */
-static kr_tensor *splice_by_hand(kr_tape *t, kr_tensor *x, const kr_marker *markers, int count, kr_tensor *table)
+static kr_tensor *splice_by_hand(kr_tape *t, kr_tensor *x, const kr_class_token *markers, int count, kr_tensor *table)
 {
     if (count == 0) return x;
     const int64_t len = kr_tensor_dim(x, 1), nb = kr_tensor_dim(x, 0), nd = kr_tensor_dim(x, 2);
     kr_tensor *pieces[64];
     int n = 0;
     for (int64_t token = 0; token <= len; token++) {
-        for (int kind = KR_MARK_START; kind <= KR_MARK_CUSTOM; kind++)
+        for (int kind = KR_CLASS_TOKEN_START; kind <= KR_CLASS_TOKEN_CUSTOM; kind++)
             for (int i = 0; i < count; i++) {
                 const int64_t place[] = { 0, len / 2, len, markers[i].at };
-                const bool lands = kind == KR_MARK_END ? token == len : token < len;
+                const bool lands = kind == KR_CLASS_TOKEN_END ? token == len : token < len;
                 if ((int)markers[i].kind == kind && place[kind] == token && lands)
                     pieces[n++] = kr_expand(t, kr_slice(t, table, 0, i, i + 1), KR_SHAPE(nb, 1, nd));
             }
@@ -126,7 +126,7 @@ static kr_tensor *head_of(net *n, kr_tensor *y)
     double *values = calloc((size_t)count + 1, sizeof *values);
     if (!values) exit(2);
     for (int64_t i = 0; i < count; i++) values[i] = net_noise(STREAM_HEAD, i);
-    kr_tensor *head = kr_from_data(n->tape, KR_F64, kr_tensor_shape(y), values);
+    kr_tensor *head = kr_from_data(n->tape, KR_DTYPE_F64, kr_tensor_shape(y), values);
     free(values);
     return kr_cast(n->tape, head, kr_tensor_dtype(y));
 }

@@ -3,7 +3,7 @@
 #include "tests/nn/bidi_cases.h"
 #include "tests/nn/differences.h"
 
-#include "nn/block.h"
+#include "nn/block_impl.h"
 #include "nn/multi_gate.h"
 
 enum { NB = 2, NS = 5 };
@@ -26,7 +26,7 @@ typedef struct lone {
 
 static lone lone_make(kr_ctx *ctx, const kr_bidi_config *c, const kr_params *params, int64_t layer)
 {
-    kr_block *block = kr_block_create_alone(ctx, kr_block_kind_of(c->block.family), c->block.config);
+    kr_block *block = kr_block_create(ctx, &c->block);
     const lone l = { block ? block->params : NULL, block };
     for (int64_t i = 0; i < kr_params_count(l.params); i++) {
         const kr_param_row *row = kr_params_at(l.params, i);
@@ -39,7 +39,7 @@ static lone lone_make(kr_ctx *ctx, const kr_bidi_config *c, const kr_params *par
 
 static void lone_free(lone *l)
 {
-    kr_block_destroy_alone(l->block);
+    kr_block_destroy(l->block);
 }
 
 typedef struct by_hand {
@@ -63,7 +63,7 @@ static kr_tensor *one_way(kr_tape *tape, const by_hand *h, int64_t nvirtual, int
     const kr_block_input input = {
         .op = "by hand", .x_bsd = x, .cache = h->begin ? &h->begin[v] : NULL, .path = kind->path(h->layers[real].block)
     };
-    const kr_block_out out = kind->forward(tape, h->layers[real].block, &input);
+    const kr_block_result out = kind->forward(tape, h->layers[real].block, &input);
     h->end[v] = out.cache;
     return v % 2 ? kr_flip(tape, out.y_bsd, 1) : out.y_bsd;
 }
@@ -72,7 +72,7 @@ static kr_tensor *delta(kr_tape *tape, const by_hand *h, int64_t nvirtual, int64
                         kr_tensor *x)
 {
     kr_tensor *a = one_way(tape, h, nvirtual, 2 * pair, x), *b = one_way(tape, h, nvirtual, 2 * pair + 1, x);
-    if (h->config->merge == KR_BIDI_MEAN) return kr_scale(tape, kr_add(tape, a, b), 0.5);
+    if (h->config->merge == KR_BIDI_MERGE_MEAN) return kr_scale(tape, kr_add(tape, a, b), 0.5);
     kr_tensor *w = param(h->params, "merge.%lld.%s", real_pair, "weight"), *wa = kr_slice(tape, w, 1, 0, BIDI_ND);
     kr_tensor *wb = kr_slice(tape, w, 1, BIDI_ND, 2 * BIDI_ND);
     return kr_add(tape, kr_linear(tape, a, wa, NULL),
@@ -122,7 +122,7 @@ static void random_caches(kr_tape *tape, const kr_bidi_config *c, const lone *la
 {
     const kr_block_kind *kind = kr_block_kind_of(c->block.family);
     for (int64_t v = 0; v < nvirtual; v++) {
-        caches[v] = kind->fresh(tape, layers[0].block, NB);
+        caches[v] = kind->initial_cache(tape, layers[0].block, NB);
         for (int i = 0; i < kind->ncache; i++) {
             kr_tensor *x = caches[v].tensors[i];
             caches[v].tensors[i] =
@@ -141,10 +141,10 @@ static void check_by_hand(const char *what, const kr_bidi_config *c, bool with_c
     const int64_t nvirtual = c->n_virtual ? c->n_virtual : c->n_layers;
     lone layers[8];
     for (int64_t i = 0; i < c->n_layers; i++) layers[i] = lone_make(ctx, c, params, i);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_cache begin[16], end[16];
     random_caches(tape, c, layers, nvirtual, begin);
-    kr_tensor *x = kr_randn(tape, KR_F64, KR_SHAPE(NB, NS, BIDI_ND));
+    kr_tensor *x = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, BIDI_ND));
     const by_hand h = { c, params, with_caches ? begin : NULL, end, layers };
     kr_tensor *want = run_by_hand(tape, &h, x);
     const kr_bidi_out got = kr_bidi_forward(tape, bidi, x, h.begin);
@@ -155,8 +155,8 @@ static void check_by_hand(const char *what, const kr_bidi_config *c, bool with_c
             CHECK_TENSORS(what, got.caches[v].tensors[i], end[v].tensors[i], 1e-13, 1);
     }
     /* unrecorded it is the same to the bit */
-    kr_tape *other = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x2 = kr_from_data(other, KR_F64, kr_tensor_shape(x), kr_test_copy(x));
+    kr_tape *other = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x2 = kr_from_data(other, KR_DTYPE_F64, kr_tensor_shape(x), kr_test_copy(x));
     if (!with_caches) {
         const kr_bidi_out plain = kr_bidi_forward(other, bidi, x2, NULL);
         CHECK_SAME_BITS(what, plain.y, got.y);
@@ -174,7 +174,7 @@ static void check_by_hand(const char *what, const kr_bidi_config *c, bool with_c
 
 TEST(composed_by_hand)
 {
-    const bidi_blocks blocks = bidi_blocks_of(KR_F64);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     for (int family = 0; family < BIDI_FAMILIES; family++)
         for (int merge = 0; merge < 2; merge++)
             for (int with_caches = 0; with_caches < 2; with_caches++) {
@@ -187,22 +187,22 @@ TEST(composed_by_hand)
 
 TEST(all_schedules)
 {
-    const bidi_blocks blocks = bidi_blocks_of(KR_F64);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     const int64_t list[10] = { 3, 1, 0, 0, 2, 1, 1, 2, 3, 3 };
-    for (int schedule = KR_BIDI_STRIDED_CYCLIC; schedule <= KR_BIDI_CUSTOM; schedule++) {
-        kr_bidi_config c = bidi_small(&blocks, KR_MAMBA2);
+    for (int schedule = KR_BIDI_SCHEDULE_STRIDED_CYCLIC; schedule <= KR_BIDI_SCHEDULE_CUSTOM; schedule++) {
+        kr_bidi_config c = bidi_small(&blocks, KR_FAMILY_MAMBA2);
         c.n_virtual = 10;
         c.schedule = (kr_bidi_schedule)schedule;
-        c.custom_schedule = schedule == KR_BIDI_CUSTOM ? list : NULL;
-        c.merge = KR_BIDI_CAT_LINEAR;
-        check_by_hand("schedule", &c, schedule == KR_BIDI_CUSTOM);
+        c.custom_schedule = schedule == KR_BIDI_SCHEDULE_CUSTOM ? list : NULL;
+        c.merge = KR_BIDI_MERGE_CAT_LINEAR;
+        check_by_hand("schedule", &c, schedule == KR_BIDI_SCHEDULE_CUSTOM);
     }
 }
 
 /* One pair alone, where first and last are the same, and five. */
 TEST(residuals)
 {
-    const bidi_blocks blocks = bidi_blocks_of(KR_F64);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     for (int flags = 0; flags < 4; flags++)
         for (int64_t nvirtual = 2; nvirtual <= 10; nvirtual += 8)
             for (int64_t n_stream = 0; n_stream <= 7; n_stream = n_stream ? 2 * n_stream + 1 : 1)
@@ -213,21 +213,32 @@ TEST(residuals)
                     c.ignore_first_residual = flags & 1;
                     c.ignore_last_residual = flags & 2;
                     if (n_stream)
-                        c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, n_stream, -1, 0.5, per_virtual != 0 };
+                        c.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                                    .n_stream = n_stream,
+                                                    .init_bias = -1,
+                                                    .init_bias_step = 0.5,
+                                                    .per_virtual_layer = per_virtual != 0 };
                     check_by_hand("residual", &c, false);
                 }
 }
 
-static const kr_marker ends[] = { { KR_MARK_END, 0 }, { KR_MARK_START, 0 }, { KR_MARK_CUSTOM, NS } };
+static const kr_class_token ends[] = { { .kind = KR_CLASS_TOKEN_END },
+                                       { .kind = KR_CLASS_TOKEN_START },
+                                       { .kind = KR_CLASS_TOKEN_CUSTOM, .at = NS } };
 
 TEST(markers)
 {
-    const bidi_blocks blocks = bidi_blocks_of(KR_F64);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     for (int multi = 0; multi < 2; multi++) {
-        kr_bidi_config c = bidi_small(&blocks, KR_MAMBA3);
+        kr_bidi_config c = bidi_small(&blocks, KR_FAMILY_MAMBA3);
         c.n_latents = 3; /* the last never finds its place */
         c.latents = ends;
-        if (multi) c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, 0, 0, false };
+        if (multi)
+            c.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                        .n_stream = 2,
+                                        .init_bias = 0,
+                                        .init_bias_step = 0,
+                                        .per_virtual_layer = false };
         check_by_hand("markers", &c, false);
     }
 }
@@ -255,7 +266,7 @@ static void exchange_halves(const kr_bidi *bidi, int64_t npairs)
                 *a = *b;
                 *b = kept;
             }
-        kr_param_write(w, KR_F64, values, kr_tensor_count(w));
+        kr_param_write(w, KR_DTYPE_F64, values, kr_tensor_count(w));
         free(values);
     }
 }
@@ -264,23 +275,27 @@ static void exchange_halves(const kr_bidi *bidi, int64_t npairs)
  * tell its operands apart, so it is the same to the bit; the sum of a matrix product has another order. */
 TEST(time_reversed)
 {
-    const bidi_blocks blocks = bidi_blocks_of(KR_F64);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     const int64_t forwards[6] = { 0, 1, 2, 3, 0, 1 }, backwards[6] = { 1, 0, 3, 2, 1, 0 };
     for (int family = 0; family < BIDI_FAMILIES; family++)
         for (int merge = 0; merge < 2; merge++) {
             kr_ctx *ctx = kr_test_ctx(1, NULL);
             kr_bidi_config c = bidi_small(&blocks, family);
             c.n_virtual = 6;
-            c.schedule = KR_BIDI_CUSTOM;
+            c.schedule = KR_BIDI_SCHEDULE_CUSTOM;
             c.merge = (kr_bidi_merge)merge;
-            c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, 0, 0, false };
+            c.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                        .n_stream = 2,
+                                        .init_bias = 0,
+                                        .init_bias_step = 0,
+                                        .per_virtual_layer = false };
             c.custom_schedule = forwards;
             kr_bidi *one = seeded(ctx, &c);
             c.custom_schedule = backwards;
             kr_bidi *other = seeded(ctx, &c);
             exchange_halves(other, 2);
-            kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-            kr_tensor *x = kr_randn(tape, KR_F64, KR_SHAPE(NB, NS, BIDI_ND));
+            kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+            kr_tensor *x = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, BIDI_ND));
             kr_tensor *y = kr_bidi_forward(tape, one, x, NULL).y;
             kr_tensor *flipped = kr_bidi_forward(tape, other, kr_flip(tape, x, 1), NULL).y;
             if (merge) CHECK_TENSORS("reversed", kr_flip(tape, flipped, 1), y, 1e-13, 1);
@@ -304,14 +319,14 @@ TEST(time_reversed)
 TEST(both_directions_are_read)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F64);
-    kr_bidi_config c = bidi_small(&blocks, KR_MAMBA2);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
+    kr_bidi_config c = bidi_small(&blocks, KR_FAMILY_MAMBA2);
     c.n_layers = 2;
     kr_bidi *bidi = seeded(ctx, &c);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     for (int64_t s = 0; s < NS; s++) {
         kr_tape_reset(tape);
-        kr_tensor *x = kr_input(tape, kr_randn(tape, KR_F64, KR_SHAPE(1, NS, BIDI_ND)));
+        kr_tensor *x = kr_input(tape, kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(1, NS, BIDI_ND)));
         kr_tensor *y = kr_slice(tape, kr_bidi_forward(tape, bidi, x, NULL).y, 1, s, s + 1);
         kr_backward(tape, differences_weigh(tape, y, 0));
         double *g = kr_test_values(kr_grad(x));
@@ -327,16 +342,16 @@ TEST(both_directions_are_read)
 TEST(ten_virtual_over_four_real)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F32);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
     for (int schedule = 0; schedule < 4; schedule++) {
-        kr_bidi_config c = bidi_small(&blocks, KR_MAMBA2);
+        kr_bidi_config c = bidi_small(&blocks, KR_FAMILY_MAMBA2);
         c.n_virtual = 10;
         c.schedule = (kr_bidi_schedule)schedule;
-        c.merge = KR_BIDI_CAT_LINEAR;
+        c.merge = KR_BIDI_MERGE_CAT_LINEAR;
         kr_bidi *bidi = seeded(ctx, &c);
         const kr_params *params = kr_bidi_params(bidi);
-        kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
-        kr_tensor *x = kr_randn(tape, KR_F32, KR_SHAPE(NB, NS, BIDI_ND));
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+        kr_tensor *x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(NB, NS, BIDI_ND));
         const kr_bidi_out out = kr_bidi_forward(tape, bidi, x, NULL), again = kr_bidi_forward(tape, bidi, x, NULL);
         CHECK_SAME_BITS("a second run", again.y, out.y);
         kr_backward(tape, differences_weigh(tape, out.y, 0));
@@ -360,17 +375,17 @@ TEST(ten_virtual_over_four_real)
 TEST(caches)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F64);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     for (int family = 0; family < BIDI_FAMILIES; family++) {
         kr_bidi_config c = bidi_small(&blocks, family);
         c.n_virtual = 8;
-        c.schedule = KR_BIDI_SYMMETRIC_CYCLIC;
+        c.schedule = KR_BIDI_SCHEDULE_SYMMETRIC_CYCLIC;
         kr_bidi *bidi = seeded(ctx, &c);
         const lone l = lone_make(ctx, &c, kr_bidi_params(bidi), 0);
-        kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-        kr_tensor *x = kr_randn(tape, KR_F64, KR_SHAPE(NB, NS, BIDI_ND));
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+        kr_tensor *x = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, BIDI_ND));
         kr_cache fresh[8];
-        for (int v = 0; v < 8; v++) fresh[v] = kr_block_kind_of(c.block.family)->fresh(tape, l.block, NB);
+        for (int v = 0; v < 8; v++) fresh[v] = kr_block_kind_of(c.block.family)->initial_cache(tape, l.block, NB);
         const kr_bidi_out plain = kr_bidi_forward(tape, bidi, x, NULL), given = kr_bidi_forward(tape, bidi, x, fresh);
         CHECK_TENSORS("fresh", given.y, plain.y, 1e-14, 1);
         const kr_bidi_out next = kr_bidi_forward(tape, bidi, x, plain.caches);
@@ -387,7 +402,7 @@ TEST(caches)
         CHECK_SAME(ctx, "a row alone", row.y, kr_slice(tape, next.y, 0, 1, 2), 1e-13, 1);
         CHECK_OK(ctx);
         kr_tape_destroy(tape);
-        kr_block_destroy_alone(l.block);
+        kr_block_destroy(l.block);
         kr_bidi_destroy(bidi);
     }
     kr_ctx_destroy(ctx);
@@ -418,7 +433,7 @@ static kr_tensor *loss(kr_tape *tape, void *user)
 /* Two calls over four layers make third derivatives of some hundreds, of which differences leave 1e-10 times. */
 TEST(gradients)
 {
-    const bidi_blocks blocks = bidi_blocks_of(KR_F64);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     for (int family = 0; family < BIDI_FAMILIES; family++)
         for (int variant = 0; variant < 2; variant++) {
             kr_ctx *ctx = kr_test_ctx(1, NULL);
@@ -428,8 +443,13 @@ TEST(gradients)
             c.merge = (kr_bidi_merge)variant;
             c.n_latents = 2;
             c.latents = ends;
-            if (variant) c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, 0, 0.5, false };
-            task k = { seeded(ctx, &c), kr_param_create(ctx, KR_F64, KR_SHAPE(NB, 3, BIDI_ND)), 4,
+            if (variant)
+                c.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                            .n_stream = 2,
+                                            .init_bias = 0,
+                                            .init_bias_step = 0.5,
+                                            .per_virtual_layer = false };
+            task k = { seeded(ctx, &c), kr_param_create(ctx, KR_DTYPE_F64, KR_SHAPE(NB, 3, BIDI_ND)), 4,
                        kr_cache_count(c.block.family) };
             kr_param_normal(k.x, 0, 1);
             const int64_t most = kr_test_quick() ? 2 : 6;
@@ -455,21 +475,24 @@ static result run_with(int threads, kr_dtype dtype, int family, kr_dtype x_dtype
     const bidi_blocks blocks = bidi_blocks_of(dtype);
     kr_bidi_config c = bidi_small(&blocks, family);
     c.n_virtual = 6;
-    c.merge = KR_BIDI_CAT_LINEAR;
-    c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 3, -1, 0.5, true };
+    c.merge = KR_BIDI_MERGE_CAT_LINEAR;
+    c.residual = (kr_residual){
+        .kind = KR_RESIDUAL_MULTI_GATE, .n_stream = 3, .init_bias = -1, .init_bias_step = 0.5, .per_virtual_layer = true
+    };
     c.n_latents = 2;
     c.latents = ends;
     kr_bidi *bidi = seeded(ctx, &c);
     const kr_params *params = kr_bidi_params(bidi);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     const int64_t nx = NB * ns * BIDI_ND;
     double *noise = malloc((size_t)nx * sizeof *noise);
     if (!noise) exit(2);
     for (int64_t i = 0; i < nx; i++) noise[i] = sin(2.1 * (double)i) + cos(0.37 * (double)(i * i % 101));
-    kr_tensor *x = kr_from_data(tape, KR_F64, KR_SHAPE(NB, ns, BIDI_ND), noise);
+    kr_tensor *x = kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(NB, ns, BIDI_ND), noise);
     free(noise);
     const kr_bidi_out out = kr_bidi_forward(tape, bidi, kr_cast(tape, x, x_dtype), NULL);
-    CHECK(kr_tensor_dtype(out.y) == (x_dtype == KR_F64 ? KR_F64 : KR_F32), "halves are added up in f32");
+    CHECK(kr_tensor_dtype(out.y) == (x_dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32),
+          "halves are added up in f32");
     kr_backward(tape, differences_weigh(tape, out.y, 0));
     kr_tensor *list[256];
     int n = 0;
@@ -484,7 +507,7 @@ static result run_with(int threads, kr_dtype dtype, int family, kr_dtype x_dtype
     if (!r.values) exit(2);
     double *at = r.values;
     for (int i = 0; i < n; i++) {
-        kr_tensor_read(list[i], KR_F64, at, kr_tensor_count(list[i]));
+        kr_tensor_read(list[i], KR_DTYPE_F64, at, kr_tensor_count(list[i]));
         at += kr_tensor_count(list[i]);
     }
     CHECK_OK(ctx);
@@ -498,9 +521,9 @@ TEST(bidi_threads)
 {
     const int64_t ns = kr_test_quick() ? 200 : 1000; /* so long that work is shared out */
     for (int family = 0; family < BIDI_FAMILIES; family++) {
-        const result one = run_with(1, KR_F32, family, KR_F32, ns);
+        const result one = run_with(1, KR_DTYPE_F32, family, KR_DTYPE_F32, ns);
         for (int threads = 2; threads <= 5; threads += 3) {
-            const result many = run_with(threads, KR_F32, family, KR_F32, ns);
+            const result many = run_with(threads, KR_DTYPE_F32, family, KR_DTYPE_F32, ns);
             CHECK(many.count == one.count &&
                       memcmp(many.values, one.values, (size_t)one.count * sizeof *one.values) == 0,
                   "family %d: %d threads give other bits", family, threads);
@@ -517,13 +540,13 @@ TEST(types)
     const struct {
         kr_dtype block, x;
         double tolerance;
-    } cases[] = { { KR_F32, KR_F32, 2e-5 },
-                  { KR_BF16, KR_BF16, 0.1 },
-                  { KR_BF16, KR_F32, 0.1 },
-                  { KR_F16, KR_F16, 0.01 },
-                  { KR_F32, KR_BF16, 0.1 } };
+    } cases[] = { { KR_DTYPE_F32, KR_DTYPE_F32, 2e-5 },
+                  { KR_DTYPE_BF16, KR_DTYPE_BF16, 0.1 },
+                  { KR_DTYPE_BF16, KR_DTYPE_F32, 0.1 },
+                  { KR_DTYPE_F16, KR_DTYPE_F16, 0.01 },
+                  { KR_DTYPE_F32, KR_DTYPE_BF16, 0.1 } };
     for (int family = 0; family < BIDI_FAMILIES; family++) {
-        const result want = run_with(1, KR_F64, family, KR_F64, 40);
+        const result want = run_with(1, KR_DTYPE_F64, family, KR_DTYPE_F64, 40);
         for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
             const result got = run_with(1, cases[i].block, family, cases[i].x, 40);
             char what[64];

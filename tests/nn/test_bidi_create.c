@@ -1,7 +1,7 @@
 /* test_bidi_create.c - stacks in both directions: the config and its table, what is refused, memory. */
 #include "tests/nn/bidi_cases.h"
 
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 /* ---- config and table ---- */
 
@@ -10,19 +10,20 @@ TEST(bidi_defaults)
     kr_bidi_config c;
     memset(&c, 0x55, sizeof c);
     kr_bidi_config_init(&c);
-    CHECK(c.size == sizeof c && c.n_layers == 0 && c.n_virtual == 0 && c.schedule == KR_BIDI_STRIDED_CYCLIC &&
-              c.merge == KR_BIDI_MEAN && c.norm_eps == 1e-5 && !c.ignore_first_residual && !c.ignore_last_residual &&
-              c.residual.kind == KR_RESIDUAL_STANDARD && c.n_latents == 0 && !c.latents && !c.custom_schedule,
+    CHECK(c.size == sizeof c && c.n_layers == 0 && c.n_virtual == 0 && c.schedule == KR_BIDI_SCHEDULE_STRIDED_CYCLIC &&
+              c.merge == KR_BIDI_MERGE_MEAN && c.norm_eps == 1e-5 && !c.ignore_first_residual &&
+              !c.ignore_last_residual && c.residual.kind == KR_RESIDUAL_STANDARD && c.n_latents == 0 && !c.latents &&
+              !c.custom_schedule,
           "the defaults");
     /* a caller with fewer fields, and one with more */
     memset(&c, 0x55, sizeof c);
-    kr_bidi_config_init_sized(&c, offsetof(kr_bidi_config, norm_eps));
+    kr_struct_init(KR_STRUCT_BIDI_CONFIG, &c, offsetof(kr_bidi_config, norm_eps));
     CHECK(c.n_virtual == 0 && c.norm_eps != 1e-5, "no field beyond the size is written");
     struct {
         kr_bidi_config config;
         int64_t more[2];
     } larger = { .more = { 3, 4 } };
-    kr_bidi_config_init_sized(&larger.config, sizeof larger);
+    kr_struct_init(KR_STRUCT_BIDI_CONFIG, &larger.config, sizeof larger);
     CHECK(larger.config.norm_eps == 1e-5 && larger.more[0] == 0 && larger.more[1] == 0, "unknown fields are 0");
 }
 
@@ -30,18 +31,18 @@ TEST(bidi_defaults)
 TEST(bidi_keeps_copies)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F32);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
     bidi_blocks gone = blocks;
-    kr_marker latents[2] = { { KR_MARK_START, 0 }, { KR_MARK_CUSTOM, 2 } };
+    kr_class_token latents[2] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 2 } };
     int64_t list[4] = { 3, 2, 1, 0 };
-    kr_bidi_config c = bidi_small(&gone, KR_MAMBA2);
-    c.schedule = KR_BIDI_CUSTOM;
+    kr_bidi_config c = bidi_small(&gone, KR_FAMILY_MAMBA2);
+    c.schedule = KR_BIDI_SCHEDULE_CUSTOM;
     c.custom_schedule = list;
     c.n_latents = 2;
     c.latents = latents;
     kr_bidi *bidi = kr_bidi_create(ctx, &c);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x = kr_randn(tape, KR_F32, KR_SHAPE(1, 4, BIDI_ND));
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(1, 4, BIDI_ND));
     kr_tensor *y = kr_bidi_forward(tape, bidi, x, NULL).y;
     memset(latents, 0x55, sizeof latents);
     memset(list, 0x55, sizeof list);
@@ -69,13 +70,19 @@ static void check_row(const kr_params *params, const char *name, kr_shape want, 
 TEST(bidi_table)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_BF16);
-    const kr_marker latents[3] = { { KR_MARK_START, 0 }, { KR_MARK_MIDDLE, 0 }, { KR_MARK_END, 0 } };
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_BF16);
+    const kr_class_token latents[3] = { { .kind = KR_CLASS_TOKEN_START },
+                                        { .kind = KR_CLASS_TOKEN_MIDDLE },
+                                        { .kind = KR_CLASS_TOKEN_END } };
     for (int per_virtual = 0; per_virtual < 2; per_virtual++) {
-        kr_bidi_config c = bidi_small(&blocks, KR_MAMBA2);
+        kr_bidi_config c = bidi_small(&blocks, KR_FAMILY_MAMBA2);
         c.n_virtual = 10;
-        c.merge = KR_BIDI_CAT_LINEAR;
-        c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 3, -2, 0.5, per_virtual != 0 };
+        c.merge = KR_BIDI_MERGE_CAT_LINEAR;
+        c.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                    .n_stream = 3,
+                                    .init_bias = -2,
+                                    .init_bias_step = 0.5,
+                                    .per_virtual_layer = per_virtual != 0 };
         c.n_latents = 3;
         c.latents = latents;
         kr_bidi *bidi = kr_bidi_create(ctx, &c);
@@ -105,9 +112,9 @@ TEST(bidi_table)
             check_row(params, name, KR_SHAPE(3), false, 0);
         }
         CHECK(kr_params_count(params) == nrows + 4 + 3 * ngates, "%lld rows", (long long)kr_params_count(params));
-        CHECK(kr_tensor_dtype(kr_params_find(params, "merge.0.weight")->tensor) == KR_BF16 &&
-                  kr_tensor_dtype(kr_params_find(params, "gates.0.b_beta")->tensor) == KR_F32 &&
-                  kr_tensor_dtype(kr_params_find(params, "layers.0.norm.weight")->tensor) == KR_F32,
+        CHECK(kr_tensor_dtype(kr_params_find(params, "merge.0.weight")->tensor) == KR_DTYPE_BF16 &&
+                  kr_tensor_dtype(kr_params_find(params, "gates.0.b_beta")->tensor) == KR_DTYPE_F32 &&
+                  kr_tensor_dtype(kr_params_find(params, "layers.0.norm.weight")->tensor) == KR_DTYPE_F32,
               "matrices are halves, small parameters are not");
         const kr_init init = kr_params_find(params, "merge.0.weight")->init;
         CHECK(init.kind == KR_INIT_UNIFORM && init.b == 0.25 && init.a == -0.25, "+-1/sqrt(2 d)");
@@ -134,7 +141,7 @@ static void refuses(kr_bidi_config c, kr_status status, const char *text)
 /* Sets fields of a good config, then expects the text. */
 #define REFUSES(text, ...)                                                                                             \
     do {                                                                                                               \
-        kr_bidi_config c = bidi_small(&blocks, KR_MAMBA2);                                                             \
+        kr_bidi_config c = bidi_small(&blocks, KR_FAMILY_MAMBA2);                                                      \
         __VA_ARGS__;                                                                                                   \
         refuses(c, KR_ERR_ARG, "bidi.create: " text);                                                                  \
     } while (0)
@@ -142,10 +149,10 @@ static void refuses(kr_bidi_config c, kr_status status, const char *text)
 TEST(bidi_config_refusals)
 {
     ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F32);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
     const int64_t beyond[4] = { 0, 1, 4, 0 }, negative[4] = { 0, -1, 2, 3 };
-    const kr_marker bad_kind[2] = { { KR_MARK_START, 0 }, { (kr_marker_kind)9, 0 } };
-    const kr_marker bad_place[1] = { { KR_MARK_CUSTOM, -1 } };
+    const kr_class_token bad_kind[2] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = (kr_class_token_kind)9 } };
+    const kr_class_token bad_place[1] = { { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -1 } };
     REFUSES("block.family = 3 is none of mamba1, mamba2, mamba3", c.block.family = (kr_family)3);
     REFUSES("block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block",
             c.block.config = NULL);
@@ -157,30 +164,37 @@ TEST(bidi_config_refusals)
     REFUSES("n_virtual = 1, but must be at least 2", c.n_virtual = 1);
     REFUSES("schedule = 5 is none of strided cyclic, strided stretched, symmetric cyclic, symmetric stretched, custom",
             c.schedule = (kr_bidi_schedule)5);
-    REFUSES("custom_schedule is NULL, but the schedule is custom; give n_virtual numbers", c.schedule = KR_BIDI_CUSTOM);
-    REFUSES("custom_schedule[2] = 4, but must be from 0 to n_layers - 1 = 3", c.schedule = KR_BIDI_CUSTOM,
+    REFUSES("custom_schedule is NULL, but the schedule is custom; give n_virtual numbers",
+            c.schedule = KR_BIDI_SCHEDULE_CUSTOM);
+    REFUSES("custom_schedule[2] = 4, but must be from 0 to n_layers - 1 = 3", c.schedule = KR_BIDI_SCHEDULE_CUSTOM,
             c.custom_schedule = beyond);
-    REFUSES("custom_schedule[1] = -1, but must be from 0 to n_layers - 1 = 3", c.schedule = KR_BIDI_CUSTOM,
+    REFUSES("custom_schedule[1] = -1, but must be from 0 to n_layers - 1 = 3", c.schedule = KR_BIDI_SCHEDULE_CUSTOM,
             c.custom_schedule = negative);
     REFUSES("merge = 2 is neither mean nor cat-linear", c.merge = (kr_bidi_merge)2);
     REFUSES("norm_eps = 0, but must be above 0 and finite", c.norm_eps = 0);
     REFUSES("norm_eps = nan, but must be above 0 and finite", c.norm_eps = NAN);
     REFUSES("residual.kind = 2 is neither standard nor multi-gate", c.residual.kind = (kr_residual_kind)2);
     REFUSES("residual.n_stream = 0, but must be at least 1", c.residual.kind = KR_RESIDUAL_MULTI_GATE);
-    REFUSES("residual.init_bias = inf, but must be finite",
-            c.residual = ((kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, INFINITY, 0, false }));
+    REFUSES("residual.init_bias = inf, but must be finite", c.residual = ((kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                                                                         .n_stream = 2,
+                                                                                         .init_bias = INFINITY,
+                                                                                         .init_bias_step = 0,
+                                                                                         .per_virtual_layer = false }));
     REFUSES("residual.init_bias_step = nan, but must be finite",
-            c.residual = ((kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, 0, NAN, false }));
+            c.residual = ((kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                         .n_stream = 2,
+                                         .init_bias = 0,
+                                         .init_bias_step = NAN,
+                                         .per_virtual_layer = false }));
     REFUSES("n_latents = -1, but must not be negative", c.n_latents = -1);
     REFUSES("n_latents = 1, but latents is NULL", c.n_latents = 1);
     REFUSES("latents[1].kind = 9 is none of start, middle, end, custom", c.n_latents = 2, c.latents = bad_kind);
     REFUSES("latents[0].at = -1, but a custom place must not be negative", c.n_latents = 1, c.latents = bad_place);
-    REFUSES("config.size = 0; fill the config in with its _init before setting fields", c.size = 0);
     CHECK(!kr_bidi_create(ctx, NULL), "no config");
     CHECK_ERROR(ctx, KR_ERR_ARG, "bidi.create: config is NULL");
     bidi_blocks wrong = blocks;
     wrong.mamba2.d_model = 0;
-    kr_bidi_config c = bidi_small(&wrong, KR_MAMBA2);
+    kr_bidi_config c = bidi_small(&wrong, KR_FAMILY_MAMBA2);
     CHECK(!kr_bidi_create(ctx, &c), "the block's own config is checked");
     CHECK_ERROR(ctx, KR_ERR_ARG, "bidi.create: mamba2.create: d_model = 0, but must be at least 1");
     kr_ctx_destroy(ctx);
@@ -199,41 +213,41 @@ static void refused(kr_tape *t, kr_status status, const char *text, const kr_bid
 TEST(bidi_forward_refusals)
 {
     ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F32);
-    kr_bidi_config c = bidi_small(&blocks, KR_MAMBA2);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
+    kr_bidi_config c = bidi_small(&blocks, KR_FAMILY_MAMBA2);
     kr_bidi *bidi = kr_bidi_create(ctx, &c);
-    for (int mode = KR_GRAD; mode <= KR_NO_GRAD; mode++) {
+    for (int mode = KR_TAPE_GRAD; mode <= KR_TAPE_NO_GRAD; mode++) {
         kr_tape *t = kr_tape_create(ctx, (kr_tape_mode)mode);
-        refused(t, KR_ERR_ARG, "bidi.forward: the stack is NULL", NULL, kr_zeros(t, KR_F32, KR_SHAPE(1, 2, BIDI_ND)),
-                NULL);
+        refused(t, KR_ERR_ARG, "bidi.forward: the stack is NULL", NULL,
+                kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(1, 2, BIDI_ND)), NULL);
         refused(t, KR_ERR_ARG, "bidi.forward: operand x is NULL", bidi, NULL, NULL);
         refused(t, KR_ERR_SHAPE, "bidi.forward: axis d of x [1, 2, 9] is 9, but the block has d_model = 8", bidi,
-                kr_zeros(t, KR_F32, KR_SHAPE(1, 2, 9)), NULL);
+                kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(1, 2, 9)), NULL);
         refused(t, KR_ERR_DTYPE,
                 "bidi.forward: x is f64, but the block is f32; cast x, or create the block with that dtype", bidi,
-                kr_zeros(t, KR_F64, KR_SHAPE(1, 2, BIDI_ND)), NULL);
+                kr_zeros(t, KR_DTYPE_F64, KR_SHAPE(1, 2, BIDI_ND)), NULL);
         refused(t, KR_ERR_SHAPE, "bidi.forward: x [1, 0, 8] is empty; there must be a row and a token at least", bidi,
-                kr_zeros(t, KR_F32, KR_SHAPE(1, 0, BIDI_ND)), NULL);
+                kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(1, 0, BIDI_ND)), NULL);
         kr_cache caches[4];
-        kr_tensor *x = kr_randn(t, KR_F32, KR_SHAPE(1, 2, BIDI_ND));
+        kr_tensor *x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(1, 2, BIDI_ND));
         const kr_bidi_out good = kr_bidi_forward(t, bidi, x, NULL);
         for (int v = 0; v < 4; v++) caches[v] = good.caches[v];
-        caches[3].family = KR_MAMBA1;
+        caches[3].family = KR_FAMILY_MAMBA1;
         refused(t, KR_ERR_ARG,
                 "bidi.forward: virtual layer 3: the cache is of the family mamba1, but the block is mamba2", bidi, x,
                 caches);
-        x = kr_randn(t, KR_F32, KR_SHAPE(2, 2, BIDI_ND));
+        x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(2, 2, BIDI_ND));
         const kr_bidi_out two = kr_bidi_forward(t, bidi, kr_slice(t, x, 0, 0, 1), NULL);
         refused(t, KR_ERR_SHAPE,
                 "bidi.forward: virtual layer 0: cache.conv [1, 24, 4] must be [2, 24, 4]: one for each row of x", bidi,
                 x, two.caches);
-        x = kr_randn(t, KR_F32, KR_SHAPE(1, 2, BIDI_ND));
+        x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(1, 2, BIDI_ND));
         const kr_bidi_out last = kr_bidi_forward(t, bidi, x, NULL);
         for (int v = 0; v < 4; v++) caches[v] = last.caches[v];
         caches[1].mamba2.ssm_bhpr = NULL;
         refused(t, KR_ERR_ARG,
-                "bidi.forward: virtual layer 1: cache.ssm is NULL; a cache has all its tensors, or pass NULL for a "
-                "fresh one",
+                "bidi.forward: virtual layer 1: cache.ssm is NULL; a cache has all its tensors, or pass NULL for the "
+                "initial one",
                 bidi, x, caches);
         kr_tape_destroy(t);
     }
@@ -255,18 +269,23 @@ static size_t rounded(const kr_tensor *x)
 TEST(bidi_peak_does_not_grow_with_depth)
 {
     ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F32);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
     for (int family = 0; family < BIDI_FAMILIES; family++)
         for (int multi = 0; multi < 2; multi++) {
             size_t peak[2], caches[2] = { 0, 0 }, after[2];
             for (int deep = 0; deep < 2; deep++) {
                 kr_bidi_config c = bidi_small(&blocks, family);
                 c.n_virtual = deep ? 40 : 8;
-                c.merge = KR_BIDI_CAT_LINEAR;
-                if (multi) c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 3, 0, 0, false };
+                c.merge = KR_BIDI_MERGE_CAT_LINEAR;
+                if (multi)
+                    c.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                                .n_stream = 3,
+                                                .init_bias = 0,
+                                                .init_bias_step = 0,
+                                                .per_virtual_layer = false };
                 kr_bidi *bidi = kr_bidi_create(ctx, &c);
-                kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-                kr_tensor *x = kr_zeros(tape, KR_F32, KR_SHAPE(2, 64, BIDI_ND));
+                kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+                kr_tensor *x = kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(2, 64, BIDI_ND));
                 const kr_bidi_out out = kr_bidi_forward(tape, bidi, x, NULL);
                 for (int64_t v = 0; out.caches && v < c.n_virtual; v++)
                     for (int i = 0; i < kr_cache_count(c.block.family); i++)
@@ -290,14 +309,18 @@ TEST(bidi_peak_does_not_grow_with_depth)
 TEST(bidi_more_streams_than_pairs)
 {
     ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F32);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
     size_t bytes[2];
     for (int many = 0; many < 2; many++) {
-        kr_bidi_config c = bidi_small(&blocks, KR_MAMBA2);
-        c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, many ? 1000 : 3, 0, 0, false };
+        kr_bidi_config c = bidi_small(&blocks, KR_FAMILY_MAMBA2);
+        c.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                    .n_stream = many ? 1000 : 3,
+                                    .init_bias = 0,
+                                    .init_bias_step = 0,
+                                    .per_virtual_layer = false };
         kr_bidi *bidi = kr_bidi_create(ctx, &c);
-        kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-        kr_bidi_forward(tape, bidi, kr_zeros(tape, KR_F32, KR_SHAPE(2, 64, BIDI_ND)), NULL);
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+        kr_bidi_forward(tape, bidi, kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(2, 64, BIDI_ND)), NULL);
         bytes[many] = kr_tape_bytes(tape);
         CHECK_OK(ctx);
         kr_tape_destroy(tape);
@@ -311,12 +334,14 @@ TEST(bidi_more_streams_than_pairs)
 TEST(bidi_calls_are_pure)
 {
     ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F32);
-    kr_bidi_config c = bidi_small(&blocks, KR_MAMBA3);
-    c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 1, 0, 0, false };
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
+    kr_bidi_config c = bidi_small(&blocks, KR_FAMILY_MAMBA3);
+    c.residual = (kr_residual){
+        .kind = KR_RESIDUAL_MULTI_GATE, .n_stream = 1, .init_bias = 0, .init_bias_step = 0, .per_virtual_layer = false
+    };
     kr_bidi *bidi = kr_bidi_create(ctx, &c);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x = kr_randn(tape, KR_F32, KR_SHAPE(2, 6, BIDI_ND)), *kept = kr_input(tape, x);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 6, BIDI_ND)), *kept = kr_input(tape, x);
     const kr_bidi_out first = kr_bidi_forward(tape, bidi, x, NULL);
     CHECK_SAME_BITS("x", x, kept);
     kr_tensor *cache = kr_input(tape, first.caches[0].tensors[0]), *y = kr_input(tape, first.y);
@@ -332,12 +357,14 @@ TEST(bidi_calls_are_pure)
 
 static kr_bidi_config starved_config(const bidi_blocks *blocks, int family)
 {
-    static const kr_marker latents[2] = { { KR_MARK_START, 0 }, { KR_MARK_END, 0 } };
+    static const kr_class_token latents[2] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = KR_CLASS_TOKEN_END } };
     kr_bidi_config c = bidi_small(blocks, family);
     c.n_layers = 2;
     c.n_virtual = 4;
-    c.merge = KR_BIDI_CAT_LINEAR;
-    c.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, 0, 1, true };
+    c.merge = KR_BIDI_MERGE_CAT_LINEAR;
+    c.residual = (kr_residual){
+        .kind = KR_RESIDUAL_MULTI_GATE, .n_stream = 2, .init_bias = 0, .init_bias_step = 1, .per_virtual_layer = true
+    };
     c.n_latents = 2;
     c.latents = latents;
     return c;
@@ -346,7 +373,7 @@ static kr_bidi_config starved_config(const bidi_blocks *blocks, int family)
 TEST(bidi_create_starved)
 {
     ctx = kr_test_ctx(1, NULL);
-    const bidi_blocks blocks = bidi_blocks_of(KR_F32);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
     for (int family = 0; family < BIDI_FAMILIES; family++) {
         const kr_bidi_config c = starved_config(&blocks, family);
         const kr_memory_stats idle = kr_ctx_memory(ctx);
@@ -376,29 +403,29 @@ static kr_tape *starved_tape(kr_tape_mode mode)
 {
     kr_tape *tape = kr_tape_create(ctx, mode);
     tape->heads.block_bytes = tape->data.block_bytes = tape->heap.chunk_bytes = KR_ALIGN;
-    tape->shared.block_bytes = tape->far_heap.chunk_bytes = 4 * KR_ALIGN;
+    tape->shared.block_bytes = tape->device_heap.chunk_bytes = 4 * KR_ALIGN;
     ctx->scratch.block_bytes = KR_ALIGN;
     return tape;
 }
 
 static bool forward_and_back(kr_tape *tape, const kr_bidi *bidi)
 {
-    kr_tensor *x = kr_zeros(tape, KR_F32, KR_SHAPE(1, 3, BIDI_ND));
+    kr_tensor *x = kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(1, 3, BIDI_ND));
     const kr_bidi_out out = kr_bidi_forward(tape, bidi, x, NULL);
-    if (out.y && tape->mode == KR_GRAD) kr_backward(tape, kr_sum(tape, out.y, KR_ALL_AXES, false));
+    if (out.y && tape->mode == KR_TAPE_GRAD) kr_backward(tape, kr_sum(tape, out.y, KR_ALL_AXES, false));
     CHECK(!out.y == !out.caches, "both or none");
     return out.y && !kr_ctx_failed(ctx);
 }
 
 TEST(bidi_forward_starved)
 {
-    const bidi_blocks blocks = bidi_blocks_of(KR_F32);
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
     for (int family = 0; family < BIDI_FAMILIES; family++)
-        for (int mode = KR_GRAD; mode <= KR_NO_GRAD; mode++) {
+        for (int mode = KR_TAPE_GRAD; mode <= KR_TAPE_NO_GRAD; mode++) {
             ctx = kr_test_ctx(1, NULL);
             const kr_bidi_config c = starved_config(&blocks, family);
             kr_bidi *bidi = kr_bidi_create(ctx, &c);
-            const size_t by = mode == KR_GRAD || kr_test_quick() ? 7 : 1;
+            const size_t by = mode == KR_TAPE_GRAD || kr_test_quick() ? 7 : 1;
             size_t n = 1;
             for (bool passed = false; !passed && n < 20000; n += by) {
                 kr_tape *tape = starved_tape((kr_tape_mode)mode);

@@ -32,18 +32,22 @@ static void everything(net_recipe *r)
     r->mamba3.mimo_rank = 2;
     r->mamba1.has_learnable_init_state = r->mamba2.has_learnable_init_state = r->mamba3.has_learnable_init_state = true;
     r->layers.has_mlp_bias = true;
-    r->layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, -1, 0.5, false };
+    r->layers.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                        .n_stream = 2,
+                                        .init_bias = -1,
+                                        .init_bias_step = 0.5,
+                                        .per_virtual_layer = false };
     r->network.tie_embeddings = false;
 }
 
-static void turned(net_recipe *r)
+static void rotated(net_recipe *r)
 {
     r->mamba3.rotation = KR_ROTATION_QUATERNION;
-    r->mamba3.pathway = KR_MAMBA3_DOUBLE;
+    r->mamba3.pathway = KR_MAMBA3_PATHWAY_DOUBLE;
     r->layers.recompute = KR_RECOMPUTE_ALL;
 }
 
-static void (*const changes[])(net_recipe *) = { plain, everything, turned };
+static void (*const changes[])(net_recipe *) = { plain, everything, rotated };
 enum { CHANGES = sizeof changes / sizeof *changes };
 
 typedef struct twins {
@@ -61,7 +65,7 @@ static bool open_twins(twins *t, int family, net_ends ends, int change, kr_dtype
     for (int64_t i = 0; i < kr_params_count(t->wide.params); i++) {
         const kr_tensor *from = kr_params_at(t->half.params, i)->tensor;
         double *values = kr_test_values(from);
-        kr_param_write(kr_params_at(t->wide.params, i)->tensor, KR_F64, values, kr_tensor_count(from));
+        kr_param_write(kr_params_at(t->wide.params, i)->tensor, KR_DTYPE_F64, values, kr_tensor_count(from));
         free(values);
     }
     return true;
@@ -81,7 +85,7 @@ static kr_tensor *tokens(net *n, kr_tape *tape, int64_t nb, int64_t ns)
     float *values = calloc((size_t)count, sizeof *values);
     if (!values) exit(2);
     for (int64_t i = 0; i < count; i++) values[i] = (float)net_noise(7, i);
-    kr_tensor *x = kr_from_data(tape, KR_F32, KR_SHAPE(nb, ns, NET_INPUT), values);
+    kr_tensor *x = kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(nb, ns, NET_INPUT), values);
     free(values);
     return kr_input(tape, x);
 }
@@ -106,11 +110,12 @@ static void same_grads(twins *t, const char *what)
         const kr_tensor *half = kr_grad(kr_params_at(t->half.params, i)->tensor), *wide = kr_grad(row->tensor);
         if (!CHECK(!half == !wide, "%s: one of %s has no gradient", what, row->name) || !wide) continue;
         kr_tensor *got = kr_view_data(tape, half->dtype, kr_tensor_shape(half), NULL, kr_test_copy(half));
-        kr_tensor *want = kr_view_data(tape, KR_F32, kr_tensor_shape(wide), NULL, kr_test_copy(wide));
-        if (strstr(row->name, "embedding")) CHECK_TENSORS(row->name, kr_cast(tape, got, KR_F32), want, 0x1p-6, 0.1);
+        kr_tensor *want = kr_view_data(tape, KR_DTYPE_F32, kr_tensor_shape(wide), NULL, kr_test_copy(wide));
+        if (strstr(row->name, "embedding"))
+            CHECK_TENSORS(row->name, kr_cast(tape, got, KR_DTYPE_F32), want, 0x1p-6, 0.1);
         else
             CHECK_SAME(t->wide.ctx, row->name, got, kr_cast(tape, want, half->dtype),
-                       half->dtype == KR_F32 ? 10 * ORDER : 0x1p-6, 0.1);
+                       half->dtype == KR_DTYPE_F32 ? 10 * ORDER : 0x1p-6, 0.1);
     }
 }
 
@@ -130,7 +135,7 @@ static recorded run_recorded(net *n)
     return r;
 }
 
-static const kr_dtype halves[] = { KR_BF16, KR_F16 };
+static const kr_dtype halves[] = { KR_DTYPE_BF16, KR_DTYPE_F16 };
 
 TEST(halves_give_the_bits_of_their_widened_weights)
 {
@@ -142,7 +147,7 @@ TEST(halves_give_the_bits_of_their_widened_weights)
                 twins t;
                 if (!open_twins(&t, family, ends, change, halves[k % 2], 1)) exit(2);
                 const recorded a = run_recorded(&t.half), b = run_recorded(&t.wide);
-                CHECK(kr_tensor_dtype(a.y) == KR_F32, "outputs are %s", kr_dtype_name(kr_tensor_dtype(a.y)));
+                CHECK(kr_tensor_dtype(a.y) == KR_DTYPE_F32, "outputs are %s", kr_dtype_name(kr_tensor_dtype(a.y)));
                 CHECK_SAME(t.wide.ctx, "y", a.y, b.y, ORDER, 1);
                 same_states("state", a.state, b.state);
                 if (ends == LATENT) CHECK_SAME(t.wide.ctx, "g_x", kr_grad(a.x), kr_grad(b.x), 10 * ORDER, 1);
@@ -211,7 +216,7 @@ typedef struct peaks {
 static peaks measure(net *n, bool by_step, int64_t ns)
 {
     const size_t before = kr_ctx_memory(n->ctx).live_bytes;
-    kr_tape *tape = kr_tape_create(n->ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(n->ctx, KR_TAPE_NO_GRAD);
     kr_tensor *x = tokens(n, tape, 2, by_step ? 1 : ns);
     if (by_step) x = kr_reshape(tape, x, n->recipe.ends == VOCAB ? KR_SHAPE(2) : KR_SHAPE(2, NET_INPUT));
     net_call(n, tape, by_step ? KR_RUN_STEP : KR_RUN_FORWARD, x, NULL);

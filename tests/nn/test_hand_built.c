@@ -19,7 +19,7 @@ typedef struct hand {
 static bool hand_open(hand *h, const hand_options *options)
 {
     *h = (hand){ options->task, options->dtype, kr_test_ctx(1, NULL), NULL, NULL };
-    h->tape = kr_tape_create(h->ctx, KR_NO_GRAD);
+    h->tape = kr_tape_create(h->ctx, KR_TAPE_NO_GRAD);
     h->net = hand_network(h->ctx, options);
     return h->net && CHECK_OK(h->ctx);
 }
@@ -38,7 +38,7 @@ static kr_tensor *features(const hand *h, const task_data *data, int64_t from, i
     for (int64_t i = 0; i < data->nb * count; i++)
         one_hot[TASK_SYMBOLS * i + data->symbol_bs[i / count * data->ns + from + i % count]] = 1;
     const kr_shape shape = is_step ? KR_SHAPE(data->nb, TASK_SYMBOLS) : KR_SHAPE(data->nb, count, TASK_SYMBOLS);
-    kr_tensor *x = kr_cast(h->tape, kr_from_data(h->tape, KR_F64, shape, one_hot), h->dtype);
+    kr_tensor *x = kr_cast(h->tape, kr_from_data(h->tape, KR_DTYPE_F64, shape, one_hot), h->dtype);
     free(one_hot);
     return x;
 }
@@ -46,9 +46,9 @@ static kr_tensor *features(const hand *h, const task_data *data, int64_t from, i
 /* Writes y [b count w] into its place in [b s w]. */
 static void keep(const hand *h, const task_data *data, int64_t from, int64_t count, const kr_tensor *y, double *logit)
 {
-    const int64_t nw = kr_task_classes(h->task), ny = data->nb * count * nw;
+    const int64_t nw = lab_task_classes(h->task), ny = data->nb * count * nw;
     double *values = malloc((size_t)ny * sizeof *values);
-    if (CHECK(kr_tensor_read(y, KR_F64, values, ny) == KR_OK, "%s", kr_ctx_message(h->ctx)))
+    if (CHECK(kr_tensor_read(y, KR_DTYPE_F64, values, ny) == KR_OK, "%s", kr_ctx_message(h->ctx)))
         for (int64_t b = 0; b < data->nb; b++)
             memcpy(logit + (b * data->ns + from) * nw, values + b * count * nw, (size_t)(count * nw) * sizeof *values);
     free(values);
@@ -76,7 +76,7 @@ static void in_parts(hand *h, const task_data *data, way by, kr_call *call, doub
 /* Logits [b s w], to be freed. */
 static double *run(hand *h, const task_data *data, way by, const kr_ssd_path *path)
 {
-    double *logit = calloc((size_t)(data->nb * data->ns * kr_task_classes(h->task)), sizeof *logit);
+    double *logit = calloc((size_t)(data->nb * data->ns * lab_task_classes(h->task)), sizeof *logit);
     kr_call call;
     kr_call_init(&call);
     call.path = path;
@@ -101,7 +101,7 @@ static int largest(const double *logit, int nw)
 
 static double accuracy(const task_data *data, const double *logit)
 {
-    const int nw = kr_task_classes(data->task);
+    const int nw = lab_task_classes(data->task);
     int64_t right = 0, scored = 0;
     for (int64_t i = 0; i < data->nb * data->ns; i++) {
         scored += data->target_bs[i] != TASK_NOT_SCORED;
@@ -113,8 +113,8 @@ static double accuracy(const task_data *data, const double *logit)
 /* Every scored place is right, and has the logits of the design. */
 static void expect_solved(const task_data *data, const char *how, const double *logit, double tolerance)
 {
-    const int nw = kr_task_classes(data->task);
-    const char *name = kr_task_name(data->task), *family = kr_task_family(data->task, data->family);
+    const int nw = lab_task_classes(data->task);
+    const char *name = lab_task_name(data->task), *family = lab_task_family(data->task, data->family);
     double *want = malloc((size_t)(data->ns * nw) * sizeof *want), worst = 0;
     for (int64_t i = 0; i < data->nb * data->ns; i++) {
         if (i % data->ns == 0) hand_logits(data->task, data->symbol_bs + i, data->ns, want);
@@ -166,20 +166,22 @@ static void expect_all_ways(const hand_options *options, double tolerance)
  * of 256 turns add up; and see above. Lambda is 1 in f32, where the pathways are then the same. */
 TEST(hand_built_majority)
 {
-    expect_all_ways(&(hand_options){ .task = KR_TASK_MAJORITY, .dtype = KR_F64 }, 1e-9);
-    expect_all_ways(&(hand_options){ .task = KR_TASK_MAJORITY, .dtype = KR_F32 }, 0.2);
+    expect_all_ways(&(hand_options){ .task = LAB_TASK_MAJORITY, .dtype = KR_DTYPE_F64 }, 1e-9);
+    expect_all_ways(&(hand_options){ .task = LAB_TASK_MAJORITY, .dtype = KR_DTYPE_F32 }, 0.2);
 }
 
 TEST(hand_built_rotor)
 {
-    expect_all_ways(&(hand_options){ .task = KR_TASK_ROTOR, .dtype = KR_F64, .pathway = KR_MAMBA3_DOUBLE }, 4e-7);
-    expect_all_ways(&(hand_options){ .task = KR_TASK_ROTOR, .dtype = KR_F32 }, 1e-3);
+    expect_all_ways(
+        &(hand_options){ .task = LAB_TASK_ROTOR, .dtype = KR_DTYPE_F64, .pathway = KR_MAMBA3_PATHWAY_DOUBLE }, 4e-7);
+    expect_all_ways(&(hand_options){ .task = LAB_TASK_ROTOR, .dtype = KR_DTYPE_F32 }, 1e-3);
 }
 
 TEST(hand_built_spinor)
 {
-    expect_all_ways(&(hand_options){ .task = KR_TASK_SPINOR, .dtype = KR_F64, .pathway = KR_MAMBA3_DOUBLE }, 1e-6);
-    expect_all_ways(&(hand_options){ .task = KR_TASK_SPINOR, .dtype = KR_F32 }, 4e-3);
+    expect_all_ways(
+        &(hand_options){ .task = LAB_TASK_SPINOR, .dtype = KR_DTYPE_F64, .pathway = KR_MAMBA3_PATHWAY_DOUBLE }, 1e-6);
+    expect_all_ways(&(hand_options){ .task = LAB_TASK_SPINOR, .dtype = KR_DTYPE_F32 }, 4e-3);
 }
 
 TEST(hand_built_parameter_counts)
@@ -188,15 +190,15 @@ TEST(hand_built_parameter_counts)
         task_kind task;
         kr_rotation_kind rotation;
         int64_t parameters;
-    } want[] = { { KR_TASK_MAJORITY, KR_ROTATION_COMPLEX, 62 },
-                 { KR_TASK_ROTOR, KR_ROTATION_COMPLEX, 86 },
-                 { KR_TASK_SPINOR, KR_ROTATION_QUATERNION, 328 },
-                 { KR_TASK_SPINOR, KR_ROTATION_COMPLEX, 278 } };
+    } want[] = { { LAB_TASK_MAJORITY, KR_ROTATION_COMPLEX, 62 },
+                 { LAB_TASK_ROTOR, KR_ROTATION_COMPLEX, 86 },
+                 { LAB_TASK_SPINOR, KR_ROTATION_QUATERNION, 328 },
+                 { LAB_TASK_SPINOR, KR_ROTATION_COMPLEX, 278 } };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int i = 0; i < 4; i++) {
-        kr_network *net = task_network(ctx, want[i].task, KR_F32, want[i].rotation, KR_MAMBA3_SINGLE);
+        kr_network *net = task_network(ctx, want[i].task, KR_DTYPE_F32, want[i].rotation, KR_MAMBA3_PATHWAY_SINGLE);
         const int64_t got = kr_params_elements(kr_network_params(net));
-        CHECK(got == want[i].parameters, "%s: %lld parameters", kr_task_name(want[i].task), (long long)got);
+        CHECK(got == want[i].parameters, "%s: %lld parameters", lab_task_name(want[i].task), (long long)got);
         kr_network_destroy(net);
     }
     CHECK_OK(ctx);
@@ -210,10 +212,10 @@ TEST(hand_built_with_a_flaw)
         task_kind task;
         hand_flaw flaw;
         double below; /* percent, in the worst family: what no such state can do, by the reference's controls */
-    } flaws[] = { { KR_TASK_MAJORITY, HAND_NO_RESET, 90 }, { KR_TASK_ROTOR, HAND_NO_RESET, 90 },
-                  { KR_TASK_ROTOR, HAND_SAME_TURN, 60 },   { KR_TASK_ROTOR, HAND_NO_TURN, 60 },
-                  { KR_TASK_SPINOR, HAND_NO_RESET, 90 },   { KR_TASK_SPINOR, HAND_SAME_TURN, 75 },
-                  { KR_TASK_SPINOR, HAND_NO_TURN, 75 } };
+    } flaws[] = { { LAB_TASK_MAJORITY, HAND_NO_RESET, 90 },   { LAB_TASK_ROTOR, HAND_NO_RESET, 90 },
+                  { LAB_TASK_ROTOR, HAND_SAME_ROTATION, 60 }, { LAB_TASK_ROTOR, HAND_NO_ROTATION, 60 },
+                  { LAB_TASK_SPINOR, HAND_NO_RESET, 90 },     { LAB_TASK_SPINOR, HAND_SAME_ROTATION, 75 },
+                  { LAB_TASK_SPINOR, HAND_NO_ROTATION, 75 } };
     for (size_t i = 0; i < sizeof flaws / sizeof *flaws; i++) {
         hand h;
         double worst = 100;
@@ -225,7 +227,7 @@ TEST(hand_built_with_a_flaw)
                 free(logit);
                 task_free(&data);
             }
-        CHECK(worst < flaws[i].below, "%s, flaw %d: %.2f %% right", kr_task_name(h.task), (int)flaws[i].flaw, worst);
+        CHECK(worst < flaws[i].below, "%s, flaw %d: %.2f %% right", lab_task_name(h.task), (int)flaws[i].flaw, worst);
         hand_close(&h);
     }
 }

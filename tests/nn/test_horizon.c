@@ -6,7 +6,7 @@ enum { DEPTH = 4 };
 static net_recipe deep(kr_family family, net_ends ends, int64_t horizon)
 {
     net_recipe r = net_recipe_of(family, ends);
-    net_recipe_type(&r, KR_F64);
+    net_recipe_type(&r, KR_DTYPE_F64);
     r.layers.n_layers = DEPTH;
     r.layers.d_intermediate = 4;
     r.layers.grad_horizon = horizon;
@@ -23,7 +23,9 @@ static void shared(net_recipe *r)
 
 static void gates(net_recipe *r)
 {
-    r->layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, -1, 0.5, true };
+    r->layers.residual = (kr_residual){
+        .kind = KR_RESIDUAL_MULTI_GATE, .n_stream = 2, .init_bias = -1, .init_bias_step = 0.5, .per_virtual_layer = true
+    };
 }
 
 static void gates_and_ends(net_recipe *r)
@@ -52,7 +54,7 @@ static outcome *outcome_of(const net_recipe *r, bool without_states)
     net n;
     if (!net_open(&n, "horizon", r, 1)) return calloc(1, sizeof(outcome));
     const net_problem p = { .nb = 2, .ns = 5, .from_state = true };
-    outcome *o = net_run(&n, &p, &(net_way){ .name = "whole", .without_states = without_states });
+    outcome *o = net_run(&n, &p, &(net_mode){ .name = "whole", .without_states = without_states });
     net_close(&n);
     return o;
 }
@@ -79,10 +81,10 @@ TEST(a_horizon_beyond_the_depth_is_none)
 TEST(a_horizon_changes_no_value)
 {
     for (int i = 0; i < NVARIANTS; i++) {
-        const net_recipe none = variant_of(KR_MAMBA3, i, VOCAB, KR_NO_HORIZON);
+        const net_recipe none = variant_of(KR_FAMILY_MAMBA3, i, VOCAB, KR_NO_HORIZON);
         outcome *want = outcome_of(&none, false);
         for (int64_t k = 0; k < DEPTH; k++) {
-            const net_recipe r = variant_of(KR_MAMBA3, i, VOCAB, k);
+            const net_recipe r = variant_of(KR_FAMILY_MAMBA3, i, VOCAB, k);
             outcome *got = outcome_of(&r, false);
             compare_bits(variants[i].name, got, want, false);
             outcome_free(got);
@@ -93,10 +95,10 @@ TEST(a_horizon_changes_no_value)
 
 TEST(a_horizon_is_inert_without_recording)
 {
-    const net_recipe none = deep(KR_MAMBA2, LATENT, KR_NO_HORIZON), two = deep(KR_MAMBA2, LATENT, 2);
+    const net_recipe none = deep(KR_FAMILY_MAMBA2, LATENT, KR_NO_HORIZON), two = deep(KR_FAMILY_MAMBA2, LATENT, 2);
     net a, b;
     if (!net_open(&a, "none", &none, 1) || !net_open(&b, "two", &two, 1)) return;
-    kr_tape *ta = kr_tape_create(a.ctx, KR_NO_GRAD), *tb = kr_tape_create(b.ctx, KR_NO_GRAD);
+    kr_tape *ta = kr_tape_create(a.ctx, KR_TAPE_NO_GRAD), *tb = kr_tape_create(b.ctx, KR_TAPE_NO_GRAD);
     const net_out ya = net_call(&a, ta, KR_RUN_FORWARD, net_input(&a, ta, 2, 5), NULL);
     const net_out yb = net_call(&b, tb, KR_RUN_FORWARD, net_input(&b, tb, 2, 5), NULL);
     CHECK_SAME_BITS("y", yb.y, ya.y);
@@ -192,7 +194,7 @@ TEST(a_horizon_differentiates_the_upper_layers)
 
 TEST(a_horizon_leaves_lower_parameters_alone)
 {
-    const net_recipe r = deep(KR_MAMBA1, LATENT, 2);
+    const net_recipe r = deep(KR_FAMILY_MAMBA1, LATENT, 2);
     net n;
     if (!net_open(&n, "two of four", &r, 1)) return;
     kr_tensor *y = net_call(&n, n.tape, KR_RUN_FORWARD, net_input(&n, n.tape, 2, 5), NULL).y;
@@ -252,17 +254,17 @@ static void make_idle(net *n, int64_t cut)
 /* Then nothing is lost: the gradients of input and latents are those without a horizon. */
 TEST(a_horizon_over_idle_layers_is_exact)
 {
-    static const kr_layer_marker latents[] = { { 0, { KR_MARK_START, 0 } },
-                                               { 1, { KR_MARK_END, 0 } },
-                                               { 1, { KR_MARK_CUSTOM, 2 } },
-                                               { 2, { KR_MARK_MIDDLE, 0 } },
-                                               { 3, { KR_MARK_END, 0 } } };
-    static const kr_marker of_stack[] = { { KR_MARK_MIDDLE, 0 } };
+    static const kr_layer_marker latents[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                               { 1, { .kind = KR_CLASS_TOKEN_END } },
+                                               { 1, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 2 } },
+                                               { 2, { .kind = KR_CLASS_TOKEN_MIDDLE } },
+                                               { 3, { .kind = KR_CLASS_TOKEN_END } } };
+    static const kr_class_token of_stack[] = { { .kind = KR_CLASS_TOKEN_MIDDLE } };
     for (int gated = 0; gated < 2; gated++)
         for (int marked = 0; marked < 2; marked++) {
             outcome *each[2];
             for (int k = 0; k < 2; k++) {
-                net_recipe r = deep(KR_MAMBA2, BARE, k ? 2 : KR_NO_HORIZON);
+                net_recipe r = deep(KR_FAMILY_MAMBA2, BARE, k ? 2 : KR_NO_HORIZON);
                 if (gated) gates(&r);
                 r.layers.residual.n_stream = 1;
                 if (marked) r.layers.layer_latents = latents;
@@ -294,12 +296,12 @@ TEST(a_horizon_over_idle_layers_is_exact)
 
 static void with_markers(net_recipe *r)
 {
-    static const kr_marker of_stack[] = { { KR_MARK_START, 0 }, { KR_MARK_END, 0 } };
-    static const kr_layer_marker of_layers[] = { { 0, { KR_MARK_START, 0 } },
-                                                 { 1, { KR_MARK_MIDDLE, 0 } },
-                                                 { 2, { KR_MARK_START, 0 } },
-                                                 { 2, { KR_MARK_END, 0 } },
-                                                 { 3, { KR_MARK_CUSTOM, 2 } } };
+    static const kr_class_token of_stack[] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = KR_CLASS_TOKEN_END } };
+    static const kr_layer_marker of_layers[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                 { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } },
+                                                 { 2, { .kind = KR_CLASS_TOKEN_START } },
+                                                 { 2, { .kind = KR_CLASS_TOKEN_END } },
+                                                 { 3, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 2 } } };
     r->layers.latents = of_stack;
     r->layers.n_latents = 2;
     r->layers.layer_latents = of_layers;
@@ -308,7 +310,7 @@ static void with_markers(net_recipe *r)
 
 TEST(a_horizon_in_chunks_steps_and_primes)
 {
-    static const net_way ways[] = {
+    static const net_mode ways[] = {
         { .name = "steps", .parts = { STEP, STEP, STEP, STEP, STEP } },
         { .name = "2 + 3", .parts = { 2, 3 } },
         { .name = "step + 2 + step + 1", .parts = { STEP, 2, STEP, 1 } },
@@ -333,7 +335,7 @@ TEST(a_horizon_in_chunks_steps_and_primes)
 /* Slots below the cut are constants, on their way in and out; those above carry gradients from call to call. */
 TEST(caches_below_the_cut_carry_no_gradient)
 {
-    const net_recipe r = deep(KR_MAMBA3, BARE, 2);
+    const net_recipe r = deep(KR_FAMILY_MAMBA3, BARE, 2);
     net n;
     if (!net_open(&n, "caches", &r, 1)) return;
     kr_state *own = net_random_state(&n, 2);

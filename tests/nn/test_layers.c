@@ -123,7 +123,7 @@ TEST(stacks_are_their_formulas)
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++) {
             net_recipe r = stack_of(family, i);
-            net_recipe_type(&r, KR_F64);
+            net_recipe_type(&r, KR_DTYPE_F64);
             net n;
             if (!net_open(&n, variants[i].name, &r, 1)) continue;
             outcome *got = results_of(&n, 2, 5, false), *want = results_of(&n, 2, 5, true);
@@ -138,9 +138,9 @@ TEST(stacks_are_their_formulas)
 TEST(virtual_layers_are_layers)
 {
     for (int i = 2; i <= 4; i++) {
-        net_recipe r = stack_of(KR_MAMBA2, i), deep = stack_of(KR_MAMBA2, 0);
-        net_recipe_type(&r, KR_F64);
-        net_recipe_type(&deep, KR_F64);
+        net_recipe r = stack_of(KR_FAMILY_MAMBA2, i), deep = stack_of(KR_FAMILY_MAMBA2, 0);
+        net_recipe_type(&r, KR_DTYPE_F64);
+        net_recipe_type(&deep, KR_DTYPE_F64);
         deep.layers.n_layers = r.layers.n_virtual;
         net shared, copies;
         if (!net_open(&shared, variants[i].name, &r, 0)) continue;
@@ -149,7 +149,7 @@ TEST(virtual_layers_are_layers)
         for (int64_t v = 0; v < r.layers.n_virtual; v++)
             for (int64_t k = 0; k < rows; k++) {
                 const kr_tensor *from = kr_params_at(shared.params, shared.layers->real[v] * rows + k)->tensor;
-                kr_param_write(kr_params_at(copies.params, v * rows + k)->tensor, KR_F64, kr_test_copy(from),
+                kr_param_write(kr_params_at(copies.params, v * rows + k)->tensor, KR_DTYPE_F64, kr_test_copy(from),
                                kr_tensor_count(from));
             }
         outcome *got = results_of(&shared, 2, 5, false), *each = results_of(&copies, 2, 5, false);
@@ -174,13 +174,13 @@ TEST(virtual_layers_are_layers)
 static void law_splits(net *n, bool from_state)
 {
     static const kr_ssd_path short_chunks = { KR_SSD_SERIAL_RECALCULATED, 2 };
-    static const net_way ways[] = {
+    static const net_mode ways[] = {
         { .name = "steps", .parts = { STEP, STEP, STEP, STEP, STEP, STEP } },
         { .name = "step + 3 + step + 1", .parts = { STEP, 3, STEP, 1 } },
         { .name = "2 + 4", .parts = { 2, 4 }, .path = &short_chunks },
         { .name = "5 + step", .parts = { 5, STEP } },
     };
-    const int count = n->dtype == KR_F64 ? 4 : 2;
+    const int count = n->dtype == KR_DTYPE_F64 ? 4 : 2;
     net_same(n, &(net_problem){ .nb = 2, .ns = 6, .from_state = from_state }, ways, count);
 }
 
@@ -195,16 +195,16 @@ static void law_sequences(net *n, bool from_state)
         { .nb = 3, .ns = 6, .from_state = from_state, .starts = resets, .is_reset = true }
     };
     for (int k = 0; k < 2; k++)
-        net_same(n, &problems[k], &(net_way){ .name = k ? "forgetting alone" : "sequences alone", .alone = true }, 1);
+        net_same(n, &problems[k], &(net_mode){ .name = k ? "forgetting alone" : "sequences alone", .alone = true }, 1);
 }
 
 /* Outputs and states to the bit; gradients of parameters are sums over rows, in another order. */
 static void law_rows(net *n, bool from_state)
 {
-    static const net_way ways[] = { { .name = "whole" }, { .name = "steps", .parts = { STEP, STEP, STEP } } };
+    static const net_mode ways[] = { { .name = "whole" }, { .name = "steps", .parts = { STEP, STEP, STEP } } };
     const net_problem p = { .nb = 4, .ns = 3, .from_state = from_state };
     for (int i = 0; i < 2; i++) {
-        net_way alone = ways[i];
+        net_mode alone = ways[i];
         alone.alone = true;
         outcome *got = net_run(n, &p, &alone), *want = net_run(n, &p, &ways[i]);
         compare_rows(n->name, got, want);
@@ -217,8 +217,8 @@ static void law_rows(net *n, bool from_state)
 static void law_state_is_dropped(net *n, bool from_state)
 {
     const net_problem p = { .nb = 2, .ns = 6, .from_state = from_state };
-    outcome *want = net_run(n, &p, &(net_way){ .name = "kept", .without_states = true });
-    outcome *got = net_run(n, &p, &(net_way){ .name = "dropped", .without_states = true, .drops_state = true });
+    outcome *want = net_run(n, &p, &(net_mode){ .name = "kept", .without_states = true });
+    outcome *got = net_run(n, &p, &(net_mode){ .name = "dropped", .without_states = true, .drops_state = true });
     compare_bits("drops_state", got, want, true);
     outcome_free(got);
     outcome_free(want);
@@ -232,7 +232,7 @@ TEST(stacks_obey_the_laws)
                 if (kr_test_quick() && (i + family + wide) % 3) continue;
                 if (!wide && (i + family) % 2) continue; /* f32 says little that f64 does not */
                 net_recipe r = stack_of(family, i);
-                net_recipe_type(&r, wide ? KR_F64 : KR_F32);
+                net_recipe_type(&r, wide ? KR_DTYPE_F64 : KR_DTYPE_F32);
                 net n;
                 if (!net_open(&n, variants[i].name, &r, 1)) continue;
                 for (int from_state = 0; from_state < 2; from_state++) {
@@ -248,7 +248,7 @@ TEST(stacks_obey_the_laws)
 /* A step that forgets, in one row of two: that row begins afresh, the other goes on. */
 TEST(a_step_may_forget)
 {
-    const net_recipe r = stack_of(KR_MAMBA3, 1);
+    const net_recipe r = stack_of(KR_FAMILY_MAMBA3, 1);
     net n;
     if (!net_open(&n, "forgetting", &r, 1)) return;
     kr_state *state = net_random_state(&n, 2);
@@ -258,7 +258,7 @@ TEST(a_step_may_forget)
     const net_out fresh = net_call(&n, n.tape, KR_RUN_STEP, x, &call);
     call.state = state;
     const net_out on = net_call(&n, n.tape, KR_RUN_STEP, x, &call);
-    call.reset_bs = kr_from_data(n.tape, KR_I32, KR_SHAPE(2, 1), (const int32_t[]){ 0, 1 });
+    call.reset_bs = kr_from_data(n.tape, KR_DTYPE_I32, KR_SHAPE(2, 1), (const int32_t[]){ 0, 1 });
     const net_out some = net_call(&n, n.tape, KR_RUN_STEP, x, &call);
     CHECK_OK(n.ctx);
     for (int64_t b = 0; b < 2; b++) {
@@ -285,7 +285,7 @@ TEST(stacks_with_any_number_of_threads)
             net n;
             if (!net_open(&n, "threads", &r, threads)) break;
             const net_problem p = { .nb = 3, .ns = 120, .from_state = true };
-            outcome *got = net_run(&n, &p, &(net_way){ .name = "threads", .parts = { 80, STEP, 39 } });
+            outcome *got = net_run(&n, &p, &(net_mode){ .name = "threads", .parts = { 80, STEP, 39 } });
             if (want) compare_bits("threads", got, want, true);
             if (want) outcome_free(got);
             else want = got;

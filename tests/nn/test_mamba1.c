@@ -5,7 +5,7 @@
  *   out = W_out (y silu(z))
  * low, B and C are divided by their RMS if asked; where a token is padding, u is 0 and so is x after silu.
  */
-#include "nn/block.h"
+#include "nn/block_impl.h"
 #include "tests/nn/mamba1_cases.h"
 
 enum { MAX_WIDTH = 96 };
@@ -171,7 +171,7 @@ static void compare(const char *what, const results *got, const results *want, c
 
 static kr_mamba1_cache random_cache(kr_tape *tape, const kr_mamba1 *block, int64_t batch)
 {
-    const kr_mamba1_cache zeros = kr_mamba1_fresh(tape, block, batch);
+    const kr_mamba1_cache zeros = kr_mamba1_initial_cache(tape, block, batch);
     return (kr_mamba1_cache){
         kr_randn(tape, kr_tensor_dtype(zeros.conv_bik), kr_tensor_shape(zeros.conv_bik)),
         kr_randn(tape, kr_tensor_dtype(zeros.ssm_bir), kr_tensor_shape(zeros.ssm_bir)),
@@ -182,21 +182,21 @@ static kr_mamba1_cache random_cache(kr_tape *tape, const kr_mamba1 *block, int64
  * reads as they are. */
 static kr_dtype input_dtype(kr_dtype block)
 {
-    return block == KR_F64 ? KR_F64 : KR_F32;
+    return block == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
 }
 
 /* Sums of at most 64 terms through three projections and five tokens: some hundred roundings, each of 1e-16 or 6e-8, in
  * all directions, so about ten of them together; and ten times that. */
 static double tolerance_of(kr_dtype block)
 {
-    return block == KR_F64 ? 1e-14 : 5e-6;
+    return block == KR_DTYPE_F64 ? 1e-14 : 5e-6;
 }
 
 static void check_forward(kr_ctx *ctx, const mamba1_case *k, kr_dtype dtype, bool from_cache)
 {
     const kr_mamba1_config config = mamba1_case_config(k, dtype);
     kr_mamba1 *block = mamba1_scattered(ctx, &config);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_tensor *x_bsd = kr_randn(tape, input_dtype(dtype), KR_SHAPE(2, 5, config.d_model));
     const kr_mamba1_cache cache = random_cache(tape, block, 2), *given = from_cache ? &cache : NULL;
     model m = model_of(block, &config);
@@ -238,7 +238,7 @@ static void check_forward(kr_ctx *ctx, const mamba1_case *k, kr_dtype dtype, boo
 
 TEST(mamba1_is_its_recurrence)
 {
-    static const kr_dtype dtypes[] = { KR_F64, KR_F32, KR_BF16, KR_F16 };
+    static const kr_dtype dtypes[] = { KR_DTYPE_F64, KR_DTYPE_F32, KR_DTYPE_BF16, KR_DTYPE_F16 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int i = 0; i < NCASES; i++)
         for (int t = 0; t < 4; t++)
@@ -251,11 +251,11 @@ static void check_packed(kr_ctx *ctx, const mamba1_case *k, bool from_cache)
 {
     enum { NB = 2, NS = 9, NQ = 6 };
     static const int32_t start[NB * NS] = { 0, 0, 0, 5, 0, -1, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1 };
-    const kr_mamba1_config config = mamba1_case_config(k, KR_F64);
+    const kr_mamba1_config config = mamba1_case_config(k, KR_DTYPE_F64);
     kr_mamba1 *block = mamba1_scattered(ctx, &config);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x_bsd = kr_randn(tape, KR_F64, KR_SHAPE(NB, NS, config.d_model));
-    kr_tensor *start_bs = kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), start);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x_bsd = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, config.d_model));
+    kr_tensor *start_bs = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(NB, NS), start);
     const kr_mamba1_cache cache = random_cache(tape, block, NQ), *given = from_cache ? &cache : NULL;
     model m = model_of(block, &config);
     results want = recurrence(&m, x_bsd, start, NULL, given);
@@ -264,7 +264,7 @@ static void check_packed(kr_ctx *ctx, const mamba1_case *k, bool from_cache)
         char what[96];
         results got = results_of(&out);
         snprintf(what, sizeof what, "%s, packed, from %s", k->name, from_cache ? "caches" : "zero");
-        compare(what, &got, &want, &out, tolerance_of(KR_F64));
+        compare(what, &got, &want, &out, tolerance_of(KR_DTYPE_F64));
         results_free(&got);
     }
     results_free(&want);
@@ -287,25 +287,25 @@ static void check_masked(kr_ctx *ctx, const mamba1_case *k, bool is_packed)
     enum { NB = 4, NS = 6 };
     static const int32_t mask[NB * NS] = { 0, 0, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 1, 0, 1, 1, 0, 1, 0, 0, 0, 0, 0, 0 };
     static const int32_t start[NB * NS] = { 1, 0, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 1 };
-    const kr_mamba1_config config = mamba1_case_config(k, KR_F64);
+    const kr_mamba1_config config = mamba1_case_config(k, KR_DTYPE_F64);
     kr_mamba1 *block = mamba1_scattered(ctx, &config);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *mask_bs = kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), mask);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *mask_bs = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(NB, NS), mask);
     const kr_block_input input = {
         .op = "masked",
-        .x_bsd = kr_randn(tape, KR_F64, KR_SHAPE(NB, NS, config.d_model)),
-        .mask_bs1 = kr_reshape(tape, kr_cast(tape, mask_bs, KR_F64), KR_SHAPE(NB, NS, 1)),
-        .seq_start_bs = is_packed ? kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), start) : NULL,
+        .x_bsd = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, config.d_model)),
+        .mask_bs1 = kr_reshape(tape, kr_cast(tape, mask_bs, KR_DTYPE_F64), KR_SHAPE(NB, NS, 1)),
+        .seq_start_bs = is_packed ? kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(NB, NS), start) : NULL,
     };
     model m = model_of(block, &config);
     results want = recurrence(&m, input.x_bsd, is_packed ? start : NULL, mask, NULL);
-    const kr_block_out boxed = kr_mamba1_kind.forward(tape, block, &input);
+    const kr_block_result boxed = kr_mamba1_kind.forward(tape, block, &input);
     const kr_mamba1_out out = { boxed.y_bsd, boxed.cache.mamba1 };
     if (went_well(ctx)) {
         char what[96];
         results got = results_of(&out);
         snprintf(what, sizeof what, "%s, masked%s", k->name, is_packed ? ", packed" : "");
-        compare(what, &got, &want, &out, tolerance_of(KR_F64));
+        compare(what, &got, &want, &out, tolerance_of(KR_DTYPE_F64));
         results_free(&got);
     }
     results_free(&want);
@@ -326,11 +326,11 @@ TEST(mamba1_masked_is_its_recurrence)
 TEST(mamba1_reads_its_cache)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_F32);
+    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_F32);
     kr_mamba1 *block = kr_mamba1_create(ctx, &config);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x_bsd = kr_randn(tape, KR_F32, KR_SHAPE(2, 5, config.d_model));
-    const kr_mamba1_cache fresh = kr_mamba1_fresh(tape, block, 2), random = random_cache(tape, block, 2);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x_bsd = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 5, config.d_model));
+    const kr_mamba1_cache fresh = kr_mamba1_initial_cache(tape, block, 2), random = random_cache(tape, block, 2);
     const kr_mamba1_cache of_window = { random.conv_bik, fresh.ssm_bir }, of_state = { fresh.conv_bik, random.ssm_bir };
     const kr_mamba1_cache *const caches[3] = { &random, &of_window, &of_state };
     static const char *const what[3] = { "cache", "window", "state" };
@@ -347,14 +347,14 @@ TEST(mamba1_reads_its_cache)
     kr_ctx_destroy(ctx);
 }
 
-/* NULL is kr_mamba1_fresh, to the bit, for every type of block and of x; the learned state is added once. */
-static void check_fresh(kr_ctx *ctx, const mamba1_case *k, kr_dtype dtype, kr_dtype x_dtype)
+/* NULL is kr_mamba1_initial_cache, to the bit, for every type of block and of x; the learned state is added once. */
+static void check_initial_cache(kr_ctx *ctx, const mamba1_case *k, kr_dtype dtype, kr_dtype x_dtype)
 {
     const kr_mamba1_config config = mamba1_case_config(k, dtype);
     kr_mamba1 *block = mamba1_scattered(ctx, &config);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_tensor *x_bsd = kr_randn(tape, x_dtype, KR_SHAPE(2, 6, config.d_model));
-    const kr_mamba1_cache fresh = kr_mamba1_fresh(tape, block, 2);
+    const kr_mamba1_cache fresh = kr_mamba1_initial_cache(tape, block, 2);
     const kr_mamba1_out got = kr_mamba1_forward(tape, block, x_bsd, NULL);
     const kr_mamba1_out want = kr_mamba1_forward(tape, block, x_bsd, &fresh);
     char what[96];
@@ -363,7 +363,7 @@ static void check_fresh(kr_ctx *ctx, const mamba1_case *k, kr_dtype dtype, kr_dt
     CHECK_SAME_BITS(what, got.y, want.y);
     CHECK_SAME_BITS(what, got.cache.conv_bik, want.cache.conv_bik);
     CHECK_SAME_BITS(what, got.cache.ssm_bir, want.cache.ssm_bir);
-    const kr_dtype small = dtype == KR_F64 ? KR_F64 : KR_F32;
+    const kr_dtype small = dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
     CHECK(kr_tensor_dtype(got.cache.conv_bik) == small && kr_tensor_dtype(got.cache.ssm_bir) == small &&
               kr_tensor_dtype(fresh.conv_bik) == small && kr_tensor_dtype(fresh.ssm_bir) == small,
           "%s: a cache is of another type than %s", what, kr_dtype_name(small));
@@ -372,15 +372,15 @@ static void check_fresh(kr_ctx *ctx, const mamba1_case *k, kr_dtype dtype, kr_dt
     kr_mamba1_destroy(block);
 }
 
-TEST(mamba1_without_a_cache_is_fresh)
+TEST(mamba1_without_a_cache_is_initial)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int i = 0; i < NCASES; i++) {
-        check_fresh(ctx, &mamba1_cases[i], KR_F64, KR_F64);
-        check_fresh(ctx, &mamba1_cases[i], KR_F32, KR_F32);
-        check_fresh(ctx, &mamba1_cases[i], KR_BF16, KR_BF16);
-        check_fresh(ctx, &mamba1_cases[i], KR_BF16, KR_F32);
-        check_fresh(ctx, &mamba1_cases[i], KR_F16, KR_F16);
+        check_initial_cache(ctx, &mamba1_cases[i], KR_DTYPE_F64, KR_DTYPE_F64);
+        check_initial_cache(ctx, &mamba1_cases[i], KR_DTYPE_F32, KR_DTYPE_F32);
+        check_initial_cache(ctx, &mamba1_cases[i], KR_DTYPE_BF16, KR_DTYPE_BF16);
+        check_initial_cache(ctx, &mamba1_cases[i], KR_DTYPE_BF16, KR_DTYPE_F32);
+        check_initial_cache(ctx, &mamba1_cases[i], KR_DTYPE_F16, KR_DTYPE_F16);
     }
     kr_ctx_destroy(ctx);
 }

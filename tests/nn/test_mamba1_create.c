@@ -3,9 +3,9 @@
  */
 #include "tests/memory.h"
 #include "tests/nn/mamba1_cases.h"
-#include "tests/refusals.h"
+#include "tests/error_tests.h"
 
-#include "nn/block.h"
+#include "nn/block_impl.h"
 
 /* ---- the table ---- */
 
@@ -53,15 +53,15 @@ TEST(mamba1_table_of_the_defaults)
     kr_mamba1_config_init(&config);
     config.d_model = 32;
     const wanted rows[] = {
-        { "A_log", "i r", KR_SHAPE(64, 16), KR_F32, false, "" },
-        { "D", "i", KR_SHAPE(64), KR_F32, false, "" },
-        { "in_proj.weight", "xz d", KR_SHAPE(128, 32), KR_F32, true, "x 64, z 64" },
-        { "conv1d.weight", "i 1 k", KR_SHAPE(64, 1, 4), KR_F32, true, "" },
-        { "conv1d.bias", "i", KR_SHAPE(64), KR_F32, false, "" },
-        { "x_proj.weight", "dtbc i", KR_SHAPE(34, 64), KR_F32, true, "dt 2 adamw, b 16, c 16" },
-        { "dt_proj.weight", "i x", KR_SHAPE(64, 2), KR_F32, true, "" },
-        { "dt_proj.bias", "i", KR_SHAPE(64), KR_F32, false, "" },
-        { "out_proj.weight", "d i", KR_SHAPE(32, 64), KR_F32, true, "out 32" },
+        { "A_log", "i r", KR_SHAPE(64, 16), KR_DTYPE_F32, false, "" },
+        { "D", "i", KR_SHAPE(64), KR_DTYPE_F32, false, "" },
+        { "in_proj.weight", "xz d", KR_SHAPE(128, 32), KR_DTYPE_F32, true, "x 64, z 64" },
+        { "conv1d.weight", "i 1 k", KR_SHAPE(64, 1, 4), KR_DTYPE_F32, true, "" },
+        { "conv1d.bias", "i", KR_SHAPE(64), KR_DTYPE_F32, false, "" },
+        { "x_proj.weight", "dtbc i", KR_SHAPE(34, 64), KR_DTYPE_F32, true, "dt 2 adamw, b 16, c 16" },
+        { "dt_proj.weight", "i x", KR_SHAPE(64, 2), KR_DTYPE_F32, true, "" },
+        { "dt_proj.bias", "i", KR_SHAPE(64), KR_DTYPE_F32, false, "" },
+        { "out_proj.weight", "d i", KR_SHAPE(32, 64), KR_DTYPE_F32, true, "out 32" },
     };
     check_table(&config, 9, rows);
     end();
@@ -71,21 +71,21 @@ TEST(mamba1_table_of_the_defaults)
 TEST(mamba1_table_of_everything)
 {
     begin();
-    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[NCASES - 1], KR_BF16);
+    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[NCASES - 1], KR_DTYPE_BF16);
     config.has_conv_bias = true;
     const wanted rows[] = {
-        { "A_log", "i r", KR_SHAPE(13, 3), KR_F32, false, "" },
-        { "D", "i", KR_SHAPE(13), KR_F32, false, "" },
-        { "in_proj.weight", "xz d", KR_SHAPE(26, 7), KR_BF16, true, "x 13, z 13" },
-        { "in_proj.bias", "xz", KR_SHAPE(26), KR_F32, false, "" },
-        { "conv1d.weight", "i 1 k", KR_SHAPE(13, 1, 5), KR_BF16, true, "" },
-        { "conv1d.bias", "i", KR_SHAPE(13), KR_F32, false, "" },
-        { "x_proj.weight", "dtbc i", KR_SHAPE(9, 13), KR_BF16, true, "dt 3 adamw, b 3, c 3" },
-        { "dt_proj.weight", "i x", KR_SHAPE(13, 3), KR_BF16, true, "" },
-        { "dt_proj.bias", "i", KR_SHAPE(13), KR_F32, false, "" },
-        { "out_proj.weight", "d i", KR_SHAPE(7, 13), KR_BF16, true, "out 7" },
-        { "out_proj.bias", "d", KR_SHAPE(7), KR_F32, false, "" },
-        { "init_states", "i r", KR_SHAPE(13, 3), KR_F32, false, "" },
+        { "A_log", "i r", KR_SHAPE(13, 3), KR_DTYPE_F32, false, "" },
+        { "D", "i", KR_SHAPE(13), KR_DTYPE_F32, false, "" },
+        { "in_proj.weight", "xz d", KR_SHAPE(26, 7), KR_DTYPE_BF16, true, "x 13, z 13" },
+        { "in_proj.bias", "xz", KR_SHAPE(26), KR_DTYPE_F32, false, "" },
+        { "conv1d.weight", "i 1 k", KR_SHAPE(13, 1, 5), KR_DTYPE_BF16, true, "" },
+        { "conv1d.bias", "i", KR_SHAPE(13), KR_DTYPE_F32, false, "" },
+        { "x_proj.weight", "dtbc i", KR_SHAPE(9, 13), KR_DTYPE_BF16, true, "dt 3 adamw, b 3, c 3" },
+        { "dt_proj.weight", "i x", KR_SHAPE(13, 3), KR_DTYPE_BF16, true, "" },
+        { "dt_proj.bias", "i", KR_SHAPE(13), KR_DTYPE_F32, false, "" },
+        { "out_proj.weight", "d i", KR_SHAPE(7, 13), KR_DTYPE_BF16, true, "out 7" },
+        { "out_proj.bias", "d", KR_SHAPE(7), KR_DTYPE_F32, false, "" },
+        { "init_states", "i r", KR_SHAPE(13, 3), KR_DTYPE_F32, false, "" },
     };
     check_table(&config, 12, rows);
     end();
@@ -113,7 +113,7 @@ TEST(mamba1_dt_rank_by_default)
 TEST(mamba1_in_a_table_of_others)
 {
     begin();
-    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[7], KR_F32);
+    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[7], KR_DTYPE_F32);
     kr_params *params = kr_params_create(ctx);
     const size_t outer = kr_params_enter(params, "layers.%d.mixer.", 3);
     kr_mamba1 *block = kr_mamba1_kind.create(ctx, params, &config);
@@ -192,7 +192,7 @@ TEST(mamba1_begins_as_officially)
     begin();
     kr_mamba1_config config;
     kr_mamba1_config_init(&config);
-    config.dtype = KR_F64;
+    config.dtype = KR_DTYPE_F64;
     config.d_model = 160;
     config.has_proj_bias = config.has_learnable_init_state = true;
     kr_mamba1 *block = kr_mamba1_create(ctx, &config);
@@ -220,7 +220,7 @@ TEST(mamba1_begins_as_told)
     begin();
     kr_mamba1_config config;
     kr_mamba1_config_init(&config);
-    config.dtype = KR_F64;
+    config.dtype = KR_DTYPE_F64;
     config.d_model = 160;
     config.dt_rank = 9;
     config.dt_scale = 0.5;
@@ -247,7 +247,7 @@ TEST(mamba1_begins_as_told)
 TEST(mamba1_values_follow_the_seed)
 {
     begin();
-    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_F32);
+    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_F32);
     kr_ctx_seed(ctx, 7);
     kr_mamba1 *one = kr_mamba1_create(ctx, &config);
     kr_mamba1 *other = kr_mamba1_create(ctx, &config);
@@ -275,7 +275,7 @@ static void refuse(kr_status status, const char *text, kr_mamba1_config config)
 /* The defaults at d_model = 32 but for one field. */
 #define REFUSE_FIELD(field, value, why)                                                                                \
     do {                                                                                                               \
-        kr_mamba1_config bad = mamba1_case_config(&mamba1_cases[0], KR_F32);                                           \
+        kr_mamba1_config bad = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_F32);                                     \
         bad.field = (value);                                                                                           \
         refuse(KR_ERR_ARG, "mamba1.create: " why, bad);                                                                \
     } while (0)
@@ -321,22 +321,19 @@ TEST(mamba1_config_steps)
 TEST(mamba1_config_as_a_whole)
 {
     begin();
-    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_I32);
+    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_I32);
     refuse(KR_ERR_DTYPE, "mamba1.create: dtype = i32, but must be f32, f64, bf16 or f16", config);
     config.dtype = (kr_dtype)99;
     refuse(KR_ERR_DTYPE, "mamba1.create: dtype = ?, but must be f32, f64, bf16 or f16", config);
-    config.dtype = KR_F32;
-    config.size = 0;
-    refuse(KR_ERR_ARG, "mamba1.create: config.size = 0; fill the config in with its _init before setting fields",
-           config);
+    config.dtype = KR_DTYPE_F32;
     REFUSED(KR_ERR_ARG, "mamba1.create: config is NULL", kr_mamba1_create(ctx, NULL));
     /* sizes that are none together: in_proj would be of 2^91 elements */
-    config = mamba1_case_config(&mamba1_cases[0], KR_F32);
+    config = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_F32);
     config.d_model = config.expand = 1LL << 30;
     CHECK(!kr_mamba1_create(ctx, &config), "a block of 2^64 bytes and more is made");
     CHECK_ERROR_HAS(ctx, KR_ERR_SHAPE, "param: no shape: ");
     /* an older caller's struct is shorter; what it does not have is at its default */
-    config = mamba1_case_config(&mamba1_cases[0], KR_F32);
+    config = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_F32);
     config.has_learnable_init_state = true;
     config.size = offsetof(kr_mamba1_config, has_learnable_init_state);
     kr_mamba1 *block = kr_mamba1_create(ctx, &config);
@@ -352,7 +349,7 @@ TEST(mamba1_config_as_a_whole)
 TEST(mamba1_refuses_inputs)
 {
     begin();
-    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_F32);
+    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_F32);
     kr_mamba1 *m = kr_mamba1_create(ctx, &config);
     REFUSED(KR_ERR_SHAPE, "mamba1.forward: axis d of x [2, 5, 16] is 16, but the block has d_model = 32",
             kr_mamba1_forward(t, m, F(2, 5, 16), NULL).y);
@@ -362,22 +359,23 @@ TEST(mamba1_refuses_inputs)
             kr_mamba1_forward(t, m, D(2, 5, 32), NULL).y);
     REFUSED(KR_ERR_DTYPE, "mamba1.forward: x is i32, but the block is f32; cast x, or create the block with that dtype",
             kr_mamba1_forward(t, m, I(2, 5, 32), NULL).y);
-    REFUSED(KR_ERR_ARG, "mamba1.forward: the block is NULL", kr_mamba1_forward(t, NULL, F(2, 5, 32), NULL).y);
+    REFUSED(KR_ERR_ARG, "block.forward: the block is NULL", kr_mamba1_forward(t, NULL, F(2, 5, 32), NULL).y);
     REFUSED(KR_ERR_SHAPE, "mamba1.step: axis d of x [2, 16] is 16, but the block has d_model = 32",
             kr_mamba1_step(t, m, F(2, 16), NULL).y);
-    REFUSED(KR_ERR_ARG, "mamba1.step: the block is NULL", kr_mamba1_step(t, NULL, F(2, 32), NULL).y);
+    REFUSED(KR_ERR_ARG, "block.step: the block is NULL", kr_mamba1_step(t, NULL, F(2, 32), NULL).y);
     REFUSED(KR_ERR_SHAPE, "mamba1.step_infinite: axis d of x [2, 16] is 16, but the block has d_model = 32",
             kr_mamba1_step_infinite(t, m, F(2, 16)));
-    REFUSED(KR_ERR_ARG, "mamba1.step_infinite: the block is NULL", kr_mamba1_step_infinite(t, NULL, F(2, 32)));
-    REFUSED(KR_ERR_ARG, "mamba1.fresh: batch = 0, but must be at least 1", kr_mamba1_fresh(t, m, 0).conv_bik);
-    REFUSED(KR_ERR_ARG, "mamba1.fresh: the block is NULL", kr_mamba1_fresh(t, NULL, 1).ssm_bir);
+    REFUSED(KR_ERR_ARG, "block.step_infinite: the block is NULL", kr_mamba1_step_infinite(t, NULL, F(2, 32)));
+    REFUSED(KR_ERR_ARG, "mamba1.initial_cache: batch = 0, but must be at least 1",
+            kr_mamba1_initial_cache(t, m, 0).conv_bik);
+    REFUSED(KR_ERR_ARG, "block.initial_cache: the block is NULL", kr_mamba1_initial_cache(t, NULL, 1).ssm_bir);
     kr_mamba1_destroy(m);
     end();
 }
 
 static kr_tensor *of_another_family(const kr_mamba1 *m)
 {
-    const kr_cache other = { KR_MAMBA2, { .mamba1 = { F(2, 64, 4), F(2, 64, 16) } } };
+    const kr_cache other = { KR_FAMILY_MAMBA2, { .mamba1 = { F(2, 64, 4), F(2, 64, 16) } } };
     const kr_block_input input = { .op = "mamba1.forward", .x_bsd = F(2, 5, 32), .cache = &other };
     return kr_mamba1_kind.forward(t, m, &input).y_bsd;
 }
@@ -385,19 +383,19 @@ static kr_tensor *of_another_family(const kr_mamba1 *m)
 TEST(mamba1_refuses_caches)
 {
     begin();
-    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_F32);
+    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_F32);
     kr_mamba1 *m = kr_mamba1_create(ctx, &config);
 #define CACHE(conv, ssm) &(kr_mamba1_cache){ conv, ssm }
     REFUSED(KR_ERR_SHAPE, "mamba1.forward: cache.conv [2, 64, 3] must be [2, 64, 4]: one for each row of x",
             kr_mamba1_forward(t, m, F(2, 5, 32), CACHE(F(2, 64, 3), F(2, 64, 16))).y);
     REFUSED(KR_ERR_SHAPE, "mamba1.forward: cache.ssm [1, 64, 16] must be [2, 64, 16]: one for each row of x",
             kr_mamba1_forward(t, m, F(2, 5, 32), CACHE(F(2, 64, 4), F(1, 64, 16))).y);
-    REFUSED(KR_ERR_ARG, "mamba1.step: cache.ssm is NULL; a cache has all its tensors, or pass NULL for a fresh one",
+    REFUSED(KR_ERR_ARG, "mamba1.step: cache.ssm is NULL; a cache has all its tensors, or pass NULL for the initial one",
             kr_mamba1_step(t, m, F(2, 32), CACHE(F(2, 64, 4), NULL)).y);
     REFUSED(KR_ERR_SHAPE,
             "mamba1.forward_packed: cache.conv [2, 64, 4] must be [3, 64, 4]: one for each sequence of seq_start",
             kr_mamba1_forward_packed(t, m, F(2, 2, 32),
-                                     kr_from_data(t, KR_I32, KR_SHAPE(2, 2), (int32_t[]){ 1, 0, 1, 1 }),
+                                     kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(2, 2), (int32_t[]){ 1, 0, 1, 1 }),
                                      CACHE(F(2, 64, 4), F(2, 64, 16)))
                 .y);
     REFUSED(KR_ERR_SHAPE, "mamba1.forward_reset: cache.conv [1, 64, 4] must be [2, 64, 4]: one for each row",
@@ -410,8 +408,8 @@ TEST(mamba1_refuses_caches)
             kr_mamba1_forward(t, m, F(2, 5, 32), CACHE(F(2, 64, 4), D(2, 64, 16))).y);
     REFUSED(KR_ERR_ARG, "mamba1.forward: the cache is of the family mamba2, but the block is mamba1",
             of_another_family(m));
-    CHECK(kr_cache_count(KR_MAMBA1) == 2 && strcmp(kr_cache_name(KR_MAMBA1, 0), "conv") == 0 &&
-              strcmp(kr_cache_name(KR_MAMBA1, 1), "ssm") == 0 && !kr_cache_name(KR_MAMBA1, 2),
+    CHECK(kr_cache_count(KR_FAMILY_MAMBA1) == 2 && strcmp(kr_cache_name(KR_FAMILY_MAMBA1, 0), "conv") == 0 &&
+              strcmp(kr_cache_name(KR_FAMILY_MAMBA1, 1), "ssm") == 0 && !kr_cache_name(KR_FAMILY_MAMBA1, 2),
           "a cache is of other tensors than conv and ssm");
     kr_mamba1_destroy(m);
     end();
@@ -422,7 +420,7 @@ TEST(mamba1_refuses_caches)
 TEST(mamba1_create_with_every_allocation_refused)
 {
     begin();
-    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[NCASES - 1], KR_BF16);
+    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[NCASES - 1], KR_DTYPE_BF16);
     const kr_memory_stats idle = all_memory(ctx);
     kr_mamba1 *block = NULL;
     size_t n = 0;
@@ -445,7 +443,7 @@ TEST(mamba1_create_with_every_allocation_refused)
 /* Forward and backward on a tape whose arenas ask for each piece by itself. */
 static void run_once(kr_tape *tape, const kr_mamba1 *block, int64_t nd)
 {
-    kr_tensor *x_bsd = kr_input(tape, kr_full(tape, KR_F32, KR_SHAPE(1, 3, nd), 0.5));
+    kr_tensor *x_bsd = kr_input(tape, kr_full(tape, KR_DTYPE_F32, KR_SHAPE(1, 3, nd), 0.5));
     const kr_mamba1_out first = kr_mamba1_forward(tape, block, x_bsd, NULL);
     kr_tensor *x_bd = kr_reshape(tape, kr_slice(tape, first.y, 1, 2, 3), KR_SHAPE(1, nd));
     const kr_mamba1_out next = kr_mamba1_step(tape, block, x_bd, &first.cache);
@@ -456,15 +454,15 @@ static void run_once(kr_tape *tape, const kr_mamba1 *block, int64_t nd)
 TEST(mamba1_runs_with_every_allocation_refused)
 {
     begin();
-    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[NCASES - 1], KR_F32);
+    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[NCASES - 1], KR_DTYPE_F32);
     const size_t idle = all_memory(ctx).live_blocks, stride = kr_test_quick() ? 7 : 1;
     bool passed = false;
     size_t n = 1;
     for (; !passed && n < 5000; n += stride) {
         kr_mamba1 *block = kr_mamba1_create(ctx, &config);
-        kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
         tape->heads.block_bytes = tape->data.block_bytes = tape->heap.chunk_bytes = KR_ALIGN;
-        tape->shared.block_bytes = tape->far_heap.chunk_bytes = 4 * KR_ALIGN;
+        tape->shared.block_bytes = tape->device_heap.chunk_bytes = 4 * KR_ALIGN;
         ctx->scratch.block_bytes = KR_ALIGN;
         kr_ctx_fail_allocation(ctx, n);
         run_once(tape, block, config.d_model);

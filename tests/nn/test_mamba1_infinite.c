@@ -21,8 +21,8 @@ static void limit_free(tail *l)
 /* The closed form; or the last of so many tokens. */
 static tail limit_of(kr_ctx *ctx, const kr_mamba1 *block, int64_t nd, const double *x, const double *g_y, bool closed)
 {
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *x_bd = kr_input(tape, kr_from_data(tape, KR_F64, KR_SHAPE(2, nd), x)), *y_bd;
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x_bd = kr_input(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(2, nd), x)), *y_bd;
     if (closed) {
         y_bd = kr_mamba1_step_infinite(tape, block, x_bd);
     } else {
@@ -30,7 +30,7 @@ static tail limit_of(kr_ctx *ctx, const kr_mamba1 *block, int64_t nd, const doub
         kr_tensor *y_bsd = kr_mamba1_forward(tape, block, x_bsd, NULL).y;
         y_bd = kr_reshape(tape, kr_slice(tape, y_bsd, 1, NS_LONG - 1, NS_LONG), KR_SHAPE(2, nd));
     }
-    kr_tensor *seed = kr_from_data(tape, KR_F64, KR_SHAPE(2, nd), g_y);
+    kr_tensor *seed = kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(2, nd), g_y);
     kr_params_zero_grad(kr_mamba1_params(block));
     kr_backward_from(tape, 1, &y_bd, &seed);
     tail l = { .y = NULL };
@@ -50,21 +50,21 @@ static tail limit_of(kr_ctx *ctx, const kr_mamba1 *block, int64_t nd, const doub
 static void check_unrolled(kr_ctx *ctx, const char *what, const kr_mamba1 *block, int64_t nd, const double *x,
                            const double *y)
 {
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x_bd = kr_from_data(tape, KR_F64, KR_SHAPE(2, nd), x);
-    kr_mamba1_out step = { NULL, { NULL, NULL } };
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x_bd = kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(2, nd), x);
+    kr_mamba1_out step = { .y = NULL };
     for (int s = 0; s < NS_LONG; s++) {
         kr_scope scope = kr_no_grad_begin(tape);
         step = kr_mamba1_step(tape, block, x_bd, s == 0 ? NULL : &step.cache);
         kr_no_grad_end(tape, scope, KR_KEEP(&step.y, &step.cache.conv_bik, &step.cache.ssm_bir));
     }
-    if (went_well(ctx)) CHECK_TENSORS(what, kr_from_data(tape, KR_F64, KR_SHAPE(2, nd), y), step.y, 1e-13, 1e-3);
+    if (went_well(ctx)) CHECK_TENSORS(what, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(2, nd), y), step.y, 1e-13, 1e-3);
     kr_tape_destroy(tape);
 }
 
 static void check_infinite(kr_ctx *ctx, const mamba1_case *k)
 {
-    kr_mamba1_config config = mamba1_case_config(k, KR_F64);
+    kr_mamba1_config config = mamba1_case_config(k, KR_DTYPE_F64);
     config.dt_limit_min = 0.2;
     if (config.dt_limit_max < 1) config.dt_limit_max = 0.4;
     const int64_t nd = config.d_model;
@@ -105,11 +105,11 @@ TEST(mamba1_step_infinite_is_the_limit)
 TEST(mamba1_step_infinite_without_steps)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_F64);
+    kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_F64);
     config.dt_limit_max = 0;
     kr_mamba1 *block = mamba1_scattered(ctx, &config);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x_bd = kr_randn(tape, KR_F64, KR_SHAPE(3, config.d_model));
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x_bd = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(3, config.d_model));
     kr_tensor *x_bsd = kr_expand(tape, kr_reshape(tape, x_bd, KR_SHAPE(3, 1, -1)), KR_SHAPE(3, 4, config.d_model));
     kr_tensor *limit = kr_mamba1_step_infinite(tape, block, x_bd);
     kr_tensor *y = kr_slice(tape, kr_mamba1_forward(tape, block, x_bsd, NULL).y, 1, 3, 4);

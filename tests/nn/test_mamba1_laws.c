@@ -6,7 +6,7 @@ static void laws(const char *name)
 {
     for (int i = 0; i < NCASES; i++) {
         if (strcmp(mamba1_cases[i].name, name) != 0) continue;
-        const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[i], KR_F32);
+        const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[i], KR_DTYPE_F32);
         block_laws(&(block_case){ name, kr_mamba1_block(&config) });
         return;
     }
@@ -37,13 +37,13 @@ LAWS(normed_odd_sizes, "normed, odd sizes")
 TEST(mamba1_laws_halves)
 {
     for (int i = 0; i < NCASES; i++) {
-        const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[i], KR_F32);
+        const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[i], KR_DTYPE_F32);
         block_laws_halves(&(block_case){ mamba1_cases[i].name, kr_mamba1_block(&config) });
     }
 }
 
 TEST(mamba1_threads)
 {
-    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_F32);
+    const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[0], KR_DTYPE_F32);
     block_laws_threads(&(block_case){ "base", kr_mamba1_block(&config) });
 }

@@ -1,6 +1,6 @@
 /* test_mamba2.c - the Mamba-2 block: the laws of blocks over its variants, values against a plain recurrence, for ever.
  */
-#include "nn/block.h"
+#include "nn/block_impl.h"
 #include "tests/nn/block_laws.h"
 #include "tests/nn/mamba2_variants.h"
 
@@ -46,7 +46,7 @@ static kr_mamba2 *noisy(kr_ctx *ctx, const kr_mamba2_config *config)
         double *values = kr_test_values(x);
         const double shift = strcmp(kr_params_at(params, i)->name, "dt_bias") == 0 ? 1.5 : 0;
         for (int64_t e = 0; e < kr_tensor_count(x); e++) values[e] += shift + 0.2 * kr_test_normal();
-        kr_param_write(x, KR_F64, values, kr_tensor_count(x));
+        kr_param_write(x, KR_DTYPE_F64, values, kr_tensor_count(x));
         free(values);
     }
     return m;
@@ -175,10 +175,10 @@ static const int32_t padding[NB * NS] = { 0, 0, 1, 1, 1, 1, 0, 1, 1, 0, 1, 0, 0,
 static void check_values(const char *name, kr_mamba2_config c, bool from_cache, const int32_t *mask)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    c.dtype = KR_F64;
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    c.dtype = KR_DTYPE_F64;
     kr_mamba2 *m = noisy(ctx, &c);
-    const kr_mamba2_cache fresh = kr_mamba2_fresh(tape, m, NB);
+    const kr_mamba2_cache fresh = kr_mamba2_initial_cache(tape, m, NB);
     const int64_t nwindow = kr_tensor_count(fresh.conv_bvk) / NB, nstate = kr_tensor_count(fresh.ssm_bhpr) / NB;
     double x[NB * NS * ND], y[NB * NS * ND];
     double *window = kr_test_values(fresh.conv_bvk), *state = kr_test_values(fresh.ssm_bhpr);
@@ -188,19 +188,19 @@ static void check_values(const char *name, kr_mamba2_config c, bool from_cache, 
         fill_normal(state, NB * nstate, 0.5);
     }
     const kr_mamba2_cache cache = {
-        kr_from_data(tape, KR_F64, kr_tensor_shape(fresh.conv_bvk), window),
-        kr_from_data(tape, KR_F64, kr_tensor_shape(fresh.ssm_bhpr), state),
+        kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(fresh.conv_bvk), window),
+        kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(fresh.ssm_bhpr), state),
     };
-    const kr_cache boxed = { KR_MAMBA2, { .mamba2 = cache } };
-    kr_tensor *mask_bs = mask ? kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), mask) : NULL;
+    const kr_cache boxed = { KR_FAMILY_MAMBA2, { .mamba2 = cache } };
+    kr_tensor *mask_bs = mask ? kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(NB, NS), mask) : NULL;
     const kr_block_input input = {
         .op = "mamba2",
-        .x_bsd = kr_from_data(tape, KR_F64, KR_SHAPE(NB, NS, ND), x),
+        .x_bsd = kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, ND), x),
         .cache = from_cache ? &boxed : NULL,
-        .mask_bs1 = mask ? kr_reshape(tape, kr_cast(tape, mask_bs, KR_F64), KR_SHAPE(NB, NS, 1)) : NULL,
+        .mask_bs1 = mask ? kr_reshape(tape, kr_cast(tape, mask_bs, KR_DTYPE_F64), KR_SHAPE(NB, NS, 1)) : NULL,
         .path = kr_mamba2_path(m),
     };
-    const kr_block_out any = kr_mamba2_kind.forward(tape, m, &input);
+    const kr_block_result any = kr_mamba2_kind.forward(tape, m, &input);
     const kr_mamba2_out out = { any.y_bsd, any.cache.mamba2 };
     for (int64_t b = 0; b < NB; b++)
         recurrence(m, &c, x + b * NS * ND, mask ? mask + b * NS : NULL, y + b * NS * ND, window + b * nwindow,
@@ -208,11 +208,11 @@ static void check_values(const char *name, kr_mamba2_config c, bool from_cache, 
     char text[160];
     snprintf(text, sizeof text, "%s from a %s cache%s", name, from_cache ? "random" : "fresh", mask ? ", masked" : "");
     /* sums of 32 to 64 terms in another order */
-    CHECK_TENSORS(text, out.y, kr_from_data(tape, KR_F64, KR_SHAPE(NB, NS, ND), y), 1e-13, 0);
-    CHECK_TENSORS(text, out.cache.conv_bvk, kr_from_data(tape, KR_F64, kr_tensor_shape(fresh.conv_bvk), window), 1e-13,
-                  0);
-    CHECK_TENSORS(text, out.cache.ssm_bhpr, kr_from_data(tape, KR_F64, kr_tensor_shape(fresh.ssm_bhpr), state), 1e-13,
-                  0);
+    CHECK_TENSORS(text, out.y, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, ND), y), 1e-13, 0);
+    CHECK_TENSORS(text, out.cache.conv_bvk, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(fresh.conv_bvk), window),
+                  1e-13, 0);
+    CHECK_TENSORS(text, out.cache.ssm_bhpr, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(fresh.ssm_bhpr), state),
+                  1e-13, 0);
     CHECK_OK(ctx);
     free(window);
     free(state);
@@ -238,13 +238,13 @@ TEST(mamba2_is_the_recurrence)
 TEST(mamba2_learned_state_begins_sequences_only)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     const kr_mamba2_config c = mamba2_variant_at(12).config;
     kr_mamba2 *m = noisy(ctx, &c);
     kr_tensor *learned = kr_params_find(kr_mamba2_params(m), "init_states")->tensor;
-    kr_tensor *x = kr_randn(tape, KR_F32, KR_SHAPE(2, 5, 32));
-    const kr_mamba2_cache cache = { kr_randn(tape, KR_F32, KR_SHAPE(2, 80, 4)),
-                                    kr_randn(tape, KR_F32, KR_SHAPE(2, 8, 8, 8)) };
+    kr_tensor *x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 5, 32));
+    const kr_mamba2_cache cache = { kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 80, 4)),
+                                    kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 8, 8, 8)) };
     const kr_mamba2_out a = kr_mamba2_forward(tape, m, x, &cache, kr_mamba2_path(m));
     const kr_mamba2_out a_step =
         kr_mamba2_step(tape, m, kr_slice(tape, kr_reshape(tape, x, KR_SHAPE(10, 32)), 0, 0, 2), &cache);
@@ -272,8 +272,8 @@ TEST(mamba2_learned_state_begins_sequences_only)
 static void check_infinite(const char *name, kr_mamba2_config c)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
-    c.dtype = KR_F64;
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    c.dtype = KR_DTYPE_F64;
     c.dt_min = 0.2;
     c.dt_max = 0.6;
     if (c.dt_limit_max < 1) c.dt_limit_min = 0.3, c.dt_limit_max = 0.5;
@@ -281,31 +281,31 @@ static void check_infinite(const char *name, kr_mamba2_config c)
     const kr_params *params = kr_mamba2_params(m);
     double values[3 * ND];
     fill_normal(values, 3 * ND, 1);
-    kr_tensor *g_y = kr_randn(tape, KR_F64, KR_SHAPE(3, ND));
-    kr_tensor *x = kr_input(tape, kr_from_data(tape, KR_F64, KR_SHAPE(3, ND), values));
+    kr_tensor *g_y = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(3, ND));
+    kr_tensor *x = kr_input(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(3, ND), values));
     kr_mamba2_out out = kr_mamba2_step(tape, m, x, NULL);
     for (int i = 1; i < 400; i++) out = kr_mamba2_step(tape, m, x, &out.cache);
     kr_backward_from(tape, 1, &out.y, &g_y);
     double *g_params[16], *g_x = kr_test_values(kr_grad(x)), *y = kr_test_values(out.y), g_head[3 * ND];
     for (int64_t i = 0; i < kr_params_count(params); i++)
         g_params[i] = kr_test_values(kr_grad(kr_params_at(params, i)->tensor));
-    kr_tensor_read(g_y, KR_F64, g_head, 3 * ND);
+    kr_tensor_read(g_y, KR_DTYPE_F64, g_head, 3 * ND);
 
     kr_tape_reset(tape);
     kr_params_zero_grad(params);
-    x = kr_input(tape, kr_from_data(tape, KR_F64, KR_SHAPE(3, ND), values));
-    g_y = kr_from_data(tape, KR_F64, KR_SHAPE(3, ND), g_head);
+    x = kr_input(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(3, ND), values));
+    g_y = kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(3, ND), g_head);
     kr_tensor *limit = kr_mamba2_step_infinite(tape, m, x);
     kr_backward_from(tape, 1, &limit, &g_y);
-    CHECK_TENSORS(name, limit, kr_from_data(tape, KR_F64, KR_SHAPE(3, ND), y), 1e-9, 0);
-    CHECK_TENSORS(name, kr_grad(x), kr_from_data(tape, KR_F64, KR_SHAPE(3, ND), g_x), 1e-8, 0);
+    CHECK_TENSORS(name, limit, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(3, ND), y), 1e-9, 0);
+    CHECK_TENSORS(name, kr_grad(x), kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(3, ND), g_x), 1e-8, 0);
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
         char text[160];
         snprintf(text, sizeof text, "%s: g_%s", name, row->name);
         if (strcmp(row->name, "init_states") != 0) /* forgotten: the gradient is none here, e^-40 there */
             CHECK_TENSORS(text, kr_grad(row->tensor),
-                          kr_from_data(tape, KR_F64, kr_tensor_shape(row->tensor), g_params[i]), 1e-8, 0);
+                          kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(row->tensor), g_params[i]), 1e-8, 0);
         free(g_params[i]);
     }
     CHECK_OK(ctx);

@@ -16,7 +16,7 @@ typedef struct task {
     kr_mamba3_config config;
     numbers_params params;
     numbers_cache cache;
-    bool is_fresh; /* no cache is given */
+    bool is_initial; /* no cache is given */
     double *x, *g_y;
     numbers_cache g_cache; /* of the loss */
 } task;
@@ -36,16 +36,17 @@ static void add_learned(const kr_mamba3_config *c, const numbers_params *p, numb
             cache->field[SSM][q] += p->values[i][q % p->elements[i]];
 }
 
-static task new_task(const variant *v, bool is_fresh, int64_t ncaches)
+static task new_task(const variant *v, bool is_initial, int64_t ncaches)
 {
-    task t = { .config = v->config, .is_fresh = is_fresh };
+    task t = { .config = v->config, .is_initial = is_initial };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_mamba3 *block = shaken_block(ctx, &v->config, KR_F32); /* f32, so that blocks of both types have the same */
+    kr_mamba3 *block =
+        shaken_block(ctx, &v->config, KR_DTYPE_F32); /* f32, so that blocks of both types have the same */
     t.params = read_params(kr_mamba3_params(block));
     kr_mamba3_destroy(block);
     kr_ctx_destroy(ctx);
-    t.cache = is_fresh ? new_cache(&t.config, ncaches) : random_cache(&t.config, ncaches);
-    if (is_fresh) add_learned(&t.config, &t.params, &t.cache);
+    t.cache = is_initial ? new_cache(&t.config, ncaches) : random_cache(&t.config, ncaches);
+    if (is_initial) add_learned(&t.config, &t.params, &t.cache);
     t.x = normals(NB * NS * t.config.d_model);
     t.g_y = normals(NB * NS * t.config.d_model);
     t.g_cache = random_cache(&t.config, ncaches);
@@ -89,7 +90,7 @@ static void free_outcome(outcome *o)
 
 static kr_tensor *on(kr_tape *tape, kr_dtype dtype, kr_shape shape, const double *values)
 {
-    return kr_cast(tape, kr_from_data(tape, KR_F64, shape, values), dtype);
+    return kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, shape, values), dtype);
 }
 
 /* The task by legs, or with seq_start as one packed call, forward and backward. */
@@ -97,14 +98,14 @@ static outcome run(const task *t, kr_dtype dtype, kr_ssd_algorithm algorithm, in
                    const int32_t *seq_start)
 {
     kr_ctx *ctx = kr_test_ctx(2, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_mamba3_config config = t->config;
     config.dtype = dtype;
     config.pathway = legs[0].pathway;
     kr_mamba3 *block = kr_mamba3_create(ctx, &config);
     const kr_params *params = kr_mamba3_params(block);
     for (int64_t i = 0; i < t->params.count; i++)
-        kr_param_write(kr_params_at(params, i)->tensor, KR_F64, t->params.values[i], t->params.elements[i]);
+        kr_param_write(kr_params_at(params, i)->tensor, KR_DTYPE_F64, t->params.values[i], t->params.elements[i]);
 
     const int64_t nd = config.d_model;
     const kr_ssd_path path = { algorithm, config.path.chunk_len };
@@ -112,11 +113,11 @@ static outcome run(const task *t, kr_dtype dtype, kr_ssd_algorithm algorithm, in
     kr_mamba3_cache given = cache_on(tape, dtype, &t->cache, legs[0].pathway), cache = given;
     int64_t done = 0;
     for (int i = 0; i < nlegs; done += legs[i++].ns) {
-        const kr_mamba3_cache *from = i == 0 && t->is_fresh ? NULL : &cache;
+        const kr_mamba3_cache *from = i == 0 && t->is_initial ? NULL : &cache;
         cache.pathway = legs[i].pathway;
         kr_tensor *part = kr_slice(tape, x, 1, done, done + legs[i].ns);
         const bool is_step = nlegs > 1 && legs[i].ns == 1;
-        kr_tensor *start = seq_start ? kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), seq_start) : NULL;
+        kr_tensor *start = seq_start ? kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(NB, NS), seq_start) : NULL;
         const kr_mamba3_out out = is_step ? kr_mamba3_step(tape, block, kr_reshape(tape, part, KR_SHAPE(NB, nd)), from)
                                           : kr_mamba3_forward_packed(tape, block, part, start, from, path);
         y[i] = is_step ? kr_reshape(tape, out.y, KR_SHAPE(NB, 1, nd)) : out.y;
@@ -133,7 +134,7 @@ static outcome run(const task *t, kr_dtype dtype, kr_ssd_algorithm algorithm, in
     const kr_tensor *given_fields[NFIELDS] = { given.ssm_bhpr, given.k_bmhr, given.v_bhp, given.rotation };
     for (int i = 0; i < NVALUES; i++) take(&o, i, results[i]);
     take(&o, NVALUES, kr_grad(x));
-    for (int f = 0; f < NFIELDS; f++) take(&o, NVALUES + 1 + f, t->is_fresh ? NULL : kr_grad(given_fields[f]));
+    for (int f = 0; f < NFIELDS; f++) take(&o, NVALUES + 1 + f, t->is_initial ? NULL : kr_grad(given_fields[f]));
     for (int64_t i = 0; i < t->params.count; i++)
         take(&o, (int)(2 * NVALUES + i), kr_grad(kr_params_at(params, i)->tensor));
     kr_tape_destroy(tape);
@@ -212,13 +213,13 @@ static void check_values(const char *what, task *t)
     for (int pathway = 0; pathway < 2; pathway++)
         for (int a = 0; a < 4; a++) {
             const leg whole = { NS, (kr_mamba3_pathway)pathway };
-            const kr_dtype dtype = a == 3 ? KR_F32 : KR_F64;
+            const kr_dtype dtype = a == 3 ? KR_DTYPE_F32 : KR_DTYPE_F64;
             char text[160];
             snprintf(text, sizeof text, "%s, %s, %s, algorithm %d", what, pathway ? "double" : "single",
                      kr_dtype_name(dtype), a % 3);
             outcome o = run(t, dtype, algorithms[a % 3], 1, &whole, NULL);
             /* f32: some hundred roundings, which angles of several turns make larger */
-            check_reference(text, t, &o, y, &cache, dtype == KR_F64 ? 1e-11 : 1e-4);
+            check_reference(text, t, &o, y, &cache, dtype == KR_DTYPE_F64 ? 1e-11 : 1e-4);
             free_outcome(&o);
             if (kr_test_quick() && a == 0) a = 2;
         }
@@ -243,8 +244,8 @@ static double dot(const double *a, const double *b, int64_t count)
 static double reference_loss(const task *t, const double *near_turns)
 {
     double *y = malloc(NB * NS * (size_t)t->config.d_model * sizeof *y);
-    numbers_cache cache = t->is_fresh ? new_cache(&t->config, NB) : copy_cache(&t->cache);
-    if (t->is_fresh) add_learned(&t->config, &t->params, &cache);
+    numbers_cache cache = t->is_initial ? new_cache(&t->config, NB) : copy_cache(&t->cache);
+    if (t->is_initial) add_learned(&t->config, &t->params, &cache);
     reference_forward(&t->config, &t->params, NB, NS, t->x, &cache, y);
     if (t->config.rotation == KR_ROTATION_COMPLEX)
         nearest_turns(cache.field[ROTATION], near_turns, elements(&cache.shape[ROTATION]));
@@ -283,15 +284,15 @@ static void check_gradients(const char *what, task *t)
         const leg whole = { NS, (kr_mamba3_pathway)pathway };
         char text[160];
         snprintf(text, sizeof text, "%s, %s", what, pathway ? "double" : "single");
-        outcome o = run(t, KR_F64, KR_SSD_SERIAL_RECALCULATED, 1, &whole, NULL);
+        outcome o = run(t, KR_DTYPE_F64, KR_SSD_SERIAL_RECALCULATED, 1, &whole, NULL);
         check_direction(text, t, NVALUES, t->x, &o);
-        for (int f = 0; f < NFIELDS && !t->is_fresh; f++)
+        for (int f = 0; f < NFIELDS && !t->is_initial; f++)
             check_direction(text, t, NVALUES + 1 + f, t->cache.field[f], &o);
         for (int64_t k = 0; k < t->params.count; k++) {
             const int i = (int)(2 * NVALUES + k);
             if (o.values[i]) check_direction(text, t, i, t->params.values[k], &o);
             else
-                CHECK(!t->is_fresh && strcmp(t->params.name[k], "init_states") == 0, "%s: no g_%s", text,
+                CHECK(!t->is_initial && strcmp(t->params.name[k], "init_states") == 0, "%s: no g_%s", text,
                       t->params.name[k]);
         }
         free_outcome(&o);
@@ -307,7 +308,7 @@ TEST(mamba3_gradients_are_those_of_the_recurrence)
 
 static void check_parts(const char *what, task *t)
 {
-    const kr_mamba3_pathway S = KR_MAMBA3_SINGLE, D = KR_MAMBA3_DOUBLE;
+    const kr_mamba3_pathway S = KR_MAMBA3_PATHWAY_SINGLE, D = KR_MAMBA3_PATHWAY_DOUBLE;
     const struct {
         const char *name;
         int count;
@@ -319,12 +320,12 @@ static void check_parts(const char *what, task *t)
         { "mixed with steps", 5, { { 3, S }, { 1, D }, { 1, S }, { 1, S }, { NS - 6, D } } },
         { "steps", NS, { { 1, S }, { 1, S }, { 1, S }, { 1, D }, { 1, D }, { 1, D }, { 1, S }, { 1, D }, { 1, S } } }
     };
-    const leg whole = { NS, KR_MAMBA3_SINGLE };
-    outcome want = run(t, KR_F64, KR_SSD_SERIAL_RECALCULATED, 1, &whole, NULL);
+    const leg whole = { NS, KR_MAMBA3_PATHWAY_SINGLE };
+    outcome want = run(t, KR_DTYPE_F64, KR_SSD_SERIAL_RECALCULATED, 1, &whole, NULL);
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++) {
         char text[160];
         snprintf(text, sizeof text, "%s, %s", what, plans[i].name);
-        outcome got = run(t, KR_F64, algorithms[i % 3], plans[i].count, plans[i].legs, NULL);
+        outcome got = run(t, KR_DTYPE_F64, algorithms[i % 3], plans[i].count, plans[i].legs, NULL);
         same_outcome(text, t, &got, &want, 1e-10);
         free_outcome(&got);
     }
@@ -345,9 +346,9 @@ static const struct {
 } packed[] = { { 0, 0, 3 }, { 0, 3, 4 }, { 0, 4, 9 }, { 1, 0, 6 }, { 1, 6, 9 } };
 enum { NPACKED = 5 };
 
-static void pack_task(const variant *v, bool is_fresh)
+static void pack_task(const variant *v, bool is_initial)
 {
-    task t = new_task(v, is_fresh, NPACKED);
+    task t = new_task(v, is_initial, NPACKED);
     const int64_t nd = t.config.d_model;
     double *y = malloc(NB * NS * (size_t)nd * sizeof *y);
     numbers_cache cache = copy_cache(&t.cache);
@@ -359,10 +360,10 @@ static void pack_task(const variant *v, bool is_fresh)
     }
     outcome first = { .values = { NULL } };
     for (int way = 0; way < 4; way++) { /* both pathways, then the other algorithms */
-        const leg whole = { NS, way % 2 ? KR_MAMBA3_DOUBLE : KR_MAMBA3_SINGLE };
+        const leg whole = { NS, way % 2 ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE };
         char text[160];
-        snprintf(text, sizeof text, "%s, packed, %s, way %d", v->name, is_fresh ? "fresh" : "caches", way);
-        outcome o = run(&t, KR_F64, algorithms[way < 2 ? 2 : way - 2], 1, &whole, marks);
+        snprintf(text, sizeof text, "%s, packed, %s, way %d", v->name, is_initial ? "fresh" : "caches", way);
+        outcome o = run(&t, KR_DTYPE_F64, algorithms[way < 2 ? 2 : way - 2], 1, &whole, marks);
         check_reference(text, &t, &o, y, &cache, 1e-11);
         if (way == 0) {
             first = o;
@@ -392,18 +393,19 @@ TEST(mamba3_packed_rows_are_separate_sequences)
 TEST(mamba3_pathway_is_carried)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     for (int i = 0; i < 4; i++) {
-        const kr_mamba3_pathway own = i % 2 ? KR_MAMBA3_DOUBLE : KR_MAMBA3_SINGLE;
-        const kr_mamba3_pathway given = i / 2 ? KR_MAMBA3_DOUBLE : KR_MAMBA3_SINGLE;
+        const kr_mamba3_pathway own = i % 2 ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
+        const kr_mamba3_pathway given = i / 2 ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
         kr_mamba3_config c = variant_at(0)->config;
         c.pathway = own;
-        kr_mamba3 *m = shaken_block(ctx, &c, KR_F32);
+        kr_mamba3 *m = shaken_block(ctx, &c, KR_DTYPE_F32);
         const kr_ssd_path path = kr_mamba3_path(m);
-        kr_tensor *x = kr_randn(tape, KR_F32, KR_SHAPE(NB, NS, c.d_model)), *x_bd = kr_slice(tape, x, 1, 0, 1);
-        kr_tensor *start = kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), marks);
+        kr_tensor *x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(NB, NS, c.d_model)), *x_bd = kr_slice(tape, x, 1, 0, 1);
+        kr_tensor *start = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(NB, NS), marks);
         x_bd = kr_reshape(tape, x_bd, KR_SHAPE(NB, c.d_model));
-        kr_mamba3_cache rows = kr_mamba3_fresh(tape, m, NB), sequences = kr_mamba3_fresh(tape, m, NPACKED);
+        kr_mamba3_cache rows = kr_mamba3_initial_cache(tape, m, NB),
+                        sequences = kr_mamba3_initial_cache(tape, m, NPACKED);
         CHECK(rows.pathway == own, "a fresh cache has pathway %d", (int)rows.pathway);
         CHECK(kr_mamba3_forward(tape, m, x, NULL, path).cache.pathway == own, "no cache");
         CHECK(kr_mamba3_forward_reset(tape, m, x, start, NULL, path).cache.pathway == own, "no cache, with resets");

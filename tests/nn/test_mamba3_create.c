@@ -1,5 +1,5 @@
 /* test_mamba3_create.c - a Mamba-3 block's parameters, its refusals in their words, and constructors without memory. */
-#include "tests/refusals.h"
+#include "tests/error_tests.h"
 
 /* ---- parameters ---- */
 
@@ -142,7 +142,7 @@ TEST(mamba3_segments)
         const kr_param_row *out = kr_params_find(kr_mamba3_params(m), "out_proj.weight");
         CHECK(out && out->nsegments == 1 && strcmp(out->segments[0].name, "out") == 0 && out->segments[0].muon,
               "out_proj is one matrix");
-        const kr_mamba3_cache fresh = kr_mamba3_fresh(t, m, 2);
+        const kr_mamba3_cache fresh = kr_mamba3_initial_cache(t, m, 2);
         CHECK(kr_tensor_dim(fresh.rotation, 2) == (cases[i].rows < 5 ? cases[i].rows : cases[i].rows / 12),
               "case %zu: rotations in the cache", i);
         kr_mamba3_destroy(m);
@@ -155,12 +155,12 @@ TEST(mamba3_types)
 {
     begin();
     kr_mamba3_config c = small();
-    c.dtype = KR_BF16;
+    c.dtype = KR_DTYPE_BF16;
     c.has_proj_bias = c.is_mimo = c.has_outproj_norm = c.has_learnable_init_state = true;
     kr_mamba3 *m = kr_mamba3_create(ctx, &c);
     for (int64_t i = 0; i < kr_params_count(kr_mamba3_params(m)); i++) {
         const kr_param_row *row = kr_params_at(kr_mamba3_params(m), i);
-        const kr_dtype want = strstr(row->name, "_proj.weight") ? KR_BF16 : KR_F32;
+        const kr_dtype want = strstr(row->name, "_proj.weight") ? KR_DTYPE_BF16 : KR_DTYPE_F32;
         CHECK(kr_tensor_dtype(row->tensor) == want, "%s is %s", row->name, kr_dtype_name(kr_tensor_dtype(row->tensor)));
     }
     kr_mamba3_destroy(m);
@@ -172,15 +172,15 @@ TEST(mamba3_defaults_and_path)
     begin();
     kr_mamba3_config c;
     kr_mamba3_config_init(&c);
-    CHECK(c.size == sizeof c && c.dtype == KR_F32 && c.d_model == 0 && c.state_rank == 128 && c.expand == 2 &&
+    CHECK(c.size == sizeof c && c.dtype == KR_DTYPE_F32 && c.d_model == 0 && c.state_rank == 128 && c.expand == 2 &&
               c.per_head_dim == 64 && c.ngroups == 1 && !c.is_mimo && c.mimo_rank == 4,
           "sizes");
     CHECK(c.rotation == KR_ROTATION_COMPLEX && c.rope_fraction == 0.5 && c.rotation_range == 1 &&
-              c.a_activation == KR_A_HEAVY_TAIL && c.a_floor == 1e-4 && c.norm_eps == 1e-5,
+              c.a_activation == KR_A_ACTIVATION_HEAVY_TAIL && c.a_floor == 1e-4 && c.norm_eps == 1e-5,
           "rotation and rates");
     CHECK(!c.has_outproj_norm && !c.has_shared_norm_gain && !c.has_proj_bias && !c.has_learnable_init_state, "options");
     CHECK(c.dt_min == 1e-3 && c.dt_max == 0.1 && c.dt_init_floor == 1e-4 && c.dt_limit_min == 0 &&
-              isinf(c.dt_limit_max) && c.pathway == KR_MAMBA3_SINGLE,
+              isinf(c.dt_limit_max) && c.pathway == KR_MAMBA3_PATHWAY_SINGLE,
           "steps and pathway");
     c.d_model = 128;
     kr_mamba3 *m = kr_mamba3_create(ctx, &c);
@@ -191,11 +191,12 @@ TEST(mamba3_defaults_and_path)
     path = kr_mamba3_path(NULL);
     CHECK(path.algorithm == KR_SSD_SERIAL_RECALCULATED, "the path of no block");
     /* a caller that was compiled when the config had fewer fields */
-    kr_mamba3_config_init_sized(&c, offsetof(kr_mamba3_config, pathway));
+    kr_struct_init(KR_STRUCT_MAMBA3_CONFIG, &c, offsetof(kr_mamba3_config, pathway));
     c.d_model = 128;
     c.pathway = (kr_mamba3_pathway)77; /* beyond its end */
     m = kr_mamba3_create(ctx, &c);
-    CHECK(kr_mamba3_fresh(t, m, 1).pathway == KR_MAMBA3_SINGLE, "what a short config does not have is the default");
+    CHECK(kr_mamba3_initial_cache(t, m, 1).pathway == KR_MAMBA3_PATHWAY_SINGLE,
+          "what a short config does not have is the default");
     kr_mamba3_destroy(m);
     kr_mamba3_destroy(NULL);
     CHECK(!kr_mamba3_params(NULL), "no block, no parameters");
@@ -215,7 +216,7 @@ TEST(mamba3_defaults_and_path)
 TEST(mamba3_config_refusals)
 {
     begin();
-    BAD(KR_ERR_DTYPE, "dtype = i32, but must be f32, f64, bf16 or f16", c.dtype = KR_I32);
+    BAD(KR_ERR_DTYPE, "dtype = i32, but must be f32, f64, bf16 or f16", c.dtype = KR_DTYPE_I32);
     BAD(KR_ERR_ARG, "d_model = 0, but must be at least 1", c.d_model = 0);
     BAD(KR_ERR_ARG, "state_rank = 0, but must be at least 1", c.state_rank = 0);
     BAD(KR_ERR_ARG, "expand = -1, but must be at least 1", c.expand = -1);
@@ -246,7 +247,6 @@ TEST(mamba3_config_refusals)
         c.path.algorithm = (kr_ssd_algorithm)3);
     BAD(KR_ERR_ARG, "path.chunk_len = -1, but must be at least 1, or 0 for the optimal one", c.path.chunk_len = -1);
     BAD(KR_ERR_ARG, "pathway = 2 is neither single nor double", c.pathway = (kr_mamba3_pathway)2);
-    BAD(KR_ERR_ARG, "config.size = 0; fill the config in with its _init before setting fields", c.size = 0);
     REFUSED(KR_ERR_ARG, "mamba3.create: config is NULL", kr_mamba3_create(ctx, NULL));
     BAD(KR_ERR_SHAPE, "in_proj would have some 2.31e+18 rows, more than can be addressed",
         (c.is_mimo = true, c.mimo_rank = INT64_C(1) << 30, c.state_rank = INT64_C(1) << 30));
@@ -261,7 +261,8 @@ TEST(mamba3_least_sizes)
     c.d_model = c.expand = c.per_head_dim = 1;
     c.state_rank = 2;
     kr_mamba3 *m = kr_mamba3_create(ctx, &c);
-    const kr_mamba3_out out = kr_mamba3_forward(t, m, kr_randn(t, KR_F32, KR_SHAPE(1, 3, 1)), NULL, kr_mamba3_path(m));
+    const kr_mamba3_out out =
+        kr_mamba3_forward(t, m, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(1, 3, 1)), NULL, kr_mamba3_path(m));
     CHECK(kr_tensor_dim(out.cache.rotation, 2) == 1, "one angle is kept");
     CHECK(isfinite(kr_item(kr_sum(t, out.y, KR_ALL_AXES, false))), "y is finite");
     kr_mamba3_destroy(m);
@@ -277,24 +278,25 @@ TEST(mamba3_call_refusals)
     kr_mamba3 *other = kr_mamba3_create(ctx, &c);
     const kr_ssd_path path = kr_mamba3_path(m);
 #define FORWARD(x, cache) kr_mamba3_forward(t, m, x, cache, path).y
-    REFUSED(KR_ERR_ARG, "mamba3.forward: the block is NULL", kr_mamba3_forward(t, NULL, F(1, 3, 16), NULL, path).y);
+    REFUSED(KR_ERR_ARG, "block.forward: the block is NULL", kr_mamba3_forward(t, NULL, F(1, 3, 16), NULL, path).y);
     REFUSED(KR_ERR_SHAPE, "mamba3.forward: axis d of x [1, 3, 15] is 15, but the block has d_model = 16",
             FORWARD(F(1, 3, 15), NULL));
     REFUSED(KR_ERR_DTYPE, "mamba3.forward: x is f64, but the block is f32; cast x, or create the block with that dtype",
             FORWARD(D(1, 3, 16), NULL));
-    REFUSED(KR_ERR_ARG, "mamba3.fresh: batch = 0, but must be at least 1", kr_mamba3_fresh(t, m, 0).ssm_bhpr);
+    REFUSED(KR_ERR_ARG, "mamba3.initial_cache: batch = 0, but must be at least 1",
+            kr_mamba3_initial_cache(t, m, 0).ssm_bhpr);
     REFUSED(KR_ERR_SHAPE, "mamba3.step_infinite: axis d of x [2, 8] is 8, but the block has d_model = 16",
             kr_mamba3_step_infinite(t, m, F(2, 8)));
 
     kr_tape_reset(t);
-    kr_mamba3_cache bad = kr_mamba3_fresh(t, m, 2);
+    kr_mamba3_cache bad = kr_mamba3_initial_cache(t, m, 2);
     bad.pathway = (kr_mamba3_pathway)5;
 #define REFUSED_PATHWAY(op, call)                                                                                      \
     do {                                                                                                               \
         CHECK(!(call), "%s is not refused", op);                                                                       \
         CHECK_ERROR(ctx, KR_ERR_ARG, "mamba3." op ": cache.pathway = 5 is neither single nor double");                 \
         kr_tape_reset(t);                                                                                              \
-        bad = kr_mamba3_fresh(t, m, 2);                                                                                \
+        bad = kr_mamba3_initial_cache(t, m, 2);                                                                        \
         bad.pathway = (kr_mamba3_pathway)5;                                                                            \
     } while (0)
     REFUSED_PATHWAY("forward", FORWARD(F(2, 3, 16), &bad));
@@ -303,16 +305,16 @@ TEST(mamba3_call_refusals)
     REFUSED_PATHWAY("step", kr_mamba3_step(t, m, F(2, 16), &bad).y);
 
     kr_tape_reset(t);
-    bad = kr_mamba3_fresh(t, other, 2);
+    bad = kr_mamba3_initial_cache(t, other, 2);
     CHECK(!FORWARD(F(2, 3, 16), &bad), "quaternions for angles");
     CHECK_ERROR(ctx, KR_ERR_SHAPE,
                 "mamba3.forward: cache.rotation [2, 4, 1, 4] must be [2, 4, 2]: one for each row of x");
     kr_tape_reset(t);
-    bad = kr_mamba3_fresh(t, m, 2);
+    bad = kr_mamba3_initial_cache(t, m, 2);
     bad.k_bmhr = NULL;
     CHECK(!kr_mamba3_step(t, m, F(2, 16), &bad).y, "no k");
     CHECK_ERROR(ctx, KR_ERR_ARG,
-                "mamba3.step: cache.k is NULL; a cache has all its tensors, or pass NULL for a fresh one");
+                "mamba3.step: cache.k is NULL; a cache has all its tensors, or pass NULL for the initial one");
     kr_tape_reset(t);
     kr_mamba3_destroy(m);
     kr_mamba3_destroy(other);
@@ -348,12 +350,13 @@ TEST(mamba3_constructor_starved)
 static bool use(kr_mamba3 *m, kr_rotation_kind rotation)
 {
     static const int32_t marks[2][4] = { { 1, 0, 1, 0 }, { 1, 0, 0, 1 } };
-    kr_mamba3_cache cache = kr_mamba3_fresh(t, m, 4);
-    cache.pathway = rotation == KR_ROTATION_COMPLEX ? KR_MAMBA3_DOUBLE : KR_MAMBA3_SINGLE;
-    kr_tensor *start = kr_from_data(t, KR_I32, KR_SHAPE(2, 4), marks), *x = kr_randn(t, KR_F32, KR_SHAPE(2, 4, 16));
+    kr_mamba3_cache cache = kr_mamba3_initial_cache(t, m, 4);
+    cache.pathway = rotation == KR_ROTATION_COMPLEX ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
+    kr_tensor *start = kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(2, 4), marks),
+              *x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(2, 4, 16));
     kr_mamba3_out out = kr_mamba3_forward_packed(t, m, x, start, &cache, kr_mamba3_path(m));
-    out = kr_mamba3_step(t, m, kr_randn(t, KR_F32, KR_SHAPE(4, 16)), &out.cache);
-    kr_tensor *y = kr_add(t, out.y, kr_mamba3_step_infinite(t, m, kr_randn(t, KR_F32, KR_SHAPE(4, 16))));
+    out = kr_mamba3_step(t, m, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(4, 16)), &out.cache);
+    kr_tensor *y = kr_add(t, out.y, kr_mamba3_step_infinite(t, m, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(4, 16))));
     kr_backward(t, kr_sum(t, y, KR_ALL_AXES, false));
     return !kr_ctx_failed(ctx);
 }
@@ -370,7 +373,7 @@ TEST(mamba3_calls_starved)
         bool done = false;
         for (size_t n = 1; n < 2000 && !done; n += kr_test_quick() ? 7 : 1) {
             kr_tape_destroy(t); /* so that all memory is asked for anew */
-            t = kr_tape_create(ctx, KR_GRAD);
+            t = kr_tape_create(ctx, KR_TAPE_GRAD);
             kr_ctx_fail_allocation(ctx, n);
             done = use(m, c.rotation);
             kr_ctx_fail_allocation(ctx, 0);

@@ -15,12 +15,12 @@ TEST(mamba3_infinite_is_the_limit_of_steps)
     for (int i = 0; variant_at(i); i++)
         for (int d = 0; d < 2; d++) {
             variant v = *variant_at(i);
-            const kr_dtype dtype = d ? KR_F32 : KR_F64;
+            const kr_dtype dtype = d ? KR_DTYPE_F32 : KR_DTYPE_F64;
             v.config.a_floor = 1;
             v.config.dt_limit_min = 0.05;
             v.config.dt_limit_max = 5;
             kr_ctx *ctx = kr_test_ctx(2, NULL);
-            kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+            kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
             kr_mamba3 *m = shaken_block(ctx, &v.config, dtype);
             kr_tensor *x = kr_randn(tape, dtype, KR_SHAPE(NB, v.config.d_model));
             kr_mamba3_out out =
@@ -43,12 +43,12 @@ TEST(mamba3_infinite_keeps_its_digits)
         const variant v = *variant_at(i);
         if (v.config.dt_limit_min > 0) continue;
         kr_ctx *ctx = kr_test_ctx(1, NULL);
-        kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         kr_mamba3_config slow = v.config;
-        slow.a_activation = KR_A_SOFTPLUS;
+        slow.a_activation = KR_A_ACTIVATION_SOFTPLUS;
         slow.a_floor = 1e-4;
         slow.has_proj_bias = false;
-        kr_mamba3 *m[2] = { shaken_block(ctx, &slow, KR_F32), NULL };
+        kr_mamba3 *m[2] = { shaken_block(ctx, &slow, KR_DTYPE_F32), NULL };
         double *weight = kr_test_values(kr_params_find(kr_mamba3_params(m[0]), "in_proj.weight")->tensor);
         const kr_param_row *row = kr_params_find(kr_mamba3_params(m[0]), "in_proj.weight");
         int64_t first[9] = { 0 };
@@ -59,14 +59,14 @@ TEST(mamba3_infinite_keeps_its_digits)
             for (int64_t k = 0; k < nd; k++)
                 weight[r * nd + k] = k == 0 && is_rate ? -12 : weight[r * nd + k] * (is_turn ? 1e-4 : 1);
         }
-        kr_param_write(row->tensor, KR_F64, weight, first[8] * nd);
+        kr_param_write(row->tensor, KR_DTYPE_F64, weight, first[8] * nd);
         kr_param_fill(kr_params_find(kr_mamba3_params(m[0]), "dt_bias")->tensor, -9);
-        slow.dtype = KR_F64;
+        slow.dtype = KR_DTYPE_F64;
         m[1] = kr_mamba3_create(ctx, &slow);
         for (int64_t k = 0; k < kr_params_count(kr_mamba3_params(m[0])); k++) {
             double *values = kr_test_values(kr_params_at(kr_mamba3_params(m[0]), k)->tensor);
             kr_tensor *to = kr_params_at(kr_mamba3_params(m[1]), k)->tensor;
-            kr_param_write(to, KR_F64, values, kr_tensor_count(to));
+            kr_param_write(to, KR_DTYPE_F64, values, kr_tensor_count(to));
             free(values);
         }
         double *x = calloc(NB * (size_t)nd, sizeof *x);
@@ -75,9 +75,10 @@ TEST(mamba3_infinite_keeps_its_digits)
         kr_tensor *y[2];
         for (int k = 0; k < 2; k++)
             y[k] = kr_mamba3_step_infinite(
-                tape, m[k], kr_cast(tape, kr_from_data(tape, KR_F64, KR_SHAPE(NB, nd), x), k ? KR_F64 : KR_F32));
+                tape, m[k],
+                kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(NB, nd), x), k ? KR_DTYPE_F64 : KR_DTYPE_F32));
         /* inner products that cancel to a hundredth of their terms */
-        CHECK_TENSORS(v.name, kr_cast(tape, y[0], KR_F64), y[1], 2e-4, 1);
+        CHECK_TENSORS(v.name, kr_cast(tape, y[0], KR_DTYPE_F64), y[1], 2e-4, 1);
         CHECK_OK(ctx);
         free(x);
         free(weight);
@@ -95,13 +96,14 @@ TEST(mamba3_infinite_without_steps)
         const variant v = *variant_at(i);
         if (v.config.dt_limit_min > 0) continue;
         kr_ctx *ctx = kr_test_ctx(1, NULL);
-        kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
-        kr_mamba3 *m = shaken_block(ctx, &v.config, KR_F32);
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+        kr_mamba3 *m = shaken_block(ctx, &v.config, KR_DTYPE_F32);
         kr_param_fill(kr_params_find(kr_mamba3_params(m), "dt_bias")->tensor, -2000);
-        kr_tensor *x = kr_input(tape, kr_randn(tape, KR_F32, KR_SHAPE(NB, v.config.d_model)));
+        kr_tensor *x = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(NB, v.config.d_model)));
         kr_tensor *y = kr_mamba3_step_infinite(tape, m, x);
-        kr_mamba3_cache empty = kr_mamba3_fresh(tape, m, NB); /* without a learned state, which would stay for ever */
-        empty.ssm_bhpr = kr_zeros(tape, KR_F32, kr_tensor_shape(empty.ssm_bhpr));
+        kr_mamba3_cache empty =
+            kr_mamba3_initial_cache(tape, m, NB); /* without a learned state, which would stay for ever */
+        empty.ssm_bhpr = kr_zeros(tape, KR_DTYPE_F32, kr_tensor_shape(empty.ssm_bhpr));
         kr_tensor *one = kr_mamba3_forward(tape, m, repeated(tape, x, 5), &empty, kr_ssd_path_default()).y;
         one = kr_reshape(tape, kr_slice(tape, one, 1, 4, 5), KR_SHAPE(NB, -1));
         CHECK_TENSORS(v.name, y, one, 1e-5, 0.1);
@@ -121,8 +123,8 @@ TEST(mamba3_infinite_without_steps)
 
 static double weighed(kr_ctx *ctx, kr_mamba3 *m, const double *x, const double *head, int64_t nd)
 {
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    double *y = kr_test_values(kr_mamba3_step_infinite(tape, m, kr_from_data(tape, KR_F64, KR_SHAPE(NB, nd), x)));
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    double *y = kr_test_values(kr_mamba3_step_infinite(tape, m, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(NB, nd), x)));
     double sum = 0;
     for (int64_t i = 0; i < NB * nd; i++) sum += y[i] * head[i];
     free(y);
@@ -158,13 +160,14 @@ TEST(mamba3_infinite_gradients)
     for (int i = 0; variant_at(i); i++) {
         const variant v = *variant_at(i);
         kr_ctx *ctx = kr_test_ctx(1, NULL);
-        kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
-        kr_mamba3 *m = shaken_block(ctx, &v.config, KR_F64);
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+        kr_mamba3 *m = shaken_block(ctx, &v.config, KR_DTYPE_F64);
         const int64_t nd = v.config.d_model;
         double x[64], head[64];
         for (int64_t k = 0; k < NB * nd; k++) x[k] = kr_test_normal(), head[k] = kr_test_normal();
-        kr_tensor *in = kr_input(tape, kr_from_data(tape, KR_F64, KR_SHAPE(NB, nd), x));
-        kr_tensor *y = kr_mamba3_step_infinite(tape, m, in), *g_y = kr_from_data(tape, KR_F64, KR_SHAPE(NB, nd), head);
+        kr_tensor *in = kr_input(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(NB, nd), x));
+        kr_tensor *y = kr_mamba3_step_infinite(tape, m, in),
+                  *g_y = kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(NB, nd), head);
         kr_backward_from(tape, 1, &y, &g_y);
         char text[96];
         snprintf(text, sizeof text, "%s: g_x", v.name);

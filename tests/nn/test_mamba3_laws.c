@@ -29,7 +29,7 @@ TEST(mamba3_laws_double)
                                          "everything" };
     for (int i = 0; variant_at(i); i++) {
         variant v = *variant_at(i);
-        v.config.pathway = KR_MAMBA3_DOUBLE;
+        v.config.pathway = KR_MAMBA3_PATHWAY_DOUBLE;
         for (size_t k = 0; k < sizeof names / sizeof *names; k++)
             if (strcmp(names[k], v.name) == 0 && (!kr_test_quick() || k % 2))
                 block_laws(&(block_case){ v.name, kr_mamba3_block(&v.config) });
@@ -43,7 +43,7 @@ TEST(mamba3_laws_threads)
         variant v = *variant_at(i);
         for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
             if (strcmp(names[k], v.name) != 0) continue;
-            v.config.pathway = k % 2 ? KR_MAMBA3_DOUBLE : KR_MAMBA3_SINGLE;
+            v.config.pathway = k % 2 ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
             v.config.d_model = 36; /* rows wide enough to be cut into tasks */
             block_laws_threads(&(block_case){ v.name, kr_mamba3_block(&v.config) });
         }

@@ -17,9 +17,9 @@ static bench open(void (*set)(kr_mamba3_config *c))
     bench w = { .ctx = kr_test_ctx(1, NULL), .config = variant_at(0)->config };
     w.config.has_proj_bias = true;
     if (set) set(&w.config);
-    w.tape = kr_tape_create(w.ctx, KR_GRAD);
-    w.m = shaken_block(w.ctx, &w.config, KR_F64);
-    w.x = kr_randn(w.tape, KR_F64, KR_SHAPE(NB, NS, w.config.d_model));
+    w.tape = kr_tape_create(w.ctx, KR_TAPE_GRAD);
+    w.m = shaken_block(w.ctx, &w.config, KR_DTYPE_F64);
+    w.x = kr_randn(w.tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, w.config.d_model));
     return w;
 }
 
@@ -178,10 +178,10 @@ TEST(mamba3_half_turn_has_a_gradient_in_range_2)
         if (i) { /* the same block and tokens */
             for (int64_t k = 0; k < kr_params_count(kr_mamba3_params(w[0].m)); k++) {
                 const kr_tensor *from = kr_params_at(kr_mamba3_params(w[0].m), k)->tensor;
-                kr_param_write(kr_params_at(kr_mamba3_params(w[1].m), k)->tensor, KR_F64, kr_test_copy(from),
+                kr_param_write(kr_params_at(kr_mamba3_params(w[1].m), k)->tensor, KR_DTYPE_F64, kr_test_copy(from),
                                kr_tensor_count(from));
             }
-            w[1].x = kr_from_data(w[1].tape, KR_F64, kr_tensor_shape(w[0].x), kr_test_copy(w[0].x));
+            w[1].x = kr_from_data(w[1].tape, KR_DTYPE_F64, kr_tensor_shape(w[0].x), kr_test_copy(w[0].x));
         }
         fix_channels(&w[i], 0, 4, i ? atanh(0.5) : 40); /* tanh(40) is 1 */
         y[i] = forward(&w[i]).y;
@@ -270,7 +270,7 @@ TEST(mamba3_is_mimo_decides_the_pairing)
     for (int i = 0; i < 2; i++) {
         the_fraction = i ? 1 : 0.5;
         bench siso = open(set_fraction), mimo = open(set_mimo_of_one);
-        mimo.x = kr_from_data(mimo.tape, KR_F64, kr_tensor_shape(siso.x), kr_test_copy(siso.x));
+        mimo.x = kr_from_data(mimo.tape, KR_DTYPE_F64, kr_tensor_shape(siso.x), kr_test_copy(siso.x));
         const kr_params *params = kr_mamba3_params(siso.m);
         for (int pass = 0; pass < 2; pass++) { /* first as they are, then in the other order */
             for (int64_t k = 0; k < kr_params_count(params); k++) {
@@ -285,7 +285,7 @@ TEST(mamba3_is_mimo_decides_the_pairing)
                     if (proj && (at < 48 || at >= 64)) continue; /* neither B nor C */
                     to[(base + partner_place(at - base)) * width + e % width] = from[e];
                 }
-                kr_param_write(param(&mimo, row->name), KR_F64, to, count);
+                kr_param_write(param(&mimo, row->name), KR_DTYPE_F64, to, count);
                 free(from);
                 free(to);
             }

@@ -16,7 +16,7 @@ static void biases(net_recipe *r)
 static net_recipe recipe(int family, net_ends ends, bool has_biases)
 {
     net_recipe r = net_recipe_of((kr_family)family, ends);
-    net_recipe_type(&r, KR_F64);
+    net_recipe_type(&r, KR_DTYPE_F64);
     if (has_biases) biases(&r);
     return r;
 }
@@ -35,7 +35,7 @@ static reading run_from(net *n, kr_tape *tape, int64_t from, const int32_t *mask
     kr_call call;
     kr_call_init(&call);
     kr_tensor *x = net_input(n, tape, 1, NS);
-    if (mask) call.mask_bs = kr_from_data(tape, KR_I32, KR_SHAPE(1, NS), mask);
+    if (mask) call.mask_bs = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(1, NS), mask);
     else x = kr_slice(tape, x, 1, from, NS);
     const net_out out = net_call(n, tape, KR_RUN_FORWARD, x, &call);
     reading r = { mask ? kr_slice(tape, out.y, 1, from, NS) : out.y, out.state, { NULL } };
@@ -53,7 +53,7 @@ static void check_left_padding(net *n, int64_t from)
     int32_t mask[NS];
     for (int64_t s = 0; s < NS; s++) mask[s] = s >= from;
     kr_tape_reset(n->tape);
-    kr_tape *other = kr_tape_create(n->ctx, KR_GRAD);
+    kr_tape *other = kr_tape_create(n->ctx, KR_TAPE_GRAD);
     reading got = run_from(n, n->tape, from, mask), want = run_from(n, other, from, NULL);
     if (!CHECK(!kr_ctx_failed(n->ctx), "%s: %s", n->name, kr_ctx_message(n->ctx))) return;
     CHECK_TENSORS("y of a row padded on the left", got.y, want.y, 1e-12, NET_FLOOR);
@@ -98,7 +98,7 @@ TEST(left_padding_leaves_the_bias_behind)
         kr_call call;
         kr_call_init(&call);
         kr_tensor *all = kr_layers_forward(n.tape, n.stack, x, &call).y;
-        call.mask_bs = kr_from_data(n.tape, KR_I32, KR_SHAPE(1, NS), mask);
+        call.mask_bs = kr_from_data(n.tape, KR_DTYPE_I32, KR_SHAPE(1, NS), mask);
         kr_tensor *padded = kr_slice(n.tape, kr_layers_forward(n.tape, n.stack, x, &call).y, 1, 3, NS);
         kr_tensor *alone = kr_layers_forward(n.tape, n.stack, kr_slice(n.tape, x, 1, 3, NS), NULL).y;
         kr_tensor *others[2] = { alone, kr_slice(n.tape, all, 1, 3, NS) };
@@ -119,8 +119,8 @@ static void law_ones(net *n)
     int32_t ones[NB * NS];
     for (int i = 0; i < NB * NS; i++) ones[i] = 1;
     const net_problem plain = { .nb = NB, .ns = NS }, masked = { .nb = NB, .ns = NS, .mask = ones };
-    outcome *want = net_run(n, &plain, &(net_way){ .name = "plain" });
-    outcome *got = net_run(n, &masked, &(net_way){ .name = "ones" });
+    outcome *want = net_run(n, &plain, &(net_mode){ .name = "plain" });
+    outcome *got = net_run(n, &masked, &(net_mode){ .name = "ones" });
     compare_bits("a mask of ones", got, want, true);
     outcome_free(got);
     outcome_free(want);
@@ -128,9 +128,9 @@ static void law_ones(net *n)
 
 static void law_splits(net *n, bool from_state)
 {
-    static const net_way ways[] = { { .name = "1 + 3 + 2", .parts = { 1, 3, 2 } },
-                                    { .name = "5 + 1", .parts = { 5, 1 } },
-                                    { .name = "rows alone", .alone = true } };
+    static const net_mode ways[] = { { .name = "1 + 3 + 2", .parts = { 1, 3, 2 } },
+                                     { .name = "5 + 1", .parts = { 5, 1 } },
+                                     { .name = "rows alone", .alone = true } };
     net_same(n, &(net_problem){ .nb = NB, .ns = NS, .from_state = from_state, .mask = padding }, ways, 3);
 }
 
@@ -141,7 +141,7 @@ static void law_sequences(net *n, bool from_state)
         const net_problem p = {
             .nb = NB, .ns = NS, .from_state = from_state, .starts = starts, .is_reset = is_reset, .mask = padding
         };
-        net_same(n, &p, &(net_way){ .name = is_reset ? "forgetting alone" : "sequences alone", .alone = true }, 1);
+        net_same(n, &p, &(net_mode){ .name = is_reset ? "forgetting alone" : "sequences alone", .alone = true }, 1);
     }
 }
 
@@ -150,7 +150,12 @@ TEST(masked_stacks_obey_the_laws)
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int which = 0; which < 2; which++) {
             net_recipe r = recipe(family, which ? VOCAB : BARE, true);
-            if (which) r.layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, -1, 0.5, false };
+            if (which)
+                r.layers.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                                   .n_stream = 2,
+                                                   .init_bias = -1,
+                                                   .init_bias_step = 0.5,
+                                                   .per_virtual_layer = false };
             if (which) r.layers.d_intermediate = 6;
             net n;
             if (!net_open(&n, which ? "masked gates" : "masked", &r, 1)) continue;
@@ -170,12 +175,12 @@ TEST(halves_are_masked)
         outcome *of[2];
         for (int i = 0; i < 2; i++) {
             net_recipe r = recipe(family, BARE, true);
-            net_recipe_type(&r, i ? KR_BF16 : KR_F32);
+            net_recipe_type(&r, i ? KR_DTYPE_BF16 : KR_DTYPE_F32);
             r.layers.residual_in_f32 = false;
             net n;
             if (!net_open(&n, "masked halves", &r, 1)) return;
             of[i] = net_run(&n, &(net_problem){ .nb = NB, .ns = NS, .mask = padding },
-                            &(net_way){ .name = "whole", .without_states = true });
+                            &(net_mode){ .name = "whole", .without_states = true });
             net_close(&n);
         }
         /* two layers, each of a dozen roundings of 2^-9 of parts of the sum */
@@ -194,7 +199,7 @@ static kr_tensor *weighed(kr_tape *tape, void *user)
     net *n = user;
     kr_call call;
     kr_call_init(&call);
-    call.mask_bs = kr_from_data(tape, KR_I32, KR_SHAPE(NB, NS), padding);
+    call.mask_bs = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(NB, NS), padding);
     return differences_weigh(tape, net_call(n, tape, KR_RUN_FORWARD, net_input(n, tape, NB, NS), &call).y, 0);
 }
 
@@ -221,7 +226,7 @@ TEST(padding_is_not_read)
         kr_tensor *x = net_input(&n, n.tape, NB, NS);
         kr_call call;
         kr_call_init(&call);
-        call.mask_bs = kr_from_data(n.tape, KR_I32, KR_SHAPE(NB, NS), padding);
+        call.mask_bs = kr_from_data(n.tape, KR_DTYPE_I32, KR_SHAPE(NB, NS), padding);
         kr_tensor *y = net_call(&n, n.tape, KR_RUN_FORWARD, x, &call).y;
         kr_backward_from(n.tape, 1, &y, NULL);
         CHECK_OK(n.ctx);

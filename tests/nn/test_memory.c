@@ -10,7 +10,11 @@ typedef struct figures {
 static void gates(net_recipe *r)
 {
     r->layers.d_intermediate = 8;
-    r->layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 3, -1, 0.5, false };
+    r->layers.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                        .n_stream = 3,
+                                        .init_bias = -1,
+                                        .init_bias_step = 0.5,
+                                        .per_virtual_layer = false };
 }
 
 static size_t rounded_bytes(const kr_state *state)
@@ -40,7 +44,7 @@ static figures measure(const net_recipe *recipe, kr_tape_mode mode, bool by_step
     kr_call_init(&call);
     call.drops_state = drops_state;
     const net_out out = net_call(&n, tape, by_step ? KR_RUN_STEP : KR_RUN_FORWARD, x, &call);
-    if (mode == KR_GRAD) kr_backward_from(tape, 1, &out.y, NULL);
+    if (mode == KR_TAPE_GRAD) kr_backward_from(tape, 1, &out.y, NULL);
     CHECK_OK(n.ctx);
     const figures f = { kr_tape_peak_bytes(tape), kr_ctx_memory(n.ctx).peak_bytes - before, rounded_bytes(out.state) };
     kr_tape_destroy(tape);
@@ -67,12 +71,14 @@ TEST(depth_costs_no_memory_without_recording)
             const bool gated = which / 3 % 2, by_step = which / 6;
             const net_recipe few = of_depth(family, ends, gated, 8, KR_NO_HORIZON);
             const net_recipe many = of_depth(family, ends, gated, 64, KR_NO_HORIZON);
-            const figures a = measure(&few, KR_NO_GRAD, by_step, true), b = measure(&many, KR_NO_GRAD, by_step, true);
+            const figures a = measure(&few, KR_TAPE_NO_GRAD, by_step, true),
+                          b = measure(&many, KR_TAPE_NO_GRAD, by_step, true);
             CHECK(a.peak == b.peak && a.peak > 0, "%s: %zu bytes for 8 layers, %zu for 64",
                   kr_family_name((kr_family)family), a.peak, b.peak);
             CHECK(b.ctx_peak < a.ctx_peak + 64 * 64 + (1 << 14), "%zu bytes of the context for 8 layers, %zu for 64",
                   a.ctx_peak, b.ctx_peak);
-            const figures c = measure(&few, KR_NO_GRAD, by_step, false), d = measure(&many, KR_NO_GRAD, by_step, false);
+            const figures c = measure(&few, KR_TAPE_NO_GRAD, by_step, false),
+                          d = measure(&many, KR_TAPE_NO_GRAD, by_step, false);
             CHECK(d.state == 8 * c.state && d.peak - c.peak == d.state - c.state,
                   "%s: states of %zu and %zu bytes, peaks of %zu and %zu", kr_family_name((kr_family)family), c.state,
                   d.state, c.peak, d.peak);
@@ -89,12 +95,14 @@ TEST(depth_costs_no_memory_below_a_horizon)
                 const net_recipe few = of_depth(family, LATENT, gated, 8, k);
                 const net_recipe many = of_depth(family, LATENT, gated, 64, k);
                 const net_recipe all = of_depth(family, LATENT, gated, 64, KR_NO_HORIZON);
-                const figures a = measure(&few, KR_GRAD, false, true), b = measure(&many, KR_GRAD, false, true);
+                const figures a = measure(&few, KR_TAPE_GRAD, false, true),
+                              b = measure(&many, KR_TAPE_GRAD, false, true);
                 CHECK(a.peak == b.peak, "%s: %zu bytes for 8 layers, %zu for 64", kr_family_name((kr_family)family),
                       a.peak, b.peak);
-                const figures c = measure(&few, KR_GRAD, false, false), d = measure(&many, KR_GRAD, false, false);
+                const figures c = measure(&few, KR_TAPE_GRAD, false, false),
+                              d = measure(&many, KR_TAPE_GRAD, false, false);
                 CHECK(d.peak - c.peak == d.state - c.state, "%s: states of %zu and %zu bytes, peaks of %zu and %zu",
                       kr_family_name((kr_family)family), c.state, d.state, c.peak, d.peak);
-                CHECK(b.peak < measure(&all, KR_GRAD, false, true).peak / 5, "the horizon saves nothing");
+                CHECK(b.peak < measure(&all, KR_TAPE_GRAD, false, true).peak / 5, "the horizon saves nothing");
             }
 }

@@ -58,8 +58,8 @@ TEST(values_first)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int has_bias = 0; has_bias < 2; has_bias++) {
-        made m = make(ctx, KR_F64, has_bias);
-        kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+        made m = make(ctx, KR_DTYPE_F64, has_bias);
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         kr_tensor *y = kr_mlp_run(tape, &m.mlp, m.x);
         double want[NB * NS * ND];
         for (int row = 0; row < NB * NS; row++) row_of(&m, (double *)kr_test_copy(m.x) + row * ND, want + row * ND);
@@ -87,7 +87,7 @@ static kr_tensor *loss(kr_tape *tape, void *user)
 TEST(gradients)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    made m = make(ctx, KR_F64, true);
+    made m = make(ctx, KR_DTYPE_F64, true);
     differences_check_table(ctx, loss, &m, m.params, 100, 1e-8);
     differences_check(ctx, loss, &m, 1, &m.x, (const char *[]){ "x" }, 100, 1e-8);
     unmake(&m);
@@ -100,7 +100,7 @@ TEST(rows_of_the_table)
     kr_params *params = kr_params_create(ctx);
     kr_mlp mlp;
     const size_t outer = kr_params_enter(params, "layers.3.");
-    kr_mlp_declare(&mlp, params, KR_F32, ND, NH, true);
+    kr_mlp_declare(&mlp, params, KR_DTYPE_F32, ND, NH, true);
     kr_params_leave(params, outer);
     kr_params_rescale_residual(params, 0.5);
     CHECK(kr_params_seal(params), "sealed: %s", kr_ctx_message(ctx));

@@ -17,7 +17,11 @@ typedef struct made {
 static made make(kr_ctx *ctx, kr_dtype dtype, int64_t n_stream)
 {
     made m = { .params = kr_params_create(ctx) };
-    const kr_residual residual = { KR_RESIDUAL_MULTI_GATE, n_stream, -0.5, 0.25, false };
+    const kr_residual residual = { .kind = KR_RESIDUAL_MULTI_GATE,
+                                   .n_stream = n_stream,
+                                   .init_bias = -0.5,
+                                   .init_bias_step = 0.25,
+                                   .per_virtual_layer = false };
     kr_multi_gate_declare(&m.gate, m.params, dtype, ND, EPS, &residual);
     kr_params_seal(m.params);
     for (int i = 0; i < NQ + 3; i++) {
@@ -102,9 +106,9 @@ TEST(against_plain_loops)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int64_t n_stream = 1; n_stream <= NQ + 3; n_stream++) {
-        made m = make(ctx, KR_F64, n_stream);
+        made m = make(ctx, KR_DTYPE_F64, n_stream);
         scatter(&m);
-        kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         double want[SIZE], *got = kr_test_values(run(tape, &m, n_stream));
         for (int row = 0; row < ROWS; row++) run_row(&m, n_stream, row, want + row * ND);
         CHECK_CLOSE("streams", got, want, SIZE, NULL, 1e-13, 1); /* some dozen roundings of f64 */
@@ -119,8 +123,8 @@ TEST(against_plain_loops)
 TEST(begins_as_the_mean)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    made m = make(ctx, KR_F64, NQ);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    made m = make(ctx, KR_DTYPE_F64, NQ);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_tensor *mean = m.x[0], *streams[NQ];
     for (int q = 0; q < NQ; q++) streams[q] = m.x[q];
     for (int q = 1; q < NQ; q++) mean = kr_add(tape, mean, m.x[q]);
@@ -142,9 +146,9 @@ TEST(begins_as_the_mean)
 TEST(equal_streams_are_their_pool)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    made m = make(ctx, KR_F32, NQ);
+    made m = make(ctx, KR_DTYPE_F32, NQ);
     scatter(&m);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_tensor *streams[NQ] = { m.x[0], m.x[0], m.x[0], m.x[0] };
     /* the weights are exactly 1/4 */
     CHECK_SAME_BITS("pool", kr_multi_gate_pool(tape, &m.gate, NQ, streams), m.x[0]);
@@ -169,7 +173,7 @@ TEST(gradients)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int64_t n_stream = 2; n_stream <= NQ; n_stream += 2) {
-        task k = { make(ctx, KR_F64, n_stream), n_stream };
+        task k = { make(ctx, KR_DTYPE_F64, n_stream), n_stream };
         const char *names[NQ + 3] = { "x", "F1", "F2", "F3", "F4", "F5", "F6" };
         scatter(&k.m);
         differences_check_table(ctx, loss, &k, k.m.params, 10, 1e-7);
@@ -183,13 +187,14 @@ TEST(gradients)
 TEST(types)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    made m = make(ctx, KR_F32, 2);
-    kr_tape *tape = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *streams[2] = { kr_cast(tape, m.x[0], KR_BF16), kr_cast(tape, m.x[1], KR_BF16) };
-    kr_multi_gate_mix(tape, &m.gate, 2, streams, kr_cast(tape, m.x[2], KR_BF16));
+    made m = make(ctx, KR_DTYPE_F32, 2);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *streams[2] = { kr_cast(tape, m.x[0], KR_DTYPE_BF16), kr_cast(tape, m.x[1], KR_DTYPE_BF16) };
+    kr_multi_gate_mix(tape, &m.gate, 2, streams, kr_cast(tape, m.x[2], KR_DTYPE_BF16));
     kr_tensor *h = kr_multi_gate_pool(tape, &m.gate, 2, streams);
-    CHECK(kr_tensor_dtype(streams[0]) == KR_BF16 && kr_tensor_dtype(streams[1]) == KR_BF16, "streams keep their type");
-    CHECK(kr_tensor_dtype(h) == KR_BF16, "so does the pool");
+    CHECK(kr_tensor_dtype(streams[0]) == KR_DTYPE_BF16 && kr_tensor_dtype(streams[1]) == KR_DTYPE_BF16,
+          "streams keep their type");
+    CHECK(kr_tensor_dtype(h) == KR_DTYPE_BF16, "so does the pool");
     CHECK_OK(ctx);
     kr_tape_destroy(tape);
     unmake(&m);
@@ -199,7 +204,7 @@ TEST(types)
 TEST(rows_of_the_table)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    made m = make(ctx, KR_F64, NQ);
+    made m = make(ctx, KR_DTYPE_F64, NQ);
     double *bias = kr_test_values(m.gate.b_beta_q);
     for (int q = 0; q < NQ; q++) CHECK(bias[q] == -0.5 + 0.25 * q, "b_beta[%d] = %g", q, bias[q]);
     free(bias);
@@ -229,16 +234,45 @@ TEST(residual_refusals)
         kr_residual residual;
         const char *text;
     } cases[] = {
-        { { (kr_residual_kind)2, 2, 0, 0, false }, "op: residual.kind = 2 is neither standard nor multi-gate" },
-        { { KR_RESIDUAL_MULTI_GATE, 0, 0, 0, false }, "op: residual.n_stream = 0, but must be at least 1" },
-        { { KR_RESIDUAL_MULTI_GATE, 2, NAN, 0, false }, "op: residual.init_bias = nan, but must be finite" },
-        { { KR_RESIDUAL_MULTI_GATE, 2, 0, INFINITY, false }, "op: residual.init_bias_step = inf, but must be finite" },
+        { { .kind = (kr_residual_kind)2,
+            .n_stream = 2,
+            .init_bias = 0,
+            .init_bias_step = 0,
+            .per_virtual_layer = false },
+          "op: residual.kind = 2 is neither standard nor multi-gate" },
+        { { .kind = KR_RESIDUAL_MULTI_GATE,
+            .n_stream = 0,
+            .init_bias = 0,
+            .init_bias_step = 0,
+            .per_virtual_layer = false },
+          "op: residual.n_stream = 0, but must be at least 1" },
+        { { .kind = KR_RESIDUAL_MULTI_GATE,
+            .n_stream = 2,
+            .init_bias = NAN,
+            .init_bias_step = 0,
+            .per_virtual_layer = false },
+          "op: residual.init_bias = nan, but must be finite" },
+        { { .kind = KR_RESIDUAL_MULTI_GATE,
+            .n_stream = 2,
+            .init_bias = 0,
+            .init_bias_step = INFINITY,
+            .per_virtual_layer = false },
+          "op: residual.init_bias_step = inf, but must be finite" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         CHECK(!kr_residual_check(ctx, "op", &cases[i].residual), "case %zu", i);
         CHECK_ERROR(ctx, KR_ERR_ARG, cases[i].text);
     }
-    const kr_residual good[] = { { KR_RESIDUAL_STANDARD, 0, 0, 0, false }, { KR_RESIDUAL_MULTI_GATE, 1, -3, 0, true } };
+    const kr_residual good[] = { { .kind = KR_RESIDUAL_STANDARD,
+                                   .n_stream = 0,
+                                   .init_bias = 0,
+                                   .init_bias_step = 0,
+                                   .per_virtual_layer = false },
+                                 { .kind = KR_RESIDUAL_MULTI_GATE,
+                                   .n_stream = 1,
+                                   .init_bias = -3,
+                                   .init_bias_step = 0,
+                                   .per_virtual_layer = true } };
     for (int i = 0; i < 2; i++) CHECK(kr_residual_check(ctx, "op", &good[i]), "good %d", i);
     CHECK_OK(ctx);
     kr_ctx_destroy(ctx);

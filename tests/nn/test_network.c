@@ -1,13 +1,13 @@
 /* test_network.c - making stacks and networks: their tables, and how they begin. */
 #include "tests/nn/networks.h"
-#include "tests/refusals.h"
+#include "tests/error_tests.h"
 
 /* ---- tables ---- */
 
 TEST(network_described)
 {
     begin();
-    net_recipe r = net_recipe_of(KR_MAMBA2, VOCAB);
+    net_recipe r = net_recipe_of(KR_FAMILY_MAMBA2, VOCAB);
     r.layers.n_layers = 1;
     r.layers.d_intermediate = 6;
     r.network.tie_embeddings = false;
@@ -69,11 +69,13 @@ static void check_names(const kr_params *params, const char *const *names, int c
 TEST(network_names)
 {
     begin();
-    static const kr_marker marker[] = { { KR_MARK_START, 0 } };
-    static const kr_layer_marker of_layer[] = { { 1, { KR_MARK_END, 0 } } };
-    net_recipe r = net_recipe_of(KR_MAMBA3, LATENT);
+    static const kr_class_token marker[] = { { .kind = KR_CLASS_TOKEN_START } };
+    static const kr_layer_marker of_layer[] = { { 1, { .kind = KR_CLASS_TOKEN_END } } };
+    net_recipe r = net_recipe_of(KR_FAMILY_MAMBA3, LATENT);
     r.layers.d_intermediate = 4;
-    r.layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, 0, 0, true };
+    r.layers.residual = (kr_residual){
+        .kind = KR_RESIDUAL_MULTI_GATE, .n_stream = 2, .init_bias = 0, .init_bias_step = 0, .per_virtual_layer = true
+    };
     r.layers.n_virtual = 3;
     r.layers.latents = r.network.class_tokens = marker;
     r.layers.n_latents = r.network.n_class_tokens = r.layers.n_layer_latents = 1;
@@ -100,7 +102,7 @@ TEST(network_names)
     kr_network_destroy(w);
     /* a tied vocabulary network has one table, and an untied one two */
     for (int tied = 0; tied < 2; tied++) {
-        r = net_recipe_of(KR_MAMBA1, VOCAB);
+        r = net_recipe_of(KR_FAMILY_MAMBA1, VOCAB);
         r.network.tie_embeddings = tied;
         w = kr_network_create(ctx, net_network_config(&r));
         const kr_param_row *table = kr_params_find(kr_network_params(w), "backbone.embedding.weight");
@@ -144,7 +146,7 @@ static kr_network *made(net_recipe *r, uint64_t seed)
 TEST(network_embedding_begins_small)
 {
     begin();
-    net_recipe r = net_recipe_of(KR_MAMBA2, VOCAB);
+    net_recipe r = net_recipe_of(KR_FAMILY_MAMBA2, VOCAB);
     r.mamba2.d_model = 64;
     r.mamba2.per_head_dim = 32;
     r.network.vocab_size = 500;
@@ -221,7 +223,7 @@ TEST(network_biases_begin_at_0)
             kr_network_destroy(w);
         }
     /* those of a latent network are drawn as usual */
-    net_recipe r = net_recipe_of(KR_MAMBA2, LATENT);
+    net_recipe r = net_recipe_of(KR_FAMILY_MAMBA2, LATENT);
     kr_network *w = made(&r, 3);
     CHECK(spread_of(kr_network_params(w), "in_proj.bias").most > 0 &&
               spread_of(kr_network_params(w), "in_proj.bias").most <= 1 / sqrt(NET_INPUT) &&
@@ -234,7 +236,7 @@ TEST(network_biases_begin_at_0)
 TEST(network_begins_by_the_seed)
 {
     begin();
-    net_recipe r = net_recipe_of(KR_MAMBA3, VOCAB);
+    net_recipe r = net_recipe_of(KR_FAMILY_MAMBA3, VOCAB);
     r.layers.d_intermediate = 4;
     kr_network *a = made(&r, 11), *b = made(&r, 11), *c = made(&r, 12);
     bool differs = false;

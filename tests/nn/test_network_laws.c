@@ -22,7 +22,11 @@ static void gated(net_recipe *r)
 {
     untied(r);
     r->layers.n_virtual = 4;
-    r->layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, -1, 0.5, false };
+    r->layers.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                        .n_stream = 2,
+                                        .init_bias = -1,
+                                        .init_bias_step = 0.5,
+                                        .per_virtual_layer = false };
 }
 
 static void normed(net_recipe *r)
@@ -32,7 +36,7 @@ static void normed(net_recipe *r)
     r->layers.n_virtual = 3;
 }
 
-static void turning(net_recipe *r)
+static void rotary(net_recipe *r)
 {
     r->mamba3.rotation = KR_ROTATION_QUATERNION;
     r->mamba3.rope_fraction = 1;
@@ -52,7 +56,7 @@ static const struct {
                  { "latent", LATENT, NULL },
                  { "latent, norm, mlp", LATENT, normed },
                  { "latent, gates", LATENT, gated },
-                 { "latent, learned states", LATENT, turning } };
+                 { "latent, learned states", LATENT, rotary } };
 enum { NVARIANTS = sizeof variants / sizeof *variants };
 
 static net_recipe network_of(int family, int which, kr_dtype dtype)
@@ -67,7 +71,7 @@ TEST(networks_are_their_formulas)
 {
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++) {
-            const net_recipe r = network_of(family, i, KR_F64);
+            const net_recipe r = network_of(family, i, KR_DTYPE_F64);
             net n;
             if (!net_open(&n, variants[i].name, &r, 1)) continue;
             outcome *got = results_of(&n, 2, 5, false), *want = results_of(&n, 2, 5, true);
@@ -85,17 +89,17 @@ static const int32_t resets[] = { 0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0
 
 static void check_laws(net *n, bool from_state)
 {
-    static const net_way ways[] = { { .name = "steps", .parts = { STEP, STEP, STEP, STEP, STEP, STEP } },
-                                    { .name = "step + 2 + step + 2", .parts = { STEP, 2, STEP, 2 } },
-                                    { .name = "4 + step + 1", .parts = { 4, STEP, 1 } } };
-    static const net_way alone = { .name = "alone", .alone = true };
+    static const net_mode ways[] = { { .name = "steps", .parts = { STEP, STEP, STEP, STEP, STEP, STEP } },
+                                     { .name = "step + 2 + step + 2", .parts = { STEP, 2, STEP, 2 } },
+                                     { .name = "4 + step + 1", .parts = { 4, STEP, 1 } } };
+    static const net_mode alone = { .name = "alone", .alone = true };
     const net_problem plain = { .nb = 2, .ns = 6, .from_state = from_state };
     net_same(n, &plain, ways, 3);
     net_same(n, &(net_problem){ .nb = 2, .ns = 6, .from_state = from_state, .starts = packed }, &alone, 1);
     net_same(n, &(net_problem){ .nb = 3, .ns = 6, .from_state = from_state, .starts = resets, .is_reset = true },
              &alone, 1);
     net_same(n, &(net_problem){ .nb = 3, .ns = 4, .from_state = from_state }, &alone, 1);
-    outcome *together = net_run(n, &plain, &(net_way){ .name = "whole" }), *rows = net_run(n, &plain, &alone);
+    outcome *together = net_run(n, &plain, &(net_mode){ .name = "whole" }), *rows = net_run(n, &plain, &alone);
     compare_rows("rows alone", rows, together);
     outcome_free(together);
     outcome_free(rows);
@@ -106,7 +110,7 @@ TEST(networks_obey_the_laws)
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++) {
             if (kr_test_quick() && (family + i) % 3) continue;
-            const net_recipe r = network_of(family, i, (family + i) % 2 ? KR_F64 : KR_F32);
+            const net_recipe r = network_of(family, i, (family + i) % 2 ? KR_DTYPE_F64 : KR_DTYPE_F32);
             net n;
             if (!net_open(&n, variants[i].name, &r, 1)) continue;
             check_laws(&n, false);
@@ -118,7 +122,7 @@ TEST(networks_obey_the_laws)
 TEST(networks_with_any_number_of_threads)
 {
     for (int family = 0; family < NET_FAMILIES; family++) {
-        net_recipe r = network_of(family, 0, KR_F32);
+        net_recipe r = network_of(family, 0, KR_DTYPE_F32);
         r.mamba1.d_model = r.mamba2.d_model = r.mamba3.d_model = 32;
         r.network.vocab_size = 64;
         outcome *want = NULL;
@@ -126,7 +130,7 @@ TEST(networks_with_any_number_of_threads)
             net n;
             if (!net_open(&n, "threads", &r, threads)) break;
             const net_problem p = { .nb = 3, .ns = 120 };
-            outcome *got = net_run(&n, &p, &(net_way){ .name = "threads", .parts = { 80, STEP, 39 } });
+            outcome *got = net_run(&n, &p, &(net_mode){ .name = "threads", .parts = { 80, STEP, 39 } });
             if (want) compare_bits("threads", got, want, true);
             if (want) outcome_free(got);
             else want = got;
@@ -141,7 +145,7 @@ TEST(last_logits_only)
 {
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i += 2) {
-            const net_recipe r = network_of(family, i, KR_F32);
+            const net_recipe r = network_of(family, i, KR_DTYPE_F32);
             net n;
             if (!net_open(&n, variants[i].name, &r, 1)) continue;
             kr_call call;
@@ -170,7 +174,7 @@ TEST(hidden_may_be_skipped)
 {
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i += 2) {
-            const net_recipe r = network_of(family, i, KR_F32);
+            const net_recipe r = network_of(family, i, KR_DTYPE_F32);
             net n;
             if (!net_open(&n, variants[i].name, &r, 1)) continue;
             kr_tensor *x = net_input(&n, n.tape, 3, 7);
@@ -225,11 +229,11 @@ TEST(gradients_of_networks_are_derivatives)
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++) {
             if (kr_test_quick() && (family + i) % 3) continue;
-            const net_recipe r = network_of(family, i, KR_F64);
+            const net_recipe r = network_of(family, i, KR_DTYPE_F64);
             net n;
             if (!net_open(&n, variants[i].name, &r, 1)) continue;
             kr_backward(n.tape, weighed(&n, n.tape));
-            kr_tape *tape = kr_tape_create(n.ctx, KR_NO_GRAD);
+            kr_tape *tape = kr_tape_create(n.ctx, KR_TAPE_NO_GRAD);
             for (int k = 0; k < probes; k++) {
                 const kr_param_row *row = kr_params_at(n.params, k % kr_params_count(n.params));
                 const int64_t at = kr_test_below(kr_tensor_count(row->tensor));
@@ -263,7 +267,7 @@ TEST(networks_for_ever_are_many_steps)
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int which = 0; which < 4; which++) {
             net_recipe r = net_recipe_of((kr_family)family, which % 2 ? VOCAB : LATENT);
-            net_recipe_type(&r, KR_F64);
+            net_recipe_type(&r, KR_DTYPE_F64);
             fast(&r);
             if (which >= 2) gated(&r);
             net n;
@@ -276,7 +280,7 @@ TEST(networks_for_ever_are_many_steps)
                     values[e] = fabs(values[e]);
                 kr_test_write(row->tensor, values);
             }
-            kr_tape *tape = kr_tape_create(n.ctx, KR_NO_GRAD);
+            kr_tape *tape = kr_tape_create(n.ctx, KR_TAPE_NO_GRAD);
             kr_state *state = kr_state_create(n.ctx, n.layers, 2);
             for (int s = 1; s <= 600; s++) {
                 kr_tape_reset(tape);
@@ -313,7 +317,7 @@ static double distance(const kr_tensor *x, const kr_tensor *y)
 static kr_tensor *carried_over(kr_tape *tape, const kr_tensor *x)
 {
     double *values = kr_test_values(x);
-    kr_tensor *y = kr_from_data(tape, KR_F64, kr_tensor_shape(x), values);
+    kr_tensor *y = kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(x), values);
     free(values);
     return y;
 }
@@ -324,7 +328,7 @@ static void round_params(net *to, const net *halves)
     for (int64_t i = 0; i < kr_params_count(to->params); i++) {
         double *values = kr_test_values(kr_params_at(halves->params, i)->tensor);
         kr_tensor *x = kr_params_at(to->params, i)->tensor;
-        kr_param_write(x, KR_F64, values, kr_tensor_count(x));
+        kr_param_write(x, KR_DTYPE_F64, values, kr_tensor_count(x));
         free(values);
     }
 }
@@ -338,15 +342,20 @@ TEST(networks_of_halves)
             net_recipe r = net_recipe_of((kr_family)family, VOCAB);
             r.layers.n_virtual = 3;
             r.layers.d_intermediate = 4;
-            if (is_gated) r.layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, -1, 0.5, false };
+            if (is_gated)
+                r.layers.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                                   .n_stream = 2,
+                                                   .init_bias = -1,
+                                                   .init_bias_step = 0.5,
+                                                   .per_virtual_layer = false };
             net nets[4]; /* f32; bf16; f32 with the weights of bf16; bf16 all along */
             for (int i = 0; i < 4; i++) {
-                net_recipe_type(&r, i % 2 ? KR_BF16 : KR_F32);
+                net_recipe_type(&r, i % 2 ? KR_DTYPE_BF16 : KR_DTYPE_F32);
                 r.layers.residual_in_f32 = i < 3;
                 if (!net_open(&nets[i], "halves", &r, 1)) exit(2);
             }
             round_params(&nets[2], &nets[1]);
-            kr_tape *tape = kr_tape_create(nets[0].ctx, KR_NO_GRAD);
+            kr_tape *tape = kr_tape_create(nets[0].ctx, KR_TAPE_NO_GRAD);
             kr_tensor *y[4], *limit[4];
             for (int i = 0; i < 4; i++) {
                 net *n = &nets[i];

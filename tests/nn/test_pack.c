@@ -1,5 +1,5 @@
 /* test_pack.c - packed weights: the same bits, a copy that goes when the weight is written, memory that is counted. */
-#include "nn/params.h"
+#include "nn/params_impl.h"
 #include "tests/harness.h"
 
 static kr_network *make_network(kr_ctx *ctx, kr_dtype dtype)
@@ -30,16 +30,16 @@ static kr_tensor *step(kr_tape *t, const kr_network *net, int64_t nb)
 {
     int32_t ids[8];
     for (int i = 0; i < 8; i++) ids[i] = 11 * i % 70;
-    return kr_network_step(t, net, kr_from_data(t, KR_I32, KR_SHAPE(nb), ids), NULL).y;
+    return kr_network_step(t, net, kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(nb), ids), NULL).y;
 }
 
 TEST(packed_weights_give_the_same_bits)
 {
-    static const kr_dtype types[] = { KR_F32, KR_BF16, KR_F16 };
+    static const kr_dtype types[] = { KR_DTYPE_F32, KR_DTYPE_BF16, KR_DTYPE_F16 };
     for (int i = 0; i < 6; i++) {
         kr_ctx *ctx = kr_test_ctx(i % 2 ? 3 : 1, NULL);
         kr_network *net = make_network(ctx, types[i / 2]);
-        kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         for (int64_t nb = 1; nb <= 6; nb++) {
             kr_tensor *plain = step(t, net, nb);
             CHECK(kr_params_pack(kr_network_params(net)) == KR_OK, "pack");
@@ -58,12 +58,12 @@ TEST(packed_weights_give_the_same_bits)
 TEST(packed_copies_are_used_and_go_with_a_write)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    if (kr_test_is_far(ctx)) {
+    if (kr_test_on_device(ctx)) {
         kr_ctx_destroy(ctx);
         SKIP("weights are packed on the CPU only");
     }
-    kr_network *net = make_network(ctx, KR_F32);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_network *net = make_network(ctx, KR_DTYPE_F32);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_params_pack(kr_network_params(net));
     kr_tensor *w = kr_params_find(kr_network_params(net), "backbone.layers.1.mixer.out_proj.weight")->tensor;
     kr_tensor *before = step(t, net, 1);
@@ -101,11 +101,11 @@ static size_t bytes_of_panels(const kr_params *params)
 TEST(packing_is_counted_and_may_fail)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    if (kr_test_is_far(ctx)) {
+    if (kr_test_on_device(ctx)) {
         kr_ctx_destroy(ctx);
         SKIP("weights are packed on the CPU only");
     }
-    kr_network *net = make_network(ctx, KR_F32);
+    kr_network *net = make_network(ctx, KR_DTYPE_F32);
     const kr_params *params = kr_network_params(net);
     const size_t idle = kr_ctx_memory(ctx).live_bytes;
     size_t refused = 0;
@@ -126,14 +126,14 @@ TEST(packing_is_counted_and_may_fail)
     CHECK_OK(ctx);
     kr_network_destroy(net);
 
-    net = make_network(ctx, KR_BF16);
+    net = make_network(ctx, KR_DTYPE_BF16);
     const size_t halves = kr_ctx_memory(ctx).live_bytes;
     kr_params_pack(kr_network_params(net));
     CHECK(2 * bytes_of_panels(kr_network_params(net)) == want, "halves are half as large");
     CHECK(2 * (kr_ctx_memory(ctx).live_bytes - halves) == want, "and so are their panels");
     kr_network_destroy(net);
 
-    net = make_network(ctx, KR_F64);
+    net = make_network(ctx, KR_DTYPE_F64);
     const size_t plain = kr_ctx_memory(ctx).live_bytes;
     CHECK(kr_params_pack(kr_network_params(net)) == KR_OK && kr_ctx_memory(ctx).live_bytes == plain,
           "f64 is passed over");

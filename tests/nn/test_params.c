@@ -3,7 +3,7 @@
 #include "tests/nn/mamba2_variants.h"
 
 #include "nn/init.h"
-#include "nn/params.h"
+#include "nn/params_impl.h"
 #include "tests/harness.h"
 
 static kr_ctx *ctx;
@@ -60,7 +60,7 @@ TEST(params_rows_in_order)
         { "init_states", "h p r", KR_SHAPE(6, 8, 8), false },
     };
     const int64_t count = sizeof wanted / sizeof *wanted;
-    kr_mamba2 *m = full_block(KR_F32);
+    kr_mamba2 *m = full_block(KR_DTYPE_F32);
     const kr_params *params = kr_mamba2_params(m);
     CHECK(kr_params_count(params) == count, "%lld rows", (long long)kr_params_count(params));
     int64_t elements = 0;
@@ -87,7 +87,7 @@ TEST(params_rows_in_order)
 TEST(params_segments_add_up)
 {
     begin();
-    kr_mamba2 *blocks[2] = { small_block(KR_F32), full_block(KR_F32) };
+    kr_mamba2 *blocks[2] = { small_block(KR_DTYPE_F32), full_block(KR_DTYPE_F32) };
     static const char *const names[] = { "z0", "x0", "z", "x", "b", "c", "dt" };
     static const int64_t rows[2][7] = { { 0, 0, 64, 64, 8, 8, 8 }, { 16, 16, 48, 48, 16, 16, 6 } };
     for (int k = 0; k < 2; k++) {
@@ -117,21 +117,21 @@ TEST(params_prefixes)
 {
     begin();
     kr_params *params = kr_params_create(ctx);
-    kr_params_add_vector(params, "first", "d", KR_F32, 2, kr_init_fill(0));
+    kr_params_add_vector(params, "first", "d", KR_DTYPE_F32, 2, kr_init_fill(0));
     const size_t outer = kr_params_enter(params, "layers.%d.", 3);
-    kr_params_add_vector(params, "norm", "d", KR_F32, 2, kr_init_fill(0));
+    kr_params_add_vector(params, "norm", "d", KR_DTYPE_F32, 2, kr_init_fill(0));
     const size_t inner = kr_params_enter(params, "mixer.");
-    kr_params_add_vector(params, "D", "h", KR_F32, 2, kr_init_fill(0));
+    kr_params_add_vector(params, "D", "h", KR_DTYPE_F32, 2, kr_init_fill(0));
     kr_params_leave(params, inner);
-    kr_params_add_vector(params, "norm2", "d", KR_F32, 2, kr_init_fill(0));
+    kr_params_add_vector(params, "norm2", "d", KR_DTYPE_F32, 2, kr_init_fill(0));
     kr_params_leave(params, outer);
-    kr_params_add_vector(params, "last", "d", KR_F32, 2, kr_init_fill(0));
+    kr_params_add_vector(params, "last", "d", KR_DTYPE_F32, 2, kr_init_fill(0));
     static const char *const names[] = { "first", "layers.3.norm", "layers.3.mixer.D", "layers.3.norm2", "last" };
     for (int i = 0; i < 5; i++)
         CHECK(strcmp(kr_params_at(params, i)->name, names[i]) == 0, "%s, not %s", kr_params_at(params, i)->name,
               names[i]);
     kr_params_enter(params, "head.");
-    CHECK(!kr_params_add_vector(params, "w", "d", KR_I32, 2, kr_init_fill(0)), "an integer parameter");
+    CHECK(!kr_params_add_vector(params, "w", "d", KR_DTYPE_I32, 2, kr_init_fill(0)), "an integer parameter");
     CHECK_ERROR(ctx, KR_ERR_DTYPE, "head.w: param: type i32, but a parameter is f32, f64, bf16 or f16");
     CHECK(kr_params_count(params) == 5, "%lld rows after a refused one", (long long)kr_params_count(params));
     kr_params_destroy(params);
@@ -142,7 +142,8 @@ TEST(params_too_large_together)
 {
     begin();
     kr_params *params = kr_params_create(ctx);
-    for (int i = 0; i < 3; i++) kr_params_add_vector(params, "vast", "d", KR_F64, INT64_C(1) << 59, kr_init_fill(0));
+    for (int i = 0; i < 3; i++)
+        kr_params_add_vector(params, "vast", "d", KR_DTYPE_F64, INT64_C(1) << 59, kr_init_fill(0));
     CHECK(!kr_params_seal(params), "more than can be addressed");
     CHECK_ERROR(ctx, KR_ERR_SHAPE,
                 "params: with vast [576460752303423488] there are more bytes of f64 parameters than can be addressed");
@@ -258,7 +259,7 @@ static void check_range(const char *name, range r, double low, double high, doub
 TEST(params_begin_by_their_rules)
 {
     begin();
-    kr_params *params = rules(KR_F64);
+    kr_params *params = rules(KR_DTYPE_F64);
     CHECK(kr_params_seal(params), "not sealed: %s", kr_ctx_message(ctx));
     const range uniform = range_of(params, "uniform", itself), normal = range_of(params, "normal", itself);
     check_range("uniform", uniform, -0.25, 0.5, 0.0075);
@@ -289,7 +290,7 @@ TEST(params_begin_by_their_rules)
 TEST(params_residual_outputs_are_scaled)
 {
     begin();
-    kr_params *whole = rules(KR_F64), *scaled = rules(KR_F64);
+    kr_params *whole = rules(KR_DTYPE_F64), *scaled = rules(KR_DTYPE_F64);
     kr_params_rescale_residual(scaled, 0.5);
     kr_ctx_seed(ctx, 7);
     kr_params_seal(whole);
@@ -345,7 +346,7 @@ TEST(params_reset_is_reproducible)
 {
     begin();
     kr_ctx_seed(ctx, 5);
-    kr_mamba2 *m = full_block(KR_F32);
+    kr_mamba2 *m = full_block(KR_DTYPE_F32);
     const kr_params *params = kr_mamba2_params(m);
     const uint64_t first = kr_params_values_hash(params);
     CHECK(kr_params_reset(params) == KR_OK, "%s", kr_ctx_message(ctx));
@@ -366,7 +367,7 @@ TEST(params_reset_is_reproducible)
 TEST(params_types_begin_alike)
 {
     begin();
-    kr_params *tables[2] = { rules(KR_F32), rules(KR_F64) };
+    kr_params *tables[2] = { rules(KR_DTYPE_F32), rules(KR_DTYPE_F64) };
     for (int k = 0; k < 2; k++) {
         kr_ctx_seed(ctx, 11);
         kr_params_seal(tables[k]);
@@ -415,7 +416,8 @@ static footprint footprint_of(kr_dtype dtype, int64_t d_model)
     const kr_memory_stats after = all_memory(ctx);
     footprint f = { after.live_blocks - before.live_blocks, after.live_bytes - before.live_bytes, 0,
                     kr_params_count(kr_mamba2_params(m)) };
-    for (int type = KR_F32; type <= KR_F16; type++) f.slabs += slab_bytes(kr_mamba2_params(m), (kr_dtype)type);
+    for (int type = KR_DTYPE_F32; type <= KR_DTYPE_F16; type++)
+        f.slabs += slab_bytes(kr_mamba2_params(m), (kr_dtype)type);
     kr_mamba2_destroy(m);
     CHECK(all_memory(ctx).live_bytes == before.live_bytes, "a block leaves %zu bytes",
           all_memory(ctx).live_bytes - before.live_bytes);
@@ -426,9 +428,10 @@ static footprint footprint_of(kr_dtype dtype, int64_t d_model)
 TEST(params_live_in_slabs)
 {
     begin();
-    footprint_of(KR_F32, 32); /* what a context keeps for later is there now */
-    const footprint f32 = footprint_of(KR_F32, 32), wide = footprint_of(KR_F32, 320), f64 = footprint_of(KR_F64, 32);
-    const footprint half = footprint_of(KR_BF16, 32);
+    footprint_of(KR_DTYPE_F32, 32); /* what a context keeps for later is there now */
+    const footprint f32 = footprint_of(KR_DTYPE_F32, 32), wide = footprint_of(KR_DTYPE_F32, 320),
+                    f64 = footprint_of(KR_DTYPE_F64, 32);
+    const footprint half = footprint_of(KR_DTYPE_BF16, 32);
     CHECK(f32.rows == 8 && f32.blocks == 4 + 8 + 1, "%zu blocks for %lld rows", f32.blocks, (long long)f32.rows);
     CHECK(half.blocks == f32.blocks + 1, "%zu blocks with two types", half.blocks);
     CHECK(wide.bytes - wide.slabs == f32.bytes - f32.slabs, "%zu bytes beside the slabs, or %zu",
@@ -438,7 +441,7 @@ TEST(params_live_in_slabs)
           f32.bytes - f32.slabs);
     CHECK(f32.bytes - f32.slabs < 8192, "%zu bytes beside the slabs", f32.bytes - f32.slabs);
 
-    kr_mamba2 *m = small_block(KR_F32);
+    kr_mamba2 *m = small_block(KR_DTYPE_F32);
     const char *at = kr_tensor_data(kr_params_at(kr_mamba2_params(m), 0)->tensor);
     for (int64_t i = 0; i < kr_params_count(kr_mamba2_params(m)); i++) {
         const kr_param_row *row = kr_params_at(kr_mamba2_params(m), i);
@@ -454,10 +457,10 @@ TEST(params_live_in_slabs)
 
 static void backward(const kr_mamba2 *m)
 {
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *x = kr_input(tape, kr_randn(tape, KR_F32, KR_SHAPE(2, 5, 32)));
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 5, 32)));
     kr_tensor *y = kr_mamba2_forward(tape, m, x, NULL, kr_mamba2_path(m)).y;
-    kr_tensor *g_y = kr_randn(tape, KR_F32, KR_SHAPE(2, 5, 32));
+    kr_tensor *g_y = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 5, 32));
     kr_backward_from(tape, 1, &y, &g_y);
     kr_tape_destroy(tape);
 }
@@ -473,7 +476,7 @@ static double largest_grad(const kr_param_row *row)
 TEST(params_freeze_and_zero_grad)
 {
     begin();
-    kr_mamba2 *m = full_block(KR_F32);
+    kr_mamba2 *m = full_block(KR_DTYPE_F32);
     const kr_params *params = kr_mamba2_params(m);
     backward(m);
     for (int64_t i = 0; i < kr_params_count(params); i++)
@@ -502,7 +505,7 @@ TEST(params_freeze_and_zero_grad)
 TEST(params_values_hash_sees_every_value)
 {
     begin();
-    kr_mamba2 *m = full_block(KR_F32);
+    kr_mamba2 *m = full_block(KR_DTYPE_F32);
     const kr_params *params = kr_mamba2_params(m);
     const uint64_t before = kr_params_values_hash(params), structure = kr_params_structure_hash(params);
     CHECK(kr_params_values_hash(params) == before, "two readings differ");
@@ -537,14 +540,14 @@ static uint64_t structure_of(const char *name, kr_dtype dtype, kr_shape shape)
 TEST(params_structure_hash_sees_names_types_and_shapes)
 {
     begin();
-    const uint64_t hash = structure_of("weight", KR_F32, KR_SHAPE(2, 3));
-    CHECK(structure_of("weight", KR_F32, KR_SHAPE(2, 3)) == hash, "two equal tables differ");
-    CHECK(structure_of("weighs", KR_F32, KR_SHAPE(2, 3)) != hash, "a name is not seen");
-    CHECK(structure_of("weight", KR_F64, KR_SHAPE(2, 3)) != hash, "a type is not seen");
-    CHECK(structure_of("weight", KR_F32, KR_SHAPE(3, 2)) != hash, "a shape is not seen");
-    CHECK(structure_of("weight", KR_F32, KR_SHAPE(2, 3, 1)) != hash, "a rank is not seen");
+    const uint64_t hash = structure_of("weight", KR_DTYPE_F32, KR_SHAPE(2, 3));
+    CHECK(structure_of("weight", KR_DTYPE_F32, KR_SHAPE(2, 3)) == hash, "two equal tables differ");
+    CHECK(structure_of("weighs", KR_DTYPE_F32, KR_SHAPE(2, 3)) != hash, "a name is not seen");
+    CHECK(structure_of("weight", KR_DTYPE_F64, KR_SHAPE(2, 3)) != hash, "a type is not seen");
+    CHECK(structure_of("weight", KR_DTYPE_F32, KR_SHAPE(3, 2)) != hash, "a shape is not seen");
+    CHECK(structure_of("weight", KR_DTYPE_F32, KR_SHAPE(2, 3, 1)) != hash, "a rank is not seen");
     CHECK(kr_params_structure_hash(NULL) != hash, "no table is like one");
-    kr_mamba2 *a = small_block(KR_F32), *b = small_block(KR_F32), *c = full_block(KR_F32);
+    kr_mamba2 *a = small_block(KR_DTYPE_F32), *b = small_block(KR_DTYPE_F32), *c = full_block(KR_DTYPE_F32);
     CHECK(kr_params_structure_hash(kr_mamba2_params(a)) == kr_params_structure_hash(kr_mamba2_params(b)),
           "two blocks of one config differ");
     CHECK(kr_params_structure_hash(kr_mamba2_params(a)) != kr_params_structure_hash(kr_mamba2_params(c)),

@@ -1,5 +1,5 @@
 /* test_params_compose.c - parameter tables of one's own: made, shared and joined rows, whose they are, and refusals. */
-#include "tests/refusals.h"
+#include "tests/error_tests.h"
 
 static kr_mamba2 *new_block(void)
 {
@@ -26,14 +26,14 @@ TEST(params_compose_rows_are_in_order_under_their_prefixes)
 {
     begin();
     kr_mamba2 *a = new_block(), *b = new_block();
-    kr_tensor *lent = kr_param_create(ctx, KR_F32, KR_SHAPE(3)), *bias = NULL;
+    kr_tensor *lent = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(3)), *bias = NULL;
     kr_params *mine = kr_params_create(ctx);
     const kr_param_options o = normal(0.02);
-    kr_tensor *position = kr_params_make(mine, "position", KR_F32, KR_SHAPE(8, 16), &o);
+    kr_tensor *position = kr_params_make(mine, "position", KR_DTYPE_F32, KR_SHAPE(8, 16), &o);
     kr_params_join(mine, "a.", kr_mamba2_params(a));
     kr_params_share(mine, "lent", lent, NULL);
     kr_params_join(mine, "", kr_mamba2_params(b));
-    kr_tensor *weight = kr_params_linear(mine, "head", KR_F32, 10, 16, &bias);
+    kr_tensor *weight = kr_params_linear(mine, "head", KR_DTYPE_F32, 10, 16, &bias);
     CHECK_OK(ctx);
     const int64_t n = kr_params_count(kr_mamba2_params(a));
     CHECK(kr_params_count(mine) == 2 * n + 4, "%lld rows of 2 x %lld + 4", (long long)kr_params_count(mine),
@@ -72,8 +72,8 @@ TEST(params_compose_draws_as_the_row_says)
     begin();
     kr_params *mine = kr_params_create(ctx);
     const kr_param_options o = normal(0.02);
-    kr_tensor *bias = NULL, *x = kr_params_make(mine, "x", KR_F32, KR_SHAPE(64, 64), &o);
-    kr_tensor *w = kr_params_linear(mine, "w", KR_F32, 50, 25, &bias);
+    kr_tensor *bias = NULL, *x = kr_params_make(mine, "x", KR_DTYPE_F32, KR_SHAPE(64, 64), &o);
+    kr_tensor *w = kr_params_linear(mine, "w", KR_DTYPE_F32, 50, 25, &bias);
     double *at = kr_test_values(x), square = 0, most = 0;
     for (int i = 0; i < 4096; i++) square += at[i] * at[i];
     CHECK(fabs(sqrt(square / 4096) - 0.02) < 0.0015, "deviation %g; 3 of its own are 0.0007", sqrt(square / 4096));
@@ -84,8 +84,8 @@ TEST(params_compose_draws_as_the_row_says)
               kr_item(kr_max(t, x, KR_ALL_AXES, false)) < 1,
           "reset draws anew");
     kr_params *half = kr_params_create(ctx);
-    kr_params_linear(half, "w", KR_BF16, 4, 4, &bias);
-    CHECK(kr_tensor_dtype(bias) == KR_F32, "the bias of halves is %s", kr_dtype_name(kr_tensor_dtype(bias)));
+    kr_params_linear(half, "w", KR_DTYPE_BF16, 4, 4, &bias);
+    CHECK(kr_tensor_dtype(bias) == KR_DTYPE_F32, "the bias of halves is %s", kr_dtype_name(kr_tensor_dtype(bias)));
     CHECK(kr_params_pack(mine) == KR_OK && kr_params_pack(half) == KR_OK, "pack");
     kr_params_destroy(half);
     kr_params_destroy(mine);
@@ -99,11 +99,11 @@ TEST(params_compose_is_what_an_optimizer_steps)
     begin();
     kr_mamba2 *block = new_block();
     kr_params *mine = kr_params_create(ctx);
-    kr_tensor *bias = NULL, *w = kr_params_linear(mine, "in", KR_F32, 16, 4, &bias);
+    kr_tensor *bias = NULL, *w = kr_params_linear(mine, "in", KR_DTYPE_F32, 16, 4, &bias);
     kr_params_join(mine, "block.", kr_mamba2_params(block));
     kr_optimizer_options options;
     kr_optimizer_options_init(&options);
-    options.kind = KR_MUON;
+    options.kind = KR_OPTIMIZER_MUON;
     kr_optimizer *opt = kr_optimizer_create(ctx, mine, &options);
     double before[64];
     int64_t moved = 0;
@@ -112,7 +112,7 @@ TEST(params_compose_is_what_an_optimizer_steps)
         before[i] = values[0];
         free(values);
     }
-    kr_tensor *x = kr_linear(t, kr_randn(t, KR_F32, KR_SHAPE(2, 5, 4)), w, bias);
+    kr_tensor *x = kr_linear(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(2, 5, 4)), w, bias);
     kr_tensor *y = kr_mamba2_forward(t, block, x, NULL, kr_mamba2_path(block)).y;
     kr_backward(t, kr_mean(t, kr_mul(t, y, y), KR_ALL_AXES, false));
     CHECK(kr_optimizer_step(opt, 1e-2, 1) == KR_OK, "%s", kr_ctx_message(ctx));
@@ -137,9 +137,9 @@ static bool build(void)
     kr_tensor *bias = NULL;
     kr_params *mine = kr_params_create(ctx);
     const kr_param_options o = normal(1);
-    kr_params_make(mine, "position", KR_F32, KR_SHAPE(4, 16), &o);
+    kr_params_make(mine, "position", KR_DTYPE_F32, KR_SHAPE(4, 16), &o);
     kr_params_join(mine, "block.", kr_mamba2_params(block));
-    kr_params_linear(mine, "head", KR_F32, 3, 16, &bias);
+    kr_params_linear(mine, "head", KR_DTYPE_F32, 3, 16, &bias);
     const bool ok = !kr_ctx_failed(ctx);
     kr_params_destroy(mine);
     kr_mamba2_destroy(block);
@@ -172,33 +172,34 @@ TEST(params_compose_refusals_of_rows)
 {
     begin();
     kr_params *p = kr_params_create(ctx);
-    kr_tensor *x = kr_params_make(p, "x", KR_F32, KR_SHAPE(2, 3), NULL);
-    kr_tensor *lent = kr_param_create(ctx, KR_F32, KR_SHAPE(2, 3));
+    kr_tensor *x = kr_params_make(p, "x", KR_DTYPE_F32, KR_SHAPE(2, 3), NULL);
+    kr_tensor *lent = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(2, 3));
     kr_param_options o;
     kr_param_options_init(&o);
-    REFUSED(KR_ERR_ARG, "params.make: a parameter needs a name", kr_params_make(p, "", KR_F32, KR_SHAPE(1), NULL));
+    REFUSED(KR_ERR_ARG, "params.make: a parameter needs a name",
+            kr_params_make(p, "", KR_DTYPE_F32, KR_SHAPE(1), NULL));
     REFUSED(KR_ERR_ARG, "params.make: there is a parameter x already",
-            kr_params_make(p, "x", KR_F32, KR_SHAPE(1), NULL));
+            kr_params_make(p, "x", KR_DTYPE_F32, KR_SHAPE(1), NULL));
     REFUSED(KR_ERR_DTYPE, "params.make: y: param: type i32, but a parameter is f32, f64, bf16 or f16",
-            kr_params_make(p, "y", KR_I32, KR_SHAPE(1), NULL));
+            kr_params_make(p, "y", KR_DTYPE_I32, KR_SHAPE(1), NULL));
     o.init = (kr_init){ KR_INIT_UNIFORM, 1, -1, 0 };
     REFUSED(KR_ERR_ARG, "params.make: y has an init that cannot be drawn: kind 1 of 1, -1, 0",
-            kr_params_make(p, "y", KR_F32, KR_SHAPE(1), &o));
+            kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(1), &o));
     o.init = (kr_init){ (kr_init_kind)9, 0, 0, 0 };
     REFUSED(KR_ERR_ARG, "params.make: y has init.kind = 9, which is none",
-            kr_params_make(p, "y", KR_F32, KR_SHAPE(1), &o));
+            kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(1), &o));
     kr_param_options_init(&o);
     o.is_linear = true;
     REFUSED(KR_ERR_SHAPE, "params.make: y [4] is said to be linear, but is no matrix [out in]",
-            kr_params_make(p, "y", KR_F32, KR_SHAPE(4), &o));
+            kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(4), &o));
     o.nsegments = 1;
     REFUSED(KR_ERR_ARG, "params.make: y has nsegments = 1, but segments is NULL",
-            kr_params_make(p, "y", KR_F32, KR_SHAPE(4, 2), &o));
+            kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(4, 2), &o));
     const kr_segment segment = { "all", 3, true };
     o.segments = &segment;
     REFUSED(KR_ERR_SHAPE,
             "params.make: y [4, 2] has segments of 3 rows in all, but they are for matrices, and for all rows",
-            kr_params_make(p, "y", KR_F32, KR_SHAPE(4, 2), &o));
+            kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(4, 2), &o));
     REFUSED(KR_ERR_ARG, "params.share: there is a parameter x already", kr_params_share(p, "x", lent, NULL) == KR_OK);
     REFUSED(KR_ERR_ARG, "params.share: y is the parameter that the table has as x",
             kr_params_share(p, "y", x, NULL) == KR_OK);
@@ -207,7 +208,7 @@ TEST(params_compose_refusals_of_rows)
     REFUSED(KR_ERR_ARG, "params.share: y is no parameter of this context: kr_param_create makes one",
             kr_params_share(p, "y", NULL, NULL) == KR_OK);
     CHECK(kr_params_count(p) == 1 && kr_params_share(NULL, "y", x, NULL) == KR_ERR_ARG, "the table is as before");
-    CHECK(!kr_params_make(NULL, "y", KR_F32, KR_SHAPE(1), NULL), "a row of no table");
+    CHECK(!kr_params_make(NULL, "y", KR_DTYPE_F32, KR_SHAPE(1), NULL), "a row of no table");
     kr_params_destroy(p);
     kr_param_destroy(lent);
     kr_params_destroy(NULL);
@@ -229,13 +230,13 @@ TEST(params_compose_refusals_of_tables)
     REFUSED(KR_ERR_ARG, "params.join: the table to join is NULL, or the table itself",
             kr_params_join(p, "c.", p) == KR_OK);
     REFUSED(KR_ERR_ARG, "params.join: the prefix is NULL; \"\" is none", kr_params_join(p, NULL, its) == KR_OK);
-    kr_params_make(other, "fine", KR_F32, KR_SHAPE(2), NULL);
-    kr_params_make(other, "A_log", KR_F32, KR_SHAPE(2), NULL);
+    kr_params_make(other, "fine", KR_DTYPE_F32, KR_SHAPE(2), NULL);
+    kr_params_make(other, "A_log", KR_DTYPE_F32, KR_SHAPE(2), NULL);
     REFUSED(KR_ERR_ARG, "params.join: there is a parameter a.A_log already", kr_params_join(p, "a.", other) == KR_OK);
     CHECK(kr_params_count(p) == n && !kr_params_find(p, "a.fine"), "half of a table was joined");
-    kr_params_make(other, "fine.bias", KR_F32, KR_SHAPE(2), NULL);
+    kr_params_make(other, "fine.bias", KR_DTYPE_F32, KR_SHAPE(2), NULL);
     REFUSED(KR_ERR_ARG, "params.make: there is a parameter fine.bias already",
-            kr_params_linear(other, "fine", KR_F32, 2, 2, &bias));
+            kr_params_linear(other, "fine", KR_DTYPE_F32, 2, 2, &bias));
     CHECK(kr_params_count(other) == 3, "half of a projection was made");
     char longest[600];
     memset(longest, 'x', sizeof longest);

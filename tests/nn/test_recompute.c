@@ -13,7 +13,9 @@ static void gates(net_recipe *r)
 {
     mlp(r);
     r->layers.n_virtual = 5;
-    r->layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 3, -1, 0.5, true };
+    r->layers.residual = (kr_residual){
+        .kind = KR_RESIDUAL_MULTI_GATE, .n_stream = 3, .init_bias = -1, .init_bias_step = 0.5, .per_virtual_layer = true
+    };
 }
 
 static void gates_and_ends(net_recipe *r)
@@ -30,7 +32,8 @@ static void horizon(net_recipe *r)
 
 static void markers(net_recipe *r)
 {
-    static const kr_layer_marker each[] = { { 0, { KR_MARK_START, 0 } }, { 1, { KR_MARK_END, 0 } } };
+    static const kr_layer_marker each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                            { 1, { .kind = KR_CLASS_TOKEN_END } } };
     gates(r);
     r->layers.layer_latents = each;
     r->layers.n_layer_latents = 2;
@@ -51,7 +54,7 @@ static const int32_t packed[] = { 1, 0, 0, 1, 1, 0, 1, 0, 1, 0, 0, 0 };
 
 static const int32_t padded[] = { 0, 0, 1, 1, 1, 1, 1, 1, 0, 1, 1, 0 };
 
-static outcome *outcome_of(const net_recipe *r, const net_problem *p, const net_way *way)
+static outcome *outcome_of(const net_recipe *r, const net_problem *p, const net_mode *way)
 {
     net n;
     if (!net_open(&n, "recompute", r, 1)) return calloc(1, sizeof(outcome));
@@ -61,7 +64,7 @@ static outcome *outcome_of(const net_recipe *r, const net_problem *p, const net_
 }
 
 /* NONE against ALL, and against budgets that let some layers be recorded and some not. */
-static void check_bits(int family, int which, const net_problem *p, const net_way *way)
+static void check_bits(int family, int which, const net_problem *p, const net_mode *way)
 {
     net_recipe r = net_recipe_of((kr_family)family, which % 2 ? LATENT : BARE);
     if (variants[which].set) variants[which].set(&r);
@@ -82,8 +85,8 @@ static void check_bits(int family, int which, const net_problem *p, const net_wa
 
 TEST(recomputed_layers_give_the_same_bits)
 {
-    static const net_way ways[] = { { .name = "whole" }, { .name = "parts", .parts = { 2, STEP, 3 } } };
-    static const net_way dropped = { .name = "dropped", .drops_state = true, .without_states = true };
+    static const net_mode ways[] = { { .name = "whole" }, { .name = "parts", .parts = { 2, STEP, 3 } } };
+    static const net_mode dropped = { .name = "dropped", .drops_state = true, .without_states = true };
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++) {
             if (kr_test_quick() && (family + i) % 3) continue;
@@ -109,12 +112,12 @@ typedef struct load {
     kr_dtype dtype;
 } load;
 
-static const load loads[] = { { "plain", 2, 16, 6, .dtype = KR_F32 },
-                              { "long", 1, 80, 4, .dtype = KR_F32 },
-                              { "wide", 8, 3, 9, .dtype = KR_F32 },
-                              { "one layer", 2, 16, 1, .dtype = KR_F32 },
-                              { "f64", 2, 16, 5, .dtype = KR_F64 },
-                              { "halves", 2, 16, 5, .dtype = KR_BF16 },
+static const load loads[] = { { "plain", 2, 16, 6, .dtype = KR_DTYPE_F32 },
+                              { "long", 1, 80, 4, .dtype = KR_DTYPE_F32 },
+                              { "wide", 8, 3, 9, .dtype = KR_DTYPE_F32 },
+                              { "one layer", 2, 16, 1, .dtype = KR_DTYPE_F32 },
+                              { "f64", 2, 16, 5, .dtype = KR_DTYPE_F64 },
+                              { "halves", 2, 16, 5, .dtype = KR_DTYPE_BF16 },
                               { "mlp", 2, 16, 6, .has_mlp = true },
                               { "gates", 2, 16, 7, .has_gates = true },
                               { "gates, mlp", 3, 10, 5, .has_gates = true, .has_mlp = true },
@@ -132,13 +135,19 @@ enum { NLOADS = sizeof loads / sizeof *loads };
 
 static net_recipe recipe_for(kr_family family, const load *l, size_t budget)
 {
-    static const kr_layer_marker each[] = { { 0, { KR_MARK_START, 0 } }, { 1, { KR_MARK_END, 0 } } };
+    static const kr_layer_marker each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                            { 1, { .kind = KR_CLASS_TOKEN_END } } };
     net_recipe r = net_recipe_of(family, BARE);
     net_recipe_type(&r, l->dtype);
     r.layers.n_virtual = l->nvirtual;
     if (l->nvirtual == 1) r.layers.n_layers = 1;
     if (l->has_mlp) r.layers.d_intermediate = 16;
-    if (l->has_gates) r.layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 3, -1, 0.5, false };
+    if (l->has_gates)
+        r.layers.residual = (kr_residual){ .kind = KR_RESIDUAL_MULTI_GATE,
+                                           .n_stream = 3,
+                                           .init_bias = -1,
+                                           .init_bias_step = 0.5,
+                                           .per_virtual_layer = false };
     if (l->is_marked) r.layers.layer_latents = each;
     if (l->is_marked) r.layers.n_layer_latents = 2;
     if (l->horizon) r.layers.grad_horizon = l->horizon;
@@ -156,7 +165,7 @@ typedef struct taken {
 static taken run_load(net *n, const load *l)
 {
     kr_state *own = l->from_state ? net_random_state(n, l->is_packed && !l->is_reset ? 8 : l->nb) : NULL;
-    kr_tape *tape = kr_tape_create(n->ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(n->ctx, KR_TAPE_GRAD);
     kr_call call;
     kr_call_init(&call);
     kr_tensor *x = net_input(n, tape, l->nb, l->ns);
@@ -165,11 +174,12 @@ static taken run_load(net *n, const load *l)
     if (l->is_packed) {
         int32_t starts[128] = { 0 };
         for (int64_t i = 0; i < l->nb * l->ns; i += 6) starts[i] = 1; /* 8 sequences in 2 rows of 24 */
-        kr_tensor *marks = kr_from_data(tape, KR_I32, KR_SHAPE(l->nb, l->ns), starts);
+        kr_tensor *marks = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(l->nb, l->ns), starts);
         if (l->is_reset) call.reset_bs = marks;
         else call.seq_start_bs = marks;
     }
-    if (l->is_masked) call.mask_bs = kr_cast(tape, kr_full(tape, KR_F32, KR_SHAPE(l->nb, l->ns), 1), KR_I32);
+    if (l->is_masked)
+        call.mask_bs = kr_cast(tape, kr_full(tape, KR_DTYPE_F32, KR_SHAPE(l->nb, l->ns), 1), KR_DTYPE_I32);
     const net_out out = net_call(n, tape, KR_RUN_FORWARD, x, &call);
     taken t = { 0, kr_tape_nodes(tape) };
     if (out.y) kr_backward_from(tape, 1, &out.y, NULL);
@@ -244,8 +254,8 @@ TEST(a_budget_holds)
 /* Layers come to be recorded one by one. */
 TEST(a_larger_budget_records_more_layers)
 {
-    const load l = { "one by one", 2, 16, 6, .dtype = KR_F32 };
-    const net_recipe r = recipe_for(KR_MAMBA2, &l, 1);
+    const load l = { "one by one", 2, 16, 6, .dtype = KR_DTYPE_F32 };
+    const net_recipe r = recipe_for(KR_FAMILY_MAMBA2, &l, 1);
     net n;
     if (!net_open(&n, l.name, &r, 1)) return;
     const size_t least = least_of(&n, &l, 1);
@@ -269,7 +279,7 @@ TEST(a_larger_budget_records_more_layers)
 
 TEST(measuring_leaves_parameters_alone)
 {
-    net_recipe r = net_recipe_of(KR_MAMBA2, BARE);
+    net_recipe r = net_recipe_of(KR_FAMILY_MAMBA2, BARE);
     gates(&r);
     r.layers.recompute = KR_RECOMPUTE_BUDGET;
     r.layers.recompute_budget = 1; /* too little: measured, and refused */

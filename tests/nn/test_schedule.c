@@ -40,15 +40,16 @@ TEST(odd_numbers_of_weights)
     const int64_t cyclic[10] = { 0, 1, 2, 3, 4, 1, 0, 3, 2, 1 }, stretched[10] = { 0, 1, 0, 1, 2, 1, 2, 3, 4, 3 };
     int64_t got[2][10];
     for (int v = 0; v < 10; v++) {
-        got[0][v] = kr_bidi_schedule_at(KR_BIDI_STRIDED_CYCLIC, NULL, v, 10, 5);
-        got[1][v] = kr_bidi_schedule_at(KR_BIDI_STRIDED_STRETCHED, NULL, v, 10, 5);
+        got[0][v] = kr_bidi_schedule_at(KR_BIDI_SCHEDULE_STRIDED_CYCLIC, NULL, v, 10, 5);
+        got[1][v] = kr_bidi_schedule_at(KR_BIDI_SCHEDULE_STRIDED_STRETCHED, NULL, v, 10, 5);
     }
     check_row("strided cyclic, 5", got[0], cyclic, 10);
     check_row("strided stretched, 5", got[1], stretched, 10);
-    CHECK(kr_bidi_schedule_at(KR_BIDI_STRIDED_CYCLIC, NULL, 1, 2, 1) == -1 &&
-              kr_bidi_schedule_at(KR_BIDI_STRIDED_STRETCHED, NULL, 1, 2, 1) == -1,
+    CHECK(kr_bidi_schedule_at(KR_BIDI_SCHEDULE_STRIDED_CYCLIC, NULL, 1, 2, 1) == -1 &&
+              kr_bidi_schedule_at(KR_BIDI_SCHEDULE_STRIDED_STRETCHED, NULL, 1, 2, 1) == -1,
           "of one set of weights none goes left");
-    CHECK(kr_bidi_schedule_at(KR_BIDI_SYMMETRIC_CYCLIC, NULL, 1, 2, 1) == 0, "one set may serve both directions");
+    CHECK(kr_bidi_schedule_at(KR_BIDI_SCHEDULE_SYMMETRIC_CYCLIC, NULL, 1, 2, 1) == 0,
+          "one set may serve both directions");
 }
 
 TEST(custom_lists)
@@ -56,11 +57,11 @@ TEST(custom_lists)
     const int64_t list[4] = { 2, 0, 2, 1 }, wrong[4] = { 2, 3, -1, 1 };
     for (int v = 0; v < 4; v++)
         CHECK(kr_schedule_at(KR_SCHEDULE_CUSTOM, list, v, 4, 3) == list[v] &&
-                  kr_bidi_schedule_at(KR_BIDI_CUSTOM, list, v, 4, 3) == list[v],
+                  kr_bidi_schedule_at(KR_BIDI_SCHEDULE_CUSTOM, list, v, 4, 3) == list[v],
               "entry %d", v);
     for (int v = 1; v < 3; v++)
         CHECK(kr_schedule_at(KR_SCHEDULE_CUSTOM, wrong, v, 4, 3) == -1 &&
-                  kr_bidi_schedule_at(KR_BIDI_CUSTOM, wrong, v, 4, 3) == -1,
+                  kr_bidi_schedule_at(KR_BIDI_SCHEDULE_CUSTOM, wrong, v, 4, 3) == -1,
               "entry %d is out of range", v);
     CHECK(kr_schedule_at(KR_SCHEDULE_CUSTOM, NULL, 0, 4, 3) == -1, "no list");
 }
@@ -72,10 +73,10 @@ TEST(arguments_out_of_range)
               kr_schedule_at(KR_SCHEDULE_CYCLIC, NULL, 0, 4, 0) == -1 &&
               kr_schedule_at((kr_schedule)7, NULL, 0, 4, 2) == -1,
           "in one direction");
-    CHECK(kr_bidi_schedule_at(KR_BIDI_SYMMETRIC_CYCLIC, NULL, -1, 4, 2) == -1 &&
-              kr_bidi_schedule_at(KR_BIDI_SYMMETRIC_CYCLIC, NULL, 4, 4, 2) == -1 &&
-              kr_bidi_schedule_at(KR_BIDI_SYMMETRIC_CYCLIC, NULL, 0, 4, 0) == -1 &&
-              kr_bidi_schedule_at(KR_BIDI_SYMMETRIC_CYCLIC, NULL, 0, 3, 2) == -1 &&
+    CHECK(kr_bidi_schedule_at(KR_BIDI_SCHEDULE_SYMMETRIC_CYCLIC, NULL, -1, 4, 2) == -1 &&
+              kr_bidi_schedule_at(KR_BIDI_SCHEDULE_SYMMETRIC_CYCLIC, NULL, 4, 4, 2) == -1 &&
+              kr_bidi_schedule_at(KR_BIDI_SCHEDULE_SYMMETRIC_CYCLIC, NULL, 0, 4, 0) == -1 &&
+              kr_bidi_schedule_at(KR_BIDI_SCHEDULE_SYMMETRIC_CYCLIC, NULL, 0, 3, 2) == -1 &&
               kr_bidi_schedule_at((kr_bidi_schedule)9, NULL, 0, 4, 2) == -1,
           "in both");
     const int64_t many = INT64_MAX - 1;

@@ -1,6 +1,6 @@
 /* test_state.c - states of all families: copies, rows, leaves; values and gradients; what is refused; exact memory. */
-#include "nn/layers.h"
-#include "nn/state.h"
+#include "nn/layers_impl.h"
+#include "nn/state_impl.h"
 #include "tests/harness.h"
 #include "tests/memory.h"
 #include "tests/nn/differences.h"
@@ -23,12 +23,12 @@ static kr_layers *make_stack(kr_ctx *ctx, kr_family family, kr_dtype dtype, int6
     m1.dtype = m2.dtype = m3.dtype = dtype;
     m1.dt_min = m2.dt_min = m3.dt_min = 0.05; /* short steps would hardly read the state */
     m1.dt_max = m2.dt_max = m3.dt_max = 0.5;
-    m3.pathway = KR_MAMBA3_DOUBLE; /* not the zero of its type */
+    m3.pathway = KR_MAMBA3_PATHWAY_DOUBLE; /* not the zero of its type */
     kr_layers_config config;
     kr_layers_config_init(&config);
-    config.block = family == KR_MAMBA1   ? kr_mamba1_block(&m1)
-                   : family == KR_MAMBA2 ? kr_mamba2_block(&m2)
-                                         : kr_mamba3_block(&m3);
+    config.block = family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&m1)
+                   : family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&m2)
+                                                : kr_mamba3_block(&m3);
     config.n_layers = LAYERS;
     config.n_virtual = n_virtual;
     kr_layers *stack = kr_layers_create(ctx, &config);
@@ -91,7 +91,7 @@ static void check_same(const char *what, const kr_state *got, const kr_state *wa
     for (int64_t s = 0; s < got->nslots; s++) {
         const kr_cache *a = kr_state_cache(got, s), *b = kr_state_cache(want, s);
         CHECK(a->family == b->family, "%s: family", what);
-        if (a->family == KR_MAMBA3) CHECK(a->mamba3.pathway == b->mamba3.pathway, "%s: pathway", what);
+        if (a->family == KR_FAMILY_MAMBA3) CHECK(a->mamba3.pathway == b->mamba3.pathway, "%s: pathway", what);
         for (int i = 0; i < got->kind->ncache; i++) {
             if (!b->tensors[i]) CHECK(!a->tensors[i], "%s: slot %d is not fresh", what, (int)s);
             else CHECK_SAME_BITS(what, a->tensors[i], b->tensors[i]);
@@ -101,19 +101,19 @@ static void check_same(const char *what, const kr_state *got, const kr_state *wa
 
 /* ---- the caller's states ---- */
 
-TEST(fresh_states)
+TEST(new_states)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int f = 0; f < FAMILIES; f++) {
-        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_F32, SLOTS);
+        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_DTYPE_F32, SLOTS);
         const kr_memory_stats before = all_memory(ctx);
         kr_state *state = kr_state_create(ctx, stack, 4);
-        CHECK(kr_state_batch(state) == 4 && kr_state_slots(state) == SLOTS && kr_state_is_fresh(state) &&
+        CHECK(kr_state_batch(state) == 4 && kr_state_slots(state) == SLOTS && kr_state_is_initial(state) &&
                   kr_state_bytes(state) == 0 && cursors_are_off(state),
               "a fresh one");
         for (int64_t s = 0; s < SLOTS; s++) {
             const kr_cache *cache = kr_state_cache(state, s);
-            CHECK(cache->family == (kr_family)f && kr_state_slot_is_fresh(state, s), "slot %d", (int)s);
+            CHECK(cache->family == (kr_family)f && kr_state_slot_is_initial(state, s), "slot %d", (int)s);
             for (int i = 0; i < KR_CACHE_TENSORS; i++) CHECK(!cache->tensors[i], "a tensor");
         }
         CHECK(!kr_state_cache(state, -1) && !kr_state_cache(state, SLOTS), "slots beyond");
@@ -124,7 +124,7 @@ TEST(fresh_states)
     }
     kr_state_destroy(NULL);
     CHECK(kr_state_batch(NULL) == 0 && kr_state_slots(NULL) == 0 && !kr_state_cache(NULL, 0) &&
-              kr_state_is_fresh(NULL) && kr_state_bytes(NULL) == 0,
+              kr_state_is_initial(NULL) && kr_state_bytes(NULL) == 0,
           "NULL reads as nothing");
     CHECK(kr_state_zero(NULL) == KR_ERR_ARG && kr_state_copy(NULL, NULL) == KR_ERR_ARG &&
               kr_state_announce(NULL, 1) == KR_ERR_ARG,
@@ -147,11 +147,11 @@ static size_t bytes_by_shape(const kr_layers *stack, int64_t batch)
 TEST(copies_outlive_the_tape)
 {
     kr_ctx *ctx = kr_test_ctx(2, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     for (int f = 0; f < FAMILIES; f++) {
-        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_F32, SLOTS);
+        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_DTYPE_F32, SLOTS);
         kr_state *state = kr_state_create(ctx, stack, 1), *other = kr_state_create(ctx, stack, 9);
-        kr_state *used = used_state(t, stack, KR_F32, 3);
+        kr_state *used = used_state(t, stack, KR_DTYPE_F32, 3);
         set_cursors(used);
         const kr_memory_stats before = all_memory(ctx);
         CHECK(kr_state_copy(state, used) == KR_OK, "%s", kr_ctx_message(ctx));
@@ -163,7 +163,7 @@ TEST(copies_outlive_the_tape)
               "%zu bytes of memory for %zu of tensors", all_memory(ctx).live_bytes - before.live_bytes, bytes);
 
         /* from the copy as from the original, and the copy is only read */
-        kr_tensor *x = noise(t, KR_F32, 3, 4);
+        kr_tensor *x = noise(t, KR_DTYPE_F32, 3, 4);
         const kr_layers_out on = forward(t, stack, x, used), again = forward(t, stack, x, state);
         CHECK_SAME_BITS("y", again.y, on.y);
         CHECK(again.state->cursors.is_on, "the cursors go on");
@@ -187,11 +187,11 @@ TEST(copies_outlive_the_tape)
 TEST(copies_of_one_shape_are_in_place)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_layers *stack = make_stack(ctx, KR_MAMBA3, KR_F32, SLOTS);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA3, KR_DTYPE_F32, SLOTS);
     kr_state *state = kr_state_create(ctx, stack, 1);
-    kr_state *first = used_state(t, stack, KR_F32, 2), *second = used_state(t, stack, KR_F32, 2);
-    kr_state *wide = used_state(t, stack, KR_F32, 5), *fresh = kr_state_new(t, stack->kind, SLOTS, 7);
+    kr_state *first = used_state(t, stack, KR_DTYPE_F32, 2), *second = used_state(t, stack, KR_DTYPE_F32, 2);
+    kr_state *wide = used_state(t, stack, KR_DTYPE_F32, 5), *fresh = kr_state_new(t, stack->kind, SLOTS, 7);
     kr_state_copy(state, first);
     const kr_memory_stats before = all_memory(ctx);
     const kr_tensor *place = kr_state_cache(state, 1)->tensors[2];
@@ -212,14 +212,14 @@ TEST(copies_of_one_shape_are_in_place)
     for (int i = 0; i < KR_CACHE_TENSORS; i++) second->slots[1].tensors[i] = NULL;
     kr_state_copy(state, second);
     check_same("without a slot", state, second);
-    CHECK(!kr_state_is_fresh(state) && kr_state_slot_is_fresh(state, 1) && !kr_state_slot_is_fresh(state, 2),
+    CHECK(!kr_state_is_initial(state) && kr_state_slot_is_initial(state, 1) && !kr_state_slot_is_initial(state, 2),
           "one slot is fresh");
     second->slots[1] = kept;
     kr_state_copy(state, second);
     check_same("with it again", state, second);
     kr_state_copy(state, fresh);
     check_same("fresh", state, fresh);
-    CHECK(kr_state_is_fresh(state) && kr_state_batch(state) == 7 && kr_state_bytes(state) == 0, "fresh");
+    CHECK(kr_state_is_initial(state) && kr_state_batch(state) == 7 && kr_state_bytes(state) == 0, "fresh");
     kr_state_destroy(state);
     kr_layers_destroy(stack);
     kr_tape_destroy(t);
@@ -230,10 +230,10 @@ TEST(copies_of_one_shape_are_in_place)
 /* Views of any strides, and each type by itself. */
 TEST(copies_keep_types)
 {
-    static const kr_dtype types[] = { KR_F32, KR_F64, KR_BF16, KR_F16 };
+    static const kr_dtype types[] = { KR_DTYPE_F32, KR_DTYPE_F64, KR_DTYPE_BF16, KR_DTYPE_F16 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_layers *stack = make_stack(ctx, KR_MAMBA2, KR_F32, SLOTS);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS);
     kr_state *state = kr_state_create(ctx, stack, 1);
     for (int a = 0; a < 4; a++) {
         kr_state *made = kr_state_new(t, stack->kind, SLOTS, 2);
@@ -264,10 +264,10 @@ TEST(copies_keep_types)
 TEST(zero_and_announce)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_layers *stack = make_stack(ctx, KR_MAMBA1, KR_F32, SLOTS);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA1, KR_DTYPE_F32, SLOTS);
     kr_state *state = kr_state_create(ctx, stack, 2);
-    kr_state *used = used_state(t, stack, KR_F32, 2);
+    kr_state *used = used_state(t, stack, KR_DTYPE_F32, 2);
     set_cursors(used);
     const size_t live = all_memory(ctx).live_bytes;
     kr_state_copy(state, used);
@@ -275,13 +275,13 @@ TEST(zero_and_announce)
     CHECK(state->cursors.network == 0 && state->cursors.stack == 0 && state->cursors.layers[0] == 0 &&
               state->cursors.layers[SLOTS - 1] == 0,
           "from the start");
-    CHECK(!kr_state_is_fresh(state), "what was read stays");
+    CHECK(!kr_state_is_initial(state), "what was read stays");
     CHECK(kr_state_announce(state, KR_LENGTH_UNKNOWN) == KR_OK && state->cursors.full_len == KR_LENGTH_UNKNOWN &&
               state->cursors.is_on,
           "of unknown length");
     CHECK(kr_state_announce(state, 0) == KR_OK && state->cursors.full_len == 0, "of none");
     kr_state_copy(state, used);
-    CHECK(kr_state_zero(state) == KR_OK && kr_state_is_fresh(state) && cursors_are_off(state) &&
+    CHECK(kr_state_zero(state) == KR_OK && kr_state_is_initial(state) && cursors_are_off(state) &&
               kr_state_batch(state) == 2,
           "fresh again");
     CHECK(all_memory(ctx).live_bytes == live, "memory is left");
@@ -298,11 +298,11 @@ TEST(zero_and_announce)
 TEST(rows_of_states)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     for (int f = 0; f < FAMILIES; f++) {
-        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_F32, SLOTS);
+        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_DTYPE_F32, SLOTS);
         kr_state *own = kr_state_create(ctx, stack, 1);
-        kr_tensor *x = noise(t, KR_F32, 4, 6);
+        kr_tensor *x = noise(t, KR_DTYPE_F32, 4, 6);
         kr_state *all = forward(t, stack, x, NULL).state;
         const int64_t rows[] = { 3, 0, 3, 2, 1, 3 };
         kr_state *want = forward(t, stack, kr_select_rows(t, x, 6, rows), NULL).state;
@@ -327,7 +327,7 @@ TEST(rows_of_states)
         kr_state_zero(own);
         kr_state_announce(own, 5);
         const kr_state *fresh = kr_state_fork(t, own, 1, 4);
-        CHECK(kr_state_is_fresh(fresh) && kr_state_batch(fresh) == 4 && same_cursors(fresh, own),
+        CHECK(kr_state_is_initial(fresh) && kr_state_batch(fresh) == 4 && same_cursors(fresh, own),
               "fork of a fresh one");
         kr_tape_reset(t);
         kr_state_destroy(own);
@@ -371,13 +371,13 @@ TEST(gradients_through_rows)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int f = 0; f < FAMILIES; f++) {
-        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_F64, LAYERS);
-        setting set = { stack, kr_state_create(ctx, stack, 1), kr_param_create(ctx, KR_F64, KR_SHAPE(3, 4, D_MODEL)),
-                        0 };
+        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_DTYPE_F64, LAYERS);
+        setting set = { stack, kr_state_create(ctx, stack, 1),
+                        kr_param_create(ctx, KR_DTYPE_F64, KR_SHAPE(3, 4, D_MODEL)), 0 };
         kr_param_normal(set.x, 0, 1);
         kr_param_freeze(set.x, true);
-        kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-        kr_state_copy(set.state, used_state(t, stack, KR_F64, 3));
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+        kr_state_copy(set.state, used_state(t, stack, KR_DTYPE_F64, 3));
         kr_tape_destroy(t);
         kr_tensor *params[LAYERS * KR_CACHE_TENSORS];
         const char *names[LAYERS * KR_CACHE_TENSORS];
@@ -402,9 +402,9 @@ TEST(gradients_through_rows)
 TEST(gradients_of_rows_are_sums)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_layers *stack = make_stack(ctx, KR_MAMBA2, KR_F32, LAYERS);
-    kr_state *leaf = kr_state_input(t, used_state(t, stack, KR_F32, 3));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, LAYERS);
+    kr_state *leaf = kr_state_input(t, used_state(t, stack, KR_DTYPE_F32, 3));
     const int64_t rows[] = { 2, 0, 2 };
     const kr_state *chosen = kr_state_select(t, leaf, 3, rows);
     for (int64_t s = 0; s < LAYERS; s++)
@@ -412,14 +412,14 @@ TEST(gradients_of_rows_are_sums)
             CHECK(kr_requires_grad(leaf->slots[s].tensors[i]) && kr_requires_grad(chosen->slots[s].tensors[i]),
                   "a leaf and what was chosen");
     kr_tensor *ssm = chosen->slots[1].tensors[1],
-              *weight =
-                  kr_contiguous(t, kr_expand(t, kr_from_data(t, KR_F32, KR_SHAPE(3, 1, 1, 1), (float[]){ 1, 10, 100 }),
-                                             kr_tensor_shape(ssm)));
+              *weight = kr_contiguous(
+                  t, kr_expand(t, kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(3, 1, 1, 1), (float[]){ 1, 10, 100 }),
+                               kr_tensor_shape(ssm)));
     kr_backward_from(t, 1, &ssm, &weight);
     CHECK_OK(ctx);
     const float sums[] = { 10, 0, 101 };
     CHECK_SAME_BITS("g_ssm", kr_grad(leaf->slots[1].tensors[1]),
-                    kr_expand(t, kr_from_data(t, KR_F32, KR_SHAPE(3, 1, 1, 1), sums), kr_tensor_shape(ssm)));
+                    kr_expand(t, kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(3, 1, 1, 1), sums), kr_tensor_shape(ssm)));
     CHECK(!kr_grad(leaf->slots[0].tensors[1]) && !kr_grad(leaf->slots[1].tensors[0]), "of nothing else");
     kr_tape_destroy(t);
     kr_layers_destroy(stack);
@@ -431,14 +431,14 @@ TEST(leaves_and_detached_states)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int f = 0; f < FAMILIES; f++) {
-        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_F32, SLOTS);
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+        kr_layers *stack = make_stack(ctx, (kr_family)f, KR_DTYPE_F32, SLOTS);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
         kr_state *own = kr_state_create(ctx, stack, 1);
-        kr_state *used = used_state(t, stack, KR_F32, 2);
+        kr_state *used = used_state(t, stack, KR_DTYPE_F32, 2);
         set_cursors(used);
         kr_state_copy(own, used);
         kr_tape_reset(t);
-        kr_tensor *x = kr_input(t, noise(t, KR_F32, 2, 3));
+        kr_tensor *x = kr_input(t, noise(t, KR_DTYPE_F32, 2, 3));
         for (int64_t s = 0; s < SLOTS; s++)
             for (int i = 0; i < stack->kind->ncache; i++) kr_param_freeze(own->slots[s].tensors[i], false);
         const kr_state *leaf = kr_state_input(t, own), *cut = kr_state_detach(t, own);
@@ -476,8 +476,10 @@ TEST(leaves_and_detached_states)
 TEST(state_refusals)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL), *foreign = kr_test_ctx(1, NULL);
-    kr_layers *stack = make_stack(ctx, KR_MAMBA2, KR_F32, SLOTS), *deep = make_stack(ctx, KR_MAMBA2, KR_F32, 5);
-    kr_layers *other = make_stack(ctx, KR_MAMBA1, KR_F32, SLOTS), *far = make_stack(foreign, KR_MAMBA2, KR_F32, SLOTS);
+    kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS),
+              *deep = make_stack(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 5);
+    kr_layers *other = make_stack(ctx, KR_FAMILY_MAMBA1, KR_DTYPE_F32, SLOTS),
+              *far = make_stack(foreign, KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS);
     kr_state *state = kr_state_create(ctx, stack, 3);
 #define REFUSED(status, text, call)                                                                                    \
     do {                                                                                                               \
@@ -507,8 +509,8 @@ TEST(state_refusals)
             "from is of",
             kr_state_copy(state, deeper));
 
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD), *t2 = kr_tape_create(ctx, KR_GRAD);
-    kr_state *used = used_state(t, stack, KR_F32, 3);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD), *t2 = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_state *used = used_state(t, stack, KR_DTYPE_F32, 3);
     REFUSED(KR_ERR_ARG,
             "state.copy: the state is on a tape, where states do not change; copy into one of kr_state_create",
             kr_state_copy(used, state) == KR_ERR_ARG);
@@ -521,7 +523,7 @@ TEST(state_refusals)
             kr_state_announce(used, 5) == KR_ERR_ARG);
     REFUSED(KR_ERR_ARG, "state.destroy: the state is on a tape, which frees it by itself",
             (kr_state_destroy(used), true));
-    CHECK(!kr_state_is_fresh(used), "none of this changed it");
+    CHECK(!kr_state_is_initial(used), "none of this changed it");
 
 #define ROWS(...) (int64_t[]){ __VA_ARGS__ }
 #define REFUSED_ON_TAPE(status, text, call)                                                                            \
@@ -572,7 +574,7 @@ TEST(state_refusals)
 TEST(states_after_an_error)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_layers *stack = make_stack(ctx, KR_MAMBA2, KR_F32, SLOTS);
+    kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS);
     kr_state *state = kr_state_create(ctx, stack, 1), *more = kr_state_create(ctx, stack, 2);
     kr_state_announce(state, -7);
     CHECK(!kr_state_create(ctx, stack, 1) && kr_state_zero(state) == KR_ERR_ARG &&
@@ -592,10 +594,10 @@ TEST(states_after_an_error)
 TEST(state_allocations_may_fail)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_layers *stack = make_stack(ctx, KR_MAMBA3, KR_F32, SLOTS);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA3, KR_DTYPE_F32, SLOTS);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_state *wide = kr_state_create(ctx, stack, 1), *before = kr_state_create(ctx, stack, 1);
-    kr_state *used = used_state(t, stack, KR_F32, 2);
+    kr_state *used = used_state(t, stack, KR_DTYPE_F32, 2);
     kr_state_copy(before, used);
     kr_state_copy(wide, kr_state_fork(t, used, 1, 4));
     kr_tape_destroy(t);
@@ -608,7 +610,7 @@ TEST(state_allocations_may_fail)
         kr_ctx_fail_allocation(ctx, 0);
         if (!second) {
             CHECK(kr_ctx_status(ctx) == KR_ERR_NOMEM, "%s", kr_ctx_message(ctx));
-            if (state && !first) CHECK(kr_state_is_fresh(state) && kr_state_batch(state) == 2, "as it was: fresh");
+            if (state && !first) CHECK(kr_state_is_initial(state) && kr_state_batch(state) == 2, "as it was: fresh");
             if (state && first) check_same("as it was", state, before);
         } else {
             check_same("wide", state, wide);
@@ -621,7 +623,7 @@ TEST(state_allocations_may_fail)
     CHECK(n == 2 + 2 * (1 + 2 * SLOTS * 4), "%zu allocations", n - 1);
     for (n = 1; n < 100; n++) {
         kr_ctx_fail_allocation(ctx, n);
-        t = kr_tape_create(ctx, KR_GRAD);
+        t = kr_tape_create(ctx, KR_TAPE_GRAD);
         const int64_t rows[] = { 3, 3 };
         const kr_state *state = kr_state_select(t, kr_state_input(t, wide), 2, rows);
         const kr_state *forked = kr_state_fork(t, state, 0, 20000); /* more than a block of the tape */

@@ -1,7 +1,7 @@
 /* test_state_join.c - rows of several states side by side: joined = read together, to the bit; gradients; refusals. */
-#include "nn/layers.h"
-#include "nn/state.h"
-#include "tests/refusals.h"
+#include "nn/layers_impl.h"
+#include "nn/state_impl.h"
+#include "tests/error_tests.h"
 
 enum { FAMILIES = 3, D_MODEL = 8, SLOTS = 2 };
 
@@ -17,12 +17,12 @@ static kr_layers *make_stack(kr_family family, kr_dtype dtype, int64_t n_virtual
     m1.state_rank = m2.state_rank = m3.state_rank = 4;
     m2.per_head_dim = m3.per_head_dim = 4;
     m1.dtype = m2.dtype = m3.dtype = dtype;
-    m3.pathway = KR_MAMBA3_DOUBLE; /* not the zero of its type */
+    m3.pathway = KR_MAMBA3_PATHWAY_DOUBLE; /* not the zero of its type */
     kr_layers_config config;
     kr_layers_config_init(&config);
-    config.block = family == KR_MAMBA1   ? kr_mamba1_block(&m1)
-                   : family == KR_MAMBA2 ? kr_mamba2_block(&m2)
-                                         : kr_mamba3_block(&m3);
+    config.block = family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&m1)
+                   : family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&m2)
+                                                : kr_mamba3_block(&m3);
     config.n_layers = 2;
     config.n_virtual = n_virtual;
     kr_layers *stack = kr_layers_create(ctx, &config);
@@ -46,7 +46,7 @@ static void check_same(const char *what, const kr_state *got, const kr_state *wa
               got->cursors.layers[SLOTS - 1] == want->cursors.layers[SLOTS - 1],
           "%s: cursors", what);
     for (int64_t s = 0; s < SLOTS; s++) {
-        if (want->kind->family == KR_MAMBA3)
+        if (want->kind->family == KR_FAMILY_MAMBA3)
             CHECK(got->slots[s].mamba3.pathway == want->slots[s].mamba3.pathway, "%s: pathway", what);
         for (int i = 0; i < got->kind->ncache; i++)
             if (want->slots[s].tensors[i])
@@ -59,9 +59,9 @@ TEST(joined_rows_are_read_together)
 {
     begin();
     for (int f = 0; f < FAMILIES; f++) {
-        kr_layers *stack = make_stack((kr_family)f, KR_F32, SLOTS);
+        kr_layers *stack = make_stack((kr_family)f, KR_DTYPE_F32, SLOTS);
         kr_tape_reset(t);
-        kr_tensor *x = kr_randn(t, KR_F32, KR_SHAPE(5, 6, D_MODEL));
+        kr_tensor *x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5, 6, D_MODEL));
         kr_state *all = read_on(stack, x, NULL), *own = kr_state_create(ctx, stack, 1);
         kr_state *parts[] = { read_on(stack, kr_slice(t, x, 0, 0, 2), NULL),
                               read_on(stack, kr_slice(t, x, 0, 2, 4), NULL),
@@ -79,7 +79,8 @@ TEST(joined_rows_are_read_together)
         kr_state_announce(fresh, 7);
         kr_state *twice[] = { fresh, fresh };
         kr_state *four = kr_state_join(t, 2, twice);
-        CHECK(four && four->batch == 4 && kr_state_is_fresh(four) && four->cursors.is_on && four->cursors.full_len == 7,
+        CHECK(four && four->batch == 4 && kr_state_is_initial(four) && four->cursors.is_on &&
+                  four->cursors.full_len == 7,
               "fresh");
         CHECK_OK(ctx);
         kr_state_destroy(fresh);
@@ -93,12 +94,13 @@ TEST(joined_rows_are_read_together)
 TEST(gradients_of_joined_states)
 {
     begin();
-    kr_layers *stack = make_stack(KR_MAMBA2, KR_F32, SLOTS);
+    kr_layers *stack = make_stack(KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS);
     kr_state *parts[] = { kr_state_input(t, read_on(stack, F(1, 3, D_MODEL), NULL)),
                           kr_state_input(t, read_on(stack, F(2, 3, D_MODEL), NULL)) };
     kr_tensor *ssm = kr_state_join(t, 2, parts)->slots[1].tensors[1];
-    kr_tensor *weight = kr_contiguous(
-        t, kr_expand(t, kr_from_data(t, KR_F32, KR_SHAPE(3, 1, 1, 1), (float[]){ 1, 2, 3 }), kr_tensor_shape(ssm)));
+    kr_tensor *weight =
+        kr_contiguous(t, kr_expand(t, kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(3, 1, 1, 1), (float[]){ 1, 2, 3 }),
+                                   kr_tensor_shape(ssm)));
     kr_backward_from(t, 1, &ssm, &weight);
     CHECK_OK(ctx);
     CHECK_SAME_BITS("first", kr_grad(parts[0]->slots[1].tensors[1]), kr_slice(t, weight, 0, 0, 1));
@@ -112,9 +114,11 @@ TEST(states_that_do_not_join)
 {
     begin();
     kr_ctx *foreign = kr_test_ctx(1, NULL);
-    kr_tape *far = kr_tape_create(foreign, KR_GRAD), *beside = kr_tape_create(ctx, KR_GRAD);
-    kr_layers *stack = make_stack(KR_MAMBA3, KR_F32, SLOTS), *deep = make_stack(KR_MAMBA3, KR_F32, 3),
-              *other = make_stack(KR_MAMBA2, KR_F32, SLOTS), *wide = make_stack(KR_MAMBA3, KR_F64, SLOTS);
+    kr_tape *far = kr_tape_create(foreign, KR_TAPE_GRAD), *beside = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_layers *stack = make_stack(KR_FAMILY_MAMBA3, KR_DTYPE_F32, SLOTS),
+              *deep = make_stack(KR_FAMILY_MAMBA3, KR_DTYPE_F32, 3),
+              *other = make_stack(KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS),
+              *wide = make_stack(KR_FAMILY_MAMBA3, KR_DTYPE_F64, SLOTS);
     kr_state *fresh = kr_state_create(ctx, stack, 1), *deeper = kr_state_create(ctx, deep, 1),
              *second = kr_state_create(ctx, other, 1), *told = kr_state_create(ctx, stack, 1),
              *used = kr_state_create(ctx, stack, 1), *doubles = kr_state_create(ctx, wide, 1);
@@ -138,7 +142,7 @@ TEST(states_that_do_not_join)
             kr_state_join(t, 2, (kr_state *[]){ used, fresh }));
     kr_state *single = kr_state_create(ctx, stack, 1);
     kr_state_copy(single, used);
-    single->slots[1].mamba3.pathway = KR_MAMBA3_SINGLE;
+    single->slots[1].mamba3.pathway = KR_MAMBA3_PATHWAY_SINGLE;
     REFUSED(KR_ERR_ARG, "state.join: slot 1 of states[1] is of another pathway than that of states[0]",
             kr_state_join(t, 2, (kr_state *[]){ used, single }));
     REFUSED(KR_ERR_DTYPE, "state.join: concat: x1 is f64, but x0 is f32",
@@ -167,7 +171,7 @@ TEST(states_that_do_not_join)
 TEST(joining_may_run_out_of_memory)
 {
     begin();
-    kr_layers *stack = make_stack(KR_MAMBA1, KR_F32, SLOTS);
+    kr_layers *stack = make_stack(KR_FAMILY_MAMBA1, KR_DTYPE_F32, SLOTS);
     kr_state *own = kr_state_create(ctx, stack, 1);
     kr_state_copy(own, read_on(stack, F(2000, 2, D_MODEL), NULL));
     kr_state *twice[] = { own, own };
@@ -176,7 +180,7 @@ TEST(joining_may_run_out_of_memory)
     size_t n = 1;
     for (bool done = false; !done && n < 50; n++) {
         kr_ctx_fail_allocation(ctx, n);
-        t = kr_tape_create(ctx, KR_NO_GRAD);
+        t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         done = kr_state_join(t, 2, twice) != NULL;
         kr_ctx_fail_allocation(ctx, 0);
         CHECK(done == !kr_ctx_failed(ctx) && (done || kr_ctx_status(ctx) == KR_ERR_NOMEM), "%s", kr_ctx_message(ctx));

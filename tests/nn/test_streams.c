@@ -7,7 +7,9 @@ enum { NB = 2, NS = 5, NV = 4 };
 
 static void gates(net_recipe *r)
 {
-    r->layers.residual = (kr_residual){ KR_RESIDUAL_MULTI_GATE, 2, -1, 0.5, true };
+    r->layers.residual = (kr_residual){
+        .kind = KR_RESIDUAL_MULTI_GATE, .n_stream = 2, .init_bias = -1, .init_bias_step = 0.5, .per_virtual_layer = true
+    };
 }
 
 static void ends(net_recipe *r)
@@ -18,7 +20,8 @@ static void ends(net_recipe *r)
 
 static void markers(net_recipe *r)
 {
-    static const kr_layer_marker each[] = { { 0, { KR_MARK_START, 0 } }, { 1, { KR_MARK_MIDDLE, 0 } } };
+    static const kr_layer_marker each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                            { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } } };
     r->layers.layer_latents = each;
     r->layers.n_layer_latents = 2;
 }
@@ -32,7 +35,7 @@ enum { NVARIANTS = sizeof variants / sizeof *variants };
 static net_recipe recipe(int family, int which)
 {
     net_recipe r = net_recipe_of((kr_family)family, BARE);
-    net_recipe_type(&r, KR_F64);
+    net_recipe_type(&r, KR_DTYPE_F64);
     r.layers.n_virtual = NV;
     if (variants[which].set) variants[which].set(&r);
     return r;
@@ -79,7 +82,7 @@ TEST(streams_are_those_of_the_formulas)
             kr_backward(n.tape, weigh(n.tape, streams));
             take_grads(&n, x, grads[0]);
             kr_params_zero_grad(n.params);
-            kr_tape *tape = kr_tape_create(n.ctx, KR_GRAD);
+            kr_tape *tape = kr_tape_create(n.ctx, KR_TAPE_GRAD);
             kr_tensor *again = net_input(&n, tape, NB, NS);
             streams_by_hand(tape, n.layers, again, after);
             for (int v = 0; v < NV; v++) CHECK_TENSORS(n.name, streams[v], after[v], 1e-12, NET_FLOOR);
@@ -115,11 +118,11 @@ TEST(streams_outlast_their_layers)
                 kr_call_init(&call);
                 call.streams = kept;
                 kr_layers_forward(n.tape, n.stack, net_input(&n, n.tape, NB, NS), &call);
-                kr_tape *tape = kr_tape_create(n.ctx, how ? KR_GRAD : KR_NO_GRAD);
+                kr_tape *tape = kr_tape_create(n.ctx, how ? KR_TAPE_GRAD : KR_TAPE_NO_GRAD);
                 if (how) n.stack->config.grad_horizon = 1;
                 call.streams = streams;
                 kr_layers_forward(tape, n.stack, net_input(&n, tape, NB, NS), &call);
-                kr_randn(tape, KR_F64, KR_SHAPE(NB, NS, 40)); /* into the memory that was released */
+                kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, 40)); /* into the memory that was released */
                 CHECK_OK(n.ctx);
                 for (int v = 0; v < NV; v++) {
                     CHECK_SAME_BITS(n.name, streams[v], kept[v]);
@@ -158,8 +161,8 @@ TEST(streams_of_steps)
 /* Before any token there is a stream where a marker is, and none elsewhere. */
 TEST(streams_of_primes)
 {
-    static const kr_layer_marker first = { 1, { KR_MARK_START, 0 } };
-    net_recipe r = recipe(KR_MAMBA2, 0);
+    static const kr_layer_marker first = { 1, { .kind = KR_CLASS_TOKEN_START } };
+    net_recipe r = recipe(KR_FAMILY_MAMBA2, 0);
     r.layers.layer_latents = &first;
     r.layers.n_layer_latents = 1;
     r.layers.n_virtual = 2;

@@ -22,8 +22,8 @@ static kr_tensor *make_x(void)
     if (!column || !row) exit(2);
     for (int64_t r = 0; r < R; r++) column[r] = (float)(r % 7);
     for (int64_t c = 0; c < W; c++) row[c] = (float)c / 128;
-    kr_tensor *x = kr_add(tape, kr_from_data(tape, KR_F32, KR_SHAPE(R, 1), column),
-                          kr_from_data(tape, KR_F32, KR_SHAPE(1, W), row));
+    kr_tensor *x = kr_add(tape, kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(R, 1), column),
+                          kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(1, W), row));
     free(column);
     free(row);
     return x;
@@ -32,9 +32,9 @@ static kr_tensor *make_x(void)
 static bool begin(void)
 {
     ctx = kr_test_ctx(1, NULL);
-    tape = kr_tape_create(ctx, KR_NO_GRAD);
+    tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     /* as much as the largest test asks for, at once */
-    kr_zeros(tape, KR_F32, KR_SHAPE(3, R, W));
+    kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(3, R, W));
     const bool fits = !kr_ctx_failed(ctx);
     kr_ctx_clear(ctx);
     kr_tape_reset(tape);
@@ -60,12 +60,12 @@ static void end(void)
 static const int64_t rows[] = { 0, 1, 32767, R - 2, R - 1 }, columns[] = { 0, 1, 32768, W - 2, W - 1 };
 
 /* Elements of y [R W], or of its transpose. */
-static void check_places(const char *what, const kr_tensor *y, bool turned, double (*want)(int64_t r, int64_t c),
+static void check_places(const char *what, const kr_tensor *y, bool rotated, double (*want)(int64_t r, int64_t c),
                          double tolerance)
 {
     for (int i = 0; i < 5; i++)
         for (int k = 0; k < 5; k++) {
-            const int64_t at[2] = { turned ? columns[k] : rows[i], turned ? rows[i] : columns[k] };
+            const int64_t at[2] = { rotated ? columns[k] : rows[i], rotated ? rows[i] : columns[k] };
             const double got = kr_tensor_at(y, at), wanted = want(rows[i], columns[k]);
             CHECK(fabs(got - wanted) <= tolerance * fabs(wanted), "%s [%lld, %lld]: got %.9g want %.9g", what,
                   (long long)rows[i], (long long)columns[k], got, wanted);
@@ -86,7 +86,7 @@ static double root(int64_t r, int64_t c)
 TEST(large_fills_and_functions)
 {
     BEGIN_LARGE();
-    check_places("fill", kr_full(tape, KR_F32, KR_SHAPE(R, W), 7), false, seven, 0);
+    check_places("fill", kr_full(tape, KR_DTYPE_F32, KR_SHAPE(R, W), 7), false, seven, 0);
     kr_tape_reset(tape);
     kr_tensor *x = make_x();
     check_places("x", x, false, x_at, 0);
@@ -100,7 +100,7 @@ TEST(large_copies)
     BEGIN_LARGE();
     kr_tensor *x = make_x();
     check_places("transposed", kr_contiguous(tape, kr_transpose(tape, x)), true, x_at, 0);
-    check_places("bf16", kr_cast(tape, x, KR_BF16), false, x_at, 0x1p-8);
+    check_places("bf16", kr_cast(tape, x, KR_DTYPE_BF16), false, x_at, 0x1p-8);
     end();
 }
 
@@ -133,7 +133,7 @@ TEST(large_tables)
     int32_t *list = malloc(5 * W * sizeof *list);
     if (!list) exit(2);
     for (int64_t i = 0; i < 5 * W; i++) list[i] = (int32_t)rows[i / W];
-    kr_tensor *x = make_x(), *id = kr_from_data(tape, KR_I32, KR_SHAPE(5, W), list);
+    kr_tensor *x = make_x(), *id = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(5, W), list);
     kr_tensor *first = kr_contiguous(tape, kr_slice(tape, id, 1, 0, 1));
     kr_tensor *looked_up = kr_embedding(tape, x, kr_reshape(tape, first, KR_SHAPE(5)));
     kr_tensor *gathered = kr_gather(tape, x, 0, id);
@@ -187,7 +187,7 @@ TEST(large_products)
     float *ones = malloc(2 * W * sizeof *ones);
     if (!ones) exit(2);
     for (int64_t c = 0; c < W; c++) ones[c] = 1, ones[W + c] = c % 2 ? -1 : 1;
-    kr_tensor *y = kr_linear(tape, make_x(), kr_from_data(tape, KR_F32, KR_SHAPE(2, W), ones), NULL);
+    kr_tensor *y = kr_linear(tape, make_x(), kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(2, W), ones), NULL);
     free(ones);
     for (int i = 0; i < 5; i++) {
         const double sum = row_sum(rows[i]), other = (double)(rows[i] % 7) + (double)(W - 1) / 256;

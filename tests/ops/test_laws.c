@@ -16,7 +16,7 @@ enum { NWEIGHTS = sizeof(block) / sizeof(kr_tensor *) };
 
 static kr_tensor *weight(kr_ctx *ctx, kr_shape shape)
 {
-    kr_tensor *w = kr_param_create(ctx, KR_F32, shape);
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, shape);
     kr_param_normal(w, 0, 0.3);
     return w;
 }
@@ -63,7 +63,7 @@ static kr_tensor *tokens(kr_tape *t, int64_t nb, int64_t ns, int64_t shift)
 {
     int32_t id[4096];
     for (int64_t i = 0; i < nb * ns; i++) id[i] = (int32_t)((i * i * 7 + i * 3 + shift) % VOCAB);
-    return kr_from_data(t, KR_I32, KR_SHAPE(nb, ns), id);
+    return kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(nb, ns), id);
 }
 
 /* Output, then the gradient of every weight. */
@@ -72,9 +72,9 @@ static void run_block(int threads, const char *isa, int64_t nb, int64_t ns, doub
     kr_ctx *ctx = kr_test_ctx(threads, isa);
     CHECK(kr_ctx_threads(ctx) == threads, "%d threads, not %d", kr_ctx_threads(ctx), threads);
     block m = block_create(ctx);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_tensor *y = block_forward(t, &m, tokens(t, nb, ns, 0));
-    kr_backward_from(t, 1, &y, (kr_tensor *[]){ kr_randn(t, KR_F32, kr_tensor_shape(y)) });
+    kr_backward_from(t, 1, &y, (kr_tensor *[]){ kr_randn(t, KR_DTYPE_F32, kr_tensor_shape(y)) });
     CHECK_OK(ctx);
     values[0] = kr_test_values(y);
     counts[0] = kr_tensor_count(y);
@@ -147,7 +147,7 @@ TEST(neighbours_change_no_bit)
     for (int n = 0; n < nisas; n++) {
         kr_ctx *ctx = kr_test_ctx(2, isas[n]);
         block m = block_create(ctx);
-        kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         for (int64_t ns = 1; ns <= 40; ns += 13) {
             kr_tensor *id = tokens(t, 7, ns, 0), *row = kr_slice(t, id, 0, 1, 2);
             kr_tensor *alone = block_forward(t, &m, row);
@@ -192,17 +192,17 @@ enum { PACKED_ROW = 90, PACKED_CHANNELS = 70 };
  * of weight and bias, which are sums over all. */
 static void check_packed(kr_ctx *ctx, const int64_t *lengths, int count, int64_t taps, bool apart)
 {
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *x = kr_randn(t, KR_F32, KR_SHAPE(1, PACKED_ROW, PACKED_CHANNELS));
-    kr_tensor *g = kr_randn(t, KR_F32, KR_SHAPE(1, PACKED_ROW, PACKED_CHANNELS));
-    kr_tensor *windows = kr_randn(t, KR_F32, KR_SHAPE(count, PACKED_CHANNELS, taps));
-    kr_tensor *g_windows = kr_randn(t, KR_F32, KR_SHAPE(count, PACKED_CHANNELS, taps));
-    kr_tensor *w = kr_randn(t, KR_F32, KR_SHAPE(PACKED_CHANNELS, taps)),
-              *bias = kr_randn(t, KR_F32, KR_SHAPE(PACKED_CHANNELS));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(1, PACKED_ROW, PACKED_CHANNELS));
+    kr_tensor *g = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(1, PACKED_ROW, PACKED_CHANNELS));
+    kr_tensor *windows = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(count, PACKED_CHANNELS, taps));
+    kr_tensor *g_windows = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(count, PACKED_CHANNELS, taps));
+    kr_tensor *w = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(PACKED_CHANNELS, taps)),
+              *bias = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(PACKED_CHANNELS));
     int32_t starts[PACKED_ROW] = { 0 };
     for (int64_t q = 0, at = 0; q < count; at += lengths[q++]) starts[at] = 1;
     const convolved packed =
-        convolve(t, x, w, bias, windows, kr_from_data(t, KR_I32, KR_SHAPE(1, PACKED_ROW), starts), apart);
+        convolve(t, x, w, bias, windows, kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(1, PACKED_ROW), starts), apart);
     kr_tensor *y[2 * (PACKED_ROW + 1)] = { packed.out.y_bsv, packed.out.window_bvk },
                                    *g_y[2 * (PACKED_ROW + 1)] = { g, g_windows };
     convolved alone[PACKED_ROW];
@@ -249,15 +249,17 @@ TEST(packed_convolution_is_the_batch)
 {
     kr_ctx *ctx = kr_test_ctx(2, NULL);
     for (int64_t ns = 1; ns < 150; ns += ns < 10 ? 1 : 23) {
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-        kr_tensor *x = kr_randn(t, KR_F32, KR_SHAPE(5, ns, 33)), *w = kr_randn(t, KR_F32, KR_SHAPE(33, 4));
-        kr_tensor *bias = kr_randn(t, KR_F32, KR_SHAPE(33)), *window = kr_randn(t, KR_F32, KR_SHAPE(5, 33, 4));
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+        kr_tensor *x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5, ns, 33)), *w = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(33, 4));
+        kr_tensor *bias = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(33)),
+                  *window = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5, 33, 4));
         int32_t starts[5 * 150] = { 0 };
         for (int64_t b = 0; b < 5; b++) starts[b * ns] = 1;
         const convolved rows = convolve(t, x, w, bias, window, NULL, false);
         const convolved row = convolve(t, kr_reshape(t, x, KR_SHAPE(1, 5 * ns, 33)), w, bias, window,
-                                       kr_from_data(t, KR_I32, KR_SHAPE(1, 5 * ns), starts), true);
-        kr_tensor *g = kr_randn(t, KR_F32, KR_SHAPE(5, ns, 33)), *g_window = kr_randn(t, KR_F32, KR_SHAPE(5, 33, 4));
+                                       kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(1, 5 * ns), starts), true);
+        kr_tensor *g = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5, ns, 33)),
+                  *g_window = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5, 33, 4));
         kr_backward_from(t, 4,
                          (kr_tensor *[]){ rows.out.y_bsv, rows.out.window_bvk, row.out.y_bsv, row.out.window_bvk },
                          (kr_tensor *[]){ g, g_window, kr_reshape(t, g, KR_SHAPE(1, 5 * ns, 33)), g_window });
@@ -277,9 +279,9 @@ TEST(packed_convolution_is_the_batch)
 TEST(convolution_in_parts)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x = kr_randn(t, KR_F32, KR_SHAPE(2, 11, 5)), *w = kr_randn(t, KR_F32, KR_SHAPE(5, 4));
-    kr_tensor *bias = kr_randn(t, KR_F32, KR_SHAPE(5));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(2, 11, 5)), *w = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5, 4));
+    kr_tensor *bias = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5));
     kr_conv_out whole = kr_causal_conv(t, x, w, bias, NULL, NULL, true);
     for (int64_t at = 0; at <= 11; at++) {
         kr_conv_out first = kr_causal_conv(t, kr_slice(t, x, 1, 0, at), w, bias, NULL, NULL, true);
@@ -295,10 +297,10 @@ TEST(convolution_in_parts)
 /* Draws depend on the seed and on the order of the calls, not on threads, and streams do not overlap. */
 TEST(same_seed_same_numbers)
 {
-    const kr_dtype types[] = { KR_F32, KR_F64, KR_BF16, KR_F16 };
+    const kr_dtype types[] = { KR_DTYPE_F32, KR_DTYPE_F64, KR_DTYPE_BF16, KR_DTYPE_F16 };
     kr_ctx *one = kr_test_ctx(1, "ref"), *three = kr_test_ctx(3, NULL);
     for (int d = 0; d < 4; d++) {
-        kr_tape *a = kr_tape_create(one, KR_NO_GRAD), *b = kr_tape_create(three, KR_NO_GRAD);
+        kr_tape *a = kr_tape_create(one, KR_TAPE_NO_GRAD), *b = kr_tape_create(three, KR_TAPE_NO_GRAD);
         kr_ctx_seed(one, 42);
         kr_ctx_seed(three, 42);
         kr_tensor *first = NULL;
@@ -333,9 +335,10 @@ TEST(same_seed_same_numbers)
 TEST(draws_have_their_moments)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     const int64_t n = 40000;
-    kr_tensor *z = kr_cast(t, kr_randn(t, KR_F32, KR_SHAPE(n)), KR_F64), *u = kr_rand(t, KR_F64, KR_SHAPE(n), 2, 4);
+    kr_tensor *z = kr_cast(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(n)), KR_DTYPE_F64),
+              *u = kr_rand(t, KR_DTYPE_F64, KR_SHAPE(n), 2, 4);
     /* five standard errors of the mean (1/200) and of the variance (1.4/200) */
     CHECK(fabs(kr_item(kr_mean(t, z, KR_ALL_AXES, false))) < 0.025, "mean of the normal draws");
     CHECK(fabs(kr_item(kr_mean(t, kr_mul(t, z, z), KR_ALL_AXES, false)) - 1) < 0.035, "variance of the normal draws");
@@ -371,9 +374,9 @@ TEST(layouts_change_no_bit)
             case_input in[CASE_MAX_IN];
             case_result plain, other;
             const int nin = case_inputs_make(c, in);
-            case_execute(ctx, c, nin, in, (case_run){ KR_F32, LAYOUT_PLAIN, -1, true }, &plain);
+            case_execute(ctx, c, nin, in, (case_run){ KR_DTYPE_F32, LAYOUT_PLAIN, -1, true }, &plain);
             for (int layout = LAYOUT_REVERSED; layout <= LAYOUT_FLIPPED; layout++) {
-                if (!case_execute(ctx, c, nin, in, (case_run){ KR_F32, (case_layout)layout, -1, true }, &other))
+                if (!case_execute(ctx, c, nin, in, (case_run){ KR_DTYPE_F32, (case_layout)layout, -1, true }, &other))
                     continue;
                 for (int k = 0; k < plain.nout; k++)
                     CHECK(same_values(ctx, c, plain.y[k], other.y[k], plain.y_count[k]),

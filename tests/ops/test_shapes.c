@@ -1,7 +1,7 @@
 /* test_shapes.c - movement of elements for every element type, conversions, and tensors of no element, rank 0 and rank 8. */
 #include "tests/ops/values.h"
 
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 static kr_tensor *counted(kr_tape *t, kr_dtype d, kr_shape shape)
 {
@@ -79,7 +79,7 @@ TYPE_TEST(copies)
 /* Every type to every type, a value that all hold. */
 TYPE_TEST(casts_of_a_common_value)
 {
-    for (int to = KR_F32; to <= KR_I64; to++) {
+    for (int to = KR_DTYPE_F32; to <= KR_DTYPE_I64; to++) {
         kr_tensor *y = kr_cast(t, OF(t, d, KR_SHAPE(3), 3, -7, 0), (kr_dtype)to);
         CHECK(kr_tensor_dtype(y) == (kr_dtype)to, "type %s", kr_dtype_name(kr_tensor_dtype(y)));
         IS(y, KR_SHAPE(3), 3, -7, 0);
@@ -90,9 +90,9 @@ TYPE_TEST(casts_of_a_common_value)
 
 static void round_to(kr_tape *t, kr_dtype d, double x, double want, int line)
 {
-    kr_tensor *y = kr_cast(t, kr_from_data(t, KR_F64, KR_SCALAR, &x), d);
+    kr_tensor *y = kr_cast(t, kr_from_data(t, KR_DTYPE_F64, KR_SCALAR, &x), d);
     double got = 0;
-    kr_tensor_read(y, KR_F64, &got, 1);
+    kr_tensor_read(y, KR_DTYPE_F64, &got, 1);
     kr_test_check(got == want || (got != got && want != want), __FILE__, line, "%.17g to %s is %.17g, not %.17g", x,
                   kr_dtype_name(d), got, want);
 }
@@ -100,47 +100,47 @@ static void round_to(kr_tape *t, kr_dtype d, double x, double want, int line)
 
 FLOAT_TEST(cast_table)
 {
-    if (d != KR_F64) return;
-    ROUNDS(KR_F32, 1 + 0x1p-24, 1);
-    ROUNDS(KR_F32, 1 + 0x3p-24, 1 + 0x1p-22);
-    ROUNDS(KR_F32, 1e300, INFINITY);
-    ROUNDS(KR_BF16, 1 + 0x1p-8, 1);
-    ROUNDS(KR_BF16, 1 + 0x3p-8, 1 + 0x1p-6);
-    ROUNDS(KR_BF16, 1 + 0x1p-8 + 0x1p-30, 1 + 0x1p-7); /* by way of f32 it would be a tie */
-    ROUNDS(KR_BF16, 3.5e38, INFINITY);
-    ROUNDS(KR_BF16, NAN, NAN);
-    ROUNDS(KR_F16, 1 + 0x1p-11, 1);
-    ROUNDS(KR_F16, 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-10);
-    ROUNDS(KR_F16, 65519, 65504);
-    ROUNDS(KR_F16, 65520, INFINITY);
-    ROUNDS(KR_F16, -1e9, -INFINITY);
-    ROUNDS(KR_F16, 0x1p-24, 0x1p-24);
-    ROUNDS(KR_F16, 0x1p-25, 0);
-    ROUNDS(KR_F16, 0x3p-26, 0x1p-24);
-    ROUNDS(KR_F16, NAN, NAN);
-    ROUNDS(KR_I32, 2.9, 2);
-    ROUNDS(KR_I32, -2.9, -2);
-    ROUNDS(KR_I32, 1e20, 2147483647);
-    ROUNDS(KR_I32, -1e20, -2147483648.0);
-    ROUNDS(KR_I32, NAN, 0);
-    ROUNDS(KR_I64, 1e15 + 0.5, 1e15);
-    ROUNDS(KR_I64, INFINITY, 0x1p63);
-    ROUNDS(KR_I64, -INFINITY, -0x1p63);
-    ROUNDS(KR_I64, NAN, 0);
+    if (d != KR_DTYPE_F64) return;
+    ROUNDS(KR_DTYPE_F32, 1 + 0x1p-24, 1);
+    ROUNDS(KR_DTYPE_F32, 1 + 0x3p-24, 1 + 0x1p-22);
+    ROUNDS(KR_DTYPE_F32, 1e300, INFINITY);
+    ROUNDS(KR_DTYPE_BF16, 1 + 0x1p-8, 1);
+    ROUNDS(KR_DTYPE_BF16, 1 + 0x3p-8, 1 + 0x1p-6);
+    ROUNDS(KR_DTYPE_BF16, 1 + 0x1p-8 + 0x1p-30, 1 + 0x1p-7); /* by way of f32 it would be a tie */
+    ROUNDS(KR_DTYPE_BF16, 3.5e38, INFINITY);
+    ROUNDS(KR_DTYPE_BF16, NAN, NAN);
+    ROUNDS(KR_DTYPE_F16, 1 + 0x1p-11, 1);
+    ROUNDS(KR_DTYPE_F16, 1 + 0x1p-11 + 0x1p-40, 1 + 0x1p-10);
+    ROUNDS(KR_DTYPE_F16, 65519, 65504);
+    ROUNDS(KR_DTYPE_F16, 65520, INFINITY);
+    ROUNDS(KR_DTYPE_F16, -1e9, -INFINITY);
+    ROUNDS(KR_DTYPE_F16, 0x1p-24, 0x1p-24);
+    ROUNDS(KR_DTYPE_F16, 0x1p-25, 0);
+    ROUNDS(KR_DTYPE_F16, 0x3p-26, 0x1p-24);
+    ROUNDS(KR_DTYPE_F16, NAN, NAN);
+    ROUNDS(KR_DTYPE_I32, 2.9, 2);
+    ROUNDS(KR_DTYPE_I32, -2.9, -2);
+    ROUNDS(KR_DTYPE_I32, 1e20, 2147483647);
+    ROUNDS(KR_DTYPE_I32, -1e20, -2147483648.0);
+    ROUNDS(KR_DTYPE_I32, NAN, 0);
+    ROUNDS(KR_DTYPE_I64, 1e15 + 0.5, 1e15);
+    ROUNDS(KR_DTYPE_I64, INFINITY, 0x1p63);
+    ROUNDS(KR_DTYPE_I64, -INFINITY, -0x1p63);
+    ROUNDS(KR_DTYPE_I64, NAN, 0);
     const int64_t big[] = { INT64_MAX, INT64_MIN, INT64_C(1) << 40 };
-    kr_tensor *wide = kr_from_data(t, KR_I64, KR_SHAPE(3), big);
-    IS(kr_cast(t, wide, KR_I32), KR_SHAPE(3), 2147483647, -2147483648.0, 2147483647);
+    kr_tensor *wide = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(3), big);
+    IS(kr_cast(t, wide, KR_DTYPE_I32), KR_SHAPE(3), 2147483647, -2147483648.0, 2147483647);
     int64_t back[3];
-    kr_tensor_read(wide, KR_I64, back, 3);
+    kr_tensor_read(wide, KR_DTYPE_I64, back, 3);
     CHECK(memcmp(back, big, sizeof big) == 0, "i64 values are kept to the bit");
 }
 
 FLOAT_TEST(cast_goes_back)
 {
     kr_tensor *x = kr_input(t, OF(t, d, KR_SHAPE(2), 1, 2));
-    kr_tensor *whole = kr_cast(t, x, KR_I32), *narrow = kr_cast(t, x, KR_F16);
+    kr_tensor *whole = kr_cast(t, x, KR_DTYPE_I32), *narrow = kr_cast(t, x, KR_DTYPE_F16);
     CHECK(!kr_requires_grad(whole), "integers have no gradient");
-    kr_backward_from(t, 1, &narrow, (kr_tensor *[]){ OF(t, KR_F16, KR_SHAPE(2), 0.5, -3) });
+    kr_backward_from(t, 1, &narrow, (kr_tensor *[]){ OF(t, KR_DTYPE_F16, KR_SHAPE(2), 0.5, -3) });
     CHECK(kr_tensor_dtype(kr_grad(x)) == d, "the gradient has the type of x");
     IS(kr_grad(x), KR_SHAPE(2), 0.5, -3);
 }
@@ -149,14 +149,14 @@ FLOAT_TEST(cast_goes_back)
 TEST(types_that_meet)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    const kr_dtype of[] = { KR_F32, KR_BF16, KR_F16 };
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    const kr_dtype of[] = { KR_DTYPE_F32, KR_DTYPE_BF16, KR_DTYPE_F16 };
     for (int i = 0; i < 3; i++)
         for (int j = 0; j < 3; j++) {
             kr_tensor *a = kr_input(t, OF(t, of[i], KR_SHAPE(1), 3)), *b = kr_input(t, OF(t, of[j], KR_SHAPE(1), 5));
             kr_tensor *y = kr_mul(t, a, b);
             IS(y, KR_SHAPE(1), 15);
-            CHECK(kr_tensor_dtype(y) == (i == j ? of[i] : KR_F32), "%s beside %s is %s", kr_dtype_name(of[i]),
+            CHECK(kr_tensor_dtype(y) == (i == j ? of[i] : KR_DTYPE_F32), "%s beside %s is %s", kr_dtype_name(of[i]),
                   kr_dtype_name(of[j]), kr_dtype_name(kr_tensor_dtype(y)));
             kr_tensor *z = kr_linear(t, kr_reshape(t, a, KR_SHAPE(1, 1)), kr_reshape(t, b, KR_SHAPE(1, 1)), NULL);
             CHECK(kr_tensor_dtype(z) == kr_tensor_dtype(y), "linear of the same is %s",
@@ -172,11 +172,13 @@ TEST(types_that_meet)
 FLOAT_TEST(empty_elementwise)
 {
     kr_tensor *x = kr_input(t, kr_zeros(t, d, KR_SHAPE(0, 3))), *row = kr_input(t, kr_full(t, d, KR_SHAPE(1, 3), 1));
-    kr_tensor *mask = kr_zeros(t, KR_I32, KR_SHAPE(0, 1));
-    kr_tensor *(*const binary[])(kr_tape *, kr_tensor *, kr_tensor *) = { kr_add, kr_sub, kr_mul, kr_div, kr_maximum };
-    kr_tensor *(*const unary[])(kr_tape *, kr_tensor *) = { kr_neg,     kr_exp,  kr_log,      kr_sqrt,
-                                                            kr_rsqrt,   kr_sin,  kr_cos,      kr_tanh,
-                                                            kr_sigmoid, kr_silu, kr_softplus, kr_log_sigmoid };
+    kr_tensor *mask = kr_zeros(t, KR_DTYPE_I32, KR_SHAPE(0, 1));
+    kr_tensor *(*const binary[])(kr_tape *, kr_tensor *, kr_tensor *) = { kr_add,     kr_sub,     kr_mul, kr_div,
+                                                                          kr_maximum, kr_minimum, kr_pow };
+    kr_tensor *(*const unary[])(kr_tape *, kr_tensor *) = { kr_neg,      kr_exp,         kr_log,  kr_sqrt,    kr_rsqrt,
+                                                            kr_sin,      kr_cos,         kr_tanh, kr_sigmoid, kr_silu,
+                                                            kr_softplus, kr_log_sigmoid, kr_abs,  kr_relu,    kr_erf,
+                                                            kr_gelu,     kr_gelu_tanh };
     kr_tensor *y = kr_where(t, mask, x, row);
     EMPTY(y, KR_SHAPE(0, 3));
     for (size_t i = 0; i < sizeof binary / sizeof *binary; i++) y = kr_add(t, binary[i](t, row, x), y);
@@ -239,6 +241,10 @@ FLOAT_TEST(empty_fused)
     kr_tensor *n = kr_add(t, kr_rms_norm(t, x, gain, NULL), kr_gated_norm(t, x, x, gain, NULL));
     EMPTY(n, KR_SHAPE(0, 4));
     EMPTY(kr_rms_norm(t, kr_zeros(t, d, KR_SHAPE(3, 0)), NULL, NULL), KR_SHAPE(3, 0));
+    EMPTY(kr_layer_norm(t, kr_zeros(t, d, KR_SHAPE(3, 0)), NULL, NULL, NULL), KR_SHAPE(3, 0));
+    n = kr_add(t, n, kr_layer_norm(t, x, gain, gain, NULL));
+    EMPTY(kr_lt(t, x, gain), KR_SHAPE(0, 4));
+    EMPTY(kr_argmax(t, x, 1, false), KR_SHAPE(0));
     n = kr_add(t, n, kr_gate(t, x, x));
     kr_tensor *w = kr_input(t, kr_full(t, d, KR_SHAPE(2, 3), 1)), *bias = kr_input(t, kr_full(t, d, KR_SHAPE(2), 1));
     kr_tensor *window = kr_input(t, OF(t, d, KR_SHAPE(1, 2, 3), 1, 2, 3, 4, 5, 6));
@@ -246,15 +252,15 @@ FLOAT_TEST(empty_fused)
     kr_conv_out none = kr_causal_conv(t, kr_input(t, kr_zeros(t, d, KR_SHAPE(1, 0, 2))), w, bias, window, NULL, true);
     EMPTY(none.y_bsv, KR_SHAPE(1, 0, 2));
     IS(none.window_bvk, KR_SHAPE(1, 2, 3), 1, 2, 3, 4, 5, 6);
-    none = kr_causal_conv(t, kr_zeros(t, d, KR_SHAPE(1, 0, 2)), w, bias, window, kr_zeros(t, KR_I32, KR_SHAPE(1, 0)),
-                          true);
+    none = kr_causal_conv(t, kr_zeros(t, d, KR_SHAPE(1, 0, 2)), w, bias, window,
+                          kr_zeros(t, KR_DTYPE_I32, KR_SHAPE(1, 0)), true);
     IS(none.window_bvk, KR_SHAPE(1, 2, 3), 1, 2, 3, 4, 5, 6);
     kr_conv_out nobody = kr_causal_conv(t, kr_zeros(t, d, KR_SHAPE(0, 5, 2)), w, bias, NULL, NULL, false);
     EMPTY(nobody.y_bsv, KR_SHAPE(0, 5, 2));
     EMPTY(nobody.window_bvk, KR_SHAPE(0, 2, 3));
-    kr_tensor *rows = kr_embedding(t, w, kr_zeros(t, KR_I32, KR_SHAPE(0)));
+    kr_tensor *rows = kr_embedding(t, w, kr_zeros(t, KR_DTYPE_I32, KR_SHAPE(0)));
     EMPTY(rows, KR_SHAPE(0, 3));
-    EMPTY(kr_gather(t, x, 0, kr_zeros(t, KR_I64, KR_SHAPE(0, 4))), KR_SHAPE(0, 4));
+    EMPTY(kr_gather(t, x, 0, kr_zeros(t, KR_DTYPE_I64, KR_SHAPE(0, 4))), KR_SHAPE(0, 4));
     kr_backward_from(t, 4, (kr_tensor *[]){ n, none.window_bvk, nobody.y_bsv, rows }, NULL);
     EMPTY(kr_grad(x), KR_SHAPE(0, 4));
     IS(kr_grad(gain), KR_SHAPE(4), 0, 0, 0, 0);
@@ -275,7 +281,7 @@ TYPE_TEST(empty_movements)
     EMPTY(kr_expand(t, kr_zeros(t, d, KR_SHAPE(1, 0, 1)), KR_SHAPE(4, 2, 0, 3)), KR_SHAPE(4, 2, 0, 3));
     EMPTY(kr_expand(t, kr_zeros(t, d, KR_SHAPE(1)), KR_SHAPE(0)), KR_SHAPE(0));
     EMPTY(kr_contiguous(t, kr_transpose(t, x)), KR_SHAPE(2, 3, 0));
-    EMPTY(kr_cast(t, x, KR_F64), KR_SHAPE(2, 0, 3));
+    EMPTY(kr_cast(t, x, KR_DTYPE_F64), KR_SHAPE(2, 0, 3));
     EMPTY(kr_concat(t, 0, 2, (kr_tensor *[]){ x, x }), KR_SHAPE(4, 0, 3));
     IS(kr_concat(t, 1, 2, (kr_tensor *[]){ kr_zeros(t, d, KR_SHAPE(1, 0)), OF(t, d, KR_SHAPE(1, 2), 1, 2) }),
        KR_SHAPE(1, 2), 1, 2);
@@ -298,7 +304,7 @@ FLOAT_TEST(rank_0)
     IS(kr_permute(t, x, (kr_axes){ 0, { 0 } }), KR_SCALAR, 4);
     IS(kr_expand(t, x, KR_SHAPE(2)), KR_SHAPE(2), 4, 4);
     IS(kr_contiguous(t, x), KR_SCALAR, 4);
-    IS(kr_where(t, OF(t, KR_I32, KR_SCALAR, 1), x, kr_neg(t, x)), KR_SCALAR, 4);
+    IS(kr_where(t, OF(t, KR_DTYPE_I32, KR_SCALAR, 1), x, kr_neg(t, x)), KR_SCALAR, 4);
     kr_backward(t, kr_mul(t, x, x));
     IS(kr_grad(x), KR_SCALAR, 8);
 }

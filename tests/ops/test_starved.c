@@ -6,14 +6,14 @@
 #include "tests/memory.h"
 #include "tests/ops/cases.h"
 
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 static kr_tape *starved_tape(kr_ctx *ctx)
 {
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     if (!tape) return NULL;
     tape->heads.block_bytes = tape->data.block_bytes = tape->heap.chunk_bytes = KR_ALIGN;
-    tape->shared.block_bytes = tape->far_heap.chunk_bytes = 4 * KR_ALIGN;
+    tape->shared.block_bytes = tape->device_heap.chunk_bytes = 4 * KR_ALIGN;
     ctx->scratch.block_bytes = KR_ALIGN;
     return tape;
 }
@@ -74,7 +74,7 @@ TEST(every_allocation_of_every_case)
 {
     const char *isas[8];
     kr_ctx *ctx = kr_test_ctx(1, isas[case_isas(isas) - 1]);
-    for (int i = 0; i < kr_ncases; i++) starve(ctx, &kr_cases[i], KR_F32);
-    for (int i = 0; i < kr_ncases; i += kr_test_quick() ? 7 : 1) starve(ctx, &kr_cases[i], KR_BF16);
+    for (int i = 0; i < kr_ncases; i++) starve(ctx, &kr_cases[i], KR_DTYPE_F32);
+    for (int i = 0; i < kr_ncases; i += kr_test_quick() ? 7 : 1) starve(ctx, &kr_cases[i], KR_DTYPE_BF16);
     kr_ctx_destroy(ctx);
 }

@@ -1,7 +1,7 @@
 /* test_values.c - arithmetic ops on numbers that one can check by hand, so that no two kernels can be wrong together. */
 #include "tests/ops/values.h"
 
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 #define S2(a, b) KR_SHAPE(a, b)
 
@@ -42,18 +42,134 @@ FLOAT_TEST(maximum_shares_ties)
     IS(kr_grad(b), KR_SHAPE(3), 1, 0.5, 0);
 }
 
+FLOAT_TEST(minimum_shares_ties)
+{
+    kr_tensor *a = kr_input(t, OF(t, d, KR_SHAPE(3), 1, 5, 3)), *b = kr_input(t, OF(t, d, KR_SHAPE(3), 2, 5, -1));
+    kr_tensor *y = kr_minimum(t, a, b);
+    IS(y, KR_SHAPE(3), 1, 5, -1);
+    IS(kr_minimum(t, OF(t, d, KR_SHAPE(4), NAN, 1, INFINITY, -INFINITY), OF(t, d, KR_SHAPE(4), 1, NAN, 3, 2)),
+       KR_SHAPE(4), NAN, NAN, 3, -INFINITY);
+    back(t, y);
+    IS(kr_grad(a), KR_SHAPE(3), 1, 0.5, 0);
+    IS(kr_grad(b), KR_SHAPE(3), 0, 0.5, 1);
+}
+
+FLOAT_TEST(powers)
+{
+    kr_tensor *a = kr_input(t, OF(t, d, KR_SHAPE(6), 2, 4, 0, 0, 3, 0.5)),
+              *b = kr_input(t, OF(t, d, KR_SHAPE(6), 3, 0.5, 2, 0, 0, -1));
+    kr_tensor *y = kr_pow(t, a, b);
+    NEAR(y, KR_SHAPE(6), 8, 2, 0, 1, 1, 2);
+    /* signs and special values of C's pow */
+    NEAR(kr_pow(t, OF(t, d, KR_SHAPE(8), -2, -2, -2, -1, NAN, 1, -INFINITY, 0),
+                OF(t, d, KR_SHAPE(8), 3, 2, 0.5, INFINITY, 0, NAN, 3, -1)),
+         KR_SHAPE(8), -8, 4, NAN, 1, 1, 1, -INFINITY, INFINITY);
+    back(t, y);
+    NEAR(kr_grad(a), KR_SHAPE(6), 12, 0.25, 0, 0, 0, -4);
+    NEAR(kr_grad(b), KR_SHAPE(6), 5.545177444479562, 2.772588722239781, 0, 0, 1.0986122886681098, -1.3862943611198906);
+}
+
+FLOAT_TEST(powers_of_one_exponent)
+{
+    kr_tensor *x = kr_input(t, OF(t, d, KR_SHAPE(4), -2, 0, 0.5, 3));
+    kr_tensor *cube = kr_pow_scalar(t, x, 3), *square = kr_pow_scalar(t, x, 2), *one = kr_pow_scalar(t, x, 0);
+    NEAR(cube, KR_SHAPE(4), -8, 0, 0.125, 27);
+    IS(square, KR_SHAPE(4), 4, 0, 0.25, 9);
+    IS(one, KR_SHAPE(4), 1, 1, 1, 1);
+    NEAR(kr_pow_scalar(t, x, 0.5), KR_SHAPE(4), NAN, 0, 0.7071067811865476, 1.7320508075688772);
+    NEAR(kr_pow_scalar(t, x, -1), KR_SHAPE(4), -0.5, INFINITY, 2, 0.3333333333333333);
+    kr_backward_from(t, 3, (kr_tensor *[]){ cube, square, one }, NULL);
+    NEAR(kr_grad(x), KR_SHAPE(4), 12 - 4, 0, 0.75 + 1, 27 + 6);
+}
+
+FLOAT_TEST(kinks_have_slope_zero)
+{
+    kr_tensor *x = kr_input(t, OF(t, d, KR_SHAPE(3), -2, 0, 3));
+    kr_tensor *y = kr_abs(t, x), *r = kr_relu(t, x);
+    IS(y, KR_SHAPE(3), 2, 0, 3);
+    IS(r, KR_SHAPE(3), 0, 0, 3);
+    IS(kr_relu(t, OF(t, d, KR_SHAPE(3), NAN, INFINITY, -INFINITY)), KR_SHAPE(3), NAN, INFINITY, 0);
+    kr_backward_from(t, 2, (kr_tensor *[]){ y, r }, (kr_tensor *[]){ NULL, OF(t, d, KR_SHAPE(3), 16, 16, 16) });
+    IS(kr_grad(x), KR_SHAPE(3), -1, 0, 17);
+}
+
 FLOAT_TEST(choice)
 {
     kr_tensor *a = kr_input(t, OF(t, d, S2(2, 3), 1, 2, 3, 4, 5, 6)), *b = kr_input(t, OF(t, d, S2(2, 1), -1, -2));
     /* a mask is true when not 0: also where its low 32 bits are */
-    kr_tensor *mask = kr_from_data(t, KR_I64, KR_SHAPE(3), (const int64_t[]){ 0, INT64_C(1) << 32, -5 });
+    kr_tensor *mask = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(3), (const int64_t[]){ 0, INT64_C(1) << 32, -5 });
     IS(kr_where(t, mask, a, b), S2(2, 3), -1, 2, 3, -2, 5, 6);
     IS(kr_mask_fill(t, a, mask, 9), S2(2, 3), 1, 9, 9, 4, 9, 9);
-    IS(kr_mask_fill(t, a, kr_cast(t, mask, KR_I32), -INFINITY), S2(2, 3), 1, -INFINITY, -INFINITY, 4, -INFINITY,
+    IS(kr_mask_fill(t, a, kr_cast(t, mask, KR_DTYPE_I32), -INFINITY), S2(2, 3), 1, -INFINITY, -INFINITY, 4, -INFINITY,
        -INFINITY);
     back(t, kr_where(t, mask, a, b));
     IS(kr_grad(a), S2(2, 3), 0, 1, 1, 0, 1, 1);
     IS(kr_grad(b), S2(2, 1), 1, 1);
+}
+
+/* Masks that choose: the gradient reaches what was chosen. */
+FLOAT_TEST(comparisons)
+{
+    kr_tensor *a = kr_input(t, OF(t, d, S2(2, 3), 1, 2, 3, NAN, 2, -INFINITY)), *b = OF(t, d, KR_SHAPE(3), 2, 2, 2);
+    IS(kr_eq(t, a, b), S2(2, 3), 0, 1, 0, 0, 1, 0);
+    IS(kr_ne(t, a, b), S2(2, 3), 1, 0, 1, 1, 0, 1);
+    IS(kr_lt(t, a, b), S2(2, 3), 1, 0, 0, 0, 0, 1);
+    IS(kr_le(t, a, b), S2(2, 3), 1, 1, 0, 0, 1, 1);
+    IS(kr_gt(t, a, b), S2(2, 3), 0, 0, 1, 0, 0, 0);
+    IS(kr_ge(t, a, b), S2(2, 3), 0, 1, 1, 0, 1, 0);
+    IS(kr_lt(t, kr_transpose(t, a), OF(t, d, KR_SCALAR, 2)), S2(3, 2), 1, 0, 0, 0, 0, 1);
+    kr_tensor *mask = kr_gt(t, a, b);
+    CHECK(kr_tensor_dtype(mask) == KR_DTYPE_I32 && !kr_requires_grad(mask), "a mask is i32 and has no gradient");
+    kr_tensor *y = kr_where(t, mask, a, kr_zeros(t, d, KR_SCALAR));
+    IS(y, S2(2, 3), 0, 0, 3, 0, 0, 0);
+    back(t, y);
+    IS(kr_grad(a), S2(2, 3), 0, 0, 1, 0, 0, 0);
+}
+
+TEST(comparisons_of_integers)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    const int64_t high = INT64_C(1) << 53;
+    kr_tensor *a = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(3), (const int64_t[]){ high, high + 1, -1 });
+    kr_tensor *b = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(3), (const int64_t[]){ high + 1, high + 1, 1 });
+    IS(kr_lt(t, a, b), KR_SHAPE(3), 1, 0, 1);
+    IS(kr_eq(t, a, b), KR_SHAPE(3), 0, 1, 0);
+    kr_tensor *small = kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(3), (const int32_t[]){ 7, -1, 0 });
+    IS(kr_ge(t, small, kr_full(t, KR_DTYPE_I32, KR_SCALAR, 0)), KR_SHAPE(3), 1, 0, 1);
+    IS(kr_ne(t, small, a), KR_SHAPE(3), 1, 1, 1);
+    CHECK_OK(ctx);
+    kr_tape_destroy(t);
+    kr_ctx_destroy(ctx);
+}
+
+FLOAT_TEST(places_of_the_largest)
+{
+    kr_tensor *x = OF(t, d, KR_SHAPE(2, 2, 3), 1, 7, 7, 2, 0, 1, NAN, 9, NAN, -INFINITY, -INFINITY, -INFINITY);
+    IS(kr_argmax(t, x, -1, false), S2(2, 2), 1, 0, 0, 0);
+    IS(kr_argmax(t, x, 1, true), KR_SHAPE(2, 1, 3), 1, 0, 0, 0, 0, 0);
+    IS(kr_argmax(t, x, 0, false), S2(2, 3), 1, 1, 1, 0, 0, 0);
+    IS(kr_argmax(t, kr_transpose(t, x), 2, false), S2(2, 3), 1, 0, 0, 0, 0, 0);
+    kr_tensor *place = kr_argmax(t, x, -1, true);
+    CHECK(kr_tensor_dtype(place) == KR_DTYPE_I64, "places are i64");
+    IS(kr_gather(t, x, -1, place), KR_SHAPE(2, 2, 1), 7, 2, NAN, -INFINITY);
+}
+
+FLOAT_TEST(layer_norm)
+{
+    /* of 1, 3 the mean is 2, the variance 1; of 5, 5 the variance is 0 */
+    kr_norm_options o;
+    kr_norm_options_init(&o);
+    o.eps = 0;
+    kr_tensor *x = OF(t, d, S2(2, 2), 1, 3, -6, 2);
+    IS(kr_layer_norm(t, x, NULL, NULL, &o), S2(2, 2), -1, 1, -1, 1);
+    IS(kr_layer_norm(t, x, OF(t, d, KR_SHAPE(2), 2, 4), OF(t, d, KR_SHAPE(2), 16, 32), &o), S2(2, 2), 14, 36, 14, 36);
+    o.eps = 0.25;
+    IS(kr_layer_norm(t, OF(t, d, KR_SHAPE(2), 5, 5), NULL, OF(t, d, KR_SHAPE(2), 1, 2), &o), KR_SHAPE(2), 1, 2);
+    NEAR(kr_layer_norm(t, x, NULL, NULL, NULL), S2(2, 2), -0.99999500003749969, 0.99999500003749969,
+         -0.99999968750014648, 0.99999968750014648);
+    o.groups = 2;
+    IS(kr_layer_norm(t, x, NULL, NULL, &o), S2(2, 2), 0, 0, 0, 0);
 }
 
 FLOAT_TEST(functions)
@@ -71,6 +187,9 @@ FLOAT_TEST(functions)
     NEAR(kr_softplus(t, OF(t, d, three, 0, 1, -2)), three, 0.6931471805599453, 1.3132616875182228, 0.1269280110429726);
     NEAR(kr_log_sigmoid(t, OF(t, d, three, 0, -1, 2)), three, -0.6931471805599453, -1.3132616875182228,
          -0.1269280110429726);
+    NEAR(kr_erf(t, OF(t, d, three, 0, 0.5, -2)), three, 0, 0.5204998778130465, -0.9953222650189527);
+    NEAR(kr_gelu(t, OF(t, d, three, 0, 1, -2)), three, 0, 0.8413447460685429, -0.04550026389635842);
+    NEAR(kr_gelu_tanh(t, OF(t, d, three, 0, 1, -2)), three, 0, 0.8411919906082768, -0.04540230591222498);
 }
 
 FLOAT_TEST(functions_at_the_ends)
@@ -83,6 +202,9 @@ FLOAT_TEST(functions_at_the_ends)
     IS(kr_tanh(t, OF(t, d, three, 100, -100, NAN)), three, 1, -1, NAN);
     IS(kr_sigmoid(t, OF(t, d, three, 100, -INFINITY, NAN)), three, 1, 0, NAN);
     IS(kr_silu(t, OF(t, d, three, 128, INFINITY, NAN)), three, 128, INFINITY, NAN);
+    IS(kr_erf(t, OF(t, d, three, 100, -INFINITY, NAN)), three, 1, -1, NAN);
+    IS(kr_gelu(t, OF(t, d, three, 128, -INFINITY, NAN)), three, 128, 0, NAN);
+    IS(kr_gelu_tanh(t, OF(t, d, three, INFINITY, -128, NAN)), three, INFINITY, 0, NAN);
     IS(kr_sin(t, OF(t, d, three, INFINITY, -INFINITY, NAN)), three, NAN, NAN, NAN);
     IS(kr_cos(t, OF(t, d, three, INFINITY, -INFINITY, NAN)), three, NAN, NAN, NAN);
 }
@@ -91,9 +213,9 @@ FLOAT_TEST(softplus_above_20_is_the_identity)
 {
     kr_tensor *x = kr_input(t, OF(t, d, KR_SHAPE(5), 20, 20.5, 30, 1000, -1000));
     kr_tensor *y = kr_softplus(t, x);
-    NEAR(y, KR_SHAPE(5), d == KR_F64 ? 20.000000002061153 : 20, 20.5, 30, 1000, 0);
+    NEAR(y, KR_SHAPE(5), d == KR_DTYPE_F64 ? 20.000000002061153 : 20, 20.5, 30, 1000, 0);
     const double *values = kr_test_copy(y);
-    if (d == KR_F64)
+    if (d == KR_DTYPE_F64)
         CHECK(values[0] > 20 && values[1] == 20.5 && values[2] == 30, "softplus(20, 20.5, 30) = %.17g %.17g %.17g",
               values[0], values[1], values[2]);
     back(t, y);
@@ -268,7 +390,7 @@ FLOAT_TEST(convolution)
     IS(out.y_bsv, KR_SHAPE(2, 1, 2), 11, 44, 33, 88);
     IS(out.window_bvk, KR_SHAPE(2, 2, 2), 10, 1, 20, 2, 30, 3, 40, 4);
     /* three sequences in a row of four tokens: no tap reaches over a start, and each has a window */
-    kr_tensor *starts = kr_from_data(t, KR_I32, S2(1, 4), (const int32_t[]){ 0, 1, 1, 0 });
+    kr_tensor *starts = kr_from_data(t, KR_DTYPE_I32, S2(1, 4), (const int32_t[]){ 0, 1, 1, 0 });
     kr_tensor *packed = OF(t, d, KR_SHAPE(1, 4, 1), 1, 2, 3, 4);
     out = kr_causal_conv(t, packed, w, NULL, NULL, starts, false);
     IS(out.y_bsv, KR_SHAPE(1, 4, 1), 1, 2, 3, 28);
@@ -287,7 +409,7 @@ FLOAT_TEST(convolution)
 FLOAT_TEST(rows_by_number)
 {
     kr_tensor *table = kr_input(t, OF(t, d, S2(3, 2), 1, 2, 3, 4, 5, 6));
-    for (int i = KR_I32; i <= KR_I64; i++) {
+    for (int i = KR_DTYPE_I32; i <= KR_DTYPE_I64; i++) {
         kr_tensor *id = OF(t, (kr_dtype)i, S2(2, 2), 2, 0, 2, 1);
         IS(kr_embedding(t, table, id), KR_SHAPE(2, 2, 2), 5, 6, 1, 2, 5, 6, 3, 4);
         IS(kr_embedding(t, table, kr_transpose(t, id)), KR_SHAPE(2, 2, 2), 5, 6, 5, 6, 1, 2, 3, 4);
@@ -297,8 +419,8 @@ FLOAT_TEST(rows_by_number)
         IS(kr_gather(t, table, -1, OF(t, (kr_dtype)i, S2(3, 3), 0, 0, 1, 1, 1, 1, 0, 1, 0)), S2(3, 3), 1, 1, 2, 4, 4, 4,
            5, 6, 5);
     }
-    kr_tensor *rows = kr_embedding(t, table, OF(t, KR_I32, KR_SHAPE(3), 2, 0, 2));
-    kr_tensor *picked = kr_gather(t, table, 0, OF(t, KR_I64, S2(2, 2), 1, 1, 1, 2));
+    kr_tensor *rows = kr_embedding(t, table, OF(t, KR_DTYPE_I32, KR_SHAPE(3), 2, 0, 2));
+    kr_tensor *picked = kr_gather(t, table, 0, OF(t, KR_DTYPE_I64, S2(2, 2), 1, 1, 1, 2));
     kr_backward_from(t, 2, (kr_tensor *[]){ rows, picked },
                      (kr_tensor *[]){ OF(t, d, S2(3, 2), 1, 2, 4, 8, 16, 32), OF(t, d, S2(2, 2), 64, 64, 32, 128) });
     IS(kr_grad(table), S2(3, 2), 4, 8, 96, 64, 17, 162);

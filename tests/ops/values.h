@@ -4,10 +4,10 @@
 
 #include "tests/ops/cases.h"
 
-/* OF(t, KR_F32, KR_SHAPE(2, 2), 1, 2, 3, 4) */
+/* OF(t, KR_DTYPE_F32, KR_SHAPE(2, 2), 1, 2, 3, 4) */
 static inline kr_tensor *values_of(kr_tape *t, kr_dtype dtype, kr_shape shape, const double *values)
 {
-    return kr_cast(t, kr_from_data(t, KR_F64, shape, values), dtype);
+    return kr_cast(t, kr_from_data(t, KR_DTYPE_F64, shape, values), dtype);
 }
 #define OF(t, dtype, shape, ...) values_of((t), (dtype), (shape), (const double[]){ __VA_ARGS__ })
 
@@ -42,7 +42,7 @@ static inline bool values_are(const kr_tensor *y, kr_shape shape, const double *
 /* A few roundings of the type. */
 static inline double values_tolerance(kr_dtype dtype)
 {
-    return dtype == KR_F64 ? 1e-15 : dtype == KR_F32 ? 4e-7 : dtype == KR_BF16 ? 0x1p-8 : 0x1p-11;
+    return dtype == KR_DTYPE_F64 ? 1e-15 : dtype == KR_DTYPE_F32 ? 4e-7 : dtype == KR_DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
 }
 
 typedef void values_fn(kr_tape *t, kr_dtype d);
@@ -54,8 +54,8 @@ static inline void values_everywhere(values_fn *fn, bool integers)
     const int count = case_isas(isas);
     for (int n = 0; n < count; n++) {
         kr_ctx *ctx = kr_test_ctx(1, isas[n]);
-        for (int d = KR_F32; d <= (integers ? KR_I64 : KR_F16); d++) {
-            kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+        for (int d = KR_DTYPE_F32; d <= (integers ? KR_DTYPE_I64 : KR_DTYPE_F16); d++) {
+            kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
             fn(tape, (kr_dtype)d);
             CHECK(!kr_ctx_failed(ctx), "%s %s: %s", isas[n], kr_dtype_name((kr_dtype)d), kr_ctx_message(ctx));
             kr_tape_destroy(tape);

@@ -16,7 +16,7 @@ static void segment(kr_tape *t, void *user, kr_tensor *const *in, kr_tensor **ou
     r->calls++;
     kr_tensor *h = kr_silu(t, kr_linear(t, in[0], r->w, NULL));
     h = kr_mul(t, h, r->earlier);
-    if (r->draws) h = kr_mul(t, h, kr_rand(t, KR_F32, KR_SHAPE(ROWS, WIDTH), 0, 2));
+    if (r->draws) h = kr_mul(t, h, kr_rand(t, KR_DTYPE_F32, KR_SHAPE(ROWS, WIDTH), 0, 2));
     if (r->calls == r->fail_at) h = kr_reshape(t, h, KR_SHAPE(5));
     out[0] = kr_add(t, h, in[1]);
     out[1] = r->calls == r->forget_at ? NULL : in[0]; /* an input passed on */
@@ -44,16 +44,16 @@ static outcome run(bool checkpointed, bool nested, bool draws)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_ctx_seed(ctx, 5);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    reach r = { .w = kr_param_create(ctx, KR_F32, KR_SHAPE(WIDTH, WIDTH)), .nested = nested, .draws = draws };
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    reach r = { .w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(WIDTH, WIDTH)), .nested = nested, .draws = draws };
     kr_param_normal(r.w, 0, 0.2);
-    kr_tensor *x = kr_input(t, kr_randn(t, KR_F32, KR_SHAPE(ROWS, WIDTH)));
-    kr_tensor *e = kr_input(t, kr_randn(t, KR_F32, KR_SHAPE(ROWS, WIDTH)));
+    kr_tensor *x = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(ROWS, WIDTH)));
+    kr_tensor *e = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(ROWS, WIDTH)));
     r.earlier = kr_tanh(t, e);
     kr_tensor *in[] = { kr_sin(t, x), x }, *out[2];
     if (checkpointed) CHECK(kr_checkpoint(t, segments, &r, 2, in, 2, out), "checkpoint: %s", kr_ctx_message(ctx));
     else segments(t, &r, in, out);
-    kr_rand(t, KR_F32, KR_SHAPE(3), 0, 1); /* later draws do not disturb the second run */
+    kr_rand(t, KR_DTYPE_F32, KR_SHAPE(3), 0, 1); /* later draws do not disturb the second run */
     kr_tensor *loss = kr_mean(t, kr_mul(t, out[0], kr_exp(t, out[1])), KR_ALL_AXES, false);
     kr_backward(t, loss);
     CHECK_OK(ctx);
@@ -61,7 +61,7 @@ static outcome run(bool checkpointed, bool nested, bool draws)
     outcome o = { { kr_test_values(kr_grad(x)), kr_test_values(kr_grad(e)), kr_test_values(kr_grad(r.w)) },
                   kr_item(loss),
                   kr_tape_peak_bytes(t) };
-    const kr_tensor *next = kr_rand(t, KR_F32, KR_SCALAR, 0, 1);
+    const kr_tensor *next = kr_rand(t, KR_DTYPE_F32, KR_SCALAR, 0, 1);
     CHECK(kr_item(next) == kr_item(next), "a draw after it");
     kr_tape_destroy(t);
     kr_param_destroy(r.w);
@@ -103,15 +103,15 @@ static void four_ops(kr_tape *t, void *user, kr_tensor *const *in, kr_tensor **o
 static double peak_of_chain(bool checkpointed)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     float *ones = calloc(V / 4, sizeof *ones);
     if (!ones) exit(2);
-    kr_tensor *x = kr_input(t, kr_view_data(t, KR_F32, KR_SHAPE(V / 4), NULL, ones)), *h = x;
+    kr_tensor *x = kr_input(t, kr_view_data(t, KR_DTYPE_F32, KR_SHAPE(V / 4), NULL, ones)), *h = x;
     for (int i = 0; i < SEGMENTS; i++) {
         if (checkpointed) kr_checkpoint(t, four_ops, NULL, 1, (kr_tensor *[]){ h }, 1, &h);
         else four_ops(t, NULL, (kr_tensor *[]){ h }, &h);
     }
-    const size_t lent = kr_test_is_far(ctx); /* a device has a copy of the caller's vector */
+    const size_t lent = kr_test_on_device(ctx); /* a device has a copy of the caller's vector */
     CHECK(kr_tape_bytes(t) == (size_t)V * (lent + (checkpointed ? 1 + SEGMENTS : 1 + SEGMENTS * OPS)),
           "%zu vectors and %zu bytes after forward", kr_tape_bytes(t) / V, kr_tape_bytes(t) % V);
     kr_backward_from(t, 1, &h, NULL);
@@ -136,13 +136,13 @@ TEST(memory_of_a_chain)
 TEST(without_gradients)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x = kr_zeros(t, KR_F32, KR_SHAPE(V / 4)), *y;
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(V / 4)), *y;
     CHECK(kr_checkpoint(t, four_ops, NULL, 1, &x, 1, &y), "checkpoint");
     CHECK(kr_tape_bytes(t) == 2 * V && kr_tape_nodes(t) == 0, "%zu bytes", kr_tape_bytes(t));
     kr_tape_destroy(t);
-    t = kr_tape_create(ctx, KR_GRAD);
-    x = kr_zeros(t, KR_F32, KR_SHAPE(V / 4));
+    t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    x = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(V / 4));
     CHECK(kr_checkpoint(t, four_ops, NULL, 1, &x, 1, &y) && !kr_requires_grad(y) && kr_tape_nodes(t) == 0,
           "constants in, constant out");
     CHECK_OK(ctx);
@@ -153,11 +153,11 @@ TEST(without_gradients)
 TEST(errors_of_either_run)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *w = kr_param_create(ctx, KR_F32, KR_SHAPE(WIDTH, WIDTH));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(WIDTH, WIDTH));
     for (int fail_at = 1; fail_at <= 2; fail_at++) {
         kr_tape_reset(t);
-        kr_tensor *x = kr_input(t, kr_zeros(t, KR_F32, KR_SHAPE(ROWS, WIDTH))), *out[2] = { x, x };
+        kr_tensor *x = kr_input(t, kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(ROWS, WIDTH))), *out[2] = { x, x };
         reach r = { .w = w, .earlier = x, .fail_at = fail_at };
         const bool ok = kr_checkpoint(t, segment, &r, 2, (kr_tensor *[]){ x, x }, 2, out);
         CHECK(ok == (fail_at == 2), "the error comes in run %d", fail_at);
@@ -168,7 +168,7 @@ TEST(errors_of_either_run)
                        : "reshape: x [16, 32] has 512 elements, which do not fill [5]");
     }
     kr_tape_reset(t);
-    kr_tensor *x = kr_input(t, kr_zeros(t, KR_F32, KR_SHAPE(ROWS, WIDTH))), *out[2];
+    kr_tensor *x = kr_input(t, kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(ROWS, WIDTH))), *out[2];
     reach r = { .w = w, .earlier = x, .forget_at = 1 };
     CHECK(!kr_checkpoint(t, segment, &r, 2, (kr_tensor *[]){ x, x }, 2, out), "an output is missing");
     CHECK_ERROR(ctx, KR_ERR_ARG, "checkpoint: the function left out[1] NULL");
@@ -184,21 +184,21 @@ TEST(errors_of_either_run)
 static void noisy(kr_tape *t, void *user, kr_tensor *const *in, kr_tensor **out)
 {
     (void)user;
-    out[0] = kr_mul(t, in[0], kr_randn(t, KR_F32, KR_SHAPE(4)));
+    out[0] = kr_mul(t, in[0], kr_randn(t, KR_DTYPE_F32, KR_SHAPE(4)));
 }
 
 TEST(draws_repeat)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *x = kr_input(t, kr_full(t, KR_F32, KR_SHAPE(4), 1)), *y;
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x = kr_input(t, kr_full(t, KR_DTYPE_F32, KR_SHAPE(4), 1)), *y;
     kr_checkpoint(t, noisy, NULL, 1, &x, 1, &y);
     kr_ctx_seed(ctx, 99);
     kr_backward_from(t, 1, &y, NULL);
     CHECK_SAME_BITS("the slope is the draw", kr_grad(x), y);
-    kr_tensor *after = kr_randn(t, KR_F32, KR_SHAPE(4));
+    kr_tensor *after = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(4));
     kr_ctx_seed(ctx, 99);
-    CHECK_SAME_BITS("backward leaves the stream alone", after, kr_randn(t, KR_F32, KR_SHAPE(4)));
+    CHECK_SAME_BITS("backward leaves the stream alone", after, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(4)));
     CHECK_OK(ctx);
     kr_tape_destroy(t);
     kr_ctx_destroy(ctx);

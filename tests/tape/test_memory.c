@@ -1,7 +1,7 @@
 /* test_memory.c - exact figures of the tape's memory, and every constructor with its n-th allocation refused. */
 #include "tests/harness.h"
 
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 enum { V = 32 * 1024 }; /* bytes of a vector */
 
@@ -15,8 +15,8 @@ static kr_tensor *chain(kr_tape *t, kr_tensor *x, int length)
 static size_t extra_of_chain(int length, bool as_view)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *x = kr_input(t, kr_randn(t, KR_F32, KR_SHAPE(V / 4)));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(V / 4)));
     kr_tensor *y = as_view ? x : chain(t, x, length);
     for (int i = 0; as_view && i < length; i++) y = kr_flip(t, kr_reshape(t, y, KR_SHAPE(i % 2 ? 4 : V / 4, -1)), 0);
     const size_t forward = kr_tape_bytes(t);
@@ -43,13 +43,13 @@ TEST(gradients_of_a_chain_are_released)
 TEST(steps_use_the_same_memory)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *w = kr_param_create(ctx, KR_F32, KR_SHAPE(V / 4));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(V / 4));
     size_t total = 0;
     for (int step = 0; step < 6; step++) {
         kr_tape_reset(t);
         CHECK(kr_tape_bytes(t) == 0, "an empty tape");
-        kr_tensor *y = chain(t, kr_mul(t, w, kr_randn(t, KR_F32, KR_SHAPE(V / 4))), 20);
+        kr_tensor *y = chain(t, kr_mul(t, w, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(V / 4))), 20);
         kr_backward_from(t, 1, &y, NULL);
         /* the first steps grow the blocks; then nothing more is asked of the allocator */
         if (step >= 3) CHECK(kr_ctx_memory(ctx).total_blocks == total, "step %d allocates", step);
@@ -89,16 +89,17 @@ static void hook_free(void *user, void *p)
 
 static kr_tape *small_tape(kr_ctx *ctx)
 {
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     if (!t) return NULL;
     t->heads.block_bytes = t->data.block_bytes = t->heap.chunk_bytes = ctx->scratch.block_bytes = KR_ALIGN;
-    t->shared.block_bytes = t->far_heap.chunk_bytes = 4 * KR_ALIGN;
+    t->shared.block_bytes = t->device_heap.chunk_bytes = 4 * KR_ALIGN;
     return t;
 }
 
 static void body_params(kr_ctx *ctx)
 {
-    kr_tensor *a = kr_param_create(ctx, KR_F32, KR_SHAPE(3, 4)), *b = kr_param_create(ctx, KR_F16, KR_SCALAR);
+    kr_tensor *a = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(3, 4)),
+              *b = kr_param_create(ctx, KR_DTYPE_F16, KR_SCALAR);
     kr_param_normal(a, 0, 1);
     kr_param_fill(b, 2);
     kr_param_destroy(a);
@@ -108,22 +109,23 @@ static void body_params(kr_ctx *ctx)
 static void body_tensors(kr_ctx *ctx)
 {
     kr_tape *t = small_tape(ctx);
-    kr_tensor *x = kr_input(t, kr_randn(t, KR_F32, KR_SHAPE(5)));
-    kr_tensor *y =
-        kr_add(t, kr_rand(t, KR_F32, KR_SHAPE(5), 0, 1), kr_from_data(t, KR_F32, KR_SHAPE(5), (const float[5]){ 1 }));
-    kr_tensor *z = kr_view_data(t, KR_F32, KR_SHAPE(5), NULL, (const float[5]){ 1 });
-    z = kr_retain_grad(kr_mul(t, kr_mul(t, x, y), kr_detach(t, kr_mul(t, z, kr_full(t, KR_F32, KR_SHAPE(5), 2)))));
+    kr_tensor *x = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5)));
+    kr_tensor *y = kr_add(t, kr_rand(t, KR_DTYPE_F32, KR_SHAPE(5), 0, 1),
+                          kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(5), (const float[5]){ 1 }));
+    kr_tensor *z = kr_view_data(t, KR_DTYPE_F32, KR_SHAPE(5), NULL, (const float[5]){ 1 });
+    z = kr_retain_grad(
+        kr_mul(t, kr_mul(t, x, y), kr_detach(t, kr_mul(t, z, kr_full(t, KR_DTYPE_F32, KR_SHAPE(5), 2)))));
     kr_backward(t, kr_sum(t, kr_mul(t, z, z), KR_ALL_AXES, false));
     CHECK(kr_ctx_failed(ctx) || (kr_grad(x) && kr_grad(z)), "gradients");
     kr_tape_reset(t);
-    kr_zeros(t, KR_F64, KR_SHAPE(1000));
+    kr_zeros(t, KR_DTYPE_F64, KR_SHAPE(1000));
     kr_tape_destroy(t);
 }
 
 static void body_scopes(kr_ctx *ctx)
 {
     kr_tape *t = small_tape(ctx);
-    kr_tensor *x = kr_input(t, kr_zeros(t, KR_F32, KR_SHAPE(40)));
+    kr_tensor *x = kr_input(t, kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(40)));
     kr_scope outer = kr_no_grad_begin(t);
     kr_tensor *a = kr_exp(t, x);
     kr_scope inner = kr_no_grad_begin(t);
@@ -144,8 +146,8 @@ static void checkpointed(kr_tape *t, void *user, kr_tensor *const *in, kr_tensor
 static void body_checkpoint(kr_ctx *ctx)
 {
     kr_tape *t = small_tape(ctx);
-    kr_tensor *w = kr_param_create(ctx, KR_BF16, KR_SHAPE(4));
-    kr_tensor *x = kr_input(t, kr_zeros(t, KR_BF16, KR_SHAPE(3, 4))), *y[2];
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_BF16, KR_SHAPE(4));
+    kr_tensor *x = kr_input(t, kr_zeros(t, KR_DTYPE_BF16, KR_SHAPE(3, 4))), *y[2];
     const bool ok = w && kr_checkpoint(t, checkpointed, w, 1, &x, 2, y);
     CHECK(ok == !kr_ctx_failed(ctx), "false after an error");
     if (ok) kr_backward_from(t, 2, y, NULL);

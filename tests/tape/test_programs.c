@@ -90,13 +90,13 @@ static void run_steps(kr_tape *t, void *user, kr_tensor *const *in, kr_tensor **
 
 static kr_tensor *leaf(kr_tape *t, const double *values)
 {
-    return kr_input(t, kr_view_data(t, KR_F64, KR_SHAPE(SIDE, SIDE), NULL, values));
+    return kr_input(t, kr_view_data(t, KR_DTYPE_F64, KR_SHAPE(SIDE, SIDE), NULL, values));
 }
 
 /* Loss and, if g is given, gradients of all leaves. */
 static double run(kr_ctx *ctx, const program *p, const double *x, double *g)
 {
-    kr_tape *t = kr_tape_create(ctx, g ? KR_GRAD : KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, g ? KR_TAPE_GRAD : KR_TAPE_NO_GRAD);
     npool = 0;
     kr_tensor *leaves[NLEAVES];
     for (int i = 0; i < NLEAVES; i++) leaves[i] = leaf(t, x + i * ELEMENTS);
@@ -108,7 +108,7 @@ static double run(kr_ctx *ctx, const program *p, const double *x, double *g)
     for (int i = 0; g && i < NLEAVES; i++) {
         memset(g + i * ELEMENTS, 0, BYTES);
         if (!kr_grad(leaves[i])) continue;
-        kr_tensor_read(kr_grad(leaves[i]), KR_F64, g + i * ELEMENTS, ELEMENTS);
+        kr_tensor_read(kr_grad(leaves[i]), KR_DTYPE_F64, g + i * ELEMENTS, ELEMENTS);
         nreached++;
     }
     /* each gradient is at most its elements, two headers and their rounding */

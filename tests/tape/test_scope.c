@@ -5,7 +5,7 @@ enum { N = 1000 };
 
 static kr_tensor *vector(kr_tape *t, double value)
 {
-    return kr_full(t, KR_F32, KR_SHAPE(N), value);
+    return kr_full(t, KR_DTYPE_F32, KR_SHAPE(N), value);
 }
 
 static const size_t vector_bytes = (N * 4 + 63) / 64 * 64; /* as the tape counts it */
@@ -22,7 +22,7 @@ static bool all_are(const kr_tensor *x, double value)
 TEST(memory_goes_back)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_tensor *x = kr_input(t, vector(t, 1));
     const size_t before = kr_tape_bytes(t);
     CHECK(before == 2 * vector_bytes, "%zu bytes of two vectors", before);
@@ -53,8 +53,8 @@ TEST(memory_goes_back)
 TEST(kept_tensors)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *w = kr_param_create(ctx, KR_F32, KR_SHAPE(3));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(3));
     kr_param_fill(w, 6);
     kr_tensor *x = kr_input(t, vector(t, 2)), *same = x, *param = w, *nothing = NULL;
     const size_t before = kr_tape_bytes(t);
@@ -92,8 +92,8 @@ TEST(kept_tensors)
 TEST(kept_over_themselves)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-    for (int d = KR_F32; d <= KR_I64; d++) {
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    for (int d = KR_DTYPE_F32; d <= KR_DTYPE_I64; d++) {
         kr_scope scope = kr_no_grad_begin(t);
         kr_zeros(t, (kr_dtype)d, KR_SHAPE(3));
         kr_tensor *a = kr_full(t, (kr_dtype)d, KR_SHAPE(40000), 3), *b = kr_full(t, (kr_dtype)d, KR_SHAPE(5), 4);
@@ -110,7 +110,7 @@ TEST(kept_over_themselves)
 TEST(scopes_nest)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_tensor *x = kr_input(t, vector(t, 1));
     const size_t before = kr_tape_bytes(t);
     kr_scope outer = kr_no_grad_begin(t);
@@ -146,7 +146,7 @@ TEST(scopes_nest)
 TEST(scope_after_an_error)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_tensor *x = kr_input(t, vector(t, 1));
     kr_scope scope = kr_no_grad_begin(t);
     kr_tensor *y = kr_scale(t, x, 2), *bad = kr_reshape(t, y, KR_SHAPE(7));
@@ -163,13 +163,13 @@ static void scoped_backward(kr_back *back)
     kr_scope scope = kr_no_grad_begin(t);
     kr_tensor *g = kr_scale(t, kr_back_grad(back, 0), 5);
     CHECK(kr_no_grad_end(t, scope, KR_KEEP(&g)) == KR_OK, "a scope in a rule");
-    kr_back_give(back, 0, g);
+    kr_back_accumulate(back, 0, g);
 }
 
 TEST(scope_in_a_rule)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     const kr_rule rule = { .name = "scoped", .backward = scoped_backward };
     kr_tensor *x = kr_input(t, vector(t, 1)), *y = vector(t, 5);
     kr_record(t, &(kr_record_args){ .rule = &rule, .nin = 1, .nout = 1, .in = &x, .out = &y });

@@ -5,7 +5,7 @@ static kr_tensor *leaf(kr_tape *t, kr_dtype d, int64_t n, double first)
 {
     double values[64];
     for (int64_t i = 0; i < n; i++) values[i] = first + (double)i;
-    return kr_input(t, kr_cast(t, kr_from_data(t, KR_F64, KR_SHAPE(n), values), d));
+    return kr_input(t, kr_cast(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(n), values), d));
 }
 
 static bool is(const kr_tensor *x, int count, const double *want, int line)
@@ -30,7 +30,7 @@ typedef struct setup {
 static setup begin(void)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    return (setup){ ctx, kr_tape_create(ctx, KR_GRAD) };
+    return (setup){ ctx, kr_tape_create(ctx, KR_TAPE_GRAD) };
 }
 
 static void end(setup s)
@@ -46,7 +46,7 @@ TEST(gradients_accumulate)
 {
     setup s = begin();
     kr_tape *t = s.t;
-    for (int d = KR_F32; d <= KR_F16; d++) {
+    for (int d = KR_DTYPE_F32; d <= KR_DTYPE_F16; d++) {
         kr_tensor *x = leaf(t, (kr_dtype)d, 3, 1);
         /* x^2 + x, and a diamond: (2x) (3x) */
         kr_tensor *y = kr_add(t, kr_mul(t, x, x), x);
@@ -56,7 +56,7 @@ TEST(gradients_accumulate)
         kr_tape_reset(t);
     }
     /* one tensor on both sides, many times */
-    kr_tensor *x = leaf(t, KR_F64, 2, 3), *y = x;
+    kr_tensor *x = leaf(t, KR_DTYPE_F64, 2, 3), *y = x;
     for (int i = 0; i < 5; i++) y = kr_add(t, y, y);
     kr_backward_from(t, 1, &y, NULL);
     IS(kr_grad(x), 32, 32);
@@ -67,9 +67,9 @@ TEST(parameters_accumulate_until_zeroed)
 {
     setup s = begin();
     kr_tape *t = s.t;
-    for (int d = KR_F32; d <= KR_F16; d++) {
+    for (int d = KR_DTYPE_F32; d <= KR_DTYPE_F16; d++) {
         kr_tensor *w = kr_param_create(s.ctx, (kr_dtype)d, KR_SHAPE(2));
-        kr_param_write(w, KR_F32, (const float[]){ 2, 3 }, 2);
+        kr_param_write(w, KR_DTYPE_F32, (const float[]){ 2, 3 }, 2);
         CHECK(kr_requires_grad(w) && !kr_grad(w), "a new parameter has no gradient");
         for (int step = 1; step <= 3; step++) {
             kr_tape_reset(t);
@@ -87,7 +87,7 @@ TEST(parameters_accumulate_until_zeroed)
         kr_tape_destroy(t);
         IS(kr_grad(w), 0, 2);
         kr_param_destroy(w);
-        t = s.t = kr_tape_create(s.ctx, KR_GRAD);
+        t = s.t = kr_tape_create(s.ctx, KR_TAPE_GRAD);
     }
     end(s);
 }
@@ -96,8 +96,8 @@ TEST(several_outputs)
 {
     setup s = begin();
     kr_tape *t = s.t;
-    kr_tensor *x = leaf(t, KR_F32, 2, 1), *y = kr_mul(t, x, x), *z = kr_scale(t, y, 10);
-    kr_tensor *seed = kr_from_data(t, KR_F32, KR_SHAPE(2), (const float[]){ 100, 1000 });
+    kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = kr_mul(t, x, x), *z = kr_scale(t, y, 10);
+    kr_tensor *seed = kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(2), (const float[]){ 100, 1000 });
     kr_retain_grad(y);
     /* y is an output itself, and inside of another; z twice */
     CHECK(kr_backward_from(t, 3, (kr_tensor *[]){ y, z, z }, (kr_tensor *[]){ seed, NULL, seed }) == KR_OK, "status");
@@ -108,9 +108,9 @@ TEST(several_outputs)
     kr_tape_reset(t);
 
     /* a parameter's gradient as the seed; a leaf as the output */
-    kr_tensor *w = kr_param_create(s.ctx, KR_F32, KR_SHAPE(2));
+    kr_tensor *w = kr_param_create(s.ctx, KR_DTYPE_F32, KR_SHAPE(2));
     kr_param_fill(w, 7);
-    x = leaf(t, KR_F32, 2, 1);
+    x = leaf(t, KR_DTYPE_F32, 2, 1);
     kr_backward_from(t, 1, &x, (kr_tensor *[]){ w });
     IS(kr_grad(x), 7, 7);
     kr_param_destroy(w);
@@ -121,8 +121,8 @@ TEST(unused_and_unreached)
 {
     setup s = begin();
     kr_tape *t = s.t;
-    kr_tensor *x = leaf(t, KR_F32, 2, 1), *other = leaf(t, KR_F32, 2, 1), *y = kr_exp(t, other);
-    kr_tensor *constant = kr_zeros(t, KR_F32, KR_SHAPE(2)), *z = kr_mul(t, x, constant);
+    kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *other = leaf(t, KR_DTYPE_F32, 2, 1), *y = kr_exp(t, other);
+    kr_tensor *constant = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2)), *z = kr_mul(t, x, constant);
     CHECK(kr_requires_grad(x) && kr_requires_grad(y) && !kr_requires_grad(constant) &&
               !kr_requires_grad(kr_exp(t, constant)),
           "what depends on a leaf wants a gradient");
@@ -139,7 +139,7 @@ TEST(retain_detach_input_freeze)
 {
     setup s = begin();
     kr_tape *t = s.t;
-    kr_tensor *x = leaf(t, KR_F32, 2, 1);
+    kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1);
     kr_tensor *a = kr_scale(t, x, 2), *b = kr_retain_grad(kr_scale(t, a, 3)), *c = kr_mul(t, b, kr_detach(t, b));
     CHECK(!kr_requires_grad(kr_detach(t, b)), "detached");
     kr_tensor *cut = kr_input(t, b);
@@ -152,10 +152,10 @@ TEST(retain_detach_input_freeze)
     CHECK(!kr_grad(a) && !kr_grad(c), "only what was asked for is kept");
     kr_tape_reset(t);
 
-    kr_tensor *w = kr_param_create(s.ctx, KR_F32, KR_SHAPE(2));
+    kr_tensor *w = kr_param_create(s.ctx, KR_DTYPE_F32, KR_SHAPE(2));
     kr_param_fill(w, 5);
     kr_param_freeze(w, true);
-    x = leaf(t, KR_F32, 2, 1);
+    x = leaf(t, KR_DTYPE_F32, 2, 1);
     kr_tensor *y = kr_mul(t, x, w);
     kr_backward_from(t, 1, &y, NULL);
     IS(kr_grad(x), 5, 5);
@@ -174,13 +174,13 @@ TEST(retain_detach_input_freeze)
 TEST(no_grad_tapes)
 {
     setup s = begin();
-    kr_tape *t = kr_tape_create(s.ctx, KR_NO_GRAD);
-    kr_tensor *w = kr_param_create(s.ctx, KR_F32, KR_SHAPE(2));
-    kr_tensor *x = kr_input(t, kr_zeros(t, KR_F32, KR_SHAPE(2))), *y = kr_mul(t, x, w);
+    kr_tape *t = kr_tape_create(s.ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *w = kr_param_create(s.ctx, KR_DTYPE_F32, KR_SHAPE(2));
+    kr_tensor *x = kr_input(t, kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2))), *y = kr_mul(t, x, w);
     CHECK(kr_tape_nodes(t) == 0 && !kr_requires_grad(y) && !kr_requires_grad(x), "nothing is recorded");
     CHECK(kr_backward_from(t, 1, &y, NULL) == KR_ERR_STATE, "status");
     CHECK_ERROR(s.ctx, KR_ERR_STATE,
-                "backward: the tape was made with KR_NO_GRAD and recorded nothing; make it with KR_GRAD");
+                "backward: the tape was made with KR_TAPE_NO_GRAD and recorded nothing; make it with KR_TAPE_GRAD");
     kr_tape_destroy(t);
     kr_param_destroy(w);
     end(s);
@@ -191,7 +191,7 @@ TEST(backward_refusals)
     setup s = begin();
     kr_tape *t = s.t;
     kr_ctx *ctx = s.ctx;
-    kr_tensor *x = leaf(t, KR_F32, 2, 1), *y = kr_exp(t, x);
+    kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = kr_exp(t, x);
     CHECK(kr_backward(t, y) == KR_ERR_SHAPE, "status");
     CHECK_ERROR(ctx, KR_ERR_SHAPE,
                 "backward: loss [2] has 2 elements, but must have 1; sum it, or use kr_backward_from");
@@ -206,7 +206,7 @@ TEST(backward_refusals)
 #define REFUSED(status, text, call)                                                                                    \
     do {                                                                                                               \
         kr_tape_reset(t);                                                                                              \
-        x = leaf(t, KR_F32, 2, 1), y = kr_exp(t, x);                                                                   \
+        x = leaf(t, KR_DTYPE_F32, 2, 1), y = kr_exp(t, x);                                                             \
         CHECK((call) == (status), "status of %s", #call);                                                              \
         CHECK_ERROR(ctx, (status), (text));                                                                            \
     } while (0)
@@ -214,15 +214,15 @@ TEST(backward_refusals)
     REFUSED(KR_ERR_ARG, "backward: output 1 is NULL", kr_backward_from(t, 2, (kr_tensor *[]){ y, NULL }, NULL));
     REFUSED(KR_ERR_ARG, "backward: count = 0, but at least one output is needed", kr_backward_from(t, 0, &y, NULL));
     REFUSED(KR_ERR_ARG, "backward: output 0 [] depends on no parameter and no kr_input, or was made without recording",
-            kr_backward(t, kr_zeros(t, KR_F32, KR_SCALAR)));
+            kr_backward(t, kr_zeros(t, KR_DTYPE_F32, KR_SCALAR)));
     REFUSED(KR_ERR_SHAPE, "backward: the gradient of output 0 is f32 [3], but the output is f32 [2]",
-            kr_backward_from(t, 1, &y, (kr_tensor *[]){ kr_zeros(t, KR_F32, KR_SHAPE(3)) }));
+            kr_backward_from(t, 1, &y, (kr_tensor *[]){ kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(3)) }));
     REFUSED(KR_ERR_SHAPE, "backward: the gradient of output 0 is f64 [2], but the output is f32 [2]",
-            kr_backward_from(t, 1, &y, (kr_tensor *[]){ kr_zeros(t, KR_F64, KR_SHAPE(2)) }));
+            kr_backward_from(t, 1, &y, (kr_tensor *[]){ kr_zeros(t, KR_DTYPE_F64, KR_SHAPE(2)) }));
     kr_ctx *other = kr_test_ctx(1, NULL);
-    kr_tape *second = kr_tape_create(ctx, KR_GRAD), *abroad = kr_tape_create(other, KR_GRAD);
-    kr_tensor *near = leaf(second, KR_F32, 2, 1), *far = leaf(abroad, KR_F32, 2, 1);
-    kr_tensor *w = kr_param_create(ctx, KR_F32, KR_SHAPE(2));
+    kr_tape *second = kr_tape_create(ctx, KR_TAPE_GRAD), *abroad = kr_tape_create(other, KR_TAPE_GRAD);
+    kr_tensor *near = leaf(second, KR_DTYPE_F32, 2, 1), *far = leaf(abroad, KR_DTYPE_F32, 2, 1);
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(2));
     REFUSED(KR_ERR_STATE, "backward: output 0 [2] was not made on this tape", kr_backward_from(t, 1, &near, NULL));
     REFUSED(KR_ERR_STATE, "backward: output 0 [2] was not made on this tape", kr_backward_from(t, 1, &far, NULL));
     REFUSED(KR_ERR_STATE, "backward: output 0 [2] was not made on this tape", kr_backward_from(t, 1, &w, NULL));
@@ -236,7 +236,7 @@ TEST(backward_refusals)
     kr_ctx_destroy(other);
     kr_tape_reset(t);
     kr_scope scope = kr_no_grad_begin(t);
-    x = leaf(t, KR_F32, 2, 1);
+    x = leaf(t, KR_DTYPE_F32, 2, 1);
     kr_backward_from(t, 1, &x, NULL);
     CHECK_ERROR(ctx, KR_ERR_STATE, "backward: a no-grad scope is still open on this tape");
     (void)scope;
@@ -247,7 +247,7 @@ TEST(once_for_each_step)
 {
     setup s = begin();
     kr_tape *t = s.t;
-    kr_tensor *x = leaf(t, KR_F32, 1, 3), *y = kr_mul(t, x, x);
+    kr_tensor *x = leaf(t, KR_DTYPE_F32, 1, 3), *y = kr_mul(t, x, x);
     CHECK(kr_backward(t, y) == KR_OK, "the first time");
     /* the gradient is an ordinary tensor now, and the tape goes on to take ops */
     IS(kr_add(t, kr_grad(x), kr_scale(t, x, 10)), 36);
@@ -256,7 +256,7 @@ TEST(once_for_each_step)
                 "backward: this tape has been run backwards already; call kr_tape_reset and record the step again");
     kr_tape_reset(t);
     CHECK(kr_tape_bytes(t) == 0 && kr_tape_nodes(t) == 0, "a reset tape is empty");
-    x = leaf(t, KR_F32, 1, 4);
+    x = leaf(t, KR_DTYPE_F32, 1, 4);
     CHECK(kr_backward(t, kr_mul(t, x, x)) == KR_OK, "after a reset");
     IS(kr_grad(x), 8);
     end(s);
@@ -267,18 +267,18 @@ TEST(stale_tapes)
 {
     setup s = begin();
     kr_ctx *other = kr_test_ctx(1, NULL);
-    kr_tape *second = kr_tape_create(s.ctx, KR_GRAD), *abroad = kr_tape_create(other, KR_GRAD);
-    kr_tensor *x = leaf(s.t, KR_F32, 2, 1);
+    kr_tape *second = kr_tape_create(s.ctx, KR_TAPE_GRAD), *abroad = kr_tape_create(other, KR_TAPE_GRAD);
+    kr_tensor *x = leaf(s.t, KR_DTYPE_F32, 2, 1);
     kr_reshape(s.t, x, KR_SHAPE(3));
     kr_ctx_clear(s.ctx);
-    CHECK(!kr_zeros(second, KR_F32, KR_SHAPE(2)), "the second tape was in use");
+    CHECK(!kr_zeros(second, KR_DTYPE_F32, KR_SHAPE(2)), "the second tape was in use");
     CHECK_ERROR(s.ctx, KR_ERR_STATE,
                 "new: an earlier call failed while this tape was in use; call kr_tape_reset before using it again");
-    CHECK(kr_zeros(abroad, KR_F32, KR_SHAPE(2)) != NULL, "another context has nothing to do with it");
-    kr_tape *third = kr_tape_create(s.ctx, KR_GRAD);
-    CHECK(kr_zeros(third, KR_F32, KR_SHAPE(2)) != NULL, "a new tape is healthy");
+    CHECK(kr_zeros(abroad, KR_DTYPE_F32, KR_SHAPE(2)) != NULL, "another context has nothing to do with it");
+    kr_tape *third = kr_tape_create(s.ctx, KR_TAPE_GRAD);
+    CHECK(kr_zeros(third, KR_DTYPE_F32, KR_SHAPE(2)) != NULL, "a new tape is healthy");
     kr_tape_reset(second);
-    CHECK(kr_zeros(second, KR_F32, KR_SHAPE(2)) != NULL, "a reset one too");
+    CHECK(kr_zeros(second, KR_DTYPE_F32, KR_SHAPE(2)) != NULL, "a reset one too");
     kr_tape_destroy(third);
     kr_tape_destroy(second);
     kr_tape_destroy(abroad);
@@ -300,21 +300,21 @@ static void power_backward(kr_back *back)
     CHECK(kr_back_out(back, 0) != NULL && kr_back_in(back, 0) != NULL, "operands of the rule");
     kr_tensor *slope = kr_scale(t, kr_back_saved(back, 0), attrs->exponent);
     CHECK(!kr_requires_grad(slope), "nothing is recorded in a rule");
-    if (kr_back_wants(back, 0)) kr_back_give(back, 0, kr_mul(t, kr_back_grad(back, 0), slope));
+    if (kr_back_wants(back, 0)) kr_back_accumulate(back, 0, kr_mul(t, kr_back_grad(back, 0), slope));
 }
 static const kr_rule power_rule = { .name = "power", .backward = power_backward };
 
 static kr_tensor *power(kr_tape *t, kr_tensor *x, int exponent)
 {
-    kr_tensor *y = kr_new(t, KR_F32, kr_tensor_shape(x)), *saved = kr_new(t, KR_F32, kr_tensor_shape(x));
+    kr_tensor *y = kr_new(t, KR_DTYPE_F32, kr_tensor_shape(x)), *saved = kr_new(t, KR_DTYPE_F32, kr_tensor_shape(x));
     if (!y || !saved) return NULL;
     float *to_y = kr_test_copy(x), *to_saved = kr_test_copy(x);
     for (int64_t i = 0; i < kr_tensor_count(x); i++) {
         to_saved[i] = powf(to_saved[i], (float)(exponent - 1));
         to_y[i] = powf(to_y[i], (float)exponent);
     }
-    kr_tensor_write(y, KR_F32, to_y, kr_tensor_count(y));
-    kr_tensor_write(saved, KR_F32, to_saved, kr_tensor_count(y));
+    kr_tensor_write(y, KR_DTYPE_F32, to_y, kr_tensor_count(y));
+    kr_tensor_write(saved, KR_DTYPE_F32, to_saved, kr_tensor_count(y));
     const power_attrs attrs = { exponent };
     const kr_record_args args = { .rule = &power_rule,
                                   .nin = 1,
@@ -343,14 +343,14 @@ static void pair_backward(kr_back *back)
             if (in == 1 && kr_back_grad(back, 1)) sum += (float)kr_tensor_at(kr_back_grad(back, 1), &i);
             to[i] = sum;
         }
-        kr_tensor_write(g, KR_F32, to, kr_tensor_count(g));
+        kr_tensor_write(g, KR_DTYPE_F32, to, kr_tensor_count(g));
     }
 }
 static const kr_rule pair_rule = { .name = "pair", .backward = pair_backward };
 
 static void pair(kr_tape *t, kr_tensor *a, kr_tensor *b, kr_tensor **out)
 {
-    out[0] = kr_new(t, KR_F32, kr_tensor_shape(b)), out[1] = kr_new(t, KR_F32, kr_tensor_shape(b));
+    out[0] = kr_new(t, KR_DTYPE_F32, kr_tensor_shape(b)), out[1] = kr_new(t, KR_DTYPE_F32, kr_tensor_shape(b));
     for (int64_t i = 0; i < kr_tensor_count(b); i++) {
         kr_test_put(out[1], i, kr_tensor_at(b, &i));
         kr_test_put(out[0], i, (double)((float)kr_tensor_at(b, &i) + (a ? (float)kr_tensor_at(a, &i) : 0)));
@@ -363,18 +363,18 @@ TEST(own_rules)
 {
     setup s = begin();
     kr_tape *t = s.t;
-    kr_tensor *x = leaf(t, KR_F32, 2, 2), *y = power(t, x, 3);
+    kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 2), *y = power(t, x, 3);
     IS(y, 8, 27);
     kr_backward_from(t, 1, &y, NULL);
     IS(kr_grad(x), 12, 27);
     kr_tape_reset(t);
-    kr_tensor *constant = power(t, kr_detach(t, leaf(t, KR_F32, 2, 2)), 2);
+    kr_tensor *constant = power(t, kr_detach(t, leaf(t, KR_DTYPE_F32, 2, 2)), 2);
     CHECK(!kr_requires_grad(constant) && kr_tape_nodes(t) == 0, "nothing to record");
 
-    kr_tensor *w = kr_param_create(s.ctx, KR_F32, KR_SHAPE(2));
+    kr_tensor *w = kr_param_create(s.ctx, KR_DTYPE_F32, KR_SHAPE(2));
     for (int step = 1; step <= 2; step++) { /* the second time the parameter's gradient is not fresh */
         kr_tape_reset(t);
-        kr_tensor *a = leaf(t, KR_F32, 2, 1), *out[2], *again[2];
+        kr_tensor *a = leaf(t, KR_DTYPE_F32, 2, 1), *out[2], *again[2];
         pair(t, a, w, out);
         pair(t, NULL, out[1], again); /* again[0] is left without a gradient */
         kr_backward_from(t, 2, (kr_tensor *[]){ kr_scale(t, out[0], 3), kr_scale(t, again[1], 4) }, NULL);
@@ -384,7 +384,7 @@ TEST(own_rules)
     kr_param_destroy(w);
     /* a gradient that others hold too is not written into */
     kr_tape_reset(t);
-    kr_tensor *a = leaf(t, KR_F32, 2, 1), *out[2];
+    kr_tensor *a = leaf(t, KR_DTYPE_F32, 2, 1), *out[2];
     pair(t, NULL, a, out);
     kr_tensor *b = kr_retain_grad(kr_add(t, out[0], a));
     kr_backward_from(t, 1, &b, NULL);
@@ -395,11 +395,11 @@ TEST(own_rules)
 
 static void wrong_backward(kr_back *back)
 {
-    kr_back_give(back, 0, kr_zeros(kr_back_tape(back), KR_F32, KR_SHAPE(3)));
+    kr_back_accumulate(back, 0, kr_zeros(kr_back_tape(back), KR_DTYPE_F32, KR_SHAPE(3)));
 }
 static void failing_backward(kr_back *back)
 {
-    kr_back_give(back, 0, kr_reshape(kr_back_tape(back), kr_back_grad(back, 0), KR_SHAPE(5)));
+    kr_back_accumulate(back, 0, kr_reshape(kr_back_tape(back), kr_back_grad(back, 0), KR_SHAPE(5)));
 }
 static void nested_backward(kr_back *back)
 {
@@ -425,24 +425,24 @@ TEST(own_rules_refused)
     };
     for (int i = 0; i < 3; i++) {
         kr_tape_reset(t);
-        kr_tensor *x = leaf(t, KR_F32, 2, 1), *y = kr_zeros(t, KR_F32, KR_SHAPE(2));
+        kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2));
         CHECK(kr_record(t, &(kr_record_args){ .rule = cases[i].rule, .nin = 1, .nout = 1, .in = &x, .out = &y }),
               "recorded");
         CHECK(kr_backward_from(t, 1, &y, NULL) == cases[i].status, "status");
         CHECK_ERROR(ctx, cases[i].status, cases[i].text);
     }
     kr_tape_reset(t);
-    kr_tensor *x = leaf(t, KR_F32, 2, 1), *y = NULL;
+    kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = NULL;
     CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .nin = 1, .nout = 1, .in = &x, .out = &y }), "no output");
     CHECK_ERROR(ctx, KR_ERR_ARG, "wrong: output 0 to record is NULL");
     kr_tape_reset(t);
-    x = leaf(t, KR_F32, 2, 1), y = kr_exp(t, x);
+    x = leaf(t, KR_DTYPE_F32, 2, 1), y = kr_exp(t, x);
     CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .nin = 1, .nout = 1, .in = &x, .out = &y }),
           "recorded twice");
     CHECK_ERROR(ctx, KR_ERR_ARG, "wrong: output 0 [2] to record is not a new tensor of this tape");
     kr_tape_reset(t);
-    kr_tape *second = kr_tape_create(ctx, KR_GRAD);
-    x = leaf(second, KR_F32, 2, 1), y = kr_zeros(t, KR_F32, KR_SHAPE(2));
+    kr_tape *second = kr_tape_create(ctx, KR_TAPE_GRAD);
+    x = leaf(second, KR_DTYPE_F32, 2, 1), y = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2));
     CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .nin = 1, .nout = 1, .in = &x, .out = &y }),
           "foreign input");
     CHECK_ERROR(ctx, KR_ERR_STATE, "wrong: input 0 [2] to record belongs to another tape or context");
@@ -459,34 +459,35 @@ TEST(check_finite_names_op_output_and_index)
     o.threads = 1;
     o.check_finite = true;
     kr_ctx *ctx = kr_ctx_create(&o);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    for (int d = KR_F32; d <= KR_F16; d++) {
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    for (int d = KR_DTYPE_F32; d <= KR_DTYPE_F16; d++) {
         kr_tensor *x =
-            kr_cast(t, kr_from_data(t, KR_F32, KR_SHAPE(2, 3), (const float[]){ 1, 2, 3, 4, 0, 6 }), (kr_dtype)d);
+            kr_cast(t, kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(2, 3), (const float[]){ 1, 2, 3, 4, 0, 6 }), (kr_dtype)d);
         CHECK(!kr_log(t, x), "log(0) is refused");
         CHECK_ERROR(ctx, KR_ERR_NUMERIC, "log: output 0 [2, 3] holds -inf at [1, 1]");
         kr_tape_reset(t);
     }
-    CHECK(!kr_sqrt(t, kr_full(t, KR_F64, KR_SCALAR, -1)), "sqrt(-1) is refused");
+    CHECK(!kr_sqrt(t, kr_full(t, KR_DTYPE_F64, KR_SCALAR, -1)), "sqrt(-1) is refused");
     CHECK_ERROR_HAS(ctx, KR_ERR_NUMERIC, "sqrt: output 0 [] holds ");
     kr_tape_reset(t);
     /* infinities that are meant pass; a NaN among them does not */
-    kr_tensor *x = kr_from_data(t, KR_F32, KR_SHAPE(3), (const float[]){ 1, 2, NAN });
-    CHECK(kr_exp(t, kr_segsum(t, kr_zeros(t, KR_F32, KR_SHAPE(3)))) != NULL, "segsum's -inf");
-    CHECK(kr_mask_fill(t, x, kr_full(t, KR_I32, KR_SHAPE(3), 1), -INFINITY) != NULL, "a filled -inf");
+    kr_tensor *x = kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(3), (const float[]){ 1, 2, NAN });
+    CHECK(kr_exp(t, kr_segsum(t, kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(3)))) != NULL, "segsum's -inf");
+    CHECK(kr_mask_fill(t, x, kr_full(t, KR_DTYPE_I32, KR_SHAPE(3), 1), -INFINITY) != NULL, "a filled -inf");
     CHECK_OK(ctx);
     CHECK(!kr_segsum(t, x), "a NaN behind an infinity is refused");
     CHECK_ERROR_HAS(ctx, KR_ERR_NUMERIC, "segsum: output 0 [3, 3] holds nan at [2, 0]");
     kr_tape_reset(t);
     /* the second output of a convolution, and a gradient */
-    kr_tensor *huge = kr_full(t, KR_F32, KR_SHAPE(1, 2, 1), INFINITY), *none = kr_full(t, KR_F32, KR_SHAPE(1, 1), 1);
+    kr_tensor *huge = kr_full(t, KR_DTYPE_F32, KR_SHAPE(1, 2, 1), INFINITY),
+              *none = kr_full(t, KR_DTYPE_F32, KR_SHAPE(1, 1), 1);
     CHECK(!kr_causal_conv(t, kr_pad(t, huge, 1, 0, 2, 0), none, NULL, NULL, NULL, false).y_bsv,
           "an infinite convolution");
     CHECK_ERROR(ctx, KR_ERR_NUMERIC, "causal_conv: output 0 [1, 4, 1] holds inf at [0, 0, 0]");
     kr_tape_reset(t);
-    kr_tensor *zero = kr_input(t, kr_zeros(t, KR_F32, KR_SHAPE(2))),
-              *y = kr_mul(t, zero, kr_full(t, KR_F32, KR_SHAPE(2), 1e30f));
-    CHECK(kr_backward_from(t, 1, &y, (kr_tensor *[]){ kr_full(t, KR_F32, KR_SHAPE(2), 1e30) }) == KR_ERR_NUMERIC,
+    kr_tensor *zero = kr_input(t, kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2))),
+              *y = kr_mul(t, zero, kr_full(t, KR_DTYPE_F32, KR_SHAPE(2), 1e30f));
+    CHECK(kr_backward_from(t, 1, &y, (kr_tensor *[]){ kr_full(t, KR_DTYPE_F32, KR_SHAPE(2), 1e30) }) == KR_ERR_NUMERIC,
           "status");
     CHECK_ERROR(ctx, KR_ERR_NUMERIC, "backward of mul: mul: output 0 [2] holds inf at [0]");
     kr_tape_destroy(t);

@@ -9,7 +9,7 @@ static kr_tape *t;
 static void begin(void)
 {
     ctx = kr_test_ctx(1, NULL);
-    t = kr_tape_create(ctx, KR_NO_GRAD);
+    t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
 }
 
 static void end(void)
@@ -19,7 +19,7 @@ static void end(void)
     kr_ctx_destroy(ctx);
 }
 
-#define X(...) kr_zeros(t, KR_F32, KR_SHAPE(__VA_ARGS__))
+#define X(...) kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(__VA_ARGS__))
 #define BIND(d, contract, ...) kr_contract_bind(ctx, "op", (d), (contract), (kr_tensor *[]){ __VA_ARGS__ })
 
 TEST(reading_a_contract)
@@ -50,7 +50,7 @@ TEST(binding)
           "no leading axes where there are none");
     CHECK(BIND(&d, "x:..i", X(0, 4)) && d.rows == 0, "no rows");
     CHECK(BIND(&d, "x:..", X(7, 2)) && d.rows == 14 && d.lead.rank == 2, "leading axes alone");
-    CHECK(BIND(&d, "x:..", kr_zeros(t, KR_F32, KR_SCALAR)) && d.rows == 1, "a single element");
+    CHECK(BIND(&d, "x:..", kr_zeros(t, KR_DTYPE_F32, KR_SCALAR)) && d.rows == 1, "a single element");
     CHECK(BIND(&d, "x:b3 y:b1", X(2, 3), X(2, 1)) && d.b == 2, "sizes that are given");
     CHECK(BIND(&d, "x:aa", X(3, 3)) && d.a == 3, "a square");
     end();

@@ -1,7 +1,7 @@
 /* test_shape.c - element types, counting, contiguity and the text of a shape. */
 #include "tests/harness.h"
 
-#include "tensor/tensor.h"
+#include "tensor/tensor_impl.h"
 
 TEST(element_types)
 {
@@ -10,9 +10,9 @@ TEST(element_types)
         const char *name;
         size_t bytes;
         bool is_float, is_half;
-    } rows[] = { { KR_F32, "f32", 4, true, false },  { KR_F64, "f64", 8, true, false },
-                 { KR_BF16, "bf16", 2, true, true }, { KR_F16, "f16", 2, true, true },
-                 { KR_I32, "i32", 4, false, false }, { KR_I64, "i64", 8, false, false } };
+    } rows[] = { { KR_DTYPE_F32, "f32", 4, true, false },  { KR_DTYPE_F64, "f64", 8, true, false },
+                 { KR_DTYPE_BF16, "bf16", 2, true, true }, { KR_DTYPE_F16, "f16", 2, true, true },
+                 { KR_DTYPE_I32, "i32", 4, false, false }, { KR_DTYPE_I64, "i64", 8, false, false } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const kr_dtype d = rows[i].dtype;
         CHECK(strcmp(kr_dtype_name(d), rows[i].name) == 0 && kr_dtype_bytes(d) == rows[i].bytes &&
@@ -73,8 +73,8 @@ TEST(contiguity)
           "backwards, repeated");
     kr_tensor x = { .rank = 0 };
     const kr_shape shape = KR_SHAPE(2, 0, 3);
-    kr_tensor_layout(&x, KR_F64, &shape);
-    CHECK(x.dtype == KR_F64 && x.rank == 3 && x.strides[2] == 1 && x.strides[1] == 3 && x.strides[0] == 3,
+    kr_tensor_layout(&x, KR_DTYPE_F64, &shape);
+    CHECK(x.dtype == KR_DTYPE_F64 && x.rank == 3 && x.strides[2] == 1 && x.strides[1] == 3 && x.strides[0] == 3,
           "layout of an empty shape");
     CHECK(!kr_tensor_is_contiguous(NULL), "NULL");
 }
@@ -82,9 +82,10 @@ TEST(contiguity)
 TEST(reading_shapes)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-    kr_tensor *x = kr_transpose(t, kr_zeros(t, KR_F16, KR_SHAPE(2, 3, 4)));
-    CHECK(kr_tensor_rank(x) == 3 && kr_tensor_dtype(x) == KR_F16 && kr_tensor_count(x) == 24, "rank, type, count");
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x = kr_transpose(t, kr_zeros(t, KR_DTYPE_F16, KR_SHAPE(2, 3, 4)));
+    CHECK(kr_tensor_rank(x) == 3 && kr_tensor_dtype(x) == KR_DTYPE_F16 && kr_tensor_count(x) == 24,
+          "rank, type, count");
     CHECK(kr_tensor_dim(x, 1) == 4 && kr_tensor_dim(x, -1) == 3 && kr_tensor_dim(x, 3) == 1 &&
               kr_tensor_dim(x, -4) == 1,
           "sizes");
@@ -93,7 +94,7 @@ TEST(reading_shapes)
     const kr_shape shape = kr_tensor_shape(x);
     CHECK(shape.rank == 3 && shape.dims[2] == 3, "shape");
     CHECK(kr_tensor_rank(NULL) == 0 && kr_tensor_dim(NULL, 0) == 0 && kr_tensor_stride(NULL, 0) == 0 &&
-              kr_tensor_shape(NULL).rank == 0 && kr_tensor_dtype(NULL) == KR_F32,
+              kr_tensor_shape(NULL).rank == 0 && kr_tensor_dtype(NULL) == KR_DTYPE_F32,
           "NULL");
     kr_tape_destroy(t);
     kr_ctx_destroy(ctx);

@@ -123,8 +123,8 @@ static inline kr_cross_entropy_options options_of(const labelled *p, kr_tape *t)
     o.label_smoothing = p->smoothing;
     o.n_classes = p->nclasses;
     o.excludes_padding = p->excludes;
-    o.reduction = p->sums ? KR_REDUCE_SUM : KR_REDUCE_MEAN;
-    if (p->has_mask) o.mask = kr_from_data(t, KR_I32, KR_SHAPE(p->rows), p->mask);
+    o.reduction = p->sums ? KR_REDUCTION_SUM : KR_REDUCTION_MEAN;
+    if (p->has_mask) o.mask = kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(p->rows), p->mask);
     return o;
 }
 

@@ -1,7 +1,7 @@
 /* optimizing.c - the parameter table of the optimizers' tests, gradients by hand, and comparisons. */
 #include "tests/train/optimizing.h"
 
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 
 kr_params *optimizing_table(kr_ctx *ctx, kr_dtype dtype)
 {
@@ -12,7 +12,10 @@ kr_params *optimizing_table(kr_ctx *ctx, kr_dtype dtype)
     const kr_init normal = { .kind = KR_INIT_NORMAL, .a = 0, .b = 1 };
     kr_params *params = kr_params_create(ctx);
     const kr_param_spec specs[] = {
-        { .name = "norm.weight", .axes = "d", .dtype = dtype == KR_F64 ? KR_F64 : KR_F32, .shape = KR_SHAPE(6) },
+        { .name = "norm.weight",
+          .axes = "d",
+          .dtype = dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32,
+          .shape = KR_SHAPE(6) },
         { .name = "embed.weight", .axes = "w d", .dtype = dtype, .shape = KR_SHAPE(7, 5), .decays = true },
         { .name = "conv.weight", .axes = "v 1 k", .dtype = dtype, .shape = KR_SHAPE(4, 1, 3), .decays = true },
         { .name = "in_proj.weight",
@@ -42,10 +45,10 @@ kr_params *optimizing_table(kr_ctx *ctx, kr_dtype dtype)
 
 void optimizing_give(kr_ctx *ctx, kr_tensor *param, const double *g)
 {
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *wide = kr_from_data(tape, KR_F64, kr_tensor_shape(param), g);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *wide = kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(param), g);
     kr_tensor *narrow = kr_cast(tape, wide, kr_tensor_dtype(param));
-    if (!narrow || !kr_grad_deposit(tape, param, narrow)) CHECK(false, "no gradient: %s", kr_ctx_message(ctx));
+    if (!narrow || !kr_grad_add(tape, param, narrow)) CHECK(false, "no gradient: %s", kr_ctx_message(ctx));
     kr_tape_destroy(tape);
 }
 
@@ -59,7 +62,7 @@ void optimizing_give_all(kr_ctx *ctx, const kr_params *params, double size, doub
         if (!draws) exit(2);
         for (int64_t e = 0; e < n; e++) draws[e] = (double)(float)(size * kr_test_normal());
         optimizing_give(ctx, param, draws);
-        if (g) kr_tensor_read(kr_grad(param), KR_F64, g + at, n);
+        if (g) kr_tensor_read(kr_grad(param), KR_DTYPE_F64, g + at, n);
         free(draws);
         at += n;
     }
@@ -72,7 +75,7 @@ double *optimizing_values(const kr_params *params)
     int64_t at = 0;
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_tensor *param = kr_params_at(params, i)->tensor;
-        kr_tensor_read(param, KR_F64, values + at, kr_tensor_count(param));
+        kr_tensor_read(param, KR_DTYPE_F64, values + at, kr_tensor_count(param));
         at += kr_tensor_count(param);
     }
     return values;

@@ -4,10 +4,10 @@
  *   norm.weight  [6]                     embed.weight  [7 5]  decays          conv.weight  [4 1 3]  decays
  *   in_proj.weight  [24 12]  decays, segments z:14 x:6 dt:3* rotation:1   out_proj.weight  [9 4]  decays, segment out:9
  */
-#ifndef KR_TESTS_OPTIMIZING_H
-#define KR_TESTS_OPTIMIZING_H
+#ifndef KR_TESTS_TRAIN_OPTIMIZING_H
+#define KR_TESTS_TRAIN_OPTIMIZING_H
 
-#include "nn/params.h"
+#include "nn/params_impl.h"
 #include "tests/harness.h"
 
 /* Matrices of `dtype`, the vector of f32 beside halves. Values are normal draws of the test's generator. Not NULL. */

@@ -54,11 +54,11 @@ static double *transposed(const double *a, int64_t nm, int64_t nn)
 void plain_orthogonalise(double *x, int64_t rows, int64_t cols, int steps, const double c[3])
 {
     if (rows > cols) {
-        double *turned = transposed(x, rows, cols);
-        plain_orthogonalise(turned, cols, rows, steps, c);
-        double *back = transposed(turned, cols, rows);
+        double *rotated = transposed(x, rows, cols);
+        plain_orthogonalise(rotated, cols, rows, steps, c);
+        double *back = transposed(rotated, cols, rows);
         memcpy(x, back, (size_t)(rows * cols) * sizeof *x);
-        free(turned);
+        free(rotated);
         free(back);
         return;
     }
@@ -110,9 +110,9 @@ static void sgd(plain_optimizer *p, const kr_param_row *row, const double *g, in
 
 static double ratio_of(kr_muon_ratio ratio, double rows, double cols)
 {
-    if (ratio == KR_MUON_MATCH_RMS) return 0.2 * sqrt(fmax(rows, cols));
-    if (ratio == KR_MUON_ORIGINAL) return rows > cols ? sqrt(rows / cols) : 1;
-    return ratio == KR_MUON_ORIGINAL_INPUTS && cols > rows ? sqrt(cols / rows) : 1;
+    if (ratio == KR_MUON_RATIO_MATCH_RMS) return 0.2 * sqrt(fmax(rows, cols));
+    if (ratio == KR_MUON_RATIO_ORIGINAL) return rows > cols ? sqrt(rows / cols) : 1;
+    return ratio == KR_MUON_RATIO_ORIGINAL_INPUTS && cols > rows ? sqrt(cols / rows) : 1;
 }
 
 static void muon(plain_optimizer *p, const kr_param_row *row, const double *g, int64_t first, int64_t rows, double lr)
@@ -141,8 +141,8 @@ static bool is_muon(const plain_optimizer *p, const kr_segment *segment)
 static void step_row(plain_optimizer *p, const kr_param_row *row, const double *g, int64_t at, double lr)
 {
     const int64_t n = kr_tensor_count(row->tensor);
-    if (p->options.kind == KR_SGD) sgd(p, row, g, at, n, lr);
-    else if (p->options.kind == KR_ADAMW || row->nsegments == 0) adamw(p, row, g, at, n, lr);
+    if (p->options.kind == KR_OPTIMIZER_SGD) sgd(p, row, g, at, n, lr);
+    else if (p->options.kind == KR_OPTIMIZER_ADAMW || row->nsegments == 0) adamw(p, row, g, at, n, lr);
     else
         for (int s = 0; s < row->nsegments; s++) {
             const int64_t rows = row->segments[s].rows, count = rows * kr_tensor_dim(row->tensor, 1);

@@ -2,12 +2,12 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/train/running.h"
 
-#include "base/far.h"
+#include "base/device_memory.h"
 #include "base/hash.h"
-#include "nn/params.h"
+#include "nn/params_impl.h"
 #include "train/trainer.h"
 
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
 /* 403 bytes: no multiple of a row or of a batch, so that epochs end within a few steps. */
 static const char corpus[] =
@@ -18,17 +18,18 @@ static const char corpus[] =
 
 kr_model *run_model(kr_ctx *ctx, kr_family family, kr_dtype dtype)
 {
-    kr_model_config config;
-    kr_model_config_init(&config);
-    config.family = family;
-    kr_model_config_set_d_model(&config, 16);
-    config.mamba1.state_rank = 4;
-    config.mamba2.state_rank = config.mamba3.state_rank = 8;
-    config.mamba2.per_head_dim = config.mamba3.per_head_dim = 8;
-    config.mamba1.dtype = config.mamba2.dtype = config.mamba3.dtype = dtype;
-    config.layers.n_layers = 2;
-    config.network.vocab_size = 256;
-    return kr_model_create(ctx, &config);
+    kr_model_config *config = kr_model_config_create(ctx);
+    config->family = family;
+    kr_model_config_set_d_model(config, 16);
+    config->mamba1->state_rank = 4;
+    config->mamba2->state_rank = config->mamba3->state_rank = 8;
+    config->mamba2->per_head_dim = config->mamba3->per_head_dim = 8;
+    config->mamba1->dtype = config->mamba2->dtype = config->mamba3->dtype = dtype;
+    config->layers->n_layers = 2;
+    config->network->vocab_size = 256;
+    kr_model *model = kr_model_create(ctx, config);
+    kr_model_config_destroy(config);
+    return model;
 }
 
 kr_loader *run_loader(kr_source *source, bool carries, kr_data_part part)
@@ -59,18 +60,21 @@ run run_prepare(const run_setup *s)
     kr_ctx_seed(r.ctx, 7);
     r.tok = kr_tokenizer_bytes(r.ctx);
     r.source = kr_source_string(r.ctx, corpus, sizeof corpus - 1, r.tok, NULL);
-    r.loader = run_loader(r.source, s->carries, KR_DATA_TRAIN);
-    r.validation = run_loader(r.source, s->carries, KR_DATA_VALIDATION);
+    r.loader = run_loader(r.source, s->carries, KR_DATA_PART_TRAIN);
+    r.validation = run_loader(r.source, s->carries, KR_DATA_PART_VALIDATION);
     r.model = run_model(r.ctx, s->family, s->dtype);
     kr_train_options *o = &r.options;
     kr_train_options_init(o);
     o->steps = s->steps;
     o->accumulate = s->accumulate ? s->accumulate : 1;
-    o->optimizer.kind = s->kind;
-    o->optimizer.ema_decay = s->has_ema ? 0.9 : 0;
-    o->schedule.kind = KR_LR_COSINE;
-    o->schedule.max_lr = s->max_lr > 0 ? s->max_lr : 1e-2;
-    o->schedule.warmup_steps = s->steps > 0 && s->steps < 4 ? s->steps - 1 : 3;
+    kr_optimizer_options_init(&r.optimizer);
+    r.optimizer.kind = s->kind;
+    r.optimizer.clip_norm = 1;
+    r.optimizer.ema_decay = s->has_ema ? 0.9 : 0;
+    kr_lr_schedule_init(&r.schedule);
+    r.schedule.kind = KR_LR_COSINE;
+    r.schedule.max_lr = s->max_lr > 0 ? s->max_lr : 1e-2;
+    r.schedule.warmup_steps = s->steps > 0 && s->steps < 4 ? s->steps - 1 : 3;
     o->loss_fn = s->loss_fn;
     o->loss_user = s->user;
     o->validation = s->has_validation ? r.validation : NULL;
@@ -83,10 +87,17 @@ run run_prepare(const run_setup *s)
     return r;
 }
 
+kr_trainer *run_trainer(run *r, kr_model *model, kr_loader *loader)
+{
+    r->options.optimizer = &r->optimizer;
+    r->options.schedule = &r->schedule;
+    return kr_trainer_create(r->ctx, model, loader, &r->options);
+}
+
 run run_begin(const run_setup *setup)
 {
     run r = run_prepare(setup);
-    r.trainer = kr_trainer_create(r.ctx, r.model, r.loader, &r.options);
+    r.trainer = run_trainer(&r, r.model, r.loader);
     CHECK_OK(r.ctx);
     return r;
 }
@@ -115,7 +126,7 @@ uint64_t run_hash(const run *r)
 void run_steps(run *r, int64_t n, double *losses)
 {
     for (int64_t i = 0; i < n; i++) {
-        CHECK(kr_trainer_step(r->trainer), "step %lld is not made: %s", (long long)i, kr_ctx_message(r->ctx));
+        CHECK(kr_trainer_step(r->trainer) == KR_OK, "step %lld is not made: %s", (long long)i, kr_ctx_message(r->ctx));
         losses[i] = kr_trainer_progress(r->trainer).loss;
     }
 }

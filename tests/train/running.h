@@ -29,7 +29,9 @@ typedef struct run {
     kr_source *source;
     kr_loader *loader, *validation;
     kr_model *model;
-    kr_train_options options;
+    kr_train_options options; /* run_trainer lets them point at the next two */
+    kr_optimizer_options optimizer;
+    kr_lr_schedule schedule;
     kr_trainer *trainer;
 } run;
 
@@ -40,6 +42,9 @@ kr_loader *run_loader(kr_source *source, bool carries, kr_data_part part);
 run run_prepare(const run_setup *setup);
 run run_begin(const run_setup *setup);
 void run_end(run *r);
+
+/* The trainer of r's options; NULL after an error. */
+kr_trainer *run_trainer(run *r, kr_model *model, kr_loader *loader);
 
 /* Weights and what the optimizer keeps of them, as one number; the losses of n steps. */
 uint64_t run_hash(const run *r);

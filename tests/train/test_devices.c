@@ -55,7 +55,7 @@ static void check_losses(const char *what, const char *name, const double *got, 
 
 TEST(devices_train_alike)
 {
-    for (int family = kr_test_quick() ? KR_MAMBA3 : KR_MAMBA1; family <= KR_MAMBA3; family++) {
+    for (int family = kr_test_quick() ? KR_FAMILY_MAMBA3 : KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++) {
         const run_setup setup = { .family = (kr_family)family, .steps = STEPS, .max_lr = rate };
         double near[STEPS], far[STEPS], again[STEPS];
         train(setup, "cpu", near);
@@ -87,10 +87,11 @@ static void train_in_turns(run_setup setup, int count, const char *const *device
 
 TEST(devices_hand_runs_over)
 {
-    const char *const there_and_back[] = { "cpu", the_device(), "cpu" }, *const at_home[] = { "cpu", "cpu", "cpu" };
-    for (int family = kr_test_quick() ? KR_MAMBA3 : KR_MAMBA1; family <= KR_MAMBA3; family++) {
+    const char *const there_and_back[] = { "cpu", the_device(), "cpu" }, *const lies_in_slab[] = { "cpu", "cpu",
+                                                                                                   "cpu" };
+    for (int family = kr_test_quick() ? KR_FAMILY_MAMBA3 : KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++) {
         run_setup setup = {
-            .family = (kr_family)family, .steps = 3 * HALF, .max_lr = rate, .carries = family != KR_MAMBA1
+            .family = (kr_family)family, .steps = 3 * HALF, .max_lr = rate, .carries = family != KR_FAMILY_MAMBA1
         };
         double moved[3 * HALF], stayed[3 * HALF];
         begin_folder();
@@ -99,7 +100,7 @@ TEST(devices_hand_runs_over)
         remove_tree(folder);
         begin_folder();
         setup.folder = the_run();
-        train_in_turns(setup, 3, at_home, stayed);
+        train_in_turns(setup, 3, lies_in_slab, stayed);
         remove_tree(folder);
         check_losses("handed over", family_names[family], moved, stayed, 3 * HALF);
     }
@@ -134,27 +135,30 @@ static void count_step(kr_family family, int layers, tally *gradients, tally *st
     options.threads = 1;
     options.device = the_device();
     kr_ctx *ctx = kr_ctx_create(&options);
-    kr_model_config config;
-    kr_model_config_init(&config);
-    config.family = family;
-    kr_model_config_set_d_model(&config, 16);
-    config.mamba1.state_rank = 4;
-    config.mamba2.state_rank = config.mamba3.state_rank = 8;
-    config.mamba2.per_head_dim = config.mamba3.per_head_dim = 8;
-    config.layers.n_layers = layers;
-    config.network.vocab_size = 64;
-    kr_model *model = kr_model_create(ctx, &config);
+    kr_model_config *config = kr_model_config_create(ctx);
+    config->family = family;
+    kr_model_config_set_d_model(config, 16);
+    config->mamba1->state_rank = 4;
+    config->mamba2->state_rank = config->mamba3->state_rank = 8;
+    config->mamba2->per_head_dim = config->mamba3->per_head_dim = 8;
+    config->layers->n_layers = layers;
+    config->network->vocab_size = 64;
+    kr_model *model = kr_model_create(ctx, config);
+    kr_model_config_destroy(config);
     const kr_network *net = kr_model_network(model);
     kr_optimizer *optimizer = kr_optimizer_create(ctx, kr_network_params(net), NULL);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     const int32_t ids[2 * 9] = { 1, 5, 2, 8, 3, 9, 4, 4, 1, 60, 61, 1, 2, 3, 33, 4, 5, 6 };
     for (int i = 0; i < 3; i++) {
         kr_loss_call call;
         kr_loss_call_init(&call);
+        kr_call how;
+        kr_call_init(&how);
+        call.call = &how;
         kr_tape_reset(tape);
         count_into(ctx, gradients);
-        call.ids_bs = kr_view_data(tape, KR_I32, KR_SHAPE(2, 9), NULL, ids);
-        call.drops_state = true;
+        call.ids_bs = kr_view_data(tape, KR_DTYPE_I32, KR_SHAPE(2, 9), NULL, ids);
+        how.drops_state = true;
         kr_backward(tape, kr_network_loss(tape, net, &call).loss);
         count_into(ctx, step);
         kr_optimizer_step(optimizer, 1e-3, 1);
@@ -175,7 +179,7 @@ TEST(devices_count_kernels)
     static const struct {
         int block, on_gpu, rest, per_layer, of_rest;
     } want[] = { { 37, 36, 18, 20, 4 }, { 38, 37, 18, 18, 4 }, { 45, 43, 18, 18, 4 } };
-    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++) {
+    for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++) {
         tally one, two, one_step, two_steps;
         count_step((kr_family)family, 1, &one, &one_step);
         count_step((kr_family)family, 2, &two, &two_steps);
@@ -184,10 +188,10 @@ TEST(devices_count_kernels)
         CHECK(block == of_block && one.kernels - block == want[family].rest,
               "%s: %d kernels a block and %d beside them, not %d and %d", family_names[family], block,
               one.kernels - block, of_block, want[family].rest);
-        const int in_each = is_mock() ? want[family].per_layer : 0, beside = is_mock() ? want[family].of_rest : 2;
-        CHECK(per_layer == in_each && one_step.kernels - per_layer == beside,
+        const int in_each = is_mock() ? want[family].per_layer : 0, extra_files = is_mock() ? want[family].of_rest : 2;
+        CHECK(per_layer == in_each && one_step.kernels - per_layer == extra_files,
               "%s: %d kernels to step a layer and %d beside them, not %d and %d", family_names[family], per_layer,
-              one_step.kernels - per_layer, in_each, beside);
+              one_step.kernels - per_layer, in_each, extra_files);
         CHECK(one.waits == 0 && one_step.waits == 1, "%s: %d waits for gradients, %d for a step", family_names[family],
               one.waits, one_step.waits);
     }
@@ -214,30 +218,33 @@ static double *gradients_of(const rounding_case *c, kr_precision precision, int6
     options.precision = precision;
     options.seed = 11;
     kr_ctx *ctx = kr_ctx_create(&options);
-    kr_model_config config;
-    kr_model_config_init(&config);
-    config.family = c->family;
-    kr_model_config_set_d_model(&config, 64);
-    config.mamba2.state_rank = config.mamba3.state_rank = 32;
-    config.mamba2.per_head_dim = config.mamba3.per_head_dim = 32;
-    config.mamba3.is_mimo = c->is_mimo;
-    if (c->is_mimo) config.mamba3.mimo_rank = 2;
-    config.mamba3.has_outproj_norm = c->has_norm;
-    config.mamba3.pathway = c->pathway;
-    config.layers.n_layers = 2;
-    if (c->recomputes) config.layers.recompute = KR_RECOMPUTE_ALL;
-    config.network.vocab_size = WORDS;
-    kr_model *model = kr_model_create(ctx, &config);
+    kr_model_config *config = kr_model_config_create(ctx);
+    config->family = c->family;
+    kr_model_config_set_d_model(config, 64);
+    config->mamba2->state_rank = config->mamba3->state_rank = 32;
+    config->mamba2->per_head_dim = config->mamba3->per_head_dim = 32;
+    config->mamba3->is_mimo = c->is_mimo;
+    if (c->is_mimo) config->mamba3->mimo_rank = 2;
+    config->mamba3->has_outproj_norm = c->has_norm;
+    config->mamba3->pathway = c->pathway;
+    config->layers->n_layers = 2;
+    if (c->recomputes) config->layers->recompute = KR_RECOMPUTE_ALL;
+    config->network->vocab_size = WORDS;
+    kr_model *model = kr_model_create(ctx, config);
+    kr_model_config_destroy(config);
     CHECK_OK(ctx);
     const kr_network *net = kr_model_network(model);
     const kr_params *params = kr_network_params(net);
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     int32_t ids[ROWS * LENGTH];
     for (int i = 0; i < ROWS * LENGTH; i++) ids[i] = (i * i + 7 * i) % WORDS;
     kr_loss_call call;
     kr_loss_call_init(&call);
-    call.ids_bs = kr_view_data(tape, KR_I32, KR_SHAPE(ROWS, LENGTH), NULL, ids);
-    call.drops_state = true;
+    kr_call how;
+    kr_call_init(&how);
+    call.call = &how;
+    call.ids_bs = kr_view_data(tape, KR_DTYPE_I32, KR_SHAPE(ROWS, LENGTH), NULL, ids);
+    how.drops_state = true;
     kr_tensor *result = kr_network_loss(tape, net, &call).loss;
     kr_backward(tape, result);
     *loss = kr_item(result);
@@ -246,7 +253,7 @@ static double *gradients_of(const rounding_case *c, kr_precision precision, int6
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_tensor *w = kr_params_at(params, i)->tensor;
         const int64_t n = kr_tensor_count(w);
-        if (kr_grad(w)) kr_tensor_read(kr_grad(w), KR_F64, at, n);
+        if (kr_grad(w)) kr_tensor_read(kr_grad(w), KR_DTYPE_F64, at, n);
         at += n;
     }
     *count = kr_params_elements(params);
@@ -262,13 +269,13 @@ static double *gradients_of(const rounding_case *c, kr_precision precision, int6
 TEST(devices_round_operands)
 {
     static const rounding_case cases[] = {
-        { "mamba1", KR_MAMBA1, false, false, false, KR_MAMBA3_SINGLE },
-        { "mamba2", KR_MAMBA2, false, false, false, KR_MAMBA3_SINGLE },
-        { "mamba2, recomputed", KR_MAMBA2, false, false, true, KR_MAMBA3_SINGLE },
-        { "mamba3", KR_MAMBA3, false, false, false, KR_MAMBA3_SINGLE },
-        { "mamba3, norm, recomputed", KR_MAMBA3, false, true, true, KR_MAMBA3_SINGLE },
-        { "mamba3, double", KR_MAMBA3, false, false, false, KR_MAMBA3_DOUBLE },
-        { "mamba3, mimo", KR_MAMBA3, true, true, false, KR_MAMBA3_SINGLE },
+        { "mamba1", KR_FAMILY_MAMBA1, false, false, false, KR_MAMBA3_PATHWAY_SINGLE },
+        { "mamba2", KR_FAMILY_MAMBA2, false, false, false, KR_MAMBA3_PATHWAY_SINGLE },
+        { "mamba2, recomputed", KR_FAMILY_MAMBA2, false, false, true, KR_MAMBA3_PATHWAY_SINGLE },
+        { "mamba3", KR_FAMILY_MAMBA3, false, false, false, KR_MAMBA3_PATHWAY_SINGLE },
+        { "mamba3, norm, recomputed", KR_FAMILY_MAMBA3, false, true, true, KR_MAMBA3_PATHWAY_SINGLE },
+        { "mamba3, double", KR_FAMILY_MAMBA3, false, false, false, KR_MAMBA3_PATHWAY_DOUBLE },
+        { "mamba3, mimo", KR_FAMILY_MAMBA3, true, true, false, KR_MAMBA3_PATHWAY_SINGLE },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int64_t count;

@@ -45,13 +45,13 @@ static double fit(kr_optimizer_kind kind, double max_lr, double *first)
     schedule.max_lr = max_lr;
     schedule.warmup_steps = 5;
     schedule.total_steps = NSTEPS + 1;
-    kr_tape *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     double loss = 0;
     for (int step = 1; step <= NSTEPS; step++) {
         float x[NB * NS], y[NB * NS];
         draw(x, y);
-        kr_tensor *x_bsf = kr_from_data(tape, KR_F32, KR_SHAPE(NB, NS, 1), x);
-        kr_tensor *y_bso = kr_from_data(tape, KR_F32, KR_SHAPE(NB, NS, 1), y);
+        kr_tensor *x_bsf = kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(NB, NS, 1), x);
+        kr_tensor *y_bso = kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(NB, NS, 1), y);
         kr_tensor *miss = kr_sub(tape, kr_network_forward(tape, net, x_bsf, NULL).y, y_bso);
         kr_tensor *mean = kr_mean(tape, kr_mul(tape, miss, miss), KR_ALL_AXES, false);
         kr_backward(tape, mean);
@@ -73,7 +73,9 @@ TEST(a_small_network_learns)
     static const struct {
         kr_optimizer_kind kind;
         double lr, most;
-    } table[] = { { KR_ADAMW, 0.02, 0.012 }, { KR_SGD, 0.1, 0.037 }, { KR_MUON, 0.02, 0.012 } };
+    } table[] = { { KR_OPTIMIZER_ADAMW, 0.02, 0.012 },
+                  { KR_OPTIMIZER_SGD, 0.1, 0.037 },
+                  { KR_OPTIMIZER_MUON, 0.02, 0.012 } };
     for (int i = 0; i < 3; i++) {
         double first, last = fit(table[i].kind, table[i].lr, &first);
         /* whoever always says 0 has the variance of y: 0.2^2 / (1 - 0.8^2) / 3 = 0.037 */

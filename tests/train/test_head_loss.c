@@ -17,16 +17,16 @@ static head head_make(kr_ctx *ctx, kr_tape *t, const labelled *p, int64_t nd, kr
 {
     head h = { .bias = NULL };
     kr_ctx_seed(ctx, 77);
-    h.hidden = kr_input(t, kr_randn(t, KR_F32, KR_SHAPE(p->rows, nd)));
-    h.weight = kr_input(t, kr_cast(t, kr_randn(t, KR_F32, KR_SHAPE(p->nw, nd)), dtype));
-    if (has_bias) h.bias = kr_input(t, kr_randn(t, KR_F32, KR_SHAPE(p->nw)));
+    h.hidden = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(p->rows, nd)));
+    h.weight = kr_input(t, kr_cast(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(p->nw, nd)), dtype));
+    if (has_bias) h.bias = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(p->nw)));
     return h;
 }
 
 static void head_run(kr_tape *t, head *h, const labelled *p, bool is_fused, double times)
 {
     const kr_cross_entropy_options o = options_of(p, t);
-    kr_tensor *labels = kr_from_data(t, KR_I64, KR_SHAPE(p->rows), p->label);
+    kr_tensor *labels = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(p->rows), p->label);
     h->loss = is_fused ? kr_head_cross_entropy(t, h->hidden, h->weight, h->bias, labels, &o)
                        : kr_cross_entropy(t, kr_linear(t, h->hidden, h->weight, h->bias), labels, &o);
     kr_backward(t, kr_scale(t, h->loss, times));
@@ -42,7 +42,7 @@ static void check_fused(kr_ctx *ctx, sizes n, kr_dtype dtype, int k)
     p.smoothing = k & 4 ? 0.1 : 0;
     p.excludes = k & 8;
     p.sums = k & 16;
-    kr_tape *fused_tape = kr_tape_create(ctx, KR_GRAD), *tape = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *fused_tape = kr_tape_create(ctx, KR_TAPE_GRAD), *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     head fused = head_make(ctx, fused_tape, &p, n.nd, dtype, k & 2),
          apart = head_make(ctx, tape, &p, n.nd, dtype, k & 2);
     head_run(fused_tape, &fused, &p, true, -0.75);
@@ -51,7 +51,7 @@ static void check_fused(kr_ctx *ctx, sizes n, kr_dtype dtype, int k)
     CHECK_TENSORS("loss", fused.loss, apart.loss, 2e-7, 1);
     CHECK_TENSORS("g_hidden", kr_grad(fused.hidden), kr_grad(apart.hidden), 2e-6, 1e-6);
     /* a gradient of halves is rounded once in either way: it may go up here and down there, by 2^-8 */
-    const double rounding = dtype == KR_F32 ? 0 : dtype == KR_BF16 ? 0x1p-8 : 0x1p-11;
+    const double rounding = dtype == KR_DTYPE_F32 ? 0 : dtype == KR_DTYPE_BF16 ? 0x1p-8 : 0x1p-11;
     CHECK_TENSORS("g_weight", kr_grad(fused.weight), kr_grad(apart.weight), 2e-6 + rounding, 1e-6);
     if (fused.bias) CHECK_TENSORS("g_bias", kr_grad(fused.bias), kr_grad(apart.bias), 2e-6, 1e-6);
     kr_tape_destroy(fused_tape);
@@ -67,7 +67,7 @@ TEST(fused_is_one_after_the_other)
         kr_ctx *ctx = kr_test_ctx(2, isas[n]);
         for (int i = 0; i < (kr_test_quick() ? 4 : 5); i++)
             for (int k = 0; k < (i < 4 ? 32 : n > 0 ? 3 : 1); k += kr_test_quick() ? 5 : 1)
-                check_fused(ctx, all[i], k % 3 == 0 ? KR_F32 : k % 3 == 1 ? KR_BF16 : KR_F16, k);
+                check_fused(ctx, all[i], k % 3 == 0 ? KR_DTYPE_F32 : k % 3 == 1 ? KR_DTYPE_BF16 : KR_DTYPE_F16, k);
         kr_ctx_destroy(ctx);
     }
 }
@@ -76,16 +76,16 @@ TEST(fused_is_one_after_the_other)
 TEST(fused_is_the_definition)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     const int64_t rows = kr_test_quick() ? 200 : 390, nd = 3, nw = 22000;
     labelled p = labelled_make(rows, nw, 1);
     labelled_thin_out(&p, false, !kr_test_quick(), 0);
-    kr_tensor *hidden = kr_input(t, kr_randn(t, KR_F64, KR_SHAPE(rows, nd)));
-    kr_tensor *weight = kr_randn(t, KR_F64, KR_SHAPE(nw, nd));
-    kr_tensor_read(kr_linear(t, hidden, weight, NULL), KR_F64, p.x, rows * nw);
+    kr_tensor *hidden = kr_input(t, kr_randn(t, KR_DTYPE_F64, KR_SHAPE(rows, nd)));
+    kr_tensor *weight = kr_randn(t, KR_DTYPE_F64, KR_SHAPE(nw, nd));
+    kr_tensor_read(kr_linear(t, hidden, weight, NULL), KR_DTYPE_F64, p.x, rows * nw);
     const kr_cross_entropy_options o = options_of(&p, t);
     kr_tensor *loss =
-        kr_head_cross_entropy(t, hidden, weight, NULL, kr_from_data(t, KR_I64, KR_SHAPE(rows), p.label), &o);
+        kr_head_cross_entropy(t, hidden, weight, NULL, kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(rows), p.label), &o);
     const double want = plain_cross_entropy(&p, NULL);
     CHECK(fabs(kr_item(loss) - want) < 1e-13 * want, "%.17g, not %.17g", kr_item(loss), want);
     CHECK_OK(ctx);
@@ -108,8 +108,8 @@ TEST(threads_change_no_bit_of_a_loss)
             head h[3];
             for (int threads = 1; threads <= 3; threads++) {
                 ctxs[threads - 1] = kr_test_ctx(threads, isas[n]);
-                tapes[threads - 1] = kr_tape_create(ctxs[threads - 1], KR_GRAD);
-                h[threads - 1] = head_make(ctxs[threads - 1], tapes[threads - 1], &p, 5, KR_F32, true);
+                tapes[threads - 1] = kr_tape_create(ctxs[threads - 1], KR_TAPE_GRAD);
+                h[threads - 1] = head_make(ctxs[threads - 1], tapes[threads - 1], &p, 5, KR_DTYPE_F32, true);
                 head_run(tapes[threads - 1], &h[threads - 1], &p, is_fused, 1);
                 CHECK_OK(ctxs[threads - 1]);
             }
@@ -137,12 +137,13 @@ TEST(a_batch_is_the_sum_of_its_parts)
     labelled_thin_out(&p, true, false, 0);
     kr_cross_entropy_options o;
     kr_cross_entropy_options_init(&o);
-    o.reduction = KR_REDUCE_SUM;
+    o.reduction = KR_REDUCTION_SUM;
     for (int is_fused = 0; is_fused < 2; is_fused++) {
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
         kr_tensor *w[2], *x[2], *y[4];
-        kr_tensor *noise = kr_randn(t, KR_F32, KR_SHAPE(rows, nd)), *weight = kr_randn(t, KR_F32, KR_SHAPE(nw, nd));
-        kr_tensor *labels = kr_from_data(t, KR_I64, KR_SHAPE(rows), p.label);
+        kr_tensor *noise = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(rows, nd)),
+                  *weight = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(nw, nd));
+        kr_tensor *labels = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(rows), p.label);
         for (int i = 0; i < 2; i++) {
             x[i] = kr_input(t, noise);
             w[i] = kr_input(t, weight);
@@ -177,15 +178,15 @@ static size_t rounded(int64_t bytes)
 static void check_memory(kr_ctx *ctx, bool records, bool skips_rows)
 {
     const int64_t rows = 500, nd = 10, nw = 30000;
-    kr_tape *t = kr_tape_create(ctx, records ? KR_GRAD : KR_NO_GRAD);
-    kr_tensor *weight = kr_param_create(ctx, KR_BF16, KR_SHAPE(nw, nd));
-    kr_tensor *hidden = kr_zeros(t, KR_F32, KR_SHAPE(rows, nd));
+    kr_tape *t = kr_tape_create(ctx, records ? KR_TAPE_GRAD : KR_TAPE_NO_GRAD);
+    kr_tensor *weight = kr_param_create(ctx, KR_DTYPE_BF16, KR_SHAPE(nw, nd));
+    kr_tensor *hidden = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(rows, nd));
     if (records) hidden = kr_input(t, hidden);
-    kr_tensor *labels = kr_full(t, KR_I64, KR_SHAPE(rows), 3);
+    kr_tensor *labels = kr_full(t, KR_DTYPE_I64, KR_SHAPE(rows), 3);
     if (skips_rows) *(int64_t *)kr_tensor_data(labels) = -100;
     const size_t before = kr_tape_bytes(t);
     const int64_t count = skips_rows ? rows - 1 : rows;
-    const int64_t chunk = kr_test_is_far(ctx) ? count : 167; /* 1 GiB at a time; three of 192 rows at most */
+    const int64_t chunk = kr_test_on_device(ctx) ? count : 167; /* 1 GiB at a time; three of 192 rows at most */
     kr_head_cross_entropy(t, hidden, weight, NULL, labels, NULL);
     CHECK_OK(ctx);
     size_t after = before + 2 * rounded(rows * 8) + 64;                  /* labels, their rows, the loss ... */
@@ -195,7 +196,7 @@ static void check_memory(kr_ctx *ctx, bool records, bool skips_rows)
     if (skips_rows) peak += (records ? 2 : 1) * rounded(chunk * nd * 4); /* its rows, and their gradients */
     CHECK(kr_tape_peak_bytes(t) == peak, "peak %zu bytes, not %zu", kr_tape_peak_bytes(t), peak);
     CHECK(kr_tape_bytes(t) == after, "%zu bytes after it, not %zu", kr_tape_bytes(t), after);
-    CHECK(kr_test_is_far(ctx) || kr_tape_peak_bytes(t) < (size_t)(rows * nw * 4) / 2, "all logits at once?");
+    CHECK(kr_test_on_device(ctx) || kr_tape_peak_bytes(t) < (size_t)(rows * nw * 4) / 2, "all logits at once?");
     kr_tape_destroy(t);
     kr_param_destroy(weight);
 }
@@ -211,16 +212,16 @@ TEST(logits_are_never_there_as_a_whole)
 TEST(unwanted_gradients_are_not_made)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tensor *weight = kr_param_create(ctx, KR_F32, KR_SHAPE(50, 8));
+    kr_tensor *weight = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(50, 8));
     kr_param_normal(weight, 0, 1);
     size_t bytes[3];
     for (int k = 0; k < 3; k++) {
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-        kr_tensor *x = kr_randn(t, KR_F32, KR_SHAPE(4, 8));
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+        kr_tensor *x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(4, 8));
         if (k != 1) x = kr_input(t, x);
         kr_param_freeze(weight, k == 2);
         const size_t before = kr_tape_bytes(t);
-        kr_tensor *loss = kr_head_cross_entropy(t, x, weight, NULL, kr_zeros(t, KR_I32, KR_SHAPE(4)), NULL);
+        kr_tensor *loss = kr_head_cross_entropy(t, x, weight, NULL, kr_zeros(t, KR_DTYPE_I32, KR_SHAPE(4)), NULL);
         bytes[k] = kr_tape_bytes(t) - before;
         kr_backward(t, loss);
         CHECK_OK(ctx);

@@ -6,15 +6,15 @@
  * adds up some roundings of x - m, which is up to 30 here. */
 static void check(kr_ctx *ctx, const labelled *p, kr_dtype dtype, double tolerance)
 {
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     double *want = doubles(p->rows * p->nw);
     const double loss = plain_cross_entropy(p, want);
     const kr_shape shape = KR_SHAPE(p->rows, p->nw);
-    kr_tensor *x = kr_input(t, kr_cast(t, kr_from_data(t, KR_F64, shape, p->x), dtype));
+    kr_tensor *x = kr_input(t, kr_cast(t, kr_from_data(t, KR_DTYPE_F64, shape, p->x), dtype));
     kr_cross_entropy_options o = options_of(p, t);
     kr_scores scores;
     o.scores = &scores;
-    kr_tensor *y = kr_cross_entropy(t, x, kr_from_data(t, KR_I64, KR_SHAPE(p->rows), p->label), &o);
+    kr_tensor *y = kr_cross_entropy(t, x, kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(p->rows), p->label), &o);
     kr_backward(t, y);
     CHECK_OK(ctx);
     CHECK(fabs(kr_item(y) - loss) <= tolerance * fmax(1, fabs(loss)), "%s %s: loss %.9g, not %.9g", kr_ctx_isa(ctx),
@@ -40,8 +40,8 @@ TEST(cross_entropy_is_its_definition)
             p.smoothing = k & 4 ? 0.1 : 0;
             p.excludes = k & 8;
             p.sums = k & 16;
-            check(ctx, &p, KR_F32, 4e-6);
-            check(ctx, &p, KR_F64, 1e-13);
+            check(ctx, &p, KR_DTYPE_F32, 4e-6);
+            check(ctx, &p, KR_DTYPE_F64, 1e-13);
             labelled_free(&p);
         }
         kr_ctx_destroy(ctx);
@@ -59,9 +59,9 @@ TEST(losses_near_0_keep_their_digits)
             p.x[p.label[0]] = above;
             double *want = doubles(23);
             const double loss = plain_cross_entropy(&p, want);
-            kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-            kr_tensor *x = kr_input(t, kr_cast(t, kr_from_data(t, KR_F64, KR_SHAPE(1, 23), p.x), KR_F32));
-            kr_tensor *y = kr_cross_entropy(t, x, kr_from_data(t, KR_I64, KR_SHAPE(1), p.label), NULL);
+            kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+            kr_tensor *x = kr_input(t, kr_cast(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(1, 23), p.x), KR_DTYPE_F32));
+            kr_tensor *y = kr_cross_entropy(t, x, kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(1), p.label), NULL);
             kr_backward(t, y);
             /* x - m is up to 83 and has half an ulp of it: 4e-6, relative to e^(x - m) */
             CHECK(loss > 0 && fabs(kr_item(y) - loss) < 1e-5 * loss, "%s: loss %g, not %g", isas[n], kr_item(y), loss);
@@ -81,19 +81,19 @@ TEST(losses_near_0_keep_their_digits)
 /* Logits, or hidden states and a weight, of NaN in every row that is not scored. */
 static void check_unscored(kr_ctx *ctx, kr_reduction reduction, bool is_fused, bool none)
 {
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     float data[4 * 6];
     for (int i = 0; i < 24; i++) data[i] = i / 6 == 1 || none ? NAN : (float)(i % 5) - 2;
-    kr_tensor *x = kr_input(t, kr_from_data(t, KR_F32, KR_SHAPE(4, 6), data));
-    kr_tensor *w = kr_input(t, kr_randn(t, KR_F32, KR_SHAPE(5, 6))),
-              *bias = kr_input(t, kr_randn(t, KR_F32, KR_SHAPE(5)));
+    kr_tensor *x = kr_input(t, kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(4, 6), data));
+    kr_tensor *w = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5, 6))),
+              *bias = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(5)));
     const int32_t some[] = { 4, -1, 0, 3 }, ignored[] = { -1, -1, -1, -1 };
-    kr_tensor *labels = kr_from_data(t, KR_I32, KR_SHAPE(4), none ? ignored : some);
+    kr_tensor *labels = kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(4), none ? ignored : some);
     kr_cross_entropy_options o;
     kr_cross_entropy_options_init(&o);
     o.ignore_index = -1;
     o.reduction = reduction;
-    kr_scores scores = { -1, -1 };
+    kr_scores scores = { .scored = -1, .right = -1 };
     o.scores = &scores;
     kr_tensor *y = is_fused ? kr_head_cross_entropy(t, x, w, bias, labels, &o) : kr_cross_entropy(t, x, labels, &o);
     kr_backward(t, y);
@@ -116,14 +116,14 @@ TEST(what_is_not_scored_does_not_matter)
     const char *isas[8];
     for (int n = loss_isas(isas) - 1; n >= 0; n--) {
         kr_ctx *ctx = kr_test_ctx(1, isas[n]);
-        for (int k = 0; k < 8; k++) check_unscored(ctx, k & 1 ? KR_REDUCE_SUM : KR_REDUCE_MEAN, k & 2, k & 4);
+        for (int k = 0; k < 8; k++) check_unscored(ctx, k & 1 ? KR_REDUCTION_SUM : KR_REDUCTION_MEAN, k & 2, k & 4);
         kr_ctx_destroy(ctx);
     }
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
-    kr_tensor *x = kr_input(t, kr_zeros(t, KR_F32, KR_SHAPE(0, 3))),
-              *w = kr_input(t, kr_zeros(t, KR_F32, KR_SHAPE(3, 3)));
-    kr_tensor *none = kr_zeros(t, KR_I32, KR_SHAPE(0));
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x = kr_input(t, kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(0, 3))),
+              *w = kr_input(t, kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(3, 3)));
+    kr_tensor *none = kr_zeros(t, KR_DTYPE_I32, KR_SHAPE(0));
     kr_tensor *y = kr_add(t, kr_cross_entropy(t, x, none, NULL), kr_head_cross_entropy(t, x, w, NULL, none, NULL));
     kr_backward(t, y);
     CHECK_OK(ctx);
@@ -138,7 +138,7 @@ TEST(right_answers_are_counted)
     const char *isas[8];
     for (int n = loss_isas(isas) - 1; n >= 0; n--) {
         kr_ctx *ctx = kr_test_ctx(1, isas[n]);
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
         for (int64_t nw = 1; nw < 80; nw += 13) {
             labelled p = labelled_make(60, nw, 1);
             labelled_thin_out(&p, true, true, nw > 3 ? 2 : 0);
@@ -152,8 +152,8 @@ TEST(right_answers_are_counted)
                     if (p.x[r * nw + v] > p.x[r * nw + best]) best = v;
                 right += is_scored(&p, r) && p.label[r] == best;
             }
-            kr_tensor *x = kr_cast(t, kr_from_data(t, KR_F64, KR_SHAPE(60, nw), p.x), KR_F32);
-            kr_tensor *labels = kr_from_data(t, KR_I64, KR_SHAPE(60), p.label);
+            kr_tensor *x = kr_cast(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(60, nw), p.x), KR_DTYPE_F32);
+            kr_tensor *labels = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(60), p.label);
             kr_cross_entropy_options o = options_of(&p, t);
             kr_scores counted[2];
             o.scores = &counted[0];
@@ -161,9 +161,9 @@ TEST(right_answers_are_counted)
             const size_t before = kr_tape_bytes(t);
             const kr_scores scores = kr_accuracy(t, x, labels, &o);
             /* far devices keep integers until the reset */
-            CHECK(kr_tape_bytes(t) == before || kr_test_is_far(ctx), "kr_accuracy leaves %zu bytes",
+            CHECK(kr_tape_bytes(t) == before || kr_test_on_device(ctx), "kr_accuracy leaves %zu bytes",
                   kr_tape_bytes(t) - before);
-            kr_tensor *eye = kr_zeros(t, KR_F32, KR_SHAPE(nw, nw));
+            kr_tensor *eye = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(nw, nw));
             for (int64_t v = 0; v < nw; v++) kr_test_put(eye, v * nw + v, 1);
             o.scores = &counted[1];
             kr_head_cross_entropy(t, x, eye, NULL, labels, &o);
@@ -222,12 +222,12 @@ TEST(losses_with_targets_are_their_formulas)
 {
     enum { ROWS = 6, NW = 5 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     for (int k = SOFT; k <= MSE; k++)
         for (int way = 0; way < 8; way++) {
             const bool is_masked = way & 1, sums = way & 2, by_rows = k <= SOFT_OF_PROBABILITIES;
-            const kr_dtype dtype = way & 4 ? KR_F32 : KR_F64;
-            const double eps = dtype == KR_F32 ? 0x1p-23 : 0x1p-52;
+            const kr_dtype dtype = way & 4 ? KR_DTYPE_F32 : KR_DTYPE_F64;
+            const double eps = dtype == KR_DTYPE_F32 ? 0x1p-23 : 0x1p-52;
             double *y = normals(ROWS * NW, 1), *target = normals(ROWS * NW, 1), loss = 0;
             int32_t mask[ROWS];
             int64_t count = 0, n_scored = -1;
@@ -247,17 +247,17 @@ TEST(losses_with_targets_are_their_formulas)
             kr_loss_options o;
             kr_loss_options_init(&o);
             o.n_scored = &n_scored;
-            o.reduction = sums ? KR_REDUCE_SUM : KR_REDUCE_MEAN;
-            if (is_masked) o.mask = kr_from_data(t, KR_I32, by_rows ? KR_SHAPE(ROWS) : KR_SHAPE(ROWS, 1), mask);
+            o.reduction = sums ? KR_REDUCTION_SUM : KR_REDUCTION_MEAN;
+            if (is_masked) o.mask = kr_from_data(t, KR_DTYPE_I32, by_rows ? KR_SHAPE(ROWS) : KR_SHAPE(ROWS, 1), mask);
             kr_tensor *leaves[2] = {
-                y ? kr_input(t, kr_cast(t, kr_from_data(t, KR_F64, KR_SHAPE(ROWS, NW), y), dtype)) : NULL,
-                kr_input(t, kr_cast(t, kr_from_data(t, KR_F64, KR_SHAPE(ROWS, NW), target), dtype))
+                y ? kr_input(t, kr_cast(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(ROWS, NW), y), dtype)) : NULL,
+                kr_input(t, kr_cast(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(ROWS, NW), target), dtype))
             };
             kr_tensor *got = run_kind(t, (target_kind)k, leaves[0], leaves[1], &o);
             kr_backward(t, got);
             CHECK_OK(ctx);
             /* sums of 30 terms of functions of a few ulp, the largest of which is -log(eps) = 36 */
-            CHECK(fabs(kr_item(got) - loss) <= (dtype == KR_F32 ? 3e-6 : 1e-13) * fmax(1, fabs(loss)),
+            CHECK(fabs(kr_item(got) - loss) <= (dtype == KR_DTYPE_F32 ? 3e-6 : 1e-13) * fmax(1, fabs(loss)),
                   "kind %d, way %d: %.9g, not %.9g", k, way, kr_item(got), loss);
             CHECK(n_scored == count, "kind %d, way %d: %lld scored, not %lld", k, way, (long long)n_scored,
                   (long long)count);
@@ -278,13 +278,13 @@ TEST(losses_with_targets_are_their_formulas)
 TEST(nothing_scored_with_targets)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     for (int k = SOFT; k <= MSE; k++) {
         kr_loss_options o;
         kr_loss_options_init(&o);
-        o.mask = kr_zeros(t, KR_I64, KR_SHAPE(3));
-        kr_tensor *y = kr_input(t, kr_full(t, KR_F32, KR_SHAPE(3, 3), INFINITY));
-        kr_tensor *loss = run_kind(t, (target_kind)k, y, kr_full(t, KR_F32, KR_SHAPE(3, 3), NAN), &o);
+        o.mask = kr_zeros(t, KR_DTYPE_I64, KR_SHAPE(3));
+        kr_tensor *y = kr_input(t, kr_full(t, KR_DTYPE_F32, KR_SHAPE(3, 3), INFINITY));
+        kr_tensor *loss = run_kind(t, (target_kind)k, y, kr_full(t, KR_DTYPE_F32, KR_SHAPE(3, 3), NAN), &o);
         kr_backward(t, loss);
         CHECK_OK(ctx);
         CHECK(kr_item(loss) == 0 && kr_item(kr_max(t, kr_grad(y), KR_ALL_AXES, false)) == 0, "kind %d: %g", k,

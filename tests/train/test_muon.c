@@ -3,7 +3,7 @@
 #include "tests/train/optimizing.h"
 
 #include "device/device.h"
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
 static const double coefficients[3] = { 3.4445, -4.775, 2.0315 };
 
@@ -23,12 +23,13 @@ static void orthogonalise(const kr_muon *muon, double *x)
     if (!near || !work) exit(2);
     memset(near, 0xff, bytes); /* NaN: nothing may be read before it is written */
     for (int64_t i = 0; i < n; i++)
-        if (muon->dtype == KR_F64) ((double *)(void *)near)[i] = x[i];
+        if (muon->dtype == KR_DTYPE_F64) ((double *)(void *)near)[i] = x[i];
         else ((float *)(void *)near)[i] = (float)x[i];
     kr_store(muon->ctx, work, near, bytes);
     kr_fetch(muon->ctx, near, kr_muon_orthogonalise(muon, work), (size_t)n * element);
     for (int64_t i = 0; i < n; i++)
-        x[i] = muon->dtype == KR_F64 ? ((const double *)(void *)near)[i] : (double)((const float *)(void *)near)[i];
+        x[i] =
+            muon->dtype == KR_DTYPE_F64 ? ((const double *)(void *)near)[i] : (double)((const float *)(void *)near)[i];
     free(near);
     kr_memory_free(kr_float_memory(muon->ctx), work, bytes);
 }
@@ -105,7 +106,7 @@ static void closed_form(kr_ctx *ctx, kr_dtype dtype, int64_t rows, int64_t cols)
     char what[64];
     snprintf(what, sizeof what, "%s [%lld, %lld]", kr_dtype_name(dtype), (long long)rows, (long long)cols);
     /* a rounding of X is amplified as small singular values are: by at most 3.4445^5 */
-    CHECK_CLOSE(what, x, y, rows * cols, NULL, 485 * (dtype == KR_F64 ? 0x1p-52 : 0x1p-23), 1);
+    CHECK_CLOSE(what, x, y, rows * cols, NULL, 485 * (dtype == KR_DTYPE_F64 ? 0x1p-52 : 0x1p-23), 1);
     free(u);
     free(v);
     free(s);
@@ -119,8 +120,8 @@ TEST(muon_maps_singular_values)
     static const int64_t shapes[][2] = { { 1, 1 }, { 1, 7 }, { 7, 1 }, { 8, 8 }, { 5, 17 }, { 40, 24 }, { 33, 70 } };
     kr_ctx *ctx = kr_test_ctx(2, NULL);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        closed_form(ctx, KR_F64, shapes[i][0], shapes[i][1]);
-        closed_form(ctx, KR_F32, shapes[i][0], shapes[i][1]);
+        closed_form(ctx, KR_DTYPE_F64, shapes[i][0], shapes[i][1]);
+        closed_form(ctx, KR_DTYPE_F32, shapes[i][0], shapes[i][1]);
     }
     CHECK_OK(ctx);
     kr_ctx_destroy(ctx);
@@ -133,7 +134,7 @@ TEST(muon_is_as_three_plain_loops)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         const int64_t rows = shapes[i][0], cols = shapes[i][1];
         double *x = draw(rows * cols), *y = copy(x, rows * cols), *z = copy(x, rows * cols);
-        const kr_muon f64 = muon_of(ctx, KR_F64, rows, cols), f32 = muon_of(ctx, KR_F32, rows, cols);
+        const kr_muon f64 = muon_of(ctx, KR_DTYPE_F64, rows, cols), f32 = muon_of(ctx, KR_DTYPE_F32, rows, cols);
         plain_orthogonalise(x, rows, cols, 5, coefficients);
         orthogonalise(&f64, y);
         orthogonalise(&f32, z);
@@ -150,7 +151,7 @@ TEST(muon_is_as_three_plain_loops)
 TEST(muon_of_zeros_and_of_any_size)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    const kr_muon muon = muon_of(ctx, KR_F32, 6, 10);
+    const kr_muon muon = muon_of(ctx, KR_DTYPE_F32, 6, 10);
     double zero[60] = { 0 }, *x = draw(60), *y = copy(x, 60);
     orthogonalise(&muon, zero);
     for (int i = 0; i < 60; i++) CHECK(zero[i] == 0, "zero becomes %g", zero[i]);
@@ -171,10 +172,10 @@ TEST(muon_ratios)
     } table[] = { { 64, 16, 1.6, 2, 1 }, { 16, 64, 1.6, 1, 2 }, { 25, 25, 1, 1, 1 } };
     for (int i = 0; i < 3; i++) {
         const int64_t r = table[i].rows, c = table[i].cols;
-        CHECK(fabs(kr_muon_ratio_of(KR_MUON_MATCH_RMS, r, c) - table[i].match) < 1e-15, "match of row %d", i);
-        CHECK(kr_muon_ratio_of(KR_MUON_ORIGINAL, r, c) == table[i].original, "original of row %d", i);
-        CHECK(kr_muon_ratio_of(KR_MUON_ORIGINAL_INPUTS, r, c) == table[i].inputs, "inputs of row %d", i);
-        CHECK(kr_muon_ratio_of(KR_MUON_PLAIN, r, c) == 1, "plain of row %d", i);
+        CHECK(fabs(kr_muon_ratio_of(KR_MUON_RATIO_MATCH_RMS, r, c) - table[i].match) < 1e-15, "match of row %d", i);
+        CHECK(kr_muon_ratio_of(KR_MUON_RATIO_ORIGINAL, r, c) == table[i].original, "original of row %d", i);
+        CHECK(kr_muon_ratio_of(KR_MUON_RATIO_ORIGINAL_INPUTS, r, c) == table[i].inputs, "inputs of row %d", i);
+        CHECK(kr_muon_ratio_of(KR_MUON_RATIO_PLAIN, r, c) == 1, "plain of row %d", i);
     }
 }
 
@@ -186,7 +187,7 @@ static kr_optimizer *optimizer_of(kr_ctx *ctx, const kr_params *params, kr_optim
     kr_optimizer_options_init(&o);
     o.kind = kind;
     o.weight_decay = 0;
-    o.muon_ratio = KR_MUON_PLAIN;
+    o.muon_ratio = KR_MUON_RATIO_PLAIN;
     return kr_optimizer_create(ctx, params, &o);
 }
 
@@ -197,8 +198,8 @@ TEST(muon_steps_segments_by_themselves)
     enum { ROWS = 24, COLS = 12, FIRST = 6 + 35 + 12 };
     static const int64_t begins[] = { 0, 14, 23, ROWS }, rows[] = { 14, 6, 1 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_params *a = optimizing_table(ctx, KR_F32), *b = optimizing_table(ctx, KR_F32);
-    kr_optimizer *muon = optimizer_of(ctx, a, KR_MUON), *adamw = optimizer_of(ctx, b, KR_ADAMW);
+    kr_params *a = optimizing_table(ctx, KR_DTYPE_F32), *b = optimizing_table(ctx, KR_DTYPE_F32);
+    kr_optimizer *muon = optimizer_of(ctx, a, KR_OPTIMIZER_MUON), *adamw = optimizer_of(ctx, b, KR_OPTIMIZER_ADAMW);
     double *before = optimizing_values(a), *g = draw(ROWS * COLS), *whole = copy(g, ROWS * COLS);
     kr_tensor *of_a = kr_params_find(a, "in_proj.weight")->tensor, *of_b = kr_params_find(b, "in_proj.weight")->tensor;
     optimizing_give(ctx, of_a, g);
@@ -211,16 +212,16 @@ TEST(muon_steps_segments_by_themselves)
         const bool is_dt = row >= 20 && row < 23, same = memcmp(x + COLS * row, y + COLS * row, COLS * sizeof *x) == 0;
         CHECK(same == is_dt, "row %d is %s", row, same ? "AdamW's" : "Muon's");
     }
-    double *moved = optimizing_values(a), otherwise = 0;
+    double *moved = optimizing_values(a), fallback = 0;
     for (int i = 0; i < ROWS * COLS; i++) moved[FIRST + i] = before[FIRST + i] - moved[FIRST + i];
     plain_orthogonalise(whole, ROWS, COLS, 5, coefficients);
     for (int segment = 0; segment < 3; segment++) {
         const int64_t from = begins[segment] * COLS, n = rows[segment] * COLS;
         plain_orthogonalise(g + from, rows[segment], COLS, 5, coefficients);
         CHECK_CLOSE("a segment", moved + FIRST + from, g + from, n, NULL, 485 * 0x1p-23, 1);
-        for (int64_t i = from; i < from + n; i++) otherwise = fmax(otherwise, fabs(whole[i] - g[i]));
+        for (int64_t i = from; i < from + n; i++) fallback = fmax(fallback, fabs(whole[i] - g[i]));
     }
-    CHECK(otherwise > 0.01, "the whole weight is orthogonalised to the same, but for %g", otherwise);
+    CHECK(fallback > 0.01, "the whole weight is orthogonalised to the same, but for %g", fallback);
     free(before);
     free(moved);
     free(g);

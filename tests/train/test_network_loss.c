@@ -1,6 +1,6 @@
 /* test_network_loss.c - the loss of whole networks: what their forward and the loss by itself give, with every kind of
  * label, boundary and state; gradients by differences; failures half-way. */
-#include "tape/tape.h"
+#include "tape/tape_impl.h"
 #include "tests/train/loss_cases.h"
 
 enum { NB = 2, NS = 6, NW = 11, NF = 3, NO = 4 };
@@ -26,12 +26,12 @@ static kr_network *make(kr_ctx *ctx, const setup *s)
     mamba2.per_head_dim = mamba3.per_head_dim = 8;
     kr_layers_config layers;
     kr_layers_config_init(&layers);
-    layers.block = s->family == KR_MAMBA1   ? kr_mamba1_block(&mamba1)
-                   : s->family == KR_MAMBA2 ? kr_mamba2_block(&mamba2)
-                                            : kr_mamba3_block(&mamba3);
+    layers.block = s->family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&mamba1)
+                   : s->family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&mamba2)
+                                                   : kr_mamba3_block(&mamba3);
     layers.n_layers = 2;
     layers.recompute = s->recomputes ? KR_RECOMPUTE_ALL : KR_RECOMPUTE_NONE;
-    const kr_marker marker = { .kind = KR_MARK_START };
+    const kr_class_token marker = { .kind = KR_CLASS_TOKEN_START };
     layers.n_latents = s->has_markers;
     layers.latents = &marker;
     kr_network_config config;
@@ -55,12 +55,12 @@ static kr_tensor *ids_of(kr_tape *t, kr_dtype dtype)
 {
     int64_t id[NB * NS];
     for (int i = 0; i < NB * NS; i++) id[i] = (i * i + 3 * i + 1) % NW;
-    return kr_cast(t, kr_from_data(t, KR_I64, KR_SHAPE(NB, NS), id), dtype);
+    return kr_cast(t, kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(NB, NS), id), dtype);
 }
 
 static kr_tensor *integers(kr_tape *t, const int32_t *values)
 {
-    return kr_from_data(t, KR_I32, KR_SHAPE(NB, NS), values);
+    return kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(NB, NS), values);
 }
 
 static kr_loss_call new_call(void)
@@ -89,7 +89,7 @@ static void compare(kr_ctx *ctx, const kr_network *net, const char *what, loss_p
     double *g[2][MOST], loss[2];
     const int64_t count = kr_params_count(kr_network_params(net));
     for (int i = 0; i < 2; i++) {
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
         kr_params_zero_grad(kr_network_params(net));
         kr_tensor *y = (i ? want : got)(t, net, user);
         kr_backward(t, y);
@@ -127,17 +127,20 @@ static kr_tensor *fused(kr_tape *t, const kr_network *net, void *user)
 {
     const scene *s = user;
     kr_loss_call c = new_call();
+    kr_call how;
+    kr_call_init(&how);
+    c.call = &how;
     c.ids_bs = ids_of(t, s->id_type);
     c.labels = optional(t, s->labels);
-    if (s->labels && s->last_only) c.labels = kr_from_data(t, KR_I32, KR_SHAPE(NB), s->labels);
+    if (s->labels && s->last_only) c.labels = kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(NB), s->labels);
     c.scored = optional(t, s->scored);
-    c.seq_start_bs = optional(t, s->starts);
-    c.reset_bs = optional(t, s->resets);
-    c.mask_bs = optional(t, s->padding);
-    c.last_only = s->last_only;
+    how.seq_start_bs = optional(t, s->starts);
+    how.reset_bs = optional(t, s->resets);
+    how.mask_bs = optional(t, s->padding);
+    how.last_logits_only = s->last_only;
     c.excludes_padding = s->excludes;
     c.label_smoothing = s->smoothing;
-    c.reduction = s->sums ? KR_REDUCE_SUM : KR_REDUCE_MEAN;
+    c.reduction = s->sums ? KR_REDUCTION_SUM : KR_REDUCTION_MEAN;
     return kr_network_loss(t, net, &c).loss;
 }
 
@@ -145,7 +148,7 @@ static kr_tensor *fused(kr_tape *t, const kr_network *net, void *user)
 static void next_tokens(kr_tape *t, const scene *s, int64_t *labels, int32_t *mask)
 {
     int64_t id[NB * NS];
-    kr_tensor_read(ids_of(t, KR_I64), KR_I64, id, NB * NS);
+    kr_tensor_read(ids_of(t, KR_DTYPE_I64), KR_DTYPE_I64, id, NB * NS);
     for (int b = 0; b < NB; b++)
         for (int i = b * NS; i < (b + 1) * NS; i++) {
             const bool has_next = i + 1 < (b + 1) * NS;
@@ -164,20 +167,20 @@ static kr_tensor *by_hand(kr_tape *t, const kr_network *net, void *user)
     call.reset_bs = optional(t, s->resets);
     call.mask_bs = optional(t, s->padding);
     call.last_logits_only = s->last_only;
-    kr_tensor *logits = kr_network_forward(t, net, ids_of(t, KR_I64), &call).y;
+    kr_tensor *logits = kr_network_forward(t, net, ids_of(t, KR_DTYPE_I64), &call).y;
     kr_cross_entropy_options o;
     kr_cross_entropy_options_init(&o);
     o.n_classes = NW;
     o.excludes_padding = s->excludes;
     o.label_smoothing = s->smoothing;
-    o.reduction = s->sums ? KR_REDUCE_SUM : KR_REDUCE_MEAN;
-    if (s->last_only) return kr_cross_entropy(t, logits, kr_from_data(t, KR_I32, KR_SHAPE(NB), s->labels), &o);
+    o.reduction = s->sums ? KR_REDUCTION_SUM : KR_REDUCTION_MEAN;
+    if (s->last_only) return kr_cross_entropy(t, logits, kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(NB), s->labels), &o);
     int64_t labels[NB * NS];
     int32_t mask[NB * NS];
     next_tokens(t, s, labels, mask);
     o.mask = s->labels ? optional(t, s->scored) : integers(t, mask);
-    return kr_cross_entropy(t, logits,
-                            s->labels ? integers(t, s->labels) : kr_from_data(t, KR_I64, KR_SHAPE(NB, NS), labels), &o);
+    return kr_cross_entropy(
+        t, logits, s->labels ? integers(t, s->labels) : kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(NB, NS), labels), &o);
 }
 
 static const int32_t some_labels[NB * NS] = { 1, 4, -100, 10, 0, 2, 3, -100, 9, 9, 5, 6 };
@@ -186,32 +189,32 @@ static const int32_t left_padding[NB * NS] = { 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 
 static const int32_t some_scored[NB * NS] = { 1, 0, 1, 1, 0, 1, 1, 1, 0, 1, 1, 1 };
 
 static const scene scenes[] = {
-    { .id_type = KR_I32 },
-    { .id_type = KR_I64, .scored = some_scored, .sums = true },
-    { .id_type = KR_I32, .starts = some_starts, .excludes = true },
-    { .id_type = KR_I64, .resets = some_starts, .smoothing = 0.2 },
-    { .id_type = KR_I32, .padding = left_padding },
-    { .id_type = KR_I32, .labels = some_labels, .scored = some_scored },
-    { .id_type = KR_I32, .labels = some_labels, .starts = some_starts, .smoothing = 0.1, .excludes = true },
-    { .id_type = KR_I32, .labels = (const int32_t[]){ 7, 2 }, .last_only = true },
+    { .id_type = KR_DTYPE_I32 },
+    { .id_type = KR_DTYPE_I64, .scored = some_scored, .sums = true },
+    { .id_type = KR_DTYPE_I32, .starts = some_starts, .excludes = true },
+    { .id_type = KR_DTYPE_I64, .resets = some_starts, .smoothing = 0.2 },
+    { .id_type = KR_DTYPE_I32, .padding = left_padding },
+    { .id_type = KR_DTYPE_I32, .labels = some_labels, .scored = some_scored },
+    { .id_type = KR_DTYPE_I32, .labels = some_labels, .starts = some_starts, .smoothing = 0.1, .excludes = true },
+    { .id_type = KR_DTYPE_I32, .labels = (const int32_t[]){ 7, 2 }, .last_only = true },
 };
 enum { NSCENES = (int)(sizeof scenes / sizeof *scenes) };
 
 TEST(network_loss_is_forward_and_cross_entropy)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++)
+    for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++)
         for (int way = 0; way < 4; way++) {
             const setup s = { .family = (kr_family)family,
                               .is_vocab = true,
                               .is_tied = way & 1,
                               .recomputes = way & 2,
-                              .dtype = way == 3 ? KR_F64 : KR_F32 };
+                              .dtype = way == 3 ? KR_DTYPE_F64 : KR_DTYPE_F32 };
             kr_network *net = make(ctx, &s);
             for (int i = 0; i < NSCENES; i++) {
                 char what[64];
                 snprintf(what, sizeof what, "%s, way %d, scene %d", kr_family_name(s.family), way, i);
-                compare(ctx, net, what, fused, by_hand, (void *)&scenes[i], s.dtype == KR_F64 ? 1e-13 : 1e-6);
+                compare(ctx, net, what, fused, by_hand, (void *)&scenes[i], s.dtype == KR_DTYPE_F64 ? 1e-13 : 1e-6);
             }
             kr_network_destroy(net);
         }
@@ -228,26 +231,26 @@ typedef struct latent_scene {
 static kr_tensor *features(kr_tape *t)
 {
     kr_ctx_seed(kr_tape_ctx(t), 9);
-    return kr_randn(t, KR_F32, KR_SHAPE(NB, NS, NF));
+    return kr_randn(t, KR_DTYPE_F32, KR_SHAPE(NB, NS, NF));
 }
 
 static kr_tensor *targets_of(kr_tape *t, const latent_scene *s)
 {
     kr_ctx_seed(kr_tape_ctx(t), 10);
-    return kr_rand(t, KR_F32, s->last_only ? KR_SHAPE(NB, NO) : KR_SHAPE(NB, NS, NO), 0, 1);
+    return kr_rand(t, KR_DTYPE_F32, s->last_only ? KR_SHAPE(NB, NO) : KR_SHAPE(NB, NS, NO), 0, 1);
 }
 
 static kr_tensor *latent_labels(kr_tape *t, const latent_scene *s)
 {
     static const int32_t labels[NB * NS] = { 0, 3, 1, 2, 2, 1, 3, 0, 0, 1, 2, 3 };
-    return kr_from_data(t, KR_I32, s->last_only ? KR_SHAPE(NB) : KR_SHAPE(NB, NS), labels);
+    return kr_from_data(t, KR_DTYPE_I32, s->last_only ? KR_SHAPE(NB) : KR_SHAPE(NB, NS), labels);
 }
 
 /* A number for each output, or for each row where the loss has rows. */
 static kr_tensor *latent_mask(kr_tape *t, const latent_scene *s)
 {
     if (!s->is_masked) return NULL;
-    kr_tensor *mask = kr_from_data(t, KR_I32, s->last_only ? KR_SHAPE(NB) : KR_SHAPE(NB, NS), some_scored + 1);
+    kr_tensor *mask = kr_from_data(t, KR_DTYPE_I32, s->last_only ? KR_SHAPE(NB) : KR_SHAPE(NB, NS), some_scored + 1);
     if (s->kind == KR_LOSS_CROSS_ENTROPY || s->kind == KR_LOSS_SOFT_CROSS_ENTROPY) return mask;
     return kr_reshape(t, mask, s->last_only ? KR_SHAPE(NB, 1) : KR_SHAPE(NB, NS, 1));
 }
@@ -256,13 +259,16 @@ static kr_tensor *latent_fused(kr_tape *t, const kr_network *net, void *user)
 {
     const latent_scene *s = user;
     kr_loss_call c = new_call();
+    kr_call how;
+    kr_call_init(&how);
+    c.call = &how;
     c.kind = s->kind;
     c.x_bsf = features(t);
     if (s->kind == KR_LOSS_CROSS_ENTROPY) c.labels = latent_labels(t, s);
     else c.targets = targets_of(t, s);
     c.scored = latent_mask(t, s);
-    c.last_only = s->last_only;
-    c.drops_state = true;
+    how.last_logits_only = s->last_only;
+    how.drops_state = true;
     const kr_loss_out out = kr_network_loss(t, net, &c);
     CHECK(!out.state, "a dropped state is returned");
     CHECK((out.y == NULL) == (s->kind == KR_LOSS_CROSS_ENTROPY), "outputs");
@@ -293,7 +299,7 @@ static kr_tensor *latent_by_hand(kr_tape *t, const kr_network *net, void *user)
 TEST(latent_networks_have_every_kind_of_loss)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    const setup s = { .family = KR_MAMBA2, .dtype = KR_F32 };
+    const setup s = { .family = KR_FAMILY_MAMBA2, .dtype = KR_DTYPE_F32 };
     kr_network *net = make(ctx, &s);
     for (int k = 0; k < 16; k++) {
         latent_scene at = { (kr_loss_kind)(k / 4), k & 1, k & 2 };
@@ -311,14 +317,17 @@ TEST(latent_networks_have_every_kind_of_loss)
 static kr_tensor *in_parts(kr_tape *t, const kr_network *net, void *user)
 {
     const scene *s = user;
-    kr_tensor *ids = ids_of(t, KR_I32), *labels = integers(t, s->labels), *sum = NULL;
+    kr_tensor *ids = ids_of(t, KR_DTYPE_I32), *labels = integers(t, s->labels), *sum = NULL;
     kr_loss_out out = { .state = NULL };
     for (int part = 0; part < 2; part++) {
         kr_loss_call c = new_call();
+        kr_call how;
+        kr_call_init(&how);
+        c.call = &how;
         c.ids_bs = kr_slice(t, ids, 1, part ? 4 : 0, part ? NS : 4);
         c.labels = kr_slice(t, labels, 1, part ? 4 : 0, part ? NS : 4);
-        c.state = out.state;
-        c.reduction = KR_REDUCE_SUM;
+        how.state = out.state;
+        c.reduction = KR_REDUCTION_SUM;
         out = kr_network_loss(t, net, &c);
         sum = sum ? kr_add(t, sum, out.loss) : out.loss;
     }
@@ -328,10 +337,10 @@ static kr_tensor *in_parts(kr_tape *t, const kr_network *net, void *user)
 TEST(losses_go_on_from_a_state)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++) {
-        const setup s = { .family = (kr_family)family, .is_vocab = true, .is_tied = true, .dtype = KR_F64 };
+    for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++) {
+        const setup s = { .family = (kr_family)family, .is_vocab = true, .is_tied = true, .dtype = KR_DTYPE_F64 };
         kr_network *net = make(ctx, &s);
-        scene whole = { .id_type = KR_I32, .labels = some_labels, .sums = true };
+        scene whole = { .id_type = KR_DTYPE_I32, .labels = some_labels, .sums = true };
         compare(ctx, net, kr_family_name(s.family), in_parts, fused, &whole, 1e-12);
         kr_network_destroy(net);
     }
@@ -341,11 +350,11 @@ TEST(losses_go_on_from_a_state)
 TEST(scores_come_with_the_loss)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    const setup s = { .family = KR_MAMBA2, .is_vocab = true, .dtype = KR_F32 };
+    const setup s = { .family = KR_FAMILY_MAMBA2, .is_vocab = true, .dtype = KR_DTYPE_F32 };
     kr_network *net = make(ctx, &s);
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_loss_call c = new_call();
-    c.ids_bs = ids_of(t, KR_I32);
+    c.ids_bs = ids_of(t, KR_DTYPE_I32);
     c.labels = integers(t, some_labels);
     const kr_loss_out out = kr_network_loss(t, net, &c);
     const kr_scores want = kr_accuracy(t, kr_network_forward(t, net, c.ids_bs, NULL).y, c.labels, NULL);
@@ -363,10 +372,10 @@ TEST(a_call_may_skip_the_head)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int is_vocab = 0; is_vocab < 2; is_vocab++) {
-        const setup s = { .family = KR_MAMBA3, .is_vocab = is_vocab, .is_tied = true, .dtype = KR_F32 };
+        const setup s = { .family = KR_FAMILY_MAMBA3, .is_vocab = is_vocab, .is_tied = true, .dtype = KR_DTYPE_F32 };
         kr_network *net = make(ctx, &s);
-        kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
-        kr_tensor *x = is_vocab ? ids_of(t, KR_I32) : features(t);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+        kr_tensor *x = is_vocab ? ids_of(t, KR_DTYPE_I32) : features(t);
         for (int last = 0; last < 2; last++) {
             kr_call call;
             kr_call_init(&call);
@@ -388,7 +397,7 @@ TEST(a_call_may_skip_the_head)
 
 static double loss_at(kr_ctx *ctx, const kr_network *net, const scene *s)
 {
-    kr_tape *t = kr_tape_create(ctx, KR_NO_GRAD);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     const double loss = kr_item(fused(t, net, (void *)s));
     kr_tape_destroy(t);
     return loss;
@@ -398,18 +407,18 @@ static double loss_at(kr_ctx *ctx, const kr_network *net, const scene *s)
 TEST(gradients_of_a_network_by_differences)
 {
     kr_ctx *ctx = kr_test_ctx(1, "ref");
-    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++) {
-        const setup s = { .family = (kr_family)family, .is_vocab = true, .is_tied = true, .dtype = KR_F64 };
-        const scene packed = { .id_type = KR_I32, .starts = some_starts, .smoothing = 0.1 };
+    for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++) {
+        const setup s = { .family = (kr_family)family, .is_vocab = true, .is_tied = true, .dtype = KR_DTYPE_F64 };
+        const scene packed = { .id_type = KR_DTYPE_I32, .starts = some_starts, .smoothing = 0.1 };
         kr_network *net = make(ctx, &s);
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
         kr_backward(t, fused(t, net, (void *)&packed));
         CHECK_OK(ctx);
         const kr_params *params = kr_network_params(net);
         for (int64_t i = 0; i < kr_params_count(params); i++) {
             kr_tensor *p = kr_params_at(params, i)->tensor;
             double *x = kr_test_copy(p), *g = gradient(net, i);
-            if (!CHECK(kr_tensor_dtype(p) == KR_F64 && g, "%s has no gradient", kr_params_at(params, i)->name))
+            if (!CHECK(kr_tensor_dtype(p) == KR_DTYPE_F64 && g, "%s has no gradient", kr_params_at(params, i)->name))
                 continue;
             for (int k = 0; k < 3; k++) {
                 const int64_t at = kr_test_below(kr_tensor_count(p));
@@ -436,11 +445,11 @@ TEST(gradients_of_a_network_by_differences)
 TEST(every_allocation_of_a_network_loss)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    const setup s = { .family = KR_MAMBA2, .is_vocab = true, .is_tied = true, .dtype = KR_F32 };
-    const scene at = { .id_type = KR_I32, .starts = some_starts };
+    const setup s = { .family = KR_FAMILY_MAMBA2, .is_vocab = true, .is_tied = true, .dtype = KR_DTYPE_F32 };
+    const scene at = { .id_type = KR_DTYPE_I32, .starts = some_starts };
     kr_network *net = make(ctx, &s);
     { /* the gradients' memory stays with the parameters */
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
         kr_backward(t, fused(t, net, (void *)&at));
         kr_tape_destroy(t);
         kr_arena_deinit(&ctx->scratch);
@@ -449,9 +458,9 @@ TEST(every_allocation_of_a_network_loss)
     bool passed = false;
     size_t n = 0;
     for (const size_t step = kr_test_quick() ? 17 : 1; !passed && n < 4000; n += step) {
-        kr_tape *t = kr_tape_create(ctx, KR_GRAD);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
         t->heads.block_bytes = t->data.block_bytes = t->heap.chunk_bytes = KR_ALIGN;
-        t->shared.block_bytes = t->far_heap.chunk_bytes = 4 * KR_ALIGN;
+        t->shared.block_bytes = t->device_heap.chunk_bytes = 4 * KR_ALIGN;
         kr_ctx_fail_allocation(ctx, n + 1);
         kr_tensor *loss = fused(t, net, (void *)&at);
         if (loss) kr_backward(t, loss);

@@ -2,9 +2,9 @@
  * the same bits for any number of threads, memory, and the text. */
 #include "tests/train/optimizing.h"
 
-#include "base/far.h"
+#include "base/device_memory.h"
 #include "base/half.h"
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
 static kr_ctx *ctx;
 static kr_params *params;
@@ -63,7 +63,7 @@ static bool near(double got, double want, double tolerance)
  * eps). */
 TEST(adamw_steps_by_lr_under_a_constant_gradient)
 {
-    begin(KR_F64);
+    begin(KR_DTYPE_F64);
     o.weight_decay = 0;
     o.eps = 0.5;
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
@@ -81,7 +81,7 @@ TEST(adamw_steps_by_lr_under_a_constant_gradient)
 /* Without gradient but for its zeros, decay alone acts: w (1 - lr weight_decay)^t. */
 TEST(adamw_decays_geometrically)
 {
-    begin(KR_F64);
+    begin(KR_DTYPE_F64);
     o.weight_decay = 0.5;
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
     const double start = at("embed.weight", 0), norm = at("norm.weight", 0);
@@ -99,7 +99,7 @@ TEST(adamw_decays_geometrically)
 /* A decay of 1e-8 a step is lost in one f32 step, and is not lost where the rest of the step moves the weight too. */
 TEST(adamw_keeps_decay_below_an_ulp)
 {
-    begin(KR_F32);
+    begin(KR_DTYPE_F32);
     o.weight_decay = 0.04;
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
     kr_param_fill(param("embed.weight"), 1);
@@ -114,8 +114,8 @@ TEST(adamw_keeps_decay_below_an_ulp)
 /* u_t = g (1 - mu^t) / (1 - mu), so the weight has moved by lr g (t - mu (1 - mu^t) / (1 - mu)) / (1 - mu). */
 TEST(sgd_gathers_momentum)
 {
-    begin(KR_F64);
-    o.kind = KR_SGD;
+    begin(KR_DTYPE_F64);
+    o.kind = KR_OPTIMIZER_SGD;
     o.weight_decay = 0;
     o.momentum = 0.75;
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
@@ -142,9 +142,9 @@ static bool decays(kr_optimizer *opt, const char *name)
 
 TEST(decay_follows_the_table)
 {
-    for (int kind = KR_ADAMW; kind <= KR_MUON; kind++)
+    for (int kind = KR_OPTIMIZER_ADAMW; kind <= KR_OPTIMIZER_MUON; kind++)
         for (int all = 0; all < 2; all++) {
-            begin(KR_F64);
+            begin(KR_DTYPE_F64);
             o.kind = (kr_optimizer_kind)kind;
             o.decays_all = all;
             o.weight_decay = 0.1;
@@ -165,7 +165,7 @@ TEST(cautious_decay_goes_by_signs)
     double results[3][35], start[35], g[35];
     for (int i = 0; i < 35; i++) g[i] = i % 3 == 0 ? 0 : kr_test_normal();
     for (int run = 0; run < 3; run++) { /* no decay, plain, cautious */
-        begin(KR_F32);
+        begin(KR_DTYPE_F32);
         o.weight_decay = run == 0 ? 0 : 0.5;
         o.is_cautious = run == 2;
         kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
@@ -176,7 +176,7 @@ TEST(cautious_decay_goes_by_signs)
         for (int i = 0; i < 35; i++) start[i] = (double)w[i];
         optimizing_give(ctx, param("embed.weight"), g);
         kr_optimizer_step(opt, 0.1, 1);
-        kr_tensor_read(param("embed.weight"), KR_F64, results[run], 35);
+        kr_tensor_read(param("embed.weight"), KR_DTYPE_F64, results[run], 35);
         kr_optimizer_destroy(opt);
         end();
     }
@@ -194,8 +194,8 @@ TEST(cautious_decay_goes_by_signs)
 /* Plain SGD with lr 1 subtracts the gradient as it is taken. */
 static void clip_case(double clip_norm, double clip_value, double scale, double want_embed, double want_norm)
 {
-    begin(KR_F64);
-    o.kind = KR_SGD;
+    begin(KR_DTYPE_F64);
+    o.kind = KR_OPTIMIZER_SGD;
     o.momentum = 0;
     o.weight_decay = 0;
     o.clip_norm = clip_norm;
@@ -229,9 +229,9 @@ TEST(clipping_by_norm_and_by_value)
 
 TEST(passes_over_frozen_and_untouched_parameters)
 {
-    begin(KR_F32);
+    begin(KR_DTYPE_F32);
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
-    kr_params *before = optimizing_table(ctx, KR_F32);
+    kr_params *before = optimizing_table(ctx, KR_DTYPE_F32);
     give("embed.weight", 1);
     give("out_proj.weight", 1);
     kr_param_freeze(param("out_proj.weight"), true);
@@ -260,7 +260,7 @@ TEST(passes_over_frozen_and_untouched_parameters)
 TEST(passes_over_what_has_no_new_gradient)
 {
     for (int keeps = 0; keeps < 2; keeps++) {
-        begin(KR_F32);
+        begin(KR_DTYPE_F32);
         o.keeps_grad = keeps;
         kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
         give("conv.weight", 1);
@@ -280,7 +280,7 @@ TEST(passes_over_what_has_no_new_gradient)
 TEST(zeroes_gradients_or_keeps_them)
 {
     for (int keeps = 0; keeps < 2; keeps++) {
-        begin(KR_BF16);
+        begin(KR_DTYPE_BF16);
         o.keeps_grad = keeps;
         kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
         optimizing_give_all(ctx, params, 1, NULL);
@@ -303,10 +303,10 @@ TEST(zeroes_gradients_or_keeps_them)
  * lr times what is within 3 2^-24 relative of the sum of magnitudes, here below 8; powers of two divide exactly. */
 static void accumulate(kr_optimizer_kind kind, double tolerance)
 {
-    begin(KR_F32);
+    begin(KR_DTYPE_F32);
     o.kind = kind;
     o.clip_norm = 3;
-    kr_params *other = optimizing_table(ctx, KR_F32);
+    kr_params *other = optimizing_table(ctx, KR_DTYPE_F32);
     kr_optimizer *a = kr_optimizer_create(ctx, params, &o), *b = kr_optimizer_create(ctx, other, &o);
     const int64_t n = kr_params_elements(params);
     double *g = malloc((size_t)n * sizeof *g), *sum = malloc((size_t)n * sizeof *sum);
@@ -350,9 +350,9 @@ static void accumulate(kr_optimizer_kind kind, double tolerance)
 TEST(accumulation_is_the_large_batch)
 {
     /* ten steps of 0.01: an element whose four gradients cancel moves by their rounding over their sum's size */
-    accumulate(KR_SGD, 1e-6);
-    accumulate(KR_ADAMW, 1e-5);
-    accumulate(KR_MUON, 5e-5); /* small singular values are amplified, and so are their roundings */
+    accumulate(KR_OPTIMIZER_SGD, 1e-6);
+    accumulate(KR_OPTIMIZER_ADAMW, 1e-5);
+    accumulate(KR_OPTIMIZER_MUON, 5e-5); /* small singular values are amplified, and so are their roundings */
 }
 
 /* ---- halves ---- */
@@ -361,12 +361,12 @@ TEST(accumulation_is_the_large_batch)
 static void halves(kr_dtype dtype)
 {
     begin(dtype);
-    o.kind = KR_MUON;
-    kr_params *wide = optimizing_table(ctx, KR_F32);
+    o.kind = KR_OPTIMIZER_MUON;
+    kr_params *wide = optimizing_table(ctx, KR_DTYPE_F32);
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_tensor *w = kr_params_at(params, i)->tensor;
         double *values = kr_test_values(w);
-        kr_param_write(kr_params_at(wide, i)->tensor, KR_F64, values, kr_tensor_count(w));
+        kr_param_write(kr_params_at(wide, i)->tensor, KR_DTYPE_F64, values, kr_tensor_count(w));
         free(values);
     }
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o), *f32 = kr_optimizer_create(ctx, wide, &o);
@@ -392,7 +392,8 @@ static void halves(kr_dtype dtype)
         if (master) kr_fetch(ctx, master, slot->master, (size_t)kr_slot_elements(slot) * sizeof *master);
         const uint16_t *bits = kr_test_copy(w);
         for (int64_t e = 0; master && e < kr_slot_elements(slot); e++) {
-            const uint16_t rounded = dtype == KR_BF16 ? kr_bf16_from_float(master[e]) : kr_f16_from_float(master[e]);
+            const uint16_t rounded =
+                dtype == KR_DTYPE_BF16 ? kr_bf16_from_float(master[e]) : kr_f16_from_float(master[e]);
             if (!CHECK(master[e] == want[e] && bits[e] == rounded, "%s[%lld]: %.9g, not %.9g; bits %x", slot->row->name,
                        (long long)e, (double)master[e], (double)want[e], bits[e]))
                 break;
@@ -408,13 +409,13 @@ static void halves(kr_dtype dtype)
 
 TEST(halves_are_stepped_as_f32)
 {
-    halves(KR_BF16);
-    halves(KR_F16);
+    halves(KR_DTYPE_BF16);
+    halves(KR_DTYPE_F16);
 }
 
 TEST(reread_takes_written_parameters)
 {
-    begin(KR_BF16);
+    begin(KR_DTYPE_BF16);
     o.ema_decay = 0.5;
     o.weight_decay = 0;
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
@@ -435,8 +436,8 @@ TEST(reread_takes_written_parameters)
 /* A weight that moves by -1 a step, followed with decay d: ema_t = w_t + d (1 - d^t) / (1 - d). */
 TEST(ema_follows_in_a_closed_form)
 {
-    begin(KR_F64);
-    o.kind = KR_SGD;
+    begin(KR_DTYPE_F64);
+    o.kind = KR_OPTIMIZER_SGD;
     o.momentum = 0;
     o.weight_decay = 0;
     o.ema_decay = 0.9;
@@ -459,7 +460,7 @@ TEST(ema_follows_in_a_closed_form)
 
 TEST(ema_goes_in_and_out_to_the_bit)
 {
-    for (int dtype = KR_F32; dtype <= KR_F16; dtype++) {
+    for (int dtype = KR_DTYPE_F32; dtype <= KR_DTYPE_F16; dtype++) {
         begin((kr_dtype)dtype);
         o.ema_decay = 0.7;
         kr_params *other = optimizing_table(ctx, (kr_dtype)dtype);
@@ -492,7 +493,7 @@ TEST(ema_goes_in_and_out_to_the_bit)
 /* A packed copy of the weights must not outlive a step, nor a change to the averages. */
 TEST(steps_drop_packed_copies)
 {
-    begin(KR_F32);
+    begin(KR_DTYPE_F32);
     o.ema_decay = 0.5;
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
     kr_tensor *w = param("out_proj.weight");
@@ -525,8 +526,8 @@ static kr_mamba2 *trained_block(kr_ctx *of, kr_optimizer_kind kind, double *norm
     options.ema_decay = 0.9;
     kr_optimizer *opt = kr_optimizer_create(of, kr_mamba2_params(m), &options);
     for (int t = 0; t < 3; t++) {
-        kr_tape *tape = kr_tape_create(of, KR_GRAD);
-        kr_tensor *x = kr_randn(tape, KR_F32, KR_SHAPE(1, 8, config.d_model));
+        kr_tape *tape = kr_tape_create(of, KR_TAPE_GRAD);
+        kr_tensor *x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(1, 8, config.d_model));
         kr_tensor *y = kr_mamba2_forward(tape, m, x, NULL, kr_mamba2_path(m)).y;
         kr_backward(tape, kr_mean(tape, kr_mul(tape, y, y), KR_ALL_AXES, false));
         kr_optimizer_step(opt, 0.01, 1);
@@ -540,7 +541,7 @@ static kr_mamba2 *trained_block(kr_ctx *of, kr_optimizer_kind kind, double *norm
 
 TEST(optimizer_same_bits_for_any_number_of_threads)
 {
-    for (int kind = KR_ADAMW; kind <= KR_MUON; kind++) {
+    for (int kind = KR_OPTIMIZER_ADAMW; kind <= KR_OPTIMIZER_MUON; kind++) {
         kr_ctx *one = kr_test_ctx(1, NULL);
         double norm;
         kr_mamba2 *want = trained_block(one, (kr_optimizer_kind)kind, &norm);
@@ -578,10 +579,11 @@ TEST(optimizer_bytes_are_exact)
         kr_optimizer_kind kind;
         double momentum, ema;
         int adamw_numbers, muon_numbers; /* an element */
-    } table[] = { { KR_ADAMW, 0.9, 0, 2, 2 }, { KR_ADAMW, 0.9, 0.5, 3, 3 }, { KR_SGD, 0, 0, 0, 0 },
-                  { KR_SGD, 0.9, 0, 1, 1 },   { KR_MUON, 0.9, 0, 2, 1 },    { KR_MUON, 0.9, 0.5, 3, 2 } };
+    } table[] = { { KR_OPTIMIZER_ADAMW, 0.9, 0, 2, 2 }, { KR_OPTIMIZER_ADAMW, 0.9, 0.5, 3, 3 },
+                  { KR_OPTIMIZER_SGD, 0, 0, 0, 0 },     { KR_OPTIMIZER_SGD, 0.9, 0, 1, 1 },
+                  { KR_OPTIMIZER_MUON, 0.9, 0, 2, 1 },  { KR_OPTIMIZER_MUON, 0.9, 0.5, 3, 2 } };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        begin(KR_F32);
+        begin(KR_DTYPE_F32);
         o.kind = table[i].kind;
         o.momentum = table[i].momentum;
         o.ema_decay = table[i].ema;
@@ -591,7 +593,7 @@ TEST(optimizer_bytes_are_exact)
         const size_t adamw = (size_t)table[i].adamw_numbers, muon = (size_t)table[i].muon_numbers,
                      has_ema = o.ema_decay > 0;
         want += adamw * (rounded_up(4 * 6) + rounded_up(4 * 35) + rounded_up(4 * 12));
-        if (o.kind != KR_MUON) want += adamw * (rounded_up(4 * 288) + rounded_up(4 * 36));
+        if (o.kind != KR_OPTIMIZER_MUON) want += adamw * (rounded_up(4 * 288) + rounded_up(4 * 36));
         else
             want += (muon - has_ema) *
                         (rounded_up(4 * 168) + rounded_up(4 * 72) + rounded_up(4 * 12) + rounded_up(4 * 36)) +
@@ -631,7 +633,7 @@ TEST(adamw_takes_two_floats_a_parameter)
 
 static void describes(kr_optimizer_kind kind, const char *const *names, int count, const char *want)
 {
-    begin(KR_F32);
+    begin(KR_DTYPE_F32);
     o.kind = kind;
     o.n_without = count;
     o.without = names;
@@ -657,13 +659,13 @@ TEST(optimizer_describes_itself)
                                "total 377 parameters, %s\n";
     char want[1024];
     snprintf(want, sizeof want, head, "adamw", "adamw", "adamw", "adamw", "adamw", "0 on muon (0.0 %)");
-    describes(KR_ADAMW, NULL, 0, want);
+    describes(KR_OPTIMIZER_ADAMW, NULL, 0, want);
     snprintf(want, sizeof want, head, "sgd", "sgd", "sgd", "sgd", "sgd", "0 on muon (0.0 %)");
-    describes(KR_SGD, NULL, 0, want);
+    describes(KR_OPTIMIZER_SGD, NULL, 0, want);
     snprintf(want, sizeof want, head, "adamw", "adamw", "adamw", "muon[z:14 x:6 dt:3* rotation:1]", "muon[out:9]",
              "288 on muon (76.4 %)");
-    describes(KR_MUON, NULL, 0, want);
+    describes(KR_OPTIMIZER_MUON, NULL, 0, want);
     snprintf(want, sizeof want, head, "adamw", "adamw", "adamw", "muon[z:14 x:6* dt:3* rotation:1]", "muon[out:9*]",
              "180 on muon (47.7 %)");
-    describes(KR_MUON, (const char *const[]){ "out", "x" }, 2, want);
+    describes(KR_OPTIMIZER_MUON, (const char *const[]){ "out", "x" }, 2, want);
 }

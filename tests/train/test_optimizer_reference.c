@@ -5,7 +5,7 @@
  */
 #include "tests/train/optimizing.h"
 
-#include "train/optimizer.h"
+#include "train/optimizer_impl.h"
 
 enum { NSTEPS = 100 };
 
@@ -18,7 +18,7 @@ static const char *const without[] = { "x", "out" };
 
 static void plain_adamw(kr_optimizer_options *o)
 {
-    o->kind = KR_ADAMW;
+    o->kind = KR_OPTIMIZER_ADAMW;
 }
 
 static void other_betas(kr_optimizer_options *o)
@@ -45,34 +45,34 @@ static void clipped(kr_optimizer_options *o)
 
 static void plain_sgd(kr_optimizer_options *o)
 {
-    o->kind = KR_SGD;
+    o->kind = KR_OPTIMIZER_SGD;
     o->momentum = 0;
     o->clip_norm = 9;
 }
 
 static void sgd_momentum(kr_optimizer_options *o)
 {
-    o->kind = KR_SGD;
+    o->kind = KR_OPTIMIZER_SGD;
     o->dampening = 0.25;
     o->ema_decay = 0.99;
 }
 
 static void sgd_nesterov(kr_optimizer_options *o)
 {
-    o->kind = KR_SGD;
+    o->kind = KR_OPTIMIZER_SGD;
     o->nesterov = true;
     o->decays_all = true;
 }
 
 static void plain_muon(kr_optimizer_options *o)
 {
-    o->kind = KR_MUON;
+    o->kind = KR_OPTIMIZER_MUON;
 }
 
 static void muon_original(kr_optimizer_options *o)
 {
-    o->kind = KR_MUON;
-    o->muon_ratio = KR_MUON_ORIGINAL;
+    o->kind = KR_OPTIMIZER_MUON;
+    o->muon_ratio = KR_MUON_RATIO_ORIGINAL;
     o->muon_nesterov = false;
     o->muon_weight_decay = 0.2;
     o->n_without = 2;
@@ -82,8 +82,8 @@ static void muon_original(kr_optimizer_options *o)
 
 static void muon_inputs(kr_optimizer_options *o)
 {
-    o->kind = KR_MUON;
-    o->muon_ratio = KR_MUON_ORIGINAL_INPUTS;
+    o->kind = KR_OPTIMIZER_MUON;
+    o->muon_ratio = KR_MUON_RATIO_ORIGINAL_INPUTS;
     o->muon_momentum = 0.8;
     o->muon_steps = 3;
     o->clip_norm = 9;
@@ -115,7 +115,7 @@ static double *averages(const kr_optimizer *opt)
         kr_tensor average = *slot->row->tensor;
         average.dtype = slot->dtype;
         average.data = slot->ema;
-        kr_tensor_read(&average, KR_F64, all + at, kr_slot_elements(slot));
+        kr_tensor_read(&average, KR_DTYPE_F64, all + at, kr_slot_elements(slot));
         at += kr_slot_elements(slot);
     }
     return all;
@@ -165,8 +165,8 @@ static void compare(const char *isa, kr_dtype dtype, const variant *v, double to
  * included. */
 static double tolerance_of(kr_dtype dtype, kr_optimizer_kind kind)
 {
-    const double unit = dtype == KR_F64 ? 0x1p-53 : 0x1p-24;
-    return (kind == KR_MUON ? 485 : 1) * NSTEPS * unit;
+    const double unit = dtype == KR_DTYPE_F64 ? 0x1p-53 : 0x1p-24;
+    return (kind == KR_OPTIMIZER_MUON ? 485 : 1) * NSTEPS * unit;
 }
 
 static void compare_all(const char *isa, kr_dtype dtype)
@@ -181,22 +181,22 @@ static void compare_all(const char *isa, kr_dtype dtype)
 
 TEST(optimizer_reference_f64)
 {
-    compare_all(NULL, KR_F64);
+    compare_all(NULL, KR_DTYPE_F64);
 }
 
 TEST(optimizer_reference_f32)
 {
-    compare_all(NULL, KR_F32);
+    compare_all(NULL, KR_DTYPE_F32);
 }
 
 TEST(optimizer_reference_f32_of_plain_kernels)
 {
-    compare_all("ref", KR_F32);
+    compare_all("ref", KR_DTYPE_F32);
 }
 
 TEST(optimizer_reference_f32_avx2)
 {
     char choices[64];
     if (!strstr(kr_isa_choices(choices, sizeof choices), "avx2")) SKIP("no avx2");
-    compare_all("avx2", KR_F32);
+    compare_all("avx2", KR_DTYPE_F32);
 }

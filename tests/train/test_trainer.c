@@ -26,7 +26,7 @@ TEST(trainer_runs)
 {
     begin_folder();
     telling t = { 0 };
-    run r = run_begin(&(run_setup){ .family = KR_MAMBA3,
+    run r = run_begin(&(run_setup){ .family = KR_FAMILY_MAMBA3,
                                     .steps = 12,
                                     .eval_every = 5,
                                     .save_every = 4,
@@ -51,15 +51,15 @@ TEST(trainer_stops_when_told)
 {
     begin_folder();
     telling t = { .stops_at = 5 };
-    run r =
-        run_begin(&(run_setup){ .family = KR_MAMBA2, .steps = 8, .folder = the_run(), .on_step = listen, .user = &t });
+    run r = run_begin(
+        &(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 8, .folder = the_run(), .on_step = listen, .user = &t });
     CHECK(kr_trainer_run(r.trainer) == KR_OK, "%s", kr_ctx_message(r.ctx));
     const kr_train_progress p = kr_trainer_progress(r.trainer);
     CHECK(p.step == 5 && p.is_saved && !p.is_done && newest_step(the_run()) == 5, "it stopped at step %lld",
           (long long)p.step);
-    CHECK(kr_trainer_step(r.trainer) && kr_trainer_progress(r.trainer).step == 6, "no step after a stop");
+    CHECK(kr_trainer_step(r.trainer) == KR_OK && kr_trainer_progress(r.trainer).step == 6, "no step after a stop");
     CHECK(kr_trainer_run(r.trainer) == KR_OK && kr_trainer_progress(r.trainer).is_done, "%s", kr_ctx_message(r.ctx));
-    CHECK(!kr_trainer_step(r.trainer), "a step behind the last");
+    CHECK(kr_trainer_step(r.trainer) == KR_END, "a step behind the last");
     CHECK(newest_step(the_run()) == 8, "the end is not saved");
     run_end(&r);
     remove_tree(folder);
@@ -84,7 +84,7 @@ static run run_with(const run_setup *setup, int64_t batch, int64_t n_epochs)
     run r = run_prepare(setup);
     kr_loader_destroy(r.loader);
     r.loader = loader_of(&r, batch, n_epochs, true, true);
-    r.trainer = kr_trainer_create(r.ctx, r.model, r.loader, &r.options);
+    r.trainer = run_trainer(&r, r.model, r.loader);
     CHECK_OK(r.ctx);
     return r;
 }
@@ -92,7 +92,7 @@ static run run_with(const run_setup *setup, int64_t batch, int64_t n_epochs)
 TEST(trainer_ends_with_the_data)
 {
     telling t = { 0 };
-    run r = run_with(&(run_setup){ .family = KR_MAMBA2, .accumulate = 3, .on_step = listen, .user = &t }, 4, 2);
+    run r = run_with(&(run_setup){ .family = KR_FAMILY_MAMBA2, .accumulate = 3, .on_step = listen, .user = &t }, 4, 2);
     const int64_t batches = 2 * kr_loader_steps_per_epoch(r.loader);
     CHECK(kr_trainer_run(r.trainer) == KR_OK, "%s", kr_ctx_message(r.ctx));
     /* the last step has the batches that are left */
@@ -111,7 +111,8 @@ static run run_documents(int64_t batch, int64_t accumulate)
 {
     static const char text[] = "a tall tree|no|so it goes, and it goes on and on|yes|one two three|x|the end of it|ab|"
                                "some more|and a last one, rather long, to end with";
-    run r = run_prepare(&(run_setup){ .family = KR_MAMBA3, .dtype = KR_F64, .kind = KR_SGD, .steps = 1 });
+    run r = run_prepare(
+        &(run_setup){ .family = KR_FAMILY_MAMBA3, .dtype = KR_DTYPE_F64, .kind = KR_OPTIMIZER_SGD, .steps = 1 });
     kr_text_options o;
     kr_text_options_init(&o);
     o.separator = "|";
@@ -122,10 +123,10 @@ static run run_documents(int64_t batch, int64_t accumulate)
     r.source = kr_source_string(r.ctx, text, sizeof text - 1, r.tok, &o);
     r.loader = loader_of(&r, batch, 1, false, false);
     r.options.accumulate = accumulate;
-    r.options.schedule.kind = KR_LR_CONSTANT;
-    r.options.schedule.warmup_steps = 0;
-    r.options.schedule.max_lr = 1;
-    r.trainer = kr_trainer_create(r.ctx, r.model, r.loader, &r.options);
+    r.schedule.kind = KR_LR_CONSTANT;
+    r.schedule.warmup_steps = 0;
+    r.schedule.max_lr = 1;
+    r.trainer = run_trainer(&r, r.model, r.loader);
     CHECK_OK(r.ctx);
     return r;
 }
@@ -133,11 +134,11 @@ static run run_documents(int64_t batch, int64_t accumulate)
 TEST(trainer_accumulates_to_the_large_batch)
 {
     run large = run_documents(9, 1);
-    CHECK(kr_trainer_step(large.trainer), "%s", kr_ctx_message(large.ctx));
+    CHECK(kr_trainer_step(large.trainer) == KR_OK, "%s", kr_ctx_message(large.ctx));
     const kr_train_progress want = kr_trainer_progress(large.trainer);
     for (int64_t batch = 1; batch <= 5; batch++) {
         run small = run_documents(batch, (9 + batch - 1) / batch);
-        CHECK(kr_trainer_step(small.trainer), "%s", kr_ctx_message(small.ctx));
+        CHECK(kr_trainer_step(small.trainer) == KR_OK, "%s", kr_ctx_message(small.ctx));
         const kr_train_progress got = kr_trainer_progress(small.trainer);
         CHECK(got.n_scored == want.n_scored && got.n_right == want.n_right && got.n_positions == want.n_positions,
               "batches of %lld score %lld", (long long)batch, (long long)got.n_scored);
@@ -157,7 +158,7 @@ TEST(trainer_accumulates_to_the_large_batch)
 TEST(trainer_carries_states_within_a_step)
 {
     double one[6], two[3];
-    run_setup setup = { .family = KR_MAMBA2, .steps = 6, .carries = true, .max_lr = 1e-300 };
+    run_setup setup = { .family = KR_FAMILY_MAMBA2, .steps = 6, .carries = true, .max_lr = 1e-300 };
     run r = run_begin(&setup);
     run_steps(&r, 6, one);
     run_end(&r);
@@ -178,12 +179,12 @@ static kr_loss_out nothing_scored(void *user, kr_tape *tape, const kr_batch *bat
     (void)user;
     (void)batch;
     (void)state;
-    return (kr_loss_out){ .loss = kr_full(tape, KR_F32, KR_SCALAR, 0) };
+    return (kr_loss_out){ .loss = kr_full(tape, KR_DTYPE_F32, KR_SCALAR, 0) };
 }
 
 TEST(trainer_passes_over_steps_that_score_nothing)
 {
-    run r = run_begin(&(run_setup){ .family = KR_MAMBA2, .steps = 2, .loss_fn = nothing_scored });
+    run r = run_begin(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 2, .loss_fn = nothing_scored });
     const uint64_t hash = run_hash(&r);
     CHECK(kr_trainer_run(r.trainer) == KR_OK, "%s", kr_ctx_message(r.ctx));
     const kr_train_progress p = kr_trainer_progress(r.trainer);
@@ -197,19 +198,19 @@ TEST(trainer_passes_over_steps_that_score_nothing)
 /* Averages in and out, the loaders' places, the random stream: all of it as without. */
 TEST(trainer_evaluates_without_a_trace)
 {
-    for (int family = KR_MAMBA1; family <= KR_MAMBA3; family++) {
+    for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++) {
         const run_setup setup = { .family = (kr_family)family,
                                   .steps = 6,
-                                  .has_ema = family != KR_MAMBA2,
-                                  .dtype = family == KR_MAMBA3 ? KR_BF16 : KR_F32,
-                                  .carries = family == KR_MAMBA1 };
+                                  .has_ema = family != KR_FAMILY_MAMBA2,
+                                  .dtype = family == KR_FAMILY_MAMBA3 ? KR_DTYPE_BF16 : KR_DTYPE_F32,
+                                  .carries = family == KR_FAMILY_MAMBA1 };
         run plain = run_begin(&setup), evaluated = run_begin(&setup);
         for (int i = 0; i < 6; i++) {
             const kr_evaluation e = kr_trainer_evaluate(evaluated.trainer, evaluated.validation, i % 3);
             const kr_evaluation own = kr_trainer_evaluate(evaluated.trainer, evaluated.loader, 2);
             CHECK(isfinite(e.loss) && isfinite(own.loss) && e.n_scored > 0 && e.n_right <= e.n_scored, "loss %g",
                   e.loss);
-            CHECK(kr_trainer_step(plain.trainer) && kr_trainer_step(evaluated.trainer), "%s",
+            CHECK(kr_trainer_step(plain.trainer) == KR_OK && kr_trainer_step(evaluated.trainer) == KR_OK, "%s",
                   kr_ctx_message(evaluated.ctx));
             CHECK(kr_trainer_progress(plain.trainer).loss == kr_trainer_progress(evaluated.trainer).loss, "losses");
         }
@@ -254,7 +255,7 @@ TEST(trainer_keeps_the_best_and_the_last)
 {
     begin_folder();
     telling t = { 0 };
-    run r = run_prepare(&(run_setup){ .family = KR_MAMBA2,
+    run r = run_prepare(&(run_setup){ .family = KR_FAMILY_MAMBA2,
                                       .steps = 12,
                                       .max_lr = 3,
                                       .has_validation = true,
@@ -264,8 +265,8 @@ TEST(trainer_keeps_the_best_and_the_last)
                                       .folder = the_run(),
                                       .on_step = listen,
                                       .user = &t });
-    r.options.schedule.warmup_steps = 11; /* the rate grows until it is too large: the lowest loss comes early */
-    r.trainer = kr_trainer_create(r.ctx, r.model, r.loader, &r.options);
+    r.schedule.warmup_steps = 11; /* the rate grows until it is too large: the lowest loss comes early */
+    r.trainer = run_trainer(&r, r.model, r.loader);
     CHECK(kr_trainer_run(r.trainer) == KR_OK, "%s", kr_ctx_message(r.ctx));
     const int64_t best = t.last.best_step;
     char want[64], got[64], target[64] = "", listed[64];
@@ -288,22 +289,22 @@ TEST(trainer_keeps_all_if_asked)
     begin_folder();
     char listed[64];
     run r = run_begin(
-        &(run_setup){ .family = KR_MAMBA2, .steps = 5, .save_every = 1, .keep_last = -1, .folder = the_run() });
+        &(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5, .save_every = 1, .keep_last = -1, .folder = the_run() });
     CHECK(kr_trainer_run(r.trainer) == KR_OK, "%s", kr_ctx_message(r.ctx));
     CHECK(list_steps(listed, sizeof listed) == 5 && !is_there("run/best"), "kept: %s", listed);
     run_end(&r);
     remove_tree(folder);
 }
 
-TEST(trainer_puts_files_beside)
+TEST(trainer_writes_extra_files)
 {
     begin_folder();
     write_image(in_folder("tokenizer.json"), "{}\n", 3);
-    const char *const beside[] = { in_folder("tokenizer.json") };
-    run r = run_prepare(&(run_setup){ .family = KR_MAMBA2, .steps = 1, .folder = the_run() });
-    r.options.n_beside = 1;
-    r.options.beside = beside;
-    r.trainer = kr_trainer_create(r.ctx, r.model, r.loader, &r.options);
+    const char *const extra_files[] = { in_folder("tokenizer.json") };
+    run r = run_prepare(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 1, .folder = the_run() });
+    r.options.n_extra_files = 1;
+    r.options.extra_files = extra_files;
+    r.trainer = run_trainer(&r, r.model, r.loader);
     CHECK(kr_trainer_run(r.trainer) == KR_OK, "%s", kr_ctx_message(r.ctx));
     CHECK(file_is(in_folder("run/tokenizer.json"), "{}\n"), "not in the folder");
     CHECK(file_is(in_folder("run/checkpoints/step-00000001/tokenizer.json"), "{}\n"), "not in the checkpoint");
@@ -317,21 +318,24 @@ static kr_loss_out loss_of_network(void *user, kr_tape *tape, const kr_batch *ba
 {
     kr_loss_call call;
     kr_loss_call_init(&call);
+    kr_call how;
+    kr_call_init(&how);
+    call.call = &how;
     call.ids_bs = batch->ids_bs;
     call.labels = batch->labels_bs;
-    call.reset_bs = batch->reset_bs;
-    call.state = state;
-    call.drops_state = true;
+    how.reset_bs = batch->reset_bs;
+    how.state = state;
+    how.drops_state = true;
     return kr_network_loss(tape, user, &call);
 }
 
 static run run_table(const char *run_folder)
 {
-    run r = run_prepare(&(run_setup){ .family = KR_MAMBA3, .steps = 6, .folder = run_folder, .has_ema = true });
+    run r = run_prepare(&(run_setup){ .family = KR_FAMILY_MAMBA3, .steps = 6, .folder = run_folder, .has_ema = true });
     r.options.loss_fn = loss_of_network;
     r.options.loss_user = (void *)(uintptr_t)kr_model_network(r.model);
     r.options.params = kr_network_params(kr_model_network(r.model));
-    r.trainer = kr_trainer_create(r.ctx, NULL, r.loader, &r.options);
+    r.trainer = run_trainer(&r, NULL, r.loader);
     CHECK_OK(r.ctx);
     return r;
 }
@@ -340,7 +344,7 @@ TEST(trainer_trains_any_table)
 {
     begin_folder();
     double losses[12];
-    run r = run_begin(&(run_setup){ .family = KR_MAMBA3, .steps = 6, .has_ema = true });
+    run r = run_begin(&(run_setup){ .family = KR_FAMILY_MAMBA3, .steps = 6, .has_ema = true });
     run_steps(&r, 6, losses);
     const uint64_t want = run_hash(&r);
     run_end(&r);
@@ -365,8 +369,12 @@ TEST(trainer_threads_agree_to_the_bit)
     uint64_t hashes[2];
     double losses[2][5];
     for (int i = 0; i < 2; i++) {
-        run r = run_begin(&(run_setup){
-            .family = KR_MAMBA3, .steps = 5, .threads = i + 1, .carries = true, .accumulate = 2, .kind = KR_MUON });
+        run r = run_begin(&(run_setup){ .family = KR_FAMILY_MAMBA3,
+                                        .steps = 5,
+                                        .threads = i + 1,
+                                        .carries = true,
+                                        .accumulate = 2,
+                                        .kind = KR_OPTIMIZER_MUON });
         run_steps(&r, 5, losses[i]);
         hashes[i] = run_hash(&r);
         run_end(&r);

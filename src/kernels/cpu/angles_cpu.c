@@ -64,7 +64,7 @@ static void fill_turns(const float *theta, double factor, double *turn, int64_t 
     }
 }
 
-static void turn_tokens(const void *args, int64_t first, int64_t end, int worker)
+static void rotate_all_tokens(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
     const kr_angles_args *n = args;
@@ -121,7 +121,7 @@ size_t KR_FN(angles_scratch)(const kr_angles_args *n)
 void KR_FN(angles)(const kr_angles_args *n)
 {
     if (n->nq == 0 || n->na == 0) return;
-    kr_ranges_run(n->exec.pool, n->nb * n->ns, n->na * COST * 2, turn_tokens, n);
+    kr_ranges_run(n->exec.pool, n->nb * n->ns, n->na * COST * 2, rotate_all_tokens, n);
     kr_ranges_run(n->exec.pool, n->nq * n->nh, n->nb * n->ns / n->nq * n->na * COST, sum_heads, n);
 }
 

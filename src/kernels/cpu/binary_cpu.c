@@ -1,8 +1,10 @@
-/* binary_cpu.c - the elementwise functions of two operands, y = f(a, b), the gradient of the maximum, and where.
+/* binary_cpu.c - the elementwise functions of two operands, y = f(a, b), the gradients of maximum, minimum and pow,
+ * and where.
  *
  * The operands stand in lanes a, b (and c) in the order of their walk.
  */
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/vec_pow.h"
 #include "kernels/cpu/walk_cpu.h"
 
 static inline vf lane_add(lanes in)
@@ -38,6 +40,34 @@ static inline vf lane_maximum_bwd(lanes in)
     return vf_select(vf_gt(in.a, in.b), in.c, half);
 }
 
+/* vf_min lets a NaN in b through, not one in a */
+static inline vf lane_minimum(lanes in)
+{
+    return vf_select(vf_is_nan(in.a), in.a, vf_min(in.a, in.b));
+}
+
+/* c where a < b, c / 2 where a = b, else 0 */
+static inline vf lane_minimum_bwd(lanes in)
+{
+    vf half = vf_keep(vf_eq(in.a, in.b), vf_mul(in.c, vf_set1(0.5f)));
+    return vf_select(vf_lt(in.a, in.b), in.c, half);
+}
+
+static inline vf lane_pow(lanes in)
+{
+    return vf_pow(in.a, in.b);
+}
+
+static inline vf lane_pow_bwd(lanes in)
+{
+    return vf_pow_bwd(in.a, in.b, in.c);
+}
+
+static inline vf lane_pow_bwd_of_b(lanes in)
+{
+    return vf_pow_bwd_of_exponent(in.a, in.b, in.c);
+}
+
 /* a holds the mask */
 static inline vf lane_where(lanes in)
 {
@@ -63,13 +93,19 @@ static void binary_run(const kr_binary_args *a, kr_task_fn *task)
 #include "kernels/binary.def"
 #undef KR_BINARY
 
-static void maximum_bwd_task(void *job, int64_t index, int worker)
-{
-    (void)worker;
-    walk_task(job, index, lane_maximum_bwd, 3);
-}
+#define BACKWARD_TASK(name, lane)                                                                                      \
+    static void name##_task(void *job, int64_t index, int worker)                                                      \
+    {                                                                                                                  \
+        (void)worker;                                                                                                  \
+        walk_task(job, index, lane, 3);                                                                                \
+    }
+BACKWARD_TASK(maximum_bwd, lane_maximum_bwd)
+BACKWARD_TASK(minimum_bwd, lane_minimum_bwd)
+BACKWARD_TASK(pow_bwd, lane_pow_bwd)
+BACKWARD_TASK(pow_bwd_of_b, lane_pow_bwd_of_b)
 
-void KR_FN(maximum_bwd)(const kr_maximum_bwd_args *a)
+/* of_b: the operands change places for a function in which they are alike. */
+static void choice_bwd_run(const kr_binary_bwd_args *a, kr_task_fn *task)
 {
     walk_job job = { .walk = a->walk, .y = a->y, .in = { a->a, a->b, a->g } };
     if (a->of_b) {
@@ -78,7 +114,23 @@ void KR_FN(maximum_bwd)(const kr_maximum_bwd_args *a)
         memcpy(job.walk.strides[1], a->walk.strides[2], sizeof job.walk.strides[1]);
         memcpy(job.walk.strides[2], a->walk.strides[1], sizeof job.walk.strides[2]);
     }
-    walk_run(&job, a->exec.pool, maximum_bwd_task);
+    walk_run(&job, a->exec.pool, task);
+}
+
+void KR_FN(maximum_bwd)(const kr_binary_bwd_args *a)
+{
+    choice_bwd_run(a, maximum_bwd_task);
+}
+
+void KR_FN(minimum_bwd)(const kr_binary_bwd_args *a)
+{
+    choice_bwd_run(a, minimum_bwd_task);
+}
+
+void KR_FN(pow_bwd)(const kr_binary_bwd_args *a)
+{
+    walk_job job = { .walk = a->walk, .y = a->y, .in = { a->a, a->b, a->g } };
+    walk_run(&job, a->exec.pool, a->of_b ? pow_bwd_of_b_task : pow_bwd_task);
 }
 
 static void where_task(void *job, int64_t index, int worker)

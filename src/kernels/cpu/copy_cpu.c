@@ -19,7 +19,7 @@ enum {
 
 static size_t bytes_of(kr_dtype dtype)
 {
-    return dtype == KR_F64 || dtype == KR_I64 ? 8 : dtype == KR_BF16 || dtype == KR_F16 ? 2 : 4;
+    return dtype == KR_DTYPE_F64 || dtype == KR_DTYPE_I64 ? 8 : dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16 ? 2 : 4;
 }
 
 /* Rows of one type. */
@@ -61,12 +61,12 @@ static void copy_row(const kr_copy_args *a, int64_t y_at, int64_t x_at, int64_t 
     size_t y_size = bytes_of(a->y_dtype), x_size = bytes_of(a->x_dtype);
     void *y = (char *)a->y + y_at * (int64_t)y_size;
     const void *x = (const char *)a->x + x_at * (int64_t)x_size;
-    bool repeated = kr_walk_step(&a->walk, 1) == 0 && a->x_dtype == KR_F32 && a->y_dtype == KR_F32;
+    bool repeated = kr_walk_step(&a->walk, 1) == 0 && a->x_dtype == KR_DTYPE_F32 && a->y_dtype == KR_DTYPE_F32;
     if (repeated) repeat_row(y, *(const float *)x, n);
     else if (a->x_dtype == a->y_dtype) move_row(y, x, n, y_size);
-    else if (a->y_dtype == KR_BF16) bf16_row(y, x, n);
-    else if (a->y_dtype == KR_F16) f16_row(y, x, n);
-    else if (a->x_dtype == KR_BF16) of_bf16_row(y, x, n);
+    else if (a->y_dtype == KR_DTYPE_BF16) bf16_row(y, x, n);
+    else if (a->y_dtype == KR_DTYPE_F16) f16_row(y, x, n);
+    else if (a->x_dtype == KR_DTYPE_BF16) of_bf16_row(y, x, n);
     else of_f16_row(y, x, n);
 }
 
@@ -88,10 +88,10 @@ static bool rows_are_ours(const kr_copy_args *a)
 {
     int64_t x_step = kr_walk_step(&a->walk, 1);
     if (a->walk.rank > 0 && kr_walk_step(&a->walk, 0) != 1) return false;
-    if (a->walk.rank > 0 && x_step == 0 && a->x_dtype == KR_F32) return a->y_dtype == KR_F32;
+    if (a->walk.rank > 0 && x_step == 0 && a->x_dtype == KR_DTYPE_F32) return a->y_dtype == KR_DTYPE_F32;
     if (a->walk.rank > 0 && x_step != 1) return false;
-    bool narrow = a->x_dtype == KR_F32 && (a->y_dtype == KR_BF16 || a->y_dtype == KR_F16);
-    bool widen = a->y_dtype == KR_F32 && (a->x_dtype == KR_BF16 || a->x_dtype == KR_F16);
+    bool narrow = a->x_dtype == KR_DTYPE_F32 && (a->y_dtype == KR_DTYPE_BF16 || a->y_dtype == KR_DTYPE_F16);
+    bool widen = a->y_dtype == KR_DTYPE_F32 && (a->x_dtype == KR_DTYPE_BF16 || a->x_dtype == KR_DTYPE_F16);
     return a->x_dtype == a->y_dtype || narrow || widen;
 }
 

@@ -1,4 +1,4 @@
-/* cross_entropy_cpu.c - cross-entropy of rows with one label each, and its gradient, row by row (kernels/loss_args.h).
+/* cross_entropy_cpu.c - cross-entropy of rows with one label each, and its gradient, row by row (kernels/args/loss_args.h).
  *
  *   m = max(x);  S = equal + rest: how many x are m, and the sum of e^(x - m) over the others
  *   loss = ln S + (1 - q) (m - x[label]) + q mean(m - x);  g_x = alpha (e^(x - m) / S - q / nv), less at the label

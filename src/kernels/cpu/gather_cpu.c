@@ -13,7 +13,7 @@ enum { COLUMNS = 64 };
 
 static int64_t id_at(const kr_embedding_args *a, int64_t o)
 {
-    return a->id_dtype == KR_I64 ? ((const int64_t *)a->id)[o] : (int64_t)((const int32_t *)a->id)[o];
+    return a->id_dtype == KR_DTYPE_I64 ? ((const int64_t *)a->id)[o] : (int64_t)((const int32_t *)a->id)[o];
 }
 
 static void embedding_rows(const void *args, int64_t first, int64_t end, int worker)

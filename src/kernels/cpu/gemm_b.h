@@ -7,44 +7,46 @@
 
 #include "base/half.h"
 #include "kernels/cpu/gemm_vec.h"
-#include "kernels/matmul_args.h"
+#include "kernels/args/matmul_args.h"
 
 /* Bytes of an element, elements of a cache line. */
-#define GEMM_B_BYTES(half) ((half) == KR_NO_HALF ? 4 : 2)
+#define GEMM_B_BYTES(half) ((half) == KR_STORAGE_NATIVE ? 4 : 2)
 #define GEMM_B_LINE(half) (64 / GEMM_B_BYTES(half))
 
 /* Where element i lies; for a prefetch it may be outside of the operand. */
-KR_INLINE const void *gemm_b_at(const void *b, int64_t i, kr_half half)
+KR_INLINE const void *gemm_b_at(const void *b, int64_t i, kr_storage_dtype half)
 {
     return (const void *)((uintptr_t)b + (uintptr_t)(i * GEMM_B_BYTES(half)));
 }
 
-KR_INLINE float gemm_b_one(const void *b, int64_t i, kr_half half)
+KR_INLINE float gemm_b_one(const void *b, int64_t i, kr_storage_dtype half)
 {
-    if (half == KR_NO_HALF) return ((const float *)b)[i];
+    if (half == KR_STORAGE_NATIVE) return ((const float *)b)[i];
     const uint16_t bits = ((const uint16_t *)b)[i];
-    return half == KR_HALF_BF16 ? kr_float_from_bf16(bits) : kr_float_from_f16(bits);
+    return half == KR_STORAGE_BF16 ? kr_float_from_bf16(bits) : kr_float_from_f16(bits);
 }
 
 /* Elements i .. i + VF - 1; the first n of them. */
-KR_INLINE vf gemm_b_load(const void *b, int64_t i, const kr_half half)
+KR_INLINE vf gemm_b_load(const void *b, int64_t i, const kr_storage_dtype half)
 {
     const uint16_t *h = (const uint16_t *)b + i;
-    return half == KR_NO_HALF ? vf_load((const float *)b + i) : half == KR_HALF_BF16 ? vf_load_bf16(h) : vf_load_f16(h);
+    return half == KR_STORAGE_NATIVE ? vf_load((const float *)b + i)
+           : half == KR_STORAGE_BF16 ? vf_load_bf16(h)
+                                     : vf_load_f16(h);
 }
 
-KR_INLINE vf gemm_b_load_n(const void *b, int64_t i, int64_t n, const kr_half half)
+KR_INLINE vf gemm_b_load_n(const void *b, int64_t i, int64_t n, const kr_storage_dtype half)
 {
     const uint16_t *h = (const uint16_t *)b + i;
-    if (half == KR_NO_HALF) return vf_load_n((const float *)b + i, n);
-    return half == KR_HALF_BF16 ? vf_load_bf16_n(h, n) : vf_load_f16_n(h, n);
+    if (half == KR_STORAGE_NATIVE) return vf_load_n((const float *)b + i, n);
+    return half == KR_STORAGE_BF16 ? vf_load_bf16_n(h, n) : vf_load_f16_n(h, n);
 }
 
 /* Steps of k that one transpose takes: as many as 128 bits hold. */
 #define GEMM_B_STEPS(half) (16 / GEMM_B_BYTES(half))
 
 /* Eight steps of eight columns of halves. Columns r and r + 4 meet in one vector, as in g8_transpose_4. */
-KR_INLINE void gemm_b_transpose_halves(const uint16_t *b, int64_t b_n, g8 t[8], const kr_half half)
+KR_INLINE void gemm_b_transpose_halves(const uint16_t *b, int64_t b_n, g8 t[8], const kr_storage_dtype half)
 {
     const uint16_t *b4 = gemm_opaque(b + 4 * b_n);
     const __m256i zero = _mm256_setzero_si256();
@@ -53,7 +55,7 @@ KR_INLINE void gemm_b_transpose_halves(const uint16_t *b, int64_t b_n, g8 t[8], 
     for (int r = 0; r < 4; r++) {
         const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)(b + r * b_n));
         const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(b4 + r * b_n));
-        if (half == KR_HALF_BF16) { /* the upper half of a float, above zeros */
+        if (half == KR_STORAGE_BF16) { /* the upper half of a float, above zeros */
             const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
             first[r] = _mm256_castsi256_ps(_mm256_unpacklo_epi16(zero, both));
             last[r] = _mm256_castsi256_ps(_mm256_unpackhi_epi16(zero, both));
@@ -62,14 +64,14 @@ KR_INLINE void gemm_b_transpose_halves(const uint16_t *b, int64_t b_n, g8 t[8], 
             last[r] = _mm256_cvtph_ps(_mm_unpackhi_epi64(low, high));
         }
     }
-    g8_turn_pairs(first, t);
-    g8_turn_pairs(last, t + 4);
+    g8_rotate_pairs(first, t);
+    g8_rotate_pairs(last, t + 4);
 }
 
 /* GEMM_B_STEPS(half) steps of eight columns that are b_n apart, each adjacent along k: t[q] = B[q, 0..7]. */
-KR_INLINE void gemm_b_transpose(const void *b, int64_t b_n, g8 t[8], const kr_half half)
+KR_INLINE void gemm_b_transpose(const void *b, int64_t b_n, g8 t[8], const kr_storage_dtype half)
 {
-    if (half == KR_NO_HALF) g8_transpose_4(b, b_n, t);
+    if (half == KR_STORAGE_NATIVE) g8_transpose_4(b, b_n, t);
     else gemm_b_transpose_halves(b, b_n, t, half);
 }
 

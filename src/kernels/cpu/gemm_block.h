@@ -35,8 +35,8 @@ static gemm_panels gemm_panels_pack(const gemm_problem *p, int64_t k0, int64_t n
 {
     const gemm_panels panels = { y, GEMM_NR, nk * GEMM_NR };
     for (int64_t n = n0; n < n1; n += GEMM_NR, y += nk * GEMM_NR) {
-        const void *b = gemm_b_at(p->b, k0 * p->b_k + n * p->b_n, p->b_half);
-        gemm_pack_b(b, p->b_k, p->b_n, nk, gemm_min(GEMM_NR, n1 - n), y, p->b_half);
+        const void *b = gemm_b_at(p->b, k0 * p->b_k + n * p->b_n, p->b_dtype);
+        gemm_pack_b(b, p->b_k, p->b_n, nk, gemm_min(GEMM_NR, n1 - n), y, p->b_dtype);
     }
     return panels;
 }

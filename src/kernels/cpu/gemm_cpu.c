@@ -28,12 +28,12 @@
 /* Rows of a symmetric product that are copied at a time. */
 #define GEMM_MIRROR_ROWS 64
 
-typedef enum gemm_way { GEMM_NOTHING, GEMM_BASE, GEMM_GEMV, GEMM_SMALL, GEMM_LARGE } gemm_way;
+typedef enum gemm_path { GEMM_NOTHING, GEMM_BASE, GEMM_GEMV, GEMM_SMALL, GEMM_LARGE } gemm_path;
 
 /* A call, decided: `items` problems of one shape, each cut into m_cuts x n_cuts units, so many units to a task. */
 typedef struct gemm_plan {
     const kr_matmul_args *args;
-    gemm_way way;
+    gemm_path way;
     bool swapped; /* p is C^T = B^T A^T */
     gemm_problem p;
     int64_t items;
@@ -63,12 +63,12 @@ static gemm_problem gemm_problem_of(const kr_matmul_args *args, bool swapped)
                            .b = args->b,
                            .b_k = args->b_k,
                            .b_n = args->b_n,
-                           .b_half = args->b_half,
+                           .b_dtype = args->b_dtype,
                            .out = { args->c, args->c_m, args->bias, args->accumulate },
                            .symmetric = args->symmetric };
 }
 
-static gemm_way gemm_way_of(const gemm_problem *p, int64_t items)
+static gemm_path gemm_path_of(const gemm_problem *p, int64_t items)
 {
     if (items == 0 || p->nm == 0 || p->nn == 0) {
         return GEMM_NOTHING;
@@ -114,9 +114,9 @@ static gemm_plan gemm_plan_of(const kr_matmul_args *args)
     }
     /* A single column of C without gaps is a row of C^T = B^T A^T, whose sums are the same; lanes run along rows. A is
      * always floats. */
-    plan.swapped = args->nn == 1 && args->nm > 1 && args->c_m == 1 && args->bias == NULL && !args->b_half;
+    plan.swapped = args->nn == 1 && args->nm > 1 && args->c_m == 1 && args->bias == NULL && !args->b_dtype;
     plan.p = gemm_problem_of(args, plan.swapped);
-    plan.way = gemm_way_of(&plan.p, plan.items);
+    plan.way = gemm_path_of(&plan.p, plan.items);
     if (plan.way == GEMM_GEMV || plan.way == GEMM_SMALL) {
         gemm_cut(&plan);
     }
@@ -131,7 +131,7 @@ static gemm_problem gemm_item(const gemm_plan *plan, int64_t item)
         const int64_t at = item % args->batch_dims[i];
         item /= args->batch_dims[i];
         p.a += at * (plan->swapped ? args->batch_b[i] : args->batch_a[i]);
-        p.b = gemm_b_at(p.b, at * (plan->swapped ? args->batch_a[i] : args->batch_b[i]), p.b_half);
+        p.b = gemm_b_at(p.b, at * (plan->swapped ? args->batch_a[i] : args->batch_b[i]), p.b_dtype);
         p.out.c += at * args->batch_c[i];
     }
     return p;

@@ -32,7 +32,7 @@ KR_INLINE int64_t gemm_gemv_scratch(const gemm_problem *g)
 
 /* sum[m] += A[m, k] B[k, 0..7] for GEMM_B_STEPS(half) steps of k: x [m][GEMM_KC] and b at the first step. */
 KR_INLINE void gemm_gemv_steps(const float *x, const void *b, int64_t b_n, g8 sum[GEMM_GEMV_ROWS], const int nm,
-                               const kr_half half)
+                               const kr_storage_dtype half)
 {
     const int steps = GEMM_B_STEPS(half);
     g8 t[8];
@@ -48,7 +48,7 @@ KR_INLINE void gemm_gemv_steps(const float *x, const void *b, int64_t b_n, g8 su
 
 /* The last steps of a strand, fewer than sixteen. */
 KR_INLINE void gemm_gemv_tail(const float *x, const void *b, int64_t b_n, int64_t nk, g8 sum[GEMM_GEMV_ROWS],
-                              const int nm, const kr_half half)
+                              const int nm, const kr_storage_dtype half)
 {
     const int steps = GEMM_B_STEPS(half);
     int64_t k = 0;
@@ -69,7 +69,7 @@ KR_INLINE void gemm_gemv_tail(const float *x, const void *b, int64_t b_n, int64_
 
 /* Four strands of nk steps each. nm and half are constants wherever this is inlined. */
 KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_t b_n, int64_t nk, const int nm,
-                                 const kr_half half)
+                                 const kr_storage_dtype half)
 {
     const int steps = GEMM_B_STEPS(half), a_line = GEMM_B_LINE(half), lines = GEMM_GEMV_BITE / a_line;
     g8 sum[4][GEMM_GEMV_ROWS];
@@ -122,9 +122,9 @@ KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_
     GEMM_STRANDS(type, half, 2)                                                                                        \
     GEMM_STRANDS(type, half, 3)                                                                                        \
     GEMM_STRANDS(type, half, 4)
-GEMM_STRANDS_OF(f32, KR_NO_HALF)
-GEMM_STRANDS_OF(bf16, KR_HALF_BF16)
-GEMM_STRANDS_OF(f16, KR_HALF_F16)
+GEMM_STRANDS_OF(f32, KR_STORAGE_NATIVE)
+GEMM_STRANDS_OF(bf16, KR_STORAGE_BF16)
+GEMM_STRANDS_OF(f16, KR_STORAGE_F16)
 #undef GEMM_STRANDS_OF
 #undef GEMM_STRANDS
 
@@ -145,7 +145,7 @@ static gemm_strand gemm_gemv_strand(const gemm_gemv *w, int64_t group, int64_t c
 {
     const gemm_problem *g = w->g;
     const int64_t n = gemm_min(w->from + 8 * group, g->nn - 8);
-    return (gemm_strand){ gemm_b_at(g->b, n * g->b_n + chain * GEMM_KC, g->b_half), w->x + chain * g->nm * GEMM_KC,
+    return (gemm_strand){ gemm_b_at(g->b, n * g->b_n + chain * GEMM_KC, g->b_dtype), w->x + chain * g->nm * GEMM_KC,
                           w->sum + (group * w->chains + chain) * g->nm * 8 };
 }
 
@@ -160,7 +160,7 @@ static void gemm_gemv_chains(const gemm_gemv *w, int64_t first, int64_t count, i
             s[e] = gemm_gemv_strand(w, at / count, first + at % count);
         }
         const int64_t ahead = w->from * w->g->b_n + i * 8 * nk + w->ahead;
-        w->strands(s, ahead < w->fetch_end ? gemm_b_at(w->g->b, ahead, w->g->b_half) : s[0].b, w->g->b_n, nk);
+        w->strands(s, ahead < w->fetch_end ? gemm_b_at(w->g->b, ahead, w->g->b_dtype) : s[0].b, w->g->b_n, nk);
     }
 }
 
@@ -220,18 +220,18 @@ static void gemm_gemv_run(const gemm_problem *g, int64_t from, int64_t to, float
         gemm_gemv_strands_##type##_1, gemm_gemv_strands_##type##_2, gemm_gemv_strands_##type##_3,                      \
             gemm_gemv_strands_##type##_4                                                                               \
     }
-    static gemm_gemv_fn *const strands[][GEMM_GEMV_ROWS] = { [KR_NO_HALF] = GEMM_STRANDS_OF(f32),
-                                                             [KR_HALF_BF16] = GEMM_STRANDS_OF(bf16),
-                                                             [KR_HALF_F16] = GEMM_STRANDS_OF(f16) };
+    static gemm_gemv_fn *const strands[][GEMM_GEMV_ROWS] = { [KR_STORAGE_NATIVE] = GEMM_STRANDS_OF(f32),
+                                                             [KR_STORAGE_BF16] = GEMM_STRANDS_OF(bf16),
+                                                             [KR_STORAGE_F16] = GEMM_STRANDS_OF(f16) };
 #undef GEMM_STRANDS_OF
     gemm_gemv w = { .g = g, .x = scratch, .chains = gemm_ceil_div(g->nk, GEMM_KC) };
-    w.strands = strands[g->b_half][g->nm - 1];
+    w.strands = strands[g->b_dtype][g->nm - 1];
     /* Memory likes long runs better than the way that strands walk: B is fetched in the order of addresses, if its
      * columns leave no gaps. */
     w.ahead = gemm_max(4 * 8 * GEMM_KC, 8 * g->nk) + GEMM_GEMV_AHEAD;
     w.fetch_end = g->b_n == g->nk ? to * g->b_n : 0;
-    for (int64_t i = from * g->b_n; i < gemm_min(from * g->b_n + w.ahead, w.fetch_end); i += GEMM_B_LINE(g->b_half)) {
-        gemm_prefetch(gemm_b_at(g->b, i, g->b_half));
+    for (int64_t i = from * g->b_n; i < gemm_min(from * g->b_n + w.ahead, w.fetch_end); i += GEMM_B_LINE(g->b_dtype)) {
+        gemm_prefetch(gemm_b_at(g->b, i, g->b_dtype));
     }
     w.sum = scratch + w.chains * g->nm * GEMM_KC;
     gemm_gemv_pack(g, scratch);

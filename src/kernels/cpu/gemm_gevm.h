@@ -14,7 +14,7 @@
 /* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; fetches the next eight if wanted. fetch and half are
  * constants. */
 KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const void *b, int64_t b_k, int64_t nn, float *sum,
-                           const bool fetch, const kr_half half)
+                           const bool fetch, const kr_storage_dtype half)
 {
     vf x[8];
     GEMM_UNROLL
@@ -45,7 +45,7 @@ KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const void *b, int64_t b
 
 /* One chain for nn <= GEMM_GEVM_COLUMNS columns from n0 on, k0..k1-1, added to base. half is a constant. */
 KR_INLINE void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1,
-                               const kr_half half)
+                               const kr_storage_dtype half)
 {
     float sum[GEMM_GEMV_ROWS][GEMM_GEVM_COLUMNS];
     for (int64_t m = 0; m < g->nm; m++) {
@@ -84,28 +84,29 @@ KR_INLINE void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, in
 
 static void gemm_gevm_chain_f32(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
 {
-    gemm_gevm_chain(g, n0, nn, k0, k1, KR_NO_HALF);
+    gemm_gevm_chain(g, n0, nn, k0, k1, KR_STORAGE_NATIVE);
 }
 
 static void gemm_gevm_chain_bf16(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
 {
-    gemm_gevm_chain(g, n0, nn, k0, k1, KR_HALF_BF16);
+    gemm_gevm_chain(g, n0, nn, k0, k1, KR_STORAGE_BF16);
 }
 
 static void gemm_gevm_chain_f16(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
 {
-    gemm_gevm_chain(g, n0, nn, k0, k1, KR_HALF_F16);
+    gemm_gevm_chain(g, n0, nn, k0, k1, KR_STORAGE_F16);
 }
 
 /* Columns from..to-1 of C; b_n = 1. */
 static void gemm_gevm_run(const gemm_problem *g, int64_t from, int64_t to)
 {
-    static void (*const chains[])(const gemm_problem *, int64_t, int64_t, int64_t, int64_t) = {
-        [KR_NO_HALF] = gemm_gevm_chain_f32, [KR_HALF_BF16] = gemm_gevm_chain_bf16, [KR_HALF_F16] = gemm_gevm_chain_f16
-    };
+    static void (*const chains[])(const gemm_problem *, int64_t, int64_t, int64_t,
+                                  int64_t) = { [KR_STORAGE_NATIVE] = gemm_gevm_chain_f32,
+                                               [KR_STORAGE_BF16] = gemm_gevm_chain_bf16,
+                                               [KR_STORAGE_F16] = gemm_gevm_chain_f16 };
     for (int64_t n = from; n < to; n += GEMM_GEVM_COLUMNS) {
         for (int64_t k = 0; k < g->nk; k += GEMM_KC) {
-            chains[g->b_half](g, n, gemm_min(GEMM_GEVM_COLUMNS, to - n), k, gemm_min(k + GEMM_KC, g->nk));
+            chains[g->b_dtype](g, n, gemm_min(GEMM_GEVM_COLUMNS, to - n), k, gemm_min(k + GEMM_KC, g->nk));
         }
     }
 }

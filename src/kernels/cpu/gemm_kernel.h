@@ -40,7 +40,7 @@ typedef struct gemm_problem {
     int64_t a_m, a_k;
     const void *b;
     int64_t b_k, b_n;
-    kr_half b_half;
+    kr_storage_dtype b_dtype;
     gemm_out out;
     bool symmetric;    /* panels of columns that lie above the diagonal as a whole are left out */
     int64_t first_row; /* of C: where the problem's rows begin in a symmetric one */

@@ -34,7 +34,7 @@ KR_INLINE int64_t gemm_part(int64_t whole, int64_t i, int64_t n)
 }
 
 /* Eight columns of B, each adjacent along k: y[k][GEMM_NR] gets columns 0..7. */
-KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, float *y, const kr_half half)
+KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, float *y, const kr_storage_dtype half)
 {
     const int steps = GEMM_B_STEPS(half);
     int64_t k = 0;
@@ -53,7 +53,8 @@ KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, f
     }
 }
 
-static void gemm_pack_b_strided(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y, kr_half half)
+static void gemm_pack_b_strided(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
+                                kr_storage_dtype half)
 {
     for (int64_t k = 0; k < nk; k++) {
         for (int64_t n = 0; n < nn; n++) {
@@ -74,7 +75,7 @@ static void gemm_pad_b(int64_t nk, int64_t nn, float *y)
 
 /* One panel: nn <= GEMM_NR columns of B [k n], nk <= GEMM_KC. half is a constant wherever this is inlined. */
 KR_INLINE void gemm_pack_b_as(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
-                              const kr_half half)
+                              const kr_storage_dtype half)
 {
     if (nn < GEMM_NR) {
         gemm_pad_b(nk, nn, y);
@@ -109,14 +110,15 @@ KR_INLINE void gemm_pack_b_as(const void *b, int64_t b_k, int64_t b_n, int64_t n
     gemm_pack_b_strided(gemm_b_at(b, whole * b_n, half), 1, b_n, nk, nn - whole, y + whole, half);
 }
 
-static void gemm_pack_b(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y, kr_half half)
+static void gemm_pack_b(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
+                        kr_storage_dtype half)
 {
-    if (half == KR_HALF_BF16) {
-        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_HALF_BF16);
-    } else if (half == KR_HALF_F16) {
-        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_HALF_F16);
+    if (half == KR_STORAGE_BF16) {
+        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_STORAGE_BF16);
+    } else if (half == KR_STORAGE_F16) {
+        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_STORAGE_F16);
     } else {
-        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_NO_HALF);
+        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_STORAGE_NATIVE);
     }
 }
 

@@ -11,7 +11,7 @@
 /* B's rows may be read where they are if they are floats, lie close together, and vectors are whole. */
 static bool gemm_b_in_place(const gemm_problem *p, int64_t n0, int64_t n1)
 {
-    return !p->b_half && p->b_n == 1 && p->b_k <= 256 && p->b_k >= -256 && (n1 - n0) % VF == 0;
+    return !p->b_dtype && p->b_n == 1 && p->b_k <= 256 && p->b_k >= -256 && (n1 - n0) % VF == 0;
 }
 
 /* Rows from m0 to m1-1 and columns n0..n1-1 of C. */

@@ -64,7 +64,7 @@ KR_INLINE const void *gemm_opaque(const void *p)
 }
 
 /* 4x4 transposes within lanes: t[q] has element q of the four rows of either lane. */
-KR_INLINE void g8_turn_pairs(const g8 pair[4], g8 t[4])
+KR_INLINE void g8_rotate_pairs(const g8 pair[4], g8 t[4])
 {
     const g8 low01 = _mm256_unpacklo_ps(pair[0], pair[1]), high01 = _mm256_unpackhi_ps(pair[0], pair[1]);
     const g8 low23 = _mm256_unpacklo_ps(pair[2], pair[3]), high23 = _mm256_unpackhi_ps(pair[2], pair[3]);
@@ -85,7 +85,7 @@ KR_INLINE void g8_transpose_4(const float *x, int64_t stride, g8 t[4])
         pair[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x + r * stride)),
                                        _mm_loadu_ps(x4 + r * stride), 1);
     }
-    g8_turn_pairs(pair, t);
+    g8_rotate_pairs(pair, t);
 }
 
 #endif

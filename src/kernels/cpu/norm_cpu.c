@@ -4,12 +4,13 @@
  *   gate first: u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first: u = x;          q as above;                        y = u q gain silu(z)
  * backward, w = gain g_y (norm first: gain g_y silu(z)):
- *   g_u = q w - q^3 u mean_group(w u)
+ *   g_u = q w - q^3 u mean_group(w u), which is eps q^3 w in a group of one channel
  *   gate first: g_x = g_u silu(z), g_z = g_u x silu'(z);   norm first: g_x = g_u, g_z = u q gain g_y silu'(z)
  *   g_gain[i] = sum over rows of g_y u q (silu(z) if norm first)
  *
  * A row is one unit of work. Forward keeps u in y between its two passes; backward keeps sigmoid(z) in scratch.
- * g_gain is summed in float over fixed blocks of rows, then over the blocks in order in double.
+ * g_gain is summed in float over fixed blocks of rows, then over the blocks in order in double. Groups of one channel are
+ * independent: their gradients are computed in vectors along the row.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -109,13 +110,14 @@ void KR_FN(norm)(const kr_norm_args *a)
     if (a->ng > 0) kr_ranges_run(a->exec.pool, a->no, a->ni, norm_rows, a);
 }
 
-/* One group of one row in backward; g_x, g_z, g_gain NULL when not wanted, gain NULL for 1. */
+/* One group of one row in backward, or all groups of a row where they have one channel each; g_x, g_z, g_gain NULL when not wanted, gain NULL for 1. */
 typedef struct group {
     const float *x, *z, *gain, *g_y;
     float *g_x, *g_z, *g_gain; /* g_gain: of this block of rows, accumulates */
     float *sigmoid;            /* [width], between the passes */
     int64_t width;
-    float q;
+    const float *q; /* of the group, or [width] of groups of one channel */
+    float eps;
 } group;
 
 /* n <= VF channels at i: the sum of w u, and sigmoid(z) kept. */
@@ -145,19 +147,20 @@ KR_INLINE double sum_of_weighted(const group *g, kind k)
     return sum;
 }
 
-/* n <= VF channels at i of all gradients; c = q^3 mean(w u). */
-KR_INLINE void gradients(const group *g, int64_t i, int64_t n, vf q, vf c, kind k)
+/* n <= VF channels at i of all gradients; c = q^3 mean(w u). single: groups of one channel, c = eps q^3. */
+KR_INLINE void gradients(const group *g, int64_t i, int64_t n, vf q, vf c, kind k, bool single)
 {
     vf x = load_some(g->x + i, n), g_y = load_some(g->g_y + i, n), u = x, silu = vf_set1(1), slope = vf_zero();
     if (k != PLAIN) {
-        vf z = load_some(g->z + i, n), sigmoid = load_some(g->sigmoid + i, n), one = vf_set1(1);
+        vf z = load_some(g->z + i, n), one = vf_set1(1);
+        vf sigmoid = single ? vf_sigmoid(z) : load_some(g->sigmoid + i, n);
         silu = vf_mul(z, sigmoid);
         slope = vf_mul(sigmoid, vf_fma(z, vf_sub(one, sigmoid), one));
     }
     if (k == GATE_FIRST) u = vf_mul(x, silu);
     vf uq = vf_mul(u, q), g_out = g->gain ? vf_mul(g_y, load_some(g->gain + i, n)) : g_y;
     vf w = k == NORM_FIRST ? vf_mul(g_out, silu) : g_out;
-    vf g_u = vf_fnma(c, u, vf_mul(q, w));
+    vf g_u = single ? vf_mul(c, w) : vf_fnma(c, u, vf_mul(q, w));
     if (g->g_x) store_some(g->g_x + i, n, k == GATE_FIRST ? vf_mul(g_u, silu) : g_u);
     if (g->g_z && k == GATE_FIRST) store_some(g->g_z + i, n, vf_mul(vf_mul(g_u, x), slope));
     if (g->g_z && k == NORM_FIRST) store_some(g->g_z + i, n, vf_mul(vf_mul(uq, g_out), slope));
@@ -169,11 +172,27 @@ KR_INLINE void gradients(const group *g, int64_t i, int64_t n, vf q, vf c, kind 
 
 KR_INLINE void group_gradients(const group *g, kind k)
 {
-    double q = (double)g->q;
-    vf c = vf_set1((float)(q * q * q * (sum_of_weighted(g, k) / (double)g->width)));
+    const double q = (double)*g->q;
+    const vf c = vf_set1((float)(q * q * q * (sum_of_weighted(g, k) / (double)g->width))), q_all = vf_set1(*g->q);
     int64_t i = 0;
-    for (; i + VF <= g->width; i += VF) gradients(g, i, VF, vf_set1(g->q), c, k);
-    if (i < g->width) gradients(g, i, g->width - i, vf_set1(g->q), c, k);
+    for (; i + VF <= g->width; i += VF) gradients(g, i, VF, q_all, c, k, false);
+    if (i < g->width) gradients(g, i, g->width - i, q_all, c, k, false);
+}
+
+/* A row of groups of one channel each. */
+KR_INLINE void single_gradients(const group *g, kind k)
+{
+    for (int64_t i = 0; i < g->width; i += VF) {
+        vf q = load_some(g->q + i, g->width - i);
+        vf c = vf_mul(vf_mul(vf_mul(q, q), q), vf_set1(g->eps));
+        gradients(g, i, g->width - i, q, c, k, true);
+    }
+}
+
+KR_INLINE void all_gradients(const group *g, kind k, bool single)
+{
+    if (single) single_gradients(g, k);
+    else group_gradients(g, k);
 }
 
 static int64_t rows_per_block(const kr_norm_bwd_args *a)
@@ -197,27 +216,29 @@ size_t KR_FN(norm_bwd_scratch)(const kr_norm_bwd_args *a)
 static void norm_bwd_blocks(const void *args, int64_t first, int64_t end, int worker)
 {
     const kr_norm_bwd_args *a = args;
-    int64_t nrows = rows_per_block(a), width = a->ni / a->ng;
+    const bool single = a->ng == a->ni;
+    int64_t nrows = rows_per_block(a), ng = single ? 1 : a->ng, width = a->ni / ng;
     float *partial = a->exec.scratch, *sigmoid = partial + padded(kr_blocks(a->no, nrows) * a->ni);
     for (int64_t block = first; block < end; block++) {
         float *g_gain = a->g_gain ? partial + block * a->ni : NULL;
         if (g_gain) memset(g_gain, 0, (size_t)a->ni * sizeof(float));
-        int64_t stop = kr_smaller((block + 1) * nrows, a->no) * a->ng;
-        for (int64_t e = block * nrows * a->ng; e < stop; e++) {
-            int64_t at = e * width, channel = e % a->ng * width;
-            group g = { .x = (const float *)a->x + at + e / a->ng * a->x_gap,
+        int64_t stop = kr_smaller((block + 1) * nrows, a->no) * ng;
+        for (int64_t e = block * nrows * ng; e < stop; e++) {
+            int64_t at = e * width, channel = e % ng * width;
+            group g = { .x = (const float *)a->x + at + e / ng * a->x_gap,
                         .g_y = (const float *)a->g_y + at,
                         .width = width,
-                        .q = ((const float *)a->q)[e],
-                        .sigmoid = sigmoid + worker * padded(width) };
-            if (a->z) g.z = (const float *)a->z + at + e / a->ng * a->z_gap;
+                        .q = (const float *)a->q + (single ? at : e),
+                        .eps = (float)a->eps,
+                        .sigmoid = single ? NULL : sigmoid + worker * padded(width) };
+            if (a->z) g.z = (const float *)a->z + at + e / ng * a->z_gap;
             if (a->gain) g.gain = (const float *)a->gain + channel;
             if (a->g_x) g.g_x = (float *)a->g_x + at;
             if (a->g_z) g.g_z = (float *)a->g_z + at;
             if (g_gain) g.g_gain = g_gain + channel;
-            if (!a->z) group_gradients(&g, PLAIN);
-            else if (a->norm_first) group_gradients(&g, NORM_FIRST);
-            else group_gradients(&g, GATE_FIRST);
+            if (!a->z) all_gradients(&g, PLAIN, single);
+            else if (a->norm_first) all_gradients(&g, NORM_FIRST, single);
+            else all_gradients(&g, GATE_FIRST, single);
         }
     }
 }

@@ -4,7 +4,7 @@
  *   adamw:  m += (1 - beta1) (h - m);   v += (1 - beta2) (h^2 - v);   w -= decay w + rate m / (root v^1/2 + eps)
  *   sgd:    velocity = momentum velocity + gain h;   d = velocity or h + momentum velocity;   w -= decay w + rate d
  *   lerp:   y += c (x - y)
- * kernels/optimizer_args.h has the rest. What is subtracted from w is formed first, so that a decay far below an ulp of 1
+ * kernels/args/optimizer_args.h has the rest. What is subtracted from w is formed first, so that a decay far below an ulp of 1
  * still counts together with the rest.
  */
 #include "kernels/cpu/isa.h"

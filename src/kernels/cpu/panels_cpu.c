@@ -12,7 +12,8 @@
 enum { VECTORS = KR_PANEL / VF };
 
 /* total += x[0..nk-1] w [nk][KR_PANEL]; half is a constant. */
-KR_INLINE void add_chain(const float *x, const void *w, int64_t nk, float *total, bool is_first, const kr_half half)
+KR_INLINE void add_chain(const float *x, const void *w, int64_t nk, float *total, bool is_first,
+                         const kr_storage_dtype half)
 {
     vf sum[VECTORS];
     GEMM_UNROLL
@@ -29,23 +30,23 @@ KR_INLINE void add_chain(const float *x, const void *w, int64_t nk, float *total
 
 static void add_chain_f32(const float *x, const void *w, int64_t nk, float *total, bool is_first)
 {
-    add_chain(x, w, nk, total, is_first, KR_NO_HALF);
+    add_chain(x, w, nk, total, is_first, KR_STORAGE_NATIVE);
 }
 
 static void add_chain_bf16(const float *x, const void *w, int64_t nk, float *total, bool is_first)
 {
-    add_chain(x, w, nk, total, is_first, KR_HALF_BF16);
+    add_chain(x, w, nk, total, is_first, KR_STORAGE_BF16);
 }
 
 static void add_chain_f16(const float *x, const void *w, int64_t nk, float *total, bool is_first)
 {
-    add_chain(x, w, nk, total, is_first, KR_HALF_F16);
+    add_chain(x, w, nk, total, is_first, KR_STORAGE_F16);
 }
 
 static void run_panel(const kr_panels_args *a, int64_t panel)
 {
     static void (*const adds[])(const float *, const void *, int64_t, float *, bool) = {
-        [KR_NO_HALF] = add_chain_f32, [KR_HALF_BF16] = add_chain_bf16, [KR_HALF_F16] = add_chain_f16
+        [KR_STORAGE_NATIVE] = add_chain_f32, [KR_STORAGE_BF16] = add_chain_bf16, [KR_STORAGE_F16] = add_chain_f16
     };
     const int64_t first = panel * KR_PANEL, count = kr_smaller(KR_PANEL, a->nn - first);
     const void *w = gemm_b_at(a->panels, first * a->nk, a->half);

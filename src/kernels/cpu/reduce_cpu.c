@@ -4,6 +4,7 @@
  *   sum:     y[o, i] = alpha * sum over r of x[o, r, i]
  *   max:     y[o, i] = max over r of x[o, r, i]; a NaN wins
  *   max_bwd: g_x[o, r, i] = g_y[o, i] at the first r of the maximum (or of the first NaN), else 0
+ *   argmax:  y[o, i] = that r
  *
  * A sum is cut into blocks of fixed length; a block is summed in float by several lanes, the blocks of a sum are added
  * in order in double. With ni = 1 a block is a run of a row, otherwise ROWS rows of neighbouring columns.
@@ -256,4 +257,51 @@ void KR_FN(max_bwd)(const kr_max_bwd_args *a)
     if (a->nr == 0) return;
     if (a->ni == 1) kr_ranges_run(a->exec.pool, a->no, 2 * a->nr, max_bwd_rows, a);
     else kr_ranges_run(a->exec.pool, a->no * kr_blocks(a->ni, VF), 2 * a->nr * VF, max_bwd_columns, a);
+}
+
+static void argmax_rows(const void *args, int64_t first, int64_t end, int worker)
+{
+    (void)worker;
+    const kr_argmax_args *a = args;
+    for (int64_t o = first; o < end; o++) {
+        const float *x_r = (const float *)a->x + o * a->nr;
+        a->y[o] = place_of(run_max(x_r, a->nr), x_r, a->nr);
+    }
+}
+
+enum { PLACES = 1 << 24 }; /* rows that are numbered in an int32 at a time */
+
+/* Places are kept as int32 in the bits of a lane, counted from row `from`; -1: before it. */
+static void argmax_columns(const void *args, int64_t first, int64_t end, int worker)
+{
+    (void)worker;
+    const kr_argmax_args *a = args;
+    int64_t nvectors = kr_blocks(a->ni, VF);
+    for (int64_t unit = first; unit < end; unit++) {
+        int64_t o = unit / nvectors, i = unit % nvectors * VF, n = kr_smaller(VF, a->ni - i);
+        const float *x = (const float *)a->x + o * a->nr * a->ni + i;
+        int64_t *y = a->y + o * a->ni + i;
+        for (int64_t lane = 0; lane < n; lane++) y[lane] = 0;
+        vf m = vf_load_n(x, n);
+        for (int64_t from = 0; from < a->nr; from += PLACES) {
+            const int64_t count = kr_smaller(PLACES, a->nr - from);
+            vf place = vf_of_bits(vi_set1(-1));
+            for (int64_t r = 0; r < count; r++) {
+                vf v = vf_load_n(x + (from + r) * a->ni, n);
+                vm larger = vm_or(vf_gt(v, m), vm_and(vf_is_nan(v), vf_eq(m, m))); /* the first NaN ends it */
+                m = vf_select(larger, v, m);
+                place = vf_select(larger, vf_of_bits(vi_set1((int32_t)r)), place);
+            }
+            int32_t places[VF];
+            vi_store(places, vf_bits(place));
+            for (int64_t lane = 0; lane < n; lane++)
+                if (places[lane] >= 0) y[lane] = from + places[lane];
+        }
+    }
+}
+
+void KR_FN(argmax)(const kr_argmax_args *a)
+{
+    if (a->ni == 1) kr_ranges_run(a->exec.pool, a->no, a->nr, argmax_rows, a);
+    else kr_ranges_run(a->exec.pool, a->no * kr_blocks(a->ni, VF), a->nr * VF, argmax_columns, a);
 }

@@ -73,7 +73,7 @@ KR_INLINE void pass(const rows *k, bool half, bool back)
 
 /* ---- pairs half a row apart ---- */
 
-KR_INLINE void turn_half(const rows *k, int64_t i, int64_t n)
+KR_INLINE void rotate_split(const rows *k, int64_t i, int64_t n)
 {
     vf s, c;
     vf_sincos(row_load(k->angle + i, n), &s, &c);
@@ -85,7 +85,7 @@ KR_INLINE void turn_half(const rows *k, int64_t i, int64_t n)
     }
 }
 
-KR_INLINE void turn_back_half(const rows *k, int64_t i, int64_t n)
+KR_INLINE void rotate_bwd_split(const rows *k, int64_t i, int64_t n)
 {
     vf s, c, sum = vf_zero();
     vf_sincos(row_load(k->angle + i, n), &s, &c);
@@ -103,13 +103,13 @@ KR_INLINE void turn_back_half(const rows *k, int64_t i, int64_t n)
 
 /* ---- adjacent pairs ---- */
 
-KR_INLINE vf turned(vf x, vf c, vf s)
+KR_INLINE vf rotated(vf x, vf c, vf s)
 {
     return vf_fma(vf_swap_pairs(x), s, vf_mul(x, c));
 }
 
 /* Angles i .. i+n-1 are entries 2i .. 2i+2n-1 of the rows: two vectors. */
-KR_INLINE void turn_adjacent(const rows *k, int64_t i, int64_t n)
+KR_INLINE void rotate_pairs_adjacent(const rows *k, int64_t i, int64_t n)
 {
     vf s, c, sign = vf_load(alternating);
     vf_sincos(row_load(k->angle + i, n), &s, &c);
@@ -118,20 +118,20 @@ KR_INLINE void turn_adjacent(const rows *k, int64_t i, int64_t n)
     int64_t n0 = 2 * n, n1 = 2 * n - VF;
     for (int64_t m = 0; m < k->nm; m++) {
         float *y = k->y + m * k->y_m + 2 * i;
-        row_store(y, n0, turned(entries(k, m, 2 * i, n0), c0, s0));
-        if (n1 > 0) row_store(y + VF, n1, turned(entries(k, m, 2 * i + VF, n1), c1, s1));
+        row_store(y, n0, rotated(entries(k, m, 2 * i, n0), c0, s0));
+        if (n1 > 0) row_store(y + VF, n1, rotated(entries(k, m, 2 * i + VF, n1), c1, s1));
     }
 }
 
 /* One vector of pairs turned back; adds (u0 g_u1, u1 g_u0) to sum. */
 KR_INLINE vf turn_back(const rows *k, int64_t m, int64_t i, int64_t n, vf c, vf s, vf sum)
 {
-    vf g_u = turned(row_load_ahead(k->g_y + m * k->y_m + i, n, k->nr), c, s);
+    vf g_u = rotated(row_load_ahead(k->g_y + m * k->y_m + i, n, k->nr), c, s);
     give(k, m, i, n, g_u);
     return vf_fma(entries(k, m, i, n), vf_swap_pairs(g_u), sum);
 }
 
-KR_INLINE void turn_back_adjacent(const rows *k, int64_t i, int64_t n)
+KR_INLINE void rotate_bwd_adjacent(const rows *k, int64_t i, int64_t n)
 {
     vf s, c, sign = vf_neg(vf_load(alternating)), sum0 = vf_zero(), sum1 = vf_zero();
     vf_sincos(row_load(k->angle + i, n), &s, &c);
@@ -177,8 +177,8 @@ static void rotate_tokens(const void *args, int64_t first, int64_t end, int work
         k.x = (const float *)a->x + at.x;
         k.bias = a->bias ? (const float *)a->bias + at.bias : NULL;
         k.y = (float *)a->y + at.y;
-        if (a->half) OVER_ANGLES(&k, turn_half);
-        else OVER_ANGLES(&k, turn_adjacent);
+        if (a->half) OVER_ANGLES(&k, rotate_split);
+        else OVER_ANGLES(&k, rotate_pairs_adjacent);
         pass(&k, a->half, false);
     }
 }
@@ -196,7 +196,7 @@ static int64_t bias_floats(const kr_rotate_bwd_args *a)
 }
 
 /* g_bias: where the sums of these tokens go, or NULL. */
-static void turn_tokens_back(const kr_rotate_bwd_args *a, int64_t first, int64_t end, float *g_bias)
+static void rotate_tokens_bwd(const kr_rotate_bwd_args *a, int64_t first, int64_t end, float *g_bias)
 {
     for (int64_t oh = first * a->nh; oh < end * a->nh; oh++) {
         const int64_t h = oh % a->nh;
@@ -210,8 +210,8 @@ static void turn_tokens_back(const kr_rotate_bwd_args *a, int64_t first, int64_t
         if (a->g_x) k.g_x = (float *)a->g_x + at.x;
         if (g_bias) k.g_bias = g_bias + at.bias;
         if (a->g_angle) k.g_angle = (float *)a->g_angle + oh * a->na;
-        if (a->half) OVER_ANGLES(&k, turn_back_half);
-        else OVER_ANGLES(&k, turn_back_adjacent);
+        if (a->half) OVER_ANGLES(&k, rotate_bwd_split);
+        else OVER_ANGLES(&k, rotate_bwd_adjacent);
         pass(&k, a->half, true);
     }
 }
@@ -219,7 +219,7 @@ static void turn_tokens_back(const kr_rotate_bwd_args *a, int64_t first, int64_t
 static void rotate_bwd_tokens(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
-    turn_tokens_back(args, first, end, NULL);
+    rotate_tokens_bwd(args, first, end, NULL);
 }
 
 static void rotate_bwd_blocks(const void *args, int64_t first, int64_t end, int worker)
@@ -229,7 +229,7 @@ static void rotate_bwd_blocks(const void *args, int64_t first, int64_t end, int 
     for (int64_t block = first; block < end; block++) {
         float *g_bias = (float *)a->exec.scratch + block * bias_floats(a);
         memset(g_bias, 0, (size_t)bias_floats(a) * sizeof(float));
-        turn_tokens_back(a, block * TOKENS, kr_smaller((block + 1) * TOKENS, a->no), g_bias);
+        rotate_tokens_bwd(a, block * TOKENS, kr_smaller((block + 1) * TOKENS, a->no), g_bias);
     }
 }
 

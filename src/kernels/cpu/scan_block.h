@@ -11,7 +11,7 @@
 #include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/vec_math.h"
-#include "kernels/ssd_args.h"
+#include "kernels/args/ssd_args.h"
 
 enum { SCAN_CHANNELS = 64 };
 
@@ -29,13 +29,13 @@ static inline scan_channels scan_channels_of(int64_t width, int64_t length, int6
 }
 
 /* to [r c] = from [c r]; from NULL is 0. */
-static inline void scan_turn_in(const float *from, const scan_channels *k, int64_t nr, float *to)
+static inline void scan_rotate_in(const float *from, const scan_channels *k, int64_t nr, float *to)
 {
     if (!from || k->count < SCAN_CHANNELS) memset(to, 0, (size_t)(nr * SCAN_CHANNELS) * sizeof *to);
     if (from) kr_transpose(from + k->first * nr, nr, k->count, nr, to, SCAN_CHANNELS);
 }
 
-static inline void scan_turn_out(const float *from, const scan_channels *k, int64_t nr, float *to)
+static inline void scan_rotate_out(const float *from, const scan_channels *k, int64_t nr, float *to)
 {
     kr_transpose(from, SCAN_CHANNELS, nr, k->count, to + k->first * nr, nr);
 }

@@ -156,8 +156,8 @@ static void sequence_back(scan_stretch *u, int64_t q)
     const kr_sequence *tokens = &s->sequences[q];
     const int64_t nr = s->nr, rc = SCAN_ROWS(nr), at = q * s->ni * nr;
     const int64_t nstretches = kr_blocks(tokens->end - tokens->start, SCAN_STRETCH);
-    scan_turn_in(s->g_final ? (const float *)s->g_final + at : NULL, &u->k, nr, m->g_state);
-    scan_turn_in(s->initial ? (const float *)s->initial + at : NULL, &u->k, nr, m->states);
+    scan_rotate_in(s->g_final ? (const float *)s->g_final + at : NULL, &u->k, nr, m->g_state);
+    scan_rotate_in(s->initial ? (const float *)s->initial + at : NULL, &u->k, nr, m->states);
     for (int64_t n = 0; n < nstretches; n++) {
         memcpy(m->entries + n * rc, m->states, (size_t)rc * sizeof(float));
         if (n + 1 == nstretches) break;
@@ -174,7 +174,7 @@ static void sequence_back(scan_stretch *u, int64_t q)
         scan_backward(u);
         settle(m, nr);
     }
-    if (s->g_initial) scan_turn_out(m->g_state, &u->k, nr, (float *)s->g_initial + at);
+    if (s->g_initial) scan_rotate_out(m->g_state, &u->k, nr, (float *)s->g_initial + at);
 }
 
 static float largest_of(const float *a, int64_t n)
@@ -189,7 +189,7 @@ static void block_back(const plan *p, scan_stretch *u, int64_t run)
 {
     const int64_t nr = p->args->nr, nc = SCAN_CHANNELS;
     const scan_memory *m = u->m;
-    scan_turn_in(p->args->a, &u->k, nr, m->a);
+    scan_rotate_in(p->args->a, &u->k, nr, m->a);
     u->largest_a = largest_of(m->a, nr * nc);
     for (int64_t j = 0; j < nr * nc; j++) m->all_g_a[j] = 0;
     for (int64_t c = 0; c < nc; c++) m->all_g_d[c] = 0;

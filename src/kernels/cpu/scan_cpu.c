@@ -95,10 +95,10 @@ static void scan_units(const void *args, int64_t first, int64_t end, int worker)
     for (int64_t unit = first; unit < end; unit++) {
         const int64_t q = unit / nblocks, states = q * s->ni * nr;
         const scan_channels k = scan_channels_of(width, SCAN_CHANNELS, unit % nblocks);
-        scan_turn_in(s->a, &k, nr, a);
-        scan_turn_in(s->initial ? (const float *)s->initial + states : NULL, &k, nr, h);
+        scan_rotate_in(s->a, &k, nr, a);
+        scan_rotate_in(s->initial ? (const float *)s->initial + states : NULL, &k, nr, h);
         scan_sequence(s, q, &k, h, a);
-        if (s->final) scan_turn_out(h, &k, nr, (float *)s->final + states);
+        if (s->final) scan_rotate_out(h, &k, nr, (float *)s->final + states);
     }
 }
 

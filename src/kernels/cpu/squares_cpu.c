@@ -1,4 +1,4 @@
-/* squares_cpu.c - the sum of squares, in double, in the order that kernels/optimizer_args.h prescribes. */
+/* squares_cpu.c - the sum of squares, in double, in the order that kernels/args/optimizer_args.h prescribes. */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
 #include "kernels/cpu/vec_double.h"
@@ -14,7 +14,7 @@ static double sum_of_lanes(double lane[KR_SQUARES_LANES])
 }
 
 /* Elements past the end are 0, and add nothing. */
-KR_INLINE double block_sum(const void *x, int64_t first, int64_t n, kr_half half)
+KR_INLINE double block_sum(const void *x, int64_t first, int64_t n, kr_storage_dtype half)
 {
     vd sum[NVECTORS][2];
     for (int k = 0; k < NVECTORS; k++) sum[k][0] = sum[k][1] = vd_zero();
@@ -46,10 +46,10 @@ static void sum_blocks(const void *args, int64_t first, int64_t end, int worker)
     for (int64_t block = first; block < end; block++) {
         const int64_t at = block * KR_SQUARES_BLOCK, n = kr_smaller(KR_SQUARES_BLOCK, a->n - at);
         switch (a->dtype) {
-        case KR_F64: partial[block] = block_sum_f64((const double *)a->x + at, n); break;
-        case KR_BF16: partial[block] = block_sum(a->x, at, n, KR_HALF_BF16); break;
-        case KR_F16: partial[block] = block_sum(a->x, at, n, KR_HALF_F16); break;
-        default: partial[block] = block_sum(a->x, at, n, KR_NO_HALF); break;
+        case KR_DTYPE_F64: partial[block] = block_sum_f64((const double *)a->x + at, n); break;
+        case KR_DTYPE_BF16: partial[block] = block_sum(a->x, at, n, KR_STORAGE_BF16); break;
+        case KR_DTYPE_F16: partial[block] = block_sum(a->x, at, n, KR_STORAGE_F16); break;
+        default: partial[block] = block_sum(a->x, at, n, KR_STORAGE_NATIVE); break;
         }
     }
 }

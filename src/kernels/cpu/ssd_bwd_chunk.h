@@ -44,8 +44,9 @@ static void load_head(const backward *k, const ssd_unit *u, const ssd_chunk *c, 
     if (!e.g_is_zero)
         ssd_transpose_to_panels(w->g_state + i * k->state, d->r_line, d->np, d->nr, w->right + c->nf * GEMM_NR,
                                 k->panel);
-    memset(w->g_a_i, 0, (size_t)c->nf * sizeof(float));
-    for (int64_t t = 0; t < c->nt; t++) w->g_a[t] = w->g_w[t] = w->g_same[t] = 0;
+    memset(w->column, 0, (size_t)c->nf * sizeof(float));
+    for (int64_t t = 0; t < c->nt; t++)
+        w->crossing[t] = w->read_dot[t] = w->kept_dot[t] = w->g_w[t] = w->g_diag_weight[t] = 0;
 }
 
 /* sum += factor x; returns <x, y>. n is in whole vectors. */
@@ -78,7 +79,7 @@ static void read_bwd(const backward *k, const ssd_chunk *c, const workspace *w, 
         multiply_state(k, w, w->g_y_enter, before, i0, i1);
         for (int64_t i = i0; i < i1; i++) {
             int64_t at = i * d->r_line;
-            w->g_a[i / d->nm] +=
+            w->read_dot[i / d->nm] +=
                 (double)add_and_dot(w->rows + (i - i0) * d->r_line, 1, w->c + at, w->g_c + at, k->r_whole);
         }
     }
@@ -88,7 +89,6 @@ static void read_bwd(const backward *k, const ssd_chunk *c, const workspace *w, 
 static void state_bwd(const backward *k, const ssd_chunk *c, const workspace *w, const float *g_state)
 {
     const ssd_dims *d = &k->d;
-    double g_a_end = 0;
     for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
         int64_t i0 = ssd_tile_begin(c->nf, tile), i1 = ssd_tile_begin(c->nf, tile + 1);
         multiply_state(k, w, w->v, g_state, i0, i1);
@@ -98,12 +98,9 @@ static void state_bwd(const backward *k, const ssd_chunk *c, const workspace *w,
                 (double)w->decays.leave[j] * (double)add_and_dot(w->rows + (j - i0) * d->r_line, w->decays.stays[j],
                                                                  w->b + at, w->g_b + at, k->r_whole);
             w->g_w[t] += u;
-            if (t == c->nt - 1) continue; /* a_j is a_end */
-            w->g_a[t] -= (double)w->decays.weight[j] * u;
-            g_a_end += (double)w->decays.weight[j] * u;
+            w->kept_dot[t] += (double)w->decays.weight[j] * u;
         }
     }
-    w->g_a[c->nt - 1] += g_a_end;
 }
 
 /* fading[i] = e^(a_i - a_t) for the rows i from `from` on, the first after token t; row is one of t's. */
@@ -116,23 +113,29 @@ static void fade(const ssd_decays *d, int64_t row, int64_t from, int64_t nf, flo
     }
 }
 
-/* One row j of S and of B C^T, against the rows of later tokens, i = from .. nf-1: w_i = W[i, j]; adds to g_CB and to
- * g_a_i; returns the sum of x. */
-static float later_bwd(const workspace *w, const float *s, const float *bc, float weight, int64_t from, int64_t nf,
-                       float *w_i, float *g_cb)
+/* Sums over the later rows i of a row j: of x[i, j], and of the columns after row j. */
+typedef struct later_sums {
+    float x, columns;
+} later_sums;
+
+/* One row j of S and of B C^T, against the rows of later tokens, i = from .. nf-1: w_i = W[i, j]; adds to g_CB and to the
+ * columns. The columns are summed only if sums_columns. */
+KR_INLINE later_sums later_bwd(const workspace *w, const float *s, const float *bc, float weight, int64_t from,
+                               int64_t nf, float *w_i, float *g_cb, bool sums_columns)
 {
-    vf sum = vf_zero(), w_j = vf_set1(weight);
+    vf sum = vf_zero(), columns = vf_zero(), w_j = vf_set1(weight);
     for (int64_t i = from; i < nf; i += VF) {
         int64_t n = nf - i;
         vf fading = vf_load_n(w->fading + i, n), s_i = vf_load_n(s + i, n);
         vf left = vf_mul(vf_load_n(bc + i, n), fading);
-        vf x = vf_mul(s_i, left);
+        vf x = vf_mul(s_i, left), column = vf_fma(w_j, x, vf_load_n(w->column + i, n));
         sum = vf_add(sum, x);
+        if (sums_columns) columns = vf_add(columns, column);
         vf_store_n(w_i + i, n, vf_mul(left, w_j));
-        vf_store_n(w->g_a_i + i, n, vf_fma(w_j, x, vf_load_n(w->g_a_i + i, n)));
+        vf_store_n(w->column + i, n, column);
         vf_store_n(g_cb + i, n, vf_fma(vf_mul(s_i, fading), w_j, vf_load_n(g_cb + i, n)));
     }
-    return vf_sum(sum);
+    return (later_sums){ vf_sum(sum), sums_columns ? vf_sum(columns) : 0 };
 }
 
 /* One row j of S: fills its row of the left side but for the part of B, whose columns are the rows i from `from` on.
@@ -145,19 +148,21 @@ static double row_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c, 
     const float *bc = w->bc + j * k->d.f_line;
     float *g_cb = w->g_cb + j * k->d.f_line;
     float weight = w->decays.weight[j];
-    float same = a->same ? ((const float *)a->same)[(c->at + t) * a->nh + u->h0 + h] : weight;
+    float diag_weight = a->diag_weight ? ((const float *)a->diag_weight)[(c->at + t) * a->nh + u->h0 + h] : weight;
     double g_own = 0;
     memset(w_i + from, 0, (size_t)(own - from) * sizeof(float));
     for (int64_t i = own; i < later; i++) {
-        w_i[i] = same * bc[i];
-        g_cb[i] += same * s[i];
+        w_i[i] = diag_weight * bc[i];
+        g_cb[i] += diag_weight * s[i];
         g_own += (double)s[i] * (double)bc[i];
     }
     if (a->d) w_i[j] += ((const float *)a->d)[u->h0 + h];
-    double x = (double)later_bwd(w, s, bc, weight, later, c->nf, w_i, g_cb);
-    w->g_a[t] -= (double)weight * x;
-    w->g_w[t] += a->same ? x : x + g_own;
-    if (a->same) w->g_same[t] += g_own;
+    const bool is_last = j + 1 == later; /* row of its token: the columns are complete up to t */
+    later_sums sums = is_last ? later_bwd(w, s, bc, weight, later, c->nf, w_i, g_cb, true)
+                              : later_bwd(w, s, bc, weight, later, c->nf, w_i, g_cb, false);
+    if (is_last && t + 1 < c->nt) w->crossing[t + 1] = (double)sums.columns;
+    w->g_w[t] += a->diag_weight ? (double)sums.x : (double)sums.x + g_own;
+    if (a->diag_weight) w->g_diag_weight[t] += g_own;
     return (double)s[j];
 }
 
@@ -209,18 +214,22 @@ static double pass_gradient(const backward *k, const ssd_chunk *c, const workspa
     return dot;
 }
 
-/* Writes g_da, g_w, g_same of the chunk out of their sums. */
-static void store_scalars(const backward *k, const ssd_unit *u, const ssd_chunk *c, const workspace *w, int64_t h)
+/* Writes g_da, g_w, g_diag_weight of the chunk; passing is e^a_end <G, H>. */
+static void store_scalars(const backward *k, const ssd_unit *u, const ssd_chunk *c, const workspace *w, int64_t h,
+                          double passing)
 {
     const kr_ssd_bwd_args *a = k->a;
-    for (int64_t i = 0; i < c->nf; i++) w->g_a[i / k->d.nm] += (double)w->g_a_i[i];
-    double g_da = 0;
+    double kept = passing, read = 0;
+    for (int64_t t = 0; t < c->nt; t++) {
+        w->crossing[t] += kept;
+        kept += w->kept_dot[t];
+    }
     for (int64_t t = c->nt - 1; t >= 0; t--) {
         int64_t at = (c->at + t) * a->nh + u->h0 + h;
-        g_da += w->g_a[t];
-        if (a->g_da) ((float *)a->g_da)[at] = (float)g_da;
+        read += w->read_dot[t];
+        if (a->g_da) ((float *)a->g_da)[at] = (float)(w->crossing[t] + read);
         if (a->g_w) ((float *)a->g_w)[at] = (float)w->g_w[t];
-        if (a->g_same) ((float *)a->g_same)[at] = (float)w->g_same[t];
+        if (a->g_diag_weight) ((float *)a->g_diag_weight)[at] = (float)w->g_diag_weight[t];
     }
 }
 
@@ -234,8 +243,7 @@ static double ssd_head_bwd(const backward *k, const ssd_unit *u, const ssd_chunk
     if (!e.h_is_zero) read_bwd(k, c, w, before);
     if (!e.g_is_zero) state_bwd(k, c, w, g_state);
     double g_d = pairs_bwd(k, u, c, w, h, e);
-    w->g_a[c->nt - 1] += pass_gradient(k, c, w, before, g_state, e);
-    store_scalars(k, u, c, w, h);
+    store_scalars(k, u, c, w, h, pass_gradient(k, c, w, before, g_state, e));
     return g_d;
 }
 

@@ -4,18 +4,24 @@
  *   initial, g_final, g_initial [q h p r]
  *
  * Names as in ssd_cpu.c; H [p r] the state before the chunk, G [p r] the gradient of the state after it, E[i, j] =
- * e^(a_i - a_j). Below, g_a is the gradient of a, and per head and chunk:
+ * e^(a_i - a_j). t(i) is the token of row i. Per head and chunk:
  *
- *   off the chunk   T_i = e^a_i g_y_i H;            g_C_i += T_i;  g_a_i += <T_i, C_i>
- *   chunk's state   U_j = e^(a_end - a_j) V_j G;    g_B_j += w_j U_j;  u = <U_j, B_j>;  g_w_j += u
- *                                                   g_a_j -= w_j u;  g_a_end += w_j u
+ *   off the chunk   T_i = e^a_i g_y_i H;            g_C_i += T_i
+ *   chunk's state   U_j = e^(a_end - a_j) V_j G;    g_B_j += w_j U_j;  u_j = <U_j, B_j>;  g_w_j += u_j
  *   in the chunk    S[j, i] = <V_j, g_y_i>;         g_V_j = w_j e^(a_end - a_j) B_j G^T + sum over i of W[i, j] g_y_i
- *     t(j) < t(i)   g_CB[j, i] += S E w_j;  x = S <C_i, B_j> E;  g_w_j += x;  g_a_i += w_j x;  g_a_j -= w_j x
+ *     t(j) < t(i)   g_CB[j, i] += S E w_j;  x[i, j] = S <C_i, B_j> E;  g_w_j += x[i, j]
  *     t(j) = t(i)   with w_j (strict: same_j) for E w_j;  g_w_j (g_same_j) += S <C_i, B_j>
  *     i = j         g_d += S
  *   of the group    g_C_i += sum over j of g_CB[j, i] B_j;   g_B_j += sum over i of g_CB[j, i] C_i
- *   passing         g_a_end += e^a_end <G, H>;      G = e^a_end G + sum over i of e^a_i g_y_i (x) C_i
- *   running sum     g_da_t = sum of g_a over the chunk's tokens from t on
+ *   passing         G = e^a_end G + sum over i of e^a_i g_y_i (x) C_i
+ *   decays          g_da_t = sum over t(j) < t <= t(i) of w_j x[i, j]  +  sum over t <= t(i) of <T_i, C_i>
+ *                          + sum over t(j) < t of w_j u_j  +  e^a_end <G, H>
+ *
+ * Every term of g_da_t has the factor e^da_t. The reverse running sum of the gradient of a has the same value, as a
+ * difference of row and column sums of w_j x[i, j] over the chunk (the form of the CUDA kernels). That difference keeps
+ * the rounding errors of terms without the factor, which exceed g_da_t by orders of magnitude where step sizes differ.
+ * The sum over pairs costs one addition per pair: rows j are processed in order, and after the last row of token t the
+ * sum over later rows i of what they have accumulated is the value for token t + 1.
  *
  * A block of heads adds to g_b and g_c of its group: the first block in place, the others in scratch, which a second
  * run adds in order. Parts of g_d are kept for each (q, h) and added in order.
@@ -187,7 +193,7 @@ static void clear_gap(const kr_ssd_bwd_args *a, int64_t first, int64_t end)
     clear_tokens(a->g_c, a->nm * a->ng * a->nr, first, end);
     clear_tokens(a->g_da, a->nh, first, end);
     clear_tokens(a->g_w, a->nh, first, end);
-    clear_tokens(a->g_same, a->nh, first, end);
+    clear_tokens(a->g_diag_weight, a->nh, first, end);
 }
 
 static void clear_gaps(const kr_ssd_bwd_args *a)

@@ -34,9 +34,11 @@ typedef struct workspace {
     float *s;             /* S of a tile [GEMM_MR][f_line] */
     float *left;          /* [GEMM_MR][left_line] */
     int64_t left_line;
-    float *fading;              /* e^(a_i - a_t) of one token t [f] */
-    float *g_a_i;               /* sums of w_j x over j [f] */
-    double *g_a, *g_w, *g_same; /* [l] */
+    float *fading;               /* e^(a_i - a_t) of one token t [f] */
+    float *column;               /* sums of w_j x[i, j] over the rows j so far [f] */
+    double *crossing;            /* of each token t: sum of w_j x[i, j] over t(j) < t <= t(i) [l] */
+    double *read_dot, *kept_dot; /* <T_i, C_i> and w_j u_j, summed over the rows of a token [l] */
+    double *g_w, *g_diag_weight; /* [l] */
 } workspace;
 
 static int64_t take_workspace(const backward *k, workspace *w, float *base)
@@ -62,10 +64,12 @@ static int64_t take_workspace(const backward *k, workspace *w, float *base)
     w->left_line = ssd_stride(d->nf + d->nr + SSD_LINE);
     w->left = ssd_take(&m, GEMM_MR * w->left_line);
     w->fading = ssd_take(&m, d->nf);
-    w->g_a_i = ssd_take(&m, d->nf);
-    w->g_a = (double *)(void *)ssd_take(&m, 2 * d->nl);
+    w->column = ssd_take(&m, d->nf);
+    w->crossing = (double *)(void *)ssd_take(&m, 2 * d->nl);
+    w->read_dot = (double *)(void *)ssd_take(&m, 2 * d->nl);
+    w->kept_dot = (double *)(void *)ssd_take(&m, 2 * d->nl);
     w->g_w = (double *)(void *)ssd_take(&m, 2 * d->nl);
-    w->g_same = (double *)(void *)ssd_take(&m, 2 * d->nl);
+    w->g_diag_weight = (double *)(void *)ssd_take(&m, 2 * d->nl);
     return m.used;
 }
 

@@ -59,15 +59,15 @@ static int64_t take_workspace(const forward *f, workspace *w, float *base)
     return m.used;
 }
 
-/* H += seed seed_b (x) seed_v, of the unit's head k. */
-static void add_seed(const forward *f, const ssd_unit *u, workspace *w, int64_t k)
+/* H += seed boundary_b (x) boundary_v, of the unit's head k. */
+static void add_boundary(const forward *f, const ssd_unit *u, workspace *w, int64_t k)
 {
     const ssd_dims *d = &f->d;
     int64_t h = u->h0 + k, at = u->q * d->nm * d->nh + h, panel = d->nm * GEMM_NR;
-    ssd_copy_panels((const float *)f->a->seed_v + at * d->np, d->nh * d->np, d->nm, d->np, w->kept, panel);
-    ssd_scale(w->kept, d->panels * panel, ((const float *)f->a->seed)[u->q * d->nh + h]);
+    ssd_copy_panels((const float *)f->a->boundary_v + at * d->np, d->nh * d->np, d->nm, d->np, w->kept, panel);
+    ssd_scale(w->kept, d->panels * panel, ((const float *)f->a->boundary)[u->q * d->nh + h]);
     ssd_multiply(d->nr, ssd_round_up(d->np, VF), d->nm,
-                 ssd_columns((const float *)f->a->seed_b + at * d->nr, d->nh * d->nr), ssd_panels(w->kept, panel),
+                 ssd_columns((const float *)f->a->boundary_b + at * d->nr, d->nh * d->nr), ssd_panels(w->kept, panel),
                  (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
 }
 
@@ -83,7 +83,7 @@ static void load_states(const forward *f, const ssd_unit *u, workspace *w)
             for (int64_t i = 0; i < d->panels; i++)
                 memset(w->right[k] + i * f->panel, 0, (size_t)(d->nr * GEMM_NR) * sizeof(float));
         }
-        if (f->a->seed) add_seed(f, u, w, k);
+        if (f->a->boundary) add_boundary(f, u, w, k);
     }
 }
 
@@ -151,7 +151,7 @@ static void make_left(const forward *f, const ssd_unit *u, const ssd_chunk *c, c
         if (!is_first) ssd_copy_rows(w->c + i * f->d.r_line, 0, decays->enter + i, 1, nr, left, 0);
         multiply_rows(w->fading, cb, before, w_j);
         int64_t scalar = (c->at + t) * a->nh + u->h0 + k;
-        float own = a->same ? ((const float *)a->same)[scalar] : decays->weight[i];
+        float own = a->diag_weight ? ((const float *)a->diag_weight)[scalar] : decays->weight[i];
         for (int64_t j = before; j < before + nm; j++) w_j[j] = own * cb[j];
         if (a->d) w_j[i] += ((const float *)a->d)[u->h0 + k];
         memset(w_j + before + nm, 0, (size_t)(seen - before - nm) * sizeof(float));
@@ -201,8 +201,8 @@ static ssd_token token_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h, in
                         .y = (float *)a->y + (at * a->nm * a->nh + h) * a->np,
                         .decay = ssd_exp_of(((const float *)a->da)[scalar]),
                         .weight = a->w ? ((const float *)a->w)[scalar] : 1.0f,
-                        .same = a->same ? ((const float *)a->same)[scalar] : 0.0f,
-                        .strict = a->same != NULL,
+                        .diag_weight = a->diag_weight ? ((const float *)a->diag_weight)[scalar] : 0.0f,
+                        .strict = a->diag_weight != NULL,
                         .nm = a->nm,
                         .np = a->np,
                         .nr = a->nr,
@@ -211,13 +211,13 @@ static ssd_token token_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h, in
 }
 
 /* What the seed adds to the initial state, as a token that is not read. */
-static ssd_token seed_at(const kr_ssd_args *a, int64_t q, int64_t h)
+static ssd_token boundary_at(const kr_ssd_args *a, int64_t q, int64_t h)
 {
     int64_t at = q * a->nm * a->nh + h;
-    return (ssd_token){ .v = (const float *)a->seed_v + at * a->np,
-                        .b = (const float *)a->seed_b + at * a->nr,
+    return (ssd_token){ .v = (const float *)a->boundary_v + at * a->np,
+                        .b = (const float *)a->boundary_b + at * a->nr,
                         .decay = 1,
-                        .weight = ((const float *)a->seed)[q * a->nh + h],
+                        .weight = ((const float *)a->boundary)[q * a->nh + h],
                         .nm = a->nm,
                         .np = a->np,
                         .nr = a->nr,
@@ -231,11 +231,12 @@ static void walk_tokens(const forward *f, const ssd_unit *u, const kr_sequence *
     int64_t count = s->end - s->start, first = s->row * a->ns + s->start;
     memset(w->few.zeros, 0, (size_t)a->nr * sizeof(float));
     for (int64_t h = u->h0; h < u->h0 + u->nheads; h++) {
-        ssd_token tokens[SSD_FEW], seed;
-        if (a->seed) seed = seed_at(a, u->q, h);
+        ssd_token tokens[SSD_FEW], boundary;
+        if (a->boundary) boundary = boundary_at(a, u->q, h);
         for (int64_t t = 0; t < count; t++) tokens[t] = token_at(a, u, h, first + t);
         int64_t state = (u->q * a->nh + h) * a->np * a->nr;
-        ssd_tokens_run(a->seed ? &seed : NULL, tokens, count, a->initial ? (const float *)a->initial + state : NULL,
+        ssd_tokens_run(a->boundary ? &boundary : NULL, tokens, count,
+                       a->initial ? (const float *)a->initial + state : NULL,
                        a->final ? (float *)a->final + state : NULL, &w->few, a->d ? (const float *)a->d + h : NULL);
     }
 }
@@ -247,7 +248,7 @@ static void walk_chunks(const forward *f, const ssd_unit *u, const kr_sequence *
     for (int64_t n = 0; n < nchunks; n++) {
         ssd_chunk c = ssd_chunk_at(&f->d, s, n);
         load_chunk(f, u, &c, w);
-        read_out(f, u, &c, w, n == 0 && !f->a->initial && !f->a->seed);
+        read_out(f, u, &c, w, n == 0 && !f->a->initial && !f->a->boundary);
         if (n + 1 == nchunks && !f->a->final) break;
         for (int64_t k = 0; k < u->nheads; k++) pass_state(f, &c, w, k);
     }

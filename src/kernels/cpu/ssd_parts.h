@@ -8,7 +8,7 @@
 
 #include "kernels/cpu/ssd_copies.h"
 #include "kernels/cpu/vec_math.h"
-#include "kernels/ssd_args.h"
+#include "kernels/args/ssd_args.h"
 
 enum {
     SSD_HEADS = 6, /* of a task at most; fewer share C B^T less, more leave fewer tasks */

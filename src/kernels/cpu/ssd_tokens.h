@@ -25,7 +25,7 @@ enum {
 typedef struct ssd_token {
     const float *v, *b, *c;
     float *y;
-    float decay, weight, same; /* e^da, w, same */
+    float decay, weight, diag_weight; /* e^da, w, same */
     bool strict;
     int64_t nm, np, nr, v_row, b_row;
 } ssd_token;
@@ -195,7 +195,7 @@ static void ssd_add_own(const ssd_token *t, const float *d)
     for (int64_t m = 0; m < t->nm; m++) {
         for (int64_t from = 0; from < t->nm; from++) {
             if (!t->strict && (!d || from != m)) continue;
-            float own = t->strict ? t->same * ssd_dot(t->c + m * t->b_row, t->b + from * t->b_row, t->nr) : 0.0f;
+            float own = t->strict ? t->diag_weight * ssd_dot(t->c + m * t->b_row, t->b + from * t->b_row, t->nr) : 0.0f;
             if (d && from == m) own += *d;
             ssd_add_scaled(t->y + m * t->v_row, own, t->v + from * t->v_row, t->np);
         }
@@ -219,7 +219,7 @@ static inline float ssd_exp_of(float x)
 
 /* All tokens of a head over its state: initial and final [p r], either may be NULL, or both the same. seed is a token
  * that only adds to the initial state, or NULL. */
-static void ssd_tokens_run(const ssd_token *seed, const ssd_token *tokens, int64_t count, const float *initial,
+static void ssd_tokens_run(const ssd_token *boundary, const ssd_token *tokens, int64_t count, const float *initial,
                            float *final, const ssd_token_memory *memory, const float *d)
 {
     int64_t np = tokens->np, nr = tokens->nr;
@@ -232,7 +232,7 @@ static void ssd_tokens_run(const ssd_token *seed, const ssd_token *tokens, int64
         s.from = initial ? initial + p * nr : memory->zeros;
         if (starts_over && p < next) s.from = memory->rows;
         s.to = final ? final + p * nr : memory->rows;
-        if (seed) ssd_add_ranks(seed, &s);
+        if (boundary) ssd_add_ranks(boundary, &s);
         for (int64_t t = 0; t < count; t++) ssd_token_rows(&tokens[t], &s);
     }
     for (int64_t t = 0; t < count; t++) ssd_add_own(&tokens[t], d);

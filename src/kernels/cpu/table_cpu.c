@@ -9,11 +9,14 @@
 
 /* Kernels with a vector version: KR_PLAIN(name, args), KR_SCRATCHED(name, args) for those with a scratch function. */
 #define KR_F32_KERNELS                                                                                                 \
-    KR_PLAIN(maximum_bwd, kr_maximum_bwd_args)                                                                         \
+    KR_PLAIN(maximum_bwd, kr_binary_bwd_args)                                                                          \
+    KR_PLAIN(minimum_bwd, kr_binary_bwd_args)                                                                          \
+    KR_PLAIN(pow_bwd, kr_binary_bwd_args)                                                                              \
     KR_PLAIN(where, kr_where_args)                                                                                     \
     KR_SCRATCHED(sum, kr_reduce_args)                                                                                  \
     KR_PLAIN(max, kr_reduce_args)                                                                                      \
     KR_PLAIN(max_bwd, kr_max_bwd_args)                                                                                 \
+    KR_PLAIN(argmax, kr_argmax_args)                                                                                   \
     KR_PLAIN(cumsum, kr_cumsum_args)                                                                                   \
     KR_PLAIN(segsum, kr_segsum_args)                                                                                   \
     KR_SCRATCHED(segsum_bwd, kr_segsum_args)                                                                           \
@@ -25,6 +28,8 @@
     KR_PLAIN(panels, kr_panels_args)                                                                                   \
     KR_PLAIN(norm, kr_norm_args)                                                                                       \
     KR_SCRATCHED(norm_bwd, kr_norm_bwd_args)                                                                           \
+    KR_PLAIN(layer_norm, kr_layer_norm_args)                                                                           \
+    KR_SCRATCHED(layer_norm_bwd, kr_layer_norm_bwd_args)                                                               \
     KR_PLAIN(gate, kr_gate_args)                                                                                       \
     KR_PLAIN(gate_bwd, kr_gate_bwd_args)                                                                               \
     KR_SCRATCHED(conv, kr_conv_args)                                                                                   \
@@ -63,6 +68,7 @@
 KR_F32_KERNELS
 #undef KR_PLAIN
 #undef KR_SCRATCHED
+void KR_FN(compare)(const kr_compare_args *);
 void KR_FN(copy)(const kr_copy_args *);
 void KR_FN(squares)(const kr_squares_args *);
 size_t KR_FN(squares_scratch)(const kr_squares_args *);
@@ -101,6 +107,7 @@ const kr_kernels KR_FN(kernels) = {
     .needs = NEEDS,
 #include "kernels/binary.def"
 #include "kernels/unary.def"
-    KR_F32_KERNELS.copy = { KR_FN(copy), NULL },
+    KR_F32_KERNELS.compare = { KR_FN(compare), NULL },
+    .copy = { KR_FN(copy), NULL },
     .squares = { KR_FN(squares), KR_FN(squares_scratch) },
 };

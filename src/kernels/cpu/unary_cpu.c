@@ -3,7 +3,9 @@
  * Forward functions see x in lane a. Backward functions see x in a, y = f(x) in b and g_y in c.
  */
 #include "kernels/cpu/isa.h"
+#include "kernels/cpu/unary_erf.h"
 #include "kernels/cpu/vec_math.h"
+#include "kernels/cpu/vec_pow.h"
 #include "kernels/cpu/walk_cpu.h"
 
 /* Two roundings, so that instruction sets with and without a fused form agree to the bit. */
@@ -145,6 +147,72 @@ static inline vf lane_clamp(lanes in)
 static inline vf lane_clamp_bwd(lanes in)
 {
     return vf_keep(vm_and(vf_ge(in.a, in.alpha), vf_le(in.a, in.beta)), in.c);
+}
+
+static inline vf lane_abs(lanes in)
+{
+    return vf_abs(in.a);
+}
+
+/* g, -g, or 0 at 0 */
+static inline vf lane_abs_bwd(lanes in)
+{
+    vf g = vf_select(vf_lt(in.a, vf_zero()), vf_neg(in.c), in.c);
+    return vf_keep(vm_or(vf_lt(in.a, vf_zero()), vf_gt(in.a, vf_zero())), g);
+}
+
+/* A NaN stays. */
+static inline vf lane_relu(lanes in)
+{
+    return vf_max(vf_zero(), in.a);
+}
+
+static inline vf lane_relu_bwd(lanes in)
+{
+    return vf_keep(vf_gt(in.a, vf_zero()), in.c);
+}
+
+static inline vf lane_erf(lanes in)
+{
+    return vf_erf(in.a);
+}
+
+static inline vf lane_erf_bwd(lanes in)
+{
+    return vf_mul(in.c, vf_erf_slope(in.a));
+}
+
+static inline vf lane_gelu(lanes in)
+{
+    return vf_gelu(in.a);
+}
+
+static inline vf lane_gelu_bwd(lanes in)
+{
+    return vf_mul(in.c, vf_gelu_slope(in.a));
+}
+
+static inline vf lane_gelu_tanh(lanes in)
+{
+    return vf_gelu_tanh(in.a);
+}
+
+static inline vf lane_gelu_tanh_bwd(lanes in)
+{
+    return vf_mul(in.c, vf_gelu_tanh_slope(in.a));
+}
+
+/* All lanes have one exponent, and the most frequent is 2. */
+static inline vf lane_pow_scalar(lanes in)
+{
+    if (vm_all(vf_eq(in.alpha, vf_set1(2)))) return vf_mul(in.a, in.a);
+    return vf_pow(in.a, in.alpha);
+}
+
+static inline vf lane_pow_scalar_bwd(lanes in)
+{
+    if (vm_all(vf_eq(in.alpha, vf_set1(2)))) return vf_mul(in.c, vf_add(in.a, in.a));
+    return vf_pow_bwd(in.a, in.alpha, in.c);
 }
 
 static void unary_run(const kr_unary_args *a, kr_task_fn *task)

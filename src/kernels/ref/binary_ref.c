@@ -1,5 +1,5 @@
 /* binary_ref.c - elementwise functions of two operands, y = f(a, b), with broadcasting by strides of 0;
- * the gradient of maximum; the choice y = mask ? a : b.
+ * the gradients of maximum, minimum and pow; the choice y = mask ? a : b.
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ref/ref_walk.h"
@@ -16,6 +16,8 @@ VALUE(sub, a - b)
 VALUE(mul, a *b)
 VALUE(div, a / b)
 VALUE(maximum, isnan(a) || a > b ? a : b)
+VALUE(minimum, isnan(a) || a < b ? a : b)
+VALUE(pow, pow(a, b))
 
 static inline void binary_rows(const kr_binary_args *a, int64_t task, double (*value)(double, double))
 {
@@ -44,10 +46,23 @@ static inline void binary_rows(const kr_binary_args *a, int64_t task, double (*v
 #include "kernels/binary.def"
 #undef KR_BINARY
 
-static void maximum_bwd_task(void *arg, int64_t task, int worker)
+/* What g is multiplied by; 0 gives 0 whatever g is. */
+static inline double share(bool wins, bool is_equal)
 {
-    (void)worker;
-    const kr_maximum_bwd_args *a = *(const kr_maximum_bwd_args **)arg;
+    return wins ? 1.0 : is_equal ? 0.5 : 0.0;
+}
+
+#define SLOPE(name, of_first, of_second)                                                                               \
+    static inline double slope_##name(double a, double b, bool of_b)                                                   \
+    {                                                                                                                  \
+        return of_b ? of_second : of_first;                                                                            \
+    }
+SLOPE(maximum, share(a > b, a == b), share(b > a, a == b))
+SLOPE(minimum, share(a < b, a == b), share(b < a, a == b))
+SLOPE(pow, b == 0.0 ? 0.0 : b * pow(a, b - 1.0), a == 0.0 && b >= 0.0 ? 0.0 : pow(a, b) * log(a))
+
+static inline void binary_bwd_rows(const kr_binary_bwd_args *a, int64_t task, double (*slope)(double, double, bool))
+{
     const kr_walk *w = &a->walk;
     int64_t per_task = kr_walk_rows_per_task(w), first = task * per_task;
     int64_t end = kr_ref_min(first + per_task, kr_walk_nrows(w)), n = kr_walk_length(w);
@@ -59,17 +74,25 @@ static void maximum_bwd_task(void *arg, int64_t task, int worker)
         const real *l = (const real *)a->a + at.offset[1], *r = (const real *)a->b + at.offset[2];
         const real *g = (const real *)a->g + at.offset[3];
         for (int64_t i = 0; i < n; i++) {
-            real mine = a->of_b ? r[i * b_step] : l[i * a_step], other = a->of_b ? l[i * a_step] : r[i * b_step];
-            double share = mine > other ? 1.0 : mine == other ? 0.5 : 0.0;
-            y[i * y_step] = share > 0.0 ? (real)(share * (double)g[i * g_step]) : (real)0;
+            double factor = slope((double)l[i * a_step], (double)r[i * b_step], a->of_b);
+            y[i * y_step] = factor == 0.0 ? (real)0 : (real)(factor * (double)g[i * g_step]);
         }
     }
 }
 
-void KR_REF(maximum_bwd)(const kr_maximum_bwd_args *a)
-{
-    kr_walk_run(a->exec.pool, &a->walk, maximum_bwd_task, &a);
-}
+#define BACKWARD(name)                                                                                                 \
+    static void name##_bwd_task(void *arg, int64_t task, int worker)                                                   \
+    {                                                                                                                  \
+        (void)worker;                                                                                                  \
+        binary_bwd_rows(*(const kr_binary_bwd_args **)arg, task, slope_##name);                                        \
+    }                                                                                                                  \
+    void KR_REF(name##_bwd)(const kr_binary_bwd_args *a)                                                               \
+    {                                                                                                                  \
+        kr_walk_run(a->exec.pool, &a->walk, name##_bwd_task, &a);                                                      \
+    }
+BACKWARD(maximum)
+BACKWARD(minimum)
+BACKWARD(pow)
 
 static void where_task(void *arg, int64_t task, int worker)
 {

@@ -97,11 +97,14 @@ ROWS_TO(i64, int64_t)
 
 #define PAIRS(to)                                                                                                      \
     {                                                                                                                  \
-        [KR_F32] = convert_##to##_f32, [KR_F64] = convert_##to##_f64, [KR_BF16] = convert_##to##_bf16,                 \
-        [KR_F16] = convert_##to##_f16, [KR_I32] = convert_##to##_i32, [KR_I64] = convert_##to##_i64                    \
+        [KR_DTYPE_F32] = convert_##to##_f32, [KR_DTYPE_F64] = convert_##to##_f64,                                      \
+        [KR_DTYPE_BF16] = convert_##to##_bf16, [KR_DTYPE_F16] = convert_##to##_f16,                                    \
+        [KR_DTYPE_I32] = convert_##to##_i32, [KR_DTYPE_I64] = convert_##to##_i64                                       \
     }
-static row_fn *const convert[6][6] = { [KR_F32] = PAIRS(f32), [KR_F64] = PAIRS(f64), [KR_BF16] = PAIRS(bf16),
-                                       [KR_F16] = PAIRS(f16), [KR_I32] = PAIRS(i32), [KR_I64] = PAIRS(i64) };
+static row_fn *const convert[6][6] = {
+    [KR_DTYPE_F32] = PAIRS(f32), [KR_DTYPE_F64] = PAIRS(f64), [KR_DTYPE_BF16] = PAIRS(bf16),
+    [KR_DTYPE_F16] = PAIRS(f16), [KR_DTYPE_I32] = PAIRS(i32), [KR_DTYPE_I64] = PAIRS(i64)
+};
 
 /* Elements of one type move as bits: 2, 4 or 8 bytes each. */
 #define MOVE(bytes)                                                                                                    \
@@ -119,7 +122,7 @@ MOVE(8)
 
 static int64_t bytes_of(kr_dtype dtype)
 {
-    return dtype == KR_F64 || dtype == KR_I64 ? 8 : dtype == KR_BF16 || dtype == KR_F16 ? 2 : 4;
+    return dtype == KR_DTYPE_F64 || dtype == KR_DTYPE_I64 ? 8 : dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16 ? 2 : 4;
 }
 
 static row_fn *move_of(kr_dtype dtype)
@@ -159,7 +162,7 @@ void kr_ref_fill(const kr_fill_args *a)
         int32_t narrow;
         int64_t wide;
     } value; /* one element of any type */
-    convert[a->dtype][KR_F64](&value, 1, &a->value, 1, 1);
+    convert[a->dtype][KR_DTYPE_F64](&value, 1, &a->value, 1, 1);
     row_fn *row = move_of(a->dtype);
     if (nrows == 0 || n == 0) return;
     kr_odometer at = kr_odometer_at(w, 1, 0);

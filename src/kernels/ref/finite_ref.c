@@ -28,10 +28,10 @@ static int64_t first_half(const uint16_t *x, int64_t n, unsigned exponent)
 void kr_ref_finite(const kr_finite_args *a)
 {
     switch (a->dtype) {
-    case KR_F32: *a->first = first_f32(a->x, a->n); break;
-    case KR_F64: *a->first = first_f64(a->x, a->n); break;
-    case KR_BF16: *a->first = first_half(a->x, a->n, 0x7f80); break;
-    case KR_F16: *a->first = first_half(a->x, a->n, 0x7c00); break;
+    case KR_DTYPE_F32: *a->first = first_f32(a->x, a->n); break;
+    case KR_DTYPE_F64: *a->first = first_f64(a->x, a->n); break;
+    case KR_DTYPE_BF16: *a->first = first_half(a->x, a->n, 0x7f80); break;
+    case KR_DTYPE_F16: *a->first = first_half(a->x, a->n, 0x7c00); break;
     default: *a->first = -1; break; /* integers are finite */
     }
 }

@@ -11,7 +11,7 @@
 
 static int64_t id_at(const void *id, kr_dtype dtype, int64_t at)
 {
-    return dtype == KR_I64 ? ((const int64_t *)id)[at] : (int64_t)((const int32_t *)id)[at];
+    return dtype == KR_DTYPE_I64 ? ((const int64_t *)id)[at] : (int64_t)((const int32_t *)id)[at];
 }
 
 void KR_REF(gather)(const kr_gather_args *a)

@@ -24,10 +24,10 @@ static void matmul_row(const kr_matmul_args *a, const real *a_k, int64_t b_kn, r
         for (int64_t k = 0; k < a->nk; k++) {
             double factor = (double)a_k[k * a->a_k];
             int64_t at = b_kn + k * a->b_k + n0 * a->b_n;
-            const real *b_n = a->b_half ? NULL : (const real *)a->b + at;
-            if (a->b_half)
+            const real *b_n = a->b_dtype ? NULL : (const real *)a->b + at;
+            if (a->b_dtype)
                 for (int64_t n = 0; n < ncolumns; n++)
-                    sum[n] += factor * kr_ref_widened(a->b, at + n * a->b_n, a->b_half);
+                    sum[n] += factor * kr_ref_widened(a->b, at + n * a->b_n, a->b_dtype);
             else if (a->b_n == 1)
                 for (int64_t n = 0; n < ncolumns; n++) sum[n] += factor * (double)b_n[n];
             else

@@ -4,7 +4,7 @@
  *   gate first: u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first: u = x;          q as above;                        y = u q gain silu(z)
  * backward, w = gain g_y (norm first: gain g_y silu(z)):
- *   g_u = q w - q^3 u mean_group(w u)
+ *   g_u = q w - q^3 u mean_group(w u), which is eps q^3 w in a group of one channel
  *   gate first: g_x = g_u silu(z), g_z = g_u x silu'(z);   norm first: g_x = g_u, g_z = u q gain g_y silu'(z)
  *   g_gain[i] = sum over rows of g_y u q (silu(z) if norm first)
  * u is recomputed, q is given.
@@ -79,6 +79,7 @@ static void norm_bwd_group(const kr_norm_bwd_args *a, int64_t group)
         double u = (double)x[channel + i] * g.of_u;
         double g_out = (gain ? (double)gain[channel + i] : 1.0) * (double)g_y[first + i];
         double g_u = q * g_out * g.of_y - q * q * q * u * (wu / (double)width);
+        if (width == 1) g_u = a->eps * q * q * q * g_out * g.of_y;
         if (g_x) g_x[first + i] = (real)(g_u * g.of_u);
         if (g_z) g_z[first + i] = (real)((a->norm_first ? u * q * g_out : g_u * (double)x[channel + i]) * g.slope);
     }

@@ -3,7 +3,7 @@
  *   adamw:  m += (1 - beta1) (h - m);   v += (1 - beta2) (h^2 - v);   w -= decay w + rate m / (root v^1/2 + eps)
  *   sgd:    velocity = momentum velocity + gain h;   d = velocity or h + momentum velocity;   w -= decay w + rate d
  *   lerp:   y += c (x - y)
- * kernels/optimizer_args.h has the rest.
+ * kernels/args/optimizer_args.h has the rest.
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ref/ref_half.h"

@@ -1,4 +1,4 @@
-/* quaternion_ref.c - quaternions (w, x, y, z) from generators, their running products, rows turned by them; gradients.
+/* quaternion_ref.c - quaternions (w, x, y, z) from generators, their cumulative products, rows rotated by them; gradients.
  *
  *   raw [no nj 3]    dt [no]    q [no nj 4];   q, cum [b s h j 4]    initial, final [q h j 4];   x, y [no nm nh nr]
  *   exp:    q = (cos f, n sin f),  f = dt range pi/2 tanh(rho),  rho = |raw|, n = raw / rho

@@ -14,7 +14,7 @@
 
 static int lanes_of(kr_dtype dtype)
 {
-    return dtype == KR_F64 ? 2 : 4;
+    return dtype == KR_DTYPE_F64 ? 2 : 4;
 }
 
 /* The bits of the next lower value of a float type with sign bit `sign`. */
@@ -27,7 +27,7 @@ static uint64_t bits_below(uint64_t bits, uint64_t sign)
 static void store(const kr_random_args *a, int64_t i, double draw)
 {
     bool half_open = !a->normal && a->alpha < a->beta;
-    if (a->dtype == KR_F64) {
+    if (a->dtype == KR_DTYPE_F64) {
         uint64_t bits;
         memcpy(&bits, &draw, sizeof bits);
         if (half_open && draw >= a->beta) bits = bits_below(bits, UINT64_C(1) << 63);
@@ -35,13 +35,13 @@ static void store(const kr_random_args *a, int64_t i, double draw)
         return;
     }
     float single = (float)draw;
-    if (a->dtype == KR_F32) {
+    if (a->dtype == KR_DTYPE_F32) {
         uint32_t bits = kr_float_bits(single);
         if (half_open && (double)single >= a->beta) bits = (uint32_t)bits_below(bits, 0x80000000u);
         memcpy((float *)a->y + i, &bits, sizeof bits);
         return;
     }
-    bool is_bf16 = a->dtype == KR_BF16;
+    bool is_bf16 = a->dtype == KR_DTYPE_BF16;
     uint16_t bits = is_bf16 ? kr_bf16_from_float(single) : kr_f16_from_float(single);
     float rounded = is_bf16 ? kr_float_from_bf16(bits) : kr_float_from_f16(bits);
     if (half_open && (double)rounded >= a->beta) bits = (uint16_t)bits_below(bits, 0x8000u);

@@ -4,6 +4,7 @@
  *   sum:     y[o, i] = alpha * sum over r of x[o, r, i]
  *   max:     y[o, i] = max over r of x[o, r, i]; a NaN wins
  *   max_bwd: g_x[o, r, i] = g_y[o, i] at the first r of the maximum (or of the first NaN), else 0
+ *   argmax:  y[o, i] = that r
  */
 #include "kernels/ref/ref.h"
 
@@ -56,4 +57,11 @@ void KR_REF(max_bwd)(const kr_max_bwd_args *a)
             for (int64_t r = 0; r < a->nr; r++) g_x_ori[start + r * a->ni] = r == place ? g_y[o * a->ni + i] : (real)0;
         }
     }
+}
+
+void KR_REF(argmax)(const kr_argmax_args *a)
+{
+    const real *x = a->x;
+    for (int64_t o = 0; o < a->no; o++)
+        for (int64_t i = 0; i < a->ni; i++) a->y[o * a->ni + i] = place_of_max(x + o * a->nr * a->ni + i, a->nr, a->ni);
 }

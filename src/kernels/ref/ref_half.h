@@ -3,12 +3,12 @@
 #define KR_KERNELS_REF_REF_HALF_H
 
 #include "base/half.h"
-#include "kernels/matmul_args.h"
+#include "kernels/args/matmul_args.h"
 
-static inline double kr_ref_widened(const void *x, int64_t at, kr_half half)
+static inline double kr_ref_widened(const void *x, int64_t at, kr_storage_dtype half)
 {
     uint16_t bits = ((const uint16_t *)x)[at];
-    return (double)(half == KR_HALF_BF16 ? kr_float_from_bf16(bits) : kr_float_from_f16(bits));
+    return (double)(half == KR_STORAGE_BF16 ? kr_float_from_bf16(bits) : kr_float_from_f16(bits));
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* rotate_ref.c - pairs of a row turned by their angles, and the gradients.
+/* rotate_ref.c - rotary embedding: pairs of a row rotated by their angles, and the gradients.
  *
  *   x [no nm ng nr]    bias [nh nm nr]    y [no nm nh nr]    angle [no nh na]
  *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with half (i, i + nr/2)
@@ -36,14 +36,14 @@ static double entry(const real *x, const real *bias, int64_t r)
     return (double)x[r] + (bias ? (double)bias[r] : 0);
 }
 
-/* Entry r of the row x + bias, its pair turned by `way` times its angle. */
-static double turned(const pairs *n, const real *x, const real *bias, const real *angle, double way, int64_t r)
+/* Entry r of the row x + bias, its pair rotated by `direction` times its angle. */
+static double rotated(const pairs *n, const real *x, const real *bias, const real *angle, double direction, int64_t r)
 {
     int64_t i;
     double sign;
     const int64_t other = partner(n, r, &i, &sign);
     if (other < 0) return entry(x, bias, r);
-    const double c = cos((double)angle[i]), s = way * sin((double)angle[i]);
+    const double c = cos((double)angle[i]), s = direction * sin((double)angle[i]);
     return entry(x, bias, r) * c + sign * entry(x, bias, other) * s;
 }
 
@@ -55,17 +55,17 @@ void KR_REF(rotate)(const kr_rotate_args *a)
         const real *x = (const real *)a->x + (om * a->ng + group) * a->nr;
         const real *bias = a->bias ? (const real *)a->bias + (h * a->nm + m) * a->nr : NULL;
         const real *angle = (const real *)a->angle + (o * a->nh + h) * a->na;
-        for (int64_t r = 0; r < a->nr; r++) ((real *)a->y)[row * a->nr + r] = (real)turned(&n, x, bias, angle, 1, r);
+        for (int64_t r = 0; r < a->nr; r++) ((real *)a->y)[row * a->nr + r] = (real)rotated(&n, x, bias, angle, 1, r);
     }
 }
 
 /* ---- gradients ---- */
 
 /* g_u of entry r, rank m of token o and head h. */
-static double turned_back(const kr_rotate_bwd_args *a, const pairs *n, int64_t o, int64_t m, int64_t h, int64_t r)
+static double rotated_back(const kr_rotate_bwd_args *a, const pairs *n, int64_t o, int64_t m, int64_t h, int64_t r)
 {
     const real *g_y = (const real *)a->g_y + ((o * a->nm + m) * a->nh + h) * a->nr;
-    return turned(n, g_y, NULL, (const real *)a->angle + (o * a->nh + h) * a->na, -1, r);
+    return rotated(n, g_y, NULL, (const real *)a->angle + (o * a->nh + h) * a->na, -1, r);
 }
 
 static void input_gradient(const kr_rotate_bwd_args *a, const pairs *n)
@@ -74,7 +74,7 @@ static void input_gradient(const kr_rotate_bwd_args *a, const pairs *n)
     for (int64_t at = 0; at < a->no * a->nm * a->ng * a->nr; at++) {
         const int64_t row = at / a->nr, om = row / a->ng, h0 = row % a->ng * each;
         double sum = 0;
-        for (int64_t h = h0; h < h0 + each; h++) sum += turned_back(a, n, om / a->nm, om % a->nm, h, at % a->nr);
+        for (int64_t h = h0; h < h0 + each; h++) sum += rotated_back(a, n, om / a->nm, om % a->nm, h, at % a->nr);
         ((real *)a->g_x)[at] = (real)sum;
     }
 }
@@ -84,7 +84,7 @@ static void bias_gradient(const kr_rotate_bwd_args *a, const pairs *n)
     for (int64_t at = 0; at < a->nh * a->nm * a->nr; at++) {
         const int64_t row = at / a->nr;
         double sum = 0;
-        for (int64_t o = 0; o < a->no; o++) sum += turned_back(a, n, o, row % a->nm, row / a->nm, at % a->nr);
+        for (int64_t o = 0; o < a->no; o++) sum += rotated_back(a, n, o, row % a->nm, row / a->nm, at % a->nr);
         ((real *)a->g_bias)[at] = (real)sum;
     }
 }
@@ -98,8 +98,8 @@ static void angle_gradient(const kr_rotate_bwd_args *a, const pairs *n, int64_t 
         for (int64_t m = 0; m < a->nm; m++) {
             const real *x = (const real *)a->x + ((o * a->nm + m) * a->ng + h / (a->nh / a->ng)) * a->nr;
             const real *bias = a->bias ? (const real *)a->bias + (h * a->nm + m) * a->nr : NULL;
-            sum += entry(x, bias, r) * turned_back(a, n, o, m, h, other) -
-                   entry(x, bias, other) * turned_back(a, n, o, m, h, r);
+            sum += entry(x, bias, r) * rotated_back(a, n, o, m, h, other) -
+                   entry(x, bias, other) * rotated_back(a, n, o, m, h, r);
         }
         ((real *)a->g_angle)[(o * a->nh + h) * a->na + i] = (real)sum;
     }

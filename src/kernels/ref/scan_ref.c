@@ -14,7 +14,7 @@
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ref/ref_silu.h"
-#include "kernels/ssd_args.h"
+#include "kernels/args/ssd_args.h"
 
 #include <math.h>
 #include <string.h>

@@ -17,10 +17,10 @@
  *
  * A task is a sequence and a head, in the gradient a sequence and a group: its g_b and g_c are summed in double before
  * they are rounded. States are recomputed in blocks of about ns^1/2 tokens from the state at each block's beginning.
- * With angles, B and C of each head are made first, by rotate_ref.c, and their gradients turned back last.
+ * With angles, B and C of each head are rotated first, by rotate_ref.c, and their gradients rotated back last.
  */
 #include "kernels/ref/ref.h"
-#include "kernels/ssd_args.h"
+#include "kernels/args/ssd_args.h"
 
 #include <math.h>
 #include <string.h>
@@ -30,7 +30,7 @@ typedef struct head {
     int64_t nm, nh, np, ng, nr;
     int64_t v_stride, b_stride, c_stride;
     int64_t h, e; /* head and its group */
-    const real *v, *b, *c, *da, *w, *same, *d;
+    const real *v, *b, *c, *da, *w, *diag_weight, *d;
 } head;
 
 /* Head `head_` of the arguments of either direction. */
@@ -38,7 +38,8 @@ typedef struct head {
     {                                                                                                                  \
         .nm = (a)->nm, .nh = (a)->nh, .np = (a)->np, .ng = (a)->ng, .nr = (a)->nr, .v_stride = (a)->v_stride,          \
         .b_stride = (a)->b_stride, .c_stride = (a)->c_stride, .h = (head_), .e = (head_) / ((a)->nh / (a)->ng),        \
-        .v = (a)->v, .b = (a)->b, .c = (a)->c, .da = (a)->da, .w = (a)->w, .same = (a)->same, .d = (a)->d              \
+        .v = (a)->v, .b = (a)->b, .c = (a)->c, .da = (a)->da, .w = (a)->w, .diag_weight = (a)->diag_weight,            \
+        .d = (a)->d                                                                                                    \
     }
 
 /* One token of a head. at is its place in [b s]. */
@@ -106,10 +107,10 @@ static void store_state(const double *state_pr, real *to, int64_t q, const head 
     for (int64_t i = 0; to && i < size; i++) to[(q * n->nh + n->h) * size + i] = (real)state_pr[i];
 }
 
-/* ---- turned B and C ---- */
+/* ---- rotated B and C ---- */
 
 /* Elements of B or of C for each head. */
-#define TURNED_COUNT(a) ((a)->nb * (a)->ns * (a)->nm * (a)->nh * (a)->nr)
+#define ROTATED_COUNT(a) ((a)->nb * (a)->ns * (a)->nm * (a)->nh * (a)->nr)
 
 /* The arguments of either direction for kr_rotate of B (x, bias) or C. */
 #define ROTATE_SIZES(a)                                                                                                \
@@ -117,12 +118,12 @@ static void store_state(const double *state_pr, real *to, int64_t q, const head 
     .half = (a)->half, .angle = (a)->angle
 
 /* B and C of each head, at `to` and behind it, in the place of those of the groups. */
-#define TURN_MAPS(a, to)                                                                                               \
+#define ROTATE_BC(a, to)                                                                                               \
     do {                                                                                                               \
-        real *turned = (to);                                                                                           \
-        const kr_rotate_args of_b = { ROTATE_SIZES(a), .x = (a)->b, .bias = (a)->bias_b, .y = turned };                \
+        real *rotated = (to);                                                                                          \
+        const kr_rotate_args of_b = { ROTATE_SIZES(a), .x = (a)->b, .bias = (a)->bias_b, .y = rotated };               \
         const kr_rotate_args of_c = { ROTATE_SIZES(a), .x = (a)->c, .bias = (a)->bias_c,                               \
-                                      .y = turned + TURNED_COUNT(a) };                                                 \
+                                      .y = rotated + ROTATED_COUNT(a) };                                               \
         KR_REF(rotate)(&of_b);                                                                                         \
         KR_REF(rotate)(&of_c);                                                                                         \
         (a)->b = of_b.y, (a)->c = of_c.y;                                                                              \
@@ -135,15 +136,15 @@ static void store_state(const double *state_pr, real *to, int64_t q, const head 
 /* y_t of one head; state is H_t, or K where the mask is strict. */
 static void read_out(const head *n, const double *state_pr, int64_t at, real *y)
 {
-    double d = n->d ? (double)n->d[n->h] : 0, same = scalar(n, n->same, at, 0);
+    double d = n->d ? (double)n->d[n->h] : 0, diag_weight = scalar(n, n->diag_weight, at, 0);
     for (int64_t m = 0; m < n->nm; m++) {
         const real *c_r = c_at(n, at, m);
         real *y_p = y + ((at * n->nm + m) * n->nh + n->h) * n->np;
         for (int64_t p = 0; p < n->np; p++) {
             double sum = n->d ? d * (double)v_at(n, at, m)[p] : 0; /* 0 times an infinite value is not 0 */
             for (int64_t r = 0; r < n->nr; r++) sum += state_pr[p * n->nr + r] * (double)c_r[r];
-            for (int64_t from = 0; n->same && from < n->nm; from++)
-                sum += same * dot(c_r, b_at(n, at, from), n->nr) * (double)v_at(n, at, from)[p];
+            for (int64_t from = 0; n->diag_weight && from < n->nm; from++)
+                sum += diag_weight * dot(c_r, b_at(n, at, from), n->nr) * (double)v_at(n, at, from)[p];
             y_p[p] = (real)sum;
         }
     }
@@ -151,10 +152,10 @@ static void read_out(const head *n, const double *state_pr, int64_t at, real *y)
 
 static void add_seed(const head *n, const kr_ssd_args *a, int64_t q, double *state_pr)
 {
-    const real *seed = a->seed, *v = a->seed_v, *b = a->seed_b;
-    for (int64_t m = 0; seed && m < n->nm; m++) {
+    const real *boundary = a->boundary, *v = a->boundary_v, *b = a->boundary_b;
+    for (int64_t m = 0; boundary && m < n->nm; m++) {
         const int64_t at = (q * n->nm + m) * n->nh + n->h;
-        add_outer(n, state_pr, (double)seed[q * n->nh + n->h], v + at * n->np, b + at * n->nr);
+        add_outer(n, state_pr, (double)boundary[q * n->nh + n->h], v + at * n->np, b + at * n->nr);
     }
 }
 
@@ -169,9 +170,9 @@ static void forward_task(void *arg, int64_t index, int worker)
     add_seed(&n, a, q, state_pr);
     for (int64_t at = s->row * a->ns + s->start; at < s->row * a->ns + s->end; at++) {
         decay(&n, state_pr, at);
-        if (a->same) read_out(&n, state_pr, at, a->y);
+        if (a->diag_weight) read_out(&n, state_pr, at, a->y);
         receive(&n, state_pr, at);
-        if (!a->same) read_out(&n, state_pr, at, a->y);
+        if (!a->diag_weight) read_out(&n, state_pr, at, a->y);
     }
     store_state(state_pr, a->final, q, &n);
 }
@@ -183,13 +184,13 @@ static size_t forward_bytes(const kr_ssd_args *a)
 
 size_t KR_REF(ssd_scratch)(const kr_ssd_args *a)
 {
-    return forward_bytes(a) + (a->angle ? 2 * (size_t)TURNED_COUNT(a) * sizeof(real) : 0);
+    return forward_bytes(a) + (a->angle ? 2 * (size_t)ROTATED_COUNT(a) * sizeof(real) : 0);
 }
 
 void KR_REF(ssd)(const kr_ssd_args *given)
 {
     kr_ssd_args copy = *given, *a = &copy;
-    if (a->angle) TURN_MAPS(a, (real *)(void *)((char *)a->exec.scratch + forward_bytes(a)));
+    if (a->angle) ROTATE_BC(a, (real *)(void *)((char *)a->exec.scratch + forward_bytes(a)));
     if (a->nq > 0 && a->nh > 0) kr_pool_run(a->exec.pool, a->nq * a->nh, forward_task, (void *)(uintptr_t)a);
 }
 
@@ -289,24 +290,24 @@ static double receive_bwd(const head *n, const work *w, int64_t at, double *g_b_
     return g_w;
 }
 
-/* The terms of same_t; returns g_same. */
+/* The terms of same_t; returns g_diag_weight. */
 static double same_bwd(const head *n, const work *w, int64_t at, const real *g_y, double *g_b_mr, double *g_c_mr)
 {
-    double same = scalar(n, n->same, at, 0), g_same = 0;
+    double diag_weight = scalar(n, n->diag_weight, at, 0), g_diag_weight = 0;
     for (int64_t to = 0; to < n->nm; to++) {
         for (int64_t from = 0; from < n->nm; from++) {
             const real *g_y_p = g_y_at(n, g_y, at, to), *v_p = v_at(n, at, from);
             const real *c_r = c_at(n, at, to), *b_r = b_at(n, at, from);
             double s = dot(g_y_p, v_p, n->np), k = dot(c_r, b_r, n->nr);
-            g_same += s * k;
-            for (int64_t p = 0; p < n->np; p++) w->g_v_mp[from * n->np + p] += same * k * (double)g_y_p[p];
+            g_diag_weight += s * k;
+            for (int64_t p = 0; p < n->np; p++) w->g_v_mp[from * n->np + p] += diag_weight * k * (double)g_y_p[p];
             for (int64_t r = 0; r < n->nr; r++) {
-                g_c_mr[to * n->nr + r] += same * s * (double)b_r[r];
-                g_b_mr[from * n->nr + r] += same * s * (double)c_r[r];
+                g_c_mr[to * n->nr + r] += diag_weight * s * (double)b_r[r];
+                g_b_mr[from * n->nr + r] += diag_weight * s * (double)c_r[r];
             }
         }
     }
-    return g_same;
+    return g_diag_weight;
 }
 
 /* g_V += D g_y; writes g_v; returns <g_y, V>, the token's part of g_d. */
@@ -328,14 +329,14 @@ static double token_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, 
                         double *g_b_mr, double *g_c_mr)
 {
     int64_t size = n->np * n->nr;
-    double g_w, g_da = 0, g_same = 0;
+    double g_w, g_da = 0, g_diag_weight = 0;
     memset(w->g_v_mp, 0, (size_t)(n->nm * n->np) * sizeof(double));
     memcpy(w->k_pr, before_pr, (size_t)size * sizeof(double));
     decay(n, w->k_pr, at);
-    if (n->same) {
+    if (n->diag_weight) {
         g_w = receive_bwd(n, w, at, g_b_mr);
         read_out_bwd(n, w, w->k_pr, at, a->g_y, g_c_mr);
-        g_same = same_bwd(n, w, at, a->g_y, g_b_mr, g_c_mr);
+        g_diag_weight = same_bwd(n, w, at, a->g_y, g_b_mr, g_c_mr);
     } else {
         receive(n, w->k_pr, at);
         read_out_bwd(n, w, w->k_pr, at, a->g_y, g_c_mr);
@@ -347,7 +348,7 @@ static double token_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, 
     int64_t place = at * n->nh + n->h;
     if (a->g_w) ((real *)a->g_w)[place] = (real)g_w;
     if (a->g_da) ((real *)a->g_da)[place] = (real)g_da;
-    if (a->g_same) ((real *)a->g_same)[place] = (real)g_same;
+    if (a->g_diag_weight) ((real *)a->g_diag_weight)[place] = (real)g_diag_weight;
     return skip_bwd(n, w, at, a->g_y, a->g_v);
 }
 
@@ -415,7 +416,7 @@ static size_t backward_bytes(const kr_ssd_bwd_args *a)
 size_t KR_REF(ssd_bwd_scratch)(const kr_ssd_bwd_args *a)
 {
     return backward_bytes(a) +
-           (a->angle ? 4 * (size_t)TURNED_COUNT(a) * sizeof(real) + (size_t)angle_count(a) * sizeof(real) : 0);
+           (a->angle ? 4 * (size_t)ROTATED_COUNT(a) * sizeof(real) + (size_t)angle_count(a) * sizeof(real) : 0);
 }
 
 /* B and C as they come. */
@@ -427,7 +428,7 @@ static void plain_bwd(const kr_ssd_bwd_args *a)
     clear(a->g_c, tokens * a->nm * a->ng * a->nr);
     clear(a->g_da, tokens * a->nh);
     clear(a->g_w, tokens * a->nh);
-    clear(a->g_same, tokens * a->nh);
+    clear(a->g_diag_weight, tokens * a->nh);
     if (a->nq > 0 && a->ng > 0) kr_pool_run(a->exec.pool, a->nq * a->ng, backward_task, (void *)(uintptr_t)a);
     for (int64_t h = 0; a->g_d && h < a->nh; h++) {
         double sum = 0;
@@ -462,8 +463,8 @@ void KR_REF(ssd_bwd)(const kr_ssd_bwd_args *a)
     }
     kr_ssd_bwd_args copy = *a, *of_heads = &copy;
     real *maps = (real *)(void *)((char *)a->exec.scratch + backward_bytes(a));
-    const int64_t count = TURNED_COUNT(a);
-    TURN_MAPS(of_heads, maps);
+    const int64_t count = ROTATED_COUNT(a);
+    ROTATE_BC(of_heads, maps);
     copy.g_b = maps + 2 * count, copy.g_c = maps + 3 * count;
     plain_bwd(&copy);
     turn_back(a, copy.g_b, copy.g_c, maps + 4 * count);

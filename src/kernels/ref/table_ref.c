@@ -8,7 +8,7 @@
     KR_SCRATCHED(ssd_bwd, kr_ssd_bwd_args)                                                                             \
     KR_SCRATCHED(scan, kr_scan_args)                                                                                   \
     KR_SCRATCHED(scan_bwd, kr_scan_bwd_args)                                                                           \
-    KR_SCRATCHED(token_mamba3, kr_token_mamba3_args)
+    KR_SCRATCHED(decode_mamba3, kr_decode_mamba3_args)
 
 #define KR_SCRATCHED(name, args)                                                                                       \
     size_t kr_ref_f32_##name##_scratch(const args *);                                                                  \

@@ -19,10 +19,50 @@ static inline double clamp(double x, double low, double high)
     return raised > high ? high : raised;
 }
 
-/* Limits as the element type holds them, so that "on the limit" means equality of elements. */
+/* Limits as the element type holds them, so that "on the limit" means equality of elements; exponents likewise. */
 static inline double limit(double bound)
 {
     return (double)(real)bound;
+}
+
+/* P(X < x), X standard normal: without cancellation below 0. */
+static inline double normal_below(double x)
+{
+    return 0.5 * erfc(-x * 0.70710678118654752440);
+}
+
+static inline double normal_density(double x)
+{
+    return 0.39894228040143267794 * exp(-0.5 * x * x);
+}
+
+/* Below -40 the probability is 0 in double; its product with an infinite x would be NaN. */
+static inline double gelu(double x)
+{
+    return x < -40.0 ? -0.0 : x * normal_below(x);
+}
+
+static inline double gelu_slope(double x)
+{
+    return fabs(x) > 40.0 ? (double)(x > 0.0) : normal_below(x) + x * normal_density(x);
+}
+
+/* gelu_tanh(x) = x sigmoid(v), v = 2 (2/pi)^1/2 (x + 0.044715 x^3) */
+static inline double tanh_argument(double x)
+{
+    return 1.59576912160573071176 * x * (1.0 + 0.044715 * x * x);
+}
+
+static inline double gelu_tanh(double x)
+{
+    return x < -40.0 ? -0.0 : x * sigmoid(tanh_argument(x));
+}
+
+static inline double gelu_tanh_slope(double x)
+{
+    if (fabs(x) > 40.0) return (double)(x > 0.0);
+    double v = tanh_argument(x), v_slope = 1.59576912160573071176 * (1.0 + 3.0 * 0.044715 * x * x);
+    return sigmoid(v) + x * sigmoid_slope(v) * v_slope;
 }
 
 #define VALUE(name, formula)                                                                                           \
@@ -44,6 +84,12 @@ VALUE(silu, silu(x))
 VALUE(softplus, softplus(x))
 VALUE(log_sigmoid, -softplus(-x))
 VALUE(clamp, clamp(x, limit(p), limit(q)))
+VALUE(abs, fabs(x))
+VALUE(relu, x < 0.0 ? 0.0 : x)
+VALUE(erf, erf(x))
+VALUE(gelu, gelu(x))
+VALUE(gelu_tanh, gelu_tanh(x))
+VALUE(pow_scalar, pow(x, limit(p)))
 
 #define SLOPE(name, formula)                                                                                           \
     static inline double slope_##name(double x, double y, double p, double q)                                          \
@@ -64,6 +110,12 @@ SLOPE(silu, silu_slope(x))
 SLOPE(softplus, x > 20.0 ? 1.0 : sigmoid(x))
 SLOPE(log_sigmoid, x < -20.0 ? 1.0 : sigmoid(-x))
 SLOPE(clamp, x >= limit(p) && x <= limit(q) ? 1.0 : 0.0)
+SLOPE(abs, (double)(x > 0.0) - (double)(x < 0.0))
+SLOPE(relu, x > 0.0 ? 1.0 : 0.0)
+SLOPE(erf, 1.12837916709551257390 * exp(-x * x))
+SLOPE(gelu, gelu_slope(x))
+SLOPE(gelu_tanh, gelu_tanh_slope(x))
+SLOPE(pow_scalar, limit(p) == 0.0 ? 0.0 : limit(p) * pow(x, limit(p) - 1.0))
 
 static inline void forward_rows(const kr_unary_args *a, int64_t task, double (*value)(double, double, double))
 {

@@ -1,0 +1,559 @@
+/* check_vectors.c - the built-in cases of krait check and their comparison with recorded results. */
+#include "cli/commands/check_vectors.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_PROJECTIONS = 4, MOST_INPUTS = 8, MOST_OUTPUTS = 4, MOST_RESULTS = MOST_INPUTS + MOST_OUTPUTS };
+
+/* ---- inputs: the same numbers on every machine, exact in f32 ---- */
+
+static uint64_t mix(uint64_t x)
+{
+    x = (x ^ (x >> 30)) * UINT64_C(0xBF58476D1CE4E5B9);
+    x = (x ^ (x >> 27)) * UINT64_C(0x94D049BB133111EB);
+    return x ^ (x >> 31);
+}
+
+static uint64_t hash(uint64_t a, uint64_t b, uint64_t c)
+{
+    return mix(mix(mix(a + UINT64_C(0x9E3779B97F4A7C15)) + b) + c);
+}
+
+typedef struct vector_run {
+    kr_tape *tape;
+    kr_dtype dtype;
+    uint64_t id; /* of the case: key of its inputs */
+    int nin, nout;
+    kr_tensor *in[MOST_INPUTS], *out[MOST_OUTPUTS];
+} vector_run;
+
+static int64_t elements(kr_shape shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape.rank; i++) count *= shape.dims[i];
+    return count;
+}
+
+/* Input `index` of the case, a leaf with a gradient: multiples of 1/1024 in [low, high). The caller names the index, since
+ * C leaves the order in which arguments and initializers are evaluated to the compiler. */
+static kr_tensor *in(vector_run *r, int index, kr_shape shape, double low, double high)
+{
+    const int64_t count = elements(shape);
+    double *values = malloc((size_t)count * sizeof *values);
+    if (!values || index >= MOST_INPUTS) {
+        free(values);
+        return NULL;
+    }
+    const double steps = floor((high - low) * 1024);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = low + floor(steps * (double)(hash(r->id, (uint64_t)index, (uint64_t)i) >> 11) * 0x1p-53) / 1024;
+    kr_tensor *x = kr_cast(r->tape, kr_from_data(r->tape, KR_DTYPE_F64, shape, values), r->dtype);
+    free(values);
+    if (r->nin <= index) r->nin = index + 1;
+    return r->in[index] = kr_input(r->tape, x);
+}
+
+/* Integers in [0, below). */
+static kr_tensor *ids(vector_run *r, kr_shape shape, int64_t below)
+{
+    int32_t values[512];
+    const int64_t count = elements(shape);
+    if (count > 512) return NULL;
+    for (int64_t i = 0; i < count; i++) values[i] = (int32_t)(hash(r->id, 99, (uint64_t)i) % (uint64_t)below);
+    return kr_from_data(r->tape, KR_DTYPE_I32, shape, values);
+}
+
+static void out(vector_run *r, kr_tensor *y)
+{
+    if (r->nout < MOST_OUTPUTS) r->out[r->nout++] = y;
+}
+
+/* ---- cases ---- */
+
+typedef struct vector_case {
+    const char *name;
+    const char *kernels; /* whose results it shows */
+    void (*build)(vector_run *r, kr_tape *t);
+} vector_case;
+
+#define CASE(name) static void build_##name(vector_run *r, kr_tape *t)
+#define X(index, low, high, ...) in(r, index, KR_SHAPE(__VA_ARGS__), low, high)
+
+#define UNARY(name, low, high)                                                                                         \
+    CASE(name)                                                                                                         \
+    {                                                                                                                  \
+        out(r, kr_##name(t, X(0, low, high, 5, 37)));                                                                  \
+    }
+UNARY(neg, -4, 4)
+UNARY(exp, -4, 4)
+UNARY(log, 0.25, 8)
+UNARY(sqrt, 0.25, 8)
+UNARY(rsqrt, 0.25, 8)
+UNARY(sin, -8, 8)
+UNARY(cos, -8, 8)
+UNARY(tanh, -4, 4)
+UNARY(sigmoid, -8, 8)
+UNARY(silu, -8, 8)
+UNARY(softplus, -25, 25)
+UNARY(log_sigmoid, -8, 8)
+UNARY(abs, -4.0078125, 4)
+UNARY(relu, -4.0078125, 4)
+UNARY(erf, -3, 3)
+UNARY(gelu, -4, 4)
+UNARY(gelu_tanh, -4, 4)
+#undef UNARY
+CASE(affine)
+{
+    out(r, kr_affine(t, X(0, -4, 4, 5, 37), -1.5, 0.75));
+}
+CASE(clamp)
+{
+    out(r, kr_clamp(t, X(0, -4, 4, 5, 37), -1.03125, 2.03125));
+}
+
+#define BINARY(name, low)                                                                                              \
+    CASE(name)                                                                                                         \
+    {                                                                                                                  \
+        kr_tensor *a = X(0, -4, 4, 3, 5, 37), *b = X(1, low, 4, 37);                                                   \
+        out(r, kr_##name(t, a, b));                                                                                    \
+        out(r, kr_##name(t, kr_transpose(t, a), X(2, low, 4, 37, 1)));                                                 \
+    }
+BINARY(add, -4)
+BINARY(sub, -4)
+BINARY(mul, -4)
+BINARY(div, 0.5)
+BINARY(maximum, -4)
+BINARY(minimum, -4)
+#undef BINARY
+CASE(pow)
+{
+    out(r, kr_pow(t, X(0, 0.25, 4, 5, 37), X(1, -2, 2, 37)));
+    out(r, kr_pow_scalar(t, X(2, 0.25, 4, 37), -1.25));
+}
+CASE(where)
+{
+    kr_tensor *a = X(0, -4, 4, 5, 37), *b = X(1, -4, 4, 37);
+    out(r, kr_where(t, ids(r, KR_SHAPE(5, 37), 2), a, b));
+}
+
+CASE(sum)
+{
+    kr_tensor *x = X(0, -4, 4, 7, 5, 37);
+    out(r, kr_sum(t, x, KR_AXES(-1), false));
+    out(r, kr_sum(t, x, KR_AXES(0, 1), true));
+    out(r, kr_mean(t, x, KR_ALL_AXES, false));
+}
+CASE(max)
+{
+    kr_tensor *x = X(0, -4, 4, 7, 5, 37);
+    out(r, kr_max(t, x, KR_AXES(-1), false));
+    out(r, kr_max(t, x, KR_AXES(0), false));
+}
+CASE(cumsum)
+{
+    kr_tensor *x = X(0, -4, 4, 5, 37, 3);
+    out(r, kr_cumsum(t, x, 1));
+    out(r, kr_cumsum_reverse(t, x, -1));
+}
+CASE(segsum)
+{
+    out(r, kr_exp(t, kr_segsum(t, X(0, -1, 0, 3, 21))));
+}
+CASE(softmax)
+{
+    kr_tensor *x = X(0, -8, 8, 5, 101);
+    out(r, kr_softmax(t, x, -1));
+    out(r, kr_log_softmax(t, x, -1));
+}
+CASE(cross_entropy)
+{
+    kr_tensor *logits = X(0, -8, 8, 9, 101);
+    out(r, kr_cross_entropy(t, logits, ids(r, KR_SHAPE(9), 101), NULL));
+}
+CASE(matmul)
+{
+    kr_tensor *a = X(0, -1, 1, 2, 37, 67), *b = X(1, -1, 1, 67, 43);
+    out(r, kr_matmul(t, a, b));
+    out(r, kr_matmul(t, kr_transpose(t, a), X(2, -1, 1, 2, 37, 5)));
+}
+CASE(linear)
+{
+    out(r, kr_linear(t, X(0, -1, 1, 3, 21, 67), X(1, -1, 1, 45, 67), X(2, -1, 1, 45)));
+}
+CASE(few_rows)
+{
+    out(r, kr_linear(t, X(0, -1, 1, 2, 131), X(1, -1, 1, 45, 131), X(2, -1, 1, 45)));
+}
+
+static kr_norm_options norm_options(int64_t groups, bool before)
+{
+    kr_norm_options o;
+    kr_norm_options_init(&o);
+    o.groups = groups;
+    o.norm_before_gate = before;
+    return o;
+}
+CASE(rms_norm)
+{
+    const kr_norm_options o = norm_options(3, false);
+    out(r, kr_rms_norm(t, X(0, -4, 4, 5, 111), X(1, 0.5, 2, 111), &o));
+}
+CASE(gated_norm)
+{
+    const kr_norm_options after = norm_options(1, false), before = norm_options(3, true);
+    kr_tensor *x = X(0, -4, 4, 5, 111), *z = X(1, -4, 4, 5, 111), *gain = X(2, 0.5, 2, 111);
+    out(r, kr_gated_norm(t, x, z, gain, &after));
+    out(r, kr_gated_norm(t, x, z, gain, &before));
+}
+CASE(gate)
+{
+    out(r, kr_gate(t, X(0, -4, 4, 5, 37), X(1, -4, 4, 5, 37)));
+}
+CASE(conv)
+{
+    kr_tensor *x = X(0, -2, 2, 2, 23, 37), *taps = X(1, -1, 1, 37, 4), *bias = X(2, -1, 1, 37),
+              *window = X(3, -2, 2, 2, 37, 4);
+    const kr_conv_out first = kr_causal_conv(t, x, taps, bias, NULL, NULL, true);
+    const kr_conv_out next = kr_causal_conv(t, x, taps, bias, window, NULL, false);
+    out(r, first.y_bsv);
+    out(r, next.y_bsv);
+    out(r, next.window_bvk);
+}
+CASE(gather)
+{
+    out(r, kr_gather(t, X(0, -4, 4, 5, 37), 1, ids(r, KR_SHAPE(5, 11), 37)));
+}
+CASE(embedding)
+{
+    out(r, kr_embedding(t, X(0, -4, 4, 13, 37), ids(r, KR_SHAPE(3, 7), 13)));
+}
+CASE(cast)
+{
+    kr_tensor *x = X(0, -4, 4, 5, 37);
+    out(r, kr_cast(t, kr_cast(t, x, KR_DTYPE_BF16), r->dtype));
+    out(r, kr_concat(t, 1, 2, (kr_tensor *[]){ kr_flip(t, x, 1), kr_pad(t, x, 1, 2, 3, 0.5) }));
+}
+
+CASE(trapezoid)
+{
+    const kr_trapezoid_out o =
+        kr_trapezoid(t, X(0, -6, 2, 2, 19, 5), X(1, -1, 1, 5), X(2, -3, 3, 2, 19, 5), X(3, -3, 3, 2, 19, 5), NULL);
+    out(r, o.da_bsh);
+    out(r, o.beta_bsh);
+    out(r, kr_trapezoid_scale(t, o.gamma_bsh, o.carry_bsh, NULL));
+}
+CASE(angles)
+{
+    const kr_rotation_out o =
+        kr_rotation_angles(t, X(0, -2, 2, 2, 19, 7), X(1, 0, 0.125, 2, 19, 3), X(2, -3, 3, 2, 3, 7), 1, NULL);
+    out(r, kr_sin(t, o.angle_bsha)); /* a wrapped angle is defined up to 2 pi */
+    out(r, kr_cos(t, o.final_bha));
+}
+CASE(rotate)
+{
+    kr_tensor *x = X(0, -2, 2, 2, 11, 2, 3, 20), *angle = X(1, -3, 3, 2, 11, 3, 7);
+    out(r, kr_rotate(t, x, angle, KR_PAIRING_ADJACENT));
+    out(r, kr_rotate(t, x, angle, KR_PAIRING_SPLIT));
+}
+CASE(qk_norm)
+{
+    out(r, kr_qk_norm(t, X(0, -2, 2, 2, 7, 2, 2, 24), X(1, 0.5, 2, 24), X(2, -1, 1, 4, 2, 24), 4, 1e-5));
+}
+CASE(quaternion)
+{
+    kr_tensor *q = kr_quaternion_increments(t, X(0, -2, 2, 2, 13, 3, 4, 3), X(1, 0.0625, 1, 2, 13, 3), 1);
+    const kr_quaternion_out cum = kr_quaternion_cumprod(t, q, NULL, NULL);
+    out(r, cum.cum_bshj4);
+    out(r, kr_quaternion_rotate(t, X(2, -2, 2, 2, 13, 1, 3, 20), cum.cum_bshj4));
+}
+
+CASE(ssd_mamba2)
+{
+    const kr_mamba2_ssd_input i = { .x_bnlhp = X(0, -2, 2, 2, 75, 4, 16),
+                                    .dt_bnlh = X(1, 0.0078125, 0.25, 2, 75, 4),
+                                    .a_decay_h = X(2, -4, -0.5, 4),
+                                    .b_bnlgr = X(3, -1, 1, 2, 75, 2, 24),
+                                    .c_bnlgr = X(4, -1, 1, 2, 75, 2, 24),
+                                    .d_h = X(5, -1, 1, 4),
+                                    .initial_state_bhpr = X(6, -1, 1, 2, 4, 16, 24) };
+    const kr_ssd_out o = kr_mamba2_ssd_run(t, &i, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 32 });
+    out(r, o.y);
+    out(r, o.final_state);
+}
+CASE(ssd_few_tokens)
+{
+    const kr_mamba2_ssd_input i = { .x_bnlhp = X(0, -2, 2, 2, 3, 4, 16),
+                                    .dt_bnlh = X(1, 0.0078125, 0.25, 2, 3, 4),
+                                    .a_decay_h = X(2, -4, -0.5, 4),
+                                    .b_bnlgr = X(3, -1, 1, 2, 3, 1, 24),
+                                    .c_bnlgr = X(4, -1, 1, 2, 3, 1, 24),
+                                    .initial_state_bhpr = X(5, -1, 1, 2, 4, 16, 24) };
+    const kr_ssd_out o = kr_mamba2_ssd_run(t, &i, kr_ssd_path_default());
+    out(r, o.y);
+    out(r, o.final_state);
+}
+CASE(ssd_mamba3)
+{
+    const kr_mamba3_single_ssd_input i = { .v_bnlmhp = X(0, -2, 2, 1, 45, 2, 3, 16),
+                                           .b_bnlmhr = X(1, -1, 1, 1, 45, 2, 3, 24),
+                                           .c_bnlmhr = X(2, -1, 1, 1, 45, 2, 3, 24),
+                                           .da_bnlh = X(3, -1, 0, 1, 45, 3),
+                                           .gamma_bnlh = X(4, 0, 0.25, 1, 45, 3),
+                                           .scale_bnlh = X(5, 0, 0.5, 1, 45, 3) };
+    const kr_ssd_out o = kr_mamba3_single_ssd_run(t, &i, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 16 });
+    out(r, o.y);
+    out(r, o.final_state);
+}
+CASE(selective_scan)
+{
+    const kr_selective_scan_input i = { .x_bsi = X(0, -2, 2, 2, 43, 37),
+                                        .dt_bsi = X(1, 0.0078125, 0.25, 2, 43, 37),
+                                        .a_ir = X(2, -4, -0.5, 37, 16),
+                                        .b_bsgr = X(3, -1, 1, 2, 43, 1, 16),
+                                        .c_bsgr = X(4, -1, 1, 2, 43, 1, 16),
+                                        .d_i = X(5, -1, 1, 37),
+                                        .z_bsi = X(6, -4, 4, 2, 43, 37) };
+    const kr_scan_out o = kr_selective_scan(t, &i);
+    out(r, o.y_bsi);
+    out(r, o.final_state);
+}
+
+#define ROW(name, kernels)                                                                                             \
+    {                                                                                                                  \
+#name, kernels, build_##name                                                                                   \
+    }
+static const vector_case cases[] = {
+    ROW(neg, "unary"),
+    ROW(exp, "unary"),
+    ROW(log, "unary"),
+    ROW(sqrt, "unary"),
+    ROW(rsqrt, "unary"),
+    ROW(sin, "unary"),
+    ROW(cos, "unary"),
+    ROW(tanh, "unary"),
+    ROW(sigmoid, "unary"),
+    ROW(silu, "unary"),
+    ROW(softplus, "unary"),
+    ROW(log_sigmoid, "unary"),
+    ROW(abs, "unary"),
+    ROW(relu, "unary"),
+    ROW(erf, "unary"),
+    ROW(gelu, "unary"),
+    ROW(gelu_tanh, "unary"),
+    ROW(affine, "unary"),
+    ROW(clamp, "unary"),
+    ROW(add, "binary"),
+    ROW(sub, "binary"),
+    ROW(mul, "binary"),
+    ROW(div, "binary"),
+    ROW(maximum, "binary, maximum_bwd"),
+    ROW(minimum, "binary, minimum_bwd"),
+    ROW(pow, "binary, pow_bwd"),
+    ROW(where, "where"),
+    ROW(sum, "sum"),
+    ROW(max, "max, max_bwd"),
+    ROW(cumsum, "cumsum"),
+    ROW(segsum, "segsum, segsum_bwd"),
+    ROW(softmax, "softmax, softmax_bwd"),
+    ROW(cross_entropy, "cross_entropy, cross_entropy_bwd"),
+    ROW(matmul, "matmul"),
+    ROW(linear, "matmul"),
+    ROW(few_rows, "matmul"),
+    ROW(rms_norm, "norm, norm_bwd"),
+    ROW(gated_norm, "norm, norm_bwd"),
+    ROW(gate, "gate, gate_bwd"),
+    ROW(conv, "conv, conv_bwd"),
+    ROW(gather, "gather, gather_bwd"),
+    ROW(embedding, "embedding, embedding_bwd"),
+    ROW(cast, "copy, fill"),
+    ROW(trapezoid, "trapezoid, trapezoid_bwd"),
+    ROW(angles, "angles, angles_bwd"),
+    ROW(rotate, "rotate, rotate_bwd"),
+    ROW(qk_norm, "norm, norm_bwd"),
+    ROW(quaternion, "quaternion_exp, quaternion_scan, quaternion_rotate and their gradients"),
+    ROW(ssd_mamba2, "ssd, ssd_bwd"),
+    ROW(ssd_few_tokens, "ssd, ssd_bwd"),
+    ROW(ssd_mamba3, "ssd, ssd_bwd"),
+    ROW(selective_scan, "scan, scan_bwd"),
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+/* ---- running and projecting ---- */
+
+/* Sums of a tensor's elements with fixed signs, and the scale of their rounding errors: the root of the sum of squares. */
+typedef struct projection {
+    double sum[N_PROJECTIONS], scale;
+} projection;
+
+typedef struct vector_results {
+    int nin, nout;
+    projection of[MOST_RESULTS]; /* outputs, then gradients of the inputs */
+    char error[200];             /* "": none */
+} vector_results;
+
+static bool project(const kr_tensor *x, int64_t count, uint64_t key, projection *p)
+{
+    *p = (projection){ { 0 }, 0 };
+    if (!x) return true; /* no gradient arrived: 0 */
+    double *values = malloc((size_t)(count > 0 ? count : 1) * sizeof *values);
+    const bool ok = values && kr_tensor_read(x, KR_DTYPE_F64, values, count) == KR_OK;
+    for (int64_t i = 0; ok && i < count; i++) {
+        const uint64_t signs = hash(key, 7, (uint64_t)i);
+        for (int k = 0; k < N_PROJECTIONS; k++) p->sum[k] += (signs >> k) & 1 ? values[i] : -values[i];
+        p->scale += values[i] * values[i];
+    }
+    p->scale = sqrt(p->scale);
+    free(values);
+    return ok;
+}
+
+/* Starts the backward pass from exact multiples of 1/16. */
+static kr_tensor *output_gradient(vector_run *r, int o)
+{
+    const kr_shape shape = kr_tensor_shape(r->out[o]);
+    const int64_t count = elements(shape);
+    double *values = malloc((size_t)count * sizeof *values);
+    if (!values) return NULL;
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (double)(hash(r->id, 1000 + (uint64_t)o, (uint64_t)i) % 31) / 16 - 15.0 / 16;
+    kr_tensor *g = kr_cast(r->tape, kr_from_data(r->tape, KR_DTYPE_F64, shape, values), r->dtype);
+    free(values);
+    return g;
+}
+
+static void run_case(kr_ctx *ctx, kr_dtype dtype, int number, vector_results *results)
+{
+    *results = (vector_results){ .error = "" };
+    vector_run r = { .tape = kr_tape_create(ctx, KR_TAPE_GRAD), .dtype = dtype, .id = 1 + (uint64_t)number };
+    cases[number].build(&r, r.tape);
+    kr_tensor *g[MOST_OUTPUTS];
+    for (int o = 0; o < r.nout; o++) g[o] = output_gradient(&r, o);
+    bool ok = !kr_ctx_failed(ctx) && kr_backward_from(r.tape, r.nout, r.out, g) == KR_OK;
+    results->nout = r.nout;
+    results->nin = r.nin;
+    for (int o = 0; ok && o < r.nout; o++)
+        ok = project(r.out[o], kr_tensor_count(r.out[o]), r.id * 100 + (uint64_t)o, &results->of[o]);
+    for (int i = 0; ok && i < r.nin; i++)
+        ok = project(kr_grad(r.in[i]), kr_tensor_count(r.in[i]), r.id * 100 + 50 + (uint64_t)i,
+                     &results->of[r.nout + i]);
+    if (!ok)
+        snprintf(results->error, sizeof results->error, "%.190s",
+                 kr_ctx_failed(ctx) ? kr_ctx_message(ctx) : "out of memory");
+    kr_ctx_clear(ctx);
+    kr_tape_destroy(r.tape);
+}
+
+/* ---- recorded results ---- */
+
+typedef struct vector_record {
+    const char *name;
+    int nout, nin;
+    projection of[MOST_RESULTS];
+} vector_record;
+
+static const vector_record records[] = {
+#include "cli/commands/check_vectors.inc"
+    { 0 },
+};
+
+static const vector_record *record_of(const char *name)
+{
+    for (const vector_record *r = records; r->name; r++)
+        if (!strcmp(r->name, name)) return r;
+    return NULL;
+}
+
+bool check_vectors_record(void)
+{
+    kr_ctx *ctx = check_open(&(check_setup){ .isa = "ref", .threads = 1, .device = "cpu" });
+    bool ok = !check_complain_of(ctx);
+    printf("/* check_vectors.inc - written by krait check --record. */\n");
+    for (int n = 0; ok && n < N_CASES; n++) {
+        vector_results v;
+        run_case(ctx, KR_DTYPE_F64, n, &v);
+        ok = !v.error[0];
+        if (!ok) fprintf(stderr, "krait: check: %s: %s\n", cases[n].name, v.error);
+        printf("{ \"%s\",\n  %d,\n  %d,\n  {\n", cases[n].name, v.nout, v.nin);
+        for (int i = 0; i < v.nout + v.nin; i++) {
+            const projection *p = &v.of[i];
+            printf("      { { %.14g, %.14g, %.14g, %.14g }, %.8g },\n", p->sum[0], p->sum[1], p->sum[2], p->sum[3],
+                   p->scale);
+        }
+        printf("  } },\n");
+    }
+    kr_ctx_destroy(ctx);
+    return ok;
+}
+
+/* ---- comparing ---- */
+
+typedef struct vector_worst {
+    double error;
+    char where[96];
+} vector_worst;
+
+/* The worst difference of a case's projections, relative to the norm of the recorded tensor. */
+static void compare_case(int number, const vector_results *got, vector_worst *worst)
+{
+    const vector_record *want = record_of(cases[number].name);
+    *worst = (vector_worst){ 0, "" };
+    if (!want || want->nout != got->nout || want->nin != got->nin) {
+        *worst = (vector_worst){ NAN, "the recorded results are of another version" };
+        return;
+    }
+    for (int i = 0; i < got->nout + got->nin; i++) {
+        double apart = 0;
+        for (int k = 0; k < N_PROJECTIONS; k++) {
+            const double d = fabs(got->of[i].sum[k] - want->of[i].sum[k]);
+            apart = d > apart || isnan(d) ? d : apart;
+        }
+        const double error = want->of[i].scale > 0 ? apart / want->of[i].scale : apart;
+        if (!(error > worst->error || isnan(error))) continue;
+        worst->error = error;
+        if (i < got->nout) snprintf(worst->where, sizeof worst->where, "output %d", i);
+        else snprintf(worst->where, sizeof worst->where, "the gradient of input %d", i - got->nout);
+        if (isnan(error)) return;
+    }
+}
+
+void check_vectors(check_tally *tally, const check_setup *setup, const char *name)
+{
+    const bool is_f64 = setup->dtype == KR_DTYPE_F64;
+    /* f32: rounding errors of a tensor's elements add up like a random walk, so that they stay near some units of the
+     * last place of its norm; long sums before that add a few times as much. Devices sum in other orders and have
+     * functions of their own. f64: 14 printed digits. */
+    const double most = is_f64 ? 1e-11 : strcmp(name, setup->isa ? setup->isa : "") == 0 ? 5e-6 : 2e-5;
+    char what[96], text[256];
+    kr_ctx *ctx = check_open(setup);
+    vector_worst worst = { 0, "" };
+    int nfailed = 0;
+    if (check_complain_of(ctx)) nfailed = N_CASES;
+    for (int n = 0; n < N_CASES && !kr_ctx_failed(ctx); n++) {
+        vector_results got;
+        vector_worst here;
+        run_case(ctx, setup->dtype, n, &got);
+        compare_case(n, &got, &here);
+        if (!got.error[0] && here.error <= most) {
+            if (here.error > worst.error) {
+                worst.error = here.error;
+                snprintf(worst.where, sizeof worst.where, "%.30s, %.50s", cases[n].name, here.where);
+            }
+            continue;
+        }
+        nfailed++;
+        snprintf(what, sizeof what, "recorded %s, %s", cases[n].name, name);
+        if (got.error[0]) snprintf(text, sizeof text, "%s", got.error);
+        else
+            snprintf(text, sizeof text, "relative error %.1e in %.60s (at most %.0e): kernel %.90s of %s is wrong",
+                     here.error, here.where, most, cases[n].kernels, name);
+        check_report(tally, false, what, text);
+    }
+    snprintf(what, sizeof what, "recorded results, %s: %d cases", name, N_CASES);
+    if (nfailed) snprintf(text, sizeof text, "%d of them differ", nfailed);
+    else snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.0e)", worst.error, worst.where, most);
+    check_report(tally, nfailed == 0, what, text);
+    kr_ctx_destroy(ctx);
+}

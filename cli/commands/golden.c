@@ -1,0 +1,308 @@
+/* golden.c - runs the cases of a file, compares outputs and gradients, prints a line for each case and type of number.
+ *
+ * Tensors are CASE/in/NAME, CASE/w/NAME, CASE/out/NAME, CASE/grad/NAME; the gradients are those of the sum over outputs
+ * of <w, out>. The metadata `cases` is a JSON object CASE: settings; a case's kind is its name without the number.
+ */
+#include "cli/commands/golden.h"
+
+#include "cli/common/cli_machine.h"
+#include "cli/common/cli_options.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NAME_BYTES = 256 };
+
+/* ---- what builders call ---- */
+
+static const kr_safetensors_item *find_part(const golden_run *run, const char *part, const char *name)
+{
+    char full[NAME_BYTES];
+    const int n = snprintf(full, sizeof full, "%s/%s/%s", run->name, part, name);
+    return n > 0 && n < (int)sizeof full ? kr_safetensors_find(run->file, full) : NULL;
+}
+
+static void get_into_trouble(golden_run *run, const char *what, const char *name)
+{
+    if (!run->trouble[0]) snprintf(run->trouble, sizeof run->trouble, "%s %.80s", what, name);
+}
+
+/* The item's values in the run's type, a constant on the tape. */
+static kr_tensor *load(golden_run *run, const kr_safetensors_item *item)
+{
+    double *values = malloc((size_t)item->count * sizeof *values + 1);
+    kr_tensor *x = NULL;
+    if (values && kr_safetensors_read(run->file, item, KR_DTYPE_F64, values, item->count) == KR_OK)
+        x = kr_cast(run->tape, kr_from_data(run->tape, KR_DTYPE_F64, item->shape, values), run->dtype);
+    else get_into_trouble(run, "cannot read", item->name);
+    free(values);
+    return x;
+}
+
+kr_tensor *golden_in_if(golden_run *run, const char *name)
+{
+    for (int i = 0; i < run->nin; i++)
+        if (!strcmp(run->in[i].name, name)) return run->in[i].tensor;
+    const kr_safetensors_item *item = find_part(run, "in", name);
+    if (!item || run->nin == GOLDEN_MOST_PARTS) return NULL;
+    kr_tensor *x = kr_input(run->tape, load(run, item));
+    run->in[run->nin++] = (golden_part){ .name = name, .tensor = x };
+    return x;
+}
+
+kr_tensor *golden_in(golden_run *run, const char *name)
+{
+    kr_tensor *x = golden_in_if(run, name);
+    if (!x) get_into_trouble(run, "there is no input", name);
+    return x;
+}
+
+void golden_out(golden_run *run, const char *name, kr_tensor *y)
+{
+    if (!find_part(run, "out", name) || run->nout == GOLDEN_MOST_PARTS) return;
+    run->out[run->nout++] = (golden_part){ .name = name, .tensor = y };
+}
+
+void golden_out_angle(golden_run *run, const char *name, kr_tensor *y)
+{
+    golden_out(run, name, y);
+    if (run->nout > 0 && run->out[run->nout - 1].tensor == y) run->out[run->nout - 1].is_angle = true;
+}
+
+const kr_json *golden_setting(const golden_run *run, const char *key)
+{
+    return kr_json_find(run->settings, key);
+}
+
+/* ---- comparing ---- */
+
+/* The worst of several comparisons, each |got - want| / max|want|. */
+typedef struct worst {
+    double error;
+    char where[NAME_BYTES]; /* "grad/B", then the way it was computed */
+} worst;
+
+static bool is_worse(double error, const worst *w)
+{
+    return isnan(error) ? !isnan(w->error) : error > w->error;
+}
+
+static double distance(const double *got, const double *want, int64_t count, bool is_angle)
+{
+    const double turn = 6.283185307179586476925;
+    double apart = 0, scale = 0;
+    for (int64_t i = 0; i < count; i++) {
+        double d = fabs(got[i] - want[i]);
+        if (is_angle) d = fabs(d - turn * nearbyint(d / turn));
+        if (isnan(d)) return NAN;
+        apart = fmax(apart, d);
+        scale = fmax(scale, fabs(want[i]));
+    }
+    return scale > 0 ? apart / scale : apart;
+}
+
+/* got NULL: no gradient reached the input, which is a gradient of 0. */
+static double compare(golden_run *run, const kr_safetensors_item *item, const kr_tensor *got, bool is_angle)
+{
+    const kr_shape shape = kr_tensor_shape(got);
+    if (got && (shape.rank != item->shape.rank ||
+                memcmp(shape.dims, item->shape.dims, (size_t)shape.rank * sizeof *shape.dims) != 0)) {
+        get_into_trouble(run, "another shape than that of", item->name);
+        return NAN;
+    }
+    double *values = calloc(2 * (size_t)item->count + 1, sizeof *values), error = NAN;
+    if (values && kr_safetensors_read(run->file, item, KR_DTYPE_F64, values, item->count) == KR_OK &&
+        (!got || kr_tensor_read(got, KR_DTYPE_F64, values + item->count, item->count) == KR_OK))
+        error = distance(values + item->count, values, item->count, is_angle);
+    else get_into_trouble(run, "cannot read", item->name);
+    free(values);
+    return error;
+}
+
+/* CASE/part/NAME -> NAME, or NULL if the item is another's. */
+static const char *name_in(const golden_run *run, const char *part, const kr_safetensors_item *item)
+{
+    const size_t ncase = strlen(run->name), npart = strlen(part);
+    const char *name = item->name;
+    if (strncmp(name, run->name, ncase) != 0 || name[ncase] != '/') return NULL;
+    name += ncase + 1;
+    if (strncmp(name, part, npart) != 0 || name[npart] != '/') return NULL;
+    return name + npart + 1;
+}
+
+static const golden_part *find_named(const golden_part *parts, int count, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (!strcmp(parts[i].name, name)) return &parts[i];
+    return NULL;
+}
+
+/* Everything of the file's `part` ("in", "out", "grad") against the run's; "in" only has to be known. */
+static void compare_part(golden_run *run, const char *part, const char *way, worst *w)
+{
+    const bool is_out = !strcmp(part, "out");
+    for (int64_t i = 0; i < kr_safetensors_count(run->file); i++) {
+        const kr_safetensors_item *item = kr_safetensors_at(run->file, i);
+        const char *name = name_in(run, part, item);
+        if (!name) continue;
+        const golden_part *mine = is_out ? find_named(run->out, run->nout, name) : find_named(run->in, run->nin, name);
+        if (!mine) {
+            get_into_trouble(run, is_out ? "this kind does not compute" : "this kind does not know", item->name);
+            continue;
+        }
+        if (!w || run->trouble[0]) continue;
+        const double error =
+            compare(run, item, is_out ? mine->tensor : kr_grad(mine->tensor), mine->is_angle && is_out);
+        if (!is_worse(error, w)) continue;
+        w->error = error;
+        snprintf(w->where, sizeof w->where, "%s/%s, %s", part, name, way);
+    }
+}
+
+static bool run_backward(golden_run *run)
+{
+    kr_tensor *y[GOLDEN_MOST_PARTS], *w[GOLDEN_MOST_PARTS];
+    int count = 0;
+    for (int i = 0; i < run->nout; i++) {
+        const kr_safetensors_item *item = find_part(run, "w", run->out[i].name);
+        if (!item) continue;
+        y[count] = run->out[i].tensor;
+        w[count++] = load(run, item);
+    }
+    return kr_backward_from(run->tape, count, y, w) == KR_OK;
+}
+
+/* ---- running ---- */
+
+/* What came of all ways of one case in one type of number. */
+typedef struct result {
+    worst out, grad;
+    char trouble[NAME_BYTES + 128];
+} result;
+
+static void run_way(const golden_kind *kind, golden_run *run, kr_ctx *ctx, result *r)
+{
+    char way[64];
+    snprintf(way, sizeof way, "%s%s%s", kr_ctx_isa(ctx), kind->ways[run->way][0] ? " " : "", kind->ways[run->way]);
+    run->tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kind->build(run);
+    if (!run->trouble[0] && !kr_ctx_failed(ctx) && run_backward(run)) {
+        compare_part(run, "in", way, NULL);
+        compare_part(run, "out", way, &r->out);
+        compare_part(run, "grad", way, &r->grad);
+    }
+    if (!r->trouble[0] && (run->trouble[0] || kr_ctx_failed(ctx)))
+        snprintf(r->trouble, sizeof r->trouble, "%s: %.300s", way,
+                 run->trouble[0] ? run->trouble : kr_ctx_message(ctx));
+    kr_ctx_clear(ctx);
+    kr_tape_destroy(run->tape);
+}
+
+typedef struct tally {
+    int passed, failed, skipped;
+} tally;
+
+/* A name of the file as a terminal may have it. */
+typedef struct shown_name {
+    char text[64];
+} shown_name;
+
+static shown_name shown(const char *name)
+{
+    shown_name s;
+    size_t n = 0;
+    for (; name[n] && n + 1 < sizeof s.text; n++) s.text[n] = name[n] > ' ' && name[n] <= '~' ? name[n] : '?';
+    s.text[n] = '\0';
+    return s;
+}
+
+/* One line; true if the errors are within `most`. */
+static bool report(const char *name, const char *type, const result *r, double most)
+{
+    const bool ok = !r->trouble[0] && r->out.error <= most && r->grad.error <= most;
+    printf("%s  %-22s %s  ", ok ? "ok  " : "FAIL", shown(name).text, type);
+    if (r->trouble[0]) {
+        printf("%s\n", r->trouble);
+        return false;
+    }
+    printf("outputs %.1e  gradients %.1e  at most %.1e\n", r->out.error, r->grad.error, most);
+    if (!(r->out.error <= most)) printf("      worst: %s\n", r->out.where);
+    if (!(r->grad.error <= most)) printf("      worst: %s\n", r->grad.where);
+    return ok;
+}
+
+static const golden_kind *find_kind(const char *name)
+{
+    size_t n = strlen(name);
+    while (n > 0 && name[n - 1] >= '0' && name[n - 1] <= '9') n--;
+    if (n > 0 && name[n - 1] == '_') n--;
+    for (const golden_kind *kind = golden_kinds; kind->name; kind++)
+        if (strlen(kind->name) == n && !memcmp(kind->name, name, n)) return kind;
+    return NULL;
+}
+
+static void check_case(const kr_safetensors *file, const kr_json *settings, int ncontexts, kr_ctx *const *contexts,
+                       tally *t)
+{
+    const double most_f64 = 1e-11, least_f32 = 1e-6;
+    const char *name = kr_json_key(settings);
+    const golden_kind *kind = find_kind(name);
+    if (!kind) {
+        printf("skip  %-22s no such kind is known\n", shown(name).text);
+        t->skipped++;
+        return;
+    }
+    /* four times what the reference's own f32 is off: another order of sums may be as wrong in the other direction */
+    const double most_f32 = fmax(least_f32, 4 * kr_json_number(kr_json_find(settings, "max_rel_f32_vs_f64"), 0));
+    for (int type = 0; type < 2; type++) {
+        result r = { .trouble = "" };
+        const bool is_f64 = type == 0;
+        for (int c = 0; c < (is_f64 ? 1 : ncontexts); c++) {
+            for (int way = 0; kind->ways[way]; way++) {
+                golden_run run = { .file = file, .name = name, .settings = settings, .way = way };
+                run.dtype = is_f64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
+                run_way(kind, &run, contexts[c], &r);
+            }
+        }
+        if (report(name, is_f64 ? "f64" : "f32", &r, is_f64 ? most_f64 : most_f32)) t->passed++;
+        else t->failed++;
+    }
+}
+
+static int check_cases(const char *path, const kr_safetensors *file, const kr_json *cases, int ncontexts,
+                       kr_ctx *const *contexts)
+{
+    if (kr_json_kind_of(cases) != KR_JSON_OBJECT) {
+        cli_complain("each case has an entry in it: its name and its settings",
+                     "check: %s: the metadata 'cases' is no object", path);
+        return CLI_FAILED;
+    }
+    tally t = { 0 };
+    for (const kr_json *settings = kr_json_first(cases); settings; settings = kr_json_next(settings))
+        check_case(file, settings, ncontexts, contexts, &t);
+    printf("%d passed, %d failed", t.passed, t.failed);
+    if (t.skipped) printf(", %d skipped", t.skipped);
+    printf("\n");
+    return t.failed ? CLI_FAILED : CLI_OK;
+}
+
+int golden_check(const char *path, int ncontexts, kr_ctx *const *contexts)
+{
+    kr_ctx *ctx = cli_open_for_files(NULL, NULL); /* an error of a case does not touch it */
+    kr_safetensors *file = kr_safetensors_open(ctx, path);
+    const char *text = kr_safetensors_metadata(file, "cases");
+    int status = CLI_FAILED;
+    if (file && !text) {
+        cli_complain("tests/golden/README.md describes such files", "check: %s has no metadata 'cases'", path);
+    } else {
+        kr_json *cases = text ? kr_json_create(ctx, text, strlen(text), NULL) : NULL;
+        if (kr_ctx_failed(ctx)) cli_complain(NULL, "check: %s", kr_ctx_message(ctx));
+        else status = check_cases(path, file, cases, ncontexts, contexts);
+        kr_json_destroy(cases);
+    }
+    kr_safetensors_close(file);
+    kr_ctx_destroy(ctx);
+    return status;
+}

@@ -1,0 +1,265 @@
+/* train_data.c - opens what krait train learns from: sources of each kind, and loaders of them. */
+#include "cli/commands/cmd_report.h"
+#include "cli/commands/cmd_train.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the kind ---- */
+
+static bool ends_with(const char *path, const char *ending)
+{
+    const size_t a = strlen(path), b = strlen(ending);
+    return a >= b && !strcmp(path + a - b, ending);
+}
+
+bool train_find_kind(train_setup *s)
+{
+    static const struct {
+        const char *ending;
+        train_kind kind;
+    } endings[] = { { ".jsonl", TRAIN_JSONL }, { ".ndjson", TRAIN_JSONL }, { ".tokens", TRAIN_TOKENS },
+                    { ".bin", TRAIN_RAW },     { ".csv", TRAIN_CSV },      { ".tsv", TRAIN_CSV },
+                    { ".idx", TRAIN_IDX },     { "ubyte", TRAIN_IDX } };
+    const train_values *v = s->values;
+    s->kind = v->kind >= 0 ? (train_kind)v->kind : TRAIN_TEXT;
+    for (size_t i = 0; v->kind < 0 && i < sizeof endings / sizeof *endings; i++)
+        if (ends_with(v->data, endings[i].ending)) s->kind = endings[i].kind;
+    return true;
+}
+
+/* ---- sources ---- */
+
+/* --document-end: a number, or the text of a token. */
+static bool find_document_end(const train_setup *s, int32_t *id)
+{
+    const char *text = s->values->document_end;
+    char *end;
+    *id = -1;
+    if (!text) return true;
+    const long long number = strtoll(text, &end, 10);
+    const bool is_number = *text && !*end;
+    *id = is_number && number >= 0 && number <= INT32_MAX ? (int32_t)number
+          : is_number                                     ? -1
+                                                          : kr_tokenizer_find(s->tok, text);
+    if (*id >= 0 && *id < kr_tokenizer_size(s->tok)) return true;
+    return train_refuse(
+        s, "--document-end is '%.60s', but must be a token from 0 to %" PRId64 ", or the text of a special one", text,
+        kr_tokenizer_size(s->tok) - 1);
+}
+
+static kr_source *open_text(const train_setup *s, const char *path, bool is_validation)
+{
+    const train_values *v = s->values;
+    char token_path[CLI_PATH_BYTES];
+    kr_text_options o;
+    kr_text_options_init(&o);
+    o.separator = v->separator;
+    o.parses_special = v->is_special;
+    o.memory_budget = cli_size_of(v->data_budget);
+    if (!find_document_end(s, &o.document_end)) return NULL;
+    if (v->out) {
+        if (!cli_join(token_path, v->out, is_validation ? "validation.tokens" : "data.tokens")) return NULL;
+        o.token_path = token_path;
+    }
+    return s->kind == TRAIN_TEXT ? kr_source_text(s->ctx, path, s->tok, &o)
+                                 : kr_source_jsonl(s->ctx, path, v->field, s->tok, &o);
+}
+
+static kr_source *open_raw(const train_setup *s, const char *path)
+{
+    static const int id_bytes[] = { 2, 4 };
+    const train_values *v = s->values;
+    const int64_t vocab = v->model.vocab      ? v->model.vocab
+                          : s->language.model ? s->language.vocab
+                          : s->tok            ? kr_tokenizer_size(s->tok)
+                                              : 0;
+    if (!vocab) {
+        train_refuse(s, "--vocab is missing: how many tokens the ids of %s are below", path);
+        return NULL;
+    }
+    if (v->separator_id >= vocab) {
+        train_refuse(s, "--separator-id is %" PRId64 ", but there are %" PRId64 " tokens", v->separator_id, vocab);
+        return NULL;
+    }
+    return kr_source_raw_tokens(s->ctx, path, id_bytes[v->id_bytes], vocab, (int32_t)v->separator_id);
+}
+
+static kr_source *open_csv(const train_setup *s, const char *path)
+{
+    const train_values *v = s->values;
+    kr_csv_options o;
+    kr_csv_options_init(&o);
+    if (v->delimiter && strlen(v->delimiter) != 1) {
+        train_refuse(s, "--delimiter is '%.20s', but must be one character", v->delimiter);
+        return NULL;
+    }
+    if (v->delimiter) o.delimiter = v->delimiter[0];
+    else if (ends_with(path, ".tsv")) o.delimiter = '\t';
+    o.has_header = !v->has_no_header;
+    o.features = v->features;
+    o.targets = v->targets;
+    o.is_class = v->is_class;
+    o.sequence = v->sequence;
+    o.memory_budget = cli_size_of(v->data_budget);
+    return kr_source_csv(s->ctx, path, &o);
+}
+
+/* "4x28" */
+static bool read_patch(const char *text, kr_idx_options *o)
+{
+    char *end;
+    o->patch_height = strtoll(text, &end, 10);
+    if (end == text || *end != 'x') return false;
+    text = end + 1;
+    o->patch_width = strtoll(text, &end, 10);
+    return end != text && !*end && o->patch_height > 0 && o->patch_width > 0;
+}
+
+static kr_source *open_idx(const train_setup *s, const char *path, const char *labels, const char *option)
+{
+    const train_values *v = s->values;
+    kr_idx_options o;
+    kr_idx_options_init(&o);
+    if (!labels) {
+        train_refuse(s, "--%s is missing: the classes of the images in %s", option, path);
+        return NULL;
+    }
+    if (!read_patch(v->patch, &o)) {
+        train_refuse(s, "--patch is '%.20s', but must be height x width, such as 1x28", v->patch);
+        return NULL;
+    }
+    o.mean = v->mean;
+    o.deviation = v->deviation;
+    return kr_source_idx(s->ctx, path, labels, &o);
+}
+
+static kr_source *open_source(const train_setup *s, const char *path, bool is_validation)
+{
+    const train_values *v = s->values;
+    switch (s->kind) {
+    case TRAIN_TEXT:
+    case TRAIN_JSONL: return open_text(s, path, is_validation);
+    case TRAIN_TOKENS: return kr_source_tokens(s->ctx, path);
+    case TRAIN_RAW: return open_raw(s, path);
+    case TRAIN_CSV: return open_csv(s, path);
+    case TRAIN_IDX:
+        return is_validation ? open_idx(s, path, v->validation_labels, "validation-labels")
+                             : open_idx(s, path, v->labels, "labels");
+    }
+    return NULL;
+}
+
+/* Does the validation file speak of the same things as the data? */
+static bool check_validation(const train_setup *s)
+{
+    const kr_source_info a = s->info, b = kr_source_info_of(s->validation_source);
+    if (b.n_features == a.n_features && b.n_targets == a.n_targets && b.n_classes <= a.n_classes && b.n_ids <= a.n_ids)
+        return true;
+    return train_refuse(s, "%s has other columns, classes or tokens than %s", s->values->validation, s->values->data);
+}
+
+bool train_open_source(train_setup *s)
+{
+    const train_values *v = s->values;
+    s->source = open_source(s, v->data, false);
+    if (!s->source) return cli_failed(s->ctx) && false;
+    s->info = kr_source_info_of(s->source);
+    if (v->validation) {
+        s->validation_source = open_source(s, v->validation, true);
+        if (!s->validation_source) return cli_failed(s->ctx) && false;
+        if (!check_validation(s)) return false;
+    }
+    const bool is_class = s->info.n_ids || s->info.n_classes;
+    s->loss = v->loss >= 0 ? (kr_loss_kind)v->loss : is_class ? KR_LOSS_CROSS_ENTROPY : KR_LOSS_MSE;
+    return train_check_source(s);
+}
+
+/* ---- loaders ---- */
+
+static kr_loader_options loader_options(const train_setup *s)
+{
+    const train_values *v = s->values;
+    const bool is_idx = s->kind == TRAIN_IDX;
+    kr_loader_options o;
+    kr_loader_options_init(&o);
+    o.batch = v->batch;
+    o.packs = !v->has_no_pack && !is_idx;
+    o.length = is_idx ? 0 : train_is_given(s, "length") ? v->length : 256;
+    o.seed = o.split_seed = v->seed;
+    o.resets = !v->has_no_resets;
+    o.carries = v->carries;
+    o.scores_last = v->scores_last || is_idx;
+    o.n_epochs = v->epochs;
+    return o;
+}
+
+/* The end of an epoch for each row at once: the windows of validation stand as they are. */
+static kr_loader *open_validation(const train_setup *s, const kr_source *source, double fraction)
+{
+    kr_loader_options o = loader_options(s);
+    o.part = fraction > 0 ? KR_DATA_PART_VALIDATION : KR_DATA_PART_TRAIN;
+    o.validation_fraction = fraction;
+    o.shuffles = false;
+    o.n_epochs = 1;
+    return kr_loader_create(source, &o);
+}
+
+/* What is kept back: with the default fraction nothing, if it would not fill a row. */
+static bool split(train_setup *s, double *fraction)
+{
+    const train_values *v = s->values;
+    const kr_loader_options o = loader_options(s);
+    const bool is_asked_for = train_is_given(s, "validation-fraction");
+    *fraction = v->validation ? 0 : v->validation_fraction;
+    if (v->validation) s->validation = open_validation(s, s->validation_source, 0);
+    if (v->validation || *fraction <= 0) return !cli_failed(s->ctx);
+    const double kept = (double)s->info.count * *fraction;
+    const bool is_small = o.packs && kept < (double)(o.length * (o.carries ? o.batch : 1));
+    if (!is_small || is_asked_for) s->validation = open_validation(s, s->source, *fraction);
+    if (s->validation) return true;
+    if (is_asked_for || kr_ctx_status(s->ctx) == KR_ERR_NOMEM) return cli_failed(s->ctx) && false;
+    kr_ctx_clear(s->ctx);
+    snprintf(s->remark, sizeof s->remark, "no validation: %g of %s is too little for it; see --validation", *fraction,
+             cli_count_text((double)s->info.count).text);
+    *fraction = 0;
+    return true;
+}
+
+bool train_open_loaders(train_setup *s)
+{
+    const train_values *v = s->values;
+    double fraction;
+    if (!split(s, &fraction)) return false;
+    kr_loader_options o = loader_options(s);
+    o.validation_fraction = fraction;
+    s->loader = kr_loader_create(s->source, &o);
+    if (cli_failed(s->ctx)) return false;
+    s->steps = v->steps ? v->steps : 2000;
+    if (v->epochs) {
+        const int64_t batches = kr_loader_steps_per_epoch(s->loader) * v->epochs;
+        s->steps = batches / v->accumulate + (batches % v->accumulate != 0);
+    }
+    return true;
+}
+
+const char *train_data_text(const train_setup *s, const cli_live *live, char *text, size_t bytes)
+{
+    const train_values *v = s->values;
+    const kr_loader_options o = loader_options(s);
+    const char *unit = s->info.n_ids ? "tokens" : s->kind == TRAIN_IDX ? "patches" : "rows";
+    size_t n = (size_t)snprintf(text, bytes, "%s %s %s %s", v->data, cli_dot(live),
+                                cli_count_text((double)s->info.count).text, unit);
+    if (n < bytes && v->validation) n += (size_t)snprintf(text + n, bytes - n, ", validated on %s", v->validation);
+    else if (n < bytes && s->validation)
+        n += (size_t)snprintf(text + n, bytes - n, ", %g %% of them for validation", 100 * v->validation_fraction);
+    if (n < bytes)
+        n += (size_t)snprintf(text + n, bytes - n, " %s %" PRId64 " steps of %" PRId64 " %s ", cli_dot(live), s->steps,
+                              v->batch * v->accumulate, cli_times(live));
+    if (n < bytes && o.length) snprintf(text + n, bytes - n, "%" PRId64, o.length);
+    else if (n < bytes) snprintf(text + n, bytes - n, "%s", s->kind == TRAIN_IDX ? "an image" : "a document");
+    return text;
+}

@@ -1,0 +1,74 @@
+/* cli_machine.h - what every subcommand that computes lets its user choose, and the context that comes of it.
+ *
+ *   typedef struct hello_values { cli_machine machine; } hello_values;
+ *   static const cli_option options[] = { CLI_MACHINE_OPTIONS(hello_values, machine), { 0 } };
+ *   ...
+ *   kr_ctx *ctx = cli_open(&values.machine, 1);
+ *   if (cli_failed(ctx)) ...
+ */
+#ifndef KR_CLI_COMMON_CLI_MACHINE_H
+#define KR_CLI_COMMON_CLI_MACHINE_H
+
+#include "cli/common/cli_options.h"
+
+#include <krait/ctx.h>
+
+typedef struct cli_machine {
+    int threads;
+    const char *isa;
+    const char *device;
+    int precision; /* kr_precision; -1, as options that are not given have it: KR_PRECISION_UNSET */
+} cli_machine;
+
+#define CLI_MACHINE_OPTIONS(values, field)                                                                             \
+    { "threads", 0, "N", CLI_INT, offsetof(values, field.threads), NULL, 1, "number of threads (default: all CPUs)" }, \
+        { "isa",                                                                                                       \
+          0,                                                                                                           \
+          "NAME",                                                                                                      \
+          CLI_TEXT,                                                                                                    \
+          offsetof(values, field.isa),                                                                                 \
+          NULL,                                                                                                        \
+          0,                                                                                                           \
+          "instruction set: ref, avx2, avx512 (default: the best available)" },                                        \
+        CLI_DEVICE_OPTION(offsetof(values, field.device)),                                                             \
+    {                                                                                                                  \
+        "precision", 0, "exact|tf32|bf16", CLI_CHOICE, offsetof(values, field.precision), NULL, 0,                     \
+            "precision of matrix products on a GPU (default: KR_PRECISION, else exact)"                                \
+    }
+
+#define CLI_DEVICE_OPTION(at)                                                                                          \
+    {                                                                                                                  \
+        "device", 0, "NAME", CLI_TEXT, at, NULL, 0,                                                                    \
+            "device: cpu, cuda, cuda:N (default: KR_DEVICE, else cpu; see krait info --devices)"                       \
+    }
+
+/* Warnings of the library go to stderr, as "krait: warning: TEXT". */
+kr_ctx *cli_open(const cli_machine *machine, uint64_t seed);
+
+/* Without them, for tasks: that the official code cannot load their networks would be said with each checkpoint. */
+kr_ctx *cli_open_quiet(const cli_machine *machine, uint64_t seed);
+
+/* A context of one thread on the processor, for what only reads and writes files: no device is opened for that. */
+kr_ctx *cli_open_for_files(kr_log_fn *log, void *log_user);
+
+/* Are the context's floats on a device other than the processor? */
+bool cli_on_device(const kr_ctx *ctx);
+
+/* "avx512, threads 2", or "cuda:0 NVIDIA H200" on such a device. */
+typedef struct cli_machine_name {
+    char text[160];
+} cli_machine_name;
+cli_machine_name cli_machine_text(const kr_ctx *ctx);
+
+/* The most memory that was in use: the context's, and the device's beside it: "12.3 MiB", "12.3 MiB, 456.7 MiB of the
+ * device". */
+cli_machine_name cli_memory_text(const kr_ctx *ctx);
+size_t cli_peak_bytes(const kr_ctx *ctx); /* of both together */
+
+/* Says what went wrong in ctx, if anything did; true then. */
+bool cli_failed(kr_ctx *ctx);
+
+/* Seconds on a clock that only goes forward. */
+double cli_seconds(void);
+
+#endif

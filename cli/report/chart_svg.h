@@ -1,0 +1,15 @@
+/* chart_svg.h - a chart as SVG: well-formed, without scripts, fonts or links, light or dark as its reader has it. */
+#ifndef KR_CLI_REPORT_CHART_SVG_H
+#define KR_CLI_REPORT_CHART_SVG_H
+
+#include "cli/report/chart.h"
+#include "cli/report/markup.h"
+
+/* The style sheet that charts of a page share; each chart that is a file of its own carries it. */
+void chart_svg_style(markup *m);
+
+/* An element <svg>, of so many pixels; ids in it begin with the chart's name. With `is_file` it stands alone: it has its
+ * name space and its style. In a page a narrow one of several runs has no legend: the others have it. */
+void chart_svg(markup *m, const chart *c, int width, int height, bool is_file);
+
+#endif

@@ -1,0 +1,21 @@
+/* report_html.h - what came of training runs, as one page to look at: report.html, and each chart as an SVG file.
+ *
+ *   cli_write_report("runs/notes");     runs/notes/report.html, runs/notes/loss.svg, runs/notes/accuracy.svg, ...
+ *
+ * A run is a folder with a metrics.csv; train.json or task.json, config.json and samples.txt are shown if they are
+ * there. A page needs nothing but itself: no script, no font, no network. The same files give the same bytes.
+ */
+#ifndef KR_CLI_REPORT_REPORT_HTML_H
+#define KR_CLI_REPORT_REPORT_HTML_H
+
+#include <stdbool.h>
+
+/* Writes the report of one run into its own folder. A file is written whole or stays as it was. False after a complaint:
+ * there is no metrics.csv, or the folder cannot be written to. */
+bool cli_write_report(const char *folder);
+
+/* One report of several runs, whose curves lie over one another, into the folder `out`, which is made if it is not
+ * there. NULL title: one is made of the folders' names. False after a complaint. */
+bool cli_write_reports(const char *const *folders, int count, const char *out, const char *title);
+
+#endif

@@ -1,0 +1,118 @@
+/* task_sequence.h - what the tasks over symbols - reset-majority, reset-rotor, reset-spinor, state-tracking - share:
+ * their options, their training run, and the table that they end with.
+ *
+ * A run draws rows of one generator for training and of another for evaluation, trains a network of one layer on the
+ * class at each position, and is judged by its accuracy in each family of sequences by itself.
+ */
+#ifndef KR_LAB_TASK_SEQUENCE_H
+#define KR_LAB_TASK_SEQUENCE_H
+
+#include "cli/common/cli_machine.h"
+#include "lab/cmd_task.h"
+
+#include <krait/model.h>
+#include "lab/tasks.h"
+
+/* Families that are evaluated, the mixed one among them; figures of the reference are of all but that. */
+enum { TASK_MOST_FAMILIES = 4, TASK_FIGURES = 3 };
+
+typedef enum task_rotation { TASK_ROTATION_NONE, TASK_ROTATION_COMPLEX, TASK_ROTATION_QUATERNION } task_rotation;
+
+typedef struct task_values {
+    const char *out, *eval, *resume;
+    int family, rotation; /* kr_family and task_rotation; rotation -1: not given */
+    int64_t epochs, batch, length, rows, eval_rows, warmup;
+    int restarts;
+    double lr, min_lr, weight_decay; /* min_lr NaN: as lr */
+    uint64_t seed;
+    bool has_fixed_decay, all_epochs, baselines, force;
+    cli_machine machine;
+} task_values;
+
+/* Values before they are parsed. */
+#define TASK_VALUES_INIT                                                                                               \
+    {                                                                                                                  \
+        .min_lr = NAN                                                                                                  \
+    }
+
+/* The rows of an option table; what differs between tasks is given as one would type it. */
+#define TASK_AT(field) offsetof(task_values, field)
+#define TASK_OPTIONS(family_, rotations_, epochs_, lr_, min_lr_, warmup_, decay_, length_, rows_, eval_rows_)              \
+    { "model-family", 0, "mamba1|mamba2|mamba3", CLI_CHOICE, TASK_AT(family), family_, 0, "of the layer" },                \
+        { "rotation",                                                                                                      \
+          0,                                                                                                               \
+          "none|complex|quaternion",                                                                                       \
+          CLI_CHOICE,                                                                                                      \
+          TASK_AT(rotation),                                                                                               \
+          NULL,                                                                                                            \
+          0,                                                                                                               \
+          "mamba3: how its state turns (default " rotations_ ")" },                                                        \
+        { "fixed-decay",                                                                                                   \
+          0,                                                                                                               \
+          NULL,                                                                                                            \
+          CLI_FLAG,                                                                                                        \
+          TASK_AT(has_fixed_decay),                                                                                        \
+          NULL,                                                                                                            \
+          0,                                                                                                               \
+          "the decay of the state does not depend on the input" },                                                         \
+        { "epochs", 0, "N", CLI_I64, TASK_AT(epochs), epochs_, 0, "passes over the rows; 0: nothing is trained" },         \
+        { "batch", 0, "N", CLI_I64, TASK_AT(batch), "64", 1, "rows of a step" },                                           \
+        { "lr", 0, "X", CLI_REAL, TASK_AT(lr), lr_, 0, "the largest learning rate" },                                      \
+        { "min-lr", 0, "X", CLI_REAL, TASK_AT(min_lr), min_lr_, 0, "where a cosine takes it" },                            \
+        { "warmup", 0, "N", CLI_I64, TASK_AT(warmup), warmup_, 0, "warm-up steps" },                                       \
+        { "weight-decay", 0, "X", CLI_REAL, TASK_AT(weight_decay), decay_, 0, "of all parameters" },                       \
+        { "seed", 0, "N", CLI_U64, TASK_AT(seed), "0", 0, "of the initial weights and of the order of rows" },             \
+        { "restarts",                                                                                                      \
+          0,                                                                                                               \
+          "N",                                                                                                             \
+          CLI_INT,                                                                                                         \
+          TASK_AT(restarts),                                                                                               \
+          "0",                                                                                                             \
+          0,                                                                                                               \
+          "a run that is not at 100 % after all epochs begins anew with the next seed, so often at most" },                \
+        { "all-epochs",        0,    NULL, CLI_FLAG,                                                                       \
+          TASK_AT(all_epochs), NULL, 0,    "continue after two evaluations in a row without a mistake" },                  \
+        { "length", 0, "N", CLI_I64, TASK_AT(length), length_, 1, "symbols of a row" },                                    \
+        { "rows", 0, "N", CLI_I64, TASK_AT(rows), rows_, 1, "for training" },                                              \
+        { "eval-rows", 0, "N", CLI_I64, TASK_AT(eval_rows), eval_rows_, 1, "for the evaluation, of each family" },         \
+        { "baselines",        0,    NULL, CLI_FLAG,                                                                        \
+          TASK_AT(baselines), NULL, 0,    "also shows what can be done without what the task asks for" },                  \
+        { "out", 0, "DIR", CLI_TEXT, TASK_AT(out), NULL, 0, "folder for the model, checkpoints, metrics and report" },     \
+        { "force", 0, NULL, CLI_FLAG, TASK_AT(force), NULL, 0, "replace the run that the folder holds" },                  \
+        { "resume", 0, "DIR", CLI_TEXT, TASK_AT(resume), NULL, 0, "resume the run in this folder" },                       \
+        { "eval", 0, "DIR", CLI_TEXT, TASK_AT(eval), NULL, 0, "evaluates the run in this folder, and trains nothing" },    \
+        { "threads", 0, "N", CLI_INT, TASK_AT(machine.threads), NULL, 1, "threads (default 1: these tensors are small)" }, \
+        { "isa",                                                                                                           \
+          0,                                                                                                               \
+          "NAME",                                                                                                          \
+          CLI_TEXT,                                                                                                        \
+          TASK_AT(machine.isa),                                                                                            \
+          NULL,                                                                                                            \
+          0,                                                                                                               \
+          "instruction set: ref, avx2, avx512 (default the best)" },                                                       \
+        CLI_DEVICE_OPTION(TASK_AT(machine.device))
+
+/* What does not go into task.json. */
+#define TASK_LINE_ONLY "out,force,resume,eval,baselines,threads,isa,device"
+
+/* Percentages, or NaN where there is none. */
+typedef struct task_figures {
+    const char *what;
+    double percent[TASK_MOST_FAMILIES];
+} task_figures;
+
+typedef struct task_spec {
+    lab_task_kind kind;
+    const cli_command *command;
+    const char *target;                /* what is learned, in words */
+    task_rotation rotation;            /* of mamba3, where none is given */
+    bool tells_positions;              /* accuracy at each position is of interest */
+    double of_reference[TASK_FIGURES]; /* percent, trained as it is by default; NaN: it tells none */
+    /* Sizes of the reference's network, for all three families. */
+    void (*set_network)(kr_model_config *config, task_rotation rotation);
+} task_spec;
+
+/* Parses, trains or evaluates, and tells; the exit status. */
+int task_sequence(const task_spec *spec, int argc, char **argv);
+
+#endif

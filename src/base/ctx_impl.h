@@ -1,0 +1,43 @@
+/* ctx_impl.h - inside of a context: what every room shares. */
+#ifndef KR_BASE_CTX_IMPL_H
+#define KR_BASE_CTX_IMPL_H
+
+#include "base/alloc.h"
+#include "base/arena.h"
+#include "base/pool.h"
+
+#include <krait/ctx.h>
+
+struct kr_device;
+struct kr_device_access;
+
+struct kr_ctx {
+    kr_memory memory;
+    kr_status status;
+    char message[1024]; /* fixed, so that failing needs no memory */
+    bool broken;        /* could not be set up: the error stays */
+    uint64_t nerrors;   /* errors recorded so far; a tape that saw another count is stale */
+    kr_pool *pool;
+    kr_arena scratch; /* call scratch, by mark and release */
+    kr_log_fn *log;
+    void *log_user;
+    uint64_t seed, stream; /* each random call draws from a stream of its own */
+    bool check_finite;
+    struct kr_device *device;
+    struct kr_device_access *device_access; /* NULL: all memory of this context is near (base/device_memory.h) */
+};
+
+/* Records the first error; always false. The text names op, operand, sizes, rule and remedy, lower case, no full stop.
+ * */
+bool kr_fail(kr_ctx *ctx, kr_status status, const char *format, ...) KR_PRINTF(3, 4);
+
+/* cond, or the failure: for checks of the caller's input. A macro, so that the text's arguments (rendered shapes) are
+ * only computed when it is needed. */
+#define kr_require(ctx, cond, ...) ((cond) || kr_fail((ctx), __VA_ARGS__))
+
+/* Puts "what: " in front of the recorded message, if there is one; always false. */
+bool kr_blame(kr_ctx *ctx, const char *format, ...) KR_PRINTF(2, 3);
+
+void kr_note(kr_ctx *ctx, kr_log_level level, const char *format, ...) KR_PRINTF(3, 4);
+
+#endif

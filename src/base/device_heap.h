@@ -1,0 +1,34 @@
+/* device_heap.h - memory that is freed out of order and that the processor cannot touch: gradients on a device.
+ *
+ * Best fit over spans in order of address, neighbours joined, as in heap.h; but what is known of a span lies apart from
+ * it. Spans begin and end at multiples of 256 bytes. `used` counts the rounded bytes handed out and not freed.
+ */
+#ifndef KR_BASE_DEVICE_HEAP_H
+#define KR_BASE_DEVICE_HEAP_H
+
+#include "base/alloc.h"
+
+typedef struct kr_device_span {
+    char *data;
+    size_t bytes;
+    bool is_free, begins_chunk;
+    struct kr_device_span *prev, *next; /* all spans; those of a chunk one after another, by address */
+} kr_device_span;
+
+typedef struct kr_device_heap {
+    kr_memory *memory, *heads; /* of the spans, and of what is known of them */
+    size_t chunk_bytes;        /* smallest chunk that is asked of memory */
+    kr_device_span *spans, *spare;
+    size_t used, peak;
+} kr_device_heap;
+
+void kr_device_heap_init(kr_device_heap *heap, kr_memory *memory, kr_memory *heads, size_t chunk_bytes);
+void kr_device_heap_deinit(kr_device_heap *heap);
+
+kr_device_span *kr_device_heap_alloc(kr_device_heap *heap, size_t bytes); /* NULL when memory refuses */
+void kr_device_heap_free(kr_device_heap *heap, kr_device_span *span);
+
+/* Frees everything; several chunks become one of their size at the next need. */
+void kr_device_heap_reset(kr_device_heap *heap);
+
+#endif

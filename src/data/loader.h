@@ -1,0 +1,41 @@
+/* loader.h - inside of a loader: which positions make the rows of a batch.
+ *
+ *   packed     windows of `length` through [from, to)
+ *   documents  windows of `length` within each document of the part (packs = false)
+ *   carried    row b of all batches walks [from + b n / batch, from + (b + 1) n / batch), n = the part's positions
+ *
+ * Where the next position is predicted, the last one of [from, to), or of a document without `packs`, begins no row and
+ * is in none but as what is to be predicted.
+ */
+#ifndef KR_DATA_LOADER_H
+#define KR_DATA_LOADER_H
+
+#include "data/source.h"
+
+/* A document of the part; windows before it in the part. */
+typedef struct kr_loader_document {
+    int64_t from, count, before;
+} kr_loader_document;
+
+struct kr_loader {
+    kr_ctx *ctx;
+    const kr_source *source;
+    kr_loader_options options;
+    int64_t from, count;           /* packed and carried: the part */
+    kr_loader_document *documents; /* else */
+    int64_t n_documents;
+    int64_t n_rows; /* in an epoch; carried: one for each in the batch */
+    int64_t steps;  /* in an epoch */
+    int64_t epoch, step;
+    kr_arena arena; /* of the batch that is being made */
+};
+
+/* Positions that a row shows. */
+typedef struct kr_loader_row {
+    int64_t from, count;
+} kr_loader_row;
+
+/* Row b of the batch that comes next. */
+kr_loader_row kr_loader_row_at(const kr_loader *loader, int64_t b);
+
+#endif

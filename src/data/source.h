@@ -1,0 +1,36 @@
+/* source.h - inside of a source: what a loader asks of every kind.
+ *
+ * A kind puts kr_source first in a struct of its own, which kr_source_new allocates and `bytes` is the size of.
+ */
+#ifndef KR_DATA_SOURCE_H
+#define KR_DATA_SOURCE_H
+
+#include "base/ctx_impl.h"
+
+#include <krait/data.h>
+
+typedef struct kr_source_kind {
+    size_t bytes;
+    bool (*read)(const kr_source *source, int64_t from, int64_t count, const kr_positions *out);
+    /* The first place in [from, to) where a document begins; `to` if there is none. One begins at 0. */
+    int64_t (*find_start)(const kr_source *source, int64_t from, int64_t to);
+    void (*deinit)(kr_source *source);
+} kr_source_kind;
+
+struct kr_source {
+    kr_ctx *ctx;
+    const kr_source_kind *kind;
+    kr_source_info info;
+};
+
+/* Zeros but for ctx and kind; NULL with the context's error set. */
+kr_source *kr_source_new(kr_ctx *ctx, const kr_source_kind *kind);
+
+/* Documents of the same length, one after another. */
+static inline int64_t kr_next_multiple(int64_t from, int64_t to, int64_t length)
+{
+    const int64_t start = (from + length - 1) / length * length;
+    return start < to ? start : to;
+}
+
+#endif

@@ -1,0 +1,66 @@
+/* sampler_impl.h - inside of a sampler: its options, what each row has had, and room to work. */
+#ifndef KR_GENERATE_SAMPLER_IMPL_H
+#define KR_GENERATE_SAMPLER_IMPL_H
+
+#include "base/ctx_impl.h"
+#include "generate/select_top.h"
+
+#include <krait/sampler.h>
+
+/* How often a token occurred in a row: 2 times as often as it was generated, and 1 if it was in the prompt. */
+typedef uint32_t kr_occurrence;
+#define KR_OCCURRENCE_PROMPT 1u
+#define KR_OCCURRENCE_ONCE 2u
+#define KR_OCCURRENCE_MOST (UINT32_MAX - 1) /* counting ends there */
+
+struct kr_sampler {
+    kr_ctx *ctx;
+    kr_arena arena;             /* everything below */
+    kr_sampler_options options; /* biases is a copy */
+    int64_t nrows, vocab;
+    uint64_t *drawn;         /* [nrows]: tokens that each row has sampled */
+    kr_occurrence *occurred; /* [nrows vocab] */
+
+    /* one row at work: its tokens in the order of their ids, fewer after each filter */
+    double *logits, *weights; /* [vocab] */
+    int32_t *ids;             /* [vocab] */
+    kr_ranked *ranked;        /* [vocab] */
+
+    /* on a device; NULL: not allocated yet */
+    char *shared;           /* what goes there and comes back */
+    int64_t *device_memory; /* [2 nrows] the numbers of rows and what they have drawn, as kernels count on */
+};
+
+static inline kr_occurrence *kr_sampler_occurred(const kr_sampler *sampler, int64_t row)
+{
+    return sampler->occurred + row * sampler->vocab;
+}
+
+/* Chooses the token of a row out of sampler->logits [vocab], which holds the model's own logits, finite or -infinity;
+ * it is changed. -1 after an error. */
+int32_t kr_sampler_choose(kr_sampler *sampler, int64_t row, double max);
+
+/* Counts a token that was chosen. */
+void kr_sampler_count(kr_sampler *sampler, int64_t row, int32_t id);
+
+/* kr_sampler_next_rows for tokens that are counted later, or not at all. */
+kr_status kr_sampler_draw(kr_sampler *sampler, const char *op, const kr_tensor *logits_bw, int64_t count,
+                          const int64_t *rows, kr_sample *samples);
+
+/* ---- on a device ----
+ *
+ * queue: the choice for rows[0..count) out of logits [count w], as a kernel that leaves the ids in next, too; nothing
+ * for logits that it does not read. take: the result, which has come, for the next token that is to be counted; false
+ * where a row has none. One choice may be queued before the result of another is taken. prepare: tells the device for
+ * which rows it is to choose, before the first of choices that follow one another. on_device: do the options allow it? */
+bool kr_sampler_on_device(kr_sampler *sampler);
+bool kr_sampler_reads(const kr_tensor *logits);
+bool kr_sampler_queue(kr_sampler *sampler, const kr_tensor *logits, int32_t *next);
+bool kr_sampler_prepare(kr_sampler *sampler, int64_t count, const int64_t *rows);
+bool kr_sampler_take(const kr_sampler *sampler, kr_dtype dtype, int64_t count, const int64_t *rows, kr_sample *samples);
+void kr_sampler_free_device(kr_sampler *sampler);
+
+/* All rows as new, with another seed. */
+void kr_sampler_forget(kr_sampler *sampler, uint64_t seed);
+
+#endif

@@ -1,0 +1,74 @@
+/* select_top.c - selection and sorting by partition around a pivot: what comes before it, the pivot, what comes after. */
+#include "generate/select_top.h"
+
+/* The middle one of three at places that no arrangement of the items foresees. */
+static int64_t choose_pivot(const kr_ranked *items, int64_t count)
+{
+    uint64_t mixed = (uint64_t)count * UINT64_C(0x9E3779B97F4A7C15);
+    int64_t at[3];
+    for (int i = 0; i < 3; i++) {
+        mixed = (mixed ^ (mixed >> 29)) * UINT64_C(0xBF58476D1CE4E5B9);
+        at[i] = (int64_t)((mixed >> 16) % (uint64_t)count);
+    }
+    const bool ab = kr_ranks_before(items[at[0]], items[at[1]]), bc = kr_ranks_before(items[at[1]], items[at[2]]),
+               ac = kr_ranks_before(items[at[0]], items[at[2]]);
+    return ab == bc ? at[1] : ab == ac ? at[2] : at[0];
+}
+
+/* Returns the pivot's place; *measure is that of what is before it. The loop has no branch to mispredict. */
+static int64_t partition(kr_ranked *items, int64_t count, bool by_value, double *measure)
+{
+    const int64_t chosen = choose_pivot(items, count);
+    const kr_ranked pivot = items[chosen];
+    items[chosen] = items[count - 1];
+    int64_t place = 0;
+    double sum = 0;
+    for (int64_t i = 0; i < count - 1; i++) {
+        const kr_ranked item = items[i];
+        const bool is_before = kr_ranks_before(item, pivot);
+        items[i] = items[place];
+        items[place] = item;
+        place += is_before;
+        sum += is_before ? item.value : 0;
+    }
+    items[count - 1] = items[place];
+    items[place] = pivot;
+    *measure = by_value ? sum : (double)place;
+    return place;
+}
+
+kr_ranked kr_rank_first(kr_ranked *items, int64_t count, double target, bool by_value)
+{
+    int64_t from = 0, to = count; /* the last one is in here, or items[to - 1] */
+    double before = 0;            /* what items[0..from) measure: less than the target */
+    while (from < to) {
+        double measure;
+        const int64_t place = from + partition(items + from, to - from, by_value, &measure);
+        const double with_pivot = before + measure + (by_value ? items[place].value : 1);
+        if (before + measure >= target) {
+            to = place;
+        } else if (with_pivot >= target) {
+            return items[place];
+        } else {
+            before = with_pivot;
+            from = place + 1;
+        }
+    }
+    return items[to - 1];
+}
+
+void kr_rank_all(kr_ranked *items, int64_t count)
+{
+    while (count > 1) {
+        double measure;
+        const int64_t place = partition(items, count, false, &measure), after = count - place - 1;
+        if (place < after) { /* the smaller part in a call of its own: their depth is a logarithm */
+            kr_rank_all(items, place);
+            items += place + 1;
+            count = after;
+        } else {
+            kr_rank_all(items + place + 1, after);
+            count = place;
+        }
+    }
+}

@@ -1,0 +1,12 @@
+/* heapsort.h - sorting pointers: heap sort, which no input makes slow and which needs no memory. */
+#ifndef KR_IO_HEAPSORT_H
+#define KR_IO_HEAPSORT_H
+
+#include <stdint.h>
+
+/* < 0: a comes before b. */
+typedef int kr_compare_fn(const void *a, const void *b);
+
+void kr_sort_pointers(const void **items, int64_t count, kr_compare_fn *compare);
+
+#endif

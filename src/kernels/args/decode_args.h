@@ -1,0 +1,163 @@
+/* decode_args.h - the argument structs of decode kernels: one token per row, without a tape. */
+#ifndef KR_KERNELS_ARGS_DECODE_ARGS_H
+#define KR_KERNELS_ARGS_DECODE_ARGS_H
+
+#include "kernels/exec.h"
+#include "kernels/args/matmul_args.h"
+
+/* y = base + norm(x, z) W^T + bias, and some of the outputs through a causal convolution with a carried window:
+ *   u = x silu(z), q = (mean_group(u^2) + eps)^-1/2, norm = u q gain;   norm_first: u = x, norm = u q gain silu(z)
+ *   without has_norm: q = 1.   v[m, n] = base[m, n] + sum over k of norm[m, k] w[n, k] + bias[n]
+ *   y[m, n] = v, but for n = conv_from + c with c < nc:
+ *   window[m, c, 0 .. nt-1] <- window[m, c, 1 .. nt-1], v
+ *   y = silu(conv_bias[c] + sum over t of taps[c, t] window[m, c, t])
+ * x, z [m k], w [n k], gain [k], bias [n], base, y [m n], taps [c t], conv_bias [c], window [m c t]. x_m, z_m, base_m, y_m:
+ * row strides in elements. z, gain, bias, base, conv_bias may be NULL; base may be y, and is older than x: the preceding
+ * kernel does not write it. nc = 0: no convolution. Group e of ng holds channels e nk/ng ... On CUDA with exec.precision
+ * the product may round norm, as matmul. With squares [m nsquares] the mean is their sum in a row over nk, instead of that
+ * of u^2: x is already gated and multiplied by its gain (then ng is 1, z and gain are NULL). x_dtype: 16-bit x for the f32
+ * slot of CUDA only. */
+typedef struct kr_decode_linear_args {
+    kr_exec exec;
+    int64_t nm, nn, nk, ng, x_m, z_m, base_m, y_m;
+    const void *x, *z, *gain, *w, *bias, *base;
+    void *y;
+    const void *squares;
+    int64_t nsquares;
+    kr_storage_dtype w_dtype, taps_dtype, x_dtype;
+    bool has_norm, norm_first;
+    double eps;
+    int64_t conv_from, nc, nt;
+    const void *taps, *conv_bias;
+    void *window;
+} kr_decode_linear_args;
+
+/* One token of the Mamba-2 SSD core, in place, with its step size and gate. For row b and head h of group e = h / (nh/ng):
+ *   s = clamp(softplus(dt[b, h] + dt_bias[h]), dt_min, dt_max);   H <- exp(-s exp(a_log[h])) H + s x (outer) B[e]
+ *   y = H C[e] + D x;   D is d[h], or d[h, p] with d_per_dim
+ *   with z: u = y silu(z), y <- u gain (NULL: 1), and squares, unless NULL, gets the sums of u^2 over 8 rows p each:
+ *   squares[b, h, i] for p = 8 i .. 8 i + 7, the last of which may be fewer
+ * x, z [h p], b, c [g r], dt [h] in rows with stride `stride`; gain [h p]; state H [b h p r]; y [b h p], row stride
+ * y_stride, of y_dtype, which only the f32 slot of CUDA writes.
+ *
+ * Deferred state updates: with `deferred` a state is read at every token, but written only at one of KR_DEFERRED_TOKENS;
+ * until then the tokens since are pending. A tile, eight rows p of a head, has a record in `deferred`: weights s x and
+ * decay of token i at index i % KR_DEFERRED_TOKENS, and the count t of tokens since the last flush, which wraps from 2
+ * KR_DEFERRED_TOKENS to KR_DEFERRED_TOKENS; B of a token is stored per group. At token t the pending tokens of tile i are
+ * the last
+ *   min(t, (t + KR_DEFERRED_PHASE(i)) % KR_DEFERRED_TOKENS)
+ * and the tile is written if that remainder is KR_DEFERRED_TOKENS - 1, so that pairs of tiles take turns. Pending tokens
+ * are applied one by one: H has the same bits as without `deferred`. x NULL: no token; all pending tokens are applied and
+ * the records cleared (flush), and nothing else is read or written.
+ */
+typedef struct kr_decode_ssd_args {
+    kr_exec exec;
+    int64_t nb, nh, np, ng, nr, stride, y_stride;
+    const void *x, *b, *c, *dt, *dt_bias, *a_log, *d, *z, *gain;
+    bool d_per_dim;
+    double dt_min, dt_max;
+    void *state, *y, *squares;
+    kr_storage_dtype y_dtype;
+    void *deferred;
+} kr_decode_ssd_args;
+
+/* A Mamba-2 layer for one token of all rows. in_proj writes what core reads, out_proj reads what core writes and adds it to
+ * the residual stream, the input of the next layer. When layers are run together, results of in_proj and core need not be
+ * stored at their addresses. */
+typedef struct kr_decode_layer {
+    kr_decode_linear_args in_proj;
+    kr_decode_ssd_args core;
+    kr_decode_linear_args out_proj;
+    struct kr_embedding_args *lookup; /* first layer: embedding lookup of its input, still to be run; NULL: done */
+} kr_decode_layer;
+
+enum { KR_DECODE_TILE = 8 }; /* rows p of a tile, whose squares are one sum */
+enum { KR_DEFERRED_TOKENS = 8 };
+#define KR_DEFERRED_PHASE(tile) ((tile) / 2)
+
+/* Layout of `deferred`, in elements. Per row b: records [h, tiles of p], then B [g KR_DEFERRED_TOKENS r]. A record: weights
+ * [KR_DEFERRED_TOKENS KR_DECODE_TILE], decays [KR_DEFERRED_TOKENS], the count. */
+enum {
+    KR_DEFERRED_DECAY = KR_DEFERRED_TOKENS * KR_DECODE_TILE,
+    KR_DEFERRED_COUNT = KR_DEFERRED_DECAY + KR_DEFERRED_TOKENS,
+    KR_DEFERRED_RECORD = KR_DEFERRED_COUNT + 8 /* a multiple of 16 bytes */
+};
+
+typedef struct kr_deferred_parts {
+    int64_t tiles, b, row; /* tiles per head; offset of B; elements per row */
+} kr_deferred_parts;
+
+static inline kr_deferred_parts kr_deferred_parts_of(int64_t nh, int64_t np, int64_t ng, int64_t nr)
+{
+    const int64_t tiles = (np + KR_DECODE_TILE - 1) / KR_DECODE_TILE, b = nh * tiles * KR_DEFERRED_RECORD;
+    const kr_deferred_parts parts = { tiles, b, b + ng * KR_DEFERRED_TOKENS * nr };
+    return parts;
+}
+
+/* One token of the Mamba-1 selective scan, in place, with dt projection and gate. For row b and channel i:
+ *   low, B, C <- each divided by (mean of its squares + eps)^1/2; eps 0: as they are
+ *   s = clamp(softplus(sum over x of low[x] w[i, x] + dt_bias[i]), dt_min, dt_max)
+ *   H[r] <- exp(-s exp(a_log[i, r])) H[r] + s B[r] x[i];   y = (sum over r of C[r] H[r] + D[i] x[i]) silu(z[i])
+ * x, z [i] with row stride x_stride; low [x], b, c [r] with row stride `stride`; w [i x], a_log [i r], dt_bias, d [i];
+ * state H [b i r]; y [b i]. */
+typedef struct kr_decode_scan_args {
+    kr_exec exec;
+    int64_t nb, ni, nr, nx, x_stride, stride;
+    const void *x, *z, *low, *b, *c, *w, *dt_bias, *a_log, *d;
+    kr_storage_dtype w_dtype;
+    double eps, dt_min, dt_max;
+    void *state, *y;
+} kr_decode_scan_args;
+
+/* One token of the Mamba-3 SSD core, in place, with its norms, rotary embedding and gate. For row b and head h of group e =
+ * h / (nh/ng), ranks m:
+ *   s, da, gamma, carry        of dt + dt_bias, a, lambda: see kr_trapezoid_args
+ *   angle[i] <- wrap(angle[i] + s range pi tanh(theta[i]));   B[m] = rotate(norm(b[m, e]) b_gain + b_bias[h, m]), C
+ *   likewise, by the first `nrotated` angles: see kr_rotate_args, kr_angles_args; norm divides by (mean square + eps)^1/2
+ *   V[m] = x mimo_x[h, m], V'[m] = v mimo_x[h, m]
+ *   H <- exp(da) (H + carry sum_m V'[m] (outer) k[m]) + gamma sum_m V[m] (outer) B[m];   y[m] = H C[m] + D V[m]
+ *   k <- B, v <- x;   y = sum_m mimo_o[h, m] norm(y[m]) gain silu(z mimo_z[h, m]), the norm over p only with has_norm
+ * x, z [h p], b, c [m g r], dt, a, lambda [h], theta [na] with row stride `stride`; gains [r], biases [h m r], mimo_* [h m
+ * p] or all NULL (1), gain [h p], or [p] with shared_gain, or NULL; state H [b h p r], k [b m h r], v, y [b h p], angle [b
+ * h na]. Pairs are (i, i + nr/2) with `half`, (2i, 2i + 1) without. */
+typedef struct kr_decode_mamba3_args {
+    kr_exec exec;
+    int64_t nb, nm, nh, np, ng, nr, na, nrotated, stride;
+    const void *z, *x, *b, *c, *dt, *a, *lambda, *theta;
+    const void *dt_bias, *b_gain, *c_gain, *b_bias, *c_bias, *mimo_x, *mimo_z, *mimo_o, *d, *gain;
+    bool softplus, half, has_norm, shared_gain;
+    double eps, a_floor, dt_min, dt_max, range;
+    void *state, *k, *v, *angle, *y;
+} kr_decode_mamba3_args;
+
+/* Elements of a head other than its state: sizes that fit in the shared memory of a GPU, in f32, have at most
+ * KR_DECODE_MAMBA3_MAX; others take other kernels. */
+enum { KR_DECODE_MAMBA3_MAX = 24000 };
+static inline int64_t kr_decode_mamba3_elements(int64_t nm, int64_t nr, int64_t np, int64_t na)
+{
+    return 3 * nm * ((nr + 3) / 4 * 4) + nm * np + 2 * na;
+}
+
+/* Samples a token from each row of logits x, with its log-probability (rules: generate/sampler_choose.c):
+ *   temperature 0: the first of the largest. Otherwise weights e^((x - max) / temperature) of the top_k largest (0: all),
+ *   of those the fewest largest whose sum is top_p of the total, of those the ones of at least min_p; the token at u
+ *   times their sum, in the order of ids, u from Philox (seed, row, drawn). Among equals the smaller id counts as larger.
+ *   logprob = x[id] - log(sum over all nw of e^x)
+ * x [b w], of which the first `vocab` may be sampled; row stride `stride`, of any sign, or 0. id = -1: a NaN or +infinity
+ * among the logits, or all eligible logits are -infinity. Results are in pinned memory. Several calls may be queued: each
+ * increments drawn [b]; id and logprob have two buffers, of which a call writes the first if drawn was even, the second,
+ * `apart` elements after it, if it was odd; the id also goes to next [b], in device memory, 0 for -1.
+ */
+typedef struct kr_sample_args {
+    kr_exec exec;
+    int64_t nb, nw, vocab, stride, top_k;
+    double temperature, top_p, min_p;
+    uint64_t seed;
+    const void *x;
+    const int64_t *row;
+    int64_t *drawn, apart;
+    int32_t *id, *next;
+    void *logprob;
+} kr_sample_args;
+
+#endif

@@ -1,0 +1,106 @@
+/* families.c - the inputs of Mamba-2 and of Mamba-3's two pathways, as requests to the one core. */
+#include "mixer/core.h"
+
+#include "base/sized.h"
+
+/* The reserved words of an input, which are as many in all three. */
+static bool check_input(kr_tape *tape, const char *op, void *const *reserved)
+{
+    const size_t bytes = sizeof((kr_mamba2_ssd_input *)NULL)->reserved;
+    return kr_tape_ready(tape, op) && kr_reserved_check(tape->ctx, op, "the input", reserved, bytes);
+}
+
+/* da = dt A, head by head. */
+kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path, kr_tensor *final,
+                                  bool casts_y)
+{
+    kr_dims d;
+    if (!kr_bind(tape, "mamba2_ssd", &d, "dt:..h a_decay:h", in->dt_bnlh, in->a_decay_h))
+        return (kr_ssd_out){ .y = NULL };
+    const kr_ssd_request request = { .op = "mamba2_ssd",
+                                     .whole = "x:bshp b:bsgr c:bsgr da:bsh dt:bsh same:bsh? d:h? init_state:hpr?",
+                                     .chunked =
+                                         "x:bnlhp b:bnlgr c:bnlgr da:bnlh dt:bnlh same:bnlh? d:h? init_state:hpr?",
+                                     .names = "x b c da dt same d initial_state init_state",
+                                     .v = in->x_bnlhp,
+                                     .b = in->b_bnlgr,
+                                     .c = in->c_bnlgr,
+                                     .da = kr_mul(tape, in->dt_bnlh, in->a_decay_h),
+                                     .w = in->dt_bnlh,
+                                     .d = in->d_h,
+                                     .initial_state = in->initial_state_bhpr,
+                                     .init_state = in->init_state_hpr,
+                                     .seq_start = in->seq_start_bs,
+                                     .final = final,
+                                     .casts_y = casts_y };
+    return kr_ssd_run(tape, &request, path);
+}
+
+kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
+{
+    if (!check_input(tape, "mamba2_ssd", in->reserved)) return (kr_ssd_out){ .y = NULL };
+    return kr_mamba2_ssd_run_into(tape, in, path, NULL, false);
+}
+
+kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
+{
+    if (!check_input(tape, "mamba3_double_ssd", in->reserved)) return (kr_ssd_out){ .y = NULL };
+    const kr_ssd_request request = { .op = "mamba3_double_ssd",
+                                     .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? same:bsh? d:h? init_state:hpr?",
+                                     .chunked =
+                                         "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh w:bnlh? same:bnlh? d:h? init_state:hpr?",
+                                     .names = "v b c da w same d initial_state init_state",
+                                     .v = in->v_bnlmhp,
+                                     .b = in->b_bnlmhr,
+                                     .c = in->c_bnlmhr,
+                                     .da = in->da_bnlh,
+                                     .d = in->d_h,
+                                     .initial_state = in->initial_state_bhpr,
+                                     .init_state = in->init_state_hpr,
+                                     .seq_start = in->seq_start_bs,
+                                     .has_rank = true };
+    return kr_ssd_run(tape, &request, path);
+}
+
+kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single_ssd_input *in,
+                                           const kr_ssd_rotary_args *rotary, kr_ssd_path path, kr_tensor *final,
+                                           bool casts_y)
+{
+    const kr_ssd_request request = {
+        .op = "mamba3_single_ssd",
+        .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh scale:bsh gamma:bsh d:h? init_state:hpr?",
+        .chunked = "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh scale:bnlh gamma:bnlh d:h? init_state:hpr?",
+        .names = "v b c da scale gamma d initial_state init_state carry0 v_before k_before angle bias_b bias_c",
+        .v = in->v_bnlmhp,
+        .b = in->b_bnlmhr,
+        .c = in->c_bnlmhr,
+        .da = in->da_bnlh,
+        .w = in->scale_bnlh,
+        .same = in->gamma_bnlh,
+        .d = in->d_h,
+        .initial_state = in->initial_state_bhpr,
+        .init_state = in->init_state_hpr,
+        .seq_start = in->seq_start_bs,
+        .carry0 = in->carry0_bh,
+        .v_before = in->v_before_bmhp,
+        .k_before = in->k_before_bmhr,
+        .rotary = *rotary,
+        .has_rank = true,
+        .final = final,
+        .casts_y = casts_y
+    };
+    return kr_ssd_run(tape, &request, path);
+}
+
+kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path,
+                                         kr_tensor *final, bool casts_y)
+{
+    const kr_ssd_rotary_args none = { .angle_bsha = NULL };
+    return kr_mamba3_single_ssd_run_rotary(tape, in, &none, path, final, casts_y);
+}
+
+kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
+{
+    if (!check_input(tape, "mamba3_single_ssd", in->reserved)) return (kr_ssd_out){ .y = NULL };
+    return kr_mamba3_single_ssd_run_into(tape, in, path, NULL, false);
+}

@@ -1,0 +1,220 @@
+/* fused.c - SerialRecalculated: the core as one node that keeps only its inputs.
+ *
+ *   v, y [b s m h p]   b, c [b s m g r]   da, w, same [b s h]   d [h]   initial, final [q h p r]
+ *   seed [q h]   boundary_v [q m h p]   boundary_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]
+ * Formulas and their gradients: kernels/args/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states. v, b
+ * and c may be parts of wider rows; they are read where they are. Where the core rounds them they may come rounded, and y
+ * and the gradients of all four may be rounded too, where only that is read that rounds them (tape/tape.h, homes).
+ */
+#include "mixer/core.h"
+
+enum { V, B, C, DA, W, SAME, D, INITIAL, ANGLE, BIAS_B, BIAS_C, SEED, BOUNDARY_V, BOUNDARY_B, NIN };
+
+/* What the node remembers of its core: sizes and sequences. */
+typedef struct sizes {
+    int64_t nb, ns, nm, nh, np, ng, nr, nl;
+    kr_sequences sequences;
+    bool half; /* pairs of halves turn */
+} sizes;
+
+/* Of H + seed sum_m boundary_v[m] (outer) boundary_b[m], with G the gradient of the state that the first token meets:
+ *   g_seed_v[m] = seed G boundary_b[m];   g_seed_b[m] = seed boundary_v[m] G;   g_seed = sum_m <boundary_v[m], G boundary_b[m]> */
+static void give_seed(kr_back *back, kr_tensor *g_qhpr)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const kr_axes swap = KR_AXES(0, 2, 1, 3);
+    kr_tensor *v_qhmp = kr_permute(tape, kr_back_in(back, BOUNDARY_V), swap);
+    kr_tensor *b_qhmr = kr_permute(tape, kr_back_in(back, BOUNDARY_B), swap);
+    kr_tensor *seed = kr_back_in(back, SEED);
+    kr_tensor *seed_qh11 = kr_reshape(tape, seed, KR_SHAPE(kr_tensor_dim(seed, 0), kr_tensor_dim(seed, 1), 1, 1));
+    if (kr_back_wants(back, SEED) || kr_back_wants(back, BOUNDARY_V)) {
+        kr_tensor *gb_qhmp = kr_matmul(tape, b_qhmr, kr_transpose(tape, g_qhpr));
+        kr_back_accumulate(back, SEED, kr_sum(tape, kr_mul(tape, v_qhmp, gb_qhmp), KR_AXES(2, 3), false));
+        kr_back_accumulate(back, BOUNDARY_V, kr_permute(tape, kr_mul(tape, gb_qhmp, seed_qh11), swap));
+    }
+    if (kr_back_wants(back, BOUNDARY_B))
+        kr_back_accumulate(back, BOUNDARY_B,
+                           kr_permute(tape, kr_matmul(tape, kr_mul(tape, v_qhmp, seed_qh11), g_qhpr), swap));
+}
+
+/* Gradients of v, b and c that have homes. Those of b and c are both rounded, or none; none where they turn. */
+static void find_homes(kr_back *back, int64_t nm, kr_tensor **slab)
+{
+    const bool is_own = !kr_back_in(back, ANGLE) && kr_back_has_slab(back, B) && kr_back_in(back, B)->slab->is_own &&
+                        kr_back_has_slab(back, C) && kr_back_in(back, C)->slab->is_own;
+    slab[V] = nm == 1 ? kr_back_slab(back, V) : NULL;
+    slab[B] = is_own ? kr_back_slab(back, B) : NULL;
+    slab[C] = is_own ? kr_back_slab(back, C) : NULL;
+}
+
+/* Where g_v goes, by tokens. */
+static kr_strided_rows place_of_values(kr_tape *tape, kr_tensor *slab, int64_t values)
+{
+    int64_t stride = values;
+    if (!slab || !kr_with_token_stride(tape, slab, &stride)) return (kr_strided_rows){ 0, KR_STORAGE_NATIVE };
+    return (kr_strided_rows){ stride - values, kr_storage_dtype_of(slab->dtype) };
+}
+
+/* The states that first tokens meet, seed and all. */
+static kr_tensor *initial_of(kr_back *back)
+{
+    kr_tensor *initial = kr_back_in(back, INITIAL), *seed = kr_back_in(back, SEED);
+    if (!seed) return initial;
+    return kr_boundary_state(kr_back_tape(back), initial, seed, kr_back_in(back, BOUNDARY_V),
+                             kr_back_in(back, BOUNDARY_B));
+}
+
+static void set_rotary(kr_ssd_bwd_args *args, kr_back *back, kr_tensor *const *g)
+{
+    args->angle = kr_tensor_data(kr_back_in(back, ANGLE));
+    args->bias_b = kr_tensor_data(kr_back_in(back, BIAS_B));
+    args->bias_c = kr_tensor_data(kr_back_in(back, BIAS_C));
+    args->g_angle = kr_tensor_data(g[ANGLE]);
+    args->g_bias_b = kr_tensor_data(g[BIAS_B]);
+    args->g_bias_c = kr_tensor_data(g[BIAS_C]);
+    args->na = kr_back_in(back, ANGLE)->dims[3];
+    args->half = ((const sizes *)kr_back_attrs(back))->half;
+}
+
+static void give_gradients(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const sizes *n = kr_back_attrs(back);
+    const kr_dtype dtype = kr_grad_dtype(kr_back_in(back, V));
+    kr_tensor *g[NIN] = { NULL }, *slab[NIN] = { NULL };
+    kr_tensor *g_d = kr_back_new(back, D);
+    find_homes(back, n->nm, slab);
+    for (int i = 0; i < SEED; i++)
+        if (kr_back_wants(back, i) && !(g_d && i == D) && !slab[i])
+            g[i] = kr_new(tape, dtype, kr_tensor_shape(kr_back_in(back, i)));
+    const kr_tensor *initial = initial_of(back);
+    const bool wants_seed =
+        kr_back_wants(back, SEED) || kr_back_wants(back, BOUNDARY_V) || kr_back_wants(back, BOUNDARY_B);
+    if (wants_seed && !g[INITIAL]) g[INITIAL] = kr_new(tape, dtype, kr_tensor_shape(kr_back_out(back, 1)));
+    kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
+    g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
+    g_final = g_final ? kr_contiguous(tape, g_final) : NULL;
+    int64_t stride[C + 1] = { 0 };
+    for (int i = V; i <= C; i++) kr_with_token_stride(tape, kr_back_in(back, i), &stride[i]);
+    if (kr_ctx_failed(tape->ctx)) return;
+    kr_ssd_bwd_args args = { .nb = n->nb,
+                             .ns = n->ns,
+                             .nm = n->nm,
+                             .nh = n->nh,
+                             .np = n->np,
+                             .ng = n->ng,
+                             .nr = n->nr,
+                             .nl = n->nl,
+                             .nq = n->sequences.count,
+                             .v_stride = stride[V],
+                             .b_stride = stride[B],
+                             .c_stride = stride[C],
+                             .sequences = n->sequences.list,
+                             .v = kr_tensor_data(kr_back_in(back, V)),
+                             .b = kr_tensor_data(kr_back_in(back, B)),
+                             .c = kr_tensor_data(kr_back_in(back, C)),
+                             .da = kr_tensor_data(kr_back_in(back, DA)),
+                             .w = kr_tensor_data(kr_back_in(back, W)),
+                             .diag_weight = kr_tensor_data(kr_back_in(back, SAME)),
+                             .d = kr_tensor_data(kr_back_in(back, D)),
+                             .initial = kr_tensor_data(initial),
+                             .g_y = g_y->data,
+                             .g_final = kr_tensor_data(g_final),
+                             .g_v = kr_tensor_data(slab[V] ? slab[V] : g[V]),
+                             .g_b = kr_tensor_data(slab[B] ? slab[B] : g[B]),
+                             .g_c = kr_tensor_data(slab[C] ? slab[C] : g[C]),
+                             .g_da = kr_tensor_data(g[DA]),
+                             .g_w = kr_tensor_data(g[W]),
+                             .g_diag_weight = kr_tensor_data(g[SAME]),
+                             .g_d = kr_tensor_data(g_d ? g_d : g[D]),
+                             .g_initial = kr_tensor_data(g[INITIAL]),
+                             .v_dtype = kr_storage_dtype_of(kr_back_in(back, V)->dtype),
+                             .b_dtype = kr_storage_dtype_of(kr_back_in(back, B)->dtype),
+                             .c_dtype = kr_storage_dtype_of(kr_back_in(back, C)->dtype),
+                             .g_y_dtype = kr_storage_dtype_of(g_y->dtype),
+                             .g_bc_dtype = slab[B] ? kr_storage_dtype_of(slab[B]->dtype) : KR_STORAGE_NATIVE,
+                             .g_v_rows = place_of_values(tape, slab[V], n->nh * n->np) };
+    if (kr_back_in(back, ANGLE)) set_rotary(&args, back, g);
+    if (!KR_RUN(tape->ctx, ssd_bwd[kr_real_of(dtype)], &args)) return;
+    for (int i = 0; i < SEED; i++) kr_back_accumulate(back, i, g[i]);
+    if (wants_seed) give_seed(back, g[INITIAL]);
+}
+
+static void fused_backward(kr_back *back)
+{
+    give_gradients(back);
+    kr_slab_leave(kr_back_tape(back), kr_back_out(back, 0)->slab);
+}
+
+static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };
+
+/* Operands as the kernel reads them; false after an error. What turns is contiguous. */
+static bool lay_out(kr_tape *tape, kr_tensor **in, int64_t *stride)
+{
+    for (int i = 0; i < NIN; i++) {
+        const bool may_be_apart = i == V || (i <= C && !in[ANGLE]);
+        if (in[i] && !may_be_apart) in[i] = kr_contiguous(tape, in[i]);
+        if (in[i] && i <= C) in[i] = kr_with_token_stride(tape, in[i], &stride[i]);
+    }
+    return !kr_ctx_failed(tape->ctx);
+}
+
+kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
+{
+    const kr_ssd_out none = { .y = NULL };
+    const kr_ssd_rotary_args *rotary = &core->rotary;
+    kr_tensor *in[NIN] = { core->v_bsmhp,         core->b_bsmgr,         core->c_bsmgr,      core->da_bsh,
+                           core->w_bsh,           core->diag_weight_bsh, core->d_h,          core->initial_qhpr,
+                           rotary->angle_bsha,    rotary->bias_b_hmr,    rotary->bias_c_hmr, core->boundary_qh,
+                           core->boundary_v_qmhp, core->boundary_b_qmhr };
+    int64_t stride[C + 1] = { 0 };
+    if (!lay_out(tape, in, stride)) return none;
+    const kr_dtype dtype = kr_grad_dtype(in[V]);
+    const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
+    kr_tensor *out[2] = { kr_new(tape, core->casts_y ? KR_DTYPE_BF16 : dtype, kr_tensor_shape(in[V])),
+                          kr_final_states(tape, dtype, states, core->final_qhpr) };
+    if (!out[0] || !out[1] || (core->casts_y && !kr_slab_create(tape, out[0]))) return none;
+    out[0]->is_autocast = core->casts_y;
+    kr_ssd_args args = { .nb = core->nb,
+                         .ns = core->ns,
+                         .nm = core->nm,
+                         .nh = core->nh,
+                         .np = core->np,
+                         .ng = core->ng,
+                         .nr = core->nr,
+                         .nl = core->nl,
+                         .nq = core->sequences.count,
+                         .v_stride = stride[V],
+                         .b_stride = stride[B],
+                         .c_stride = stride[C],
+                         .sequences = core->sequences.list,
+                         .v = in[V]->data,
+                         .b = in[B]->data,
+                         .c = in[C]->data,
+                         .da = in[DA]->data,
+                         .w = kr_tensor_data(in[W]),
+                         .diag_weight = kr_tensor_data(in[SAME]),
+                         .d = kr_tensor_data(in[D]),
+                         .initial = kr_tensor_data(in[INITIAL]),
+                         .boundary = kr_tensor_data(in[SEED]),
+                         .boundary_v = kr_tensor_data(in[BOUNDARY_V]),
+                         .boundary_b = kr_tensor_data(in[BOUNDARY_B]),
+                         .angle = kr_tensor_data(in[ANGLE]),
+                         .bias_b = kr_tensor_data(in[BIAS_B]),
+                         .bias_c = kr_tensor_data(in[BIAS_C]),
+                         .na = in[ANGLE] ? in[ANGLE]->dims[3] : 0,
+                         .half = rotary->pairing == KR_PAIRING_SPLIT,
+                         .y = out[0]->data,
+                         .final = out[1]->data,
+                         .v_dtype = kr_storage_dtype_of(in[V]->dtype),
+                         .b_dtype = kr_storage_dtype_of(in[B]->dtype),
+                         .c_dtype = kr_storage_dtype_of(in[C]->dtype),
+                         .y_dtype = core->casts_y ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
+    if (!KR_RUN(tape->ctx, ssd[kr_real_of(dtype)], &args)) return none;
+    const sizes n = { core->nb, core->ns, core->nm, core->nh,        core->np,
+                      core->ng, core->nr, core->nl, core->sequences, args.half };
+    const kr_record_args record = {
+        .rule = &fused_rule, .nin = NIN, .in = in, .nout = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
+    };
+    return kr_record(tape, &record) ? (kr_ssd_out){ .y = out[0], .final_state = out[1] } : none;
+}

@@ -1,0 +1,138 @@
+/* block_impl.h - what a family of blocks is to the rest: a row of functions over its own struct and a kr_cache.
+ *
+ * Adding a family is one file that fills a kr_block_kind, and its line in block.c.
+ */
+#ifndef KR_NN_BLOCK_IMPL_H
+#define KR_NN_BLOCK_IMPL_H
+
+#include "nn/params_impl.h"
+#include "ops/ops.h"
+
+#include <krait/block.h>
+
+/* What the struct of every family begins with. */
+struct kr_block {
+    kr_ctx *ctx;
+    const struct kr_block_kind *kind;
+    size_t bytes;      /* of the whole struct */
+    kr_params *params; /* of a block that stands alone; NULL: they are in its network's table */
+    int64_t d_model;
+    kr_dtype dtype; /* of its matrices */
+};
+
+enum { KR_N_FAMILIES = 3 };
+
+typedef struct kr_block_input {
+    const char *op; /* for messages: "mamba2.forward" */
+    kr_tensor *x_bsd;
+    const kr_cache *cache;   /* NULL: the initial one */
+    kr_tensor *seq_start_bs; /* caches are then one for each sequence; NULL: each row is one */
+    kr_tensor *mask_bs1; /* 1, or 0 where a token is padding: multiplies x and what the convolution gives; NULL: 1 */
+    kr_ssd_path path;    /* of no meaning to Mamba-1 */
+    bool in_place;       /* unrecorded: the cache's own state may be overwritten by the new one */
+} kr_block_input;
+
+typedef struct kr_block_result {
+    kr_tensor *y_bsd;
+    kr_cache cache;
+} kr_block_result;
+
+/* Tokens of layers that are run together, when all are known (kr_run_decode_layers). */
+typedef struct kr_decode_list {
+    int64_t count, most;
+    kr_decode_layer *layers;
+    kr_embedding_args *lookup; /* what makes the first one's stream, and waits too; NULL: nothing */
+} kr_decode_list;
+
+/* One token of each row through norm, block and residual, unrecorded: y = x + block(norm(x)), by few kernels. */
+typedef struct kr_decode_input {
+    kr_tensor *x_bsd; /* [b 1 d] */
+    kr_tensor *norm_d;
+    const kr_norm_options *norm;
+    const kr_cache *cache;
+    bool in_place;                     /* see kr_block_input */
+    struct kr_deferred_slot *deferred; /* where the token may be kept (nn/deferred_state.h); NULL: the state gets it */
+    kr_decode_list *list; /* where the layer's kernels may wait for those of others; NULL: they run at once */
+    kr_tensor *y_bsd;     /* where the result goes; x itself, or a tensor of its shape and type */
+} kr_decode_input;
+
+/* A tensor of the cache as the token's kernels change it: itself in place, else a copy; NULL after an error. */
+kr_tensor *kr_decode_own(kr_tape *tape, const kr_decode_input *input, kr_tensor *x);
+
+typedef struct kr_block_kind {
+    kr_family family;
+    const char *name;
+    int ncache;
+    const char *cache_names[KR_CACHE_TENSORS];
+
+    /* Declares the parameters in `params`, under its prefix. NULL after an error; kr_block_free takes what it gave. */
+    void *(*create)(kr_ctx *ctx, kr_params *params, const void *config);
+
+    kr_ssd_path (*path)(const void *block);
+    kr_shape (*cache_shape)(const void *block, int i, int64_t batch);
+    kr_cache (*initial_cache)(kr_tape *tape, const void *block, int64_t batch);
+    kr_block_result (*forward)(kr_tape *tape, const void *block, const kr_block_input *input);
+    kr_tensor *(*step_infinite)(kr_tape *tape, const void *block, kr_tensor *x_bd);
+
+    /* NULL: the family has no such kernels. can_decode: this block's sizes and types are for them. gathers: they wait in
+     * the list, if there is one. */
+    bool gathers;
+    bool (*can_decode)(const void *block, const kr_decode_input *input);
+    bool (*token)(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
+
+    /* NULL: no deferred state updates. may_defer: fills in what a slot of so many rows needs; flush: applies the slot's
+     * pending updates to its state. */
+    bool (*may_defer)(const void *block, int64_t batch, struct kr_deferred_slot *slot);
+    bool (*flush)(kr_ctx *ctx, const kr_cache *cache, const struct kr_deferred_slot *slot);
+} kr_block_kind;
+
+extern const kr_block_kind kr_mamba1_kind, kr_mamba2_kind, kr_mamba3_kind;
+
+/* NULL for a value that is no family. */
+const kr_block_kind *kr_block_kind_of(kr_family family);
+
+/* The zeroed struct of a family, its head filled in; NULL after an error. */
+void *kr_block_alloc(kr_ctx *ctx, const kr_block_kind *kind, size_t bytes, int64_t d_model, kr_dtype dtype);
+void kr_block_free(void *block);
+
+int64_t kr_block_d_model(const void *block);
+kr_dtype kr_block_dtype(const void *block);
+
+/* A config that is not NULL; op names the constructor in the message. */
+bool kr_config_given(kr_ctx *ctx, const char *op, const void *config);
+
+/* The entry of a forward: a block that exists, x [b s d] of its width and type, a cache of its family with one for each
+ * row, or for each sequence with seq_start_bs. */
+bool kr_block_begin(kr_tape *tape, const kr_block_kind *kind, const void *block, const kr_block_input *input,
+                    kr_dims *d);
+
+/* The same for x [b d], and for an initial cache. */
+bool kr_block_begin_token(kr_tape *tape, const char *op, const void *block, kr_tensor *x_bd, kr_dims *d);
+bool kr_block_begin_initial(kr_tape *tape, const kr_block_kind *kind, const void *block, int64_t batch);
+
+/* x [b s ..] times the input's mask, in x's type; x itself without one. */
+kr_tensor *kr_block_masked(kr_tape *tape, const kr_block_input *input, kr_tensor *x);
+
+/* Where the new state may go, of the cache's tensor `state`: itself in place, else NULL (ssd/into.h). */
+kr_tensor *kr_block_state_place(const kr_block_input *input, kr_tensor *state);
+
+/* The cache against the block and the number of rows or sequences: family, shapes. */
+bool kr_cache_check(kr_tape *tape, const char *op, const kr_block_kind *kind, const void *block, const kr_cache *cache,
+                    int64_t count, const char *rule);
+
+/* x [b d] as one token through forward. */
+kr_block_result kr_block_run_step(kr_tape *tape, const kr_block_kind *kind, const void *block, const char *op,
+                                  kr_tensor *x_bd, const kr_cache *cache);
+
+/* forward with state resets at reset_bs; caches are one for each row. */
+kr_block_result kr_block_run_reset(kr_tape *tape, const kr_block_kind *kind, const void *block,
+                                   const kr_block_input *input, kr_tensor *reset_bs);
+
+/* weight / (1 - exp(da)): what a constant input weighs after infinitely many steps of decay exp(da), da <= 0. 0 where
+ * the weight is 0. */
+kr_tensor *kr_geometric_sum(kr_tape *tape, kr_tensor *weight, kr_tensor *da);
+
+/* Rows of x by number: x [n ..] -> [count ..]; differentiable. ids are on the host. */
+kr_tensor *kr_select_rows(kr_tape *tape, kr_tensor *x, int64_t count, const int64_t *ids);
+
+#endif

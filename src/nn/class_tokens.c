@@ -1,0 +1,181 @@
+/* class_tokens.c - where class markers stand, which of them are due, and splicing their rows in.
+ *
+ * A level of L tokens puts a marker before token 0 (start), L / 2 (middle), L (end: after the last) or `at` (custom).
+ * In order of (place, kind, number in the list) the j-th marker is output min(place, L) + j of the level. Streaming
+ * keeps only how many outputs the level has emitted: every marker below that has been emitted, all others are due.
+ */
+#include "nn/class_tokens.h"
+
+#include "base/sized.h"
+#include <krait/state.h>
+
+#include <stdio.h>
+
+enum { LONGEST_BITS = 62 };
+#define LONGEST (INT64_C(1) << LONGEST_BITS) /* an unknown length: no place is beyond it */
+
+/* ---- places ---- */
+
+static bool is_good(const kr_class_token *marker)
+{
+    return marker->kind >= KR_CLASS_TOKEN_START && marker->kind <= KR_CLASS_TOKEN_CUSTOM &&
+           (marker->kind != KR_CLASS_TOKEN_CUSTOM || marker->at >= 0);
+}
+
+static int64_t place_of(const kr_class_token *marker, int64_t len)
+{
+    switch (marker->kind) {
+    case KR_CLASS_TOKEN_START: return 0;
+    case KR_CLASS_TOKEN_MIDDLE: return len / 2;
+    case KR_CLASS_TOKEN_END: return len;
+    case KR_CLASS_TOKEN_CUSTOM: break;
+    }
+    return marker->at;
+}
+
+static bool comes_before(const kr_class_token *markers, int a, int b, int64_t len)
+{
+    const int64_t place_a = place_of(&markers[a], len), place_b = place_of(&markers[b], len);
+    if (place_a != place_b) return place_a < place_b;
+    return markers[a].kind != markers[b].kind ? markers[a].kind < markers[b].kind : a < b;
+}
+
+/* Where a marker stands in the output, as the `nth` in order. */
+static int64_t output_of(const kr_class_token *marker, int64_t nth, int64_t len)
+{
+    const int64_t place = place_of(marker, len);
+    return (place < len ? place : len) + nth;
+}
+
+int64_t kr_marker_index(const kr_class_token *markers, int count, int which, int64_t len)
+{
+    if (!markers || which < 0 || which >= count || len < 0 || len > LONGEST) return -1;
+    int64_t nth = 0;
+    for (int i = 0; i < count; i++) {
+        if (!is_good(&markers[i])) return -1;
+        nth += i != which && comes_before(markers, i, which, len);
+    }
+    return output_of(&markers[which], nth, len);
+}
+
+int64_t kr_markers_outputs(const kr_class_token *markers, int count, int64_t len)
+{
+    if (len == KR_LENGTH_UNKNOWN) return len;
+    int64_t total = len;
+    for (int i = 0; i < count; i++) total += place_of(&markers[i], len) < len || markers[i].kind == KR_CLASS_TOKEN_END;
+    return total;
+}
+
+bool kr_marker_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *marker)
+{
+    return kr_require(ctx, marker->kind >= KR_CLASS_TOKEN_START && marker->kind <= KR_CLASS_TOKEN_CUSTOM, KR_ERR_ARG,
+                      "%s: %s.kind = %d is none of start, middle, end, custom", op, field, (int)marker->kind) &&
+           kr_require(ctx, is_good(marker), KR_ERR_ARG, "%s: %s.at = %lld, but a custom place must not be negative", op,
+                      field, (long long)marker->at) &&
+           KR_RESERVED(ctx, op, field, marker);
+}
+
+bool kr_markers_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *markers, int count)
+{
+    if (!kr_require(ctx, count >= 0, KR_ERR_ARG, "%s: n_%s = %d, but must not be negative", op, field, count) ||
+        !kr_require(ctx, count == 0 || markers, KR_ERR_ARG, "%s: n_%s = %d, but %s is NULL", op, field, count, field))
+        return false;
+    for (int i = 0; i < count; i++) {
+        char one[64];
+        snprintf(one, sizeof one, "%s[%d]", field, i);
+        if (!kr_marker_check(ctx, op, one, &markers[i])) return false;
+    }
+    return true;
+}
+
+/* ---- what is due ---- */
+
+static bool check_length(kr_ctx *ctx, const char *op, const kr_class_token *markers, int count, int64_t full_len)
+{
+    for (int i = 0; full_len == KR_LENGTH_UNKNOWN && i < count; i++)
+        if (markers[i].kind == KR_CLASS_TOKEN_MIDDLE || markers[i].kind == KR_CLASS_TOKEN_END)
+            return kr_fail(ctx, KR_ERR_STATE,
+                           "%s: a middle or end marker needs the sequence's length; announce it with kr_state_announce",
+                           op);
+    return kr_require(ctx, full_len >= KR_LENGTH_UNKNOWN && full_len <= LONGEST, KR_ERR_ARG,
+                      "%s: the sequence's length = %lld, but must be from 0 to 2^%d", op, (long long)full_len,
+                      LONGEST_BITS);
+}
+
+/* All markers in order, each with the output that it is. */
+static void put_in_order(const kr_class_token *markers, int count, int64_t len, kr_splice *all)
+{
+    for (int i = 0; i < count; i++) {
+        int j = i;
+        for (; j > 0 && comes_before(markers, i, all[j - 1].marker, len); j--) all[j] = all[j - 1];
+        all[j].marker = i;
+    }
+    for (int j = 0; j < count; j++) all[j].at = output_of(&markers[all[j].marker], j, len);
+}
+
+bool kr_markers_plan(kr_ctx *ctx, const char *op, const kr_class_token *markers, int count, int64_t full_len,
+                     bool primes, int64_t c, int64_t *offset, kr_splice *plan, int *nplan)
+{
+    *nplan = 0;
+    if (count == 0) {
+        *offset += c;
+        return true;
+    }
+    if (!check_length(ctx, op, markers, count, full_len)) return false;
+    put_in_order(markers, count, full_len == KR_LENGTH_UNKNOWN ? LONGEST : full_len, plan);
+
+    const int64_t start = *offset;
+    int nth = 0;
+    while (nth < count && plan[nth].at < start) nth++;
+    const bool is_whole = full_len == start - nth + c; /* with these tokens the level has had all of them */
+    int64_t out = start, at = 0;
+    for (; nth < count; nth++) {
+        const kr_splice next = plan[nth];
+        const bool is_end = markers[next.marker].kind == KR_CLASS_TOKEN_END;
+        const int64_t before = at + (next.at - out); /* tokens of the chunk that stand before it */
+        /* behind the last token: the end marker closes the sequence, priming gives what waits for the next token */
+        const bool may_trail = primes ? !is_whole && !is_end : is_whole && is_end;
+        if (before > c || (before == c && !may_trail)) break;
+        at = before;
+        out = next.at + 1;
+        plan[(*nplan)++] = (kr_splice){ at, next.marker };
+    }
+    *offset = out + (c - at);
+    return true;
+}
+
+/* ---- splicing ---- */
+
+/* The plan cuts x into nplan + 1 pieces, some empty; a row stands between each two. */
+static int list_pieces(kr_tape *tape, kr_tensor *x_bcd, int64_t batch, kr_tensor *table_nd, const kr_splice *plan,
+                       int nplan, kr_tensor **pieces)
+{
+    const int64_t c = x_bcd ? kr_tensor_dim(x_bcd, 1) : 0, nd = kr_tensor_dim(table_nd, 1);
+    int n = 0;
+    int64_t from = 0;
+    for (int i = 0; i <= nplan; i++) {
+        const int64_t to = i < nplan ? plan[i].at : c;
+        if (to > from) pieces[n++] = kr_slice(tape, x_bcd, 1, from, to);
+        from = to;
+        if (i == nplan) break;
+        kr_tensor *row = kr_slice(tape, table_nd, 0, plan[i].marker, plan[i].marker + 1);
+        if (x_bcd) row = kr_cast(tape, row, x_bcd->dtype);
+        pieces[n++] = kr_expand(tape, row, KR_SHAPE(batch, 1, nd));
+    }
+    return n;
+}
+
+kr_tensor *kr_markers_splice(kr_tape *tape, kr_tensor *x_bcd, int64_t batch, kr_tensor *table_nd, const kr_splice *plan,
+                             int nplan)
+{
+    kr_dims d;
+    if (nplan == 0) return x_bcd;
+    if (!kr_bind(tape, "markers", &d, "table:nd x:bcd?", table_nd, x_bcd)) return NULL;
+    kr_tensor **pieces = kr_arena_alloc(&tape->heads, (2 * (size_t)nplan + 1) * sizeof *pieces);
+    if (!pieces) {
+        kr_fail(tape->ctx, KR_ERR_NOMEM, "markers: no memory for a list of %d markers", nplan);
+        return NULL;
+    }
+    const int n = list_pieces(tape, x_bcd, batch, table_nd, plan, nplan, pieces);
+    return kr_ctx_failed(tape->ctx) ? NULL : kr_concat(tape, 1, n, pieces);
+}

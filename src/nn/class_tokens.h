@@ -1,0 +1,37 @@
+/* class_tokens.h - when class markers are due, and splicing their rows into a sequence. */
+#ifndef KR_NN_CLASS_TOKENS_H
+#define KR_NN_CLASS_TOKENS_H
+
+#include "ops/ops.h"
+
+#include <krait/markers.h>
+
+/* Marker `marker` goes before the at-th token of the chunk; at = its length: after the last. */
+typedef struct kr_splice {
+    int64_t at;
+    int marker;
+} kr_splice;
+
+/* The marker is good: its kind, a custom place not negative. `field` names it in messages. */
+bool kr_marker_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *marker);
+
+/* The same for a list. */
+bool kr_markers_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *markers, int count);
+
+/* How many outputs a level has for a whole sequence of len tokens: the tokens, and the markers that find their place.
+ * KR_LENGTH_UNKNOWN stays what it is. */
+int64_t kr_markers_outputs(const kr_class_token *markers, int count, int64_t len);
+
+/* What is due with the next c tokens of a level, into plan [count], *nplan of them in order of their places; *offset,
+ * outputs that the level has emitted so far, moves on. full_len: tokens of the whole sequence at this level, or
+ * KR_LENGTH_UNKNOWN. primes: only what stands before the next token. False after an error: a marker whose place depends
+ * on a length that is unknown. */
+bool kr_markers_plan(kr_ctx *ctx, const char *op, const kr_class_token *markers, int count, int64_t full_len,
+                     bool primes, int64_t c, int64_t *offset, kr_splice *plan, int *nplan);
+
+/* x [b c d] with the plan's rows of table [n d] between: [b c + nplan, d]. x NULL: c = 0. NULL with nothing to return
+ * (c and nplan 0) or after an error. */
+kr_tensor *kr_markers_splice(kr_tape *tape, kr_tensor *x_bcd, int64_t batch, kr_tensor *table_nd, const kr_splice *plan,
+                             int nplan);
+
+#endif

@@ -1,0 +1,156 @@
+/* layers_impl.h - inside of a stack. */
+#ifndef KR_NN_LAYERS_IMPL_H
+#define KR_NN_LAYERS_IMPL_H
+
+#include "base/sized.h"
+#include "nn/class_tokens.h"
+#include "nn/mlp.h"
+#include "nn/multi_gate.h"
+#include "nn/state_impl.h"
+
+#include <krait/layers.h>
+
+KR_DECLARE_DEFAULTS(kr_call);
+
+enum { KR_STREAMS_MAX = 32 };
+
+/* One set of weights. */
+typedef struct kr_layer {
+    void *block;
+    kr_tensor *norm_d, *norm2_d;
+    kr_mlp mlp;
+    int nlatents; /* markers of its own */
+    kr_class_token *latents;
+    kr_tensor *latents_nd;
+} kr_layer;
+
+/* What one layer takes of the tape for x [b s d]: kept after a recorded forward, kept after one that will be
+ * recomputed, the most while a layer is run again and differentiated, and the gradient of the state that it began from,
+ * which outlasts that. */
+typedef struct kr_layer_costs {
+    size_t recorded, recomputed, backward, state_grad;
+} kr_layer_costs;
+
+/* What costs depend on. */
+typedef struct kr_layer_load {
+    int64_t nb, ns; /* 0: none was measured */
+    kr_dtype dtype;
+    kr_ssd_path path;
+    bool has_state, drops_state, has_mask;
+} kr_layer_load;
+
+struct kr_layers {
+    kr_ctx *ctx;
+    kr_params *params;       /* the table that its parameters are in ... */
+    bool owns_params;        /* ... its own, or its network's */
+    kr_arena arena;          /* the arrays below */
+    kr_layers_config config; /* its lists are copies */
+    const kr_block_kind *kind;
+    int64_t nvirtual, nd;
+    kr_norm_options norm;
+    int64_t *real; /* [nvirtual]: the weights of each virtual layer */
+    kr_layer *layers;
+    kr_multi_gate *gates; /* [n_layers] or [nvirtual]; NULL: standard residuals */
+    kr_tensor *latents_nd;
+    bool has_markers, has_length_markers; /* any; any whose place depends on the sequence's length */
+    kr_layer_load *load;                  /* that was measured last ... */
+    kr_layer_costs *costs;                /* ... and what it costs */
+};
+
+/* A stack whose parameters are declared in `params`, under its prefix; not sealed. */
+kr_layers *kr_layers_declare(kr_ctx *ctx, kr_params *params, const kr_layers_config *config);
+void kr_layers_free(kr_layers *layers);
+
+/* ---- one layer ---- */
+
+/* The residual stream between two layers: what the next one reads, [b c d], and with multi-gate the streams. All NULL:
+ * no token is here. */
+typedef struct kr_flow {
+    kr_tensor *x;
+    int64_t nstreams;
+    kr_tensor *streams[KR_STREAMS_MAX];
+} kr_flow;
+
+/* What a virtual layer is run with. */
+typedef struct kr_layer_job {
+    const kr_layers *layers;
+    int64_t v;
+    const char *op;
+    kr_ssd_path path;
+    kr_tensor *seq_start_bs, *reset_bs;
+    kr_tensor *mask_bs1;    /* see kr_block_input */
+    bool drops_state;       /* *after is not wanted */
+    bool is_infinite;       /* x is [b d], repeated for ever; no cache */
+    bool in_place;          /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
+    kr_tensor *place;       /* where the new stream may go; NULL: the layer makes a tensor for it */
+    kr_decode_list *tokens; /* of layers that wait to be run together; NULL: none does */
+    struct kr_deferred_slot
+        *deferred; /* where the token may be kept instead of giving it to the state; NULL: nowhere */
+} kr_layer_job;
+
+/* flow <- what the layer makes of it. cache: where it begins, NULL for a fresh one; *after: where it ends. */
+void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache, kr_cache *after);
+
+/* The same as one node that is run again in the backward pass. */
+void kr_layer_run_recomputed(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache,
+                             kr_cache *after);
+
+/* The same, unrecorded, keeping nothing but its results. places: tensors of the tape for the results of one layer after
+ * another; all NULL before the first. */
+void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *places,
+                           const kr_cache *cache, kr_cache *after);
+
+/* Runs the tokens that wait, if any: before anything else reads what they make. False after an error. */
+bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job);
+
+/* How many streams stand before virtual layer v. */
+int64_t kr_layer_streams(const kr_layers *layers, int64_t v);
+
+/* ---- a call ---- */
+
+typedef enum kr_run_mode { KR_RUN_FORWARD, KR_RUN_STEP, KR_RUN_PRIME } kr_run_mode;
+
+/* A call on its way from the level that the caller called down to the blocks. */
+typedef struct kr_run {
+    const char *op;
+    kr_run_mode mode;
+    kr_call call;       /* all its fields */
+    kr_state *state;    /* the new one */
+    bool has_markers;   /* they are spliced in by this call */
+    kr_cursors cursors; /* where they stand; of the new state, or for this call alone */
+    int64_t full_len;   /* of the whole sequence, as the level that is running sees it; KR_LENGTH_UNKNOWN */
+    int64_t batch;
+    kr_embedding_args lookup; /* no > 0: what makes the stack's input is still to be run */
+} kr_run;
+
+/* x [b c ..] of c tokens, or NULL with c = 0. has_length_markers and the rest are the caller's level's own. */
+bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, const kr_layers *layers,
+                  const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers);
+
+/* Do tokens of this run, the stack's only part, wait for one another, where a device runs many of them as one? */
+bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_layers *layers);
+
+/* The first virtual layer from job->v on that is recorded; those before it are recomputed. -1 after an error: no choice
+ * keeps the budget. */
+int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, const kr_run *run);
+
+/* Room on the tape for the plan of `count` markers; NULL after an error. */
+kr_splice *kr_run_plan(kr_tape *tape, const kr_run *run, int count);
+
+/* One level: splices what is due into x and moves the level's cursor on. *x may become or stay NULL. */
+bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *markers, int count, kr_tensor *table_nd,
+                   int64_t *offset, kr_splice *plan, int *nplan, kr_tensor **x);
+
+/* The stack over x [b c d] (NULL: c = 0): y [b c' d], or NULL if nothing was run. */
+kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bcd, kr_run *run);
+
+/* Can the blocks read x's type? f64 mixes with no other. */
+bool kr_layers_take_type(kr_tape *tape, const char *op, const kr_layers *layers, const kr_tensor *x);
+
+/* The state for the caller: with its cursors, or NULL where it was not wanted. */
+kr_state *kr_run_end(kr_run *run);
+
+/* y [b c d] -> [b d], the last token. */
+kr_tensor *kr_last_token(kr_tape *tape, kr_tensor *y_bcd);
+
+#endif

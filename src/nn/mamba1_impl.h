@@ -1,0 +1,24 @@
+/* mamba1_impl.h - inside of a Mamba-1 block. */
+#ifndef KR_NN_MAMBA1_IMPL_H
+#define KR_NN_MAMBA1_IMPL_H
+
+#include "nn/block_impl.h"
+
+struct kr_mamba1 {
+    kr_block head;
+    kr_mamba1_config config;
+    int64_t ni, nx; /* d_inner, dt_rank */
+    kr_norm_options bcdt_norm;
+    kr_dtype small; /* of the parameters that are no matrices, and of the caches */
+    kr_tensor *a_log_ir, *d_i, *in_proj, *in_proj_bias, *conv_weight, *conv_bias, *x_proj, *dt_proj, *dt_bias_i,
+        *out_proj, *out_proj_bias, *init_state_ir;
+};
+
+/* create of kr_block_kind. */
+void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config);
+
+/* can_decode and token of kr_block_kind. */
+bool kr_mamba1_can_decode(const void *block, const kr_decode_input *input);
+bool kr_mamba1_decode(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
+
+#endif

@@ -1,0 +1,33 @@
+/* network_impl.h - inside of a network. */
+#ifndef KR_NN_NETWORK_IMPL_H
+#define KR_NN_NETWORK_IMPL_H
+
+#include "nn/layers_impl.h"
+
+#include <krait/network.h>
+
+struct kr_network {
+    kr_ctx *ctx;
+    kr_params *params;
+    kr_arena arena;           /* the list of class tokens */
+    kr_network_config config; /* layers is NULL; class_tokens is a copy */
+    kr_layers *layers;
+    bool is_vocab;
+    int64_t nw; /* width of y */
+    bool has_markers, has_length_markers;
+    kr_tensor *embedding_wd, *head_wd;                                              /* vocabulary; head NULL: tied */
+    kr_tensor *in_proj, *in_proj_bias, *out_proj, *out_proj_bias, *class_tokens_nf; /* latent */
+    kr_tensor *norm_f_d;                                                            /* NULL: none */
+};
+
+/* A network whose table is complete, but whose parameters have no memory: for kr_params_allocate or kr_params_seal, or
+ * to be counted. NULL after an error; kr_network_destroy takes it. */
+kr_network *kr_network_declare(kr_ctx *ctx, const kr_network_config *config);
+
+/* The last linear map of a network: out_proj, or the rows of the vocabulary. bias_w may be NULL. */
+typedef struct kr_head {
+    kr_tensor *weight_wd, *bias_w;
+} kr_head;
+kr_head kr_network_head(const kr_network *net);
+
+#endif

@@ -1,0 +1,82 @@
+/* params_impl.h - building a parameter table: modules declare their rows under a prefix, then all memory is had at once.
+ *
+ *   kr_params *params = kr_params_create(ctx);
+ *   size_t outer = kr_params_enter(params, "layers.%d.", 0);
+ *   weight = kr_params_add(params, &(kr_param_spec){ .name = "norm.weight", ... });
+ *   kr_params_leave(params, outer);
+ *   kr_params_seal(params);             // slabs, then the initial values
+ */
+#ifndef KR_NN_PARAMS_IMPL_H
+#define KR_NN_PARAMS_IMPL_H
+
+#include "base/arena.h"
+#include "base/ctx_impl.h"
+#include "tape/tape_impl.h"
+
+#include <krait/params.h>
+
+typedef struct kr_param_spec {
+    const char *name; /* without the prefix */
+    const char *axes;
+    kr_dtype dtype;
+    kr_shape shape;
+    kr_init init;
+    bool decays;
+    bool is_linear;       /* a weight [o i] that rows of inputs are multiplied with: kr_params_pack */
+    bool is_residual_out; /* ends a branch that is added to the residual stream: kr_params_rescale_residual */
+    bool is_proj_bias;    /* of a projection: kr_params_zero_biases */
+    int nsegments;        /* rows of segments add up to the first axis */
+    const kr_segment *segments;
+} kr_param_spec;
+
+/* Appends to the prefix of later names; what it was, for leave. */
+size_t kr_params_enter(kr_params *params, const char *format, ...) KR_PRINTF(2, 3);
+void kr_params_leave(kr_params *params, size_t outer);
+
+/* Tensors are made by add, but have no memory until seal. NULL params or an earlier error: NULL. */
+kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec);
+
+/* The same for a linear weight [o i]: it decays, and begins as kr_init_linear if init is left 0. */
+kr_tensor *kr_params_add_linear(kr_params *params, const kr_param_spec *spec);
+
+/* The same for a vector without weight decay: a bias, a gain, a rate. */
+kr_tensor *kr_params_add_vector(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
+                                kr_init init);
+
+/* The bias of a projection with `fan_in` inputs and a weight of `dtype`: a small parameter, in f32 beside halves;
+ * kr_params_zero_biases finds these. */
+kr_tensor *kr_params_add_bias(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
+                              int64_t fan_in);
+
+/* Projection biases begin at 0. Before seal. */
+void kr_params_zero_biases(kr_params *params);
+
+/* Multiplies the initial values of residual outputs by `scale`. Before seal. */
+void kr_params_rescale_residual(kr_params *params, double scale);
+
+/* Gives every tensor its memory, one slab for each type, all zero. */
+bool kr_params_allocate(kr_params *params);
+
+/* The same, and the initial values. */
+bool kr_params_seal(kr_params *params);
+
+/* A row over a tensor that is there already, of the spec's shape; a shared one stays its owner's. */
+bool kr_params_put(kr_params *params, const kr_param_spec *spec, double init_scale, kr_tensor *tensor, bool is_shared);
+
+/* Drops the rows from `count` on; their tensors are not destroyed. */
+void kr_params_shorten(kr_params *params, int64_t count);
+
+/* What a row was declared as, but for dtype and shape, which its tensor has. */
+kr_param_spec kr_params_spec_at(const kr_params *params, int64_t i);
+
+kr_ctx *kr_params_ctx(const kr_params *params);
+
+/* Common specs: a linear weight [out in] and its bias, drawn from +-1/sqrt(in); a norm's gain of ones. */
+kr_init kr_init_linear(int64_t fan_in);
+kr_init kr_init_fill(double value);
+
+/* A 64-bit fingerprint of names, types and shapes; and of the values too. */
+uint64_t kr_params_structure_hash(const kr_params *params);
+uint64_t kr_params_values_hash(const kr_params *params);
+
+#endif

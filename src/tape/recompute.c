@@ -1,0 +1,98 @@
+/* recompute.c - a piece of the graph that is recomputed in the backward pass instead of being kept.
+ *
+ * Forward runs fn in a no-grad scope and records one node. Backward runs fn again, recorded at the end of the tape,
+ * walks those new nodes backwards, and drops them. They refer to the outer tensors themselves, so that gradients of
+ * anything that fn reached, listed or not, flow on as usual.
+ */
+#include "tape/tape_impl.h"
+
+#include <string.h>
+
+typedef struct recipe {
+    kr_checkpoint_fn *fn;
+    void *user;
+    uint64_t seed, stream; /* random draws repeat in the second run */
+} recipe;
+
+static void checkpoint_backward(kr_back *back);
+static const kr_rule checkpoint_rule = { .name = "checkpoint", .backward = checkpoint_backward };
+
+/* In the backward pass: run fn again, recorded, and give its outputs their gradients. */
+static void replay(kr_tape *tape, const recipe *r, kr_tensor *const *in, int nout, kr_tensor *const *g_out)
+{
+    kr_tensor *out[KR_KEEP_MAX] = { NULL };
+    const uint64_t seed = tape->ctx->seed, stream = tape->ctx->stream;
+    tape->ctx->seed = r->seed;
+    tape->ctx->stream = r->stream;
+    tape->in_backward = false;
+    tape->recording = true;
+    r->fn(tape, r->user, in, out);
+    tape->recording = false;
+    tape->in_backward = true;
+    tape->ctx->seed = seed;
+    tape->ctx->stream = stream;
+    for (int i = 0; i < nout && !kr_ctx_failed(tape->ctx); i++)
+        if (g_out[i] && out[i] && out[i]->requires_grad) kr_grad_add(tape, out[i], g_out[i]);
+}
+
+static void checkpoint_backward(kr_back *back)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const recipe *r = kr_back_attrs(back);
+    const kr_node *node = kr_back_out(back, 0)->node;
+    kr_node *stop = tape->last;
+    const int64_t nnodes = tape->nnodes;
+    const kr_tape_mark mark = kr_tape_mark_now(tape);
+
+    kr_tensor *g_out[KR_KEEP_MAX] = { NULL };
+    for (int i = 0; i < node->nout; i++) g_out[i] = kr_back_grad(back, i);
+    kr_tensor *outer = tape->temporaries;
+    tape->temporaries = NULL;
+    replay(tape, r, node->in, node->nout, g_out);
+    kr_release_temporaries(tape);
+    tape->temporaries = outer;
+    if (!kr_ctx_failed(tape->ctx)) kr_run_backward(tape, stop);
+
+    tape->last = stop;
+    tape->nnodes = nnodes;
+    kr_tape_release(tape, &mark, kr_tape_is_full(tape, &mark));
+}
+
+bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,
+                   kr_tensor **out)
+{
+    for (int i = 0; i < nout; i++) out[i] = NULL;
+    if (!kr_tape_ready(tape, "checkpoint")) return false;
+    kr_ctx *ctx = tape->ctx;
+    if (!kr_require(ctx, nout >= 1 && nout <= KR_KEEP_MAX, KR_ERR_ARG,
+                    "checkpoint: nout = %d, but must be from 1 to %d", nout, KR_KEEP_MAX))
+        return false;
+    const recipe r = { fn, user, ctx->seed, ctx->stream };
+    const bool recording = tape->recording, saw_before = tape->saw_grad;
+    kr_tensor **keep[KR_KEEP_MAX];
+    for (int i = 0; i < nout; i++) keep[i] = &out[i];
+
+    tape->saw_grad = false;
+    kr_scope scope = kr_no_grad_begin(tape);
+    fn(tape, user, in, out);
+    for (int i = 0; i < nout; i++)
+        if (!out[i]) kr_fail(ctx, KR_ERR_ARG, "checkpoint: the function left out[%d] NULL", i);
+    kr_no_grad_end(tape, scope, nout, keep);
+    const bool saw = tape->saw_grad;
+    tape->saw_grad = saw || saw_before;
+    if (kr_ctx_failed(ctx)) return false;
+    if (!recording || !saw) return true;
+
+    /* an output that fn merely passed on is given a header of its own, so that recording leaves the original alone */
+    for (int i = 0; i < nout; i++)
+        if (!(out[i] = kr_detach(tape, out[i]))) return false;
+    return kr_record_node(tape,
+                          &(kr_record_args){ .rule = &checkpoint_rule,
+                                             .nin = nin,
+                                             .in = in,
+                                             .nout = nout,
+                                             .out = out,
+                                             .attrs = &r,
+                                             .attrs_bytes = sizeof r },
+                          true);
+}

@@ -1,0 +1,157 @@
+/* tape_impl.h - inside of a tape: its memory, its nodes, and what ops need of it.
+ *
+ * Forward tensors and nodes live in two arenas (headers, data) until the tape is reset or their scope ends. During a
+ * backward pass tensors live in a heap instead, counted by reference, so that a gradient's memory is free again as soon
+ * as the node that consumed it is done.
+ *
+ * On a far device (device/device.h) `data` and `device_heap` are its memory, and integers have an arena of their own,
+ * `shared`, in either pass: kernels that are still queued may read them, so that their memory waits for the reset, or
+ * until there is much of it.
+ */
+#ifndef KR_TAPE_TAPE_IMPL_H
+#define KR_TAPE_TAPE_IMPL_H
+
+#include "base/arena.h"
+#include "base/ctx_impl.h"
+#include "base/device_heap.h"
+#include "base/heap.h"
+#include "tensor/contract.h"
+#include "tensor/tensor_impl.h"
+
+#include <krait/tape.h>
+
+typedef struct kr_node kr_node;
+
+struct kr_node {
+    const kr_rule *rule;
+    kr_node *prev;
+    int nin, nout, nsaved;
+    kr_tensor **in, **out, **saved;
+    void *attrs;
+};
+
+/* One place for the gradients of tensors that are the columns of one [rows columns], or of one tensor: whoever comes to such
+ * a gradient may write it there, rounded to bf16. For gradients that are only read by what rounds them. Who made the
+ * tensors releases `whole` when their gradients have been read (kr_slab_leave). */
+typedef struct kr_grad_slab {
+    int64_t rows, columns;
+    bool is_own;      /* of one tensor, whose gradient is row-major there */
+    kr_tensor *whole; /* NULL: nobody has come yet */
+} kr_grad_slab;
+
+/* A home for x's gradient alone, if something is being recorded. False after an error. */
+bool kr_slab_create(kr_tape *tape, kr_tensor *x);
+void kr_slab_leave(kr_tape *tape, kr_grad_slab *slab);
+
+/* Lets y, another view of x's data, have x's home. */
+void kr_slab_share(kr_tensor *y, kr_tensor *x);
+
+struct kr_tape {
+    kr_ctx *ctx;
+    kr_arena heads, data, shared;
+    kr_heap heap;
+    kr_device_heap device_heap;
+    size_t list_bytes; /* of `shared`, by kr_tape_list: no tensors */
+    size_t peak;
+    kr_node *last;
+    int64_t nnodes;
+    uint64_t nerrors; /* of the context when this step began */
+    int depth;        /* open scopes */
+    bool recording, in_backward, done;
+    bool saw_grad; /* an operand that requires a gradient was used, recorded or not */
+    kr_tape_mode mode;
+    kr_tensor *temporaries; /* in_backward: made by the running rule */
+};
+
+/* A place in a tape's memory. */
+typedef struct kr_tape_mark {
+    kr_arena_mark heads, data, shared;
+    size_t list_bytes;
+} kr_tape_mark;
+kr_tape_mark kr_tape_mark_now(const kr_tape *tape);
+
+/* Releases what was made after the mark; integers only if `integers` is set, which is worth a wait if kr_tape_is_full. */
+void kr_tape_release(kr_tape *tape, const kr_tape_mark *mark, bool integers);
+bool kr_tape_is_full(const kr_tape *tape, const kr_tape_mark *mark);
+
+/* Would that release x's data? */
+bool kr_tape_releases(const kr_tape *tape, const kr_tape_mark *mark, bool integers, const kr_tensor *x);
+
+/* Memory for a list that kernels take; lives as long as tensors that are made now. NULL when refused. */
+void *kr_tape_list(kr_tape *tape, size_t bytes);
+
+/* Fails unless the tape can take an op: a healthy context, no earlier error. */
+bool kr_tape_ready(kr_tape *tape, const char *op);
+
+/* Holds operands (kr_tensor *, as many as the contract names) against the tape and the shape contract; see
+ * tensor/contract.h. False with the error recorded, or as an echo of an earlier one. */
+bool kr_bind(kr_tape *tape, const char *op, kr_dims *d, const char *contract, ...);
+
+/* kr_bind of "x:..": one operand of any shape, nothing to bind. */
+bool kr_bind_any(kr_tape *tape, const char *op, const kr_tensor *x);
+
+/* A view on x's data: `shape` by `strides`, beginning `offset` elements after x's first. No gradient is recorded. */
+kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, const int64_t *strides, int64_t offset);
+
+/* kr_record; with `force` even if no input requires a gradient. */
+bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force);
+
+/* Runs the nodes after `stop` backwards. */
+bool kr_run_backward(kr_tape *tape, const kr_node *stop);
+
+/* The type of x's gradient. */
+static inline kr_dtype kr_grad_dtype(const kr_tensor *x)
+{
+    return x->is_autocast ? KR_DTYPE_F32 : x->dtype;
+}
+
+/* Adds g to the gradient of x. */
+bool kr_grad_add(kr_tape *tape, kr_tensor *x, kr_tensor *g);
+
+/* Makes g, which outlasts the backward pass, the gradient of x, without a copy. */
+bool kr_grad_borrow(kr_tape *tape, kr_tensor *x, const kr_tensor *g);
+
+/* x's gradient, contiguous and unshared, to write (*fresh) or add into. */
+kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh);
+
+/* x's gradient where its home is, to be written whole; NULL: it has none, or another gradient, or after an error. */
+kr_tensor *kr_grad_in_slab(kr_tape *tape, kr_tensor *x);
+
+/* Would it be there? */
+bool kr_grad_has_slab(const kr_tensor *x);
+
+/* Makes what lies at x's home x's gradient, if g, the gradient of a view of x, is what lies there. */
+bool kr_grad_move_to_slab(kr_tape *tape, kr_tensor *x, const kr_tensor *g);
+
+/* The memory of a parameter's gradient, if the input is one and nothing has reached it: to be written whole. NULL: it is
+ * none, or there is something, or it is not wanted, or after an error. */
+kr_tensor *kr_back_new(kr_back *back, int in);
+
+/* kr_grad_in_slab of an input of the running rule, if its gradient is wanted. */
+kr_tensor *kr_back_slab(kr_back *back, int in);
+bool kr_back_has_slab(kr_back *back, int in);
+
+/* Frees the tensors that the running rule made, except those whose data a gradient still uses. */
+void kr_release_temporaries(kr_tape *tape);
+void kr_release(kr_tape *tape, kr_tensor *x); /* one reference to a heap tensor */
+
+/* A parameter without memory: whoever gives it some keeps that memory (a slab of many parameters). */
+kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
+
+/* Frees a parameter's gradient, as if none had ever reached it. */
+void kr_param_drop_grad(kr_tensor *param);
+
+/* Says that the caller has zeroed a parameter's gradient: what reaches it next is written, not added. */
+void kr_param_grad_is_zero(kr_tensor *param);
+
+/* A second copy of a weight [o i] in panels (kernels/args/matmul_args.h, kr_panels_args) for kr_linear, of its own type; f64
+ * is passed over, and so are weights that are far. Writing the parameter drops it. */
+bool kr_param_pack(kr_tensor *weight);
+void kr_param_unpack(kr_tensor *weight);
+
+/* y = x, y += x, y = value; for tensors of one shape, any strides. */
+bool kr_assign(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x);
+bool kr_assign_sum(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x);
+bool kr_assign_value(kr_ctx *ctx, kr_tensor *y, double value);
+
+#endif

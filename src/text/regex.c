@@ -1,0 +1,270 @@
+/* regex.c - PCRE2: compiled once, by its JIT where that works, over texts whose UTF-8 has been checked. */
+#include "text/regex.h"
+
+#include "io/quote.h"
+
+#if defined(KR_HAVE_PCRE2)
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+/* One try costs FIRST_LIMIT steps at most, so that all of them are linear in the text; harder ones are charged. */
+enum { FIRST_LIMIT = 4096, GROWTH = 8, BUDGET = 100000000, BUDGET_PER_BYTE = 128 };
+enum { MAX_PATTERN = 1 << 16, HEAP_KIB = 1 << 16, JIT_STACK_LEAST = 1 << 15, JIT_STACK_MOST = 1 << 23 };
+enum { MATCH_OPTIONS = PCRE2_NO_UTF_CHECK };
+
+struct kr_regex {
+    kr_ctx *ctx;
+    bool was_refused; /* memory, by the context */
+    bool has_jit;
+    int64_t budget;
+    kr_quote pattern; /* for messages */
+    pcre2_general_context *general;
+    pcre2_code *code;
+    pcre2_match_data *match;
+    pcre2_match_context *limits;
+    pcre2_jit_stack *stack;
+};
+
+/* ---- PCRE2's memory ---- */
+
+enum { HEADER = 64 }; /* holds the size, and keeps the alignment */
+
+static void *take(size_t bytes, void *user)
+{
+    kr_regex *regex = user;
+    char *p = bytes <= SIZE_MAX - HEADER ? kr_memory_alloc(&regex->ctx->memory, bytes + HEADER) : NULL;
+    if (!p) {
+        regex->was_refused = true;
+        return NULL;
+    }
+    memcpy(p, &bytes, sizeof bytes);
+    return p + HEADER;
+}
+
+static void give(void *p, void *user)
+{
+    kr_regex *regex = user;
+    size_t bytes;
+    if (!p) return;
+    memcpy(&bytes, (char *)p - HEADER, sizeof bytes);
+    kr_memory_free(&regex->ctx->memory, (char *)p - HEADER, bytes + HEADER);
+}
+
+/* ---- making one ---- */
+
+static bool fail_to_compile(kr_regex *regex, const char *place, int error, size_t at, const char *translated)
+{
+    char reason[160] = "";
+    if (regex->was_refused || error == PCRE2_ERROR_HEAP_FAILED)
+        return kr_fail(regex->ctx, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", place);
+    pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
+    return kr_fail(regex->ctx, KR_ERR_FORMAT,
+                   "tokenizer: %s: PCRE2 refuses the regular expression \"%s\": %s, before \"%.20s\"", place,
+                   regex->pattern.text, reason, kr_quote_of(translated + at, strlen(translated + at)).text);
+}
+
+static bool compile(kr_regex *regex, kr_buffer *translated, const char *place)
+{
+    const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
+    int error = 0;
+    size_t at = 0;
+    pcre2_compile_context *context = pcre2_compile_context_create(regex->general);
+    if (context) {
+        pcre2_set_newline(context, PCRE2_NEWLINE_LF);
+        pcre2_set_bsr(context, PCRE2_BSR_UNICODE);
+        regex->code = pcre2_compile((PCRE2_SPTR)translated->data, translated->bytes, options, &error, &at, context);
+        pcre2_compile_context_free(context);
+    }
+    if (!regex->code) {
+        return kr_buffer_put(translated, "", 1) && /* ends it for the message */
+               fail_to_compile(regex, place, error, at < translated->bytes ? at : translated->bytes - 1,
+                               translated->data);
+    }
+    /* Without memory that may be executed there is no JIT, and the interpreter does it. */
+    regex->has_jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
+    return !regex->was_refused || fail_to_compile(regex, place, PCRE2_ERROR_HEAP_FAILED, 0, "");
+}
+
+static bool prepare_matching(kr_regex *regex, const char *place)
+{
+    regex->match = pcre2_match_data_create(1, regex->general);
+    regex->limits = pcre2_match_context_create(regex->general);
+    if (regex->has_jit) regex->stack = pcre2_jit_stack_create(JIT_STACK_LEAST, JIT_STACK_MOST, regex->general);
+    if (!regex->match || !regex->limits || regex->was_refused)
+        return kr_fail(regex->ctx, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", place);
+    pcre2_set_match_limit(regex->limits, FIRST_LIMIT);
+    pcre2_set_heap_limit(regex->limits, HEAP_KIB);
+    if (regex->stack) pcre2_jit_stack_assign(regex->limits, NULL, regex->stack);
+    return true;
+}
+
+kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *place)
+{
+    if (!kr_require(ctx, bytes <= MAX_PATTERN, KR_ERR_FORMAT,
+                    "tokenizer: %s: a regular expression of %zu bytes, but at most %d are taken", place, bytes,
+                    MAX_PATTERN))
+        return NULL;
+    kr_regex *regex = kr_memory_alloc_zeroed(&ctx->memory, sizeof *regex);
+    if (!regex) {
+        kr_fail(ctx, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", place);
+        return NULL;
+    }
+    regex->ctx = ctx;
+    regex->pattern = kr_quote_of(pattern, bytes);
+    kr_buffer translated = { .ctx = ctx };
+    bool made = kr_regex_translate(&translated, pattern, bytes, place);
+    if (made) {
+        regex->general = pcre2_general_context_create(take, give, regex);
+        made =
+            kr_require(ctx, regex->general, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", place) &&
+            kr_buffer_reserve(&translated, 1) && compile(regex, &translated, place) && prepare_matching(regex, place);
+    }
+    kr_buffer_free(&translated);
+    if (made) return regex;
+    kr_regex_destroy(regex);
+    return NULL;
+}
+
+void kr_regex_destroy(kr_regex *regex)
+{
+    if (!regex) return;
+    kr_memory *memory = &regex->ctx->memory;
+    pcre2_jit_stack_free(regex->stack);
+    pcre2_match_context_free(regex->limits);
+    pcre2_match_data_free(regex->match);
+    pcre2_code_free(regex->code);
+    pcre2_general_context_free(regex->general);
+    kr_memory_free(memory, regex, sizeof *regex);
+}
+
+int kr_regex_has_property(kr_ctx *ctx, const char *property, size_t bytes)
+{
+    kr_regex owner = { .ctx = ctx };
+    int error = 0;
+    size_t at;
+    pcre2_code *code = NULL;
+    pcre2_general_context *general = pcre2_general_context_create(take, give, &owner);
+    pcre2_compile_context *context = general ? pcre2_compile_context_create(general) : NULL;
+    if (context) code = pcre2_compile((PCRE2_SPTR)property, bytes, PCRE2_UTF, &error, &at, context);
+    const int has = code != NULL;
+    pcre2_code_free(code);
+    pcre2_compile_context_free(context);
+    pcre2_general_context_free(general);
+    if (!owner.was_refused) return has;
+    kr_fail(ctx, KR_ERR_NOMEM, "tokenizer: no memory for a regular expression");
+    return -1;
+}
+
+/* ---- matching ---- */
+
+void kr_regex_begin(kr_regex *regex, size_t bytes)
+{
+    const size_t most = (size_t)(INT64_MAX / 2 / BUDGET_PER_BYTE);
+    regex->budget = BUDGET + (int64_t)(bytes < most ? bytes : most) * BUDGET_PER_BYTE;
+}
+
+static int found(kr_regex *regex, size_t from, kr_match *match)
+{
+    const size_t *place = pcre2_get_ovector_pointer(regex->match);
+    *match = (kr_match){ place[0], place[1] };
+    if (place[0] >= from && place[1] >= place[0]) return 1;
+    kr_fail(regex->ctx, KR_ERR_FORMAT,
+            "tokenizer.encode: the regular expression \"%s\" gives a match that ends before it begins",
+            regex->pattern.text);
+    return -1;
+}
+
+static int fail_to_match(kr_regex *regex, int error, size_t at)
+{
+    char reason[160] = "";
+    pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
+    if (regex->was_refused)
+        kr_fail(regex->ctx, KR_ERR_NOMEM, "tokenizer.encode: no memory to match the regular expression \"%s\"",
+                regex->pattern.text);
+    else
+        kr_fail(regex->ctx, KR_ERR_FORMAT,
+                "tokenizer.encode: the regular expression \"%s\" takes too long or too much at byte %zu of a text: %s",
+                regex->pattern.text, at, reason);
+    regex->was_refused = false;
+    return -1;
+}
+
+static bool is_limit(int rc)
+{
+    return rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_JIT_STACKLIMIT;
+}
+
+/* At exactly one place, with as many steps as the budget gives. */
+static int match_here(kr_regex *regex, const char *text, size_t bytes, size_t at)
+{
+    int rc;
+    int64_t limit = FIRST_LIMIT;
+    do {
+        pcre2_set_match_limit(regex->limits, (uint32_t)limit);
+        rc = pcre2_match(regex->code, (PCRE2_SPTR)text, bytes, at, MATCH_OPTIONS | PCRE2_ANCHORED | PCRE2_NO_JIT,
+                         regex->match, regex->limits);
+        limit *= GROWTH;
+        if (is_limit(rc)) regex->budget -= limit;
+    } while (is_limit(rc) && regex->budget >= 0 && limit <= UINT32_MAX);
+    pcre2_set_match_limit(regex->limits, FIRST_LIMIT);
+    return rc;
+}
+
+static int find_slowly(kr_regex *regex, const char *text, size_t bytes, size_t from, kr_match *match)
+{
+    for (size_t at = from; at <= bytes; at++) {
+        if (at < bytes && ((unsigned char)text[at] & 0xc0) == 0x80) continue; /* inside a character */
+        const int rc = match_here(regex, text, bytes, at);
+        if (rc >= 0) return found(regex, from, match);
+        if (rc != PCRE2_ERROR_NOMATCH) return fail_to_match(regex, rc, at);
+    }
+    return 0;
+}
+
+int kr_regex_find(kr_regex *regex, const char *text, size_t bytes, size_t from, kr_match *match)
+{
+    const int rc =
+        regex->has_jit
+            ? pcre2_jit_match(regex->code, (PCRE2_SPTR)text, bytes, from, MATCH_OPTIONS, regex->match, regex->limits)
+            : pcre2_match(regex->code, (PCRE2_SPTR)text, bytes, from, MATCH_OPTIONS, regex->match, regex->limits);
+    if (rc >= 0) return found(regex, from, match);
+    if (rc == PCRE2_ERROR_NOMATCH) return 0;
+    return is_limit(rc) ? find_slowly(regex, text, bytes, from, match) : fail_to_match(regex, rc, from);
+}
+
+#else
+
+kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *place)
+{
+    kr_fail(
+        ctx, KR_ERR_UNSUPPORTED,
+        "tokenizer: %s: the regular expression \"%s\" needs PCRE2, which this build of krait is without; install it "
+        "(Debian: libpcre2-dev) and build krait again",
+        place, kr_quote_of(pattern, bytes).text);
+    return NULL;
+}
+
+void kr_regex_destroy(kr_regex *regex)
+{
+    (void)regex;
+}
+
+void kr_regex_begin(kr_regex *regex, size_t bytes)
+{
+    (void)regex, (void)bytes;
+}
+
+int kr_regex_find(kr_regex *regex, const char *text, size_t bytes, size_t from, kr_match *match)
+{
+    (void)regex, (void)text, (void)bytes, (void)from, (void)match;
+    return 0;
+}
+
+int kr_regex_has_property(kr_ctx *ctx, const char *property, size_t bytes)
+{
+    (void)ctx, (void)property, (void)bytes;
+    return 0;
+}
+
+#endif

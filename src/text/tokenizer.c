@@ -1,0 +1,95 @@
+/* tokenizer.c - a tokenizer's life, its tokens, and ids back to bytes. */
+#include "text/tokenizer_impl.h"
+
+kr_tokenizer *kr_tokenizer_new(kr_ctx *ctx)
+{
+    enum { BLOCK_BYTES = 1 << 14 };
+    kr_tokenizer *tok = kr_memory_alloc_zeroed(&ctx->memory, sizeof *tok);
+    if (!tok) {
+        kr_fail(ctx, KR_ERR_NOMEM, "tokenizer: no memory for a tokenizer");
+        return NULL;
+    }
+    tok->ctx = ctx;
+    tok->self = tok;
+    tok->unknown = -1;
+    kr_arena_init(&tok->arena, &ctx->memory, BLOCK_BYTES);
+    return tok;
+}
+
+void kr_tokenizer_destroy(kr_tokenizer *tok)
+{
+    if (!tok) return;
+    kr_memory *memory = &tok->ctx->memory;
+    for (int i = 0; i < tok->nstages; i++) kr_regex_destroy(tok->stages[i].regex);
+    kr_regex_destroy(tok->word);
+    kr_arena_deinit(&tok->arena);
+    kr_memory_free(memory, tok, sizeof *tok);
+}
+
+kr_tokenizer *kr_tokenizer_bytes(kr_ctx *ctx)
+{
+    enum { NBYTES = 256 };
+    if (kr_ctx_failed(ctx)) return NULL;
+    kr_tokenizer *tok = kr_tokenizer_new(ctx);
+    if (!tok) return NULL;
+    tok->is_bytes = true;
+    char *text = kr_arena_alloc(&tok->arena, NBYTES);
+    tok->tokens = kr_arena_alloc(&tok->arena, NBYTES * sizeof *tok->tokens);
+    tok->by_id = kr_arena_alloc(&tok->arena, NBYTES * sizeof *tok->by_id);
+    if (!text || !tok->tokens || !tok->by_id) {
+        kr_fail(ctx, KR_ERR_NOMEM, "tokenizer: no memory for a tokenizer");
+        kr_tokenizer_destroy(tok);
+        return NULL;
+    }
+    for (int i = 0; i < NBYTES; i++) {
+        text[i] = (char)i;
+        tok->tokens[i] = (kr_token){ .text = text + i, .bytes = 1, .id = i };
+        tok->by_id[i] = (uint32_t)i + 1;
+    }
+    tok->ntokens = tok->size = NBYTES;
+    tok->longest = 1;
+    return tok;
+}
+
+/* ---- tokens ---- */
+
+int64_t kr_tokenizer_size(const kr_tokenizer *tok)
+{
+    return tok ? tok->size : 0;
+}
+
+const char *kr_tokenizer_token(const kr_tokenizer *tok, int32_t id, size_t *bytes)
+{
+    const kr_token *token = tok ? kr_token_of(tok, id) : NULL;
+    if (bytes) *bytes = token ? token->bytes : 0;
+    return token ? token->text : NULL;
+}
+
+bool kr_tokenizer_is_special(const kr_tokenizer *tok, int32_t id)
+{
+    const kr_token *token = tok ? kr_token_of(tok, id) : NULL;
+    return token && token->is_special;
+}
+
+int32_t kr_tokenizer_find(const kr_tokenizer *tok, const char *text)
+{
+    if (!tok || !text || tok->nadded == 0) return -1;
+    const int32_t place = kr_token_map_find(&tok->by_name, text, strlen(text));
+    return place < 0 ? -1 : tok->names[place].id;
+}
+
+size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t count, bool skips_special, char *text,
+                           size_t capacity)
+{
+    size_t bytes = 0;
+    for (int64_t i = 0; tok && i < count; i++) {
+        const kr_token *token = kr_token_of(tok, ids[i]);
+        if (!token || (token->is_special && skips_special)) continue;
+        if (bytes < capacity) {
+            const size_t room = capacity - bytes;
+            memcpy(text + bytes, token->text, token->bytes < room ? token->bytes : room);
+        }
+        bytes += token->bytes;
+    }
+    return bytes;
+}

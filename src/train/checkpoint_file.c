@@ -1,0 +1,214 @@
+/* checkpoint_file.c - writes a checkpoint: into a hidden folder, all of it to the disk, and then under its name. Weights that
+ * are not finite are not saved, so that those before them stay. */
+#include "train/checkpoint_file.h"
+
+#include "io/file.h"
+#include "io/folder.h"
+#include "train/optimizer_impl.h"
+
+#include <stdio.h>
+
+#define OP "trainer.save"
+
+#define NUMBER(name, field, dtype, count)                                                                              \
+    {                                                                                                                  \
+        "trainer." name, offsetof(kr_train_numbers, field), dtype, count                                               \
+    }
+const kr_train_number kr_train_number_rows[] = { NUMBER("step", step, KR_DTYPE_I64, 0),
+                                                 NUMBER("positions", positions, KR_DTYPE_I64, 0),
+                                                 NUMBER("loader", loader, KR_DTYPE_I64, 5),
+                                                 NUMBER("random", random, KR_DTYPE_I64, 2),
+                                                 NUMBER("scores", scores, KR_DTYPE_I64, 2),
+                                                 NUMBER("eval_step", eval_step, KR_DTYPE_I64, 0),
+                                                 NUMBER("best_step", best_step, KR_DTYPE_I64, 0),
+                                                 NUMBER("last", last, KR_DTYPE_F64, 3),
+                                                 NUMBER("eval", eval, KR_DTYPE_F64, 2),
+                                                 NUMBER("best", best, KR_DTYPE_F64, 0),
+                                                 { NULL, 0, KR_DTYPE_F64, 0 } };
+
+/* ---- training.safetensors ---- */
+
+static kr_train_numbers numbers_of(const kr_trainer *t)
+{
+    const kr_train_progress *p = &t->progress;
+    const kr_loader_position at = kr_loader_save(t->loader);
+    return (kr_train_numbers){
+        .step = p->step,
+        .positions = p->n_positions,
+        .loader = { (int64_t)at.seed, at.epoch, at.step, at.count, at.steps_per_epoch },
+        .random = { (int64_t)t->ctx->seed, (int64_t)t->ctx->stream },
+        .scores = { p->n_scored, p->n_right },
+        .eval_step = p->eval_step,
+        .best_step = p->best_step,
+        .last = { p->loss, p->lr, p->grad_norm },
+        .eval = { p->eval_loss, p->eval_accuracy },
+        .best = p->best_loss,
+    };
+}
+
+bool kr_weight_is_strided(const kr_trainer *t, int64_t i)
+{
+    const kr_tensor *w = kr_params_at(t->params, i)->tensor;
+    return t->optimizer->options.ema_decay > 0 || (t->model && t->model->stored[i] != kr_tensor_dtype(w));
+}
+
+static bool add_weights(const kr_trainer *t, kr_safetensors_writer *w, const char *prefix, bool only_apart)
+{
+    enum { NAME_MOST = 512 };
+    for (int64_t i = 0; i < kr_params_count(t->params); i++) {
+        const kr_param_row *row = kr_params_at(t->params, i);
+        char name[NAME_MOST];
+        if (only_apart && !kr_weight_is_strided(t, i)) continue;
+        const int length = snprintf(name, sizeof name, "%s%s", prefix, row->name);
+        if (!kr_require(t->ctx, length < NAME_MOST, KR_ERR_ARG, OP ": the name of %s is too long for a file",
+                        row->name) ||
+            kr_safetensors_add(w, name, kr_tensor_dtype(row->tensor), kr_tensor_shape(row->tensor),
+                               kr_tensor_data(row->tensor)) != KR_OK)
+            return false;
+    }
+    return true;
+}
+
+static bool write_training(const kr_trainer *t, const char *path)
+{
+    const kr_train_numbers numbers = numbers_of(t);
+    kr_safetensors_writer *w = kr_safetensors_writer_create(t->ctx);
+    bool ok = w && kr_safetensors_add_metadata(w, "format", "krait.training") == KR_OK &&
+              kr_safetensors_add_metadata(w, "version", "1") == KR_OK;
+    for (const kr_train_number *row = kr_train_number_rows; ok && row->name; row++)
+        ok = kr_safetensors_add(w, row->name, row->dtype, row->count ? KR_SHAPE(row->count) : KR_SCALAR,
+                                (const char *)&numbers + row->offset) == KR_OK;
+    ok = ok && add_weights(t, w, KR_WEIGHTS_PREFIX, true) && kr_optimizer_save(t->optimizer, w) == KR_OK &&
+         kr_safetensors_save(w, path) == KR_OK;
+    kr_safetensors_writer_destroy(w);
+    return ok;
+}
+
+/* ---- the model ---- */
+
+static bool write_table(const kr_trainer *t, const char *path)
+{
+    kr_safetensors_writer *w = kr_safetensors_writer_create(t->ctx);
+    const bool ok = w && add_weights(t, w, "", false) && kr_safetensors_save(w, path) == KR_OK;
+    kr_safetensors_writer_destroy(w);
+    return ok;
+}
+
+/* What one would use: the averaged weights, if there are any. */
+static bool write_model(const kr_trainer *t, kr_run_folder *f, const char *step_path)
+{
+    const char *path = kr_run_path(f, step_path, KR_MODEL_FILE);
+    const bool has_ema = t->optimizer->options.ema_decay > 0;
+    if (!path || (has_ema && kr_optimizer_use_ema(t->optimizer, true) != KR_OK)) return false;
+    const bool ok = t->model ? kr_model_save(t->model, step_path, NULL) == KR_OK : write_table(t, path);
+    const kr_held_error held = kr_hold_error(t->ctx);
+    if (has_ema) kr_optimizer_use_ema(t->optimizer, false);
+    kr_return_error(t->ctx, &held);
+    return ok && !kr_ctx_failed(t->ctx);
+}
+
+/* ---- a checkpoint ---- */
+
+static bool copy_extra_files(const kr_trainer *t, kr_run_folder *f, const char *to)
+{
+    for (int i = 0; i < t->o.n_extra_files; i++) {
+        const char *from = t->o.extra_files[i], *path = kr_run_path(f, to, from + kr_path_folder_length(from));
+        if (!path || !kr_file_copy(f->ctx, from, path)) return false;
+    }
+    return true;
+}
+
+static bool write_files(const kr_trainer *t, kr_run_folder *f, const char *step_path)
+{
+    const char *training = kr_run_path(f, step_path, KR_TRAINING_FILE);
+    const char *state = kr_run_path(f, step_path, KR_STATE_FILE);
+    return training && state && write_model(t, f, step_path) && write_training(t, training) &&
+           (!t->carried || kr_state_save(t->carried, t->net, state) == KR_OK) && copy_extra_files(t, f, step_path) &&
+           kr_manifest_write(f, step_path, kr_manifest_names) && kr_folder_sync(f->ctx, step_path);
+}
+
+/* One that is there already, half-read by an earlier run or of a save that failed behind it, makes room. */
+static bool put_in_place(const kr_trainer *t, kr_run_folder *f, const char *hidden)
+{
+    const char *path = kr_run_step_path(f, t->progress.step);
+    const char *old = kr_run_path(f, f->checkpoints, KR_HIDDEN "old");
+    if (!path || !old) return false;
+    const bool has_old = kr_path_kind_of(path) != KR_PATH_NONE;
+    return (!has_old || kr_path_move(f->ctx, path, old)) && kr_path_move(f->ctx, hidden, path) &&
+           kr_folder_sync(f->ctx, f->checkpoints) && (!has_old || kr_path_remove(f->ctx, old));
+}
+
+static bool write_checkpoint(const kr_trainer *t, kr_run_folder *f)
+{
+    const char *hidden = kr_run_path(f, f->checkpoints, KR_HIDDEN "new");
+    if (!hidden || !kr_folder_make(f->ctx, hidden)) return false;
+    if (write_files(t, f, hidden) && put_in_place(t, f, hidden)) return true;
+    const kr_held_error held = kr_hold_error(f->ctx);
+    kr_path_remove(f->ctx, hidden);
+    kr_return_error(f->ctx, &held);
+    return false;
+}
+
+/* ---- the folder around it ---- */
+
+/* The model's small files change with the run only; of those that are written, config.json comes last. */
+static bool write_folder(kr_trainer *t, kr_run_folder *f)
+{
+    static const char *const small[] = { "generation_config.json", KR_CONFIG_FILE };
+    const char *step_path = kr_run_step_path(f, t->progress.step);
+    const char *from = step_path ? kr_run_path(f, step_path, KR_MODEL_FILE) : NULL;
+    const char *to = kr_run_path(f, f->path, KR_MODEL_FILE), *spare = kr_run_path(f, f->path, KR_HIDDEN "model");
+    if (!from || !to || !spare || !kr_file_share(f->ctx, from, to, spare)) return false;
+    if (t->has_written_folder) return true;
+    if (!copy_extra_files(t, f, f->path)) return false;
+    for (int i = 0; i < 2; i++) {
+        from = kr_run_path(f, step_path, small[i]);
+        to = kr_run_path(f, f->path, small[i]);
+        if (!from || !to || (kr_path_kind_of(from) == KR_PATH_FILE && !kr_file_copy(f->ctx, from, to))) return false;
+    }
+    return t->has_written_folder = true;
+}
+
+/* Also where it was so before: a process that was killed may have left the link behind. */
+static bool link_best(const kr_trainer *t, kr_run_folder *f)
+{
+    const char *step_path = kr_run_step_path(f, t->progress.best_step);
+    const char *path = kr_run_path(f, f->path, "best"), *spare = kr_run_path(f, f->path, KR_HIDDEN "best");
+    if (!step_path || !path || !spare) return false;
+    if (!t->o.keep_best || t->progress.best_step == 0 || kr_path_kind_of(step_path) != KR_PATH_FOLDER) return true;
+    bool is_made = false;
+    const char *target = step_path + strlen(f->path) + (f->path[strlen(f->path) - 1] != '/');
+    if (!kr_path_link(f->ctx, target, path, spare, &is_made)) return false;
+    if (!is_made) kr_note(f->ctx, KR_LOG_WARNING, "%s: there are no links here; the best is %s", path, target);
+    return true;
+}
+
+static bool save(kr_trainer *t, kr_run_folder *f)
+{
+    if (!kr_folder_make(f->ctx, f->path) || !kr_folder_make(f->ctx, f->checkpoints)) return false;
+    kr_run_clean(f);
+    if (t->placed_step != t->progress.step && !write_checkpoint(t, f)) return false;
+    t->placed_step = t->progress.step;
+    if (!write_folder(t, f) || !link_best(t, f) || !kr_folder_sync(f->ctx, f->path)) return false;
+    kr_run_prune(f, t->o.keep_last, t->o.keep_best ? t->progress.best_step : 0);
+    return true;
+}
+
+kr_status kr_trainer_save(kr_trainer *t)
+{
+    if (!t) return KR_ERR_ARG;
+    if (!kr_trainer_ready(t)) return t->ctx->status;
+    if (!kr_require(t->ctx, t->o.folder != NULL, KR_ERR_STATE,
+                    OP ": options.folder is NULL: there is nowhere to save") ||
+        !kr_trainer_take_folder(t))
+        return t->ctx->status;
+    kr_run_folder f;
+    if (kr_run_folder_open(&f, t->ctx, t->o.folder) && kr_trainer_check_weights(t) && save(t, &f)) {
+        t->saved_step = t->progress.step;
+        t->progress.is_saved = true;
+    } else if (t->ctx->status != KR_ERR_IO) {
+        kr_blame(t->ctx, OP);
+    }
+    kr_run_folder_close(&f);
+    return t->ctx->status;
+}

@@ -1,0 +1,128 @@
+/* base.h - version, linkage, status codes; included by every other header.
+ *
+ *   printf("krait %s\n", kr_version());
+ *
+ * All headers are C11 and C++17, include nothing but stddef, stdint and stdbool, and
+ * declare only names that begin with kr_ or KR_.
+ */
+#ifndef KRAIT_BASE_H
+#define KRAIT_BASE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define KR_VERSION_MAJOR 0
+#define KR_VERSION_MINOR 2
+#define KR_VERSION_PATCH 0
+
+/* The version of this header as one number, for #if: 200 is 0.2.0. kr_version_number() is that of the library. */
+#define KR_VERSION_NUMBER (KR_VERSION_MAJOR * 10000 + KR_VERSION_MINOR * 100 + KR_VERSION_PATCH)
+
+/* Linkage. KR_STATIC: the library is linked statically, into a plug-in say; declarations then neither import nor export.
+ * The CMake target krait::krait_static and pkg-config --static define it. KR_BUILDING is defined while the library itself
+ * is compiled. */
+#if defined(KR_STATIC)
+#define KR_API
+#elif defined(_WIN32) && defined(KR_BUILDING)
+#define KR_API __declspec(dllexport)
+#elif defined(_WIN32)
+#define KR_API __declspec(dllimport)
+#else
+#define KR_API __attribute__((visibility("default")))
+#endif
+
+/* KR_MUST_CHECK: a status that must not be ignored, because data would be lost unnoticed. KR_DEPRECATED("use ..."): a
+ * declaration that a later minor version removes. */
+#if defined(__GNUC__) || defined(__clang__)
+#define KR_MUST_CHECK __attribute__((__warn_unused_result__))
+#define KR_DEPRECATED(text) __attribute__((__deprecated__(text)))
+#elif defined(_MSC_VER)
+#define KR_MUST_CHECK
+#define KR_DEPRECATED(text) __declspec(deprecated(text))
+#else
+#define KR_MUST_CHECK
+#define KR_DEPRECATED(text)
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define KR_PRINTF(text, first) __attribute__((__format__(__printf__, text, first)))
+#else
+#define KR_PRINTF(text, first)
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* How a call ended. Values are fixed; new ones are appended. */
+typedef enum kr_status {
+    KR_OK = 0,
+    KR_ERR_ARG = 1,         /* an argument outside its rule */
+    KR_ERR_SHAPE = 2,       /* ranks or sizes that do not fit together */
+    KR_ERR_DTYPE = 3,       /* an element type that the op does not take */
+    KR_ERR_NOMEM = 4,       /* the allocator refused */
+    KR_ERR_IO = 5,          /* the system refused to read or write */
+    KR_ERR_FORMAT = 6,      /* a file or text that is not what it should be */
+    KR_ERR_UNSUPPORTED = 7, /* right in principle, absent on this machine or build */
+    KR_ERR_DEVICE = 8,      /* the accelerator failed */
+    KR_ERR_NUMERIC = 9,     /* NaN or infinity where check_finite forbids it */
+    KR_ERR_STATE = 10,      /* a call at the wrong time: a used tape, a foreign context */
+    KR_ERR_INTERNAL = 11,   /* a bug in Krait */
+    KR_END = 12             /* no more items; not an error, and never the status of a context */
+} kr_status;
+
+/* "ok", "shape", ...; never NULL. */
+KR_API const char *kr_status_name(kr_status status);
+
+/* "major.minor.patch" of the library that is linked, not of this header. */
+KR_API const char *kr_version(void);
+
+/* The same as a number: KR_VERSION_NUMBER of the headers that the library was built with. */
+KR_API int kr_version_number(void);
+
+/* Structs that callers fill in begin with their size, so that later versions can append fields. Each has a macro,
+ * kr_call_init(&call) say, that fills in the library's defaults for exactly the fields that this program was compiled
+ * with.
+ * Functions that take such a struct use the defaults for fields that the program does not know, and refuse fields that are
+ * set but that the library does not know (KR_ERR_UNSUPPORTED). Values are fixed; new ones are appended. */
+typedef enum kr_struct_id {
+    KR_STRUCT_CTX_OPTIONS = 0,
+    KR_STRUCT_NORM_OPTIONS = 1,
+    KR_STRUCT_TRAPEZOID_OPTIONS = 2,
+    KR_STRUCT_CROSS_ENTROPY_OPTIONS = 3,
+    KR_STRUCT_LOSS_OPTIONS = 4,
+    KR_STRUCT_LOSS_CALL = 5,
+    KR_STRUCT_MAMBA1_CONFIG = 6,
+    KR_STRUCT_MAMBA2_CONFIG = 7,
+    KR_STRUCT_MAMBA3_CONFIG = 8,
+    KR_STRUCT_LAYERS_CONFIG = 9,
+    KR_STRUCT_BIDI_CONFIG = 10,
+    KR_STRUCT_NETWORK_CONFIG = 11,
+    KR_STRUCT_CALL = 12,
+    KR_STRUCT_PARAM_OPTIONS = 13,
+    KR_STRUCT_JSON_OPTIONS = 14,
+    KR_STRUCT_MODEL_CONFIG = 15,
+    KR_STRUCT_LOAD_OPTIONS = 16,
+    KR_STRUCT_SAVE_OPTIONS = 17,
+    KR_STRUCT_ENCODE_OPTIONS = 18,
+    KR_STRUCT_TEXT_OPTIONS = 19,
+    KR_STRUCT_CSV_OPTIONS = 20,
+    KR_STRUCT_IDX_OPTIONS = 21,
+    KR_STRUCT_LOADER_OPTIONS = 22,
+    KR_STRUCT_OPTIMIZER_OPTIONS = 23,
+    KR_STRUCT_LR_SCHEDULE = 24,
+    KR_STRUCT_TRAIN_OPTIONS = 25,
+    KR_STRUCT_SAMPLER_OPTIONS = 26,
+    KR_STRUCT_GENERATE_OPTIONS = 27
+} kr_struct_id;
+
+/* What the macros call: `size` bytes at `object` become the defaults of the struct; an id that this library does not know
+ * gives zeros and the size. Thread-safe. */
+KR_API void kr_struct_init(kr_struct_id id, void *object, size_t size);
+#define KR_STRUCT_INIT(id, type, object) kr_struct_init(KR_STRUCT_##id, 1 ? (object) : (type *)0, sizeof *(object))
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,148 @@
+/* ctx.h - the root object: device, threads, instruction set, memory, randomness, and the first error.
+ *
+ *   kr_ctx_options options;
+ *   kr_ctx_options_init(&options);
+ *   options.threads = 2;
+ *   kr_ctx *ctx = kr_ctx_create(&options);
+ *   if (kr_ctx_failed(ctx)) fprintf(stderr, "%s\n", kr_ctx_message(ctx));
+ *   kr_ctx_destroy(ctx);
+ *
+ * A context has one device, on which all its tensors live and all its ops run: the processor, or a GPU (docs/cuda.md).
+ * There ops are queued: a call returns before its kernels have run, and the host waits where it reads a number (kr_item,
+ * kr_tensor_read, a checkpoint) or asks to (kr_ctx_wait). Nothing else of a program changes.
+ *
+ * Everything belongs to one context and is used by one thread at a time; contexts do not share state, so different
+ * threads may each have their own. The library prints nothing and never ends the process.
+ */
+#ifndef KRAIT_CTX_H
+#define KRAIT_CTX_H
+
+#include <krait/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Memory hooks. alloc returns `bytes` bytes aligned to `align` (a power of two) or NULL; free takes what alloc gave.
+ * Both may be called by the thread that uses the context only. */
+typedef struct kr_allocator {
+    void *(*alloc)(void *user, size_t bytes, size_t align);
+    void (*free)(void *user, void *p);
+    void *user;
+} kr_allocator;
+
+typedef enum kr_log_level { KR_LOG_INFO = 0, KR_LOG_WARNING = 1 } kr_log_level;
+
+/* Precision of matrix products, including the SSD core. EXACT: f32 operands, f32 accumulation. TF32, BF16: a device
+ * with tensor cores may cast f32 operands to these types (11 or 8 significant bits); accumulators, states, residual
+ * streams, weights and files stay f32, and activations inside a block may be stored in bf16. Ignored on the CPU, which
+ * always computes in f32. */
+typedef enum kr_precision {
+    KR_PRECISION_UNSET = -1, /* the environment variable KR_PRECISION (exact, tf32, bf16), else exact */
+    KR_PRECISION_EXACT = 0,
+    KR_PRECISION_TF32 = 1,
+    KR_PRECISION_BF16 = 2
+} kr_precision;
+
+/* Called with one line of text, without a newline. */
+typedef void kr_log_fn(void *user, kr_log_level level, const char *text);
+
+typedef struct kr_ctx_options {
+    size_t size;            /* sizeof(kr_ctx_options) of the caller; set by kr_ctx_options_init */
+    int threads;            /* 0: KR_THREADS, else one per CPU available to the process */
+    const char *isa;        /* NULL: KR_ISA, else the best available; "ref", "avx2", "avx512": at most this one */
+    kr_allocator allocator; /* alloc NULL: malloc and free of the C library */
+    kr_log_fn *log;         /* NULL: no log */
+    void *log_user;
+    uint64_t seed;          /* seed of the context's random stream */
+    bool check_finite;      /* report a NaN or infinity in the result of an op as an error that names op and index */
+    const char *device;     /* NULL: KR_DEVICE, else "cpu"; "cuda" or "cuda:1": an NVIDIA GPU, numbered from 0 */
+    kr_precision precision; /* of matrix products; KR_PRECISION_UNSET by default */
+    bool pin_threads;       /* or KR_PIN_THREADS=1: each worker stays on one CPU; otherwise the system places them */
+} kr_ctx_options;
+
+/* Fills in the defaults for exactly the fields that this caller was compiled with. */
+#define kr_ctx_options_init(options) KR_STRUCT_INIT(CTX_OPTIONS, kr_ctx_options, options)
+
+/* Creates a context. NULL options: defaults. Options override the environment. Returns NULL only if the context itself
+ * cannot be allocated. If the setup fails (an unknown KR_ISA, for example), the context is returned in the failed
+ * state, its message gives the reason, and it must be destroyed as usual. Any thread may call it. */
+KR_API kr_ctx *kr_ctx_create(const kr_ctx_options *options);
+KR_API void kr_ctx_destroy(kr_ctx *ctx);
+
+/* The first error since the context was created or cleared; later errors are not recorded. The message names op,
+ * operand, sizes, rule and, if known, the remedy; it is "" without an error. NULL ctx: failed, out of memory. */
+KR_API bool kr_ctx_failed(const kr_ctx *ctx);
+KR_API kr_status kr_ctx_status(const kr_ctx *ctx);
+KR_API const char *kr_ctx_message(const kr_ctx *ctx);
+
+/* Sets an error from outside the library: a custom source or op reports its failures so, and the library treats them as
+ * its own. An earlier error stays. `format` is printf's; the message keeps 1,023 bytes. Returns `status`; KR_OK and KR_END
+ * are no errors and become KR_ERR_ARG. */
+KR_API kr_status kr_ctx_fail(kr_ctx *ctx, kr_status status, const char *format, ...) KR_PRINTF(3, 4);
+
+/* Forgets the error. Tapes that were in use when it happened stay unusable until kr_tape_reset. Does nothing for a
+ * context that failed in kr_ctx_create. */
+KR_API void kr_ctx_clear(kr_ctx *ctx);
+
+KR_API int kr_ctx_threads(const kr_ctx *ctx);
+KR_API const char *kr_ctx_isa(const kr_ctx *ctx); /* "ref", "avx2" or "avx512" */
+
+/* The device of the context: "cpu", or "cuda:0" and the name of the GPU; "none" for a context that failed in
+ * kr_ctx_create and for NULL. */
+KR_API const char *kr_ctx_device(const kr_ctx *ctx);
+
+/* Waits until all queued ops have run: for timing, or before other code uses the memory of a tensor. Returns the
+ * context's status, KR_ERR_DEVICE if one of them failed. A device error is permanent: kr_ctx_clear does not remove it,
+ * and every later call returns it. On the CPU there is nothing to wait for. */
+KR_API kr_status kr_ctx_wait(kr_ctx *ctx);
+
+/* The precision in effect; never UNSET. */
+KR_API kr_precision kr_ctx_precision(const kr_ctx *ctx);
+
+/* The kernel set that runs a kernel in f32: "avx512", "avx2", "ref" or "cuda". NULL for an unknown name and for a
+ * kernel that the device lacks. kr_ctx_kernel(ctx, "ssd") names the set of the fused SSD core. */
+KR_API const char *kr_ctx_kernel(const kr_ctx *ctx, const char *kernel);
+
+/* Exact statistics of the context's allocator (host memory). With a GPU these are headers and lists only. */
+typedef struct kr_memory_stats {
+    size_t live_bytes;    /* currently allocated */
+    size_t peak_bytes;    /* maximum allocated at any time */
+    size_t live_blocks;   /* current allocations */
+    size_t total_blocks;  /* allocations since creation */
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_memory_stats;
+KR_API kr_memory_stats kr_ctx_memory(const kr_ctx *ctx);
+
+/* The same for device memory (parameters, gradients, tensors on tapes, kernel scratch) and for pinned host memory
+ * (integer tensors and staging). Both are 0 on the CPU. */
+KR_API kr_memory_stats kr_ctx_device_memory(const kr_ctx *ctx);
+KR_API kr_memory_stats kr_ctx_pinned_memory(const kr_ctx *ctx);
+
+/* Fault injection for tests: the n-th allocation from now (1: the next) in any of the three memories fails; 0 disables
+ * it. */
+KR_API void kr_ctx_fail_allocation(kr_ctx *ctx, size_t n);
+
+/* Restarts the random stream. */
+KR_API void kr_ctx_seed(kr_ctx *ctx, uint64_t seed);
+
+/* The features of this CPU ("avx2 fma f16c avx512f ... amx_bf16"), and the instruction sets that `isa` accepts, best
+ * last. No context needed; any thread may call them. */
+KR_API const char *kr_cpu_features_text(char *text, size_t bytes);
+KR_API const char *kr_isa_choices(char *text, size_t bytes);
+
+/* The devices, one per line: "cpu", "cuda:0 NVIDIA H200, 139 GiB, sm_90", or the reason why a kind is not available.
+ * Writes to text like snprintf and returns the length without the final zero. No context needed; any thread may call
+ * it. */
+KR_API size_t kr_devices_text(char *text, size_t bytes);
+
+/* The kernels of the library, a line for each, tab-separated: its name, then the element types that each set of kernels
+ * computes it in: "f32 f64", "f32", "f64", "any" (one kernel for all types) or "-" (none). The first line names the sets:
+ * those that were built for the CPU ("ref", "avx2", "avx512"), then "cuda", which every build lists. A CPU runs the best
+ * set that has the kernel. Into text as by snprintf, like kr_devices_text. Needs no context; any thread may call it. */
+KR_API size_t kr_kernels_text(char *text, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,49 @@
+/* krait.h - all of Krait.
+ *
+ *   kr_ctx *ctx = kr_ctx_create(NULL);
+ *   kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+ *   kr_tensor *x = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(4, 8)));
+ *   kr_tensor *loss = kr_mean(tape, kr_silu(tape, x), KR_ALL_AXES, false);
+ *   kr_backward(tape, loss);
+ *   if (kr_ctx_failed(ctx)) fprintf(stderr, "%s\n", kr_ctx_message(ctx));
+ *   kr_tape_destroy(tape);
+ *   kr_ctx_destroy(ctx);
+ */
+#ifndef KRAIT_KRAIT_H
+#define KRAIT_KRAIT_H
+
+#include <krait/base.h>
+#include <krait/bidi.h>
+#include <krait/block.h>
+#include <krait/ctx.h>
+#include <krait/data.h>
+#include <krait/generate.h>
+#include <krait/json.h>
+#include <krait/layers.h>
+#include <krait/loss.h>
+#include <krait/lr.h>
+#include <krait/mamba1.h>
+#include <krait/mamba2.h>
+#include <krait/mamba3.h>
+#include <krait/markers.h>
+#include <krait/model.h>
+#include <krait/network.h>
+#include <krait/ops_mamba3.h>
+#include <krait/ops_math.h>
+#include <krait/ops_nn.h>
+#include <krait/ops_shape.h>
+#include <krait/optimizer.h>
+#include <krait/params.h>
+#include <krait/safetensors.h>
+#include <krait/sampler.h>
+#include <krait/selective_scan.h>
+#include <krait/ssd.h>
+#include <krait/state.h>
+#include <krait/tape.h>
+#include <krait/tensor.h>
+#include <krait/text_model.h>
+#include <krait/tokenizer.h>
+#include <krait/train.h>
+#include <krait/weights.h>
+
+#endif

@@ -1,0 +1,76 @@
+/* network.h - a stack with something at both ends: tokens to logits, or features to features.
+ *
+ *   kr_network_config config;
+ *   kr_network_config_init(&config);
+ *   config.layers = &stack;                      // a kr_layers_config
+ *   config.vocab_size = 256;
+ *   kr_network *net = kr_network_create(ctx, &config);
+ *   kr_network_out out = kr_network_forward(tape, net, id_bs, NULL);           // logits [b s w]
+ *   kr_network_destroy(net);
+ *
+ * Vocabulary networks: embedding, stack, norm, head. Latent networks: in_proj, stack, a norm if asked, out_proj.
+ */
+#ifndef KRAIT_NETWORK_H
+#define KRAIT_NETWORK_H
+
+#include <krait/layers.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kr_network_config {
+    size_t size;                    /* set by kr_network_config_init */
+    const kr_layers_config *layers; /* must stay until the network is made */
+
+    int64_t vocab_size;              /* > 0: a vocabulary network */
+    int64_t pad_vocab_size_multiple; /* 8: the table has vocab_size rows rounded up to this; so have the logits */
+    bool tie_embeddings;             /* true: the head is the embedding */
+    double embedding_std;            /* 0.02: of the initial embedding */
+    bool rescales_residual;          /* true: initial out_proj and fc2 are divided by sqrt(n_residuals n_virtual) */
+    int64_t n_residuals;             /* 1, as the official code has it in effect, with an MLP too */
+    bool zeroes_proj_biases;         /* true: projection biases begin at 0, and not with the usual draw */
+
+    int64_t input_size;  /* > 0: a latent network, from input_size ... */
+    int64_t output_size; /* ... to output_size features */
+    bool has_final_norm; /* false; vocabulary networks always have it */
+    int n_class_tokens;  /* learned rows spliced into the input of a latent network */
+    const kr_class_token *class_tokens;
+} kr_network_config;
+#define kr_network_config_init(config) KR_STRUCT_INIT(NETWORK_CONFIG, kr_network_config, config)
+
+/* NULL after an error that names field, value and rule. The caller destroys the result before the context. */
+KR_API kr_network *kr_network_create(kr_ctx *ctx, const kr_network_config *config);
+KR_API void kr_network_destroy(kr_network *net);
+KR_API const kr_params *kr_network_params(const kr_network *net);
+KR_API const kr_layers *kr_network_layers(const kr_network *net); /* for kr_state_create */
+
+/* The parameter table as text; see kr_params_describe. */
+KR_API size_t kr_network_describe(const kr_network *net, char *text, size_t bytes);
+
+typedef struct kr_network_out {
+    kr_tensor *y;      /* logits [b s w], or [b w] with last_logits_only and from step; outputs [b s o] or [b o];
+                          NULL with skips_head */
+    kr_tensor *hidden; /* what the head was applied to, or would be; NULL with skips_hidden and y */
+    kr_state *state;   /* on the tape, or call.advance; NULL with drops_state */
+    void *reserved[4]; /* NULL; for later versions */
+} kr_network_out;
+
+/* x: ids [b s] (i32 or i64), or features [b s input_size]. */
+KR_API kr_network_out kr_network_forward(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call);
+
+/* x: ids [b], or features [b input_size]: one token. */
+KR_API kr_network_out kr_network_step(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call);
+
+/* See kr_layers_prime. */
+KR_API kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_call *call);
+
+/* See kr_layers_step_infinite. */
+KR_API kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x);
+
+KR_API int64_t kr_network_width(const kr_network *net); /* of y: vocab_size with its padding, or output_size */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,144 @@
+/* params.h - the parameter table of a block, a stack or a network: names, shapes, and what training needs to know.
+ *
+ *   const kr_params *params = kr_mamba2_params(block);
+ *   for (int64_t i = 0; i < kr_params_count(params); i++)
+ *       printf("%s\n", kr_params_at(params, i)->name);     // dt_bias, A_log, D, in_proj.weight, ...
+ *   kr_tensor *d_h = kr_params_find(params, "D")->tensor;
+ *   kr_param_write(d_h, KR_DTYPE_F32, floats, kr_tensor_count(d_h));
+ *
+ * One row is one tensor. Names are those of the official checkpoints, linear weights are [out in]. The table and its
+ * tensors belong to what made them and live as long. Networks that are put together by hand have a table too: see
+ * kr_params_create.
+ */
+#ifndef KRAIT_PARAMS_H
+#define KRAIT_PARAMS_H
+
+#include <krait/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kr_params kr_params;
+
+/* Rows of a fused linear weight that form one projection. */
+typedef struct kr_segment {
+    const char *name;
+    int64_t rows;
+    bool muon; /* Muon updates these rows as one matrix; otherwise AdamW */
+} kr_segment;
+
+/* How a parameter is initialised. */
+typedef enum kr_init_kind {
+    KR_INIT_FILL = 0,      /* a: the value */
+    KR_INIT_UNIFORM = 1,   /* from a to b */
+    KR_INIT_NORMAL = 2,    /* mean a, standard deviation b */
+    KR_INIT_DT_BIAS = 3,   /* inverse softplus of a step drawn log-uniform from a to b, at least c */
+    KR_INIT_LOG_RANGE = 4, /* logarithm of a uniform draw from a to b */
+    KR_INIT_LOG_INDEX = 5, /* logarithm of 1, 2, 3, ... along the last axis */
+    KR_INIT_RAMP = 6       /* a + b times the index along the last axis */
+} kr_init_kind;
+
+typedef struct kr_init {
+    kr_init_kind kind;
+    double a, b, c;
+} kr_init;
+
+typedef struct kr_param_row {
+    const char *name; /* "backbone.layers.0.mixer.in_proj.weight" */
+    const char *axes; /* axis letters of docs/notation.md: "h p r" */
+    kr_tensor *tensor;
+    kr_init init;
+    double init_scale; /* scales the initial values: 1, except for residual projections of deep networks */
+    bool decays;       /* weight decay applies: matrices, but not norms, biases, A_log, D, dt_bias */
+    int nsegments;     /* 0: updated by AdamW as a whole */
+    const kr_segment *segments;
+} kr_param_row;
+
+/* Rows by index and by name. NULL params have no rows; an unknown name gives NULL. */
+KR_API int64_t kr_params_count(const kr_params *params);
+KR_API const kr_param_row *kr_params_at(const kr_params *params, int64_t i);
+KR_API const kr_param_row *kr_params_find(const kr_params *params, const char *name);
+
+/* Total number of elements. */
+KR_API int64_t kr_params_elements(const kr_params *params);
+
+/* Draws every parameter anew, in order of the table, from the context's stream: kr_ctx_seed before it makes the values
+ * reproducible. Constructors have done this once. */
+KR_API kr_status kr_params_reset(const kr_params *params);
+
+/* Zeroes all gradients; freezes or unfreezes all parameters. */
+KR_API void kr_params_zero_grad(const kr_params *params);
+KR_API void kr_params_freeze(const kr_params *params, bool frozen);
+
+/* Keeps a second copy of every projection's weight, in the order in which few rows at a time (single tokens) read it:
+ * steps then run at the speed of memory, to the same bits. It is as large as the weights; writing a parameter drops its
+ * copy, but writing through kr_tensor_data does not: pack again, or unpack, which frees the copies. Copies have the
+ * weights' own type: those of bf16 and f16 are half as large, and read twice as fast. f64 is passed over. */
+KR_API kr_status kr_params_pack(const kr_params *params);
+KR_API void kr_params_unpack(const kr_params *params);
+
+/* The table as text, a line for each row and one of totals, into text as by snprintf: the length it needs, without the
+ * final zero. */
+KR_API size_t kr_params_describe(const kr_params *params, char *text, size_t bytes);
+
+/* All parameters as a safetensors file, by their names, whole or not at all; and back, converted to the parameters' types.
+ * Every parameter must have its tensor, of its shape, and every tensor its parameter; otherwise nothing has changed. A
+ * model's folder is made by kr_model_save instead. */
+KR_API KR_MUST_CHECK kr_status kr_params_save(const kr_params *params, const char *path);
+KR_API KR_MUST_CHECK kr_status kr_params_load(const kr_params *params, const char *path);
+
+/* ---- custom tables ---- */
+
+/* An empty table, for a network out of several parts; what reads tables (optimizers, trainers) takes it as any other:
+ *
+ *   kr_params *mine = kr_params_create(ctx);
+ *   kr_params_join(mine, "mixer.", kr_mamba2_params(block));
+ *   kr_param_options position;
+ *   kr_param_options_init(&position);
+ *   position.init = (kr_init){ KR_INIT_NORMAL, 0, 0.02, 0 };
+ *   kr_tensor *position_sd = kr_params_make(mine, "position", KR_DTYPE_F32, KR_SHAPE(64, 256), &position);
+ *   kr_tensor *head_od = kr_params_linear(mine, "head", KR_DTYPE_F32, 10, 256, NULL);
+ *   kr_params_destroy(mine);                 // before the block
+ *
+ * Names, and tensors, are in a table once. NULL after an error. */
+KR_API kr_params *kr_params_create(kr_ctx *ctx);
+
+/* Destroys a custom table and the parameters it created; before the tables that it joined. NULL is allowed. */
+KR_API void kr_params_destroy(kr_params *params);
+
+/* Properties of a row other than name and tensor; see kr_param_row. */
+typedef struct kr_param_options {
+    size_t size;      /* set by kr_param_options_init */
+    const char *axes; /* "" */
+    kr_init init;     /* fill with 0 */
+    bool decays;      /* false */
+    bool is_linear;   /* false; true: a matrix [out in] that kr_linear takes, and kr_params_pack copies */
+    int nsegments;    /* 0; of a matrix: their rows add up to its rows */
+    const kr_segment *segments;
+} kr_param_options;
+#define kr_param_options_init(options) KR_STRUCT_INIT(PARAM_OPTIONS, kr_param_options, options)
+
+/* A new parameter, which the table has and frees, with its initial values drawn. NULL options are the defaults. NULL
+ * after an error; the table is as before. */
+KR_API kr_tensor *kr_params_make(kr_params *params, const char *name, kr_dtype dtype, kr_shape shape,
+                                 const kr_param_options *options);
+
+/* The parameters of a projection from the outside or to it: NAME.weight [out in], which decays, and, unless bias is
+ * NULL, NAME.bias [out]; both begin uniform within 1 / sqrt(in) and are AdamW's. Returns the weight; the bias of halves
+ * is f32. NULL after an error; the table is as before. */
+KR_API kr_tensor *kr_params_linear(kr_params *params, const char *name, kr_dtype dtype, int64_t n_out, int64_t n_in,
+                                   kr_tensor **bias);
+
+/* A row over the caller's parameter, which must outlive the table; its values stay as they are. */
+KR_API kr_status kr_params_share(kr_params *params, const char *name, kr_tensor *param,
+                                 const kr_param_options *options);
+
+/* Rows over all parameters of another table, which must outlive this one and not grow; the prefix, "encoder." say or
+ * "", stands before their names. After an error the table is as before. */
+KR_API kr_status kr_params_join(kr_params *params, const char *prefix, const kr_params *other);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,159 @@
+/* tape.h - reverse mode: a tape owns the tensors of one step, records what was done, and runs it backwards.
+ *
+ *   kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+ *   kr_tensor *x = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(4, 8)));
+ *   kr_tensor *loss = kr_mean(tape, kr_mul(tape, x, x), KR_ALL_AXES, false);
+ *   kr_backward(tape, loss);
+ *   printf("%s\n", kr_shape_text(kr_grad(x), text, sizeof text));   // [4, 8]
+ *   kr_tape_reset(tape);     // frees the step's tensors; parameters and their gradients stay
+ *   kr_tape_destroy(tape);
+ *
+ * Ops run at once. Each takes the tape first and returns a tensor that lives until the tape is reset, or NULL after an
+ * error; NULL operands give NULL, so a whole block is written without checks and asked once, with kr_ctx_failed.
+ */
+#ifndef KRAIT_TAPE_H
+#define KRAIT_TAPE_H
+
+#include <krait/ctx.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum kr_tape_mode { KR_TAPE_GRAD = 0, KR_TAPE_NO_GRAD = 1 } kr_tape_mode;
+
+/* A tape that records for kr_backward, or computes only. The caller destroys it before its context. kr_tape_reset frees
+ * all
+ * tensors on the tape; the memory is used again. NULL after an error. */
+KR_API kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode);
+KR_API void kr_tape_destroy(kr_tape *tape);
+KR_API void kr_tape_reset(kr_tape *tape);
+KR_API kr_ctx *kr_tape_ctx(const kr_tape *tape);
+
+/* Bytes of tensors on the tape, gradients included: now, and the maximum since creation. */
+KR_API size_t kr_tape_bytes(const kr_tape *tape);
+KR_API size_t kr_tape_peak_bytes(const kr_tape *tape);
+
+/* Recorded nodes; 0 in no-grad mode. */
+KR_API int64_t kr_tape_nodes(const kr_tape *tape);
+
+/* ---- leaves and gradients ---- */
+
+/* A leaf on the tape that receives a gradient: a copy of x, detached from the ops that computed it. */
+KR_API kr_tensor *kr_input(kr_tape *tape, kr_tensor *x);
+
+/* The same memory without a gradient: backward stops here. */
+KR_API kr_tensor *kr_detach(kr_tape *tape, kr_tensor *x);
+
+/* Makes backward keep the gradient of an intermediate tensor. Leaves and parameters always keep theirs. */
+KR_API kr_tensor *kr_retain_grad(kr_tensor *x);
+
+/* Whether backward computes a gradient for x. False for NULL. */
+KR_API bool kr_requires_grad(const kr_tensor *x);
+
+/* The gradient of x after backward: x's shape and type, row-major; NULL if x received none. A parameter's gradient
+ * lives as long as the parameter, any other until the tape is reset. */
+KR_API kr_tensor *kr_grad(const kr_tensor *x);
+
+/* Zeroes a parameter's gradient; freezes or unfreezes a parameter (frozen parameters receive no gradient). */
+KR_API void kr_zero_grad(kr_tensor *param);
+KR_API void kr_param_freeze(kr_tensor *param, bool frozen);
+
+/* Back-propagates from a scalar with gradient 1, or from `count` tensors at once, each with its gradient g_y[i] of the
+ * same shape and type (NULL: ones). Once between two resets of the tape. */
+KR_API kr_status kr_backward(kr_tape *tape, kr_tensor *loss);
+KR_API kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_tensor *const *g_y);
+
+/* ---- scopes ---- */
+
+/* From here to the matching end nothing is recorded, and all tensors made in between are released at the end, except
+ * those in keep (at most KR_KEEP_MAX): pointers to the caller's pointers, which are moved and rewritten. Scopes nest.
+ *
+ *   kr_scope scope = kr_no_grad_begin(tape);
+ *   kr_tensor *y = ...;
+ *   kr_no_grad_end(tape, scope, KR_KEEP(&y));
+ */
+#define KR_KEEP_MAX 64
+typedef struct kr_scope {
+    uint64_t opaque[12];
+} kr_scope;
+KR_API kr_scope kr_no_grad_begin(kr_tape *tape);
+KR_API kr_status kr_no_grad_end(kr_tape *tape, kr_scope scope, int count, kr_tensor **const *keep);
+#ifdef __cplusplus
+} /* extern "C" */
+template <int N> struct kr_keep_list {
+    kr_tensor **items[N];
+};
+template <typename... T> inline kr_keep_list<(int)sizeof...(T)> kr_keep_of(T... t)
+{
+    return kr_keep_list<(int)sizeof...(T)>{ { t... } };
+}
+extern "C" {
+#define KR_KEEP(...) (int)(sizeof(kr_keep_of(__VA_ARGS__)) / sizeof(kr_tensor **)), kr_keep_of(__VA_ARGS__).items
+#else
+#define KR_KEEP(...)                                                                                                   \
+    (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)), (kr_tensor * *[])                           \
+    {                                                                                                                  \
+        __VA_ARGS__                                                                                                    \
+    }
+#endif
+
+/* Gradient checkpointing: runs fn(tape, user, in, out) without keeping its activations; the backward pass runs it
+ * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..nout) from in[0..nin) and
+ * from any parameters or earlier tensors that it reaches through user. Returns false after an error. */
+typedef void kr_checkpoint_fn(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **out);
+KR_API bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,
+                          kr_tensor **out);
+
+/* ---- custom ops ---- */
+
+typedef struct kr_back kr_back;
+
+/* The backward rule of an op. backward reads the gradients of the outputs and accumulates one for each input that needs
+ * it. It may call any op on kr_back_tape(back): nothing is recorded, and temporaries are freed when it returns, except
+ * accumulated gradients. */
+typedef struct kr_rule {
+    const char *name;
+    void (*backward)(kr_back *back);
+    bool allows_infinity; /* infinite results are valid: check_finite looks for NaN only */
+    void *reserved[4];    /* must be NULL; for later versions */
+} kr_rule;
+
+/* Records that out[0..nout) came from in[0..nin) by `rule` (inputs may be NULL where optional), keeping what the
+ * backward will need. Does nothing in no-grad mode or when no input wants a gradient. The outputs must be new tensors
+ * (kr_new, or views of inputs). attrs_bytes bytes at attrs are copied. The rule must outlive the tape's step. Returns
+ * false after an error. */
+typedef struct kr_record_args {
+    const kr_rule *rule;
+    int nin, nout, nsaved;
+    kr_tensor *const *in;
+    kr_tensor *const *out;
+    kr_tensor *const *saved;
+    const void *attrs;
+    size_t attrs_bytes;
+    void *reserved[4]; /* must be NULL; for later versions */
+} kr_record_args;
+KR_API bool kr_record(kr_tape *tape, const kr_record_args *args);
+
+/* A new contiguous tensor, not initialised. */
+KR_API kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape);
+
+KR_API kr_tape *kr_back_tape(kr_back *back);
+KR_API kr_tensor *kr_back_grad(kr_back *back, int out); /* gradient of an output; NULL if it received none */
+KR_API kr_tensor *kr_back_in(kr_back *back, int in);
+KR_API kr_tensor *kr_back_out(kr_back *back, int out);
+KR_API kr_tensor *kr_back_saved(kr_back *back, int saved);
+KR_API const void *kr_back_attrs(kr_back *back);
+KR_API bool kr_back_wants(kr_back *back, int in); /* does this input need a gradient? */
+
+/* Adds g (of the input's shape and type) to the input's gradient. NULL is ignored. */
+KR_API void kr_back_accumulate(kr_back *back, int in, kr_tensor *g);
+
+/* The input's gradient itself, contiguous, for rules that add to a part of it or write it without a copy. *is_new: it is
+ * uninitialised and the rule must write all of it; otherwise the rule must add. NULL on failure. */
+KR_API kr_tensor *kr_back_into(kr_back *back, int in, bool *is_new);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

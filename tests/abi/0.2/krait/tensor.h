@@ -1,0 +1,129 @@
+/* tensor.h - arrays: element type, shape, strides, and where they come from.
+ *
+ *   kr_tensor *w_oi = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(64, 32));          // lives until kr_param_destroy
+ *   kr_tensor *x_bi = kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(8, 32), floats);     // lives until the tape is reset
+ *   printf("%s\n", kr_shape_text(x_bi, text, sizeof text));                    // [8, 32]
+ *   kr_param_destroy(w_oi);
+ *
+ * A tensor is a view: a pointer, a shape and a stride for each axis. Ops never write into their operands, so any number
+ * of views may share one memory. Tensors made on a tape belong to the tape; parameters belong to the caller.
+ */
+#ifndef KRAIT_TENSOR_H
+#define KRAIT_TENSOR_H
+
+#include <krait/base.h>
+
+#define KR_MAX_RANK 8
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct kr_ctx kr_ctx;
+typedef struct kr_tape kr_tape;
+typedef struct kr_tensor kr_tensor;
+
+/* Element types. Arithmetic runs in f32 and f64; bf16 and f16 are storage, computed in f32; integers index and mask. */
+typedef enum kr_dtype {
+    KR_DTYPE_AS_STORED = -1, /* where a type is chosen, as in kr_load_options: that of the file; no tensor has it */
+    KR_DTYPE_F32 = 0,
+    KR_DTYPE_F64 = 1,
+    KR_DTYPE_BF16 = 2,
+    KR_DTYPE_F16 = 3,
+    KR_DTYPE_I32 = 4,
+    KR_DTYPE_I64 = 5
+} kr_dtype;
+
+KR_API const char *kr_dtype_name(kr_dtype dtype); /* "f32", ...; "?" for an invalid value */
+KR_API size_t kr_dtype_bytes(kr_dtype dtype);     /* bytes per element; 0 for an invalid value */
+
+/* Sizes of the axes, slowest first. Rank 0 is a single element. */
+typedef struct kr_shape {
+    int rank;
+    int64_t dims[KR_MAX_RANK];
+} kr_shape;
+
+/* KR_SHAPE(2, 64, 256): a kr_shape of rank 3. KR_SCALAR: rank 0. */
+#ifdef __cplusplus
+} /* extern "C" */
+template <typename... D> inline kr_shape kr_shape_of(D... d)
+{
+    static_assert(sizeof...(D) <= KR_MAX_RANK, "a shape has at most KR_MAX_RANK axes");
+    return kr_shape{ (int)sizeof...(D), { (int64_t)d... } };
+}
+extern "C" {
+#define KR_SHAPE(...) kr_shape_of(__VA_ARGS__)
+#define KR_SCALAR kr_shape_of()
+#else
+#define KR_SHAPE(...) ((kr_shape){ (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), { __VA_ARGS__ } })
+#define KR_SCALAR ((kr_shape){ 0, { 0 } })
+#endif
+
+/* Properties of a tensor. NULL gives 0, KR_DTYPE_F32 or an empty shape, so getters are safe after an error. */
+KR_API kr_dtype kr_tensor_dtype(const kr_tensor *x);
+KR_API kr_shape kr_tensor_shape(const kr_tensor *x);
+KR_API int kr_tensor_rank(const kr_tensor *x);
+KR_API int64_t kr_tensor_dim(const kr_tensor *x, int axis);    /* axis < 0 counts from the end; 1 beyond the rank */
+KR_API int64_t kr_tensor_stride(const kr_tensor *x, int axis); /* in elements */
+KR_API int64_t kr_tensor_count(const kr_tensor *x);            /* number of elements */
+KR_API bool kr_tensor_is_contiguous(const kr_tensor *x);
+
+/* Address of the first element; the strides give the layout. NULL for NULL. On the CPU it may always be read; write
+ * only to parameters, and only while no tape holds an op that used them. On a GPU the address of floats is a device
+ * address that the host must not dereference. Use kr_tensor_read, kr_tensor_at, kr_tensor_write and kr_param_write,
+ * which wait and copy, and which also accept device addresses of their own context instead of host memory. Custom
+ * kernels may use the address after kr_ctx_wait. Integers are in host memory on any device: readable at once if the
+ * caller created them, after kr_ctx_wait if an op did. */
+KR_API void *kr_tensor_data(const kr_tensor *x);
+
+/* Is the data host-accessible? Always on the CPU; on a GPU for integers only. True for NULL. */
+KR_API bool kr_tensor_is_host(const kr_tensor *x);
+
+/* dims[axis] as long long, for printf's %lld. */
+#define KR_DIM(x, axis) ((long long)kr_tensor_dim(x, axis))
+
+/* Copies the elements of x, in row-major order and converted to `dtype`, to `out` of `count` elements.
+ * KR_ERR_ARG if count differs. */
+KR_API kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t count);
+
+/* Overwrites a parameter, or a contiguous tensor on a tape that no op has used yet, with `count` elements of type
+ * `dtype`. Custom ops fill the result of kr_new with it, on any device. */
+KR_API kr_status kr_tensor_write(kr_tensor *x, kr_dtype dtype, const void *data, int64_t count);
+
+/* One element as a double, by index along each axis (as many as the rank); NaN on failure. kr_item(loss) reads a
+ * tensor of one element. */
+KR_API double kr_tensor_at(const kr_tensor *x, const int64_t *index);
+KR_API double kr_item(const kr_tensor *x);
+
+/* "[2, 64, 256]" into text; returns text. */
+KR_API const char *kr_shape_text(const kr_tensor *x, char *text, size_t bytes);
+
+/* A parameter: a leaf that outlives tapes. Zero-filled. Its gradient accumulates over backward passes until
+ * kr_zero_grad. NULL on failure. Destroy every parameter before its context. */
+KR_API kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
+KR_API void kr_param_destroy(kr_tensor *param);
+
+/* Overwrites a parameter with `count` elements of type `dtype`, with a constant, or with random samples (see kr_randn). */
+KR_API kr_status kr_param_write(kr_tensor *param, kr_dtype dtype, const void *data, int64_t count);
+KR_API kr_status kr_param_fill(kr_tensor *param, double value);
+KR_API kr_status kr_param_normal(kr_tensor *param, double mean, double std);
+KR_API kr_status kr_param_uniform(kr_tensor *param, double low, double high);
+
+/* A constant over the caller's memory, without a copy, with the given strides in elements (NULL: row-major). The memory
+ * must stay valid until the tape is reset. A device that cannot access it gets a row-major copy. */
+KR_API kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int64_t *strides, const void *data);
+
+/* New tensors on the tape, constants for the gradient (see kr_input in tape.h for a leaf that has one). */
+KR_API kr_tensor *kr_from_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const void *data); /* copies */
+KR_API kr_tensor *kr_zeros(kr_tape *tape, kr_dtype dtype, kr_shape shape);
+KR_API kr_tensor *kr_full(kr_tape *tape, kr_dtype dtype, kr_shape shape, double value);
+
+/* Random tensors (f32, f64, bf16, f16), normal and uniform in [low, high), from the context's random stream: the same
+ * seed and order of calls give the same numbers with any number of threads. */
+KR_API kr_tensor *kr_randn(kr_tape *tape, kr_dtype dtype, kr_shape shape);
+KR_API kr_tensor *kr_rand(kr_tape *tape, kr_dtype dtype, kr_shape shape, double low, double high);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

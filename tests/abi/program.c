@@ -1,0 +1,249 @@
+/* program.c - a user's program, built against the headers of an older version and run with the library of this one. It fills
+ * in every sized struct that a public function takes, sets no last field, and prints what comes out: the same text whatever
+ * headers it was built with.
+ */
+#include <krait/krait.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static kr_ctx *ctx;
+static kr_tape *tape;
+static kr_tokenizer *tok;
+
+static void check(const char *what)
+{
+    if (!kr_ctx_failed(ctx)) return;
+    printf("%s: %s\n", what, kr_ctx_message(ctx));
+    exit(1);
+}
+
+static void tell(const char *what, const kr_tensor *x)
+{
+    check(what);
+    double sum = 0;
+    double *values = calloc((size_t)kr_tensor_count(x), sizeof *values);
+    kr_tensor_read(x, KR_DTYPE_F64, values, kr_tensor_count(x));
+    for (int64_t i = 0; i < kr_tensor_count(x); i++) sum += fabs(values[i]);
+    printf("%s %lld %.5g\n", what, (long long)kr_tensor_count(x), sum);
+    free(values);
+}
+
+static kr_tensor *ids(void)
+{
+    static const int32_t list[] = { 1, 2, 3, 4, 5, 6 };
+    return kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(2, 3), list);
+}
+
+static void run_ops(void)
+{
+    kr_tensor *x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 3, 8));
+    kr_norm_options norm;
+    kr_norm_options_init(&norm);
+    norm.groups = 2;
+    tell("norm", kr_rms_norm(tape, x, NULL, &norm));
+    kr_trapezoid_options trapezoid;
+    kr_trapezoid_options_init(&trapezoid);
+    trapezoid.a_floor = 1e-3;
+    const kr_trapezoid_out step = kr_trapezoid(tape, x, NULL, x, x, &trapezoid);
+    tell("trapezoid", step.beta_bsh);
+    kr_cross_entropy_options labelled;
+    kr_cross_entropy_options_init(&labelled);
+    labelled.label_smoothing = 0.1;
+    tell("cross_entropy", kr_cross_entropy(tape, x, ids(), &labelled));
+    kr_loss_options loss;
+    kr_loss_options_init(&loss);
+    loss.reduction = KR_REDUCTION_SUM;
+    tell("mse", kr_mse(tape, x, step.dt_bsh, &loss));
+    const kr_mamba2_ssd_input in = { .x_bnlhp = kr_reshape(tape, x, KR_SHAPE(2, 3, 2, 4)),
+                                     .dt_bnlh = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(2, 3, 2), 0.5),
+                                     .a_decay_h = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(2), -1),
+                                     .b_bnlgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)),
+                                     .c_bnlgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)) };
+    tell("ssd", kr_mamba2_ssd_run(tape, &in, kr_ssd_path_default()).final_state);
+}
+
+static kr_network *run_networks(void)
+{
+    kr_mamba1_config mamba1;
+    kr_mamba2_config mamba2;
+    kr_mamba3_config mamba3;
+    kr_mamba1_config_init(&mamba1);
+    kr_mamba2_config_init(&mamba2);
+    kr_mamba3_config_init(&mamba3);
+    mamba1.d_model = mamba2.d_model = mamba3.d_model = 16;
+    mamba2.per_head_dim = mamba3.per_head_dim = 8;
+    const kr_block_config blocks[] = { kr_mamba1_block(&mamba1), kr_mamba2_block(&mamba2), kr_mamba3_block(&mamba3) };
+    kr_network *net = NULL;
+    for (int i = 0; i < 3; i++) {
+        kr_layers_config layers;
+        kr_layers_config_init(&layers);
+        layers.block = blocks[i];
+        layers.n_layers = 2;
+        kr_network_config config;
+        kr_network_config_init(&config);
+        config.layers = &layers;
+        config.vocab_size = 256;
+        kr_network_destroy(net);
+        net = kr_network_create(ctx, &config);
+        kr_call call;
+        kr_call_init(&call);
+        call.last_logits_only = true;
+        tell(kr_family_name(blocks[i].family), kr_network_forward(tape, net, ids(), &call).y);
+        kr_loss_call loss;
+        kr_loss_call_init(&loss);
+        loss.ids_bs = ids();
+        loss.call = &call;
+        call.last_logits_only = false;
+        tell("loss", kr_network_loss(tape, net, &loss).loss);
+    }
+    kr_bidi_config both;
+    kr_bidi_config_init(&both);
+    both.block = blocks[0];
+    both.n_layers = 2;
+    kr_bidi *bidi = kr_bidi_create(ctx, &both);
+    tell("bidi", kr_bidi_forward(tape, bidi, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(1, 3, 16)), NULL).y);
+    kr_bidi_destroy(bidi);
+    return net;
+}
+
+static void run_params(void)
+{
+    kr_params *params = kr_params_create(ctx);
+    kr_param_options options;
+    kr_param_options_init(&options);
+    options.axes = "a b";
+    kr_params_make(params, "x", KR_DTYPE_F32, KR_SHAPE(2, 3), &options);
+    check("params");
+    printf("params %lld\n", (long long)kr_params_elements(params));
+    kr_params_destroy(params);
+}
+
+static void run_generation(const kr_network *net)
+{
+    kr_encode_options encode;
+    kr_encode_options_init(&encode);
+    encode.adds_special = false;
+    int32_t found[8];
+    printf("encode %lld\n", (long long)kr_tokenizer_encode(tok, "abc", 3, &encode, found, 8));
+    kr_sampler_options sampler;
+    kr_sampler_options_init(&sampler);
+    sampler.temperature = 0;
+    kr_generate_options options;
+    kr_generate_options_init(&options);
+    options.sampler = &sampler;
+    options.max_tokens = 5;
+    kr_generation *g = kr_generation_create(ctx, net, tok, &options);
+    kr_generation_feed_text(g, "abc", 3);
+    printf("generated");
+    while (kr_generation_next(g) == KR_OK) printf(" %d", (int)kr_generation_row(g, 0)->sample.id);
+    printf("\n");
+    check("generation");
+    kr_generation_destroy(g);
+}
+
+static kr_loader *run_sources(kr_source **source)
+{
+    FILE *f = fopen("numbers.csv", "w");
+    if (!f || fprintf(f, "a,b\n1,2\n3,4\n") < 0 || fclose(f) != 0) exit(2);
+    kr_csv_options csv;
+    kr_csv_options_init(&csv);
+    csv.delimiter = ',';
+    kr_source *numbers = kr_source_csv(ctx, "numbers.csv", &csv);
+    check("csv");
+    const kr_source_info info = kr_source_info_of(numbers);
+    printf("csv %lld %lld\n", (long long)info.count, (long long)info.n_features);
+    kr_source_destroy(numbers);
+    kr_text_options text;
+    kr_text_options_init(&text);
+    text.separator = "|";
+    *source = kr_source_string(ctx, "to be, or not|to be: that is the question", 41, tok, &text);
+    kr_loader_options reading;
+    kr_loader_options_init(&reading);
+    reading.batch = 2;
+    reading.length = 8;
+    kr_loader *loader = kr_loader_create(*source, &reading);
+    kr_batch batch;
+    if (kr_loader_next(tape, loader, &batch) != KR_OK) check("loader");
+    printf("batch %lld %lld\n", (long long)batch.n_positions, (long long)batch.n_scored);
+    return loader;
+}
+
+static void run_training(kr_loader *loader)
+{
+    kr_model_config *config = kr_model_config_create(ctx);
+    check("config");
+    kr_model_config_set_d_model(config, 64);
+    config->layers->n_layers = 1;
+    config->network->vocab_size = 256;
+    kr_model *model = kr_model_create(ctx, config);
+    kr_model_config_destroy(config);
+    kr_optimizer_options optimizer;
+    kr_optimizer_options_init(&optimizer);
+    optimizer.weight_decay = 0;
+    kr_lr_schedule schedule;
+    kr_lr_schedule_init(&schedule);
+    schedule.max_lr = 1e-3;
+    kr_train_options options;
+    kr_train_options_init(&options);
+    options.steps = 2;
+    options.optimizer = &optimizer;
+    options.schedule = &schedule;
+    kr_trainer *trainer = kr_trainer_create(ctx, model, loader, &options);
+    if (kr_trainer_run(trainer) != KR_OK) check("trainer");
+    const kr_train_progress p = kr_trainer_progress(trainer);
+    printf("trained %lld %.4f\n", (long long)p.step, p.loss);
+    kr_trainer_destroy(trainer);
+
+    kr_save_options save;
+    kr_save_options_init(&save);
+    save.dtype = KR_DTYPE_BF16;
+    if (kr_model_save(model, "model", &save) != KR_OK) check("save");
+    kr_load_options load;
+    kr_load_options_init(&load);
+    load.dtype = KR_DTYPE_F32;
+    kr_model *loaded = kr_model_load(ctx, "model", &load);
+    check("load");
+    kr_model_size size;
+    kr_model_config own = *kr_model_config_of(loaded);
+    kr_model_config mine;
+    kr_model_config_init(&mine);
+    mine.family = own.family;
+    mine.mamba2 = own.mamba2;
+    mine.layers = own.layers;
+    mine.network = own.network;
+    if (kr_model_measure(ctx, &mine, &size) != KR_OK) check("measure");
+    printf("model %lld %zu\n", (long long)size.parameters, size.state_bytes);
+    kr_model_destroy(loaded);
+    kr_model_destroy(model);
+}
+
+int main(void)
+{
+    if (kr_version_number() < KR_VERSION_NUMBER) return 2;
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.threads = 1;
+    options.isa = "ref";
+    options.seed = 5;
+    ctx = kr_ctx_create(&options);
+    tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    tok = kr_tokenizer_bytes(ctx);
+    check("context");
+    run_ops();
+    run_params();
+    kr_network *net = run_networks();
+    run_generation(net);
+    kr_source *source;
+    kr_loader *loader = run_sources(&source);
+    run_training(loader);
+    kr_loader_destroy(loader);
+    kr_source_destroy(source);
+    kr_network_destroy(net);
+    kr_tokenizer_destroy(tok);
+    kr_tape_destroy(tape);
+    kr_ctx_destroy(ctx);
+    return 0;
+}
