@@ -36,13 +36,29 @@ if(NOT KR_PCRE2 STREQUAL "OFF")
     endif()
 endif()
 
+# The public functions as programs reach them, generated from the headers (src/api/entries.awk). Files whose text is the same
+# keep their date.
+find_program(KR_AWK awk REQUIRED)
+mark_as_advanced(KR_AWK)
+set(entries ${PROJECT_BINARY_DIR}/entries)
+file(GLOB public_headers CONFIGURE_DEPENDS include/krait/*.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers} ${PROJECT_SOURCE_DIR}/src/api/entries.awk)
+file(REMOVE_RECURSE ${entries}/new)
+file(MAKE_DIRECTORY ${entries}/new)
+execute_process(COMMAND ${KR_AWK} -v out=${entries}/new -f ${PROJECT_SOURCE_DIR}/src/api/entries.awk ${public_headers}
+                COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB new_files ${entries}/new/*)
+execute_process(COMMAND ${CMAKE_COMMAND} -E copy_if_different ${new_files} ${entries} COMMAND_ERROR_IS_FATAL ANY)
+file(GLOB entry_sources RELATIVE ${entries}/new ${entries}/new/*.c)
+list(TRANSFORM entry_sources PREPEND ${entries}/)
+
 # krait_objects(NAME SOURCES... [OPTIONS...]) - compiles the sources and adds them to both libraries.
 function(krait_objects name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;OPTIONS")
     add_library(${name} OBJECT ${arg_SOURCES})
     set_target_properties(${name} PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
-    target_compile_options(${name} PRIVATE ${arg_OPTIONS})
-    target_compile_definitions(${name} PRIVATE KR_BUILDING)
+    target_compile_options(${name} PRIVATE ${arg_OPTIONS} "$<$<COMPILE_LANGUAGE:C>:SHELL:-include ${entries}/entry_names.h>")
+    target_compile_definitions(${name} PRIVATE KR_BUILDING KR_STATIC) # entries are exported, nothing else
     target_link_libraries(${name} PRIVATE krait_internal Threads::Threads)
     set_property(GLOBAL APPEND PROPERTY krait_object_sets $<TARGET_OBJECTS:${name}>)
 endfunction()
@@ -75,12 +91,18 @@ krait_objects(krait_ref_f64 SOURCES ${ref_sources} OPTIONS -DKR_REF_F64)
 file(GLOB module_sources CONFIGURE_DEPENDS src/base/*.c src/tensor/*.c src/kernels/*.c src/device/*.c src/tape/*.c
      src/ops/*.c src/mixer/*.c src/io/*.c src/nn/*.c src/model/*.c src/text/*.c src/data/*.c src/train/*.c
      src/generate/*.c src/api/*.c)
-list(FILTER module_sources EXCLUDE REGEX "_cuda\\.c$")
+list(FILTER module_sources EXCLUDE REGEX "(_cuda|/error_entries)\\.c$")
 krait_objects(krait_modules SOURCES ${module_sources})
 if(pcre2_library)
     target_compile_definitions(krait_modules PRIVATE KR_HAVE_PCRE2=1)
     target_include_directories(krait_modules SYSTEM PRIVATE ${PCRE2_INCLUDE_DIR})
 endif()
+
+add_library(krait_entries OBJECT ${entry_sources} src/api/error_entries.c)
+set_target_properties(krait_entries PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
+target_compile_definitions(krait_entries PRIVATE KR_BUILDING)
+target_link_libraries(krait_entries PRIVATE krait_internal Threads::Threads)
+set_property(GLOBAL APPEND PROPERTY krait_object_sets $<TARGET_OBJECTS:krait_entries>)
 
 # src/kernels/cuda and the device over it. The runtime is linked statically: programs start without a driver, too.
 set(cuda_library) # what the two libraries link

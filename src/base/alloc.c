@@ -4,6 +4,8 @@
 #endif
 #include "base/alloc.h"
 
+#include "base/fork.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,6 +50,11 @@ bool kr_memory_is_host(const kr_memory *memory)
     return !memory->zero;
 }
 
+bool kr_memory_is_parents(const kr_memory *memory)
+{
+    return memory->is_device && memory->nforks != kr_fork_count();
+}
+
 static bool refused(kr_memory *memory)
 {
     size_t *fail_in = memory->beside ? &memory->beside->fail_in : &memory->fail_in;
@@ -82,5 +89,5 @@ void kr_memory_free(kr_memory *memory, void *p, size_t bytes)
     if (!p) return;
     memory->stats.live_bytes -= bytes;
     memory->stats.live_blocks--;
-    memory->hooks.free(memory->hooks.user, p);
+    if (!kr_memory_is_parents(memory)) memory->hooks.free(memory->hooks.user, p);
 }

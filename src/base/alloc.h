@@ -15,12 +15,17 @@ typedef struct kr_memory {
     size_t refused;           /* bytes of the last allocation that was; 0: none since it was told */
     size_t fail_in;           /* 0: never; n: the n-th next allocation is refused */
     struct kr_memory *beside; /* NULL, or the memory whose fail_in counts for this one too */
+    bool is_device;           /* of a device or pinned for it: a forked child cannot touch or free it */
+    unsigned nforks;          /* is_device: kr_fork_count of the process that has it */
 } kr_memory;
 
 void kr_memory_init(kr_memory *memory, const kr_allocator *hooks);
 
 /* Can the processor read and write it? */
 bool kr_memory_is_host(const kr_memory *memory);
+
+/* Does it belong to the parent of this process? Frees do nothing then. */
+bool kr_memory_is_parents(const kr_memory *memory);
 
 /* 64-byte aligned; NULL when refused. bytes = 0 gives a unique pointer. */
 void *kr_memory_alloc(kr_memory *memory, size_t bytes);

@@ -62,6 +62,7 @@ static void block_destroy(kr_arena *arena, kr_arena_block *block)
 
 static void chain_destroy(kr_arena *arena, kr_arena_block *block)
 {
+    if (!arena->heads && kr_memory_is_parents(arena->memory)) return; /* the headers are out of reach */
     while (block) {
         kr_arena_block *next = block->next;
         block_destroy(arena, block);

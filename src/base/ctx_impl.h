@@ -8,16 +8,26 @@
 
 #include <krait/ctx.h>
 
+#include <stdatomic.h>
+
 struct kr_device;
 struct kr_device_access;
 
 struct kr_ctx {
     kr_memory memory;
-    kr_status status;
-    char message[1024]; /* fixed, so that failing needs no memory */
-    bool broken;        /* could not be set up: the error stays */
-    uint64_t nerrors;   /* errors recorded so far; a tape that saw another count is stale */
+    _Atomic(kr_status) status; /* any thread may read it; the rest belongs to the thread that uses the context */
+    char message[1024];        /* fixed, so that failing needs no memory */
+    bool broken;               /* could not be set up: the error stays */
+    bool *failed_tape;         /* where an error is noted for the tape in use; NULL: none is */
+
+    /* base/entry.h */
+    atomic_uintptr_t user; /* the thread inside a call, or 0 */
+    int depth;             /* of its nested calls */
+    atomic_bool is_shared; /* a second thread called meanwhile */
+    unsigned nforks;       /* kr_fork_count of the process that created it */
+
     kr_pool *pool;
+    uint64_t nwrites; /* to parameters and other tensors that may have been read (tape/tape_impl.h, kr_wrote) */
     kr_arena scratch; /* call scratch, by mark and release */
     kr_log_fn *log;
     void *log_user;

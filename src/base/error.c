@@ -10,7 +10,7 @@ bool kr_fail(kr_ctx *ctx, kr_status status, const char *format, ...)
 {
     if (ctx->status != KR_OK) return false;
     ctx->status = status;
-    ctx->nerrors++;
+    if (ctx->failed_tape) *ctx->failed_tape = true;
     va_list list;
     va_start(list, format);
     vsnprintf(ctx->message, sizeof ctx->message, format, list);

@@ -13,6 +13,7 @@
 #include "base/pool.h"
 
 #include "base/cpu.h"
+#include "base/fork.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -38,6 +39,7 @@ struct kr_pool {
     int nthreads, nstarted; /* the caller is thread 0 and is not started */
     int ncpus;              /* that this process may use */
     bool is_pinned;
+    unsigned nforks; /* kr_fork_count of the process that has the workers */
     kr_task_fn *fn;
     void *arg;
     int64_t ntasks;
@@ -225,6 +227,12 @@ static void note_caller(kr_pool *pool)
 
 /* ---- life ---- */
 
+void kr_pool_forget_workers(void)
+{
+    atomic_store(&awake, 0);
+    for (int i = 0; i < KR_POOL_MAX; i++) atomic_store(&claims[i], 0);
+}
+
 /* Signals sent to the process are for the host program's threads. Those that a fault of the thread itself raises stay, so
  * that a crash handler or a sanitizer sees it. */
 static void set_worker_signals(sigset_t *set)
@@ -281,6 +289,8 @@ kr_pool *kr_pool_create(kr_memory *memory, int nthreads, bool pins)
     kr_pool *pool = kr_memory_alloc_zeroed(memory, pool_bytes(nthreads));
     if (!pool) return NULL;
     pool->memory = memory;
+    kr_fork_watch();
+    pool->nforks = kr_fork_count();
     pool->nthreads = nthreads;
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
@@ -295,12 +305,14 @@ kr_pool *kr_pool_create(kr_memory *memory, int nthreads, bool pins)
 void kr_pool_destroy(kr_pool *pool)
 {
     if (!pool) return;
-    atomic_store(&pool->stop, true);
-    announce(pool);
-    for (int i = 1; i <= pool->nstarted; i++) pthread_join(pool->workers[i].thread, NULL);
-    release_cpus(pool);
-    pthread_cond_destroy(&pool->wake);
-    pthread_mutex_destroy(&pool->mutex);
+    if (pool->nforks == kr_fork_count()) { /* a worker may hold the lock or wait for ever in a forked child */
+        atomic_store(&pool->stop, true);
+        announce(pool);
+        for (int i = 1; i <= pool->nstarted; i++) pthread_join(pool->workers[i].thread, NULL);
+        release_cpus(pool);
+        pthread_cond_destroy(&pool->wake);
+        pthread_mutex_destroy(&pool->mutex);
+    }
     kr_memory_free(pool->memory, pool, pool_bytes(pool->nthreads));
 }
 

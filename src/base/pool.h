@@ -20,7 +20,12 @@ typedef void kr_task_fn(void *arg, int64_t index, int worker);
 /* A pool of nthreads (1 to KR_POOL_MAX) in all, the calling thread included. pins: each worker stays on one CPU, if there
  * are enough of them; otherwise the system places it. NULL when memory or threads are refused. */
 kr_pool *kr_pool_create(kr_memory *memory, int nthreads, bool pins);
+
+/* Ends the workers. In a forked child, which has none, it only frees the memory. */
 void kr_pool_destroy(kr_pool *pool);
+
+/* In a forked child: none of the workers exist there. */
+void kr_pool_forget_workers(void);
 
 /* Threads that take part in a run: 1 for NULL. */
 int kr_pool_size(const kr_pool *pool);

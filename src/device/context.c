@@ -3,6 +3,7 @@
  * An option that is set overrides the environment, the environment the default.
  */
 #include "base/cpu.h"
+#include "base/fork.h"
 #include "base/sized.h"
 #include "device/device.h"
 #include "kernels/select.h"
@@ -119,6 +120,8 @@ kr_ctx *kr_ctx_create(const kr_ctx_options *given)
     kr_ctx *ctx = kr_memory_alloc_zeroed(&memory, sizeof *ctx);
     if (!ctx) return NULL;
     ctx->memory = memory;
+    kr_fork_watch();
+    ctx->nforks = kr_fork_count();
     ctx->log = options.log;
     ctx->log_user = options.log_user;
     ctx->check_finite = options.check_finite;

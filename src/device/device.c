@@ -1,6 +1,8 @@
 /* device.c - runs kernels on a device, and the host's part of it. */
 #include "device/device.h"
 
+#include "base/entry.h"
+
 #include <string.h>
 
 int kr_real_of(kr_dtype dtype)
@@ -23,7 +25,7 @@ bool kr_device_fault(kr_ctx *ctx, const char *when, const char *why)
 bool kr_wait(kr_ctx *ctx)
 {
     kr_device *device = ctx->device;
-    if (!device->vtable || !device->is_busy) return true;
+    if (!device->vtable || !device->is_busy || kr_ctx_is_forked(ctx)) return true;
     if (device->is_capturing) {
         device->capture_failed = true;
         return true;

@@ -5,6 +5,8 @@
  */
 #include "device/device.h"
 
+#include "base/entry.h"
+
 struct kr_graph {
     void *captured;
     const void *scratch; /* its address at capture */
@@ -61,6 +63,6 @@ void kr_graph_destroy(kr_ctx *ctx, kr_graph *graph)
 {
     if (!graph) return;
     kr_wait(ctx);
-    ctx->device->vtable->destroy_graph(ctx->device, graph->captured);
+    if (!kr_ctx_is_forked(ctx)) ctx->device->vtable->destroy_graph(ctx->device, graph->captured);
     kr_memory_free(&ctx->memory, graph, sizeof *graph);
 }

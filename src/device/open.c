@@ -2,6 +2,7 @@
 #include "device/device.h"
 #include "kernels/select.h"
 
+#include "base/entry.h"
 #include "base/huge_pages.h"
 
 #include <stdlib.h>
@@ -103,6 +104,8 @@ static bool open_in_device_memory(kr_ctx *ctx, const kr_device_kind *kind, int n
         return false;
     }
     device->device_memory.beside = device->shared.beside = &ctx->memory;
+    device->device_memory.is_device = device->shared.is_device = true;
+    device->device_memory.nforks = device->shared.nforks = ctx->nforks;
     kr_arena_init_device(&device->scratch, &device->device_memory, &ctx->memory, SCRATCH_BLOCK);
     device->host_stage = kr_memory_alloc(&device->shared, RESULT_BYTES + STAGE_BYTES);
     device->device_stage = kr_memory_alloc(&device->device_memory, STAGE_BYTES);
@@ -126,7 +129,7 @@ void kr_device_close(kr_ctx *ctx)
         kr_arena_deinit(&device->scratch);
         if (device->device_stage) kr_memory_free(&device->device_memory, device->device_stage, STAGE_BYTES);
         if (device->host_stage) kr_memory_free(&device->shared, device->host_stage, RESULT_BYTES + STAGE_BYTES);
-        device->vtable->close(device);
+        if (!kr_ctx_is_forked(ctx)) device->vtable->close(device);
     }
     kr_memory_free(&ctx->memory, device, sizeof *device);
     ctx->device = NULL;

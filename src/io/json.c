@@ -1,6 +1,7 @@
 /* json.c - values of a document: reading what the parser made. */
 #include "io/json_impl.h"
 
+#include "base/entry.h"
 #include "base/sized.h"
 
 #include <string.h>
@@ -39,9 +40,12 @@ void kr_json_destroy(kr_json *root)
 {
     if (!root) return;
     document *d = (document *)(void *)root; /* the root is its first member */
+    kr_entry entry;
+    if (!kr_entry_begin(&entry, d->ctx, NULL, KR_ENTRY_DESTROYS)) return;
     kr_memory *memory = &d->ctx->memory;
     kr_arena_deinit(&d->arena);
     kr_memory_free(memory, d, sizeof *d);
+    kr_entry_end(&entry);
 }
 
 kr_json_kind kr_json_kind_of(const kr_json *value)

@@ -1,6 +1,7 @@
 /* model_config.c - configs of models: defaults, copies, and config.json whatever its layout. */
 #include "model/model_config_impl.h"
 
+#include "base/entry.h"
 #include "base/sized.h"
 #include "io/file.h"
 #include "nn/block_impl.h"
@@ -176,10 +177,12 @@ kr_config_box *kr_config_box_create(kr_ctx *ctx)
 
 void kr_config_box_destroy(kr_config_box *box)
 {
-    if (!box) return;
+    kr_entry entry;
+    if (!box || !kr_entry_begin(&entry, box->ctx, NULL, KR_ENTRY_DESTROYS)) return;
     kr_memory *memory = &box->ctx->memory;
     kr_arena_deinit(&box->arena);
     kr_memory_free(memory, box, sizeof *box);
+    kr_entry_end(&entry);
 }
 
 /* NULL where there is nothing to copy, or no memory, which *ok then tells. */

@@ -65,7 +65,7 @@ kr_status kr_params_load(const kr_params *params, const char *path)
     if (file && check_file(params, file, path))
         for (int64_t i = 0; i < kr_params_count(params); i++) {
             const kr_param_row *row = kr_params_at(params, i);
-            kr_param_unpack(row->tensor);
+            kr_wrote(row->tensor);
             if (kr_safetensors_read(file, kr_safetensors_find(file, row->name), row->tensor->dtype, row->tensor->data,
                                     kr_tensor_count(row->tensor)) != KR_OK)
                 break;

@@ -258,7 +258,11 @@ static void run_layer(kr_tape *tape, passage *p)
     const kr_state *old = p->run->call.state;
     const kr_cache *cache = old && !kr_state_slot_is_initial(old, job->v) ? &old->slots[job->v] : NULL;
     kr_cache after = { .family = job->layers->kind->family };
-    if (job->in_place && cache) p->run->call.advance->is_inconsistent = true; /* until all layers are done */
+    if (job->in_place && cache) {
+        p->run->call.advance->is_inconsistent = true; /* until all layers are done */
+        for (int i = 0; i < job->layers->kind->ncache; i++)
+            if (cache->tensors[i]) kr_wrote(cache->tensors[i]);
+    }
     p->job.deferred = job->in_place ? kr_deferred_slot_of(old, job->v) : NULL;
     const bool is_recorded = tape->recording && job->v >= p->cut;
     if (is_recorded && p->recorded_from < 0) {

@@ -151,7 +151,9 @@ static bool fits(const kr_tensor *to, const kr_tensor *from)
 static bool assign_tensor(kr_ctx *ctx, kr_tensor *to, const kr_tensor *from)
 {
     /* a detached state, or one that passed through a call untouched, lies in this very memory */
-    return !to || to->data == from->data || kr_assign(ctx, to, from);
+    if (!to || to->data == from->data) return true;
+    kr_wrote(to);
+    return kr_assign(ctx, to, from);
 }
 
 kr_tensor *kr_state_tensor(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)

@@ -4,6 +4,7 @@
 #include "device/device.h"
 
 struct kr_back {
+    kr_ctx *ctx;
     kr_tape *tape;
     const kr_node *node;
 };
@@ -25,6 +26,32 @@ static void release_output_grads(kr_tape *tape, const kr_node *node)
     }
 }
 
+/* The first of these tensors that was written after the op had used it; NULL: none. */
+static const kr_tensor *find_written(int count, kr_tensor *const *list, uint64_t nwrites)
+{
+    for (int i = 0; i < count; i++) {
+        const kr_tensor *x = list[i], *base = x && x->storage ? x->storage : x;
+        if (base && base->written > nwrites) return x;
+    }
+    return NULL;
+}
+
+/* The rule would compute with other values than the op did. */
+static bool check_writes(kr_ctx *ctx, const kr_node *node)
+{
+    const kr_tensor *x = find_written(node->nin, node->in, node->nwrites);
+    if (!x) x = find_written(node->nout, node->out, node->nwrites);
+    if (!x) x = find_written(node->nsaved, node->saved, node->nwrites);
+    if (!x) return true;
+    const kr_tensor *base = x->storage ? x->storage : x;
+    return kr_fail(
+        ctx, KR_ERR_STATE,
+        "the %s%s%s %s was written after %s had used it; write it after kr_backward, or call kr_tape_reset and "
+        "run the step again",
+        base->tape ? "tensor" : "parameter", base->name ? " " : "", base->name ? base->name : "", KR_TEXT_OF(base),
+        node->rule->name);
+}
+
 bool kr_run_backward(kr_tape *tape, const kr_node *stop)
 {
     kr_tensor *outer = tape->temporaries;
@@ -32,7 +59,7 @@ bool kr_run_backward(kr_tape *tape, const kr_node *stop)
         if (!reached(node)) continue;
         tape->temporaries = NULL;
         tape->ctx->device->op = tape->ctx->device->last_op = node->rule->name;
-        node->rule->backward(&(kr_back){ tape, node });
+        if (check_writes(tape->ctx, node)) node->rule->backward(&(kr_back){ tape->ctx, tape, node });
         kr_release_temporaries(tape);
         release_output_grads(tape, node);
         if (kr_ctx_failed(tape->ctx)) {

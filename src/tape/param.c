@@ -66,14 +66,14 @@ void kr_param_destroy(kr_tensor *param)
     kr_memory_free(memory, param, sizeof *param);
 }
 
-/* A parameter that may be written; its packed copy would not be its copy any longer. */
+/* A parameter that may be written. */
 static bool writable(kr_tensor *param, const char *op)
 {
     if (!param || kr_ctx_failed(param->ctx) ||
         !kr_require(param->ctx, param->tape == NULL, KR_ERR_ARG,
                     "%s: the tensor %s is on a tape; only parameters are written", op, KR_TEXT_OF(param)))
         return false;
-    kr_param_unpack(param);
+    kr_wrote(param);
     return true;
 }
 
@@ -108,13 +108,16 @@ kr_status kr_tensor_write(kr_tensor *x, kr_dtype dtype, const void *data, int64_
 {
     if (!x || !x->tape) return kr_param_write(x, dtype, data, count);
     kr_ctx *ctx = x->ctx;
-    if (kr_tape_ready(x->tape, "tensor_write") &&
+    const bool ok =
+        kr_tape_ready(x->tape, "tensor_write") &&
         kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "tensor_write: %d is no kr_dtype", (int)dtype) &&
         kr_require(ctx, count == kr_tensor_count(x), KR_ERR_SHAPE, "tensor_write: %lld elements for x %s of %lld",
                    (long long)count, KR_TEXT_OF(x), (long long)kr_tensor_count(x)) &&
         kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "tensor_write: data is NULL") &&
-        kr_require(ctx, kr_tensor_is_row_major(x), KR_ERR_ARG, "tensor_write: x %s is not contiguous", KR_TEXT_OF(x)))
-        write_elements(x, dtype, data);
+        kr_require(ctx, kr_tensor_is_row_major(x), KR_ERR_ARG, "tensor_write: x %s is not contiguous", KR_TEXT_OF(x));
+    if (!ok) return ctx->status;
+    kr_wrote(x);
+    write_elements(x, dtype, data);
     return ctx->status;
 }
 
@@ -148,6 +151,14 @@ kr_status kr_param_normal(kr_tensor *param, double mean, double std)
 kr_status kr_param_uniform(kr_tensor *param, double low, double high)
 {
     return draw(param, "param_uniform", false, low, high);
+}
+
+/* In a checkpoint that is recomputed, fn writes to its tensors as it did at first. */
+void kr_wrote(kr_tensor *x)
+{
+    kr_tensor *base = x->storage ? x->storage : x;
+    if (!x->tape) kr_param_unpack(x);
+    if (!x->tape || !x->tape->replayed) base->written = ++x->ctx->nwrites;
 }
 
 /* ---- packed weights ---- */

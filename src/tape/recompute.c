@@ -48,7 +48,10 @@ static void checkpoint_backward(kr_back *back)
     for (int i = 0; i < node->nout; i++) g_out[i] = kr_back_grad(back, i);
     kr_tensor *outer = tape->temporaries;
     tape->temporaries = NULL;
+    const kr_node *replayed = tape->replayed;
+    tape->replayed = node;
     replay(tape, r, node->in, node->nout, g_out);
+    tape->replayed = replayed;
     kr_release_temporaries(tape);
     tape->temporaries = outer;
     if (!kr_ctx_failed(tape->ctx)) kr_run_backward(tape, stop);

@@ -56,7 +56,8 @@ static bool append(kr_tape *tape, const kr_record_args *args)
                        .nin = args->nin,
                        .nout = args->nout,
                        .nsaved = args->nsaved,
-                       .attrs = attrs };
+                       .attrs = attrs,
+                       .nwrites = tape->replayed ? tape->replayed->nwrites : tape->ctx->nwrites };
     node->in = copy_list(list, args->in, args->nin);
     node->out = copy_list(list + args->nin, args->out, args->nout);
     node->saved = copy_list(list + args->nin + args->nout, args->saved, args->nsaved);

@@ -56,7 +56,11 @@ static bool take_out(kr_tape *tape, const scope *s, bool integers, kr_tensor *x,
 static kr_tensor *put_back(kr_tape *tape, const parcel *p)
 {
     const kr_shape shape = kr_tensor_shape(&p->head);
-    if (!p->stash && !p->span) return kr_view_of(tape, &p->head, &shape, p->head.strides, 0);
+    if (!p->stash && !p->span) {
+        kr_tensor *view = kr_view_of(tape, &p->head, &shape, p->head.strides, 0);
+        if (view) view->storage = p->head.storage; /* the parcel does not last */
+        return view;
+    }
     kr_tensor *y = kr_new(tape, p->head.dtype, shape);
     return y && kr_assign(tape->ctx, y, &p->head) ? y : NULL;
 }

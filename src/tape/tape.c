@@ -23,7 +23,6 @@ kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode)
     tape->ctx = ctx;
     tape->mode = mode;
     tape->recording = mode == KR_TAPE_GRAD;
-    tape->nerrors = ctx->nerrors;
     const bool on_device = kr_ctx_on_device(ctx);
     kr_arena_init(&tape->heads, &ctx->memory, HEADS_BLOCK);
     if (on_device) kr_arena_init_device(&tape->data, kr_float_memory(ctx), &ctx->memory, FAR_BLOCK);
@@ -38,6 +37,7 @@ void kr_tape_destroy(kr_tape *tape)
 {
     if (!tape) return;
     kr_wait(tape->ctx);
+    if (tape->ctx->failed_tape == &tape->failed) tape->ctx->failed_tape = NULL;
     kr_arena_deinit(&tape->heads);
     kr_arena_deinit(&tape->data);
     kr_arena_deinit(&tape->shared);
@@ -60,9 +60,10 @@ void kr_tape_reset(kr_tape *tape)
     tape->nnodes = 0;
     tape->depth = 0;
     tape->temporaries = NULL;
+    tape->replayed = NULL;
     tape->in_backward = tape->done = tape->saw_grad = false;
     tape->recording = tape->mode == KR_TAPE_GRAD;
-    tape->nerrors = tape->ctx->nerrors;
+    tape->failed = false;
 }
 
 kr_ctx *kr_tape_ctx(const kr_tape *tape)
@@ -100,9 +101,9 @@ bool kr_tape_ready(kr_tape *tape, const char *op)
 {
     if (!tape || tape->ctx->status != KR_OK) return false;
     tape->ctx->device->op = tape->ctx->device->last_op = op;
-    return kr_require(tape->ctx, tape->nerrors == tape->ctx->nerrors, KR_ERR_STATE,
-                      "%s: an earlier call failed while this tape was in use; call kr_tape_reset before using it again",
-                      op);
+    tape->ctx->failed_tape = &tape->failed;
+    return kr_require(tape->ctx, !tape->failed, KR_ERR_STATE,
+                      "%s: an earlier call on this tape failed; call kr_tape_reset before using it again", op);
 }
 
 /* ---- marks ---- */
@@ -235,6 +236,7 @@ kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, 
     y->data = x->data + offset * (int64_t)kr_dtype_bytes(x->dtype);
     if (x->device_ids) y->device_ids = x->device_ids + offset * (int64_t)kr_dtype_bytes(x->dtype);
     y->is_autocast = x->is_autocast;
+    y->storage = x->storage ? x->storage : (kr_tensor *)x;
     if (y->in_heap && x->in_heap) {
         y->base = x->base;
         y->refs = 0;

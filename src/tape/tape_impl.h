@@ -28,6 +28,7 @@ struct kr_node {
     int nin, nout, nsaved;
     kr_tensor **in, **out, **saved;
     void *attrs;
+    uint64_t nwrites; /* of the context when it was recorded: a tensor written later is not what the op used */
 };
 
 /* One place for the gradients of tensors that are the columns of one [rows columns], or of one tensor: whoever comes to such
@@ -55,10 +56,11 @@ struct kr_tape {
     size_t peak;
     kr_node *last;
     int64_t nnodes;
-    uint64_t nerrors; /* of the context when this step began */
-    int depth;        /* open scopes */
+    bool failed; /* a call on it failed since the last reset */
+    int depth;   /* open scopes */
     bool recording, in_backward, done;
-    bool saw_grad; /* an operand that requires a gradient was used, recorded or not */
+    const kr_node *replayed; /* the checkpoint that is being recomputed, or NULL */
+    bool saw_grad;           /* an operand that requires a gradient was used, recorded or not */
     kr_tape_mode mode;
     kr_tensor *temporaries; /* in_backward: made by the running rule */
 };
@@ -143,6 +145,10 @@ void kr_param_drop_grad(kr_tensor *param);
 
 /* Says that the caller has zeroed a parameter's gradient: what reaches it next is written, not added. */
 void kr_param_grad_is_zero(kr_tensor *param);
+
+/* Call before or after writing x in place: nodes that have used it cannot be run backwards any longer, and the packed copy
+ * of a weight is dropped. Results that an op writes into its own new tensors are no such writes. */
+void kr_wrote(kr_tensor *x);
 
 /* A second copy of a weight [o i] in panels (kernels/args/matmul_args.h, kr_panels_args) for kr_linear, of its own type; f64
  * is passed over, and so are weights that are far. Writing the parameter drops it. */

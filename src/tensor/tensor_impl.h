@@ -15,6 +15,9 @@ struct kr_tensor {
     int64_t dims[KR_MAX_RANK];
     int64_t strides[KR_MAX_RANK]; /* in elements; any sign */
     char *data;                   /* first element */
+    kr_tensor *storage;           /* of a view: the tensor whose memory it shows; NULL: its own */
+    uint64_t written; /* of no view: kr_ctx.nwrites at the last write by the caller or an optimizer; 0: none */
+    const char *name; /* of a parameter in a table, or NULL */
     char *device_ids; /* of ids: where they lie in a device's own memory, for kernels; NULL: in data alone */
 
     /* owned by the tape room */

@@ -9,6 +9,7 @@
 enum { MOST_WAITING = 3 };
 
 struct kr_text_stream {
+    kr_ctx *ctx;
     const kr_tokenizer *tok;
     char *text;     /* what was given out last, then what waits */
     size_t room;    /* of text: the longest token, what waits, a final zero */
@@ -29,7 +30,7 @@ kr_text_stream *kr_text_stream_create(const kr_tokenizer *tok)
         kr_memory_free(memory, stream, sizeof *stream);
         return NULL;
     }
-    *stream = (kr_text_stream){ .tok = tok, .text = text, .room = room };
+    *stream = (kr_text_stream){ .ctx = tok->ctx, .tok = tok, .text = text, .room = room };
     return stream;
 }
 

@@ -99,7 +99,7 @@ static bool read_weight(loading *l, int64_t i)
                     "it is of another model: tensor '%s' is %s, but here it is %s", row->name,
                     apart ? apart->type : item->type, kr_dtype_name(dtype)))
         return false;
-    kr_param_unpack(row->tensor);
+    kr_wrote(row->tensor);
     return (apart ? kr_safetensors_read(l->file, apart, dtype, kr_tensor_data(row->tensor), count)
                   : kr_weights_read(l->weights, item, dtype, kr_tensor_data(row->tensor), count)) == KR_OK;
 }
@@ -129,7 +129,7 @@ static void return_old(loading *l)
     const char *at = l->old;
     for (int64_t i = 0; at && i < kr_params_count(l->t->params); i++) {
         kr_tensor *w = kr_params_at(l->t->params, i)->tensor;
-        kr_param_unpack(w);
+        kr_wrote(w);
         kr_store(l->ctx, kr_tensor_data(w), at, bytes_of(w));
         at += bytes_of(w);
     }

@@ -43,7 +43,7 @@ kr_status kr_optimizer_use_ema(kr_optimizer *opt, bool is_on)
         kr_tensor *w = slot->row->tensor;
         const int64_t n = kr_slot_elements(slot);
         if (n == 0) continue;
-        kr_param_unpack(w);
+        kr_wrote(w);
         if (slot->master)
             kr_optimizer_convert(opt->ctx, w->dtype, w->data, slot->dtype, is_on ? slot->ema : slot->master, n);
         else kr_swap_floats(opt->ctx, w->data, slot->ema, (size_t)n * kr_dtype_bytes(w->dtype));

@@ -238,7 +238,7 @@ kr_muon kr_muon_of(const kr_optimizer *opt, const kr_optimizer_slot *slot, const
 
 static void step_slot(stepping *s, const kr_optimizer_slot *slot, int64_t t)
 {
-    kr_param_unpack(slot->row->tensor);
+    kr_wrote(slot->row->tensor);
     for (int p = 0; p < slot->nparts; p++) {
         const kr_optimizer_part *part = &slot->parts[p];
         switch (part->kind) {

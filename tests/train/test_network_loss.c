@@ -131,8 +131,9 @@ static kr_tensor *fused(kr_tape *t, const kr_network *net, void *user)
     kr_call_init(&how);
     c.call = &how;
     c.ids_bs = ids_of(t, s->id_type);
-    c.labels = optional(t, s->labels);
-    if (s->labels && s->last_only) c.labels = kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(NB), s->labels);
+    c.labels = !s->last_only ? optional(t, s->labels)
+               : s->labels   ? kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(NB), s->labels)
+                             : NULL;
     c.scored = optional(t, s->scored);
     how.seq_start_bs = optional(t, s->starts);
     how.reset_bs = optional(t, s->resets);

@@ -1,0 +1,161 @@
+/* test_fork.c - the child of a fork: computing with a context of the parent is an error, destroying it works, and a context
+ * of its own too. */
+#define _GNU_SOURCE
+#include "tests/folder.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+
+/* Runs fn(user) in a child: its result is the exit status. A child that hangs is ended after a minute. */
+static int in_child(int (*fn)(void *user), void *user)
+{
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) _exit(fn(user));
+    if (child < 0) return -1;
+    int status = 0;
+    for (int i = 0; i < 6000; i++) {
+        const pid_t ended = waitpid(child, &status, WNOHANG);
+        if (ended == child) return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+        nanosleep(&(struct timespec){ .tv_nsec = 10 * 1000 * 1000 }, NULL);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, &status, 0);
+    return 2000;
+}
+
+typedef struct parent {
+    kr_ctx *ctx;
+    kr_tape *tape;
+    kr_tensor *x, *param;
+    kr_model_config *config;
+    kr_model *model;
+    kr_optimizer *opt;
+    kr_generation *generation;
+} parent;
+
+static parent make_parent(int threads)
+{
+    kr_ctx *ctx = kr_test_ctx(threads, NULL);
+    parent p = { .ctx = ctx, .tape = kr_tape_create(ctx, KR_TAPE_GRAD) };
+    p.x = kr_full(p.tape, KR_DTYPE_F32, KR_SHAPE(256, 256), 1);
+    kr_matmul(p.tape, p.x, p.x); /* the workers have run */
+    p.param = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(2));
+    p.config = kr_model_config_create(ctx);
+    kr_model_config_set_d_model(p.config, 8);
+    p.config->layers->n_layers = 1;
+    p.config->mamba2->state_rank = p.config->mamba2->per_head_dim = 4;
+    p.config->network->vocab_size = 16;
+    p.model = kr_model_create(ctx, p.config);
+    p.opt = kr_optimizer_create(ctx, kr_network_params(kr_model_network(p.model)), NULL);
+    p.generation = kr_generation_create(ctx, kr_model_network(p.model), NULL, NULL);
+    kr_generation_feed(p.generation, (const int32_t[]){ 1, 2 }, 2);
+    CHECK_OK(ctx);
+    return p;
+}
+
+static void destroy_parent(parent *p)
+{
+    kr_generation_destroy(p->generation);
+    kr_optimizer_destroy(p->opt);
+    kr_model_destroy(p->model);
+    kr_model_config_destroy(p->config);
+    kr_param_destroy(p->param);
+    kr_tape_destroy(p->tape);
+    kr_ctx_destroy(p->ctx);
+}
+
+static const char rule[] =
+    "ctx: created before fork, and its threads and devices belong to the parent; create a context in the "
+    "child, which may only destroy what the parent created";
+
+static int compute(void *user)
+{
+    parent *p = user;
+    if (kr_ctx_failed(p->ctx)) return 1;
+    if (kr_matmul(p->tape, p->x, p->x)) return 2;
+    if (kr_ctx_status(p->ctx) != KR_ERR_STATE || strcmp(kr_ctx_message(p->ctx), rule) != 0) return 3;
+    kr_ctx_clear(p->ctx);
+    if (kr_generation_next(p->generation) != KR_ERR_STATE || kr_optimizer_step(p->opt, 0.1, 1) != KR_ERR_STATE)
+        return 4;
+    if (kr_param_fill(p->param, 1) != KR_ERR_STATE || kr_tape_create(p->ctx, KR_TAPE_GRAD)) return 5;
+    if (kr_tensor_dim(p->x, 0) != 256 || kr_ctx_threads(p->ctx) < 1) return 6; /* what only reads, reads */
+    destroy_parent(p);
+    return 0;
+}
+
+static int destroy(void *user)
+{
+    destroy_parent(user);
+    return 0;
+}
+
+static int create(void *user)
+{
+    parent own = make_parent(*(int *)user);
+    kr_tensor *y = kr_mean(own.tape, kr_matmul(own.tape, own.x, own.x), KR_ALL_AXES, false);
+    if (kr_item(y) != 256 || kr_generation_next(own.generation) != KR_OK || kr_ctx_failed(own.ctx)) return 1;
+    destroy_parent(&own);
+    return 0;
+}
+
+static int fork_again(void *user)
+{
+    kr_ctx *ctx = kr_test_ctx(2, NULL); /* a context of the child is a parent's in the child's own child */
+    parent *p = user, own = { .ctx = ctx, .tape = kr_tape_create(ctx, KR_TAPE_GRAD) };
+    fflush(NULL);
+    const pid_t child = fork();
+    if (child == 0) {
+        if (kr_zeros(own.tape, KR_DTYPE_F32, KR_SHAPE(2)) || strcmp(kr_ctx_message(ctx), rule) != 0) _exit(1);
+        destroy_parent(&own);
+        destroy_parent(p);
+        _exit(0);
+    }
+    int status = 0;
+    if (waitpid(child, &status, 0) != child || status != 0) return 2;
+    if (!kr_zeros(own.tape, KR_DTYPE_F32, KR_SHAPE(2))) return 3;
+    destroy_parent(&own);
+    destroy_parent(p);
+    return 0;
+}
+
+static void check_children(int threads)
+{
+    parent p = make_parent(threads);
+    int got = in_child(compute, &p);
+    CHECK(got == 0, "threads %d: the child that computes ended with %d", threads, got);
+    got = in_child(destroy, &p);
+    CHECK(got == 0, "threads %d: the child that destroys ended with %d", threads, got);
+    got = in_child(create, &threads);
+    CHECK(got == 0, "threads %d: the child with a context of its own ended with %d", threads, got);
+    got = in_child(fork_again, &p);
+    CHECK(got == 0, "threads %d: the child that forks ended with %d", threads, got);
+    kr_tensor *y = kr_mean(p.tape, kr_matmul(p.tape, p.x, p.x), KR_ALL_AXES, false);
+    CHECK(kr_item(y) == 256, "the parent computes on: %s", kr_ctx_message(p.ctx));
+    destroy_parent(&p);
+}
+
+TEST(a_forked_child_cannot_compute_but_destroy)
+{
+    check_children(1);
+    check_children(2);
+    check_children(4);
+}
+
+/* A device whose memory the child must not touch. */
+TEST(a_forked_child_leaves_the_device_alone)
+{
+    const char *before = getenv("KR_DEVICE");
+    char kept[64] = "";
+    if (before) snprintf(kept, sizeof kept, "%s", before);
+    setenv("KR_DEVICE", "mock:1", 1);
+    parent p = make_parent(2);
+    const int got = in_child(compute, &p);
+    CHECK(got == 0, "the child ended with %d", got);
+    CHECK_OK(p.ctx);
+    destroy_parent(&p);
+    if (before) setenv("KR_DEVICE", kept, 1);
+    else unsetenv("KR_DEVICE");
+}
