@@ -21,7 +21,7 @@ typedef struct kr_page {
 static inline kr_page kr_page_of(char *text, size_t bytes)
 {
     if (text && bytes) text[0] = '\0';
-    return (kr_page){ text, bytes, 0 };
+    return (kr_page){ text, text ? bytes : 0, 0 };
 }
 
 static inline void kr_page_write(kr_page *page, const char *format, ...) KR_PRINTF(2, 3);

@@ -47,8 +47,8 @@ size_t kr_devices_text(char *text, size_t bytes)
     const kr_device_kind *kind;
     kr_page_write(&page, "cpu\n");
     for (int n = 0; (kind = kr_device_kind_nth(n)); n++)
-        page.length += kind->describe(page.length < bytes ? text + page.length : NULL,
-                                      page.length < bytes ? bytes - page.length : 0);
+        page.length += kind->describe(page.length < page.room ? text + page.length : NULL,
+                                      page.length < page.room ? page.room - page.length : 0);
     return page.length;
 }
 

@@ -105,6 +105,7 @@ kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t 
                 KR_TEXT_OF(x), (long long)kr_tensor_count(x));
         return KR_ERR_ARG;
     }
+    if (!kr_require(x->ctx, out || count == 0, KR_ERR_ARG, "tensor_read: out is NULL")) return KR_ERR_ARG;
     const kr_tensor y = laid_out(x, dtype, out);
     return (kr_on_device(x->ctx, out) ? copy_device(&y, x) : read_into(x, dtype, out)) ? KR_OK : KR_ERR_DEVICE;
 }
@@ -114,6 +115,7 @@ double kr_tensor_at(const kr_tensor *x, const int64_t *index)
     if (!x) return NAN;
     kr_tensor one = *x;
     one.rank = 0;
+    if (!kr_require(x->ctx, index || x->rank == 0, KR_ERR_ARG, "tensor_at: index is NULL")) return NAN;
     for (int axis = 0; axis < x->rank; axis++) {
         if (!kr_require(x->ctx, index[axis] >= 0 && index[axis] < x->dims[axis], KR_ERR_ARG,
                         "tensor_at: index %lld on axis %d of x %s", (long long)index[axis], axis, KR_TEXT_OF(x)))

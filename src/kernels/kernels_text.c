@@ -72,7 +72,7 @@ size_t kr_kernels_text(char *text, size_t bytes)
 {
     enum { MOST_SETS = 8 };
     kernel_types sets[MOST_SETS];
-    writer w = { text, bytes, 0 };
+    writer w = { text, text ? bytes : 0, 0 };
     int count = 0;
     put(&w, "kernel");
     for (; count < MOST_SETS - 1 && kr_kernels_nth(count); count++) {

@@ -69,6 +69,7 @@ const char *kr_isa_choices(char *text, size_t bytes)
 {
     const uint64_t features = kr_cpu_features();
     size_t at = 0;
+    if (!text) return "";
     if (bytes) text[0] = '\0';
     for (int n = 0; kr_kernels_nth(n); n++) {
         if (!kr_kernels_runnable(sets[n], features) || at >= bytes) continue;

@@ -3,11 +3,12 @@
 
 #include "base/sized.h"
 
-/* The reserved words of an input, which are as many in all three. */
+/* The reserved words of an input, which are as many in all three; NULL: there is no input. */
 static bool check_input(kr_tape *tape, const char *op, void *const *reserved)
 {
     const size_t bytes = sizeof((kr_mamba2_ssd_input *)NULL)->reserved;
-    return kr_tape_ready(tape, op) && kr_reserved_check(tape->ctx, op, "the input", reserved, bytes);
+    return kr_tape_ready(tape, op) && kr_require(tape->ctx, reserved, KR_ERR_ARG, "%s: the input is NULL", op) &&
+           kr_reserved_check(tape->ctx, op, "the input", reserved, bytes);
 }
 
 /* da = dt A, head by head. */
@@ -38,13 +39,13 @@ kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, 
 
 kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
 {
-    if (!check_input(tape, "mamba2_ssd", in->reserved)) return (kr_ssd_out){ .y = NULL };
+    if (!check_input(tape, "mamba2_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
     return kr_mamba2_ssd_run_into(tape, in, path, NULL, false);
 }
 
 kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
 {
-    if (!check_input(tape, "mamba3_double_ssd", in->reserved)) return (kr_ssd_out){ .y = NULL };
+    if (!check_input(tape, "mamba3_double_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
     const kr_ssd_request request = { .op = "mamba3_double_ssd",
                                      .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? same:bsh? d:h? init_state:hpr?",
                                      .chunked =
@@ -101,6 +102,6 @@ kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_s
 
 kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
 {
-    if (!check_input(tape, "mamba3_single_ssd", in->reserved)) return (kr_ssd_out){ .y = NULL };
+    if (!check_input(tape, "mamba3_single_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
     return kr_mamba3_single_ssd_run_into(tape, in, path, NULL, false);
 }

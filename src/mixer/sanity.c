@@ -50,11 +50,20 @@ static kr_status sanity(kr_tape *tape, const char *op, int count, const operand 
     kr_no_grad_end(tape, scope, 0, NULL);
     return tape->ctx->status;
 }
+
+static kr_status no_input(kr_tape *tape, const char *op)
+{
+    if (!tape) return KR_ERR_ARG;
+    if (kr_tape_ready(tape, op)) kr_fail(tape->ctx, KR_ERR_ARG, "%s: the input is NULL", op);
+    return tape->ctx->status;
+}
+
 #define SANITY(tape, op, ...)                                                                                          \
     sanity((tape), (op), (int)(sizeof((operand[]){ __VA_ARGS__ }) / sizeof(operand)), (operand[]){ __VA_ARGS__ })
 
 kr_status kr_mamba2_ssd_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
 {
+    if (!in) return no_input(tape, "mamba2_ssd_sanity");
     return SANITY(tape, "mamba2_ssd_sanity", { "x", in->x_bnlhp, false }, { "dt", in->dt_bnlh, false },
                   { "a_decay", in->a_decay_h, true }, { "b", in->b_bnlgr, false }, { "c", in->c_bnlgr, false },
                   { "d", in->d_h, false }, { "initial_state", in->initial_state_bhpr, false },
@@ -63,6 +72,7 @@ kr_status kr_mamba2_ssd_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
 
 kr_status kr_mamba3_double_ssd_sanity(kr_tape *tape, const kr_mamba3_double_ssd_input *in)
 {
+    if (!in) return no_input(tape, "mamba3_double_ssd_sanity");
     return SANITY(tape, "mamba3_double_ssd_sanity", { "v", in->v_bnlmhp, false }, { "da", in->da_bnlh, true },
                   { "b", in->b_bnlmhr, false }, { "c", in->c_bnlmhr, false }, { "d", in->d_h, false },
                   { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false });
@@ -70,6 +80,7 @@ kr_status kr_mamba3_double_ssd_sanity(kr_tape *tape, const kr_mamba3_double_ssd_
 
 kr_status kr_mamba3_single_ssd_sanity(kr_tape *tape, const kr_mamba3_single_ssd_input *in)
 {
+    if (!in) return no_input(tape, "mamba3_single_ssd_sanity");
     return SANITY(tape, "mamba3_single_ssd_sanity", { "v", in->v_bnlmhp, false }, { "b", in->b_bnlmhr, false },
                   { "c", in->c_bnlmhr, false }, { "da", in->da_bnlh, true }, { "gamma", in->gamma_bnlh, false },
                   { "scale", in->scale_bnlh, false }, { "d", in->d_h, false },

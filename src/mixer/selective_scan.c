@@ -126,7 +126,8 @@ static bool run(kr_tape *tape, const kr_dims *d, const kr_sequences *sequences, 
 kr_scan_out kr_selective_scan(kr_tape *tape, const kr_selective_scan_input *input)
 {
     const char *op = "selective_scan";
-    if (!kr_tape_ready(tape, op) || !KR_RESERVED(tape->ctx, op, "the input", input))
+    if (!kr_tape_ready(tape, op) || !kr_require(tape->ctx, input, KR_ERR_ARG, "%s: the input is NULL", op) ||
+        !KR_RESERVED(tape->ctx, op, "the input", input))
         return (kr_scan_out){ .y_bsi = NULL };
     return kr_selective_scan_into(tape, input, NULL);
 }

@@ -65,7 +65,7 @@ kr_dtype kr_block_dtype(const void *block)
 
 kr_block *kr_block_create(kr_ctx *ctx, const kr_block_config *config)
 {
-    if (!kr_require(ctx, config != NULL, KR_ERR_ARG, "block.create: config is NULL")) return NULL;
+    if (kr_ctx_failed(ctx) || !kr_require(ctx, config != NULL, KR_ERR_ARG, "block.create: config is NULL")) return NULL;
     const kr_block_kind *kind = kr_block_kind_of(config->family);
     if (!kr_require(ctx, kind != NULL, KR_ERR_ARG, "block.create: family = %d is not a kr_family", (int)config->family))
         return NULL;

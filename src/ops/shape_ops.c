@@ -218,9 +218,11 @@ static bool check_sizes(kr_tape *tape, const kr_tensor *x, int axis, int count, 
 
 bool kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *sizes, kr_tensor **parts)
 {
-    for (int i = 0; i < count; i++) parts[i] = NULL;
-    if (!kr_bind_any(tape, "split", x) || !kr_axis(tape, "split", x, &axis) ||
-        !check_sizes(tape, x, axis, count, sizes))
+    for (int i = 0; parts && i < count; i++) parts[i] = NULL;
+    if (!kr_bind_any(tape, "split", x) ||
+        !kr_require(tape->ctx, count <= 0 || (sizes && parts), KR_ERR_ARG, "split: %s is NULL",
+                    sizes ? "parts" : "sizes") ||
+        !kr_axis(tape, "split", x, &axis) || !check_sizes(tape, x, axis, count, sizes))
         return false;
     if (count == 0) return true;
     int64_t from = 0;

@@ -111,15 +111,17 @@ kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_ten
     if (!tape) return KR_ERR_ARG;
     kr_ctx *ctx = tape->ctx;
     if (!kr_tape_ready(tape, "backward")) return ctx->status;
-    bool ok = kr_require(ctx, !tape->in_backward, KR_ERR_STATE, "backward: called from within a backward rule") &&
-              kr_require(
-                  ctx, tape->mode == KR_TAPE_GRAD, KR_ERR_STATE,
-                  "backward: the tape was made with KR_TAPE_NO_GRAD and recorded nothing; make it with KR_TAPE_GRAD") &&
-              kr_require(ctx, tape->depth == 0, KR_ERR_STATE, "backward: a no-grad scope is still open on this tape") &&
-              kr_require(
-                  ctx, !tape->done, KR_ERR_STATE,
-                  "backward: this tape has been run backwards already; call kr_tape_reset and record the step again") &&
-              kr_require(ctx, count >= 1, KR_ERR_ARG, "backward: count = %d, but at least one output is needed", count);
+    bool ok =
+        kr_require(ctx, !tape->in_backward, KR_ERR_STATE, "backward: called from within a backward rule") &&
+        kr_require(
+            ctx, tape->mode == KR_TAPE_GRAD, KR_ERR_STATE,
+            "backward: the tape was made with KR_TAPE_NO_GRAD and recorded nothing; make it with KR_TAPE_GRAD") &&
+        kr_require(ctx, tape->depth == 0, KR_ERR_STATE, "backward: a no-grad scope is still open on this tape") &&
+        kr_require(
+            ctx, !tape->done, KR_ERR_STATE,
+            "backward: this tape has been run backwards already; call kr_tape_reset and record the step again") &&
+        kr_require(ctx, count >= 1, KR_ERR_ARG, "backward: count = %d, but at least one output is needed", count) &&
+        kr_require(ctx, y, KR_ERR_ARG, "backward: y is NULL");
     for (int i = 0; ok && i < count; i++) ok = check_seed(tape, i, y[i], g_y ? g_y[i] : NULL);
     if (!ok) return ctx->status;
 
@@ -145,39 +147,56 @@ kr_status kr_backward(kr_tape *tape, kr_tensor *loss)
     return kr_backward_from(tape, 1, &loss, NULL);
 }
 
+/* ---- what rules see ---- */
+
+/* The index-th of `count` tensors of the running rule; NULL with the error recorded for an index that is none. */
+static kr_tensor *item(kr_back *back, const char *what, kr_tensor *const *list, int count, int index)
+{
+    if (!kr_require(back->ctx, index >= 0 && index < count, KR_ERR_ARG, "back: index %d of the %s, of which %s has %d",
+                    index, what, back->node->rule->name, count))
+        return NULL;
+    return list[index];
+}
+
+static kr_tensor *input(kr_back *back, int in)
+{
+    return item(back, "inputs", back->node->in, back->node->nin, in);
+}
+
 kr_tape *kr_back_tape(kr_back *back)
 {
-    return back->tape;
+    return back ? back->tape : NULL;
 }
 
 kr_tensor *kr_back_grad(kr_back *back, int out)
 {
-    return back->node->out[out]->grad;
+    const kr_tensor *y = kr_back_out(back, out);
+    return y ? y->grad : NULL;
 }
 
 kr_tensor *kr_back_in(kr_back *back, int in)
 {
-    return back->node->in[in];
+    return back ? input(back, in) : NULL;
 }
 
 kr_tensor *kr_back_out(kr_back *back, int out)
 {
-    return back->node->out[out];
+    return back ? item(back, "outputs", back->node->out, back->node->nout, out) : NULL;
 }
 
 kr_tensor *kr_back_saved(kr_back *back, int saved)
 {
-    return back->node->saved[saved];
+    return back ? item(back, "saved tensors", back->node->saved, back->node->nsaved, saved) : NULL;
 }
 
 const void *kr_back_attrs(kr_back *back)
 {
-    return back->node->attrs;
+    return back ? back->node->attrs : NULL;
 }
 
 bool kr_back_wants(kr_back *back, int in)
 {
-    const kr_tensor *x = back->node->in[in];
+    const kr_tensor *x = kr_back_in(back, in);
     return x && x->requires_grad;
 }
 
@@ -213,7 +232,9 @@ bool kr_back_has_slab(kr_back *back, int in)
 
 kr_tensor *kr_back_into(kr_back *back, int in, bool *fresh)
 {
+    bool unread;
+    if (!fresh) fresh = &unread;
     *fresh = false;
-    if (kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in)) return NULL;
+    if (!back || kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in)) return NULL;
     return kr_grad_into(back->tape, back->node->in[in], fresh);
 }

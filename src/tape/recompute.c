@@ -64,9 +64,14 @@ static void checkpoint_backward(kr_back *back)
 bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,
                    kr_tensor **out)
 {
-    for (int i = 0; i < nout; i++) out[i] = NULL;
+    for (int i = 0; out && i < nout; i++) out[i] = NULL;
     if (!kr_tape_ready(tape, "checkpoint")) return false;
     kr_ctx *ctx = tape->ctx;
+    if (!kr_require(ctx, fn && out && nin >= 0 && (in || nin == 0), KR_ERR_ARG, "checkpoint: %s is NULL",
+                    !fn   ? "fn"
+                    : out ? "in"
+                          : "out"))
+        return false;
     if (!kr_require(ctx, nout >= 1 && nout <= KR_KEEP_MAX, KR_ERR_ARG,
                     "checkpoint: nout = %d, but must be from 1 to %d", nout, KR_KEEP_MAX))
         return false;

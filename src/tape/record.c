@@ -105,9 +105,25 @@ bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force)
     return is_recorded;
 }
 
+static bool check_lists(kr_ctx *ctx, const kr_record_args *args)
+{
+    const bool ok = args->nin >= 0 && args->nout >= 0 && args->nsaved >= 0 && (args->in || args->nin == 0) &&
+                    (args->out || args->nout == 0) && (args->saved || args->nsaved == 0) &&
+                    (args->attrs || args->attrs_bytes == 0);
+    return kr_require(ctx, ok, KR_ERR_ARG, "%s: a list to record is NULL or its count negative", args->rule->name);
+}
+
 bool kr_record(kr_tape *tape, const kr_record_args *args)
 {
-    return kr_tape_ready(tape, args->rule->name) && KR_RESERVED(tape->ctx, args->rule->name, "kr_record_args", args) &&
+    if (!kr_tape_ready(tape, "record") ||
+        !kr_require(tape->ctx, args && args->rule && args->rule->name && args->rule->backward, KR_ERR_ARG,
+                    "record: %s is NULL",
+                    !args         ? "args"
+                    : !args->rule ? "args.rule"
+                                  : "the rule's name or backward"))
+        return false;
+    return kr_tape_ready(tape, args->rule->name) && check_lists(tape->ctx, args) &&
+           KR_RESERVED(tape->ctx, args->rule->name, "kr_record_args", args) &&
            KR_RESERVED(tape->ctx, args->rule->name, "kr_rule", args->rule) && kr_record_node(tape, args, false);
 }
 

@@ -92,7 +92,8 @@ kr_status kr_no_grad_end(kr_tape *tape, kr_scope box, int count, kr_tensor **con
     const bool matches = (int)s.depth == tape->depth - 1 && s.in_backward == tape->in_backward;
     if (!kr_require(ctx, matches, KR_ERR_STATE, "no_grad_end: scopes must end in the reverse order of their begin") ||
         !kr_require(ctx, count >= 0 && count <= KR_KEEP_MAX, KR_ERR_ARG,
-                    "no_grad_end: %d tensors to keep, but at most %d fit", count, KR_KEEP_MAX))
+                    "no_grad_end: %d tensors to keep, but at most %d fit", count, KR_KEEP_MAX) ||
+        !kr_require(ctx, keep || count == 0, KR_ERR_ARG, "no_grad_end: keep is NULL"))
         return ctx->status;
     tape->depth--;
     tape->recording = s.recording;

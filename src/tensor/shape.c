@@ -158,6 +158,7 @@ void *kr_tensor_data(const kr_tensor *x)
 
 const char *kr_shape_text(const kr_tensor *x, char *text, size_t bytes)
 {
+    if (!text) return "";
     if (!x) {
         snprintf(text, bytes, "NULL");
         return text;

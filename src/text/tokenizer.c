@@ -82,7 +82,9 @@ size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t 
                            size_t capacity)
 {
     size_t bytes = 0;
-    for (int64_t i = 0; tok && i < count; i++) {
+    if (!text) capacity = 0;
+    if (tok && count > 0 && !ids) kr_fail(tok->ctx, KR_ERR_ARG, "tokenizer_decode: ids is NULL");
+    for (int64_t i = 0; tok && ids && i < count; i++) {
         const kr_token *token = kr_token_of(tok, ids[i]);
         if (!token || (token->is_special && skips_special)) continue;
         if (bytes < capacity) {
