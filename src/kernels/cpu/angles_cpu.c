@@ -1,14 +1,14 @@
-/* angles_cpu.c - rotation angles that add up along each sequence, wrapped, and their gradients, in f32.
+/* angles_cpu.c - rotation angles accumulated along each sequence, wrapped, and their gradients, in f32.
  *
  *   theta [b s a]    dt [b s h]    angle [b s h a]    initial, final [q h a]
- *   phi_t = wrap(phi_{t-1} + dt_t[h] turn_t[a]),   turn = range pi tanh(theta),   wrap(x) = x - 2 pi round(x / 2 pi)
+ *   phi_t = wrap(phi_{t-1} + dt_t[h] rate_t[a]),   rate = range pi tanh(theta),   wrap(x) = x - 2 pi round(x / 2 pi)
  * backward, G_t = g_final + sum of g_angle_k over k >= t:
- *   g_initial = G_start;   g_dt_t[h] = sum_a G_t turn_t[a];   g_theta_t[a] = range pi (1 - tanh^2) sum_h dt_t[h] G_t
+ *   g_initial = G_start;   g_dt_t[h] = sum_a G_t rate_t[a];   g_theta_t[a] = range pi (1 - tanh^2) sum_h dt_t[h] G_t
  *
- * Forward: turns of all tokens in double, then a running sum in double for each sequence and head. The loops over
- * angles are plain C of one width, for the compiler to make vectors of.
- * Backward: tokens in blocks of BLOCK, counted from the start of their sequence. Sums of g_angle over each block; what
- * follows each block, from the last to the first; then G inside the blocks.
+ * Forward: rates of all tokens in double, then a prefix sum in double for each sequence and head. The loops over angles
+ * are plain C of a fixed trip count, which the compiler vectorises. Backward: tokens in blocks of BLOCK, counted from
+ * the start of their sequence. First the sum of g_angle over each block, then the suffix sum after each block, from the
+ * last to the first, then G inside the blocks.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -20,9 +20,9 @@
 #define PI 3.14159265358979323846
 
 enum {
-    LANES = 32,  /* angles that are summed at a time */
+    LANES = 32,  /* angles per inner loop */
     BLOCK = 128, /* tokens */
-    COST = 4     /* of a step in double, against the cheap elements that tasks are measured in */
+    COST = 4     /* of a step in double, relative to the elements of KR_TASK_ELEMENTS */
 };
 
 /* ---- forward ---- */
@@ -53,14 +53,14 @@ KR_INLINE double exp_in_double(double x)
     return p * power;
 }
 
-/* turn[i] = factor tanh(theta[i]). An error relative to 1, not to a small tanh, is what sums of turns can bear. */
-static void fill_turns(const float *theta, double factor, double *turn, int64_t n)
+/* rate[i] = factor tanh(theta[i]). The error is relative to 1, not to a small tanh; sums of rates tolerate that. */
+static void fill_rates(const float *theta, double factor, double *rate, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
         double x = (double)theta[i], size = fabs(x);
         double e = exp_in_double(size < 20 ? -2 * size : -40);
         double y = (1 - e) / (1 + e);
-        turn[i] = factor * (x != x ? x : x < 0 ? -y : y);
+        rate[i] = factor * (x != x ? x : x < 0 ? -y : y);
     }
 }
 
@@ -69,7 +69,7 @@ static void rotate_all_tokens(const void *args, int64_t first, int64_t end, int 
     (void)worker;
     const kr_angles_args *n = args;
     for (int64_t t = first; t < end; t++)
-        fill_turns((const float *)n->theta + t * (n->na + n->theta_gap), n->range * PI,
+        fill_rates((const float *)n->theta + t * (n->na + n->theta_gap), n->range * PI,
                    (double *)n->exec.scratch + t * n->na, n->na);
 }
 
@@ -87,10 +87,10 @@ KR_INLINE void sum_lanes(const kr_angles_args *n, int64_t q, int64_t h, int64_t 
     for (int64_t i = 0; i < count; i++) phi[i] = n->initial ? wrap((double)((const float *)n->initial)[state + i]) : 0;
     for (int64_t token = token0 + sequence.start; token < token0 + sequence.end; token++) {
         const double dt = (double)((const float *)n->dt)[token * n->nh + h];
-        const double *turn = (const double *)n->exec.scratch + token * n->na + a0;
+        const double *rate = (const double *)n->exec.scratch + token * n->na + a0;
         float *angle = (float *)n->angle + (token * n->nh + h) * n->na + a0;
         for (int64_t i = 0; i < count; i++) {
-            phi[i] = wrap(phi[i] + dt * turn[i]);
+            phi[i] = wrap(phi[i] + dt * rate[i]);
             angle[i] = (float)phi[i];
         }
     }
@@ -132,8 +132,8 @@ typedef struct block {
     int64_t t0, t1;
 } block;
 
-/* Scratch: the blocks, the first block of each sequence (and their number), then for each block [h a] floats: the sum
- * of its g_angle, then what follows it, then its running G. */
+/* Scratch: the blocks, the first block of each sequence (and their number), then [h a] floats for each block: the sum
+ * of its g_angle, then the suffix sum after it, then its running G. */
 typedef struct backward {
     const kr_angles_bwd_args *n;
     block *blocks;
@@ -185,7 +185,7 @@ static void block_sums(const void *args, int64_t first, int64_t end, int worker)
     }
 }
 
-/* Units are sequences: each block's sum gives way to what follows the block. */
+/* Units are sequences: replaces each block's sum by the sum over the blocks after it. */
 static void following_sums(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
@@ -215,14 +215,14 @@ static void token_gradients(const backward *f, int64_t t, float *total)
     for (int64_t h = 0; n->g_dt && h < n->nh; h++) ((float *)n->g_dt)[t * n->nh + h] = 0;
     for (int64_t a = 0; a < n->na; a += VF) {
         const int64_t count = n->na - a;
-        const vf u = vf_tanh(vf_load_n(theta + a, count)), turn = vf_mul(factor, u);
+        const vf u = vf_tanh(vf_load_n(theta + a, count)), rate = vf_mul(factor, u);
         vf by_head = vf_zero();
         for (int64_t h = 0; h < n->nh; h++) {
             float *place = total + h * n->na + a;
             vf g = vf_add(vf_load_n(place, count), vf_load_n(g_angle + h * n->na + a, count));
             vf_store_n(place, count, g);
             by_head = vf_fma(vf_set1(dt[h]), g, by_head);
-            if (n->g_dt) ((float *)n->g_dt)[t * n->nh + h] += vf_sum(vf_mul(g, turn));
+            if (n->g_dt) ((float *)n->g_dt)[t * n->nh + h] += vf_sum(vf_mul(g, rate));
         }
         if (g_theta) vf_store_n(g_theta + a, count, vf_mul(vf_mul(factor, vf_fnma(u, u, vf_set1(1))), by_head));
     }

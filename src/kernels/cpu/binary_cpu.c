@@ -1,7 +1,7 @@
 /* binary_cpu.c - the elementwise functions of two operands, y = f(a, b), the gradients of maximum, minimum and pow,
  * and where.
  *
- * The operands stand in lanes a, b (and c) in the order of their walk.
+ * The operands are in lanes a, b (and c) in the order of their walk.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/vec_pow.h"
@@ -27,7 +27,7 @@ static inline vf lane_div(lanes in)
     return vf_div(in.a, in.b);
 }
 
-/* vf_max lets a NaN in b through, not one in a */
+/* vf_max propagates a NaN in b, not one in a */
 static inline vf lane_maximum(lanes in)
 {
     return vf_select(vf_is_nan(in.a), in.a, vf_max(in.a, in.b));
@@ -40,7 +40,7 @@ static inline vf lane_maximum_bwd(lanes in)
     return vf_select(vf_gt(in.a, in.b), in.c, half);
 }
 
-/* vf_min lets a NaN in b through, not one in a */
+/* vf_min propagates a NaN in b, not one in a */
 static inline vf lane_minimum(lanes in)
 {
     return vf_select(vf_is_nan(in.a), in.a, vf_min(in.a, in.b));
@@ -104,7 +104,7 @@ BACKWARD_TASK(minimum_bwd, lane_minimum_bwd)
 BACKWARD_TASK(pow_bwd, lane_pow_bwd)
 BACKWARD_TASK(pow_bwd_of_b, lane_pow_bwd_of_b)
 
-/* of_b: the operands change places for a function in which they are alike. */
+/* of_b: the operands are swapped, which is valid for a function symmetric in them. */
 static void choice_bwd_run(const kr_binary_bwd_args *a, kr_task_fn *task)
 {
     walk_job job = { .walk = a->walk, .y = a->y, .in = { a->a, a->b, a->g } };

@@ -1,9 +1,9 @@
-/* compare_cpu.c - comparisons of f32, y = 1 or 0. Other types are the reference kernel's. */
+/* compare_cpu.c - comparisons of f32, y = 1 or 0. The reference kernel handles other types. */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/walk_cpu.h"
 #include "kernels/ref/ref.h"
 
-/* The integer 1 as a lane holds it. */
+/* The integer 1, as the bits of a lane. */
 static inline vf true_lane(void)
 {
     return vf_of_bits(vi_set1(1));

@@ -11,9 +11,9 @@
  *   g_weight[v, j] = sum over (q, s) of g_u[s, v] past(s - (nk-1) + j, v);   g_bias[v] = sum of g_u
  *
  * A unit of work is a group of blocks of tokens (conv_groups.h) and some channels. Weights, and the window of a block
- * that reaches it, are transposed, so that channels are adjacent. A backward block computes g_u for its rows and the
- * nk-1 after them, which its g_x needs; a group's part of g_weight and g_bias goes to scratch, and the parts are added
- * in order.
+ * that needs it, are transposed, so that channels are adjacent. A backward block computes g_u for its rows and the nk-1
+ * after them, which its g_x needs; a group's partial g_weight and g_bias are stored in scratch, and the partials are
+ * added in order.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/conv_groups.h"
@@ -25,7 +25,7 @@ enum {
     G_CHANNELS = 256 /* of a backward unit: its inputs and g_u stay in the second-level cache */
 };
 
-/* What both directions read, and the scratch of both. */
+/* Inputs and scratch of both directions. */
 typedef struct conv {
     int64_t nv, nk, nq, x_batch, x_stride;
     int64_t channels; /* of a unit */
@@ -47,7 +47,7 @@ static int64_t before_floats(const conv *c) /* of a worker */
     return padded((c->window ? c->nk : 1) * c->channels);
 }
 
-/* Lays out the scratch of both directions from `scratch` on, or from nothing to count it: floats. */
+/* Lays out the scratch of both directions from `scratch` on, and returns its size in floats; with NULL it only counts. */
 static int64_t conv_lay_out(conv *c, const kr_pool *pool, float *scratch)
 {
     int64_t groups = padded(kr_conv_groups(c->sequences, c->nq, NULL) + 1) * (int64_t)(sizeof(kr_conv_block) / 4);
@@ -77,10 +77,10 @@ typedef struct block {
     const float *before;
     int64_t before_stride;
     float *g_u_sv;     /* backward: g_u of its rows and of nk-1 more (0 beyond the sequence) */
-    float *partial_kv; /* and the sums of its group */
+    float *partial_kv; /* partial sums of its group */
 } block;
 
-/* Takes the inputs before the sequence from its window, if the block reaches them. */
+/* Reads the inputs before the sequence from its window, if the block needs them. */
 static block block_of(const conv *c, kr_conv_block at, int64_t ns, int64_t v0, int64_t v1, int worker)
 {
     const kr_sequence *q = &c->sequences[at.q];
@@ -96,7 +96,7 @@ static block block_of(const conv *c, kr_conv_block at, int64_t ns, int64_t v0, i
     return k;
 }
 
-/* The rows of a block's sequence, for u of places s0 .. s1-1. */
+/* The rows of a block's sequence, for u at positions s0 .. s1-1. */
 static kr_conv_rows rows_of(const conv *c, const block *k, int64_t s0, int64_t s1)
 {
     kr_conv_rows r = { .body = k->x,
@@ -116,15 +116,16 @@ static kr_conv_rows rows_of(const conv *c, const block *k, int64_t s0, int64_t s
 
 /* ---- forward ---- */
 
-/* The newest columns are the sequence's last tokens, the others those that the old window has so many places later. */
+/* The newest columns are the sequence's last tokens, the others come from the old window, shifted by the sequence's
+ * length. */
 static void write_window(const kr_conv_args *a, const block *k)
 {
-    int64_t nk = a->nk, nv = k->v1 - k->v0, first = (k->at.q * a->nv + k->v0) * nk, fresh = kr_smaller(k->n, nk);
+    int64_t nk = a->nk, nv = k->v1 - k->v0, first = (k->at.q * a->nv + k->v0) * nk, n_new = kr_smaller(k->n, nk);
     float *out = (float *)a->window_out + first;
-    if (fresh < nk && a->window)
-        memcpy(out, (const float *)a->window + first + fresh, (size_t)(nv * nk - fresh) * sizeof(float));
-    else if (fresh < nk) memset(out, 0, (size_t)(nv * nk) * sizeof(float));
-    for (int64_t j = nk - fresh; j < nk; j++) {
+    if (n_new < nk && a->window)
+        memcpy(out, (const float *)a->window + first + n_new, (size_t)(nv * nk - n_new) * sizeof(float));
+    else if (n_new < nk) memset(out, 0, (size_t)(nv * nk) * sizeof(float));
+    for (int64_t j = nk - n_new; j < nk; j++) {
         const float *x = k->x + (k->n - nk + j) * a->x_stride;
         for (int64_t v = 0; v < nv; v++) out[v * nk + j] = x[v];
     }
@@ -266,8 +267,8 @@ static void window_gradient(const backward *f, const block *k)
 
 /* Rows s .. s + count - 1 of n <= VF channels at v (of the block), added to g_weight of nk <= KR_CONV_TAPS taps and to
  * g_bias. row[i] is row(s + i). */
-KR_INLINE void add_few_taps(const backward *f, const block *k, const float *const *row, int64_t s, int64_t v, int64_t n,
-                            int nk, int count)
+KR_INLINE void add_taps(const backward *f, const block *k, const float *const *row, int64_t s, int64_t v, int64_t n,
+                        int nk, int count)
 {
     const float *g_u = k->g_u_sv + (s - k->at.s0) * G_CHANNELS + v;
     vf g[KR_CONV_ABREAST], in[KR_CONV_TAPS + KR_CONV_ABREAST - 1];
@@ -282,20 +283,22 @@ KR_INLINE void add_few_taps(const backward *f, const block *k, const float *cons
     }
 }
 
-KR_INLINE void few_tap_gradients(const backward *f, const block *k, const kr_conv_rows *r, int64_t s, int nk, int count)
+KR_INLINE void small_kernel_gradients(const backward *f, const block *k, const kr_conv_rows *r, int64_t s, int nk,
+                                      int count)
 {
     const float *row[KR_CONV_TAPS + KR_CONV_ABREAST - 1];
     for (int i = 0; i < nk + count - 1; i++) row[i] = kr_conv_row(r, s + i);
     int64_t v = 0;
-    for (; v + VF <= r->nchannels; v += VF) add_few_taps(f, k, row, s, v, VF, nk, count);
-    if (v < r->nchannels) add_few_taps(f, k, row, s, v, r->nchannels - v, nk, count);
+    for (; v + VF <= r->nchannels; v += VF) add_taps(f, k, row, s, v, VF, nk, count);
+    if (v < r->nchannels) add_taps(f, k, row, s, v, r->nchannels - v, nk, count);
 }
 
 KR_INLINE void block_gradients(const backward *f, const block *k, const kr_conv_rows *r, int nk)
 {
     int64_t s = k->at.s0;
-    for (; s + KR_CONV_ABREAST <= k->at.s1; s += KR_CONV_ABREAST) few_tap_gradients(f, k, r, s, nk, KR_CONV_ABREAST);
-    for (; s < k->at.s1; s++) few_tap_gradients(f, k, r, s, nk, 1);
+    for (; s + KR_CONV_ABREAST <= k->at.s1; s += KR_CONV_ABREAST)
+        small_kernel_gradients(f, k, r, s, nk, KR_CONV_ABREAST);
+    for (; s < k->at.s1; s++) small_kernel_gradients(f, k, r, s, nk, 1);
 }
 
 static void many_tap_gradients(const backward *f, const block *k, const kr_conv_rows *r)
@@ -405,7 +408,7 @@ static backward backward_of(const kr_conv_bwd_args *a)
     return f;
 }
 
-/* As conv_lay_out, and what is the gradients' own. */
+/* conv_lay_out, and the scratch of the gradients. */
 static int64_t backward_lay_out(backward *f, float *scratch)
 {
     const kr_conv_bwd_args *a = f->a;

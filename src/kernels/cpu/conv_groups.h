@@ -1,8 +1,9 @@
-/* conv_groups.h - sequences cut into blocks of rows, and short blocks gathered into groups: the units of the convolution.
+/* conv_groups.h - splits sequences into blocks of rows, and gathers short blocks into groups: the units of the
+ * convolution.
  *
  * A block is up to KR_CONV_ROWS tokens of one sequence (a sequence without tokens is one empty block). A group is a run
  * of blocks with KR_CONV_ROWS tokens at most, so that sequences of any length make units of about one size. Groups
- * follow from the lengths of the sequences alone.
+ * depend on the lengths of the sequences alone.
  */
 #ifndef KR_KERNELS_CPU_CONV_GROUPS_H
 #define KR_KERNELS_CPU_CONV_GROUPS_H
@@ -35,7 +36,7 @@ static inline kr_conv_block kr_conv_next(const kr_sequence *sequences, int64_t n
     return kr_conv_block_at(sequences, nq, more ? block.q : block.q + 1, more ? block.s1 : 0);
 }
 
-/* The number of groups; the first block of each goes to first [groups + 1], if it is given, and the end to its last. */
+/* Returns the number of groups. If `first` [groups + 1] is not NULL, writes the first block of each, then the end. */
 static inline int64_t kr_conv_groups(const kr_sequence *sequences, int64_t nq, kr_conv_block *first)
 {
     int64_t count = 0, rows = 0;

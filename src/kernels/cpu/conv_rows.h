@@ -17,8 +17,8 @@
 typedef enum kr_conv_out { KR_CONV_SUM, KR_CONV_SILU, KR_CONV_SLOPE } kr_conv_out;
 
 enum {
-    KR_CONV_ABREAST = 4, /* outputs at once */
-    KR_CONV_TAPS = 4     /* largest nk that has loops of its own */
+    KR_CONV_ABREAST = 4, /* outputs per pass */
+    KR_CONV_TAPS = 4     /* largest nk with a specialised loop */
 };
 
 /* All pointers are at the first of `nchannels` channels. */
@@ -72,7 +72,7 @@ KR_INLINE void kr_conv_vector(const kr_conv_rows *c, const float *const *row, in
     }
 }
 
-KR_INLINE void kr_conv_few_taps(const kr_conv_rows *c, int64_t t, int nk, int count, kr_conv_out what)
+KR_INLINE void kr_conv_taps(const kr_conv_rows *c, int64_t t, int nk, int count, kr_conv_out what)
 {
     const float *row[KR_CONV_TAPS + KR_CONV_ABREAST - 1];
     for (int i = 0; i < nk + count - 1; i++) row[i] = kr_conv_row(c, t + i);
@@ -95,8 +95,8 @@ KR_INLINE void kr_conv_many_taps(const kr_conv_rows *c, int64_t t, kr_conv_out w
 KR_INLINE void kr_conv_run_taps(const kr_conv_rows *c, int nk, kr_conv_out what)
 {
     int64_t t = c->first;
-    for (; t + KR_CONV_ABREAST <= c->end; t += KR_CONV_ABREAST) kr_conv_few_taps(c, t, nk, KR_CONV_ABREAST, what);
-    for (; t < c->end; t++) kr_conv_few_taps(c, t, nk, 1, what);
+    for (; t + KR_CONV_ABREAST <= c->end; t += KR_CONV_ABREAST) kr_conv_taps(c, t, nk, KR_CONV_ABREAST, what);
+    for (; t < c->end; t++) kr_conv_taps(c, t, nk, 1, what);
 }
 
 KR_INLINE void kr_conv_run(const kr_conv_rows *c, kr_conv_out what)

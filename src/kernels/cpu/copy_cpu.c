@@ -1,8 +1,8 @@
-/* copy_cpu.c - y = x for the cases that fill memory: rows of one type, rows between f32 and a 16-bit float, and
- * transposes of 4-byte elements. Everything else is the reference kernel's.
+/* copy_cpu.c - y = x for the memory-bound cases: rows of one type, rows between f32 and a 16-bit float, and transposes
+ * of 4-byte elements. The reference kernel handles the others.
  *
- * A transpose has an axis `in` along which x is adjacent and another, `out`, along which y is. It goes by blocks
- * of 64 x 64, few pages either way, in tiles of 16 x 16, a cache line either way, in registers by 8 x 8.
+ * A transpose has an axis `in` along which x is adjacent and another, `out`, along which y is. It runs in blocks of 64
+ * x 64, which touch few pages on either side, in tiles of 16 x 16, a cache line on either side, and in registers 8 x 8.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -12,7 +12,7 @@
 
 enum {
     PIECE = 32768,     /* elements of a long row in one unit */
-    SHORT_BYTES = 512, /* rows below this are moved by vectors, others by memcpy */
+    SHORT_BYTES = 512, /* shorter rows are copied by vectors, others by memcpy */
     TILE = 16,
     BLOCK = 64
 };
@@ -95,7 +95,8 @@ static bool rows_are_ours(const kr_copy_args *a)
     return a->x_dtype == a->y_dtype || narrow || widen;
 }
 
-/* y[i * y_step + j] = x[j * x_step + i] for i, j < 8. Loads of 4 with insertion leave shuffles within 128-bit lanes. */
+/* y[i * y_step + j] = x[j * x_step + i] for i, j < 8. Loads of 4 with insertion leave only shuffles within 128-bit
+ * lanes. */
 static void transpose_8(float *y, int64_t y_step, const float *x, int64_t x_step)
 {
     __m256 r[8], t[8];
@@ -145,7 +146,7 @@ typedef struct transpose {
     kr_walk rest; /* the other axes, then one of length 1 */
 } transpose;
 
-/* Units are BLOCK places along `in`, of every place of the rest. */
+/* Units are BLOCK positions along `in`, for every position of the other axes. */
 static void transpose_strips(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;

@@ -1,10 +1,11 @@
-/* cross_entropy_cpu.c - cross-entropy of rows with one label each, and its gradient, row by row (kernels/args/loss_args.h).
+/* cross_entropy_cpu.c - cross-entropy of rows with one label each, and its gradient, row by row
+ * (kernels/args/loss_args.h).
  *
- *   m = max(x);  S = equal + rest: how many x are m, and the sum of e^(x - m) over the others
+ *   m = max(x);  S = equal + rest: the number of x equal to m, and the sum of e^(x - m) over the others
  *   loss = ln S + (1 - q) (m - x[label]) + q mean(m - x);  g_x = alpha (e^(x - m) / S - q / nv), less at the label
  *
- * A gradient that is wanted with the loss costs no second exponential: the first pass leaves e^(x - m) in its place.
- * Sums run in ROW_SUMS vectors side by side, which are added by halves at the end: their order depends on nv alone.
+ * The gradient needs no second exponential: the first pass stores e^(x - m) in g_x.
+ * Sums run in ROW_SUMS interleaved vectors, which are added pairwise at the end: their order depends on nv alone.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -17,12 +18,12 @@ typedef struct row_sums {
     vf rest[ROW_SUMS], equal[ROW_SUMS], away[ROW_SUMS];
 } row_sums;
 
-/* The same as numbers. */
+/* The same, reduced to scalars. */
 typedef struct row_totals {
     float rest, equal, away;
 } row_totals;
 
-/* Adds the n lanes at x to the k-th sums; e^(x - m) goes to e if there is one. */
+/* Adds the n lanes at x to the k-th sums; stores e^(x - m) in e if e is not NULL. */
 KR_INLINE void sum_step(row_sums *s, int k, const float *x, float *e, int64_t n, vf m, bool spreads)
 {
     const vf v = row_load(x, n), below = vf_sub(v, m), power = vf_exp(below);
@@ -69,16 +70,16 @@ static float one_lane(vf y)
 }
 
 /* ln(1 + t), t >= 0. */
-static double log_beside(float t)
+static double log_1p(float t)
 {
     return (double)one_lane(t <= 1 ? vf_log1p_unit(vf_set1(t)) : vf_log(vf_set1(1 + t)));
 }
 
 static bool is_first(const float *x, int64_t label)
 {
-    const vf wanted = vf_set1(x[label]);
+    const vf label_value = vf_set1(x[label]);
     for (int64_t i = 0; i < label; i += VF)
-        if (vm_any(vm_and(vm_first(label - i), vf_eq(row_load(x + i, label - i), wanted)))) return false;
+        if (vm_any(vm_and(vm_first(label - i), vf_eq(row_load(x + i, label - i), label_value)))) return false;
     return true;
 }
 
@@ -106,11 +107,11 @@ static void score_row(const kr_cross_entropy_args *a, int64_t o)
     const float m = row_max(x, a->nv), of_label = x[label];
     const bool is_largest = of_label == m && is_first(x, label); /* before g_x overwrites x */
     const row_totals s = sums_of(x, g_x, a->nv, m, q > 0);
-    const float beside = s.equal - 1 + s.rest;
-    const double sum = 1 + (double)beside;
-    const double others = of_label == m ? (double)beside : sum - (double)one_lane(vf_exp(vf_set1(of_label - m)));
+    const float rest_sum = s.equal - 1 + s.rest;
+    const double sum = 1 + (double)rest_sum;
+    const double others = of_label == m ? (double)rest_sum : sum - (double)one_lane(vf_exp(vf_set1(of_label - m)));
     const double mean = q > 0 ? q * (double)s.away / nv : 0;
-    ((float *)a->loss)[o] = (float)(log_beside(beside) + (1 - q) * ((double)m - (double)of_label) + mean);
+    ((float *)a->loss)[o] = (float)(log_1p(rest_sum) + (1 - q) * ((double)m - (double)of_label) + mean);
     stats[KR_ROW_MAX] = m;
     stats[KR_ROW_INVERSE] = (float)(1 / sum);
     stats[KR_ROW_MISS] = (float)(others / sum);

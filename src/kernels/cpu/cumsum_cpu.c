@@ -1,9 +1,9 @@
-/* cumsum_cpu.c - running sums along one axis, in f32 vectors.
+/* cumsum_cpu.c - prefix sums along one axis, in f32 vectors.
  *
  *   x, y [no nr ni]    y[o, r, i] = sum of x[o, q, i] over q <= r  (reverse: q >= r), added in that order
  *
- * ni = 1: rows are scalar chains in double, four rows side by side to hide the latency of an addition.
- * ni > 1: vectors of columns are chains in float, four vectors side by side.
+ * ni = 1: rows are scalar chains in double, four rows interleaved to hide the latency of an addition.
+ * ni > 1: vectors of columns are chains in float, four vectors interleaved.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -11,7 +11,7 @@
 
 enum { ABREAST = 4 };
 
-/* `count` rows that begin nr apart; x and y point at the element where the sums begin, step is 1 or -1. */
+/* `count` rows of stride nr; x and y point at the element where the sums begin, step is 1 or -1. */
 KR_INLINE void sum_rows(const float *x, float *y, int64_t nr, int64_t step, int count)
 {
     double sum[ABREAST] = { 0 };

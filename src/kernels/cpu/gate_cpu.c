@@ -1,7 +1,7 @@
 /* gate_cpu.c - the gate y = x silu(z) and its gradients g_x = g_y silu(z), g_z = g_y x silu'(z), in f32 vectors.
  *
- *   x, z, g_y [no ni], rows as far apart as their strides say;  y, g_x, g_z [no ni] contiguous
- * A unit of work is a piece of a row; rows that all lie one after another count as one.
+ *   x, z, g_y [no ni], rows strided;  y, g_x, g_z [no ni] contiguous
+ * A unit of work is a piece of a row; if all operands are contiguous, their rows are joined into one.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -30,9 +30,9 @@ static void gate_pieces(const void *args, int64_t first, int64_t end, int worker
     }
 }
 
-void KR_FN(gate)(const kr_gate_args *given)
+void KR_FN(gate)(const kr_gate_args *args)
 {
-    kr_gate_args a = *given;
+    kr_gate_args a = *args;
     if (a.x_stride == a.ni && a.z_stride == a.ni) {
         a.ni *= a.no;
         a.no = 1;
@@ -40,7 +40,7 @@ void KR_FN(gate)(const kr_gate_args *given)
     kr_ranges_run(a.exec.pool, a.no * pieces_of(a.ni), kr_smaller(PIECE, a.ni), gate_pieces, &a);
 }
 
-/* Where a piece of the gradients lies; g_x, g_z NULL when not wanted. */
+/* Operands of a piece of the gradients; g_x, g_z NULL when not wanted. */
 typedef struct piece {
     const float *x, *z, *g_y;
     float *g_x, *g_z;
@@ -71,9 +71,9 @@ static void gate_bwd_pieces(const void *args, int64_t first, int64_t end, int wo
     }
 }
 
-void KR_FN(gate_bwd)(const kr_gate_bwd_args *given)
+void KR_FN(gate_bwd)(const kr_gate_bwd_args *args)
 {
-    kr_gate_bwd_args a = *given;
+    kr_gate_bwd_args a = *args;
     if (a.x_stride == a.ni && a.z_stride == a.ni && a.g_y_stride == a.ni) {
         a.ni *= a.no;
         a.no = 1;

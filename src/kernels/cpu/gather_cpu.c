@@ -1,9 +1,9 @@
-/* gather_cpu.c - rows of a table by index, and their gradient, in f32 vectors; rows of halves are moved too.
+/* gather_cpu.c - rows of a table by index, and their gradient, in f32 vectors; also copies rows of 16-bit floats.
  *
  *   embedding:     y[o, i] = x[id[o], i]                      x [nr ni], id [no], y [no ni]
  *   embedding_bwd: y[id[o], i] += x[o, i], over o in order    y [nr ni], id [no], x [no ni]
  *
- * An id may repeat, so the gradient is cut by columns: each task adds all rows, in order, to columns of its own.
+ * An id may repeat, so the gradient is split by columns: each task adds all rows, in order, to its columns.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"

@@ -1,6 +1,6 @@
-/* gemm_b.h - reading the operand B as it lies: floats, or halves that are widened in registers.
+/* gemm_b.h - loads of the operand B in its storage type: f32, or 16-bit floats widened in registers.
  *
- * `half` is a constant wherever these are inlined; elements are numbered from b, in B's own type.
+ * `half` is a constant wherever these are inlined; elements are numbered from b, in B's storage type.
  */
 #ifndef KR_KERNELS_CPU_GEMM_B_H
 #define KR_KERNELS_CPU_GEMM_B_H
@@ -13,7 +13,7 @@
 #define GEMM_B_BYTES(half) ((half) == KR_STORAGE_NATIVE ? 4 : 2)
 #define GEMM_B_LINE(half) (64 / GEMM_B_BYTES(half))
 
-/* Where element i lies; for a prefetch it may be outside of the operand. */
+/* Address of element i; for a prefetch it may be outside of the operand. */
 KR_INLINE const void *gemm_b_at(const void *b, int64_t i, kr_storage_dtype half)
 {
     return (const void *)((uintptr_t)b + (uintptr_t)(i * GEMM_B_BYTES(half)));
@@ -42,10 +42,10 @@ KR_INLINE vf gemm_b_load_n(const void *b, int64_t i, int64_t n, const kr_storage
     return half == KR_STORAGE_BF16 ? vf_load_bf16_n(h, n) : vf_load_f16_n(h, n);
 }
 
-/* Steps of k that one transpose takes: as many as 128 bits hold. */
+/* Steps of k per transpose: as many elements as fit 128 bits. */
 #define GEMM_B_STEPS(half) (16 / GEMM_B_BYTES(half))
 
-/* Eight steps of eight columns of halves. Columns r and r + 4 meet in one vector, as in g8_transpose_4. */
+/* Eight steps of eight columns of 16-bit floats. Columns r and r + 4 are loaded into one vector, as in g8_transpose_4. */
 KR_INLINE void gemm_b_transpose_halves(const uint16_t *b, int64_t b_n, g8 t[8], const kr_storage_dtype half)
 {
     const uint16_t *b4 = gemm_opaque(b + 4 * b_n);
@@ -64,11 +64,11 @@ KR_INLINE void gemm_b_transpose_halves(const uint16_t *b, int64_t b_n, g8 t[8], 
             last[r] = _mm256_cvtph_ps(_mm_unpackhi_epi64(low, high));
         }
     }
-    g8_rotate_pairs(first, t);
-    g8_rotate_pairs(last, t + 4);
+    g8_transpose_pairs(first, t);
+    g8_transpose_pairs(last, t + 4);
 }
 
-/* GEMM_B_STEPS(half) steps of eight columns that are b_n apart, each adjacent along k: t[q] = B[q, 0..7]. */
+/* GEMM_B_STEPS(half) steps of eight columns of stride b_n, each adjacent along k: t[q] = B[q, 0..7]. */
 KR_INLINE void gemm_b_transpose(const void *b, int64_t b_n, g8 t[8], const kr_storage_dtype half)
 {
     if (half == KR_STORAGE_NATIVE) g8_transpose_4(b, b_n, t);

@@ -1,27 +1,28 @@
 /* gemm_block.h - a block of C, GEMM_KC steps of k at most, by one task: tiles of rows times panels of columns.
  *
- * A tile of A stays in the first-level cache while all panels of B's block, in the second, pass by; C is walked along
- * its rows. A tile that cannot be read in place is packed on the way: that is once for all panels of the block.
+ * A tile of A stays in the first-level cache while all panels of B's block, in the second-level cache, are read; C is
+ * written along its rows. A tile that cannot be read in place is packed first, once for all panels of the block.
  */
 #ifndef KR_KERNELS_CPU_GEMM_BLOCK_H
 #define KR_KERNELS_CPU_GEMM_BLOCK_H
 
 #include "kernels/cpu/gemm_pack.h"
 
-/* Columns of a block: its part of B (times GEMM_KC) stays in the second-level cache of processors of that set. */
+/* Columns of a block: its part of B (times GEMM_KC) stays in the second-level cache of processors of that instruction
+ * set. */
 #if defined(__AVX512F__)
 #define GEMM_BLOCK_COLUMNS 512
 #else
 #define GEMM_BLOCK_COLUMNS 384
 #endif
 
-/* GEMM_KC steps of a block's columns of B: panel i is at b + i * panel_step, its rows b_k apart. */
+/* GEMM_KC steps of a block's columns of B: panel i is at b + i * panel_step, row stride b_k. */
 typedef struct gemm_panels {
     const float *b;
     int64_t b_k, panel_step;
 } gemm_panels;
 
-/* In place means: no more than a few of a tile's lines fall into one set of the cache, and few pages are touched. */
+/* Readable in place: only a few of a tile's lines fall into one set of the cache, and few pages are touched. */
 static bool gemm_a_in_place(const gemm_problem *p)
 {
     if (p->a_k == 1) {
@@ -41,14 +42,14 @@ static gemm_panels gemm_panels_pack(const gemm_problem *p, int64_t k0, int64_t n
     return panels;
 }
 
-/* Where the product of steps k0.. goes: the base enters with the first chain, the others add to C. */
+/* Output of the product of steps k0..: the base enters with the first chain, the others add to C. */
 static gemm_out gemm_out_at(const gemm_problem *p, int64_t m, int64_t n, int64_t k0)
 {
     return (gemm_out){ p->out.c + m * p->out.c_m + n, p->out.c_m,
                        k0 == 0 && p->out.bias != NULL ? p->out.bias + n : NULL, k0 > 0 || p->out.add_c };
 }
 
-/* What one task multiplies at a time. */
+/* Operands of one task. */
 typedef struct gemm_block {
     const gemm_problem *p;
     int64_t tiles, t0, t1; /* tiles t0..t1-1 of the problem's rows, which are cut evenly into `tiles` */

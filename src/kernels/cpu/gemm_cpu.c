@@ -1,13 +1,13 @@
-/* gemm_cpu.c - the matrix product in f32, B in f32 or halves: which way a shape takes, and how it is cut into tasks.
+/* gemm_cpu.c - the matrix product in f32, B in f32 or 16-bit floats: dispatch by shape, and the split into tasks.
  *
  *   C[m, n] = (C[m, n] if accumulate) + bias[n] + sum over k of A[m, k] B[k, n],   for each index of the batch space
  *
- * Each element of C is the same sum on every way: chains of GEMM_KC fused multiply-adds over k in order, each from 0,
- * added one after the other to the base (C + bias). Layout, tile, task and thread decide only who computes it.
+ * Each element of C is the same sum on every code path: chains of GEMM_KC fused multiply-adds over k in order, each
+ * from 0, added one after the other to the base (C + bias). Layout, tile, task and thread do not change its bits.
  *
  *   gemv    up to four rows: B is read once, in place                                 (gemm_gemv.h, gemm_gevm.h)
- *   small   a task multiplies a block of C alone, or many of a batch                                (gemm_small.h)
- *   large   all threads copy a part of B together, then all multiply blocks of C with it            (gemm_large.h)
+ *   small   a task multiplies one block of C, or many of a batch                                    (gemm_small.h)
+ *   large   all threads pack a part of B together, then all multiply blocks of C with it            (gemm_large.h)
  */
 #include "kernels/cpu/gemm_gevm.h"
 #include "kernels/cpu/gemm_large.h"
@@ -16,24 +16,24 @@
 #include "kernels/cpu/ranges.h"
 #include "kernels/cpu/transpose.h"
 
-/* Multiply-adds from which a product is shared in the large way, and that a task should have at least. */
+/* Multiply-adds from which a product takes the large path, and the least number per task. */
 #define GEMM_LARGE_FROM (1 << 23)
 #define GEMM_TASK_WORK (1 << 19)
-/* Rows and columns of a unit where an item is cut. */
+/* Rows and columns of a unit of an item that is split. */
 #define GEMM_UNIT_ROWS 192
 #define GEMM_UNIT_COLUMNS 64
-/* Elements of B that a task of the gemv way reads, and at least where there would be fewer than four tasks. */
+/* Elements of B that a task of the gemv path reads, and the least number where there would be fewer than four tasks. */
 #define GEMM_GEMV_WORK (1 << 18)
 #define GEMM_GEMV_LEAST (1 << 15)
-/* Rows of a symmetric product that are copied at a time. */
+/* Rows of a symmetric product copied per unit. */
 #define GEMM_MIRROR_ROWS 64
 
 typedef enum gemm_path { GEMM_NOTHING, GEMM_BASE, GEMM_GEMV, GEMM_SMALL, GEMM_LARGE } gemm_path;
 
-/* A call, decided: `items` problems of one shape, each cut into m_cuts x n_cuts units, so many units to a task. */
+/* The plan of a call: `items` problems of one shape, each split into m_cuts x n_cuts units, and the units per task. */
 typedef struct gemm_plan {
     const kr_matmul_args *args;
-    gemm_path way;
+    gemm_path path;
     bool swapped; /* p is C^T = B^T A^T */
     gemm_problem p;
     int64_t items;
@@ -79,16 +79,16 @@ static gemm_path gemm_path_of(const gemm_problem *p, int64_t items)
     if (p->nm <= GEMM_GEMV_ROWS && (p->b_n == 1 || (p->b_k == 1 && p->nn >= 8))) {
         return GEMM_GEMV;
     }
-    /* Few rows: every element of B is packed once and by one task, there is nothing to share. */
+    /* Few rows: every element of B is packed once and by one task; packing together would save nothing. */
     const double work = (double)p->nm * (double)p->nn * (double)p->nk;
     return p->nm <= GEMM_UNIT_ROWS || work < GEMM_LARGE_FROM ? GEMM_SMALL : GEMM_LARGE;
 }
 
-/* Cuts an item so that a unit has work enough for a task, and joins units where even whole items have less. */
+/* Splits an item so that a unit has enough work for a task, and joins units where even whole items have less. */
 static void gemm_cut(gemm_plan *plan)
 {
     const gemm_problem *p = &plan->p;
-    if (plan->way == GEMM_GEMV) {
+    if (plan->path == GEMM_GEMV) {
         /* A power of two of equal parts suits most numbers of threads. */
         const int64_t most = gemm_ceil_div(p->nn, p->b_k == 1 ? GEMM_GEMV_COLUMNS : GEMM_GEVM_LEAST);
         for (int64_t part = p->nn * p->nk; 2 * plan->n_cuts <= most; part /= 2, plan->n_cuts *= 2) {
@@ -116,8 +116,8 @@ static gemm_plan gemm_plan_of(const kr_matmul_args *args)
      * always floats. */
     plan.swapped = args->nn == 1 && args->nm > 1 && args->c_m == 1 && args->bias == NULL && !args->b_dtype;
     plan.p = gemm_problem_of(args, plan.swapped);
-    plan.way = gemm_path_of(&plan.p, plan.items);
-    if (plan.way == GEMM_GEMV || plan.way == GEMM_SMALL) {
+    plan.path = gemm_path_of(&plan.p, plan.items);
+    if (plan.path == GEMM_GEMV || plan.path == GEMM_SMALL) {
         gemm_cut(&plan);
     }
     return plan;
@@ -162,11 +162,11 @@ static void gemm_task(void *arg, int64_t index, int worker)
     for (int64_t unit = index * plan->units_a_task; unit < end; unit++) {
         const gemm_problem p = gemm_item(plan, unit / item_units);
         const int64_t im = unit % item_units / plan->n_cuts, in = unit % plan->n_cuts;
-        /* Columns are cut in whole panels, which 32 holds for both tile widths. */
+        /* Columns are split at multiples of 32, which are whole panels for both tile widths. */
         const int64_t n_parts = gemm_ceil_div(p.nn, 32);
         const int64_t n0 = 32 * gemm_part(n_parts, in, plan->n_cuts);
         const int64_t n1 = gemm_min(p.nn, 32 * gemm_part(n_parts, in + 1, plan->n_cuts));
-        if (plan->way == GEMM_SMALL) {
+        if (plan->path == GEMM_SMALL) {
             gemm_small(&p, gemm_part(p.nm, im, plan->m_cuts), gemm_part(p.nm, im + 1, plan->m_cuts), n0, n1,
                        scratch + worker * GEMM_SMALL_SCRATCH);
         } else if (p.b_k == 1 && p.nn >= 8) {
@@ -177,7 +177,7 @@ static void gemm_task(void *arg, int64_t index, int worker)
     }
 }
 
-/* Blocks of rows of a symmetric C: what is below the diagonal is copied above it. */
+/* Blocks of rows of a symmetric C: copies the part below the diagonal above it. */
 static void gemm_mirror(const void *arg, int64_t first, int64_t end, int worker)
 {
     const kr_matmul_args *args = arg;
@@ -200,7 +200,7 @@ static void gemm_mirror(const void *arg, int64_t first, int64_t end, int worker)
 static void gemm_complete(const gemm_plan *plan)
 {
     const kr_matmul_args *args = plan->args;
-    if (args->symmetric && (plan->way == GEMM_SMALL || plan->way == GEMM_LARGE)) {
+    if (args->symmetric && (plan->path == GEMM_SMALL || plan->path == GEMM_LARGE)) {
         kr_ranges_run(args->exec.pool, gemm_ceil_div(args->nm, GEMM_MIRROR_ROWS), args->nm * GEMM_MIRROR_ROWS / 2,
                       gemm_mirror, args);
     }
@@ -209,7 +209,7 @@ static void gemm_complete(const gemm_plan *plan)
 void KR_FN(matmul)(const kr_matmul_args *args)
 {
     gemm_plan plan = gemm_plan_of(args);
-    switch (plan.way) {
+    switch (plan.path) {
     case GEMM_NOTHING: return;
     case GEMM_GEMV:
     case GEMM_SMALL:
@@ -222,7 +222,7 @@ void KR_FN(matmul)(const kr_matmul_args *args)
     }
     for (int64_t item = 0; item < plan.items; item++) {
         const gemm_problem p = gemm_item(&plan, item);
-        if (plan.way == GEMM_LARGE) {
+        if (plan.path == GEMM_LARGE) {
             gemm_large_run(&p, args->exec.pool, (float *)args->exec.scratch);
         } else {
             gemm_base(&p);
@@ -236,11 +236,11 @@ size_t KR_FN(matmul_scratch)(const kr_matmul_args *args)
     const gemm_plan plan = gemm_plan_of(args);
     const int workers = kr_pool_size(args->exec.pool);
     int64_t floats = 0;
-    if (plan.way == GEMM_SMALL) {
+    if (plan.path == GEMM_SMALL) {
         floats = workers * (int64_t)GEMM_SMALL_SCRATCH;
-    } else if (plan.way == GEMM_GEMV) {
+    } else if (plan.path == GEMM_GEMV) {
         floats = workers * gemm_gemv_scratch(&plan.p);
-    } else if (plan.way == GEMM_LARGE) {
+    } else if (plan.path == GEMM_LARGE) {
         floats = gemm_large_scratch(&plan.p, workers);
     }
     return (size_t)floats * sizeof(float);

@@ -1,12 +1,12 @@
 /* gemm_gemv.h - products with up to GEMM_GEMV_ROWS rows of A where B is adjacent along k (a weight [n k]): each element
- * of B is read once, in place, so that the speed is that of memory.
+ * of B is read once, in place, at memory bandwidth.
  *
  *   A [m k] any strides      B [k n], b_k = 1      C [m n] columns adjacent
  *
  * Lanes run over n and chains over k, as in the tile kernel, so that the bits are the same. A strand is one chain of
- * eight columns; four strands run at a time, which hides the latency of an FMA. Strands are taken in the order in which
- * they lie in memory, all chains of eight columns before the next eight: then their lines fall into different sets of
- * the first-level cache even where b_n is a power of two.
+ * eight columns; four strands run interleaved, which hides the latency of an FMA. Strands are processed in address
+ * order, all chains of eight columns before the next eight: then their lines fall into different sets of the
+ * first-level cache even where b_n is a power of two.
  */
 #ifndef KR_KERNELS_CPU_GEMM_GEMV_H
 #define KR_KERNELS_CPU_GEMM_GEMV_H
@@ -14,12 +14,12 @@
 #include "kernels/cpu/gemm_pack.h"
 
 #define GEMM_GEMV_ROWS 4
-#define GEMM_GEMV_COLUMNS 32 /* in work at once: four groups of eight */
-#define GEMM_GEMV_BITE 512   /* elements of B in sixteen steps of four strands */
-#define GEMM_GEMV_AHEAD 8192 /* elements from the end of what is in work to what is fetched */
+#define GEMM_GEMV_COLUMNS 32 /* in flight: four groups of eight */
+#define GEMM_GEMV_STEP 512   /* elements of B in sixteen steps of four strands */
+#define GEMM_GEMV_AHEAD 8192 /* prefetch distance: elements from the end of the columns in flight */
 
 typedef struct gemm_strand {
-    const void *b;  /* eight columns, b_n apart */
+    const void *b;  /* eight columns, stride b_n */
     const float *x; /* [m][GEMM_KC] */
     float *sum;     /* [m][8] */
 } gemm_strand;
@@ -71,7 +71,7 @@ KR_INLINE void gemm_gemv_tail(const float *x, const void *b, int64_t b_n, int64_
 KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_t b_n, int64_t nk, const int nm,
                                  const kr_storage_dtype half)
 {
-    const int steps = GEMM_B_STEPS(half), a_line = GEMM_B_LINE(half), lines = GEMM_GEMV_BITE / a_line;
+    const int steps = GEMM_B_STEPS(half), a_line = GEMM_B_LINE(half), lines = GEMM_GEMV_STEP / a_line;
     g8 sum[4][GEMM_GEMV_ROWS];
     const void *b[4];
     const float *x[4];
@@ -87,7 +87,7 @@ KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_
     for (int64_t i = 0; i < nk / 16; i++) {
         GEMM_UNROLL
         for (int line = 0; line < lines; line++) {
-            gemm_prefetch(gemm_b_at(ahead, i * GEMM_GEMV_BITE + a_line * line, half));
+            gemm_prefetch(gemm_b_at(ahead, i * GEMM_GEMV_STEP + a_line * line, half));
         }
         GEMM_UNROLL
         for (int q = 0; q < 16; q += steps) {
@@ -137,10 +137,10 @@ typedef struct gemm_gemv {
     const float *x;
     float *sum;
     int64_t from, to, groups, chains;
-    int64_t ahead, fetch_end; /* elements from what is read to what is fetched; B's index where to stop */
+    int64_t ahead, fetch_end; /* prefetch distance in elements; index of B where prefetching stops */
 } gemm_gemv;
 
-/* Columns of a group all exist: a ragged last one reads some again that were done before. */
+/* Columns of a group all exist: a partial last group overlaps the one before it. */
 static gemm_strand gemm_gemv_strand(const gemm_gemv *w, int64_t group, int64_t chain)
 {
     const gemm_problem *g = w->g;
@@ -156,7 +156,7 @@ static void gemm_gemv_chains(const gemm_gemv *w, int64_t first, int64_t count, i
     for (int64_t i = 0; i < all; i += 4) {
         gemm_strand s[4];
         for (int64_t e = 0; e < 4; e++) {
-            const int64_t at = gemm_min(i + e, all - 1); /* a last four is filled up by repeating */
+            const int64_t at = gemm_min(i + e, all - 1); /* a partial last four repeats its last strand */
             s[e] = gemm_gemv_strand(w, at / count, first + at % count);
         }
         const int64_t ahead = w->from * w->g->b_n + i * 8 * nk + w->ahead;
@@ -226,8 +226,8 @@ static void gemm_gemv_run(const gemm_problem *g, int64_t from, int64_t to, float
 #undef GEMM_STRANDS_OF
     gemm_gemv w = { .g = g, .x = scratch, .chains = gemm_ceil_div(g->nk, GEMM_KC) };
     w.strands = strands[g->b_dtype][g->nm - 1];
-    /* Memory likes long runs better than the way that strands walk: B is fetched in the order of addresses, if its
-     * columns leave no gaps. */
+    /* Long sequential runs are faster than the order of the strands: B is prefetched in address order, if its columns
+     * are contiguous. */
     w.ahead = gemm_max(4 * 8 * GEMM_KC, 8 * g->nk) + GEMM_GEMV_AHEAD;
     w.fetch_end = g->b_n == g->nk ? to * g->b_n : 0;
     for (int64_t i = from * g->b_n; i < gemm_min(from * g->b_n + w.ahead, w.fetch_end); i += GEMM_B_LINE(g->b_dtype)) {

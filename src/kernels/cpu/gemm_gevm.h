@@ -1,5 +1,5 @@
-/* gemm_gevm.h - products with up to GEMM_GEMV_ROWS rows of A where B is adjacent along n: rows of B pass by once, in
- * place, and are added to sums that stay in the first-level cache.
+/* gemm_gevm.h - products with up to GEMM_GEMV_ROWS rows of A where B is adjacent along n: rows of B are read once, in
+ * place, and added to sums that stay in the first-level cache.
  *
  *   A [m k] any strides      B [k n], b_n = 1      C [m n] columns adjacent
  */
@@ -8,10 +8,10 @@
 
 #include "kernels/cpu/gemm_gemv.h"
 
-#define GEMM_GEVM_COLUMNS 512 /* in work at once: their sums and eight rows of B fit the first-level cache */
-#define GEMM_GEVM_LEAST 256   /* in a task: memory likes long runs */
+#define GEMM_GEVM_COLUMNS 512 /* per pass: their sums and eight rows of B fit the first-level cache */
+#define GEMM_GEVM_LEAST 256   /* per task: long sequential runs are faster */
 
-/* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; fetches the next eight if wanted. fetch and half are
+/* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; prefetches the next eight if `fetch`. fetch and half are
  * constants. */
 KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const void *b, int64_t b_k, int64_t nn, float *sum,
                            const bool fetch, const kr_storage_dtype half)

@@ -1,12 +1,12 @@
 /* gemm_kernel.h - the innermost part of the matrix product: one tile of C in registers.
  *
- *   A [m k] any strides, read one element at a time      B [k n] columns adjacent, rows b_k apart
+ *   A [m k] any strides, read one element at a time      B [k n] columns adjacent, row stride b_k
  *   C [m n] columns adjacent                             m <= GEMM_MR, n <= GEMM_NR
  *
  *   C[m, n] = base[m, n] + sum over k of A[m, k] B[k, n]
  *
- * An element of C is one chain of fused multiply-adds over k in order that starts from 0, whatever the tile's size:
- * that is what makes a row's bits independent of its neighbours.
+ * An element of C is one chain of fused multiply-adds over k in order that starts from 0, whatever the tile's size.
+ * A row's bits are therefore independent of its neighbours.
  */
 #ifndef KR_KERNELS_CPU_GEMM_KERNEL_H
 #define KR_KERNELS_CPU_GEMM_KERNEL_H
@@ -25,7 +25,7 @@
 #define GEMM_NV 2
 #define GEMM_NR (GEMM_NV * VF)
 
-/* Where a tile goes. base = (C if add_c) + (bias if not NULL). */
+/* Output of a tile. base = (C if add_c) + (bias if not NULL). */
 typedef struct gemm_out {
     float *c;
     int64_t c_m;
@@ -42,8 +42,8 @@ typedef struct gemm_problem {
     int64_t b_k, b_n;
     kr_storage_dtype b_dtype;
     gemm_out out;
-    bool symmetric;    /* panels of columns that lie above the diagonal as a whole are left out */
-    int64_t first_row; /* of C: where the problem's rows begin in a symmetric one */
+    bool symmetric;    /* panels of columns entirely above the diagonal are skipped */
+    int64_t first_row; /* of C: offset of the problem's rows in a symmetric product */
 } gemm_problem;
 
 typedef struct gemm_tile {
@@ -55,7 +55,7 @@ typedef struct gemm_tile {
     gemm_out out;
 } gemm_tile;
 
-/* A tile whose columns are ragged or whose base has a bias, out of memory: sum [nm][GEMM_NR]. */
+/* Writes a tile with a partial vector of columns or a bias from memory: sum [nm][GEMM_NR]. */
 static void gemm_tile_write(const gemm_tile *t, int64_t nm, const float *sum)
 {
     for (int64_t m = 0; m < nm; m++) {
@@ -91,7 +91,7 @@ KR_INLINE void gemm_tile_body(const gemm_tile *t, const int nm, const int nv)
     }
     const int64_t a_m = t->a_m, a_k = t->a_k, b_k = t->b_k;
     const float *b = t->b;
-    /* Rows three by three: x86 addresses reach base, base + a_m and base + 2 a_m. */
+    /* Rows in threes: x86 addressing reaches base, base + a_m and base + 2 a_m. */
     const float *a[(GEMM_MR + 2) / 3];
     GEMM_UNROLL
     for (int q = 0; q < (nm + 2) / 3; q++) {

@@ -1,8 +1,7 @@
-/* gemm_large.h - one product that is worth sharing: all threads copy a part of B into panels, then all multiply blocks
- * of C with it.
+/* gemm_large.h - one large product: all threads pack a part of B into panels, then all multiply blocks of C with it.
  *
- * A part has GEMM_LARGE_STEPS steps of k at most and as many columns as 8 MiB hold, so that it stays in a shared cache.
- * A block of C takes all chains of the part before the next block begins: it waits in the second-level cache meanwhile.
+ * A part has GEMM_LARGE_STEPS steps of k at most and as many columns as fit 8 MiB, so that it stays in a shared cache.
+ * A block of C takes all chains of the part before the next block begins: it stays in the second-level cache meanwhile.
  */
 #ifndef KR_KERNELS_CPU_GEMM_LARGE_H
 #define KR_KERNELS_CPU_GEMM_LARGE_H
@@ -13,7 +12,7 @@
 #define GEMM_LARGE_FLOATS (1 << 21) /* of B in one part */
 #define GEMM_LARGE_STEPS (16 * GEMM_KC)
 #define GEMM_LARGE_ROWS 192   /* of a block */
-#define GEMM_LARGE_TASKS 32   /* at least, where blocks of 48 x 64 allow: so many share evenly among a few threads */
+#define GEMM_LARGE_TASKS 32   /* at least, if blocks of 48 x 64 allow it: enough to balance a few threads */
 #define GEMM_PACK_COLUMNS 128 /* in one packing task */
 
 /* One part: columns n0..n1-1, steps k0..k1-1. */
@@ -25,7 +24,7 @@ typedef struct gemm_large {
     float *a_tile; /* one for each worker */
 } gemm_large;
 
-/* Panels of a part, and where those of step k and column panel i begin. */
+/* Panels of a part, and the address of those of step k and column panel i. */
 static int64_t gemm_large_panels(const gemm_large *g)
 {
     return gemm_ceil_div(g->n1 - g->n0, GEMM_NR);
@@ -46,7 +45,7 @@ static void gemm_large_pack(void *arg, int64_t index, int worker)
                      gemm_large_b(g, k, (n - g->n0) / GEMM_NR));
 }
 
-/* Consecutive tasks have the same columns: their part of B is in a cache already. */
+/* Consecutive tasks have the same columns: their part of B is already cached. */
 static void gemm_large_multiply(void *arg, int64_t index, int worker)
 {
     const gemm_large *g = arg;
@@ -69,7 +68,7 @@ static void gemm_large_multiply(void *arg, int64_t index, int worker)
     }
 }
 
-/* How many blocks of rows and columns: by shape alone. Rows are cut first, since a tile of A that must be packed is
+/* Number of blocks of rows and columns: by shape alone. Rows are split first, since a tile of A that must be packed is
  * packed once for all columns of a block. */
 static void gemm_large_cut(gemm_large *g)
 {

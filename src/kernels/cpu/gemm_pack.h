@@ -1,16 +1,16 @@
-/* gemm_pack.h - blocks of A and B copied together for the tile kernel. Nothing is computed: halves of B are widened,
+/* gemm_pack.h - packs blocks of A and B for the tile kernel. Values do not change: 16-bit floats of B are widened,
  * which is exact.
  *
- *   B [k n] -> panels of GEMM_NR columns, each [k][GEMM_NR]; in the last one the missing columns hold anything
+ *   B [k n] -> panels of GEMM_NR columns, each [k][GEMM_NR]; missing columns of the last one are unspecified
  *   A [m k] -> a tile of up to GEMM_MR rows: [k][GEMM_MR] where A's rows are adjacent (a_m = 1), else
- *              [row][GEMM_A_ROW]. A keeps its direction, since the kernel reads it by strides.
+ *              [row][GEMM_A_ROW]. A keeps its orientation, since the kernel reads it by strides.
  */
 #ifndef KR_KERNELS_CPU_GEMM_PACK_H
 #define KR_KERNELS_CPU_GEMM_PACK_H
 
 #include "kernels/cpu/gemm_kernel.h"
 
-/* One line more than a chain: rows of a tile then start in different sets of the cache. */
+/* One cache line more than a chain: rows of a tile then start in different sets of the cache. */
 #define GEMM_A_ROW (GEMM_KC + 16)
 #define GEMM_A_TILE (GEMM_MR * GEMM_A_ROW)
 
@@ -27,7 +27,7 @@ KR_INLINE int64_t gemm_ceil_div(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-/* Where part i of n begins when `whole` is cut evenly. */
+/* Start of part i of n equal parts of `whole`. */
 KR_INLINE int64_t gemm_part(int64_t whole, int64_t i, int64_t n)
 {
     return whole * i / n;
@@ -63,7 +63,8 @@ static void gemm_pack_b_strided(const void *b, int64_t b_k, int64_t b_n, int64_t
     }
 }
 
-/* Zeros for the columns nn.. of a panel, so that the unused lanes of a tile do no slow arithmetic on leftovers. */
+/* Zeros for the columns nn.. of a panel, so that unused lanes of a tile do no slow arithmetic (denormals) on stale
+ * values. */
 static void gemm_pad_b(int64_t nk, int64_t nn, float *y)
 {
     for (int64_t k = 0; k < nk; k++) {
@@ -99,7 +100,7 @@ KR_INLINE void gemm_pack_b_as(const void *b, int64_t b_k, int64_t b_n, int64_t n
         gemm_pack_b_strided(b, b_k, b_n, nk, nn, y, half);
         return;
     }
-    /* Sixteen steps of k at a time: whole lines of floats are read, and the lines being written are few. */
+    /* Sixteen steps of k at a time: whole cache lines of floats are read, and few lines are written at a time. */
     const int64_t whole = nn / 8 * 8;
     for (int64_t k = 0; k < nk; k += 16) {
         const int64_t some = gemm_min(16, nk - k);
@@ -126,7 +127,7 @@ static void gemm_pack_b(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int
 static void gemm_pack_a(const float *a, int64_t a_m, int64_t a_k, int64_t nm, int64_t nk, float *y)
 {
     if (a_m == 1) {
-        /* Whole vectors are stored; what spills into the next step is overwritten by it. */
+        /* Whole vectors are stored; the next step overwrites the excess. */
         for (int64_t k = 0; k < nk; k++) {
             vf_store(y + k * GEMM_MR, vf_load_n(a + k * a_k, nm));
         }

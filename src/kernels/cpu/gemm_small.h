@@ -1,14 +1,14 @@
-/* gemm_small.h - a part of C by one task alone: B is read in place, or packed into the worker's own scratch. */
+/* gemm_small.h - a part of C by one task: B is read in place, or packed into the worker's scratch. */
 #ifndef KR_KERNELS_CPU_GEMM_SMALL_H
 #define KR_KERNELS_CPU_GEMM_SMALL_H
 
 #include "kernels/cpu/gemm_block.h"
 
-/* Columns in work at once, and scratch of a worker in floats: these columns of B and one tile of A. */
+/* Columns per pass, and scratch of a worker in floats: these columns of B and one tile of A. */
 #define GEMM_SMALL_COLUMNS 128
 #define GEMM_SMALL_SCRATCH (GEMM_KC * GEMM_SMALL_COLUMNS + GEMM_A_TILE)
 
-/* B's rows may be read where they are if they are floats, lie close together, and vectors are whole. */
+/* B's rows can be read in place if they are floats with a small stride and vectors are whole. */
 static bool gemm_b_in_place(const gemm_problem *p, int64_t n0, int64_t n1)
 {
     return !p->b_dtype && p->b_n == 1 && p->b_k <= 256 && p->b_k >= -256 && (n1 - n0) % VF == 0;

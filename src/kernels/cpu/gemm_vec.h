@@ -1,4 +1,5 @@
-/* gemm_vec.h - what the matrix product needs beside vec.h: vectors of eight in either set, prefetches, unrolling.
+/* gemm_vec.h - additions to vec.h for the matrix product: vectors of eight in either instruction set, prefetches,
+ * unrolling.
  *
  * g8 is always eight floats: transposes of 8 rows run in half-width vectors in both sets, because their shuffles stay
  * inside 128-bit lanes and issue twice a cycle.
@@ -15,7 +16,7 @@
  * the definition of the result: changing it changes bits. */
 #define GEMM_KC 256
 
-/* The loops over a tile's rows and columns must vanish, so that accumulators live in registers. */
+/* The loops over a tile's rows and columns must be unrolled, so that accumulators stay in registers. */
 #if defined(__clang__)
 #define GEMM_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -49,13 +50,13 @@ KR_INLINE g8 g8_fma(g8 a, g8 b, g8 c)
     return _mm256_fmadd_ps(a, b, c);
 }
 
-/* Fetches the line of p into the second-level cache; p may lie outside of any operand. */
+/* Prefetches the line of p into the second-level cache; p may be outside of any operand. */
 KR_INLINE void gemm_prefetch(const void *p)
 {
     _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
-/* Hides where p comes from: the compiler then forms the addresses of rows by adding strides to p, as an x86 load can,
+/* Hides the origin of p: the compiler then forms the addresses of rows by adding strides to p, as an x86 load can,
  * instead of keeping a pointer for each row and running out of registers. */
 KR_INLINE const void *gemm_opaque(const void *p)
 {
@@ -64,7 +65,7 @@ KR_INLINE const void *gemm_opaque(const void *p)
 }
 
 /* 4x4 transposes within lanes: t[q] has element q of the four rows of either lane. */
-KR_INLINE void g8_rotate_pairs(const g8 pair[4], g8 t[4])
+KR_INLINE void g8_transpose_pairs(const g8 pair[4], g8 t[4])
 {
     const g8 low01 = _mm256_unpacklo_ps(pair[0], pair[1]), high01 = _mm256_unpackhi_ps(pair[0], pair[1]);
     const g8 low23 = _mm256_unpacklo_ps(pair[2], pair[3]), high23 = _mm256_unpackhi_ps(pair[2], pair[3]);
@@ -74,8 +75,8 @@ KR_INLINE void g8_rotate_pairs(const g8 pair[4], g8 t[4])
     t[3] = _mm256_shuffle_ps(high01, high23, 0xee);
 }
 
-/* Four columns of eight rows that are `stride` apart: t[q] = x[0..7][q]. Rows r and r + 4 meet in one vector by a load
- * with insertion, so that what is left are 4x4 transposes within lanes. */
+/* Four columns of eight rows of stride `stride`: t[q] = x[0..7][q]. Rows r and r + 4 are loaded into one vector with
+ * insertion, so that only 4x4 transposes within lanes remain. */
 KR_INLINE void g8_transpose_4(const float *x, int64_t stride, g8 t[4])
 {
     const float *x4 = gemm_opaque(x + 4 * stride);
@@ -85,7 +86,7 @@ KR_INLINE void g8_transpose_4(const float *x, int64_t stride, g8 t[4])
         pair[r] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x + r * stride)),
                                        _mm_loadu_ps(x4 + r * stride), 1);
     }
-    g8_rotate_pairs(pair, t);
+    g8_transpose_pairs(pair, t);
 }
 
 #endif

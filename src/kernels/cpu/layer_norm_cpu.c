@@ -5,7 +5,7 @@
  * backward, u = (x - mean) q, w = gain g_y:
  *   g_x = q (w - mean_group(w) - u mean_group(w u));   g_gain = sum over rows of g_y u;   g_bias = sum over rows of g_y
  *
- * A row is one unit of work. Sums along a row are made in float over runs of RUN channels, which are added in double.
+ * A row is one unit of work. Sums along a row are in float over runs of RUN channels, which are added in double.
  * g_gain and g_bias are summed in float over fixed blocks of rows, then over the blocks in order in double.
  */
 #include "kernels/cpu/isa.h"
@@ -224,7 +224,7 @@ void KR_FN(layer_norm_bwd)(const kr_layer_norm_bwd_args *a)
 {
     if (a->ng == 0 || a->ni == 0) return;
     int64_t nblocks = kr_blocks(a->no, rows_per_block(a));
-    if (nblocks == 0) { /* sums of nothing */
+    if (nblocks == 0) { /* empty sums */
         if (a->g_gain) memset(a->g_gain, 0, (size_t)a->ni * sizeof(float));
         if (a->g_bias) memset(a->g_bias, 0, (size_t)a->ni * sizeof(float));
         return;

@@ -19,7 +19,7 @@
 
 #include <math.h>
 
-/* Which of the three norms: known when inlined, so that each has loops of its own. */
+/* Which of the three norms: a constant when inlined, so that each has specialised loops. */
 typedef enum kind { PLAIN, GATE_FIRST, NORM_FIRST } kind;
 
 enum { RUN = 4096 }; /* channels whose squares are summed in float; runs are added in double */
@@ -35,7 +35,7 @@ KR_INLINE void store_some(float *p, int64_t n, vf v)
     else vf_store_n(p, n, v);
 }
 
-/* n <= VF channels: u, kept in y when it costs a gate. Lanes beyond n are 0. */
+/* n <= VF channels: u, stored in y if there is a gate. Lanes beyond n are 0. */
 KR_INLINE vf gated(const float *x, const float *z, float *y, int64_t n, kind k)
 {
     vf u = load_some(x, n);
@@ -120,7 +120,7 @@ typedef struct group {
     float eps;
 } group;
 
-/* n <= VF channels at i: the sum of w u, and sigmoid(z) kept. */
+/* n <= VF channels at i: the sum of w u; stores sigmoid(z). */
 KR_INLINE vf weighted(const group *g, int64_t i, int64_t n, kind k)
 {
     vf wu = vf_mul(load_some(g->x + i, n), load_some(g->g_y + i, n));

@@ -1,11 +1,11 @@
-/* optimizer_cpu.c - steps of AdamW and of gradient descent with momentum, and the mean that follows a value, in f32
- * vectors: every operand passes once through the processor.
+/* optimizer_cpu.c - steps of AdamW and of gradient descent with momentum, and the moving average (lerp), in f32
+ * vectors: one pass over every operand.
  *
  *   adamw:  m += (1 - beta1) (h - m);   v += (1 - beta2) (h^2 - v);   w -= decay w + rate m / (root v^1/2 + eps)
  *   sgd:    velocity = momentum velocity + gain h;   d = velocity or h + momentum velocity;   w -= decay w + rate d
  *   lerp:   y += c (x - y)
- * kernels/args/optimizer_args.h has the rest. What is subtracted from w is formed first, so that a decay far below an ulp of 1
- * still counts together with the rest.
+ * Definitions: kernels/args/optimizer_args.h. The whole decrement of w is formed first, so that a decay much smaller
+ * than an ulp of 1 still counts together with the other terms.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -18,14 +18,14 @@ static int64_t pieces_of(int64_t n)
     return kr_blocks(n, PIECE);
 }
 
-/* Elements i .. i + n - 1 as a step takes them, n <= VF. */
+/* Elements i .. i + n - 1 of the gradient as the step uses them, n <= VF. */
 KR_INLINE vf take(const kr_taken_grad *grad, int64_t i, int64_t n)
 {
     const vf clip = vf_set1((float)grad->clip);
     const vf scaled = vf_mul(vf_set1((float)grad->scale), load_widened(grad->g, i, n, grad->half));
     if (grad->clears && grad->half) memset((uint16_t *)grad->g + i, 0, (size_t)kr_smaller(n, VF) * sizeof(uint16_t));
     else if (grad->clears) row_store((float *)grad->g + i, n, vf_zero());
-    return vf_max(vf_neg(clip), vf_min(clip, scaled)); /* in this order a NaN stays */
+    return vf_max(vf_neg(clip), vf_min(clip, scaled)); /* in this order a NaN propagates */
 }
 
 KR_INLINE void adamw_vector(const kr_adamw_args *a, int64_t i, int64_t n)

@@ -1,9 +1,9 @@
-/* panels_cpu.c - few rows times a packed weight, in f32 vectors: the weight passes by once, in the order of addresses.
+/* panels_cpu.c - few rows times a packed weight, in f32 vectors: the weight is read once, in address order.
  *
  *   x [m k], panels [n / KR_PANEL][k][KR_PANEL]:   y[m, n] = bias[n] + sum_k x[m, k] w[n, k]
  * The sum has the order of matmul's, for the same bits: chains of GEMM_KC steps from 0, added one after another. A
- * chain of one panel fits the second-level cache, from where rows after the first have it. Panels of halves are widened
- * in registers: they are half as long in memory.
+ * chain of one panel fits the second-level cache, from which rows after the first read it. Panels of 16-bit floats are
+ * widened in registers: they take half the memory.
  */
 #include "kernels/cpu/gemm_b.h"
 #include "kernels/cpu/isa.h"

@@ -1,14 +1,14 @@
-/* quaternion_cpu.c - unit quaternions from generators, and rows turned by quaternions; gradients; in f32 vectors.
+/* quaternion_cpu.c - unit quaternions from generators, and rows rotated by quaternions; gradients; in f32 vectors.
  *
  *   raw [no nj 3]    dt [no]    q [no nj 4];   x, y [no nm nh nr]    cum [no nh nj 4]
  *   exp:    q = (cos f, n sin f),  f = dt k tanh(rho),  k = range pi/2,  rho = |raw|, n = raw / rho
- *   rotate: y = conj(cum) (x) x for the first nj blocks of four of a row, the rest passes
+ *   rotate: y = conj(cum) (x) x for the first nj blocks of four of a row, the remaining entries are copied
  * backward:
  *   exp:    g_raw = n g_f dt k (1 - tanh^2(rho)) + s (g_v - n <n, g_v>),  g_dt = sum_j g_f k tanh(rho),
  *           g_f = cos f <n, g_v> - sin f g_w,  s = sin f / rho
  *   rotate: g_x = cum (x) g_y,  g_cum = sum over m of x (x) conj(g_y)
  *
- * exp takes VF blocks at a time, one a lane; rotate leaves the four entries of a block in four lanes.
+ * exp processes VF blocks at a time, one per lane; rotate keeps the four entries of a block in four lanes.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -19,13 +19,13 @@
 
 #define PI 3.14159265358979323846
 
-enum { COST = 16 }; /* of a block's functions, against the cheap elements that tasks are measured in */
+enum { COST = 16 }; /* of a block's functions, relative to the elements of KR_TASK_ELEMENTS */
 
 /* ---- exp ---- */
 
-/* VF blocks, one a lane; lanes without a block hold zeros. */
+/* VF blocks, one per lane; lanes without a block are 0. */
 typedef struct generators {
-    vf x, y, z; /* direction, 0 where there is none */
+    vf x, y, z; /* direction, 0 for a zero generator */
     vf rho, u;  /* length, its tanh */
     vf reach;   /* dt k */
     vf sin_f, cos_f;
@@ -53,7 +53,7 @@ static generators generators_at(const float *raw, const float *dt, int64_t nj, d
     for (int64_t i = 0; i < n; i++) step[i] = dt[(first + i) / nj];
     generators g;
     vf x = vf_load(part[0]), y = vf_load(part[1]), z = vf_load(part[2]);
-    /* scaled by the largest entry, squares neither overflow nor vanish; a NaN in any entry stays in the length */
+    /* scaled by the largest entry, squares neither overflow nor underflow; a NaN in any entry makes the length NaN */
     vf most = vf_max(vf_max(vf_abs(x), vf_abs(y)), vf_abs(z));
     vm is_zero = vf_eq(most, vf_zero());
     vf scale = vf_select(is_zero, vf_set1(1), most);
@@ -103,7 +103,7 @@ static void exp_gradients(const kr_quaternion_exp_bwd_args *a, int64_t at, int64
     vf g_x = vf_load(part[1]), g_y = vf_load(part[2]), g_z = vf_load(part[3]);
     vf along = vf_fma(g.z, g_z, vf_fma(g.y, g_y, vf_mul(g.x, g_x)));
     vf g_f = vf_fnma(g.sin_f, vf_load(part[0]), vf_mul(g.cos_f, along));
-    /* below this length sin f / rho is dt k to the last place, and rho may have lost its own */
+    /* below this length sin f / rho is dt k to the last place, and rho may have lost its precision */
     vm is_short = vf_lt(g.rho, vf_set1(1e-30f));
     vf s = vf_select(is_short, g.reach, vf_div(g.sin_f, vf_select(is_short, vf_set1(1), g.rho)));
     vf slope = vf_mul(g.reach, vf_fnma(g.u, g.u, vf_set1(1)));
@@ -148,7 +148,7 @@ static const float signs_y[16] = { -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1,
 static const float signs_z[16] = { -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1 };
 static const float signs_conjugate[16] = { 1, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1, 1, -1, -1, -1 };
 
-/* A left factor, prepared: each of its entries in the lanes of its block, with the signs of the Hamilton product. */
+/* A left factor, prepared: each entry broadcast to the lanes of its block, with the signs of the Hamilton product. */
 typedef struct left {
     vf w, x, y, z;
 } left;
@@ -175,7 +175,7 @@ KR_INLINE vf conjugate(vf a)
 
 /* Rows of one token and head: rank m's is m * m_stride after the first. */
 typedef struct rows {
-    int64_t nm, m_stride, nr, n4; /* n4 = 4 nj entries are turned */
+    int64_t nm, m_stride, nr, n4; /* n4 = 4 nj entries are rotated */
     const float *cum, *x, *g_y;
     float *y, *g_x, *g_cum; /* NULL where not wanted */
 } rows;
@@ -188,7 +188,7 @@ KR_INLINE void pass(const rows *k, const float *from, float *to)
     }
 }
 
-KR_INLINE void turn(const rows *k, int64_t i, int64_t n)
+KR_INLINE void rotate_lanes(const rows *k, int64_t i, int64_t n)
 {
     left by = left_of(conjugate(row_load(k->cum + i, n)));
     for (int64_t m = 0; m < k->nm; m++) {
@@ -197,7 +197,7 @@ KR_INLINE void turn(const rows *k, int64_t i, int64_t n)
     }
 }
 
-KR_INLINE void turn_back(const rows *k, int64_t i, int64_t n)
+KR_INLINE void rotate_lanes_bwd(const rows *k, int64_t i, int64_t n)
 {
     left by = left_of(row_load(k->cum + i, n));
     vf sum = vf_zero();
@@ -220,8 +220,8 @@ static void rotate_tokens(const void *args, int64_t first, int64_t end, int work
         k.cum = (const float *)a->cum + oh * k.n4;
         k.x = (const float *)a->x + at;
         k.y = (float *)a->y + at;
-        for (; i + VF <= k.n4; i += VF) turn(&k, i, VF);
-        if (i < k.n4) turn(&k, i, k.n4 - i);
+        for (; i + VF <= k.n4; i += VF) rotate_lanes(&k, i, VF);
+        if (i < k.n4) rotate_lanes(&k, i, k.n4 - i);
         pass(&k, k.x, k.y);
     }
 }
@@ -243,8 +243,8 @@ static void rotate_bwd_tokens(const void *args, int64_t first, int64_t end, int 
         k.g_y = (const float *)a->g_y + at;
         if (a->g_x) k.g_x = (float *)a->g_x + at;
         if (a->g_cum) k.g_cum = (float *)a->g_cum + oh * k.n4;
-        for (; i + VF <= k.n4; i += VF) turn_back(&k, i, VF);
-        if (i < k.n4) turn_back(&k, i, k.n4 - i);
+        for (; i + VF <= k.n4; i += VF) rotate_lanes_bwd(&k, i, VF);
+        if (i < k.n4) rotate_lanes_bwd(&k, i, k.n4 - i);
         if (k.g_x) pass(&k, k.g_y, k.g_x);
     }
 }

@@ -6,8 +6,9 @@
  *   G += g_cum_t;  P = (G - c <c, G>) / |p|, c = p / |p|;  g_q_t = P (x) conj(cum_{t-1});  G = conj(q_t) (x) P
  *   g_initial = G in the end
  *
- * The running product and G are held in double, so that they do not drift over long sequences. LANES products go
- * abreast, one part to an array; the loops over them have one fixed length, for the compiler to make vectors of.
+ * The running product and G are held in double, so that they do not drift over long sequences. LANES products are
+ * computed in parallel, one array per component; the loops over them have a fixed trip count, which the compiler
+ * vectorises.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -17,7 +18,7 @@
 
 enum {
     LANES = 16,
-    COST = 8 /* of a product in double, against the cheap elements that tasks are measured in */
+    COST = 8 /* of a product in double, relative to the elements of KR_TASK_ELEMENTS */
 };
 
 typedef struct quaternions {
@@ -59,7 +60,7 @@ KR_INLINE void fill(quaternions *a, double w)
     }
 }
 
-/* The signs turn a factor into its conjugate: c = (a or conj a) (x) (b or conj b). */
+/* Signs of -1 conjugate a factor: c = (a or conj a) (x) (b or conj b). */
 KR_INLINE void multiply(quaternions *c, const quaternions *a, double a_sign, const quaternions *b, double b_sign)
 {
     for (int i = 0; i < LANES; i++) {
@@ -72,7 +73,7 @@ KR_INLINE void multiply(quaternions *c, const quaternions *a, double a_sign, con
     }
 }
 
-/* a = a / |a|; 1 / |a| is kept. */
+/* a = a / |a|; stores 1 / |a|. */
 KR_INLINE void normalise(quaternions *a, double inverse[LANES])
 {
     for (int i = 0; i < LANES; i++) {
@@ -85,7 +86,7 @@ KR_INLINE void normalise(quaternions *a, double inverse[LANES])
     }
 }
 
-/* One sequence, LANES (or the last n) products abreast from `lane` on. */
+/* One sequence, LANES (or the last n) products from `lane` on. */
 KR_INLINE void scan_lanes(const kr_quaternion_scan_args *a, int64_t sequence, int64_t lane, int64_t n)
 {
     const kr_sequence at = a->sequences[sequence];

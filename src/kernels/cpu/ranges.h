@@ -1,6 +1,6 @@
-/* ranges.h - n units of work, handed to the pool in runs of neighbours; and sums of partial results in order.
+/* ranges.h - distributes n units of work to the pool in contiguous ranges; and sums partial results in order.
  *
- * How many units make a task follows from their size alone, never from the number of threads.
+ * The number of units per task depends on their size alone, never on the number of threads.
  */
 #ifndef KR_KERNELS_CPU_RANGES_H
 #define KR_KERNELS_CPU_RANGES_H
@@ -9,10 +9,10 @@
 
 enum {
     KR_TASK_ELEMENTS = 16384, /* of one task: some 5 to 20 us in cheap kernels */
-    KR_UNIT_ELEMENTS = 16 /* what a unit costs beside its elements: rows of two numbers are work for several threads */
+    KR_UNIT_ELEMENTS = 16 /* overhead of a unit, in elements: many rows of two numbers are work for several threads */
 };
 
-/* Does units first .. end-1. */
+/* Runs units first .. end-1. */
 typedef void kr_range_fn(const void *args, int64_t first, int64_t end, int worker);
 
 typedef struct kr_ranges {
@@ -31,7 +31,7 @@ static inline int64_t kr_larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-static inline int64_t kr_blocks(int64_t n, int64_t length) /* of `length`, the last one maybe shorter */
+static inline int64_t kr_blocks(int64_t n, int64_t length) /* of `length`, the last one may be shorter */
 {
     return (n + length - 1) / length;
 }

@@ -2,12 +2,12 @@
  *
  *   x [no nr ni]    y [no ni]
  *   sum:     y[o, i] = alpha * sum over r of x[o, r, i]
- *   max:     y[o, i] = max over r of x[o, r, i]; a NaN wins
+ *   max:     y[o, i] = max over r of x[o, r, i]; NaN if any is NaN
  *   max_bwd: g_x[o, r, i] = g_y[o, i] at the first r of the maximum (or of the first NaN), else 0
  *   argmax:  y[o, i] = that r
  *
- * A sum is cut into blocks of fixed length; a block is summed in float by several lanes, the blocks of a sum are added
- * in order in double. With ni = 1 a block is a run of a row, otherwise ROWS rows of neighbouring columns.
+ * A sum is split into blocks of fixed length; a block is summed in float by several lanes, the blocks of a sum are
+ * added in order in double. With ni = 1 a block is a run of a row, otherwise ROWS rows of adjacent columns.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -36,7 +36,7 @@ static float run_sum(const float *x, int64_t n)
     return vf_sum(vf_add(vf_add(s0, s1), vf_add(s2, s3)));
 }
 
-/* Units are blocks of rows; a row of one block goes straight to y. */
+/* Units are blocks of rows; a row of one block is written directly to y. */
 static void sum_runs(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
@@ -66,7 +66,7 @@ static void add_runs(const void *args, int64_t first, int64_t end, int worker)
     }
 }
 
-/* out[i] = sum over r < nr of x[r * ni + i], i < n <= VF: even and odd rows apart. */
+/* out[i] = sum over r < nr of x[r * ni + i], i < n <= VF: even and odd rows in separate sums. */
 KR_INLINE void sum_column(const float *x, int64_t nr, int64_t ni, int64_t n, float *out)
 {
     vf even = vf_zero(), odd = vf_zero();
@@ -79,7 +79,7 @@ KR_INLINE void sum_column(const float *x, int64_t nr, int64_t ni, int64_t n, flo
     vf_store_n(out, n, vf_add(even, odd));
 }
 
-/* The same for four vectors of columns at once. */
+/* The same for four vectors of columns. */
 KR_INLINE void sum_columns(const float *x, int64_t nr, int64_t ni, float *out)
 {
     vf even[4], odd[4];
@@ -95,7 +95,7 @@ KR_INLINE void sum_columns(const float *x, int64_t nr, int64_t ni, float *out)
     for (int c = 0; c < 4; c++) vf_store(out + c * VF, vf_add(even[c], odd[c]));
 }
 
-/* Units are blocks (o, rows, columns), columns fastest; where all rows are one block it goes straight to y. */
+/* Units are blocks (o, rows, columns), columns fastest; if all rows are one block it is written directly to y. */
 static void sum_blocks(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
@@ -170,7 +170,7 @@ static float run_max(const float *x, int64_t n)
     return vm_any(vm_or(nan0, nan1)) ? NAN : vf_max_lanes(vf_max(m0, m1));
 }
 
-/* The maximum of a column of vectors, lane by lane; once a lane is NaN it stays so. */
+/* The maximum of a column of vectors, lane by lane; a NaN in a lane propagates. */
 KR_INLINE vf column_max(const float *x, int64_t nr, int64_t ni, int64_t n)
 {
     vf m = vf_set1(-INFINITY);
@@ -207,14 +207,14 @@ void KR_FN(max)(const kr_reduce_args *a)
     else kr_ranges_run(a->exec.pool, a->no * kr_blocks(a->ni, VF), a->nr * VF, max_columns, a);
 }
 
-/* The first place that holds m, or a NaN. */
-static int64_t place_of(float m, const float *x, int64_t n)
+/* Index of the first element equal to m, or of the first NaN. */
+static int64_t index_of(float m, const float *x, int64_t n)
 {
-    vf wanted = vf_set1(m);
+    vf max_value = vf_set1(m);
     int64_t r = 0;
     for (; r + VF <= n; r += VF) {
         vf v = vf_load(x + r);
-        if (vm_any(vm_or(vf_eq(v, wanted), vf_is_nan(v)))) break;
+        if (vm_any(vm_or(vf_eq(v, max_value), vf_is_nan(v)))) break;
     }
     while (r < n - 1 && !(x[r] == m || isnan(x[r]))) r++;
     return r;
@@ -228,7 +228,7 @@ static void max_bwd_rows(const void *args, int64_t first, int64_t end, int worke
         const float *x_r = (const float *)a->x + o * a->nr;
         float *g_x_r = (float *)a->g_x + o * a->nr;
         memset(g_x_r, 0, (size_t)a->nr * sizeof(float));
-        g_x_r[place_of(run_max(x_r, a->nr), x_r, a->nr)] = ((const float *)a->g_y)[o];
+        g_x_r[index_of(run_max(x_r, a->nr), x_r, a->nr)] = ((const float *)a->g_y)[o];
     }
 }
 
@@ -242,7 +242,7 @@ static void max_bwd_columns(const void *args, int64_t first, int64_t end, int wo
         const float *x = (const float *)a->x + o * a->nr * a->ni + i;
         float *g_x = (float *)a->g_x + o * a->nr * a->ni + i;
         vf m = column_max(x, a->nr, a->ni, n);
-        vf g = vf_load_n((const float *)a->g_y + o * a->ni + i, n); /* 0 once it has been given away */
+        vf g = vf_load_n((const float *)a->g_y + o * a->ni + i, n); /* 0 after it has been assigned */
         for (int64_t r = 0; r < a->nr; r++) {
             vf v = vf_load_n(x + r * a->ni, n);
             vm here = vm_or(vf_eq(v, m), vf_is_nan(v));
@@ -265,13 +265,13 @@ static void argmax_rows(const void *args, int64_t first, int64_t end, int worker
     const kr_argmax_args *a = args;
     for (int64_t o = first; o < end; o++) {
         const float *x_r = (const float *)a->x + o * a->nr;
-        a->y[o] = place_of(run_max(x_r, a->nr), x_r, a->nr);
+        a->y[o] = index_of(run_max(x_r, a->nr), x_r, a->nr);
     }
 }
 
-enum { PLACES = 1 << 24 }; /* rows that are numbered in an int32 at a time */
+enum { ROWS_PER_PASS = 1 << 24 }; /* rows per pass, whose indices are int32 */
 
-/* Places are kept as int32 in the bits of a lane, counted from row `from`; -1: before it. */
+/* Indices are int32 in the bits of a lane, counted from row `from`; -1: before it. */
 static void argmax_columns(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
@@ -283,17 +283,17 @@ static void argmax_columns(const void *args, int64_t first, int64_t end, int wor
         int64_t *y = a->y + o * a->ni + i;
         for (int64_t lane = 0; lane < n; lane++) y[lane] = 0;
         vf m = vf_load_n(x, n);
-        for (int64_t from = 0; from < a->nr; from += PLACES) {
-            const int64_t count = kr_smaller(PLACES, a->nr - from);
-            vf place = vf_of_bits(vi_set1(-1));
+        for (int64_t from = 0; from < a->nr; from += ROWS_PER_PASS) {
+            const int64_t count = kr_smaller(ROWS_PER_PASS, a->nr - from);
+            vf index = vf_of_bits(vi_set1(-1));
             for (int64_t r = 0; r < count; r++) {
                 vf v = vf_load_n(x + (from + r) * a->ni, n);
-                vm larger = vm_or(vf_gt(v, m), vm_and(vf_is_nan(v), vf_eq(m, m))); /* the first NaN ends it */
+                vm larger = vm_or(vf_gt(v, m), vm_and(vf_is_nan(v), vf_eq(m, m))); /* the first NaN wins */
                 m = vf_select(larger, v, m);
-                place = vf_select(larger, vf_of_bits(vi_set1((int32_t)r)), place);
+                index = vf_select(larger, vf_of_bits(vi_set1((int32_t)r)), index);
             }
             int32_t places[VF];
-            vi_store(places, vf_bits(place));
+            vi_store(places, vf_bits(index));
             for (int64_t lane = 0; lane < n; lane++)
                 if (places[lane] >= 0) y[lane] = from + places[lane];
         }

@@ -1,14 +1,14 @@
-/* rotate_cpu.c - pairs of a row turned by their angles, and the gradients, in f32 vectors.
+/* rotate_cpu.c - rotary: rotates pairs of a row by their angles, and the gradients, in f32 vectors.
  *
  *   x [no nm ng nr]    bias [nh nm nr]    y [no nm nh nr]    angle [no nh na]
  *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with half (i, i + nr/2)
- *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos); other entries pass
+ *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos); other entries are copied
  * backward: (g_u0, g_u1) = (g_y0 cos + g_y1 sin, g_y1 cos - g_y0 sin);   g_angle = sum over m of u0 g_u1 - u1 g_u0
  *           g_x = sum over the group's heads of g_u;   g_bias = sum over o of g_u
  *
- * A token is one unit of work; where g_bias is wanted it is a block of them, whose sum waits in scratch. VF angles at a
- * time have their sine and cosine taken once for all ranks. Adjacent pairs are turned where they lie:
- * y = u (c, c) + swap(u) (-s, s).
+ * A token is one unit of work; if g_bias is wanted, a unit is a block of tokens, whose partial sum is stored in
+ * scratch. Sine and cosine of VF angles are computed once for all ranks. Adjacent pairs are rotated in offsets: y = u (c,
+ * c) + swap(u) (-s, s).
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
@@ -19,12 +19,12 @@
 /* -1, 1, -1, 1, ... */
 static const float alternating[16] = { -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1 };
 
-/* Rows of one token and head, rank 0's; those of y are y_m apart, those of x and g_x x_m, those of the bias nr. */
+/* Rows of one token and head, rank 0's; the rank strides are y_m for y, x_m for x and g_x, nr for the bias. */
 typedef struct rows {
     int64_t nm, x_m, y_m, nr, na;
     const float *angle, *x, *bias, *g_y;
     float *y, *g_x, *g_bias, *g_angle; /* NULL where not wanted */
-    bool adds;                         /* to g_x: there was another head of the group */
+    bool adds;                         /* to g_x: not the first head of the group */
 } rows;
 
 /* u of rank m, n entries from i on. */
@@ -34,7 +34,7 @@ KR_INLINE vf entries(const rows *k, int64_t m, int64_t i, int64_t n)
     return k->bias ? vf_add(x, row_load(k->bias + m * k->nr + i, n)) : x;
 }
 
-KR_INLINE void give(const rows *k, int64_t m, int64_t i, int64_t n, vf g_u)
+KR_INLINE void store_grad(const rows *k, int64_t m, int64_t i, int64_t n, vf g_u)
 {
     if (k->g_x) {
         float *at = k->g_x + m * k->x_m + i;
@@ -46,12 +46,12 @@ KR_INLINE void give(const rows *k, int64_t m, int64_t i, int64_t n, vf g_u)
     }
 }
 
-/* ---- what lies between and behind the pairs ---- */
+/* ---- entries outside of the pairs ---- */
 
 KR_INLINE void pass_entries(const rows *k, int64_t m, int64_t i, int64_t n, bool back)
 {
     const int64_t at = m * k->y_m + i;
-    if (back) give(k, m, i, n, row_load(k->g_y + at, n));
+    if (back) store_grad(k, m, i, n, row_load(k->g_y + at, n));
     else row_store(k->y + at, n, entries(k, m, i, n));
 }
 
@@ -71,7 +71,7 @@ KR_INLINE void pass(const rows *k, bool half, bool back)
     }
 }
 
-/* ---- pairs half a row apart ---- */
+/* ---- split pairs (i, i + nr/2) ---- */
 
 KR_INLINE void rotate_split(const rows *k, int64_t i, int64_t n)
 {
@@ -94,8 +94,8 @@ KR_INLINE void rotate_bwd_split(const rows *k, int64_t i, int64_t n)
         int64_t other = i + k->nr / 2;
         vf g0 = row_load_ahead(g_y, n, k->nr), g1 = row_load_ahead(g_y + k->nr / 2, n, k->nr);
         vf g_u0 = vf_fma(g1, s, vf_mul(g0, c)), g_u1 = vf_fnma(g0, s, vf_mul(g1, c));
-        give(k, m, i, n, g_u0);
-        give(k, m, other, n, g_u1);
+        store_grad(k, m, i, n, g_u0);
+        store_grad(k, m, other, n, g_u1);
         sum = vf_fnma(entries(k, m, other, n), g_u0, vf_fma(entries(k, m, i, n), g_u1, sum));
     }
     if (k->g_angle) row_store(k->g_angle + i, n, sum);
@@ -123,11 +123,11 @@ KR_INLINE void rotate_pairs_adjacent(const rows *k, int64_t i, int64_t n)
     }
 }
 
-/* One vector of pairs turned back; adds (u0 g_u1, u1 g_u0) to sum. */
-KR_INLINE vf turn_back(const rows *k, int64_t m, int64_t i, int64_t n, vf c, vf s, vf sum)
+/* One vector of pairs rotated by the negative angle; adds (u0 g_u1, u1 g_u0) to sum. */
+KR_INLINE vf rotate_inverse(const rows *k, int64_t m, int64_t i, int64_t n, vf c, vf s, vf sum)
 {
     vf g_u = rotated(row_load_ahead(k->g_y + m * k->y_m + i, n, k->nr), c, s);
-    give(k, m, i, n, g_u);
+    store_grad(k, m, i, n, g_u);
     return vf_fma(entries(k, m, i, n), vf_swap_pairs(g_u), sum);
 }
 
@@ -139,8 +139,8 @@ KR_INLINE void rotate_bwd_adjacent(const rows *k, int64_t i, int64_t n)
     vf s0 = vf_mul(sign, vf_twice_low(s)), s1 = vf_mul(sign, vf_twice_high(s));
     int64_t n0 = 2 * n, n1 = 2 * n - VF;
     for (int64_t m = 0; m < k->nm; m++) {
-        sum0 = turn_back(k, m, 2 * i, n0, c0, s0, sum0);
-        if (n1 > 0) sum1 = turn_back(k, m, 2 * i + VF, n1, c1, s1, sum1);
+        sum0 = rotate_inverse(k, m, 2 * i, n0, c0, s0, sum0);
+        if (n1 > 0) sum1 = rotate_inverse(k, m, 2 * i + VF, n1, c1, s1, sum1);
     }
     sum0 = vf_sub(sum0, vf_swap_pairs(sum0));
     sum1 = vf_sub(sum1, vf_swap_pairs(sum1));
@@ -156,14 +156,14 @@ KR_INLINE void rotate_bwd_adjacent(const rows *k, int64_t i, int64_t n)
         if (i < (k)->na) body((k), i, (k)->na - i);                                                                    \
     } while (0)
 
-/* Where rank 0 of token o and head h begins in x, y and the bias. */
-typedef struct place {
+/* Offsets of rank 0 of token o and head h in x, y and the bias. */
+typedef struct offsets {
     int64_t x, y, bias;
-} place;
+} offsets;
 
-static place place_of(int64_t o, int64_t h, int64_t nm, int64_t nh, int64_t ng, int64_t nr)
+static offsets place_of(int64_t o, int64_t h, int64_t nm, int64_t nh, int64_t ng, int64_t nr)
 {
-    return (place){ (o * nm * ng + h / (nh / ng)) * nr, (o * nm * nh + h) * nr, h * nm * nr };
+    return (offsets){ (o * nm * ng + h / (nh / ng)) * nr, (o * nm * nh + h) * nr, h * nm * nr };
 }
 
 static void rotate_tokens(const void *args, int64_t first, int64_t end, int worker)
@@ -171,7 +171,7 @@ static void rotate_tokens(const void *args, int64_t first, int64_t end, int work
     (void)worker;
     const kr_rotate_args *a = args;
     for (int64_t oh = first * a->nh; oh < end * a->nh; oh++) {
-        const place at = place_of(oh / a->nh, oh % a->nh, a->nm, a->nh, a->ng, a->nr);
+        const offsets at = place_of(oh / a->nh, oh % a->nh, a->nm, a->nh, a->ng, a->nr);
         rows k = { .nm = a->nm, .x_m = a->ng * a->nr, .y_m = a->nh * a->nr, .nr = a->nr, .na = a->na };
         k.angle = (const float *)a->angle + oh * a->na;
         k.x = (const float *)a->x + at.x;
@@ -195,12 +195,12 @@ static int64_t bias_floats(const kr_rotate_bwd_args *a)
     return a->nh * a->nm * a->nr;
 }
 
-/* g_bias: where the sums of these tokens go, or NULL. */
+/* g_bias: the partial sums of these tokens, or NULL. */
 static void rotate_tokens_bwd(const kr_rotate_bwd_args *a, int64_t first, int64_t end, float *g_bias)
 {
     for (int64_t oh = first * a->nh; oh < end * a->nh; oh++) {
         const int64_t h = oh % a->nh;
-        const place at = place_of(oh / a->nh, h, a->nm, a->nh, a->ng, a->nr);
+        const offsets at = place_of(oh / a->nh, h, a->nm, a->nh, a->ng, a->nr);
         rows k = { .nm = a->nm, .x_m = a->ng * a->nr, .y_m = a->nh * a->nr, .nr = a->nr, .na = a->na };
         k.angle = (const float *)a->angle + oh * a->na;
         k.x = (const float *)a->x + at.x;

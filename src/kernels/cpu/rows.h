@@ -1,4 +1,4 @@
-/* rows.h - rows of floats taken a vector at a time: whole or in part, with the rows to come fetched ahead. */
+/* rows.h - rows of floats, processed one vector at a time: whole or partial loads and stores, and prefetching loads. */
 #ifndef KR_KERNELS_CPU_ROWS_H
 #define KR_KERNELS_CPU_ROWS_H
 
@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* The first n of VF lanes; a whole vector, known when inlined, needs no mask. */
+/* The first n of VF lanes; a whole vector, a constant when inlined, needs no mask. */
 KR_INLINE vf row_load(const float *p, int64_t n)
 {
     return n >= VF ? vf_load(p) : vf_load_n(p, n);
@@ -20,8 +20,8 @@ KR_INLINE void row_store(float *p, int64_t n, vf v)
 
 enum { ROWS_AHEAD = 4 };
 
-/* row_load from a row of nr floats, for rows that are read with holes in them: the processor does not see the next ones
- * coming. What is fetched may lie outside of the operand. */
+/* row_load from a row of nr floats, with a prefetch of the next rows: strided rows defeat the hardware prefetcher. The
+ * prefetched address may be outside of the operand. */
 KR_INLINE vf row_load_ahead(const float *p, int64_t n, int64_t nr)
 {
     __builtin_prefetch((const void *)((uintptr_t)p + (uintptr_t)(ROWS_AHEAD * nr) * sizeof *p));
@@ -35,7 +35,7 @@ KR_INLINE void row_copy(float *to, const float *from, int64_t n)
     if (i < n) vf_store_n(to + i, n - i, vf_load_n(from + i, n - i));
 }
 
-/* The largest element, NaN passed over. */
+/* The largest element; NaN is ignored. */
 KR_INLINE float row_max(const float *x, int64_t n)
 {
     const vf lowest = vf_set1(-(float)INFINITY);

@@ -1,4 +1,4 @@
-/* scan_back.h - backward of the selective scan for one stretch of tokens of a block of channels.
+/* scan_back.h - backward of the selective scan for one segment of tokens of a block of channels.
  *
  *   A_t = exp(dt_t a);  H_t = A_t H_{t-1} + dt_t B_t x_t;  p_t = <C_t, H_t> + D x_t;  y_t = p_t, or p_t silu(z_t)
  * from the last token to the first:
@@ -6,8 +6,8 @@
  *   g_C_t += g_p H_t;  g_B_t += G dt_t x_t;  g_D += g_p x_t
  *   g_x_t = dt_t <G, B_t> + D g_p;  g_dt_t = x_t <G, B_t> + <A_t G, a H_{t-1}>;  g_a += dt_t A_t G H_{t-1};  G = A_t G
  *
- * A stretch is worked on twice: forward, to keep all its H and A, then backward. Arrays named [.. c] have SCAN_CHANNELS
- * floats for each index before; those beyond the block's channels are 0.
+ * A segment is processed twice: forward, to store all its H and A, then backward. Arrays named [.. c] have
+ * SCAN_CHANNELS floats for each preceding index; those beyond the block's channels are 0.
  */
 #ifndef KR_KERNELS_CPU_SCAN_BACK_H
 #define KR_KERNELS_CPU_SCAN_BACK_H
@@ -15,41 +15,41 @@
 #include "kernels/cpu/scan_block.h"
 
 enum {
-    SCAN_STRETCH = 16,              /* tokens whose states are kept at a time */
+    SCAN_SEGMENT = 16,              /* tokens whose states are stored at a time */
     SCAN_ABREAST = VF == 16 ? 4 : 2 /* vectors of channels whose sums are held in registers */
 };
 
-/* Of |dt a|: up to here exp_in_range does, and gives the bits of vf_exp. */
+/* Bound of |dt a| up to which exp_in_range is valid, with the bits of vf_exp. */
 #define SCAN_SMALL 100.0f
 
-/* Floats from one token's states to the next one's: a row more than there are, lest all of them fall on the same few
- * sets of the cache. */
+/* Stride in floats between the states of adjacent tokens: one row more than the states need, so that they do not all
+ * map to the same few sets of the cache. */
 #define SCAN_ROWS(nr) (((nr) + 1) * SCAN_CHANNELS)
 
-/* The memory of a worker. */
-typedef struct scan_memory {
+/* The scratch of a worker. */
+typedef struct scan_scratch {
     float *a, *g_state;            /* [r c] */
-    float *g_a, *g_d;              /* [r c], [c]: of a stretch */
-    double *all_g_a, *all_g_d;     /* the same, of all stretches and sequences of a unit */
-    float *x, *dt, *g_p, *sigmoid; /* [t c] of a stretch; sigmoid(z) where there is a gate */
+    float *g_a, *g_d;              /* [r c], [c]: of a segment */
+    double *all_g_a, *all_g_d;     /* the same, of all segments and sequences of a unit */
+    float *x, *dt, *g_p, *sigmoid; /* [t c] of a segment; sigmoid(z) with a gate */
     float *lanes;                  /* [2 r VF]: g_B and g_C of a token, not yet summed over lanes */
-    float *states, *decays;        /* [t+1 r c], [t r c] of a stretch */
-    float *entries;                /* [n r c]: the state before each stretch of a sequence */
-} scan_memory;
+    float *states, *decays;        /* [t+1 r c], [t r c] of a segment */
+    float *entries;                /* [n r c]: the state before each segment of a sequence */
+} scan_scratch;
 
 /* Tokens first .. first+count-1 (rows of [b s]) of a block of channels. */
-typedef struct scan_stretch {
+typedef struct scan_segment {
     const kr_scan_bwd_args *args;
-    const scan_memory *m;
+    const scan_scratch *m;
     scan_channels k;
     int64_t first, count;
     float largest_a;  /* of the block's |a| */
-    float *g_b, *g_c; /* [b s g r] that this block's sums go to, NULL when not wanted */
-    bool adds;        /* there are sums already */
-} scan_stretch;
+    float *g_b, *g_c; /* [b s g r]: output of this block's sums, NULL when not wanted */
+    bool adds;        /* adds to existing sums */
+} scan_segment;
 
-/* Copies x and dt of the stretch to the worker's memory; the largest |dt|. */
-static inline float scan_fetch(const scan_stretch *u)
+/* Copies x and dt of the segment to the worker's scratch; returns the largest |dt|. */
+static inline float scan_fetch(const scan_segment *u)
 {
     const kr_scan_bwd_args *s = u->args;
     const int64_t n = u->k.count;
@@ -67,13 +67,13 @@ static inline float scan_fetch(const scan_stretch *u)
     return vf_max_lanes(largest);
 }
 
-KR_INLINE const float *scan_z(const scan_stretch *u, int64_t t)
+KR_INLINE const float *scan_z(const scan_segment *u, int64_t t)
 {
     return (const float *)u->args->z + (u->first + t) * u->args->z_stride + u->k.first;
 }
 
-/* The gradient of p for the stretch, and sigmoid(z). */
-static inline void scan_fetch_g_p(const scan_stretch *u)
+/* The gradient of p for the segment, and sigmoid(z). */
+static inline void scan_fetch_g_p(const scan_segment *u)
 {
     const kr_scan_bwd_args *s = u->args;
     const int64_t n = u->k.count;
@@ -91,33 +91,33 @@ static inline void scan_fetch_g_p(const scan_stretch *u)
     }
 }
 
-KR_INLINE const float *scan_b(const scan_stretch *u, int64_t t)
+KR_INLINE const float *scan_b(const scan_segment *u, int64_t t)
 {
     return (const float *)u->args->b + (u->first + t) * u->args->b_stride + u->k.group * u->args->nr;
 }
 
-KR_INLINE const float *scan_c(const scan_stretch *u, int64_t t)
+KR_INLINE const float *scan_c(const scan_segment *u, int64_t t)
 {
     return (const float *)u->args->c + (u->first + t) * u->args->c_stride + u->k.group * u->args->nr;
 }
 
 /* State r of a vector of channels: *to = A *from + dt B x. `small`: |dt a| <= SCAN_SMALL. */
-KR_INLINE void scan_advance(const float *from, float *to, float *decay_to, vf a, vf dt, vf dtx, float b, bool small)
+KR_INLINE void scan_step(const float *from, float *to, float *decay_to, vf a, vf dt, vf dtx, float b, bool small)
 {
     vf decay = small ? exp_in_range(vf_mul(dt, a)) : vf_exp(vf_mul(dt, a));
     if (decay_to) vf_store(decay_to, decay);
     vf_store(to, vf_fma(decay, vf_load(from), vf_mul(dtx, vf_set1(b))));
 }
 
-/* Runs the states through the stretch: h in place, or (keep) from m->states[0] to those after it, with the decays. */
-KR_INLINE void scan_forward_as(const scan_stretch *u, float *h, bool keep, bool small)
+/* Runs the states through the segment: h in place, or (keep) from m->states[0] to those after it, with the decays. */
+KR_INLINE void scan_forward_as(const scan_segment *u, float *h, bool keep, bool small)
 {
     enum { NC = SCAN_CHANNELS };
     const int64_t nr = u->args->nr;
-    const scan_memory *m = u->m;
+    const scan_scratch *m = u->m;
     for (int64_t t = 0; t < u->count; t++) {
         const float *b = scan_b(u, t);
-        const int64_t ahead = u->first + t + SCAN_STRETCH;
+        const int64_t ahead = u->first + t + SCAN_SEGMENT;
         if (!keep) scan_prefetch(u->args->x, ahead * u->args->x_stride + u->k.first, u->k.count);
         if (!keep) scan_prefetch(u->args->dt, ahead * u->args->dt_stride + u->k.first, u->k.count);
         for (int64_t c = 0; c < u->k.count; c += VF) {
@@ -126,14 +126,14 @@ KR_INLINE void scan_forward_as(const scan_stretch *u, float *h, bool keep, bool 
             float *decays = keep ? m->decays + t * SCAN_ROWS(nr) + c : NULL;
             const vf dt = vf_load(m->dt + t * NC + c), dtx = vf_mul(dt, vf_load(m->x + t * NC + c));
             for (int64_t r = 0; r < nr; r++, a += NC, from += NC, to += NC) {
-                scan_advance(from, to, decays, vf_load(a), dt, dtx, b[r], small);
+                scan_step(from, to, decays, vf_load(a), dt, dtx, b[r], small);
                 if (keep) decays += NC;
             }
         }
     }
 }
 
-static inline void scan_forward(const scan_stretch *u, float *h, bool keep, bool small)
+static inline void scan_forward(const scan_segment *u, float *h, bool keep, bool small)
 {
     if (keep && small) scan_forward_as(u, h, true, true);
     else if (keep) scan_forward_as(u, h, true, false);
@@ -141,8 +141,8 @@ static inline void scan_forward(const scan_stretch *u, float *h, bool keep, bool
     else scan_forward_as(u, h, false, false);
 }
 
-/* What token t gives to n channels at column c of the block, once the sums over states are known. */
-KR_INLINE void scan_give(const scan_stretch *u, int64_t t, int64_t c, vf along_b, vf g_step, vf p)
+/* Writes the gradients of token t for n channels at column c of the block, from the sums over states. */
+KR_INLINE void scan_store_grads(const scan_segment *u, int64_t t, int64_t c, vf along_b, vf g_step, vf p)
 {
     const kr_scan_bwd_args *s = u->args;
     const int64_t n = u->k.count - c, i = u->k.first + c, at = (u->first + t) * s->ni + i;
@@ -161,11 +161,11 @@ KR_INLINE void scan_give(const scan_stretch *u, int64_t t, int64_t c, vf along_b
 }
 
 /* Token t backward for nv vectors of channels from column c on; `adds`: to the lanes of earlier columns. */
-KR_INLINE void scan_token_back(const scan_stretch *u, int64_t t, int64_t c, const int nv, bool adds, bool gated)
+KR_INLINE void scan_token_back(const scan_segment *u, int64_t t, int64_t c, const int nv, bool adds, bool gated)
 {
     enum { NC = SCAN_CHANNELS, NA = SCAN_ABREAST };
     const int64_t nr = u->args->nr;
-    const float *b = scan_b(u, t), *maps_c = scan_c(u, t);
+    const float *b = scan_b(u, t), *token_c = scan_c(u, t);
     const float *before = u->m->states + t * SCAN_ROWS(nr) + c, *after = before + SCAN_ROWS(nr);
     const float *decays = u->m->decays + t * SCAN_ROWS(nr) + c, *a = u->m->a + c;
     float *g_state = u->m->g_state + c, *g_a = u->m->g_a + c, *lanes = u->m->lanes;
@@ -179,7 +179,7 @@ KR_INLINE void scan_token_back(const scan_stretch *u, int64_t t, int64_t c, cons
     }
     for (int64_t r = 0; r < nr; r++, lanes += 2 * VF) {
         vf g_b = adds ? vf_load(lanes) : vf_zero(), g_c = adds ? vf_load(lanes + VF) : vf_zero();
-        const vf b_r = vf_set1(b[r]), c_r = vf_set1(maps_c[r]);
+        const vf b_r = vf_set1(b[r]), c_r = vf_set1(token_c[r]);
         for (int v = 0; v < nv; v++) {
             const int64_t at = r * NC + v * VF;
             const vf state = vf_load(after + at);
@@ -197,11 +197,11 @@ KR_INLINE void scan_token_back(const scan_stretch *u, int64_t t, int64_t c, cons
         vf_store(lanes, g_b);
         vf_store(lanes + VF, g_c);
     }
-    for (int v = 0; v < nv; v++) scan_give(u, t, c + v * VF, along_b[v], g_step[v], p[v]);
+    for (int v = 0; v < nv; v++) scan_store_grads(u, t, c + v * VF, along_b[v], g_step[v], p[v]);
 }
 
-/* The lanes of token t, summed, to their place in g_b and g_c. */
-KR_INLINE void scan_sum_lanes(const scan_stretch *u, int64_t t)
+/* Sums the lanes of token t and writes them to g_b and g_c. */
+KR_INLINE void scan_sum_lanes(const scan_segment *u, int64_t t)
 {
     const int64_t nr = u->args->nr, at = ((u->first + t) * u->args->ng + u->k.group) * nr;
     const float *lanes = u->m->lanes;
@@ -211,11 +211,11 @@ KR_INLINE void scan_sum_lanes(const scan_stretch *u, int64_t t)
         u->g_c[at + r] = vf_sum(vf_load(lanes + (2 * r + 1) * VF)) + (u->adds ? u->g_c[at + r] : 0);
 }
 
-/* What the stretch before this one will need of token t - SCAN_STRETCH. */
-KR_INLINE void scan_prefetch_back(const scan_stretch *u, int64_t t)
+/* Prefetches the operands of token t - SCAN_SEGMENT, which the next segment reads. */
+KR_INLINE void scan_prefetch_back(const scan_segment *u, int64_t t)
 {
     const kr_scan_bwd_args *s = u->args;
-    const int64_t token = u->first + t - SCAN_STRETCH, ahead = token * s->ni + u->k.first;
+    const int64_t token = u->first + t - SCAN_SEGMENT, ahead = token * s->ni + u->k.first;
     scan_prefetch(s->x, token * s->x_stride + u->k.first, u->k.count);
     scan_prefetch(s->dt, token * s->dt_stride + u->k.first, u->k.count);
     scan_prefetch(s->g_y, ahead, u->k.count);
@@ -225,7 +225,7 @@ KR_INLINE void scan_prefetch_back(const scan_stretch *u, int64_t t)
     if (s->g_z) scan_prefetch(s->g_z, ahead, u->k.count);
 }
 
-KR_INLINE void scan_backward_as(const scan_stretch *u, bool gated)
+KR_INLINE void scan_backward_as(const scan_segment *u, bool gated)
 {
     for (int64_t t = u->count - 1; t >= 0; t--) {
         scan_prefetch_back(u, t);
@@ -237,8 +237,8 @@ KR_INLINE void scan_backward_as(const scan_stretch *u, bool gated)
     }
 }
 
-/* All tokens of the stretch backward; its states, decays and g_p are known. */
-static inline void scan_backward(const scan_stretch *u)
+/* All tokens of the segment backward; its states, decays and g_p are known. */
+static inline void scan_backward(const scan_segment *u)
 {
     if (u->args->z) scan_backward_as(u, true);
     else scan_backward_as(u, false);

@@ -1,8 +1,8 @@
-/* scan_block.h - how the selective scan is cut: blocks of neighbouring channels of one group, lanes over channels.
+/* scan_block.h - how the selective scan is split: blocks of adjacent channels of one group, lanes over channels.
  *
- * x, dt, z, y are [b s i], so that a vector of channels is one load, while B and C are scalars to it. What is [i r] in
- * memory (a, initial and final states) is turned for a block into [r c]: SCAN_CHANNELS floats for each state, those
- * beyond the block's channels 0. A block does not cross groups, so that its channels share B and C.
+ * x, dt, z, y are [b s i], so that a vector of channels is one load, while B and C are scalars. Operands [i r] (a,
+ * initial and final states) are transposed for a block to [r c]: SCAN_CHANNELS floats for each state, 0 beyond the
+ * block's channels. A block does not cross groups, so that its channels share B and C.
  */
 #ifndef KR_KERNELS_CPU_SCAN_BLOCK_H
 #define KR_KERNELS_CPU_SCAN_BLOCK_H
@@ -19,8 +19,7 @@ typedef struct scan_channels {
     int64_t first, count, group;
 } scan_channels;
 
-/* Channels first .. first+count-1 are block `index` of those that cut every group of `width` channels into parts of
- * `length`. */
+/* Channels first .. first+count-1 are block `index` of the blocks of `length` channels in groups of `width` channels. */
 static inline scan_channels scan_channels_of(int64_t width, int64_t length, int64_t index)
 {
     const int64_t per_group = kr_blocks(width, length), group = index / per_group;
@@ -29,13 +28,13 @@ static inline scan_channels scan_channels_of(int64_t width, int64_t length, int6
 }
 
 /* to [r c] = from [c r]; from NULL is 0. */
-static inline void scan_rotate_in(const float *from, const scan_channels *k, int64_t nr, float *to)
+static inline void scan_transpose_in(const float *from, const scan_channels *k, int64_t nr, float *to)
 {
     if (!from || k->count < SCAN_CHANNELS) memset(to, 0, (size_t)(nr * SCAN_CHANNELS) * sizeof *to);
     if (from) kr_transpose(from + k->first * nr, nr, k->count, nr, to, SCAN_CHANNELS);
 }
 
-static inline void scan_rotate_out(const float *from, const scan_channels *k, int64_t nr, float *to)
+static inline void scan_transpose_out(const float *from, const scan_channels *k, int64_t nr, float *to)
 {
     kr_transpose(from, SCAN_CHANNELS, nr, k->count, to + k->first * nr, nr);
 }
@@ -51,8 +50,8 @@ KR_INLINE void scan_store(float *p, int64_t n, vf v)
     else vf_store_n(p, n, v);
 }
 
-/* Asks for the cache lines of n floats from p on, which need not be addressable. A token's channels are a row apart
- * from the next one's, beyond what processors foresee. */
+/* Prefetches the cache lines of n floats from p on, which need not be addressable. The channels of adjacent tokens are
+ * a row apart, beyond the reach of hardware prefetchers. */
 KR_INLINE void scan_prefetch(const void *p, int64_t offset, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 16)

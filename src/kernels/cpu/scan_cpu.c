@@ -3,15 +3,15 @@
  *   x, dt, z, y [b s i]   a [i r]   b, c [b s g r]   d [i] or none   z none: no gate   initial, final [q i r]
  *   H_t = exp(dt_t a) H_{t-1} + dt_t B_t x_t;   y_t = <C_t, H_t> + D x_t, times silu(z_t) with a gate
  *
- * A unit of work is a block of channels of one sequence; it goes through time with its states [r c] in cache. The cost
- * is the exponential: one for each token, channel and state.
+ * A unit of work is a block of channels of one sequence, from the first token to the last with its states [r c] in
+ * cache. The cost is the exponential: one for each token, channel and state.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/scan_block.h"
 
-enum { AHEAD = 4 }; /* tokens, of prefetches */
+enum { AHEAD = 4 }; /* prefetch distance in tokens */
 
-/* State r of a vector of channels takes a step; y += C H. */
+/* One step of state r of a vector of channels; returns y + C H. */
 KR_INLINE vf step(float *h, const float *a, vf dt, vf dtx, float b, float c, vf y)
 {
     vf decay = vf_exp(vf_mul(dt, vf_load(a)));
@@ -20,7 +20,7 @@ KR_INLINE vf step(float *h, const float *a, vf dt, vf dtx, float b, float c, vf 
     return vf_fma(state, vf_set1(c), y);
 }
 
-/* All states of n <= VF channels take a step; <C, H>, summed over four interleaved sets of states. */
+/* One step of all states of n <= VF channels; returns <C, H>, summed over four interleaved sets of states. */
 KR_INLINE vf step_all(float *h, const float *a, vf dt, vf dtx, const float *b, const float *c, int64_t nr)
 {
     enum { NC = SCAN_CHANNELS };
@@ -42,7 +42,7 @@ typedef struct inputs {
     float *y;
 } inputs;
 
-/* n <= VF channels from `lane` of the block on take in one token; d is at the block's first channel, or NULL. */
+/* One token for n <= VF channels from `lane` of the block on; d is at the block's first channel, or NULL. */
 KR_INLINE void token(const inputs *p, float *h, const float *a, const float *d, int64_t nr, int64_t lane, int64_t n)
 {
     vf x = scan_load(p->x + lane, n), dt = scan_load(p->dt + lane, n);
@@ -66,13 +66,13 @@ static void scan_sequence(const kr_scan_args *s, int64_t q, const scan_channels 
 {
     const kr_sequence *tokens = &s->sequences[q];
     if (tokens->start == tokens->end) return;
-    const int64_t row = tokens->row * s->ns + tokens->start, maps = k->group * s->nr;
+    const int64_t row = tokens->row * s->ns + tokens->start, bc_offset = k->group * s->nr;
     const float *d = s->d ? (const float *)s->d + k->first : NULL;
     inputs p = { .x = (const float *)s->x + row * s->x_stride + k->first,
                  .dt = (const float *)s->dt + row * s->dt_stride + k->first,
                  .z = s->z ? (const float *)s->z + row * s->z_stride + k->first : NULL,
-                 .b = (const float *)s->b + row * s->b_stride + maps,
-                 .c = (const float *)s->c + row * s->c_stride + maps,
+                 .b = (const float *)s->b + row * s->b_stride + bc_offset,
+                 .c = (const float *)s->c + row * s->c_stride + bc_offset,
                  .y = (float *)s->y + row * s->ni + k->first };
     for (int64_t left = tokens->end - tokens->start; left > 0; left--) {
         scan_prefetch(p.x, AHEAD * s->x_stride, k->count);
@@ -95,10 +95,10 @@ static void scan_units(const void *args, int64_t first, int64_t end, int worker)
     for (int64_t unit = first; unit < end; unit++) {
         const int64_t q = unit / nblocks, states = q * s->ni * nr;
         const scan_channels k = scan_channels_of(width, SCAN_CHANNELS, unit % nblocks);
-        scan_rotate_in(s->a, &k, nr, a);
-        scan_rotate_in(s->initial ? (const float *)s->initial + states : NULL, &k, nr, h);
+        scan_transpose_in(s->a, &k, nr, a);
+        scan_transpose_in(s->initial ? (const float *)s->initial + states : NULL, &k, nr, h);
         scan_sequence(s, q, &k, h, a);
-        if (s->final) scan_rotate_out(h, &k, nr, (float *)s->final + states);
+        if (s->final) scan_transpose_out(h, &k, nr, (float *)s->final + states);
     }
 }
 

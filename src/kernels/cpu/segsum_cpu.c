@@ -2,9 +2,9 @@
  *
  *   x [no nl]    y [no nl nl]
  *   y[t, u] = sum of x[q] over u < q <= t for t >= u (0 on the diagonal), -inf for t < u
- *     row by row: y[t, u] = y[t-1, u] + x[t] for u < t. Differences of running sums would cancel.
+ *     row by row: y[t, u] = y[t-1, u] + x[t] for u < t. Differences of prefix sums would cancel.
  *   backward: g_x[q] = sum of g_y[t, u] over u < q <= t
- *     with column sums S[u] of the rows t >= q, going up from the last row: g_x[q] = sum of S[u] over u < q
+ *     with column sums S[u] of the rows t >= q, from the last row to the first: g_x[q] = sum of S[u] over u < q
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"

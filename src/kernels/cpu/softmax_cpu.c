@@ -4,8 +4,8 @@
  *   y = u / s                        logarithm: y = (x - m) - ln s
  *   g_x = y (g_y - <y, g_y>)         logarithm: g_x = g_y - e^y sum(g_y)
  *
- * Sums run in ROW_SUMS vectors side by side, which are added by halves at the end: their order depends on nr alone.
- * A NaN or +infinity somewhere in a row, or -infinity throughout, makes the row NaN by way of x - m.
+ * Sums run in ROW_SUMS interleaved vectors, which are added pairwise at the end: their order depends on nr alone.
+ * A row with a NaN or +infinity, or with -infinity throughout, becomes NaN, since x - m is NaN.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/rows.h"
@@ -25,7 +25,7 @@ typedef struct row_lanes {
 
 typedef vf row_fn(row_lanes in);
 
-/* f of the vector at i, stored to y if there is one; lanes past the end count as 0. */
+/* f of the vector at i, stored to y if y is not NULL; lanes past the end count as 0. */
 KR_INLINE vf row_step(row_fn *f, row_lanes in, const float *a, const float *b, float *y, int64_t i, int64_t n)
 {
     if (n - i >= VF) {

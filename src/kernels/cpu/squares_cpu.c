@@ -4,7 +4,7 @@
 #include "kernels/cpu/vec_double.h"
 #include "kernels/cpu/vec_halves.h"
 
-enum { NVECTORS = KR_SQUARES_LANES / VF }; /* that have a lane for each partial sum */
+enum { NVECTORS = KR_SQUARES_LANES / VF }; /* one lane per partial sum */
 
 static double sum_of_lanes(double lane[KR_SQUARES_LANES])
 {

@@ -4,13 +4,13 @@
 
 #include "kernels/cpu/ssd_bwd_work.h"
 
-/* H is 0 before the first chunk, and G after the last one, where the caller gives none: nothing is multiplied by them. */
+/* H is 0 before the first chunk, and G after the last one, if the caller passes none: products with them are skipped. */
 typedef struct ends {
     bool h_is_zero, g_is_zero;
     bool g_is_done; /* G before the chunk is not wanted */
 } ends;
 
-/* The chunk's rows of head h of v, and of group e of b or c, whose tokens are `stride` apart. */
+/* The chunk's rows of head h of v, and of group e of b or c, with token stride `stride`. */
 static ssd_rows_of rows_of_v(const backward *k, const ssd_chunk *c, int64_t h)
 {
     const kr_ssd_bwd_args *a = k->a;
@@ -18,7 +18,7 @@ static ssd_rows_of rows_of_v(const backward *k, const ssd_chunk *c, int64_t h)
                        k->d.nm);
 }
 
-static ssd_rows_of rows_of_maps(const backward *k, const void *x, int64_t stride, const ssd_chunk *c, int64_t e)
+static ssd_rows_of rows_of_bc(const backward *k, const void *x, int64_t stride, const ssd_chunk *c, int64_t e)
 {
     return ssd_rows_at((const float *)x + c->at * stride + e * k->d.nr, k->d.ng * k->d.nr, stride, k->d.nm);
 }
@@ -38,7 +38,7 @@ static void load_head(const backward *k, const ssd_unit *u, const ssd_chunk *c, 
     int64_t row = d->nh * d->np;
     fill_decays(k, u, c, w, i);
     ssd_fetch_rows(rows_of_v(k, c, u->h0 + i), NULL, c->nf, d->np, w->v, d->p_line);
-    ssd_copy_rows(g_y, row, w->decays.enter, c->nf, d->np, w->g_y_enter, d->p_line);
+    ssd_copy_rows(g_y, row, w->decays.from_start, c->nf, d->np, w->g_y_decayed, d->p_line);
     ssd_copy_panels(g_y, row, c->nf, d->np, w->right, k->panel);
     ssd_transpose_chunk(g_y, row, c->nf, d->np, w->g_y_t, d->f_line);
     if (!e.g_is_zero)
@@ -46,7 +46,7 @@ static void load_head(const backward *k, const ssd_unit *u, const ssd_chunk *c, 
                                 k->panel);
     memset(w->column, 0, (size_t)c->nf * sizeof(float));
     for (int64_t t = 0; t < c->nt; t++)
-        w->crossing[t] = w->read_dot[t] = w->kept_dot[t] = w->g_w[t] = w->g_diag_weight[t] = 0;
+        w->crossing[t] = w->read_dot[t] = w->state_dot[t] = w->g_w[t] = w->g_diag_weight[t] = 0;
 }
 
 /* sum += factor x; returns <x, y>. n is in whole vectors. */
@@ -76,7 +76,7 @@ static void read_bwd(const backward *k, const ssd_chunk *c, const workspace *w, 
     const ssd_dims *d = &k->d;
     for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
         int64_t i0 = ssd_tile_begin(c->nf, tile), i1 = ssd_tile_begin(c->nf, tile + 1);
-        multiply_state(k, w, w->g_y_enter, before, i0, i1);
+        multiply_state(k, w, w->g_y_decayed, before, i0, i1);
         for (int64_t i = i0; i < i1; i++) {
             int64_t at = i * d->r_line;
             w->read_dot[i / d->nm] +=
@@ -94,22 +94,22 @@ static void state_bwd(const backward *k, const ssd_chunk *c, const workspace *w,
         multiply_state(k, w, w->v, g_state, i0, i1);
         for (int64_t j = i0; j < i1; j++) {
             int64_t at = j * d->r_line, t = j / d->nm;
-            double u =
-                (double)w->decays.leave[j] * (double)add_and_dot(w->rows + (j - i0) * d->r_line, w->decays.stays[j],
-                                                                 w->b + at, w->g_b + at, k->r_whole);
+            double u = (double)w->decays.to_end[j] * (double)add_and_dot(w->rows + (j - i0) * d->r_line,
+                                                                         w->decays.weight_to_end[j], w->b + at,
+                                                                         w->g_b + at, k->r_whole);
             w->g_w[t] += u;
-            w->kept_dot[t] += (double)w->decays.weight[j] * u;
+            w->state_dot[t] += (double)w->decays.weight[j] * u;
         }
     }
 }
 
-/* fading[i] = e^(a_i - a_t) for the rows i from `from` on, the first after token t; row is one of t's. */
-static void fade(const ssd_decays *d, int64_t row, int64_t from, int64_t nf, float *fading)
+/* decay[i] = e^(a_i - a_t) for the rows i from `from` on, the first after token t; row is one of t's. */
+static void fill_decay(const ssd_decays *d, int64_t row, int64_t from, int64_t nf, float *decay)
 {
     vf high = vf_set1(d->high[row]), low = vf_set1(d->low[row]);
     for (int64_t i = from; i < nf; i += VF) {
         vf left = ssd_exp_difference(vf_load_n(d->high + i, nf - i), vf_load_n(d->low + i, nf - i), high, low);
-        vf_store_n(fading + i, nf - i, left);
+        vf_store_n(decay + i, nf - i, left);
     }
 }
 
@@ -118,51 +118,51 @@ typedef struct later_sums {
     float x, columns;
 } later_sums;
 
-/* One row j of S and of B C^T, against the rows of later tokens, i = from .. nf-1: w_i = W[i, j]; adds to g_CB and to the
- * columns. The columns are summed only if sums_columns. */
+/* One row j of S and of B C^T, against the rows of later tokens, i = from .. nf-1: w_i = W[i, j]; adds to g_CB and to
+ * the columns. The columns are summed only if sums_columns. */
 KR_INLINE later_sums later_bwd(const workspace *w, const float *s, const float *bc, float weight, int64_t from,
                                int64_t nf, float *w_i, float *g_cb, bool sums_columns)
 {
     vf sum = vf_zero(), columns = vf_zero(), w_j = vf_set1(weight);
     for (int64_t i = from; i < nf; i += VF) {
         int64_t n = nf - i;
-        vf fading = vf_load_n(w->fading + i, n), s_i = vf_load_n(s + i, n);
-        vf left = vf_mul(vf_load_n(bc + i, n), fading);
+        vf decay = vf_load_n(w->decay + i, n), s_i = vf_load_n(s + i, n);
+        vf left = vf_mul(vf_load_n(bc + i, n), decay);
         vf x = vf_mul(s_i, left), column = vf_fma(w_j, x, vf_load_n(w->column + i, n));
         sum = vf_add(sum, x);
         if (sums_columns) columns = vf_add(columns, column);
         vf_store_n(w_i + i, n, vf_mul(left, w_j));
         vf_store_n(w->column + i, n, column);
-        vf_store_n(g_cb + i, n, vf_fma(vf_mul(s_i, fading), w_j, vf_load_n(g_cb + i, n)));
+        vf_store_n(g_cb + i, n, vf_fma(vf_mul(s_i, decay), w_j, vf_load_n(g_cb + i, n)));
     }
     return (later_sums){ vf_sum(sum), sums_columns ? vf_sum(columns) : 0 };
 }
 
-/* One row j of S: fills its row of the left side but for the part of B, whose columns are the rows i from `from` on.
+/* One row j of S: fills its row of the left side except the part of B, whose columns are the rows i from `from` on.
  * Returns its part of g_d. */
 static double row_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c, const workspace *w, int64_t h,
                       int64_t j, const float *s, float *w_i, int64_t from)
 {
     const kr_ssd_bwd_args *a = k->a;
-    int64_t nm = k->d.nm, t = j / nm, own = t * nm, later = own + nm;
+    int64_t nm = k->d.nm, t = j / nm, token_row = t * nm, later = token_row + nm;
     const float *bc = w->bc + j * k->d.f_line;
     float *g_cb = w->g_cb + j * k->d.f_line;
     float weight = w->decays.weight[j];
     float diag_weight = a->diag_weight ? ((const float *)a->diag_weight)[(c->at + t) * a->nh + u->h0 + h] : weight;
-    double g_own = 0;
-    memset(w_i + from, 0, (size_t)(own - from) * sizeof(float));
-    for (int64_t i = own; i < later; i++) {
+    double g_direct = 0;
+    memset(w_i + from, 0, (size_t)(token_row - from) * sizeof(float));
+    for (int64_t i = token_row; i < later; i++) {
         w_i[i] = diag_weight * bc[i];
         g_cb[i] += diag_weight * s[i];
-        g_own += (double)s[i] * (double)bc[i];
+        g_direct += (double)s[i] * (double)bc[i];
     }
     if (a->d) w_i[j] += ((const float *)a->d)[u->h0 + h];
     const bool is_last = j + 1 == later; /* row of its token: the columns are complete up to t */
     later_sums sums = is_last ? later_bwd(w, s, bc, weight, later, c->nf, w_i, g_cb, true)
                               : later_bwd(w, s, bc, weight, later, c->nf, w_i, g_cb, false);
     if (is_last && t + 1 < c->nt) w->crossing[t + 1] = (double)sums.columns;
-    w->g_w[t] += a->diag_weight ? (double)sums.x : (double)sums.x + g_own;
-    if (a->diag_weight) w->g_diag_weight[t] += g_own;
+    w->g_w[t] += a->diag_weight ? (double)sums.x : (double)sums.x + g_direct;
+    if (a->diag_weight) w->g_diag_weight[t] += g_direct;
     return (double)s[j];
 }
 
@@ -178,10 +178,11 @@ static double pairs_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c
                      ssd_matrix(w->g_y_t + from, d->f_line), ssd_to(w->s + from, d->f_line));
         for (int64_t j = j0; j < j1; j++) {
             float *left = w->left + (j - j0) * w->left_line; /* column i is at left[i] */
-            if (j / d->nm != faded) fade(&w->decays, j, (j / d->nm + 1) * d->nm, c->nf, w->fading);
+            if (j / d->nm != faded) fill_decay(&w->decays, j, (j / d->nm + 1) * d->nm, c->nf, w->decay);
             faded = j / d->nm;
             g_d += row_bwd(k, u, c, w, h, j, w->s + (j - j0) * d->f_line, left, from);
-            if (!e.g_is_zero) ssd_copy_rows(w->b + j * d->r_line, 0, w->decays.stays + j, 1, d->nr, left + c->nf, 0);
+            if (!e.g_is_zero)
+                ssd_copy_rows(w->b + j * d->r_line, 0, w->decays.weight_to_end + j, 1, d->nr, left + c->nf, 0);
         }
         if (!k->a->g_v) continue;
         float *g_v = (float *)k->a->g_v + ((c->at * d->nm + j0) * d->nh + u->h0 + h) * d->np;
@@ -197,19 +198,19 @@ static double pass_gradient(const backward *k, const ssd_chunk *c, const workspa
                             float *g_state, ends e)
 {
     const ssd_dims *d = &k->d;
-    vf whole = vf_set1(w->decays.whole);
+    vf chunk_decay = vf_set1(w->decays.chunk);
     double dot = 0;
     for (int64_t p = 0; p < d->np && !e.g_is_zero; p++) {
         vf sum = vf_zero();
         for (int64_t r = p * d->r_line; r < p * d->r_line + k->r_whole; r += VF) {
-            vf g = vf_mul(whole, vf_load(g_state + r));
+            vf g = vf_mul(chunk_decay, vf_load(g_state + r));
             sum = vf_fma(g, vf_load(before + r), sum);
             vf_store(g_state + r, g);
         }
         dot += (double)vf_sum(sum);
     }
     if (!e.g_is_done)
-        ssd_multiply(d->np, k->r_whole, c->nf, ssd_columns(w->g_y_enter, d->p_line), ssd_matrix(w->c, d->r_line),
+        ssd_multiply(d->np, k->r_whole, c->nf, ssd_columns(w->g_y_decayed, d->p_line), ssd_matrix(w->c, d->r_line),
                      ssd_add_to(g_state, d->r_line));
     return dot;
 }
@@ -219,10 +220,10 @@ static void store_scalars(const backward *k, const ssd_unit *u, const ssd_chunk 
                           double passing)
 {
     const kr_ssd_bwd_args *a = k->a;
-    double kept = passing, read = 0;
+    double state_sum = passing, read = 0;
     for (int64_t t = 0; t < c->nt; t++) {
-        w->crossing[t] += kept;
-        kept += w->kept_dot[t];
+        w->crossing[t] += state_sum;
+        state_sum += w->state_dot[t];
     }
     for (int64_t t = c->nt - 1; t >= 0; t--) {
         int64_t at = (c->at + t) * a->nh + u->h0 + h;
@@ -233,7 +234,7 @@ static void store_scalars(const backward *k, const ssd_unit *u, const ssd_chunk 
     }
 }
 
-/* All gradients of chunk n and the unit's head h but those of the group's products; returns the part of g_d. */
+/* All gradients of chunk n and the unit's head h except those of the group's products; returns the part of g_d. */
 static double ssd_head_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w, int64_t h, int64_t n,
                            ends e)
 {

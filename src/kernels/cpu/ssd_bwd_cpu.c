@@ -1,6 +1,6 @@
-/* ssd_bwd_cpu.c - gradients of the state space core in f32: states recomputed, then one walk back over the chunks.
+/* ssd_bwd_cpu.c - gradients of the state space core in f32: states recomputed, then one backward pass over the chunks.
  *
- *   v, g_y, g_v [b s m h p]    b, c, g_b, g_c [b s m g r]    da, w, same and their gradients [b s h]    d, g_d [h]
+ *   v, g_y, g_v [b s m h p]    b, c, g_b, g_c [b s m g r]    da, w, diag_weight and their gradients [b s h]    d, g_d [h]
  *   initial, g_final, g_initial [q h p r]
  *
  * Names as in ssd_cpu.c; H [p r] the state before the chunk, G [p r] the gradient of the state after it, E[i, j] =
@@ -10,26 +10,26 @@
  *   chunk's state   U_j = e^(a_end - a_j) V_j G;    g_B_j += w_j U_j;  u_j = <U_j, B_j>;  g_w_j += u_j
  *   in the chunk    S[j, i] = <V_j, g_y_i>;         g_V_j = w_j e^(a_end - a_j) B_j G^T + sum over i of W[i, j] g_y_i
  *     t(j) < t(i)   g_CB[j, i] += S E w_j;  x[i, j] = S <C_i, B_j> E;  g_w_j += x[i, j]
- *     t(j) = t(i)   with w_j (strict: same_j) for E w_j;  g_w_j (g_same_j) += S <C_i, B_j>
+ *     t(j) = t(i)   with w_j (strict: diag_weight_j) for E w_j;  g_w_j (g_diag_weight_j) += S <C_i, B_j>
  *     i = j         g_d += S
  *   of the group    g_C_i += sum over j of g_CB[j, i] B_j;   g_B_j += sum over i of g_CB[j, i] C_i
  *   passing         G = e^a_end G + sum over i of e^a_i g_y_i (x) C_i
  *   decays          g_da_t = sum over t(j) < t <= t(i) of w_j x[i, j]  +  sum over t <= t(i) of <T_i, C_i>
  *                          + sum over t(j) < t of w_j u_j  +  e^a_end <G, H>
  *
- * Every term of g_da_t has the factor e^da_t. The reverse running sum of the gradient of a has the same value, as a
+ * Every term of g_da_t has the factor e^da_t. The reverse prefix sum of the gradient of a has the same value, as a
  * difference of row and column sums of w_j x[i, j] over the chunk (the form of the CUDA kernels). That difference keeps
  * the rounding errors of terms without the factor, which exceed g_da_t by orders of magnitude where step sizes differ.
  * The sum over pairs costs one addition per pair: rows j are processed in order, and after the last row of token t the
- * sum over later rows i of what they have accumulated is the value for token t + 1.
+ * sum of their accumulators over later rows i is the value for token t + 1.
  *
  * A block of heads adds to g_b and g_c of its group: the first block in place, the others in scratch, which a second
- * run adds in order. Parts of g_d are kept for each (q, h) and added in order.
+ * run adds in order. Partials of g_d are stored for each (q, h) and added in order.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ssd_bwd_chunk.h"
 
-/* ---- states, forwards ---- */
+/* ---- states, forward ---- */
 
 static void load_initial(const backward *k, const ssd_unit *u, workspace *w)
 {
@@ -52,9 +52,9 @@ static void pass_state(const backward *k, const ssd_unit *u, const ssd_chunk *c,
     const float *before = state_before(k, w, i, n);
     float *after = state_before(k, w, i, n + 1);
     fill_decays(k, u, c, w, i);
-    ssd_fetch_rows(rows_of_v(k, c, u->h0 + i), w->decays.stays, c->nf, d->np, w->v, d->p_line);
-    vf whole = vf_set1(w->decays.whole);
-    for (int64_t at = 0; at < k->state; at += VF) vf_store(after + at, vf_mul(whole, vf_load(before + at)));
+    ssd_fetch_rows(rows_of_v(k, c, u->h0 + i), w->decays.weight_to_end, c->nf, d->np, w->v, d->p_line);
+    vf chunk_decay = vf_set1(w->decays.chunk);
+    for (int64_t at = 0; at < k->state; at += VF) vf_store(after + at, vf_mul(chunk_decay, vf_load(before + at)));
     ssd_multiply(d->np, k->r_whole, c->nf, ssd_columns(w->v, d->p_line), ssd_matrix(w->b, d->r_line),
                  ssd_add_to(after, d->r_line));
 }
@@ -64,19 +64,19 @@ static void find_states(const backward *k, const ssd_unit *u, const kr_sequence 
     load_initial(k, u, w);
     for (int64_t n = 0; n + 1 < ssd_chunks(&k->d, s); n++) {
         ssd_chunk c = ssd_chunk_at(&k->d, s, n);
-        ssd_fetch_rows(rows_of_maps(k, k->a->b, k->a->b_stride, &c, u->e), NULL, c.nf, k->d.nr, w->b, k->d.r_line);
+        ssd_fetch_rows(rows_of_bc(k, k->a->b, k->a->b_stride, &c, u->e), NULL, c.nf, k->d.nr, w->b, k->d.r_line);
         for (int64_t i = 0; i < u->nheads; i++) pass_state(k, u, &c, w, i, n);
     }
 }
 
-/* ---- the walk back ---- */
+/* ---- backward over the chunks ---- */
 
 /* B, C, C^T and B C^T of the chunk; clears its sums over heads. */
 static void load_chunk(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w)
 {
     const ssd_dims *d = &k->d;
-    ssd_fetch_rows(rows_of_maps(k, k->a->b, k->a->b_stride, c, u->e), NULL, c->nf, d->nr, w->b, d->r_line);
-    ssd_fetch_rows(rows_of_maps(k, k->a->c, k->a->c_stride, c, u->e), NULL, c->nf, d->nr, w->c, d->r_line);
+    ssd_fetch_rows(rows_of_bc(k, k->a->b, k->a->b_stride, c, u->e), NULL, c->nf, d->nr, w->b, d->r_line);
+    ssd_fetch_rows(rows_of_bc(k, k->a->c, k->a->c_stride, c, u->e), NULL, c->nf, d->nr, w->c, d->r_line);
     ssd_transpose_chunk(w->c, d->r_line, c->nf, d->nr, w->c_t, d->f_line);
     for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
         int64_t j0 = ssd_tile_begin(c->nf, tile), j1 = ssd_tile_begin(c->nf, tile + 1), from = j0 / d->nm * d->nm;
@@ -88,7 +88,7 @@ static void load_chunk(const backward *k, const ssd_unit *u, const ssd_chunk *c,
     memset(w->g_c, 0, (size_t)(c->nf * d->r_line) * sizeof(float));
 }
 
-/* g_C += g_CB^T B, g_B += g_CB C; rows j of g_CB reach from their own token on, rows i of g_CB^T up to it. */
+/* g_C += g_CB^T B, g_B += g_CB C; rows j of g_CB start at the row's token, rows i of g_CB^T end with it. */
 static void multiply_group(const backward *k, const ssd_chunk *c, const workspace *w)
 {
     const ssd_dims *d = &k->d;
@@ -102,13 +102,13 @@ static void multiply_group(const backward *k, const ssd_chunk *c, const workspac
     }
 }
 
-/* Rows of a chunk and group to where this block of heads puts them. */
+/* Stores rows of a chunk and group in the output of this block of heads. */
 static void store_rows(const backward *k, const ssd_unit *u, const ssd_chunk *c, const float *rows, float *to,
                        float *partial)
 {
     const ssd_dims *d = &k->d;
     if (!to) return;
-    float *out = u->block == 0 ? to : partial + (u->block - 1) * k->maps;
+    float *out = u->block == 0 ? to : partial + (u->block - 1) * k->bc_floats;
     out += (c->at * d->nm * d->ng + u->e) * d->nr;
     for (int64_t i = 0; i < c->nf; i++)
         memcpy(out + i * d->ng * d->nr, rows + i * d->r_line, (size_t)d->nr * sizeof(float));
@@ -150,14 +150,14 @@ static void backward_units(const void *args, int64_t first, int64_t end, int wor
     }
 }
 
-/* ---- sums over blocks of heads, and what no sequence reaches ---- */
+/* ---- sums over blocks of heads, and tokens outside of all sequences ---- */
 
 enum { TOKENS = 64 }; /* of a unit of the second run */
 
 static void add_blocks(const backward *k, float *sum, const float *partial, int64_t at, int64_t floats)
 {
     for (int64_t block = 1; sum && block < k->d.blocks; block++) {
-        const float *part = partial + (block - 1) * k->maps + at;
+        const float *part = partial + (block - 1) * k->bc_floats + at;
         int64_t i = 0;
         for (; i + VF <= floats; i += VF) vf_store(sum + at + i, vf_add(vf_load(sum + at + i), vf_load(part + i)));
         for (; i < floats; i++) sum[at + i] += part[i];
@@ -213,10 +213,10 @@ static int64_t take_backward(backward *k, float *base)
     ssd_memory m = { base, 0 };
     workspace w;
     k->worker_floats = take_workspace(k, &w, NULL);
-    k->maps = d->nb * d->ns * d->nm * d->ng * d->nr;
+    k->bc_floats = d->nb * d->ns * d->nm * d->ng * d->nr;
     k->partial_d = (double *)(void *)ssd_take(&m, 2 * d->nq * d->nh);
-    k->partial_b = ssd_take(&m, k->a->g_b ? (d->blocks - 1) * k->maps : 0);
-    k->partial_c = ssd_take(&m, k->a->g_c ? (d->blocks - 1) * k->maps : 0);
+    k->partial_b = ssd_take(&m, k->a->g_b ? (d->blocks - 1) * k->bc_floats : 0);
+    k->partial_c = ssd_take(&m, k->a->g_c ? (d->blocks - 1) * k->bc_floats : 0);
     k->workers = ssd_take(&m, kr_pool_size(k->a->exec.pool) * k->worker_floats);
     return m.used;
 }

@@ -1,4 +1,4 @@
-/* ssd_copies.h - the operands of a chunk into scratch: rows, panels of columns, transposes. */
+/* ssd_copies.h - copies the operands of a chunk into scratch: rows, panels of columns, transposes. */
 #ifndef KR_KERNELS_CPU_SSD_COPIES_H
 #define KR_KERNELS_CPU_SSD_COPIES_H
 
@@ -7,7 +7,7 @@
 
 enum { SSD_LINE = 16 }; /* floats of a cache line */
 
-/* y[i] = scale[i] x[i], rows of n columns that go on with zeros to whole vectors; scale NULL is 1. */
+/* y[i] = scale[i] x[i], rows of n columns, padded with zeros to whole vectors; scale NULL is 1. */
 static inline void ssd_copy_rows(const float *x, int64_t x_row, const float *scale, int64_t rows, int64_t n, float *y,
                                  int64_t y_row)
 {
@@ -21,7 +21,7 @@ static inline void ssd_copy_rows(const float *x, int64_t x_row, const float *sca
     }
 }
 
-/* Rows of n columns into panels of GEMM_NR columns, `panel` floats apart; the last is filled up with zeros. */
+/* Rows of n columns into panels of GEMM_NR columns with stride `panel` in floats; the last is padded with zeros. */
 static inline void ssd_copy_panels(const float *x, int64_t x_row, int64_t rows, int64_t n, float *y, int64_t panel)
 {
     for (int64_t i = 0; i < rows; i++) {
@@ -37,21 +37,22 @@ static inline void ssd_copy_panels(const float *x, int64_t x_row, int64_t rows, 
     }
 }
 
-/* Zeros for `count` columns from column `first` on. What a product reads there does not count, but may be slow. */
+/* Zeros for `count` columns from column `first` on. A product ignores the results there, but stale values may be slow
+ * (denormals). */
 static inline void ssd_clear_columns(float *y, int64_t y_row, int64_t rows, int64_t first, int64_t count)
 {
     for (int64_t i = 0; i < rows; i++) memset(y + i * y_row + first, 0, (size_t)count * sizeof(float));
 }
 
-/* A chunk's rows [f r] as [r f], readable from any column in whole vectors: f_line has a line to spare. */
+/* A chunk's rows [f r] as [r f], readable from any column in whole vectors: f_line has one spare cache line. */
 static inline void ssd_transpose_chunk(const float *x, int64_t x_row, int64_t nf, int64_t n, float *y, int64_t f_line)
 {
     kr_transpose(x, x_row, nf, n, y, f_line);
     ssd_clear_columns(y, f_line, n, nf, SSD_LINE);
 }
 
-/* Where the rows of a chunk come from: nm rows of a token lie `row` floats apart, tokens `token` apart. With one row a
- * token the rows are `token` apart. */
+/* Source of the rows of a chunk: nm rows per token of stride `row`, tokens of stride `token`, in floats. With one row
+ * per token the row stride is `token`. */
 typedef struct ssd_rows_of {
     const float *x;
     int64_t row, token, nm;
@@ -62,7 +63,7 @@ static inline ssd_rows_of ssd_rows_at(const float *x, int64_t row, int64_t token
     return (ssd_rows_of){ x, nm == 1 ? token : row, token, nm };
 }
 
-/* How many of nf rows are evenly spaced: all, or those of a token. */
+/* Number of the nf rows with one stride: all, or those of a token. */
 static inline int64_t ssd_run(const ssd_rows_of *from, int64_t nf)
 {
     return from->token == from->nm * from->row ? nf : from->nm;
@@ -103,7 +104,7 @@ static inline int64_t ssd_panel_columns(int64_t np, int64_t panel)
     return kr_smaller(GEMM_NR, np - panel * GEMM_NR);
 }
 
-/* A matrix [p n] as panels of columns p, each [n][GEMM_NR] and `panel` floats from the next. */
+/* A matrix [p n] as panels of columns p, each [n][GEMM_NR], with stride `panel` in floats. */
 static inline void ssd_transpose_to_panels(const float *x, int64_t x_row, int64_t np, int64_t n, float *y,
                                            int64_t panel)
 {

@@ -1,20 +1,20 @@
-/* ssd_cpu.c - the state space core in f32: all families, in one walk over each sequence: token by token where there are
- * few (ssd_tokens.h), else chunk by chunk.
+/* ssd_cpu.c - the state space core in f32 for all families, in one pass over each sequence: token by token for short
+ * ones (ssd_tokens.h), else chunk by chunk.
  *
- *   v, y [b s m h p]    b, c [b s m g r]    da, w, same [b s h]    d [h]    initial, final [q h p r]
+ *   v, y [b s m h p]    b, c [b s m g r]    da, w, diag_weight [b s h]    d [h]    initial, final [q h p r]
  *
  * With rows i = t nm + m of a chunk, t(i) the token of row i, a the sum of da within the chunk up to t(i), and H [r p]
  * the state before the chunk (docs/ssd.md):
  *
  *   W[i, j] = <C_i, B_j> e^(a_i - a_j) w_j            t(j) < t(i)
- *             <C_i, B_j> w_j, strict: same_i          t(j) = t(i), and D more where i = j
+ *             <C_i, B_j> w_j, strict: diag_weight_i   t(j) = t(i), and D more where i = j
  *             0                                       t(j) > t(i)
  *   y_i     = sum over r of e^a_i C[i, r] H[r] + sum over j of W[i, j] V[j]
  *   H       = e^a_end H + sum over j of B[j] (x) e^(a_end - a_j) w_j V[j]
  *
- * y is one product [e^a C | W] [H ; V]: the left side is made a tile of rows at a time, with as many columns of W as
- * the tile's last token sees; the right side lies in panels of p, the state in place between chunks. No exponent is a
- * difference to a later token.
+ * y is one product [e^a C | W] [H ; V]: the left side is formed one tile of rows at a time, with as many columns of W
+ * as the tile's last token sees; the right side is stored in panels of p, the state in place between chunks. No
+ * exponent is a difference to a later token.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ssd_tokens.h"
@@ -29,13 +29,13 @@ typedef struct forward {
 typedef struct workspace {
     float *right[SSD_HEADS]; /* [panel][r + f][GEMM_NR]: state, then V */
     ssd_decays decays[SSD_HEADS];
-    float *kept; /* e^(a_end - a) w V, [panel][f][GEMM_NR] */
-    float *c;    /* [f][r_line] */
-    float *b_t;  /* B transposed [r][f_line] */
-    float *cb;   /* C B^T of a tile's rows, [GEMM_MR][f_line] */
-    float *left; /* [GEMM_MR][left_line] */
+    float *weighted_v; /* e^(a_end - a) w V, [panel][f][GEMM_NR] */
+    float *c;          /* [f][r_line] */
+    float *b_t;        /* B transposed [r][f_line] */
+    float *cb;         /* C B^T of a tile's rows, [GEMM_MR][f_line] */
+    float *left;       /* [GEMM_MR][left_line] */
     int64_t left_line;
-    float *fading; /* e^(a_t - a_j) w_j of one token t, [f] */
+    float *decay; /* e^(a_t - a_j) w_j of one token t, [f] */
     ssd_token_memory few;
 } workspace;
 
@@ -47,28 +47,28 @@ static int64_t take_workspace(const forward *f, workspace *w, float *base)
         w->right[k] = ssd_take(&m, d->panels * f->panel);
         w->decays[k] = ssd_decays_take(&m, d->nf);
     }
-    w->kept = ssd_take(&m, d->panels * d->nf * GEMM_NR);
+    w->weighted_v = ssd_take(&m, d->panels * d->nf * GEMM_NR);
     w->c = ssd_take(&m, d->nf * d->r_line);
     w->b_t = ssd_take(&m, d->nr * d->f_line);
     w->cb = ssd_take(&m, GEMM_MR * d->f_line);
     w->left_line = ssd_stride(d->nr + d->nf);
     w->left = ssd_take(&m, GEMM_MR * w->left_line);
-    w->fading = ssd_take(&m, d->nf);
+    w->decay = ssd_take(&m, d->nf);
     w->few.zeros = ssd_take(&m, d->nr);
     w->few.rows = ssd_take(&m, SSD_ABREAST * d->nr);
     return m.used;
 }
 
-/* H += seed boundary_b (x) boundary_v, of the unit's head k. */
+/* H += boundary boundary_b (x) boundary_v, of the unit's head k. */
 static void add_boundary(const forward *f, const ssd_unit *u, workspace *w, int64_t k)
 {
     const ssd_dims *d = &f->d;
     int64_t h = u->h0 + k, at = u->q * d->nm * d->nh + h, panel = d->nm * GEMM_NR;
-    ssd_copy_panels((const float *)f->a->boundary_v + at * d->np, d->nh * d->np, d->nm, d->np, w->kept, panel);
-    ssd_scale(w->kept, d->panels * panel, ((const float *)f->a->boundary)[u->q * d->nh + h]);
+    ssd_copy_panels((const float *)f->a->boundary_v + at * d->np, d->nh * d->np, d->nm, d->np, w->weighted_v, panel);
+    ssd_scale(w->weighted_v, d->panels * panel, ((const float *)f->a->boundary)[u->q * d->nh + h]);
     ssd_multiply(d->nr, ssd_round_up(d->np, VF), d->nm,
-                 ssd_columns((const float *)f->a->boundary_b + at * d->nr, d->nh * d->nr), ssd_panels(w->kept, panel),
-                 (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
+                 ssd_columns((const float *)f->a->boundary_b + at * d->nr, d->nh * d->nr),
+                 ssd_panels(w->weighted_v, panel), (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
 }
 
 static void load_states(const forward *f, const ssd_unit *u, workspace *w)
@@ -118,13 +118,13 @@ static void load_chunk(const forward *f, const ssd_unit *u, const ssd_chunk *c, 
     }
 }
 
-/* fading[j] = e^(a_t - a_j) w_j for the n rows j before token t. */
-static void fade(const ssd_decays *d, int64_t n, float *fading)
+/* decay[j] = e^(a_t - a_j) w_j for the n rows j before token t. */
+static void fill_decay(const ssd_decays *d, int64_t n, float *decay)
 {
     vf high = vf_set1(d->high[n]), low = vf_set1(d->low[n]);
     for (int64_t j = 0; j < n; j += VF) {
         vf left = ssd_exp_difference(high, low, vf_load_n(d->high + j, n - j), vf_load_n(d->low + j, n - j));
-        vf_store_n(fading + j, n - j, vf_mul(left, vf_load_n(d->weight + j, n - j)));
+        vf_store_n(decay + j, n - j, vf_mul(left, vf_load_n(d->weight + j, n - j)));
     }
 }
 
@@ -146,13 +146,13 @@ static void make_left(const forward *f, const ssd_unit *u, const ssd_chunk *c, c
         int64_t t = i / nm, before = t * nm;
         float *left = w->left + (i - i0) * w->left_line, *w_j = left + nr;
         const float *cb = w->cb + (i - i0) * f->d.f_line;
-        if (faded != t) fade(decays, before, w->fading);
+        if (faded != t) fill_decay(decays, before, w->decay);
         faded = t;
-        if (!is_first) ssd_copy_rows(w->c + i * f->d.r_line, 0, decays->enter + i, 1, nr, left, 0);
-        multiply_rows(w->fading, cb, before, w_j);
+        if (!is_first) ssd_copy_rows(w->c + i * f->d.r_line, 0, decays->from_start + i, 1, nr, left, 0);
+        multiply_rows(w->decay, cb, before, w_j);
         int64_t scalar = (c->at + t) * a->nh + u->h0 + k;
-        float own = a->diag_weight ? ((const float *)a->diag_weight)[scalar] : decays->weight[i];
-        for (int64_t j = before; j < before + nm; j++) w_j[j] = own * cb[j];
+        float diagonal = a->diag_weight ? ((const float *)a->diag_weight)[scalar] : decays->weight[i];
+        for (int64_t j = before; j < before + nm; j++) w_j[j] = diagonal * cb[j];
         if (a->d) w_j[i] += ((const float *)a->d)[u->h0 + k];
         memset(w_j + before + nm, 0, (size_t)(seen - before - nm) * sizeof(float));
     }
@@ -184,12 +184,12 @@ static void pass_state(const forward *f, const ssd_chunk *c, const workspace *w,
     const ssd_decays *decays = &w->decays[k];
     for (int64_t i = 0; i < d->panels; i++) {
         float *h = w->right[k] + i * f->panel;
-        ssd_scale(h, d->nr * GEMM_NR, decays->whole);
-        ssd_copy_rows(h + d->nr * GEMM_NR, GEMM_NR, decays->stays, c->nf, GEMM_NR, w->kept + i * c->nf * GEMM_NR,
-                      GEMM_NR);
+        ssd_scale(h, d->nr * GEMM_NR, decays->chunk);
+        ssd_copy_rows(h + d->nr * GEMM_NR, GEMM_NR, decays->weight_to_end, c->nf, GEMM_NR,
+                      w->weighted_v + i * c->nf * GEMM_NR, GEMM_NR);
     }
     ssd_multiply(d->nr, ssd_round_up(d->np, VF), c->nf, ssd_rows(w->b_t, d->f_line),
-                 ssd_panels(w->kept, c->nf * GEMM_NR), (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
+                 ssd_panels(w->weighted_v, c->nf * GEMM_NR), (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
 }
 
 static ssd_token token_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h, int64_t at)
@@ -210,7 +210,7 @@ static ssd_token token_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h, in
                         .b_row = a->ng * a->nr };
 }
 
-/* What the seed adds to the initial state, as a token that is not read. */
+/* The boundary's addition to the initial state, as a token that produces no output. */
 static ssd_token boundary_at(const kr_ssd_args *a, int64_t q, int64_t h)
 {
     int64_t at = q * a->nm * a->nh + h;
@@ -231,7 +231,7 @@ static void walk_tokens(const forward *f, const ssd_unit *u, const kr_sequence *
     int64_t count = s->end - s->start, first = s->row * a->ns + s->start;
     memset(w->few.zeros, 0, (size_t)a->nr * sizeof(float));
     for (int64_t h = u->h0; h < u->h0 + u->nheads; h++) {
-        ssd_token tokens[SSD_FEW], boundary;
+        ssd_token tokens[SSD_MAX_TOKENS], boundary;
         if (a->boundary) boundary = boundary_at(a, u->q, h);
         for (int64_t t = 0; t < count; t++) tokens[t] = token_at(a, u, h, first + t);
         int64_t state = (u->q * a->nh + h) * a->np * a->nr;
@@ -255,7 +255,7 @@ static void walk_chunks(const forward *f, const ssd_unit *u, const kr_sequence *
     store_states(f, u, w);
 }
 
-/* How a sequence is walked follows from its own length. */
+/* The path, by tokens or by chunks, depends on the sequence's length alone. */
 static void forward_units(const void *args, int64_t first, int64_t end, int worker)
 {
     const forward *f = args;
@@ -266,7 +266,7 @@ static void forward_units(const void *args, int64_t first, int64_t end, int work
         ssd_unit u = ssd_unit_at(&f->d, index);
         const kr_sequence *s = &f->a->sequences[u.q];
         int64_t count = s->end - s->start;
-        if (count >= 1 && count <= SSD_FEW) walk_tokens(f, &u, s, &w);
+        if (count >= 1 && count <= SSD_MAX_TOKENS) walk_tokens(f, &u, s, &w);
         else walk_chunks(f, &u, s, &w);
     }
 }

@@ -2,9 +2,9 @@
  *
  *   C[m, n] = (C[m, n] if add) + sum over k of A[m, k] B[k, n]
  *
- * A has any strides. B and C have adjacent columns inside a panel of GEMM_NR columns; panels lie as their strides say:
- * GEMM_NR apart in a plain matrix, or one after the other, each [row][GEMM_NR]. B is read in whole vectors, so its
- * rows go on to the next multiple of VF. Rows are cut evenly into tiles, as ssd_tiles and ssd_tile_begin say.
+ * A has any strides. B and C have adjacent columns inside a panel of GEMM_NR columns; panels have any stride: GEMM_NR
+ * in a plain matrix, or one panel after the other, each [row][GEMM_NR]. B is read in whole vectors, so its rows are
+ * padded to a multiple of VF. Rows are split evenly into tiles by ssd_tiles and ssd_tile_begin.
  */
 #ifndef KR_KERNELS_CPU_SSD_GEMM_H
 #define KR_KERNELS_CPU_SSD_GEMM_H
@@ -12,7 +12,7 @@
 #include "kernels/cpu/gemm_kernel.h"
 #include "kernels/cpu/ranges.h"
 
-/* A, its rows and its steps along k so far apart. */
+/* A, with its strides along rows and along k. */
 typedef struct ssd_left {
     const float *x;
     int64_t row, step;
@@ -34,7 +34,7 @@ static inline ssd_left ssd_rows(const float *x, int64_t row)
     return (ssd_left){ x, row, 1 };
 }
 
-/* The transpose of a matrix whose rows are so far apart. */
+/* The transpose of a matrix with row stride `row`. */
 static inline ssd_left ssd_columns(const float *x, int64_t row)
 {
     return (ssd_left){ x, 1, row };

@@ -1,7 +1,7 @@
-/* ssd_parts.h - what both directions of the state space core share: how the work is cut, and a chunk's decays.
+/* ssd_parts.h - shared by both directions of the state space core: the split of the work, and a chunk's decays.
  *
  * Ranks are folded into time: row i = t nm + m of a chunk is rank m of its token t, so that v is [f p] with f = l m
- * rows and b, c are [f r]. A task walks one sequence with a few heads of one group; the heads share C B^T.
+ * rows and b, c are [f r]. A task processes one sequence and a few heads of one group; the heads share C B^T.
  */
 #ifndef KR_KERNELS_CPU_SSD_PARTS_H
 #define KR_KERNELS_CPU_SSD_PARTS_H
@@ -11,7 +11,7 @@
 #include "kernels/args/ssd_args.h"
 
 enum {
-    SSD_HEADS = 6, /* of a task at most; fewer share C B^T less, more leave fewer tasks */
+    SSD_HEADS = 6, /* of a task at most; fewer share C B^T less, more to_end fewer tasks */
     SSD_ROWS = 512 /* of a chunk at most: longer ones cost more than they save */
 };
 
@@ -34,7 +34,7 @@ static inline int64_t ssd_stride(int64_t n)
     return (kr_blocks(n, SSD_LINE) | 1) * SSD_LINE;
 }
 
-/* Fills what follows from nm .. nr; nl is the caller's chunk length. */
+/* Computes the sizes that depend on nm .. nr; nl is the caller's chunk length. */
 static inline void ssd_cut(ssd_dims *d, int64_t nl)
 {
     int64_t of_group = d->nh / d->ng;
@@ -50,9 +50,9 @@ static inline void ssd_cut(ssd_dims *d, int64_t nl)
     d->panels = kr_blocks(d->np, GEMM_NR);
 }
 
-/* Units of kr_ranges_run are tasks (q, group, block); their size in its elements, some 30 multiply-adds each: of the
- * state, whose sides are whole vectors, and of the pairs in a chunk; no less than the states cost that are read and
- * written. */
+/* Units of kr_ranges_run are tasks (q, group, block). Their size in its elements, some 30 multiply-adds each: of the
+ * state, whose sides are whole vectors, and of the pairs in a chunk; at least the cost of reading and writing the
+ * states. */
 static inline int64_t ssd_units(const ssd_dims *d)
 {
     return d->nq * d->ng * d->blocks;
@@ -100,7 +100,7 @@ static inline int64_t ssd_chunks(const ssd_dims *d, const kr_sequence *s)
 
 /* ---- memory ---- */
 
-/* Hands out parts of scratch in whole lines; without memory it only counts. */
+/* Allocates parts of scratch in whole cache lines; without memory it only counts. */
 typedef struct ssd_memory {
     float *base;
     int64_t used;
@@ -115,14 +115,14 @@ static inline float *ssd_take(ssd_memory *m, int64_t floats)
 
 /* ---- decays ---- */
 
-/* Of one head and chunk, for each row: a is the sum of da over the chunk's tokens up to the row's own. */
+/* Of one head and chunk, for each row: a is the sum of da over the chunk's tokens up to and including the row's token. */
 typedef struct ssd_decays {
-    float *high, *low; /* a = high + low: differences of nearby sums keep their accuracy */
-    float *enter;      /* e^a: what is left of the state before the chunk */
-    float *leave;      /* e^(a_end - a): what is left of the row at the chunk's end */
-    float *weight;     /* w */
-    float *stays;      /* leave w */
-    float whole;       /* e^a_end */
+    float *high, *low;    /* a = high + low: differences of nearby sums keep their accuracy */
+    float *from_start;    /* e^a: decay from the chunk's start to the row */
+    float *to_end;        /* e^(a_end - a): decay from the row to the chunk's end */
+    float *weight;        /* w */
+    float *weight_to_end; /* to_end w */
+    float chunk;          /* e^a_end */
 } ssd_decays;
 
 static inline ssd_decays ssd_decays_take(ssd_memory *m, int64_t nf)
@@ -132,7 +132,7 @@ static inline ssd_decays ssd_decays_take(ssd_memory *m, int64_t nf)
     };
 }
 
-/* e^x, with 0 for what would be denormal: those lanes are slow and of no weight. */
+/* e^x, with 0 for denormal results: such lanes are slow and contribute nothing. */
 KR_INLINE vf ssd_exp(vf x)
 {
     vf y = vf_exp(x);
@@ -145,7 +145,7 @@ KR_INLINE vf ssd_exp_difference(vf high_t, vf low_t, vf high_i, vf low_i)
     return ssd_exp(vf_add(vf_sub(high_t, high_i), vf_sub(low_t, low_i)));
 }
 
-/* da, w point at the chunk's first token and the head; tokens are nh apart. */
+/* da, w point at the chunk's first token and the head; token stride nh. */
 static inline void ssd_decays_fill(ssd_decays *d, const float *da, const float *w, int64_t nh, int64_t nt, int64_t nm)
 {
     double sum = 0;
@@ -165,12 +165,12 @@ static inline void ssd_decays_fill(ssd_decays *d, const float *da, const float *
     vf high = vf_set1(high_end), low = vf_set1(low_end);
     for (int64_t i = 0; i < nf; i += VF) {
         vf high_i = vf_load_n(d->high + i, nf - i), low_i = vf_load_n(d->low + i, nf - i);
-        vf leave = ssd_exp_difference(high, low, high_i, low_i);
-        vf_store_n(d->enter + i, nf - i, ssd_exp(vf_add(high_i, low_i)));
-        vf_store_n(d->leave + i, nf - i, leave);
-        vf_store_n(d->stays + i, nf - i, vf_mul(leave, vf_load_n(d->weight + i, nf - i)));
+        vf to_end = ssd_exp_difference(high, low, high_i, low_i);
+        vf_store_n(d->from_start + i, nf - i, ssd_exp(vf_add(high_i, low_i)));
+        vf_store_n(d->to_end + i, nf - i, to_end);
+        vf_store_n(d->weight_to_end + i, nf - i, vf_mul(to_end, vf_load_n(d->weight + i, nf - i)));
     }
-    d->whole = d->enter[nf - 1];
+    d->chunk = d->from_start[nf - 1];
 }
 
 #endif

@@ -1,13 +1,13 @@
-/* ssd_tokens.h - sequences of few tokens: the recurrence itself, token by token, on the state where it lies.
+/* ssd_tokens.h - sequences of few tokens: the recurrence itself, token by token, on the state in place.
  *
- *   of one head: H [p r];   V, y [m p]   B, C [m r]   own [m m]
+ *   of one head: H [p r];   V, y [m p]   B, C [m r]   direct [m m]
  *   K = e^da H;   H = K + sum over m of w V[m] (x) B[m]
- *   y[m] = H C[m], strict: K C[m];   y[m] += sum over m' of own[m, m'] V[m']
- *   own[m, m'] = D where m = m', strict: + same <C[m], B[m']>
+ *   y[m] = H C[m], strict: K C[m];   y[m] += sum over m' of direct[m, m'] V[m']
+ *   direct[m, m'] = D where m = m', strict: + diag_weight <C[m], B[m']>
  *
- * Tokens go over SSD_ABREAST rows p of the state at a time, which stay in the first-level cache until all tokens have
- * passed: the state is read once and written once. A pass over such rows has up to SSD_RANKS ranks in registers. A row's
- * arithmetic does not depend on the rows beside it.
+ * SSD_ABREAST rows p of the state are processed at a time, and stay in the first-level cache until all tokens have been
+ * applied: the state is read once and written once. A pass over such rows has up to SSD_RANKS ranks in registers. A
+ * row's arithmetic does not depend on the other rows.
  */
 #ifndef KR_KERNELS_CPU_SSD_TOKENS_H
 #define KR_KERNELS_CPU_SSD_TOKENS_H
@@ -16,21 +16,21 @@
 #include "kernels/cpu/vec_lanes.h"
 
 enum {
-    SSD_FEW = 4,     /* tokens at most: more are quicker as a chunk */
-    SSD_ABREAST = 4, /* rows of the state at once */
-    SSD_RANKS = 4    /* of a pass at most */
+    SSD_MAX_TOKENS = 4, /* tokens at most: more are faster as a chunk */
+    SSD_ABREAST = 4,    /* rows of the state per pass */
+    SSD_RANKS = 4       /* of a pass at most */
 };
 
-/* One token of a head, its operands at rank 0: ranks of v and y lie v_row apart, those of b and c b_row. */
+/* One token of a head, its operands at rank 0: rank stride v_row for v and y, b_row for b and c. */
 typedef struct ssd_token {
     const float *v, *b, *c;
     float *y;
-    float decay, weight, diag_weight; /* e^da, w, same */
+    float decay, weight, diag_weight; /* e^da, w, diag_weight */
     bool strict;
     int64_t nm, np, nr, v_row, b_row;
 } ssd_token;
 
-/* Rows p .. p + SSD_ABREAST - 1 of the state before and after a pass. Distances of 0: all are row p. */
+/* Rows p .. p + SSD_ABREAST - 1 of the state before and after a pass. Strides of 0: all are row p. */
 typedef struct ssd_state_rows {
     const float *from;
     float *to;
@@ -88,7 +88,7 @@ KR_INLINE void ssd_pass_columns(const ssd_token *t, const ssd_state_rows *s, con
     if (pass == SSD_ADD_READ) ssd_read_columns(c + r, t->b_row, n, h, sum, ranks);
 }
 
-/* Ranks m0 .. m0 + ranks - 1. The copies are for the compiler: what is stored might change the originals. */
+/* Ranks m0 .. m0 + ranks - 1. The local copies tell the compiler that the stores do not alias them. */
 KR_INLINE void ssd_pass_rows(const ssd_token *token, const ssd_state_rows *rows, int64_t m0, float decay,
                              const int ranks, const ssd_pass pass)
 {
@@ -121,7 +121,7 @@ KR_INLINE void ssd_pass_ranks(const ssd_token *t, const ssd_state_rows *s, int64
     else ssd_pass_rows(t, s, m0, decay, 1, pass);
 }
 
-/* How many of `left` ranks the next pass takes. */
+/* Number of ranks of the next pass, of `left` remaining ones. */
 static inline int ssd_next_ranks(int64_t left)
 {
     return left >= 4 ? 4 : left >= 2 ? 2 : 1;
@@ -155,7 +155,7 @@ static void ssd_add_ranks(const ssd_token *t, ssd_state_rows *s)
     }
 }
 
-/* One token over rows of the state; y but for what it has of its own. Leaves the rows as they are after it. */
+/* One token over rows of the state; y without the direct term. Leaves the rows updated. */
 static void ssd_token_rows(const ssd_token *t, ssd_state_rows *s)
 {
     int ranks = ssd_next_ranks(t->nm);
@@ -170,7 +170,7 @@ static void ssd_token_rows(const ssd_token *t, ssd_state_rows *s)
     if (!t->strict) ssd_read_ranks(t, s);
 }
 
-/* ---- what a token has of its own ---- */
+/* ---- the direct term of a token ---- */
 
 static inline float ssd_dot(const float *x, const float *y, int64_t n)
 {
@@ -189,15 +189,16 @@ static inline void ssd_add_scaled(float *y, float scale, const float *x, int64_t
     if (i < n) vf_store_n(y + i, n - i, vf_fma(factor, vf_load_n(x + i, n - i), vf_load_n(y + i, n - i)));
 }
 
-/* y[m] += sum over m' of own[m, m'] V[m'] */
-static void ssd_add_own(const ssd_token *t, const float *d)
+/* y[m] += sum over m' of direct[m, m'] V[m'] */
+static void ssd_add_direct(const ssd_token *t, const float *d)
 {
     for (int64_t m = 0; m < t->nm; m++) {
         for (int64_t from = 0; from < t->nm; from++) {
             if (!t->strict && (!d || from != m)) continue;
-            float own = t->strict ? t->diag_weight * ssd_dot(t->c + m * t->b_row, t->b + from * t->b_row, t->nr) : 0.0f;
-            if (d && from == m) own += *d;
-            ssd_add_scaled(t->y + m * t->v_row, own, t->v + from * t->v_row, t->np);
+            float direct =
+                t->strict ? t->diag_weight * ssd_dot(t->c + m * t->b_row, t->b + from * t->b_row, t->nr) : 0.0f;
+            if (d && from == m) direct += *d;
+            ssd_add_scaled(t->y + m * t->v_row, direct, t->v + from * t->v_row, t->np);
         }
     }
 }
@@ -207,7 +208,7 @@ static void ssd_add_own(const ssd_token *t, const float *d)
 /* A worker's scratch. */
 typedef struct ssd_token_memory {
     float *zeros; /* [r]: the row of a state that is 0 */
-    float *rows;  /* [SSD_ABREAST r]: of a final state that is not wanted, or of an initial one that is overwritten */
+    float *rows;  /* [SSD_ABREAST r]: for a final state that is not wanted, or an initial one that is overwritten */
 } ssd_token_memory;
 
 static inline float ssd_exp_of(float x)
@@ -217,8 +218,8 @@ static inline float ssd_exp_of(float x)
     return y;
 }
 
-/* All tokens of a head over its state: initial and final [p r], either may be NULL, or both the same. seed is a token
- * that only adds to the initial state, or NULL. */
+/* All tokens of a head over its state: initial and final [p r], either may be NULL, or both the same. boundary is a
+ * token that only adds to the initial state, or NULL. */
 static void ssd_tokens_run(const ssd_token *boundary, const ssd_token *tokens, int64_t count, const float *initial,
                            float *final, const ssd_token_memory *memory, const float *d)
 {
@@ -227,7 +228,7 @@ static void ssd_tokens_run(const ssd_token *boundary, const ssd_token *tokens, i
     const bool starts_over = initial && initial == final && np % abreast != 0;
     if (starts_over) memcpy(memory->rows, initial + (np - abreast) * nr, (size_t)(abreast * nr) * sizeof(float));
     for (int64_t next = 0; next < np; next += abreast) {
-        int64_t p = kr_smaller(next, np - abreast); /* the last rows overlap those before: they start over */
+        int64_t p = kr_smaller(next, np - abreast); /* the last rows overlap the previous ones: they start over */
         ssd_state_rows s = { .p = p, .p_step = step, .from_row = initial ? step * nr : 0, .to_row = step * nr };
         s.from = initial ? initial + p * nr : memory->zeros;
         if (starts_over && p < next) s.from = memory->rows;
@@ -235,7 +236,7 @@ static void ssd_tokens_run(const ssd_token *boundary, const ssd_token *tokens, i
         if (boundary) ssd_add_ranks(boundary, &s);
         for (int64_t t = 0; t < count; t++) ssd_token_rows(&tokens[t], &s);
     }
-    for (int64_t t = 0; t < count; t++) ssd_add_own(&tokens[t], d);
+    for (int64_t t = 0; t < count; t++) ssd_add_direct(&tokens[t], d);
 }
 
 #endif

@@ -1,7 +1,6 @@
-/* table_cpu.c - the table of one instruction set: its f32 vector kernels, NULL where the reference serves.
+/* table_cpu.c - the table of one instruction set: its f32 vector kernels, NULL where the reference kernel is used.
  *
- * What the code of this set needs of the processor is read from the compiler's own macros, so that flags and
- * predicate cannot disagree.
+ * The required processor features are read from the compiler's macros, so that flags and predicate cannot disagree.
  */
 #include "base/cpu.h"
 #include "kernels/cpu/isa.h"

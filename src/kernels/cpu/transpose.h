@@ -1,4 +1,4 @@
-/* transpose.h - matrices of floats, turned: tiles of 8 rows by 4 columns in registers, the edges one by one. */
+/* transpose.h - transposes matrices of floats: tiles of 8 rows by 4 columns in registers, the edges element by element. */
 #ifndef KR_KERNELS_CPU_TRANSPOSE_H
 #define KR_KERNELS_CPU_TRANSPOSE_H
 

@@ -12,9 +12,9 @@
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/vec_math.h"
 
-enum { COST = 8 }; /* of an element's functions, against the cheap elements that tasks are measured in */
+enum { COST = 8 }; /* of an element's functions, relative to the elements of KR_TASK_ELEMENTS */
 
-/* VF heads of a token: the coefficients, and what their gradients need besides. */
+/* VF heads of a token: the coefficients, and further values that their gradients need. */
 typedef struct point {
     vf raw, step;                   /* dt_raw + dt_bias; its softplus before the limits */
     vf dt, rate, a, l, rest, carry; /* rate = f(a_raw), rest = 1 - l */
@@ -37,7 +37,7 @@ KR_INLINE vf heavy_tail(vf x)
     return vf_select(vf_lt(x, vf_zero()), vf_div(one, vf_sub(one, x)), vf_add(one, x));
 }
 
-/* n heads from element i on, head h being the first. min and max are so ordered that a NaN stays. */
+/* n heads from element i on, head h being the first. min and max are ordered so that a NaN propagates. */
 KR_INLINE point point_of(const kr_trapezoid_args *t, int64_t i, int64_t h, int64_t n)
 {
     point p;

@@ -138,7 +138,7 @@ static inline vf lane_log_sigmoid_bwd(lanes in)
     return vf_mul(in.c, vf_sigmoid(vf_neg(in.a)));
 }
 
-/* A NaN stays. */
+/* Propagates NaN. */
 static inline vf lane_clamp(lanes in)
 {
     return vf_min(in.beta, vf_max(in.alpha, in.a));
@@ -161,7 +161,7 @@ static inline vf lane_abs_bwd(lanes in)
     return vf_keep(vm_or(vf_lt(in.a, vf_zero()), vf_gt(in.a, vf_zero())), g);
 }
 
-/* A NaN stays. */
+/* Propagates NaN. */
 static inline vf lane_relu(lanes in)
 {
     return vf_max(vf_zero(), in.a);
@@ -202,7 +202,7 @@ static inline vf lane_gelu_tanh_bwd(lanes in)
     return vf_mul(in.c, vf_gelu_tanh_slope(in.a));
 }
 
-/* All lanes have one exponent, and the most frequent is 2. */
+/* All lanes have the same exponent; 2 is the most frequent. */
 static inline vf lane_pow_scalar(lanes in)
 {
     if (vm_all(vf_eq(in.alpha, vf_set1(2)))) return vf_mul(in.a, in.a);
@@ -229,7 +229,7 @@ static void unary_bwd_run(const kr_unary_bwd_args *a, kr_task_fn *task)
     walk_run(&job, a->exec.pool, task);
 }
 
-/* The kernels and their tasks, one pair a row of the table. */
+/* The kernels and their tasks, one pair per row of the table. */
 #define KR_UNARY(name)                                                                                                 \
     static void name##_task(void *job, int64_t index, int worker)                                                      \
     {                                                                                                                  \

@@ -13,8 +13,8 @@
 #include "kernels/cpu/vec_math.h"
 
 /* x r(t) (1 + delta) for t in [0, 15] and a small delta: r = p(u) / (t + 4), u = (t - 4) / (t + 4) = 1 - 8 / (t + 4).
- * The quotient's error is known, and enters by u too: by about 1 - u in all. It and those of the products are taken off
- * with delta. */
+ * The quotient's error is known, and also enters through u: about 1 - u times in all. This error and those of the
+ * products are subtracted together with delta. */
 KR_INLINE vf tail_ratio(vf x, vf t, vf delta)
 {
     const vf four = vf_set1(4), one = vf_set1(1);
@@ -70,8 +70,8 @@ KR_INLINE vf vf_erf_slope(vf x)
     return vf_scale2(vf_mul(vf_fma(factor, delta, factor), vf_set1(0x1.20dd76p0f)), n);
 }
 
-/* x P(X < x), X standard normal. With a = |x|, l = a e^(-a^2/2) r(a), whose factor 2^n is applied last, since the product
- * outlives the exponential: -l for x < 0, else x - l. */
+/* x P(X < x), X standard normal. With a = |x|, l = a e^(-a^2/2) r(a): -l for x < 0, else x - l. The factor 2^n of l is
+ * applied last, since the exponential underflows before the product does. */
 KR_INLINE vf vf_gelu(vf x)
 {
     vf n, delta, a = vf_min(vf_set1(15), vf_abs(x)); /* below -14.3 the result is -0 */
@@ -98,7 +98,8 @@ KR_INLINE vf gelu_tanh_argument(vf x, vf *low)
     vf cubic = vf_mul(d, square), cubic_low = vf_fma(d, square, vf_neg(cubic));
     vf sum = vf_add(c, cubic), part = vf_sub(sum, c); /* the sum's rounding, whichever term is larger */
     vf sum_low = vf_add(vf_sub(c, vf_sub(sum, part)), vf_sub(cubic, part));
-    vf rest = vf_fma(square, vf_set1(0x1.49b16ap-29f), vf_set1(-0x1.857936p-25f)); /* what c and d lack */
+    vf rest = vf_fma(square, vf_set1(0x1.49b16ap-29f),
+                     vf_set1(-0x1.857936p-25f)); /* the parts of c and d below float precision */
     rest = vf_add(vf_fma(d, square_low, cubic_low), vf_add(rest, sum_low));
     vf v = vf_mul(x, sum);
     *low = vf_fma(x, rest, vf_fma(x, sum, vf_neg(v)));

@@ -242,7 +242,7 @@ KR_INLINE float vf_sum(vf a)
     return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
 }
 
-/* The largest lane; NaN lanes may be passed over. */
+/* The largest lane; NaN lanes may be ignored. */
 KR_INLINE float vf_max_lanes(vf a)
 {
     __m128 h = _mm_max_ps(_mm256_castps256_ps128(a), _mm256_extractf128_ps(a, 1));

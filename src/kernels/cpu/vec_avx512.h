@@ -4,7 +4,7 @@
 
 #include <immintrin.h>
 
-/* Without optimisation gcc's intrinsics are macros, whose own conversions would be reported here. */
+/* Without optimisation gcc's intrinsics are macros, whose conversions would be reported here. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 
@@ -246,7 +246,7 @@ KR_INLINE float vf_sum(vf a)
     return _mm_cvtss_f32(_mm_add_ss(h, _mm_movehdup_ps(h)));
 }
 
-/* The largest lane; NaN lanes may be passed over. */
+/* The largest lane; NaN lanes may be ignored. */
 KR_INLINE float vf_max_lanes(vf a)
 {
     __m256 q = _mm256_max_ps(_mm512_castps512_ps256(a), _mm512_extractf32x8_ps(a, 1));

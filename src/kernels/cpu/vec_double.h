@@ -12,7 +12,7 @@
 
 #include "kernels/cpu/vec.h"
 
-/* Without optimisation gcc's intrinsics are macros, whose own conversions would be reported here. */
+/* Without optimisation gcc's intrinsics are macros, whose conversions would be reported here. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 
@@ -21,7 +21,7 @@ enum { VD = VF / 2 };
 #if defined(__AVX512F__)
 
 typedef __m512d vd;
-typedef __m512i vd_bits; /* 64 bits a lane */
+typedef __m512i vd_bits; /* 64 bits per lane */
 typedef __mmask8 vdm;
 #define KR_OF_WIDTH(name) _mm512_##name
 #define KR_COMPARED(a, b, how) _mm512_cmp_pd_mask(a, b, how)
@@ -89,7 +89,7 @@ KR_INLINE vd_bits vd_bits_set1(int64_t a)
 #else
 
 typedef __m256d vd;
-typedef __m256i vd_bits; /* 64 bits a lane */
+typedef __m256i vd_bits; /* 64 bits per lane */
 typedef __m256d vdm;
 #define KR_OF_WIDTH(name) _mm256_##name
 #define KR_COMPARED(a, b, how) _mm256_cmp_pd(a, b, how)
@@ -156,7 +156,7 @@ KR_INLINE vd_bits vd_bits_set1(int64_t a)
 
 #endif
 
-/* ---- alike in both widths ---- */
+/* ---- common to both widths ---- */
 
 KR_INLINE vd vd_zero(void)
 {

@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vec_avx2.h"
 
-/* 16-bit elements have no masked moves here: a ragged end goes through a small buffer. */
+/* AVX2 has no masked moves of 16-bit elements: a partial vector goes through a small buffer. */
 KR_INLINE __m128i vf_load_half_n(const uint16_t *p, int64_t n)
 {
     uint16_t lanes[VF] = { 0 };

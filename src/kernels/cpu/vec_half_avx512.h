@@ -4,7 +4,7 @@
 
 #include "kernels/cpu/vec_avx512.h"
 
-/* Without optimisation gcc's intrinsics are macros, whose own conversions would be reported here. */
+/* Without optimisation gcc's intrinsics are macros, whose conversions would be reported here. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 

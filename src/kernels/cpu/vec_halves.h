@@ -1,4 +1,5 @@
-/* vec_halves.h - operands that may be halves, a vector at a time: whole, or the first n lanes. */
+/* vec_halves.h - loads and stores of operands that may be 16-bit floats, a vector at a time: whole, or the first n
+ * lanes. */
 #ifndef KR_KERNELS_CPU_VEC_HALVES_H
 #define KR_KERNELS_CPU_VEC_HALVES_H
 

@@ -1,18 +1,18 @@
-/* vec_lanes.h - vectors of floats seen as pairs (a0, a1) and as quaternions (w, x, y, z): lanes that change places.
+/* vec_lanes.h - permutations of the lanes of vectors of floats: pairs (a0, a1) and quaternions (w, x, y, z).
  *
  *   vf_swap_pairs       (1, 0), (3, 2), ...                  vf_twice_low(a)   a0, a0, a1, a1, ... of the lower half
  *   vf_swap_halves      of four lanes: 2, 3, 0, 1            vf_twice_high(a)  the same of the upper half
  *   vf_reverse_quads    of four lanes: 3, 2, 1, 0            vf_evens(a, b)    a0, a2, ... then b0, b2, ...
  *   vf_quad_w .. _z     lane 0 .. 3 of each four, in all four lanes
  *
- * vf_sums_4(x, sums) adds up the lanes of x[0] .. x[3] each: in fours, (0 + 2) + (1 + 3), then by halves.
+ * vf_sums_4(x, sums) sums the lanes of each of x[0] .. x[3]: in fours, (0 + 2) + (1 + 3), then by halves.
  */
 #ifndef KR_KERNELS_CPU_VEC_LANES_H
 #define KR_KERNELS_CPU_VEC_LANES_H
 
 #include "kernels/cpu/vec.h"
 
-/* Without optimisation gcc's intrinsics are macros, whose own conversions would be reported here. */
+/* Without optimisation gcc's intrinsics are macros, whose conversions would be reported here. */
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsign-conversion"
 

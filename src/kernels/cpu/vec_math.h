@@ -42,7 +42,7 @@ KR_INLINE vf exp_in_range(vf x)
 /* e^x; infinity above 88.72, 0 below -103.97. */
 KR_INLINE vf vf_exp(vf x)
 {
-    /* limits beyond which the result is infinity or 0 anyway; a NaN passes through */
+    /* beyond these limits the result is infinity or 0; a NaN propagates */
     return exp_in_range(vf_max(vf_set1(-105), vf_min(vf_set1(90), x)));
 }
 
@@ -54,7 +54,7 @@ KR_INLINE vf vf_exp_neg_abs(vf x)
 
 /* ln(x 2^shift) for normal positive x.
  *   x = m 2^e, m in [0.75, 1.5);  f = m - 1 (exact);  ln x = (e + shift) ln 2 + f + f^2 q(f)
- * The sum with the leading part of ln 2 is held in two floats, for it cancels where the result is near 0. */
+ * The sum with the leading part of ln 2 is held in two floats, for it cancels where the result is small 0. */
 KR_INLINE vf log_normal(vf x, vf shift)
 {
     vf e;
@@ -124,16 +124,16 @@ KR_INLINE vf vf_tanh(vf x)
     q = vf_fma(q, u, vf_set1(-0x1.b96a10p-5f));
     q = vf_fma(q, u, vf_set1(0x1.110c32p-3f));
     q = vf_fma(q, u, vf_set1(-0x1.55553ep-2f));
-    vf near = vf_fma(vf_mul(u, q), a, a);
+    vf small = vf_fma(vf_mul(u, q), a, a);
     /* from 10 on the result rounds to 1 */
     vf e = exp_in_range(vf_min(vf_set1(20), vf_add(a, a)));
-    vf far = vf_sub(vf_set1(1), vf_div(vf_set1(2), vf_add(e, vf_set1(1))));
-    return vf_with_sign(vf_select(vf_lt(a, vf_set1(1)), near, far), x);
+    vf large = vf_sub(vf_set1(1), vf_div(vf_set1(2), vf_add(e, vf_set1(1))));
+    return vf_with_sign(vf_select(vf_lt(a, vf_set1(1)), small, large), x);
 }
 
-/* (a + a_low) / (1 + t) for t in [0, 1], all but correctly rounded; a_low, of the order of a's last place, may be NULL.
- * The first quotient y suffers from the rounding of 1 + t; its excess y (1 + t) - a is exact up to one rounding (y - a
- * is exact: y is in [a/2, a]). To apply it 1 / (1 + t) is wanted to a few percent only: a straight line. */
+/* (a + a_low) / (1 + t) for t in [0, 1], almost correctly rounded; a_low, of the order of a's last place, may be NULL.
+ * The first quotient y has the rounding error of 1 + t; its excess y (1 + t) - a is exact up to one rounding (y - a is
+ * exact: y is in [a/2, a]). The correction needs 1 / (1 + t) to a few percent only: a linear approximation. */
 KR_INLINE vf over_one_plus(vf a, const vf *a_low, vf t)
 {
     vf d = vf_add(vf_set1(1), t);
@@ -141,7 +141,7 @@ KR_INLINE vf over_one_plus(vf a, const vf *a_low, vf t)
     vf excess = vf_fma(y, t, vf_sub(y, a));
     if (a_low) excess = vf_sub(excess, *a_low);
     vf inverse = vf_fnma(d, vf_set1(0.4853f), vf_set1(1.4571f));
-    return vf_fnma(excess, inverse, y); /* this way a = -0 gives -0 */
+    return vf_fnma(excess, inverse, y); /* in this form a = -0 gives -0 */
 }
 
 /* a b / (1 + t). */
@@ -160,7 +160,8 @@ KR_INLINE vf vf_sigmoid(vf x)
     return over_one_plus(vf_select(vf_lt(x, vf_zero()), t, vf_set1(1)), NULL, t);
 }
 
-/* silu for any x: from 18 on it is x; for x < 0 the factor 2^n of e^x is applied last, since x e^x outlives e^x. */
+/* silu for any x: from 18 on it is x; for x < 0 the factor 2^n of e^x is applied last, since e^x underflows before x
+ * e^x. */
 static inline vf silu_wide(vf x)
 {
     vf n;
@@ -177,7 +178,7 @@ static inline vf silu_wide(vf x)
 KR_INLINE vf vf_silu(vf x)
 {
     vf minus = vf_neg_abs(x);
-    /* here no scaling by 2^n comes near denormals, so that either way gives the same bits */
+    /* here scaling by 2^n stays clear of denormals, so that both code paths give the same bits */
     if (vm_any(vf_lt(minus, vf_set1(-40)))) return silu_wide(x);
     vf t = exp_in_range(minus);
     return product_over_one_plus(x, vf_select(vf_lt(x, vf_zero()), t, vf_set1(1)), t);

@@ -27,7 +27,7 @@ KR_INLINE vd log2_normal(vd x)
     return vd_fma(s, p, e);
 }
 
-/* 2^p; beyond what a float can hold it ends at 2^1021 and 2^-1021. */
+/* 2^p, clamped to 2^1021 and 2^-1021, beyond the range of float. */
 KR_INLINE vd exp2_limited(vd p)
 {
     p = vd_max(vd_set1(-1021), vd_min(vd_set1(1021), p));
@@ -81,7 +81,7 @@ KR_INLINE vd vd_log(vd x)
     return vd_select(vd_lt(x, vd_zero()), vd_set1((double)NAN), y);
 }
 
-/* Lane by lane of the halves of floats: f(lower lanes), f(upper lanes). */
+/* f of the lower and of the upper lanes, in double. */
 KR_INLINE vf vf_pow(vf x, vf y)
 {
     return vf_of_doubles(vd_pow(vd_lower(x), vd_lower(y)), vd_pow(vd_upper(x), vd_upper(y)));

@@ -1,7 +1,7 @@
 /* vec_trig.h - sin and cos on vectors of floats, over the whole range of float.
  *
  *   n = round(|x| 2/pi);  r = |x| - n pi/2, |r| <= pi/4, held as high + low;
- *   sin |x| and cos x are +-sin r or +-cos r by n mod 4;  sin x has the sign of x besides
+ *   sin |x| and cos x are +-sin r or +-cos r by n mod 4;  sin x also has the sign of x
  */
 #ifndef KR_KERNELS_CPU_VEC_TRIG_H
 #define KR_KERNELS_CPU_VEC_TRIG_H
@@ -15,8 +15,8 @@
 
 /* r = x - n pi/2 by the binary digits of 2/pi, for x >= 1 (NaN for infinity and NaN). Returns n mod 4.
  *   x = m 2^e with a 24-bit integer m. Of m 2/pi 2^e only the bits below 4 matter: three words of 2/pi, from the bit
- *   of weight 2^(1-e) on, give them to 2^-60 in 64-bit arithmetic. No float from 1 on is nearer than 2^-30 to a
- *   multiple of pi/2, so 30 bits of r are right at the least. */
+ *   of weight 2^(1-e) on, give them to 2^-60 in 64-bit arithmetic. No float from 1 on is closer than 2^-30 to a
+ *   multiple of pi/2, so at least 30 bits of r are right. */
 static inline int trig_reduce_wide(float x, float *high, float *low)
 {
     static const uint32_t two_over_pi[9] = { 0,          0xa2f9836e, 0x4e441529, 0xfc2757d1, 0xf534ddc0,
@@ -38,9 +38,9 @@ static inline int trig_reduce_wide(float x, float *high, float *low)
         w[i] = (uint32_t)((pair << shift) >> 32);
     }
     /* x 2/pi mod 4, in units of 2^-62 */
-    uint64_t turns = ((m * w[0]) << 32) + m * w[1] + ((m * w[2]) >> 32);
-    uint64_t n = (turns + ((uint64_t)1 << 61)) >> 62;
-    double r = (double)(int64_t)(turns - (n << 62)) * (0x1.921fb54442d18p0 * 0x1p-62);
+    uint64_t quadrants = ((m * w[0]) << 32) + m * w[1] + ((m * w[2]) >> 32);
+    uint64_t n = (quadrants + ((uint64_t)1 << 61)) >> 62;
+    double r = (double)(int64_t)(quadrants - (n << 62)) * (0x1.921fb54442d18p0 * 0x1p-62);
     *high = (float)r;
     *low = (float)(r - (double)*high);
     return (int)(n & 3);
@@ -67,19 +67,19 @@ KR_INLINE void trig_reduce(vf x, vi *n, vf *high, vf *low)
 {
     const vf magic = vf_set1(0x1.8p23f);
     vf t = vf_fma(x, vf_set1(0x1.45f306p-1f), magic);
-    vf turns = vf_sub(t, magic);
+    vf quadrants = vf_sub(t, magic);
     *n = vf_bits(t); /* its low bits are the integer's */
-    /* pi/2 in three floats. The first step is exact; the second's rounding error is found again, but where the result
+    /* pi/2 in three floats. The first step is exact; the second's rounding error is recovered, except where the result
      * is so small that the subtraction cancels (then it is not needed). */
-    vf first = vf_fnma(turns, vf_set1(0x1.921fb6p0f), x);
-    *high = vf_fnma(turns, vf_set1(-0x1.777a5cp-25f), first);
-    vf error = vf_fnma(turns, vf_set1(-0x1.777a5cp-25f), vf_sub(first, *high));
+    vf first = vf_fnma(quadrants, vf_set1(0x1.921fb6p0f), x);
+    *high = vf_fnma(quadrants, vf_set1(-0x1.777a5cp-25f), first);
+    vf error = vf_fnma(quadrants, vf_set1(-0x1.777a5cp-25f), vf_sub(first, *high));
     error = vf_keep(vf_gt(vf_abs(*high), vf_set1(0x1p-7f)), error);
-    *low = vf_fnma(turns, vf_set1(-0x1.ee59dap-50f), error);
+    *low = vf_fnma(quadrants, vf_set1(-0x1.ee59dap-50f), error);
     if (!vm_all(vf_le(x, vf_set1(TRIG_WIDE)))) trig_reduce_wide_lanes(x, n, high, low);
 }
 
-/* Both at little more than the price of one. */
+/* Costs little more than one of them. */
 KR_INLINE void vf_sincos(vf x, vf *sin_x, vf *cos_x)
 {
     vi n;

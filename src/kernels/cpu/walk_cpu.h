@@ -1,11 +1,11 @@
 /* walk_cpu.h - applies a function of vectors to all elements of a kr_walk: y = f(a, b, c), up to three inputs.
  *
- * Tasks are cut by shape: whole rows of the innermost axis, or pieces of a row where rows are long. A row whose
- * operands are adjacent (stride 1) or repeated (stride 0) is worked on in place; others pass through small buffers.
- * Either way, and at ragged ends too, the same vector function does the arithmetic, so an element's bits do not depend
+ * The split into tasks depends on shape: whole rows of the innermost axis, or pieces of long rows. A row whose operands
+ * are adjacent (stride 1) or broadcast (stride 0) is processed in place; others are copied through small buffers. In
+ * both cases, and for partial vectors, the same vector function does the arithmetic, so an element's bits do not depend
  * on layout.
  *
- * Elements are 4 bytes wide; an int32 input arrives as the bits of a lane.
+ * Elements are 4 bytes wide; an int32 input is passed as the bits of a lane.
  */
 #ifndef KR_KERNELS_CPU_WALK_CPU_H
 #define KR_KERNELS_CPU_WALK_CPU_H
@@ -16,8 +16,8 @@
 enum {
     WALK_INPUTS = KR_WALK_OPERANDS - 1,
     WALK_TASK = 16384, /* elements of a task: several microseconds of arithmetic, and L2-sized for four operands */
-    WALK_ROW = 16,     /* what a row costs beside its elements */
-    WALK_BUFFER = 256  /* elements of a strided row that are gathered at a time */
+    WALK_ROW = 16,     /* overhead of a row, in elements */
+    WALK_BUFFER = 256  /* elements of a strided row copied to a buffer at a time */
 };
 
 /* One vector of each input, and the kernel's scalars in every lane. */
@@ -34,11 +34,11 @@ typedef struct walk_job {
     const char *in[WALK_INPUTS];
     float alpha, beta;
     int64_t nrows;
-    int64_t rows_a_task;  /* 1 where a row is cut */
-    int64_t pieces_a_row; /* 1 where a task holds whole rows */
+    int64_t rows_a_task;  /* 1 if a row is split */
+    int64_t pieces_a_row; /* 1 if a task holds whole rows */
 } walk_job;
 
-/* Where a task stands: the index along each outer axis and the operands' byte offsets. */
+/* Position of a task: the index along each outer axis and the operands' byte offsets. */
 typedef struct walk_place {
     int64_t index[KR_MAX_RANK];
     int64_t offset[KR_WALK_OPERANDS];
@@ -169,7 +169,7 @@ KR_INLINE void walk_task(const walk_job *job, int64_t task, lane_fn *f, int ninp
     }
 }
 
-/* Cuts the job and runs its tasks; `task` calls walk_task with the kernel's function. */
+/* Splits the job and runs its tasks; `task` calls walk_task with the kernel's function. */
 static inline void walk_run(walk_job *job, kr_pool *pool, kr_task_fn *task)
 {
     kr_walk *walk = &job->walk;
