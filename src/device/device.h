@@ -44,8 +44,8 @@ typedef struct kr_device_ops {
     void (*destroy_graph)(kr_device *device, void *captured);
 } kr_device_ops;
 
-/* Kernels that a device runs for several arguments at once, in few launches. squares: exec.scratch is the sum of what they
- * need. decode_layers: what its scratch function returns, 0 if these layers are not supported. */
+/* Kernels that a device runs for several arguments in few launches. squares: exec.scratch is the sum of what they need.
+ * decode_layers: what its scratch function returns, 0 if these layers are not supported. */
 typedef struct kr_device_lists {
     void (*adamw[KR_NREALS])(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
     void (*squares)(const kr_exec *exec, int64_t count, const kr_squares_args *each);

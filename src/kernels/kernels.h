@@ -95,7 +95,7 @@ typedef struct kr_where_args {
     double scalar;
 } kr_where_args;
 
-/* y[o, i] = alpha * reduce over r of x[o, r, i]. x [no nr ni], y [no ni]. max ignores alpha, NaN wins; nr >= 1 for max.
+/* y[o, i] = alpha * reduce over r of x[o, r, i]. x [no nr ni], y [no ni]. max ignores alpha and propagates NaN; nr >= 1 for max.
  * */
 typedef struct kr_reduce_args {
     kr_exec exec;
@@ -162,7 +162,7 @@ typedef struct kr_softmax_bwd_args {
  *   gate first (or no gate): u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first:              u = x;          q as above;                        y = u q gain silu(z)
  * x, z, y [no ni], gain [ni] or NULL (1), q [no ng], z NULL: no gate. Group e holds channels e*ni/ng ...
- * x_gap and z_gap elements lie between a row of x or of z and the next. */
+ * x_gap, z_gap: elements between a row of x or of z and the next. */
 typedef struct kr_norm_args {
     kr_exec exec;
     int64_t no, ni, ng, x_gap, z_gap;
@@ -194,7 +194,7 @@ typedef struct kr_norm_bwd_args {
 /* Layer norm over groups of the last axis:
  *   mean = mean_group(x);  q = (mean_group((x - mean)^2) + eps)^-1/2;  y = (x - mean) q gain + bias
  * x, y [no ni], gain [ni] or NULL (1), bias [ni] or NULL (0), mean and q [no ng]. Group e holds channels e*ni/ng ...
- * x_gap elements lie between a row of x and the next. */
+ * x_gap: elements between a row of x and the next. */
 typedef struct kr_layer_norm_args {
     kr_exec exec;
     int64_t no, ni, ng, x_gap;
@@ -236,8 +236,8 @@ typedef struct kr_gate_bwd_args {
 /* Causal depthwise convolution with a carried window. For each sequence q, its tokens numbered s = 0 .. length-1:
  *   u[s, v] = bias[v] + sum over j < nk of weight[v, j] * past(s - (nk-1) + j, v);   y = u, or silu(u)
  * past(t, v) is x at token t of the sequence, and for t < 0 window[q, v, nk + t] (0 if there is no window).
- * x [b s v], its channels adjacent, tokens x_stride and rows x_batch elements apart; y [b s v], weight [v k], bias [v] or
- * NULL; window, window_out [q v k] or NULL: the last nk inputs, newest last; window's column 0 is never read by the sum.
+ * x [b s v], its channels adjacent, token stride x_stride, row stride x_batch, in elements; y [b s v], weight [v k], bias
+ * [v] or NULL; window, window_out [q v k] or NULL: the last nk inputs, newest last; window's column 0 is never read by the sum.
  * window_out[q, v, j] = past(length - nk + j, v). Tokens of no sequence are not read and their y is not written. */
 typedef struct kr_conv_args {
     kr_exec exec;
@@ -276,7 +276,7 @@ typedef struct kr_gather_args {
     void *y;
 } kr_gather_args;
 
-/* embedding:     y[o, i] = x[id[o], i];    x [nr ni], id [no], y [no ni]; both may be halves
+/* embedding:     y[o, i] = x[id[o], i];    x [nr ni], id [no], y [no ni]; both may be 16-bit
  * embedding_bwd: y[id[o], i] += x[o, i], over o in order; y [nr ni] accumulates. ids are in range. */
 typedef struct kr_embedding_args {
     kr_exec exec;

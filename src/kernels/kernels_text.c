@@ -1,4 +1,4 @@
-/* kernels_text.c - which kernels there are, for which devices and element types, as text. */
+/* kernels_text.c - the kernels with their devices and element types, as text. */
 #include "kernels/select.h"
 
 #include <krait/ctx.h>
@@ -18,7 +18,7 @@ typedef struct kernel_types {
 #undef KR_KERNEL_ANY
 } kernel_types;
 
-/* From the list that makes the table of CUDA, so that a build without CUDA knows it too. */
+/* From the list that defines the CUDA table, so that a build without CUDA has it too. */
 static const kernel_types cuda_types = {
 #define KR_CUDA_KERNEL(kernel) .kernel = F32 | F64,
 #define KR_CUDA_KERNEL_SCRATCH KR_CUDA_KERNEL
@@ -44,7 +44,7 @@ static void types_of(const kr_kernels *set, kernel_types *types)
 
 typedef struct writer {
     char *text;
-    size_t bytes, at; /* size of the buffer; length of the whole text so far */
+    size_t bytes, at; /* size of the buffer; length of the whole text written */
 } writer;
 
 static void put(writer *w, const char *format, ...) KR_PRINTF(2, 3);

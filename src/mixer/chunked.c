@@ -1,28 +1,28 @@
-/* chunked.c - Minimal and Serial: the chunked formulas, written out of ops and differentiated by the tape.
+/* chunked.c - Minimal and Serial: the chunked formulas, composed of ops and differentiated by the tape.
  *
- * Time is cut into n chunks of l steps; the rank is folded into time: f = l*m places, place i at step t(i) = i / m. With a the
- * running sum of da inside a chunk and a_end its last value:
+ * Time is split into n chunks of l steps; the rank is folded into time: f = l*m rows, row i at step t(i) = i / m. With
+ * a the prefix sum of da inside a chunk and a_end its last value:
  *
- *   W[i,j]  = <C_i, B_j> M[t(i), t(j)],   M[t,u] = exp(a_t - a_u) w_u for t >= u   (strict: for t > u, and same_t at t = u)
- *   Y_in    = W V                          what the chunk's own tokens give
- *   S       = sum_j exp(a_end - a_t(j)) w_t(j) V_j (outer) B_j              what the chunk adds to the state
+ *   W[i,j]  = <C_i, B_j> M[t(i), t(j)],   M[t,u] = exp(a_t - a_u) w_u for t >= u   (strict: for t > u, and gamma_t at t = u)
+ *   Y_in    = W V                          contribution of the chunk's tokens
+ *   S       = sum_j exp(a_end - a_t(j)) w_t(j) V_j (outer) B_j              the chunk's addition to the state
  *   H_next  = exp(a_end) H + S             from chunk to chunk
- *   Y_off_i = exp(a_t(i)) H C_i            what the state before the chunk gives
+ *   Y_off_i = exp(a_t(i)) H C_i            contribution of the state before the chunk
  *
- * Minimal passes the states through all chunks by one product with exp(segsum([0, a_end])); Serial loops over the chunks.
- * A last chunk that is not full is filled up with steps that change nothing: V = B = C = 0, da = 0.
+ * gamma is diag_weight. Minimal passes the states through all chunks by one product with exp(segsum([0, a_end]));
+ * Serial loops over the chunks. A partial last chunk is padded with steps that change nothing: V = B = C = 0, da = 0.
  */
 #include "mixer/core.h"
 
-/* All of a core in chunks. */
+/* The operands of a core, in chunks. */
 typedef struct chunks {
     int64_t nb, nn, nl, nm, nh, np, nr, nf;
     kr_tensor *v_bnhfp, *b_bnhfr, *c_bnhfr;
-    kr_tensor *da_bnhl, *w_bnhl, *same_bnhl; /* w, same: NULL as in the core */
+    kr_tensor *da_bnhl, *w_bnhl, *diag_weight_bnhl; /* w, diag_weight: NULL as in the core */
     kr_tensor *a_bnhl, *a_end_bnh1;
 } chunks;
 
-/* x [b s ...] filled up to n*l steps and cut: [b n l ...]. */
+/* x [b s ...] padded to n*l steps and split: [b n l ...]. */
 static kr_tensor *cut(kr_tape *tape, const chunks *k, kr_tensor *x, int64_t ns)
 {
     if (!x) return NULL;
@@ -42,7 +42,7 @@ static kr_tensor *cut_steps(kr_tape *tape, const chunks *k, kr_tensor *x_bsh, in
 }
 
 /* [b s m g r] -> [b n h f r]: groups repeated for their heads, rank folded into time. */
-static kr_tensor *cut_maps(kr_tape *tape, const chunks *k, kr_tensor *x_bsmgr, int64_t ns, int64_t ng)
+static kr_tensor *cut_bc(kr_tape *tape, const chunks *k, kr_tensor *x_bsmgr, int64_t ns, int64_t ng)
 {
     kr_tensor *x_bnlmgr = cut(tape, k, x_bsmgr, ns);
     kr_tensor *x_bngolmr = kr_reshape(tape, kr_permute(tape, x_bnlmgr, KR_AXES(0, 1, 4, 2, 3, 5)),
@@ -62,11 +62,11 @@ static chunks cut_core(kr_tape *tape, const kr_ssd_core *core)
     kr_tensor *v_bnlmhp = cut(tape, &k, core->v_bsmhp, core->ns);
     k.v_bnhfp =
         kr_reshape(tape, kr_permute(tape, v_bnlmhp, KR_AXES(0, 1, 4, 2, 3, 5)), KR_SHAPE(k.nb, k.nn, k.nh, k.nf, k.np));
-    k.b_bnhfr = cut_maps(tape, &k, core->b_bsmgr, core->ns, core->ng);
-    k.c_bnhfr = cut_maps(tape, &k, core->c_bsmgr, core->ns, core->ng);
+    k.b_bnhfr = cut_bc(tape, &k, core->b_bsmgr, core->ns, core->ng);
+    k.c_bnhfr = cut_bc(tape, &k, core->c_bsmgr, core->ns, core->ng);
     k.da_bnhl = cut_steps(tape, &k, core->da_bsh, core->ns);
     k.w_bnhl = cut_steps(tape, &k, core->w_bsh, core->ns);
-    k.same_bnhl = cut_steps(tape, &k, core->diag_weight_bsh, core->ns);
+    k.diag_weight_bnhl = cut_steps(tape, &k, core->diag_weight_bsh, core->ns);
     k.a_bnhl = kr_cumsum(tape, k.da_bnhl, -1);
     k.a_end_bnh1 = kr_slice(tape, k.a_bnhl, -1, nl - 1, nl);
     return k;
@@ -95,12 +95,12 @@ static kr_tensor *decay_matrix(kr_tape *tape, const chunks *k)
     kr_tensor *m_bnhll = kr_exp(tape, kr_segsum(tape, k->da_bnhl));
     if (k->w_bnhl)
         m_bnhll = kr_mul(tape, m_bnhll, kr_reshape(tape, k->w_bnhl, KR_SHAPE(k->nb, k->nn, k->nh, 1, k->nl)));
-    if (k->same_bnhl) {
-        kr_tensor *same = kr_reshape(tape, k->same_bnhl, KR_SHAPE(k->nb, k->nn, k->nh, k->nl, 1));
-        m_bnhll = kr_where(tape, diagonal(tape, k->nl), same, m_bnhll);
+    if (k->diag_weight_bnhl) {
+        kr_tensor *gamma = kr_reshape(tape, k->diag_weight_bnhl, KR_SHAPE(k->nb, k->nn, k->nh, k->nl, 1));
+        m_bnhll = kr_where(tape, diagonal(tape, k->nl), gamma, m_bnhll);
     }
     if (k->nm == 1) return m_bnhll;
-    /* each step stands for its m ranks, in rows and in columns */
+    /* each step is repeated for its m ranks, in rows and in columns */
     const int64_t rows = k->nb * k->nn * k->nh;
     kr_tensor *m = kr_reshape(tape, m_bnhll, KR_SHAPE(rows, k->nl, 1, k->nl, 1));
     m = kr_expand(tape, m, KR_SHAPE(rows, k->nl, k->nm, k->nl, k->nm));
@@ -177,7 +177,7 @@ static passed pass_serial(kr_tape *tape, const chunks *k, kr_tensor *h_bhpr, kr_
     return (passed){ kr_concat(tape, 1, (int)k->nn, before), h_bhpr };
 }
 
-/* [b n h f p] -> [b s m h p], without the steps that filled the last chunk. */
+/* [b n h f p] -> [b s m h p], without the padding of the last chunk. */
 static kr_tensor *join(kr_tape *tape, const chunks *k, kr_tensor *y_bnhfp, int64_t ns)
 {
     kr_tensor *y = kr_reshape(tape, y_bnhfp, KR_SHAPE(k->nb, k->nn, k->nh, k->nl, k->nm, k->np));

@@ -3,7 +3,7 @@
 
 #include "base/sized.h"
 
-/* The reserved words of an input, which are as many in all three; NULL: there is no input. */
+/* The reserved words of an input; all three inputs have the same number. NULL: there is no input. */
 static bool check_input(kr_tape *tape, const char *op, void *const *reserved)
 {
     const size_t bytes = sizeof((kr_mamba2_ssd_input *)NULL)->reserved;
@@ -18,22 +18,23 @@ kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, 
     kr_dims d;
     if (!kr_bind(tape, "mamba2_ssd", &d, "dt:..h a_decay:h", in->dt_bnlh, in->a_decay_h))
         return (kr_ssd_out){ .y = NULL };
-    const kr_ssd_request request = { .op = "mamba2_ssd",
-                                     .whole = "x:bshp b:bsgr c:bsgr da:bsh dt:bsh same:bsh? d:h? init_state:hpr?",
-                                     .chunked =
-                                         "x:bnlhp b:bnlgr c:bnlgr da:bnlh dt:bnlh same:bnlh? d:h? init_state:hpr?",
-                                     .names = "x b c da dt same d initial_state init_state",
-                                     .v = in->x_bnlhp,
-                                     .b = in->b_bnlgr,
-                                     .c = in->c_bnlgr,
-                                     .da = kr_mul(tape, in->dt_bnlh, in->a_decay_h),
-                                     .w = in->dt_bnlh,
-                                     .d = in->d_h,
-                                     .initial_state = in->initial_state_bhpr,
-                                     .init_state = in->init_state_hpr,
-                                     .seq_start = in->seq_start_bs,
-                                     .final = final,
-                                     .casts_y = casts_y };
+    const kr_ssd_request request = {
+        .op = "mamba2_ssd",
+        .whole = "x:bshp b:bsgr c:bsgr da:bsh dt:bsh diag_weight:bsh? d:h? init_state:hpr?",
+        .chunked = "x:bnlhp b:bnlgr c:bnlgr da:bnlh dt:bnlh diag_weight:bnlh? d:h? init_state:hpr?",
+        .names = "x b c da dt diag_weight d initial_state init_state",
+        .v = in->x_bnlhp,
+        .b = in->b_bnlgr,
+        .c = in->c_bnlgr,
+        .da = kr_mul(tape, in->dt_bnlh, in->a_decay_h),
+        .w = in->dt_bnlh,
+        .d = in->d_h,
+        .initial_state = in->initial_state_bhpr,
+        .init_state = in->init_state_hpr,
+        .seq_start = in->seq_start_bs,
+        .final = final,
+        .casts_y = casts_y
+    };
     return kr_ssd_run(tape, &request, path);
 }
 
@@ -46,20 +47,21 @@ kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ss
 kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
 {
     if (!check_input(tape, "mamba3_double_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
-    const kr_ssd_request request = { .op = "mamba3_double_ssd",
-                                     .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? same:bsh? d:h? init_state:hpr?",
-                                     .chunked =
-                                         "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh w:bnlh? same:bnlh? d:h? init_state:hpr?",
-                                     .names = "v b c da w same d initial_state init_state",
-                                     .v = in->v_bnlmhp,
-                                     .b = in->b_bnlmhr,
-                                     .c = in->c_bnlmhr,
-                                     .da = in->da_bnlh,
-                                     .d = in->d_h,
-                                     .initial_state = in->initial_state_bhpr,
-                                     .init_state = in->init_state_hpr,
-                                     .seq_start = in->seq_start_bs,
-                                     .has_rank = true };
+    const kr_ssd_request request = {
+        .op = "mamba3_double_ssd",
+        .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? diag_weight:bsh? d:h? init_state:hpr?",
+        .chunked = "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh w:bnlh? diag_weight:bnlh? d:h? init_state:hpr?",
+        .names = "v b c da w diag_weight d initial_state init_state",
+        .v = in->v_bnlmhp,
+        .b = in->b_bnlmhr,
+        .c = in->c_bnlmhr,
+        .da = in->da_bnlh,
+        .d = in->d_h,
+        .initial_state = in->initial_state_bhpr,
+        .init_state = in->init_state_hpr,
+        .seq_start = in->seq_start_bs,
+        .has_rank = true
+    };
     return kr_ssd_run(tape, &request, path);
 }
 
@@ -77,7 +79,7 @@ kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single
         .c = in->c_bnlmhr,
         .da = in->da_bnlh,
         .w = in->scale_bnlh,
-        .same = in->gamma_bnlh,
+        .diag_weight = in->gamma_bnlh,
         .d = in->d_h,
         .initial_state = in->initial_state_bhpr,
         .init_state = in->init_state_hpr,

@@ -1,66 +1,71 @@
-/* fused.c - SerialRecalculated: the core as one node that keeps only its inputs.
+/* fused.c - SerialRecalculated: the core as one node that saves only its inputs.
  *
- *   v, y [b s m h p]   b, c [b s m g r]   da, w, same [b s h]   d [h]   initial, final [q h p r]
- *   seed [q h]   boundary_v [q m h p]   boundary_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]
- * Formulas and their gradients: kernels/args/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states. v, b
- * and c may be parts of wider rows; they are read where they are. Where the core rounds them they may come rounded, and y
- * and the gradients of all four may be rounded too, where only that is read that rounds them (tape/tape.h, homes).
+ *   v, y [b s m h p]   b, c [b s m g r]   da, w, diag_weight [b s h]   d [h]   initial, final [q h p r]
+ *   boundary [q h]   boundary_v [q m h p]   boundary_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]
+ * Formulas and their gradients: kernels/args/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states.
+ * v, b and c may be strided parts of wider rows; they are read in place. If the core casts them to bf16 they may be
+ * passed as bf16, and y and the gradients of all four may be bf16 too, if all their readers cast them (tape/tape.h,
+ * slabs).
  */
 #include "mixer/core.h"
 
-enum { V, B, C, DA, W, SAME, D, INITIAL, ANGLE, BIAS_B, BIAS_C, SEED, BOUNDARY_V, BOUNDARY_B, NIN };
+enum { V, B, C, DA, W, SAME, D, INITIAL, ANGLE, BIAS_B, BIAS_C, BOUNDARY, BOUNDARY_V, BOUNDARY_B, NIN };
 
-/* What the node remembers of its core: sizes and sequences. */
+/* Attributes of the node: sizes and sequences. */
 typedef struct sizes {
     int64_t nb, ns, nm, nh, np, ng, nr, nl;
     kr_sequences sequences;
-    bool half; /* pairs of halves turn */
+    bool half; /* rotary pairs are (i, i + nr/2) */
 } sizes;
 
-/* Of H + seed sum_m boundary_v[m] (outer) boundary_b[m], with G the gradient of the state that the first token meets:
- *   g_seed_v[m] = seed G boundary_b[m];   g_seed_b[m] = seed boundary_v[m] G;   g_seed = sum_m <boundary_v[m], G boundary_b[m]> */
-static void give_seed(kr_back *back, kr_tensor *g_qhpr)
+/* Of H + boundary sum_m boundary_v[m] (outer) boundary_b[m], with G the gradient of the state before the first token:
+ *   g_boundary_v[m] = boundary G boundary_b[m];   g_boundary_b[m] = boundary boundary_v[m] G
+ *   g_boundary = sum_m <boundary_v[m], G boundary_b[m]> */
+static void boundary_backward(kr_back *back, kr_tensor *g_qhpr)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_axes swap = KR_AXES(0, 2, 1, 3);
     kr_tensor *v_qhmp = kr_permute(tape, kr_back_in(back, BOUNDARY_V), swap);
     kr_tensor *b_qhmr = kr_permute(tape, kr_back_in(back, BOUNDARY_B), swap);
-    kr_tensor *seed = kr_back_in(back, SEED);
-    kr_tensor *seed_qh11 = kr_reshape(tape, seed, KR_SHAPE(kr_tensor_dim(seed, 0), kr_tensor_dim(seed, 1), 1, 1));
-    if (kr_back_wants(back, SEED) || kr_back_wants(back, BOUNDARY_V)) {
+    kr_tensor *boundary = kr_back_in(back, BOUNDARY);
+    kr_tensor *boundary_qh11 =
+        kr_reshape(tape, boundary, KR_SHAPE(kr_tensor_dim(boundary, 0), kr_tensor_dim(boundary, 1), 1, 1));
+    if (kr_back_wants(back, BOUNDARY) || kr_back_wants(back, BOUNDARY_V)) {
         kr_tensor *gb_qhmp = kr_matmul(tape, b_qhmr, kr_transpose(tape, g_qhpr));
-        kr_back_accumulate(back, SEED, kr_sum(tape, kr_mul(tape, v_qhmp, gb_qhmp), KR_AXES(2, 3), false));
-        kr_back_accumulate(back, BOUNDARY_V, kr_permute(tape, kr_mul(tape, gb_qhmp, seed_qh11), swap));
+        kr_back_accumulate(back, BOUNDARY, kr_sum(tape, kr_mul(tape, v_qhmp, gb_qhmp), KR_AXES(2, 3), false));
+        kr_back_accumulate(back, BOUNDARY_V, kr_permute(tape, kr_mul(tape, gb_qhmp, boundary_qh11), swap));
     }
     if (kr_back_wants(back, BOUNDARY_B))
         kr_back_accumulate(back, BOUNDARY_B,
-                           kr_permute(tape, kr_matmul(tape, kr_mul(tape, v_qhmp, seed_qh11), g_qhpr), swap));
+                           kr_permute(tape, kr_matmul(tape, kr_mul(tape, v_qhmp, boundary_qh11), g_qhpr), swap));
 }
 
-/* Gradients of v, b and c that have homes. Those of b and c are both rounded, or none; none where they turn. */
-static void find_homes(kr_back *back, int64_t nm, kr_tensor **slab)
+/* Gradients of v, b and c that are written to fused buffers. Those of b and c are both bf16, or neither; neither with
+ * rotary. */
+static void find_slabs(kr_back *back, int64_t nm, kr_tensor **slab)
 {
-    const bool is_own = !kr_back_in(back, ANGLE) && kr_back_has_slab(back, B) && kr_back_in(back, B)->slab->is_own &&
-                        kr_back_has_slab(back, C) && kr_back_in(back, C)->slab->is_own;
+    const bool is_bf16_slab = !kr_back_in(back, ANGLE) && kr_back_has_slab(back, B) &&
+                              kr_back_in(back, B)->slab->is_own && kr_back_has_slab(back, C) &&
+                              kr_back_in(back, C)->slab->is_own;
     slab[V] = nm == 1 ? kr_back_slab(back, V) : NULL;
-    slab[B] = is_own ? kr_back_slab(back, B) : NULL;
-    slab[C] = is_own ? kr_back_slab(back, C) : NULL;
+    slab[B] = is_bf16_slab ? kr_back_slab(back, B) : NULL;
+    slab[C] = is_bf16_slab ? kr_back_slab(back, C) : NULL;
 }
 
-/* Where g_v goes, by tokens. */
-static kr_strided_rows place_of_values(kr_tape *tape, kr_tensor *slab, int64_t values)
+/* Layout of g_v, by tokens. */
+static kr_strided_rows rows_of_v(kr_tape *tape, kr_tensor *slab, int64_t values)
 {
     int64_t stride = values;
     if (!slab || !kr_with_token_stride(tape, slab, &stride)) return (kr_strided_rows){ 0, KR_STORAGE_NATIVE };
     return (kr_strided_rows){ stride - values, kr_storage_dtype_of(slab->dtype) };
 }
 
-/* The states that first tokens meet, seed and all. */
+/* The states before the first tokens, with the boundary added. */
 static kr_tensor *initial_of(kr_back *back)
 {
-    kr_tensor *initial = kr_back_in(back, INITIAL), *seed = kr_back_in(back, SEED);
-    if (!seed) return initial;
-    return kr_boundary_state(kr_back_tape(back), initial, seed, kr_back_in(back, BOUNDARY_V),
+    kr_tensor *initial = kr_back_in(back, INITIAL), *boundary = kr_back_in(back, BOUNDARY);
+    if (!boundary) return initial;
+    return kr_boundary_state(kr_back_tape(back), initial, boundary, kr_back_in(back, BOUNDARY_V),
                              kr_back_in(back, BOUNDARY_B));
 }
 
@@ -76,21 +81,21 @@ static void set_rotary(kr_ssd_bwd_args *args, kr_back *back, kr_tensor *const *g
     args->half = ((const sizes *)kr_back_attrs(back))->half;
 }
 
-static void give_gradients(kr_back *back)
+static void compute_gradients(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const sizes *n = kr_back_attrs(back);
     const kr_dtype dtype = kr_grad_dtype(kr_back_in(back, V));
     kr_tensor *g[NIN] = { NULL }, *slab[NIN] = { NULL };
     kr_tensor *g_d = kr_back_new(back, D);
-    find_homes(back, n->nm, slab);
-    for (int i = 0; i < SEED; i++)
+    find_slabs(back, n->nm, slab);
+    for (int i = 0; i < BOUNDARY; i++)
         if (kr_back_wants(back, i) && !(g_d && i == D) && !slab[i])
             g[i] = kr_new(tape, dtype, kr_tensor_shape(kr_back_in(back, i)));
     const kr_tensor *initial = initial_of(back);
-    const bool wants_seed =
-        kr_back_wants(back, SEED) || kr_back_wants(back, BOUNDARY_V) || kr_back_wants(back, BOUNDARY_B);
-    if (wants_seed && !g[INITIAL]) g[INITIAL] = kr_new(tape, dtype, kr_tensor_shape(kr_back_out(back, 1)));
+    const bool wants_boundary =
+        kr_back_wants(back, BOUNDARY) || kr_back_wants(back, BOUNDARY_V) || kr_back_wants(back, BOUNDARY_B);
+    if (wants_boundary && !g[INITIAL]) g[INITIAL] = kr_new(tape, dtype, kr_tensor_shape(kr_back_out(back, 1)));
     kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
     g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
     g_final = g_final ? kr_contiguous(tape, g_final) : NULL;
@@ -133,27 +138,27 @@ static void give_gradients(kr_back *back)
                              .c_dtype = kr_storage_dtype_of(kr_back_in(back, C)->dtype),
                              .g_y_dtype = kr_storage_dtype_of(g_y->dtype),
                              .g_bc_dtype = slab[B] ? kr_storage_dtype_of(slab[B]->dtype) : KR_STORAGE_NATIVE,
-                             .g_v_rows = place_of_values(tape, slab[V], n->nh * n->np) };
+                             .g_v_rows = rows_of_v(tape, slab[V], n->nh * n->np) };
     if (kr_back_in(back, ANGLE)) set_rotary(&args, back, g);
     if (!KR_RUN(tape->ctx, ssd_bwd[kr_real_of(dtype)], &args)) return;
-    for (int i = 0; i < SEED; i++) kr_back_accumulate(back, i, g[i]);
-    if (wants_seed) give_seed(back, g[INITIAL]);
+    for (int i = 0; i < BOUNDARY; i++) kr_back_accumulate(back, i, g[i]);
+    if (wants_boundary) boundary_backward(back, g[INITIAL]);
 }
 
 static void fused_backward(kr_back *back)
 {
-    give_gradients(back);
+    compute_gradients(back);
     kr_slab_leave(kr_back_tape(back), kr_back_out(back, 0)->slab);
 }
 
 static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };
 
-/* Operands as the kernel reads them; false after an error. What turns is contiguous. */
+/* Operands in the layout that the kernel reads; false after an error. Rotated operands are contiguous. */
 static bool lay_out(kr_tape *tape, kr_tensor **in, int64_t *stride)
 {
     for (int i = 0; i < NIN; i++) {
-        const bool may_be_apart = i == V || (i <= C && !in[ANGLE]);
-        if (in[i] && !may_be_apart) in[i] = kr_contiguous(tape, in[i]);
+        const bool may_be_strided = i == V || (i <= C && !in[ANGLE]);
+        if (in[i] && !may_be_strided) in[i] = kr_contiguous(tape, in[i]);
         if (in[i] && i <= C) in[i] = kr_with_token_stride(tape, in[i], &stride[i]);
     }
     return !kr_ctx_failed(tape->ctx);
@@ -196,7 +201,7 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                          .diag_weight = kr_tensor_data(in[SAME]),
                          .d = kr_tensor_data(in[D]),
                          .initial = kr_tensor_data(in[INITIAL]),
-                         .boundary = kr_tensor_data(in[SEED]),
+                         .boundary = kr_tensor_data(in[BOUNDARY]),
                          .boundary_v = kr_tensor_data(in[BOUNDARY_V]),
                          .boundary_b = kr_tensor_data(in[BOUNDARY_B]),
                          .angle = kr_tensor_data(in[ANGLE]),

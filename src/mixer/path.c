@@ -1,4 +1,4 @@
-/* path.c - which algorithm, and how long its chunks are. */
+/* path.c - the choice of algorithm and chunk length. */
 #include <krait/ssd.h>
 
 kr_ssd_path kr_ssd_path_default(void)
@@ -16,7 +16,7 @@ static int64_t integer_sqrt(int64_t x)
 
 int64_t kr_ssd_optimal_chunk_len(int64_t state_rank, int64_t per_head_dim)
 {
-    enum { PLANE = 32, MOST = 512 }; /* a common vector plane, and the length beyond which [l, l] outgrows caches */
+    enum { PLANE = 32, MOST = 512 }; /* a common vector width, and the length beyond which [l, l] exceeds the caches */
     if (state_rank < 1 || per_head_dim < 1) return PLANE;
     const int64_t product = state_rank > INT64_MAX / per_head_dim ? INT64_MAX : state_rank * per_head_dim;
     const int64_t root = integer_sqrt(product);

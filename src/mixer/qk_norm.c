@@ -2,7 +2,7 @@
  *
  *   x [b s m g r], gain [r], bias [h m r] -> y [b s m h r];   head h = e + (nheads / g) group, e < nheads / g
  *   y[.., h, :] = x[.., group, :] / sqrt(mean(x^2) + eps) gain + bias[h, m, :]
- * Out of ops: the norm runs on groups, the sum with the bias repeats them.
+ * Composed of ops: the norm runs on groups, the addition of the bias broadcasts them.
  */
 #include "ops/ops.h"
 

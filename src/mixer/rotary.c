@@ -2,8 +2,8 @@
  *
  *   theta [b s a], dt [b s h], initial [q h a] -> angle [b s h a], final [q h a]
  *   x [b s m h r], or x [b s m g r] and bias [h m r]; angle -> y [b s m h r]
- * Formulas and gradients: kernels/args/mamba3_args.h. Saved: the operands. theta may be a part of wider rows; it is read where
- * it is, and so is its gradient written.
+ * Formulas and gradients: kernels/args/mamba3_args.h. Saved: the operands. theta may be a strided part of wider rows;
+ * it is read in place, and its gradient is written in place.
  */
 #include "mixer/rotary.h"
 
@@ -12,7 +12,7 @@
 
 enum { THETA, DT, INITIAL, NIN };
 
-/* What the node remembers besides its operands. */
+/* Attributes of the node. */
 typedef struct angles_attrs {
     kr_sequences sequences;
     double range;
@@ -116,10 +116,10 @@ static void rotate_backward(kr_back *back)
     kr_tape *tape = kr_back_tape(back);
     const kr_tensor *x = kr_back_in(back, X), *bias = kr_back_in(back, BIAS), *angle = kr_back_in(back, ANGLE);
     kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0)), *g[NROTATE] = { NULL, NULL, NULL };
-    /* B's angles are C's: what the second of them has is added where the first one's is */
+    /* B and C share their angles: the gradient of the second is added to the first one's */
     bool is_first = true;
-    const bool goes_in = tape->ctx->device->takes_halves && x->dtype == KR_DTYPE_F32;
-    kr_tensor *g_angle = goes_in ? kr_back_into(back, ANGLE, &is_first) : NULL;
+    const bool accumulates = tape->ctx->device->takes_halves && x->dtype == KR_DTYPE_F32;
+    kr_tensor *g_angle = accumulates ? kr_back_into(back, ANGLE, &is_first) : NULL;
     for (int i = 0; i < NROTATE; i++)
         if (kr_back_wants(back, i) && !(i == ANGLE && g_angle))
             g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
@@ -157,7 +157,7 @@ static bool check_pairs(kr_tape *tape, const kr_dims *d, const kr_tensor *x, kr_
                       (long long)(2 * d->a), KR_TEXT_OF(x), (long long)d->r);
 }
 
-/* Of operands that were checked; d.h heads, as many rows of x as its own axis says. */
+/* The operands have been checked; d.h heads, as many rows of x as its axis has. */
 static kr_tensor *rotate(kr_tape *tape, const kr_dims *d, kr_tensor *x, kr_tensor *bias, kr_tensor *angle,
                          kr_pairing pairing)
 {

@@ -10,7 +10,7 @@ static bool is_chunked(const kr_ssd_request *q)
 static bool bind_sizes(kr_tape *tape, const kr_ssd_request *q, kr_dims *d)
 {
     const bool chunked = is_chunked(q);
-    if (!kr_bind(tape, q->op, d, chunked ? q->chunked : q->whole, q->v, q->b, q->c, q->da, q->w, q->same, q->d,
+    if (!kr_bind(tape, q->op, d, chunked ? q->chunked : q->whole, q->v, q->b, q->c, q->da, q->w, q->diag_weight, q->d,
                  q->init_state))
         return false;
     if (chunked) d->s = d->n * d->l;
@@ -39,7 +39,7 @@ static bool check_sizes(kr_tape *tape, const kr_ssd_request *q, const kr_dims *d
                       KR_TEXT_OF(q->b), (long long)d->h);
 }
 
-/* Only blocks ask for it, in whole rows. */
+/* Only blocks request it, with whole rows. */
 static bool check_rotary(kr_tape *tape, const kr_ssd_request *q, const kr_dims *d, kr_ssd_path path)
 {
     const kr_ssd_rotary_args *t = &q->rotary;
@@ -75,9 +75,9 @@ static bool initial_states(kr_tape *tape, const kr_ssd_request *q, kr_ssd_core *
     return core->initial_qhpr != NULL;
 }
 
-/* What the token before the first one left over, as the core's seed or, for algorithms that know none, in the initial
- * state. */
-static bool take_seed(kr_tape *tape, const kr_ssd_request *q, kr_ssd_core *core, bool fused)
+/* The contribution of the token before the first one: the core's boundary, or for algorithms without one a part of the
+ * initial state. */
+static bool set_boundary(kr_tape *tape, const kr_ssd_request *q, kr_ssd_core *core, bool fused)
 {
     if (!q->carry0 && !q->v_before && !q->k_before) return true;
     const int64_t nq = core->sequences.count;
@@ -102,7 +102,7 @@ static bool take_seed(kr_tape *tape, const kr_ssd_request *q, kr_ssd_core *core,
     return true;
 }
 
-/* The tokens of one sequence as a core of its own. */
+/* The tokens of one sequence as a separate core. */
 static kr_ssd_core part_of(kr_tape *tape, const kr_ssd_core *core, int64_t q)
 {
     const kr_sequence *s = &core->sequences.list[q];
@@ -118,7 +118,7 @@ static kr_ssd_core part_of(kr_tape *tape, const kr_ssd_core *core, int64_t q)
     return part;
 }
 
-/* Packed rows by the algorithms that know whole rows only: one sequence after another. */
+/* Packed rows for the algorithms that support whole rows only: one sequence after another. */
 static kr_ssd_out run_packed(kr_tape *tape, const kr_ssd_core *core, bool serial)
 {
     const kr_ssd_out none = { .y = NULL };
@@ -152,7 +152,7 @@ static kr_ssd_out run_core(kr_tape *tape, const kr_ssd_core *core, kr_ssd_algori
     return core->sequences.count == core->nb ? kr_ssd_chunked(tape, core, serial) : run_packed(tape, core, serial);
 }
 
-/* What kernels/cuda takes on its matrix units on every device. */
+/* The sizes that kernels/cuda runs on tensor cores on every device. */
 bool kr_ssd_autocasts(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr)
 {
     enum { STEPS = 4, MOST_RANKS = 64, MOST_STATES = 128 };
@@ -160,21 +160,21 @@ bool kr_ssd_autocasts(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t n
            nm <= MOST_RANKS && nr <= MOST_STATES;
 }
 
-/* Brings all operands to one type; of v, b and c those that are rounded stay so, if the core takes them. */
-static bool bring_to_types(kr_tape *tape, kr_ssd_request *q, bool rounds, kr_dtype *result)
+/* Converts all operands to one type; bf16 v, b and c stay bf16 if the core takes them. */
+static bool convert_operands(kr_tape *tape, kr_ssd_request *q, bool autocasts, kr_dtype *result)
 {
-    kr_tensor **const maps[3] = { &q->v, &q->b, &q->c }, *kept[3] = { NULL };
-    for (int i = 0; rounds && i < 3; i++) {
-        if (!(*maps[i])->is_autocast) continue;
-        kept[i] = *maps[i];
-        *maps[i] = NULL;
+    kr_tensor **const vbc[3] = { &q->v, &q->b, &q->c }, *autocast[3] = { NULL };
+    for (int i = 0; autocasts && i < 3; i++) {
+        if (!(*vbc[i])->is_autocast) continue;
+        autocast[i] = *vbc[i];
+        *vbc[i] = NULL;
     }
-    if (!KR_REALS(tape, q->op, q->names, result, &q->v, &q->b, &q->c, &q->da, &q->w, &q->same, &q->d, &q->initial_state,
-                  &q->init_state, &q->carry0, &q->v_before, &q->k_before, &q->rotary.angle_bsha, &q->rotary.bias_b_hmr,
-                  &q->rotary.bias_c_hmr))
+    if (!KR_REALS(tape, q->op, q->names, result, &q->v, &q->b, &q->c, &q->da, &q->w, &q->diag_weight, &q->d,
+                  &q->initial_state, &q->init_state, &q->carry0, &q->v_before, &q->k_before, &q->rotary.angle_bsha,
+                  &q->rotary.bias_b_hmr, &q->rotary.bias_c_hmr))
         return false;
     for (int i = 0; i < 3; i++)
-        if (kept[i]) *maps[i] = kept[i];
+        if (autocast[i]) *vbc[i] = autocast[i];
     return true;
 }
 
@@ -185,26 +185,26 @@ kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path 
     kr_dims d;
     kr_dtype result;
     if (!bind_sizes(tape, &q, &d) || !check_sizes(tape, &q, &d, path) || !check_rotary(tape, &q, &d, path)) return none;
-    const bool rounds = kr_ssd_autocasts(tape->ctx, path, d.s, d.m, d.r);
-    if (!bring_to_types(tape, &q, rounds, &result)) return none;
+    const bool autocasts = kr_ssd_autocasts(tape->ctx, path, d.s, d.m, d.r);
+    if (!convert_operands(tape, &q, autocasts, &result)) return none;
     kr_ssd_core core = { .nb = d.b, .ns = d.s, .nm = d.m, .nh = d.h, .np = d.p, .ng = d.g, .nr = d.r };
     core.nl = is_chunked(&q) ? d.l : kr_ssd_chunk_len_or_optimal(path, d.r, d.p);
-    const kr_shape steps = KR_SHAPE(d.b, d.s, d.h), maps = KR_SHAPE(d.b, d.s, d.m, d.g, d.r);
+    const kr_shape steps = KR_SHAPE(d.b, d.s, d.h), bc = KR_SHAPE(d.b, d.s, d.m, d.g, d.r);
     if (q.seq_start && is_chunked(&q) && q.seq_start->rank == 3)
         q.seq_start = kr_reshape(tape, q.seq_start, KR_SHAPE(d.b, d.s));
     if (!kr_sequences_from(tape, q.op, q.seq_start, d.b, d.s, &core.sequences) || !initial_states(tape, &q, &core) ||
-        !take_seed(tape, &q, &core, path.algorithm == KR_SSD_SERIAL_RECALCULATED))
+        !set_boundary(tape, &q, &core, path.algorithm == KR_SSD_SERIAL_RECALCULATED))
         return none;
     core.v_bsmhp = whole(tape, q.v, KR_SHAPE(d.b, d.s, d.m, d.h, d.p));
-    core.b_bsmgr = whole(tape, q.b, maps);
-    core.c_bsmgr = whole(tape, q.c, maps);
+    core.b_bsmgr = whole(tape, q.b, bc);
+    core.c_bsmgr = whole(tape, q.c, bc);
     core.da_bsh = whole(tape, q.da, steps);
     core.w_bsh = whole(tape, q.w, steps);
-    core.diag_weight_bsh = whole(tape, q.same, steps);
+    core.diag_weight_bsh = whole(tape, q.diag_weight, steps);
     core.d_h = q.d;
     core.rotary = q.rotary;
     core.final_qhpr = q.final;
-    core.casts_y = q.casts_y && rounds && result == KR_DTYPE_F32;
+    core.casts_y = q.casts_y && autocasts && result == KR_DTYPE_F32;
     if (kr_ctx_failed(tape->ctx)) return none;
     const kr_ssd_out out = run_core(tape, &core, path.algorithm);
     if (!out.y || !out.final_state) return none;

@@ -1,9 +1,9 @@
-/* selective_scan.c - the scan of Mamba-1 as one node that keeps only its inputs.
+/* selective_scan.c - the scan of Mamba-1 as one node that saves only its inputs.
  *
  *   x, dt, z, y [b s i]   a [i r]   b, c [b s g r]   d [i]   initial, final [q i r]
  *   H_t = exp(dt_t a) H_{t-1} + dt_t B_t x_t;  y_t = <C_t, H_t> + D x_t, times silu(z_t) with a gate
- * Gradients: kernels/ref/scan_ref.c; the backward kernel recomputes the states. x, dt, z, b and c may be parts of wider
- * rows; they are read where they are.
+ * Gradients: kernels/ref/scan_ref.c; the backward kernel recomputes the states. x, dt, z, b and c may be strided parts
+ * of wider rows; they are read in place.
  */
 #include "base/sized.h"
 #include "ops/sequences.h"
@@ -87,10 +87,10 @@ static bool check_sizes(kr_tape *tape, const kr_dims *d, kr_tensor *const *in)
 
 static bool check_initial(kr_tape *tape, const kr_dims *d, kr_tensor *initial, int64_t nq)
 {
-    kr_dims own;
+    kr_dims state_dims;
     if (!initial) return true;
-    return kr_bind(tape, "selective_scan", &own, "initial_state:qir", initial) &&
-           kr_require(tape->ctx, own.q == nq && own.i == d->i && own.r == d->r, KR_ERR_SHAPE,
+    return kr_bind(tape, "selective_scan", &state_dims, "initial_state:qir", initial) &&
+           kr_require(tape->ctx, state_dims.q == nq && state_dims.i == d->i && state_dims.r == d->r, KR_ERR_SHAPE,
                       "selective_scan: initial_state %s must be [%lld, %lld, %lld]: a state for each sequence",
                       KR_TEXT_OF(initial), (long long)nq, (long long)d->i, (long long)d->r);
 }

@@ -2,9 +2,9 @@
  *
  *   dt_raw, a_raw, lambda_raw [b s h], dt_bias [h] -> dt, da, gamma, carry, beta [b s h]
  *   trapezoid: formulas and gradients in kernels/args/mamba3_args.h; everything is recomputed from the operands, which may be
- *              parts of wider rows: they are read where they are, and so are their gradients written
- *   scale:     scale_t = gamma_t + carry_{t+1}, 0 for carry where a sequence ends
- *   seed:      state + carry0 sum_m v[m] (outer) k[m], one product over m
+ *              strided parts of wider rows: they are read in place, and their gradients are written in place
+ *   scale:     scale_t = gamma_t + carry_{t+1}, 0 for carry at the end of a sequence
+ *   boundary:  state + carry0 sum_m v[m] (outer) k[m], one product over m
  */
 #include "ops/ops.h"
 
@@ -24,8 +24,8 @@ KR_DEFAULTS(kr_trapezoid_options) = { .size = sizeof(kr_trapezoid_options),
                                       .dt_min = 0,
                                       .dt_max = (double)INFINITY };
 
-/* The gradients of what is projected, where all three may be written at home. */
-static bool find_homes(kr_back *back, kr_tensor **slab)
+/* The gradients of the projections, if all three can be written into the fused buffer. */
+static bool find_slabs(kr_back *back, kr_tensor **slab)
 {
     if (!kr_back_has_slab(back, DT_RAW) || !kr_back_has_slab(back, A_RAW) || !kr_back_has_slab(back, LAMBDA_RAW))
         return false;
@@ -44,7 +44,7 @@ static void trapezoid_backward(kr_back *back)
         g_out[i] = kr_back_grad(back, i);
         if (g_out[i]) g_out[i] = kr_contiguous(tape, g_out[i]);
     }
-    const bool is_in_slab = find_homes(back, slab);
+    const bool is_in_slab = find_slabs(back, slab);
     const bool wants_dt = !is_in_slab && kr_back_wants(back, DT_RAW);
     if (wants_dt || kr_back_wants(back, DT_BIAS)) g[DT_RAW] = kr_new(tape, in[DT_RAW]->dtype, shape);
     if (!is_in_slab && kr_back_wants(back, A_RAW)) g[A_RAW] = kr_new(tape, in[DT_RAW]->dtype, shape);
@@ -91,7 +91,7 @@ static bool check_options(kr_tape *tape, const kr_trapezoid_options *o)
                       o->dt_max);
 }
 
-/* What is projected lies as rows that are equally far apart in all three, if need be by copies. */
+/* Gives the projections one row stride, by copies if needed. */
 static bool lay_out(kr_tape *tape, kr_tensor **in)
 {
     const kr_rows dt = kr_rows_of(tape, in[DT_RAW]), a = kr_rows_of(tape, in[A_RAW]),

@@ -12,7 +12,7 @@ static uint64_t edge_slot(const kr_matcher *m, uint32_t from)
     return slot;
 }
 
-/* The state that a byte leads to; 0: none. */
+/* The next state for a byte; 0: none. */
 static uint32_t step(const kr_matcher *m, uint32_t state, unsigned char byte)
 {
     return m->edges[edge_slot(m, state << 8 | byte)].to;
@@ -33,7 +33,7 @@ static bool allocate(kr_matcher *m, kr_arena *arena, size_t states)
     return true;
 }
 
-/* Reads the pattern from its end; states are numbered as they are made, parents before children. */
+/* Reads the pattern from its end; states are numbered in order of creation, parents before children. */
 static uint32_t add_pattern(kr_matcher *m, const kr_added_token *token, int64_t number, uint32_t nstates)
 {
     uint32_t state = 0;
@@ -50,7 +50,7 @@ static uint32_t add_pattern(kr_matcher *m, const kr_added_token *token, int64_t 
     return nstates;
 }
 
-/* The state behind `state` by `byte`, falling back as far as needed. */
+/* The state after `state` for `byte`, following fallbacks as needed. */
 static uint32_t go(const kr_matcher *m, uint32_t state, unsigned char byte, uint64_t *work)
 {
     for (;;) {
@@ -61,7 +61,7 @@ static uint32_t go(const kr_matcher *m, uint32_t state, unsigned char byte, uint
     }
 }
 
-/* Fallbacks in the order of depth: `ordered` are the edges, sorted by the depth of what they lead to. */
+/* Sets the fallbacks in order of depth: `ordered` are the edges, sorted by the depth of their target. */
 static void link_states(kr_matcher *m, const kr_edge *ordered, uint32_t count)
 {
     uint64_t work = 0;
@@ -73,7 +73,7 @@ static void link_states(kr_matcher *m, const kr_edge *ordered, uint32_t count)
     }
 }
 
-/* Counting sort of the edges by depth. `depth` and `begin` have room for all states. */
+/* Counting sort of the edges by depth. `depth` and `begin` have capacity for all states. */
 static void order_edges(const kr_matcher *m, kr_edge *by_state, kr_edge *ordered, uint32_t *depth, uint32_t *begin,
                         uint32_t nstates)
 {
@@ -107,13 +107,13 @@ bool kr_matcher_init(kr_matcher *m, kr_arena *arena, uint64_t seed, const kr_add
     kr_edge *ordered = kr_arena_alloc(arena, nstates * sizeof *ordered);
     uint32_t *depth = kr_arena_alloc(arena, nstates * sizeof *depth);
     uint32_t *begin = kr_arena_alloc(arena, (nstates + 2) * sizeof *begin);
-    const bool has_room = by_state && ordered && depth && begin;
-    if (has_room) {
+    const bool is_allocated = by_state && ordered && depth && begin;
+    if (is_allocated) {
         order_edges(m, by_state, ordered, depth, begin, nstates);
         link_states(m, ordered, nstates - 1);
     }
     kr_arena_release(arena, mark);
-    return has_room;
+    return is_allocated;
 }
 
 /* ---- searching ---- */
@@ -125,7 +125,7 @@ void kr_search_begin(kr_search *s, const kr_matcher *matcher, const char *text, 
     hits->bytes = 0;
 }
 
-/* All hits from window_begin up to window_end. A token that begins there ends at most `longest` bytes behind. */
+/* All hits from window_begin up to window_end. A token that begins there ends at most `longest` bytes later. */
 static bool search_window(kr_search *s, size_t begin)
 {
     enum { WINDOW = 1 << 15 };

@@ -1,13 +1,14 @@
-/* bpe.c - byte pair encoding of a piece: of all neighbours that merge, those of the lowest rank do first, from the left.
+/* bpe.c - byte pair encoding of a piece: of all adjacent pairs that merge, those of the lowest rank merge first,
+ * leftmost first.
  *
- * A short piece is searched anew after each merge. In a long one the candidates lie in a heap, by rank and place, and
- * the symbols in a linked list: n bytes take O(n log n), whatever they are.
+ * A short piece is rescanned after each merge. A long one keeps its candidates in a heap, by rank and position, and the
+ * symbols in a linked list: n bytes take O(n log n) time for any content.
  */
 #include "text/tokenizer_impl.h"
 
 enum { SHORT = 32 };
 
-/* The token of one byte more; with fuses_unknown, unknown bytes side by side are one. */
+/* The token of one more byte; with fuses_unknown, adjacent unknown bytes are one. */
 static bool starts_symbol(const kr_tokenizer *tok, const unsigned char *piece, size_t at, int32_t *token)
 {
     *token = tok->byte_tokens[piece[at]];
@@ -52,15 +53,15 @@ static void merge_short(const kr_tokenizer *tok, const unsigned char *piece, siz
 
 typedef struct symbol {
     int32_t token, merged; /* merged: with the next one, at `rank` */
-    uint32_t rank;         /* KR_NO_MERGE: they do not */
-    uint32_t next, before; /* NONE: no such */
+    uint32_t rank;         /* KR_NO_MERGE: they do not merge */
+    uint32_t next, before; /* NONE: no such symbol */
 } symbol;
 #define NONE UINT32_MAX
 
 typedef struct long_piece {
     const kr_tokenizer *tok;
     symbol *symbols;
-    uint64_t *heap; /* rank << 32 | place, the smallest at the root */
+    uint64_t *heap; /* rank << 32 | position, the smallest at the root */
     size_t nheap;
     uint64_t *work;
 } long_piece;
@@ -99,7 +100,7 @@ static uint64_t heap_pop(long_piece *l)
     return top;
 }
 
-/* Looks up what symbol and its successor merge to; true: to something. */
+/* Looks up the merge of a symbol and its successor; true if they merge. */
 static bool pair_up(long_piece *l, uint32_t place)
 {
     symbol *s = &l->symbols[place];
@@ -117,8 +118,8 @@ static uint64_t key_of(const long_piece *l, uint32_t place)
     return (uint64_t)l->symbols[place].rank << 32 | place;
 }
 
-/* Every merge removes a symbol and adds two candidates at most: the heap never holds more than there were bytes and
- * merges, twice. */
+/* Every merge removes a symbol and adds at most two candidates: the heap never holds more than twice the number of
+ * bytes and merges. */
 static void merge_long(long_piece *l, uint32_t count)
 {
     for (uint32_t i = 0; i < count; i++)
@@ -128,7 +129,7 @@ static void merge_long(long_piece *l, uint32_t count)
         const uint64_t key = heap_pop(l);
         const uint32_t place = (uint32_t)key;
         symbol *s = &l->symbols[place];
-        if (s->rank != key >> 32) continue; /* one of the two has been merged otherwise since */
+        if (s->rank != key >> 32) continue; /* stale: one of the two has been merged with another since */
         symbol *gone = &l->symbols[s->next];
         s->token = s->merged;
         s->next = gone->next;

@@ -1,4 +1,4 @@
-/* buffer.h - bytes that grow, in the context's memory. */
+/* buffer.h - a growable byte buffer in the context's memory. */
 #ifndef KR_TEXT_BUFFER_H
 #define KR_TEXT_BUFFER_H
 
@@ -18,7 +18,7 @@ static inline void kr_buffer_free(kr_buffer *b)
     *b = (kr_buffer){ .ctx = b->ctx };
 }
 
-/* Room for so many bytes behind those that are there. */
+/* Reserves capacity for `more` bytes after the existing ones. */
 static inline bool kr_buffer_reserve(kr_buffer *b, size_t more)
 {
     enum { LEAST = 256 };

@@ -1,7 +1,7 @@
-/* byte_level.h - the alphabet in which byte-level vocabularies are spelt: a printable character for each byte.
+/* byte_level.h - the alphabet of byte-level vocabularies: a printable character for each byte.
  *
- * Bytes that are printable in Latin-1 stand for themselves (the character of that number); the others, in ascending
- * order, are U+0100, U+0101, ... up to U+0143. A space is U+0120.
+ * Bytes that are printable in Latin-1 map to the character of that number; the others, in ascending order, map to
+ * U+0100, U+0101, ... up to U+0143. A space is U+0120.
  */
 #ifndef KR_TEXT_BYTE_LEVEL_H
 #define KR_TEXT_BYTE_LEVEL_H

@@ -1,4 +1,5 @@
-/* encode.c - a text to ids: added tokens are taken out, the rest goes through normaliser, pre-tokenizer and merges. */
+/* encode.c - a text to ids: added tokens are extracted, the text between them runs through normaliser, pre-tokenizer
+ * and merges. */
 #include "base/sized.h"
 #include "text/tokenizer_impl.h"
 #include "io/utf8.h"
@@ -8,7 +9,7 @@ KR_DEFAULTS(kr_encode_options) = { .size = sizeof(kr_encode_options), .adds_spec
 int64_t kr_tokenizer_max_ids(const kr_tokenizer *tok, size_t bytes)
 {
     if (!tok) return 0;
-    /* a byte is an id at most; a space may come before each piece, and NFC makes a text longer */
+    /* each byte makes at most one id; a space may be inserted before each piece, and NFC may lengthen a text */
     int64_t growth = tok->uses_nfc ? KR_NFC_GROWTH : 1;
     for (int i = 0; i < tok->nstages; i++)
         if (tok->stages[i].kind == KR_STAGE_SPACE) growth *= 2;
@@ -16,7 +17,7 @@ int64_t kr_tokenizer_max_ids(const kr_tokenizer *tok, size_t bytes)
     return bytes > (size_t)((INT64_MAX - around) / growth) ? INT64_MAX : (int64_t)bytes * growth + around;
 }
 
-/* ---- neighbours of added tokens ---- */
+/* ---- characters adjacent to added tokens ---- */
 
 static bool is_white_space(uint32_t c)
 {
@@ -24,8 +25,8 @@ static bool is_white_space(uint32_t c)
            (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-/* Bytes of the character at text[at..end), or that ends at `at`; 0: there is none. */
-static size_t char_behind(const char *text, size_t at, size_t end)
+/* Length of the character at text[at..end), or of the one that ends at `at`; 0: none. */
+static size_t char_after(const char *text, size_t at, size_t end)
 {
     return at < end ? kr_utf8_length((const unsigned char *)text + at, end - at) : 0;
 }
@@ -42,7 +43,7 @@ static bool is_white(const char *text, size_t length)
     return length > 0 && is_white_space(kr_utf8_read((const unsigned char *)text, length));
 }
 
-/* 1: a letter or its like; 0: not, or no character; -1 after an error. */
+/* 1: a word character; 0: not, or no character; -1 after an error. */
 static int is_word(kr_encoder *e, const char *text, size_t length)
 {
     kr_match match;
@@ -59,25 +60,26 @@ typedef struct section {
     bool is_joined; /* as in pretokenize.c */
 } section;
 
-/* Where a token that was found really begins and ends: -1 after an error, 0 if it does not count. */
-static int settle(kr_encoder *e, const section *s, size_t done, const kr_added_token *token, size_t *begin, size_t *end)
+/* The actual begin and end of a token that was found: -1 after an error, 0 if it does not count. */
+static int adjust_bounds(kr_encoder *e, const section *s, size_t done, const kr_added_token *token, size_t *begin,
+                         size_t *end)
 {
     if (*begin < done || (token->is_special && !e->parses_special)) return 0;
     if (token->is_single_word) {
-        const size_t before = char_before(s->text, *begin), behind = char_behind(s->text, *end, s->bytes);
-        const int left = is_word(e, s->text + *begin - before, before), right = is_word(e, s->text + *end, behind);
+        const size_t before = char_before(s->text, *begin), after = char_after(s->text, *end, s->bytes);
+        const int left = is_word(e, s->text + *begin - before, before), right = is_word(e, s->text + *end, after);
         if (left < 0 || right < 0) return -1;
         if (left || right) return 0;
     }
     for (size_t n; token->takes_left && (n = char_before(s->text, *begin)) <= *begin - done; *begin -= n)
         if (!is_white(s->text + *begin - n, n)) break;
-    for (size_t n; token->takes_right && (n = char_behind(s->text, *end, s->bytes)) > 0; *end += n)
+    for (size_t n; token->takes_right && (n = char_after(s->text, *end, s->bytes)) > 0; *end += n)
         if (!is_white(s->text + *end, n)) break;
     return 1;
 }
 
-/* Ids of the tokens, and `rest` for what is between them. */
-static bool take_added(kr_encoder *e, section s, const kr_matcher *matcher, kr_buffer *hits, text_fn *rest)
+/* Appends the ids of the tokens, and calls `rest` for the text between them. */
+static bool encode_added(kr_encoder *e, section s, const kr_matcher *matcher, kr_buffer *hits, text_fn *rest)
 {
     kr_search search;
     kr_hit hit;
@@ -88,7 +90,7 @@ static bool take_added(kr_encoder *e, section s, const kr_matcher *matcher, kr_b
         const kr_added_token *token = &e->tok->added[hit.token];
         size_t begin = hit.at, end = hit.at + token->pattern_bytes;
         from = end;
-        const int counts = settle(e, &s, done, token, &begin, &end);
+        const int counts = adjust_bounds(e, &s, done, token, &begin, &end);
         if (counts < 0) return false;
         if (counts == 0) continue;
         if (begin > done && !rest(e, s.text + done, begin - done, done == 0 && s.is_joined)) return false;
@@ -98,12 +100,12 @@ static bool take_added(kr_encoder *e, section s, const kr_matcher *matcher, kr_b
     return found == 0 && (done == s.bytes || rest(e, s.text + done, s.bytes - done, done == 0 && s.is_joined));
 }
 
-/* A stretch of valid UTF-8. */
+/* A span of valid UTF-8. */
 static bool encode_valid(kr_encoder *e, const char *text, size_t bytes, bool is_joined)
 {
     if (e->tok->uses_nfc && !kr_nfc_normalize(&e->nfc, &text, &bytes)) return false;
     const section s = { text, bytes, is_joined };
-    return take_added(e, s, &e->tok->normalized, &e->normalized_hits, kr_pretokenize);
+    return encode_added(e, s, &e->tok->normalized, &e->normalized_hits, kr_pretokenize);
 }
 
 static bool encode_any(kr_encoder *e, const char *text, size_t bytes, bool is_joined)
@@ -132,7 +134,7 @@ static bool encode(kr_encoder *e, const char *text, size_t bytes, bool adds_spec
     if (tok->word) kr_regex_begin(tok->word, bytes);
     for (int64_t i = 0; adds_special && i < tok->nbefore; i++) kr_encoder_put(e, tok->before[i]);
     const section all = { text, bytes, false };
-    if (!take_added(e, all, &tok->raw, &e->raw_hits, encode_any)) return false;
+    if (!encode_added(e, all, &tok->raw, &e->raw_hits, encode_any)) return false;
     for (int64_t i = 0; adds_special && i < tok->nafter; i++) kr_encoder_put(e, tok->after[i]);
     return true;
 }
@@ -151,7 +153,7 @@ static void encoder_init(kr_encoder *e, const kr_tokenizer *tok, int32_t *ids, i
 {
     kr_ctx *ctx = tok->ctx;
     *e = (kr_encoder){ .ctx = ctx, .ids = ids, .capacity = capacity };
-    e->tok = tok->self; /* to be remembered: which tokens come out whole */
+    e->tok = tok->self; /* caches which tokens encode to themselves */
     e->nfc.out.ctx = e->nfc.chars.ctx = e->nfc.sorted.ctx = ctx;
     e->raw_hits.ctx = e->normalized_hits.ctx = e->symbols.ctx = e->heap.ctx = ctx;
     for (int i = 0; i <= KR_MAX_STAGES; i++) e->stage_texts[i].ctx = ctx;
@@ -166,7 +168,7 @@ int64_t kr_tokenizer_encode(const kr_tokenizer *tok, const char *text, size_t by
         !kr_require(tok->ctx, text || bytes == 0, KR_ERR_ARG, "tokenizer.encode: text is NULL, but has %zu bytes",
                     bytes) ||
         !kr_require(tok->ctx, capacity >= 0 && (ids || capacity == 0), KR_ERR_ARG,
-                    "tokenizer.encode: ids is %s and capacity = %lld; there must be room for so many ids",
+                    "tokenizer.encode: ids is %s and capacity = %lld; ids must have space for capacity >= 0 ids",
                     ids ? "given" : "NULL", (long long)capacity))
         return -1;
     kr_encoder e;

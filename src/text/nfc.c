@@ -1,8 +1,8 @@
-/* nfc.c - decompose, put marks in order, compose; only where a text is not what it should be already.
+/* nfc.c - decomposes, orders marks and composes, only where a text is not normalised already.
  *
- * A character of class 0 that nothing before it composes with, and that stays as it is, is quiet: what comes before one
- * does not depend on what comes after. So a text is cut before its quiet characters, and only stretches with others in
- * them are worked on. Most pages of Unicode have quiet characters only.
+ * A character of class 0 that does not compose with any preceding one, and that is its own normal form, is quiet: the
+ * text before it does not depend on the text after it. So a text is split before its quiet characters, and only spans
+ * with other characters are processed. Most pages of Unicode have quiet characters only.
  */
 #include "text/nfc.h"
 
@@ -83,7 +83,7 @@ static bool is_quiet(uint32_t c)
     return class_of(c) == 0 && !may_be_second(c) && (!pair || compose(pair->first, pair->second) == c);
 }
 
-/* ---- a stretch ---- */
+/* ---- a span ---- */
 
 static bool put_char(kr_nfc *nfc, uint32_t c)
 {
@@ -91,7 +91,7 @@ static bool put_char(kr_nfc *nfc, uint32_t c)
     return kr_buffer_put(&nfc->chars, &one, sizeof one);
 }
 
-/* Recurses as deep as characters are made of others: three levels. */
+/* Recursion depth is the depth of canonical decompositions: three levels. */
 static bool put_decomposed(kr_nfc *nfc, uint32_t c)
 {
     if (c - S_BASE < N_L * N_V * N_T) {
@@ -104,7 +104,7 @@ static bool put_decomposed(kr_nfc *nfc, uint32_t c)
     return put_decomposed(nfc, pair->first) && (pair->second == 0 || put_decomposed(nfc, pair->second));
 }
 
-/* By class, equals as they come: insertion for a few, counting for many. */
+/* By class, stable: insertion sort for a few, counting sort for many. */
 static bool sort_marks(kr_nfc *nfc, kr_nfc_char *marks, size_t count)
 {
     enum { FEW = 16, NCLASSES = 256 };
@@ -138,8 +138,8 @@ static bool order_marks(kr_nfc *nfc, kr_nfc_char *chars, size_t count)
     return true;
 }
 
-/* A mark joins the last starter unless a mark of its own class or a higher one stays between them; a starter joins the
- * starter that it directly follows. Returns how many are left. */
+/* A mark composes with the last starter unless a mark of the same or a higher class remains between them; a starter
+ * composes with a starter that it directly follows. Returns the number of remaining characters. */
 static size_t compose_chars(kr_nfc_char *chars, size_t count)
 {
     size_t n = 0, starter = SIZE_MAX;
@@ -178,12 +178,12 @@ static bool put_normalized(kr_nfc *nfc, const unsigned char *text, size_t bytes)
 
 /* ---- a text ---- */
 
-typedef struct stretch {
-    size_t begin, end; /* from a quiet character, or the text's beginning, up to the next one behind loud ones */
-} stretch;
+typedef struct span {
+    size_t begin, end; /* from a quiet character, or the start of the text, up to the next quiet one after others */
+} span;
 
-/* The next stretch with a loud character in it; at the end of the text: none. */
-static stretch next_loud(const unsigned char *text, size_t from, size_t bytes)
+/* The next span with a character that is not quiet; at the end of the text: none. */
+static span next_loud(const unsigned char *text, size_t from, size_t bytes)
 {
     size_t quiet = from, at = from;
     bool has_loud = false;
@@ -198,13 +198,13 @@ static stretch next_loud(const unsigned char *text, size_t from, size_t bytes)
         else quiet = at;
         at += length;
     }
-    return (stretch){ has_loud ? quiet : bytes, at };
+    return (span){ has_loud ? quiet : bytes, at };
 }
 
 bool kr_nfc_normalize(kr_nfc *nfc, const char **text, size_t *bytes)
 {
     const unsigned char *from = (const unsigned char *)*text;
-    stretch s = next_loud(from, 0, *bytes);
+    span s = next_loud(from, 0, *bytes);
     if (s.begin == *bytes) return true;
     nfc->out.bytes = 0;
     size_t copied = 0;

@@ -1,10 +1,10 @@
-/* nfc.h - Unicode's normalisation form C: characters composed as far as they can be, marks in their canonical order. */
+/* nfc.h - Unicode normalisation form C: characters fully composed, marks in canonical order. */
 #ifndef KR_TEXT_NFC_H
 #define KR_TEXT_NFC_H
 
 #include "text/buffer.h"
 
-/* NFC makes UTF-8 at most so many times as long. */
+/* NFC lengthens UTF-8 at most by this factor. */
 enum { KR_NFC_GROWTH = 3 };
 
 typedef struct kr_nfc_pair {
@@ -26,14 +26,14 @@ typedef struct kr_nfc_char {
     uint32_t code, combining;
 } kr_nfc_char;
 
-/* What a normalisation works in; begins as { .out.ctx = ctx, .chars.ctx = ctx, .sorted.ctx = ctx }. */
+/* Buffers of a normalisation; initialise as { .out.ctx = ctx, .chars.ctx = ctx, .sorted.ctx = ctx }. */
 typedef struct kr_nfc {
     kr_buffer out, chars, sorted;
 } kr_nfc;
 void kr_nfc_free(kr_nfc *nfc);
 
-/* *text[0..*bytes), valid UTF-8, becomes its normalised form: itself, if it is that already, else nfc->out until the
- * next call. Time and memory are proportional to the text. */
+/* Replaces *text[0..*bytes), valid UTF-8, by its normalised form: the text itself if it is normalised already, else
+ * nfc->out until the next call. Time and memory are proportional to the text. */
 bool kr_nfc_normalize(kr_nfc *nfc, const char **text, size_t *bytes);
 
 #endif

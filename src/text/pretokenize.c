@@ -1,5 +1,5 @@
-/* pretokenize.c - a stretch of text through the stages of the pre-tokenizer: each cuts what it is given into pieces and
- * hands them on, one by one, so that only the longest piece is ever held. */
+/* pretokenize.c - runs a span of text through the stages of the pre-tokenizer: each splits its input into pieces and
+ * passes them on one by one, so that only the longest piece is ever in memory. */
 #include "text/byte_level.h"
 #include "text/tokenizer_impl.h"
 #include "io/utf8.h"
@@ -7,14 +7,14 @@
 typedef struct piece {
     const char *text;
     size_t bytes;
-    bool is_joined; /* to an invalid byte before it: no space is put between */
+    bool is_joined; /* to a preceding invalid byte: no space is inserted between */
 } piece;
 
 static bool run_stage(kr_encoder *e, int stage, piece p);
 
 /* ---- splitting ---- */
 
-/* A match, or what lies between two of them. */
+/* A match, or the text between two of them. */
 typedef struct part {
     size_t begin, end;
     bool is_match;
@@ -24,7 +24,7 @@ typedef struct splitter {
     kr_encoder *e;
     int stage; /* the one that splits */
     piece whole;
-    bool has_last; /* a part that may still grow; is_match is that of what was added to it last */
+    bool has_last; /* a part that may still grow; is_match is that of the text added to it last */
     part last;
 } splitter;
 
@@ -92,7 +92,7 @@ static size_t char_bytes(const piece *p, size_t at)
     return at < p->bytes ? kr_utf8_length((const unsigned char *)p->text + at, p->bytes - at) : 1;
 }
 
-/* An empty match directly behind the last one does not count; the search goes on one character further. */
+/* An empty match directly after the previous one does not count; the search continues one character later. */
 static bool split(kr_encoder *e, int stage, piece p)
 {
     const kr_stage *how = &e->tok->stages[stage];
@@ -141,7 +141,7 @@ static bool spell(kr_encoder *e, int stage, piece p)
     return run_stage(e, stage + 1, (piece){ text->data, text->bytes, p.is_joined });
 }
 
-/* The bytes that a piece spells. */
+/* The bytes that a piece spells in the byte-level alphabet. */
 static bool finish_spelt(kr_encoder *e, piece p)
 {
     kr_buffer *bytes = &e->stage_texts[KR_MAX_STAGES];

@@ -1,4 +1,4 @@
-/* regex.c - PCRE2: compiled once, by its JIT where that works, over texts whose UTF-8 has been checked. */
+/* regex.c - PCRE2: compiled once, with its JIT if available, for texts whose UTF-8 has been checked. */
 #include "text/regex.h"
 
 #include "io/quote.h"
@@ -8,14 +8,15 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-/* One try costs FIRST_LIMIT steps at most, so that all of them are linear in the text; harder ones are charged. */
+/* One attempt costs FIRST_LIMIT steps at most, so that all attempts are linear in the text; harder ones are charged to
+ * a budget. */
 enum { FIRST_LIMIT = 4096, GROWTH = 8, BUDGET = 100000000, BUDGET_PER_BYTE = 128 };
 enum { MAX_PATTERN = 1 << 16, HEAP_KIB = 1 << 16, JIT_STACK_LEAST = 1 << 15, JIT_STACK_MOST = 1 << 23 };
 enum { MATCH_OPTIONS = PCRE2_NO_UTF_CHECK };
 
 struct kr_regex {
     kr_ctx *ctx;
-    bool was_refused; /* memory, by the context */
+    bool was_refused; /* out of memory, by the context's allocator */
     bool has_jit;
     int64_t budget;
     kr_quote pattern; /* for messages */
@@ -30,7 +31,7 @@ struct kr_regex {
 
 enum { HEADER = 64 }; /* holds the size, and keeps the alignment */
 
-static void *take(size_t bytes, void *user)
+static void *allocate(size_t bytes, void *user)
 {
     kr_regex *regex = user;
     char *p = bytes <= SIZE_MAX - HEADER ? kr_memory_alloc(&regex->ctx->memory, bytes + HEADER) : NULL;
@@ -42,7 +43,7 @@ static void *take(size_t bytes, void *user)
     return p + HEADER;
 }
 
-static void give(void *p, void *user)
+static void release(void *p, void *user)
 {
     kr_regex *regex = user;
     size_t bytes;
@@ -51,7 +52,7 @@ static void give(void *p, void *user)
     kr_memory_free(&regex->ctx->memory, (char *)p - HEADER, bytes + HEADER);
 }
 
-/* ---- making one ---- */
+/* ---- construction ---- */
 
 static bool fail_to_compile(kr_regex *regex, const char *place, int error, size_t at, const char *translated)
 {
@@ -77,11 +78,11 @@ static bool compile(kr_regex *regex, kr_buffer *translated, const char *place)
         pcre2_compile_context_free(context);
     }
     if (!regex->code) {
-        return kr_buffer_put(translated, "", 1) && /* ends it for the message */
+        return kr_buffer_put(translated, "", 1) && /* terminates it for the message */
                fail_to_compile(regex, place, error, at < translated->bytes ? at : translated->bytes - 1,
                                translated->data);
     }
-    /* Without memory that may be executed there is no JIT, and the interpreter does it. */
+    /* Without executable memory there is no JIT, and the interpreter is used. */
     regex->has_jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
     return !regex->was_refused || fail_to_compile(regex, place, PCRE2_ERROR_HEAP_FAILED, 0, "");
 }
@@ -115,7 +116,7 @@ kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const 
     kr_buffer translated = { .ctx = ctx };
     bool made = kr_regex_translate(&translated, pattern, bytes, place);
     if (made) {
-        regex->general = pcre2_general_context_create(take, give, regex);
+        regex->general = pcre2_general_context_create(allocate, release, regex);
         made =
             kr_require(ctx, regex->general, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", place) &&
             kr_buffer_reserve(&translated, 1) && compile(regex, &translated, place) && prepare_matching(regex, place);
@@ -144,7 +145,7 @@ int kr_regex_has_property(kr_ctx *ctx, const char *property, size_t bytes)
     int error = 0;
     size_t at;
     pcre2_code *code = NULL;
-    pcre2_general_context *general = pcre2_general_context_create(take, give, &owner);
+    pcre2_general_context *general = pcre2_general_context_create(allocate, release, &owner);
     pcre2_compile_context *context = general ? pcre2_compile_context_create(general) : NULL;
     if (context) code = pcre2_compile((PCRE2_SPTR)property, bytes, PCRE2_UTF, &error, &at, context);
     const int has = code != NULL;
@@ -195,7 +196,7 @@ static bool is_limit(int rc)
     return rc == PCRE2_ERROR_MATCHLIMIT || rc == PCRE2_ERROR_DEPTHLIMIT || rc == PCRE2_ERROR_JIT_STACKLIMIT;
 }
 
-/* At exactly one place, with as many steps as the budget gives. */
+/* At exactly one position, with as many steps as the budget allows. */
 static int match_here(kr_regex *regex, const char *text, size_t bytes, size_t at)
 {
     int rc;

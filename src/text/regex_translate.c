@@ -1,21 +1,21 @@
-/* regex_translate.c - from Oniguruma's Ruby syntax, in which tokenizer files are written, to PCRE2's.
+/* regex_translate.c - translates Oniguruma's Ruby syntax, in which tokenizer files are written, to PCRE2's.
  *
- * What both read alike is copied. What they read differently is written out:
+ * Constructs with the same meaning in both are copied. Others are expanded:
  *
  *   \s \S     White_Space, without U+180E               (?m)        dot matches newlines: (?s)
  *   \w \W     letters, marks, digits, connectors        {,n}        {0,n}
- *   \b \B     the same, by looking around               \uHHHH      \x{HHHH}
+ *   \b \B     the same, by lookaround                   \uHHHH      \x{HHHH}
  *   \h \H     hexadecimal digits                        \v          U+000B
  *   \O        any character                             \p{Greek}   the script: \p{sc:Greek}
  *
- * ^ and $ are those of lines, by an option of the compiler. What has no short equal (classes in classes, [:alpha:],
- * {n,m}+, (?x), \W in a class and their like) is refused by name. Left as it is: a case-insensitive match of one
- * character with several, as of U+00DF with "ss", which only Oniguruma makes.
+ * ^ and $ match at line breaks, by a compile option. Constructs without a short equivalent (nested classes, [:alpha:],
+ * {n,m}+, (?x), \W in a class and similar) are errors that name them. One difference remains: a case-insensitive match
+ * of one character with several, as of U+00DF with "ss", which only Oniguruma supports.
  */
 #include "text/regex.h"
 #include "io/quote.h"
 
-/* The insides of classes. */
+/* Contents of character classes. */
 #define SPACE "\\x09-\\x0d\\x20\\x85\\xa0\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define NOT_SPACE                                                                                                      \
     "\\x00-\\x08\\x0e-\\x1f\\x21-\\x84\\x86-\\x9f\\xa1-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}"                \
@@ -72,7 +72,7 @@ static bool is_hex(int c)
 
 /* ---- escapes ---- */
 
-/* \p{NAME}, \P{NAME}, \p{^NAME}; scripts are told from scripts' extensions. */
+/* \p{NAME}, \P{NAME}, \p{^NAME}; scripts are distinguished from script extensions. */
 static bool translate_property(translator *t)
 {
     size_t end = 3;
@@ -118,7 +118,7 @@ static bool translate_number(translator *t)
 
 typedef struct escape {
     char letter;
-    const char *outside, *inside; /* NULL: refused there */
+    const char *outside, *inside; /* NULL: an error there */
 } escape;
 
 static const escape escapes[] = {
@@ -144,7 +144,7 @@ static bool translate_escape(translator *t, bool in_class)
     for (size_t i = 0; i < sizeof escapes / sizeof *escapes; i++) {
         if (escapes[i].letter != c) continue;
         const char *text = in_class ? escapes[i].inside : escapes[i].outside;
-        /* what stands for many characters is no end of a range */
+        /* a class of characters cannot be the end of a range */
         const bool is_range = in_class && c != 'b' && c != 'v' && peek(t, 2) == '-' && peek(t, 3) != ']';
         if (!text || is_range) break;
         t->at += 2;
@@ -153,20 +153,21 @@ static bool translate_escape(translator *t, bool in_class)
     const bool is_same = !is_letter(c) || strchr(same_everywhere, c) || (!in_class && strchr(same_outside, c));
     if (is_same && !(c == 'N' && peek(t, 2) == '{')) {
         size_t length = 2;
-        while ((peek(t, length) & 0xc0) == 0x80 && peek(t, length) >= 0) length++; /* the rest of a character */
+        while ((peek(t, length) & 0xc0) == 0x80 && peek(t, length) >= 0)
+            length++; /* continuation bytes of a character */
         return copy(t, c < 0x80 ? 2 : length);
     }
     const char what[] = { '\\', (char)c, '\0' };
     return refuse(t, what);
 }
 
-/* ---- the rest ---- */
+/* ---- classes, groups, repetitions ---- */
 
 static bool translate_class(translator *t)
 {
     const size_t begin = t->at;
     if (!copy(t, 1) || (peek(t, 0) == '^' && !copy(t, 1))) return false;
-    if (peek(t, 0) == ']') { /* the first one is a plain character */
+    if (peek(t, 0) == ']') { /* the first one is a literal */
         t->at++;
         if (!put(t, "\\]")) return false;
     }
@@ -213,7 +214,7 @@ static bool translate_group(translator *t)
     return true;
 }
 
-/* From "{": a number of repetitions, or a plain character. */
+/* From "{": a repetition count, or a literal. */
 static bool translate_brace(translator *t)
 {
     size_t end = 1;
@@ -227,8 +228,8 @@ static bool translate_brace(translator *t)
         t->at++;
         return put(t, "\\{");
     }
-    const int behind = peek(t, end + 1);
-    if (behind == '+' || behind == '*' || behind == '{' || (behind == '?' && !has_comma))
+    const int next = peek(t, end + 1);
+    if (next == '+' || next == '*' || next == '{' || (next == '?' && !has_comma))
         return refuse(t, "a repetition of a repetition");
     if (has_low) return copy(t, end + 1);
     t->at++;

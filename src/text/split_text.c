@@ -1,14 +1,14 @@
-/* split_text.c - where a long text can be cut in two without changing its ids.
+/* split_text.c - finds a position where a long text can be split in two without changing its ids.
  *
- * Pre-tokenizers cut before a space or tab that follows something else, and after a line break that something else
- * follows. Such a place is taken if the tokenizer agrees that what stands around it has the same ids in one piece and in
- * two. A text that offers none is cut between two characters.
+ * Pre-tokenizers split before a space or tab that follows another character, and after a line break that another
+ * character follows. Such a position is used if the tokenizer confirms that the text around it has the same ids in one
+ * piece and in two. A text without one is split between two characters.
  */
 #include "text/tokenizer_impl.h"
 
 #include <string.h>
 
-/* Bytes on each side of a cut that the tokenizer is asked about, and how many places it is asked about. */
+/* Bytes on each side of a split that the tokenizer encodes for the comparison, and the number of positions tried. */
 enum { MARGIN = 256, PLACES = 256 };
 
 static bool is_ascii_space(char c)
@@ -44,14 +44,14 @@ static bool is_space_at(const char *text, size_t at)
     return is_ascii_space(text[at]) || is_wide_space(text + at, 2) || is_wide_space(text + at, 3);
 }
 
-/* May a pre-tokenizer be trusted to cut before text[at]? 4 bytes on each side can be read. */
+/* Do pre-tokenizers split before text[at]? 4 bytes on each side can be read. */
 static bool is_boundary(const char *text, size_t at)
 {
     if (text[at] == ' ' || text[at] == '\t') return !is_space_before(text, at);
     return text[at - 1] == '\n' && !is_space_at(text, at);
 }
 
-/* Has what stands around the place the same ids in one piece and in two? */
+/* Does the text around the position have the same ids in one piece and in two? */
 static bool agrees(const kr_tokenizer *tok, const char *text, size_t at, const kr_encode_options *options)
 {
     int32_t whole[2 * MARGIN], parts[2 * MARGIN];

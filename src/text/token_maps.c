@@ -18,7 +18,7 @@ bool kr_token_map_init(kr_token_map *map, kr_arena *arena, uint64_t seed, const 
     return map->slots != NULL;
 }
 
-/* Where the token of these bytes is, or would go. */
+/* Slot of the token with these bytes, or the free slot for it. */
 static uint64_t token_slot(const kr_token_map *map, const char *text, size_t bytes)
 {
     uint64_t slot = kr_hash_bytes(map->seed, text, bytes) & map->mask;

@@ -1,7 +1,7 @@
-/* token_maps.h - hash tables of a vocabulary: bytes -> token, and two tokens -> the one that they merge to.
+/* token_maps.h - hash tables of a vocabulary: bytes -> token, and two tokens -> their merge.
  *
- * Open addressing, at most half full. A table's hash begins with a number that depends on the whole file, so that a file
- * cannot be made to fill few slots.
+ * Open addressing, at most half full. A table's hash is seeded with a number that depends on the whole file, so that a
+ * file cannot be crafted to fill few slots.
  */
 #ifndef KR_TEXT_TOKEN_MAPS_H
 #define KR_TEXT_TOKEN_MAPS_H
@@ -9,29 +9,29 @@
 #include "base/arena.h"
 #include "base/hash.h"
 
-/* What a token is; tokens are counted by their place in the table, which need not be their id. */
+/* A token; tokens are identified by their index in the table, which need not be their id. */
 typedef struct kr_token {
-    const char *text; /* the bytes that it stands for */
+    const char *text; /* its bytes */
     uint32_t bytes;
     int32_t id;
     bool is_added, is_special;
-    uint8_t is_whole; /* do its bytes, as a piece of text, become this one token? A kr_whole, found out when needed */
+    uint8_t is_whole; /* do its bytes, as a piece of text, encode to this one token? A kr_whole, computed when needed */
 } kr_token;
 typedef enum kr_whole { KR_WHOLE_UNKNOWN = 0, KR_WHOLE_YES, KR_WHOLE_NO } kr_whole;
 
 typedef struct kr_token_map {
     uint64_t seed, mask;
     const kr_token *tokens;
-    uint32_t *slots; /* 1 + place in tokens; 0: free */
+    uint32_t *slots; /* 1 + index in tokens; 0: free */
 } kr_token_map;
 
-/* Room for `count` tokens; false when memory refuses. */
+/* Capacity for `count` tokens; false if out of memory. */
 bool kr_token_map_init(kr_token_map *map, kr_arena *arena, uint64_t seed, const kr_token *tokens, int64_t count);
 
-/* Adds tokens[place]; false if one of the same bytes is there. */
+/* Adds tokens[place]; false if one with the same bytes exists. */
 bool kr_token_map_add(kr_token_map *map, int32_t place);
 
-/* The place of the token of these bytes; -1: none. */
+/* The index of the token with these bytes; -1: none. */
 int32_t kr_token_map_find(const kr_token_map *map, const char *text, size_t bytes);
 
 typedef struct kr_merge {
@@ -55,7 +55,7 @@ static inline uint64_t kr_merge_map_slot(const kr_merge_map *map, uint64_t pair)
     return (hash ^ hash >> 32) & map->mask;
 }
 
-/* The merge of two tokens, or a free slot: look at its rank. */
+/* The merge of two tokens, or a free slot: check its rank. */
 static inline const kr_merge *kr_merge_map_find(const kr_merge_map *map, int32_t left, int32_t right)
 {
     const uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;

@@ -1,4 +1,4 @@
-/* tokenizer.c - a tokenizer's life, its tokens, and ids back to bytes. */
+/* tokenizer.c - creation and destruction of a tokenizer, its tokens, and ids back to bytes. */
 #include "text/tokenizer_impl.h"
 
 kr_tokenizer *kr_tokenizer_new(kr_ctx *ctx)
@@ -88,8 +88,8 @@ size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t 
         const kr_token *token = kr_token_of(tok, ids[i]);
         if (!token || (token->is_special && skips_special)) continue;
         if (bytes < capacity) {
-            const size_t room = capacity - bytes;
-            memcpy(text + bytes, token->text, token->bytes < room ? token->bytes : room);
+            const size_t free_bytes = capacity - bytes;
+            memcpy(text + bytes, token->text, token->bytes < free_bytes ? token->bytes : free_bytes);
         }
         bytes += token->bytes;
     }

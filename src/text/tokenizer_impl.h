@@ -1,9 +1,9 @@
-/* tokenizer_impl.h - inside of a tokenizer, and one text on its way through it.
+/* tokenizer_impl.h - internals of a tokenizer, and the state of encoding one text.
  *
  *   text -> added tokens as they are written -> NFC -> added tokens of the normalised text -> pre-tokenizer's stages
  *        -> pieces -> merges -> ids
  *
- * Invalid bytes cut a text into stretches of valid UTF-8, before it is normalised; each of them is a piece of its own.
+ * Invalid bytes split a text into spans of valid UTF-8, before it is normalised; each of them is a separate piece.
  */
 #ifndef KR_TEXT_TOKENIZER_IMPL_H
 #define KR_TEXT_TOKENIZER_IMPL_H
@@ -24,14 +24,14 @@ typedef enum kr_split_behavior {
     KR_SPLIT_ISOLATED,             /* matches are pieces */
     KR_SPLIT_REMOVED,              /* matches are dropped */
     KR_SPLIT_MERGED_WITH_PREVIOUS, /* a match belongs to the piece before it */
-    KR_SPLIT_MERGED_WITH_NEXT,     /* ... behind it */
-    KR_SPLIT_CONTIGUOUS            /* matches side by side are one piece */
+    KR_SPLIT_MERGED_WITH_NEXT,     /* ... after it */
+    KR_SPLIT_CONTIGUOUS            /* adjacent matches are one piece */
 } kr_split_behavior;
 
 typedef enum kr_stage_kind {
-    KR_STAGE_SPLIT, /* by a regular expression or a text */
-    KR_STAGE_SPACE, /* a space in front of every piece that has none */
-    KR_STAGE_SPELL  /* bytes in the byte-level alphabet: stages behind it see that */
+    KR_STAGE_SPLIT, /* by a regular expression or a literal */
+    KR_STAGE_SPACE, /* inserts a space before every piece that begins with none */
+    KR_STAGE_SPELL  /* bytes in the byte-level alphabet: later stages see that */
 } kr_stage_kind;
 
 typedef struct kr_stage {
@@ -40,25 +40,25 @@ typedef struct kr_stage {
     const char *literal;
     size_t literal_bytes;
     kr_split_behavior behavior;
-    bool is_inverted; /* what lies between matches takes their part */
+    bool is_inverted; /* matches and the text between them are exchanged */
 } kr_stage;
 
 struct kr_tokenizer {
     kr_ctx *ctx;
-    kr_tokenizer *self; /* what encoding learns about the tokens is kept */
+    kr_tokenizer *self; /* caches properties of the tokens that encoding computes */
     kr_arena arena;
     bool is_bytes; /* no file: ids are bytes */
 
-    kr_token *tokens; /* of the vocabulary, then those that are added to it */
+    kr_token *tokens; /* of the vocabulary, then the added ones */
     int64_t ntokens;
-    uint32_t *by_id; /* 1 + place in tokens; 0: no token */
+    uint32_t *by_id; /* 1 + index in tokens; 0: no token */
     int64_t size;    /* one past the largest id */
     size_t longest;  /* bytes of a token */
 
     kr_token_map by_text; /* those of the vocabulary, spelt in the byte-level alphabet */
     kr_merge_map merges;
     int32_t byte_tokens[256]; /* -1: none */
-    int32_t unknown;          /* stands for such bytes; -1: there are none */
+    int32_t unknown;          /* token for such bytes; -1: none */
     bool fuses_unknown, ignores_merges;
 
     kr_added_token *added;
@@ -66,14 +66,14 @@ struct kr_tokenizer {
     kr_token_map by_name;
     int64_t nadded;
     kr_matcher raw, normalized;
-    kr_regex *word; /* one character of a word; NULL: no added token asks for it */
+    kr_regex *word; /* one word character; NULL: no added token needs it */
     bool uses_nfc;
 
     kr_stage stages[KR_MAX_STAGES];
     int nstages;
-    bool is_spelt; /* pieces come out of the stages in the byte-level alphabet */
+    bool is_spelt; /* the stages output pieces in the byte-level alphabet */
 
-    int32_t *before, *after; /* what the post-processor puts around a text */
+    int32_t *before, *after; /* ids that the post-processor adds around a text */
     int64_t nbefore, nafter;
 
     uint64_t work; /* steps of the last encoding, for tests of its growth */
@@ -100,13 +100,13 @@ static inline void kr_encoder_put(kr_encoder *e, int32_t id)
     e->count++;
 }
 
-/* A stretch of valid UTF-8 without added tokens, through the stages. is_joined: it follows an invalid byte. */
+/* Runs a span of valid UTF-8 without added tokens through the stages. is_joined: it follows an invalid byte. */
 bool kr_pretokenize(kr_encoder *e, const char *text, size_t bytes, bool is_joined);
 
 /* The ids of a piece, bytes >= 1. */
 bool kr_bpe(kr_encoder *e, const char *piece, size_t bytes);
 
-/* ---- making one ---- */
+/* ---- construction ---- */
 
 /* Without tokens; NULL after an error. */
 kr_tokenizer *kr_tokenizer_new(kr_ctx *ctx);

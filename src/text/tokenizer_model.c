@@ -51,7 +51,8 @@ static kr_token *add_token(kr_tokenizer *tok, int32_t id, const char *text, size
 
 /* ---- the vocabulary ---- */
 
-/* The bytes that a word in the byte-level alphabet spells, at most as many as it has; false: it is not spelt so. */
+/* The bytes that a word spells in the byte-level alphabet, at most as many as it has; false: it is not in that
+ * alphabet. */
 static bool read_spelt(const char *word, size_t length, char *bytes, size_t *count)
 {
     *count = 0;
@@ -65,14 +66,14 @@ static bool read_spelt(const char *word, size_t length, char *bytes, size_t *cou
     return true;
 }
 
-/* A word that is not spelt in the alphabet is a token too, one that no text becomes. */
+/* A word that is not in the alphabet is a token too, but no text encodes to it. */
 static bool read_vocab(kr_reader *r)
 {
     kr_tokenizer *tok = r->tok;
-    size_t room = 0;
+    size_t pool_bytes = 0;
     for (const kr_json *member = kr_json_first(r->vocab); member; member = kr_json_next(member))
-        room += member->key_length;
-    char *pool = kr_arena_alloc(&tok->arena, room);
+        pool_bytes += member->key_length;
+    char *pool = kr_arena_alloc(&tok->arena, pool_bytes);
     if (!pool || !kr_token_map_init(&tok->by_text, &tok->arena, r->seed, tok->tokens, kr_json_length(r->vocab)))
         return kr_read_no_memory(r);
     for (const kr_json *member = kr_json_first(r->vocab); member; member = kr_json_next(member)) {
@@ -116,7 +117,7 @@ static bool read_bytes(kr_reader *r, const kr_json *model)
 
 /* ---- merges ---- */
 
-/* Both spellings: "a b" and ["a", "b"]. */
+/* Both forms: "a b" and ["a", "b"]. */
 static bool read_pair(kr_reader *r, const kr_json *item, const char *place, const char *word[2], size_t length[2])
 {
     if (kr_json_kind_of(item) == KR_JSON_ARRAY) {
@@ -219,7 +220,7 @@ bool kr_read_model(kr_reader *r, const kr_json *model, const kr_json *added)
 
 /* ---- added tokens ---- */
 
-/* Takes its place in the table: a word of the vocabulary, or a new one. */
+/* Gets an index in the table: that of a word of the vocabulary, or a new one. */
 static bool enter_added(kr_reader *r, kr_added_token *a, const char *place)
 {
     kr_tokenizer *tok = r->tok;
@@ -265,7 +266,7 @@ static bool read_added(kr_reader *r, const kr_json *item, const char *place, kr_
     return enter_added(r, a, place);
 }
 
-/* A normalised text holds it normalised, and it stands for that. */
+/* In a normalised text the token occurs normalised; that form is searched for. */
 static bool normalize_pattern(kr_reader *r, kr_nfc *nfc, kr_added_token *a)
 {
     const char *pattern = a->text;

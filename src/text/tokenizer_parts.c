@@ -3,7 +3,7 @@
 
 #define QUOTED(s) kr_quote_of((s), strlen(s)).text
 
-/* Each item of a sequence is read by the function that reads the whole. */
+/* Each item of a list is read by the function that reads the section. */
 typedef bool read_fn(kr_reader *r, const kr_json *part, const char *place);
 
 static bool read_sequence(kr_reader *r, const kr_json *part, const char *key, const char *place, read_fn *read)
@@ -13,7 +13,7 @@ static bool read_sequence(kr_reader *r, const kr_json *part, const char *key, co
     if (!kr_read_kind(r, items, KR_JSON_ARRAY, list.text)) return false;
     int64_t i = 0;
     for (const kr_json *item = kr_json_first(items); item; item = kr_json_next(item), i++) {
-        /* of a nested list only what is near is told, so that the place stays short */
+        /* of nested lists only the innermost path is reported, so that it stays short */
         if (!read(r, item, kr_json_path_of("%.80s[%lld]", list.text, (long long)i).text)) return false;
     }
     return true;
@@ -96,7 +96,7 @@ static bool read_behavior(kr_reader *r, const kr_json *part, kr_split_behavior f
 static bool add_literal(kr_reader *r, const kr_json *text, kr_split_behavior behavior, bool is_inverted,
                         const char *place)
 {
-    enum { LONGEST = 1024 }; /* the search takes time in proportion to it */
+    enum { LONGEST = 1024 }; /* the search time is proportional to it */
     if (text->length > LONGEST)
         return kr_refuse(r, place, "is a pattern of %zu bytes, but may have %d at most", text->length, LONGEST);
     kr_stage *stage = add_stage(r, KR_STAGE_SPLIT, place);
@@ -161,7 +161,7 @@ bool kr_read_pre_tokenizer(kr_reader *r, const kr_json *part, const char *place)
     kr_tokenizer *tok = r->tok;
     if (!kr_read_kind(r, part, KR_JSON_OBJECT, place) || !read_stage(r, part, place)) return false;
     if (!tok->is_spelt) return kr_refuse(r, place, "has no ByteLevel: not a byte-level tokenizer");
-    /* behind the last stage nobody looks at the spelling */
+    /* after the last stage the spelling does not matter */
     if (tok->stages[tok->nstages - 1].kind == KR_STAGE_SPELL) {
         tok->nstages--;
         tok->is_spelt = false;
@@ -171,7 +171,7 @@ bool kr_read_pre_tokenizer(kr_reader *r, const kr_json *part, const char *place)
 
 /* ---- post-processor ---- */
 
-/* The ids that a template's special token stands for, appended to `ids`. */
+/* Appends the ids of a template's special token to `ids`. */
 static bool read_special_ids(kr_reader *r, const kr_json *part, const kr_json *name, const char *place, kr_buffer *ids)
 {
     const kr_json *special = kr_json_text(name) ? kr_json_find(kr_json_find(part, "special_tokens"), name->text) : NULL;
@@ -187,7 +187,7 @@ static bool read_special_ids(kr_reader *r, const kr_json *part, const kr_json *n
     return true;
 }
 
-/* What a template puts on one side goes around what others before it did. */
+/* The ids of one side go outside of those added by previous templates. */
 static bool wrap(kr_reader *r, const kr_buffer *ids, bool is_before)
 {
     kr_tokenizer *tok = r->tok;
@@ -244,13 +244,13 @@ bool kr_read_post_processor(kr_reader *r, const kr_json *part, const char *place
     if (!type) return false;
     if (strcmp(type, "Sequence") == 0) return read_sequence(r, part, "processors", place, kr_read_post_processor);
     if (strcmp(type, "TemplateProcessing") == 0) return read_template(r, part, place);
-    if (strcmp(type, "ByteLevel") == 0) return true; /* about offsets into the text, which are not computed */
+    if (strcmp(type, "ByteLevel") == 0) return true; /* it concerns offsets into the text, which are not computed */
     return refuse_type(r, place, type, "ByteLevel, TemplateProcessing and Sequence");
 }
 
 /* ---- decoder ---- */
 
-/* Tokens are kept as the bytes that ByteLevel makes of them; Fuse only joins texts. */
+/* Tokens are stored as the bytes that ByteLevel decodes; Fuse only joins texts. */
 static bool read_decoder(kr_reader *r, const kr_json *part, const char *place)
 {
     const char *type = kr_read_type(r, part, place);

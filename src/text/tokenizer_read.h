@@ -1,6 +1,6 @@
-/* tokenizer_read.h - reading a tokenizer.json, section by section; nothing in it is trusted.
+/* tokenizer_read.h - reads a tokenizer.json, section by section, as untrusted input.
  *
- * Every function takes the place of its value in the file, "pre_tokenizer.pretokenizers[1]", for messages, and returns
+ * Every function takes the path of its value in the file, "pre_tokenizer.pretokenizers[1]", for messages, and returns
  * false after an error.
  */
 #ifndef KR_TEXT_TOKENIZER_READ_H
@@ -32,22 +32,22 @@ bool kr_read_pre_tokenizer(kr_reader *r, const kr_json *part, const char *place)
 bool kr_read_post_processor(kr_reader *r, const kr_json *part, const char *place);
 bool kr_read_decoder(kr_reader *r, const kr_json *part, const char *place);
 
-/* tokenizer_read.c: what all of them need */
+/* tokenizer_read.c: shared helpers */
 
 /* "tokenizer: PLACE TEXT"; always false. */
 bool kr_refuse(kr_reader *r, const char *place, const char *format, ...) KR_PRINTF(3, 4);
 bool kr_read_no_memory(kr_reader *r);
 
-/* The value is of that kind, or refused. */
+/* Checks the kind of a value; an error otherwise. */
 bool kr_read_kind(kr_reader *r, const kr_json *value, kr_json_kind kind, const char *place);
 
-/* A member that is true or false; a missing one, or null, is `otherwise`. */
+/* A member that is true or false; if missing or null, `fallback`. */
 bool kr_read_flag(kr_reader *r, const kr_json *object, const char *key, bool fallback, const char *place, bool *flag);
 
 /* The text of the member "type" of an object, or NULL after an error. */
 const char *kr_read_type(kr_reader *r, const kr_json *object, const char *place);
 
-/* Warns of members whose keys are not among `known`, words with spaces between. */
+/* Warns of members whose keys are not among `known`, words separated by spaces. */
 void kr_warn_of_keys(kr_reader *r, const kr_json *object, const char *known, const char *place);
 
 #endif

@@ -1,4 +1,4 @@
-/* angles_ref.c - rotation angles that add up along each sequence, wrapped, and their gradients.
+/* angles_ref.c - rotation angles accumulated along each sequence, wrapped, and their gradients.
  *
  *   theta [b s a]    dt [b s h]    angle [b s h a]    initial, final [q h a]
  *   phi_t = wrap(phi_{t-1} + dt_t[h] range pi tanh(theta_t[a])),   wrap(x) = x - 2 pi round(x / 2 pi)
@@ -28,8 +28,8 @@ void KR_REF(angles)(const kr_angles_args *n)
             double phi = initial ? wrap((double)initial[q * n->nh * n->na + ha]) : 0.0;
             for (int64_t s = sequence.start; s < sequence.end; s++) {
                 const int64_t token = sequence.row * n->ns + s;
-                const double turn = n->range * PI * tanh((double)theta[token * (n->na + n->theta_gap) + a]);
-                phi = wrap(phi + (double)dt[token * n->nh + h] * turn);
+                const double rate = n->range * PI * tanh((double)theta[token * (n->na + n->theta_gap) + a]);
+                phi = wrap(phi + (double)dt[token * n->nh + h] * rate);
                 angle[token * n->nh * n->na + ha] = (real)phi;
             }
             final[q * n->nh * n->na + ha] = (real)phi;
@@ -37,7 +37,7 @@ void KR_REF(angles)(const kr_angles_args *n)
     }
 }
 
-enum { TOKENS = 256 }; /* whose sums are held at a time */
+enum { TOKENS = 256 }; /* tokens per block */
 
 /* Tokens t0 .. t1-1 of sequence q, their first in memory, and the sum over one axis for each of them. */
 typedef struct block {
@@ -45,7 +45,7 @@ typedef struct block {
     double sum[TOKENS];
 } block;
 
-/* G_t[h, a] from the end of the sequence down to t. */
+/* G_t[h, a], summed from the end of the sequence to t. */
 static double total_from(const kr_angles_bwd_args *n, int64_t q, int64_t t, int64_t ha)
 {
     const real *g_angle = n->g_angle, *g_final = n->g_final;

@@ -46,7 +46,7 @@ static inline void binary_rows(const kr_binary_args *a, int64_t task, double (*v
 #include "kernels/binary.def"
 #undef KR_BINARY
 
-/* What g is multiplied by; 0 gives 0 whatever g is. */
+/* The factor of g; a factor of 0 gives 0 for any g. */
 static inline double share(bool wins, bool is_equal)
 {
     return wins ? 1.0 : is_equal ? 0.5 : 0.0;

@@ -1,7 +1,7 @@
 /* copy_ref.c - y = x between any two element types and any strides; y = value.
  *
- * A value travels as a double (from floats) or an int64_t (from integers); both hold every source exactly, so a
- * store rounds once. Integers that do not fit saturate, NaN becomes 0.
+ * The intermediate is a double (from floats) or an int64_t (from integers); both hold every source exactly, so a
+ * store rounds once. Integers out of range saturate, NaN becomes 0.
  */
 #include "base/half.h"
 #include "kernels/ref/ref.h"
@@ -71,7 +71,7 @@ STORE(f16_of_int, f16, int64_t, kr_f16_from_double(odd_of_int(v)))
 STORE(i32_of_int, int32_t, int64_t, (int32_t)(v<INT32_MIN ? INT32_MIN : v> INT32_MAX ? INT32_MAX : v))
 STORE(i64_of_int, int64_t, int64_t, v)
 
-/* One row of every pair: convert_<to>_<from>(y, y_step, x, x_step, n). */
+/* One row for every pair of types: convert_<to>_<from>(y, y_step, x, x_step, n). */
 typedef void row_fn(void *y, int64_t y_step, const void *x, int64_t x_step, int64_t n);
 
 #define ROW(to, to_type, from, from_type, carrier)                                                                     \
@@ -106,7 +106,7 @@ static row_fn *const convert[6][6] = {
     [KR_DTYPE_F16] = PAIRS(f16), [KR_DTYPE_I32] = PAIRS(i32), [KR_DTYPE_I64] = PAIRS(i64)
 };
 
-/* Elements of one type move as bits: 2, 4 or 8 bytes each. */
+/* Elements of equal type are copied as bits: 2, 4 or 8 bytes each. */
 #define MOVE(bytes)                                                                                                    \
     static void move_##bytes(void *y, int64_t y_step, const void *x, int64_t x_step, int64_t n)                        \
     {                                                                                                                  \
@@ -150,7 +150,7 @@ void kr_ref_copy(const kr_copy_args *a)
     kr_walk_run(a->exec.pool, &a->walk, copy_task, &a);
 }
 
-/* A fill is a copy from one element that no step leaves. */
+/* A fill is a copy from one element with stride 0. */
 void kr_ref_fill(const kr_fill_args *a)
 {
     const kr_walk *w = &a->walk;

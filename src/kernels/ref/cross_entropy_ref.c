@@ -6,10 +6,10 @@
 
 #include <math.h>
 
-/* What a row's classes add up to. */
+/* Sums over the classes of a row. */
 typedef struct row_sums {
     double m;
-    double rest, equal; /* sum of e^(x - m) over x below m; how many are m */
+    double rest, equal; /* sum of e^(x - m) over x below m; the number of x equal to m */
     double away;        /* sum of m - x */
 } row_sums;
 
@@ -46,10 +46,10 @@ static void score_row(const kr_cross_entropy_args *a, int64_t o)
     real *loss = (real *)a->loss + o, *stats = (real *)a->stats + o * KR_ROW_STATS;
     real *g_x = a->g_x ? (real *)a->g_x + o * a->nr : NULL;
     const row_sums s = sum_row(x, a->nv);
-    const double q = a->smoothing, of_label = (double)x[label], beside = s.equal - 1 + s.rest, sum = 1 + beside;
-    const double others = of_label == s.m ? beside : sum - exp(of_label - s.m);
+    const double q = a->smoothing, of_label = (double)x[label], rest_sum = s.equal - 1 + s.rest, sum = 1 + rest_sum;
+    const double others = of_label == s.m ? rest_sum : sum - exp(of_label - s.m);
     const double mean = q > 0 ? q * s.away / (double)a->nv : 0;
-    *loss = (real)(log1p(beside) + (1 - q) * (s.m - of_label) + mean);
+    *loss = (real)(log1p(rest_sum) + (1 - q) * (s.m - of_label) + mean);
     stats[KR_ROW_MAX] = (real)s.m;
     stats[KR_ROW_INVERSE] = (real)(1 / sum);
     stats[KR_ROW_MISS] = (real)(others / sum);

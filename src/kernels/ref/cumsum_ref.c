@@ -1,4 +1,4 @@
-/* cumsum_ref.c - running sums along one axis, from the front or from the back.
+/* cumsum_ref.c - prefix sums along one axis, from the front or from the back.
  *
  *   x, y [no nr ni]    y[o, r, i] = sum of x[o, q, i] over q <= r  (reverse: q >= r)
  */

@@ -68,8 +68,8 @@ static void scan_task(void *arg, int64_t row, int worker)
 
 void KR_REF(decode_scan)(const kr_decode_scan_args *a)
 {
-    kr_decode_scan_args own = *a;
-    kr_pool_run(a->exec.pool, a->nb, scan_task, &own);
+    kr_decode_scan_args args = *a;
+    kr_pool_run(a->exec.pool, a->nb, scan_task, &args);
 }
 
 /* ---- Mamba-3 ---- */
@@ -203,6 +203,6 @@ size_t KR_REF(decode_mamba3_scratch)(const kr_decode_mamba3_args *a)
 
 void KR_REF(decode_mamba3)(const kr_decode_mamba3_args *a)
 {
-    kr_decode_mamba3_args own = *a;
-    kr_pool_run(a->exec.pool, a->nb * a->nh, mamba3_task, &own);
+    kr_decode_mamba3_args args = *a;
+    kr_pool_run(a->exec.pool, a->nb * a->nh, mamba3_task, &args);
 }

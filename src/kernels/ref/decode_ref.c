@@ -46,7 +46,7 @@ static double convolve(const kr_decode_linear_args *a, int64_t m, int64_t c, dou
     return silu(sum);
 }
 
-#define OUTPUTS 16 /* summed at a time */
+#define OUTPUTS 16 /* outputs per pass */
 
 static void linear_outputs(const kr_decode_linear_args *a, int64_t m, int64_t first, int64_t count)
 {

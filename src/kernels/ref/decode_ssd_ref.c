@@ -24,7 +24,7 @@ static real updated(real h, real decay, real weight, real b)
 typedef struct pending_tokens {
     real *record;     /* NULL: updates are not deferred */
     real *b;          /* of the group */
-    int64_t t, count; /* tokens so far; the last `count` are pending */
+    int64_t t, count; /* tokens since the last flush; the last `count` are pending */
     bool is_flushed;  /* H is written */
 } pending_tokens;
 
@@ -126,6 +126,6 @@ static void ssd_task(void *arg, int64_t head, int worker)
 
 void KR_REF(decode_ssd)(const kr_decode_ssd_args *a)
 {
-    kr_decode_ssd_args own = *a;
-    kr_pool_run(a->exec.pool, a->nb * a->nh, a->x ? ssd_task : flush_task, &own);
+    kr_decode_ssd_args args = *a;
+    kr_pool_run(a->exec.pool, a->nb * a->nh, a->x ? ssd_task : flush_task, &args);
 }

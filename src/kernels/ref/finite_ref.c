@@ -1,4 +1,4 @@
-/* finite_ref.c - where is the first NaN or infinity? */
+/* finite_ref.c - the index of the first NaN or infinity. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>

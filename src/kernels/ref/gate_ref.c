@@ -1,6 +1,6 @@
 /* gate_ref.c - the gate y = x silu(z) and its gradients g_x = g_y silu(z), g_z = g_y x silu'(z).
  *
- *   x, z, g_y [no ni], rows as far apart as their strides say;  y, g_x, g_z [no ni] contiguous
+ *   x, z, g_y [no ni], rows strided;  y, g_x, g_z [no ni] contiguous
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ref/ref_silu.h"

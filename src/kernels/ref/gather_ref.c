@@ -1,4 +1,4 @@
-/* gather_ref.c - elements and rows chosen by index, and their gradients.
+/* gather_ref.c - elements and rows selected by index, and their gradients.
  *
  *   gather:        y[o, j, i] = x[o, id[o, j, i], i]          x [no nr ni], id and y [no nj ni]
  *   gather_bwd:    y[o, id[o, j, i], i] += x[o, j, i]         y [no nr ni], id and x [no nj ni]

@@ -4,15 +4,15 @@
  *   mean = mean_group(x);  q = (mean_group((x - mean)^2) + eps)^-1/2;  y = (x - mean) q gain + bias
  * backward, u = (x - mean) q, w = gain g_y:
  *   g_x = q (w - mean_group(w) - u mean_group(w u));   g_gain = sum over rows of g_y u;   g_bias = sum over rows of g_y
- * mean and q are given to it.
+ * mean and q are inputs of the backward pass.
  */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 
-static double or_else(const real *values, int64_t i, double otherwise)
+static double or_else(const real *values, int64_t i, double fallback)
 {
-    return values ? (double)values[i] : otherwise;
+    return values ? (double)values[i] : fallback;
 }
 
 void KR_REF(layer_norm)(const kr_layer_norm_args *a)
@@ -55,7 +55,7 @@ static void input_gradient(const kr_layer_norm_bwd_args *a, int64_t group)
     }
 }
 
-#define CHANNELS 64 /* whose sums over rows are made at a time */
+#define CHANNELS 64 /* channels per pass of the sums over rows */
 
 static void parameter_gradients(const kr_layer_norm_bwd_args *a)
 {

@@ -6,15 +6,15 @@
 #include "kernels/ref/ref.h"
 #include "kernels/ref/ref_half.h"
 
-#define COLUMNS 64       /* of C, summed at a time */
-#define TASK_FLOPS 65536 /* about the multiplications of one task */
+#define COLUMNS 64       /* columns of C per pass */
+#define TASK_FLOPS 65536 /* approximate multiplications per task */
 
 typedef struct matmul_job {
     const kr_matmul_args *a;
     int64_t rows_per_task, tasks_per_matrix;
 } matmul_job;
 
-/* b_kn: the number of the element that this B begins with. */
+/* b_kn: index of the first element of this B. */
 static void matmul_row(const kr_matmul_args *a, const real *a_k, int64_t b_kn, real *c_n)
 {
     const real *bias = a->bias;

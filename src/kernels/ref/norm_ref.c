@@ -14,7 +14,7 @@
 
 #include <math.h>
 
-/* What the gate multiplies u by, and what it multiplies y by. */
+/* Factors of the gate: of u, and of y. */
 typedef struct gate {
     double of_u, of_y;
     double slope; /* silu'(z) */
@@ -31,7 +31,7 @@ static gate gate_at(const real *z, int64_t i, bool norm_first)
     return g;
 }
 
-/* Row o of x or z, whose elements are [ni]. */
+/* Row o of x or z [ni]; `gap` elements between rows. */
 static const real *row_of(const void *z, int64_t o, int64_t ni, int64_t gap)
 {
     return z ? (const real *)z + o * (ni + gap) : NULL;
@@ -85,7 +85,7 @@ static void norm_bwd_group(const kr_norm_bwd_args *a, int64_t group)
     }
 }
 
-#define CHANNELS 64 /* whose gain gradients are summed at a time */
+#define CHANNELS 64 /* channels per pass of the gain's gradient */
 
 static void gain_gradient(const kr_norm_bwd_args *a)
 {

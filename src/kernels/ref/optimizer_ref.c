@@ -1,16 +1,16 @@
-/* optimizer_ref.c - steps of AdamW and of gradient descent with momentum, and the mean that follows a value.
+/* optimizer_ref.c - steps of AdamW and of gradient descent with momentum, and the moving average (lerp).
  *
  *   adamw:  m += (1 - beta1) (h - m);   v += (1 - beta2) (h^2 - v);   w -= decay w + rate m / (root v^1/2 + eps)
  *   sgd:    velocity = momentum velocity + gain h;   d = velocity or h + momentum velocity;   w -= decay w + rate d
  *   lerp:   y += c (x - y)
- * kernels/args/optimizer_args.h has the rest.
+ * Definitions: kernels/args/optimizer_args.h.
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ref/ref_half.h"
 
 #include <math.h>
 
-/* Element i as a step takes it. */
+/* Element i of the gradient as the step uses it. */
 static double take(const kr_taken_grad *grad, int64_t i)
 {
     const double g = grad->half ? kr_ref_widened(grad->g, i, grad->half) : (double)((const real *)grad->g)[i];

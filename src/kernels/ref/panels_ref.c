@@ -1,4 +1,4 @@
-/* panels_ref.c - few rows times a packed weight, as the formula says.
+/* panels_ref.c - few rows times a packed weight.
  *
  *   x [m k], panels [n / KR_PANEL][k][KR_PANEL]:   y[m, n] = bias[n] + sum_k x[m, k] w[n, k]
  */
@@ -11,7 +11,7 @@ void KR_REF(panels)(const kr_panels_args *a)
     real *y_mn = a->y;
     for (int64_t m = 0; m < a->nm; m++) {
         for (int64_t n = 0; n < a->nn; n++) {
-            int64_t first = n / KR_PANEL * KR_PANEL * a->nk + n % KR_PANEL; /* of w [k], KR_PANEL apart */
+            int64_t first = n / KR_PANEL * KR_PANEL * a->nk + n % KR_PANEL; /* of w [k], stride KR_PANEL */
             double sum = bias_n ? (double)bias_n[n] : 0;
             for (int64_t k = 0; k < a->nk; k++) {
                 int64_t at = first + k * KR_PANEL;

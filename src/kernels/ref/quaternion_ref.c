@@ -1,9 +1,10 @@
-/* quaternion_ref.c - quaternions (w, x, y, z) from generators, their cumulative products, rows rotated by them; gradients.
+/* quaternion_ref.c - quaternions (w, x, y, z) from generators, their cumulative products, rows rotated by them;
+ * gradients.
  *
  *   raw [no nj 3]    dt [no]    q [no nj 4];   q, cum [b s h j 4]    initial, final [q h j 4];   x, y [no nm nh nr]
  *   exp:    q = (cos f, n sin f),  f = dt range pi/2 tanh(rho),  rho = |raw|, n = raw / rho
  *   scan:   cum_t = p / |p|,  p = q_t (x) cum_{t-1}
- *   rotate: y = conj(cum) (x) x for the first nj blocks of four of a row, the rest passes
+ *   rotate: y = conj(cum) (x) x for the first nj blocks of four of a row, the remaining entries are copied
  * backward:
  *   exp:    g_raw = n g_f dt k (1 - tanh^2(rho)) + s (g_v - n <n, g_v>),  g_dt = sum_j g_f k tanh(rho),
  *           k = range pi/2,  g_f = cos f <n, g_v> - sin f g_w,  s = sin f / rho
@@ -65,13 +66,13 @@ static quaternion times(quaternion a, double factor)
 
 /* ---- exp ---- */
 
-/* Direction (w = 0) and length of a generator. Scaled by its largest entry: squares neither overflow nor vanish. */
+/* Direction (w = 0) and length of a generator, scaled by its largest entry: squares neither overflow nor underflow. */
 static quaternion direction(const void *raw, int64_t n, double *rho)
 {
     const real *v = (const real *)raw + 3 * n;
     const quaternion r = { 0, (double)v[0], (double)v[1], (double)v[2] };
     const double most = fmax(fmax(fabs(r.x), fabs(r.y)), fabs(r.z));
-    *rho = r.x + r.y + r.z; /* 0, or a NaN that fmax passed over */
+    *rho = r.x + r.y + r.z; /* 0, or a NaN that fmax ignored */
     if (most == 0) return r;
     const quaternion scaled = { 0, r.x / most, r.y / most, r.z / most };
     const double length = sqrt(dot(scaled, scaled));

@@ -1,10 +1,10 @@
-/* random_ref.c - uniform and normal draws from a Philox stream.
+/* random_ref.c - uniform and normal samples from a Philox stream.
  *
- *   y[i] = draw number offset + i;   uniform: alpha + (beta - alpha) u, u in [0, 1);   normal: alpha + beta z
+ *   y[i] = sample number offset + i;   uniform: alpha + (beta - alpha) u, u in [0, 1);   normal: alpha + beta z
  *
- * Draw d is lane d % 4 of block d / 4 (f64: lane d % 2 of block d / 2; see base/normal.h), computed in double and
- * rounded to f32 or f64; bf16 and f16 are rounded from the f32 draw. A uniform draw that rounding would lift to beta
- * takes the value of its type just below, so that the interval stays half open.
+ * Sample d is lane d % 4 of block d / 4 (f64: lane d % 2 of block d / 2; see base/normal.h), computed in double and
+ * rounded to f32 or f64; bf16 and f16 are rounded from the f32 sample. A uniform sample that would round to beta
+ * becomes the next lower value of its type, so that the interval stays half open.
  */
 #include "base/half.h"
 #include "base/normal.h"
@@ -24,17 +24,17 @@ static uint64_t bits_below(uint64_t bits, uint64_t sign)
     return bits & sign ? bits + 1 : bits - 1;
 }
 
-static void store(const kr_random_args *a, int64_t i, double draw)
+static void store(const kr_random_args *a, int64_t i, double sample)
 {
     bool half_open = !a->normal && a->alpha < a->beta;
     if (a->dtype == KR_DTYPE_F64) {
         uint64_t bits;
-        memcpy(&bits, &draw, sizeof bits);
-        if (half_open && draw >= a->beta) bits = bits_below(bits, UINT64_C(1) << 63);
+        memcpy(&bits, &sample, sizeof bits);
+        if (half_open && sample >= a->beta) bits = bits_below(bits, UINT64_C(1) << 63);
         memcpy((double *)a->y + i, &bits, sizeof bits);
         return;
     }
-    float single = (float)draw;
+    float single = (float)sample;
     if (a->dtype == KR_DTYPE_F32) {
         uint32_t bits = kr_float_bits(single);
         if (half_open && (double)single >= a->beta) bits = (uint32_t)bits_below(bits, 0x80000000u);
@@ -52,13 +52,13 @@ static void random_block(const kr_random_args *a, uint64_t number)
 {
     kr_philox_block block = kr_philox_at(a->seed, a->stream, number);
     int nlanes = lanes_of(a->dtype);
-    double draw[4];
-    if (a->normal) (nlanes == 2 ? kr_normals_f64 : kr_normals_f32)(&block, draw);
-    else (nlanes == 2 ? kr_uniforms_f64 : kr_uniforms_f32)(&block, draw);
+    double sample[4];
+    if (a->normal) (nlanes == 2 ? kr_normals_f64 : kr_normals_f32)(&block, sample);
+    else (nlanes == 2 ? kr_uniforms_f64 : kr_uniforms_f32)(&block, sample);
     double scale = a->normal ? a->beta : a->beta - a->alpha;
     for (int lane = 0; lane < nlanes; lane++) {
         int64_t i = (int64_t)(number * (uint64_t)nlanes + (uint64_t)lane - a->offset);
-        if (i >= 0 && i < a->n) store(a, i, a->alpha + scale * draw[lane]);
+        if (i >= 0 && i < a->n) store(a, i, a->alpha + scale * sample[lane]);
     }
 }
 

@@ -2,7 +2,7 @@
  *
  *   x [no nr ni]    y [no ni]
  *   sum:     y[o, i] = alpha * sum over r of x[o, r, i]
- *   max:     y[o, i] = max over r of x[o, r, i]; a NaN wins
+ *   max:     y[o, i] = max over r of x[o, r, i]; NaN if any is NaN
  *   max_bwd: g_x[o, r, i] = g_y[o, i] at the first r of the maximum (or of the first NaN), else 0
  *   argmax:  y[o, i] = that r
  */
@@ -23,15 +23,15 @@ void KR_REF(sum)(const kr_reduce_args *a)
     }
 }
 
-/* The first r of the largest of x[r * ni]; of the first NaN if there is one. */
-static int64_t place_of_max(const real *x, int64_t nr, int64_t ni)
+/* Index of the first maximum of x[r * ni], or of the first NaN. */
+static int64_t index_of_max(const real *x, int64_t nr, int64_t ni)
 {
-    int64_t place = 0;
+    int64_t index = 0;
     for (int64_t r = 0; r < nr; r++) {
         if (isnan(x[r * ni])) return r;
-        if (x[r * ni] > x[place * ni]) place = r;
+        if (x[r * ni] > x[index * ni]) index = r;
     }
-    return place;
+    return index;
 }
 
 void KR_REF(max)(const kr_reduce_args *a)
@@ -41,7 +41,7 @@ void KR_REF(max)(const kr_reduce_args *a)
     for (int64_t o = 0; o < a->no; o++) {
         for (int64_t i = 0; i < a->ni; i++) {
             const real *x_r = x_ori + o * a->nr * a->ni + i;
-            y[o * a->ni + i] = x_r[place_of_max(x_r, a->nr, a->ni) * a->ni];
+            y[o * a->ni + i] = x_r[index_of_max(x_r, a->nr, a->ni) * a->ni];
         }
     }
 }
@@ -53,8 +53,8 @@ void KR_REF(max_bwd)(const kr_max_bwd_args *a)
     for (int64_t o = 0; o < a->no; o++) {
         for (int64_t i = 0; i < a->ni; i++) {
             int64_t start = o * a->nr * a->ni + i;
-            int64_t place = place_of_max(x_ori + start, a->nr, a->ni);
-            for (int64_t r = 0; r < a->nr; r++) g_x_ori[start + r * a->ni] = r == place ? g_y[o * a->ni + i] : (real)0;
+            int64_t index = index_of_max(x_ori + start, a->nr, a->ni);
+            for (int64_t r = 0; r < a->nr; r++) g_x_ori[start + r * a->ni] = r == index ? g_y[o * a->ni + i] : (real)0;
         }
     }
 }
@@ -63,5 +63,5 @@ void KR_REF(argmax)(const kr_argmax_args *a)
 {
     const real *x = a->x;
     for (int64_t o = 0; o < a->no; o++)
-        for (int64_t i = 0; i < a->ni; i++) a->y[o * a->ni + i] = place_of_max(x + o * a->nr * a->ni + i, a->nr, a->ni);
+        for (int64_t i = 0; i < a->ni; i++) a->y[o * a->ni + i] = index_of_max(x + o * a->nr * a->ni + i, a->nr, a->ni);
 }

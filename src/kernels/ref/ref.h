@@ -2,7 +2,8 @@
  *
  * Plain C, one rounding per stored element: sums run in double, functions are libm's in double. Files whose kernels
  * are KR_KERNEL in kernels.def are compiled twice, with -DKR_REF_F32 (`real` is float, KR_REF(sum) is kr_ref_f32_sum)
- * and with -DKR_REF_F64 (double, kr_ref_f64_sum). The rest (compare, copy, random, finite, squares and the table) are compiled once.
+ * and with -DKR_REF_F64 (double, kr_ref_f64_sum). The others (compare, copy, random, finite, squares and the table) are
+ * compiled once.
  */
 #ifndef KR_KERNELS_REF_REF_H
 #define KR_KERNELS_REF_REF_H

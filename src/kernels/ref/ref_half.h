@@ -1,4 +1,4 @@
-/* ref_half.h - one element of an operand in halves. */
+/* ref_half.h - loads one element of an operand that may be stored as a 16-bit float. */
 #ifndef KR_KERNELS_REF_REF_HALF_H
 #define KR_KERNELS_REF_REF_HALF_H
 

@@ -1,6 +1,6 @@
-/* ref_walk.h - visiting an index space of any strides row by row.
+/* ref_walk.h - iterates over an index space of any strides row by row.
  *
- * A row is the innermost axis. The odometer holds where each operand's row begins and steps to the next one.
+ * A row is the innermost axis. The odometer holds the offset of each operand's row and advances to the next one.
  *
  *   kr_odometer at = kr_odometer_at(walk, 2, first_row);
  *   for (int64_t row = first_row; row < end_row; row++, kr_odometer_next(&at))
@@ -57,7 +57,7 @@ static inline void kr_odometer_next(kr_odometer *at)
     }
 }
 
-/* Rows are handed to the pool in tasks of about 16 thousand elements. */
+/* Tasks have about 16 thousand elements. */
 static inline int64_t kr_walk_rows_per_task(const kr_walk *walk)
 {
     int64_t length = kr_walk_length(walk);

@@ -2,7 +2,7 @@
  *
  *   x [no nm ng nr]    bias [nh nm nr]    y [no nm nh nr]    angle [no nh na]
  *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with half (i, i + nr/2)
- *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos); other entries pass
+ *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos); other entries are copied
  * backward: (g_u0, g_u1) = (g_y0 cos + g_y1 sin, g_y1 cos - g_y0 sin);   g_angle = sum over m of u0 g_u1 - u1 g_u0
  *           g_x = sum over the group's heads of g_u;   g_bias = sum over o of g_u
  */
@@ -10,9 +10,9 @@
 
 #include <math.h>
 
-/* Where the entries of pair i lie in a row. */
+/* Pair i of a row is (i step, i step + distance). */
 typedef struct pairs {
-    int64_t na, step, apart;
+    int64_t na, step, distance;
 } pairs;
 
 static pairs pairs_of(int64_t nr, int64_t na, bool half)
@@ -20,14 +20,14 @@ static pairs pairs_of(int64_t nr, int64_t na, bool half)
     return half ? (pairs){ na, 1, nr / 2 } : (pairs){ na, 2, 1 };
 }
 
-/* The other entry of entry r's pair, and its angle's number; -1 if it passes. */
+/* The other entry of entry r's pair, and its angle's index; -1 if it is not rotated. */
 static int64_t partner(const pairs *n, int64_t r, int64_t *angle, double *sign)
 {
-    const int64_t first = n->step == 1 ? r % n->apart : r / 2 * 2;
+    const int64_t first = n->step == 1 ? r % n->distance : r / 2 * 2;
     *angle = first / n->step;
-    if (*angle >= n->na || (n->step == 1 && r >= 2 * n->apart)) return -1;
+    if (*angle >= n->na || (n->step == 1 && r >= 2 * n->distance)) return -1;
     *sign = r == first ? -1 : 1;
-    return r == first ? r + n->apart : first;
+    return r == first ? r + n->distance : first;
 }
 
 /* Entry r of the row x + bias. */
@@ -93,7 +93,7 @@ static void bias_gradient(const kr_rotate_bwd_args *a, const pairs *n)
 static void angle_gradient(const kr_rotate_bwd_args *a, const pairs *n, int64_t o, int64_t h)
 {
     for (int64_t i = 0; i < a->na; i++) {
-        const int64_t r = i * n->step, other = r + n->apart;
+        const int64_t r = i * n->step, other = r + n->distance;
         double sum = 0;
         for (int64_t m = 0; m < a->nm; m++) {
             const real *x = (const real *)a->x + ((o * a->nm + m) * a->ng + h / (a->nh / a->ng)) * a->nr;

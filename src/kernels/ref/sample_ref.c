@@ -1,7 +1,6 @@
-/* sample_ref.c - a token for each row of logits: the reference of sampling on a device.
+/* sample_ref.c - samples a token from each row of logits: the reference of sampling on a device.
  *
- * Thresholds are found by halving the space of keys, whole numbers in the order of the logits; sums run in the order
- * of ids.
+ * Thresholds are found by bisection over keys, integers in the order of the logits; sums run in the order of ids.
  */
 #include "base/philox.h"
 #include "kernels/ref/ref.h"
@@ -9,8 +8,8 @@
 #include <math.h>
 #include <string.h>
 
-/* A row at work: the tokens whose key is above `last`, or is `last` with an id up to last_id, and whose weight is
- * min_p at least, are left. */
+/* State of a row. Candidates are the tokens with a key above `last`, or equal to `last` with an id up to last_id, and
+ * with a weight of at least min_p. */
 typedef struct row_job {
     const kr_sample_args *a;
     const real *x;
@@ -20,7 +19,7 @@ typedef struct row_job {
     double least;
 } row_job;
 
-/* In the order of x; the zeros are one. */
+/* An integer in the order of x; both zeros are equal. */
 static uint64_t key_of(real x)
 {
     const double value = (double)x + 0.0;
@@ -40,7 +39,7 @@ static bool is_left(const row_job *j, int64_t i)
     return key > j->last || (key == j->last && i <= j->last_id);
 }
 
-/* What the tokens that are left, of this key or above, measure: their number, or their weights. */
+/* The measure of the candidates with this key or above: their number, or the sum of their weights. */
 static double measure(const row_job *j, uint64_t key, bool by_weight)
 {
     double sum = 0;
@@ -49,7 +48,7 @@ static double measure(const row_job *j, uint64_t key, bool by_weight)
     return sum;
 }
 
-/* Leaves the fewest largest that measure `target` at least. */
+/* Reduces the candidates to the smallest set of largest ones whose measure is at least `target`. */
 static void keep_first(row_job *j, double target, bool by_weight)
 {
     uint64_t key = 0;
@@ -96,11 +95,11 @@ static int64_t choose(row_job *j, int64_t largest, int64_t row)
     return draw(j, (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53);
 }
 
-static void leave(const kr_sample_args *a, int64_t row, int64_t id, double logprob)
+static void store_sample(const kr_sample_args *a, int64_t row, int64_t id, double logprob)
 {
-    const int64_t place = row + a->drawn[row] % 2 * a->apart;
-    a->id[place] = (int32_t)id;
-    ((real *)a->logprob)[place] = (real)logprob;
+    const int64_t slot = row + a->drawn[row] % 2 * a->apart;
+    a->id[slot] = (int32_t)id;
+    ((real *)a->logprob)[slot] = (real)logprob;
     a->next[row] = id < 0 ? 0 : (int32_t)id;
     a->drawn[row]++;
 }
@@ -120,12 +119,12 @@ static void sample_task(void *arg, int64_t row, int worker)
         if (i < a->vocab && x > j.max) j.max = x, largest = i;
     }
     if (!is_good || largest < 0) {
-        leave(a, row, -1, 0);
+        store_sample(a, row, -1, 0);
         return;
     }
     for (int64_t i = 0; i < a->nw; i++) sum += exp((double)j.x[i] - all);
     const int64_t id = choose(&j, largest, row);
-    leave(a, row, id, (double)j.x[id] - (all + log(sum)));
+    store_sample(a, row, id, (double)j.x[id] - (all + log(sum)));
 }
 
 void KR_REF(sample)(const kr_sample_args *a)

@@ -85,7 +85,7 @@ typedef struct channel {
     const real *a;    /* [r] */
 } channel;
 
-/* What the channel has of a token. */
+/* The channel's operands of a token. */
 static const real *b_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
 {
     return (const real *)a->b + token * a->b_stride + k->group * a->nr;
@@ -119,7 +119,7 @@ static void recompute_states(const kr_scan_bwd_args *a, const channel *k, double
     }
 }
 
-/* The gradient of p_t, and g_z on the way. */
+/* The gradient of p_t; also writes g_z. */
 static double through_gate(const kr_scan_bwd_args *a, const channel *k, int64_t token, double p)
 {
     int64_t at = token * a->ni + k->i;
@@ -176,10 +176,10 @@ static void group_gradients(const kr_scan_bwd_args *a, const sums *u, int64_t q,
         channel_gradients(a, &k, u);
     }
     for (int64_t s = 0; s < length; s++) {
-        int64_t maps = ((tokens.row * a->ns + tokens.start + s) * a->ng + group) * nr;
+        int64_t at_bc = ((tokens.row * a->ns + tokens.start + s) * a->ng + group) * nr;
         for (int64_t r = 0; r < nr; r++) {
-            if (a->g_b) ((real *)a->g_b)[maps + r] = (real)u->g_b[s * nr + r];
-            if (a->g_c) ((real *)a->g_c)[maps + r] = (real)u->g_c[s * nr + r];
+            if (a->g_b) ((real *)a->g_b)[at_bc + r] = (real)u->g_b[s * nr + r];
+            if (a->g_c) ((real *)a->g_c)[at_bc + r] = (real)u->g_c[s * nr + r];
         }
     }
 }

@@ -25,7 +25,7 @@ void KR_REF(segsum)(const kr_segsum_args *a)
     }
 }
 
-#define PLACES 64 /* places q whose sums are kept at a time */
+#define POSITIONS 64 /* positions q per pass */
 
 void KR_REF(segsum_bwd)(const kr_segsum_args *a)
 {
@@ -33,9 +33,9 @@ void KR_REF(segsum_bwd)(const kr_segsum_args *a)
     for (int64_t o = 0; o < a->no; o++) {
         const real *g_tu = (const real *)a->x + o * nl * nl;
         real *y = (real *)a->y + o * nl;
-        for (int64_t q0 = 0; q0 < nl; q0 += PLACES) {
-            double sum[PLACES] = { 0 };
-            int64_t end = kr_ref_min(q0 + PLACES, nl);
+        for (int64_t q0 = 0; q0 < nl; q0 += POSITIONS) {
+            double sum[POSITIONS] = { 0 };
+            int64_t end = kr_ref_min(q0 + POSITIONS, nl);
             for (int64_t t = q0; t < nl; t++) {
                 double before = 0; /* sum of g[t, u] over u < q */
                 for (int64_t u = 0; u < q0; u++) before += (double)g_tu[t * nl + u];

@@ -1,22 +1,22 @@
 /* ssd_ref.c - the state space core, token by token, and its gradient.
  *
- *   v, y [b s m h p]    b, c [b s m g r]    da, w, same [b s h]    d [h]    initial, final [q h p r]
- *   head h reads group h / (nh/ng); w NULL is 1, initial NULL is 0
+ *   v, y [b s m h p]    b, c [b s m g r]    da, w, gamma [b s h]    d [h]    initial, final [q h p r]
+ *   head h reads group h / (nh/ng); w NULL is 1, initial NULL is 0; gamma is diag_weight
  *
  * forward, each (q, h), t = start .. end-1        | backward, t = end-1 .. start; G [p r] starts as g_final
  *   K   = exp(da_t) H_{t-1}                       |   strict:    G gets its g_y terms after the lines of H_t
  *   H_t = K + w_t sum_m V_t[m] (x) B_t[m]         |   inclusive: before them
  *   inclusive: y_t[m] = H_t C_t[m]                |   g_y terms: G += g_y_t[m] (x) C_t[m],
- *   strict:    y_t[m] = K C_t[m] + same_t         |     g_C_t[m] += g_y_t[m] H_t (inclusive), g_y_t[m] K (strict)
+ *   strict:    y_t[m] = K C_t[m] + gamma_t        |     g_C_t[m] += g_y_t[m] H_t (inclusive), g_y_t[m] K (strict)
  *       sum_m' <C_t[m], B_t[m']> V_t[m']          |   H_t: g_w_t = sum_m <G, V_t[m] (x) B_t[m]>,
  *   y_t[m] += D V_t[m]                            |     g_V_t[m] = w_t G B_t[m],  g_B_t[m] += w_t V_t[m] G
  *   final = H_{end-1}                             |   K: g_da_t = <G, K>,  G = exp(da_t) G; in the end g_initial = G
  *
- * and of same_t, with s = <g_y_t[m], V_t[m']> and k = <C_t[m], B_t[m']>: g_same_t += s k,
- * g_V_t[m'] += same_t k g_y_t[m], g_C_t[m] += same_t s B_t[m'], g_B_t[m'] += same_t s C_t[m].
+ * and of gamma_t, with s = <g_y_t[m], V_t[m']> and k = <C_t[m], B_t[m']>: g_gamma_t += s k,
+ * g_V_t[m'] += gamma_t k g_y_t[m], g_C_t[m] += gamma_t s B_t[m'], g_B_t[m'] += gamma_t s C_t[m].
  *
  * A task is a sequence and a head, in the gradient a sequence and a group: its g_b and g_c are summed in double before
- * they are rounded. States are recomputed in blocks of about ns^1/2 tokens from the state at each block's beginning.
+ * they are rounded. States are recomputed in blocks of about ns^1/2 tokens from the state at each block's start.
  * With angles, B and C of each head are rotated first, by rotate_ref.c, and their gradients rotated back last.
  */
 #include "kernels/ref/ref.h"
@@ -25,7 +25,7 @@
 #include <math.h>
 #include <string.h>
 
-/* What both directions read, and the head they are at. */
+/* Operands of both directions, and the current head. */
 typedef struct head {
     int64_t nm, nh, np, ng, nr;
     int64_t v_stride, b_stride, c_stride;
@@ -42,7 +42,7 @@ typedef struct head {
         .d = (a)->d                                                                                                    \
     }
 
-/* One token of a head. at is its place in [b s]. */
+/* One token of a head. at is its index in [b s]. */
 static const real *v_at(const head *n, int64_t at, int64_t m)
 {
     return n->v + at * n->v_stride + (m * n->nh + n->h) * n->np;
@@ -63,9 +63,9 @@ static const real *g_y_at(const head *n, const real *g_y, int64_t at, int64_t m)
     return g_y + ((at * n->nm + m) * n->nh + n->h) * n->np;
 }
 
-static double scalar(const head *n, const real *x_h, int64_t at, double absent)
+static double scalar(const head *n, const real *x_h, int64_t at, double fallback)
 {
-    return x_h ? (double)x_h[at * n->nh + n->h] : absent;
+    return x_h ? (double)x_h[at * n->nh + n->h] : fallback;
 }
 
 static double dot(const real *x, const real *y, int64_t count)
@@ -88,7 +88,7 @@ static void decay(const head *n, double *state_pr, int64_t at)
     for (int64_t i = 0; i < n->np * n->nr; i++) state_pr[i] *= factor;
 }
 
-/* H_t out of K. */
+/* H_t from K. */
 static void receive(const head *n, double *state_pr, int64_t at)
 {
     double w = scalar(n, n->w, at, 1);
@@ -117,7 +117,7 @@ static void store_state(const double *state_pr, real *to, int64_t q, const head 
     .no = (a)->nb * (a)->ns, .nm = (a)->nm, .nh = (a)->nh, .ng = (a)->ng, .nr = (a)->nr, .na = (a)->na,                \
     .half = (a)->half, .angle = (a)->angle
 
-/* B and C of each head, at `to` and behind it, in the place of those of the groups. */
+/* B and C of each head, rotated, stored at `to`, replace those of the groups. */
 #define ROTATE_BC(a, to)                                                                                               \
     do {                                                                                                               \
         real *rotated = (to);                                                                                          \
@@ -150,7 +150,7 @@ static void read_out(const head *n, const double *state_pr, int64_t at, real *y)
     }
 }
 
-static void add_seed(const head *n, const kr_ssd_args *a, int64_t q, double *state_pr)
+static void add_boundary(const head *n, const kr_ssd_args *a, int64_t q, double *state_pr)
 {
     const real *boundary = a->boundary, *v = a->boundary_v, *b = a->boundary_b;
     for (int64_t m = 0; boundary && m < n->nm; m++) {
@@ -167,7 +167,7 @@ static void forward_task(void *arg, int64_t index, int worker)
     double *state_pr = (double *)a->exec.scratch + worker * a->np * a->nr;
     const kr_sequence *s = &a->sequences[q];
     load_state(state_pr, a->initial, q, &n);
-    add_seed(&n, a, q, state_pr);
+    add_boundary(&n, a, q, state_pr);
     for (int64_t at = s->row * a->ns + s->start; at < s->row * a->ns + s->end; at++) {
         decay(&n, state_pr, at);
         if (a->diag_weight) read_out(&n, state_pr, at, a->y);
@@ -196,7 +196,7 @@ void KR_REF(ssd)(const kr_ssd_args *given)
 
 /* ---- backward ---- */
 
-/* A worker's memory, all double. */
+/* A worker's scratch, all double. */
 typedef struct work {
     int64_t block;       /* tokens */
     double *entries_npr; /* state before each block */
@@ -290,8 +290,8 @@ static double receive_bwd(const head *n, const work *w, int64_t at, double *g_b_
     return g_w;
 }
 
-/* The terms of same_t; returns g_diag_weight. */
-static double same_bwd(const head *n, const work *w, int64_t at, const real *g_y, double *g_b_mr, double *g_c_mr)
+/* The terms of gamma_t; returns g_diag_weight. */
+static double diagonal_bwd(const head *n, const work *w, int64_t at, const real *g_y, double *g_b_mr, double *g_c_mr)
 {
     double diag_weight = scalar(n, n->diag_weight, at, 0), g_diag_weight = 0;
     for (int64_t to = 0; to < n->nm; to++) {
@@ -336,7 +336,7 @@ static double token_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, 
     if (n->diag_weight) {
         g_w = receive_bwd(n, w, at, g_b_mr);
         read_out_bwd(n, w, w->k_pr, at, a->g_y, g_c_mr);
-        g_diag_weight = same_bwd(n, w, at, a->g_y, g_b_mr, g_c_mr);
+        g_diag_weight = diagonal_bwd(n, w, at, a->g_y, g_b_mr, g_c_mr);
     } else {
         receive(n, w->k_pr, at);
         read_out_bwd(n, w, w->k_pr, at, a->g_y, g_c_mr);
@@ -419,7 +419,7 @@ size_t KR_REF(ssd_bwd_scratch)(const kr_ssd_bwd_args *a)
            (a->angle ? 4 * (size_t)ROTATED_COUNT(a) * sizeof(real) + (size_t)angle_count(a) * sizeof(real) : 0);
 }
 
-/* B and C as they come. */
+/* Without angles: B and C are used as given. */
 static void plain_bwd(const kr_ssd_bwd_args *a)
 {
     int64_t tokens = a->nb * a->ns;
@@ -437,8 +437,8 @@ static void plain_bwd(const kr_ssd_bwd_args *a)
     }
 }
 
-/* The gradients of B and C as the core takes them, back to those of the groups, of the biases and of the angles. */
-static void turn_back(const kr_ssd_bwd_args *a, const real *g_b, const real *g_c, real *more)
+/* The gradients of the rotated B and C of each head, back to those of the groups, of the biases and of the angles. */
+static void rotate_bwd(const kr_ssd_bwd_args *a, const real *g_b, const real *g_c, real *more)
 {
     const kr_rotate_bwd_args of_b = { ROTATE_SIZES(a),      .x = a->b,     .bias = a->bias_b,
                                       .g_y = g_b,           .g_x = a->g_b, .g_bias = a->g_bias_b,
@@ -462,10 +462,10 @@ void KR_REF(ssd_bwd)(const kr_ssd_bwd_args *a)
         return;
     }
     kr_ssd_bwd_args copy = *a, *of_heads = &copy;
-    real *maps = (real *)(void *)((char *)a->exec.scratch + backward_bytes(a));
+    real *rotated_bc = (real *)(void *)((char *)a->exec.scratch + backward_bytes(a));
     const int64_t count = ROTATED_COUNT(a);
-    ROTATE_BC(of_heads, maps);
-    copy.g_b = maps + 2 * count, copy.g_c = maps + 3 * count;
+    ROTATE_BC(of_heads, rotated_bc);
+    copy.g_b = rotated_bc + 2 * count, copy.g_c = rotated_bc + 3 * count;
     plain_bwd(&copy);
-    turn_back(a, copy.g_b, copy.g_c, maps + 4 * count);
+    rotate_bwd(a, copy.g_b, copy.g_c, rotated_bc + 4 * count);
 }

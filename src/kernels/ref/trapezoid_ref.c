@@ -38,7 +38,7 @@ static double rate_slope(double x, bool is_softplus)
     return x >= 0 ? 1.0 : 1.0 / ((1.0 - x) * (1.0 - x));
 }
 
-/* One token and head: the coefficients, and what their gradients need besides. */
+/* One token and head: the coefficients, and further values that their gradients need. */
 typedef struct point {
     double raw, step;      /* dt_raw + dt_bias; its softplus before the limits */
     double dt, a, l, rest; /* rest = 1 - l */

@@ -19,7 +19,7 @@ static inline double clamp(double x, double low, double high)
     return raised > high ? high : raised;
 }
 
-/* Limits as the element type holds them, so that "on the limit" means equality of elements; exponents likewise. */
+/* Limits rounded to the element type, so that "on the limit" means equality of elements; exponents likewise. */
 static inline double limit(double bound)
 {
     return (double)(real)bound;
