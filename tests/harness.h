@@ -12,6 +12,7 @@
 #ifndef KR_TESTS_HARNESS_H
 #define KR_TESTS_HARNESS_H
 
+#include <krait/experimental/testing.h>
 #include <krait/krait.h>
 
 #include <math.h>

@@ -3,7 +3,7 @@
 #include "cli/commands/cmd_info.h"
 #include "cli/common/tensors.h"
 
-#include <krait/json.h>
+#include <krait/experimental/json.h>
 #include <krait/safetensors.h>
 #include <krait/tokenizer.h>
 

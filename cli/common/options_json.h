@@ -16,7 +16,7 @@
 
 #include "cli/common/cli_options.h"
 
-#include <krait/json.h>
+#include <krait/experimental/json.h>
 
 typedef struct cli_json_file {
     kr_ctx *ctx;

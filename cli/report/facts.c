@@ -4,7 +4,7 @@
 #include "cli/common/cli_files.h"
 #include "cli/commands/cmd_report.h"
 
-#include <krait/json.h>
+#include <krait/experimental/json.h>
 #include <krait/model.h>
 
 #include <stdio.h>

@@ -72,9 +72,12 @@ KR_API void kr_ctx_destroy(kr_ctx *ctx);
 
 /* The first error since the context was created or cleared; later errors are not recorded. The message names op,
  * operand, sizes, rule and, if known, the remedy; it is "" without an error. NULL ctx: failed, out of memory. */
-KR_API bool kr_ctx_failed(const kr_ctx *ctx);
 KR_API kr_status kr_ctx_status(const kr_ctx *ctx);
 KR_API const char *kr_ctx_message(const kr_ctx *ctx);
+KR_API_INLINE bool kr_ctx_failed(const kr_ctx *ctx)
+{
+    return kr_ctx_status(ctx) != KR_OK;
+}
 
 /* Sets an error from outside the library: a custom source or op reports its failures so, and the library treats them as
  * its own. An earlier error stays. `format` is printf's; the message keeps 1,023 bytes. Returns `status`; KR_OK and KR_END
@@ -104,7 +107,7 @@ KR_API kr_precision kr_ctx_precision(const kr_ctx *ctx);
  * kernel that the device lacks. kr_ctx_kernel(ctx, "ssd") names the set of the fused SSD core. */
 KR_API const char *kr_ctx_kernel(const kr_ctx *ctx, const char *kernel);
 
-/* Exact statistics of the context's allocator (host memory). With a GPU these are headers and lists only. */
+/* Exact statistics of one of the context's memories. */
 typedef struct kr_memory_stats {
     size_t live_bytes;    /* currently allocated */
     size_t peak_bytes;    /* maximum allocated at any time */
@@ -112,35 +115,65 @@ typedef struct kr_memory_stats {
     size_t total_blocks;  /* allocations since creation */
     uint64_t reserved[4]; /* 0; for later versions */
 } kr_memory_stats;
-KR_API kr_memory_stats kr_ctx_memory(const kr_ctx *ctx);
 
-/* The same for device memory (parameters, gradients, tensors on tapes, kernel scratch) and for pinned host memory
- * (integer tensors and staging). Both are 0 on the CPU. */
-KR_API kr_memory_stats kr_ctx_device_memory(const kr_ctx *ctx);
-KR_API kr_memory_stats kr_ctx_pinned_memory(const kr_ctx *ctx);
-
-/* Fault injection for tests: the n-th allocation from now (1: the next) in any of the three memories fails; 0 disables
- * it. */
-KR_API void kr_ctx_fail_allocation(kr_ctx *ctx, size_t n);
+/* Host memory, from the context's allocator (with a GPU: headers and lists only); device memory (parameters, gradients,
+ * tensors on tapes, kernel scratch); pinned host memory (integer tensors and staging). The last two are 0 on the CPU. */
+typedef enum kr_memory_kind { KR_MEMORY_HOST = 0, KR_MEMORY_DEVICE = 1, KR_MEMORY_PINNED = 2 } kr_memory_kind;
+KR_API kr_memory_stats kr_ctx_memory_stats(const kr_ctx *ctx, kr_memory_kind kind);
+KR_API_INLINE kr_memory_stats kr_ctx_memory(const kr_ctx *ctx)
+{
+    return kr_ctx_memory_stats(ctx, KR_MEMORY_HOST);
+}
+KR_API_INLINE kr_memory_stats kr_ctx_device_memory(const kr_ctx *ctx)
+{
+    return kr_ctx_memory_stats(ctx, KR_MEMORY_DEVICE);
+}
+KR_API_INLINE kr_memory_stats kr_ctx_pinned_memory(const kr_ctx *ctx)
+{
+    return kr_ctx_memory_stats(ctx, KR_MEMORY_PINNED);
+}
 
 /* Restarts the random stream. */
 KR_API void kr_ctx_seed(kr_ctx *ctx, uint64_t seed);
 
-/* The features of this CPU ("avx2 fma f16c avx512f ... amx_bf16"), and the instruction sets that `isa` accepts, best
- * last. No context needed; any thread may call them. */
-KR_API const char *kr_cpu_features_text(char *text, size_t bytes);
-KR_API const char *kr_isa_choices(char *text, size_t bytes);
+/* Texts about the machine and the library. */
+typedef enum kr_info {
+    KR_INFO_CPU_FEATURES = 0, /* features of this CPU: "avx2 fma f16c avx512f ... amx_bf16" */
+    KR_INFO_ISAS = 1,         /* instruction sets that kr_ctx_options.isa accepts, best last: "ref, avx2, avx512" */
+    KR_INFO_DEVICES = 2, /* a line per device: "cpu", "cuda:0 NVIDIA H200, 139 GiB, sm_90", or why a kind is missing */
+    KR_INFO_KERNELS = 3  /* a line per kernel, see kr_kernels_text */
+} kr_info;
 
-/* The devices, one per line: "cpu", "cuda:0 NVIDIA H200, 139 GiB, sm_90", or the reason why a kind is not available.
- * Writes to text like snprintf and returns the length without the final zero. No context needed; any thread may call
- * it. */
-KR_API size_t kr_devices_text(char *text, size_t bytes);
+/* Writes the text to `text` like snprintf and returns the length without the final zero; text may be NULL if bytes is 0.
+ * An unknown value gives "". Needs no context; any thread may call it. */
+KR_API size_t kr_info_text(kr_info info, char *text, size_t bytes);
 
-/* The kernels of the library, a line for each, tab-separated: its name, then the element types that each set of kernels
+/* kr_info_text of the features of this CPU and of the instruction sets; return text. */
+KR_API_INLINE const char *kr_cpu_features_text(char *text, size_t bytes)
+{
+    kr_info_text(KR_INFO_CPU_FEATURES, text, bytes);
+    return text;
+}
+KR_API_INLINE const char *kr_isa_choices(char *text, size_t bytes)
+{
+    kr_info_text(KR_INFO_ISAS, text, bytes);
+    return text;
+}
+
+/* kr_info_text of the devices. */
+KR_API_INLINE size_t kr_devices_text(char *text, size_t bytes)
+{
+    return kr_info_text(KR_INFO_DEVICES, text, bytes);
+}
+
+/* kr_info_text of the kernels, a line for each, tab-separated: its name, then the element types that each set of kernels
  * computes it in: "f32 f64", "f32", "f64", "any" (one kernel for all types) or "-" (none). The first line names the sets:
  * those that were built for the CPU ("ref", "avx2", "avx512"), then "cuda", which every build lists. A CPU runs the best
- * set that has the kernel. Into text as by snprintf, like kr_devices_text. Needs no context; any thread may call it. */
-KR_API size_t kr_kernels_text(char *text, size_t bytes);
+ * set that has the kernel. */
+KR_API_INLINE size_t kr_kernels_text(char *text, size_t bytes)
+{
+    return kr_info_text(KR_INFO_KERNELS, text, bytes);
+}
 
 #ifdef __cplusplus
 }

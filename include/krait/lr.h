@@ -35,7 +35,11 @@ typedef enum kr_lr_kind {
     KR_LR_STABLE_DECAY = 3 /* warm up, stay, decay: the decay can be begun from any point of the stable part */
 } kr_lr_kind;
 
-KR_API const char *kr_lr_kind_name(kr_lr_kind kind); /* "constant", "cosine", "linear", "wsd"; "?" for none */
+/* "constant", "cosine", "linear", "wsd"; "?" for an invalid value. */
+KR_API_INLINE const char *kr_lr_kind_name(kr_lr_kind kind)
+{
+    return kr_enum_name(KR_ENUM_LR_KIND, (int)kind);
+}
 
 /* How a stable rate ends, t from 0 to 1: what is left of max_lr - min_lr. */
 typedef enum kr_lr_shape {

@@ -31,7 +31,11 @@ typedef enum kr_layout {
     KR_LAYOUT_AS_LOADED = -1 /* where a layout is chosen: the model's own */
 } kr_layout;
 
-KR_API const char *kr_layout_name(kr_layout layout); /* "official", "hf"; "?" for a value that is none */
+/* "official", "hf"; "?" for an invalid value. */
+KR_API_INLINE const char *kr_layout_name(kr_layout layout)
+{
+    return kr_enum_name(KR_ENUM_LAYOUT, (int)layout);
+}
 
 #define KR_MAX_EOS 8
 

@@ -45,7 +45,11 @@ typedef enum kr_optimizer_kind {
     KR_OPTIMIZER_MUON = 2
 } kr_optimizer_kind;
 
-KR_API const char *kr_optimizer_kind_name(kr_optimizer_kind kind); /* "adamw", "sgd", "muon"; "?" for none */
+/* "adamw", "sgd", "muon"; "?" for an invalid value. */
+KR_API_INLINE const char *kr_optimizer_kind_name(kr_optimizer_kind kind)
+{
+    return kr_enum_name(KR_ENUM_OPTIMIZER_KIND, (int)kind);
+}
 
 /* What Muon's step is multiplied with, for a matrix [rows cols] that makes `rows` outputs of `cols` inputs. */
 typedef enum kr_muon_ratio {

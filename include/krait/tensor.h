@@ -34,8 +34,12 @@ typedef enum kr_dtype {
     KR_DTYPE_I64 = 5
 } kr_dtype;
 
-KR_API const char *kr_dtype_name(kr_dtype dtype); /* "f32", ...; "?" for an invalid value */
-KR_API size_t kr_dtype_bytes(kr_dtype dtype);     /* bytes per element; 0 for an invalid value */
+/* "f32", ...; "?" for an invalid value. */
+KR_API_INLINE const char *kr_dtype_name(kr_dtype dtype)
+{
+    return kr_enum_name(KR_ENUM_DTYPE, (int)dtype);
+}
+KR_API size_t kr_dtype_bytes(kr_dtype dtype); /* bytes per element; 0 for an invalid value */
 
 /* Sizes of the axes, slowest first. Rank 0 is a single element. */
 typedef struct kr_shape {
@@ -62,11 +66,29 @@ extern "C" {
 /* Properties of a tensor. NULL gives 0, KR_DTYPE_F32 or an empty shape, so getters are safe after an error. */
 KR_API kr_dtype kr_tensor_dtype(const kr_tensor *x);
 KR_API kr_shape kr_tensor_shape(const kr_tensor *x);
-KR_API int kr_tensor_rank(const kr_tensor *x);
-KR_API int64_t kr_tensor_dim(const kr_tensor *x, int axis);    /* axis < 0 counts from the end; 1 beyond the rank */
-KR_API int64_t kr_tensor_stride(const kr_tensor *x, int axis); /* in elements */
-KR_API int64_t kr_tensor_count(const kr_tensor *x);            /* number of elements */
+KR_API int64_t kr_tensor_stride(const kr_tensor *x, int axis); /* in elements; axis as for kr_tensor_dim, 0 beyond */
 KR_API bool kr_tensor_is_contiguous(const kr_tensor *x);
+
+/* Number of axes; size of axis i, where i < 0 counts from the end and the size is 1 beyond the rank; number of elements.
+ * 0 for NULL. */
+KR_API_INLINE int kr_tensor_rank(const kr_tensor *x)
+{
+    return kr_tensor_shape(x).rank;
+}
+KR_API_INLINE int64_t kr_tensor_dim(const kr_tensor *x, int i)
+{
+    const kr_shape shape = kr_tensor_shape(x);
+    if (i < 0) i += shape.rank;
+    if (!x) return 0;
+    return i >= 0 && i < shape.rank ? shape.dims[i] : 1;
+}
+KR_API_INLINE int64_t kr_tensor_count(const kr_tensor *x)
+{
+    const kr_shape shape = kr_tensor_shape(x);
+    int64_t count = x ? 1 : 0;
+    for (int i = 0; i < shape.rank; i++) count *= shape.dims[i];
+    return count;
+}
 
 /* Address of the first element; the strides give the layout. NULL for NULL. On the CPU it may always be read; write
  * only to parameters, and only while no tape holds an op that used them. On a GPU the address of floats is a device
@@ -98,6 +120,9 @@ KR_API double kr_item(const kr_tensor *x);
 /* "[2, 64, 256]" into text; returns text. */
 KR_API const char *kr_shape_text(const kr_tensor *x, char *text, size_t bytes);
 
+/* Distributions of random numbers: normal with mean a and standard deviation b, or uniform in [a, b). */
+typedef enum kr_random_kind { KR_RANDOM_NORMAL = 0, KR_RANDOM_UNIFORM = 1 } kr_random_kind;
+
 /* A parameter: a leaf that outlives tapes. Zero-filled. Its gradient accumulates over backward passes until
  * kr_zero_grad. NULL on failure. Destroy every parameter before its context. */
 KR_API kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
@@ -106,8 +131,15 @@ KR_API void kr_param_destroy(kr_tensor *param);
 /* Overwrites a parameter with `count` elements of type `dtype`, with a constant, or with random samples (see kr_randn). */
 KR_API kr_status kr_param_write(kr_tensor *param, kr_dtype dtype, const void *data, int64_t count);
 KR_API kr_status kr_param_fill(kr_tensor *param, double value);
-KR_API kr_status kr_param_normal(kr_tensor *param, double mean, double std);
-KR_API kr_status kr_param_uniform(kr_tensor *param, double low, double high);
+KR_API kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, double b);
+KR_API_INLINE kr_status kr_param_normal(kr_tensor *param, double mean, double std)
+{
+    return kr_param_random(param, KR_RANDOM_NORMAL, mean, std);
+}
+KR_API_INLINE kr_status kr_param_uniform(kr_tensor *param, double low, double high)
+{
+    return kr_param_random(param, KR_RANDOM_UNIFORM, low, high);
+}
 
 /* A constant over the caller's memory, without a copy, with the given strides in elements (NULL: row-major). The memory
  * must stay valid until the tape is reset. A device that cannot access it gets a row-major copy. */
@@ -115,13 +147,23 @@ KR_API kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, co
 
 /* New tensors on the tape, constants for the gradient (see kr_input in tape.h for a leaf that has one). */
 KR_API kr_tensor *kr_from_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const void *data); /* copies */
-KR_API kr_tensor *kr_zeros(kr_tape *tape, kr_dtype dtype, kr_shape shape);
 KR_API kr_tensor *kr_full(kr_tape *tape, kr_dtype dtype, kr_shape shape, double value);
+KR_API_INLINE kr_tensor *kr_zeros(kr_tape *tape, kr_dtype dtype, kr_shape shape)
+{
+    return kr_full(tape, dtype, shape, 0);
+}
 
-/* Random tensors (f32, f64, bf16, f16), normal and uniform in [low, high), from the context's random stream: the same
- * seed and order of calls give the same numbers with any number of threads. */
-KR_API kr_tensor *kr_randn(kr_tape *tape, kr_dtype dtype, kr_shape shape);
-KR_API kr_tensor *kr_rand(kr_tape *tape, kr_dtype dtype, kr_shape shape, double low, double high);
+/* Random tensors (f32, f64, bf16, f16), standard normal and uniform in [low, high), from the context's random stream:
+ * the same seed and order of calls give the same numbers with any number of threads. */
+KR_API kr_tensor *kr_random(kr_tape *tape, kr_dtype dtype, kr_shape shape, kr_random_kind kind, double a, double b);
+KR_API_INLINE kr_tensor *kr_randn(kr_tape *tape, kr_dtype dtype, kr_shape shape)
+{
+    return kr_random(tape, dtype, shape, KR_RANDOM_NORMAL, 0, 1);
+}
+KR_API_INLINE kr_tensor *kr_rand(kr_tape *tape, kr_dtype dtype, kr_shape shape, double low, double high)
+{
+    return kr_random(tape, dtype, shape, KR_RANDOM_UNIFORM, low, high);
+}
 
 #ifdef __cplusplus
 }

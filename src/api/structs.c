@@ -1,6 +1,8 @@
 /* structs.c - the table of all sized structs, whose defaults are in the modules that take them. */
 #include "base/sized.h"
 
+#include <krait/experimental/check.h>
+#include <krait/experimental/json.h>
 #include <krait/krait.h>
 
 #include <string.h>

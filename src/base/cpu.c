@@ -101,18 +101,19 @@ const char *kr_cpu_feature_name(uint64_t bit)
     }
 }
 
-const char *kr_cpu_features_text(char *text, size_t bytes)
+size_t kr_cpu_features_write(char *text, size_t bytes)
 {
     const uint64_t features = kr_cpu_features();
     size_t at = 0;
     if (!text) return "";
     if (bytes) text[0] = '\0';
     for (uint64_t bit = 1; bit <= KR_CPU_AMX_INT8; bit <<= 1) {
-        if (!(features & bit) || at >= bytes) continue;
-        int n = snprintf(text + at, bytes - at, "%s%s", at ? " " : "", kr_cpu_feature_name(bit));
+        if (!(features & bit)) continue;
+        const int n = snprintf(at < bytes ? text + at : NULL, at < bytes ? bytes - at : 0, "%s%s", at ? " " : "",
+                               kr_cpu_feature_name(bit));
         if (n > 0) at += (size_t)n;
     }
-    return text;
+    return at;
 }
 
 int kr_cpu_allowed(int *cpus, int max)

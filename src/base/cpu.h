@@ -25,6 +25,9 @@ uint64_t kr_cpu_features(void);
 /* Name of one bit, "?" for none. */
 const char *kr_cpu_feature_name(uint64_t bit);
 
+/* The names of this CPU's features, as kr_info_text has them. */
+size_t kr_cpu_features_write(char *text, size_t bytes);
+
 /* CPUs that this process may run on, >= 1; writes the first `max` of their numbers. */
 int kr_cpu_allowed(int *cpus, int max);
 

@@ -1,6 +1,7 @@
 /* error.c - the sticky first error of a context, and its log. */
 #include "base/ctx_impl.h"
 #include "base/device_memory.h"
+#include "base/names.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -62,11 +63,6 @@ void kr_note(kr_ctx *ctx, kr_log_level level, const char *format, ...)
     ctx->log(ctx->log_user, level, line);
 }
 
-bool kr_ctx_failed(const kr_ctx *ctx)
-{
-    return !ctx || ctx->status != KR_OK;
-}
-
 kr_status kr_ctx_status(const kr_ctx *ctx)
 {
     return ctx ? ctx->status : KR_ERR_NOMEM;
@@ -84,12 +80,8 @@ void kr_ctx_clear(kr_ctx *ctx)
     ctx->message[0] = '\0';
 }
 
-const char *kr_status_name(kr_status status)
-{
-    static const char *const names[] = { "ok",          "arg",    "shape",   "dtype", "nomem",    "io", "format",
-                                         "unsupported", "device", "numeric", "state", "internal", "end" };
-    return (unsigned)status < sizeof names / sizeof *names ? names[status] : "?";
-}
+KR_NAMES(kr_status, "ok", "arg", "shape", "dtype", "nomem", "io", "format", "unsupported", "device", "numeric", "state",
+         "internal", "end");
 
 const char *kr_version(void)
 {

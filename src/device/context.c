@@ -8,6 +8,8 @@
 #include "device/device.h"
 #include "kernels/select.h"
 
+#include <krait/experimental/testing.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -154,11 +156,6 @@ const char *kr_ctx_isa(const kr_ctx *ctx)
 kr_precision kr_ctx_precision(const kr_ctx *ctx)
 {
     return ctx && ctx->device ? ctx->device->precision : KR_PRECISION_EXACT;
-}
-
-kr_memory_stats kr_ctx_memory(const kr_ctx *ctx)
-{
-    return ctx ? ctx->memory.stats : (kr_memory_stats){ 0 };
 }
 
 void kr_ctx_fail_allocation(kr_ctx *ctx, size_t n)

@@ -212,6 +212,9 @@ typedef struct kr_device_kind {
 /* The n-th kind of this build; NULL past the last. */
 const kr_device_kind *kr_device_kind_nth(int n);
 
+/* The devices, as kr_info_text has them. */
+size_t kr_devices_write(char *text, size_t bytes);
+
 /* One more, which test programs may set before they create a context; NULL. */
 extern const kr_device_kind *kr_device_kind_of_tests;
 

@@ -41,7 +41,7 @@ const kr_device_kind *kr_device_kind_nth(int n)
     return n == 0 ? &kr_cuda_kind : n == 1 ? kr_device_kind_of_tests : NULL;
 }
 
-size_t kr_devices_text(char *text, size_t bytes)
+size_t kr_devices_write(char *text, size_t bytes)
 {
     kr_page page = kr_page_of(text, bytes);
     const kr_device_kind *kind;
@@ -185,12 +185,10 @@ kr_status kr_ctx_wait(kr_ctx *ctx)
     return kr_ctx_status(ctx);
 }
 
-kr_memory_stats kr_ctx_device_memory(const kr_ctx *ctx)
+kr_memory_stats kr_ctx_memory_stats(const kr_ctx *ctx, kr_memory_kind kind)
 {
-    return ctx && ctx->device ? ctx->device->device_memory.stats : (kr_memory_stats){ 0 };
-}
-
-kr_memory_stats kr_ctx_pinned_memory(const kr_ctx *ctx)
-{
-    return ctx && ctx->device ? ctx->device->shared.stats : (kr_memory_stats){ 0 };
+    if (ctx && kind == KR_MEMORY_HOST) return ctx->memory.stats;
+    if (ctx && ctx->device && kind == KR_MEMORY_DEVICE) return ctx->device->device_memory.stats;
+    if (ctx && ctx->device && kind == KR_MEMORY_PINNED) return ctx->device->shared.stats;
+    return (kr_memory_stats){ 0 };
 }

@@ -4,7 +4,7 @@
 
 #include "base/sized.h"
 
-#include <krait/json.h>
+#include <krait/experimental/json.h>
 
 KR_DECLARE_DEFAULTS(kr_json_options);
 

@@ -5,7 +5,7 @@
 #include "io/convert.h"
 #include "io/file.h"
 
-#include <krait/json.h>
+#include <krait/experimental/json.h>
 #include <krait/safetensors.h>
 
 struct kr_safetensors {

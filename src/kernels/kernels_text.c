@@ -68,7 +68,7 @@ static void put_row(writer *w, const char *kernel, int count, const unsigned cha
     put(w, "\n");
 }
 
-size_t kr_kernels_text(char *text, size_t bytes)
+size_t kr_kernels_write(char *text, size_t bytes)
 {
     enum { MOST_SETS = 8 };
     kernel_types sets[MOST_SETS];

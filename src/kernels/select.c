@@ -65,16 +65,17 @@ void kr_kernels_merge(kr_kernels *table, const kr_kernels *last, uint64_t featur
     table->needs = last->needs;
 }
 
-const char *kr_isa_choices(char *text, size_t bytes)
+size_t kr_isas_write(char *text, size_t bytes)
 {
     const uint64_t features = kr_cpu_features();
     size_t at = 0;
     if (!text) return "";
     if (bytes) text[0] = '\0';
     for (int n = 0; kr_kernels_nth(n); n++) {
-        if (!kr_kernels_runnable(sets[n], features) || at >= bytes) continue;
-        int wrote = snprintf(text + at, bytes - at, "%s%s", at ? ", " : "", sets[n]->name);
+        if (!kr_kernels_runnable(sets[n], features)) continue;
+        const int wrote =
+            snprintf(at < bytes ? text + at : NULL, at < bytes ? bytes - at : 0, "%s%s", at ? ", " : "", sets[n]->name);
         if (wrote > 0) at += (size_t)wrote;
     }
-    return text;
+    return at;
 }

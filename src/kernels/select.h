@@ -7,6 +7,10 @@
 /* The n-th set in rising order of preference, 0 being the reference; NULL past the last. All that were built. */
 const kr_kernels *kr_kernels_nth(int n);
 
+/* The instruction sets that this machine runs, and the table of kernels, as kr_info_text has them. */
+size_t kr_isas_write(char *text, size_t bytes);
+size_t kr_kernels_write(char *text, size_t bytes);
+
 /* The set of that name, NULL if none was built. */
 const kr_kernels *kr_kernels_named(const char *name);
 

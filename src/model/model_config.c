@@ -2,6 +2,7 @@
 #include "model/model_config_impl.h"
 
 #include "base/entry.h"
+#include "base/names.h"
 #include "base/sized.h"
 #include "io/file.h"
 #include "nn/block_impl.h"
@@ -9,11 +10,7 @@
 
 #include <string.h>
 
-const char *kr_layout_name(kr_layout layout)
-{
-    static const char *const names[] = { "official", "hf" };
-    return layout == KR_LAYOUT_OFFICIAL || layout == KR_LAYOUT_HF ? names[layout] : "?";
-}
+KR_NAMES(kr_layout, "official", "hf");
 
 /* ---- configs ---- */
 

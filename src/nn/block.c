@@ -14,12 +14,6 @@ const kr_block_kind *kr_block_kind_of(kr_family family)
     return NULL;
 }
 
-const char *kr_family_name(kr_family family)
-{
-    const kr_block_kind *kind = kr_block_kind_of(family);
-    return kind ? kind->name : "?";
-}
-
 int kr_cache_count(kr_family family)
 {
     const kr_block_kind *kind = kr_block_kind_of(family);

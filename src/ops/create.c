@@ -9,11 +9,6 @@ kr_tensor *kr_full(kr_tape *tape, kr_dtype dtype, kr_shape shape, double value)
     return y && kr_assign_value(tape->ctx, y, value) ? y : NULL;
 }
 
-kr_tensor *kr_zeros(kr_tape *tape, kr_dtype dtype, kr_shape shape)
-{
-    return kr_full(tape, dtype, shape, 0);
-}
-
 /* A header for the caller's memory, to read from. */
 static bool lend(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape *shape, const void *data, kr_tensor *x)
 {
@@ -52,11 +47,13 @@ kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int
     return kr_view_of(tape, &lent, &shape, strides, 0);
 }
 
-static kr_tensor *draw(kr_tape *tape, const char *op, kr_dtype dtype, kr_shape shape, bool normal, double alpha,
-                       double beta)
+kr_tensor *kr_random(kr_tape *tape, kr_dtype dtype, kr_shape shape, kr_random_kind kind, double a, double b)
 {
+    const bool is_known = kind == KR_RANDOM_NORMAL || kind == KR_RANDOM_UNIFORM;
+    const char *op = !is_known ? "random" : kind == KR_RANDOM_NORMAL ? "randn" : "rand";
     if (!kr_tape_ready(tape, op)) return NULL;
-    if (!kr_require(tape->ctx, kr_dtype_is_float(dtype), KR_ERR_DTYPE,
+    if (!kr_require(tape->ctx, is_known, KR_ERR_ARG, "random: %d is no kr_random_kind", (int)kind) ||
+        !kr_require(tape->ctx, kr_dtype_is_float(dtype), KR_ERR_DTYPE,
                     "%s: type %s, but draws are f32, f64, bf16 or f16", op, kr_dtype_name(dtype)))
         return NULL;
     kr_tensor *y = kr_new(tape, dtype, shape);
@@ -67,18 +64,8 @@ static kr_tensor *draw(kr_tape *tape, const char *op, kr_dtype dtype, kr_shape s
                             .y = y->data,
                             .seed = ctx->seed,
                             .stream = ctx->stream++,
-                            .normal = normal,
-                            .alpha = alpha,
-                            .beta = beta };
+                            .normal = kind == KR_RANDOM_NORMAL,
+                            .alpha = a,
+                            .beta = b };
     return KR_RUN(ctx, random, &args) ? y : NULL;
-}
-
-kr_tensor *kr_randn(kr_tape *tape, kr_dtype dtype, kr_shape shape)
-{
-    return draw(tape, "randn", dtype, shape, true, 0, 1);
-}
-
-kr_tensor *kr_rand(kr_tape *tape, kr_dtype dtype, kr_shape shape, double low, double high)
-{
-    return draw(tape, "rand", dtype, shape, false, low, high);
 }

@@ -127,30 +127,23 @@ kr_status kr_param_fill(kr_tensor *param, double value)
     return status_of(param);
 }
 
-static kr_status draw(kr_tensor *param, const char *op, bool normal, double alpha, double beta)
+kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, double b)
 {
-    if (!writable(param, op)) return status_of(param);
+    static const char *const ops[] = { "param_normal", "param_uniform" };
+    const bool is_known = kind == KR_RANDOM_NORMAL || kind == KR_RANDOM_UNIFORM;
+    if (!writable(param, is_known ? ops[kind] : "param_random")) return status_of(param);
     kr_ctx *ctx = param->ctx;
+    if (!kr_require(ctx, is_known, KR_ERR_ARG, "param_random: %d is no kr_random_kind", (int)kind)) return ctx->status;
     kr_random_args args = { .n = kr_tensor_count(param),
                             .dtype = param->dtype,
                             .y = param->data,
                             .seed = ctx->seed,
                             .stream = ctx->stream++,
-                            .normal = normal,
-                            .alpha = alpha,
-                            .beta = beta };
+                            .normal = kind == KR_RANDOM_NORMAL,
+                            .alpha = a,
+                            .beta = b };
     KR_RUN(ctx, random, &args);
     return ctx->status;
-}
-
-kr_status kr_param_normal(kr_tensor *param, double mean, double std)
-{
-    return draw(param, "param_normal", true, mean, std);
-}
-
-kr_status kr_param_uniform(kr_tensor *param, double low, double high)
-{
-    return draw(param, "param_uniform", false, low, high);
 }
 
 /* In a checkpoint that is recomputed, fn writes to its tensors as it did at first. */

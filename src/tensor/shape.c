@@ -1,29 +1,21 @@
 /* shape.c - element types, sizes and strides. */
 #include "tensor/tensor_impl.h"
 
+#include "base/names.h"
+
 #include <stdio.h>
 
-static const struct {
-    const char *name;
-    size_t bytes;
-} dtypes[] = {
-    [KR_DTYPE_F32] = { "f32", 4 }, [KR_DTYPE_F64] = { "f64", 8 }, [KR_DTYPE_BF16] = { "bf16", 2 },
-    [KR_DTYPE_F16] = { "f16", 2 }, [KR_DTYPE_I32] = { "i32", 4 }, [KR_DTYPE_I64] = { "i64", 8 },
-};
+KR_NAMES(kr_dtype, "f32", "f64", "bf16", "f16", "i32", "i64");
+static const size_t dtype_bytes[] = { 4, 8, 2, 2, 4, 8 };
 
 bool kr_dtype_is_valid(kr_dtype dtype)
 {
-    return (unsigned)dtype < sizeof dtypes / sizeof *dtypes;
-}
-
-const char *kr_dtype_name(kr_dtype dtype)
-{
-    return kr_dtype_is_valid(dtype) ? dtypes[dtype].name : "?";
+    return (unsigned)dtype < sizeof dtype_bytes / sizeof *dtype_bytes;
 }
 
 size_t kr_dtype_bytes(kr_dtype dtype)
 {
-    return kr_dtype_is_valid(dtype) ? dtypes[dtype].bytes : 0;
+    return kr_dtype_is_valid(dtype) ? dtype_bytes[dtype] : 0;
 }
 
 bool kr_dtype_is_float(kr_dtype dtype)
@@ -119,31 +111,11 @@ kr_shape kr_tensor_shape(const kr_tensor *x)
     return shape;
 }
 
-int kr_tensor_rank(const kr_tensor *x)
-{
-    return x ? x->rank : 0;
-}
-
-int64_t kr_tensor_dim(const kr_tensor *x, int axis)
-{
-    if (!x) return 0;
-    if (axis < 0) axis += x->rank;
-    return axis >= 0 && axis < x->rank ? x->dims[axis] : 1;
-}
-
 int64_t kr_tensor_stride(const kr_tensor *x, int axis)
 {
     if (!x) return 0;
     if (axis < 0) axis += x->rank;
     return axis >= 0 && axis < x->rank ? x->strides[axis] : 0;
-}
-
-int64_t kr_tensor_count(const kr_tensor *x)
-{
-    if (!x) return 0;
-    int64_t count = 1;
-    for (int axis = 0; axis < x->rank; axis++) count *= x->dims[axis];
-    return count;
 }
 
 bool kr_tensor_is_contiguous(const kr_tensor *x)

@@ -1,5 +1,6 @@
 /* lr.c - learning rates as functions of the step; <krait/lr.h> has the formulas. */
 #include "base/ctx_impl.h"
+#include "base/names.h"
 #include "base/sized.h"
 
 #include <krait/lr.h>
@@ -10,11 +11,7 @@ static const double pi = 3.14159265358979323846;
 
 KR_DEFAULTS(kr_lr_schedule) = { .size = sizeof(kr_lr_schedule), .kind = KR_LR_CONSTANT, .max_lr = 1e-3 };
 
-const char *kr_lr_kind_name(kr_lr_kind kind)
-{
-    static const char *const names[] = { "constant", "cosine", "linear", "wsd" };
-    return kind >= KR_LR_CONSTANT && kind <= KR_LR_STABLE_DECAY ? names[kind] : "?";
-}
+KR_NAMES(kr_lr_kind, "constant", "cosine", "linear", "wsd");
 
 static double cosine(double min, double max, double t)
 {

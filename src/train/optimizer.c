@@ -1,6 +1,7 @@
 /* optimizer.c - making an optimizer: its options, the parts of the parameters, and one block for all that is kept. */
 #include "train/optimizer_impl.h"
 
+#include "base/names.h"
 #include "base/sized.h"
 #include "device/device.h"
 
@@ -25,11 +26,7 @@ KR_DEFAULTS(kr_optimizer_options) = { .size = sizeof(kr_optimizer_options),
                                       .muon_ratio = KR_MUON_RATIO_MATCH_RMS,
                                       .muon_weight_decay = KR_SAME_DECAY };
 
-const char *kr_optimizer_kind_name(kr_optimizer_kind kind)
-{
-    static const char *const names[] = { "adamw", "sgd", "muon" };
-    return kind >= KR_OPTIMIZER_ADAMW && kind <= KR_OPTIMIZER_MUON ? names[kind] : "?";
-}
+KR_NAMES(kr_optimizer_kind, "adamw", "sgd", "muon");
 
 /* A number that is finite, at least 0, and below `below` (infinity: no matter). */
 static bool check_number(kr_ctx *ctx, const char *name, double x, double below)

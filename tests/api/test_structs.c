@@ -5,6 +5,9 @@
 #include "base/sized.h"
 #include "tests/folder.h"
 
+#include <krait/experimental/check.h>
+#include <krait/experimental/json.h>
+
 #define KR_SIZED(id, type) KR_DECLARE_DEFAULTS(type);
 #include "base/structs.def"
 #undef KR_SIZED
@@ -362,6 +365,14 @@ static bool take_generate_options(void *o)
     return made != NULL;
 }
 
+static bool take_check_options(void *o)
+{
+    kr_check_options *options = o;
+    options->kind = KR_CHECK_RECORD;
+    text[0] = '\0';
+    return kr_check_run(ctx, options, NULL) == KR_OK;
+}
+
 /* ---- all of them ---- */
 
 typedef struct sized {
@@ -406,6 +417,7 @@ static const sized structs[] = {
     ROW(TRAIN_OPTIONS, train_options, params),
     ROW(SAMPLER_OPTIONS, sampler_options, seed),
     ROW(GENERATE_OPTIONS, generate_options, stops),
+    ROW(CHECK_OPTIONS, check_options, tokens),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 

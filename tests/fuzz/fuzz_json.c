@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
 
-#include <krait/json.h>
+#include <krait/experimental/json.h>
 
 /* Depth is bounded by the parser's own limit. */
 static int64_t walk(const kr_json *value)

@@ -4,7 +4,7 @@
 #include "io/folder.h"
 #include "tests/harness.h"
 
-#include <krait/json.h>
+#include <krait/experimental/json.h>
 
 #include <locale.h>
 

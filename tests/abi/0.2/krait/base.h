@@ -32,6 +32,13 @@
 #define KR_API __attribute__((visibility("default")))
 #endif
 
+/* Functions of <krait/experimental/...>: in the static library only. The shared library does not export them, so that its
+ * interface can stay compatible while they change. */
+#define KR_EXPERIMENTAL_API
+
+/* Functions written in the header, as typed names of one exported function; in the shared library they have no symbol. */
+#define KR_API_INLINE static inline
+
 /* KR_MUST_CHECK: a status that must not be ignored, because data would be lost unnoticed. KR_DEPRECATED("use ..."): a
  * declaration that a later minor version removes. */
 #if defined(__GNUC__) || defined(__clang__)
@@ -72,8 +79,25 @@ typedef enum kr_status {
     KR_END = 12             /* no more items; not an error, and never the status of a context */
 } kr_status;
 
+/* The enums whose values have names. Values are fixed; new ones are appended. */
+typedef enum kr_enum_id {
+    KR_ENUM_STATUS = 0,
+    KR_ENUM_DTYPE = 1,
+    KR_ENUM_FAMILY = 2,
+    KR_ENUM_LAYOUT = 3,
+    KR_ENUM_LR_KIND = 4,
+    KR_ENUM_OPTIMIZER_KIND = 5
+} kr_enum_id;
+
+/* The name of a value: "f32" for KR_ENUM_DTYPE and KR_DTYPE_F32; "?" for a value without one; never NULL. Thread-safe.
+ * kr_status_name, kr_dtype_name and so on call it. */
+KR_API const char *kr_enum_name(kr_enum_id id, int value);
+
 /* "ok", "shape", ...; never NULL. */
-KR_API const char *kr_status_name(kr_status status);
+KR_API_INLINE const char *kr_status_name(kr_status status)
+{
+    return kr_enum_name(KR_ENUM_STATUS, (int)status);
+}
 
 /* "major.minor.patch" of the library that is linked, not of this header. */
 KR_API const char *kr_version(void);
@@ -114,7 +138,8 @@ typedef enum kr_struct_id {
     KR_STRUCT_LR_SCHEDULE = 24,
     KR_STRUCT_TRAIN_OPTIONS = 25,
     KR_STRUCT_SAMPLER_OPTIONS = 26,
-    KR_STRUCT_GENERATE_OPTIONS = 27
+    KR_STRUCT_GENERATE_OPTIONS = 27,
+    KR_STRUCT_CHECK_OPTIONS = 28
 } kr_struct_id;
 
 /* What the macros call: `size` bytes at `object` become the defaults of the struct; an id that this library does not know

@@ -28,7 +28,10 @@ extern "C" {
 typedef enum kr_family { KR_FAMILY_MAMBA1 = 0, KR_FAMILY_MAMBA2 = 1, KR_FAMILY_MAMBA3 = 2 } kr_family;
 
 /* "mamba1", ...; "?" for an invalid value. */
-KR_API const char *kr_family_name(kr_family family);
+KR_API_INLINE const char *kr_family_name(kr_family family)
+{
+    return kr_enum_name(KR_ENUM_FAMILY, (int)family);
+}
 
 /* A family and its config. Both are copied by the constructor that takes them. */
 typedef struct kr_block_config {

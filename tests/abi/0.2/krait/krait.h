@@ -18,7 +18,6 @@
 #include <krait/ctx.h>
 #include <krait/data.h>
 #include <krait/generate.h>
-#include <krait/json.h>
 #include <krait/layers.h>
 #include <krait/loss.h>
 #include <krait/lr.h>

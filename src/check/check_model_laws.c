@@ -1,17 +1,16 @@
-/* check_model_laws.c - krait check --model without recorded numbers: the model against itself, on random tokens.
+/* check_model_laws.c - a model without recorded numbers: against itself, on random tokens.
  *
  * Read at once, in pieces, or token by token, it gives the same logits, states and gradients, up to rounding; with any
  * number of threads, and for a row whatever its neighbours are, the same bits. On a device: again the same bits, and a row
  * among others up to rounding, since products of other sizes are cut otherwise.
  */
-#include "cli/commands/check_model.h"
+#include "check/check_model.h"
 
-#include "cli/common/cli_machine.h"
+#include "base/ctx_impl.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { ROWS = 3 };
@@ -28,6 +27,7 @@ typedef struct section {
 
 /* All numbers of a run, one tensor after another. */
 typedef struct numbers {
+    kr_ctx *ctx;
     int64_t nsections, count;
     section *sections;
     double *values;
@@ -36,7 +36,8 @@ typedef struct numbers {
 typedef enum reading_way { AT_ONCE, IN_PIECES, BY_STEPS, ROW_ALONE } reading_way;
 
 typedef struct laws {
-    const check_model_options *options;
+    check_tally *tally;
+    const kr_check_options *options;
     kr_ctx *ctx; /* of the model */
     const kr_model *model;
     const kr_network *net;
@@ -49,17 +50,17 @@ typedef struct laws {
 
 static void numbers_free(numbers *n)
 {
-    free(n->sections);
-    free(n->values);
+    check_free(n->sections);
+    check_free(n->values);
     *n = (numbers){ 0 };
 }
 
 /* One more tensor, of so many elements; x NULL: zeros. False when out of memory. */
 static bool take(numbers *n, const char *name, const kr_tensor *x, int64_t count, bool is_angle)
 {
-    section *sections = realloc(n->sections, (size_t)(n->nsections + 1) * sizeof *sections);
+    section *sections = check_grow(n->ctx, n->sections, (size_t)(n->nsections + 1) * sizeof *sections);
     if (sections) n->sections = sections;
-    double *values = realloc(n->values, (size_t)(n->count + count + 1) * sizeof *values);
+    double *values = check_grow(n->ctx, n->values, (size_t)(n->count + count + 1) * sizeof *values);
     if (values) n->values = values;
     if (!sections || !values) return false;
     memset(values + n->count, 0, (size_t)count * sizeof *values);
@@ -117,12 +118,12 @@ typedef struct script {
 static bool read_logits(const laws *l, const kr_tensor *y, const script *k, int64_t from, int64_t ns, double *logits)
 {
     const int64_t count = k->nb * ns * l->width;
-    double *part = malloc((size_t)count * sizeof *part);
+    double *part = check_alloc(l->ctx, (size_t)count * sizeof *part);
     const bool ok = part && kr_tensor_read(y, KR_DTYPE_F64, part, count) == KR_OK;
     for (int64_t b = 0; ok && b < k->nb; b++)
         memcpy(logits + (b * l->ns + from) * l->width, part + b * ns * l->width,
                (size_t)(ns * l->width) * sizeof *part);
-    free(part);
+    check_free(part);
     return ok;
 }
 
@@ -130,7 +131,7 @@ static bool read_logits(const laws *l, const kr_tensor *y, const script *k, int6
  * released in between. */
 static bool read_parts(const laws *l, kr_tape *tape, const script *k, double *logits, kr_state *own, kr_tensor **y)
 {
-    kr_tensor **parts = calloc((size_t)k->nparts, sizeof *parts);
+    kr_tensor **parts = check_alloc(l->ctx, ((size_t)k->nparts) * sizeof *parts);
     kr_call call;
     kr_call_init(&call);
     int64_t from = 0;
@@ -149,7 +150,7 @@ static bool read_parts(const laws *l, kr_tape *tape, const script *k, double *lo
         from += ns;
     }
     if (ok && k->is_recorded) *y = kr_concat(tape, 1, (int)k->nparts, parts);
-    free(parts);
+    check_free(parts);
     return ok;
 }
 
@@ -173,8 +174,8 @@ static bool run_script(const laws *l, const script *k, numbers *n)
         kr_params_zero_grad(kr_network_params(l->net));
         ok = kr_backward(tape, loss_of(l, tape, y)) == KR_OK && take_gradients(l, n);
     }
-    if (!check_complain_of(l->ctx) && !ok) cli_complain(NULL, "check: out of memory");
-    ok = ok && !kr_ctx_failed(l->ctx);
+    if (!ok) kr_fail(l->ctx, KR_ERR_NOMEM, "out of memory for the results of a run");
+    ok = !check_failed(l->tally, l->ctx) && ok;
     kr_state_destroy(state);
     kr_tape_destroy(tape);
     return ok;
@@ -185,14 +186,15 @@ static bool run(const laws *l, reading_way way, int64_t row, numbers *n)
 {
     enum { STEPS = 3 };
     const int64_t pieces[STEPS + 2] = { l->ns / 3, 1, 1, 1, l->ns - l->ns / 3 - STEPS };
-    int64_t *steps = malloc((size_t)l->ns * sizeof *steps);
+    int64_t *steps = check_alloc(l->ctx, (size_t)l->ns * sizeof *steps);
     script k = { 0, ROWS, 1, &l->ns, l->has_gradients };
     for (int64_t s = 0; steps && s < l->ns; s++) steps[s] = 1;
     if (way == IN_PIECES) k = (script){ 0, ROWS, STEPS + 2, pieces, l->has_gradients };
     if (way == BY_STEPS) k = (script){ 0, ROWS, l->ns, steps, false };
     if (way == ROW_ALONE) k = (script){ row, 1, 1, &l->ns, false };
+    n->ctx = l->ctx;
     const bool ok = steps && run_script(l, &k, n);
-    free(steps);
+    check_free(steps);
     return ok;
 }
 
@@ -254,7 +256,7 @@ static double values_tolerance(const laws *l);
 
 static void check_rows(const laws *l, check_tally *t, const numbers *whole)
 {
-    const bool on_device = cli_on_device(l->ctx);
+    const bool on_device = check_on_device(l->ctx);
     const double most = on_device ? values_tolerance(l) : 0;
     const char *where = "logits";
     char text[240] = "did not run";
@@ -281,12 +283,14 @@ static void check_rows(const laws *l, check_tally *t, const numbers *whole)
 /* The same results by a model of its own in a context of its own, of one thread. */
 static void check_one_thread(const laws *l, check_tally *t, const numbers *whole)
 {
-    const cli_machine machine = { .threads = 1, .isa = l->options->isa, .device = l->options->device };
+    const kr_check_options *o = l->options;
+    const check_setup setup = { o->isa, 1, o->dtype, o->seed, o->device, t, true };
     laws one = *l;
     numbers n = { 0 };
     char what[64], text[240] = "did not run";
-    one.ctx = cli_open(&machine, l->options->seed);
-    kr_model *model = check_complain_of(one.ctx) ? NULL : check_model_load(l->options, one.ctx);
+    one.ctx = check_open(&setup);
+    kr_model *model = check_failed(t, one.ctx) ? NULL : check_model_load(t, one.ctx);
+    if (!model) check_failed(t, one.ctx);
     one.model = model;
     one.net = kr_model_network(model);
     bool ok = model && run(&one, AT_ONCE, 0, &n);
@@ -302,7 +306,7 @@ static void check_one_thread(const laws *l, check_tally *t, const numbers *whole
             snprintf(text, sizeof text, "the same bits, logits, states%s", l->has_gradients ? " and gradients" : "");
         else snprintf(text, sizeof text, "other bits in %.112s", at < n.nsections ? n.sections[at].name : "all");
     }
-    if (cli_on_device(l->ctx)) snprintf(what, sizeof what, "once = again");
+    if (check_on_device(l->ctx)) snprintf(what, sizeof what, "once = again");
     else snprintf(what, sizeof what, "threads: 1 = %d", kr_ctx_threads(l->ctx));
     check_report(t, ok, what, text);
     numbers_free(&n);
@@ -360,39 +364,40 @@ static bool draw_ids(laws *l)
 {
     const int64_t vocab = kr_model_config_of(l->model)->network->vocab_size;
     uint64_t z = l->options->seed * 0x9E3779B97F4A7C15u + 1;
-    l->ids = malloc((size_t)(ROWS * l->ns) * sizeof *l->ids);
+    l->ids = check_alloc(l->ctx, (size_t)(ROWS * l->ns) * sizeof *l->ids);
     for (int64_t i = 0; l->ids && i < ROWS * l->ns; i++) {
         z = z * 6364136223846793005u + 1442695040888963407u;
         l->ids[i] = (int64_t)((z >> 33) % (uint64_t)vocab);
     }
-    if (!l->ids) cli_complain(NULL, "check: out of memory");
-    return l->ids != NULL;
+    return kr_require(l->ctx, l->ids != NULL, KR_ERR_NOMEM, "out of memory for %lld ids", (long long)(ROWS * l->ns));
 }
 
-int check_model_laws(const check_model_options *options, kr_ctx *ctx, const kr_model *model)
+bool check_model_laws(check_tally *t, kr_ctx *ctx, const kr_model *model)
 {
     const kr_network *net = kr_model_network(model);
-    laws l = { .options = options,
+    laws l = { .tally = t,
+               .options = t->options,
                .ctx = ctx,
                .model = model,
                .net = net,
-               .ns = options->tokens,
+               .ns = t->options->tokens,
                .width = kr_network_width(net),
                .has_gradients = kr_params_elements(kr_network_params(net)) <= most_elements };
     numbers whole = { 0 };
-    check_tally t = { 0 };
-    if (!draw_ids(&l)) return CLI_FAILED;
-    if (!l.has_gradients)
-        printf("note  gradients are not compared: there are more than %" PRId64 " M parameters\n",
-               most_elements / 1000000);
+    if (!draw_ids(&l)) return false;
+    if (!l.has_gradients) {
+        char text[100];
+        snprintf(text, sizeof text, "gradients are not compared: there are more than %" PRId64 " M parameters",
+                 most_elements / 1000000);
+        check_tell(t, KR_CHECK_NOTE, NULL, text);
+    }
     const bool ran = run(&l, AT_ONCE, 0, &whole);
     if (ran) {
-        compare_ways(&l, &t, &whole);
-        check_rows(&l, &t, &whole);
-        check_one_thread(&l, &t, &whole);
-        printf("%d passed, %d failed\n", t.passed, t.failed);
+        compare_ways(&l, t, &whole);
+        check_rows(&l, t, &whole);
+        check_one_thread(&l, t, &whole);
     }
     numbers_free(&whole);
-    free(l.ids);
-    return ran && !t.failed ? CLI_OK : CLI_FAILED;
+    check_free(l.ids);
+    return ran;
 }

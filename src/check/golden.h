@@ -4,11 +4,12 @@
  * A kind of case is one row of golden_kinds: how its inputs become its outputs, written with the public ops, in one way
  * or several that must all agree with the file. golden.c does the rest: leaves, gradients, comparison, report.
  */
-#ifndef KR_CLI_COMMANDS_GOLDEN_H
-#define KR_CLI_COMMANDS_GOLDEN_H
+#ifndef KR_CHECK_GOLDEN_H
+#define KR_CHECK_GOLDEN_H
 
-#include <krait/json.h>
-#include <krait/krait.h>
+#include "check/check_impl.h"
+
+#include <krait/experimental/json.h>
 #include <krait/safetensors.h>
 #include <krait/ssd.h>
 
@@ -61,8 +62,8 @@ typedef struct golden_sequences {
 bool golden_sequences_read(golden_run *run, int64_t ntokens, golden_sequences *s);
 void golden_sequences_free(golden_sequences *s);
 
-/* Runs every case of the file: f64 on the first of the contexts, f32 on each. Returns the exit status. */
-int golden_check(const char *path, int ncontexts, kr_ctx *const *contexts);
+/* Runs every case of the file `ops` of the options: f64 on the first of the contexts, f32 on each. False after an error. */
+bool golden_check(check_tally *tally, int ncontexts, kr_ctx *const *contexts);
 
 void golden_rmsnorm_gated(golden_run *run);
 void golden_selective_scan(golden_run *run);

@@ -10,10 +10,9 @@
  * each. Where a row holds q sequences, states are [q ..] in place of [b ..]; one pass computes all, or each has its
  * own.
  */
-#include "cli/commands/golden.h"
+#include "check/golden.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 /* Single and double, by each algorithm: the ways of a kind, once or once for each manner of passes. */
 enum { NPATHWAYS = 6 };
@@ -247,11 +246,11 @@ static kr_tensor *pass(const block *o, carried *state, int64_t from, int64_t to)
 /* Token by token. */
 static kr_tensor *all_steps(const block *o, carried *state)
 {
-    kr_tensor **y = calloc((size_t)o->n.ns + 1, sizeof *y);
+    kr_tensor **y = check_alloc(kr_tape_ctx(o->tape), ((size_t)o->n.ns + 1) * sizeof *y);
     if (!y) return NULL;
     for (int64_t s = 0; s < o->n.ns; s++) y[s] = pass(o, state, s, s + 1);
     kr_tensor *joined = kr_concat(o->tape, 1, (int)o->n.ns, y);
-    free(y);
+    check_free(y);
     return joined;
 }
 
@@ -327,7 +326,7 @@ void golden_mamba3_siso_step(golden_run *run)
 static marks marks_of(kr_tape *t, const golden_sequences *s)
 {
     const int64_t ns = s->from[s->count], nq = s->count;
-    int64_t *numbers = calloc((size_t)(2 * ns + 2 * nq), sizeof *numbers);
+    int64_t *numbers = check_alloc(kr_tape_ctx(t), ((size_t)(2 * ns + 2 * nq)) * sizeof *numbers);
     if (!numbers) return (marks){ 0 };
     int64_t *start = numbers, *number = start + ns, *first = number + ns, *last = first + nq;
     for (int64_t q = 0; q < nq; q++) {
@@ -340,7 +339,7 @@ static marks marks_of(kr_tape *t, const golden_sequences *s)
                       .number_s = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(ns), number),
                       .first_q = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(nq), first),
                       .last_q = kr_from_data(t, KR_DTYPE_I64, KR_SHAPE(nq), last) };
-    free(numbers);
+    check_free(numbers);
     return m;
 }
 
@@ -355,7 +354,7 @@ static kr_tensor *all_apart(const block *all, const golden_sequences *s, carried
     enum { Y, STATE, K, V, ANGLE, NPARTS };
     kr_tape *t = all->tape;
     const int64_t nq = s->count;
-    kr_tensor **parts = calloc((size_t)(NPARTS * nq), sizeof *parts), *joined[NPARTS];
+    kr_tensor **parts = check_alloc(kr_tape_ctx(t), ((size_t)(NPARTS * nq)) * sizeof *parts), *joined[NPARTS];
     if (!parts) return NULL;
     block o = *all;
     o.n.nq = 1;
@@ -369,7 +368,7 @@ static kr_tensor *all_apart(const block *all, const golden_sequences *s, carried
         parts[ANGLE * nq + q] = one.angle_bha;
     }
     for (int i = 0; i < NPARTS; i++) joined[i] = kr_concat(t, i == Y ? 1 : 0, (int)nq, parts + i * nq);
-    free(parts);
+    check_free(parts);
     *state = (carried){ joined[STATE], joined[K], joined[V], joined[ANGLE] };
     return joined[Y];
 }

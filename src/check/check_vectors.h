@@ -1,19 +1,19 @@
-/* check_vectors.h - recorded results of every op family, built into the program.
+/* check_vectors.h - recorded results of every op family, built into the library.
  *
  * A case is a few ops with fixed inputs. Each of its outputs and gradients is recorded as a vector of N_PROJECTIONS sums with
  * fixed signs, computed in f64 by the reference kernels of a machine that passes the whole test suite. A kernel that
  * computes any element wrong by more than the tolerance changes these sums.
  */
-#ifndef KR_CLI_COMMANDS_CHECK_VECTORS_H
-#define KR_CLI_COMMANDS_CHECK_VECTORS_H
+#ifndef KR_CHECK_CHECK_VECTORS_H
+#define KR_CHECK_CHECK_VECTORS_H
 
-#include "cli/commands/cmd_check.h"
+#include "check/check_impl.h"
 
 /* Compares all cases on the setup with the recorded results; one line of the report, and one for each case that fails.
  * name: the instruction set or device, for the report. */
 void check_vectors(check_tally *tally, const check_setup *setup, const char *name);
 
-/* Prints the table of recorded results, computed here in f64: the contents of check_vectors.inc. False after an error. */
-bool check_vectors_record(void);
+/* Reports the table of recorded results, computed here in f64: the contents of check_vectors.inc. False after an error. */
+bool check_vectors_record(check_tally *tally);
 
 #endif

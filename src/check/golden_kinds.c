@@ -1,5 +1,5 @@
 /* golden_kinds.c - the kinds of case that are known, and in how many ways each is computed. */
-#include "cli/commands/golden.h"
+#include "check/golden.h"
 
 static const char *const one_way[] = { "", NULL };
 static const char *const calls[] = { "one call", "two calls", NULL };

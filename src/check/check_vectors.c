@@ -1,9 +1,10 @@
-/* check_vectors.c - the built-in cases of krait check and their comparison with recorded results. */
-#include "cli/commands/check_vectors.h"
+/* check_vectors.c - the built-in cases of the check suite and their comparison with recorded results. */
+#include "check/check_vectors.h"
+
+#include "base/ctx_impl.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { N_PROJECTIONS = 4, MOST_INPUTS = 8, MOST_OUTPUTS = 4, MOST_RESULTS = MOST_INPUTS + MOST_OUTPUTS };
@@ -42,16 +43,16 @@ static int64_t elements(kr_shape shape)
 static kr_tensor *in(vector_run *r, int index, kr_shape shape, double low, double high)
 {
     const int64_t count = elements(shape);
-    double *values = malloc((size_t)count * sizeof *values);
+    double *values = check_alloc(kr_tape_ctx(r->tape), (size_t)count * sizeof *values);
     if (!values || index >= MOST_INPUTS) {
-        free(values);
+        check_free(values);
         return NULL;
     }
     const double steps = floor((high - low) * 1024);
     for (int64_t i = 0; i < count; i++)
         values[i] = low + floor(steps * (double)(hash(r->id, (uint64_t)index, (uint64_t)i) >> 11) * 0x1p-53) / 1024;
     kr_tensor *x = kr_cast(r->tape, kr_from_data(r->tape, KR_DTYPE_F64, shape, values), r->dtype);
-    free(values);
+    check_free(values);
     if (r->nin <= index) r->nin = index + 1;
     return r->in[index] = kr_input(r->tape, x);
 }
@@ -394,11 +395,11 @@ typedef struct vector_results {
     char error[200];             /* "": none */
 } vector_results;
 
-static bool project(const kr_tensor *x, int64_t count, uint64_t key, projection *p)
+static bool project(kr_ctx *ctx, const kr_tensor *x, int64_t count, uint64_t key, projection *p)
 {
     *p = (projection){ { 0 }, 0 };
     if (!x) return true; /* no gradient arrived: 0 */
-    double *values = malloc((size_t)(count > 0 ? count : 1) * sizeof *values);
+    double *values = check_alloc(ctx, (size_t)count * sizeof *values);
     const bool ok = values && kr_tensor_read(x, KR_DTYPE_F64, values, count) == KR_OK;
     for (int64_t i = 0; ok && i < count; i++) {
         const uint64_t signs = hash(key, 7, (uint64_t)i);
@@ -406,7 +407,7 @@ static bool project(const kr_tensor *x, int64_t count, uint64_t key, projection 
         p->scale += values[i] * values[i];
     }
     p->scale = sqrt(p->scale);
-    free(values);
+    check_free(values);
     return ok;
 }
 
@@ -415,12 +416,12 @@ static kr_tensor *output_gradient(vector_run *r, int o)
 {
     const kr_shape shape = kr_tensor_shape(r->out[o]);
     const int64_t count = elements(shape);
-    double *values = malloc((size_t)count * sizeof *values);
+    double *values = check_alloc(kr_tape_ctx(r->tape), (size_t)count * sizeof *values);
     if (!values) return NULL;
     for (int64_t i = 0; i < count; i++)
         values[i] = (double)(hash(r->id, 1000 + (uint64_t)o, (uint64_t)i) % 31) / 16 - 15.0 / 16;
     kr_tensor *g = kr_cast(r->tape, kr_from_data(r->tape, KR_DTYPE_F64, shape, values), r->dtype);
-    free(values);
+    check_free(values);
     return g;
 }
 
@@ -435,9 +436,9 @@ static void run_case(kr_ctx *ctx, kr_dtype dtype, int number, vector_results *re
     results->nout = r.nout;
     results->nin = r.nin;
     for (int o = 0; ok && o < r.nout; o++)
-        ok = project(r.out[o], kr_tensor_count(r.out[o]), r.id * 100 + (uint64_t)o, &results->of[o]);
+        ok = project(ctx, r.out[o], kr_tensor_count(r.out[o]), r.id * 100 + (uint64_t)o, &results->of[o]);
     for (int i = 0; ok && i < r.nin; i++)
-        ok = project(kr_grad(r.in[i]), kr_tensor_count(r.in[i]), r.id * 100 + 50 + (uint64_t)i,
+        ok = project(ctx, kr_grad(r.in[i]), kr_tensor_count(r.in[i]), r.id * 100 + 50 + (uint64_t)i,
                      &results->of[r.nout + i]);
     if (!ok)
         snprintf(results->error, sizeof results->error, "%.190s",
@@ -455,7 +456,7 @@ typedef struct vector_record {
 } vector_record;
 
 static const vector_record records[] = {
-#include "cli/commands/check_vectors.inc"
+#include "check/check_vectors.inc"
     { 0 },
 };
 
@@ -466,23 +467,33 @@ static const vector_record *record_of(const char *name)
     return NULL;
 }
 
-bool check_vectors_record(void)
+/* A case's results as a row of check_vectors.inc; false: it does not fit. */
+static bool write_record(const char *name, const vector_results *v, char *text, size_t bytes)
 {
-    kr_ctx *ctx = check_open(&(check_setup){ .isa = "ref", .threads = 1, .device = "cpu" });
-    bool ok = !check_complain_of(ctx);
-    printf("/* check_vectors.inc - written by krait check --record. */\n");
+    int n = snprintf(text, bytes, "{ \"%s\",\n  %d,\n  %d,\n  {\n", name, v->nout, v->nin);
+    for (int i = 0; i < v->nout + v->nin; i++) {
+        const projection *p = &v->of[i];
+        if (n < 0 || (size_t)n >= bytes) return false;
+        n += snprintf(text + n, bytes - (size_t)n, "      { { %.14g, %.14g, %.14g, %.14g }, %.8g },\n", p->sum[0],
+                      p->sum[1], p->sum[2], p->sum[3], p->scale);
+    }
+    if (n < 0 || (size_t)n >= bytes) return false;
+    n += snprintf(text + n, bytes - (size_t)n, "  } },");
+    return n > 0 && (size_t)n < bytes;
+}
+
+bool check_vectors_record(check_tally *t)
+{
+    char text[200 * (MOST_RESULTS + 1)];
+    kr_ctx *ctx = check_open(&(check_setup){ .isa = "ref", .threads = 1, .device = "cpu", .tally = t });
+    bool ok = !kr_ctx_failed(ctx) || check_give_up(t, ctx);
+    if (ok) check_tell(t, KR_CHECK_HEADING, NULL, "/* check_vectors.inc - written by krait check --record. */");
     for (int n = 0; ok && n < N_CASES; n++) {
         vector_results v;
         run_case(ctx, KR_DTYPE_F64, n, &v);
-        ok = !v.error[0];
-        if (!ok) fprintf(stderr, "krait: check: %s: %s\n", cases[n].name, v.error);
-        printf("{ \"%s\",\n  %d,\n  %d,\n  {\n", cases[n].name, v.nout, v.nin);
-        for (int i = 0; i < v.nout + v.nin; i++) {
-            const projection *p = &v.of[i];
-            printf("      { { %.14g, %.14g, %.14g, %.14g }, %.8g },\n", p->sum[0], p->sum[1], p->sum[2], p->sum[3],
-                   p->scale);
-        }
-        printf("  } },\n");
+        ok = kr_require(t->ctx, !v.error[0] && write_record(cases[n].name, &v, text, sizeof text), KR_ERR_INTERNAL,
+                        "%s: %s", cases[n].name, v.error);
+        if (ok) check_tell(t, KR_CHECK_HEADING, NULL, text);
     }
     kr_ctx_destroy(ctx);
     return ok;
@@ -530,7 +541,7 @@ void check_vectors(check_tally *tally, const check_setup *setup, const char *nam
     kr_ctx *ctx = check_open(setup);
     vector_worst worst = { 0, "" };
     int nfailed = 0;
-    if (check_complain_of(ctx)) nfailed = N_CASES;
+    if (check_failed(tally, ctx)) nfailed = N_CASES;
     for (int n = 0; n < N_CASES && !kr_ctx_failed(ctx); n++) {
         vector_results got;
         vector_worst here;
@@ -549,7 +560,7 @@ void check_vectors(check_tally *tally, const check_setup *setup, const char *nam
         else
             snprintf(text, sizeof text, "relative error %.1e in %.60s (at most %.0e): kernel %.90s of %s is wrong",
                      here.error, here.where, most, cases[n].kernels, name);
-        check_report(tally, false, what, text);
+        check_report_kernel(tally, what, text, cases[n].kernels);
     }
     snprintf(what, sizeof what, "recorded results, %s: %d cases", name, N_CASES);
     if (nfailed) snprintf(text, sizeof text, "%d of them differ", nfailed);

@@ -1,4 +1,4 @@
-/* check_against.c - krait check --model DIR --against FILE: a model's numbers against those that another program recorded.
+/* check_against.c - a model's numbers against those that another program recorded.
  *
  *   input_ids [b s]                 what was read
  *   logits [b s w], logits_f64      what came of it; hidden [b s d] what the head was applied to, hidden/l the residual
@@ -13,9 +13,9 @@
  *
  * Any of them but input_ids may be missing. Other tensors are named, and not compared.
  */
-#include "cli/commands/check_model.h"
+#include "check/check_model.h"
 
-#include "cli/common/cli_options.h"
+#include "base/ctx_impl.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -31,7 +31,8 @@ typedef struct id_matrix {
 } id_matrix;
 
 typedef struct against {
-    const check_model_options *options;
+    check_tally *tally;
+    const kr_check_options *options;
     kr_ctx *ctx;
     const kr_model *model;
     const kr_network *net;
@@ -40,7 +41,7 @@ typedef struct against {
     id_matrix ids, labels, generated, padded, mask;
     int64_t nprompt;
     recorded_check *checks;
-    int64_t nchecks, nskipped;
+    int64_t nchecks;
     bool has[RECORDED_PARTS];
     double loss;
     kr_tensor **streams; /* room for one of each layer */
@@ -55,21 +56,21 @@ static bool read_ids(against *a, const char *name, int64_t least, int64_t most, 
     const char *path = a->options->against;
     if (!item) return true;
     if (item->shape.rank != 2 || item->count == 0) {
-        cli_complain(NULL, "check: %s: %s has rank %d and %" PRId64 " elements, but must be [rows, tokens]", path, name,
-                     item->shape.rank, item->count);
+        kr_fail(a->ctx, KR_ERR_FORMAT, "%s: %s has rank %d and %" PRId64 " elements, but must be [rows, tokens]", path,
+                name, item->shape.rank, item->count);
         return false;
     }
-    *m = (id_matrix){ item->shape.dims[0], item->shape.dims[1], malloc((size_t)item->count * sizeof(int64_t)) };
+    *m = (id_matrix){ item->shape.dims[0], item->shape.dims[1],
+                      check_alloc(a->ctx, (size_t)item->count * sizeof(int64_t)) };
     if (!m->ids || kr_safetensors_read(a->file, item, KR_DTYPE_I64, m->ids, item->count) != KR_OK) {
-        cli_complain(NULL, "check: %s: %s: %s", path, name, m->ids ? kr_ctx_message(a->ctx) : "out of memory");
+        kr_fail(a->ctx, KR_ERR_FORMAT, "%s: %s: %s", path, name, m->ids ? "cannot be read" : "out of memory");
         return false;
     }
     for (int64_t i = 0; i < item->count; i++)
         if ((m->ids[i] < least || m->ids[i] > most) && !(may_ignore && m->ids[i] == IGNORED_LABEL)) {
-            cli_complain(NULL,
-                         "check: %s: %s [%" PRId64 ", %" PRId64 "] is %" PRId64 ", but must be from %" PRId64
-                         " to %" PRId64,
-                         path, name, i / m->ns, i % m->ns, m->ids[i], least, most);
+            kr_fail(a->ctx, KR_ERR_FORMAT,
+                    "%s: %s [%" PRId64 ", %" PRId64 "] is %" PRId64 ", but must be from %" PRId64 " to %" PRId64, path,
+                    name, i / m->ns, i % m->ns, m->ids[i], least, most);
             return false;
         }
     return true;
@@ -78,8 +79,8 @@ static bool read_ids(against *a, const char *name, int64_t least, int64_t most, 
 static bool has_shape_of(against *a, const id_matrix *m, const char *name, const id_matrix *of, const char *of_name)
 {
     if (!m->ids || (m->nb == of->nb && m->ns == of->ns)) return true;
-    cli_complain(NULL, "check: %s: %s is [%" PRId64 ", %" PRId64 "], but %s is [%" PRId64 ", %" PRId64 "]",
-                 a->options->against, name, m->nb, m->ns, of_name, of->nb, of->ns);
+    kr_fail(a->ctx, KR_ERR_FORMAT, "%s: %s is [%" PRId64 ", %" PRId64 "], but %s is [%" PRId64 ", %" PRId64 "]",
+            a->options->against, name, m->nb, m->ns, of_name, of->nb, of->ns);
     return false;
 }
 
@@ -89,8 +90,8 @@ static bool find_prompt(against *a)
     const id_matrix *g = &a->generated, *x = &a->ids;
     if (!g->ids) return true;
     if (g->nb != x->nb) {
-        cli_complain(NULL, "check: %s: gen_ids has %" PRId64 " rows, but input_ids has %" PRId64, a->options->against,
-                     g->nb, x->nb);
+        kr_fail(a->ctx, KR_ERR_FORMAT, "%s: gen_ids has %" PRId64 " rows, but input_ids has %" PRId64,
+                a->options->against, g->nb, x->nb);
         return false;
     }
     a->nprompt = g->ns - 1 < x->ns ? g->ns - 1 : x->ns;
@@ -98,7 +99,7 @@ static bool find_prompt(against *a)
         for (int64_t s = 0; s < a->nprompt; s++)
             if (g->ids[b * g->ns + s] != x->ids[b * x->ns + s]) a->nprompt = s;
     if (a->nprompt > 0) return true;
-    cli_complain(NULL, "check: %s: gen_ids does not begin with the tokens of input_ids", a->options->against);
+    kr_fail(a->ctx, KR_ERR_FORMAT, "%s: gen_ids does not begin with the tokens of input_ids", a->options->against);
     return false;
 }
 
@@ -106,9 +107,8 @@ static bool read_inputs(against *a)
 {
     const int64_t most = a->width - 1;
     if (!kr_safetensors_find(a->file, "input_ids")) {
-        cli_complain("tests/golden/README.md describes such files", "check: %s has no tensor input_ids",
-                     a->options->against);
-        return false;
+        return kr_fail(a->ctx, KR_ERR_FORMAT, "%s has no tensor input_ids; tests/golden/README.md describes such files",
+                       a->options->against);
     }
     return read_ids(a, "input_ids", 0, most, false, &a->ids) && read_ids(a, "labels", 0, most, true, &a->labels) &&
            read_ids(a, "gen_ids", 0, most, false, &a->generated) &&
@@ -126,12 +126,12 @@ static recorded_check *add_check(against *a, const kr_safetensors_item *item, re
         [RECORDED_STEP_LOGITS] = 2, [RECORDED_CONV] = 1,     [RECORDED_SSM] = 1,
         [RECORDED_STEP_CONV] = 1,   [RECORDED_STEP_SSM] = 1, [RECORDED_PADDED_LOGITS] = 2
     };
-    const check_model_options *o = a->options;
+    const kr_check_options *o = a->options;
     const id_matrix *of = part == RECORDED_PADDED_LOGITS ? &a->padded : &a->ids;
     const double values = o->tolerance < 0 ? 5e-6 : o->tolerance,
                  grads = o->grad_tolerance < 0 ? 1e-4 : o->grad_tolerance;
     recorded_check *check = &a->checks[a->nchecks++];
-    *check = recorded_begin(a->file, item, part, lead[part], of->nb, of->ns,
+    *check = recorded_begin(a->ctx, a->file, item, part, lead[part], of->nb, of->ns,
                             part == RECORDED_GENERATED  ? 0
                             : part == RECORDED_GRADIENT ? grads
                                                         : values);
@@ -210,22 +210,23 @@ static bool add_item(against *a, const kr_safetensors_item *item)
 static bool list_checks(against *a)
 {
     const int64_t count = kr_safetensors_count(a->file);
-    a->checks = calloc(2 * (size_t)count + 1, sizeof *a->checks);
-    a->streams = calloc((size_t)a->nlayers + 1, sizeof *a->streams);
+    a->checks = check_alloc(a->ctx, (2 * (size_t)count + 1) * sizeof *a->checks);
+    a->streams = check_alloc(a->ctx, ((size_t)a->nlayers + 1) * sizeof *a->streams);
     if (!a->checks || !a->streams) {
-        cli_complain(NULL, "check: out of memory");
+        kr_fail(a->ctx, KR_ERR_NOMEM, "out of memory");
         return false;
     }
     for (int64_t i = 0; i < count; i++)
         if (!add_item(a, kr_safetensors_at(a->file, i))) {
-            printf("skip  %s: not compared, for there is no such tensor in files of this kind\n",
-                   recorded_shown(kr_safetensors_at(a->file, i)->name).text);
-            a->nskipped++;
+            const recorded_name name = recorded_shown(kr_safetensors_at(a->file, i)->name);
+            a->tally->name_width = 0;
+            check_tell(a->tally, KR_CHECK_SKIPPED, name.text,
+                       "is not compared: files of this kind have no such tensor");
         }
     if (a->nchecks == 0) {
-        cli_complain("tests/golden/README.md describes such files", "check: %s has nothing that could be compared",
-                     a->options->against);
-        return false;
+        return kr_fail(a->ctx, KR_ERR_FORMAT,
+                       "%s has nothing that could be compared; tests/golden/README.md describes such files",
+                       a->options->against);
     }
     return true;
 }
@@ -261,8 +262,8 @@ static int64_t count_labels(const against *a)
 static kr_tensor *loss_of(against *a, kr_tape *tape, kr_tensor *logits, const piece *p)
 {
     const int64_t count = p->nb * p->ns;
-    int64_t *label = malloc((size_t)count * sizeof *label);
-    double *weight = malloc((size_t)count * sizeof *weight);
+    int64_t *label = check_alloc(a->ctx, (size_t)count * sizeof *label);
+    double *weight = check_alloc(a->ctx, (size_t)count * sizeof *weight);
     kr_tensor *loss = NULL;
     if (label && weight) {
         for (int64_t i = 0; i < count; i++) {
@@ -277,8 +278,8 @@ static kr_tensor *loss_of(against *a, kr_tape *tape, kr_tensor *logits, const pi
         loss = kr_scale(tape, kr_sum(tape, kr_mul(tape, right, weights), KR_ALL_AXES, false),
                         -1.0 / fmax(1, (double)count_labels(a)));
     }
-    free(label);
-    free(weight);
+    check_free(label);
+    check_free(weight);
     return loss;
 }
 
@@ -489,7 +490,7 @@ static bool generate(against *a, recorded_check *check, double *logits)
 static bool read_generated(against *a)
 {
     bool ok = true;
-    double *logits = malloc((size_t)(a->ids.nb * a->width) * sizeof *logits);
+    double *logits = check_alloc(a->ctx, (size_t)(a->ids.nb * a->width) * sizeof *logits);
     for (int64_t i = 0; logits && ok && i < a->nchecks; i++)
         if (a->checks[i].part == RECORDED_GENERATED) {
             a->checks[i].at = a->nprompt; /* the first that is compared, unless another differs */
@@ -497,52 +498,41 @@ static bool read_generated(against *a)
             a->checks[i].note = ", that differ";
             ok = generate(a, &a->checks[i], logits);
         }
-    if (!logits) cli_complain(NULL, "check: out of memory");
-    free(logits);
+    if (!logits) kr_fail(a->ctx, KR_ERR_NOMEM, "out of memory");
+    check_free(logits);
     return ok && logits;
 }
 
 /* ---- all of it ---- */
 
-static void print_tally(const against *a, const check_tally *t)
+static bool compare_all(against *a)
 {
-    printf("%d passed, %d failed", t->passed, t->failed);
-    if (a->nskipped) printf(", %" PRId64 " skipped", a->nskipped);
-    printf("\n");
-}
-
-static int compare_all(against *a)
-{
-    check_tally t = { 0 };
-    if (!read_inputs(a) || !list_checks(a)) return CLI_FAILED;
-    if (!read_whole(a) || !read_padded(a) || !read_steps(a) || !read_generated(a)) {
-        check_complain_of(a->ctx);
-        return CLI_FAILED;
-    }
+    if (!read_inputs(a) || !list_checks(a)) return false;
+    if (!read_whole(a) || !read_padded(a) || !read_steps(a) || !read_generated(a)) return false;
     compare_sums(a);
-    recorded_print(a->checks, a->nchecks, &t);
-    print_tally(a, &t);
-    return t.failed ? CLI_FAILED : CLI_OK;
+    recorded_report(a->checks, a->nchecks, a->tally);
+    return true;
 }
 
-int check_against(const check_model_options *options, kr_ctx *ctx, const kr_model *model)
+bool check_against(check_tally *tally, kr_ctx *ctx, const kr_model *model)
 {
-    kr_safetensors *file = kr_safetensors_open(ctx, options->against);
-    if (check_complain_of(ctx)) return CLI_FAILED;
+    kr_safetensors *file = kr_safetensors_open(ctx, tally->options->against);
+    if (!file) return false;
     const kr_network *net = kr_model_network(model);
-    against a = { .options = options,
+    against a = { .tally = tally,
+                  .options = tally->options,
                   .ctx = ctx,
                   .model = model,
                   .net = net,
                   .file = file,
                   .nlayers = kr_layers_virtual(kr_network_layers(net)),
                   .width = kr_network_width(net) };
-    const int status = compare_all(&a);
+    const bool ok = compare_all(&a);
     for (int64_t i = 0; i < a.nchecks; i++) recorded_end(&a.checks[i]);
     id_matrix *const inputs[] = { &a.ids, &a.labels, &a.generated, &a.padded, &a.mask };
-    for (int i = 0; i < 5; i++) free(inputs[i]->ids);
-    free(a.checks);
-    free(a.streams);
+    for (int i = 0; i < 5; i++) check_free(inputs[i]->ids);
+    check_free(a.checks);
+    check_free(a.streams);
     kr_safetensors_close(file);
-    return status;
+    return ok;
 }

@@ -1,10 +1,9 @@
 /* golden_sequences.c - where sequences begin in a case that holds several in one row: its setting cu_seqlens, a list
  * [0, end of the first, end of the second, ..] that ends with the number of tokens.
  */
-#include "cli/commands/golden.h"
+#include "check/golden.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 static bool refuse(golden_run *run, const char *why, int64_t number)
 {
@@ -33,7 +32,7 @@ bool golden_sequences_read(golden_run *run, int64_t ntokens, golden_sequences *s
     *s = (golden_sequences){ .count = kr_json_length(list) - 1 };
     if (kr_json_kind_of(list) != KR_JSON_ARRAY || s->count < 1)
         return refuse(run, "must be a list of integers, at least", 2);
-    s->from = calloc((size_t)s->count + 1, sizeof *s->from);
+    s->from = check_alloc(kr_tape_ctx(run->tape), ((size_t)s->count + 1) * sizeof *s->from);
     if (!s->from) return refuse(run, "no memory for sequences:", s->count);
     if (read_ends(run, list, ntokens, s)) return true;
     golden_sequences_free(s);
@@ -42,6 +41,6 @@ bool golden_sequences_read(golden_run *run, int64_t ntokens, golden_sequences *s
 
 void golden_sequences_free(golden_sequences *s)
 {
-    free(s->from);
+    check_free(s->from);
     *s = (golden_sequences){ 0 };
 }

@@ -8,10 +8,11 @@
  * may occur once in an object, and sizes have limits. An error tells the byte and the reason: json: at byte 12:
  * expected ':' after the key, got '2'
  */
-#ifndef KRAIT_JSON_H
-#define KRAIT_JSON_H
+#ifndef KRAIT_EXPERIMENTAL_JSON_H
+#define KRAIT_EXPERIMENTAL_JSON_H
 
 #include <krait/ctx.h>
+#include <krait/experimental/static_only.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -40,36 +41,37 @@ typedef struct kr_json_options {
 
 /* The root of the document in text[0..length), or NULL after an error. The text is not needed any longer. NULL options
  * are the defaults. Destroy the root, and with it all values, before the context. */
-KR_API kr_json *kr_json_create(kr_ctx *ctx, const char *text, size_t length, const kr_json_options *options);
-KR_API void kr_json_destroy(kr_json *root);
+KR_EXPERIMENTAL_API kr_json *kr_json_create(kr_ctx *ctx, const char *text, size_t length,
+                                            const kr_json_options *options);
+KR_EXPERIMENTAL_API void kr_json_destroy(kr_json *root);
 
 /* Everything below takes NULL as it takes null. */
-KR_API kr_json_kind kr_json_kind_of(const kr_json *value);
-KR_API const char *kr_json_kind_name(kr_json_kind kind); /* "null", "bool", "number", ... */
+KR_EXPERIMENTAL_API kr_json_kind kr_json_kind_of(const kr_json *value);
+KR_EXPERIMENTAL_API const char *kr_json_kind_name(kr_json_kind kind); /* "null", "bool", "number", ... */
 
 /* The value if it is of that kind, else `otherwise`. An integer is a number written without fraction and exponent that
  * fits 64 bits; it is exact. A number is the nearest double. */
-KR_API bool kr_json_bool(const kr_json *value, bool otherwise);
-KR_API double kr_json_number(const kr_json *value, double otherwise);
-KR_API int64_t kr_json_integer(const kr_json *value, int64_t otherwise);
-KR_API bool kr_json_is_integer(const kr_json *value);
+KR_EXPERIMENTAL_API bool kr_json_bool(const kr_json *value, bool otherwise);
+KR_EXPERIMENTAL_API double kr_json_number(const kr_json *value, double otherwise);
+KR_EXPERIMENTAL_API int64_t kr_json_integer(const kr_json *value, int64_t otherwise);
+KR_EXPERIMENTAL_API bool kr_json_is_integer(const kr_json *value);
 
 /* A string's UTF-8, with a 0 behind it (and any number inside it, by \u0000); NULL for other kinds. */
-KR_API const char *kr_json_text(const kr_json *value);
+KR_EXPERIMENTAL_API const char *kr_json_text(const kr_json *value);
 
 /* Bytes of a string, values of an array or an object; else 0. */
-KR_API int64_t kr_json_length(const kr_json *value);
+KR_EXPERIMENTAL_API int64_t kr_json_length(const kr_json *value);
 
 /* What is in an array or object, in the order of the text; NULL behind the last. A member's key, else NULL. */
-KR_API const kr_json *kr_json_first(const kr_json *value);
-KR_API const kr_json *kr_json_next(const kr_json *value);
-KR_API const char *kr_json_key(const kr_json *value);
+KR_EXPERIMENTAL_API const kr_json *kr_json_first(const kr_json *value);
+KR_EXPERIMENTAL_API const kr_json *kr_json_next(const kr_json *value);
+KR_EXPERIMENTAL_API const char *kr_json_key(const kr_json *value);
 
 /* A member of an object by its key; NULL if there is none, or no object. */
-KR_API const kr_json *kr_json_find(const kr_json *value, const char *key);
+KR_EXPERIMENTAL_API const kr_json *kr_json_find(const kr_json *value, const char *key);
 
 /* Where the value begins in the text, for messages. */
-KR_API size_t kr_json_offset(const kr_json *value);
+KR_EXPERIMENTAL_API size_t kr_json_offset(const kr_json *value);
 
 #ifdef __cplusplus
 }

@@ -4,12 +4,11 @@
  *
  * Elements of f32 and f64 are read where they lie in the file; others are widened to f32 first.
  */
-#include "cli/commands/check_model.h"
+#include "check/check_model.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- one tensor ---- */
@@ -55,16 +54,16 @@ static void find_elements(recorded_check *check, const kr_safetensors *file)
     }
     check->data = item->data;
     if (item->is_native && item->dtype == check->dtype) return;
-    check->own = malloc((size_t)item->count * sizeof(float) + 1);
+    check->own = check_alloc(check->ctx, (size_t)item->count * sizeof(float) + 1);
     check->data = check->own;
     if (!check->own || kr_safetensors_read(file, item, KR_DTYPE_F32, check->own, item->count) != KR_OK)
         recorded_trouble(check, "cannot be read");
 }
 
-recorded_check recorded_begin(const kr_safetensors *file, const kr_safetensors_item *item, recorded_part part, int lead,
-                              int64_t rows, int64_t tokens, double most)
+recorded_check recorded_begin(kr_ctx *ctx, const kr_safetensors *file, const kr_safetensors_item *item,
+                              recorded_part part, int lead, int64_t rows, int64_t tokens, double most)
 {
-    recorded_check check = { .part = part, .item = item, .note = "", .lead = lead, .most = most, .at = -1 };
+    recorded_check check = { .ctx = ctx, .part = part, .item = item, .note = "", .lead = lead, .most = most, .at = -1 };
     char text[120];
     if (part == RECORDED_GENERATED) return check;
     if (item->shape.rank < lead || (lead > 0 && item->shape.dims[0] != rows) ||
@@ -80,7 +79,7 @@ recorded_check recorded_begin(const kr_safetensors *file, const kr_safetensors_i
 
 void recorded_end(recorded_check *check)
 {
-    free(check->own);
+    check_free(check->own);
 }
 
 void recorded_compare_value(recorded_check *check, int64_t at, double got)
@@ -116,13 +115,13 @@ void recorded_compare(recorded_check *check, const kr_tensor *got, int64_t row, 
     const int64_t nb = check->lead > 0 ? shape.dims[0] : 1, ns = check->lead > 1 ? shape.dims[1] : 1;
     const int64_t whole_ns = check->lead > 1 ? whole->dims[1] : 1;
     const int64_t count = kr_tensor_count(got), rest = count / (nb * ns > 0 ? nb * ns : 1);
-    double *values = malloc((size_t)count * sizeof *values + 1);
+    double *values = check_alloc(check->ctx, (size_t)count * sizeof *values + 1);
     if (!values || kr_tensor_read(got, KR_DTYPE_F64, values, count) != KR_OK) recorded_trouble(check, "out of memory");
     for (int64_t i = 0; !check->trouble[0] && i < count; i++) {
         const int64_t b = i / (ns * rest), s = i / rest % ns;
         recorded_compare_value(check, ((row + b) * whole_ns + token + s) * rest + i % rest, values[i]);
     }
-    free(values);
+    check_free(values);
 }
 
 /* ---- the table ---- */
@@ -169,32 +168,31 @@ static const char *index_text(const recorded_check *check, char *text, size_t by
     return shape_text(&at, text, bytes);
 }
 
-static void print_check(const recorded_check *check, int width)
+static void report_check(const recorded_check *check, check_tally *tally)
 {
-    char where[120];
-    printf("%s  %-*s  ", recorded_is_ok(check) ? "ok  " : "FAIL", width, label_of(check).text);
-    if (check->trouble[0]) printf("%s\n", check->trouble);
+    char where[120], text[300];
+    if (check->trouble[0]) snprintf(text, sizeof text, "%s", check->trouble);
     else if (check->seen != check->item->count)
-        printf("only %lld of %lld elements were computed\n", (long long)check->seen, (long long)check->item->count);
+        snprintf(text, sizeof text, "only %lld of %lld elements were computed", (long long)check->seen,
+                 (long long)check->item->count);
     else
-        printf("%8.1e  %-15s  %16.9g  %16.9g  %8.1e\n", error_of(check), index_text(check, where, sizeof where),
-               check->got, check->want, check->most);
+        snprintf(text, sizeof text, "%8.1e  %-15s  %16.9g  %16.9g  %8.1e", error_of(check),
+                 index_text(check, where, sizeof where), check->got, check->want, check->most);
+    check_report(tally, recorded_is_ok(check), label_of(check).text, text);
 }
 
-void recorded_print(const recorded_check *checks, int64_t count, check_tally *tally)
+void recorded_report(const recorded_check *checks, int64_t count, check_tally *tally)
 {
+    char heads[100];
     int width = 4;
     for (int64_t i = 0; i < count; i++) {
         const int length = (int)strlen(label_of(&checks[i]).text);
         if (length > width) width = length;
     }
-    printf("      %-*s  %8s  %-15s  %16s  %16s  %8s\n", width, "what", "error", "where", "computed", "recorded",
-           "at most");
+    snprintf(heads, sizeof heads, "%8s  %-15s  %16s  %16s  %8s", "error", "where", "computed", "recorded", "at most");
+    tally->name_width = width + 1;
+    check_tell(tally, KR_CHECK_HEADING, "what", heads);
     for (int part = 0; part < RECORDED_PARTS; part++)
-        for (int64_t i = 0; i < count; i++) {
-            if ((int)checks[i].part != part) continue;
-            print_check(&checks[i], width);
-            if (recorded_is_ok(&checks[i])) tally->passed++;
-            else tally->failed++;
-        }
+        for (int64_t i = 0; i < count; i++)
+            if ((int)checks[i].part == part) report_check(&checks[i], tally);
 }

@@ -1,16 +1,14 @@
-/* golden.c - runs the cases of a file, compares outputs and gradients, prints a line for each case and type of number.
+/* golden.c - runs the cases of a file, compares outputs and gradients, reports each case and type of number.
  *
  * Tensors are CASE/in/NAME, CASE/w/NAME, CASE/out/NAME, CASE/grad/NAME; the gradients are those of the sum over outputs
  * of <w, out>. The metadata `cases` is a JSON object CASE: settings; a case's kind is its name without the number.
  */
-#include "cli/commands/golden.h"
+#include "check/golden.h"
 
-#include "cli/common/cli_machine.h"
-#include "cli/common/cli_options.h"
+#include "base/ctx_impl.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { NAME_BYTES = 256 };
@@ -32,12 +30,12 @@ static void get_into_trouble(golden_run *run, const char *what, const char *name
 /* The item's values in the run's type, a constant on the tape. */
 static kr_tensor *load(golden_run *run, const kr_safetensors_item *item)
 {
-    double *values = malloc((size_t)item->count * sizeof *values + 1);
+    double *values = check_alloc(kr_tape_ctx(run->tape), (size_t)item->count * sizeof *values + 1);
     kr_tensor *x = NULL;
     if (values && kr_safetensors_read(run->file, item, KR_DTYPE_F64, values, item->count) == KR_OK)
         x = kr_cast(run->tape, kr_from_data(run->tape, KR_DTYPE_F64, item->shape, values), run->dtype);
     else get_into_trouble(run, "cannot read", item->name);
-    free(values);
+    check_free(values);
     return x;
 }
 
@@ -112,12 +110,12 @@ static double compare(golden_run *run, const kr_safetensors_item *item, const kr
         get_into_trouble(run, "another shape than that of", item->name);
         return NAN;
     }
-    double *values = calloc(2 * (size_t)item->count + 1, sizeof *values), error = NAN;
+    double *values = check_alloc(kr_tape_ctx(run->tape), (2 * (size_t)item->count + 1) * sizeof *values), error = NAN;
     if (values && kr_safetensors_read(run->file, item, KR_DTYPE_F64, values, item->count) == KR_OK &&
         (!got || kr_tensor_read(got, KR_DTYPE_F64, values + item->count, item->count) == KR_OK))
         error = distance(values + item->count, values, item->count, is_angle);
     else get_into_trouble(run, "cannot read", item->name);
-    free(values);
+    check_free(values);
     return error;
 }
 
@@ -200,10 +198,6 @@ static void run_way(const golden_kind *kind, golden_run *run, kr_ctx *ctx, resul
     kr_tape_destroy(run->tape);
 }
 
-typedef struct tally {
-    int passed, failed, skipped;
-} tally;
-
 /* A name of the file as a terminal may have it. */
 typedef struct shown_name {
     char text[64];
@@ -218,19 +212,18 @@ static shown_name shown(const char *name)
     return s;
 }
 
-/* One line; true if the errors are within `most`. */
-static bool report(const char *name, const char *type, const result *r, double most)
+/* One line of the report: the errors are to be within `most`. */
+static void report(check_tally *t, const char *name, const char *type, const result *r, double most)
 {
-    const bool ok = !r->trouble[0] && r->out.error <= most && r->grad.error <= most;
-    printf("%s  %-22s %s  ", ok ? "ok  " : "FAIL", shown(name).text, type);
-    if (r->trouble[0]) {
-        printf("%s\n", r->trouble);
-        return false;
-    }
-    printf("outputs %.1e  gradients %.1e  at most %.1e\n", r->out.error, r->grad.error, most);
-    if (!(r->out.error <= most)) printf("      worst: %s\n", r->out.where);
-    if (!(r->grad.error <= most)) printf("      worst: %s\n", r->grad.where);
-    return ok;
+    const bool out_is_ok = r->out.error <= most, grad_is_ok = r->grad.error <= most;
+    const char *nl = "\n      worst: ";
+    char text[2 * NAME_BYTES + 256];
+    if (r->trouble[0]) snprintf(text, sizeof text, "%s  %s", type, r->trouble);
+    else
+        snprintf(text, sizeof text, "%s  outputs %.1e  gradients %.1e  at most %.1e%s%s%s%s", type, r->out.error,
+                 r->grad.error, most, out_is_ok ? "" : nl, out_is_ok ? "" : r->out.where, grad_is_ok ? "" : nl,
+                 grad_is_ok ? "" : r->grad.where);
+    check_report(t, !r->trouble[0] && out_is_ok && grad_is_ok, shown(name).text, text);
 }
 
 static const golden_kind *find_kind(const char *name)
@@ -244,14 +237,13 @@ static const golden_kind *find_kind(const char *name)
 }
 
 static void check_case(const kr_safetensors *file, const kr_json *settings, int ncontexts, kr_ctx *const *contexts,
-                       tally *t)
+                       check_tally *t)
 {
     const double most_f64 = 1e-11, least_f32 = 1e-6;
     const char *name = kr_json_key(settings);
     const golden_kind *kind = find_kind(name);
     if (!kind) {
-        printf("skip  %-22s no such kind is known\n", shown(name).text);
-        t->skipped++;
+        check_tell(t, KR_CHECK_SKIPPED, shown(name).text, "no such kind is known");
         return;
     }
     /* four times what the reference's own f32 is off: another order of sums may be as wrong in the other direction */
@@ -266,43 +258,29 @@ static void check_case(const kr_safetensors *file, const kr_json *settings, int 
                 run_way(kind, &run, contexts[c], &r);
             }
         }
-        if (report(name, is_f64 ? "f64" : "f32", &r, is_f64 ? most_f64 : most_f32)) t->passed++;
-        else t->failed++;
+        report(t, name, is_f64 ? "f64" : "f32", &r, is_f64 ? most_f64 : most_f32);
     }
 }
 
-static int check_cases(const char *path, const kr_safetensors *file, const kr_json *cases, int ncontexts,
-                       kr_ctx *const *contexts)
+bool golden_check(check_tally *t, int ncontexts, kr_ctx *const *contexts)
 {
-    if (kr_json_kind_of(cases) != KR_JSON_OBJECT) {
-        cli_complain("each case has an entry in it: its name and its settings",
-                     "check: %s: the metadata 'cases' is no object", path);
-        return CLI_FAILED;
-    }
-    tally t = { 0 };
-    for (const kr_json *settings = kr_json_first(cases); settings; settings = kr_json_next(settings))
-        check_case(file, settings, ncontexts, contexts, &t);
-    printf("%d passed, %d failed", t.passed, t.failed);
-    if (t.skipped) printf(", %d skipped", t.skipped);
-    printf("\n");
-    return t.failed ? CLI_FAILED : CLI_OK;
-}
-
-int golden_check(const char *path, int ncontexts, kr_ctx *const *contexts)
-{
-    kr_ctx *ctx = cli_open_for_files(NULL, NULL); /* an error of a case does not touch it */
-    kr_safetensors *file = kr_safetensors_open(ctx, path);
+    const char *path = t->options->ops;
+    kr_safetensors *file = kr_safetensors_open(t->ctx, path); /* an error of a case does not touch this context */
     const char *text = kr_safetensors_metadata(file, "cases");
-    int status = CLI_FAILED;
-    if (file && !text) {
-        cli_complain("tests/golden/README.md describes such files", "check: %s has no metadata 'cases'", path);
-    } else {
-        kr_json *cases = text ? kr_json_create(ctx, text, strlen(text), NULL) : NULL;
-        if (kr_ctx_failed(ctx)) cli_complain(NULL, "check: %s", kr_ctx_message(ctx));
-        else status = check_cases(path, file, cases, ncontexts, contexts);
-        kr_json_destroy(cases);
-    }
+    kr_json *cases = text ? kr_json_create(t->ctx, text, strlen(text), NULL) : NULL;
+    const bool ok =
+        file &&
+        kr_require(t->ctx, text != NULL, KR_ERR_FORMAT,
+                   "%s has no metadata 'cases'; tests/golden/README.md describes such files", path) &&
+        cases &&
+        kr_require(t->ctx, kr_json_kind_of(cases) == KR_JSON_OBJECT, KR_ERR_FORMAT,
+                   "%s: the metadata 'cases' is %s, but must be an object: the name and settings of each case", path,
+                   kr_json_kind_name(kr_json_kind_of(cases)));
+    t->name_width = 22;
+    if (ok)
+        for (const kr_json *settings = kr_json_first(cases); settings; settings = kr_json_next(settings))
+            check_case(file, settings, ncontexts, contexts, t);
+    kr_json_destroy(cases);
     kr_safetensors_close(file);
-    kr_ctx_destroy(ctx);
-    return status;
+    return ok;
 }

@@ -2,7 +2,7 @@
  *
  * In one call, and in two, of which the second continues from the first one's state. One token is not split.
  */
-#include "cli/commands/golden.h"
+#include "check/golden.h"
 
 #include <krait/selective_scan.h>
 

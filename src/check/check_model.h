@@ -1,31 +1,18 @@
-/* check_model.h - krait check --model DIR: a model against numbers that were recorded of it, or against itself. */
-#ifndef KR_CLI_COMMANDS_CHECK_MODEL_H
-#define KR_CLI_COMMANDS_CHECK_MODEL_H
+/* check_model.h - a model against numbers that were recorded of it, or against itself. */
+#ifndef KR_CHECK_CHECK_MODEL_H
+#define KR_CHECK_CHECK_MODEL_H
 
-#include "cli/commands/cmd_check.h"
+#include "check/check_impl.h"
 
 #include <krait/model.h>
 #include <krait/safetensors.h>
 
-typedef struct check_model_options {
-    const char *model, *against; /* against NULL: itself */
-    const char *isa;             /* NULL: the best */
-    const char *device;          /* NULL: KR_DEVICE, else the processor */
-    int threads;
-    uint64_t seed;
-    kr_dtype dtype;                   /* of the weights in memory */
-    double tolerance, grad_tolerance; /* < 0: the usual */
-    int tokens;                       /* of the random sequences */
-} check_model_options;
+/* On a model in its context; false after an error there. */
+bool check_against(check_tally *tally, kr_ctx *ctx, const kr_model *model);
+bool check_model_laws(check_tally *tally, kr_ctx *ctx, const kr_model *model);
 
-/* The exit status. */
-int check_model(const check_model_options *options);
-
-int check_against(const check_model_options *options, kr_ctx *ctx, const kr_model *model);
-int check_model_laws(const check_model_options *options, kr_ctx *ctx, const kr_model *model);
-
-/* NULL after a complaint. */
-kr_model *check_model_load(const check_model_options *options, kr_ctx *ctx);
+/* The model of the options; NULL after an error. */
+kr_model *check_model_load(const check_tally *tally, kr_ctx *ctx);
 
 /* ---- tensors of a file against what was computed ---- */
 
@@ -58,6 +45,7 @@ typedef struct recorded_check {
     kr_dtype dtype;   /* f32 or f64, at data; */
     const char *data; /* in the file, or in own, which is to be freed */
     void *own;
+    kr_ctx *ctx;
     double scale;     /* the largest |want| */
     double apart;     /* the largest |got - want|; NaN: one of them is none */
     int64_t at, seen; /* where; how many elements were compared */
@@ -66,8 +54,8 @@ typedef struct recorded_check {
 } recorded_check;
 
 /* item [b s ..]; its number of rows and tokens is checked here, the rest against what is computed. */
-recorded_check recorded_begin(const kr_safetensors *file, const kr_safetensors_item *item, recorded_part part, int lead,
-                              int64_t rows, int64_t tokens, double most);
+recorded_check recorded_begin(kr_ctx *ctx, const kr_safetensors *file, const kr_safetensors_item *item,
+                              recorded_part part, int lead, int64_t rows, int64_t tokens, double most);
 void recorded_end(recorded_check *check);
 
 /* got is the piece of it from this row and token on. */
@@ -85,7 +73,7 @@ void recorded_trouble(recorded_check *check, const char *format, ...)
 bool recorded_is_ok(const recorded_check *check);
 
 /* The table, in the order of the parts. */
-void recorded_print(const recorded_check *checks, int64_t count, check_tally *tally);
+void recorded_report(const recorded_check *checks, int64_t count, check_tally *tally);
 
 /* A name of a file as a terminal may have it. */
 typedef struct recorded_name {

@@ -5,7 +5,7 @@
  *   state_update  state [b h p r], x [b h p], dt [b h] or [b h p], A [h] or [h p r], B, C [b g r], D, dt_bias [h] or
  *                 [h p]; or without heads: state [b i r], x, dt [b i], A [i r], B, C [b r], D, dt_bias [i]
  */
-#include "cli/commands/golden.h"
+#include "check/golden.h"
 
 /* The file's chunk length; one that leaves a ragged last chunk where it names none. */
 static kr_ssd_path path_of(const golden_run *run, int algorithm)

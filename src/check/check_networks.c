@@ -1,12 +1,11 @@
-/* check_networks.c - the claims of krait check on small networks of all families.
+/* check_networks.c - the claims of the check suite on small networks of all families.
  *
  * A run reads 2 rows of TOKENS ids, at once or in pieces through states, and takes the gradients of sum(logits target).
  */
-#include "cli/commands/cmd_check.h"
+#include "check/check_impl.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { ROWS = 2, TOKENS = 45, VOCAB = 40, WIDTH = 64, FIRST = 18, STEPS = 5 };
@@ -60,7 +59,7 @@ static kr_tensor *read_in_pieces(kr_tape *tape, const kr_network *net, kr_tensor
     return kr_concat(tape, 1, STEPS + 2, y);
 }
 
-/* Logits, then the gradients of all parameters, as doubles to be freed; NULL after a complaint. */
+/* Logits, then the gradients of all parameters, as doubles to be freed; NULL after an error. */
 static double *run(const check_setup *setup, kr_family family, bool in_pieces, int64_t *count)
 {
     kr_ctx *ctx = check_open(setup);
@@ -75,7 +74,7 @@ static double *run(const check_setup *setup, kr_family family, bool in_pieces, i
 
     const kr_params *params = kr_network_params(net);
     *count = ROWS * TOKENS * VOCAB + kr_params_elements(params);
-    double *results = kr_ctx_failed(ctx) ? NULL : calloc((size_t)*count, sizeof *results);
+    double *results = kr_ctx_failed(ctx) ? NULL : check_alloc(setup->tally->ctx, (size_t)*count * sizeof *results);
     if (results) {
         int64_t at = ROWS * TOKENS * VOCAB;
         kr_tensor_read(y, KR_DTYPE_F64, results, at);
@@ -85,8 +84,8 @@ static double *run(const check_setup *setup, kr_family family, bool in_pieces, i
             at += kr_tensor_count(x);
         }
     }
-    if (check_complain_of(ctx)) {
-        free(results);
+    if (check_failed(setup->tally, ctx)) {
+        check_free(results);
         results = NULL;
     }
     kr_tape_destroy(tape);
@@ -117,8 +116,8 @@ void check_networks(check_tally *tally, const check_setup *setup, const char *na
                      same ? "the same bits" : "other bits");
         snprintf(what, sizeof what, "%s network, %s: pieces = whole", kr_family_name((kr_family)family), name);
         check_report(tally, worst <= most && same, what, text);
-        free(whole);
-        free(pieces);
-        free(shared);
+        check_free(whole);
+        check_free(pieces);
+        check_free(shared);
     }
 }

@@ -1,6 +1,6 @@
 /* golden_norm.c - rmsnorm_gated: x, z [b s i], weight [i]; settings eps, group_size (null: all of i), norm_before_gate.
  * */
-#include "cli/commands/golden.h"
+#include "check/golden.h"
 
 void golden_rmsnorm_gated(golden_run *run)
 {
