@@ -105,7 +105,7 @@ size_t kr_cpu_features_write(char *text, size_t bytes)
 {
     const uint64_t features = kr_cpu_features();
     size_t at = 0;
-    if (!text) return "";
+    if (!text) bytes = 0;
     if (bytes) text[0] = '\0';
     for (uint64_t bit = 1; bit <= KR_CPU_AMX_INT8; bit <<= 1) {
         if (!(features & bit)) continue;
