@@ -10,6 +10,9 @@
  *
  * Ops run at once. Each takes the tape first and returns a tensor that lives until the tape is reset, or NULL after an
  * error; NULL operands give NULL, so a whole block is written without checks and asked once, with kr_ctx_failed.
+ *
+ * A call that fails invalidates its tape: after kr_ctx_clear calls on it return KR_ERR_STATE until kr_tape_reset. Other tapes
+ * of the context are not affected.
  */
 #ifndef KRAIT_TAPE_H
 #define KRAIT_TAPE_H
@@ -60,7 +63,9 @@ KR_API void kr_zero_grad(kr_tensor *param);
 KR_API void kr_param_freeze(kr_tensor *param, bool frozen);
 
 /* Back-propagates from a scalar with gradient 1, or from `count` tensors at once, each with its gradient g_y[i] of the
- * same shape and type (NULL: ones). Once between two resets of the tape. */
+ * same shape and type (NULL: ones). Once between two resets of the tape. A parameter, or another tensor that an op used, must
+ * not be written between the op and backward (kr_param_write, kr_tensor_write, an optimizer step, kr_params_load and so on):
+ * its gradient would be that of other values, and is KR_ERR_STATE instead. Writes through kr_tensor_data are not noticed. */
 KR_API kr_status kr_backward(kr_tape *tape, kr_tensor *loss);
 KR_API kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_tensor *const *g_y);
 
@@ -138,6 +143,7 @@ KR_API bool kr_record(kr_tape *tape, const kr_record_args *args);
 /* A new contiguous tensor, not initialised. */
 KR_API kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape);
 
+/* What the rule works with. An index that the op does not have is an error, and the result is NULL or false. */
 KR_API kr_tape *kr_back_tape(kr_back *back);
 KR_API kr_tensor *kr_back_grad(kr_back *back, int out); /* gradient of an output; NULL if it received none */
 KR_API kr_tensor *kr_back_in(kr_back *back, int in);

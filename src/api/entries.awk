@@ -26,7 +26,7 @@ BEGIN {
     split("kr_tensor_at kr_item kr_tokenizer_encode kr_tokenizer_decode kr_tokenizer_split kr_state_cache", list, " ")
     for (i in list) computes[list[i]] = 1
     # Written by hand in api/error_entries.c.
-    split("kr_ctx_failed kr_ctx_status kr_ctx_message kr_ctx_fail kr_ctx_destroy", list, " ")
+    split("kr_ctx_status kr_ctx_message kr_ctx_fail kr_ctx_destroy", list, " ")
     for (i in list) by_hand[list[i]] = 1
     no_handle["kr_json"] = 1 # a value inside a document, which never changes
 }

@@ -5,18 +5,12 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-bool kr_ctx_failed_impl(const kr_ctx *ctx);
 kr_status kr_ctx_status_impl(const kr_ctx *ctx);
 const char *kr_ctx_message_impl(const kr_ctx *ctx);
 kr_status kr_ctx_fail_impl(kr_ctx *ctx, kr_status status, const char *format, ...) KR_PRINTF(3, 4);
 void kr_ctx_destroy_impl(kr_ctx *ctx);
 
-/* These two are for any thread, at any time. */
-bool kr_ctx_failed(const kr_ctx *ctx)
-{
-    return kr_ctx_failed_impl(ctx) || kr_ctx_is_shared(ctx);
-}
-
+/* For any thread, at any time. */
 kr_status kr_ctx_status(const kr_ctx *ctx)
 {
     const kr_status status = kr_ctx_status_impl(ctx);
