@@ -5,17 +5,19 @@
 #   built NAME                                waits for a build; fails if it failed
 #   suite NAME COMMAND...                     begins a program that ends with "N passed, N failed[, N skipped]"
 #   parts=3 suite NAME COMMAND...             begins it as three programs that share its tests (KR_TEST_PART)
+#   step NAME COMMAND...                      runs a command that either works or fails: one test; its output is $logs/step
 #   skip NAME WHY                             counts one skipped test
 #   thinned TEXT                              a line for the end: what a tier leaves out
 #   finish                                    waits for all suites
 #   total                                     the lines of `thinned`, then "N passed, N failed[, N skipped]"; fails if a test did
 #
 # A suite is killed after $limit seconds (300). One that prints no count, exits with another status than its count says, or ran
-# no test at all counts as one failure; so does a build that fails or warns. Builds take their slots as jobs of make from the
-# same pool as suites (make's job server), so that a build fills the processors that the suites before it leave idle.
+# no test at all counts as one failure; so does a build that fails. $before_suite, if set, is a function that is called before
+# each program, in its process, to set its environment. Builds take their slots as jobs of make from the same pool as suites
+# (make's job server), so that a build fills the processors that the suites before it leave idle.
 
 passed=0 failed=0 skipped=0
-limit=300 parts=1
+limit=300 parts=1 before_suite=
 count_line='^[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$'
 started=() shown=0 thin_lines=() last_build= beginning=
 
@@ -58,12 +60,21 @@ skip() { # NAME WHY
     printf '%-28s            skipped: %s\n' "$1" "$2"
 }
 
+step() { # NAME COMMAND...
+    local name=$1 start=$EPOCHREALTIME rc
+    shift
+    "$@" >"$logs/step" 2>&1 </dev/null
+    rc=$?
+    report "$name" "$(seconds_since "$start")" $((rc == 0)) $((rc != 0)) 0 "$logs/step"
+    return $rc
+}
+
 # ---- builds ----
 
-configure_and_build() { # FOLDER PRESET OPTION... - warnings are errors
+configure_and_build() { # FOLDER PRESET OPTION...
     local folder=$1 preset=$2
     shift 2
-    cmake --preset "$preset" -B "$folder" -DKR_WERROR=ON "$@" || return
+    cmake --preset "$preset" -B "$folder" "$@" || return
     MAKEFLAGS="-j --jobserver-auth=8,8" cmake --build "$folder" 2>&1 | grep -v '^\[ *[0-9]*%\]' # without the lines of progress
     return "${PIPESTATUS[0]}"
 }
@@ -111,6 +122,7 @@ suite() { # NAME COMMAND...
         printf '%s\n' "$name" >"$to.name"
         {
             local start=$EPOCHREALTIME
+            [ -z "$before_suite" ] || "$before_suite"
             [ "$parts" = 1 ] || export KR_TEST_PART=$part/$parts
             # 8 and 9 are closed, and interrupts, which shells let jobs in the background ignore, are heard again through timeout.
             timeout "$limit" "$@" >"$to" 2>&1 </dev/null 8>&- 9>&-
