@@ -137,7 +137,6 @@ static trainee *make(bench_env *env, kr_ctx *ctx, const bench_case *self, int wh
     kr_optimizer_options optimizer;
     kr_optimizer_options_init(&optimizer);
     optimizer.kind = what == MUON ? KR_OPTIMIZER_MUON : KR_OPTIMIZER_ADAMW;
-    optimizer.clip_norm = 1;
     optimizer.keeps_grad = what == MUON; /* gradients of 0 would let its matrices fade away */
     t->optimizer = kr_optimizer_create(t->ctx, kr_network_params(t->net), &optimizer);
     t->tape = kr_tape_create(t->ctx, KR_TAPE_GRAD);

@@ -61,6 +61,8 @@ static int help(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    for (int i = 0; i < NCOMMANDS; i++)
+        if (commands[i]->prepare) commands[i]->prepare();
     if (argc < 2) {
         help_all(stderr);
         return CLI_USAGE;

@@ -34,11 +34,10 @@ static void train(kr_ctx *ctx, const kr_network *net, kr_loader *loader)
 {
     kr_optimizer_options options;
     kr_optimizer_options_init(&options);
-    options.clip_norm = 1;
+    options.weight_decay = 0.01; /* so few steps need little */
     kr_optimizer *optimizer = kr_optimizer_create(ctx, kr_network_params(net), &options);
     kr_lr_schedule schedule;
     kr_lr_schedule_init(&schedule);
-    schedule.kind = KR_LR_COSINE;
     schedule.max_lr = 1e-2;
     schedule.warmup_steps = 10;
     schedule.total_steps = STEPS;

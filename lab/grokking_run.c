@@ -39,6 +39,8 @@ static kr_step_fn after_step;
 static void set_optimizer(const grok_values *v, kr_optimizer_options *o)
 {
     kr_optimizer_options_init(o);
+    o->beta2 = 0.999;
+    o->clip_norm = 0;
     o->weight_decay = v->wd;
     o->decays_all = true;
     o->clip_value = 1;
@@ -57,6 +59,7 @@ static void set_options(training *t, kr_train_options *o)
     o->loss_user = &t->g;
     o->validation = t->g.loaders[KR_DATA_PART_VALIDATION];
     o->eval_every = v->eval_every;
+    o->eval_batches = 0;
     o->folder = t->folder;
     o->save_every = v->save_every;
     o->on_step = after_step;
@@ -235,6 +238,8 @@ static bool train(training *t, const cli_command *command, const cli_given *give
     kr_train_options options;
     set_optimizer(t->g.v, &optimizer);
     kr_lr_schedule_init(&schedule);
+    schedule.kind = KR_LR_CONSTANT;
+    schedule.warmup_steps = 0;
     schedule.max_lr = t->g.v->lr;
     set_options(t, &options);
     options.optimizer = &optimizer;

@@ -55,13 +55,20 @@ static void fit(mnist_run *run, const mnist_data *data, linear *net, kr_evaluati
     net->params = kr_params_create(run->ctx);
     net->weight = kr_params_linear(net->params, "linear", KR_DTYPE_F32, info.n_classes > 10 ? info.n_classes : 10,
                                    pixels, &net->bias);
+    kr_optimizer_options optimizer;
     kr_lr_schedule schedule;
     kr_train_options options;
+    kr_optimizer_options_init(&optimizer);
     kr_lr_schedule_init(&schedule);
     kr_train_options_init(&options);
     options.steps = LINEAR_EPOCHS * kr_loader_steps_per_epoch(data->loader);
     schedule.kind = KR_LR_COSINE;
+    optimizer.beta2 = 0.999;
+    optimizer.weight_decay = 0.01;
     schedule.max_lr = 2e-3;
+    schedule.min_lr = 0;
+    schedule.warmup_steps = 0;
+    options.optimizer = &optimizer;
     options.schedule = &schedule;
     options.params = net->params;
     options.loss_fn = linear_loss;

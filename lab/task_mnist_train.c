@@ -30,6 +30,8 @@ typedef struct training {
 static void set_optimizer(const mnist_values *v, kr_optimizer_options *o)
 {
     kr_optimizer_options_init(o);
+    o->beta2 = 0.999;
+    o->clip_norm = 0;
     o->kind = v->has_muon ? KR_OPTIMIZER_MUON : KR_OPTIMIZER_ADAMW;
     o->eps = EPS;
     o->weight_decay = v->weight_decay;

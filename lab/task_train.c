@@ -134,6 +134,8 @@ static void make_trainer(training *t)
     options.steps = t->steps;
     options.optimizer = &optimizer;
     options.schedule = &schedule;
+    optimizer.beta2 = 0.999;
+    optimizer.clip_norm = 0;
     optimizer.eps = F32_EPS;
     optimizer.weight_decay = v->weight_decay;
     optimizer.decays_all = true;
@@ -145,6 +147,7 @@ static void make_trainer(training *t)
     schedule.warmup_steps = v->warmup < t->steps ? v->warmup : t->steps - 1;
     schedule.total_steps = t->steps;
     options.folder = t->run->folder;
+    options.save_every = 0;
     options.keep_best = false;
     if (options.folder && cli_join(path, options.folder, "task.json")) {
         options.n_extra_files = 1;

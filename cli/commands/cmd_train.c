@@ -145,4 +145,5 @@ const cli_command cli_train = {
     .run = run,
     .more = more,
     .line_only = "config,resume,force,describe",
+    .prepare = train_take_defaults,
 };

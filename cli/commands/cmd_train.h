@@ -25,7 +25,7 @@ typedef struct train_values {
     const char *data_budget;
     int kind;
     bool is_special, is_class, has_no_header, has_no_pack, has_no_resets, carries, scores_last;
-    int id_bytes;
+    int id_bytes, scaling, missing;
     int64_t separator_id, batch, length;
     double mean, deviation, validation_fraction;
 
@@ -80,6 +80,7 @@ typedef struct train_setup {
     kr_source *source, *validation_source; /* the second may be NULL */
     kr_source_info info;
     kr_loader *loader, *validation; /* the second may be NULL */
+    double fraction;                /* of the data that is kept back for validation */
     int64_t steps;                  /* of the run */
 
     kr_model *own_model;
@@ -90,7 +91,10 @@ typedef struct train_setup {
 
 /* ---- options (train_options.c) ---- */
 
-extern const cli_option train_options[];
+extern cli_option train_options[];
+
+/* Puts the library's defaults into the table, where it has none. */
+void train_take_defaults(void);
 
 /* Is an option set, by the line or by a file, to something else than its default? */
 bool train_is_given(const train_setup *s, const char *name);
@@ -121,6 +125,14 @@ bool train_find_kind(train_setup *s);
 /* Sources; then, with the model known, loaders. False after a complaint. */
 bool train_open_source(train_setup *s);
 bool train_open_loaders(train_setup *s);
+
+/* Where the columns of a table have scales or means: computed from the rows for training, or those of the run that is gone
+ * on with; then written to the file and given to the validation data. *path becomes "" where there are none. */
+bool train_fit_columns(train_setup *s, char *path);
+
+/* "validation error in the units of the file (rms): temperature 1.2, wind 0.3" into text, computed anew with the last
+ * weights; "" where targets are not numbers, have no scales, or there is nothing to validate on. */
+bool train_errors_text(const train_setup *s, char *text, size_t bytes);
 
 /* "notes.txt: 1.20 M tokens, ..." into text; returns text. */
 const char *train_data_text(const train_setup *s, const cli_live *live, char *text, size_t bytes);

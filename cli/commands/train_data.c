@@ -104,6 +104,8 @@ static kr_source *open_csv(const train_setup *s, const char *path)
     o.targets = v->targets;
     o.is_class = v->is_class;
     o.sequence = v->sequence;
+    o.missing = (kr_csv_missing)v->missing;
+    o.scaling = (kr_csv_scaling)v->scaling;
     o.memory_budget = cli_size_of(v->data_budget);
     return kr_source_csv(s->ctx, path, &o);
 }
@@ -232,16 +234,92 @@ static bool split(train_setup *s, double *fraction)
 bool train_open_loaders(train_setup *s)
 {
     const train_values *v = s->values;
-    double fraction;
-    if (!split(s, &fraction)) return false;
+    if (!split(s, &s->fraction)) return false;
     kr_loader_options o = loader_options(s);
-    o.validation_fraction = fraction;
+    o.validation_fraction = s->fraction;
     s->loader = kr_loader_create(s->source, &o);
     if (cli_failed(s->ctx)) return false;
     s->steps = v->steps ? v->steps : 2000;
     if (v->epochs) {
         const int64_t batches = kr_loader_steps_per_epoch(s->loader) * v->epochs;
         s->steps = batches / v->accumulate + (batches % v->accumulate != 0);
+    }
+    return true;
+}
+
+/* ---- tables ---- */
+
+static const char scales_file[] = "scales.json";
+
+bool train_fit_columns(train_setup *s, char *path)
+{
+    const train_values *v = s->values;
+    const bool has_means = v->missing == KR_CSV_MISSING_FORWARD || v->missing == KR_CSV_MISSING_MEAN;
+    path[0] = '\0';
+    if (s->kind != TRAIN_CSV || (!v->scaling && !has_means)) return true;
+    kr_loader_options o = loader_options(s);
+    o.validation_fraction = s->fraction;
+    if (!cli_join(path, v->out, scales_file)) return false;
+    const bool is_known = v->resume;
+    const kr_status status = is_known ? kr_source_load_scales(s->source, path) : kr_source_fit(s->source, &o);
+    if (status != KR_OK || (!is_known && kr_source_save_scales(s->source, path) != KR_OK) ||
+        (s->validation_source && kr_source_load_scales(s->validation_source, path) != KR_OK))
+        return cli_failed(s->ctx) && false;
+    return true;
+}
+
+/* Squared errors of the targets over the validation data, in the scaled units. */
+static int64_t sum_errors(const train_setup *s, kr_tape *tape, kr_loader *loader, int64_t no, double *sums)
+{
+    int64_t count = 0;
+    kr_batch batch;
+    for (; kr_loader_next(tape, loader, &batch) == KR_OK; kr_tape_reset(tape)) {
+        kr_call call;
+        kr_call_init(&call);
+        call.reset_bs = batch.reset_bs;
+        call.mask_bs = batch.mask_bs;
+        call.drops_state = true;
+        const kr_tensor *y = kr_network_forward(tape, kr_model_network(s->model), batch.x_bsf, &call).y;
+        const int64_t n = kr_tensor_count(batch.scored_bs);
+        float *got = malloc((size_t)(n * no) * sizeof *got), *want = malloc((size_t)(n * no) * sizeof *want);
+        const int32_t *scored = kr_tensor_data(batch.scored_bs);
+        const bool is_read = got && want && kr_tensor_read(y, KR_DTYPE_F32, got, n * no) == KR_OK &&
+                             kr_tensor_read(batch.targets_bso, KR_DTYPE_F32, want, n * no) == KR_OK;
+        for (int64_t i = 0; is_read && i < n; i++) {
+            for (int64_t k = 0; scored[i] && k < no; k++) {
+                const double miss = (double)got[i * no + k] - (double)want[i * no + k];
+                sums[k] += miss * miss;
+            }
+            count += scored[i] != 0;
+        }
+        free(got);
+        free(want);
+        if (!is_read) return 0;
+    }
+    return count;
+}
+
+bool train_errors_text(const train_setup *s, char *text, size_t bytes)
+{
+    enum { MOST_TARGETS = 8 };
+    const train_values *v = s->values;
+    const int64_t no = s->info.n_targets, first = s->info.predicts_next ? 0 : s->info.n_features;
+    double sums[MOST_TARGETS] = { 0 };
+    text[0] = '\0';
+    if (s->kind != TRAIN_CSV || !v->scaling || !no || no > MOST_TARGETS || s->loss != KR_LOSS_MSE || !s->validation ||
+        v->carries)
+        return true;
+    kr_loader *loader = open_validation(s, v->validation ? s->validation_source : s->source, s->fraction);
+    kr_tape *tape = kr_tape_create(s->ctx, KR_TAPE_NO_GRAD);
+    const int64_t count = sum_errors(s, tape, loader, no, sums);
+    kr_tape_destroy(tape);
+    kr_loader_destroy(loader);
+    if (cli_failed(s->ctx)) return false;
+    size_t n = count ? (size_t)snprintf(text, bytes, "validation error (rms) in the units of the file:") : 0;
+    for (int64_t k = 0; count && k < no && n < bytes; k++) {
+        const kr_csv_column column = kr_source_column(s->source, first + k);
+        n += (size_t)snprintf(text + n, bytes - n, "%s %s %.4g", k ? "," : "", column.name,
+                              sqrt(sums[k] / (double)count) * column.scale);
     }
     return true;
 }

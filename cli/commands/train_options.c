@@ -12,7 +12,8 @@
         "", 0, NULL, CLI_HEADING, 0, NULL, 0, text                                                                     \
     }
 
-const cli_option train_options[] = {
+/* Options without a default here have the library's: train_take_defaults. */
+cli_option train_options[] = {
     HEADING("Files"),
     { "data", 'd', "FILE", CLI_TEXT, AT(data), NULL, 0, "training data (required)" },
     { "out", 'o', "DIR", CLI_TEXT | CLI_FIXED, AT(out), NULL, 0, "run folder (required)" },
@@ -63,6 +64,10 @@ const cli_option train_options[] = {
     { "delimiter", 0, "C", CLI_TEXT, AT(delimiter), NULL, 0,
       "csv: field delimiter (default ',', or a tab in .tsv files)" },
     { "no-header", 0, NULL, CLI_FLAG, AT(has_no_header), NULL, 0, "csv: no header line; columns are named 1, 2, ..." },
+    { "scale", 0, "none|standard|min-max", CLI_CHOICE | CLI_FIXED, AT(scaling), "none", 0,
+      "csv: scale columns by mean and deviation, or by minimum and range, of the rows for training" },
+    { "missing", 0, "error|drop|forward|mean", CLI_CHOICE | CLI_FIXED, AT(missing), "error", 0,
+      "csv: missing values: refuse, leave out the row, repeat the last value, or use the mean" },
     { "score-last", 0, NULL, CLI_FLAG, AT(scores_last), NULL, 0, "csv: score only the last row of a sequence" },
 
     HEADING("Model"),
@@ -87,46 +92,46 @@ const cli_option train_options[] = {
     HEADING("Steps and learning rate"),
     { "steps", 'n', "N", CLI_I64, AT(steps), NULL, 1, "total number of steps (default 2000)" },
     { "epochs", 0, "N", CLI_I64, AT(epochs), NULL, 1, "number of epochs, instead of --steps" },
-    { "accumulate", 0, "N", CLI_I64, AT(accumulate), "1", 1, "gradient accumulation: batches per step" },
-    { "lr", 0, "X", CLI_REAL, AT(lr), "0.001", 0, "maximum learning rate" },
-    { "lr-schedule", 0, "constant|cosine|linear|wsd", CLI_CHOICE, AT(schedule), "cosine", 0, "learning-rate schedule" },
+    { "accumulate", 0, "N", CLI_I64, AT(accumulate), NULL, 1, "gradient accumulation: batches per step" },
+    { "lr", 0, "X", CLI_REAL, AT(lr), NULL, 0, "maximum learning rate" },
+    { "lr-schedule", 0, "constant|cosine|linear|wsd", CLI_CHOICE, AT(schedule), NULL, 0, "learning-rate schedule" },
     { "min-lr", 0, "X", CLI_REAL, AT(min_lr), NULL, 0, "minimum learning rate (default: a tenth of --lr)" },
     { "warmup", 0, "N", CLI_I64, AT(warmup), NULL, 0, "warm-up steps (default: a twentieth of --steps, at most 100)" },
     { "decay-steps", 0, "N", CLI_I64, AT(decay_steps), NULL, 0,
       "wsd: decay steps at the end (default: a fifth of --steps)" },
-    { "decay-shape", 0, "linear|cosine|sqrt", CLI_CHOICE, AT(decay_shape), "linear", 0, "wsd: shape of the decay" },
+    { "decay-shape", 0, "linear|cosine|sqrt", CLI_CHOICE, AT(decay_shape), NULL, 0, "wsd: shape of the decay" },
 
     HEADING("Optimizer"),
-    { "optimizer", 0, "adamw|sgd|muon", CLI_CHOICE, AT(optimizer), "adamw", 0, "optimizer" },
-    { "weight-decay", 0, "X", CLI_REAL, AT(weight_decay), "0.1", 0, "weight decay of matrices" },
+    { "optimizer", 0, "adamw|sgd|muon", CLI_CHOICE, AT(optimizer), NULL, 0, "optimizer" },
+    { "weight-decay", 0, "X", CLI_REAL, AT(weight_decay), NULL, 0, "weight decay of matrices" },
     { "decay-all", 0, NULL, CLI_FLAG, AT(decays_all), NULL, 0, "also decay norms, biases, A_log, D and dt_bias" },
     { "cautious", 0, NULL, CLI_FLAG, AT(is_cautious), NULL, 0, "adamw, muon: cautious weight decay" },
-    { "beta1", 0, "X", CLI_REAL, AT(beta1), "0.9", 0, "adamw, muon" },
-    { "beta2", 0, "X", CLI_REAL, AT(beta2), "0.95", 0, "adamw, muon" },
-    { "eps", 0, "X", CLI_REAL, AT(eps), "1e-8", 0, "adamw, muon" },
+    { "beta1", 0, "X", CLI_REAL, AT(beta1), NULL, 0, "adamw, muon" },
+    { "beta2", 0, "X", CLI_REAL, AT(beta2), NULL, 0, "adamw, muon" },
+    { "eps", 0, "X", CLI_REAL, AT(eps), NULL, 0, "adamw, muon" },
     { "momentum", 0, "X", CLI_REAL, AT(momentum), NULL, 0, "sgd, muon (default 0.9 and 0.95)" },
-    { "dampening", 0, "X", CLI_REAL, AT(dampening), "0", 0, "sgd" },
+    { "dampening", 0, "X", CLI_REAL, AT(dampening), NULL, 0, "sgd" },
     { "nesterov", 0, NULL, CLI_FLAG, AT(is_nesterov), NULL, 0, "sgd: Nesterov momentum" },
     { "no-nesterov", 0, NULL, CLI_FLAG, AT(has_no_nesterov), NULL, 0, "muon: disable Nesterov momentum" },
-    { "muon-ratio", 0, "match-rms|original|original-inputs|plain", CLI_CHOICE, AT(muon_ratio), "match-rms", 0,
+    { "muon-ratio", 0, "match-rms|original|original-inputs|plain", CLI_CHOICE, AT(muon_ratio), NULL, 0,
       "muon: update scaling" },
-    { "muon-steps", 0, "N", CLI_INT, AT(muon_steps), "5", 1, "muon: Newton-Schulz iterations" },
+    { "muon-steps", 0, "N", CLI_INT, AT(muon_steps), NULL, 1, "muon: Newton-Schulz iterations" },
     { "muon-decay", 0, "X", CLI_REAL, AT(muon_decay), NULL, 0, "muon: weight decay (default: --weight-decay)" },
     { "muon-without", 0, "NAME", CLI_TEXTS, AT(muon_without), NULL, 0,
       "muon: update this segment with AdamW; may be repeated" },
-    { "clip-norm", 0, "X", CLI_REAL, AT(clip_norm), "1", 0, "gradient norm clipping; 0: off" },
-    { "clip-value", 0, "X", CLI_REAL, AT(clip_value), "0", 0, "gradient value clipping; 0: off" },
-    { "ema", 0, "X", CLI_REAL, AT(ema), "0", 0, "decay of an exponential moving average of the weights; 0: off" },
+    { "clip-norm", 0, "X", CLI_REAL, AT(clip_norm), NULL, 0, "gradient norm clipping; 0: off" },
+    { "clip-value", 0, "X", CLI_REAL, AT(clip_value), NULL, 0, "gradient value clipping; 0: off" },
+    { "ema", 0, "X", CLI_REAL, AT(ema), NULL, 0, "decay of an exponential moving average of the weights; 0: off" },
     { "describe", 0, NULL, CLI_FLAG, AT(describes), NULL, 0,
       "print which optimizer updates each parameter, then exit" },
 
     HEADING("Evaluation, checkpoints and logging"),
     { "eval-every", 0, "N", CLI_I64, AT(eval_every), NULL, 1,
       "steps between validations (default: a twentieth of --steps, at least 25)" },
-    { "eval-batches", 0, "N", CLI_I64, AT(eval_batches), "20", 0, "batches per validation; 0: all" },
+    { "eval-batches", 0, "N", CLI_I64, AT(eval_batches), NULL, 0, "batches per validation; 0: all" },
     { "save-every", 0, "N", CLI_I64, AT(save_every), NULL, 1,
       "steps between checkpoints (default: a tenth of --steps, from 25 to 1000)" },
-    { "keep-last", 0, "N", CLI_INT, AT(keep_last), "2", 0, "checkpoints to keep; 0: all" },
+    { "keep-last", 0, "N", CLI_INT, AT(keep_last), NULL, 0, "checkpoints to keep; 0: all" },
     { "no-keep-best", 0, NULL, CLI_FLAG, AT(has_no_best), NULL, 0,
       "do not keep the checkpoint with the lowest validation loss" },
     { "sample-every", 0, "N", CLI_I64, AT(sample_every), NULL, 1, "steps between text samples (default: none)" },
@@ -141,6 +146,67 @@ const cli_option train_options[] = {
     CLI_MACHINE_OPTIONS(train_values, machine),
     { 0 },
 };
+
+/* ---- defaults ---- */
+
+enum { MOST_DEFAULTS = 32, DEFAULT_BYTES = 24 };
+
+typedef struct default_texts {
+    int count;
+    char text[MOST_DEFAULTS][DEFAULT_BYTES];
+} default_texts;
+
+static void set_default(default_texts *all, const char *name, const char *format, ...)
+{
+    char *text = all->text[all->count++];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, DEFAULT_BYTES, format, args);
+    va_end(args);
+    for (cli_option *o = train_options; o->name; o++)
+        if (!strcmp(o->name, name)) o->fallback = text;
+}
+
+/* The n-th word of the option's "a|b|c". */
+static void set_default_word(default_texts *all, const char *name, int n)
+{
+    for (const cli_option *o = train_options; o->name; o++) {
+        if (strcmp(o->name, name) != 0) continue;
+        const char *word = o->arg;
+        for (; n > 0; n--) word += strcspn(word, "|") + 1;
+        set_default(all, name, "%.*s", (int)strcspn(word, "|"), word);
+        return;
+    }
+}
+
+void train_take_defaults(void)
+{
+    static default_texts all;
+    kr_train_options run;
+    kr_optimizer_options o;
+    kr_lr_schedule schedule;
+    kr_train_options_init(&run);
+    kr_optimizer_options_init(&o);
+    kr_lr_schedule_init(&schedule);
+    all.count = 0;
+    set_default(&all, "accumulate", "%lld", (long long)run.accumulate);
+    set_default(&all, "eval-batches", "%lld", (long long)run.eval_batches);
+    set_default(&all, "keep-last", "%d", run.keep_last);
+    set_default(&all, "lr", "%g", schedule.max_lr);
+    set_default_word(&all, "lr-schedule", (int)schedule.kind);
+    set_default_word(&all, "decay-shape", (int)schedule.shape);
+    set_default_word(&all, "optimizer", (int)o.kind);
+    set_default_word(&all, "muon-ratio", (int)o.muon_ratio);
+    set_default(&all, "muon-steps", "%d", o.muon_steps);
+    set_default(&all, "weight-decay", "%g", o.weight_decay);
+    set_default(&all, "beta1", "%g", o.beta1);
+    set_default(&all, "beta2", "%g", o.beta2);
+    set_default(&all, "eps", "%g", o.eps);
+    set_default(&all, "dampening", "%g", o.dampening);
+    set_default(&all, "clip-norm", "%g", o.clip_norm);
+    set_default(&all, "clip-value", "%g", o.clip_value);
+    set_default(&all, "ema", "%g", o.ema_decay);
+}
 
 /* ---- what does not go together ---- */
 
@@ -187,7 +253,9 @@ static bool check_data(const train_setup *s)
            check_names(s, "document-end,special", is_text, where) &&
            check_names(s, "id-bytes,separator-id", kind == TRAIN_RAW, where) &&
            check_names(s, "labels,validation-labels,patch,mean,deviation", kind == TRAIN_IDX, where) &&
-           check_names(s, "features,targets,class-target,sequence-column,delimiter,no-header,score-last",
+           check_names(s,
+                       "features,targets,class-target,sequence-column,delimiter,no-header,scale,missing,"
+                       "score-last",
                        kind == TRAIN_CSV, where) &&
            check_names(s, "data-budget", is_text || kind == TRAIN_CSV, where) &&
            check_names(s, "tokenizer,vocab,untied,sample-every,sample-prompt,sample-tokens,sample-temperature",
@@ -259,23 +327,16 @@ bool train_check_source(const train_setup *s)
 
 /* ---- what the library is told ---- */
 
-static int64_t between(int64_t n, int64_t least, int64_t most)
-{
-    return n < least ? least : n > most ? most : n;
-}
-
 static void fill_schedule(const train_setup *s, kr_lr_schedule *schedule)
 {
     const train_values *v = s->values;
     kr_lr_schedule_init(schedule);
     schedule->kind = (kr_lr_kind)v->schedule;
     schedule->max_lr = v->lr;
-    schedule->min_lr = train_is_given(s, "min-lr") ? v->min_lr : v->lr / 10;
-    schedule->warmup_steps = train_is_given(s, "warmup") ? v->warmup : between(s->steps / 20, 0, 100);
+    if (train_is_given(s, "min-lr")) schedule->min_lr = v->min_lr;
+    if (train_is_given(s, "warmup")) schedule->warmup_steps = v->warmup;
+    if (train_is_given(s, "decay-steps")) schedule->decay_steps = v->decay_steps;
     schedule->total_steps = s->steps;
-    schedule->decay_steps = v->schedule != KR_LR_STABLE_DECAY  ? 0
-                            : train_is_given(s, "decay-steps") ? v->decay_steps
-                                                               : s->steps / 5;
     schedule->shape = (kr_lr_shape)v->decay_shape;
 }
 
@@ -318,9 +379,9 @@ void train_fill(const train_setup *s, run_options *all)
     o->loss = s->loss;
     o->label_smoothing = v->label_smoothing;
     o->validation = s->validation;
-    o->eval_every = v->eval_every ? v->eval_every : between(s->steps / 20, 25, INT64_MAX);
+    if (v->eval_every) o->eval_every = v->eval_every;
     o->eval_batches = v->eval_batches;
-    o->save_every = v->save_every ? v->save_every : between(s->steps / 10, 25, 1000);
+    if (v->save_every) o->save_every = v->save_every;
     o->keep_last = v->keep_last;
     o->keep_best = !v->has_no_best;
 }

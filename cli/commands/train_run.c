@@ -19,6 +19,7 @@ typedef struct running {
     int64_t saved_step; /* what a later run would go on from; -1: nothing */
     bool is_stopped;    /* by a signal */
     bool has_failed;    /* something that is said already */
+    char errors[512];   /* of the targets of a table, in its own units; "": not known */
 } running;
 
 /* ---- with each step ---- */
@@ -138,6 +139,7 @@ static void say_end(const running *r)
     if (p.eval_step) printf(", eval %.4g", p.eval_loss);
     if (p.eval_step && p.best_step != p.eval_step) printf(" (best %.4g at step %" PRId64 ")", p.best_loss, p.best_step);
     printf(", %s\n", cli_span_text(cli_seconds() - r->began).text);
+    if (r->errors[0]) printf("%s\n", r->errors);
     printf("report: %s/report.html\n", v->out);
     if (r->s->tok) printf("next: krait generate %s -p \"...\"\n", word);
     else printf("next: krait info %s\n", word);
@@ -175,6 +177,7 @@ static int train(running *r)
         return CLI_FAILED;
     }
     const bool is_reported = cli_write_report(s->values->out);
+    if (!r->is_stopped && !s->values->is_quiet && !train_errors_text(s, r->errors, sizeof r->errors)) return CLI_FAILED;
     say_end(r);
     return is_reported ? CLI_OK : CLI_FAILED;
 }
@@ -196,16 +199,19 @@ static bool describe(const kr_trainer *trainer)
 int train_run(train_setup *s)
 {
     const train_values *v = s->values;
-    char tokenizer[CLI_PATH_BYTES] = "";
-    const char *const extra_files[] = { tokenizer };
+    char tokenizer[CLI_PATH_BYTES] = "", scales[CLI_PATH_BYTES] = "";
+    const char *extra_files[2];
+    int n_extra = 0;
     running r = { .s = s, .began = cli_seconds(), .saved_step = -1 };
     run_options all;
     train_fill(s, &all);
     kr_train_options *o = &all.run;
     if (!v->describes) {
-        if (!keep_tokenizer(s, tokenizer)) return CLI_FAILED;
+        if (!keep_tokenizer(s, tokenizer) || !train_fit_columns(s, scales)) return CLI_FAILED;
+        if (tokenizer[0]) extra_files[n_extra++] = tokenizer;
+        if (scales[0]) extra_files[n_extra++] = scales;
         o->folder = v->out;
-        o->n_extra_files = tokenizer[0] != 0;
+        o->n_extra_files = n_extra;
         o->extra_files = extra_files;
         o->on_step = on_step;
         o->user = &r;

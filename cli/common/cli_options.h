@@ -79,6 +79,7 @@ typedef struct cli_command {
     const cli_operand *operands;       /* NULL: none */
     const char *more;                  /* NULL, or what the help ends with, lines of text */
     const char *line_only;             /* NULL, or names of options that have no place in a JSON file: "config,force" */
+    void (*prepare)(void);             /* NULL, or what completes the table before it is read */
 } cli_command;
 
 /* Where the values of a command come from, by the place of the option in its table; begins as zeros. */

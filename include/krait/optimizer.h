@@ -2,7 +2,7 @@
  *
  *   kr_optimizer_options options;
  *   kr_optimizer_options_init(&options);
- *   options.clip_norm = 1;
+ *   options.weight_decay = 0.05;
  *   kr_optimizer *optimizer = kr_optimizer_create(ctx, kr_network_params(net), &options);
  *   kr_tensor *logits = kr_network_forward(tape, net, id_bs, NULL).y;
  *   kr_backward(tape, kr_mean(tape, kr_mul(tape, logits, logits), KR_ALL_AXES, false));
@@ -65,9 +65,9 @@ typedef struct kr_optimizer_options {
     size_t size;            /* set by kr_optimizer_options_init */
     kr_optimizer_kind kind; /* KR_OPTIMIZER_ADAMW */
 
-    double beta1, beta2; /* 0.9, 0.999 */
+    double beta1, beta2; /* 0.9, 0.95 */
     double eps;          /* 1e-8, above 0 */
-    double weight_decay; /* 0.01 */
+    double weight_decay; /* 0.1 */
     bool decays_all;     /* false: only rows of the table that `decays`; norms, biases, A_log, D, dt_bias do not */
     bool is_cautious;    /* false; AdamW: elements decay only where w and m have the same sign */
 
@@ -83,7 +83,7 @@ typedef struct kr_optimizer_options {
     int n_without;               /* 0: segments of these names are AdamW's too, whatever the table says */
     const char *const *without;
 
-    double clip_norm;  /* 0: no limit; of all gradients together: they are scaled down to it */
+    double clip_norm;  /* 1; 0: no limit; of all gradients together: they are scaled down to it */
     double clip_value; /* 0: no limit; of each element, after that */
     double ema_decay;  /* 0: no averaged weights; otherwise ema += (1 - ema_decay) (w - ema) after each step */
     bool keeps_grad;   /* false: a step zeroes the gradients that it took */

@@ -59,6 +59,13 @@ KR_API const kr_cache *kr_state_cache(const kr_state *state, int64_t slot);
 KR_API bool kr_state_is_initial(const kr_state *state);
 KR_API size_t kr_state_bytes(const kr_state *state); /* of the tensors */
 
+/* Parts of the state of a network put together by hand (kr_network_custom). The slots from `first` on as a state on the
+ * tape, for a stack's kr_call; and its new state put back. Both have the same rows. The cache of a block or layer is read by
+ * kr_state_cache, and put back by kr_state_set_cache. A state on a tape takes the tensors, the caller's own a copy. */
+KR_API kr_state *kr_state_part(kr_tape *tape, const kr_state *state, int64_t first, int64_t count);
+KR_API kr_status kr_state_set_part(kr_state *state, int64_t first, const kr_state *part);
+KR_API kr_status kr_state_set_cache(kr_state *state, int64_t slot, const kr_cache *cache);
+
 /* How many of the caller's own tokens the sequence will have, for class markers whose place depends on it; with
  * KR_LENGTH_UNKNOWN only those that do not can be placed. From then on a call continues the sequence where the last one
  * stopped. Without an announcement each forward is a whole sequence, as far as markers are concerned. */

@@ -103,6 +103,21 @@ static bool is_number(const char *text, size_t length)
     return at == length;
 }
 
+bool kr_csv_is_missing(const kr_csv_field *field)
+{
+    static const char *const words[] = { "", "na", "n/a", "nan", "null" };
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const char *word = words[i];
+        size_t n = 0;
+        while (n < field->length && word[n] &&
+               word[n] ==
+                   (field->text[n] >= 'A' && field->text[n] <= 'Z' ? field->text[n] + ('a' - 'A') : field->text[n]))
+            n++;
+        if (n == field->length && !word[n]) return true;
+    }
+    return false;
+}
+
 bool kr_csv_number(const kr_csv *csv, const kr_csv_place *place, const kr_csv_field *field, int64_t column, float *x)
 {
     const bool has_plus = field->length > 1 && field->text[0] == '+' && field->text[1] != '-';

@@ -38,6 +38,9 @@ typedef enum kr_csv_line { KR_CSV_ROW, KR_CSV_BLANK, KR_CSV_END, KR_CSV_BAD } kr
  * set, and names file and line. */
 kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_place *place, kr_csv_field *fields, int64_t room, int64_t *count);
 
+/* Is it empty, or NA, N/A, NaN or null, in any case of letters? */
+bool kr_csv_is_missing(const kr_csv_field *field);
+
 /* -? digits [. digits] [e digits], a + allowed in front; finite in f32. False with an error that names file, line and
  * column, which counts from 0 here and from 1 there. */
 bool kr_csv_number(const kr_csv *csv, const kr_csv_place *place, const kr_csv_field *field, int64_t column, float *x);

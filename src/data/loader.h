@@ -10,7 +10,10 @@
 #ifndef KR_DATA_LOADER_H
 #define KR_DATA_LOADER_H
 
+#include "base/sized.h"
 #include "data/source.h"
+
+KR_DECLARE_DEFAULTS(kr_loader_options);
 
 /* A document of the part; windows before it in the part. */
 typedef struct kr_loader_document {

@@ -3,6 +3,7 @@
 
 #include "tape/tape_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 /* A batch in the loader's memory; what the source does not have is NULL. */
@@ -12,6 +13,7 @@ typedef struct staging {
     float *x_bsf, *targets_bso;
     int32_t *ids_s; /* a row and the position behind it, where that is predicted */
     float *x_sf;
+    bool *filled_s; /* the same: is it made up? */
 } staging;
 
 /* ---- memory ---- */
@@ -40,6 +42,7 @@ static bool stage(kr_loader *l, staging *g)
     else ok = ok && (g->x_bsf = room(l, nb, ns, info->n_features)) && (g->x_sf = room(l, 1, ns + 1, info->n_features));
     if (info->n_classes) ok = ok && (g->labels_bs = room(l, nb, ns, 1));
     if (info->n_targets) ok = ok && (g->targets_bso = room(l, nb, ns, info->n_targets));
+    if (info->predicts_next) ok = ok && (g->filled_s = room(l, 1, ns + 1, 1));
     return ok;
 }
 
@@ -62,8 +65,11 @@ static bool read_row(const kr_loader *l, const staging *g, int64_t b, kr_loader_
     if (!info->predicts_next)
         return s->kind->read(s, row.from, row.count,
                              &(kr_positions){ .ids = ids, .x = x, .labels = labels, .targets = targets });
-    if (!s->kind->read(s, row.from, row.count + 1, &(kr_positions){ .ids = g->ids_s, .x = g->x_sf })) return false;
     const size_t n = (size_t)row.count;
+    for (size_t i = 0; i <= n; i++) g->filled_s[i] = false;
+    if (!s->kind->read(s, row.from, row.count + 1,
+                       &(kr_positions){ .ids = g->ids_s, .x = g->x_sf, .is_filled = g->filled_s }))
+        return false;
     if (ids) {
         memcpy(ids, g->ids_s, n * sizeof *ids);
         memcpy(labels, g->ids_s + 1, n * sizeof *labels);
@@ -109,12 +115,28 @@ static void mark_resets(const kr_loader *l, kr_loader_row row, int32_t *reset)
     for (; at < to && (at = s->kind->find_start(s, at, to)) < to; at++) reset[at - row.from] = 1;
 }
 
+/* Takes out what is not known: targets with a NaN, which become 0, and next positions that are made up. */
+static void leave_out_missing(const kr_loader *l, const staging *g, int64_t b, int64_t count, int32_t *scored)
+{
+    const int64_t no = l->source->info.n_targets;
+    float *targets = g->targets_bso ? g->targets_bso + b * g->ns * no : NULL;
+    for (int64_t i = 0; i < count; i++) {
+        for (int64_t k = 0; targets && k < no; k++) {
+            if (!isnan(targets[i * no + k])) continue;
+            targets[i * no + k] = 0;
+            scored[i] = 0;
+        }
+        if (g->filled_s && g->filled_s[i + 1]) scored[i] = 0;
+    }
+}
+
 static bool fill_row(const kr_loader *l, const staging *g, int64_t b, kr_loader_row row)
 {
     int32_t *scored = row_of(g->scored_bs, b, g->ns), *labels = row_of(g->labels_bs, b, g->ns);
     if (row.count > 0) {
         if (!read_row(l, g, b, row)) return false;
         mark_scored(l, row, scored);
+        leave_out_missing(l, g, b, row.count, scored);
         mark_resets(l, row, row_of(g->reset_bs, b, g->ns));
     }
     for (int64_t i = 0; i < row.count; i++) g->mask_bs[b * g->ns + i] = 1;

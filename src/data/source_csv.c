@@ -3,13 +3,20 @@
  * The file stays mapped and rows are parsed when they are asked for. In memory are where each sequence begins, and where
  * in the file every ROWS_APART-th row does. All rows are parsed once when the source is made, so that a fault is told
  * then, and not in the middle of a training.
+ *
+ * A missing value is a NaN from the parser to finish_row, which fills in features and scales everything by the columns'
+ * numbers; NaNs of targets go to the loader. Where the last value of a column is filled in, the index also has the last
+ * values before every ROWS_APART-th row.
  */
 #include "base/sized.h"
 #include "io/bytes.h"
+#include "data/columns.h"
 #include "data/csv.h"
+#include "data/loader.h"
 #include "io/quote.h"
-#include "data/source.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -27,6 +34,12 @@ typedef struct csv_source {
     int64_t sequence;           /* the column; -1: none */
     kr_bytes starts;            /* int64_t: the row where each sequence begins */
     kr_bytes places;            /* kr_csv_place of every ROWS_APART-th row */
+    kr_bytes texts;             /* the names of the columns below, each with a final 0 */
+    kr_bytes columns;           /* kr_column: of the features, then of targets that are numbers */
+    bool is_fitted;             /* they are known, or not needed */
+    kr_bytes row;               /* float: features and targets of one row, to work with */
+    kr_bytes last;              /* float [n_features]: the last values in the sequence, NaN: none yet */
+    kr_bytes carried;           /* the same, before every ROWS_APART-th row; only where they are filled in */
 } csv_source;
 
 KR_DEFAULTS(kr_csv_options) = {
@@ -62,9 +75,45 @@ static kr_csv_field *fields_of(const csv_source *s)
     return (kr_csv_field *)(void *)s->fields.data;
 }
 
+static float *floats_of(const kr_bytes *bytes)
+{
+    return (float *)(void *)bytes->data;
+}
+
+static kr_column *columns_of(const csv_source *s)
+{
+    return (kr_column *)(void *)s->columns.data;
+}
+
+static int64_t count_columns(const csv_source *s)
+{
+    return (int64_t)(s->columns.used / sizeof(kr_column));
+}
+
+static bool fills_forward(const csv_source *s)
+{
+    return s->options.missing == KR_CSV_MISSING_FORWARD;
+}
+
+/* Are numbers of the columns needed? */
+static bool needs_fit(const csv_source *s)
+{
+    return s->options.scaling != KR_CSV_SCALING_NONE || s->options.missing == KR_CSV_MISSING_MEAN || fills_forward(s);
+}
+
 /* ---- rows ---- */
 
-/* The next row, behind any blank lines. 1: there is one; 0: the end; -1: an error. */
+/* Does a field that is read have no value? */
+static bool misses_any(const csv_source *s)
+{
+    const kr_bytes *const lists[] = { &s->features, &s->targets };
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < count_of(lists[k]); i++)
+            if (kr_csv_is_missing(fields_of(s) + number_at(lists[k], i))) return true;
+    return false;
+}
+
+/* The next row, behind any blank lines, and any rows that are left out. 1: there is one; 0: the end; -1: an error. */
 static int next_row(const csv_source *s, kr_csv_place *place, bool *was_blank)
 {
     for (;;) {
@@ -74,11 +123,11 @@ static int next_row(const csv_source *s, kr_csv_place *place, bool *was_blank)
         case KR_CSV_BAD: return -1;
         case KR_CSV_BLANK: *was_blank = true; break;
         default:
-            return kr_require(s->base.ctx, count == s->n_columns, KR_ERR_FORMAT,
-                              "%s, line %lld: %lld columns, but there are %lld in the first line", s->csv.path,
-                              (long long)place->line, (long long)count, (long long)s->n_columns)
-                       ? 1
-                       : -1;
+            if (!kr_require(s->base.ctx, count == s->n_columns, KR_ERR_FORMAT,
+                            "%s, line %lld: %lld columns, but there are %lld in the first line", s->csv.path,
+                            (long long)place->line, (long long)count, (long long)s->n_columns))
+                return -1;
+            if (s->options.missing != KR_CSV_MISSING_DROP || !misses_any(s)) return 1;
         }
     }
 }
@@ -87,7 +136,17 @@ static bool parse(const csv_source *s, const kr_csv_place *place, const kr_bytes
 {
     for (int64_t i = 0; i < count_of(columns); i++) {
         const int64_t column = number_at(columns, i);
-        if (!kr_csv_number(&s->csv, place, fields_of(s) + column, column, x + i)) return false;
+        const bool is_missing = kr_csv_is_missing(fields_of(s) + column);
+        if (is_missing && s->options.missing != KR_CSV_MISSING_ERROR) {
+            x[i] = (float)NAN;
+            continue;
+        }
+        if (!kr_require(s->base.ctx, !is_missing, KR_ERR_FORMAT,
+                        "%s, line %lld, column %lld: '%s' is a missing value, and kr_csv_options.missing is error",
+                        s->csv.path, (long long)place->line, (long long)column + 1,
+                        kr_quote_of(fields_of(s)[column].text, fields_of(s)[column].length).text) ||
+            !kr_csv_number(&s->csv, place, fields_of(s) + column, column, x + i))
+            return false;
     }
     return true;
 }
@@ -96,8 +155,12 @@ static bool parse_class(const csv_source *s, const kr_csv_place *place, int32_t 
 {
     float value;
     const int64_t column = number_at(&s->targets, 0);
-    if (!parse(s, place, &s->targets, &value) ||
-        !kr_require(s->base.ctx, value >= 0 && value < MOST_CLASSES && value == (float)(int32_t)value, KR_ERR_FORMAT,
+    if (!parse(s, place, &s->targets, &value)) return false;
+    if (isnan(value)) {
+        *label = KR_NOT_SCORED;
+        return true;
+    }
+    if (!kr_require(s->base.ctx, value >= 0 && value < MOST_CLASSES && value == (float)(int32_t)value, KR_ERR_FORMAT,
                     "%s, line %lld, column %lld: %g is not a class, a whole number from 0 to %d", s->csv.path,
                     (long long)place->line, (long long)column + 1, (double)value, MOST_CLASSES - 1))
         return false;
@@ -112,18 +175,106 @@ static bool parse_row(const csv_source *s, const kr_csv_place *place, int64_t i,
            (!out->targets || parse(s, place, &s->targets, out->targets + i * s->base.info.n_targets));
 }
 
+/* ---- filling in and scaling ---- */
+
+static void forget_last(const csv_source *s)
+{
+    for (int64_t i = 0; i < s->base.info.n_features; i++) floats_of(&s->last)[i] = (float)NAN;
+}
+
+static void keep_last(const csv_source *s, const float *x)
+{
+    for (int64_t i = 0; i < s->base.info.n_features; i++)
+        if (!isnan(x[i])) floats_of(&s->last)[i] = x[i];
+}
+
+static bool scale(const csv_source *s, const kr_csv_place *place, int64_t column, float *x)
+{
+    const kr_column *c = columns_of(s) + column;
+    const double scaled = ((double)*x - c->offset) / c->scale;
+    const bool fits = fabs(scaled) <= (double)FLT_MAX;
+    if (!kr_require(s->base.ctx, fits, KR_ERR_FORMAT,
+                    "%s, line %lld, column '%s': %g is beyond the largest f32, scaled", s->csv.path,
+                    (long long)place->line, kr_quote_of(c->name, strlen(c->name)).text, (double)*x))
+        return false;
+    *x = (float)scaled;
+    return true;
+}
+
+/* Row i of `out` as it is parsed -> as it is read. */
+static bool finish_row(const csv_source *s, const kr_csv_place *place, int64_t i, const kr_positions *out)
+{
+    const int64_t nf = s->base.info.n_features, no = out->targets ? s->base.info.n_targets : 0;
+    float *x = out->x + i * nf, *targets = no ? out->targets + i * no : NULL;
+    const float *last = floats_of(&s->last);
+    if (fills_forward(s)) keep_last(s, x);
+    if (!needs_fit(s)) return true;
+    for (int64_t k = 0; k < nf; k++) {
+        if (isnan(x[k])) {
+            if (out->is_filled) out->is_filled[i] = true;
+            x[k] = fills_forward(s) && !isnan(last[k]) ? last[k] : (float)columns_of(s)[k].mean;
+        }
+        if (!scale(s, place, k, x + k)) return false;
+    }
+    for (int64_t k = 0; k < no; k++)
+        if (!isnan(targets[k]) && !scale(s, place, nf + k, targets + k)) return false;
+    return true;
+}
+
+/* ---- reading ---- */
+
+static int64_t find_start(const kr_source *source, int64_t from, int64_t to);
+
+/* Takes one row, whose fields are in s->fields; false after an error. */
+typedef bool row_fn(void *user, const csv_source *s, const kr_csv_place *place, int64_t row);
+
+/* A row in front of those that are asked for: only what later ones may be filled with. */
+static bool pass_row(const csv_source *s, const kr_csv_place *place)
+{
+    if (!fills_forward(s)) return true;
+    if (!parse(s, place, &s->features, floats_of(&s->row))) return false;
+    keep_last(s, floats_of(&s->row));
+    return true;
+}
+
+static bool visit(const csv_source *s, int64_t from, int64_t count, row_fn *take, void *user)
+{
+    kr_csv_place place;
+    const int64_t stretch = from / ROWS_APART, nf = s->base.info.n_features;
+    memcpy(&place, s->places.data + (size_t)stretch * sizeof place, sizeof place);
+    if (fills_forward(s)) memcpy(s->last.data, floats_of(&s->carried) + stretch * nf, (size_t)nf * sizeof(float));
+    for (int64_t row = stretch * ROWS_APART; row < from + count; row++) {
+        bool was_blank;
+        const int got = next_row(s, &place, &was_blank);
+        if (!kr_require(s->base.ctx, got != 0, KR_ERR_IO, "%s: ended while it was used", s->csv.path)) return false;
+        if (got < 0) return false;
+        if (fills_forward(s) && find_start(&s->base, row, row + 1) == row) forget_last(s);
+        if (row < from ? !pass_row(s, &place) : !take(user, s, &place, row)) return false;
+    }
+    return true;
+}
+
+typedef struct reading {
+    int64_t from;
+    const kr_positions *out;
+} reading;
+
+static bool read_row(void *user, const csv_source *s, const kr_csv_place *place, int64_t row)
+{
+    const reading *r = user;
+    return parse_row(s, place, row - r->from, r->out) && finish_row(s, place, row - r->from, r->out);
+}
+
 static bool read_rows(const kr_source *source, int64_t from, int64_t count, const kr_positions *out)
 {
     const csv_source *s = of(source);
-    kr_csv_place place;
-    memcpy(&place, s->places.data + (size_t)(from / ROWS_APART) * sizeof place, sizeof place);
-    for (int64_t row = from / ROWS_APART * ROWS_APART; row < from + count; row++) {
-        bool was_blank;
-        const int got = next_row(s, &place, &was_blank);
-        if (!kr_require(source->ctx, got != 0, KR_ERR_IO, "%s: ended while it was used", s->csv.path)) return false;
-        if (got < 0 || (row >= from && !parse_row(s, &place, row - from, out))) return false;
-    }
-    return true;
+    reading r = { from, out };
+    return kr_require(
+               source->ctx, s->is_fitted, KR_ERR_STATE,
+               "%s: means and scales of its columns are not known; call kr_source_fit, or kr_source_load_scales, "
+               "before the first batch",
+               s->csv.path) &&
+           visit(s, from, count, read_row, &r);
 }
 
 static int64_t find_start(const kr_source *source, int64_t from, int64_t to)
@@ -143,7 +294,8 @@ static void deinit(kr_source *source)
 {
     csv_source *s = (csv_source *)(void *)source;
     if (s->csv.ctx) kr_csv_close(&s->csv);
-    kr_bytes *const all[] = { &s->path, &s->fields, &s->names, &s->features, &s->targets, &s->starts, &s->places };
+    kr_bytes *const all[] = { &s->path,   &s->fields, &s->names,   &s->features, &s->targets, &s->starts,
+                              &s->places, &s->texts,  &s->columns, &s->row,      &s->last,    &s->carried };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) kr_bytes_free(source->ctx, all[i]);
 }
 
@@ -232,6 +384,58 @@ static bool choose_columns(csv_source *s)
     return true;
 }
 
+/* The name of a column with a final 0, behind s->texts; its place there, -1 after an error. */
+static int64_t add_name(csv_source *s, int64_t column)
+{
+    char number[24];
+    kr_csv_field own = { number, 0 };
+    if (s->options.has_header) memcpy(&own, s->names.data + (size_t)column * sizeof own, sizeof own);
+    else own.length = (size_t)snprintf(number, sizeof number, "%lld", (long long)column + 1);
+    const int64_t at = (int64_t)s->texts.used;
+    char *text = kr_bytes_more(s->base.ctx, &s->texts, own.length + 1, s->csv.path);
+    if (!text) return -1;
+    memcpy(text, own.text, own.length);
+    text[own.length] = '\0';
+    return at;
+}
+
+static bool add_columns(csv_source *s, const kr_bytes *list, bool is_target)
+{
+    for (int64_t i = 0; i < count_of(list); i++) {
+        const kr_column column = { .is_target = is_target, .scale = 1 };
+        void *at = kr_bytes_more(s->base.ctx, &s->columns, sizeof column, s->csv.path);
+        if (!at) return false;
+        memcpy(at, &column, sizeof column);
+    }
+    return true;
+}
+
+/* What is known of the columns that are read: their names. */
+static bool make_columns(csv_source *s)
+{
+    kr_ctx *ctx = s->base.ctx;
+    const bool has_targets = !s->options.is_class && s->targets.used;
+    if (!add_columns(s, &s->features, false) || (has_targets && !add_columns(s, &s->targets, true))) return false;
+    for (int pass = 0; pass < 2; pass++) { /* the texts move while they grow */
+        size_t at = 0;
+        for (int64_t i = 0; i < count_columns(s); i++) {
+            const int64_t nf = count_of(&s->features);
+            if (pass == 0 && add_name(s, i < nf ? number_at(&s->features, i) : number_at(&s->targets, i - nf)) < 0)
+                return false;
+            if (pass == 0) continue;
+            columns_of(s)[i].name = (const char *)s->texts.data + at;
+            at += strlen(columns_of(s)[i].name) + 1;
+        }
+    }
+    const size_t width = (size_t)(s->base.info.n_features + s->base.info.n_targets) * sizeof(float);
+    if (!kr_bytes_more(ctx, &s->row, width, s->csv.path) ||
+        !kr_bytes_more(ctx, &s->last, (size_t)s->base.info.n_features * sizeof(float), s->csv.path))
+        return false;
+    s->is_fitted = !needs_fit(s);
+    forget_last(s);
+    return true;
+}
+
 /* ---- the first pass ---- */
 
 static bool index_row(csv_source *s, const kr_csv_place *before, bool begins)
@@ -242,9 +446,14 @@ static bool index_row(csv_source *s, const kr_csv_place *before, bool begins)
         void *at = kr_bytes_more(ctx, &s->places, sizeof *before, s->csv.path);
         if (!at) return false;
         memcpy(at, before, sizeof *before);
+        if (fills_forward(s)) {
+            void *values = kr_bytes_more(ctx, &s->carried, s->last.used, s->csv.path);
+            if (!values) return false;
+            memcpy(values, s->last.data, s->last.used);
+        }
     }
     s->base.info.count++;
-    return kr_require(ctx, s->starts.used + s->places.used <= s->options.memory_budget, KR_ERR_ARG,
+    return kr_require(ctx, s->starts.used + s->places.used + s->carried.used <= s->options.memory_budget, KR_ERR_ARG,
                       "%s: the index of its sequences takes more than memory_budget = %zu", s->csv.path,
                       s->options.memory_budget);
 }
@@ -259,8 +468,15 @@ static bool is_other_sequence(const csv_source *s, bool was_blank, kr_csv_field 
     return differs;
 }
 
-static bool scan(csv_source *s, kr_csv_place place, float *row)
+static void count_missing(csv_source *s, const float *x)
 {
+    for (int64_t i = 0; i < count_columns(s); i++) columns_of(s)[i].n_missing += isnan(x[i]) != 0;
+}
+
+static bool scan(csv_source *s, kr_csv_place place)
+{
+    const int64_t nf = s->base.info.n_features;
+    float *x = floats_of(&s->row);
     kr_csv_field last = { "", 0 };
     for (;;) {
         bool was_blank = false;
@@ -270,37 +486,40 @@ static bool scan(csv_source *s, kr_csv_place place, float *row)
             return got == 0 &&
                    kr_require(s->base.ctx, s->base.info.count > 0, KR_ERR_FORMAT, "%s: has no rows", s->csv.path);
         int32_t label = 0;
-        const kr_positions out = { .x = row,
+        const kr_positions out = { .x = x,
                                    .labels = s->options.is_class ? &label : NULL,
-                                   .targets = !s->options.is_class && s->targets.used ? row : NULL };
+                                   .targets = !s->options.is_class && s->targets.used ? x + nf : NULL };
         if (!parse_row(s, &place, 0, &out)) return false;
+        count_missing(s, x);
         if (s->options.is_class && label >= s->base.info.n_classes) s->base.info.n_classes = label + 1;
         const bool is_other = is_other_sequence(s, was_blank, &last);
         if (!index_row(s, &before, is_other || s->base.info.count == 0)) return false;
+        if (is_other) forget_last(s);
+        keep_last(s, x);
     }
+}
+
+static bool check_options(kr_ctx *ctx, const kr_csv_options *o)
+{
+    const char d = o->delimiter;
+    return kr_require(ctx, d != '\0' && d != '\n' && d != '\r' && d != '"', KR_ERR_ARG,
+                      "csv: the delimiter cannot be a zero, a line break or a double quote") &&
+           kr_require(ctx, o->missing >= KR_CSV_MISSING_ERROR && o->missing <= KR_CSV_MISSING_MEAN, KR_ERR_ARG,
+                      "csv: missing = %d is no kr_csv_missing", (int)o->missing) &&
+           kr_require(ctx, o->scaling >= KR_CSV_SCALING_NONE && o->scaling <= KR_CSV_SCALING_MIN_MAX, KR_ERR_ARG,
+                      "csv: scaling = %d is no kr_csv_scaling", (int)o->scaling);
 }
 
 static bool build(csv_source *s, const char *path)
 {
     kr_ctx *ctx = s->base.ctx;
-    const char d = s->options.delimiter;
-    if (!kr_require(ctx, path, KR_ERR_ARG, "csv: path is NULL") ||
-        !kr_require(ctx, d != '\0' && d != '\n' && d != '\r' && d != '"', KR_ERR_ARG,
-                    "csv: the delimiter cannot be a zero, a line break or a double quote"))
-        return false;
+    if (!kr_require(ctx, path, KR_ERR_ARG, "csv: path is NULL") || !check_options(ctx, &s->options)) return false;
     char *name = kr_bytes_more(ctx, &s->path, strlen(path) + 1, "csv");
     if (!name) return false;
     memcpy(name, path, strlen(path) + 1);
-    if (!kr_csv_open(&s->csv, ctx, name, d)) return false;
+    if (!kr_csv_open(&s->csv, ctx, name, s->options.delimiter)) return false;
     kr_csv_place place = kr_csv_begin(&s->csv);
-    kr_bytes row = { NULL, 0, 0 };
-    bool ok = read_header(s, &place) && choose_columns(s);
-    const int64_t width =
-        s->base.info.n_features > s->base.info.n_targets ? s->base.info.n_features : s->base.info.n_targets;
-    ok = ok && kr_bytes_more(ctx, &row, (size_t)width * sizeof(float), path);
-    ok = ok && scan(s, place, (float *)(void *)row.data);
-    kr_bytes_free(ctx, &row);
-    return ok;
+    return read_header(s, &place) && choose_columns(s) && make_columns(s) && scan(s, place);
 }
 
 kr_source *kr_source_csv(kr_ctx *ctx, const char *path, const kr_csv_options *options)
@@ -316,4 +535,107 @@ kr_source *kr_source_csv(kr_ctx *ctx, const char *path, const kr_csv_options *op
     if (ok) return source;
     kr_source_destroy(source);
     return NULL;
+}
+
+/* ---- numbers of the columns ---- */
+
+/* NULL: the source is no table. */
+static csv_source *table_of(kr_source *source)
+{
+    return source && source->kind == &csv_kind ? (csv_source *)(void *)source : NULL;
+}
+
+static bool put_row(void *user, const csv_source *s, const kr_csv_place *place, int64_t row)
+{
+    kr_column_sum *sums = user;
+    float *x = floats_of(&s->row);
+    const int64_t nf = s->base.info.n_features;
+    (void)row;
+    if (!parse(s, place, &s->features, x) || (count_columns(s) > nf && !parse(s, place, &s->targets, x + nf)))
+        return false;
+    for (int64_t i = 0; i < count_columns(s); i++)
+        if (!isnan(x[i])) kr_column_put(&sums[i], (double)x[i]);
+    return true;
+}
+
+/* All rows of the training part, with those that are predicted only. */
+static bool put_part(csv_source *s, const kr_loader_options *options, kr_column_sum *sums)
+{
+    const int64_t more = s->base.info.predicts_next;
+    kr_loader_options part;
+    if (!options) return visit(s, 0, s->base.info.count, put_row, sums);
+    if (!KR_TAKE(s->base.ctx, "source.fit", kr_loader_options, options, &part)) return false;
+    part.part = KR_DATA_PART_TRAIN;
+    kr_loader *loader = kr_loader_create(&s->base, &part);
+    bool ok = loader != NULL;
+    if (ok && !loader->documents) ok = visit(s, loader->from, loader->count + more, put_row, sums);
+    for (int64_t i = 0; ok && i < loader->n_documents; i++)
+        ok = visit(s, loader->documents[i].from, loader->documents[i].count + more, put_row, sums);
+    kr_loader_destroy(loader);
+    return ok;
+}
+
+static bool fit(csv_source *s, const kr_loader_options *options, kr_column_sum *sums)
+{
+    if (!put_part(s, options, sums)) return false;
+    for (int64_t i = 0; i < count_columns(s); i++)
+        if (!kr_require(s->base.ctx, sums[i].count > 0, KR_ERR_FORMAT,
+                        "%s: column '%s' has no value in the rows for training", s->csv.path,
+                        kr_quote_of(columns_of(s)[i].name, strlen(columns_of(s)[i].name)).text))
+            return false;
+    for (int64_t i = 0; i < count_columns(s); i++) kr_column_fit(&columns_of(s)[i], &sums[i], s->options.scaling);
+    s->is_fitted = true;
+    return true;
+}
+
+kr_status kr_source_fit(kr_source *source, const kr_loader_options *options)
+{
+    if (!source) return KR_ERR_ARG;
+    kr_ctx *ctx = source->ctx;
+    csv_source *s = table_of(source);
+    if (kr_ctx_failed(ctx) || !s || !needs_fit(s)) return ctx->status;
+    const size_t bytes = (size_t)count_columns(s) * sizeof(kr_column_sum);
+    kr_column_sum *sums = kr_memory_alloc_zeroed(&ctx->memory, bytes);
+    if (!kr_require(ctx, sums != NULL, KR_ERR_NOMEM, "source.fit: no memory for %lld columns",
+                    (long long)count_columns(s)))
+        return ctx->status;
+    if (!fit(s, options, sums)) kr_blame(ctx, "source.fit");
+    kr_memory_free(&ctx->memory, sums, bytes);
+    return ctx->status;
+}
+
+kr_status kr_source_save_scales(const kr_source *source, const char *path)
+{
+    if (!source) return KR_ERR_ARG;
+    kr_ctx *ctx = source->ctx;
+    const csv_source *s = source->kind == &csv_kind ? of(source) : NULL;
+    if (!kr_ctx_failed(ctx) &&
+        !(kr_require(ctx, path != NULL, KR_ERR_ARG, "path is NULL") &&
+          kr_require(ctx, s != NULL, KR_ERR_ARG, "the source is no table") &&
+          kr_require(ctx, s->is_fitted, KR_ERR_STATE, "there are no scales yet; call kr_source_fit first") &&
+          kr_columns_save(ctx, columns_of(s), count_columns(s), s->options.scaling, path)))
+        kr_blame(ctx, "source.save_scales");
+    return ctx->status;
+}
+
+kr_status kr_source_load_scales(kr_source *source, const char *path)
+{
+    if (!source) return KR_ERR_ARG;
+    kr_ctx *ctx = source->ctx;
+    csv_source *s = table_of(source);
+    if (kr_ctx_failed(ctx)) return ctx->status;
+    if (kr_require(ctx, path != NULL, KR_ERR_ARG, "path is NULL") &&
+        kr_require(ctx, s != NULL, KR_ERR_ARG, "the source is no table") &&
+        kr_columns_load(ctx, columns_of(s), count_columns(s), s->options.scaling, path))
+        s->is_fitted = true;
+    else kr_blame(ctx, "source.load_scales");
+    return ctx->status;
+}
+
+kr_csv_column kr_source_column(const kr_source *source, int64_t i)
+{
+    const csv_source *s = source && source->kind == &csv_kind ? of(source) : NULL;
+    if (!s || i < 0 || i >= count_columns(s)) return (kr_csv_column){ 0 };
+    const kr_column *c = columns_of(s) + i;
+    return (kr_csv_column){ c->name, c->is_target, c->n_missing, c->mean, c->offset, c->scale, { 0 } };
 }

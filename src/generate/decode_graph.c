@@ -18,7 +18,7 @@ static uint64_t signature_of(const kr_state *state, const kr_sampler *sampler)
 {
     uint64_t hash = kr_hash_word((uint64_t)state->batch, (uint64_t)(uintptr_t)state);
     for (int64_t s = 0; s < state->nslots; s++)
-        for (int i = 0; i < state->kind->ncache; i++)
+        for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++)
             hash = kr_hash_word(hash, (uint64_t)(uintptr_t)kr_tensor_data(state->slots[s].tensors[i]));
     for (int64_t s = 0; state->deferred && s < state->nslots; s++)
         hash = kr_hash_word(hash, (uint64_t)(uintptr_t)kr_tensor_data(state->deferred->slots[s].tokens) |
@@ -30,8 +30,8 @@ static uint64_t signature_of(const kr_state *state, const kr_sampler *sampler)
 bool kr_decode_graph_applies(const kr_decode_graph *graph, const kr_network *net, const kr_state *state)
 {
     const kr_device *device = net->ctx->device;
-    return !graph->cannot && device->vtable && device->vtable->capture_begin && !net->ctx->check_finite &&
-           !net->has_markers && !state->cursors.is_on && !kr_state_is_initial(state);
+    return !graph->cannot && !net->is_custom && device->vtable && device->vtable->capture_begin &&
+           !net->ctx->check_finite && !net->has_markers && !state->cursors.is_on && !kr_state_is_initial(state);
 }
 
 void kr_decode_graph_free(kr_decode_graph *graph, kr_ctx *ctx)

@@ -136,7 +136,7 @@ static bool let_leave(kr_generation *g, bool (*stays)(const kr_continuation *))
             g->chosen[nleft++] = m;
             continue;
         }
-        row->resting = kr_state_create(g->ctx, g->net->layers, 1);
+        row->resting = kr_network_state(g->net, 1);
         if (!row->resting || kr_state_copy(row->resting, state_of_member(g, m)) != KR_OK) return false;
     }
     if (kr_state_copy(g->state, kr_state_select(g->tape, g->state, nleft, g->chosen)) != KR_OK) return false;

@@ -108,7 +108,7 @@ static bool make_rows(kr_generation *g)
 static bool make_state(kr_generation *g)
 {
     g->is_forked = g->nrows == 1;
-    g->state = kr_state_create(g->ctx, g->net->layers, 1);
+    g->state = kr_network_state(g->net, 1);
     if (g->state && g->net->has_markers) kr_state_announce(g->state, KR_LENGTH_UNKNOWN);
     return g->state != NULL;
 }
@@ -128,6 +128,8 @@ kr_generation *kr_generation_create(kr_ctx *ctx, const kr_network *net, const kr
     if (kr_ctx_failed(ctx) || !kr_require(ctx, net != NULL, KR_ERR_ARG, OP ": the network is NULL") ||
         !kr_require(ctx, net->ctx == ctx, KR_ERR_STATE, OP ": the network belongs to another context") ||
         !kr_require(ctx, net->is_vocab, KR_ERR_ARG, OP ": the network takes features, but must take tokens") ||
+        !kr_require(ctx, !net->is_custom || net->custom.forward, KR_ERR_ARG,
+                    OP ": the custom network has no forward; it is for states only") ||
         !kr_require(ctx, !net->has_length_markers, KR_ERR_UNSUPPORTED,
                     OP ": the network has middle or end markers, whose place no text knows before its end") ||
         !kr_require(ctx, !tok || tok->ctx == ctx, KR_ERR_STATE, OP ": the tokenizer belongs to another context") ||

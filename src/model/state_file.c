@@ -47,13 +47,8 @@ typedef struct slot_name {
 static slot_name name_of(const kr_state *state, int64_t slot, int i)
 {
     slot_name name;
-    snprintf(name.text, sizeof name.text, "slot.%lld.%s", (long long)slot, state->kind->cache_names[i]);
+    snprintf(name.text, sizeof name.text, "slot.%lld.%s", (long long)slot, kr_slot_kind(state, slot)->cache_names[i]);
     return name;
-}
-
-static const void *block_of(const kr_network *net, int64_t slot)
-{
-    return net->layers->layers[net->layers->real[slot]].block;
 }
 
 /* ---- fingerprints ---- */
@@ -66,11 +61,26 @@ static uint64_t hash_markers(uint64_t hash, const kr_class_token *markers, int c
     return hash;
 }
 
+/* Of a network put together by hand: family and cache of each slot. */
+static uint64_t hash_slots(uint64_t hash, const kr_network *net)
+{
+    for (int64_t slot = 0; slot < net->nslots; slot++) {
+        const kr_block *block = kr_network_slot(net, slot);
+        hash = kr_hash_text(hash, block->kind->name);
+        for (int i = 0; i < block->kind->ncache; i++) {
+            const kr_shape shape = block->kind->cache_shape(block, i, 1);
+            for (int k = 0; k < shape.rank; k++) hash = kr_hash_word(hash, (uint64_t)shape.dims[k]);
+        }
+    }
+    return hash;
+}
+
 /* Names, types and shapes of the parameters, the weights of each slot, and the markers that cursors count. */
 static uint64_t architecture_hash(const kr_network *net)
 {
     const kr_layers *layers = net->layers;
-    uint64_t hash = kr_params_structure_hash(net->params);
+    uint64_t hash = kr_params_structure_hash(kr_network_params(net));
+    if (net->is_custom) return hash_slots(hash, net);
     for (int64_t v = 0; v < layers->nvirtual; v++) hash = kr_hash_word(hash, (uint64_t)layers->real[v]);
     hash = hash_markers(hash, net->config.class_tokens, net->config.n_class_tokens);
     hash = hash_markers(hash, layers->config.latents, layers->config.n_latents);
@@ -114,8 +124,8 @@ static bool check_finite(kr_ctx *ctx, const char *name, const kr_tensor *x)
 static bool check_tensor(const kr_network *net, const kr_state *state, int64_t slot, int i, const kr_shape *got,
                          bool is_float, kr_dtype dtype, const char *type)
 {
-    const kr_shape want = state->kind->cache_shape(block_of(net, slot), i, state->batch);
-    const kr_dtype own = kr_block_dtype(block_of(net, slot));
+    const kr_shape want = kr_slot_kind(state, slot)->cache_shape(kr_network_slot(net, slot), i, state->batch);
+    const kr_dtype own = kr_block_dtype(kr_network_slot(net, slot));
     return kr_require(state->ctx, kr_shape_equal(got, &want), KR_ERR_SHAPE, "tensor '%s' is %s, but must be %s",
                       name_of(state, slot, i).text, KR_TEXT_OF_SHAPE(got), KR_TEXT_OF_SHAPE(&want)) &&
            kr_require(state->ctx, is_float && (dtype == KR_DTYPE_F64) == (own == KR_DTYPE_F64), KR_ERR_DTYPE,
@@ -137,11 +147,12 @@ typedef struct saving {
 
 static bool is_of(const kr_state *state, const kr_network *net)
 {
-    const kr_layers *layers = net->layers;
-    return kr_require(state->ctx, layers->ctx == state->ctx, KR_ERR_STATE, "the network belongs to another context") &&
-           kr_require(state->ctx, state->kind == layers->kind && state->nslots == layers->nvirtual, KR_ERR_ARG,
+    const kr_state_layout layout = kr_network_layout(net);
+    return kr_require(state->ctx, net->ctx == state->ctx, KR_ERR_STATE, "the network belongs to another context") &&
+           kr_require(state->ctx, kr_state_fits(state, &layout), KR_ERR_ARG,
                       "the state has %lld slots of the family %s, but the network has %lld of %s",
-                      (long long)state->nslots, state->kind->name, (long long)layers->nvirtual, layers->kind->name);
+                      (long long)state->nslots, kr_state_family(state), (long long)layout.nslots,
+                      kr_state_layout_family(&layout));
 }
 
 /* A digit for each slot. */
@@ -161,7 +172,7 @@ static int digit_of_filled(const kr_state *state, int64_t slot)
 
 static int digit_of_pathway(const kr_state *state, int64_t slot)
 {
-    return state->kind->family == KR_FAMILY_MAMBA3 ? (int)state->slots[slot].mamba3.pathway : 0;
+    return state->slots[slot].family == KR_FAMILY_MAMBA3 ? (int)state->slots[slot].mamba3.pathway : 0;
 }
 
 static const char *number(saving *s, int64_t n)
@@ -197,9 +208,9 @@ static bool compose_texts(saving *s)
 {
     s->texts[FORMAT] = s->format->name;
     s->texts[VERSION] = s->format->version;
-    s->texts[FAMILY] = s->state->kind->name;
+    s->texts[FAMILY] = kr_state_family(s->state);
     s->texts[ARCHITECTURE] = text_of_digest(s, architecture_hash(s->net));
-    s->texts[WEIGHTS] = text_of_digest(s, kr_params_values_hash(s->net->params));
+    s->texts[WEIGHTS] = text_of_digest(s, kr_params_values_hash(kr_network_params(s->net)));
     s->texts[SLOTS] = number(s, s->state->nslots);
     s->texts[BATCH] = number(s, s->state->batch);
     s->texts[FILLED] = digits(s, digit_of_filled);
@@ -253,7 +264,7 @@ static bool save(saving *s, const kr_state_extra *extras, const char *path)
     for (int i = 0; i < NTEXTS; i++) kr_safetensors_add_metadata(s->writer, keys[i], s->texts[i]);
     uint64_t hash = hash_texts(s->texts);
     for (int64_t slot = 0; slot < s->state->nslots; slot++)
-        for (int i = 0; i < s->state->kind->ncache && !kr_state_slot_is_initial(s->state, slot); i++)
+        for (int i = 0; i < kr_slot_kind(s->state, slot)->ncache && !kr_state_slot_is_initial(s->state, slot); i++)
             if (!add_tensor(s, slot, i, &hash)) return false;
     for (int i = 0; i < s->format->nextras; i++)
         if (!add_extra(s, s->format->extras[i], &extras[i], &hash)) return false;
@@ -340,21 +351,23 @@ static bool read_count(loading *l, int key, int64_t *n)
 
 static bool check_network(loading *l)
 {
-    const kr_layers *layers = l->net->layers;
+    const kr_state_layout layout = kr_network_layout(l->net);
+    const char *family = kr_state_layout_family(&layout);
     static const char other[] = "the state is of another architecture";
     int64_t nslots;
-    if (!kr_require(l->ctx, strcmp(l->texts[FAMILY], layers->kind->name) == 0, KR_ERR_FORMAT,
+    if (!kr_require(l->ctx, strcmp(l->texts[FAMILY], family) == 0, KR_ERR_FORMAT,
                     "%s: its blocks are '%s', those of the network are '%s'", other, QUOTED(l->texts[FAMILY]),
-                    layers->kind->name) ||
+                    family) ||
         !read_count(l, SLOTS, &nslots) ||
-        !kr_require(l->ctx, nslots == layers->nvirtual, KR_ERR_FORMAT,
+        !kr_require(l->ctx, nslots == layout.nslots, KR_ERR_FORMAT,
                     "%s: it has %lld slots, but the network has %lld virtual layers", other, (long long)nslots,
-                    (long long)layers->nvirtual) ||
+                    (long long)layout.nslots) ||
         !kr_require(
             l->ctx, strcmp(l->texts[ARCHITECTURE], digest_of(architecture_hash(l->net)).text) == 0, KR_ERR_FORMAT,
             "%s: names, types or shapes of the network's parameters, its schedule or its markers differ", other))
         return false;
-    return kr_require(l->ctx, strcmp(l->texts[WEIGHTS], digest_of(kr_params_values_hash(l->net->params)).text) == 0,
+    return kr_require(l->ctx,
+                      strcmp(l->texts[WEIGHTS], digest_of(kr_params_values_hash(kr_network_params(l->net))).text) == 0,
                       KR_ERR_FORMAT, "the state was made with other weights of the same architecture");
 }
 
@@ -393,14 +406,21 @@ static bool is_filled(const loading *l, int64_t slot)
 static bool read_frame(loading *l)
 {
     int64_t batch;
-    if (!read_count(l, BATCH, &batch) || !(l->state = kr_state_create(l->ctx, l->net->layers, batch))) return false;
-    const bool is_mamba3 = l->state->kind->family == KR_FAMILY_MAMBA3;
-    if (!check_digits(l, FILLED, '1') || !check_digits(l, PATHWAYS, is_mamba3 ? '1' : '0') || !read_cursors(l))
-        return false;
+    if (!read_count(l, BATCH, &batch) || !(l->state = kr_network_state(l->net, batch))) return false;
+    bool has_mamba3 = false;
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
-        if (is_mamba3)
-            l->state->slots[slot].mamba3.pathway =
-                l->texts[PATHWAYS][slot] == '1' ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
+        has_mamba3 = has_mamba3 || l->state->slots[slot].family == KR_FAMILY_MAMBA3;
+    if (!check_digits(l, FILLED, '1') || !check_digits(l, PATHWAYS, has_mamba3 ? '1' : '0') || !read_cursors(l))
+        return false;
+    for (int64_t slot = 0; slot < l->state->nslots; slot++) {
+        const bool is_double = l->texts[PATHWAYS][slot] == '1';
+        kr_cache *cache = &l->state->slots[slot];
+        if (cache->family == KR_FAMILY_MAMBA3)
+            cache->mamba3.pathway = is_double ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
+        else if (!kr_require(l->ctx, !is_double, KR_ERR_FORMAT, "metadata '%s': slot %lld is no mamba3", keys[PATHWAYS],
+                             (long long)slot))
+            return false;
+    }
     return true;
 }
 
@@ -427,15 +447,15 @@ static bool is_known(const loading *l, const kr_safetensors_item *item)
     at += 5;
     if (!take_number(&at, &slot) || *at != '.' || slot < 0 || slot >= l->state->nslots || !is_filled(l, slot))
         return false;
-    for (int i = 0; i < l->state->kind->ncache; i++)
-        if (strcmp(at + 1, l->state->kind->cache_names[i]) == 0) return true;
+    for (int i = 0; i < kr_slot_kind(l->state, slot)->ncache; i++)
+        if (strcmp(at + 1, kr_slot_kind(l->state, slot)->cache_names[i]) == 0) return true;
     return false;
 }
 
 static bool check_present(loading *l)
 {
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
-        for (int i = 0; i < l->state->kind->ncache && is_filled(l, slot); i++) {
+        for (int i = 0; i < kr_slot_kind(l->state, slot)->ncache && is_filled(l, slot); i++) {
             const kr_safetensors_item *item = item_of(l, slot, i);
             if (item && !check_item(l, slot, i, item)) return false;
         }
@@ -445,7 +465,7 @@ static bool check_present(loading *l)
 static bool check_complete(loading *l)
 {
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
-        for (int i = 0; i < l->state->kind->ncache && is_filled(l, slot); i++)
+        for (int i = 0; i < kr_slot_kind(l->state, slot)->ncache && is_filled(l, slot); i++)
             if (!kr_require(l->ctx, item_of(l, slot, i) != NULL, KR_ERR_FORMAT, "tensor '%s' is missing",
                             name_of(l->state, slot, i).text))
                 return false;
@@ -470,7 +490,7 @@ static bool check_checksum(loading *l)
 {
     uint64_t hash = hash_texts(l->texts);
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
-        for (int i = 0; i < l->state->kind->ncache && is_filled(l, slot); i++) {
+        for (int i = 0; i < kr_slot_kind(l->state, slot)->ncache && is_filled(l, slot); i++) {
             const kr_safetensors_item *item = item_of(l, slot, i);
             hash = hash_tensor(hash, item->name, item->dtype, &item->shape, item->data);
         }
@@ -486,7 +506,7 @@ static bool check_checksum(loading *l)
 static bool read_tensors(loading *l)
 {
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
-        for (int i = 0; i < l->state->kind->ncache && is_filled(l, slot); i++) {
+        for (int i = 0; i < kr_slot_kind(l->state, slot)->ncache && is_filled(l, slot); i++) {
             const kr_safetensors_item *item = item_of(l, slot, i);
             kr_tensor *x = kr_state_tensor(l->ctx, item->dtype, item->shape);
             l->state->slots[slot].tensors[i] = x;

@@ -94,12 +94,31 @@ kr_ssd_path kr_block_path(const kr_block *block)
     return block ? block->kind->path(block) : kr_ssd_path_default();
 }
 
+kr_ssd_path kr_block_optimal_path(const kr_block *block, kr_ssd_algorithm algorithm)
+{
+    const bool has_chunks = block && block->kind->optimal_chunk_len;
+    return (kr_ssd_path){ algorithm, has_chunks ? block->kind->optimal_chunk_len(block) : 0 };
+}
+
 /* ---- caches ---- */
 
 /* f64 mixes with no other type; all other floats mix. */
 static bool is_type_for(kr_dtype x, kr_dtype block)
 {
     return kr_dtype_is_float(x) && (x == KR_DTYPE_F64) == (block == KR_DTYPE_F64);
+}
+
+bool kr_cache_is_initial(const kr_cache *cache)
+{
+    for (int i = 0; i < kr_cache_count(cache->family); i++)
+        if (cache->tensors[i]) return false;
+    return true;
+}
+
+/* The caller's cache; NULL for one without tensors, of the block's family: the initial one. */
+static const kr_cache *given_cache(const kr_block *block, const kr_cache *cache)
+{
+    return cache && cache->family == block->kind->family && kr_cache_is_initial(cache) ? NULL : cache;
 }
 
 bool kr_cache_check(kr_tape *tape, const char *op, const kr_block_kind *kind, const void *block, const kr_cache *cache,
@@ -339,7 +358,7 @@ kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x
     if (!exists(tape, op, block) || !call_is_valid(tape->ctx, op, call)) return (kr_block_out){ .y = NULL };
     kr_block_input input = { .op = op,
                              .x_bsd = x_bsd,
-                             .cache = call->cache,
+                             .cache = given_cache(block, call->cache),
                              .seq_start_bs = call->seq_start_bs,
                              .path = call->path ? *call->path : kr_block_path(block) };
     if (call->mask_bs) {
@@ -355,7 +374,7 @@ kr_block_out kr_block_step(kr_tape *tape, const kr_block *block, kr_tensor *x_bd
     static const char *const names[] = { "mamba1.step", "mamba2.step", "mamba3.step" };
     const char *op = op_name(block, names, "block.step");
     if (!exists(tape, op, block)) return (kr_block_out){ .y = NULL };
-    return public_out(kr_block_run_step(tape, block->kind, block, op, x_bd, cache));
+    return public_out(kr_block_run_step(tape, block->kind, block, op, x_bd, given_cache(block, cache)));
 }
 
 kr_tensor *kr_block_step_infinite(kr_tape *tape, const kr_block *block, kr_tensor *x_bd)

@@ -69,6 +69,7 @@ typedef struct kr_block_kind {
     void *(*create)(kr_ctx *ctx, kr_params *params, const void *config);
 
     kr_ssd_path (*path)(const void *block);
+    int64_t (*optimal_chunk_len)(const void *block); /* NULL: the family has no chunks */
     kr_shape (*cache_shape)(const void *block, int i, int64_t batch);
     kr_cache (*initial_cache)(kr_tape *tape, const void *block, int64_t batch);
     kr_block_result (*forward)(kr_tape *tape, const void *block, const kr_block_input *input);
@@ -115,6 +116,9 @@ kr_tensor *kr_block_masked(kr_tape *tape, const kr_block_input *input, kr_tensor
 
 /* Where the new state may go, of the cache's tensor `state`: itself in place, else NULL (ssd/into.h). */
 kr_tensor *kr_block_state_place(const kr_block_input *input, kr_tensor *state);
+
+/* Are all tensors of a cache NULL? Calls begin from the initial cache then. */
+bool kr_cache_is_initial(const kr_cache *cache);
 
 /* The cache against the block and the number of rows or sequences: family, shapes. */
 bool kr_cache_check(kr_tape *tape, const char *op, const kr_block_kind *kind, const void *block, const kr_cache *cache,

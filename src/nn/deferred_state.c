@@ -21,7 +21,7 @@ void kr_deferred_drop(kr_state *state)
 static bool open_slot(kr_state *state, const kr_layers *layers, int64_t s)
 {
     kr_deferred_slot *slot = &state->deferred->slots[s];
-    if (!state->kind->may_defer(layers->layers[layers->real[s]].block, state->batch, slot)) return true;
+    if (!layers->kind->may_defer(layers->layers[layers->real[s]].block, state->batch, slot)) return true;
     slot->tokens = kr_state_tensor(state->ctx, KR_DTYPE_F32, KR_SHAPE(slot->elements));
     return slot->tokens != NULL;
 }
@@ -46,7 +46,7 @@ static bool make(kr_state *state, const kr_layers *layers)
 
 bool kr_deferred_begin(kr_state *state, const kr_layers *layers)
 {
-    if (!state->kind->may_defer || state->tape) return true;
+    if (!layers->kind->may_defer || state->tape) return true;
     if (state->deferred && state->deferred->batch != state->batch) kr_deferred_drop(state);
     if (!state->deferred && !make(state, layers)) return false;
     state->deferred->is_open = true;
@@ -71,7 +71,8 @@ bool kr_deferred_flush(const kr_state *state)
     kr_deferred *deferred = state->deferred;
     if (!deferred || deferred->is_open || !deferred->is_pending) return true;
     for (int64_t s = 0; s < deferred->nslots; s++)
-        if (deferred->slots[s].is_used && !state->kind->flush(state->ctx, &state->slots[s], &deferred->slots[s]))
+        if (deferred->slots[s].is_used &&
+            !kr_slot_kind(state, s)->flush(state->ctx, &state->slots[s], &deferred->slots[s]))
             return false;
     deferred->is_pending = false;
     return true;

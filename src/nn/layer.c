@@ -31,8 +31,8 @@ int64_t kr_layer_streams(const kr_layers *s, int64_t v)
 }
 
 /* h1 [b c d] or [b d]. */
-static kr_tensor *mix(kr_tape *tape, const kr_layer_job *job, const kr_layer *l, kr_tensor *x, const kr_cache *cache,
-                      kr_cache *after)
+static kr_tensor *mix(kr_tape *tape, const kr_layer_job *job, const kr_layer_weights *l, kr_tensor *x,
+                      const kr_cache *cache, kr_cache *after)
 {
     const kr_block_kind *kind = job->layers->kind;
     const bool is_whole = !job->reset_bs && !job->mask_bs1; /* the block's projection reads it, and nothing else */
@@ -78,8 +78,8 @@ static kr_tensor *narrow(kr_tape *tape, kr_tensor *x, kr_dtype stream)
 }
 
 /* One token, unrecorded, on a device where kernels are dear: x + h1 by few of them. False: not here, or an error. */
-static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer *l, kr_tensor *x, const kr_cache *cache,
-                       kr_cache *after)
+static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer_weights *l, kr_tensor *x,
+                       const kr_cache *cache, kr_cache *after)
 {
     const kr_block_kind *kind = job->layers->kind;
     if (!job->place || tape->ctx->check_finite || !cache || !kind->token || tape->recording || job->seq_start_bs ||
@@ -113,7 +113,7 @@ bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job)
 void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache, kr_cache *after)
 {
     const kr_layers *s = job->layers;
-    const kr_layer *l = &s->layers[s->real[job->v]];
+    const kr_layer_weights *l = &s->layers[s->real[job->v]];
     const kept k = ignored(s, job->v);
     const kr_dtype dtype = kr_tensor_dtype(flow->x);
     const bool adds = !s->gates && !k.first && !k.last;

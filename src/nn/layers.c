@@ -13,7 +13,7 @@
 
 KR_DEFAULTS(kr_call) = { .size = sizeof(kr_call) };
 
-static bool check_state(kr_tape *tape, const char *op, const kr_layers *layers, const kr_state *state)
+static bool check_state(kr_tape *tape, const char *op, const kr_state_layout *layout, const kr_state *state)
 {
     kr_ctx *ctx = tape->ctx;
     return kr_require(ctx, state->ctx == ctx, KR_ERR_STATE, "%s: the state belongs to another context", op) &&
@@ -21,12 +21,12 @@ static bool check_state(kr_tape *tape, const char *op, const kr_layers *layers, 
            kr_require(ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
                       "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
                       op) &&
-           kr_require(ctx, state->kind == layers->kind, KR_ERR_ARG,
-                      "%s: the state is of a stack of %s blocks, but these are %s", op, state->kind->name,
-                      layers->kind->name) &&
-           kr_require(ctx, state->nslots == layers->nvirtual, KR_ERR_ARG,
+           kr_require(ctx, state->nslots != layout->nslots || kr_state_fits(state, layout), KR_ERR_ARG,
+                      "%s: the state is of a stack of %s blocks, but these are %s", op, kr_state_family(state),
+                      kr_state_layout_family(layout)) &&
+           kr_require(ctx, state->nslots == layout->nslots, KR_ERR_ARG,
                       "%s: the state has %lld slots, but the stack has %lld virtual layers", op,
-                      (long long)state->nslots, (long long)layers->nvirtual);
+                      (long long)state->nslots, (long long)layout->nslots);
 }
 
 /* A state to be advanced is the one that the call begins from. */
@@ -122,20 +122,20 @@ static bool begin_markers(kr_tape *tape, kr_run *run, kr_tensor *x, bool has_mar
                       run->op);
 }
 
-bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, const kr_layers *layers,
+bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, kr_state_layout layout,
                   const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers)
 {
     *run = (kr_run){ .op = op, .mode = mode };
     if (!kr_tape_ready(tape, op) || !KR_TAKE(tape->ctx, op, kr_call, call, &run->call) || !take_advance(tape, run))
         return false;
     const kr_state *old = run->call.state;
-    if (old && !check_state(tape, op, layers, old)) return false;
+    if (old && !check_state(tape, op, &layout, old)) return false;
     if (!kr_require(tape->ctx, x || old, KR_ERR_ARG, "%s: there is no state; give one with an announced length", op))
         return false;
     run->batch = x ? x->dims[0] : old->batch;
     int64_t nstates;
     if (!check_mask(tape, run, x) || !count_states(tape, run, x, &nstates)) return false;
-    run->state = kr_state_new(tape, layers->kind, layers->nvirtual, nstates);
+    run->state = kr_state_new(tape, &layout, nstates);
     return run->state && begin_markers(tape, run, x, has_markers, has_length_markers);
 }
 
@@ -194,7 +194,7 @@ static kr_tensor *widen(kr_tape *tape, const kr_layers *s, kr_tensor *x)
 static bool splice_flow(kr_tape *tape, passage *p, int64_t v)
 {
     const kr_layers *s = p->job.layers;
-    const kr_layer *l = &s->layers[s->real[v]];
+    const kr_layer_weights *l = &s->layers[s->real[v]];
     kr_flow *flow = &p->flow;
     kr_run *run = p->run;
     if (!run->has_markers) return true;
@@ -366,7 +366,7 @@ bool kr_layers_take_type(kr_tape *tape, const char *op, const kr_layers *s, cons
                       kr_dtype_name(x->dtype), kr_dtype_name(own));
 }
 
-static bool check_input(kr_tape *tape, const char *op, const kr_layers *s, kr_tensor *x)
+bool kr_layers_check_input(kr_tape *tape, const char *op, const kr_layers *s, kr_tensor *x)
 {
     return kr_require(tape->ctx, kr_tensor_dim(x, -1) == s->nd, KR_ERR_SHAPE,
                       "%s: axis d of x %s is %lld, but the stack has d_model = %lld", op, KR_TEXT_OF(x),
@@ -385,8 +385,9 @@ kr_layers_out kr_layers_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x,
     const kr_layers_out none = { .y = NULL };
     kr_dims d;
     kr_run run;
-    if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bsd", x) || !check_input(tape, op, s, x) ||
-        !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, s, call, x, s->has_markers, s->has_length_markers))
+    if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bsd", x) || !kr_layers_check_input(tape, op, s, x) ||
+        !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, kr_layers_layout(s), call, x, s->has_markers,
+                      s->has_length_markers))
         return none;
     kr_tensor *y = kr_layers_run(tape, s, x, &run);
     return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
@@ -398,9 +399,12 @@ kr_layers_out kr_layers_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, co
     const kr_layers_out none = { .y = NULL };
     kr_dims d;
     kr_run run;
-    if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bd", x) || !check_input(tape, op, s, x)) return none;
+    if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bd", x) || !kr_layers_check_input(tape, op, s, x))
+        return none;
     kr_tensor *x_bsd = kr_reshape(tape, x, KR_SHAPE(d.b, 1, d.d));
-    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, s, call, x_bsd, s->has_markers, s->has_length_markers)) return none;
+    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, kr_layers_layout(s), call, x_bsd, s->has_markers,
+                      s->has_length_markers))
+        return none;
     kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, x_bsd, &run));
     return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
 }
@@ -410,18 +414,17 @@ kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *s, const kr_call *
     const char *op = "layers.prime";
     const kr_layers_out none = { .y = NULL };
     kr_run run;
-    if (!exists(tape, op, s) ||
-        !kr_run_begin(tape, &run, op, KR_RUN_PRIME, s, call, NULL, s->has_markers, s->has_length_markers))
+    if (!exists(tape, op, s) || !kr_run_begin(tape, &run, op, KR_RUN_PRIME, kr_layers_layout(s), call, NULL,
+                                              s->has_markers, s->has_length_markers))
         return none;
     kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, NULL, &run));
     return kr_ctx_failed(tape->ctx) ? none : (kr_layers_out){ .y = y, .state = kr_run_end(&run) };
 }
 
-kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *s, kr_tensor *x)
+kr_tensor *kr_layers_run_infinite(kr_tape *tape, const char *op, const kr_layers *s, kr_tensor *x)
 {
-    const char *op = "layers.step_infinite";
     kr_dims d;
-    if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bd", x) || !check_input(tape, op, s, x)) return NULL;
+    if (!kr_bind(tape, op, &d, "x:bd", x) || !kr_layers_check_input(tape, op, s, x)) return NULL;
     kr_flow flow;
     begin_flow(s, widen(tape, s, x), &flow);
     kr_layer_job job = { .layers = s, .op = op, .is_infinite = true };
@@ -431,4 +434,10 @@ kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *s, kr_tensor 
         if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, layer %lld", op, (long long)job.v);
     }
     return kr_ctx_failed(tape->ctx) ? NULL : flow.x;
+}
+
+kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *s, kr_tensor *x)
+{
+    const char *op = "layers.step_infinite";
+    return exists(tape, op, s) ? kr_layers_run_infinite(tape, op, s, x) : NULL;
 }

@@ -98,7 +98,7 @@ static void *zeroed(kr_arena *arena, size_t bytes)
 static bool copy_layer_markers(kr_layers *s, int64_t layer)
 {
     const kr_layers_config *c = &s->config;
-    kr_layer *l = &s->layers[layer];
+    kr_layer_weights *l = &s->layers[layer];
     l->latents = kr_arena_alloc(&s->arena, (size_t)(c->n_layer_latents + 1) * sizeof *l->latents);
     if (!l->latents) return false;
     for (int i = 0; i < c->n_layer_latents; i++)
@@ -150,11 +150,12 @@ static kr_tensor *declare_latents(kr_params *params, kr_dtype dtype, int count, 
                                                    .decays = true });
 }
 
-static bool declare_layer(kr_layers *s, kr_params *params, int64_t i)
+static bool declare_layer(kr_layers *s, kr_params *params, int64_t i, bool is_single)
 {
     const kr_layers_config *c = &s->config;
-    kr_layer *l = &s->layers[i];
-    const size_t outer = kr_params_enter(params, "layers.%lld.", (long long)i);
+    kr_layer_weights *l = &s->layers[i];
+    const size_t outer =
+        is_single ? kr_params_enter(params, "%s", "") : kr_params_enter(params, "layers.%lld.", (long long)i);
     const size_t inner = kr_params_enter(params, "mixer.");
     l->block = s->kind->create(s->ctx, params, c->block.config);
     kr_params_leave(params, inner);
@@ -173,12 +174,12 @@ static bool declare_layer(kr_layers *s, kr_params *params, int64_t i)
     return !kr_ctx_failed(s->ctx);
 }
 
-static bool declare(kr_layers *s, kr_params *params)
+static bool declare(kr_layers *s, kr_params *params, bool is_single)
 {
     const kr_layers_config *c = &s->config;
     s->params = params;
     for (int64_t i = 0; i < c->n_layers; i++)
-        if (!declare_layer(s, params, i)) return false;
+        if (!declare_layer(s, params, i, is_single)) return false;
     const void *first = s->layers[0].block;
     const kr_dtype dtype = kr_block_dtype(first);
     s->nd = kr_block_d_model(first);
@@ -193,7 +194,7 @@ static bool declare(kr_layers *s, kr_params *params)
     return !kr_ctx_failed(s->ctx);
 }
 
-kr_layers *kr_layers_declare(kr_ctx *ctx, kr_params *params, const kr_layers_config *config)
+kr_layers *kr_layers_declare(kr_ctx *ctx, kr_params *params, const kr_layers_config *config, bool is_single)
 {
     kr_layers_config own;
     if (kr_ctx_failed(ctx) || !kr_config_given(ctx, OP, config) || !KR_TAKE(ctx, OP, kr_layers_config, config, &own))
@@ -213,7 +214,7 @@ kr_layers *kr_layers_declare(kr_ctx *ctx, kr_params *params, const kr_layers_con
     s->norm.eps = own.norm_eps;
     kr_arena_init(&s->arena, &ctx->memory, 4096);
     if (!allocate(s)) kr_fail(ctx, KR_ERR_NOMEM, OP ": no memory for %lld layers", (long long)nvirtual);
-    else if (declare(s, params)) return s;
+    else if (declare(s, params, is_single)) return s;
     kr_layers_free(s);
     return NULL;
 }
@@ -229,7 +230,7 @@ void kr_layers_free(kr_layers *s)
 kr_layers *kr_layers_create(kr_ctx *ctx, const kr_layers_config *config)
 {
     kr_params *params = kr_params_create(ctx);
-    kr_layers *s = params ? kr_layers_declare(ctx, params, config) : NULL;
+    kr_layers *s = params ? kr_layers_declare(ctx, params, config, false) : NULL;
     if (s && kr_params_seal(params)) {
         s->owns_params = true;
         return s;

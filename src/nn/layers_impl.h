@@ -15,14 +15,14 @@ KR_DECLARE_DEFAULTS(kr_call);
 enum { KR_STREAMS_MAX = 32 };
 
 /* One set of weights. */
-typedef struct kr_layer {
+typedef struct kr_layer_weights {
     void *block;
     kr_tensor *norm_d, *norm2_d;
     kr_mlp mlp;
     int nlatents; /* markers of its own */
     kr_class_token *latents;
     kr_tensor *latents_nd;
-} kr_layer;
+} kr_layer_weights;
 
 /* What one layer takes of the tape for x [b s d]: kept after a recorded forward, kept after one that will be
  * recomputed, the most while a layer is run again and differentiated, and the gradient of the state that it began from,
@@ -49,7 +49,7 @@ struct kr_layers {
     int64_t nvirtual, nd;
     kr_norm_options norm;
     int64_t *real; /* [nvirtual]: the weights of each virtual layer */
-    kr_layer *layers;
+    kr_layer_weights *layers;
     kr_multi_gate *gates; /* [n_layers] or [nvirtual]; NULL: standard residuals */
     kr_tensor *latents_nd;
     bool has_markers, has_length_markers; /* any; any whose place depends on the sequence's length */
@@ -57,8 +57,14 @@ struct kr_layers {
     kr_layer_costs *costs;                /* ... and what it costs */
 };
 
-/* A stack whose parameters are declared in `params`, under its prefix; not sealed. */
-kr_layers *kr_layers_declare(kr_ctx *ctx, kr_params *params, const kr_layers_config *config);
+static inline kr_state_layout kr_layers_layout(const kr_layers *layers)
+{
+    return (kr_state_layout){ layers->nvirtual, layers->kind->family, NULL };
+}
+
+/* A stack whose parameters are declared in `params`, under its prefix; not sealed. is_single: its one layer's names
+ * have no "layers.0." before them. */
+kr_layers *kr_layers_declare(kr_ctx *ctx, kr_params *params, const kr_layers_config *config, bool is_single);
 void kr_layers_free(kr_layers *layers);
 
 /* ---- one layer ---- */
@@ -124,7 +130,7 @@ typedef struct kr_run {
 } kr_run;
 
 /* x [b c ..] of c tokens, or NULL with c = 0. has_length_markers and the rest are the caller's level's own. */
-bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, const kr_layers *layers,
+bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, kr_state_layout layout,
                   const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers);
 
 /* Do tokens of this run, the stack's only part, wait for one another, where a device runs many of them as one? */
@@ -143,6 +149,12 @@ bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *markers, in
 
 /* The stack over x [b c d] (NULL: c = 0): y [b c' d], or NULL if nothing was run. */
 kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bcd, kr_run *run);
+
+/* x [b d], repeated for ever: the stack's output in the limit. */
+kr_tensor *kr_layers_run_infinite(kr_tape *tape, const char *op, const kr_layers *layers, kr_tensor *x_bd);
+
+/* The width and type of x against the stack's. */
+bool kr_layers_check_input(kr_tape *tape, const char *op, const kr_layers *layers, kr_tensor *x);
 
 /* Can the blocks read x's type? f64 mixes with no other. */
 bool kr_layers_take_type(kr_tape *tape, const char *op, const kr_layers *layers, const kr_tensor *x);

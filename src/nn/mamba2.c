@@ -168,11 +168,17 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
 
 /* ---- the kind ---- */
 
+static int64_t optimal_chunk_len(const void *block)
+{
+    const kr_mamba2 *m = block;
+    return kr_ssd_optimal_chunk_len(m->config.state_rank, m->config.per_head_dim);
+}
+
 static kr_ssd_path path_of(const void *block)
 {
     const kr_mamba2 *m = block;
-    const kr_mamba2_config *c = &m->config;
-    return (kr_ssd_path){ c->path.algorithm, kr_ssd_chunk_len_or_optimal(c->path, c->state_rank, c->per_head_dim) };
+    const kr_ssd_path own = m->config.path;
+    return (kr_ssd_path){ own.algorithm, own.chunk_len ? own.chunk_len : optimal_chunk_len(block) };
 }
 
 static kr_shape cache_shape(const void *block, int i, int64_t batch)
@@ -200,6 +206,7 @@ const kr_block_kind kr_mamba2_kind = { .family = KR_FAMILY_MAMBA2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba2_declare,
                                        .path = path_of,
+                                       .optimal_chunk_len = optimal_chunk_len,
                                        .cache_shape = cache_shape,
                                        .initial_cache = initial_cache,
                                        .forward = forward,

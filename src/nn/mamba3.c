@@ -127,14 +127,19 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
 
 /* ---- the kind ---- */
 
+/* The core sees m rows for each token, so a chunk of as many rows has fewer tokens. */
+static int64_t optimal_chunk_len(const void *block)
+{
+    const kr_mamba3 *m = block;
+    const int64_t rows = kr_ssd_optimal_chunk_len(m->config.state_rank, m->config.per_head_dim);
+    return m->nm == 1 ? rows : (rows / m->nm + 15) / 16 * 16;
+}
+
 static kr_ssd_path path_of(const void *block)
 {
     const kr_mamba3 *m = block;
-    const kr_mamba3_config *c = &m->config;
-    if (c->path.chunk_len) return c->path;
-    /* the core sees m rows for each token, so a chunk of as many rows has fewer tokens */
-    const int64_t rows = kr_ssd_optimal_chunk_len(c->state_rank, c->per_head_dim);
-    return (kr_ssd_path){ c->path.algorithm, m->nm == 1 ? rows : (rows / m->nm + 15) / 16 * 16 };
+    const kr_ssd_path own = m->config.path;
+    return (kr_ssd_path){ own.algorithm, own.chunk_len ? own.chunk_len : optimal_chunk_len(block) };
 }
 
 static kr_shape cache_shape(const void *block, int i, int64_t batch)
@@ -181,6 +186,7 @@ const kr_block_kind kr_mamba3_kind = { .family = KR_FAMILY_MAMBA3,
                                        .cache_names = { "ssm", "k", "v", "rotation" },
                                        .create = kr_mamba3_declare,
                                        .path = path_of,
+                                       .optimal_chunk_len = optimal_chunk_len,
                                        .cache_shape = cache_shape,
                                        .initial_cache = initial_cache,
                                        .forward = forward,

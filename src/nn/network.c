@@ -84,7 +84,13 @@ static bool check_input(kr_tape *tape, const char *op, const kr_network *net, kr
     return kr_require(tape->ctx, d.f == net->config.input_size, KR_ERR_SHAPE,
                       "%s: axis f of x %s is %lld, but the network has input_size = %lld", op, KR_TEXT_OF(x),
                       (long long)d.f, (long long)net->config.input_size) &&
-           kr_layers_take_type(tape, op, net->layers, x);
+           (net->is_custom || kr_layers_take_type(tape, op, net->layers, x));
+}
+
+static bool has_stack(kr_tape *tape, const char *op, const kr_network *net)
+{
+    return kr_require(tape->ctx, !net->is_custom, KR_ERR_UNSUPPORTED,
+                      "%s: the network was put together by hand; call what it is made of", op);
 }
 
 /* ---- calls ---- */
@@ -115,8 +121,10 @@ kr_network_out kr_network_forward(kr_tape *tape, const kr_network *net, kr_tenso
 {
     const char *op = "network.forward";
     kr_run run;
-    if (!check_input(tape, op, net, x, false) ||
-        !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, net->layers, call, x, net->has_markers, net->has_length_markers))
+    if (!check_input(tape, op, net, x, false)) return (kr_network_out){ .y = NULL };
+    if (net->is_custom) return kr_custom_run(tape, op, KR_RUN_FORWARD, net, x, call);
+    if (!kr_run_begin(tape, &run, op, KR_RUN_FORWARD, kr_layers_layout(net->layers), call, x, net->has_markers,
+                      net->has_length_markers))
         return (kr_network_out){ .y = NULL };
     return run_network(tape, net, &run, x);
 }
@@ -129,7 +137,9 @@ kr_network_out kr_network_step(kr_tape *tape, const kr_network *net, kr_tensor *
     if (!check_input(tape, op, net, x, true)) return none;
     const int64_t nb = kr_tensor_dim(x, 0);
     kr_tensor *one = kr_reshape(tape, x, net->is_vocab ? KR_SHAPE(nb, 1) : KR_SHAPE(nb, 1, net->config.input_size));
-    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, net->layers, call, one, net->has_markers, net->has_length_markers))
+    if (net->is_custom) return kr_custom_run(tape, op, KR_RUN_STEP, net, one, call);
+    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, kr_layers_layout(net->layers), call, one, net->has_markers,
+                      net->has_length_markers))
         return none;
     return run_network(tape, net, &run, one);
 }
@@ -139,7 +149,9 @@ kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_c
     const char *op = "network.prime";
     kr_run run;
     if (!kr_tape_ready(tape, op) || !kr_require(tape->ctx, net != NULL, KR_ERR_ARG, "%s: the network is NULL", op) ||
-        !kr_run_begin(tape, &run, op, KR_RUN_PRIME, net->layers, call, NULL, net->has_markers, net->has_length_markers))
+        !has_stack(tape, op, net) ||
+        !kr_run_begin(tape, &run, op, KR_RUN_PRIME, kr_layers_layout(net->layers), call, NULL, net->has_markers,
+                      net->has_length_markers))
         return (kr_network_out){ .y = NULL };
     return run_network(tape, net, &run, NULL);
 }
@@ -147,7 +159,7 @@ kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_c
 kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x)
 {
     const char *op = "network.step_infinite";
-    if (!check_input(tape, op, net, x, true)) return NULL;
+    if (!check_input(tape, op, net, x, true) || !has_stack(tape, op, net)) return NULL;
     kr_call call;
     kr_call_init(&call);
     kr_network_out out = { .y = NULL };

@@ -90,7 +90,7 @@ static bool declare(kr_network *net, const kr_layers_config *layers)
 {
     const kr_network_config *c = &net->config;
     const size_t outer = kr_params_enter(net->params, "backbone.");
-    net->layers = kr_layers_declare(net->ctx, net->params, layers);
+    net->layers = kr_layers_declare(net->ctx, net->params, layers, false);
     kr_params_leave(net->params, outer);
     if (!net->layers) return kr_blame(net->ctx, OP);
     const kr_dtype dtype = kr_block_dtype(net->layers->layers[0].block);
@@ -159,6 +159,7 @@ kr_network *kr_network_create(kr_ctx *ctx, const kr_network_config *config)
 void kr_network_destroy(kr_network *net)
 {
     if (!net) return;
+    if (net->custom.destroy) net->custom.destroy(net->custom.user);
     if (net->layers) kr_layers_free(net->layers);
     kr_params_destroy(net->params);
     kr_arena_deinit(&net->arena);
@@ -167,7 +168,25 @@ void kr_network_destroy(kr_network *net)
 
 const kr_params *kr_network_params(const kr_network *net)
 {
-    return net ? net->params : NULL;
+    return !net ? NULL : net->is_custom ? net->custom.params : net->params;
+}
+
+kr_state_layout kr_network_layout(const kr_network *net)
+{
+    return net->is_custom ? (kr_state_layout){ .nslots = net->nslots, .blocks = net->slots }
+                          : kr_layers_layout(net->layers);
+}
+
+const kr_block *kr_network_slot(const kr_network *net, int64_t slot)
+{
+    return net->is_custom ? net->slots[slot] : net->layers->layers[net->layers->real[slot]].block;
+}
+
+kr_state *kr_network_state(const kr_network *net, int64_t batch)
+{
+    if (!net || kr_ctx_failed(net->ctx)) return NULL;
+    const kr_state_layout layout = kr_network_layout(net);
+    return kr_state_allocate(net->ctx, "network.state", &layout, batch);
 }
 
 const kr_layers *kr_network_layers(const kr_network *net)

@@ -18,7 +18,21 @@ struct kr_network {
     kr_tensor *embedding_wd, *head_wd;                                              /* vocabulary; head NULL: tied */
     kr_tensor *in_proj, *in_proj_bias, *out_proj, *out_proj_bias, *class_tokens_nf; /* latent */
     kr_tensor *norm_f_d;                                                            /* NULL: none */
+
+    /* Put together by hand: nothing of the above but ctx, arena, config's sizes, is_vocab and nw. */
+    bool is_custom;
+    kr_custom_network custom; /* parts is NULL */
+    int64_t nslots;
+    const kr_block **slots; /* [nslots]: what each slot of its states is of */
 };
+
+/* The slots of its states, and the block that one is of. */
+kr_state_layout kr_network_layout(const kr_network *net);
+const kr_block *kr_network_slot(const kr_network *net, int64_t slot);
+
+/* A call through a custom network; x [b c ..], of the mode's c. */
+kr_network_out kr_custom_run(kr_tape *tape, const char *op, kr_run_mode mode, const kr_network *net, kr_tensor *x,
+                             const kr_call *call);
 
 /* A network whose table is complete, but whose parameters have no memory: for kr_params_allocate or kr_params_seal, or
  * to be counted. NULL after an error; kr_network_destroy takes it. */

@@ -34,43 +34,88 @@ static void copy_cursors(kr_state *to, const kr_state *from)
 }
 
 /* A fresh state in box_bytes(nslots) bytes at `box`. */
-static kr_state *lay_out(void *box, kr_ctx *ctx, kr_tape *tape, const kr_block_kind *kind, int64_t nslots,
-                         int64_t batch)
+static kr_state *lay_out(void *box, kr_ctx *ctx, kr_tape *tape, const kr_state_layout *layout, int64_t batch)
 {
+    const int64_t nslots = layout->nslots;
     memset(box, 0, box_bytes(nslots));
     kr_state *state = box;
     state->ctx = ctx;
     state->tape = tape;
-    state->kind = kind;
     state->nslots = nslots;
     state->batch = batch;
     state->slots = (kr_cache *)(state + 1);
     state->cursors.layers = (int64_t *)(state->slots + nslots);
-    for (int64_t i = 0; i < nslots; i++) state->slots[i].family = kind->family;
+    for (int64_t i = 0; i < nslots; i++) state->slots[i].family = kr_state_slot_family(layout, i);
     forget_cursors(&state->cursors, nslots);
     return state;
 }
 
-kr_state *kr_state_create(kr_ctx *ctx, const kr_layers *layers, int64_t batch)
+kr_state *kr_state_allocate(kr_ctx *ctx, const char *op, const kr_state_layout *layout, int64_t batch)
 {
-    if (kr_ctx_failed(ctx) || !kr_require(ctx, layers != NULL, KR_ERR_ARG, "state.create: layers is NULL") ||
-        !kr_require(ctx, layers->ctx == ctx, KR_ERR_STATE, "state.create: the layers belong to another context") ||
-        !kr_require(ctx, batch >= 1, KR_ERR_ARG, "state.create: batch = %lld, but must be at least 1",
-                    (long long)batch))
+    if (!kr_require(ctx, batch >= 1, KR_ERR_ARG, "%s: batch = %lld, but must be at least 1", op, (long long)batch))
         return NULL;
-    void *box = kr_memory_alloc(&ctx->memory, box_bytes(layers->nvirtual));
-    if (box) return lay_out(box, ctx, NULL, layers->kind, layers->nvirtual, batch);
-    kr_fail(ctx, KR_ERR_NOMEM, "state.create: no memory for a state of %lld slots", (long long)layers->nvirtual);
+    void *box = kr_memory_alloc(&ctx->memory, box_bytes(layout->nslots));
+    if (box) return lay_out(box, ctx, NULL, layout, batch);
+    kr_fail(ctx, KR_ERR_NOMEM, "%s: no memory for a state of %lld slots", op, (long long)layout->nslots);
     return NULL;
 }
 
-kr_state *kr_state_new(kr_tape *tape, const kr_block_kind *kind, int64_t nslots, int64_t batch)
+kr_state *kr_state_create(kr_ctx *ctx, const kr_layers *layers, int64_t batch)
+{
+    const char *op = "state.create";
+    if (kr_ctx_failed(ctx) || !kr_require(ctx, layers != NULL, KR_ERR_ARG, "%s: layers is NULL", op) ||
+        !kr_require(ctx, layers->ctx == ctx, KR_ERR_STATE, "%s: the layers belong to another context", op))
+        return NULL;
+    const kr_state_layout layout = kr_layers_layout(layers);
+    return kr_state_allocate(ctx, op, &layout, batch);
+}
+
+kr_state *kr_state_new(kr_tape *tape, const kr_state_layout *layout, int64_t batch)
 {
     if (!kr_tape_ready(tape, "state")) return NULL;
-    void *box = kr_arena_alloc(&tape->heads, box_bytes(nslots));
-    if (box) return lay_out(box, tape->ctx, tape, kind, nslots, batch);
-    kr_fail(tape->ctx, KR_ERR_NOMEM, "state: no memory on the tape for a state of %lld slots", (long long)nslots);
+    void *box = kr_arena_alloc(&tape->heads, box_bytes(layout->nslots));
+    if (box) return lay_out(box, tape->ctx, tape, layout, batch);
+    kr_fail(tape->ctx, KR_ERR_NOMEM, "state: no memory on the tape for a state of %lld slots",
+            (long long)layout->nslots);
     return NULL;
+}
+
+/* A state on the tape with as many slots, which are to be filled in. */
+static kr_state *new_like(kr_tape *tape, int64_t nslots, int64_t batch)
+{
+    return kr_state_new(tape, &(kr_state_layout){ .nslots = nslots }, batch);
+}
+
+/* ---- families ---- */
+
+const char *kr_state_layout_family(const kr_state_layout *layout)
+{
+    for (int64_t i = 1; i < layout->nslots; i++)
+        if (kr_state_slot_family(layout, i) != kr_state_slot_family(layout, 0)) return "mixed";
+    return kr_family_name(kr_state_slot_family(layout, 0));
+}
+
+const char *kr_state_family(const kr_state *state)
+{
+    for (int64_t i = 1; i < state->nslots; i++)
+        if (state->slots[i].family != state->slots[0].family) return "mixed";
+    return kr_family_name(state->slots[0].family);
+}
+
+bool kr_state_fits(const kr_state *state, const kr_state_layout *layout)
+{
+    if (state->nslots != layout->nslots) return false;
+    for (int64_t i = 0; i < state->nslots; i++)
+        if (state->slots[i].family != kr_state_slot_family(layout, i)) return false;
+    return true;
+}
+
+bool kr_state_same_slots(const kr_state *a, const kr_state *b)
+{
+    if (a->nslots != b->nslots) return false;
+    for (int64_t i = 0; i < a->nslots; i++)
+        if (a->slots[i].family != b->slots[i].family) return false;
+    return true;
 }
 
 bool kr_state_flush(const char *op, const kr_state *state)
@@ -83,9 +128,9 @@ bool kr_state_flush(const char *op, const kr_state *state)
     return kr_deferred_flush(state) || kr_blame(state->ctx, "%s", op);
 }
 
-static void drop_tensors(const kr_state *state, kr_cache *cache)
+static void drop_tensors(kr_cache *cache)
 {
-    for (int i = 0; i < state->kind->ncache; i++) {
+    for (int i = 0; i < kr_cache_count(cache->family); i++) {
         kr_param_destroy(cache->tensors[i]);
         cache->tensors[i] = NULL;
     }
@@ -99,7 +144,7 @@ void kr_state_destroy(kr_state *state)
         return;
     }
     kr_deferred_drop(state);
-    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(state, &state->slots[i]);
+    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
     kr_memory_free(&state->ctx->memory, state, box_bytes(state->nslots));
 }
 
@@ -122,7 +167,7 @@ kr_status kr_state_zero(kr_state *state)
 {
     if (!is_changeable(state, "state.zero", "call with state NULL to begin afresh")) return status_of(state);
     kr_deferred_drop(state);
-    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(state, &state->slots[i]);
+    for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
     forget_cursors(&state->cursors, state->nslots);
     state->is_inconsistent = false;
     return KR_OK;
@@ -167,7 +212,7 @@ kr_tensor *kr_state_tensor(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
 static bool make_tensors(const kr_state *to, const kr_state *from, kr_cache *fresh)
 {
     for (int64_t s = 0; s < to->nslots; s++)
-        for (int i = 0; i < to->kind->ncache; i++) {
+        for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++) {
             const kr_tensor *x = from->slots[s].tensors[i];
             if (!x || fits(to->slots[s].tensors[i], x)) continue;
             fresh[s].tensors[i] = kr_state_tensor(to->ctx, x->dtype, kr_tensor_shape(x));
@@ -185,7 +230,7 @@ static bool reshape_tensors(kr_state *to, const kr_state *from)
     if (!fresh) return kr_fail(to->ctx, KR_ERR_NOMEM, "state.copy: no memory for a plan of %zu bytes", bytes);
     const bool made = make_tensors(to, from, fresh);
     for (int64_t s = 0; s < to->nslots; s++)
-        for (int i = 0; i < to->kind->ncache; i++) {
+        for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++) {
             kr_tensor **own = &to->slots[s].tensors[i], *spare = fresh[s].tensors[i];
             if (made && !fits(*own, from->slots[s].tensors[i])) {
                 kr_tensor *old = *own;
@@ -201,7 +246,7 @@ static bool reshape_tensors(kr_state *to, const kr_state *from)
 static bool all_fit(const kr_state *to, const kr_state *from)
 {
     for (int64_t s = 0; s < to->nslots; s++)
-        for (int i = 0; i < to->kind->ncache; i++)
+        for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++)
             if (!fits(to->slots[s].tensors[i], from->slots[s].tensors[i])) return false;
     return true;
 }
@@ -222,17 +267,17 @@ kr_status kr_state_copy(kr_state *to, const kr_state *from)
     kr_ctx *ctx = to->ctx;
     if (!kr_require(ctx, from != NULL, KR_ERR_ARG, "state.copy: from is NULL") ||
         !kr_require(ctx, from->ctx == ctx, KR_ERR_STATE, "state.copy: from belongs to another context") ||
-        !kr_require(ctx, to->kind == from->kind && to->nslots == from->nslots, KR_ERR_ARG,
+        !kr_require(ctx, kr_state_same_slots(to, from), KR_ERR_ARG,
                     "state.copy: from has %lld slots of the family %s, but to has %lld of %s; create it for the stack "
                     "that from is of",
-                    (long long)from->nslots, from->kind->name, (long long)to->nslots, to->kind->name) ||
+                    (long long)from->nslots, kr_state_family(from), (long long)to->nslots, kr_state_family(to)) ||
         !kr_state_flush("state.copy", from) || to == from || (!all_fit(to, from) && !reshape_tensors(to, from)))
         return ctx->status;
     if (!to->deferred || !to->deferred->is_open)
         kr_deferred_drop(to); /* otherwise the step that defers its update advances it */
     for (int64_t s = 0; s < to->nslots; s++) {
-        copy_cache_fields(&to->slots[s], &from->slots[s], to->kind->ncache);
-        for (int i = 0; i < to->kind->ncache; i++)
+        copy_cache_fields(&to->slots[s], &from->slots[s], kr_slot_kind(to, s)->ncache);
+        for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++)
             if (!assign_tensor(ctx, to->slots[s].tensors[i], from->slots[s].tensors[i])) return ctx->status;
     }
     to->batch = from->batch;
@@ -253,12 +298,12 @@ typedef kr_tensor *tensor_fn(kr_tape *tape, kr_tensor *x, const row_list *list);
 /* The state of `batch` rows whose tensors are fn of this one's. */
 static kr_state *derive(kr_tape *tape, const kr_state *state, int64_t batch, tensor_fn *fn, const row_list *list)
 {
-    kr_state *y = kr_state_new(tape, state->kind, state->nslots, batch);
+    kr_state *y = new_like(tape, state->nslots, batch);
     if (!y) return NULL;
     copy_cursors(y, state);
     for (int64_t s = 0; s < state->nslots; s++) {
         y->slots[s] = state->slots[s];
-        for (int i = 0; i < state->kind->ncache; i++) {
+        for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++) {
             kr_tensor *x = state->slots[s].tensors[i];
             if (x && !(y->slots[s].tensors[i] = fn(tape, x, list))) return NULL;
         }
@@ -266,7 +311,7 @@ static kr_state *derive(kr_tape *tape, const kr_state *state, int64_t batch, ten
     return y;
 }
 
-static bool is_usable(kr_tape *tape, const char *op, const kr_state *state)
+bool kr_state_usable(kr_tape *tape, const char *op, const kr_state *state)
 {
     return kr_tape_ready(tape, op) && kr_require(tape->ctx, state != NULL, KR_ERR_ARG, "%s: state is NULL", op) &&
            kr_require(tape->ctx, state->ctx == tape->ctx, KR_ERR_STATE, "%s: the state belongs to another context",
@@ -291,7 +336,7 @@ static bool check_count(kr_tape *tape, const char *op, int64_t count)
 kr_state *kr_state_select(kr_tape *tape, const kr_state *state, int64_t count, const int64_t *rows)
 {
     const char *op = "state.select";
-    if (!is_usable(tape, op, state) || !check_count(tape, op, count) ||
+    if (!kr_state_usable(tape, op, state) || !check_count(tape, op, count) ||
         !kr_require(tape->ctx, rows != NULL, KR_ERR_ARG, "%s: rows is NULL", op))
         return NULL;
     for (int64_t i = 0; i < count; i++)
@@ -305,7 +350,7 @@ kr_state *kr_state_select(kr_tape *tape, const kr_state *state, int64_t count, c
 kr_state *kr_state_fork(kr_tape *tape, const kr_state *state, int64_t row, int64_t count)
 {
     const char *op = "state.fork";
-    if (!is_usable(tape, op, state) || !check_count(tape, op, count) ||
+    if (!kr_state_usable(tape, op, state) || !check_count(tape, op, count) ||
         !kr_require(tape->ctx, row >= 0 && row < state->batch, KR_ERR_ARG,
                     "%s: row = %lld, but the state has rows from 0 to %lld", op, (long long)row,
                     (long long)state->batch - 1))
@@ -331,12 +376,12 @@ static kr_tensor *detach_tensor(kr_tape *tape, kr_tensor *x, const row_list *lis
 
 kr_state *kr_state_input(kr_tape *tape, const kr_state *state)
 {
-    return is_usable(tape, "state.input", state) ? derive(tape, state, state->batch, input_tensor, NULL) : NULL;
+    return kr_state_usable(tape, "state.input", state) ? derive(tape, state, state->batch, input_tensor, NULL) : NULL;
 }
 
 kr_state *kr_state_detach(kr_tape *tape, const kr_state *state)
 {
-    return is_usable(tape, "state.detach", state) ? derive(tape, state, state->batch, detach_tensor, NULL) : NULL;
+    return kr_state_usable(tape, "state.detach", state) ? derive(tape, state, state->batch, detach_tensor, NULL) : NULL;
 }
 
 /* ---- rows of several ---- */
@@ -350,7 +395,7 @@ static bool same_cursors(const kr_state *a, const kr_state *b)
 
 static bool same_pathway(const kr_state *a, const kr_state *b, int64_t slot)
 {
-    return a->kind->family != KR_FAMILY_MAMBA3 || kr_state_slot_is_initial(a, slot) ||
+    return a->slots[slot].family != KR_FAMILY_MAMBA3 || kr_state_slot_is_initial(a, slot) ||
            a->slots[slot].mamba3.pathway == b->slots[slot].mamba3.pathway;
 }
 
@@ -363,10 +408,11 @@ static const char *freshness(const kr_state *state, int64_t slot)
 static bool joins_first(kr_tape *tape, const char *op, const kr_state *first, const kr_state *state, int64_t i)
 {
     kr_ctx *ctx = tape->ctx;
-    if (!is_usable(tape, op, state) ||
-        !kr_require(ctx, state->kind == first->kind && state->nslots == first->nslots, KR_ERR_ARG,
+    if (!kr_state_usable(tape, op, state) ||
+        !kr_require(ctx, kr_state_same_slots(state, first), KR_ERR_ARG,
                     "%s: states[%lld] has %lld slots of the family %s, but states[0] has %lld of %s", op, (long long)i,
-                    (long long)state->nslots, state->kind->name, (long long)first->nslots, first->kind->name) ||
+                    (long long)state->nslots, kr_state_family(state), (long long)first->nslots,
+                    kr_state_family(first)) ||
         !kr_require(ctx, same_cursors(first, state), KR_ERR_ARG,
                     "%s: states[%lld] and states[0] differ in what was announced, or in the markers that are due", op,
                     (long long)i))
@@ -386,7 +432,7 @@ static bool join_slots(kr_tape *tape, kr_state *y, int count, kr_state *const *s
 {
     for (int64_t s = 0; s < y->nslots; s++) {
         y->slots[s] = states[0]->slots[s];
-        for (int i = 0; i < y->kind->ncache && states[0]->slots[s].tensors[i]; i++) {
+        for (int i = 0; i < kr_slot_kind(y, s)->ncache && states[0]->slots[s].tensors[i]; i++) {
             for (int n = 0; n < count; n++) parts[n] = states[n]->slots[s].tensors[i];
             if (!(y->slots[s].tensors[i] = kr_concat(tape, 0, count, parts))) return kr_blame(tape->ctx, "state.join");
         }
@@ -398,14 +444,15 @@ kr_state *kr_state_join(kr_tape *tape, int count, kr_state *const *states)
 {
     const char *op = "state.join";
     if (!kr_tape_ready(tape, op) || !check_count(tape, op, count) ||
-        !kr_require(tape->ctx, states != NULL, KR_ERR_ARG, "%s: states is NULL", op) || !is_usable(tape, op, states[0]))
+        !kr_require(tape->ctx, states != NULL, KR_ERR_ARG, "%s: states is NULL", op) ||
+        !kr_state_usable(tape, op, states[0]))
         return NULL;
     int64_t batch = 0;
     for (int i = 0; i < count; i++) {
         if (!joins_first(tape, op, states[0], states[i], i)) return NULL;
         batch += states[i]->batch;
     }
-    kr_state *y = kr_state_new(tape, states[0]->kind, states[0]->nslots, batch);
+    kr_state *y = new_like(tape, states[0]->nslots, batch);
     kr_tensor **parts = y ? kr_arena_alloc(&tape->heads, (size_t)count * sizeof *parts) : NULL;
     if (!kr_require(tape->ctx, parts != NULL, KR_ERR_NOMEM, "%s: no memory for %d states", op, count)) return NULL;
     copy_cursors(y, states[0]);
@@ -431,7 +478,7 @@ const kr_cache *kr_state_cache(const kr_state *state, int64_t slot)
 
 bool kr_state_slot_is_initial(const kr_state *state, int64_t slot)
 {
-    for (int i = 0; i < state->kind->ncache; i++)
+    for (int i = 0; i < kr_slot_kind(state, slot)->ncache; i++)
         if (state->slots[slot].tensors[i]) return false;
     return true;
 }
@@ -447,7 +494,7 @@ size_t kr_state_bytes(const kr_state *state)
 {
     size_t bytes = 0;
     for (int64_t s = 0; state && s < state->nslots; s++)
-        for (int i = 0; i < state->kind->ncache; i++) {
+        for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++) {
             const kr_tensor *x = state->slots[s].tensors[i];
             if (x) bytes += (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
         }

@@ -20,19 +20,49 @@ typedef struct kr_cursors {
 struct kr_state {
     kr_ctx *ctx;
     kr_tape *tape; /* NULL: the caller's */
-    const kr_block_kind *kind;
     int64_t nslots, batch;
-    kr_cache *slots; /* [nslots]; all tensors NULL: nothing went through */
+    kr_cache *slots; /* [nslots]: each with its family; all tensors NULL: nothing went through */
     kr_cursors cursors;
     bool is_inconsistent;         /* a call that moved it on in place failed half-way */
     struct kr_deferred *deferred; /* tokens that it has not been given yet (nn/deferred_state.h); NULL: none, ever */
 };
 
+/* The slots that a state is made of: all of one family, or one for each block of a list. */
+typedef struct kr_state_layout {
+    int64_t nslots;
+    kr_family family;
+    const kr_block *const *blocks; /* [nslots]; NULL: all slots are of `family` */
+} kr_state_layout;
+
+static inline kr_family kr_state_slot_family(const kr_state_layout *layout, int64_t slot)
+{
+    return layout->blocks ? layout->blocks[slot]->kind->family : layout->family;
+}
+
+static inline const kr_block_kind *kr_slot_kind(const kr_state *state, int64_t slot)
+{
+    return kr_block_kind_of(state->slots[slot].family);
+}
+
+/* Are they the slots of the layout; and of another state? */
+bool kr_state_fits(const kr_state *state, const kr_state_layout *layout);
+bool kr_state_same_slots(const kr_state *a, const kr_state *b);
+
+/* The name of the family of all slots, or "mixed". */
+const char *kr_state_family(const kr_state *state);
+const char *kr_state_layout_family(const kr_state_layout *layout);
+
+/* An initial state of the caller; op is for messages. NULL after an error. */
+kr_state *kr_state_allocate(kr_ctx *ctx, const char *op, const kr_state_layout *layout, int64_t batch);
+
 /* Flushes pending updates into the state; an error if it is inconsistent. Call before reading its tensors. */
 bool kr_state_flush(const char *op, const kr_state *state);
 
+/* Can an op on the tape read it? False after an error. */
+bool kr_state_usable(kr_tape *tape, const char *op, const kr_state *state);
+
 /* A fresh state on the tape, cursors off; NULL after an error. */
-kr_state *kr_state_new(kr_tape *tape, const kr_block_kind *kind, int64_t nslots, int64_t batch);
+kr_state *kr_state_new(kr_tape *tape, const kr_state_layout *layout, int64_t batch);
 
 /* Is the slot without tensors? */
 bool kr_state_slot_is_initial(const kr_state *state, int64_t slot);

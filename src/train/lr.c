@@ -9,7 +9,22 @@
 
 static const double pi = 3.14159265358979323846;
 
-KR_DEFAULTS(kr_lr_schedule) = { .size = sizeof(kr_lr_schedule), .kind = KR_LR_CONSTANT, .max_lr = 1e-3 };
+KR_DEFAULTS(kr_lr_schedule) = { .size = sizeof(kr_lr_schedule),
+                                .kind = KR_LR_COSINE,
+                                .max_lr = 1e-3,
+                                .min_lr = KR_AUTO,
+                                .warmup_steps = KR_AUTO,
+                                .decay_steps = KR_AUTO };
+
+/* Numbers in the place of KR_AUTO. */
+static void derive(kr_lr_schedule *s)
+{
+    enum { MOST_WARMUP = 100 };
+    const int64_t warmup = s->total_steps / 20;
+    if (s->min_lr == KR_AUTO) s->min_lr = s->max_lr / 10;
+    if (s->warmup_steps == KR_AUTO) s->warmup_steps = warmup < MOST_WARMUP ? warmup : MOST_WARMUP;
+    if (s->decay_steps == KR_AUTO) s->decay_steps = s->total_steps / 5;
+}
 
 KR_NAMES(kr_lr_kind, "constant", "cosine", "linear", "wsd");
 
@@ -37,6 +52,7 @@ double kr_lr_at(const kr_lr_schedule *schedule, int64_t step)
 {
     kr_lr_schedule s;
     if (!schedule || !KR_TAKE(NULL, "lr", kr_lr_schedule, schedule, &s)) return 0;
+    derive(&s);
     if (step < 0) step = 0;
     if (step < s.warmup_steps) /* written so that a warm-up from 0 is max_lr * step / warmup_steps to the bit */
         return s.start_lr == 0 ? s.max_lr * (double)step / (double)s.warmup_steps
@@ -79,6 +95,7 @@ kr_status kr_lr_check(kr_ctx *ctx, const kr_lr_schedule *schedule)
     if (!kr_require(ctx, schedule != NULL, KR_ERR_ARG, "lr: the schedule is NULL") ||
         !KR_TAKE(ctx, "lr", kr_lr_schedule, schedule, &s))
         return ctx->status;
+    derive(&s);
     if (kr_require(ctx, s.kind >= KR_LR_CONSTANT && s.kind <= KR_LR_STABLE_DECAY, KR_ERR_ARG,
                    "lr: kind = %d is no kr_lr_kind", (int)s.kind) &&
         kr_require(ctx, s.shape >= KR_LR_SHAPE_LINEAR && s.shape <= KR_LR_SHAPE_SQRT, KR_ERR_ARG,

@@ -11,12 +11,12 @@
 
 KR_DEFAULTS(kr_loss_call) = { .size = sizeof(kr_loss_call), .ignore_index = -100 };
 
-static bool take_call(kr_ctx *ctx, kr_loss_call *own, kr_call *how, const kr_loss_call *call)
+static bool take_call(kr_ctx *ctx, const kr_network *net, kr_loss_call *own, kr_call *how, const kr_loss_call *call)
 {
     if (!kr_require(ctx, call != NULL, KR_ERR_ARG, OP ": the call is NULL; it says what the input is") ||
         !KR_TAKE(ctx, OP, kr_loss_call, call, own) || !KR_TAKE(ctx, OP, kr_call, own->call, how))
         return false;
-    how->skips_head = own->kind == KR_LOSS_CROSS_ENTROPY;
+    how->skips_head = own->kind == KR_LOSS_CROSS_ENTROPY && !net->is_custom;
     how->skips_hidden = false;
     own->call = how;
     return true;
@@ -116,7 +116,7 @@ static bool shift(kr_tape *tape, const kr_loss_call *c, kr_tensor **labels, kr_t
 
 /* ---- losses ---- */
 
-static kr_tensor *labelled(kr_tape *tape, const kr_network *net, const kr_loss_call *c, kr_tensor *hidden,
+static kr_tensor *labelled(kr_tape *tape, const kr_network *net, const kr_loss_call *c, const kr_network_out *out,
                            kr_tensor *labels, kr_tensor *mask, kr_scores *scores)
 {
     kr_cross_entropy_options o;
@@ -128,8 +128,9 @@ static kr_tensor *labelled(kr_tape *tape, const kr_network *net, const kr_loss_c
     o.n_classes = net->config.vocab_size;
     o.excludes_padding = c->excludes_padding;
     o.scores = scores;
+    if (net->is_custom) return kr_cross_entropy(tape, out->y, labels, &o);
     const kr_head head = kr_network_head(net);
-    return kr_head_cross_entropy(tape, hidden, head.weight_wd, head.bias_w, labels, &o);
+    return kr_head_cross_entropy(tape, out->hidden, head.weight_wd, head.bias_w, labels, &o);
 }
 
 static kr_tensor *targeted(kr_tape *tape, const kr_loss_call *c, kr_tensor *y, kr_scores *scores)
@@ -155,7 +156,7 @@ kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_
     kr_loss_call c;
     kr_call how;
     if (!kr_tape_ready(tape, OP) || !kr_require(tape->ctx, net != NULL, KR_ERR_ARG, OP ": the network is NULL") ||
-        !take_call(tape->ctx, &c, &how, call) || !check_operands(tape->ctx, net, &c))
+        !take_call(tape->ctx, net, &c, &how, call) || !check_operands(tape->ctx, net, &c))
         return none;
     const bool is_labelled = c.kind == KR_LOSS_CROSS_ENTROPY;
     kr_tensor *labels = c.labels, *mask = c.scored;
@@ -163,7 +164,7 @@ kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_
     const kr_network_out out = kr_network_forward(tape, net, net->is_vocab ? c.ids_bs : c.x_bsf, &how);
     if (kr_ctx_failed(tape->ctx)) return none;
     kr_loss_out result = { .loss = NULL, .y = out.y, .state = out.state };
-    result.loss = is_labelled ? labelled(tape, net, &c, out.hidden, labels, mask, &result.scores)
+    result.loss = is_labelled ? labelled(tape, net, &c, &out, labels, mask, &result.scores)
                               : targeted(tape, &c, out.y, &result.scores);
     if (result.loss) return result;
     kr_blame(tape->ctx, OP);

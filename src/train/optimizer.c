@@ -15,16 +15,17 @@ enum { ARENA_BYTES = 4096, MUON_STEPS_MOST = 100 };
 KR_DEFAULTS(kr_optimizer_options) = { .size = sizeof(kr_optimizer_options),
                                       .kind = KR_OPTIMIZER_ADAMW,
                                       .beta1 = 0.9,
-                                      .beta2 = 0.999,
+                                      .beta2 = 0.95,
                                       .eps = 1e-8,
-                                      .weight_decay = 0.01,
+                                      .weight_decay = 0.1,
                                       .momentum = 0.9,
                                       .muon_momentum = 0.95,
                                       .muon_nesterov = true,
                                       .muon_steps = 5,
                                       .muon_coefficients = { 3.4445, -4.775, 2.0315 },
                                       .muon_ratio = KR_MUON_RATIO_MATCH_RMS,
-                                      .muon_weight_decay = KR_SAME_DECAY };
+                                      .muon_weight_decay = KR_SAME_DECAY,
+                                      .clip_norm = 1 };
 
 KR_NAMES(kr_optimizer_kind, "adamw", "sgd", "muon");
 

@@ -12,9 +12,13 @@ enum { ARENA_BYTES = 1024 };
 
 /* ---- options ---- */
 
-KR_DEFAULTS(kr_train_options) = {
-    .size = sizeof(kr_train_options), .accumulate = 1, .keep_last = 2, .keep_best = true
-};
+KR_DEFAULTS(kr_train_options) = { .size = sizeof(kr_train_options),
+                                  .accumulate = 1,
+                                  .eval_every = KR_AUTO,
+                                  .eval_batches = 20,
+                                  .save_every = KR_AUTO,
+                                  .keep_last = 2,
+                                  .keep_best = true };
 
 static bool at_least(kr_ctx *ctx, const char *name, int64_t value, int64_t least)
 {
@@ -25,8 +29,8 @@ static bool at_least(kr_ctx *ctx, const char *name, int64_t value, int64_t least
 static bool check_numbers(kr_ctx *ctx, const kr_train_options *o)
 {
     return at_least(ctx, "steps", o->steps, 0) && at_least(ctx, "accumulate", o->accumulate, 1) &&
-           at_least(ctx, "eval_every", o->eval_every, 0) && at_least(ctx, "eval_batches", o->eval_batches, 0) &&
-           at_least(ctx, "save_every", o->save_every, 0) && at_least(ctx, "keep_last", o->keep_last, 0) &&
+           at_least(ctx, "eval_every", o->eval_every, KR_AUTO) && at_least(ctx, "eval_batches", o->eval_batches, 0) &&
+           at_least(ctx, "save_every", o->save_every, KR_AUTO) && at_least(ctx, "keep_last", o->keep_last, 0) &&
            at_least(ctx, "n_extra_files", o->n_extra_files, 0) &&
            kr_require(ctx, o->loss >= KR_LOSS_CROSS_ENTROPY && o->loss <= KR_LOSS_MSE, KR_ERR_ARG,
                       OP ": loss = %d is no kr_loss_kind", (int)o->loss) &&
@@ -95,25 +99,41 @@ static bool copy_paths(kr_trainer *t)
     return true;
 }
 
+/* All steps of the run: its own number, or until the loader's end. */
+static int64_t count_steps(const kr_trainer *t)
+{
+    const int64_t batches = t->loader->options.n_epochs * t->loader->steps, n = t->o.accumulate;
+    return t->o.steps > 0 ? t->o.steps : batches / n + (batches % n != 0);
+}
+
+static int64_t between(int64_t n, int64_t least, int64_t most)
+{
+    return n < least ? least : n > most ? most : n;
+}
+
+/* Numbers in the place of KR_AUTO. */
+static void derive_intervals(kr_trainer *t)
+{
+    enum { LEAST = 25, MOST_SAVE = 1000 };
+    const int64_t steps = count_steps(t);
+    if (t->o.eval_every == KR_AUTO) t->o.eval_every = between(steps / 20, LEAST, INT64_MAX);
+    if (t->o.save_every == KR_AUTO) t->o.save_every = between(steps / 10, LEAST, MOST_SAVE);
+}
+
 /* A schedule without an end ends with the run. */
 static bool take_schedule(kr_trainer *t)
 {
     kr_lr_schedule *s = &t->schedule;
     if (!KR_TAKE(t->ctx, OP, kr_lr_schedule, t->o.schedule, s)) return false;
     t->o.schedule = NULL;
-    const int64_t batches = t->loader->options.n_epochs * t->loader->steps, n = t->o.accumulate;
-    if (s->total_steps == 0) s->total_steps = t->o.steps > 0 ? t->o.steps : batches / n + (batches % n != 0);
+    if (s->total_steps == 0) s->total_steps = count_steps(t);
     if (kr_lr_check(t->ctx, s) == KR_OK) return true;
     return kr_blame(t->ctx, OP);
 }
 
-/* Runs clip gradients unless the caller says how they are optimized. */
 static bool make_optimizer(kr_trainer *t)
 {
-    kr_optimizer_options clipping;
-    kr_optimizer_options_init(&clipping);
-    clipping.clip_norm = 1;
-    t->optimizer = kr_optimizer_create(t->ctx, t->params, t->o.optimizer ? t->o.optimizer : &clipping);
+    t->optimizer = kr_optimizer_create(t->ctx, t->params, t->o.optimizer);
     t->o.optimizer = NULL;
     return t->optimizer != NULL;
 }
@@ -126,6 +146,7 @@ static bool build(kr_trainer *t, const kr_train_options *options)
     if (!KR_TAKE(ctx, OP, kr_train_options, options, &t->o) || !check_numbers(ctx, &t->o) || !check_parts(t) ||
         !copy_paths(t) || !take_schedule(t))
         return false;
+    derive_intervals(t);
     t->net = kr_model_network(t->model);
     t->params = t->model ? kr_network_params(t->net) : t->o.params;
     if (!(t->tape = kr_tape_create(ctx, KR_TAPE_GRAD)) || !make_optimizer(t)) return false;

@@ -332,6 +332,7 @@ static bool take_optimizer_options(void *o)
 
 static bool take_lr_schedule(void *o)
 {
+    ((kr_lr_schedule *)o)->total_steps = 100;
     snprintf(text, sizeof text, "%g", kr_lr_at(o, 10));
     return kr_lr_check(ctx, o) == KR_OK;
 }
@@ -373,6 +374,31 @@ static bool take_check_options(void *o)
     return kr_check_run(ctx, options, NULL) == KR_OK;
 }
 
+static bool take_layer_config(void *o)
+{
+    const kr_mamba1_config block = plain_block();
+    kr_layer_config *config = o;
+    config->block = kr_mamba1_block(&block);
+    kr_layer *layer = kr_layer_create(ctx, config);
+    const bool ok = layer && tell_params(kr_layer_params(layer));
+    kr_layer_destroy(layer);
+    return ok;
+}
+
+static bool take_custom_network(void *o)
+{
+    kr_custom_network *custom = o;
+    const kr_network_part part = { .layers = kr_network_layers(net) };
+    custom->params = kr_network_params(net);
+    custom->n_parts = 1;
+    custom->parts = &part;
+    custom->vocab_size = 10;
+    kr_network *made = kr_network_custom(ctx, custom);
+    const bool ok = made && tell_params(kr_network_params(made));
+    kr_network_destroy(made);
+    return ok;
+}
+
 /* ---- all of them ---- */
 
 typedef struct sized {
@@ -409,7 +435,7 @@ static const sized structs[] = {
     ROW(SAVE_OPTIONS, save_options, max_shard_bytes),
     ROW(ENCODE_OPTIONS, encode_options, parses_special),
     ROW(TEXT_OPTIONS, text_options, token_path),
-    ROW(CSV_OPTIONS, csv_options, memory_budget),
+    ROW(CSV_OPTIONS, csv_options, scaling),
     ROW(IDX_OPTIONS, idx_options, count),
     ROW(LOADER_OPTIONS, loader_options, split_seed),
     ROW(OPTIMIZER_OPTIONS, optimizer_options, keeps_grad),
@@ -418,6 +444,8 @@ static const sized structs[] = {
     ROW(SAMPLER_OPTIONS, sampler_options, seed),
     ROW(GENERATE_OPTIONS, generate_options, stops),
     ROW(CHECK_OPTIONS, check_options, tokens),
+    ROW(LAYER_CONFIG, layer_config, residual_in_f32),
+    ROW(CUSTOM_NETWORK, custom_network, user),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 

@@ -139,8 +139,10 @@ TEST(table_refusals)
     REFUSED_FILE(": has no rows", kr_source_csv(ctx, TEXT(" \n\n"), &o));
     REFUSED_FILE(": has no rows", kr_source_csv(ctx, TEXT("a,b\n"), &o));
     REFUSED_FILE(", line 3, column 2: 'x' is not a decimal number", kr_source_csv(ctx, TEXT("a,b\n1,2\n3,x\n"), &o));
-    REFUSED_FILE(", line 2, column 1: '' is not a decimal number", kr_source_csv(ctx, TEXT("a,b\n,2\n"), &o));
-    REFUSED_FILE(", line 2, column 1: 'nan' is not a decimal number", kr_source_csv(ctx, TEXT("a\nnan\n"), &o));
+    REFUSED_FILE(", line 2, column 1: '' is a missing value, and kr_csv_options.missing is error",
+                 kr_source_csv(ctx, TEXT("a,b\n,2\n"), &o));
+    REFUSED_FILE(", line 2, column 1: 'nan' is a missing value, and kr_csv_options.missing is error",
+                 kr_source_csv(ctx, TEXT("a\nnan\n"), &o));
     REFUSED_FILE(", line 2, column 1: '1e39' is beyond the largest f32", kr_source_csv(ctx, TEXT("a\n1e39\n"), &o));
     REFUSED_FILE(", line 2, column 1: '+-1' is not a decimal number", kr_source_csv(ctx, TEXT("a\n+-1\n"), &o));
     REFUSED_FILE(", line 3: 1 columns, but there are 2 in the first line",

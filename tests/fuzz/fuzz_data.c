@@ -1,6 +1,6 @@
 /* fuzz_data.c - any bytes as a corpus: a source all of which can be loaded, or an error. The first byte tells what the
- * rest is: a token file ('t'), bare ids ('r'), images ('i'), labels ('l'), a table ('c' and, without a header, 'n'), JSON
- * Lines ('j') or text ('x'). With KR_FUZZ_SEEDS naming a folder, valid ones of each are put there first. */
+ * rest is: a token file ('t'), bare ids ('r'), images ('i'), labels ('l'), a table ('c' and, without a header, 'n'; with
+ * missing values 'm' and 'd'), the scales of a table ('s'), JSON Lines ('j') or text ('x'). With KR_FUZZ_SEEDS naming a folder, valid ones of each are put there first. */
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
 
@@ -10,6 +10,7 @@ static kr_ctx *ctx;
 static kr_tape *tape;
 static kr_tokenizer *tok;
 static char images[64]; /* a file of two, for labels */
+static char numbers[64]; /* a table, for scales */
 
 static void write_file(const char *path, const void *data, size_t size)
 {
@@ -20,6 +21,7 @@ static void write_file(const char *path, const void *data, size_t size)
 static void remove_images(void)
 {
     remove(images);
+    remove(numbers);
 }
 
 /* ---- seeds ---- */
@@ -51,12 +53,17 @@ static void write_seeds(const char *folder)
     static const char image[] = "i\0\0\10\3\0\0\0\2\0\0\0\1\0\0\0\3abcdef", label[] = "l\0\0\10\1\0\0\0\2\5\7";
     static const char *const texts[] = { "c\"a\",b\n1,2.5\n-3e-2,\"4\"\n\n5,6\r\n", "n1,2\n3,4\n5,+6\n",
                                          "j{\"t\": \"one\"}\n\n{\"u\": [1, {}], \"t\": \"two\\u00e9\"}\n",
-                                         "xone--two" };
+                                         "xone--two",
+                                         "ma,b\n1,NA\n,2\n\n3,4\nnan,5\n",
+                                         "da,b\n1,NA\n2,3\n",
+                                         "s{\"format\": \"krait.scales\", \"version\": 1, \"scaling\": \"standard\", "
+                                         "\"columns\": [{\"name\": \"a\", \"role\": \"feature\", \"mean\": 2, "
+                                         "\"offset\": 2, \"scale\": 0.5}]}" };
     write_token_seed(folder);
     write_seed(folder, "images", image, sizeof image - 1);
     write_seed(folder, "labels", label, sizeof label - 1);
     write_seed(folder, "raw", "r\1\0\2\0\7\0\3\0", 9);
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 7; i++) {
         char name[16];
         snprintf(name, sizeof name, "text%d", i);
         write_seed(folder, name, texts[i], strlen(texts[i]));
@@ -74,6 +81,10 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     if (handle < 0) abort();
     close(handle);
     write_file(images, two_images, sizeof two_images - 1);
+    const int table = mkstemp(fuzz_template(numbers));
+    if (table < 0) abort();
+    close(table);
+    write_file(numbers, "a\n1\n3\nNA\n4\n", 13);
     atexit(remove_images);
     const char *folder = getenv("KR_FUZZ_SEEDS");
     if (folder) write_seeds(folder);
@@ -81,6 +92,24 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
 }
 
 /* ---- reading ---- */
+
+/* The source if the status is KR_OK; else it is gone, with the error. */
+static kr_source *unless(kr_source *source, kr_status status)
+{
+    if (!source || status == KR_OK) return source;
+    kr_source_destroy(source);
+    return NULL;
+}
+
+static kr_source *fitted(kr_source *source)
+{
+    return unless(source, source ? kr_source_fit(source, NULL) : KR_OK);
+}
+
+static kr_source *scaled(kr_source *source, const char *path)
+{
+    return unless(source, source ? kr_source_load_scales(source, path) : KR_OK);
+}
 
 static kr_source *open_source(char kind, const char *input)
 {
@@ -99,6 +128,19 @@ static kr_source *open_source(char kind, const char *input)
         csv.is_class = true;
         csv.targets = "2";
         return kr_source_csv(ctx, input, &csv);
+    case 'm':
+        csv.missing = KR_CSV_MISSING_FORWARD;
+        csv.scaling = KR_CSV_SCALING_STANDARD;
+        return fitted(kr_source_csv(ctx, input, &csv));
+    case 'd':
+        csv.missing = KR_CSV_MISSING_DROP;
+        csv.scaling = KR_CSV_SCALING_MIN_MAX;
+        csv.targets = "b";
+        return fitted(kr_source_csv(ctx, input, &csv));
+    case 's':
+        csv.missing = KR_CSV_MISSING_MEAN;
+        csv.scaling = KR_CSV_SCALING_STANDARD;
+        return scaled(kr_source_csv(ctx, numbers, &csv), input);
     case 'j': return kr_source_jsonl(ctx, input, "t", tok, NULL);
     default: text.separator = "--"; return kr_source_text(ctx, input, tok, &text);
     }
@@ -130,7 +172,7 @@ static void load_all(const kr_source *source, char kind, bool packs)
         check_labels(&batch, &info);
         kr_tape_reset(tape);
     }
-    if (kr_ctx_failed(ctx) && loader && kind != 't' && kind != 'r') abort();
+    if (kr_ctx_failed(ctx) && loader && !strchr("trms", kind)) abort(); /* scaled numbers may be too large */
     if (!kr_ctx_failed(ctx) && steps < 64 && steps != kr_loader_steps_per_epoch(loader)) abort();
     kr_loader_destroy(loader);
     kr_ctx_clear(ctx);

@@ -313,7 +313,8 @@ static pieces run_alone(net *n, const net_problem *p, const net_mode *way, kr_te
         rows[b] = kr_concat(n->tape, 1, nparts, parts);
     }
     pieces all = { .count = 1, .y = { kr_concat(n->tape, 0, (int)p->nb, rows) } };
-    all.state = kr_ctx_failed(n->ctx) ? NULL : kr_state_new(n->tape, n->kind, n->layers->nvirtual, nq);
+    const kr_state_layout layout = kr_layers_layout(n->layers);
+    all.state = kr_ctx_failed(n->ctx) ? NULL : kr_state_new(n->tape, &layout, nq);
     for (int64_t v = 0; all.state && v < n->layers->nvirtual; v++)
         for (int i = 0; i < n->kind->ncache; i++) {
             kr_tensor **list = joined[v * KR_CACHE_TENSORS + i];

@@ -44,7 +44,7 @@ static kr_tensor *pool(kr_tape *t, kr_tensor *const *streams, int64_t n, kr_tens
 /* h1 + h2 as two residual branches would add them, less the residual. */
 static kr_tensor *delta(kr_tape *t, const kr_layers *s, int64_t v, kr_tensor *x)
 {
-    const kr_layer *l = &s->layers[s->real[v]];
+    const kr_layer_weights *l = &s->layers[s->real[v]];
     const kr_block_input input = { .op = "by hand",
                                    .x_bsd = kr_rms_norm(t, x, l->norm_d, &s->norm),
                                    .path = s->kind->path(l->block) };
@@ -72,7 +72,7 @@ kr_tensor *streams_by_hand(kr_tape *t, const kr_layers *s, kr_tensor *x, kr_tens
     kr_tensor *streams[8] = { x }, *h = x;
     int64_t n = 1;
     for (int64_t v = 0; v < s->nvirtual; v++) {
-        const kr_layer *l = &s->layers[s->real[v]];
+        const kr_layer_weights *l = &s->layers[s->real[v]];
         h = splice_by_hand(t, h, l->latents, l->nlatents, l->latents_nd);
         for (int64_t q = 0; q < n; q++)
             streams[q] = splice_by_hand(t, streams[q], l->latents, l->nlatents, l->latents_nd);

@@ -54,7 +54,7 @@ static void open_net(net *n, int family, int change, int threads)
 static void same_states(const kr_state *a, const kr_state *b)
 {
     for (int64_t v = 0; v < kr_state_slots(a); v++)
-        for (int i = 0; i < a->kind->ncache; i++)
+        for (int i = 0; i < kr_slot_kind(a, v)->ncache; i++)
             CHECK_SAME_BITS("state", kr_state_cache(a, v)->tensors[i], kr_state_cache(b, v)->tensors[i]);
 }
 

@@ -96,7 +96,7 @@ static kr_tensor *tokens(net *n, kr_tape *tape, int64_t nb, int64_t ns)
 static void same_states(const char *what, const kr_state *a, const kr_state *b)
 {
     for (int64_t v = 0; v < kr_state_slots(a); v++)
-        for (int i = 0; i < a->kind->ncache; i++)
+        for (int i = 0; i < kr_slot_kind(a, v)->ncache; i++)
             CHECK_SAME(a->ctx, what, kr_state_cache(a, v)->tensors[i], kr_state_cache(b, v)->tensors[i], ORDER, 1);
 }
 

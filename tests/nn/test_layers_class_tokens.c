@@ -201,7 +201,7 @@ static kr_call call_from(const kr_state *state)
 static void check_same_state(const char *what, const kr_state *got, const kr_state *want, bool same_cursors)
 {
     for (int64_t v = 0; v < want->nslots; v++)
-        for (int i = 0; i < want->kind->ncache; i++) {
+        for (int i = 0; i < kr_slot_kind(want, v)->ncache; i++) {
             const kr_tensor *a = got->slots[v].tensors[i], *b = want->slots[v].tensors[i];
             if (CHECK(!a == !b, "%s: slot %d is fresh in one only", what, (int)v) && a)
                 CHECK_TENSORS(what, a, b, 1e-5, 0.1);

@@ -21,7 +21,7 @@ static size_t rounded_bytes(const kr_state *state)
 {
     size_t bytes = 0;
     for (int64_t v = 0; state && v < kr_state_slots(state); v++)
-        for (int i = 0; i < state->kind->ncache; i++) {
+        for (int i = 0; i < kr_slot_kind(state, v)->ncache; i++) {
             const kr_tensor *x = kr_state_cache(state, v)->tensors[i];
             const size_t own = (size_t)kr_tensor_count(x) * kr_dtype_bytes(kr_tensor_dtype(x));
             bytes += own ? (own + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN : KR_ALIGN;

@@ -85,14 +85,13 @@ static bool cursors_are_off(const kr_state *s)
 static void check_same(const char *what, const kr_state *got, const kr_state *want)
 {
     if (!CHECK(got && want, "%s: a state is NULL", what)) return;
-    CHECK(got->kind == want->kind && got->nslots == want->nslots && got->batch == want->batch, "%s: %d rows", what,
-          (int)got->batch);
+    CHECK(kr_state_same_slots(got, want) && got->batch == want->batch, "%s: %d rows", what, (int)got->batch);
     CHECK(same_cursors(got, want), "%s: cursors", what);
     for (int64_t s = 0; s < got->nslots; s++) {
         const kr_cache *a = kr_state_cache(got, s), *b = kr_state_cache(want, s);
         CHECK(a->family == b->family, "%s: family", what);
         if (a->family == KR_FAMILY_MAMBA3) CHECK(a->mamba3.pathway == b->mamba3.pathway, "%s: pathway", what);
-        for (int i = 0; i < got->kind->ncache; i++) {
+        for (int i = 0; i < kr_slot_kind(got, s)->ncache; i++) {
             if (!b->tensors[i]) CHECK(!a->tensors[i], "%s: slot %d is not fresh", what, (int)s);
             else CHECK_SAME_BITS(what, a->tensors[i], b->tensors[i]);
         }
@@ -191,7 +190,8 @@ TEST(copies_of_one_shape_are_in_place)
     kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA3, KR_DTYPE_F32, SLOTS);
     kr_state *state = kr_state_create(ctx, stack, 1);
     kr_state *first = used_state(t, stack, KR_DTYPE_F32, 2), *second = used_state(t, stack, KR_DTYPE_F32, 2);
-    kr_state *wide = used_state(t, stack, KR_DTYPE_F32, 5), *fresh = kr_state_new(t, stack->kind, SLOTS, 7);
+    kr_state *wide = used_state(t, stack, KR_DTYPE_F32, 5),
+             *fresh = kr_state_new(t, &(kr_state_layout){ SLOTS, stack->kind->family, NULL }, 7);
     kr_state_copy(state, first);
     const kr_memory_stats before = all_memory(ctx);
     const kr_tensor *place = kr_state_cache(state, 1)->tensors[2];
@@ -236,7 +236,7 @@ TEST(copies_keep_types)
     kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS);
     kr_state *state = kr_state_create(ctx, stack, 1);
     for (int a = 0; a < 4; a++) {
-        kr_state *made = kr_state_new(t, stack->kind, SLOTS, 2);
+        kr_state *made = kr_state_new(t, &(kr_state_layout){ SLOTS, stack->kind->family, NULL }, 2);
         for (int64_t s = 0; s < SLOTS; s++) {
             made->slots[s].tensors[0] = kr_transpose(t, kr_randn(t, types[a], KR_SHAPE(2, 3, 4)));
             made->slots[s].tensors[1] = kr_flip(t, kr_randn(t, types[(a + 1) % 4], KR_SHAPE(2, 5)), 0);
@@ -350,7 +350,7 @@ static kr_tensor *weigh_all(kr_tape *t, const kr_layers_out *out)
 {
     kr_tensor *sum = differences_weigh(t, out->y, 0);
     for (int64_t s = 0; s < kr_state_slots(out->state); s++)
-        for (int i = 0; i < out->state->kind->ncache; i++)
+        for (int i = 0; i < kr_slot_kind(out->state, s)->ncache; i++)
             sum = kr_add(t, sum, differences_weigh(t, out->state->slots[s].tensors[i], 1 + i));
     return sum;
 }

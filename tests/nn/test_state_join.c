@@ -46,9 +46,9 @@ static void check_same(const char *what, const kr_state *got, const kr_state *wa
               got->cursors.layers[SLOTS - 1] == want->cursors.layers[SLOTS - 1],
           "%s: cursors", what);
     for (int64_t s = 0; s < SLOTS; s++) {
-        if (want->kind->family == KR_FAMILY_MAMBA3)
+        if (want->slots[s].family == KR_FAMILY_MAMBA3)
             CHECK(got->slots[s].mamba3.pathway == want->slots[s].mamba3.pathway, "%s: pathway", what);
-        for (int i = 0; i < got->kind->ncache; i++)
+        for (int i = 0; i < kr_slot_kind(got, s)->ncache; i++)
             if (want->slots[s].tensors[i])
                 CHECK_SAME(ctx, what, got->slots[s].tensors[i], want->slots[s].tensors[i], 1e-5, 1);
             else CHECK(!got->slots[s].tensors[i], "%s: not fresh", what);

@@ -29,10 +29,22 @@ static void check_table(const char *name, const kr_lr_schedule *s, const point *
 #define CHECK_TABLE(name, s, ...)                                                                                      \
     check_table(name, s, (const point[]){ __VA_ARGS__ }, (int)(sizeof((point[]){ __VA_ARGS__ }) / sizeof(point)))
 
-TEST(lr_defaults_are_constant)
+TEST(lr_defaults)
 {
     kr_lr_schedule s;
     kr_lr_schedule_init(&s);
+    s.total_steps = 1000; /* cosine: 50 steps of warm-up, then from 1e-3 down to 1e-4 */
+    CHECK_TABLE("defaults", &s, { 0, 0 }, { 25, 5e-4 }, { 50, 1e-3 }, { 525, 5.5e-4 }, { 1000, 1e-4 }, { 2000, 1e-4 });
+    s.total_steps = 100000;
+    CHECK_TABLE("at most 100 steps of warm-up", &s, { 50, 5e-4 }, { 100, 1e-3 }, { 100000, 1e-4 });
+    s.kind = KR_LR_STABLE_DECAY;
+    s.max_lr = 1e-2;
+    CHECK_TABLE("a fifth of decay", &s, { 100, 1e-2 }, { 80000, 1e-2 }, { 90000, 5.5e-3 }, { 100000, 1e-3 });
+}
+
+TEST(lr_constant)
+{
+    kr_lr_schedule s = of(KR_LR_CONSTANT, 1e-3, 0, 0, 0);
     CHECK_TABLE("defaults", &s, { 0, 1e-3 }, { 1, 1e-3 }, { 1000000, 1e-3 });
     s.warmup_steps = 4;
     CHECK_TABLE("warm-up", &s, { 0, 0 }, { 1, 2.5e-4 }, { 3, 7.5e-4 }, { 4, 1e-3 }, { 1000, 1e-3 }, { -5, 0 });
@@ -104,7 +116,7 @@ TEST(lr_of_an_older_caller)
     kr_lr_schedule s;
     memset(&s, 0x7f, sizeof s);
     kr_struct_init(KR_STRUCT_LR_SCHEDULE, &s, offsetof(kr_lr_schedule, min_lr));
-    CHECK(s.size == offsetof(kr_lr_schedule, min_lr) && kr_lr_at(&s, 1000) == 1e-3, "%g", kr_lr_at(&s, 1000));
+    CHECK(s.size == offsetof(kr_lr_schedule, min_lr) && kr_lr_at(&s, 1000) == 1e-4, "%g", kr_lr_at(&s, 1000));
     CHECK(kr_lr_at(NULL, 3) == 0, "no schedule");
 }
 
@@ -129,7 +141,7 @@ TEST(lr_refusals)
     refused(ctx, of(KR_LR_COSINE, -1, 0, 0, 1), "lr: max_lr = -1, but a learning rate is finite and not negative");
     refused(ctx, of(KR_LR_COSINE, 1, (double)NAN, 0, 1),
             "lr: min_lr = nan, but a learning rate is finite and not negative");
-    refused(ctx, of(KR_LR_COSINE, 1, 0, -1, 1), "lr: warmup_steps = -1 must not be negative");
+    refused(ctx, of(KR_LR_COSINE, 1, 0, -2, 1), "lr: warmup_steps = -2 must not be negative");
     refused(ctx, of(KR_LR_LINEAR, 1, 0, 5, 5),
             "lr: total_steps = 5 must be more than warmup_steps = 5 in a linear schedule");
     CHECK(kr_lr_check(ctx, NULL) == KR_ERR_ARG, "NULL");

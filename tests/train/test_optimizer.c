@@ -15,6 +15,9 @@ static void begin(kr_dtype dtype)
     ctx = kr_test_ctx(1, NULL);
     params = optimizing_table(ctx, dtype);
     kr_optimizer_options_init(&o);
+    o.beta2 = 0.999;
+    o.weight_decay = 0.01;
+    o.clip_norm = 0;
 }
 
 static void end(void)

@@ -8,6 +8,7 @@ static kr_optimizer_options o;
 static void fresh(void)
 {
     kr_optimizer_options_init(&o);
+    o.clip_norm = 0; /* no scaling down before what is refused */
 }
 
 static bool create(void)

@@ -25,9 +25,9 @@ TEST(trainer_refuses_options)
     REFUSED_WITH(steps, -1, "trainer: steps = -1, but must be at least 0");
     REFUSED_WITH(steps, 0, "trainer: steps = 0 is until the loader's end, but it goes on for ever; set steps, or");
     REFUSED_WITH(accumulate, 0, "trainer: accumulate = 0, but must be at least 1");
-    REFUSED_WITH(eval_every, -2, "trainer: eval_every = -2, but must be at least 0");
+    REFUSED_WITH(eval_every, -2, "trainer: eval_every = -2, but must be at least -1");
     REFUSED_WITH(eval_batches, -2, "trainer: eval_batches = -2, but must be at least 0");
-    REFUSED_WITH(save_every, -2, "trainer: save_every = -2, but must be at least 0");
+    REFUSED_WITH(save_every, -2, "trainer: save_every = -2, but must be at least -1");
     REFUSED_WITH(keep_last, -2, "trainer: keep_last = -2, but must be at least 0");
     REFUSED_WITH(n_extra_files, 2, "trainer: n_extra_files = 2, but beside is NULL");
     static const char *const besides[][2] = {
