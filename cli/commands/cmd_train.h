@@ -126,9 +126,12 @@ bool train_find_kind(train_setup *s);
 bool train_open_source(train_setup *s);
 bool train_open_loaders(train_setup *s);
 
-/* Where the columns of a table have scales or means: computed from the rows for training, or those of the run that is gone
- * on with; then written to the file and given to the validation data. *path becomes "" where there are none. */
+/* Where the columns of a table have scales or means: computed from the rows for training, or those of the run that is
+ * resumed. path becomes the file for them in the run's folder, "" where there are none. */
 bool train_fit_columns(train_setup *s, char *path);
+
+/* Writes them, and gives them to the validation data. */
+bool train_keep_columns(const train_setup *s, const char *path);
 
 /* "validation error in the units of the file (rms): temperature 1.2, wind 0.3" into text, computed anew with the last
  * weights; "" where targets are not numbers, have no scales, or there is nothing to validate on. */

@@ -262,7 +262,13 @@ bool train_fit_columns(train_setup *s, char *path)
     if (!cli_join(path, v->out, scales_file)) return false;
     const bool is_known = v->resume;
     const kr_status status = is_known ? kr_source_load_scales(s->source, path) : kr_source_fit(s->source, &o);
-    if (status != KR_OK || (!is_known && kr_source_save_scales(s->source, path) != KR_OK) ||
+    return status == KR_OK || (cli_failed(s->ctx) && false);
+}
+
+bool train_keep_columns(const train_setup *s, const char *path)
+{
+    if (!path[0]) return true;
+    if ((!s->values->resume && kr_source_save_scales(s->source, path) != KR_OK) ||
         (s->validation_source && kr_source_load_scales(s->validation_source, path) != KR_OK))
         return cli_failed(s->ctx) && false;
     return true;

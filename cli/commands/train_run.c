@@ -95,11 +95,29 @@ static bool catch_up(running *r)
     return !is_due || sampled >= p.step || train_sample(r->s, &r->live, r->trainer, p.step);
 }
 
-static bool keep_tokenizer(const train_setup *s, char *path)
+/* Files that go with the model into the run's folder and its checkpoints; "": there is no such file. */
+typedef struct companions {
+    char tokenizer[CLI_PATH_BYTES], scales[CLI_PATH_BYTES];
+    int count;
+    const char *list[2];
+} companions;
+
+static bool name_companions(train_setup *s, companions *c)
 {
-    if (!s->tokenizer_path[0]) return true;
-    return cli_join(path, s->values->out, "tokenizer.json") &&
-           (cli_is_same(path, s->tokenizer_path) || cli_copy_file(s->tokenizer_path, path));
+    if (s->tokenizer_path[0] && !cli_join(c->tokenizer, s->values->out, "tokenizer.json")) return false;
+    if (!train_fit_columns(s, c->scales)) return false;
+    if (c->tokenizer[0]) c->list[c->count++] = c->tokenizer;
+    if (c->scales[0]) c->list[c->count++] = c->scales;
+    return true;
+}
+
+/* Writes them, when an older run has made way. */
+static bool keep_companions(const train_setup *s, const companions *c)
+{
+    if (c->tokenizer[0] && !cli_is_same(c->tokenizer, s->tokenizer_path) &&
+        !cli_copy_file(s->tokenizer_path, c->tokenizer))
+        return false;
+    return train_keep_columns(s, c->scales);
 }
 
 static bool begin(running *r)
@@ -199,20 +217,16 @@ static bool describe(const kr_trainer *trainer)
 int train_run(train_setup *s)
 {
     const train_values *v = s->values;
-    char tokenizer[CLI_PATH_BYTES] = "", scales[CLI_PATH_BYTES] = "";
-    const char *extra_files[2];
-    int n_extra = 0;
+    companions files = { .count = 0 };
     running r = { .s = s, .began = cli_seconds(), .saved_step = -1 };
     run_options all;
     train_fill(s, &all);
     kr_train_options *o = &all.run;
     if (!v->describes) {
-        if (!keep_tokenizer(s, tokenizer) || !train_fit_columns(s, scales)) return CLI_FAILED;
-        if (tokenizer[0]) extra_files[n_extra++] = tokenizer;
-        if (scales[0]) extra_files[n_extra++] = scales;
+        if (!name_companions(s, &files)) return CLI_FAILED;
         o->folder = v->out;
-        o->n_extra_files = n_extra;
-        o->extra_files = extra_files;
+        o->n_extra_files = files.count;
+        o->extra_files = files.list;
         o->on_step = on_step;
         o->user = &r;
     }
@@ -221,7 +235,7 @@ int train_run(train_setup *s)
     if (!cli_failed(s->ctx)) {
         cli_live_open(&r.live, s->info.n_ids ? "tok" : "pos", v->log_seconds, v->is_quiet);
         if (v->describes) status = describe(r.trainer) ? CLI_OK : CLI_FAILED;
-        else if (!v->force || train_clear(v->out)) status = train(&r);
+        else if ((!v->force || train_clear(v->out)) && keep_companions(s, &files)) status = train(&r);
     }
     cli_metrics_close(&r.metrics);
     kr_trainer_destroy(r.trainer);

@@ -134,7 +134,7 @@ typedef struct kr_positions {
     float *targets;  /* n_targets > 0: that many for each position; not with predicts_next. NaN: not scored */
     bool *
         is_filled; /* false for each position. Set where x was missing and made up: it is not scored as what is predicted.
-                      * NULL: nobody asks */
+                      * NULL: not needed */
 } kr_positions;
 
 /* What a loader calls, always on the thread of the context. */

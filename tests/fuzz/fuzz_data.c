@@ -9,7 +9,7 @@
 static kr_ctx *ctx;
 static kr_tape *tape;
 static kr_tokenizer *tok;
-static char images[64]; /* a file of two, for labels */
+static char images[64];  /* a file of two, for labels */
 static char numbers[64]; /* a table, for scales */
 
 static void write_file(const char *path, const void *data, size_t size)
@@ -51,7 +51,8 @@ static void write_token_seed(const char *folder)
 static void write_seeds(const char *folder)
 {
     static const char image[] = "i\0\0\10\3\0\0\0\2\0\0\0\1\0\0\0\3abcdef", label[] = "l\0\0\10\1\0\0\0\2\5\7";
-    static const char *const texts[] = { "c\"a\",b\n1,2.5\n-3e-2,\"4\"\n\n5,6\r\n", "n1,2\n3,4\n5,+6\n",
+    static const char *const texts[] = { "c\"a\",b\n1,2.5\n-3e-2,\"4\"\n\n5,6\r\n",
+                                         "n1,2\n3,4\n5,+6\n",
                                          "j{\"t\": \"one\"}\n\n{\"u\": [1, {}], \"t\": \"two\\u00e9\"}\n",
                                          "xone--two",
                                          "ma,b\n1,NA\n,2\n\n3,4\nnan,5\n",
