@@ -59,14 +59,28 @@ typedef struct kr_network_out {
     void *reserved[4]; /* NULL; for later versions */
 } kr_network_out;
 
+/* Runs the network; y is NULL after an error, which names the operand and the rule. x is as below, NULL for
+ * KR_CALL_PRIME. */
+KR_API kr_network_out kr_network_call(kr_tape *tape, const kr_network *net, kr_call_kind kind, kr_tensor *x,
+                                      const kr_call *call);
+
 /* x: ids [b s] (i32 or i64), or features [b s input_size]. */
-KR_API kr_network_out kr_network_forward(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call);
+KR_API_INLINE kr_network_out kr_network_forward(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
+{
+    return kr_network_call(tape, net, KR_CALL_FORWARD, x, call);
+}
 
 /* x: ids [b], or features [b input_size]: one token. */
-KR_API kr_network_out kr_network_step(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call);
+KR_API_INLINE kr_network_out kr_network_step(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
+{
+    return kr_network_call(tape, net, KR_CALL_STEP, x, call);
+}
 
 /* See kr_layers_prime. */
-KR_API kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_call *call);
+KR_API_INLINE kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_call *call)
+{
+    return kr_network_call(tape, net, KR_CALL_PRIME, NULL, call);
+}
 
 /* See kr_layers_step_infinite. */
 KR_API kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x);

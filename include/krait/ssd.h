@@ -31,20 +31,42 @@ typedef struct kr_ssd_path {
     int64_t chunk_len; /* 0: the optimal one */
 } kr_ssd_path;
 
-/* SerialRecalculated with the optimal chunk length. */
-KR_API kr_ssd_path kr_ssd_path_default(void);
-
 /* min(512, sqrt(state_rank per_head_dim) rounded up to a multiple of 32). */
 KR_API int64_t kr_ssd_optimal_chunk_len(int64_t state_rank, int64_t per_head_dim);
 
+/* SerialRecalculated with the optimal chunk length. */
+KR_API_INLINE kr_ssd_path kr_ssd_path_default(void)
+{
+    const kr_ssd_path path = { KR_SSD_SERIAL_RECALCULATED, 0 };
+    return path;
+}
+
 /* The path's own chunk length, 0 if it leaves it open; or the optimal one in its place. */
-KR_API int64_t kr_ssd_chunk_len(kr_ssd_path path);
-KR_API int64_t kr_ssd_chunk_len_or_optimal(kr_ssd_path path, int64_t state_rank, int64_t per_head_dim);
+KR_API_INLINE int64_t kr_ssd_chunk_len(kr_ssd_path path)
+{
+    return path.chunk_len;
+}
+KR_API_INLINE int64_t kr_ssd_chunk_len_or_optimal(kr_ssd_path path, int64_t state_rank, int64_t per_head_dim)
+{
+    return path.chunk_len != 0 ? path.chunk_len : kr_ssd_optimal_chunk_len(state_rank, per_head_dim);
+}
 
 /* Each algorithm with its optimal chunk length: Minimal, Serial, SerialRecalculated. */
-KR_API kr_ssd_path kr_ssd_core_optimal(int64_t state_rank, int64_t per_head_dim);
-KR_API kr_ssd_path kr_ssd_chunked_optimal(int64_t state_rank, int64_t per_head_dim);
-KR_API kr_ssd_path kr_ssd_chunked_recalculated_optimal(int64_t state_rank, int64_t per_head_dim);
+KR_API_INLINE kr_ssd_path kr_ssd_core_optimal(int64_t state_rank, int64_t per_head_dim)
+{
+    const kr_ssd_path path = { KR_SSD_MINIMAL, kr_ssd_optimal_chunk_len(state_rank, per_head_dim) };
+    return path;
+}
+KR_API_INLINE kr_ssd_path kr_ssd_chunked_optimal(int64_t state_rank, int64_t per_head_dim)
+{
+    const kr_ssd_path path = { KR_SSD_SERIAL, kr_ssd_optimal_chunk_len(state_rank, per_head_dim) };
+    return path;
+}
+KR_API_INLINE kr_ssd_path kr_ssd_chunked_recalculated_optimal(int64_t state_rank, int64_t per_head_dim)
+{
+    const kr_ssd_path path = { KR_SSD_SERIAL_RECALCULATED, kr_ssd_optimal_chunk_len(state_rank, per_head_dim) };
+    return path;
+}
 
 typedef struct kr_ssd_out {
     kr_tensor *y;           /* of the shape of x or v */
@@ -96,16 +118,43 @@ typedef struct kr_mamba3_single_ssd_input {
     void *reserved[4]; /* must be NULL; for later versions */
 } kr_mamba3_single_ssd_input;
 
-/* Runs the SSD core by the path. The results are on the tape; both are NULL after an error that names the operand and its
- * sizes. */
-KR_API kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path);
-KR_API kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path);
-KR_API kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path);
+/* Which input. Values are fixed; new ones are appended. */
+typedef enum kr_ssd_kind {
+    KR_SSD_MAMBA2 = 0,        /* kr_mamba2_ssd_input */
+    KR_SSD_MAMBA3_DOUBLE = 1, /* kr_mamba3_double_ssd_input */
+    KR_SSD_MAMBA3_SINGLE = 2  /* kr_mamba3_single_ssd_input */
+} kr_ssd_kind;
+
+/* Runs the SSD core by the path; `in` is the input struct of the kind. The results are on the tape; both are NULL after an
+ * error that names the operand and its sizes. */
+KR_API kr_ssd_out kr_ssd_core_run(kr_tape *tape, kr_ssd_kind kind, const void *in, kr_ssd_path path);
+KR_API_INLINE kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
+{
+    return kr_ssd_core_run(tape, KR_SSD_MAMBA2, in, path);
+}
+KR_API_INLINE kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
+{
+    return kr_ssd_core_run(tape, KR_SSD_MAMBA3_DOUBLE, in, path);
+}
+KR_API_INLINE kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
+{
+    return kr_ssd_core_run(tape, KR_SSD_MAMBA3_SINGLE, in, path);
+}
 
 /* Looks for a NaN or an infinity in any operand, and for a log-decay above 0: KR_ERR_NUMERIC with operand and index. */
-KR_API kr_status kr_mamba2_ssd_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in);
-KR_API kr_status kr_mamba3_double_ssd_sanity(kr_tape *tape, const kr_mamba3_double_ssd_input *in);
-KR_API kr_status kr_mamba3_single_ssd_sanity(kr_tape *tape, const kr_mamba3_single_ssd_input *in);
+KR_API kr_status kr_ssd_core_sanity(kr_tape *tape, kr_ssd_kind kind, const void *in);
+KR_API_INLINE kr_status kr_mamba2_ssd_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
+{
+    return kr_ssd_core_sanity(tape, KR_SSD_MAMBA2, in);
+}
+KR_API_INLINE kr_status kr_mamba3_double_ssd_sanity(kr_tape *tape, const kr_mamba3_double_ssd_input *in)
+{
+    return kr_ssd_core_sanity(tape, KR_SSD_MAMBA3_DOUBLE, in);
+}
+KR_API_INLINE kr_status kr_mamba3_single_ssd_sanity(kr_tape *tape, const kr_mamba3_single_ssd_input *in)
+{
+    return kr_ssd_core_sanity(tape, KR_SSD_MAMBA3_SINGLE, in);
+}
 
 #ifdef __cplusplus
 }

@@ -38,13 +38,13 @@ kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, 
     return kr_ssd_run(tape, &request, path);
 }
 
-kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
+static kr_ssd_out run_mamba2(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
 {
     if (!check_input(tape, "mamba2_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
     return kr_mamba2_ssd_run_into(tape, in, path, NULL, false);
 }
 
-kr_ssd_out kr_mamba3_double_ssd_run(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
+static kr_ssd_out run_mamba3_double(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
 {
     if (!check_input(tape, "mamba3_double_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
     const kr_ssd_request request = {
@@ -102,8 +102,21 @@ kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_s
     return kr_mamba3_single_ssd_run_rotary(tape, in, &none, path, final, casts_y);
 }
 
-kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
+static kr_ssd_out run_mamba3_single(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
 {
     if (!check_input(tape, "mamba3_single_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
     return kr_mamba3_single_ssd_run_into(tape, in, path, NULL, false);
+}
+
+kr_ssd_out kr_ssd_core_run(kr_tape *tape, kr_ssd_kind kind, const void *in, kr_ssd_path path)
+{
+    const kr_ssd_out none = { .y = NULL };
+    if (!tape || !kr_require(tape->ctx, in != NULL, KR_ERR_ARG, "ssd_core_run: in is NULL")) return none;
+    switch (kind) {
+    case KR_SSD_MAMBA2: return run_mamba2(tape, in, path);
+    case KR_SSD_MAMBA3_DOUBLE: return run_mamba3_double(tape, in, path);
+    case KR_SSD_MAMBA3_SINGLE: return run_mamba3_single(tape, in, path);
+    }
+    kr_fail(tape->ctx, KR_ERR_ARG, "ssd_core_run: %d is no kr_ssd_kind", (int)kind);
+    return none;
 }

@@ -61,7 +61,7 @@ static kr_status no_input(kr_tape *tape, const char *op)
 #define SANITY(tape, op, ...)                                                                                          \
     sanity((tape), (op), (int)(sizeof((operand[]){ __VA_ARGS__ }) / sizeof(operand)), (operand[]){ __VA_ARGS__ })
 
-kr_status kr_mamba2_ssd_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
+static kr_status mamba2_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
 {
     if (!in) return no_input(tape, "mamba2_ssd_sanity");
     return SANITY(tape, "mamba2_ssd_sanity", { "x", in->x_bnlhp, false }, { "dt", in->dt_bnlh, false },
@@ -70,7 +70,7 @@ kr_status kr_mamba2_ssd_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
                   { "init_state", in->init_state_hpr, false });
 }
 
-kr_status kr_mamba3_double_ssd_sanity(kr_tape *tape, const kr_mamba3_double_ssd_input *in)
+static kr_status mamba3_double_sanity(kr_tape *tape, const kr_mamba3_double_ssd_input *in)
 {
     if (!in) return no_input(tape, "mamba3_double_ssd_sanity");
     return SANITY(tape, "mamba3_double_ssd_sanity", { "v", in->v_bnlmhp, false }, { "da", in->da_bnlh, true },
@@ -78,7 +78,7 @@ kr_status kr_mamba3_double_ssd_sanity(kr_tape *tape, const kr_mamba3_double_ssd_
                   { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false });
 }
 
-kr_status kr_mamba3_single_ssd_sanity(kr_tape *tape, const kr_mamba3_single_ssd_input *in)
+static kr_status mamba3_single_sanity(kr_tape *tape, const kr_mamba3_single_ssd_input *in)
 {
     if (!in) return no_input(tape, "mamba3_single_ssd_sanity");
     return SANITY(tape, "mamba3_single_ssd_sanity", { "v", in->v_bnlmhp, false }, { "b", in->b_bnlmhr, false },
@@ -87,4 +87,17 @@ kr_status kr_mamba3_single_ssd_sanity(kr_tape *tape, const kr_mamba3_single_ssd_
                   { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false },
                   { "carry0", in->carry0_bh, false }, { "v_before", in->v_before_bmhp, false },
                   { "k_before", in->k_before_bmhr, false });
+}
+
+kr_status kr_ssd_core_sanity(kr_tape *tape, kr_ssd_kind kind, const void *in)
+{
+    if (!tape) return KR_ERR_ARG;
+    if (!kr_require(tape->ctx, in != NULL, KR_ERR_ARG, "ssd_core_sanity: in is NULL")) return tape->ctx->status;
+    switch (kind) {
+    case KR_SSD_MAMBA2: return mamba2_sanity(tape, in);
+    case KR_SSD_MAMBA3_DOUBLE: return mamba3_double_sanity(tape, in);
+    case KR_SSD_MAMBA3_SINGLE: return mamba3_single_sanity(tape, in);
+    }
+    kr_fail(tape->ctx, KR_ERR_ARG, "ssd_core_sanity: %d is no kr_ssd_kind", (int)kind);
+    return tape->ctx->status;
 }

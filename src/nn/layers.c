@@ -379,7 +379,7 @@ static bool exists(kr_tape *tape, const char *op, const kr_layers *s)
     return kr_tape_ready(tape, op) && kr_require(tape->ctx, s != NULL, KR_ERR_ARG, "%s: the stack is NULL", op);
 }
 
-kr_layers_out kr_layers_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
+static kr_layers_out run_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
 {
     const char *op = "layers.forward";
     const kr_layers_out none = { .y = NULL };
@@ -393,7 +393,7 @@ kr_layers_out kr_layers_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x,
     return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
 }
 
-kr_layers_out kr_layers_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
+static kr_layers_out run_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
 {
     const char *op = "layers.step";
     const kr_layers_out none = { .y = NULL };
@@ -409,7 +409,7 @@ kr_layers_out kr_layers_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, co
     return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
 }
 
-kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *s, const kr_call *call)
+static kr_layers_out run_prime(kr_tape *tape, const kr_layers *s, const kr_call *call)
 {
     const char *op = "layers.prime";
     const kr_layers_out none = { .y = NULL };
@@ -419,6 +419,17 @@ kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *s, const kr_call *
         return none;
     kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, NULL, &run));
     return kr_ctx_failed(tape->ctx) ? none : (kr_layers_out){ .y = y, .state = kr_run_end(&run) };
+}
+
+kr_layers_out kr_layers_call(kr_tape *tape, const kr_layers *s, kr_call_kind kind, kr_tensor *x, const kr_call *call)
+{
+    switch (kind) {
+    case KR_CALL_FORWARD: return run_forward(tape, s, x, call);
+    case KR_CALL_STEP: return run_step(tape, s, x, call);
+    case KR_CALL_PRIME: return run_prime(tape, s, call);
+    }
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "layers: %d is no kr_call_kind", (int)kind);
+    return (kr_layers_out){ .y = NULL };
 }
 
 kr_tensor *kr_layers_run_infinite(kr_tape *tape, const char *op, const kr_layers *s, kr_tensor *x)

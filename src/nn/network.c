@@ -117,7 +117,7 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
     return out;
 }
 
-kr_network_out kr_network_forward(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
+static kr_network_out run_forward(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
 {
     const char *op = "network.forward";
     kr_run run;
@@ -129,7 +129,7 @@ kr_network_out kr_network_forward(kr_tape *tape, const kr_network *net, kr_tenso
     return run_network(tape, net, &run, x);
 }
 
-kr_network_out kr_network_step(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
+static kr_network_out run_step(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
 {
     const char *op = "network.step";
     const kr_network_out none = { .y = NULL };
@@ -144,7 +144,7 @@ kr_network_out kr_network_step(kr_tape *tape, const kr_network *net, kr_tensor *
     return run_network(tape, net, &run, one);
 }
 
-kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_call *call)
+static kr_network_out run_prime(kr_tape *tape, const kr_network *net, const kr_call *call)
 {
     const char *op = "network.prime";
     kr_run run;
@@ -154,6 +154,18 @@ kr_network_out kr_network_prime(kr_tape *tape, const kr_network *net, const kr_c
                       net->has_length_markers))
         return (kr_network_out){ .y = NULL };
     return run_network(tape, net, &run, NULL);
+}
+
+kr_network_out kr_network_call(kr_tape *tape, const kr_network *net, kr_call_kind kind, kr_tensor *x,
+                               const kr_call *call)
+{
+    switch (kind) {
+    case KR_CALL_FORWARD: return run_forward(tape, net, x, call);
+    case KR_CALL_STEP: return run_step(tape, net, x, call);
+    case KR_CALL_PRIME: return run_prime(tape, net, call);
+    }
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "network: %d is no kr_call_kind", (int)kind);
+    return (kr_network_out){ .y = NULL };
 }
 
 kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x)

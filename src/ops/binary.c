@@ -110,11 +110,18 @@ static kr_tensor *binary(kr_tape *tape, const binary_op *op, kr_tensor *a, kr_te
     return kr_store_as(tape, kr_recorded(tape, &op->rule, y, NULL, 0, KR_LIST(a, b)), result);
 }
 
-#define KR_BINARY(fn)                                                                                                  \
-    static const binary_op fn##_op = { { .name = #fn, .backward = fn##_backward }, fn##_run };                         \
-    kr_tensor *kr_##fn(kr_tape *tape, kr_tensor *a, kr_tensor *b)                                                      \
-    {                                                                                                                  \
-        return binary(tape, &fn##_op, a, b);                                                                           \
-    }
+#define KR_BINARY(fn) static const binary_op fn##_op = { { .name = #fn, .backward = fn##_backward }, fn##_run };
 #include "kernels/binary.def"
 #undef KR_BINARY
+
+kr_tensor *kr_binary(kr_tape *tape, kr_binary_kind kind, kr_tensor *a, kr_tensor *b)
+{
+    static const binary_op *const ops[] = {
+        [KR_BINARY_ADD] = &add_op, [KR_BINARY_SUB] = &sub_op,         [KR_BINARY_MUL] = &mul_op,
+        [KR_BINARY_DIV] = &div_op, [KR_BINARY_MAXIMUM] = &maximum_op, [KR_BINARY_MINIMUM] = &minimum_op,
+        [KR_BINARY_POW] = &pow_op
+    };
+    if ((size_t)kind < sizeof ops / sizeof *ops) return binary(tape, ops[kind], a, b);
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "binary: %d is no kr_binary_kind", (int)kind);
+    return NULL;
+}

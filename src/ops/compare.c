@@ -40,10 +40,22 @@ static kr_tensor *compare(kr_tape *tape, const char *op, int wanted, kr_tensor *
     return KR_RUN(tape->ctx, compare, &args) ? y : NULL;
 }
 
-#define KR_COMPARISON(name, outcomes)                                                                                  \
-    kr_tensor *kr_##name(kr_tape *tape, kr_tensor *a, kr_tensor *b)                                                    \
-    {                                                                                                                  \
-        return compare(tape, #name, (outcomes), a, b);                                                                 \
-    }
+typedef struct comparison {
+    const char *name;
+    int outcomes;
+} comparison;
+
+static const comparison comparisons[] = {
+#define KR_COMPARISON(name, outcomes) { #name, (outcomes) },
 #include "kernels/compare.def"
 #undef KR_COMPARISON
+};
+
+/* compare.def has the order of kr_comparison. */
+kr_tensor *kr_compare(kr_tape *tape, kr_comparison which, kr_tensor *a, kr_tensor *b)
+{
+    if ((size_t)which < sizeof comparisons / sizeof *comparisons)
+        return compare(tape, comparisons[which].name, comparisons[which].outcomes, a, b);
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "compare: %d is no kr_comparison", (int)which);
+    return NULL;
+}

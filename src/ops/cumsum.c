@@ -38,14 +38,9 @@ static kr_tensor *cumsum(kr_tape *tape, kr_tensor *x, int axis, bool reverse)
     return kr_store_as(tape, kr_recorded(tape, rule, y, &attrs, sizeof attrs, KR_LIST(x)), result);
 }
 
-kr_tensor *kr_cumsum(kr_tape *tape, kr_tensor *x, int axis)
+kr_tensor *kr_cumulative_sum(kr_tape *tape, kr_tensor *x, int axis, bool reverse)
 {
-    return cumsum(tape, x, axis, false);
-}
-
-kr_tensor *kr_cumsum_reverse(kr_tape *tape, kr_tensor *x, int axis)
-{
-    return cumsum(tape, x, axis, true);
+    return cumsum(tape, x, axis, reverse);
 }
 
 static void segsum_backward(kr_back *back)

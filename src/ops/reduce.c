@@ -98,16 +98,6 @@ static kr_tensor *sum(kr_tape *tape, const kr_rule *rule, kr_tensor *x, const kr
 static const kr_rule sum_rule = { .name = "sum", .backward = sum_backward };
 static const kr_rule mean_rule = { .name = "mean", .backward = sum_backward };
 
-kr_tensor *kr_sum(kr_tape *tape, kr_tensor *x, kr_axes axes, bool keep)
-{
-    return sum(tape, &sum_rule, x, &axes, keep, false);
-}
-
-kr_tensor *kr_mean(kr_tape *tape, kr_tensor *x, kr_axes axes, bool keep)
-{
-    return sum(tape, &mean_rule, x, &axes, keep, true);
-}
-
 /* Recorded on the planned x: its own permutation and copy are nodes already. */
 static void max_backward(kr_back *back)
 {
@@ -123,12 +113,12 @@ static void max_backward(kr_back *back)
 
 static const kr_rule max_rule = { .name = "max", .backward = max_backward };
 
-kr_tensor *kr_max(kr_tape *tape, kr_tensor *x, kr_axes axes, bool keep)
+static kr_tensor *max_over(kr_tape *tape, kr_tensor *x, const kr_axes *axes, bool keep)
 {
     kr_dtype result;
     plan p;
     if (!kr_bind_any(tape, "max", x) || !KR_REALS(tape, "max", "x", &result, &x) ||
-        !make_plan(tape, "max", x, &axes, &p) ||
+        !make_plan(tape, "max", x, axes, &p) ||
         !kr_require(tape->ctx, p.around.nr > 0, KR_ERR_SHAPE, "max: x %s has no element to be the largest",
                     KR_TEXT_OF(x)))
         return NULL;
@@ -137,6 +127,17 @@ kr_tensor *kr_max(kr_tape *tape, kr_tensor *x, kr_axes axes, bool keep)
     kr_reduce_args args = { .no = p.around.no, .nr = p.around.nr, .ni = p.around.ni, .x = p.x->data, .y = y->data };
     if (!KR_RUN(tape->ctx, max[kr_real_of(y->dtype)], &args)) return NULL;
     return kr_store_as(tape, kr_recorded(tape, &max_rule, y, &p.around, sizeof p.around, KR_LIST(p.x)), result);
+}
+
+kr_tensor *kr_reduce(kr_tape *tape, kr_reduce_kind kind, kr_tensor *x, kr_axes axes, bool keep)
+{
+    switch (kind) {
+    case KR_REDUCE_SUM: return sum(tape, &sum_rule, x, &axes, keep, false);
+    case KR_REDUCE_MEAN: return sum(tape, &mean_rule, x, &axes, keep, true);
+    case KR_REDUCE_MAX: return max_over(tape, x, &axes, keep);
+    }
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "reduce: %d is no kr_reduce_kind", (int)kind);
+    return NULL;
 }
 
 kr_tensor *kr_argmax(kr_tape *tape, kr_tensor *x, int axis, bool keep)

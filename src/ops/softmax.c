@@ -53,12 +53,7 @@ static kr_tensor *softmax(kr_tape *tape, const kr_rule *rule, kr_tensor *x, int 
     return kr_store_as(tape, is_last ? y : y ? kr_permute(tape, y, swap) : NULL, result);
 }
 
-kr_tensor *kr_softmax(kr_tape *tape, kr_tensor *x, int axis)
+kr_tensor *kr_softmax_along(kr_tape *tape, kr_tensor *x, int axis, bool logarithm)
 {
-    return softmax(tape, &softmax_rule, x, axis, false);
-}
-
-kr_tensor *kr_log_softmax(kr_tape *tape, kr_tensor *x, int axis)
-{
-    return softmax(tape, &log_softmax_rule, x, axis, true);
+    return softmax(tape, logarithm ? &log_softmax_rule : &softmax_rule, x, axis, logarithm);
 }

@@ -67,51 +67,42 @@ static kr_tensor *unary(kr_tape *tape, const unary_op *op, kr_tensor *x, double 
     return kr_store_as(tape, kr_recorded(tape, &op->rule, y, &attrs, sizeof attrs, KR_LIST(x)), result);
 }
 
-kr_tensor *kr_affine(kr_tape *tape, kr_tensor *x, double alpha, double beta)
-{
-    return unary(tape, &affine_op, x, alpha, beta);
-}
+/* In order of kr_unary_kind. */
+static const unary_op *const ops[] = {
+    [KR_UNARY_NEG] = &neg_op,
+    [KR_UNARY_EXP] = &exp_op,
+    [KR_UNARY_LOG] = &log_op,
+    [KR_UNARY_SQRT] = &sqrt_op,
+    [KR_UNARY_RSQRT] = &rsqrt_op,
+    [KR_UNARY_SIN] = &sin_op,
+    [KR_UNARY_COS] = &cos_op,
+    [KR_UNARY_TANH] = &tanh_op,
+    [KR_UNARY_SIGMOID] = &sigmoid_op,
+    [KR_UNARY_SILU] = &silu_op,
+    [KR_UNARY_SOFTPLUS] = &softplus_op,
+    [KR_UNARY_LOG_SIGMOID] = &log_sigmoid_op,
+    [KR_UNARY_ABS] = &abs_op,
+    [KR_UNARY_RELU] = &relu_op,
+    [KR_UNARY_ERF] = &erf_op,
+    [KR_UNARY_GELU] = &gelu_op,
+    [KR_UNARY_GELU_TANH] = &gelu_tanh_op,
+    [KR_UNARY_SCALE] = &scale_op,
+    [KR_UNARY_AFFINE] = &affine_op,
+    [KR_UNARY_CLAMP] = &clamp_op,
+    [KR_UNARY_POW_SCALAR] = &pow_scalar_op,
+};
 
-kr_tensor *kr_scale(kr_tape *tape, kr_tensor *x, double alpha)
+/* The parameters that the kernels see: those that a function does not have are 0. */
+kr_tensor *kr_unary(kr_tape *tape, kr_unary_kind kind, kr_tensor *x, double alpha, double beta)
 {
-    return unary(tape, &scale_op, x, alpha, 0);
-}
-
-kr_tensor *kr_neg(kr_tape *tape, kr_tensor *x)
-{
-    return unary(tape, &neg_op, x, -1, 0);
-}
-
-kr_tensor *kr_clamp(kr_tape *tape, kr_tensor *x, double low, double high)
-{
-    if (tape && !kr_require(tape->ctx, low <= high, KR_ERR_ARG, "clamp: low = %g is above high = %g", low, high))
+    if ((size_t)kind >= sizeof ops / sizeof *ops) {
+        if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "unary: %d is no kr_unary_kind", (int)kind);
         return NULL;
-    return unary(tape, &clamp_op, x, low, high);
-}
-
-kr_tensor *kr_pow_scalar(kr_tape *tape, kr_tensor *x, double exponent)
-{
-    return unary(tape, &pow_scalar_op, x, exponent, 0);
-}
-
-#define KR_PLAIN_UNARY(fn)                                                                                             \
-    kr_tensor *kr_##fn(kr_tape *tape, kr_tensor *x)                                                                    \
-    {                                                                                                                  \
-        return unary(tape, &fn##_op, x, 0, 0);                                                                         \
     }
-KR_PLAIN_UNARY(exp)
-KR_PLAIN_UNARY(log)
-KR_PLAIN_UNARY(sqrt)
-KR_PLAIN_UNARY(rsqrt)
-KR_PLAIN_UNARY(sin)
-KR_PLAIN_UNARY(cos)
-KR_PLAIN_UNARY(tanh)
-KR_PLAIN_UNARY(sigmoid)
-KR_PLAIN_UNARY(silu)
-KR_PLAIN_UNARY(softplus)
-KR_PLAIN_UNARY(log_sigmoid)
-KR_PLAIN_UNARY(abs)
-KR_PLAIN_UNARY(relu)
-KR_PLAIN_UNARY(erf)
-KR_PLAIN_UNARY(gelu)
-KR_PLAIN_UNARY(gelu_tanh)
+    const bool has_two = kind == KR_UNARY_AFFINE || kind == KR_UNARY_CLAMP;
+    const bool has_one = has_two || kind == KR_UNARY_SCALE || kind == KR_UNARY_POW_SCALAR;
+    if (kind == KR_UNARY_CLAMP && tape &&
+        !kr_require(tape->ctx, alpha <= beta, KR_ERR_ARG, "clamp: low = %g is above high = %g", alpha, beta))
+        return NULL;
+    return unary(tape, ops[kind], x, kind == KR_UNARY_NEG ? -1 : has_one ? alpha : 0, has_two ? beta : 0);
+}

@@ -76,19 +76,10 @@ static size_t used_bytes(const kr_tape *tape)
     return tape->data.used + tape->shared.used - tape->list_bytes + tape->heap.used + tape->device_heap.used;
 }
 
-size_t kr_tape_bytes(const kr_tape *tape)
+kr_tape_stats kr_tape_stats_of(const kr_tape *tape)
 {
-    return tape ? used_bytes(tape) : 0;
-}
-
-size_t kr_tape_peak_bytes(const kr_tape *tape)
-{
-    return tape ? tape->peak : 0;
-}
-
-int64_t kr_tape_nodes(const kr_tape *tape)
-{
-    return tape ? tape->nnodes : 0;
+    if (!tape) return (kr_tape_stats){ 0 };
+    return (kr_tape_stats){ .bytes = used_bytes(tape), .peak_bytes = tape->peak, .nodes = tape->nnodes };
 }
 
 static void note_peak(kr_tape *tape)

@@ -1,9 +1,10 @@
 /* test_charts.c - axes with ticks that people like, whatever the values; and charts that stay inside their frames. */
 #define _POSIX_C_SOURCE 200809L
+#include "tests/folder.h"
+
 #include "cli/report/axis.h"
 #include "cli/report/chart_svg.h"
 #include "cli/report/chart_text.h"
-#include "tests/folder.h"
 
 /* ---- axes ---- */
 

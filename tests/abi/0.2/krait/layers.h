@@ -153,15 +153,32 @@ typedef struct kr_layers_out {
     void *reserved[4]; /* NULL; for later versions */
 } kr_layers_out;
 
+/* What a call runs: a sequence, one token, or only the class tokens before the next token. Values are fixed. */
+typedef enum kr_call_kind { KR_CALL_FORWARD = 0, KR_CALL_STEP = 1, KR_CALL_PRIME = 2 } kr_call_kind;
+
+/* Runs the stack; y is NULL after an error, which names the operand and the rule. x is as below, NULL for KR_CALL_PRIME. */
+KR_API kr_layers_out kr_layers_call(kr_tape *tape, const kr_layers *layers, kr_call_kind kind, kr_tensor *x,
+                                    const kr_call *call);
+
 /* x [b s d] -> y [b s' d], s' = s and the markers that were spliced in. */
-KR_API kr_layers_out kr_layers_forward(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bsd, const kr_call *call);
+KR_API_INLINE kr_layers_out kr_layers_forward(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bsd,
+                                              const kr_call *call)
+{
+    return kr_layers_call(tape, layers, KR_CALL_FORWARD, x_bsd, call);
+}
 
 /* x [b d] -> y [b d]: one token, and the markers that are due with it; y is of the last of them. */
-KR_API kr_layers_out kr_layers_step(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bd, const kr_call *call);
+KR_API_INLINE kr_layers_out kr_layers_step(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bd, const kr_call *call)
+{
+    return kr_layers_call(tape, layers, KR_CALL_STEP, x_bd, call);
+}
 
 /* Runs only the markers that stand before the next token; y is of the last of them, NULL if there is none. A step after
  * it gives what the step alone would have given. Needs a state with an announced length. */
-KR_API kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *layers, const kr_call *call);
+KR_API_INLINE kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *layers, const kr_call *call)
+{
+    return kr_layers_call(tape, layers, KR_CALL_PRIME, NULL, call);
+}
 
 /* The limit of step's output for a constant input (steady state), layer by layer; without class tokens. */
 KR_API kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bd);

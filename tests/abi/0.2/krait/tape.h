@@ -30,12 +30,27 @@ KR_API void kr_tape_destroy(kr_tape *tape);
 KR_API void kr_tape_reset(kr_tape *tape);
 KR_API kr_ctx *kr_tape_ctx(const kr_tape *tape);
 
-/* Bytes of tensors on the tape, gradients included: now, and the maximum since creation. */
-KR_API size_t kr_tape_bytes(const kr_tape *tape);
-KR_API size_t kr_tape_peak_bytes(const kr_tape *tape);
+typedef struct kr_tape_stats {
+    size_t bytes;         /* of tensors on the tape, gradients included */
+    size_t peak_bytes;    /* the maximum since creation */
+    int64_t nodes;        /* recorded nodes; 0 in no-grad mode */
+    uint64_t reserved[5]; /* 0; for later versions */
+} kr_tape_stats;
 
-/* Recorded nodes; 0 in no-grad mode. */
-KR_API int64_t kr_tape_nodes(const kr_tape *tape);
+/* Statistics of a tape, and each by itself; 0 for NULL. */
+KR_API kr_tape_stats kr_tape_stats_of(const kr_tape *tape);
+KR_API_INLINE size_t kr_tape_bytes(const kr_tape *tape)
+{
+    return kr_tape_stats_of(tape).bytes;
+}
+KR_API_INLINE size_t kr_tape_peak_bytes(const kr_tape *tape)
+{
+    return kr_tape_stats_of(tape).peak_bytes;
+}
+KR_API_INLINE int64_t kr_tape_nodes(const kr_tape *tape)
+{
+    return kr_tape_stats_of(tape).nodes;
+}
 
 /* ---- leaves and gradients ---- */
 

@@ -10,8 +10,7 @@
 #include <krait/base.h>
 
 #if !defined(KR_STATIC) && !defined(KR_BUILDING)
-#error                                                                                                                 \
-    "headers in krait/experimental are for static linking: define KR_STATIC and link libkrait.a (krait::krait_static)"
+#error "experimental headers: define KR_STATIC and link libkrait.a (krait::krait_static)"
 #endif
 
 #endif
