@@ -1,4 +1,4 @@
-/* bytes.h - bytes that grow in the context's memory, and little-endian numbers in them. */
+/* bytes.h - a growable byte buffer in the context's memory, and little-endian numbers in it. */
 #ifndef KR_IO_BYTES_H
 #define KR_IO_BYTES_H
 
@@ -8,31 +8,31 @@
 
 typedef struct kr_bytes {
     unsigned char *data;
-    size_t used, room;
+    size_t used, capacity;
 } kr_bytes;
 
 static inline void kr_bytes_free(kr_ctx *ctx, kr_bytes *b)
 {
-    kr_memory_free(&ctx->memory, b->data, b->room);
+    kr_memory_free(&ctx->memory, b->data, b->capacity);
     *b = (kr_bytes){ NULL, 0, 0 };
 }
 
-/* `more` bytes behind those that are there, to be filled in; NULL with the context's error set, which begins with who. */
+/* Appends `more` uninitialised bytes; NULL with the context's error set, which begins with who. */
 static inline void *kr_bytes_more(kr_ctx *ctx, kr_bytes *b, size_t more, const char *who)
 {
     enum { LEAST = 256 };
-    if (more > b->room - b->used) {
-        size_t room = b->room ? b->room : LEAST;
-        while (room <= SIZE_MAX / 4 && room - b->used < more) room += room / 2;
-        unsigned char *data = room <= SIZE_MAX / 4 ? kr_memory_alloc(&ctx->memory, room) : NULL;
+    if (more > b->capacity - b->used) {
+        size_t capacity = b->capacity ? b->capacity : LEAST;
+        while (capacity <= SIZE_MAX / 4 && capacity - b->used < more) capacity += capacity / 2;
+        unsigned char *data = capacity <= SIZE_MAX / 4 ? kr_memory_alloc(&ctx->memory, capacity) : NULL;
         if (!data) {
-            kr_fail(ctx, KR_ERR_NOMEM, "%s: no memory for %zu bytes", who, room);
+            kr_fail(ctx, KR_ERR_NOMEM, "%s: no memory for %zu bytes", who, capacity);
             return NULL;
         }
         if (b->used) memcpy(data, b->data, b->used);
-        kr_memory_free(&ctx->memory, b->data, b->room);
+        kr_memory_free(&ctx->memory, b->data, b->capacity);
         b->data = data;
-        b->room = room;
+        b->capacity = capacity;
     }
     b->used += more;
     return b->data + b->used - more;

@@ -1,4 +1,4 @@
-/* compose.h - bytes of a known order, composed twice by the same code: once to count them, once to fill them in.
+/* compose.h - composes bytes in two passes of the same code: one to count them, one to write them.
  *
  *   kr_composer measure = { .text = NULL };
  *   compose(&measure);
@@ -35,7 +35,7 @@ static inline void kr_put_number(kr_composer *c, uint64_t n)
     kr_put(c, digits, (size_t)snprintf(digits, sizeof digits, "%" PRIu64, n));
 }
 
-/* The lower n bytes, the lowest first. */
+/* The lower n bytes, little-endian. */
 static inline void kr_put_bytes(kr_composer *c, uint64_t value, int n)
 {
     unsigned char bytes[8];
@@ -43,7 +43,7 @@ static inline void kr_put_bytes(kr_composer *c, uint64_t value, int n)
     kr_put(c, bytes, (size_t)n);
 }
 
-/* A JSON string out of UTF-8, with the escapes that JSON asks for; everything else stands for itself. */
+/* A JSON string from UTF-8, with the escapes that JSON requires; other characters are copied. */
 static inline void kr_put_json_string(kr_composer *c, const char *text)
 {
     kr_put_text(c, "\"");

@@ -1,7 +1,7 @@
-/* convert.c - copying elements out of a file with conversion.
+/* convert.c - copies elements out of a file with conversion.
  *
- * A tensor is taken as rows of one stride: axes that lie as in row-major order are merged first, so what a file holds
- * packed is a single row. Elements are moved with memcpy: a file does not promise that they are aligned.
+ * A tensor is processed as rows of one stride: axes in row-major order are merged first, so a contiguous tensor is a
+ * single row. Elements are copied with memcpy: a file does not guarantee alignment.
  */
 #include "io/convert.h"
 
@@ -12,7 +12,7 @@
 
 #include <string.h>
 
-/* n elements `step` bytes apart, to be written one behind the other; `first` is the row-major number of the first. */
+/* n elements with stride `step` in bytes, written contiguously; `first` is the row-major index of the first. */
 typedef struct row {
     const char *from;
     size_t step;
@@ -133,7 +133,7 @@ typedef struct axis {
     int64_t size, stride;
 } axis;
 
-/* The axes longer than 1, merged where the outer one continues the inner one; how many are left. */
+/* The axes longer than 1, merged where the outer one continues the inner one; returns their number. */
 static int merge_axes(const kr_elements *e, axis *axes)
 {
     int n = 0;
@@ -174,7 +174,7 @@ static bool read_rows(kr_ctx *ctx, const char *who, const kr_elements *e, kr_dty
     }
 }
 
-/* To memory that only the device writes: at once where the bytes stay as they are, else by a copy of the tensor. */
+/* To device memory: directly if no conversion is needed, else through a converted copy of the tensor. */
 static bool read_device(kr_ctx *ctx, const char *who, const kr_elements *e, kr_dtype to, void *out)
 {
     axis axes[KR_MAX_RANK];
@@ -213,6 +213,6 @@ void kr_elements_row_major(kr_elements *e)
     int64_t stride = 1;
     for (int a = e->shape.rank - 1; a >= 0; a--) {
         e->strides[a] = stride;
-        if (e->count > 0) stride *= e->shape.dims[a]; /* sizes beside a 0 may have any product */
+        if (e->count > 0) stride *= e->shape.dims[a]; /* with a size of 0, the other sizes may have any product */
     }
 }

@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* at[k][b]: what byte b, followed by k zero bytes, does to the remainder. */
+/* at[k][b]: contribution of byte b, followed by k zero bytes, to the remainder. */
 typedef struct kr_crc32_table {
     uint32_t at[8][256];
 } kr_crc32_table;
@@ -24,7 +24,7 @@ static inline void kr_crc32_prepare(kr_crc32_table *table)
         }
 }
 
-/* The checksum of bytes in parts: `so_far` is that of those before them, 0 if there are none. */
+/* The checksum of bytes in parts: `so_far` is that of the preceding parts, 0 for the first. */
 static inline uint32_t kr_crc32(const kr_crc32_table *table, uint32_t so_far, const void *data, size_t bytes)
 {
     const unsigned char *p = data;

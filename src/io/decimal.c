@@ -1,9 +1,9 @@
 /* decimal.c - decimal to binary by exact arithmetic on decimal digits.
  *
- * A number is 0.d0 d1 d2 .. * 10^point. It is multiplied and divided by powers of two, digit by digit as on paper,
- * until it lies in [1/2, 1); the powers are the binary exponent, and 53 more doublings make the fraction an integer,
- * which is rounded once. The halfway point between two doubles has at most 767 digits, so of longer numbers it only
- * matters whether anything follows. Short numbers take a path of one multiplication or division of exact doubles.
+ * A number is 0.d0 d1 d2 .. * 10^point. It is multiplied and divided by powers of two, digit by digit, until it is in
+ * [1/2, 1); the powers are the binary exponent, and 53 more doublings make the fraction an integer, which is rounded
+ * once. The halfway point between two doubles has at most 767 digits, so of longer numbers it only matters whether
+ * nonzero digits follow. Short numbers take a fast path of one multiplication or division of exact doubles.
  */
 #include "io/decimal.h"
 
@@ -26,7 +26,7 @@ enum {
 typedef struct decimal {
     int64_t point;
     int count;
-    bool more; /* digits that are not 0 were cut off behind the last */
+    bool more; /* nonzero digits after the last were dropped */
     unsigned char digit[MOST_DIGITS];
 } decimal;
 
@@ -44,7 +44,7 @@ static void append(decimal *d, unsigned digit)
 
 static int64_t read_exponent(const char *text, const char *end)
 {
-    const int64_t most = INT64_C(1) << 40; /* beyond any length of a fraction */
+    const int64_t most = INT64_C(1) << 40; /* exceeds the length of any fraction */
     bool negative = *text == '-';
     if (*text == '-' || *text == '+') text++;
     int64_t exponent = 0;
@@ -104,7 +104,7 @@ static void shift_right(decimal *d, int shift)
     for (; rest >> shift == 0 && (at < given || rest); at++) rest = rest * 10 + (at < given ? d->digit[at] : 0);
     d->point -= at - 1;
     d->count = 0;
-    /* digits are written behind the one that is read: at least one was read before the first is written */
+    /* digits are written behind the read position: at least one is read before the first is written */
     for (; at < given; at++) {
         unsigned next = d->digit[at];
         append(d, (unsigned)(rest >> shift));
@@ -126,7 +126,7 @@ static uint64_t rounded(const decimal *d)
     return n + (tie ? n & 1 : d->digit[at] >= 5);
 }
 
-/* Powers of two just below powers of ten, so that a shift brings point towards 0 and not past it. */
+/* Powers of two just below powers of ten, so that a shift moves point towards 0 and not past it. */
 static int shift_for(int64_t digits)
 {
     static const unsigned char shift[] = { 1, 3, 6, 9, 13, 16, 19, 23, 26 };

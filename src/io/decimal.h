@@ -1,4 +1,4 @@
-/* decimal.h - a number in decimal to the nearest double, ties to even, in every locale. */
+/* decimal.h - converts a decimal number to the nearest double, ties to even, in every locale. */
 #ifndef KR_IO_DECIMAL_H
 #define KR_IO_DECIMAL_H
 

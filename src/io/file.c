@@ -1,4 +1,4 @@
-/* file.c - opening files of this system. */
+/* file.c - opens files. */
 #if !defined(_WIN32)
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
@@ -24,7 +24,7 @@ bool kr_file_fail(kr_ctx *ctx, const char *verb, const char *path, int error)
 #else
     if (strerror_r(error, reason, sizeof reason) != 0) snprintf(reason, sizeof reason, "error %d", error);
 #endif
-    /* the system's words begin with a capital; our sentences do not */
+    /* system messages begin with a capital; ours do not */
     if (reason[0] >= 'A' && reason[0] <= 'Z') reason[0] = (char)(reason[0] - 'A' + 'a');
     return kr_fail(ctx, KR_ERR_IO, "cannot %s %s: %s", verb, path, reason);
 }
@@ -82,7 +82,7 @@ static bool read_all(kr_file *file, const char *path, int handle)
         return kr_fail(file->ctx, KR_ERR_NOMEM, "cannot read %s: no memory for %zu bytes", path, file->bytes);
     file->data = file->memory;
     for (size_t at = 0; at < file->bytes;) {
-        const size_t most = (size_t)1 << 30; /* systems refuse more in one call */
+        const size_t most = (size_t)1 << 30; /* systems reject larger reads */
         const size_t left = file->bytes - at;
         const ssize_t n = read(handle, (char *)file->memory + at, left < most ? left : most);
         if (n < 0 && errno == EINTR) continue;
@@ -118,7 +118,7 @@ bool kr_file_open(kr_file *file, kr_ctx *ctx, const char *path, bool mapped)
 {
     *file = (kr_file){ .ctx = ctx };
     if (!path) return kr_fail(ctx, KR_ERR_ARG, "cannot open a file: path is NULL");
-    /* a pipe without a writer would block the open of one who waits for it */
+    /* O_NONBLOCK: opening a pipe without a writer would block */
     const int handle = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (handle < 0) return kr_file_fail(ctx, "open", path, errno);
     const bool loaded = load(file, path, handle, mapped);

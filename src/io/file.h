@@ -1,4 +1,4 @@
-/* file.h - a whole file as bytes to read: mapped, or read into memory where that does not work. */
+/* file.h - a whole file as read-only bytes: mapped, or read into memory if mapping fails. */
 #ifndef KR_IO_FILE_H
 #define KR_IO_FILE_H
 
@@ -18,16 +18,16 @@ void kr_file_close(kr_file *file);
 
 typedef enum kr_path_kind { KR_PATH_NONE, KR_PATH_FILE, KR_PATH_FOLDER, KR_PATH_OTHER } kr_path_kind;
 
-/* What is there, behind links; KR_PATH_NONE too where the system does not tell. */
+/* The kind of a path, symbolic links followed; KR_PATH_NONE also if the system reports an error. */
 kr_path_kind kr_path_kind_of(const char *path);
 
 /* folder/name, from the arena; NULL with the context's error set. */
 char *kr_path_join(kr_ctx *ctx, kr_arena *arena, const char *folder, const char *name);
 
-/* Where the file's name begins in a path: behind the last separator. */
+/* Index of the file name in a path: after the last separator. */
 size_t kr_path_folder_length(const char *path);
 
-/* True if there is no such file afterwards. */
+/* True if no such file exists afterwards. */
 bool kr_file_remove(kr_ctx *ctx, const char *path);
 
 /* Records "cannot VERB PATH: reason" for a value of errno; always false. */

@@ -1,4 +1,4 @@
-/* file_write.c - a temporary file, all bytes, to the disk, rename, the folder to the disk. */
+/* file_write.c - writes a temporary file, syncs it, renames it, syncs the directory. */
 #if !defined(_WIN32)
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
@@ -29,13 +29,14 @@ static int create_new(const char *path, const struct stat *old)
 {
     const mode_t mode = old ? old->st_mode & 0777 : 0666;
     const int handle = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
-    if (handle >= 0 && old) (void)fchmod(handle, mode); /* what the umask took; refused where files have no modes */
+    if (handle >= 0 && old)
+        (void)fchmod(handle, mode); /* bits removed by the umask; fails on file systems without modes */
     return handle;
 }
 
 static long write_some(int handle, const char *data, size_t bytes)
 {
-    const size_t most = (size_t)1 << 30; /* systems refuse more in one call */
+    const size_t most = (size_t)1 << 30; /* systems reject larger writes */
     return (long)write(handle, data, bytes < most ? bytes : most);
 }
 
@@ -53,7 +54,7 @@ static bool to_disk(int handle)
 
 static bool close_handle(int handle)
 {
-    return close(handle) == 0 || errno == EINTR; /* closed all the same */
+    return close(handle) == 0 || errno == EINTR; /* EINTR: closed nevertheless */
 }
 
 static bool replace(const char *from, const char *to)
@@ -61,7 +62,7 @@ static bool replace(const char *from, const char *to)
     return rename(from, to) == 0;
 }
 
-/* The new name of a file is in its folder. Folders that cannot be opened or synchronised by themselves are left. */
+/* Syncs the directory entry of the new file. Directories that cannot be opened or synced are ignored. */
 static bool folder_to_disk(const char *folder)
 {
     const int handle = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -139,8 +140,7 @@ static void end(kr_file_writer *w)
     w->handle = -1;
 }
 
-/* Other writers, of this process or others, may be at work in the folder: the first number from there on that is free is
- * taken. */
+/* Other writers, of this process or others, may use the directory: takes the first free number from `number` on. */
 static bool open_temporary(kr_file_writer *w, const struct stat *old, int number)
 {
     enum { TRIES = 1000, NAME_BYTES = 64 };

@@ -1,4 +1,4 @@
-/* folder.c - folders of this system. */
+/* folder.c - operations on directories. */
 #if !defined(_WIN32)
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
@@ -61,7 +61,7 @@ bool kr_folder_sync(kr_ctx *ctx, const char *path)
     return error == 0 || kr_file_fail(ctx, "synchronise", path, error);
 }
 
-/* And no link to one. */
+/* A directory, not a symbolic link to one. */
 static bool is_folder_itself(const char *path)
 {
     struct stat info;
@@ -147,29 +147,29 @@ bool kr_folder_make(kr_ctx *ctx, const char *path)
     return kr_file_fail(ctx, "make", path, error);
 }
 
-/* Whose names are to be removed. */
+/* A directory whose entries are being removed. */
 typedef struct emptying {
     kr_ctx *ctx;
     const char *path;
-    char *name; /* room for the path of what is in it */
-    size_t room;
+    char *name; /* buffer for the paths of its entries */
+    size_t capacity;
 } emptying;
 
 static bool remove_name(void *user, const char *name)
 {
     emptying *e = user;
-    snprintf(e->name, e->room, "%s/%s", e->path, name);
+    snprintf(e->name, e->capacity, "%s/%s", e->path, name);
     return remove(e->name) == 0 || errno == ENOENT || kr_file_fail(e->ctx, "remove", e->name, errno);
 }
 
 static bool remove_all_in(kr_ctx *ctx, const char *path)
 {
     enum { LONGEST_NAME = 1024 };
-    emptying e = { .ctx = ctx, .path = path, .room = strlen(path) + LONGEST_NAME };
-    e.name = kr_memory_alloc(&ctx->memory, e.room);
+    emptying e = { .ctx = ctx, .path = path, .capacity = strlen(path) + LONGEST_NAME };
+    e.name = kr_memory_alloc(&ctx->memory, e.capacity);
     if (!e.name) return kr_fail(ctx, KR_ERR_NOMEM, "cannot remove %s: no memory for a file name", path);
     const bool is_empty = kr_folder_each(ctx, path, remove_name, &e);
-    kr_memory_free(&ctx->memory, e.name, e.room);
+    kr_memory_free(&ctx->memory, e.name, e.capacity);
     return is_empty;
 }
 
@@ -208,7 +208,7 @@ bool kr_file_share(kr_ctx *ctx, const char *from, const char *to, const char *sp
     if (!share(from, spare)) return kr_file_copy(ctx, from, to);
     const bool moved = move(spare, to);
     const int error = errno;
-    remove(spare); /* two names of one file are not moved onto each other */
+    remove(spare); /* two names of one file: rename() does nothing */
     return moved || kr_file_fail(ctx, "write", to, error);
 }
 

@@ -1,4 +1,4 @@
-/* folder.h - folders of this system: made, listed, brought to the disk, moved, removed; and names for what is in them. */
+/* folder.h - directories: create, list, sync, move, remove; and links to files. */
 #ifndef KR_IO_FOLDER_H
 #define KR_IO_FOLDER_H
 
@@ -6,34 +6,34 @@
 
 /* All below: false with the context's error set, "cannot VERB PATH: reason". */
 
-/* Makes a folder, if there is none, in one that exists. */
+/* Creates a directory, unless it exists, in an existing one. */
 bool kr_folder_make(kr_ctx *ctx, const char *path);
 
-/* Calls visit for each name in a folder but "." and "..", in no order. False of visit ends it, and is passed on. A folder
- * that is not there has no names. */
+/* Calls visit for each name in a directory except "." and "..", in no order. If visit returns false, iteration stops
+ * and returns false. A missing directory has no names. */
 typedef bool kr_name_fn(void *user, const char *name);
 bool kr_folder_each(kr_ctx *ctx, const char *path, kr_name_fn *visit, void *user);
 
-/* Names that were made, moved or removed in a folder are on the disk afterwards. Systems and folders that have no such
- * thing are passed over. */
+/* Syncs a directory: names created, moved or removed in it are durable afterwards. Does nothing on systems and file
+ * systems without this. */
 bool kr_folder_sync(kr_ctx *ctx, const char *path);
 
-/* Removes a file, a link (not what it leads to), or a folder with the files and links in it; no folders within. What is
- * not there is no error. */
+/* Removes a file, a link (not its target), or a directory with the files and links in it; no subdirectories. A missing
+ * path is no error. */
 bool kr_path_remove(kr_ctx *ctx, const char *path);
 
-/* Gives a file or a folder another name in the same file system; a file that has that name already is replaced. */
+/* Renames a file or a directory within a file system; replaces an existing file of that name. */
 bool kr_path_move(kr_ctx *ctx, const char *from, const char *to);
 
-/* `to` becomes another name for the file `from`, or a copy of it where the system has no such names. `to` holds what it
- * was or the whole file. `spare` is a free name in the same folder as `to`. */
+/* Makes `to` a hard link to the file `from`, or a copy where hard links are not supported. The replacement is atomic.
+ * `spare` is a free name in the directory of `to`. */
 bool kr_file_share(kr_ctx *ctx, const char *from, const char *to, const char *spare);
 
-/* `to` becomes a copy of the file `from`: what it was, or the whole file. */
+/* Makes `to` a copy of the file `from`; atomic. */
 bool kr_file_copy(kr_ctx *ctx, const char *from, const char *to);
 
-/* `path` becomes a symbolic link to `target`, which is taken from the link's own folder; a link that is there already is
- * replaced at once. `spare` as above. *is_made is false, and that no error, where the system has no such links. */
+/* Makes `path` a symbolic link to `target`, relative to the link's directory; atomically replaces an existing link.
+ * `spare` as above. *is_made is false, without an error, on systems without symbolic links. */
 bool kr_path_link(kr_ctx *ctx, const char *target, const char *path, const char *spare, bool *is_made);
 
 #endif

@@ -20,7 +20,7 @@ static void sift_down(const void **heap, int64_t at, int64_t count, kr_compare_f
 
 void kr_sort_pointers(const void **items, int64_t count, kr_compare_fn *compare)
 {
-    int64_t ordered = 1; /* what comes sorted, as most files write it, is left as it is */
+    int64_t ordered = 1; /* sorted input, the common case of files, is left as it is */
     while (ordered < count && compare(items[ordered - 1], items[ordered]) <= 0) ordered++;
     if (ordered >= count) return;
     for (int64_t i = count / 2; i-- > 0;) sift_down(items, i, count, compare);

@@ -1,4 +1,4 @@
-/* heapsort.h - sorting pointers: heap sort, which no input makes slow and which needs no memory. */
+/* heapsort.h - sorts pointers: heap sort, O(n log n) for any input and in place. */
 #ifndef KR_IO_HEAPSORT_H
 #define KR_IO_HEAPSORT_H
 

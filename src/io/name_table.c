@@ -1,4 +1,4 @@
-/* name_table.c - a list with two orders: as given, and by name. */
+/* name_table.c - a list with two orders: of insertion, and by name. */
 #include "io/name_table.h"
 
 #include "io/heapsort.h"
@@ -16,7 +16,7 @@ void kr_named_init(kr_named_list *list, kr_ctx *ctx, const char *who, kr_arena *
 void kr_named_deinit(kr_named_list *list)
 {
     kr_memory *memory = &list->ctx->memory;
-    kr_memory_free(memory, list->in_order, (size_t)list->room * 2 * sizeof *list->in_order);
+    kr_memory_free(memory, list->in_order, (size_t)list->capacity * 2 * sizeof *list->in_order);
     kr_named_init(list, list->ctx, list->who, list->arena);
 }
 
@@ -27,8 +27,8 @@ static bool check_text(const kr_named_list *list, const char *what, const char *
                       list->who, what, kr_quote_of(text, strlen(text)).text);
 }
 
-/* Where the name is in by_name, or where it would go. */
-static int64_t place_of(const kr_named_list *list, const char *name, bool *found)
+/* Index of the name in by_name, or its insertion point. */
+static int64_t position_of(const kr_named_list *list, const char *name, bool *found)
 {
     int64_t low = 0, high = list->count;
     *found = false;
@@ -49,43 +49,44 @@ static const char *copy_text(kr_arena *arena, const char *text)
     return copy ? memcpy(copy, text, bytes) : NULL;
 }
 
-/* Both orders lie in one block. */
-static bool make_room(kr_named_list *list)
+/* Both orders are in one block. */
+static bool reserve(kr_named_list *list)
 {
-    if (list->count < list->room) return true;
+    if (list->count < list->capacity) return true;
     kr_memory *memory = &list->ctx->memory;
-    const int64_t room = list->room ? 2 * list->room : 16;
-    const kr_named **orders = kr_memory_alloc(memory, (size_t)room * 2 * sizeof *orders);
+    const int64_t capacity = list->capacity ? 2 * list->capacity : 16;
+    const kr_named **orders = kr_memory_alloc(memory, (size_t)capacity * 2 * sizeof *orders);
     if (!orders) return false;
     if (list->count) {
         memcpy(orders, list->in_order, (size_t)list->count * sizeof *orders);
-        memcpy(orders + room, list->by_name, (size_t)list->count * sizeof *orders);
+        memcpy(orders + capacity, list->by_name, (size_t)list->count * sizeof *orders);
     }
-    kr_memory_free(memory, list->in_order, (size_t)list->room * 2 * sizeof *orders);
+    kr_memory_free(memory, list->in_order, (size_t)list->capacity * 2 * sizeof *orders);
     list->in_order = orders;
-    list->by_name = orders + room;
-    list->room = room;
+    list->by_name = orders + capacity;
+    list->capacity = capacity;
     return true;
 }
 
 static bool append(kr_named_list *list, const char *what, const kr_named *given)
 {
     bool found;
-    const int64_t place = place_of(list, given->name, &found);
+    const int64_t position = position_of(list, given->name, &found);
     const kr_quote quoted = kr_quote_of(given->name, strlen(given->name));
     if (found) return kr_fail(list->ctx, KR_ERR_ARG, "%s: %s '%s' was added before", list->who, what, quoted.text);
     kr_named *e = kr_arena_alloc(list->arena, sizeof *e);
     const char *name = copy_text(list->arena, given->name);
     const char *value = given->value ? copy_text(list->arena, given->value) : NULL;
-    if (!e || !name || (given->value && !value) || !make_room(list))
+    if (!e || !name || (given->value && !value) || !reserve(list))
         return kr_fail(list->ctx, KR_ERR_NOMEM, "%s: no memory for %s '%s'", list->who, what, quoted.text);
     *e = *given;
     e->name = name;
     e->value = value;
     e->number = list->count;
     list->in_order[list->count] = e;
-    memmove(list->by_name + place + 1, list->by_name + place, (size_t)(list->count - place) * sizeof *list->by_name);
-    list->by_name[place] = e;
+    memmove(list->by_name + position + 1, list->by_name + position,
+            (size_t)(list->count - position) * sizeof *list->by_name);
+    list->by_name[position] = e;
     list->count++;
     return true;
 }

@@ -1,7 +1,7 @@
-/* pickle.c - the machine: a stack of values, marks on it, and a memo of values that are used again.
+/* pickle.c - the pickle machine: a stack of values, marks on it, and a memo of values.
  *
- * Instructions are those that Python's pickler writes for dictionaries of tensors, with protocols 2 to 5. Nothing recurs,
- * and each step takes a time that its own bytes or the values it takes off the stack pay for, so a program takes time
+ * Instructions are those that Python's pickler writes for dictionaries of tensors, with protocols 2 to 5. There is no
+ * recursion, and the time of each step is bounded by its own bytes or the values that it pops, so a program takes time
  * and memory in proportion to its length.
  */
 #include "io/pickle.h"
@@ -14,7 +14,7 @@
 
 enum { BLOCK_BYTES = 1 << 16, PROTOCOL_FIRST = 2, PROTOCOL_LAST = 5 };
 static const size_t most_bytes = (size_t)64 << 20;
-static const size_t most_values = (size_t)4 << 20; /* on the stack, in the memo, objects made */
+static const size_t most_values = (size_t)4 << 20; /* on the stack, in the memo, objects created */
 static const size_t most_object_bytes = (size_t)256 << 20;
 
 #define FAIL(m, ...) kr_fail((m)->ctx, KR_ERR_FORMAT, __VA_ARGS__)
@@ -33,39 +33,39 @@ void *kr_pickle_alloc(machine *m, size_t bytes)
 
 /* ---- stack, marks, memo ---- */
 
-/* Room for `needed` elements of `size` bytes each, at least doubling; new ones are zero. */
-static bool grow(machine *m, void **at, size_t *room, size_t needed, size_t size)
+/* Capacity for `needed` elements of `size` bytes each, at least doubling; new ones are zero. */
+static bool grow(machine *m, void **at, size_t *capacity, size_t needed, size_t size)
 {
-    if (needed <= *room) return true;
+    if (needed <= *capacity) return true;
     if (needed > most_values) return FAIL(m, "it keeps more than %zu values", most_values);
     kr_memory *memory = &m->ctx->memory;
-    size_t wanted = *room ? *room : 64;
+    size_t wanted = *capacity ? *capacity : 64;
     while (wanted < needed) wanted *= 2;
     char *larger = kr_memory_alloc_zeroed(memory, wanted * size);
     if (!larger) return kr_fail(m->ctx, KR_ERR_NOMEM, "no memory for %zu values", wanted);
-    if (*room) memcpy(larger, *at, *room * size);
-    kr_memory_free(memory, *at, *room * size);
+    if (*capacity) memcpy(larger, *at, *capacity * size);
+    kr_memory_free(memory, *at, *capacity * size);
     *at = larger;
-    *room = wanted;
+    *capacity = wanted;
     return true;
 }
 
-static bool make_room(machine *m)
+static bool reserve(machine *m)
 {
     void *at = m->stack.at;
-    const bool grown = grow(m, &at, &m->stack.room, m->stack.count + 1, sizeof *m->stack.at);
+    const bool grown = grow(m, &at, &m->stack.capacity, m->stack.count + 1, sizeof *m->stack.at);
     m->stack.at = at;
     return grown;
 }
 
 static bool push(machine *m, value v)
 {
-    if (!make_room(m)) return false;
+    if (!reserve(m)) return false;
     m->stack.at[m->stack.count++] = v;
     return true;
 }
 
-/* The n uppermost values, which stay until the next push; NULL if a mark or the bottom is above them. */
+/* Pops n values, which stay valid until the next push; NULL if a mark or the bottom is above them. */
 static const value *pop(machine *m, size_t n)
 {
     const size_t floor = m->marks.count ? m->marks.at[m->marks.count - 1] : 0;
@@ -90,7 +90,7 @@ static const value *pop_marked(machine *m, size_t *n)
     return m->stack.at + floor;
 }
 
-/* The value on top, which an instruction changes in place. */
+/* The value on top, modified in slot by an instruction. */
 static value *top(machine *m)
 {
     const size_t floor = m->marks.count ? m->marks.at[m->marks.count - 1] : 0;
@@ -99,32 +99,31 @@ static value *top(machine *m)
     return NULL;
 }
 
-static bool set_memo(machine *m, size_t place)
+static bool set_memo(machine *m, size_t slot)
 {
     const value *v = top(m);
     if (!v) return false;
-    /* whoever writes such programs counts the places */
-    if (place >= m->bytes)
-        return FAIL(m, "place %zu of the memo is too far for a program of %zu bytes", place, m->bytes);
+    /* a pickler numbers the memo consecutively */
+    if (slot >= m->bytes) return FAIL(m, "slot %zu of the memo exceeds a program of %zu bytes", slot, m->bytes);
     void *at = m->memo.at;
-    const bool grown = grow(m, &at, &m->memo.room, place + 1, sizeof *v);
+    const bool grown = grow(m, &at, &m->memo.capacity, slot + 1, sizeof *v);
     m->memo.at = at;
     if (!grown) return false;
-    if (m->memo.at[place].kind == VALUE_NOTHING) m->memo.count++;
-    m->memo.at[place] = *v;
+    if (m->memo.at[slot].kind == VALUE_NOTHING) m->memo.count++;
+    m->memo.at[slot] = *v;
     return true;
 }
 
-static bool get_memo(machine *m, size_t place)
+static bool get_memo(machine *m, size_t slot)
 {
-    if (place >= m->memo.room || m->memo.at[place].kind == VALUE_NOTHING)
-        return FAIL(m, "place %zu of the memo is empty", place);
-    return push(m, m->memo.at[place]);
+    if (slot >= m->memo.capacity || m->memo.at[slot].kind == VALUE_NOTHING)
+        return FAIL(m, "slot %zu of the memo is empty", slot);
+    return push(m, m->memo.at[slot]);
 }
 
 /* ---- arguments in the program ---- */
 
-/* The next n bytes; NULL if the program ends before. */
+/* The next n bytes; NULL if the program ends before that. */
 static const unsigned char *take(machine *m, uint64_t n)
 {
     if (n > m->bytes - m->at) {
@@ -135,7 +134,7 @@ static const unsigned char *take(machine *m, uint64_t n)
     return m->program + (m->at - (size_t)n);
 }
 
-/* An unsigned number of n bytes, the lowest first. */
+/* An unsigned little-endian number of n bytes. */
 static bool take_number(machine *m, int n, uint64_t *number)
 {
     const unsigned char *p = take(m, (uint64_t)n);
@@ -198,7 +197,7 @@ static bool run_int2(machine *m)
     return take_number(m, 2, &n) && push_integer(m, (int64_t)n);
 }
 
-/* Two's complement in as many bytes as it takes; none: 0. */
+/* Two's complement of any length; none: 0. */
 static bool push_long(machine *m, uint64_t length)
 {
     if (length > 8) return FAIL(m, "an integer of %llu bytes is too large", (unsigned long long)length);
@@ -223,7 +222,7 @@ static bool run_long4(machine *m)
     return take_number(m, 4, &length) && push_long(m, length);
 }
 
-/* Nothing asks for a float's value. */
+/* Float values are not used. */
 static bool run_float(machine *m)
 {
     return take(m, 8) && push(m, (value){ .kind = VALUE_FLOAT });
@@ -257,10 +256,10 @@ static bool run_text8(machine *m)
 
 /* ---- instructions: tuples and dictionaries ---- */
 
-static bool run_event(machine *m)
+static bool run_mark(machine *m)
 {
     void *at = m->marks.at;
-    const bool grown = grow(m, &at, &m->marks.room, m->marks.count + 1, sizeof *m->marks.at);
+    const bool grown = grow(m, &at, &m->marks.capacity, m->marks.count + 1, sizeof *m->marks.at);
     m->marks.at = at;
     if (grown) m->marks.at[m->marks.count++] = m->stack.count;
     return grown;
@@ -332,14 +331,14 @@ static bool run_setitems(machine *m)
 
 static bool run_put1(machine *m)
 {
-    uint64_t place;
-    return take_number(m, 1, &place) && set_memo(m, (size_t)place);
+    uint64_t slot;
+    return take_number(m, 1, &slot) && set_memo(m, (size_t)slot);
 }
 
 static bool run_put4(machine *m)
 {
-    uint64_t place;
-    return take_number(m, 4, &place) && set_memo(m, (size_t)place);
+    uint64_t slot;
+    return take_number(m, 4, &slot) && set_memo(m, (size_t)slot);
 }
 
 static bool run_memoize(machine *m)
@@ -349,14 +348,14 @@ static bool run_memoize(machine *m)
 
 static bool run_get1(machine *m)
 {
-    uint64_t place;
-    return take_number(m, 1, &place) && get_memo(m, (size_t)place);
+    uint64_t slot;
+    return take_number(m, 1, &slot) && get_memo(m, (size_t)slot);
 }
 
 static bool run_get4(machine *m)
 {
-    uint64_t place;
-    return take_number(m, 4, &place) && get_memo(m, (size_t)place);
+    uint64_t slot;
+    return take_number(m, 4, &slot) && get_memo(m, (size_t)slot);
 }
 
 /* ---- instructions: objects ---- */
@@ -400,7 +399,7 @@ static bool run_persistent_id(machine *m)
     return id && kr_pickle_storage(m, id, &made) && push(m, made);
 }
 
-/* How long a piece of the program is: of use to those who read it piece by piece. */
+/* The length of a frame; only needed by readers of streams. */
 static bool run_frame(machine *m)
 {
     uint64_t length;
@@ -413,13 +412,13 @@ static bool run_frame(machine *m)
 
 typedef struct instruction {
     const char *name;
-    bool (*run)(machine *m); /* NULL: known, and refused */
+    bool (*run)(machine *m); /* NULL: a known instruction that is not supported */
 } instruction;
 
 enum { STOP = '.', PROTO = 0x80 };
 
 static const instruction instructions[256] = {
-    ['('] = { "MARK", run_event },
+    ['('] = { "MARK", run_mark },
     [')'] = { "EMPTY_TUPLE", run_tuple0 },
     ['}'] = { "EMPTY_DICT", run_dict },
     ['B'] = { "BINBYTES", NULL },
@@ -496,7 +495,7 @@ static bool step(machine *m, unsigned char code)
     return FAIL(m, "0x%02x is no instruction", code);
 }
 
-/* To the end; *result is on top of the stack then, and alone. */
+/* Runs to the end; *result is then the only value on the stack. */
 static bool run(machine *m, const value **result)
 {
     for (;;) {
@@ -521,7 +520,7 @@ static bool begin(machine *m)
     if (m->bytes < 2 || m->program[0] != PROTO || m->program[1] < PROTOCOL_FIRST || m->program[1] > PROTOCOL_LAST)
         return FAIL(m, "the pickle does not begin with a protocol from %d to %d", PROTOCOL_FIRST, PROTOCOL_LAST);
     m->at = 2;
-    return make_room(m); /* so that no values at all are somewhere too */
+    return reserve(m); /* so that an empty stack has an address too */
 }
 
 bool kr_pickle_run(kr_pickle *result, kr_ctx *ctx, kr_arena *arena, const unsigned char *program, size_t bytes)
@@ -530,9 +529,9 @@ bool kr_pickle_run(kr_pickle *result, kr_ctx *ctx, kr_arena *arena, const unsign
     kr_arena_init(&m.arena, &ctx->memory, BLOCK_BYTES);
     const value *root = NULL;
     const bool done = begin(&m) && run(&m, &root) && kr_pickle_finish(&m, root, arena, result);
-    kr_memory_free(&ctx->memory, m.stack.at, m.stack.room * sizeof *m.stack.at);
-    kr_memory_free(&ctx->memory, m.memo.at, m.memo.room * sizeof *m.memo.at);
-    kr_memory_free(&ctx->memory, m.marks.at, m.marks.room * sizeof *m.marks.at);
+    kr_memory_free(&ctx->memory, m.stack.at, m.stack.capacity * sizeof *m.stack.at);
+    kr_memory_free(&ctx->memory, m.memo.at, m.memo.capacity * sizeof *m.memo.at);
+    kr_memory_free(&ctx->memory, m.marks.at, m.marks.capacity * sizeof *m.marks.at);
     kr_arena_deinit(&m.arena);
     return done;
 }

@@ -1,8 +1,8 @@
-/* pickle.h - what a torch file says of its tensors: a program for Python's pickle machine, run by a machine that can make
- * tensors and dictionaries of them and nothing else.
+/* pickle.h - the description of tensors in a torch file: a program for Python's pickle machine, run by a machine that
+ * can create tensors and dictionaries of them and nothing else.
  *
- * It calls nothing and looks nothing up: names of Python's modules are compared with a short list, and any other is
- * refused by its name. The program's result is a dictionary of tensors, as it is or under the key "state_dict" or
+ * It calls nothing and imports nothing: names of Python's modules are compared with a short list, and any other is an
+ * error that names it. The program's result is a dictionary of tensors, either the root or its member "state_dict" or
  * "model".
  */
 #ifndef KR_IO_PICKLE_H
@@ -13,7 +13,7 @@
 /* Elements of a storage, which is a member of the torch file: shape and strides stay inside its `storage_count`. */
 typedef struct kr_pickle_tensor {
     const char *name;
-    const char *key; /* of the storage; in the program's bytes, not ended by a zero byte */
+    const char *key; /* of the storage; in the program's bytes, not zero-terminated */
     size_t key_length;
     const kr_element_type *type;
     int64_t storage_count; /* elements */
@@ -28,7 +28,7 @@ typedef struct kr_pickle {
     kr_pickle_tensor *tensors; /* in the dictionary's order; a name may occur more than once */
 } kr_pickle;
 
-/* False with the context's error set. The result's memory is from the arena; the program's bytes must stay. */
+/* False with the context's error set. The result's memory is from the arena; the program's bytes must stay valid. */
 bool kr_pickle_run(kr_pickle *result, kr_ctx *ctx, kr_arena *arena, const unsigned char *program, size_t bytes);
 
 /* The type of torch's storages ("BFloat16Storage") whose elements are of a (valid) dtype. */

@@ -1,4 +1,4 @@
-/* pickle_build.c - the few objects that a program may make: dictionaries, storages, tensors.
+/* pickle_build.c - the objects that a program may create: dictionaries, storages, tensors.
  *
  *   collections.OrderedDict()
  *   torch._utils._rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks[, metadata])
@@ -104,7 +104,7 @@ bool kr_pickle_set_state(machine *m, const value *target, const value *state)
     if (target->kind != VALUE_DICT || !target->dict->is_ordered || state->kind != VALUE_DICT)
         return FAIL(m, "attributes are set on %s, but only an OrderedDict may have them",
                     kr_pickle_kind_name(target->kind));
-    /* one at most, so that setting the same ones again and again takes no time */
+    /* at most one, so that repeated BUILD instructions take constant time */
     const value *name = state->dict->count ? &state->dict->first->pairs[0] : NULL;
     if (!name || (state->dict->count == 1 && is_text(name->text, name->length, "_metadata"))) return true;
     return FAIL(m, "the attribute '%s' is set on an OrderedDict, but _metadata is all that it may have",
@@ -150,7 +150,7 @@ static bool read_axes(machine *m, const value *sizes, const value *strides, kr_p
                       KR_TEXT_OF_SHAPE(&t->shape));
 }
 
-/* The last element is in the storage; so are all before it, as no stride is negative. */
+/* The last element is in the storage; so are all others, as no stride is negative. */
 static bool is_inside(const kr_pickle_tensor *t)
 {
     if (t->offset > t->storage_count) return false;
@@ -224,8 +224,8 @@ static bool is_wrapper(const value *pair)
            (is_text(pair[0].text, pair[0].length, "state_dict") || is_text(pair[0].text, pair[0].length, "model"));
 }
 
-/* The dictionary of tensors: the root, or what the root wraps, beside which it has numbers and texts only. NULL after an
- * error. */
+/* The dictionary of tensors: the root, or the one that the root wraps, with only numbers and texts as other members.
+ * NULL after an error. */
 static const dict *find_tensors(machine *m, const dict *root)
 {
     const value *wrapped = NULL;

@@ -1,11 +1,11 @@
-/* pickle_value.h - what the pickle machine works on, and the steps of it that make objects. */
+/* pickle_value.h - the values of the pickle machine, and its steps that create objects. */
 #ifndef KR_IO_PICKLE_VALUE_H
 #define KR_IO_PICKLE_VALUE_H
 
 #include "io/pickle.h"
 
 typedef enum value_kind {
-    VALUE_NOTHING = 0, /* an empty place of the memo */
+    VALUE_NOTHING = 0, /* an empty slot of the memo */
     VALUE_NONE,
     VALUE_BOOL,
     VALUE_INTEGER,
@@ -19,7 +19,7 @@ typedef enum value_kind {
     VALUE_TENSOR
 } value_kind;
 
-/* What REDUCE can call. */
+/* Functions that REDUCE can call. */
 typedef enum function { MAKE_ORDERED_DICT, REBUILD_TENSOR, REBUILD_PARAMETER } function;
 
 typedef struct value value;
@@ -48,7 +48,7 @@ struct value {
     };
 };
 
-/* Pairs of key and value, as they came: count of them in one piece. */
+/* Pairs of key and value in order of insertion: `count` contiguous ones. */
 struct dict_block {
     dict_block *next;
     int64_t count;
@@ -63,38 +63,38 @@ struct dict {
 
 typedef struct machine {
     kr_ctx *ctx;
-    kr_arena arena; /* objects; gone with the machine */
+    kr_arena arena; /* objects; freed with the machine */
     const unsigned char *program;
     size_t bytes, at;
     int64_t nobjects;
     struct {
         value *at;
-        size_t count, room;
+        size_t count, capacity;
     } stack;
     struct {
         value *at;
-        size_t count, room; /* filled places; all places */
+        size_t count, capacity; /* used slots; capacity */
     } memo;
     struct {
         size_t *at; /* heights of the stack */
-        size_t count, room;
+        size_t count, capacity;
     } marks;
 } machine;
 
 /* Counted and limited; NULL with the context's error set. */
 void *kr_pickle_alloc(machine *m, size_t bytes);
 
-/* Each makes a value; false with the context's error set. */
+/* Each creates a value; false with the context's error set. */
 bool kr_pickle_global(machine *m, const char *module, size_t module_length, const char *name, size_t name_length,
                       value *made);
 bool kr_pickle_storage(machine *m, const value *id, value *made);
 bool kr_pickle_call(machine *m, const value *called, const value *arguments, value *made);
 bool kr_pickle_dict(machine *m, bool is_ordered, value *made);
 
-/* Puts n pairs (2 n values) into a dictionary. */
+/* Adds n pairs (2 n values) to a dictionary. */
 bool kr_pickle_put(machine *m, const value *target, const value *pairs, size_t n);
 
-/* Gives an object its attributes: an OrderedDict its _metadata, which is dropped. */
+/* Sets an object's attributes: an OrderedDict's _metadata, which is dropped. */
 bool kr_pickle_set_state(machine *m, const value *target, const value *state);
 
 /* The tensors of the program's result. */

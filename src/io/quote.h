@@ -1,4 +1,4 @@
-/* quote.h - text of a file in a message: cut to a readable length, and only what a terminal shows as it stands. */
+/* quote.h - text of a file quoted in a message: truncated, and with printable characters only. */
 #ifndef KR_IO_QUOTE_H
 #define KR_IO_QUOTE_H
 
@@ -10,7 +10,7 @@ typedef struct kr_quote {
     char text[KR_QUOTE_BYTES];
 } kr_quote;
 
-/* Bytes that are not printable ASCII become '?'; what is too long ends in "...". */
+/* Bytes that are not printable ASCII become '?'; a text that is too long ends in "...". */
 static inline kr_quote kr_quote_of(const char *text, size_t length)
 {
     enum { MOST = KR_QUOTE_BYTES - 4 };

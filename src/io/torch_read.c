@@ -1,4 +1,4 @@
-/* torch_read.c - what the pickle says of each tensor, brought together with the member of the zip that holds it. */
+/* torch_read.c - combines the pickle's description of each tensor with the zip member that holds its data. */
 #include "io/torch_read.h"
 
 #include "io/heapsort.h"
@@ -15,9 +15,9 @@ typedef struct torch_file {
     kr_ctx *ctx;
     kr_arena *arena;
     kr_zip zip;
-    char *name; /* "NAME/", and room behind it for the rest of a member's name */
+    char *name; /* "NAME/", with capacity for the remaining part of a member's name */
     size_t prefix;
-    const kr_element_type **types; /* [members]: of the storages seen so far */
+    const kr_element_type **types; /* [members]: of the storages already seen */
 } torch_file;
 
 bool kr_torch_is_zip(const unsigned char *file, size_t bytes)
@@ -25,7 +25,7 @@ bool kr_torch_is_zip(const unsigned char *file, size_t bytes)
     return bytes >= 4 && memcmp(file, "PK\3\4", 4) == 0;
 }
 
-/* A pickle of a number that marks it: protocol 2, an integer of 10 bytes. */
+/* A pickled magic number: protocol 2, an integer of 10 bytes. */
 bool kr_torch_is_old(const unsigned char *file, size_t bytes)
 {
     static const unsigned char magic[] = {
@@ -40,7 +40,7 @@ static const kr_zip_member *find(const torch_file *t, const char *rest, size_t l
     return kr_zip_find(&t->zip, t->name, t->prefix + length);
 }
 
-/* All members that count have the first one's folder. */
+/* All relevant members are in the first one's directory. */
 static bool read_prefix(torch_file *t)
 {
     const kr_zip_member *first = t->zip.count ? &t->zip.members[0] : NULL;
@@ -56,7 +56,7 @@ static bool read_prefix(torch_file *t)
     return true;
 }
 
-/* Both may be absent: older versions of torch do not write them. */
+/* Both are optional: older versions of torch do not write them. */
 static bool check_notes(const torch_file *t)
 {
     const kr_zip_member *order = find(t, "byteorder", 9), *version = find(t, "version", 7);
@@ -73,7 +73,8 @@ static bool check_notes(const torch_file *t)
                       kr_quote_of((const char *)version->data, version->bytes).text, VERSION_MOST);
 }
 
-/* The member that holds a tensor's storage: of the size that the pickle says, of one type for all tensors in it. */
+/* The member that holds a tensor's storage: its size must agree with the pickle, and all its tensors must have one
+ * type. */
 static const kr_zip_member *find_storage(const torch_file *t, const kr_pickle_tensor *tensor)
 {
     const kr_quote name = kr_quote_of(tensor->name, strlen(tensor->name));
@@ -117,7 +118,7 @@ static bool place_tensor(const torch_file *t, const kr_pickle_tensor *from, kr_e
     return true;
 }
 
-/* By where data begins, then by name: tied tensors begin at the same place. */
+/* By data address, then by name: tied tensors have the same address. */
 static int compare_places(const void *first, const void *second)
 {
     const kr_elements *a = first, *b = second;

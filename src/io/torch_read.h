@@ -7,14 +7,14 @@
 
 #include "io/convert.h"
 
-/* Whether a file begins as torch's zip does. */
+/* Does a file begin like torch's zip? */
 bool kr_torch_is_zip(const unsigned char *file, size_t bytes);
 
-/* Whether it begins as torch's files did before they were zips. */
+/* Does it begin like a torch file of the format before zip? */
 bool kr_torch_is_old(const unsigned char *file, size_t bytes);
 
-/* All tensors (kr_elements), in the order of their data, from the arena; the file's bytes must stay. False with the
- * context's error set. Names may occur more than once. */
+/* All tensors (kr_elements), in the order of their data, from the arena; the file's bytes must stay valid. False with
+ * the context's error set. Names may occur more than once. */
 bool kr_torch_read(kr_ctx *ctx, kr_arena *arena, const unsigned char *file, size_t bytes, const void ***tensors,
                    int64_t *count);
 

@@ -1,9 +1,10 @@
-/* torch_write.c - a torch file: the pickle of a dictionary of tensors, and their storages, stored in a zip.
+/* torch_write.c - a torch file: the pickle of a dictionary of tensors, and their storages, stored uncompressed in a
+ * zip.
  *
  *   archive/data.pkl  archive/byteorder  archive/data/0  archive/data/1  ..  archive/version
  *
- * Each member begins at a multiple of 64 bytes, by an extra field of that length in its header, as torch does it: a
- * file can be mapped and used in place.
+ * Each member begins at a multiple of 64 bytes, padded by an extra field in its header, as torch does: a file can be
+ * mapped and used in place.
  */
 #include "io/torch_write.h"
 
@@ -22,14 +23,14 @@ enum {
     FIXED_MEMBERS = 3,  /* data.pkl, byteorder, version */
     VERSION_NEEDED = 45,
     UTF8_NAMES = 1 << 11,
-    FIRST_DAY = 1 << 5 | 1, /* of 1980, the first date there is */
+    FIRST_DAY = 1 << 5 | 1, /* zip's first date: the first day of 1980 */
     PADDING_FIELD = 0x4246  /* "FB" */
 };
 
 typedef struct member {
     char name[NAME_BYTES];
     const void *data;
-    uint64_t bytes, header; /* where its header begins */
+    uint64_t bytes, header; /* offset of its header */
     uint32_t crc;
 } member;
 
@@ -39,7 +40,7 @@ typedef struct torch_writer {
     uint64_t most_32;
     const kr_named *const *tensors;
     int64_t count;
-    int64_t *storage;         /* [count]: the number of each tensor's storage */
+    int64_t *storage;         /* [count]: index of each tensor's storage */
     const kr_named **holders; /* [nstorages]: the longest of the tensors in it */
     int64_t nstorages;
     member *members;
@@ -82,7 +83,7 @@ static void put_integer(pickler *p, uint64_t n)
     kr_put_bytes(p->c, n, bytes);
 }
 
-/* True where it is a value's first time: it is to be put then, and remember() to follow. */
+/* True at the first use of a value: it must then be put, and remember() called. */
 static bool is_new(pickler *p, int place)
 {
     if (!p->known[place]) return true;
@@ -150,7 +151,7 @@ static void put_tensor(pickler *p, const torch_writer *w, int64_t i)
     put_integer(p, 0);
     put_integers(p, layout.shape.dims, layout.shape.rank);
     put_integers(p, layout.strides, layout.shape.rank);
-    put_code(p, 0x89); /* False: asks for no gradient */
+    put_code(p, 0x89); /* False: requires_grad */
     put_global(p, MEMO_ORDERED_DICT, "collections", "OrderedDict");
     put_code(p, ')');
     put_code(p, 'R');
@@ -175,13 +176,13 @@ static uint64_t or_refer(const torch_writer *w, uint64_t n)
     return n >= w->most_32 ? KR_ZIP_IS_64 : n;
 }
 
-/* What local and central header have in common: from the version to the length of the name. */
+/* Fields common to local and central header: from the version to the length of the name. */
 static void put_common(kr_composer *c, const torch_writer *w, const member *m)
 {
     kr_put_bytes(c, VERSION_NEEDED, 2);
     kr_put_bytes(c, UTF8_NAMES, 2);
-    kr_put_bytes(c, 0, 2); /* stored */
-    kr_put_bytes(c, 0, 2); /* midnight */
+    kr_put_bytes(c, 0, 2); /* method: stored */
+    kr_put_bytes(c, 0, 2); /* time: midnight */
     kr_put_bytes(c, FIRST_DAY, 2);
     kr_put_bytes(c, m->crc, 4);
     kr_put_bytes(c, or_refer(w, m->bytes), 4);
@@ -217,8 +218,8 @@ static void put_central(kr_composer *c, const torch_writer *w, const member *m)
     put_common(c, w, m);
     kr_put_bytes(c, sizes + place ? 4 + sizes + place : 0, 2);
     kr_put_bytes(c, 0, 2); /* comment */
-    kr_put_bytes(c, 0, 4); /* part, inner attributes */
-    kr_put_bytes(c, 0, 4); /* outer attributes */
+    kr_put_bytes(c, 0, 4); /* disk number, internal attributes */
+    kr_put_bytes(c, 0, 4); /* external attributes */
     kr_put_bytes(c, or_refer(w, m->header), 4);
     kr_put_text(c, m->name);
     if (sizes + place) {
@@ -235,25 +236,25 @@ static void put_end64(kr_composer *c, const torch_writer *w, uint64_t from, uint
     kr_put_bytes(c, KR_ZIP_END64_BYTES - 12, 8);
     kr_put_bytes(c, VERSION_NEEDED, 2);
     kr_put_bytes(c, VERSION_NEEDED, 2);
-    kr_put_bytes(c, 0, 8); /* this part, the directory's part */
+    kr_put_bytes(c, 0, 8); /* this disk, the directory's disk */
     kr_put_bytes(c, (uint64_t)w->nmembers, 8);
     kr_put_bytes(c, (uint64_t)w->nmembers, 8);
     kr_put_bytes(c, bytes, 8);
     kr_put_bytes(c, from, 8);
     kr_put_bytes(c, KR_ZIP_LOCATOR, 4);
-    kr_put_bytes(c, 0, 4); /* part */
+    kr_put_bytes(c, 0, 4); /* disk */
     kr_put_bytes(c, from + bytes, 8);
-    kr_put_bytes(c, 1, 4); /* parts */
+    kr_put_bytes(c, 1, 4); /* number of disks */
 }
 
-/* The directory, which begins at `from`, and the end. */
+/* The directory, which begins at `from`, and the end records. */
 static void compose_directory(kr_composer *c, const torch_writer *w, uint64_t from)
 {
     for (int64_t i = 0; i < w->nmembers; i++) put_central(c, w, &w->members[i]);
     const uint64_t bytes = c->length, members = w->nmembers < 0xFFFF ? (uint64_t)w->nmembers : 0xFFFF;
     if (members == 0xFFFF || bytes >= w->most_32 || from >= w->most_32) put_end64(c, w, from, bytes);
     kr_put_bytes(c, KR_ZIP_END, 4);
-    kr_put_bytes(c, 0, 4); /* this part, the directory's part */
+    kr_put_bytes(c, 0, 4); /* this disk, the directory's disk */
     kr_put_bytes(c, members, 2);
     kr_put_bytes(c, members, 2);
     kr_put_bytes(c, or_refer(w, bytes), 4);
@@ -276,7 +277,7 @@ static bool plan_storages(torch_writer *w)
     if (!w->storage || !w->holders) return no_memory(w);
     if (!kr_named_find_tied(w->ctx, w->tensors, w->count, w->storage)) return false;
     for (int64_t i = 0; i < w->count; i++) {
-        const int64_t first = w->storage[i]; /* of a tensor before this one: its storage's number is known */
+        const int64_t first = w->storage[i]; /* of an earlier tensor: its storage's index is known */
         const int64_t number = first < i ? w->storage[first] : w->nstorages++;
         w->storage[i] = number;
         if (first == i || w->tensors[i]->count > w->holders[number]->count) w->holders[number] = w->tensors[i];

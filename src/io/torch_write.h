@@ -1,4 +1,4 @@
-/* torch_write.h - tensors as a torch file into a file that is open for writing. */
+/* torch_write.h - writes tensors as a torch file to an open file writer. */
 #ifndef KR_IO_TORCH_WRITE_H
 #define KR_IO_TORCH_WRITE_H
 
@@ -8,8 +8,8 @@
 #define KR_TORCH_MOST_32 UINT64_C(0xFFFFFFFF)
 
 /* Tied tensors share a storage. Numbers from most_32 on are written with 64 bits, others with 32: KR_TORCH_MOST_32 is
- * what 32 bits have for it, less makes small files with long numbers. False with the context's error set; the file is
- * the caller's to commit or to discard. */
+ * the limit of 32 bits; a lower value lets tests write 64-bit fields in small files. False with the context's error
+ * set; the caller commits or discards the file. */
 bool kr_torch_write(kr_file_writer *file, const kr_named *const *tensors, int64_t count, uint64_t most_32);
 
 #endif

@@ -1,4 +1,4 @@
-/* utf8.h - what is a UTF-8 character, and which. */
+/* utf8.h - validation, decoding and encoding of UTF-8. */
 #ifndef KR_IO_UTF8_H
 #define KR_IO_UTF8_H
 
@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the UTF-8 sequence at s[0..n), n >= 1, or 0 if it is none: overlong forms, surrogates and what lies above
- * U+10FFFF are not. */
+/* Length of the UTF-8 sequence at s[0..n), n >= 1, or 0 if it is invalid: overlong forms, surrogates and code points
+ * above U+10FFFF are. */
 static inline size_t kr_utf8_length(const unsigned char *s, size_t n)
 {
     if (s[0] < 0x80) return 1;
@@ -36,7 +36,7 @@ static inline bool kr_utf8_is_valid(const char *text, size_t length)
     return true;
 }
 
-/* The character of a sequence that kr_utf8_length found to be one. */
+/* The character of a sequence that kr_utf8_length accepted. */
 static inline uint32_t kr_utf8_read(const unsigned char *s, size_t length)
 {
     if (length == 1) return s[0];
@@ -45,7 +45,7 @@ static inline uint32_t kr_utf8_read(const unsigned char *s, size_t length)
     return c;
 }
 
-/* Writes a character, up to 4 bytes; returns where the next one goes. */
+/* Writes a character, up to 4 bytes; returns the position after it. */
 static inline char *kr_utf8_write(char *out, uint32_t c)
 {
     if (c < 0x80) {
@@ -67,7 +67,7 @@ static inline char *kr_utf8_write(char *out, uint32_t c)
     return out;
 }
 
-/* Bytes at the end of s[0..n) that are a proper beginning of one sequence: at most 3. */
+/* Length of an incomplete sequence at the end of s[0..n): at most 3. */
 static inline size_t kr_utf8_unfinished(const unsigned char *s, size_t n)
 {
     for (size_t back = 1; back <= 3 && back <= n; back++) {

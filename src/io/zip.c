@@ -1,5 +1,5 @@
-/* zip.c - reading the directory, and nothing but what is written there: every count, offset and size is checked against
- * the file, members do not overlap, and names occur once. */
+/* zip.c - reads the directory, as untrusted input: every count, offset and size is checked against the file, members do
+ * not overlap, and names are unique. */
 #include "io/zip.h"
 
 #include "io/crc32.h"
@@ -18,7 +18,7 @@ typedef struct reader {
 
 typedef struct directory {
     uint64_t from, bytes, count;
-    uint64_t end; /* where what follows it begins */
+    uint64_t end; /* offset of the next structure */
 } directory;
 
 static uint64_t number_at(const unsigned char *p, int bytes)
@@ -50,7 +50,7 @@ static kr_quote quoted(const kr_zip_member *member)
 
 /* ---- the end ---- */
 
-/* A field of the 32-bit end says the same as the 64-bit one, or refers to it. */
+/* A field of the 32-bit end record has the same value as the 64-bit one, or refers to it. */
 static bool agrees(uint64_t narrow, uint64_t wide, uint64_t refers)
 {
     return narrow == wide || narrow == refers;
@@ -74,7 +74,7 @@ static bool read_end64(const reader *r, const unsigned char *end, directory *d)
     return kr_require(r->ctx,
                       agrees(u16(end + 10), d->count, 0xFFFF) && agrees(u32(end + 12), d->bytes, KR_ZIP_IS_64) &&
                           agrees(u32(end + 16), d->from, KR_ZIP_IS_64),
-                      KR_ERR_FORMAT, "the zip's two ends do not say the same");
+                      KR_ERR_FORMAT, "the zip's two ends disagree");
 }
 
 static bool read_end(const reader *r, directory *d)
@@ -82,7 +82,7 @@ static bool read_end(const reader *r, directory *d)
     const unsigned char *end = r->file + (r->bytes >= KR_ZIP_END_BYTES ? r->bytes - KR_ZIP_END_BYTES : 0);
     if (r->bytes < KR_ZIP_END_BYTES || u32(end) != KR_ZIP_END || u16(end + 20) != 0)
         return kr_fail(r->ctx, KR_ERR_FORMAT,
-                       "the zip has no end: its %zu bytes are cut off, or something was put behind it", r->bytes);
+                       "the zip has no end: its %zu bytes are cut off, or data was appended to it", r->bytes);
     if (u16(end + 4) != 0 || u16(end + 6) != 0 || u16(end + 8) != u16(end + 10))
         return kr_fail(r->ctx, KR_ERR_FORMAT, "the zip is one of several parts");
     const size_t before = (size_t)(end - r->file);
@@ -102,7 +102,7 @@ static bool read_end(const reader *r, directory *d)
 
 /* ---- one member ---- */
 
-/* Takes the 64-bit values, in this order, of those fields that refer to them. */
+/* Reads the 64-bit values, in this order, of those fields that refer to them. */
 static bool read_extra(const reader *r, const unsigned char *extra, size_t length, const kr_zip_member *member,
                        uint64_t *const *fields, int nfields)
 {
@@ -132,7 +132,7 @@ static bool read_extra(const reader *r, const unsigned char *extra, size_t lengt
     return true;
 }
 
-/* Stored in clear. */
+/* Stored, not encrypted. */
 static bool check_kind(const reader *r, const kr_zip_member *member, uint32_t flags, uint32_t method)
 {
     if (flags & (ENCRYPTED | STRONGLY_ENCRYPTED | MASKED))
@@ -148,7 +148,7 @@ static bool check_name(const reader *r, const kr_zip_member *member)
                       "member %lld of the zip has no name, or one with a zero byte", (long long)member->number);
 }
 
-/* The local header says the same, and the member's bytes end before `end`. */
+/* The local header must agree, and the member's bytes must end before `end`. */
 static bool read_local(const reader *r, kr_zip_member *member, uint64_t end, uint64_t bytes, uint32_t flags)
 {
     const uint64_t at = member->header;
@@ -174,7 +174,7 @@ static bool read_local(const reader *r, kr_zip_member *member, uint64_t end, uin
     return true;
 }
 
-/* The central header at `at`; how many bytes it takes, 0 after an error. */
+/* Reads the central header at `at`; returns its length, 0 after an error. */
 static size_t read_central(const reader *r, const unsigned char *at, size_t left, uint64_t end, kr_zip_member *member)
 {
     if (left < KR_ZIP_CENTRAL_BYTES || u32(at) != KR_ZIP_CENTRAL) {

@@ -1,8 +1,8 @@
-/* zip.h - the directory of a zip whose members are stored as they are.
+/* zip.h - the directory of a zip whose members are stored uncompressed.
  *
  *   [local header, member] ..  directory: [central header] ..  [zip64 end, zip64 locator]  end
  *
- * Sizes and places come from the directory; local headers must agree with it.
+ * Sizes and offsets come from the directory; local headers must agree with it.
  */
 #ifndef KR_IO_ZIP_H
 #define KR_IO_ZIP_H
@@ -15,25 +15,25 @@ enum {
     KR_ZIP_END_BYTES = 22,
     KR_ZIP_END64_BYTES = 56,
     KR_ZIP_LOCATOR_BYTES = 20,
-    KR_ZIP_EXTRA64 = 1 /* the extra field that holds what 32 bits do not */
+    KR_ZIP_EXTRA64 = 1 /* the extra field for values that exceed 32 bits */
 };
 
-#define KR_ZIP_LOCAL UINT32_C(0x04034b50) /* what each record begins with */
+#define KR_ZIP_LOCAL UINT32_C(0x04034b50) /* signatures of the records */
 #define KR_ZIP_CENTRAL UINT32_C(0x02014b50)
 #define KR_ZIP_END UINT32_C(0x06054b50)
 #define KR_ZIP_END64 UINT32_C(0x06064b50)
 #define KR_ZIP_LOCATOR UINT32_C(0x07064b50)
 #define KR_ZIP_IS_64 UINT32_C(0xFFFFFFFF) /* in a field of 32 bits: see the extra field */
 
-/* Names are not ended by a zero byte and hold none. */
+/* Names are not zero-terminated and contain no zero byte. */
 typedef struct kr_zip_member {
     const char *name;
     size_t name_length;
     const unsigned char *data;
     size_t bytes;
     uint32_t crc;
-    uint64_t header; /* where its local header begins in the file */
-    int64_t number;  /* its place in members */
+    uint64_t header; /* offset of its local header in the file */
+    int64_t number;  /* its index in members */
 } kr_zip_member;
 
 typedef struct kr_zip {
@@ -48,7 +48,7 @@ bool kr_zip_read(kr_zip *zip, kr_ctx *ctx, kr_arena *arena, const unsigned char 
 /* NULL: no such member. */
 const kr_zip_member *kr_zip_find(const kr_zip *zip, const char *name, size_t length);
 
-/* Is the member what was written? A checksum of 0 stands for none: torch can be told not to make them. */
+/* Verifies a member's checksum. A checksum of 0 means none: torch has an option not to write them. */
 bool kr_zip_check(kr_ctx *ctx, const kr_zip_member *member);
 
 #endif

@@ -1,7 +1,7 @@
 /* config_hf.c - config.json of Hugging Face's transformers: model_type mamba, falcon_mamba (Mamba-1) and mamba2.
  *
- * vocab_size is the table's height, its padding included. One epsilon is for the layers' norms and for Mamba-2's gated
- * norm, which is over the whole width whatever n_groups is.
+ * vocab_size is the number of rows of the embedding, padding included. One epsilon serves the layers' norms and
+ * Mamba-2's gated norm, which is over the whole width whatever n_groups is.
  */
 #include "model/model_config_impl.h"
 
@@ -15,7 +15,7 @@ typedef enum type { MAMBA, FALCON, MAMBA2, TYPES } type;
 static const char *const type_names[TYPES] = { "mamba", "falcon_mamba", "mamba2" };
 static const char *const architectures[TYPES] = { "MambaForCausalLM", "FalconMambaForCausalLM", "Mamba2ForCausalLM" };
 
-/* ---- values of its own kinds ---- */
+/* ---- kinds of values of this layout ---- */
 
 static const char *const act_names[] = { "silu", "swish" };
 
@@ -72,7 +72,7 @@ static const kr_key_kind heads_key = { 0, read_heads, check_nothing, write_heads
 
 static const char *const dtype_names[] = { "float32", "float64", "bfloat16", "float16", NULL }; /* by kr_dtype */
 
-/* The weights have the last word on their type, so a strange one is only strange. The newer key wins. */
+/* The weights determine the type, so an unknown one is only a warning. The newer key wins. */
 static bool read_dtype(kr_reading *r, const kr_key *key, const kr_json *value)
 {
     const kr_json *newer = kr_json_find(r->object, "dtype");
@@ -242,8 +242,8 @@ static const kr_key mamba2_rows[] = {
 /* Only read: the newer name of torch_dtype. */
 static const kr_key dtype_rows[] = { { .name = "dtype", .kind = &dtype_key, .flags = KR_KEY_NULLABLE } };
 
-/* Keys that such files have and that change no number: housekeeping, how transformers runs, what is left over from the
- * official spelling, and for Mamba-2 what its code never looks at. */
+/* Keys of such files that change no number: housekeeping, runtime options of transformers, leftovers of the official
+ * spelling, and for Mamba-2 keys that its code ignores. */
 static const kr_key idle_rows[] = {
     { .name = "model_type" },
     { .name = "architectures" },
@@ -277,8 +277,8 @@ static const kr_keys common = KR_KEYS(common_rows), dtype_alias = KR_KEYS(dtype_
 static const kr_keys idle_mamba2 = KR_KEYS(idle_mamba2_rows), mamba1 = KR_KEYS(mamba1_rows),
                      falcon = KR_KEYS(falcon_rows), mamba2 = KR_KEYS(mamba2_rows), none = { NULL, 0 };
 
-/* The two tables of a type besides those of all types. */
-static const kr_keys *const own_keys[TYPES][2] = { { &mamba1, &none }, { &mamba1, &falcon }, { &mamba2, &none } };
+/* The two tables of a type in addition to those of all types. */
+static const kr_keys *const type_keys[TYPES][2] = { { &mamba1, &none }, { &mamba1, &falcon }, { &mamba2, &none } };
 
 /* ---- reading ---- */
 
@@ -310,8 +310,8 @@ static bool read_type(const kr_reading *r, const kr_json *root, type *t)
     return kr_key_refuse(r, "model_type", value, "'mamba', 'mamba2' or 'falcon_mamba'");
 }
 
-/* Sizes that follow from others. */
-static void settle(kr_model_values *c)
+/* Sizes that depend on others. */
+static void derive_sizes(kr_model_values *c)
 {
     if (c->mamba1.d_inner == c->mamba1.expand * c->mamba1.d_model) c->mamba1.d_inner = 0;
     c->mamba2.norm_eps = c->layers.norm_eps;
@@ -334,12 +334,12 @@ static bool read(kr_reading *r, const kr_json *root)
     if (!read_type(r, root, &t)) return false;
     set_defaults(r->config, t);
     r->object = root;
-    const kr_keys *const tables[] = { &common,      own_keys[t][0], own_keys[t][1], &kr_token_keys,
-                                      &dtype_alias, &idle,          &idle_mamba2 };
+    const kr_keys *const tables[] = { &common,      type_keys[t][0], type_keys[t][1], &kr_token_keys,
+                                      &dtype_alias, &idle,           &idle_mamba2 };
     if (!kr_keys_read(r, tables, t == MAMBA2 ? 7 : 6, false)) return false;
     if (!kr_json_find(root, "use_bias"))
         kr_note(r->ctx, KR_LOG_WARNING, "config.json: use_bias is not given and was taken for false");
-    settle(r->config);
+    derive_sizes(r->config);
     return t != MAMBA2 || check_heads(r);
 }
 
@@ -351,7 +351,7 @@ static bool refuse(kr_ctx *ctx, const char *what)
                    "config.json: the hf layout has no %s; save the model in the official layout", what);
 }
 
-/* What transformers could not make a model of: networks ... */
+/* Configs that transformers cannot represent: networks ... */
 static bool check_network(kr_ctx *ctx, const kr_model_values *c)
 {
     if (c->family == KR_FAMILY_MAMBA3) return refuse(ctx, "Mamba-3");
@@ -373,35 +373,38 @@ static bool check_mamba2(kr_ctx *ctx, const kr_mamba2_config *c)
                       (long long)c->per_head_dim, (long long)width);
 }
 
-/* The nearest config that the keys can tell. */
-static void adapt(kr_model_values *said)
+/* The nearest config that the keys can express. */
+static void adapt(kr_model_values *expressible)
 {
-    kr_network_config *n = &said->network;
+    kr_network_config *n = &expressible->network;
     const int64_t pad = n->pad_vocab_size_multiple;
     n->vocab_size = (n->vocab_size + pad - 1) / pad * pad;
-    if (!said->mamba1.d_inner) said->mamba1.d_inner = said->mamba1.expand * said->mamba1.d_model;
+    if (!expressible->mamba1.d_inner)
+        expressible->mamba1.d_inner = expressible->mamba1.expand * expressible->mamba1.d_model;
     n->rescales_residual = false; /* with true, transformers 5 divides weights that it has just loaded */
 }
 
 static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config, kr_model_values *seen)
 {
-    kr_model_values said = *config;
-    const type t = said.family == KR_FAMILY_MAMBA2 ? MAMBA2 : said.mamba1.bcdt_norm_eps > 0 ? FALCON : MAMBA;
-    const kr_keys *const tables[] = { &common, own_keys[t][0], own_keys[t][1], &kr_token_keys };
-    if (!check_network(ctx, &said)) return false;
+    kr_model_values expressible = *config;
+    const type t = expressible.family == KR_FAMILY_MAMBA2 ? MAMBA2
+                   : expressible.mamba1.bcdt_norm_eps > 0 ? FALCON
+                                                          : MAMBA;
+    const kr_keys *const tables[] = { &common, type_keys[t][0], type_keys[t][1], &kr_token_keys };
+    if (!check_network(ctx, &expressible)) return false;
     for (int i = 0; i < 4; i++)
-        if (!kr_keys_check(ctx, "", tables[i], &said)) return false;
-    if (t == MAMBA2 && !check_mamba2(ctx, &said.mamba2)) return false;
-    adapt(&said);
+        if (!kr_keys_check(ctx, "", tables[i], &expressible)) return false;
+    if (t == MAMBA2 && !check_mamba2(ctx, &expressible.mamba2)) return false;
+    adapt(&expressible);
     set_defaults(seen, t);
     kr_json_write_open(w, "architectures", '[');
     kr_json_write_string(w, NULL, architectures[t]);
     kr_json_write_close(w, ']');
     kr_json_write_string(w, "model_type", type_names[t]);
-    for (int i = 0; i < 4; i++) kr_keys_write(w, tables[i], &said, seen);
-    for (int i = 0; i < 4; i++) kr_keys_copy(tables[i], seen, &said);
-    seen->network.rescales_residual = config->network.rescales_residual; /* not carried: of fresh weights only */
-    settle(seen);
+    for (int i = 0; i < 4; i++) kr_keys_write(w, tables[i], &expressible, seen);
+    for (int i = 0; i < 4; i++) kr_keys_copy(tables[i], seen, &expressible);
+    seen->network.rescales_residual = config->network.rescales_residual; /* not carried: of initial weights only */
+    derive_sizes(seen);
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* config_krait.c - the object "krait" of config.json: what a config can say and a layout cannot, by the fields' names. */
+/* config_krait.c - the object "krait" of config.json: settings that a layout has no key for, by the fields' names. */
 #include "model/model_config_impl.h"
 
 #include "nn/layers_impl.h"
@@ -24,7 +24,7 @@ static bool check_nothing(kr_ctx *ctx, const char *prefix, const kr_key *key, co
 
 /* ---- lists ---- */
 
-/* Room for a list on the arena, NULL after an error. */
+/* Allocates a list on the arena, NULL after an error. */
 static void *make_list(kr_reading *r, const kr_key *key, const kr_json *value, size_t bytes)
 {
     if (kr_json_kind_of(value) != KR_JSON_ARRAY) {
@@ -62,7 +62,7 @@ static void write_schedule(kr_json_writer *w, const kr_key *key, const kr_model_
     kr_json_write_close(w, ']');
 }
 
-/* Only a custom schedule has a list, and no layout has a word for one. */
+/* Only a custom schedule has a list, and no layout has a key for one. */
 static bool same_schedule(const kr_model_values *a, const kr_model_values *b)
 {
     return (a->layers.schedule == KR_SCHEDULE_CUSTOM) == (b->layers.schedule == KR_SCHEDULE_CUSTOM);
@@ -70,7 +70,7 @@ static bool same_schedule(const kr_model_values *a, const kr_model_values *b)
 
 static const kr_key_kind schedule_key = { 0, read_schedule, check_nothing, write_schedule, same_schedule, NULL };
 
-/* A marker, and the layer it is of where `layer` is given: {"kind": "custom", "at": 3, "layer": 0}. */
+/* A class token, and its layer if `layer` is given: {"kind": "custom", "at": 3, "layer": 0}. */
 static bool read_marker(kr_reading *r, const char *name, const kr_json *value, kr_class_token *marker, int64_t *layer)
 {
     const char *rule = layer ? "objects with \"layer\", \"kind\" and, for a custom one, \"at\""
@@ -184,7 +184,7 @@ static const kr_key_kind layer_latents_key = {
     0, read_layer_latents, check_nothing, write_layer_latents, same_layer_latents, NULL
 };
 
-/* ---- the residual scheme: an object of its own ---- */
+/* ---- the residual scheme: a nested object ---- */
 
 static const kr_key residual_rows[] = {
     { .name = "kind",
@@ -249,7 +249,7 @@ static bool same_residual(const kr_model_values *a, const kr_model_values *b)
 
 static const kr_key_kind residual_key = { 0, read_residual, check_residual, write_residual, same_residual, NULL };
 
-/* ---- how much of a state turns ---- */
+/* ---- the rotated part of a state ---- */
 
 static bool read_rope(kr_reading *r, const kr_key *key, const kr_json *value)
 {
@@ -438,15 +438,15 @@ bool kr_krait_read(kr_reading *r, const kr_json *root)
     if (!kr_require(r->ctx, c->layout != KR_LAYOUT_HF || c->network.input_size == 0, KR_ERR_UNSUPPORTED,
                     "config.json: " PREFIX "input_size is given, but the hf layout has no network from features"))
         return false;
-    /* a network from features has no vocabulary, and its file need not say so */
+    /* a network from features has no vocabulary, and its file may omit it */
     if (c->network.input_size > 0 && !kr_json_find(root, "vocab_size")) c->network.vocab_size = 0;
     return check_together(r->ctx, c, r->nschedule);
 }
 
-/* The rows that are needed, one after another. */
+/* The rows to be written. */
 typedef struct needs {
     const kr_model_values *config, *seen;
-    bool has_initial; /* those of initial values count */
+    bool has_initial; /* rows of initial values count */
 } needs;
 
 static bool is_needed(const needs *n, const kr_key *key)
@@ -484,7 +484,7 @@ static void warn(kr_ctx *ctx, const needs *n, const kr_layout_kind *layout)
 void kr_krait_write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config, const kr_model_values *seen,
                     const kr_layout_kind *layout, bool warns)
 {
-    /* how another layout would draw fresh parameters is no reason to give up the official code's favour */
+    /* initialisation of another layout's parameters is no reason to lose compatibility with the official code */
     const needs n = { config, seen, layout == &kr_hf_layout || config->layout == KR_LAYOUT_OFFICIAL };
     bool is_open = false;
     write_table(w, &n, &common, &is_open);

@@ -1,4 +1,4 @@
-/* config_official.c - config.json of the official implementation: a MambaConfig, with the block's own keys in ssm_cfg. */
+/* config_official.c - config.json of the official implementation: a MambaConfig, with the block's keys in ssm_cfg. */
 #include "model/model_config_impl.h"
 
 #include <string.h>
@@ -37,7 +37,7 @@ static const kr_key tail_rows[] = {
       .flags = KR_KEY_ALWAYS },
 };
 
-/* Read and written by hand below. */
+/* Read and written separately below. */
 static const kr_key other_rows[] = { { .name = "ssm_cfg" },
                                      { .name = "attn_layer_idx" },
                                      { .name = "attn_cfg" },
@@ -109,7 +109,7 @@ static const kr_key mamba3_rows[] = {
     { .name = "chunk_size", .kind = &kr_optional_key, .offset = KR_FIELD(chunk_size) },
 };
 
-/* Keys of ssm_cfg that change no number: how the official code runs, and what it takes without using it. */
+/* Keys of ssm_cfg that change no number: runtime options of the official code, and keys that it accepts without using. */
 static const kr_key idle_rows[] = { { .name = "layer" },
                                     { .name = "layer_idx" },
                                     { .name = "n_layer" },
@@ -138,7 +138,7 @@ static void set_defaults(kr_model_values *c, kr_family family)
     c->network.vocab_size = 50277;
 }
 
-/* What is right in principle, but not here. */
+/* Valid configs that are not supported here. */
 static bool check_supported(const kr_reading *r, const kr_json *root)
 {
     const kr_json *attention = kr_json_find(root, "attn_layer_idx"), *rms = kr_json_find(root, "rms_norm");
@@ -169,7 +169,7 @@ static bool read_family(const kr_reading *r, const kr_json *ssm, kr_family *fami
     return kr_key_refuse(r, "ssm_cfg.layer", layer, "'Mamba1', 'Mamba2' or 'Mamba3'");
 }
 
-/* The official code has these two alone; 0 is in krait's words. */
+/* The official code supports these two only; 0 needs the object "krait". */
 static bool check_rope(kr_ctx *ctx, const kr_model_values *c)
 {
     const double rope = c->mamba3.rope_fraction;
@@ -206,24 +206,24 @@ static void write_ssm(kr_json_writer *w, const kr_model_values *c, const kr_mode
 
 static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config, kr_model_values *seen)
 {
-    kr_model_values said = *config;
-    if (said.mamba3.rope_fraction == 0) said.mamba3.rope_fraction = 0.5;
-    const kr_keys *own = &families[said.family];
-    if (!kr_keys_check(ctx, "", &head, &said) || !kr_keys_check(ctx, "", &tail, &said) ||
-        !kr_keys_check(ctx, "ssm_cfg.", own, &said) || !check_rope(ctx, &said))
+    kr_model_values expressible = *config;
+    if (expressible.mamba3.rope_fraction == 0) expressible.mamba3.rope_fraction = 0.5;
+    const kr_keys *own = &families[expressible.family];
+    if (!kr_keys_check(ctx, "", &head, &expressible) || !kr_keys_check(ctx, "", &tail, &expressible) ||
+        !kr_keys_check(ctx, "ssm_cfg.", own, &expressible) || !check_rope(ctx, &expressible))
         return false;
-    set_defaults(seen, said.family);
-    kr_keys_write(w, &head, &said, seen);
-    write_ssm(w, &said, seen);
+    set_defaults(seen, expressible.family);
+    kr_keys_write(w, &head, &expressible, seen);
+    write_ssm(w, &expressible, seen);
     kr_json_write_open(w, "attn_layer_idx", '[');
     kr_json_write_close(w, ']');
     kr_json_write_open(w, "attn_cfg", '{');
     kr_json_write_close(w, '}');
     kr_json_write_bool(w, "rms_norm", true);
-    kr_keys_write(w, &tail, &said, seen);
-    kr_keys_copy(&head, seen, &said);
-    kr_keys_copy(&tail, seen, &said);
-    kr_keys_copy(own, seen, &said);
+    kr_keys_write(w, &tail, &expressible, seen);
+    kr_keys_copy(&head, seen, &expressible);
+    kr_keys_copy(&tail, seen, &expressible);
+    kr_keys_copy(own, seen, &expressible);
     return true;
 }
 

@@ -1,4 +1,4 @@
-/* config_tokens.c - the ids that begin, end and fill up a text: keys of config.json and of generation_config.json. */
+/* config_tokens.c - BOS, EOS and padding ids: keys of config.json and of generation_config.json. */
 #include "model/model_config_impl.h"
 
 #include <string.h>
@@ -100,7 +100,7 @@ bool kr_config_has_tokens(const kr_model_values *config)
     return config->n_eos > 0 || config->bos >= 0 || config->pad >= 0;
 }
 
-/* Of the file's other keys, which are about sampling, none is looked at. */
+/* The file's other keys concern sampling and are ignored. */
 bool kr_generation_read(kr_ctx *ctx, kr_model_values *config, const char *text, size_t bytes)
 {
     kr_json *root = kr_config_parse(ctx, "generation_config.json", text, bytes);

@@ -17,7 +17,7 @@ typedef struct brief {
     char text[KR_QUOTE_BYTES + 8];
 } brief;
 
-/* A value as a message shows it. */
+/* A value, shortened for a message. */
 static brief brief_of(const kr_json *value)
 {
     brief b;
@@ -109,7 +109,7 @@ static void write_integer(kr_json_writer *w, const kr_key *key, const kr_model_v
 
 const kr_key_kind kr_integer_key = { sizeof(int64_t), read_integer, check_integer, write_integer, NULL, NULL };
 
-/* 0 in the field is a word in the file, and no number. */
+/* A field of 0 is a word in the file, not a number. */
 static bool read_but_zero(kr_reading *r, const kr_key *key, const kr_json *value, bool is_zero, const char *rule)
 {
     const int64_t zero = 0;
@@ -167,7 +167,7 @@ static void write_number(kr_json_writer *w, const kr_key *key, const kr_model_va
 
 const kr_key_kind kr_number_key = { sizeof(double), read_number, check_number, write_number, NULL, NULL };
 
-/* Infinity: the bare word, or as an object or a string; what no float can hold is meant as infinity too. */
+/* Infinity: the bare word, or as an object or a string; a number out of range also means infinity. */
 static bool take_bound(const kr_json *value, double *x)
 {
     static const char *const words[] = { "Infinity", "infinity", "inf" };
@@ -217,7 +217,7 @@ static void write_pair(kr_json_writer *w, const kr_key *key, const kr_model_valu
 
 const kr_key_kind kr_pair_key = { 2 * sizeof(double), read_pair, check_pair, write_pair, NULL, NULL };
 
-/* ---- truths and words ---- */
+/* ---- booleans and words ---- */
 
 static bool is_in_range(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config)
 {

@@ -1,4 +1,4 @@
-/* model.c - models: made of a config, measured before they are made, and taken apart. */
+/* model.c - models: creation from a config, measuring, destruction. */
 #include "model/model_impl.h"
 
 #include "base/device_memory.h"
@@ -17,7 +17,7 @@ const char *kr_layout_parameter(kr_layout layout, const char *name)
     return layout == KR_LAYOUT_HF && strcmp(name, kr_embedding_name) == 0 ? "backbone.embeddings.weight" : name;
 }
 
-/* ---- numbers that do not fit ---- */
+/* ---- numbers out of range ---- */
 
 typedef struct counting {
     kr_dtype dtype;
@@ -60,22 +60,22 @@ bool kr_refuse_large(kr_ctx *ctx, const char *verb, const char *name, kr_dtype t
 
 bool kr_dtype_is_shorter(kr_dtype to, kr_dtype from)
 {
-    /* of their largest numbers */
+    /* order of their largest numbers */
     static const int reach[] = { [KR_DTYPE_F16] = 0, [KR_DTYPE_BF16] = 1, [KR_DTYPE_F32] = 2, [KR_DTYPE_F64] = 3 };
     return reach[to] < reach[from];
 }
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 kr_network *kr_model_declare(kr_ctx *ctx, const kr_model_values *config, kr_dtype dtype)
 {
-    kr_model_values own = *config;
-    kr_config_set_dtype(&own, dtype);
-    own.layers.block = own.family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&own.mamba1)
-                       : own.family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&own.mamba2)
-                                                        : kr_mamba3_block(&own.mamba3);
-    own.network.layers = &own.layers;
-    return kr_network_declare(ctx, &own.network);
+    kr_model_values values = *config;
+    kr_config_set_dtype(&values, dtype);
+    values.layers.block = values.family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&values.mamba1)
+                          : values.family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&values.mamba2)
+                                                              : kr_mamba3_block(&values.mamba3);
+    values.network.layers = &values.layers;
+    return kr_network_declare(ctx, &values.network);
 }
 
 static bool note_types(kr_model *model)
@@ -114,23 +114,23 @@ void kr_model_destroy(kr_model *model)
     kr_memory_free(memory, model, sizeof *model);
 }
 
-bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_values *own, const kr_model_config *config)
+bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_values *values, const kr_model_config *config)
 {
-    return kr_model_values_take(ctx, op, own, config) &&
-           kr_require(ctx, own->layout == KR_LAYOUT_OFFICIAL || own->layout == KR_LAYOUT_HF, KR_ERR_ARG,
-                      "%s: layout = %d is neither official nor hf", op, (int)own->layout) &&
-           kr_require(ctx, kr_block_kind_of(own->family) != NULL, KR_ERR_ARG,
-                      "%s: family = %d is none of mamba1, mamba2, mamba3", op, (int)own->family) &&
-           kr_require(ctx, own->n_eos >= 0 && own->n_eos <= KR_MAX_EOS, KR_ERR_ARG,
-                      "%s: n_eos = %d, but must be from 0 to %d", op, own->n_eos, KR_MAX_EOS);
+    return kr_model_values_take(ctx, op, values, config) &&
+           kr_require(ctx, values->layout == KR_LAYOUT_OFFICIAL || values->layout == KR_LAYOUT_HF, KR_ERR_ARG,
+                      "%s: layout = %d is neither official nor hf", op, (int)values->layout) &&
+           kr_require(ctx, kr_block_kind_of(values->family) != NULL, KR_ERR_ARG,
+                      "%s: family = %d is none of mamba1, mamba2, mamba3", op, (int)values->family) &&
+           kr_require(ctx, values->n_eos >= 0 && values->n_eos <= KR_MAX_EOS, KR_ERR_ARG,
+                      "%s: n_eos = %d, but must be from 0 to %d", op, values->n_eos, KR_MAX_EOS);
 }
 
 kr_model *kr_model_create(kr_ctx *ctx, const kr_model_config *config)
 {
-    kr_model_values own;
-    if (kr_ctx_failed(ctx) || !kr_model_take_config(ctx, "model.create", &own, config)) return NULL;
-    kr_network *net = kr_model_declare(ctx, &own, kr_config_dtype_of(&own));
-    kr_model *model = net ? kr_model_of(ctx, &own, net) : NULL;
+    kr_model_values values;
+    if (kr_ctx_failed(ctx) || !kr_model_take_config(ctx, "model.create", &values, config)) return NULL;
+    kr_network *net = kr_model_declare(ctx, &values, kr_config_dtype_of(&values));
+    kr_model *model = net ? kr_model_of(ctx, &values, net) : NULL;
     if (model && kr_params_reset(kr_network_params(model->net)) == KR_OK) return model;
     kr_blame(ctx, "model.create");
     kr_model_destroy(model);

@@ -1,4 +1,4 @@
-/* model_config.c - configs of models: defaults, copies, and config.json whatever its layout. */
+/* model_config.c - configs of models: defaults, copies, and config.json in any layout. */
 #include "model/model_config_impl.h"
 
 #include "base/entry.h"
@@ -156,7 +156,7 @@ static void copy_d_model(kr_model_values *to, const kr_model_values *from)
 
 const kr_key_kind kr_d_model_key = { 0, read_d_model, check_d_model, write_d_model, same_d_model, copy_d_model };
 
-/* ---- configs that own their lists ---- */
+/* ---- configs that normalised their lists ---- */
 
 kr_config_box *kr_config_box_create(kr_ctx *ctx)
 {
@@ -182,7 +182,7 @@ void kr_config_box_destroy(kr_config_box *box)
     kr_entry_end(&entry);
 }
 
-/* NULL where there is nothing to copy, or no memory, which *ok then tells. */
+/* NULL for an empty list, or if out of memory, then *ok is false. */
 static const void *copy_list(kr_arena *arena, const void *list, int64_t count, size_t bytes, bool *ok)
 {
     if (count == 0 || !list) return NULL;
@@ -303,13 +303,13 @@ kr_model_config *kr_model_config_load(kr_ctx *ctx, const char *path)
 
 void kr_model_config_destroy(kr_model_config *config)
 {
-    kr_config_box_destroy((kr_config_box *)(void *)config); /* whose first member it is */
+    kr_config_box_destroy((kr_config_box *)(void *)config); /* its first member */
 }
 
 /* ---- writing ---- */
 
-/* Fields that say the same in two ways, said in one: what they do not change shall not differ. */
-static void settle(kr_model_values *c, const kr_model_values *seen)
+/* Normalises redundant fields, so that fields without effect do not count as different. */
+static void normalise_fields(kr_model_values *c, const kr_model_values *seen)
 {
     kr_mamba1_config *m = &c->mamba1;
     if (c->family == KR_FAMILY_MAMBA1 && m->d_inner == m->expand * m->d_model) m->d_inner = 0;
@@ -338,18 +338,18 @@ kr_status kr_model_config_write(kr_ctx *ctx, const kr_model_config *config, kr_l
 kr_status kr_model_values_write(kr_ctx *ctx, const kr_model_values *values, kr_layout layout, char *text, size_t bytes,
                                 size_t *needed)
 {
-    kr_model_values own = *values, seen;
+    kr_model_values normalised = *values, seen;
     if (needed) *needed = 0;
     if (kr_ctx_failed(ctx)) return kr_ctx_status(ctx);
-    if (layout == KR_LAYOUT_AS_LOADED) layout = own.layout;
-    if (!check_config(ctx, &own, layout)) return ctx->status;
+    if (layout == KR_LAYOUT_AS_LOADED) layout = normalised.layout;
+    if (!check_config(ctx, &normalised, layout)) return ctx->status;
     const kr_layout_kind *kind = layout == KR_LAYOUT_HF ? &kr_hf_layout : &kr_official_layout;
     kr_json_writer w;
     kr_json_write_begin(&w, text, bytes);
     kr_json_write_open(&w, NULL, '{');
-    if (kind->write(ctx, &w, &own, &seen)) {
-        settle(&own, &seen);
-        kr_krait_write(ctx, &w, &own, &seen, kind, text != NULL);
+    if (kind->write(ctx, &w, &normalised, &seen)) {
+        normalise_fields(&normalised, &seen);
+        kr_krait_write(ctx, &w, &normalised, &seen, kind, text != NULL);
         kr_json_write_close(&w, '}');
         kr_json_write_end(&w);
         if (w.length > KR_CONFIG_BYTES_MOST)

@@ -1,7 +1,8 @@
-/* model_config_impl.h - config.json as tables of keys: each row is a key of the file and the field that it stands for.
+/* model_config_impl.h - config.json as tables of keys: each row is a key of the file and its field.
  *
- * A layout reads its own keys, then those of the object "krait", which win. Writing goes the other way: what a reader
- * of the layout's own keys would see is compared with the config, and what differs goes into "krait".
+ * A layout reads its keys, then those of the object "krait", which take precedence. Writing is the reverse: the config
+ * that a reader of the layout's keys would get is compared with the actual one, and the differences are written to
+ * "krait".
  */
 #ifndef KR_MODEL_MODEL_CONFIG_IMPL_H
 #define KR_MODEL_MODEL_CONFIG_IMPL_H
@@ -12,7 +13,7 @@
 
 #include <krait/model.h>
 
-/* A kr_model_config with its parts by value: what keys have offsets in, and what is compared and copied as a whole. */
+/* A kr_model_config with its parts by value: keys have offsets in it, and it is compared and copied as a whole. */
 typedef struct kr_model_values {
     kr_layout layout;
     kr_family family;
@@ -39,8 +40,9 @@ kr_status kr_model_values_write(kr_ctx *ctx, const kr_model_values *values, kr_l
 
 /* A config that owns its parts and lists. */
 typedef struct kr_config_box {
-    kr_model_config config; /* whose parts are those of `values` */
-    kr_model_values values; /* its other fields count while it is read; kr_config_box_publish copies them to `config` */
+    kr_model_config config; /* its parts are those of `values` */
+    kr_model_values
+        values; /* the other fields are valid while it is read; kr_config_box_publish copies them to `config` */
     kr_ctx *ctx;
     kr_arena arena;
 } kr_config_box;
@@ -50,7 +52,7 @@ void kr_config_box_publish(kr_config_box *box);
 kr_config_box *kr_config_box_create(kr_ctx *ctx);
 void kr_config_box_destroy(kr_config_box *box);
 
-/* Its own copy of a (whole) config; NULL after an error. */
+/* A copy of a (whole) config; NULL after an error. */
 kr_config_box *kr_config_box_clone(kr_ctx *ctx, const kr_model_values *values);
 
 /* ---- keys ---- */
@@ -61,17 +63,17 @@ typedef struct kr_reading {
     kr_ctx *ctx;
     kr_arena *arena; /* for lists */
     kr_model_values *config;
-    const kr_json *object; /* that is being read ... */
-    const char *prefix;    /* ... and how its keys are called: "", "ssm_cfg.", "krait." */
+    const kr_json *object; /* being read ... */
+    const char *prefix;    /* ... and the prefix of its keys: "", "ssm_cfg.", "krait." */
     int64_t num_heads;     /* of the Hugging Face spelling; 0: not given */
     int64_t nschedule;     /* numbers of krait.custom_schedule; -1: not given */
 } kr_reading;
 
-/* What a row's value is. */
+/* The kind of a row's value. */
 typedef struct kr_key_kind {
     size_t bytes; /* of the field, which is plain memory; 0: `same` compares and `copy` copies */
     bool (*read)(kr_reading *r, const kr_key *key, const kr_json *value);
-    /* The field within its range? Messages begin with the name that the key has in the file. */
+    /* Is the field within its range? Messages begin with the key's name in the file. */
     bool (*check)(kr_ctx *ctx, const char *prefix, const kr_key *key, const kr_model_values *config);
     void (*write)(kr_json_writer *w, const kr_key *key, const kr_model_values *config);
     bool (*same)(const kr_model_values *a, const kr_model_values *b);
@@ -80,9 +82,9 @@ typedef struct kr_key_kind {
 
 enum {
     KR_KEY_ALWAYS = 1,   /* written with its default too */
-    KR_KEY_NULLABLE = 2, /* null: as if it were not there */
-    KR_KEY_HARMLESS = 4, /* of krait: a reader that passes over it computes the same numbers */
-    KR_KEY_INITIAL = 8,  /* of krait: only how fresh parameters are drawn */
+    KR_KEY_NULLABLE = 2, /* null: as if it were missing */
+    KR_KEY_HARMLESS = 4, /* of krait: a reader that ignores it computes the same numbers */
+    KR_KEY_INITIAL = 8,  /* of krait: only affects initial parameters */
     KR_KEY_ABOVE = 16,   /* numbers: more than least */
     KR_KEY_INFINITE = 32 /* pairs: the second may be infinite */
 };
@@ -91,7 +93,7 @@ enum {
 
 struct kr_key {
     const char *name;
-    const kr_key_kind *kind;  /* NULL: known, of no meaning here, or read by other means */
+    const kr_key_kind *kind;  /* NULL: ignored here, or read by other means */
     size_t offset;            /* of the field in kr_model_values */
     int64_t least, most;      /* of integers (most 0: KR_CONFIG_MOST); least of numbers */
     const char *const *words; /* of the values from 0 on, up to a NULL */
@@ -140,32 +142,33 @@ bool kr_key_same(const kr_key *key, const kr_model_values *a, const kr_model_val
 /* "config.json: KEY = VALUE, but must be RULE"; always false. */
 bool kr_key_refuse(const kr_reading *r, const char *name, const kr_json *value, const char *rule);
 
-/* Is a string this word, to its last byte? */
+/* Is a string exactly this word? */
 bool kr_json_is_word(const kr_json *value, const char *word);
 
 /* ---- layouts ---- */
 
 typedef struct kr_layout_kind {
-    /* Everything but the krait object. */
+    /* Everything except the krait object. */
     bool (*read)(kr_reading *r, const kr_json *root);
-    /* The keys, written from a config that is in range; *seen becomes what a reader will see of them. False: refused. */
+    /* Writes the keys from a config in range; sets *seen to the config that a reader will get from them. False: not
+     * representable. */
     bool (*write)(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config, kr_model_values *seen);
-    const char *warning; /* what comes of a krait object that matters */
+    const char *warning; /* consequence of a krait object that matters */
 } kr_layout_kind;
 
 extern const kr_layout_kind kr_official_layout, kr_hf_layout;
 
-/* The object "krait" of the root, if there is one; and the checks of what it says together with the rest. */
+/* Reads the object "krait" of the root, if it exists, and checks its combination with the other keys. */
 bool kr_krait_read(kr_reading *r, const kr_json *root);
 
-/* Writes the object for what differs between the config and `seen`, if anything does; warns where it matters. */
+/* Writes the object for differences between the config and `seen`, if any; warns where they matter. */
 void kr_krait_write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config, const kr_model_values *seen,
                     const kr_layout_kind *layout, bool warns);
 
-/* Ranges of the fields that "krait" has, and its lists. */
+/* Ranges of the fields of "krait", and its lists. */
 bool kr_krait_check(kr_ctx *ctx, const kr_model_values *config);
 
-/* kr_model_config_load of what must be a folder. */
+/* kr_model_config_load of a directory. */
 kr_config_box *kr_config_load_folder(kr_ctx *ctx, const char *folder);
 
 /* The keys for token ids, of the Hugging Face spelling and of generation_config.json. */

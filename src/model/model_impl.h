@@ -1,4 +1,4 @@
-/* model_impl.h - inside of a model: a network, its config, and how its weights lay in their files. */
+/* model_impl.h - internals of a model: a network, its config, and the storage types of its weights. */
 #ifndef KR_MODEL_MODEL_IMPL_H
 #define KR_MODEL_MODEL_IMPL_H
 
@@ -10,13 +10,13 @@ struct kr_model {
     kr_ctx *ctx;
     kr_config_box *box;
     kr_network *net;
-    kr_dtype *stored; /* of each parameter, in order of the table: the type that it is saved in as stored */
+    kr_dtype *stored; /* of each parameter, in order of the table: the type for saving as stored */
     int64_t count;    /* of parameters */
 };
 
-/* The caller's config, whole, its layout, family and number of token ids in range. The rest is the network's to check.
- * */
-bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_values *own, const kr_model_config *config);
+/* Copies the caller's config; its layout, family and number of token ids must be in range. The network checks the other
+ * fields. */
+bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_values *values, const kr_model_config *config);
 
 /* A network of this config and matrices of this type, whose parameters have no memory; NULL after an error. */
 kr_network *kr_model_declare(kr_ctx *ctx, const kr_model_values *config, kr_dtype dtype);
@@ -25,21 +25,21 @@ kr_network *kr_model_declare(kr_ctx *ctx, const kr_model_values *config, kr_dtyp
  * error, which gives NULL. */
 kr_model *kr_model_of(kr_ctx *ctx, const kr_model_values *config, kr_network *net);
 
-/* How a layout calls a parameter. */
+/* A layout's name of a parameter. */
 const char *kr_layout_parameter(kr_layout layout, const char *name);
 
-/* Names in these two places differ between layouts. */
+/* These two names differ between layouts. */
 extern const char kr_embedding_name[], kr_head_name[];
 
-/* How many of the elements, which are floats, are infinite? */
+/* The number of infinite elements among floats. */
 int64_t kr_infinities(kr_ctx *ctx, kr_dtype dtype, const void *data, int64_t count);
 
-/* Refuses a tensor of which n elements are too large for `to`: "...; VERB it as FROM". Its values, if there was memory
- * for them, tell the largest. Always false. */
+/* Error for a tensor with n elements too large for `to`: "...; VERB it as FROM". If its values are in memory, the
+ * message has the largest. Always false. */
 bool kr_refuse_large(kr_ctx *ctx, const char *verb, const char *name, kr_dtype to, kr_dtype from, int64_t n,
                      const double *values, int64_t count);
 
-/* Are there values of `from` that `to` makes infinite? */
+/* Are there values of `from` that become infinite in `to`? */
 bool kr_dtype_is_shorter(kr_dtype to, kr_dtype from);
 
 KR_DECLARE_DEFAULTS(kr_load_options);

@@ -1,7 +1,7 @@
-/* model_load.c - a model out of its folder: config.json, generation_config.json, weights.
+/* model_load.c - loads a model from its directory: config.json, generation_config.json, weights.
  *
- * The config declares a table of parameters without memory; the tensors of the files are held against it, all of them,
- * before anything is allocated for them.
+ * The config declares a table of parameters without memory; all tensors of the files are checked against it before any
+ * memory is allocated for them.
  */
 #include "model/model_impl.h"
 
@@ -28,7 +28,7 @@ typedef struct loading {
 
 /* ---- files against the table ---- */
 
-/* A few of many, by name. */
+/* The first few of many names. */
 typedef struct list {
     char text[420];
     size_t length;
@@ -54,7 +54,7 @@ static const char *more(const list *l)
     return l->count > 3 ? ", ..." : "";
 }
 
-/* The tensor of a parameter; NULL: there is none. Hugging Face's own loader takes the official name too. */
+/* The tensor of a parameter; NULL: none. Like Hugging Face's loader, accepts the official name too. */
 static const kr_weights_item *item_of(const loading *l, const char *name)
 {
     const kr_weights_item *item = kr_weights_find(l->weights, kr_layout_parameter(l->config->layout, name));
@@ -134,7 +134,7 @@ static bool check_items(loading *l)
                       (long long)types.count, types.text, more(&types));
 }
 
-/* A config may ask for any number of layers; a table of them is only made if the files could have it. */
+/* A config may request any number of layers; the table is only created if the files have enough tensors. */
 static bool has_tensors_for(loading *l)
 {
     const int64_t nlayers = l->config->layers.n_layers, count = kr_weights_count(l->weights);
@@ -157,14 +157,14 @@ static bool match(loading *l)
 
 /* ---- types ---- */
 
-/* The narrowest that loses nothing of either. */
+/* The narrowest type that holds the values of both. */
 static kr_dtype joined(kr_dtype a, kr_dtype b)
 {
     if (a == b) return a;
     return a == KR_DTYPE_F64 || b == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
 }
 
-/* Of the matrices: those that a network of halves has in halves. */
+/* Of the matrices: those that a 16-bit network stores with 16 bits. */
 static kr_dtype stored_dtype(const loading *l)
 {
     const kr_params *params = kr_network_params(l->net);
@@ -212,7 +212,7 @@ static bool read_values(loading *l, kr_model *model, bool is_as_stored)
     return true;
 }
 
-/* A head beside a tied embedding is its copy, to the last bit, whatever the types; or the config is wrong. */
+/* A head in addition to a tied embedding must be its bit-exact copy, whatever the types; otherwise the config is wrong. */
 static bool check_copy(loading *l)
 {
     const kr_weights_item *head = copied_head(l), *embedding = head ? item_of(l, kr_embedding_name) : NULL;
@@ -224,14 +224,14 @@ static bool check_copy(loading *l)
     const bool equal = read_item(l, head, dtype, both) && read_item(l, embedding, dtype, both + bytes) &&
                        kr_require(l->ctx, memcmp(both, both + bytes, bytes) == 0, KR_ERR_FORMAT,
                                   "the config says that the embeddings are tied, but '%s' is not equal to '%s'; if the "
-                                  "head is one of its own, set %s to false",
+                                  "head is separate, set %s to false",
                                   kr_head_name, embedding->name,
                                   l->config->layout == KR_LAYOUT_HF ? "tie_word_embeddings" : "tie_embeddings");
     kr_memory_free(&l->ctx->memory, both, 2 * bytes);
     return equal;
 }
 
-/* ---- all of it ---- */
+/* ---- loading ---- */
 
 static bool take_box(loading *l, kr_config_box *box)
 {
@@ -258,7 +258,7 @@ static kr_model *make_model(loading *l, const kr_load_options *options)
 static kr_model *load(loading *l, const kr_load_options *options)
 {
     if (!take_box(l, kr_config_load_folder(l->ctx, l->folder))) {
-        /* the system's words name the path; others tell of its content */
+        /* system messages name the path; others concern its content */
         if (l->ctx->status != KR_ERR_IO) kr_blame(l->ctx, OP ": %s", l->folder);
         return NULL;
     }
@@ -273,15 +273,17 @@ static kr_model *load(loading *l, const kr_load_options *options)
 
 kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *options)
 {
-    kr_load_options own;
-    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP, kr_load_options, options, &own) ||
+    kr_load_options options_taken;
+    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP, kr_load_options, options, &options_taken) ||
         !kr_require(ctx, folder && *folder, KR_ERR_ARG, OP ": the folder's path is NULL or empty") ||
         !kr_require(ctx,
-                    own.dtype == KR_DTYPE_AS_STORED || (kr_dtype_is_valid(own.dtype) && kr_dtype_is_float(own.dtype)),
-                    KR_ERR_DTYPE, OP ": dtype = %s, but must be f32, f64, bf16 or f16", kr_dtype_name(own.dtype)))
+                    options_taken.dtype == KR_DTYPE_AS_STORED ||
+                        (kr_dtype_is_valid(options_taken.dtype) && kr_dtype_is_float(options_taken.dtype)),
+                    KR_ERR_DTYPE, OP ": dtype = %s, but must be f32, f64, bf16 or f16",
+                    kr_dtype_name(options_taken.dtype)))
         return NULL;
     loading l = { .ctx = ctx, .folder = folder };
-    kr_model *model = load(&l, &own);
+    kr_model *model = load(&l, &options_taken);
     kr_network_destroy(l.net);
     kr_weights_close(l.weights);
     kr_config_box_destroy(l.box);
@@ -290,14 +292,14 @@ kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *
 
 /* ---- without loading ---- */
 
-typedef struct telling {
-    kr_reason_fn *tell;
+typedef struct reporter {
+    kr_reason_fn *report;
     void *user;
     int64_t count;
-} telling;
+} reporter;
 
-static void tell(telling *t, const char *format, ...) KR_PRINTF(2, 3);
-static void tell(telling *t, const char *format, ...)
+static void report(reporter *t, const char *format, ...) KR_PRINTF(2, 3);
+static void report(reporter *t, const char *format, ...)
 {
     char text[1024];
     va_list args;
@@ -305,18 +307,18 @@ static void tell(telling *t, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     t->count++;
-    if (t->tell) t->tell(t->user, text);
+    if (t->report) t->report(t->user, text);
 }
 
-static void tell_of_item(telling *t, const kr_weights_item *item, const kr_shape *shape)
+static void report_item(reporter *t, const kr_weights_item *item, const kr_shape *shape)
 {
-    if (!is_float(item)) tell(t, "tensor '%s' is %s, but parameters are floats", QUOTED(item->name), item->type);
+    if (!is_float(item)) report(t, "tensor '%s' is %s, but parameters are floats", QUOTED(item->name), item->type);
     if (!kr_shape_equal(&item->shape, shape))
-        tell(t, "tensor '%s' is %s, but must be %s", QUOTED(item->name), KR_TEXT_OF_SHAPE(&item->shape),
-             KR_TEXT_OF_SHAPE(shape));
+        report(t, "tensor '%s' is %s, but must be %s", QUOTED(item->name), KR_TEXT_OF_SHAPE(&item->shape),
+               KR_TEXT_OF_SHAPE(shape));
 }
 
-static void tell_of_tensors(const loading *l, telling *t)
+static void report_tensors(const loading *l, reporter *t)
 {
     const kr_params *params = kr_network_params(l->net);
     int64_t nstrange = kr_weights_count(l->weights) - (copied_head(l) != NULL);
@@ -325,26 +327,26 @@ static void tell_of_tensors(const loading *l, telling *t)
         const kr_weights_item *item = item_of(l, row->name);
         const kr_shape shape = kr_tensor_shape(row->tensor);
         if (!item) {
-            tell(t, "tensor '%s' is missing", kr_layout_parameter(l->config->layout, row->name));
+            report(t, "tensor '%s' is missing", kr_layout_parameter(l->config->layout, row->name));
             continue;
         }
         nstrange--;
-        tell_of_item(t, item, &shape);
-        if (copied_head(l) && strcmp(row->name, kr_embedding_name) == 0) tell_of_item(t, copied_head(l), &shape);
+        report_item(t, item, &shape);
+        if (copied_head(l) && strcmp(row->name, kr_embedding_name) == 0) report_item(t, copied_head(l), &shape);
     }
     for (int64_t i = 0; nstrange > 0 && i < kr_weights_count(l->weights); i++) {
         const kr_weights_item *item = kr_weights_at(l->weights, i);
         if (is_known(l, item)) continue;
-        tell(t, "tensor '%s' is not of the model", QUOTED(item->name));
+        report(t, "tensor '%s' is not of the model", QUOTED(item->name));
         nstrange--;
     }
 }
 
-/* An error of the context becomes a reason, but for lack of memory. */
-static void tell_of_error(kr_ctx *ctx, telling *t)
+/* Converts an error of the context to a reason, except out of memory. */
+static void report_error(kr_ctx *ctx, reporter *t)
 {
     if (!kr_ctx_failed(ctx) || ctx->status == KR_ERR_NOMEM) return;
-    tell(t, "%s", kr_ctx_message(ctx));
+    report(t, "%s", kr_ctx_message(ctx));
     kr_ctx_clear(ctx);
 }
 
@@ -354,13 +356,13 @@ int64_t kr_model_check(kr_ctx *ctx, const char *folder, kr_reason_fn *reason, vo
         !kr_require(ctx, folder && *folder, KR_ERR_ARG, "model.check: the folder's path is NULL or empty"))
         return -1;
     loading l = { .ctx = ctx, .folder = folder };
-    telling t = { .tell = reason, .user = user };
+    reporter t = { .report = reason, .user = user };
     take_box(&l, kr_config_load_folder(ctx, folder));
-    tell_of_error(ctx, &t);
+    report_error(ctx, &t);
     l.weights = kr_weights_open(ctx, folder);
-    tell_of_error(ctx, &t);
-    if (l.config && l.weights && has_tensors_for(&l) && declare(&l)) tell_of_tensors(&l, &t);
-    tell_of_error(ctx, &t);
+    report_error(ctx, &t);
+    if (l.config && l.weights && has_tensors_for(&l) && declare(&l)) report_tensors(&l, &t);
+    report_error(ctx, &t);
     kr_network_destroy(l.net);
     kr_weights_close(l.weights);
     kr_config_box_destroy(l.box);

@@ -1,4 +1,4 @@
-/* model_measure.c - what a model would take, out of its table of parameters and its config, before it is made. */
+/* model_measure.c - memory needs of a model, computed from its table of parameters and its config without creating it. */
 #include "model/model_impl.h"
 
 #include "nn/block_config.h"
@@ -25,10 +25,10 @@ static bool count_state(kr_ctx *ctx, const kr_network *net, size_t element, size
     return kr_require(ctx, all < 0x1p53, KR_ERR_SHAPE, OP ": a state would have %.3g bytes, too many to address", all);
 }
 
-/* ---- a forward ----
+/* ---- a forward pass ----
  *
- * Unrecorded, a layer's tensors are gone when it is done, so that a call holds those of one layer. What a block keeps
- * for each token until its end, in numbers:
+ * Unrecorded, a layer's tensors are freed when it is done, so that a call holds those of one layer. The number of
+ * elements that a block keeps for each token until its end:
  */
 
 static int64_t mamba1_numbers(const kr_mamba1 *m)
@@ -40,7 +40,7 @@ static int64_t mamba1_numbers(const kr_mamba1 *m)
 static int64_t mamba2_numbers(const kr_mamba2 *m)
 {
     const int64_t ngr = m->config.ngroups * m->config.state_rank;
-    /* in_proj, conv, dt three times, x by itself, y, the norm's y */
+    /* in_proj, conv, dt three times, x separately, y, the norm's y */
     return 2 * m->ni + 2 * ngr + m->nh + m->nv + 3 * m->nh + 2 * m->nssm + m->ni;
 }
 
@@ -48,9 +48,9 @@ static int64_t mamba3_numbers(const kr_mamba3 *m)
 {
     const kr_mamba3_config *c = &m->config;
     const int64_t hmr = m->nh * m->nm * c->state_rank, mgr = m->nm * c->ngroups * c->state_rank;
-    const int64_t turns = m->nh * m->nrotations * (c->rotation == KR_ROTATION_QUATERNION ? 8 : 1) + m->nchannel;
-    /* in_proj; B and C by group twice, by head, and turned; angles; step coefficients; y, and its gate */
-    const int64_t common = m->nin + 4 * mgr + 2 * hmr + (m->nrotated ? 2 * hmr : 0) + turns + 8 * m->nh + 2 * m->ni;
+    const int64_t angles = m->nh * m->nrotations * (c->rotation == KR_ROTATION_QUATERNION ? 8 : 1) + m->nchannel;
+    /* in_proj; B and C by group twice, by head, and rotated; angles; step coefficients; y, and its gate */
+    const int64_t common = m->nin + 4 * mgr + 2 * hmr + (m->nrotated ? 2 * hmr : 0) + angles + 8 * m->nh + 2 * m->ni;
     /* with several ranks: V, y, z, the gate's and mimo_o's products are each as wide as all of them */
     return common + (c->is_mimo ? 5 * m->nm * m->ni - m->ni : c->has_outproj_norm ? m->ni : 0);
 }
@@ -64,7 +64,8 @@ static int64_t layer_numbers(const kr_layers *layers)
     const int64_t mixer = layers->kind->family == KR_FAMILY_MAMBA1   ? mamba1_numbers(block)
                           : layers->kind->family == KR_FAMILY_MAMBA2 ? mamba2_numbers(block)
                                                                      : mamba3_numbers(block);
-    /* the stream before and after, what comes of it, the norm and the branch; the MLP's norm, fc1, gate and branch */
+    /* the residual stream before and after, its norm input, the norm and the branch; the MLP's norm, fc1, gate and
+     * branch */
     return mixer + 5 * layers->nd + (nhidden ? 3 * nhidden + 3 * layers->nd : 0) + 4 * nstreams * layers->nd;
 }
 

@@ -1,4 +1,5 @@
-/* model_save.c - a model into a folder: weights, generation_config.json where there are token ids, config.json last. */
+/* model_save.c - saves a model to a directory: weights, generation_config.json if there are token ids, config.json
+ * last. */
 #include "model/model_impl.h"
 
 #include "io/file.h"
@@ -86,7 +87,7 @@ static bool refuse_large(saving *s, const kr_param_row *row, kr_dtype dtype, int
     return false;
 }
 
-/* The elements of a parameter in the type that is written: its own memory, or a copy. NULL after an error. */
+/* The elements of a parameter in the type to write: its memory, or a copy. NULL after an error. */
 static const void *elements_of(saving *s, int64_t i, const kr_param_row *row, kr_dtype dtype)
 {
     const kr_tensor *x = row->tensor;
@@ -112,7 +113,7 @@ static bool add_row(saving *s, int64_t i)
     const kr_shape shape = kr_tensor_shape(row->tensor);
     if (!data || kr_weights_add(s->writer, kr_layout_parameter(s->o.layout, row->name), dtype, shape, data) != KR_OK)
         return false;
-    /* torch's own loader wants both names of a tied tensor; safetensors have it once */
+    /* torch's loader expects both names of a tied tensor; safetensors store it once */
     const bool is_head_too = s->o.container == KR_CONTAINER_TORCH && s->model->box->values.network.tie_embeddings &&
                              strcmp(row->name, kr_embedding_name) == 0;
     return !is_head_too || kr_weights_add(s->writer, kr_head_name, dtype, shape, data) == KR_OK;
@@ -130,9 +131,9 @@ static bool make_rows(saving *s)
     return (s->writer = kr_weights_writer_create(s->ctx)) != NULL;
 }
 
-/* ---- all of it ---- */
+/* ---- saving ---- */
 
-/* What can be refused is refused before the first file is touched. */
+/* All checks run before the first file is touched. */
 static bool save(saving *s)
 {
     text config, generation;

@@ -1,15 +1,15 @@
-/* state_file.c - states as files: safetensors with a tensor "slot.N.NAME" for each of a cache, those that its format has
- * besides, and in the metadata
+/* state_file.c - state files: safetensors with a tensor "slot.N.NAME" for each tensor of a cache, the extra tensors of
+ * its format, and in the metadata
  *
  *   format        "krait.state" or another slots      how many, decimal
  *   version       "1"                      batch      decimal
- *   family        "mamba2"                 filled     a digit for each slot: 1, or 0 for a fresh one
+ *   family        "mamba2"                 filled     a digit for each slot: 1, or 0 for an initial one
  *   architecture  a hash, 16 hex digits    pathways   the same: kr_mamba3_pathway, 0 in other families
  *   weights       a hash, 16 hex digits    cursors    is_on full_len network stack layers.. (one for each slot), decimal
  *                                          checksum   of all these texts and of the tensors, 16 hex digits
  *
- * What is read is not trusted: every text is checked against the network before it is used, and the shapes of the
- * network's caches decide how much memory is asked for.
+ * The input is untrusted: every text is checked against the network before it is used, and allocation sizes come from
+ * the shapes of the network's caches.
  */
 #include "model/state_file.h"
 
@@ -75,7 +75,7 @@ static uint64_t hash_slots(uint64_t hash, const kr_network *net)
     return hash;
 }
 
-/* Names, types and shapes of the parameters, the weights of each slot, and the markers that cursors count. */
+/* Names, types and shapes of the parameters, the weights of each slot, and the class tokens that cursors count. */
 static uint64_t architecture_hash(const kr_network *net)
 {
     const kr_layers *layers = net->layers;
@@ -96,7 +96,7 @@ static uint64_t hash_texts(const char *const *texts)
     return hash;
 }
 
-/* data are near. */
+/* data are in host memory. */
 static uint64_t hash_tensor(uint64_t hash, const char *name, kr_dtype dtype, const kr_shape *shape, const void *data)
 {
     hash = kr_hash_word(kr_hash_text(hash, name), (uint64_t)dtype);
@@ -104,7 +104,7 @@ static uint64_t hash_tensor(uint64_t hash, const char *name, kr_dtype dtype, con
     return kr_hash_bytes(hash, data, (size_t)kr_shape_count(shape) * kr_dtype_bytes(dtype));
 }
 
-/* ---- checks on both ways ---- */
+/* ---- checks of both directions ---- */
 
 /* x is contiguous. */
 static bool check_finite(kr_ctx *ctx, const char *name, const kr_tensor *x)
@@ -221,7 +221,7 @@ static bool compose_texts(saving *s)
     return true;
 }
 
-/* The elements of x one after another, near: x itself, or a copy in `flat`. */
+/* The elements of x, contiguous, in host memory: x itself, or a copy in `flat`. */
 static const kr_tensor *flattened(saving *s, const kr_tensor *x, kr_tensor *flat)
 {
     if (kr_tensor_is_row_major(x) && !kr_on_device(s->ctx, x->data)) return x;
@@ -325,7 +325,7 @@ static bool read_texts(loading *l)
     return true;
 }
 
-/* A whole number as it is written here: no sign but '-', no zeros in front. *text moves behind it. */
+/* An integer in canonical form: no sign but '-', no leading zeros. *text moves past it. */
 static bool take_number(const char **text, int64_t *n)
 {
     const char *at = *text;
@@ -436,7 +436,7 @@ static bool check_item(loading *l, int64_t slot, int i, const kr_safetensors_ite
                         item->dtype, item->type);
 }
 
-/* Is it the tensor of a slot that is filled, or one that the format has besides? */
+/* Is it the tensor of a slot that is filled, or an extra tensor of the format? */
 static bool is_known(const loading *l, const kr_safetensors_item *item)
 {
     const char *at = item->name;

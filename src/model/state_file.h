@@ -11,7 +11,7 @@ enum { KR_STATE_EXTRAS_MAX = 8 };
 typedef struct kr_state_format {
     const char *name, *version;              /* the texts "format" and "version" of its metadata */
     const char *what;                        /* "state": in messages */
-    int nextras;                             /* tensors besides the state's, */
+    int nextras;                             /* tensors in addition to the state's, */
     const char *extras[KR_STATE_EXTRAS_MAX]; /* their names; every file has them */
 } kr_state_format;
 
@@ -27,12 +27,12 @@ typedef struct kr_state_extra {
 bool kr_state_file_write(const kr_state_format *format, const kr_state *state, const kr_network *net,
                          const kr_state_extra *extras, const char *path);
 
-/* Takes what the file has besides its state; the items, in the format's order, are there but not checked, nor aligned,
- * and gone afterwards. False after an error. */
+/* Receives the extra tensors of the file; the items, in the format's order, exist but are not checked, nor aligned, and
+ * are valid only during the call. False after an error. */
 typedef bool kr_state_take_fn(void *user, const kr_state *state, const kr_safetensors *file,
                               const kr_safetensors_item *const *extras);
 
-/* Reads a state; take (NULL: nothing to take) comes last, when everything else is right. NULL after an error. */
+/* Reads a state; take (NULL: none) is called last, after all checks. NULL after an error. */
 kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const char *path,
                              kr_state_take_fn *take, void *user);
 

@@ -246,11 +246,11 @@ TEST(pickle_programs_refused)
     REFUSED(BEGIN "\x95\2\0\0\0\0\0\0\0}", "a frame of 2 bytes reaches beyond the program");
     REFUSED(BEGIN TEXT("\2", "\xc3("), "a text is not UTF-8");
     /* the memo */
-    REFUSED(BEGIN "h\0.", "place 0 of the memo is empty");
-    REFUSED(BEGIN "Nq\1h\0.", "place 0 of the memo is empty");
-    REFUSED(BEGIN "j\xff\xff\xff\xff.", "place 4294967295 of the memo is empty");
-    REFUSED(BEGIN "Nr\x9\0\0\0.", "place 9 of the memo is too far for a program of 9 bytes");
-    REFUSED(BEGIN "Nr\xff\xff\xff\xff.", "place 4294967295 of the memo is too far for a program of 9 bytes");
+    REFUSED(BEGIN "h\0.", "slot 0 of the memo is empty");
+    REFUSED(BEGIN "Nq\1h\0.", "slot 0 of the memo is empty");
+    REFUSED(BEGIN "j\xff\xff\xff\xff.", "slot 4294967295 of the memo is empty");
+    REFUSED(BEGIN "Nr\x9\0\0\0.", "slot 9 of the memo exceeds a program of 9 bytes");
+    REFUSED(BEGIN "Nr\xff\xff\xff\xff.", "slot 4294967295 of the memo exceeds a program of 9 bytes");
     kr_ctx_destroy(ctx);
 }
 

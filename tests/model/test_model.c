@@ -266,7 +266,7 @@ TEST(tied_heads)
     CHECK(!kr_model_load(ctx, in_folder("m"), NULL), "another head");
     CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT,
                     ": the config says that the embeddings are tied, but 'lm_head.weight' is not equal to "
-                    "'backbone.embedding.weight'; if the head is one of its own, set tie_embeddings to false");
+                    "'backbone.embedding.weight'; if the head is separate, set tie_embeddings to false");
     const kr_dtype half = KR_DTYPE_BF16; /* the table is rounded, the head is not: not equal */
     write_changed(ctx, "official_lm/mamba1", "m",
                   &(change){ .name = table, .dtype = &half, .added = head, .from = table });
