@@ -1,7 +1,7 @@
-/* bench.h - what a case gets, and where cases are listed.
+/* bench.h - the environment of a case, and the list of cases.
  *
- * A case builds its operands, lines up contenders (ours for each instruction set, a peer, the machine's own limit),
- * measures them together and reports. Operands live until the case ends.
+ * A case builds its operands, enters contenders (ours for each instruction set, a peer, the machine's limit), measures
+ * them together and reports. Operands live until the case ends.
  */
 #ifndef KR_BENCH_BENCH_H
 #define KR_BENCH_BENCH_H
@@ -19,11 +19,11 @@ typedef struct bench_env {
     int threads;
     kr_pool *pool;   /* of `threads` threads */
     double seconds;  /* for one contender of one case */
-    double patience; /* seconds left to wait for a quiet machine, and to repeat what was disturbed */
+    double patience; /* seconds left to wait for a quiet machine, and to repeat disturbed measurements */
     int nsets;
     kr_kernels sets[BENCH_SETS]; /* ours to measure, each merged over the reference; the best last */
     uint64_t features;
-    const char *device; /* that cases of a device open; NULL: they are not run */
+    const char *device; /* for cases of a device; NULL: they are not run */
     bench_report *report;
     int nblocks;
     void *blocks[BENCH_BLOCKS];
@@ -62,23 +62,23 @@ extern const bench_case bench_gpu_block_cases[];
 extern const bench_case bench_gpu_train_cases[];
 extern const bench_case bench_gpu_model_cases[];
 
-/* Memory of the running case, 64-byte aligned; ends the program when there is none. */
+/* Memory of the running case, 64-byte aligned; ends the program if out of memory. */
 void *bench_bytes(bench_env *env, size_t bytes);
 
 /* n floats, uniform in [low, high). */
 float *bench_floats(bench_env *env, int64_t n, double low, double high);
 
-/* The pool to hand to kernels for 1 or env->threads threads. */
+/* The pool for kernels with 1 or env->threads threads. */
 kr_pool *bench_pool(const bench_env *env, int threads);
 
-/* Calls body(env, self, threads) for 1 and, if they are more, for env->threads. */
+/* Calls body(env, self, threads) for 1 and, if greater, for env->threads. */
 void bench_each_width(bench_env *env, const bench_case *self,
                       void (*body)(bench_env *env, const bench_case *self, int threads));
 
-/* A new contender at the end of the line, *n of them before. */
+/* Appends a contender to the line of *n. */
 contender *bench_enter(contender *line, int *n, void (*call)(void *), void *arg, double work, const char *name);
 
-/* "krait/avx512" for a set of ours. */
+/* "krait/avx512" for one of our sets. */
 const char *bench_name(char text[24], const char *who, const char *set);
 
 /* Adds b to the contenders that a is compared with. */

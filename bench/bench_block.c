@@ -1,8 +1,8 @@
-/* bench_block.c - the configurations that are measured, and making blocks of them.
+/* bench_block.c - the measured configurations, and their blocks.
  *
- * Values that decide the work are those of the benchmarks whose figures stand beside ours: expand 2, heads of 64, one
- * group, the whole state turned (rope_fraction 1), rotation_range 2, softplus for the decay, no norm before Mamba-3's
- * gate. The algorithm and its chunk length are our defaults.
+ * Values that determine the work are those of the benchmarks we compare with: expand 2, heads of 64, one group, the
+ * whole state rotated (rope_fraction 1), rotation_range 2, softplus for the decay, no norm before Mamba-3's gate. The
+ * algorithm and its chunk length are our defaults.
  */
 #include "bench/bench_block.h"
 

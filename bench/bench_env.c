@@ -1,4 +1,4 @@
-/* bench_env.c - what all cases share: operands, pools, contenders, complaints. */
+/* bench_env.c - shared by all cases: operands, pools, contenders, error messages. */
 #include "bench/bench.h"
 #include "bench/bench_load.h"
 
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double DISTURBED = 0.25; /* CPUs that others kept busy */
+static const double DISTURBED = 0.25; /* CPUs kept busy by others */
 
 void bench_fail(const char *format, ...)
 {
@@ -33,7 +33,7 @@ void *bench_bytes(bench_env *env, size_t bytes)
 
 float *bench_floats(bench_env *env, int64_t n, double low, double high)
 {
-    static uint64_t state = 1; /* a linear congruence is random enough for operands, and fast */
+    static uint64_t state = 1; /* a linear congruential generator is random enough for operands, and fast */
     float *x = bench_bytes(env, (size_t)n * sizeof *x);
     for (int64_t i = 0; i < n; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const double sample_ns = 3e6; /* long beside a wait of some microseconds */
+static const double sample_ns = 3e6; /* long compared with a wait of some microseconds */
 
 const char *gpu_precision_name(kr_precision precision)
 {

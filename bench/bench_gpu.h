@@ -12,30 +12,30 @@
 
 typedef struct bench_gpu {
     kr_ctx *ctx;
-    kr_tape *tape; /* has the operands */
+    kr_tape *tape; /* owns the operands */
     const kr_kernels *kernels;
-    size_t result_bytes; /* of what gpu_result gave since it was set to 0 */
+    size_t result_bytes; /* total size of gpu_result's tensors since it was set to 0 */
 } bench_gpu;
 
-/* Ends the program when the device cannot be had. */
+/* Ends the program if the device cannot be opened. */
 bench_gpu *gpu_open(bench_env *env, kr_precision precision);
 void gpu_close(bench_gpu *gpu);
 
-/* n elements, uniform in [low, high); or without a value, for results. Live until gpu_close. */
+/* n elements, uniform in [low, high); or uninitialised, for results. Live until gpu_close. */
 void *gpu_rand(bench_gpu *gpu, kr_dtype dtype, int64_t n, double low, double high);
 void *gpu_result(bench_gpu *gpu, kr_dtype dtype, int64_t n);
 
-/* What kernels run on, with so much scratch. */
+/* Execution resources of kernels, with scratch of `bytes`. */
 kr_exec gpu_exec(bench_gpu *gpu, kr_precision precision);
 void *gpu_scratch(bench_gpu *gpu, size_t bytes);
 
 /* A new contender whose calls are queued; arg begins with a bench_gpu *. */
 contender *gpu_enter(contender *line, int *n, void (*call)(void *), void *arg, double work, const char *name);
 
-/* The device's own limit: copies of 1 GiB, counted as bytes read and written. */
+/* The device's limit: copies of 1 GiB, counted as bytes read and written. */
 contender *gpu_enter_copy(bench_env *env, bench_gpu *gpu, contender *line, int *n);
 
-/* Has it what CUDA's f32 slots alone have: operands and results in halves? */
+/* Does it support 16-bit operands and results, as only CUDA's f32 slots do? */
 bool gpu_takes_halves(const bench_gpu *gpu);
 
 /* "exact", "tf32", "bf16". */

@@ -1,4 +1,4 @@
-/* bench_load.c - the system's count of busy time less our own. */
+/* bench_load.c - the system's busy time minus our own. */
 #define _DEFAULT_SOURCE
 #include "bench/bench_load.h"
 
@@ -36,7 +36,7 @@ load_event load_begin(void)
 static double cpus_of(double taken, double wall)
 {
     const double cpus = wall > 0 && taken > 0 ? taken / wall : 0, all = kr_cpu_allowed(NULL, 0);
-    return cpus < all ? cpus : all; /* the clocks tick apart in short cases */
+    return cpus < all ? cpus : all; /* the clocks differ in short cases */
 }
 
 double load_foreign(const load_event *then)

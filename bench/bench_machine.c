@@ -14,12 +14,12 @@
 enum { CHAINS = 12, PEAK_ROUNDS = 20000 };
 #define MIB ((int64_t)1 << 20)
 
-static volatile float sink; /* takes results that nobody wants, so that compilers keep the work */
+static volatile float sink; /* receives unused results, so that compilers keep the work */
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-/* Makes the values unknown to the compiler, so that it neither joins equal chains nor drops them; costs nothing. */
+/* Makes the values opaque to the compiler, so that it neither merges equal chains nor drops them; costs nothing. */
 #define HIDE_12(kind, c)                                                                                               \
     __asm__ volatile(""                                                                                                \
                      : "+" kind(c##0), "+" kind(c##1), "+" kind(c##2), "+" kind(c##3), "+" kind(c##4), "+" kind(c##5), \
@@ -54,7 +54,8 @@ __attribute__((target("avx512f"))) static void peak_avx512(int64_t rounds)
     HIDE_12("v", c);
 }
 
-/* Four cache lines a step; the hint a page ahead spares the hardware's prefetcher its stop at page borders. */
+/* Four cache lines per step; the prefetch one page ahead continues across page boundaries, where hardware prefetchers
+ * stop. */
 __attribute__((target("avx2"))) static float sum_avx2(const float *x, int64_t n)
 {
     __m256 s[8];
@@ -126,8 +127,7 @@ static void read_call(void *arg)
 contender *machine_enter_read(bench_env *env, contender *line, int *n, read_job *job, const float *x, int64_t floats,
                               int64_t sets, int threads)
 {
-    const int64_t piece =
-        threads > 1 ? 64 << 10 : floats; /* 256 KiB: some 10 us, and no page border is crossed often */
+    const int64_t piece = threads > 1 ? 64 << 10 : floats; /* 256 KiB: some 10 us, and few page boundaries */
     *job = (read_job){ .sum = sum_plain, .pool = bench_pool(env, threads), .x = x, .n = floats, .sets = sets };
     job->piece = piece < floats ? piece : floats;
 #if defined(__x86_64__)
@@ -146,7 +146,7 @@ static void run_peak(bench_env *env, const bench_case *self, int threads)
     if (n) bench_run(env, self, threads, "GFLOP/s", line, n);
 }
 
-/* size: bytes for each thread (0: half of a core's L2), and in how many calls they are read. */
+/* size: bytes for each thread (0: half of a core's L2), and the number of calls that read them. */
 static void run_read(bench_env *env, const bench_case *self, int threads)
 {
     bench_machine machine;
@@ -184,7 +184,7 @@ const bench_case bench_machine_cases[] = {
     { 0 },
 };
 
-/* The value of a line "key : value" of /proc/cpuinfo, "unknown" if there is none. */
+/* The value of a line "key : value" of /proc/cpuinfo, "unknown" without one. */
 static void read_model(char *model, size_t bytes)
 {
     char line[256];

@@ -1,4 +1,4 @@
-/* bench_main.c - krait-bench CASE... [options]: measures kernels beside their peers and the machine's limits. */
+/* bench_main.c - krait-bench CASE... [options]: measures kernels, their peers and the machine's limits. */
 #include "bench/bench.h"
 #include "bench/bench_machine.h"
 
@@ -20,7 +20,7 @@ static const bench_case *const groups[] = { bench_gemm_cases,  bench_gemv_cases,
                                             bench_loss_cases,  bench_train_cases };
 enum { NGROUPS = sizeof groups / sizeof *groups };
 
-/* With --device: of that device, and no others. */
+/* With --device: cases of that device only. */
 static const bench_case *const device_groups[] = { bench_gpu_bandwidth_cases, bench_gpu_gemm_cases,
                                                    bench_gpu_ssd_cases,       bench_gpu_block_cases,
                                                    bench_gpu_train_cases,     bench_gpu_model_cases };
@@ -62,7 +62,7 @@ KR_PRINTF(1, 2) static int complain(const char *format, ...)
     return USAGE;
 }
 
-/* -1 to go on, or the status to end with. */
+/* -1 to continue, or the exit status. */
 static int parse_option(options *o, const char *name, const char *value)
 {
     char *end;
@@ -151,7 +151,7 @@ static void list(const bench_case *cases)
     for (const bench_case *c = cases; c->name; c++) printf("%-36s %s\n", c->name, c->what);
 }
 
-/* Our kernel sets to measure: the one asked for, or all but the reference (that too if there is no other). */
+/* Our kernel sets to measure: the requested one, or all but the reference (which is used if there is no other). */
 static int choose_sets(bench_env *env, const char *isa)
 {
     for (int i = 0; kr_kernels_nth(i); i++) {
@@ -173,7 +173,7 @@ static void run_case(bench_env *env, const bench_case *c)
     while (env->nblocks > 0) free(env->blocks[--env->nblocks]);
 }
 
-/* False after a complaint that it cannot be had. */
+/* False after an error message if it cannot be opened. */
 static bool name_device(bench_machine *machine, const char *device)
 {
     kr_ctx_options o;

@@ -7,9 +7,9 @@
 #include <time.h>
 
 enum {
-    SAMPLE_NS = 100 * 1000,      /* long beside the clock's own 50 ns, short beside a scheduler's slice of 3 ms */
-    WARM_NS = 5 * 1000 * 1000,   /* a call at least this long needs no call before it that warms the caches */
-    LINGER_NS = 12 * 1000 * 1000 /* OpenMP's workers spin so long before they sleep */
+    SAMPLE_NS = 100 * 1000, /* long compared with the clock's 50 ns, short compared with a scheduler's slice of 3 ms */
+    WARM_NS = 5 * 1000 * 1000,   /* calls of at least this duration need no warm-up call */
+    LINGER_NS = 12 * 1000 * 1000 /* OpenMP's workers spin this long before they sleep */
 };
 
 double clock_ns(void)
@@ -34,7 +34,7 @@ static double time_calls(const contender *c, long calls)
     return ns > 1 ? ns : 1;
 }
 
-/* How a contender's block is cut. */
+/* The plan of a contender's block. */
 typedef struct block {
     long calls; /* in a sample */
     int samples;
@@ -45,7 +45,7 @@ typedef struct block {
 static block plan_block(const contender *c)
 {
     const double least = c->sample_ns > 0 ? c->sample_ns : SAMPLE_NS;
-    double ns = time_calls(c, 1); /* cold: pages, branch predictors, lazily made threads */
+    double ns = time_calls(c, 1); /* cold: pages, branch predictors, lazily created threads */
     long calls = 1;
     while ((ns = time_calls(c, calls)) < least && calls < 1L << 30) calls *= 2;
     const double call_ns = ns / (double)calls;
@@ -65,7 +65,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* The value at part q in [0, 1] of the sorted values, interpolated. */
+/* The q-quantile of the sorted values, q in [0, 1], interpolated. */
 static double quantile(const double *values, int n, double q)
 {
     double sorted[MEASURE_ROUNDS * MEASURE_BLOCK];

@@ -1,8 +1,8 @@
-/* bench_measure.h - times several ways of doing the same work against each other.
+/* bench_measure.h - times several implementations of the same work against each other.
  *
- * The contenders take turns: a round runs one block of each, so that a neighbour who takes the machine away for a while
- * takes it from all of them. A block is some samples, a sample so many calls as make about 0.1 ms. A rate is work per
- * nanosecond: floating-point operations give GFLOP/s, bytes GB/s, elements elements/ns.
+ * The contenders are interleaved: a round runs one block of each, so that interference from other processes affects all
+ * of them. A block is some samples, a sample as many calls as take about 0.1 ms. A rate is work per nanosecond:
+ * floating-point operations give GFLOP/s, bytes GB/s, elements elements/ns.
  */
 #ifndef KR_BENCH_BENCH_MEASURE_H
 #define KR_BENCH_BENCH_MEASURE_H
@@ -17,18 +17,18 @@ struct contender {
     void (*call)(void *arg);
     void *arg;
     double work;                             /* of one call */
-    void (*wait)(void *arg);                 /* after the calls of a sample: until what they queued has run; NULL */
-    double sample_ns;                        /* of a sample at least; 0: 0.1 ms */
-    double extra_bytes;                      /* of memory that a call needs beside its operands; 0: not told */
-    const char *note;                        /* behind the line: which way was taken; NULL: none */
-    bool hidden;                             /* not in the table, only in the JSON */
-    bool lingers;                            /* leaves threads behind that spin for some milliseconds */
-    bool compares_time;                      /* the table shows its time for the work over the other's */
-    double tokens;                           /* of one call, where its rate in tokens is of interest; 0: it is not */
-    double published_ns;                     /* what others published for a call, on a machine of theirs; 0: nothing */
-    const contender *versus[MEASURE_VERSUS]; /* whom to compare it with; NULL: nobody */
+    void (*wait)(void *arg);                 /* after the calls of a sample: waits for queued work; NULL: none */
+    double sample_ns;                        /* minimum duration of a sample; 0: 0.1 ms */
+    double extra_bytes;                      /* memory that a call needs in addition to its operands; 0: not reported */
+    const char *note;                        /* after the line: the code path; NULL: none */
+    bool hidden;                             /* only in the JSON, not in the table */
+    bool lingers;                            /* its threads keep spinning for some milliseconds */
+    bool compares_time;                      /* the table shows the ratio of times for the work */
+    double tokens;                           /* of one call, to report tokens per second; 0: not reported */
+    double published_ns;                     /* published by others for a call, on their machine; 0: none */
+    const contender *versus[MEASURE_VERSUS]; /* contenders to compare with; NULL: none */
 
-    /* What measure() finds. */
+    /* Results of measure(). */
     double call_ns; /* the median */
     int nrounds, nsamples;
     double rounds[MEASURE_ROUNDS]; /* median rate of each round's block */

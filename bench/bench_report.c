@@ -1,4 +1,4 @@
-/* bench_report.c - aligned lines while the cases run; JSON of all of them at the end. */
+/* bench_report.c - aligned lines as the cases finish; JSON of all of them at the end. */
 #include "bench/bench_report.h"
 
 #include "base/cpu.h"

@@ -7,8 +7,8 @@ static double product(int64_t nt, int64_t nk, int64_t nn)
     return 2 * (double)nt * (double)nk * (double)nn;
 }
 
-/* The chunked core over one row of s tokens, m places a token, chunks of l tokens:
- *   4 s m h p r              the state's share of each output, each value's share of the state
+/* The chunked core over one row of s tokens, m ranks per token, chunks of l tokens:
+ *   4 s m h p r              the state's contribution to each output, each value's contribution to the state
  *   l (l + 1) m^2 (g r + h p)   for each chunk: scores <C, B> for each group and the weighted sums of values for each
  *                            head, of the pairs (t, t') with t' <= t only */
 static double core(int64_t ns, int64_t nl, int64_t nm, int64_t nh, int64_t np, int64_t ng, int64_t nr)
@@ -43,17 +43,17 @@ double mamba2_flops(const kr_mamba2_config *c, int64_t nb, int64_t ns)
            (double)nb * core(ns, nl, 1, nh, np, c->ngroups, c->state_rank) + product(nt, ni, nd);
 }
 
-/* What the rotation takes of the projection. */
+/* Channels of the projection for the rotation. */
 static int64_t rotate_channels(const kr_mamba3_config *c, int64_t nh)
 {
     const int64_t rotated = (int64_t)((double)c->state_rank * c->rope_fraction);
     const bool in_blocks = c->rotation == KR_ROTATION_QUATERNION;
-    const int64_t turns = rotated / (in_blocks ? 4 : 2);
-    return (turns ? turns : 1) * (in_blocks ? 3 * nh : 1);
+    const int64_t rotations = rotated / (in_blocks ? 4 : 2);
+    return (rotations ? rotations : 1) * (in_blocks ? 3 * nh : 1);
 }
 
-/*   in_proj 2 t d (2i + 2 m g r + 3h + rotation),  out_proj 2 t i d
- *   core with scores for each head, since bias and rotation are the head's own; twice by the double pathway */
+/* in_proj 2 t d (2i + 2 m g r + 3h + rotation),  out_proj 2 t i d
+ *   core with scores for each head, since bias and rotation are per head; twice with the double pathway */
 double mamba3_flops(const kr_mamba3_config *c, int64_t nb, int64_t ns)
 {
     const int64_t nt = nb * ns, nd = c->d_model, ni = c->expand * nd, np = c->per_head_dim, nh = ni / np;

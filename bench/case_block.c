@@ -1,7 +1,7 @@
-/* case_block.c - whole blocks over sequences: forward, and forward with all gradients, beside our own GEMM.
+/* case_block.c - whole blocks over sequences: forward, and forward with all gradients, compared with our GEMM.
  *
- * The work is the block's useful FLOPs (block_flops.h), so the ratio is time / (FLOPs / GEMM rate), the rate being that
- * of the block's own in_proj in the same rounds: 1 is a block that costs no more than its products.
+ * The work is the block's useful FLOPs (block_flops.h), so the ratio is time / (FLOPs / GEMM rate), with the rate of
+ * the block's in_proj in the same rounds: 1 is a block that costs no more than its products.
  */
 #include "bench/bench_block.h"
 #include "bench/bench_gpu.h"
@@ -17,7 +17,7 @@ static const double published[2][BLOCK_VARIANTS] = { { 71.8, 23.8, 23.9, 25.0, 1
 enum { DEFAULT_WIDTH = 256 };
 
 typedef struct block_job {
-    bench_gpu *gpu; /* NULL: on the processor. First, for gpu_enter */
+    bench_gpu *gpu; /* NULL: on the CPU. First, for gpu_enter */
     block_subject *subject;
     kr_tape *tape;
 } block_job;
@@ -38,7 +38,7 @@ static void call_forward(void *arg)
     block_check(job->subject);
 }
 
-/* The gradients of mean(y^2) for x and all parameters, added to those of the calls before. */
+/* The gradients of mean(y^2) for x and all parameters, accumulated over calls. */
 static void call_train(void *arg)
 {
     const block_job *job = arg;

@@ -1,5 +1,5 @@
-/* case_conv.c - causal depthwise convolution of 4 taps + bias + SiLU, forward and backward, x [b s v], beside plain reads
- * of as many bytes. Bytes: x and y; backward x, g_y and g_x. */
+/* case_conv.c - causal depthwise convolution of 4 taps + bias + SiLU, forward and backward, x [b s v], compared with
+ * plain reads of as many bytes. Bytes: x and y; backward x, g_y and g_x. */
 #include "bench/bench.h"
 #include "bench/bench_machine.h"
 

@@ -1,7 +1,8 @@
-/* case_gemm.c - matrix products, M x K x N, beside oneDNN's dnnl_sgemm and the machine's multiply-add peak.
+/* case_gemm.c - matrix products, M x K x N, compared with oneDNN's dnnl_sgemm and the machine's multiply-add peak.
  *
  * Large ones: weights stored [n k] (NT, a linear layer), 1 and n threads. Small ones, as inside the state space
- * kernels: 24 distinct operands in turn, so that they come out of L2; one thread call by call, n threads as one batch.
+ * kernels: cycling through 24 distinct operands, so that they are read from L2; one thread call by call, n threads as
+ * one batch.
  */
 #include "bench/bench.h"
 #include "bench/bench_machine.h"
@@ -14,7 +15,7 @@ enum { NN, NT, TN };
 
 enum { SMALL_SETS = 24 };
 
-/* Consecutive products of one contender: ours, then the peer's view of the same. */
+/* Consecutive products of one contender: ours, then the peer's view of them. */
 typedef struct gemm_job {
     int count;
     void (*run)(const kr_matmul_args *);
@@ -23,7 +24,7 @@ typedef struct gemm_job {
     float *c;
 } gemm_job;
 
-/* A and B, `count` of each one after the other. */
+/* A and B, `count` of each, contiguous. */
 typedef struct operands {
     int64_t nm, nk, nn, count;
     int layout;
@@ -120,7 +121,7 @@ static gemm_job *peers(bench_env *env, const operands *o)
     return job;
 }
 
-/* A fast wrong product is no product. */
+/* Results must agree before they are timed. */
 static void check_same(const operands *o, const gemm_job *a, const gemm_job *b, const char *name)
 {
     double worst = 0;

@@ -1,8 +1,8 @@
-/* case_gemv.c - y = W x as in decoding, beside plain reads of the same bytes.
+/* case_gemv.c - y = W x as in decoding, compared with plain reads of the same bytes.
  *
- * Hot: the same W again and again, from the last-level cache if it fits. Cold: a new one each time, out of memory.
- * W is [n k], as checkpoints have it; or [k n]; or packed, as kr_params_pack has it: the same sums in the same order,
- * without a transpose on the way. Its elements are f32, or bf16 that is widened on the way.
+ * Hot: one W repeatedly, from the last-level cache if it fits. Cold: another one each time, from memory. W is [n k], as
+ * in checkpoints; or [k n]; or packed by kr_params_pack: the same sums in the same order, without a transpose. Its
+ * elements are f32, or bf16 widened in registers.
  */
 #include "bench/bench.h"
 #include "bench/bench_machine.h"
@@ -94,7 +94,7 @@ static void case_gemv(bench_env *env, const bench_case *self)
     if (cold < least) cold = least;
     if (cold > most) cold = most;
     const int64_t count = self->variant & COLD ? cold / bytes + 1 : 1;
-    const float *w = bench_floats(env, count * bytes / 4, -1, 1); /* two bf16 of any value lie in one of these */
+    const float *w = bench_floats(env, count * bytes / 4, -1, 1); /* two bf16 of any value are stored in one of these */
     run_width(env, self, 1, w, count);
     if (env->threads > 1) run_width(env, self, env->threads, w, count);
 }

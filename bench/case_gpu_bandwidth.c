@@ -1,4 +1,4 @@
-/* case_gpu_bandwidth.c - kernels of a device that only pass over memory, beside copies: bytes that must be read or written
+/* case_gpu_bandwidth.c - memory-bound kernels of a device, compared with copies: bytes that must be read or written
  * once, over time. Tensors are larger than any cache.
  *
  *   norm    gated RMS norm of [t i]: x, z and y;  bwd: x, z, g_y, g_x, g_z          t = 16384, i = 1536
@@ -35,7 +35,7 @@ static void call_pass(void *arg)
     job->call(job);
 }
 
-/* Scratch, and the call that knows the slot. */
+/* Scratch, and the call of the slot. */
 #define READY(name, member)                                                                                            \
     static void call_##name(const pass_job *job)                                                                       \
     {                                                                                                                  \

@@ -1,6 +1,5 @@
-/* case_gpu_gemm.c - matrix products of a device at the shapes of projections, exact and rounded, beside cuBLASLt itself with
- * bf16 operands: [m k] times a weight [n k]^T.
- */
+/* case_gpu_gemm.c - matrix products of a device at the shapes of projections, exact and rounded, compared with cuBLASLt
+ * with bf16 operands: [m k] times a weight [n k]^T. */
 #include "bench/bench_gpu.h"
 
 #ifdef KR_HAVE_CUDA
@@ -22,11 +21,11 @@ static void call_gemm(void *arg)
     job->gpu->kernels->matmul[KR_REAL_F32].run(&job->args);
 }
 
-static gemm_job *make(bench_env *env, bench_gpu *gpu, const bench_case *self, kr_precision precision, bool halves)
+static gemm_job *make(bench_env *env, bench_gpu *gpu, const bench_case *self, kr_precision precision, bool bf16)
 {
     gemm_job *job = bench_bytes(env, sizeof *job);
     const int64_t nm = self->size[0], nk = self->size[1], nn = self->size[2];
-    const kr_dtype dtype = halves ? KR_DTYPE_BF16 : KR_DTYPE_F32;
+    const kr_dtype dtype = bf16 ? KR_DTYPE_BF16 : KR_DTYPE_F32;
     *job = (gemm_job){ .gpu = gpu, .args = { .exec = gpu_exec(gpu, precision), .nm = nm, .nn = nn, .nk = nk } };
     kr_matmul_args *a = &job->args;
     a->a = gpu_rand(gpu, dtype, nm * nk, -1, 1);
@@ -37,7 +36,7 @@ static gemm_job *make(bench_env *env, bench_gpu *gpu, const bench_case *self, kr
     a->b_n = nk;
     a->c = gpu_result(gpu, dtype, nm * nn);
     a->c_m = nn;
-    if (halves) a->a_dtype = a->b_dtype = a->c_dtype = KR_STORAGE_BF16;
+    if (bf16) a->a_dtype = a->b_dtype = a->c_dtype = KR_STORAGE_BF16;
     size_t (*scratch)(const kr_matmul_args *) = gpu->kernels->matmul[KR_REAL_F32].scratch;
     a->exec.scratch = gpu_scratch(gpu, scratch ? scratch(a) : 0);
     return job;
@@ -51,7 +50,7 @@ static void call_cublaslt(void *arg)
         bench_fail("cuBLASLt refuses a product");
 }
 
-/* The library itself, bf16 in and out; NULL where there is none. */
+/* cuBLASLt directly, bf16 in and out; NULL if not available. */
 static contender *enter_cublaslt(bench_env *env, bench_gpu *gpu, const bench_case *self, contender *line, int *n,
                                  double work)
 {

@@ -1,15 +1,14 @@
-/* case_gpu_ssd.c - the fused state space core on a device, forward, and forward and backward, at the shapes whose official
- * figures are published; and single tokens.
+/* case_gpu_ssd.c - the fused state space core on a device, forward, and forward and backward, at the shapes whose
+ * official figures are published; and single tokens.
  *
  *   mamba2   B and C for one group, D, inclusive form
  *   mamba3   B and C for each head, strict form with both weights (the single pathway); mimo: rank 4
  *
- * krait/bf16: v, B, C, y and their gradients are bf16, as in a network; krait/bf16-products: f32 tensors, whose products
- * are rounded to bf16; krait/exact: f32; krait/rotary, of mamba3: B and C of one group with bias and angles, which the
- * core rotates for each head, and their gradients back again, as in a network with bf16 products: what the official
- * kernel does, by default half of the pairs; krait/rotary-all: every pair.
- * Extra memory is results and scratch: y, all gradients, and what the kernels need. FLOPs are those of the
- * causal form with chunks of 64 (case_ssd.c).
+ * krait/bf16: v, B, C, y and their gradients are bf16, as in a network; krait/bf16-products: f32 tensors, whose
+ * products are rounded to bf16; krait/exact: f32; krait/rotary, of mamba3: B and C of one group with bias and angles,
+ * which the core rotates for each head, and their gradients back again, as in a network with bf16 products: like the
+ * official kernel, by default half of the pairs; krait/rotary-all: every pair. Extra memory is results and scratch: y,
+ * all gradients, and the kernels' scratch. FLOPs are those of the causal form with chunks of 64 (case_ssd.c).
  *
  *   step     one token: the state [b h p r] of f32 is read and written once, in place
  */
@@ -22,11 +21,11 @@
 
 enum { BACKWARD = 1, PER_HEAD = 2, STEP = 4, MIMO = 8 };
 enum { HEAD_DIM = 64, CHUNK = 64, MIMO_RANK = 4 };
-typedef enum way { HALVES, ROTATED, ALL_ROTATED, ROUNDED, EXACT, WAYS } way;
-static const char *const path_names[WAYS] = { "krait/bf16", "krait/rotary", "krait/rotary-all", "krait/bf16-products",
-                                              "krait/exact" };
+typedef enum variant_kind { BF16, ROTATED, ALL_ROTATED, ROUNDED, EXACT, VARIANTS } variant_kind;
+static const char *const path_names[VARIANTS] = { "krait/bf16", "krait/rotary", "krait/rotary-all",
+                                                  "krait/bf16-products", "krait/exact" };
 
-static bool is_rotated(way w)
+static bool is_rotated(variant_kind w)
 {
     return w == ROTATED || w == ALL_ROTATED;
 }
@@ -46,7 +45,7 @@ static void call_ssd(void *arg)
     if (job->backward) k->ssd_bwd[KR_REAL_F32].run(&job->bwd);
 }
 
-/* What the core asks for, forward and backward. */
+/* Scratch of the core, forward and backward. */
 static size_t scratch_of(const ssd_job *job, bool backward)
 {
     const kr_kernels *k = job->gpu->kernels;
@@ -68,7 +67,7 @@ static const char *note_of(const ssd_job *job)
 /* ---- operands ---- */
 
 /* size = { b, s, h, r }. */
-static void fill_forward(ssd_job *job, const bench_case *self, way w)
+static void fill_forward(ssd_job *job, const bench_case *self, variant_kind w)
 {
     kr_ssd_args *a = &job->args;
     bench_gpu *g = job->gpu;
@@ -106,14 +105,15 @@ static void fill_forward(ssd_job *job, const bench_case *self, way w)
     a->v_dtype = a->b_dtype = a->c_dtype = a->y_dtype = kr_storage_dtype_of(dtype);
 }
 
-static void fill_backward(ssd_job *job, way w)
+static void fill_backward(ssd_job *job, variant_kind w)
 {
     const kr_ssd_args *a = &job->args;
     kr_ssd_bwd_args *b = &job->bwd;
     bench_gpu *g = job->gpu;
     const kr_dtype dtype = w < ROUNDED ? KR_DTYPE_BF16 : KR_DTYPE_F32;
-    const kr_dtype of_maps =
-        w == HALVES ? KR_DTYPE_BF16 : KR_DTYPE_F32; /* f32 for angles: kernels/cuda/ssd_bwd_cuda.cu says why */
+    const kr_dtype bc_dtype =
+        w == BF16 ? KR_DTYPE_BF16
+                  : KR_DTYPE_F32; /* f32 for angles: the reason is in kernels/cuda/ssd/ssd_bwd_cuda.cu */
     const int64_t tokens = a->nb * a->ns, places = tokens * a->nm;
     *b = (kr_ssd_bwd_args){ .exec = a->exec, .nb = a->nb, .ns = a->ns, .nm = a->nm, .nh = a->nh, .np = a->np };
     b->ng = a->ng;
@@ -133,18 +133,18 @@ static void fill_backward(ssd_job *job, way w)
     b->d = a->d;
     b->g_y = gpu_rand(g, dtype, places * a->nh * a->np, -1, 1);
     b->g_v = gpu_result(g, dtype, places * a->nh * a->np);
-    b->g_b = gpu_result(g, of_maps, places * a->ng * a->nr);
-    b->g_c = gpu_result(g, of_maps, places * a->ng * a->nr);
+    b->g_b = gpu_result(g, bc_dtype, places * a->ng * a->nr);
+    b->g_c = gpu_result(g, bc_dtype, places * a->ng * a->nr);
     b->v_dtype = b->b_dtype = b->c_dtype = b->g_y_dtype = b->g_v_rows.dtype = kr_storage_dtype_of(dtype);
-    b->g_bc_dtype = kr_storage_dtype_of(of_maps);
+    b->g_bc_dtype = kr_storage_dtype_of(bc_dtype);
     b->g_da = gpu_result(g, KR_DTYPE_F32, tokens * a->nh);
     b->g_w = gpu_result(g, KR_DTYPE_F32, tokens * a->nh);
     b->g_diag_weight = a->diag_weight ? gpu_result(g, KR_DTYPE_F32, tokens * a->nh) : NULL;
     b->g_d = gpu_result(g, KR_DTYPE_F32, a->nh);
 }
 
-/* B and C are of one group, and every head turns them. */
-static void fill_turns(ssd_job *job, way w, bool backward)
+/* B and C are of one group, and rotated for every head. */
+static void fill_rotary(ssd_job *job, variant_kind w, bool backward)
 {
     kr_ssd_args *a = &job->args;
     kr_ssd_bwd_args *b = &job->bwd;
@@ -167,15 +167,15 @@ static void take_scratch(ssd_job *job, size_t bytes)
     job->args.exec.scratch = job->bwd.exec.scratch = scratch;
 }
 
-/* One way at a time: all at once might not fit. */
-static contender *enter(bench_env *env, bench_gpu *gpu, const bench_case *self, contender *line, int *n, way w)
+/* One variant at a time: all together might not fit. */
+static contender *enter(bench_env *env, bench_gpu *gpu, const bench_case *self, contender *line, int *n, variant_kind w)
 {
     const bool backward = self->variant & BACKWARD;
     ssd_job *job = bench_bytes(env, sizeof *job);
     *job = (ssd_job){ .gpu = gpu, .backward = backward };
     fill_forward(job, self, w);
     if (backward) fill_backward(job, w);
-    if (is_rotated(w)) fill_turns(job, w, backward);
+    if (is_rotated(w)) fill_rotary(job, w, backward);
     take_scratch(job, scratch_of(job, backward));
     const kr_ssd_args *a = &job->args;
     double work = (double)a->nb * (ssd_flops(a, false) + (backward ? ssd_flops(a, true) : 0));
@@ -192,13 +192,13 @@ static contender *enter(bench_env *env, bench_gpu *gpu, const bench_case *self, 
 static void run_ssd(bench_env *env, const bench_case *self)
 {
     const bool is_step = self->variant & STEP;
-    for (int w = is_step ? EXACT : HALVES; w <= EXACT; w++) {
-        if (is_rotated((way)w) && !(self->variant & PER_HEAD)) continue;
+    for (int w = is_step ? EXACT : BF16; w <= EXACT; w++) {
+        if (is_rotated((variant_kind)w) && !(self->variant & PER_HEAD)) continue;
         contender line[BENCH_CONTENDERS];
         int n = 0;
         bench_gpu *gpu = gpu_open(env, KR_PRECISION_EXACT);
         const bool fits = w >= ROUNDED || gpu_takes_halves(gpu);
-        contender *mine = fits ? enter(env, gpu, self, line, &n, (way)w) : NULL;
+        contender *mine = fits ? enter(env, gpu, self, line, &n, (variant_kind)w) : NULL;
         if (mine && is_step) bench_compare(mine, gpu_enter_copy(env, gpu, line, &n));
         if (mine) bench_run(env, self, 1, is_step ? "GB/s" : "GFLOP/s", line, n);
         gpu_close(gpu);

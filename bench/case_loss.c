@@ -1,8 +1,8 @@
-/* case_loss.c - the head of a language model with its cross-entropy, forward and backward: in one, and one after the other,
- * beside our GEMM with the shape of the logits.
+/* case_loss.c - the head of a language model with its cross-entropy, forward and backward: fused, and separate,
+ * compared with our GEMM of the logits' shape.
  *
- * The useful work is that of three products, [rows d] x [d w] and its two gradients: 6 rows d w FLOPs. The time of either
- * way over that of the GEMM for as much work says what the rest costs.
+ * The useful work is that of three products, [rows d] x [d w] and its two gradients: 6 rows d w FLOPs. The ratio to the
+ * GEMM's time for as much work is the overhead of the other operations.
  */
 #include "bench/bench_block.h"
 
@@ -11,7 +11,7 @@
 typedef struct head {
     kr_ctx *ctx;
     kr_tape *tape;
-    kr_tensor *hidden, *weight; /* parameters, so that both gradients are wanted */
+    kr_tensor *hidden, *weight; /* parameters, so that both gradients are computed */
     int64_t rows;
     int32_t *labels;
 } head;
@@ -39,7 +39,7 @@ static void call_fused(void *arg)
     differentiate(arg, true);
 }
 
-static void call_apart(void *arg)
+static void call_separate(void *arg)
 {
     differentiate(arg, false);
 }
@@ -82,7 +82,7 @@ static void run_width(bench_env *env, const bench_case *self, int threads)
     char name[24];
     contender *mine[2];
     mine[0] = bench_enter(line, &n, call_fused, h, flops, bench_name(name, "krait", set->name));
-    mine[1] = bench_enter(line, &n, call_apart, h, flops, "apart");
+    mine[1] = bench_enter(line, &n, call_separate, h, flops, "separate");
     const contender *gemm = block_enter_product(env, line, &n, set, h->ctx->pool, h->weight, h->rows);
     for (int i = 0; i < 2; i++) {
         mine[i]->tokens = (double)h->rows;

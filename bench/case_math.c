@@ -1,4 +1,4 @@
-/* case_math.c - transcendental functions on data in L1, one thread, beside glibc's libmvec and libm. */
+/* case_math.c - transcendental functions on data in L1, one thread, compared with glibc's libmvec and libm. */
 #include "bench/bench.h"
 #include "bench/peer.h"
 

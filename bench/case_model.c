@@ -1,12 +1,12 @@
-/* case_model.c - whole models of 130m shapes: single tokens beside plain reads, and prompts beside our GEMM; on a device,
- * tokens of a generation, greedy, for one row and for many.
+/* case_model.c - whole models of 130m shapes: single tokens compared with plain reads, and prompts with our GEMM; on a
+ * device, tokens of a greedy generation, for one row and for many.
  *
- *   decode    one token, its state advanced in place, weights packed. It must read every weight once, and read and write
- *             the state: its rate is those bytes per ns, and its ratio to reads of as much memory says how near it comes.
- *   prefill   512 tokens of a prompt, the last one's logits: useful FLOPs, beside those of our GEMM with in_proj's shape.
+ *   decode    one token, its state updated in place, weights packed. It must read every weight once, and read and write
+ *             the state: its rate is those bytes per ns, compared with reads of as much memory.
+ *   prefill   512 tokens of a prompt, the last one's logits: useful FLOPs, compared with our GEMM of in_proj's shape.
  *
  * Matrices in f32 and in bf16. The models are d 768 with a tied head of 50288 rows: Mamba-1 and Mamba-2 of 24 layers,
- * Mamba-3 of 12 with an MLP of 1536, as their makers publish them.
+ * Mamba-3 of 12 with an MLP of 1536, as published by their authors.
  */
 #include "bench/bench_block.h"
 #include "bench/block_flops.h"
@@ -22,7 +22,7 @@ enum { WIDTH = 768, VOCAB = 50288, PROMPT = 512, TYPES = 2 };
 #define VARIANT(what, block) ((what)*BLOCK_VARIANTS + (block))
 
 typedef struct model {
-    bench_gpu *gpu; /* NULL: on the processor. First, for gpu_enter */
+    bench_gpu *gpu; /* NULL: on the CPU. First, for gpu_enter */
     kr_generation *generation;
     kr_ctx *ctx;
     kr_network *net;
@@ -60,7 +60,7 @@ static void call_prefill(void *arg)
     check(m);
 }
 
-/* ---- making one ---- */
+/* ---- construction ---- */
 
 typedef union any_config {
     kr_mamba1_config mamba1;
@@ -138,7 +138,7 @@ static void drop(model *m)
     else kr_ctx_destroy(m->ctx);
 }
 
-/* Every parameter once, and the state in and out. */
+/* Every parameter once, and the state read and written. */
 static double least_bytes(const model *m)
 {
     const kr_params *params = kr_network_params(m->net);
@@ -160,7 +160,7 @@ static void enter_decode(bench_env *env, model **models, contender *line, int *n
     for (int i = 0; i < TYPES; i++) {
         model *m = models[i];
         kr_params_pack(kr_network_params(m->net));
-        call_decode(m); /* the state has its memory from now on */
+        call_decode(m); /* allocates the state */
         char name[24];
         mine[i] =
             bench_enter(line, n, call_decode, m, least_bytes(m), bench_name(name, "krait", kr_dtype_name(types[i])));
@@ -242,7 +242,7 @@ static void case_gpu(bench_env *env, const bench_case *self)
         bench_name(name, "krait", kr_dtype_name(types[i]));
         contender *mine = gpu_enter(line, &n, call_generate, m, least_bytes(m) + (rows - 1) * state, name);
         mine->tokens = rows;
-        mine->sample_ns = 30e6; /* tokens of a generation follow one another: its beginning and its end count little */
+        mine->sample_ns = 30e6; /* tokens of a generation are dependent: a long sample hides start and end */
         bench_compare(mine, gpu_enter_copy(env, gpu, line, &n));
         bench_run(env, self, 1, "GB/s", line, n);
         drop(m);

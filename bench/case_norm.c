@@ -1,4 +1,5 @@
-/* case_norm.c - RMS norm, plain and gated (gate first), forward and backward, beside plain reads of as many bytes.
+/* case_norm.c - RMS norm, plain and gated (gate first), forward and backward, compared with plain reads of as many
+ * bytes.
  *
  * Bytes are those that must move at least once: each operand and result of [rows channels].
  */

@@ -1,4 +1,4 @@
-/* case_paths.c - the three algorithms for the state space core against each other, forward and backward through the tape. */
+/* case_paths.c - compares the three algorithms of the state space core, forward and backward through the tape. */
 #include "bench/bench.h"
 
 #include <krait/ssd.h>

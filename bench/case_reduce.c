@@ -1,4 +1,4 @@
-/* case_reduce.c - softmax over rows, sums over rows and over columns, beside plain reads of as many bytes. */
+/* case_reduce.c - softmax over rows, sums over rows and over columns, compared with plain reads of as many bytes. */
 #include "bench/bench.h"
 #include "bench/bench_machine.h"
 

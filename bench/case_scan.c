@@ -1,6 +1,5 @@
-/* case_scan.c - Mamba-1's selective scan, forward and backward, in exponentials per ns: one for each token, channel and state.
- * Beside it the exp kernel on data in the first-level cache.
- */
+/* case_scan.c - Mamba-1's selective scan, forward and backward, in exponentials per ns: one for each token, channel and
+ * state. Compared with the exp kernel on data in the first-level cache. */
 #include "bench/bench.h"
 
 #include <string.h>

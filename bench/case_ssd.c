@@ -1,8 +1,8 @@
-/* case_ssd.c - the fused state space core, forward and backward, beside the FMA peak.
+/* case_ssd.c - the fused state space core, forward and backward, compared with the FMA peak.
  *
- * FLOPs are the useful ones of the causal form: for a chunk of f = l m places, per group f^2 r for C B^T; per head f^2 p for
- * W V and 4 f r p for the state in and out. The backward counts each product of its formulas once: 3 f^2 r per group, 2 f^2 p
- * and 8 f r p per head; recomputed states are not useful work.
+ * FLOPs are the useful ones of the causal form: for a chunk of f = l m rows, per group f^2 r for C B^T; per head f^2 p
+ * for W V and 4 f r p for reading and updating the state. The backward counts each product of its formulas once: 3 f^2
+ * r per group, 2 f^2 p and 8 f r p per head; recomputed states are not useful work.
  */
 #include "bench/bench.h"
 #include "bench/bench_machine.h"

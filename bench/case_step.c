@@ -1,8 +1,8 @@
-/* case_step.c - single tokens through whole blocks with packed weights, the cache of one step going into the next,
- * beside plain reads of the weights.
+/* case_step.c - single tokens through whole blocks with packed weights, the cache of one step feeding the next,
+ * compared with plain reads of the weights.
  *
- * A step must read every weight once, so its rate is bytes of weights per ns. One block again and again has them in
- * the last-level cache where they fit; 24 blocks in turn, as in a network of that size, have them out of memory.
+ * A step must read every weight once, so its rate is bytes of weights per ns. One block repeatedly reads them from the
+ * last-level cache if they fit; 24 blocks in parity, as in a network of that size, read them from memory.
  */
 #include "bench/bench_block.h"
 #include "bench/bench_machine.h"
@@ -14,17 +14,17 @@ enum { ONE, ALL };
 static const double published[BLOCK_VARIANTS] = { 346, 296, 337, 362, 533, 366, 321 };
 enum { DEFAULT_WIDTH = 256 };
 
-/* Each block has two tapes: the cache of the last step lives on one of them while the next step fills the other,
- * so nothing is copied. */
+/* Each block has two tapes: the cache of the last step is on one of them while the next step fills the other, so
+ * nothing is copied. */
 typedef struct step_job {
     block_subject *subject;
-    int turn[BLOCK_COUNT_MAX];
+    int parity[BLOCK_COUNT_MAX];
     kr_tape *tapes[BLOCK_COUNT_MAX][2];
     kr_cache caches[BLOCK_COUNT_MAX];
 } step_job;
 
-/* The other tape's cache, lent to this one. */
-static kr_cache lend(kr_tape *tape, const block_subject *s, const kr_cache *cache)
+/* The other tape's cache, borrowed by this one. */
+static kr_cache borrow(kr_tape *tape, const block_subject *s, const kr_cache *cache)
 {
     kr_cache lent = *cache;
     for (int i = 0; i < s->kind->ncache; i++) {
@@ -42,9 +42,9 @@ static void call_steps(void *arg)
     step_job *job = arg;
     const block_subject *s = job->subject;
     for (int i = 0; i < s->count; i++) {
-        kr_tape *tape = job->tapes[i][job->turn[i] ^= 1];
+        kr_tape *tape = job->tapes[i][job->parity[i] ^= 1];
         kr_tape_reset(tape);
-        const kr_cache before = lend(tape, s, &job->caches[i]);
+        const kr_cache before = borrow(tape, s, &job->caches[i]);
         job->caches[i] = kr_block_run_step(tape, s->kind, s->blocks[i], "bench", s->x, &before).cache;
     }
     block_check(s);

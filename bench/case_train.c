@@ -1,12 +1,12 @@
-/* case_train.c - whole training steps of networks, and the optimizer's step by itself; on the processor, or on a device.
+/* case_train.c - whole training steps of networks, and the optimizer's step alone; on the CPU, or on a device.
  *
- *   train/bytes, train/130m   a batch from memory, the loss with its head in one, all gradients, a step of AdamW behind
- *                             the clipped norm. Useful FLOPs: three times those of the blocks (block_flops.h) and of the
- *                             head, beside our GEMM with in_proj's shape. Everything else that a step does is time only.
- *   train/adamw               its step must read w, g, m and v and write w, m and v: 28 bytes an element, beside reads.
+ *   train/bytes, train/130m   a batch from memory, the loss fused with its head, all gradients, a step of AdamW after
+ *                             clipping by norm. Useful FLOPs: three times those of the blocks (block_flops.h) and of the
+ *                             head, compared with our GEMM of in_proj's shape. All other work counts as time only.
+ *   train/adamw               its step must read w, g, m and v and write w, m and v: 28 bytes per element, vs. reads.
  *                             It also reads g for the norm, and zeroes it.
  *   cuda/train                the same steps on a device, b 8, s 2048, all queued; rounded to bf16 in products, and exact
- *   train/muon                its products beside our GEMM. A symmetric product counts half.
+ *   train/muon                its products, compared with our GEMM. A symmetric product counts half.
  */
 #include "bench/bench_block.h"
 #include "bench/block_flops.h"
@@ -20,11 +20,11 @@
 
 enum { STEP, ADAMW, MUON };
 #define VARIANT(what, block) ((what)*BLOCK_VARIANTS + (block))
-enum { LARGE_WIDTH = 768, LARGE_VOCAB = 50288, BYTES = 256, MUON_ROWS = 1024 /* of the GEMM beside it */ };
+enum { LARGE_WIDTH = 768, LARGE_VOCAB = 50288, BYTES = 256, MUON_ROWS = 1024 /* of the GEMM compared with */ };
 static const double adamw_bytes = 28;
 
 typedef struct trainee {
-    bench_gpu *gpu; /* NULL: on the processor. First, for gpu_enter */
+    bench_gpu *gpu; /* NULL: on the CPU. First, for gpu_enter */
     kr_ctx *ctx;
     kr_network *net;
     kr_optimizer *optimizer;
@@ -69,7 +69,7 @@ static void call_optimizer(void *arg)
     check(t);
 }
 
-/* ---- making one ---- */
+/* ---- construction ---- */
 
 typedef union any_config {
     kr_mamba1_config mamba1;
@@ -137,7 +137,7 @@ static trainee *make(bench_env *env, kr_ctx *ctx, const bench_case *self, int wh
     kr_optimizer_options optimizer;
     kr_optimizer_options_init(&optimizer);
     optimizer.kind = what == MUON ? KR_OPTIMIZER_MUON : KR_OPTIMIZER_ADAMW;
-    optimizer.keeps_grad = what == MUON; /* gradients of 0 would let its matrices fade away */
+    optimizer.keeps_grad = what == MUON; /* with gradients of 0 its matrices would decay to 0 */
     t->optimizer = kr_optimizer_create(t->ctx, kr_network_params(t->net), &optimizer);
     t->tape = kr_tape_create(t->ctx, KR_TAPE_GRAD);
     if (what != STEP) differentiate(t);
@@ -213,13 +213,13 @@ static void case_train(bench_env *env, const bench_case *self)
     bench_each_width(env, self, run_width);
 }
 
-/* A step of these takes seconds: with all threads only. */
+/* A step of these takes seconds: measured with all threads only. */
 static void case_large(bench_env *env, const bench_case *self)
 {
     run_width(env, self, env->threads);
 }
 
-/* The device's memory at most, and the time of its optimizer apart. */
+/* Reports the device's peak memory, and the time of its optimizer separately. */
 static void case_gpu(bench_env *env, const bench_case *self)
 {
     static const kr_precision precisions[] = { KR_PRECISION_BF16, KR_PRECISION_EXACT };

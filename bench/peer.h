@@ -1,4 +1,4 @@
-/* peer.h - other people's code that ours is measured against, where it is installed. */
+/* peer.h - other libraries that ours is compared with, if installed. */
 #ifndef KR_BENCH_PEER_H
 #define KR_BENCH_PEER_H
 
@@ -13,7 +13,7 @@ typedef struct peer_gemm {
     float *c;
 } peer_gemm;
 
-/* Makes the next calls of peer_gemm_run use so many threads; false if oneDNN is absent or does not let us choose. */
+/* Sets the number of threads of peer_gemm_run; false if oneDNN is not available or does not allow it. */
 bool peer_gemm_threads(int threads);
 
 void peer_gemm_run(const peer_gemm *gemm);
@@ -21,7 +21,7 @@ void peer_gemm_run(const peer_gemm *gemm);
 /* y[i] = f(x[i]) for n elements, n a multiple of 16. */
 typedef void peer_math_fn(const float *x, float *y, int64_t n);
 
-/* glibc's libmvec, by the name of one of our kernels and of one of our sets; NULL: there is none. */
+/* glibc's libmvec function for one of our kernels and instruction sets; NULL: none. */
 peer_math_fn *peer_mvec(const char *function, const char *isa);
 
 /* glibc's scalar libm. */

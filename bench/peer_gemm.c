@@ -7,7 +7,7 @@
 #include <dnnl.h>
 #include <string.h>
 
-/* OpenMP comes along with oneDNN; its header need not be here. */
+/* OpenMP is linked by oneDNN; its header may be missing. */
 typedef void set_threads_fn(int threads);
 
 static set_threads_fn *openmp_set_threads(void)
@@ -23,8 +23,7 @@ bool peer_gemm_threads(int threads)
     static bool started;
     set_threads_fn *set_threads = openmp_set_threads();
     if (!set_threads) return false;
-    /* Where a hypervisor offers AMX but hides the tiles' description, oneDNN would execute what traps. f32 has no use
-     * for it. */
+    /* If a hypervisor exposes AMX but not the tile description, oneDNN's AMX code would trap. f32 does not use it. */
     if (!started) dnnl_set_max_cpu_isa(dnnl_cpu_isa_avx512_core_bf16);
     started = true;
     set_threads(threads);

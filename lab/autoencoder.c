@@ -1,11 +1,11 @@
-/* autoencoder.c - the parameters of an autoencoder of images, and its two halves. */
+/* autoencoder.c - the parameters of an image autoencoder, its encoder and its decoder. */
 #include "lab/autoencoder.h"
 
 enum { N_LAYERS = 2, N_VIRTUAL = 6 };
 
 #define NORM_EPS 8.1585e-8 /* of the reference's norms in f32 */
 
-/* Stands between the two halves of the patches, and reads both. */
+/* Inserted between the two halves of the patches, and reads both. */
 static const kr_class_token middle = { .kind = KR_CLASS_TOKEN_MIDDLE };
 
 static kr_bidi *new_stack(kr_ctx *ctx, const autoencoder_config *config, bool is_encoder)

@@ -1,4 +1,4 @@
-/* autoencoder.h - images through a few numbers and back: two bidirectional stacks over patches, put together out of the
+/* autoencoder.h - an image autoencoder with few latents: two bidirectional stacks over patches, composed of the
  * library's parts.
  *
  *   x_bsf       patches of an image [b s f]
@@ -30,7 +30,7 @@ typedef struct autoencoder_linear {
 typedef struct autoencoder {
     autoencoder_config config;
     kr_bidi *encoder, *decoder;
-    kr_params *params; /* of all of it */
+    kr_params *params; /* of encoder and decoder */
     autoencoder_linear in, latent, scale, shift, out;
     kr_tensor *position_sd, *query_sd;
 } autoencoder;

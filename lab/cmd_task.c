@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A row for each, in the order in which they are listed. */
+/* One row per task, in the order of the list. */
 const cli_command *const cli_tasks[] = {
     &cli_task_reset_majority, &cli_task_reset_rotor, &cli_task_reset_spinor,
     &cli_task_state_tracking, &cli_task_grokking,    &cli_task_mnist_class,

@@ -1,6 +1,6 @@
-/* cmd_task.h - krait task NAME: each task is a command of its own, named "task NAME", and has a row in cmd_task.c.
+/* cmd_task.h - krait task NAME: each task is a separate command, named "task NAME", and has a row in cmd_task.c.
  *
- * A task's run gets argv[0], its name, and the options behind it, as every command does:
+ * A task's run gets argv[0], its name, and the options after it, as every command does:
  *
  *   static int run(int argc, char **argv)
  *   {
@@ -28,10 +28,10 @@ extern const cli_command cli_task_digits;
 /* All of them; NULL ends the table. */
 extern const cli_command *const cli_tasks[];
 
-/* Of "reset-rotor"; NULL: there is none, after a complaint. */
+/* The task of that name, "reset-rotor"; NULL after an error message if there is none. */
 const cli_command *cli_find_task(const char *name);
 
-/* The list of tasks on stdout: the help of `krait task`. */
+/* Prints the list of tasks: the help of `krait task`. */
 void cli_list_tasks(void);
 
 #endif

@@ -1,8 +1,8 @@
 /* digits.c - draws digits by strokes.
  *
  *   box      a digit's strokes, lines and arcs of ellipses, in -0.5 .. 0.5; x to the right, y down
- *   wobble   p += sum_q a_q sin(k_q p + phase_q), the same for all strokes, so that what was joined stays so
- *   pose     scale, slant (x -= slant y), turn, shift: box to pixels
+ *   wobble   p += sum_q a_q sin(k_q p + phase_q), the same for all strokes, so that joined strokes stay joined
+ *   pose     scale, slant (x -= slant y), rotation, shift: box to pixels
  *   ink      at distance d of the nearest stroke: strength clamp((width / 2 + edge - d) / (2 edge), 0, 1), and noise
  */
 #include "lab/digits.h"
@@ -21,7 +21,7 @@ typedef struct stroke {
     double v[6]; /* line: from x y, to x y; arc: centre x y, radii x y, degrees from and to, clockwise from the right */
 } stroke;
 
-/* Ways to write a digit; at most three each, the first of a digit always there. */
+/* Forms of a digit; at most three each, the first always present. */
 static const stroke forms[LAB_DIGIT_CLASSES][3][MOST_STROKES] = {
     { { { ARC, { 0, 0, 0.30, 0.48, 0, 360 } } },
       { { ARC, { 0, 0, 0.23, 0.50, 0, 360 } } },
@@ -83,10 +83,10 @@ static int count_forms(int digit)
     return n;
 }
 
-/* ---- a hand ---- */
+/* ---- handwriting parameters ---- */
 
 typedef struct wave {
-    double toward[2], along[2], phase; /* how far it moves a point; how it goes over the box */
+    double toward[2], along[2], phase; /* amplitude; wave vector over the box */
 } wave;
 
 typedef struct hand {
@@ -101,7 +101,7 @@ static double uniform(hand *h, double low, double high)
     return low + (high - low) * ((double)(lab_splitmix64(&h->random) >> 11) * 0x1p-53);
 }
 
-/* Of mean 0 and deviation 1, near enough to normal, within +-3.5: a sum of four uniform draws. */
+/* Mean 0 and deviation 1, approximately normal, within +-3.5: a sum of four uniform samples. */
 static double bell(hand *h)
 {
     double sum = 0;
@@ -112,8 +112,8 @@ static double bell(hand *h)
 static void draw_pose(hand *h)
 {
     const double height = uniform(h, 16, 22), width = height * uniform(h, 0.8, 1.2);
-    const double slant = uniform(h, -0.1, 0.4), turn = uniform(h, -0.18, 0.18);
-    const double c = cos(turn), s = sin(turn);
+    const double slant = uniform(h, -0.1, 0.4), rotation = uniform(h, -0.18, 0.18);
+    const double c = cos(rotation), s = sin(rotation);
     h->pose[0][0] = c * width;
     h->pose[0][1] = -c * slant * width - s * height;
     h->pose[1][0] = s * width;
@@ -152,7 +152,7 @@ static void to_pixels(const hand *h, double x, double y, double pixel[2])
 /* ---- ink ---- */
 
 typedef struct sheet {
-    double nearest[SIDE * SIDE]; /* squared distance of each pixel's middle from a stroke */
+    double nearest[SIDE * SIDE]; /* squared distance of each pixel's centre from a stroke */
 } sheet;
 
 static double squared_distance(const double a[2], const double b[2], double x, double y)
@@ -219,7 +219,7 @@ static void draw_digit(uint64_t seed, uint8_t *image, uint8_t *label)
 kr_status lab_digits_fill(uint64_t seed, int64_t first, int64_t count, uint8_t *images, uint8_t *labels)
 {
     if (first < 0 || count < 0 || !images || !labels) return KR_ERR_ARG;
-    uint64_t state = seed + (uint64_t)first * UINT64_C(0x9E3779B97F4A7C15); /* where `first` draws leave it */
+    uint64_t state = seed + (uint64_t)first * UINT64_C(0x9E3779B97F4A7C15); /* the state after `first` samples */
     for (int64_t i = 0; i < count; i++) draw_digit(lab_splitmix64(&state), images + i * SIDE * SIDE, labels + i);
     return KR_OK;
 }

@@ -1,5 +1,5 @@
-/* grokking.h - modular addition by a small Mamba-2, in parts: the network and its data, the loss with its auxiliary
- * terms, and what is measured beside it.
+/* grokking.h - modular addition by a small Mamba-2: the network and its data, the loss with its auxiliary terms, and
+ * additional measurements.
  *
  * Letters: w symbols (the modulus), d width, r state_rank; others as in docs/notation.md.
  */
@@ -11,7 +11,7 @@
 
 #include <krait/krait.h>
 
-/* Which matrices the auxiliary terms take. */
+/* Matrices of the auxiliary terms. */
 typedef enum grok_target { GROK_EMB = 0, GROK_EMB_HEAD = 1, GROK_BC = 2, GROK_ALL = 3 } grok_target;
 #define GROK_TARGETS "emb|emb-head|bc|all"
 
@@ -39,7 +39,7 @@ typedef struct grok_values {
     cli_machine machine;
 } grok_values;
 
-/* The matrices that are looked at: the embedding, the head, and of each layer five rows of this list. */
+/* The measured matrices: the embedding, the head, and of each layer five rows of this list. */
 enum { GROK_LAYER_MATRICES = 5, GROK_MAX_LAYERS = 64, GROK_MAX_MATRICES = 2 + GROK_LAYER_MATRICES * GROK_MAX_LAYERS };
 typedef enum grok_matrix_kind {
     GROK_EMBEDDING,
@@ -67,19 +67,19 @@ typedef struct grok {
     kr_model *model;
     const kr_network *net;
     kr_source *sources[2]; /* by kr_data_part */
-    kr_loader *loaders[2]; /* one batch each: everything */
+    kr_loader *loaders[2]; /* one batch each, with all rows */
     kr_loader *sample;     /* of the validation part, GROK_STATE_ROWS rows at a time */
     int n_matrices;
     grok_matrix matrices[GROK_MAX_MATRICES];
 
-    const kr_trainer *trainer; /* whose step it is; NULL: no auxiliary terms */
-    double ce, auxiliary;      /* of the last batch that was trained on */
+    const kr_trainer *trainer; /* for the current step; NULL: no auxiliary terms */
+    double ce, auxiliary;      /* of the last training batch */
 } grok;
 
 /* ---- grokking_network.c ---- */
 
-/* The network of these options (with fresh weights, or with those of the folder `from`) and all p^k rows, in their two
- * parts. False after an error of the context, which a folder with another network is. */
+/* Creates the network of these options (with initial weights, or with those of the folder `from`) and all p^k rows, in
+ * their two parts. False after an error of the context; a folder with another network is one. */
 bool grok_open(grok *g, kr_ctx *ctx, const grok_values *v, const char *from);
 void grok_close(grok *g);
 
@@ -90,24 +90,24 @@ const char *grok_matrix_name(grok_matrix_kind kind);
 /* Column s of ids [b k]. */
 kr_tensor *grok_token(kr_tape *tape, kr_tensor *ids_bs, int64_t s);
 
-/* ids [b k] -> what the head is applied to after the last token, [b d]. */
+/* ids [b k] -> the head's input after the last token, [b d]. */
 kr_tensor *grok_hidden(kr_tape *tape, const grok *g, kr_tensor *ids_bs);
 
 /* ---- grokking_loss.c ---- */
 
-/* A kr_loss_fn whose user is a grok: cross-entropy at the last token and, where the tape records, the auxiliary terms. */
+/* A kr_loss_fn whose user is a grok: cross-entropy at the last token and, if the tape records, the auxiliary terms. */
 kr_loss_out grok_loss(void *user, kr_tape *tape, const kr_batch *batch, const kr_state *state);
 
-/* What the participation ratios are multiplied with in a step (from 1 on). */
+/* The factor of the participation ratios in a step (from 1 on). */
 double grok_pr_lambda(const grok_values *v, int64_t step);
 
-/* The sum over target matrices of lambda PR(W) + l2 |W|^2 + noise <W, e>, e fresh normal draws; NULL: there is none, or
- * after an error. */
+/* The sum over target matrices of lambda PR(W) + l2 |W|^2 + noise <W, e>, e new normal samples; NULL: none, or after an
+ * error. */
 kr_tensor *grok_auxiliary(kr_tape *tape, const grok *g, int64_t step);
 
 /* ---- grokking_measure.c ---- */
 
-/* Of the weights: of each matrix, of the embedding's frequencies, and of what each layer's B would make of each symbol,
+/* Of the weights: of each matrix, of the embedding's frequencies, and of each layer's B applied to each symbol,
  * embedding W_B^T, centred. NaN: of zeros. */
 typedef struct grok_weight_ratios {
     double matrices[GROK_MAX_MATRICES]; /* in the order of grok.matrices */
@@ -115,7 +115,7 @@ typedef struct grok_weight_ratios {
     double b_symbols[GROK_MAX_LAYERS];
 } grok_weight_ratios;
 
-/* False after an error of the context, or a complaint. */
+/* False after an error of the context, or an error message. */
 bool grok_measure_weights(const grok *g, kr_tape *tape, grok_weight_ratios *ratios);
 
 /* Of the states [p r] of a layer, which has one head, after each token (pooled) or the last one (final), as vectors of r numbers for
@@ -124,16 +124,16 @@ typedef struct grok_state_ratios {
     double pooled, pooled_centred, final, final_centred;
 } grok_state_ratios;
 
-/* Of each layer, n_layers of them, over the first GROK_STATE_ROWS rows of the validation part, which are as good as drawn. */
+/* Of each layer, n_layers of them, over the first GROK_STATE_ROWS rows of the validation part, which is shuffled. */
 bool grok_measure_states(const grok *g, kr_tape *tape, grok_state_ratios *ratios);
 
 /* ---- grokking_run.c and grokking_eval.c ---- */
 
-/* Trains as the options say in a folder (NULL: nothing is kept), from its last checkpoint if there is one; `given` goes
- * into its task.json. Returns the exit status. */
+/* Trains according to the options in a folder (NULL: nothing is saved), from its last checkpoint if there is one;
+ * `given` is written to its task.json. Returns the exit status. */
 int grok_train(const cli_command *command, const grok_values *v, const cli_given *given, const char *folder);
 
-/* Tells how well the network in a folder adds, and what it is like. Returns the exit status. */
+/* Reports accuracy and measurements of the network in a folder. Returns the exit status. */
 int grok_evaluate(const grok_values *v, const char *folder);
 
 #endif

@@ -1,4 +1,5 @@
-/* grokking_eval.c - krait task grokking --eval: how well a trained network adds, and what can be seen in it. */
+/* grokking_eval.c - krait task grokking --eval: accuracy of a trained network, and measurements of its weights and
+ * states. */
 #include "lab/grokking.h"
 
 #include "cli/commands/cmd_report.h"
@@ -9,7 +10,7 @@
 
 enum { N_EXAMPLES = 5, N_STRONGEST = 5, MAX_SHOWN_TERMS = 16 };
 
-static bool tell_part(grok *g, kr_tape *tape, cli_report *r, kr_data_part part)
+static bool report_part(grok *g, kr_tape *tape, cli_report *r, kr_data_part part)
 {
     static const char *const names[] = { "train", "test" };
     kr_batch batch;
@@ -28,12 +29,12 @@ static bool tell_part(grok *g, kr_tape *tape, cli_report *r, kr_data_part part)
 
 /* ---- weights and states ---- */
 
-static void tell_ratio(cli_report *r, const char *key, double ratio, int64_t most)
+static void report_ratio(cli_report *r, const char *key, double ratio, int64_t most)
 {
     cli_report_number(r, key, ratio, "%.2f of %lld", ratio, (long long)most);
 }
 
-static bool tell_weights(const grok *g, kr_tape *tape, cli_report *r)
+static bool report_weights(const grok *g, kr_tape *tape, cli_report *r)
 {
     grok_weight_ratios *ratios = calloc(1, sizeof *ratios);
     const bool is_well = ratios && grok_measure_weights(g, tape, ratios);
@@ -47,11 +48,11 @@ static bool tell_weights(const grok *g, kr_tape *tape, cli_report *r)
             snprintf(key, sizeof key, "layer_%d", (int)m->layer);
             if (layer >= 0) cli_report_close(r);
             cli_report_open(r, key, false);
-            tell_ratio(r, "b_symbols", ratios->b_symbols[m->layer], g->v->state_rank);
+            report_ratio(r, "b_symbols", ratios->b_symbols[m->layer], g->v->state_rank);
             layer = m->layer;
         }
-        tell_ratio(r, grok_matrix_name(m->kind), ratios->matrices[i], rows < cols ? rows : cols);
-        if (m->kind == GROK_HEAD) tell_ratio(r, "emb_frequencies", ratios->frequencies, g->v->p / 2);
+        report_ratio(r, grok_matrix_name(m->kind), ratios->matrices[i], rows < cols ? rows : cols);
+        if (m->kind == GROK_HEAD) report_ratio(r, "emb_frequencies", ratios->frequencies, g->v->p / 2);
     }
     if (layer >= 0) cli_report_close(r);
     cli_report_close(r);
@@ -59,7 +60,7 @@ static bool tell_weights(const grok *g, kr_tape *tape, cli_report *r)
     return is_well;
 }
 
-static bool tell_states(const grok *g, kr_tape *tape, cli_report *r)
+static bool report_states(const grok *g, kr_tape *tape, cli_report *r)
 {
     grok_state_ratios ratios[GROK_MAX_LAYERS];
     if (!grok_measure_states(g, tape, ratios)) return false;
@@ -68,18 +69,18 @@ static bool tell_states(const grok *g, kr_tape *tape, cli_report *r)
         char key[40];
         snprintf(key, sizeof key, "layer_%d", (int)layer);
         cli_report_open(r, key, false);
-        tell_ratio(r, "pooled", ratios[layer].pooled, g->v->state_rank);
-        tell_ratio(r, "pooled_centred", ratios[layer].pooled_centred, g->v->state_rank);
-        tell_ratio(r, "final", ratios[layer].final, g->v->state_rank);
-        tell_ratio(r, "final_centred", ratios[layer].final_centred, g->v->state_rank);
+        report_ratio(r, "pooled", ratios[layer].pooled, g->v->state_rank);
+        report_ratio(r, "pooled_centred", ratios[layer].pooled_centred, g->v->state_rank);
+        report_ratio(r, "final", ratios[layer].final, g->v->state_rank);
+        report_ratio(r, "final_centred", ratios[layer].final_centred, g->v->state_rank);
         cli_report_close(r);
     }
     cli_report_close(r);
     return true;
 }
 
-/* The frequencies that have most of the embedding. */
-static bool tell_frequencies(const grok *g, cli_report *r)
+/* The frequencies with most of the embedding's energy. */
+static bool report_frequencies(const grok *g, cli_report *r)
 {
     const kr_tensor *embedding = g->matrices[0].weight;
     const int64_t nw = kr_tensor_dim(embedding, 0), nd = kr_tensor_dim(embedding, 1), nf = nw / 2;
@@ -113,7 +114,7 @@ static int largest_of(const float *x, int64_t n)
 }
 
 /* "31 + 88 = 22" */
-static void tell_example(const grok *g, cli_report *r, const int32_t *ids, int sum)
+static void report_example(const grok *g, cli_report *r, const int32_t *ids, int sum)
 {
     char text[400];
     int n = 0, right = 0;
@@ -126,7 +127,7 @@ static void tell_example(const grok *g, cli_report *r, const int32_t *ids, int s
     cli_report_string(r, NULL, text);
 }
 
-static bool tell_examples(const grok *g, kr_tape *tape, cli_report *r)
+static bool report_examples(const grok *g, kr_tape *tape, cli_report *r)
 {
     kr_batch batch;
     if (kr_loader_next(tape, g->sample, &batch) != KR_OK) return false;
@@ -140,7 +141,7 @@ static bool tell_examples(const grok *g, kr_tape *tape, cli_report *r)
                          kr_tensor_read(kr_slice(tape, batch.ids_bs, 0, 0, n), KR_DTYPE_I32, ids, n * ns) == KR_OK &&
                          kr_tensor_read(logits_bw, KR_DTYPE_F32, logits, n * nw) == KR_OK;
     cli_report_open(r, "test_examples", true);
-    for (int64_t i = 0; is_well && i < n; i++) tell_example(g, r, ids + i * ns, largest_of(logits + i * nw, nw));
+    for (int64_t i = 0; is_well && i < n; i++) report_example(g, r, ids + i * ns, largest_of(logits + i * nw, nw));
     cli_report_close(r);
     free(ids);
     free(logits);
@@ -159,10 +160,10 @@ int grok_evaluate(const grok_values *v, const char *folder)
         cli_report_begin(&r, v->is_json);
         cli_report_count(&r, "parameters", kr_params_elements(kr_network_params(g.net)));
         is_well =
-            tape && tell_part(&g, tape, &r, KR_DATA_PART_TRAIN) && tell_part(&g, tape, &r, KR_DATA_PART_VALIDATION);
-        if (is_well && !v->has_no_diagnostics) is_well = tell_weights(&g, tape, &r) && tell_frequencies(&g, &r);
-        if (is_well && !v->has_no_diagnostics && !v->has_no_state_pr) is_well = tell_states(&g, tape, &r);
-        is_well = is_well && tell_examples(&g, tape, &r);
+            tape && report_part(&g, tape, &r, KR_DATA_PART_TRAIN) && report_part(&g, tape, &r, KR_DATA_PART_VALIDATION);
+        if (is_well && !v->has_no_diagnostics) is_well = report_weights(&g, tape, &r) && report_frequencies(&g, &r);
+        if (is_well && !v->has_no_diagnostics && !v->has_no_state_pr) is_well = report_states(&g, tape, &r);
+        is_well = is_well && report_examples(&g, tape, &r);
         cli_report_end(&r);
         if (cli_failed(ctx)) is_well = false;
         else if (!is_well) cli_complain(NULL, "task grokking: out of memory");

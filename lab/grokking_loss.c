@@ -1,6 +1,6 @@
-/* grokking_loss.c - cross-entropy of the sum, and the auxiliary terms that may be added to it.
+/* grokking_loss.c - cross-entropy of the sum, and optional auxiliary terms.
  *
- *   loss = CE + sum over target matrices W of  lambda PR(W^T W) + l2 |W|^2 + noise <W, e>,  e ~ N(0, 1) anew each step
+ *   loss = CE + sum over target matrices W of  lambda PR(W^T W) + l2 |W|^2 + noise <W, e>,  e ~ N(0, 1) resampled each step
  */
 #include "lab/grokking.h"
 
@@ -27,7 +27,7 @@ static bool is_target(grok_target target, grok_matrix_kind kind)
     return true;
 }
 
-/* sum + scale term; either may be NULL, which is none. */
+/* sum + scale term; either may be NULL (0). */
 static kr_tensor *add_term(kr_tape *tape, kr_tensor *sum, kr_tensor *term, double scale)
 {
     if (!term) return sum;

@@ -1,4 +1,4 @@
-/* grokking_measure.c - what is looked at beside loss and accuracy: participation ratios of weights and of states. */
+/* grokking_measure.c - measurements in addition to loss and accuracy: participation ratios of weights and of states. */
 #include "lab/grokking.h"
 
 #include <math.h>
@@ -56,7 +56,7 @@ typedef struct state_moments {
     cli_moments pooled, final;
 } state_moments;
 
-/* Steps through ids [b k], and adds each layer's states as they become. */
+/* Steps through ids [b k], and adds each layer's states after each step. */
 static void add_states(const grok *g, kr_tape *tape, kr_tensor *ids_bs, state_moments *moments)
 {
     kr_network_out out = { 0 };

@@ -1,4 +1,4 @@
-/* grokking_network.c - the network that adds, and all sums there are. */
+/* grokking_network.c - the network for modular addition, and the set of all sums. */
 #include "lab/grokking.h"
 #include "lab/tasks.h"
 
@@ -14,7 +14,7 @@ static void set_config(const grok_values *v, kr_model_config *config)
     config->mamba2->expand = v->expand;
     config->mamba2->per_head_dim = v->expand * v->d_model; /* one head */
     config->mamba2->state_rank = v->state_rank;
-    config->mamba2->conv_kernel = 1; /* symbols meet in the state, and nowhere else */
+    config->mamba2->conv_kernel = 1; /* symbols interact in the state only */
     config->layers->n_layers = v->n_layers;
     config->network->vocab_size = v->p;
     config->network->pad_vocab_size_multiple = 1;
@@ -32,8 +32,8 @@ static void scale_param(kr_tensor *param, double factor)
     cli_change_floats(param, scaled, &factor);
 }
 
-/* The reference's beginning where it is another than that of language models, and config.json would have to tell: a wide
- * embedding, and projections that do not get smaller with depth. */
+/* The reference's initialisation where it differs from that of language models, and config.json has no key for it: a
+ * wide embedding, and projections that do not shrink with depth. */
 static void scale_weights(const grok *g)
 {
     scale_param(g->matrices[0].weight, g->v->embedding_std / kr_model_config_of(g->model)->network->embedding_std);
@@ -70,7 +70,7 @@ static void find_matrices(grok *g)
     }
 }
 
-/* Is a network that was loaded the one of the options? */
+/* Does a loaded network match the options? */
 static bool is_same_network(const kr_model_config *a, const kr_model_config *b)
 {
     const kr_mamba2_config *m = a->mamba2, *n = b->mamba2;
@@ -115,7 +115,7 @@ static bool open_part(grok *g, kr_data_part part)
     options.length = g->v->k;
     options.batch = n_rows;
     options.packs = false;
-    options.shuffles = false; /* all rows are in every batch, and they are shuffled already */
+    options.shuffles = false; /* every batch has all rows, and they are shuffled already */
     g->loaders[part] = kr_loader_create(g->sources[part], &options);
     if (part == KR_DATA_PART_VALIDATION) {
         options.batch = n_rows < GROK_STATE_ROWS ? n_rows : GROK_STATE_ROWS;

@@ -1,4 +1,4 @@
-/* grokking_run.c - a training run: steps with all rows, tests where they are due, and what is written of them. */
+/* grokking_run.c - a training run: steps with all rows, evaluations at their interval, and the files written. */
 #include "lab/grokking.h"
 
 #include "cli/common/cli_files.h"
@@ -15,20 +15,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Columns of metrics.csv behind the usual ones. */
+/* Columns of metrics.csv after the common ones. */
 static const char *const extra_columns[] = { "penalty", "emb_pr", "head_pr", "emb_freq_pr" };
 enum { PENALTY, EMB_PR, HEAD_PR, EMB_FREQ_PR, N_EXTRA };
 
 typedef struct training {
     grok g;
-    const char *folder; /* NULL: nothing is kept */
+    const char *folder; /* NULL: nothing is saved */
     kr_trainer *trainer;
     kr_tape *tape; /* of measurements */
     cli_live live;
     cli_metrics metrics;
     cli_step_lines states, weights;
-    double test_loss, test_accuracy; /* of the last test; NaN: there was none */
-    int64_t memorised, generalised;  /* the first steps whose train, test accuracy is 99 % in a test; 0: none yet */
+    double test_loss, test_accuracy; /* of the last evaluation; NaN: none */
+    int64_t memorised,
+        generalised; /* the first steps with a train, test accuracy of 99 % in an evaluation; 0: none yet */
     bool has_failed, is_enough;
 } training;
 
@@ -85,7 +86,7 @@ static bool measure_states(training *t, int64_t step)
     return is_well;
 }
 
-/* Participation ratios: those of a layer into weights.csv, those of both ends into the row of metrics.csv. */
+/* Participation ratios: those of layers go to weights.csv, those of embedding and head to the row of metrics.csv. */
 static bool measure(training *t, int64_t step, double *extra)
 {
     grok_weight_ratios ratios;
@@ -111,11 +112,11 @@ static void note_accuracy(training *t, int64_t step, double train, double test)
     if (!t->generalised && test >= 0.99) t->generalised = step;
 }
 
-/* The test of a step, by the trainer or here, into the row; false after an error. */
+/* The evaluation of a step, by the trainer or here, into the row; false after an error. */
 static bool test(training *t, kr_trainer *trainer, const kr_train_progress *p, cli_metrics_row *row)
 {
     row->eval_loss = p->eval_loss;
-    row->eval_accuracy = isnan(p->eval_accuracy) ? 0 : p->eval_accuracy; /* the trainer takes none right for no count */
+    row->eval_accuracy = isnan(p->eval_accuracy) ? 0 : p->eval_accuracy; /* the trainer reports NaN if none is right */
     if (!p->is_evaluated) {
         const kr_evaluation e = kr_trainer_evaluate(trainer, t->g.loaders[KR_DATA_PART_VALIDATION], 0);
         row->eval_loss = e.loss;
@@ -162,7 +163,7 @@ static bool after_step(void *user, kr_trainer *trainer, const kr_train_progress 
 
 /* ---- a run ---- */
 
-/* What the tests of an earlier part of the run were, by its metrics.csv. */
+/* Restores the evaluations of an earlier part of the run from its metrics.csv. */
 static void recall_accuracy(training *t, int64_t last_step)
 {
     enum { ACCURACY = 4, EVAL_ACCURACY = 8 };
@@ -202,7 +203,7 @@ static bool close_files(training *t)
     return cli_step_lines_close(&t->states) && a && b;
 }
 
-static void tell_setup(training *t)
+static void report_setup(training *t)
 {
     const grok_values *v = t->g.v;
     if (v->is_quiet) return;
@@ -214,7 +215,7 @@ static void tell_setup(training *t)
                  kr_params_elements(kr_network_params(t->g.net)), cli_dot(&t->live), isnan(v->sgd) ? "adamw" : "sgd");
 }
 
-static void tell_result(training *t)
+static void report_result(training *t)
 {
     const kr_train_progress p = kr_trainer_progress(t->trainer);
     char word[CLI_PATH_BYTES];
@@ -252,7 +253,7 @@ static bool train(training *t, const cli_command *command, const cli_given *give
     const kr_train_progress p = kr_trainer_progress(t->trainer);
     if (p.eval_step) t->test_accuracy = isnan(p.eval_accuracy) ? 0 : p.eval_accuracy;
     if (cli_failed(t->g.ctx) || !open_files(t, command, given)) return false;
-    tell_setup(t);
+    report_setup(t);
     const bool is_run = kr_trainer_run(t->trainer) == KR_OK;
     cli_live_close(&t->live);
     return (is_run || !cli_failed(t->g.ctx)) && !t->has_failed;
@@ -265,7 +266,7 @@ int grok_train(const cli_command *command, const grok_values *v, const cli_given
     cli_live_open(&t.live, "tok", 10, v->is_quiet);
     bool is_well = grok_open(&t.g, ctx, v, v->from) && train(&t, command, given);
     is_well = close_files(&t) && is_well;
-    if (is_well) tell_result(&t);
+    if (is_well) report_result(&t);
     if (is_well && folder) is_well = cli_write_report(folder);
     kr_tape_destroy(t.tape);
     kr_trainer_destroy(t.trainer);

@@ -1,6 +1,6 @@
-/* participation.c - participation ratios of vectors, of spectra, and of matrices that are trained.
+/* participation.c - participation ratios of vectors, of spectra, and of matrices during training.
  *
- *   tr S     = sum of x^2            tr(S^2) = sum of (x^T x)^2 = sum of (x x^T)^2: the smaller of the two is made
+ *   tr S     = sum of x^2            tr(S^2) = sum of (x^T x)^2 = sum of (x x^T)^2: the smaller of the two is computed
  */
 #include "lab/participation.h"
 
@@ -105,7 +105,7 @@ bool cli_dft_energies(int64_t n, int64_t d, const double *table, double *energy)
 
 kr_tensor *cli_participation(kr_tape *tape, kr_tensor *x_nd)
 {
-    /* The ratio does not depend on the scale of x, so x is brought to a size whose fourth powers f32 can hold. */
+    /* The ratio does not depend on the scale of x, so x is scaled such that its fourth powers fit f32. */
     const kr_scope scope = kr_no_grad_begin(tape);
     const double largest = kr_item(kr_max(tape, kr_maximum(tape, x_nd, kr_neg(tape, x_nd)), KR_ALL_AXES, false));
     kr_no_grad_end(tape, scope, 0, NULL);

@@ -1,4 +1,5 @@
-/* png.c - PNG by hand: signature, then chunks of (big-endian length, name, bytes, CRC-32 of name and bytes).
+/* png.c - writes PNG without a library: signature, then chunks of (big-endian length, name, bytes, CRC-32 of name and
+ * bytes).
  *
  *   IHDR   width height, 8 bits, grey
  *   IDAT   zlib: 78 01, stored blocks of at most 65535 bytes (last? length ~length bytes), Adler-32
@@ -82,7 +83,7 @@ static uint32_t adler32_of(const unsigned char *data, size_t count)
 
 /* ---- chunks ---- */
 
-/* Begins a chunk; where its bytes begin. */
+/* Begins a chunk; returns the offset of its data. */
 static size_t begin_chunk(page *p, const char *name)
 {
     put_u32(p, 0);
@@ -126,7 +127,7 @@ static void put_stored(page *p, const unsigned char *data, size_t count)
     put_u32(p, adler32_of(data, count));
 }
 
-/* The file's bytes, to be freed; NULL data without memory. */
+/* The file's bytes, to be freed; data is NULL if out of memory. */
 static page encode(const cli_picture *picture)
 {
     const size_t width = (size_t)picture->width, height = (size_t)picture->height, count = height * (width + 1);

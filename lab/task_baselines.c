@@ -1,8 +1,8 @@
-/* task_baselines.c - tables, and states that are poorer than a task needs, at their best.
+/* task_baselines.c - optimal tables, and optimal states that are weaker than a task needs.
  *
- * A table tells the class that its rows have most often at a key: the symbol, the counts of symbols since the last
- * reset, and so on. It is made of the rows that it is judged by, and so is a bound for all that see the key alone; tables
- * with many keys, which would learn such rows by heart, are made of the training rows of the same family.
+ * A table predicts the most frequent class for a key: the symbol, the counts of symbols since the last reset, and so
+ * on. It is fitted to the evaluation rows, and so is an upper bound for every predictor that sees the key only; tables
+ * with many keys, which would memorise such rows, are fitted to the training rows of the same family.
  */
 #include "lab/task_baselines.h"
 
@@ -35,10 +35,10 @@ static void free_rows(rows *r)
 
 /* ---- keys ---- */
 
-/* What is known of a row up to a position. */
+/* The information about a row up to a position. */
 typedef struct seen {
     int32_t symbol;
-    int64_t steps; /* since the last reset, or from 1 on if there was none */
+    int64_t steps; /* since the last reset, or from 1 on without one */
     int64_t n[2];  /* of either symbol, since then */
     int64_t word;  /* the symbols since then, as binary digits */
 } seen;
@@ -60,7 +60,7 @@ typedef struct key_kind {
     const char *what;
     int64_t (*key)(const seen *at, int64_t ns);
     int64_t (*n_keys)(int64_t ns);
-    bool is_fit_apart; /* made of training rows */
+    bool uses_training_rows; /* fitted to training rows */
 } key_kind;
 
 static int64_t symbol_key(const seen *at, int64_t ns)
@@ -95,7 +95,7 @@ static int64_t counts_keys(int64_t ns)
     return (ns + 1) * (ns + 1);
 }
 
-/* Q8 made commutative: whether i and j were there an odd number of times. */
+/* Q8 made commutative: whether i and j occurred an odd number of times. */
 static int64_t parity_key(const seen *at, int64_t ns)
 {
     (void)ns;
@@ -108,7 +108,7 @@ static int64_t parity_keys(int64_t ns)
     return 4;
 }
 
-/* Words of n symbols come behind all shorter ones. */
+/* Words of n symbols are numbered after all shorter ones. */
 static int64_t word_key(const seen *at, int64_t ns)
 {
     (void)ns;
@@ -153,7 +153,7 @@ static double percent_of(int64_t right, int64_t scored)
     return scored ? 100 * (double)right / (double)scored : NAN;
 }
 
-/* Percent right; NaN without memory. */
+/* Percent right; NaN if out of memory. */
 static double table_accuracy(const rows *fit, const rows *eval, const key_kind *kind)
 {
     int64_t *seen_kc = calloc((size_t)(kind->n_keys(eval->ns) * eval->nclass), sizeof *seen_kc);
@@ -174,7 +174,7 @@ static double table_accuracy(const rows *fit, const rows *eval, const key_kind *
     return percent_of(right, scored);
 }
 
-/* ---- majority: counters whose decay no symbol changes ---- */
+/* ---- majority: counters with a constant decay ---- */
 
 static const double decays[N_DECAYS] = { 0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 1 },
                     gains[N_GAINS] = { 0, 0.25, 0.5, 1, 2, 4 };
@@ -194,7 +194,7 @@ static double counter_accuracy(const rows *r, double decay, double gain)
     return percent_of(right, scored);
 }
 
-/* The best for each family by itself, and the one that is best in the worst of the three. */
+/* The best for each family separately, and the one with the best minimum over the three. */
 static void decay_baselines(const rows *eval, int nfamily, double *of_each, double *of_one)
 {
     double best_worst = -1;
@@ -211,15 +211,16 @@ static void decay_baselines(const rows *eval, int nfamily, double *of_each, doub
     }
 }
 
-/* ---- rotor: states that do not turn by the symbol ---- */
+/* ---- rotor: states whose rotation does not depend on the symbol ---- */
 
-/* Each reset sets an anchor, which every other symbol turns by the same angle; the nearest third of a turn is told. */
-static double rotary_accuracy(const rows *r, double turn, double offset)
+/* Each reset sets an anchor, which every other symbol rotates by the same angle; predicts the nearest third of a
+ * rotation. */
+static double rotary_accuracy(const rows *r, double rotation, double offset)
 {
     int64_t right = 0, steps = 0;
     for (int64_t i = 0; i < r->nb * r->ns; i++) {
         steps = r->symbol_bs[i] == LAB_TASK_RESET ? 0 : steps + 1;
-        const int64_t third = (int64_t)floor(3 * (turn * (double)steps + offset) + 0.5);
+        const int64_t third = (int64_t)floor(3 * (rotation * (double)steps + offset) + 0.5);
         right += r->label_bs[i] == (third % 3 + 3) % 3;
     }
     return percent_of(right, r->nb * r->ns);
@@ -245,11 +246,11 @@ static int by_h(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Right at most when the line is cut into three intervals, one for each class in the order given; never between two
- * readings that are equal but for rounding. */
+/* The most right predictions when the line is split into three intervals, one for each class in the order given; never
+ * between two readings that are equal up to rounding. */
 static int64_t right_of_intervals(const reading *sorted, int64_t count, const int *order)
 {
-    int64_t right[3] = { 0, 0, 0 }; /* so far, with the end in the first, second, third interval */
+    int64_t right[3] = { 0, 0, 0 }; /* up to here, with the end in the first, second, third interval */
     for (int64_t i = 0; i < count; i++) {
         if (i == 0 || sorted[i].h - sorted[i - 1].h > 1e-9)
             for (int q = 1; q < 3; q++)
@@ -260,7 +261,7 @@ static int64_t right_of_intervals(const reading *sorted, int64_t count, const in
     return most > right[2] ? most : right[2];
 }
 
-/* A counter that decays and that a reset clears, read as well as three intervals can; NaN without memory. */
+/* A counter with decay, cleared by a reset, with the best split into three intervals; NaN if out of memory. */
 static double counter_without_rotation(const rows *r, double decay)
 {
     static const int orders[6][3] = { { 0, 1, 2 }, { 0, 2, 1 }, { 1, 0, 2 }, { 1, 2, 0 }, { 2, 0, 1 }, { 2, 1, 0 } };
@@ -282,7 +283,7 @@ static double counter_without_rotation(const rows *r, double decay)
     return percent_of(best, count);
 }
 
-/* The decay that is best in the worst of the three families. */
+/* The decay with the best minimum over the three families. */
 static void rotation_free_baseline(const rows *eval, int nfamily, double *of_one)
 {
     double best_worst = -1;
@@ -317,14 +318,15 @@ static void add_table(listing *l, const key_kind *kind, double a, double b, doub
 {
     task_baseline *baseline = add(l, kind->what, a, b, c, remark);
     for (int f = 0; f < l->nfamily; f++)
-        baseline->here.percent[f] = table_accuracy(kind->is_fit_apart ? &l->train[f] : &l->eval[f], &l->eval[f], kind);
+        baseline->here.percent[f] =
+            table_accuracy(kind->uses_training_rows ? &l->train[f] : &l->eval[f], &l->eval[f], kind);
 }
 
 static void list_majority(listing *l)
 {
     add_table(l, &by_symbol, 77.3, 82.3, 55.2, NULL);
     task_baseline *each = add(l, "best fixed decay, of each family", 85.9, 82.6, 98.8,
-                              "the reference does not tell its 10 decays and 6 gains");
+                              "the reference does not state its 10 decays and 6 gains");
     task_baseline *one =
         add(l, "one fixed decay for all three", NAN, NAN, NAN, "the reference: less than 71 in the worst family");
     decay_baselines(l->eval, l->nfamily, each->here.percent, one->here.percent);
@@ -335,17 +337,17 @@ static void list_rotor(listing *l)
     add_table(l, &by_symbol, 49.1, 36.5, 37.4, NULL);
     add_table(l, &by_steps, 59.0, 46.5, 46.0, NULL);
     task_baseline *rotary =
-        add(l, "the same rotation for every symbol", 51.8, 40.7, 42.1, "the reference does not tell its angles");
+        add(l, "the same rotation for every symbol", 51.8, 40.7, 42.1, "the reference does not state its angles");
     for (int f = 0; f < l->nfamily; f++) rotary->here.percent[f] = best_rotary(&l->eval[f]);
     task_baseline *still = add(l, "a counter without rotation", 59.5, 37.4, 41.9,
-                               "the reference does not tell its decays, nor how it reads the state");
+                               "the reference does not state its decays, nor how it reads the state");
     rotation_free_baseline(l->eval, l->nfamily, still->here.percent);
 }
 
 static void list_spinor(listing *l)
 {
     add_table(l, &by_symbol, 34.2, 17.4, 18.7, NULL);
-    add_table(l, &by_parity, 59.8, 51.8, 52.7, "the reference does not tell how it reads that state");
+    add_table(l, &by_parity, 59.8, 51.8, 52.7, "the reference does not state how it reads that state");
     add_table(l, &by_counts, 71.4, 55.8, 77.1, NULL);
 }
 

@@ -64,7 +64,7 @@ static bool write_sheet(const char *folder)
     return ok;
 }
 
-static void tell(const digits_values *v)
+static void report(const digits_values *v)
 {
     char word[CLI_PATH_BYTES];
     cli_shell_word(v->out, word, sizeof word);
@@ -96,7 +96,7 @@ static int run(int argc, char **argv)
     kr_ctx *ctx = cli_open(&(cli_machine){ .threads = 1, .device = "cpu" }, 0);
     const bool ok =
         !cli_failed(ctx) && write_set(ctx, &v, &sets[0]) && write_set(ctx, &v, &sets[1]) && write_sheet(v.out);
-    if (ok) tell(&v);
+    if (ok) report(&v);
     kr_ctx_destroy(ctx);
     return ok ? CLI_OK : CLI_FAILED;
 }

@@ -1,4 +1,4 @@
-/* task_folder.c - files of a task's run as a whole: removed, moved aside, looked back into. */
+/* task_folder.c - the files of a task's run: remove, move aside, read back. */
 #define _POSIX_C_SOURCE 200809L
 #include "lab/task_folder.h"
 
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* All that a run writes, but for *.svg. */
+/* All files that a run writes, except *.svg. */
 static const char *const run_files[] = { "task.json",         "metrics.csv", "report.html", "checkpoints", "best",
                                          "model.safetensors", "config.json", "pr.csv",      "weights.csv", "pictures" };
 enum { N_RUN_FILES = sizeof run_files / sizeof *run_files, MOST_DEPTH = 8 };
@@ -27,7 +27,7 @@ static bool is_of_run(const char *name)
     return length > 4 && !strcmp(name + length - 4, ".svg");
 }
 
-/* Calls visit with the path of each entry of a folder, or of those that are a run's; false as soon as that is. */
+/* Calls visit with the path of each entry of a folder, or of a run's entries; returns false as soon as visit does. */
 typedef bool visit_fn(const char *path, const char *name, const void *user);
 static bool visit_entries(const char *folder, bool of_run, visit_fn *visit, const void *user)
 {
@@ -44,7 +44,7 @@ static bool visit_entries(const char *folder, bool of_run, visit_fn *visit, cons
     return ok;
 }
 
-/* With all that is in it; links themselves, not what they point at. */
+/* Recursive; removes links, not their targets. */
 static bool remove_entry(const char *path, const char *name, const void *user)
 {
     const int depth = *(const int *)user, below = depth - 1;
@@ -60,7 +60,7 @@ static bool find_entry(const char *path, const char *name, const void *user)
 {
     (void)path;
     (void)user;
-    return !strcmp(name, "report.html") || strstr(name, ".svg") != NULL; /* alone they are no run */
+    return !strcmp(name, "report.html") || strstr(name, ".svg") != NULL; /* alone they do not make a run */
 }
 
 bool task_folder_begin(const char *command, const char *folder, bool force)
@@ -94,9 +94,9 @@ bool task_folder_set_aside(const char *folder, uint64_t seed)
     return visit_entries(folder, true, move_entry, aside);
 }
 
-/* ---- what its evaluations were ---- */
+/* ---- previous evaluations ---- */
 
-/* Are the last n fields of a line all there? *all_right: they are all 1. */
+/* Are the last n fields of a line present? *all_right: they are all 1. */
 static bool has_evaluation(char *line, int n, bool *all_right)
 {
     *all_right = true;

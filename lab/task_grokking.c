@@ -1,5 +1,5 @@
-/* task_grokking.c - krait task grokking: a small Mamba-2 learns to add modulo p from some of all sums, by heart first and
- * in general later. */
+/* task_grokking.c - krait task grokking: a small Mamba-2 learns addition modulo p from a part of all sums; it memorises
+ * first and generalises later. */
 #include "lab/grokking.h"
 
 #include "cli/common/cli_files.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 #define AT(field) offsetof(grok_values, field)
-enum { ANY = -1000000000 }; /* of numbers that may be negative */
+enum { ANY = -1000000000 }; /* lower bound of numbers that may be negative */
 
 static const cli_option options[] = {
     { "p", 0, "N", CLI_I64, AT(p), "97", 2, "the modulus, and how many symbols there are" },
@@ -72,7 +72,7 @@ static int refuse(const char *remedy, const char *text)
     return CLI_USAGE;
 }
 
-/* What the table cannot say; CLI_OK if it all fits together. */
+/* Checks that the option table cannot express; CLI_OK if the values are consistent. */
 static int check_values(const grok_values *v)
 {
     if (!!v->out + !!v->resume + !!v->eval > 1) return refuse(NULL, "--out, --resume and --eval exclude each other");
@@ -86,8 +86,8 @@ static int check_values(const grok_values *v)
     return CLI_OK;
 }
 
-/* Whatever the run in a folder was told, and the line does not say otherwise. task.json lies in the run's folder, two
- * levels above its checkpoints. */
+/* The options of the run in a folder, unless given on the command line. task.json is in the run's folder, two levels
+ * above its checkpoints. */
 static int read_options(const char *folder, grok_values *v, cli_given *given, cli_json_file *file)
 {
     char path[CLI_PATH_BYTES];

@@ -1,4 +1,4 @@
-/* task_mnist.c - krait task NAME of the tasks over images of digits: what its options ask for, and what came of it. */
+/* task_mnist.c - krait task NAME of the tasks over images of digits: options and results. */
 #include "lab/task_mnist.h"
 
 #include "cli/common/cli_files.h"
@@ -16,7 +16,7 @@ typedef struct request {
     const mnist_kind *kind;
     mnist_values values;
     cli_given given;
-    cli_json_file file; /* of a run that is resumed or evaluated; texts of values are in it */
+    cli_json_file file; /* of a resumed or evaluated run; owns the texts of values */
 } request;
 
 bool mnist_refuse(const mnist_kind *kind, const char *format, ...)
@@ -97,9 +97,9 @@ kr_mamba3_config mnist_block(int rotation)
     return block;
 }
 
-/* ---- what is told ---- */
+/* ---- reports ---- */
 
-static void tell_heading(const mnist_run *run)
+static void report_heading(const mnist_run *run)
 {
     const mnist_values *v = run->values;
     const mnist_data *d = &run->data;
@@ -117,7 +117,7 @@ static void tell_heading(const mnist_run *run)
     fflush(stdout);
 }
 
-static bool tell_evaluation(mnist_run *run)
+static bool report_evaluation(mnist_run *run)
 {
     kr_evaluation e;
     if (!mnist_evaluate(run, &e)) return false;
@@ -129,7 +129,7 @@ static bool tell_evaluation(mnist_run *run)
     return !run->values->baselines || run->kind->baselines(run);
 }
 
-static void tell_folder(const request *r, const char *folder, bool is_stopped)
+static void report_folder(const request *r, const char *folder, bool is_stopped)
 {
     char word[CLI_PATH_BYTES];
     const char *name = r->kind->command->name;
@@ -161,7 +161,7 @@ static bool begin(mnist_run *run)
         cli_failed(run->ctx);
         return false;
     }
-    tell_heading(run);
+    report_heading(run);
     return true;
 }
 
@@ -180,7 +180,7 @@ static int evaluate(request *r)
         cli_failed(run.ctx);
         ok = false;
     }
-    ok = ok && tell_evaluation(&run);
+    ok = ok && report_evaluation(&run);
     end(&run);
     return ok ? CLI_OK : CLI_FAILED;
 }
@@ -194,8 +194,8 @@ static int train(request *r)
     if (v->out && !task_folder_begin(r->kind->command->name, v->out, v->force)) return CLI_FAILED;
     bool ok = begin(&run) && mnist_train(&run, folder, v->resume != NULL, &is_stopped);
     if (ok && is_stopped) printf("stopped before the end\n");
-    ok = ok && (is_stopped || tell_evaluation(&run)) && (!folder || cli_write_report(folder));
-    if (ok) tell_folder(r, folder, is_stopped);
+    ok = ok && (is_stopped || report_evaluation(&run)) && (!folder || cli_write_report(folder));
+    if (ok) report_folder(r, folder, is_stopped);
     end(&run);
     return ok ? CLI_OK : CLI_FAILED;
 }

@@ -1,7 +1,7 @@
-/* task_mnist.h - what the tasks over images of digits - mnist-class, mnist-ae - share: options, data, and their run.
+/* task_mnist.h - shared by the tasks over images of digits, mnist-class and mnist-ae: options, data, and training runs.
  *
- * Images come from IDX files, as MNIST's, or are drawn (lab/digits.h). They are read as rows of patches, from left
- * to right, then down. After every so many steps some test images are evaluated and a picture of the first ones is made.
+ * Images come from IDX files, as MNIST's, or are drawn (lab/digits.h). They are read as rows of patches, from left to
+ * right, then down. At an interval of steps some test images are evaluated and a picture of the first ones is written.
  */
 #ifndef KR_LAB_TASK_MNIST_H
 #define KR_LAB_TASK_MNIST_H
@@ -25,7 +25,7 @@ typedef struct mnist_values {
     cli_machine machine;
 } mnist_values;
 
-/* The rows of an option table that both have; what differs is given as one would type it. */
+/* Option rows of both; the differing parts are arguments, in command-line syntax. */
 #define MNIST_AT(field) offsetof(mnist_values, field)
 #define MNIST_OPTION(name, arg, kind, field, fallback, least, help)                                                    \
     {                                                                                                                  \
@@ -62,7 +62,7 @@ typedef struct mnist_values {
         MNIST_OPTION("eval", "DIR", CLI_TEXT, eval, NULL, 0, "evaluates the run in this folder, and trains nothing"),  \
         CLI_MACHINE_OPTIONS(mnist_values, machine)
 
-/* What does not go into task.json. */
+/* Options that are not written to task.json. */
 #define MNIST_LINE_ONLY "out,force,resume,eval,baselines,stop-after,threads,isa,device"
 
 /* ---- data ---- */
@@ -72,15 +72,16 @@ typedef struct mnist_data {
     int64_t height, width, patch_height, patch_width;
     int64_t n_train, n_test;   /* images */
     kr_source *train, *test;   /* test NULL: a part of train */
-    kr_loader *loader, *check; /* of the images for training, in another order each epoch; of the others, in theirs */
+    kr_loader *loader, *check; /* of the images for training, reshuffled each epoch; of the others, in order */
 } mnist_data;
 
-/* A feature is (byte / 255 - mean) / deviation. False after a complaint or an error of the context; close in any case. */
+/* A feature is (byte / 255 - mean) / deviation. False after an error message or an error of the context; close in any
+ * case. */
 bool mnist_open(mnist_data *data, kr_ctx *ctx, const mnist_values *values, double mean, double deviation,
                 bool has_labels);
 void mnist_close(mnist_data *data);
 
-/* "4x7"; false: it is none. */
+/* "4x7"; false: invalid. */
 bool mnist_patch_of(const char *text, int64_t *height, int64_t *width);
 
 /* Image `row` of features [b s f] as bytes [height width], by value = (feature deviation + mean) 255. */
@@ -93,7 +94,7 @@ typedef struct mnist_run mnist_run;
 
 typedef struct mnist_kind {
     const cli_command *command;
-    const char *target; /* what is learned, in words */
+    const char *target; /* the training target, in words */
     double mean, deviation;
     bool has_labels;
     void *(*create)(mnist_run *run);                  /* NULL after an error of the context */
@@ -102,7 +103,7 @@ typedef struct mnist_kind {
     void (*describe)(const mnist_run *run, char *text, size_t bytes); /* the network, in words */
     void (*set)(const mnist_run *run, kr_train_options *options, kr_model **model);
     bool (*draw)(mnist_run *run, kr_tape *tape, const kr_batch *batch, cli_picture *picture); /* a new picture */
-    bool (*baselines)(mnist_run *run); /* false after a complaint */
+    bool (*baselines)(mnist_run *run); /* false after an error message */
 } mnist_kind;
 
 struct mnist_run {
@@ -111,24 +112,24 @@ struct mnist_run {
     kr_ctx *ctx;
     mnist_data data;
     void *net;
-    bool (*write_options)(void *user, const char *folder); /* once it is known that they fit what the folder holds */
+    bool (*write_options)(void *user, const char *folder); /* after checking that they match the folder */
     void *user;
 };
 
-/* Parses, trains or evaluates, and tells; the exit status. */
+/* Parses, trains or evaluates, and reports; returns the exit status. */
 int task_mnist(const mnist_kind *kind, int argc, char **argv);
 
 /* "task NAME: TEXT"; always false. */
 bool mnist_refuse(const mnist_kind *kind, const char *format, ...) KR_PRINTF(2, 3);
 
-/* The block of both: what the reference's network has in common. */
+/* The block of both: the common part of the reference's networks. */
 kr_mamba3_config mnist_block(int rotation);
 
-/* Trains into the folder (NULL: nothing is saved), or goes on there. *is_stopped: before its end. False after a
- * complaint. */
+/* Trains into the folder (NULL: nothing is saved), or resumes there. *is_stopped: before its end. False after an error
+ * message. */
 bool mnist_train(mnist_run *run, const char *folder, bool is_resumed, bool *is_stopped);
 
-/* Over all test images; false after a complaint. */
+/* Over all test images; false after an error message. */
 bool mnist_evaluate(mnist_run *run, kr_evaluation *evaluation);
 
 #endif

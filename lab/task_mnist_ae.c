@@ -1,4 +1,4 @@
-/* task_mnist_ae.c - krait task mnist-ae: images through a few numbers and back, by stacks that read in both directions. */
+/* task_mnist_ae.c - krait task mnist-ae: an image autoencoder with few latents, by bidirectional stacks. */
 #include "lab/autoencoder.h"
 #include "cli/common/cli_files.h"
 #include "cli/common/floats.h"
@@ -79,7 +79,7 @@ static void set(const mnist_run *run, kr_train_options *options, kr_model **mode
     options->loss_user = run->net;
 }
 
-/* ---- pictures: originals, and below each what came back ---- */
+/* ---- pictures: originals, and the reconstruction below each ---- */
 
 enum { COLUMNS = 10, SCALE = 2, GAP = 4 };
 

@@ -1,8 +1,8 @@
-/* task_mnist_baselines.c - a linear classifier of images, and the mean of all of them.
+/* task_mnist_baselines.c - a linear classifier of images, and the mean image.
  *
  *   linear   softmax(x W + b) on the pixels of an image, 10 epochs of AdamW
  *   mean     of pixel q over the training images, m_q; loss of the test images: the mean of BCE(m_q, x_q)
- *   least    that of an answer which is the image itself: grey pixels have an entropy
+ *   least    the loss of a perfect reconstruction: grey pixels have an entropy
  */
 #include "lab/task_mnist_baselines.h"
 
@@ -121,7 +121,7 @@ static double bce(double p, double t)
 
 static void add_loss(sums *s, const float *x, int64_t rows)
 {
-    const double edge = 1.0 / 512; /* a pixel that is never inked may be in a test image */
+    const double edge = 1.0 / 512; /* a pixel without ink in training may have some in a test image */
     for (int64_t i = 0; i < rows * s->pixels; i++) {
         const double mean = s->mean[i % s->pixels];
         s->of_mean += bce(mean < edge ? edge : mean > 1 - edge ? 1 - edge : mean, (double)x[i]);

@@ -1,4 +1,4 @@
-/* task_mnist_class.c - krait task mnist-class: which digit an image shows, read pixel by pixel. */
+/* task_mnist_class.c - krait task mnist-class: classifies digits, read pixel by pixel. */
 #include "lab/task_mnist.h"
 #include "cli/common/floats.h"
 #include "lab/task_mnist_baselines.h"
@@ -37,7 +37,7 @@ static void destroy(void *net)
     kr_model_destroy(net);
 }
 
-/* A model of another shape is found out by its own config, which need not be that of the options. */
+/* A model of another shape is detected by its config, which may differ from the options'. */
 static bool load(mnist_run *run, const char *folder)
 {
     const kr_network_config *wanted = kr_model_config_of(run->net)->network;
@@ -90,12 +90,12 @@ static void draw_digit(const mnist_run *run, cli_picture *picture, int cell, con
     const int y = cell / COLUMNS * (SCALE * height + GAP) + GAP, bars = x + SCALE * width + GAP;
     for (int i = 0; i < height * width; i++)
         cli_picture_fill(picture, x + SCALE * (i % width), y + SCALE * (i / width), SCALE, SCALE, grey[i]);
-    const int room = SCALE * height - 4;
+    const int bar_height = SCALE * height - 4;
     for (int c = 0; c < classes; c++) {
-        const int length = (int)lround((double)probability[c] * room), at = bars + c * BAR * SCALE;
-        cli_picture_fill(picture, at, y, BAR * SCALE - 1, room, 40);
-        cli_picture_fill(picture, at, y + room - length, BAR * SCALE - 1, length, c == label ? 255 : 140);
-        if (c == label) cli_picture_fill(picture, at, y + room + 2, BAR * SCALE - 1, 2, 255); /* what it is */
+        const int length = (int)lround((double)probability[c] * bar_height), at = bars + c * BAR * SCALE;
+        cli_picture_fill(picture, at, y, BAR * SCALE - 1, bar_height, 40);
+        cli_picture_fill(picture, at, y + bar_height - length, BAR * SCALE - 1, length, c == label ? 255 : 140);
+        if (c == label) cli_picture_fill(picture, at, y + bar_height + 2, BAR * SCALE - 1, 2, 255); /* the label */
     }
 }
 

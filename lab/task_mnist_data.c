@@ -1,4 +1,4 @@
-/* task_mnist_data.c - images for the tasks over digits: out of files, or drawn. */
+/* task_mnist_data.c - images for the tasks over digits: from files, or drawn. */
 #include "cli/common/cli_files.h"
 #include "lab/digits.h"
 #include "lab/task_mnist.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 enum { DRAWN_ROWS = 10000, DRAWN_TEST_ROWS = 1000 };
-#define TEST_FRACTION 0.1 /* of images that come without test images */
+#define TEST_FRACTION 0.1 /* of images without test images */
 
 bool mnist_patch_of(const char *text, int64_t *height, int64_t *width)
 {
@@ -22,7 +22,7 @@ bool mnist_patch_of(const char *text, int64_t *height, int64_t *width)
     return !*end && *height < 65536 && *width < 65536;
 }
 
-/* Height and width out of an IDX file's header; the library checks the rest of it. */
+/* Height and width from an IDX file's header; the library checks the other fields. */
 static bool read_size(const char *path, int64_t *height, int64_t *width)
 {
     unsigned char head[16] = { 0 };
@@ -99,7 +99,7 @@ bool mnist_open(mnist_data *data, kr_ctx *ctx, const mnist_values *v, double mea
     if (kr_ctx_failed(ctx)) return false;
     if (data->train) data->loader = open_loader(data, v, true);
     data->check = open_loader(data, v, false);
-    if (!data->test && data->check) { /* as loaders share them out */
+    if (!data->test && data->check) { /* as loaders split them */
         data->n_test = (int64_t)llround(TEST_FRACTION * (double)data->n_train);
         data->n_train -= data->n_test;
     }

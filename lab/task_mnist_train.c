@@ -86,7 +86,7 @@ static void make_trainer(training *t)
 
 /* ---- pictures ---- */
 
-/* The first test images, and what the network makes of them. */
+/* The first test images, and the network's output for them. */
 static bool make_picture(mnist_run *run, kr_tape *tape, cli_picture *picture)
 {
     const mnist_data *data = &run->data;
@@ -123,7 +123,7 @@ static bool write_picture(mnist_run *run, const char *folder, int64_t step)
     return ok;
 }
 
-/* ---- what is told ---- */
+/* ---- reports ---- */
 
 static bool put_metrics(training *t, const kr_train_progress *p)
 {

@@ -1,13 +1,13 @@
-/* task_reset.c - krait task reset-majority, reset-rotor and reset-spinor: what has to be counted, turned or multiplied
- * since the last reset.
+/* task_reset.c - krait task reset-majority, reset-rotor and reset-spinor: a count, a rotation or a product since the
+ * last reset.
  *
- * Their networks have one layer, as wide as the smallest that can do the task: 62, 86 and 328 parameters.
+ * Their networks have one layer of the smallest width that can do the task: 62, 86 and 328 parameters.
  */
 #include "lab/task_sequence.h"
 
 #include <math.h>
 
-/* Of Mamba-1 and Mamba-2 without a convolution: each symbol is seen alone, and all that is remembered is the state. */
+/* Mamba-1 and Mamba-2 without a convolution: each symbol is seen alone, and the state is the only memory. */
 static void set_sizes(kr_model_config *config, int64_t d_model, int64_t state_rank)
 {
     kr_model_config_set_d_model(config, d_model);
@@ -18,7 +18,7 @@ static void set_sizes(kr_model_config *config, int64_t d_model, int64_t state_ra
     config->mamba1->state_rank = config->mamba2->state_rank = config->mamba3->state_rank = state_rank;
 }
 
-/* Rotations turn pairs of entries, or blocks of four. */
+/* Rotations act on pairs of entries, or on blocks of four. */
 static int64_t rotated_entries(task_rotation rotation)
 {
     return rotation == TASK_ROTATION_QUATERNION ? 4 : 2;

@@ -49,7 +49,7 @@ void task_sets_free(task_sets *sets)
     memset(sets, 0, sizeof *sets);
 }
 
-/* -log softmax(logits)[label]; *is_right: no other logit is as large, but for those behind it. */
+/* -log softmax(logits)[label]; *is_right: no preceding logit is as large, and no later one is larger. */
 static double loss_of(const float *logit_w, int64_t nw, int32_t label, bool *is_right)
 {
     int64_t best = 0;

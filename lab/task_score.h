@@ -1,4 +1,4 @@
-/* task_score.h - how many of the positions of a task's evaluation rows a network gets right, family by family. */
+/* task_score.h - accuracy of a network on a task's evaluation rows, family by family. */
 #ifndef KR_LAB_TASK_SCORE_H
 #define KR_LAB_TASK_SCORE_H
 
@@ -6,7 +6,7 @@
 
 #include <krait/data.h>
 
-/* Rows of one family, and what came of the last evaluation of them. */
+/* Rows of one family, and their last evaluation. */
 typedef struct task_set {
     const char *family;
     kr_source *source;
@@ -14,17 +14,17 @@ typedef struct task_set {
     int64_t ns;
     int64_t scored, right;
     int64_t *scored_s, *right_s; /* the same of each position */
-    double loss;                 /* the mean over what is scored */
+    double loss;                 /* the mean over scored positions */
 } task_set;
 
 typedef struct task_sets {
     kr_ctx *ctx;
     kr_tape *tape;
     int count;
-    task_set set[TASK_MOST_FAMILIES]; /* where there are several, the last one is the mixed family */
+    task_set set[TASK_MOST_FAMILIES]; /* if there are several, the last one is the mixed family */
 } task_sets;
 
-/* False after a complaint; free in any case. */
+/* False after an error message; free in any case. */
 bool task_sets_make(task_sets *sets, kr_ctx *ctx, lab_task_kind kind, int64_t n_rows, int64_t length);
 void task_sets_free(task_sets *sets);
 

@@ -1,4 +1,4 @@
-/* task_sequence.c - krait task NAME of the tasks over symbols: what its options ask for, and the table at the end. */
+/* task_sequence.c - krait task NAME of the tasks over symbols: options, and the final table. */
 #include "lab/task_sequence.h"
 
 #include "cli/common/cli_files.h"
@@ -20,7 +20,7 @@ typedef struct request {
     const task_spec *spec;
     task_values values;
     cli_given given;
-    cli_json_file file; /* of a run that is resumed or evaluated; texts of values are in it */
+    cli_json_file file; /* of a resumed or evaluated run; owns the texts of values */
 } request;
 
 static bool refuse(const task_spec *spec, const char *format, ...) KR_PRINTF(2, 3);
@@ -36,7 +36,7 @@ static bool refuse(const task_spec *spec, const char *format, ...)
     return false;
 }
 
-/* The options of the run in a folder, for all that is not on the line. */
+/* The options of the run in a folder, except those given on the command line. */
 static bool read_options(request *r, const char *folder, bool must_be_there)
 {
     char path[CLI_PATH_BYTES];
@@ -103,7 +103,7 @@ static void print_baselines(const task_sets *sets, const task_baseline *list, in
     }
 }
 
-/* Are network and rows those that the reference's figures are of? */
+/* Do network and rows match those of the reference's figures? */
 static bool is_of_reference(const task_spec *spec, const task_values *values, const kr_model_config *config)
 {
     const kr_family family = spec->kind == LAB_TASK_MAJORITY ? KR_FAMILY_MAMBA2 : KR_FAMILY_MAMBA3;
@@ -131,7 +131,7 @@ static bool print_table(const task_spec *spec, const task_values *values, const 
     print_row(sets, "this network", percent, sets->count);
     if (is_of_reference(spec, values, kr_model_config_of(model)))
         print_row(sets, "  reference", spec->of_reference, TASK_FIGURES);
-    if (spec->tells_positions) {
+    if (spec->reports_positions) {
         const task_set *set = &sets->set[0];
         printf("at position");
         for (int64_t s = 0; s < set->ns; s++) {
@@ -145,7 +145,7 @@ static bool print_table(const task_spec *spec, const task_values *values, const 
 
 /* ---- evaluating ---- */
 
-/* Does the model read one-hot symbols and tell the task's classes? */
+/* Does the model read one-hot symbols and predict the task's classes? */
 static bool fits_task(const request *r, const kr_model *model)
 {
     const kr_network_config *network = kr_model_config_of(model)->network;
@@ -221,7 +221,7 @@ static void print_end(const request *r, const task_run *run)
                r->spec->command->name, folder);
 }
 
-/* One run by the values as they are; false after a complaint. */
+/* One run with the current values; false after an error message. */
 static bool train_once(request *r, task_run *run)
 {
     const task_values *v = &r->values;
@@ -249,7 +249,7 @@ static bool may_restart(const request *r, const task_run *run)
     return r->values.restarts > 0 && !run->is_solved && !run->is_interrupted && r->values.epochs > 0;
 }
 
-/* Sets the run aside that is not solved, and goes on to the next seed. */
+/* Moves an unsolved run aside, and continues with the next seed. */
 static bool restart(request *r, task_run *run)
 {
     task_values *v = &r->values;

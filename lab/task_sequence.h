@@ -1,8 +1,8 @@
-/* task_sequence.h - what the tasks over symbols - reset-majority, reset-rotor, reset-spinor, state-tracking - share:
- * their options, their training run, and the table that they end with.
+/* task_sequence.h - shared by the tasks over symbols, reset-majority, reset-rotor, reset-spinor and state-tracking:
+ * their options, their training run, and the final table.
  *
- * A run draws rows of one generator for training and of another for evaluation, trains a network of one layer on the
- * class at each position, and is judged by its accuracy in each family of sequences by itself.
+ * A run generates rows for training and, with another seed, for evaluation, trains a network of one layer on the class
+ * at each position, and is judged by its accuracy in each family of sequences separately.
  */
 #ifndef KR_LAB_TASK_SEQUENCE_H
 #define KR_LAB_TASK_SEQUENCE_H
@@ -13,7 +13,7 @@
 #include <krait/model.h>
 #include "lab/tasks.h"
 
-/* Families that are evaluated, the mixed one among them; figures of the reference are of all but that. */
+/* Evaluated families, including the mixed one; the reference's figures are of all others. */
 enum { TASK_MOST_FAMILIES = 4, TASK_FIGURES = 3 };
 
 typedef enum task_rotation { TASK_ROTATION_NONE, TASK_ROTATION_COMPLEX, TASK_ROTATION_QUATERNION } task_rotation;
@@ -35,7 +35,7 @@ typedef struct task_values {
         .min_lr = NAN                                                                                                  \
     }
 
-/* The rows of an option table; what differs between tasks is given as one would type it. */
+/* Option rows; the parts that differ between tasks are arguments, in command-line syntax. */
 #define TASK_AT(field) offsetof(task_values, field)
 #define TASK_OPTIONS(family_, rotations_, epochs_, lr_, min_lr_, warmup_, decay_, length_, rows_, eval_rows_)              \
     { "model-family", 0, "mamba1|mamba2|mamba3", CLI_CHOICE, TASK_AT(family), family_, 0, "of the layer" },                \
@@ -92,7 +92,7 @@ typedef struct task_values {
           "instruction set: ref, avx2, avx512 (default the best)" },                                                       \
         CLI_DEVICE_OPTION(TASK_AT(machine.device))
 
-/* What does not go into task.json. */
+/* Options that are not written to task.json. */
 #define TASK_LINE_ONLY "out,force,resume,eval,baselines,threads,isa,device"
 
 /* Percentages, or NaN where there is none. */
@@ -104,15 +104,15 @@ typedef struct task_figures {
 typedef struct task_spec {
     lab_task_kind kind;
     const cli_command *command;
-    const char *target;                /* what is learned, in words */
-    task_rotation rotation;            /* of mamba3, where none is given */
-    bool tells_positions;              /* accuracy at each position is of interest */
-    double of_reference[TASK_FIGURES]; /* percent, trained as it is by default; NaN: it tells none */
+    const char *target;                /* the training target, in words */
+    task_rotation rotation;            /* of mamba3, if none is given */
+    bool reports_positions;            /* report accuracy per position */
+    double of_reference[TASK_FIGURES]; /* percent, with default training; NaN: none published */
     /* Sizes of the reference's network, for all three families. */
     void (*set_network)(kr_model_config *config, task_rotation rotation);
 } task_spec;
 
-/* Parses, trains or evaluates, and tells; the exit status. */
+/* Parses, trains or evaluates, and reports; returns the exit status. */
 int task_sequence(const task_spec *spec, int argc, char **argv);
 
 #endif

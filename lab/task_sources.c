@@ -54,7 +54,7 @@ static task_rows *new_rows(kr_ctx *ctx, int64_t n_rows, int64_t length)
     return NULL;
 }
 
-/* Takes the rows over. */
+/* Takes ownership of the rows. */
 static kr_source *source_of(kr_ctx *ctx, task_rows *rows, int64_t n_rows, int64_t n_symbols, int64_t n_classes,
                             bool is_one_hot)
 {
@@ -95,7 +95,7 @@ lab_modular_task lab_modular_task_default(void)
     return (lab_modular_task){ .p = 97, .n_terms = 2, .train_fraction = 0.5, .part = KR_DATA_PART_TRAIN };
 }
 
-/* p^n_terms; 0 if that is above the most. */
+/* p^n_terms; 0 if it exceeds the limit. */
 static int64_t row_count(const lab_modular_task *task)
 {
     const int64_t most = 2000000;
@@ -112,13 +112,13 @@ static void shuffle(int64_t *order, int64_t total, uint64_t seed)
 {
     for (int64_t i = 0; i < total; i++) order[i] = i;
     for (int64_t i = total - 1; i > 0; i--) {
-        const int64_t j = (int64_t)(lab_splitmix64(&seed) % (uint64_t)(i + 1)), kept = order[i];
+        const int64_t j = (int64_t)(lab_splitmix64(&seed) % (uint64_t)(i + 1)), swapped = order[i];
         order[i] = order[j];
-        order[j] = kept;
+        order[j] = swapped;
     }
 }
 
-/* Digits of the row's number, the most significant first, and their sum at the last one. */
+/* Digits of the row's index, the most significant first, and their sum as the last label. */
 static void write_row(const lab_modular_task *task, int64_t number, int32_t *symbols, int32_t *labels)
 {
     int64_t sum = 0;

@@ -1,4 +1,4 @@
-/* task_tracking.c - krait task state-tracking: the word problem of A5, the even permutations of five things.
+/* task_tracking.c - krait task state-tracking: the word problem of A5, the even permutations of five elements.
  *
  * A5 is the smallest group that is not solvable: no fixed number of commutative steps composes its elements.
  */
@@ -20,7 +20,7 @@ static const task_spec tracking = {
     .command = &cli_task_state_tracking,
     .target = "product of all permutations so far, one of the 60 even ones of five",
     .rotation = TASK_ROTATION_COMPLEX,
-    .tells_positions = true,
+    .reports_positions = true,
     .of_reference = { NAN, NAN, NAN },
     .set_network = set_network,
 };

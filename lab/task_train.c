@@ -1,5 +1,5 @@
 /* task_train.c - trains the network of a task over symbols: AdamW on the cross-entropy of all positions, an evaluation
- * after each epoch, and a checkpoint now and then. */
+ * after each epoch, and periodic checkpoints. */
 #include "lab/task_train.h"
 
 #include "cli/common/floats.h"
@@ -85,7 +85,7 @@ task_words task_network_words(const kr_model *model, bool has_fixed_decay)
     return words;
 }
 
-/* ---- what a run has open ---- */
+/* ---- state of a run ---- */
 
 typedef struct training {
     task_run *run;
@@ -97,9 +97,9 @@ typedef struct training {
     cli_live live;
     int64_t steps_per_epoch, steps;
     int64_t saved;   /* the step of the last checkpoint */
-    int streak;      /* evaluations without a mistake, up to the last one */
-    double loss_sum; /* over the steps of this epoch that were seen ... */
-    int64_t n_seen;  /* ... and how many those are */
+    int streak;      /* consecutive evaluations without an error, up to the last one */
+    double loss_sum; /* over the steps of this epoch in this process ... */
+    int64_t n_seen;  /* ... and their number */
     bool has_heading;
 } training;
 
@@ -170,7 +170,7 @@ static bool open_metrics(training *t, int64_t step)
                             extra);
 }
 
-/* ---- what is told ---- */
+/* ---- reports ---- */
 
 static const task_set *main_set(const task_run *run)
 {
@@ -182,7 +182,7 @@ static int column_of(const char *name)
     return strlen(name) > 6 ? (int)strlen(name) + 2 : 8;
 }
 
-static void tell_epoch(training *t, int64_t epoch)
+static void report_epoch(training *t, int64_t epoch)
 {
     const task_sets *sets = &t->run->sets;
     char line[160];
@@ -254,13 +254,13 @@ static bool end_epoch(training *t, const kr_train_progress *p)
     if (!task_sets_score(&t->run->sets, t->net)) return !cli_failed(t->run->ctx);
     t->streak = task_sets_all_right(&t->run->sets) ? t->streak + 1 : 0;
     t->run->epochs = epoch;
-    if (epoch % EPOCHS_PER_LINE == 0 || t->streak == SOLVED_STREAK || p->step == t->steps) tell_epoch(t, epoch);
+    if (epoch % EPOCHS_PER_LINE == 0 || t->streak == SOLVED_STREAK || p->step == t->steps) report_epoch(t, epoch);
     t->loss_sum = 0;
     t->n_seen = 0;
     return epoch % EPOCHS_PER_SAVE != 0 || save(t, p->step);
 }
 
-/* Until all steps are made, the task is solved, or somebody presses Ctrl-C. */
+/* Until all steps are done, the task is solved, or Ctrl-C is pressed. */
 static bool make_steps(training *t)
 {
     const task_values *v = t->run->values;

@@ -11,18 +11,18 @@ typedef struct task_run {
     bool is_resumed;
     kr_ctx *ctx;
     kr_model *model;
-    task_sets sets; /* as they were evaluated last */
-    /* What came of it. */
-    bool is_solved;      /* two evaluations in a row without a mistake, or all that there were */
+    task_sets sets; /* as of the last evaluation */
+    /* Results. */
+    bool is_solved;      /* two consecutive evaluations without an error, or all if there are fewer */
     bool is_interrupted; /* before its end */
-    int64_t epochs;      /* that were made, also before it was resumed */
+    int64_t epochs;      /* completed, including those before it was resumed */
     double seconds;      /* in this part of the run */
 } task_run;
 
-/* The spec's network by the options. */
+/* The spec's network with the options applied. */
 void task_set_config(const task_spec *spec, const task_values *values, kr_model_config *config);
 
-/* Keeps the state's decay free of the input: its rows of the projections are zero, and what is left of it is a bias. */
+/* Makes the state's decay independent of the input: its rows of the projections are zero, so that only a bias remains. */
 void task_hold_decay(const kr_network *net);
 
 /* "mamba3, complex rotation, 86 parameters". */
@@ -31,7 +31,7 @@ typedef struct task_words {
 } task_words;
 task_words task_network_words(const kr_model *model, bool has_fixed_decay);
 
-/* Trains run->model, which is there already, as are context and sets. False after a complaint. */
+/* Trains run->model; model, context and sets must exist. False after an error message. */
 bool task_train(task_run *run);
 
 #endif

@@ -48,7 +48,7 @@ int lab_task_classes(lab_task_kind kind)
     return is_task(kind) ? tasks[kind].nclass : 0;
 }
 
-/* ---- draws ---- */
+/* ---- random numbers ---- */
 
 uint64_t lab_splitmix64(uint64_t *state)
 {
@@ -63,7 +63,7 @@ static int64_t below(uint64_t *state, int64_t n)
     return (int64_t)(lab_splitmix64(state) % (uint64_t)n);
 }
 
-/* A row that is being written. `even` is the symbol that even draws stand for. */
+/* A row being written. `even` is the symbol for even random numbers. */
 typedef struct row {
     uint64_t *state;
     int32_t *symbols;
@@ -88,7 +88,7 @@ static void put(row *r, int64_t count, int32_t symbol)
 
 /* ---- families ---- */
 
-/* A reset one time in eight, and the other symbols by the parity of the same draw. */
+/* A reset with probability 1/8, and the other symbols by the parity of the same random number. */
 static void fill_random(row *r)
 {
     while (r->n < r->ns) {
@@ -97,7 +97,7 @@ static void fill_random(row *r)
     }
 }
 
-/* A long run that a reset makes void, then a close majority of the other sign: remembering too much fails. */
+/* A long run that a reset invalidates, then a close majority of the other sign: remembering too much fails. */
 static void fill_long_prefix(row *r)
 {
     const int64_t quarter = r->ns / 4 > 1 ? r->ns / 4 : 1, tail = 5 + 2 * below(r->state, quarter);
@@ -108,7 +108,7 @@ static void fill_long_prefix(row *r)
     put(r, tail / 2, run);
 }
 
-/* An early majority that outlives as many late ones, less one or two: remembering too little fails. */
+/* An early majority that outweighs almost as many late ones: remembering too little fails. */
 static void fill_long_suffix(row *r)
 {
     const int64_t nfirst = 1 + below(r->state, 3);
@@ -126,7 +126,7 @@ static void fill_reset_random(row *r)
     fill_random(r);
 }
 
-/* Seven steps of eight in one direction. */
+/* Seven of eight steps in one direction. */
 static void fill_drift(row *r)
 {
     put(r, 1, LAB_TASK_RESET);
@@ -134,7 +134,7 @@ static void fill_drift(row *r)
     while (r->n < r->ns) put(r, 1, below(r->state, 8) == 0 ? other(direction) : direction);
 }
 
-/* As many of the one as of the other, shuffled. */
+/* Equal numbers of both, shuffled. */
 static void fill_shuffled(row *r)
 {
     put(r, 1, LAB_TASK_RESET);
@@ -150,14 +150,14 @@ static void fill_shuffled(row *r)
     }
 }
 
-/* The two by turns, three to eight times each. */
+/* Alternating runs of three to eight. */
 static void fill_runs(row *r)
 {
     put(r, 1, LAB_TASK_RESET);
     for (int32_t symbol = coin(r); r->n < r->ns; symbol = other(symbol)) put(r, 3 + below(r->state, 6), symbol);
 }
 
-/* The anchor, then the two by turns of a coin. */
+/* The anchor, then a random sequence of the two. */
 static void fill_word(row *r)
 {
     put(r, 1, LAB_TASK_RESET);
@@ -192,7 +192,7 @@ void lab_q8_quaternion(int q8, double quaternion[4])
     for (int i = 0; i < 4; i++) quaternion[i] = i != q8 % 4 ? 0 : q8 < 4 ? 1 : -1;
 }
 
-/* A permutation of five: what each place goes to. */
+/* A permutation of five: the image of each position. */
 typedef struct permutation {
     int32_t to[5];
 } permutation;
@@ -204,15 +204,15 @@ static permutation after(const permutation *newest, const permutation *p)
     return product;
 }
 
-/* Places in lexicographic order among all 120 come in pairs that differ by a swap of the last two: one of each pair is
+/* Ranks in lexicographic order among all 120 come in pairs that differ by a swap of the last two: one of each pair is
  * even. */
 static int32_t place_among_even(const permutation *p)
 {
     int32_t place = 0;
     for (int i = 0; i < 5; i++) {
-        int32_t smaller_behind = 0;
-        for (int j = i + 1; j < 5; j++) smaller_behind += p->to[j] < p->to[i];
-        place = place * (5 - i) + smaller_behind;
+        int32_t smaller_after = 0;
+        for (int j = i + 1; j < 5; j++) smaller_after += p->to[j] < p->to[i];
+        place = place * (5 - i) + smaller_after;
     }
     return place / 2;
 }

@@ -11,7 +11,7 @@
  * rotor     - + R   (#+ - #-) since the last R, modulo 3
  * spinor    i j R   the product of quaternions since the last R, the newest on the left: 1 i j k -1 -i -j -k
  * a5        c t R   the product of even permutations of five, the newest on the left: c = [1 2 3 4 0], t = [1 2 0 3 4];
- *  R, always and only the first, is the identity. The class is the place among all 60 in lexicographic order
+ *  R, always and only the first, is the identity. The class is the index among all 60 in lexicographic order
  * modular   0..p-1  the sum of all symbols modulo p, scored at the last
  */
 #ifndef KR_LAB_TASKS_H
@@ -30,7 +30,7 @@ typedef enum lab_task_kind {
 } lab_task_kind;
 
 /* The reset is symbol 2 of 3. The first three tasks have four families of sequences, the last of which, LAB_TASK_MIXED,
- * draws one of the others for each row; a5 has one. */
+ * selects one of the others at random for each row; a5 has one. */
 enum { LAB_TASK_SYMBOLS = 3, LAB_TASK_RESET = 2, LAB_TASK_MIXED = 3 };
 #define LAB_TASK_TRAIN_SEED UINT64_C(0xC0FFEE)
 #define LAB_TASK_EVAL_SEED UINT64_C(0xBEEF)
@@ -45,15 +45,15 @@ typedef struct lab_task {
 /* The mixed family, 32 symbols (a5: 13), LAB_TASK_TRAIN_SEED. */
 lab_task lab_task_of(lab_task_kind kind);
 
-const char *lab_task_name(lab_task_kind kind);               /* "majority", ...; NULL for a value that is none */
-int lab_task_families(lab_task_kind kind);                   /* 0 for a value that is none */
+const char *lab_task_name(lab_task_kind kind);               /* "majority", ...; NULL for an invalid value */
+int lab_task_families(lab_task_kind kind);                   /* 0 for an invalid value */
 const char *lab_task_family(lab_task_kind kind, int family); /* "random", ...; NULL likewise */
 int lab_task_classes(lab_task_kind kind);
 
-/* Writes n_rows rows of task->length; labels are classes or KR_NOT_SCORED. KR_ERR_ARG for what is no task. */
+/* Writes n_rows rows of task->length; labels are classes or KR_NOT_SCORED. KR_ERR_ARG for an invalid task. */
 kr_status lab_task_fill(const lab_task *task, int64_t n_rows, int32_t *symbols, int32_t *labels);
 
-/* The same as a source, a document a row: ids, or one-hot features. NULL with the context's error set. */
+/* The same as a source, one document per row: ids, or one-hot features. NULL with the context's error set. */
 kr_source *lab_source_task(kr_ctx *ctx, const lab_task *task, int64_t n_rows, bool is_one_hot);
 
 /* All p^n_terms rows of n_terms symbols below p, shuffled by SplitMix64; the first round(train_fraction p^n_terms) are
