@@ -7,7 +7,7 @@
 #include "io/quote.h"
 #include "io/utf8.h"
 
-#include <krait/json.h>
+#include <krait/experimental/json.h>
 
 #include <math.h>
 #include <string.h>
