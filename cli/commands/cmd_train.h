@@ -31,7 +31,7 @@ typedef struct train_values {
 
     /* loss */
     int loss;
-    double label_smoothing;
+    double label_smoothing, huber_delta, quantile, dropout;
 
     /* steps */
     int64_t steps, epochs, accumulate, warmup, decay_steps;

@@ -85,9 +85,13 @@ cli_option train_options[] = {
       "backpropagate through the last N virtual layers only; -1: through all" },
 
     HEADING("Loss"),
-    { "loss", 0, "cross-entropy|soft-cross-entropy|bce|mse", CLI_CHOICE, AT(loss), NULL, 0,
+    { "loss", 0, "cross-entropy|soft-cross-entropy|bce|mse|l1|huber|quantile", CLI_CHOICE, AT(loss), NULL, 0,
       "(default: cross-entropy for tokens and classes, mse for numbers)" },
     { "label-smoothing", 0, "X", CLI_REAL, AT(label_smoothing), "0", 0, "cross-entropy: label smoothing" },
+    { "huber-delta", 0, "X", CLI_REAL, AT(huber_delta), "1", 0, "huber: the loss is linear from this distance on" },
+    { "quantile", 0, "Q", CLI_REAL, AT(quantile), "0.5", 0, "quantile: the quantile to predict, in (0, 1)" },
+    { "dropout", 0, "P", CLI_REAL, AT(dropout), "0", 0,
+      "dropout probability of the embedding and of each block and MLP, in training only" },
 
     HEADING("Steps and learning rate"),
     { "steps", 'n', "N", CLI_I64, AT(steps), NULL, 1, "total number of steps (default 2000)" },
@@ -308,6 +312,10 @@ bool train_check(const train_setup *s)
             train_refuse(s, "--validation-fraction is %g, but must be below 1", v->validation_fraction)) &&
            (v->label_smoothing <= 1 ||
             train_refuse(s, "--label-smoothing is %g, but must be at most 1", v->label_smoothing)) &&
+           (v->huber_delta > 0 || train_refuse(s, "--huber-delta is %g, but must be above 0", v->huber_delta)) &&
+           ((v->quantile > 0 && v->quantile < 1) ||
+            train_refuse(s, "--quantile is %g, but must be above 0 and below 1", v->quantile)) &&
+           (v->dropout < 1 || train_refuse(s, "--dropout is %g, but must be below 1", v->dropout)) &&
            (v->ema < 1 || train_refuse(s, "--ema is %g, but must be below 1", v->ema)) &&
            (v->length || !train_is_given(s, "length") || v->has_no_pack ||
             train_refuse(s, "--length 0, a row for each document, needs --no-pack")) &&
@@ -317,12 +325,16 @@ bool train_check(const train_setup *s)
 bool train_check_source(const train_setup *s)
 {
     const train_values *v = s->values;
-    static const char *const names[] = { "cross-entropy", "soft-cross-entropy", "bce", "mse" };
+    static const char *const names[] = {
+        "cross-entropy", "soft-cross-entropy", "bce", "mse", "l1", "huber", "quantile"
+    };
     const bool is_class = s->info.n_ids || s->info.n_classes;
     if (v->loss >= 0 && (v->loss == KR_LOSS_CROSS_ENTROPY) != is_class)
         return train_refuse(s, "--loss %s is not for data that predicts %s", names[v->loss],
                             is_class ? "tokens or classes" : "numbers");
-    return check_names(s, "label-smoothing", is_class, "where numbers are predicted");
+    return check_names(s, "label-smoothing", is_class, "where numbers are predicted") &&
+           check_names(s, "huber-delta", v->loss == KR_LOSS_HUBER, "without --loss huber") &&
+           check_names(s, "quantile", v->loss == KR_LOSS_QUANTILE, "without --loss quantile");
 }
 
 /* ---- what the library is told ---- */
@@ -378,6 +390,9 @@ void train_fill(const train_setup *s, run_options *all)
     o->accumulate = v->accumulate;
     o->loss = s->loss;
     o->label_smoothing = v->label_smoothing;
+    o->huber_delta = v->huber_delta;
+    o->quantile = v->quantile;
+    o->dropout = v->dropout;
     o->validation = s->validation;
     if (v->eval_every) o->eval_every = v->eval_every;
     o->eval_batches = v->eval_batches;

@@ -73,7 +73,8 @@ typedef struct kr_block_call {
                               * for each row. Not together with seq_start_bs */
     kr_tensor *mask_bs;      /* i32 or i64: 0 where a token is padding; see docs/networks.md */
     const kr_ssd_path *path; /* NULL: kr_block_path(block); Mamba-1 ignores it */
-    void *reserved[4];
+    kr_tensor *cu_seqlens;   /* instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens */
+    void *reserved[3];
 } kr_block_call;
 
 /* Creates a block with initial weights sampled from the context's random stream. The caller destroys it before the
@@ -160,7 +161,7 @@ static inline kr_mamba1_out kr_mamba1_forward_marked(kr_tape *tape, const kr_mam
                                                      const kr_mamba1_cache *cache)
 {
     kr_cache any;
-    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, { NULL, NULL, NULL, NULL } };
+    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, NULL, { NULL, NULL, NULL } };
     any.family = KR_FAMILY_MAMBA1;
     if (cache) any.mamba1 = *cache;
     if (cache) call.cache = &any;
@@ -246,7 +247,7 @@ static inline kr_mamba2_out kr_mamba2_forward_marked(kr_tape *tape, const kr_mam
                                                      const kr_mamba2_cache *cache, kr_ssd_path path)
 {
     kr_cache any;
-    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, { NULL, NULL, NULL, NULL } };
+    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, NULL, { NULL, NULL, NULL } };
     any.family = KR_FAMILY_MAMBA2;
     if (cache) any.mamba2 = *cache;
     if (cache) call.cache = &any;
@@ -334,7 +335,7 @@ static inline kr_mamba3_out kr_mamba3_forward_marked(kr_tape *tape, const kr_mam
                                                      const kr_mamba3_cache *cache, kr_ssd_path path)
 {
     kr_cache any;
-    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, { NULL, NULL, NULL, NULL } };
+    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, NULL, { NULL, NULL, NULL } };
     any.family = KR_FAMILY_MAMBA3;
     if (cache) any.mamba3 = *cache;
     if (cache) call.cache = &any;

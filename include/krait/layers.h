@@ -187,6 +187,12 @@ typedef struct kr_call {
     kr_state *advance;
     bool skips_head;   /* networks: y is NULL; hidden is what the head would be applied to */
     bool skips_hidden; /* networks: hidden is NULL where y is not, which may be faster */
+    /* Packed rows by their cumulative lengths instead of seq_start_bs: i32 or i64 [q+1]; see
+     * kr_seq_start_from_cu_seqlens. */
+    kr_tensor *cu_seqlens;
+    /* Forward only: dropout with this probability, in [0, 1), of the stack's input and of what each block and MLP adds to
+     * the residual stream (kr_dropout). 0: none, as evaluation and generation want it. */
+    double dropout;
 } kr_call;
 #define kr_call_init(call) KR_STRUCT_INIT(CALL, kr_call, call)
 

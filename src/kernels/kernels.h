@@ -320,6 +320,18 @@ typedef struct kr_random_args {
     double alpha, beta;
 } kr_random_args;
 
+/* y[i] = x[i] scale where word number first + i of the stream (base/dropout_words.h) is at least `threshold`, else 0; n
+ * elements. scale is a number of the element type, so that there is one rounding. y may be x. */
+typedef struct kr_dropout_args {
+    kr_exec exec;
+    int64_t n;
+    const void *x;
+    void *y;
+    uint64_t seed, stream, first;
+    uint32_t threshold;
+    double scale;
+} kr_dropout_args;
+
 /* *first = index of the first NaN or infinity of the contiguous x, or -1. */
 typedef struct kr_finite_args {
     kr_exec exec;

@@ -42,7 +42,7 @@ typedef struct kr_ssd_request {
     const char
         *names; /* of v b c da w diag_weight d initial_state init_state carry0 v_before k_before angle bias_b bias_c */
     kr_tensor *v, *b, *c, *da, *w, *diag_weight, *d;
-    kr_tensor *initial_state, *init_state, *seq_start;
+    kr_tensor *initial_state, *init_state, *seq_start, *cu_seqlens;
     kr_tensor *carry0, *v_before, *k_before; /* all three or none */
     kr_ssd_rotary_args rotary;               /* mixer/into.h */
     kr_tensor *final;                        /* likewise */

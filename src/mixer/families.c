@@ -32,6 +32,7 @@ kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, 
         .initial_state = in->initial_state_bhpr,
         .init_state = in->init_state_hpr,
         .seq_start = in->seq_start_bs,
+        .cu_seqlens = in->cu_seqlens,
         .final = final,
         .casts_y = casts_y
     };
@@ -60,6 +61,7 @@ static kr_ssd_out run_mamba3_double(kr_tape *tape, const kr_mamba3_double_ssd_in
         .initial_state = in->initial_state_bhpr,
         .init_state = in->init_state_hpr,
         .seq_start = in->seq_start_bs,
+        .cu_seqlens = in->cu_seqlens,
         .has_rank = true
     };
     return kr_ssd_run(tape, &request, path);
@@ -84,6 +86,7 @@ kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single
         .initial_state = in->initial_state_bhpr,
         .init_state = in->init_state_hpr,
         .seq_start = in->seq_start_bs,
+        .cu_seqlens = in->cu_seqlens,
         .carry0 = in->carry0_bh,
         .v_before = in->v_before_bmhp,
         .k_before = in->k_before_bmhr,

@@ -192,7 +192,8 @@ kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path 
     const kr_shape steps = KR_SHAPE(d.b, d.s, d.h), bc = KR_SHAPE(d.b, d.s, d.m, d.g, d.r);
     if (q.seq_start && is_chunked(&q) && q.seq_start->rank == 3)
         q.seq_start = kr_reshape(tape, q.seq_start, KR_SHAPE(d.b, d.s));
-    if (!kr_sequences_from(tape, q.op, q.seq_start, d.b, d.s, &core.sequences) || !initial_states(tape, &q, &core) ||
+    if (!kr_cu_seqlens_take(tape, q.op, q.cu_seqlens, d.b, d.s, &q.seq_start) ||
+        !kr_sequences_from(tape, q.op, q.seq_start, d.b, d.s, &core.sequences) || !initial_states(tape, &q, &core) ||
         !set_boundary(tape, &q, &core, path.algorithm == KR_SSD_SERIAL_RECALCULATED))
         return none;
     core.v_bsmhp = whole(tape, q.v, KR_SHAPE(d.b, d.s, d.m, d.h, d.p));

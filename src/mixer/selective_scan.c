@@ -140,10 +140,12 @@ kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input 
     kr_dims d;
     kr_dtype result;
     kr_sequences sequences;
+    kr_tensor *seq_start_bs = input->seq_start_bs;
     if (!kr_bind(tape, "selective_scan", &d, "x:bsi dt:bsi a:ir b:bsgr c:bsgr d:i? z:bsi?", in[X], in[DT], in[A], in[B],
                  in[C], in[D], in[Z]) ||
         !check_sizes(tape, &d, in) ||
-        !kr_sequences_from(tape, "selective_scan", input->seq_start_bs, d.b, d.s, &sequences) ||
+        !kr_cu_seqlens_take(tape, "selective_scan", input->cu_seqlens, d.b, d.s, &seq_start_bs) ||
+        !kr_sequences_from(tape, "selective_scan", seq_start_bs, d.b, d.s, &sequences) ||
         !check_initial(tape, &d, in[INITIAL], sequences.count) ||
         !KR_REALS(tape, "selective_scan", "x dt a b c d z initial_state", &result, &in[X], &in[DT], &in[A], &in[B],
                   &in[C], &in[D], &in[Z], &in[INITIAL]))

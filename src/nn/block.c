@@ -344,7 +344,17 @@ static bool call_is_valid(kr_ctx *ctx, const char *op, const kr_block_call *call
                       op) &&
            kr_require(ctx, !call->seq_start_bs || !call->reset_bs, KR_ERR_ARG,
                       "%s: seq_start and reset are both given; packed rows begin their sequences by seq_start alone",
-                      op);
+                      op) &&
+           kr_require(ctx, !call->cu_seqlens || !call->reset_bs, KR_ERR_ARG,
+                      "%s: cu_seqlens and reset are both given; choose one", op);
+}
+
+static bool take_cu_seqlens(kr_tape *tape, const char *op, kr_tensor *x_bsd, const kr_block_call *call,
+                            kr_tensor **seq_start_bs)
+{
+    kr_dims d;
+    return !call->cu_seqlens || (kr_bind(tape, op, &d, "x:bsd", x_bsd) &&
+                                 kr_cu_seqlens_take(tape, op, call->cu_seqlens, d.b, d.s, seq_start_bs));
 }
 
 kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x_bsd, const kr_block_call *call)
@@ -354,12 +364,16 @@ kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x
     static const char *const reset[] = { "mamba1.forward_reset", "mamba2.forward_reset", "mamba3.forward_reset" };
     const kr_block_call defaults = { 0 };
     if (!call) call = &defaults;
-    const char *op = op_name(block, call->reset_bs ? reset : call->seq_start_bs ? packed : forward, "block.forward");
-    if (!exists(tape, op, block) || !call_is_valid(tape->ctx, op, call)) return (kr_block_out){ .y = NULL };
+    const bool is_packed = call->seq_start_bs || call->cu_seqlens;
+    const char *op = op_name(block, call->reset_bs ? reset : is_packed ? packed : forward, "block.forward");
+    kr_tensor *seq_start_bs = call->seq_start_bs;
+    if (!exists(tape, op, block) || !call_is_valid(tape->ctx, op, call) ||
+        !take_cu_seqlens(tape, op, x_bsd, call, &seq_start_bs))
+        return (kr_block_out){ .y = NULL };
     kr_block_input input = { .op = op,
                              .x_bsd = x_bsd,
                              .cache = given_cache(block, call->cache),
-                             .seq_start_bs = call->seq_start_bs,
+                             .seq_start_bs = seq_start_bs,
                              .path = call->path ? *call->path : kr_block_path(block) };
     if (call->mask_bs) {
         input.mask_bs1 = mask_factors(tape, op, block, x_bsd, call->mask_bs);

@@ -1,6 +1,6 @@
 /* layer.c - one virtual layer: norm, block, norm, MLP, and what becomes of the residual stream.
  *
- *   h1 = block(norm(x)),  h2 = mlp(norm2(x + h1)),  F = h1 + h2
+ *   h1 = block(norm(x)),  h2 = mlp(norm2(x + h1)),  F = h1 + h2; h1 and h2 after dropout, if asked
  *   standard      x <- x + F, or F where the residual is ignored
  *   multi-gate    fewer than n_stream streams: F becomes one more; else all are mixed with F. x <- pool of the streams
  */
@@ -82,8 +82,8 @@ static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer_we
                        const kr_cache *cache, kr_cache *after)
 {
     const kr_block_kind *kind = job->layers->kind;
-    if (!job->place || tape->ctx->check_finite || !cache || !kind->token || tape->recording || job->seq_start_bs ||
-        job->reset_bs || job->mask_bs1)
+    if (!job->place || job->dropout > 0 || tape->ctx->check_finite || !cache || !kind->token || tape->recording ||
+        job->seq_start_bs || job->reset_bs || job->mask_bs1)
         return false;
     const kr_decode_input input = { .x_bsd = x,
                                     .norm_d = l->norm_d,
@@ -94,6 +94,11 @@ static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer_we
                                     .list = job->tokens,
                                     .y_bsd = job->place };
     return kind->can_decode(l->block, &input) && kind->token(tape, l->block, &input, after);
+}
+
+static kr_tensor *drop(kr_tape *tape, const kr_layer_job *job, kr_tensor *h)
+{
+    return job->dropout > 0 ? kr_dropout(tape, h, job->dropout, NULL) : h;
 }
 
 bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job)
@@ -123,11 +128,11 @@ void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const k
         if (l->norm2_d) kr_layer_run_tokens(tape, job);
     } else {
         kr_layer_run_tokens(tape, job);
-        h1 = narrow(tape, mix(tape, job, l, flow->x, cache, after), dtype);
+        h1 = narrow(tape, drop(tape, job, mix(tape, job, l, flow->x, cache, after)), dtype);
         sum = adds || l->norm2_d ? narrow(tape, kr_add(tape, flow->x, h1), dtype) : h1;
     }
     kr_tensor *h2 = NULL;
-    if (l->norm2_d) h2 = kr_mlp_run(tape, &l->mlp, kr_rms_norm(tape, sum, l->norm2_d, &s->norm));
+    if (l->norm2_d) h2 = drop(tape, job, kr_mlp_run(tape, &l->mlp, kr_rms_norm(tape, sum, l->norm2_d, &s->norm)));
     kr_tensor *base = adds ? sum : h1;
     kr_tensor *f = h2 ? narrow(tape, kr_add(tape, base, h2), dtype) : base;
     if (s->gates) gate(tape, job, flow, f);

@@ -77,6 +77,26 @@ static bool check_mask(kr_tape *tape, const kr_run *run, kr_tensor *x)
     return true;
 }
 
+static bool check_dropout(kr_tape *tape, const kr_run *run)
+{
+    const double p = run->call.dropout;
+    return kr_require(tape->ctx, p >= 0 && p < 1, KR_ERR_ARG, "%s: dropout = %g, but must be from 0 to below 1",
+                      run->op, p) &&
+           kr_require(tape->ctx, p == 0 || run->mode == KR_RUN_FORWARD, KR_ERR_ARG,
+                      "%s: dropout = %g, but dropout is for forward", run->op, p);
+}
+
+/* call.cu_seqlens as call.seq_start_bs. */
+static bool take_cu_seqlens(kr_tape *tape, kr_run *run, const kr_tensor *x)
+{
+    kr_call *call = &run->call;
+    return !call->cu_seqlens ||
+           (kr_require(tape->ctx, run->mode == KR_RUN_FORWARD, KR_ERR_ARG, "%s: cu_seqlens is for forward", run->op) &&
+            kr_require(tape->ctx, !call->reset_bs, KR_ERR_ARG, "%s: cu_seqlens and reset are both given; choose one",
+                       run->op) &&
+            kr_cu_seqlens_take(tape, run->op, call->cu_seqlens, x->dims[0], x->dims[1], &call->seq_start_bs));
+}
+
 /* The number of states that the call begins from and leaves: rows, or sequences. */
 static bool count_states(kr_tape *tape, kr_run *run, kr_tensor *x, int64_t *count)
 {
@@ -114,7 +134,9 @@ static bool begin_markers(kr_tape *tape, kr_run *run, kr_tensor *x, bool has_mar
     if (!has_markers) return true;
     return kr_require(ctx, !run->call.seq_start_bs && !run->call.reset_bs, KR_ERR_ARG,
                       "%s: %s is given, but class markers have no place in rows of several sequences", run->op,
-                      run->call.reset_bs ? "reset" : "seq_start") &&
+                      run->call.reset_bs     ? "reset"
+                      : run->call.cu_seqlens ? "cu_seqlens"
+                                             : "seq_start") &&
            kr_require(ctx, !run->call.mask_bs, KR_ERR_ARG,
                       "%s: mask is given, but class markers have no place in padded rows", run->op) &&
            kr_require(ctx, run->has_markers || !has_length_markers, KR_ERR_STATE,
@@ -134,7 +156,9 @@ bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, 
         return false;
     run->batch = x ? x->dims[0] : old->batch;
     int64_t nstates;
-    if (!check_mask(tape, run, x) || !count_states(tape, run, x, &nstates)) return false;
+    if (!check_mask(tape, run, x) || !check_dropout(tape, run) || !take_cu_seqlens(tape, run, x) ||
+        !count_states(tape, run, x, &nstates))
+        return false;
     run->state = kr_state_new(tape, &layout, nstates);
     return run->state && begin_markers(tape, run, x, has_markers, has_length_markers);
 }
@@ -318,8 +342,9 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
     if (!plan ||
         !kr_run_splice(tape, run, c->latents, c->n_latents, s->latents_nd, &run->cursors.stack, plan, &nplan, &x))
         return NULL;
-    x = widen(tape, s, x);
     const kr_call *call = &run->call;
+    x = widen(tape, s, x);
+    if (call->dropout > 0 && x) x = kr_dropout(tape, x, call->dropout, NULL);
     passage p = { .run = run,
                   .job = { .layers = s,
                            .op = run->op,
@@ -327,6 +352,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .seq_start_bs = call->seq_start_bs,
                            .reset_bs = call->reset_bs,
                            .mask_bs1 = factors(tape, s, call->mask_bs),
+                           .dropout = call->dropout,
                            .drops_state = call->drops_state,
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),

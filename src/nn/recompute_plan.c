@@ -126,9 +126,11 @@ static bool measure_apart(const kr_layer_job *job, const kr_layer_load *load, in
     typical.reset_bs = carried_over(tape, job->reset_bs);
     typical.mask_bs1 = carried_over(tape, job->mask_bs1);
     aside *gradients = set_gradients_aside(s);
+    const uint64_t stream = s->ctx->stream; /* masks of dropout do not depend on whether a layer was measured */
     const bool ok =
         kr_require(s->ctx, gradients != NULL, KR_ERR_NOMEM, "%s: no memory to set gradients aside", job->op) &&
         measure(tape, &typical, load, nstates, costs);
+    s->ctx->stream = stream;
     if (gradients) put_gradients_back(s, gradients);
     kr_tape_destroy(tape);
     return ok;
@@ -140,7 +142,7 @@ static bool is_same(const kr_layer_load *a, const kr_layer_load *b)
 {
     return a->nb == b->nb && a->ns == b->ns && a->dtype == b->dtype && a->path.algorithm == b->path.algorithm &&
            a->path.chunk_len == b->path.chunk_len && a->has_state == b->has_state && a->drops_state == b->drops_state &&
-           a->has_mask == b->has_mask;
+           a->has_mask == b->has_mask && a->has_dropout == b->has_dropout;
 }
 
 /* Measured when the load changes; with several sequences in a row each time, for it matters where they begin. */
@@ -188,7 +190,8 @@ int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow
                                  .path = job->path,
                                  .has_state = run->call.state && !kr_state_is_initial(run->call.state),
                                  .drops_state = job->drops_state,
-                                 .has_mask = job->mask_bs1 != NULL };
+                                 .has_mask = job->mask_bs1 != NULL,
+                                 .has_dropout = job->dropout > 0 };
     kr_layer_costs costs;
     if (!costs_of(job, &load, run->state->batch, &costs)) return -1;
     const size_t n = (size_t)(s->nvirtual - job->v), budget = s->config.recompute_budget;

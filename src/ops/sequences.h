@@ -21,4 +21,9 @@ bool kr_sequences_from(kr_tape *tape, const char *op, kr_tensor *seq_start_bs, i
 bool kr_sequences_maybe_empty(kr_tape *tape, const char *op, kr_tensor *seq_start_bs, int64_t nb, int64_t ns,
                               kr_sequences *out);
 
+/* *seq_start_bs <- the marker of cu_seqlens; see kr_seq_start_from_cu_seqlens. Nothing for NULL. Fails if there is a marker
+ * already. */
+bool kr_cu_seqlens_take(kr_tape *tape, const char *op, kr_tensor *cu_seqlens, int64_t nb, int64_t ns,
+                        kr_tensor **seq_start_bs);
+
 #endif

@@ -4,6 +4,9 @@
  *   bce                 -t log p - (1 - t) log(1 - p);   log p = log_sigmoid(y), log(1 - p) = log_sigmoid(-y),
  *                       or log(y + eps), log(1 + eps - y)
  *   mse                 (y - t)^2
+ *   l1_loss             |y - t|
+ *   huber_loss          c (e - c / 2), e = y - t, c = e clamped to [-delta, delta]; its gradient is c
+ *   quantile_loss       max(q e, (q - 1) e), e = t - y
  *
  * What is not scored is replaced before anything is computed of it, and by 0 after: whatever it was, its loss and its
  * gradients are 0.
@@ -12,7 +15,9 @@
 
 #include "base/sized.h"
 
-KR_DEFAULTS(kr_loss_options) = { .size = sizeof(kr_loss_options) };
+#include <math.h>
+
+KR_DEFAULTS(kr_loss_options) = { .size = sizeof(kr_loss_options), .huber_delta = 1, .quantile = 0.5 };
 
 /* A loss on its way. */
 typedef struct job {
@@ -36,7 +41,11 @@ static bool check_options(const job *j, bool has_logits, bool has_target_logits)
            kr_require(ctx, has_target_logits || !o->target_logits, KR_ERR_ARG,
                       "%s: target_logits is set, but is for soft_cross_entropy", j->op) &&
            kr_require(ctx, o->eps >= 0 && o->eps < 1, KR_ERR_ARG, "%s: eps = %g, but must be from 0 to below 1", j->op,
-                      o->eps);
+                      o->eps) &&
+           kr_require(ctx, o->huber_delta > 0 && isfinite(o->huber_delta), KR_ERR_ARG,
+                      "%s: huber_delta = %g, but must be above 0 and finite", j->op, o->huber_delta) &&
+           kr_require(ctx, o->quantile > 0 && o->quantile < 1, KR_ERR_ARG,
+                      "%s: quantile = %g, but must be above 0 and below 1", j->op, o->quantile);
 }
 
 /* Elements of mask that are not 0. */
@@ -145,12 +154,45 @@ kr_tensor *kr_bce(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const k
     return finish(&j, kr_neg(tape, kr_add(tape, kr_mul(tape, t, log_p), rest)));
 }
 
+/* Outputs and targets that are compared one by one: y - t where it is scored, 0 elsewhere. NULL after an error. */
+static kr_tensor *enter_difference(job *j, kr_tape *tape, const char *op, kr_tensor *outputs, kr_tensor *targets,
+                                   const kr_loss_options *options)
+{
+    if (!enter(j, tape, op, outputs, targets, options, false, false)) return NULL;
+    const kr_shape shape = kr_tensor_shape(j->y);
+    if (!take_mask(j, &shape, "the outputs' shape")) return NULL;
+    return kr_sub(tape, scored(j, j->y, 0), scored(j, j->t, 0));
+}
+
 kr_tensor *kr_mse(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
 {
     job j;
-    if (!enter(&j, tape, "mse", outputs, targets, options, false, false)) return NULL;
-    const kr_shape shape = kr_tensor_shape(j.y);
-    if (!take_mask(&j, &shape, "the outputs' shape")) return NULL;
-    kr_tensor *apart = kr_sub(tape, scored(&j, j.y, 0), scored(&j, j.t, 0));
-    return finish(&j, kr_mul(tape, apart, apart));
+    kr_tensor *e = enter_difference(&j, tape, "mse", outputs, targets, options);
+    return e ? finish(&j, kr_mul(tape, e, e)) : NULL;
+}
+
+kr_tensor *kr_l1_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+{
+    job j;
+    kr_tensor *e = enter_difference(&j, tape, "l1_loss", outputs, targets, options);
+    return e ? finish(&j, kr_abs(tape, e)) : NULL;
+}
+
+kr_tensor *kr_huber_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+{
+    job j;
+    kr_tensor *e = enter_difference(&j, tape, "huber_loss", outputs, targets, options);
+    if (!e) return NULL;
+    const double delta = j.o.huber_delta;
+    kr_tensor *c = kr_clamp(tape, kr_detach(tape, e), -delta, delta); /* a constant: the gradient is c itself */
+    return finish(&j, kr_mul(tape, c, kr_sub(tape, e, kr_scale(tape, c, 0.5))));
+}
+
+kr_tensor *kr_quantile_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+{
+    job j;
+    kr_tensor *e = enter_difference(&j, tape, "quantile_loss", outputs, targets, options);
+    if (!e) return NULL;
+    const double q = j.o.quantile;
+    return finish(&j, kr_maximum(tape, kr_scale(tape, e, -q), kr_scale(tape, e, 1 - q)));
 }

@@ -6,10 +6,11 @@
 #include "base/sized.h"
 #include "nn/network_impl.h"
 #include "ops/loss_impl.h"
+#include "ops/sequences.h"
 
 #define OP "network.loss"
 
-KR_DEFAULTS(kr_loss_call) = { .size = sizeof(kr_loss_call), .ignore_index = -100 };
+KR_DEFAULTS(kr_loss_call) = { .size = sizeof(kr_loss_call), .ignore_index = -100, .huber_delta = 1, .quantile = 0.5 };
 
 static bool take_call(kr_ctx *ctx, const kr_network *net, kr_loss_call *own, kr_call *how, const kr_loss_call *call)
 {
@@ -29,7 +30,7 @@ static bool check_operands(kr_ctx *ctx, const kr_network *net, const kr_loss_cal
 {
     const bool is_labelled = c->kind == KR_LOSS_CROSS_ENTROPY;
     const char *wanted = net->is_vocab ? "ids_bs" : "x_bsf", *other = net->is_vocab ? "x_bsf" : "ids_bs";
-    return kr_require(ctx, c->kind >= KR_LOSS_CROSS_ENTROPY && c->kind <= KR_LOSS_MSE, KR_ERR_ARG,
+    return kr_require(ctx, c->kind >= KR_LOSS_CROSS_ENTROPY && c->kind <= KR_LOSS_QUANTILE, KR_ERR_ARG,
                       OP ": kind = %d is no kr_loss_kind", (int)c->kind) &&
            kr_require(ctx, (net->is_vocab ? c->ids_bs : c->x_bsf) != NULL, KR_ERR_ARG,
                       OP ": %s is NULL, but is the input of a %s network", wanted,
@@ -142,10 +143,15 @@ static kr_tensor *targeted(kr_tape *tape, const kr_loss_call *c, kr_tensor *y, k
     o.from_probabilities = c->from_probabilities;
     o.target_logits = c->target_logits;
     o.eps = c->eps;
+    o.huber_delta = c->huber_delta;
+    o.quantile = c->quantile;
     o.n_scored = &scores->scored;
     switch (c->kind) {
     case KR_LOSS_SOFT_CROSS_ENTROPY: return kr_soft_cross_entropy(tape, y, c->targets, &o);
     case KR_LOSS_BCE: return kr_bce(tape, y, c->targets, &o);
+    case KR_LOSS_L1: return kr_l1_loss(tape, y, c->targets, &o);
+    case KR_LOSS_HUBER: return kr_huber_loss(tape, y, c->targets, &o);
+    case KR_LOSS_QUANTILE: return kr_quantile_loss(tape, y, c->targets, &o);
     default: return kr_mse(tape, y, c->targets, &o);
     }
 }
@@ -159,9 +165,13 @@ kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_
         !take_call(tape->ctx, net, &c, &how, call) || !check_operands(tape->ctx, net, &c))
         return none;
     const bool is_labelled = c.kind == KR_LOSS_CROSS_ENTROPY;
-    kr_tensor *labels = c.labels, *mask = c.scored;
+    kr_tensor *labels = c.labels, *mask = c.scored, *x = net->is_vocab ? c.ids_bs : c.x_bsf;
+    if (kr_tensor_rank(x) >= 2) { /* else the forward says what is wrong with it */
+        if (!kr_cu_seqlens_take(tape, OP, how.cu_seqlens, x->dims[0], x->dims[1], &how.seq_start_bs)) return none;
+        how.cu_seqlens = NULL;
+    }
     if (is_labelled && !labels && (!can_shift(tape->ctx, net, &c) || !shift(tape, &c, &labels, &mask))) return none;
-    const kr_network_out out = kr_network_forward(tape, net, net->is_vocab ? c.ids_bs : c.x_bsf, &how);
+    const kr_network_out out = kr_network_forward(tape, net, x, &how);
     if (kr_ctx_failed(tape->ctx)) return none;
     kr_loss_out result = { .loss = NULL, .y = out.y, .state = out.state };
     result.loss = is_labelled ? labelled(tape, net, &c, &out, labels, mask, &result.scores)

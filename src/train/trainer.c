@@ -18,7 +18,9 @@ KR_DEFAULTS(kr_train_options) = { .size = sizeof(kr_train_options),
                                   .eval_batches = 20,
                                   .save_every = KR_AUTO,
                                   .keep_last = 2,
-                                  .keep_best = true };
+                                  .keep_best = true,
+                                  .huber_delta = 1,
+                                  .quantile = 0.5 };
 
 static bool at_least(kr_ctx *ctx, const char *name, int64_t value, int64_t least)
 {
@@ -32,10 +34,18 @@ static bool check_numbers(kr_ctx *ctx, const kr_train_options *o)
            at_least(ctx, "eval_every", o->eval_every, KR_AUTO) && at_least(ctx, "eval_batches", o->eval_batches, 0) &&
            at_least(ctx, "save_every", o->save_every, KR_AUTO) && at_least(ctx, "keep_last", o->keep_last, 0) &&
            at_least(ctx, "n_extra_files", o->n_extra_files, 0) &&
-           kr_require(ctx, o->loss >= KR_LOSS_CROSS_ENTROPY && o->loss <= KR_LOSS_MSE, KR_ERR_ARG,
+           kr_require(ctx, o->loss >= KR_LOSS_CROSS_ENTROPY && o->loss <= KR_LOSS_QUANTILE, KR_ERR_ARG,
                       OP ": loss = %d is no kr_loss_kind", (int)o->loss) &&
            kr_require(ctx, o->label_smoothing >= 0 && o->label_smoothing <= 1, KR_ERR_ARG,
                       OP ": label_smoothing = %g, but must be from 0 to 1", o->label_smoothing) &&
+           kr_require(ctx, o->huber_delta > 0, KR_ERR_ARG, OP ": huber_delta = %g, but must be above 0",
+                      o->huber_delta) &&
+           kr_require(ctx, o->quantile > 0 && o->quantile < 1, KR_ERR_ARG,
+                      OP ": quantile = %g, but must be above 0 and below 1", o->quantile) &&
+           kr_require(ctx, o->dropout >= 0 && o->dropout < 1, KR_ERR_ARG,
+                      OP ": dropout = %g, but must be from 0 to below 1", o->dropout) &&
+           kr_require(ctx, o->dropout == 0 || !o->loss_fn, KR_ERR_ARG,
+                      OP ": dropout = %g, but loss_fn runs the model; set dropout in its kr_call", o->dropout) &&
            kr_require(ctx, o->n_extra_files == 0 || o->extra_files, KR_ERR_ARG,
                       OP ": n_extra_files = %d, but beside is NULL", o->n_extra_files) &&
            kr_require(ctx, !o->folder || *o->folder, KR_ERR_ARG, OP ": the folder's path is empty");

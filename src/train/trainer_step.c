@@ -27,6 +27,8 @@ static kr_loss_out loss_of_model(const kr_trainer *t, kr_tape *tape, const kr_ba
         return (kr_loss_out){ 0 };
     call.kind = t->o.loss;
     call.label_smoothing = t->o.label_smoothing;
+    call.huber_delta = t->o.huber_delta;
+    call.quantile = t->o.quantile;
     call.ids_bs = batch->ids_bs;
     call.x_bsf = batch->x_bsf;
     if (is_labelled) {
@@ -44,6 +46,7 @@ static kr_loss_out loss_of_model(const kr_trainer *t, kr_tape *tape, const kr_ba
     how.reset_bs = batch->reset_bs;
     how.drops_state = !state;
     how.streams = streams;
+    how.dropout = tape == t->tape ? t->o.dropout : 0; /* evaluations have a tape of their own */
     call.call = &how;
     return kr_network_loss(tape, t->net, &call);
 }

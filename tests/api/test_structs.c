@@ -399,6 +399,26 @@ static bool take_custom_network(void *o)
     return ok;
 }
 
+static bool take_dropout_options(void *o)
+{
+    return tell_tensor(kr_dropout(tape, some(KR_SHAPE(2, 9)), 0.5, o));
+}
+
+static void squares(kr_tape *t, void *user, kr_tensor *const *in, kr_tensor **out)
+{
+    (void)user;
+    out[0] = kr_mul(t, in[0], in[0]);
+}
+
+static bool take_gradcheck_options(void *o)
+{
+    kr_tensor *x = some(KR_SHAPE(3));
+    kr_gradcheck_result r;
+    if (kr_gradcheck(ctx, squares, NULL, 1, &x, 1, o, &r) != KR_OK) return false;
+    snprintf(text, sizeof text, "%lld %a", (long long)r.n_compared, r.error);
+    return true;
+}
+
 /* ---- all of them ---- */
 
 typedef struct sized {
@@ -419,15 +439,15 @@ static const sized structs[] = {
     ROW(NORM_OPTIONS, norm_options, norm_before_gate),
     ROW(TRAPEZOID_OPTIONS, trapezoid_options, dt_max),
     ROW(CROSS_ENTROPY_OPTIONS, cross_entropy_options, scores),
-    ROW(LOSS_OPTIONS, loss_options, n_scored),
-    ROW(LOSS_CALL, loss_call, eps),
+    ROW(LOSS_OPTIONS, loss_options, quantile),
+    ROW(LOSS_CALL, loss_call, quantile),
     ROW(MAMBA1_CONFIG, mamba1_config, bcdt_norm_eps),
     ROW(MAMBA2_CONFIG, mamba2_config, path),
     ROW(MAMBA3_CONFIG, mamba3_config, pathway),
     ROW(LAYERS_CONFIG, layers_config, layer_latents),
     ROW(BIDI_CONFIG, bidi_config, latents),
     ROW(NETWORK_CONFIG, network_config, class_tokens),
-    ROW(CALL, call, skips_hidden),
+    ROW(CALL, call, dropout),
     ROW(PARAM_OPTIONS, param_options, segments),
     ROW(JSON_OPTIONS, json_options, allow_nonfinite),
     ROW(MODEL_CONFIG, model_config, pad),
@@ -440,12 +460,14 @@ static const sized structs[] = {
     ROW(LOADER_OPTIONS, loader_options, split_seed),
     ROW(OPTIMIZER_OPTIONS, optimizer_options, keeps_grad),
     ROW(LR_SCHEDULE, lr_schedule, shape),
-    ROW(TRAIN_OPTIONS, train_options, params),
+    ROW(TRAIN_OPTIONS, train_options, dropout),
     ROW(SAMPLER_OPTIONS, sampler_options, seed),
     ROW(GENERATE_OPTIONS, generate_options, stops),
     ROW(CHECK_OPTIONS, check_options, tokens),
     ROW(LAYER_CONFIG, layer_config, residual_in_f32),
     ROW(CUSTOM_NETWORK, custom_network, user),
+    ROW(DROPOUT_OPTIONS, dropout_options, first),
+    ROW(GRADCHECK_OPTIONS, gradcheck_options, seed),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 
@@ -591,7 +613,7 @@ TEST(reserved_words_are_checked)
     kr_mamba2_ssd_input mamba2 = { .x_bnlhp = some(KR_SHAPE(1, 2, 2, 2)), .reserved = { &ctx } };
     CHECK(!kr_mamba2_ssd_run(tape, &mamba2, kr_ssd_path_default()).y, "taken");
     reserved_refused("mamba2_ssd: ");
-    kr_mamba3_double_ssd_input twice = { .reserved = { NULL, NULL, NULL, &ctx } };
+    kr_mamba3_double_ssd_input twice = { .reserved = { NULL, NULL, &ctx } };
     CHECK(!kr_mamba3_double_ssd_run(tape, &twice, kr_ssd_path_default()).y, "taken");
     reserved_refused("mamba3_double_ssd: ");
     kr_mamba3_single_ssd_input once = { .reserved = { NULL, &ctx } };

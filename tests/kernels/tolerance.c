@@ -106,6 +106,7 @@ static const struct {
         .why = "two sums, of x and of squares; x - mean is relative to the largest x" } },
     { "layer_norm_bwd",
       { .ulps = 4, .plain = 16, .root = 2, .why = "three terms that cancel; scale is their magnitudes' sum" } },
+    { "dropout", { .ulps = 0.5, .why = "one product, rounded once" } },
     { "gate", { .ulps = 3, .device_f64 = 6, .why = "vf_silu and a product" } },
     { "gate_bwd", { .ulps = 4, .plain = 5, .why = "as gate; silu' crosses 0, where its terms cancel: scale |g_y x|" } },
 

@@ -133,6 +133,15 @@ static kr_tensor *labelled(kr_tape *t, int flags, kr_tensor *x, kr_tensor *weigh
     return weight ? kr_head_cross_entropy(t, x, weight, bias, labels, &o) : kr_cross_entropy(t, x, labels, &o);
 }
 
+static kr_tensor *dropped(kr_tape *t, kr_tensor *x, double p, uint64_t stream, int64_t first)
+{
+    kr_dropout_options o;
+    kr_dropout_options_init(&o);
+    o.stream = stream;
+    o.first = first;
+    return kr_dropout(t, x, p, &o);
+}
+
 enum { TARGETS_SUM = 1, TARGETS_MASKED = 2, TARGETS_ROWS = 4, TARGETS_LOGITS = 8, TARGETS_PROBABILITIES = 16 };
 
 typedef kr_tensor *target_loss(kr_tape *, kr_tensor *, kr_tensor *, const kr_loss_options *);
@@ -147,6 +156,8 @@ static kr_tensor *targeted(kr_tape *t, target_loss *op, int flags, kr_tensor *x,
     if (flags & TARGETS_SUM) o.reduction = KR_REDUCTION_SUM;
     if (flags & TARGETS_MASKED) o.mask = mask(t, KR_DTYPE_I32, shape);
     o.target_logits = flags & TARGETS_LOGITS;
+    o.huber_delta = 0.83; /* inputs are multiples of fractions: none is at the end of the parabola */
+    o.quantile = 0.8;
     o.from_probabilities = flags & TARGETS_PROBABILITIES;
     /* halves are widened first: each probability rounded to one would move the sum by as much as the test allows */
     const kr_dtype dtype = kr_tensor_dtype(x) == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
@@ -375,6 +386,7 @@ static const char *const exempt[] = {
     "kr_argmax",
     "kr_accuracy",
     "kr_network_loss",
+    "kr_seq_start_from_cu_seqlens",
 };
 
 static bool is_known(const char *name)

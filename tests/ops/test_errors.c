@@ -9,6 +9,22 @@
         __VA_ARGS__                                                                                                    \
     }
 
+TEST(dropout_refuses)
+{
+    begin();
+    kr_dropout_options o;
+    kr_dropout_options_init(&o);
+    o.first = -1;
+    REFUSED(KR_ERR_ARG, "dropout: p = 1, but must be from 0 to below 1", kr_dropout(t, F(2), 1, NULL));
+    REFUSED(KR_ERR_ARG, "dropout: p = -0.5, but must be from 0 to below 1", kr_dropout(t, F(2), -0.5, NULL));
+    REFUSED(KR_ERR_ARG, "dropout: p = nan, but must be from 0 to below 1",
+            kr_dropout(t, F(2), fabs((double)NAN), NULL));
+    REFUSED(KR_ERR_ARG, "dropout: first = -1, but must not be negative", kr_dropout(t, F(2), 0.5, &o));
+    REFUSED(KR_ERR_DTYPE, "dropout: x [2] is i32, but must be a float type", kr_dropout(t, I(2), 0.5, NULL));
+    REFUSED(KR_ERR_ARG, "dropout: operand x is NULL", kr_dropout(t, NULL, 0.5, NULL));
+    end();
+}
+
 TEST(two_operands)
 {
     begin();

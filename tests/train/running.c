@@ -76,6 +76,7 @@ run run_prepare(const run_setup *s)
     r.schedule.max_lr = s->max_lr > 0 ? s->max_lr : 1e-2;
     r.schedule.warmup_steps = s->steps > 0 && s->steps < 4 ? s->steps - 1 : 3;
     o->loss_fn = s->loss_fn;
+    o->dropout = s->dropout;
     o->loss_user = s->user;
     o->validation = s->has_validation ? r.validation : NULL;
     o->eval_every = s->eval_every;

@@ -18,6 +18,7 @@ typedef struct run_setup {
     int keep_last;      /* 0: 2; -1: all */
     const char *folder; /* NULL: nothing is saved */
     double max_lr;      /* 0: 1e-2 */
+    double dropout;
     kr_loss_fn *loss_fn;
     kr_step_fn *on_step;
     void *user;

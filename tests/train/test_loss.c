@@ -183,13 +183,30 @@ TEST(right_answers_are_counted)
 
 /* ---- float targets ---- */
 
-typedef enum target_kind { SOFT, SOFT_OF_LOGITS, SOFT_OF_PROBABILITIES, BCE, BCE_OF_PROBABILITIES, MSE } target_kind;
+typedef enum target_kind {
+    SOFT,
+    SOFT_OF_LOGITS,
+    SOFT_OF_PROBABILITIES,
+    BCE,
+    BCE_OF_PROBABILITIES,
+    MSE,
+    L1,
+    HUBER,
+    QUANTILE
+} target_kind;
+
+#define DELTA 0.75
+#define Q 0.9
 
 static double plain_element(target_kind k, double y, double t, double eps)
 {
     if (k == BCE) return (1 - t) * y + log1p(exp(-y)); /* (1 - t) y - log sigmoid(y) */
     if (k == BCE_OF_PROBABILITIES) return (t - 1) * log1p(eps - y) - t * log(y + eps);
-    return (y - t) * (y - t);
+    const double e = y - t;
+    if (k == L1) return fabs(e);
+    if (k == HUBER) return fabs(e) <= DELTA ? e * e / 2 : DELTA * (fabs(e) - DELTA / 2);
+    if (k == QUANTILE) return e < 0 ? -Q * e : (1 - Q) * e;
+    return e * e;
 }
 
 static double log_sum(const double *x, int64_t nw)
@@ -212,8 +229,13 @@ static kr_tensor *run_kind(kr_tape *t, target_kind k, kr_tensor *y, kr_tensor *t
 {
     o->from_probabilities = k == SOFT_OF_PROBABILITIES || k == BCE_OF_PROBABILITIES;
     o->target_logits = k == SOFT_OF_LOGITS;
+    o->huber_delta = DELTA;
+    o->quantile = Q;
     return k <= SOFT_OF_PROBABILITIES ? kr_soft_cross_entropy(t, y, target, o)
            : k == MSE                 ? kr_mse(t, y, target, o)
+           : k == L1                  ? kr_l1_loss(t, y, target, o)
+           : k == HUBER               ? kr_huber_loss(t, y, target, o)
+           : k == QUANTILE            ? kr_quantile_loss(t, y, target, o)
                                       : kr_bce(t, y, target, o);
 }
 
@@ -223,7 +245,7 @@ TEST(losses_with_targets_are_their_formulas)
     enum { ROWS = 6, NW = 5 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
-    for (int k = SOFT; k <= MSE; k++)
+    for (int k = SOFT; k <= QUANTILE; k++)
         for (int way = 0; way < 8; way++) {
             const bool is_masked = way & 1, sums = way & 2, by_rows = k <= SOFT_OF_PROBABILITIES;
             const kr_dtype dtype = way & 4 ? KR_DTYPE_F32 : KR_DTYPE_F64;
@@ -279,7 +301,7 @@ TEST(nothing_scored_with_targets)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
-    for (int k = SOFT; k <= MSE; k++) {
+    for (int k = SOFT; k <= QUANTILE; k++) {
         kr_loss_options o;
         kr_loss_options_init(&o);
         o.mask = kr_zeros(t, KR_DTYPE_I64, KR_SHAPE(3));
@@ -289,6 +311,37 @@ TEST(nothing_scored_with_targets)
         CHECK_OK(ctx);
         CHECK(kr_item(loss) == 0 && kr_item(kr_max(t, kr_grad(y), KR_ALL_AXES, false)) == 0, "kind %d: %g", k,
               kr_item(loss));
+        kr_tape_reset(t);
+    }
+    kr_tape_destroy(t);
+    kr_ctx_destroy(ctx);
+}
+
+/* The slopes at the kinks and elsewhere: exact, and finite where an output is infinite. */
+TEST(slopes_of_losses_with_kinks)
+{
+    enum { N = 6 };
+    static const double y[N] = { 1, 1, 4, -2, INFINITY, -INFINITY }, target[N] = { 1, 0.5, 1, 1, 0, 0 };
+    static const struct {
+        target_kind kind;
+        double slope[N];
+    } wanted[] = { { L1, { 0, 1, 1, -1, 1, -1 } },
+                   { HUBER, { 0, 0.5, DELTA, -DELTA, DELTA, -DELTA } },
+                   { QUANTILE, { 0.5 - Q, 1 - Q, 1 - Q, -Q, 1 - Q, -Q } } };
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+    for (size_t k = 0; k < sizeof wanted / sizeof *wanted; k++) {
+        kr_loss_options o;
+        kr_loss_options_init(&o);
+        o.reduction = KR_REDUCTION_SUM;
+        kr_tensor *x = kr_input(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(N), y));
+        kr_backward(t, run_kind(t, wanted[k].kind, x, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(N), target), &o));
+        CHECK_OK(ctx);
+        double *g = kr_test_values(kr_grad(x));
+        for (int i = 0; i < N; i++)
+            CHECK(fabs(g[i] - wanted[k].slope[i]) <= 1e-15, "kind %d at %g: %.17g, not %.17g", (int)wanted[k].kind,
+                  y[i], g[i], wanted[k].slope[i]);
+        free(g);
         kr_tape_reset(t);
     }
     kr_tape_destroy(t);

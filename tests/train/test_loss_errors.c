@@ -100,6 +100,15 @@ TEST(losses_with_targets_refuse)
     l.eps = 1;
     REFUSED(KR_ERR_ARG, "bce: eps = 1, but must be from 0 to below 1", kr_bce(t, F(2), F(2), &l));
     defaults();
+    l.huber_delta = 0;
+    REFUSED(KR_ERR_ARG, "huber_loss: huber_delta = 0, but must be above 0 and finite",
+            kr_huber_loss(t, F(2), F(2), &l));
+    defaults();
+    l.quantile = 1;
+    REFUSED(KR_ERR_ARG, "quantile_loss: quantile = 1, but must be above 0 and below 1",
+            kr_quantile_loss(t, F(2), F(2), &l));
+    defaults();
+    REFUSED(KR_ERR_ARG, "l1_loss: operand outputs is NULL", kr_l1_loss(t, NULL, F(2), NULL));
     l.reduction = (kr_reduction)-1;
     REFUSED(KR_ERR_ARG, "bce: reduction = -1 is neither KR_REDUCTION_MEAN nor KR_REDUCTION_SUM",
             kr_bce(t, F(2), F(2), &l));
@@ -162,7 +171,7 @@ TEST(network_loss_refuses)
              "network.loss: kr_call.size is 1, but the struct has %zu bytes; call kr_call_init before setting fields",
              sizeof how);
     REFUSED(KR_ERR_ARG, text, LOSS(vocab, how.size = 1));
-    REFUSED(KR_ERR_ARG, "network.loss: kind = 4 is no kr_loss_kind", LOSS(vocab, c.kind = (kr_loss_kind)4));
+    REFUSED(KR_ERR_ARG, "network.loss: kind = 7 is no kr_loss_kind", LOSS(vocab, c.kind = (kr_loss_kind)7));
     REFUSED(KR_ERR_ARG, "network.loss: ids_bs is NULL, but is the input of a vocabulary network",
             LOSS(vocab, c.kind = 0));
     REFUSED(KR_ERR_ARG, "network.loss: x_bsf is NULL, but is the input of a latent network",

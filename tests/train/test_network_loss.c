@@ -256,6 +256,9 @@ static kr_tensor *latent_mask(kr_tape *t, const latent_scene *s)
     return kr_reshape(t, mask, s->last_only ? KR_SHAPE(NB, 1) : KR_SHAPE(NB, NS, 1));
 }
 
+#define HUBER_DELTA 0.4
+#define QUANTILE 0.7
+
 static kr_tensor *latent_fused(kr_tape *t, const kr_network *net, void *user)
 {
     const latent_scene *s = user;
@@ -268,6 +271,8 @@ static kr_tensor *latent_fused(kr_tape *t, const kr_network *net, void *user)
     if (s->kind == KR_LOSS_CROSS_ENTROPY) c.labels = latent_labels(t, s);
     else c.targets = targets_of(t, s);
     c.scored = latent_mask(t, s);
+    c.huber_delta = HUBER_DELTA;
+    c.quantile = QUANTILE;
     how.last_logits_only = s->last_only;
     how.drops_state = true;
     const kr_loss_out out = kr_network_loss(t, net, &c);
@@ -289,10 +294,15 @@ static kr_tensor *latent_by_hand(kr_tape *t, const kr_network *net, void *user)
     kr_cross_entropy_options labelled_options;
     kr_cross_entropy_options_init(&labelled_options);
     labelled_options.mask = o.mask;
+    o.huber_delta = HUBER_DELTA;
+    o.quantile = QUANTILE;
     switch (s->kind) {
     case KR_LOSS_CROSS_ENTROPY: return kr_cross_entropy(t, y, latent_labels(t, s), &labelled_options);
     case KR_LOSS_SOFT_CROSS_ENTROPY: return kr_soft_cross_entropy(t, y, targets_of(t, s), &o);
     case KR_LOSS_BCE: return kr_bce(t, y, targets_of(t, s), &o);
+    case KR_LOSS_L1: return kr_l1_loss(t, y, targets_of(t, s), &o);
+    case KR_LOSS_HUBER: return kr_huber_loss(t, y, targets_of(t, s), &o);
+    case KR_LOSS_QUANTILE: return kr_quantile_loss(t, y, targets_of(t, s), &o);
     default: return kr_mse(t, y, targets_of(t, s), &o);
     }
 }
@@ -302,7 +312,7 @@ TEST(latent_networks_have_every_kind_of_loss)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     const setup s = { .family = KR_FAMILY_MAMBA2, .dtype = KR_DTYPE_F32 };
     kr_network *net = make(ctx, &s);
-    for (int k = 0; k < 16; k++) {
+    for (int k = 0; k <= 4 * KR_LOSS_QUANTILE + 3; k++) {
         latent_scene at = { (kr_loss_kind)(k / 4), k & 1, k & 2 };
         char what[64];
         snprintf(what, sizeof what, "kind %d, way %d", k / 4, k % 4);

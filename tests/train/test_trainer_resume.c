@@ -80,6 +80,30 @@ TEST(trainer_resumes_to_the_bit)
         check_halves(names[family], (run_setup){ .family = (kr_family)family });
 }
 
+/* The masks go on where they stood; evaluations have none and change none. */
+TEST(trainer_resumes_dropout)
+{
+    check_halves("dropout", (run_setup){ .family = KR_FAMILY_MAMBA3, .dropout = 0.1 });
+    check_halves("dropout, accumulated",
+                 (run_setup){ .family = KR_FAMILY_MAMBA2, .dropout = 0.1, .accumulate = 2, .carries = true });
+}
+
+TEST(dropout_is_for_steps_alone)
+{
+    run_setup setup = { .family = KR_FAMILY_MAMBA2, .steps = 4, .has_validation = true };
+    double losses[2][2], evaluations[2];
+    for (int k = 0; k < 2; k++) {
+        setup.dropout = k ? 0.5 : 0;
+        run r = run_begin(&setup);
+        evaluations[k] = kr_trainer_evaluate(r.trainer, r.validation, 0).loss;
+        CHECK(kr_trainer_evaluate(r.trainer, r.validation, 0).loss == evaluations[k], "two evaluations differ");
+        run_steps(&r, 2, losses[k]);
+        run_end(&r);
+    }
+    CHECK(evaluations[0] == evaluations[1], "an evaluation drops: %g, not %g", evaluations[1], evaluations[0]);
+    CHECK(losses[0][0] != losses[1][0], "a step drops nothing");
+}
+
 TEST(trainer_resumes_carried_states)
 {
     for (int family = kr_test_quick() ? KR_FAMILY_MAMBA3 : KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++) {

@@ -23,6 +23,7 @@
     KR_PLAIN(softmax_bwd, kr_softmax_bwd_args)                                                                         \
     KR_PLAIN(cross_entropy, kr_cross_entropy_args)                                                                     \
     KR_PLAIN(cross_entropy_bwd, kr_cross_entropy_bwd_args)                                                             \
+    KR_PLAIN(dropout, kr_dropout_args)                                                                                 \
     KR_SCRATCHED(matmul, kr_matmul_args)                                                                               \
     KR_PLAIN(panels, kr_panels_args)                                                                                   \
     KR_PLAIN(norm, kr_norm_args)                                                                                       \

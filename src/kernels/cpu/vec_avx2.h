@@ -199,6 +199,21 @@ KR_INLINE vi vi_add(vi a, vi b)
     return _mm256_add_epi32(a, b);
 }
 
+/* The low words of the unsigned products; *high: the high words. */
+KR_INLINE vi vi_mul_wide(vi a, vi b, vi *high)
+{
+    const __m256i even = _mm256_mul_epu32(a, b);
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64(a, 32), _mm256_srli_epi64(b, 32));
+    *high = _mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xaa);
+    return _mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xaa);
+}
+
+/* a >= b, both unsigned. */
+KR_INLINE vm vi_at_least(vi a, vi b)
+{
+    return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(a, b), a));
+}
+
 KR_INLINE vi vi_sub(vi a, vi b)
 {
     return _mm256_sub_epi32(a, b);

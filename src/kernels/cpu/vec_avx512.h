@@ -202,6 +202,21 @@ KR_INLINE vi vi_add(vi a, vi b)
     return _mm512_add_epi32(a, b);
 }
 
+/* The low words of the unsigned products; *high: the high words. */
+KR_INLINE vi vi_mul_wide(vi a, vi b, vi *high)
+{
+    const __m512i even = _mm512_mul_epu32(a, b);
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64(a, 32), _mm512_srli_epi64(b, 32));
+    *high = _mm512_mask_blend_epi32(0xaaaa, _mm512_srli_epi64(even, 32), odd);
+    return _mm512_mask_blend_epi32(0xaaaa, even, _mm512_slli_epi64(odd, 32));
+}
+
+/* a >= b, both unsigned. */
+KR_INLINE vm vi_at_least(vi a, vi b)
+{
+    return _mm512_cmpge_epu32_mask(a, b);
+}
+
 KR_INLINE vi vi_sub(vi a, vi b)
 {
     return _mm512_sub_epi32(a, b);
