@@ -322,6 +322,188 @@ CASE(selective_scan)
     out(r, o.final_state);
 }
 
+CASE(layer_norm)
+{
+    const kr_norm_options o = norm_options(3, false);
+    out(r, kr_layer_norm(t, X(0, -4, 4, 5, 111), X(1, 0.5, 2, 111), X(2, -1, 1, 111), &o));
+}
+CASE(argmax)
+{
+    kr_tensor *x = X(0, -4, 4, 5, 37);
+    kr_tensor *last = kr_cast(t, kr_argmax(t, x, 1, false), r->dtype),
+              *first = kr_cast(t, kr_argmax(t, x, 0, false), r->dtype);
+    out(r, kr_mul(t, X(1, -1, 1, 5), last));
+    out(r, kr_mul(t, X(2, -1, 1, 37), first));
+}
+/* Each comparison has a power of two, so that their sum tells which hold. */
+CASE(compare)
+{
+    kr_tensor *a = X(0, -0.0078125, 0.0078125, 5, 37), *b = X(1, -0.0078125, 0.0078125, 37), *sum = NULL;
+    kr_tensor *(*const compare[])(kr_tape *, kr_tensor *, kr_tensor *) = { kr_eq, kr_ne, kr_lt, kr_le, kr_gt, kr_ge };
+    for (int i = 0; i < 6; i++) {
+        kr_tensor *y = kr_scale(t, kr_cast(t, compare[i](t, a, b), r->dtype), (double)(1 << i));
+        sum = sum ? kr_add(t, sum, y) : y;
+    }
+    out(r, kr_mul(t, X(2, -1, 1, 5, 37), sum));
+}
+CASE(dropout)
+{
+    kr_dropout_options o;
+    kr_dropout_options_init(&o);
+    o.stream = 7;
+    o.first = 5;
+    kr_ctx_seed(kr_tape_ctx(t), 11);
+    out(r, kr_dropout(t, X(0, -4, 4, 5, 111), 0.375, &o));
+}
+CASE(losses)
+{
+    kr_tensor *y = X(0, -4, 4, 5, 37), *target = X(1, -4.0078125, 4, 5, 37);
+    kr_loss_options o;
+    kr_loss_options_init(&o);
+    o.huber_delta = 0.75;
+    o.quantile = 0.875;
+    out(r, kr_mse(t, y, target, &o));
+    out(r, kr_l1_loss(t, y, target, &o));
+    out(r, kr_huber_loss(t, y, target, &o));
+    out(r, kr_quantile_loss(t, y, target, &o));
+}
+CASE(probability_losses)
+{
+    out(r, kr_bce(t, X(0, -8, 8, 5, 37), X(1, 0, 1, 5, 37), NULL));
+    out(r, kr_soft_cross_entropy(t, X(2, -8, 8, 5, 37), X(3, 0, 1, 5, 37), NULL));
+}
+
+/* ---- optimizer steps: weights after three steps of known gradients ---- */
+
+enum { STEP_ROWS = 24, STEP_COLS = 37, STEP_ELEMENTS = STEP_ROWS * STEP_COLS, N_STEPS = 3 };
+
+/* The gradient of <w, g> is g. */
+static bool step_along(kr_ctx *ctx, kr_optimizer *optimizer, kr_tensor *w, const double *g)
+{
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *g_w = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(w), g), kr_tensor_dtype(w));
+    const bool ok = kr_backward(tape, kr_sum(tape, kr_mul(tape, w, g_w), KR_ALL_AXES, false)) == KR_OK &&
+                    kr_optimizer_step(optimizer, 0.0625, 1) == KR_OK;
+    kr_tape_destroy(tape);
+    return ok;
+}
+
+static void optimizer_case(vector_run *r, kr_tape *t, const kr_optimizer_options *o)
+{
+    double values[STEP_ELEMENTS];
+    kr_ctx *ctx = kr_tape_ctx(t);
+    kr_params *params = kr_params_create(ctx);
+    kr_param_options row;
+    kr_param_options_init(&row);
+    const kr_segment segment = { .name = "w", .rows = STEP_ROWS, .muon = true };
+    row.decays = row.is_linear = true;
+    row.nsegments = 1;
+    row.segments = &segment;
+    kr_tensor *w = kr_params_make(params, "w", r->dtype, KR_SHAPE(STEP_ROWS, STEP_COLS), &row);
+    kr_tensor *first = X(0, -2, 2, STEP_ROWS, STEP_COLS), *factor = X(1, 0.5, 2, STEP_ROWS, STEP_COLS);
+    kr_optimizer *optimizer = NULL;
+    bool ok = w && kr_tensor_read(first, KR_DTYPE_F64, values, STEP_ELEMENTS) == KR_OK &&
+              kr_param_write(w, KR_DTYPE_F64, values, STEP_ELEMENTS) == KR_OK &&
+              (optimizer = kr_optimizer_create(ctx, params, o)) != NULL;
+    for (int k = 0; ok && k < N_STEPS; k++)
+        ok = kr_tensor_read(X(2 + k, -1, 1, STEP_ROWS, STEP_COLS), KR_DTYPE_F64, values, STEP_ELEMENTS) == KR_OK &&
+             step_along(ctx, optimizer, w, values);
+    if (ok && kr_tensor_read(w, KR_DTYPE_F64, values, STEP_ELEMENTS) == KR_OK)
+        out(r, kr_mul(t, factor, kr_cast(t, kr_from_data(t, KR_DTYPE_F64, kr_tensor_shape(w), values), r->dtype)));
+    kr_optimizer_destroy(optimizer);
+    kr_params_destroy(params);
+}
+
+static kr_optimizer_options optimizer_options(kr_optimizer_kind kind)
+{
+    kr_optimizer_options o;
+    kr_optimizer_options_init(&o);
+    o.kind = kind;
+    o.weight_decay = 0.125;
+    return o;
+}
+CASE(adamw)
+{
+    kr_optimizer_options o = optimizer_options(KR_OPTIMIZER_ADAMW);
+    o.clip_norm = 8;
+    optimizer_case(r, t, &o);
+}
+CASE(adamw_cautious)
+{
+    kr_optimizer_options o = optimizer_options(KR_OPTIMIZER_ADAMW);
+    o.is_cautious = true;
+    optimizer_case(r, t, &o);
+}
+CASE(sgd)
+{
+    kr_optimizer_options o = optimizer_options(KR_OPTIMIZER_SGD);
+    o.nesterov = true;
+    optimizer_case(r, t, &o);
+}
+CASE(muon)
+{
+    const kr_optimizer_options o = optimizer_options(KR_OPTIMIZER_MUON);
+    optimizer_case(r, t, &o);
+}
+
+/* ---- sampling: the tokens chosen from fixed logits, and their log-probabilities ---- */
+
+enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 101, SAMPLE_DRAWS = 3 };
+
+static void sampler_case(vector_run *r, kr_tape *t, const kr_sampler_options *o)
+{
+    kr_tensor *logits = X(0, -8, 8, SAMPLE_ROWS, SAMPLE_TOKENS);
+    double chosen[2][SAMPLE_DRAWS * SAMPLE_ROWS];
+    kr_sampler *sampler = kr_sampler_create(kr_tape_ctx(t), o, SAMPLE_ROWS, SAMPLE_TOKENS);
+    bool ok = sampler != NULL;
+    for (int draw = 0; ok && draw < SAMPLE_DRAWS; draw++) {
+        kr_sample samples[SAMPLE_ROWS];
+        ok = kr_sampler_next(sampler, logits, samples) == KR_OK;
+        for (int row = 0; ok && row < SAMPLE_ROWS; row++) {
+            chosen[0][draw * SAMPLE_ROWS + row] = samples[row].id;
+            chosen[1][draw * SAMPLE_ROWS + row] = samples[row].logprob;
+        }
+    }
+    for (int i = 0; ok && i < 2; i++) {
+        kr_tensor *values = kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(SAMPLE_DRAWS * SAMPLE_ROWS), chosen[i]);
+        out(r, kr_mul(t, X(1 + i, 0.5, 2, SAMPLE_DRAWS * SAMPLE_ROWS), kr_cast(t, values, r->dtype)));
+    }
+    kr_sampler_destroy(sampler);
+}
+
+static kr_sampler_options sampler_options(double temperature)
+{
+    kr_sampler_options o;
+    kr_sampler_options_init(&o);
+    o.temperature = temperature;
+    o.seed = 17;
+    return o;
+}
+CASE(sample_greedy)
+{
+    kr_sampler_options o = sampler_options(0);
+    o.repetition_penalty = 1.5; /* so that the draws are of different tokens */
+    sampler_case(r, t, &o);
+}
+CASE(sample_top_k)
+{
+    kr_sampler_options o = sampler_options(2);
+    o.top_k = 11;
+    sampler_case(r, t, &o);
+}
+CASE(sample_top_p)
+{
+    kr_sampler_options o = sampler_options(1.5);
+    o.top_p = 0.8125;
+    sampler_case(r, t, &o);
+}
+CASE(sample_min_p)
+{
+    kr_sampler_options o = sampler_options(4);
+    o.min_p = 0.125;
+    sampler_case(r, t, &o);
+}
+
 #define ROW(name, kernels)                                                                                             \
     {                                                                                                                  \
 #name, kernels, build_##name                                                                                   \
@@ -379,6 +561,20 @@ static const vector_case cases[] = {
     ROW(ssd_few_tokens, "ssd, ssd_bwd"),
     ROW(ssd_mamba3, "ssd, ssd_bwd"),
     ROW(selective_scan, "scan, scan_bwd"),
+    ROW(layer_norm, "layer_norm, layer_norm_bwd"),
+    ROW(argmax, "argmax"),
+    ROW(compare, "compare"),
+    ROW(dropout, "dropout"),
+    ROW(losses, "binary, unary, maximum_bwd"),
+    ROW(probability_losses, "unary, softmax, softmax_bwd"),
+    ROW(adamw, "adamw, squares"),
+    ROW(adamw_cautious, "adamw"),
+    ROW(sgd, "sgd"),
+    ROW(muon, "matmul, squares, lerp"),
+    ROW(sample_greedy, "sample"),
+    ROW(sample_top_k, "sample"),
+    ROW(sample_top_p, "sample"),
+    ROW(sample_min_p, "sample"),
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
