@@ -69,7 +69,7 @@ size_t kr_isas_write(char *text, size_t bytes)
 {
     const uint64_t features = kr_cpu_features();
     size_t at = 0;
-    if (!text) return "";
+    if (!text) bytes = 0;
     if (bytes) text[0] = '\0';
     for (int n = 0; kr_kernels_nth(n); n++) {
         if (!kr_kernels_runnable(sets[n], features)) continue;
