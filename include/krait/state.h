@@ -12,7 +12,8 @@
  * Two kinds: made by kr_state_create or kr_state_load, the caller's to destroy; and made on a tape by a call, gone with
  * the tape's step, through which gradients flow from one call to the next. Every function reads both; those that change
  * a state (destroy, zero, copy, announce, and calls by their field `advance`) take the caller's own only. Calls read
- * such a state where it lies, and so does their backward pass: change it after that.
+ * such a state where it lies, and so does their backward pass: change it after that. A copy into it or an `advance` before
+ * that is an error of kr_backward.
  *
  * Where nothing is recorded, call.advance = state instead of call.state moves the caller's state on in place: the same
  * as the step and the copy above, without either copy.

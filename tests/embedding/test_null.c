@@ -1,6 +1,6 @@
 /* test_null.c - every public function survives NULL for each of its pointer arguments: an error or a neutral value.
  *
- * The calls are generated from the headers (null_calls.awk), so that a new function is called too, or does not compile
+ * The calls are generated from the headers (test_null_calls.awk), so that a new function is called too, or does not compile
  * until null_values.h has arguments for it.
  */
 #define _XOPEN_SOURCE 700
@@ -19,7 +19,7 @@ static void check_tensor(const char *name, bool all_null, const kr_tensor *x)
     CHECK(!all_null || !x, "%s: a result for NULL", name);
 }
 
-#include "null_calls.h"
+#include "test_null_calls.h"
 
 enum { NCALLS = sizeof null_calls / sizeof *null_calls };
 

@@ -641,3 +641,50 @@ TEST(state_allocations_may_fail)
     kr_layers_destroy(stack);
     kr_ctx_destroy(ctx);
 }
+
+/* ---- a state that is changed before backward ---- */
+
+static void move_on(kr_ctx *ctx, const kr_layers *stack, kr_state *state, const kr_state *other, bool in_place)
+{
+    if (!in_place) {
+        kr_state_copy(state, other);
+        return;
+    }
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_call call;
+    kr_call_init(&call);
+    call.advance = state;
+    kr_layers_step(t, stack, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(2, D_MODEL)), &call);
+    kr_tape_destroy(t);
+}
+
+/* Backward reads the caller's state where it lies. */
+TEST(states_changed_before_backward)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    for (int family = 0; family < FAMILIES; family++) {
+        kr_layers *stack = make_stack(ctx, (kr_family)family, KR_DTYPE_F32, SLOTS);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+        kr_state *state = kr_state_create(ctx, stack, 2);
+        for (int how = 0; how < 2; how++)
+            for (int is_late = 0; is_late < 2; is_late++) {
+                kr_state_copy(state, used_state(t, stack, KR_DTYPE_F32, 2));
+                kr_tape_reset(t);
+                const kr_layers_out out = forward(t, stack, kr_input(t, noise(t, KR_DTYPE_F32, 2, 4)), state);
+                kr_tensor *loss = kr_sum(t, out.y, KR_ALL_AXES, false);
+                if (!is_late) move_on(ctx, stack, state, out.state, how == 1);
+                const kr_status status = kr_backward(t, loss);
+                CHECK(status == (is_late ? KR_OK : KR_ERR_STATE), "%s, %d: %s", kr_family_name((kr_family)family), how,
+                      kr_ctx_message(ctx));
+                CHECK(is_late || strstr(kr_ctx_message(ctx), "was written after "), "%s", kr_ctx_message(ctx));
+                kr_ctx_clear(ctx);
+                if (is_late) move_on(ctx, stack, state, out.state, how == 1);
+                CHECK_OK(ctx);
+                kr_tape_reset(t);
+            }
+        kr_state_destroy(state);
+        kr_tape_destroy(t);
+        kr_layers_destroy(stack);
+    }
+    kr_ctx_destroy(ctx);
+}
