@@ -81,6 +81,7 @@ function emit(proto,    open, head, name, type, n, params, i, p, id, args, ptype
     npointers = 0
     for (i = 1; i <= n; i++) {
         p = trim(params[i])
+        if (p == "...") args = args ", 0"
         if (p == "void" || p == "...") continue
         id = p
         sub(/.*[ *]/, "", id)
