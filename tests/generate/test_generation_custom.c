@@ -55,6 +55,22 @@ static kr_generation *chat(kr_ctx *ctx, const kr_network *net, const kr_tokenize
     return g;
 }
 
+/* A device has kernels for norm and head of the built-in network at once: the same tokens, logits to their rounding. */
+static void check_record(kr_ctx *ctx, const chat_record *got, const chat_record *want)
+{
+    if (!kr_test_on_device(ctx)) {
+        chat_check("by hand", got, want, 0);
+        return;
+    }
+    CHECK(got->count == want->count, "%d calls, not %d", got->count, want->count);
+    for (int i = 0; i < got->count; i++)
+        for (int r = 0; r < 3; r++) {
+            const kr_sample a = got->rows[i][r].sample, b = want->rows[i][r].sample;
+            CHECK(a.id == b.id && fabs(a.logprob - b.logprob) < 1e-4, "call %d, row %d: %d (%g), not %d (%g)", i, r,
+                  a.id, a.logprob, b.id, b.logprob);
+        }
+}
+
 TEST(custom_generation_is_the_networks)
 {
     static const kr_family families[] = { KR_FAMILY_MAMBA1, KR_FAMILY_MAMBA2, KR_FAMILY_MAMBA3 };
@@ -71,10 +87,10 @@ TEST(custom_generation_is_the_networks)
         chat_on(&got, b, 3);
         CHECK(kr_generation_save(b, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(ctx));
         chat_on(&got, b, 30);
-        chat_check("by hand", &got, &want, 0);
+        check_record(ctx, &got, &want);
         CHECK(kr_generation_load(c, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(ctx));
         chat_on(&resumed, c, 30);
-        chat_check("resumed", &resumed, &want, 3);
+        chat_check("resumed", &resumed, &got, 3);
         CHECK(want.count > 4, "%d calls", want.count);
 
         /* the file is the custom network's, and of these weights */
