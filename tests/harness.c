@@ -110,7 +110,7 @@ double *kr_test_values(const kr_tensor *x)
     return values;
 }
 
-/* ---- elements, wherever they are ---- */
+/* ---- elements, in host or device memory ---- */
 
 typedef struct copy {
     struct copy *next;
@@ -293,7 +293,7 @@ kr_ctx *kr_test_ctx(int threads, const char *isa)
     return ctx;
 }
 
-/* KR_TEST_PART=i/n: every n-th of the tests that were asked for, from the i-th on, so that n programs share them. */
+/* KR_TEST_PART=i/n: every n-th of the selected tests, from the i-th on, so that n programs share them. */
 static bool is_of_part(int number)
 {
     const char *text = getenv("KR_TEST_PART");
@@ -301,7 +301,7 @@ static bool is_of_part(int number)
     return !text || sscanf(text, "%d/%d", &part, &parts) != 2 || parts < 1 || number % parts == part;
 }
 
-/* KR_TEST_SECONDS=n from now; 0: there is no end. */
+/* KR_TEST_SECONDS=n from now; 0: no limit. */
 static time_t end_of_time(void)
 {
     const char *text = getenv("KR_TEST_SECONDS");

@@ -1,4 +1,5 @@
-/* harness.h - the test programs' frame: tests register themselves, checks say what went wrong, the last line counts.
+/* harness.h - the framework of the test programs: tests register themselves, checks report failures, the last line
+ * counts.
  *
  *   TEST(scale_doubles)
  *   {
@@ -7,7 +8,7 @@
  *
  * A test passes if none of its checks failed; SKIP leaves it and counts it as skipped. Programs take a part of a name
  * to run only such tests. KR_TEST_SEED sets the seed (printed with every failure), KR_TEST_QUICK shrinks the sweeps.
- * After KR_TEST_SECONDS no test is begun: the rest is skipped, and counted.
+ * After KR_TEST_SECONDS no test is started: the remaining ones are skipped, and counted.
  */
 #ifndef KR_TESTS_HARNESS_H
 #define KR_TESTS_HARNESS_H
@@ -32,7 +33,7 @@ void kr_test_register(const char *file, const char *name, kr_test_fn *fn);
     }                                                                                                                  \
     static void test_##name(void)
 
-/* Counts a failure of the running test and prints the text, at most some dozen times a test. Returns ok. */
+/* Counts a failure of the running test and prints the text, limited to some dozen per test. Returns ok. */
 bool kr_test_check(bool ok, const char *file, int line, const char *format, ...) KR_PRINTF(4, 5);
 #define CHECK(cond, ...) kr_test_check((cond), __FILE__, __LINE__, __VA_ARGS__)
 
@@ -41,7 +42,7 @@ bool kr_test_error(kr_ctx *ctx, kr_status status, const char *text, bool whole, 
 #define CHECK_ERROR(ctx, status, text) kr_test_error((ctx), (status), (text), true, __FILE__, __LINE__)
 #define CHECK_ERROR_HAS(ctx, status, part) kr_test_error((ctx), (status), (part), false, __FILE__, __LINE__)
 
-/* A call whose status the test does not need: what it does, or the context's error, is checked. */
+/* A call whose status the test does not need: its effect, or the context's error, is checked. */
 #define IGNORE(call) ((void)((call) == KR_OK))
 
 /* No error in ctx. */
@@ -76,7 +77,7 @@ uint64_t kr_test_seed(void);
 /* A small generator for test data: the same sequence for each test, by the seed. */
 uint64_t kr_test_next(void);
 
-/* Restarts it by the seed and a name: data of one case of a table then do not depend on the cases before it. */
+/* Restarts it by the seed and a name: data of one case of a table then do not depend on the previous cases. */
 void kr_test_restart(const char *name);
 int64_t kr_test_below(int64_t n);
 double kr_test_uniform(double low, double high);
@@ -88,27 +89,27 @@ kr_ctx *kr_test_ctx(int threads, const char *isa);
 /* All elements as f64, to be freed. */
 double *kr_test_values(const kr_tensor *x);
 
-/* All elements of x, row-major and of its own type, freed when the test ends; NULL for NULL. */
+/* All elements of x, row-major and of its type, freed when the test ends; NULL for NULL. */
 void *kr_test_copy(const kr_tensor *x);
 
-/* Writes elements of x's own type over all of x, which is contiguous, or `value` over the one at the row-major place `at`.
- * */
+/* Overwrites all of x, which is contiguous, with elements of its type, or the one at the row-major index `at` with
+ * `value`. */
 void kr_test_write(kr_tensor *x, const void *elements);
 void kr_test_put(kr_tensor *x, int64_t at, double value);
 
-/* Are the context's floats on a device of their own? Figures of memory are others there. */
+/* Are the context's floats in device memory? Memory figures differ there. */
 bool kr_test_on_device(const kr_ctx *ctx);
 
-/* Difference quotients are asked for every so many elements: of all on the processor, of fewer on a device of the context's
- * own (NULL: the one that KR_DEVICE names), where each is a run that waits for the device. */
+/* Stride of the elements for which difference quotients are computed: 1 on the CPU, more on a device (NULL: the one of
+ * KR_DEVICE), where each is a run that waits for the device. */
 int64_t kr_test_difference_step(const kr_ctx *ctx);
 
-/* Do sizes and layouts choose the kernels of the context's device, as they do on CUDA? Then bits are the same from run to
- * run and whatever other rows hold, but the same sums in other company may be added in another order. NULL: the device
- * that KR_DEVICE names. */
+/* Does the context's device select kernels by sizes and layouts, as CUDA does? Then bits are reproducible from run to
+ * run and independent of other rows, but the same sums at other sizes may be added in another order. NULL: the device
+ * of KR_DEVICE. */
 bool kr_test_chooses(const kr_ctx *ctx);
 
-/* To the bit; by the rule of CHECK_TENSORS on a device that chooses. */
+/* Bit-exact; by the rule of CHECK_TENSORS on a device that selects kernels. */
 #define CHECK_SAME(ctx, what, got, want, tolerance, floor)                                                             \
     (kr_test_chooses(ctx) ? CHECK_TENSORS(what, got, want, tolerance, floor) : CHECK_SAME_BITS(what, got, want))
 

@@ -163,7 +163,7 @@ kr_tensor *kr_quaternion_rotate(kr_tape *tape, kr_tensor *x, kr_tensor *cum)
     kr_dtype result;
     if (!kr_bind(tape, op, &d, "x:bsmhr cum:bshj4", x, cum) ||
         !kr_require(tape->ctx, d.j <= d.r / 4, KR_ERR_SHAPE,
-                    "%s: j = %lld blocks turn %lld entries, but r of x %s is %lld", op, (long long)d.j,
+                    "%s: j = %lld blocks rotate %lld entries, but r of x %s is %lld", op, (long long)d.j,
                     (long long)(4 * d.j), KR_TEXT_OF(x), (long long)d.r) ||
         !KR_REALS(tape, op, "x cum", &result, &x, &cum) || !(x = kr_contiguous(tape, x)) ||
         !(cum = kr_contiguous(tape, cum)))

@@ -153,7 +153,7 @@ static bool check_pairs(kr_tape *tape, const kr_dims *d, const kr_tensor *x, kr_
                       "rotate: r = %lld of x %s is odd, but half pairing needs two halves", (long long)d->r,
                       KR_TEXT_OF(x)) &&
            kr_require(tape->ctx, d->a <= d->r / 2, KR_ERR_SHAPE,
-                      "rotate: a = %lld angles turn %lld entries, but r of x %s is %lld", (long long)d->a,
+                      "rotate: a = %lld angles rotate %lld entries, but r of x %s is %lld", (long long)d->a,
                       (long long)(2 * d->a), KR_TEXT_OF(x), (long long)d->r);
 }
 

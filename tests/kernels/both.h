@@ -1,9 +1,9 @@
-/* both.h - a kernel with the f64 reference and with the f32 slot of a far device, each on memory of its own; and the same on
- * the device with operands and results in the forms that CUDA alone takes: halves, and rows that lie apart.
+/* both.h - runs a kernel with the f64 reference and with the f32 slot of a device, each on separate memory; and on the
+ * device with operands and results in forms that only CUDA supports: 16-bit floats, and strided rows.
  *
  *   buffer *x = drawn_bf16(no * ni, 1), *y = blank(no * ni);
  *   const link links[] = { IN(kr_gate_args, x, x, .half = offsetof(kr_gate_args, x_dtype)), OUT(kr_gate_args, y, y) };
- *   RUN("gate", args, links);      // x->exact, x->single; what the device makes of them is in y->single
+ *   RUN("gate", args, links);      // x->exact, x->single; the device's results are in y->single
  */
 #ifndef KR_TESTS_KERNELS_BOTH_H
 #define KR_TESTS_KERNELS_BOTH_H
@@ -15,7 +15,7 @@
 
 enum { BUFFERS = 64, LINKS = 30 };
 
-/* A tensor, as the reference has it and as the device has it. */
+/* A tensor, for the reference and for the device. */
 typedef struct buffer {
     int64_t count;
     double *exact;
@@ -39,7 +39,7 @@ static inline void free_buffers(void)
     }
 }
 
-/* Of NaNs. */
+/* Filled with NaN. */
 static inline buffer *blank(int64_t count)
 {
     if (nbuffers == BUFFERS) exit(2);
@@ -67,7 +67,7 @@ static inline float float_of(uint16_t half)
     return x;
 }
 
-/* Uniform in [low, high), numbers of f32. */
+/* Uniform in [low, high), values of f32. */
 static inline buffer *drawn(int64_t count, double low, double high)
 {
     buffer *b = blank(count);
@@ -75,7 +75,7 @@ static inline buffer *drawn(int64_t count, double low, double high)
     return b;
 }
 
-/* Normal, numbers of bf16. */
+/* Normal, values of bf16. */
 static inline buffer *drawn_bf16(int64_t count, double scale)
 {
     buffer *b = blank(count);
@@ -86,9 +86,8 @@ static inline buffer *drawn_bf16(int64_t count, double scale)
 
 /* ---- running ---- */
 
-/* What a kernel's argument at `field` points to. Where the arguments say that it may be bf16, and that its rows may lie
- * apart: offsets of a kr_storage_dtype, and of an int64_t for the gap between rows or for the distance of their beginnings; 0: it may
- * not. Their rows have `row` elements. */
+/* The operand at argument `field`. Offsets of the arguments that allow bf16 and strided rows: a kr_storage_dtype, and
+ * an int64_t for the gap between rows or for the row stride; 0: not allowed. Rows have `row` elements. */
 typedef struct link {
     size_t field;
     buffer *to;
@@ -106,7 +105,7 @@ typedef struct link {
         .field = offsetof(args, name), .is_output = true, .to = __VA_ARGS__                                            \
     }
 
-/* What the device is taken for: its own figures, or less. */
+/* The emulated device limits: its own, or less. */
 typedef enum limits { ITSELF, NO_WARPGROUPS, LITTLE_MEMORY, LIMITS } limits;
 static const char *const limit_names[LIMITS] = { "", ", without products of warpgroups",
                                                  ", with 99 KiB of shared memory" };
@@ -118,7 +117,7 @@ static inline bool device_is_cuda(void)
     return device_kernels() && strcmp(device_kernels()->name, "cuda") == 0;
 }
 
-/* After the last: other devices are themselves alone. */
+/* After the last: other devices are not emulated. */
 static inline limits last_limits(void)
 {
     return device_is_cuda() ? LIMITS : NO_WARPGROUPS;
@@ -126,7 +125,7 @@ static inline limits last_limits(void)
 
 static kr_precision precision = KR_PRECISION_BF16;
 static bool in_halves = false;
-static int64_t apart = 0; /* elements between rows */
+static int64_t row_gap = 0; /* elements between rows */
 
 static inline void change_exec(kr_exec *exec)
 {
@@ -160,9 +159,9 @@ static inline void run_exact(const kr_kernel *kernel, char *args, const link *li
     free(scratch);
 }
 
-static const float between_rows = 0x1.22p7f; /* as bf16 holds it */
+static const float between_rows = 0x1.22p7f; /* exact in bf16 */
 
-/* Between a buffer and memory of rows, of floats or halves. */
+/* Between a buffer and strided memory, of floats or bf16. */
 static inline void move_rows(buffer *b, char *memory, int64_t row, int64_t gap, bool halves, bool back)
 {
     const size_t bytes = halves ? 2 : 4;
@@ -176,11 +175,11 @@ static inline void move_rows(buffer *b, char *memory, int64_t row, int64_t gap, 
     }
 }
 
-/* The memory of a link on its way, or back from it: then what lies between rows must be as it was. */
+/* Copies the memory of a link to the device format, or back: then the elements between rows must be unchanged. */
 static inline kr_span span_of(char *args, const link *l)
 {
     const bool halves = in_halves && l->half;
-    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->gap || l->stride ? apart : 0;
+    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->gap || l->stride ? row_gap : 0;
     const int64_t count = l->to->count + (l->to->count + row - 1) / row * gap, distance = row + gap;
     kr_span span = { l->field, 0, NULL, (size_t)count * (halves ? 2 : 4), l->is_output };
     span.data = must_have(malloc(span.bytes + 1));
@@ -198,10 +197,10 @@ static inline kr_span span_of(char *args, const link *l)
     return span;
 }
 
-static inline void take_back(const link *l, const kr_span *span, const char *kernel)
+static inline void copy_back(const link *l, const kr_span *span, const char *kernel)
 {
     const bool halves = in_halves && l->half;
-    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->gap || l->stride ? apart : 0;
+    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->gap || l->stride ? row_gap : 0;
     int64_t wrong = 0;
     if (l->is_output) move_rows(l->to, span->data, row, gap, halves, true);
     for (int64_t i = 0; l->is_output && gap && i < (int64_t)(span->bytes / (halves ? 2 : 4)); i++) {
@@ -232,10 +231,10 @@ static inline void run_on_device(const kr_kernel *kernel, char *args, const link
           kernel->name);
     device_change_exec(NULL);
     for (int i = 0, n = 0; i < nlinks; i++)
-        if (links[i].to) take_back(&links[i], &spans[n++], kernel->name);
+        if (links[i].to) copy_back(&links[i], &spans[n++], kernel->name);
 }
 
-/* The kernel with both, each on its own operands. */
+/* The kernel with both, each on its operands. */
 static inline void run_both(const char *name, const void *args, size_t bytes, const link *links, int nlinks)
 {
     char copy[1024];
@@ -249,7 +248,7 @@ static inline void run_both(const char *name, const void *args, size_t bytes, co
 
 #define RUN(name, args, links) run_both(name, &(args), sizeof(args), links, (int)(sizeof(links) / sizeof *(links)))
 
-/* Numbers of `got` that are not those of `want`, or of what they are rounded. */
+/* Number of elements of `got` that differ from `want`, or from `want` rounded. */
 static inline int64_t count_different(const float *want, const buffer *got, bool rounded)
 {
     int64_t count = 0;

@@ -1,4 +1,4 @@
-/* case_building.c - operands of a case: their values, their layouts, and the shapes that are tried. */
+/* case_building.c - operands of a case: their values, layouts and shapes. */
 #include "base/half.h"
 #include "tests/kernels/conformance.h"
 

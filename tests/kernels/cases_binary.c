@@ -6,7 +6,7 @@
 #undef KR_BINARY
 kr_cases_fn kr_cases_maximum_bwd, kr_cases_minimum_bwd, kr_cases_pow_bwd, kr_cases_where;
 
-/* What operands are drawn from. */
+/* Ranges of the operands. */
 typedef struct binary_row {
     double a_low, a_high, b_low, b_high;
 } binary_row;
@@ -149,7 +149,7 @@ static void bwd_case(kr_sweep *sweep, const binary_row *row, kr_shape shape, con
     if (special) {
         for (int64_t i = 0; i < at[1].count; i++) l[i] = kr_to_float(kr_specials[i % kr_nspecials]);
         for (int64_t i = 0; i < at[2].count; i++) r[i] = kr_to_float(kr_specials[i % kr_nspecials]);
-        /* a factor that is 0 or infinite leaves the product with such a g open */
+        /* a factor of 0 or infinity makes the product with such a g undefined */
         for (int64_t i = 0; row == &row_any && i < at[3].count; i += 7) g[i] = i % 2 ? NAN : INFINITY;
     }
     case_walk_output(&c, FIELD(kr_binary_bwd_args, y), at[0]);

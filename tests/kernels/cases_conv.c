@@ -8,7 +8,7 @@ typedef struct conv {
     bool many_tasks;
 } conv;
 
-/* 2 to 4 taps have loops of their own; sequences shorter than the window; blocks of 64 rows, 128 and 512 channels;
+/* 2 to 4 taps have specialised loops; sequences shorter than the window; blocks of 64 rows, 128 and 512 channels;
  * channels in fours, which take four tokens at a time on a device. */
 static const conv shapes[] = {
     { 0, 5, 3, 4, false },    { 2, 0, 3, 4, false },    { 2, 5, 0, 4, false },   { 1, 1, 1, 1, false },
@@ -23,15 +23,15 @@ static const conv shapes[] = {
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes), MOST_CUTS = 96 };
 
-/* Which of the optional operands there are, and how x lies: bits of a case's number. APART: x is a part of wider rows,
- * PACKED: rows hold several sequences. */
-enum { BIAS = 1, WINDOW = 2, WINDOW_OUT = 4, SILU = 8, APART = 16, PACKED = 32, COMBINATIONS = 64 };
+/* Optional operands, and the layout of x: bits of a case's number. STRIDED: x is a part of wider rows, PACKED: rows
+ * hold several sequences. */
+enum { BIAS = 1, WINDOW = 2, WINDOW_OUT = 4, SILU = 8, STRIDED = 16, PACKED = 32, COMBINATIONS = 64 };
 
 static const char *case_text(char *text, size_t bytes, conv n, int with)
 {
     snprintf(text, bytes, "b %lld s %lld v %lld k %lld%s%s%s%s%s%s", (long long)n.nb, (long long)n.ns, (long long)n.nv,
              (long long)n.nk, with & BIAS ? ", bias" : "", with & WINDOW ? ", window" : "",
-             with & WINDOW_OUT ? ", window out" : "", with & SILU ? ", silu" : "", with & APART ? ", apart" : "",
+             with & WINDOW_OUT ? ", window out" : "", with & SILU ? ", silu" : "", with & STRIDED ? ", apart" : "",
              with & PACKED ? ", packed" : "");
     return text;
 }
@@ -39,23 +39,23 @@ static const char *case_text(char *text, size_t bytes, conv n, int with)
 /* Memory of x, and its strides. */
 static kr_extent lay_out(conv n, int with, int64_t *x_batch, int64_t *x_stride)
 {
-    *x_stride = with & APART ? 2 * n.nv + 3 : n.nv;
-    *x_batch = n.ns * *x_stride + (with & APART ? 5 : 0);
+    *x_stride = with & STRIDED ? 2 * n.nv + 3 : n.nv;
+    *x_batch = n.ns * *x_stride + (with & STRIDED ? 5 : 0);
     if (n.nb * n.ns * n.nv == 0) return (kr_extent){ 0, 0 };
     return (kr_extent){ (n.nb - 1) * *x_batch + (n.ns - 1) * *x_stride + n.nv, 0 };
 }
 
-/* Short sequences of 0, 1, 2, ... tokens, with a token of none between some; no more than the list holds. */
+/* Short sequences of 0, 1, 2, ... tokens, with a token outside of all between some; limited by the list's capacity. */
 static int64_t cut_short(kr_sequence *sequences, int64_t most, int64_t nb, int64_t ns)
 {
     int64_t nq = 0;
     for (int64_t b = 0; b < nb; b++) {
-        int64_t room = (b + 1) * (most / nb), start = 0;
+        int64_t limit = (b + 1) * (most / nb), start = 0;
         for (int64_t length = 0; start < ns || length == 0; length++) {
-            int64_t end = nq + 1 == room || start + length > ns ? ns : start + length;
+            int64_t end = nq + 1 == limit || start + length > ns ? ns : start + length;
             sequences[nq++] = (kr_sequence){ b, start, end };
             start = end + (length % 4 == 3);
-            if (nq == room) break;
+            if (nq == limit) break;
         }
     }
     return nq;
@@ -106,20 +106,20 @@ static void conv_case(kr_sweep *sweep, conv n, int with)
 /* Large cases have most operands. */
 static int first_of(conv n)
 {
-    return n.many_tasks ? APART - 2 : 0;
+    return n.many_tasks ? STRIDED - 2 : 0;
 }
 
-/* One of the layouts for each set of operands; all combinations come up in time. */
+/* One of the layouts for each set of operands; over time all combinations are used. */
 static int laid_out(int with, int i)
 {
-    return with + (with + i) % (COMBINATIONS / APART) * APART;
+    return with + (with + i) % (COMBINATIONS / STRIDED) * STRIDED;
 }
 
 void kr_cases_conv(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++)
-        for (int with = first_of(shapes[i]); with < APART; with++) conv_case(sweep, shapes[i], laid_out(with, i));
-    /* the second block of rows reaches the window too, after other channels have been there */
+        for (int with = first_of(shapes[i]); with < STRIDED; with++) conv_case(sweep, shapes[i], laid_out(with, i));
+    /* the second block of rows reads the window too, after other channels have used the buffer */
     conv_case(sweep, (conv){ 1, 66, 514, 67, false }, BIAS | WINDOW | WINDOW_OUT);
 }
 
@@ -168,7 +168,7 @@ static void conv_bwd_case(kr_sweep *sweep, conv n, int with, int wanted)
 void kr_cases_conv_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++)
-        for (int with = first_of(shapes[i]); with < APART; with++)
+        for (int with = first_of(shapes[i]); with < STRIDED; with++)
             conv_bwd_case(sweep, shapes[i], laid_out(with, i), with & WINDOW ? 15 : 7);
     for (int wanted = 1; wanted < 15; wanted++) {
         conv_bwd_case(sweep, (conv){ 2, 69, 21, 4, false }, 15, wanted);

@@ -1,5 +1,5 @@
-/* cases_copy.c - cases of copies between all element types and layouts, of fills, of random draws, and of the search
- * for what is not finite. Outputs are compared by bytes. */
+/* cases_copy.c - cases of copies between all element types and layouts, of fills, of random samples, and of the search
+ * for values that are not finite. Outputs are compared by bytes. */
 #include "tests/kernels/conformance.h"
 
 kr_cases_fn kr_cases_copy, kr_cases_fill, kr_cases_random, kr_cases_finite;
@@ -12,7 +12,7 @@ static void first_row_copy(void *args)
     if (kr_walk_count(walk) > 0) walk->dims[0] = 1;
 }
 
-/* Any bits at all for integers; floats of all sizes, with specials between. */
+/* Arbitrary bits for integers; floats of all magnitudes, with specials between. */
 static void fill_source(void *x, kr_dtype dtype, int64_t count)
 {
     const size_t bytes = kr_dtype_bytes(dtype);

@@ -1,5 +1,5 @@
-/* cases_cross_entropy.c - cases of the cross-entropy of rows with labels, alone and with its gradient, and of the gradient
- * from what the first pass left. */
+/* cases_cross_entropy.c - cases of the cross-entropy of rows with labels, alone and with its gradient, and of the
+ * gradient from the first pass's statistics. */
 #include "tests/kernels/conformance.h"
 
 kr_cases_fn kr_cases_cross_entropy, kr_cases_cross_entropy_bwd;
@@ -9,7 +9,7 @@ typedef struct rows {
     bool many_tasks;
 } rows;
 
-/* Vectors of 8 and 16, four of them abreast; tasks of 16384 elements; columns beyond the classes. */
+/* Vectors of 8 and 16, four of them interleaved; tasks of 16384 elements; columns beyond the classes. */
 static const rows shapes[] = {
     { 0, 5, 5, false },      { 1, 1, 1, false },        { 3, 2, 2, false },      { 5, 3, 1, false },
     { 4, 7, 7, false },      { 5, 8, 7, false },        { 6, 9, 9, false },      { 5, 16, 16, false },
@@ -20,14 +20,14 @@ static const rows shapes[] = {
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
 typedef enum kind {
-    NEAR,    /* within 3 of each other */
-    FAR,     /* within 60 */
-    CERTAIN, /* the label far above the others: what is left of the loss is tiny */
-    EQUAL,   /* few different numbers, so that several are the largest */
+    CLOSE,   /* within 3 of each other */
+    SPREAD,  /* within 60 */
+    CERTAIN, /* the label much larger than the others: the remaining loss is tiny */
+    EQUAL,   /* few different numbers, so that the maximum is not unique */
     SPECIAL  /* NaN and infinities */
 } kind;
 
-static const char *const kind_names[] = { "near", "far", "certain", "equal", "special" };
+static const char *const kind_names[] = { "close", "spread", "certain", "equal", "special" };
 
 typedef enum way { ALONE, WITH_GRADIENT, IN_PLACE } way;
 
@@ -45,9 +45,9 @@ static void fill(double *x, int64_t *label, rows n, kind k)
     }
 }
 
-/* What the error of a row is measured by. A term e^(x - m) inherits the rounding of x - m. */
+/* The error scale of a row. A term e^(x - m) inherits the rounding of x - m. */
 typedef struct row_scale {
-    double m, sum, beside; /* beside: the terms next to the largest, each times 1 + |x - m| */
+    double m, sum, others; /* others: the terms other than the largest, each times 1 + |x - m| */
     double away;           /* sum of m - x */
 } row_scale;
 
@@ -65,7 +65,7 @@ static row_scale scale_of(const double *x, int64_t nv)
     for (int64_t v = 0; v < nv; v++) {
         s.sum += exp(x[v] - s.m);
         s.away += s.m - x[v];
-        if (x[v] != s.m) s.beside += weighed(x[v], s.m);
+        if (x[v] != s.m) s.others += weighed(x[v], s.m);
     }
     return s;
 }
@@ -77,7 +77,7 @@ static double finite_or_0(double x)
 
 static double miss_scale(const row_scale *s, double of_label)
 {
-    return s->beside / s->sum + (of_label == s->m ? 0 : 1);
+    return s->others / s->sum + (of_label == s->m ? 0 : 1);
 }
 
 static double gradient_scale(const row_scale *s, const double *x, int64_t v, int64_t label, int64_t nv, double q,
@@ -85,7 +85,7 @@ static double gradient_scale(const row_scale *s, const double *x, int64_t v, int
 {
     if (v >= nv) return 0;
     if (v == label) return alpha * (miss_scale(s, x[v]) + q);
-    return alpha * (weighed(x[v], s->m) / s->sum + exp(x[v] - s->m) * s->beside / s->sum / s->sum + q / (double)nv);
+    return alpha * (weighed(x[v], s->m) / s->sum + exp(x[v] - s->m) * s->others / s->sum / s->sum + q / (double)nv);
 }
 
 static void first_row(void *args)
@@ -101,9 +101,9 @@ static void set_scales(double *loss, double *stats, double *g, const double *x, 
         if (label[o] < 0) continue;
         const double *row = x + o * n.nr;
         const row_scale s = scale_of(row, n.nv);
-        if (loss) loss[o] = finite_or_0(s.beside / s.sum + (1 - q) * (s.m - row[label[o]]) + q * s.away / (double)n.nv);
+        if (loss) loss[o] = finite_or_0(s.others / s.sum + (1 - q) * (s.m - row[label[o]]) + q * s.away / (double)n.nv);
         if (stats) {
-            stats[o * KR_ROW_STATS + KR_ROW_INVERSE] = finite_or_0((1 + s.beside / s.sum) / s.sum);
+            stats[o * KR_ROW_STATS + KR_ROW_INVERSE] = finite_or_0((1 + s.others / s.sum) / s.sum);
             stats[o * KR_ROW_STATS + KR_ROW_MISS] = finite_or_0(miss_scale(&s, row[label[o]]));
         }
         for (int64_t v = 0; g && v < n.nr; v++)
@@ -121,7 +121,7 @@ static void forward_case(kr_sweep *sweep, rows n, kind k, double q, way w)
                : w == IN_PLACE ? ", g_x is x"
                                : ", with g_x");
     const kr_shape shape = KR_SHAPE(n.no, n.nr);
-    const double spread = k == FAR ? 60 : 3;
+    const double spread = k == SPREAD ? 60 : 3;
     double *x = (w == IN_PLACE ? case_in_out : case_input)(&c, FIELD(kr_cross_entropy_args, x), shape, -spread, spread);
     double *g = w == IN_PLACE ? case_scale(&c) : NULL;
     if (w == IN_PLACE) c.operands[c.noperands - 1].also = offsetof(kr_cross_entropy_args, g_x);
@@ -146,10 +146,11 @@ void kr_cases_cross_entropy(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++)
         for (int w = ALONE; w <= IN_PLACE; w++) {
-            forward_case(sweep, shapes[i], NEAR, 0, (way)w);
-            forward_case(sweep, shapes[i], NEAR, 0.125, (way)w);
+            forward_case(sweep, shapes[i], CLOSE, 0, (way)w);
+            forward_case(sweep, shapes[i], CLOSE, 0.125, (way)w);
             if (shapes[i].many_tasks) continue;
-            for (int k = FAR; k <= EQUAL; k++) forward_case(sweep, shapes[i], (kind)k, w == ALONE ? 0 : 0.25, (way)w);
+            for (int k = SPREAD; k <= EQUAL; k++)
+                forward_case(sweep, shapes[i], (kind)k, w == ALONE ? 0 : 0.25, (way)w);
             forward_case(sweep, shapes[i], CERTAIN, 0, (way)w);
         }
     for (int w = ALONE; w <= IN_PLACE; w++) {
@@ -170,7 +171,7 @@ static void backward_case(kr_sweep *sweep, rows n, kind k, double q)
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld of %lld] %s, smoothing %g", (long long)n.no, (long long)n.nv,
                (long long)n.nr, kind_names[k], q);
-    const double spread = k == FAR ? 60 : 3;
+    const double spread = k == SPREAD ? 60 : 3;
     double *x = case_input(&c, FIELD(kr_cross_entropy_bwd_args, x), KR_SHAPE(n.no, n.nr), -spread, spread);
     int64_t *label = case_raw(&c, FIELD(kr_cross_entropy_bwd_args, label), KR_DTYPE_I64, n.no, false);
     fill(x, label, n, k);
@@ -191,7 +192,7 @@ static void backward_case(kr_sweep *sweep, rows n, kind k, double q)
 void kr_cases_cross_entropy_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++)
-        for (int k = NEAR; k <= CERTAIN; k++) {
+        for (int k = CLOSE; k <= CERTAIN; k++) {
             backward_case(sweep, shapes[i], (kind)k, 0);
             backward_case(sweep, shapes[i], (kind)k, 0.125);
         }

@@ -1,4 +1,4 @@
-/* cases_decode.c - cases of the kernels for one token: norm, product and convolution; the core of Mamba-2 in place. */
+/* cases_decode.c - cases of the decode kernels: norm, product and convolution; the core of Mamba-2 in place. */
 #include "tests/kernels/conformance.h"
 
 kr_cases_fn kr_cases_decode_linear, kr_cases_decode_ssd;
@@ -13,7 +13,7 @@ enum {
     BIAS = 16,
     BASE = 32,
     IN_PLACE = 64,
-    APART = 128,
+    STRIDED = 128,
     CONV_BIAS = 256,
     SQUARES = 512
 };
@@ -24,7 +24,7 @@ typedef struct linear {
     bool many_tasks;
 } linear;
 
-/* Chunks of 8 along k, several of them for each lane; rows go together by up to 8; few and many outputs. */
+/* Chunks of 8 along k, several of them for each lane; up to 8 rows are processed together; few and many outputs. */
 static const linear linears[] = {
     { 1, 1, 1, 1, 0, 0, 0, KR_STORAGE_NATIVE, false },      { 1, 5, 7, 1, 1, 3, 4, KR_STORAGE_NATIVE, false },
     { 2, 9, 16, 2, 0, 9, 3, KR_STORAGE_BF16, false },       { 3, 33, 24, 3, 30, 3, 1, KR_STORAGE_F16, false },
@@ -58,13 +58,13 @@ static void add_weights(kr_case *c, size_t field, const char *name, int64_t coun
 /* A sum of nk products of about 1 each, at most 4 of which a convolution adds up. */
 static void linear_case(kr_sweep *sweep, linear n, int with)
 {
-    const int64_t apart = with & APART ? 3 : 0, y_m = n.nn + apart;
+    const int64_t gap = with & STRIDED ? 3 : 0, y_m = n.nn + gap;
     kr_decode_linear_args a = { .nm = n.nm,
                                 .nn = n.nn,
                                 .nk = n.nk,
                                 .ng = n.ng,
-                                .x_m = n.nk + 8 * apart,
-                                .z_m = n.nk + 2 * apart,
+                                .x_m = n.nk + 8 * gap,
+                                .z_m = n.nk + 2 * gap,
                                 .base_m = with & IN_PLACE ? y_m : n.nn + 1,
                                 .y_m = y_m,
                                 .w_dtype = n.half,
@@ -117,9 +117,9 @@ void kr_cases_decode_linear(kr_sweep *sweep)
                                 GAIN,
                                 GAIN + CONV_BIAS,
                                 GATE + GAIN + BASE + IN_PLACE,
-                                GATE + GAIN + BASE + IN_PLACE + NORM_FIRST + APART,
+                                GATE + GAIN + BASE + IN_PLACE + NORM_FIRST + STRIDED,
                                 GATE + NO_NORM + BASE + BIAS,
-                                GAIN + BASE + BIAS + APART + CONV_BIAS,
+                                GAIN + BASE + BIAS + STRIDED + CONV_BIAS,
                                 GATE + NORM_FIRST + NO_NORM,
                                 SQUARES + BASE + IN_PLACE };
     for (int i = 0; i < NLINEARS; i++)
@@ -135,8 +135,8 @@ typedef struct core {
     bool many_tasks;
 } core;
 
-/* The last ones have as many states as a ring of them takes on a large GPU: heads of 1, 2, 3, 4 and 8 pieces of 16 rows
- * p, several groups, rows of r as long as a warp. */
+/* The last ones have enough states for the bulk-copy ring of a large GPU: heads of 1, 2, 3, 4 and 8 tile pairs of 16
+ * rows p, several groups, rows of r as long as a warp. */
 static const core cores[] = {
     { 1, 1, 1, 1, 1, false },   { 2, 3, 5, 1, 7, false },     { 1, 4, 8, 2, 16, false },  { 3, 4, 3, 4, 36, false },
     { 2, 2, 9, 1, 64, false },  { 1, 6, 64, 1, 128, false },  { 2, 4, 7, 2, 130, false }, { 1, 2, 4, 1, 260, false },
@@ -162,9 +162,9 @@ static double add_pending(kr_case *c, core n, int64_t count)
     return 6;
 }
 
-/* limits: steps are kept between 0.125 and 0.75; apart: y's rows lie apart; gated: 1 with a gate, 2 with a gain, too;
- * count: of tokens that came, some of which are deferred; -1: nothing ever is. */
-static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int64_t apart, int gated, int64_t count)
+/* limits: step sizes are clamped to 0.125 and 0.75; gap: between y's rows; gated: 1 with a gate, 2 with a gain, too;
+ * count: tokens since the last flush, some of which are pending; -1: updates are not deferred. */
+static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int64_t gap, int gated, int64_t count)
 {
     const int64_t of_x = n.nh * n.np, of_b = n.ng * n.nr;
     kr_decode_ssd_args a = { .nb = n.nb,
@@ -172,16 +172,16 @@ static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int6
                              .np = n.np,
                              .ng = n.ng,
                              .nr = n.nr,
-                             .stride = of_x + apart,
-                             .y_stride = of_x + apart,
+                             .stride = of_x + gap,
+                             .y_stride = of_x + gap,
                              .d_per_dim = d_per_dim,
                              .dt_min = limits ? 0.125 : 0,
                              .dt_max = limits ? 0.75 : INFINITY };
-    if (a.stride < of_b + apart) a.stride = of_b + apart;
+    if (a.stride < of_b + gap) a.stride = of_b + gap;
     kr_case c;
-    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld%s%s, apart %lld, gated %d, count %lld",
+    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld%s%s, gap %lld, gated %d, count %lld",
                (long long)n.nb, (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr,
-               d_per_dim ? ", D per channel" : "", limits ? ", limits" : "", (long long)apart, gated, (long long)count);
+               d_per_dim ? ", D per channel" : "", limits ? ", limits" : "", (long long)gap, gated, (long long)count);
     case_walk_input(&c, FIELD(kr_decode_ssd_args, x), (kr_extent){ (n.nb - 1) * a.stride + of_x, 0 }, -2, 2);
     case_walk_input(&c, FIELD(kr_decode_ssd_args, b), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
     case_walk_input(&c, FIELD(kr_decode_ssd_args, c), (kr_extent){ (n.nb - 1) * a.stride + of_b, 0 }, -1, 1);
@@ -208,7 +208,7 @@ static void core_case(kr_sweep *sweep, core n, bool d_per_dim, bool limits, int6
     case_done(sweep, &c);
 }
 
-/* No token comes: all heads get what they owe. */
+/* No token: all pending updates are flushed. */
 static void flush_case(kr_sweep *sweep, core n, int64_t count)
 {
     const kr_decode_ssd_args a = { .nb = n.nb, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr };

@@ -1,4 +1,4 @@
-/* cases_decode_core.c - cases of the kernels for one token: the scan of Mamba-1 and the core of Mamba-3, in place. */
+/* cases_decode_core.c - cases of the decode kernels: the scan of Mamba-1 and the core of Mamba-3, in place. */
 #include "tests/kernels/conformance.h"
 
 kr_cases_fn kr_cases_decode_scan, kr_cases_decode_mamba3;
@@ -16,7 +16,7 @@ typedef struct scan {
     bool many_tasks;
 } scan;
 
-/* Four lanes for a channel, 32 channels for a block; 64 elements of a row of w are read early. */
+/* Four lanes per channel, 32 channels per CTA; 64 elements of a row of w are prefetched. */
 static const scan scans[] = {
     { 1, 1, 1, 1, KR_STORAGE_NATIVE, false },    { 2, 5, 3, 2, KR_STORAGE_BF16, false },
     { 3, 33, 16, 7, KR_STORAGE_F16, false },     { 1, 64, 16, 48, KR_STORAGE_BF16, false },
@@ -29,23 +29,23 @@ static void first_scan_row(void *args)
     ((kr_decode_scan_args *)args)->nb = 1;
 }
 
-/* A step is at most nx + 3; what it adds to a state, and a state's share of y, are sums of that. */
-static void scan_case(kr_sweep *sweep, scan n, double eps, bool limits, int64_t apart)
+/* A step size is at most nx + 3; its addition to a state, and a state's contribution to y, are sums of that. */
+static void scan_case(kr_sweep *sweep, scan n, double eps, bool limits, int64_t gap)
 {
     kr_decode_scan_args a = { .nb = n.nb,
                               .ni = n.ni,
                               .nr = n.nr,
                               .nx = n.nx,
-                              .x_stride = n.ni + apart,
-                              .stride = (n.nx > n.nr ? n.nx : n.nr) + apart,
+                              .x_stride = n.ni + gap,
+                              .stride = (n.nx > n.nr ? n.nx : n.nr) + gap,
                               .w_dtype = n.half,
                               .eps = eps,
                               .dt_min = limits ? 0.125 : 0,
                               .dt_max = limits ? 0.75 : INFINITY };
     kr_case c;
-    case_begin(&c, &a, sizeof a, "b %lld i %lld r %lld x %lld, half %d, eps %g%s, apart %lld", (long long)n.nb,
+    case_begin(&c, &a, sizeof a, "b %lld i %lld r %lld x %lld, half %d, eps %g%s, gap %lld", (long long)n.nb,
                (long long)n.ni, (long long)n.nr, (long long)n.nx, (int)n.half, eps, limits ? ", limits" : "",
-               (long long)apart);
+               (long long)gap);
     const kr_extent of_x = { (n.nb - 1) * a.x_stride + n.ni, 0 }, of_r = { (n.nb - 1) * a.stride + n.nr, 0 };
     case_walk_input(&c, FIELD(kr_decode_scan_args, x), of_x, -2, 2);
     case_walk_input(&c, FIELD(kr_decode_scan_args, z), of_x, -3, 3);
@@ -126,7 +126,7 @@ static void add_parameters(kr_case *c, const core *n, int with)
 
 /* B and C are below 4 after norm, gain and bias, V below 3, a step below 2.2: m products of these make a state, r states
  * an output, and m outputs, times silu(z) < 4 and mimo_o, the result. */
-static void core_case(kr_sweep *sweep, core n, int with, int64_t apart)
+static void core_case(kr_sweep *sweep, core n, int with, int64_t gap)
 {
     const int64_t of_x = n.nh * n.np, of_b = n.nm * n.ng * n.nr, widest = of_x > of_b ? of_x : of_b;
     kr_decode_mamba3_args a = { .nb = n.nb,
@@ -137,7 +137,7 @@ static void core_case(kr_sweep *sweep, core n, int with, int64_t apart)
                                 .nr = n.nr,
                                 .na = n.na,
                                 .nrotated = n.nrotated,
-                                .stride = (widest > n.na ? widest : n.na) + apart,
+                                .stride = (widest > n.na ? widest : n.na) + gap,
                                 .softplus = with & SOFTPLUS,
                                 .half = with & HALF,
                                 .has_norm = with & NORM,
@@ -148,9 +148,9 @@ static void core_case(kr_sweep *sweep, core n, int with, int64_t apart)
                                 .dt_max = with & LIMITS ? 0.75 : INFINITY,
                                 .range = 1 };
     kr_case c;
-    case_begin(&c, &a, sizeof a, "b %lld m %lld h %lld p %lld g %lld r %lld a %lld, with %x, apart %lld",
-               (long long)n.nb, (long long)n.nm, (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr,
-               (long long)n.na, (unsigned)with, (long long)apart);
+    case_begin(&c, &a, sizeof a, "b %lld m %lld h %lld p %lld g %lld r %lld a %lld, with %x, gap %lld", (long long)n.nb,
+               (long long)n.nm, (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr, (long long)n.na,
+               (unsigned)with, (long long)gap);
 #define ROWS_OF(width) (kr_extent){ (n.nb - 1) * a.stride + (width), 0 }
     case_walk_input(&c, FIELD(kr_decode_mamba3_args, z), ROWS_OF(of_x), -2, 2);
     case_walk_input(&c, FIELD(kr_decode_mamba3_args, x), ROWS_OF(of_x), -2, 2);

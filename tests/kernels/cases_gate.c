@@ -1,4 +1,4 @@
-/* cases_gate.c - cases of the gate x silu(z) on rows of any distance, and of its gradients. */
+/* cases_gate.c - cases of the gate x silu(z) on rows of any stride, and of its gradients. */
 #include "tests/kernels/conformance.h"
 
 kr_cases_fn kr_cases_gate, kr_cases_gate_bwd;
@@ -8,7 +8,7 @@ typedef struct gate {
     bool many_tasks;
 } gate;
 
-/* Vectors of 8 and 16; a row is cut into pieces of 4096 channels, a task is 16384 elements. */
+/* Vectors of 8 and 16; a row is split into pieces of 4096 channels, a task is 16384 elements. */
 static const gate shapes[] = {
     { 0, 8, false },  { 3, 0, false },  { 1, 1, false },    { 5, 1, false },   { 2, 7, false },   { 3, 8, false },
     { 2, 9, false },  { 3, 15, false }, { 4, 16, false },   { 3, 17, false },  { 2, 31, false },  { 7, 33, false },
@@ -16,8 +16,8 @@ static const gate shapes[] = {
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
-/* How the rows of an operand lie: one after another, apart, in reverse order, or all the same one. */
-enum { TIGHT, APART, REVERSE, SAME, LAYOUTS };
+/* Row layouts of an operand: contiguous, strided, in reverse order, or all the same row. */
+enum { TIGHT, STRIDED, REVERSE, SAME, LAYOUTS };
 static const char *const layout_names[LAYOUTS] = { "tight", "apart", "reverse", "same" };
 
 static kr_extent lay_out(gate n, int layout, int64_t gap, int64_t *stride)
@@ -66,7 +66,7 @@ void kr_cases_gate(kr_sweep *sweep)
             if (!shapes[i].many_tasks || layout % (kr_test_quick() ? 10 : 5) == 0)
                 gate_case(sweep, shapes[i], layout / LAYOUTS, layout % LAYOUTS, false);
     gate_case(sweep, (gate){ 5, 3 * kr_nspecials, false }, TIGHT, TIGHT, true);
-    gate_case(sweep, (gate){ 5, kr_nspecials - 1, false }, APART, APART, true);
+    gate_case(sweep, (gate){ 5, kr_nspecials - 1, false }, STRIDED, STRIDED, true);
 }
 
 static void first_row_bwd(void *args)
@@ -108,10 +108,10 @@ static void gate_bwd_case(kr_sweep *sweep, gate n, const int layout[3], int want
 void kr_cases_gate_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++)
-        for (int turn = 0; turn < (!shapes[i].many_tasks ? 16 : kr_test_quick() ? 2 : 4); turn++) {
-            const int layout[3] = { turn % LAYOUTS, (turn + turn / LAYOUTS) % LAYOUTS, (2 * turn + i) % LAYOUTS };
-            gate_bwd_case(sweep, shapes[i], turn == 0 ? (const int[3]){ TIGHT, TIGHT, TIGHT } : layout,
-                          turn < 4 ? 3 : 1 + turn % 3, false);
+        for (int index = 0; index < (!shapes[i].many_tasks ? 16 : kr_test_quick() ? 2 : 4); index++) {
+            const int layout[3] = { index % LAYOUTS, (index + index / LAYOUTS) % LAYOUTS, (2 * index + i) % LAYOUTS };
+            gate_bwd_case(sweep, shapes[i], index == 0 ? (const int[3]){ TIGHT, TIGHT, TIGHT } : layout,
+                          index < 4 ? 3 : 1 + index % 3, false);
         }
     for (int layout = 0; layout < 2; layout++)
         gate_bwd_case(sweep, (gate){ 5, 3 * kr_nspecials + layout, false }, (const int[3]){ layout, layout, layout }, 3,

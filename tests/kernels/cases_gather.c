@@ -1,4 +1,4 @@
-/* cases_gather.c - cases of elements and rows chosen by index, and of their gradients. */
+/* cases_gather.c - cases of elements and rows selected by index, and of their gradients. */
 #include "tests/kernels/conformance.h"
 
 kr_cases_fn kr_cases_gather, kr_cases_gather_bwd, kr_cases_embedding, kr_cases_embedding_bwd;
@@ -74,7 +74,7 @@ typedef struct list {
     bool many_tasks;
 } list;
 
-/* The gradient is cut by 64 columns. */
+/* The gradient is split by 64 columns. */
 static const list lists[] = {
     { 0, 3, 5, false },    { 3, 2, 0, false },    { 1, 1, 1, false },    { 5, 3, 1, false },    { 4, 5, 7, false },
     { 3, 2, 8, false },    { 6, 4, 9, false },    { 7, 3, 15, false },   { 2, 5, 16, false },   { 5, 6, 17, false },
@@ -82,7 +82,7 @@ static const list lists[] = {
     { 11, 6, 129, false }, { 700, 50, 67, true }, { 300, 9, 257, true }, { 2, 3, 20011, true },
 };
 
-/* Rows of halves are moved as they are. */
+/* Rows of 16-bit floats are copied as bits. */
 static void embedding_halves(kr_sweep *sweep, list n, kr_dtype dtype, kr_dtype halves)
 {
     kr_embedding_args a = {
@@ -114,7 +114,7 @@ static void embedding_case(kr_sweep *sweep, list n, kr_dtype dtype, bool backwar
     c.terms = n.no + 1;
     c.by_magnitudes = backward;
     c.many_tasks = n.many_tasks;
-    if (!backward) c.first_row = first_row_embedding; /* backward rows add up in one place */
+    if (!backward) c.first_row = first_row_embedding; /* backward, rows of one id are added */
     case_done(sweep, &c);
 }
 

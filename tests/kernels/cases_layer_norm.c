@@ -8,8 +8,8 @@ typedef struct norm {
     bool many_tasks;
 } norm;
 
-/* Vectors of 8 and 16, four abreast; sums in runs of 4096; backward goes by blocks of 16 rows or more; on a GPU groups of
- * 512 channels are a block's. */
+/* Vectors of 8 and 16, four interleaved; sums in runs of 4096; backward in blocks of 16 rows or more; on a GPU groups
+ * of 512 channels are one CTA's. */
 static const norm shapes[] = {
     { 0, 80, 1, false },   { 3, 0, 1, false },    { 1, 1, 1, false },    { 4, 2, 1, false },   { 2, 7, 1, false },
     { 3, 8, 1, false },    { 2, 9, 1, false },    { 3, 15, 3, false },   { 2, 16, 2, false },  { 3, 17, 1, false },
@@ -25,10 +25,10 @@ static int64_t width_of(norm n)
     return n.ni / n.ng;
 }
 
-/* Rows of x with nothing between them, or something. */
-static int64_t gap_of(norm n, bool apart)
+/* Elements between rows of x: none, or some. */
+static int64_t gap_of(norm n, bool strided)
 {
-    return !apart ? 0 : n.ni % 2 ? 3 : 8;
+    return !strided ? 0 : n.ni % 2 ? 3 : 8;
 }
 
 /* Mean and q of a group of x, in double. */
@@ -54,7 +54,7 @@ static void first_row(void *args)
     if (a->no > 0) a->no = 1;
 }
 
-/* middle: of x, which is that far from 0. What x - mean loses is relative to the largest x. */
+/* middle: the mean of x. The rounding error of x - mean is relative to the largest x. */
 static void forward_case(kr_sweep *sweep, norm n, int with, double middle, bool special)
 {
     kr_layer_norm_args a = { .no = n.no, .ni = n.ni, .ng = n.ng, .eps = eps };
@@ -68,7 +68,7 @@ static void forward_case(kr_sweep *sweep, norm n, int with, double middle, bool 
     for (int64_t o = 0; special && o < n.no; o++) {
         static const double values[] = { NAN, INFINITY, -INFINITY };
         if (o % 4 < 3) x[o * line + kr_test_below(n.ni)] = values[o % 4];
-        for (int64_t i = 0; o % 4 == 3 && i < n.ni; i++) x[o * line + i] = 0.5; /* all alike */
+        for (int64_t i = 0; o % 4 == 3 && i < n.ni; i++) x[o * line + i] = 0.5; /* all equal */
     }
     const double *gain = with & GAIN ? case_input(&c, FIELD(kr_layer_norm_args, gain), KR_SHAPE(n.ni), -2, 2) : NULL;
     const double *bias = with & BIAS ? case_input(&c, FIELD(kr_layer_norm_args, bias), KR_SHAPE(n.ni), -2, 2) : NULL;
@@ -85,7 +85,7 @@ static void forward_case(kr_sweep *sweep, norm n, int with, double middle, bool 
         double mean, q;
         statistics(of_x, width, &mean, &q);
         scale[1][group] = most;
-        scale[2][group] = q * (1 + q * most); /* the squares have lost as much as x - mean */
+        scale[2][group] = q * (1 + q * most); /* the squares have the rounding error of x - mean */
         for (int64_t i = 0; i < width; i++)
             scale[0][group * width + i] =
                 q * most * (1 + q * fabs(of_x[i] - mean)) * (gain ? fabs(gain[channel + i]) : 1) +
@@ -120,8 +120,8 @@ typedef struct values {
     int64_t line;
 } values;
 
-/* A group's mean and q as the forward pass leaves them, and the magnitudes that make up its gradients:
- *   g_x: q (|w| + mean |w| + |u| mean |w u|);  u has lost what x - mean has */
+/* A group's mean and q as in the forward pass, and the magnitudes of the terms of its gradients:
+ *   g_x: q (|w| + mean |w| + |u| mean |w u|);  u has the rounding error of x - mean */
 static void group_scales(norm n, const values *v, int64_t group, double *s_x, double *s_gain, double *s_bias)
 {
     const int64_t width = width_of(n), channel = group % n.ng * width, first = group * width;

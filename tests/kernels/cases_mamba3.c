@@ -5,7 +5,7 @@ kr_cases_fn kr_cases_trapezoid, kr_cases_trapezoid_bwd, kr_cases_angles, kr_case
     kr_cases_rotate_bwd, kr_cases_quaternion_exp, kr_cases_quaternion_exp_bwd, kr_cases_quaternion_scan,
     kr_cases_quaternion_scan_bwd, kr_cases_quaternion_rotate, kr_cases_quaternion_rotate_bwd;
 
-/* Errors of the last added operand are measured by one size: that of the terms that its elements are made of. */
+/* The last added operand gets one error scale for all elements: the magnitude of the terms that they are sums of. */
 static void all_of_size(kr_case *c, double size)
 {
     double *scale = case_scale(c);
@@ -64,7 +64,7 @@ void kr_cases_trapezoid(kr_sweep *sweep)
 {
     for (int i = 0; i < NTOKEN_SHAPES; i++)
         for (int with = 0; with < 8; with++) trapezoid_case(sweep, decode_shapes[i], with, 4);
-    /* far out, where e^x multiplies the rounding of dt_raw + dt_bias by its size: without a bias */
+    /* large arguments, where e^x multiplies the rounding of dt_raw + dt_bias by its size: without a bias */
     for (int with = 0; with < 8; with += 2) trapezoid_case(sweep, decode_shapes[3], with, 30);
 }
 
@@ -79,20 +79,20 @@ static double softplus(double x)
     return x > 20 ? x : log1p(exp(x));
 }
 
-static bool is_near(double x, double limit)
+static bool is_close(double x, double limit)
 {
     return fabs(x - limit) < 1e-4;
 }
 
-/* Moves operands off the places where a gradient jumps: a rounding decides there. */
+/* Moves operands away from points where a gradient is discontinuous: rounding decides there. */
 static void keep_off_limits(const kr_trapezoid_bwd_args *a, double *dt_raw, const double *dt_bias, double *a_raw)
 {
     for (int64_t k = 0; k < a->no * a->nh; k++) {
         const int64_t i = k + k / a->nh * a->raw_gap;
         const double step = softplus(dt_raw[i] + (dt_bias ? dt_bias[k % a->nh] : 0)), x = a_raw[i];
         const double rate = a->softplus ? softplus(x) : x >= 0 ? 1 + x : 1 / (1 - x);
-        if (is_near(step, a->dt_min) || is_near(step, a->dt_max)) dt_raw[i] = kr_to_float(dt_raw[i] + 0.01);
-        if (is_near(rate, a->a_floor) || is_near(x, 0)) a_raw[i] = kr_to_float(x + 0.01);
+        if (is_close(step, a->dt_min) || is_close(step, a->dt_max)) dt_raw[i] = kr_to_float(dt_raw[i] + 0.01);
+        if (is_close(rate, a->a_floor) || is_close(x, 0)) a_raw[i] = kr_to_float(x + 0.01);
     }
 }
 
@@ -134,7 +134,7 @@ void kr_cases_trapezoid_bwd(kr_sweep *sweep)
     trapezoid_bwd_case(sweep, decode_shapes[7], 0, 31 & ~2);
 }
 
-/* ---- what runs along sequences ---- */
+/* ---- kernels along sequences ---- */
 
 typedef struct scan {
     int64_t nb, ns, nh, n; /* n angles, or quaternion blocks */
@@ -151,7 +151,7 @@ enum { NSCAN_SHAPES = (int)(sizeof scan_shapes / sizeof *scan_shapes) };
 
 enum { INITIAL = 1, PACKED = 2, MANY_SEQUENCES = 2048 };
 
-/* Rows of one sequence each, or cut into pieces of 1, 2, 4, 8, .. tokens. */
+/* Rows of one sequence each, or split into sequences of 1, 2, 4, 8, .. tokens. */
 static int64_t sequences_of(scan n, int with, kr_sequence *list)
 {
     int64_t count = 0;
@@ -231,7 +231,7 @@ static void angles_bwd_case(kr_sweep *sweep, scan n, int with, int wanted)
     case_input(&c, FIELD(kr_angles_bwd_args, dt), KR_SHAPE(n.nb, n.ns, n.nh), 0, 2);
     case_input(&c, FIELD(kr_angles_bwd_args, g_angle), KR_SHAPE(n.nb, n.ns, n.nh, n.n), -1, 1);
     if (with & INITIAL) case_input(&c, FIELD(kr_angles_bwd_args, g_final), KR_SHAPE(a.nq, n.nh, n.n), -1, 1);
-    /* totals grow like the root of the number of tokens, and so do their sums over heads or angles */
+    /* totals grow with the square root of the number of tokens, and so do their sums over heads or angles */
     const double total = 5 * sqrt((double)n.ns + 1);
     if (wanted & 1)
         case_output(&c, FIELD(kr_angles_bwd_args, g_theta), KR_SHAPE(n.nb, n.ns, n.n)),
@@ -274,7 +274,7 @@ static void rotate_first_row(void *args)
     if (a->no > 0) a->no = 1;
 }
 
-/* each: heads of a group; 0: every head is one, and there is no bias */
+/* each: heads per group; 0: every head is one, and there is no bias */
 static void rotate_case(kr_sweep *sweep, rows n, bool half, double reach, int64_t each)
 {
     const int64_t ng = each ? n.nh / each : n.nh;
@@ -354,7 +354,7 @@ static void exp_first_row(void *args)
     if (a->no > 0) a->no = 1;
 }
 
-/* Generators of all lengths: none at all, tiny, so large that their squares overflow. */
+/* Generators of all lengths: zero, tiny, so large that their squares overflow. */
 static void some_generators(double *raw, int64_t nblocks)
 {
     static const double lengths[] = { 0, 0x1p-140, 0x1p-80, 1e-4, 1, 20, 0x1p80, 0x1p126 };
@@ -411,7 +411,7 @@ void kr_cases_quaternion_exp_bwd(kr_sweep *sweep)
     for (int wanted = 1; wanted < 3; wanted++) exp_bwd_case(sweep, decode_shapes[5], wanted);
 }
 
-/* Brings an operand's quaternions to about length 1. */
+/* Scales an operand's quaternions to about length 1. */
 static void make_unit(double *q, int64_t count)
 {
     for (int64_t n = 0; n < count; n += 4) {

@@ -3,17 +3,19 @@
 
 kr_cases_fn kr_cases_matmul;
 
-/* How a matrix [rows columns] lies in memory. */
-typedef enum lie { PLAIN, TRANSPOSED, PADDED, SPREAD, UPSIDE_DOWN, ONE_ROW, NLIES } lie;
+/* The memory layout of a matrix [rows columns]. */
+typedef enum layout { PLAIN, TRANSPOSED, PADDED, SPREAD, UPSIDE_DOWN, ONE_ROW, NLAYOUTS } layout;
 
-static const char *const lie_names[NLIES] = { "plain", "transposed", "padded", "spread", "upside down", "one row" };
+static const char *const layout_names[NLAYOUTS] = {
+    "plain", "transposed", "padded", "spread", "upside down", "one row"
+};
 
 typedef struct matrix {
     int64_t row, column; /* strides */
     int64_t count, first;
 } matrix;
 
-static matrix matrix_of(int64_t rows, int64_t columns, lie how)
+static matrix matrix_of(int64_t rows, int64_t columns, layout how)
 {
     matrix m = { columns, 1, 0, 0 };
     if (how == TRANSPOSED) m.row = 1, m.column = rows;
@@ -28,7 +30,7 @@ static matrix matrix_of(int64_t rows, int64_t columns, lie how)
 
 typedef struct product {
     int64_t nm, nn, nk;
-    lie a, b;
+    layout a, b;
     int64_t c_gap;
     bool bias, accumulate;
     int64_t nb0, nb1; /* 0, 0: no batch */
@@ -43,7 +45,7 @@ static void first_row(void *args)
     if (a->nm > 0) a->nm = 1;
 }
 
-/* Batch strides: items of an operand stand one after the other; a shared one has stride 0 along the first axis. */
+/* Batch strides: items of an operand are contiguous; a shared one has stride 0 along the first axis. */
 static int64_t batch_strides(int64_t *strides, const product *p, int64_t item, bool shared)
 {
     strides[0] = shared ? 0 : p->nb1 * item;
@@ -90,7 +92,7 @@ static void matmul_case(kr_sweep *sweep, product p)
     kr_matmul_args args = { .nm = p.nm, .nn = p.nn, .nk = p.nk, .b_dtype = p.half, .accumulate = p.accumulate };
     kr_case c;
     case_begin(&c, &args, sizeof args, "m %lld n %lld k %lld, a %s, b %s%s, gap %lld%s%s, batch %lld x %lld%s%s",
-               (long long)p.nm, (long long)p.nn, (long long)p.nk, lie_names[p.a], lie_names[p.b],
+               (long long)p.nm, (long long)p.nn, (long long)p.nk, layout_names[p.a], layout_names[p.b],
                p.half == KR_STORAGE_NATIVE ? ""
                : p.half == KR_STORAGE_BF16 ? " in bf16"
                                            : " in f16",
@@ -106,11 +108,11 @@ static void matmul_case(kr_sweep *sweep, product p)
 
 static product random_product(void)
 {
-    static const int64_t few[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 17, 31, 32, 33, 64, 67 };
+    static const int64_t sizes[] = { 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 17, 31, 32, 33, 64, 67 };
     static const int64_t terms[] = { 0, 1, 2, 3, 4, 7, 8, 9, 16, 17, 31, 67, 255, 256, 257, 300 };
-    product p = { .nm = few[kr_test_below(20)], .nn = few[kr_test_below(20)], .nk = terms[kr_test_below(16)] };
-    p.a = (lie)kr_test_below(NLIES);
-    p.b = (lie)kr_test_below(NLIES);
+    product p = { .nm = sizes[kr_test_below(20)], .nn = sizes[kr_test_below(20)], .nk = terms[kr_test_below(16)] };
+    p.a = (layout)kr_test_below(NLAYOUTS);
+    p.b = (layout)kr_test_below(NLAYOUTS);
     p.c_gap = kr_test_below(2) * 3;
     p.bias = kr_test_below(2);
     p.accumulate = kr_test_below(2);
@@ -124,7 +126,7 @@ static product random_product(void)
     return p;
 }
 
-/* Sizes that take the shared way (2^23 multiply-adds), cut rows, columns and k, or make many small items. */
+/* Sizes that take the large path (2^23 multiply-adds), split rows, columns and k, or make many small items. */
 static const product large[] = {
     { 261, 193, 257, TRANSPOSED, PLAIN, 0, true, false, 0, 0, false, false, true, KR_STORAGE_BF16 },
     { 199, 210, 301, PLAIN, TRANSPOSED, 3, false, true, 0, 0, false, false, true, KR_STORAGE_NATIVE },
@@ -139,20 +141,20 @@ static const product large[] = {
     { 197, 35, 4133, PADDED, TRANSPOSED, 0, true, false, 0, 0, false, false, true, KR_STORAGE_F16 },
 };
 
-/* More of B than is packed at once: 2^21 elements. */
+/* More of B than one packed part holds: 2^21 elements. */
 static const product largest = { 193,  530, 4100, PLAIN, PLAIN, 0,     true,
                                  true, 0,   0,    false, false, false, KR_STORAGE_NATIVE };
 
 void kr_cases_matmul(kr_sweep *sweep)
 {
-    for (int a = 0; a < NLIES; a++)
-        for (int b = 0; b < NLIES; b++)
+    for (int a = 0; a < NLAYOUTS; a++)
+        for (int b = 0; b < NLAYOUTS; b++)
             for (int flags = 0; flags < 12; flags++)
                 matmul_case(sweep, (product){ .nm = 13,
                                               .nn = 35,
                                               .nk = 19,
-                                              .a = (lie)a,
-                                              .b = (lie)b,
+                                              .a = (layout)a,
+                                              .b = (layout)b,
                                               .c_gap = flags % 4,
                                               .half = (kr_storage_dtype)(flags / 4),
                                               .bias = flags & 1,

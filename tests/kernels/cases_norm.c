@@ -11,7 +11,7 @@ typedef struct norm {
     bool many_tasks;
 } norm;
 
-/* Vectors of 8 and 16, four abreast; squares are summed in runs of 4096; backward goes by blocks of 16 rows or more. */
+/* Vectors of 8 and 16, four interleaved; squares are summed in runs of 4096; backward in blocks of 16 rows or more. */
 static const norm shapes[] = {
     { 0, 8, 1, false },    { 3, 0, 1, false },    { 1, 1, 1, false },    { 4, 1, 1, false },   { 2, 7, 1, false },
     { 3, 8, 1, false },    { 2, 9, 1, false },    { 3, 15, 3, false },   { 2, 16, 2, false },  { 3, 17, 1, false },
@@ -22,10 +22,10 @@ static const norm shapes[] = {
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
-/* Rows of x and z with nothing between them, or something. */
-static int64_t gap_of(norm n, bool apart)
+/* Elements between rows of x and z: none, or some. */
+static int64_t gap_of(norm n, bool strided)
 {
-    return !apart ? 0 : n.ni % 2 ? 3 : 8;
+    return !strided ? 0 : n.ni % 2 ? 3 : 8;
 }
 
 static void first_row(void *args)
@@ -47,7 +47,7 @@ static void norm_case(kr_sweep *sweep, norm n, gate g, bool gain, double size, b
     double *x = case_walk_input(&c, FIELD(kr_norm_args, x), x_rows, -size, size);
     for (int64_t o = 0; special && o < n.no; o++) {
         static const double values[] = { NAN, INFINITY, -INFINITY, 0, 0x1p60 };
-        const double tiny = g == NO_GATE ? 0x1p-140 : 0x1p-110; /* a gated denormal loses digits on its way */
+        const double tiny = g == NO_GATE ? 0x1p-140 : 0x1p-110; /* a gated denormal loses digits */
         if (o % 6 < 5) x[o * line + kr_test_below(n.ni)] = values[o % 6];
         for (int64_t i = 0; o % 6 == 3 && i < n.ni; i++) x[o * line + i] = i % 3 ? 0 : tiny;
     }
@@ -92,7 +92,7 @@ static double silu(double z)
     return z / (1 + exp(-z));
 }
 
-/* A group's q as the forward pass leaves it, and the magnitudes that make up its gradients:
+/* A group's q as in the forward pass, and the magnitudes of the terms of its gradients:
  *   g_u: |q w| + q^3 |u| mean |w u|, of one channel eps q^3 |w|;  silu'(z): sigmoid(z) (1 + |z|) */
 static void group_scales(norm n, gate g, const values *v, int64_t group, double *s_x, double *s_z, double *s_gain)
 {

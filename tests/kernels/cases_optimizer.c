@@ -1,4 +1,4 @@
-/* cases_optimizer.c - cases of the kernels that step parameters: AdamW, momentum, the following mean, sums of squares. */
+/* cases_optimizer.c - cases of the optimizer kernels: AdamW, momentum, the moving average, sums of squares. */
 #include "base/half.h"
 #include "tests/kernels/conformance.h"
 
@@ -9,18 +9,18 @@ static const int64_t sizes[] = { 0,  1,  2,   7,   8,    9,    15,   16,   17,  
                                  33, 63, 255, 257, 4095, 4096, 4097, 8191, 8209, 20011, 40009 };
 enum { NSIZES = (int)(sizeof sizes / sizeof *sizes) };
 
-static int64_t size_of_turn(int turn)
+static int64_t size_at(int index)
 {
-    return sizes[turn % NSIZES];
+    return sizes[index % NSIZES];
 }
 
-/* A gradient: turn by turn of the slot's own type and in halves, kept and cleared, unbounded and clipped. */
-static double *grad_operand(kr_case *c, kr_taken_grad *grad, size_t field, int64_t n, int turn)
+/* A gradient, by `index`: of the slot's type and 16-bit, kept and cleared, unbounded and clipped. */
+static double *grad_operand(kr_case *c, kr_taken_grad *grad, size_t field, int64_t n, int index)
 {
     static const kr_storage_dtype halves[] = { KR_STORAGE_NATIVE, KR_STORAGE_NATIVE, KR_STORAGE_BF16, KR_STORAGE_F16 };
     static const double scales[] = { 1, 0.125, 0.37 };
-    *grad = (kr_taken_grad){ .half = halves[turn % 4], .scale = scales[turn % 3], .clears = turn / 2 % 2 };
-    grad->clip = turn % 5 < 3 ? (double)INFINITY : 0.25;
+    *grad = (kr_taken_grad){ .half = halves[index % 4], .scale = scales[index % 3], .clears = index / 2 % 2 };
+    grad->clip = index % 5 < 3 ? (double)INFINITY : 0.25;
     double *g = NULL;
     if (grad->half)
         case_walk_halves(c, field, "grad.g", (kr_extent){ n, 0 },
@@ -51,28 +51,28 @@ static void adamw_sizes(void *args)
     a->rate = -a->rate;
 }
 
-/* Where decay depends on the sign of m, the sign is beyond doubt: m and g agree, or both are zero. */
+/* If decay depends on the sign of m, the sign is unambiguous: m and g agree, or both are zero. */
 static void agree(double *m, const double *g, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) m[i] = g[i] == 0 ? copysign(0, m[i]) : copysign(m[i], g[i]);
 }
 
-static void adamw_case(kr_sweep *sweep, int64_t n, int turn, bool special)
+static void adamw_case(kr_sweep *sweep, int64_t n, int index, bool special)
 {
     static const double beta2[] = { 0.999, 0.95, 0.5 }, decays[] = { 0, 1e-3, 1e-9, 0.25 };
     kr_adamw_args a = { .n = n,
-                        .beta1 = turn % 2 ? 0.9 : 0.5,
-                        .beta2 = beta2[turn % 3],
-                        .eps = turn % 2 ? 1e-8 : 1e-5,
-                        .rate = turn % 3 ? 1e-3 : 0.5,
-                        .root = turn % 2 ? 1 : 31.6,
-                        .decay = decays[turn % 4],
-                        .cautious = turn / 3 % 2 && turn % 4 < 2 && !special };
+                        .beta1 = index % 2 ? 0.9 : 0.5,
+                        .beta2 = beta2[index % 3],
+                        .eps = index % 2 ? 1e-8 : 1e-5,
+                        .rate = index % 3 ? 1e-3 : 0.5,
+                        .root = index % 2 ? 1 : 31.6,
+                        .decay = decays[index % 4],
+                        .cautious = index / 3 % 2 && index % 4 < 2 && !special };
     kr_case c;
     double *g = NULL;
-    case_begin(&c, &a, sizeof a, "%lld, turn %d%s%s", (long long)n, turn, a.cautious ? ", cautious" : "",
+    case_begin(&c, &a, sizeof a, "%lld, index %d%s%s", (long long)n, index, a.cautious ? ", cautious" : "",
                special ? ", special values" : "");
-    g = grad_operand(&c, &a.grad, offsetof(kr_adamw_args, grad.g), n, special ? turn % 2 : turn);
+    g = grad_operand(&c, &a.grad, offsetof(kr_adamw_args, grad.g), n, special ? index % 2 : index);
     if (special) put_specials(g, n);
     for (int64_t i = 0; special && i < n; i++)
         if (isfinite(g[i]) && fabs(g[i]) > 0x1p63) g[i] = copysign(0x1p40, g[i]);
@@ -91,8 +91,8 @@ static void adamw_case(kr_sweep *sweep, int64_t n, int turn, bool special)
 
 void kr_cases_adamw(kr_sweep *sweep)
 {
-    for (int turn = 0; turn < 5 * NSIZES; turn++) adamw_case(sweep, size_of_turn(turn + turn / NSIZES), turn, false);
-    for (int turn = 0; turn < 4; turn++) adamw_case(sweep, 2 * kr_nspecials + turn, turn, true);
+    for (int index = 0; index < 5 * NSIZES; index++) adamw_case(sweep, size_at(index + index / NSIZES), index, false);
+    for (int index = 0; index < 4; index++) adamw_case(sweep, 2 * kr_nspecials + index, index, true);
 }
 
 /* ---- sgd ---- */
@@ -110,21 +110,21 @@ static void sgd_sizes(void *args)
     a->rate = -a->rate;
 }
 
-static void sgd_case(kr_sweep *sweep, int64_t n, int turn, bool special)
+static void sgd_case(kr_sweep *sweep, int64_t n, int index, bool special)
 {
-    const bool has_velocity = turn % 4 != 3, has_direction = turn / 4 % 2;
+    const bool has_velocity = index % 4 != 3, has_direction = index / 4 % 2;
     kr_sgd_args a = { .n = n,
-                      .momentum = turn % 2 ? 0.9 : 0.95,
-                      .gain = turn % 3 ? 1 : 0.75,
-                      .penalty = turn / 2 % 2 ? 0.125 : 0,
+                      .momentum = index % 2 ? 0.9 : 0.95,
+                      .gain = index % 3 ? 1 : 0.75,
+                      .penalty = index / 2 % 2 ? 0.125 : 0,
                       .rate = 0.1,
-                      .decay = turn % 5 ? 0 : 0.01,
-                      .is_first = turn % 7 == 0,
-                      .nesterov = turn / 3 % 2 };
+                      .decay = index % 5 ? 0 : 0.01,
+                      .is_first = index % 7 == 0,
+                      .nesterov = index / 3 % 2 };
     kr_case c;
-    case_begin(&c, &a, sizeof a, "%lld, turn %d%s%s%s", (long long)n, turn, has_velocity ? "" : ", no velocity",
+    case_begin(&c, &a, sizeof a, "%lld, index %d%s%s%s", (long long)n, index, has_velocity ? "" : ", no velocity",
                has_direction ? ", direction" : "", special ? ", special values" : "");
-    double *g = grad_operand(&c, &a.grad, offsetof(kr_sgd_args, grad.g), n, special ? turn % 2 : turn);
+    double *g = grad_operand(&c, &a.grad, offsetof(kr_sgd_args, grad.g), n, special ? index % 2 : index);
     if (special) put_specials(g, n);
     if (has_velocity) case_in_out(&c, FIELD(kr_sgd_args, velocity), KR_SHAPE(n), -1, 1);
     if (has_direction) case_output(&c, FIELD(kr_sgd_args, direction), KR_SHAPE(n));
@@ -139,8 +139,8 @@ static void sgd_case(kr_sweep *sweep, int64_t n, int turn, bool special)
 
 void kr_cases_sgd(kr_sweep *sweep)
 {
-    for (int turn = 0; turn < 6 * NSIZES; turn++) sgd_case(sweep, size_of_turn(turn + turn / NSIZES), turn, false);
-    for (int turn = 0; turn < 4; turn++) sgd_case(sweep, 2 * kr_nspecials + turn, turn, true);
+    for (int index = 0; index < 6 * NSIZES; index++) sgd_case(sweep, size_at(index + index / NSIZES), index, false);
+    for (int index = 0; index < 4; index++) sgd_case(sweep, 2 * kr_nspecials + index, index, true);
 }
 
 /* ---- lerp ---- */
@@ -168,7 +168,7 @@ static void lerp_case(kr_sweep *sweep, int64_t n, double c_of, bool special)
 void kr_cases_lerp(kr_sweep *sweep)
 {
     static const double cs[] = { 0, 1e-4, 0.1, 0.5, 1 };
-    for (int turn = 0; turn < 5 * NSIZES; turn++) lerp_case(sweep, size_of_turn(turn), cs[turn / NSIZES], false);
+    for (int index = 0; index < 5 * NSIZES; index++) lerp_case(sweep, size_at(index), cs[index / NSIZES], false);
     lerp_case(sweep, 2 * kr_nspecials + 3, 0.125, true);
 }
 

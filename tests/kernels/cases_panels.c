@@ -1,4 +1,4 @@
-/* cases_panels.c - cases of few rows times a packed weight: outputs around panels, steps around chains, rows apart. */
+/* cases_panels.c - cases of few rows times a packed weight: outputs around panels, steps around chains, strided rows. */
 #include "tests/kernels/conformance.h"
 
 kr_cases_fn kr_cases_panels;

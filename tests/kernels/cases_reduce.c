@@ -1,4 +1,4 @@
-/* cases_reduce.c - cases of sums and maxima along an axis, of running sums and of segment sums. */
+/* cases_reduce.c - cases of sums and maxima along an axis, of prefix sums and of segment sums. */
 #include "tests/kernels/conformance.h"
 
 kr_cases_fn kr_cases_sum, kr_cases_max, kr_cases_max_bwd, kr_cases_argmax, kr_cases_cumsum, kr_cases_segsum,
@@ -9,7 +9,7 @@ typedef struct cube {
     bool many_tasks;
 } cube;
 
-/* Vectors of 8 and 16 and four of them abreast; blocks of 4096 along a row, of 128 rows, of 512 columns. */
+/* Vectors of 8 and 16 and four of them interleaved; blocks of 4096 along a row, of 128 rows, of 512 columns. */
 static const cube cubes[] = {
     { 0, 3, 5, false },    { 3, 0, 5, false },    { 3, 5, 0, false },    { 3, 0, 1, false },    { 1, 1, 1, false },
     { 2, 7, 1, false },    { 3, 8, 1, false },    { 2, 9, 1, false },    { 5, 15, 1, false },   { 3, 16, 1, false },
@@ -142,7 +142,7 @@ void kr_cases_argmax(kr_sweep *sweep)
     }
 }
 
-/* ---- running sums ---- */
+/* ---- prefix sums ---- */
 
 static void first_row_cumsum(void *args)
 {
@@ -210,7 +210,7 @@ void kr_cases_segsum(kr_sweep *sweep)
     }
 }
 
-/* Above the diagonal stands NaN: it is not read. */
+/* Above the diagonal is NaN: it is not read. */
 void kr_cases_segsum_bwd(kr_sweep *sweep)
 {
     for (size_t i = 0; i < sizeof squares / sizeof *squares; i++) {

@@ -1,7 +1,7 @@
-/* cases_sample.c - cases of sampling: every rule alone and together, ties, padding, rows that cannot be chosen from.
+/* cases_sample.c - cases of sampling: every rule alone and together, ties, padding, rows that cannot be sampled.
  *
- * A set that rounds weights may choose another token only where a draw falls between two tokens, or a threshold on
- * one, to within that: no draw of a fixed seed here does. */
+ * A kernel set that rounds weights may select another token only if a sample falls between two tokens, or a threshold
+ * on one, within that rounding: with the fixed seeds here none does. */
 #include "tests/kernels/conformance.h"
 
 kr_cases_fn kr_cases_sample;
@@ -32,7 +32,7 @@ static void first_row(void *args)
     ((kr_sample_args *)args)->nb = 1;
 }
 
-/* kind 0: noise; 1: many equal ones; 2: rows with nothing, a NaN, an infinity, all but one excluded. */
+/* kind 0: noise; 1: many equal ones; 2: rows without candidates, with a NaN, an infinity, all but one excluded. */
 static void fill(double *x, sample n, int64_t stride, int kind)
 {
     for (int64_t b = 0; b < n.nb; b++) {
@@ -68,7 +68,8 @@ static void sample_case(kr_sweep *sweep, sample n, rules r, int kind)
     int64_t *drawn = case_raw(&c, FIELD(kr_sample_args, drawn), KR_DTYPE_I64, n.nb, false);
     c.operands[c.noperands - 1].is_output = true;
     for (int64_t b = 0; b < n.nb; b++) row[b] = 3 * b, drawn[b] = kr_test_below(1000);
-    case_raw(&c, FIELD(kr_sample_args, id), KR_DTYPE_I32, n.nb + a.apart, false); /* places that are not taken stay */
+    case_raw(&c, FIELD(kr_sample_args, id), KR_DTYPE_I32, n.nb + a.apart,
+             false); /* slots that are not selected stay unchanged */
     c.operands[c.noperands - 1].is_output = true;
     case_raw(&c, FIELD(kr_sample_args, next), KR_DTYPE_I32, n.nb, true);
     case_in_out(&c, FIELD(kr_sample_args, logprob), KR_SHAPE(n.nb + a.apart), 1, 2);

@@ -8,7 +8,7 @@ typedef struct shape {
     bool many_tasks;
 } shape;
 
-/* Vectors of 8 and 16, blocks of 64 and spans of 128 channels, four states at a time, stretches of 16 tokens; groups
+/* Vectors of 8 and 16, blocks of 64 and spans of 128 channels, four states at a time, segments of 16 tokens; groups
  * narrower than a vector. */
 static const shape shapes[] = {
     { 0, 3, 4, 1, 2, false },    { 2, 0, 4, 1, 2, false },   { 1, 1, 1, 1, 1, false },     { 2, 5, 3, 3, 4, false },
@@ -19,15 +19,15 @@ static const shape shapes[] = {
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
-/* What there is of the optional operands: bits of a case's number. APART: tokens of x, dt, z, b, c are parts of wider
- * rows. IN_PLACE: with INITIAL, the final states are written over the initial ones. */
-enum { SKIP = 1, GATE = 2, INITIAL = 4, PACKED = 8, COMBINATIONS = 16, APART = 16, IN_PLACE = 32 };
+/* Optional operands: bits of a case's number. STRIDED: tokens of x, dt, z, b, c are parts of wider rows. IN_PLACE: with
+ * INITIAL, the final states overwrite the initial ones. */
+enum { SKIP = 1, GATE = 2, INITIAL = 4, PACKED = 8, COMBINATIONS = 16, STRIDED = 16, IN_PLACE = 32 };
 
 static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
 {
     snprintf(text, bytes, "b %lld s %lld i %lld g %lld r %lld%s%s%s%s%s%s, decay %s", (long long)n.nb, (long long)n.ns,
              (long long)n.ni, (long long)n.ng, (long long)n.nr, with & SKIP ? ", d" : "", with & GATE ? ", z" : "",
-             with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "", with & APART ? ", apart" : "",
+             with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "", with & STRIDED ? ", gap" : "",
              with & IN_PLACE ? ", in place" : "", decay_names[kind]);
     return text;
 }
@@ -39,7 +39,7 @@ static void first_row(void *args)
     if (a->nb > 0) a->nb = 1;
 }
 
-/* Scales are made of magnitudes in double, but decays stay decays. */
+/* Scales are computed from magnitudes in double, but decays keep their sign. */
 static void negate(const void *rates, int64_t count)
 {
     double *a = (double *)(uintptr_t)rates;
@@ -61,15 +61,15 @@ static void scan_case(kr_sweep *sweep, shape n, int with, int kind)
     char text[160];
     case_begin(&c, &a, sizeof a, "%s", case_text(text, sizeof text, n, with, kind));
     const kr_shape values = KR_SHAPE(n.nb, n.ns, n.ni), states = KR_SHAPE(a.nq, n.ni, n.nr);
-    const int64_t tokens = n.nb * n.ns, of_b = n.ng * n.nr, apart = with & APART ? 3 : 0;
-    case_walk_input(&c, FIELD(kr_scan_args, x), lay_out_tokens(tokens, n.ni, apart, &a.x_stride), -2, 2);
-    case_walk_input(&c, FIELD(kr_scan_args, dt), lay_out_tokens(tokens, n.ni, 2 * apart, &a.dt_stride), 0.001, 0.5);
+    const int64_t tokens = n.nb * n.ns, of_b = n.ng * n.nr, gap = with & STRIDED ? 3 : 0;
+    case_walk_input(&c, FIELD(kr_scan_args, x), lay_out_tokens(tokens, n.ni, gap, &a.x_stride), -2, 2);
+    case_walk_input(&c, FIELD(kr_scan_args, dt), lay_out_tokens(tokens, n.ni, 2 * gap, &a.dt_stride), 0.001, 0.5);
     change_decays(case_input(&c, FIELD(kr_scan_args, a), KR_SHAPE(n.ni, n.nr), -4, -0.1), n.ni * n.nr, kind, 40, -1e5);
-    case_walk_input(&c, FIELD(kr_scan_args, b), lay_out_tokens(tokens, of_b, 4 * apart, &a.b_stride), -1, 1);
-    case_walk_input(&c, FIELD(kr_scan_args, c), lay_out_tokens(tokens, of_b, 5 * apart, &a.c_stride), -1, 1);
+    case_walk_input(&c, FIELD(kr_scan_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b_stride), -1, 1);
+    case_walk_input(&c, FIELD(kr_scan_args, c), lay_out_tokens(tokens, of_b, 5 * gap, &a.c_stride), -1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_scan_args, d), KR_SHAPE(n.ni), -1, 1);
     if (with & GATE)
-        case_walk_input(&c, FIELD(kr_scan_args, z), lay_out_tokens(tokens, n.ni, 7 * apart, &a.z_stride), -3, 3);
+        case_walk_input(&c, FIELD(kr_scan_args, z), lay_out_tokens(tokens, n.ni, 7 * gap, &a.z_stride), -3, 3);
     if (with & IN_PLACE) {
         case_in_out(&c, FIELD(kr_scan_args, initial), states, -1, 1);
         c.operands[c.noperands - 1].also = offsetof(kr_scan_args, final);
@@ -90,8 +90,8 @@ void kr_cases_scan(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++) {
         for (int with = i % 2; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 2, 5)) {
-            scan_case(sweep, shapes[i], with + (with / 2 + i) % 2 * APART, GENTLE);
-            scan_case(sweep, shapes[i], with + (with / 2 + i + 1) % 2 * APART, 1 + with / 2 % (DECAYS - 1));
+            scan_case(sweep, shapes[i], with + (with / 2 + i) % 2 * STRIDED, GENTLE);
+            scan_case(sweep, shapes[i], with + (with / 2 + i + 1) % 2 * STRIDED, 1 + with / 2 % (DECAYS - 1));
         }
         scan_case(sweep, shapes[i], INITIAL + IN_PLACE + i % 4, GENTLE);
         scan_case(sweep, shapes[i], INITIAL + IN_PLACE + PACKED + (i + 1) % 4, GENTLE);
@@ -114,7 +114,7 @@ static void keep_decays_bwd(void *args)
     negate(a->a, a->ni * a->nr);
 }
 
-/* Inputs of a gradient case; NULL where there is none. */
+/* Inputs of a gradient case; NULL: none. */
 typedef struct inputs {
     const double *x, *dt, *a, *b, *c, *d, *z, *initial, *g_y, *g_final;
 } inputs;
@@ -124,27 +124,27 @@ static double magnitude(const double *v, int64_t at)
     return v ? fabs(v[at]) : 0;
 }
 
-/* Of state r of channel i: what g_dt is measured by, |x G B| + |a A G H|, added to scale. Magnitudes of all inputs
- * would not do, since a is both a rate, which must decay, and a factor. */
+/* The scale of g_dt for state r of channel i, |x G B| + |a A G H|, added to scale. Magnitudes of all inputs would be
+ * wrong, since a is both a rate, which must decay, and a factor. */
 static void scale_of_state(const kr_scan_bwd_args *s, const inputs *in, int64_t q, int64_t i, int64_t r, double *scale)
 {
     const kr_sequence tokens = s->sequences[q];
     const int64_t length = tokens.end - tokens.start, first = tokens.row * s->ns + tokens.start;
-    const int64_t maps = i / (s->ni / s->ng) * s->nr + r, state = (q * s->ni + i) * s->nr + r;
+    const int64_t bc_offset = i / (s->ni / s->ng) * s->nr + r, state = (q * s->ni + i) * s->nr + r;
     const double rate = in->a[i * s->nr + r];
     double *h = malloc((size_t)(length + 1) * sizeof *h), g = magnitude(in->g_final, state);
     if (!h) exit(2);
     h[0] = magnitude(in->initial, state);
     for (int64_t t = 0; t < length; t++) {
         const double dt = in->dt[(first + t) * s->dt_stride + i], x = in->x[(first + t) * s->x_stride + i];
-        h[t + 1] = exp(dt * rate) * h[t] + dt * fabs(in->b[(first + t) * s->b_stride + maps] * x);
+        h[t + 1] = exp(dt * rate) * h[t] + dt * fabs(in->b[(first + t) * s->b_stride + bc_offset] * x);
     }
     for (int64_t t = length - 1; t >= 0; t--) {
         const int64_t at = (first + t) * s->ni + i;
         const double dt = in->dt[(first + t) * s->dt_stride + i], x = in->x[(first + t) * s->x_stride + i];
         const double z = magnitude(in->z, (first + t) * s->z_stride + i), gate = in->z ? z / (1 + exp(-z)) : 1;
-        g += fabs(in->c[(first + t) * s->c_stride + maps] * in->g_y[at]) * gate;
-        scale[at] += fabs(x * in->b[(first + t) * s->b_stride + maps]) * g;
+        g += fabs(in->c[(first + t) * s->c_stride + bc_offset] * in->g_y[at]) * gate;
+        scale[at] += fabs(x * in->b[(first + t) * s->b_stride + bc_offset]) * g;
         g *= exp(dt * rate);
         scale[at] += fabs(rate) * g * h[t];
     }
@@ -158,8 +158,8 @@ static void fill_step_scale(const kr_scan_bwd_args *s, const inputs *in, double 
             for (int64_t r = 0; r < s->nr; r++) scale_of_state(s, in, q, i, r, scale);
 }
 
-/* What is left of a gradient after steep decays carries the roundings of their exponents: up to 88, before it is 0. It
- * is measured by what it would be without. */
+/* A gradient that remains after steep decays has the rounding errors of their exponents: up to 88, before it is 0. Its
+ * scale is its value without decay. */
 static void measure_by_one(kr_case *c, int64_t count)
 {
     double *scale = case_scale(c);
@@ -175,14 +175,14 @@ static void scan_bwd_case(kr_sweep *sweep, shape n, int with, int kind, int want
     kr_case c;
     char text[160];
     case_begin(&c, &a, sizeof a, "%s, wanted %d", case_text(text, sizeof text, n, with, kind), wanted);
-    const kr_shape values = KR_SHAPE(n.nb, n.ns, n.ni), maps = KR_SHAPE(n.nb, n.ns, n.ng, n.nr);
+    const kr_shape values = KR_SHAPE(n.nb, n.ns, n.ni), bc_shape = KR_SHAPE(n.nb, n.ns, n.ng, n.nr);
     const kr_shape states = KR_SHAPE(a.nq, n.ni, n.nr), rates = KR_SHAPE(n.ni, n.nr);
-    const int64_t tokens = n.nb * n.ns, of_b = n.ng * n.nr, apart = with & APART ? 3 : 0;
-    const kr_extent at_x = lay_out_tokens(tokens, n.ni, apart, &a.x_stride),
-                    at_dt = lay_out_tokens(tokens, n.ni, 2 * apart, &a.dt_stride),
-                    at_z = lay_out_tokens(tokens, n.ni, 7 * apart, &a.z_stride),
-                    at_b = lay_out_tokens(tokens, of_b, 4 * apart, &a.b_stride),
-                    at_c = lay_out_tokens(tokens, of_b, 5 * apart, &a.c_stride);
+    const int64_t tokens = n.nb * n.ns, of_b = n.ng * n.nr, gap = with & STRIDED ? 3 : 0;
+    const kr_extent at_x = lay_out_tokens(tokens, n.ni, gap, &a.x_stride),
+                    at_dt = lay_out_tokens(tokens, n.ni, 2 * gap, &a.dt_stride),
+                    at_z = lay_out_tokens(tokens, n.ni, 7 * gap, &a.z_stride),
+                    at_b = lay_out_tokens(tokens, of_b, 4 * gap, &a.b_stride),
+                    at_c = lay_out_tokens(tokens, of_b, 5 * gap, &a.c_stride);
     inputs in = { .x = case_walk_input(&c, FIELD(kr_scan_bwd_args, x), at_x, -2, 2),
                   .dt = case_walk_input(&c, FIELD(kr_scan_bwd_args, dt), at_dt, 0.001, 0.5) };
     double *a_values = case_input(&c, FIELD(kr_scan_bwd_args, a), rates, -4, -0.1);
@@ -200,8 +200,8 @@ static void scan_bwd_case(kr_sweep *sweep, shape n, int with, int kind, int want
     if (wanted & 2 && sweep->mode == KR_SWEEP_VALUES) fill_step_scale(&a, &in, case_scale(&c));
     if (wanted & 4) case_output(&c, FIELD(kr_scan_bwd_args, g_a), rates);
     if (wanted & 4 && kind == STEEP) measure_by_one(&c, n.ni * n.nr);
-    if (wanted & 8) case_output(&c, FIELD(kr_scan_bwd_args, g_b), maps);
-    if (wanted & 16) case_output(&c, FIELD(kr_scan_bwd_args, g_c), maps);
+    if (wanted & 8) case_output(&c, FIELD(kr_scan_bwd_args, g_b), bc_shape);
+    if (wanted & 16) case_output(&c, FIELD(kr_scan_bwd_args, g_c), bc_shape);
     if (wanted & 32 && with & SKIP) case_output(&c, FIELD(kr_scan_bwd_args, g_d), KR_SHAPE(n.ni));
     if (wanted & 64 && with & GATE) case_output(&c, FIELD(kr_scan_bwd_args, g_z), values);
     if (wanted & 128) case_output(&c, FIELD(kr_scan_bwd_args, g_initial), states);
@@ -218,8 +218,8 @@ void kr_cases_scan_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++) {
         for (int with = i % 2; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 2, 5)) {
-            scan_bwd_case(sweep, shapes[i], with + (with / 2 + i) % 2 * APART, GENTLE, 255);
-            scan_bwd_case(sweep, shapes[i], with + (with / 2 + i + 1) % 2 * APART, 1 + with / 2 % (DECAYS - 1), 255);
+            scan_bwd_case(sweep, shapes[i], with + (with / 2 + i) % 2 * STRIDED, GENTLE, 255);
+            scan_bwd_case(sweep, shapes[i], with + (with / 2 + i + 1) % 2 * STRIDED, 1 + with / 2 % (DECAYS - 1), 255);
         }
     }
     for (int bit = 1; bit < 256; bit *= 2) {

@@ -8,7 +8,7 @@ typedef struct rows {
     bool many_tasks;
 } rows;
 
-/* Vectors of 8 and 16, four of them abreast; tasks of 16384 elements. */
+/* Vectors of 8 and 16, four of them interleaved; tasks of 16384 elements. */
 static const rows shapes[] = {
     { 0, 5, false },   { 3, 0, false },   { 1, 1, false },    { 3, 2, false },    { 2, 7, false },   { 3, 8, false },
     { 2, 9, false },   { 5, 15, false },  { 3, 16, false },   { 2, 17, false },   { 1, 31, false },  { 4, 32, false },
@@ -89,7 +89,7 @@ static void first_row_bwd(void *args)
     if (a->no > 0) a->no = 1;
 }
 
-/* Makes y a softmax (or its logarithm) of random numbers, and the scales of g_x. */
+/* Sets y to a softmax (or its logarithm) of random numbers, and the scales of g_x. */
 static void backward_values(double *y, const double *g, double *scale, rows n, bool logarithm)
 {
     for (int64_t o = 0; o < n.no; o++) {

@@ -18,23 +18,23 @@ static const shape shapes[] = {
 };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
-/* What there is of the optional operands: bits of a case's number. APART: tokens of v, b, c are parts of wider rows.
- * MIXED: rows of MIXED_TOKENS tokens hold single tokens beside longer sequences. IN_PLACE: with INITIAL, the final
- * states are written over the initial ones. */
+/* Optional operands: bits of a case's number. STRIDED: tokens of v, b, c are parts of wider rows. MIXED: rows of
+ * MIXED_TOKENS tokens mix single tokens and longer sequences. IN_PLACE: with INITIAL, the final states overwrite the
+ * initial ones. */
 enum {
-    SAME = 1,
+    DIAG_WEIGHT = 1,
     WEIGHT = 2,
     SKIP = 4,
     INITIAL = 8,
     PACKED = 16,
     COMBINATIONS = 32,
-    APART = 32,
+    STRIDED = 32,
     MIXED = 64,
-    SEED = 128,
+    BOUNDARY = 128,
     IN_PLACE = 256
 };
 
-/* Single tokens, a few, and more than are few to any set; the last token is of no sequence. */
+/* Single tokens, a few, and more than any kernel set processes token by token; the last token is outside all sequences. */
 static const int mixed_lengths[] = { 1, 9, 1, 2, 4 };
 enum { MIXED_LENGTHS = (int)(sizeof mixed_lengths / sizeof *mixed_lengths), MIXED_TOKENS = 18 };
 
@@ -53,9 +53,9 @@ static const char *case_text(char *text, size_t bytes, shape n, int with, int ki
 {
     snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s%s%s%s%s, decay %s",
              (long long)n.nb, (long long)n.ns, (long long)n.nm, (long long)n.nh, (long long)n.np, (long long)n.ng,
-             (long long)n.nr, (long long)n.nl, with & SAME ? ", same" : "", with & WEIGHT ? ", w" : "",
+             (long long)n.nr, (long long)n.nl, with & DIAG_WEIGHT ? ", same" : "", with & WEIGHT ? ", w" : "",
              with & SKIP ? ", d" : "", with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "",
-             with & APART ? ", apart" : "", with & MIXED ? ", mixed" : "", with & SEED ? ", seed" : "",
+             with & STRIDED ? ", gap" : "", with & MIXED ? ", mixed" : "", with & BOUNDARY ? ", seed" : "",
              with & IN_PLACE ? ", in place" : "", decay_names[kind]);
     return text;
 }
@@ -67,7 +67,7 @@ static void first_row(void *args)
     if (a->nb > 0) a->nb = 1;
 }
 
-/* Scales are made of magnitudes in double, but decays stay decays. */
+/* Scales are computed from magnitudes in double, but decays keep their sign. */
 static void keep_decays(void *args)
 {
     const kr_ssd_args *a = args;
@@ -87,19 +87,19 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     const kr_shape values = KR_SHAPE(n.nb, n.ns, n.nm, n.nh, n.np);
     const kr_shape scalars = KR_SHAPE(n.nb, n.ns, n.nh), states = KR_SHAPE(a.nq, n.nh, n.np, n.nr);
     const int64_t tokens = n.nb * n.ns, of_v = n.nm * n.nh * n.np, of_b = n.nm * n.ng * n.nr,
-                  apart = with & APART ? 3 : 0;
-    case_walk_input(&c, FIELD(kr_ssd_args, v), lay_out_tokens(tokens, of_v, apart, &a.v_stride), -2, 2);
-    case_walk_input(&c, FIELD(kr_ssd_args, b), lay_out_tokens(tokens, of_b, 4 * apart, &a.b_stride), -1, 1);
-    case_walk_input(&c, FIELD(kr_ssd_args, c), lay_out_tokens(tokens, of_b, 7 * apart, &a.c_stride), -1, 1);
+                  gap = with & STRIDED ? 3 : 0;
+    case_walk_input(&c, FIELD(kr_ssd_args, v), lay_out_tokens(tokens, of_v, gap, &a.v_stride), -2, 2);
+    case_walk_input(&c, FIELD(kr_ssd_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b_stride), -1, 1);
+    case_walk_input(&c, FIELD(kr_ssd_args, c), lay_out_tokens(tokens, of_b, 7 * gap, &a.c_stride), -1, 1);
     change_decays(case_input(&c, FIELD(kr_ssd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_args, w), scalars, 0.1, 1);
-    if (with & SAME) case_input(&c, FIELD(kr_ssd_args, diag_weight), scalars, 0.1, 1);
+    if (with & DIAG_WEIGHT) case_input(&c, FIELD(kr_ssd_args, diag_weight), scalars, 0.1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_args, d), KR_SHAPE(n.nh), -1, 1);
     if (with & IN_PLACE) {
         case_in_out(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
         c.operands[c.noperands - 1].also = offsetof(kr_ssd_args, final);
     } else if (with & INITIAL) case_input(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
-    if (with & SEED) {
+    if (with & BOUNDARY) {
         case_input(&c, FIELD(kr_ssd_args, boundary), KR_SHAPE(a.nq, n.nh), 0.1, 1);
         case_input(&c, FIELD(kr_ssd_args, boundary_v), KR_SHAPE(a.nq, n.nm, n.nh, n.np), -2, 2);
         case_input(&c, FIELD(kr_ssd_args, boundary_b), KR_SHAPE(a.nq, n.nm, n.nh, n.nr), -1, 1);
@@ -114,7 +114,7 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     case_done(sweep, &c);
 }
 
-/* Single tokens, and rows that mix them with others: blocks of ranks, rows and columns of the state, and what is left. */
+/* Single tokens, and rows that mix them with others: whole and partial blocks of ranks, rows and columns of the state. */
 static void single_token_cases(kr_sweep *sweep)
 {
     static const int64_t ranks[] = { 1, 2, 4, 7 }, widths[] = { 1, 3, 64 }, columns[] = { 1, 5, 16, 64, 128, 130 };
@@ -126,24 +126,24 @@ static void single_token_cases(kr_sweep *sweep)
         n.nr = columns[i / 12];
         n.ng = i % 5 == 0 ? 1 : i % 5 < 3 ? 2 : 4;
         for (int with = i % 3; with < PACKED; with += 3)
-            ssd_case(sweep, n, with + (with + i) % 2 * APART + with / 3 % 2 * SEED, with / 3 % DECAYS);
+            ssd_case(sweep, n, with + (with + i) % 2 * STRIDED + with / 3 % 2 * BOUNDARY, with / 3 % DECAYS);
         n.nb = 2;
         n.ns = MIXED_TOKENS;
         n.nh = 2;
         n.ng = 1 + i % 2;
-        ssd_case(sweep, n, MIXED + i * 5 % PACKED + i % 2 * APART + i / 2 % 2 * SEED, GENTLE);
+        ssd_case(sweep, n, MIXED + i * 5 % PACKED + i % 2 * STRIDED + i / 2 % 2 * BOUNDARY, GENTLE);
     }
     const shape large = { 1, 1, 1, 24, 64, 1, 128, 96, true }, of_ranks = { 2, 1, 4, 24, 64, 24, 128, 96, true };
     ssd_case(sweep, large, INITIAL + WEIGHT + SKIP, GENTLE);
-    ssd_case(sweep, of_ranks, INITIAL + WEIGHT + SAME + SEED, GENTLE);
+    ssd_case(sweep, of_ranks, INITIAL + WEIGHT + DIAG_WEIGHT + BOUNDARY, GENTLE);
     ssd_case(sweep, large, INITIAL + WEIGHT + SKIP + IN_PLACE, GENTLE);
     /* more rows of states than a device has warps at a time */
     const shape wide = { 16, 1, 1, 32, 64, 2, 5, 1, true };
     ssd_case(sweep, wide, INITIAL + WEIGHT + IN_PLACE, GENTLE);
-    ssd_case(sweep, wide, INITIAL + SAME + SEED, GENTLE);
+    ssd_case(sweep, wide, INITIAL + DIAG_WEIGHT + BOUNDARY, GENTLE);
 }
 
-/* Rows of a state that are no multiple of those done abreast, few tokens and many, sequences with no token. */
+/* Rows of a state that are no multiple of a pass, few tokens and many, sequences without tokens. */
 static void in_place_cases(kr_sweep *sweep)
 {
     static const int64_t widths[] = { 1, 3, 4, 5, 6, 7, 13, 64 };
@@ -151,7 +151,7 @@ static void in_place_cases(kr_sweep *sweep)
         shape n = {
             .nb = 2, .ns = 1 + i % 3, .nm = 1 + i % 2 * 4, .nh = 4, .np = widths[i % 8], .ng = 2, .nr = 19, .nl = 8
         };
-        ssd_case(sweep, n, INITIAL + IN_PLACE + i % 8 + i / 3 % 2 * SEED, GENTLE);
+        ssd_case(sweep, n, INITIAL + IN_PLACE + i % 8 + i / 3 % 2 * BOUNDARY, GENTLE);
         n.ns = MIXED_TOKENS;
         ssd_case(sweep, n, INITIAL + IN_PLACE + i % 8 + (i % 2 ? PACKED : MIXED), GENTLE);
     }
@@ -162,10 +162,10 @@ void kr_cases_ssd(kr_sweep *sweep)
     single_token_cases(sweep);
     in_place_cases(sweep);
     for (int i = 0; i < NSHAPES; i++) {
-        /* all combinations come up in time */
+        /* over time all combinations are used */
         for (int with = i % 3; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 3, 9)) {
-            ssd_case(sweep, shapes[i], with + (with + i) % 2 * APART, GENTLE);
-            ssd_case(sweep, shapes[i], with + (with + i + 1) % 2 * APART + (with / 3 + i) % 2 * SEED,
+            ssd_case(sweep, shapes[i], with + (with + i) % 2 * STRIDED, GENTLE);
+            ssd_case(sweep, shapes[i], with + (with + i + 1) % 2 * STRIDED + (with / 3 + i) % 2 * BOUNDARY,
                      1 + with / 3 % (DECAYS - 1));
         }
     }
@@ -200,8 +200,8 @@ static void *zeros(int64_t count)
     return p;
 }
 
-/* The scale of all elements of a gradient is the largest that the reference makes of magnitudes: g_da of CUDA is a
- * difference of running sums, which keeps the error of all their terms. */
+/* The scale of all elements of a gradient is the largest that the reference computes from magnitudes: g_da of CUDA is a
+ * difference of prefix sums, which has the errors of all their terms. */
 static void fill_scales(const kr_case *c)
 {
     kr_ssd_bwd_args a = *(const kr_ssd_bwd_args *)c->args;
@@ -219,7 +219,7 @@ static void fill_scales(const kr_case *c)
     free(a.exec.scratch);
     for (int k = 0; k < c->noperands; k++) {
         const kr_operand *o = &c->operands[k];
-        double largest = 1e-30; /* e^da below 1e-38 is taken for 0 */
+        double largest = 1e-30; /* e^da below 1e-38 counts as 0 */
         for (int64_t i = 0; o->is_output && i < o->count; i++) largest = fmax(largest, fabs(memory[k][i]));
         for (int64_t i = 0; o->is_output && i < o->count; i++) o->scale[i] = largest;
         free(memory[k]);
@@ -238,21 +238,21 @@ static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned 
     kr_case c;
     char text[160];
     case_begin(&c, &a, sizeof a, "%s, without %x", case_text(text, sizeof text, n, with, kind), without);
-    const kr_shape maps = KR_SHAPE(n.nb, n.ns, n.nm, n.ng, n.nr), values = KR_SHAPE(n.nb, n.ns, n.nm, n.nh, n.np);
+    const kr_shape bc_shape = KR_SHAPE(n.nb, n.ns, n.nm, n.ng, n.nr), values = KR_SHAPE(n.nb, n.ns, n.nm, n.nh, n.np);
     const kr_shape scalars = KR_SHAPE(n.nb, n.ns, n.nh), states = KR_SHAPE(a.nq, n.nh, n.np, n.nr);
     const int64_t tokens = n.nb * n.ns, of_v = n.nm * n.nh * n.np, of_b = n.nm * n.ng * n.nr,
-                  apart = with & APART ? 3 : 0;
-    case_walk_input(&c, FIELD(kr_ssd_bwd_args, v), lay_out_tokens(tokens, of_v, apart, &a.v_stride), -2, 2);
-    case_walk_input(&c, FIELD(kr_ssd_bwd_args, b), lay_out_tokens(tokens, of_b, 4 * apart, &a.b_stride), -1, 1);
-    case_walk_input(&c, FIELD(kr_ssd_bwd_args, c), lay_out_tokens(tokens, of_b, 7 * apart, &a.c_stride), -1, 1);
+                  gap = with & STRIDED ? 3 : 0;
+    case_walk_input(&c, FIELD(kr_ssd_bwd_args, v), lay_out_tokens(tokens, of_v, gap, &a.v_stride), -2, 2);
+    case_walk_input(&c, FIELD(kr_ssd_bwd_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b_stride), -1, 1);
+    case_walk_input(&c, FIELD(kr_ssd_bwd_args, c), lay_out_tokens(tokens, of_b, 7 * gap, &a.c_stride), -1, 1);
     change_decays(case_input(&c, FIELD(kr_ssd_bwd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
     case_input(&c, FIELD(kr_ssd_bwd_args, g_y), values, -1, 1);
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_bwd_args, w), scalars, 0.1, 1);
-    if (with & SAME) case_input(&c, FIELD(kr_ssd_bwd_args, diag_weight), scalars, 0.1, 1);
+    if (with & DIAG_WEIGHT) case_input(&c, FIELD(kr_ssd_bwd_args, diag_weight), scalars, 0.1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_bwd_args, d), KR_SHAPE(n.nh), -1, 1);
     if (with & INITIAL) case_input(&c, FIELD(kr_ssd_bwd_args, initial), states, -1, 1);
     if (with & INITIAL) case_input(&c, FIELD(kr_ssd_bwd_args, g_final), states, -1, 1);
-    const kr_shape axes[] = { values, maps, scalars, KR_SHAPE(n.nh), states };
+    const kr_shape axes[] = { values, bc_shape, scalars, KR_SHAPE(n.nh), states };
     for (int i = 0; i < GRADIENTS; i++) {
         if (without >> i & 1) continue;
         case_output(&c, gradients[i].field, gradients[i].name, axes[gradients[i].input]);
@@ -269,8 +269,8 @@ void kr_cases_ssd_bwd(kr_sweep *sweep)
 {
     for (int i = 0; i < NSHAPES; i++) {
         for (int with = i % 5; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 5, 13)) {
-            ssd_bwd_case(sweep, shapes[i], with + (with + i) % 2 * APART, GENTLE, 0);
-            ssd_bwd_case(sweep, shapes[i], with + (with + i + 1) % 2 * APART, 1 + with / 5 % (DECAYS - 1), 0);
+            ssd_bwd_case(sweep, shapes[i], with + (with + i) % 2 * STRIDED, GENTLE, 0);
+            ssd_bwd_case(sweep, shapes[i], with + (with + i + 1) % 2 * STRIDED, 1 + with / 5 % (DECAYS - 1), 0);
         }
     }
     for (int i = 0; i < GRADIENTS; i++) {

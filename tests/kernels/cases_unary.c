@@ -8,9 +8,9 @@
 typedef struct unary_row {
     double low, high; /* of random inputs */
     double alpha, beta;
-    double (*size)(double x, double alpha, double beta); /* magnitude of what y is made of, where that is not |y| */
+    double (*size)(double x, double alpha, double beta); /* magnitude of the terms of y, if that is not |y| */
     double (*slope_size)(double x);                      /* the same for f' */
-    bool chooses; /* the gradient is g or 0: whether a NaN in g passes where it is 0 is left open */
+    bool chooses; /* the gradient is g or 0: whether a NaN in g propagates where it is 0 is unspecified */
 } unary_row;
 
 static double scale_size(double x, double alpha, double beta)
@@ -183,7 +183,7 @@ static void backward_case(kr_sweep *sweep, const unary_row *row, unary_fn *f, kr
     values_of(f, row, x, f_x, at[1].count);
     double *y = case_walk_input(&c, FIELD(kr_unary_bwd_args, y), at[2], -1, 1);
     double *g_y = case_walk_input(&c, FIELD(kr_unary_bwd_args, g_y), at[3], -2, 2);
-    /* infinity times a slope that underflows in one type only would tell nothing */
+    /* infinity times a slope that underflows in one type only proves nothing */
     for (int64_t i = 0; special && !row->chooses && i < at[3].count; i += 11) g_y[i] = i % 2 ? 0 : NAN;
     case_walk_output(&c, FIELD(kr_unary_bwd_args, g_x), at[0]);
     double *scale = row->slope_size ? case_scale(&c) : NULL;

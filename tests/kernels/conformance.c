@@ -7,7 +7,7 @@
 
 enum { GUARD = 256, GUARD_BYTE = 0xa5 };
 
-/* What memory holds where nothing was written: a NaN that no kernel makes. */
+/* Contents of unwritten memory: a NaN that no kernel produces. */
 static const uint32_t untouched_f32 = 0x7fc5beefu;
 static const uint64_t untouched_f64 = 0x7ff85eedbeefbeefu;
 
@@ -115,7 +115,7 @@ static void fill_reals(run_memory *m, const kr_operand *o, bool magnitudes)
     }
 }
 
-/* Of halves, the lower byte first. */
+/* Of 16-bit floats, little-endian. */
 static void drop_signs(run_memory *m)
 {
     for (size_t i = 1; i < m->bytes; i += 2) m->data[i] = (char)(m->data[i] & 0x7f);
@@ -155,7 +155,7 @@ static void result_free(run_result *r)
     }
 }
 
-/* Who runs a case, and how. */
+/* The kernel, set and thread count of a run. */
 typedef struct runner {
     const kr_kernel *kernel;
     const kr_tolerance *tolerance;
@@ -186,22 +186,22 @@ static char *scratch_create(size_t bytes)
 void kr_run_spans(const kr_kernel *kernel, const kr_kernels *set, int real, kr_pool *pool, const void *args,
                   size_t args_bytes, const kr_span *spans, int count, const char *text)
 {
-    char *own = must_alloc(args_bytes);
-    memcpy(own, args, args_bytes);
+    char *args_copy = must_alloc(args_bytes);
+    memcpy(args_copy, args, args_bytes);
     bool ok;
-    if (set == device_kernels()) ok = device_run_count(kernel, real, own, spans, count, text);
+    if (set == device_kernels()) ok = device_run_count(kernel, real, args_copy, spans, count, text);
     else {
-        kr_exec *exec = (kr_exec *)(void *)own;
+        kr_exec *exec = (kr_exec *)(void *)args_copy;
         *exec = (kr_exec){ .pool = pool };
-        const size_t scratch_bytes = kernel->scratch(set, real, own);
+        const size_t scratch_bytes = kernel->scratch(set, real, args_copy);
         char *scratch = scratch_create(scratch_bytes);
         exec->scratch = scratch;
-        kernel->run(set, real, own);
+        kernel->run(set, real, args_copy);
         ok = all_guard(scratch + scratch_bytes, GUARD);
         free(scratch);
     }
     CHECK(ok, "%s, %s, %s: wrote past its scratch", kernel->name, set->name, text);
-    free(own);
+    free(args_copy);
 }
 
 static run_result run_case(const runner *who, const kr_case *c)
@@ -291,7 +291,7 @@ static double limit_of(const runner *who, const kr_case *c, int dtype, double wa
     return t->ulps * ulp_of(want, dtype) + (t->plain + t->root * sqrt((double)c->terms)) * unit * size + in_double;
 }
 
-/* How far got is from want in units of what is allowed: at most 1 is right. */
+/* The error in units of the tolerance: at most 1 is right. */
 static double real_error(const runner *who, const kr_case *c, int dtype, double got, double want, double scale)
 {
     const kr_tolerance *t = who->tolerance;
@@ -302,7 +302,7 @@ static double real_error(const runner *who, const kr_case *c, int dtype, double 
         return same ? 0 : (double)INFINITY;
     }
     if (isinf(want)) return got == want ? 0 : (double)INFINITY;
-    if (dtype == KR_DTYPE_F32) { /* infinity stands at 2^128, the next number had there been one */
+    if (dtype == KR_DTYPE_F32) { /* infinity counts as 2^128, the next number if there were one */
         if (fabs(want) > 0x1p128) want = copysign(0x1p128, want);
         if (isinf(got)) got = copysign(0x1p128, got);
     }
@@ -356,7 +356,7 @@ static void compare_reals(const runner *who, const kr_case *c, int k, const run_
         CHECK(false, "%s, %s %s, %s: %s%s is not written", name, set, real, c->text, o->name,
               index_text(o, unwritten, text, sizeof text));
     if (stray >= 0)
-        CHECK(false, "%s, %s %s, %s: %s%s is written, but lies between the elements", name, set, real, c->text, o->name,
+        CHECK(false, "%s, %s %s, %s: %s%s is written, but is between the elements", name, set, real, c->text, o->name,
               index_text(o, stray, text, sizeof text));
     if (!(worst <= 1))
         CHECK(false, "%s, %s %s, %s: %s worst %s  got %.9g  want %.9g  (%.3g times what is allowed)", name, set, real,
@@ -371,7 +371,7 @@ static bool is_half_nan(int dtype, const char *p)
     return dtype == KR_DTYPE_BF16 ? (bits & 0x7fffu) > 0x7f80u : dtype == KR_DTYPE_F16 && (bits & 0x7fffu) > 0x7c00u;
 }
 
-/* Elements of fixed types: the same bytes, but that one NaN is as good as another. */
+/* Elements of fixed types: the same bytes, except that all NaNs are equal. */
 static void compare_raw(const runner *who, const kr_case *c, int k, const run_memory *want, const run_memory *got)
 {
     const kr_operand *o = &c->operands[k];
@@ -401,7 +401,7 @@ static double *values_of(const run_memory *m, int64_t count)
     return values;
 }
 
-/* The first set's f64 kernel judges; only: one set, or NULL for all of them. */
+/* The first set's f64 kernel is the oracle; only: one set, or NULL for all of them. */
 static void compare_values(kr_sweep *sweep, const kr_case *c, void (*edit)(void *), const kr_kernels *only)
 {
     const int nreals = sweep->kernel->has_reals ? KR_NREALS : 1;
@@ -441,7 +441,7 @@ static void compare_values(kr_sweep *sweep, const kr_case *c, void (*edit)(void 
     result_free(&want);
 }
 
-/* Both results to the bit; only_touched: where the second run wrote. */
+/* Both results bit by bit; only_touched: where the second run wrote. */
 static void same_bits(const runner *who, const kr_case *c, const run_result *want, const run_result *got,
                       bool only_touched, const char *law)
 {
@@ -462,13 +462,14 @@ static void same_bits(const runner *who, const kr_case *c, const run_result *wan
     }
 }
 
-/* Sets between the first and the last have the last one's source, and f64 has that of f32: quick runs pass them over. */
+/* Sets between the first and the last are compiled from the last one's source, and f64 from that of f32: quick runs
+ * skip them. */
 static bool repeats_source(int n, int real)
 {
     return kr_test_quick() && ((n > 0 && kr_judged_set(n + 1)) || real == KR_REAL_F64);
 }
 
-/* The same bits for any number of threads; from run to run on a far device, which has none of ours. */
+/* The same bits for any number of threads; on a device, which has none of ours, from run to run. */
 static void law_of_threads(runner who, const kr_case *c, const run_result *whole)
 {
     const bool on_device = who.set == device_kernels();
@@ -506,8 +507,8 @@ static void sweep_law(kr_sweep *sweep, const kr_case *c)
     }
 }
 
-/* KR_TEST_EVERY=n leaves one case in n of those of a kernel that a mode has, the first of them always: for tools that slow
- * kernels down a hundred times. */
+/* KR_TEST_EVERY=n runs one case in n of each kernel and mode, always including the first: for tools that slow kernels
+ * down a hundred times. */
 static bool is_left_out(kr_sweep *sweep)
 {
     const char *every = getenv("KR_TEST_EVERY");

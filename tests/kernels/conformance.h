@@ -1,8 +1,9 @@
 /* conformance.h - the matrix: every kernel x every set that this machine can run x element types x shapes, compared
  * with the f64 reference kernel on the same inputs; and laws that need no reference.
  *
- * kernels.def makes the list of kernels, and with it the list of case generators: a kernel without `kr_cases_NAME` does
- * not link, one without a row in tolerance.c fails its test. A generator builds cases and hands them to the sweep:
+ * kernels.def defines the list of kernels, and with it the list of case generators: a kernel without `kr_cases_NAME`
+ * does not link, one without a row in tolerance.c fails its test. A generator builds cases and passes them to the
+ * sweep:
  *
  *   kr_softmax_args a = { .no = no, .nr = nr };
  *   kr_case c;
@@ -11,9 +12,9 @@
  *   case_output(&c, FIELD(kr_softmax_args, y), KR_SHAPE(no, nr));
  *   case_done(sweep, &c);
  *
- * Values are doubles that float holds exactly, so that all element types see the same inputs. Each run has memory of
- * its own: inputs end where their block ends (for AddressSanitizer), outputs lie between guard bytes and hold a NaN of
- * a pattern of its own before the run. A set must write an element if and only if the reference writes it.
+ * Values are doubles that float holds exactly, so that all element types see the same inputs. Each run has separate
+ * memory: inputs end where their block ends (for AddressSanitizer), outputs are between guard bytes and hold a NaN of a
+ * special pattern before the run. A set must write an element if and only if the reference writes it.
  */
 #ifndef KR_TESTS_KERNELS_CONFORMANCE_H
 #define KR_TESTS_KERNELS_CONFORMANCE_H
@@ -37,7 +38,7 @@ typedef struct kr_operand {
     kr_shape shape;       /* of a contiguous operand, for messages */
     double *value;        /* KR_REAL: contents before the run, NULL: not initialised */
     void *bytes;          /* other types: the same */
-    double *scale;        /* outputs: what an element's error is measured by; NULL: its own magnitude */
+    double *scale;        /* outputs: error scale of an element; NULL: its magnitude */
 } kr_operand;
 
 typedef struct kr_case {
@@ -46,11 +47,11 @@ typedef struct kr_case {
     size_t args_bytes;
     int noperands;
     kr_operand operands[KR_MAX_OPERANDS];
-    int64_t terms;             /* that are added up in one element, 1 where none are */
-    bool many_tasks;           /* large enough for several tasks: takes part in the law of threads */
-    bool by_magnitudes;        /* scales are what the reference makes of all inputs' magnitudes ... */
-    void (*for_scale)(void *); /* ... and of these changes to the arguments */
-    void (*first_row)(void *); /* cuts the arguments down to their first row: takes part in the law of rows */
+    int64_t terms;             /* summed in one element, 1 if none are */
+    bool many_tasks;           /* large enough for several tasks: runs the law of threads */
+    bool by_magnitudes;        /* scales are the reference's results for the magnitudes of all inputs ... */
+    void (*for_scale)(void *); /* ... after these changes to the arguments */
+    void (*first_row)(void *); /* reduces the arguments to their first row: runs the law of rows */
 } kr_case;
 
 typedef enum kr_sweep_mode { KR_SWEEP_VALUES, KR_SWEEP_THREADS, KR_SWEEP_ROWS } kr_sweep_mode;
@@ -59,13 +60,13 @@ typedef struct kr_kernel kr_kernel;
 typedef struct kr_sweep {
     const kr_kernel *kernel;
     kr_sweep_mode mode;
-    int64_t ncases; /* that were tried in this mode */
+    int64_t ncases; /* that were run in this mode */
     int64_t nseen;  /* that the mode has */
 } kr_sweep;
 
 typedef void kr_cases_fn(kr_sweep *);
 
-/* One entry of kernels.def. real is KR_REAL_F32 or KR_REAL_F64, and ignored where one slot serves all types. */
+/* One entry of kernels.def. real is KR_REAL_F32 or KR_REAL_F64, and ignored if one slot serves all types. */
 struct kr_kernel {
     const char *name;
     bool has_reals;
@@ -75,20 +76,20 @@ struct kr_kernel {
     kr_cases_fn *cases;
 };
 
-/* NULL for a name that is none. */
+/* NULL for an unknown name. */
 const kr_kernel *kr_kernel_named(const char *name);
 
-/* Runs a kernel's cases in one mode; returns how many took part. */
+/* Runs a kernel's cases in one mode; returns their number. */
 int64_t kr_sweep_run(const char *kernel, kr_sweep_mode mode);
 
-/* The n-th set that can run here, NULL past the last; 0 is the reference, the last may be a far device's. */
+/* The n-th set that can run here, NULL past the last; 0 is the reference, the last may be a device's. */
 const kr_kernels *kr_runnable_set(int n);
 
-/* The n-th set that is judged, NULL past the last: all of them; or where KR_DEVICE names a far device that one alone, since
- * the others are judged in runs without it. */
+/* The n-th set under test, NULL past the last: all of them; or only the device's if KR_DEVICE names one, since the
+ * others are tested in runs without it. */
 const kr_kernels *kr_judged_set(int n);
 
-/* A far device that takes part, last of the sets: its table; NULL where there is none, device_why_not says why. */
+/* The table of a device under test, last of the sets; NULL: none, device_why_not returns the reason. */
 const kr_kernels *device_kernels(void);
 const char *device_why_not(void);
 bool device_is_requested(void);
@@ -101,19 +102,19 @@ typedef struct kr_span {
     bool is_output;
 } kr_span;
 
-/* Runs a kernel on any set; its arguments are not changed. Spans are all the memory that it reads and writes, beside
- * sequences: a far device gets copies, at addresses that are multiples of 256, and outputs come back. Scratch holds NaN.
- * Counts a failure if the kernel wrote past its scratch. */
+/* Runs a kernel on any set; its arguments are not changed. Spans are all the memory that it reads and writes, except
+ * sequences: a device gets copies, at addresses that are multiples of 256, and outputs are copied back. Scratch holds
+ * NaN. Counts a failure if the kernel wrote past its scratch. */
 void kr_run_spans(const kr_kernel *kernel, const kr_kernels *set, int real, kr_pool *pool, const void *args,
                   size_t args_bytes, const kr_span *spans, int count, const char *text);
 
-/* The same on the far device, which changes the arguments; false if it wrote past its scratch. */
+/* The same on the device, which changes the arguments; false if it wrote past its scratch. */
 bool device_run_count(const kr_kernel *kernel, int real, char *args, const kr_span *spans, int count, const char *text);
 
-/* What later runs there change of what the device says of itself; NULL: nothing. */
+/* Changes the device's execution resources in later runs there; NULL: nothing. */
 void device_change_exec(void (*change)(kr_exec *exec));
 
-/* A pool of so many threads, kept for the program's life. */
+/* A pool of `nthreads` threads, kept until the program ends. */
 kr_pool *kr_test_pool(int nthreads);
 
 /* |got - want| <= ulps * ulp(want) + (plain + root * terms^1/2) * unit * scale + doubles * terms^1/2 * 2^-53 *
@@ -125,8 +126,8 @@ kr_pool *kr_test_pool(int nthreads);
  * from run to run, but a row computed alone is only as near to the reference as any. */
 typedef struct kr_tolerance {
     bool exact;
-    bool any_zero;      /* exact, but for the sign of a zero */
-    bool adds_in_place; /* elements accumulate in their own type, in the reference too */
+    bool any_zero;      /* exact, except the sign of a zero */
+    bool adds_in_place; /* elements accumulate in their type, in the reference too */
     bool samples_on_device;
     double ulps, plain, root, doubles, device_f64;
     const char *why;
@@ -146,7 +147,7 @@ double *case_input(kr_case *c, size_t field, const char *name, kr_shape shape, d
 void case_output(kr_case *c, size_t field, const char *name, kr_shape shape);
 double *case_in_out(kr_case *c, size_t field, const char *name, kr_shape shape, double low, double high);
 
-/* An operand of one fixed type; the bytes are zero, and to be filled, for an input. */
+/* An operand of one fixed type; the bytes are zero, and must be filled for an input. */
 void *case_raw(kr_case *c, size_t field, const char *name, kr_dtype dtype, int64_t count, bool is_output);
 
 /* The scales of the last added operand, to be filled. */
@@ -181,11 +182,11 @@ kr_extent kr_walk_lay_out(kr_walk *walk, int o, kr_case_layout layout);
 
 void kr_walk_shape(kr_walk *walk, kr_shape shape);
 
-/* The same as case_input and case_output for an operand that lies as a walk has it. */
+/* Like case_input and case_output for an operand in the layout of a walk. */
 double *case_walk_input(kr_case *c, size_t field, const char *name, kr_extent extent, double low, double high);
 void case_walk_output(kr_case *c, size_t field, const char *name, kr_extent extent);
 
-/* An input of halves, bf16 or f16, whose values are uniform in [-1, 1). */
+/* An input of bf16 or f16, whose values are uniform in [-1, 1). */
 void case_walk_halves(kr_case *c, size_t field, const char *name, kr_extent extent, kr_dtype dtype);
 
 /* Memory index of element number `flat` of the walk, for operand o. */
@@ -202,7 +203,7 @@ kr_case_layout kr_pick_layout(bool is_output);
 
 const char *kr_case_layout_name(kr_case_layout layout);
 
-/* NaN, infinities, zeros, denormals, the largest, and places where functions change; kr_nspecials of them. */
+/* NaN, infinities, zeros, denormals, the largest, and points where functions change; kr_nspecials of them. */
 extern const double kr_specials[];
 extern const int kr_nspecials;
 

@@ -1,8 +1,9 @@
-/* conformance_device.c - kernels on a far device: operands are taken there, and back after the run.
+/* conformance_device.c - runs kernels on a device: operands are copied there, and back after the run.
  *
- * The device is the one that KR_DEVICE names, or else the first GPU of a build that has kernels for it. All operands of a
- * run go there in one piece, through shared memory, and come back in one; memory is kept from run to run. With KR_TEST_SM80
- * a GPU passes for one of sm_80 with the least shared memory, so that the kernels which such a one has are run.
+ * The device is the one of KR_DEVICE, or else the first GPU of a build that has kernels for it. All operands of a run
+ * are copied there in one block, through pinned memory, and back in one; memory is kept from run to run. With
+ * KR_TEST_SM80 a GPU is treated as one of sm_80 with the least shared memory, so that the kernels for such a device are
+ * run.
  */
 #include "tests/kernels/conformance.h"
 
@@ -11,18 +12,18 @@
 #include "kernels/cuda/cuda.h"
 #endif
 
-enum { STEP = 256, GUARD = 256, GUARD_BYTE = 0xa5 }; /* between operands; behind scratch */
+enum { STEP = 256, GUARD = 256, GUARD_BYTE = 0xa5 }; /* between operands; after scratch */
 
-/* Memory that grows. */
-typedef struct room {
+/* A growable block. */
+typedef struct block {
     kr_memory *memory;
     char *data;
     size_t bytes;
-} room;
+} block;
 
 static kr_ctx *ctx;
-static room operands, scratch; /* far */
-static room stage, list;       /* shared: operands on their way, the sequences of one run */
+static block operands, scratch; /* device memory */
+static block stage, list;       /* pinned: staged operands, the sequences of one run */
 static char why_not[256] = "this build has kernels for the processor alone";
 
 static void pass_for_sm80(kr_ctx *opened)
@@ -83,10 +84,10 @@ const char *device_why_not(void)
 static void must(bool ok, const char *kernel, const char *text)
 {
     CHECK(ok, "%s, %s: %s", kernel, text, kr_ctx_message(ctx));
-    if (!ok || kr_ctx_failed(ctx)) exit(2); /* a device that failed once says nothing more */
+    if (!ok || kr_ctx_failed(ctx)) exit(2); /* after a device failure no result is meaningful */
 }
 
-static char *room_for(room *r, size_t bytes)
+static char *block_of(block *r, size_t bytes)
 {
     if (bytes <= r->bytes) return r->data;
     if (r->data) kr_memory_free(r->memory, r->data, r->bytes);
@@ -116,7 +117,7 @@ static const struct {
               LISTS(scan, kr_scan_args),
               LISTS(scan_bwd, kr_scan_bwd_args) };
 
-/* Brought to where the kernel reads it. */
+/* Copied to memory that the kernel can read. */
 static void share_sequences(const char *kernel, char *args)
 {
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
@@ -126,7 +127,7 @@ static void share_sequences(const char *kernel, char *args)
         memcpy(&from, args + lists[i].sequences, sizeof from);
         memcpy(&count, args + lists[i].count, sizeof count);
         if (!from) continue;
-        char *shared = room_for(&list, (size_t)count * sizeof(kr_sequence));
+        char *shared = block_of(&list, (size_t)count * sizeof(kr_sequence));
         if (count) memcpy(shared, from, (size_t)count * sizeof(kr_sequence));
         memcpy(args + lists[i].sequences, &shared, sizeof shared);
     }
@@ -139,7 +140,7 @@ static size_t round_up(size_t bytes)
     return (bytes + STEP - 1) / STEP * STEP;
 }
 
-/* A pointer into the span becomes one into its copy. */
+/* Redirects a pointer into the span to its copy. */
 static void move_pointer(char *args, size_t field, const kr_span *span, char *copy)
 {
     char *p;
@@ -148,21 +149,21 @@ static void move_pointer(char *args, size_t field, const kr_span *span, char *co
     memcpy(args + field, &p, sizeof p);
 }
 
-static void take_there(char *args, const kr_span *spans, int count, const char *name, const char *text)
+static void copy_to_device(char *args, const kr_span *spans, int count, const char *name, const char *text)
 {
     size_t total = 0;
     for (int i = 0; i < count; i++) total += round_up(spans[i].bytes);
-    char *far = room_for(&operands, total + STEP), *near = room_for(&stage, total + STEP);
+    char *device_copy = block_of(&operands, total + STEP), *staged = block_of(&stage, total + STEP);
     size_t at = 0;
     for (int i = 0; i < count; at += round_up(spans[i++].bytes)) {
-        if (spans[i].bytes) memcpy(near + at, spans[i].data, spans[i].bytes);
-        move_pointer(args, spans[i].field, &spans[i], far + at);
-        if (spans[i].also) move_pointer(args, spans[i].also, &spans[i], far + at);
+        if (spans[i].bytes) memcpy(staged + at, spans[i].data, spans[i].bytes);
+        move_pointer(args, spans[i].field, &spans[i], device_copy + at);
+        if (spans[i].also) move_pointer(args, spans[i].also, &spans[i], device_copy + at);
     }
-    must(kr_store(ctx, far, near, total), name, text);
+    must(kr_store(ctx, device_copy, staged, total), name, text);
 }
 
-static void take_back(const kr_span *spans, int count, const char *name, const char *text)
+static void copy_back(const kr_span *spans, int count, const char *name, const char *text)
 {
     size_t at = 0, first = SIZE_MAX, end = 0;
     for (int i = 0; i < count; at += round_up(spans[i++].bytes)) {
@@ -177,12 +178,12 @@ static void take_back(const kr_span *spans, int count, const char *name, const c
         if (spans[i].is_output && spans[i].bytes) memcpy(spans[i].data, stage.data + at, spans[i].bytes);
 }
 
-/* NaN in all of it, guard bytes behind. */
+/* Filled with NaN, guard bytes after it. */
 static char *make_scratch(size_t bytes, const kr_exec *exec)
 {
     char guard[GUARD];
     memset(guard, GUARD_BYTE, sizeof guard);
-    char *data = room_for(&scratch, round_up(bytes) + GUARD);
+    char *data = block_of(&scratch, round_up(bytes) + GUARD);
     kr_fill_args nan = { .exec = *exec, .dtype = KR_DTYPE_F32, .y = data, .value = (double)NAN };
     nan.walk.rank = 1;
     nan.walk.dims[0] = (int64_t)(bytes + sizeof(float) - 1) / (int64_t)sizeof(float);
@@ -212,7 +213,7 @@ bool device_run_count(const kr_kernel *kernel, int real, char *args, const kr_sp
 {
     kr_exec *exec = (kr_exec *)(void *)args;
     must(kr_wait(ctx), kernel->name, text);
-    take_there(args, spans, count, kernel->name, text);
+    copy_to_device(args, spans, count, kernel->name, text);
     share_sequences(kernel->name, args);
     *exec = (kr_exec){ 0 };
     kr_exec_set(ctx, exec, true, kernel->name);
@@ -221,7 +222,7 @@ bool device_run_count(const kr_kernel *kernel, int real, char *args, const kr_sp
     if (bytes) exec->scratch = make_scratch(bytes, exec);
     kernel->run(device_kernels(), real, args);
     must(kr_exec_check(ctx, kernel->name) && kr_wait(ctx), kernel->name, text);
-    take_back(spans, count, kernel->name, text);
+    copy_back(spans, count, kernel->name, text);
     return bytes == 0 || guard_is_whole(bytes);
 }
 

@@ -1,4 +1,4 @@
-/* packing.h - what the cases of kernels that walk sequences share: lists of sequences, and kinds of decay. */
+/* packing.h - shared by the cases of kernels along sequences: lists of sequences, and kinds of decay. */
 #ifndef KR_TESTS_KERNELS_PACKING_H
 #define KR_TESTS_KERNELS_PACKING_H
 
@@ -7,7 +7,8 @@
 
 enum { MOST_SEQUENCES = 16 };
 
-/* Whole rows; packed: two sequences in each row with an empty one and a token of none between them. Their number. */
+/* Whole rows; packed: two sequences in each row with an empty one and a token outside of both between them. Returns
+ * their number. */
 static inline int64_t cut_rows(kr_sequence *sequences, int64_t nb, int64_t ns, bool packed)
 {
     int64_t nq = 0, middle = ns / 3;
@@ -23,7 +24,7 @@ static inline int64_t cut_rows(kr_sequence *sequences, int64_t nb, int64_t ns, b
     return nq;
 }
 
-/* How many sequences the first row has. */
+/* The number of sequences in the first row. */
 static inline int64_t of_first_row(const kr_sequence *sequences, int64_t nq)
 {
     int64_t n = 0;
@@ -31,7 +32,7 @@ static inline int64_t of_first_row(const kr_sequence *sequences, int64_t nq)
     return n;
 }
 
-/* Memory of an operand with `elements` for each token, one after another or `gap` apart, and its stride. */
+/* Memory of an operand with `elements` for each token, contiguous or with `gap` between tokens, and its stride. */
 static inline kr_extent lay_out_tokens(int64_t tokens, int64_t elements, int64_t gap, int64_t *stride)
 {
     *stride = elements + gap;
@@ -41,7 +42,7 @@ static inline kr_extent lay_out_tokens(int64_t tokens, int64_t elements, int64_t
 enum { GENTLE, NONE, STEEP, CLIFFS, DECAYS }; /* kinds of decay */
 static const char *const decay_names[DECAYS] = { "gentle", "none", "steep", "cliffs" };
 
-/* Makes gentle log-decays, or rates, of another kind: `slope` times as steep, `cliff` here and there. */
+/* Changes gentle log-decays, or rates, to another kind: `slope` times as steep, `cliff` at some tokens. */
 static inline void change_decays(double *values, int64_t count, int kind, double slope, double cliff)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -51,7 +52,7 @@ static inline void change_decays(double *values, int64_t count, int kind, double
     }
 }
 
-/* From one combination of optional operands to the next: large shapes have fewer, and least in quick runs. */
+/* Stride over combinations of optional operands: large shapes have fewer, and fewest in quick runs. */
 static inline int combination_step(bool is_large, int small, int large)
 {
     return !is_large ? small : kr_test_quick() ? 3 * large : large;

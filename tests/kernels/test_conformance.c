@@ -1,8 +1,8 @@
 /* test_conformance.c - for each entry of kernels.def: its values on every set, the same bits for 1, 2 and 3 threads,
- * and the same bits for a row computed alone. The machinery is in conformance.c, the cases are in the files cases_. */
+ * and the same bits for a row computed alone. The framework is in conformance.c, the cases are in the files cases_. */
 #include "tests/kernels/conformance.h"
 
-/* Kernels whose rows meet in one result have no row that could be computed alone. */
+/* Kernels that sum over rows have no row that could be computed alone. */
 static bool rows_meet(const char *kernel)
 {
     return strcmp(kernel, "embedding_bwd") == 0 || strcmp(kernel, "finite") == 0 || strcmp(kernel, "squares") == 0;

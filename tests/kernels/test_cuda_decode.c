@@ -13,7 +13,7 @@ enum { MOST = 12, HEAD = -1 };
 
 typedef struct rows {
     int64_t nm, nn, nk, nc; /* nc 0: a base instead of a convolution; HEAD: neither */
-    bool is_half;           /* x is bf16 already, and its squares are given */
+    bool is_half;           /* x is bf16, and its squares are given */
 } rows;
 
 /* One of each operand and result of the kernel. */
@@ -272,8 +272,8 @@ TEST(an_infinite_value_is_one_of_its_own_row)
             (kr_span){ in_rows[i], 0, from, sizeof row_of - (size_t)((char *)from - (char *)row_of), false };
     }
     for (int i = 0; i < 3; i++) spans[count++] = (kr_span){ of_heads[i], 0, of_head, sizeof of_head, false };
-    kr_decode_ssd_args own = args;
-    CHECK(device_run_count(kr_kernel_named("decode_ssd"), KR_REAL_F32, (char *)&own, spans, count, "infinite"),
+    kr_decode_ssd_args args_copy = args;
+    CHECK(device_run_count(kr_kernel_named("decode_ssd"), KR_REAL_F32, (char *)&args_copy, spans, count, "infinite"),
           "scratch");
     for (int i = 0; i < NB * NH * NP; i++)
         CHECK(i == AT ? isinf(y[i]) && y[i] > 0 : isfinite(y[i]), "y[%d] = %g", i, (double)y[i]);

@@ -1,7 +1,7 @@
 /* test_cuda_precision.c - the SSD core on a device with products in bf16, against the f64 reference.
  *
  * Errors are of whole tensors: |got - want| / |want|, in the Euclidean norm. v, b, c and g_y are values of bf16, as with
- * bf16 activations; what remains are the roundings of the products' operands along the way, 2^-9 / 3^(1/2) = 1.1e-3 each.
+ * bf16 activations; what remains are the roundings of the products' operands along the variant, 2^-9 / 3^(1/2) = 1.1e-3 each.
  * BOUND allows a dozen of them, which bf16 training does not notice.
  */
 #include "kernels/args/mamba3_args.h"
@@ -113,7 +113,7 @@ static void run_core(core *k)
                                    .na = k->na,
                                    .half = k->half };
 #define HALF(field) .half = offsetof(kr_ssd_bwd_args, field)
-    const size_t of_maps = k->casts_bc ? offsetof(kr_ssd_bwd_args, g_bc_dtype) : 0;
+    const size_t bc_dtype = k->casts_bc ? offsetof(kr_ssd_bwd_args, g_bc_dtype) : 0;
     const size_t gap = n.nm == 1 ? offsetof(kr_ssd_bwd_args, g_v_rows.gap) : 0;
     const link backward[] = { IN(kr_ssd_bwd_args, v, k->v, HALF(v_dtype)),
                               IN(kr_ssd_bwd_args, b, k->b, HALF(b_dtype)),
@@ -126,8 +126,8 @@ static void run_core(core *k)
                               IN(kr_ssd_bwd_args, g_y, k->g_y, HALF(g_y_dtype)),
                               IN(kr_ssd_bwd_args, g_final, k->g_final),
                               OUT(kr_ssd_bwd_args, g_v, k->g_v, HALF(g_v_rows.dtype), .gap = gap, .row = values),
-                              OUT(kr_ssd_bwd_args, g_b, k->g_b, .half = of_maps),
-                              OUT(kr_ssd_bwd_args, g_c, k->g_c, .half = of_maps),
+                              OUT(kr_ssd_bwd_args, g_b, k->g_b, .half = bc_dtype),
+                              OUT(kr_ssd_bwd_args, g_c, k->g_c, .half = bc_dtype),
                               OUT(kr_ssd_bwd_args, g_da, k->g_da),
                               OUT(kr_ssd_bwd_args, g_w, k->g_w),
                               OUT(kr_ssd_bwd_args, g_diag_weight, k->g_diag_weight),
@@ -205,19 +205,19 @@ typedef struct result {
 } result;
 
 /* With one bf16 g_b and g_c per head, the bits differ from those of f32: the rounding errors of states are left out. */
-static void check_rounded(const core *k, const result *results, float *const *kept)
+static void check_rounded(const core *k, const result *results, float *const *expected)
 {
     const shape n = k->n;
-    const bool as_near = precision == KR_PRECISION_BF16 && k->casts_bc && n.ng == n.nh;
+    const bool is_approximate = precision == KR_PRECISION_BF16 && k->casts_bc && n.ng == n.nh;
     for (int i = 0; i < RESULTS; i++) {
         if (!results[i].made) continue;
-        if (as_near) {
+        if (is_approximate) {
             check_error(results[i].name, n.text, results[i].made);
             continue;
         }
-        const int64_t different = count_different(kept[i], results[i].made, results[i].is_half);
-        CHECK(different == 0, "%s, precision %d, %lld apart, %s: %lld of %lld differ", n.text, (int)precision,
-              (long long)apart, results[i].name, (long long)different, (long long)results[i].made->count);
+        const int64_t different = count_different(expected[i], results[i].made, results[i].is_half);
+        CHECK(different == 0, "%s, precision %d, row gap %lld, %s: %lld of %lld differ", n.text, (int)precision,
+              (long long)row_gap, results[i].name, (long long)different, (long long)results[i].made->count);
     }
 }
 
@@ -225,7 +225,7 @@ static void check_halves(shape n, bool casts_bc, int64_t gap)
 {
     core k = core_of(n, n.nb > 1);
     const int64_t maps = n.nb * n.ns * n.nm * n.ng * n.nr;
-    float *kept[RESULTS] = { NULL };
+    float *expected[RESULTS] = { NULL };
     k.b = drawn_bf16(maps, 1), k.c = drawn_bf16(maps, 1 / sqrt((double)n.nr));
     k.casts_bc = casts_bc;
     run_core(&k);
@@ -239,17 +239,17 @@ static void check_halves(shape n, bool casts_bc, int64_t gap)
     for (int i = 0; i < RESULTS; i++) {
         if (!results[i].made) continue;
         const size_t bytes = (size_t)results[i].made->count * sizeof(float);
-        kept[i] = must_have(malloc(bytes + 1));
-        memcpy(kept[i], results[i].made->single, bytes);
+        expected[i] = must_have(malloc(bytes + 1));
+        memcpy(expected[i], results[i].made->single, bytes);
     }
-    in_halves = true, apart = gap;
+    in_halves = true, row_gap = gap;
     run_core(&k);
-    in_halves = false, apart = 0;
+    in_halves = false, row_gap = 0;
     clear_gaps(k.y);
     for (int64_t i = 0; i < k.y->count; i++)
-        if (isnan((double)kept[0][i])) kept[0][i] = 0;
-    check_rounded(&k, results, kept);
-    for (int i = 0; i < RESULTS; i++) free(kept[i]);
+        if (isnan((double)expected[0][i])) expected[0][i] = 0;
+    check_rounded(&k, results, expected);
+    for (int i = 0; i < RESULTS; i++) free(expected[i]);
     free_buffers();
 }
 
@@ -270,9 +270,9 @@ TEST(halves_give_the_bits_of_floats)
     if (!device_is_cuda()) SKIP("this device takes no halves");
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
         for (taken_for = ITSELF; taken_for < last_limits(); taken_for++)
-            for (int way = 0; way < 4; way++) {
-                precision = way < 2 ? KR_PRECISION_BF16 : KR_PRECISION_EXACT;
-                check_halves(shapes[i], way % 2, way % 2 ? 8 : i % 4);
+            for (int variant = 0; variant < 4; variant++) {
+                precision = variant < 2 ? KR_PRECISION_BF16 : KR_PRECISION_EXACT;
+                check_halves(shapes[i], variant % 2, variant % 2 ? 8 : i % 4);
             }
     precision = KR_PRECISION_BF16;
     taken_for = ITSELF;
@@ -370,7 +370,7 @@ static void add_to(buffer *a, const buffer *b)
     for (int64_t i = 0; i < a->count; i++) a->exact[i] += b->exact[i], a->single[i] += b->single[i];
 }
 
-/* The same with quaternions instead of angles, by a kernel of their own. */
+/* The same with quaternions instead of angles, by a separate kernel. */
 static void rotate_four(rotated *t, const core *k, buffer *cum, int64_t nj)
 {
     const shape n = k->n;

@@ -1,17 +1,16 @@
 /* test_gemm.c - the vector matrix products against a plain double loop, and the laws of their bits.
  *
- * Every case is computed in several ways: 1 and 3 threads, another layout of A and B, row by row, and with B kept in
- * halves, which its values are. The first must agree with the double sum within the rounding of chains of fused
- * multiply-adds, all others with the first to the bit. A far device chooses its kernel by sizes and layout: there all ways
- * must agree with the double sum, and with the first to the bit are a second run, a row among other rows, and the rows of
- * a product of few rows one by one.
- * Outputs have gaps between rows that must stay untouched; buffers have exact sizes, so that a sanitizer sees each step
- * outside.
+ * Every case is computed several times: with 1 and 3 threads, another layout of A and B, row by row, and with B stored
+ * as bf16 or f16, which holds its values exactly. The first must agree with the double sum within the rounding of
+ * chains of fused multiply-adds, all others with the first bit by bit. A device selects its kernel by sizes and layout:
+ * there all must agree with the double sum, and bit-exact with the first are a second run, a row among other rows, and
+ * the rows of a product of few rows one by one. Outputs have gaps between rows that must stay untouched; buffers have
+ * exact sizes, so that a sanitizer sees each access outside.
  */
 #include "base/half.h"
 #include "tests/kernels/conformance.h"
 
-/* How an operand lies in memory. */
+/* The memory layout of an operand. */
 typedef enum layout { PLAIN, TRANSPOSED, PADDED, PADDED_TRANSPOSED, SPREAD, BACKWARDS, NLAYOUTS } layout;
 
 typedef struct operand {
@@ -27,7 +26,7 @@ typedef struct gemm_case {
     bool bias, accumulate;
     int64_t nb0, nb1;        /* batch dims */
     bool a_shared, b_shared; /* broadcast along the first batch axis */
-    kr_storage_dtype half;   /* that B's values fit; KR_STORAGE_NATIVE: as KR_STORAGE_BF16 */
+    kr_storage_dtype half;   /* a type that holds B's values; KR_STORAGE_NATIVE: as KR_STORAGE_BF16 */
 } gemm_case;
 
 static uint16_t narrowed(float x, kr_storage_dtype half)
@@ -117,7 +116,7 @@ static void check(bool ok, const gemm_case *t, const char *set, const char *what
 }
 
 typedef struct data {
-    float *a, *b, *bias, *c0; /* A [items m k], B [items k n], what C holds before [items m c_m] */
+    float *a, *b, *bias, *c0; /* A [items m k], B [items k n], C before the call [items m c_m] */
     int64_t a_items, b_items, items, c_m;
 } data;
 
@@ -155,7 +154,7 @@ static void free_data(data *d)
     free(d->c0);
 }
 
-/* The same operand in halves. */
+/* The same operand as bf16 or f16. */
 static uint16_t *narrow(const operand *o, kr_storage_dtype half)
 {
     uint16_t *y = must_alloc(o->count * sizeof *y);
@@ -169,12 +168,12 @@ typedef enum how { WHOLE, BY_ROW, IN_HALVES, IN_HALVES_BY_ROW } how;
 
 /* C of the whole case, in the given layouts; each item of A and B is laid out as one row of items. */
 static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, kr_pool *pool, layout la, layout lb,
-                      how way)
+                      how variant)
 {
     const size_t c_count = (size_t)(d->items * t->nm * d->c_m);
     float *c = must_alloc(c_count * sizeof(float));
     memcpy(c, d->c0, c_count * sizeof(float));
-    /* Items stand below one another: one operand of items * m rows keeps every layout valid for each item. */
+    /* Items are stacked: one operand of items * m rows keeps every layout valid for each item. */
     operand a = lay_out(d->a, d->a_items * t->nm, t->nk, la), b = lay_out(d->b, d->b_items * t->nk, t->nn, lb);
     kr_matmul_args args = { .exec = { .pool = pool },
                             .nm = t->nm,
@@ -196,7 +195,7 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
                             .batch_b = { t->b_shared ? 0 : t->nb1 * t->nk * b.row, 0, t->nk * b.row },
                             .batch_c = { t->nb1 * t->nm * d->c_m, 0, t->nm * d->c_m } };
     uint16_t *halves = NULL;
-    if (way == IN_HALVES || way == IN_HALVES_BY_ROW) {
+    if (variant == IN_HALVES || variant == IN_HALVES_BY_ROW) {
         args.b_dtype = t->half == KR_STORAGE_F16 ? KR_STORAGE_F16 : KR_STORAGE_BF16;
         halves = narrow(&b, t->half);
         args.b = halves + (b.first - b.memory);
@@ -207,7 +206,7 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
     const spans memory =
         spans_of(&a, halves ? (void *)halves : (void *)b.memory, b.count * (halves ? sizeof *halves : sizeof *b.memory),
                  c, c_count * sizeof(float), t->bias ? d->bias : NULL, t->nn);
-    if (way == BY_ROW || way == IN_HALVES_BY_ROW) {
+    if (variant == BY_ROW || variant == IN_HALVES_BY_ROW) {
         args.nm = 1;
         for (int64_t m = 0; m < t->nm; m++) {
             args.a = a.first + m * a.row;
@@ -223,9 +222,9 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
     return c;
 }
 
-/* Gaps untouched, and sums within the rounding of a chain: about (k + 3) half-ulps of the sum of magnitudes. On the
- * processor the chain begins with C and the bias, added; elsewhere these may follow one by one (apart). */
-static bool agrees(const gemm_case *t, const data *d, const float *c, bool apart)
+/* Gaps untouched, and sums within the rounding of a chain: about (k + 3) half-ulps of the sum of magnitudes. On the CPU
+ * the chain begins with C and the bias, added; elsewhere these may follow separately (is_separate). */
+static bool agrees(const gemm_case *t, const data *d, const float *c, bool is_separate)
 {
     const double unit = 5.97e-8, terms = (double)(t->nk < 256 ? t->nk : 256) + (double)t->nk / 256.0 + 4.0;
     for (int64_t item = 0; item < d->items; item++) {
@@ -236,7 +235,7 @@ static bool agrees(const gemm_case *t, const data *d, const float *c, bool apart
             for (int64_t n = 0; n < t->nn; n++) {
                 double sum = (t->accumulate ? (double)old[n] : 0.0) + (t->bias ? (double)d->bias[n] : 0.0);
                 double size = fabs(sum) + 1e-30;
-                if (apart)
+                if (is_separate)
                     size += (t->accumulate ? fabs((double)old[n]) : 0) + (t->bias ? fabs((double)d->bias[n]) : 0);
                 for (int64_t k = 0; k < t->nk; k++) {
                     const double term = (double)a[m * t->nk + k] * (double)b[k * t->nn + n];
@@ -260,7 +259,7 @@ static void check_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
     const struct {
         bool threads;
         layout a, b;
-        how way;
+        how variant;
         const char *broken;
     } others[] = {
         { true, t->a, t->b, WHOLE, "bits depend on threads" },
@@ -275,7 +274,8 @@ static void check_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
     float *c = compute(t, &d, set, NULL, t->a, t->b, WHOLE);
     check(agrees(t, &d, c, false), t, set->name, "differs from the double sum");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        float *other = compute(t, &d, set, others[i].threads ? pool : NULL, others[i].a, others[i].b, others[i].way);
+        float *other =
+            compute(t, &d, set, others[i].threads ? pool : NULL, others[i].a, others[i].b, others[i].variant);
         check(memcmp(c, other, bytes) == 0, t, set->name, others[i].broken);
         free(other);
     }
@@ -283,11 +283,11 @@ static void check_case(const gemm_case *t, const kr_kernels *set, kr_pool *pool)
     free_data(&d);
 }
 
-/* A's rows, but for row `kept` of each item, become others. */
-static void change_rows(const gemm_case *t, data *d, int64_t kept)
+/* Changes A's rows, except row `fixed` of each item. */
+static void change_rows(const gemm_case *t, data *d, int64_t fixed)
 {
     for (int64_t row = 0; row < d->a_items * t->nm; row++)
-        for (int64_t k = 0; row % t->nm != kept && k < t->nk; k++) d->a[row * t->nk + k] = next_float();
+        for (int64_t k = 0; row % t->nm != fixed && k < t->nk; k++) d->a[row * t->nk + k] = next_float();
 }
 
 static bool same_row(const gemm_case *t, const data *d, const float *x, const float *y, int64_t row)
@@ -307,7 +307,7 @@ static void check_device_case(const gemm_case *t, const kr_kernels *set, kr_pool
     const struct {
         bool wanted, bits;
         layout a, b;
-        how way;
+        how variant;
         const char *broken;
     } others[] = {
         { true, true, t->a, t->b, WHOLE, "bits differ in a second run" },
@@ -323,16 +323,16 @@ static void check_device_case(const gemm_case *t, const kr_kernels *set, kr_pool
     check(agrees(t, &d, c, true), t, set->name, "differs from the double sum");
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         if (!others[i].wanted) continue;
-        float *other = compute(t, &d, set, pool, others[i].a, others[i].b, others[i].way);
+        float *other = compute(t, &d, set, pool, others[i].a, others[i].b, others[i].variant);
         check(others[i].bits ? memcmp(c, other, bytes) == 0 : agrees(t, &d, other, true), t, set->name,
               others[i].broken);
         free(other);
     }
     if (t->nm > 0) {
-        const int64_t kept = kr_test_below(t->nm);
-        change_rows(t, &d, kept);
+        const int64_t fixed = kr_test_below(t->nm);
+        change_rows(t, &d, fixed);
         float *other = compute(t, &d, set, pool, t->a, t->b, WHOLE);
-        check(same_row(t, &d, c, other, kept), t, set->name, "a row's bits depend on what other rows hold");
+        check(same_row(t, &d, c, other, fixed), t, set->name, "a row's bits depend on what other rows hold");
         free(other);
     }
     free(c);
@@ -372,7 +372,7 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
         }
         check_set(&t, set, pool);
     }
-    /* Layouts of the large way, several rounds of rows and of columns, and strides that collide in caches. */
+    /* Layouts of the large path, several blocks of rows and of columns, and strides that collide in caches. */
     const gemm_case large[] = {
         { 389, 331, 257, TRANSPOSED, TRANSPOSED, 1, true, true, 1, 1, false, false, KR_STORAGE_F16 },
         { 4099, 37, 67, PLAIN, TRANSPOSED, 0, false, false, 1, 1, false, false, KR_STORAGE_BF16 },
@@ -395,13 +395,13 @@ TEST(products_keep_their_bits_in_every_layout)
             sweep(kr_judged_set(n), kr_test_pool(3), kr_test_quick() ? 15 : 400);
 }
 
-/* X X^T [m m], X [m k]: every product of two elements is that of its mirror image, so both ways give the same bits. */
-static void check_symmetric(int64_t nm, int64_t nk, layout lies, const kr_kernels *set, kr_pool *pool)
+/* X X^T [m m], X [m k]: every product of two elements equals its mirror image, so both halves have the same bits. */
+static void check_symmetric(int64_t nm, int64_t nk, layout how_laid, const kr_kernels *set, kr_pool *pool)
 {
     enum { GAP = 3 };
     const int64_t c_m = nm + GAP, count = nm * c_m;
     float *values = random_floats(nm * nk);
-    const operand x = lay_out(values, nm, nk, lies);
+    const operand x = lay_out(values, nm, nk, how_laid);
     float *c[2];
     for (int symmetric = 0; symmetric < 2; symmetric++) {
         c[symmetric] = must_alloc((size_t)count * sizeof(float));
@@ -423,7 +423,9 @@ static void check_symmetric(int64_t nm, int64_t nk, layout lies, const kr_kernel
             spans_of(&x, x.memory, x.count * sizeof(float), c[symmetric], (size_t)count * sizeof(float), NULL, 0);
         call(set, &args, &memory);
     }
-    const gemm_case t = { .nm = nm, .nn = nm, .nk = nk, .a = lies, .b = lies, .c_gap = GAP, .nb0 = 1, .nb1 = 1 };
+    const gemm_case t = {
+        .nm = nm, .nn = nm, .nk = nk, .a = how_laid, .b = how_laid, .c_gap = GAP, .nb0 = 1, .nb1 = 1
+    };
     check(memcmp(c[0], c[1], (size_t)count * sizeof(float)) == 0, &t, set->name, "the symmetric product differs");
     for (int i = 0; i < 2; i++) free(c[i]);
     free(x.memory);
@@ -437,6 +439,6 @@ TEST(symmetric_products_are_the_whole_ones)
         if (kr_kernel_named("matmul")->has(kr_judged_set(n), KR_REAL_F32))
             for (size_t i = 0; i < sizeof sides / sizeof *sides; i++)
                 for (size_t k = 0; k < sizeof terms / sizeof *terms; k++)
-                    for (int lies = 0; lies < (kr_test_quick() ? 1 : NLAYOUTS); lies++)
-                        check_symmetric(sides[i], terms[k], (layout)lies, kr_judged_set(n), kr_test_pool(3));
+                    for (int how_laid = 0; how_laid < (kr_test_quick() ? 1 : NLAYOUTS); how_laid++)
+                        check_symmetric(sides[i], terms[k], (layout)how_laid, kr_judged_set(n), kr_test_pool(3));
 }

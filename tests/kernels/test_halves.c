@@ -1,6 +1,6 @@
-/* test_halves.c - what only the f32 kernels of CUDA take: operands and results of bf16, and rows that lie in wider ones. They
- * give the bits that f32 and rows of their own give, a result of bf16 being the other one rounded; nothing is written
- * between rows. The state space core has such a test in test_cuda_precision.c. */
+/* test_halves.c - forms that only the f32 kernels of CUDA support: operands and results of bf16, and strided rows. They
+ * have the bits of f32 and contiguous rows, a result of bf16 being the f32 one rounded; nothing is written between
+ * rows. The state space core has such a test in test_cuda_precision.c. */
 #include "tests/kernels/both.h"
 
 #include "kernels/args/mamba3_args.h"
@@ -13,26 +13,26 @@ static void run_copy(const char *name, const void *args, size_t bytes, const lin
     run_on_device(kr_kernel_named(name), copy, links, nlinks);
 }
 
-/* Runs it plainly, and then in halves and with `gap` elements between rows. */
+/* Runs it plainly, and then in bf16 and with `gap` elements between rows. */
 static void check_law(const char *name, const void *args, size_t bytes, const link *links, int nlinks, int64_t gap)
 {
-    float *kept[LINKS] = { NULL };
+    float *expected[LINKS] = { NULL };
     run_copy(name, args, bytes, links, nlinks);
     for (int i = 0; i < nlinks; i++) {
         if (!links[i].is_output || !links[i].to) continue;
         const size_t size = (size_t)links[i].to->count * sizeof(float);
-        kept[i] = must_have(malloc(size + 1));
-        memcpy(kept[i], links[i].to->single, size);
+        expected[i] = must_have(malloc(size + 1));
+        memcpy(expected[i], links[i].to->single, size);
     }
-    in_halves = true, apart = gap;
+    in_halves = true, row_gap = gap;
     run_copy(name, args, bytes, links, nlinks);
-    in_halves = false, apart = 0;
+    in_halves = false, row_gap = 0;
     for (int i = 0; i < nlinks; i++) {
-        if (!kept[i]) continue;
-        const int64_t different = count_different(kept[i], links[i].to, links[i].half != 0);
-        CHECK(different == 0, "%s, %lld apart, result %d: %lld of %lld differ", name, (long long)gap, i,
+        if (!expected[i]) continue;
+        const int64_t different = count_different(expected[i], links[i].to, links[i].half != 0);
+        CHECK(different == 0, "%s, row gap %lld, result %d: %lld of %lld differ", name, (long long)gap, i,
               (long long)different, (long long)links[i].to->count);
-        free(kept[i]);
+        free(expected[i]);
     }
     free_buffers();
 }
@@ -40,7 +40,7 @@ static void check_law(const char *name, const void *args, size_t bytes, const li
 #define LAW(name, args, links, gap)                                                                                    \
     check_law(name, &(args), sizeof(args), links, (int)(sizeof(links) / sizeof *(links)), gap)
 
-/* Rows that 16-byte steps can walk, and rows that they cannot; short ones, and such as no block holds. */
+/* Rows that allow 16-byte accesses, and rows that do not; short ones, and ones longer than a CTA's tile. */
 static const struct {
     int64_t no, ni, gap;
 } shapes[] = { { 37, 64, 8 }, { 19, 61, 3 }, { 5, 64, 1 }, { 700, 1536, 16 }, { 3, 9000, 4 }, { 1, 12, 4 } };
@@ -102,7 +102,7 @@ TEST(norms_and_gates_in_halves)
     }
 }
 
-/* g_y in one piece, and in three of halves; taps that the walk holds, and more. */
+/* g_y in one tensor, and in three of bf16; tap counts with specialised loops, and more. */
 static void conv_law(int64_t nk, int64_t nb, int64_t ns)
 {
     enum { PARTS = 3, NV = 88 };
@@ -123,10 +123,10 @@ static void conv_law(int64_t nk, int64_t nb, int64_t ns)
                      { 0 } };
     enum { WHOLE = 6, IN_PARTS = 8 };
     run_copy("conv_bwd", &a, sizeof a, links, WHOLE);
-    float *kept[2] = { must_have(malloc((size_t)g_x->count * sizeof(float))),
-                       must_have(malloc((size_t)g_weight->count * sizeof(float))) };
-    memcpy(kept[0], g_x->single, (size_t)g_x->count * sizeof(float));
-    memcpy(kept[1], g_weight->single, (size_t)g_weight->count * sizeof(float));
+    float *expected[2] = { must_have(malloc((size_t)g_x->count * sizeof(float))),
+                           must_have(malloc((size_t)g_weight->count * sizeof(float))) };
+    memcpy(expected[0], g_x->single, (size_t)g_x->count * sizeof(float));
+    memcpy(expected[1], g_weight->single, (size_t)g_weight->count * sizeof(float));
     a.g_y_columns.count = PARTS;
     memcpy(a.g_y_columns.from, from, sizeof from);
     for (int i = 0; i < PARTS; i++) {
@@ -140,10 +140,11 @@ static void conv_law(int64_t nk, int64_t nb, int64_t ns)
     in_halves = true;
     run_copy("conv_bwd", &a, sizeof a, links, IN_PARTS);
     in_halves = false;
-    CHECK(count_different(kept[0], g_x, false) == 0, "%lld taps, %lld rows: g_x differs", (long long)nk, (long long)nb);
-    CHECK(count_different(kept[1], g_weight, false) == 0, "%lld taps: g_weight differs", (long long)nk);
-    free(kept[0]);
-    free(kept[1]);
+    CHECK(count_different(expected[0], g_x, false) == 0, "%lld taps, %lld rows: g_x differs", (long long)nk,
+          (long long)nb);
+    CHECK(count_different(expected[1], g_weight, false) == 0, "%lld taps: g_weight differs", (long long)nk);
+    free(expected[0]);
+    free(expected[1]);
     free_buffers();
 }
 

@@ -1,4 +1,4 @@
-/* test_kernels_text.c - kr_kernels_text tells what the tables have, kernel by kernel. */
+/* test_kernels_text.c - kr_kernels_text agrees with the tables, kernel by kernel. */
 #include "tests/harness.h"
 
 #include "kernels/select.h"
@@ -6,7 +6,7 @@
 #include "kernels/cuda/cuda.h"
 #endif
 
-/* The word of a kernel's slots in one set. */
+/* The text for a kernel's slots in one set. */
 static const char *word_of(bool f32, bool f64)
 {
     return f32 && f64 ? "f32 f64" : f32 ? "f32" : f64 ? "f64" : "-";
@@ -32,7 +32,7 @@ static const kr_kernels *set_named(const char *name)
     return kr_kernels_named(name);
 }
 
-/* The next field of a text of tab-separated lines, without its end; *text moves behind it. */
+/* The next field of a text of tab-separated lines, without its end; *text moves past it. */
 static const char *field(char **text, char *end)
 {
     char *begin = *text;

@@ -1,5 +1,5 @@
-/* test_moves.c - copies between types, fills and the search for what is not finite, against answers written down here:
- * for these kernels the reference is one of the sets, not the judge. */
+/* test_moves.c - copies between types, fills and the search for values that are not finite, against answers written
+ * down here: for these kernels the reference is one of the sets under test, not the oracle. */
 #include "tests/kernels/conformance.h"
 
 typedef union element {
@@ -74,7 +74,7 @@ static const conversion conversions[] = {
     { KR_DTYPE_F16, KR_DTYPE_BF16, HALF(0x3c01), HALF(0x3f80) },
 };
 
-/* Each conversion fills a row, so that vectors and their ragged ends are used as well as single elements. */
+/* Each conversion fills a row, so that vectors and partial vectors are used as well as single elements. */
 static void check_conversion(const kr_kernels *set, const conversion *c, int64_t n)
 {
     enum { MOST = 40 };

@@ -1,4 +1,4 @@
-/* test_random.c - random draws of the kernel: any part of a stream is the same numbers, intervals are half open, and
+/* test_random.c - random samples of the kernel: any part of a stream has the same numbers, intervals are half open, and
  * values are those of base/normal.h. */
 #include "base/half.h"
 #include "base/normal.h"
@@ -97,7 +97,7 @@ static double value_at(const void *y, kr_dtype dtype, int64_t i)
     }
 }
 
-/* In 8 or 11 bits many draws round up to the end of the interval, which is not in it. */
+/* In 8 or 11 bits many samples round up to the end of the interval, which is excluded. */
 TEST(uniform_intervals_are_half_open)
 {
     enum { MANY = 60000 };

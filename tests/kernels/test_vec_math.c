@@ -1,9 +1,9 @@
 /* test_vec_math.c - the vectorised functions against double libm, in units of the last place (ULP), for each
  * instruction set that this machine can run.
  *
- * The functions are reached through the elementwise kernels. Inputs: every 997th bit pattern of float, and all patterns
- * near the points where a function changes its method or its range. A second pass gives the same inputs in another
- * order and in small calls: an element's bits must not depend on its place.
+ * The functions are called through the elementwise kernels. Inputs: every 997th bit pattern of float, and all patterns
+ * margin the points where a function changes its method or its range. A second pass has the same inputs in another order
+ * and in small calls: an element's bits must not depend on its position.
  */
 #include "tests/kernels/conformance.h"
 
@@ -11,7 +11,7 @@ enum {
     PATTERN_STRIDE = 997,
     QUICK_STRIDE = 50021,
     NEAR = 2048, /* patterns on either side of a special point */
-    CHUNK = 4099 /* elements a call: a prime, so that the ragged end is used */
+    CHUNK = 4099 /* elements per call: a prime, so that partial vectors are used */
 };
 
 typedef struct function {
@@ -64,7 +64,7 @@ static uint32_t bits_of(float x)
     return bits;
 }
 
-/* |got - want| in units of want's last place; infinity stands at 2^128, the next number had there been one. A zero of
+/* |got - want| in units of want's last place; infinity counts as 2^128, the next number if there were one. A zero of
  * the wrong sign and a NaN on one side only are infinitely wrong. */
 static double ulps(float got, double want)
 {
@@ -89,18 +89,18 @@ static float *make_inputs(int64_t *count)
         0.34657359f, 1.0397208f, 0.75f, 1.5f, 17, 18, 20, 40, 80,            /* where methods change */
         4, 9, 10.7f, 11, 13, 14.2f, 15,                                      /* where erf and gelu end */
         0.78539819f, 1.5707964f, 3.1415927f, 4.712389f, 6.2831855f, 100000,  /* multiples of pi/4, the wide reduction */
-        102943.7f, 0x1p22f, 0x1p24f, 16367173.0f * 0x1p72f,                  /* the last is near a multiple of pi/2 */
+        102943.7f, 0x1p22f, 0x1p24f, 16367173.0f * 0x1p72f,                  /* the last is margin a multiple of pi/2 */
     };
     /* clang-format on */
     const int64_t nspecial = (int64_t)(sizeof special / sizeof *special);
     const uint64_t stride = kr_test_quick() ? QUICK_STRIDE : PATTERN_STRIDE;
-    const int64_t n = (int64_t)(((uint64_t)1 << 32) / stride) + 1, near = kr_test_quick() ? NEAR / 32 : NEAR;
-    float *x = malloc((size_t)(n + nspecial * (2 * near + 1) * 2) * sizeof *x);
+    const int64_t n = (int64_t)(((uint64_t)1 << 32) / stride) + 1, margin = kr_test_quick() ? NEAR / 32 : NEAR;
+    float *x = malloc((size_t)(n + nspecial * (2 * margin + 1) * 2) * sizeof *x);
     if (!x) exit(2);
     int64_t k = 0;
     for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += stride) x[k++] = of_bits((uint32_t)bits);
     for (int64_t i = 0; i < nspecial; i++)
-        for (int64_t d = -near; d <= near; d++) {
+        for (int64_t d = -margin; d <= margin; d++) {
             uint32_t bits = (uint32_t)((int64_t)bits_of(special[i]) + d);
             x[k++] = of_bits(bits);
             x[k++] = of_bits(bits ^ 0x80000000u);
@@ -147,7 +147,7 @@ static bool same(float a, float b)
     return bits_of(a) == bits_of(b) || (isnan(a) && isnan(b));
 }
 
-/* Takes elements far apart as neighbours, in calls of 1, 2, 3, ... elements, running backwards. */
+/* Calls with distant elements as neighbours, 1, 2, 3, ... elements per call, running backwards. */
 static void check_place(const function *f, const kr_kernels *set, const float *x, const float *y, int64_t n)
 {
     enum { MOST = 61 };

@@ -1,7 +1,7 @@
-/* test_walk.c - the elementwise kernels and softmax over all sorts of layouts, against plain loops in double.
+/* test_walk.c - the elementwise kernels and softmax over many layouts, against plain loops in double.
  *
- * Each operand lies in a block of its own of exactly the size its strides reach, so that an address sanitizer sees any
- * step beyond. What lies between the elements of the output must stay as it was.
+ * Each operand is in a separate block of exactly the size its strides need, so that an address sanitizer sees any
+ * access beyond. Memory between the elements of the output must stay unchanged.
  */
 #include "tests/kernels/conformance.h"
 
@@ -14,7 +14,7 @@ static uint32_t draw(uint32_t below)
     return (uint32_t)kr_test_below(below);
 }
 
-/* ---- what each kernel should give; x, y = f(x), g ---- */
+/* ---- expected results; x, y = f(x), g ---- */
 
 typedef double exact_fn(double a, double b, double c);
 
@@ -83,7 +83,7 @@ static double b_maximum_bwd(double a, double b, double g) { return a > b ? g : a
 
 typedef struct operand {
     float *block;
-    int64_t size, origin; /* elements in the block; where index 0 lies */
+    int64_t size, origin; /* elements in the block; offset of index 0 */
 } operand;
 
 enum { REPEAT = 1 }; /* the operand may have strides of 0 */
@@ -134,7 +134,7 @@ static int64_t count_of(const kr_walk *walk)
     return n;
 }
 
-static bool near(double got, double want)
+static bool is_close(double got, double want)
 {
     return fabs(got - want) <= 1e-5 * fabs(want) + 1e-6;
 }
@@ -220,7 +220,7 @@ static double wanted(const kernel *k, float a, float b, float c)
     }
 }
 
-/* Gradients are checked as functions of x, y and g: y is drawn like the others and is not f(x). */
+/* Gradients are checked as functions of x, y and g: y is random like the others and is not f(x). */
 static void run_case(const kernel *k, const kr_kernels *set, kr_walk w, bool plain)
 {
     operand x[4];
@@ -241,7 +241,7 @@ static void run_case(const kernel *k, const kr_kernels *set, kr_walk w, bool pla
         for (int i = 0; i < 3; i++) in[i] = x[i + 1].block[x[i + 1].origin + offset_of(&w, i + 1, e)];
         double want = wanted(k, in[0], in[1], in[2]);
         written[at] = 1;
-        ok = CHECK(near((double)x[0].block[at], want), "%s %s rank %d element %lld: got %.9g want %.9g", k->name,
+        ok = CHECK(is_close((double)x[0].block[at], want), "%s %s rank %d element %lld: got %.9g want %.9g", k->name,
                    set->name, w.rank, (long long)e, (double)x[0].block[at], want);
     }
     for (int64_t i = 0; i < x[0].size && ok; i++)
@@ -255,8 +255,8 @@ static void run_case(const kernel *k, const kr_kernels *set, kr_walk w, bool pla
 static void check_kernel(const kernel *k, const kr_kernels *set)
 {
     if (!kr_kernel_named(k->name)->has(set, KR_REAL_F32)) return;
-    if (set == device_kernels() && (k->slope == d_tanh || k->slope == d_sigmoid)) return; /* it takes them from x */
-    for (int64_t n = 0; n <= 48; n += kr_test_quick() ? 3 : 1) { /* all ragged ends of up to three vectors */
+    if (set == device_kernels() && (k->slope == d_tanh || k->slope == d_sigmoid)) return; /* it computes them from x */
+    for (int64_t n = 0; n <= 48; n += kr_test_quick() ? 3 : 1) { /* all partial vectors of up to three vectors */
         run_case(k, set, (kr_walk){ .rank = 1, .dims = { n } }, true);
         run_case(k, set, (kr_walk){ .rank = 1, .dims = { n } }, false);
         run_case(k, set, (kr_walk){ .rank = 2, .dims = { 3, n } }, false);
@@ -271,7 +271,7 @@ static void check_kernel(const kernel *k, const kr_kernels *set)
     run_case(k, set, (kr_walk){ .rank = 3, .dims = { 5, 129, 67 } }, false); /* tasks of many rows */
 }
 
-/* The reference takes f' from x, where a set may take it from y: here only the sets that follow it are asked. */
+/* The reference computes f' from x, while a set may compute it from y: here only the sets that follow it are tested. */
 TEST(elementwise_over_random_layouts)
 {
     for (int n = 0; kr_judged_set(n); n++)
@@ -322,14 +322,14 @@ static void softmax_case(const kr_kernels *set, int64_t no, int64_t nr, bool log
         for (int64_t i = 0; i < nr; i++) dot += want[i] * g[at + i], sum += g[at + i];
         for (int64_t i = 0; i < nr; i++) {
             double slope = logarithm ? g[at + i] - exp(want[i]) * sum : want[i] * (g[at + i] - dot);
-            ok = ok && near(y[at + i], want[i]) && fabs(g_x[at + i] - slope) < 1e-5;
+            ok = ok && is_close(y[at + i], want[i]) && fabs(g_x[at + i] - slope) < 1e-5;
         }
     }
     CHECK(ok, "softmax %s [%lld %lld] logarithm %d", set->name, (long long)no, (long long)nr, logarithm);
     free(x), free(y), free(g), free(g_x), free(want);
 }
 
-/* Rows that softmax cannot serve are NaN, and a row's neighbours do not notice. */
+/* Rows with special values give NaN, and do not affect their neighbours. */
 static void softmax_special(const kr_kernels *set)
 {
     enum { NR = 37 };

@@ -1,11 +1,11 @@
-/* tolerance.c - how far each kernel may be from the f64 reference, and why. */
+/* tolerance.c - the tolerance of each kernel against the f64 reference, and its reason. */
 #include "tests/kernels/conformance.h"
 
 static const struct {
     const char *kernel;
     kr_tolerance tolerance;
 } table[] = {
-    /* Elementwise: ulps are what vec_math.h states, and one more rounding where a product follows. */
+    /* Elementwise: ulps are those of vec_math.h, and one more rounding if a product follows. */
     { "scale", { .ulps = 1, .plain = 2, .why = "two roundings, which count where alpha x and beta cancel" } },
     { "scale_bwd", { .exact = true, .why = "one product: a double product rounds to the same float" } },
     { "exp", { .ulps = 1, .why = "vf_exp" } },
@@ -110,7 +110,7 @@ static const struct {
     { "gate", { .ulps = 3, .device_f64 = 6, .why = "vf_silu and a product" } },
     { "gate_bwd", { .ulps = 4, .plain = 5, .why = "as gate; silu' crosses 0, where its terms cancel: scale |g_y x|" } },
 
-    /* Moves: exact. Gradients of gathers add up in their own type, in the reference too. */
+    /* Copies: exact. Gradients of gathers accumulate in their type, in the reference too. */
     { "gather", { .exact = true, .why = "moved" } },
     { "gather_bwd",
       { .adds_in_place = true, .ulps = 1, .plain = 1, .root = 1, .why = "a chain of additions in float" } },
@@ -123,7 +123,7 @@ static const struct {
     { "random", { .exact = true, .why = "integer arithmetic and IEEE operations in a fixed order" } },
     { "finite", { .exact = true, .why = "an index" } },
 
-    /* Mamba-3's parts: functions of a few ULP each, then products; what runs along a sequence does so in double. */
+    /* Mamba-3's parts: functions of a few ULP each, then products; accumulation along a sequence is in double. */
     { "trapezoid", { .ulps = 6, .plain = 4, .why = "softplus, sigmoid and exp, then up to three products" } },
     { "trapezoid_bwd", { .ulps = 6, .plain = 16, .why = "terms of both signs, each good to some ULP" } },
     { "angles", { .ulps = 1, .plain = 1, .doubles = 16, .why = "one rounding of a double; steps of up to 10" } },
@@ -150,7 +150,7 @@ static const struct {
     { "scan", { .ulps = 2, .plain = 8, .root = 1, .why = "a chain of products over tokens, a sum over states" } },
     { "scan_bwd", { .ulps = 4, .plain = 16, .root = 2, .why = "as scan, there and back; then sums over all tokens" } },
 
-    /* One token: as the kernels that they join; scales are bounds of a sum of magnitudes. */
+    /* Decode kernels: as the kernels that they fuse; scales are bounds of a sum of magnitudes. */
     { "decode_linear",
       { .samples_on_device = true,
         .ulps = 4,
@@ -173,7 +173,7 @@ static const struct {
         .why = "norms, turns, exponentials, sums over ranks and r" } },
     { "sample", { .ulps = 2, .plain = 4, .why = "a logit less the logarithm of a sum in double; ids are exact" } },
 
-    /* Steps of optimizers: the scale is what the terms come to when nothing cancels. */
+    /* Steps of optimizers: the scale is the sum of the terms' magnitudes. */
     { "adamw", { .ulps = 1, .plain = 12, .why = "some ten roundings, constants included, of terms that may cancel" } },
     { "sgd", { .ulps = 1, .plain = 8, .why = "some six roundings, constants included, of terms that may cancel" } },
     { "lerp", { .ulps = 1, .plain = 2, .why = "a difference, the constant, and a fused sum" } },

@@ -50,10 +50,10 @@ operands make_operands(const ssd_case *c)
     operands o = { .seq_start = NULL };
     const int64_t nq = mark_starts(c, &o);
     const bool ranked = c->family != MAMBA2;
-    const int64_t v[] = { c->nm, c->nh, c->np }, maps[] = { c->nm, c->ng, c->nr };
+    const int64_t v[] = { c->nm, c->nh, c->np }, bc[] = { c->nm, c->ng, c->nr };
     const double decay = c->decay != 0 ? c->decay : 0.15;
     o.shapes[V] = token_shape(c, ranked ? 3 : 2, ranked ? v : v + 1);
-    o.shapes[B] = o.shapes[C] = token_shape(c, ranked ? 3 : 2, ranked ? maps : maps + 1);
+    o.shapes[B] = o.shapes[C] = token_shape(c, ranked ? 3 : 2, ranked ? bc : bc + 1);
     o.shapes[DA] = token_shape(c, 1, &c->nh);
     o.values[V] = draw(&o.shapes[V], 0, 1, false);
     o.values[B] = draw(&o.shapes[B], 0, 1, false);

@@ -19,7 +19,7 @@ typedef struct ssd_case {
 
 enum { MAX_OPERANDS = 9, MAX_RESULTS = MAX_OPERANDS + 2 };
 
-/* Operands in a fixed order, NULL where a case has none: v, b, c, da or dt, a or scale, gamma, d, initial, learned. */
+/* Operands in a fixed order, NULL if a case has none: v, b, c, da or dt, a or scale, gamma, d, initial, learned. */
 typedef struct operands {
     double *values[MAX_OPERANDS];
     kr_shape shapes[MAX_OPERANDS];
@@ -39,8 +39,8 @@ extern const char *const result_names[MAX_RESULTS];
 operands make_operands(const ssd_case *c);
 void free_operands(operands *o);
 
-/* Runs forward and backward on a context of its own; peak, if given, gets the most bytes that this took beyond the
- * operands, by the allocator's count: outputs, gradients, what is kept in between, scratch. */
+/* Runs forward and backward on a new context; peak, if not NULL, gets the peak of allocated bytes beyond the operands:
+ * outputs, gradients, saved tensors, scratch. */
 results run_case(const ssd_case *c, const operands *o, kr_dtype dtype, kr_ssd_algorithm algorithm, const char *isa,
                  int threads, size_t *peak);
 void free_results(results *r);

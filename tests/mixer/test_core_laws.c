@@ -1,5 +1,5 @@
-/* test_core_laws.c - what must hold of the core whatever computes it: splitting, linearity, the two pathways of Mamba-3, finite
- * differences; and what it refuses. */
+/* test_core_laws.c - laws of the core for every algorithm and kernel: splitting, linearity, the two pathways of
+ * Mamba-3, finite differences; and its errors. */
 #include "tests/mixer/paths.h"
 
 static const kr_ssd_algorithm algorithms[] = { KR_SSD_MINIMAL, KR_SSD_SERIAL, KR_SSD_SERIAL_RECALCULATED };
@@ -89,7 +89,7 @@ TEST(linear_in_x_and_state)
         twice.x_bnlhp = kr_scale(m.tape, m.in.x_bnlhp, -2);
         twice.initial_state_bhpr = kr_scale(m.tape, m.in.initial_state_bhpr, -2);
         const kr_ssd_out two = kr_mamba2_ssd_run(m.tape, &twice, path);
-        CHECK_SAME_BITS("y", two.y, kr_scale(m.tape, one.y, -2)); /* a power of two scales every rounding alike */
+        CHECK_SAME_BITS("y", two.y, kr_scale(m.tape, one.y, -2)); /* a power of two scales all roundings equally */
         CHECK_SAME_BITS("state", two.final_state, kr_scale(m.tape, one.final_state, -2));
         drop(&m);
     }
@@ -134,13 +134,13 @@ TEST(double_pathway_is_single_pathway)
     }
 }
 
-/* loss of a case whose operand `which` is moved by `step` at element `at`. */
+/* loss of a case with element `at` of operand `which` shifted by `step`. */
 static double moved_loss(const ssd_case *c, operands *o, int which, int64_t at, double step)
 {
-    const double kept = o->values[which][at];
-    o->values[which][at] = kept + step;
+    const double original = o->values[which][at];
+    o->values[which][at] = original + step;
     results r = run_case(c, o, KR_DTYPE_F64, KR_SSD_SERIAL_RECALCULATED, "ref", 1, NULL);
-    o->values[which][at] = kept;
+    o->values[which][at] = original;
     double loss = 0;
     for (int64_t i = 0; i < r.counts[0]; i++) loss += r.values[0][i] * o->g_y[i];
     for (int64_t i = 0; i < r.counts[1]; i++) loss += r.values[1][i] * o->g_final[i];
@@ -182,7 +182,7 @@ TEST(finite_differences)
     }
 }
 
-/* y with a skip is y without it and D v, head by head; its gradient is sum <g_y, v>, and v's has D g_y more. */
+/* y with a skip is y without it plus D v, head by head; its gradient is sum <g_y, v>, and v's has D g_y added. */
 TEST(skip_is_d_v)
 {
     enum { V = 0, SKIP = 6 }; /* operands */

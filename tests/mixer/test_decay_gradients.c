@@ -2,9 +2,9 @@
  *
  *   g_da_t = <gradient of the state after t, e^da_t state before t>,   g_A_h = sum of dt g_da over the tokens
  *
- * With da = dt A, one step may leave e^-16 of the state where the next one leaves all of it, and g_da differs as much: a
- * kernel that takes it for a difference of sums over a chunk has no digit of the small ones. All three algorithms must have
- * them, on each instruction set.
+ * With da = dt A, one step may scale the state by e^-16 and the next one by almost 1, and g_da differs as much: a
+ * kernel that computes it as a difference of sums over a chunk has no correct digit of the small ones. All three
+ * algorithms must have them, on each instruction set.
  */
 #include "tests/mixer/paths.h"
 
@@ -31,7 +31,7 @@ static double step_size(pattern p, int64_t s, int64_t ns)
     }
 }
 
-/* A of head h: from -1 to -16, as models begin. */
+/* A of head h: from -1 to -16, as models are initialised. */
 static double decay_rate(const ssd_case *c, int64_t h)
 {
     return -1 - 15 * (double)h / (double)(c->nh > 1 ? c->nh - 1 : 1);
@@ -44,7 +44,7 @@ static void make_positive(double *x, const kr_shape *shape)
     for (int64_t i = 0; i < count; i++) x[i] = fabs(x[i]);
 }
 
-/* Operands of a case with these step sizes, which are returned [b s h]. If `positive`, all else is above 0. */
+/* Operands of a case with these step sizes, which are returned [b s h]. If `positive`, all others are above 0. */
 static double *set_steps(const ssd_case *c, operands *o, pattern p, bool positive)
 {
     const int64_t count = c->nb * c->ns * c->nh;
@@ -62,7 +62,7 @@ static double *set_steps(const ssd_case *c, operands *o, pattern p, bool positiv
     return dt;
 }
 
-/* No two terms of these gradients cancel: each element is right for itself. */
+/* No two terms of these gradients cancel: each element must be right on its own scale. */
 static void check_elements(const char *what, const results *got, const results *want, int operand, double tolerance)
 {
     const int i = G + operand;
@@ -76,7 +76,7 @@ static void check_elements(const char *what, const results *got, const results *
           (long long)at, got->values[i][at], want->values[i][at], worst);
 }
 
-/* g_A of each head, out of g_da: relative to the sum of magnitudes of its terms. */
+/* g_A of each head, from g_da: relative to the sum of magnitudes of its terms. */
 static void check_rates(const char *what, const ssd_case *c, const double *dt, const results *got, const results *want,
                         double tolerance)
 {
@@ -95,7 +95,7 @@ static void check_results(const char *what, const ssd_case *c, const double *dt,
                           const results *want)
 {
     if (c->family == MAMBA2) {
-        /* e^da has the rounding of da = dt A, up to 1e-6 of it where da is -16; the rest are sums in f32 */
+        /* e^da has the rounding of da = dt A, up to 1e-6 of it where da is -16; the others are sums in f32 */
         check_elements(what, got, want, WEIGHT, 1e-5);
         return;
     }
@@ -133,7 +133,7 @@ static void check_patterns(const ssd_case *c)
 {
     for (int p = 0; p < PATTERNS; p++) {
         check_steps(c, (pattern)p, true);
-        if (c->family != MAMBA2) check_steps(c, (pattern)p, false); /* g_da is what Mamba-2 has, too */
+        if (c->family != MAMBA2) check_steps(c, (pattern)p, false); /* Mamba-2 has g_da too */
     }
 }
 
@@ -145,7 +145,7 @@ static bool is_on_device(void)
     return on_device;
 }
 
-/* Whole chunks and a ragged one, more heads than a task has, an initial state. */
+/* Whole chunks and a partial one, more heads than a task has, an initial state. */
 TEST(decay_gradients_mamba2)
 {
     if (is_on_device()) SKIP("CUDA takes them for differences of sums over a chunk");

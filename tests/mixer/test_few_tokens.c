@@ -1,5 +1,5 @@
-/* test_few_tokens.c - sequences of few tokens, which the CPU kernels walk token by token: alone and in packed rows, from
- * a state and what the token before them left over; and that seed in all algorithms. */
+/* test_few_tokens.c - sequences of few tokens, which the CPU kernels process token by token: alone and in packed rows,
+ * from a state and with the boundary term of the preceding token; and that boundary in all algorithms. */
 #include "tests/harness.h"
 
 #include <krait/ops_mamba3.h>
@@ -12,7 +12,7 @@ static kr_tensor *uniform(kr_tape *tape, kr_dtype dtype, kr_shape shape, double 
     return kr_input(tape, kr_cast(tape, kr_rand(tape, KR_DTYPE_F64, shape, low, high), dtype));
 }
 
-/* Rows of ns tokens with nq sequences in all, each with a state and a seed. */
+/* Rows of ns tokens with nq sequences in all, each with a state and a boundary. */
 static kr_mamba3_single_ssd_input make_input(kr_tape *tape, kr_dtype dtype, int64_t nb, int64_t ns, int64_t nq)
 {
     return (kr_mamba3_single_ssd_input){ .v_bnlmhp = uniform(tape, dtype, KR_SHAPE(nb, ns, M, H, P), -1, 1),
@@ -84,7 +84,7 @@ TEST(few_tokens_packed_are_those_alone_threads)
     }
 }
 
-/* What is infinite in one row stays in it, and lanes beyond the last column, where there is nothing, do not count. */
+/* An infinite value in one row stays in it, and lanes beyond the last column do not count. */
 TEST(few_tokens_infinite_values)
 {
     char names[128];
@@ -113,7 +113,7 @@ TEST(few_tokens_infinite_values)
     }
 }
 
-/* ---- the seed ---- */
+/* ---- the boundary ---- */
 
 enum { OPERANDS = 11 };
 
@@ -125,7 +125,7 @@ static void list_operands(const kr_mamba3_single_ssd_input *in, kr_tensor **list
     for (int i = 0; i < OPERANDS; i++) list[i] = all[i];
 }
 
-/* y, final state and all gradients of one input, by the core's own seed or by a seeded state. */
+/* y, final state and all gradients of one input, with the core's boundary or with it added to the state. */
 typedef struct outcome {
     double *values[OPERANDS + 2];
     int64_t counts[OPERANDS + 2];
@@ -166,7 +166,7 @@ static outcome run_seeded(kr_ssd_path path, int64_t nb, int64_t ns, bool packed,
     return o;
 }
 
-static void check_seed(kr_ssd_path path, int64_t nb, int64_t ns, bool packed, bool from_zero)
+static void check_boundary(kr_ssd_path path, int64_t nb, int64_t ns, bool packed, bool from_zero)
 {
     static const char *const names[OPERANDS + 2] = { "y",        "final state", "g_v",       "g_b",       "g_c",
                                                      "g_da",     "g_gamma",     "g_scale",   "g_initial", "g_d",
@@ -182,14 +182,14 @@ static void check_seed(kr_ssd_path path, int64_t nb, int64_t ns, bool packed, bo
     }
 }
 
-TEST(a_seed_is_a_seeded_state)
+TEST(a_boundary_is_an_addition_to_the_state)
 {
     for (int a = KR_SSD_MINIMAL; a <= KR_SSD_SERIAL_RECALCULATED; a++) {
         const kr_ssd_path path = { (kr_ssd_algorithm)a, 5 };
-        check_seed(path, 2, 1, false, false);
-        check_seed(path, 2, 3, false, true);
-        check_seed(path, 3, 12, false, false);
-        check_seed(path, 1, NS, true, false);
+        check_boundary(path, 2, 1, false, false);
+        check_boundary(path, 2, 3, false, true);
+        check_boundary(path, 3, 12, false, false);
+        check_boundary(path, 1, NS, true, false);
     }
 }
 
@@ -201,7 +201,7 @@ static void refuse(kr_ctx *ctx, kr_tape *tape, kr_mamba3_single_ssd_input in, kr
     kr_tape_reset(tape);
 }
 
-TEST(seed_refusals)
+TEST(boundary_errors)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);

@@ -1,4 +1,4 @@
-/* test_into.c - final states that go into memory that is there: used where it fits, the same bits, and not otherwise. */
+/* test_into.c - final states written into existing memory: used if it fits, with the same bits, and not otherwise. */
 #include "mixer/into.h"
 #include "tests/harness.h"
 
@@ -6,7 +6,8 @@
 
 enum { NB = 2, NH = 3, NP = 5, NR = 7, NI = NH * NP };
 
-static int stream; /* of noise: as many as were drawn since it was set back, so that runs have the same operands */
+static int
+    stream; /* of random numbers: how many streams were used since the reset, so that runs have the same operands */
 
 static kr_tensor *noise(kr_tape *t, kr_shape shape, double low, double high)
 {
@@ -68,7 +69,7 @@ static kr_shape states_of(int family)
 
 static const kr_ssd_algorithm fused = KR_SSD_SERIAL_RECALCULATED;
 
-/* One token, a few, and more than are few; into other memory, and over the initial states. */
+/* One token, a few, and more than the token-by-token path takes; into other memory, and over the initial states. */
 TEST(final_states_go_where_they_are_wanted)
 {
     kr_ctx *ctx = kr_test_ctx(2, NULL);
@@ -89,7 +90,7 @@ TEST(final_states_go_where_they_are_wanted)
     kr_ctx_destroy(ctx);
 }
 
-/* A recorded run reads its initial states again; another shape or type does not fit; other algorithms make their own. */
+/* A recorded run reads its initial states again; another shape or type does not fit; other algorithms allocate. */
 TEST(final_states_are_new_where_the_memory_does_not_serve)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);

@@ -1,4 +1,4 @@
-/* test_mamba3_errors.c - what Mamba-3's parts refuse, and in which words; and that they give way when memory does. */
+/* test_mamba3_errors.c - errors of Mamba-3's parts and their texts; and allocation failures. */
 #include "tests/error_tests.h"
 
 static kr_tensor *with_options(kr_a_activation activation, double floor, double low, double high)
@@ -61,7 +61,7 @@ TEST(mamba3_norm_and_rotation_refusals)
             kr_rotation_angles(t, F(1, 2, 3), F(1, 2, 4), F(1, 5, 3), 1, NULL).angle_bsha);
     REFUSED(KR_ERR_SHAPE, "rotate: r = 7 of x [1, 1, 1, 1, 7] is odd, but half pairing needs two halves",
             kr_rotate(t, F(1, 1, 1, 1, 7), F(1, 1, 1, 2), KR_PAIRING_SPLIT));
-    REFUSED(KR_ERR_SHAPE, "rotate: a = 5 angles turn 10 entries, but r of x [1, 1, 1, 1, 8] is 8",
+    REFUSED(KR_ERR_SHAPE, "rotate: a = 5 angles rotate 10 entries, but r of x [1, 1, 1, 1, 8] is 8",
             kr_rotate(t, F(1, 1, 1, 1, 8), F(1, 1, 1, 5), KR_PAIRING_ADJACENT));
     REFUSED(KR_ERR_ARG, "rotate: pairing = 7 is neither adjacent nor half",
             kr_rotate(t, F(1, 1, 1, 1, 8), F(1, 1, 1, 2), (kr_pairing)7));
@@ -81,7 +81,7 @@ TEST(mamba3_quaternion_refusals)
                 .cum_bshj4);
     REFUSED(KR_ERR_SHAPE, "quaternion_cumprod: s = 0, but a sequence needs at least one token",
             kr_quaternion_cumprod(t, F(1, 0, 3, 1, 4), NULL, NULL).cum_bshj4);
-    REFUSED(KR_ERR_SHAPE, "quaternion_rotate: j = 2 blocks turn 8 entries, but r of x [1, 2, 1, 3, 7] is 7",
+    REFUSED(KR_ERR_SHAPE, "quaternion_rotate: j = 2 blocks rotate 8 entries, but r of x [1, 2, 1, 3, 7] is 7",
             kr_quaternion_rotate(t, F(1, 2, 1, 3, 7), F(1, 2, 3, 2, 4)));
     end();
 }
@@ -102,7 +102,7 @@ static void everything(void)
     kr_backward(t, kr_sum(t, kr_boundary_state(t, NULL, carry0, k, k), KR_ALL_AXES, false));
 }
 
-/* Whichever allocation is refused: an error that says so, and a context that goes on after kr_ctx_clear. */
+/* Each allocation fails once: an error that says so, and a context that works after kr_ctx_clear. */
 TEST(mamba3_parts_starved)
 {
     bool done = false;

@@ -1,6 +1,5 @@
-/* test_mamba3_laws.c - what must hold of Mamba-3's parts whatever the numbers: values by hand, carried = whole,
- * packed = separate, lengths kept, no drift, the same bits for any number of threads.
- */
+/* test_mamba3_laws.c - laws of Mamba-3's parts for any numbers: values by hand, carried = whole, packed = separate,
+ * lengths kept, no drift, the same bits for any number of threads. */
 #include "tests/harness.h"
 
 #define PI 3.14159265358979323846
@@ -45,7 +44,7 @@ static void everywhere(void (*body)(kr_tape *t, kr_dtype d))
     }                                                                                                                  \
     static void body_##name(kr_tape *t, kr_dtype d)
 
-static double few(kr_dtype d) /* roundings */
+static double roundings(kr_dtype d) /* roundings */
 {
     return d == KR_DTYPE_F32 ? 1e-6 : 1e-14;
 }
@@ -62,20 +61,20 @@ LAW(coefficients_by_hand)
     kr_tensor *bias = of(t, d, KR_SHAPE(4), (const double[]){ 0, -1, 0, 0 });
     kr_tensor *a_raw = of(t, d, shape, (const double[]){ 0, 3, -3, -1e6 }), *l_raw = kr_zeros(t, d, shape);
     kr_trapezoid_out c = kr_trapezoid(t, dt_raw, bias, a_raw, l_raw, &o);
-    VALUES("dt", c.dt_bsh, few(d), ln2, ln2, 30, 9.3576229688392989e-14);
-    VALUES("da", c.da_bsh, few(d), -ln2, -4 * ln2, -7.5, -9.3576229688392989e-18);
-    VALUES("gamma", c.gamma_bsh, few(d), ln2 / 2, ln2 / 2, 15, 4.6788114844196494e-14);
-    VALUES("carry", c.carry_bsh, few(d), ln2 / 2, ln2 / 2, 15, 4.6788114844196494e-14);
-    VALUES("beta", c.beta_bsh, few(d), ln2 / 4, ln2 / 32, 15 * exp(-7.5), 4.6788114844196494e-14);
+    VALUES("dt", c.dt_bsh, roundings(d), ln2, ln2, 30, 9.3576229688392989e-14);
+    VALUES("da", c.da_bsh, roundings(d), -ln2, -4 * ln2, -7.5, -9.3576229688392989e-18);
+    VALUES("gamma", c.gamma_bsh, roundings(d), ln2 / 2, ln2 / 2, 15, 4.6788114844196494e-14);
+    VALUES("carry", c.carry_bsh, roundings(d), ln2 / 2, ln2 / 2, 15, 4.6788114844196494e-14);
+    VALUES("beta", c.beta_bsh, roundings(d), ln2 / 4, ln2 / 32, 15 * exp(-7.5), 4.6788114844196494e-14);
     o.dt_min = 0.5;
     o.dt_max = 2;
     o.a_activation = KR_A_ACTIVATION_SOFTPLUS;
     c = kr_trapezoid(t, dt_raw, bias, a_raw, l_raw, &o);
-    VALUES("dt in limits", c.dt_bsh, few(d), ln2, ln2, 2, 0.5);
-    VALUES("da with softplus", c.da_bsh, few(d), -ln2 * ln2, -ln2 * log1p(exp(3)), -2 * log1p(exp(-3)), -0.5e-4);
+    VALUES("dt in limits", c.dt_bsh, roundings(d), ln2, ln2, 2, 0.5);
+    VALUES("da with softplus", c.da_bsh, roundings(d), -ln2 * ln2, -ln2 * log1p(exp(3)), -2 * log1p(exp(-3)), -0.5e-4);
 }
 
-/* On the kink of the heavy tail and on a limit gradients pass once; beyond them, not at all. */
+/* On the kink of the heavy tail and at a limit gradients pass once; beyond them, not at all. */
 LAW(coefficient_gradients_at_kinks)
 {
     kr_trapezoid_options o;
@@ -86,8 +85,8 @@ LAW(coefficient_gradients_at_kinks)
     kr_tensor *a_raw = kr_input(t, of(t, d, KR_SHAPE(1, 1, 3), (const double[]){ 0, -1, -4 }));
     kr_tensor *da = kr_trapezoid(t, dt_raw, NULL, a_raw, kr_zeros(t, d, KR_SHAPE(1, 1, 3)), &o).da_bsh;
     kr_backward_from(t, 1, &da, NULL);
-    VALUES("g_dt_raw", kr_grad(dt_raw), few(d), -0.5, -0.25, 0);
-    VALUES("g_a_raw", kr_grad(a_raw), few(d), -log(2), -log(2) / 4, 0);
+    VALUES("g_dt_raw", kr_grad(dt_raw), roundings(d), -0.5, -0.25, 0);
+    VALUES("g_a_raw", kr_grad(a_raw), roundings(d), -log(2), -log(2) / 4, 0);
 }
 
 LAW(scale_by_hand)
@@ -105,28 +104,28 @@ LAW(pairs_by_hand)
     const double row[8] = { 1, 2, 3, 4, 5, 6, 7, 8 };
     kr_tensor *x = of(t, d, KR_SHAPE(1, 1, 1, 1, 8), row);
     kr_tensor *angle = of(t, d, KR_SHAPE(1, 1, 1, 3), (const double[]){ PI / 2, PI, 0 });
-    VALUES("adjacent", kr_rotate(t, x, angle, KR_PAIRING_ADJACENT), few(d), -2, 1, -3, -4, 5, 6, 7, 8);
-    VALUES("half", kr_rotate(t, x, angle, KR_PAIRING_SPLIT), few(d), -5, -2, 3, 4, 1, -6, 7, 8);
+    VALUES("adjacent", kr_rotate(t, x, angle, KR_PAIRING_ADJACENT), roundings(d), -2, 1, -3, -4, 5, 6, 7, 8);
+    VALUES("half", kr_rotate(t, x, angle, KR_PAIRING_SPLIT), roundings(d), -5, -2, 3, 4, 1, -6, 7, 8);
     kr_tensor *none = kr_zeros(t, d, KR_SHAPE(1, 1, 1, 0));
     VALUES("no pair", kr_rotate(t, x, none, KR_PAIRING_SPLIT), 0, 1, 2, 3, 4, 5, 6, 7, 8);
 }
 
 LAW(quaternions_by_hand)
 {
-    /* a quarter turn about z: f = pi/4 = dt range pi/2 tanh(rho), dt = 1/2, and tanh is 1 for so long a generator */
+    /* a quarter rotation about z: f = pi/4 = dt range pi/2 tanh(rho), dt = 1/2, and tanh is 1 for so long a generator */
     kr_tensor *dt = kr_full(t, d, KR_SHAPE(1, 2, 1), 0.5);
     kr_tensor *raw = of(t, d, KR_SHAPE(1, 2, 1, 1, 3), (const double[]){ 0, 0, 50, 50, 0, 0 });
     const double h = sqrt(0.5);
     kr_tensor *q = kr_quaternion_increments(t, raw, dt, 1);
-    VALUES("increments", q, few(d), h, 0, 0, h, h, h, 0, 0);
-    /* i-turn after z-turn: (h + h i)(h + h k) = 1/2 (1 + i - j + k) */
+    VALUES("increments", q, roundings(d), h, 0, 0, h, h, h, 0, 0);
+    /* rotation by i after rotation by z: (h + h i)(h + h k) = 1/2 (1 + i - j + k) */
     kr_quaternion_out out = kr_quaternion_cumprod(t, q, NULL, NULL);
-    VALUES("products", out.cum_bshj4, few(d), h, 0, 0, h, 0.5, 0.5, -0.5, 0.5);
-    VALUES("final", out.final_bhj4, few(d), 0.5, 0.5, -0.5, 0.5);
+    VALUES("products", out.cum_bshj4, roundings(d), h, 0, 0, h, 0.5, 0.5, -0.5, 0.5);
+    VALUES("final", out.final_bhj4, roundings(d), 0.5, 0.5, -0.5, 0.5);
     /* conj(h + h k) (1 + 2 i + 3 j + 4 k) = h ((1 + 4) + (2 + 3) i + (3 - 2) j + (4 - 1) k) */
     kr_tensor *x = of(t, d, KR_SHAPE(1, 2, 1, 1, 5), (const double[]){ 1, 2, 3, 4, 9, 1, 0, 0, 0, 9 });
-    VALUES("rows", kr_quaternion_rotate(t, x, out.cum_bshj4), few(d), 5 * h, 5 * h, h, 3 * h, 9, 0.5, -0.5, 0.5, -0.5,
-           9);
+    VALUES("rows", kr_quaternion_rotate(t, x, out.cum_bshj4), roundings(d), 5 * h, 5 * h, h, 3 * h, 9, 0.5, -0.5, 0.5,
+           -0.5, 9);
 }
 
 LAW(qk_norm_by_hand)
@@ -136,14 +135,14 @@ LAW(qk_norm_by_hand)
     kr_tensor *gain = of(t, d, KR_SHAPE(2), (const double[]){ 1, 10 });
     kr_tensor *bias = of(t, d, KR_SHAPE(4, 1, 2), (const double[]){ 0, 0, 1, 1, 2, 2, 3, 3 });
     const double n = sqrt(12.5), two = sqrt(2);
-    VALUES("qk_norm", kr_qk_norm(t, x, gain, bias, 4, 0), few(d), 3 / n, 40 / n, 1 + 3 / n, 1 + 40 / n, 2, 2 + 10 * two,
-           3, 3 + 10 * two);
+    VALUES("qk_norm", kr_qk_norm(t, x, gain, bias, 4, 0), roundings(d), 3 / n, 40 / n, 1 + 3 / n, 1 + 40 / n, 2,
+           2 + 10 * two, 3, 3 + 10 * two);
 }
 
 /* ---- the single pathway's state is the recurrence's ---- */
 
-/* One head of size 1 x 1: H_t = alpha H + beta k_{t-1} v_{t-1} + gamma k_t v_t against H' with scale and seed. */
-LAW(scale_and_seed_give_the_recurrence)
+/* One head of size 1 x 1: H_t = alpha H + beta k_{t-1} v_{t-1} + gamma k_t v_t against H' with scale and boundary. */
+LAW(scale_and_boundary_give_the_recurrence)
 {
     enum { NS = 7 };
     const kr_shape shape = KR_SHAPE(1, NS, 1);
@@ -162,12 +161,12 @@ LAW(scale_and_seed_give_the_recurrence)
         single = alpha * single + kr_tensor_at(scale, at) * now;
         before = now;
     }
-    CHECK(fabs(plain - single) <= 20 * few(d), "%.9g and %.9g", plain, single);
+    CHECK(fabs(plain - single) <= 20 * roundings(d), "%.9g and %.9g", plain, single);
 }
 
 /* ---- carried = whole, packed = separate ---- */
 
-/* Angles modulo 2 pi; both are taken to the same turn. */
+/* Angles modulo 2 pi: both are brought to the same period. */
 static void check_angles(const char *what, const kr_tensor *got, const kr_tensor *want, double tolerance)
 {
     double *a = kr_test_values(got), *b = kr_test_values(want);
@@ -182,7 +181,7 @@ static kr_tensor *joined(kr_tape *t, kr_tensor *a, kr_tensor *b)
     return kr_concat(t, 1, 2, (kr_tensor *[]){ a, b });
 }
 
-/* Turns rows by theta and dt in one call, or in two with the angle carried over; the gradients through it. */
+/* Rotates rows by theta and dt in one call, or in two with the angle carried over; the gradients through it. */
 static kr_tensor *rotated_rows(kr_tape *t, kr_tensor *x, kr_tensor *theta, kr_tensor *dt, int64_t cut,
                                kr_tensor **final)
 {
@@ -233,12 +232,12 @@ static void check_split(kr_tape *t, kr_dtype d, rotary_fn *rotated, kr_shape raw
     kr_tensor *w_final = kr_full(t, d, kr_tensor_shape(final[0]), 0.5);
     seeds[0] = seeds[1] = w;
     seeds[2] = seeds[3] = w_final;
-    CHECK_TENSORS("split, y", y[1], y[0], 4 * few(d), 1);
-    if (is_angle) check_angles("split, final", final[1], final[0], few(d));
-    else CHECK_TENSORS("split, final", final[1], final[0], few(d), 1);
+    CHECK_TENSORS("split, y", y[1], y[0], 4 * roundings(d), 1);
+    if (is_angle) check_angles("split, final", final[1], final[0], roundings(d));
+    else CHECK_TENSORS("split, final", final[1], final[0], roundings(d), 1);
     kr_backward_from(t, 4, (kr_tensor *[]){ y[0], y[1], final[0], final[1] }, seeds);
     for (int i = 0; i < 3; i++)
-        CHECK_TENSORS("split, gradient", kr_grad(leaf[1][i]), kr_grad(leaf[0][i]), 10 * few(d), 1);
+        CHECK_TENSORS("split, gradient", kr_grad(leaf[1][i]), kr_grad(leaf[0][i]), 10 * roundings(d), 1);
 }
 
 LAW(carried_is_whole)
@@ -251,7 +250,7 @@ LAW(carried_is_whole_with_quaternions)
     check_split(t, d, rotated_float4, KR_SHAPE(2, 41, 3, 3, 3), false);
 }
 
-/* A packed row against its sequences alone, to the bit. */
+/* A packed row against its sequences alone, bit by bit. */
 LAW(packed_is_separate)
 {
     enum { NS = 150, CUT = 133 };
@@ -276,7 +275,7 @@ LAW(packed_is_separate)
     }
 }
 
-/* ---- lengths, turns, drift ---- */
+/* ---- lengths, wrapping, drift ---- */
 
 static void check_lengths(kr_tape *t, const char *what, kr_tensor *y, kr_tensor *x, double tolerance)
 {
@@ -288,15 +287,15 @@ LAW(rotations_keep_lengths)
 {
     kr_tensor *x = kr_randn(t, d, KR_SHAPE(2, 9, 2, 3, 20)), *dt = kr_rand(t, d, KR_SHAPE(2, 9, 3), 0, 5);
     kr_tensor *angle = kr_rand(t, d, KR_SHAPE(2, 9, 3, 7), -9, 9);
-    check_lengths(t, "adjacent", kr_rotate(t, x, angle, KR_PAIRING_ADJACENT), x, 2 * few(d));
-    check_lengths(t, "half", kr_rotate(t, x, angle, KR_PAIRING_SPLIT), x, 2 * few(d));
+    check_lengths(t, "adjacent", kr_rotate(t, x, angle, KR_PAIRING_ADJACENT), x, 2 * roundings(d));
+    check_lengths(t, "half", kr_rotate(t, x, angle, KR_PAIRING_SPLIT), x, 2 * roundings(d));
     kr_tensor *q = kr_quaternion_increments(t, kr_randn(t, d, KR_SHAPE(2, 9, 3, 4, 3)), dt, 2);
-    check_lengths(t, "increments", q, kr_full(t, d, KR_SHAPE(2, 9, 3, 4, 1), 1), 2 * few(d));
+    check_lengths(t, "increments", q, kr_full(t, d, KR_SHAPE(2, 9, 3, 4, 1), 1), 2 * roundings(d));
     check_lengths(t, "quaternions", kr_quaternion_rotate(t, x, kr_quaternion_cumprod(t, q, NULL, NULL).cum_bshj4), x,
-                  2 * few(d));
+                  2 * roundings(d));
 }
 
-/* Many turns in one step: the angle stays in [-pi, pi], the gradient is that of the angle without the turns. */
+/* Many rotations in one step: the angle stays in [-pi, pi], the gradient is that of the unwrapped angle. */
 LAW(wrapping_keeps_gradients)
 {
     kr_tensor *theta = kr_input(t, kr_full(t, d, KR_SHAPE(1, 3, 1), 0.5)),
@@ -311,8 +310,8 @@ LAW(wrapping_keeps_gradients)
     }
     kr_backward_from(t, 1, &out.angle_bsha, NULL);
     const double slope = 200 * PI * (1 - tanh(0.5) * tanh(0.5));
-    VALUES("g_theta", kr_grad(theta), few(d), 3 * slope, 2 * slope, slope);
-    VALUES("g_dt", kr_grad(dt), few(d), 3 * turn, 2 * turn, turn);
+    VALUES("g_theta", kr_grad(theta), roundings(d), 3 * slope, 2 * slope, slope);
+    VALUES("g_dt", kr_grad(dt), roundings(d), 3 * turn, 2 * turn, turn);
 }
 
 enum { LONG = 100000 };

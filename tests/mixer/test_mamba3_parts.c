@@ -6,7 +6,7 @@
 enum { MAX_IN = 5, MAX_OUT = 5 };
 #define PI 3.14159265358979323846
 
-/* A part with its operands: shapes and ranges of the inputs, and what is built from them. */
+/* A part with its operands: shapes and ranges of the inputs, and the function under test. */
 typedef struct part {
     const char *name;
     int nin;
@@ -73,13 +73,13 @@ static int scale_packed(kr_tape *t, kr_tensor *const *x, kr_tensor **y)
     return 1;
 }
 
-static int seed(kr_tape *t, kr_tensor *const *x, kr_tensor **y)
+static int boundary(kr_tape *t, kr_tensor *const *x, kr_tensor **y)
 {
     y[0] = kr_boundary_state(t, x[3], x[0], x[1], x[2]);
     return 1;
 }
 
-static int seed_fresh(kr_tape *t, kr_tensor *const *x, kr_tensor **y)
+static int boundary_alone(kr_tape *t, kr_tensor *const *x, kr_tensor **y)
 {
     y[0] = kr_boundary_state(t, NULL, x[0], x[1], x[2]);
     return 1;
@@ -165,7 +165,7 @@ static int quaternion_rotate(kr_tape *t, kr_tensor *const *x, kr_tensor **y)
     return 1;
 }
 
-/* B as a block makes it: norm and bias, angles from theta and dt, rotation. */
+/* B as in a block: norm and bias, angles from theta and dt, rotation. */
 static int complex_chain(kr_tape *t, kr_tensor *const *x, kr_tensor **y)
 {
     const kr_rotation_out turn = kr_rotation_angles(t, x[1], x[2], x[3], 1, starts(t, KR_DTYPE_I32));
@@ -173,7 +173,7 @@ static int complex_chain(kr_tape *t, kr_tensor *const *x, kr_tensor **y)
     return 1;
 }
 
-/* The same with quaternions; generators around 0, where direction has no meaning. */
+/* The same with quaternions; generators around 0, where direction is undefined. */
 static int quaternion_chain(kr_tape *t, kr_tensor *const *x, kr_tensor **y)
 {
     const kr_quaternion_out turn =
@@ -214,14 +214,20 @@ static const part parts[] = {
     { "scale", 2, { BSH, BSH }, { 0, 0 }, { 2, 2 }, false, scale },
     { "scale, one token", 2, { S(2, 1, 3), S(2, 1, 3) }, { 0, 0 }, { 2, 2 }, false, scale },
     { "scale, packed", 2, { BSH, BSH }, { 0, 0 }, { 2, 2 }, false, scale_packed },
-    { "seed",
+    { "boundary",
       4,
       { S(2, 3), S(2, 2, 3, 5), S(2, 2, 3, 4), S(2, 3, 5, 4) },
       { 0, -1, -1, -1 },
       { 1, 1, 1, 1 },
       false,
-      seed },
-    { "seed, fresh", 3, { S(2, 3), S(2, 1, 3, 5), S(2, 1, 3, 4) }, { 0, -1, -1 }, { 1, 1, 1 }, false, seed_fresh },
+      boundary },
+    { "boundary, no state",
+      3,
+      { S(2, 3), S(2, 1, 3, 5), S(2, 1, 3, 4) },
+      { 0, -1, -1 },
+      { 1, 1, 1 },
+      false,
+      boundary_alone },
     { "qk_norm", 3, { S(2, 3, 2, 2, 5), S(5), S(4, 2, 5) }, { -1, -1, -1 }, { 1, 1, 1 }, false, qk_norm },
     { "qk_norm, one group", 3, { S(2, 3, 1, 1, 6), S(6), S(4, 1, 6) }, { -1, -1, -1 }, { 1, 1, 1 }, false, qk_norm },
     { "qk_norm, plain", 1, { S(2, 3, 2, 2, 5) }, { -1 }, { 1 }, false, qk_norm_plain },
@@ -289,7 +295,7 @@ static void result_free(result *r)
     for (int i = 0; i < MAX_IN; i++) free(r->g[i]);
 }
 
-/* The gradient that output n receives at place i. */
+/* The gradient of output n at index i. */
 static double weight(int n, int64_t i)
 {
     return (double)((i * 7 + n * 5 + i * i / 3) % 31 - 15) / 16;

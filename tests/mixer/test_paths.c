@@ -101,8 +101,8 @@ TEST(usual_sizes)
         &(ssd_case){ .family = MAMBA3_SINGLE, .nb = 1, .ns = 70, .nm = 4, .nh = 2, .np = 64, .ng = 2, .nr = 64 });
 }
 
-/* Decays from none to total: exp underflows to 0 and nothing else happens. On CUDA a decay's gradient is then a
- * difference of sums of order 1 and may be far below them, so errors are held against 1. */
+/* Decays from none to total: exp underflows to 0 without side effects. On CUDA a decay's gradient is then a difference
+ * of sums of order 1 and may be much smaller than they are, so errors are relative to 1. */
 TEST(extreme_decays)
 {
     static const double decays[] = { 1e-30, 1e-3, 10, 100, 1e4 };
@@ -163,7 +163,7 @@ TEST(chunk_length_rule)
     CHECK(kr_ssd_chunked_recalculated_optimal(64, 64).algorithm == KR_SSD_SERIAL_RECALCULATED, "recalculated");
 }
 
-/* Bytes beyond operands, outputs and gradients that an algorithm takes. */
+/* Bytes of an algorithm beyond operands, outputs and gradients. */
 static size_t bytes_beyond(const ssd_case *c, kr_ssd_algorithm algorithm)
 {
     operands o = make_operands(c);
@@ -187,7 +187,8 @@ TEST(memory_of_the_default_is_a_third_of_the_others)
     }
 }
 
-/* What grows with the sequence: the states of the chunks, da = dt A and its gradient, and sums over heads in parts. */
+/* Memory that grows with the sequence: the states of the chunks, da = dt A and its gradient, and partial sums over
+ * heads. */
 TEST(memory_of_the_default_grows_by_chunk_states_only)
 {
     if (kr_test_quick()) SKIP("a large case");

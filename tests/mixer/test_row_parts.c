@@ -1,6 +1,5 @@
-/* test_row_parts.c - operands that are parts of one wider row, as a block's projection makes them: read where they are,
- * and the same bits as from copies.
- */
+/* test_row_parts.c - operands that are parts of one wider row, as a block's projection produces them: read in place,
+ * with the same bits as from copies. */
 #include "tests/harness.h"
 
 #include "tape/tape_impl.h"
@@ -76,7 +75,7 @@ static kr_ssd_out run_scan(kr_tape *t, int64_t nb, int64_t ns, const row *r)
     return (kr_ssd_out){ .y = out.y_bsi, .final_state = out.final_state };
 }
 
-/* Both ways on every instruction set. No copy is made of a part: the op adds as many nodes to views as to copies. */
+/* Both on every instruction set. No part is copied: the op adds as many nodes to views as to copies. */
 static void check_parts(run_fn *run, int count, const kr_shape *shapes, int64_t wide)
 {
     char isas[128];
@@ -130,7 +129,7 @@ TEST(selective_scan_reads_parts_of_a_row)
     check_parts(run_scan, 5, shapes, 1 + 3 * 37 + 2 * 5 + 3);
 }
 
-/* What no stride describes is copied: rows cut out of longer ones, tokens in another order of axes. */
+/* Layouts without a token stride are copied: rows that are slices of longer ones, tokens in another order of axes. */
 TEST(other_layouts_are_copied)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);

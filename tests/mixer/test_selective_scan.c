@@ -1,6 +1,5 @@
-/* test_selective_scan.c - Mamba-1's scan: the formula, its gradients by difference quotients, what must hold whatever
- * the numbers (split = whole, packed = separate, the same bits for any number of threads), and what is refused.
- */
+/* test_selective_scan.c - Mamba-1's scan: the formula, its gradients by difference quotients, laws for any numbers
+ * (split = whole, packed = separate, the same bits for any number of threads), and errors. */
 #include "tests/harness.h"
 
 #include <krait/selective_scan.h>
@@ -55,9 +54,9 @@ static problem problem_make(int64_t nb, int64_t ns, int64_t ni, int64_t ng, int6
             p.nq += p.marker[i] && i % ns > 0;
         }
     }
-    const kr_shape values = KR_SHAPE(nb, ns, ni), maps = KR_SHAPE(nb, ns, ng, nr);
-    const kr_shape shapes[NIN] = { values, values,       KR_SHAPE(ni, nr), maps,
-                                   maps,   KR_SHAPE(ni), values,           KR_SHAPE(p.nq, ni, nr) };
+    const kr_shape values = KR_SHAPE(nb, ns, ni), bc_shape = KR_SHAPE(nb, ns, ng, nr);
+    const kr_shape shapes[NIN] = { values,   values,       KR_SHAPE(ni, nr), bc_shape,
+                                   bc_shape, KR_SHAPE(ni), values,           KR_SHAPE(p.nq, ni, nr) };
     for (int n = 0; n < NIN; n++) {
         p.shapes[n] = shapes[n];
         if ((n == D && !(with & WITH_D)) || (n == Z && !(with & WITH_Z)) || (n == INITIAL && !(with & WITH_INITIAL)))
@@ -82,8 +81,8 @@ static void outcome_free(outcome *o)
 
 static bool positive_seeds;
 
-/* Fixed gradients of the outputs: the same numbers for the same place. */
-static double seed_at(int64_t i)
+/* Fixed gradients of the outputs: the same number for the same index. */
+static double gradient_at(int64_t i)
 {
     const double x = sin(1.0 + 0.7 * (double)(i % 1009));
     return positive_seeds ? fabs(x) : x;
@@ -93,13 +92,13 @@ static kr_tensor *seeds_like(kr_tape *tape, const kr_tensor *y)
 {
     const int64_t count = kr_tensor_count(y);
     double *v = must_alloc((size_t)count * sizeof *v);
-    for (int64_t i = 0; i < count; i++) v[i] = seed_at(i);
+    for (int64_t i = 0; i < count; i++) v[i] = gradient_at(i);
     kr_tensor *g = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(y), v), kr_tensor_dtype(y));
     free(v);
     return g;
 }
 
-/* How the scan is called with the operands of a problem. */
+/* Calls the scan with the operands of a problem. */
 typedef kr_scan_out how(kr_tape *tape, const problem *p, const kr_selective_scan_input *in);
 
 static kr_scan_out whole(kr_tape *tape, const problem *p, const kr_selective_scan_input *in)
@@ -177,14 +176,14 @@ static outcome by_formula(const problem *p)
             const bool starts = s == 0 || (p->marker && p->marker[token]);
             q += starts;
             for (int64_t i = 0; i < p->ni; i++) {
-                const int64_t at = token * p->ni + i, maps = (token * p->ng + i / (p->ni / p->ng)) * p->nr;
+                const int64_t at = token * p->ni + i, bc_shape = (token * p->ng + i / (p->ni / p->ng)) * p->nr;
                 const double dt = p->values[DT][at], x = p->values[X][at];
                 double sum = p->values[D] ? p->values[D][i] * x : 0;
                 for (int64_t r = 0; r < p->nr; r++) {
                     double *h = &o.final[(q * p->ni + i) * p->nr + r];
                     if (starts) *h = p->values[INITIAL] ? p->values[INITIAL][(q * p->ni + i) * p->nr + r] : 0;
-                    *h = exp(dt * p->values[A][i * p->nr + r]) * *h + dt * p->values[B][maps + r] * x;
-                    sum += p->values[C][maps + r] * *h;
+                    *h = exp(dt * p->values[A][i * p->nr + r]) * *h + dt * p->values[B][bc_shape + r] * x;
+                    sum += p->values[C][bc_shape + r] * *h;
                 }
                 const double z = p->values[Z] ? p->values[Z][at] : 0;
                 o.y[at] = p->values[Z] ? sum * z / (1 + exp(-z)) : sum;
@@ -230,8 +229,8 @@ static double loss_of(kr_ctx *ctx, const problem *p)
 {
     outcome o = outcome_of(ctx, p, KR_DTYPE_F64, whole, false);
     double sum = 0;
-    for (int64_t i = 0; o.y && i < count_of(p->shapes[X]); i++) sum += o.y[i] * seed_at(i);
-    for (int64_t i = 0; o.y && i < count_of(p->shapes[INITIAL]); i++) sum += o.final[i] * seed_at(i);
+    for (int64_t i = 0; o.y && i < count_of(p->shapes[X]); i++) sum += o.y[i] * gradient_at(i);
+    for (int64_t i = 0; o.y && i < count_of(p->shapes[INITIAL]); i++) sum += o.final[i] * gradient_at(i);
     outcome_free(&o);
     return sum;
 }
@@ -284,8 +283,8 @@ TEST(scan_gradients_are_those_of_f64)
     everywhere(check_gradients);
 }
 
-/* Step sizes over six orders of magnitude in one sequence, e^(dt a) from e^-16 to 1; all else is above 0, so that no two
- * terms of g_a cancel and each element is right for itself. */
+/* Step sizes over six orders of magnitude in one sequence, e^(dt a) from e^-16 to 1; all others are above 0, so that no
+ * two terms of g_a cancel and each element must be right on its own scale. */
 static void check_step_sizes(kr_ctx *ctx, kr_dtype dtype)
 {
     kr_ctx *ref = kr_test_ctx(1, "ref");
@@ -424,7 +423,7 @@ TEST(scan_token_by_token_is_whole)
     everywhere(check_steps);
 }
 
-/* Each sequence of packed rows by itself. */
+/* Each sequence of packed rows separately. */
 static kr_scan_out separately(kr_tape *tape, const problem *p, const kr_selective_scan_input *in)
 {
     kr_tensor *y[64], *final[64], *rows[8];
@@ -513,7 +512,7 @@ TEST(scan_has_the_same_bits_for_any_number_of_threads)
     problem_free(&p);
 }
 
-/* exp(dt a) from 1 to 0: nothing overflows, and what is forgotten is forgotten. */
+/* exp(dt a) from 1 to 0: nothing overflows, and a state decayed to 0 has no effect. */
 static void check_extremes(kr_ctx *ctx, kr_dtype dtype)
 {
     problem p = problem_make(1, 33, 17, 1, 6, WITH_D | WITH_INITIAL);
@@ -549,7 +548,7 @@ TEST(scan_stores_halves)
     kr_ctx_destroy(ctx);
 }
 
-/* The n-th allocation is refused, for each n: an error, no crash, nothing lost. */
+/* The n-th allocation fails, for each n: an error, no crash, no leak. */
 TEST(scan_starved)
 {
     problem p = problem_make(2, 9, 18, 2, 3, ALL);
