@@ -41,7 +41,7 @@ static void help(FILE *out)
           "                   [--patience S] [--device NAME] [--list]\n\n"
           "  CASE         a case, or how its name begins (gemm, norm/gated); all if none is given\n"
           "  --json FILE  writes all figures there\n"
-          "  --threads N  threads beside 1 (the CPUs this process may use)\n"
+          "  --threads N  threads in addition to 1 (the CPUs this process may use)\n"
           "  --isa NAME   only our kernels of this set (all that run here, without ref)\n"
           "  --seconds S  time for one contender of a case (0.3)\n"
           "  --patience S waits up to S seconds in all for a machine that others leave alone, and repeats what they\n"

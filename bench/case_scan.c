@@ -122,6 +122,6 @@ static void case_scan(bench_env *env, const bench_case *self)
 
 const bench_case bench_scan_cases[] = {
     { "scan/2048x1536x16", "Mamba-1's scan: s 2048, i 1536, r 16", case_scan, { 2048, 1536, 16 }, 0 },
-    { "scan/bwd-2048x1536x16", "its gradients, beside the forward", case_scan, { 2048, 1536, 16 }, 1 },
+    { "scan/bwd-2048x1536x16", "its gradients, compared with the forward", case_scan, { 2048, 1536, 16 }, 1 },
     { 0 },
 };

@@ -1,8 +1,8 @@
-"""The part of docs/perf.md that is about a GPU, out of what krait-bench --device cuda --json wrote; see perf_doc."""
+"""The part of docs/perf.md that is about a GPU, from the output of krait-bench --device cuda --json; see perf_doc."""
 
 HEADING = "## On a GPU\n"
 
-# Case, what it is, official median in ms (None: none is published), to reach, the goal.
+# Case, description, official median in ms (None: none published), required, goal.
 CORES = [
     ("ssd/mamba2-b8-s2048-h24", "Mamba-2 core, b 8, s 2048, h 24: forward", 0.234, 0.12, 0.09),
     ("ssd-train/mamba2-b8-s2048-h24", "Mamba-2 core, b 8, s 2048, h 24: forward and backward", 1.126, 0.60, 0.45),

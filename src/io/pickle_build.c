@@ -237,7 +237,7 @@ static const dict *find_tensors(machine *m, const dict *root)
         for (int64_t i = 0; i < block->count; i++) {
             const value *pair = &block->pairs[2 * i];
             if (pair == wrapped || pair[1].kind <= VALUE_TUPLE) continue;
-            FAIL(m, "the file has '%s' beside '%s', and '%s' is %s; save '%s' alone", quoted(&pair[0]).text,
+            FAIL(m, "the file has '%s' in addition to '%s', and '%s' is %s; save '%s' alone", quoted(&pair[0]).text,
                  quoted(&wrapped[0]).text, quoted(&pair[0]).text, kr_pickle_kind_name(pair[1].kind),
                  quoted(&wrapped[0]).text);
             return NULL;

@@ -364,7 +364,7 @@ static bool check_network(kr_ctx *ctx, const kr_model_values *c)
 static bool check_mamba2(kr_ctx *ctx, const kr_mamba2_config *c)
 {
     const int64_t width = c->expand * c->d_model;
-    if (c->d_ssm && c->d_ssm != width) return refuse(ctx, "MLP beside the state space (d_ssm)");
+    if (c->d_ssm && c->d_ssm != width) return refuse(ctx, "parallel MLP (d_ssm)");
     if (c->has_d_per_dim) return refuse(ctx, "skip for each channel (D_has_hdim)");
     if (!c->has_norm) return refuse(ctx, "Mamba-2 without its gated norm (rmsnorm)");
     if (c->norm_before_gate) return refuse(ctx, "norm before the gate (norm_before_gate)");

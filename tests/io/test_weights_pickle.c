@@ -302,10 +302,10 @@ TEST(pickle_objects_refused)
     REFUSED(BEGIN "}" TEXT("\3", "a\0b") TENSOR "s.", "the name of tensor 'a?b' holds a zero byte");
     REFUSED(BEGIN "}(" X TENSOR TEXT("\1", "y") TENSOR X TENSOR "u.", "weights: tensor 'x' is there twice");
     REFUSED(BEGIN "}(" TEXT("\5", "model") "}" X TENSOR "u.",
-            "the file has 'x' beside 'model', and 'x' is a tensor; save 'model' alone");
+            "the file has 'x' in addition to 'model', and 'x' is a tensor; save 'model' alone");
     REFUSED(BEGIN "}(" TEXT("\5", "model") "}" TEXT("\xa", "state_dict") "}u.",
-            "the file has 'state_dict' beside 'model', and 'state_dict' is a dictionary; save 'model' alone");
-    REFUSED(BEGIN "}(" TEXT("\5", "model") "}" TEXT("\5", "model") "}u.", "the file has 'model' beside 'model'");
+            "the file has 'state_dict' in addition to 'model', and 'state_dict' is a dictionary; save 'model' alone");
+    REFUSED(BEGIN "}(" TEXT("\5", "model") "}" TEXT("\5", "model") "}u.", "the file has 'model' in addition to 'model'");
     kr_ctx_destroy(ctx);
 }
 

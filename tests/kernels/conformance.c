@@ -473,7 +473,7 @@ static bool repeats_source(int n, int real)
 static void law_of_threads(runner who, const kr_case *c, const run_result *whole)
 {
     const bool on_device = who.set == device_kernels();
-    who.same_places = on_device && kr_tolerance_of(who.kernel->name)->samples_on_device;
+    who.same_places = on_device && kr_tolerance_of(who.kernel->name)->selects_kernel;
     for (int nthreads = kr_test_quick() || on_device ? 3 : 1; nthreads <= 3; nthreads++) {
         who.pool = kr_test_pool(nthreads);
         run_result threaded = run_case(&who, c);
@@ -494,7 +494,7 @@ static void sweep_law(kr_sweep *sweep, const kr_case *c)
 {
     for (int n = 0; kr_judged_set(n); n++) {
         const bool by_value = sweep->mode == KR_SWEEP_ROWS && kr_judged_set(n) == device_kernels() &&
-                              kr_tolerance_of(sweep->kernel->name)->samples_on_device;
+                              kr_tolerance_of(sweep->kernel->name)->selects_kernel;
         if (by_value) compare_values(sweep, c, c->first_row, device_kernels());
         for (int real = 0; !by_value && real < (sweep->kernel->has_reals ? KR_NREALS : 1); real++) {
             const runner who = { .kernel = sweep->kernel, .set = kr_judged_set(n), .real = real };

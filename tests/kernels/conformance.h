@@ -118,17 +118,17 @@ void device_change_exec(void (*change)(kr_exec *exec));
 kr_pool *kr_test_pool(int nthreads);
 
 /* |got - want| <= ulps * ulp(want) + (plain + root * terms^1/2) * unit * scale + doubles * terms^1/2 * 2^-53 *
- * max(1, |want|), with ulp and unit (half an ulp of 1) of the element type; doubles: what is held in double in every
- * slot. The reference sums in double and rounds once, so its f32 slots must stay within half an ulp plus what double
- * loses, unless adds_in_place. exact: to the bit, but for the payload of a NaN.
- * A far device has functions of its own in f64, where the roundings of the reference count as much as its own: device_f64
- * more units of |want|. And there sizes, strides and addresses may choose the kernel (samples_on_device): bits are the same
- * from run to run, but a row computed alone is only as near to the reference as any. */
+ * max(1, |want|), with ulp and unit (half an ulp of 1) of the element type; doubles: of values held in double in every
+ * slot. The reference sums in double and rounds once, so its f32 slots must stay within half an ulp plus the rounding of
+ * double, unless adds_in_place. exact: bit by bit, except for the payload of a NaN.
+ * A device has other functions in f64, where the roundings of the reference count as much as the device's: device_f64 more
+ * units of |want|. And there sizes, strides and addresses may select the kernel (selects_kernel): bits are the same from
+ * run to run, but a row computed alone is only as close to the reference as any. */
 typedef struct kr_tolerance {
     bool exact;
     bool any_zero;      /* exact, except the sign of a zero */
     bool adds_in_place; /* elements accumulate in their type, in the reference too */
-    bool samples_on_device;
+    bool selects_kernel;
     double ulps, plain, root, doubles, device_f64;
     const char *why;
 } kr_tolerance;

@@ -75,7 +75,7 @@ static const struct {
     { "segsum", { .ulps = 1, .plain = 1, .root = 1, .why = "a chain of additions in float" } },
     { "segsum_bwd", { .ulps = 1, .plain = 2, .root = 1, .why = "column sums, then their sum, in float" } },
     { "matmul",
-      { .samples_on_device = true,
+      { .selects_kernel = true,
         .ulps = 1,
         .plain = 2,
         .root = 1,
@@ -152,11 +152,7 @@ static const struct {
 
     /* Decode kernels: as the kernels that they fuse; scales are bounds of a sum of magnitudes. */
     { "decode_linear",
-      { .samples_on_device = true,
-        .ulps = 4,
-        .plain = 8,
-        .root = 1,
-        .why = "a norm, then a chain along k, then silu" } },
+      { .selects_kernel = true, .ulps = 4, .plain = 8, .root = 1, .why = "a norm, then a chain along k, then silu" } },
     { "decode_ssd",
       { .adds_in_place = true, .ulps = 2, .plain = 8, .root = 1, .why = "softplus, two exponentials, a sum over r" } },
     { "decode_scan",

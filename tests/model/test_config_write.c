@@ -423,7 +423,7 @@ TEST(what_hugging_face_has_not)
            "config.json: the hf layout has no " what "; save the model in the official layout", __VA_ARGS__)
     HF(KR_FAMILY_MAMBA3, "Mamba-3", (void)c);
     HF(KR_FAMILY_MAMBA1, "MLP (d_intermediate)", c.layers.d_intermediate = 1);
-    HF(KR_FAMILY_MAMBA2, "MLP beside the state space (d_ssm)", c.mamba2.d_ssm = 64);
+    HF(KR_FAMILY_MAMBA2, "parallel MLP (d_ssm)", c.mamba2.d_ssm = 64);
     HF(KR_FAMILY_MAMBA2, "skip for each channel (D_has_hdim)", c.mamba2.has_d_per_dim = true);
     HF(KR_FAMILY_MAMBA2, "Mamba-2 without its gated norm (rmsnorm)", c.mamba2.has_norm = false);
     HF(KR_FAMILY_MAMBA2, "norm before the gate (norm_before_gate)", c.mamba2.norm_before_gate = true);

@@ -408,7 +408,7 @@ TEST(reading_and_writing)
     CHECK(kr_param_normal(x, 0, 1) == KR_ERR_ARG && kr_param_fill(NULL, 0) == KR_ERR_ARG, "status");
     CHECK_ERROR(ctx, KR_ERR_ARG, "param_normal: the tensor [2, 3] is on a tape; only parameters are written");
     CHECK(kr_tensor_read(x, KR_DTYPE_F32, out, 4) == KR_ERR_ARG, "status");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_read: room for 4 elements, but x [2, 3] has 6");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_read: capacity is 4 elements, but x [2, 3] has 6");
     CHECK(kr_tensor_read(x, (kr_dtype)6, out, 6) == KR_ERR_DTYPE &&
               kr_tensor_read(NULL, KR_DTYPE_F32, out, 0) == KR_ERR_ARG,
           "status");

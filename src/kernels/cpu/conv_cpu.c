@@ -271,7 +271,7 @@ KR_INLINE void add_taps(const backward *f, const block *k, const float *const *r
                         int nk, int count)
 {
     const float *g_u = k->g_u_sv + (s - k->at.s0) * G_CHANNELS + v;
-    vf g[KR_CONV_ABREAST], in[KR_CONV_TAPS + KR_CONV_ABREAST - 1];
+    vf g[KR_CONV_UNROLL], in[KR_CONV_TAPS + KR_CONV_UNROLL - 1];
     for (int i = 0; i < count; i++) g[i] = kr_conv_load(g_u + i * G_CHANNELS, n);
     for (int i = 0; i < nk + count - 1; i++) in[i] = kr_conv_load(row[i] + v, n);
     for (int j = 0; j <= nk; j++) {
@@ -286,7 +286,7 @@ KR_INLINE void add_taps(const backward *f, const block *k, const float *const *r
 KR_INLINE void small_kernel_gradients(const backward *f, const block *k, const kr_conv_rows *r, int64_t s, int nk,
                                       int count)
 {
-    const float *row[KR_CONV_TAPS + KR_CONV_ABREAST - 1];
+    const float *row[KR_CONV_TAPS + KR_CONV_UNROLL - 1];
     for (int i = 0; i < nk + count - 1; i++) row[i] = kr_conv_row(r, s + i);
     int64_t v = 0;
     for (; v + VF <= r->nchannels; v += VF) add_taps(f, k, row, s, v, VF, nk, count);
@@ -296,8 +296,7 @@ KR_INLINE void small_kernel_gradients(const backward *f, const block *k, const k
 KR_INLINE void block_gradients(const backward *f, const block *k, const kr_conv_rows *r, int nk)
 {
     int64_t s = k->at.s0;
-    for (; s + KR_CONV_ABREAST <= k->at.s1; s += KR_CONV_ABREAST)
-        small_kernel_gradients(f, k, r, s, nk, KR_CONV_ABREAST);
+    for (; s + KR_CONV_UNROLL <= k->at.s1; s += KR_CONV_UNROLL) small_kernel_gradients(f, k, r, s, nk, KR_CONV_UNROLL);
     for (; s < k->at.s1; s++) small_kernel_gradients(f, k, r, s, nk, 1);
 }
 

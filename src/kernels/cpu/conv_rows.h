@@ -17,8 +17,8 @@
 typedef enum kr_conv_out { KR_CONV_SUM, KR_CONV_SILU, KR_CONV_SLOPE } kr_conv_out;
 
 enum {
-    KR_CONV_ABREAST = 4, /* outputs per pass */
-    KR_CONV_TAPS = 4     /* largest nk with a specialised loop */
+    KR_CONV_UNROLL = 4, /* outputs per pass */
+    KR_CONV_TAPS = 4    /* largest nk with a specialised loop */
 };
 
 /* All pointers are at the first of `nchannels` channels. */
@@ -61,7 +61,7 @@ KR_INLINE void kr_conv_finish(const kr_conv_rows *c, int64_t t, int64_t v, int64
 KR_INLINE void kr_conv_vector(const kr_conv_rows *c, const float *const *row, int64_t t, int64_t v, int64_t n, int nk,
                               int count, kr_conv_out what)
 {
-    vf weight[KR_CONV_TAPS], in[KR_CONV_TAPS + KR_CONV_ABREAST - 1];
+    vf weight[KR_CONV_TAPS], in[KR_CONV_TAPS + KR_CONV_UNROLL - 1];
     for (int j = 0; j < nk; j++) weight[j] = kr_conv_load(c->weight + j * c->weight_stride + v, n);
     for (int i = 0; i < nk + count - 1; i++) in[i] = kr_conv_load(row[i] + v, n);
     vf bias = c->bias ? kr_conv_load(c->bias + v, n) : vf_zero();
@@ -74,7 +74,7 @@ KR_INLINE void kr_conv_vector(const kr_conv_rows *c, const float *const *row, in
 
 KR_INLINE void kr_conv_taps(const kr_conv_rows *c, int64_t t, int nk, int count, kr_conv_out what)
 {
-    const float *row[KR_CONV_TAPS + KR_CONV_ABREAST - 1];
+    const float *row[KR_CONV_TAPS + KR_CONV_UNROLL - 1];
     for (int i = 0; i < nk + count - 1; i++) row[i] = kr_conv_row(c, t + i);
     int64_t v = 0;
     for (; v + VF <= c->nchannels; v += VF) kr_conv_vector(c, row, t, v, VF, nk, count, what);
@@ -95,7 +95,7 @@ KR_INLINE void kr_conv_many_taps(const kr_conv_rows *c, int64_t t, kr_conv_out w
 KR_INLINE void kr_conv_run_taps(const kr_conv_rows *c, int nk, kr_conv_out what)
 {
     int64_t t = c->first;
-    for (; t + KR_CONV_ABREAST <= c->end; t += KR_CONV_ABREAST) kr_conv_taps(c, t, nk, KR_CONV_ABREAST, what);
+    for (; t + KR_CONV_UNROLL <= c->end; t += KR_CONV_UNROLL) kr_conv_taps(c, t, nk, KR_CONV_UNROLL, what);
     for (; t < c->end; t++) kr_conv_taps(c, t, nk, 1, what);
 }
 

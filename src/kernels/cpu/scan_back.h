@@ -15,8 +15,8 @@
 #include "kernels/cpu/scan_block.h"
 
 enum {
-    SCAN_SEGMENT = 16,              /* tokens whose states are stored at a time */
-    SCAN_ABREAST = VF == 16 ? 4 : 2 /* vectors of channels whose sums are held in registers */
+    SCAN_SEGMENT = 16,             /* tokens whose states are stored at a time */
+    SCAN_UNROLL = VF == 16 ? 4 : 2 /* vectors of channels whose sums are held in registers */
 };
 
 /* Bound of |dt a| up to which exp_in_range is valid, with the bits of vf_exp. */
@@ -163,7 +163,7 @@ KR_INLINE void scan_store_grads(const scan_segment *u, int64_t t, int64_t c, vf 
 /* Token t backward for nv vectors of channels from column c on; `adds`: to the lanes of earlier columns. */
 KR_INLINE void scan_token_back(const scan_segment *u, int64_t t, int64_t c, const int nv, bool adds, bool gated)
 {
-    enum { NC = SCAN_CHANNELS, NA = SCAN_ABREAST };
+    enum { NC = SCAN_CHANNELS, NA = SCAN_UNROLL };
     const int64_t nr = u->args->nr;
     const float *b = scan_b(u, t), *token_c = scan_c(u, t);
     const float *before = u->m->states + t * SCAN_ROWS(nr) + c, *after = before + SCAN_ROWS(nr);
@@ -230,8 +230,8 @@ KR_INLINE void scan_backward_as(const scan_segment *u, bool gated)
     for (int64_t t = u->count - 1; t >= 0; t--) {
         scan_prefetch_back(u, t);
         int64_t c = 0;
-        for (; c + SCAN_ABREAST * VF <= u->k.count; c += SCAN_ABREAST * VF)
-            scan_token_back(u, t, c, SCAN_ABREAST, c > 0, gated);
+        for (; c + SCAN_UNROLL * VF <= u->k.count; c += SCAN_UNROLL * VF)
+            scan_token_back(u, t, c, SCAN_UNROLL, c > 0, gated);
         for (; c < u->k.count; c += VF) scan_token_back(u, t, c, 1, c > 0, gated);
         scan_sum_lanes(u, t);
     }

@@ -50,8 +50,8 @@ KR_INLINE void scan_store(float *p, int64_t n, vf v)
     else vf_store_n(p, n, v);
 }
 
-/* Prefetches the cache lines of n floats from p on, which need not be addressable. The channels of adjacent tokens are
- * a row apart, beyond the reach of hardware prefetchers. */
+/* Prefetches the cache lines of n floats from p on, which need not be addressable. The channels of adjacent tokens have
+ * a stride of a row, beyond the reach of hardware prefetchers. */
 KR_INLINE void scan_prefetch(const void *p, int64_t offset, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 16)

@@ -36,7 +36,7 @@ typedef struct workspace {
     float *left;       /* [GEMM_MR][left_line] */
     int64_t left_line;
     float *decay; /* e^(a_t - a_j) w_j of one token t, [f] */
-    ssd_token_memory few;
+    ssd_token_memory tokens;
 } workspace;
 
 static int64_t take_workspace(const forward *f, workspace *w, float *base)
@@ -54,8 +54,8 @@ static int64_t take_workspace(const forward *f, workspace *w, float *base)
     w->left_line = ssd_stride(d->nr + d->nf);
     w->left = ssd_take(&m, GEMM_MR * w->left_line);
     w->decay = ssd_take(&m, d->nf);
-    w->few.zeros = ssd_take(&m, d->nr);
-    w->few.rows = ssd_take(&m, SSD_ABREAST * d->nr);
+    w->tokens.zeros = ssd_take(&m, d->nr);
+    w->tokens.rows = ssd_take(&m, SSD_TILE_ROWS * d->nr);
     return m.used;
 }
 
@@ -229,7 +229,7 @@ static void walk_tokens(const forward *f, const ssd_unit *u, const kr_sequence *
 {
     const kr_ssd_args *a = f->a;
     int64_t count = s->end - s->start, first = s->row * a->ns + s->start;
-    memset(w->few.zeros, 0, (size_t)a->nr * sizeof(float));
+    memset(w->tokens.zeros, 0, (size_t)a->nr * sizeof(float));
     for (int64_t h = u->h0; h < u->h0 + u->nheads; h++) {
         ssd_token tokens[SSD_MAX_TOKENS], boundary;
         if (a->boundary) boundary = boundary_at(a, u->q, h);
@@ -237,7 +237,7 @@ static void walk_tokens(const forward *f, const ssd_unit *u, const kr_sequence *
         int64_t state = (u->q * a->nh + h) * a->np * a->nr;
         ssd_tokens_run(a->boundary ? &boundary : NULL, tokens, count,
                        a->initial ? (const float *)a->initial + state : NULL,
-                       a->final ? (float *)a->final + state : NULL, &w->few, a->d ? (const float *)a->d + h : NULL);
+                       a->final ? (float *)a->final + state : NULL, &w->tokens, a->d ? (const float *)a->d + h : NULL);
     }
 }
 

@@ -5,7 +5,7 @@
  *   y[m] = H C[m], strict: K C[m];   y[m] += sum over m' of direct[m, m'] V[m']
  *   direct[m, m'] = D where m = m', strict: + diag_weight <C[m], B[m']>
  *
- * SSD_ABREAST rows p of the state are processed at a time, and stay in the first-level cache until all tokens have been
+ * SSD_TILE_ROWS rows p of the state are processed at a time, and stay in the first-level cache until all tokens have been
  * applied: the state is read once and written once. A pass over such rows has up to SSD_RANKS ranks in registers. A
  * row's arithmetic does not depend on the other rows.
  */
@@ -17,7 +17,7 @@
 
 enum {
     SSD_MAX_TOKENS = 4, /* tokens at most: more are faster as a chunk */
-    SSD_ABREAST = 4,    /* rows of the state per pass */
+    SSD_TILE_ROWS = 4,  /* rows of the state per pass */
     SSD_RANKS = 4       /* of a pass at most */
 };
 
@@ -30,7 +30,7 @@ typedef struct ssd_token {
     int64_t nm, np, nr, v_row, b_row;
 } ssd_token;
 
-/* Rows p .. p + SSD_ABREAST - 1 of the state before and after a pass. Strides of 0: all are row p. */
+/* Rows p .. p + SSD_TILE_ROWS - 1 of the state before and after a pass. Strides of 0: all are row p. */
 typedef struct ssd_state_rows {
     const float *from;
     float *to;
@@ -52,7 +52,7 @@ KR_INLINE void ssd_read_columns(const float *c, int64_t c_row, int64_t n, const 
     for (int m = 0; m < ranks; m++) {
         vf c_m = ssd_load(c + m * c_row, n);
         GEMM_UNROLL
-        for (int i = 0; i < SSD_ABREAST; i++) sum[i * ranks + m] = vf_fma(h[i], c_m, sum[i * ranks + m]);
+        for (int i = 0; i < SSD_TILE_ROWS; i++) sum[i * ranks + m] = vf_fma(h[i], c_m, sum[i * ranks + m]);
     }
 }
 
@@ -60,12 +60,12 @@ KR_INLINE void ssd_read_columns(const float *c, int64_t c_row, int64_t n, const 
 KR_INLINE void ssd_add_columns(const float *b, int64_t b_row, int64_t n, vf decay, const vf *v, vf *h, const int ranks)
 {
     GEMM_UNROLL
-    for (int i = 0; i < SSD_ABREAST; i++) h[i] = vf_mul(decay, h[i]);
+    for (int i = 0; i < SSD_TILE_ROWS; i++) h[i] = vf_mul(decay, h[i]);
     GEMM_UNROLL
     for (int m = 0; m < ranks; m++) {
         vf b_m = ssd_load(b + m * b_row, n);
         GEMM_UNROLL
-        for (int i = 0; i < SSD_ABREAST; i++) h[i] = vf_fma(v[i * ranks + m], b_m, h[i]);
+        for (int i = 0; i < SSD_TILE_ROWS; i++) h[i] = vf_fma(v[i * ranks + m], b_m, h[i]);
     }
 }
 
@@ -73,14 +73,14 @@ KR_INLINE void ssd_add_columns(const float *b, int64_t b_row, int64_t n, vf deca
 KR_INLINE void ssd_pass_columns(const ssd_token *t, const ssd_state_rows *s, const float *b, const float *c, int64_t r,
                                 int64_t n, vf decay, const vf *v, vf *sum, const int ranks, const ssd_pass pass)
 {
-    vf h[SSD_ABREAST];
+    vf h[SSD_TILE_ROWS];
     GEMM_UNROLL
-    for (int i = 0; i < SSD_ABREAST; i++) h[i] = ssd_load(s->from + i * s->from_row + r, n);
+    for (int i = 0; i < SSD_TILE_ROWS; i++) h[i] = ssd_load(s->from + i * s->from_row + r, n);
     if (pass == SSD_READ || pass == SSD_READ_ADD) ssd_read_columns(c + r, t->b_row, n, h, sum, ranks);
     if (pass == SSD_READ) return;
     ssd_add_columns(b + r, t->b_row, n, decay, v, h, ranks);
     GEMM_UNROLL
-    for (int i = 0; i < SSD_ABREAST; i++) {
+    for (int i = 0; i < SSD_TILE_ROWS; i++) {
         if (n < VF) h[i] = vf_keep(vm_first(n), h[i]); /* 0 times an infinite value is not 0 */
         if (n < VF) vf_store_n(s->to + i * s->to_row + r, n, h[i]);
         else vf_store(s->to + i * s->to_row + r, h[i]);
@@ -96,20 +96,20 @@ KR_INLINE void ssd_pass_rows(const ssd_token *token, const ssd_state_rows *rows,
     const ssd_state_rows s = *rows;
     const float *b = t.b + m0 * t.b_row, *c = t.c + m0 * t.b_row;
     int64_t at = m0 * t.v_row + s.p, r = 0; /* in v and y */
-    vf v[SSD_ABREAST * SSD_RANKS], sum[SSD_ABREAST * SSD_RANKS], decays = vf_set1(decay);
+    vf v[SSD_TILE_ROWS * SSD_RANKS], sum[SSD_TILE_ROWS * SSD_RANKS], decays = vf_set1(decay);
     GEMM_UNROLL
-    for (int k = 0; k < SSD_ABREAST * ranks; k++) {
+    for (int k = 0; k < SSD_TILE_ROWS * ranks; k++) {
         v[k] = vf_set1(t.weight * t.v[at + k / ranks * s.p_step + k % ranks * t.v_row]);
         sum[k] = vf_zero();
     }
     for (; r + VF <= t.nr; r += VF) ssd_pass_columns(&t, &s, b, c, r, VF, decays, v, sum, ranks, pass);
     if (r < t.nr) ssd_pass_columns(&t, &s, b, c, r, t.nr - r, decays, v, sum, ranks, pass);
     if (pass == SSD_ADD) return;
-    float sums[SSD_ABREAST * SSD_RANKS], factor = t.strict ? t.decay : 1.0f;
+    float sums[SSD_TILE_ROWS * SSD_RANKS], factor = t.strict ? t.decay : 1.0f;
     GEMM_UNROLL
-    for (int k = 0; k < SSD_ABREAST * ranks; k += 4) vf_sums_4(sum + k, sums + k);
+    for (int k = 0; k < SSD_TILE_ROWS * ranks; k += 4) vf_sums_4(sum + k, sums + k);
     GEMM_UNROLL
-    for (int k = 0; k < SSD_ABREAST * ranks; k++)
+    for (int k = 0; k < SSD_TILE_ROWS * ranks; k++)
         t.y[at + k / ranks * s.p_step + k % ranks * t.v_row] = factor * sums[k];
 }
 
@@ -208,7 +208,7 @@ static void ssd_add_direct(const ssd_token *t, const float *d)
 /* A worker's scratch. */
 typedef struct ssd_token_memory {
     float *zeros; /* [r]: the row of a state that is 0 */
-    float *rows;  /* [SSD_ABREAST r]: for a final state that is not wanted, or an initial one that is overwritten */
+    float *rows;  /* [SSD_TILE_ROWS r]: for a final state that is not wanted, or an initial one that is overwritten */
 } ssd_token_memory;
 
 static inline float ssd_exp_of(float x)
@@ -224,11 +224,12 @@ static void ssd_tokens_run(const ssd_token *boundary, const ssd_token *tokens, i
                            float *final, const ssd_token_memory *memory, const float *d)
 {
     int64_t np = tokens->np, nr = tokens->nr;
-    int64_t step = np < SSD_ABREAST ? 0 : 1, abreast = step ? SSD_ABREAST : 1;
-    const bool starts_over = initial && initial == final && np % abreast != 0;
-    if (starts_over) memcpy(memory->rows, initial + (np - abreast) * nr, (size_t)(abreast * nr) * sizeof(float));
-    for (int64_t next = 0; next < np; next += abreast) {
-        int64_t p = kr_smaller(next, np - abreast); /* the last rows overlap the previous ones: they start over */
+    int64_t step = np < SSD_TILE_ROWS ? 0 : 1, rows_per_pass = step ? SSD_TILE_ROWS : 1;
+    const bool starts_over = initial && initial == final && np % rows_per_pass != 0;
+    if (starts_over)
+        memcpy(memory->rows, initial + (np - rows_per_pass) * nr, (size_t)(rows_per_pass * nr) * sizeof(float));
+    for (int64_t next = 0; next < np; next += rows_per_pass) {
+        int64_t p = kr_smaller(next, np - rows_per_pass); /* the last rows overlap the previous ones: they start over */
         ssd_state_rows s = { .p = p, .p_step = step, .from_row = initial ? step * nr : 0, .to_row = step * nr };
         s.from = initial ? initial + p * nr : memory->zeros;
         if (starts_over && p < next) s.from = memory->rows;

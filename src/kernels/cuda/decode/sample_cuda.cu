@@ -156,7 +156,7 @@ template <typename T> static __device__ __forceinline__ T part_max(T *own, T *of
     return warp_max(of_warps[threadIdx.x % PART_WARPS]);
 }
 
-/* e^x for x <= 0. In f32: 2^(x log2 e), whose product rounds like the difference x did. The float's bits are turned into a
+/* e^x for x <= 0. In f32: 2^(x log2 e), whose product rounds like the difference x did. The float's bits are assembled to a
  * double's without a conversion, which is as slow as ex2; results below 2^-126 become some other value below it, which is
  * negligible against the 1 of the maximum. */
 static __device__ __forceinline__ double power(float x)

@@ -244,8 +244,8 @@ template <typename T> static backward<T> backward_of(const kr_angles_bwd_args *n
     k.total = (T *)kr_scratch_take(m, k.chunks.count * k.width * (int64_t)sizeof(T));
     k.range = n->range;
     k.row = n->na | 1; /* odd: neither columns nor rows have bank conflicts */
-    const int64_t each = n->nh * k.row + n->na, room = SHARED / (int64_t)sizeof(T) - k.width;
-    k.tokens = kr_least(TILE, room / each);
+    const int64_t each = n->nh * k.row + n->na, capacity = SHARED / (int64_t)sizeof(T) - k.width;
+    k.tokens = kr_least(TILE, capacity / each);
     *shared = (size_t)(k.width + k.tokens * each) * sizeof(T);
     if (k.tokens >= 1) return k;
     k.tokens = TILE;

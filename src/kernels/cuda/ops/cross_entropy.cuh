@@ -32,11 +32,11 @@ template <typename T>
 static __device__ __forceinline__ row_result<T> score(const loss_job<T> &k, int64_t o, int64_t label, T of_label,
                                                       const row_sums<T> &s, bool writes)
 {
-    const T beside = s.equal - 1 + s.rest, sum = 1 + beside, q = k.smoothing;
-    const T others = of_label == s.m ? beside : sum - kr_exp(of_label - s.m);
+    const T rest_sum = s.equal - 1 + s.rest, sum = 1 + rest_sum, q = k.smoothing;
+    const T others = of_label == s.m ? rest_sum : sum - kr_exp(of_label - s.m);
     const row_result<T> r = { s.m, 1 / sum, others / sum };
     if (!writes) return r;
-    T loss = (T)log1p(beside) + (1 - q) * (s.m - of_label);
+    T loss = (T)log1p(rest_sum) + (1 - q) * (s.m - of_label);
     if (q > 0) loss += k.even * s.away;
     T *stats = k.stats + o * KR_ROW_STATS;
     const bool counts = label >= 0;

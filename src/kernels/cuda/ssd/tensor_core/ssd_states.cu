@@ -701,7 +701,7 @@ static __global__ void __launch_bounds__((layout<COLUMNS, KIND>::threads), BLOCK
     typedef layout<COLUMNS, KIND> at;
     static_assert(at::bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
     static_assert(at::ahead * at::groups + 2 <= at::stages, "copies of a step wait for sums that wait for them");
-    static_assert(CONSUMERS == PRODUCERS, "both sides of a latch count alike");
+    static_assert(CONSUMERS == PRODUCERS, "both sides of an mbarrier have the same count");
     const kr_ssd_walk &w = all.of[blockIdx.y];
     const task t = task_of<COLUMNS, RANKS>(w);
     const uint32_t base = kr_shared_address(shared);
