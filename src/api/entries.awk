@@ -10,9 +10,9 @@
 #       kr_entry entry;
 #       if (!kr_entry_begin(&entry, kr_ctx_of(tape ? (const void *)tape : ...), tape ? &tape->failed : NULL, ...))
 #           return (kr_tensor *){ 0 };
-#       kr_tensor *const result = kr_add_impl(tape, a, b);
+#       kr_tensor *const entry_result = kr_add_impl(tape, a, b);
 #       kr_entry_end(&entry);
-#       return result;
+#       return entry_result;
 #   }
 #
 # The modules are compiled with these names and export nothing; the entries are what the library exports.
@@ -122,8 +122,8 @@ function entry_of(proto,    open, head, name, type, n, params, i, p, id, base, i
     if (ctx == "" || !computed) return body (type == "void" ? "    " : "    return ") name "_impl(" names ");\n}\n"
     body = body "    kr_entry entry;\n"
     body = body "    if (!kr_entry_begin(&entry, " ctx ", " tape ", " kind ")) return" fail ";\n    "
-    if (type != "void") body = body type (type ~ /\*$/ ? "" : " ") "const result = "
-    body = body name "_impl(" names ");\n    kr_entry_end(&entry);\n" (type == "void" ? "" : "    return result;\n") "}\n"
+    if (type != "void") body = body type (type ~ /\*$/ ? "" : " ") "const entry_result = "
+    body = body name "_impl(" names ");\n    kr_entry_end(&entry);\n" (type == "void" ? "" : "    return entry_result;\n") "}\n"
     return body
 }
 
