@@ -305,7 +305,8 @@ TEST(pickle_objects_refused)
             "the file has 'x' in addition to 'model', and 'x' is a tensor; save 'model' alone");
     REFUSED(BEGIN "}(" TEXT("\5", "model") "}" TEXT("\xa", "state_dict") "}u.",
             "the file has 'state_dict' in addition to 'model', and 'state_dict' is a dictionary; save 'model' alone");
-    REFUSED(BEGIN "}(" TEXT("\5", "model") "}" TEXT("\5", "model") "}u.", "the file has 'model' in addition to 'model'");
+    REFUSED(BEGIN "}(" TEXT("\5", "model") "}" TEXT("\5", "model") "}u.",
+            "the file has 'model' in addition to 'model'");
     kr_ctx_destroy(ctx);
 }
 

@@ -160,8 +160,7 @@ TEST(zip_damaged_members)
 TEST(zip_damaged_ends)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    static const char no_end[] = "bytes are cut off, or data was appended to it",
-                      parts[] = "the zip is one of several";
+    static const char no_end[] = "bytes are cut off, or data was appended to it", parts[] = "the zip is one of several";
     static const char ends[] = "the zip's two ends disagree", locator[] = "the zip's 64-bit end is not at";
     static const damage rows[] = {
         { END, 0, 4, 0, no_end },
