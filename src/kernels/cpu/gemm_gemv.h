@@ -30,13 +30,13 @@ KR_INLINE int64_t gemm_gemv_scratch(const gemm_problem *g)
     return gemm_ceil_div(g->nk, GEMM_KC) * g->nm * (GEMM_KC + GEMM_GEMV_COLUMNS);
 }
 
-/* sum[m] += A[m, k] B[k, 0..7] for GEMM_B_STEPS(half) steps of k: x [m][GEMM_KC] and b at the first step. */
+/* sum[m] += A[m, k] B[k, 0..7] for GEMM_B_STEPS(dtype) steps of k: x [m][GEMM_KC] and b at the first step. */
 KR_INLINE void gemm_gemv_steps(const float *x, const void *b, int64_t b_n, g8 sum[GEMM_GEMV_ROWS], const int nm,
-                               const kr_storage_dtype half)
+                               const kr_storage_dtype dtype)
 {
-    const int steps = GEMM_B_STEPS(half);
+    const int steps = GEMM_B_STEPS(dtype);
     g8 t[8];
-    gemm_b_transpose(b, b_n, t, half);
+    gemm_b_transpose(b, b_n, t, dtype);
     GEMM_UNROLL
     for (int q = 0; q < steps; q++) {
         GEMM_UNROLL
@@ -48,17 +48,17 @@ KR_INLINE void gemm_gemv_steps(const float *x, const void *b, int64_t b_n, g8 su
 
 /* The last steps of a strand, fewer than sixteen. */
 KR_INLINE void gemm_gemv_tail(const float *x, const void *b, int64_t b_n, int64_t nk, g8 sum[GEMM_GEMV_ROWS],
-                              const int nm, const kr_storage_dtype half)
+                              const int nm, const kr_storage_dtype dtype)
 {
-    const int steps = GEMM_B_STEPS(half);
+    const int steps = GEMM_B_STEPS(dtype);
     int64_t k = 0;
     for (; k + steps <= nk; k += steps) {
-        gemm_gemv_steps(x + k, gemm_b_at(b, k, half), b_n, sum, nm, half);
+        gemm_gemv_steps(x + k, gemm_b_at(b, k, dtype), b_n, sum, nm, dtype);
     }
     for (; k < nk; k++) {
         float column[8];
         for (int n = 0; n < 8; n++) {
-            column[n] = gemm_b_one(b, n * b_n + k, half);
+            column[n] = gemm_b_one(b, n * b_n + k, dtype);
         }
         GEMM_UNROLL
         for (int m = 0; m < nm; m++) {
@@ -67,11 +67,11 @@ KR_INLINE void gemm_gemv_tail(const float *x, const void *b, int64_t b_n, int64_
     }
 }
 
-/* Four strands of nk steps each. nm and half are constants wherever this is inlined. */
+/* Four strands of nk steps each. nm and dtype are constants wherever this is inlined. */
 KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_t b_n, int64_t nk, const int nm,
-                                 const kr_storage_dtype half)
+                                 const kr_storage_dtype dtype)
 {
-    const int steps = GEMM_B_STEPS(half), a_line = GEMM_B_LINE(half), lines = GEMM_GEMV_STEP / a_line;
+    const int steps = GEMM_B_STEPS(dtype), a_line = GEMM_B_LINE(dtype), lines = GEMM_GEMV_STEP / a_line;
     g8 sum[4][GEMM_GEMV_ROWS];
     const void *b[4];
     const float *x[4];
@@ -87,24 +87,24 @@ KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_
     for (int64_t i = 0; i < nk / 16; i++) {
         GEMM_UNROLL
         for (int line = 0; line < lines; line++) {
-            gemm_prefetch(gemm_b_at(ahead, i * GEMM_GEMV_STEP + a_line * line, half));
+            gemm_prefetch(gemm_b_at(ahead, i * GEMM_GEMV_STEP + a_line * line, dtype));
         }
         GEMM_UNROLL
         for (int q = 0; q < 16; q += steps) {
             GEMM_UNROLL
             for (int e = 0; e < 4; e++) {
-                gemm_gemv_steps(x[e] + q, gemm_b_at(b[e], q, half), b_n, sum[e], nm, half);
+                gemm_gemv_steps(x[e] + q, gemm_b_at(b[e], q, dtype), b_n, sum[e], nm, dtype);
             }
         }
         GEMM_UNROLL
         for (int e = 0; e < 4; e++) {
-            b[e] = gemm_opaque(gemm_b_at(b[e], 16, half));
+            b[e] = gemm_opaque(gemm_b_at(b[e], 16, dtype));
             x[e] += 16;
         }
     }
     GEMM_UNROLL
     for (int e = 0; e < 4; e++) {
-        gemm_gemv_tail(x[e], b[e], b_n, nk % 16, sum[e], nm, half);
+        gemm_gemv_tail(x[e], b[e], b_n, nk % 16, sum[e], nm, dtype);
         GEMM_UNROLL
         for (int m = 0; m < nm; m++) {
             g8_store(s[e].sum + 8 * m, sum[e][m]);
@@ -112,16 +112,16 @@ KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_
     }
 }
 
-#define GEMM_STRANDS(type, half, nm)                                                                                   \
+#define GEMM_STRANDS(type, dtype, nm)                                                                                  \
     static void gemm_gemv_strands_##type##_##nm(const gemm_strand *s, const void *ahead, int64_t b_n, int64_t nk)      \
     {                                                                                                                  \
-        gemm_gemv_strands(s, ahead, b_n, nk, nm, half);                                                                \
+        gemm_gemv_strands(s, ahead, b_n, nk, nm, dtype);                                                               \
     }
-#define GEMM_STRANDS_OF(type, half)                                                                                    \
-    GEMM_STRANDS(type, half, 1)                                                                                        \
-    GEMM_STRANDS(type, half, 2)                                                                                        \
-    GEMM_STRANDS(type, half, 3)                                                                                        \
-    GEMM_STRANDS(type, half, 4)
+#define GEMM_STRANDS_OF(type, dtype)                                                                                   \
+    GEMM_STRANDS(type, dtype, 1)                                                                                       \
+    GEMM_STRANDS(type, dtype, 2)                                                                                       \
+    GEMM_STRANDS(type, dtype, 3)                                                                                       \
+    GEMM_STRANDS(type, dtype, 4)
 GEMM_STRANDS_OF(f32, KR_STORAGE_NATIVE)
 GEMM_STRANDS_OF(bf16, KR_STORAGE_BF16)
 GEMM_STRANDS_OF(f16, KR_STORAGE_F16)

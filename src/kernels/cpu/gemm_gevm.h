@@ -11,10 +11,10 @@
 #define GEMM_GEVM_COLUMNS 512 /* per pass: their sums and eight rows of B fit the first-level cache */
 #define GEMM_GEVM_LEAST 256   /* per task: long sequential runs are faster */
 
-/* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; prefetches the next eight if `fetch`. fetch and half are
+/* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; prefetches the next eight if `fetch`. fetch and dtype are
  * constants. */
 KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const void *b, int64_t b_k, int64_t nn, float *sum,
-                           const bool fetch, const kr_storage_dtype half)
+                           const bool fetch, const kr_storage_dtype dtype)
 {
     vf x[8];
     GEMM_UNROLL
@@ -26,10 +26,10 @@ KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const void *b, int64_t b
         vf y = vf_load(sum + n);
         GEMM_UNROLL
         for (int q = 0; q < 8; q++) {
-            if (fetch && n % GEMM_B_LINE(half) == 0) {
-                gemm_prefetch(gemm_b_at(b, (8 + q) * b_k + n, half));
+            if (fetch && n % GEMM_B_LINE(dtype) == 0) {
+                gemm_prefetch(gemm_b_at(b, (8 + q) * b_k + n, dtype));
             }
-            y = vf_fma(x[q], gemm_b_load(b, q * b_k + n, half), y);
+            y = vf_fma(x[q], gemm_b_load(b, q * b_k + n, dtype), y);
         }
         vf_store(sum + n, y);
     }
@@ -37,15 +37,15 @@ KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const void *b, int64_t b
         vf y = vf_load_n(sum + n, nn - n);
         GEMM_UNROLL
         for (int q = 0; q < 8; q++) {
-            y = vf_fma(x[q], gemm_b_load_n(b, q * b_k + n, nn - n, half), y);
+            y = vf_fma(x[q], gemm_b_load_n(b, q * b_k + n, nn - n, dtype), y);
         }
         vf_store_n(sum + n, nn - n, y);
     }
 }
 
-/* One chain for nn <= GEMM_GEVM_COLUMNS columns from n0 on, k0..k1-1, added to base. half is a constant. */
+/* One chain for nn <= GEMM_GEVM_COLUMNS columns from n0 on, k0..k1-1, added to base. dtype is a constant. */
 KR_INLINE void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1,
-                               const kr_storage_dtype half)
+                               const kr_storage_dtype dtype)
 {
     float sum[GEMM_GEMV_ROWS][GEMM_GEVM_COLUMNS];
     for (int64_t m = 0; m < g->nm; m++) {
@@ -56,17 +56,17 @@ KR_INLINE void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, in
     int64_t k = k0;
     for (; k + 8 <= k1; k += 8) {
         const float *a = g->a + k * g->a_k;
-        const void *b = gemm_b_at(g->b, k * g->b_k + n0, half);
-        gemm_gevm_8(a, g->a_k, b, g->b_k, nn, sum[0], true, half);
+        const void *b = gemm_b_at(g->b, k * g->b_k + n0, dtype);
+        gemm_gevm_8(a, g->a_k, b, g->b_k, nn, sum[0], true, dtype);
         for (int64_t m = 1; m < g->nm; m++) {
-            gemm_gevm_8(a + m * g->a_m, g->a_k, b, g->b_k, nn, sum[m], false, half);
+            gemm_gevm_8(a + m * g->a_m, g->a_k, b, g->b_k, nn, sum[m], false, dtype);
         }
     }
     for (; k < k1; k++) {
         for (int64_t m = 0; m < g->nm; m++) {
             const vf x = vf_set1(g->a[m * g->a_m + k * g->a_k]);
             for (int64_t n = 0; n < nn; n += VF) {
-                const vf y = gemm_b_load_n(g->b, k * g->b_k + n0 + n, nn - n, half);
+                const vf y = gemm_b_load_n(g->b, k * g->b_k + n0 + n, nn - n, dtype);
                 vf_store_n(sum[m] + n, nn - n, vf_fma(x, y, vf_load_n(sum[m] + n, nn - n)));
             }
         }

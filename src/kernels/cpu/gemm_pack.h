@@ -34,13 +34,13 @@ KR_INLINE int64_t gemm_part(int64_t whole, int64_t i, int64_t n)
 }
 
 /* Eight columns of B, each adjacent along k: y[k][GEMM_NR] gets columns 0..7. */
-KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, float *y, const kr_storage_dtype half)
+KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, float *y, const kr_storage_dtype dtype)
 {
-    const int steps = GEMM_B_STEPS(half);
+    const int steps = GEMM_B_STEPS(dtype);
     int64_t k = 0;
     for (; k + steps <= nk; k += steps) {
         g8 t[8];
-        gemm_b_transpose(gemm_b_at(b, k, half), b_n, t, half);
+        gemm_b_transpose(gemm_b_at(b, k, dtype), b_n, t, dtype);
         GEMM_UNROLL
         for (int q = 0; q < steps; q++) {
             g8_store(y + (k + q) * GEMM_NR, t[q]);
@@ -48,17 +48,17 @@ KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, f
     }
     for (; k < nk; k++) {
         for (int n = 0; n < 8; n++) {
-            y[k * GEMM_NR + n] = gemm_b_one(b, n * b_n + k, half);
+            y[k * GEMM_NR + n] = gemm_b_one(b, n * b_n + k, dtype);
         }
     }
 }
 
 static void gemm_pack_b_strided(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
-                                kr_storage_dtype half)
+                                kr_storage_dtype dtype)
 {
     for (int64_t k = 0; k < nk; k++) {
         for (int64_t n = 0; n < nn; n++) {
-            y[k * GEMM_NR + n] = gemm_b_one(b, k * b_k + n * b_n, half);
+            y[k * GEMM_NR + n] = gemm_b_one(b, k * b_k + n * b_n, dtype);
         }
     }
 }
@@ -74,9 +74,9 @@ static void gemm_pad_b(int64_t nk, int64_t nn, float *y)
     }
 }
 
-/* One panel: nn <= GEMM_NR columns of B [k n], nk <= GEMM_KC. half is a constant wherever this is inlined. */
+/* One panel: nn <= GEMM_NR columns of B [k n], nk <= GEMM_KC. dtype is a constant wherever this is inlined. */
 KR_INLINE void gemm_pack_b_as(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
-                              const kr_storage_dtype half)
+                              const kr_storage_dtype dtype)
 {
     if (nn < GEMM_NR) {
         gemm_pad_b(nk, nn, y);
@@ -86,18 +86,18 @@ KR_INLINE void gemm_pack_b_as(const void *b, int64_t b_k, int64_t b_n, int64_t n
             if (nn == GEMM_NR) {
                 GEMM_UNROLL
                 for (int v = 0; v < GEMM_NV; v++) {
-                    vf_store(y + k * GEMM_NR + v * VF, gemm_b_load(b, k * b_k + v * VF, half));
+                    vf_store(y + k * GEMM_NR + v * VF, gemm_b_load(b, k * b_k + v * VF, dtype));
                 }
             } else {
                 for (int64_t n = 0; n < nn; n++) {
-                    y[k * GEMM_NR + n] = gemm_b_one(b, k * b_k + n, half);
+                    y[k * GEMM_NR + n] = gemm_b_one(b, k * b_k + n, dtype);
                 }
             }
         }
         return;
     }
     if (b_k != 1) {
-        gemm_pack_b_strided(b, b_k, b_n, nk, nn, y, half);
+        gemm_pack_b_strided(b, b_k, b_n, nk, nn, y, dtype);
         return;
     }
     /* Sixteen steps of k at a time: whole cache lines of floats are read, and few lines are written at a time. */
@@ -105,18 +105,18 @@ KR_INLINE void gemm_pack_b_as(const void *b, int64_t b_k, int64_t b_n, int64_t n
     for (int64_t k = 0; k < nk; k += 16) {
         const int64_t some = gemm_min(16, nk - k);
         for (int64_t n = 0; n < whole; n += 8) {
-            gemm_pack_b8_transposed(gemm_b_at(b, n * b_n + k, half), b_n, some, y + k * GEMM_NR + n, half);
+            gemm_pack_b8_transposed(gemm_b_at(b, n * b_n + k, dtype), b_n, some, y + k * GEMM_NR + n, dtype);
         }
     }
-    gemm_pack_b_strided(gemm_b_at(b, whole * b_n, half), 1, b_n, nk, nn - whole, y + whole, half);
+    gemm_pack_b_strided(gemm_b_at(b, whole * b_n, dtype), 1, b_n, nk, nn - whole, y + whole, dtype);
 }
 
 static void gemm_pack_b(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
-                        kr_storage_dtype half)
+                        kr_storage_dtype dtype)
 {
-    if (half == KR_STORAGE_BF16) {
+    if (dtype == KR_STORAGE_BF16) {
         gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_STORAGE_BF16);
-    } else if (half == KR_STORAGE_F16) {
+    } else if (dtype == KR_STORAGE_F16) {
         gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_STORAGE_F16);
     } else {
         gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_STORAGE_NATIVE);

@@ -9,7 +9,7 @@
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
-#include "kernels/cpu/vec_halves.h"
+#include "kernels/cpu/vec_widen.h"
 
 enum { PIECE = 4096 }; /* elements of a unit of work */
 

@@ -11,17 +11,17 @@
 
 enum { VECTORS = KR_PANEL / VF };
 
-/* total += x[0..nk-1] w [nk][KR_PANEL]; half is a constant. */
+/* total += x[0..nk-1] w [nk][KR_PANEL]; dtype is a constant. */
 KR_INLINE void add_chain(const float *x, const void *w, int64_t nk, float *total, bool is_first,
-                         const kr_storage_dtype half)
+                         const kr_storage_dtype dtype)
 {
     vf sum[VECTORS];
     GEMM_UNROLL
     for (int v = 0; v < VECTORS; v++) sum[v] = vf_zero();
-    for (int64_t k = 0; k < nk; k++, w = gemm_b_at(w, KR_PANEL, half)) {
+    for (int64_t k = 0; k < nk; k++, w = gemm_b_at(w, KR_PANEL, dtype)) {
         const vf all = vf_set1(x[k]);
         GEMM_UNROLL
-        for (int v = 0; v < VECTORS; v++) sum[v] = vf_fma(all, gemm_b_load(w, v * VF, half), sum[v]);
+        for (int v = 0; v < VECTORS; v++) sum[v] = vf_fma(all, gemm_b_load(w, v * VF, dtype), sum[v]);
     }
     GEMM_UNROLL
     for (int v = 0; v < VECTORS; v++)

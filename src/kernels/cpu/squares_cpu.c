@@ -2,7 +2,7 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ranges.h"
 #include "kernels/cpu/vec_double.h"
-#include "kernels/cpu/vec_halves.h"
+#include "kernels/cpu/vec_widen.h"
 
 enum { NVECTORS = KR_SQUARES_LANES / VF }; /* one lane per partial sum */
 
@@ -14,15 +14,15 @@ static double sum_of_lanes(double lane[KR_SQUARES_LANES])
 }
 
 /* Elements past the end are 0, and add nothing. */
-KR_INLINE double block_sum(const void *x, int64_t first, int64_t n, kr_storage_dtype half)
+KR_INLINE double block_sum(const void *x, int64_t first, int64_t n, kr_storage_dtype dtype)
 {
     vd sum[NVECTORS][2];
     for (int k = 0; k < NVECTORS; k++) sum[k][0] = sum[k][1] = vd_zero();
     int64_t i = 0;
     for (; i + KR_SQUARES_LANES <= n; i += KR_SQUARES_LANES)
-        for (int k = 0; k < NVECTORS; k++) vd_add_squares(sum[k], load_widened(x, first + i + k * VF, VF, half));
+        for (int k = 0; k < NVECTORS; k++) vd_add_squares(sum[k], load_widened(x, first + i + k * VF, VF, dtype));
     for (int k = 0; k < NVECTORS && i + k * VF < n; k++)
-        vd_add_squares(sum[k], load_widened(x, first + i + k * VF, n - i - k * VF, half));
+        vd_add_squares(sum[k], load_widened(x, first + i + k * VF, n - i - k * VF, dtype));
     double lane[KR_SQUARES_LANES];
     for (int k = 0; k < 2 * NVECTORS; k++) vd_store(lane + k * VD, sum[k / 2][k % 2]);
     return sum_of_lanes(lane);
