@@ -74,11 +74,11 @@ typedef struct found {
 
 static bool find_out(kr_ctx *ctx, const char *folder, found *f)
 {
-    kr_weights *weights = kr_weights_open(ctx, folder);
+    kr_tensor_file *weights = kr_tensor_file_open(ctx, folder);
     if (!weights) return false;
-    *f = (found){ .sums = cli_tensors_of(weights), .files = kr_weights_files(weights) };
-    f->container = kr_weights_container(weights) == KR_CONTAINER_TORCH ? "torch" : "safetensors";
-    kr_weights_close(weights);
+    *f = (found){ .sums = cli_tensors_of(weights), .files = kr_tensor_file_shards(weights) };
+    f->container = kr_tensor_file_container(weights) == KR_CONTAINER_TORCH ? "torch" : "safetensors";
+    kr_tensor_file_close(weights);
     return true;
 }
 

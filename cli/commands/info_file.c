@@ -4,7 +4,7 @@
 #include "cli/common/tensors.h"
 
 #include <krait/experimental/json.h>
-#include <krait/safetensors.h>
+#include <krait/tensor_file.h>
 #include <krait/tokenizer.h>
 
 #include <stdio.h>
@@ -19,11 +19,11 @@ static const char file_remedy[] =
 /* ---- folders ---- */
 
 /* The config as the weights want it: their type is not in it. */
-static kr_dtype stored_dtype(const kr_weights *weights)
+static kr_dtype stored_dtype(const kr_tensor_file *weights)
 {
-    const kr_weights_item *largest = NULL;
-    for (int64_t i = 0; i < kr_weights_count(weights); i++) {
-        const kr_weights_item *item = kr_weights_at(weights, i);
+    const kr_tensor_file_item *largest = NULL;
+    for (int64_t i = 0; i < kr_tensor_file_count(weights); i++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(weights, i);
         if (item->is_readable && (!largest || item->count > largest->count)) largest = item;
     }
     return largest && (largest->dtype == KR_DTYPE_BF16 || largest->dtype == KR_DTYPE_F16) ? largest->dtype
@@ -62,7 +62,7 @@ int info_folder(info_run *run)
     }
     kr_model_config *config = kr_model_config_load(run->ctx, folder);
     info_take_error(run);
-    kr_weights *weights = kr_weights_open(run->ctx, folder);
+    kr_tensor_file *weights = kr_tensor_file_open(run->ctx, folder);
     info_take_error(run);
     cli_report_begin(&run->report, run->values->is_json);
     cli_report_string(&run->report, "model", folder);
@@ -76,7 +76,7 @@ int info_folder(info_run *run)
     info_take_error(run);
     info_verdict(run, true);
     cli_report_end(&run->report);
-    kr_weights_close(weights);
+    kr_tensor_file_close(weights);
     kr_model_config_destroy(config);
     return run->reasons.count ? CLI_FAILED : CLI_OK;
 }
@@ -142,12 +142,12 @@ int64_t info_tokenizer(info_run *run, const char *path)
 
 /* ---- tensors ---- */
 
-static void metadata(cli_report *r, const kr_safetensors *file)
+static void metadata(cli_report *r, const kr_tensor_file *file)
 {
     const char *key, *value;
-    if (!kr_safetensors_metadata_at(file, 0, &key, &value)) return;
+    if (!kr_tensor_file_metadata_at(file, 0, &key, &value)) return;
     cli_report_open(r, "metadata", false);
-    for (int64_t i = 0; kr_safetensors_metadata_at(file, i, &key, &value); i++) {
+    for (int64_t i = 0; kr_tensor_file_metadata_at(file, i, &key, &value); i++) {
         if (r->is_json) cli_report_string(r, key, value);
         else cli_report_line(r, "%.60s: %.100s%s", key, value, strlen(value) > 100 ? " ..." : "");
     }
@@ -155,9 +155,9 @@ static void metadata(cli_report *r, const kr_safetensors *file)
 }
 
 /* Files of kr_state_save and kr_generation_save say so in their metadata. */
-static const char *kind_of(const kr_safetensors *file)
+static const char *kind_of(const kr_tensor_file *file)
 {
-    const char *format = file ? kr_safetensors_metadata(file, "format") : NULL;
+    const char *format = file ? kr_tensor_file_metadata(file, "format") : NULL;
     if (!format || strncmp(format, "krait.", 6) != 0) return "weights";
     return !strcmp(format, "krait.state") ? "state" : !strcmp(format, "krait.generation") ? "generation" : format;
 }
@@ -165,15 +165,15 @@ static const char *kind_of(const kr_safetensors *file)
 static int file_of_tensors(info_run *run)
 {
     const char *path = run->values->path;
-    kr_weights *weights = kr_weights_open(run->ctx, path);
+    kr_tensor_file *weights = kr_tensor_file_open(run->ctx, path);
     if (!weights) {
         const kr_status status = kr_ctx_status(run->ctx);
         cli_complain(status == KR_ERR_FORMAT ? file_remedy : NULL, "%s", kr_ctx_message(run->ctx));
         return CLI_FAILED;
     }
-    kr_safetensors *file = NULL;
-    if (kr_weights_container(weights) == KR_CONTAINER_SAFETENSORS && kr_weights_files(weights) == 1)
-        file = kr_safetensors_open(run->ctx, kr_weights_file(weights, 0));
+    kr_tensor_file *file = NULL;
+    if (kr_tensor_file_container(weights) == KR_CONTAINER_SAFETENSORS && kr_tensor_file_shards(weights) == 1)
+        file = kr_tensor_file_open(run->ctx, kr_tensor_file_shard_path(weights, 0));
     info_take_error(run);
     cli_report_begin(&run->report, run->values->is_json);
     cli_report_string(&run->report, "file", path);
@@ -183,8 +183,8 @@ static int file_of_tensors(info_run *run)
         info_note(&run->reasons, "no memory for the table of tensors");
     info_verdict(run, false);
     cli_report_end(&run->report);
-    kr_safetensors_close(file);
-    kr_weights_close(weights);
+    kr_tensor_file_close(file);
+    kr_tensor_file_close(weights);
     return run->reasons.count ? CLI_FAILED : CLI_OK;
 }
 

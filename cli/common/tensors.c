@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct named {
-    const kr_weights_item *item;
+    const kr_tensor_file_item *item;
     int64_t at;      /* its place in the files */
     size_t head;     /* letters before the number */
     int64_t number;  /* -1: there is none */
@@ -24,7 +24,7 @@ typedef struct line {
 
 /* ---- types and sums ---- */
 
-const char *cli_tensor_type(const kr_weights_item *item)
+const char *cli_tensor_type(const kr_tensor_file_item *item)
 {
     const bool is_ours = item->is_readable && (size_t)item->count * kr_dtype_bytes(item->dtype) == item->bytes;
     return is_ours ? kr_dtype_name(item->dtype) : item->type;
@@ -32,16 +32,16 @@ const char *cli_tensor_type(const kr_weights_item *item)
 
 enum { MOST_TYPES = 8 };
 
-cli_tensors cli_tensors_of(const kr_weights *weights)
+cli_tensors cli_tensors_of(const kr_tensor_file *weights)
 {
     struct {
         const char *name;
         double bytes;
     } types[MOST_TYPES];
     int ntypes = 0;
-    cli_tensors sums = { .count = kr_weights_count(weights) };
+    cli_tensors sums = { .count = kr_tensor_file_count(weights) };
     for (int64_t i = 0; i < sums.count; i++) {
-        const kr_weights_item *item = kr_weights_at(weights, i);
+        const kr_tensor_file_item *item = kr_tensor_file_at(weights, i);
         const char *name = cli_tensor_type(item);
         int t = 0;
         sums.elements += (double)item->count;
@@ -64,7 +64,7 @@ cli_tensors cli_tensors_of(const kr_weights *weights)
 
 /* ---- names ---- */
 
-static named take_apart(const kr_weights_item *item, int64_t at)
+static named take_apart(const kr_tensor_file_item *item, int64_t at)
 {
     const char *name = item->name;
     for (const char *part = name; *part;) {
@@ -156,7 +156,7 @@ static void shape_text(const kr_shape *shape, char *text, size_t bytes)
 
 static void print_line(const named *all, const line *l, int name_width)
 {
-    const kr_weights_item *item = all[l->first].item;
+    const kr_tensor_file_item *item = all[l->first].item;
     char name[NAME_BYTES], shape[200], times[24] = "";
     double bytes = 0;
     name_text(all, l, name);
@@ -181,14 +181,14 @@ static void print_lines(const named *all, const line *lines, int64_t count)
     for (int64_t i = 0; i < count; i++) print_line(all, &lines[i], width);
 }
 
-static bool print_table(const kr_weights *weights, bool is_all)
+static bool print_table(const kr_tensor_file *weights, bool is_all)
 {
-    const int64_t count = kr_weights_count(weights);
+    const int64_t count = kr_tensor_file_count(weights);
     named *all = malloc(((size_t)count + 1) * sizeof *all);
     line *lines = malloc(((size_t)count + 1) * sizeof *lines);
     int64_t nlines = 0;
     if (all && lines) {
-        for (int64_t i = 0; i < count; i++) all[i] = take_apart(kr_weights_at(weights, i), i);
+        for (int64_t i = 0; i < count; i++) all[i] = take_apart(kr_tensor_file_at(weights, i), i);
         if (!is_all) qsort(all, (size_t)count, sizeof *all, compare_named);
         for (int64_t i = 0; i < count; i++) {
             if (!is_all && i > 0 && compare_kinds(&all[i - 1], &all[i]) == 0) {
@@ -210,24 +210,24 @@ static bool print_table(const kr_weights *weights, bool is_all)
 
 /* ---- for programs ---- */
 
-static void list_item(cli_report *r, const kr_weights_item *item)
+static void list_item(cli_report *r, const kr_tensor_file_item *item)
 {
     cli_report_open(r, NULL, false);
     cli_report_string(r, "name", item->name);
     cli_report_string(r, "dtype", cli_tensor_type(item));
     cli_report_counts(r, "shape", item->shape.rank, item->shape.dims);
     cli_report_count(r, "bytes", (int64_t)item->bytes);
-    cli_report_count(r, "file", item->file);
+    cli_report_count(r, "file", item->shard);
     cli_report_close(r);
 }
 
-bool cli_report_tensors(cli_report *r, const kr_weights *weights, bool is_all)
+bool cli_report_tensors(cli_report *r, const kr_tensor_file *weights, bool is_all)
 {
     const cli_tensors sums = cli_tensors_of(weights);
-    const int nfiles = kr_weights_files(weights);
-    const char *container = kr_weights_container(weights) == KR_CONTAINER_TORCH ? "torch" : "safetensors";
+    const int nfiles = kr_tensor_file_shards(weights);
+    const char *container = kr_tensor_file_container(weights) == KR_CONTAINER_TORCH ? "torch" : "safetensors";
     cli_report_open(r, r->is_json ? "files" : NULL, true);
-    for (int i = 0; r->is_json && i < nfiles; i++) cli_report_string(r, NULL, kr_weights_file(weights, i));
+    for (int i = 0; r->is_json && i < nfiles; i++) cli_report_string(r, NULL, kr_tensor_file_shard_path(weights, i));
     cli_report_close(r);
     cli_report_number(r, "elements", sums.elements, "%s (%.0f)", cli_count_text(sums.elements).text, sums.elements);
     cli_report_number(r, "bytes", sums.bytes, "%s in %d %s file%s", cli_bytes_text(sums.bytes).text, nfiles, container,
@@ -235,7 +235,7 @@ bool cli_report_tensors(cli_report *r, const kr_weights *weights, bool is_all)
     if (r->is_json) {
         cli_report_text(r, "container", "%s", container);
         cli_report_open(r, "tensors", true);
-        for (int64_t i = 0; i < sums.count; i++) list_item(r, kr_weights_at(weights, i));
+        for (int64_t i = 0; i < sums.count; i++) list_item(r, kr_tensor_file_at(weights, i));
         cli_report_close(r);
         return true;
     }

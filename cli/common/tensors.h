@@ -4,7 +4,7 @@
 
 #include "cli/commands/cmd_report.h"
 
-#include <krait/weights.h>
+#include <krait/tensor_file.h>
 
 typedef struct cli_tensors {
     int64_t count;
@@ -13,13 +13,13 @@ typedef struct cli_tensors {
 } cli_tensors;
 
 /* The sums of a checkpoint. */
-cli_tensors cli_tensors_of(const kr_weights *weights);
+cli_tensors cli_tensors_of(const kr_tensor_file *weights);
 
 /* The type of a tensor as we would call it, or as the file does where we have none like it. */
-const char *cli_tensor_type(const kr_weights_item *item);
+const char *cli_tensor_type(const kr_tensor_file_item *item);
 
 /* The sums and a line for each tensor; or, with is_all false, for those that differ in a number of their name only:
  * "backbone.layers.{0..23}.norm.weight  x24". Programs are told of all. False: no memory. */
-bool cli_report_tensors(cli_report *r, const kr_weights *weights, bool is_all);
+bool cli_report_tensors(cli_report *r, const kr_tensor_file *weights, bool is_all);
 
 #endif

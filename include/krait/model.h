@@ -18,7 +18,7 @@
 #define KRAIT_MODEL_H
 
 #include <krait/network.h>
-#include <krait/weights.h>
+#include <krait/tensor_file.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -21,7 +21,7 @@
 #define KRAIT_OPTIMIZER_H
 
 #include <krait/params.h>
-#include <krait/safetensors.h>
+#include <krait/tensor_file.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -117,13 +117,13 @@ KR_API kr_status kr_optimizer_reread(kr_optimizer *optimizer);
 
 /* Adds everything a later run needs to continue to the same bits: tensors "optimizer.*" and metadata "optimizer.*". The
  * tensors lie in the optimizer's memory: save the file before the next step. */
-KR_API kr_status kr_optimizer_save(const kr_optimizer *optimizer, kr_safetensors_writer *writer);
+KR_API kr_status kr_optimizer_save(const kr_optimizer *optimizer, kr_tensor_writer *writer);
 
 /* Reads it back, into an optimizer of the same kind over a table of the same parameters with the same values. Every
  * tensor must be present, of the right type and shape, and no other may have a name that begins with "optimizer.".
  * After an
  * error nothing has changed. */
-KR_API KR_MUST_CHECK kr_status kr_optimizer_load(kr_optimizer *optimizer, const kr_safetensors *file);
+KR_API KR_MUST_CHECK kr_status kr_optimizer_load(kr_optimizer *optimizer, const kr_tensor_file *file);
 
 /* A line for each parameter (rank, name, shape, elements, decay, and whose it is: "adamw", "sgd" or "muon[z:64 x:64
  * dt:4*]", a star for segments that are AdamW's) and one of totals, into text as by snprintf: the length it needs,

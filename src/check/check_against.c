@@ -36,7 +36,7 @@ typedef struct against {
     kr_ctx *ctx;
     const kr_model *model;
     const kr_network *net;
-    const kr_safetensors *file;
+    const kr_tensor_file *file;
     int64_t nlayers, width;
     id_matrix ids, labels, generated, padded, mask;
     int64_t nprompt;
@@ -52,7 +52,7 @@ typedef struct against {
 /* An integer matrix [b s] with numbers from `least` to `most`, or -100 where allowed. True if it is fine or missing. */
 static bool read_ids(against *a, const char *name, int64_t least, int64_t most, bool may_ignore, id_matrix *m)
 {
-    const kr_safetensors_item *item = kr_safetensors_find(a->file, name);
+    const kr_tensor_file_item *item = kr_tensor_file_find(a->file, name);
     const char *path = a->options->against;
     if (!item) return true;
     if (item->shape.rank != 2 || item->count == 0) {
@@ -62,7 +62,7 @@ static bool read_ids(against *a, const char *name, int64_t least, int64_t most, 
     }
     *m = (id_matrix){ item->shape.dims[0], item->shape.dims[1],
                       check_alloc(a->ctx, (size_t)item->count * sizeof(int64_t)) };
-    if (!m->ids || kr_safetensors_read(a->file, item, KR_DTYPE_I64, m->ids, item->count) != KR_OK) {
+    if (!m->ids || kr_tensor_file_read(a->file, item, KR_DTYPE_I64, m->ids, item->count) != KR_OK) {
         kr_fail(a->ctx, KR_ERR_FORMAT, "%s: %s: %s", path, name, m->ids ? "cannot be read" : "out of memory");
         return false;
     }
@@ -106,7 +106,7 @@ static bool find_prompt(against *a)
 static bool read_inputs(against *a)
 {
     const int64_t most = a->width - 1;
-    if (!kr_safetensors_find(a->file, "input_ids")) {
+    if (!kr_tensor_file_find(a->file, "input_ids")) {
         return kr_fail(a->ctx, KR_ERR_FORMAT, "%s has no tensor input_ids; tests/golden/README.md describes such files",
                        a->options->against);
     }
@@ -119,7 +119,7 @@ static bool read_inputs(against *a)
 
 /* ---- what is compared ---- */
 
-static recorded_check *add_check(against *a, const kr_safetensors_item *item, recorded_part part)
+static recorded_check *add_check(against *a, const kr_tensor_file_item *item, recorded_part part)
 {
     static const int lead[RECORDED_PARTS] = {
         [RECORDED_LOGITS] = 2,      [RECORDED_HIDDEN] = 2,   [RECORDED_STREAM] = 2,
@@ -157,7 +157,7 @@ static const kr_param_row *find_param(const against *a, const char *name)
     return row;
 }
 
-static void add_gradient(against *a, const kr_safetensors_item *item, const char *name)
+static void add_gradient(against *a, const kr_tensor_file_item *item, const char *name)
 {
     recorded_check *check = add_check(a, item, RECORDED_GRADIENT);
     const kr_param_row *row = find_param(a, name);
@@ -165,14 +165,14 @@ static void add_gradient(against *a, const kr_safetensors_item *item, const char
     else recorded_trouble(check, "the model has no such parameter");
 }
 
-static void add_layer(against *a, const kr_safetensors_item *item, recorded_part part, int64_t layer, int64_t most)
+static void add_layer(against *a, const kr_tensor_file_item *item, recorded_part part, int64_t layer, int64_t most)
 {
     recorded_check *check = add_check(a, item, part);
     check->layer = layer;
     if (layer > most) recorded_trouble(check, "the model has layers 0 to %" PRId64 " only", a->nlayers - 1);
 }
 
-static void add_states(against *a, const kr_safetensors_item *item, int64_t layer, recorded_part whole,
+static void add_states(against *a, const kr_tensor_file_item *item, int64_t layer, recorded_part whole,
                        recorded_part steps)
 {
     add_layer(a, item, whole, layer, a->nlayers - 1);
@@ -181,7 +181,7 @@ static void add_states(against *a, const kr_safetensors_item *item, int64_t laye
 }
 
 /* One tensor of the file; false if it is not known. */
-static bool add_item(against *a, const kr_safetensors_item *item)
+static bool add_item(against *a, const kr_tensor_file_item *item)
 {
     static const char *const inputs[] = { "input_ids", "labels", "padded_ids", "padded_mask" };
     const char *name = item->name;
@@ -191,7 +191,7 @@ static bool add_item(against *a, const kr_safetensors_item *item)
                   ssm = number_after(name, "final_ssm_state/");
     if (!strcmp(name, "logits")) {
         add_check(a, item, RECORDED_LOGITS);
-        if (kr_safetensors_find(a->file, "step_logits")) return true;
+        if (kr_tensor_file_find(a->file, "step_logits")) return true;
         add_check(a, item, RECORDED_STEP_LOGITS)->note = ", steps"; /* one truth for both */
     } else if (!strcmp(name, "logits_f64")) add_check(a, item, RECORDED_LOGITS);
     else if (!strcmp(name, "hidden") || hidden == a->nlayers) add_check(a, item, RECORDED_HIDDEN);
@@ -209,7 +209,7 @@ static bool add_item(against *a, const kr_safetensors_item *item)
 
 static bool list_checks(against *a)
 {
-    const int64_t count = kr_safetensors_count(a->file);
+    const int64_t count = kr_tensor_file_count(a->file);
     a->checks = check_alloc(a->ctx, (2 * (size_t)count + 1) * sizeof *a->checks);
     a->streams = check_alloc(a->ctx, ((size_t)a->nlayers + 1) * sizeof *a->streams);
     if (!a->checks || !a->streams) {
@@ -217,8 +217,8 @@ static bool list_checks(against *a)
         return false;
     }
     for (int64_t i = 0; i < count; i++)
-        if (!add_item(a, kr_safetensors_at(a->file, i))) {
-            const recorded_name name = recorded_shown(kr_safetensors_at(a->file, i)->name);
+        if (!add_item(a, kr_tensor_file_at(a->file, i))) {
+            const recorded_name name = recorded_shown(kr_tensor_file_at(a->file, i)->name);
             a->tally->name_width = 0;
             check_tell(a->tally, KR_CHECK_SKIPPED, name.text,
                        "is not compared: files of this kind have no such tensor");
@@ -516,7 +516,7 @@ static bool compare_all(against *a)
 
 bool check_against(check_tally *tally, kr_ctx *ctx, const kr_model *model)
 {
-    kr_safetensors *file = kr_safetensors_open(ctx, tally->options->against);
+    kr_tensor_file *file = kr_tensor_file_open(ctx, tally->options->against);
     if (!file) return false;
     const kr_network *net = kr_model_network(model);
     against a = { .tally = tally,
@@ -533,6 +533,6 @@ bool check_against(check_tally *tally, kr_ctx *ctx, const kr_model *model)
     for (int i = 0; i < 5; i++) check_free(inputs[i]->ids);
     check_free(a.checks);
     check_free(a.streams);
-    kr_safetensors_close(file);
+    kr_tensor_file_close(file);
     return ok;
 }

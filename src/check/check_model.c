@@ -3,7 +3,7 @@
 
 #include "base/ctx_impl.h"
 
-#include <krait/weights.h>
+#include <krait/tensor_file.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -21,14 +21,14 @@ static kr_dtype stored_dtype(kr_ctx *ctx, const char *folder)
 {
     int64_t elements[KR_DTYPE_I64 + 1] = { 0 };
     kr_dtype most = KR_DTYPE_F32;
-    kr_weights *weights = kr_weights_open(ctx, folder);
-    for (int64_t i = 0; i < kr_weights_count(weights); i++) {
-        const kr_weights_item *item = kr_weights_at(weights, i);
+    kr_tensor_file *weights = kr_tensor_file_open(ctx, folder);
+    for (int64_t i = 0; i < kr_tensor_file_count(weights); i++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(weights, i);
         if (item->is_readable && (unsigned)item->dtype <= KR_DTYPE_I64) elements[item->dtype] += item->count;
     }
     for (int dtype = 0; dtype <= KR_DTYPE_I64; dtype++)
         if (elements[dtype] > elements[most]) most = (kr_dtype)dtype;
-    kr_weights_close(weights);
+    kr_tensor_file_close(weights);
     return most;
 }
 

@@ -5,7 +5,7 @@
 #include "check/check_impl.h"
 
 #include <krait/model.h>
-#include <krait/safetensors.h>
+#include <krait/tensor_file.h>
 
 /* On a model in its context; false after an error there. */
 bool check_against(check_tally *tally, kr_ctx *ctx, const kr_model *model);
@@ -38,7 +38,7 @@ typedef struct recorded_check {
     recorded_part part;
     int64_t layer;
     const kr_tensor *param; /* RECORDED_GRADIENT */
-    const kr_safetensors_item *item;
+    const kr_tensor_file_item *item;
     const char *note; /* behind the name */
     int lead;
     double most;      /* that the error may be */
@@ -54,7 +54,7 @@ typedef struct recorded_check {
 } recorded_check;
 
 /* item [b s ..]; its number of rows and tokens is checked here, the rest against what is computed. */
-recorded_check recorded_begin(kr_ctx *ctx, const kr_safetensors *file, const kr_safetensors_item *item,
+recorded_check recorded_begin(kr_ctx *ctx, const kr_tensor_file *file, const kr_tensor_file_item *item,
                               recorded_part part, int lead, int64_t rows, int64_t tokens, double most);
 void recorded_end(recorded_check *check);
 

@@ -44,9 +44,9 @@ static const char *shape_text(const kr_shape *shape, char *text, size_t bytes)
 }
 
 /* Where the elements are, as f32 or f64. */
-static void find_elements(recorded_check *check, const kr_safetensors *file)
+static void find_elements(recorded_check *check, const kr_tensor_file *file)
 {
-    const kr_safetensors_item *item = check->item;
+    const kr_tensor_file_item *item = check->item;
     check->dtype = item->dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
     if (!item->is_readable || item->dtype == KR_DTYPE_I32 || item->dtype == KR_DTYPE_I64) {
         recorded_trouble(check, "its elements are %s, which are no numbers to compare", item->type);
@@ -56,11 +56,11 @@ static void find_elements(recorded_check *check, const kr_safetensors *file)
     if (item->is_native && item->dtype == check->dtype) return;
     check->own = check_alloc(check->ctx, (size_t)item->count * sizeof(float) + 1);
     check->data = check->own;
-    if (!check->own || kr_safetensors_read(file, item, KR_DTYPE_F32, check->own, item->count) != KR_OK)
+    if (!check->own || kr_tensor_file_read(file, item, KR_DTYPE_F32, check->own, item->count) != KR_OK)
         recorded_trouble(check, "cannot be read");
 }
 
-recorded_check recorded_begin(kr_ctx *ctx, const kr_safetensors *file, const kr_safetensors_item *item,
+recorded_check recorded_begin(kr_ctx *ctx, const kr_tensor_file *file, const kr_tensor_file_item *item,
                               recorded_part part, int lead, int64_t rows, int64_t tokens, double most)
 {
     recorded_check check = { .ctx = ctx, .part = part, .item = item, .note = "", .lead = lead, .most = most, .at = -1 };

@@ -15,11 +15,11 @@ enum { NAME_BYTES = 256 };
 
 /* ---- what builders call ---- */
 
-static const kr_safetensors_item *find_part(const golden_run *run, const char *part, const char *name)
+static const kr_tensor_file_item *find_part(const golden_run *run, const char *part, const char *name)
 {
     char full[NAME_BYTES];
     const int n = snprintf(full, sizeof full, "%s/%s/%s", run->name, part, name);
-    return n > 0 && n < (int)sizeof full ? kr_safetensors_find(run->file, full) : NULL;
+    return n > 0 && n < (int)sizeof full ? kr_tensor_file_find(run->file, full) : NULL;
 }
 
 static void get_into_trouble(golden_run *run, const char *what, const char *name)
@@ -28,11 +28,11 @@ static void get_into_trouble(golden_run *run, const char *what, const char *name
 }
 
 /* The item's values in the run's type, a constant on the tape. */
-static kr_tensor *load(golden_run *run, const kr_safetensors_item *item)
+static kr_tensor *load(golden_run *run, const kr_tensor_file_item *item)
 {
     double *values = check_alloc(kr_tape_ctx(run->tape), (size_t)item->count * sizeof *values + 1);
     kr_tensor *x = NULL;
-    if (values && kr_safetensors_read(run->file, item, KR_DTYPE_F64, values, item->count) == KR_OK)
+    if (values && kr_tensor_file_read(run->file, item, KR_DTYPE_F64, values, item->count) == KR_OK)
         x = kr_cast(run->tape, kr_from_data(run->tape, KR_DTYPE_F64, item->shape, values), run->dtype);
     else get_into_trouble(run, "cannot read", item->name);
     check_free(values);
@@ -43,7 +43,7 @@ kr_tensor *golden_in_if(golden_run *run, const char *name)
 {
     for (int i = 0; i < run->nin; i++)
         if (!strcmp(run->in[i].name, name)) return run->in[i].tensor;
-    const kr_safetensors_item *item = find_part(run, "in", name);
+    const kr_tensor_file_item *item = find_part(run, "in", name);
     if (!item || run->nin == GOLDEN_MOST_PARTS) return NULL;
     kr_tensor *x = kr_input(run->tape, load(run, item));
     run->in[run->nin++] = (golden_part){ .name = name, .tensor = x };
@@ -102,7 +102,7 @@ static double distance(const double *got, const double *want, int64_t count, boo
 }
 
 /* got NULL: no gradient reached the input, which is a gradient of 0. */
-static double compare(golden_run *run, const kr_safetensors_item *item, const kr_tensor *got, bool is_angle)
+static double compare(golden_run *run, const kr_tensor_file_item *item, const kr_tensor *got, bool is_angle)
 {
     const kr_shape shape = kr_tensor_shape(got);
     if (got && (shape.rank != item->shape.rank ||
@@ -111,7 +111,7 @@ static double compare(golden_run *run, const kr_safetensors_item *item, const kr
         return NAN;
     }
     double *values = check_alloc(kr_tape_ctx(run->tape), (2 * (size_t)item->count + 1) * sizeof *values), error = NAN;
-    if (values && kr_safetensors_read(run->file, item, KR_DTYPE_F64, values, item->count) == KR_OK &&
+    if (values && kr_tensor_file_read(run->file, item, KR_DTYPE_F64, values, item->count) == KR_OK &&
         (!got || kr_tensor_read(got, KR_DTYPE_F64, values + item->count, item->count) == KR_OK))
         error = distance(values + item->count, values, item->count, is_angle);
     else get_into_trouble(run, "cannot read", item->name);
@@ -120,7 +120,7 @@ static double compare(golden_run *run, const kr_safetensors_item *item, const kr
 }
 
 /* CASE/part/NAME -> NAME, or NULL if the item is another's. */
-static const char *name_in(const golden_run *run, const char *part, const kr_safetensors_item *item)
+static const char *name_in(const golden_run *run, const char *part, const kr_tensor_file_item *item)
 {
     const size_t ncase = strlen(run->name), npart = strlen(part);
     const char *name = item->name;
@@ -141,8 +141,8 @@ static const golden_part *find_named(const golden_part *parts, int count, const 
 static void compare_part(golden_run *run, const char *part, const char *way, worst *w)
 {
     const bool is_out = !strcmp(part, "out");
-    for (int64_t i = 0; i < kr_safetensors_count(run->file); i++) {
-        const kr_safetensors_item *item = kr_safetensors_at(run->file, i);
+    for (int64_t i = 0; i < kr_tensor_file_count(run->file); i++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(run->file, i);
         const char *name = name_in(run, part, item);
         if (!name) continue;
         const golden_part *mine = is_out ? find_named(run->out, run->nout, name) : find_named(run->in, run->nin, name);
@@ -164,7 +164,7 @@ static bool run_backward(golden_run *run)
     kr_tensor *y[GOLDEN_MOST_PARTS], *w[GOLDEN_MOST_PARTS];
     int count = 0;
     for (int i = 0; i < run->nout; i++) {
-        const kr_safetensors_item *item = find_part(run, "w", run->out[i].name);
+        const kr_tensor_file_item *item = find_part(run, "w", run->out[i].name);
         if (!item) continue;
         y[count] = run->out[i].tensor;
         w[count++] = load(run, item);
@@ -236,7 +236,7 @@ static const golden_kind *find_kind(const char *name)
     return NULL;
 }
 
-static void check_case(const kr_safetensors *file, const kr_json *settings, int ncontexts, kr_ctx *const *contexts,
+static void check_case(const kr_tensor_file *file, const kr_json *settings, int ncontexts, kr_ctx *const *contexts,
                        check_tally *t)
 {
     const double most_f64 = 1e-11, least_f32 = 1e-6;
@@ -265,8 +265,8 @@ static void check_case(const kr_safetensors *file, const kr_json *settings, int 
 bool golden_check(check_tally *t, int ncontexts, kr_ctx *const *contexts)
 {
     const char *path = t->options->ops;
-    kr_safetensors *file = kr_safetensors_open(t->ctx, path); /* an error of a case does not touch this context */
-    const char *text = kr_safetensors_metadata(file, "cases");
+    kr_tensor_file *file = kr_tensor_file_open(t->ctx, path); /* an error of a case does not touch this context */
+    const char *text = kr_tensor_file_metadata(file, "cases");
     kr_json *cases = text ? kr_json_create(t->ctx, text, strlen(text), NULL) : NULL;
     const bool ok =
         file &&
@@ -281,6 +281,6 @@ bool golden_check(check_tally *t, int ncontexts, kr_ctx *const *contexts)
         for (const kr_json *settings = kr_json_first(cases); settings; settings = kr_json_next(settings))
             check_case(file, settings, ncontexts, contexts, t);
     kr_json_destroy(cases);
-    kr_safetensors_close(file);
+    kr_tensor_file_close(file);
     return ok;
 }

@@ -10,7 +10,7 @@
 #include "check/check_impl.h"
 
 #include <krait/experimental/json.h>
-#include <krait/safetensors.h>
+#include <krait/tensor_file.h>
 #include <krait/ssd.h>
 
 enum { GOLDEN_MOST_PARTS = 32 };
@@ -25,7 +25,7 @@ typedef struct golden_part {
 typedef struct golden_run {
     kr_tape *tape;
     kr_dtype dtype;
-    const kr_safetensors *file;
+    const kr_tensor_file *file;
     const char *name; /* of the case */
     const kr_json *settings;
     int way;

@@ -124,7 +124,7 @@ typedef struct content {
 } content;
 
 /* A tensor of the given rows (-1: any) and columns (0: no such axis); NULL after an error. */
-static int64_t *read_numbers(content *c, const kr_safetensors *file, const kr_safetensors_item *item, kr_dtype dtype,
+static int64_t *read_numbers(content *c, const kr_tensor_file *file, const kr_tensor_file_item *item, kr_dtype dtype,
                              int64_t nrows, int64_t ncolumns)
 {
     const kr_shape *shape = &item->shape;
@@ -137,10 +137,10 @@ static int64_t *read_numbers(content *c, const kr_safetensors *file, const kr_sa
     if (!kr_require(c->ctx, numbers != NULL, KR_ERR_NOMEM, "no memory for tensor '%s' %s", item->name,
                     KR_TEXT_OF_SHAPE(shape)))
         return NULL;
-    return kr_safetensors_read(file, item, KR_DTYPE_I64, numbers, item->count) == KR_OK ? numbers : NULL;
+    return kr_tensor_file_read(file, item, KR_DTYPE_I64, numbers, item->count) == KR_OK ? numbers : NULL;
 }
 
-static bool read_content(content *c, const kr_safetensors *file, const kr_safetensors_item *const *extras)
+static bool read_content(content *c, const kr_tensor_file *file, const kr_tensor_file_item *const *extras)
 {
     const int64_t nrows = extras[ROWS]->shape.rank > 0 ? extras[ROWS]->shape.dims[0] : 0;
     if (!kr_require(c->ctx, nrows == c->g->nrows, KR_ERR_ARG,
@@ -274,8 +274,8 @@ static void apply(const content *c)
     }
 }
 
-static bool take(void *user, const kr_state *state, const kr_safetensors *file,
-                 const kr_safetensors_item *const *extras)
+static bool take(void *user, const kr_state *state, const kr_tensor_file *file,
+                 const kr_tensor_file_item *const *extras)
 {
     content *c = user;
     if (!read_content(c, file, extras) || !check_rows(c, state) || !check_tokens(c) || !make_room(c)) return false;

@@ -7,53 +7,7 @@
 #include "io/compose.h"
 #include "io/safetensors_impl.h"
 
-enum { ALIGN = 64, BLOCK_BYTES = 1 << 12 };
-
-struct kr_safetensors_writer {
-    kr_ctx *ctx;
-    kr_arena arena;
-    kr_named_list tensors, metadata;
-};
-
-kr_safetensors_writer *kr_safetensors_writer_create(kr_ctx *ctx)
-{
-    if (kr_ctx_failed(ctx)) return NULL;
-    kr_safetensors_writer *w = kr_memory_alloc_zeroed(&ctx->memory, sizeof *w);
-    if (!w) {
-        kr_fail(ctx, KR_ERR_NOMEM, "safetensors: no memory for a writer");
-        return NULL;
-    }
-    w->ctx = ctx;
-    kr_arena_init(&w->arena, &ctx->memory, BLOCK_BYTES);
-    kr_named_init(&w->tensors, ctx, "safetensors", &w->arena);
-    kr_named_init(&w->metadata, ctx, "safetensors", &w->arena);
-    return w;
-}
-
-void kr_safetensors_writer_destroy(kr_safetensors_writer *w)
-{
-    if (!w) return;
-    kr_memory *memory = &w->ctx->memory;
-    kr_named_deinit(&w->tensors);
-    kr_named_deinit(&w->metadata);
-    kr_arena_deinit(&w->arena);
-    kr_memory_free(memory, w, sizeof *w);
-}
-
-kr_status kr_safetensors_add(kr_safetensors_writer *writer, const char *name, kr_dtype dtype, kr_shape shape,
-                             const void *data)
-{
-    if (!writer) return KR_ERR_ARG;
-    if (!kr_ctx_failed(writer->ctx)) kr_named_add_tensor(&writer->tensors, name, dtype, &shape, data);
-    return writer->ctx->status;
-}
-
-kr_status kr_safetensors_add_metadata(kr_safetensors_writer *writer, const char *key, const char *value)
-{
-    if (!writer) return KR_ERR_ARG;
-    if (!kr_ctx_failed(writer->ctx)) kr_named_add_text(&writer->metadata, key, value);
-    return writer->ctx->status;
-}
+enum { ALIGN = 64 };
 
 /* ---- the header ---- */
 
@@ -127,22 +81,4 @@ bool kr_safetensors_write(kr_file_writer *file, const kr_safetensors_content *co
     const bool done = write_all(file, content, head, measure.length);
     kr_memory_free(&ctx->memory, head, bytes);
     return done;
-}
-
-kr_status kr_safetensors_save(const kr_safetensors_writer *writer, const char *path)
-{
-    if (!writer) return KR_ERR_ARG;
-    kr_ctx *ctx = writer->ctx;
-    if (kr_ctx_failed(ctx)) return ctx->status;
-    const kr_safetensors_content content = { writer->metadata.in_order, writer->metadata.count,
-                                             writer->tensors.in_order, writer->tensors.count };
-    kr_file_writer file;
-    bool done = kr_file_create(&file, ctx, path);
-    if (done) {
-        done = kr_safetensors_write(&file, &content);
-        if (done) done = kr_file_commit(&file);
-        else kr_file_discard(&file);
-    }
-    if (!done) kr_blame(ctx, "safetensors");
-    return ctx->status;
 }

@@ -5,8 +5,6 @@
 #include "io/file_write.h"
 #include "io/name_table.h"
 
-#include <krait/safetensors.h>
-
 typedef struct kr_safetensors_content {
     const kr_named *const *texts;
     int64_t ntexts;

@@ -21,7 +21,7 @@ typedef struct loading {
     const char *folder;
     kr_config_box *box;
     kr_model_values *config; /* the box's */
-    kr_weights *weights;
+    kr_tensor_file *weights;
     kr_network *net; /* declared */
     bool is_tied;    /* to an embedding: the files may have a head that is its copy */
 } loading;
@@ -55,19 +55,19 @@ static const char *more(const list *l)
 }
 
 /* The tensor of a parameter; NULL: none. Like Hugging Face's loader, accepts the official name too. */
-static const kr_weights_item *item_of(const loading *l, const char *name)
+static const kr_tensor_file_item *item_of(const loading *l, const char *name)
 {
-    const kr_weights_item *item = kr_weights_find(l->weights, kr_layout_parameter(l->config->layout, name));
-    return item ? item : kr_weights_find(l->weights, name);
+    const kr_tensor_file_item *item = kr_tensor_file_find(l->weights, kr_layout_parameter(l->config->layout, name));
+    return item ? item : kr_tensor_file_find(l->weights, name);
 }
 
-static const kr_weights_item *copied_head(const loading *l)
+static const kr_tensor_file_item *copied_head(const loading *l)
 {
-    return l->is_tied ? kr_weights_find(l->weights, kr_head_name) : NULL;
+    return l->is_tied ? kr_tensor_file_find(l->weights, kr_head_name) : NULL;
 }
 
 /* Is a tensor of the files a parameter's? */
-static bool is_known(const loading *l, const kr_weights_item *item)
+static bool is_known(const loading *l, const kr_tensor_file_item *item)
 {
     const kr_params *params = kr_network_params(l->net);
     if (item == copied_head(l)) return true;
@@ -85,13 +85,13 @@ static bool check_names(loading *l)
         if (!item_of(l, name)) add(&missing, "'%s'", kr_layout_parameter(l->config->layout, name));
     }
     const int64_t known = kr_params_count(params) - missing.count + (copied_head(l) != NULL);
-    const int64_t nstrange = kr_weights_count(l->weights) - known;
+    const int64_t nstrange = kr_tensor_file_count(l->weights) - known;
     for (int64_t i = 0; strange.count < nstrange && strange.count <= 3; i++) {
-        const kr_weights_item *item = kr_weights_at(l->weights, i);
+        const kr_tensor_file_item *item = kr_tensor_file_at(l->weights, i);
         if (!is_known(l, item)) add(&strange, "'%s'", QUOTED(item->name));
     }
     if (!missing.count && !nstrange) return true;
-    const bool needs_head = kr_params_find(params, kr_head_name) && !kr_weights_find(l->weights, kr_head_name);
+    const bool needs_head = kr_params_find(params, kr_head_name) && !kr_tensor_file_find(l->weights, kr_head_name);
     char absent[520] = "", present[520] = "";
     if (missing.count)
         snprintf(absent, sizeof absent, "%lld missing: %s%s%s", (long long)missing.count, missing.text, more(&missing),
@@ -103,12 +103,12 @@ static bool check_names(loading *l)
                    missing.count && nstrange ? "; " : "", present);
 }
 
-static bool is_float(const kr_weights_item *item)
+static bool is_float(const kr_tensor_file_item *item)
 {
     return item->is_readable && kr_dtype_is_float(item->dtype);
 }
 
-static void check_item(const kr_weights_item *item, const kr_shape *shape, list *shapes, list *types)
+static void check_item(const kr_tensor_file_item *item, const kr_shape *shape, list *shapes, list *types)
 {
     if (!is_float(item)) add(types, "'%s' is %s", QUOTED(item->name), item->type);
     if (!kr_shape_equal(&item->shape, shape))
@@ -137,7 +137,7 @@ static bool check_items(loading *l)
 /* A config may request any number of layers; the table is only created if the files have enough tensors. */
 static bool has_tensors_for(loading *l)
 {
-    const int64_t nlayers = l->config->layers.n_layers, count = kr_weights_count(l->weights);
+    const int64_t nlayers = l->config->layers.n_layers, count = kr_tensor_file_count(l->weights);
     return kr_require(l->ctx, nlayers <= count, KR_ERR_FORMAT,
                       "the config has %lld layers, but there are %lld tensors in all", (long long)nlayers,
                       (long long)count);
@@ -183,19 +183,19 @@ static kr_dtype stored_dtype(const loading *l)
 
 /* ---- values ---- */
 
-static bool refuse_large(loading *l, const kr_weights_item *item, kr_dtype dtype, int64_t n)
+static bool refuse_large(loading *l, const kr_tensor_file_item *item, kr_dtype dtype, int64_t n)
 {
     const size_t bytes = (size_t)item->count * sizeof(double);
     double *values = kr_memory_alloc(&l->ctx->memory, bytes);
-    const bool has_values = values && kr_weights_read(l->weights, item, KR_DTYPE_F64, values, item->count) == KR_OK;
+    const bool has_values = values && kr_tensor_file_read(l->weights, item, KR_DTYPE_F64, values, item->count) == KR_OK;
     kr_refuse_large(l->ctx, "load", QUOTED(item->name), dtype, item->dtype, n, has_values ? values : NULL, item->count);
     if (values) kr_memory_free(&l->ctx->memory, values, bytes);
     return false;
 }
 
-static bool read_item(loading *l, const kr_weights_item *item, kr_dtype dtype, void *out)
+static bool read_item(loading *l, const kr_tensor_file_item *item, kr_dtype dtype, void *out)
 {
-    if (kr_weights_read(l->weights, item, dtype, out, item->count) != KR_OK) return false;
+    if (kr_tensor_file_read(l->weights, item, dtype, out, item->count) != KR_OK) return false;
     const int64_t n = kr_dtype_is_shorter(dtype, item->dtype) ? kr_infinities(l->ctx, dtype, out, item->count) : 0;
     return n == 0 || refuse_large(l, item, dtype, n);
 }
@@ -205,7 +205,7 @@ static bool read_values(loading *l, kr_model *model, bool is_as_stored)
     const kr_params *params = kr_network_params(model->net);
     for (int64_t i = 0; i < model->count; i++) {
         const kr_param_row *row = kr_params_at(params, i);
-        const kr_weights_item *item = item_of(l, row->name);
+        const kr_tensor_file_item *item = item_of(l, row->name);
         if (!read_item(l, item, kr_tensor_dtype(row->tensor), kr_tensor_data(row->tensor))) return false;
         if (is_as_stored) model->stored[i] = item->dtype;
     }
@@ -215,7 +215,7 @@ static bool read_values(loading *l, kr_model *model, bool is_as_stored)
 /* A head in addition to a tied embedding must be its bit-exact copy, whatever the types; otherwise the config is wrong. */
 static bool check_copy(loading *l)
 {
-    const kr_weights_item *head = copied_head(l), *embedding = head ? item_of(l, kr_embedding_name) : NULL;
+    const kr_tensor_file_item *head = copied_head(l), *embedding = head ? item_of(l, kr_embedding_name) : NULL;
     if (!head) return true;
     const kr_dtype dtype = joined(head->dtype, embedding->dtype);
     const size_t bytes = (size_t)head->count * kr_dtype_bytes(dtype);
@@ -262,7 +262,7 @@ static kr_model *load(loading *l, const kr_load_options *options)
         if (l->ctx->status != KR_ERR_IO) kr_blame(l->ctx, OP ": %s", l->folder);
         return NULL;
     }
-    if (!(l->weights = kr_weights_open(l->ctx, l->folder))) {
+    if (!(l->weights = kr_tensor_file_open(l->ctx, l->folder))) {
         if (l->ctx->status != KR_ERR_IO) kr_blame(l->ctx, OP);
         return NULL;
     }
@@ -285,7 +285,7 @@ kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *
     loading l = { .ctx = ctx, .folder = folder };
     kr_model *model = load(&l, &options_taken);
     kr_network_destroy(l.net);
-    kr_weights_close(l.weights);
+    kr_tensor_file_close(l.weights);
     kr_config_box_destroy(l.box);
     return model;
 }
@@ -310,7 +310,7 @@ static void report(reporter *t, const char *format, ...)
     if (t->report) t->report(t->user, text);
 }
 
-static void report_item(reporter *t, const kr_weights_item *item, const kr_shape *shape)
+static void report_item(reporter *t, const kr_tensor_file_item *item, const kr_shape *shape)
 {
     if (!is_float(item)) report(t, "tensor '%s' is %s, but parameters are floats", QUOTED(item->name), item->type);
     if (!kr_shape_equal(&item->shape, shape))
@@ -321,10 +321,10 @@ static void report_item(reporter *t, const kr_weights_item *item, const kr_shape
 static void report_tensors(const loading *l, reporter *t)
 {
     const kr_params *params = kr_network_params(l->net);
-    int64_t nstrange = kr_weights_count(l->weights) - (copied_head(l) != NULL);
+    int64_t nstrange = kr_tensor_file_count(l->weights) - (copied_head(l) != NULL);
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
-        const kr_weights_item *item = item_of(l, row->name);
+        const kr_tensor_file_item *item = item_of(l, row->name);
         const kr_shape shape = kr_tensor_shape(row->tensor);
         if (!item) {
             report(t, "tensor '%s' is missing", kr_layout_parameter(l->config->layout, row->name));
@@ -334,8 +334,8 @@ static void report_tensors(const loading *l, reporter *t)
         report_item(t, item, &shape);
         if (copied_head(l) && strcmp(row->name, kr_embedding_name) == 0) report_item(t, copied_head(l), &shape);
     }
-    for (int64_t i = 0; nstrange > 0 && i < kr_weights_count(l->weights); i++) {
-        const kr_weights_item *item = kr_weights_at(l->weights, i);
+    for (int64_t i = 0; nstrange > 0 && i < kr_tensor_file_count(l->weights); i++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(l->weights, i);
         if (is_known(l, item)) continue;
         report(t, "tensor '%s' is not of the model", QUOTED(item->name));
         nstrange--;
@@ -359,12 +359,12 @@ int64_t kr_model_check(kr_ctx *ctx, const char *folder, kr_reason_fn *reason, vo
     reporter t = { .report = reason, .user = user };
     take_box(&l, kr_config_load_folder(ctx, folder));
     report_error(ctx, &t);
-    l.weights = kr_weights_open(ctx, folder);
+    l.weights = kr_tensor_file_open(ctx, folder);
     report_error(ctx, &t);
     if (l.config && l.weights && has_tensors_for(&l) && declare(&l)) report_tensors(&l, &t);
     report_error(ctx, &t);
     kr_network_destroy(l.net);
-    kr_weights_close(l.weights);
+    kr_tensor_file_close(l.weights);
     kr_config_box_destroy(l.box);
     return kr_ctx_failed(ctx) ? -1 : t.count;
 }

@@ -17,7 +17,7 @@ typedef struct saving {
     const char *folder;
     kr_save_options o; /* its layout is one */
     kr_arena arena;    /* paths, texts */
-    kr_weights_writer *writer;
+    kr_tensor_writer *writer;
     kr_network *plan; /* with a dtype: declared with it, so that its rows have the types to write */
     void **converted; /* [count]: memory of rows whose type changes; NULL elsewhere */
     size_t *bytes;
@@ -111,12 +111,13 @@ static bool add_row(saving *s, int64_t i)
     const kr_dtype dtype = dtype_of_row(s, i);
     const void *data = elements_of(s, i, row, dtype);
     const kr_shape shape = kr_tensor_shape(row->tensor);
-    if (!data || kr_weights_add(s->writer, kr_layout_parameter(s->o.layout, row->name), dtype, shape, data) != KR_OK)
+    if (!data ||
+        kr_tensor_writer_add(s->writer, kr_layout_parameter(s->o.layout, row->name), dtype, shape, data) != KR_OK)
         return false;
     /* torch's loader expects both names of a tied tensor; safetensors store it once */
     const bool is_head_too = s->o.container == KR_CONTAINER_TORCH && s->model->box->values.network.tie_embeddings &&
                              strcmp(row->name, kr_embedding_name) == 0;
-    return !is_head_too || kr_weights_add(s->writer, kr_head_name, dtype, shape, data) == KR_OK;
+    return !is_head_too || kr_tensor_writer_add(s->writer, kr_head_name, dtype, shape, data) == KR_OK;
 }
 
 static bool make_rows(saving *s)
@@ -128,7 +129,7 @@ static bool make_rows(saving *s)
     memset(s->converted, 0, count * sizeof *s->converted);
     if (s->o.dtype != KR_DTYPE_AS_STORED && !(s->plan = kr_model_declare(s->ctx, &s->model->box->values, s->o.dtype)))
         return false;
-    return (s->writer = kr_weights_writer_create(s->ctx)) != NULL;
+    return (s->writer = kr_tensor_writer_create(s->ctx)) != NULL;
 }
 
 /* ---- saving ---- */
@@ -143,7 +144,7 @@ static bool save(saving *s)
         if (!add_row(s, i)) return false;
     const char *old = kr_path_join(s->ctx, &s->arena, s->folder, "generation_config.json");
     return old && kr_folder_make(s->ctx, s->folder) &&
-           kr_weights_save(s->writer, s->folder, s->o.container, s->o.max_shard_bytes) == KR_OK &&
+           kr_tensor_writer_save_folder(s->writer, s->folder, s->o.container, s->o.max_shard_bytes) == KR_OK &&
            (has_tokens ? write_text(s, "generation_config.json", &generation) : kr_file_remove(s->ctx, old)) &&
            write_text(s, "config.json", &config);
 }
@@ -170,7 +171,7 @@ kr_status kr_model_save(const kr_model *model, const char *folder, const kr_save
     if (!check_options(ctx, &s.o, folder)) return ctx->status;
     kr_arena_init(&s.arena, &ctx->memory, 1024);
     if (!save(&s) && ctx->status != KR_ERR_IO) kr_blame(ctx, OP);
-    kr_weights_writer_destroy(s.writer);
+    kr_tensor_writer_destroy(s.writer);
     kr_network_destroy(s.plan);
     for (int64_t i = 0; s.converted && s.bytes && i < model->count; i++)
         if (s.converted[i]) kr_memory_free(&ctx->memory, s.converted[i], s.bytes[i]);

@@ -2,7 +2,7 @@
 #include "io/quote.h"
 #include "nn/params_impl.h"
 
-#include <krait/safetensors.h>
+#include <krait/tensor_file.h>
 
 #include <string.h>
 
@@ -13,21 +13,22 @@ kr_status kr_params_save(const kr_params *params, const char *path)
     if (!params) return KR_ERR_ARG;
     kr_ctx *ctx = kr_params_ctx(params);
     if (kr_ctx_failed(ctx) || !kr_require(ctx, path, KR_ERR_ARG, "params.save: the path is NULL")) return ctx->status;
-    kr_safetensors_writer *writer = kr_safetensors_writer_create(ctx);
+    kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
     for (int64_t i = 0; writer && i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
-        if (kr_safetensors_add(writer, row->name, row->tensor->dtype, kr_tensor_shape(row->tensor),
-                               row->tensor->data) != KR_OK)
+        if (kr_tensor_writer_add(writer, row->name, row->tensor->dtype, kr_tensor_shape(row->tensor),
+                                 row->tensor->data) != KR_OK)
             break;
     }
-    const kr_status status = kr_ctx_failed(ctx) ? ctx->status : kr_safetensors_save(writer, path);
-    kr_safetensors_writer_destroy(writer);
+    const kr_status status =
+        kr_ctx_failed(ctx) ? ctx->status : kr_tensor_writer_save(writer, path, KR_CONTAINER_SAFETENSORS);
+    kr_tensor_writer_destroy(writer);
     return status;
 }
 
 /* ---- reading ---- */
 
-static bool check_item(kr_ctx *ctx, const char *path, const kr_param_row *row, const kr_safetensors_item *item)
+static bool check_item(kr_ctx *ctx, const char *path, const kr_param_row *row, const kr_tensor_file_item *item)
 {
     const kr_shape shape = kr_tensor_shape(row->tensor);
     return kr_require(ctx, item, KR_ERR_FORMAT, "%s: there is no tensor '%s'", path, row->name) &&
@@ -40,15 +41,15 @@ static bool check_item(kr_ctx *ctx, const char *path, const kr_param_row *row, c
 }
 
 /* Every parameter has its tensor, every tensor its parameter. */
-static bool check_file(const kr_params *params, const kr_safetensors *file, const char *path)
+static bool check_file(const kr_params *params, const kr_tensor_file *file, const char *path)
 {
     kr_ctx *ctx = kr_params_ctx(params);
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
-        if (!check_item(ctx, path, row, kr_safetensors_find(file, row->name))) return false;
+        if (!check_item(ctx, path, row, kr_tensor_file_find(file, row->name))) return false;
     }
-    for (int64_t i = 0; i < kr_safetensors_count(file); i++) {
-        const char *name = kr_safetensors_at(file, i)->name;
+    for (int64_t i = 0; i < kr_tensor_file_count(file); i++) {
+        const char *name = kr_tensor_file_at(file, i)->name;
         if (!kr_require(ctx, kr_params_find(params, name), KR_ERR_FORMAT, "%s: there is no parameter for tensor '%s'",
                         path, QUOTED(name)))
             return false;
@@ -61,15 +62,15 @@ kr_status kr_params_load(const kr_params *params, const char *path)
     if (!params) return KR_ERR_ARG;
     kr_ctx *ctx = kr_params_ctx(params);
     if (kr_ctx_failed(ctx) || !kr_require(ctx, path, KR_ERR_ARG, "params.load: the path is NULL")) return ctx->status;
-    kr_safetensors *file = kr_safetensors_open(ctx, path);
+    kr_tensor_file *file = kr_tensor_file_open(ctx, path);
     if (file && check_file(params, file, path))
         for (int64_t i = 0; i < kr_params_count(params); i++) {
             const kr_param_row *row = kr_params_at(params, i);
             kr_wrote(row->tensor);
-            if (kr_safetensors_read(file, kr_safetensors_find(file, row->name), row->tensor->dtype, row->tensor->data,
+            if (kr_tensor_file_read(file, kr_tensor_file_find(file, row->name), row->tensor->dtype, row->tensor->data,
                                     kr_tensor_count(row->tensor)) != KR_OK)
                 break;
         }
-    kr_safetensors_close(file);
+    kr_tensor_file_close(file);
     return ctx->status;
 }

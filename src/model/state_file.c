@@ -141,7 +141,7 @@ typedef struct saving {
     const kr_state *state;
     const kr_network *net;
     kr_arena arena;
-    kr_safetensors_writer *writer;
+    kr_tensor_writer *writer;
     const char *texts[NTEXTS];
 } saving;
 
@@ -249,27 +249,27 @@ static bool add_tensor(saving *s, int64_t slot, int i, uint64_t *hash)
         !(x = flattened(s, x, &flat)) || !check_finite(s->ctx, name.text, x))
         return false;
     *hash = hash_tensor(*hash, name.text, x->dtype, &shape, x->data);
-    return kr_safetensors_add(s->writer, name.text, x->dtype, shape, x->data) == KR_OK;
+    return kr_tensor_writer_add(s->writer, name.text, x->dtype, shape, x->data) == KR_OK;
 }
 
 static bool add_extra(saving *s, const char *name, const kr_state_extra *extra, uint64_t *hash)
 {
     *hash = hash_tensor(*hash, name, extra->dtype, &extra->shape, extra->data);
-    return kr_safetensors_add(s->writer, name, extra->dtype, extra->shape, extra->data) == KR_OK;
+    return kr_tensor_writer_add(s->writer, name, extra->dtype, extra->shape, extra->data) == KR_OK;
 }
 
 static bool save(saving *s, const kr_state_extra *extras, const char *path)
 {
     if (!compose_texts(s)) return false;
-    for (int i = 0; i < NTEXTS; i++) kr_safetensors_add_metadata(s->writer, keys[i], s->texts[i]);
+    for (int i = 0; i < NTEXTS; i++) kr_tensor_writer_add_metadata(s->writer, keys[i], s->texts[i]);
     uint64_t hash = hash_texts(s->texts);
     for (int64_t slot = 0; slot < s->state->nslots; slot++)
         for (int i = 0; i < kr_slot_kind(s->state, slot)->ncache && !kr_state_slot_is_initial(s->state, slot); i++)
             if (!add_tensor(s, slot, i, &hash)) return false;
     for (int i = 0; i < s->format->nextras; i++)
         if (!add_extra(s, s->format->extras[i], &extras[i], &hash)) return false;
-    return kr_safetensors_add_metadata(s->writer, checksum_key, digest_of(hash).text) == KR_OK &&
-           kr_safetensors_save(s->writer, path) == KR_OK;
+    return kr_tensor_writer_add_metadata(s->writer, checksum_key, digest_of(hash).text) == KR_OK &&
+           kr_tensor_writer_save(s->writer, path, KR_CONTAINER_SAFETENSORS) == KR_OK;
 }
 
 bool kr_state_file_write(const kr_state_format *format, const kr_state *state, const kr_network *net,
@@ -280,9 +280,9 @@ bool kr_state_file_write(const kr_state_format *format, const kr_state *state, c
     saving s = { .ctx = ctx, .format = format, .state = state, .net = net };
     kr_arena_init(&s.arena, &ctx->memory, BLOCK_BYTES);
     const bool saved = kr_require(ctx, net != NULL, KR_ERR_ARG, "the network is NULL") && is_of(state, net) &&
-                       kr_deferred_flush(state) && (s.writer = kr_safetensors_writer_create(ctx)) != NULL &&
+                       kr_deferred_flush(state) && (s.writer = kr_tensor_writer_create(ctx)) != NULL &&
                        save(&s, extras, path);
-    kr_safetensors_writer_destroy(s.writer);
+    kr_tensor_writer_destroy(s.writer);
     kr_arena_deinit(&s.arena);
     return saved;
 }
@@ -302,17 +302,17 @@ typedef struct loading {
     kr_ctx *ctx;
     const kr_state_format *format;
     const kr_network *net;
-    const kr_safetensors *file;
+    const kr_tensor_file *file;
     const char *texts[NTEXTS];
     kr_state *state;
-    const kr_safetensors_item *extras[KR_STATE_EXTRAS_MAX];
+    const kr_tensor_file_item *extras[KR_STATE_EXTRAS_MAX];
 } loading;
 
 #define QUOTED(s) kr_quote_of((s), strlen(s)).text
 
 static bool read_texts(loading *l)
 {
-    for (int i = 0; i < NTEXTS; i++) l->texts[i] = kr_safetensors_metadata(l->file, keys[i]);
+    for (int i = 0; i < NTEXTS; i++) l->texts[i] = kr_tensor_file_metadata(l->file, keys[i]);
     const char *format = l->texts[FORMAT], *version = l->texts[VERSION];
     if (!kr_require(l->ctx, format && strcmp(format, l->format->name) == 0, KR_ERR_FORMAT,
                     "not a %s of krait: metadata 'format' is not '%s'", l->format->what, l->format->name) ||
@@ -425,19 +425,19 @@ static bool read_frame(loading *l)
 }
 
 /* A tensor of a slot that is filled; NULL: the file has none. */
-static const kr_safetensors_item *item_of(const loading *l, int64_t slot, int i)
+static const kr_tensor_file_item *item_of(const loading *l, int64_t slot, int i)
 {
-    return kr_safetensors_find(l->file, name_of(l->state, slot, i).text);
+    return kr_tensor_file_find(l->file, name_of(l->state, slot, i).text);
 }
 
-static bool check_item(loading *l, int64_t slot, int i, const kr_safetensors_item *item)
+static bool check_item(loading *l, int64_t slot, int i, const kr_tensor_file_item *item)
 {
     return check_tensor(l->net, l->state, slot, i, &item->shape, item->is_native && kr_dtype_is_float(item->dtype),
                         item->dtype, item->type);
 }
 
 /* Is it the tensor of a slot that is filled, or an extra tensor of the format? */
-static bool is_known(const loading *l, const kr_safetensors_item *item)
+static bool is_known(const loading *l, const kr_tensor_file_item *item)
 {
     const char *at = item->name;
     int64_t slot;
@@ -456,7 +456,7 @@ static bool check_present(loading *l)
 {
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
         for (int i = 0; i < kr_slot_kind(l->state, slot)->ncache && is_filled(l, slot); i++) {
-            const kr_safetensors_item *item = item_of(l, slot, i);
+            const kr_tensor_file_item *item = item_of(l, slot, i);
             if (item && !check_item(l, slot, i, item)) return false;
         }
     return true;
@@ -471,14 +471,14 @@ static bool check_complete(loading *l)
                 return false;
     for (int i = 0; i < l->format->nextras; i++) {
         const char *name = l->format->extras[i];
-        if (!kr_require(l->ctx, (l->extras[i] = kr_safetensors_find(l->file, name)) != NULL, KR_ERR_FORMAT,
+        if (!kr_require(l->ctx, (l->extras[i] = kr_tensor_file_find(l->file, name)) != NULL, KR_ERR_FORMAT,
                         "tensor '%s' is missing", name) ||
             !kr_require(l->ctx, l->extras[i]->is_native, KR_ERR_DTYPE, "tensor '%s' is of the type %s", name,
                         l->extras[i]->type))
             return false;
     }
-    for (int64_t n = 0; n < kr_safetensors_count(l->file); n++) {
-        const kr_safetensors_item *item = kr_safetensors_at(l->file, n);
+    for (int64_t n = 0; n < kr_tensor_file_count(l->file); n++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(l->file, n);
         if (!kr_require(l->ctx, is_known(l, item), KR_ERR_FORMAT,
                         "tensor '%s' is in the file, but no slot of this state has it", QUOTED(item->name)))
             return false;
@@ -491,14 +491,14 @@ static bool check_checksum(loading *l)
     uint64_t hash = hash_texts(l->texts);
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
         for (int i = 0; i < kr_slot_kind(l->state, slot)->ncache && is_filled(l, slot); i++) {
-            const kr_safetensors_item *item = item_of(l, slot, i);
+            const kr_tensor_file_item *item = item_of(l, slot, i);
             hash = hash_tensor(hash, item->name, item->dtype, &item->shape, item->data);
         }
     for (int i = 0; i < l->format->nextras; i++) {
-        const kr_safetensors_item *item = l->extras[i];
+        const kr_tensor_file_item *item = l->extras[i];
         hash = hash_tensor(hash, item->name, item->dtype, &item->shape, item->data);
     }
-    const char *text = kr_safetensors_metadata(l->file, checksum_key);
+    const char *text = kr_tensor_file_metadata(l->file, checksum_key);
     return kr_require(l->ctx, text && strcmp(text, digest_of(hash).text) == 0, KR_ERR_FORMAT,
                       "the checksum does not match: the file was changed or damaged");
 }
@@ -507,7 +507,7 @@ static bool read_tensors(loading *l)
 {
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
         for (int i = 0; i < kr_slot_kind(l->state, slot)->ncache && is_filled(l, slot); i++) {
-            const kr_safetensors_item *item = item_of(l, slot, i);
+            const kr_tensor_file_item *item = item_of(l, slot, i);
             kr_tensor *x = kr_state_tensor(l->ctx, item->dtype, item->shape);
             l->state->slots[slot].tensors[i] = x;
             if (!x) return false;
@@ -520,7 +520,7 @@ static bool read_tensors(loading *l)
 kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const char *path,
                              kr_state_take_fn *take, void *user)
 {
-    kr_safetensors *file = kr_safetensors_open(ctx, path);
+    kr_tensor_file *file = kr_tensor_file_open(ctx, path);
     if (!file) return NULL;
     loading l = { .ctx = ctx, .format = format, .net = net, .file = file };
     const bool loaded = read_texts(&l) && check_network(&l) && read_frame(&l) && check_present(&l) &&
@@ -531,7 +531,7 @@ kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const k
         kr_state_destroy(l.state);
         l.state = NULL;
     }
-    kr_safetensors_close(file);
+    kr_tensor_file_close(file);
     return l.state;
 }
 

@@ -3,7 +3,7 @@
 #define KR_MODEL_STATE_FILE_H
 
 #include <krait/network.h>
-#include <krait/safetensors.h>
+#include <krait/tensor_file.h>
 
 enum { KR_STATE_EXTRAS_MAX = 8 };
 
@@ -29,8 +29,8 @@ bool kr_state_file_write(const kr_state_format *format, const kr_state *state, c
 
 /* Receives the extra tensors of the file; the items, in the format's order, exist but are not checked, nor aligned, and
  * are valid only during the call. False after an error. */
-typedef bool kr_state_take_fn(void *user, const kr_state *state, const kr_safetensors *file,
-                              const kr_safetensors_item *const *extras);
+typedef bool kr_state_take_fn(void *user, const kr_state *state, const kr_tensor_file *file,
+                              const kr_tensor_file_item *const *extras);
 
 /* Reads a state; take (NULL: none) is called last, after all checks. NULL after an error. */
 kr_state *kr_state_file_read(const kr_state_format *format, kr_ctx *ctx, const kr_network *net, const char *path,

@@ -52,7 +52,7 @@ bool kr_weight_is_strided(const kr_trainer *t, int64_t i)
     return t->optimizer->options.ema_decay > 0 || (t->model && t->model->stored[i] != kr_tensor_dtype(w));
 }
 
-static bool add_weights(const kr_trainer *t, kr_safetensors_writer *w, const char *prefix, bool only_apart)
+static bool add_weights(const kr_trainer *t, kr_tensor_writer *w, const char *prefix, bool only_apart)
 {
     enum { NAME_MOST = 512 };
     for (int64_t i = 0; i < kr_params_count(t->params); i++) {
@@ -62,8 +62,8 @@ static bool add_weights(const kr_trainer *t, kr_safetensors_writer *w, const cha
         const int length = snprintf(name, sizeof name, "%s%s", prefix, row->name);
         if (!kr_require(t->ctx, length < NAME_MOST, KR_ERR_ARG, OP ": the name of %s is too long for a file",
                         row->name) ||
-            kr_safetensors_add(w, name, kr_tensor_dtype(row->tensor), kr_tensor_shape(row->tensor),
-                               kr_tensor_data(row->tensor)) != KR_OK)
+            kr_tensor_writer_add(w, name, kr_tensor_dtype(row->tensor), kr_tensor_shape(row->tensor),
+                                 kr_tensor_data(row->tensor)) != KR_OK)
             return false;
     }
     return true;
@@ -72,15 +72,15 @@ static bool add_weights(const kr_trainer *t, kr_safetensors_writer *w, const cha
 static bool write_training(const kr_trainer *t, const char *path)
 {
     const kr_train_numbers numbers = numbers_of(t);
-    kr_safetensors_writer *w = kr_safetensors_writer_create(t->ctx);
-    bool ok = w && kr_safetensors_add_metadata(w, "format", "krait.training") == KR_OK &&
-              kr_safetensors_add_metadata(w, "version", "1") == KR_OK;
+    kr_tensor_writer *w = kr_tensor_writer_create(t->ctx);
+    bool ok = w && kr_tensor_writer_add_metadata(w, "format", "krait.training") == KR_OK &&
+              kr_tensor_writer_add_metadata(w, "version", "1") == KR_OK;
     for (const kr_train_number *row = kr_train_number_rows; ok && row->name; row++)
-        ok = kr_safetensors_add(w, row->name, row->dtype, row->count ? KR_SHAPE(row->count) : KR_SCALAR,
-                                (const char *)&numbers + row->offset) == KR_OK;
+        ok = kr_tensor_writer_add(w, row->name, row->dtype, row->count ? KR_SHAPE(row->count) : KR_SCALAR,
+                                  (const char *)&numbers + row->offset) == KR_OK;
     ok = ok && add_weights(t, w, KR_WEIGHTS_PREFIX, true) && kr_optimizer_save(t->optimizer, w) == KR_OK &&
-         kr_safetensors_save(w, path) == KR_OK;
-    kr_safetensors_writer_destroy(w);
+         kr_tensor_writer_save(w, path, KR_CONTAINER_SAFETENSORS) == KR_OK;
+    kr_tensor_writer_destroy(w);
     return ok;
 }
 
@@ -88,9 +88,10 @@ static bool write_training(const kr_trainer *t, const char *path)
 
 static bool write_table(const kr_trainer *t, const char *path)
 {
-    kr_safetensors_writer *w = kr_safetensors_writer_create(t->ctx);
-    const bool ok = w && add_weights(t, w, "", false) && kr_safetensors_save(w, path) == KR_OK;
-    kr_safetensors_writer_destroy(w);
+    kr_tensor_writer *w = kr_tensor_writer_create(t->ctx);
+    const bool ok =
+        w && add_weights(t, w, "", false) && kr_tensor_writer_save(w, path, KR_CONTAINER_SAFETENSORS) == KR_OK;
+    kr_tensor_writer_destroy(w);
     return ok;
 }
 

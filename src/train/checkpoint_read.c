@@ -22,9 +22,9 @@ typedef struct loading {
     kr_ctx *ctx;
     kr_run_folder *folder;
     const char *step_path;
-    int64_t step;         /* by its name */
-    kr_safetensors *file; /* training.safetensors */
-    kr_weights *weights;  /* of the model */
+    int64_t step;            /* by its name */
+    kr_tensor_file *file;    /* training.safetensors */
+    kr_tensor_file *weights; /* of the model */
     kr_train_numbers numbers;
     kr_state *state;
     void *old; /* the weights before, one after another */
@@ -35,13 +35,13 @@ typedef struct loading {
 
 static bool read_number(loading *l, const kr_train_number *row)
 {
-    const kr_safetensors_item *item = kr_safetensors_find(l->file, row->name);
+    const kr_tensor_file_item *item = kr_tensor_file_find(l->file, row->name);
     const kr_shape shape = row->count ? KR_SHAPE(row->count) : KR_SCALAR;
     return kr_require(l->ctx,
                       item && item->is_native && item->dtype == row->dtype && kr_shape_equal(&item->shape, &shape),
                       KR_ERR_FORMAT, "tensor '%s' is missing, or not %s %s", row->name, kr_dtype_name(row->dtype),
                       KR_TEXT_OF_SHAPE(&shape)) &&
-           kr_safetensors_read(l->file, item, row->dtype, (char *)&l->numbers + row->offset, item->count) == KR_OK;
+           kr_tensor_file_read(l->file, item, row->dtype, (char *)&l->numbers + row->offset, item->count) == KR_OK;
 }
 
 static bool check_count(loading *l, const char *name, int64_t n, int64_t most)
@@ -54,8 +54,8 @@ static bool check_count(loading *l, const char *name, int64_t n, int64_t most)
 static bool read_numbers(loading *l)
 {
     const int64_t many = INT64_C(1) << 53;
-    const char *format = kr_safetensors_metadata(l->file, "format"),
-               *version = kr_safetensors_metadata(l->file, "version");
+    const char *format = kr_tensor_file_metadata(l->file, "format"),
+               *version = kr_tensor_file_metadata(l->file, "version");
     if (!kr_require(l->ctx, format && strcmp(format, "krait.training") == 0, KR_ERR_FORMAT,
                     "not a training of krait: metadata 'format' is not 'krait.training'") ||
         !kr_require(l->ctx, version && strcmp(version, "1") == 0, KR_ERR_FORMAT,
@@ -85,9 +85,9 @@ static bool read_weight(loading *l, int64_t i)
     const int64_t count = kr_tensor_count(row->tensor);
     char name[NAME_MOST];
     snprintf(name, sizeof name, KR_WEIGHTS_PREFIX "%s", row->name);
-    const kr_safetensors_item *apart = kr_safetensors_find(l->file, name);
+    const kr_tensor_file_item *apart = kr_tensor_file_find(l->file, name);
     const char *model_name = t->model ? kr_layout_parameter(t->model->box->config.layout, row->name) : row->name;
-    const kr_weights_item *item = apart ? NULL : kr_weights_find(l->weights, model_name);
+    const kr_tensor_file_item *item = apart ? NULL : kr_tensor_file_find(l->weights, model_name);
     if (!kr_require(l->ctx, apart || item, KR_ERR_FORMAT, "it is of another model: there is no tensor '%s' in it",
                     model_name))
         return false;
@@ -100,8 +100,8 @@ static bool read_weight(loading *l, int64_t i)
                     apart ? apart->type : item->type, kr_dtype_name(dtype)))
         return false;
     kr_wrote(row->tensor);
-    return (apart ? kr_safetensors_read(l->file, apart, dtype, kr_tensor_data(row->tensor), count)
-                  : kr_weights_read(l->weights, item, dtype, kr_tensor_data(row->tensor), count)) == KR_OK;
+    return (apart ? kr_tensor_file_read(l->file, apart, dtype, kr_tensor_data(row->tensor), count)
+                  : kr_tensor_file_read(l->weights, item, dtype, kr_tensor_data(row->tensor), count)) == KR_OK;
 }
 
 static size_t bytes_of(const kr_tensor *x)
@@ -215,9 +215,9 @@ static bool read_all(loading *l)
 {
     const char *training = kr_run_path(l->folder, l->step_path, KR_TRAINING_FILE);
     return training && kr_manifest_check(l->folder, l->step_path, kr_manifest_names) &&
-           (l->file = kr_safetensors_open(l->ctx, training)) && read_numbers(l) && check_config(l) &&
-           (l->weights = kr_weights_open(l->ctx, l->step_path)) && keep_old(l) && read_weights(l) && read_state(l) &&
-           read_loader(l) && kr_optimizer_load(l->t->optimizer, l->file) == KR_OK;
+           (l->file = kr_tensor_file_open(l->ctx, training)) && read_numbers(l) && check_config(l) &&
+           (l->weights = kr_tensor_file_open(l->ctx, l->step_path)) && keep_old(l) && read_weights(l) &&
+           read_state(l) && read_loader(l) && kr_optimizer_load(l->t->optimizer, l->file) == KR_OK;
 }
 
 static void take_numbers(kr_trainer *t, const kr_train_numbers *n)
@@ -258,8 +258,8 @@ static void load(kr_trainer *t, kr_run_folder *f, const char *step_path, int64_t
     }
     kr_memory_free(&t->ctx->memory, l.old, l.old_bytes);
     kr_state_destroy(l.state);
-    kr_weights_close(l.weights);
-    kr_safetensors_close(l.file);
+    kr_tensor_file_close(l.weights);
+    kr_tensor_file_close(l.file);
 }
 
 /* The newest that is complete; the others are told of. NULL: there is none, or an error. */

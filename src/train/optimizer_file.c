@@ -109,7 +109,7 @@ static bool check_ema_is_out(const kr_optimizer *opt)
 
 static bool add(void *user, const kept *tensor)
 {
-    return kr_safetensors_add(user, tensor->name, tensor->dtype, tensor->shape, tensor->data) == KR_OK;
+    return kr_tensor_writer_add(user, tensor->name, tensor->dtype, tensor->shape, tensor->data) == KR_OK;
 }
 
 typedef struct digest {
@@ -123,14 +123,14 @@ static digest digest_of_params(const kr_optimizer *opt)
     return d;
 }
 
-kr_status kr_optimizer_save(const kr_optimizer *opt, kr_safetensors_writer *writer)
+kr_status kr_optimizer_save(const kr_optimizer *opt, kr_tensor_writer *writer)
 {
     if (!opt || !writer) return KR_ERR_ARG;
     if (!kr_optimizer_ready(opt)) return opt->ctx->status;
     const bool saved =
-        check_ema_is_out(opt) && kr_safetensors_add_metadata(writer, version_key, version) == KR_OK &&
-        kr_safetensors_add_metadata(writer, kind_key, kr_optimizer_kind_name(opt->options.kind)) == KR_OK &&
-        kr_safetensors_add_metadata(writer, params_key, digest_of_params(opt).text) == KR_OK &&
+        check_ema_is_out(opt) && kr_tensor_writer_add_metadata(writer, version_key, version) == KR_OK &&
+        kr_tensor_writer_add_metadata(writer, kind_key, kr_optimizer_kind_name(opt->options.kind)) == KR_OK &&
+        kr_tensor_writer_add_metadata(writer, params_key, digest_of_params(opt).text) == KR_OK &&
         visit_all(opt, add, writer);
     if (!saved) kr_blame(opt->ctx, "optimizer.save");
     return opt->ctx->status;
@@ -141,7 +141,7 @@ kr_status kr_optimizer_save(const kr_optimizer *opt, kr_safetensors_writer *writ
 typedef struct loading {
     const kr_optimizer *opt;
     kr_ctx *ctx;
-    const kr_safetensors *file;
+    const kr_tensor_file *file;
     int64_t count; /* tensors that were asked for */
     const char *wanted;
     bool is_known;
@@ -150,7 +150,7 @@ typedef struct loading {
 #define QUOTED(s) kr_quote_of((s), strlen(s)).text
 
 /* Element i of a tensor in the file, which need not be aligned. */
-static double element(const kr_safetensors_item *item, int64_t i)
+static double element(const kr_tensor_file_item *item, int64_t i)
 {
     const char *at = (const char *)item->data + i * (int64_t)kr_dtype_bytes(item->dtype);
     if (item->dtype == KR_DTYPE_F32) {
@@ -188,7 +188,7 @@ static bool check_value(const loading *l, const kept *tensor, double x, int64_t 
                       tensor->name, x, (long long)i);
 }
 
-static bool check_values(const loading *l, const kept *tensor, const kr_safetensors_item *item)
+static bool check_values(const loading *l, const kept *tensor, const kr_tensor_file_item *item)
 {
     enum { PIECE = 2048 };
     uint16_t bits[PIECE] = { 0 }; /* of a parameter in halves */
@@ -206,7 +206,7 @@ static bool check_values(const loading *l, const kept *tensor, const kr_safetens
 static bool check_tensor(void *user, const kept *tensor)
 {
     loading *l = user;
-    const kr_safetensors_item *item = kr_safetensors_find(l->file, tensor->name);
+    const kr_tensor_file_item *item = kr_tensor_file_find(l->file, tensor->name);
     l->count++;
     return kr_require(l->ctx, item != NULL, KR_ERR_FORMAT, "tensor '%s' is missing", tensor->name) &&
            kr_require(l->ctx, item->is_native && item->dtype == tensor->dtype, KR_ERR_FORMAT,
@@ -229,10 +229,10 @@ static bool is_wanted(void *user, const kept *tensor)
 static bool check_others(loading *l)
 {
     int64_t count = 0;
-    for (int64_t i = 0; i < kr_safetensors_count(l->file); i++)
-        count += strncmp(kr_safetensors_at(l->file, i)->name, prefix, strlen(prefix)) == 0;
-    for (int64_t i = 0; count != l->count && i < kr_safetensors_count(l->file); i++) {
-        l->wanted = kr_safetensors_at(l->file, i)->name;
+    for (int64_t i = 0; i < kr_tensor_file_count(l->file); i++)
+        count += strncmp(kr_tensor_file_at(l->file, i)->name, prefix, strlen(prefix)) == 0;
+    for (int64_t i = 0; count != l->count && i < kr_tensor_file_count(l->file); i++) {
+        l->wanted = kr_tensor_file_at(l->file, i)->name;
         l->is_known = strncmp(l->wanted, prefix, strlen(prefix)) != 0;
         if (!l->is_known) visit_all(l->opt, is_wanted, l);
         if (!kr_require(l->ctx, l->is_known, KR_ERR_FORMAT, "tensor '%s' has no place in this optimizer",
@@ -244,7 +244,7 @@ static bool check_others(loading *l)
 
 static bool check_text(const loading *l, const char *key, const char *want, const char *fallback)
 {
-    const char *got = kr_safetensors_metadata(l->file, key);
+    const char *got = kr_tensor_file_metadata(l->file, key);
     return kr_require(l->ctx, got && strcmp(got, want) == 0, KR_ERR_FORMAT,
                       "metadata '%s' is '%s', but must be '%s': %s", key, got ? QUOTED(got) : "", want, fallback);
 }
@@ -252,11 +252,11 @@ static bool check_text(const loading *l, const char *key, const char *want, cons
 static bool take(void *user, const kept *tensor)
 {
     const loading *l = user;
-    const kr_safetensors_item *item = kr_safetensors_find(l->file, tensor->name);
-    return kr_safetensors_read(l->file, item, tensor->dtype, tensor->data, item->count) == KR_OK;
+    const kr_tensor_file_item *item = kr_tensor_file_find(l->file, tensor->name);
+    return kr_tensor_file_read(l->file, item, tensor->dtype, tensor->data, item->count) == KR_OK;
 }
 
-kr_status kr_optimizer_load(kr_optimizer *opt, const kr_safetensors *file)
+kr_status kr_optimizer_load(kr_optimizer *opt, const kr_tensor_file *file)
 {
     if (!opt || !file) return KR_ERR_ARG;
     if (!kr_optimizer_ready(opt)) return opt->ctx->status;

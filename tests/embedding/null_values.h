@@ -24,10 +24,10 @@ static struct {
     kr_sampler *sampler;
     kr_generation *generation;
     kr_json *json;
-    kr_safetensors *safetensors;
-    kr_safetensors_writer *safetensors_writer;
-    kr_weights *weights;
-    kr_weights_writer *weights_writer;
+    kr_tensor_file *safetensors;
+    kr_tensor_writer *safetensors_writer;
+    kr_tensor_file *weights;
+    kr_tensor_writer *weights_writer;
 } made;
 
 static inline kr_ctx *v_kr_ctx(void)
@@ -118,30 +118,30 @@ static inline kr_json *v_kr_json(void)
 {
     return made.json;
 }
-static inline kr_safetensors *v_kr_safetensors(void)
+static inline kr_tensor_file *v_kr_safetensors(void)
 {
     return made.safetensors;
 }
-static inline kr_safetensors_writer *v_kr_safetensors_writer(void)
+static inline kr_tensor_writer *v_kr_safetensors_writer(void)
 {
     return made.safetensors_writer;
 }
-static inline kr_weights *v_kr_weights(void)
+static inline kr_tensor_file *v_kr_weights(void)
 {
     return made.weights;
 }
-static inline kr_weights_writer *v_kr_weights_writer(void)
+static inline kr_tensor_writer *v_kr_weights_writer(void)
 {
     return made.weights_writer;
 }
 
-static inline const kr_safetensors_item *v_kr_safetensors_item(void)
+static inline const kr_tensor_file_item *v_kr_safetensors_item(void)
 {
-    return kr_safetensors_at(made.safetensors, 0);
+    return kr_tensor_file_at(made.safetensors, 0);
 }
-static inline const kr_weights_item *v_kr_weights_item(void)
+static inline const kr_tensor_file_item *v_kr_weights_item(void)
 {
-    return kr_weights_at(made.weights, 0);
+    return kr_tensor_file_at(made.weights, 0);
 }
 
 /* A parameter, or a tensor on the tape of the axes that the name ends in ("dt_bsh": [2, 2, 2], "q_bshj4": [2, 2, 2, 2, 4]),
@@ -242,12 +242,12 @@ static inline void make_text(void)
     made.sampler = kr_sampler_create(ctx, NULL, 2, 2);
     made.generation = kr_generation_create(ctx, v_kr_network(), made.tok, NULL);
     made.json = kr_json_create(ctx, "{\"x\": [1, 2]}", 13, NULL);
-    made.safetensors_writer = kr_safetensors_writer_create(ctx);
-    made.weights_writer = kr_weights_writer_create(ctx);
-    kr_safetensors_add(made.safetensors_writer, "x", KR_DTYPE_F32, KR_SHAPE(2, 2), v_memory());
-    IGNORE(kr_safetensors_save(made.safetensors_writer, in_folder("x.safetensors")));
-    made.safetensors = kr_safetensors_open(ctx, in_folder("x.safetensors"));
-    made.weights = kr_weights_open(ctx, in_folder("x.safetensors"));
+    made.safetensors_writer = kr_tensor_writer_create(ctx);
+    made.weights_writer = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add(made.safetensors_writer, "x", KR_DTYPE_F32, KR_SHAPE(2, 2), v_memory());
+    IGNORE(kr_tensor_writer_save(made.safetensors_writer, in_folder("x.safetensors")));
+    made.safetensors = kr_tensor_file_open(ctx, in_folder("x.safetensors"));
+    made.weights = kr_tensor_file_open(ctx, in_folder("x.safetensors"));
 }
 
 static inline void make_values(void)
@@ -271,10 +271,10 @@ static inline void destroy_values(void)
     kr_tokenizer_destroy(made.tok);
     kr_text_model_destroy(made.text_model);
     kr_json_destroy(made.json);
-    kr_safetensors_close(made.safetensors);
-    kr_weights_close(made.weights);
-    kr_safetensors_writer_destroy(made.safetensors_writer);
-    kr_weights_writer_destroy(made.weights_writer);
+    kr_tensor_file_close(made.safetensors);
+    kr_tensor_file_close(made.weights);
+    kr_tensor_writer_destroy(made.safetensors_writer);
+    kr_tensor_writer_destroy(made.weights_writer);
     kr_optimizer_destroy(made.optimizer);
     kr_params_destroy(made.params);
     kr_state_destroy(made.state);

@@ -39,10 +39,10 @@ static void write_seeds(const char *folder)
     for (int n = 0; n < 2; n++) { /* fresh, used */
         char seed[512];
         snprintf(seed, sizeof seed, "%s/seed-%d", folder, n);
-        kr_safetensors_writer *writer = kr_safetensors_writer_create(ctx);
+        kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
         kr_optimizer_save(optimizer, writer);
-        IGNORE(kr_safetensors_save(writer, seed));
-        kr_safetensors_writer_destroy(writer);
+        IGNORE(kr_tensor_writer_save(writer, seed, KR_CONTAINER_SAFETENSORS));
+        kr_tensor_writer_destroy(writer);
         step(optimizer);
     }
     kr_optimizer_destroy(optimizer);
@@ -68,7 +68,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     kr_params_reset(kr_mamba2_params(block));
     kr_optimizer *optimizer = make();
-    kr_safetensors *file = kr_safetensors_open_memory(ctx, data, size);
+    kr_tensor_file *file = kr_tensor_file_open_memory(ctx, data, size);
     if (file) {
         const bool loaded = kr_optimizer_load(optimizer, file) == KR_OK;
         if (loaded == kr_ctx_failed(ctx)) abort();
@@ -77,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     kr_ctx_clear(ctx);
     step(optimizer);
-    kr_safetensors_close(file);
+    kr_tensor_file_close(file);
     kr_optimizer_destroy(optimizer);
     return 0;
 }

@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
 
-#include <krait/safetensors.h>
+#include "io/safetensors_impl.h"
 
 static void read_item(const kr_safetensors *file, const kr_safetensors_item *item)
 {

@@ -260,17 +260,17 @@ static void rewrite(kr_ctx *ctx, const char *from, const char *to, const edit *e
 {
     static const char *const keys[] = { "format", "version", "family", "architecture", "weights",
                                         "slots",  "batch",   "filled", "pathways",     "cursors" };
-    kr_safetensors *file = kr_safetensors_open(ctx, from);
-    kr_safetensors_writer *w = kr_safetensors_writer_create(ctx);
+    kr_tensor_file *file = kr_tensor_file_open(ctx, from);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     uint64_t hash = KR_HASH_BEGIN;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        const char *value = e->key && strcmp(e->key, keys[i]) == 0 ? e->text : kr_safetensors_metadata(file, keys[i]);
-        kr_safetensors_add_metadata(w, keys[i], value);
+        const char *value = e->key && strcmp(e->key, keys[i]) == 0 ? e->text : kr_tensor_file_metadata(file, keys[i]);
+        kr_tensor_writer_add_metadata(w, keys[i], value);
         hash = kr_hash_text(kr_hash_text(hash, keys[i]), value);
     }
     int64_t changed[512];
-    for (int64_t i = 0; i < kr_safetensors_count(file); i++) {
-        const kr_safetensors_item *item = kr_safetensors_at(file, i);
+    for (int64_t i = 0; i < kr_tensor_file_count(file); i++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(file, i);
         const bool is_it = e->tensor && strcmp(e->tensor, item->name) == 0;
         const kr_shape shape = is_it && e->shape ? *e->shape : item->shape;
         const kr_dtype dtype = is_it && e->dtype ? *e->dtype : item->dtype;
@@ -283,18 +283,18 @@ static void rewrite(kr_ctx *ctx, const char *from, const char *to, const edit *e
             else ((int32_t *)changed)[e->at] = (int32_t)e->value;
             data = changed;
         }
-        kr_safetensors_add(w, item->name, dtype, shape, data);
+        kr_tensor_writer_add(w, item->name, dtype, shape, data);
         hash = kr_hash_word(kr_hash_text(hash, item->name), (uint64_t)dtype);
         for (int axis = 0; axis < shape.rank; axis++) hash = kr_hash_word(hash, (uint64_t)shape.dims[axis]);
         hash = kr_hash_bytes(hash, data, item->bytes);
     }
     char text[17];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
-    kr_safetensors_add_metadata(w, "checksum", text);
-    IGNORE(kr_safetensors_save(w, to));
+    kr_tensor_writer_add_metadata(w, "checksum", text);
+    IGNORE(kr_tensor_writer_save(w, to, KR_CONTAINER_SAFETENSORS));
     CHECK_OK(ctx);
-    kr_safetensors_writer_destroy(w);
-    kr_safetensors_close(file);
+    kr_tensor_writer_destroy(w);
+    kr_tensor_file_close(file);
 }
 
 /* Everything that a generation remembers, by what it writes of itself. */
@@ -465,7 +465,7 @@ TEST(other_files)
              in_folder("state"));
     IGNORE(kr_generation_load(g, in_folder("state")));
     CHECK_ERROR(s.ctx, KR_ERR_FORMAT, message);
-    snprintf(message, sizeof message, "generation.load: safetensors: cannot open %s: no such file or directory",
+    snprintf(message, sizeof message, "generation.load: tensor_file: cannot open %s: no such file or directory",
              in_folder("none"));
     IGNORE(kr_generation_load(g, in_folder("none")));
     CHECK_ERROR(s.ctx, KR_ERR_IO, message);
@@ -475,9 +475,9 @@ TEST(other_files)
     IGNORE(kr_generation_load(g, in_folder("forged")));
     CHECK_ERROR(s.ctx, KR_ERR_FORMAT, message);
     IGNORE(kr_generation_load(g, NULL));
-    CHECK_ERROR(s.ctx, KR_ERR_ARG, "generation.load: safetensors: cannot open a file: path is NULL");
+    CHECK_ERROR(s.ctx, KR_ERR_ARG, "generation.load: tensor_file: path is NULL");
     IGNORE(kr_generation_save(g, NULL));
-    CHECK_ERROR(s.ctx, KR_ERR_ARG, "generation.save: safetensors: cannot write a file: path is NULL");
+    CHECK_ERROR(s.ctx, KR_ERR_ARG, "generation.save: tensor_file: cannot write a file: path is NULL");
     s.o.n_samples = 2;
     kr_generation *two = make(&s);
     IGNORE(kr_generation_load(two, in_folder("talk")));

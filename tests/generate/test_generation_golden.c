@@ -13,12 +13,12 @@ static void check_model(const char *name)
     snprintf(path, sizeof path, KR_SOURCE_DIR "/tests/golden/%s", name);
     kr_model *model = kr_model_load(ctx, path, NULL);
     snprintf(path, sizeof path, KR_SOURCE_DIR "/tests/golden/%s/io.safetensors", name);
-    kr_safetensors *file = kr_safetensors_open(ctx, path);
+    kr_tensor_file *file = kr_tensor_file_open(ctx, path);
     CHECK_OK(ctx);
-    const kr_safetensors_item *item = file ? kr_safetensors_find(file, "gen_ids") : NULL;
+    const kr_tensor_file_item *item = file ? kr_tensor_file_find(file, "gen_ids") : NULL;
     if (!CHECK(model && item && item->count <= MOST, "%s: no gen_ids", name)) return;
     static int32_t ids[MOST];
-    IGNORE(kr_safetensors_read(file, item, KR_DTYPE_I32, ids, item->count));
+    IGNORE(kr_tensor_file_read(file, item, KR_DTYPE_I32, ids, item->count));
 
     const kr_model_config *config = kr_model_config_of(model);
     kr_logit_bias biases[KR_MAX_EOS];
@@ -45,7 +45,7 @@ static void check_model(const char *name)
         kr_generation_destroy(g);
     }
     CHECK_OK(ctx);
-    kr_safetensors_close(file);
+    kr_tensor_file_close(file);
     kr_model_destroy(model);
     kr_ctx_destroy(ctx);
 }

@@ -24,17 +24,17 @@ static const int32_t ints[2] = { INT32_MIN, 7 };
 static const int64_t longs[1] = { INT64_MAX };
 static const char *const odd_name = "\"q\\ \t\n\x01 \xc3\xa9 \xf0\x9f\x98\x80/";
 
-static void add_all(kr_safetensors_writer *w)
+static void add_all(kr_tensor_writer *w)
 {
-    kr_safetensors_add_metadata(w, "format", "test");
-    kr_safetensors_add_metadata(w, "", "empty key\r\n\"\\");
-    kr_safetensors_add(w, "z", KR_DTYPE_F16, KR_SHAPE(3), halves);
-    kr_safetensors_add(w, odd_name, KR_DTYPE_F32, KR_SHAPE(2, 3), floats);
-    kr_safetensors_add(w, "none", KR_DTYPE_F64, KR_SHAPE(4, 0, 2), NULL);
-    kr_safetensors_add(w, "d", KR_DTYPE_F64, KR_SHAPE(2), doubles);
-    kr_safetensors_add(w, "b", KR_DTYPE_BF16, KR_SHAPE(1, 1, 1, 1, 1, 1, 1, 3), halves);
-    kr_safetensors_add(w, "", KR_DTYPE_I32, KR_SHAPE(2), ints);
-    kr_safetensors_add(w, "a", KR_DTYPE_I64, KR_SCALAR, longs);
+    kr_tensor_writer_add_metadata(w, "format", "test");
+    kr_tensor_writer_add_metadata(w, "", "empty key\r\n\"\\");
+    kr_tensor_writer_add(w, "z", KR_DTYPE_F16, KR_SHAPE(3), halves);
+    kr_tensor_writer_add(w, odd_name, KR_DTYPE_F32, KR_SHAPE(2, 3), floats);
+    kr_tensor_writer_add(w, "none", KR_DTYPE_F64, KR_SHAPE(4, 0, 2), NULL);
+    kr_tensor_writer_add(w, "d", KR_DTYPE_F64, KR_SHAPE(2), doubles);
+    kr_tensor_writer_add(w, "b", KR_DTYPE_BF16, KR_SHAPE(1, 1, 1, 1, 1, 1, 1, 3), halves);
+    kr_tensor_writer_add(w, "", KR_DTYPE_I32, KR_SHAPE(2), ints);
+    kr_tensor_writer_add(w, "a", KR_DTYPE_I64, KR_SCALAR, longs);
 }
 
 static void check_item(const kr_safetensors *f, int64_t i, const char *name, kr_dtype dtype, kr_shape shape,
@@ -55,11 +55,13 @@ TEST(round_trip)
     begin_folder();
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
-    kr_safetensors_writer *w = kr_safetensors_writer_create(ctx);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     add_all(w);
-    CHECK(kr_safetensors_save(w, in_folder("x")) == KR_OK && kr_safetensors_save(w, in_folder("y")) == KR_OK, "saved");
-    kr_safetensors_writer_destroy(w);
-    kr_safetensors_writer_destroy(NULL);
+    CHECK(kr_tensor_writer_save(w, in_folder("x"), KR_CONTAINER_SAFETENSORS) == KR_OK &&
+              kr_tensor_writer_save(w, in_folder("y"), KR_CONTAINER_SAFETENSORS) == KR_OK,
+          "saved");
+    kr_tensor_writer_destroy(w);
+    kr_tensor_writer_destroy(NULL);
     CHECK_OK(ctx);
     CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "memory is left");
     CHECK(files_in_folder(false) == 2, "%d files", files_in_folder(false));
@@ -88,9 +90,9 @@ TEST(round_trip)
 }
 
 /* The file as bytes: the header's length, its text, spaces to a multiple of 64, the elements. */
-static void check_bytes(kr_ctx *ctx, kr_safetensors_writer *w, const char *header, const void *data, size_t data_bytes)
+static void check_bytes(kr_ctx *ctx, kr_tensor_writer *w, const char *header, const void *data, size_t data_bytes)
 {
-    IGNORE(kr_safetensors_save(w, in_folder("exact")));
+    IGNORE(kr_tensor_writer_save(w, in_folder("exact"), KR_CONTAINER_SAFETENSORS));
     CHECK_OK(ctx);
     file_image image = read_image(in_folder("exact"));
     const unsigned char *got = image.data;
@@ -108,24 +110,24 @@ static void check_bytes(kr_ctx *ctx, kr_safetensors_writer *w, const char *heade
     kr_safetensors *f = kr_safetensors_open(ctx, in_folder("exact"));
     CHECK_OK(ctx);
     kr_safetensors_close(f);
-    kr_safetensors_writer_destroy(w);
+    kr_tensor_writer_destroy(w);
 }
 
 TEST(exact_bytes)
 {
     begin_folder();
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    check_bytes(ctx, kr_safetensors_writer_create(ctx), "{}", NULL, 0);
+    check_bytes(ctx, kr_tensor_writer_create(ctx), "{}", NULL, 0);
 
-    kr_safetensors_writer *w = kr_safetensors_writer_create(ctx);
-    kr_safetensors_add_metadata(w, "k\x1f", "v\"\\/");
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add_metadata(w, "k\x1f", "v\"\\/");
     check_bytes(ctx, w, "{\"__metadata__\":{\"k\\u001f\":\"v\\\"\\\\/\"}}", NULL, 0);
 
-    w = kr_safetensors_writer_create(ctx);
-    kr_safetensors_add(w, "y", KR_DTYPE_F16, KR_SCALAR, halves);
-    kr_safetensors_add_metadata(w, "b", "");
-    kr_safetensors_add_metadata(w, "a", "1");
-    kr_safetensors_add(w, "x", KR_DTYPE_F32, KR_SHAPE(1, 2), floats);
+    w = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add(w, "y", KR_DTYPE_F16, KR_SCALAR, halves);
+    kr_tensor_writer_add_metadata(w, "b", "");
+    kr_tensor_writer_add_metadata(w, "a", "1");
+    kr_tensor_writer_add(w, "x", KR_DTYPE_F32, KR_SHAPE(1, 2), floats);
     char data[10];
     memcpy(data, halves, 2);
     memcpy(data + 2, floats, 8);
@@ -138,8 +140,8 @@ TEST(exact_bytes)
     for (int n = 1; n <= 64; n++) {
         char name[65] = { 0 }, header[256];
         memset(name, 'n', (size_t)n);
-        w = kr_safetensors_writer_create(ctx);
-        kr_safetensors_add(w, name, KR_DTYPE_I64, KR_SHAPE(1), longs);
+        w = kr_tensor_writer_create(ctx);
+        kr_tensor_writer_add(w, name, KR_DTYPE_I64, KR_SHAPE(1), longs);
         snprintf(header, sizeof header, "{\"%s\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]}}", name);
         check_bytes(ctx, w, header, longs, 8);
     }
@@ -152,20 +154,20 @@ TEST(many_names_in_any_order)
     begin_folder();
     enum { COUNT = 700 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_safetensors_writer *w = kr_safetensors_writer_create(ctx);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     for (int i = 0; i < COUNT; i++) {
         char name[32];
         snprintf(name, sizeof name, "t%d", i * 389 % COUNT); /* each number once: 389 is prime */
-        kr_safetensors_add(w, name, KR_DTYPE_F32, KR_SHAPE(i % 3), floats);
+        kr_tensor_writer_add(w, name, KR_DTYPE_F32, KR_SHAPE(i % 3), floats);
     }
     CHECK_OK(ctx);
     for (int i = 0; i < COUNT; i++) {
         char name[32];
         snprintf(name, sizeof name, "t%d", i);
-        CHECK(kr_safetensors_add(w, name, KR_DTYPE_F32, KR_SHAPE(1), floats) == KR_ERR_ARG, "%s twice", name);
+        CHECK(kr_tensor_writer_add(w, name, KR_DTYPE_F32, KR_SHAPE(1), floats) == KR_ERR_ARG, "%s twice", name);
         kr_ctx_clear(ctx);
     }
-    IGNORE(kr_safetensors_save(w, in_folder("many")));
+    IGNORE(kr_tensor_writer_save(w, in_folder("many"), KR_CONTAINER_SAFETENSORS));
     kr_safetensors *f = kr_safetensors_open(ctx, in_folder("many"));
     CHECK_OK(ctx);
     CHECK(kr_safetensors_count(f) == COUNT, "%d tensors", (int)kr_safetensors_count(f));
@@ -176,7 +178,7 @@ TEST(many_names_in_any_order)
         CHECK(item && item->count == i % 3, "%s", name);
     }
     kr_safetensors_close(f);
-    kr_safetensors_writer_destroy(w);
+    kr_tensor_writer_destroy(w);
     kr_ctx_destroy(ctx);
     end_folder();
 }
@@ -184,53 +186,54 @@ TEST(many_names_in_any_order)
 TEST(refused_tensors)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_safetensors_writer *w = kr_safetensors_writer_create(ctx);
-    kr_safetensors_add(w, "x", KR_DTYPE_F32, KR_SHAPE(1), floats);
-    kr_safetensors_add_metadata(w, "k", "v");
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add(w, "x", KR_DTYPE_F32, KR_SHAPE(1), floats);
+    kr_tensor_writer_add_metadata(w, "k", "v");
     const kr_shape one = KR_SHAPE(1);
-    kr_safetensors_add(w, NULL, KR_DTYPE_F32, one, floats);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: tensor is NULL");
-    kr_safetensors_add(w, "x", KR_DTYPE_F64, one, doubles);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: tensor 'x' was added before");
-    kr_safetensors_add(w,
-                       "a\xff"
-                       "b",
-                       KR_DTYPE_F32, one, floats);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: tensor 'a?b' is not UTF-8");
-    kr_safetensors_add(w, "cut\xc3", KR_DTYPE_F32, one, floats);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: tensor 'cut?' is not UTF-8");
-    kr_safetensors_add(w, "__metadata__", KR_DTYPE_F32, one, floats);
+    kr_tensor_writer_add(w, NULL, KR_DTYPE_F32, one, floats);
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor is NULL");
+    kr_tensor_writer_add(w, "x", KR_DTYPE_F64, one, doubles);
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'x' was added before");
+    kr_tensor_writer_add(w,
+                         "a\xff"
+                         "b",
+                         KR_DTYPE_F32, one, floats);
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'a?b' is not UTF-8");
+    kr_tensor_writer_add(w, "cut\xc3", KR_DTYPE_F32, one, floats);
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'cut?' is not UTF-8");
+    kr_tensor_writer_add(w, "__metadata__", KR_DTYPE_F32, one, floats);
     CHECK_ERROR(ctx, KR_ERR_ARG,
-                "safetensors: no tensor can have the name __metadata__, which safetensors keep for themselves");
-    kr_safetensors_add(w, "y", (kr_dtype)6, one, floats);
-    CHECK_ERROR(ctx, KR_ERR_DTYPE, "safetensors: tensor 'y': 6 is no kr_dtype");
-    kr_safetensors_add(w, "y", KR_DTYPE_F32, KR_SHAPE(2, -1), floats);
+                "tensor_file: no tensor can have the name __metadata__, which safetensors keep for themselves");
+    kr_tensor_writer_add(w, "y", (kr_dtype)6, one, floats);
+    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: tensor 'y': 6 is no kr_dtype");
+    kr_tensor_writer_add(w, "y", KR_DTYPE_F32, KR_SHAPE(2, -1), floats);
     CHECK_ERROR(
         ctx, KR_ERR_SHAPE,
-        "safetensors: tensor 'y': no shape: rank 2 must be from 0 to 8, and sizes not negative and addressable");
-    kr_safetensors_add(w, "y", KR_DTYPE_F32, (kr_shape){ .rank = 9 }, floats);
+        "tensor_file: tensor 'y': no shape: rank 2 must be from 0 to 8, and sizes not negative and addressable");
+    kr_tensor_writer_add(w, "y", KR_DTYPE_F32, (kr_shape){ .rank = 9 }, floats);
     CHECK_ERROR(
         ctx, KR_ERR_SHAPE,
-        "safetensors: tensor 'y': no shape: rank 9 must be from 0 to 8, and sizes not negative and addressable");
-    kr_safetensors_add(w, "y", KR_DTYPE_F32, one, NULL);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: tensor 'y': data is NULL");
+        "tensor_file: tensor 'y': no shape: rank 9 must be from 0 to 8, and sizes not negative and addressable");
+    kr_tensor_writer_add(w, "y", KR_DTYPE_F32, one, NULL);
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'y': data is NULL");
     /* two that could be addressed one by one */
-    kr_safetensors_add(w, "y", KR_DTYPE_F64, KR_SHAPE(INT64_C(1) << 59), doubles);
+    kr_tensor_writer_add(w, "y", KR_DTYPE_F64, KR_SHAPE(INT64_C(1) << 59), doubles);
     CHECK_OK(ctx);
-    kr_safetensors_add(w, "y2", KR_DTYPE_F64, KR_SHAPE(INT64_C(1) << 59), doubles);
-    CHECK_ERROR(ctx, KR_ERR_SHAPE, "safetensors: tensor 'y2' [576460752303423488] makes the file too long");
-    kr_safetensors_add_metadata(w, NULL, "v");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: the metadata key is NULL");
-    kr_safetensors_add_metadata(w, "key", NULL);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: the metadata value is NULL");
-    kr_safetensors_add_metadata(w, "key", "\xed\xa0\x80 x");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: the metadata value '??? x' is not UTF-8");
-    kr_safetensors_add_metadata(w, "k", "other");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: the metadata key 'k' was added before");
-    kr_safetensors_writer_destroy(w);
-    CHECK(kr_safetensors_add(NULL, "x", KR_DTYPE_F32, one, floats) == KR_ERR_ARG &&
-              kr_safetensors_add_metadata(NULL, "k", "v") == KR_ERR_ARG &&
-              kr_safetensors_save(NULL, "x") == KR_ERR_ARG && !kr_safetensors_writer_create(NULL),
+    kr_tensor_writer_add(w, "y2", KR_DTYPE_F64, KR_SHAPE(INT64_C(1) << 59), doubles);
+    CHECK_ERROR(ctx, KR_ERR_SHAPE, "tensor_file: tensor 'y2' [576460752303423488] makes the file too long");
+    kr_tensor_writer_add_metadata(w, NULL, "v");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: the metadata key is NULL");
+    kr_tensor_writer_add_metadata(w, "key", NULL);
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: the metadata value is NULL");
+    kr_tensor_writer_add_metadata(w, "key", "\xed\xa0\x80 x");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: the metadata value '??? x' is not UTF-8");
+    kr_tensor_writer_add_metadata(w, "k", "other");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: the metadata key 'k' was added before");
+    kr_tensor_writer_destroy(w);
+    CHECK(kr_tensor_writer_add(NULL, "x", KR_DTYPE_F32, one, floats) == KR_ERR_ARG &&
+              kr_tensor_writer_add_metadata(NULL, "k", "v") == KR_ERR_ARG &&
+              kr_tensor_writer_save(NULL, "x", KR_CONTAINER_SAFETENSORS) == KR_ERR_ARG &&
+              !kr_tensor_writer_create(NULL),
           "NULL");
     kr_ctx_destroy(ctx);
 }
@@ -239,10 +242,10 @@ TEST(refused_tensors)
 
 static kr_status save_floats(kr_ctx *ctx, const char *path)
 {
-    kr_safetensors_writer *w = kr_safetensors_writer_create(ctx);
-    kr_safetensors_add(w, "x", KR_DTYPE_F32, KR_SHAPE(6), floats);
-    const kr_status status = kr_safetensors_save(w, path);
-    kr_safetensors_writer_destroy(w);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add(w, "x", KR_DTYPE_F32, KR_SHAPE(6), floats);
+    const kr_status status = kr_tensor_writer_save(w, path, KR_CONTAINER_SAFETENSORS);
+    kr_tensor_writer_destroy(w);
     return status;
 }
 
@@ -252,22 +255,22 @@ TEST(refused_paths)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     char message[600];
     const char *path = in_folder("no/such");
-    snprintf(message, sizeof message, "safetensors: cannot write %s: no such file or directory", path);
+    snprintf(message, sizeof message, "tensor_file: cannot write %s: no such file or directory", path);
     CHECK(save_floats(ctx, path) == KR_ERR_IO, "no folder");
     CHECK_ERROR(ctx, KR_ERR_IO, message);
     put_file(in_folder("file"), "text");
     path = in_folder("file/x");
-    snprintf(message, sizeof message, "safetensors: cannot write %s: not a directory", path);
+    snprintf(message, sizeof message, "tensor_file: cannot write %s: not a directory", path);
     save_floats(ctx, path);
     CHECK_ERROR(ctx, KR_ERR_IO, message);
     save_floats(ctx, "/dev/null");
-    CHECK_ERROR(ctx, KR_ERR_IO, "safetensors: cannot write /dev/null: not a regular file");
+    CHECK_ERROR(ctx, KR_ERR_IO, "tensor_file: cannot write /dev/null: not a regular file");
     save_floats(ctx, "/");
-    CHECK_ERROR(ctx, KR_ERR_IO, "safetensors: cannot write /: not a regular file");
+    CHECK_ERROR(ctx, KR_ERR_IO, "tensor_file: cannot write /: not a regular file");
     save_floats(ctx, NULL);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: cannot write a file: path is NULL");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: cannot write a file: path is NULL");
     save_floats(ctx, "");
-    CHECK_ERROR(ctx, KR_ERR_IO, "safetensors: cannot write : no such file or directory");
+    CHECK_ERROR(ctx, KR_ERR_IO, "tensor_file: cannot write : no such file or directory");
     CHECK(files_in_folder(false) == 1 && file_is(in_folder("file"), "text"), "the folder is as it was");
     kr_ctx_destroy(ctx);
     end_folder();
@@ -337,7 +340,7 @@ TEST(full_disk_leaves_the_old_file)
     getrlimit(RLIMIT_FSIZE, &before);
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
     char message[600];
-    snprintf(message, sizeof message, "safetensors: cannot write %s: file too large", path);
+    snprintf(message, sizeof message, "tensor_file: cannot write %s: file too large", path);
     static const rlim_t limits[] = { 0, 1, 63, 64, 87 }; /* of 64 bytes of header and 24 of data */
     for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
         const bool limited = limit_files(limits[i]);
@@ -369,7 +372,7 @@ TEST(refused_renames_leave_the_old_file)
     const kr_status sticky = save_floats(ctx, path);
     CHECK(seteuid(0) == 0, "back to root");
     char message[600];
-    snprintf(message, sizeof message, "safetensors: cannot write %s: operation not permitted", path);
+    snprintf(message, sizeof message, "tensor_file: cannot write %s: operation not permitted", path);
     CHECK(sticky == KR_ERR_IO, "the rename was allowed");
     CHECK_ERROR(ctx, KR_ERR_IO, message);
     CHECK(file_is(path, "old") && files_in_folder(false) == 1, "the old file alone");
@@ -377,7 +380,7 @@ TEST(refused_renames_leave_the_old_file)
     CHECK(seteuid(65534) == 0, "another user");
     save_floats(ctx, path);
     CHECK(seteuid(0) == 0, "back to root");
-    snprintf(message, sizeof message, "safetensors: cannot write %s: permission denied", path);
+    snprintf(message, sizeof message, "tensor_file: cannot write %s: permission denied", path);
     CHECK_ERROR(ctx, KR_ERR_IO, message);
     CHECK(file_is(path, "old") && files_in_folder(false) == 1, "the old file alone");
     kr_ctx_destroy(ctx);
@@ -394,15 +397,15 @@ TEST(every_allocation_may_fail)
     size_t n = 1;
     for (; n < 100; n++) {
         kr_ctx_fail_allocation(ctx, n);
-        kr_safetensors_writer *w = kr_safetensors_writer_create(ctx);
+        kr_tensor_writer *w = kr_tensor_writer_create(ctx);
         add_all(w);
         for (int i = 0; i < 20; i++) {
             char name[32];
             snprintf(name, sizeof name, "more.%d", i);
-            kr_safetensors_add(w, name, KR_DTYPE_F32, KR_SHAPE(1), floats);
+            kr_tensor_writer_add(w, name, KR_DTYPE_F32, KR_SHAPE(1), floats);
         }
-        const kr_status status = kr_safetensors_save(w, path);
-        kr_safetensors_writer_destroy(w);
+        const kr_status status = kr_tensor_writer_save(w, path, KR_CONTAINER_SAFETENSORS);
+        kr_tensor_writer_destroy(w);
         CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "allocation %zu: memory is left", n);
         CHECK(files_in_folder(false) == 1, "allocation %zu: a file is left", n);
         if (status == KR_OK && !kr_ctx_failed(ctx)) break;

@@ -95,36 +95,37 @@ static inline void write_changed(kr_ctx *ctx, const char *golden, const char *na
 {
     char path[512];
     snprintf(path, sizeof path, "%s/tests/golden/%s", KR_SOURCE_DIR, golden);
-    kr_weights *weights = kr_weights_open(ctx, path);
-    kr_weights_writer *writer = kr_weights_writer_create(ctx);
+    kr_tensor_file *weights = kr_tensor_file_open(ctx, path);
+    kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
     enum { MOST = 64 };
     void *data[MOST];
     int64_t n = 0;
     double one = 1;
-    for (; n < kr_weights_count(weights) && n < MOST; n++) {
-        const kr_weights_item *item = kr_weights_at(weights, n);
+    for (; n < kr_tensor_file_count(weights) && n < MOST; n++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(weights, n);
         const bool is_it = c->name && strcmp(item->name, c->name) == 0;
         const kr_dtype dtype = is_it && c->dtype ? *c->dtype : item->dtype;
         data[n] = calloc((size_t)item->count, 8);
         if (dtype == KR_DTYPE_I32 || dtype == KR_DTYPE_I64) memset(data[n], 0, (size_t)item->count * 8);
-        else IGNORE(kr_weights_read(weights, item, dtype, data[n], item->count));
+        else IGNORE(kr_tensor_file_read(weights, item, dtype, data[n], item->count));
         const char *as = is_it && c->renamed ? c->renamed : item->name;
-        if (*as) kr_weights_add(writer, as, dtype, is_it && c->shape ? *c->shape : item->shape, data[n]);
+        if (*as) kr_tensor_writer_add(writer, as, dtype, is_it && c->shape ? *c->shape : item->shape, data[n]);
     }
-    const kr_weights_item *from = c->from ? kr_weights_find(weights, c->from) : NULL;
+    const kr_tensor_file_item *from = c->from ? kr_tensor_file_find(weights, c->from) : NULL;
     float *copy = from ? calloc((size_t)from->count, sizeof *copy) : NULL;
     if (from) {
-        IGNORE(kr_weights_read(weights, from, KR_DTYPE_F32, copy, from->count));
+        IGNORE(kr_tensor_file_read(weights, from, KR_DTYPE_F32, copy, from->count));
         copy[0] = (float)(copy[0] + c->delta);
-        kr_weights_add(writer, c->added, KR_DTYPE_F32, from->shape, copy);
+        kr_tensor_writer_add(writer, c->added, KR_DTYPE_F32, from->shape, copy);
     } else if (c->added) {
-        kr_weights_add(writer, c->added, KR_DTYPE_F64, KR_SHAPE(1), &one);
+        kr_tensor_writer_add(writer, c->added, KR_DTYPE_F64, KR_SHAPE(1), &one);
     }
-    CHECK(kr_weights_save(writer, in_folder(name), KR_CONTAINER_SAFETENSORS, 0) == KR_OK, "%s", kr_ctx_message(ctx));
-    kr_weights_writer_destroy(writer);
+    CHECK(kr_tensor_writer_save_folder(writer, in_folder(name), KR_CONTAINER_SAFETENSORS, 0) == KR_OK, "%s",
+          kr_ctx_message(ctx));
+    kr_tensor_writer_destroy(writer);
     for (int64_t i = 0; i < n; i++) free(data[i]);
     free(copy);
-    kr_weights_close(weights);
+    kr_tensor_file_close(weights);
 }
 
 /* config.json of a golden model into a folder. */

@@ -15,7 +15,7 @@ typedef struct recorded {
     kr_ctx *ctx;
     kr_model *model;
     const kr_network *net;
-    kr_safetensors *io;
+    kr_tensor_file *io;
 } recorded;
 
 static inline const char *golden_path(const char *name, const char *file)
@@ -30,14 +30,14 @@ static inline bool begin_recorded(recorded *r, const char *name)
     *r = (recorded){ .name = name, .ctx = kr_test_ctx(0, NULL) };
     r->model = kr_model_load(r->ctx, golden_path(name, NULL), NULL);
     r->net = kr_model_network(r->model);
-    r->io = kr_safetensors_open(r->ctx, golden_path(name, "io.safetensors"));
+    r->io = kr_tensor_file_open(r->ctx, golden_path(name, "io.safetensors"));
     return CHECK(r->model && r->io, "%s: %s", name, kr_ctx_message(r->ctx));
 }
 
 static inline void end_recorded(recorded *r)
 {
     CHECK(!kr_ctx_failed(r->ctx), "%s: %s", r->name, kr_ctx_message(r->ctx));
-    kr_safetensors_close(r->io);
+    kr_tensor_file_close(r->io);
     kr_model_destroy(r->model);
     kr_ctx_destroy(r->ctx);
 }
@@ -45,7 +45,7 @@ static inline void end_recorded(recorded *r)
 /* A tensor of the file on the tape; NULL if there is none. */
 static inline kr_tensor *from_file(kr_tape *t, const recorded *r, const char *name)
 {
-    const kr_safetensors_item *item = kr_safetensors_find(r->io, name);
+    const kr_tensor_file_item *item = kr_tensor_file_find(r->io, name);
     return item ? kr_from_data(t, item->dtype, item->shape, item->data) : NULL;
 }
 

@@ -146,34 +146,34 @@ TEST(mixed_types)
         kr_model *model = load_golden("official_lm/mamba2");
         const kr_save_options o = saving(KR_LAYOUT_AS_LOADED, rows[i].rest, KR_CONTAINER_SAFETENSORS, 0);
         save(model, "a", &o);
-        kr_weights *weights = kr_weights_open(ctx, in_folder("a"));
-        kr_weights_writer *writer = kr_weights_writer_create(ctx);
+        kr_tensor_file *weights = kr_tensor_file_open(ctx, in_folder("a"));
+        kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
         void *data[64];
-        for (int64_t n = 0; n < kr_weights_count(weights); n++) {
-            const kr_weights_item *item = kr_weights_at(weights, n);
+        for (int64_t n = 0; n < kr_tensor_file_count(weights); n++) {
+            const kr_tensor_file_item *item = kr_tensor_file_at(weights, n);
             const kr_dtype dtype = strcmp(item->name, rows[i].name) == 0 ? rows[i].one : item->dtype;
-            IGNORE(kr_weights_read(weights, item, dtype, data[n] = malloc((size_t)item->count * 8), item->count));
-            kr_weights_add(writer, item->name, dtype, item->shape, data[n]);
+            IGNORE(kr_tensor_file_read(weights, item, dtype, data[n] = malloc((size_t)item->count * 8), item->count));
+            kr_tensor_writer_add(writer, item->name, dtype, item->shape, data[n]);
         }
         mkdir(in_folder("b"), 0777);
         copy_config("official_lm/mamba2", "b");
-        IGNORE(kr_weights_save(writer, in_folder("b"), KR_CONTAINER_SAFETENSORS, 0));
-        for (int64_t n = 0; n < kr_weights_count(weights); n++) free(data[n]);
-        kr_weights_writer_destroy(writer);
-        kr_weights_close(weights);
+        IGNORE(kr_tensor_writer_save_folder(writer, in_folder("b"), KR_CONTAINER_SAFETENSORS, 0));
+        for (int64_t n = 0; n < kr_tensor_file_count(weights); n++) free(data[n]);
+        kr_tensor_writer_destroy(writer);
+        kr_tensor_file_close(weights);
         kr_model *mixed = load("b");
         CHECK(kr_model_config_of(mixed)->mamba2->dtype == rows[i].want, "row %zu: %s", i,
               kr_dtype_name(kr_model_config_of(mixed)->mamba2->dtype));
         save(mixed, "c", NULL);
         kr_model *again = load("c");
         check_same_model("mixed", again, mixed);
-        kr_weights *b = kr_weights_open(ctx, in_folder("b")), *c = kr_weights_open(ctx, in_folder("c"));
-        for (int64_t n = 0; n < kr_weights_count(b); n++) {
-            const kr_weights_item *item = kr_weights_at(b, n), *other = kr_weights_find(c, item->name);
+        kr_tensor_file *b = kr_tensor_file_open(ctx, in_folder("b")), *c = kr_tensor_file_open(ctx, in_folder("c"));
+        for (int64_t n = 0; n < kr_tensor_file_count(b); n++) {
+            const kr_tensor_file_item *item = kr_tensor_file_at(b, n), *other = kr_tensor_file_find(c, item->name);
             CHECK(other && other->dtype == item->dtype, "row %zu: %s", i, item->name);
         }
-        kr_weights_close(b);
-        kr_weights_close(c);
+        kr_tensor_file_close(b);
+        kr_tensor_file_close(c);
         kr_model_destroy(again);
         kr_model_destroy(mixed);
         kr_model_destroy(model);
@@ -206,11 +206,11 @@ TEST(official_to_hugging_face_and_back)
                 saving(was_hf ? KR_LAYOUT_OFFICIAL : KR_LAYOUT_HF, KR_DTYPE_AS_STORED, container, 0);
             const kr_save_options back = saving(config->layout, KR_DTYPE_AS_STORED, KR_CONTAINER_SAFETENSORS, 0);
             save(model, "a", &there);
-            kr_weights *weights = kr_weights_open(ctx, in_folder("a"));
-            CHECK((kr_weights_find(weights, "backbone.embeddings.weight") != NULL) == !was_hf &&
-                      (kr_weights_find(weights, "backbone.embedding.weight") != NULL) == was_hf,
+            kr_tensor_file *weights = kr_tensor_file_open(ctx, in_folder("a"));
+            CHECK((kr_tensor_file_find(weights, "backbone.embeddings.weight") != NULL) == !was_hf &&
+                      (kr_tensor_file_find(weights, "backbone.embedding.weight") != NULL) == was_hf,
                   "names");
-            kr_weights_close(weights);
+            kr_tensor_file_close(weights);
             kr_model *other = load("a");
             save(other, "b", &back);
             kr_model *again = load("b");
@@ -277,9 +277,9 @@ TEST(tied_heads)
     for (int torch = 0; torch < 2; torch++) {
         const kr_save_options o = saving(KR_LAYOUT_AS_LOADED, KR_DTYPE_AS_STORED, (kr_container)torch, 0);
         save(model, "m", &o);
-        kr_weights *weights = kr_weights_open(ctx, in_folder("m"));
-        CHECK((kr_weights_find(weights, head) != NULL) == (torch == 1), "%s", torch ? "torch" : "safetensors");
-        kr_weights_close(weights);
+        kr_tensor_file *weights = kr_tensor_file_open(ctx, in_folder("m"));
+        CHECK((kr_tensor_file_find(weights, head) != NULL) == (torch == 1), "%s", torch ? "torch" : "safetensors");
+        kr_tensor_file_close(weights);
         drop_folder("m");
     }
     kr_model_destroy(model);

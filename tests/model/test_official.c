@@ -20,7 +20,7 @@ static void check_steps(const recorded *r)
 {
     kr_tape *t = kr_tape_create(r->ctx, KR_TAPE_NO_GRAD);
     kr_tensor *ids = from_file(t, r, "input_ids");
-    kr_tensor *want = from_file(t, r, kr_safetensors_find(r->io, "step_logits") ? "step_logits" : "logits");
+    kr_tensor *want = from_file(t, r, kr_tensor_file_find(r->io, "step_logits") ? "step_logits" : "logits");
     const int64_t nb = kr_tensor_dim(ids, 0), ns = kr_tensor_dim(ids, 1), nw = kr_tensor_dim(want, 2);
     kr_tensor *y[64];
     kr_call call;
@@ -36,7 +36,7 @@ static void check_steps(const recorded *r)
     for (int64_t slot = 0; slot < 2; slot++) {
         char name[64];
         snprintf(name, sizeof name, "final_ssm_state/%lld", (long long)slot);
-        if (!kr_safetensors_find(r->io, name)) continue;
+        if (!kr_tensor_file_find(r->io, name)) continue;
         const kr_cache *cache = kr_state_cache(call.state, slot);
         CHECK_TENSORS(name, cache->tensors[1], from_file(t, r, name), values_bound, 0);
         snprintf(name, sizeof name, "final_conv_state/%lld", (long long)slot);

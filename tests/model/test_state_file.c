@@ -251,19 +251,19 @@ typedef struct edit {
 
 static void rewrite(kr_ctx *ctx, const char *from, const char *to, const edit *e)
 {
-    kr_safetensors *file = kr_safetensors_open(ctx, from);
-    kr_safetensors_writer *w = kr_safetensors_writer_create(ctx);
+    kr_tensor_file *file = kr_tensor_file_open(ctx, from);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     uint64_t hash = KR_HASH_BEGIN;
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const bool is_it = e->key && strcmp(e->key, keys[i]) == 0;
-        const char *value = is_it ? e->value : kr_safetensors_metadata(file, keys[i]);
+        const char *value = is_it ? e->value : kr_tensor_file_metadata(file, keys[i]);
         if (!value) continue;
-        kr_safetensors_add_metadata(w, keys[i], value);
+        kr_tensor_writer_add_metadata(w, keys[i], value);
         hash = kr_hash_text(kr_hash_text(hash, keys[i]), value);
     }
     float changed[4096];
-    for (int64_t i = 0; i < kr_safetensors_count(file); i++) {
-        const kr_safetensors_item *item = kr_safetensors_at(file, i);
+    for (int64_t i = 0; i < kr_tensor_file_count(file); i++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(file, i);
         const bool is_it = e->tensor && strcmp(e->tensor, item->name) == 0;
         const char *name = is_it && e->renamed ? e->renamed : item->name;
         const kr_shape shape = is_it && e->shape ? *e->shape : item->shape;
@@ -275,20 +275,20 @@ static void rewrite(kr_ctx *ctx, const char *from, const char *to, const edit *e
             changed[6] = e->value_of_7th;
             data = changed;
         }
-        kr_safetensors_add(w, name, dtype, shape, data);
+        kr_tensor_writer_add(w, name, dtype, shape, data);
         hash = kr_hash_word(kr_hash_text(hash, name), (uint64_t)dtype);
         for (int axis = 0; axis < shape.rank; axis++) hash = kr_hash_word(hash, (uint64_t)shape.dims[axis]);
         hash = kr_hash_bytes(hash, data, item->bytes);
     }
-    if (e->added) kr_safetensors_add(w, e->added, KR_DTYPE_F32, KR_SHAPE(2), changed);
+    if (e->added) kr_tensor_writer_add(w, e->added, KR_DTYPE_F32, KR_SHAPE(2), changed);
     char text[17];
     snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
     const bool is_it = e->key && strcmp(e->key, "checksum") == 0;
-    if (!is_it || e->value) kr_safetensors_add_metadata(w, "checksum", is_it ? e->value : text);
-    IGNORE(kr_safetensors_save(w, to));
+    if (!is_it || e->value) kr_tensor_writer_add_metadata(w, "checksum", is_it ? e->value : text);
+    IGNORE(kr_tensor_writer_save(w, to, KR_CONTAINER_SAFETENSORS));
     CHECK_OK(ctx);
-    kr_safetensors_writer_destroy(w);
-    kr_safetensors_close(file);
+    kr_tensor_writer_destroy(w);
+    kr_tensor_file_close(file);
 }
 
 /* The file with this change is refused with "state.load: PATH: text". */
@@ -489,19 +489,18 @@ TEST(other_files_and_arguments)
     kr_state *state = used_state(ctx, net);
 
     refuse_whole(ctx, net, in_folder("none"), KR_ERR_IO,
-                 "state.load: safetensors: cannot open %s: no such file or directory");
+                 "state.load: tensor_file: cannot open %s: no such file or directory");
     write_image(in_folder("text"), "hello, world", 12);
     refuse_whole(ctx, net, in_folder("text"), KR_ERR_FORMAT,
-                 "state.load: safetensors: %s: the header's length is 8583909746840200552, but at most 100000000 is "
-                 "allowed");
-    kr_safetensors_writer *w = kr_safetensors_writer_create(ctx);
-    kr_safetensors_add(w, "slot.0.conv", KR_DTYPE_F32, KR_SHAPE(2), (float[]){ 1, 2 });
-    IGNORE(kr_safetensors_save(w, in_folder("other")));
-    kr_safetensors_writer_destroy(w);
+                 "state.load: tensor_file: %s: neither safetensors nor a torch file");
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add(w, "slot.0.conv", KR_DTYPE_F32, KR_SHAPE(2), (float[]){ 1, 2 });
+    IGNORE(kr_tensor_writer_save(w, in_folder("other"), KR_CONTAINER_SAFETENSORS));
+    kr_tensor_writer_destroy(w);
     refuse_whole(ctx, net, in_folder("other"), KR_ERR_FORMAT,
                  "state.load: %s: not a state of krait: metadata 'format' is not 'krait.state'");
     CHECK(!kr_state_load(ctx, net, NULL), "NULL");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "state.load: safetensors: cannot open a file: path is NULL");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "state.load: tensor_file: path is NULL");
     CHECK(!kr_state_load(ctx, NULL, in_folder("other")), "NULL");
     CHECK_ERROR(ctx, KR_ERR_ARG, "state.load: the network is NULL");
     CHECK(!kr_state_load(ctx, far, in_folder("other")), "another context");
@@ -525,9 +524,9 @@ TEST(other_files_and_arguments)
                 "state.save: tensor 'slot.0.conv' is of the type f32, which a network of f64 does not have");
     kr_network_destroy(wide);
     IGNORE(kr_state_save(state, net, NULL));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "state.save: safetensors: cannot write a file: path is NULL");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "state.save: tensor_file: cannot write a file: path is NULL");
     char message[700];
-    snprintf(message, sizeof message, "state.save: safetensors: cannot write %s: no such file or directory",
+    snprintf(message, sizeof message, "state.save: tensor_file: cannot write %s: no such file or directory",
              in_folder("no/x"));
     IGNORE(kr_state_save(state, net, in_folder("no/x")));
     CHECK_ERROR(ctx, KR_ERR_IO, message);
@@ -630,7 +629,7 @@ TEST(full_disk_leaves_the_old_state)
         const kr_status status = kr_state_save(next, net, path);
         setrlimit(RLIMIT_FSIZE, &before);
         char message[700];
-        snprintf(message, sizeof message, "state.save: safetensors: cannot write %s: file too large", path);
+        snprintf(message, sizeof message, "state.save: tensor_file: cannot write %s: file too large", path);
         CHECK(status == KR_ERR_IO, "a limit of %d bytes", 600 * i);
         CHECK_ERROR(ctx, KR_ERR_IO, message);
         kr_state *loaded = kr_state_load(ctx, net, path);

@@ -233,9 +233,9 @@ TEST(optimizer_without_memory)
 /* Saving and loading, each allocation refused in turn. */
 static bool saves(const kr_optimizer *opt)
 {
-    kr_safetensors_writer *writer = kr_safetensors_writer_create(ctx);
+    kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
     const bool saved = kr_optimizer_save(opt, writer) == KR_OK && !kr_ctx_failed(ctx);
-    kr_safetensors_writer_destroy(writer);
+    kr_tensor_writer_destroy(writer);
     return saved;
 }
 

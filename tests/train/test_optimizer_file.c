@@ -57,10 +57,10 @@ static void step(run *r, int number)
 
 static void save(run *r, const char *path)
 {
-    kr_safetensors_writer *writer = kr_safetensors_writer_create(r->ctx);
+    kr_tensor_writer *writer = kr_tensor_writer_create(r->ctx);
     kr_optimizer_save(r->opt, writer);
-    IGNORE(kr_safetensors_save(writer, path));
-    kr_safetensors_writer_destroy(writer);
+    IGNORE(kr_tensor_writer_save(writer, path, KR_CONTAINER_SAFETENSORS));
+    kr_tensor_writer_destroy(writer);
     CHECK_OK(r->ctx);
 }
 
@@ -74,9 +74,9 @@ static void copy_weights(const run *from, const run *to)
 
 static void load(run *r, const char *path)
 {
-    kr_safetensors *file = kr_safetensors_open(r->ctx, path);
+    kr_tensor_file *file = kr_tensor_file_open(r->ctx, path);
     IGNORE(kr_optimizer_load(r->opt, file));
-    kr_safetensors_close(file);
+    kr_tensor_file_close(file);
 }
 
 /* What is kept, wherever it lies. */
@@ -148,12 +148,12 @@ TEST(optimizer_files_have_documented_names)
     run r = begin_run(KR_OPTIMIZER_MUON, KR_DTYPE_BF16);
     step(&r, 1);
     save(&r, in_folder("state"));
-    kr_safetensors *file = kr_safetensors_open(r.ctx, in_folder("state"));
+    kr_tensor_file *file = kr_tensor_file_open(r.ctx, in_folder("state"));
     const int64_t count = sizeof wanted / sizeof *wanted;
-    CHECK(kr_safetensors_count(file) == count, "%lld tensors", (long long)kr_safetensors_count(file));
-    for (int64_t i = 0; i < count; i++) CHECK(kr_safetensors_find(file, wanted[i]) != NULL, "%s is missing", wanted[i]);
-    CHECK(strcmp(kr_safetensors_metadata(file, "optimizer.kind"), "muon") == 0, "the kind");
-    kr_safetensors_close(file);
+    CHECK(kr_tensor_file_count(file) == count, "%lld tensors", (long long)kr_tensor_file_count(file));
+    for (int64_t i = 0; i < count; i++) CHECK(kr_tensor_file_find(file, wanted[i]) != NULL, "%s is missing", wanted[i]);
+    CHECK(strcmp(kr_tensor_file_metadata(file, "optimizer.kind"), "muon") == 0, "the kind");
+    kr_tensor_file_close(file);
     end_run(&r);
     files_in_folder(true);
     rmdir(folder);
@@ -169,14 +169,14 @@ typedef struct change {
 
 static void write_changed(kr_ctx *ctx, const change *c)
 {
-    kr_safetensors *file = kr_safetensors_open(ctx, in_folder("state"));
-    kr_safetensors_writer *writer = kr_safetensors_writer_create(ctx);
+    kr_tensor_file *file = kr_tensor_file_open(ctx, in_folder("state"));
+    kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
     static float spoiled[512];
     const char *key, *value;
-    for (int64_t i = 0; kr_safetensors_metadata_at(file, i, &key, &value); i++)
-        kr_safetensors_add_metadata(writer, key, c->key && strcmp(key, c->key) == 0 ? c->value : value);
-    for (int64_t i = 0; i < kr_safetensors_count(file); i++) {
-        const kr_safetensors_item *item = kr_safetensors_at(file, i);
+    for (int64_t i = 0; kr_tensor_file_metadata_at(file, i, &key, &value); i++)
+        kr_tensor_writer_add_metadata(writer, key, c->key && strcmp(key, c->key) == 0 ? c->value : value);
+    for (int64_t i = 0; i < kr_tensor_file_count(file); i++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(file, i);
         if (c->leaves_out && strcmp(item->name, c->leaves_out) == 0) continue;
         kr_shape shape = item->shape;
         const void *data = item->data;
@@ -192,13 +192,14 @@ static void write_changed(kr_ctx *ctx, const change *c)
             memcpy((char *)spoiled + 8 * (item->count / 2), &count, sizeof count);
             data = spoiled;
         }
-        kr_safetensors_add(writer, item->name,
-                           c->retypes && strcmp(item->name, c->retypes) == 0 ? KR_DTYPE_I32 : item->dtype, shape, data);
+        kr_tensor_writer_add(writer, item->name,
+                             c->retypes && strcmp(item->name, c->retypes) == 0 ? KR_DTYPE_I32 : item->dtype, shape,
+                             data);
     }
-    if (c->adds) kr_safetensors_add(writer, c->adds, KR_DTYPE_F32, KR_SHAPE(2), spoiled);
-    IGNORE(kr_safetensors_save(writer, in_folder("changed")));
-    kr_safetensors_writer_destroy(writer);
-    kr_safetensors_close(file);
+    if (c->adds) kr_tensor_writer_add(writer, c->adds, KR_DTYPE_F32, KR_SHAPE(2), spoiled);
+    IGNORE(kr_tensor_writer_save(writer, in_folder("changed"), KR_CONTAINER_SAFETENSORS));
+    kr_tensor_writer_destroy(writer);
+    kr_tensor_file_close(file);
     CHECK_OK(ctx);
 }
 
@@ -279,12 +280,12 @@ TEST(optimizer_does_not_save_with_the_averages_in)
     run r = begin_run(KR_OPTIMIZER_ADAMW, KR_DTYPE_F32);
     step(&r, 1);
     kr_optimizer_use_ema(r.opt, true);
-    kr_safetensors_writer *writer = kr_safetensors_writer_create(r.ctx);
+    kr_tensor_writer *writer = kr_tensor_writer_create(r.ctx);
     kr_optimizer_save(r.opt, writer);
     CHECK_ERROR(
         r.ctx, KR_ERR_STATE,
         "optimizer.save: the parameters hold the averaged weights; call kr_optimizer_use_ema(optimizer, false) first");
-    kr_safetensors_writer_destroy(writer);
+    kr_tensor_writer_destroy(writer);
     kr_optimizer_use_ema(r.opt, false);
     CHECK(kr_optimizer_save(NULL, NULL) == KR_ERR_ARG && kr_optimizer_load(NULL, NULL) == KR_ERR_ARG, "NULL");
     end_run(&r);

@@ -33,16 +33,15 @@
 #include <krait/ops_shape.h>
 #include <krait/optimizer.h>
 #include <krait/params.h>
-#include <krait/safetensors.h>
 #include <krait/sampler.h>
 #include <krait/selective_scan.h>
 #include <krait/ssd.h>
 #include <krait/state.h>
 #include <krait/tape.h>
 #include <krait/tensor.h>
+#include <krait/tensor_file.h>
 #include <krait/text_model.h>
 #include <krait/tokenizer.h>
 #include <krait/train.h>
-#include <krait/weights.h>
 
 #endif

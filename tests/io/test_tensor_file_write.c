@@ -1,4 +1,4 @@
-/* test_weights_write.c - what is saved is read back to the bit, in both containers, whole and in shards; a save that fails
+/* test_tensor_file_write.c - what is saved is read back to the bit, in both containers, whole and in shards; a save that fails
  * leaves the old files and nothing else. */
 #define _POSIX_C_SOURCE 200809L
 #define _DEFAULT_SOURCE /* seteuid */
@@ -46,32 +46,32 @@ static const char *name_of(int i)
     return all[i].name ? all[i].name : odd_name;
 }
 
-static kr_weights_writer *make_writer(kr_ctx *ctx)
+static kr_tensor_writer *make_writer(kr_ctx *ctx)
 {
-    kr_weights_writer *w = kr_weights_writer_create(ctx);
-    for (int i = 0; i < ALL; i++) kr_weights_add(w, name_of(i), all[i].dtype, all[i].shape, all[i].data);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
+    for (int i = 0; i < ALL; i++) kr_tensor_writer_add(w, name_of(i), all[i].dtype, all[i].shape, all[i].data);
     return w;
 }
 
 static void check_all(kr_ctx *ctx, const char *path, const char *what)
 {
-    kr_weights *w = kr_weights_open(ctx, path);
+    kr_tensor_file *w = kr_tensor_file_open(ctx, path);
     if (!CHECK(w != NULL, "%s: %s", what, kr_ctx_message(ctx))) kr_ctx_clear(ctx);
-    CHECK(kr_weights_count(w) == ALL, "%s: %d tensors", what, (int)kr_weights_count(w));
+    CHECK(kr_tensor_file_count(w) == ALL, "%s: %d tensors", what, (int)kr_tensor_file_count(w));
     for (int i = 0; w && i < ALL; i++) {
-        const kr_weights_item *item = kr_weights_find(w, name_of(i));
+        const kr_tensor_file_item *item = kr_tensor_file_find(w, name_of(i));
         if (!CHECK(item && item->is_readable && item->dtype == all[i].dtype && item->shape.rank == all[i].shape.rank &&
                        item->bytes == (size_t)item->count * kr_dtype_bytes(item->dtype),
                    "%s: %s", what, name_of(i)))
             continue;
         for (int a = 0; a < item->shape.rank; a++) CHECK(item->shape.dims[a] == all[i].shape.dims[a], "%s: axis", what);
         char got[64];
-        IGNORE(kr_weights_read(w, item, item->dtype, got, item->count));
+        IGNORE(kr_tensor_file_read(w, item, item->dtype, got, item->count));
         CHECK(item->bytes == 0 || memcmp(got, all[i].data, item->bytes) == 0, "%s: the elements of %s", what,
               name_of(i));
     }
     CHECK_OK(ctx);
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
 }
 
 TEST(save_round_trips)
@@ -83,25 +83,25 @@ TEST(save_round_trips)
         static const size_t most[] = { 0, 1, 17, 40, 1000 };
         for (int i = 0; i < 5; i++) {
             begin_folder();
-            kr_weights_writer *w = make_writer(ctx);
+            kr_tensor_writer *w = make_writer(ctx);
             char what[60];
             snprintf(what, sizeof what, "container %d, shards of %zu", container, most[i]);
-            CHECK(kr_weights_save(w, folder, (kr_container)container, most[i]) == KR_OK, "%s: %s", what,
+            CHECK(kr_tensor_writer_save_folder(w, folder, (kr_container)container, most[i]) == KR_OK, "%s: %s", what,
                   kr_ctx_message(ctx));
             const int files = files_in_folder(false);
             CHECK((files == 1) == (most[i] == 0 || most[i] == 1000), "%s: %d files", what, files);
             check_all(ctx, folder, what);
             /* again, over itself */
-            CHECK(kr_weights_save(w, folder, (kr_container)container, most[i]) == KR_OK, "%s: %s", what,
+            CHECK(kr_tensor_writer_save_folder(w, folder, (kr_container)container, most[i]) == KR_OK, "%s: %s", what,
                   kr_ctx_message(ctx));
             CHECK(files_in_folder(false) == files, "%s: other files", what);
             check_all(ctx, folder, what);
-            kr_weights_writer_destroy(w);
+            kr_tensor_writer_destroy(w);
             end_folder();
         }
     }
     CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "memory is left");
-    kr_weights_writer_destroy(NULL);
+    kr_tensor_writer_destroy(NULL);
     kr_ctx_destroy(ctx);
 }
 
@@ -110,13 +110,13 @@ TEST(save_nothing)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (int container = 0; container < 2; container++) {
         begin_folder();
-        kr_weights_writer *w = kr_weights_writer_create(ctx);
-        CHECK(kr_weights_save(w, folder, (kr_container)container, 5) == KR_OK, "%s", kr_ctx_message(ctx));
-        kr_weights *back = kr_weights_open(ctx, folder);
-        CHECK(back && kr_weights_count(back) == 0 && kr_weights_container(back) == (kr_container)container, "%s",
-              kr_ctx_message(ctx));
-        kr_weights_close(back);
-        kr_weights_writer_destroy(w);
+        kr_tensor_writer *w = kr_tensor_writer_create(ctx);
+        CHECK(kr_tensor_writer_save_folder(w, folder, (kr_container)container, 5) == KR_OK, "%s", kr_ctx_message(ctx));
+        kr_tensor_file *back = kr_tensor_file_open(ctx, folder);
+        CHECK(back && kr_tensor_file_count(back) == 0 && kr_tensor_file_container(back) == (kr_container)container,
+              "%s", kr_ctx_message(ctx));
+        kr_tensor_file_close(back);
+        kr_tensor_writer_destroy(w);
         end_folder();
     }
     kr_ctx_destroy(ctx);
@@ -129,22 +129,22 @@ static bool exists(const char *name)
     return access(in_folder(name), F_OK) == 0;
 }
 
-static void add_floats(kr_weights_writer *w, const char *name, int64_t count, const float *data)
+static void add_floats(kr_tensor_writer *w, const char *name, int64_t count, const float *data)
 {
-    kr_weights_add(w, name, KR_DTYPE_F32, KR_SHAPE(count), data);
+    kr_tensor_writer_add(w, name, KR_DTYPE_F32, KR_SHAPE(count), data);
 }
 
 TEST(save_shards)
 {
     begin_folder();
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_weights_writer *w = kr_weights_writer_create(ctx);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     add_floats(w, "c", 2, floats);     /* 8 bytes */
     add_floats(w, "b", 1, floats + 1); /* 4: fits */
     add_floats(w, "a", 6, floats + 0); /* 24: more than a shard, alone; in a torch file one with c */
     add_floats(w, "e", 0, NULL);
     add_floats(w, "d", 3, floats + 3); /* 12 */
-    CHECK(kr_weights_save(w, folder, KR_CONTAINER_SAFETENSORS, 12) == KR_OK, "%s", kr_ctx_message(ctx));
+    CHECK(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_SAFETENSORS, 12) == KR_OK, "%s", kr_ctx_message(ctx));
     CHECK(files_in_folder(false) == 4, "%d files", files_in_folder(false));
     CHECK(file_is(in_folder("model.safetensors.index.json"), "{\n"
                                                              "  \"metadata\": {\n"
@@ -159,11 +159,11 @@ TEST(save_shards)
                                                              "  }\n"
                                                              "}\n"),
           "the index");
-    kr_safetensors *shard = kr_safetensors_open(ctx, in_folder("model-00001-of-00003.safetensors"));
-    CHECK(shard && strcmp(kr_safetensors_metadata(shard, "format"), "pt") == 0, "%s", kr_ctx_message(ctx));
-    kr_safetensors_close(shard);
+    kr_tensor_file *shard = kr_tensor_file_open(ctx, in_folder("model-00001-of-00003.safetensors"));
+    CHECK(shard && strcmp(kr_tensor_file_metadata(shard, "format"), "pt") == 0, "%s", kr_ctx_message(ctx));
+    kr_tensor_file_close(shard);
     /* c and a share a storage of 24 bytes, more than a shard holds; what is tied stays together */
-    CHECK(kr_weights_save(w, folder, KR_CONTAINER_TORCH, 12) == KR_OK, "%s", kr_ctx_message(ctx));
+    CHECK(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_TORCH, 12) == KR_OK, "%s", kr_ctx_message(ctx));
     CHECK(file_is(in_folder("pytorch_model.bin.index.json"), "{\n"
                                                              "  \"metadata\": {\n"
                                                              "    \"total_size\": 40\n"
@@ -178,10 +178,10 @@ TEST(save_shards)
                                                              "}\n"),
           "the index");
     CHECK(!exists("model.safetensors.index.json"), "the other index would be read first");
-    kr_weights *back = kr_weights_open(ctx, folder);
-    CHECK(back && kr_weights_files(back) == 3 && kr_weights_count(back) == 5, "%s", kr_ctx_message(ctx));
-    kr_weights_close(back);
-    kr_weights_writer_destroy(w);
+    kr_tensor_file *back = kr_tensor_file_open(ctx, folder);
+    CHECK(back && kr_tensor_file_shards(back) == 3 && kr_tensor_file_count(back) == 5, "%s", kr_ctx_message(ctx));
+    kr_tensor_file_close(back);
+    kr_tensor_writer_destroy(w);
     kr_ctx_destroy(ctx);
     end_folder();
 }
@@ -192,7 +192,7 @@ TEST(save_many_shards)
     begin_folder();
     enum { COUNT = 1200 };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_weights_writer *w = kr_weights_writer_create(ctx);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     static float values[COUNT];
     for (int i = 0; i < COUNT; i++) {
         char name[32];
@@ -200,17 +200,17 @@ TEST(save_many_shards)
         values[i] = (float)i;
         add_floats(w, name, 1, values + i);
     }
-    CHECK(kr_weights_save(w, folder, KR_CONTAINER_TORCH, 1) == KR_OK, "%s", kr_ctx_message(ctx));
+    CHECK(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_TORCH, 1) == KR_OK, "%s", kr_ctx_message(ctx));
     CHECK(files_in_folder(false) == COUNT + 1, "%d files", files_in_folder(false));
-    kr_weights *back = kr_weights_open(ctx, folder);
-    CHECK(kr_weights_count(back) == COUNT, "%s", kr_ctx_message(ctx));
+    kr_tensor_file *back = kr_tensor_file_open(ctx, folder);
+    CHECK(kr_tensor_file_count(back) == COUNT, "%s", kr_ctx_message(ctx));
     for (int i = 0; i < COUNT; i++) {
         float x = -1;
-        IGNORE(kr_weights_read(back, kr_weights_at(back, i), KR_DTYPE_F32, &x, 1));
+        IGNORE(kr_tensor_file_read(back, kr_tensor_file_at(back, i), KR_DTYPE_F32, &x, 1));
         CHECK(x == (float)i, "tensor %d is %g", i, (double)x);
     }
-    kr_weights_close(back);
-    kr_weights_writer_destroy(w);
+    kr_tensor_file_close(back);
+    kr_tensor_writer_destroy(w);
     kr_ctx_destroy(ctx);
     end_folder();
 }
@@ -221,12 +221,12 @@ TEST(save_removes_what_would_be_read)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     static const char *const names[] = { "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
                                          "pytorch_model.bin.index.json", "config.json" };
-    kr_weights_writer *w = make_writer(ctx);
+    kr_tensor_writer *w = make_writer(ctx);
     for (int i = 0; i < 4; i++) { /* single and sharded, of each container, in the order of the names */
         begin_folder();
         for (int n = 0; n < 5; n++) write_image(in_folder(names[n]), "old", 3);
-        CHECK(kr_weights_save(w, folder, i < 2 ? KR_CONTAINER_SAFETENSORS : KR_CONTAINER_TORCH, i % 2 ? 20 : 0) ==
-                  KR_OK,
+        CHECK(kr_tensor_writer_save_folder(w, folder, i < 2 ? KR_CONTAINER_SAFETENSORS : KR_CONTAINER_TORCH,
+                                           i % 2 ? 20 : 0) == KR_OK,
               "%s", kr_ctx_message(ctx));
         check_all(ctx, folder, names[i]);
         for (int n = 0; n < 5; n++) {
@@ -238,12 +238,12 @@ TEST(save_removes_what_would_be_read)
     /* a folder of such a name is no file of a save */
     begin_folder();
     mkdir(in_folder("model.safetensors"), 0755);
-    CHECK(kr_weights_save(w, folder, KR_CONTAINER_TORCH, 0) == KR_OK, "%s", kr_ctx_message(ctx));
+    CHECK(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_TORCH, 0) == KR_OK, "%s", kr_ctx_message(ctx));
     CHECK(exists("model.safetensors"), "the folder");
     check_all(ctx, folder, "beside a folder");
     rmdir(in_folder("model.safetensors"));
     end_folder();
-    kr_weights_writer_destroy(w);
+    kr_tensor_writer_destroy(w);
     kr_ctx_destroy(ctx);
 }
 
@@ -328,11 +328,11 @@ TEST(torch_file_bytes)
                                                                                                         "\x85K\1\x85"
                                                                                                         "\x89h\1)RtRu.";
         CHECK(memcmp(m.bytes + m.data[0], want, sizeof want - 1) == 0, "the pickle");
-        kr_weights *back = kr_weights_open_memory(ctx, m.bytes, m.count);
+        kr_tensor_file *back = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
         float value[6];
-        IGNORE(kr_weights_read(back, kr_weights_find(back, "x"), KR_DTYPE_F32, value, 6));
-        CHECK(kr_weights_count(back) == 3 && memcmp(value, floats, 24) == 0, "%s", kr_ctx_message(ctx));
-        kr_weights_close(back);
+        IGNORE(kr_tensor_file_read(back, kr_tensor_file_find(back, "x"), KR_DTYPE_F32, value, 6));
+        CHECK(kr_tensor_file_count(back) == 3 && memcmp(value, floats, 24) == 0, "%s", kr_ctx_message(ctx));
+        kr_tensor_file_close(back);
         CHECK_OK(ctx);
         free(m.bytes);
     }
@@ -348,24 +348,24 @@ TEST(torch_file_numbers)
     static const int64_t sizes[] = {
         0, 1, 255, 256, 65535, 65536, INT32_MAX, INT64_C(1) << 31, UINT32_MAX, INT64_C(1) << 40
     };
-    kr_weights_writer *w = kr_weights_writer_create(ctx);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     for (int i = 0; i < 10; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
-        kr_weights_add(w, name, KR_DTYPE_F32, KR_SHAPE(sizes[i], 0), NULL);
+        kr_tensor_writer_add(w, name, KR_DTYPE_F32, KR_SHAPE(sizes[i], 0), NULL);
     }
-    kr_weights_add(w, "four", KR_DTYPE_F32, KR_SHAPE(1, 2, 3, 1), floats);
-    CHECK(kr_weights_save(w, folder, KR_CONTAINER_TORCH, 0) == KR_OK, "%s", kr_ctx_message(ctx));
-    kr_weights_writer_destroy(w);
-    kr_weights *back = kr_weights_open(ctx, folder);
+    kr_tensor_writer_add(w, "four", KR_DTYPE_F32, KR_SHAPE(1, 2, 3, 1), floats);
+    CHECK(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_TORCH, 0) == KR_OK, "%s", kr_ctx_message(ctx));
+    kr_tensor_writer_destroy(w);
+    kr_tensor_file *back = kr_tensor_file_open(ctx, folder);
     CHECK_OK(ctx);
     for (int i = 0; i < 10; i++) {
         char name[16];
         snprintf(name, sizeof name, "%d", i);
-        const kr_weights_item *item = kr_weights_find(back, name);
+        const kr_tensor_file_item *item = kr_tensor_file_find(back, name);
         CHECK(item && item->shape.rank == 2 && item->shape.dims[0] == sizes[i] && item->shape.dims[1] == 0, "%s", name);
     }
-    kr_weights_close(back);
+    kr_tensor_file_close(back);
     kr_ctx_destroy(ctx);
     end_folder();
 }
@@ -389,14 +389,14 @@ TEST(torch_file_of_many)
     image m = saved_image(ctx, list, count, KR_TORCH_MOST_32);
     find_members(&m, !kr_test_quick());
     CHECK(m.nmembers == count + 3, "%d members", m.nmembers);
-    kr_weights *back = kr_weights_open_memory(ctx, m.bytes, m.count);
-    CHECK(kr_weights_count(back) == count, "%s", kr_ctx_message(ctx));
+    kr_tensor_file *back = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
+    CHECK(kr_tensor_file_count(back) == count, "%s", kr_ctx_message(ctx));
     for (int i = 0; back && i < count; i += 997) {
         float x = -1;
-        IGNORE(kr_weights_read(back, kr_weights_find(back, names[i]), KR_DTYPE_F32, &x, 1));
+        IGNORE(kr_tensor_file_read(back, kr_tensor_file_find(back, names[i]), KR_DTYPE_F32, &x, 1));
         CHECK(x == values[i], "%s is %g", names[i], (double)x);
     }
-    kr_weights_close(back);
+    kr_tensor_file_close(back);
     free(m.bytes);
     free(tensors);
     free(list);
@@ -412,38 +412,40 @@ TEST(save_refused)
 {
     begin_folder();
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_weights_writer *w = kr_weights_writer_create(ctx);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     add_floats(w, "x", 1, floats);
     add_floats(w, "x", 1, floats);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: tensor 'x' was added before");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'x' was added before");
     add_floats(w, NULL, 1, floats);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: tensor is NULL");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor is NULL");
     add_floats(w, "\xff", 1, floats);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: tensor '?' is not UTF-8");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor '?' is not UTF-8");
     add_floats(w, "y", 1, NULL);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: tensor 'y': data is NULL");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'y': data is NULL");
     add_floats(w, "__metadata__", 1, floats);
     CHECK_ERROR(ctx, KR_ERR_ARG,
-                "weights: no tensor can have the name __metadata__, which safetensors keep for themselves");
-    kr_weights_add(w, "y", (kr_dtype)7, KR_SCALAR, floats);
-    CHECK_ERROR(ctx, KR_ERR_DTYPE, "weights: tensor 'y': 7 is no kr_dtype");
-    IGNORE(kr_weights_save(w, NULL, KR_CONTAINER_TORCH, 0));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: folder is NULL");
-    IGNORE(kr_weights_save(w, folder, (kr_container)2, 0));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: 2 is no kr_container");
+                "tensor_file: no tensor can have the name __metadata__, which safetensors keep for themselves");
+    kr_tensor_writer_add(w, "y", (kr_dtype)7, KR_SCALAR, floats);
+    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: tensor 'y': 7 is no kr_dtype");
+    IGNORE(kr_tensor_writer_save_folder(w, NULL, KR_CONTAINER_TORCH, 0));
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: folder is NULL");
+    IGNORE(kr_tensor_writer_save_folder(w, folder, (kr_container)2, 0));
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: 2 is no kr_container");
     char message[600];
-    snprintf(message, sizeof message, "weights: cannot write to %s: there is no such folder", in_folder("none"));
-    IGNORE(kr_weights_save(w, in_folder("none"), KR_CONTAINER_TORCH, 0));
+    snprintf(message, sizeof message, "tensor_file: cannot write to %s: there is no such folder", in_folder("none"));
+    IGNORE(kr_tensor_writer_save_folder(w, in_folder("none"), KR_CONTAINER_TORCH, 0));
     CHECK_ERROR(ctx, KR_ERR_IO, message);
     mkdir(in_folder("pytorch_model.bin"), 0755);
-    snprintf(message, sizeof message, "weights: cannot write %s: not a regular file", in_folder("pytorch_model.bin"));
-    IGNORE(kr_weights_save(w, folder, KR_CONTAINER_TORCH, 0));
+    snprintf(message, sizeof message, "tensor_file: cannot write %s: not a regular file",
+             in_folder("pytorch_model.bin"));
+    IGNORE(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_TORCH, 0));
     CHECK_ERROR(ctx, KR_ERR_IO, message);
     rmdir(in_folder("pytorch_model.bin"));
     CHECK(files_in_folder(false) == 0, "nothing was written");
-    kr_weights_writer_destroy(w);
-    CHECK(kr_weights_add(NULL, "x", KR_DTYPE_F32, KR_SCALAR, floats) == KR_ERR_ARG &&
-              kr_weights_save(NULL, folder, KR_CONTAINER_TORCH, 0) == KR_ERR_ARG && !kr_weights_writer_create(NULL),
+    kr_tensor_writer_destroy(w);
+    CHECK(kr_tensor_writer_add(NULL, "x", KR_DTYPE_F32, KR_SCALAR, floats) == KR_ERR_ARG &&
+              kr_tensor_writer_save_folder(NULL, folder, KR_CONTAINER_TORCH, 0) == KR_ERR_ARG &&
+              !kr_tensor_writer_create(NULL),
           "NULL");
     kr_ctx_destroy(ctx);
     end_folder();
@@ -473,19 +475,20 @@ TEST(save_full_disk_leaves_the_old_files)
     for (int container = 0; container < 2; container++)
         for (int sharded = 0; sharded < 2; sharded++) {
             begin_folder();
-            kr_weights_writer *w = make_writer(ctx);
-            IGNORE(kr_weights_save(w, folder, (kr_container)container, sharded ? 20 : 0));
+            kr_tensor_writer *w = make_writer(ctx);
+            IGNORE(kr_tensor_writer_save_folder(w, folder, (kr_container)container, sharded ? 20 : 0));
             CHECK_OK(ctx);
             const int files = files_in_folder(false);
             const int64_t bytes = bytes_in_folder();
-            kr_weights_writer *larger = make_writer(ctx);
+            kr_tensor_writer *larger = make_writer(ctx);
             static float many[500];
             add_floats(larger, "more", 500, many);
             int failed = 0;
             for (rlim_t most = 0; most < 6000; most += kr_test_quick() ? 301 : 37) {
                 limit.rlim_cur = most;
                 setrlimit(RLIMIT_FSIZE, &limit);
-                const kr_status status = kr_weights_save(larger, folder, (kr_container)container, sharded ? 20 : 0);
+                const kr_status status =
+                    kr_tensor_writer_save_folder(larger, folder, (kr_container)container, sharded ? 20 : 0);
                 setrlimit(RLIMIT_FSIZE, &before);
                 if (status == KR_OK) break;
                 failed++;
@@ -495,8 +498,8 @@ TEST(save_full_disk_leaves_the_old_files)
                 check_all(ctx, folder, "the old files");
             }
             CHECK(failed > 3, "%d saves failed", failed);
-            kr_weights_writer_destroy(w);
-            kr_weights_writer_destroy(larger);
+            kr_tensor_writer_destroy(w);
+            kr_tensor_writer_destroy(larger);
             end_folder();
         }
     signal(SIGXFSZ, handler);
@@ -505,19 +508,19 @@ TEST(save_full_disk_leaves_the_old_files)
 
 static kr_status save_four(kr_ctx *ctx, const float values[4])
 {
-    kr_weights_writer *w = kr_weights_writer_create(ctx);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     for (int i = 0; i < 4; i++) add_floats(w, (const char *[]){ "a", "b", "c", "d" }[i], 1, values + i);
-    const kr_status status = kr_weights_save(w, folder, KR_CONTAINER_SAFETENSORS, 4);
-    kr_weights_writer_destroy(w);
+    const kr_status status = kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_SAFETENSORS, 4);
+    kr_tensor_writer_destroy(w);
     return status;
 }
 
 static float first_value(kr_ctx *ctx, const char *name)
 {
     float x = 0;
-    kr_safetensors *shard = kr_safetensors_open(ctx, in_folder(name));
-    IGNORE(kr_safetensors_read(shard, kr_safetensors_at(shard, 0), KR_DTYPE_F32, &x, 1));
-    kr_safetensors_close(shard);
+    kr_tensor_file *shard = kr_tensor_file_open(ctx, in_folder(name));
+    IGNORE(kr_tensor_file_read(shard, kr_tensor_file_at(shard, 0), KR_DTYPE_F32, &x, 1));
+    kr_tensor_file_close(shard);
     return x;
 }
 
@@ -547,7 +550,7 @@ TEST(save_never_mixes_shards)
               first_value(ctx, "model-00004-of-00004.safetensors") == 4,
           "old and new shards");
     CHECK(!exists("model.safetensors.index.json") && files_in_folder(false) == 4, "an index, or a temporary file");
-    CHECK(!kr_weights_open(ctx, folder), "opened");
+    CHECK(!kr_tensor_file_open(ctx, folder), "opened");
     CHECK_ERROR_HAS(ctx, KR_ERR_IO, "the folder holds neither model.safetensors nor");
     kr_ctx_destroy(ctx);
     end_folder();
@@ -563,9 +566,10 @@ TEST(save_every_allocation_may_fail)
             size_t n = 1;
             for (; n < 400; n++) {
                 kr_ctx_fail_allocation(ctx, n);
-                kr_weights_writer *w = make_writer(ctx);
-                const kr_status status = kr_weights_save(w, folder, (kr_container)container, sharded ? 20 : 0);
-                kr_weights_writer_destroy(w);
+                kr_tensor_writer *w = make_writer(ctx);
+                const kr_status status =
+                    kr_tensor_writer_save_folder(w, folder, (kr_container)container, sharded ? 20 : 0);
+                kr_tensor_writer_destroy(w);
                 kr_ctx_fail_allocation(ctx, 0);
                 CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "allocation %zu: memory is left", n);
                 if (status == KR_OK && !kr_ctx_failed(ctx)) break;
@@ -578,4 +582,43 @@ TEST(save_every_allocation_may_fail)
             end_folder();
         }
     kr_ctx_destroy(ctx);
+}
+
+TEST(metadata_and_single_files)
+{
+    begin_folder();
+    kr_ctx *ctx = kr_ctx_create(NULL);
+    const float x[] = { 1, 2, 3 };
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add(w, "x", KR_DTYPE_F32, KR_SHAPE(3), x);
+    CHECK(kr_tensor_writer_save(w, in_folder("x.bin"), KR_CONTAINER_TORCH) == KR_OK, "%s", kr_ctx_message(ctx));
+    kr_tensor_writer_add_metadata(w, "made", "here");
+    IGNORE(kr_tensor_writer_save(w, in_folder("y.bin"), KR_CONTAINER_TORCH));
+    CHECK_ERROR(ctx, KR_ERR_UNSUPPORTED,
+                "tensor_file: the writer has metadata, which torch files cannot hold; use KR_CONTAINER_SAFETENSORS");
+    IGNORE(kr_tensor_writer_save(w, in_folder("y"), (kr_container)7));
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: 7 is no kr_container");
+    CHECK(kr_tensor_writer_save(w, in_folder("x.safetensors"), KR_CONTAINER_SAFETENSORS) == KR_OK &&
+              kr_tensor_writer_save_folder(w, in_folder(""), KR_CONTAINER_SAFETENSORS, 0) == KR_OK,
+          "%s", kr_ctx_message(ctx));
+    static const char *const files[] = { "x.bin", "x.safetensors", "" };
+    for (int i = 0; i < 3; i++) {
+        const char *key = NULL, *value = NULL;
+        float got[3] = { 0 };
+        kr_tensor_file *file = kr_tensor_file_open(ctx, in_folder(files[i]));
+        const kr_tensor_file_item *item = kr_tensor_file_find(file, "x");
+        CHECK(item && item->is_native && item->data && memcmp(item->data, x, sizeof x) == 0, "%s: the data", files[i]);
+        CHECK(kr_tensor_file_read(file, item, KR_DTYPE_F32, got, 3) == KR_OK && memcmp(got, x, sizeof x) == 0, "%s",
+              files[i]);
+        const bool has_text = kr_tensor_file_metadata_at(file, i == 2, &key, &value);
+        CHECK(has_text == (i > 0), "%s: metadata", files[i]);
+        if (has_text) CHECK(strcmp(key, "made") == 0 && strcmp(value, "here") == 0, "%s: %s", key, value);
+        CHECK((kr_tensor_file_metadata(file, "made") != NULL) == (i > 0), "%s: made", files[i]);
+        CHECK((kr_tensor_file_metadata(file, "format") != NULL) == (i == 2), "%s: format", files[i]);
+        kr_tensor_file_close(file);
+    }
+    kr_tensor_writer_destroy(w);
+    CHECK_OK(ctx);
+    kr_ctx_destroy(ctx);
+    end_folder();
 }

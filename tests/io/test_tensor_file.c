@@ -1,4 +1,4 @@
-/* test_weights.c - tensors of every type and layout out of torch files and safetensors; folders, indices and shards; what is
+/* test_tensor_file.c - tensors of every type and layout out of torch files and safetensors; folders, indices and shards; what is
  * refused, and with which words. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/folder.h"
@@ -27,25 +27,26 @@ static void check_typed(kr_ctx *ctx, const char *type, const void *data, size_t 
                         const double want[4])
 {
     image m = typed_image(type, data, bytes);
-    kr_weights *w = kr_weights_open_memory(ctx, m.bytes, m.count);
-    const kr_weights_item *x = kr_weights_find(w, "x");
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
+    const kr_tensor_file_item *x = kr_tensor_file_find(w, "x");
     CHECK(x && strcmp(x->type, type) == 0 && x->is_readable && x->dtype == dtype && x->count == 4 && x->bytes == bytes,
           "%s: %s", type, kr_ctx_message(ctx));
     const bool is_float = dtype != KR_DTYPE_I32 && dtype != KR_DTYPE_I64;
     double floats[4] = { 0 };
     int64_t integers[4] = { 0 };
-    IGNORE(
-        kr_weights_read(w, x, is_float ? KR_DTYPE_F64 : KR_DTYPE_I64, is_float ? (void *)floats : (void *)integers, 4));
+    IGNORE(kr_tensor_file_read(w, x, is_float ? KR_DTYPE_F64 : KR_DTYPE_I64,
+                               is_float ? (void *)floats : (void *)integers, 4));
     CHECK_OK(ctx);
     for (int i = 0; i < 4; i++) {
         const double got = is_float ? floats[i] : (double)integers[i];
         CHECK(got == want[i], "%s[%d] is %g, not %g", type, i, got, want[i]);
     }
-    IGNORE(kr_weights_read(w, x, is_float ? KR_DTYPE_I64 : KR_DTYPE_F64, floats, 4));
+    IGNORE(kr_tensor_file_read(w, x, is_float ? KR_DTYPE_I64 : KR_DTYPE_F64, floats, 4));
     char part[100];
-    snprintf(part, sizeof part, "weights: tensor 'x' of type %s cannot be read as %s", type, is_float ? "i64" : "f64");
+    snprintf(part, sizeof part, "tensor_file: tensor 'x' of type %s cannot be read as %s", type,
+             is_float ? "i64" : "f64");
     CHECK_ERROR(ctx, KR_ERR_DTYPE, part);
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     free(m.bytes);
 }
 
@@ -82,50 +83,50 @@ TEST(weights_conversions)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     static const double doubles[4] = { 1.0 / 3, -65519.9999, 1e-7, 3.0000001 };
     image m = typed_image("DoubleStorage", doubles, sizeof doubles);
-    kr_weights *w = kr_weights_open_memory(ctx, m.bytes, m.count);
-    const kr_weights_item *x = kr_weights_find(w, "x");
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
+    const kr_tensor_file_item *x = kr_tensor_file_find(w, "x");
     float f32[4];
     uint16_t f16[4], bf16[4];
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F32, f32, 4));
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F16, f16, 4));
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_BF16, bf16, 4));
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F32, f32, 4));
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F16, f16, 4));
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_BF16, bf16, 4));
     CHECK(f32[0] == (float)(1.0 / 3) && f32[2] == 1e-7f, "f64 to f32");
     CHECK(f16[0] == 0x3555 && f16[1] == 0xfbff && f16[2] == 0x0002 && f16[3] == 0x4200, "f64 to f16");
     CHECK(bf16[0] == 0x3eab && bf16[3] == 0x4040, "f64 to bf16");
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     free(m.bytes);
 
     m = typed_image("BFloat16Storage", (const uint16_t[]){ 0x3f80, 0xc040, 0x3eab, 0x7f80 }, 8);
-    w = kr_weights_open_memory(ctx, m.bytes, m.count);
-    x = kr_weights_find(w, "x");
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F32, f32, 4));
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F16, f16, 4));
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_BF16, bf16, 4));
+    w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
+    x = kr_tensor_file_find(w, "x");
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F32, f32, 4));
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F16, f16, 4));
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_BF16, bf16, 4));
     CHECK(f32[0] == 1 && f32[1] == -3 && f32[2] == 0x1.56p-2f && isinf(f32[3]), "bf16 to f32");
     CHECK(f16[0] == 0x3c00 && f16[1] == 0xc200 && f16[2] == 0x3558 && f16[3] == 0x7c00, "bf16 to f16");
     CHECK(bf16[1] == 0xc040 && bf16[3] == 0x7f80, "bf16 to bf16");
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     free(m.bytes);
 
     m = typed_image("HalfStorage", (const uint16_t[]){ 0x3c01, 0xc200, 0x0001, 0xfc00 }, 8);
-    w = kr_weights_open_memory(ctx, m.bytes, m.count);
-    x = kr_weights_find(w, "x");
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F32, f32, 4));
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_BF16, bf16, 4));
+    w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
+    x = kr_tensor_file_find(w, "x");
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F32, f32, 4));
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_BF16, bf16, 4));
     CHECK(f32[0] == 0x1.004p0f && f32[1] == -3 && f32[2] == 0x1p-24f && isinf(f32[3]), "f16 to f32");
     CHECK(bf16[0] == 0x3f80 && bf16[1] == 0xc040 && bf16[2] == 0x3380 && bf16[3] == 0xff80, "f16 to bf16");
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     free(m.bytes);
 
     m = typed_image("FloatStorage", (const float[]){ 1, -3, 1e-7f, 65520 }, 16);
-    w = kr_weights_open_memory(ctx, m.bytes, m.count);
-    x = kr_weights_find(w, "x");
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_BF16, bf16, 4));
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F16, f16, 4));
+    w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
+    x = kr_tensor_file_find(w, "x");
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_BF16, bf16, 4));
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F16, f16, 4));
     CHECK(bf16[0] == 0x3f80 && bf16[1] == 0xc040 && bf16[3] == 0x4780, "f32 to bf16");
     CHECK(f16[0] == 0x3c00 && f16[2] == 0x0002 && f16[3] == 0x7c00, "f32 to f16");
     CHECK_OK(ctx);
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     free(m.bytes);
     kr_ctx_destroy(ctx);
 }
@@ -133,17 +134,17 @@ TEST(weights_conversions)
 /* A tensor over the six floats, read in row-major order as f32 and as f64. */
 static void check_layout(kr_ctx *ctx, image m, const char *what, int64_t count, const double *want)
 {
-    kr_weights *w = kr_weights_open_memory(ctx, m.bytes, m.count);
-    const kr_weights_item *x = kr_weights_find(w, "x");
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
+    const kr_tensor_file_item *x = kr_tensor_file_find(w, "x");
     CHECK(x && x->count == count && x->bytes == 4 * (size_t)count, "%s: %s", what, kr_ctx_message(ctx));
     float f32[64];
     double f64[64];
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F32, f32, count));
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F64, f64, count));
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F32, f32, count));
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F64, f64, count));
     CHECK_OK(ctx);
     for (int i = 0; i < count; i++)
         CHECK((double)f32[i] == want[i] && f64[i] == want[i], "%s[%d] is %g, not %g", what, i, f64[i], want[i]);
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     free(m.bytes);
 }
 
@@ -186,30 +187,33 @@ TEST(weights_tied_and_ordered)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     image m = TORCH(BEGIN "}(" TEXT("\1", "c") TENSOR_OF(SIX, "\3", INT("\2") "\x85", INT("\1") "\x85") TEXT("\1", "b")
                         TENSOR TEXT("\1", "a") TENSOR "u.");
-    kr_weights *w = kr_weights_open_memory(ctx, m.bytes, m.count);
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
     CHECK_OK(ctx);
     static const char *const order[] = { "a", "b", "c" };
     for (int i = 0; i < 3; i++) {
-        const kr_weights_item *item = kr_weights_at(w, i);
-        CHECK(item && strcmp(item->name, order[i]) == 0 && item->file == 0 && kr_weights_find(w, order[i]) == item,
+        const kr_tensor_file_item *item = kr_tensor_file_at(w, i);
+        CHECK(item && strcmp(item->name, order[i]) == 0 && item->shard == 0 && kr_tensor_file_find(w, order[i]) == item,
               "%d", i);
     }
-    CHECK(!kr_weights_at(w, 3) && !kr_weights_at(w, -1) && !kr_weights_find(w, "d") && !kr_weights_find(w, NULL),
+    CHECK(!kr_tensor_file_at(w, 3) && !kr_tensor_file_at(w, -1) && !kr_tensor_file_find(w, "d") &&
+              !kr_tensor_file_find(w, NULL),
           "none");
-    CHECK(kr_weights_files(w) == 1 && strcmp(kr_weights_file(w, 0), "") == 0 && !kr_weights_file(w, 1) &&
-              !kr_weights_file(w, -1) && kr_weights_container(w) == KR_CONTAINER_TORCH,
+    CHECK(kr_tensor_file_shards(w) == 1 && strcmp(kr_tensor_file_shard_path(w, 0), "") == 0 &&
+              !kr_tensor_file_shard_path(w, 1) && !kr_tensor_file_shard_path(w, -1) &&
+              kr_tensor_file_container(w) == KR_CONTAINER_TORCH,
           "one file, in memory");
     float c[2];
-    IGNORE(kr_weights_read(w, kr_weights_find(w, "c"), KR_DTYPE_F32, c, 2));
+    IGNORE(kr_tensor_file_read(w, kr_tensor_file_find(w, "c"), KR_DTYPE_F32, c, 2));
     CHECK(c[0] == 4 && c[1] == 5, "c");
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     free(m.bytes);
-    CHECK(kr_weights_count(NULL) == 0 && !kr_weights_at(NULL, 0) && !kr_weights_find(NULL, "x") &&
-              kr_weights_files(NULL) == 0 && !kr_weights_file(NULL, 0) &&
-              kr_weights_container(NULL) == KR_CONTAINER_SAFETENSORS && !kr_weights_open(NULL, "x") &&
-              !kr_weights_open_memory(NULL, "x", 1) && kr_weights_read(NULL, NULL, KR_DTYPE_F32, NULL, 0) == KR_ERR_ARG,
+    CHECK(kr_tensor_file_count(NULL) == 0 && !kr_tensor_file_at(NULL, 0) && !kr_tensor_file_find(NULL, "x") &&
+              kr_tensor_file_shards(NULL) == 0 && !kr_tensor_file_shard_path(NULL, 0) &&
+              kr_tensor_file_container(NULL) == KR_CONTAINER_SAFETENSORS && !kr_tensor_file_open(NULL, "x") &&
+              !kr_tensor_file_open_memory(NULL, "x", 1) &&
+              kr_tensor_file_read(NULL, NULL, KR_DTYPE_F32, NULL, 0) == KR_ERR_ARG,
           "NULL reads as nothing");
-    kr_weights_close(NULL);
+    kr_tensor_file_close(NULL);
     kr_ctx_destroy(ctx);
 }
 
@@ -217,27 +221,27 @@ TEST(weights_reads_refused)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     image m = TORCH(BEGIN "}" X TENSOR "s.");
-    kr_weights *w = kr_weights_open_memory(ctx, m.bytes, m.count);
-    const kr_weights_item *x = kr_weights_find(w, "x");
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
+    const kr_tensor_file_item *x = kr_tensor_file_find(w, "x");
     float out[6];
-    IGNORE(kr_weights_read(w, NULL, KR_DTYPE_F32, out, 6));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: item is NULL; was the tensor found?");
-    IGNORE(kr_weights_read(w, x, (kr_dtype)9, out, 6));
-    CHECK_ERROR(ctx, KR_ERR_DTYPE, "weights: 9 is no kr_dtype");
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F32, out, 5));
-    CHECK_ERROR(ctx, KR_ERR_SHAPE, "weights: tensor 'x' [2, 3] has 6 elements, not 5");
-    IGNORE(kr_weights_read(w, x, KR_DTYPE_F32, NULL, 6));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: out is NULL");
-    const kr_weights_item copy = *x;
-    IGNORE(kr_weights_read(w, &copy, KR_DTYPE_F32, out, 6));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: the item is none of these weights");
-    kr_weights_close(w);
+    IGNORE(kr_tensor_file_read(w, NULL, KR_DTYPE_F32, out, 6));
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: item is NULL; was the tensor found?");
+    IGNORE(kr_tensor_file_read(w, x, (kr_dtype)9, out, 6));
+    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: 9 is no kr_dtype");
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F32, out, 5));
+    CHECK_ERROR(ctx, KR_ERR_SHAPE, "tensor_file: tensor 'x' [2, 3] has 6 elements, not 5");
+    IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F32, NULL, 6));
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: out is NULL");
+    const kr_tensor_file_item copy = *x;
+    IGNORE(kr_tensor_file_read(w, &copy, KR_DTYPE_F32, out, 6));
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: the item is not one of this file");
+    kr_tensor_file_close(w);
     free(m.bytes);
     m = typed_image("LongStorage", (const int64_t[]){ 1, 2, INT64_C(1) << 31, 0 }, 32);
-    w = kr_weights_open_memory(ctx, m.bytes, m.count);
-    CHECK(kr_weights_read(w, kr_weights_find(w, "x"), KR_DTYPE_I32, out, 4) == KR_ERR_NUMERIC, "too large");
-    CHECK_ERROR(ctx, KR_ERR_NUMERIC, "weights: element 2 of tensor 'x' is 2147483648, which does not fit i32");
-    kr_weights_close(w);
+    w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
+    CHECK(kr_tensor_file_read(w, kr_tensor_file_find(w, "x"), KR_DTYPE_I32, out, 4) == KR_ERR_NUMERIC, "too large");
+    CHECK_ERROR(ctx, KR_ERR_NUMERIC, "tensor_file: element 2 of tensor 'x' is 2147483648, which does not fit i32");
+    kr_tensor_file_close(w);
     free(m.bytes);
     kr_ctx_destroy(ctx);
 }
@@ -283,11 +287,11 @@ static void write_text(const char *name, const char *text)
 
 static double value_in(kr_ctx *ctx, const char *path, const char *tensor)
 {
-    kr_weights *w = kr_weights_open(ctx, path);
+    kr_tensor_file *w = kr_tensor_file_open(ctx, path);
     double x = NAN;
-    const kr_weights_item *item = kr_weights_find(w, tensor);
-    if (item) IGNORE(kr_weights_read(w, item, KR_DTYPE_F64, &x, 1));
-    kr_weights_close(w);
+    const kr_tensor_file_item *item = kr_tensor_file_find(w, tensor);
+    if (item) IGNORE(kr_tensor_file_read(w, item, KR_DTYPE_F64, &x, 1));
+    kr_tensor_file_close(w);
     return x;
 }
 
@@ -299,7 +303,7 @@ static void check_path_error(kr_ctx *ctx, const char *path, kr_status status, co
     for (; *text; text++)
         n += (size_t)snprintf(want + n, sizeof want - n, "%.*s", *text == '@' ? 999 : 1, *text == '@' ? folder : text);
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
-    CHECK(!kr_weights_open(ctx, path), "%s opens", path);
+    CHECK(!kr_tensor_file_open(ctx, path), "%s opens", path);
     CHECK_ERROR(ctx, status, want);
     CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "memory is left");
 }
@@ -309,9 +313,10 @@ TEST(weights_folders)
     begin_folder();
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
-    check_path_error(ctx, folder, KR_ERR_IO,
-                     "weights: cannot open @: the folder holds neither model.safetensors nor pytorch_model.bin, nor an "
-                     "index of either");
+    check_path_error(
+        ctx, folder, KR_ERR_IO,
+        "tensor_file: cannot open @: the folder holds neither model.safetensors nor pytorch_model.bin, nor an "
+        "index of either");
     /* from the last that is looked for to the first */
     write_torch("p-1.bin", "x", 1);
     write_text("pytorch_model.bin.index.json", "{\"weight_map\":{\"x\":\"p-1.bin\"}}");
@@ -343,39 +348,39 @@ TEST(weights_files_refused)
 {
     begin_folder();
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    check_path_error(ctx, NULL, KR_ERR_ARG, "weights: path is NULL");
-    check_path_error(ctx, in_folder("none"), KR_ERR_IO, "weights: cannot open @/none: no such file or directory");
+    check_path_error(ctx, NULL, KR_ERR_ARG, "tensor_file: path is NULL");
+    check_path_error(ctx, in_folder("none"), KR_ERR_IO, "tensor_file: cannot open @/none: no such file or directory");
     check_path_error(ctx, in_folder("a.index.json"), KR_ERR_IO,
-                     "weights: cannot open @/a.index.json: no such file or directory");
-    check_path_error(ctx, "/dev/null", KR_ERR_IO, "weights: cannot open /dev/null: not a regular file");
+                     "tensor_file: cannot open @/a.index.json: no such file or directory");
+    check_path_error(ctx, "/dev/null", KR_ERR_IO, "tensor_file: cannot open /dev/null: not a regular file");
     write_text("a", "");
     check_path_error(ctx, in_folder("a"), KR_ERR_FORMAT,
-                     "weights: @/a: safetensors: 0 bytes are too few for the length of the header, which takes 8");
+                     "tensor_file: @/a: safetensors: 0 bytes are too few for the length of the header, which takes 8");
     write_text("a", "Some other text");
-    check_path_error(ctx, in_folder("a"), KR_ERR_FORMAT, "weights: @/a: neither safetensors nor a torch file");
+    check_path_error(ctx, in_folder("a"), KR_ERR_FORMAT, "tensor_file: @/a: neither safetensors nor a torch file");
     write_text("a", "version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 5\n");
     check_path_error(
         ctx, in_folder("a"), KR_ERR_FORMAT,
-        "weights: @/a: a pointer that git-lfs has put in the place of the file; fetch the file with: git lfs pull");
+        "tensor_file: @/a: a pointer that git-lfs has put in the place of the file; fetch the file with: git lfs pull");
     static const unsigned char old[] = "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\2M\xe9\3.";
     write_image(in_folder("a"), old, sizeof old - 1);
     check_path_error(
         ctx, in_folder("a"), KR_ERR_UNSUPPORTED,
-        "weights: @/a: a torch file of the kind before torch 1.6, which is no zip; in Python, write it again "
+        "tensor_file: @/a: a torch file of the kind before torch 1.6, which is no zip; in Python, write it again "
         "with torch.save(torch.load(path), path)");
     image m = TORCH(BEGIN "cos\nsystem\n.");
     write_image(in_folder("pytorch_model.bin"), m.bytes, m.count);
     free(m.bytes);
     check_path_error(
         ctx, folder, KR_ERR_FORMAT,
-        "weights: @/pytorch_model.bin: the pickle at byte 2: it asks for os.system, which is neither a tensor "
+        "tensor_file: @/pytorch_model.bin: the pickle at byte 2: it asks for os.system, which is neither a tensor "
         "nor a dictionary");
     m = TORCH(BEGIN "}(" X TENSOR X TENSOR "u.");
     write_image(in_folder("pytorch_model.bin"), m.bytes, m.count);
     free(m.bytes);
-    check_path_error(ctx, folder, KR_ERR_FORMAT, "weights: @/pytorch_model.bin: tensor 'x' is there twice");
-    CHECK(!kr_weights_open_memory(ctx, NULL, 0), "no memory");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "weights: data is NULL");
+    check_path_error(ctx, folder, KR_ERR_FORMAT, "tensor_file: @/pytorch_model.bin: tensor 'x' is there twice");
+    CHECK(!kr_tensor_file_open_memory(ctx, NULL, 0), "no memory");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: data is NULL");
     kr_ctx_destroy(ctx);
     end_folder();
 }
@@ -391,32 +396,33 @@ TEST(weights_shards)
     write_text("m.index.json",
                "{\"metadata\":{\"total_size\":12},\"weight_map\":{\"x\":\"b.safetensors\",\"z\":\"a.safetensors\","
                "\"y\":\"b.safetensors\"}}");
-    kr_weights *w = kr_weights_open(ctx, in_folder("m.index.json"));
+    kr_tensor_file *w = kr_tensor_file_open(ctx, in_folder("m.index.json"));
     CHECK_OK(ctx);
     static const char *const order[] = { "z", "x", "y" };
     static const double want[] = { 3, 1, 2 };
-    CHECK(kr_weights_count(w) == 3 && kr_weights_files(w) == 2 && kr_weights_container(w) == KR_CONTAINER_SAFETENSORS,
+    CHECK(kr_tensor_file_count(w) == 3 && kr_tensor_file_shards(w) == 2 &&
+              kr_tensor_file_container(w) == KR_CONTAINER_SAFETENSORS,
           "three in two");
     for (int i = 0; i < 3; i++) {
-        const kr_weights_item *item = kr_weights_at(w, i);
+        const kr_tensor_file_item *item = kr_tensor_file_at(w, i);
         double x = 0;
-        IGNORE(kr_weights_read(w, item, KR_DTYPE_F64, &x, 1));
-        CHECK(item && strcmp(item->name, order[i]) == 0 && item->file == (i > 0) && x == want[i] &&
-                  kr_weights_find(w, order[i]) == item,
+        IGNORE(kr_tensor_file_read(w, item, KR_DTYPE_F64, &x, 1));
+        CHECK(item && strcmp(item->name, order[i]) == 0 && item->shard == (i > 0) && x == want[i] &&
+                  kr_tensor_file_find(w, order[i]) == item,
               "tensor %d", i);
     }
-    CHECK(strcmp(kr_weights_file(w, 0), in_folder("a.safetensors")) == 0 &&
-              strcmp(kr_weights_file(w, 1), in_folder("b.safetensors")) == 0,
+    CHECK(strcmp(kr_tensor_file_shard_path(w, 0), in_folder("a.safetensors")) == 0 &&
+              strcmp(kr_tensor_file_shard_path(w, 1), in_folder("b.safetensors")) == 0,
           "their paths");
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
     size_t n = 1;
     for (; n < 100; n++) {
         kr_ctx_fail_allocation(ctx, n);
-        w = kr_weights_open(ctx, in_folder("m.index.json"));
+        w = kr_tensor_file_open(ctx, in_folder("m.index.json"));
         kr_ctx_fail_allocation(ctx, 0);
         CHECK((w != NULL) != kr_ctx_failed(ctx), "allocation %zu: neither weights nor an error", n);
-        kr_weights_close(w);
+        kr_tensor_file_close(w);
         CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "allocation %zu: memory is left", n);
         if (w) break;
         CHECK(kr_ctx_status(ctx) == KR_ERR_NOMEM, "%s", kr_ctx_message(ctx));
@@ -472,15 +478,15 @@ TEST(weights_indices_refused)
         snprintf(text, sizeof text, "{\"metadata\":{},\"weight_map\":%s}", rows[i].map);
         write_text("i.index.json", text);
         const bool is_index = strncmp(rows[i].message, "i: ", 3) == 0;
-        snprintf(message, sizeof message, "weights: %s%s", is_index ? "@/i.index.json: " : "",
+        snprintf(message, sizeof message, "tensor_file: %s%s", is_index ? "@/i.index.json: " : "",
                  rows[i].message + (is_index ? 3 : 0));
         check_path_error(ctx, in_folder("i.index.json"), rows[i].status ? rows[i].status : KR_ERR_FORMAT, message);
     }
     write_text("i.index.json", "{\"weight_map\":{\"x\":\"a\",\"x\":\"a\"}}");
-    CHECK(!kr_weights_open(ctx, in_folder("i.index.json")), "a name twice");
+    CHECK(!kr_tensor_file_open(ctx, in_folder("i.index.json")), "a name twice");
     CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "/i.index.json: json: at byte ");
     write_text("i.index.json", "");
-    CHECK(!kr_weights_open(ctx, in_folder("i.index.json")), "an empty index");
+    CHECK(!kr_tensor_file_open(ctx, in_folder("i.index.json")), "an empty index");
     CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "/i.index.json: json: at byte ");
     rmdir(in_folder("sub"));
     kr_ctx_destroy(ctx);

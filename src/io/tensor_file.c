@@ -1,5 +1,5 @@
-/* weights.c - one list of tensors over one or more files of one container. */
-#include "io/weights_impl.h"
+/* tensor_file.c - one list of tensors over one or more files of one container. */
+#include "io/tensor_file_impl.h"
 
 #include "io/heapsort.h"
 #include "io/quote.h"
@@ -10,8 +10,8 @@
 
 enum { BLOCK_BYTES = 1 << 14 };
 
-const char *const kr_weights_names[] = { "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
-                                         "pytorch_model.bin.index.json", NULL };
+const char *const kr_tensor_file_names[] = { "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+                                             "pytorch_model.bin.index.json", NULL };
 
 /* ---- one file ---- */
 
@@ -20,7 +20,7 @@ static bool begins_with(const unsigned char *data, size_t bytes, const char *tex
     return bytes >= strlen(text) && memcmp(data, text, strlen(text)) == 0;
 }
 
-static bool read_part(kr_weights *w, kr_weights_part *part, const unsigned char *data, size_t bytes)
+static bool read_part(kr_tensor_file *w, kr_tensor_file_part *part, const unsigned char *data, size_t bytes)
 {
     kr_ctx *ctx = w->ctx;
     if (kr_torch_is_zip(data, bytes)) {
@@ -42,18 +42,18 @@ static bool read_part(kr_weights *w, kr_weights_part *part, const unsigned char 
     return part->safetensors != NULL;
 }
 
-static bool make_parts(kr_weights *w, int count)
+static bool make_parts(kr_tensor_file *w, int count)
 {
     w->parts = kr_arena_alloc(&w->arena, (size_t)count * sizeof *w->parts);
     return kr_require(w->ctx, w->parts != NULL, KR_ERR_NOMEM, "no memory for %d files", count);
 }
 
-bool kr_weights_open_parts(kr_weights *w, const char *const *paths, int count)
+bool kr_tensor_file_open_parts(kr_tensor_file *w, const char *const *paths, int count)
 {
     if (!make_parts(w, count)) return false;
     for (int i = 0; i < count; i++) {
-        kr_weights_part *part = &w->parts[w->nparts++];
-        *part = (kr_weights_part){ .path = paths[i], .file = { .ctx = w->ctx } };
+        kr_tensor_file_part *part = &w->parts[w->nparts++];
+        *part = (kr_tensor_file_part){ .path = paths[i], .file = { .ctx = w->ctx } };
         if (!kr_file_open(&part->file, w->ctx, part->path, true)) return false;
         if (!read_part(w, part, part->file.data, part->file.bytes)) return kr_blame(w->ctx, "%s", part->path);
         if (part->container != w->parts[0].container)
@@ -64,43 +64,54 @@ bool kr_weights_open_parts(kr_weights *w, const char *const *paths, int count)
 
 /* ---- all tensors ---- */
 
-static void make_entry(kr_weights_entry *entry, const kr_elements *e, int file)
+static bool is_row_major(const kr_elements *e)
+{
+    kr_elements plain = *e;
+    kr_elements_row_major(&plain);
+    for (int i = 0; i < e->shape.rank; i++)
+        if (e->shape.dims[i] > 1 && e->strides[i] != plain.strides[i]) return false;
+    return true;
+}
+
+static void make_entry(kr_tensor_file_entry *entry, const kr_elements *e, int file)
 {
     entry->elements = *e;
-    entry->item = (kr_weights_item){ .name = e->name,
-                                     .type = e->type->name,
-                                     .is_readable = e->type->is_readable,
-                                     .dtype = e->type->dtype,
-                                     .shape = e->shape,
-                                     .count = e->count,
-                                     .bytes = (size_t)e->count * e->type->bytes,
-                                     .file = file };
+    entry->item = (kr_tensor_file_item){ .name = e->name,
+                                         .type = e->type->name,
+                                         .is_native = e->type->is_native,
+                                         .is_readable = e->type->is_readable,
+                                         .dtype = e->type->dtype,
+                                         .shape = e->shape,
+                                         .count = e->count,
+                                         .bytes = (size_t)e->count * e->type->bytes,
+                                         .shard = file,
+                                         .data = is_row_major(e) ? e->data : NULL };
 }
 
 static int compare_names(const void *first, const void *second)
 {
-    const kr_weights_entry *a = first, *b = second;
+    const kr_tensor_file_entry *a = first, *b = second;
     const int order = strcmp(a->item.name, b->item.name);
     if (order) return order;
-    return a->item.file < b->item.file ? -1 : a->item.file > b->item.file;
+    return a->item.shard < b->item.shard ? -1 : a->item.shard > b->item.shard;
 }
 
-static bool check_names(const kr_weights *w)
+static bool check_names(const kr_tensor_file *w)
 {
     for (int64_t i = 1; i < w->count; i++) {
-        const kr_weights_entry *a = w->by_name[i - 1], *b = w->by_name[i];
+        const kr_tensor_file_entry *a = w->by_name[i - 1], *b = w->by_name[i];
         if (strcmp(a->item.name, b->item.name) != 0) continue;
         const kr_quote name = kr_quote_of(a->item.name, strlen(a->item.name));
-        if (a->item.file == b->item.file)
-            return kr_fail(w->ctx, KR_ERR_FORMAT, "%s%stensor '%s' is there twice", w->parts[a->item.file].path,
-                           *w->parts[a->item.file].path ? ": " : "", name.text);
-        return kr_fail(w->ctx, KR_ERR_FORMAT, "tensor '%s' is in %s and in %s", name.text, w->parts[a->item.file].path,
-                       w->parts[b->item.file].path);
+        if (a->item.shard == b->item.shard)
+            return kr_fail(w->ctx, KR_ERR_FORMAT, "%s%stensor '%s' is there twice", w->parts[a->item.shard].path,
+                           *w->parts[a->item.shard].path ? ": " : "", name.text);
+        return kr_fail(w->ctx, KR_ERR_FORMAT, "tensor '%s' is in %s and in %s", name.text, w->parts[a->item.shard].path,
+                       w->parts[b->item.shard].path);
     }
     return true;
 }
 
-bool kr_weights_gather(kr_weights *w)
+bool kr_tensor_file_gather(kr_tensor_file *w)
 {
     int64_t count = 0;
     for (int p = 0; p < w->nparts; p++) count += w->parts[p].count;
@@ -110,8 +121,8 @@ bool kr_weights_gather(kr_weights *w)
         return kr_fail(w->ctx, KR_ERR_NOMEM, "no memory for %lld tensors", (long long)count);
     for (int p = 0; p < w->nparts; p++)
         for (int64_t i = 0; i < w->parts[p].count; i++) {
-            const kr_weights_part *part = &w->parts[p];
-            kr_weights_entry *entry = &w->entries[w->count];
+            const kr_tensor_file_part *part = &w->parts[p];
+            kr_tensor_file_entry *entry = &w->entries[w->count];
             if (part->tensors) {
                 make_entry(entry, part->tensors[i], p);
             } else {
@@ -126,12 +137,12 @@ bool kr_weights_gather(kr_weights *w)
 
 /* ---- opening ---- */
 
-static kr_weights *create(kr_ctx *ctx)
+static kr_tensor_file *create(kr_ctx *ctx)
 {
     if (kr_ctx_failed(ctx)) return NULL;
-    kr_weights *w = kr_memory_alloc_zeroed(&ctx->memory, sizeof *w);
+    kr_tensor_file *w = kr_memory_alloc_zeroed(&ctx->memory, sizeof *w);
     if (!w) {
-        kr_fail(ctx, KR_ERR_NOMEM, "weights: no memory");
+        kr_fail(ctx, KR_ERR_NOMEM, "tensor_file: no memory");
         return NULL;
     }
     w->ctx = ctx;
@@ -140,15 +151,15 @@ static kr_weights *create(kr_ctx *ctx)
 }
 
 /* The file to begin with: the path itself, or the first of the known names in the folder that it is. */
-static const char *find_file(kr_weights *w, const char *path)
+static const char *find_file(kr_tensor_file *w, const char *path)
 {
     if (kr_path_kind_of(path) != KR_PATH_FOLDER) return kr_path_join(w->ctx, &w->arena, "", path);
-    for (const char *const *name = kr_weights_names; *name; name++) {
+    for (const char *const *name = kr_tensor_file_names; *name; name++) {
         const char *inside = kr_path_join(w->ctx, &w->arena, path, *name);
         if (!inside || kr_path_kind_of(inside) == KR_PATH_FILE) return inside;
     }
     kr_fail(w->ctx, KR_ERR_IO, "cannot open %s: the folder holds neither %s nor %s, nor an index of either", path,
-            kr_weights_names[0], kr_weights_names[2]);
+            kr_tensor_file_names[0], kr_tensor_file_names[2]);
     return NULL;
 }
 
@@ -159,42 +170,42 @@ static bool is_index(const char *path)
     return n >= m && strcmp(path + n - m, ending) == 0;
 }
 
-static bool open_path(kr_weights *w, const char *path)
+static bool open_path(kr_tensor_file *w, const char *path)
 {
     if (!path) return kr_fail(w->ctx, KR_ERR_ARG, "path is NULL");
     const char *file = find_file(w, path);
     if (!file) return false;
-    if (is_index(file)) return kr_weights_open_index(w, file);
-    return kr_weights_open_parts(w, &file, 1) && kr_weights_gather(w);
+    if (is_index(file)) return kr_tensor_file_open_index(w, file);
+    return kr_tensor_file_open_parts(w, &file, 1) && kr_tensor_file_gather(w);
 }
 
-kr_weights *kr_weights_open(kr_ctx *ctx, const char *path)
+kr_tensor_file *kr_tensor_file_open(kr_ctx *ctx, const char *path)
 {
-    kr_weights *w = create(ctx);
+    kr_tensor_file *w = create(ctx);
     if (!w || open_path(w, path)) return w;
-    kr_blame(ctx, "weights");
-    kr_weights_close(w);
+    kr_blame(ctx, "tensor_file");
+    kr_tensor_file_close(w);
     return NULL;
 }
 
-static bool open_memory(kr_weights *w, const void *data, size_t bytes)
+static bool open_memory(kr_tensor_file *w, const void *data, size_t bytes)
 {
     if (!data) return kr_fail(w->ctx, KR_ERR_ARG, "data is NULL");
     if (!make_parts(w, 1)) return false;
-    w->parts[w->nparts++] = (kr_weights_part){ .path = "", .file = { .ctx = w->ctx } };
-    return read_part(w, &w->parts[0], data, bytes) && kr_weights_gather(w);
+    w->parts[w->nparts++] = (kr_tensor_file_part){ .path = "", .file = { .ctx = w->ctx } };
+    return read_part(w, &w->parts[0], data, bytes) && kr_tensor_file_gather(w);
 }
 
-kr_weights *kr_weights_open_memory(kr_ctx *ctx, const void *data, size_t bytes)
+kr_tensor_file *kr_tensor_file_open_memory(kr_ctx *ctx, const void *data, size_t bytes)
 {
-    kr_weights *w = create(ctx);
+    kr_tensor_file *w = create(ctx);
     if (!w || open_memory(w, data, bytes)) return w;
-    kr_blame(ctx, "weights");
-    kr_weights_close(w);
+    kr_blame(ctx, "tensor_file");
+    kr_tensor_file_close(w);
     return NULL;
 }
 
-void kr_weights_close(kr_weights *w)
+void kr_tensor_file_close(kr_tensor_file *w)
 {
     if (!w) return;
     kr_memory *memory = &w->ctx->memory;
@@ -208,23 +219,23 @@ void kr_weights_close(kr_weights *w)
 
 /* ---- looking things up ---- */
 
-int64_t kr_weights_count(const kr_weights *w)
+int64_t kr_tensor_file_count(const kr_tensor_file *w)
 {
     return w ? w->count : 0;
 }
 
-const kr_weights_item *kr_weights_at(const kr_weights *w, int64_t i)
+const kr_tensor_file_item *kr_tensor_file_at(const kr_tensor_file *w, int64_t i)
 {
     return w && i >= 0 && i < w->count ? &w->entries[i].item : NULL;
 }
 
-const kr_weights_item *kr_weights_find(const kr_weights *w, const char *name)
+const kr_tensor_file_item *kr_tensor_file_find(const kr_tensor_file *w, const char *name)
 {
     if (!w || !name) return NULL;
     int64_t low = 0, high = w->count;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
-        const kr_weights_entry *entry = w->by_name[middle];
+        const kr_tensor_file_entry *entry = w->by_name[middle];
         const int order = strcmp(name, entry->item.name);
         if (order == 0) return &entry->item;
         if (order < 0) high = middle;
@@ -233,32 +244,43 @@ const kr_weights_item *kr_weights_find(const kr_weights *w, const char *name)
     return NULL;
 }
 
-kr_container kr_weights_container(const kr_weights *w)
+kr_container kr_tensor_file_container(const kr_tensor_file *w)
 {
     return w ? w->parts[0].container : KR_CONTAINER_SAFETENSORS;
 }
 
-int kr_weights_files(const kr_weights *w)
+int kr_tensor_file_shards(const kr_tensor_file *w)
 {
     return w ? w->nparts : 0;
 }
 
-const char *kr_weights_file(const kr_weights *w, int file)
+const char *kr_tensor_file_shard_path(const kr_tensor_file *w, int file)
 {
     return w && file >= 0 && file < w->nparts ? w->parts[file].path : NULL;
 }
 
-kr_status kr_weights_read(const kr_weights *w, const kr_weights_item *item, kr_dtype dtype, void *out, int64_t count)
+const char *kr_tensor_file_metadata(const kr_tensor_file *w, const char *key)
+{
+    return w ? kr_safetensors_metadata(w->parts[0].safetensors, key) : NULL;
+}
+
+bool kr_tensor_file_metadata_at(const kr_tensor_file *w, int64_t i, const char **key, const char **value)
+{
+    return w && key && value && kr_safetensors_metadata_at(w->parts[0].safetensors, i, key, value);
+}
+
+kr_status kr_tensor_file_read(const kr_tensor_file *w, const kr_tensor_file_item *item, kr_dtype dtype, void *out,
+                              int64_t count)
 {
     if (!w) return KR_ERR_ARG;
     kr_ctx *ctx = w->ctx;
     if (ctx->status != KR_OK ||
-        !kr_require(ctx, item != NULL, KR_ERR_ARG, "weights: item is NULL; was the tensor found?"))
+        !kr_require(ctx, item != NULL, KR_ERR_ARG, "tensor_file: item is NULL; was the tensor found?"))
         return ctx->status;
     /* the item is the beginning of its entry; a copy of one, or one of other weights, is not */
     const uintptr_t from = (uintptr_t)w->entries, at = (uintptr_t)item;
     const bool is_ours =
         at >= from && at - from < (size_t)w->count * sizeof *w->entries && (at - from) % sizeof *w->entries == 0;
-    if (!kr_require(ctx, is_ours, KR_ERR_ARG, "weights: the item is none of these weights")) return ctx->status;
-    return kr_elements_read(ctx, "weights", &((const kr_weights_entry *)item)->elements, dtype, out, count);
+    if (!kr_require(ctx, is_ours, KR_ERR_ARG, "tensor_file: the item is not one of this file")) return ctx->status;
+    return kr_elements_read(ctx, "tensor_file", &((const kr_tensor_file_entry *)item)->elements, dtype, out, count);
 }

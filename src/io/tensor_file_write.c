@@ -1,4 +1,4 @@
-/* weights_write.c - a checkpoint as files of a folder: one file, or shards and an index of them.
+/* tensor_file_write.c - a checkpoint as files of a folder: one file, or shards and an index of them.
  *
  *   model.safetensors      model-00001-of-00003.safetensors ..        model.safetensors.index.json
  *   pytorch_model.bin      pytorch_model-00001-of-00003.bin ..        pytorch_model.bin.index.json
@@ -9,43 +9,53 @@
 #include "io/compose.h"
 #include "io/safetensors_write.h"
 #include "io/torch_write.h"
-#include "io/weights_impl.h"
+#include "io/tensor_file_impl.h"
 
 enum { BLOCK_BYTES = 1 << 12 };
 
-struct kr_weights_writer {
+struct kr_tensor_writer {
     kr_ctx *ctx;
     kr_arena arena;
-    kr_named_list tensors;
+    kr_named_list tensors, metadata;
 };
 
-kr_weights_writer *kr_weights_writer_create(kr_ctx *ctx)
+kr_tensor_writer *kr_tensor_writer_create(kr_ctx *ctx)
 {
     if (kr_ctx_failed(ctx)) return NULL;
-    kr_weights_writer *w = kr_memory_alloc_zeroed(&ctx->memory, sizeof *w);
+    kr_tensor_writer *w = kr_memory_alloc_zeroed(&ctx->memory, sizeof *w);
     if (!w) {
-        kr_fail(ctx, KR_ERR_NOMEM, "weights: no memory for a writer");
+        kr_fail(ctx, KR_ERR_NOMEM, "tensor_file: no memory for a writer");
         return NULL;
     }
     w->ctx = ctx;
     kr_arena_init(&w->arena, &ctx->memory, BLOCK_BYTES);
-    kr_named_init(&w->tensors, ctx, "weights", &w->arena);
+    kr_named_init(&w->tensors, ctx, "tensor_file", &w->arena);
+    kr_named_init(&w->metadata, ctx, "tensor_file", &w->arena);
     return w;
 }
 
-void kr_weights_writer_destroy(kr_weights_writer *w)
+void kr_tensor_writer_destroy(kr_tensor_writer *w)
 {
     if (!w) return;
     kr_memory *memory = &w->ctx->memory;
     kr_named_deinit(&w->tensors);
+    kr_named_deinit(&w->metadata);
     kr_arena_deinit(&w->arena);
     kr_memory_free(memory, w, sizeof *w);
 }
 
-kr_status kr_weights_add(kr_weights_writer *writer, const char *name, kr_dtype dtype, kr_shape shape, const void *data)
+kr_status kr_tensor_writer_add(kr_tensor_writer *writer, const char *name, kr_dtype dtype, kr_shape shape,
+                               const void *data)
 {
     if (!writer) return KR_ERR_ARG;
     if (!kr_ctx_failed(writer->ctx)) kr_named_add_tensor(&writer->tensors, name, dtype, &shape, data);
+    return writer->ctx->status;
+}
+
+kr_status kr_tensor_writer_add_metadata(kr_tensor_writer *writer, const char *key, const char *value)
+{
+    if (!writer) return KR_ERR_ARG;
+    if (!kr_ctx_failed(writer->ctx)) kr_named_add_text(&writer->metadata, key, value);
     return writer->ctx->status;
 }
 
@@ -54,7 +64,7 @@ kr_status kr_weights_add(kr_weights_writer *writer, const char *name, kr_dtype d
 typedef struct saving {
     kr_ctx *ctx;
     kr_arena arena;
-    const kr_named_list *list;
+    const kr_named_list *list, *metadata;
     const char *folder;
     kr_container container;
     size_t total_bytes;
@@ -165,7 +175,7 @@ static bool make_names(saving *s)
         if (!s->paths[n]) return false;
     }
     const char *first = s->names[s->nshards == 1 ? 0 : s->nshards];
-    for (const char *const *other = kr_weights_names; strcmp(*other, first) != 0; other++) {
+    for (const char *const *other = kr_tensor_file_names; strcmp(*other, first) != 0; other++) {
         s->stale[s->nstale] = kr_path_join(s->ctx, &s->arena, s->folder, *other);
         if (!s->stale[s->nstale++]) return false;
     }
@@ -200,15 +210,31 @@ static bool write_index(saving *s, kr_file_writer *file)
     return kr_file_write(file, index.text, bytes);
 }
 
-/* transformers asks safetensors for the framework that they were made for. */
+/* The texts of a shard: the writer's, and format = pt, since transformers asks for the framework. */
+static bool make_texts(saving *s, const kr_named ***texts, int64_t *count)
+{
+    static const kr_named format = { .name = "format", .value = "pt" };
+    *count = s->metadata->count;
+    *texts = kr_arena_alloc(&s->arena, (size_t)(*count + 1) * sizeof **texts);
+    if (!*texts) return no_memory(s);
+    bool has_format = false;
+    for (int64_t i = 0; i < *count; i++) {
+        (*texts)[i] = s->metadata->in_order[i];
+        has_format = has_format || strcmp((*texts)[i]->name, format.name) == 0;
+    }
+    if (!has_format) (*texts)[(*count)++] = &format;
+    return true;
+}
+
 static bool write_shard(saving *s, kr_file_writer *file, int n)
 {
     const kr_named *const *tensors = s->tensors + s->begin[n];
     const int64_t count = s->begin[n + 1] - s->begin[n];
     if (s->container == KR_CONTAINER_TORCH) return kr_torch_write(file, tensors, count, KR_TORCH_MOST_32);
-    const kr_named format = { .name = "format", .value = "pt" };
-    const kr_named *const texts[] = { &format };
-    return kr_safetensors_write(file, &(kr_safetensors_content){ texts, 1, tensors, count });
+    const kr_named **texts;
+    int64_t ntexts;
+    return make_texts(s, &texts, &ntexts) &&
+           kr_safetensors_write(file, &(kr_safetensors_content){ texts, ntexts, tensors, count });
 }
 
 /* All files, under temporary names. */
@@ -243,25 +269,60 @@ static bool commit_files(saving *s)
     return true;
 }
 
-static bool save(saving *s, size_t max_shard_bytes)
+static bool check_container(const saving *s)
 {
-    if (!s->folder) return kr_fail(s->ctx, KR_ERR_ARG, "folder is NULL");
     if (s->container != KR_CONTAINER_SAFETENSORS && s->container != KR_CONTAINER_TORCH)
         return kr_fail(s->ctx, KR_ERR_ARG, "%d is no kr_container", (int)s->container);
+    return kr_require(s->ctx, s->container == KR_CONTAINER_SAFETENSORS || s->metadata->count == 0, KR_ERR_UNSUPPORTED,
+                      "the writer has metadata, which torch files cannot hold; use KR_CONTAINER_SAFETENSORS");
+}
+
+static bool save_folder(saving *s, size_t max_shard_bytes)
+{
+    if (!s->folder) return kr_fail(s->ctx, KR_ERR_ARG, "folder is NULL");
+    if (!check_container(s)) return false;
     if (kr_path_kind_of(s->folder) != KR_PATH_FOLDER)
         return kr_fail(s->ctx, KR_ERR_IO, "cannot write to %s: there is no such folder", s->folder);
     return choose_shards(s, max_shard_bytes) && sort_by_shard(s) && make_names(s) && write_files(s) && commit_files(s);
 }
 
-kr_status kr_weights_save(const kr_weights_writer *writer, const char *folder, kr_container container,
-                          size_t max_shard_bytes)
+static bool save_file(const saving *s, const char *path)
+{
+    const kr_safetensors_content content = { s->metadata->in_order, s->metadata->count, s->list->in_order,
+                                             s->list->count };
+    kr_file_writer file;
+    if (!check_container(s) || !kr_file_create(&file, s->ctx, path)) return false;
+    const bool done = s->container == KR_CONTAINER_TORCH
+                          ? kr_torch_write(&file, s->list->in_order, s->list->count, KR_TORCH_MOST_32)
+                          : kr_safetensors_write(&file, &content);
+    if (done) return kr_file_commit(&file);
+    kr_file_discard(&file);
+    return false;
+}
+
+static saving saving_of(const kr_tensor_writer *w, kr_container container)
+{
+    return (saving){ .ctx = w->ctx, .list = &w->tensors, .metadata = &w->metadata, .container = container };
+}
+
+kr_status kr_tensor_writer_save(const kr_tensor_writer *writer, const char *path, kr_container container)
+{
+    if (!writer) return KR_ERR_ARG;
+    const saving s = saving_of(writer, container);
+    if (!kr_ctx_failed(s.ctx) && !save_file(&s, path)) kr_blame(s.ctx, "tensor_file");
+    return s.ctx->status;
+}
+
+kr_status kr_tensor_writer_save_folder(const kr_tensor_writer *writer, const char *folder, kr_container container,
+                                       size_t max_shard_bytes)
 {
     if (!writer) return KR_ERR_ARG;
     kr_ctx *ctx = writer->ctx;
     if (kr_ctx_failed(ctx)) return ctx->status;
-    saving s = { .ctx = ctx, .list = &writer->tensors, .folder = folder, .container = container };
+    saving s = saving_of(writer, container);
+    s.folder = folder;
     kr_arena_init(&s.arena, &ctx->memory, BLOCK_BYTES);
-    if (!save(&s, max_shard_bytes)) kr_blame(ctx, "weights");
+    if (!save_folder(&s, max_shard_bytes)) kr_blame(ctx, "tensor_file");
     for (int n = 0; n < s.nfiles; n++) kr_file_discard(&s.files[n]);
     kr_arena_deinit(&s.arena);
     return ctx->status;

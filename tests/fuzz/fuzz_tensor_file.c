@@ -1,10 +1,10 @@
-/* fuzz_weights.c - any bytes as a checkpoint: weights all of which can be read, or an error. The first byte tells what the
+/* fuzz_tensor_file.c - any bytes as a checkpoint: weights all of which can be read, or an error. The first byte tells what the
  * rest is: a file ('f'), the pickle of a torch file ('p'), or an index of two shards ('i'). With KR_FUZZ_SEEDS naming a
  * folder, valid ones of each are put there first. */
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
 
-#include <krait/weights.h>
+#include <krait/tensor_file.h>
 
 static kr_ctx *ctx;
 static char folder[64];
@@ -123,15 +123,15 @@ static void write_seeds(const char *seeds)
     snprintf(path, sizeof path, "%s/framed", seeds);
     write_file(path, framed, sizeof framed - 1, "", 0);
     copy_seed(seeds, "index", 'i', "model.safetensors.index.json");
-    kr_weights_writer *w = kr_weights_writer_create(ctx);
-    kr_weights_add(w, "x", KR_DTYPE_F32, KR_SHAPE(2, 3), floats);
-    kr_weights_add(w, "y", KR_DTYPE_I64, KR_SCALAR, longs);
-    kr_weights_add(w, "z", KR_DTYPE_F32, KR_SHAPE(6), floats);
-    IGNORE(kr_weights_save(w, folder, KR_CONTAINER_SAFETENSORS, 0));
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add(w, "x", KR_DTYPE_F32, KR_SHAPE(2, 3), floats);
+    kr_tensor_writer_add(w, "y", KR_DTYPE_I64, KR_SCALAR, longs);
+    kr_tensor_writer_add(w, "z", KR_DTYPE_F32, KR_SHAPE(6), floats);
+    IGNORE(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_SAFETENSORS, 0));
     copy_seed(seeds, "safetensors", 'f', "model.safetensors");
-    IGNORE(kr_weights_save(w, folder, KR_CONTAINER_TORCH, 0));
+    IGNORE(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_TORCH, 0));
     copy_seed(seeds, "torch", 'f', "pytorch_model.bin");
-    kr_weights_writer_destroy(w);
+    kr_tensor_writer_destroy(w);
 }
 
 int LLVMFuzzerInitialize(int *argc, char ***argv)
@@ -141,37 +141,37 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     ctx = fuzz_ctx();
     if (!mkdtemp(fuzz_template(folder))) abort();
     atexit(remove_folder);
-    kr_weights_writer *w = kr_weights_writer_create(ctx);
-    kr_weights_add(w, "x", KR_DTYPE_F32, KR_SHAPE(2), floats);
-    kr_weights_add(w, "y", KR_DTYPE_I64, KR_SHAPE(2), longs);
-    kr_weights_add(w, "z", KR_DTYPE_F32, KR_SCALAR, floats);
-    IGNORE(kr_weights_save(w, folder, KR_CONTAINER_SAFETENSORS, 16));
-    kr_weights_writer_destroy(w);
+    kr_tensor_writer *w = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add(w, "x", KR_DTYPE_F32, KR_SHAPE(2), floats);
+    kr_tensor_writer_add(w, "y", KR_DTYPE_I64, KR_SHAPE(2), longs);
+    kr_tensor_writer_add(w, "z", KR_DTYPE_F32, KR_SCALAR, floats);
+    IGNORE(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_SAFETENSORS, 16));
+    kr_tensor_writer_destroy(w);
     if (getenv("KR_FUZZ_SEEDS")) write_seeds(getenv("KR_FUZZ_SEEDS"));
     return kr_ctx_failed(ctx);
 }
 
 /* ---- one input ---- */
 
-static void read_item(const kr_weights *w, const kr_weights_item *item)
+static void read_item(const kr_tensor_file *w, const kr_tensor_file_item *item)
 {
     const bool is_float = item->dtype != KR_DTYPE_I32 && item->dtype != KR_DTYPE_I64;
-    if (kr_weights_find(w, item->name) != item) abort();
+    if (kr_tensor_file_find(w, item->name) != item) abort();
     if (item->count > 1 << 16) return; /* a stride of 0 makes much of little */
     void *out = malloc((size_t)item->count * 8 + 1);
     if (!out) abort();
     if (item->is_readable &&
-        kr_weights_read(w, item, is_float ? KR_DTYPE_F64 : KR_DTYPE_I64, out, item->count) != KR_OK)
+        kr_tensor_file_read(w, item, is_float ? KR_DTYPE_F64 : KR_DTYPE_I64, out, item->count) != KR_OK)
         abort();
     free(out);
 }
 
-static void check(kr_weights *w, size_t blocks)
+static void check(kr_tensor_file *w, size_t blocks)
 {
     if ((w != NULL) == kr_ctx_failed(ctx)) abort();
-    if (!w && strncmp(kr_ctx_message(ctx), "weights: ", 9) != 0) abort();
-    for (int64_t i = 0; i < kr_weights_count(w); i++) read_item(w, kr_weights_at(w, i));
-    kr_weights_close(w);
+    if (!w && strncmp(kr_ctx_message(ctx), "tensor_file: ", 9) != 0) abort();
+    for (int64_t i = 0; i < kr_tensor_file_count(w); i++) read_item(w, kr_tensor_file_at(w, i));
+    kr_tensor_file_close(w);
     if (kr_ctx_memory(ctx).live_blocks != blocks) abort();
     kr_ctx_clear(ctx);
 }
@@ -182,14 +182,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
     if (*data == 'i') {
         write_file(in_folder("model.safetensors.index.json"), "", 0, data + 1, size - 1);
-        check(kr_weights_open(ctx, in_folder("model.safetensors.index.json")), blocks);
+        check(kr_tensor_file_open(ctx, in_folder("model.safetensors.index.json")), blocks);
     } else if (*data == 'p') {
         size_t file_size;
         uint8_t *file = wrap(data + 1, size - 1, &file_size);
-        check(kr_weights_open_memory(ctx, file, file_size), blocks);
+        check(kr_tensor_file_open_memory(ctx, file, file_size), blocks);
         free(file);
     } else {
-        check(kr_weights_open_memory(ctx, data + 1, size - 1), blocks);
+        check(kr_tensor_file_open_memory(ctx, data + 1, size - 1), blocks);
     }
     return 0;
 }

@@ -1,4 +1,4 @@
-/* weights_index.c - an index of shards: which file holds each tensor.
+/* tensor_file_index.c - an index of shards: which file holds each tensor.
  *
  *   { "metadata": { .. }, "weight_map": { NAME: FILE, .. } }
  *
@@ -7,7 +7,7 @@
 #include "io/json_impl.h"
 #include "io/heapsort.h"
 #include "io/quote.h"
-#include "io/weights_impl.h"
+#include "io/tensor_file_impl.h"
 
 #include <string.h>
 
@@ -43,7 +43,7 @@ static int compare_files(const void *first, const void *second)
 }
 
 /* Each file once, in the order of their names, which numbered shards have. */
-static bool open_files(kr_weights *w, const kr_json *map, const char *folder)
+static bool open_files(kr_tensor_file *w, const kr_json *map, const char *folder)
 {
     const void **files = kr_arena_alloc(&w->arena, (size_t)map->count * sizeof *files);
     const char **paths = kr_arena_alloc(&w->arena, (size_t)map->count * sizeof *paths);
@@ -59,37 +59,37 @@ static bool open_files(kr_weights *w, const kr_json *map, const char *folder)
         paths[npaths] = kr_path_join(w->ctx, &w->arena, folder, file->text);
         if (!paths[npaths++]) return false;
     }
-    return kr_weights_open_parts(w, paths, npaths) && kr_weights_gather(w);
+    return kr_tensor_file_open_parts(w, paths, npaths) && kr_tensor_file_gather(w);
 }
 
-static const char *name_of_file(const kr_weights *w, int part)
+static const char *name_of_file(const kr_tensor_file *w, int part)
 {
     const char *path = w->parts[part].path;
     return path + kr_path_folder_length(path);
 }
 
 /* Names in map and files are unique, so equal numbers leave none over. */
-static bool compare_map(const kr_weights *w, const kr_json *map)
+static bool compare_map(const kr_tensor_file *w, const kr_json *map)
 {
     for (int64_t i = 0; i < w->count; i++) {
-        const kr_weights_item *item = &w->entries[i].item;
+        const kr_tensor_file_item *item = &w->entries[i].item;
         const kr_json *file = kr_json_find(map, item->name);
         const kr_quote name = kr_quote_of(item->name, strlen(item->name));
         if (!file)
             return kr_fail(w->ctx, KR_ERR_FORMAT, "tensor '%s' of %s is not in weight_map", name.text,
-                           name_of_file(w, item->file));
-        if (strcmp(file->text, name_of_file(w, item->file)) != 0)
+                           name_of_file(w, item->shard));
+        if (strcmp(file->text, name_of_file(w, item->shard)) != 0)
             return kr_fail(w->ctx, KR_ERR_FORMAT, "tensor '%s' is in %s, but weight_map says in %s", name.text,
-                           name_of_file(w, item->file), QUOTED_TEXT(file));
+                           name_of_file(w, item->shard), QUOTED_TEXT(file));
     }
     for (const kr_json *file = map->first; file && w->count < map->count; file = file->next)
-        if (!kr_weights_find(w, file->key))
+        if (!kr_tensor_file_find(w, file->key))
             return kr_fail(w->ctx, KR_ERR_FORMAT, "weight_map: tensor '%s' is not in %s", QUOTED_KEY(file),
                            QUOTED_TEXT(file));
     return true;
 }
 
-bool kr_weights_open_index(kr_weights *w, const char *path)
+bool kr_tensor_file_open_index(kr_tensor_file *w, const char *path)
 {
     kr_ctx *ctx = w->ctx;
     kr_file file;

@@ -1,4 +1,4 @@
-/* test_weights_zip.c - torch files whose zips are put together here: every style of records, every refusal, files that are
+/* test_tensor_file_zip.c - torch files whose zips are put together here: every style of records, every refusal, files that are
  * damaged or cut off at every byte, tensors of every type and layout, and every allocation that fails. */
 #include "io/zip.h"
 #include "tests/io/torch_image.h"
@@ -7,13 +7,13 @@ static const char program[] = BEGIN "}" TEXT("\1", "x") TENSOR "s.";
 
 static void check_six(kr_ctx *ctx, const image *m, const char *what)
 {
-    kr_weights *w = kr_weights_open_memory(ctx, m->bytes, m->count);
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m->bytes, m->count);
     if (!CHECK(w != NULL, "%s: %s", what, kr_ctx_message(ctx))) kr_ctx_clear(ctx);
     float values[6] = { 0 };
-    IGNORE(kr_weights_read(w, kr_weights_find(w, "x"), KR_DTYPE_F32, values, 6));
-    CHECK(kr_weights_count(w) == 1 && memcmp(values, six, sizeof six) == 0, "%s: the values", what);
-    CHECK(!w || kr_weights_container(w) == KR_CONTAINER_TORCH, "%s: the container", what);
-    kr_weights_close(w);
+    IGNORE(kr_tensor_file_read(w, kr_tensor_file_find(w, "x"), KR_DTYPE_F32, values, 6));
+    CHECK(kr_tensor_file_count(w) == 1 && memcmp(values, six, sizeof six) == 0, "%s: the values", what);
+    CHECK(!w || kr_tensor_file_container(w) == KR_CONTAINER_TORCH, "%s: the container", what);
+    kr_tensor_file_close(w);
 }
 
 static image make_styled(zip_style style)
@@ -58,9 +58,9 @@ TEST(zip_members)
     check_six(ctx, &m, "no checksum");
     /* tensors are not checked: a changed one is read as it is */
     m.bytes[m.data[3]] ^= 1;
-    kr_weights *w = kr_weights_open_memory(ctx, m.bytes, m.count);
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
     CHECK(w != NULL, "%s", kr_ctx_message(ctx));
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     free(m.bytes);
     kr_ctx_destroy(ctx);
 }
@@ -68,8 +68,8 @@ TEST(zip_members)
 static void check_refused(kr_ctx *ctx, image *m, const char *part)
 {
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
-    CHECK(!kr_weights_open_memory(ctx, m->bytes, m->count), "not refused: %s", part);
-    CHECK(strncmp(kr_ctx_message(ctx), "weights: ", 9) == 0, "%s", kr_ctx_message(ctx));
+    CHECK(!kr_tensor_file_open_memory(ctx, m->bytes, m->count), "not refused: %s", part);
+    CHECK(strncmp(kr_ctx_message(ctx), "tensor_file: ", 9) == 0, "%s", kr_ctx_message(ctx));
     CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, part);
     CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "memory is left: %s", part);
     free(m->bytes);
@@ -241,16 +241,16 @@ TEST(zip_is_no_torch_file)
                 { "m/byteorder", "little\n", 7 });
     static const struct {
         const char *text, *message;
-    } versions[] = { { "11", "weights: its version is '11', but only 1 to 10 are known" },
-                     { "0", "weights: its version is '0', but only 1 to 10 are known" },
-                     { "", "weights: its version is '', but only 1 to 10 are known" },
-                     { "x", "weights: its version is 'x', but only 1 to 10 are known" },
+    } versions[] = { { "11", "tensor_file: its version is '11', but only 1 to 10 are known" },
+                     { "0", "tensor_file: its version is '0', but only 1 to 10 are known" },
+                     { "", "tensor_file: its version is '', but only 1 to 10 are known" },
+                     { "x", "tensor_file: its version is 'x', but only 1 to 10 are known" },
                      { "99999999999999999999",
-                       "weights: its version is '99999999999999999999', but only 1 to 10 are known" } };
+                       "tensor_file: its version is '99999999999999999999', but only 1 to 10 are known" } };
     for (size_t i = 0; i < COUNT_OF(versions); i++) {
         const zip_content contents[] = { PROGRAM, STORED, { "m/version", versions[i].text, strlen(versions[i].text) } };
         image m = make_zip(contents, 3, (zip_style){ 0 });
-        CHECK(!kr_weights_open_memory(ctx, m.bytes, m.count), "version %s", versions[i].text);
+        CHECK(!kr_tensor_file_open_memory(ctx, m.bytes, m.count), "version %s", versions[i].text);
         CHECK_ERROR(ctx, KR_ERR_UNSUPPORTED, versions[i].message);
         free(m.bytes);
     }
@@ -269,18 +269,18 @@ TEST(zip_is_no_torch_file)
 /* A file that opens can be read, all of it. */
 static void read_whole(kr_ctx *ctx, const unsigned char *bytes, size_t count)
 {
-    kr_weights *w = kr_weights_open_memory(ctx, bytes, count);
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, bytes, count);
     CHECK((w != NULL) != kr_ctx_failed(ctx), "neither weights nor an error");
-    for (int64_t i = 0; i < kr_weights_count(w); i++) {
-        const kr_weights_item *item = kr_weights_at(w, i);
+    for (int64_t i = 0; i < kr_tensor_file_count(w); i++) {
+        const kr_tensor_file_item *item = kr_tensor_file_at(w, i);
         double values[64];
         const bool is_float = item->dtype != KR_DTYPE_I32 && item->dtype != KR_DTYPE_I64;
         if (item->count <= 64)
-            IGNORE(kr_weights_read(w, item, is_float ? KR_DTYPE_F64 : KR_DTYPE_I64, values, item->count));
+            IGNORE(kr_tensor_file_read(w, item, is_float ? KR_DTYPE_F64 : KR_DTYPE_I64, values, item->count));
     }
     CHECK(!w || !kr_ctx_failed(ctx), "%s", kr_ctx_message(ctx));
-    CHECK(w || strncmp(kr_ctx_message(ctx), "weights: ", 9) == 0, "%s", kr_ctx_message(ctx));
-    kr_weights_close(w);
+    CHECK(w || strncmp(kr_ctx_message(ctx), "tensor_file: ", 9) == 0, "%s", kr_ctx_message(ctx));
+    kr_tensor_file_close(w);
     kr_ctx_clear(ctx);
 }
 
@@ -293,7 +293,7 @@ TEST(zip_damaged_at_every_byte)
         for (size_t cut = 0; cut < m.count; cut++) {
             unsigned char *part = malloc(cut ? cut : 1);
             memcpy(part, m.bytes, cut);
-            CHECK(!kr_weights_open_memory(ctx, part, cut) && kr_ctx_failed(ctx), "cut off at %zu", cut);
+            CHECK(!kr_tensor_file_open_memory(ctx, part, cut) && kr_ctx_failed(ctx), "cut off at %zu", cut);
             kr_ctx_clear(ctx);
             free(part);
         }
@@ -338,10 +338,10 @@ TEST(zip_every_allocation_may_fail)
     size_t n = 1;
     for (; n < 100; n++) {
         kr_ctx_fail_allocation(ctx, n);
-        kr_weights *w = kr_weights_open_memory(ctx, m.bytes, m.count);
+        kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
         kr_ctx_fail_allocation(ctx, 0);
         CHECK((w != NULL) != kr_ctx_failed(ctx), "allocation %zu: neither weights nor an error", n);
-        kr_weights_close(w);
+        kr_tensor_file_close(w);
         CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "allocation %zu: memory is left", n);
         if (w) break;
         CHECK(kr_ctx_status(ctx) == KR_ERR_NOMEM, "%s", kr_ctx_message(ctx));

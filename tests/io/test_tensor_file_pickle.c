@@ -1,4 +1,4 @@
-/* test_weights_pickle.c - torch files whose pickles are put together here: every instruction that is taken, every way to
+/* test_tensor_file_pickle.c - torch files whose pickles are put together here: every instruction that is taken, every way to
  * be refused, and the limits. */
 #include "tests/io/torch_image.h"
 
@@ -7,24 +7,24 @@
 /* x [2 3] with the values 1 to 6, and nothing else. */
 static void check_six(kr_ctx *ctx, image m, const char *what)
 {
-    kr_weights *w = kr_weights_open_memory(ctx, m.bytes, m.count);
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
     if (!CHECK(w != NULL, "%s: %s", what, kr_ctx_message(ctx))) kr_ctx_clear(ctx);
     float values[6] = { 0 };
-    const kr_weights_item *x = kr_weights_find(w, "x");
-    CHECK(kr_weights_count(w) == 1 && x && x->shape.rank == 2 && x->shape.dims[0] == 2 && x->shape.dims[1] == 3 &&
+    const kr_tensor_file_item *x = kr_tensor_file_find(w, "x");
+    CHECK(kr_tensor_file_count(w) == 1 && x && x->shape.rank == 2 && x->shape.dims[0] == 2 && x->shape.dims[1] == 3 &&
               strcmp(x->type, "FloatStorage") == 0 && x->dtype == KR_DTYPE_F32 && x->count == 6 && x->bytes == 24,
           "%s: the tensor", what);
-    if (x) IGNORE(kr_weights_read(w, x, KR_DTYPE_F32, values, 6));
+    if (x) IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F32, values, 6));
     CHECK(memcmp(values, six, sizeof six) == 0, "%s: its values", what);
-    kr_weights_close(w);
+    kr_tensor_file_close(w);
     free(m.bytes);
 }
 
 static void check_refused(kr_ctx *ctx, image m, const char *part)
 {
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
-    CHECK(!kr_weights_open_memory(ctx, m.bytes, m.count), "not refused: %s", part);
-    CHECK(strncmp(kr_ctx_message(ctx), "weights: ", 9) == 0, "%s", kr_ctx_message(ctx));
+    CHECK(!kr_tensor_file_open_memory(ctx, m.bytes, m.count), "not refused: %s", part);
+    CHECK(strncmp(kr_ctx_message(ctx), "tensor_file: ", 9) == 0, "%s", kr_ctx_message(ctx));
     CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, part);
     CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "memory is left: %s", part);
     free(m.bytes);
@@ -91,18 +91,19 @@ TEST(pickle_tensor_named_model)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     image m = TORCH(BEGIN "}(" TEXT("\5", "model") TENSOR X TENSOR TEXT("\0", "") TENSOR "u.");
-    kr_weights *w = kr_weights_open_memory(ctx, m.bytes, m.count);
+    kr_tensor_file *w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
     CHECK_OK(ctx);
-    CHECK(kr_weights_count(w) == 3 && kr_weights_find(w, "model") && kr_weights_find(w, "x") && kr_weights_find(w, ""),
+    CHECK(kr_tensor_file_count(w) == 3 && kr_tensor_file_find(w, "model") && kr_tensor_file_find(w, "x") &&
+              kr_tensor_file_find(w, ""),
           "three tied tensors");
-    CHECK(kr_weights_at(w, 0) == kr_weights_find(w, ""), "at one place, by their names");
-    kr_weights_close(w);
+    CHECK(kr_tensor_file_at(w, 0) == kr_tensor_file_find(w, ""), "at one place, by their names");
+    kr_tensor_file_close(w);
     free(m.bytes);
     m = TORCH(BEGIN "}.");
-    w = kr_weights_open_memory(ctx, m.bytes, m.count);
+    w = kr_tensor_file_open_memory(ctx, m.bytes, m.count);
     CHECK_OK(ctx);
-    CHECK(w && kr_weights_count(w) == 0, "none");
-    kr_weights_close(w);
+    CHECK(w && kr_tensor_file_count(w) == 0, "none");
+    kr_tensor_file_close(w);
     free(m.bytes);
     kr_ctx_destroy(ctx);
 }
@@ -113,9 +114,9 @@ TEST(pickle_asks_for_other_things)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     image m = TORCH(BEGIN "cos\nsystem\n" TEXT("\2", "ls") "\x85R.");
-    CHECK(!kr_weights_open_memory(ctx, m.bytes, m.count), "os.system");
+    CHECK(!kr_tensor_file_open_memory(ctx, m.bytes, m.count), "os.system");
     CHECK_ERROR(ctx, KR_ERR_FORMAT,
-                "weights: the pickle at byte 2: it asks for os.system, which is neither a tensor nor a dictionary");
+                "tensor_file: the pickle at byte 2: it asks for os.system, which is neither a tensor nor a dictionary");
     free(m.bytes);
     REFUSED("\x80\4\x8c\2os\x8c\6system\x93.", "it asks for os.system, which is neither a tensor nor a dictionary");
     REFUSED(BEGIN "c__builtin__\neval\n.", "it asks for __builtin__.eval, which");
@@ -179,7 +180,7 @@ TEST(pickle_instructions_refused)
         const unsigned char program[] = { 0x80, 2, rows[i].code, '.' };
         char part[120];
         snprintf(part, sizeof part,
-                 "weights: the pickle at byte 2: the instruction %s makes no tensor and no dictionary of them",
+                 "tensor_file: the pickle at byte 2: the instruction %s makes no tensor and no dictionary of them",
                  rows[i].name);
         check_refused(ctx, make_torch(program, sizeof program), part);
         is_known[rows[i].code] = true;
@@ -190,7 +191,7 @@ TEST(pickle_instructions_refused)
         if (is_known[code]) continue;
         const unsigned char program[] = { 0x80, 2, (unsigned char)code, '.' };
         char part[80];
-        snprintf(part, sizeof part, "weights: the pickle at byte 2: 0x%02x is no instruction", code);
+        snprintf(part, sizeof part, "tensor_file: the pickle at byte 2: 0x%02x is no instruction", code);
         check_refused(ctx, make_torch(program, sizeof program), part);
     }
     kr_ctx_destroy(ctx);
@@ -287,7 +288,7 @@ TEST(pickle_objects_refused)
     REFUSED(BEGIN "(" TEXT("\7", "storage") "ctorch\nFloatStorage\n" X X "J\xff\xff\xff\xfftQ.", id);
     REFUSED(BEGIN "(" TEXT("\7", "storage") "ctorch\nFloatStorage\n" X X INT("\1") "NtQ.", id);
     /* the result */
-    REFUSED(BEGIN "N.", "weights: the file holds None, but must hold a dictionary of tensors");
+    REFUSED(BEGIN "N.", "tensor_file: the file holds None, but must hold a dictionary of tensors");
     REFUSED(BEGIN TENSOR ".", "the file holds a tensor, but must hold a dictionary of tensors");
     REFUSED(BEGIN SIX ".", "the file holds a storage, but must hold a dictionary of tensors");
     REFUSED(BEGIN REBUILD ".", "the file holds a function, but must hold a dictionary of tensors");
@@ -300,7 +301,7 @@ TEST(pickle_objects_refused)
     REFUSED(BEGIN "}q\0" X "h\0s.", "'x' is a dictionary, but only tensors are taken"); /* itself */
     REFUSED(BEGIN "}q\0" TEXT("\5", "model") "h\0s.", "'model' is a dictionary, but only tensors are taken");
     REFUSED(BEGIN "}" TEXT("\3", "a\0b") TENSOR "s.", "the name of tensor 'a?b' holds a zero byte");
-    REFUSED(BEGIN "}(" X TENSOR TEXT("\1", "y") TENSOR X TENSOR "u.", "weights: tensor 'x' is there twice");
+    REFUSED(BEGIN "}(" X TENSOR TEXT("\1", "y") TENSOR X TENSOR "u.", "tensor_file: tensor 'x' is there twice");
     REFUSED(BEGIN "}(" TEXT("\5", "model") "}" X TENSOR "u.",
             "the file has 'x' in addition to 'model', and 'x' is a tensor; save 'model' alone");
     REFUSED(BEGIN "}(" TEXT("\5", "model") "}" TEXT("\xa", "state_dict") "}u.",
@@ -357,7 +358,7 @@ TEST(pickle_tensors_refused)
             "a tensor of shape [2, 3] at element 9223372036854775807 reaches beyond its storage '0' of 6 elements");
     /* a storage that the file has not, or otherwise */
     REFUSED(BEGIN "}" X TENSOR_OF(STORAGE("FloatStorage", "\7"), "\0", TWO_THREE, THREE_ONE) "s.",
-            "weights: tensor 'x': its storage '0' has 24 bytes, but should be 7 times 4");
+            "tensor_file: tensor 'x': its storage '0' has 24 bytes, but should be 7 times 4");
     REFUSED(BEGIN "}" X TENSOR_OF(STORAGE("FloatStorage", "\5"), "\0", ")", ")") "s.",
             "tensor 'x': its storage '0' has 24 bytes, but should be 5 times 4");
     REFUSED(BEGIN "}" X REBUILD "((" TEXT("\7", "storage") "ctorch\nFloatStorage\n" TEXT("\1", "1")
