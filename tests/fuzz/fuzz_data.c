@@ -74,6 +74,7 @@ static void write_seeds(const char *folder)
 int LLVMFuzzerInitialize(int *argc, char ***argv)
 {
     (void)argc, (void)argv;
+    static const char small_table[] = "a\n1\n3\nNA\n4\n";
     static const char two_images[] = "\0\0\10\3\0\0\0\2\0\0\0\1\0\0\0\3abcdef";
     ctx = fuzz_ctx();
     tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
@@ -85,7 +86,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     const int table = mkstemp(fuzz_template(numbers));
     if (table < 0) abort();
     close(table);
-    write_file(numbers, "a\n1\n3\nNA\n4\n", 13);
+    write_file(numbers, small_table, sizeof small_table - 1);
     atexit(remove_images);
     const char *folder = getenv("KR_FUZZ_SEEDS");
     if (folder) write_seeds(folder);
