@@ -83,7 +83,7 @@ build() { # NAME FOLDER PRESET OPTION...
     shift
     last_build=$to
     (
-        [ -z "$after" ] || until [ -e "$after.end" ]; do sleep 0.2; done
+        [ -z "$after" ] || until [ -e "$after.end" ]; do sleep 1; done
         take_slot # which make takes for granted
         start=$EPOCHREALTIME
         configure_and_build "$@" >"$to" 2>&1 </dev/null
@@ -97,7 +97,7 @@ built() { # NAME
     local to=$logs/build-$1 rc seconds
     until [ -e "$to.end" ]; do
         show_ended
-        sleep 0.2
+        sleep 0.5
     done
     show_ended
     read -r rc seconds <"$to.end"
