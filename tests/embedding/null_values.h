@@ -23,11 +23,9 @@ static struct {
     kr_trainer *trainer;
     kr_sampler *sampler;
     kr_generation *generation;
-    kr_json *json;
-    kr_tensor_file *safetensors;
-    kr_tensor_writer *safetensors_writer;
-    kr_tensor_file *weights;
-    kr_tensor_writer *weights_writer;
+    kr_layer *layer;
+    kr_tensor_file *file;
+    kr_tensor_writer *writer;
 } made;
 
 static inline kr_ctx *v_kr_ctx(void)
@@ -114,34 +112,21 @@ static inline kr_generation *v_kr_generation(void)
 {
     return made.generation;
 }
-static inline kr_json *v_kr_json(void)
+static inline kr_layer *v_kr_layer(void)
 {
-    return made.json;
+    return made.layer;
 }
-static inline kr_tensor_file *v_kr_safetensors(void)
+static inline kr_tensor_file *v_kr_tensor_file(void)
 {
-    return made.safetensors;
+    return made.file;
 }
-static inline kr_tensor_writer *v_kr_safetensors_writer(void)
+static inline kr_tensor_writer *v_kr_tensor_writer(void)
 {
-    return made.safetensors_writer;
+    return made.writer;
 }
-static inline kr_tensor_file *v_kr_weights(void)
+static inline const kr_tensor_file_item *v_kr_tensor_file_item(void)
 {
-    return made.weights;
-}
-static inline kr_tensor_writer *v_kr_weights_writer(void)
-{
-    return made.weights_writer;
-}
-
-static inline const kr_tensor_file_item *v_kr_safetensors_item(void)
-{
-    return kr_tensor_file_at(made.safetensors, 0);
-}
-static inline const kr_tensor_file_item *v_kr_weights_item(void)
-{
-    return kr_tensor_file_at(made.weights, 0);
+    return kr_tensor_file_at(made.file, 0);
 }
 
 /* A parameter, or a tensor on the tape of the axes that the name ends in ("dt_bsh": [2, 2, 2], "q_bshj4": [2, 2, 2, 2, 4]),
@@ -216,6 +201,10 @@ static inline void make_model(void)
     bidi.block = (kr_block_config){ KR_FAMILY_MAMBA2, made.config->mamba2 };
     bidi.n_layers = 2;
     made.bidi = kr_bidi_create(ctx, &bidi);
+    kr_layer_config layer;
+    kr_layer_config_init(&layer);
+    layer.block = (kr_block_config){ KR_FAMILY_MAMBA2, made.config->mamba2 };
+    made.layer = kr_layer_create(ctx, &layer);
     made.state = kr_state_create(ctx, v_kr_layers(), 1);
     made.params = kr_params_create(ctx);
     kr_params_make(made.params, "w", KR_DTYPE_F32, KR_SHAPE(2, 2), NULL);
@@ -241,13 +230,10 @@ static inline void make_text(void)
     made.trainer = kr_trainer_create(ctx, made.model, made.loader, &training);
     made.sampler = kr_sampler_create(ctx, NULL, 2, 2);
     made.generation = kr_generation_create(ctx, v_kr_network(), made.tok, NULL);
-    made.json = kr_json_create(ctx, "{\"x\": [1, 2]}", 13, NULL);
-    made.safetensors_writer = kr_tensor_writer_create(ctx);
-    made.weights_writer = kr_tensor_writer_create(ctx);
-    kr_tensor_writer_add(made.safetensors_writer, "x", KR_DTYPE_F32, KR_SHAPE(2, 2), v_memory());
-    IGNORE(kr_tensor_writer_save(made.safetensors_writer, in_folder("x.safetensors")));
-    made.safetensors = kr_tensor_file_open(ctx, in_folder("x.safetensors"));
-    made.weights = kr_tensor_file_open(ctx, in_folder("x.safetensors"));
+    made.writer = kr_tensor_writer_create(ctx);
+    kr_tensor_writer_add(made.writer, "x", KR_DTYPE_F32, KR_SHAPE(2, 2), v_memory());
+    IGNORE(kr_tensor_writer_save(made.writer, in_folder("x.safetensors"), KR_CONTAINER_SAFETENSORS));
+    made.file = kr_tensor_file_open(ctx, in_folder("x.safetensors"));
 }
 
 static inline void make_values(void)
@@ -270,11 +256,9 @@ static inline void destroy_values(void)
     kr_text_stream_destroy(made.stream);
     kr_tokenizer_destroy(made.tok);
     kr_text_model_destroy(made.text_model);
-    kr_json_destroy(made.json);
-    kr_tensor_file_close(made.safetensors);
-    kr_tensor_file_close(made.weights);
-    kr_tensor_writer_destroy(made.safetensors_writer);
-    kr_tensor_writer_destroy(made.weights_writer);
+    kr_tensor_file_close(made.file);
+    kr_tensor_writer_destroy(made.writer);
+    kr_layer_destroy(made.layer);
     kr_optimizer_destroy(made.optimizer);
     kr_params_destroy(made.params);
     kr_state_destroy(made.state);
