@@ -92,8 +92,9 @@ KR_API kr_status kr_ctx_fail(kr_ctx *ctx, kr_status status, const char *format, 
  * error of a call without a tape invalidates none. Does nothing for a context that failed in kr_ctx_create. */
 KR_API void kr_ctx_clear(kr_ctx *ctx);
 
+/* The number of threads, the caller's included, and the instruction set of the CPU kernels: "ref", "avx2" or "avx512". */
 KR_API int kr_ctx_threads(const kr_ctx *ctx);
-KR_API const char *kr_ctx_isa(const kr_ctx *ctx); /* "ref", "avx2" or "avx512" */
+KR_API const char *kr_ctx_isa(const kr_ctx *ctx);
 
 /* The device of the context: "cpu", or "cuda:0" and the name of the GPU; "none" for a context that failed in
  * kr_ctx_create and for NULL. */

@@ -232,7 +232,8 @@ KR_API_INLINE kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *laye
 /* The limit of step's output for a constant input (steady state), layer by layer; without class tokens. */
 KR_API kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bd);
 
-KR_API int64_t kr_layers_virtual(const kr_layers *layers); /* slots of its states */
+/* The number of virtual layers, which is the number of slots of its states, and the width of its hidden states. */
+KR_API int64_t kr_layers_virtual(const kr_layers *layers);
 KR_API int64_t kr_layers_d_model(const kr_layers *layers);
 
 #ifdef __cplusplus

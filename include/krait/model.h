@@ -144,8 +144,9 @@ typedef struct kr_model_size {
 KR_API kr_status kr_model_measure(kr_ctx *ctx, const kr_model_config *config, kr_model_size *size);
 
 /* Why a folder would not load, as far as config.json and the headers of its weights tell: `reason`, if it is not NULL,
- * is called with a text for each. Returns how many there are, 0: it would load; -1 after an error of the context, which
- * a broken folder is not. */
+ * is called with a text for each. Returns how many there are; 0: it would load.
+ *
+ * Errors: -1 after an error of the context, which a broken folder is not. */
 typedef void kr_reason_fn(void *user, const char *text);
 KR_API int64_t kr_model_check(kr_ctx *ctx, const char *folder, kr_reason_fn *reason, void *user);
 

@@ -130,12 +130,16 @@ KR_API kr_tensor *kr_params_make(kr_params *params, const char *name, kr_dtype d
 KR_API kr_tensor *kr_params_linear(kr_params *params, const char *name, kr_dtype dtype, int64_t n_out, int64_t n_in,
                                    kr_tensor **bias);
 
-/* A row over the caller's parameter, which must outlive the table; its values stay as they are. */
+/* A row over the caller's parameter, whose values stay as they are.
+ *
+ * Ownership: the parameter stays the caller's and must outlive the table. */
 KR_API kr_status kr_params_share(kr_params *params, const char *name, kr_tensor *param,
                                  const kr_param_options *options);
 
-/* Rows over all parameters of another table, which must outlive this one and not grow; the prefix, "encoder." say or
- * "", stands before their names. After an error the table is as before. */
+/* Rows over all parameters of another table; the prefix, "encoder." say or "", stands before their names. After an error
+ * the table is as before.
+ *
+ * Ownership: the other table must outlive this one and must not grow. */
 KR_API kr_status kr_params_join(kr_params *params, const char *prefix, const kr_params *other);
 
 #ifdef __cplusplus

@@ -419,7 +419,9 @@ static kr_optimizer_options optimizer_options(kr_optimizer_kind kind)
     kr_optimizer_options o;
     kr_optimizer_options_init(&o);
     o.kind = kind;
-    o.weight_decay = 0.125;
+    o.weight_decay = 0.125; /* explicit, so that recorded results do not depend on defaults */
+    o.beta2 = 0.999;
+    o.clip_norm = 0;
     return o;
 }
 CASE(adamw)

@@ -4,6 +4,7 @@
 #define OP "layer.create"
 
 struct kr_layer {
+    kr_ctx *ctx;
     kr_layers *stack;
 };
 
@@ -49,6 +50,7 @@ kr_layer *kr_layer_create(kr_ctx *ctx, const kr_layer_config *config)
         return NULL;
     kr_layer *layer = kr_memory_alloc_zeroed(&ctx->memory, sizeof *layer);
     if (!kr_require(ctx, layer != NULL, KR_ERR_NOMEM, OP ": no memory for a layer")) return NULL;
+    layer->ctx = ctx;
     layer->stack = make_stack(ctx, &own);
     if (layer->stack) return layer;
     kr_memory_free(&ctx->memory, layer, sizeof *layer);
@@ -58,7 +60,7 @@ kr_layer *kr_layer_create(kr_ctx *ctx, const kr_layer_config *config)
 void kr_layer_destroy(kr_layer *layer)
 {
     if (!layer) return;
-    kr_ctx *ctx = layer->stack->ctx;
+    kr_ctx *ctx = layer->ctx;
     kr_layers_destroy(layer->stack);
     kr_memory_free(&ctx->memory, layer, sizeof *layer);
 }
