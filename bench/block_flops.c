@@ -58,8 +58,8 @@ double mamba3_flops(const kr_mamba3_config *c, int64_t nb, int64_t ns)
 {
     const int64_t nt = nb * ns, nd = c->d_model, ni = c->expand * nd, np = c->per_head_dim, nh = ni / np;
     const int64_t nm = c->is_mimo ? c->mimo_rank : 1, nr = c->state_rank;
-    const int64_t nin = 2 * ni + 2 * nm * c->ngroups * nr + 3 * nh + rotate_channels(c, nh);
+    const int64_t n_in = 2 * ni + 2 * nm * c->ngroups * nr + 3 * nh + rotate_channels(c, nh);
     const int64_t nl = kr_ssd_chunk_len_or_optimal(c->path, nr, np);
     const double runs = c->pathway == KR_MAMBA3_PATHWAY_DOUBLE ? 2 : 1;
-    return product(nt, nd, nin) + runs * (double)nb * core(ns, nl, nm, nh, np, nh, nr) + product(nt, ni, nd);
+    return product(nt, nd, n_in) + runs * (double)nb * core(ns, nl, nm, nh, np, nh, nr) + product(nt, ni, nd);
 }

@@ -48,7 +48,7 @@ static void differentiate(trainee *t)
     kr_call_init(&how);
     call.call = &how;
     call.ids_bs = kr_view_data(t->tape, KR_DTYPE_I32, KR_SHAPE(t->nb, t->ns), NULL, t->ids);
-    how.drops_state = true;
+    how.drop_state = true;
     kr_backward(t->tape, kr_network_loss(t->tape, t->net, &call).loss);
 }
 
@@ -137,7 +137,7 @@ static trainee *make(bench_env *env, kr_ctx *ctx, const bench_case *self, int wh
     kr_optimizer_options optimizer;
     kr_optimizer_options_init(&optimizer);
     optimizer.kind = what == MUON ? KR_OPTIMIZER_MUON : KR_OPTIMIZER_ADAMW;
-    optimizer.keeps_grad = what == MUON; /* with gradients of 0 its matrices would decay to 0 */
+    optimizer.keep_grad = what == MUON; /* with gradients of 0 its matrices would decay to 0 */
     t->optimizer = kr_optimizer_create(t->ctx, kr_network_params(t->net), &optimizer);
     t->tape = kr_tape_create(t->ctx, KR_TAPE_GRAD);
     if (what != STEP) differentiate(t);
@@ -162,7 +162,7 @@ static double muon_flops(const kr_params *params)
     double flops = 0;
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
-        for (int s = 0; s < row->nsegments; s++) {
+        for (int s = 0; s < row->n_segments; s++) {
             const int64_t rows = row->segments[s].rows, cols = kr_tensor_dim(row->tensor, 1);
             const double k = (double)(rows < cols ? rows : cols), n = (double)(rows < cols ? cols : rows);
             if (row->segments[s].muon) flops += 5 * (k * (k + 1) * n + k * k * (k + 1) + 2 * k * k * n);

@@ -52,7 +52,7 @@ static void train(kr_ctx *ctx, const kr_network *net, kr_loader *loader)
         call.ids_bs = batch.ids_bs;
         call.labels = batch.labels_bs;
         how.reset_bs = batch.reset_bs;
-        how.drops_state = true;
+        how.drop_state = true;
         kr_tensor *loss = kr_network_loss(tape, net, &call).loss; /* logits are never all there at once */
         kr_backward(tape, loss);
         if (kr_optimizer_step(optimizer, kr_lr_at(&schedule, step), 1) != KR_OK) break;

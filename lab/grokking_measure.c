@@ -62,7 +62,7 @@ static void add_states(const grok *g, kr_tape *tape, kr_tensor *ids_bs, state_mo
     kr_network_out out = { 0 };
     kr_call call;
     kr_call_init(&call);
-    call.skips_head = true;
+    call.skip_head = true;
     for (int64_t s = 0; s < g->v->k; s++) {
         call.state = out.state;
         out = kr_network_step(tape, g->net, grok_token(tape, ids_bs, s), &call);
@@ -84,10 +84,10 @@ bool grok_measure_states(const grok *g, kr_tape *tape, grok_state_ratios *ratios
     if (!is_open) cli_complain(NULL, "task grokking: no memory for moments of %lld numbers", (long long)nr);
 
     const kr_scope scope = kr_no_grad_begin(tape);
-    const kr_loader_position first = kr_loader_save(g->sample);
+    const kr_loader_position first = kr_loader_snapshot(g->sample);
     kr_batch batch;
     if (is_open && kr_loader_next(tape, g->sample, &batch) == KR_OK) add_states(g, tape, batch.ids_bs, moments);
-    if (kr_loader_load(g->sample, &first) != KR_OK) is_open = false;
+    if (kr_loader_restore(g->sample, &first) != KR_OK) is_open = false;
     kr_no_grad_end(tape, scope, 0, NULL);
 
     for (int64_t i = 0; i < g->v->n_layers; i++) {

@@ -162,16 +162,16 @@ kr_tensor *grok_hidden(kr_tape *tape, const grok *g, kr_tensor *ids_bs)
     const int64_t ns = kr_tensor_dim(ids_bs, 1);
     kr_call call;
     kr_call_init(&call);
-    call.skips_head = true;
+    call.skip_head = true;
     if (!g->v->is_stepwise) {
-        call.drops_state = true;
+        call.drop_state = true;
         kr_tensor *hidden_bsd = kr_network_forward(tape, g->net, ids_bs, &call).hidden;
         return kr_reshape(tape, kr_slice(tape, hidden_bsd, 1, ns - 1, ns), KR_SHAPE(-1, g->v->d_model));
     }
     kr_network_out out = { 0 };
     for (int64_t s = 0; s < ns; s++) {
         call.state = out.state;
-        call.drops_state = s == ns - 1;
+        call.drop_state = s == ns - 1;
         out = kr_network_step(tape, g->net, grok_token(tape, ids_bs, s), &call);
     }
     return out.hidden;

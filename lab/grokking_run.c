@@ -43,7 +43,7 @@ static void set_optimizer(const grok_values *v, kr_optimizer_options *o)
     o->beta2 = 0.999;
     o->clip_norm = 0;
     o->weight_decay = v->wd;
-    o->decays_all = true;
+    o->decay_all = true;
     o->clip_value = 1;
     o->eps = 0x1p-23;
     if (isnan(v->sgd)) return;

@@ -25,8 +25,8 @@ static void *create(mnist_run *run)
     config->layers->norm_eps = config->mamba3->norm_eps;
     config->network->input_size = info.n_features;
     config->network->output_size = info.n_classes > 10 ? info.n_classes : 10;
-    config->network->rescales_residual = false;
-    config->network->zeroes_proj_biases = false;
+    config->network->rescale_residual = false;
+    config->network->zero_proj_biases = false;
     kr_model *model = kr_model_create(run->ctx, config);
     kr_model_config_destroy(config);
     return model;
@@ -104,7 +104,7 @@ static bool draw(mnist_run *run, kr_tape *tape, const kr_batch *batch, cli_pictu
     const mnist_data *data = &run->data;
     kr_call call;
     kr_call_init(&call);
-    call.drops_state = call.last_logits_only = true;
+    call.drop_state = call.last_logits_only = true;
     kr_tensor *logits = kr_network_forward(tape, kr_model_network(run->net), batch->x_bsf, &call).y;
     kr_tensor *p_bw = kr_contiguous(tape, kr_softmax(tape, logits, -1));
     if (!p_bw) return false;

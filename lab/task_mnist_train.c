@@ -35,7 +35,7 @@ static void set_optimizer(const mnist_values *v, kr_optimizer_options *o)
     o->kind = v->has_muon ? KR_OPTIMIZER_MUON : KR_OPTIMIZER_ADAMW;
     o->eps = EPS;
     o->weight_decay = v->weight_decay;
-    o->decays_all = true;
+    o->decay_all = true;
     o->is_cautious = true;
     o->clip_value = 1;
 }

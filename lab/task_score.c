@@ -82,7 +82,7 @@ static bool score_set(task_sets *sets, task_set *set, const kr_network *net)
 {
     kr_call call;
     kr_call_init(&call);
-    call.drops_state = true;
+    call.drop_state = true;
     set->scored = set->right = 0;
     set->loss = 0;
     memset(set->scored_s, 0, 2 * (size_t)set->ns * sizeof *set->scored_s);

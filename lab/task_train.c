@@ -29,8 +29,8 @@ void task_set_config(const task_spec *spec, const task_values *values, kr_model_
     config->layers->norm_eps = NORM_EPS;
     config->network->input_size = LAB_TASK_SYMBOLS;
     config->network->output_size = lab_task_classes(spec->kind);
-    config->network->rescales_residual = false;
-    config->network->zeroes_proj_biases = false;
+    config->network->rescale_residual = false;
+    config->network->zero_proj_biases = false;
     config->mamba1->has_proj_bias = config->mamba2->has_proj_bias = config->mamba3->has_proj_bias = true;
     config->mamba2->norm_eps = config->mamba3->norm_eps = NORM_EPS;
     config->mamba2->dt_limit_max = config->mamba3->dt_limit_max = DT_LIMIT;
@@ -52,7 +52,7 @@ static float without_decay(const void *user, int64_t at, float value)
 {
     const kr_param_row *row = user;
     int64_t left = at / kr_tensor_dim(row->tensor, 1);
-    for (int s = 0; s < row->nsegments; s++) {
+    for (int s = 0; s < row->n_segments; s++) {
         if (left < row->segments[s].rows) return is_decay(&row->segments[s]) ? 0 : value;
         left -= row->segments[s].rows;
     }
@@ -65,7 +65,7 @@ void task_hold_decay(const kr_network *net)
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
         bool has_decay = false;
-        for (int s = 0; s < row->nsegments; s++) has_decay |= is_decay(&row->segments[s]);
+        for (int s = 0; s < row->n_segments; s++) has_decay |= is_decay(&row->segments[s]);
         if (has_decay) cli_change_floats(row->tensor, without_decay, row);
     }
 }
@@ -138,7 +138,7 @@ static void make_trainer(training *t)
     optimizer.clip_norm = 0;
     optimizer.eps = F32_EPS;
     optimizer.weight_decay = v->weight_decay;
-    optimizer.decays_all = true;
+    optimizer.decay_all = true;
     optimizer.is_cautious = true;
     optimizer.clip_value = 1;
     schedule.kind = KR_LR_COSINE;

@@ -115,8 +115,8 @@ static bool encode_text(job *j, const char *text, size_t bytes)
 {
     kr_encode_options o;
     kr_encode_options_init(&o);
-    o.adds_special = !j->v->is_bare;
-    o.parses_special = !j->v->is_plain;
+    o.add_special = !j->v->is_bare;
+    o.parse_special = !j->v->is_plain;
     struct timespec begin, end;
     if (!make_room(j, (int64_t)(bytes / 2) + 16)) return false; /* mostly enough */
     timespec_get(&begin, TIME_UTC);

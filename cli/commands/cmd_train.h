@@ -24,7 +24,7 @@ typedef struct train_values {
     const char *features, *targets, *sequence, *delimiter;
     const char *data_budget;
     int kind;
-    bool is_special, is_class, has_no_header, has_no_pack, has_no_resets, carries, scores_last;
+    bool is_special, is_class, has_no_header, has_no_pack, has_no_resets, carries, score_last;
     int id_bytes, scaling, missing;
     int64_t separator_id, batch, length;
     double mean, deviation, validation_fraction;
@@ -41,7 +41,7 @@ typedef struct train_values {
     /* optimizer */
     int optimizer, muon_ratio, muon_steps;
     double weight_decay, beta1, beta2, eps, momentum, dampening, muon_decay, clip_norm, clip_value;
-    bool decays_all, is_cautious, is_nesterov, has_no_nesterov;
+    bool decay_all, is_cautious, is_nesterov, has_no_nesterov;
     cli_texts muon_without;
 
     /* evaluation, checkpoints, samples */

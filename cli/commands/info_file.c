@@ -224,7 +224,7 @@ static int file_of_json(info_run *run)
     kr_json_options json_options;
     kr_json_options_init(&json_options);
     json_options.allow_nonfinite = true;
-    kr_json *root = kr_json_create(run->ctx, text, bytes, &json_options);
+    kr_json *root = kr_json_parse(run->ctx, text, bytes, &json_options);
     free(text);
     if (!root) {
         cli_complain(NULL, "%s: %s", run->values->path, kr_ctx_message(run->ctx));

@@ -58,7 +58,7 @@ static kr_source *open_text(const train_setup *s, const char *path, bool is_vali
     kr_text_options o;
     kr_text_options_init(&o);
     o.separator = v->separator;
-    o.parses_special = v->is_special;
+    o.parse_special = v->is_special;
     o.memory_budget = cli_size_of(v->data_budget);
     if (!find_document_end(s, &o.document_end)) return NULL;
     if (v->out) {
@@ -194,7 +194,7 @@ static kr_loader_options loader_options(const train_setup *s)
     o.seed = o.split_seed = v->seed;
     o.resets = !v->has_no_resets;
     o.carries = v->carries;
-    o.scores_last = v->scores_last || is_idx;
+    o.score_last = v->score_last || is_idx;
     o.n_epochs = v->epochs;
     return o;
 }
@@ -284,7 +284,7 @@ static int64_t sum_errors(const train_setup *s, kr_tape *tape, kr_loader *loader
         kr_call_init(&call);
         call.reset_bs = batch.reset_bs;
         call.mask_bs = batch.mask_bs;
-        call.drops_state = true;
+        call.drop_state = true;
         const kr_tensor *y = kr_network_forward(tape, kr_model_network(s->model), batch.x_bsf, &call).y;
         const int64_t n = kr_tensor_count(batch.scored_bs);
         float *got = malloc((size_t)(n * no) * sizeof *got), *want = malloc((size_t)(n * no) * sizeof *want);

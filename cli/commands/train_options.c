@@ -68,7 +68,7 @@ cli_option train_options[] = {
       "csv: scale columns by mean and deviation, or by minimum and range, of the rows for training" },
     { "missing", 0, "error|drop|forward|mean", CLI_CHOICE | CLI_FIXED, AT(missing), "error", 0,
       "csv: missing values: refuse, leave out the row, repeat the last value, or use the mean" },
-    { "score-last", 0, NULL, CLI_FLAG, AT(scores_last), NULL, 0, "csv: score only the last row of a sequence" },
+    { "score-last", 0, NULL, CLI_FLAG, AT(score_last), NULL, 0, "csv: score only the last row of a sequence" },
 
     HEADING("Model"),
     { "family", 0, "mamba1|mamba2|mamba3", CLI_CHOICE | CLI_SHAPE, AT(model.family), NULL, 0,
@@ -108,7 +108,7 @@ cli_option train_options[] = {
     HEADING("Optimizer"),
     { "optimizer", 0, "adamw|sgd|muon", CLI_CHOICE, AT(optimizer), NULL, 0, "optimizer" },
     { "weight-decay", 0, "X", CLI_REAL, AT(weight_decay), NULL, 0, "weight decay of matrices" },
-    { "decay-all", 0, NULL, CLI_FLAG, AT(decays_all), NULL, 0, "also decay norms, biases, A_log, D and dt_bias" },
+    { "decay-all", 0, NULL, CLI_FLAG, AT(decay_all), NULL, 0, "also decay norms, biases, A_log, D and dt_bias" },
     { "cautious", 0, NULL, CLI_FLAG, AT(is_cautious), NULL, 0, "adamw, muon: cautious weight decay" },
     { "beta1", 0, "X", CLI_REAL, AT(beta1), NULL, 0, "adamw, muon" },
     { "beta2", 0, "X", CLI_REAL, AT(beta2), NULL, 0, "adamw, muon" },
@@ -361,7 +361,7 @@ static void fill_optimizer(const train_setup *s, kr_optimizer_options *o)
     o->beta2 = v->beta2;
     o->eps = v->eps;
     o->weight_decay = v->weight_decay;
-    o->decays_all = v->decays_all;
+    o->decay_all = v->decay_all;
     o->is_cautious = v->is_cautious;
     if (train_is_given(s, "momentum")) o->momentum = o->muon_momentum = v->momentum;
     o->dampening = v->dampening;

@@ -127,7 +127,7 @@ bool cli_json_read(cli_json_file *file, const cli_command *command, void *values
     char *text = cli_read_file(path, MAX_FILE_BYTES, &bytes);
     if (!text) return false;
     file->ctx = cli_open_for_files(NULL, NULL);
-    file->root = kr_json_create(file->ctx, text, bytes, NULL);
+    file->root = kr_json_parse(file->ctx, text, bytes, NULL);
     free(text);
     if (kr_ctx_failed(file->ctx)) {
         cli_complain(NULL, "%s: %s", path, kr_ctx_message(file->ctx));

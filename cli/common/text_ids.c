@@ -87,8 +87,8 @@ static kr_encode_options how_to_encode(const cli_text_ids *text)
 {
     kr_encode_options options;
     kr_encode_options_init(&options);
-    options.adds_special = false;
-    options.parses_special = !text->source.is_plain;
+    options.add_special = false;
+    options.parse_special = !text->source.is_plain;
     return options;
 }
 

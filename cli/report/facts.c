@@ -86,7 +86,7 @@ void facts_read(facts *f, kr_ctx *ctx, const char *folder, const char *name)
         return;
     }
     f->fact = calloc(MOST_FACTS, sizeof *f->fact);
-    kr_json *root = kr_json_create(ctx, text, bytes, NULL);
+    kr_json *root = kr_json_parse(ctx, text, bytes, NULL);
     if (!root) snprintf(f->complaint, sizeof f->complaint, "%s: %.200s", name, kr_ctx_message(ctx));
     else if (kr_json_kind_of(root) != KR_JSON_OBJECT)
         snprintf(f->complaint, sizeof f->complaint, "%s: no object", name);

@@ -39,7 +39,7 @@ typedef struct kr_text_options {
     size_t size;            /* set by kr_text_options_init */
     const char *separator;  /* NULL: the text is one document; else what stands between documents, and is dropped */
     int32_t document_end;   /* -1: none; the id that is put behind each document */
-    bool parses_special;    /* false: the letters of special tokens are plain text */
+    bool parse_special;     /* false: the letters of special tokens are plain text */
     size_t memory_budget;   /* KR_DATA_BUDGET; if the ids may need more than this ... */
     const char *token_path; /* ... they are written to this file first (see kr_source_tokens), which stays */
 } kr_text_options;
@@ -178,8 +178,8 @@ typedef struct kr_loader_options {
                                  * loader has 24 bytes in memory for each document */
     bool resets;                /* true: batches mark where documents begin, and none predicts the next one's start */
     bool carries;               /* false; true: each row continues where it stopped in the last batch; see below */
-    bool drops_last;            /* false: the last batch of an epoch has the rows that are left */
-    bool scores_last;           /* false; true: only the last position of a document is scored */
+    bool drop_last;             /* false: the last batch of an epoch has the rows that are left */
+    bool score_last;            /* false; true: only the last position of a document is scored */
     kr_data_part part;          /* KR_DATA_PART_TRAIN */
     double validation_fraction; /* 0; the end of the corpus (from the next document on, where there is one), or without
                                  * `packs` documents drawn by split_seed */
@@ -254,8 +254,8 @@ typedef struct kr_loader_position {
     int64_t count, steps_per_epoch; /* positions of the loader's part, to tell other data */
     uint64_t reserved[4];           /* 0; for later versions */
 } kr_loader_position;
-KR_API kr_loader_position kr_loader_save(const kr_loader *loader);
-KR_API KR_MUST_CHECK kr_status kr_loader_load(kr_loader *loader, const kr_loader_position *position);
+KR_API kr_loader_position kr_loader_snapshot(const kr_loader *loader);
+KR_API KR_MUST_CHECK kr_status kr_loader_restore(kr_loader *loader, const kr_loader_position *position);
 
 #ifdef __cplusplus
 }

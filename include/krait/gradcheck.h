@@ -32,13 +32,13 @@ typedef struct kr_gradcheck_result {
     uint64_t reserved[4]; /* 0; for later versions */
 } kr_gradcheck_result;
 
-/* Checks the gradients of fn, which fills out[0..nout) from in[0..nin) as for kr_checkpoint, on tapes of the check's own. Float
+/* Checks the gradients of fn, which fills out[0..n_out) from in[0..n_in) as for kr_checkpoint, on tapes of the check's own. Float
  * inputs are given to fn as leaves in f64, whatever their type; integers as they are. What is differentiated is the sum of
  * all finite elements of the float outputs with random weights from 1/2 to 3/2. Random numbers that fn draws from the
  * context are the same in each run, and the context's stream is left as it was. Errors: KR_ERR_NUMERIC with input, element
  * and both values if a gradient differs, or if fn computes different values when nothing is recorded; those of fn.
  * *result may be NULL. fn must be smooth around the inputs: no kink within eps. */
-KR_API kr_status kr_gradcheck(kr_ctx *ctx, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,
+KR_API kr_status kr_gradcheck(kr_ctx *ctx, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
                               const kr_gradcheck_options *options, kr_gradcheck_result *result);
 
 #ifdef __cplusplus

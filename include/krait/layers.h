@@ -169,7 +169,7 @@ typedef struct kr_call {
     /* Rows that forget what was before a token; the state has a row for each row. Not together with markers. */
     kr_tensor *reset_bs;
     const kr_ssd_path *path; /* NULL: the block's */
-    bool drops_state;        /* the new state is not wanted: less memory */
+    bool drop_state;         /* the new state is not wanted: less memory */
     bool last_logits_only;   /* networks: forward's y is [b w], of the last token */
     /* Padded rows, forward only: 1, or 0 where a token is padding (i32 or i64), as Hugging Face's attention_mask. The
      * input of each block, and what its convolution gives, are multiplied by it; step, gate and residual stream are not.
@@ -185,8 +185,8 @@ typedef struct kr_call {
      * rejected from
      * then on, until kr_state_zero, or kr_state_copy into it. */
     kr_state *advance;
-    bool skips_head;   /* networks: y is NULL; hidden is what the head would be applied to */
-    bool skips_hidden; /* networks: hidden is NULL where y is not, which may be faster */
+    bool skip_head;   /* networks: y is NULL; hidden is what the head would be applied to */
+    bool skip_hidden; /* networks: hidden is NULL where y is not, which may be faster */
     /* Packed rows by their cumulative lengths instead of seq_start_bs: i32 or i64 [q+1]; see
      * kr_seq_start_from_cu_seqlens. */
     kr_tensor *cu_seqlens;
@@ -198,7 +198,7 @@ typedef struct kr_call {
 
 typedef struct kr_layers_out {
     kr_tensor *y;
-    kr_state *state;   /* on the tape, or call.advance; NULL with drops_state */
+    kr_state *state;   /* on the tape, or call.advance; NULL with drop_state */
     void *reserved[4]; /* NULL; for later versions */
 } kr_layers_out;
 

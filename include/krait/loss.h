@@ -39,9 +39,9 @@ typedef struct kr_cross_entropy_options {
     int64_t ignore_index;   /* -100: a label of this value is not scored */
     double label_smoothing; /* 0; up to 1: this part of the target is spread evenly over the classes */
     kr_reduction reduction;
-    int64_t n_classes;     /* 0: w. Labels are below it; columns from there on are a vocabulary's padding ... */
-    bool excludes_padding; /* ... and take part in the softmax, as in the official code, unless this is set */
-    kr_scores *scores;     /* NULL, or where to count */
+    int64_t n_classes;    /* 0: w. Labels are below it; columns from there on are a vocabulary's padding ... */
+    bool exclude_padding; /* ... and take part in the softmax, as in the official code, unless this is set */
+    kr_scores *scores;    /* NULL, or where to count */
 } kr_cross_entropy_options;
 #define kr_cross_entropy_options_init(options) KR_STRUCT_INIT(CROSS_ENTROPY_OPTIONS, kr_cross_entropy_options, options)
 
@@ -56,7 +56,7 @@ KR_API kr_tensor *kr_cross_entropy(kr_tape *tape, kr_tensor *logits, kr_tensor *
 KR_API kr_tensor *kr_head_cross_entropy(kr_tape *tape, kr_tensor *hidden, kr_tensor *weight, kr_tensor *bias,
                                         kr_tensor *labels, const kr_cross_entropy_options *options);
 
-/* Counts only, nothing is recorded. Of the options mask, ignore_index, n_classes and excludes_padding matter. Zeros after
+/* Counts only, nothing is recorded. Of the options mask, ignore_index, n_classes and exclude_padding matter. Zeros after
  * an error. */
 KR_API kr_scores kr_accuracy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels,
                              const kr_cross_entropy_options *options);
@@ -122,14 +122,14 @@ typedef struct kr_loss_call {
     kr_tensor *scored;  /* the loss's mask; see its options. NULL: all */
 
     /* How the network is run; NULL: all defaults. With last_logits_only the loss is that of each row's last output;
-     * skips_head is set by the kind of loss. */
+     * skip_head is set by the kind of loss. */
     const kr_call *call;
 
     /* As in the options of the losses. */
     int64_t ignore_index;
     double label_smoothing;
     kr_reduction reduction;
-    bool excludes_padding, from_probabilities, target_logits;
+    bool exclude_padding, from_probabilities, target_logits;
     double eps;
     double huber_delta, quantile; /* 1, 0.5 */
 } kr_loss_call;
@@ -138,7 +138,7 @@ typedef struct kr_loss_call {
 typedef struct kr_loss_out {
     kr_tensor *loss;
     kr_tensor *y;      /* the outputs; NULL for cross-entropy, which makes them in passing */
-    kr_state *state;   /* on the tape; NULL with drops_state */
+    kr_state *state;   /* on the tape; NULL with drop_state */
     kr_scores scores;  /* right is of cross-entropy alone */
     void *reserved[4]; /* NULL; for later versions */
 } kr_loss_out;

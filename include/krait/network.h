@@ -27,9 +27,9 @@ typedef struct kr_network_config {
     int64_t pad_vocab_size_multiple; /* 8: the table has vocab_size rows rounded up to this; so have the logits */
     bool tie_embeddings;             /* true: the head is the embedding */
     double embedding_std;            /* 0.02: of the initial embedding */
-    bool rescales_residual;          /* true: initial out_proj and fc2 are divided by sqrt(n_residuals n_virtual) */
+    bool rescale_residual;           /* true: initial out_proj and fc2 are divided by sqrt(n_residuals n_virtual) */
     int64_t n_residuals;             /* 1, as the official code has it in effect, with an MLP too */
-    bool zeroes_proj_biases;         /* true: projection biases begin at 0, and not with the usual draw */
+    bool zero_proj_biases;           /* true: projection biases begin at 0, and not with the usual draw */
 
     int64_t input_size;  /* > 0: a latent network, from input_size ... */
     int64_t output_size; /* ... to output_size features */
@@ -53,9 +53,9 @@ KR_API kr_state *kr_network_state(const kr_network *net, int64_t batch);
 
 typedef struct kr_network_out {
     kr_tensor *y;      /* logits [b s w], or [b w] with last_logits_only and from step; outputs [b s o] or [b o];
-                          NULL with skips_head */
-    kr_tensor *hidden; /* what the head was applied to, or would be; NULL with skips_hidden and y */
-    kr_state *state;   /* on the tape, or call.advance; NULL with drops_state */
+                          NULL with skip_head */
+    kr_tensor *hidden; /* what the head was applied to, or would be; NULL with skip_hidden and y */
+    kr_state *state;   /* on the tape, or call.advance; NULL with drop_state */
     void *reserved[4]; /* NULL; for later versions */
 } kr_network_out;
 
@@ -119,7 +119,7 @@ typedef struct kr_custom_network {
 
 /* A network of the program's own blocks, layers, stacks and ops, for what takes a kr_network: kr_network_forward and
  * kr_network_step, kr_network_loss, kr_generation_create, kr_state_save and kr_state_load. It has no kr_network_layers, and
- * skips_head, streams, prime and step_infinite are errors. examples/handmade.c is a whole program. NULL after an error;
+ * skip_head, streams, prime and step_infinite are errors. examples/handmade.c is a whole program. NULL after an error;
  * `destroy` is not called then. */
 KR_API kr_network *kr_network_custom(kr_ctx *ctx, const kr_custom_network *custom);
 

@@ -51,7 +51,7 @@ typedef struct kr_param_row {
     kr_init init;
     double init_scale; /* scales the initial values: 1, except for residual projections of deep networks */
     bool decays;       /* weight decay applies: matrices, but not norms, biases, A_log, D, dt_bias */
-    int nsegments;     /* 0: updated by AdamW as a whole */
+    int n_segments;    /* 0: updated by AdamW as a whole */
     const kr_segment *segments;
 } kr_param_row;
 
@@ -114,7 +114,7 @@ typedef struct kr_param_options {
     kr_init init;     /* fill with 0 */
     bool decays;      /* false */
     bool is_linear;   /* false; true: a matrix [out in] that kr_linear takes, and kr_params_pack copies */
-    int nsegments;    /* 0; of a matrix: their rows add up to its rows */
+    int n_segments;   /* 0; of a matrix: their rows add up to its rows */
     const kr_segment *segments;
 } kr_param_options;
 #define kr_param_options_init(options) KR_STRUCT_INIT(PARAM_OPTIONS, kr_param_options, options)

@@ -119,10 +119,10 @@ extern "C" {
 #endif
 
 /* Gradient checkpointing: runs fn(tape, user, in, out) without keeping its activations; the backward pass runs it
- * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..nout) from in[0..nin) and
+ * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..n_out) from in[0..n_in) and
  * from any parameters or earlier tensors that it reaches through user. Returns false after an error. */
 typedef void kr_checkpoint_fn(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **out);
-KR_API bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,
+KR_API bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
                           kr_tensor **out);
 
 /* ---- custom ops ---- */
@@ -135,17 +135,17 @@ typedef struct kr_back kr_back;
 typedef struct kr_rule {
     const char *name;
     void (*backward)(kr_back *back);
-    bool allows_infinity; /* infinite results are valid: check_finite looks for NaN only */
-    void *reserved[4];    /* must be NULL; for later versions */
+    bool allow_infinity; /* infinite results are valid: check_finite looks for NaN only */
+    void *reserved[4];   /* must be NULL; for later versions */
 } kr_rule;
 
-/* Records that out[0..nout) came from in[0..nin) by `rule` (inputs may be NULL where optional), keeping what the
+/* Records that out[0..n_out) came from in[0..n_in) by `rule` (inputs may be NULL where optional), keeping what the
  * backward will need. Does nothing in no-grad mode or when no input wants a gradient. The outputs must be new tensors
  * (kr_new, or views of inputs). attrs_bytes bytes at attrs are copied. The rule must outlive the tape's step. Returns
  * false after an error. */
 typedef struct kr_record_args {
     const kr_rule *rule;
-    int nin, nout, nsaved;
+    int n_in, n_out, n_saved;
     kr_tensor *const *in;
     kr_tensor *const *out;
     kr_tensor *const *saved;

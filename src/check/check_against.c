@@ -388,7 +388,7 @@ static bool read_padded(against *a)
         p.nb = least(rows, a->padded.nb - p.b);
         kr_call call;
         kr_call_init(&call);
-        call.drops_state = true;
+        call.drop_state = true;
         if (a->mask.ids) call.mask_bs = cut(tape, &a->mask, &p);
         const kr_tensor *y = kr_network_forward(tape, a->net, cut(tape, &a->padded, &p), &call).y;
         for (int64_t i = 0; i < a->nchecks; i++)

@@ -27,7 +27,7 @@ typedef struct vector_run {
     kr_tape *tape;
     kr_dtype dtype;
     uint64_t id; /* of the case: key of its inputs */
-    int nin, nout;
+    int n_in, n_out;
     kr_tensor *in[MOST_INPUTS], *out[MOST_OUTPUTS];
 } vector_run;
 
@@ -53,7 +53,7 @@ static kr_tensor *in(vector_run *r, int index, kr_shape shape, double low, doubl
         values[i] = low + floor(steps * (double)(hash(r->id, (uint64_t)index, (uint64_t)i) >> 11) * 0x1p-53) / 1024;
     kr_tensor *x = kr_cast(r->tape, kr_from_data(r->tape, KR_DTYPE_F64, shape, values), r->dtype);
     check_free(values);
-    if (r->nin <= index) r->nin = index + 1;
+    if (r->n_in <= index) r->n_in = index + 1;
     return r->in[index] = kr_input(r->tape, x);
 }
 
@@ -69,7 +69,7 @@ static kr_tensor *ids(vector_run *r, kr_shape shape, int64_t below)
 
 static void out(vector_run *r, kr_tensor *y)
 {
-    if (r->nout < MOST_OUTPUTS) r->out[r->nout++] = y;
+    if (r->n_out < MOST_OUTPUTS) r->out[r->n_out++] = y;
 }
 
 /* ---- cases ---- */
@@ -397,7 +397,7 @@ static void optimizer_case(vector_run *r, kr_tape *t, const kr_optimizer_options
     kr_param_options_init(&row);
     const kr_segment segment = { .name = "w", .rows = STEP_ROWS, .muon = true };
     row.decays = row.is_linear = true;
-    row.nsegments = 1;
+    row.n_segments = 1;
     row.segments = &segment;
     kr_tensor *w = kr_params_make(params, "w", r->dtype, KR_SHAPE(STEP_ROWS, STEP_COLS), &row);
     kr_tensor *first = X(0, -2, 2, STEP_ROWS, STEP_COLS), *factor = X(1, 0.5, 2, STEP_ROWS, STEP_COLS);
@@ -588,7 +588,7 @@ typedef struct projection {
 } projection;
 
 typedef struct vector_results {
-    int nin, nout;
+    int n_in, n_out;
     projection of[MOST_RESULTS]; /* outputs, then gradients of the inputs */
     char error[200];             /* "": none */
 } vector_results;
@@ -629,15 +629,15 @@ static void run_case(kr_ctx *ctx, kr_dtype dtype, int number, vector_results *re
     vector_run r = { .tape = kr_tape_create(ctx, KR_TAPE_GRAD), .dtype = dtype, .id = 1 + (uint64_t)number };
     cases[number].build(&r, r.tape);
     kr_tensor *g[MOST_OUTPUTS];
-    for (int o = 0; o < r.nout; o++) g[o] = output_gradient(&r, o);
-    bool ok = !kr_ctx_failed(ctx) && kr_backward_from(r.tape, r.nout, r.out, g) == KR_OK;
-    results->nout = r.nout;
-    results->nin = r.nin;
-    for (int o = 0; ok && o < r.nout; o++)
+    for (int o = 0; o < r.n_out; o++) g[o] = output_gradient(&r, o);
+    bool ok = !kr_ctx_failed(ctx) && kr_backward_from(r.tape, r.n_out, r.out, g) == KR_OK;
+    results->n_out = r.n_out;
+    results->n_in = r.n_in;
+    for (int o = 0; ok && o < r.n_out; o++)
         ok = project(ctx, r.out[o], kr_tensor_count(r.out[o]), r.id * 100 + (uint64_t)o, &results->of[o]);
-    for (int i = 0; ok && i < r.nin; i++)
+    for (int i = 0; ok && i < r.n_in; i++)
         ok = project(ctx, kr_grad(r.in[i]), kr_tensor_count(r.in[i]), r.id * 100 + 50 + (uint64_t)i,
-                     &results->of[r.nout + i]);
+                     &results->of[r.n_out + i]);
     if (!ok)
         snprintf(results->error, sizeof results->error, "%.190s",
                  kr_ctx_failed(ctx) ? kr_ctx_message(ctx) : "out of memory");
@@ -649,7 +649,7 @@ static void run_case(kr_ctx *ctx, kr_dtype dtype, int number, vector_results *re
 
 typedef struct vector_record {
     const char *name;
-    int nout, nin;
+    int n_out, n_in;
     projection of[MOST_RESULTS];
 } vector_record;
 
@@ -668,8 +668,8 @@ static const vector_record *record_of(const char *name)
 /* A case's results as a row of check_vectors.inc; false: it does not fit. */
 static bool write_record(const char *name, const vector_results *v, char *text, size_t bytes)
 {
-    int n = snprintf(text, bytes, "{ \"%s\",\n  %d,\n  %d,\n  {\n", name, v->nout, v->nin);
-    for (int i = 0; i < v->nout + v->nin; i++) {
+    int n = snprintf(text, bytes, "{ \"%s\",\n  %d,\n  %d,\n  {\n", name, v->n_out, v->n_in);
+    for (int i = 0; i < v->n_out + v->n_in; i++) {
         const projection *p = &v->of[i];
         if (n < 0 || (size_t)n >= bytes) return false;
         n += snprintf(text + n, bytes - (size_t)n, "      { { %.14g, %.14g, %.14g, %.14g }, %.8g },\n", p->sum[0],
@@ -709,11 +709,11 @@ static void compare_case(int number, const vector_results *got, vector_worst *wo
 {
     const vector_record *want = record_of(cases[number].name);
     *worst = (vector_worst){ 0, "" };
-    if (!want || want->nout != got->nout || want->nin != got->nin) {
+    if (!want || want->n_out != got->n_out || want->n_in != got->n_in) {
         *worst = (vector_worst){ NAN, "the recorded results are of another version" };
         return;
     }
-    for (int i = 0; i < got->nout + got->nin; i++) {
+    for (int i = 0; i < got->n_out + got->n_in; i++) {
         double apart = 0;
         for (int k = 0; k < N_PROJECTIONS; k++) {
             const double d = fabs(got->of[i].sum[k] - want->of[i].sum[k]);
@@ -722,8 +722,8 @@ static void compare_case(int number, const vector_results *got, vector_worst *wo
         const double error = want->of[i].scale > 0 ? apart / want->of[i].scale : apart;
         if (!(error > worst->error || isnan(error))) continue;
         worst->error = error;
-        if (i < got->nout) snprintf(worst->where, sizeof worst->where, "output %d", i);
-        else snprintf(worst->where, sizeof worst->where, "the gradient of input %d", i - got->nout);
+        if (i < got->n_out) snprintf(worst->where, sizeof worst->where, "output %d", i);
+        else snprintf(worst->where, sizeof worst->where, "the gradient of input %d", i - got->n_out);
         if (isnan(error)) return;
     }
 }

@@ -41,12 +41,12 @@ static kr_tensor *load(golden_run *run, const kr_tensor_file_item *item)
 
 kr_tensor *golden_in_if(golden_run *run, const char *name)
 {
-    for (int i = 0; i < run->nin; i++)
+    for (int i = 0; i < run->n_in; i++)
         if (!strcmp(run->in[i].name, name)) return run->in[i].tensor;
     const kr_tensor_file_item *item = find_part(run, "in", name);
-    if (!item || run->nin == GOLDEN_MOST_PARTS) return NULL;
+    if (!item || run->n_in == GOLDEN_MOST_PARTS) return NULL;
     kr_tensor *x = kr_input(run->tape, load(run, item));
-    run->in[run->nin++] = (golden_part){ .name = name, .tensor = x };
+    run->in[run->n_in++] = (golden_part){ .name = name, .tensor = x };
     return x;
 }
 
@@ -59,14 +59,14 @@ kr_tensor *golden_in(golden_run *run, const char *name)
 
 void golden_out(golden_run *run, const char *name, kr_tensor *y)
 {
-    if (!find_part(run, "out", name) || run->nout == GOLDEN_MOST_PARTS) return;
-    run->out[run->nout++] = (golden_part){ .name = name, .tensor = y };
+    if (!find_part(run, "out", name) || run->n_out == GOLDEN_MOST_PARTS) return;
+    run->out[run->n_out++] = (golden_part){ .name = name, .tensor = y };
 }
 
 void golden_out_angle(golden_run *run, const char *name, kr_tensor *y)
 {
     golden_out(run, name, y);
-    if (run->nout > 0 && run->out[run->nout - 1].tensor == y) run->out[run->nout - 1].is_angle = true;
+    if (run->n_out > 0 && run->out[run->n_out - 1].tensor == y) run->out[run->n_out - 1].is_angle = true;
 }
 
 const kr_json *golden_setting(const golden_run *run, const char *key)
@@ -145,7 +145,8 @@ static void compare_part(golden_run *run, const char *part, const char *way, wor
         const kr_tensor_file_item *item = kr_tensor_file_at(run->file, i);
         const char *name = name_in(run, part, item);
         if (!name) continue;
-        const golden_part *mine = is_out ? find_named(run->out, run->nout, name) : find_named(run->in, run->nin, name);
+        const golden_part *mine =
+            is_out ? find_named(run->out, run->n_out, name) : find_named(run->in, run->n_in, name);
         if (!mine) {
             get_into_trouble(run, is_out ? "this kind does not compute" : "this kind does not know", item->name);
             continue;
@@ -163,7 +164,7 @@ static bool run_backward(golden_run *run)
 {
     kr_tensor *y[GOLDEN_MOST_PARTS], *w[GOLDEN_MOST_PARTS];
     int count = 0;
-    for (int i = 0; i < run->nout; i++) {
+    for (int i = 0; i < run->n_out; i++) {
         const kr_tensor_file_item *item = find_part(run, "w", run->out[i].name);
         if (!item) continue;
         y[count] = run->out[i].tensor;
@@ -267,7 +268,7 @@ bool golden_check(check_tally *t, int ncontexts, kr_ctx *const *contexts)
     const char *path = t->options->ops;
     kr_tensor_file *file = kr_tensor_file_open(t->ctx, path); /* an error of a case does not touch this context */
     const char *text = kr_tensor_file_metadata(file, "cases");
-    kr_json *cases = text ? kr_json_create(t->ctx, text, strlen(text), NULL) : NULL;
+    kr_json *cases = text ? kr_json_parse(t->ctx, text, strlen(text), NULL) : NULL;
     const bool ok =
         file &&
         kr_require(t->ctx, text != NULL, KR_ERR_FORMAT,

@@ -29,7 +29,7 @@ typedef struct golden_run {
     const char *name; /* of the case */
     const kr_json *settings;
     int way;
-    int nin, nout;
+    int n_in, n_out;
     golden_part in[GOLDEN_MOST_PARTS], out[GOLDEN_MOST_PARTS];
     char trouble[160]; /* why it could not be run; "" if it could */
 } golden_run;

@@ -165,7 +165,7 @@ bool kr_columns_load(kr_ctx *ctx, kr_column *columns, int64_t count, kr_csv_scal
 {
     kr_file file;
     if (!kr_file_open(&file, ctx, path, false)) return false;
-    kr_json *root = kr_json_create(ctx, (const char *)file.data, file.bytes, NULL);
+    kr_json *root = kr_json_parse(ctx, (const char *)file.data, file.bytes, NULL);
     const bool loaded = root && read_root(ctx, root, columns, count, scaling);
     kr_json_destroy(root);
     kr_file_close(&file);

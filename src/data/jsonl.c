@@ -32,7 +32,7 @@ static const char *read_field(kr_jsonl *lines, const char *text, size_t length, 
     kr_ctx *ctx = lines->ctx;
     const long long line = (long long)lines->line;
     kr_arena_reset(&lines->arena);
-    const kr_json *root = kr_json_parse(ctx, &lines->arena, text, length, NULL);
+    const kr_json *root = kr_json_parse_in(ctx, &lines->arena, text, length, NULL);
     if (!root) {
         kr_blame(ctx, "%s, line %lld", lines->path, line);
         return NULL;

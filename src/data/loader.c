@@ -62,7 +62,7 @@ static bool take_stretch(kr_loader *l)
     if (l->count < 0) l->count = 0;
     l->n_rows = o->carries ? o->batch : ceil_div(l->count, o->length);
     if (!o->carries) return true;
-    l->steps = o->drops_last ? l->count / o->batch / o->length : ceil_div(ceil_div(l->count, o->batch), o->length);
+    l->steps = o->drop_last ? l->count / o->batch / o->length : ceil_div(ceil_div(l->count, o->batch), o->length);
     return kr_require(l->ctx, l->count >= o->batch, KR_ERR_ARG,
                       "loader: %lld positions are too few for %lld rows that are carried", (long long)l->count,
                       (long long)o->batch);
@@ -165,13 +165,13 @@ static bool build(kr_loader *l)
 {
     const kr_loader_options *o = &l->options;
     if (!check(l) || !(o->packs ? take_stretch(l) : take_documents(l))) return false;
-    if (!o->carries) l->steps = o->drops_last ? l->n_rows / o->batch : ceil_div(l->n_rows, o->batch);
+    if (!o->carries) l->steps = o->drop_last ? l->n_rows / o->batch : ceil_div(l->n_rows, o->batch);
     return kr_require(l->ctx, l->count > 0, KR_ERR_ARG,
                       "loader: nothing to %s: the source has %lld positions, validation_fraction is %g",
                       o->part == KR_DATA_PART_TRAIN ? "train on" : "validate on", (long long)l->source->info.count,
                       o->validation_fraction) &&
            kr_require(l->ctx, l->steps > 0, KR_ERR_ARG,
-                      "loader: drops_last leaves no batch: %lld positions do not fill %lld rows of %lld",
+                      "loader: drop_last leaves no batch: %lld positions do not fill %lld rows of %lld",
                       (long long)l->count, (long long)o->batch, (long long)o->length);
 }
 
@@ -216,7 +216,7 @@ int64_t kr_loader_steps_per_epoch(const kr_loader *l)
     return l ? l->steps : 0;
 }
 
-kr_loader_position kr_loader_save(const kr_loader *l)
+kr_loader_position kr_loader_snapshot(const kr_loader *l)
 {
     if (!l) return (kr_loader_position){ 0 };
     return (kr_loader_position){
@@ -224,19 +224,19 @@ kr_loader_position kr_loader_save(const kr_loader *l)
     };
 }
 
-kr_status kr_loader_load(kr_loader *l, const kr_loader_position *position)
+kr_status kr_loader_restore(kr_loader *l, const kr_loader_position *position)
 {
     if (!l) return KR_ERR_ARG;
     kr_ctx *ctx = l->ctx;
     if (kr_ctx_failed(ctx)) return kr_ctx_status(ctx);
-    if (kr_require(ctx, position, KR_ERR_ARG, "loader.load: position is NULL") &&
+    if (kr_require(ctx, position, KR_ERR_ARG, "loader.restore: position is NULL") &&
         kr_require(ctx, position->count == l->count && position->steps_per_epoch == l->steps, KR_ERR_ARG,
-                   "loader.load: the position is of %lld steps through %lld positions, but this loader has %lld "
+                   "loader.restore: the position is of %lld steps through %lld positions, but this loader has %lld "
                    "through %lld; source and options must be those it was saved with",
                    (long long)position->steps_per_epoch, (long long)position->count, (long long)l->steps,
                    (long long)l->count) &&
         kr_require(ctx, position->epoch >= 0 && position->step >= 0 && position->step < l->steps, KR_ERR_ARG,
-                   "loader.load: no position: step %lld of epoch %lld, of %lld steps", (long long)position->step,
+                   "loader.restore: no position: step %lld of epoch %lld, of %lld steps", (long long)position->step,
                    (long long)position->epoch, (long long)l->steps)) {
         l->options.seed = position->seed;
         l->epoch = position->epoch;

@@ -93,8 +93,8 @@ static void mark_scored(const kr_loader *l, kr_loader_row row, int32_t *scored)
 {
     const kr_source *s = l->source;
     const int64_t to = row.from + row.count;
-    for (int64_t i = 0; i < row.count; i++) scored[i] = !l->options.scores_last;
-    if (l->options.scores_last) {
+    for (int64_t i = 0; i < row.count; i++) scored[i] = !l->options.score_last;
+    if (l->options.score_last) {
         for (int64_t at = row.from, end; at < to; at = end) {
             const int64_t last = last_scored(l, at, &end);
             if (last >= row.from && last < to) scored[last - row.from] = 1;

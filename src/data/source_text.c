@@ -85,8 +85,8 @@ static bool check(encoder *e, const kr_text_options *options)
     if (!kr_require(ctx, e->tok, KR_ERR_ARG, "%s: the tokenizer is NULL", e->name) ||
         !KR_TAKE(ctx, e->name, kr_text_options, options, &e->options))
         return false;
-    e->how.adds_special = false;
-    e->how.parses_special = e->options.parses_special;
+    e->how.add_special = false;
+    e->how.parse_special = e->options.parse_special;
     const int64_t n_ids = kr_tokenizer_size(e->tok);
     return kr_require(ctx, e->options.document_end >= -1 && e->options.document_end < n_ids, KR_ERR_ARG,
                       "%s: document_end = %d must be -1 or one of the tokenizer's %lld ids", e->name,

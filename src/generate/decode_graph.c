@@ -56,7 +56,7 @@ static kr_tensor *step(kr_decode_graph *graph, const kr_network *net, kr_state *
     kr_call call;
     kr_call_init(&call);
     call.advance = state;
-    call.skips_hidden = true;
+    call.skip_hidden = true;
     graph->ids = kr_new(graph->tape, KR_DTYPE_I32, shape);
     const kr_tensor *buffer = kr_new(graph->tape, KR_DTYPE_F32, shape); /* device memory, of the same size */
     if (!graph->ids || !buffer) return NULL;

@@ -159,7 +159,7 @@ static kr_tensor *read_to(const kr_generation *g, kr_state *state, kr_tensor *id
     kr_call_init(&call);
     call.advance = state;
     call.last_logits_only = true;
-    call.skips_hidden = true;
+    call.skip_hidden = true;
     return kr_tensor_rank(ids) == 1 ? kr_network_step(g->tape, g->net, ids, &call).y
                                     : kr_network_forward(g->tape, g->net, ids, &call).y;
 }
@@ -279,7 +279,7 @@ kr_status kr_generation_feed_text(kr_generation *g, const char *text, size_t byt
         return status_of(g);
     kr_encode_options options;
     kr_encode_options_init(&options);
-    options.adds_special = g->rows[0].pending < 0; /* what stands around a text stands at its beginning once */
+    options.add_special = g->rows[0].pending < 0; /* what stands around a text stands at its beginning once */
     const int64_t most = kr_tokenizer_max_ids(g->tok, bytes);
     int32_t *ids = kr_memory_alloc(&g->ctx->memory, (size_t)most * sizeof *ids);
     if (!kr_require(g->ctx, ids != NULL, KR_ERR_NOMEM, "%s: no memory for %lld ids", op, (long long)most))

@@ -89,7 +89,7 @@ static bool find_bos(kr_text_model *lm)
     kr_encode_options options;
     kr_encode_options_init(&options);
     const int64_t n_whole = kr_tokenizer_encode(lm->tok, "a", 1, &options, whole, PROBE_IDS);
-    options.adds_special = false;
+    options.add_special = false;
     const int64_t n_plain = kr_tokenizer_encode(lm->tok, "a", 1, &options, plain, PROBE_IDS);
     if (kr_ctx_failed(lm->ctx)) return false;
     for (int64_t at = 0; at + n_plain <= n_whole && n_whole <= PROBE_IDS; at++) {

@@ -16,7 +16,7 @@ KR_DEFAULTS(kr_json_options) = {
     .size = sizeof(kr_json_options), .max_bytes = (size_t)128 << 20, .max_values = 4000000, .max_depth = 64
 };
 
-kr_json *kr_json_create(kr_ctx *ctx, const char *text, size_t length, const kr_json_options *options)
+kr_json *kr_json_parse(kr_ctx *ctx, const char *text, size_t length, const kr_json_options *options)
 {
     enum { BLOCK_BYTES = 8192 };
     if (kr_ctx_failed(ctx)) return NULL;
@@ -27,7 +27,7 @@ kr_json *kr_json_create(kr_ctx *ctx, const char *text, size_t length, const kr_j
     }
     d->ctx = ctx;
     kr_arena_init(&d->arena, &ctx->memory, BLOCK_BYTES);
-    const kr_json *root = kr_json_parse(ctx, &d->arena, text, length, options);
+    const kr_json *root = kr_json_parse_in(ctx, &d->arena, text, length, options);
     if (!root) {
         kr_json_destroy(&d->root);
         return NULL;

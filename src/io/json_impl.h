@@ -32,8 +32,9 @@ struct kr_json {
     };
 };
 
-/* As kr_json_create, with all memory from the arena, which keeps it after a failure too. */
-kr_json *kr_json_parse(kr_ctx *ctx, kr_arena *arena, const char *text, size_t length, const kr_json_options *options);
+/* As kr_json_parse, with all memory from the arena, which keeps it after a failure too. */
+kr_json *kr_json_parse_in(kr_ctx *ctx, kr_arena *arena, const char *text, size_t length,
+                          const kr_json_options *options);
 
 /* -1, 0 or 1: by bytes, the shorter first. */
 int kr_json_compare_keys(const char *a, size_t na, const char *b, size_t nb);

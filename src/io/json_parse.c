@@ -397,7 +397,7 @@ static bool check_options(parser *p, const kr_json_options *given)
                       most);
 }
 
-kr_json *kr_json_parse(kr_ctx *ctx, kr_arena *arena, const char *text, size_t length, const kr_json_options *options)
+kr_json *kr_json_parse_in(kr_ctx *ctx, kr_arena *arena, const char *text, size_t length, const kr_json_options *options)
 {
     if (kr_ctx_failed(ctx)) return NULL;
     parser p = { .ctx = ctx, .arena = arena, .text = text, .length = length };

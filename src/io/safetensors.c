@@ -225,7 +225,7 @@ static bool read_file(kr_safetensors *f, const unsigned char *bytes, size_t nbyt
     kr_json_options_init(&options);
     options.max_bytes = (size_t)most_header_bytes;
     const kr_json *header =
-        kr_json_parse(ctx, &f->arena, (const char *)bytes + PREFIX_BYTES, (size_t)header_bytes, &options);
+        kr_json_parse_in(ctx, &f->arena, (const char *)bytes + PREFIX_BYTES, (size_t)header_bytes, &options);
     if (!header) return kr_blame(ctx, "the header");
     const size_t skip = PREFIX_BYTES + (size_t)header_bytes;
     return read_header(f, header, bytes + skip, nbytes - skip);

@@ -94,7 +94,7 @@ bool kr_tensor_file_open_index(kr_tensor_file *w, const char *path)
     kr_ctx *ctx = w->ctx;
     kr_file file;
     if (!kr_file_open(&file, ctx, path, true)) return false;
-    const kr_json *index = kr_json_parse(ctx, &w->arena, (const char *)file.data, file.bytes, NULL);
+    const kr_json *index = kr_json_parse_in(ctx, &w->arena, (const char *)file.data, file.bytes, NULL);
     kr_file_close(&file);
     const kr_json *map = kr_json_find(index, "weight_map");
     if (!index || !check_map(ctx, map)) return kr_blame(ctx, "%s", path);

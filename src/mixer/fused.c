@@ -219,7 +219,7 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
     const sizes n = { core->nb, core->ns, core->nm, core->nh,        core->np,
                       core->ng, core->nr, core->nl, core->sequences, args.half };
     const kr_record_args record = {
-        .rule = &fused_rule, .nin = NIN, .in = in, .nout = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
+        .rule = &fused_rule, .n_in = NIN, .in = in, .n_out = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
     };
     return kr_record(tape, &record) ? (kr_ssd_out){ .y = out[0], .final_state = out[1] } : none;
 }

@@ -120,9 +120,9 @@ kr_quaternion_out kr_quaternion_cumprod(kr_tape *tape, kr_tensor *q, kr_tensor *
                                      .final = out[1]->data };
     if (!KR_RUN(tape->ctx, quaternion_scan[kr_real_of(q->dtype)], &args)) return none;
     const kr_record_args record = { .rule = &cumprod_rule,
-                                    .nin = 2,
+                                    .n_in = 2,
                                     .in = (kr_tensor *[]){ q, initial },
-                                    .nout = 2,
+                                    .n_out = 2,
                                     .out = out,
                                     .attrs = &sequences,
                                     .attrs_bytes = sizeof sequences };

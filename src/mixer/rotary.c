@@ -100,9 +100,13 @@ kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *d
                             .final = out[1]->data,
                             .range = range };
     if (!KR_RUN(tape->ctx, angles[kr_real_of(in[THETA]->dtype)], &args)) return none;
-    const kr_record_args record = {
-        .rule = &angles_rule, .nin = NIN, .in = in, .nout = 2, .out = out, .attrs = &attrs, .attrs_bytes = sizeof attrs
-    };
+    const kr_record_args record = { .rule = &angles_rule,
+                                    .n_in = NIN,
+                                    .in = in,
+                                    .n_out = 2,
+                                    .out = out,
+                                    .attrs = &attrs,
+                                    .attrs_bytes = sizeof attrs };
     if (!kr_record(tape, &record)) return none;
     return (kr_rotation_out){ .angle_bsha = out[0], .final_bha = out[1] };
 }

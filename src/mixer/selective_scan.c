@@ -156,9 +156,9 @@ kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input 
                           kr_final_states(tape, in[X]->dtype, KR_SHAPE(sequences.count, d.i, d.r), final) };
     if (!out[0] || !out[1] || !run(tape, &d, &sequences, in, stride, out)) return none;
     const kr_record_args record = { .rule = &selective_scan_rule,
-                                    .nin = NIN,
+                                    .n_in = NIN,
                                     .in = in,
-                                    .nout = 2,
+                                    .n_out = 2,
                                     .out = out,
                                     .attrs = &sequences,
                                     .attrs_bytes = sizeof sequences };

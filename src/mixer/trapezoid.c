@@ -144,7 +144,7 @@ kr_trapezoid_out kr_trapezoid(kr_tape *tape, kr_tensor *dt_raw, kr_tensor *dt_bi
         if (!(out[i] = kr_new(tape, in[DT_RAW]->dtype, kr_tensor_shape(in[DT_RAW])))) return none;
     if (!run_trapezoid(tape, in, out, &o)) return none;
     const kr_record_args record = {
-        .rule = &trapezoid_rule, .nin = NIN, .in = in, .nout = NOUT, .out = out, .attrs = &o, .attrs_bytes = sizeof o
+        .rule = &trapezoid_rule, .n_in = NIN, .in = in, .n_out = NOUT, .out = out, .attrs = &o, .attrs_bytes = sizeof o
     };
     if (!kr_record(tape, &record)) return none;
     return (kr_trapezoid_out){

@@ -134,7 +134,7 @@ static const kr_key common_rows[] = {
       .flags = KR_KEY_ALWAYS | KR_KEY_ABOVE },
     { .name = "rescale_prenorm_residual",
       .kind = &kr_bool_key,
-      .offset = KR_FIELD(network.rescales_residual),
+      .offset = KR_FIELD(network.rescale_residual),
       .flags = KR_KEY_ALWAYS },
     { .name = "torch_dtype", .kind = &dtype_key, .flags = KR_KEY_ALWAYS | KR_KEY_NULLABLE },
 };
@@ -293,7 +293,7 @@ static void set_defaults(kr_model_values *c, type t)
     c->network.pad_vocab_size_multiple = 1;
     c->network.tie_embeddings = t != MAMBA2;
     c->network.embedding_std = 0.1;
-    c->network.rescales_residual = false;
+    c->network.rescale_residual = false;
     c->mamba1.bcdt_norm_eps = t == FALCON ? 1e-6 : 0;
     c->mamba2.ngroups = 8;
     c->mamba2.norm_per_group = false;
@@ -381,7 +381,7 @@ static void adapt(kr_model_values *expressible)
     n->vocab_size = (n->vocab_size + pad - 1) / pad * pad;
     if (!expressible->mamba1.d_inner)
         expressible->mamba1.d_inner = expressible->mamba1.expand * expressible->mamba1.d_model;
-    n->rescales_residual = false; /* with true, transformers 5 divides weights that it has just loaded */
+    n->rescale_residual = false; /* with true, transformers 5 divides weights that it has just loaded */
 }
 
 static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config, kr_model_values *seen)
@@ -403,7 +403,7 @@ static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config,
     kr_json_write_string(w, "model_type", type_names[t]);
     for (int i = 0; i < 4; i++) kr_keys_write(w, tables[i], &expressible, seen);
     for (int i = 0; i < 4; i++) kr_keys_copy(tables[i], seen, &expressible);
-    seen->network.rescales_residual = config->network.rescales_residual; /* not carried: of initial weights only */
+    seen->network.rescale_residual = config->network.rescale_residual; /* not carried: of initial weights only */
     derive_sizes(seen);
     return true;
 }

@@ -222,7 +222,7 @@ kr_json *kr_config_parse(kr_ctx *ctx, const char *name, const char *text, size_t
     kr_json_options_init(&options);
     options.max_bytes = KR_CONFIG_BYTES_MOST;
     options.allow_nonfinite = true;
-    kr_json *root = kr_json_create(ctx, text, bytes, &options);
+    kr_json *root = kr_json_parse(ctx, text, bytes, &options);
     if (root && kr_require(ctx, kr_json_kind_of(root) == KR_JSON_OBJECT, KR_ERR_FORMAT,
                            "the file is no object, but of the kind %s", kr_json_kind_name(kr_json_kind_of(root))))
         return root;
@@ -251,7 +251,7 @@ static kr_config_box *read_text(kr_ctx *ctx, const char *text, size_t bytes)
     return NULL;
 }
 
-kr_model_config *kr_model_config_read(kr_ctx *ctx, const char *text, size_t bytes)
+kr_model_config *kr_model_config_parse(kr_ctx *ctx, const char *text, size_t bytes)
 {
     kr_config_box *box = read_text(ctx, text, bytes);
     return box ? &box->config : NULL;
@@ -325,8 +325,8 @@ static bool check_config(kr_ctx *ctx, const kr_model_values *c, kr_layout layout
            kr_config_dtype(ctx, "config.json", kr_config_dtype_of(c)) && kr_krait_check(ctx, c);
 }
 
-kr_status kr_model_config_write(kr_ctx *ctx, const kr_model_config *config, kr_layout layout, char *text, size_t bytes,
-                                size_t *needed)
+kr_status kr_model_config_format(kr_ctx *ctx, const kr_model_config *config, kr_layout layout, char *text, size_t bytes,
+                                 size_t *needed)
 {
     kr_model_values values;
     if (needed) *needed = 0;

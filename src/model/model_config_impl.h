@@ -34,7 +34,7 @@ void kr_model_values_init(kr_model_values *values);
 /* *values <- the caller's config, defaults for parts that are NULL; false after an error. */
 bool kr_model_values_take(kr_ctx *ctx, const char *op, kr_model_values *values, const kr_model_config *config);
 
-/* kr_model_config_write of values. */
+/* kr_model_config_format of values. */
 kr_status kr_model_values_write(kr_ctx *ctx, const kr_model_values *values, kr_layout layout, char *text, size_t bytes,
                                 size_t *needed);
 

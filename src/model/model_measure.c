@@ -50,7 +50,7 @@ static int64_t mamba3_numbers(const kr_mamba3 *m)
     const int64_t hmr = m->nh * m->nm * c->state_rank, mgr = m->nm * c->ngroups * c->state_rank;
     const int64_t angles = m->nh * m->nrotations * (c->rotation == KR_ROTATION_QUATERNION ? 8 : 1) + m->nchannel;
     /* in_proj; B and C by group twice, by head, and rotated; angles; step coefficients; y, and its gate */
-    const int64_t common = m->nin + 4 * mgr + 2 * hmr + (m->nrotated ? 2 * hmr : 0) + angles + 8 * m->nh + 2 * m->ni;
+    const int64_t common = m->n_in + 4 * mgr + 2 * hmr + (m->nrotated ? 2 * hmr : 0) + angles + 8 * m->nh + 2 * m->ni;
     /* with several ranks: V, y, z, the gate's and mimo_o's products are each as wide as all of them */
     return common + (c->is_mimo ? 5 * m->nm * m->ni - m->ni : c->has_outproj_norm ? m->ni : 0);
 }

@@ -114,7 +114,7 @@ static void declare_join(kr_bidi *bidi, int64_t pair, kr_dtype dtype)
                                                                         .axes = "d dd",
                                                                         .dtype = dtype,
                                                                         .shape = KR_SHAPE(nd, 2 * nd),
-                                                                        .nsegments = 1,
+                                                                        .n_segments = 1,
                                                                         .segments = &(kr_segment){ "out", nd, true } });
     join->bias = kr_params_add_bias(bidi->params, "bias", "d", dtype, nd, 2 * nd);
     kr_params_leave(bidi->params, outer);

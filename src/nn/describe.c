@@ -15,7 +15,7 @@
 static int64_t muon_elements(const kr_param_row *row)
 {
     int64_t rows = 0;
-    for (int i = 0; i < row->nsegments; i++)
+    for (int i = 0; i < row->n_segments; i++)
         if (row->segments[i].muon) rows += row->segments[i].rows;
     const int64_t first = kr_tensor_dim(row->tensor, 0);
     return first ? kr_tensor_count(row->tensor) / first * rows : 0;
@@ -23,12 +23,12 @@ static int64_t muon_elements(const kr_param_row *row)
 
 static void write_owner(kr_page *p, const kr_param_row *row)
 {
-    if (!row->nsegments) {
+    if (!row->n_segments) {
         kr_page_write(p, "adamw\n");
         return;
     }
     kr_page_write(p, "muon[");
-    for (int i = 0; i < row->nsegments; i++)
+    for (int i = 0; i < row->n_segments; i++)
         kr_page_write(p, "%s%s:%lld%s", i ? " " : "", row->segments[i].name, (long long)row->segments[i].rows,
                       row->segments[i].muon ? "" : "*");
     kr_page_write(p, "]\n");

@@ -215,7 +215,7 @@ void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow
     }
     const int nplaces = nkept;
     if (job->in_place && cache && !kr_ctx_failed(tape->ctx)) overwrite_cache(tape, job->layers, cache, after);
-    if (!job->drops_state) nkept += list_cache(job->layers, after, keep + nkept);
+    if (!job->drop_state) nkept += list_cache(job->layers, after, keep + nkept);
     kr_no_grad_end(tape, scope, nkept, keep);
     for (int i = 0; i < nplaces; i++) *own[i] = *keep[i];
 }
@@ -246,7 +246,7 @@ static void run_again(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor
     r->is_stream = flow.nstreams && flow.x == flow.streams[0];
     kr_tensor **results[LIST_MAX];
     int n = list_flow(&flow, results);
-    if (!r->job.drops_state) n += list_cache(s, &r->after, results + n);
+    if (!r->job.drop_state) n += list_cache(s, &r->after, results + n);
     for (int i = 0; i < n; i++) out[i] = *results[i];
 }
 
@@ -262,12 +262,12 @@ void kr_layer_run_recomputed(kr_tape *tape, const kr_layer_job *job, kr_flow *fl
     *r = (recipe){ .job = *job, .nstreams = flow->nstreams, .has_cache = cache != NULL };
     if (cache) r->shape_of_cache = *cache;
     kr_tensor **slots[LIST_MAX], *in[LIST_MAX], *out[LIST_MAX];
-    int nin = list_flow(flow, slots);
-    if (cache) nin += list_cache(s, &r->shape_of_cache, slots + nin);
-    for (int i = 0; i < nin; i++) in[i] = *slots[i];
-    const int ncache = job->drops_state ? 0 : s->kind->ncache;
-    const int nout = 1 + (int)kr_layer_streams(s, job->v + 1) + ncache;
-    if (!kr_checkpoint(tape, run_again, r, nin, in, nout, out)) return;
+    int n_in = list_flow(flow, slots);
+    if (cache) n_in += list_cache(s, &r->shape_of_cache, slots + n_in);
+    for (int i = 0; i < n_in; i++) in[i] = *slots[i];
+    const int ncache = job->drop_state ? 0 : s->kind->ncache;
+    const int n_out = 1 + (int)kr_layer_streams(s, job->v + 1) + ncache;
+    if (!kr_checkpoint(tape, run_again, r, n_in, in, n_out, out)) return;
     *flow = (kr_flow){ .x = out[0], .nstreams = r->nstreams_after };
     for (int64_t q = 0; q < flow->nstreams; q++) flow->streams[q] = out[1 + q];
     if (r->is_stream) flow->x = flow->streams[0]; /* one tensor, so that its gradients add up in the recorded order */

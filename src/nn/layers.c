@@ -36,8 +36,8 @@ static bool take_advance(kr_tape *tape, kr_run *run)
     const kr_state *own = run->call.advance;
     if (!own) return true;
     if (!kr_require(ctx, !run->call.state, KR_ERR_ARG, "%s: state and advance are both given; choose one", run->op) ||
-        !kr_require(ctx, !run->call.drops_state, KR_ERR_ARG,
-                    "%s: drops_state is set, but a state to advance is given; choose one", run->op) ||
+        !kr_require(ctx, !run->call.drop_state, KR_ERR_ARG,
+                    "%s: drop_state is set, but a state to advance is given; choose one", run->op) ||
         !kr_require(ctx, !own->tape, KR_ERR_ARG,
                     "%s: the state to advance is on a tape, where states do not change; give one of kr_state_create",
                     run->op) ||
@@ -165,7 +165,7 @@ bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, 
 
 kr_state *kr_run_end(kr_run *run)
 {
-    if (run->call.drops_state) return NULL;
+    if (run->call.drop_state) return NULL;
     if (run->cursors.is_on) run->state->cursors = run->cursors;
     else memset(run->cursors.layers, 0, (size_t)run->state->nslots * sizeof *run->cursors.layers);
     kr_state *own = run->call.advance;
@@ -273,7 +273,7 @@ static kr_tensor *factors(kr_tape *tape, const kr_layers *s, kr_tensor *mask_bs)
 
 static void keep_slot(kr_run *run, int64_t v, const kr_cache *after)
 {
-    if (!run->call.drops_state) run->state->slots[v] = *after;
+    if (!run->call.drop_state) run->state->slots[v] = *after;
 }
 
 static void run_layer(kr_tape *tape, passage *p)
@@ -353,7 +353,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .reset_bs = call->reset_bs,
                            .mask_bs1 = factors(tape, s, call->mask_bs),
                            .dropout = call->dropout,
-                           .drops_state = call->drops_state,
+                           .drop_state = call->drop_state,
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
                   .recorded_from = -1 };

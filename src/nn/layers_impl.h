@@ -36,7 +36,7 @@ typedef struct kr_layer_load {
     int64_t nb, ns; /* 0: none was measured */
     kr_dtype dtype;
     kr_ssd_path path;
-    bool has_state, drops_state, has_mask, has_dropout;
+    bool has_state, drop_state, has_mask, has_dropout;
 } kr_layer_load;
 
 struct kr_layers {
@@ -86,7 +86,7 @@ typedef struct kr_layer_job {
     kr_tensor *seq_start_bs, *reset_bs;
     kr_tensor *mask_bs1;    /* see kr_block_input */
     double dropout;         /* of h1 and h2 */
-    bool drops_state;       /* *after is not wanted */
+    bool drop_state;        /* *after is not wanted */
     bool is_infinite;       /* x is [b d], repeated for ever; no cache */
     bool in_place;          /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
     kr_tensor *place;       /* where the new stream may go; NULL: the layer makes a tensor for it */

@@ -43,14 +43,14 @@ static bool check_config(kr_ctx *ctx, const kr_mamba1_config *c)
            kr_config_steps(ctx, OP, c->dt_min, c->dt_max, c->dt_init_floor, c->dt_limit_min, c->dt_limit_max);
 }
 
-static kr_tensor *add_matrix(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t nout,
-                             int64_t nin, int nsegments, const kr_segment *segments)
+static kr_tensor *add_matrix(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t n_out,
+                             int64_t n_in, int n_segments, const kr_segment *segments)
 {
     return kr_params_add_linear(params, &(kr_param_spec){ .name = name,
                                                           .axes = axes,
                                                           .dtype = dtype,
-                                                          .shape = KR_SHAPE(nout, nin),
-                                                          .nsegments = nsegments,
+                                                          .shape = KR_SHAPE(n_out, n_in),
+                                                          .n_segments = n_segments,
                                                           .segments = segments });
 }
 
@@ -113,7 +113,7 @@ static void declare_output(kr_mamba1 *m, kr_params *params)
                                                                  .dtype = c->dtype,
                                                                  .shape = KR_SHAPE(nd, m->ni),
                                                                  .is_residual_out = true,
-                                                                 .nsegments = 1,
+                                                                 .n_segments = 1,
                                                                  .segments = (kr_segment[]){ { "out", nd, true } } });
     if (c->has_proj_bias) m->out_proj_bias = kr_params_add_bias(params, "out_proj.bias", "d", c->dtype, nd, m->ni);
     if (c->has_learnable_init_state)

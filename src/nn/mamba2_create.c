@@ -76,12 +76,12 @@ static void declare_projections(kr_mamba2 *m, kr_params *params)
                                    { "x", m->nssm, true },  { "b", ngr, true },      { "c", ngr, true },
                                    { "dt", m->nh, false } };
     const int skipped = m->nmlp ? 0 : 2; /* without an MLP beside */
-    const int64_t nin = 2 * m->ni + 2 * ngr + m->nh;
+    const int64_t n_in = 2 * m->ni + 2 * ngr + m->nh;
     m->in_proj = kr_params_add_linear(params, &(kr_param_spec){ .name = "in_proj.weight",
                                                                 .axes = "zxbcdt d",
                                                                 .dtype = c->dtype,
-                                                                .shape = KR_SHAPE(nin, nd),
-                                                                .nsegments = 7 - skipped,
+                                                                .shape = KR_SHAPE(n_in, nd),
+                                                                .n_segments = 7 - skipped,
                                                                 .segments = in_rows + skipped });
     const kr_segment out_rows[] = { { "out", nd, true } };
     m->out_proj = kr_params_add_linear(params, &(kr_param_spec){ .name = "out_proj.weight",
@@ -89,10 +89,10 @@ static void declare_projections(kr_mamba2 *m, kr_params *params)
                                                                  .dtype = c->dtype,
                                                                  .shape = KR_SHAPE(nd, m->ni),
                                                                  .is_residual_out = true,
-                                                                 .nsegments = 1,
+                                                                 .n_segments = 1,
                                                                  .segments = out_rows });
     if (!c->has_proj_bias) return;
-    m->in_proj_bias = kr_params_add_bias(params, "in_proj.bias", "zxbcdt", c->dtype, nin, nd);
+    m->in_proj_bias = kr_params_add_bias(params, "in_proj.bias", "zxbcdt", c->dtype, n_in, nd);
     m->out_proj_bias = kr_params_add_bias(params, "out_proj.bias", "d", c->dtype, nd, m->ni);
 }
 

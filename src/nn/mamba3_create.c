@@ -121,11 +121,11 @@ static void declare_in_proj(kr_mamba3 *m, kr_params *params)
     m->in_proj = kr_params_add_linear(params, &(kr_param_spec){ .name = "in_proj.weight",
                                                                 .axes = "zxbcdtalr d",
                                                                 .dtype = c->dtype,
-                                                                .shape = KR_SHAPE(m->nin, nd),
-                                                                .nsegments = 8,
+                                                                .shape = KR_SHAPE(m->n_in, nd),
+                                                                .n_segments = 8,
                                                                 .segments = rows });
     if (c->has_proj_bias)
-        m->in_proj_bias = kr_params_add_bias(params, "in_proj.bias", "zxbcdtalr", c->dtype, m->nin, nd);
+        m->in_proj_bias = kr_params_add_bias(params, "in_proj.bias", "zxbcdtalr", c->dtype, m->n_in, nd);
 }
 
 static void declare_out_proj(kr_mamba3 *m, kr_params *params)
@@ -138,7 +138,7 @@ static void declare_out_proj(kr_mamba3 *m, kr_params *params)
                                                                  .dtype = c->dtype,
                                                                  .shape = KR_SHAPE(nd, m->ni),
                                                                  .is_residual_out = true,
-                                                                 .nsegments = 1,
+                                                                 .n_segments = 1,
                                                                  .segments = rows });
     if (c->has_proj_bias) m->out_proj_bias = kr_params_add_bias(params, "out_proj.bias", "d", c->dtype, nd, m->ni);
 }
@@ -191,7 +191,7 @@ static void set_sizes(kr_mamba3 *m)
     m->nrotated = rotated_entry_count(c) / (c->rotation == KR_ROTATION_QUATERNION ? 4 : 2);
     m->nrotations = m->nrotated > 0 ? m->nrotated : 1;
     m->nchannel = c->rotation == KR_ROTATION_QUATERNION ? 3 * m->nh * m->nrotations : m->nrotations;
-    m->nin = 2 * m->ni + 2 * m->nm * c->ngroups * c->state_rank + 3 * m->nh + m->nchannel;
+    m->n_in = 2 * m->ni + 2 * m->nm * c->ngroups * c->state_rank + 3 * m->nh + m->nchannel;
     kr_trapezoid_options_init(&m->steps);
     m->steps.a_activation = c->a_activation;
     m->steps.a_floor = c->a_floor;

@@ -8,10 +8,10 @@
 struct kr_mamba3 {
     kr_block head;
     kr_mamba3_config config;
-    int64_t ni, nh, nm;    /* d_inner, heads, rank (1 without is_mimo) */
-    int64_t nrotations;    /* angles, or quaternions of a head, in projection and cache */
-    int64_t nrotated;      /* those that rotate something: nrotations, or 0 if the only one rotates nothing */
-    int64_t nin, nchannel; /* rows of in_proj; those of them for the rotation */
+    int64_t ni, nh, nm;     /* d_inner, heads, rank (1 without is_mimo) */
+    int64_t nrotations;     /* angles, or quaternions of a head, in projection and cache */
+    int64_t nrotated;       /* those that rotate something: nrotations, or 0 if the only one rotates nothing */
+    int64_t n_in, nchannel; /* rows of in_proj; those of them for the rotation */
     kr_trapezoid_options steps;
     kr_norm_options norm; /* of the output */
     kr_tensor *dt_bias_h, *b_bias_hmr, *c_bias_hmr, *mimo_x_hmp, *mimo_z_hmp, *mimo_o_hmp, *d_h, *in_proj,

@@ -22,7 +22,7 @@ void kr_mlp_declare(kr_mlp *mlp, kr_params *params, kr_dtype dtype, int64_t d_mo
                                                               .axes = "vg d",
                                                               .dtype = dtype,
                                                               .shape = KR_SHAPE(2 * hidden, d_model),
-                                                              .nsegments = 2,
+                                                              .n_segments = 2,
                                                               .segments = halves });
     if (has_bias) mlp->fc1_bias = kr_params_add_bias(params, "mlp.fc1.bias", "vg", dtype, 2 * hidden, d_model);
     mlp->fc2 = kr_params_add_linear(params, &(kr_param_spec){ .name = "mlp.fc2.weight",
@@ -30,7 +30,7 @@ void kr_mlp_declare(kr_mlp *mlp, kr_params *params, kr_dtype dtype, int64_t d_mo
                                                               .dtype = dtype,
                                                               .shape = KR_SHAPE(d_model, hidden),
                                                               .is_residual_out = true,
-                                                              .nsegments = 1,
+                                                              .n_segments = 1,
                                                               .segments = out });
     if (has_bias) mlp->fc2_bias = kr_params_add_bias(params, "mlp.fc2.bias", "d", dtype, d_model, hidden);
 }

@@ -56,12 +56,12 @@ static void leave(kr_tape *tape, const char *op, const kr_network *net, kr_tenso
                   kr_network_out *out)
 {
     const kr_head head = kr_network_head(net);
-    const bool keeps = call->skips_head || !call->skips_hidden;
+    const bool keeps = call->skip_head || !call->skip_hidden;
     if (!x) return;
     if (!keeps) out->y = leave_at_once(tape, net, x);
     if (!out->y && !kr_ctx_failed(tape->ctx)) {
         kr_tensor *hidden = net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
-        if (!call->skips_head) out->y = kr_linear(tape, hidden, head.weight_wd, head.bias_w);
+        if (!call->skip_head) out->y = kr_linear(tape, hidden, head.weight_wd, head.bias_w);
         if (keeps) out->hidden = hidden;
     }
     if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, head", op);

@@ -17,9 +17,9 @@ KR_DEFAULTS(kr_network_config) = { .size = sizeof(kr_network_config),
                                    .pad_vocab_size_multiple = 8,
                                    .tie_embeddings = true,
                                    .embedding_std = 0.02,
-                                   .rescales_residual = true,
+                                   .rescale_residual = true,
                                    .n_residuals = 1,
-                                   .zeroes_proj_biases = true };
+                                   .zero_proj_biases = true };
 
 static bool check_config(kr_ctx *ctx, const kr_network_config *c)
 {
@@ -99,9 +99,9 @@ static bool declare(kr_network *net, const kr_layers_config *layers)
         net->norm_f_d = kr_params_add_vector(net->params, "backbone.norm_f.weight", "d", kr_config_small_dtype(dtype),
                                              nd, kr_init_fill(1));
     declare_ends(net, dtype, nd);
-    if (net->is_vocab && c->rescales_residual)
+    if (net->is_vocab && c->rescale_residual)
         kr_params_rescale_residual(net->params, 1 / sqrt((double)(c->n_residuals * net->layers->nvirtual)));
-    if (net->is_vocab && c->zeroes_proj_biases) kr_params_zero_biases(net->params);
+    if (net->is_vocab && c->zero_proj_biases) kr_params_zero_biases(net->params);
     return !kr_ctx_failed(net->ctx);
 }
 

@@ -92,7 +92,7 @@ static bool check_call(kr_tape *tape, const char *op, const kr_network *net, con
 {
     return kr_require(tape->ctx, net->custom.forward != NULL, KR_ERR_ARG,
                       "%s: the custom network has no forward; it is for states only", op) &&
-           kr_require(tape->ctx, !call->skips_head, KR_ERR_UNSUPPORTED,
+           kr_require(tape->ctx, !call->skip_head, KR_ERR_UNSUPPORTED,
                       "%s: skips_head is set, but a custom network has no head that is known here", op) &&
            kr_require(tape->ctx, !call->streams, KR_ERR_UNSUPPORTED,
                       "%s: streams is given, but a custom network has no residual stream that is known here", op);
@@ -149,7 +149,7 @@ kr_network_out kr_custom_run(kr_tape *tape, const char *op, kr_run_mode mode, co
     const bool last_only = mode == KR_RUN_STEP || run.call.last_logits_only;
     kr_call how = run.call;
     how.state = how.advance = NULL;
-    how.drops_state = false;
+    how.drop_state = false;
     how.last_logits_only = last_only;
     kr_tensor *y = net->custom.forward(net->custom.user, tape, x, run.state, &how);
     if (kr_ctx_failed(tape->ctx)) {

@@ -94,8 +94,8 @@ static char *copy_text(kr_arena *arena, const char *prefix, const char *text)
 
 static kr_segment *copy_segments(kr_arena *arena, const kr_param_spec *spec)
 {
-    kr_segment *copy = kr_arena_alloc(arena, (size_t)spec->nsegments * sizeof *copy);
-    for (int i = 0; copy && i < spec->nsegments; i++) {
+    kr_segment *copy = kr_arena_alloc(arena, (size_t)spec->n_segments * sizeof *copy);
+    for (int i = 0; copy && i < spec->n_segments; i++) {
         copy[i] = spec->segments[i];
         if (!(copy[i].name = copy_text(arena, "", spec->segments[i].name))) return NULL;
     }
@@ -120,14 +120,14 @@ static row *new_row(kr_params *params, const kr_param_spec *spec)
 {
     row *r = kr_arena_alloc(&params->arena, sizeof *r);
     if (!r || !make_room(params)) return NULL;
-    *r = (row){ .seen = { .init = spec->init, .init_scale = 1, .decays = spec->decays, .nsegments = spec->nsegments },
+    *r = (row){ .seen = { .init = spec->init, .init_scale = 1, .decays = spec->decays, .n_segments = spec->n_segments },
                 .is_residual_out = spec->is_residual_out,
                 .is_proj_bias = spec->is_proj_bias,
                 .is_linear = spec->is_linear };
     r->seen.name = copy_text(&params->arena, params->prefix, spec->name);
     r->seen.axes = copy_text(&params->arena, "", spec->axes);
-    if (spec->nsegments) r->seen.segments = copy_segments(&params->arena, spec);
-    return r->seen.name && r->seen.axes && (!spec->nsegments || r->seen.segments) ? r : NULL;
+    if (spec->n_segments) r->seen.segments = copy_segments(&params->arena, spec);
+    return r->seen.name && r->seen.axes && (!spec->n_segments || r->seen.segments) ? r : NULL;
 }
 
 static row *append(kr_params *params, const kr_param_spec *spec)
@@ -185,7 +185,7 @@ kr_param_spec kr_params_spec_at(const kr_params *params, int64_t i)
                             .is_linear = r->is_linear,
                             .is_residual_out = r->is_residual_out,
                             .is_proj_bias = r->is_proj_bias,
-                            .nsegments = r->seen.nsegments,
+                            .n_segments = r->seen.n_segments,
                             .segments = r->seen.segments };
 }
 

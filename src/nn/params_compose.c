@@ -50,11 +50,11 @@ static bool check_segments(kr_ctx *ctx, const char *op, const char *name, const 
                            const kr_param_options *o)
 {
     int64_t rows = 0;
-    if (!kr_require(ctx, o->nsegments >= 0 && (!o->nsegments || o->segments), KR_ERR_ARG,
-                    "%s: %s has nsegments = %d, but segments is %s", op, name, o->nsegments,
+    if (!kr_require(ctx, o->n_segments >= 0 && (!o->n_segments || o->segments), KR_ERR_ARG,
+                    "%s: %s has n_segments = %d, but segments is %s", op, name, o->n_segments,
                     o->segments ? "given" : "NULL"))
         return false;
-    for (int i = 0; i < o->nsegments; i++) {
+    for (int i = 0; i < o->n_segments; i++) {
         const kr_segment *segment = &o->segments[i];
         if (!kr_require(ctx, segment->name && *segment->name && segment->rows >= 0 && segment->rows <= KR_CONFIG_MOST,
                         KR_ERR_ARG, "%s: segment %d of %s needs a name, and rows = %lld from 0 on", op, i, name,
@@ -62,7 +62,7 @@ static bool check_segments(kr_ctx *ctx, const char *op, const char *name, const 
             return false;
         rows += segment->rows;
     }
-    return kr_require(ctx, !o->nsegments || (shape->rank == 2 && rows == shape->dims[0]), KR_ERR_SHAPE,
+    return kr_require(ctx, !o->n_segments || (shape->rank == 2 && rows == shape->dims[0]), KR_ERR_SHAPE,
                       "%s: %s %s has segments of %lld rows in all, but they are for matrices, and for all rows", op,
                       name, KR_TEXT_OF_SHAPE(shape), (long long)rows);
 }
@@ -86,7 +86,7 @@ static kr_param_spec spec_of(const char *name, const kr_param_options *o)
                             .init = o->init,
                             .decays = o->decays,
                             .is_linear = o->is_linear,
-                            .nsegments = o->nsegments,
+                            .n_segments = o->n_segments,
                             .segments = o->segments };
 }
 

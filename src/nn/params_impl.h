@@ -25,7 +25,7 @@ typedef struct kr_param_spec {
     bool is_linear;       /* a weight [o i] that rows of inputs are multiplied with: kr_params_pack */
     bool is_residual_out; /* ends a branch that is added to the residual stream: kr_params_rescale_residual */
     bool is_proj_bias;    /* of a projection: kr_params_zero_biases */
-    int nsegments;        /* rows of segments add up to the first axis */
+    int n_segments;       /* rows of segments add up to the first axis */
     const kr_segment *segments;
 } kr_param_spec;
 

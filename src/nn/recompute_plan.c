@@ -75,7 +75,7 @@ static void differentiate(kr_tape *tape, const kr_layer_job *job, const kr_flow 
     kr_tensor *results[1 + KR_STREAMS_MAX + KR_CACHE_TENSORS] = { flow->x };
     int n = 1;
     for (int64_t q = 0; q < flow->nstreams; q++) results[n++] = flow->streams[q];
-    for (int i = 0; !job->drops_state && i < job->layers->kind->ncache; i++)
+    for (int i = 0; !job->drop_state && i < job->layers->kind->ncache; i++)
         if (kr_requires_grad(after->tensors[i])) results[n++] = after->tensors[i];
     kr_backward_from(tape, n, results, NULL);
 }
@@ -141,7 +141,7 @@ static bool measure_apart(const kr_layer_job *job, const kr_layer_load *load, in
 static bool is_same(const kr_layer_load *a, const kr_layer_load *b)
 {
     return a->nb == b->nb && a->ns == b->ns && a->dtype == b->dtype && a->path.algorithm == b->path.algorithm &&
-           a->path.chunk_len == b->path.chunk_len && a->has_state == b->has_state && a->drops_state == b->drops_state &&
+           a->path.chunk_len == b->path.chunk_len && a->has_state == b->has_state && a->drop_state == b->drop_state &&
            a->has_mask == b->has_mask && a->has_dropout == b->has_dropout;
 }
 
@@ -189,7 +189,7 @@ int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow
                                  .dtype = flow->x->dtype,
                                  .path = job->path,
                                  .has_state = run->call.state && !kr_state_is_initial(run->call.state),
-                                 .drops_state = job->drops_state,
+                                 .drop_state = job->drop_state,
                                  .has_mask = job->mask_bs1 != NULL,
                                  .has_dropout = job->dropout > 0 };
     kr_layer_costs costs;

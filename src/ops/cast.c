@@ -9,7 +9,7 @@ static void cast_backward(kr_back *back)
     kr_back_accumulate(back, 0, kr_cast(kr_back_tape(back), kr_back_grad(back, 0), kr_grad_dtype(kr_back_in(back, 0))));
 }
 
-static const kr_rule cast_rule = { .name = "cast", .backward = cast_backward, .allows_infinity = true };
+static const kr_rule cast_rule = { .name = "cast", .backward = cast_backward, .allow_infinity = true };
 
 kr_tensor *kr_cast(kr_tape *tape, kr_tensor *x, kr_dtype dtype)
 {
@@ -30,7 +30,7 @@ static void contiguous_backward(kr_back *back)
 
 static const kr_rule contiguous_rule = { .name = "contiguous",
                                          .backward = contiguous_backward,
-                                         .allows_infinity = true };
+                                         .allow_infinity = true };
 
 kr_tensor *kr_contiguous(kr_tape *tape, kr_tensor *x)
 {

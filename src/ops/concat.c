@@ -30,7 +30,7 @@ static void concat_backward(kr_back *back)
     }
 }
 
-static const kr_rule concat_rule = { .name = "concat", .backward = concat_backward, .allows_infinity = true };
+static const kr_rule concat_rule = { .name = "concat", .backward = concat_backward, .allow_infinity = true };
 
 static bool fits_first(kr_tape *tape, int axis, int i, const kr_tensor *first, const kr_tensor *x)
 {
@@ -86,7 +86,7 @@ static void pad_backward(kr_back *back)
         back, 0, kr_slice(kr_back_tape(back), kr_back_grad(back, 0), attrs->axis, attrs->before, attrs->before + size));
 }
 
-static const kr_rule pad_rule = { .name = "pad", .backward = pad_backward, .allows_infinity = true };
+static const kr_rule pad_rule = { .name = "pad", .backward = pad_backward, .allow_infinity = true };
 
 kr_tensor *kr_pad(kr_tape *tape, kr_tensor *x, int axis, int64_t before, int64_t after, double value)
 {

@@ -155,11 +155,15 @@ static bool run_conv(kr_tape *tape, const kr_dims *d, kr_tensor *const *in, cons
     return KR_RUN(tape->ctx, conv[kr_real_of(dtype)], &args);
 }
 
-static bool record(kr_tape *tape, kr_tensor *const *in, const conv_attrs *attrs, int nout, kr_tensor **out)
+static bool record(kr_tape *tape, kr_tensor *const *in, const conv_attrs *attrs, int n_out, kr_tensor **out)
 {
-    const kr_record_args args = {
-        .rule = &conv_rule, .nin = NIN, .in = in, .nout = nout, .out = out, .attrs = attrs, .attrs_bytes = sizeof *attrs
-    };
+    const kr_record_args args = { .rule = &conv_rule,
+                                  .n_in = NIN,
+                                  .in = in,
+                                  .n_out = n_out,
+                                  .out = out,
+                                  .attrs = attrs,
+                                  .attrs_bytes = sizeof *attrs };
     return kr_record(tape, &args);
 }
 

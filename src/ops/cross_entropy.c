@@ -81,11 +81,11 @@ kr_tensor *kr_cross_entropy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels,
     if (o.scores)
         *o.scores = (kr_scores){ .scored = own.count, .right = kr_count_right(stats, kr_tensor_dim(stats, 0)) };
     const kr_record_args record = { .rule = &cross_entropy_rule,
-                                    .nin = 1,
+                                    .n_in = 1,
                                     .in = &logits,
-                                    .nout = 1,
+                                    .n_out = 1,
                                     .out = &loss,
-                                    .nsaved = 2,
+                                    .n_saved = 2,
                                     .saved = (kr_tensor *[]){ stats, own.of_r },
                                     .attrs = &at,
                                     .attrs_bytes = sizeof at };

@@ -55,7 +55,7 @@ static void segsum_backward(kr_back *back)
     if (KR_RUN(tape->ctx, segsum_bwd[kr_real_of(x->dtype)], &args)) kr_back_accumulate(back, 0, g_x);
 }
 
-static const kr_rule segsum_rule = { .name = "segsum", .backward = segsum_backward, .allows_infinity = true };
+static const kr_rule segsum_rule = { .name = "segsum", .backward = segsum_backward, .allow_infinity = true };
 
 kr_tensor *kr_segsum(kr_tape *tape, kr_tensor *x)
 {

@@ -235,7 +235,7 @@ kr_tensor *kr_head_cross_entropy(kr_tape *tape, kr_tensor *hidden, kr_tensor *we
     kr_no_grad_end(tape, scope, KR_KEEP(&loss));
     if (!loss) return NULL;
     const kr_record_args record = {
-        .rule = &head_rule, .nin = NINPUTS, .in = in, .nout = 1, .out = &loss, .nsaved = NINPUTS, .saved = saved
+        .rule = &head_rule, .n_in = NINPUTS, .in = in, .n_out = 1, .out = &loss, .n_saved = NINPUTS, .saved = saved
     };
     return kr_record(tape, &record) ? loss : NULL;
 }

@@ -50,7 +50,7 @@ static void gather_backward(kr_back *back)
     KR_RUN(tape->ctx, gather_bwd[kr_real_of(g->dtype)], &args);
 }
 
-static const kr_rule gather_rule = { .name = "gather", .backward = gather_backward, .allows_infinity = true };
+static const kr_rule gather_rule = { .name = "gather", .backward = gather_backward, .allow_infinity = true };
 
 kr_tensor *kr_gather(kr_tape *tape, kr_tensor *x, int axis, kr_tensor *id)
 {

@@ -28,7 +28,7 @@ typedef struct check {
     kr_ctx *ctx;
     kr_checkpoint_fn *fn;
     void *user;
-    int nin, nout;
+    int n_in, n_out;
     leaf *leaves;
     kr_tensor **in, **out; /* of the current run */
     kr_gradcheck_options o;
@@ -76,11 +76,11 @@ static size_t list_bytes(int count, size_t each)
 static bool allocate(check *c)
 {
     kr_memory *memory = &c->ctx->memory;
-    c->leaves = kr_memory_alloc_zeroed(memory, list_bytes(c->nin, sizeof *c->leaves));
-    c->in = kr_memory_alloc_zeroed(memory, list_bytes(c->nin, sizeof(kr_tensor *)));
-    c->out = kr_memory_alloc_zeroed(memory, list_bytes(c->nout, sizeof(kr_tensor *)));
+    c->leaves = kr_memory_alloc_zeroed(memory, list_bytes(c->n_in, sizeof *c->leaves));
+    c->in = kr_memory_alloc_zeroed(memory, list_bytes(c->n_in, sizeof(kr_tensor *)));
+    c->out = kr_memory_alloc_zeroed(memory, list_bytes(c->n_out, sizeof(kr_tensor *)));
     if (!c->leaves || !c->in || !c->out)
-        return kr_fail(c->ctx, KR_ERR_NOMEM, OP ": no memory for %d inputs and %d outputs", c->nin, c->nout);
+        return kr_fail(c->ctx, KR_ERR_NOMEM, OP ": no memory for %d inputs and %d outputs", c->n_in, c->n_out);
     return (c->recorded = kr_tape_create(c->ctx, KR_TAPE_GRAD)) && (c->plain = kr_tape_create(c->ctx, KR_TAPE_NO_GRAD));
 }
 
@@ -89,20 +89,20 @@ static void release(check *c)
     kr_memory *memory = &c->ctx->memory;
     kr_tape_destroy(c->recorded);
     kr_tape_destroy(c->plain);
-    for (int i = 0; c->leaves && i < c->nin; i++) {
+    for (int i = 0; c->leaves && i < c->n_in; i++) {
         free_doubles(c, c->leaves[i].x, c->leaves[i].count);
         free_doubles(c, c->leaves[i].gradient, c->leaves[i].count);
     }
-    if (c->leaves) kr_memory_free(memory, c->leaves, list_bytes(c->nin, sizeof *c->leaves));
-    if (c->in) kr_memory_free(memory, c->in, list_bytes(c->nin, sizeof(kr_tensor *)));
-    if (c->out) kr_memory_free(memory, c->out, list_bytes(c->nout, sizeof(kr_tensor *)));
+    if (c->leaves) kr_memory_free(memory, c->leaves, list_bytes(c->n_in, sizeof *c->leaves));
+    if (c->in) kr_memory_free(memory, c->in, list_bytes(c->n_in, sizeof(kr_tensor *)));
+    if (c->out) kr_memory_free(memory, c->out, list_bytes(c->n_out, sizeof(kr_tensor *)));
 }
 
 /* ---- running fn ---- */
 
 static bool take_inputs(check *c, kr_tensor *const *in)
 {
-    for (int i = 0; i < c->nin; i++) {
+    for (int i = 0; i < c->n_in; i++) {
         leaf *l = &c->leaves[i];
         if (!kr_require(c->ctx, in && in[i], KR_ERR_ARG, OP ": in[%d] is NULL", i) ||
             !kr_require(c->ctx, in[i]->ctx == c->ctx, KR_ERR_STATE, OP ": in[%d] %s belongs to another context", i,
@@ -131,12 +131,12 @@ static bool run(check *c, kr_tape *tape)
     kr_tape_reset(tape);
     c->ctx->seed = c->seed;
     c->ctx->stream = c->stream;
-    for (int i = 0; i < c->nin; i++)
+    for (int i = 0; i < c->n_in; i++)
         if (!(c->in[i] = make_input(tape, &c->leaves[i]))) return false;
-    for (int i = 0; i < c->nout; i++) c->out[i] = NULL;
+    for (int i = 0; i < c->n_out; i++) c->out[i] = NULL;
     c->fn(tape, c->user, c->in, c->out);
     if (kr_ctx_failed(c->ctx)) return kr_blame(c->ctx, OP ", fn");
-    for (int i = 0; i < c->nout; i++)
+    for (int i = 0; i < c->n_out; i++)
         if (!kr_require(c->ctx, c->out[i] != NULL, KR_ERR_ARG, OP ": fn left out[%d] NULL", i)) return false;
     return true;
 }
@@ -157,7 +157,7 @@ static double sum_output(const check *c, int out, double *y, int64_t count, doub
 static bool project(const check *c, kr_tape *tape, double *value, kr_tensor **g_out)
 {
     *value = 0;
-    for (int n = 0; n < c->nout; n++) {
+    for (int n = 0; n < c->n_out; n++) {
         const kr_tensor *y = c->out[n];
         if (!kr_dtype_is_float(y->dtype)) continue;
         const int64_t count = kr_tensor_count(y);
@@ -182,7 +182,7 @@ static bool value_of(check *c, double *value)
 static int differentiable(const check *c, kr_tensor **y, kr_tensor **g)
 {
     int count = 0;
-    for (int n = 0; n < c->nout; n++) {
+    for (int n = 0; n < c->n_out; n++) {
         if (!g[n] || !kr_requires_grad(y[n])) continue;
         y[count] = y[n];
         g[count++] = g[n];
@@ -192,9 +192,9 @@ static int differentiable(const check *c, kr_tensor **y, kr_tensor **g)
 
 static bool back_propagate(check *c, double *value)
 {
-    const size_t bytes = list_bytes(c->nout, sizeof(kr_tensor *));
+    const size_t bytes = list_bytes(c->n_out, sizeof(kr_tensor *));
     kr_tensor **g_out = kr_memory_alloc_zeroed(&c->ctx->memory, bytes);
-    if (!g_out) return kr_fail(c->ctx, KR_ERR_NOMEM, OP ": no memory for %d outputs", c->nout);
+    if (!g_out) return kr_fail(c->ctx, KR_ERR_NOMEM, OP ": no memory for %d outputs", c->n_out);
     bool ok = run(c, c->recorded) && project(c, c->recorded, value, g_out);
     if (ok) {
         const int count = differentiable(c, c->out, g_out);
@@ -203,7 +203,7 @@ static bool back_propagate(check *c, double *value)
              kr_backward_from(c->recorded, count, c->out, g_out) == KR_OK;
     }
     kr_memory_free(&c->ctx->memory, g_out, bytes);
-    for (int i = 0; ok && i < c->nin; i++) {
+    for (int i = 0; ok && i < c->n_in; i++) {
         leaf *l = &c->leaves[i];
         const kr_tensor *g = l->x ? kr_grad(c->in[i]) : NULL;
         for (int64_t k = 0; l->x && !g && k < l->count; k++) l->gradient[k] = 0;
@@ -286,7 +286,7 @@ static bool check_all(check *c)
                     "must compute the same each time",
                     recorded, plain))
         return false;
-    for (int i = 0; i < c->nin; i++)
+    for (int i = 0; i < c->n_in; i++)
         if (!check_input(c, i)) return false;
     return true;
 }
@@ -316,16 +316,16 @@ static bool check_options(kr_ctx *ctx, const kr_gradcheck_options *o)
                       (long long)o->max_elements);
 }
 
-kr_status kr_gradcheck(kr_ctx *ctx, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,
+kr_status kr_gradcheck(kr_ctx *ctx, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
                        const kr_gradcheck_options *options, kr_gradcheck_result *result)
 {
-    check c = { .ctx = ctx, .fn = fn, .user = user, .nin = nin, .nout = nout, .worst = { .input = -1 } };
+    check c = { .ctx = ctx, .fn = fn, .user = user, .n_in = n_in, .n_out = n_out, .worst = { .input = -1 } };
     if (result) *result = c.worst;
     if (!ctx) return KR_ERR_ARG;
     if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP, kr_gradcheck_options, options, &c.o) || !check_options(ctx, &c.o) ||
         !kr_require(ctx, fn != NULL, KR_ERR_ARG, OP ": fn is NULL") ||
-        !kr_require(ctx, nin >= 1 && nout >= 1, KR_ERR_ARG, OP ": nin = %d and nout = %d, but must be at least 1", nin,
-                    nout))
+        !kr_require(ctx, n_in >= 1 && n_out >= 1, KR_ERR_ARG, OP ": nin = %d and nout = %d, but must be at least 1",
+                    n_in, n_out))
         return ctx->status;
     c.seed = ctx->seed;
     c.stream = ctx->stream;

@@ -72,11 +72,11 @@ kr_tensor *kr_layer_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, kr_tensor
                                 .eps = o.eps };
     if (!KR_RUN(tape->ctx, layer_norm[kr_real_of(x->dtype)], &args)) return NULL;
     const kr_record_args record = { .rule = &layer_norm_rule,
-                                    .nin = 3,
+                                    .n_in = 3,
                                     .in = (kr_tensor *[]){ x, gain, bias },
-                                    .nout = 1,
+                                    .n_out = 1,
                                     .out = &y,
-                                    .nsaved = 2,
+                                    .n_saved = 2,
                                     .saved = saved,
                                     .attrs = &o.groups,
                                     .attrs_bytes = sizeof o.groups };

@@ -128,14 +128,14 @@ static bool multiply(kr_tape *tape, kr_tensor *x, product *p)
     return p->rounded_ro ? multiply_apart(tape, p) : run_rows(tape, p, p->y_ro, 0, 0, p->y_ro->dims[1]);
 }
 
-static bool record(kr_tape *tape, const kr_rule *rule, product *p, int nout, kr_tensor **out)
+static bool record(kr_tape *tape, const kr_rule *rule, product *p, int n_out, kr_tensor **out)
 {
     const kr_record_args args = { .rule = rule,
-                                  .nin = 3,
+                                  .n_in = 3,
                                   .in = (kr_tensor *[]){ p->x_ri, p->weight, p->bias },
-                                  .nout = nout,
+                                  .n_out = n_out,
                                   .out = out,
-                                  .nsaved = 1,
+                                  .n_saved = 1,
                                   .saved = &p->operand };
     return kr_record(tape, &args);
 }

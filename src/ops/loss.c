@@ -28,7 +28,7 @@ bool kr_cross_entropy_check(kr_tape *tape, const char *op, const kr_cross_entrop
 
 int64_t kr_cross_entropy_columns(const kr_cross_entropy_options *o, int64_t nw)
 {
-    return o->excludes_padding && o->n_classes > 0 ? o->n_classes : nw;
+    return o->exclude_padding && o->n_classes > 0 ? o->n_classes : nw;
 }
 
 kr_tensor *kr_integers(kr_tape *tape, const char *op, const char *name, kr_tensor *x)

@@ -114,11 +114,11 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
                           .y_dtype = is_autocast ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
     if (!KR_RUN(tape->ctx, norm[kr_real_of(dtype)], &args)) return NULL;
     const kr_record_args record = { .rule = rule,
-                                    .nin = 3,
+                                    .n_in = 3,
                                     .in = (kr_tensor *[]){ x, z, gain },
-                                    .nout = 1,
+                                    .n_out = 1,
                                     .out = &y,
-                                    .nsaved = 1,
+                                    .n_saved = 1,
                                     .saved = &q,
                                     .attrs = &o,
                                     .attrs_bytes = sizeof o };

@@ -79,11 +79,11 @@ kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result)
     return !y || y->dtype == result ? y : kr_cast(tape, y, result);
 }
 
-kr_tensor *kr_recorded(kr_tape *tape, const kr_rule *rule, kr_tensor *y, const void *attrs, size_t attrs_bytes, int nin,
-                       kr_tensor *const *in)
+kr_tensor *kr_recorded(kr_tape *tape, const kr_rule *rule, kr_tensor *y, const void *attrs, size_t attrs_bytes,
+                       int n_in, kr_tensor *const *in)
 {
     const kr_record_args args = {
-        .rule = rule, .nin = nin, .in = in, .nout = 1, .out = &y, .attrs = attrs, .attrs_bytes = attrs_bytes
+        .rule = rule, .n_in = n_in, .in = in, .n_out = 1, .out = &y, .attrs = attrs, .attrs_bytes = attrs_bytes
     };
     return y && kr_record(tape, &args) ? y : NULL;
 }

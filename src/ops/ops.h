@@ -47,8 +47,8 @@ kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result);
     }
 
 /* Records a node of one output; y, or NULL after an error. attrs may be NULL. */
-kr_tensor *kr_recorded(kr_tape *tape, const kr_rule *rule, kr_tensor *y, const void *attrs, size_t attrs_bytes, int nin,
-                       kr_tensor *const *in);
+kr_tensor *kr_recorded(kr_tape *tape, const kr_rule *rule, kr_tensor *y, const void *attrs, size_t attrs_bytes,
+                       int n_in, kr_tensor *const *in);
 
 /* g summed over the axes along which `shape` was broadcast; not recorded. */
 kr_tensor *kr_sum_to(kr_tape *tape, kr_tensor *g, kr_shape shape);

@@ -13,7 +13,7 @@ static void reshape_backward(kr_back *back)
     kr_back_accumulate(back, 0, kr_reshape(tape, kr_cast(tape, g, kr_grad_dtype(x)), kr_tensor_shape(x)));
 }
 
-static const kr_rule reshape_rule = { .name = "reshape", .backward = reshape_backward, .allows_infinity = true };
+static const kr_rule reshape_rule = { .name = "reshape", .backward = reshape_backward, .allow_infinity = true };
 
 /* Replaces a size of -1 by what remains. */
 static bool infer_shape(kr_tape *tape, const kr_tensor *x, const kr_shape *given, kr_shape *shape)
@@ -96,7 +96,7 @@ static void permute_backward(kr_back *back)
     kr_back_accumulate(back, 0, kr_permute(kr_back_tape(back), kr_back_grad(back, 0), inverse));
 }
 
-static const kr_rule permute_rule = { .name = "permute", .backward = permute_backward, .allows_infinity = true };
+static const kr_rule permute_rule = { .name = "permute", .backward = permute_backward, .allow_infinity = true };
 
 kr_tensor *kr_permute(kr_tape *tape, kr_tensor *x, kr_axes order)
 {
@@ -160,7 +160,7 @@ static void slice_backward(kr_back *back)
     else kr_assign_sum(tape->ctx, part, g);
 }
 
-static const kr_rule slice_rule = { .name = "slice", .backward = slice_backward, .allows_infinity = true };
+static const kr_rule slice_rule = { .name = "slice", .backward = slice_backward, .allow_infinity = true };
 
 kr_tensor *kr_slice(kr_tape *tape, kr_tensor *x, int axis, int64_t from, int64_t to)
 {
@@ -199,7 +199,7 @@ static void split_backward(kr_back *back)
     }
 }
 
-static const kr_rule split_rule = { .name = "split", .backward = split_backward, .allows_infinity = true };
+static const kr_rule split_rule = { .name = "split", .backward = split_backward, .allow_infinity = true };
 
 static bool check_sizes(kr_tape *tape, const kr_tensor *x, int axis, int count, const int64_t *sizes)
 {
@@ -234,9 +234,9 @@ bool kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *s
     }
     const split_attrs attrs = { axis, count };
     const kr_record_args record = { .rule = &split_rule,
-                                    .nin = 1,
+                                    .n_in = 1,
                                     .in = &x,
-                                    .nout = count,
+                                    .n_out = count,
                                     .out = parts,
                                     .attrs = &attrs,
                                     .attrs_bytes = sizeof attrs };
@@ -253,7 +253,7 @@ static void expand_backward(kr_back *back)
                        kr_sum_to(kr_back_tape(back), kr_back_grad(back, 0), kr_tensor_shape(kr_back_in(back, 0))));
 }
 
-static const kr_rule expand_rule = { .name = "expand", .backward = expand_backward, .allows_infinity = true };
+static const kr_rule expand_rule = { .name = "expand", .backward = expand_backward, .allow_infinity = true };
 
 kr_tensor *kr_expand(kr_tape *tape, kr_tensor *x, kr_shape shape)
 {
@@ -280,7 +280,7 @@ static void flip_backward(kr_back *back)
     kr_back_accumulate(back, 0, kr_flip(kr_back_tape(back), kr_back_grad(back, 0), *(const int *)kr_back_attrs(back)));
 }
 
-static const kr_rule flip_rule = { .name = "flip", .backward = flip_backward, .allows_infinity = true };
+static const kr_rule flip_rule = { .name = "flip", .backward = flip_backward, .allow_infinity = true };
 
 kr_tensor *kr_flip(kr_tape *tape, kr_tensor *x, int axis)
 {

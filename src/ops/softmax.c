@@ -22,9 +22,7 @@ static void softmax_backward(kr_back *back)
 }
 
 static const kr_rule softmax_rule = { .name = "softmax", .backward = softmax_backward };
-static const kr_rule log_softmax_rule = { .name = "log_softmax",
-                                          .backward = softmax_backward,
-                                          .allows_infinity = true };
+static const kr_rule log_softmax_rule = { .name = "log_softmax", .backward = softmax_backward, .allow_infinity = true };
 
 /* Over the last axis of a row-major x. */
 static kr_tensor *over_last(kr_tape *tape, const kr_rule *rule, kr_tensor *x, bool logarithm)

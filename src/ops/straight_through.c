@@ -8,7 +8,7 @@ static void straight_backward(kr_back *back)
 
 static const kr_rule straight_rule = { .name = "straight_through",
                                        .backward = straight_backward,
-                                       .allows_infinity = true };
+                                       .allow_infinity = true };
 
 kr_tensor *kr_straight_through(kr_tape *tape, kr_tensor *value, kr_tensor *carrier)
 {

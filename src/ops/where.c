@@ -43,7 +43,7 @@ static void where_backward(kr_back *back)
             back, 2, kr_sum_to(tape, choose(tape, mask, NULL, g, 0, &shape), kr_tensor_shape(kr_back_in(back, 2))));
 }
 
-static const kr_rule where_rule = { .name = "where", .backward = where_backward, .allows_infinity = true };
+static const kr_rule where_rule = { .name = "where", .backward = where_backward, .allow_infinity = true };
 
 kr_tensor *kr_where(kr_tape *tape, kr_tensor *mask, kr_tensor *a, kr_tensor *b)
 {
@@ -70,7 +70,7 @@ static void mask_fill_backward(kr_back *back)
     kr_back_accumulate(back, 0, kr_sum_to(tape, g_x, kr_tensor_shape(kr_back_in(back, 0))));
 }
 
-static const kr_rule mask_fill_rule = { .name = "mask_fill", .backward = mask_fill_backward, .allows_infinity = true };
+static const kr_rule mask_fill_rule = { .name = "mask_fill", .backward = mask_fill_backward, .allow_infinity = true };
 
 kr_tensor *kr_mask_fill(kr_tape *tape, kr_tensor *x, kr_tensor *mask, double value)
 {

@@ -11,14 +11,14 @@ struct kr_back {
 
 static bool reached(const kr_node *node)
 {
-    for (int i = 0; i < node->nout; i++)
+    for (int i = 0; i < node->n_out; i++)
         if (node->out[i]->grad) return true;
     return false;
 }
 
 static void release_output_grads(kr_tape *tape, const kr_node *node)
 {
-    for (int i = 0; i < node->nout; i++) {
+    for (int i = 0; i < node->n_out; i++) {
         kr_tensor *y = node->out[i];
         if (!y->grad || y->retain_grad) continue;
         kr_release(tape, y->grad);
@@ -39,9 +39,9 @@ static const kr_tensor *find_written(int count, kr_tensor *const *list, uint64_t
 /* The rule would compute with other values than the op did. */
 static bool check_writes(kr_ctx *ctx, const kr_node *node)
 {
-    const kr_tensor *x = find_written(node->nin, node->in, node->nwrites);
-    if (!x) x = find_written(node->nout, node->out, node->nwrites);
-    if (!x) x = find_written(node->nsaved, node->saved, node->nwrites);
+    const kr_tensor *x = find_written(node->n_in, node->in, node->nwrites);
+    if (!x) x = find_written(node->n_out, node->out, node->nwrites);
+    if (!x) x = find_written(node->n_saved, node->saved, node->nwrites);
     if (!x) return true;
     const kr_tensor *base = x->storage ? x->storage : x;
     return kr_fail(
@@ -160,7 +160,7 @@ static kr_tensor *item(kr_back *back, const char *what, kr_tensor *const *list, 
 
 static kr_tensor *input(kr_back *back, int in)
 {
-    return item(back, "inputs", back->node->in, back->node->nin, in);
+    return item(back, "inputs", back->node->in, back->node->n_in, in);
 }
 
 kr_tape *kr_back_tape(kr_back *back)
@@ -181,12 +181,12 @@ kr_tensor *kr_back_in(kr_back *back, int in)
 
 kr_tensor *kr_back_out(kr_back *back, int out)
 {
-    return back ? item(back, "outputs", back->node->out, back->node->nout, out) : NULL;
+    return back ? item(back, "outputs", back->node->out, back->node->n_out, out) : NULL;
 }
 
 kr_tensor *kr_back_saved(kr_back *back, int saved)
 {
-    return back ? item(back, "saved tensors", back->node->saved, back->node->nsaved, saved) : NULL;
+    return back ? item(back, "saved tensors", back->node->saved, back->node->n_saved, saved) : NULL;
 }
 
 const void *kr_back_attrs(kr_back *back)

@@ -18,7 +18,7 @@ static void checkpoint_backward(kr_back *back);
 static const kr_rule checkpoint_rule = { .name = "checkpoint", .backward = checkpoint_backward };
 
 /* In the backward pass: run fn again, recorded, and give its outputs their gradients. */
-static void replay(kr_tape *tape, const recipe *r, kr_tensor *const *in, int nout, kr_tensor *const *g_out)
+static void replay(kr_tape *tape, const recipe *r, kr_tensor *const *in, int n_out, kr_tensor *const *g_out)
 {
     kr_tensor *out[KR_KEEP_MAX] = { NULL };
     const uint64_t seed = tape->ctx->seed, stream = tape->ctx->stream;
@@ -31,7 +31,7 @@ static void replay(kr_tape *tape, const recipe *r, kr_tensor *const *in, int nou
     tape->in_backward = true;
     tape->ctx->seed = seed;
     tape->ctx->stream = stream;
-    for (int i = 0; i < nout && !kr_ctx_failed(tape->ctx); i++)
+    for (int i = 0; i < n_out && !kr_ctx_failed(tape->ctx); i++)
         if (g_out[i] && out[i] && out[i]->requires_grad) kr_grad_add(tape, out[i], g_out[i]);
 }
 
@@ -45,12 +45,12 @@ static void checkpoint_backward(kr_back *back)
     const kr_tape_mark mark = kr_tape_mark_now(tape);
 
     kr_tensor *g_out[KR_KEEP_MAX] = { NULL };
-    for (int i = 0; i < node->nout; i++) g_out[i] = kr_back_grad(back, i);
+    for (int i = 0; i < node->n_out; i++) g_out[i] = kr_back_grad(back, i);
     kr_tensor *outer = tape->temporaries;
     tape->temporaries = NULL;
     const kr_node *replayed = tape->replayed;
     tape->replayed = node;
-    replay(tape, r, node->in, node->nout, g_out);
+    replay(tape, r, node->in, node->n_out, g_out);
     tape->replayed = replayed;
     kr_release_temporaries(tape);
     tape->temporaries = outer;
@@ -61,44 +61,44 @@ static void checkpoint_backward(kr_back *back)
     kr_tape_release(tape, &mark, kr_tape_is_full(tape, &mark));
 }
 
-bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,
+bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
                    kr_tensor **out)
 {
-    for (int i = 0; out && i < nout; i++) out[i] = NULL;
+    for (int i = 0; out && i < n_out; i++) out[i] = NULL;
     if (!kr_tape_ready(tape, "checkpoint")) return false;
     kr_ctx *ctx = tape->ctx;
-    if (!kr_require(ctx, fn && out && nin >= 0 && (in || nin == 0), KR_ERR_ARG, "checkpoint: %s is NULL",
+    if (!kr_require(ctx, fn && out && n_in >= 0 && (in || n_in == 0), KR_ERR_ARG, "checkpoint: %s is NULL",
                     !fn   ? "fn"
                     : out ? "in"
                           : "out"))
         return false;
-    if (!kr_require(ctx, nout >= 1 && nout <= KR_KEEP_MAX, KR_ERR_ARG,
-                    "checkpoint: nout = %d, but must be from 1 to %d", nout, KR_KEEP_MAX))
+    if (!kr_require(ctx, n_out >= 1 && n_out <= KR_KEEP_MAX, KR_ERR_ARG,
+                    "checkpoint: nout = %d, but must be from 1 to %d", n_out, KR_KEEP_MAX))
         return false;
     const recipe r = { fn, user, ctx->seed, ctx->stream };
     const bool recording = tape->recording, saw_before = tape->saw_grad;
     kr_tensor **keep[KR_KEEP_MAX];
-    for (int i = 0; i < nout; i++) keep[i] = &out[i];
+    for (int i = 0; i < n_out; i++) keep[i] = &out[i];
 
     tape->saw_grad = false;
     kr_scope scope = kr_no_grad_begin(tape);
     fn(tape, user, in, out);
-    for (int i = 0; i < nout; i++)
+    for (int i = 0; i < n_out; i++)
         if (!out[i]) kr_fail(ctx, KR_ERR_ARG, "checkpoint: the function left out[%d] NULL", i);
-    kr_no_grad_end(tape, scope, nout, keep);
+    kr_no_grad_end(tape, scope, n_out, keep);
     const bool saw = tape->saw_grad;
     tape->saw_grad = saw || saw_before;
     if (kr_ctx_failed(ctx)) return false;
     if (!recording || !saw) return true;
 
     /* an output that fn merely passed on is given a header of its own, so that recording leaves the original alone */
-    for (int i = 0; i < nout; i++)
+    for (int i = 0; i < n_out; i++)
         if (!(out[i] = kr_detach(tape, out[i]))) return false;
     return kr_record_node(tape,
                           &(kr_record_args){ .rule = &checkpoint_rule,
-                                             .nin = nin,
+                                             .n_in = n_in,
                                              .in = in,
-                                             .nout = nout,
+                                             .n_out = n_out,
                                              .out = out,
                                              .attrs = &r,
                                              .attrs_bytes = sizeof r },

@@ -19,7 +19,7 @@ static int64_t first_bad(kr_ctx *ctx, const kr_rule *rule, const kr_tensor *y, d
         one.rank = 0;
         one.data = y->data + from * bytes;
         *value = kr_item(&one);
-        if (!rule->allows_infinity || *value != *value) return from;
+        if (!rule->allow_infinity || *value != *value) return from;
         from++;
     }
     return -1;
@@ -44,7 +44,7 @@ static kr_tensor **copy_list(kr_tensor **to, kr_tensor *const *from, int count)
 
 static bool append(kr_tape *tape, const kr_record_args *args)
 {
-    const size_t ntensors = (size_t)(args->nin + args->nout + args->nsaved);
+    const size_t ntensors = (size_t)(args->n_in + args->n_out + args->n_saved);
     kr_node *node = kr_arena_alloc(&tape->heads, sizeof *node);
     kr_tensor **list = kr_arena_alloc(&tape->heads, ntensors * sizeof *list);
     void *attrs = args->attrs_bytes ? kr_arena_alloc(&tape->heads, args->attrs_bytes) : NULL;
@@ -53,15 +53,15 @@ static bool append(kr_tape *tape, const kr_record_args *args)
     if (attrs) memcpy(attrs, args->attrs, args->attrs_bytes);
     *node = (kr_node){ .rule = args->rule,
                        .prev = tape->last,
-                       .nin = args->nin,
-                       .nout = args->nout,
-                       .nsaved = args->nsaved,
+                       .n_in = args->n_in,
+                       .n_out = args->n_out,
+                       .n_saved = args->n_saved,
                        .attrs = attrs,
                        .nwrites = tape->replayed ? tape->replayed->nwrites : tape->ctx->nwrites };
-    node->in = copy_list(list, args->in, args->nin);
-    node->out = copy_list(list + args->nin, args->out, args->nout);
-    node->saved = copy_list(list + args->nin + args->nout, args->saved, args->nsaved);
-    for (int i = 0; i < args->nout; i++) {
+    node->in = copy_list(list, args->in, args->n_in);
+    node->out = copy_list(list + args->n_in, args->out, args->n_out);
+    node->saved = copy_list(list + args->n_in + args->n_out, args->saved, args->n_saved);
+    for (int i = 0; i < args->n_out; i++) {
         node->out[i]->node = node;
         node->out[i]->requires_grad = kr_dtype_is_float(node->out[i]->dtype);
     }
@@ -74,13 +74,13 @@ static bool check_operands(kr_tape *tape, const kr_record_args *args)
 {
     kr_ctx *ctx = tape->ctx;
     const char *op = args->rule->name;
-    for (int i = 0; i < args->nin; i++) {
+    for (int i = 0; i < args->n_in; i++) {
         const kr_tensor *x = args->in[i];
         if (x && (x->ctx != ctx || (x->tape && x->tape != tape)))
             return kr_fail(ctx, KR_ERR_STATE, "%s: input %d %s to record belongs to another tape or context", op, i,
                            KR_TEXT_OF(x));
     }
-    for (int i = 0; i < args->nout; i++) {
+    for (int i = 0; i < args->n_out; i++) {
         const kr_tensor *y = args->out[i];
         if (!y) return kr_fail(ctx, KR_ERR_ARG, "%s: output %d to record is NULL", op, i);
         if (y->tape != tape || y->node || y->requires_grad)
@@ -95,10 +95,10 @@ bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force)
     if (!kr_tape_ready(tape, args->rule->name)) return false;
     if (!check_operands(tape, args)) return false;
     if (tape->ctx->check_finite)
-        for (int i = 0; i < args->nout; i++)
+        for (int i = 0; i < args->n_out; i++)
             if (!check_finite(tape->ctx, args->rule, i, args->out[i])) return false;
     bool wanted = force;
-    for (int i = 0; i < args->nin; i++) wanted = wanted || (args->in[i] && args->in[i]->requires_grad);
+    for (int i = 0; i < args->n_in; i++) wanted = wanted || (args->in[i] && args->in[i]->requires_grad);
     tape->saw_grad = tape->saw_grad || wanted;
     const bool is_recorded = !wanted || !tape->recording || append(tape, args);
     tape->ctx->device->op = NULL;
@@ -107,8 +107,8 @@ bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force)
 
 static bool check_lists(kr_ctx *ctx, const kr_record_args *args)
 {
-    const bool ok = args->nin >= 0 && args->nout >= 0 && args->nsaved >= 0 && (args->in || args->nin == 0) &&
-                    (args->out || args->nout == 0) && (args->saved || args->nsaved == 0) &&
+    const bool ok = args->n_in >= 0 && args->n_out >= 0 && args->n_saved >= 0 && (args->in || args->n_in == 0) &&
+                    (args->out || args->n_out == 0) && (args->saved || args->n_saved == 0) &&
                     (args->attrs || args->attrs_bytes == 0);
     return kr_require(ctx, ok, KR_ERR_ARG, "%s: a list to record is NULL or its count negative", args->rule->name);
 }

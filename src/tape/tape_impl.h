@@ -25,7 +25,7 @@ typedef struct kr_node kr_node;
 struct kr_node {
     const kr_rule *rule;
     kr_node *prev;
-    int nin, nout, nsaved;
+    int n_in, n_out, n_saved;
     kr_tensor **in, **out, **saved;
     void *attrs;
     uint64_t nwrites; /* of the context when it was recorded: a tensor written later is not what the op used */

@@ -4,7 +4,7 @@
 #include "text/tokenizer_impl.h"
 #include "io/utf8.h"
 
-KR_DEFAULTS(kr_encode_options) = { .size = sizeof(kr_encode_options), .adds_special = true, .parses_special = true };
+KR_DEFAULTS(kr_encode_options) = { .size = sizeof(kr_encode_options), .add_special = true, .parse_special = true };
 
 int64_t kr_tokenizer_max_ids(const kr_tokenizer *tok, size_t bytes)
 {
@@ -64,7 +64,7 @@ typedef struct section {
 static int adjust_bounds(kr_encoder *e, const section *s, size_t done, const kr_added_token *token, size_t *begin,
                          size_t *end)
 {
-    if (*begin < done || (token->is_special && !e->parses_special)) return 0;
+    if (*begin < done || (token->is_special && !e->parse_special)) return 0;
     if (token->is_single_word) {
         const size_t before = char_before(s->text, *begin), after = char_after(s->text, *end, s->bytes);
         const int left = is_word(e, s->text + *begin - before, before), right = is_word(e, s->text + *end, after);
@@ -126,16 +126,16 @@ static bool encode_any(kr_encoder *e, const char *text, size_t bytes, bool is_jo
 
 /* ---- all ---- */
 
-static bool encode(kr_encoder *e, const char *text, size_t bytes, bool adds_special)
+static bool encode(kr_encoder *e, const char *text, size_t bytes, bool add_special)
 {
     const kr_tokenizer *tok = e->tok;
     for (int i = 0; i < tok->nstages; i++)
         if (tok->stages[i].regex) kr_regex_begin(tok->stages[i].regex, bytes);
     if (tok->word) kr_regex_begin(tok->word, bytes);
-    for (int64_t i = 0; adds_special && i < tok->nbefore; i++) kr_encoder_put(e, tok->before[i]);
+    for (int64_t i = 0; add_special && i < tok->nbefore; i++) kr_encoder_put(e, tok->before[i]);
     const section all = { text, bytes, false };
     if (!encode_added(e, all, &tok->raw, &e->raw_hits, encode_any)) return false;
-    for (int64_t i = 0; adds_special && i < tok->nafter; i++) kr_encoder_put(e, tok->after[i]);
+    for (int64_t i = 0; add_special && i < tok->nafter; i++) kr_encoder_put(e, tok->after[i]);
     return true;
 }
 
@@ -173,11 +173,11 @@ int64_t kr_tokenizer_encode(const kr_tokenizer *tok, const char *text, size_t by
         return -1;
     kr_encoder e;
     encoder_init(&e, tok, ids, capacity);
-    e.parses_special = o.parses_special;
+    e.parse_special = o.parse_special;
     bool done = true;
     if (tok->is_bytes)
         for (size_t i = 0; i < bytes; i++) kr_encoder_put(&e, (unsigned char)text[i]);
-    else done = encode(&e, text ? text : "", bytes, o.adds_special);
+    else done = encode(&e, text ? text : "", bytes, o.add_special);
     encoder_free(&e);
     e.tok->work = e.work;
     return done ? e.count : -1;

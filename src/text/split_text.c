@@ -70,7 +70,7 @@ size_t kr_tokenizer_split(const kr_tokenizer *tok, const char *text, size_t byte
     if (!tok || bytes < KR_SPLIT_MIN_BYTES) return bytes;
     kr_encode_options plain;
     if (!KR_TAKE(tok->ctx, "tokenizer.split", kr_encode_options, options, &plain)) return bytes;
-    plain.adds_special = false;
+    plain.add_special = false;
     const size_t last = bytes - MARGIN;
     int places = PLACES;
     for (size_t at = last; at > bytes / 2 && places; at--) {

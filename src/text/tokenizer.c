@@ -78,7 +78,7 @@ int32_t kr_tokenizer_find(const kr_tokenizer *tok, const char *text)
     return place < 0 ? -1 : tok->names[place].id;
 }
 
-size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t count, bool skips_special, char *text,
+size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t count, bool skip_special, char *text,
                            size_t capacity)
 {
     size_t bytes = 0;
@@ -86,7 +86,7 @@ size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t 
     if (tok && count > 0 && !ids) kr_fail(tok->ctx, KR_ERR_ARG, "tokenizer_decode: ids is NULL");
     for (int64_t i = 0; tok && ids && i < count; i++) {
         const kr_token *token = kr_token_of(tok, ids[i]);
-        if (!token || (token->is_special && skips_special)) continue;
+        if (!token || (token->is_special && skip_special)) continue;
         if (bytes < capacity) {
             const size_t free_bytes = capacity - bytes;
             memcpy(text + bytes, token->text, token->bytes < free_bytes ? token->bytes : free_bytes);

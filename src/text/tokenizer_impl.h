@@ -84,7 +84,7 @@ struct kr_tokenizer {
 typedef struct kr_encoder {
     kr_ctx *ctx;
     kr_tokenizer *tok;
-    bool parses_special;
+    bool parse_special;
     int32_t *ids;
     int64_t capacity, count;
     kr_nfc nfc;

@@ -97,10 +97,10 @@ static bool read_root(kr_reader *r, const kr_json *root)
            kr_read_decoder(r, kr_json_find(root, "decoder"), "decoder");
 }
 
-kr_tokenizer *kr_tokenizer_read(kr_ctx *ctx, const char *json, size_t bytes)
+kr_tokenizer *kr_tokenizer_parse(kr_ctx *ctx, const char *json, size_t bytes)
 {
     if (kr_ctx_failed(ctx)) return NULL;
-    kr_json *root = kr_json_create(ctx, json, bytes, NULL);
+    kr_json *root = kr_json_parse(ctx, json, bytes, NULL);
     if (!root) {
         kr_blame(ctx, "tokenizer");
         return NULL;
@@ -119,7 +119,7 @@ kr_tokenizer *kr_tokenizer_load(kr_ctx *ctx, const char *path)
 {
     kr_file file;
     if (kr_ctx_failed(ctx) || !kr_file_open(&file, ctx, path, true)) return NULL;
-    kr_tokenizer *tok = kr_tokenizer_read(ctx, (const char *)file.data, file.bytes);
+    kr_tokenizer *tok = kr_tokenizer_parse(ctx, (const char *)file.data, file.bytes);
     kr_file_close(&file);
     if (!tok) kr_blame(ctx, "%s", path);
     return tok;

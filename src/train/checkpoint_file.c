@@ -31,7 +31,7 @@ const kr_train_number kr_train_number_rows[] = { NUMBER("step", step, KR_DTYPE_I
 static kr_train_numbers numbers_of(const kr_trainer *t)
 {
     const kr_train_progress *p = &t->progress;
-    const kr_loader_position at = kr_loader_save(t->loader);
+    const kr_loader_position at = kr_loader_snapshot(t->loader);
     return (kr_train_numbers){
         .step = p->step,
         .positions = p->n_positions,
@@ -78,7 +78,7 @@ static bool write_training(const kr_trainer *t, const char *path)
     for (const kr_train_number *row = kr_train_number_rows; ok && row->name; row++)
         ok = kr_tensor_writer_add(w, row->name, row->dtype, row->count ? KR_SHAPE(row->count) : KR_SCALAR,
                                   (const char *)&numbers + row->offset) == KR_OK;
-    ok = ok && add_weights(t, w, KR_WEIGHTS_PREFIX, true) && kr_optimizer_save(t->optimizer, w) == KR_OK &&
+    ok = ok && add_weights(t, w, KR_WEIGHTS_PREFIX, true) && kr_optimizer_snapshot(t->optimizer, w) == KR_OK &&
          kr_tensor_writer_save(w, path, KR_CONTAINER_SAFETENSORS) == KR_OK;
     kr_tensor_writer_destroy(w);
     return ok;

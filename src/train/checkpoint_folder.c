@@ -226,7 +226,7 @@ bool kr_manifest_check(kr_run_folder *f, const char *step_path, const char *cons
     limits.max_bytes = 1 << 16;
     kr_file file;
     if (!path || !kr_file_open(&file, f->ctx, path, false)) return false;
-    const kr_json *root = kr_json_parse(f->ctx, &f->arena, (const char *)file.data, file.bytes, &limits);
+    const kr_json *root = kr_json_parse_in(f->ctx, &f->arena, (const char *)file.data, file.bytes, &limits);
     bool right = root && kr_require(f->ctx, kr_json_integer(kr_json_find(root, "version"), -1) == 1, KR_ERR_FORMAT,
                                     "its version is not 1, which this library reads");
     kr_file_close(&file);

@@ -147,10 +147,10 @@ static bool read_weights(loading *l)
 static bool write_config(loading *l, const kr_model_config *config, char **text)
 {
     size_t length;
-    if (kr_model_config_write(l->ctx, config, KR_LAYOUT_AS_LOADED, NULL, 0, &length) != KR_OK) return false;
+    if (kr_model_config_format(l->ctx, config, KR_LAYOUT_AS_LOADED, NULL, 0, &length) != KR_OK) return false;
     *text = kr_arena_alloc(&l->folder->arena, length + 1);
     if (!*text) return kr_fail(l->ctx, KR_ERR_NOMEM, "no memory for a config of %zu bytes", length);
-    return kr_model_config_write(l->ctx, config, KR_LAYOUT_AS_LOADED, *text, length + 1, &length) == KR_OK;
+    return kr_model_config_format(l->ctx, config, KR_LAYOUT_AS_LOADED, *text, length + 1, &length) == KR_OK;
 }
 
 /* Ends the lines in which two texts differ first, and gives where they begin. */
@@ -208,7 +208,7 @@ static bool read_loader(loading *l)
     const kr_loader_position position = {
         .seed = (uint64_t)n[0], .epoch = n[1], .step = n[2], .count = n[3], .steps_per_epoch = n[4]
     };
-    return kr_loader_load(l->t->loader, &position) == KR_OK;
+    return kr_loader_restore(l->t->loader, &position) == KR_OK;
 }
 
 static bool read_all(loading *l)
@@ -217,7 +217,7 @@ static bool read_all(loading *l)
     return training && kr_manifest_check(l->folder, l->step_path, kr_manifest_names) &&
            (l->file = kr_tensor_file_open(l->ctx, training)) && read_numbers(l) && check_config(l) &&
            (l->weights = kr_tensor_file_open(l->ctx, l->step_path)) && keep_old(l) && read_weights(l) &&
-           read_state(l) && read_loader(l) && kr_optimizer_load(l->t->optimizer, l->file) == KR_OK;
+           read_state(l) && read_loader(l) && kr_optimizer_restore(l->t->optimizer, l->file) == KR_OK;
 }
 
 static void take_numbers(kr_trainer *t, const kr_train_numbers *n)
@@ -243,7 +243,7 @@ static void take_numbers(kr_trainer *t, const kr_train_numbers *n)
 static void load(kr_trainer *t, kr_run_folder *f, const char *step_path, int64_t step)
 {
     loading l = { .t = t, .ctx = t->ctx, .folder = f, .step_path = step_path, .step = step };
-    const kr_loader_position position = kr_loader_save(t->loader);
+    const kr_loader_position position = kr_loader_snapshot(t->loader);
     if (read_all(&l)) {
         take_numbers(t, &l.numbers);
         if (l.state) {

@@ -308,7 +308,7 @@ static bool search_batch(search *s, int64_t i, int64_t *n_first)
 {
     kr_trainer *t = s->t;
     kr_tape_reset(t->tape);
-    s->at = kr_loader_save(t->loader);
+    s->at = kr_loader_snapshot(t->loader);
     s->random = kr_random_place_of(s->ctx);
     s->state = i == 0 ? t->carried : t->moving;
     if (kr_loader_next(t->tape, t->loader, &s->batch) != KR_OK || !check_input(s)) return false;
@@ -350,7 +350,7 @@ static void make_room(search *s)
 void kr_trainer_diagnose(kr_trainer *t)
 {
     kr_ctx *ctx = t->ctx;
-    const kr_loader_position position = kr_loader_save(t->loader);
+    const kr_loader_position position = kr_loader_snapshot(t->loader);
     const kr_random_place random = kr_random_place_of(ctx);
     const kr_held_error first = kr_hold_error(ctx);
     search s = { .t = t, .ctx = ctx };

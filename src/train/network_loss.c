@@ -17,8 +17,8 @@ static bool take_call(kr_ctx *ctx, const kr_network *net, kr_loss_call *own, kr_
     if (!kr_require(ctx, call != NULL, KR_ERR_ARG, OP ": the call is NULL; it says what the input is") ||
         !KR_TAKE(ctx, OP, kr_loss_call, call, own) || !KR_TAKE(ctx, OP, kr_call, own->call, how))
         return false;
-    how->skips_head = own->kind == KR_LOSS_CROSS_ENTROPY && !net->is_custom;
-    how->skips_hidden = false;
+    how->skip_head = own->kind == KR_LOSS_CROSS_ENTROPY && !net->is_custom;
+    how->skip_hidden = false;
     own->call = how;
     return true;
 }
@@ -127,7 +127,7 @@ static kr_tensor *labelled(kr_tape *tape, const kr_network *net, const kr_loss_c
     o.label_smoothing = c->label_smoothing;
     o.reduction = c->reduction;
     o.n_classes = net->config.vocab_size;
-    o.excludes_padding = c->excludes_padding;
+    o.exclude_padding = c->exclude_padding;
     o.scores = scores;
     if (net->is_custom) return kr_cross_entropy(tape, out->y, labels, &o);
     const kr_head head = kr_network_head(net);

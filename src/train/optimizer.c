@@ -95,7 +95,8 @@ static bool check_without(kr_ctx *ctx, const kr_params *params, const kr_optimiz
         bool found = false;
         for (int64_t r = 0; !found && r < kr_params_count(params); r++) {
             const kr_param_row *row = kr_params_at(params, r);
-            for (int s = 0; s < row->nsegments; s++) found = found || strcmp(row->segments[s].name, o->without[i]) == 0;
+            for (int s = 0; s < row->n_segments; s++)
+                found = found || strcmp(row->segments[s].name, o->without[i]) == 0;
         }
         if (!kr_require(ctx, found, KR_ERR_ARG, "optimizer: without[%d] is '%s', but no parameter has such a segment",
                         i, o->without[i]))
@@ -108,13 +109,13 @@ static bool add_segments(kr_optimizer *opt, kr_optimizer_slot *slot)
 {
     const kr_param_row *row = slot->row;
     int64_t at = 0, cols = kr_tensor_dim(row->tensor, 1);
-    for (int i = 0; i < row->nsegments; i++) at += row->segments[i].rows;
+    for (int i = 0; i < row->n_segments; i++) at += row->segments[i].rows;
     if (!kr_require(opt->ctx, row->tensor->rank == 2 && at == row->tensor->dims[0], KR_ERR_SHAPE,
                     "optimizer: %s %s has segments of %lld rows in all, but muon steps matrices, and all of their rows",
                     row->name, KR_TEXT_OF(row->tensor), (long long)at))
         return false;
     at = 0;
-    for (int i = 0; i < row->nsegments; i++) {
+    for (int i = 0; i < row->n_segments; i++) {
         const kr_segment *segment = &row->segments[i];
         if (segment->rows * cols > 0)
             slot->parts[slot->nparts++] =
@@ -134,12 +135,12 @@ static bool add_slot(kr_optimizer *opt, const kr_param_row *row)
 {
     kr_ctx *ctx = opt->ctx;
     kr_optimizer_slot *slot = &opt->slots[opt->count++];
-    const bool has_segments = opt->options.kind == KR_OPTIMIZER_MUON && row->nsegments > 0;
+    const bool has_segments = opt->options.kind == KR_OPTIMIZER_MUON && row->n_segments > 0;
     *slot =
         (kr_optimizer_slot){ .row = row, .dtype = row->tensor->dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32 };
     if (!kr_require(ctx, row->tensor->ctx == ctx, KR_ERR_STATE, "optimizer: %s belongs to another context", row->name))
         return false;
-    slot->parts = kr_arena_alloc(&opt->arena, (size_t)(has_segments ? row->nsegments : 1) * sizeof *slot->parts);
+    slot->parts = kr_arena_alloc(&opt->arena, (size_t)(has_segments ? row->n_segments : 1) * sizeof *slot->parts);
     if (!slot->parts) return kr_fail(ctx, KR_ERR_NOMEM, "optimizer: no memory for the parts of %s", row->name);
     if (has_segments) return add_segments(opt, slot);
     if (kr_tensor_count(row->tensor) > 0)

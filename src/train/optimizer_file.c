@@ -123,7 +123,7 @@ static digest digest_of_params(const kr_optimizer *opt)
     return d;
 }
 
-kr_status kr_optimizer_save(const kr_optimizer *opt, kr_tensor_writer *writer)
+kr_status kr_optimizer_snapshot(const kr_optimizer *opt, kr_tensor_writer *writer)
 {
     if (!opt || !writer) return KR_ERR_ARG;
     if (!kr_optimizer_ready(opt)) return opt->ctx->status;
@@ -132,7 +132,7 @@ kr_status kr_optimizer_save(const kr_optimizer *opt, kr_tensor_writer *writer)
         kr_tensor_writer_add_metadata(writer, kind_key, kr_optimizer_kind_name(opt->options.kind)) == KR_OK &&
         kr_tensor_writer_add_metadata(writer, params_key, digest_of_params(opt).text) == KR_OK &&
         visit_all(opt, add, writer);
-    if (!saved) kr_blame(opt->ctx, "optimizer.save");
+    if (!saved) kr_blame(opt->ctx, "optimizer.snapshot");
     return opt->ctx->status;
 }
 
@@ -256,7 +256,7 @@ static bool take(void *user, const kept *tensor)
     return kr_tensor_file_read(l->file, item, tensor->dtype, tensor->data, item->count) == KR_OK;
 }
 
-kr_status kr_optimizer_load(kr_optimizer *opt, const kr_tensor_file *file)
+kr_status kr_optimizer_restore(kr_optimizer *opt, const kr_tensor_file *file)
 {
     if (!opt || !file) return KR_ERR_ARG;
     if (!kr_optimizer_ready(opt)) return opt->ctx->status;
@@ -267,6 +267,6 @@ kr_status kr_optimizer_load(kr_optimizer *opt, const kr_tensor_file *file)
         visit_all(opt, check_tensor, &l) && check_others(&l) &&
         check_text(&l, params_key, digest_of_params(opt).text, "it was saved for other parameters") &&
         visit_all(opt, take, &l);
-    if (!loaded) kr_blame(opt->ctx, "optimizer.load");
+    if (!loaded) kr_blame(opt->ctx, "optimizer.restore");
     return opt->ctx->status;
 }

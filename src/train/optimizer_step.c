@@ -143,12 +143,12 @@ static kr_taken_grad taken(const stepping *s, const kr_optimizer_slot *slot, con
                             .half = kr_storage_dtype_of(grad->dtype),
                             .scale = s->scale,
                             .clip = o->clip_value > 0 ? o->clip_value : (double)INFINITY,
-                            .clears = !o->keeps_grad };
+                            .clears = !o->keep_grad };
 }
 
 static double decay_of(const stepping *s, const kr_optimizer_slot *slot, double weight_decay)
 {
-    return slot->row->decays || s->opt->options.decays_all ? weight_decay : 0;
+    return slot->row->decays || s->opt->options.decay_all ? weight_decay : 0;
 }
 
 static kr_adamw_args adamw_of(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part,
@@ -255,7 +255,7 @@ static void finish_slot(const kr_optimizer *opt, const kr_optimizer_slot *slot)
     kr_tensor *w = slot->row->tensor;
     if (slot->master)
         kr_optimizer_convert(opt->ctx, w->dtype, w->data, slot->dtype, slot->master, kr_slot_elements(slot));
-    if (!opt->options.keeps_grad) kr_param_grad_is_zero(w);
+    if (!opt->options.keep_grad) kr_param_grad_is_zero(w);
 }
 
 static void follow(const kr_optimizer *opt, const kr_optimizer_slot *slot)

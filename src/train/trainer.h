@@ -82,7 +82,7 @@ static inline void kr_random_return(kr_ctx *ctx, kr_random_place place)
     ctx->stream = place.stream;
 }
 
-/* Where a loader stands; cannot fail, other than kr_loader_load. */
+/* Where a loader stands; cannot fail, other than kr_loader_restore. */
 static inline void kr_loader_return(kr_loader *loader, const kr_loader_position *position)
 {
     loader->options.seed = position->seed;

@@ -44,7 +44,7 @@ static kr_loss_out loss_of_model(const kr_trainer *t, kr_tape *tape, const kr_ba
     kr_call_init(&how);
     how.state = state;
     how.reset_bs = batch->reset_bs;
-    how.drops_state = !state;
+    how.drop_state = !state;
     how.streams = streams;
     how.dropout = tape == t->tape ? t->o.dropout : 0; /* evaluations have a tape of their own */
     call.call = &how;
@@ -156,10 +156,10 @@ kr_status kr_trainer_step(kr_trainer *t)
     if (!kr_trainer_ready(t)) return t->ctx->status;
     if (kr_trainer_is_done(t)) return KR_END;
     if (!kr_trainer_take_folder(t)) return t->ctx->status;
-    const place begin = { kr_loader_save(t->loader), kr_random_place_of(t->ctx) };
+    const place begin = { kr_loader_snapshot(t->loader), kr_random_place_of(t->ctx) };
     const double lr = kr_lr_at(&t->schedule, t->progress.step + 1);
     sums s = { 0 };
-    if (t->optimizer->options.keeps_grad) kr_params_zero_grad(t->params);
+    if (t->optimizer->options.keep_grad) kr_params_zero_grad(t->params);
     while (s.n_batches < t->o.accumulate && take_batch(t, &s)) continue;
     if (kr_ctx_failed(t->ctx) || s.n_batches == 0 || !move_weights(t, &s, lr)) {
         go_back(t, &begin);

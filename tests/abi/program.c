@@ -125,7 +125,7 @@ static void run_generation(const kr_network *net)
 {
     kr_encode_options encode;
     kr_encode_options_init(&encode);
-    encode.adds_special = false;
+    encode.add_special = false;
     int32_t found[8];
     printf("encode %lld\n", (long long)kr_tokenizer_encode(tok, "abc", 3, &encode, found, 8));
     kr_sampler_options sampler;

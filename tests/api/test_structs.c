@@ -248,7 +248,7 @@ static bool take_param_options(void *o)
 
 static bool take_json_options(void *o)
 {
-    kr_json *json = kr_json_create(ctx, "[1, 2]", 6, o);
+    kr_json *json = kr_json_parse(ctx, "[1, 2]", 6, o);
     snprintf(text, sizeof text, "%d", json ? (int)kr_json_kind_of(json) : -1);
     kr_json_destroy(json);
     return json != NULL;
@@ -269,7 +269,7 @@ static bool take_model_config(void *o)
     config->mamba2 = &block;
     config->layers = &layers;
     config->network = &network;
-    return kr_model_config_write(ctx, config, KR_LAYOUT_HF, text, sizeof text, NULL) == KR_OK;
+    return kr_model_config_format(ctx, config, KR_LAYOUT_HF, text, sizeof text, NULL) == KR_OK;
 }
 
 static bool take_load_options(void *o)
@@ -453,12 +453,12 @@ static const sized structs[] = {
     ROW(MODEL_CONFIG, model_config, pad),
     ROW(LOAD_OPTIONS, load_options, recompute_budget),
     ROW(SAVE_OPTIONS, save_options, max_shard_bytes),
-    ROW(ENCODE_OPTIONS, encode_options, parses_special),
+    ROW(ENCODE_OPTIONS, encode_options, parse_special),
     ROW(TEXT_OPTIONS, text_options, token_path),
     ROW(CSV_OPTIONS, csv_options, scaling),
     ROW(IDX_OPTIONS, idx_options, count),
     ROW(LOADER_OPTIONS, loader_options, split_seed),
-    ROW(OPTIMIZER_OPTIONS, optimizer_options, keeps_grad),
+    ROW(OPTIMIZER_OPTIONS, optimizer_options, keep_grad),
     ROW(LR_SCHEDULE, lr_schedule, shape),
     ROW(TRAIN_OPTIONS, train_options, dropout),
     ROW(SAMPLER_OPTIONS, sampler_options, seed),

@@ -91,7 +91,7 @@ static kr_tokenizer *make_tokenizer(kr_ctx *ctx, const char *pre_tokenizer, cons
     for (int i = 0; i < N_MERGES; i++)
         append(&json, "%s\"%s %s\"", i ? "," : "", spell(merges[i][0], a), spell(merges[i][1], b));
     append(&json, "]}}");
-    kr_tokenizer *tok = kr_tokenizer_read(ctx, json.bytes, json.count);
+    kr_tokenizer *tok = kr_tokenizer_parse(ctx, json.bytes, json.count);
     free(json.bytes);
     return tok;
 }
@@ -102,7 +102,7 @@ static int32_t *whole_ids(const kr_tokenizer *tok, const text *t, int64_t *count
 {
     kr_encode_options options;
     kr_encode_options_init(&options);
-    options.adds_special = false;
+    options.add_special = false;
     const int64_t most = kr_tokenizer_max_ids(tok, t->count);
     int32_t *ids = malloc((size_t)most * sizeof *ids);
     *count = kr_tokenizer_encode(tok, t->bytes, t->count, &options, ids, most);

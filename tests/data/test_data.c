@@ -124,7 +124,7 @@ TEST(blocks_of_text_cut_no_token)
         "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, "
         "\"b\": 1, \"\\u0120\": 2, \"ab\": 3, \"?\": 4}, \"unk_token\": \"?\", \"merges\": [\"a b\"]}}";
     enum { WORDS = 400000 };
-    kr_tokenizer *bpe = kr_tokenizer_read(ctx, json, strlen(json));
+    kr_tokenizer *bpe = kr_tokenizer_parse(ctx, json, strlen(json));
     char *text = malloc(7 * WORDS + 1);
     for (int i = 0; i < WORDS; i++) memcpy(text + 7 * i, "ababab ", 8);
     kr_source *source = kr_source_string(ctx, text, 7 * WORDS, bpe, NULL);

@@ -236,23 +236,23 @@ TEST(loader_refusals)
                  "loader: validation_fraction = nan must be at least 0 and below 1");
     REFUSED_WITH(validation_fraction, 0.97, KR_ERR_ARG,
                  "loader: nothing to train on: the source has 20 positions, validation_fraction is 0.97");
-    REFUSED_WITH(drops_last, true, KR_ERR_ARG,
-                 "loader: drops_last leaves no batch: 19 positions do not fill 8 rows of 4");
+    REFUSED_WITH(drop_last, true, KR_ERR_ARG,
+                 "loader: drop_last leaves no batch: 19 positions do not fill 8 rows of 4");
     o.carries = true;
     REFUSED_WITH(packs, false, KR_ERR_ARG, "loader: carries needs packs = true");
     REFUSED_WITH(batch, 20, KR_ERR_ARG, "loader: 19 positions are too few for 20 rows that are carried");
     kr_loader *loader = kr_loader_create(source, &o);
-    kr_loader_position position = kr_loader_save(loader);
+    kr_loader_position position = kr_loader_snapshot(loader);
     position.step = 1;
-    REFUSED(KR_ERR_ARG, "loader.load: no position: step 1 of epoch 0, of 1 steps",
-            kr_loader_load(loader, &position) == KR_OK);
+    REFUSED(KR_ERR_ARG, "loader.restore: no position: step 1 of epoch 0, of 1 steps",
+            kr_loader_restore(loader, &position) == KR_OK);
     position.count = 18;
     REFUSED(
         KR_ERR_ARG,
-        "loader.load: the position is of 1 steps through 18 positions, but this loader has 1 through 19; source and "
+        "loader.restore: the position is of 1 steps through 18 positions, but this loader has 1 through 19; source and "
         "options must be those it was saved with",
-        kr_loader_load(loader, &position) == KR_OK);
-    REFUSED(KR_ERR_ARG, "loader.load: position is NULL", kr_loader_load(loader, NULL) == KR_OK);
+        kr_loader_restore(loader, &position) == KR_OK);
+    REFUSED(KR_ERR_ARG, "loader.restore: position is NULL", kr_loader_restore(loader, NULL) == KR_OK);
     kr_ctx *foreign = kr_test_ctx(1, NULL);
     kr_tape *foreign_tape = kr_tape_create(foreign, KR_TAPE_NO_GRAD);
     kr_batch batch;

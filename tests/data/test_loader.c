@@ -241,9 +241,9 @@ static void expect_resumed(kr_ctx *ctx, const kr_source *source, const kr_loader
     kr_loader *loader = kr_loader_create(source, options);
     kr_batch batch;
     int n = 0;
-    for (positions[0] = kr_loader_save(loader); n < MOST - 1 && kr_loader_next(tape, loader, &batch) == KR_OK;) {
+    for (positions[0] = kr_loader_snapshot(loader); n < MOST - 1 && kr_loader_next(tape, loader, &batch) == KR_OK;) {
         hashes[n++] = batch_hash(&batch);
-        positions[n] = kr_loader_save(loader);
+        positions[n] = kr_loader_snapshot(loader);
         kr_tape_reset(tape);
     }
     CHECK(n == 3 * kr_loader_steps_per_epoch(loader), "way %d: %d batches", way, n);
@@ -252,7 +252,7 @@ static void expect_resumed(kr_ctx *ctx, const kr_source *source, const kr_loader
         kr_loader_options other = *options;
         other.seed = 999; /* the position brings its own */
         loader = kr_loader_create(source, &other);
-        CHECK(kr_loader_load(loader, &positions[from]) == KR_OK, "%s", kr_ctx_message(ctx));
+        CHECK(kr_loader_restore(loader, &positions[from]) == KR_OK, "%s", kr_ctx_message(ctx));
         for (int i = from; i < n; i++) {
             if (!CHECK(kr_loader_next(tape, loader, &batch) == KR_OK, "way %d: no batch %d", way, i)) break;
             CHECK(batch_hash(&batch) == hashes[i], "way %d, resumed at %d: batch %d differs", way, from, i);
@@ -276,7 +276,7 @@ TEST(loader_resumes_at_every_step)
         o.shuffles = way & 1;
         o.packs = !(way & 2);
         o.carries = (way & 6) == 4;
-        o.drops_last = way & 8;
+        o.drop_last = way & 8;
         expect_resumed(ctx, source, &o, way);
     }
     kr_source_destroy(source);
@@ -340,7 +340,7 @@ TEST(loader_scores_the_last_of_each_document)
         for (int64_t i = 0; i < 300; i++) want += !is_start(source, i) && (i == 299 || is_start(source, i + 1));
         kr_loader_options o = options_of(3, 7);
         o.packs = packs;
-        o.scores_last = true;
+        o.score_last = true;
         o.n_epochs = 1;
         kr_loader *loader = kr_loader_create(source, &o);
         kr_batch batch;

@@ -54,7 +54,7 @@ TEST(two_threads_in_one_context_are_an_error)
         atomic_store(&stage, 0);
         kr_tape *t = tapes[0];
         kr_tensor *x = kr_input(t, kr_full(t, KR_DTYPE_F32, KR_SHAPE(1), 2)), *y = kr_scale(t, kr_detach(t, x), 3);
-        kr_record(t, &(kr_record_args){ .rule = &rule, .nin = 1, .in = &x, .nout = 1, .out = &y });
+        kr_record(t, &(kr_record_args){ .rule = &rule, .n_in = 1, .in = &x, .n_out = 1, .out = &y });
         pthread_t thread;
         if (pthread_create(&thread, NULL, intrude, NULL) != 0) exit(2);
         CHECK(kr_backward(t, y) == KR_OK, "the first thread's call is not disturbed");

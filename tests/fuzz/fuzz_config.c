@@ -11,14 +11,14 @@ static void check_written(kr_ctx *ctx, const kr_model_config *config, kr_layout 
 {
     static char text[MOST], again[MOST];
     size_t length = 0, second = 0;
-    if (kr_model_config_write(ctx, config, layout, text, MOST, &length) != KR_OK) {
+    if (kr_model_config_format(ctx, config, layout, text, MOST, &length) != KR_OK) {
         if (layout == config->layout) abort(); /* its own layout has words for all that was read from it */
         kr_ctx_clear(ctx);
         return;
     }
     if (length >= MOST || strlen(text) != length) abort();
-    kr_model_config *back = kr_model_config_read(ctx, text, length);
-    if (!back || kr_model_config_write(ctx, back, layout, again, MOST, &second) != KR_OK) abort();
+    kr_model_config *back = kr_model_config_parse(ctx, text, length);
+    if (!back || kr_model_config_format(ctx, back, layout, again, MOST, &second) != KR_OK) abort();
     /* how fresh parameters are drawn is not carried from one layout to the other */
     if (layout == config->layout && (length != second || memcmp(text, again, length) != 0)) abort();
     kr_model_config_destroy(back);
@@ -31,7 +31,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *text = malloc(size ? size : 1); /* of its exact size, for the sanitizer to guard */
     if (!text) return 0;
     memcpy(text, data, size);
-    kr_model_config *config = kr_model_config_read(ctx, text, size);
+    kr_model_config *config = kr_model_config_parse(ctx, text, size);
     free(text);
     if ((config != NULL) == kr_ctx_failed(ctx)) abort();
     if (config) {

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kr_json_options options;
     kr_json_options_init(&options);
     options.allow_nonfinite = size % 2;
-    kr_json *root = kr_json_create(ctx, (const char *)data, size, &options);
+    kr_json *root = kr_json_parse(ctx, (const char *)data, size, &options);
     if ((root != NULL) == kr_ctx_failed(ctx)) abort();
     if (root && walk(root) < 1) abort();
     kr_json_destroy(root);

@@ -40,7 +40,7 @@ static void write_seeds(const char *folder)
         char seed[512];
         snprintf(seed, sizeof seed, "%s/seed-%d", folder, n);
         kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
-        kr_optimizer_save(optimizer, writer);
+        kr_optimizer_snapshot(optimizer, writer);
         IGNORE(kr_tensor_writer_save(writer, seed, KR_CONTAINER_SAFETENSORS));
         kr_tensor_writer_destroy(writer);
         step(optimizer);
@@ -70,7 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     kr_optimizer *optimizer = make();
     kr_tensor_file *file = kr_tensor_file_open_memory(ctx, data, size);
     if (file) {
-        const bool loaded = kr_optimizer_load(optimizer, file) == KR_OK;
+        const bool loaded = kr_optimizer_restore(optimizer, file) == KR_OK;
         if (loaded == kr_ctx_failed(ctx)) abort();
         if (!loaded && kr_optimizer_steps(optimizer) != 0) abort();
         if (loaded && kr_optimizer_steps(optimizer) < 0) abort();

@@ -30,7 +30,7 @@ static kr_tokenizer *fixed(const char *normalizer, const char *pre_tokenizer)
         n += (size_t)snprintf(json + n, sizeof json - n, ", \"\\u%04x\": %d", is_printable ? i : other++, i);
     }
     n += (size_t)snprintf(json + n, sizeof json - n, "}}}");
-    kr_tokenizer *tok = kr_tokenizer_read(ctx, json, n);
+    kr_tokenizer *tok = kr_tokenizer_parse(ctx, json, n);
     if (!tok) {
         fprintf(stderr, "%s\n", kr_ctx_message(ctx));
         if (kr_ctx_status(ctx) != KR_ERR_UNSUPPORTED) abort(); /* a build without PCRE2 */
@@ -95,7 +95,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     const char *zero = size ? memchr(text, 0, size) : NULL;
     const size_t file_bytes = zero ? (size_t)(zero - text) : size;
-    kr_tokenizer *tok = kr_tokenizer_read(ctx, text, file_bytes);
+    kr_tokenizer *tok = kr_tokenizer_parse(ctx, text, file_bytes);
     if ((tok != NULL) == kr_ctx_failed(ctx)) abort();
     kr_ctx_clear(ctx);
     if (tok) {

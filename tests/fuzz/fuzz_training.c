@@ -61,9 +61,9 @@ static kr_loss_out squares(void *user, kr_tape *tape, const kr_batch *batch, con
 
 static kr_trainer *make(void)
 {
-    const kr_loader_position begin = { .count = kr_loader_save(loader).count,
+    const kr_loader_position begin = { .count = kr_loader_snapshot(loader).count,
                                        .steps_per_epoch = kr_loader_steps_per_epoch(loader) };
-    IGNORE(kr_loader_load(loader, &begin));
+    IGNORE(kr_loader_restore(loader, &begin));
     kr_params_reset(kr_mamba2_params(block));
     kr_train_options o;
     kr_train_options_init(&o);

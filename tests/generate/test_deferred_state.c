@@ -51,7 +51,7 @@ static void step_both(kr_decode_graph *graph, const kr_network *net, kr_state *d
     kr_call call;
     kr_call_init(&call);
     call.advance = at_once;
-    call.skips_hidden = true; /* as steps do */
+    call.skip_hidden = true; /* as steps do */
     const kr_tensor *want = kr_network_step(tape, net, kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(ROWS), ids), &call).y;
     const kr_tensor *got = kr_decode_graph_run(graph, net, deferring, ids, NULL, NULL);
     CHECK_OK(net->ctx);

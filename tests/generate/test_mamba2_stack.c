@@ -81,7 +81,7 @@ static void step_both(kr_decode_graph *steps, kr_tape *tape, const kr_network *n
     kr_call call;
     kr_call_init(&call);
     call.state = pure;
-    call.skips_hidden = true; /* as steps do */
+    call.skip_hidden = true; /* as steps do */
     kr_tape_reset(tape);
     const kr_network_out want =
         kr_network_step(tape, net, kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(rows), ids), &call);

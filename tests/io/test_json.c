@@ -6,7 +6,7 @@
 
 static kr_json *read_json(kr_ctx *ctx, const char *text)
 {
-    return kr_json_create(ctx, text, strlen(text), NULL);
+    return kr_json_parse(ctx, text, strlen(text), NULL);
 }
 
 TEST(values)
@@ -158,9 +158,9 @@ TEST(refusals)
         CHECK_ERROR(ctx, KR_ERR_FORMAT, rows[i].message);
         kr_json_destroy(v);
     }
-    CHECK(!kr_json_create(ctx, NULL, 3, NULL), "NULL was taken");
+    CHECK(!kr_json_parse(ctx, NULL, 3, NULL), "NULL was taken");
     CHECK_ERROR(ctx, KR_ERR_ARG, "json: text is NULL");
-    CHECK(!kr_json_create(ctx, NULL, 0, NULL), "nothing was taken");
+    CHECK(!kr_json_parse(ctx, NULL, 0, NULL), "nothing was taken");
     CHECK_ERROR(ctx, KR_ERR_FORMAT, "json: at byte 0: expected a value, got the end of the text");
     CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "a refusal keeps memory");
     kr_ctx_destroy(ctx);
@@ -172,7 +172,7 @@ TEST(options)
     kr_json_options o;
     kr_json_options_init(&o);
     o.allow_nonfinite = true;
-    kr_json *v = kr_json_create(ctx, "[NaN,Infinity,-Infinity,-1]", 27, &o);
+    kr_json *v = kr_json_parse(ctx, "[NaN,Infinity,-Infinity,-1]", 27, &o);
     const kr_json *item = kr_json_first(v);
     CHECK(isnan(kr_json_number(item, 0)) && !kr_json_is_integer(item), "NaN");
     item = kr_json_next(item);
@@ -180,23 +180,23 @@ TEST(options)
     CHECK(kr_json_length(v) == 4, "four values");
     kr_json_destroy(v);
     o.max_depth = 3;
-    v = kr_json_create(ctx, "[[{}]]", 6, &o);
+    v = kr_json_parse(ctx, "[[{}]]", 6, &o);
     CHECK_OK(ctx);
     kr_json_destroy(v);
-    CHECK(!kr_json_create(ctx, "[[[[]]]]", 8, &o), "too deep");
+    CHECK(!kr_json_parse(ctx, "[[[[]]]]", 8, &o), "too deep");
     CHECK_ERROR(ctx, KR_ERR_FORMAT, "json: at byte 3: arrays and objects deeper than 3 levels");
     o.max_values = 3;
-    CHECK(!kr_json_create(ctx, "[1,2,3]", 7, &o), "too many");
+    CHECK(!kr_json_parse(ctx, "[1,2,3]", 7, &o), "too many");
     CHECK_ERROR(ctx, KR_ERR_FORMAT, "json: at byte 5: more than 3 values");
     o.max_bytes = 6;
-    CHECK(!kr_json_create(ctx, "[1,2,3]", 7, &o), "too long");
+    CHECK(!kr_json_parse(ctx, "[1,2,3]", 7, &o), "too long");
     CHECK_ERROR(ctx, KR_ERR_FORMAT, "json: 7 bytes, but at most 6 are read");
     o.max_depth = 1000;
-    CHECK(!kr_json_create(ctx, "1", 1, &o), "a depth beyond the stack");
+    CHECK(!kr_json_parse(ctx, "1", 1, &o), "a depth beyond the stack");
     CHECK_ERROR(ctx, KR_ERR_ARG, "json: max_depth = 1000, but must be from 0 to 512");
     static char deep[1 << 20];
     memset(deep, '[', sizeof deep);
-    CHECK(!kr_json_create(ctx, deep, sizeof deep, NULL), "a million brackets");
+    CHECK(!kr_json_parse(ctx, deep, sizeof deep, NULL), "a million brackets");
     CHECK_ERROR(ctx, KR_ERR_FORMAT, "json: at byte 64: arrays and objects deeper than 64 levels");
     kr_ctx_destroy(ctx);
 }
@@ -212,7 +212,7 @@ TEST(large_objects)
     for (int i = 0; i < COUNT; i++)
         at += (size_t)sprintf(text + at, "%s\"k%d\":%d", i ? "," : "", (int)((int64_t)i * 7919 % COUNT), i);
     text[at] = '}';
-    kr_json *v = kr_json_create(ctx, text, at + 1, NULL);
+    kr_json *v = kr_json_parse(ctx, text, at + 1, NULL);
     CHECK_OK(ctx);
     int64_t i = 0;
     for (const kr_json *m = kr_json_first(v); m; m = kr_json_next(m), i++)
@@ -223,7 +223,7 @@ TEST(large_objects)
     kr_json_destroy(v);
     const size_t again = at;
     sprintf(text + at, ",\"k777\":0}");
-    v = kr_json_create(ctx, text, strlen(text), NULL);
+    v = kr_json_parse(ctx, text, strlen(text), NULL);
     char want[80];
     snprintf(want, sizeof want, "json: at byte %zu: the key \"k777\" occurs twice in one object", again + 1);
     CHECK(!v, "a duplicate was taken");
@@ -278,7 +278,7 @@ TEST(mutations)
                 start[at] = (char)kr_test_next();
             }
         }
-        kr_json *v = kr_json_create(ctx, start, n, &o);
+        kr_json *v = kr_json_parse(ctx, start, n, &o);
         CHECK((v != NULL) == !kr_ctx_failed(ctx), "a result and an error");
         if (!v) CHECK(strncmp(kr_ctx_message(ctx), "json: at byte ", 14) == 0, "%s", kr_ctx_message(ctx));
         taken += v != NULL;
@@ -301,7 +301,7 @@ TEST(every_allocation_may_fail)
     size_t n = 1;
     for (; n < 100; n++) {
         kr_ctx_fail_allocation(ctx, n);
-        kr_json *v = kr_json_create(ctx, rich, sizeof rich - 1, &o);
+        kr_json *v = kr_json_parse(ctx, rich, sizeof rich - 1, &o);
         if (v) {
             kr_json_destroy(v);
             break;

@@ -71,7 +71,7 @@ static void check_number(kr_ctx *ctx, double x)
     kr_json_write_begin(&w, text, sizeof text);
     kr_json_write_number(&w, NULL, x);
     kr_json_write_end(&w);
-    kr_json *root = kr_json_create(ctx, text, strlen(text), NULL);
+    kr_json *root = kr_json_parse(ctx, text, strlen(text), NULL);
     const double back = kr_json_number(root, NAN);
     CHECK(root && memcmp(&back, &x, sizeof x) == 0 && !kr_json_is_integer(root), "%a is written as %s", x, text);
     kr_json_destroy(root);

@@ -9,7 +9,7 @@ enum { MAX_IN = 5, MAX_OUT = 5 };
 /* A part with its operands: shapes and ranges of the inputs, and the function under test. */
 typedef struct part {
     const char *name;
-    int nin;
+    int n_in;
     kr_shape shape[MAX_IN];
     double low[MAX_IN], high[MAX_IN];
     bool is_angle; /* outputs compare modulo 2 pi */
@@ -284,7 +284,7 @@ static int64_t count_of(kr_shape shape)
 }
 
 typedef struct result {
-    int nout;
+    int n_out;
     int64_t y_count[MAX_OUT];
     double *y[MAX_OUT], *g[MAX_IN];
 } result;
@@ -301,15 +301,15 @@ static double weight(int n, int64_t i)
     return (double)((i * 7 + n * 5 + i * i / 3) % 31 - 15) / 16;
 }
 
-static void run_backward(kr_tape *tape, int nout, kr_tensor *const *y)
+static void run_backward(kr_tape *tape, int n_out, kr_tensor *const *y)
 {
     kr_tensor *g[MAX_OUT];
-    for (int n = 0; n < nout; n++) {
+    for (int n = 0; n < n_out; n++) {
         double values[4096];
         for (int64_t i = 0; i < kr_tensor_count(y[n]); i++) values[i] = weight(n, i);
         g[n] = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(y[n]), values), kr_tensor_dtype(y[n]));
     }
-    kr_backward_from(tape, nout, y, g);
+    kr_backward_from(tape, n_out, y, g);
 }
 
 static result run(kr_ctx *ctx, const part *p, double *const *in, kr_dtype dtype, bool backward)
@@ -317,16 +317,16 @@ static result run(kr_ctx *ctx, const part *p, double *const *in, kr_dtype dtype,
     result r = { 0 };
     kr_tensor *x[MAX_IN] = { NULL }, *y[MAX_OUT] = { NULL };
     kr_tape *tape = kr_tape_create(ctx, backward ? KR_TAPE_GRAD : KR_TAPE_NO_GRAD);
-    for (int n = 0; n < p->nin; n++)
+    for (int n = 0; n < p->n_in; n++)
         x[n] = kr_input(tape, kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, p->shape[n], in[n]), dtype));
-    r.nout = p->build(tape, x, y);
-    if (backward) run_backward(tape, r.nout, y);
+    r.n_out = p->build(tape, x, y);
+    if (backward) run_backward(tape, r.n_out, y);
     CHECK(!kr_ctx_failed(ctx), "%s: %s", p->name, kr_ctx_message(ctx));
-    for (int n = 0; n < r.nout; n++) {
+    for (int n = 0; n < r.n_out; n++) {
         r.y_count[n] = kr_tensor_count(y[n]);
         r.y[n] = kr_test_values(y[n]);
     }
-    for (int n = 0; backward && n < p->nin; n++) {
+    for (int n = 0; backward && n < p->n_in; n++) {
         const double zero = 0;
         const bool reached = CHECK(kr_grad(x[n]) != NULL, "%s: input %d has no gradient", p->name, n);
         r.g[n] = kr_test_values(reached ? kr_grad(x[n]) : kr_from_data(tape, KR_DTYPE_F64, KR_SCALAR, &zero));
@@ -337,7 +337,7 @@ static result run(kr_ctx *ctx, const part *p, double *const *in, kr_dtype dtype,
 
 static void make_inputs(const part *p, double **in)
 {
-    for (int n = 0; n < p->nin; n++) {
+    for (int n = 0; n < p->n_in; n++) {
         const int64_t count = count_of(p->shape[n]);
         in[n] = malloc((size_t)count * sizeof(double));
         if (!in[n]) exit(2);
@@ -347,7 +347,7 @@ static void make_inputs(const part *p, double **in)
 
 static void free_inputs(const part *p, double **in)
 {
-    for (int n = 0; n < p->nin; n++) free(in[n]);
+    for (int n = 0; n < p->n_in; n++) free(in[n]);
 }
 
 /* ---- difference quotients ---- */
@@ -355,7 +355,7 @@ static void free_inputs(const part *p, double **in)
 static double change(const part *p, const result *up, const result *down)
 {
     double sum = 0;
-    for (int n = 0; n < up->nout; n++)
+    for (int n = 0; n < up->n_out; n++)
         for (int64_t i = 0; i < up->y_count[n]; i++) {
             const double d = up->y[n][i] - down->y[n][i];
             sum += weight(n, i) * (p->is_angle ? remainder(d, 2 * PI) : d);
@@ -368,7 +368,7 @@ static void check_differences(kr_ctx *ctx, const part *p)
     double *in[MAX_IN];
     make_inputs(p, in);
     result r = run(ctx, p, in, KR_DTYPE_F64, true);
-    for (int n = 0; n < p->nin && !kr_ctx_failed(ctx); n++) {
+    for (int n = 0; n < p->n_in && !kr_ctx_failed(ctx); n++) {
         const int64_t count = count_of(p->shape[n]);
         double *want = malloc((size_t)count * sizeof *want);
         if (!want) exit(2);
@@ -416,14 +416,14 @@ static void check_type(kr_ctx *ref, kr_ctx *ctx, const part *p, kr_dtype dtype, 
     double *in[MAX_IN];
     make_inputs(p, in);
     kr_tape *tape = kr_tape_create(ref, KR_TAPE_NO_GRAD);
-    for (int n = 0; n < p->nin; n++)
+    for (int n = 0; n < p->n_in; n++)
         kr_tensor_read(kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, p->shape[n], in[n]), dtype), KR_DTYPE_F64, in[n],
                        count_of(p->shape[n]));
     kr_tape_destroy(tape);
     result want = run(ref, p, in, KR_DTYPE_F64, true), got = run(ctx, p, in, dtype, true);
-    for (int n = 0; n < want.nout; n++)
+    for (int n = 0; n < want.n_out; n++)
         check_values(p, kr_ctx_isa(ctx), "output", n, got.y[n], want.y[n], want.y_count[n], p->is_angle, tolerance);
-    for (int n = 0; n < p->nin; n++)
+    for (int n = 0; n < p->n_in; n++)
         check_values(p, kr_ctx_isa(ctx), "gradient of input", n, got.g[n], want.g[n], count_of(p->shape[n]), false,
                      tolerance);
     result_free(&want);

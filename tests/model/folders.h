@@ -65,7 +65,7 @@ static inline void check_same_model(const char *what, const kr_model *got, const
 static inline void config_text(kr_ctx *ctx, const kr_model *model, kr_layout layout, char *text, size_t bytes)
 {
     size_t needed;
-    kr_model_config_write(ctx, kr_model_config_of(model), layout, text, bytes, &needed);
+    kr_model_config_format(ctx, kr_model_config_of(model), layout, text, bytes, &needed);
 }
 
 static inline void check_same_config(const char *what, kr_ctx *ctx, const kr_model *got, const kr_model *want)

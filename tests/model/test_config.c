@@ -3,7 +3,7 @@
  */
 #include "tests/model/log.h"
 
-#define READ(text) kr_model_config_read(ctx, (text), strlen(text))
+#define READ(text) kr_model_config_parse(ctx, (text), strlen(text))
 
 static kr_ctx *ctx;
 
@@ -313,11 +313,11 @@ TEST(official_refusals)
           "config.json: rms_norm = false, but krait has RMS norms only: models with layer norms are not supported" },
     };
     REFUSE_ALL(rows);
-    CHECK(!kr_model_config_read(ctx, NULL, 0), "NULL");
+    CHECK(!kr_model_config_parse(ctx, NULL, 0), "NULL");
     CHECK_ERROR(ctx, KR_ERR_ARG, "config.json: the text is NULL");
     char *large = malloc((1 << 20) + 2);
     memset(large, ' ', (1 << 20) + 1);
-    CHECK(!kr_model_config_read(ctx, large, (1 << 20) + 1), "more than 1 MiB");
+    CHECK(!kr_model_config_parse(ctx, large, (1 << 20) + 1), "more than 1 MiB");
     CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "1048576");
     free(large);
     CHECK(!kr_model_config_load(ctx, "no/such/config.json"), "no file");

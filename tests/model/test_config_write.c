@@ -23,7 +23,7 @@ enum { TEXT_BYTES = 1 << 14 };
 static bool write_to(const kr_model_config *c, kr_layout layout, char *text)
 {
     size_t needed = 0;
-    return kr_model_config_write(ctx, c, layout, text, TEXT_BYTES, &needed) == KR_OK && strlen(text) == needed;
+    return kr_model_config_format(ctx, c, layout, text, TEXT_BYTES, &needed) == KR_OK && strlen(text) == needed;
 }
 
 /* ---- fields ---- */
@@ -64,9 +64,9 @@ static const field fields[] = {
     ROW('i', -1, network.pad_vocab_size_multiple, 1, 20, BOTH),
     ROW('b', -1, network.tie_embeddings, 0, 1, BOTH),
     ROW('d', -1, network.embedding_std, 0, 0, INITIAL),
-    ROW('b', -1, network.rescales_residual, 0, 1, DROPPED),
+    ROW('b', -1, network.rescale_residual, 0, 1, DROPPED),
     ROW('i', -1, network.n_residuals, 1, 3, INITIAL),
-    ROW('b', -1, network.zeroes_proj_biases, 0, 1, INITIAL),
+    ROW('b', -1, network.zero_proj_biases, 0, 1, INITIAL),
     ROW('b', -1, network.has_final_norm, 0, 1, BOTH),
     ROW('b', -1, fused_add_norm, 0, 1, BOTH),
 
@@ -235,7 +235,7 @@ TEST(every_field_comes_back)
         const kr_family family = (kr_family)kr_test_below(layout == KR_LAYOUT_HF ? 2 : 3);
         const kr_model_values c = draw_config(family, layout);
         if (!CHECK(write_to(config_of(&c), layout, text), "%s", kr_ctx_message(ctx))) break;
-        kr_model_config *back = kr_model_config_read(ctx, text, strlen(text));
+        kr_model_config *back = kr_model_config_parse(ctx, text, strlen(text));
         if (!CHECK(back != NULL, "%s: %s", kr_ctx_message(ctx), text)) break;
         const kr_model_values got = values_of(ctx, back);
         check_fields(&got, &c, layout, text);
@@ -278,7 +278,7 @@ TEST(lists_come_back)
     c.network.class_tokens = latents;
     c.network.n_class_tokens = 1;
     CHECK(write_to(config_of(&c), KR_LAYOUT_AS_LOADED, text), "%s", kr_ctx_message(ctx));
-    kr_model_config *back = kr_model_config_read(ctx, text, strlen(text));
+    kr_model_config *back = kr_model_config_parse(ctx, text, strlen(text));
     if (CHECK(back != NULL, "%s", kr_ctx_message(ctx))) {
         const kr_layers_config *l = back->layers;
         CHECK(l->n_virtual == 3 && l->schedule == KR_SCHEDULE_CUSTOM &&
@@ -325,7 +325,7 @@ static void check_there_and_back(const char *name, const char *warnings)
           logged);
     CHECK(write_to(c, foreign, other), "%s", kr_ctx_message(ctx));
     CHECK(strcmp(logged, warnings) == 0, "%s: %s", name, logged);
-    kr_model_config *d = kr_model_config_read(ctx, other, strlen(other));
+    kr_model_config *d = kr_model_config_parse(ctx, other, strlen(other));
     CHECK(d && write_to(d, c->layout, back), "%s", kr_ctx_message(ctx));
     if (c->layout == KR_LAYOUT_OFFICIAL) CHECK(strcmp(own, back) == 0, "%s became %s", own, back);
     kr_model_config_destroy(d);
@@ -353,12 +353,12 @@ TEST(published_sizes_there_and_back)
     static char own[TEXT_BYTES], other[TEXT_BYTES], back[TEXT_BYTES];
     const char *text =
         "{\"d_model\": 768, \"n_layer\": 24, \"vocab_size\": 50277, \"ssm_cfg\": {}, \"pad_vocab_size_multiple\": 8}";
-    kr_model_config *c = kr_model_config_read(ctx, text, strlen(text));
+    kr_model_config *c = kr_model_config_parse(ctx, text, strlen(text));
     CHECK(write_to(c, KR_LAYOUT_OFFICIAL, own) && !strstr(own, "krait"), "%s", own);
     CHECK(write_to(c, KR_LAYOUT_HF, other) && strstr(other, "\"vocab_size\": 50280") &&
               strstr(other, "\"intermediate_size\": 1536") && strstr(other, "\"time_step_rank\": \"auto\""),
           "%s", other);
-    kr_model_config *d = kr_model_config_read(ctx, other, strlen(other));
+    kr_model_config *d = kr_model_config_parse(ctx, other, strlen(other));
     CHECK(d && d->network->vocab_size == 50277 && d->network->pad_vocab_size_multiple == 8, "%s", other);
     CHECK(d && write_to(d, KR_LAYOUT_OFFICIAL, back) && strcmp(own, back) == 0, "%s", back);
     CHECK(nlogged == 0, "%s", logged);
@@ -393,7 +393,7 @@ static void refuse(const kr_model_config *c, kr_layout layout, kr_status status,
 {
     char text[64] = "x";
     size_t needed = 1;
-    CHECK(kr_model_config_write(ctx, c, layout, text, sizeof text, &needed) == status && needed == 0, "%s", message);
+    CHECK(kr_model_config_format(ctx, c, layout, text, sizeof text, &needed) == status && needed == 0, "%s", message);
     CHECK_ERROR(ctx, status, message);
 }
 
@@ -479,7 +479,7 @@ TEST(what_is_no_config)
            c.layers.latents = latents;
            c.layers.n_latents = MANY);
     free(latents);
-    CHECK(kr_model_config_write(ctx, NULL, KR_LAYOUT_HF, NULL, 0, NULL) == KR_ERR_ARG, "NULL");
+    CHECK(kr_model_config_format(ctx, NULL, KR_LAYOUT_HF, NULL, 0, NULL) == KR_ERR_ARG, "NULL");
     CHECK_ERROR(ctx, KR_ERR_ARG, "config.json: config is NULL");
     CHECK(strcmp(kr_layout_name(KR_LAYOUT_OFFICIAL), "official") == 0 &&
               strcmp(kr_layout_name(KR_LAYOUT_HF), "hf") == 0 && strcmp(kr_layout_name(KR_LAYOUT_AS_LOADED), "?") == 0,
@@ -493,14 +493,14 @@ TEST(short_memory_is_filled_as_by_snprintf)
     static char whole[TEXT_BYTES];
     kr_model_values c = plain(KR_FAMILY_MAMBA2);
     size_t needed = 0, length = 0;
-    CHECK(kr_model_config_write(ctx, config_of(&c), KR_LAYOUT_HF, NULL, 0, &needed) == KR_OK && needed > 100, "%zu",
+    CHECK(kr_model_config_format(ctx, config_of(&c), KR_LAYOUT_HF, NULL, 0, &needed) == KR_OK && needed > 100, "%zu",
           needed);
-    CHECK(kr_model_config_write(ctx, config_of(&c), KR_LAYOUT_HF, whole, needed + 1, &length) == KR_OK &&
+    CHECK(kr_model_config_format(ctx, config_of(&c), KR_LAYOUT_HF, whole, needed + 1, &length) == KR_OK &&
               length == needed && strlen(whole) == needed,
           "%zu", length);
     for (size_t room = 1; room <= needed; room += 7) {
         char *part = malloc(room);
-        CHECK(kr_model_config_write(ctx, config_of(&c), KR_LAYOUT_HF, part, room, &length) == KR_OK &&
+        CHECK(kr_model_config_format(ctx, config_of(&c), KR_LAYOUT_HF, part, room, &length) == KR_OK &&
                   length == needed && strlen(part) == room - 1 && memcmp(part, whole, room - 1) == 0,
               "%zu bytes", room);
         free(part);
@@ -518,7 +518,7 @@ TEST(config_written_for_transformers_does_not_rescale)
     c.network.vocab_size = 8;
     c.layers.n_layers = 1;
     kr_config_set_d_model(&c, 64);
-    CHECK(c.network.rescales_residual, "the default draws rescaled weights");
+    CHECK(c.network.rescale_residual, "the default draws rescaled weights");
     CHECK(write_to(config_of(&c), KR_LAYOUT_HF, text), "%s", kr_ctx_message(ctx));
     CHECK(strstr(text, "\"rescale_prenorm_residual\": false") != NULL, "%s", text);
     end();

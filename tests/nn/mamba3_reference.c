@@ -258,11 +258,11 @@ static void run_head(const kr_mamba3_config *c, const sizes *n, const numbers_pa
 }
 
 /* y [out] = W [out in] x + bias */
-static void linear(const double *w, const double *bias, const double *x, int64_t nout, int64_t nin, double *y)
+static void linear(const double *w, const double *bias, const double *x, int64_t n_out, int64_t n_in, double *y)
 {
-    for (int64_t o = 0; o < nout; o++) {
+    for (int64_t o = 0; o < n_out; o++) {
         y[o] = bias ? bias[o] : 0;
-        for (int64_t i = 0; i < nin; i++) y[o] += w[o * nin + i] * x[i];
+        for (int64_t i = 0; i < n_in; i++) y[o] += w[o * n_in + i] * x[i];
     }
 }
 

@@ -258,7 +258,7 @@ static pieces run_parts(net *n, const net_problem *p, const net_mode *way, kr_te
     kr_call call;
     kr_call_init(&call);
     call.path = way->path;
-    call.drops_state = way->drops_state;
+    call.drop_state = way->drop_state;
     call.last_logits_only = way->last_only;
     call.state = state;
     if (p->starts && !way->alone) {

@@ -75,7 +75,7 @@ typedef struct net_mode {
     const char *name;
     int64_t parts[NET_PARTS];
     bool alone;          /* each row, or each sequence where there are starts, as a batch of one */
-    bool drops_state;    /* the calls' own; one forward only */
+    bool drop_state;     /* the calls' own; one forward only */
     bool last_only;      /* last_logits_only */
     bool without_states; /* final states are no results */
     const bool *only;    /* outputs that are results; NULL: all */

@@ -168,7 +168,7 @@ static size_t peak_of(net *n, kr_state *state, bool advances, bool drops)
     kr_tape *t = kr_tape_create(n->ctx, KR_TAPE_NO_GRAD);
     kr_call call;
     kr_call_init(&call);
-    call.drops_state = drops;
+    call.drop_state = drops;
     if (advances) call.advance = state;
     else call.state = state;
     net_call(n, t, KR_RUN_STEP, kr_reshape(t, net_input(n, t, 2, 1), KR_SHAPE(2)), &call);
@@ -222,12 +222,12 @@ TEST(advance_is_refused)
     kr_tape_reset(t);
     x = net_input(&n, t, 2, 4);
     call.state = NULL;
-    call.drops_state = true;
+    call.drop_state = true;
     net_call(&n, t, KR_RUN_FORWARD, x, &call);
-    CHECK_ERROR(n.ctx, KR_ERR_ARG, "network.forward: drops_state is set, but a state to advance is given; choose one");
+    CHECK_ERROR(n.ctx, KR_ERR_ARG, "network.forward: drop_state is set, but a state to advance is given; choose one");
     kr_tape_reset(t);
     x = net_input(&n, t, 2, 4);
-    call.drops_state = false;
+    call.drop_state = false;
     call.advance = kr_state_detach(t, state);
     net_call(&n, t, KR_RUN_FORWARD, x, &call);
     CHECK_ERROR(n.ctx, KR_ERR_ARG,

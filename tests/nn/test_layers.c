@@ -218,7 +218,7 @@ static void law_state_is_dropped(net *n, bool from_state)
 {
     const net_problem p = { .nb = 2, .ns = 6, .from_state = from_state };
     outcome *want = net_run(n, &p, &(net_mode){ .name = "kept", .without_states = true });
-    outcome *got = net_run(n, &p, &(net_mode){ .name = "dropped", .without_states = true, .drops_state = true });
+    outcome *got = net_run(n, &p, &(net_mode){ .name = "dropped", .without_states = true, .drop_state = true });
     compare_bits("drops_state", got, want, true);
     outcome_free(got);
     outcome_free(want);

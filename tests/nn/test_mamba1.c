@@ -45,12 +45,12 @@ static double silu(double x)
     return x / (1 + exp(-x));
 }
 
-/* y = weight x + bias; weight [nout nin]. */
-static void linear(const double *weight, const double *bias, int64_t nout, int64_t nin, const double *x, double *y)
+/* y = weight x + bias; weight [n_out n_in]. */
+static void linear(const double *weight, const double *bias, int64_t n_out, int64_t n_in, const double *x, double *y)
 {
-    for (int64_t o = 0; o < nout; o++) {
+    for (int64_t o = 0; o < n_out; o++) {
         y[o] = bias ? bias[o] : 0;
-        for (int64_t i = 0; i < nin; i++) y[o] += weight[o * nin + i] * x[i];
+        for (int64_t i = 0; i < n_in; i++) y[o] += weight[o * n_in + i] * x[i];
     }
 }
 

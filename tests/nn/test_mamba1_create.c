@@ -20,7 +20,7 @@ typedef struct wanted {
 static void check_row(const kr_param_row *row, const wanted *w)
 {
     char segments[128] = "", shape[KR_SHAPE_TEXT_BYTES];
-    for (int i = 0; i < row->nsegments; i++) {
+    for (int i = 0; i < row->n_segments; i++) {
         const kr_segment *s = &row->segments[i];
         const size_t used = strlen(segments);
         snprintf(segments + used, sizeof segments - used, "%s%s %lld%s", i ? ", " : "", s->name, (long long)s->rows,

@@ -77,11 +77,11 @@ static double silu(double x)
     return x / (1 + exp(-x));
 }
 
-static void project(const double *w, const double *bias, int64_t nout, int64_t nin, const double *x, double *y)
+static void project(const double *w, const double *bias, int64_t n_out, int64_t n_in, const double *x, double *y)
 {
-    for (int64_t o = 0; o < nout; o++) {
+    for (int64_t o = 0; o < n_out; o++) {
         y[o] = bias ? bias[o] : 0;
-        for (int64_t i = 0; i < nin; i++) y[o] += w[o * nin + i] * x[i];
+        for (int64_t i = 0; i < n_in; i++) y[o] += w[o * n_in + i] * x[i];
     }
 }
 

@@ -133,14 +133,14 @@ TEST(mamba3_segments)
         c.rope_fraction = cases[i].fraction;
         kr_mamba3 *m = kr_mamba3_create(ctx, &c);
         const kr_param_row *row = kr_params_find(kr_mamba3_params(m), "in_proj.weight");
-        if (CHECK(row && row->nsegments == 8, "case %zu: segments", i))
+        if (CHECK(row && row->n_segments == 8, "case %zu: segments", i))
             for (int k = 0; k < 8; k++)
                 CHECK(strcmp(row->segments[k].name, want[k].name) == 0 && row->segments[k].rows == want[k].rows &&
                           row->segments[k].muon == want[k].muon,
                       "case %zu: segment %d is %s, %lld rows", i, k, row->segments[k].name,
                       (long long)row->segments[k].rows);
         const kr_param_row *out = kr_params_find(kr_mamba3_params(m), "out_proj.weight");
-        CHECK(out && out->nsegments == 1 && strcmp(out->segments[0].name, "out") == 0 && out->segments[0].muon,
+        CHECK(out && out->n_segments == 1 && strcmp(out->segments[0].name, "out") == 0 && out->segments[0].muon,
               "out_proj is one matrix");
         const kr_mamba3_cache fresh = kr_mamba3_initial_cache(t, m, 2);
         CHECK(kr_tensor_dim(fresh.rotation, 2) == (cases[i].rows < 5 ? cases[i].rows : cases[i].rows / 12),

@@ -46,7 +46,7 @@ static int64_t rows_before(const bench *w)
 {
     const kr_param_row *row = kr_params_find(kr_mamba3_params(w->m), "in_proj.weight");
     int64_t rows = 0;
-    for (int i = 0; i + 1 < row->nsegments; i++) rows += row->segments[i].rows;
+    for (int i = 0; i + 1 < row->n_segments; i++) rows += row->segments[i].rows;
     return rows;
 }
 

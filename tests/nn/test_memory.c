@@ -29,7 +29,7 @@ static size_t rounded_bytes(const kr_state *state)
     return bytes;
 }
 
-static figures measure(const net_recipe *recipe, kr_tape_mode mode, bool by_step, bool drops_state)
+static figures measure(const net_recipe *recipe, kr_tape_mode mode, bool by_step, bool drop_state)
 {
     net n;
     if (!net_open(&n, "memory", recipe, 1)) exit(2);
@@ -42,7 +42,7 @@ static figures measure(const net_recipe *recipe, kr_tape_mode mode, bool by_step
     }
     kr_call call;
     kr_call_init(&call);
-    call.drops_state = drops_state;
+    call.drop_state = drop_state;
     const net_out out = net_call(&n, tape, by_step ? KR_RUN_STEP : KR_RUN_FORWARD, x, &call);
     if (mode == KR_TAPE_GRAD) kr_backward_from(tape, 1, &out.y, NULL);
     CHECK_OK(n.ctx);

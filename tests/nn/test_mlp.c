@@ -109,11 +109,11 @@ TEST(rows_of_the_table)
     if (CHECK(kr_params_count(params) == 4 && fc1 && fc2 && kr_params_find(params, "layers.3.mlp.fc1.bias") &&
                   kr_params_find(params, "layers.3.mlp.fc2.bias"),
               "the names")) {
-        CHECK(fc1->nsegments == 2 && strcmp(fc1->segments[0].name, "value") == 0 && fc1->segments[0].rows == NH &&
+        CHECK(fc1->n_segments == 2 && strcmp(fc1->segments[0].name, "value") == 0 && fc1->segments[0].rows == NH &&
                   strcmp(fc1->segments[1].name, "gate") == 0 && fc1->segments[1].rows == NH && fc1->segments[0].muon &&
                   fc1->segments[1].muon && fc1->decays && fc1->init_scale == 1,
               "fc1");
-        CHECK(fc2->nsegments == 1 && fc2->segments[0].rows == ND && fc2->segments[0].muon && fc2->decays &&
+        CHECK(fc2->n_segments == 1 && fc2->segments[0].rows == ND && fc2->segments[0].muon && fc2->decays &&
                   fc2->init_scale == 0.5,
               "fc2 ends a residual branch");
         CHECK(!kr_params_find(params, "layers.3.mlp.fc1.bias")->decays &&

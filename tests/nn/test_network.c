@@ -183,7 +183,7 @@ TEST(network_residuals_begin_rescaled)
             r.layers.d_intermediate = 4;
             r.network.n_residuals = residuals;
             kr_network *scaled = made(&r, 7);
-            r.network.rescales_residual = false;
+            r.network.rescale_residual = false;
             kr_network *plain = made(&r, 7);
             for (int64_t i = 0; i < kr_params_count(kr_network_params(plain)); i++) {
                 const kr_param_row *a = kr_params_at(kr_network_params(scaled), i);
@@ -208,7 +208,7 @@ TEST(network_biases_begin_at_0)
             r.mamba1.has_proj_bias = r.mamba2.has_proj_bias = r.mamba3.has_proj_bias = true;
             r.layers.d_intermediate = 4;
             r.layers.has_mlp_bias = true;
-            r.network.zeroes_proj_biases = zeroes;
+            r.network.zero_proj_biases = zeroes;
             kr_network *w = made(&r, 3);
             int seen = 0;
             for (int64_t i = 0; i < kr_params_count(kr_network_params(w)); i++) {

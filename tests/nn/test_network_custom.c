@@ -245,7 +245,7 @@ TEST(custom_network_faults)
     m.fault = GOOD;
     kr_call call;
     kr_call_init(&call);
-    call.skips_head = true;
+    call.skip_head = true;
     CHECK(!kr_network_forward(tape, m.net, ids_of(tape, 0, S), &call).y, "no head");
     CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "skips_head is set");
     kr_tape_reset(tape);

@@ -182,17 +182,17 @@ TEST(hidden_may_be_skipped)
             kr_call_init(&call);
             for (int last_only = 0; last_only < 2; last_only++) {
                 call.last_logits_only = last_only;
-                call.skips_hidden = false;
+                call.skip_hidden = false;
                 const kr_network_out want = kr_network_forward(n.tape, n.network, x, &call);
-                call.skips_hidden = true;
+                call.skip_hidden = true;
                 const kr_network_out got = kr_network_forward(n.tape, n.network, x, &call);
                 CHECK_SAME(n.ctx, variants[i].name, got.y, want.y, 1e-5, 1);
                 CHECK(!got.hidden && want.hidden && got.state, "hidden is not there, the state is");
-                call.skips_head = true;
+                call.skip_head = true;
                 const kr_network_out headless = kr_network_forward(n.tape, n.network, x, &call);
                 CHECK(!headless.y, "the head is skipped");
                 CHECK_SAME_BITS("hidden", headless.hidden, want.hidden);
-                call.skips_head = false;
+                call.skip_head = false;
             }
             CHECK_OK(n.ctx);
             net_close(&n);

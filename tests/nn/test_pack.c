@@ -20,7 +20,7 @@ static kr_network *make_network(kr_ctx *ctx, kr_dtype dtype)
     kr_network_config_init(&config);
     config.layers = &stack;
     config.vocab_size = 70;
-    config.zeroes_proj_biases = false;
+    config.zero_proj_biases = false;
     kr_ctx_seed(ctx, 5);
     return kr_network_create(ctx, &config);
 }
@@ -91,7 +91,7 @@ static size_t bytes_of_panels(const kr_params *params)
     size_t bytes = 0;
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
-        if (row->nsegments || strcmp(row->name, "backbone.embedding.weight") == 0)
+        if (row->n_segments || strcmp(row->name, "backbone.embedding.weight") == 0)
             bytes += (size_t)((kr_tensor_dim(row->tensor, 0) + 63) / 64 * 64 * kr_tensor_dim(row->tensor, 1)) *
                      kr_dtype_bytes(kr_tensor_dtype(row->tensor));
     }

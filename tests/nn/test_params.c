@@ -95,14 +95,14 @@ TEST(params_segments_add_up)
         for (int64_t i = 0; i < kr_params_count(params); i++) {
             const kr_param_row *row = kr_params_at(params, i);
             int64_t sum = 0;
-            for (int s = 0; s < row->nsegments; s++) sum += row->segments[s].rows;
-            CHECK(row->nsegments == 0 || sum == kr_tensor_dim(row->tensor, 0), "%s: segments of %lld rows", row->name,
+            for (int s = 0; s < row->n_segments; s++) sum += row->segments[s].rows;
+            CHECK(row->n_segments == 0 || sum == kr_tensor_dim(row->tensor, 0), "%s: segments of %lld rows", row->name,
                   (long long)sum);
         }
         const kr_param_row *in = kr_params_find(params, "in_proj.weight");
         const int first = k ? 0 : 2;
-        CHECK(in->nsegments == 7 - first, "%d segments", in->nsegments);
-        for (int s = 0; s < in->nsegments; s++) {
+        CHECK(in->n_segments == 7 - first, "%d segments", in->n_segments);
+        for (int s = 0; s < in->n_segments; s++) {
             const kr_segment *segment = &in->segments[s];
             CHECK(strcmp(segment->name, names[first + s]) == 0 && segment->rows == rows[k][first + s],
                   "segment %s of %lld rows", segment->name, (long long)segment->rows);

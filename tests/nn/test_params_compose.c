@@ -43,11 +43,11 @@ TEST(params_compose_rows_are_in_order_under_their_prefixes)
         const kr_param_row *its = kr_params_at(kr_mamba2_params(a), i), *row = kr_params_at(mine, 1 + i);
         CHECK(strncmp(row->name, "a.", 2) == 0 && strcmp(row->name + 2, its->name) == 0, "%s of %s", row->name,
               its->name);
-        CHECK(row->tensor == its->tensor && row->decays == its->decays && row->nsegments == its->nsegments &&
+        CHECK(row->tensor == its->tensor && row->decays == its->decays && row->n_segments == its->n_segments &&
                   row->init.kind == its->init.kind && row->init_scale == its->init_scale &&
                   strcmp(row->axes, its->axes) == 0,
               "%s has another row", row->name);
-        for (int s = 0; s < row->nsegments; s++)
+        for (int s = 0; s < row->n_segments; s++)
             CHECK(row->segments[s].rows == its->segments[s].rows && row->segments[s].muon == its->segments[s].muon &&
                       strcmp(row->segments[s].name, its->segments[s].name) == 0,
                   "%s: segment %d", row->name, s);
@@ -192,8 +192,8 @@ TEST(params_compose_refusals_of_rows)
     o.is_linear = true;
     REFUSED(KR_ERR_SHAPE, "params.make: y [4] is said to be linear, but is no matrix [out in]",
             kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(4), &o));
-    o.nsegments = 1;
-    REFUSED(KR_ERR_ARG, "params.make: y has nsegments = 1, but segments is NULL",
+    o.n_segments = 1;
+    REFUSED(KR_ERR_ARG, "params.make: y has n_segments = 1, but segments is NULL",
             kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(4, 2), &o));
     const kr_segment segment = { "all", 3, true };
     o.segments = &segment;

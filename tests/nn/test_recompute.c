@@ -86,7 +86,7 @@ static void check_bits(int family, int which, const net_problem *p, const net_mo
 TEST(recomputed_layers_give_the_same_bits)
 {
     static const net_mode ways[] = { { .name = "whole" }, { .name = "parts", .parts = { 2, STEP, 3 } } };
-    static const net_mode dropped = { .name = "dropped", .drops_state = true, .without_states = true };
+    static const net_mode dropped = { .name = "dropped", .drop_state = true, .without_states = true };
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++) {
             if (kr_test_quick() && (family + i) % 3) continue;
@@ -107,7 +107,7 @@ TEST(recomputed_layers_give_the_same_bits)
 typedef struct load {
     const char *name;
     int64_t nb, ns, nvirtual;
-    bool has_mlp, has_gates, is_packed, is_reset, from_state, drops_state, is_marked, is_masked;
+    bool has_mlp, has_gates, is_packed, is_reset, from_state, drop_state, is_marked, is_masked;
     int64_t horizon; /* 0: none */
     kr_dtype dtype;
 } load;
@@ -128,7 +128,7 @@ static const load loads[] = { { "plain", 2, 16, 6, .dtype = KR_DTYPE_F32 },
                                 .from_state = true },
                               { "reset", 2, 24, 5, .is_packed = true, .is_reset = true, .from_state = true },
                               { "from a state", 4, 6, 8, .from_state = true },
-                              { "dropped", 2, 16, 6, .drops_state = true },
+                              { "dropped", 2, 16, 6, .drop_state = true },
                               { "masked", 2, 16, 6, .is_masked = true },
                               { "horizon", 2, 16, 8, .has_mlp = true, .horizon = 4 } };
 enum { NLOADS = sizeof loads / sizeof *loads };
@@ -170,7 +170,7 @@ static taken run_load(net *n, const load *l)
     kr_call_init(&call);
     kr_tensor *x = net_input(n, tape, l->nb, l->ns);
     call.state = own ? kr_state_input(tape, own) : NULL;
-    call.drops_state = l->drops_state;
+    call.drop_state = l->drop_state;
     if (l->is_packed) {
         int32_t starts[128] = { 0 };
         for (int64_t i = 0; i < l->nb * l->ns; i += 6) starts[i] = 1; /* 8 sequences in 2 rows of 24 */

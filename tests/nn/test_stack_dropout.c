@@ -37,7 +37,7 @@ static drop_out run_stack(kr_recompute recompute, kr_residual_kind residual, dou
     kr_call call;
     kr_call_init(&call);
     call.dropout = p;
-    call.drops_state = true;
+    call.drop_state = true;
     kr_ctx_seed(ctx, 8);
     kr_tensor *x = kr_input(t, kr_randn(t, KR_DTYPE_F32, KR_SHAPE(2, 9, 8)));
     kr_tensor *y = kr_layers_forward(t, stack, x, &call).y;

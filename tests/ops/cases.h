@@ -57,23 +57,23 @@ typedef struct case_run {
 
 /* Values of the outputs and gradients of the inputs (zeros where none arrived), as doubles. */
 typedef struct case_result {
-    int nin, nout;
+    int n_in, n_out;
     int64_t y_count[CASE_MAX_OUT], g_count[CASE_MAX_IN];
     kr_shape y_shape[CASE_MAX_OUT], g_shape[CASE_MAX_IN];
     double *y[CASE_MAX_OUT], *g[CASE_MAX_IN];
 } case_result;
 
 /* Runs a case; false (and a failed check) after an error. */
-bool case_execute(kr_ctx *ctx, const kr_case *c, int nin, const case_input *in, case_run run, case_result *result);
+bool case_execute(kr_ctx *ctx, const kr_case *c, int n_in, const case_input *in, case_run run, case_result *result);
 void case_result_free(case_result *r);
 
 /* The i-th element of the gradient that output `out` starts from; exact in every float type. */
 double case_seed(int out, int64_t i);
 
 /* Leaves on the tape in the plain layout, for tests that run a case by themselves. */
-void case_leaves(kr_tape *tape, kr_dtype dtype, int nin, const case_input *in, kr_tensor **x);
+void case_leaves(kr_tape *tape, kr_dtype dtype, int n_in, const case_input *in, kr_tensor **x);
 int case_build(const kr_case *c, kr_tape *tape, kr_tensor *const *x, kr_tensor **y); /* number of outputs */
-void case_seeds(kr_tape *tape, int nout, kr_tensor *const *y, kr_tensor **g_y);
+void case_seeds(kr_tape *tape, int n_out, kr_tensor *const *y, kr_tensor **g_y);
 
 /* The instruction sets that this machine runs, "ref" first; returns how many. */
 int case_isas(const char *names[8]);

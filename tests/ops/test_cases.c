@@ -120,7 +120,7 @@ static kr_tensor *labelled(kr_tape *t, int flags, kr_tensor *x, kr_tensor *weigh
     if (flags & LABELS_SUM) o.reduction = KR_REDUCTION_SUM;
     if (flags & LABELS_SMOOTH) o.label_smoothing = 0.25;
     if (flags & (LABELS_PADDED | LABELS_EXCLUDED)) o.n_classes = nw - 2;
-    o.excludes_padding = flags & LABELS_EXCLUDED;
+    o.exclude_padding = flags & LABELS_EXCLUDED;
     if (flags & LABELS_MASKED) o.mask = mask(t, KR_DTYPE_I64, rows);
     int64_t data[64];
     const int64_t limit = o.n_classes ? o.n_classes : nw;
@@ -250,9 +250,9 @@ double case_seed(int out, int64_t i)
     return (double)(turn - 15) / 16;
 }
 
-void case_leaves(kr_tape *tape, kr_dtype dtype, int nin, const case_input *in, kr_tensor **x)
+void case_leaves(kr_tape *tape, kr_dtype dtype, int n_in, const case_input *in, kr_tensor **x)
 {
-    for (int n = 0; n < nin; n++)
+    for (int n = 0; n < n_in; n++)
         x[n] = kr_input(tape, kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, in[n].shape, in[n].values), dtype));
 }
 
@@ -260,14 +260,14 @@ int case_build(const kr_case *c, kr_tape *tape, kr_tensor *const *x, kr_tensor *
 {
     for (int n = 0; n < CASE_MAX_OUT; n++) y[n] = NULL;
     c->build(tape, c->arg, x, y);
-    int nout = 0;
-    while (nout < CASE_MAX_OUT && y[nout]) nout++;
-    return nout;
+    int n_out = 0;
+    while (n_out < CASE_MAX_OUT && y[n_out]) n_out++;
+    return n_out;
 }
 
-void case_seeds(kr_tape *tape, int nout, kr_tensor *const *y, kr_tensor **g_y)
+void case_seeds(kr_tape *tape, int n_out, kr_tensor *const *y, kr_tensor **g_y)
 {
-    for (int n = 0; n < nout; n++) {
+    for (int n = 0; n < n_out; n++) {
         double values[4096];
         const int64_t count = kr_tensor_count(y[n]);
         for (int64_t i = 0; i < count && i < 4096; i++) values[i] = case_seed(n, i);
@@ -305,15 +305,15 @@ static kr_tensor *make_input(kr_ctx *ctx, kr_tape *tape, const case_input *in, c
     return *param;
 }
 
-static void collect(case_result *r, int nin, kr_tensor *const *x, const case_input *in, int nout, kr_tensor *const *y)
+static void collect(case_result *r, int n_in, kr_tensor *const *x, const case_input *in, int n_out, kr_tensor *const *y)
 {
-    *r = (case_result){ .nin = nin, .nout = nout };
-    for (int n = 0; n < nout; n++) {
+    *r = (case_result){ .n_in = n_in, .n_out = n_out };
+    for (int n = 0; n < n_out; n++) {
         r->y[n] = kr_test_values(y[n]);
         r->y_count[n] = kr_tensor_count(y[n]);
         r->y_shape[n] = kr_tensor_shape(y[n]);
     }
-    for (int n = 0; n < nin; n++) {
+    for (int n = 0; n < n_in; n++) {
         r->g_count[n] = in[n].count;
         r->g_shape[n] = in[n].shape;
         if (kr_grad(x[n])) r->g[n] = kr_test_values(kr_grad(x[n]));
@@ -323,37 +323,37 @@ static void collect(case_result *r, int nin, kr_tensor *const *x, const case_inp
     }
 }
 
-bool case_execute(kr_ctx *ctx, const kr_case *c, int nin, const case_input *in, case_run run, case_result *result)
+bool case_execute(kr_ctx *ctx, const kr_case *c, int n_in, const case_input *in, case_run run, case_result *result)
 {
-    *result = (case_result){ .nin = 0 };
+    *result = (case_result){ .n_in = 0 };
     kr_tensor *params[CASE_MAX_IN] = { NULL }, *x[CASE_MAX_IN], *y[CASE_MAX_OUT], *g_y[CASE_MAX_OUT];
     const int times = run.layout == LAYOUT_PARAMS && run.backward ? 2 : 1;
     for (int time = 0; time < times; time++) {
         kr_tape *tape = kr_tape_create(ctx, run.backward ? KR_TAPE_GRAD : KR_TAPE_NO_GRAD);
-        for (int n = 0; n < nin; n++) x[n] = make_input(ctx, tape, &in[n], run, n, &params[n]);
-        const int nout = case_build(c, tape, x, y);
+        for (int n = 0; n < n_in; n++) x[n] = make_input(ctx, tape, &in[n], run, n, &params[n]);
+        const int n_out = case_build(c, tape, x, y);
         /* outputs that no wanted input reaches have nothing to go back to */
         bool reaches = false;
-        for (int n = 0; n < nout; n++) reaches = reaches || kr_requires_grad(y[n]);
+        for (int n = 0; n < n_out; n++) reaches = reaches || kr_requires_grad(y[n]);
         if (run.backward && reaches && !kr_ctx_failed(ctx)) {
-            case_seeds(tape, nout, y, g_y);
-            kr_backward_from(tape, nout, y, g_y);
+            case_seeds(tape, n_out, y, g_y);
+            kr_backward_from(tape, n_out, y, g_y);
         }
-        const bool ok = CHECK(nout > 0 && !kr_ctx_failed(ctx), "%s: %s", c->name, kr_ctx_message(ctx));
-        if (ok && time == times - 1) collect(result, nin, x, in, nout, y);
+        const bool ok = CHECK(n_out > 0 && !kr_ctx_failed(ctx), "%s: %s", c->name, kr_ctx_message(ctx));
+        if (ok && time == times - 1) collect(result, n_in, x, in, n_out, y);
         kr_tape_destroy(tape);
         if (!ok) break;
     }
-    for (int n = 0; n < nin; n++) kr_param_destroy(params[n]);
-    if (result->nin == nin) return true;
+    for (int n = 0; n < n_in; n++) kr_param_destroy(params[n]);
+    if (result->n_in == n_in) return true;
     kr_ctx_clear(ctx);
     return false;
 }
 
 void case_result_free(case_result *r)
 {
-    for (int n = 0; n < r->nout; n++) free(r->y[n]);
-    for (int n = 0; n < r->nin; n++) free(r->g[n]);
+    for (int n = 0; n < r->n_out; n++) free(r->y[n]);
+    for (int n = 0; n < r->n_in; n++) free(r->g[n]);
 }
 
 int case_isas(const char *names[8])

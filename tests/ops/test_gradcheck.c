@@ -52,10 +52,13 @@ static void cube(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **ou
     kr_scope scope = kr_no_grad_begin(tape);
     kr_tensor *y = kr_mul(tape, kr_mul(tape, x, x), x);
     kr_no_grad_end(tape, scope, KR_KEEP(&y));
-    kr_record(
-        tape,
-        &(kr_record_args){
-            .rule = &cube_rule, .nin = 1, .in = &x, .nout = 1, .out = &y, .attrs = &user, .attrs_bytes = sizeof user });
+    kr_record(tape, &(kr_record_args){ .rule = &cube_rule,
+                                       .n_in = 1,
+                                       .in = &x,
+                                       .n_out = 1,
+                                       .out = &y,
+                                       .attrs = &user,
+                                       .attrs_bytes = sizeof user });
     out[0] = kr_add(tape, y, in[0]);
 }
 

@@ -7,18 +7,18 @@
 static double projection(const case_result *r)
 {
     double sum = 0;
-    for (int n = 0; n < r->nout; n++)
+    for (int n = 0; n < r->n_out; n++)
         for (int64_t i = 0; i < r->y_count[n]; i++)
             if (isfinite(r->y[n][i])) sum += r->y[n][i] * case_seed(n, i);
     return sum;
 }
 
-static double value_at(kr_ctx *ctx, const kr_case *c, int nin, case_input *in, double *place, double value)
+static double value_at(kr_ctx *ctx, const kr_case *c, int n_in, case_input *in, double *place, double value)
 {
     const double kept = *place;
     case_result r;
     *place = value;
-    const bool ok = case_execute(ctx, c, nin, in, (case_run){ KR_DTYPE_F64, LAYOUT_PLAIN, -1, false }, &r);
+    const bool ok = case_execute(ctx, c, n_in, in, (case_run){ KR_DTYPE_F64, LAYOUT_PLAIN, -1, false }, &r);
     *place = kept;
     const double sum = ok ? projection(&r) : NAN;
     case_result_free(&r);
@@ -27,16 +27,16 @@ static double value_at(kr_ctx *ctx, const kr_case *c, int nin, case_input *in, d
 
 /* Central differences leave h^2 f'''/6 ~ 1e-10 and rounding 2e-16 |loss| / h ~ 1e-10; ten times that is allowed and
  * any wrong term of a rule is far above it. */
-static void check_differences(kr_ctx *ctx, const kr_case *c, int nin, case_input *in, const case_result *r)
+static void check_differences(kr_ctx *ctx, const kr_case *c, int n_in, case_input *in, const case_result *r)
 {
-    for (int n = 0; n < nin; n++) {
+    for (int n = 0; n < n_in; n++) {
         double *want = malloc((size_t)in[n].count * sizeof *want);
         if (!want) exit(2);
         memcpy(want, r->g[n], (size_t)in[n].count * sizeof *want);
         for (int64_t i = 0; i < in[n].count; i += kr_test_difference_step(ctx)) {
             double *x = &in[n].values[i];
             const double h = 1e-5 * (1 + fabs(*x)), up = *x + h, down = *x - h;
-            want[i] = (value_at(ctx, c, nin, in, x, up) - value_at(ctx, c, nin, in, x, down)) / (up - down);
+            want[i] = (value_at(ctx, c, n_in, in, x, up) - value_at(ctx, c, n_in, in, x, down)) / (up - down);
         }
         char what[128];
         snprintf(what, sizeof what, "%s: gradient of input %d", c->name, n);
@@ -51,11 +51,11 @@ TEST(differences)
     for (int i = 0; i < kr_ncases; i++) {
         case_input in[CASE_MAX_IN];
         case_result r;
-        const int nin = case_inputs_make(&kr_cases[i], in);
-        if (case_execute(ctx, &kr_cases[i], nin, in, (case_run){ KR_DTYPE_F64, LAYOUT_PLAIN, -1, true }, &r))
-            check_differences(ctx, &kr_cases[i], nin, in, &r);
+        const int n_in = case_inputs_make(&kr_cases[i], in);
+        if (case_execute(ctx, &kr_cases[i], n_in, in, (case_run){ KR_DTYPE_F64, LAYOUT_PLAIN, -1, true }, &r))
+            check_differences(ctx, &kr_cases[i], n_in, in, &r);
         case_result_free(&r);
-        case_inputs_free(nin, in);
+        case_inputs_free(n_in, in);
     }
     kr_ctx_destroy(ctx);
 }
@@ -64,11 +64,11 @@ static void check_results(const char *what, const kr_case *c, const case_result 
                           double times, double tolerance)
 {
     char text[160];
-    for (int n = 0; n < want->nout; n++) {
+    for (int n = 0; n < want->n_out; n++) {
         snprintf(text, sizeof text, "%s, %s: output %d", c->name, what, n);
         CHECK_CLOSE(text, got->y[n], want->y[n], want->y_count[n], &want->y_shape[n], tolerance, 1);
     }
-    for (int n = 0; n < want->nin; n++) {
+    for (int n = 0; n < want->n_in; n++) {
         snprintf(text, sizeof text, "%s, %s: gradient of input %d", c->name, what, n);
         for (int64_t i = 0; i < want->g_count[n]; i++) want->g[n][i] *= times;
         CHECK_CLOSE(text, got->g[n], want->g[n], want->g_count[n], &want->g_shape[n], tolerance, 1);
@@ -81,30 +81,30 @@ static void check_type(kr_ctx *ref, kr_ctx *ctx, const kr_case *c, kr_dtype dtyp
 {
     case_input in[CASE_MAX_IN];
     case_result want, got;
-    const int nin = case_inputs_make(c, in);
-    case_inputs_round(ref, dtype, nin, in);
-    if (case_execute(ref, c, nin, in, (case_run){ KR_DTYPE_F64, LAYOUT_PLAIN, -1, true }, &want)) {
+    const int n_in = case_inputs_make(c, in);
+    case_inputs_round(ref, dtype, n_in, in);
+    if (case_execute(ref, c, n_in, in, (case_run){ KR_DTYPE_F64, LAYOUT_PLAIN, -1, true }, &want)) {
         for (int layout = 0; layout < NLAYOUTS; layout++) {
             char what[64];
             snprintf(what, sizeof what, "%s %s layout %d", kr_dtype_name(dtype), kr_ctx_isa(ctx), layout);
-            if (case_execute(ctx, c, nin, in, (case_run){ dtype, (case_layout)layout, -1, true }, &got))
+            if (case_execute(ctx, c, n_in, in, (case_run){ dtype, (case_layout)layout, -1, true }, &got))
                 check_results(what, c, &got, &want, layout == LAYOUT_PARAMS ? 2 : 1, tolerance);
             case_result_free(&got);
         }
-        for (int n = 0; n < nin; n++) {
+        for (int n = 0; n < n_in; n++) {
             char what[64];
             snprintf(what, sizeof what, "%s %s input %d alone", kr_dtype_name(dtype), kr_ctx_isa(ctx), n);
             case_result one = want;
             double zero[4096] = { 0 };
-            for (int other = 0; other < nin; other++)
+            for (int other = 0; other < n_in; other++)
                 if (other != n) one.g[other] = zero;
-            if (case_execute(ctx, c, nin, in, (case_run){ dtype, LAYOUT_PLAIN, n, true }, &got))
+            if (case_execute(ctx, c, n_in, in, (case_run){ dtype, LAYOUT_PLAIN, n, true }, &got))
                 check_results(what, c, &got, &one, 1, tolerance);
             case_result_free(&got);
         }
     }
     case_result_free(&want);
-    case_inputs_free(nin, in);
+    case_inputs_free(n_in, in);
 }
 
 /* Made of some five ops in a row, each of which stores its result in the operands' type. */

@@ -373,23 +373,23 @@ TEST(layouts_change_no_bit)
             const kr_case *c = &kr_cases[i];
             case_input in[CASE_MAX_IN];
             case_result plain, other;
-            const int nin = case_inputs_make(c, in);
-            case_execute(ctx, c, nin, in, (case_run){ KR_DTYPE_F32, LAYOUT_PLAIN, -1, true }, &plain);
+            const int n_in = case_inputs_make(c, in);
+            case_execute(ctx, c, n_in, in, (case_run){ KR_DTYPE_F32, LAYOUT_PLAIN, -1, true }, &plain);
             for (int layout = LAYOUT_REVERSED; layout <= LAYOUT_FLIPPED; layout++) {
-                if (!case_execute(ctx, c, nin, in, (case_run){ KR_DTYPE_F32, (case_layout)layout, -1, true }, &other))
+                if (!case_execute(ctx, c, n_in, in, (case_run){ KR_DTYPE_F32, (case_layout)layout, -1, true }, &other))
                     continue;
-                for (int k = 0; k < plain.nout; k++)
+                for (int k = 0; k < plain.n_out; k++)
                     CHECK(same_values(ctx, c, plain.y[k], other.y[k], plain.y_count[k]),
                           "%s on %s: layout %d changes output %d", c->name, isas[n], layout, k);
                 /* where an input has several uses, a copy on the way to one of them changes the order of the sum */
                 const bool is_sum = strstr(c->name, "_tied") != NULL;
-                for (int k = 0; k < plain.nin && !is_sum; k++)
+                for (int k = 0; k < plain.n_in && !is_sum; k++)
                     CHECK(same_values(ctx, c, plain.g[k], other.g[k], plain.g_count[k]),
                           "%s on %s: layout %d changes the gradient of input %d", c->name, isas[n], layout, k);
                 case_result_free(&other);
             }
             case_result_free(&plain);
-            case_inputs_free(nin, in);
+            case_inputs_free(n_in, in);
         }
         kr_ctx_destroy(ctx);
     }

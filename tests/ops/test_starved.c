@@ -20,7 +20,7 @@ static kr_tape *starved_tape(kr_ctx *ctx)
 
 typedef struct starved {
     const kr_case *c;
-    int nin;
+    int n_in;
     const case_input *in;
     kr_dtype dtype;
     kr_tensor *param; /* one more operand that outlives the tape, so that its gradient is allocated too */
@@ -29,11 +29,11 @@ typedef struct starved {
 static void run_once(kr_tape *tape, const starved *s)
 {
     kr_tensor *x[CASE_MAX_IN], *y[CASE_MAX_OUT], *g_y[CASE_MAX_OUT];
-    case_leaves(tape, s->dtype, s->nin, s->in, x);
-    for (int n = 0; n < s->nin; n++) x[n] = kr_mul(tape, x[n], s->param);
-    const int nout = case_build(s->c, tape, x, y);
-    case_seeds(tape, nout, y, g_y);
-    if (!kr_ctx_failed(tape->ctx)) kr_backward_from(tape, nout, y, g_y);
+    case_leaves(tape, s->dtype, s->n_in, s->in, x);
+    for (int n = 0; n < s->n_in; n++) x[n] = kr_mul(tape, x[n], s->param);
+    const int n_out = case_build(s->c, tape, x, y);
+    case_seeds(tape, n_out, y, g_y);
+    if (!kr_ctx_failed(tape->ctx)) kr_backward_from(tape, n_out, y, g_y);
 }
 
 static void starve(kr_ctx *ctx, const kr_case *c, kr_dtype dtype)
@@ -67,7 +67,7 @@ static void starve(kr_ctx *ctx, const kr_case *c, kr_dtype dtype)
               all_memory(ctx).live_blocks - idle);
     }
     CHECK(passed && n > 10, "%s: %s after %zu refused allocations", c->name, passed ? "passed" : "did not pass", n);
-    case_inputs_free(s.nin, in);
+    case_inputs_free(s.n_in, in);
 }
 
 TEST(every_allocation_of_every_case)

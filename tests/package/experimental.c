@@ -8,7 +8,7 @@
 int main(void)
 {
     kr_ctx *ctx = kr_ctx_create(NULL);
-    kr_json *config = kr_json_create(ctx, "{\"d_model\": 256}", 16, NULL);
+    kr_json *config = kr_json_parse(ctx, "{\"d_model\": 256}", 16, NULL);
     printf("d_model = %lld, ", (long long)kr_json_integer(kr_json_find(config, "d_model"), -1));
     kr_json_destroy(config);
     kr_ctx_fail_allocation(ctx, 1);

@@ -57,12 +57,12 @@ static kr_tensor *step(kr_tape *t, uint64_t kind, bool cuts, kr_tensor *a, kr_te
 static void run_steps(kr_tape *t, void *user, kr_tensor *const *in, kr_tensor **out);
 
 /* Steps over the inputs and what was made of them; some are programs of their own, behind a checkpoint if so asked. */
-static kr_tensor *run_program(kr_tape *t, const program *p, kr_tensor *const *in, int nin)
+static kr_tensor *run_program(kr_tape *t, const program *p, kr_tensor *const *in, int n_in)
 {
     kr_tensor *made[MAX_STEPS + NLEAVES];
     uint64_t state = p->seed;
     int count = 0;
-    for (int i = 0; i < nin; i++) made[count++] = in[i];
+    for (int i = 0; i < n_in; i++) made[count++] = in[i];
     for (int i = 0; i < p->nsteps; i++) {
         kr_tensor *a = made[draw(&state, (uint64_t)count)], *b = made[draw(&state, (uint64_t)count)], *y = NULL;
         const uint64_t kind = draw(&state, 15), seed = draw(&state, 1u << 30);
@@ -79,7 +79,7 @@ static kr_tensor *run_program(kr_tape *t, const program *p, kr_tensor *const *in
         made[count++] = y;
     }
     kr_tensor *sum = made[count - 1];
-    for (int i = nin; i < count - 1; i += 2) sum = kr_add(t, sum, made[i]);
+    for (int i = n_in; i < count - 1; i += 2) sum = kr_add(t, sum, made[i]);
     return sum;
 }
 

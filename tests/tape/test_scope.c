@@ -172,7 +172,7 @@ TEST(scope_in_a_rule)
     kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
     const kr_rule rule = { .name = "scoped", .backward = scoped_backward };
     kr_tensor *x = kr_input(t, vector(t, 1)), *y = vector(t, 5);
-    kr_record(t, &(kr_record_args){ .rule = &rule, .nin = 1, .nout = 1, .in = &x, .out = &y });
+    kr_record(t, &(kr_record_args){ .rule = &rule, .n_in = 1, .n_out = 1, .in = &x, .out = &y });
     kr_backward_from(t, 1, &y, NULL);
     CHECK(all_are(kr_grad(x), 5), "its gradient");
     CHECK_OK(ctx);

@@ -319,7 +319,7 @@ TEST(an_error_in_a_callback_invalidates_both_tapes)
     setup s = begin();
     inner = kr_tape_create(s.ctx, KR_TAPE_NO_GRAD);
     kr_tensor *x = leaf(s.t, KR_DTYPE_F32, 1, 1), *y = kr_contiguous(s.t, kr_detach(s.t, x));
-    kr_record(s.t, &(kr_record_args){ .rule = &rule, .nin = 1, .in = &x, .nout = 1, .out = &y });
+    kr_record(s.t, &(kr_record_args){ .rule = &rule, .n_in = 1, .in = &x, .n_out = 1, .out = &y });
     CHECK(kr_backward(s.t, y) == KR_ERR_SHAPE, "the callback fails");
     kr_ctx_clear(s.ctx);
     CHECK(!kr_zeros(inner, KR_DTYPE_F32, KR_SHAPE(2)), "the tape of the callback");
@@ -361,9 +361,9 @@ static kr_tensor *power(kr_tape *t, kr_tensor *x, int exponent)
     kr_tensor_write(saved, KR_DTYPE_F32, to_saved, kr_tensor_count(y));
     const power_attrs attrs = { exponent };
     const kr_record_args args = { .rule = &power_rule,
-                                  .nin = 1,
-                                  .nout = 1,
-                                  .nsaved = 1,
+                                  .n_in = 1,
+                                  .n_out = 1,
+                                  .n_saved = 1,
                                   .in = &x,
                                   .out = &y,
                                   .saved = &saved,
@@ -399,8 +399,8 @@ static void pair(kr_tape *t, kr_tensor *a, kr_tensor *b, kr_tensor **out)
         kr_test_put(out[1], i, kr_tensor_at(b, &i));
         kr_test_put(out[0], i, (double)((float)kr_tensor_at(b, &i) + (a ? (float)kr_tensor_at(a, &i) : 0)));
     }
-    kr_record(t,
-              &(kr_record_args){ .rule = &pair_rule, .nin = 2, .nout = 2, .in = (kr_tensor *[]){ a, b }, .out = out });
+    kr_record(
+        t, &(kr_record_args){ .rule = &pair_rule, .n_in = 2, .n_out = 2, .in = (kr_tensor *[]){ a, b }, .out = out });
 }
 
 TEST(own_rules)
@@ -470,24 +470,24 @@ TEST(own_rules_refused)
     for (int i = 0; i < 3; i++) {
         kr_tape_reset(t);
         kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2));
-        CHECK(kr_record(t, &(kr_record_args){ .rule = cases[i].rule, .nin = 1, .nout = 1, .in = &x, .out = &y }),
+        CHECK(kr_record(t, &(kr_record_args){ .rule = cases[i].rule, .n_in = 1, .n_out = 1, .in = &x, .out = &y }),
               "recorded");
         CHECK(kr_backward_from(t, 1, &y, NULL) == cases[i].status, "status");
         CHECK_ERROR(ctx, cases[i].status, cases[i].text);
     }
     kr_tape_reset(t);
     kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = NULL;
-    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .nin = 1, .nout = 1, .in = &x, .out = &y }), "no output");
+    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }), "no output");
     CHECK_ERROR(ctx, KR_ERR_ARG, "wrong: output 0 to record is NULL");
     kr_tape_reset(t);
     x = leaf(t, KR_DTYPE_F32, 2, 1), y = kr_exp(t, x);
-    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .nin = 1, .nout = 1, .in = &x, .out = &y }),
+    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }),
           "recorded twice");
     CHECK_ERROR(ctx, KR_ERR_ARG, "wrong: output 0 [2] to record is not a new tensor of this tape");
     kr_tape_reset(t);
     kr_tape *second = kr_tape_create(ctx, KR_TAPE_GRAD);
     x = leaf(second, KR_DTYPE_F32, 2, 1), y = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2));
-    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .nin = 1, .nout = 1, .in = &x, .out = &y }),
+    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }),
           "foreign input");
     CHECK_ERROR(ctx, KR_ERR_STATE, "wrong: input 0 [2] to record belongs to another tape or context");
     kr_tape_destroy(second);

@@ -56,7 +56,7 @@ const char *small_json(const small_file *f)
 kr_tokenizer *small_tokenizer(kr_ctx *ctx, const small_file *file)
 {
     small_json(file);
-    kr_tokenizer *tok = kr_tokenizer_read(ctx, json, used);
+    kr_tokenizer *tok = kr_tokenizer_parse(ctx, json, used);
     CHECK(tok != NULL, "not read: %s", kr_ctx_message(ctx));
     return tok;
 }

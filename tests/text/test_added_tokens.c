@@ -84,8 +84,8 @@ TEST(special_tokens_may_be_plain_text)
         with_added("{\"id\": 300, \"content\": \"<s>\", \"special\": true}, {\"id\": 301, \"content\": \"<t>\"}");
     kr_encode_options o;
     kr_encode_options_init(&o);
-    CHECK(o.size == sizeof o && o.adds_special && o.parses_special, "defaults");
-    o.parses_special = false;
+    CHECK(o.size == sizeof o && o.add_special && o.parse_special, "defaults");
+    o.parse_special = false;
     CHECK_IDS(tok, "<s><t>", "300 301");
     const char *plain = ids_text(tok, "<s><t>", 6, &o);
     CHECK(strcmp(plain, "60 115 62 301") == 0, "plain: %s", plain);
@@ -149,7 +149,7 @@ TEST(what_a_file_puts_around_a_text)
     CHECK(kr_tokenizer_max_ids(tok, 1) == 4, "most");
     kr_encode_options o;
     kr_encode_options_init(&o);
-    o.adds_special = false;
+    o.add_special = false;
     CHECK(strcmp(ids_text(tok, "x", 1, &o), "120") == 0, "bare");
     kr_tokenizer_destroy(tok);
     file.post_processor =

@@ -300,7 +300,7 @@ TEST(every_refused_allocation_is_told_of)
         int refused = 0;
         for (size_t n = 1;; n++) {
             kr_ctx_fail_allocation(ctx, n);
-            kr_tokenizer *tok = kr_tokenizer_read(ctx, json, strlen(json));
+            kr_tokenizer *tok = kr_tokenizer_parse(ctx, json, strlen(json));
             kr_text_stream *stream = tok ? kr_text_stream_create(tok) : NULL;
             const int64_t count =
                 stream ? kr_tokenizer_encode(tok, cases[c].text, strlen(cases[c].text), NULL, NULL, 0) : -1;

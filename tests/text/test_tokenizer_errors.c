@@ -170,7 +170,7 @@ TEST(tokenizer_files_are_refused_by_name)
     const size_t live = kr_ctx_memory(ctx).live_bytes;
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
         const char *json = small_json(&refusals[i].file);
-        CHECK(!kr_tokenizer_read(ctx, json, strlen(json)), "refusal %zu: not refused", i);
+        CHECK(!kr_tokenizer_parse(ctx, json, strlen(json)), "refusal %zu: not refused", i);
         if (refusals[i].message) CHECK_ERROR(ctx, refusals[i].status, refusals[i].message);
         else CHECK_ERROR_HAS(ctx, refusals[i].status, "tokenizer: json: at byte");
         CHECK(kr_ctx_memory(ctx).live_bytes == live, "refusal %zu leaves memory", i);
@@ -180,7 +180,7 @@ TEST(tokenizer_files_are_refused_by_name)
         strcat(stages, ", {\"type\": \"Split\", \"pattern\": {\"String\": \"-\"}, \"behavior\": \"Removed\"}");
     strcat(stages, "]}");
     const char *json = small_json(&(small_file){ .pre_tokenizer = stages });
-    CHECK(!kr_tokenizer_read(ctx, json, strlen(json)), "not refused");
+    CHECK(!kr_tokenizer_parse(ctx, json, strlen(json)), "not refused");
     CHECK_ERROR(
         ctx, KR_ERR_FORMAT,
         "tokenizer: pre_tokenizer.pretokenizers[32].pattern is one more than the 32 steps that a pre_tokenizer may "
@@ -211,7 +211,7 @@ TEST(files_that_are_no_tokenizers)
     };
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-        CHECK(!kr_tokenizer_read(ctx, files[i][0], strlen(files[i][0])), "%s is not refused", files[i][0]);
+        CHECK(!kr_tokenizer_parse(ctx, files[i][0], strlen(files[i][0])), "%s is not refused", files[i][0]);
         CHECK_ERROR(ctx, KR_ERR_FORMAT, files[i][1]);
     }
     CHECK(!kr_tokenizer_load(ctx, "/no/such/tokenizer.json"), "not refused");
@@ -284,7 +284,7 @@ TEST(regular_expressions_are_refused_by_name)
         snprintf(pre, sizeof pre, SEQUENCE_OF(SPLIT_BY("%s", "Isolated", "false") "," PLAIN_BYTES),
                  bad_regexes[i].regex);
         const char *json = small_json(&(small_file){ .pre_tokenizer = pre });
-        CHECK(!kr_tokenizer_read(ctx, json, strlen(json)), "%s is not refused", bad_regexes[i].regex);
+        CHECK(!kr_tokenizer_parse(ctx, json, strlen(json)), "%s is not refused", bad_regexes[i].regex);
         const kr_status status = strstr(bad_regexes[i].message, "PCRE2") ? KR_ERR_FORMAT : KR_ERR_UNSUPPORTED;
         CHECK_ERROR(ctx, status, bad_regexes[i].message);
     }
@@ -297,7 +297,7 @@ TEST(without_pcre2_expressions_are_refused)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     const char *json =
         small_json(&(small_file){ .pre_tokenizer = SEQUENCE_OF(SPLIT_BY("a+", "Isolated", "false") "," PLAIN_BYTES) });
-    CHECK(!kr_tokenizer_read(ctx, json, strlen(json)), "not refused");
+    CHECK(!kr_tokenizer_parse(ctx, json, strlen(json)), "not refused");
     CHECK_ERROR(
         ctx, KR_ERR_UNSUPPORTED,
         "tokenizer: pre_tokenizer.pretokenizers[0].pattern: the regular expression \"a+\" needs PCRE2, which this "
@@ -388,7 +388,7 @@ TEST(what_has_no_effect_is_warned_of)
     warnings[0] = '\0';
     kr_tokenizer_destroy(small_tokenizer(ctx, &(small_file){ .more = "\"novelty\": 1,", .model = "\"speed\": 2," }));
     static const char json[] = "{\"padding\": {}, \"truncation\": {}, \"model\": 1}";
-    CHECK(!kr_tokenizer_read(ctx, json, strlen(json)), "no model");
+    CHECK(!kr_tokenizer_parse(ctx, json, strlen(json)), "no model");
     const char *want = "tokenizer: the file.novelty is not known and has no effect\n"
                        "tokenizer: model.speed is not known and has no effect\n"
                        "tokenizer: truncation is set in the file, but has no effect here\n"

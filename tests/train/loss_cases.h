@@ -122,7 +122,7 @@ static inline kr_cross_entropy_options options_of(const labelled *p, kr_tape *t)
     o.ignore_index = p->ignore;
     o.label_smoothing = p->smoothing;
     o.n_classes = p->nclasses;
-    o.excludes_padding = p->excludes;
+    o.exclude_padding = p->excludes;
     o.reduction = p->sums ? KR_REDUCTION_SUM : KR_REDUCTION_MEAN;
     if (p->has_mask) o.mask = kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(p->rows), p->mask);
     return o;

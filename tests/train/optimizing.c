@@ -23,14 +23,14 @@ kr_params *optimizing_table(kr_ctx *ctx, kr_dtype dtype)
           .dtype = dtype,
           .shape = KR_SHAPE(24, 12),
           .decays = true,
-          .nsegments = 4,
+          .n_segments = 4,
           .segments = in_rows },
         { .name = "out_proj.weight",
           .axes = "d i",
           .dtype = dtype,
           .shape = KR_SHAPE(9, 4),
           .decays = true,
-          .nsegments = 1,
+          .n_segments = 1,
           .segments = out_rows },
     };
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {

@@ -82,7 +82,7 @@ void plain_orthogonalise(double *x, int64_t rows, int64_t cols, int steps, const
 
 static double decay_of(const plain_optimizer *p, const kr_param_row *row)
 {
-    return row->decays || p->options.decays_all ? p->options.weight_decay : 0;
+    return row->decays || p->options.decay_all ? p->options.weight_decay : 0;
 }
 
 static void adamw(plain_optimizer *p, const kr_param_row *row, const double *g, int64_t first, int64_t n, double lr)
@@ -142,9 +142,9 @@ static void step_row(plain_optimizer *p, const kr_param_row *row, const double *
 {
     const int64_t n = kr_tensor_count(row->tensor);
     if (p->options.kind == KR_OPTIMIZER_SGD) sgd(p, row, g, at, n, lr);
-    else if (p->options.kind == KR_OPTIMIZER_ADAMW || row->nsegments == 0) adamw(p, row, g, at, n, lr);
+    else if (p->options.kind == KR_OPTIMIZER_ADAMW || row->n_segments == 0) adamw(p, row, g, at, n, lr);
     else
-        for (int s = 0; s < row->nsegments; s++) {
+        for (int s = 0; s < row->n_segments; s++) {
             const int64_t rows = row->segments[s].rows, count = rows * kr_tensor_dim(row->tensor, 1);
             if (is_muon(p, &row->segments[s])) muon(p, row, g, at, rows, lr);
             else adamw(p, row, g, at, count, lr);

@@ -158,7 +158,7 @@ static void count_step(kr_family family, int layers, tally *gradients, tally *st
         kr_tape_reset(tape);
         count_into(ctx, gradients);
         call.ids_bs = kr_view_data(tape, KR_DTYPE_I32, KR_SHAPE(2, 9), NULL, ids);
-        how.drops_state = true;
+        how.drop_state = true;
         kr_backward(tape, kr_network_loss(tape, net, &call).loss);
         count_into(ctx, step);
         kr_optimizer_step(optimizer, 1e-3, 1);
@@ -244,7 +244,7 @@ static double *gradients_of(const rounding_case *c, kr_precision precision, int6
     kr_call_init(&how);
     call.call = &how;
     call.ids_bs = kr_view_data(tape, KR_DTYPE_I32, KR_SHAPE(ROWS, LENGTH), NULL, ids);
-    how.drops_state = true;
+    how.drop_state = true;
     kr_tensor *result = kr_network_loss(tape, net, &call).loss;
     kr_backward(tape, result);
     *loss = kr_item(result);

@@ -139,7 +139,7 @@ static kr_tensor *fused(kr_tape *t, const kr_network *net, void *user)
     how.reset_bs = optional(t, s->resets);
     how.mask_bs = optional(t, s->padding);
     how.last_logits_only = s->last_only;
-    c.excludes_padding = s->excludes;
+    c.exclude_padding = s->excludes;
     c.label_smoothing = s->smoothing;
     c.reduction = s->sums ? KR_REDUCTION_SUM : KR_REDUCTION_MEAN;
     return kr_network_loss(t, net, &c).loss;
@@ -172,7 +172,7 @@ static kr_tensor *by_hand(kr_tape *t, const kr_network *net, void *user)
     kr_cross_entropy_options o;
     kr_cross_entropy_options_init(&o);
     o.n_classes = NW;
-    o.excludes_padding = s->excludes;
+    o.exclude_padding = s->excludes;
     o.label_smoothing = s->smoothing;
     o.reduction = s->sums ? KR_REDUCTION_SUM : KR_REDUCTION_MEAN;
     if (s->last_only) return kr_cross_entropy(t, logits, kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(NB), s->labels), &o);
@@ -274,7 +274,7 @@ static kr_tensor *latent_fused(kr_tape *t, const kr_network *net, void *user)
     c.huber_delta = HUBER_DELTA;
     c.quantile = QUANTILE;
     how.last_logits_only = s->last_only;
-    how.drops_state = true;
+    how.drop_state = true;
     const kr_loss_out out = kr_network_loss(t, net, &c);
     CHECK(!out.state, "a dropped state is returned");
     CHECK((out.y == NULL) == (s->kind == KR_LOSS_CROSS_ENTROPY), "outputs");
@@ -392,7 +392,7 @@ TEST(a_call_may_skip_the_head)
             kr_call_init(&call);
             call.last_logits_only = last;
             const kr_network_out with = kr_network_forward(t, net, x, &call);
-            call.skips_head = true;
+            call.skip_head = true;
             const kr_network_out without = kr_network_forward(t, net, x, &call);
             CHECK_OK(ctx);
             CHECK(!without.y && without.state, "outputs of a skipped head");

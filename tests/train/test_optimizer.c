@@ -149,7 +149,7 @@ TEST(decay_follows_the_table)
         for (int all = 0; all < 2; all++) {
             begin(KR_DTYPE_F64);
             o.kind = (kr_optimizer_kind)kind;
-            o.decays_all = all;
+            o.decay_all = all;
             o.weight_decay = 0.1;
             kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
             for (int64_t i = 0; i < kr_params_count(params); i++) {
@@ -264,7 +264,7 @@ TEST(passes_over_what_has_no_new_gradient)
 {
     for (int keeps = 0; keeps < 2; keeps++) {
         begin(KR_DTYPE_F32);
-        o.keeps_grad = keeps;
+        o.keep_grad = keeps;
         kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
         give("conv.weight", 1);
         kr_optimizer_step(opt, 0.1, 1);
@@ -284,7 +284,7 @@ TEST(zeroes_gradients_or_keeps_them)
 {
     for (int keeps = 0; keeps < 2; keeps++) {
         begin(KR_DTYPE_BF16);
-        o.keeps_grad = keeps;
+        o.keep_grad = keeps;
         kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
         optimizing_give_all(ctx, params, 1, NULL);
         kr_optimizer_step(opt, 0.1, 1);

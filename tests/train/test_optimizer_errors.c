@@ -74,7 +74,7 @@ TEST(optimizer_refuses_tables)
                                             .axes = "a b c",
                                             .dtype = KR_DTYPE_F32,
                                             .shape = KR_SHAPE(5, 2, 2),
-                                            .nsegments = 2,
+                                            .n_segments = 2,
                                             .segments = rows });
     kr_params_seal(params);
     CHECK(create(), "AdamW steps what has segments of any shape");
@@ -234,7 +234,7 @@ TEST(optimizer_without_memory)
 static bool saves(const kr_optimizer *opt)
 {
     kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
-    const bool saved = kr_optimizer_save(opt, writer) == KR_OK && !kr_ctx_failed(ctx);
+    const bool saved = kr_optimizer_snapshot(opt, writer) == KR_OK && !kr_ctx_failed(ctx);
     kr_tensor_writer_destroy(writer);
     return saved;
 }

@@ -58,7 +58,7 @@ static void step(run *r, int number)
 static void save(run *r, const char *path)
 {
     kr_tensor_writer *writer = kr_tensor_writer_create(r->ctx);
-    kr_optimizer_save(r->opt, writer);
+    kr_optimizer_snapshot(r->opt, writer);
     IGNORE(kr_tensor_writer_save(writer, path, KR_CONTAINER_SAFETENSORS));
     kr_tensor_writer_destroy(writer);
     CHECK_OK(r->ctx);
@@ -75,7 +75,7 @@ static void copy_weights(const run *from, const run *to)
 static void load(run *r, const char *path)
 {
     kr_tensor_file *file = kr_tensor_file_open(r->ctx, path);
-    IGNORE(kr_optimizer_load(r->opt, file));
+    IGNORE(kr_optimizer_restore(r->opt, file));
     kr_tensor_file_close(file);
 }
 
@@ -220,33 +220,33 @@ TEST(optimizer_load_is_strict)
     step(&saved, 1);
     save(&saved, in_folder("state"));
     refused(&r, (change){ .leaves_out = "optimizer.v.conv.weight" },
-            "optimizer.load: tensor 'optimizer.v.conv.weight' is missing");
-    refused(&r, (change){ .leaves_out = "optimizer.step" }, "optimizer.load: tensor 'optimizer.step' is missing");
+            "optimizer.restore: tensor 'optimizer.v.conv.weight' is missing");
+    refused(&r, (change){ .leaves_out = "optimizer.step" }, "optimizer.restore: tensor 'optimizer.step' is missing");
     refused(&r, (change){ .adds = "optimizer.velocity.conv.weight" },
-            "optimizer.load: tensor 'optimizer.velocity.conv.weight' has no place in this optimizer");
+            "optimizer.restore: tensor 'optimizer.velocity.conv.weight' has no place in this optimizer");
     refused(&r, (change){ .reshapes = "optimizer.m.embed.weight" },
-            "optimizer.load: tensor 'optimizer.m.embed.weight' is [35], but must be [7, 5]");
+            "optimizer.restore: tensor 'optimizer.m.embed.weight' is [35], but must be [7, 5]");
     refused(&r, (change){ .retypes = "optimizer.m.embed.weight" },
-            "optimizer.load: tensor 'optimizer.m.embed.weight' is of the type I32, but must be f32");
+            "optimizer.restore: tensor 'optimizer.m.embed.weight' is of the type I32, but must be f32");
     refused(&r, (change){ .spoils = "optimizer.m.norm.weight", .with = (double)NAN },
-            "optimizer.load: tensor 'optimizer.m.norm.weight' holds nan as element 3, but must be finite");
-    refused(
-        &r, (change){ .spoils = "optimizer.v.norm.weight", .with = -1 },
-        "optimizer.load: tensor 'optimizer.v.norm.weight' holds -1 as element 3, but must be finite and not negative");
+            "optimizer.restore: tensor 'optimizer.m.norm.weight' holds nan as element 3, but must be finite");
+    refused(&r, (change){ .spoils = "optimizer.v.norm.weight", .with = -1 },
+            "optimizer.restore: tensor 'optimizer.v.norm.weight' holds -1 as element 3, but must be finite and not "
+            "negative");
     refused(&r, (change){ .counts = "optimizer.steps", .with = -1 },
-            "optimizer.load: tensor 'optimizer.steps' holds -1 as element 2, but must be finite and not negative");
+            "optimizer.restore: tensor 'optimizer.steps' holds -1 as element 2, but must be finite and not negative");
     refused(&r, (change){ .counts = "optimizer.step", .with = 0x1p60 },
-            "optimizer.load: tensor 'optimizer.step' holds 1.15292e+18 as element 0, too many steps");
+            "optimizer.restore: tensor 'optimizer.step' holds 1.15292e+18 as element 0, too many steps");
     refused(&r, (change){ .key = "optimizer.kind", .value = "sgd" },
-            "optimizer.load: metadata 'optimizer.kind' is 'sgd', but must be 'adamw': the file has another kind of "
+            "optimizer.restore: metadata 'optimizer.kind' is 'sgd', but must be 'adamw': the file has another kind of "
             "optimizer");
     refused(&r, (change){ .key = "optimizer.version", .value = "2" },
-            "optimizer.load: metadata 'optimizer.version' is '2', but must be '1': the file has no optimizer, or a "
+            "optimizer.restore: metadata 'optimizer.version' is '2', but must be '1': the file has no optimizer, or a "
             "newer one");
     write_changed(r.ctx, &(change){ .key = "optimizer.params", .value = "0123456789abcdef" });
     load(&r, in_folder("changed"));
     CHECK_ERROR_HAS(r.ctx, KR_ERR_FORMAT,
-                    "optimizer.load: metadata 'optimizer.params' is '0123456789abcdef', but must be '");
+                    "optimizer.restore: metadata 'optimizer.params' is '0123456789abcdef', but must be '");
     write_changed(r.ctx, &(change){ .adds = "another.tensor" }); /* not the optimizer's affair */
     load(&r, in_folder("changed"));
     CHECK(same_state(&r, &saved), "a tensor of others is in the way");
@@ -281,12 +281,12 @@ TEST(optimizer_does_not_save_with_the_averages_in)
     step(&r, 1);
     kr_optimizer_use_ema(r.opt, true);
     kr_tensor_writer *writer = kr_tensor_writer_create(r.ctx);
-    kr_optimizer_save(r.opt, writer);
-    CHECK_ERROR(
-        r.ctx, KR_ERR_STATE,
-        "optimizer.save: the parameters hold the averaged weights; call kr_optimizer_use_ema(optimizer, false) first");
+    kr_optimizer_snapshot(r.opt, writer);
+    CHECK_ERROR(r.ctx, KR_ERR_STATE,
+                "optimizer.snapshot: the parameters hold the averaged weights; call kr_optimizer_use_ema(optimizer, "
+                "false) first");
     kr_tensor_writer_destroy(writer);
     kr_optimizer_use_ema(r.opt, false);
-    CHECK(kr_optimizer_save(NULL, NULL) == KR_ERR_ARG && kr_optimizer_load(NULL, NULL) == KR_ERR_ARG, "NULL");
+    CHECK(kr_optimizer_snapshot(NULL, NULL) == KR_ERR_ARG && kr_optimizer_restore(NULL, NULL) == KR_ERR_ARG, "NULL");
     end_run(&r);
 }

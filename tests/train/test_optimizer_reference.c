@@ -26,7 +26,7 @@ static void other_betas(kr_optimizer_options *o)
     o->beta2 = 0.95;
     o->eps = 1e-5;
     o->weight_decay = 0.1;
-    o->decays_all = true;
+    o->decay_all = true;
     o->ema_decay = 0.9;
 }
 
@@ -61,7 +61,7 @@ static void sgd_nesterov(kr_optimizer_options *o)
 {
     o->kind = KR_OPTIMIZER_SGD;
     o->nesterov = true;
-    o->decays_all = true;
+    o->decay_all = true;
 }
 
 static void plain_muon(kr_optimizer_options *o)

@@ -325,7 +325,7 @@ static kr_loss_out loss_of_network(void *user, kr_tape *tape, const kr_batch *ba
     call.labels = batch->labels_bs;
     how.reset_bs = batch->reset_bs;
     how.state = state;
-    how.drops_state = true;
+    how.drop_state = true;
     return kr_network_loss(tape, user, &call);
 }
 

@@ -141,10 +141,10 @@ TEST(trainer_resumes_nothing_where_there_is_nothing)
 static void refuse_resume(run *r, kr_status status, const char *part)
 {
     const uint64_t hash = run_hash(r);
-    const kr_loader_position position = kr_loader_save(r->loader);
+    const kr_loader_position position = kr_loader_snapshot(r->loader);
     CHECK(kr_trainer_resume(r->trainer) == status, "status %s", kr_status_name(kr_ctx_status(r->ctx)));
     CHECK_ERROR_HAS(r->ctx, status, part);
-    const kr_loader_position after = kr_loader_save(r->loader);
+    const kr_loader_position after = kr_loader_snapshot(r->loader);
     CHECK(run_hash(r) == hash && after.step == position.step && after.epoch == position.epoch &&
               after.seed == position.seed && kr_trainer_progress(r->trainer).step == 0,
           "a refused checkpoint leaves a trace: %s", part);
@@ -185,7 +185,7 @@ TEST(trainer_refuses_checkpoints_of_others)
     kr_loader_destroy(r.loader);
     r.loader = run_loader(r.source, false, KR_DATA_PART_VALIDATION);
     r.trainer = run_trainer(&r, r.model, r.loader);
-    refuse_resume(&r, KR_ERR_ARG, "loader.load: the position is of ");
+    refuse_resume(&r, KR_ERR_ARG, "loader.restore: the position is of ");
     run_end(&r);
     remove_tree(folder);
 }

@@ -18,12 +18,12 @@ static void fill(kr_tensor *x, double value)
 static void check_step_fails(run *r, const char *part)
 {
     const uint64_t hash = run_hash(r);
-    const kr_loader_position position = kr_loader_save(r->loader), *p = &position;
+    const kr_loader_position position = kr_loader_snapshot(r->loader), *p = &position;
     const kr_train_progress before = kr_trainer_progress(r->trainer);
     const uint64_t stream = r->ctx->stream;
     CHECK(kr_trainer_step(r->trainer) != KR_OK, "a step that is not finite is made");
     CHECK_ERROR_HAS(r->ctx, KR_ERR_NUMERIC, part);
-    const kr_loader_position after = kr_loader_save(r->loader);
+    const kr_loader_position after = kr_loader_snapshot(r->loader);
     CHECK(run_hash(r) == hash && after.step == p->step && after.epoch == p->epoch && r->ctx->stream == stream &&
               kr_trainer_progress(r->trainer).step == before.step,
           "a step that failed leaves a trace");

@@ -18,7 +18,7 @@ typedef struct outcome {
 static outcome outcome_of(run *r)
 {
     return (outcome){ .hash = run_hash(r),
-                      .position = kr_loader_save(r->loader),
+                      .position = kr_loader_snapshot(r->loader),
                       .progress = kr_trainer_progress(r->trainer),
                       .random = kr_random_place_of(r->ctx) };
 }

@@ -152,7 +152,7 @@ static void transpose_strips(const void *args, int64_t first, int64_t end, int w
     (void)worker;
     const transpose *p = args;
     const kr_walk *w = &p->a->walk;
-    int64_t nin = w->dims[p->in], nout = w->dims[p->out], nstrips = kr_blocks(nin, BLOCK);
+    int64_t n_in = w->dims[p->in], n_out = w->dims[p->out], nstrips = kr_blocks(n_in, BLOCK);
     int64_t y_step = w->strides[0][p->in], x_step = w->strides[1][p->out];
     kr_odometer at = kr_odometer_at(&p->rest, 2, first / nstrips);
     for (int64_t unit = first; unit < end; unit++) {
@@ -160,9 +160,9 @@ static void transpose_strips(const void *args, int64_t first, int64_t end, int w
         if (i == 0 && unit > first) kr_odometer_next(&at);
         float *y = (float *)p->a->y + at.offset[0] + i * y_step;
         const float *x = (const float *)p->a->x + at.offset[1] + i;
-        for (int64_t j = 0; j < nout; j += BLOCK)
-            transpose_block(y + j, y_step, x + j * x_step, x_step, kr_smaller(BLOCK, nin - i),
-                            kr_smaller(BLOCK, nout - j));
+        for (int64_t j = 0; j < n_out; j += BLOCK)
+            transpose_block(y + j, y_step, x + j * x_step, x_step, kr_smaller(BLOCK, n_in - i),
+                            kr_smaller(BLOCK, n_out - j));
     }
 }
 

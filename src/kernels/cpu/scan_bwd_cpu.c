@@ -155,17 +155,17 @@ static void sequence_back(scan_segment *u, int64_t q)
     const scan_scratch *m = u->m;
     const kr_sequence *tokens = &s->sequences[q];
     const int64_t nr = s->nr, rc = SCAN_ROWS(nr), at = q * s->ni * nr;
-    const int64_t nsegments = kr_blocks(tokens->end - tokens->start, SCAN_SEGMENT);
+    const int64_t n_segments = kr_blocks(tokens->end - tokens->start, SCAN_SEGMENT);
     scan_transpose_in(s->g_final ? (const float *)s->g_final + at : NULL, &u->k, nr, m->g_state);
     scan_transpose_in(s->initial ? (const float *)s->initial + at : NULL, &u->k, nr, m->states);
-    for (int64_t n = 0; n < nsegments; n++) {
+    for (int64_t n = 0; n < n_segments; n++) {
         memcpy(m->entries + n * rc, m->states, (size_t)rc * sizeof(float));
-        if (n + 1 == nsegments) break;
+        if (n + 1 == n_segments) break;
         set_segment(u, tokens, n);
         const bool small = scan_fetch(u) * u->largest_a <= SCAN_SMALL;
         scan_forward(u, m->states, false, small);
     }
-    for (int64_t n = nsegments - 1; n >= 0; n--) {
+    for (int64_t n = n_segments - 1; n >= 0; n--) {
         set_segment(u, tokens, n);
         memcpy(m->states, m->entries + n * rc, (size_t)rc * sizeof(float));
         const bool small = scan_fetch(u) * u->largest_a <= SCAN_SMALL;
