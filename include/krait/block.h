@@ -85,7 +85,7 @@ KR_API kr_block *kr_block_create(kr_ctx *ctx, const kr_block_config *config);
 KR_API void kr_block_destroy(kr_block *block);
 
 /* The block's parameter table, which lives as long as the block. NULL for NULL. */
-KR_API const kr_params *kr_block_params(const kr_block *block);
+KR_API kr_params *kr_block_params(const kr_block *block);
 
 /* The family; KR_FAMILY_MAMBA1 for NULL. */
 KR_API kr_family kr_block_family(const kr_block *block);
@@ -141,7 +141,7 @@ static inline void kr_mamba1_destroy(kr_mamba1 *block)
 {
     kr_block_destroy((kr_block *)block);
 }
-static inline const kr_params *kr_mamba1_params(const kr_mamba1 *block)
+static inline kr_params *kr_mamba1_params(const kr_mamba1 *block)
 {
     return kr_block_params((const kr_block *)block);
 }
@@ -211,7 +211,7 @@ static inline void kr_mamba2_destroy(kr_mamba2 *block)
 {
     kr_block_destroy((kr_block *)block);
 }
-static inline const kr_params *kr_mamba2_params(const kr_mamba2 *block)
+static inline kr_params *kr_mamba2_params(const kr_mamba2 *block)
 {
     return kr_block_params((const kr_block *)block);
 }
@@ -299,7 +299,7 @@ static inline void kr_mamba3_destroy(kr_mamba3 *block)
 {
     kr_block_destroy((kr_block *)block);
 }
-static inline const kr_params *kr_mamba3_params(const kr_mamba3 *block)
+static inline kr_params *kr_mamba3_params(const kr_mamba3 *block)
 {
     return kr_block_params((const kr_block *)block);
 }

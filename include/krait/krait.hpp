@@ -28,58 +28,33 @@
 #include <utility>
 #include <vector>
 
-namespace krait {
+namespace krait
+{
 
 /* The first error of a context: what() is the message, status() the reason. */
-class error : public std::runtime_error {
+class error : public std::runtime_error
+{
   public:
-    error(kr_status status, const std::string &message) : std::runtime_error(message), status_(status)
-    {
-    }
-    kr_status status() const noexcept
-    {
-        return status_;
-    }
+    error(kr_status status, const std::string &message) : std::runtime_error(message), status_(status) {}
+    kr_status status() const noexcept { return status_; }
 
   private:
     kr_status status_;
 };
 
 /* A pointer and a length: the elements of a vector, an array or any contiguous memory. */
-template <typename T> class span {
+template <typename T> class span
+{
   public:
-    span(T *data, size_t count) noexcept : data_(data), count_(count)
-    {
-    }
-    template <size_t N> span(T (&array)[N]) noexcept : data_(array), count_(N)
-    {
-    }
-    template <typename U> span(const std::vector<U> &v) noexcept : data_(v.data()), count_(v.size())
-    {
-    }
-    template <typename U> span(std::vector<U> &v) noexcept : data_(v.data()), count_(v.size())
-    {
-    }
-    T *data() const noexcept
-    {
-        return data_;
-    }
-    size_t size() const noexcept
-    {
-        return count_;
-    }
-    T *begin() const noexcept
-    {
-        return data_;
-    }
-    T *end() const noexcept
-    {
-        return data_ + count_;
-    }
-    T &operator[](size_t i) const noexcept
-    {
-        return data_[i];
-    }
+    span(T *data, size_t count) noexcept : data_(data), count_(count) {}
+    template <size_t N> span(T (&array)[N]) noexcept : data_(array), count_(N) {}
+    template <typename U> span(const std::vector<U> &v) noexcept : data_(v.data()), count_(v.size()) {}
+    template <typename U> span(std::vector<U> &v) noexcept : data_(v.data()), count_(v.size()) {}
+    T *data() const noexcept { return data_; }
+    size_t size() const noexcept { return count_; }
+    T *begin() const noexcept { return data_; }
+    T *end() const noexcept { return data_ + count_; }
+    T &operator[](size_t i) const noexcept { return data_[i]; }
 
   private:
     T *data_;
@@ -136,95 +111,53 @@ inline kr_shape shape(std::initializer_list<int64_t> dims)
     return s;
 }
 
-namespace detail {
+namespace detail
+{
 template <typename T, void (*destroy)(T *)> struct deleter {
-    void operator()(T *object) const noexcept
-    {
-        destroy(object);
-    }
+    void operator()(T *object) const noexcept { destroy(object); }
 };
 } // namespace detail
 
 /* An owned C object. */
-template <typename T, void (*destroy)(T *)> class handle {
+template <typename T, void (*destroy)(T *)> class handle
+{
   public:
     handle() = default;
-    explicit handle(T *object) noexcept : object_(object)
-    {
-    }
-    T *get() const noexcept
-    {
-        return object_.get();
-    }
-    operator T *() const noexcept
-    {
-        return object_.get();
-    }
-    explicit operator bool() const noexcept
-    {
-        return object_ != nullptr;
-    }
+    explicit handle(T *object) noexcept : object_(object) {}
+    T *get() const noexcept { return object_.get(); }
+    operator T *() const noexcept { return object_.get(); }
+    explicit operator bool() const noexcept { return object_ != nullptr; }
 
   private:
     std::unique_ptr<T, detail::deleter<T, destroy>> object_;
 };
 
 /* Device, threads, memory and random stream; see ctx.h. */
-class context : public handle<kr_ctx, kr_ctx_destroy> {
+class context : public handle<kr_ctx, kr_ctx_destroy>
+{
   public:
     explicit context(const kr_ctx_options *options = nullptr) : handle(kr_ctx_create(options))
     {
         if (!get()) throw error(KR_ERR_NOMEM, "ctx: out of memory");
         if (kr_ctx_failed(get())) throw error(kr_ctx_status(get()), kr_ctx_message(get()));
     }
-    std::string device() const
-    {
-        return kr_ctx_device(get());
-    }
-    void seed(uint64_t value)
-    {
-        kr_ctx_seed(get(), value);
-    }
-    void wait()
-    {
-        check(get(), kr_ctx_wait(get()));
-    }
+    std::string device() const { return kr_ctx_device(get()); }
+    void seed(uint64_t value) { kr_ctx_seed(get(), value); }
+    void wait() { check(get(), kr_ctx_wait(get())); }
 };
 
 /* A borrowed tensor: it belongs to its tape or parameter table. */
-class tensor {
+class tensor
+{
   public:
-    tensor(kr_tensor *x = nullptr) noexcept : x_(x)
-    {
-    }
-    operator kr_tensor *() const noexcept
-    {
-        return x_;
-    }
-    kr_tensor *get() const noexcept
-    {
-        return x_;
-    }
-    int rank() const noexcept
-    {
-        return kr_tensor_rank(x_);
-    }
-    int64_t dim(int axis) const noexcept
-    {
-        return kr_tensor_dim(x_, axis);
-    }
-    int64_t count() const noexcept
-    {
-        return kr_tensor_count(x_);
-    }
-    tensor grad() const noexcept
-    {
-        return kr_grad(x_);
-    }
-    double item() const
-    {
-        return kr_item(x_);
-    }
+    tensor(kr_tensor *x = nullptr) noexcept : x_(x) {}
+    operator kr_tensor *() const noexcept { return x_; }
+    kr_tensor *get() const noexcept { return x_; }
+    int rank() const noexcept { return kr_tensor_rank(x_); }
+    int64_t dim(int axis) const noexcept { return kr_tensor_dim(x_, axis); }
+    int64_t count() const noexcept { return kr_tensor_count(x_); }
+    tensor grad() const noexcept { return kr_grad(x_); }
+    double item() const { return kr_item(x_); }
     /* The elements in row-major order, converted to T. */
     template <typename T> std::vector<T> read() const
     {
@@ -239,19 +172,15 @@ class tensor {
 };
 
 /* Owns the tensors of one step; see tape.h. */
-class tape : public handle<kr_tape, kr_tape_destroy> {
+class tape : public handle<kr_tape, kr_tape_destroy>
+{
   public:
-    explicit tape(kr_ctx *ctx, kr_tape_mode mode = KR_TAPE_GRAD) : handle(check(ctx, kr_tape_create(ctx, mode))), ctx_(ctx)
+    explicit tape(kr_ctx *ctx, kr_tape_mode mode = KR_TAPE_GRAD)
+        : handle(check(ctx, kr_tape_create(ctx, mode))), ctx_(ctx)
     {
     }
-    kr_ctx *ctx() const noexcept
-    {
-        return ctx_;
-    }
-    void reset()
-    {
-        kr_tape_reset(get());
-    }
+    kr_ctx *ctx() const noexcept { return ctx_; }
+    void reset() { kr_tape_reset(get()); }
     tensor randn(std::initializer_list<int64_t> dims, kr_dtype dtype = KR_DTYPE_F32)
     {
         return check(ctx_, kr_randn(get(), dtype, shape(dims)));
@@ -272,38 +201,22 @@ class tape : public handle<kr_tape, kr_tape_destroy> {
         return from(span<const T>(data), dims);
     }
     /* The result of an op, or an exception: tape(kr_add(tape, a, b)). */
-    tensor operator()(kr_tensor *result)
-    {
-        return check(ctx_, result);
-    }
-    void backward(kr_tensor *loss)
-    {
-        check(ctx_, kr_backward(get(), loss));
-    }
+    tensor operator()(kr_tensor *result) { return check(ctx_, result); }
+    void backward(kr_tensor *loss) { check(ctx_, kr_backward(get(), loss)); }
 
   private:
     kr_ctx *ctx_;
 };
 
 /* A block of any family; see block.h. */
-class block : public handle<kr_block, kr_block_destroy> {
+class block : public handle<kr_block, kr_block_destroy>
+{
   public:
-    block(kr_ctx *ctx, const kr_block_config &config) : handle(check(ctx, kr_block_create(ctx, &config)))
-    {
-    }
-    block(kr_ctx *ctx, const kr_mamba1_config &config) : block(ctx, kr_mamba1_block(&config))
-    {
-    }
-    block(kr_ctx *ctx, const kr_mamba2_config &config) : block(ctx, kr_mamba2_block(&config))
-    {
-    }
-    block(kr_ctx *ctx, const kr_mamba3_config &config) : block(ctx, kr_mamba3_block(&config))
-    {
-    }
-    const kr_params *params() const noexcept
-    {
-        return kr_block_params(get());
-    }
+    block(kr_ctx *ctx, const kr_block_config &config) : handle(check(ctx, kr_block_create(ctx, &config))) {}
+    block(kr_ctx *ctx, const kr_mamba1_config &config) : block(ctx, kr_mamba1_block(&config)) {}
+    block(kr_ctx *ctx, const kr_mamba2_config &config) : block(ctx, kr_mamba2_block(&config)) {}
+    block(kr_ctx *ctx, const kr_mamba3_config &config) : block(ctx, kr_mamba3_block(&config)) {}
+    kr_params *params() const noexcept { return kr_block_params(get()); }
     kr_block_out forward(tape &t, kr_tensor *x_bsd, const kr_block_call *call = nullptr) const
     {
         const kr_block_out out = kr_block_forward(t, get(), x_bsd, call);
@@ -319,19 +232,15 @@ class block : public handle<kr_block, kr_block_destroy> {
 };
 
 /* A model on disk; see model.h. */
-class model : public handle<kr_model, kr_model_destroy> {
+class model : public handle<kr_model, kr_model_destroy>
+{
   public:
     model(kr_ctx *ctx, const std::string &folder, const kr_load_options *options = nullptr)
         : handle(check(ctx, kr_model_load(ctx, folder.c_str(), options))), ctx_(ctx)
     {
     }
-    model(kr_ctx *ctx, const kr_model_config &config) : handle(check(ctx, kr_model_create(ctx, &config))), ctx_(ctx)
-    {
-    }
-    const kr_network *network() const noexcept
-    {
-        return kr_model_network(get());
-    }
+    model(kr_ctx *ctx, const kr_model_config &config) : handle(check(ctx, kr_model_create(ctx, &config))), ctx_(ctx) {}
+    const kr_network *network() const noexcept { return kr_model_network(get()); }
     void save(const std::string &folder, const kr_save_options *options = nullptr) const
     {
         check(ctx_, kr_model_save(get(), folder.c_str(), options));
@@ -342,14 +251,14 @@ class model : public handle<kr_model, kr_model_destroy> {
 };
 
 /* Text to ids and back; see tokenizer.h. */
-class tokenizer : public handle<kr_tokenizer, kr_tokenizer_destroy> {
+class tokenizer : public handle<kr_tokenizer, kr_tokenizer_destroy>
+{
   public:
     /* One token for each byte. */
-    explicit tokenizer(kr_ctx *ctx) : handle(check(ctx, kr_tokenizer_bytes(ctx))), ctx_(ctx)
-    {
-    }
+    explicit tokenizer(kr_ctx *ctx) : handle(check(ctx, kr_tokenizer_bytes(ctx))), ctx_(ctx) {}
     /* From a tokenizer.json. */
-    tokenizer(kr_ctx *ctx, const std::string &path) : handle(check(ctx, kr_tokenizer_load(ctx, path.c_str()))), ctx_(ctx)
+    tokenizer(kr_ctx *ctx, const std::string &path)
+        : handle(check(ctx, kr_tokenizer_load(ctx, path.c_str()))), ctx_(ctx)
     {
     }
     std::vector<int32_t> encode(std::string_view text, const kr_encode_options *options = nullptr) const
@@ -367,25 +276,18 @@ class tokenizer : public handle<kr_tokenizer, kr_tokenizer_destroy> {
 };
 
 /* A prompt and its continuation; see generate.h. */
-class generation : public handle<kr_generation, kr_generation_destroy> {
+class generation : public handle<kr_generation, kr_generation_destroy>
+{
   public:
-    generation(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok, const kr_generate_options *options = nullptr)
+    generation(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok,
+               const kr_generate_options *options = nullptr)
         : handle(check(ctx, kr_generation_create(ctx, net, tok, options))), ctx_(ctx)
     {
     }
-    void feed(std::string_view text)
-    {
-        check(ctx_, kr_generation_feed_text(get(), text.data(), text.size()));
-    }
-    void feed(span<const int32_t> ids)
-    {
-        check(ctx_, kr_generation_feed(get(), ids.data(), (int64_t)ids.size()));
-    }
+    void feed(std::string_view text) { check(ctx_, kr_generation_feed_text(get(), text.data(), text.size())); }
+    void feed(span<const int32_t> ids) { check(ctx_, kr_generation_feed(get(), ids.data(), (int64_t)ids.size())); }
     /* False when all rows have finished. */
-    bool next()
-    {
-        return check(ctx_, kr_generation_next(get())) == KR_OK;
-    }
+    bool next() { return check(ctx_, kr_generation_next(get())) == KR_OK; }
     const kr_generated &row(int64_t i) const
     {
         const kr_generated *generated = kr_generation_row(get(), i);

@@ -65,18 +65,18 @@ KR_API int64_t kr_params_elements(const kr_params *params);
 
 /* Draws every parameter anew, in order of the table, from the context's stream: kr_ctx_seed before it makes the values
  * reproducible. Constructors have done this once. */
-KR_API kr_status kr_params_reset(const kr_params *params);
+KR_API kr_status kr_params_reset(kr_params *params);
 
 /* Zeroes all gradients; freezes or unfreezes all parameters. */
-KR_API void kr_params_zero_grad(const kr_params *params);
-KR_API void kr_params_freeze(const kr_params *params, bool frozen);
+KR_API void kr_params_zero_grad(kr_params *params);
+KR_API void kr_params_freeze(kr_params *params, bool frozen);
 
 /* Keeps a second copy of every projection's weight, in the order in which few rows at a time (single tokens) read it:
  * steps then run at the speed of memory, to the same bits. It is as large as the weights; writing a parameter drops its
  * copy, but writing through kr_tensor_data does not: pack again, or unpack, which frees the copies. Copies have the
  * weights' own type: those of bf16 and f16 are half as large, and read twice as fast. f64 is passed over. */
-KR_API kr_status kr_params_pack(const kr_params *params);
-KR_API void kr_params_unpack(const kr_params *params);
+KR_API kr_status kr_params_pack(kr_params *params);
+KR_API void kr_params_unpack(kr_params *params);
 
 /* The table as text, a line for each row and one of totals, into text as by snprintf: the length it needs, without the
  * final zero. */
@@ -86,7 +86,7 @@ KR_API size_t kr_params_describe(const kr_params *params, char *text, size_t byt
  * Every parameter must have its tensor, of its shape, and every tensor its parameter; otherwise nothing has changed. A
  * model's folder is made by kr_model_save instead. */
 KR_API KR_MUST_CHECK kr_status kr_params_save(const kr_params *params, const char *path);
-KR_API KR_MUST_CHECK kr_status kr_params_load(const kr_params *params, const char *path);
+KR_API KR_MUST_CHECK kr_status kr_params_load(kr_params *params, const char *path);
 
 /* ---- custom tables ---- */
 

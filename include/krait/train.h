@@ -99,7 +99,7 @@ typedef struct kr_train_options {
     kr_step_fn *on_step;
     void *user;
 
-    const kr_params *params; /* with model NULL: what is trained; loss_fn is needed then */
+    kr_params *params; /* with model NULL: what is trained; loss_fn is needed then */
 
     double huber_delta, quantile; /* 1, 0.5: of KR_LOSS_HUBER and KR_LOSS_QUANTILE */
     double dropout;               /* 0; of the model in steps, not in evaluations; see kr_call. A loss_fn has its own */

@@ -57,7 +57,7 @@ static bool check_file(const kr_params *params, const kr_tensor_file *file, cons
     return true;
 }
 
-kr_status kr_params_load(const kr_params *params, const char *path)
+kr_status kr_params_load(kr_params *params, const char *path)
 {
     if (!params) return KR_ERR_ARG;
     kr_ctx *ctx = kr_params_ctx(params);

@@ -182,7 +182,7 @@ void kr_bidi_destroy(kr_bidi *bidi)
     kr_memory_free(&bidi->ctx->memory, bidi, sizeof *bidi);
 }
 
-const kr_params *kr_bidi_params(const kr_bidi *bidi)
+kr_params *kr_bidi_params(const kr_bidi *bidi)
 {
     return bidi ? bidi->params : NULL;
 }

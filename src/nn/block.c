@@ -79,7 +79,7 @@ void kr_block_destroy(kr_block *block)
     kr_block_free(block);
 }
 
-const kr_params *kr_block_params(const kr_block *block)
+kr_params *kr_block_params(const kr_block *block)
 {
     return block ? block->params : NULL;
 }

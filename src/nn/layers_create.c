@@ -115,11 +115,11 @@ static bool allocate(kr_layers *s)
                                                                      : nlayers;
     s->real = kr_arena_alloc(&s->arena, nvirtual * sizeof *s->real);
     s->layers = zeroed(&s->arena, nlayers * sizeof *s->layers);
-    s->load = zeroed(&s->arena, sizeof *s->load);
-    s->costs = zeroed(&s->arena, sizeof *s->costs);
+    s->measured = zeroed(&s->arena, sizeof *s->measured);
+    if (s->measured) atomic_flag_clear(&s->measured->is_busy);
     if (ngates) s->gates = zeroed(&s->arena, ngates * sizeof *s->gates);
     c->latents = copy_of(&s->arena, c->latents, (size_t)c->n_latents * sizeof *c->latents);
-    if (!s->real || !s->layers || !s->load || !s->costs || !c->latents || (ngates && !s->gates)) return false;
+    if (!s->real || !s->layers || !s->measured || !c->latents || (ngates && !s->gates)) return false;
     for (int64_t l = 0; l < c->n_layers; l++)
         if (!copy_layer_markers(s, l)) return false;
     for (int64_t v = 0; v < s->nvirtual; v++)
@@ -247,7 +247,7 @@ void kr_layers_destroy(kr_layers *s)
     kr_layers_free(s);
 }
 
-const kr_params *kr_layers_params(const kr_layers *s)
+kr_params *kr_layers_params(const kr_layers *s)
 {
     return s ? s->params : NULL;
 }

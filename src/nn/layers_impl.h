@@ -10,6 +10,8 @@
 
 #include <krait/layers.h>
 
+#include <stdatomic.h>
+
 KR_DECLARE_DEFAULTS(kr_call);
 
 enum { KR_STREAMS_MAX = 32 };
@@ -39,6 +41,13 @@ typedef struct kr_layer_load {
     bool has_state, drop_state, has_mask, has_dropout;
 } kr_layer_load;
 
+/* The last measurement; the two belong together, so both are read and written while `is_busy` is held. */
+typedef struct kr_layer_measured {
+    atomic_flag is_busy;
+    kr_layer_load load;
+    kr_layer_costs costs;
+} kr_layer_measured;
+
 struct kr_layers {
     kr_ctx *ctx;
     kr_params *params;       /* the table that its parameters are in ... */
@@ -53,8 +62,7 @@ struct kr_layers {
     kr_multi_gate *gates; /* [n_layers] or [nvirtual]; NULL: standard residuals */
     kr_tensor *latents_nd;
     bool has_markers, has_length_markers; /* any; any whose place depends on the sequence's length */
-    kr_layer_load *load;                  /* that was measured last ... */
-    kr_layer_costs *costs;                /* ... and what it costs */
+    struct kr_layer_measured *measured;   /* what was measured last, which calls on any thread share */
 };
 
 static inline kr_state_layout kr_layers_layout(const kr_layers *layers)

@@ -166,7 +166,7 @@ void kr_network_destroy(kr_network *net)
     kr_memory_free(&net->ctx->memory, net, sizeof *net);
 }
 
-const kr_params *kr_network_params(const kr_network *net)
+kr_params *kr_network_params(const kr_network *net)
 {
     return !net ? NULL : net->is_custom ? net->custom.params : net->params;
 }

@@ -291,7 +291,7 @@ int64_t kr_params_elements(const kr_params *params)
     return count;
 }
 
-kr_status kr_params_reset(const kr_params *params)
+kr_status kr_params_reset(kr_params *params)
 {
     if (!params) return KR_ERR_ARG;
     for (int64_t i = 0; i < params->count; i++) {
@@ -304,17 +304,17 @@ kr_status kr_params_reset(const kr_params *params)
     return params->ctx->status;
 }
 
-void kr_params_zero_grad(const kr_params *params)
+void kr_params_zero_grad(kr_params *params)
 {
     for (int64_t i = 0; params && i < params->count; i++) kr_zero_grad(params->rows[i]->seen.tensor);
 }
 
-void kr_params_freeze(const kr_params *params, bool frozen)
+void kr_params_freeze(kr_params *params, bool frozen)
 {
     for (int64_t i = 0; params && i < params->count; i++) kr_param_freeze(params->rows[i]->seen.tensor, frozen);
 }
 
-kr_status kr_params_pack(const kr_params *params)
+kr_status kr_params_pack(kr_params *params)
 {
     if (!params) return KR_ERR_ARG;
     for (int64_t i = 0; i < params->count; i++) {
@@ -327,7 +327,7 @@ kr_status kr_params_pack(const kr_params *params)
     return params->ctx->status;
 }
 
-void kr_params_unpack(const kr_params *params)
+void kr_params_unpack(kr_params *params)
 {
     for (int64_t i = 0; params && i < params->count; i++) kr_param_unpack(params->rows[i]->seen.tensor);
 }

@@ -6,6 +6,8 @@
  */
 #include "text/tokenizer_impl.h"
 
+#include <stdatomic.h>
+
 enum { SHORT = 32 };
 
 /* The token of one more byte; with fuses_unknown, adjacent unknown bytes are one. */
@@ -176,7 +178,8 @@ bool kr_bpe(kr_encoder *e, const char *piece, size_t bytes)
         whole = place < 0 ? NULL : &tok->tokens[place];
     }
     e->work++;
-    if (whole && (tok->ignores_merges || whole->is_whole == KR_WHOLE_YES)) {
+    if (whole &&
+        (tok->ignores_merges || atomic_load_explicit(&whole->is_whole, memory_order_relaxed) == KR_WHOLE_YES)) {
         kr_encoder_put(e, whole->id);
         return true;
     }
@@ -190,6 +193,9 @@ bool kr_bpe(kr_encoder *e, const char *piece, size_t bytes)
         if (!encode_long(e, (const unsigned char *)piece, bytes)) return false;
         first = ((const symbol *)(void *)e->symbols.data)[0].token;
     }
-    if (whole) whole->is_whole = e->count == before + 1 && &tok->tokens[first] == whole ? KR_WHOLE_YES : KR_WHOLE_NO;
+    if (whole) {
+        const bool is_one = e->count == before + 1 && &tok->tokens[first] == whole;
+        atomic_store_explicit(&whole->is_whole, is_one ? KR_WHOLE_YES : KR_WHOLE_NO, memory_order_relaxed);
+    }
     return true;
 }

@@ -15,7 +15,9 @@ typedef struct kr_token {
     uint32_t bytes;
     int32_t id;
     bool is_added, is_special;
-    uint8_t is_whole; /* do its bytes, as a piece of text, encode to this one token? A kr_whole, computed when needed */
+    /* Do its bytes, as a piece of text, encode to this one token? A kr_whole, computed when needed; every thread that encodes
+     * computes the same. */
+    _Atomic uint8_t is_whole;
 } kr_token;
 typedef enum kr_whole { KR_WHOLE_UNKNOWN = 0, KR_WHOLE_YES, KR_WHOLE_NO } kr_whole;
 

@@ -229,7 +229,7 @@ static bool allocate(kr_optimizer *opt)
 
 /* ---- */
 
-static bool build(kr_optimizer *opt, const kr_params *params)
+static bool build(kr_optimizer *opt, kr_params *params)
 {
     const int64_t count = kr_params_count(params);
     if (!check_options(opt->ctx, &opt->options) ||
@@ -246,7 +246,7 @@ static bool build(kr_optimizer *opt, const kr_params *params)
     return allocate(opt) && kr_optimizer_reread(opt) == KR_OK;
 }
 
-kr_optimizer *kr_optimizer_create(kr_ctx *ctx, const kr_params *params, const kr_optimizer_options *options)
+kr_optimizer *kr_optimizer_create(kr_ctx *ctx, kr_params *params, const kr_optimizer_options *options)
 {
     if (kr_ctx_failed(ctx)) return NULL;
     kr_optimizer *opt = kr_memory_alloc_zeroed(&ctx->memory, sizeof *opt);

@@ -36,7 +36,7 @@ typedef struct kr_optimizer_slot {
 
 struct kr_optimizer {
     kr_ctx *ctx;
-    const kr_params *params;
+    kr_params *params;
     kr_optimizer_options options;
     kr_arena arena; /* slots, parts, steps, names of options.without */
     int64_t count;

@@ -17,7 +17,7 @@ struct kr_trainer {
     kr_ctx *ctx;
     const kr_model *model; /* NULL: a table of parameters only */
     const kr_network *net; /* the same */
-    const kr_params *params;
+    kr_params *params;
     kr_loader *loader;
     kr_train_options o; /* its texts are in the arena; optimizer and schedule are NULL */
     kr_lr_schedule schedule;

@@ -87,7 +87,7 @@ static double loss_of(grok *g, kr_data_part part, double *grads)
     const double loss = kr_item(out.loss);
     CHECK(out.scores.scored == kr_tensor_dim(batch.ids_bs, 0), "%lld scored", (long long)out.scores.scored);
     kr_backward(tape, out.loss);
-    const kr_params *params = kr_network_params(g->net);
+    kr_params *params = kr_network_params(g->net);
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         kr_tensor *grad = kr_grad(kr_params_at(params, i)->tensor);
         CHECK(grad != NULL, "%s has no gradient", kr_params_at(params, i)->name);
@@ -149,7 +149,7 @@ static double auxiliary_of(grok *g, uint64_t seed, kr_tape *tape)
 /* Differences of the sum of terms at some elements of each parameter, against its gradient. */
 static void check_gradients(grok *g, const char *what)
 {
-    const kr_params *params = kr_network_params(g->net);
+    kr_params *params = kr_network_params(g->net);
     kr_tape *tape = kr_tape_create(g->ctx, KR_TAPE_GRAD);
     kr_params_zero_grad(params);
     kr_ctx_seed(g->ctx, 3);

@@ -47,7 +47,7 @@ typedef struct net {
     kr_layers *stack;    /* BARE */
     kr_network *network; /* the others */
     const kr_layers *layers;
-    const kr_params *params;
+    kr_params *params;
     const kr_block_kind *kind;
     int64_t noutputs;       /* of the last run: tokens and markers ... */
     bool seen[NET_OUTPUTS]; /* ... and those that its calls returned */

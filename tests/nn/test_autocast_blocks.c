@@ -28,7 +28,7 @@ typedef struct made {
     kr_ctx *ctx;
     kr_mamba2 *mamba2;
     kr_mamba3 *mamba3;
-    const kr_params *params;
+    kr_params *params;
     kr_tape *tape;
     kr_tensor *x, *y;
 } made;

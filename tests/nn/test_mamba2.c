@@ -40,7 +40,7 @@ static const double *param(const kr_mamba2 *m, const char *name)
 static kr_mamba2 *noisy(kr_ctx *ctx, const kr_mamba2_config *config)
 {
     kr_mamba2 *m = kr_mamba2_create(ctx, config);
-    const kr_params *params = kr_mamba2_params(m);
+    kr_params *params = kr_mamba2_params(m);
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         kr_tensor *x = kr_params_at(params, i)->tensor;
         double *values = kr_test_values(x);
@@ -278,7 +278,7 @@ static void check_infinite(const char *name, kr_mamba2_config c)
     c.dt_max = 0.6;
     if (c.dt_limit_max < 1) c.dt_limit_min = 0.3, c.dt_limit_max = 0.5;
     kr_mamba2 *m = kr_mamba2_create(ctx, &c);
-    const kr_params *params = kr_mamba2_params(m);
+    kr_params *params = kr_mamba2_params(m);
     double values[3 * ND];
     fill_normal(values, 3 * ND, 1);
     kr_tensor *g_y = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(3, ND));

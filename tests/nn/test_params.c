@@ -61,7 +61,7 @@ TEST(params_rows_in_order)
     };
     const int64_t count = sizeof wanted / sizeof *wanted;
     kr_mamba2 *m = full_block(KR_DTYPE_F32);
-    const kr_params *params = kr_mamba2_params(m);
+    kr_params *params = kr_mamba2_params(m);
     CHECK(kr_params_count(params) == count, "%lld rows", (long long)kr_params_count(params));
     int64_t elements = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -91,7 +91,7 @@ TEST(params_segments_add_up)
     static const char *const names[] = { "z0", "x0", "z", "x", "b", "c", "dt" };
     static const int64_t rows[2][7] = { { 0, 0, 64, 64, 8, 8, 8 }, { 16, 16, 48, 48, 16, 16, 6 } };
     for (int k = 0; k < 2; k++) {
-        const kr_params *params = kr_mamba2_params(blocks[k]);
+        kr_params *params = kr_mamba2_params(blocks[k]);
         for (int64_t i = 0; i < kr_params_count(params); i++) {
             const kr_param_row *row = kr_params_at(params, i);
             int64_t sum = 0;
@@ -220,7 +220,7 @@ typedef struct range {
 } range;
 
 /* Of f(x), over all elements. */
-static range range_of(const kr_params *params, const char *name, double (*f)(double))
+static range range_of(kr_params *params, const char *name, double (*f)(double))
 {
     const kr_tensor *x = kr_params_find(params, name)->tensor;
     double *values = kr_test_values(x);
@@ -316,7 +316,7 @@ TEST(params_block_begins_as_official)
     c.d_model = 256;
     c.has_proj_bias = c.has_learnable_init_state = true;
     kr_mamba2 *m = kr_mamba2_create(ctx, &c);
-    const kr_params *params = kr_mamba2_params(m);
+    kr_params *params = kr_mamba2_params(m);
     const double in = 1 / sqrt(256), out = 1 / sqrt(512), ulp = 1e-7;
     check_range("in_proj", range_of(params, "in_proj.weight", itself), -in, in, 0.001 * in);
     check_range("in_proj.bias", range_of(params, "in_proj.bias", itself), -in, in, 0.05 * in);
@@ -347,7 +347,7 @@ TEST(params_reset_is_reproducible)
     begin();
     kr_ctx_seed(ctx, 5);
     kr_mamba2 *m = full_block(KR_DTYPE_F32);
-    const kr_params *params = kr_mamba2_params(m);
+    kr_params *params = kr_mamba2_params(m);
     const uint64_t first = kr_params_values_hash(params);
     CHECK(kr_params_reset(params) == KR_OK, "%s", kr_ctx_message(ctx));
     CHECK(kr_params_values_hash(params) != first, "drawn anew, the values are the same");
@@ -389,7 +389,7 @@ TEST(params_types_begin_alike)
 
 /* ---- memory ---- */
 
-static size_t slab_bytes(const kr_params *params, kr_dtype dtype)
+static size_t slab_bytes(kr_params *params, kr_dtype dtype)
 {
     size_t bytes = 0;
     for (int64_t i = 0; i < kr_params_count(params); i++) {
@@ -477,7 +477,7 @@ TEST(params_freeze_and_zero_grad)
 {
     begin();
     kr_mamba2 *m = full_block(KR_DTYPE_F32);
-    const kr_params *params = kr_mamba2_params(m);
+    kr_params *params = kr_mamba2_params(m);
     backward(m);
     for (int64_t i = 0; i < kr_params_count(params); i++)
         CHECK(largest_grad(kr_params_at(params, i)) > 1e-6, "%s has no gradient", kr_params_at(params, i)->name);
@@ -506,7 +506,7 @@ TEST(params_values_hash_sees_every_value)
 {
     begin();
     kr_mamba2 *m = full_block(KR_DTYPE_F32);
-    const kr_params *params = kr_mamba2_params(m);
+    kr_params *params = kr_mamba2_params(m);
     const uint64_t before = kr_params_values_hash(params), structure = kr_params_structure_hash(params);
     CHECK(kr_params_values_hash(params) == before, "two readings differ");
     for (int64_t i = 0; i < kr_params_count(params); i++) {

@@ -308,7 +308,7 @@ TEST(measuring_leaves_parameters_alone)
         }
         CHECK_OK(n.ctx);
         kr_tape_reset(n.tape);
-        n.stack->load->nb = 0; /* measure again */
+        n.stack->measured->load.nb = 0; /* measure again */
         kr_layers_forward(n.tape, n.stack, net_input(&n, n.tape, 2, 7 + round), NULL);
         CHECK_ERROR_HAS(n.ctx, KR_ERR_ARG, "at the least");
         for (int64_t i = 0; i < count; i++) {

@@ -181,7 +181,7 @@ TEST(muon_ratios)
 
 /* ---- in an optimizer ---- */
 
-static kr_optimizer *optimizer_of(kr_ctx *ctx, const kr_params *params, kr_optimizer_kind kind)
+static kr_optimizer *optimizer_of(kr_ctx *ctx, kr_params *params, kr_optimizer_kind kind)
 {
     kr_optimizer_options o;
     kr_optimizer_options_init(&o);

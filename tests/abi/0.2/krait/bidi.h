@@ -50,7 +50,7 @@ typedef struct kr_bidi kr_bidi;
 /* NULL after an error that names field, value and rule. The caller destroys the result before the context. */
 KR_API kr_bidi *kr_bidi_create(kr_ctx *ctx, const kr_bidi_config *config);
 KR_API void kr_bidi_destroy(kr_bidi *bidi);
-KR_API const kr_params *kr_bidi_params(const kr_bidi *bidi);
+KR_API kr_params *kr_bidi_params(const kr_bidi *bidi);
 
 typedef struct kr_bidi_out {
     kr_tensor *y;

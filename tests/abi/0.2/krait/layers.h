@@ -114,7 +114,7 @@ typedef struct kr_layers_config {
 /* NULL after an error that names field, value and rule. The caller destroys the result before the context. */
 KR_API kr_layers *kr_layers_create(kr_ctx *ctx, const kr_layers_config *config);
 KR_API void kr_layers_destroy(kr_layers *layers);
-KR_API const kr_params *kr_layers_params(const kr_layers *layers);
+KR_API kr_params *kr_layers_params(const kr_layers *layers);
 
 /* How a stack or a network is to be run; NULL in its place: all defaults. */
 typedef struct kr_call {

@@ -42,7 +42,7 @@ typedef struct kr_network_config {
 /* NULL after an error that names field, value and rule. The caller destroys the result before the context. */
 KR_API kr_network *kr_network_create(kr_ctx *ctx, const kr_network_config *config);
 KR_API void kr_network_destroy(kr_network *net);
-KR_API const kr_params *kr_network_params(const kr_network *net);
+KR_API kr_params *kr_network_params(const kr_network *net);
 KR_API const kr_layers *kr_network_layers(const kr_network *net); /* for kr_state_create */
 
 /* The parameter table as text; see kr_params_describe. */

@@ -92,7 +92,7 @@ typedef struct kr_optimizer_options {
 
 /* NULL options: all defaults. The table must outlive the optimizer, and its values should be there already: f32 copies
  * and averages begin as the parameters are now. NULL after an error. Destroy before the context; NULL is allowed. */
-KR_API kr_optimizer *kr_optimizer_create(kr_ctx *ctx, const kr_params *params, const kr_optimizer_options *options);
+KR_API kr_optimizer *kr_optimizer_create(kr_ctx *ctx, kr_params *params, const kr_optimizer_options *options);
 KR_API void kr_optimizer_destroy(kr_optimizer *optimizer);
 
 /* One step with the sums of gradients, each multiplied by grad_scale. It asks for no memory. A gradient that is not

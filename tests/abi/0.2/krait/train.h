@@ -99,7 +99,7 @@ typedef struct kr_train_options {
     kr_step_fn *on_step;
     void *user;
 
-    const kr_params *params; /* with model NULL: what is trained; loss_fn is needed then */
+    kr_params *params; /* with model NULL: what is trained; loss_fn is needed then */
 } kr_train_options;
 #define kr_train_options_init(options) KR_STRUCT_INIT(TRAIN_OPTIONS, kr_train_options, options)
 
