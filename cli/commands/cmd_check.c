@@ -114,7 +114,7 @@ static int check(const check_values *values)
                skipped);
     cli_failed(ctx);
     kr_ctx_destroy(ctx);
-    return status == KR_ERR_ARG ? CLI_USAGE : status != KR_OK || failed ? CLI_FAILED : CLI_OK;
+    return status != KR_OK || failed ? CLI_FAILED : CLI_OK;
 }
 
 static int run(int argc, char **argv)
