@@ -65,7 +65,7 @@ void kr_layer_destroy(kr_layer *layer)
     kr_memory_free(&ctx->memory, layer, sizeof *layer);
 }
 
-const kr_params *kr_layer_params(const kr_layer *layer)
+kr_params *kr_layer_params(const kr_layer *layer)
 {
     return layer ? layer->stack->params : NULL;
 }

@@ -139,7 +139,11 @@ typedef enum kr_struct_id {
     KR_STRUCT_TRAIN_OPTIONS = 25,
     KR_STRUCT_SAMPLER_OPTIONS = 26,
     KR_STRUCT_GENERATE_OPTIONS = 27,
-    KR_STRUCT_CHECK_OPTIONS = 28
+    KR_STRUCT_CHECK_OPTIONS = 28,
+    KR_STRUCT_LAYER_CONFIG = 29,
+    KR_STRUCT_CUSTOM_NETWORK = 30,
+    KR_STRUCT_DROPOUT_OPTIONS = 31,
+    KR_STRUCT_GRADCHECK_OPTIONS = 32
 } kr_struct_id;
 
 /* What the macros call: `size` bytes at `object` become the defaults of the struct; an id that this library does not know

@@ -66,14 +66,15 @@ typedef struct kr_block_out {
 
 /* How a forward runs. All fields may be NULL. Initialise with { 0 }; reserved must be 0. */
 typedef struct kr_block_call {
-    const kr_cache *cache;   /* NULL: the initial cache */
+    const kr_cache *cache;   /* NULL, or all its tensors NULL: the initial cache */
     kr_tensor *seq_start_bs; /* packed rows: i32 or i64, not 0 where a sequence begins; the first token of a row always
                               * begins one. Caches, in and out, are one for each sequence, in order of rows */
     kr_tensor *reset_bs;     /* state resets: where it is not 0 the state is cleared before that token. Caches are one
                               * for each row. Not together with seq_start_bs */
     kr_tensor *mask_bs;      /* i32 or i64: 0 where a token is padding; see docs/networks.md */
     const kr_ssd_path *path; /* NULL: kr_block_path(block); Mamba-1 ignores it */
-    void *reserved[4];
+    kr_tensor *cu_seqlens;   /* instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens */
+    void *reserved[3];
 } kr_block_call;
 
 /* Creates a block with initial weights sampled from the context's random stream. The caller destroys it before the
@@ -93,6 +94,24 @@ KR_API kr_family kr_block_family(const kr_block *block);
  * divided by the MIMO rank, since the core sees a row for each token and rank. */
 KR_API kr_ssd_path kr_block_path(const kr_block *block);
 
+/* An algorithm with the optimal chunk length for the block's sizes, whatever the config's path says: that of
+ * kr_ssd_optimal_chunk_len, for Mamba-3 divided by the MIMO rank. Mamba-1, which has no chunks, and NULL: length 0. */
+KR_API kr_ssd_path kr_block_optimal_path(const kr_block *block, kr_ssd_algorithm algorithm);
+
+/* kr_block_optimal_path for each algorithm: Minimal, Serial, SerialRecalculated. */
+static inline kr_ssd_path kr_ssd_core_optimal_from_block(const kr_block *block)
+{
+    return kr_block_optimal_path(block, KR_SSD_MINIMAL);
+}
+static inline kr_ssd_path kr_ssd_chunked_optimal_from_block(const kr_block *block)
+{
+    return kr_block_optimal_path(block, KR_SSD_SERIAL);
+}
+static inline kr_ssd_path kr_ssd_chunked_recalculated_optimal_from_block(const kr_block *block)
+{
+    return kr_block_optimal_path(block, KR_SSD_SERIAL_RECALCULATED);
+}
+
 /* The cache before the first token: zeros, quaternions 1, and the learned initial state if the block has one. On the tape;
  * all tensors are NULL after an error. */
 KR_API kr_cache kr_block_initial_cache(kr_tape *tape, const kr_block *block, int64_t batch);
@@ -100,7 +119,7 @@ KR_API kr_cache kr_block_initial_cache(kr_tape *tape, const kr_block *block, int
 /* A sequence: x [b s d], s >= 1. call NULL: from the initial cache, by the block's path. */
 KR_API kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x_bsd, const kr_block_call *call);
 
-/* One token: x [b d]. cache NULL: the initial cache. */
+/* One token: x [b d]. cache NULL, or all its tensors NULL: the initial cache. */
 KR_API kr_block_out kr_block_step(kr_tape *tape, const kr_block *block, kr_tensor *x_bd, const kr_cache *cache);
 
 /* The limit of step's output for a constant input x [b d] (the steady state), in closed form. NULL after an error. */
@@ -142,7 +161,7 @@ static inline kr_mamba1_out kr_mamba1_forward_marked(kr_tape *tape, const kr_mam
                                                      const kr_mamba1_cache *cache)
 {
     kr_cache any;
-    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, { NULL, NULL, NULL, NULL } };
+    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, NULL, { NULL, NULL, NULL } };
     any.family = KR_FAMILY_MAMBA1;
     if (cache) any.mamba1 = *cache;
     if (cache) call.cache = &any;
@@ -200,6 +219,18 @@ static inline kr_ssd_path kr_mamba2_path(const kr_mamba2 *block)
 {
     return kr_block_path((const kr_block *)block);
 }
+static inline kr_ssd_path kr_mamba2_core_optimal(const kr_mamba2 *block)
+{
+    return kr_ssd_core_optimal_from_block((const kr_block *)block);
+}
+static inline kr_ssd_path kr_mamba2_chunked_optimal(const kr_mamba2 *block)
+{
+    return kr_ssd_chunked_optimal_from_block((const kr_block *)block);
+}
+static inline kr_ssd_path kr_mamba2_chunked_recalculated_optimal(const kr_mamba2 *block)
+{
+    return kr_ssd_chunked_recalculated_optimal_from_block((const kr_block *)block);
+}
 static inline kr_mamba2_cache kr_mamba2_initial_cache(kr_tape *tape, const kr_mamba2 *block, int64_t batch)
 {
     return kr_block_initial_cache(tape, (const kr_block *)block, batch).mamba2;
@@ -216,7 +247,7 @@ static inline kr_mamba2_out kr_mamba2_forward_marked(kr_tape *tape, const kr_mam
                                                      const kr_mamba2_cache *cache, kr_ssd_path path)
 {
     kr_cache any;
-    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, { NULL, NULL, NULL, NULL } };
+    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, NULL, { NULL, NULL, NULL } };
     any.family = KR_FAMILY_MAMBA2;
     if (cache) any.mamba2 = *cache;
     if (cache) call.cache = &any;
@@ -276,6 +307,18 @@ static inline kr_ssd_path kr_mamba3_path(const kr_mamba3 *block)
 {
     return kr_block_path((const kr_block *)block);
 }
+static inline kr_ssd_path kr_mamba3_core_optimal(const kr_mamba3 *block)
+{
+    return kr_ssd_core_optimal_from_block((const kr_block *)block);
+}
+static inline kr_ssd_path kr_mamba3_chunked_optimal(const kr_mamba3 *block)
+{
+    return kr_ssd_chunked_optimal_from_block((const kr_block *)block);
+}
+static inline kr_ssd_path kr_mamba3_chunked_recalculated_optimal(const kr_mamba3 *block)
+{
+    return kr_ssd_chunked_recalculated_optimal_from_block((const kr_block *)block);
+}
 static inline kr_mamba3_cache kr_mamba3_initial_cache(kr_tape *tape, const kr_mamba3 *block, int64_t batch)
 {
     return kr_block_initial_cache(tape, (const kr_block *)block, batch).mamba3;
@@ -292,7 +335,7 @@ static inline kr_mamba3_out kr_mamba3_forward_marked(kr_tape *tape, const kr_mam
                                                      const kr_mamba3_cache *cache, kr_ssd_path path)
 {
     kr_cache any;
-    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, { NULL, NULL, NULL, NULL } };
+    kr_block_call call = { NULL, seq_start_bs, reset_bs, NULL, NULL, NULL, { NULL, NULL, NULL } };
     any.family = KR_FAMILY_MAMBA3;
     if (cache) any.mamba3 = *cache;
     if (cache) call.cache = &any;

@@ -11,8 +11,11 @@
  * There ops are queued: a call returns before its kernels have run, and the host waits where it reads a number (kr_item,
  * kr_tensor_read, a checkpoint) or asks to (kr_ctx_wait). Nothing else of a program changes.
  *
- * Everything belongs to one context and is used by one thread at a time; contexts do not share state, so different
- * threads may each have their own. The library prints nothing and never ends the process.
+ * Everything belongs to one context, and one thread at a time uses a context; contexts share no state, so different threads
+ * may each have their own. A call by a second thread while a call of the first one runs changes nothing, returns NULL, 0 or
+ * KR_ERR_STATE, and becomes the context's error. Threads may use a context one after another, and callbacks may call the
+ * library. A forked child may destroy the objects of its parent's contexts, but computes with contexts of its own only
+ * (docs/embedding.md). The library prints nothing and never ends the process.
  */
 #ifndef KRAIT_CTX_H
 #define KRAIT_CTX_H
@@ -71,7 +74,8 @@ KR_API kr_ctx *kr_ctx_create(const kr_ctx_options *options);
 KR_API void kr_ctx_destroy(kr_ctx *ctx);
 
 /* The first error since the context was created or cleared; later errors are not recorded. The message names op,
- * operand, sizes, rule and, if known, the remedy; it is "" without an error. NULL ctx: failed, out of memory. */
+ * operand, sizes, rule and, if known, the remedy; it is "" without an error. NULL ctx: failed, out of memory. Any thread may
+ * call kr_ctx_failed and kr_ctx_status at any time. */
 KR_API kr_status kr_ctx_status(const kr_ctx *ctx);
 KR_API const char *kr_ctx_message(const kr_ctx *ctx);
 KR_API_INLINE bool kr_ctx_failed(const kr_ctx *ctx)
@@ -84,12 +88,13 @@ KR_API_INLINE bool kr_ctx_failed(const kr_ctx *ctx)
  * are no errors and become KR_ERR_ARG. */
 KR_API kr_status kr_ctx_fail(kr_ctx *ctx, kr_status status, const char *format, ...) KR_PRINTF(3, 4);
 
-/* Forgets the error. Tapes that were in use when it happened stay unusable until kr_tape_reset. Does nothing for a
- * context that failed in kr_ctx_create. */
+/* Forgets the error. The tape that it happened on stays unusable until kr_tape_reset; other tapes can be used at once. An
+ * error of a call without a tape invalidates none. Does nothing for a context that failed in kr_ctx_create. */
 KR_API void kr_ctx_clear(kr_ctx *ctx);
 
+/* The number of threads, the caller's included, and the instruction set of the CPU kernels: "ref", "avx2" or "avx512". */
 KR_API int kr_ctx_threads(const kr_ctx *ctx);
-KR_API const char *kr_ctx_isa(const kr_ctx *ctx); /* "ref", "avx2" or "avx512" */
+KR_API const char *kr_ctx_isa(const kr_ctx *ctx);
 
 /* The device of the context: "cpu", or "cuda:0" and the name of the GPU; "none" for a context that failed in
  * kr_ctx_create and for NULL. */

@@ -39,7 +39,7 @@ typedef struct kr_text_options {
     size_t size;            /* set by kr_text_options_init */
     const char *separator;  /* NULL: the text is one document; else what stands between documents, and is dropped */
     int32_t document_end;   /* -1: none; the id that is put behind each document */
-    bool parses_special;    /* false: the letters of special tokens are plain text */
+    bool parse_special;     /* false: the letters of special tokens are plain text */
     size_t memory_budget;   /* KR_DATA_BUDGET; if the ids may need more than this ... */
     const char *token_path; /* ... they are written to this file first (see kr_source_tokens), which stays */
 } kr_text_options;
@@ -67,6 +67,21 @@ KR_API KR_MUST_CHECK kr_status kr_source_save(const kr_source *source, const cha
 /* Bare ids of 2 or 4 bytes, little-endian, all below n_ids. Behind each id `separator` a document begins (-1: one). */
 KR_API kr_source *kr_source_raw_tokens(kr_ctx *ctx, const char *path, int id_bytes, int64_t n_ids, int32_t separator);
 
+/* What becomes of a missing value: an empty field, or NA, N/A, NaN or null in any case of letters. */
+typedef enum kr_csv_missing {
+    KR_CSV_MISSING_ERROR = 0,   /* an error that names line and column */
+    KR_CSV_MISSING_DROP = 1,    /* the row is left out */
+    KR_CSV_MISSING_FORWARD = 2, /* the last value of the column in its sequence; the mean before the first one */
+    KR_CSV_MISSING_MEAN = 3     /* the column's mean */
+} kr_csv_missing;
+
+/* x becomes (x - offset) / scale; a scale of 0 becomes 1. */
+typedef enum kr_csv_scaling {
+    KR_CSV_SCALING_NONE = 0,
+    KR_CSV_SCALING_STANDARD = 1, /* mean, standard deviation */
+    KR_CSV_SCALING_MIN_MAX = 2   /* minimum, maximum - minimum */
+} kr_csv_scaling;
+
 typedef struct kr_csv_options {
     size_t size;          /* set by kr_csv_options_init */
     char delimiter;       /* ',' */
@@ -76,6 +91,9 @@ typedef struct kr_csv_options {
     bool is_class;        /* false; true: the one target is a class, a whole number from 0 */
     const char *sequence; /* a column whose value changes where another sequence begins; NULL: blank lines part them */
     size_t memory_budget; /* KR_DATA_BUDGET; of the index: 8 bytes a sequence and 16 for 256 rows */
+    kr_csv_missing missing; /* KR_CSV_MISSING_ERROR. FORWARD and MEAN fill in features: a target that is missing, or the
+                             * next row that has a missing feature where that is predicted, is not scored */
+    kr_csv_scaling scaling; /* KR_CSV_SCALING_NONE; of features and targets, not of classes */
 } kr_csv_options;
 #define kr_csv_options_init(options) KR_STRUCT_INIT(CSV_OPTIONS, kr_csv_options, options)
 
@@ -113,7 +131,10 @@ typedef struct kr_positions {
     int32_t *ids;    /* n_ids > 0: one for each position, from 0 to n_ids - 1 */
     float *x;        /* n_features > 0: that many for each position */
     int32_t *labels; /* n_classes > 0: from 0 to n_classes - 1, or KR_NOT_SCORED; not with predicts_next */
-    float *targets;  /* n_targets > 0: that many for each position; not with predicts_next */
+    float *targets;  /* n_targets > 0: that many for each position; not with predicts_next. NaN: not scored */
+    bool *
+        is_filled; /* false for each position. Set where x was missing and made up: it is not scored as what is predicted.
+                      * NULL: not needed */
 } kr_positions;
 
 /* What a loader calls, always on the thread of the context. */
@@ -157,14 +178,41 @@ typedef struct kr_loader_options {
                                  * loader has 24 bytes in memory for each document */
     bool resets;                /* true: batches mark where documents begin, and none predicts the next one's start */
     bool carries;               /* false; true: each row continues where it stopped in the last batch; see below */
-    bool drops_last;            /* false: the last batch of an epoch has the rows that are left */
-    bool scores_last;           /* false; true: only the last position of a document is scored */
+    bool drop_last;             /* false: the last batch of an epoch has the rows that are left */
+    bool score_last;            /* false; true: only the last position of a document is scored */
     kr_data_part part;          /* KR_DATA_PART_TRAIN */
     double validation_fraction; /* 0; the end of the corpus (from the next document on, where there is one), or without
                                  * `packs` documents drawn by split_seed */
     uint64_t split_seed;        /* 0 */
 } kr_loader_options;
 #define kr_loader_options_init(options) KR_STRUCT_INIT(LOADER_OPTIONS, kr_loader_options, options)
+
+/* ---- scales of tables ---- */
+
+/* Means, offsets and scales of a table with scaling, or with missing FORWARD or MEAN. They are computed from the rows of
+ * the training part, so that nothing of the validation part is known to it: the part that a loader with these options reads
+ * (its part is taken as KR_DATA_PART_TRAIN); NULL: all rows. Before the first batch. Other sources have none: nothing
+ * happens. */
+KR_API KR_MUST_CHECK kr_status kr_source_fit(kr_source *source, const kr_loader_options *options);
+
+/* The same numbers as a JSON file, whole or not at all; and from it, for another table with columns of the same names: data
+ * for validation, a run that is resumed. After an error nothing has changed. */
+KR_API KR_MUST_CHECK kr_status kr_source_save_scales(const kr_source *source, const char *path);
+KR_API KR_MUST_CHECK kr_status kr_source_load_scales(kr_source *source, const char *path);
+
+/* Column i of a table that is read: features first, then targets that are numbers. In the units of the file a value is
+ * value * scale + offset, its squared error that of the scaled value times scale^2. All 0 for other sources and behind the
+ * last column; offset 0 and scale 1 before the fit. */
+typedef struct kr_csv_column {
+    const char *name; /* of the header, or "1", "2", ...; lives as long as the source */
+    bool is_target;
+    int64_t n_missing; /* in the whole file */
+    double mean, offset, scale;
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_csv_column;
+KR_API kr_csv_column kr_source_column(const kr_source *source, int64_t i);
+
+/* ---- walking ---- */
 
 /* carries: row b walks the b-th of `batch` equal stretches of the corpus, for states that are carried from batch to
  * batch. Nothing is shuffled; all rows begin anew, and are marked so in reset_bs, with each epoch. */
@@ -206,8 +254,8 @@ typedef struct kr_loader_position {
     int64_t count, steps_per_epoch; /* positions of the loader's part, to tell other data */
     uint64_t reserved[4];           /* 0; for later versions */
 } kr_loader_position;
-KR_API kr_loader_position kr_loader_save(const kr_loader *loader);
-KR_API KR_MUST_CHECK kr_status kr_loader_load(kr_loader *loader, const kr_loader_position *position);
+KR_API kr_loader_position kr_loader_snapshot(const kr_loader *loader);
+KR_API KR_MUST_CHECK kr_status kr_loader_restore(kr_loader *loader, const kr_loader_position *position);
 
 #ifdef __cplusplus
 }

@@ -18,6 +18,7 @@
 #include <krait/ctx.h>
 #include <krait/data.h>
 #include <krait/generate.h>
+#include <krait/gradcheck.h>
 #include <krait/layers.h>
 #include <krait/loss.h>
 #include <krait/lr.h>

@@ -116,6 +116,49 @@ KR_API kr_layers *kr_layers_create(kr_ctx *ctx, const kr_layers_config *config);
 KR_API void kr_layers_destroy(kr_layers *layers);
 KR_API kr_params *kr_layers_params(const kr_layers *layers);
 
+/* ---- one layer ---- */
+
+/* The unit of a stack on its own: y = x + h1 + h2, h1 = block(norm(x)), h2 = mlp(norm2(x + h1)) if there is an MLP. A
+ * sequence of layers with the weights of a stack gives the stack's bits.
+ *
+ *   kr_layer_config config;
+ *   kr_layer_config_init(&config);
+ *   config.block = kr_mamba2_block(&mamba);
+ *   kr_layer *layer = kr_layer_create(ctx, &config);
+ *   kr_block_out whole = kr_layer_forward(tape, layer, x_bsd, NULL);
+ *   kr_block_out next = kr_layer_step(tape, layer, x_bd, &whole.cache);
+ *   kr_layer_destroy(layer);
+ */
+typedef struct kr_layer kr_layer;
+
+typedef struct kr_layer_config {
+    size_t size; /* set by kr_layer_config_init */
+    kr_block_config block;
+    double norm_eps;         /* 1e-5 */
+    int64_t d_intermediate;  /* 0: no MLP; else its width ... */
+    int64_t mlp_multiple_of; /* 128: ... rounded up to a multiple of this */
+    bool has_mlp_bias;       /* false */
+    bool ignore_residual;    /* false; true: y = h1 + h2 */
+    bool residual_in_f32;    /* true: a half-precision x is added up in f32, and y is f32 */
+} kr_layer_config;
+#define kr_layer_config_init(config) KR_STRUCT_INIT(LAYER_CONFIG, kr_layer_config, config)
+
+/* NULL after an error that names field, value and rule. The caller destroys the result before the context. */
+KR_API kr_layer *kr_layer_create(kr_ctx *ctx, const kr_layer_config *config);
+KR_API void kr_layer_destroy(kr_layer *layer);
+
+/* Its parameters: "norm.weight", "mixer....", "norm2.weight", "mlp....". Its block, for kr_block_path,
+ * kr_block_initial_cache and kr_network_part; the block's own table is NULL. Both live as long as the layer. */
+KR_API const kr_params *kr_layer_params(const kr_layer *layer);
+KR_API const kr_block *kr_layer_block(const kr_layer *layer);
+
+/* As kr_block_forward, kr_block_step and kr_block_step_infinite, for the whole layer. */
+KR_API kr_block_out kr_layer_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd, const kr_block_call *call);
+KR_API kr_block_out kr_layer_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_cache *cache);
+KR_API kr_tensor *kr_layer_step_infinite(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd);
+
+/* ---- calls ---- */
+
 /* How a stack or a network is to be run; NULL in its place: all defaults. */
 typedef struct kr_call {
     size_t size;           /* set by kr_call_init */
@@ -126,7 +169,7 @@ typedef struct kr_call {
     /* Rows that forget what was before a token; the state has a row for each row. Not together with markers. */
     kr_tensor *reset_bs;
     const kr_ssd_path *path; /* NULL: the block's */
-    bool drops_state;        /* the new state is not wanted: less memory */
+    bool drop_state;         /* the new state is not wanted: less memory */
     bool last_logits_only;   /* networks: forward's y is [b w], of the last token */
     /* Padded rows, forward only: 1, or 0 where a token is padding (i32 or i64), as Hugging Face's attention_mask. The
      * input of each block, and what its convolution gives, are multiplied by it; step, gate and residual stream are not.
@@ -142,14 +185,20 @@ typedef struct kr_call {
      * rejected from
      * then on, until kr_state_zero, or kr_state_copy into it. */
     kr_state *advance;
-    bool skips_head;   /* networks: y is NULL; hidden is what the head would be applied to */
-    bool skips_hidden; /* networks: hidden is NULL where y is not, which may be faster */
+    bool skip_head;   /* networks: y is NULL; hidden is what the head would be applied to */
+    bool skip_hidden; /* networks: hidden is NULL where y is not, which may be faster */
+    /* Packed rows by their cumulative lengths instead of seq_start_bs: i32 or i64 [q+1]; see
+     * kr_seq_start_from_cu_seqlens. */
+    kr_tensor *cu_seqlens;
+    /* Forward only: dropout with this probability, in [0, 1), of the stack's input and of what each block and MLP adds to
+     * the residual stream (kr_dropout). 0: none, as evaluation and generation want it. */
+    double dropout;
 } kr_call;
 #define kr_call_init(call) KR_STRUCT_INIT(CALL, kr_call, call)
 
 typedef struct kr_layers_out {
     kr_tensor *y;
-    kr_state *state;   /* on the tape, or call.advance; NULL with drops_state */
+    kr_state *state;   /* on the tape, or call.advance; NULL with drop_state */
     void *reserved[4]; /* NULL; for later versions */
 } kr_layers_out;
 
@@ -183,7 +232,8 @@ KR_API_INLINE kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *laye
 /* The limit of step's output for a constant input (steady state), layer by layer; without class tokens. */
 KR_API kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bd);
 
-KR_API int64_t kr_layers_virtual(const kr_layers *layers); /* slots of its states */
+/* The number of virtual layers, which is the number of slots of its states, and the width of its hidden states. */
+KR_API int64_t kr_layers_virtual(const kr_layers *layers);
 KR_API int64_t kr_layers_d_model(const kr_layers *layers);
 
 #ifdef __cplusplus

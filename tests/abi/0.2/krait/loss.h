@@ -39,9 +39,9 @@ typedef struct kr_cross_entropy_options {
     int64_t ignore_index;   /* -100: a label of this value is not scored */
     double label_smoothing; /* 0; up to 1: this part of the target is spread evenly over the classes */
     kr_reduction reduction;
-    int64_t n_classes;     /* 0: w. Labels are below it; columns from there on are a vocabulary's padding ... */
-    bool excludes_padding; /* ... and take part in the softmax, as in the official code, unless this is set */
-    kr_scores *scores;     /* NULL, or where to count */
+    int64_t n_classes;    /* 0: w. Labels are below it; columns from there on are a vocabulary's padding ... */
+    bool exclude_padding; /* ... and take part in the softmax, as in the official code, unless this is set */
+    kr_scores *scores;    /* NULL, or where to count */
 } kr_cross_entropy_options;
 #define kr_cross_entropy_options_init(options) KR_STRUCT_INIT(CROSS_ENTROPY_OPTIONS, kr_cross_entropy_options, options)
 
@@ -56,7 +56,7 @@ KR_API kr_tensor *kr_cross_entropy(kr_tape *tape, kr_tensor *logits, kr_tensor *
 KR_API kr_tensor *kr_head_cross_entropy(kr_tape *tape, kr_tensor *hidden, kr_tensor *weight, kr_tensor *bias,
                                         kr_tensor *labels, const kr_cross_entropy_options *options);
 
-/* Counts only, nothing is recorded. Of the options mask, ignore_index, n_classes and excludes_padding matter. Zeros after
+/* Counts only, nothing is recorded. Of the options mask, ignore_index, n_classes and exclude_padding matter. Zeros after
  * an error. */
 KR_API kr_scores kr_accuracy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels,
                              const kr_cross_entropy_options *options);
@@ -73,17 +73,27 @@ typedef struct kr_loss_options {
     bool target_logits;      /* soft_cross_entropy: targets are logits too, their softmax is taken */
     double eps;              /* added to probabilities before their logarithm; 0: 2^-23, in f64 2^-52 */
     int64_t *n_scored;       /* NULL, or where to put how many outputs, or rows, were scored */
+    double huber_delta;      /* 1; huber_loss: from this distance on the loss is linear; > 0 */
+    double quantile;         /* 0.5; quantile_loss: in (0, 1) */
 } kr_loss_options;
 #define kr_loss_options_init(options) KR_STRUCT_INIT(LOSS_OPTIONS, kr_loss_options, options)
 
 /* All of outputs and targets of one shape, with gradients for both. NULL options are the defaults.
  *   soft_cross_entropy  [.. w]: mean over rows of -sum over w of t log p;  p = softmax(y), or y + eps
  *   bce                 mean of -t log p - (1 - t) log(1 - p);  p = sigmoid(y), or y with eps added to p and to 1 - p
- *   mse                 mean of (y - t)^2 */
+ *   mse                 mean of (y - t)^2
+ *   l1_loss             mean of |y - t|
+ *   huber_loss          mean of (y - t)^2 / 2 where |y - t| <= delta, else delta (|y - t| - delta / 2)
+ *   quantile_loss       mean of q (t - y) where y < t, else (1 - q) (y - t): the pinball loss
+ * The gradient of l1_loss is 0 where y = t, that of quantile_loss 1/2 - q. */
 KR_API kr_tensor *kr_soft_cross_entropy(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets,
                                         const kr_loss_options *options);
 KR_API kr_tensor *kr_bce(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options);
 KR_API kr_tensor *kr_mse(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options);
+KR_API kr_tensor *kr_l1_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options);
+KR_API kr_tensor *kr_huber_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options);
+KR_API kr_tensor *kr_quantile_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets,
+                                   const kr_loss_options *options);
 
 /* ---- of a network ---- */
 
@@ -91,7 +101,10 @@ typedef enum kr_loss_kind {
     KR_LOSS_CROSS_ENTROPY = 0,
     KR_LOSS_SOFT_CROSS_ENTROPY = 1,
     KR_LOSS_BCE = 2,
-    KR_LOSS_MSE = 3
+    KR_LOSS_MSE = 3,
+    KR_LOSS_L1 = 4,
+    KR_LOSS_HUBER = 5,
+    KR_LOSS_QUANTILE = 6
 } kr_loss_kind;
 
 typedef struct kr_loss_call {
@@ -109,22 +122,23 @@ typedef struct kr_loss_call {
     kr_tensor *scored;  /* the loss's mask; see its options. NULL: all */
 
     /* How the network is run; NULL: all defaults. With last_logits_only the loss is that of each row's last output;
-     * skips_head is set by the kind of loss. */
+     * skip_head is set by the kind of loss. */
     const kr_call *call;
 
     /* As in the options of the losses. */
     int64_t ignore_index;
     double label_smoothing;
     kr_reduction reduction;
-    bool excludes_padding, from_probabilities, target_logits;
+    bool exclude_padding, from_probabilities, target_logits;
     double eps;
+    double huber_delta, quantile; /* 1, 0.5 */
 } kr_loss_call;
 #define kr_loss_call_init(call) KR_STRUCT_INIT(LOSS_CALL, kr_loss_call, call)
 
 typedef struct kr_loss_out {
     kr_tensor *loss;
     kr_tensor *y;      /* the outputs; NULL for cross-entropy, which makes them in passing */
-    kr_state *state;   /* on the tape; NULL with drops_state */
+    kr_state *state;   /* on the tape; NULL with drop_state */
     kr_scores scores;  /* right is of cross-entropy alone */
     void *reserved[4]; /* NULL; for later versions */
 } kr_loss_out;

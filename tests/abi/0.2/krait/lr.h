@@ -2,11 +2,8 @@
  *
  *   kr_lr_schedule schedule;
  *   kr_lr_schedule_init(&schedule);
- *   schedule.kind = KR_LR_COSINE;
  *   schedule.max_lr = 3e-3;
- *   schedule.min_lr = 1e-5;
- *   schedule.warmup_steps = 100;
- *   schedule.total_steps = 2000;
+ *   schedule.total_steps = 2000;              // cosine, with a warm-up of 100 steps, down to 3e-4
  *   for (int64_t step = 1; step <= 2000; step += 500) printf("%g\n", kr_lr_at(&schedule, step));
  *
  * Nothing is remembered between calls, so a run that is resumed at step s continues with kr_lr_at(&schedule, s).
@@ -48,15 +45,18 @@ typedef enum kr_lr_shape {
     KR_LR_SHAPE_SQRT = 2    /* 1 - t^1/2 */
 } kr_lr_shape;
 
+/* A number that is derived from others. */
+#define KR_AUTO (-1)
+
 typedef struct kr_lr_schedule {
     size_t size;          /* set by kr_lr_schedule_init */
-    kr_lr_kind kind;      /* KR_LR_CONSTANT */
+    kr_lr_kind kind;      /* KR_LR_COSINE */
     double max_lr;        /* 1e-3 */
-    double min_lr;        /* 0 */
+    double min_lr;        /* KR_AUTO: max_lr / 10 */
     double start_lr;      /* 0: of the warm-up */
-    int64_t warmup_steps; /* 0 */
-    int64_t total_steps;  /* 0; all kinds but constant need it */
-    int64_t decay_steps;  /* 0; of the stable decay */
+    int64_t warmup_steps; /* KR_AUTO: total_steps / 20, at most 100 */
+    int64_t total_steps;  /* 0; all kinds but constant need it. A trainer puts its own steps in the place of 0 */
+    int64_t decay_steps;  /* KR_AUTO: total_steps / 5; of the stable decay */
     kr_lr_shape shape;    /* KR_LR_SHAPE_LINEAR; of the stable decay */
 } kr_lr_schedule;
 #define kr_lr_schedule_init(schedule) KR_STRUCT_INIT(LR_SCHEDULE, kr_lr_schedule, schedule)

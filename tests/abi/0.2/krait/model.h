@@ -39,7 +39,7 @@ KR_API_INLINE const char *kr_layout_name(kr_layout layout)
 
 #define KR_MAX_EOS 8
 
-/* What a model is made of. One of kr_model_config_create, _read or _load has all five parts, which belong to it and may be
+/* What a model is made of. One of kr_model_config_create, _parse or _load has all five parts, which belong to it and may be
  * changed; one of the caller's own (kr_model_config_init) points to the caller's structs, and a part that is NULL has its
  * defaults. Change the library's own in place: its structs have the library's size, which a copy in the program may not
  * have.
@@ -78,7 +78,7 @@ KR_API int64_t kr_model_config_d_model(const kr_model_config *config);
 
 /* A config read from a text, of at most 1 MiB; or from a file or a folder, whose generation_config.json is asked for the
  * token ids that its config.json does not name. NULL after an error. */
-KR_API kr_model_config *kr_model_config_read(kr_ctx *ctx, const char *text, size_t bytes);
+KR_API kr_model_config *kr_model_config_parse(kr_ctx *ctx, const char *text, size_t bytes);
 KR_API kr_model_config *kr_model_config_load(kr_ctx *ctx, const char *path);
 KR_API void kr_model_config_destroy(kr_model_config *config); /* one of these three; NULL is allowed */
 
@@ -87,8 +87,8 @@ KR_API void kr_model_config_destroy(kr_model_config *config); /* one of these th
  * zero. What the layout has no word for goes into an object "krait"; a model that needs none is read by the layout's own
  * loaders. Not told: how it is run or trained (path, recompute, grad_horizon), and in the official layout the dtype and
  * the token ids, which kr_model_save puts into generation_config.json. Refused where the layout has no such family. */
-KR_API kr_status kr_model_config_write(kr_ctx *ctx, const kr_model_config *config, kr_layout layout, char *text,
-                                       size_t bytes, size_t *needed);
+KR_API kr_status kr_model_config_format(kr_ctx *ctx, const kr_model_config *config, kr_layout layout, char *text,
+                                        size_t bytes, size_t *needed);
 
 /* ---- models ---- */
 
@@ -144,8 +144,9 @@ typedef struct kr_model_size {
 KR_API kr_status kr_model_measure(kr_ctx *ctx, const kr_model_config *config, kr_model_size *size);
 
 /* Why a folder would not load, as far as config.json and the headers of its weights tell: `reason`, if it is not NULL,
- * is called with a text for each. Returns how many there are, 0: it would load; -1 after an error of the context, which
- * a broken folder is not. */
+ * is called with a text for each. Returns how many there are; 0: it would load.
+ *
+ * Errors: -1 after an error of the context, which a broken folder is not. */
 typedef void kr_reason_fn(void *user, const char *text);
 KR_API int64_t kr_model_check(kr_ctx *ctx, const char *folder, kr_reason_fn *reason, void *user);
 

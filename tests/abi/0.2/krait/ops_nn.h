@@ -41,6 +41,26 @@ KR_API kr_tensor *kr_gated_norm(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_te
 /* x, z [..]: x silu(z). */
 KR_API kr_tensor *kr_gate(kr_tape *tape, kr_tensor *x, kr_tensor *z);
 
+#define KR_NEXT_STREAM UINT64_MAX
+
+typedef struct kr_dropout_options {
+    size_t size;     /* set by kr_dropout_options_init */
+    uint64_t stream; /* KR_NEXT_STREAM: the context's next random stream; any other: this one, which is not used up */
+    int64_t first;   /* 0: the number of x's first element, where x is a part of a larger tensor */
+} kr_dropout_options;
+#define kr_dropout_options_init(options) KR_STRUCT_INIT(DROPOUT_OPTIONS, kr_dropout_options, options)
+
+/* x [..]: each element is set to 0 with probability p, in [0, 1), and divided by 1 - p otherwise; p = 0 gives x. Which ones
+ * are 0 is a function of the context's seed, the stream and the element's row-major number, the same on every device and
+ * for any number of threads; parts of a tensor with one stream and their own `first` give the mask of the whole. The
+ * backward pass computes the mask again; so does kr_checkpoint. NULL options are the defaults. */
+KR_API kr_tensor *kr_dropout(kr_tape *tape, kr_tensor *x, double p, const kr_dropout_options *options);
+
+/* The marker of packed rows, i32 [batch length], from cumulative sequence lengths (i32 or i64 [q+1]), as variable-length
+ * attention and mamba_ssm have them: 0, then where each sequence ends, in tokens of all rows one after another. They
+ * increase up to batch length, and no sequence crosses from one row to the next. For all that takes a seq_start_bs. */
+KR_API kr_tensor *kr_seq_start_from_cu_seqlens(kr_tape *tape, kr_tensor *cu_seqlens, int64_t batch, int64_t length);
+
 typedef struct kr_conv_out {
     kr_tensor *y_bsv;
     kr_tensor *window_bvk; /* the last k inputs, newest last: what the next call continues from */

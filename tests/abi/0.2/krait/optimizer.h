@@ -2,7 +2,7 @@
  *
  *   kr_optimizer_options options;
  *   kr_optimizer_options_init(&options);
- *   options.clip_norm = 1;
+ *   options.weight_decay = 0.05;
  *   kr_optimizer *optimizer = kr_optimizer_create(ctx, kr_network_params(net), &options);
  *   kr_tensor *logits = kr_network_forward(tape, net, id_bs, NULL).y;
  *   kr_backward(tape, kr_mean(tape, kr_mul(tape, logits, logits), KR_ALL_AXES, false));
@@ -65,10 +65,10 @@ typedef struct kr_optimizer_options {
     size_t size;            /* set by kr_optimizer_options_init */
     kr_optimizer_kind kind; /* KR_OPTIMIZER_ADAMW */
 
-    double beta1, beta2; /* 0.9, 0.999 */
+    double beta1, beta2; /* 0.9, 0.95 */
     double eps;          /* 1e-8, above 0 */
-    double weight_decay; /* 0.01 */
-    bool decays_all;     /* false: only rows of the table that `decays`; norms, biases, A_log, D, dt_bias do not */
+    double weight_decay; /* 0.1 */
+    bool decay_all;      /* false: only rows of the table that `decays`; norms, biases, A_log, D, dt_bias do not */
     bool is_cautious;    /* false; AdamW: elements decay only where w and m have the same sign */
 
     double momentum, dampening; /* 0.9, 0: of SGD */
@@ -83,10 +83,10 @@ typedef struct kr_optimizer_options {
     int n_without;               /* 0: segments of these names are AdamW's too, whatever the table says */
     const char *const *without;
 
-    double clip_norm;  /* 0: no limit; of all gradients together: they are scaled down to it */
+    double clip_norm;  /* 1; 0: no limit; of all gradients together: they are scaled down to it */
     double clip_value; /* 0: no limit; of each element, after that */
     double ema_decay;  /* 0: no averaged weights; otherwise ema += (1 - ema_decay) (w - ema) after each step */
-    bool keeps_grad;   /* false: a step zeroes the gradients that it took */
+    bool keep_grad;    /* false: a step zeroes the gradients that it took */
 } kr_optimizer_options;
 #define kr_optimizer_options_init(options) KR_STRUCT_INIT(OPTIMIZER_OPTIONS, kr_optimizer_options, options)
 
@@ -117,13 +117,13 @@ KR_API kr_status kr_optimizer_reread(kr_optimizer *optimizer);
 
 /* Adds everything a later run needs to continue to the same bits: tensors "optimizer.*" and metadata "optimizer.*". The
  * tensors lie in the optimizer's memory: save the file before the next step. */
-KR_API kr_status kr_optimizer_save(const kr_optimizer *optimizer, kr_tensor_writer *writer);
+KR_API kr_status kr_optimizer_snapshot(const kr_optimizer *optimizer, kr_tensor_writer *writer);
 
 /* Reads it back, into an optimizer of the same kind over a table of the same parameters with the same values. Every
  * tensor must be present, of the right type and shape, and no other may have a name that begins with "optimizer.".
  * After an
  * error nothing has changed. */
-KR_API KR_MUST_CHECK kr_status kr_optimizer_load(kr_optimizer *optimizer, const kr_tensor_file *file);
+KR_API KR_MUST_CHECK kr_status kr_optimizer_restore(kr_optimizer *optimizer, const kr_tensor_file *file);
 
 /* A line for each parameter (rank, name, shape, elements, decay, and whose it is: "adamw", "sgd" or "muon[z:64 x:64
  * dt:4*]", a star for segments that are AdamW's) and one of totals, into text as by snprintf: the length it needs,

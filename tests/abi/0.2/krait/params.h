@@ -51,7 +51,7 @@ typedef struct kr_param_row {
     kr_init init;
     double init_scale; /* scales the initial values: 1, except for residual projections of deep networks */
     bool decays;       /* weight decay applies: matrices, but not norms, biases, A_log, D, dt_bias */
-    int nsegments;     /* 0: updated by AdamW as a whole */
+    int n_segments;    /* 0: updated by AdamW as a whole */
     const kr_segment *segments;
 } kr_param_row;
 
@@ -114,7 +114,7 @@ typedef struct kr_param_options {
     kr_init init;     /* fill with 0 */
     bool decays;      /* false */
     bool is_linear;   /* false; true: a matrix [out in] that kr_linear takes, and kr_params_pack copies */
-    int nsegments;    /* 0; of a matrix: their rows add up to its rows */
+    int n_segments;   /* 0; of a matrix: their rows add up to its rows */
     const kr_segment *segments;
 } kr_param_options;
 #define kr_param_options_init(options) KR_STRUCT_INIT(PARAM_OPTIONS, kr_param_options, options)
@@ -130,12 +130,16 @@ KR_API kr_tensor *kr_params_make(kr_params *params, const char *name, kr_dtype d
 KR_API kr_tensor *kr_params_linear(kr_params *params, const char *name, kr_dtype dtype, int64_t n_out, int64_t n_in,
                                    kr_tensor **bias);
 
-/* A row over the caller's parameter, which must outlive the table; its values stay as they are. */
+/* A row over the caller's parameter, whose values stay as they are.
+ *
+ * Ownership: the parameter stays the caller's and must outlive the table. */
 KR_API kr_status kr_params_share(kr_params *params, const char *name, kr_tensor *param,
                                  const kr_param_options *options);
 
-/* Rows over all parameters of another table, which must outlive this one and not grow; the prefix, "encoder." say or
- * "", stands before their names. After an error the table is as before. */
+/* Rows over all parameters of another table; the prefix, "encoder." say or "", stands before their names. After an error
+ * the table is as before.
+ *
+ * Ownership: the other table must outlive this one and must not grow. */
 KR_API kr_status kr_params_join(kr_params *params, const char *prefix, const kr_params *other);
 
 #ifdef __cplusplus

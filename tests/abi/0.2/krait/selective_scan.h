@@ -24,7 +24,8 @@ typedef struct kr_selective_scan_input {
     kr_tensor *initial_state_bir; /* NULL: 0; with seq_start_bs a state for each sequence, [q i r] */
     kr_tensor *seq_start_bs; /* i32 or i64: not 0 where a new sequence begins and the state starts anew; NULL: every
                                    * row is one. The first token of a row begins a sequence whatever the marker says. */
-    void *reserved[4];       /* must be NULL; for later versions */
+    kr_tensor *cu_seqlens; /* instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens (ops_nn.h) */
+    void *reserved[3];     /* must be NULL; for later versions */
 } kr_selective_scan_input;
 
 typedef struct kr_scan_out {

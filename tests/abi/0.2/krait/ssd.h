@@ -79,6 +79,7 @@ typedef struct kr_ssd_out {
  *   init_state_hpr  added to the initial state of every sequence (a learned one); NULL: none
  *   seq_start_bs    i32 or i64, [b s] (or [b n l]): not 0 where a new sequence begins and the state starts anew; NULL:
  *                   every row is one sequence. The first token of a row begins a sequence whatever the marker says.
+ *   cu_seqlens      instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens
  * B and C are given for g groups; head h uses group h / (h_total / g). All float operands have gradients, through y and
  * through the final state. A log-decay above 0 is computed as given. */
 
@@ -90,7 +91,8 @@ typedef struct kr_mamba2_ssd_input {
     kr_tensor *b_bnlgr, *c_bnlgr;
     kr_tensor *d_h; /* NULL: no skip */
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
-    void *reserved[4]; /* must be NULL; for later versions */
+    kr_tensor *cu_seqlens;
+    void *reserved[3]; /* must be NULL; for later versions */
 } kr_mamba2_ssd_input;
 
 /* Mamba-3, double: H_t = exp(da_t) H_{t-1} + sum_m v_t[m] (outer) B_t[m];  y_t[m] = H_t C_t[m]. Run once on gamma V and
@@ -100,8 +102,9 @@ typedef struct kr_mamba3_double_ssd_input {
     kr_tensor *da_bnlh;
     kr_tensor *b_bnlmhr, *c_bnlmhr; /* for g groups: [b n l m g r] */
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
-    kr_tensor *d_h;    /* y_t[m] += D v_t[m]; NULL: no skip */
-    void *reserved[4]; /* must be NULL; for later versions */
+    kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip */
+    kr_tensor *cu_seqlens;
+    void *reserved[3]; /* must be NULL; for later versions */
 } kr_mamba3_double_ssd_input;
 
 /* Mamba-3, single: H_t = exp(da_t) H_{t-1} + scale_t sum_m v_t[m] (outer) B_t[m];
@@ -115,7 +118,8 @@ typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
     kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip */
     kr_tensor *carry0_bh, *v_before_bmhp, *k_before_bmhr;
-    void *reserved[4]; /* must be NULL; for later versions */
+    kr_tensor *cu_seqlens;
+    void *reserved[3]; /* must be NULL; for later versions */
 } kr_mamba3_single_ssd_input;
 
 /* Which input. Values are fixed; new ones are appended. */

@@ -12,7 +12,8 @@
  * Two kinds: made by kr_state_create or kr_state_load, the caller's to destroy; and made on a tape by a call, gone with
  * the tape's step, through which gradients flow from one call to the next. Every function reads both; those that change
  * a state (destroy, zero, copy, announce, and calls by their field `advance`) take the caller's own only. Calls read
- * such a state where it lies, and so does their backward pass: change it after that.
+ * such a state where it lies, and so does their backward pass: change it after that. A copy into it or an `advance` before
+ * that is an error of kr_backward.
  *
  * Where nothing is recorded, call.advance = state instead of call.state moves the caller's state on in place: the same
  * as the step and the copy above, without either copy.
@@ -58,6 +59,13 @@ KR_API int64_t kr_state_slots(const kr_state *state);
 KR_API const kr_cache *kr_state_cache(const kr_state *state, int64_t slot);
 KR_API bool kr_state_is_initial(const kr_state *state);
 KR_API size_t kr_state_bytes(const kr_state *state); /* of the tensors */
+
+/* Parts of the state of a network put together by hand (kr_network_custom). The slots from `first` on as a state on the
+ * tape, for a stack's kr_call; and its new state put back. Both have the same rows. The cache of a block or layer is read by
+ * kr_state_cache, and put back by kr_state_set_cache. A state on a tape takes the tensors, the caller's own a copy. */
+KR_API kr_state *kr_state_part(kr_tape *tape, const kr_state *state, int64_t first, int64_t count);
+KR_API kr_status kr_state_set_part(kr_state *state, int64_t first, const kr_state *part);
+KR_API kr_status kr_state_set_cache(kr_state *state, int64_t slot, const kr_cache *cache);
 
 /* How many of the caller's own tokens the sequence will have, for class markers whose place depends on it; with
  * KR_LENGTH_UNKNOWN only those that do not can be placed. From then on a call continues the sequence where the last one

@@ -10,6 +10,9 @@
  *
  * Ops run at once. Each takes the tape first and returns a tensor that lives until the tape is reset, or NULL after an
  * error; NULL operands give NULL, so a whole block is written without checks and asked once, with kr_ctx_failed.
+ *
+ * A call that fails invalidates its tape: after kr_ctx_clear calls on it return KR_ERR_STATE until kr_tape_reset. Other tapes
+ * of the context are not affected.
  */
 #ifndef KRAIT_TAPE_H
 #define KRAIT_TAPE_H
@@ -75,7 +78,9 @@ KR_API void kr_zero_grad(kr_tensor *param);
 KR_API void kr_param_freeze(kr_tensor *param, bool frozen);
 
 /* Back-propagates from a scalar with gradient 1, or from `count` tensors at once, each with its gradient g_y[i] of the
- * same shape and type (NULL: ones). Once between two resets of the tape. */
+ * same shape and type (NULL: ones). Once between two resets of the tape. A parameter, or another tensor that an op used, must
+ * not be written between the op and backward (kr_param_write, kr_tensor_write, an optimizer step, kr_params_load and so on):
+ * its gradient would be that of other values, and is KR_ERR_STATE instead. Writes through kr_tensor_data are not noticed. */
 KR_API kr_status kr_backward(kr_tape *tape, kr_tensor *loss);
 KR_API kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_tensor *const *g_y);
 
@@ -114,10 +119,10 @@ extern "C" {
 #endif
 
 /* Gradient checkpointing: runs fn(tape, user, in, out) without keeping its activations; the backward pass runs it
- * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..nout) from in[0..nin) and
+ * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..n_out) from in[0..n_in) and
  * from any parameters or earlier tensors that it reaches through user. Returns false after an error. */
 typedef void kr_checkpoint_fn(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **out);
-KR_API bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int nin, kr_tensor *const *in, int nout,
+KR_API bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
                           kr_tensor **out);
 
 /* ---- custom ops ---- */
@@ -130,17 +135,17 @@ typedef struct kr_back kr_back;
 typedef struct kr_rule {
     const char *name;
     void (*backward)(kr_back *back);
-    bool allows_infinity; /* infinite results are valid: check_finite looks for NaN only */
-    void *reserved[4];    /* must be NULL; for later versions */
+    bool allow_infinity; /* infinite results are valid: check_finite looks for NaN only */
+    void *reserved[4];   /* must be NULL; for later versions */
 } kr_rule;
 
-/* Records that out[0..nout) came from in[0..nin) by `rule` (inputs may be NULL where optional), keeping what the
+/* Records that out[0..n_out) came from in[0..n_in) by `rule` (inputs may be NULL where optional), keeping what the
  * backward will need. Does nothing in no-grad mode or when no input wants a gradient. The outputs must be new tensors
  * (kr_new, or views of inputs). attrs_bytes bytes at attrs are copied. The rule must outlive the tape's step. Returns
  * false after an error. */
 typedef struct kr_record_args {
     const kr_rule *rule;
-    int nin, nout, nsaved;
+    int n_in, n_out, n_saved;
     kr_tensor *const *in;
     kr_tensor *const *out;
     kr_tensor *const *saved;
@@ -153,6 +158,7 @@ KR_API bool kr_record(kr_tape *tape, const kr_record_args *args);
 /* A new contiguous tensor, not initialised. */
 KR_API kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape);
 
+/* What the rule works with. An index that the op does not have is an error, and the result is NULL or false. */
 KR_API kr_tape *kr_back_tape(kr_back *back);
 KR_API kr_tensor *kr_back_grad(kr_back *back, int out); /* gradient of an output; NULL if it received none */
 KR_API kr_tensor *kr_back_in(kr_back *back, int in);

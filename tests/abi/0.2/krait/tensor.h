@@ -128,7 +128,8 @@ typedef enum kr_random_kind { KR_RANDOM_NORMAL = 0, KR_RANDOM_UNIFORM = 1 } kr_r
 KR_API kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
 KR_API void kr_param_destroy(kr_tensor *param);
 
-/* Overwrites a parameter with `count` elements of type `dtype`, with a constant, or with random samples (see kr_randn). */
+/* Overwrites a parameter with `count` elements of type `dtype`, with a constant, or with random samples (see kr_randn). Not
+ * between an op that uses it and kr_backward. */
 KR_API kr_status kr_param_write(kr_tensor *param, kr_dtype dtype, const void *data, int64_t count);
 KR_API kr_status kr_param_fill(kr_tensor *param, double value);
 KR_API kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, double b);

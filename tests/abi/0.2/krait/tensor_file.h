@@ -84,8 +84,10 @@ typedef struct kr_tensor_writer kr_tensor_writer;
 KR_API kr_tensor_writer *kr_tensor_writer_create(kr_ctx *ctx);
 KR_API void kr_tensor_writer_destroy(kr_tensor_writer *writer);
 
-/* One more tensor. The name, UTF-8, is copied and may occur once; the elements, row-major, must stay until the last
- * save. Tensors of one type over the same data are tied: a torch file has their elements once. */
+/* One more tensor. The name, UTF-8, may occur once; elements are row-major. Tensors of one type over the same data are
+ * tied: a torch file has their elements once.
+ *
+ * Ownership: the name is copied; the elements stay the caller's and must not change until the last save. */
 KR_API kr_status kr_tensor_writer_add(kr_tensor_writer *writer, const char *name, kr_dtype dtype, kr_shape shape,
                                       const void *data);
 

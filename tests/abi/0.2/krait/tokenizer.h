@@ -29,16 +29,16 @@ typedef struct kr_tokenizer kr_tokenizer;
 /* Hugging Face's tokenizer.json with a byte-level BPE model, as GPT-NeoX's and Llama-3's. Anything in it that is not
  * supported is refused by name. NULL after an error. */
 KR_API kr_tokenizer *kr_tokenizer_load(kr_ctx *ctx, const char *path);
-KR_API kr_tokenizer *kr_tokenizer_read(kr_ctx *ctx, const char *json, size_t bytes);
+KR_API kr_tokenizer *kr_tokenizer_parse(kr_ctx *ctx, const char *json, size_t bytes);
 
 /* 256 tokens: the bytes. */
 KR_API kr_tokenizer *kr_tokenizer_bytes(kr_ctx *ctx);
 KR_API void kr_tokenizer_destroy(kr_tokenizer *tok);
 
 typedef struct kr_encode_options {
-    size_t size;         /* set by kr_encode_options_init */
-    bool adds_special;   /* true: what the file's post-processor puts around a text, such as <|begin_of_text|> */
-    bool parses_special; /* true: special tokens are recognised in the text; false: their letters are plain text */
+    size_t size;        /* set by kr_encode_options_init */
+    bool add_special;   /* true: what the file's post-processor puts around a text, such as <|begin_of_text|> */
+    bool parse_special; /* true: special tokens are recognised in the text; false: their letters are plain text */
 } kr_encode_options;
 #define kr_encode_options_init(options) KR_STRUCT_INIT(ENCODE_OPTIONS, kr_encode_options, options)
 
@@ -57,9 +57,9 @@ KR_API int64_t kr_tokenizer_encode(const kr_tokenizer *tok, const char *text, si
 KR_API size_t kr_tokenizer_split(const kr_tokenizer *tok, const char *text, size_t bytes,
                                  const kr_encode_options *options);
 
-/* The bytes of ids, as by snprintf but with no final zero: how many there are. skips_special: special tokens have none.
+/* The bytes of ids, as by snprintf but with no final zero: how many there are. skip_special: special tokens have none.
  * An id that is no token has none either. */
-KR_API size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t count, bool skips_special,
+KR_API size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t count, bool skip_special,
                                   char *text, size_t capacity);
 
 /* One past the largest id. */

@@ -76,7 +76,7 @@ typedef struct kr_train_options {
     int64_t steps;      /* 0: until the loader's end */
     int64_t accumulate; /* 1: batches to a step, which is that of one batch with all their rows; at the
                                      * loader's end, what is left */
-    const kr_optimizer_options *optimizer; /* NULL: its defaults, and clip_norm 1; copied */
+    const kr_optimizer_options *optimizer; /* NULL: its defaults; copied */
     const kr_lr_schedule
         *schedule; /* NULL: its defaults; total_steps 0: all steps. The first step is its step 1; copied */
 
@@ -86,11 +86,11 @@ typedef struct kr_train_options {
     void *loss_user;
 
     kr_loader *validation; /* NULL: no evaluation */
-    int64_t eval_every;    /* 0: after the last step only */
-    int64_t eval_batches;  /* 0: all of an epoch */
+    int64_t eval_every;    /* KR_AUTO: a twentieth of the steps, at least 25; 0: after the last step only */
+    int64_t eval_batches;  /* 20; 0: all of an epoch */
 
     const char *folder; /* NULL: nothing is saved; made if there is none, in one that exists */
-    int64_t save_every; /* 0: after the last step, or when stopped, only */
+    int64_t save_every; /* KR_AUTO: a tenth of the steps, from 25 to 1000; 0: after the last, or when stopped, only */
     int keep_last;      /* 2: checkpoints, 0: all; older ones are removed, but for the best */
     bool keep_best;     /* true: the lowest validation loss so far makes a checkpoint, which stays */
     int n_extra_files;  /* 0: files that are put into the folder and into each checkpoint under their own names, */
@@ -100,6 +100,9 @@ typedef struct kr_train_options {
     void *user;
 
     kr_params *params; /* with model NULL: what is trained; loss_fn is needed then */
+
+    double huber_delta, quantile; /* 1, 0.5: of KR_LOSS_HUBER and KR_LOSS_QUANTILE */
+    double dropout;               /* 0; of the model in steps, not in evaluations; see kr_call. A loss_fn has its own */
 } kr_train_options;
 #define kr_train_options_init(options) KR_STRUCT_INIT(TRAIN_OPTIONS, kr_train_options, options)
 

@@ -1,6 +1,6 @@
 /* json.h - reads JSON strictly, from untrusted input.
  *
- *   kr_json *config = kr_json_create(ctx, "{\"d_model\": 256}", 16, NULL);
+ *   kr_json *config = kr_json_parse(ctx, "{\"d_model\": 256}", 16, NULL);
  *   printf("%lld\n", (long long)kr_json_integer(kr_json_find(config, "d_model"), -1));   // 256
  *   kr_json_destroy(config);
  *
@@ -41,8 +41,8 @@ typedef struct kr_json_options {
 
 /* The root of the document in text[0..length), or NULL after an error. The text is not needed any longer. NULL options
  * are the defaults. Destroy the root, and with it all values, before the context. */
-KR_EXPERIMENTAL_API kr_json *kr_json_create(kr_ctx *ctx, const char *text, size_t length,
-                                            const kr_json_options *options);
+KR_EXPERIMENTAL_API kr_json *kr_json_parse(kr_ctx *ctx, const char *text, size_t length,
+                                           const kr_json_options *options);
 KR_EXPERIMENTAL_API void kr_json_destroy(kr_json *root);
 
 /* Everything below takes NULL as it takes null. */
