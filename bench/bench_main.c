@@ -66,7 +66,7 @@ KR_PRINTF(1, 2) static int complain(const char *format, ...)
 static int parse_option(options *o, const char *name, const char *value)
 {
     char *end;
-    if (!value) return complain("%s wants a value", name);
+    if (!value) return complain("%s needs a value", name);
     if (strcmp(name, "--json") == 0) {
         o->json = value;
     } else if (strcmp(name, "--isa") == 0) {

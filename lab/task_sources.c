@@ -73,7 +73,7 @@ kr_source *lab_source_task(kr_ctx *ctx, const lab_task *task, int64_t n_rows, bo
     if (kr_ctx_failed(ctx) || !lab_require(ctx, task, KR_ERR_ARG, "task: is NULL")) return NULL;
     const char *name = lab_task_name(task->kind);
     const int least = task->kind == LAB_TASK_A5 ? 1 : 12;
-    if (!lab_require(ctx, name, KR_ERR_ARG, "task: kind = %d is no task", (int)task->kind) ||
+    if (!lab_require(ctx, name, KR_ERR_ARG, "task: kind = %d is not a task", (int)task->kind) ||
         !lab_require(ctx, lab_task_family(task->kind, task->family), KR_ERR_ARG, "task %s: family = %d, but it has %d",
                      name, task->family, lab_task_families(task->kind)) ||
         !lab_require(ctx, task->length >= least && task->length <= MOST_LENGTH, KR_ERR_ARG,
@@ -139,7 +139,7 @@ kr_source *lab_source_modular(kr_ctx *ctx, const lab_modular_task *task)
         !lab_require(ctx, task->train_fraction >= 0 && task->train_fraction <= 1, KR_ERR_ARG,
                      "modular: train_fraction = %g must be from 0 to 1", task->train_fraction) ||
         !lab_require(ctx, task->part == KR_DATA_PART_TRAIN || task->part == KR_DATA_PART_VALIDATION, KR_ERR_ARG,
-                     "modular: part = %d is no kr_data_part", (int)task->part))
+                     "modular: part = %d is not a kr_data_part", (int)task->part))
         return NULL;
     const int64_t total = row_count(task), n_train = (int64_t)llround(task->train_fraction * (double)total);
     const int64_t from = task->part == KR_DATA_PART_TRAIN ? 0 : n_train;

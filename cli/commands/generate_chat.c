@@ -33,7 +33,7 @@ static char *file_of(char *line, const char *command)
     char *name = line + strlen(command);
     while (*name == ' ') name++;
     if (*name) return name;
-    cli_complain(NULL, "%s wants the name of a file", command);
+    cli_complain(NULL, "%s needs the name of a file", command);
     return NULL;
 }
 

@@ -36,7 +36,7 @@ bool cli_copy_file(const char *from, const char *to);
 /* The path as one word of a command line, into text: quoted if a shell needs it. */
 const char *cli_shell_word(const char *path, char *text, size_t bytes);
 
-/* "5GB", "300 MiB", "1000": bytes, with the usual units; 0 if it is no size of at least 1. */
+/* "5GB", "300 MiB", "1000": bytes, with the usual units; 0 if it is not a size of at least 1. */
 size_t cli_size_of(const char *text);
 
 #endif

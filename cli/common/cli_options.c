@@ -218,7 +218,7 @@ static bool take_option(parse *p)
     }
     if (!value && p->at + 1 < p->argc) value = p->argv[++p->at];
     if (!value) {
-        cli_complain(p->remedy, "%s: --%s wants a value, %s", name, option->name, option->arg);
+        cli_complain(p->remedy, "%s: --%s needs a value, %s", name, option->name, option->arg);
         return false;
     }
     if (!cli_set(option, p->values, value)) {

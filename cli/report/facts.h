@@ -25,7 +25,7 @@ const char *facts_find(const facts *f, const char *key);
 
 void facts_free(facts *f);
 
-/* "mamba3, 585 k parameters" out of FOLDER/config.json; empty if it is no model's. */
+/* "mamba3, 585 k parameters" out of FOLDER/config.json; empty if it is not a model's. */
 const char *facts_model(kr_ctx *ctx, const char *folder, char *text, size_t bytes);
 
 #endif

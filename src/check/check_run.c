@@ -139,7 +139,7 @@ static bool options_are_right(kr_ctx *ctx, const kr_check_options *o)
 {
     const bool of_model = o->kind == KR_CHECK_MODEL;
     return kr_require(ctx, o->kind >= KR_CHECK_MACHINE && o->kind <= KR_CHECK_RECORD, KR_ERR_ARG,
-                      "kind %d is no kr_check_kind", (int)o->kind) &&
+                      "kind %d is not a kr_check_kind", (int)o->kind) &&
            kr_require(ctx, o->kind != KR_CHECK_OPS || o->ops, KR_ERR_ARG,
                       "ops is NULL, but KR_CHECK_OPS needs a safetensors file") &&
            kr_require(ctx, !of_model || o->model, KR_ERR_ARG, "model is NULL, but KR_CHECK_MODEL needs a folder") &&

@@ -18,12 +18,12 @@ static const char *const packed_and_apart[] = { "packed single minimal",
                                                 "packed double minimal",
                                                 "packed double serial",
                                                 "packed double recalculated",
-                                                "apart single minimal",
-                                                "apart single serial",
-                                                "apart single recalculated",
-                                                "apart double minimal",
-                                                "apart double serial",
-                                                "apart double recalculated",
+                                                "strided single minimal",
+                                                "strided single serial",
+                                                "strided single recalculated",
+                                                "strided double minimal",
+                                                "strided double serial",
+                                                "strided double recalculated",
                                                 NULL };
 
 const golden_kind golden_kinds[] = {

@@ -37,7 +37,7 @@ static const char *read_field(kr_jsonl *lines, const char *text, size_t length, 
         kr_blame(ctx, "%s, line %lld", lines->path, line);
         return NULL;
     }
-    if (!kr_require(ctx, kr_json_kind_of(root) == KR_JSON_OBJECT, KR_ERR_FORMAT, "%s, line %lld: is no object",
+    if (!kr_require(ctx, kr_json_kind_of(root) == KR_JSON_OBJECT, KR_ERR_FORMAT, "%s, line %lld: is not an object",
                     lines->path, line))
         return NULL;
     const kr_json *value = kr_json_find(root, lines->field);

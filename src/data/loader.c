@@ -31,7 +31,7 @@ static bool check(const kr_loader *l)
            kr_require(ctx, o->n_epochs >= 0, KR_ERR_ARG, "loader: n_epochs = %lld must not be negative",
                       (long long)o->n_epochs) &&
            kr_require(ctx, o->part == KR_DATA_PART_TRAIN || o->part == KR_DATA_PART_VALIDATION, KR_ERR_ARG,
-                      "loader: part = %d is no kr_data_part", (int)o->part) &&
+                      "loader: part = %d is not a kr_data_part", (int)o->part) &&
            kr_require(ctx, o->validation_fraction >= 0 && o->validation_fraction < 1, KR_ERR_ARG,
                       "loader: validation_fraction = %g must be at least 0 and below 1", o->validation_fraction) &&
            kr_require(ctx, o->part == KR_DATA_PART_TRAIN || o->validation_fraction > 0, KR_ERR_ARG,

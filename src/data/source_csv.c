@@ -375,7 +375,7 @@ static bool choose_columns(csv_source *s)
     }
     const int64_t n_features = count_of(&s->features), n_targets = count_of(&s->targets);
     if (!kr_require(ctx, n_features > 0, KR_ERR_ARG, "%s: no column is left for the features", s->csv.path) ||
-        !kr_require(ctx, !o->is_class || n_targets == 1, KR_ERR_ARG, "%s: is_class wants one target, not %lld",
+        !kr_require(ctx, !o->is_class || n_targets == 1, KR_ERR_ARG, "%s: is_class needs one target, not %lld",
                     s->csv.path, (long long)n_targets))
         return false;
     s->base.info.n_features = n_features;
@@ -505,9 +505,9 @@ static bool check_options(kr_ctx *ctx, const kr_csv_options *o)
     return kr_require(ctx, d != '\0' && d != '\n' && d != '\r' && d != '"', KR_ERR_ARG,
                       "csv: the delimiter cannot be a zero, a line break or a double quote") &&
            kr_require(ctx, o->missing >= KR_CSV_MISSING_ERROR && o->missing <= KR_CSV_MISSING_MEAN, KR_ERR_ARG,
-                      "csv: missing = %d is no kr_csv_missing", (int)o->missing) &&
+                      "csv: missing = %d is not a kr_csv_missing", (int)o->missing) &&
            kr_require(ctx, o->scaling >= KR_CSV_SCALING_NONE && o->scaling <= KR_CSV_SCALING_MIN_MAX, KR_ERR_ARG,
-                      "csv: scaling = %d is no kr_csv_scaling", (int)o->scaling);
+                      "csv: scaling = %d is not a kr_csv_scaling", (int)o->scaling);
 }
 
 static bool build(csv_source *s, const char *path)
@@ -611,7 +611,7 @@ kr_status kr_source_save_scales(const kr_source *source, const char *path)
     const csv_source *s = source->kind == &csv_kind ? of(source) : NULL;
     if (!kr_ctx_failed(ctx) &&
         !(kr_require(ctx, path != NULL, KR_ERR_ARG, "path is NULL") &&
-          kr_require(ctx, s != NULL, KR_ERR_ARG, "the source is no table") &&
+          kr_require(ctx, s != NULL, KR_ERR_ARG, "the source is not a table") &&
           kr_require(ctx, s->is_fitted, KR_ERR_STATE, "there are no scales yet; call kr_source_fit first") &&
           kr_columns_save(ctx, columns_of(s), count_columns(s), s->options.scaling, path)))
         kr_blame(ctx, "source.save_scales");
@@ -625,7 +625,7 @@ kr_status kr_source_load_scales(kr_source *source, const char *path)
     csv_source *s = table_of(source);
     if (kr_ctx_failed(ctx)) return ctx->status;
     if (kr_require(ctx, path != NULL, KR_ERR_ARG, "path is NULL") &&
-        kr_require(ctx, s != NULL, KR_ERR_ARG, "the source is no table") &&
+        kr_require(ctx, s != NULL, KR_ERR_ARG, "the source is not a table") &&
         kr_columns_load(ctx, columns_of(s), count_columns(s), s->options.scaling, path))
         s->is_fitted = true;
     else kr_blame(ctx, "source.load_scales");

@@ -103,7 +103,7 @@ bool kr_tokens_open_raw(kr_tokens *tokens, kr_ctx *ctx, const char *path, int wi
     if (ok) {
         const size_t bytes = tokens->file.bytes;
         ok = kr_require(ctx, bytes > 0 && bytes % (size_t)width == 0, KR_ERR_FORMAT,
-                        "%s: has %zu bytes, which is no number of ids of %d bytes", path, bytes, width);
+                        "%s: has %zu bytes, which is not a number of ids of %d bytes", path, bytes, width);
         tokens->ids = tokens->file.data;
         tokens->width = width;
         tokens->count = (int64_t)(bytes / (size_t)width);

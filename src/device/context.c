@@ -65,7 +65,7 @@ static const kr_kernels *pick_isa(kr_ctx *ctx, const char *asked, uint64_t featu
     char choices[128];
     const kr_kernels *set = kr_kernels_named(asked);
     if (!set)
-        kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is no instruction set of this build; choose one of: %s", source, asked,
+        kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is not an instruction set of this build; choose one of: %s", source, asked,
                 kr_isa_choices(choices, sizeof choices));
     else if (!kr_kernels_runnable(set, features)) {
         kr_fail(ctx, KR_ERR_UNSUPPORTED, "ctx: %s%s, but this processor cannot run it; choose one of: %s", source,
@@ -82,13 +82,13 @@ static bool pick_precision(kr_ctx *ctx, kr_precision asked, kr_precision *precis
     *precision = asked;
     if (asked != KR_PRECISION_UNSET)
         return kr_require(ctx, asked >= KR_PRECISION_EXACT && asked <= KR_PRECISION_BF16, KR_ERR_ARG,
-                          "ctx: precision = %d is no kr_precision", (int)asked);
+                          "ctx: precision = %d is not a kr_precision", (int)asked);
     const char *text = getenv("KR_PRECISION");
     int i = 0;
     while (text && *text && i < NAMES && strcmp(text, names[i]) != 0) i++;
     *precision = (kr_precision)i;
     return kr_require(ctx, i < NAMES, KR_ERR_ARG,
-                      "ctx: KR_PRECISION=%.40s is no precision; choose one of: exact, tf32, bf16", text);
+                      "ctx: KR_PRECISION=%.40s is not a precision; choose one of: exact, tf32, bf16", text);
 }
 
 static bool set_up(kr_ctx *ctx, const kr_ctx_options *options)

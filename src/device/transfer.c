@@ -97,7 +97,7 @@ kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t 
 {
     if (!x) return KR_ERR_ARG;
     if (!kr_dtype_is_valid(dtype)) {
-        kr_fail(x->ctx, KR_ERR_DTYPE, "tensor_read: %d is no kr_dtype", (int)dtype);
+        kr_fail(x->ctx, KR_ERR_DTYPE, "tensor_read: %d is not a kr_dtype", (int)dtype);
         return KR_ERR_DTYPE;
     }
     if (count != kr_tensor_count(x)) {

@@ -226,7 +226,7 @@ static bool check_tokens(const content *c)
     }
     for (int64_t i = 0; i < c->nbytes; i++)
         if (!kr_require(c->ctx, is_within(c->text[i], 0, 255), KR_ERR_FORMAT,
-                        "tensor 'generation.text' holds %lld, which is no byte", (long long)c->text[i]))
+                        "tensor 'generation.text' holds %lld, which is not a byte", (long long)c->text[i]))
             return false;
     return kr_require(c->ctx, c->totals[PROMPT_TOKENS] >= 0 && c->totals[TOKENS] >= 0, KR_ERR_FORMAT,
                       "tensor 'generation.totals' counts less than no tokens");

@@ -193,7 +193,7 @@ static bool read_device(kr_ctx *ctx, const char *who, const kr_elements *e, kr_d
 
 kr_status kr_elements_read(kr_ctx *ctx, const char *who, const kr_elements *e, kr_dtype dtype, void *out, int64_t count)
 {
-    if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: %d is no kr_dtype", who, (int)dtype))
+    if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: %d is not a kr_dtype", who, (int)dtype))
         return ctx->status;
     const kr_quote name = kr_quote_of(e->name, strlen(e->name));
     if (!kr_require(ctx, count == e->count, KR_ERR_SHAPE, "%s: tensor '%s' %s has %lld elements, not %lld", who,

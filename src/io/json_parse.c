@@ -129,7 +129,7 @@ static bool read_unicode(parser *p, size_t start, uint32_t *c)
         return fail(p, start, "\\u%04x is the first half of a pair without the second", (unsigned)*c);
     if (!read_hex4(p, &low)) return false;
     if (low < 0xdc00 || low > 0xdfff)
-        return fail(p, start, "\\u%04x is the first half of a pair, but \\u%04x is no second", (unsigned)*c,
+        return fail(p, start, "\\u%04x is the first half of a pair, but \\u%04x is not a second", (unsigned)*c,
                     (unsigned)low);
     *c = 0x10000 + ((*c - 0xd800) << 10) + (low - 0xdc00);
     return true;
@@ -242,7 +242,7 @@ static bool read_number(parser *p, kr_json *value)
 
 static bool read_nonfinite(parser *p, kr_json *value, double number, const char *word)
 {
-    if (!p->o.allow_nonfinite) return fail(p, value->at, "%s is no JSON number", word);
+    if (!p->o.allow_nonfinite) return fail(p, value->at, "%s is not JSON number", word);
     value->kind = KR_JSON_NUMBER;
     value->number = number;
     return true;

@@ -101,7 +101,7 @@ static bool check_tensor(const kr_named_list *list, const char *name, kr_dtype d
     return kr_require(ctx, strcmp(name, "__metadata__") != 0, KR_ERR_ARG,
                       "%s: no tensor can have the name __metadata__, which safetensors keep for themselves",
                       list->who) &&
-           kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: tensor '%s': %d is no kr_dtype", list->who,
+           kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: tensor '%s': %d is not a kr_dtype", list->who,
                       quoted.text, (int)dtype) &&
            kr_require(ctx, count >= 0, KR_ERR_SHAPE,
                       "%s: tensor '%s': no shape: rank %d must be from 0 to %d, and sizes not negative and addressable",

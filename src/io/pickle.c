@@ -373,7 +373,7 @@ static bool run_stack_global(machine *m)
 {
     const value *names = pop(m, 2);
     if (!names) return false;
-    if (names[0].kind != VALUE_TEXT || names[1].kind != VALUE_TEXT) return FAIL(m, "a global's name is no text");
+    if (names[0].kind != VALUE_TEXT || names[1].kind != VALUE_TEXT) return FAIL(m, "a global's name is not text");
     value made;
     return kr_pickle_global(m, names[0].text, names[0].length, names[1].text, names[1].length, &made) && push(m, made);
 }
@@ -492,7 +492,7 @@ static bool step(machine *m, unsigned char code)
     const instruction *known = &instructions[code];
     if (known->run) return known->run(m);
     if (known->name) return FAIL(m, "the instruction %s makes no tensor and no dictionary of them", known->name);
-    return FAIL(m, "0x%02x is no instruction", code);
+    return FAIL(m, "0x%02x is not an instruction", code);
 }
 
 /* Runs to the end; *result is then the only value on the stack. */

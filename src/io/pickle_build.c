@@ -80,7 +80,7 @@ bool kr_pickle_dict(machine *m, bool is_ordered, value *made)
 bool kr_pickle_put(machine *m, const value *target, const value *pairs, size_t n)
 {
     if (target->kind != VALUE_DICT)
-        return FAIL(m, "a key and its value are put into %s, which is no dictionary",
+        return FAIL(m, "a key and its value are put into %s, which is not a dictionary",
                     kr_pickle_kind_name(target->kind));
     for (size_t i = 0; i < n; i++)
         if (pairs[2 * i].kind != VALUE_TEXT)

@@ -42,7 +42,7 @@ static bool read_shape(kr_ctx *ctx, const kr_json *entry, const kr_json *sizes, 
                        (long long)sizes->count, KR_MAX_RANK);
     for (const kr_json *size = sizes->first; size; size = size->next) {
         if (!is_size(size))
-            return kr_fail(ctx, KR_ERR_FORMAT, "tensor '%s': axis %d of its shape is no whole number >= 0",
+            return kr_fail(ctx, KR_ERR_FORMAT, "tensor '%s': axis %d of its shape is not a whole number >= 0",
                            QUOTED(entry), item->shape.rank);
         item->shape.dims[item->shape.rank++] = size->integer;
     }
@@ -165,7 +165,7 @@ static bool check_cover(const kr_safetensors *f, const unsigned char *data, size
                            quote_name(item).text, from, quote_name(before).text, end);
         if (from > end)
             return kr_fail(f->ctx, KR_ERR_FORMAT,
-                           "tensor '%s': its data begins at %zu, but the bytes from %zu on are nobody's",
+                           "tensor '%s': its data begins at %zu, but the bytes from %zu on belong to no tensor",
                            quote_name(item).text, from, end);
         end = from + item->bytes;
         before = item;

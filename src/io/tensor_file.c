@@ -29,7 +29,7 @@ static bool read_part(kr_tensor_file *w, kr_tensor_file_part *part, const unsign
     }
     if (kr_torch_is_old(data, bytes))
         return kr_fail(ctx, KR_ERR_UNSUPPORTED,
-                       "a torch file of the kind before torch 1.6, which is no zip; in Python, write it again with "
+                       "a torch file of the kind before torch 1.6, which is not a zip; in Python, write it again with "
                        "torch.save(torch.load(path), path)");
     if (begins_with(data, bytes, "version https://git-lfs"))
         return kr_fail(ctx, KR_ERR_FORMAT,
@@ -103,7 +103,7 @@ static bool check_names(const kr_tensor_file *w)
         if (strcmp(a->item.name, b->item.name) != 0) continue;
         const kr_quote name = kr_quote_of(a->item.name, strlen(a->item.name));
         if (a->item.shard == b->item.shard)
-            return kr_fail(w->ctx, KR_ERR_FORMAT, "%s%stensor '%s' is there twice", w->parts[a->item.shard].path,
+            return kr_fail(w->ctx, KR_ERR_FORMAT, "%s%stensor '%s' occurs twice", w->parts[a->item.shard].path,
                            *w->parts[a->item.shard].path ? ": " : "", name.text);
         return kr_fail(w->ctx, KR_ERR_FORMAT, "tensor '%s' is in %s and in %s", name.text, w->parts[a->item.shard].path,
                        w->parts[b->item.shard].path);

@@ -272,7 +272,7 @@ static bool commit_files(saving *s)
 static bool check_container(const saving *s)
 {
     if (s->container != KR_CONTAINER_SAFETENSORS && s->container != KR_CONTAINER_TORCH)
-        return kr_fail(s->ctx, KR_ERR_ARG, "%d is no kr_container", (int)s->container);
+        return kr_fail(s->ctx, KR_ERR_ARG, "%d is not a kr_container", (int)s->container);
     return kr_require(s->ctx, s->container == KR_CONTAINER_SAFETENSORS || s->metadata->count == 0, KR_ERR_UNSUPPORTED,
                       "the writer has metadata, which torch files cannot hold; use KR_CONTAINER_SAFETENSORS");
 }

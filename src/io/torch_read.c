@@ -45,7 +45,7 @@ static bool read_prefix(torch_file *t)
 {
     const kr_zip_member *first = t->zip.count ? &t->zip.members[0] : NULL;
     const char *slash = first ? memchr(first->name, '/', first->name_length) : NULL;
-    if (!slash) return kr_fail(t->ctx, KR_ERR_FORMAT, "the zip has no folder with a data.pkl: torch.save makes one");
+    if (!slash) return kr_fail(t->ctx, KR_ERR_FORMAT, "the zip has no directory with a data.pkl, which torch.save writes");
     t->prefix = (size_t)(slash - first->name) + 1;
     t->name = kr_arena_alloc(t->arena, t->prefix + sizeof "data/" + KEY_MOST);
     const size_t types_bytes = (size_t)t->zip.count * sizeof(const kr_element_type *);
@@ -146,7 +146,7 @@ bool kr_torch_read(kr_ctx *ctx, kr_arena *arena, const unsigned char *file, size
     if (!kr_safetensors_check_machine(ctx) || !kr_zip_read(&t.zip, ctx, arena, file, bytes) || !read_prefix(&t))
         return false;
     const kr_zip_member *program = find(&t, "data.pkl", 8);
-    if (!program) return kr_fail(ctx, KR_ERR_FORMAT, "the zip has no data.pkl in its folder: it is no torch file");
+    if (!program) return kr_fail(ctx, KR_ERR_FORMAT, "the zip has no data.pkl in its folder: it is not a torch file");
     kr_pickle pickle;
     if (!check_notes(&t) || !kr_zip_check(ctx, program) ||
         !kr_pickle_run(&pickle, ctx, arena, program->data, program->bytes))

@@ -120,6 +120,6 @@ kr_ssd_out kr_ssd_core_run(kr_tape *tape, kr_ssd_kind kind, const void *in, kr_s
     case KR_SSD_MAMBA3_DOUBLE: return run_mamba3_double(tape, in, path);
     case KR_SSD_MAMBA3_SINGLE: return run_mamba3_single(tape, in, path);
     }
-    kr_fail(tape->ctx, KR_ERR_ARG, "ssd_core_run: %d is no kr_ssd_kind", (int)kind);
+    kr_fail(tape->ctx, KR_ERR_ARG, "ssd_core_run: %d is not a kr_ssd_kind", (int)kind);
     return none;
 }

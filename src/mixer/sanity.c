@@ -98,6 +98,6 @@ kr_status kr_ssd_core_sanity(kr_tape *tape, kr_ssd_kind kind, const void *in)
     case KR_SSD_MAMBA3_DOUBLE: return mamba3_double_sanity(tape, in);
     case KR_SSD_MAMBA3_SINGLE: return mamba3_single_sanity(tape, in);
     }
-    kr_fail(tape->ctx, KR_ERR_ARG, "ssd_core_sanity: %d is no kr_ssd_kind", (int)kind);
+    kr_fail(tape->ctx, KR_ERR_ARG, "ssd_core_sanity: %d is not a kr_ssd_kind", (int)kind);
     return tape->ctx->status;
 }

@@ -120,7 +120,7 @@ bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_values *values, 
            kr_require(ctx, values->layout == KR_LAYOUT_OFFICIAL || values->layout == KR_LAYOUT_HF, KR_ERR_ARG,
                       "%s: layout = %d is neither official nor hf", op, (int)values->layout) &&
            kr_require(ctx, kr_block_kind_of(values->family) != NULL, KR_ERR_ARG,
-                      "%s: family = %d is none of mamba1, mamba2, mamba3", op, (int)values->family) &&
+                      "%s: family = %d is not one of mamba1, mamba2, mamba3", op, (int)values->family) &&
            kr_require(ctx, values->n_eos >= 0 && values->n_eos <= KR_MAX_EOS, KR_ERR_ARG,
                       "%s: n_eos = %d, but must be from 0 to %d", op, values->n_eos, KR_MAX_EOS);
 }

@@ -224,7 +224,7 @@ kr_json *kr_config_parse(kr_ctx *ctx, const char *name, const char *text, size_t
     options.allow_nonfinite = true;
     kr_json *root = kr_json_parse(ctx, text, bytes, &options);
     if (root && kr_require(ctx, kr_json_kind_of(root) == KR_JSON_OBJECT, KR_ERR_FORMAT,
-                           "the file is no object, but of the kind %s", kr_json_kind_name(kr_json_kind_of(root))))
+                           "the file is not an object, but of the kind %s", kr_json_kind_name(kr_json_kind_of(root))))
         return root;
     kr_blame(ctx, "%s", name);
     kr_json_destroy(root);
@@ -321,7 +321,7 @@ static bool check_config(kr_ctx *ctx, const kr_model_values *c, kr_layout layout
     return kr_require(ctx, layout == KR_LAYOUT_OFFICIAL || layout == KR_LAYOUT_HF, KR_ERR_ARG,
                       "config.json: layout = %d is neither official nor hf", (int)layout) &&
            kr_require(ctx, kr_block_kind_of(c->family) != NULL, KR_ERR_ARG,
-                      "config.json: family = %d is none of mamba1, mamba2, mamba3", (int)c->family) &&
+                      "config.json: family = %d is not one of mamba1, mamba2, mamba3", (int)c->family) &&
            kr_config_dtype(ctx, "config.json", kr_config_dtype_of(c)) && kr_krait_check(ctx, c);
 }
 

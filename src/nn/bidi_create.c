@@ -23,7 +23,7 @@ static bool check_schedule(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtua
 {
     if (!kr_require(ctx, c->schedule >= KR_BIDI_SCHEDULE_STRIDED_CYCLIC && c->schedule <= KR_BIDI_SCHEDULE_CUSTOM,
                     KR_ERR_ARG,
-                    OP ": schedule = %d is none of strided cyclic, strided stretched, symmetric cyclic, symmetric "
+                    OP ": schedule = %d is not one of strided cyclic, strided stretched, symmetric cyclic, symmetric "
                        "stretched, custom",
                     (int)c->schedule))
         return false;
@@ -42,7 +42,7 @@ static bool check_schedule(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtua
 static bool check_config(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtual)
 {
     return kr_require(ctx, kr_block_kind_of(c->block.family) != NULL, KR_ERR_ARG,
-                      OP ": block.family = %d is none of mamba1, mamba2, mamba3", (int)c->block.family) &&
+                      OP ": block.family = %d is not one of mamba1, mamba2, mamba3", (int)c->block.family) &&
            kr_require(ctx, c->block.config != NULL, KR_ERR_ARG,
                       OP
                       ": block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block") &&

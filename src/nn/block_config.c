@@ -39,7 +39,7 @@ bool kr_config_steps(kr_ctx *ctx, const char *op, double dt_min, double dt_max, 
 bool kr_config_path(kr_ctx *ctx, const char *op, kr_ssd_path path)
 {
     return kr_require(ctx, path.algorithm >= KR_SSD_MINIMAL && path.algorithm <= KR_SSD_SERIAL_RECALCULATED, KR_ERR_ARG,
-                      "%s: path.algorithm = %d is none of Minimal, Serial, SerialRecalculated", op,
+                      "%s: path.algorithm = %d is not one of Minimal, Serial, SerialRecalculated", op,
                       (int)path.algorithm) &&
            kr_require(ctx, path.chunk_len >= 0, KR_ERR_ARG,
                       "%s: path.chunk_len = %lld, but must be at least 1, or 0 for the optimal one", op,

@@ -69,7 +69,7 @@ int64_t kr_markers_outputs(const kr_class_token *markers, int count, int64_t len
 bool kr_marker_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *marker)
 {
     return kr_require(ctx, marker->kind >= KR_CLASS_TOKEN_START && marker->kind <= KR_CLASS_TOKEN_CUSTOM, KR_ERR_ARG,
-                      "%s: %s.kind = %d is none of start, middle, end, custom", op, field, (int)marker->kind) &&
+                      "%s: %s.kind = %d is not one of start, middle, end, custom", op, field, (int)marker->kind) &&
            kr_require(ctx, is_good(marker), KR_ERR_ARG, "%s: %s.at = %lld, but a custom place must not be negative", op,
                       field, (long long)marker->at) &&
            KR_RESERVED(ctx, op, field, marker);

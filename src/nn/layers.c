@@ -454,7 +454,7 @@ kr_layers_out kr_layers_call(kr_tape *tape, const kr_layers *s, kr_call_kind kin
     case KR_CALL_STEP: return run_step(tape, s, x, call);
     case KR_CALL_PRIME: return run_prime(tape, s, call);
     }
-    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "layers: %d is no kr_call_kind", (int)kind);
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "layers: %d is not a kr_call_kind", (int)kind);
     return (kr_layers_out){ .y = NULL };
 }
 

@@ -20,7 +20,7 @@ KR_DEFAULTS(kr_layers_config) = { .size = sizeof(kr_layers_config),
 static bool check_schedule(kr_ctx *ctx, const kr_layers_config *c, int64_t nvirtual)
 {
     if (!kr_require(ctx, c->schedule >= KR_SCHEDULE_CYCLIC && c->schedule <= KR_SCHEDULE_CUSTOM, KR_ERR_ARG,
-                    OP ": schedule = %d is none of cyclic, stretched, custom", (int)c->schedule))
+                    OP ": schedule = %d is not one of cyclic, stretched, custom", (int)c->schedule))
         return false;
     if (c->schedule != KR_SCHEDULE_CUSTOM) return true;
     if (!kr_require(ctx, c->custom_schedule != NULL, KR_ERR_ARG,
@@ -58,7 +58,7 @@ static bool check_markers(kr_ctx *ctx, const kr_layers_config *c)
 static bool check_config(kr_ctx *ctx, const kr_layers_config *c, int64_t nvirtual)
 {
     return kr_require(ctx, kr_block_kind_of(c->block.family) != NULL, KR_ERR_ARG,
-                      OP ": block.family = %d is none of mamba1, mamba2, mamba3", (int)c->block.family) &&
+                      OP ": block.family = %d is not one of mamba1, mamba2, mamba3", (int)c->block.family) &&
            kr_require(ctx, c->block.config != NULL, KR_ERR_ARG,
                       OP
                       ": block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block") &&
@@ -73,7 +73,7 @@ static bool check_config(kr_ctx *ctx, const kr_layers_config *c, int64_t nvirtua
                       (long long)c->residual.n_stream, KR_STREAMS_MAX) &&
            kr_config_at_least(ctx, OP, "grad_horizon", c->grad_horizon, KR_NO_HORIZON) &&
            kr_require(ctx, c->recompute >= KR_RECOMPUTE_NONE && c->recompute <= KR_RECOMPUTE_BUDGET, KR_ERR_ARG,
-                      OP ": recompute = %d is none of none, all, budget", (int)c->recompute) &&
+                      OP ": recompute = %d is not one of none, all, budget", (int)c->recompute) &&
            kr_require(ctx, c->recompute != KR_RECOMPUTE_BUDGET || c->recompute_budget > 0, KR_ERR_ARG,
                       OP ": recompute_budget = 0, but recompute asks for a budget in bytes") &&
            check_markers(ctx, c);

@@ -164,7 +164,7 @@ kr_network_out kr_network_call(kr_tape *tape, const kr_network *net, kr_call_kin
     case KR_CALL_STEP: return run_step(tape, net, x, call);
     case KR_CALL_PRIME: return run_prime(tape, net, call);
     }
-    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "network: %d is no kr_call_kind", (int)kind);
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "network: %d is not a kr_call_kind", (int)kind);
     return (kr_network_out){ .y = NULL };
 }
 

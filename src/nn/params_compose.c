@@ -75,7 +75,7 @@ static bool take(kr_ctx *ctx, const char *op, const char *name, const kr_shape *
     if (!own->axes) own->axes = "";
     return check_init(ctx, op, name, &own->init) &&
            kr_require(ctx, !own->is_linear || shape->rank == 2, KR_ERR_SHAPE,
-                      "%s: %s %s is said to be linear, but is no matrix [out in]", op, name, KR_TEXT_OF_SHAPE(shape)) &&
+                      "%s: %s %s is said to be linear, but is not a matrix [out in]", op, name, KR_TEXT_OF_SHAPE(shape)) &&
            check_segments(ctx, op, name, shape, own);
 }
 
@@ -132,7 +132,7 @@ kr_status kr_params_share(kr_params *params, const char *name, kr_tensor *param,
     const kr_shape shape = kr_tensor_shape(param);
     if (!kr_ctx_failed(ctx) && check_name(params, op, name) &&
         kr_require(ctx, param && !param->tape && param->ctx == ctx, KR_ERR_ARG,
-                   "%s: %s is no parameter of this context: kr_param_create makes one", op, name) &&
+                   "%s: %s is not a parameter of this context: kr_param_create makes one", op, name) &&
         take(ctx, op, name, &shape, options, &own) && check_once(params, op, name, param)) {
         const kr_param_spec spec = spec_of(name, &own);
         kr_params_put(params, &spec, 1, param, true);

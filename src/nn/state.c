@@ -121,8 +121,8 @@ bool kr_state_same_slots(const kr_state *a, const kr_state *b)
 bool kr_state_flush(const char *op, const kr_state *state)
 {
     if (!kr_require(state->ctx, !state->is_inconsistent, KR_ERR_STATE,
-                    "%s: the state is torn: a call that advanced it failed half-way; kr_state_zero makes it fresh, and "
-                    "kr_state_copy into it equal to another",
+                    "%s: the state is inconsistent: a call that updated it failed midway; reset it with kr_state_zero, or "
+                    "overwrite it with kr_state_copy",
                     op))
         return false;
     return kr_deferred_flush(state) || kr_blame(state->ctx, "%s", op);
@@ -399,9 +399,9 @@ static bool same_pathway(const kr_state *a, const kr_state *b, int64_t slot)
            a->slots[slot].mamba3.pathway == b->slots[slot].mamba3.pathway;
 }
 
-static const char *freshness(const kr_state *state, int64_t slot)
+static const char *slot_status(const kr_state *state, int64_t slot)
 {
-    return kr_state_slot_is_initial(state, slot) ? "fresh" : "in use";
+    return kr_state_slot_is_initial(state, slot) ? "initial" : "in use";
 }
 
 /* Can state i stand beside the first one? */
@@ -420,7 +420,7 @@ static bool joins_first(kr_tape *tape, const char *op, const kr_state *first, co
     for (int64_t slot = 0; slot < state->nslots; slot++)
         if (!kr_require(ctx, kr_state_slot_is_initial(state, slot) == kr_state_slot_is_initial(first, slot), KR_ERR_ARG,
                         "%s: slot %lld of states[%lld] is %s, but that of states[0] is %s", op, (long long)slot,
-                        (long long)i, freshness(state, slot), freshness(first, slot)) ||
+                        (long long)i, slot_status(state, slot), slot_status(first, slot)) ||
             !kr_require(ctx, same_pathway(first, state, slot), KR_ERR_ARG,
                         "%s: slot %lld of states[%lld] is of another pathway than that of states[0]", op,
                         (long long)slot, (long long)i))

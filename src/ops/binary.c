@@ -122,6 +122,6 @@ kr_tensor *kr_binary(kr_tape *tape, kr_binary_kind kind, kr_tensor *a, kr_tensor
         [KR_BINARY_POW] = &pow_op
     };
     if ((size_t)kind < sizeof ops / sizeof *ops) return binary(tape, ops[kind], a, b);
-    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "binary: %d is no kr_binary_kind", (int)kind);
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "binary: %d is not a kr_binary_kind", (int)kind);
     return NULL;
 }

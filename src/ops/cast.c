@@ -14,7 +14,7 @@ static const kr_rule cast_rule = { .name = "cast", .backward = cast_backward, .a
 kr_tensor *kr_cast(kr_tape *tape, kr_tensor *x, kr_dtype dtype)
 {
     if (!kr_bind_any(tape, "cast", x)) return NULL;
-    if (!kr_require(tape->ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "cast: %d is no kr_dtype", (int)dtype))
+    if (!kr_require(tape->ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "cast: %d is not a kr_dtype", (int)dtype))
         return NULL;
     if (x->dtype == dtype) return x;
     kr_tensor *y = kr_new(tape, dtype, kr_tensor_shape(x));

@@ -56,6 +56,6 @@ kr_tensor *kr_compare(kr_tape *tape, kr_comparison which, kr_tensor *a, kr_tenso
 {
     if ((size_t)which < sizeof comparisons / sizeof *comparisons)
         return compare(tape, comparisons[which].name, comparisons[which].outcomes, a, b);
-    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "compare: %d is no kr_comparison", (int)which);
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "compare: %d is not a kr_comparison", (int)which);
     return NULL;
 }

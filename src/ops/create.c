@@ -14,7 +14,7 @@ static bool lend(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape *
 {
     if (!kr_tape_ready(tape, op)) return false;
     const int64_t count = kr_shape_count(shape);
-    if (!kr_require(tape->ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: %d is no kr_dtype", op, (int)dtype) ||
+    if (!kr_require(tape->ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: %d is not a kr_dtype", op, (int)dtype) ||
         !kr_require(tape->ctx, count >= 0, KR_ERR_SHAPE,
                     "%s: no shape: rank %d must be from 0 to %d, and sizes not negative and addressable", op,
                     shape->rank, KR_MAX_RANK) ||
@@ -52,7 +52,7 @@ kr_tensor *kr_random(kr_tape *tape, kr_dtype dtype, kr_shape shape, kr_random_ki
     const bool is_known = kind == KR_RANDOM_NORMAL || kind == KR_RANDOM_UNIFORM;
     const char *op = !is_known ? "random" : kind == KR_RANDOM_NORMAL ? "randn" : "rand";
     if (!kr_tape_ready(tape, op)) return NULL;
-    if (!kr_require(tape->ctx, is_known, KR_ERR_ARG, "random: %d is no kr_random_kind", (int)kind) ||
+    if (!kr_require(tape->ctx, is_known, KR_ERR_ARG, "random: %d is not a kr_random_kind", (int)kind) ||
         !kr_require(tape->ctx, kr_dtype_is_float(dtype), KR_ERR_DTYPE,
                     "%s: type %s, but draws are f32, f64, bf16 or f16", op, kr_dtype_name(dtype)))
         return NULL;

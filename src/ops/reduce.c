@@ -136,7 +136,7 @@ kr_tensor *kr_reduce(kr_tape *tape, kr_reduce_kind kind, kr_tensor *x, kr_axes a
     case KR_REDUCE_MEAN: return sum(tape, &mean_rule, x, &axes, keep, true);
     case KR_REDUCE_MAX: return max_over(tape, x, &axes, keep);
     }
-    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "reduce: %d is no kr_reduce_kind", (int)kind);
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "reduce: %d is not a kr_reduce_kind", (int)kind);
     return NULL;
 }
 

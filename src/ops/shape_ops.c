@@ -167,7 +167,7 @@ kr_tensor *kr_slice(kr_tape *tape, kr_tensor *x, int axis, int64_t from, int64_t
     if (!kr_bind_any(tape, "slice", x) || !kr_axis(tape, "slice", x, &axis)) return NULL;
     const int64_t size = x->dims[axis], first = from < 0 ? from + size : from, last = to < 0 ? to + size : to;
     if (!kr_require(tape->ctx, first >= 0 && first <= last && last <= size, KR_ERR_ARG,
-                    "slice: %lld to %lld is no range of axis %d of x %s", (long long)from, (long long)to, axis,
+                    "slice: %lld to %lld is not a range of axis %d of x %s", (long long)from, (long long)to, axis,
                     KR_TEXT_OF(x)))
         return NULL;
     const slice_attrs attrs = { axis, first };

@@ -96,7 +96,7 @@ static const unary_op *const ops[] = {
 kr_tensor *kr_unary(kr_tape *tape, kr_unary_kind kind, kr_tensor *x, double alpha, double beta)
 {
     if ((size_t)kind >= sizeof ops / sizeof *ops) {
-        if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "unary: %d is no kr_unary_kind", (int)kind);
+        if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "unary: %d is not a kr_unary_kind", (int)kind);
         return NULL;
     }
     const bool has_two = kind == KR_UNARY_AFFINE || kind == KR_UNARY_CLAMP;

@@ -94,7 +94,7 @@ kr_status kr_param_write(kr_tensor *param, kr_dtype dtype, const void *data, int
 {
     if (!writable(param, "param_write")) return status_of(param);
     kr_ctx *ctx = param->ctx;
-    if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "param_write: %d is no kr_dtype", (int)dtype) ||
+    if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "param_write: %d is not a kr_dtype", (int)dtype) ||
         !kr_require(ctx, count == kr_tensor_count(param), KR_ERR_SHAPE,
                     "param_write: %lld elements for a parameter %s of %lld", (long long)count, KR_TEXT_OF(param),
                     (long long)kr_tensor_count(param)) ||
@@ -110,7 +110,7 @@ kr_status kr_tensor_write(kr_tensor *x, kr_dtype dtype, const void *data, int64_
     kr_ctx *ctx = x->ctx;
     const bool ok =
         kr_tape_ready(x->tape, "tensor_write") &&
-        kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "tensor_write: %d is no kr_dtype", (int)dtype) &&
+        kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "tensor_write: %d is not a kr_dtype", (int)dtype) &&
         kr_require(ctx, count == kr_tensor_count(x), KR_ERR_SHAPE, "tensor_write: %lld elements for x %s of %lld",
                    (long long)count, KR_TEXT_OF(x), (long long)kr_tensor_count(x)) &&
         kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "tensor_write: data is NULL") &&
@@ -133,7 +133,7 @@ kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, doubl
     const bool is_known = kind == KR_RANDOM_NORMAL || kind == KR_RANDOM_UNIFORM;
     if (!writable(param, is_known ? ops[kind] : "param_random")) return status_of(param);
     kr_ctx *ctx = param->ctx;
-    if (!kr_require(ctx, is_known, KR_ERR_ARG, "param_random: %d is no kr_random_kind", (int)kind)) return ctx->status;
+    if (!kr_require(ctx, is_known, KR_ERR_ARG, "param_random: %d is not a kr_random_kind", (int)kind)) return ctx->status;
     kr_random_args args = { .n = kr_tensor_count(param),
                             .dtype = param->dtype,
                             .y = param->data,

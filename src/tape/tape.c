@@ -202,7 +202,7 @@ kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape)
     const char *op = ctx->device ? ctx->device->op : NULL;
     if (!kr_tape_ready(tape, "new")) return NULL;
     if (op) ctx->device->op = ctx->device->last_op = op; /* which makes it */
-    if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "new: %d is no kr_dtype", (int)dtype)) return NULL;
+    if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "new: %d is not a kr_dtype", (int)dtype)) return NULL;
     const int64_t count = kr_shape_count(&shape);
     if (count < 0) {
         if (shape.rank < 0 || shape.rank > KR_MAX_RANK)

@@ -112,7 +112,7 @@ static bool translate_number(translator *t)
         while (is_hex(peek(t, end))) end++;
         return end > 3 && peek(t, end) == '}' ? copy(t, end + 1) : refuse(t, "\\x{ without its number");
     }
-    if (!is_hex(peek(t, 2)) || !is_hex(peek(t, 3)) || peek(t, 2) >= '8') return refuse(t, "\\x that is no ASCII");
+    if (!is_hex(peek(t, 2)) || !is_hex(peek(t, 3)) || peek(t, 2) >= '8') return refuse(t, "\\x that is not ASCII");
     return copy(t, 4);
 }
 

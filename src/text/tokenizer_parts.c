@@ -90,7 +90,7 @@ static bool read_behavior(kr_reader *r, const kr_json *part, kr_split_behavior f
         return true;
     }
     return kr_refuse(r, kr_json_path_of("%s.behavior", place).text,
-                     "is none of Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
+                     "is not one of Isolated, Removed, MergedWithPrevious, MergedWithNext and Contiguous");
 }
 
 static bool add_literal(kr_reader *r, const kr_json *text, kr_split_behavior behavior, bool is_inverted,

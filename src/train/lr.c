@@ -97,9 +97,9 @@ kr_status kr_lr_check(kr_ctx *ctx, const kr_lr_schedule *schedule)
         return ctx->status;
     derive(&s);
     if (kr_require(ctx, s.kind >= KR_LR_CONSTANT && s.kind <= KR_LR_STABLE_DECAY, KR_ERR_ARG,
-                   "lr: kind = %d is no kr_lr_kind", (int)s.kind) &&
+                   "lr: kind = %d is not a kr_lr_kind", (int)s.kind) &&
         kr_require(ctx, s.shape >= KR_LR_SHAPE_LINEAR && s.shape <= KR_LR_SHAPE_SQRT, KR_ERR_ARG,
-                   "lr: shape = %d is no kr_lr_shape", (int)s.shape) &&
+                   "lr: shape = %d is not a kr_lr_shape", (int)s.shape) &&
         check_rate(ctx, "max_lr", s.max_lr) && check_rate(ctx, "min_lr", s.min_lr) &&
         check_rate(ctx, "start_lr", s.start_lr))
         check_spans(ctx, &s);

@@ -31,7 +31,7 @@ static bool check_operands(kr_ctx *ctx, const kr_network *net, const kr_loss_cal
     const bool is_labelled = c->kind == KR_LOSS_CROSS_ENTROPY;
     const char *wanted = net->is_vocab ? "ids_bs" : "x_bsf", *other = net->is_vocab ? "x_bsf" : "ids_bs";
     return kr_require(ctx, c->kind >= KR_LOSS_CROSS_ENTROPY && c->kind <= KR_LOSS_QUANTILE, KR_ERR_ARG,
-                      OP ": kind = %d is no kr_loss_kind", (int)c->kind) &&
+                      OP ": kind = %d is not a kr_loss_kind", (int)c->kind) &&
            kr_require(ctx, (net->is_vocab ? c->ids_bs : c->x_bsf) != NULL, KR_ERR_ARG,
                       OP ": %s is NULL, but is the input of a %s network", wanted,
                       net->is_vocab ? "vocabulary" : "latent") &&

@@ -58,7 +58,7 @@ static bool check_muon(kr_ctx *ctx, const kr_optimizer_options *o)
            kr_require(ctx, isfinite(c[0]) && isfinite(c[1]) && isfinite(c[2]), KR_ERR_ARG,
                       "optimizer: muon_coefficients = %g, %g, %g, but must be finite", c[0], c[1], c[2]) &&
            kr_require(ctx, o->muon_ratio >= KR_MUON_RATIO_MATCH_RMS && o->muon_ratio <= KR_MUON_RATIO_PLAIN, KR_ERR_ARG,
-                      "optimizer: muon_ratio = %d is no kr_muon_ratio", (int)o->muon_ratio) &&
+                      "optimizer: muon_ratio = %d is not a kr_muon_ratio", (int)o->muon_ratio) &&
            (o->muon_weight_decay == KR_SAME_DECAY ||
             check_number(ctx, "muon_weight_decay", o->muon_weight_decay, (double)INFINITY)) &&
            kr_require(ctx, o->n_without == 0 || (o->n_without > 0 && o->without), KR_ERR_ARG,
@@ -68,7 +68,7 @@ static bool check_muon(kr_ctx *ctx, const kr_optimizer_options *o)
 static bool check_options(kr_ctx *ctx, const kr_optimizer_options *o)
 {
     return kr_require(ctx, o->kind >= KR_OPTIMIZER_ADAMW && o->kind <= KR_OPTIMIZER_MUON, KR_ERR_ARG,
-                      "optimizer: kind = %d is no kr_optimizer_kind", (int)o->kind) &&
+                      "optimizer: kind = %d is not a kr_optimizer_kind", (int)o->kind) &&
            check_number(ctx, "beta1", o->beta1, 1) && check_number(ctx, "beta2", o->beta2, 1) &&
            kr_require(ctx, o->eps > 0 && isfinite(o->eps), KR_ERR_ARG,
                       "optimizer: eps = %g, but must be above 0 and finite", o->eps) &&

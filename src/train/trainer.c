@@ -35,7 +35,7 @@ static bool check_numbers(kr_ctx *ctx, const kr_train_options *o)
            at_least(ctx, "save_every", o->save_every, KR_AUTO) && at_least(ctx, "keep_last", o->keep_last, 0) &&
            at_least(ctx, "n_extra_files", o->n_extra_files, 0) &&
            kr_require(ctx, o->loss >= KR_LOSS_CROSS_ENTROPY && o->loss <= KR_LOSS_QUANTILE, KR_ERR_ARG,
-                      OP ": loss = %d is no kr_loss_kind", (int)o->loss) &&
+                      OP ": loss = %d is not a kr_loss_kind", (int)o->loss) &&
            kr_require(ctx, o->label_smoothing >= 0 && o->label_smoothing <= 1, KR_ERR_ARG,
                       OP ": label_smoothing = %g, but must be from 0 to 1", o->label_smoothing) &&
            kr_require(ctx, o->huber_delta > 0, KR_ERR_ARG, OP ": huber_delta = %g, but must be above 0",
@@ -47,7 +47,7 @@ static bool check_numbers(kr_ctx *ctx, const kr_train_options *o)
            kr_require(ctx, o->dropout == 0 || !o->loss_fn, KR_ERR_ARG,
                       OP ": dropout = %g, but loss_fn runs the model; set dropout in its kr_call", o->dropout) &&
            kr_require(ctx, o->n_extra_files == 0 || o->extra_files, KR_ERR_ARG,
-                      OP ": n_extra_files = %d, but beside is NULL", o->n_extra_files) &&
+                      OP ": n_extra_files = %d, but extra_files is NULL", o->n_extra_files) &&
            kr_require(ctx, !o->folder || *o->folder, KR_ERR_ARG, OP ": the folder's path is empty");
 }
 
@@ -60,16 +60,16 @@ static bool check_parts(kr_trainer *t)
            kr_require(ctx, t->loader->ctx == ctx && (!o->validation || o->validation->ctx == ctx), KR_ERR_STATE,
                       OP ": a loader belongs to another context") &&
            kr_require(ctx, (t->model != NULL) != (o->params != NULL), KR_ERR_ARG,
-                      OP ": %s; what is trained is a model, or without one options.params",
+                      OP ": %s; give a model, or NULL and options.params",
                       t->model ? "model and options.params are both given" : "model and options.params are NULL") &&
            kr_require(ctx, !t->model || t->model->ctx == ctx, KR_ERR_STATE,
                       OP ": the model belongs to another context") &&
            kr_require(ctx, t->model || o->loss_fn, KR_ERR_ARG,
-                      OP ": without a model there is no loss but that of options.loss_fn, which is NULL") &&
+                      OP ": model is NULL, so options.loss_fn must compute the loss, but it is NULL") &&
            kr_require(ctx, t->model || !t->loader->options.carries, KR_ERR_ARG,
-                      OP ": the loader carries, but only a model has a state to carry") &&
+                      OP ": the loader carries states, but without a model there is no state to carry") &&
            kr_require(ctx, o->steps > 0 || t->loader->options.n_epochs > 0, KR_ERR_ARG,
-                      OP ": steps = 0 is until the loader's end, but it goes on for ever; set steps, or its n_epochs");
+                      OP ": steps = 0 means \"until the data ends\", but the loader repeats; set steps, or its n_epochs");
 }
 
 static const char *copy_text(kr_trainer *t, const char *text)
@@ -77,7 +77,7 @@ static const char *copy_text(kr_trainer *t, const char *text)
     const size_t bytes = strlen(text) + 1;
     char *copy = kr_arena_alloc(&t->arena, bytes);
     if (copy) memcpy(copy, text, bytes);
-    else kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for a path");
+    else kr_fail(t->ctx, KR_ERR_NOMEM, OP ": out of memory for a path");
     return copy;
 }
 
@@ -87,13 +87,13 @@ static bool check_beside(kr_trainer *t, int i)
     static const char *const taken[] = { KR_MODEL_FILE, KR_CONFIG_FILE,   "generation_config.json", KR_TRAINING_FILE,
                                          KR_STATE_FILE, KR_MANIFEST_FILE, KR_CHECKPOINTS,           "best" };
     const char *path = t->o.extra_files[i];
-    if (!kr_require(t->ctx, path, KR_ERR_ARG, OP ": beside[%d] is NULL", i)) return false;
+    if (!kr_require(t->ctx, path, KR_ERR_ARG, OP ": extra_files[%d] is NULL", i)) return false;
     const char *name = path + kr_path_folder_length(path);
     bool is_free = *name && strncmp(name, KR_HIDDEN, sizeof KR_HIDDEN - 1) != 0;
     for (size_t k = 0; k < sizeof taken / sizeof *taken; k++) is_free = is_free && strcmp(name, taken[k]) != 0;
     for (int k = 0; k < i; k++)
         is_free = is_free && strcmp(name, t->o.extra_files[k] + kr_path_folder_length(t->o.extra_files[k])) != 0;
-    return kr_require(t->ctx, is_free, KR_ERR_ARG, OP ": beside[%d] is %s, whose name is empty or another file's", i,
+    return kr_require(t->ctx, is_free, KR_ERR_ARG, OP ": extra_files[%d] is %s, whose name is empty or another file's", i,
                       path);
 }
 

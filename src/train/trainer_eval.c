@@ -41,7 +41,7 @@ static bool begin(kr_trainer *t, const kr_loader *loader, int64_t max_batches)
         !kr_require(ctx, max_batches >= 0, KR_ERR_ARG, OP ": max_batches = %lld must not be negative",
                     (long long)max_batches) ||
         !kr_require(ctx, !loader->options.carries || t->net, KR_ERR_ARG,
-                    OP ": the loader carries, but only a model has a state to carry"))
+                    OP ": the loader carries states, but without a model there is no state to carry"))
         return false;
     return t->eval_tape || (t->eval_tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD)) != NULL;
 }

@@ -100,7 +100,7 @@ TEST(check_errors)
     CHECK_ERROR(ctx, KR_ERR_ARG, "check: model is NULL, but KR_CHECK_MODEL needs a folder");
     o.kind = (kr_check_kind)9;
     IGNORE(kr_check_run(ctx, &o, NULL));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "check: kind 9 is no kr_check_kind");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "check: kind 9 is not a kr_check_kind");
     o.kind = KR_CHECK_MACHINE;
     o.isa = "none";
     IGNORE(kr_check_run(ctx, &o, NULL));

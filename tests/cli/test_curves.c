@@ -119,7 +119,7 @@ TEST(curves_large)
     if (CHECK(read_text(&c, text, n), "cannot be read")) {
         const curve *loss = curves_find(&c, "loss"), *other = curves_find(&c, "eval_accuracy_5");
         CHECK(c.count == CURVES_MOST, "%d columns", c.count);
-        CHECK(loss && loss->count == 2 && loss->last == 4, "a number of 300000 digits is no value");
+        CHECK(loss && loss->count == 2 && loss->last == 4, "a number of 300000 digits is not a value");
         CHECK(other && other->last == 5, "values stand in their columns");
         curves_free(&c);
     }
@@ -155,7 +155,7 @@ TEST(curves_numbers)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         CHECK(curves_number(numbers[i], &value) && value == strtod(numbers[i], NULL), "%s: %.17g", numbers[i], value);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        CHECK(!curves_number(others[i], &value), "'%s' is no number", others[i]);
+        CHECK(!curves_number(others[i], &value), "'%s' is not a number", others[i]);
     for (int i = 0; i < 20000; i++) { /* the quick way and strtod agree to the bit */
         char text[40];
         snprintf(text, sizeof text, "%.9g", kr_test_normal() * pow(10, kr_test_uniform(-30, 30)));

@@ -53,7 +53,7 @@ TEST(digits_are_those_of_seed_and_number)
               lab_digits_fill(1, 0, -1, &byte, &byte) == KR_ERR_ARG &&
               lab_digits_fill(1, 0, 1, NULL, &byte) == KR_ERR_ARG &&
               lab_digits_fill(1, 0, 1, &byte, NULL) == KR_ERR_ARG && byte == 1,
-          "what is no call is not refused");
+          "what is not a call is not refused");
 }
 
 /* The class is the first draw of an image's own generator, whose seed is a draw of the set's. */

@@ -162,7 +162,7 @@ TEST(task_refusals)
     CHECK_ERROR(ctx, KR_ERR_ARG, "task rotor: n_rows = 0 must be from 1 to 16777216");
     task.kind = (lab_task_kind)4;
     CHECK(!lab_source_task(ctx, &task, 1, true), "not refused");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "task: kind = 4 is no task");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "task: kind = 4 is not a task");
     CHECK(!lab_task_name(task.kind) && !lab_task_family(task.kind, 0) && !lab_task_classes(task.kind), "task 4");
     lab_modular_task modular = lab_modular_task_default();
     modular.n_terms = 4;

@@ -321,11 +321,11 @@ TEST(csv_scales_refusals)
     kr_source_destroy(source);
     o.missing = (kr_csv_missing)9;
     CHECK(!table("t.csv", "a\n1\n"), "missing");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "csv: missing = 9 is no kr_csv_missing");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "csv: missing = 9 is not a kr_csv_missing");
     o.missing = KR_CSV_MISSING_ERROR;
     o.scaling = (kr_csv_scaling)7;
     CHECK(!table("t.csv", "a\n1\n"), "scaling");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "csv: scaling = 7 is no kr_csv_scaling");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "csv: scaling = 7 is not a kr_csv_scaling");
     end();
 }
 

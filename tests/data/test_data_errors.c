@@ -78,9 +78,9 @@ TEST(token_file_refusals)
     CHECK(kr_loader_step(loader) == 0, "it moved on");
     kr_loader_destroy(loader);
     kr_source_destroy(source);
-    REFUSED_FILE(": has 3 bytes, which is no number of ids of 2 bytes",
+    REFUSED_FILE(": has 3 bytes, which is not a number of ids of 2 bytes",
                  kr_source_raw_tokens(ctx, TEXT("abc"), 2, 300, -1));
-    REFUSED_FILE(": has 0 bytes, which is no number of ids of 2 bytes",
+    REFUSED_FILE(": has 0 bytes, which is not a number of ids of 2 bytes",
                  kr_source_raw_tokens(ctx, TEXT(""), 2, 300, -1));
     REFUSED(KR_ERR_ARG, "raw_tokens: id_bytes = 3, but ids have 2 or 4 bytes",
             kr_source_raw_tokens(ctx, path, 3, 300, -1));
@@ -110,7 +110,7 @@ TEST(text_refusals)
                  kr_source_jsonl(ctx, TEXT("{\"text\": \"a\"}"), "body", tok, NULL));
     REFUSED_FILE(", line 3: field \"text\" is a number, but must be a string",
                  kr_source_jsonl(ctx, TEXT("\n{\"text\": \"a\"}\n{\"text\": 5}"), "text", tok, NULL));
-    REFUSED_FILE(", line 1: is no object", kr_source_jsonl(ctx, TEXT("[1]"), "text", tok, NULL));
+    REFUSED_FILE(", line 1: is not an object", kr_source_jsonl(ctx, TEXT("[1]"), "text", tok, NULL));
     REFUSED_FILE(": there is no text in it", kr_source_jsonl(ctx, TEXT("\n \n{\"text\": \"\"}"), "text", tok, NULL));
     REFUSED(KR_ERR_ARG, "jsonl: field is NULL", kr_source_jsonl(ctx, path, NULL, tok, NULL));
     REFUSED(KR_ERR_ARG, "text: the tokenizer is NULL", kr_source_string(ctx, "a", 1, NULL, NULL));
@@ -160,7 +160,7 @@ TEST(table_refusals)
     snprintf(image_text, sizeof image_text, "%s: no column is left for the features", path);
     REFUSED(KR_ERR_ARG, image_text, kr_source_csv(ctx, path, &o));
     o.features = "a";
-    snprintf(image_text, sizeof image_text, "%s: is_class wants one target, not 2", path);
+    snprintf(image_text, sizeof image_text, "%s: is_class needs one target, not 2", path);
     REFUSED(KR_ERR_ARG, image_text, kr_source_csv(ctx, path, &o));
     o.delimiter = '"';
     REFUSED(KR_ERR_ARG, "csv: the delimiter cannot be a zero, a line break or a double quote",
@@ -228,7 +228,7 @@ TEST(loader_refusals)
     REFUSED_WITH(length, -1, KR_ERR_ARG, "loader: length = -1 must be from 0 to 4294967296");
     REFUSED_WITH(length, 0, KR_ERR_ARG, "loader: length = 0 stands for whole documents, which needs packs = false");
     REFUSED_WITH(n_epochs, -1, KR_ERR_ARG, "loader: n_epochs = -1 must not be negative");
-    REFUSED_WITH(part, (kr_data_part)2, KR_ERR_ARG, "loader: part = 2 is no kr_data_part");
+    REFUSED_WITH(part, (kr_data_part)2, KR_ERR_ARG, "loader: part = 2 is not a kr_data_part");
     REFUSED_WITH(part, KR_DATA_PART_VALIDATION, KR_ERR_ARG,
                  "loader: the validation part is empty: validation_fraction is 0");
     REFUSED_WITH(validation_fraction, 1, KR_ERR_ARG, "loader: validation_fraction = 1 must be at least 0 and below 1");

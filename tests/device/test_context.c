@@ -69,7 +69,7 @@ TEST(devices_by_name)
     CHECK(strcmp(kr_ctx_device(NULL), "none") == 0 && kr_ctx_device_memory(NULL).live_bytes == 0, "no context");
     static const char *const others[] = { "gpu", "cuda:", "cuda:x", "cuda:1x", "cuda0", "cud", "CPU", "cuda:12345" };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        expect_refusal(others[i], KR_ERR_ARG, " is no device; choose one of: cpu, cuda, cuda:N");
+        expect_refusal(others[i], KR_ERR_ARG, " is not a device; choose one of: cpu, cuda, cuda:N");
     char text[4096];
     const size_t length = kr_devices_text(text, sizeof text);
     CHECK(length == strlen(text) && strncmp(text, "cpu\n", 4) == 0 && strstr(text, "\ncuda") && strstr(text, "mock:1"),
@@ -180,9 +180,9 @@ TEST(precisions_by_name)
     setenv("KR_PRECISION", "", 1);
     expect_precision(KR_PRECISION_UNSET, KR_PRECISION_EXACT);
     setenv("KR_PRECISION", "BF16", 1);
-    expect_no_precision(KR_PRECISION_UNSET, "ctx: KR_PRECISION=BF16 is no precision; choose one of: exact, tf32, bf16");
-    expect_no_precision((kr_precision)3, "ctx: precision = 3 is no kr_precision");
-    expect_no_precision((kr_precision)-2, "ctx: precision = -2 is no kr_precision");
+    expect_no_precision(KR_PRECISION_UNSET, "ctx: KR_PRECISION=BF16 is not a precision; choose one of: exact, tf32, bf16");
+    expect_no_precision((kr_precision)3, "ctx: precision = 3 is not a kr_precision");
+    expect_no_precision((kr_precision)-2, "ctx: precision = -2 is not a kr_precision");
     CHECK(kr_ctx_precision(NULL) == KR_PRECISION_EXACT, "no context");
     if (set) setenv("KR_PRECISION", before, 1);
     else unsetenv("KR_PRECISION");

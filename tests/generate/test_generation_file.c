@@ -406,7 +406,7 @@ TEST(forged_generations)
            .at = 1, .value = 2);
     REFUSE(KR_ERR_FORMAT, "row 0 of tensor 'generation.occurred' has a number out of range", .tensor = names[2],
            .at = 2, .value = INT64_C(1) << 31);
-    REFUSE(KR_ERR_FORMAT, "tensor 'generation.text' holds 256, which is no byte", .tensor = names[3], .at = 0,
+    REFUSE(KR_ERR_FORMAT, "tensor 'generation.text' holds 256, which is not a byte", .tensor = names[3], .at = 0,
            .value = 256);
     REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' counts less than no tokens", .tensor = names[0], .at = 1,
            .value = -1);

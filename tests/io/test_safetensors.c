@@ -176,9 +176,9 @@ TEST(refused_headers)
         { ONE("{\"dtype\":\"F32\"," FOUR_BYTES), "tensor 'x' has no shape: an array of sizes" },
         { ONE("{\"dtype\":\"F32\",\"shape\":1," FOUR_BYTES), "tensor 'x' has no shape: an array of sizes" },
         { ONE("{\"dtype\":\"F32\",\"shape\":[1,-1]," FOUR_BYTES),
-          "tensor 'x': axis 1 of its shape is no whole number >= 0" },
+          "tensor 'x': axis 1 of its shape is not a whole number >= 0" },
         { ONE("{\"dtype\":\"F32\",\"shape\":[1.0]," FOUR_BYTES),
-          "tensor 'x': axis 0 of its shape is no whole number >= 0" },
+          "tensor 'x': axis 0 of its shape is not a whole number >= 0" },
         { ONE("{\"dtype\":\"F32\",\"shape\":[1,1,1,1,1,1,1,1,1]," FOUR_BYTES),
           "tensor 'x' has 9 axes, but at most 8 are taken" },
         { ONE("{\"dtype\":\"F32\",\"shape\":[4294967296,4294967296]," FOUR_BYTES),
@@ -212,7 +212,7 @@ TEST(refused_headers)
         { ONE("{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[0,2]}"),
           "the file holds 4 bytes of data, but its tensors end at 2" },
         { ONE("{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[2,4]}"),
-          "tensor 'x': its data begins at 2, but the bytes from 0 on are nobody's" },
+          "tensor 'x': its data begins at 2, but the bytes from 0 on belong to no tensor" },
         { "{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"y\":{\"dtype\":\"F16\",\"shape\":[1],"
           "\"data_offsets\":[2,4]}}",
           "tensor 'y': its data begins at 2, inside that of 'x', which ends at 4" },
@@ -221,7 +221,7 @@ TEST(refused_headers)
           "tensor 'y': its data begins at 0, inside that of 'x', which ends at 4" },
         { "{\"x\":{\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]},\"y\":{\"dtype\":\"I8\",\"shape\":[1],\"data_"
           "offsets\":[3,4]}}",
-          "tensor 'y': its data begins at 3, but the bytes from 1 on are nobody's" },
+          "tensor 'y': its data begins at 3, but the bytes from 1 on belong to no tensor" },
         { "{\"12345678901234567890123456789012345678901234567890123456789012345678901234567890\":1}",
           "tensor '12345678901234567890123456789012345678901234567890123456789012345678...' is described by a value of "
           "kind number, but "
@@ -349,7 +349,7 @@ TEST(conversions)
     IGNORE(kr_safetensors_read(f, ITEM("none"), KR_DTYPE_F32, floats, 1));
     CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: item is NULL; was the tensor found?");
     IGNORE(kr_safetensors_read(f, ITEM("d"), (kr_dtype)9, floats, 2));
-    CHECK_ERROR(ctx, KR_ERR_DTYPE, "safetensors: 9 is no kr_dtype");
+    CHECK_ERROR(ctx, KR_ERR_DTYPE, "safetensors: 9 is not a kr_dtype");
     IGNORE(kr_safetensors_read(f, ITEM("d"), KR_DTYPE_F32, NULL, 2));
     CHECK_ERROR(ctx, KR_ERR_ARG, "safetensors: out is NULL");
     kr_safetensors_close(f);

@@ -205,7 +205,7 @@ TEST(refused_tensors)
     CHECK_ERROR(ctx, KR_ERR_ARG,
                 "tensor_file: no tensor can have the name __metadata__, which safetensors keep for themselves");
     kr_tensor_writer_add(w, "y", (kr_dtype)6, one, floats);
-    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: tensor 'y': 6 is no kr_dtype");
+    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: tensor 'y': 6 is not a kr_dtype");
     kr_tensor_writer_add(w, "y", KR_DTYPE_F32, KR_SHAPE(2, -1), floats);
     CHECK_ERROR(
         ctx, KR_ERR_SHAPE,

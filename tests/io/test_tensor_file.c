@@ -227,7 +227,7 @@ TEST(weights_reads_refused)
     IGNORE(kr_tensor_file_read(w, NULL, KR_DTYPE_F32, out, 6));
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: item is NULL; was the tensor found?");
     IGNORE(kr_tensor_file_read(w, x, (kr_dtype)9, out, 6));
-    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: 9 is no kr_dtype");
+    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: 9 is not a kr_dtype");
     IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F32, out, 5));
     CHECK_ERROR(ctx, KR_ERR_SHAPE, "tensor_file: tensor 'x' [2, 3] has 6 elements, not 5");
     IGNORE(kr_tensor_file_read(w, x, KR_DTYPE_F32, NULL, 6));
@@ -366,7 +366,7 @@ TEST(weights_files_refused)
     write_image(in_folder("a"), old, sizeof old - 1);
     check_path_error(
         ctx, in_folder("a"), KR_ERR_UNSUPPORTED,
-        "tensor_file: @/a: a torch file of the kind before torch 1.6, which is no zip; in Python, write it again "
+        "tensor_file: @/a: a torch file of the kind before torch 1.6, which is not a zip; in Python, write it again "
         "with torch.save(torch.load(path), path)");
     image m = TORCH(BEGIN "cos\nsystem\n.");
     write_image(in_folder("pytorch_model.bin"), m.bytes, m.count);
@@ -378,7 +378,7 @@ TEST(weights_files_refused)
     m = TORCH(BEGIN "}(" X TENSOR X TENSOR "u.");
     write_image(in_folder("pytorch_model.bin"), m.bytes, m.count);
     free(m.bytes);
-    check_path_error(ctx, folder, KR_ERR_FORMAT, "tensor_file: @/pytorch_model.bin: tensor 'x' is there twice");
+    check_path_error(ctx, folder, KR_ERR_FORMAT, "tensor_file: @/pytorch_model.bin: tensor 'x' occurs twice");
     CHECK(!kr_tensor_file_open_memory(ctx, NULL, 0), "no memory");
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: data is NULL");
     kr_ctx_destroy(ctx);

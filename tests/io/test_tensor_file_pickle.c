@@ -129,7 +129,7 @@ TEST(pickle_asks_for_other_things)
     REFUSED(BEGIN "ctorch\0x\nFloatStorage\n.", "it asks for torch?x.FloatStorage, which");
     REFUSED(BEGIN "cos\nsystem", "the program ends inside a name");
     REFUSED(BEGIN "cos", "the program ends inside a name");
-    REFUSED(BEGIN X INT("\1") "\x93.", "a global's name is no text");
+    REFUSED(BEGIN X INT("\1") "\x93.", "a global's name is not text");
     REFUSED(BEGIN X "\x93.", "the stack has 1 values, but 2 are needed");
     kr_ctx_destroy(ctx);
 }
@@ -191,7 +191,7 @@ TEST(pickle_instructions_refused)
         if (is_known[code]) continue;
         const unsigned char program[] = { 0x80, 2, (unsigned char)code, '.' };
         char part[80];
-        snprintf(part, sizeof part, "tensor_file: the pickle at byte 2: 0x%02x is no instruction", code);
+        snprintf(part, sizeof part, "tensor_file: the pickle at byte 2: 0x%02x is not an instruction", code);
         check_refused(ctx, make_torch(program, sizeof program), part);
     }
     kr_ctx_destroy(ctx);
@@ -215,7 +215,7 @@ TEST(pickle_programs_refused)
     REFUSED(BEGIN "t.", "the pickle at byte 2: there is no mark on the stack");
     REFUSED(BEGIN "u.", "there is no mark on the stack");
     REFUSED(BEGIN "(u.", "the stack is empty");
-    REFUSED(BEGIN "N(u.", "put into None, which is no dictionary");
+    REFUSED(BEGIN "N(u.", "put into None, which is not a dictionary");
     REFUSED(BEGIN "q\0.", "the stack is empty");
     REFUSED(BEGIN "}(q\0.", "the stack is empty");
     REFUSED(BEGIN "}(\x85.", "the stack has 0 values, but 1 are needed");
@@ -262,7 +262,7 @@ TEST(pickle_objects_refused)
     REFUSED(BEGIN "}(Nu.", "a dictionary's last key has no value");
     REFUSED(BEGIN "}" INT("\1") TENSOR "s.", "a dictionary's key is an integer, but must be a text");
     REFUSED(BEGIN "}(" X TENSOR "}Nu.", "a dictionary's key is a dictionary, but must be a text");
-    REFUSED(BEGIN ")" X TENSOR "s.", "a key and its value are put into a tuple, which is no dictionary");
+    REFUSED(BEGIN ")" X TENSOR "s.", "a key and its value are put into a tuple, which is not a dictionary");
     REFUSED(BEGIN "ccollections\nOrderedDict\n)\x85R.", "an OrderedDict is made of 1 arguments, not 0");
     REFUSED(BEGIN "}" METADATA "Nsb.", "attributes are set on a dictionary, but only an OrderedDict may have them");
     REFUSED(BEGIN NO_HOOKS "Nb.", "attributes are set on a dictionary, but only an OrderedDict may have them");
@@ -301,7 +301,7 @@ TEST(pickle_objects_refused)
     REFUSED(BEGIN "}q\0" X "h\0s.", "'x' is a dictionary, but only tensors are taken"); /* itself */
     REFUSED(BEGIN "}q\0" TEXT("\5", "model") "h\0s.", "'model' is a dictionary, but only tensors are taken");
     REFUSED(BEGIN "}" TEXT("\3", "a\0b") TENSOR "s.", "the name of tensor 'a?b' holds a zero byte");
-    REFUSED(BEGIN "}(" X TENSOR TEXT("\1", "y") TENSOR X TENSOR "u.", "tensor_file: tensor 'x' is there twice");
+    REFUSED(BEGIN "}(" X TENSOR TEXT("\1", "y") TENSOR X TENSOR "u.", "tensor_file: tensor 'x' occurs twice");
     REFUSED(BEGIN "}(" TEXT("\5", "model") "}" X TENSOR "u.",
             "the file has 'x' in addition to 'model', and 'x' is a tensor; save 'model' alone");
     REFUSED(BEGIN "}(" TEXT("\5", "model") "}" TEXT("\xa", "state_dict") "}u.",

@@ -426,11 +426,11 @@ TEST(save_refused)
     CHECK_ERROR(ctx, KR_ERR_ARG,
                 "tensor_file: no tensor can have the name __metadata__, which safetensors keep for themselves");
     kr_tensor_writer_add(w, "y", (kr_dtype)7, KR_SCALAR, floats);
-    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: tensor 'y': 7 is no kr_dtype");
+    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: tensor 'y': 7 is not a kr_dtype");
     IGNORE(kr_tensor_writer_save_folder(w, NULL, KR_CONTAINER_TORCH, 0));
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: folder is NULL");
     IGNORE(kr_tensor_writer_save_folder(w, folder, (kr_container)2, 0));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: 2 is no kr_container");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: 2 is not a kr_container");
     char message[600];
     snprintf(message, sizeof message, "tensor_file: cannot write to %s: there is no such folder", in_folder("none"));
     IGNORE(kr_tensor_writer_save_folder(w, in_folder("none"), KR_CONTAINER_TORCH, 0));
@@ -597,7 +597,7 @@ TEST(metadata_and_single_files)
     CHECK_ERROR(ctx, KR_ERR_UNSUPPORTED,
                 "tensor_file: the writer has metadata, which torch files cannot hold; use KR_CONTAINER_SAFETENSORS");
     IGNORE(kr_tensor_writer_save(w, in_folder("y"), (kr_container)7));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: 7 is no kr_container");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: 7 is not a kr_container");
     CHECK(kr_tensor_writer_save(w, in_folder("x.safetensors"), KR_CONTAINER_SAFETENSORS) == KR_OK &&
               kr_tensor_writer_save_folder(w, in_folder(""), KR_CONTAINER_SAFETENSORS, 0) == KR_OK,
           "%s", kr_ctx_message(ctx));

@@ -261,7 +261,7 @@ TEST(refusals)
 
     m = make_mamba2();
     refuse(m.in, (kr_ssd_path){ (kr_ssd_algorithm)7, 0 }, KR_ERR_ARG,
-           "mamba2_ssd: algorithm 7 is none of Minimal, Serial, SerialRecalculated", &m);
+           "mamba2_ssd: algorithm 7 is not one of Minimal, Serial, SerialRecalculated", &m);
 
     m = make_mamba2();
     in = m.in;

@@ -260,7 +260,7 @@ TEST(official_refusals)
 {
     begin();
     static const refusal rows[] = {
-        { F, "[]", "config.json: the file is no object, but of the kind array" },
+        { F, "[]", "config.json: the file is not an object, but of the kind array" },
         { F, "{\"d_model\": 1, \"d_model\": 2}",
           "config.json: json: at byte 15: the key \"d_model\" occurs twice in one object" },
         { F, "{", "config.json: json: at byte 1: expected a key in quotes, got the end of the text" },

@@ -314,7 +314,7 @@ TEST(token_ids_in_either_layout)
     CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "generation_config.json: ");
     put_text("m", "generation_config.json", "[]");
     CHECK(!kr_model_load(ctx, in_folder("m"), NULL), "an array");
-    CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "generation_config.json: the file is no object, but of the kind array");
+    CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "generation_config.json: the file is not an object, but of the kind array");
 
     /* of a model without any, an old file would be read in its place */
     kr_model *without = load_golden("official_lm/mamba1");

@@ -153,7 +153,7 @@ TEST(bidi_config_refusals)
     const int64_t beyond[4] = { 0, 1, 4, 0 }, negative[4] = { 0, -1, 2, 3 };
     const kr_class_token bad_kind[2] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = (kr_class_token_kind)9 } };
     const kr_class_token bad_place[1] = { { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -1 } };
-    REFUSES("block.family = 3 is none of mamba1, mamba2, mamba3", c.block.family = (kr_family)3);
+    REFUSES("block.family = 3 is not one of mamba1, mamba2, mamba3", c.block.family = (kr_family)3);
     REFUSES("block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block",
             c.block.config = NULL);
     REFUSES("n_layers = 0, but must be at least 2", c.n_layers = 0);
@@ -162,7 +162,7 @@ TEST(bidi_config_refusals)
     REFUSES("n_virtual = 5, but must be even: layers come in pairs", c.n_virtual = 5);
     REFUSES("n_virtual = -4, but must be at least 2", c.n_virtual = -4);
     REFUSES("n_virtual = 1, but must be at least 2", c.n_virtual = 1);
-    REFUSES("schedule = 5 is none of strided cyclic, strided stretched, symmetric cyclic, symmetric stretched, custom",
+    REFUSES("schedule = 5 is not one of strided cyclic, strided stretched, symmetric cyclic, symmetric stretched, custom",
             c.schedule = (kr_bidi_schedule)5);
     REFUSES("custom_schedule is NULL, but the schedule is custom; give n_virtual numbers",
             c.schedule = KR_BIDI_SCHEDULE_CUSTOM);
@@ -188,7 +188,7 @@ TEST(bidi_config_refusals)
                                          .per_virtual_layer = false }));
     REFUSES("n_latents = -1, but must not be negative", c.n_latents = -1);
     REFUSES("n_latents = 1, but latents is NULL", c.n_latents = 1);
-    REFUSES("latents[1].kind = 9 is none of start, middle, end, custom", c.n_latents = 2, c.latents = bad_kind);
+    REFUSES("latents[1].kind = 9 is not one of start, middle, end, custom", c.n_latents = 2, c.latents = bad_kind);
     REFUSES("latents[0].at = -1, but a custom place must not be negative", c.n_latents = 1, c.latents = bad_place);
     CHECK(!kr_bidi_create(ctx, NULL), "no config");
     CHECK_ERROR(ctx, KR_ERR_ARG, "bidi.create: config is NULL");

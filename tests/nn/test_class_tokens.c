@@ -318,7 +318,7 @@ TEST(marker_refusals)
     REFUSED(KR_ERR_ARG, "op: n_latents = -1, but must not be negative",
             kr_markers_check(ctx, "op", "latents", good, -1));
     REFUSED(KR_ERR_ARG, "op: n_latents = 2, but latents is NULL", kr_markers_check(ctx, "op", "latents", NULL, 2));
-    REFUSED(KR_ERR_ARG, "op: latents[1].kind = 4 is none of start, middle, end, custom",
+    REFUSED(KR_ERR_ARG, "op: latents[1].kind = 4 is not one of start, middle, end, custom",
             kr_markers_check(ctx, "op", "latents", kind, 2));
     REFUSED(KR_ERR_ARG, "op: latents[2].at = -3, but a custom place must not be negative",
             kr_markers_check(ctx, "op", "latents", place, 3));

@@ -33,7 +33,7 @@ static void check_row(const kr_param_row *row, const wanted *w)
     CHECK(kr_tensor_dtype(row->tensor) == w->dtype, "%s is %s", w->name, kr_dtype_name(kr_tensor_dtype(row->tensor)));
     CHECK(row->decays == w->decays, "%s %s", w->name, row->decays ? "decays" : "does not decay");
     CHECK(strcmp(segments, w->segments) == 0, "%s: segments \"%s\", not \"%s\"", w->name, segments, w->segments);
-    CHECK(kr_requires_grad(row->tensor), "%s wants no gradient", w->name);
+    CHECK(kr_requires_grad(row->tensor), "%s needs no gradient", w->name);
 }
 
 static void check_table(const kr_mamba1_config *config, int64_t count, const wanted *rows)
@@ -308,8 +308,8 @@ TEST(mamba1_config_steps)
     REFUSE_FIELD(dt_max, (double)INFINITY, "dt_max = inf, but must be above 0 and finite");
     REFUSE_FIELD(dt_init_floor, -1, "dt_init_floor = -1, but must be above 0 and finite");
     REFUSE_FIELD(dt_scale, -0.5, "dt_scale = -0.5, but must be finite and not negative");
-    REFUSE_FIELD(bcdt_norm_eps, -1e-6, "bcdt_norm_eps = -1e-06, but must be finite and not negative; 0 is no norm");
-    REFUSE_FIELD(bcdt_norm_eps, (double)NAN, "bcdt_norm_eps = nan, but must be finite and not negative; 0 is no norm");
+    REFUSE_FIELD(bcdt_norm_eps, -1e-6, "bcdt_norm_eps = -1e-06, but must be finite and not negative; 0 means no norm");
+    REFUSE_FIELD(bcdt_norm_eps, (double)NAN, "bcdt_norm_eps = nan, but must be finite and not negative; 0 means no norm");
     REFUSE_FIELD(dt_scale, (double)INFINITY, "dt_scale = inf, but must be finite and not negative");
     REFUSE_FIELD(dt_limit_min, -1, "dt_limit_min = -1, but must be finite and not negative");
     REFUSE_FIELD(dt_limit_min, (double)INFINITY, "dt_limit_min = inf, but must be finite and not negative");

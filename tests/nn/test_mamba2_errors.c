@@ -60,7 +60,7 @@ TEST(mamba2_config_numbers)
     REFUSED_CONFIG(KR_ERR_ARG, "dt_limit_min = inf, but must be finite and not negative", c.dt_limit_min = INFINITY);
     REFUSED_CONFIG(KR_ERR_ARG, "dt_limit_max = 1, but must be at least dt_limit_min = 2", c.dt_limit_min = 2,
                    c.dt_limit_max = 1);
-    REFUSED_CONFIG(KR_ERR_ARG, "path.algorithm = 3 is none of Minimal, Serial, SerialRecalculated",
+    REFUSED_CONFIG(KR_ERR_ARG, "path.algorithm = 3 is not one of Minimal, Serial, SerialRecalculated",
                    c.path.algorithm = (kr_ssd_algorithm)3);
     REFUSED_CONFIG(KR_ERR_ARG, "path.chunk_len = -1, but must be at least 1, or 0 for the optimal one",
                    c.path.chunk_len = -1);
@@ -183,7 +183,7 @@ TEST(mamba2_tokens)
             kr_block_forward(t, (const kr_block *)m, F(2, 3, 32), &(kr_block_call){ .reserved = { t } }).y);
     REFUSED(KR_ERR_DTYPE, "mamba2.forward: mask [2, 3] is f32, but must be i32 or i64",
             kr_block_forward(t, (const kr_block *)m, F(2, 3, 32), &(kr_block_call){ .mask_bs = F(2, 3) }).y);
-    REFUSED(KR_ERR_ARG, "mamba2_ssd: algorithm 5 is none of Minimal, Serial, SerialRecalculated",
+    REFUSED(KR_ERR_ARG, "mamba2_ssd: algorithm 5 is not one of Minimal, Serial, SerialRecalculated",
             kr_mamba2_forward(t, m, F(2, 3, 32), NULL, (kr_ssd_path){ (kr_ssd_algorithm)5, 0 }).y);
     REFUSED(KR_ERR_ARG, "mamba2_ssd: chunk_len = -3, but must be at least 1, or 0 for the optimal one",
             kr_mamba2_forward(t, m, F(2, 3, 32), NULL, (kr_ssd_path){ KR_SSD_SERIAL, -3 }).y);

@@ -243,7 +243,7 @@ TEST(mamba3_config_refusals)
     BAD(KR_ERR_ARG, "dt_min = 0.2 is above dt_max = 0.1", c.dt_min = 0.2);
     BAD(KR_ERR_ARG, "dt_limit_max = 1, but must be at least dt_limit_min = 2",
         (c.dt_limit_min = 2, c.dt_limit_max = 1));
-    BAD(KR_ERR_ARG, "path.algorithm = 3 is none of Minimal, Serial, SerialRecalculated",
+    BAD(KR_ERR_ARG, "path.algorithm = 3 is not one of Minimal, Serial, SerialRecalculated",
         c.path.algorithm = (kr_ssd_algorithm)3);
     BAD(KR_ERR_ARG, "path.chunk_len = -1, but must be at least 1, or 0 for the optimal one", c.path.chunk_len = -1);
     BAD(KR_ERR_ARG, "pathway = 2 is neither single nor double", c.pathway = (kr_mamba3_pathway)2);

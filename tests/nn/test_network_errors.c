@@ -26,13 +26,13 @@ TEST(layers_refuse_configs)
                                                 { 1, { .kind = (kr_class_token_kind)-1 } } };
     static const kr_layer_marker bad_at[] = { { 1, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -4 } } };
     REFUSED(KR_ERR_ARG, "layers.create: config is NULL", kr_layers_create(ctx, NULL));
-    STACK("block.family = 7 is none of mamba1, mamba2, mamba3", c->block.family = (kr_family)7);
+    STACK("block.family = 7 is not one of mamba1, mamba2, mamba3", c->block.family = (kr_family)7);
     STACK("block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block",
           c->block.config = NULL);
     STACK("n_layers = 0, but must be at least 1", c->n_layers = 0);
     STACK("n_layers = 9223372036854775807, but must be at most 1073741824", c->n_layers = INT64_MAX);
     STACK("n_virtual = -1, but must be at least 0", c->n_virtual = -1);
-    STACK("schedule = 3 is none of cyclic, stretched, custom", c->schedule = (kr_schedule)3);
+    STACK("schedule = 3 is not one of cyclic, stretched, custom", c->schedule = (kr_schedule)3);
     STACK("custom_schedule is NULL, but the schedule is custom; give n_virtual numbers",
           c->schedule = KR_SCHEDULE_CUSTOM);
     STACK("custom_schedule[2] = 2, but must be from 0 to 1: a set of weights",
@@ -63,17 +63,17 @@ TEST(layers_refuse_configs)
                                         .init_bias_step = NAN,
                                         .per_virtual_layer = false }));
     STACK("grad_horizon = -2, but must be at least -1", c->grad_horizon = -2);
-    STACK("recompute = 3 is none of none, all, budget", c->recompute = (kr_recompute)3);
+    STACK("recompute = 3 is not one of none, all, budget", c->recompute = (kr_recompute)3);
     STACK("recompute_budget = 0, but recompute asks for a budget in bytes", c->recompute = KR_RECOMPUTE_BUDGET);
     STACK("n_latents = -1, but must not be negative", c->n_latents = -1);
     STACK("n_latents = 1, but latents is NULL", c->n_latents = 1);
-    STACK("latents[1].kind = 9 is none of start, middle, end, custom", (c->n_latents = 2, c->latents = kinds));
+    STACK("latents[1].kind = 9 is not one of start, middle, end, custom", (c->n_latents = 2, c->latents = kinds));
     STACK("latents[0].at = -1, but a custom place must not be negative", (c->n_latents = 1, c->latents = places));
     STACK("n_layer_latents = -1, but must not be negative", c->n_layer_latents = -1);
     STACK("n_layer_latents = 2, but layer_latents is NULL", c->n_layer_latents = 2);
     STACK("layer_latents[1].layer = 2, but must be from 0 to 1: a set of weights",
           (c->n_layer_latents = 2, c->layer_latents = far));
-    STACK("layer_latents[1].marker.kind = -1 is none of start, middle, end, custom",
+    STACK("layer_latents[1].marker.kind = -1 is not one of start, middle, end, custom",
           (c->n_layer_latents = 2, c->layer_latents = bad_kind));
     STACK("layer_latents[0].marker.at = -4, but a custom place must not be negative",
           (c->n_layer_latents = 1, c->layer_latents = bad_at));

@@ -190,7 +190,7 @@ TEST(params_compose_refusals_of_rows)
             kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(1), &o));
     kr_param_options_init(&o);
     o.is_linear = true;
-    REFUSED(KR_ERR_SHAPE, "params.make: y [4] is said to be linear, but is no matrix [out in]",
+    REFUSED(KR_ERR_SHAPE, "params.make: y [4] is said to be linear, but is not a matrix [out in]",
             kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(4), &o));
     o.n_segments = 1;
     REFUSED(KR_ERR_ARG, "params.make: y has n_segments = 1, but segments is NULL",
@@ -203,9 +203,9 @@ TEST(params_compose_refusals_of_rows)
     REFUSED(KR_ERR_ARG, "params.share: there is a parameter x already", kr_params_share(p, "x", lent, NULL) == KR_OK);
     REFUSED(KR_ERR_ARG, "params.share: y is the parameter that the table has as x",
             kr_params_share(p, "y", x, NULL) == KR_OK);
-    REFUSED(KR_ERR_ARG, "params.share: y is no parameter of this context: kr_param_create makes one",
+    REFUSED(KR_ERR_ARG, "params.share: y is not a parameter of this context: kr_param_create makes one",
             kr_params_share(p, "y", F(2), NULL) == KR_OK);
-    REFUSED(KR_ERR_ARG, "params.share: y is no parameter of this context: kr_param_create makes one",
+    REFUSED(KR_ERR_ARG, "params.share: y is not a parameter of this context: kr_param_create makes one",
             kr_params_share(p, "y", NULL, NULL) == KR_OK);
     CHECK(kr_params_count(p) == 1 && kr_params_share(NULL, "y", x, NULL) == KR_ERR_ARG, "the table is as before");
     CHECK(!kr_params_make(NULL, "y", KR_DTYPE_F32, KR_SHAPE(1), NULL), "a row of no table");

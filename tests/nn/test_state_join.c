@@ -136,9 +136,9 @@ TEST(states_that_do_not_join)
     REFUSED(KR_ERR_ARG,
             "state.join: states[1] and states[0] differ in what was announced, or in the markers that are due",
             kr_state_join(t, 2, (kr_state *[]){ fresh, told }));
-    REFUSED(KR_ERR_ARG, "state.join: slot 0 of states[1] is in use, but that of states[0] is fresh",
+    REFUSED(KR_ERR_ARG, "state.join: slot 0 of states[1] is in use, but that of states[0] is initial",
             kr_state_join(t, 2, (kr_state *[]){ fresh, used }));
-    REFUSED(KR_ERR_ARG, "state.join: slot 0 of states[1] is fresh, but that of states[0] is in use",
+    REFUSED(KR_ERR_ARG, "state.join: slot 0 of states[1] is initial, but that of states[0] is in use",
             kr_state_join(t, 2, (kr_state *[]){ used, fresh }));
     kr_state *single = kr_state_create(ctx, stack, 1);
     kr_state_copy(single, used);

@@ -210,9 +210,9 @@ TEST(shapes)
     REFUSED(KR_ERR_ARG, "permute: axis 1 of x [2, 3] is named twice", kr_permute(t, F(2, 3), KR_AXES(1, -1)));
     REFUSED(KR_ERR_ARG, "permute: axis 2 of x [2, 3], which has rank 2", kr_permute(t, F(2, 3), KR_AXES(0, 2)));
     REFUSED(KR_ERR_SHAPE, "transpose: x [3] has rank 1, but must have at least 2 (axes ..mn)", kr_transpose(t, F(3)));
-    REFUSED(KR_ERR_ARG, "slice: 2 to 1 is no range of axis 0 of x [3, 4]", kr_slice(t, F(3, 4), 0, 2, 1));
-    REFUSED(KR_ERR_ARG, "slice: 0 to 5 is no range of axis 1 of x [3, 4]", kr_slice(t, F(3, 4), -1, 0, 5));
-    REFUSED(KR_ERR_ARG, "slice: -5 to 2 is no range of axis 1 of x [3, 4]", kr_slice(t, F(3, 4), 1, -5, 2));
+    REFUSED(KR_ERR_ARG, "slice: 2 to 1 is not a range of axis 0 of x [3, 4]", kr_slice(t, F(3, 4), 0, 2, 1));
+    REFUSED(KR_ERR_ARG, "slice: 0 to 5 is not a range of axis 1 of x [3, 4]", kr_slice(t, F(3, 4), -1, 0, 5));
+    REFUSED(KR_ERR_ARG, "slice: -5 to 2 is not a range of axis 1 of x [3, 4]", kr_slice(t, F(3, 4), 1, -5, 2));
     REFUSED(KR_ERR_ARG, "slice: axis 2 of x [3, 4], which has rank 2", kr_slice(t, F(3, 4), 2, 0, 1));
     REFUSED(KR_ERR_SHAPE, "split: the 2 sizes add up to 3, but axis 1 of x [3, 4] is 4",
             kr_split(t, F(3, 4), 1, 2, wrong, parts));
@@ -242,7 +242,7 @@ TEST(shapes)
     REFUSED(KR_ERR_SHAPE, "expand: x [1] does not repeat to [-1]: only axes of size 1 do",
             kr_expand(t, F(1), KR_SHAPE(-1)));
     REFUSED(KR_ERR_ARG, "flip: axis 1 of x [3], which has rank 1", kr_flip(t, F(3), 1));
-    REFUSED(KR_ERR_DTYPE, "cast: 17 is no kr_dtype", kr_cast(t, F(3), (kr_dtype)17));
+    REFUSED(KR_ERR_DTYPE, "cast: 17 is not a kr_dtype", kr_cast(t, F(3), (kr_dtype)17));
     end();
 }
 
@@ -372,7 +372,7 @@ TEST(new_tensors)
             kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2, -1)));
     REFUSED(KR_ERR_SHAPE, "new: rank 9, but tensors have from 0 to 8 axes",
             kr_zeros(t, KR_DTYPE_F32, (kr_shape){ 9, { 1 } }));
-    REFUSED(KR_ERR_DTYPE, "new: 9 is no kr_dtype", kr_full(t, (kr_dtype)9, KR_SHAPE(1), 0));
+    REFUSED(KR_ERR_DTYPE, "new: 9 is not a kr_dtype", kr_full(t, (kr_dtype)9, KR_SHAPE(1), 0));
     REFUSED(KR_ERR_SHAPE, "new: shape [1152921504606846976] has a negative size or more elements than can be addressed",
             kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(INT64_C(1) << 60)));
     REFUSED(KR_ERR_DTYPE, "randn: type i32, but draws are f32, f64, bf16 or f16",
@@ -383,7 +383,7 @@ TEST(new_tensors)
             kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(2), NULL));
     REFUSED(KR_ERR_SHAPE, "from_data: no shape: rank 1 must be from 0 to 8, and sizes not negative and addressable",
             kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(-2), &ctx));
-    REFUSED(KR_ERR_DTYPE, "view_data: -1 is no kr_dtype", kr_view_data(t, (kr_dtype)-1, KR_SHAPE(2), NULL, &ctx));
+    REFUSED(KR_ERR_DTYPE, "view_data: -1 is not a kr_dtype", kr_view_data(t, (kr_dtype)-1, KR_SHAPE(2), NULL, &ctx));
     REFUSED(KR_ERR_DTYPE, "input: x is i32, but only floats have gradients", kr_input(t, I(2)));
     REFUSED(KR_ERR_DTYPE, "param: type i32, but a parameter is f32, f64, bf16 or f16",
             kr_param_create(ctx, KR_DTYPE_I32, KR_SHAPE(2)));
@@ -402,7 +402,7 @@ TEST(reading_and_writing)
     CHECK(kr_param_write(w, KR_DTYPE_F32, NULL, 4) == KR_ERR_ARG, "status");
     CHECK_ERROR(ctx, KR_ERR_ARG, "param_write: data is NULL");
     CHECK(kr_param_write(w, (kr_dtype)77, out, 4) == KR_ERR_DTYPE, "status");
-    CHECK_ERROR(ctx, KR_ERR_DTYPE, "param_write: 77 is no kr_dtype");
+    CHECK_ERROR(ctx, KR_ERR_DTYPE, "param_write: 77 is not a kr_dtype");
     CHECK(kr_param_fill(x, 1) == KR_ERR_ARG, "status");
     CHECK_ERROR(ctx, KR_ERR_ARG, "param_fill: the tensor [2, 3] is on a tape; only parameters are written");
     CHECK(kr_param_normal(x, 0, 1) == KR_ERR_ARG && kr_param_fill(NULL, 0) == KR_ERR_ARG, "status");
@@ -412,7 +412,7 @@ TEST(reading_and_writing)
     CHECK(kr_tensor_read(x, (kr_dtype)6, out, 6) == KR_ERR_DTYPE &&
               kr_tensor_read(NULL, KR_DTYPE_F32, out, 0) == KR_ERR_ARG,
           "status");
-    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_read: 6 is no kr_dtype");
+    CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_read: 6 is not a kr_dtype");
     CHECK(isnan(kr_item(x)), "item of six elements is NaN");
     CHECK_ERROR(ctx, KR_ERR_SHAPE, "item: x [2, 3] has 6 elements, but must have 1");
     CHECK(isnan(kr_tensor_at(x, (const int64_t[]){ 1, 3 })), "an element out of range is NaN");
@@ -505,7 +505,7 @@ TEST(contexts)
                  "ctx: threads = -1, but must be from 1 to 1024, or 0 for one on each CPU");
     check_broken(with_options(1025, NULL), KR_ERR_ARG,
                  "ctx: threads = 1025, but must be from 1 to 1024, or 0 for one on each CPU");
-    snprintf(text, sizeof text, "ctx: isa = sse9 is no instruction set of this build; choose one of: %s", choices);
+    snprintf(text, sizeof text, "ctx: isa = sse9 is not an instruction set of this build; choose one of: %s", choices);
     check_broken(with_options(1, "sse9"), KR_ERR_ARG, text);
     kr_ctx_options empty = { .size = 0 };
     snprintf(
@@ -515,7 +515,7 @@ TEST(contexts)
     check_broken(kr_ctx_create(&empty), KR_ERR_ARG, text);
 
     setenv("KR_ISA", "mmx", 1);
-    snprintf(text, sizeof text, "ctx: KR_ISA=mmx is no instruction set of this build; choose one of: %s", choices);
+    snprintf(text, sizeof text, "ctx: KR_ISA=mmx is not an instruction set of this build; choose one of: %s", choices);
     check_broken(kr_ctx_create(NULL), KR_ERR_ARG, text);
     setenv("KR_ISA", "ref", 1);
     kr_ctx *by_environment = kr_ctx_create(NULL);

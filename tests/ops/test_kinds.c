@@ -79,16 +79,16 @@ TEST(kinds_that_are_none)
         kr_tape_reset(tape);                                                                                           \
         x = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(2), 1);                                                               \
     } while (0)
-    NONE(kr_unary(tape, (kr_unary_kind)99, x, 0, 0), "unary: 99 is no kr_unary_kind");
-    NONE(kr_unary(tape, (kr_unary_kind)(-1), x, 0, 0), "unary: -1 is no kr_unary_kind");
-    NONE(kr_binary(tape, (kr_binary_kind)7, x, x), "binary: 7 is no kr_binary_kind");
-    NONE(kr_compare(tape, (kr_comparison)6, x, x), "compare: 6 is no kr_comparison");
-    NONE(kr_reduce(tape, (kr_reduce_kind)3, x, KR_ALL_AXES, false), "reduce: 3 is no kr_reduce_kind");
-    NONE(kr_random(tape, KR_DTYPE_F32, KR_SHAPE(2), (kr_random_kind)2, 0, 1), "random: 2 is no kr_random_kind");
-    NONE(kr_ssd_core_run(tape, (kr_ssd_kind)3, x, kr_ssd_path_default()).y, "ssd_core_run: 3 is no kr_ssd_kind");
+    NONE(kr_unary(tape, (kr_unary_kind)99, x, 0, 0), "unary: 99 is not a kr_unary_kind");
+    NONE(kr_unary(tape, (kr_unary_kind)(-1), x, 0, 0), "unary: -1 is not a kr_unary_kind");
+    NONE(kr_binary(tape, (kr_binary_kind)7, x, x), "binary: 7 is not a kr_binary_kind");
+    NONE(kr_compare(tape, (kr_comparison)6, x, x), "compare: 6 is not a kr_comparison");
+    NONE(kr_reduce(tape, (kr_reduce_kind)3, x, KR_ALL_AXES, false), "reduce: 3 is not a kr_reduce_kind");
+    NONE(kr_random(tape, KR_DTYPE_F32, KR_SHAPE(2), (kr_random_kind)2, 0, 1), "random: 2 is not a kr_random_kind");
+    NONE(kr_ssd_core_run(tape, (kr_ssd_kind)3, x, kr_ssd_path_default()).y, "ssd_core_run: 3 is not a kr_ssd_kind");
     NONE(kr_ssd_core_run(tape, KR_SSD_MAMBA2, NULL, kr_ssd_path_default()).y, "ssd_core_run: in is NULL");
-    NONE(kr_layers_call(tape, NULL, (kr_call_kind)9, x, NULL).y, "layers: 9 is no kr_call_kind");
-    NONE(kr_network_call(tape, NULL, (kr_call_kind)9, x, NULL).y, "network: 9 is no kr_call_kind");
+    NONE(kr_layers_call(tape, NULL, (kr_call_kind)9, x, NULL).y, "layers: 9 is not a kr_call_kind");
+    NONE(kr_network_call(tape, NULL, (kr_call_kind)9, x, NULL).y, "network: 9 is not a kr_call_kind");
     CHECK(!kr_unary(NULL, KR_UNARY_EXP, NULL, 0, 0) && !kr_binary(NULL, KR_BINARY_ADD, NULL, NULL) &&
               !kr_compare(NULL, KR_COMPARE_EQ, NULL, NULL) && !kr_reduce(NULL, KR_REDUCE_SUM, NULL, KR_ALL_AXES, false),
           "a tensor without a tape");

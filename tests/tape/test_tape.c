@@ -125,7 +125,7 @@ TEST(unused_and_unreached)
     kr_tensor *constant = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2)), *z = kr_mul(t, x, constant);
     CHECK(kr_requires_grad(x) && kr_requires_grad(y) && !kr_requires_grad(constant) &&
               !kr_requires_grad(kr_exp(t, constant)),
-          "what depends on a leaf wants a gradient");
+          "what depends on a leaf needs a gradient");
     const int64_t nodes = kr_tape_nodes(t);
     kr_exp(t, constant);
     CHECK(kr_tape_nodes(t) == nodes, "an op on constants is not recorded");

@@ -92,7 +92,7 @@ bool check_round_trip(const kr_tokenizer *tok, const char *text, size_t bytes, c
     const int64_t n = kr_tokenizer_encode(tok, text, bytes, NULL, ids, most);
     bool good = CHECK(n >= 0 && n <= most, "%lld ids, at most %lld promised", (long long)n, (long long)most);
     for (int64_t i = 0; good && i < n; i++)
-        good = CHECK(kr_tokenizer_token(tok, ids[i], NULL) != NULL, "id %d is no token", (int)ids[i]);
+        good = CHECK(kr_tokenizer_token(tok, ids[i], NULL) != NULL, "id %d is not a token", (int)ids[i]);
     if (good) {
         const size_t room = kr_tokenizer_decode(tok, ids, n, true, NULL, 0);
         char *decoded = malloc(room + 1), *streamed = malloc(room + 1);

@@ -74,7 +74,7 @@ TEST(tokens_that_take_white_space)
     CHECK_IDS(tok, "  <b>  <b>  ", "302 302"); /* the first one takes what is between */
     CHECK_IDS(tok, "<r> <l>", "301 300");
     CHECK_IDS(tok, "<r> y", "301 121");                   /* " y" begins in what was taken */
-    CHECK_IDS(tok, "\xe1\xa0\x8e<l>", "225 160 142 300"); /* U+180E is no white space any more */
+    CHECK_IDS(tok, "\xe1\xa0\x8e<l>", "225 160 142 300"); /* U+180E is not white space any more */
     end(tok);
 }
 

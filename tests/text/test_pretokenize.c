@@ -22,7 +22,7 @@ static void end(void)
     kr_ctx_destroy(ctx);
 }
 
-/* The pieces are "a|--|b", with a bar between two; a text that is no word shows as its bytes. */
+/* The pieces are "a|--|b", with a bar between two; a text that is not a word shows as its bytes. */
 static bool check_pieces(const char *text, const char *want, int line)
 {
     int32_t ids[200];

@@ -66,10 +66,10 @@ static const refusal refusals[] = {
     { { .added = "5" }, KR_ERR_FORMAT, "tokenizer: added_tokens[0] is number, but must be of the kind object" },
     { { .added = "{\"content\": \"x\"}" },
       KR_ERR_FORMAT,
-      "tokenizer: added_tokens[0].id is no whole number from 0 to 16777215" },
+      "tokenizer: added_tokens[0].id is not a whole number from 0 to 16777215" },
     { { .added = "{\"id\": 16777216, \"content\": \"x\"}" },
       KR_ERR_FORMAT,
-      "tokenizer: added_tokens[0].id is no whole number from 0 to 16777215" },
+      "tokenizer: added_tokens[0].id is not a whole number from 0 to 16777215" },
     { { .added = "{\"id\": 300}" },
       KR_ERR_FORMAT,
       "tokenizer: added_tokens[0].content is not there, but must be of the kind string" },
@@ -132,7 +132,7 @@ static const refusal refusals[] = {
     { { .pre_tokenizer =
             SEQUENCE_OF("{\"type\": \"Split\", \"pattern\": {\"String\": \"-\"}, \"behavior\": \"Kept\"}") },
       KR_ERR_FORMAT,
-      "tokenizer: pre_tokenizer.pretokenizers[0].behavior is none of Isolated, Removed, MergedWithPrevious, "
+      "tokenizer: pre_tokenizer.pretokenizers[0].behavior is not one of Isolated, Removed, MergedWithPrevious, "
       "MergedWithNext and Contiguous" },
     { { .pre_tokenizer = SEQUENCE_OF("{\"type\": \"Split\", \"pattern\": \"-\", \"behavior\": \"Removed\"}") },
       KR_ERR_FORMAT,
@@ -201,9 +201,9 @@ TEST(files_that_are_no_tokenizers)
         { "{\"model\": {\"type\": \"BPE\", \"vocab\": []}}",
           "tokenizer: model.vocab is array, but must be of the kind object" },
         { "{\"model\": {\"vocab\": {\"a\": -1}}}",
-          "tokenizer: model.vocab: the id of \"a\" is no whole number from 0 to 16777215" },
+          "tokenizer: model.vocab: the id of \"a\" is not a whole number from 0 to 16777215" },
         { "{\"model\": {\"vocab\": {\"a\": 1.5}}}",
-          "tokenizer: model.vocab: the id of \"a\" is no whole number from 0 to 16777215" },
+          "tokenizer: model.vocab: the id of \"a\" is not a whole number from 0 to 16777215" },
         { "{\"model\": {\"vocab\": {\"a\": 3, \"b\": 3}}}",
           "tokenizer: model.vocab: \"b\" has the id 3, which \"a\" has already" },
         { "{\"model\": {\"unk_token\": \"a\", \"vocab\": {\"a\": 0}}}",
@@ -270,7 +270,7 @@ static const bad_regex bad_regexes[] = {
     { "\\\\C", HAS("\\C", "\\C", "0") },
     { "\\\\pL", HAS("\\pL", "a property without braces", "0") },
     { "\\\\p{L", HAS("\\p{L", "a property without its closing brace", "0") },
-    { "\\\\xff", HAS("\\xff", "\\x that is no ASCII", "0") },
+    { "\\\\xff", HAS("\\xff", "\\x that is not ASCII", "0") },
     { "\\\\u12", HAS("\\u12", "\\u without four digits", "0") },
     { "a\\\\", HAS("a\\", "a backslash at its end", "1") },
 };

@@ -171,7 +171,7 @@ TEST(network_loss_refuses)
              "network.loss: kr_call.size is 1, but the struct has %zu bytes; call kr_call_init before setting fields",
              sizeof how);
     REFUSED(KR_ERR_ARG, text, LOSS(vocab, how.size = 1));
-    REFUSED(KR_ERR_ARG, "network.loss: kind = 7 is no kr_loss_kind", LOSS(vocab, c.kind = (kr_loss_kind)7));
+    REFUSED(KR_ERR_ARG, "network.loss: kind = 7 is not a kr_loss_kind", LOSS(vocab, c.kind = (kr_loss_kind)7));
     REFUSED(KR_ERR_ARG, "network.loss: ids_bs is NULL, but is the input of a vocabulary network",
             LOSS(vocab, c.kind = 0));
     REFUSED(KR_ERR_ARG, "network.loss: x_bsf is NULL, but is the input of a latent network",

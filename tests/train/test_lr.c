@@ -134,10 +134,10 @@ TEST(lr_refusals)
     CHECK(kr_lr_check(ctx, &s) == KR_OK, "%s", kr_ctx_message(ctx));
     s.decay_steps = 91;
     refused(ctx, s, "lr: decay_steps = 91 must be from 0 to total_steps - warmup_steps = 90");
-    refused(ctx, of((kr_lr_kind)9, 1, 0, 0, 1), "lr: kind = 9 is no kr_lr_kind");
+    refused(ctx, of((kr_lr_kind)9, 1, 0, 0, 1), "lr: kind = 9 is not a kr_lr_kind");
     s = of(KR_LR_COSINE, 1, 0, 0, 1);
     s.shape = (kr_lr_shape)3;
-    refused(ctx, s, "lr: shape = 3 is no kr_lr_shape");
+    refused(ctx, s, "lr: shape = 3 is not a kr_lr_shape");
     refused(ctx, of(KR_LR_COSINE, -1, 0, 0, 1), "lr: max_lr = -1, but a learning rate is finite and not negative");
     refused(ctx, of(KR_LR_COSINE, 1, (double)NAN, 0, 1),
             "lr: min_lr = nan, but a learning rate is finite and not negative");

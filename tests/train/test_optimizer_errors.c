@@ -30,7 +30,7 @@ TEST(optimizer_refuses_options)
     begin();
     params = optimizing_table(ctx, KR_DTYPE_F32);
     fresh();
-    REFUSED_OPTION(kind = (kr_optimizer_kind)3, "kind = 3 is no kr_optimizer_kind");
+    REFUSED_OPTION(kind = (kr_optimizer_kind)3, "kind = 3 is not a kr_optimizer_kind");
     REFUSED_OPTION(beta1 = 1, "beta1 = 1, but must be from 0 to below 1");
     REFUSED_OPTION(beta1 = -0.5, "beta1 = -0.5, but must be from 0 to below 1");
     REFUSED_OPTION(beta2 = (double)NAN, "beta2 = nan, but must be from 0 to below 1");
@@ -47,7 +47,7 @@ TEST(optimizer_refuses_options)
     REFUSED_OPTION(muon_steps = 0, "muon_steps = 0, but must be from 1 to 100");
     REFUSED_OPTION(muon_steps = 101, "muon_steps = 101, but must be from 1 to 100");
     REFUSED_OPTION(muon_coefficients[1] = (double)NAN, "muon_coefficients = 3.4445, nan, 2.0315, but must be finite");
-    REFUSED_OPTION(muon_ratio = (kr_muon_ratio)4, "muon_ratio = 4 is no kr_muon_ratio");
+    REFUSED_OPTION(muon_ratio = (kr_muon_ratio)4, "muon_ratio = 4 is not a kr_muon_ratio");
     REFUSED_OPTION(muon_weight_decay = -2, "muon_weight_decay = -2, but must be finite and not negative");
     REFUSED_OPTION(n_without = 1, "n_without = 1, but `without` is NULL or the number is negative");
     o.without = (const char *const[]){ "nobody" };

@@ -29,15 +29,15 @@ TEST(trainer_refuses_options)
     REFUSED_WITH(eval_batches, -2, "trainer: eval_batches = -2, but must be at least 0");
     REFUSED_WITH(save_every, -2, "trainer: save_every = -2, but must be at least -1");
     REFUSED_WITH(keep_last, -2, "trainer: keep_last = -2, but must be at least 0");
-    REFUSED_WITH(n_extra_files, 2, "trainer: n_extra_files = 2, but beside is NULL");
+    REFUSED_WITH(n_extra_files, 2, "trainer: n_extra_files = 2, but extra_files is NULL");
     static const char *const besides[][2] = {
         { "x/y", NULL }, { "config.json", "x" }, { "a/t.json", "b/t.json" }, { "x/", "y" }, { ".krait-x", "y" }
     };
     for (int i = 0; i < 5; i++) {
         r.options.extra_files = besides[i];
-        REFUSED_WITH(n_extra_files, 2, i == 0 ? "trainer: beside[1] is NULL" : "whose name is empty or another file's");
+        REFUSED_WITH(n_extra_files, 2, i == 0 ? "trainer: extra_files[1] is NULL" : "whose name is empty or another file's");
     }
-    REFUSED_WITH(loss, (kr_loss_kind)9, "trainer: loss = 9 is no kr_loss_kind");
+    REFUSED_WITH(loss, (kr_loss_kind)9, "trainer: loss = 9 is not a kr_loss_kind");
     REFUSED_WITH(label_smoothing, 1.5, "trainer: label_smoothing = 1.5, but must be from 0 to 1");
     REFUSED_WITH(folder, "", "trainer: the folder's path is empty");
     r.schedule.max_lr = -1;
@@ -50,7 +50,7 @@ TEST(trainer_refuses_options)
     refuse_create(&r, NULL, r.loader, "trainer: model and options.params are NULL; what is trained is a model, or");
     refuse_create(&r, r.model, NULL, "trainer: the loader is NULL");
     r.options.params = kr_network_params(kr_model_network(r.model));
-    refuse_create(&r, NULL, r.loader, "without a model there is no loss but that of options.loss_fn, which is NULL");
+    refuse_create(&r, NULL, r.loader, "model is NULL, so options.loss_fn must compute the loss, but it is NULL");
     run_end(&r);
 }
 

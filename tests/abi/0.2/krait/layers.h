@@ -149,7 +149,7 @@ KR_API void kr_layer_destroy(kr_layer *layer);
 
 /* Its parameters: "norm.weight", "mixer....", "norm2.weight", "mlp....". Its block, for kr_block_path,
  * kr_block_initial_cache and kr_network_part; the block's own table is NULL. Both live as long as the layer. */
-KR_API const kr_params *kr_layer_params(const kr_layer *layer);
+KR_API kr_params *kr_layer_params(const kr_layer *layer);
 KR_API const kr_block *kr_layer_block(const kr_layer *layer);
 
 /* As kr_block_forward, kr_block_step and kr_block_step_infinite, for the whole layer. */

@@ -105,7 +105,7 @@ typedef kr_tensor *kr_network_fn(void *user, kr_tape *tape, kr_tensor *x, kr_sta
 
 typedef struct kr_custom_network {
     size_t size;                  /* set by kr_custom_network_init */
-    const kr_params *params;      /* all its parameters: files of its states know them */
+    kr_params *params;            /* all its parameters: files of its states know them */
     int n_parts;                  /* at least 1: what has caches, in order of the state's slots; copied */
     const kr_network_part *parts; /* params and parts must outlive the network */
     int64_t vocab_size;           /* > 0: x are ids below it; or ... */
