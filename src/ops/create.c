@@ -44,7 +44,9 @@ kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int
         if (strides) memcpy(lent.strides, strides, (size_t)shape.rank * sizeof *strides);
         return y && kr_tensor_take(y, &lent) ? y : NULL;
     }
-    return kr_view_of(tape, &lent, &shape, strides, 0);
+    kr_tensor *view = kr_view_of(tape, &lent, &shape, strides, 0);
+    if (view) view->storage = NULL; /* the memory is the caller's, and `lent` does not last */
+    return view;
 }
 
 kr_tensor *kr_random(kr_tape *tape, kr_dtype dtype, kr_shape shape, kr_random_kind kind, double a, double b)

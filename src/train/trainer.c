@@ -77,7 +77,7 @@ static const char *copy_text(kr_trainer *t, const char *text)
     const size_t bytes = strlen(text) + 1;
     char *copy = kr_arena_alloc(&t->arena, bytes);
     if (copy) memcpy(copy, text, bytes);
-    else kr_fail(t->ctx, KR_ERR_NOMEM, OP ": out of memory for a path");
+    else kr_fail(t->ctx, KR_ERR_NOMEM, OP ": no memory for a path");
     return copy;
 }
 

@@ -226,7 +226,7 @@ TEST(zip_damaged_ends)
 TEST(zip_is_no_torch_file)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    ZIP_REFUSED("the zip has no folder with a data.pkl", { "data.pkl", program, sizeof program - 1 }, STORED);
+    ZIP_REFUSED("the zip has no directory with a data.pkl", { "data.pkl", program, sizeof program - 1 }, STORED);
     ZIP_REFUSED("the zip has no data.pkl in its folder: it is not a torch file", STORED, { "n/data.pkl", program, 1 },
                 { "n/data/0", six, 24 }, { "m/data", "x", 1 }, { "m/data.pk", "x", 1 }, { "m/data.pkl2", "x", 1 });
     ZIP_REFUSED("tensor 'x': its storage '0' is not in the file", PROGRAM, { "m/data/1", six, sizeof six });

@@ -23,7 +23,7 @@ TEST(trainer_refuses_options)
     r.options = fine
     REFUSED_WITH(size, 0, "trainer: kr_train_options.size is 0, but the struct has ");
     REFUSED_WITH(steps, -1, "trainer: steps = -1, but must be at least 0");
-    REFUSED_WITH(steps, 0, "trainer: steps = 0 is until the loader's end, but it goes on for ever; set steps, or");
+    REFUSED_WITH(steps, 0, "trainer: steps = 0 means \"until the data ends\", but the loader repeats; set steps, or");
     REFUSED_WITH(accumulate, 0, "trainer: accumulate = 0, but must be at least 1");
     REFUSED_WITH(eval_every, -2, "trainer: eval_every = -2, but must be at least -1");
     REFUSED_WITH(eval_batches, -2, "trainer: eval_batches = -2, but must be at least 0");
@@ -47,7 +47,7 @@ TEST(trainer_refuses_options)
     refuse_create(&r, r.model, r.loader, "optimizer: eps = 0");
     r.optimizer.eps = 1e-8;
     REFUSED_WITH(params, kr_network_params(kr_model_network(r.model)), "model and options.params are both given");
-    refuse_create(&r, NULL, r.loader, "trainer: model and options.params are NULL; what is trained is a model, or");
+    refuse_create(&r, NULL, r.loader, "trainer: model and options.params are NULL; give a model, or NULL and options.params");
     refuse_create(&r, r.model, NULL, "trainer: the loader is NULL");
     r.options.params = kr_network_params(kr_model_network(r.model));
     refuse_create(&r, NULL, r.loader, "model is NULL, so options.loss_fn must compute the loss, but it is NULL");
