@@ -150,8 +150,7 @@ void info_config(info_run *run, const kr_model_config *c)
     sizes(r, c);
     if (c->family == KR_FAMILY_MAMBA2) settings_mamba2(r, c->mamba2);
     if (c->family == KR_FAMILY_MAMBA3) settings_mamba3(r, c->mamba3);
-    if (!c->network->input_size)
-        cli_report_text(r, "head", c->network->tie_embeddings ? "the embedding" : "separate");
+    if (!c->network->input_size) cli_report_text(r, "head", c->network->tie_embeddings ? "the embedding" : "separate");
     if (c->n_eos > 0 && c->n_eos <= KR_MAX_EOS) cli_report_counts(r, "eos", c->n_eos, c->eos);
     if (kr_model_measure(run->ctx, c, &measured) == KR_OK) {
         cli_report_number(r, "parameters", (double)measured.parameters, "%s (%lld)",

@@ -65,8 +65,8 @@ static const kr_kernels *pick_isa(kr_ctx *ctx, const char *asked, uint64_t featu
     char choices[128];
     const kr_kernels *set = kr_kernels_named(asked);
     if (!set)
-        kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is not an instruction set of this build; choose one of: %s", source, asked,
-                kr_isa_choices(choices, sizeof choices));
+        kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is not an instruction set of this build; choose one of: %s", source,
+                asked, kr_isa_choices(choices, sizeof choices));
     else if (!kr_kernels_runnable(set, features)) {
         kr_fail(ctx, KR_ERR_UNSUPPORTED, "ctx: %s%s, but this processor cannot run it; choose one of: %s", source,
                 asked, kr_isa_choices(choices, sizeof choices));

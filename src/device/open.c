@@ -154,9 +154,9 @@ static bool open_named(kr_ctx *ctx, const char *asked, const char *source)
     if (strcmp(asked, "cpu") == 0) return true;
     const kr_device_kind *kind = NULL;
     for (int n = 0; (kind = kr_device_kind_nth(n)) && number_of(asked, kind->name) < 0;) n++;
-    return kind
-               ? open_in_device_memory(ctx, kind, number_of(asked, kind->name))
-               : kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is not a device; choose one of: cpu, cuda, cuda:N", source, asked);
+    return kind ? open_in_device_memory(ctx, kind, number_of(asked, kind->name))
+                : kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is not a device; choose one of: cpu, cuda, cuda:N", source,
+                          asked);
 }
 
 bool kr_device_open(kr_ctx *ctx, const char *asked, const kr_kernels *last, uint64_t features)

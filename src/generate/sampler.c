@@ -237,8 +237,8 @@ kr_status kr_top_tokens(const kr_tensor *logits, int64_t vocab, int64_t count, k
                     (long long)vocab) ||
         !kr_logits_check(ctx, "top_tokens", logits, vocab) ||
         !kr_require(ctx, count >= 1 && count <= vocab && top, KR_ERR_ARG,
-                    "top_tokens: capacity = %lld, but must be from 1 to vocab = %lld",
-                    top ? (long long)count : 0LL, (long long)vocab))
+                    "top_tokens: capacity = %lld, but must be from 1 to vocab = %lld", top ? (long long)count : 0LL,
+                    (long long)vocab))
         return ctx->status;
     const kr_arena_mark mark = kr_arena_mark_now(&ctx->scratch);
     rank(logits, vocab, count, top);

@@ -45,7 +45,8 @@ static bool read_prefix(torch_file *t)
 {
     const kr_zip_member *first = t->zip.count ? &t->zip.members[0] : NULL;
     const char *slash = first ? memchr(first->name, '/', first->name_length) : NULL;
-    if (!slash) return kr_fail(t->ctx, KR_ERR_FORMAT, "the zip has no directory with a data.pkl, which torch.save writes");
+    if (!slash)
+        return kr_fail(t->ctx, KR_ERR_FORMAT, "the zip has no directory with a data.pkl, which torch.save writes");
     t->prefix = (size_t)(slash - first->name) + 1;
     t->name = kr_arena_alloc(t->arena, t->prefix + sizeof "data/" + KEY_MOST);
     const size_t types_bytes = (size_t)t->zip.count * sizeof(const kr_element_type *);

@@ -22,7 +22,8 @@ static bool check_sizes(kr_tape *tape, const kr_ssd_request *q, const kr_dims *d
 {
     kr_ctx *ctx = tape->ctx;
     return kr_require(ctx, path.algorithm >= KR_SSD_MINIMAL && path.algorithm <= KR_SSD_SERIAL_RECALCULATED, KR_ERR_ARG,
-                      "%s: algorithm %d is not one of Minimal, Serial, SerialRecalculated", q->op, (int)path.algorithm) &&
+                      "%s: algorithm %d is not one of Minimal, Serial, SerialRecalculated", q->op,
+                      (int)path.algorithm) &&
            kr_require(ctx, path.chunk_len >= 0, KR_ERR_ARG,
                       "%s: chunk_len = %lld, but must be at least 1, or 0 for the optimal one", q->op,
                       (long long)path.chunk_len) &&

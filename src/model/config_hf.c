@@ -83,8 +83,8 @@ static bool read_dtype(kr_reading *r, const kr_key *key, const kr_json *value)
             return true;
         }
     if (!kr_json_text(value)) return kr_key_refuse(r, key->name, value, "the name of a type");
-    kr_note(r->ctx, KR_LOG_WARNING, "config.json: %s = '%s' is not a type that krait has; the weights decide", key->name,
-            kr_quote_of(value->text, value->length).text);
+    kr_note(r->ctx, KR_LOG_WARNING, "config.json: %s = '%s' is not a type that krait has; the weights decide",
+            key->name, kr_quote_of(value->text, value->length).text);
     return true;
 }
 

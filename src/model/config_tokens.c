@@ -60,8 +60,8 @@ static bool check_eos(kr_ctx *ctx, const char *prefix, const kr_key *key, const 
                     KR_MAX_EOS))
         return false;
     for (int i = 0; i < config->n_eos; i++)
-        if (!kr_require(ctx, config->eos[i] >= 0, KR_ERR_FORMAT, "config.json: %s%s: eos[%d] = %lld is not an id", prefix,
-                        key->name, i, (long long)config->eos[i]))
+        if (!kr_require(ctx, config->eos[i] >= 0, KR_ERR_FORMAT, "config.json: %s%s: eos[%d] = %lld is not an id",
+                        prefix, key->name, i, (long long)config->eos[i]))
             return false;
     return true;
 }

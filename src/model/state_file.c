@@ -417,8 +417,8 @@ static bool read_frame(loading *l)
         kr_cache *cache = &l->state->slots[slot];
         if (cache->family == KR_FAMILY_MAMBA3)
             cache->mamba3.pathway = is_double ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
-        else if (!kr_require(l->ctx, !is_double, KR_ERR_FORMAT, "metadata '%s': slot %lld is not a mamba3", keys[PATHWAYS],
-                             (long long)slot))
+        else if (!kr_require(l->ctx, !is_double, KR_ERR_FORMAT, "metadata '%s': slot %lld is not a mamba3",
+                             keys[PATHWAYS], (long long)slot))
             return false;
     }
     return true;

@@ -39,7 +39,8 @@ static bool check_config(kr_ctx *ctx, const kr_mamba1_config *c)
            kr_require(ctx, c->dt_scale >= 0 && isfinite(c->dt_scale), KR_ERR_ARG,
                       OP ": dt_scale = %g, but must be finite and not negative", c->dt_scale) &&
            kr_require(ctx, c->bcdt_norm_eps >= 0 && isfinite(c->bcdt_norm_eps), KR_ERR_ARG,
-                      OP ": bcdt_norm_eps = %g, but must be finite and not negative; 0 means no norm", c->bcdt_norm_eps) &&
+                      OP ": bcdt_norm_eps = %g, but must be finite and not negative; 0 means no norm",
+                      c->bcdt_norm_eps) &&
            kr_config_steps(ctx, OP, c->dt_min, c->dt_max, c->dt_init_floor, c->dt_limit_min, c->dt_limit_max);
 }
 

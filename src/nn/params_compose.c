@@ -75,7 +75,8 @@ static bool take(kr_ctx *ctx, const char *op, const char *name, const kr_shape *
     if (!own->axes) own->axes = "";
     return check_init(ctx, op, name, &own->init) &&
            kr_require(ctx, !own->is_linear || shape->rank == 2, KR_ERR_SHAPE,
-                      "%s: %s %s is said to be linear, but is not a matrix [out in]", op, name, KR_TEXT_OF_SHAPE(shape)) &&
+                      "%s: %s %s is said to be linear, but is not a matrix [out in]", op, name,
+                      KR_TEXT_OF_SHAPE(shape)) &&
            check_segments(ctx, op, name, shape, own);
 }
 

@@ -120,10 +120,11 @@ bool kr_state_same_slots(const kr_state *a, const kr_state *b)
 
 bool kr_state_flush(const char *op, const kr_state *state)
 {
-    if (!kr_require(state->ctx, !state->is_inconsistent, KR_ERR_STATE,
-                    "%s: the state is inconsistent: a call that updated it failed midway; reset it with kr_state_zero, or "
-                    "overwrite it with kr_state_copy",
-                    op))
+    if (!kr_require(
+            state->ctx, !state->is_inconsistent, KR_ERR_STATE,
+            "%s: the state is inconsistent: a call that updated it failed midway; reset it with kr_state_zero, or "
+            "overwrite it with kr_state_copy",
+            op))
         return false;
     return kr_deferred_flush(state) || kr_blame(state->ctx, "%s", op);
 }

@@ -133,7 +133,8 @@ kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, doubl
     const bool is_known = kind == KR_RANDOM_NORMAL || kind == KR_RANDOM_UNIFORM;
     if (!writable(param, is_known ? ops[kind] : "param_random")) return status_of(param);
     kr_ctx *ctx = param->ctx;
-    if (!kr_require(ctx, is_known, KR_ERR_ARG, "param_random: %d is not a kr_random_kind", (int)kind)) return ctx->status;
+    if (!kr_require(ctx, is_known, KR_ERR_ARG, "param_random: %d is not a kr_random_kind", (int)kind))
+        return ctx->status;
     kr_random_args args = { .n = kr_tensor_count(param),
                             .dtype = param->dtype,
                             .y = param->data,

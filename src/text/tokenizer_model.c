@@ -11,7 +11,8 @@ static bool read_id(kr_reader *r, const kr_json *value, const char *place, int32
 {
     const int64_t n = kr_json_integer(value, -1);
     *id = (int32_t)n;
-    return (n >= 0 && n <= KR_MAX_TOKEN_ID) || kr_refuse(r, place, "is not a whole number from 0 to %d", KR_MAX_TOKEN_ID);
+    return (n >= 0 && n <= KR_MAX_TOKEN_ID) ||
+           kr_refuse(r, place, "is not a whole number from 0 to %d", KR_MAX_TOKEN_ID);
 }
 
 static bool find_size(kr_reader *r, const kr_json *added)

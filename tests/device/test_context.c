@@ -180,7 +180,8 @@ TEST(precisions_by_name)
     setenv("KR_PRECISION", "", 1);
     expect_precision(KR_PRECISION_UNSET, KR_PRECISION_EXACT);
     setenv("KR_PRECISION", "BF16", 1);
-    expect_no_precision(KR_PRECISION_UNSET, "ctx: KR_PRECISION=BF16 is not a precision; choose one of: exact, tf32, bf16");
+    expect_no_precision(KR_PRECISION_UNSET,
+                        "ctx: KR_PRECISION=BF16 is not a precision; choose one of: exact, tf32, bf16");
     expect_no_precision((kr_precision)3, "ctx: precision = 3 is not a kr_precision");
     expect_no_precision((kr_precision)-2, "ctx: precision = -2 is not a kr_precision");
     CHECK(kr_ctx_precision(NULL) == KR_PRECISION_EXACT, "no context");

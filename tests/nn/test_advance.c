@@ -240,8 +240,9 @@ TEST(advance_is_refused)
 
 static void check_inconsistent(net *n, kr_tape *t, kr_state *state, kr_state *other)
 {
-    const char *text = "the state is inconsistent: a call that updated it failed midway; reset it with kr_state_zero, or "
-                       "overwrite it with kr_state_copy";
+    const char *text =
+        "the state is inconsistent: a call that updated it failed midway; reset it with kr_state_zero, or "
+        "overwrite it with kr_state_copy";
     kr_call call;
     kr_call_init(&call);
     call.state = state;

@@ -162,8 +162,9 @@ TEST(bidi_config_refusals)
     REFUSES("n_virtual = 5, but must be even: layers come in pairs", c.n_virtual = 5);
     REFUSES("n_virtual = -4, but must be at least 2", c.n_virtual = -4);
     REFUSES("n_virtual = 1, but must be at least 2", c.n_virtual = 1);
-    REFUSES("schedule = 5 is not one of strided cyclic, strided stretched, symmetric cyclic, symmetric stretched, custom",
-            c.schedule = (kr_bidi_schedule)5);
+    REFUSES(
+        "schedule = 5 is not one of strided cyclic, strided stretched, symmetric cyclic, symmetric stretched, custom",
+        c.schedule = (kr_bidi_schedule)5);
     REFUSES("custom_schedule is NULL, but the schedule is custom; give n_virtual numbers",
             c.schedule = KR_BIDI_SCHEDULE_CUSTOM);
     REFUSES("custom_schedule[2] = 4, but must be from 0 to n_layers - 1 = 3", c.schedule = KR_BIDI_SCHEDULE_CUSTOM,

@@ -309,7 +309,8 @@ TEST(mamba1_config_steps)
     REFUSE_FIELD(dt_init_floor, -1, "dt_init_floor = -1, but must be above 0 and finite");
     REFUSE_FIELD(dt_scale, -0.5, "dt_scale = -0.5, but must be finite and not negative");
     REFUSE_FIELD(bcdt_norm_eps, -1e-6, "bcdt_norm_eps = -1e-06, but must be finite and not negative; 0 means no norm");
-    REFUSE_FIELD(bcdt_norm_eps, (double)NAN, "bcdt_norm_eps = nan, but must be finite and not negative; 0 means no norm");
+    REFUSE_FIELD(bcdt_norm_eps, (double)NAN,
+                 "bcdt_norm_eps = nan, but must be finite and not negative; 0 means no norm");
     REFUSE_FIELD(dt_scale, (double)INFINITY, "dt_scale = inf, but must be finite and not negative");
     REFUSE_FIELD(dt_limit_min, -1, "dt_limit_min = -1, but must be finite and not negative");
     REFUSE_FIELD(dt_limit_min, (double)INFINITY, "dt_limit_min = inf, but must be finite and not negative");

@@ -35,7 +35,8 @@ TEST(trainer_refuses_options)
     };
     for (int i = 0; i < 5; i++) {
         r.options.extra_files = besides[i];
-        REFUSED_WITH(n_extra_files, 2, i == 0 ? "trainer: extra_files[1] is NULL" : "whose name is empty or another file's");
+        REFUSED_WITH(n_extra_files, 2,
+                     i == 0 ? "trainer: extra_files[1] is NULL" : "whose name is empty or another file's");
     }
     REFUSED_WITH(loss, (kr_loss_kind)9, "trainer: loss = 9 is not a kr_loss_kind");
     REFUSED_WITH(label_smoothing, 1.5, "trainer: label_smoothing = 1.5, but must be from 0 to 1");
@@ -47,7 +48,8 @@ TEST(trainer_refuses_options)
     refuse_create(&r, r.model, r.loader, "optimizer: eps = 0");
     r.optimizer.eps = 1e-8;
     REFUSED_WITH(params, kr_network_params(kr_model_network(r.model)), "model and options.params are both given");
-    refuse_create(&r, NULL, r.loader, "trainer: model and options.params are NULL; give a model, or NULL and options.params");
+    refuse_create(&r, NULL, r.loader,
+                  "trainer: model and options.params are NULL; give a model, or NULL and options.params");
     refuse_create(&r, r.model, NULL, "trainer: the loader is NULL");
     r.options.params = kr_network_params(kr_model_network(r.model));
     refuse_create(&r, NULL, r.loader, "model is NULL, so options.loss_fn must compute the loss, but it is NULL");
