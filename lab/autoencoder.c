@@ -41,7 +41,7 @@ static kr_tensor *new_rows(kr_params *params, const char *name, int64_t n_patche
     kr_param_options_init(&options);
     options.axes = "s d";
     options.init = (kr_init){ KR_INIT_NORMAL, 0, 0.02, 0 };
-    options.decays = true;
+    options.has_decay = true;
     return kr_params_make(params, name, KR_DTYPE_F32, KR_SHAPE(n_patches, d_model), &options);
 }
 

@@ -114,8 +114,8 @@ static bool open_part(grok *g, kr_data_part part)
     kr_loader_options_init(&options);
     options.length = g->v->k;
     options.batch = n_rows;
-    options.packs = false;
-    options.shuffles = false; /* every batch has all rows, and they are shuffled already */
+    options.pack = false;
+    options.shuffle = false; /* every batch has all rows, and they are shuffled already */
     g->loaders[part] = kr_loader_create(g->sources[part], &options);
     if (part == KR_DATA_PART_VALIDATION) {
         options.batch = n_rows < GROK_STATE_ROWS ? n_rows : GROK_STATE_ROWS;

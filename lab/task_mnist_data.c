@@ -67,9 +67,9 @@ static kr_loader *open_loader(const mnist_data *data, const mnist_values *values
     kr_loader_options_init(&reading);
     reading.batch = values->batch;
     reading.length = 0;
-    reading.packs = false;
+    reading.pack = false;
     reading.seed = values->seed;
-    reading.shuffles = is_train;
+    reading.shuffle = is_train;
     reading.n_epochs = is_train ? 0 : 1;
     if (!data->test) {
         reading.part = is_train ? KR_DATA_PART_TRAIN : KR_DATA_PART_VALIDATION;

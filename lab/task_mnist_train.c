@@ -94,8 +94,8 @@ static bool make_picture(mnist_run *run, kr_tape *tape, cli_picture *picture)
     kr_loader_options_init(&reading);
     reading.batch = PICTURE_ROWS;
     reading.length = 0;
-    reading.packs = false;
-    reading.shuffles = false;
+    reading.pack = false;
+    reading.shuffle = false;
     if (!data->test) {
         reading.part = KR_DATA_PART_VALIDATION;
         reading.validation_fraction = 0.1;

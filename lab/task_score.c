@@ -15,8 +15,8 @@ static bool make_set(task_set *set, kr_ctx *ctx, const lab_task *task, int64_t n
     kr_loader_options_init(&reading);
     reading.batch = n_rows < ROWS_AT_ONCE ? n_rows : ROWS_AT_ONCE;
     reading.length = task->length;
-    reading.packs = false;
-    reading.shuffles = false;
+    reading.pack = false;
+    reading.shuffle = false;
     set->family = lab_task_family(task->kind, task->family);
     set->ns = task->length;
     set->source = lab_source_task(ctx, task, n_rows, true);

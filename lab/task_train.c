@@ -112,7 +112,7 @@ static void make_loader(training *t)
     kr_loader_options_init(&reading);
     reading.batch = v->batch;
     reading.length = v->length;
-    reading.packs = false;
+    reading.pack = false;
     reading.seed = v->seed;
     t->source = lab_source_task(t->run->ctx, &task, v->rows, true);
     t->loader = kr_loader_create(t->source, &reading);

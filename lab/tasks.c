@@ -233,9 +233,9 @@ static void label(lab_task_kind kind, const int32_t *symbols, int64_t ns, int32_
     int32_t count = 0, product = 0;
     if (kind == LAB_TASK_A5) label_a5(symbols, ns, labels);
     for (int64_t s = 0; s < ns && kind != LAB_TASK_A5; s++) {
-        const bool resets = symbols[s] == LAB_TASK_RESET;
-        count = resets ? 0 : count + (symbols[s] == 1 ? 1 : -1);
-        product = resets ? 0 : lab_q8_product(1 + symbols[s], product);
+        const bool reset = symbols[s] == LAB_TASK_RESET;
+        count = reset ? 0 : count + (symbols[s] == 1 ? 1 : -1);
+        product = reset ? 0 : lab_q8_product(1 + symbols[s], product);
         switch (kind) {
         case LAB_TASK_MAJORITY: labels[s] = count == 0 ? KR_NOT_SCORED : count > 0; break;
         case LAB_TASK_ROTOR: labels[s] = (count % 3 + 3) % 3; break;

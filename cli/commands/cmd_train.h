@@ -24,7 +24,7 @@ typedef struct train_values {
     const char *features, *targets, *sequence, *delimiter;
     const char *data_budget;
     int kind;
-    bool is_special, is_class, has_no_header, has_no_pack, has_no_resets, carries, score_last;
+    bool is_special, is_class, has_no_header, has_no_pack, has_no_resets, carry, score_last;
     int id_bytes, scaling, missing;
     int64_t separator_id, batch, length;
     double mean, deviation, validation_fraction;

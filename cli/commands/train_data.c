@@ -189,11 +189,11 @@ static kr_loader_options loader_options(const train_setup *s)
     kr_loader_options o;
     kr_loader_options_init(&o);
     o.batch = v->batch;
-    o.packs = !v->has_no_pack && !is_idx;
+    o.pack = !v->has_no_pack && !is_idx;
     o.length = is_idx ? 0 : train_is_given(s, "length") ? v->length : 256;
     o.seed = o.split_seed = v->seed;
-    o.resets = !v->has_no_resets;
-    o.carries = v->carries;
+    o.reset = !v->has_no_resets;
+    o.carry = v->carry;
     o.score_last = v->score_last || is_idx;
     o.n_epochs = v->epochs;
     return o;
@@ -205,7 +205,7 @@ static kr_loader *open_validation(const train_setup *s, const kr_source *source,
     kr_loader_options o = loader_options(s);
     o.part = fraction > 0 ? KR_DATA_PART_VALIDATION : KR_DATA_PART_TRAIN;
     o.validation_fraction = fraction;
-    o.shuffles = false;
+    o.shuffle = false;
     o.n_epochs = 1;
     return kr_loader_create(source, &o);
 }
@@ -220,7 +220,7 @@ static bool split(train_setup *s, double *fraction)
     if (v->validation) s->validation = open_validation(s, s->validation_source, 0);
     if (v->validation || *fraction <= 0) return !cli_failed(s->ctx);
     const double kept = (double)s->info.count * *fraction;
-    const bool is_small = o.packs && kept < (double)(o.length * (o.carries ? o.batch : 1));
+    const bool is_small = o.pack && kept < (double)(o.length * (o.carry ? o.batch : 1));
     if (!is_small || is_asked_for) s->validation = open_validation(s, s->source, *fraction);
     if (s->validation) return true;
     if (is_asked_for || kr_ctx_status(s->ctx) == KR_ERR_NOMEM) return cli_failed(s->ctx) && false;
@@ -309,11 +309,11 @@ bool train_errors_text(const train_setup *s, char *text, size_t bytes)
 {
     enum { MOST_TARGETS = 8 };
     const train_values *v = s->values;
-    const int64_t no = s->info.n_targets, first = s->info.predicts_next ? 0 : s->info.n_features;
+    const int64_t no = s->info.n_targets, first = s->info.predict_next ? 0 : s->info.n_features;
     double sums[MOST_TARGETS] = { 0 };
     text[0] = '\0';
     if (s->kind != TRAIN_CSV || !v->scaling || !no || no > MOST_TARGETS || s->loss != KR_LOSS_MSE || !s->validation ||
-        v->carries)
+        v->carry)
         return true;
     kr_loader *loader = open_validation(s, v->validation ? s->validation_source : s->source, s->fraction);
     kr_tape *tape = kr_tape_create(s->ctx, KR_TAPE_NO_GRAD);

@@ -34,7 +34,7 @@ cli_option train_options[] = {
       "sequence length; 0 with --no-pack: whole documents (default 256; idx: whole images)" },
     { "no-pack", 0, NULL, CLI_FLAG, AT(has_no_pack), NULL, 0, "do not pack: a row ends with its document" },
     { "no-resets", 0, NULL, CLI_FLAG, AT(has_no_resets), NULL, 0, "do not reset the state at document boundaries" },
-    { "carry", 0, NULL, CLI_FLAG, AT(carries), NULL, 0,
+    { "carry", 0, NULL, CLI_FLAG, AT(carry), NULL, 0,
       "continue each row from its state in the previous batch (truncated BPTT)" },
     { "data-budget", 0, "SIZE", CLI_TEXT, AT(data_budget), "256MiB", 0,
       "memory for the data; larger texts are stored in DIR/data.tokens" },

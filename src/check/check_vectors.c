@@ -396,7 +396,7 @@ static void optimizer_case(vector_run *r, kr_tape *t, const kr_optimizer_options
     kr_param_options row;
     kr_param_options_init(&row);
     const kr_segment segment = { .name = "w", .rows = STEP_ROWS, .muon = true };
-    row.decays = row.is_linear = true;
+    row.has_decay = row.is_linear = true;
     row.n_segments = 1;
     row.segments = &segment;
     kr_tensor *w = kr_params_make(params, "w", r->dtype, KR_SHAPE(STEP_ROWS, STEP_COLS), &row);

@@ -10,7 +10,7 @@
 #define SPLIT_STREAM UINT64_MAX
 
 KR_DEFAULTS(kr_loader_options) = {
-    .size = sizeof(kr_loader_options), .batch = 8, .length = 256, .shuffles = true, .packs = true, .resets = true
+    .size = sizeof(kr_loader_options), .batch = 8, .length = 256, .shuffle = true, .pack = true, .reset = true
 };
 
 /* ---- parts ---- */
@@ -25,9 +25,9 @@ static bool check(const kr_loader *l)
                       "loader: batch = %lld must be from 1 to %d", (long long)o->batch, MOST_ROWS) &&
            kr_require(ctx, o->length >= 0 && o->length <= most_length, KR_ERR_ARG,
                       "loader: length = %lld must be from 0 to %lld", (long long)o->length, (long long)most_length) &&
-           kr_require(ctx, o->length > 0 || !o->packs, KR_ERR_ARG,
-                      "loader: length = 0 stands for whole documents, which needs packs = false") &&
-           kr_require(ctx, o->packs || !o->carries, KR_ERR_ARG, "loader: carries needs packs = true") &&
+           kr_require(ctx, o->length > 0 || !o->pack, KR_ERR_ARG,
+                      "loader: length = 0 stands for whole documents, which needs pack = false") &&
+           kr_require(ctx, o->pack || !o->carry, KR_ERR_ARG, "loader: carry needs pack = true") &&
            kr_require(ctx, o->n_epochs >= 0, KR_ERR_ARG, "loader: n_epochs = %lld must not be negative",
                       (long long)o->n_epochs) &&
            kr_require(ctx, o->part == KR_DATA_PART_TRAIN || o->part == KR_DATA_PART_VALIDATION, KR_ERR_ARG,
@@ -58,10 +58,10 @@ static bool take_stretch(kr_loader *l)
     const int64_t start = s->kind->find_start(s, cut, s->info.count);
     if (start < s->info.count) cut = start;
     l->from = o->part == KR_DATA_PART_TRAIN ? 0 : cut;
-    l->count = (o->part == KR_DATA_PART_TRAIN ? cut : s->info.count - cut) - s->info.predicts_next;
+    l->count = (o->part == KR_DATA_PART_TRAIN ? cut : s->info.count - cut) - s->info.predict_next;
     if (l->count < 0) l->count = 0;
-    l->n_rows = o->carries ? o->batch : ceil_div(l->count, o->length);
-    if (!o->carries) return true;
+    l->n_rows = o->carry ? o->batch : ceil_div(l->count, o->length);
+    if (!o->carry) return true;
     l->steps = o->drop_last ? l->count / o->batch / o->length : ceil_div(ceil_div(l->count, o->batch), o->length);
     return kr_require(l->ctx, l->count >= o->batch, KR_ERR_ARG,
                       "loader: %lld positions are too few for %lld rows that are carried", (long long)l->count,
@@ -78,7 +78,7 @@ static bool is_in_part(const kr_loader *l, int64_t document, int64_t total)
 
 static void take_document(kr_loader *l, int64_t from, int64_t to)
 {
-    const int64_t count = to - from - l->source->info.predicts_next;
+    const int64_t count = to - from - l->source->info.predict_next;
     if (count <= 0) return;
     l->documents[l->n_documents++] = (kr_loader_document){ from, count, l->n_rows };
     l->n_rows += l->options.length ? ceil_div(count, l->options.length) : 1;
@@ -140,7 +140,7 @@ static int64_t at_most(int64_t count, int64_t most)
 kr_loader_row kr_loader_row_at(const kr_loader *l, int64_t b)
 {
     const kr_loader_options *o = &l->options;
-    if (o->carries) {
+    if (o->carry) {
         /* b count / batch, without the product */
         const int64_t each = l->count / o->batch, more = l->count % o->batch;
         const int64_t begin = b * each + b * more / o->batch, end = (b + 1) * each + (b + 1) * more / o->batch;
@@ -148,8 +148,8 @@ kr_loader_row kr_loader_row_at(const kr_loader *l, int64_t b)
         return (kr_loader_row){ l->from + (from < end ? from : end), at_most(end - from, o->length) };
     }
     int64_t row = l->step * o->batch + b;
-    if (o->shuffles) row = kr_shuffled(l->n_rows, o->seed, (uint64_t)l->epoch, row);
-    if (o->packs) {
+    if (o->shuffle) row = kr_shuffled(l->n_rows, o->seed, (uint64_t)l->epoch, row);
+    if (o->pack) {
         const int64_t from = row * o->length;
         return (kr_loader_row){ l->from + from, at_most(l->count - from, o->length) };
     }
@@ -164,8 +164,8 @@ kr_loader_row kr_loader_row_at(const kr_loader *l, int64_t b)
 static bool build(kr_loader *l)
 {
     const kr_loader_options *o = &l->options;
-    if (!check(l) || !(o->packs ? take_stretch(l) : take_documents(l))) return false;
-    if (!o->carries) l->steps = o->drop_last ? l->n_rows / o->batch : ceil_div(l->n_rows, o->batch);
+    if (!check(l) || !(o->pack ? take_stretch(l) : take_documents(l))) return false;
+    if (!o->carry) l->steps = o->drop_last ? l->n_rows / o->batch : ceil_div(l->n_rows, o->batch);
     return kr_require(l->ctx, l->count > 0, KR_ERR_ARG,
                       "loader: nothing to %s: the source has %lld positions, validation_fraction is %g",
                       o->part == KR_DATA_PART_TRAIN ? "train on" : "validate on", (long long)l->source->info.count,

@@ -4,7 +4,7 @@
  *   documents  windows of `length` within each document of the part (packs = false)
  *   carried    row b of all batches walks [from + b n / batch, from + (b + 1) n / batch), n = the part's positions
  *
- * Where the next position is predicted, the last one of [from, to), or of a document without `packs`, begins no row and
+ * Where the next position is predicted, the last one of [from, to), or of a document without `pack`, begins no row and
  * is in none but as what is to be predicted.
  */
 #ifndef KR_DATA_LOADER_H

@@ -42,7 +42,7 @@ static bool stage(kr_loader *l, staging *g)
     else ok = ok && (g->x_bsf = room(l, nb, ns, info->n_features)) && (g->x_sf = room(l, 1, ns + 1, info->n_features));
     if (info->n_classes) ok = ok && (g->labels_bs = room(l, nb, ns, 1));
     if (info->n_targets) ok = ok && (g->targets_bso = room(l, nb, ns, info->n_targets));
-    if (info->predicts_next) ok = ok && (g->filled_s = room(l, 1, ns + 1, 1));
+    if (info->predict_next) ok = ok && (g->filled_s = room(l, 1, ns + 1, 1));
     return ok;
 }
 
@@ -62,7 +62,7 @@ static bool read_row(const kr_loader *l, const staging *g, int64_t b, kr_loader_
     int32_t *ids = row_of(g->ids_bs, b, g->ns), *labels = row_of(g->labels_bs, b, g->ns);
     float *x = g->x_bsf ? g->x_bsf + b * g->ns * nf : NULL;
     float *targets = g->targets_bso ? g->targets_bso + b * g->ns * no : NULL;
-    if (!info->predicts_next)
+    if (!info->predict_next)
         return s->kind->read(s, row.from, row.count,
                              &(kr_positions){ .ids = ids, .x = x, .labels = labels, .targets = targets });
     const size_t n = (size_t)row.count;
@@ -85,7 +85,7 @@ static int64_t last_scored(const kr_loader *l, int64_t position, int64_t *end)
 {
     const kr_source *s = l->source;
     *end = s->kind->find_start(s, position + 1, s->info.count);
-    return *end - 1 - s->info.predicts_next;
+    return *end - 1 - s->info.predict_next;
 }
 
 /* scored[0..count) of a row: 1, or 0 where a rule takes a position out. */
@@ -100,7 +100,7 @@ static void mark_scored(const kr_loader *l, kr_loader_row row, int32_t *scored)
             if (last >= row.from && last < to) scored[last - row.from] = 1;
         }
     }
-    if (!s->info.predicts_next || !l->options.resets) return;
+    if (!s->info.predict_next || !l->options.reset) return;
     for (int64_t at = row.from + 1; (at = s->kind->find_start(s, at, to + 1)) <= to; at++)
         scored[at - 1 - row.from] = 0;
 }
@@ -109,9 +109,9 @@ static void mark_resets(const kr_loader *l, kr_loader_row row, int32_t *reset)
 {
     const kr_source *s = l->source;
     const int64_t to = row.from + row.count;
-    if (l->options.carries && l->step == 0 && row.count > 0) reset[0] = 1;
-    if (!l->options.resets) return;
-    int64_t at = row.from + !l->options.carries;
+    if (l->options.carry && l->step == 0 && row.count > 0) reset[0] = 1;
+    if (!l->options.reset) return;
+    int64_t at = row.from + !l->options.carry;
     for (; at < to && (at = s->kind->find_start(s, at, to)) < to; at++) reset[at - row.from] = 1;
 }
 
@@ -182,8 +182,8 @@ static bool make_batch(kr_tape *tape, kr_loader *l, kr_batch *batch)
 {
     const kr_loader_options *o = &l->options;
     const int64_t left = l->n_rows - l->step * o->batch;
-    staging g = { .nb = o->carries || left > o->batch ? o->batch : left, .ns = o->packs ? o->length : 0 };
-    for (int64_t b = 0; b < g.nb && !o->packs; b++) {
+    staging g = { .nb = o->carry || left > o->batch ? o->batch : left, .ns = o->pack ? o->length : 0 };
+    for (int64_t b = 0; b < g.nb && !o->pack; b++) {
         const int64_t count = kr_loader_row_at(l, b).count;
         if (count > g.ns) g.ns = count;
     }

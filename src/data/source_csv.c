@@ -379,7 +379,7 @@ static bool choose_columns(csv_source *s)
                     s->csv.path, (long long)n_targets))
         return false;
     s->base.info.n_features = n_features;
-    s->base.info.predicts_next = n_targets == 0;
+    s->base.info.predict_next = n_targets == 0;
     s->base.info.n_targets = o->is_class ? 0 : n_targets ? n_targets : n_features;
     return true;
 }
@@ -561,7 +561,7 @@ static bool put_row(void *user, const csv_source *s, const kr_csv_place *place, 
 /* All rows of the training part, with those that are predicted only. */
 static bool put_part(csv_source *s, const kr_loader_options *options, kr_column_sum *sums)
 {
-    const int64_t more = s->base.info.predicts_next;
+    const int64_t more = s->base.info.predict_next;
     kr_loader_options part;
     if (!options) return visit(s, 0, s->base.info.count, put_row, sums);
     if (!KR_TAKE(s->base.ctx, "source.fit", kr_loader_options, options, &part)) return false;

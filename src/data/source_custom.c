@@ -66,10 +66,10 @@ static bool check_info(kr_ctx *ctx, const kr_source_info *info)
                       "custom source: info.n_ids = %lld, n_features = %lld: one must be 0 and the other positive",
                       (long long)info->n_ids, (long long)info->n_features) &&
            kr_require(ctx,
-                      info->n_classes <= INT32_MAX && !info->predicts_next + !info->n_classes + !info->n_targets >= 2,
+                      info->n_classes <= INT32_MAX && !info->predict_next + !info->n_classes + !info->n_targets >= 2,
                       KR_ERR_ARG,
-                      "custom source: info.predicts_next = %d, n_classes = %lld, n_targets = %lld: only one may be set",
-                      (int)info->predicts_next, (long long)info->n_classes, (long long)info->n_targets);
+                      "custom source: info.predict_next = %d, n_classes = %lld, n_targets = %lld: only one may be set",
+                      (int)info->predict_next, (long long)info->n_classes, (long long)info->n_targets);
 }
 
 static bool check_callbacks(kr_ctx *ctx, const kr_source_callbacks *callbacks)
@@ -92,7 +92,7 @@ kr_source *kr_source_custom(kr_ctx *ctx, const kr_source_info *info, const kr_so
     if (!source) return NULL;
     custom_source *s = (custom_source *)(void *)source;
     source->info = *info;
-    if (info->predicts_next) { /* what follows has the form of what is there */
+    if (info->predict_next) { /* what follows has the form of what is there */
         source->info.n_classes = info->n_ids;
         source->info.n_targets = info->n_features;
     }

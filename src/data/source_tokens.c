@@ -38,7 +38,7 @@ kr_source *kr_source_of_tokens(kr_ctx *ctx, const kr_tokens *tokens)
     }
     ((token_source *)(void *)source)->tokens = taken;
     source->info =
-        (kr_source_info){ .count = taken.count, .n_ids = taken.n_ids, .n_classes = taken.n_ids, .predicts_next = true };
+        (kr_source_info){ .count = taken.count, .n_ids = taken.n_ids, .n_classes = taken.n_ids, .predict_next = true };
     return source;
 }
 
@@ -86,7 +86,7 @@ kr_status kr_source_save(const kr_source *source, const char *path)
     kr_ctx *ctx = source->ctx;
     kr_token_writer w;
     if (kr_ctx_failed(ctx)) return kr_ctx_status(ctx);
-    if (!kr_require(ctx, source->info.n_ids > 0 && source->info.predicts_next, KR_ERR_ARG,
+    if (!kr_require(ctx, source->info.n_ids > 0 && source->info.predict_next, KR_ERR_ARG,
                     "source.save: the source has numbers or labels, but a token file holds tokens only") ||
         !kr_require(ctx, path, KR_ERR_ARG, "source.save: path is NULL") ||
         !kr_token_writer_begin(&w, ctx, path, source->info.n_ids))

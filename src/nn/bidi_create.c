@@ -140,7 +140,7 @@ static bool declare(kr_bidi *bidi)
                                                                          .dtype = dtype,
                                                                          .shape = KR_SHAPE(c->n_latents, bidi->nd),
                                                                          .init = { KR_INIT_NORMAL, 0, 0.02, 0 },
-                                                                         .decays = true });
+                                                                         .has_decay = true });
     return kr_params_seal(bidi->params);
 }
 

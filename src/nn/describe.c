@@ -52,7 +52,7 @@ size_t kr_params_describe(const kr_params *params, char *text, size_t bytes)
         kr_page_write(&p, "%-*s  %-20s %-8s %10lld  %-28s %-5s  ", width, row->name,
                       kr_shape_text(row->tensor, shape, sizeof shape), row->axes,
                       (long long)kr_tensor_count(row->tensor),
-                      kr_init_text(&row->init, row->init_scale, init, sizeof init), row->decays ? "yes" : "no");
+                      kr_init_text(&row->init, row->init_scale, init, sizeof init), row->has_decay ? "yes" : "no");
         write_owner(&p, row);
         on_muon += muon_elements(row);
     }

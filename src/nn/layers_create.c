@@ -147,7 +147,7 @@ static kr_tensor *declare_latents(kr_params *params, kr_dtype dtype, int count, 
                                                    .dtype = dtype,
                                                    .shape = KR_SHAPE(count, nd),
                                                    .init = { KR_INIT_NORMAL, 0, 0.02, 0 },
-                                                   .decays = true });
+                                                   .has_decay = true });
 }
 
 static bool declare_layer(kr_layers *s, kr_params *params, int64_t i, bool is_single)

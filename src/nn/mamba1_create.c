@@ -79,7 +79,7 @@ static void declare_input(kr_mamba1 *m, kr_params *params)
                                                              .dtype = c->dtype,
                                                              .shape = KR_SHAPE(ni, 1, nk),
                                                              .init = kr_init_linear(nk),
-                                                             .decays = true });
+                                                             .has_decay = true });
     if (c->has_conv_bias)
         m->conv_bias = kr_params_add_vector(params, "conv1d.bias", "i", m->small, ni, kr_init_linear(nk));
 }
@@ -99,7 +99,7 @@ static void declare_selection(kr_mamba1 *m, kr_params *params)
                                                          .init = c->has_constant_dt
                                                                      ? kr_init_fill(bound)
                                                                      : (kr_init){ KR_INIT_UNIFORM, -bound, bound, 0 },
-                                                         .decays = true,
+                                                         .has_decay = true,
                                                          .is_linear = true });
     m->dt_bias_i = kr_params_add_vector(params, "dt_proj.bias", "i", m->small, m->ni,
                                         (kr_init){ KR_INIT_DT_BIAS, c->dt_min, c->dt_max, c->dt_init_floor });

@@ -114,7 +114,7 @@ static void declare(kr_mamba2 *m, kr_params *params)
                                                              .dtype = c->dtype,
                                                              .shape = KR_SHAPE(m->nv, 1, c->conv_kernel),
                                                              .init = taps,
-                                                             .decays = true });
+                                                             .has_decay = true });
     if (c->has_conv_bias)
         m->conv_bias = kr_params_add_vector(params, "conv1d.bias", "v", small, m->nv, kr_init_linear(c->conv_kernel));
     if (c->has_norm) m->norm_gain = kr_params_add_vector(params, "norm.weight", "i", small, m->nssm, kr_init_fill(1));

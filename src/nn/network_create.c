@@ -56,7 +56,7 @@ static kr_tensor *declare_table(kr_params *params, const char *name, kr_dtype dt
                                                    .dtype = dtype,
                                                    .shape = KR_SHAPE(rows, width),
                                                    .init = { KR_INIT_NORMAL, 0, std, 0 },
-                                                   .decays = true,
+                                                   .has_decay = true,
                                                    .is_linear = is_head });
 }
 

@@ -120,10 +120,12 @@ static row *new_row(kr_params *params, const kr_param_spec *spec)
 {
     row *r = kr_arena_alloc(&params->arena, sizeof *r);
     if (!r || !make_room(params)) return NULL;
-    *r = (row){ .seen = { .init = spec->init, .init_scale = 1, .decays = spec->decays, .n_segments = spec->n_segments },
-                .is_residual_out = spec->is_residual_out,
-                .is_proj_bias = spec->is_proj_bias,
-                .is_linear = spec->is_linear };
+    *r = (row){
+        .seen = { .init = spec->init, .init_scale = 1, .has_decay = spec->has_decay, .n_segments = spec->n_segments },
+        .is_residual_out = spec->is_residual_out,
+        .is_proj_bias = spec->is_proj_bias,
+        .is_linear = spec->is_linear
+    };
     r->seen.name = copy_text(&params->arena, params->prefix, spec->name);
     r->seen.axes = copy_text(&params->arena, "", spec->axes);
     if (spec->n_segments) r->seen.segments = copy_segments(&params->arena, spec);
@@ -181,7 +183,7 @@ kr_param_spec kr_params_spec_at(const kr_params *params, int64_t i)
     return (kr_param_spec){ .name = r->seen.name,
                             .axes = r->seen.axes,
                             .init = r->seen.init,
-                            .decays = r->seen.decays,
+                            .has_decay = r->seen.has_decay,
                             .is_linear = r->is_linear,
                             .is_residual_out = r->is_residual_out,
                             .is_proj_bias = r->is_proj_bias,
@@ -192,7 +194,7 @@ kr_param_spec kr_params_spec_at(const kr_params *params, int64_t i)
 kr_tensor *kr_params_add_linear(kr_params *params, const kr_param_spec *spec)
 {
     kr_param_spec linear = *spec;
-    linear.decays = linear.is_linear = true;
+    linear.has_decay = linear.is_linear = true;
     if (linear.init.kind == KR_INIT_FILL && linear.init.a == 0) linear.init = kr_init_linear(spec->shape.dims[1]);
     return kr_params_add(params, &linear);
 }

@@ -85,7 +85,7 @@ static kr_param_spec spec_of(const char *name, const kr_param_options *o)
     return (kr_param_spec){ .name = name,
                             .axes = o->axes,
                             .init = o->init,
-                            .decays = o->decays,
+                            .has_decay = o->has_decay,
                             .is_linear = o->is_linear,
                             .n_segments = o->n_segments,
                             .segments = o->segments };
@@ -204,7 +204,7 @@ kr_tensor *kr_params_linear(kr_params *params, const char *name, kr_dtype dtype,
     kr_param_options_init(&o);
     o.axes = "o i";
     o.init = kr_init_linear(n_in);
-    o.decays = o.is_linear = true;
+    o.has_decay = o.is_linear = true;
     snprintf(text, sizeof text, "%s.weight", name);
     kr_tensor *weight = kr_params_make(params, text, dtype, KR_SHAPE(n_out, n_in), &o);
     if (!weight || !bias) return weight;

@@ -21,7 +21,7 @@ typedef struct kr_param_spec {
     kr_dtype dtype;
     kr_shape shape;
     kr_init init;
-    bool decays;
+    bool has_decay;
     bool is_linear;       /* a weight [o i] that rows of inputs are multiplied with: kr_params_pack */
     bool is_residual_out; /* ends a branch that is added to the residual stream: kr_params_rescale_residual */
     bool is_proj_bias;    /* of a projection: kr_params_zero_biases */

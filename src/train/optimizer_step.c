@@ -148,7 +148,7 @@ static kr_taken_grad taken(const stepping *s, const kr_optimizer_slot *slot, con
 
 static double decay_of(const stepping *s, const kr_optimizer_slot *slot, double weight_decay)
 {
-    return slot->row->decays || s->opt->options.decay_all ? weight_decay : 0;
+    return slot->row->has_decay || s->opt->options.decay_all ? weight_decay : 0;
 }
 
 static kr_adamw_args adamw_of(const stepping *s, const kr_optimizer_slot *slot, const kr_optimizer_part *part,

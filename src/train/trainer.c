@@ -66,7 +66,7 @@ static bool check_parts(kr_trainer *t)
                       OP ": the model belongs to another context") &&
            kr_require(ctx, t->model || o->loss_fn, KR_ERR_ARG,
                       OP ": model is NULL, so options.loss_fn must compute the loss, but it is NULL") &&
-           kr_require(ctx, t->model || !t->loader->options.carries, KR_ERR_ARG,
+           kr_require(ctx, t->model || !t->loader->options.carry, KR_ERR_ARG,
                       OP ": the loader carries states, but without a model there is no state to carry") &&
            kr_require(ctx, o->steps > 0 || t->loader->options.n_epochs > 0, KR_ERR_ARG,
                       OP
@@ -161,7 +161,7 @@ static bool build(kr_trainer *t, const kr_train_options *options)
     t->net = kr_model_network(t->model);
     t->params = t->model ? kr_network_params(t->net) : t->o.params;
     if (!(t->tape = kr_tape_create(ctx, KR_TAPE_GRAD)) || !make_optimizer(t)) return false;
-    if (!t->loader->options.carries) return true;
+    if (!t->loader->options.carry) return true;
     t->carried = kr_state_create(ctx, kr_network_layers(t->net), t->loader->options.batch);
     t->moving = kr_state_create(ctx, kr_network_layers(t->net), t->loader->options.batch);
     return t->carried && t->moving;

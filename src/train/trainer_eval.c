@@ -25,7 +25,7 @@ static bool add_batch(kr_trainer *t, kr_loader *loader, kr_state *state, kr_eval
 static void add_batches(kr_trainer *t, kr_loader *loader, int64_t max_batches, kr_evaluation *sum)
 {
     kr_state *state = NULL;
-    if (loader->options.carries && !(state = kr_state_create(t->ctx, kr_network_layers(t->net), loader->options.batch)))
+    if (loader->options.carry && !(state = kr_state_create(t->ctx, kr_network_layers(t->net), loader->options.batch)))
         return;
     const int64_t count = max_batches > 0 && max_batches < loader->steps ? max_batches : loader->steps;
     for (int64_t i = 0; i < count && add_batch(t, loader, state, sum); i++) continue;
@@ -40,7 +40,7 @@ static bool begin(kr_trainer *t, const kr_loader *loader, int64_t max_batches)
         !kr_require(ctx, loader->ctx == ctx, KR_ERR_STATE, OP ": the loader belongs to another context") ||
         !kr_require(ctx, max_batches >= 0, KR_ERR_ARG, OP ": max_batches = %lld must not be negative",
                     (long long)max_batches) ||
-        !kr_require(ctx, !loader->options.carries || t->net, KR_ERR_ARG,
+        !kr_require(ctx, !loader->options.carry || t->net, KR_ERR_ARG,
                     OP ": the loader carries states, but without a model there is no state to carry"))
         return false;
     return t->eval_tape || (t->eval_tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD)) != NULL;

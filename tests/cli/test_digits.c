@@ -106,7 +106,7 @@ static void check_batches(kr_source *a, kr_source *b, int64_t patches)
     kr_loader_options_init(&o);
     o.batch = 4;
     o.length = 0;
-    o.packs = false;
+    o.pack = false;
     o.n_epochs = 1;
     kr_loader *la = kr_loader_create(a, &o), *lb = kr_loader_create(b, &o);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);

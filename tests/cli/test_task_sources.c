@@ -79,7 +79,7 @@ TEST(tasks_are_loaded_by_rows)
         kr_loader_options_init(&o);
         o.batch = NB;
         o.length = 0;
-        o.packs = o.shuffles = false;
+        o.pack = o.shuffle = false;
         kr_loader *loader = kr_loader_create(source, &o);
         kr_batch batch;
         CHECK(kr_loader_next(tape, loader, &batch) == KR_OK, "%s", kr_ctx_message(ctx));
@@ -117,7 +117,7 @@ TEST(modular_parts_make_all_sums)
         kr_loader_options_init(&o);
         o.batch = ROWS;
         o.length = 3;
-        o.packs = o.shuffles = false;
+        o.pack = o.shuffle = false;
         kr_loader *loader = kr_loader_create(source, &o);
         kr_batch batch;
         CHECK(kr_loader_next(tape, loader, &batch) == KR_OK, "%s", kr_ctx_message(ctx));

@@ -147,7 +147,7 @@ TEST(csv_missing_is_not_scored)
     kr_loader_options_init(&reading);
     reading.batch = 1;
     reading.length = 5;
-    reading.shuffles = false;
+    reading.shuffle = false;
     static const struct {
         const char *features, *targets;
         bool is_class;
@@ -226,7 +226,7 @@ TEST(csv_scales_of_the_training_part)
     part.part = KR_DATA_PART_VALIDATION; /* does not matter */
     CHECK(kr_source_fit(source, &part) == KR_OK, "%s", kr_ctx_message(ctx));
     CHECK(kr_source_column(source, 0).offset == 0 && kr_source_column(source, 0).scale == 19, "the first half");
-    part.packs = false;
+    part.pack = false;
     part.length = 0;
     part.validation_fraction = 0.4;
     part.split_seed = 3;

@@ -46,14 +46,14 @@ static const kr_source_callbacks callbacks = { .read = read_numbers,
                                                .find_start = find_fours,
                                                .destroy = count_destroyed };
 
-static kr_loader *load(const kr_source *source, int64_t length, bool packs)
+static kr_loader *load(const kr_source *source, int64_t length, bool pack)
 {
     kr_loader_options o;
     kr_loader_options_init(&o);
     o.batch = 3;
     o.length = length;
-    o.packs = packs;
-    o.shuffles = false;
+    o.pack = pack;
+    o.shuffle = false;
     o.n_epochs = 1;
     return kr_loader_create(source, &o);
 }
@@ -62,7 +62,7 @@ TEST(custom_tokens_predict_the_next)
 {
     counting c = { .ctx = kr_test_ctx(1, NULL) };
     kr_tape *tape = kr_tape_create(c.ctx, KR_TAPE_NO_GRAD);
-    const kr_source_info info = { .count = 12, .n_ids = 5, .predicts_next = true };
+    const kr_source_info info = { .count = 12, .n_ids = 5, .predict_next = true };
     for (int has_documents = 0; has_documents < 2; has_documents++) {
         kr_source_callbacks own = callbacks;
         if (!has_documents) own.find_start = NULL;
@@ -119,11 +119,11 @@ TEST(custom_numbers_with_labels_or_targets)
 }
 
 /* The error of the next batch. */
-static void check_next(counting *c, kr_source_info info, bool packs, kr_status status, const char *message)
+static void check_next(counting *c, kr_source_info info, bool pack, kr_status status, const char *message)
 {
     kr_tape *tape = kr_tape_create(c->ctx, KR_TAPE_NO_GRAD);
     kr_source *source = kr_source_custom(c->ctx, &info, &callbacks, c);
-    kr_loader *loader = load(source, packs ? 8 : 0, packs);
+    kr_loader *loader = load(source, pack ? 8 : 0, pack);
     kr_batch batch;
     CHECK(kr_loader_next(tape, loader, &batch) != KR_OK, "no error: %s", message);
     CHECK_ERROR_HAS(c->ctx, status, message);
@@ -134,7 +134,7 @@ static void check_next(counting *c, kr_source_info info, bool packs, kr_status s
 
 TEST(custom_callbacks_that_fail_or_answer_wrong)
 {
-    const kr_source_info tokens = { .count = 40, .n_ids = 5, .predicts_next = true };
+    const kr_source_info tokens = { .count = 40, .n_ids = 5, .predict_next = true };
     const kr_source_info classes = { .count = 40, .n_features = 2, .n_classes = 3 };
     counting c = { .ctx = kr_test_ctx(1, NULL), .fails = true };
     check_next(&c, tokens, true, KR_ERR_IO, "custom source: read of positions 0 to 8 failed: ");
@@ -158,7 +158,7 @@ TEST(custom_callbacks_that_fail_or_answer_wrong)
 TEST(custom_source_refusals)
 {
     counting c = { .ctx = kr_test_ctx(1, NULL) };
-    const kr_source_info good = { .count = 4, .n_ids = 5, .predicts_next = true };
+    const kr_source_info good = { .count = 4, .n_ids = 5, .predict_next = true };
     kr_source_info info = good;
 #define REFUSED_INFO(message, ...)                                                                                     \
     do {                                                                                                               \
@@ -172,10 +172,10 @@ TEST(custom_source_refusals)
                  info.n_features = 2);
     REFUSED_INFO("custom source: info.n_ids = -5, n_features = 0: one must be 0 and the other positive",
                  info.n_ids = -5);
-    REFUSED_INFO("custom source: info.predicts_next = 1, n_classes = 2, n_targets = 0: only one may be set",
+    REFUSED_INFO("custom source: info.predict_next = 1, n_classes = 2, n_targets = 0: only one may be set",
                  info.n_classes = 2);
-    REFUSED_INFO("custom source: info.predicts_next = 0, n_classes = 2, n_targets = 1: only one may be set",
-                 info.predicts_next = false, info.n_classes = 2, info.n_targets = 1);
+    REFUSED_INFO("custom source: info.predict_next = 0, n_classes = 2, n_targets = 1: only one may be set",
+                 info.predict_next = false, info.n_classes = 2, info.n_targets = 1);
     kr_source_callbacks own = callbacks;
     own.reserved[4] = &c;
     CHECK(!kr_source_custom(c.ctx, &good, &own, &c), "not refused");

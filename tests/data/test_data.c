@@ -200,7 +200,7 @@ static kr_batch whole_documents(kr_source *source)
 {
     kr_loader_options o;
     kr_loader_options_init(&o);
-    o.packs = o.shuffles = false;
+    o.pack = o.shuffle = false;
     o.length = 0;
     kr_loader *loader = kr_loader_create(source, &o);
     kr_batch batch;
@@ -221,7 +221,7 @@ TEST(tables_with_targets)
                                            "a, \"b\" ,out\n1,2,3\n 4.5 ,\"-5e-1\",+6\r\n\n\n7,8,9\n");
     kr_source *source = kr_source_csv(ctx, path, &o);
     const kr_source_info info = kr_source_info_of(source);
-    CHECK(info.count == 3 && info.n_features == 1 && info.n_targets == 2 && !info.predicts_next, "another table");
+    CHECK(info.count == 3 && info.n_features == 1 && info.n_targets == 2 && !info.predict_next, "another table");
     const kr_batch batch = whole_documents(source);
     expect_floats("x", batch.x_bsf, (float[]){ 1, 4.5F, 7, 0 }, 4);
     expect_floats("targets", batch.targets_bso, (float[]){ 3, 2, 6, -0.5F, 9, 8, 0, 0 }, 8);
@@ -363,7 +363,7 @@ static kr_status read_nothing(void *user, int64_t from, int64_t count, const kr_
 }
 static kr_source *make_custom(void)
 {
-    const kr_source_info info = { .count = 4, .n_ids = 2, .predicts_next = true };
+    const kr_source_info info = { .count = 4, .n_ids = 2, .predict_next = true };
     return kr_source_custom(ctx, &info, &(kr_source_callbacks){ .read = read_nothing }, NULL);
 }
 

@@ -226,7 +226,7 @@ TEST(loader_refusals)
     o.length = 4;
     REFUSED_WITH(batch, 0, KR_ERR_ARG, "loader: batch = 0 must be from 1 to 16777216");
     REFUSED_WITH(length, -1, KR_ERR_ARG, "loader: length = -1 must be from 0 to 4294967296");
-    REFUSED_WITH(length, 0, KR_ERR_ARG, "loader: length = 0 stands for whole documents, which needs packs = false");
+    REFUSED_WITH(length, 0, KR_ERR_ARG, "loader: length = 0 stands for whole documents, which needs pack = false");
     REFUSED_WITH(n_epochs, -1, KR_ERR_ARG, "loader: n_epochs = -1 must not be negative");
     REFUSED_WITH(part, (kr_data_part)2, KR_ERR_ARG, "loader: part = 2 is not a kr_data_part");
     REFUSED_WITH(part, KR_DATA_PART_VALIDATION, KR_ERR_ARG,
@@ -238,8 +238,8 @@ TEST(loader_refusals)
                  "loader: nothing to train on: the source has 20 positions, validation_fraction is 0.97");
     REFUSED_WITH(drop_last, true, KR_ERR_ARG,
                  "loader: drop_last leaves no batch: 19 positions do not fill 8 rows of 4");
-    o.carries = true;
-    REFUSED_WITH(packs, false, KR_ERR_ARG, "loader: carries needs packs = true");
+    o.carry = true;
+    REFUSED_WITH(pack, false, KR_ERR_ARG, "loader: carry needs pack = true");
     REFUSED_WITH(batch, 20, KR_ERR_ARG, "loader: 19 positions are too few for 20 rows that are carried");
     kr_loader *loader = kr_loader_create(source, &o);
     kr_loader_position position = kr_loader_snapshot(loader);

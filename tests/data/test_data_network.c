@@ -38,7 +38,7 @@ static void run(kr_tape *tape, const kr_network *net, kr_source *source, int64_t
     kr_loader_options_init(&o);
     o.batch = 2;
     o.length = length;
-    o.carries = true;
+    o.carry = true;
     o.n_epochs = 1;
     kr_loader *loader = kr_loader_create(source, &o);
     const kr_state *state = NULL;
@@ -93,10 +93,10 @@ TEST(packed_documents_equal_single_ones)
     kr_loader_options o;
     kr_loader_options_init(&o);
     o.batch = 1;
-    o.shuffles = false;
+    o.shuffle = false;
     o.length = kr_source_info_of(source).count - 1;
     kr_loader *packed = kr_loader_create(source, &o);
-    o.packs = false;
+    o.pack = false;
     o.length = 0;
     kr_loader *single = kr_loader_create(source, &o);
     kr_batch batch;

@@ -106,7 +106,7 @@ static void expect_epochs(kr_ctx *ctx, const kr_source *source, const kr_loader_
             add_batch(&t, &batch);
             kr_tape_reset(tape);
         }
-        end_tally(&t, source, options->resets, what);
+        end_tally(&t, source, options->reset, what);
     }
     CHECK_OK(ctx);
     kr_tape_destroy(tape);
@@ -121,11 +121,11 @@ TEST(loader_predicts_everything_once_an_epoch)
         for (int way = 0; way < 24; way++) {
             kr_loader_options o = options_of(way % 3 + 1, way % 2 ? 8 : 13);
             const bool has_documents = way % 4 >= 2;
-            o.shuffles = way / 3 % 2 == 0;
-            o.resets = way / 6 % 2 == 0;
-            o.packs = way / 12 == 0;
-            if (!o.packs && way % 2) o.length = 0;
-            if (!o.packs) o.resets = true; /* a row ends with its document */
+            o.shuffle = way / 3 % 2 == 0;
+            o.reset = way / 6 % 2 == 0;
+            o.pack = way / 12 == 0;
+            if (!o.pack && way % 2) o.length = 0;
+            if (!o.pack) o.reset = true; /* a row ends with its document */
             kr_source *source = counting_source(ctx, counts[i], lengths, has_documents ? N_LENGTHS : 0);
             char what[80];
             snprintf(what, sizeof what, "%lld positions, way %d", (long long)counts[i], way);
@@ -173,8 +173,8 @@ TEST(loader_marks_where_documents_begin)
     kr_source *source = counting_source(ctx, 500, lengths, N_LENGTHS);
     for (int way = 0; way < 4; way++) {
         kr_loader_options o = options_of(3, 11);
-        o.carries = way & 1;
-        o.resets = !(way & 2);
+        o.carry = way & 1;
+        o.reset = !(way & 2);
         o.n_epochs = 1;
         kr_loader *loader = kr_loader_create(source, &o);
         kr_batch batch;
@@ -183,13 +183,13 @@ TEST(loader_marks_where_documents_begin)
             const int32_t *ids = ints(batch.ids_bs), *mask = ints(batch.mask_bs), *reset = ints(batch.reset_bs);
             for (int64_t i = 0; i < kr_tensor_count(batch.ids_bs); i++) {
                 const bool is_first = i % o.length == 0;
-                bool want = o.resets && (!is_first || o.carries) && is_start(source, ids[i]);
-                want = (want || (o.carries && batch.step == 0 && is_first)) && (!mask || mask[i]);
+                bool want = o.reset && (!is_first || o.carry) && is_start(source, ids[i]);
+                want = (want || (o.carry && batch.step == 0 && is_first)) && (!mask || mask[i]);
                 CHECK((reset ? reset[i] : 0) == want, "way %d: id %d is marked %d", way, ids[i], reset ? reset[i] : 0);
                 marks += want;
             }
         }
-        CHECK(o.resets ? marks > 40 : marks == (o.carries ? 3 : 0), "way %d: %lld marks", way, (long long)marks);
+        CHECK(o.reset ? marks > 40 : marks == (o.carry ? 3 : 0), "way %d: %lld marks", way, (long long)marks);
         kr_loader_destroy(loader);
     }
     CHECK_OK(ctx);
@@ -207,7 +207,7 @@ TEST(carried_rows_go_on_and_leave_no_gap)
         for (int64_t nb = 1; nb <= 4; nb++) {
             kr_source *source = counting_source(ctx, counts[i], NULL, 0);
             kr_loader_options o = options_of(nb, 7);
-            o.carries = true;
+            o.carry = true;
             expect_epochs(ctx, source, &o, "carried");
             kr_loader *loader = kr_loader_create(source, &o);
             int32_t next[4] = { -1, -1, -1, -1 };
@@ -273,9 +273,9 @@ TEST(loader_resumes_at_every_step)
         kr_loader_options o = options_of(3, 9);
         o.seed = 5;
         o.n_epochs = 3;
-        o.shuffles = way & 1;
-        o.packs = !(way & 2);
-        o.carries = (way & 6) == 4;
+        o.shuffle = way & 1;
+        o.pack = !(way & 2);
+        o.carry = (way & 6) == 4;
         o.drop_last = way & 8;
         expect_resumed(ctx, source, &o, way);
     }
@@ -300,8 +300,8 @@ TEST(loader_parts_share_nothing)
             kr_loader_options o = options_of(4, 16);
             o.part = (kr_data_part)part;
             o.validation_fraction = 0.11;
-            o.packs = way < 4;
-            o.carries = way == 2 || way == 3;
+            o.pack = way < 4;
+            o.carry = way == 2 || way == 3;
             o.n_epochs = 1;
             o.seed = (uint64_t)part; /* the order's, not the split's */
             kr_loader *loader = kr_loader_create(source, &o);
@@ -339,7 +339,7 @@ TEST(loader_scores_the_last_of_each_document)
         int64_t scored = 0, want = 0;
         for (int64_t i = 0; i < 300; i++) want += !is_start(source, i) && (i == 299 || is_start(source, i + 1));
         kr_loader_options o = options_of(3, 7);
-        o.packs = packs;
+        o.pack = packs;
         o.score_last = true;
         o.n_epochs = 1;
         kr_loader *loader = kr_loader_create(source, &o);
@@ -368,7 +368,7 @@ TEST(loader_survives_every_failed_allocation)
     kr_batch batch;
     for (int packs = 0; packs < 2; packs++) {
         kr_loader_options o = options_of(3, 7);
-        o.packs = packs;
+        o.pack = packs;
         bool done = false;
         for (size_t n = 1; !done && n < 100; n++) {
             const size_t live = kr_ctx_memory(ctx).live_blocks;

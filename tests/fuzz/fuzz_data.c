@@ -158,14 +158,14 @@ static void check_labels(const kr_batch *batch, const kr_source_info *info)
 }
 
 /* Only ids of token files are looked at when they are read: any other file that was opened loads. */
-static void load_all(const kr_source *source, char kind, bool packs)
+static void load_all(const kr_source *source, char kind, bool pack)
 {
     const kr_source_info info = kr_source_info_of(source);
     kr_loader_options o;
     kr_loader_options_init(&o);
     o.batch = 3;
     o.length = 5;
-    o.packs = packs;
+    o.pack = pack;
     o.n_epochs = 1;
     kr_loader *loader = kr_loader_create(source, &o);
     kr_batch batch;

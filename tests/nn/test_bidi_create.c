@@ -55,13 +55,13 @@ TEST(bidi_keeps_copies)
     kr_ctx_destroy(ctx);
 }
 
-static void check_row(const kr_params *params, const char *name, kr_shape want, bool decays, int n_segments)
+static void check_row(const kr_params *params, const char *name, kr_shape want, bool has_decay, int n_segments)
 {
     const kr_param_row *row = kr_params_find(params, name);
     if (!CHECK(row != NULL, "no parameter %s", name)) return;
     const kr_shape got = kr_tensor_shape(row->tensor);
     CHECK(got.rank == want.rank && memcmp(got.dims, want.dims, (size_t)got.rank * sizeof *got.dims) == 0 &&
-              row->decays == decays && row->n_segments == n_segments,
+              row->has_decay == has_decay && row->n_segments == n_segments,
           "%s is another", name);
     for (int i = 0; i < row->n_segments; i++)
         CHECK(row->segments[i].muon && row->segments[i].rows == got.dims[0], "%s is Muon's as a whole", name);

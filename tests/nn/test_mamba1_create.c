@@ -13,7 +13,7 @@ typedef struct wanted {
     const char *name, *axes;
     kr_shape shape;
     kr_dtype dtype;
-    bool decays;
+    bool has_decay;
     const char *segments; /* "x 64, dt 2 adamw" */
 } wanted;
 
@@ -31,7 +31,7 @@ static void check_row(const kr_param_row *row, const wanted *w)
     CHECK(strcmp(row->axes, w->axes) == 0, "%s: axes \"%s\", not \"%s\"", w->name, row->axes, w->axes);
     CHECK(kr_shape_equal(&got, &w->shape), "%s is %s", w->name, kr_shape_text(row->tensor, shape, sizeof shape));
     CHECK(kr_tensor_dtype(row->tensor) == w->dtype, "%s is %s", w->name, kr_dtype_name(kr_tensor_dtype(row->tensor)));
-    CHECK(row->decays == w->decays, "%s %s", w->name, row->decays ? "decays" : "does not decay");
+    CHECK(row->has_decay == w->has_decay, "%s %s", w->name, row->has_decay ? "decays" : "does not decay");
     CHECK(strcmp(segments, w->segments) == 0, "%s: segments \"%s\", not \"%s\"", w->name, segments, w->segments);
     CHECK(kr_requires_grad(row->tensor), "%s needs no gradient", w->name);
 }

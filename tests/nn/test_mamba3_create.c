@@ -6,7 +6,7 @@
 typedef struct wanted {
     const char *name;
     kr_shape shape;
-    bool decays;
+    bool has_decay;
     double low, high; /* of the initial values */
 } wanted;
 
@@ -23,7 +23,8 @@ static void check_rows(const char *what, const kr_mamba3_config *config, int cou
         CHECK(shape.rank == rows[i].shape.rank &&
                   memcmp(shape.dims, rows[i].shape.dims, (size_t)shape.rank * sizeof *shape.dims) == 0,
               "%s: %s is %s", what, row->name, kr_shape_text(row->tensor, text, sizeof text));
-        CHECK(row->decays == rows[i].decays, "%s: %s %s", what, row->name, row->decays ? "decays" : "does not decay");
+        CHECK(row->has_decay == rows[i].has_decay, "%s: %s %s", what, row->name,
+              row->has_decay ? "decays" : "does not decay");
         double *values = kr_test_values(row->tensor), least = INFINITY, most = -INFINITY;
         for (int64_t k = 0; k < kr_tensor_count(row->tensor); k++) {
             least = fmin(least, values[k]);

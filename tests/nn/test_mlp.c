@@ -111,13 +111,13 @@ TEST(rows_of_the_table)
               "the names")) {
         CHECK(fc1->n_segments == 2 && strcmp(fc1->segments[0].name, "value") == 0 && fc1->segments[0].rows == NH &&
                   strcmp(fc1->segments[1].name, "gate") == 0 && fc1->segments[1].rows == NH && fc1->segments[0].muon &&
-                  fc1->segments[1].muon && fc1->decays && fc1->init_scale == 1,
+                  fc1->segments[1].muon && fc1->has_decay && fc1->init_scale == 1,
               "fc1");
-        CHECK(fc2->n_segments == 1 && fc2->segments[0].rows == ND && fc2->segments[0].muon && fc2->decays &&
+        CHECK(fc2->n_segments == 1 && fc2->segments[0].rows == ND && fc2->segments[0].muon && fc2->has_decay &&
                   fc2->init_scale == 0.5,
               "fc2 ends a residual branch");
-        CHECK(!kr_params_find(params, "layers.3.mlp.fc1.bias")->decays &&
-                  !kr_params_find(params, "layers.3.mlp.fc2.bias")->decays,
+        CHECK(!kr_params_find(params, "layers.3.mlp.fc1.bias")->has_decay &&
+                  !kr_params_find(params, "layers.3.mlp.fc2.bias")->has_decay,
               "biases do not decay");
         double *w = kr_test_values(fc1->tensor);
         for (int i = 0; i < 2 * NH * ND; i++) CHECK(fabs(w[i]) <= 1 / sqrt(ND), "fc1 is drawn from +-1/sqrt(d)");

@@ -211,7 +211,8 @@ TEST(rows_of_the_table)
     const char *names[3] = { "w_beta", "w_alpha", "b_beta" };
     for (int i = 0; i < 3; i++) {
         const kr_param_row *row = kr_params_at(m.params, i);
-        CHECK(strcmp(row->name, names[i]) == 0 && !row->decays && row->n_segments == 0, "row %d is %s", i, row->name);
+        CHECK(strcmp(row->name, names[i]) == 0 && !row->has_decay && row->n_segments == 0, "row %d is %s", i,
+              row->name);
     }
     unmake(&m);
     kr_ctx_destroy(ctx);

@@ -39,7 +39,7 @@ static kr_mamba2 *small_block(kr_dtype dtype)
 typedef struct wanted_row {
     const char *name, *axes;
     kr_shape shape;
-    bool decays;
+    bool has_decay;
 } wanted_row;
 
 /* d_model 32, d_inner 64, d_ssm 48 (6 heads of 8), 2 groups, state 8: in_proj has 2 * 64 + 2 * 16 + 6 rows. */
@@ -71,7 +71,7 @@ TEST(params_rows_in_order)
               wanted[i].name);
         CHECK(strcmp(row->axes, wanted[i].axes) == 0, "%s has axes %s", row->name, row->axes);
         CHECK(kr_shape_equal(&shape, &wanted[i].shape), "%s has another shape", row->name);
-        CHECK(row->decays == wanted[i].decays, "%s decays: %d", row->name, row->decays);
+        CHECK(row->has_decay == wanted[i].has_decay, "%s decays: %d", row->name, row->has_decay);
         CHECK(row->init_scale == 1, "%s: scale %g", row->name, row->init_scale);
         CHECK(kr_params_find(params, row->name) == row, "%s is not found", row->name);
         CHECK(kr_requires_grad(row->tensor), "%s has no gradient", row->name);

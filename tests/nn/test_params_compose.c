@@ -43,7 +43,7 @@ TEST(params_compose_rows_are_in_order_under_their_prefixes)
         const kr_param_row *its = kr_params_at(kr_mamba2_params(a), i), *row = kr_params_at(mine, 1 + i);
         CHECK(strncmp(row->name, "a.", 2) == 0 && strcmp(row->name + 2, its->name) == 0, "%s of %s", row->name,
               its->name);
-        CHECK(row->tensor == its->tensor && row->decays == its->decays && row->n_segments == its->n_segments &&
+        CHECK(row->tensor == its->tensor && row->has_decay == its->has_decay && row->n_segments == its->n_segments &&
                   row->init.kind == its->init.kind && row->init_scale == its->init_scale &&
                   strcmp(row->axes, its->axes) == 0,
               "%s has another row", row->name);
@@ -54,8 +54,9 @@ TEST(params_compose_rows_are_in_order_under_their_prefixes)
         CHECK(kr_params_at(mine, 2 + n + i)->tensor == kr_params_at(kr_mamba2_params(b), i)->tensor, "no prefix");
     }
     const kr_param_row *head = kr_params_find(mine, "head.weight");
-    CHECK(head && head->tensor == weight && head->decays && kr_params_find(mine, "head.bias")->tensor == bias, "head");
-    CHECK(!kr_params_find(mine, "head.bias")->decays && !kr_params_find(mine, "lent")->decays, "decay");
+    CHECK(head && head->tensor == weight && head->has_decay && kr_params_find(mine, "head.bias")->tensor == bias,
+          "head");
+    CHECK(!kr_params_find(mine, "head.bias")->has_decay && !kr_params_find(mine, "lent")->has_decay, "decay");
     CHECK(kr_params_elements(mine) == 2 * kr_params_elements(kr_mamba2_params(a)) + 128 + 3 + 170, "elements");
     kr_params_destroy(mine);
     CHECK(kr_tensor_count(lent) == 3 && kr_params_count(kr_mamba2_params(a)) == n, "what was shared is still there");

@@ -82,7 +82,7 @@ void plain_orthogonalise(double *x, int64_t rows, int64_t cols, int steps, const
 
 static double decay_of(const plain_optimizer *p, const kr_param_row *row)
 {
-    return row->decays || p->options.decay_all ? p->options.weight_decay : 0;
+    return row->has_decay || p->options.decay_all ? p->options.weight_decay : 0;
 }
 
 static void adamw(plain_optimizer *p, const kr_param_row *row, const double *g, int64_t first, int64_t n, double lr)

@@ -32,14 +32,14 @@ kr_model *run_model(kr_ctx *ctx, kr_family family, kr_dtype dtype)
     return model;
 }
 
-kr_loader *run_loader(kr_source *source, bool carries, kr_data_part part)
+kr_loader *run_loader(kr_source *source, bool carry, kr_data_part part)
 {
     kr_loader_options o;
     kr_loader_options_init(&o);
     o.batch = 3;
     o.length = 11;
     o.seed = 5;
-    o.carries = carries;
+    o.carry = carry;
     o.part = part;
     o.validation_fraction = 0.2;
     return kr_loader_create(source, &o);
@@ -60,8 +60,8 @@ run run_prepare(const run_setup *s)
     kr_ctx_seed(r.ctx, 7);
     r.tok = kr_tokenizer_bytes(r.ctx);
     r.source = kr_source_string(r.ctx, corpus, sizeof corpus - 1, r.tok, NULL);
-    r.loader = run_loader(r.source, s->carries, KR_DATA_PART_TRAIN);
-    r.validation = run_loader(r.source, s->carries, KR_DATA_PART_VALIDATION);
+    r.loader = run_loader(r.source, s->carry, KR_DATA_PART_TRAIN);
+    r.validation = run_loader(r.source, s->carry, KR_DATA_PART_VALIDATION);
     r.model = run_model(r.ctx, s->family, s->dtype);
     kr_train_options *o = &r.options;
     kr_train_options_init(o);

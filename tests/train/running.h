@@ -11,7 +11,7 @@ typedef struct run_setup {
     kr_dtype dtype;     /* of the matrices; 0: f32 */
     int threads;        /* 0: 1 */
     const char *device; /* NULL: what KR_DEVICE says */
-    bool carries, has_ema, has_validation;
+    bool carry, has_ema, has_validation;
     kr_optimizer_kind kind;
     int64_t accumulate; /* 0: 1 */
     int64_t steps, save_every, eval_every;
@@ -37,7 +37,7 @@ typedef struct run {
 } run;
 
 kr_model *run_model(kr_ctx *ctx, kr_family family, kr_dtype dtype);
-kr_loader *run_loader(kr_source *source, bool carries, kr_data_part part);
+kr_loader *run_loader(kr_source *source, bool carry, kr_data_part part);
 
 /* All of a run but its trainer, whose options are filled in; then the trainer too. */
 run run_prepare(const run_setup *setup);

@@ -91,7 +91,7 @@ TEST(devices_hand_runs_over)
                                                                                                    "cpu" };
     for (int family = kr_test_quick() ? KR_FAMILY_MAMBA3 : KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++) {
         run_setup setup = {
-            .family = (kr_family)family, .steps = 3 * HALF, .max_lr = rate, .carries = family != KR_FAMILY_MAMBA1
+            .family = (kr_family)family, .steps = 3 * HALF, .max_lr = rate, .carry = family != KR_FAMILY_MAMBA1
         };
         double moved[3 * HALF], stayed[3 * HALF];
         begin_folder();

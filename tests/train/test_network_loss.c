@@ -113,7 +113,7 @@ static void compare(kr_ctx *ctx, const kr_network *net, const char *what, loss_p
 
 typedef struct scene {
     kr_dtype id_type;
-    const int32_t *labels, *starts, *resets, *padding, *scored; /* [b s] or NULL */
+    const int32_t *labels, *starts, *reset, *padding, *scored; /* [b s] or NULL */
     bool last_only, excludes, sums;
     double smoothing;
 } scene;
@@ -136,7 +136,7 @@ static kr_tensor *fused(kr_tape *t, const kr_network *net, void *user)
                              : NULL;
     c.scored = optional(t, s->scored);
     how.seq_start_bs = optional(t, s->starts);
-    how.reset_bs = optional(t, s->resets);
+    how.reset_bs = optional(t, s->reset);
     how.mask_bs = optional(t, s->padding);
     how.last_logits_only = s->last_only;
     c.exclude_padding = s->excludes;
@@ -154,7 +154,7 @@ static void next_tokens(kr_tape *t, const scene *s, int64_t *labels, int32_t *ma
         for (int i = b * NS; i < (b + 1) * NS; i++) {
             const bool has_next = i + 1 < (b + 1) * NS;
             labels[i] = has_next ? id[i + 1] : 0;
-            mask[i] = has_next && !(s->starts && s->starts[i + 1]) && !(s->resets && s->resets[i + 1]) &&
+            mask[i] = has_next && !(s->starts && s->starts[i + 1]) && !(s->reset && s->reset[i + 1]) &&
                       !(s->padding && !(s->padding[i] && s->padding[i + 1])) && !(s->scored && !s->scored[i]);
         }
 }
@@ -165,7 +165,7 @@ static kr_tensor *by_hand(kr_tape *t, const kr_network *net, void *user)
     kr_call call;
     kr_call_init(&call);
     call.seq_start_bs = optional(t, s->starts);
-    call.reset_bs = optional(t, s->resets);
+    call.reset_bs = optional(t, s->reset);
     call.mask_bs = optional(t, s->padding);
     call.last_logits_only = s->last_only;
     kr_tensor *logits = kr_network_forward(t, net, ids_of(t, KR_DTYPE_I64), &call).y;
@@ -193,7 +193,7 @@ static const scene scenes[] = {
     { .id_type = KR_DTYPE_I32 },
     { .id_type = KR_DTYPE_I64, .scored = some_scored, .sums = true },
     { .id_type = KR_DTYPE_I32, .starts = some_starts, .excludes = true },
-    { .id_type = KR_DTYPE_I64, .resets = some_starts, .smoothing = 0.2 },
+    { .id_type = KR_DTYPE_I64, .reset = some_starts, .smoothing = 0.2 },
     { .id_type = KR_DTYPE_I32, .padding = left_padding },
     { .id_type = KR_DTYPE_I32, .labels = some_labels, .scored = some_scored },
     { .id_type = KR_DTYPE_I32, .labels = some_labels, .starts = some_starts, .smoothing = 0.1, .excludes = true },

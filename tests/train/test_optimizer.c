@@ -135,7 +135,7 @@ TEST(sgd_gathers_momentum)
 /* ---- decay ---- */
 
 /* Of one step with a zero gradient: did the row decay? */
-static bool decays(kr_optimizer *opt, const char *name)
+static bool has_decay(kr_optimizer *opt, const char *name)
 {
     const double before = at(name, 0);
     give(name, 0);
@@ -154,8 +154,8 @@ TEST(decay_follows_the_table)
             kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
             for (int64_t i = 0; i < kr_params_count(params); i++) {
                 const kr_param_row *row = kr_params_at(params, i);
-                CHECK(decays(opt, row->name) == (row->decays || all), "%s, %s, all %d", kr_optimizer_kind_name(o.kind),
-                      row->name, all);
+                CHECK(has_decay(opt, row->name) == (row->has_decay || all), "%s, %s, all %d",
+                      kr_optimizer_kind_name(o.kind), row->name, all);
             }
             kr_optimizer_destroy(opt);
             end();

@@ -67,14 +67,14 @@ TEST(trainer_stops_when_told)
 
 /* ---- until the loader's end ---- */
 
-static kr_loader *loader_of(const run *r, int64_t batch, int64_t n_epochs, bool packs, bool shuffles)
+static kr_loader *loader_of(const run *r, int64_t batch, int64_t n_epochs, bool pack, bool shuffle)
 {
     kr_loader_options o;
     kr_loader_options_init(&o);
     o.batch = batch;
-    o.length = packs ? 11 : 0;
-    o.packs = packs;
-    o.shuffles = shuffles;
+    o.length = pack ? 11 : 0;
+    o.pack = pack;
+    o.shuffle = shuffle;
     o.n_epochs = n_epochs;
     return kr_loader_create(r->source, &o);
 }
@@ -158,7 +158,7 @@ TEST(trainer_accumulates_to_the_large_batch)
 TEST(trainer_carries_states_within_a_step)
 {
     double one[6], two[3];
-    run_setup setup = { .family = KR_FAMILY_MAMBA2, .steps = 6, .carries = true, .max_lr = 1e-300 };
+    run_setup setup = { .family = KR_FAMILY_MAMBA2, .steps = 6, .carry = true, .max_lr = 1e-300 };
     run r = run_begin(&setup);
     run_steps(&r, 6, one);
     run_end(&r);
@@ -203,7 +203,7 @@ TEST(trainer_evaluates_without_a_trace)
                                   .steps = 6,
                                   .has_ema = family != KR_FAMILY_MAMBA2,
                                   .dtype = family == KR_FAMILY_MAMBA3 ? KR_DTYPE_BF16 : KR_DTYPE_F32,
-                                  .carries = family == KR_FAMILY_MAMBA1 };
+                                  .carry = family == KR_FAMILY_MAMBA1 };
         run plain = run_begin(&setup), evaluated = run_begin(&setup);
         for (int i = 0; i < 6; i++) {
             const kr_evaluation e = kr_trainer_evaluate(evaluated.trainer, evaluated.validation, i % 3);
@@ -372,7 +372,7 @@ TEST(trainer_threads_agree_to_the_bit)
         run r = run_begin(&(run_setup){ .family = KR_FAMILY_MAMBA3,
                                         .steps = 5,
                                         .threads = i + 1,
-                                        .carries = true,
+                                        .carry = true,
                                         .accumulate = 2,
                                         .kind = KR_OPTIMIZER_MUON });
         run_steps(&r, 5, losses[i]);

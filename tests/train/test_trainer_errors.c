@@ -181,7 +181,7 @@ TEST(trainer_refuses_checkpoints_of_others)
                  "the file has another kind of optimizer");
     refuse_other(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5, .folder = keep, .has_ema = true },
                  "tensor 'optimizer.ema.");
-    refuse_other(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5, .folder = keep, .carries = true },
+    refuse_other(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5, .folder = keep, .carry = true },
                  "it was saved without a carried state, but this run is one with");
     run r = run_prepare(&own);
     kr_loader_destroy(r.loader);
@@ -206,7 +206,7 @@ TEST(trainer_names_files_that_were_damaged)
 {
     begin_folder();
     const char *keep = the_run();
-    const run_setup own = { .family = KR_FAMILY_MAMBA2, .steps = 5, .folder = keep, .carries = true };
+    const run_setup own = { .family = KR_FAMILY_MAMBA2, .steps = 5, .folder = keep, .carry = true };
     static const char *const names[] = { "training.safetensors", "model.safetensors", "state.safetensors" };
     for (int i = 0; i < 3; i++) {
         char path[400], part[300];

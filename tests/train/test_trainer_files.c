@@ -29,7 +29,7 @@ static run_setup killed_setup(const char *run_folder)
                         .save_every = run_folder ? 1 : 0,
                         .has_validation = true,
                         .eval_every = 3,
-                        .carries = true,
+                        .carry = true,
                         .has_ema = true };
 }
 

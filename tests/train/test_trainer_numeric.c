@@ -195,12 +195,12 @@ TEST(trainer_names_features_that_are_not_finite)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_source *source = kr_source_new(ctx, &numbers_kind);
-    source->info = (kr_source_info){ .count = 40, .n_features = 2, .n_targets = 2, .predicts_next = true };
+    source->info = (kr_source_info){ .count = 40, .n_features = 2, .n_targets = 2, .predict_next = true };
     kr_loader_options reading;
     kr_loader_options_init(&reading);
     reading.batch = 2;
     reading.length = 8;
-    reading.shuffles = false;
+    reading.shuffle = false;
     kr_loader *loader = kr_loader_create(source, &reading);
     kr_model *model = latent_model(ctx);
     kr_train_options o;

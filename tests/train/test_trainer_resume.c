@@ -85,7 +85,7 @@ TEST(trainer_resumes_dropout)
 {
     check_halves("dropout", (run_setup){ .family = KR_FAMILY_MAMBA3, .dropout = 0.1 });
     check_halves("dropout, accumulated",
-                 (run_setup){ .family = KR_FAMILY_MAMBA2, .dropout = 0.1, .accumulate = 2, .carries = true });
+                 (run_setup){ .family = KR_FAMILY_MAMBA2, .dropout = 0.1, .accumulate = 2, .carry = true });
 }
 
 TEST(dropout_is_for_steps_alone)
@@ -107,9 +107,9 @@ TEST(dropout_is_for_steps_alone)
 TEST(trainer_resumes_carried_states)
 {
     for (int family = kr_test_quick() ? KR_FAMILY_MAMBA3 : KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++) {
-        check_halves("carried", (run_setup){ .family = (kr_family)family, .carries = true });
+        check_halves("carried", (run_setup){ .family = (kr_family)family, .carry = true });
         check_halves("carried, accumulated",
-                     (run_setup){ .family = (kr_family)family, .carries = true, .accumulate = 2 });
+                     (run_setup){ .family = (kr_family)family, .carry = true, .accumulate = 2 });
     }
 }
 
@@ -128,7 +128,7 @@ TEST(trainer_resumes_halves)
                                                                .dtype = KR_DTYPE_BF16,
                                                                .kind = KR_OPTIMIZER_MUON,
                                                                .has_ema = true,
-                                                               .carries = true });
+                                                               .carry = true });
 }
 
 /* ---- models that come from files ---- */
