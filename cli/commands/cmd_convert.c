@@ -36,8 +36,8 @@ static const cli_option options[] = {
 
 static const kr_dtype dtypes[] = { KR_DTYPE_F32, KR_DTYPE_BF16, KR_DTYPE_F16 };
 
-/* What goes with a model and is not of its weights. The last of them is written by kr_model_save too, where there are
- * token ids, or removed. */
+/* Files of a model folder other than the weights. The last of them is also written by kr_model_save, if there are token
+ * ids, or removed. */
 static const char *const side_files[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "vocab.json",
     "merges.txt",     "generation_config.json"
@@ -46,8 +46,8 @@ enum { NSIDE_FILES = sizeof side_files / sizeof *side_files };
 
 /* ---- side files ---- */
 
-/* Copies those that there are, and names them in `copied`; of those that only the target has it warns: they are another
- * model's. False after a complaint. */
+/* Copies existing files, and lists their names in `copied`; warns of files that only the target has, since they belong
+ * to another model. False after an error message. */
 static bool copy_side_files(const convert_values *v, char *copied, size_t bytes)
 {
     char from[CLI_PATH_BYTES], to[CLI_PATH_BYTES];
@@ -64,7 +64,7 @@ static bool copy_side_files(const convert_values *v, char *copied, size_t bytes)
     return true;
 }
 
-/* ---- what became of it ---- */
+/* ---- summary ---- */
 
 typedef struct found {
     cli_tensors sums;
@@ -88,8 +88,8 @@ static void change(const char *what, const char *before, const char *after)
     else printf("%-11s%s\n", what, after);
 }
 
-static void tell(const convert_values *v, const kr_model *model, const found *before, const found *after,
-                 const char *copied)
+static void print_summary(const convert_values *v, const kr_model *model, const found *before, const found *after,
+                          const char *copied)
 {
     const kr_model_config *config = kr_model_config_of(model);
     const kr_layout layout = v->layout < 0 ? config->layout : (kr_layout)v->layout;
@@ -143,7 +143,7 @@ static int convert(kr_ctx *ctx, const convert_values *v, size_t max_shard_bytes)
     kr_model *model = find_out(ctx, v->source, &before) ? kr_model_load(ctx, v->source, &load) : NULL;
     if (model && kr_model_save(model, v->target, &save) == KR_OK && copy_side_files(v, copied, sizeof copied) &&
         find_out(ctx, v->target, &after)) {
-        tell(v, model, &before, &after, copied);
+        print_summary(v, model, &before, &after, copied);
         status = CLI_OK;
     }
     kr_model_destroy(model);

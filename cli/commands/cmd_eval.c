@@ -4,9 +4,9 @@
  *   bits/byte  = sum of the same / (log 2 bytes of the scored tokens)
  *
  * The text is read in chunks with the state carried from one to the next, so that every token is predicted from all
- * that stands before it; with --reset-every N, from what stands before it in its window of N tokens. The first token of
- * the text (of a window) is scored only if the tokenizer puts something before a text. The softmax is over the whole
- * table, padding included, as the official loss has it.
+ * tokens before it; with --reset-every N, from those before it in its window of N tokens. The first token of the text
+ * (of a window) is scored only if the tokenizer adds BOS. The softmax is over the whole table, padding included, as the
+ * official loss has it.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/common/commands.h"
@@ -73,12 +73,12 @@ typedef struct evaluation {
     double started, shown;
 } evaluation;
 
-/* Tokens whose log-probabilities are computed at once: a table of them is small beside the chunk's logits. */
+/* Tokens whose log-probabilities are computed at once: a table of them is small compared to the chunk's logits. */
 enum { PART = 64 };
 
 /* ---- scoring ---- */
 
-/* logits [1 n w], the tokens that came -> adds what they cost. */
+/* logits [1 n w] and the tokens that follow -> adds their negative log-probabilities. */
 static bool score(evaluation *e, kr_tensor *logits_bsw, const int32_t *came, int64_t count)
 {
     for (int64_t at = 0; at < count; at += PART) {
@@ -113,7 +113,7 @@ static kr_tensor *read_ids(evaluation *e, const int32_t *ids, int64_t count, boo
     return out.y && kr_state_copy(e->state, out.state) == KR_OK ? out.y : NULL;
 }
 
-/* Reads all ids but the last, each of which predicts the next; the last one stays for what follows. */
+/* Reads all ids but the last, each of which predicts the next; the last one is kept for the next call. */
 static bool flush(evaluation *e)
 {
     const int64_t count = e->held - 1;
@@ -132,7 +132,7 @@ static bool put(evaluation *e, int32_t id)
     return e->held <= e->values->chunk || flush(e);
 }
 
-/* Forgets what was read, and reads what begins a text: the last token of it predicts the first of the text. */
+/* Resets the state and reads the tokens that begin a text: the last of them predicts the first token of the text. */
 static bool begin_window(evaluation *e)
 {
     const int n = e->values->adds_no_bos ? 0 : e->language.n_begin;

@@ -1,4 +1,4 @@
-/* cmd_generate.h - the parts of krait generate: its options, what it prints, one run of it, and a talk of many. */
+/* cmd_generate.h - the parts of krait generate: options, output, a single run, and the chat. */
 #ifndef KR_CLI_COMMANDS_CMD_GENERATE_H
 #define KR_CLI_COMMANDS_CMD_GENERATE_H
 
@@ -23,7 +23,7 @@ typedef struct generate_values {
     const char *save_state, *load_state;
 } generate_values;
 
-/* What became of a part of the work. */
+/* Outcome of a part of the work. */
 typedef enum run_status { RUN_OK, RUN_FAILED, RUN_INTERRUPTED } run_status;
 
 /* ---- printing (generate_print.c) ---- */
@@ -75,12 +75,12 @@ typedef struct generate_run {
     bool is_begun;        /* g has read or loaded something */
     double started, load; /* when the program began; how long the model took to load */
     /* Of the last prompt and answer: */
-    double asked, first, ended; /* when reading began, the first token and the last one were there; first 0: none was */
+    double asked, first, ended; /* times of the start, the first and the last token; first 0: no token */
     int64_t n_prompt, n_new;
     kr_finish finish; /* of the first row */
 } generate_run;
 
-/* Options of the library out of those of the line; needs run->language. False after a complaint. */
+/* The library's options from the command line; needs run->language. False after an error message. */
 bool run_options(generate_run *run);
 
 /* A generation that has read nothing, in place of the run's. False after a complaint. */

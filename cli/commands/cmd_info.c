@@ -1,4 +1,4 @@
-/* cmd_info.c - krait info: what this machine offers; or what a model folder or a file holds. */
+/* cmd_info.c - krait info: describes this machine, a model folder or a file. */
 #include "cli/commands/cmd_info.h"
 
 #include "cli/common/commands.h"

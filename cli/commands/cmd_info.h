@@ -18,7 +18,7 @@ enum { INFO_MOST_NOTES = 100 };
 /* Lines to be shown later: each once, the first ones if there are many. */
 typedef struct info_notes {
     int count;
-    int64_t more; /* that there was no room for */
+    int64_t more; /* entries that did not fit */
     char *text[INFO_MOST_NOTES];
 } info_notes;
 void info_note(info_notes *notes, const char *text);
@@ -28,7 +28,7 @@ typedef struct info_run {
     kr_ctx *ctx;
     const info_values *values;
     cli_report report;
-    info_notes warnings; /* what the library warned of ... */
+    info_notes warnings; /* warnings of the library ... */
     info_notes reasons;  /* ... and why it would not load */
 } info_run;
 
@@ -39,10 +39,10 @@ bool info_take_error(info_run *run);
 int info_folder(info_run *run);
 int info_file(info_run *run);
 
-/* What a config says: family and sizes, and what it takes to run it. */
+/* Describes a config: family, sizes, and memory needs. */
 void info_config(info_run *run, const kr_model_config *config);
 
-/* What a tokenizer.json has, or why it cannot be used; returns how many tokens, -1 if it cannot be used. */
+/* Describes a tokenizer.json, or why it cannot be used; returns the number of tokens, -1 if it cannot be used. */
 int64_t info_tokenizer(info_run *run, const char *path);
 
 /* The end of every report: warnings, and whether it would load. */

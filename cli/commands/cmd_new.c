@@ -1,4 +1,4 @@
-/* cmd_new.c - krait new: a folder with a model of fresh weights. */
+/* cmd_new.c - krait new: a folder with a model with initial weights. */
 #include "cli/common/commands.h"
 #include "cli/common/cli_files.h"
 #include "cli/common/cli_machine.h"
@@ -37,7 +37,7 @@ static const cli_option options[] = {
     { 0 },
 };
 
-static void tell(kr_ctx *ctx, const new_values *v, const kr_model *model)
+static void print_summary(kr_ctx *ctx, const new_values *v, const kr_model *model)
 {
     const kr_model_config *config = kr_model_config_of(model);
     kr_model_size size = { 0 };
@@ -67,7 +67,7 @@ static int make(kr_ctx *ctx, const new_values *v)
             if (model && kr_model_save(model, v->folder, &save) == KR_OK) status = CLI_OK;
         }
     }
-    if (status == CLI_OK) tell(ctx, v, model);
+    if (status == CLI_OK) print_summary(ctx, v, model);
     if (cli_model_failed(ctx, "new")) status = CLI_FAILED;
     kr_model_destroy(model);
     cli_model_shape_free(&shape);

@@ -10,7 +10,7 @@
 
 enum { LABEL = 18, TEXT_BYTES = 1024, PEOPLE_COLUMNS = 100 };
 
-/* ---- texts that nobody vouches for ---- */
+/* ---- untrusted texts ---- */
 
 bool cli_is_utf8_text(const char *text)
 {
@@ -21,7 +21,7 @@ bool cli_is_utf8_text(const char *text)
     return true;
 }
 
-/* At most `most` columns of the text; what is left out is told by dots. */
+/* At most `most` columns of the text; "..." marks an omitted rest. */
 static int print_clean(const char *text, int most)
 {
     int columns = 0;

@@ -1,4 +1,4 @@
-/* cmd_report.h - what a command found out: lines for people, or one JSON object for programs, by the same calls.
+/* cmd_report.h - output of a command: lines for people, or one JSON object for programs, by the same calls.
  *
  *   cli_report r;
  *   cli_report_begin(&r, is_json);
@@ -8,7 +8,7 @@
  *   cli_report_close(&r);                                                                     }
  *   cli_report_end(&r);
  *
- * What comes out of files is shown without its control characters, so that no name can steer a terminal.
+ * Text from files is printed without control characters, so that no name can control a terminal.
  */
 #ifndef KR_CLI_COMMANDS_CMD_REPORT_H
 #define KR_CLI_COMMANDS_CMD_REPORT_H
@@ -32,7 +32,7 @@ void cli_report_end(cli_report *r);
 void cli_report_open(cli_report *r, const char *key, bool is_list);
 void cli_report_close(cli_report *r);
 
-/* A value: programs see the number, the truth or the whole text, people what the format makes; both see the text of
+/* A value: JSON has the number, the boolean or the whole text, lines have the formatted text; both have the text of
  * cli_report_text. People see the first 100 characters of a cli_report_string. A number is whole up to 2^53. */
 void cli_report_text(cli_report *r, const char *key, const char *format, ...) KR_PRINTF(3, 4);
 void cli_report_string(cli_report *r, const char *key, const char *text);
@@ -53,7 +53,7 @@ typedef struct cli_short {
 cli_short cli_bytes_text(double bytes);
 cli_short cli_count_text(double count);
 
-/* A text on stdout as it is, but for control characters and what is no UTF-8; returns how many columns it took. */
+/* Prints a text on stdout, without control characters and invalid UTF-8; returns the number of columns. */
 int cli_print_clean(const char *text);
 bool cli_is_utf8_text(const char *text);
 

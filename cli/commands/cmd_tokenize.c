@@ -43,7 +43,7 @@ typedef struct job {
     const tokenize_values *v;
     const kr_tokenizer *tok;
     int32_t *ids; /* grows */
-    int64_t room;
+    int64_t capacity;
     int64_t bytes, tokens;
     double seconds;
 } job;
@@ -57,15 +57,15 @@ typedef struct input {
 
 static bool read_stream(FILE *stream, input *in)
 {
-    size_t room = 0;
+    size_t capacity = 0;
     for (;;) {
-        if (room - in->bytes < 2) {
-            room = room ? 2 * room : 1 << 16;
-            char *data = realloc(in->data, room);
+        if (capacity - in->bytes < 2) {
+            capacity = capacity ? 2 * capacity : 1 << 16;
+            char *data = realloc(in->data, capacity);
             if (!data) return false;
             in->data = data;
         }
-        const size_t n = fread(in->data + in->bytes, 1, room - in->bytes - 1, stream);
+        const size_t n = fread(in->data + in->bytes, 1, capacity - in->bytes - 1, stream);
         if (n == 0) break;
         in->bytes += n;
     }
@@ -83,16 +83,16 @@ static bool read_input(const char *path, input *in)
     return is_read;
 }
 
-static bool make_room(job *j, int64_t count)
+static bool reserve_ids(job *j, int64_t count)
 {
-    if (count <= j->room) return true;
+    if (count <= j->capacity) return true;
     int32_t *ids = realloc(j->ids, (size_t)count * sizeof *ids);
     if (!ids) {
         cli_complain(NULL, "tokenize: no memory for %lld ids", (long long)count);
         return false;
     }
     j->ids = ids;
-    j->room = count;
+    j->capacity = count;
     return true;
 }
 
@@ -118,12 +118,12 @@ static bool encode_text(job *j, const char *text, size_t bytes)
     o.add_special = !j->v->is_bare;
     o.parse_special = !j->v->is_plain;
     struct timespec begin, end;
-    if (!make_room(j, (int64_t)(bytes / 2) + 16)) return false; /* mostly enough */
+    if (!reserve_ids(j, (int64_t)(bytes / 2) + 16)) return false; /* mostly enough */
     timespec_get(&begin, TIME_UTC);
-    int64_t count = kr_tokenizer_encode(j->tok, text, bytes, &o, j->ids, j->room);
-    if (count > j->room) {
-        if (!make_room(j, count)) return false;
-        count = kr_tokenizer_encode(j->tok, text, bytes, &o, j->ids, j->room);
+    int64_t count = kr_tokenizer_encode(j->tok, text, bytes, &o, j->ids, j->capacity);
+    if (count > j->capacity) {
+        if (!reserve_ids(j, count)) return false;
+        count = kr_tokenizer_encode(j->tok, text, bytes, &o, j->ids, j->capacity);
     }
     timespec_get(&end, TIME_UTC);
     j->seconds += (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
@@ -152,7 +152,7 @@ static bool read_ids(job *j, const char *text, int64_t *count)
             cli_complain(NULL, "tokenize: '%.*s' is not a token id", (int)strcspn(text, " \t\r\n,[]"), text);
             return false;
         }
-        if (*count == j->room && !make_room(j, *count ? 2 * *count : 1024)) return false;
+        if (*count == j->capacity && !reserve_ids(j, *count ? 2 * *count : 1024)) return false;
         j->ids[(*count)++] = (int32_t)id;
         text = end;
     }
@@ -186,7 +186,7 @@ static bool run_record(job *j, char *text, size_t bytes)
 static bool run_all(job *j, input *in)
 {
     if (!j->v->by_lines && !j->v->ends_with_zero) return run_record(j, in->data, in->bytes);
-    /* ids stand in lines in any case */
+    /* ids are always printed as lines */
     const char separator = j->v->ends_with_zero && !j->v->decodes ? '\0' : '\n';
     for (size_t at = 0; at < in->bytes;) {
         char *end = memchr(in->data + at, separator, in->bytes - at);

@@ -1,4 +1,5 @@
-/* cmd_train.c - krait train: reads options from line, file and the run that is gone on with, and opens what they name. */
+/* cmd_train.c - krait train: reads options from the command line, a file and the resumed run, and opens data and
+ * model. */
 #include "cli/commands/cmd_train.h"
 
 #include "cli/common/commands.h"
@@ -18,7 +19,7 @@ static const char more[] =
 
 /* ---- options of three origins ---- */
 
-/* Of two options that exclude each other, what the line says takes the other out of the files. */
+/* If two options exclude each other, the one on the command line removes the other one of the files. */
 static void exclude(const cli_command *command, cli_given *given, const char *name, const char *other)
 {
     const cli_option *a = cli_find_option(command, name, strlen(name)),
@@ -33,7 +34,7 @@ static void include(const cli_command *command, cli_given *given, const char *na
     if (!has_value) given->origin[option - command->options] = CLI_FALLBACK;
 }
 
-/* A run's model, data and seed are what they are. */
+/* A resumed run keeps its model, data and seed. */
 static bool check_resume(const train_setup *s)
 {
     for (const cli_option *o = s->command->options; o->name; o++)
@@ -64,7 +65,7 @@ static bool read_files(const train_setup *s, train_values *v, cli_given *given, 
     return true;
 }
 
-/* ---- what they name ---- */
+/* ---- data and model ---- */
 
 static bool check_folder(const train_values *v)
 {

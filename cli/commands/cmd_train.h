@@ -62,7 +62,7 @@ typedef struct train_values {
 
 typedef enum train_kind { TRAIN_TEXT, TRAIN_JSONL, TRAIN_TOKENS, TRAIN_RAW, TRAIN_CSV, TRAIN_IDX } train_kind;
 
-/* What is trained, on what. */
+/* Model and data of a run. */
 typedef struct train_setup {
     const cli_command *command;
     const train_values *values;
@@ -70,7 +70,7 @@ typedef struct train_setup {
     bool *is_refused; /* there was a mistake on the line */
     kr_ctx *ctx;
     train_kind kind;
-    char checkpoint[CLI_PATH_BYTES]; /* what is gone on from; "": the run begins */
+    char checkpoint[CLI_PATH_BYTES]; /* checkpoint to resume from; "": a new run */
 
     cli_language language; /* of the model to begin from, or of the checkpoint */
     kr_tokenizer *own_tok; /* where there is no such model */
@@ -86,7 +86,7 @@ typedef struct train_setup {
     kr_model *own_model;
     kr_model *model; /* the own one, or that of `language` */
     kr_loss_kind loss;
-    char remark[160]; /* what is to be said of the data, "" or "no validation: ..." */
+    char remark[160]; /* note about the data, "" or "no validation: ..." */
 } train_setup;
 
 /* ---- options (train_options.c) ---- */
@@ -102,19 +102,19 @@ bool train_is_given(const train_setup *s, const char *name);
 /* Complaint, "train: TEXT", and how to learn more; it sets *is_refused. Always false. */
 bool train_refuse(const train_setup *s, const char *format, ...) KR_PRINTF(2, 3);
 
-/* False after a complaint: options that have no meaning for the kind of data, the optimizer and so on. They need
- * s->kind, and the second what the source has told. */
+/* False after an error message: options that have no effect with the kind of data, the optimizer and so on. Both need
+ * s->kind, the second one the source's info. */
 bool train_check(const train_setup *s);
 bool train_check_source(const train_setup *s);
 
-/* A run's options, and what they point at. */
+/* A run's options, and the memory they point to. */
 typedef struct run_options {
     kr_train_options run;
     kr_optimizer_options optimizer;
     kr_lr_schedule schedule;
 } run_options;
 
-/* The library's options out of those of the line; needs s->steps. */
+/* The library's options from the command line; needs s->steps. */
 void train_fill(const train_setup *s, run_options *all);
 
 /* ---- data (train_data.c) ---- */
@@ -130,7 +130,7 @@ bool train_open_loaders(train_setup *s);
  * resumed. path becomes the file for them in the run's folder, "" where there are none. */
 bool train_fit_columns(train_setup *s, char *path);
 
-/* Writes them, and gives them to the validation data. */
+/* Writes them, and applies them to the validation data. */
 bool train_keep_columns(const train_setup *s, const char *path);
 
 /* "validation error in the units of the file (rms): temperature 1.2, wind 0.3" into text, computed anew with the last
@@ -142,10 +142,10 @@ const char *train_data_text(const train_setup *s, const cli_live *live, char *te
 
 /* ---- model (train_model.c) ---- */
 
-/* What there is before the data: the model to begin from or the checkpoint, and the tokenizer. */
+/* Opens the inputs other than data: the initial model or the checkpoint, and the tokenizer. */
 bool train_open_language(train_setup *s);
 
-/* What is trained, for the data that were opened. */
+/* Creates the model for the opened data. */
 bool train_open_model(train_setup *s);
 
 /* "mamba3 - 4 layers - 3.4 M parameters - byte tokens - cpu avx512 x2" into text; returns text. */
@@ -153,14 +153,14 @@ const char *train_model_text(const train_setup *s, const cli_live *live, char *t
 
 /* ---- the run's folder (train_folder.c) ---- */
 
-/* The newest checkpoint of a run, "runs/notes/checkpoints/step-400", into path ("": there is none); false after a
- * complaint. */
+/* The newest checkpoint of a run, "runs/notes/checkpoints/step-400", into path ("": none); false after an error
+ * message. */
 bool train_newest(const char *folder, char *path);
 
-/* What makes a folder one that holds a run or a model; NULL: nothing. */
+/* The file by which a folder holds a run or a model; NULL: none. */
 const char *train_run_file(const char *folder);
 
-/* Takes away all that a run leaves in its folder, and nothing else. */
+/* Removes all files of a run from its folder, and nothing else. */
 bool train_clear(const char *folder);
 
 /* ---- samples (train_sample.c) ---- */
@@ -168,7 +168,7 @@ bool train_clear(const char *folder);
 /* Text that the model makes up at this step, on stdout unless quiet, and appended to samples.txt. */
 bool train_sample(const train_setup *s, cli_live *live, kr_trainer *trainer, int64_t step);
 
-/* Makes samples.txt one that ends with samples up to this step; *last is that of the last one, -1: there is none. */
+/* Truncates samples.txt after this step; *last is the step of the last sample, -1: none. */
 bool train_sample_begin(const train_setup *s, int64_t step, int64_t *last);
 
 /* ---- the run (train_run.c) ---- */

@@ -1,8 +1,7 @@
 /* generate_chat.c - krait generate at a terminal: a line is read, the model continues from it, and so on.
  *
- * Each line but the first is read with a line break before it. What the model knows is carried on from answer to
- * answer, in constant memory. Ctrl-C ends an answer, Ctrl-D the talk. Prompts and remarks go to stderr, answers to
- * stdout.
+ * Each line but the first is read with a line break before it. The state is carried from answer to answer, in constant
+ * memory. Ctrl-C ends an answer, Ctrl-D the chat. Prompts and notes go to stderr, answers to stdout.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/commands/cmd_generate.h"

@@ -1,4 +1,4 @@
-/* generate_print.c - what krait generate writes to stdout. */
+/* generate_print.c - output of krait generate on stdout. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/commands/cmd_generate.h"
 #include "cli/common/cli_files.h"
@@ -123,7 +123,7 @@ static void put_logprob(printer *p, int64_t sample, const kr_sample *token)
     put_quoted(p, sample, spelled ? spelled : "", spelled ? bytes : 0);
 }
 
-/* ---- what a run says ---- */
+/* ---- statistics of a run ---- */
 
 void printer_prompt(printer *p, const int32_t *ids, int64_t count)
 {
@@ -155,7 +155,7 @@ void printer_token(printer *p, int64_t sample, const kr_generated *token)
     }
 }
 
-/* A line break after what does not end with one. */
+/* A line break after output that does not end with one. */
 static void end_line(printer *p)
 {
     if (p->last && p->last != '\n') write_out(p, "\n", 1);

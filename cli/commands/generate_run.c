@@ -90,7 +90,7 @@ static run_status feed(generate_run *run, const int32_t *ids, int64_t count)
     for (int64_t at = 0, n; at < count; at += n) { /* by chunks, so that an interrupt is heard */
         if (cli_interrupted()) return RUN_INTERRUPTED;
         n = count - at < run->options.prefill_chunk ? count - at : run->options.prefill_chunk;
-        if (!run->is_begun && n < count - at) n++; /* the last token of all is read with what comes after it */
+        if (!run->is_begun && n < count - at) n++; /* the last token is read with the next input */
         kr_generation_feed(run->g, ids + at, n);
         if (cli_failed(run->ctx)) return RUN_FAILED;
         run->is_begun = true;
@@ -109,7 +109,7 @@ static run_status feed_begin(generate_run *run)
 /* In place of an empty prompt. */
 static run_status feed_start(generate_run *run)
 {
-    if (run->is_begun) { /* what had ended goes on */
+    if (run->is_begun) { /* finished rows continue */
         kr_generation_feed(run->g, NULL, 0);
         return cli_failed(run->ctx) ? RUN_FAILED : RUN_OK;
     }

@@ -1,4 +1,4 @@
-/* info_config.c - what a config says, in the letters of docs/notation.md, and the memory that it takes to run it. */
+/* info_config.c - describes a config in the letters of docs/notation.md, with the memory needed to run it. */
 #include "cli/commands/cmd_info.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 /* ---- sizes ---- */
 
 /* For people by the letter of the axis, for programs by the name in official configs. Products are computed as doubles:
- * nobody has vouched for the config. */
+ * the config is untrusted and may overflow. */
 static void size(cli_report *r, const char *letter, const char *key, double n, const char *what)
 {
     cli_report_number(r, r->is_json ? key : letter, n, "%-8.0f %s, %s", n, what, key);
@@ -109,7 +109,7 @@ static void settings_layers(cli_report *r, const kr_layers_config *c)
         cli_report_text(r, "residual", "multi-gate, %lld streams", (long long)c->residual.n_stream);
 }
 
-/* ---- what it takes ---- */
+/* ---- memory needs ---- */
 
 static void memory(info_run *run, const kr_model_size *measured)
 {

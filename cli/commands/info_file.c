@@ -1,4 +1,4 @@
-/* info_file.c - what a file holds: tensors, a saved state, an index, a config, a tokenizer. */
+/* info_file.c - describes a file: tensors, a saved state, an index, a config, a tokenizer. */
 #include "cli/common/cli_files.h"
 #include "cli/commands/cmd_info.h"
 #include "cli/common/tensors.h"
@@ -215,7 +215,7 @@ static int file_of_tokenizer(info_run *run)
     return ok ? CLI_OK : CLI_FAILED;
 }
 
-/* What is in a JSON file is told by the keys that only it has. */
+/* The kind of a JSON file is recognised by its characteristic keys. */
 static int file_of_json(info_run *run)
 {
     size_t bytes = 0;

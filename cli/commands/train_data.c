@@ -1,4 +1,4 @@
-/* train_data.c - opens what krait train learns from: sources of each kind, and loaders of them. */
+/* train_data.c - opens the training data of krait train: sources of each kind, and their loaders. */
 #include "cli/commands/cmd_report.h"
 #include "cli/commands/cmd_train.h"
 
@@ -199,7 +199,7 @@ static kr_loader_options loader_options(const train_setup *s)
     return o;
 }
 
-/* The end of an epoch for each row at once: the windows of validation stand as they are. */
+/* All rows end an epoch together: the windows of validation are fixed. */
 static kr_loader *open_validation(const train_setup *s, const kr_source *source, double fraction)
 {
     kr_loader_options o = loader_options(s);
@@ -210,7 +210,7 @@ static kr_loader *open_validation(const train_setup *s, const kr_source *source,
     return kr_loader_create(source, &o);
 }
 
-/* What is kept back: with the default fraction nothing, if it would not fill a row. */
+/* The validation part: with the default fraction none, if it would not fill a row. */
 static bool split(train_setup *s, double *fraction)
 {
     const train_values *v = s->values;

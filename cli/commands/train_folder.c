@@ -1,4 +1,4 @@
-/* train_folder.c - the folder of a run: what is in it, and how it is emptied. */
+/* train_folder.c - the folder of a run: its files, and how they are removed. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/commands/cmd_train.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* The step of a checkpoint's name; -1: it is none. */
+/* The step of a checkpoint's name; -1: not a checkpoint. */
 static long long step_of(const char *name)
 {
     if (strncmp(name, "step-", 5) != 0) return -1;
@@ -36,7 +36,7 @@ bool train_newest(const char *folder, char *path)
     return newest < 0 || (cli_join(path, checkpoints, name) && cli_join(file, path, "config.json"));
 }
 
-/* What a run leaves in its folder, but for checkpoints and models. */
+/* Files of a run other than checkpoints and models. */
 static const char *const run_files[] = {
     "train.json", "task.json",      "metrics.csv", "samples.txt",           "report.html",
     "loss.svg",   "accuracy.svg",   "speed.svg",   "learning-rate.svg",     "gradient-norm.svg",

@@ -1,4 +1,4 @@
-/* train_model.c - what krait train trains: a model of fresh weights, one to begin from, or that of a checkpoint. */
+/* train_model.c - the model of krait train: new with initial weights, loaded from a folder, or from a checkpoint. */
 #include "cli/commands/cmd_report.h"
 #include "cli/commands/cmd_train.h"
 
@@ -9,7 +9,7 @@
 
 /* ---- before the data ---- */
 
-/* Which tokenizer.json the run takes along; "" where it is bytes, or none is known. */
+/* The tokenizer.json that is copied into the run's folder; "" for bytes, or if none is known. */
 static bool find_tokenizer(train_setup *s, const char *folder)
 {
     const char *name = s->values->tokenizer;
@@ -52,7 +52,7 @@ static int64_t outputs_of(const kr_source_info *info)
     return info->n_classes ? info->n_classes : info->n_targets;
 }
 
-/* Does a model that is there fit the data? */
+/* Does an existing model fit the data? */
 static bool check_model(const train_setup *s)
 {
     const kr_network_config *n = kr_model_config_of(s->language.model)->network;
@@ -70,7 +70,7 @@ static bool check_model(const train_setup *s)
                         folder, n->output_size, n->input_size, s->values->data, outputs_of(info), info->n_features);
 }
 
-/* How the layers are differentiated, which no model file tells. */
+/* Options of the backward pass, which are not part of a model file. */
 static void set_backward(const train_setup *s, kr_layers_config *layers)
 {
     layers->grad_horizon = s->values->grad_horizon;

@@ -1,4 +1,4 @@
-/* train_options.c - the options of krait train, what does not go together, and what the library is told. */
+/* train_options.c - the options of krait train, their conflicts, and their translation to the library's options. */
 #include "cli/commands/cmd_train.h"
 
 #include <math.h>
@@ -212,7 +212,7 @@ void train_take_defaults(void)
     set_default(&all, "ema", "%g", o.ema_decay);
 }
 
-/* ---- what does not go together ---- */
+/* ---- conflicting options ---- */
 
 bool train_refuse(const train_setup *s, const char *format, ...)
 {
@@ -231,7 +231,7 @@ bool train_is_given(const train_setup *s, const char *name)
     return cli_is_given(s->command, s->values, s->given, name);
 }
 
-/* Refuses the first of the names "a,b,c" that is given, unless it has a meaning. */
+/* Rejects the first given option of the names "a,b,c", unless it has an effect. */
 static bool check_names(const train_setup *s, const char *names, bool has_meaning, const char *where)
 {
     char name[64];
@@ -337,7 +337,7 @@ bool train_check_source(const train_setup *s)
            check_names(s, "quantile", v->loss == KR_LOSS_QUANTILE, "without --loss quantile");
 }
 
-/* ---- what the library is told ---- */
+/* ---- the library's options ---- */
 
 static void fill_schedule(const train_setup *s, kr_lr_schedule *schedule)
 {

@@ -1,4 +1,4 @@
-/* train_run.c - one run of krait train: what is written and shown with each step, and how a run ends. */
+/* train_run.c - one run of krait train: files and output of each step, and the end of a run. */
 #include "cli/common/interrupt.h"
 #include "cli/commands/cmd_report.h"
 #include "cli/report/report_html.h"
@@ -16,7 +16,7 @@ typedef struct running {
     cli_live live;
     cli_metrics metrics;
     double began;
-    int64_t saved_step; /* what a later run would go on from; -1: nothing */
+    int64_t saved_step; /* step from which a later run would resume; -1: none */
     bool is_stopped;    /* by a signal */
     bool has_failed;    /* something that is said already */
     char errors[512];   /* of the targets of a table, in its own units; "": not known */
@@ -80,7 +80,7 @@ static bool on_step(void *user, kr_trainer *trainer, const kr_train_progress *p)
 
 /* ---- before the first ---- */
 
-/* What the last run's last moment may not have come to write. */
+/* Writes files that an interrupted run may not have written. */
 static bool catch_up(running *r)
 {
     const train_values *v = r->s->values;
@@ -111,7 +111,7 @@ static bool name_companions(train_setup *s, companions *c)
     return true;
 }
 
-/* Writes them, when an older run has made way. */
+/* Writes them, after an older run was removed. */
 static bool keep_companions(const train_setup *s, const companions *c)
 {
     if (c->tokenizer[0] && !cli_is_same(c->tokenizer, s->tokenizer_path) &&
@@ -163,7 +163,7 @@ static void say_end(const running *r)
     else printf("next: krait info %s\n", word);
 }
 
-/* What went wrong, and what of the run is left. */
+/* Reports the error, and the checkpoint to resume from. */
 static void say_failure(const running *r)
 {
     const train_setup *s = r->s;

@@ -37,7 +37,7 @@ static bool append(sample_text *text, const char *bytes, size_t count)
     return true;
 }
 
-/* The prompt, and how the model goes on from it. */
+/* The prompt and its continuation by the model. */
 static bool make_up(const train_setup *s, sample_text *text)
 {
     const train_values *v = s->values;

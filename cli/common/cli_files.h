@@ -1,4 +1,4 @@
-/* cli_files.h - what commands do with files and folders themselves, and the words for what is wrong with them. */
+/* cli_files.h - file and folder helpers of commands, and their error messages. */
 #ifndef KR_CLI_COMMON_CLI_FILES_H
 #define KR_CLI_COMMON_CLI_FILES_H
 
@@ -7,7 +7,7 @@
 
 enum { CLI_PATH_BYTES = 4096 };
 
-/* What a complaint about something that is no model ends with. */
+/* Remedy in the error message about a folder without a model. */
 extern const char cli_model_remedy[];
 
 /* "cannot VERB PATH: REASON", with the words of errno for it; always false. */
@@ -18,10 +18,10 @@ bool cli_join(char *text, const char *folder, const char *name);
 
 bool cli_exists(const char *path);
 bool cli_is_folder(const char *path);
-bool cli_make_folder(const char *path);                /* and those above it; false after a complaint */
+bool cli_make_folder(const char *path);                /* with its parents; false after an error message */
 bool cli_is_same(const char *path, const char *other); /* both exist and are one file or folder */
 
-/* A file that makes a folder one that holds a model, "config.json" say; NULL: there is none. */
+/* The file by which a folder holds a model, such as "config.json"; NULL: none. */
 const char *cli_model_file(const char *folder);
 
 /* True if the folder, there or not, may be written a model to; else after a complaint. */

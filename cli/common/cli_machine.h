@@ -1,4 +1,4 @@
-/* cli_machine.h - what every subcommand that computes lets its user choose, and the context that comes of it.
+/* cli_machine.h - common options of all commands that compute (device, threads, ...), and the context made from them.
  *
  *   typedef struct hello_values { cli_machine machine; } hello_values;
  *   static const cli_option options[] = { CLI_MACHINE_OPTIONS(hello_values, machine), { 0 } };
@@ -48,7 +48,7 @@ kr_ctx *cli_open(const cli_machine *machine, uint64_t seed);
 /* Without them, for tasks: that the official code cannot load their networks would be said with each checkpoint. */
 kr_ctx *cli_open_quiet(const cli_machine *machine, uint64_t seed);
 
-/* A context of one thread on the processor, for what only reads and writes files: no device is opened for that. */
+/* A context of one CPU thread, for commands that only read and write files: no device is opened. */
 kr_ctx *cli_open_for_files(kr_log_fn *log, void *log_user);
 
 /* Are the context's floats on a device other than the processor? */
@@ -60,12 +60,11 @@ typedef struct cli_machine_name {
 } cli_machine_name;
 cli_machine_name cli_machine_text(const kr_ctx *ctx);
 
-/* The most memory that was in use: the context's, and the device's beside it: "12.3 MiB", "12.3 MiB, 456.7 MiB of the
- * device". */
+/* Peak memory of the context, and of the device: "12.3 MiB", "12.3 MiB, 456.7 MiB of the device". */
 cli_machine_name cli_memory_text(const kr_ctx *ctx);
 size_t cli_peak_bytes(const kr_ctx *ctx); /* of both together */
 
-/* Says what went wrong in ctx, if anything did; true then. */
+/* Prints the error of ctx, if there is one; true then. */
 bool cli_failed(kr_ctx *ctx);
 
 /* Seconds on a clock that only goes forward. */

@@ -160,7 +160,7 @@ typedef struct parse {
     int argc, at; /* argv[at] is looked at */
     char **argv;
     const cli_operand *operand; /* the next one to be filled; NULL: the command has none */
-    cli_given *given;           /* NULL: nobody wants to know */
+    cli_given *given;           /* NULL: not wanted */
     char remedy[80];
 } parse;
 
@@ -170,7 +170,7 @@ static bool takes_all(const cli_operand *operand)
     return length > 3 && !strcmp(operand->name + length - 3, "...");
 }
 
-/* Both: true to go on, false after a complaint. */
+/* Both: true to continue, false after an error message. */
 static bool take_operand(parse *p, const char *word)
 {
     if (!p->operand || !p->operand->name) {
@@ -193,7 +193,7 @@ static bool take_operand(parse *p, const char *word)
     return true;
 }
 
-/* Whether an operand that must be there is not. */
+/* Is a required operand missing? */
 static bool is_missing(const parse *p)
 {
     if (!p->operand || !p->operand->name || p->operand->is_optional) return false;
@@ -314,7 +314,7 @@ const char *cli_label(const cli_option *option, char *text, size_t bytes)
     return text;
 }
 
-/* A label that is longer has a line of its own. */
+/* A longer label has its own line. */
 enum { MAX_LABEL = 44 };
 
 static void help_option(const cli_command *command, const cli_option *option, int width)

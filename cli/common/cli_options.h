@@ -1,5 +1,5 @@
-/* cli_options.h - the options and operands of a subcommand as tables, from which come the parser, its complaints, --help, the
- * manual page (options_man.c) and the form of a JSON file (options_json.h).
+/* cli_options.h - the options and operands of a subcommand as tables, which define the parser, its error messages,
+ * --help, the manual page (options_man.c) and the members of a JSON file (options_json.h).
  *
  *   typedef struct hello_values { const char *name; int times; bool loud; } hello_values;
  *   static const cli_operand operands[] = {
@@ -12,8 +12,8 @@
  *       { 0 },
  *   };
  *
- * krait hello --times 3 Eve, krait hello Eve -n 3 --loud and krait hello --times=3 -- Eve are the same to it, but for
- * the noise. --loud=false takes back what a file said.
+ * krait hello --times 3 Eve, krait hello Eve -n 3 --loud and krait hello --times=3 -- Eve are the same, except for
+ * --loud. --loud=false overrides a file.
  */
 #ifndef KR_CLI_COMMON_CLI_OPTIONS_H
 #define KR_CLI_COMMON_CLI_OPTIONS_H
@@ -25,7 +25,7 @@
 /* Exit statuses of the program. */
 enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 
-/* What several values of a CLI_TEXTS option are read into. */
+/* The values of a CLI_TEXTS option. */
 enum { CLI_MAX_TEXTS = 64 };
 typedef struct cli_texts {
     int count;
@@ -42,7 +42,7 @@ typedef enum cli_kind {
     CLI_ANY,    /* const char *, that may be empty */
     CLI_TEXTS,  /* cli_texts: may be given several times */
     CLI_CHOICE, /* int: which of the words in arg, "f32|bf16|f16"; -1 if none is given and there is no fallback */
-    CLI_HEADING /* no option: `help` stands above those that follow. The name is "" */
+    CLI_HEADING /* not an option: `help` is the heading of those that follow. The name is "" */
 } cli_kind;
 
 /* Added to the kind of an option, CLI_I64 | CLI_FIXED. */
@@ -54,7 +54,7 @@ enum {
 typedef struct cli_option {
     const char *name;     /* without its dashes; NULL ends the table */
     char letter;          /* a short form, -n; 0: none */
-    const char *arg;      /* what the help calls the value; NULL for a flag */
+    const char *arg;      /* name of the value in the help; NULL for a flag */
     int kind;             /* a cli_kind, with marks */
     size_t offset;        /* of the field in the values struct, which begins as zeros */
     const char *fallback; /* the value when the option is not given, as one would type it; NULL: 0 or NULL */
@@ -62,8 +62,8 @@ typedef struct cli_option {
     const char *help;
 } cli_option;
 
-/* What stands on the line without a dash; "-" alone is an operand too. A const char * in the values struct; one whose
- * name ends with "..." is the last and takes all that come, into a cli_texts. */
+/* An argument without a dash; "-" alone is an operand too. A const char * in the values struct; one whose name ends
+ * with "..." is the last and takes all remaining arguments, into a cli_texts. */
 typedef struct cli_operand {
     const char *name; /* in capitals; NULL ends the table */
     size_t offset;
@@ -77,20 +77,20 @@ typedef struct cli_command {
     const cli_option *options;
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns the exit status */
     const cli_operand *operands;       /* NULL: none */
-    const char *more;                  /* NULL, or what the help ends with, lines of text */
+    const char *more;                  /* NULL, or the last lines of the help */
     const char *line_only;             /* NULL, or names of options that have no place in a JSON file: "config,force" */
-    void (*prepare)(void);             /* NULL, or what completes the table before it is read */
+    void (*prepare)(void);             /* NULL, or a function that completes the table before it is read */
 } cli_command;
 
-/* Where the values of a command come from, by the place of the option in its table; begins as zeros. */
+/* Where the values of a command come from, by the index of the option in its table; initially zeros. */
 enum { CLI_MAX_OPTIONS = 160 };
 typedef enum cli_origin { CLI_FALLBACK = 0, CLI_LINE = 1, CLI_FILE = 2 } cli_origin;
 typedef struct cli_given {
     unsigned char origin[CLI_MAX_OPTIONS];
 } cli_given;
 
-/* Fills `values` from the defaults and from argv[1..argc), and *given, which may be NULL. Returns -1 to go on, or the
- * exit status to end with: after --help (CLI_OK) or a complaint (CLI_USAGE). */
+/* Fills `values` from the defaults and from argv[1..argc), and *given, which may be NULL. Returns -1 to continue, or
+ * the exit status: after --help (CLI_OK) or an error message (CLI_USAGE). */
 int cli_parse(const cli_command *command, void *values, int argc, char **argv);
 int cli_parse_given(const cli_command *command, void *values, int argc, char **argv, cli_given *given);
 
@@ -116,7 +116,7 @@ void cli_man_all(const cli_command *const *commands, int count);
  * text of a flag is "true" or "false". */
 bool cli_set(const cli_option *option, void *values, const char *text);
 
-/* What a value must be, "one of a|b", into text; returns text. */
+/* The rule of a value, "one of a|b", into text; returns text. */
 const char *cli_rule(const cli_option *option, char *text, size_t bytes);
 
 /* "-n, --name ARG" into text; returns text. */

@@ -1,4 +1,4 @@
-/* cli_utf8.h - characters of a text that nobody vouches for. */
+/* cli_utf8.h - characters of untrusted text. */
 #ifndef KR_CLI_COMMON_CLI_UTF8_H
 #define KR_CLI_COMMON_CLI_UTF8_H
 
@@ -11,7 +11,7 @@ size_t cli_utf8_bytes(const char *text, size_t count);
 /* Whether that character, of so many bytes, is a control (C0, DEL or C1). */
 bool cli_utf8_is_control(const char *text, size_t bytes);
 
-/* Whether terminals are told to show UTF-8: by LC_ALL, else LC_CTYPE, else LANG. */
+/* Is the locale UTF-8, by LC_ALL, else LC_CTYPE, else LANG? */
 bool cli_locale_is_utf8(void);
 
 #endif

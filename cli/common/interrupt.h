@@ -9,12 +9,12 @@
  * instead. */
 void cli_watch_interrupts(void);
 
-/* The same of SIGTERM besides, for work that saves what it has. */
+/* The same for SIGTERM too, for work that saves its results. */
 void cli_watch_stops(void);
 bool cli_interrupted(void);
 void cli_forget_interrupt(void);
 
-/* Exit status of work that was interrupted: what a shell reports of a program that SIGINT ended. */
+/* Exit status of work that was interrupted: the shell's status of a program ended by SIGINT. */
 enum { CLI_INTERRUPTED = 130 };
 
 #endif

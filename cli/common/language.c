@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* ---- what it is ---- */
+/* ---- recognising the tokenizer ---- */
 
 /* Of most of the weights. */
 static kr_dtype weight_dtype(const kr_params *params)

@@ -44,10 +44,10 @@ typedef struct cli_language {
     int64_t vocab;           /* tokens, without the padding of the table */
     int n_begin, n_eos;
     const int32_t *begin, *eos; /* before a text, as <|begin_of_text|>, and at its end */
-    int32_t start;              /* what an empty text begins with: the model's BOS, else the first EOS; -1: none */
+    int32_t start;              /* first token of an empty text: the model's BOS, else the first EOS; -1: none */
 } cli_language;
 
-/* False after a complaint. needs_tokenizer: there must be one; else only if values->tokenizer asks for it. */
+/* False after an error message. needs_tokenizer: a tokenizer is required; else only if values->tokenizer is given. */
 bool cli_language_open(kr_ctx *ctx, const cli_language_values *values, bool needs_tokenizer, cli_language *language);
 void cli_language_close(cli_language *language);
 

@@ -38,7 +38,7 @@ static int terminal_columns(void)
     return number > 0 ? number : 80;
 }
 
-/* Columns of a text: characters, for there are none here that take two. */
+/* Columns of a text: characters; wide ones do not occur here. */
 static int columns_of(const char *text)
 {
     int n = 0;
@@ -93,7 +93,7 @@ void cli_live_say(cli_live *live, const char *format, ...)
 
 /* ---- how fast ---- */
 
-/* What happened that many seconds ago counts 1/e. */
+/* Time constant in seconds of the exponential average. */
 static const double memory_seconds = 10;
 
 static void measure(cli_live *live, const cli_live_row *row, double now)
@@ -132,7 +132,7 @@ cli_span cli_span_text(double seconds)
 
 /* ---- the line ---- */
 
-/* A part of the line; those with the largest number are left out first. */
+/* A part of the line; those with the largest number are dropped first. */
 typedef struct live_part {
     char text[96];
     int leaves;
@@ -161,7 +161,7 @@ static void bar_text(const cli_live *live, const cli_live_row *row, char *text, 
     snprintf(text + n, bytes - n, "%s", live->is_utf8 ? "\xE2\x96\x8F" : "]");
 }
 
-/* "  loss 1.832 (93.1 %)", or what there is of it. */
+/* " loss 1.832 (93.1 %)", or the known part of it. */
 static void value_text(const char *name, double value, double accuracy, char *text, size_t bytes)
 {
     text[0] = 0;
@@ -185,7 +185,8 @@ static void fill_parts(const cli_live *live, const cli_live_row *row, live_part 
                  row->steps ? "/" : "", row->steps ? bound : "");
     }
     value_text("loss", row->loss, row->accuracy, parts[2].text, sizeof parts[2].text);
-    if (parts[1].text[0]) memmove(parts[2].text, parts[2].text + 1, strlen(parts[2].text)); /* a bar ends with room */
+    if (parts[1].text[0])
+        memmove(parts[2].text, parts[2].text + 1, strlen(parts[2].text)); /* a bar ends with a space */
     value_text("eval", row->eval_loss, row->eval_accuracy, parts[3].text, sizeof parts[3].text);
     if (live->reading_seconds > 0 && live->positions > 0)
         snprintf(parts[4].text, sizeof parts[4].text, "  %s %s/s",

@@ -1,5 +1,4 @@
-/* live.h - how far a run is, on stdout: one line that is rewritten at a terminal, and a plain line now and then where
- * there is none.
+/* live.h - progress of a run on stdout: one line that is rewritten at a terminal, else a plain line at intervals.
  *
  *   cli_live live;
  *   cli_live_open(&live, "tok", 10, false);
@@ -9,8 +8,8 @@
  *
  *    step   420/2000 [=======         ] loss 1.832  eval 1.901  18.4 k tok/s  920 MiB  eta 1:12
  *
- * The line is as wide as the terminal at most; what matters least is left out first. It is moved by a carriage return
- * alone. On a dumb terminal lines are plain, and bars and dots are ASCII but in a UTF-8 locale.
+ * The line is as wide as the terminal at most; the least important parts are dropped first. It is rewritten by a
+ * carriage return only. On a dumb terminal lines are plain, and bars and dots are ASCII unless the locale is UTF-8.
  */
 #ifndef KR_CLI_COMMON_LIVE_H
 #define KR_CLI_COMMON_LIVE_H
@@ -19,10 +18,10 @@
 
 typedef struct cli_live {
     const char *unit; /* of positions, as in "18.4 k tok/s" */
-    bool is_quiet;    /* shows nothing; what is said is said */
+    bool is_quiet;    /* shows no progress; messages are still printed */
     bool is_terminal, is_utf8;
     double log_seconds; /* between plain lines */
-    int columns;        /* of the line that stands there now; 0: none */
+    int columns;        /* of the current line; 0: none */
     double shown;       /* when that was */
     /* How fast it goes: sums in which the past fades. */
     double last_seconds, steps, seconds, positions, reading_seconds;
@@ -35,8 +34,8 @@ typedef struct cli_live_row {
     int64_t positions; /* read since the run began, in training */
     double loss, accuracy, eval_loss, eval_accuracy;
     size_t memory_bytes;
-    bool is_slow; /* an evaluation or a save is in the time since the last row: it tells no speed of reading */
-    bool is_due;  /* deserves a plain line of its own: an evaluation, the last step */
+    bool is_slow; /* the time since the last row includes an evaluation or a save: it gives no speed */
+    bool is_due;  /* always gets a plain line: an evaluation, the last step */
 } cli_live_row;
 
 void cli_live_open(cli_live *live, const char *unit, double log_seconds, bool is_quiet);
@@ -47,14 +46,14 @@ void cli_live_show(cli_live *live, const cli_live_row *row);
 /* A line of text that stays; the live line, if there is one, is wiped for it. Said in silence too. */
 void cli_live_say(cli_live *live, const char *format, ...) KR_PRINTF(2, 3);
 
-/* Leaves the live line as it is and goes to the next one; wipe takes it away instead. The next show draws anew. */
+/* Keeps the live line and starts a new one; wipe removes it instead. The next show redraws. */
 void cli_live_close(cli_live *live);
 void cli_live_wipe(cli_live *live);
 
 /* Time that is no training (a sample, a save) does not count. */
 void cli_live_pause(cli_live *live);
 
-/* What stands between words of a heading, and before a number of threads: a middle dot and a cross, or ASCII. */
+/* Separator of headings, and the sign before a number of threads: a middle dot and a cross, or ASCII. */
 const char *cli_dot(const cli_live *live);
 const char *cli_times(const cli_live *live);
 

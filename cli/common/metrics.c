@@ -1,4 +1,4 @@
-/* metrics.c - writes metrics.csv, and goes on with one that an earlier part of the run has left. */
+/* metrics.c - writes metrics.csv, or continues that of a resumed run. */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 #include "cli/common/metrics.h"

@@ -1,4 +1,4 @@
-/* metrics.h - metrics.csv: what a run tells of its steps, a line each, for `krait report` and for anybody.
+/* metrics.h - metrics.csv: metrics of a run's steps, one line each, for `krait report` and other tools.
  *
  *   cli_metrics metrics;
  *   if (!cli_metrics_open(&metrics, "runs/notes", CLI_METRICS_NEW, 0, NULL)) return CLI_FAILED;
@@ -26,7 +26,7 @@ typedef struct cli_metrics {
     int n_extra;
     double began;           /* on the clock of cli_seconds, earlier parts of the run counted in */
     double last_seconds;    /* when the last row came ... */
-    int64_t last_positions; /* ... and what it had read; -1: no row came yet */
+    int64_t last_positions; /* ... and its positions; -1: no row yet */
     int64_t last_step;      /* of the last line in the file; -1: none */
 } cli_metrics;
 
@@ -37,14 +37,14 @@ typedef struct cli_metrics_row {
     double loss, accuracy, lr, grad_norm;
     double eval_loss, eval_accuracy;
     int64_t memory_bytes;
-    bool is_slow;        /* an evaluation or a save is in the time of this step: it tells no speed */
+    bool is_slow;        /* the time of this step includes an evaluation or a save: it gives no speed */
     bool must_stay;      /* is written, however many lines there are */
     const double *extra; /* of the columns that the caller added, in their order; NULL: no values */
 } cli_metrics_row;
 cli_metrics_row cli_metrics_row_init(int64_t step);
 
-/* FOLDER/metrics.csv with these columns behind the usual ones: a new file, or with last_step from 0 on the one that is
- * there, without what stands behind that step. False after a complaint. */
+/* FOLDER/metrics.csv with these columns behind the usual ones: a new file, or with last_step >= 0 the existing one,
+ * truncated after that step. False after an error message. */
 bool cli_metrics_open(cli_metrics *metrics, const char *folder, int64_t last_step, int n_extra,
                       const char *const *extra);
 

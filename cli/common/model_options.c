@@ -62,7 +62,7 @@ static int64_t given(const cli_model_values *v, const model_size *size)
     return *(const int64_t *)((const char *)v + size->value);
 }
 
-/* ---- what does not go together ---- */
+/* ---- conflicting options ---- */
 
 static bool refuse(const char *command, const char *format, ...) KR_PRINTF(2, 3);
 static bool refuse(const char *command, const char *format, ...)
@@ -117,7 +117,7 @@ static int64_t *field_of(kr_model_config *config, const model_size *size)
 static void set_sizes(const cli_model_values *v, kr_model_config *config)
 {
     if (v->d_model) kr_model_config_set_d_model(config, v->d_model);
-    if (v->d_model || v->expand) { /* what a file derived from its own widths */
+    if (v->d_model || v->expand) { /* values that a file derived from its own widths */
         config->mamba1->d_inner = 0;
         config->mamba1->dt_rank = 0;
         config->mamba2->d_ssm = 0;
@@ -228,7 +228,7 @@ void cli_model_shape_free(cli_model_shape *shape)
     *shape = (cli_model_shape){ .config = NULL };
 }
 
-/* ---- what the library says ---- */
+/* ---- errors of the library ---- */
 
 /* Where the fields that a message names are set on the line: "state_rank is --d-state". */
 static const char *options_of(const char *message, char *text, size_t bytes)

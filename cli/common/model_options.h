@@ -30,14 +30,14 @@ typedef struct cli_model_values {
     bool has_outproj_norm, is_untied, has_gates_per_virtual_layer;
 } cli_model_values;
 
-/* What they are before the line is read; NAN is of math.h. */
+/* Values before the command line is read; NAN is of math.h. */
 #define CLI_MODEL_VALUES                                                                                               \
     {                                                                                                                  \
         .family = -1, .rotation = -1, .rope_fraction = -1, .a_activation = -1, .residual = -1, .dtype = -1,            \
         .layout = -1, .gate_bias = NAN, .gate_bias_step = NAN                                                          \
     }
 
-/* All but the family, the width, the vocabulary and the config, of which each command has its own to tell. */
+/* All but the family, the width, the vocabulary and the config, which differ between commands. */
 #define CLI_MODEL_ROW(values, name, arg, kind, field, least, help)                                                     \
     {                                                                                                                  \
         name, 0, arg, kind, offsetof(values, field), NULL, least, help                                                 \
@@ -89,22 +89,23 @@ typedef struct cli_model_values {
 /* The types that --dtype chooses from. */
 extern const kr_dtype cli_model_dtypes[3];
 
-/* A config, and what it points at. */
+/* A config, and the memory it points to. */
 typedef struct cli_model_shape {
     kr_model_config *config;
     bool is_loaded;
     int64_t *schedule;
 } cli_model_shape;
 
-/* The library's defaults with four layers and 256 tokens, or what the file says. False after an error of the context. */
+/* The library's defaults with four layers and 256 tokens, or the config of the file. False after an error of the
+ * context. */
 bool cli_model_begin(kr_ctx *ctx, const cli_model_values *values, cli_model_shape *shape);
 
-/* What was given, into the config. False after a complaint: options that have no meaning in the family or the scheme,
- * or do not go together. */
+/* Writes the given options to the config. False after an error message: options that have no effect in the family or
+ * the scheme, or conflict. */
 bool cli_model_shape_set(const char *command, const cli_model_values *values, cli_model_shape *shape);
 void cli_model_shape_free(cli_model_shape *shape);
 
-/* Says what went wrong in ctx, if anything did, and which options set the fields that the message names; true then. */
+/* Prints the error of ctx, if there is one, and the options that set the fields named in it; true then. */
 bool cli_model_failed(kr_ctx *ctx, const char *command);
 
 #endif

@@ -18,7 +18,7 @@ enum { MAX_FILE_BYTES = 1 << 20 };
 
 /* ---- reading ---- */
 
-/* The text that stands for a member on the line; NULL if it is of another kind than the option. */
+/* A member as the text of the option's value; NULL if it is of another kind than the option. */
 static const char *text_of(const cli_option *option, const kr_json *value, char *number, size_t bytes)
 {
     const kr_json_kind kind = kr_json_kind_of(value);
@@ -205,7 +205,7 @@ static void write_value(FILE *out, const cli_option *option, const void *values)
     }
 }
 
-/* A text of the option that is no UTF-8, which JSON has no way to spell; NULL: there is none. */
+/* A text of the option that is no UTF-8, which JSON cannot represent; NULL: none. */
 static const char *unwritable(const cli_option *option, const void *values)
 {
     const void *field = (const char *)values + option->offset;

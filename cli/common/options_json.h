@@ -9,7 +9,7 @@
  *   cli_json_close(&file);                                       // after the last use of the values: texts are in it
  *
  * Flags are true or false, numbers are numbers, choices and texts are strings, options that may be given several times
- * are arrays of strings. What the line says wins over the file, the file over the fallback.
+ * are arrays of strings. The command line overrides the file, the file overrides the fallback.
  */
 #ifndef KR_CLI_COMMON_OPTIONS_JSON_H
 #define KR_CLI_COMMON_OPTIONS_JSON_H
@@ -23,13 +23,13 @@ typedef struct cli_json_file {
     kr_json *root;
 } cli_json_file;
 
-/* Sets what was not given before, on the line or by a file that was read earlier. False after a complaint that names
- * file and member: not JSON, no such option, a value of another kind or outside the rule. */
+/* Sets options that were not given before, on the command line or by an earlier file. False after an error message that
+ * names file and member: not JSON, no such option, a value of another kind or outside the rule. */
 bool cli_json_read(cli_json_file *file, const cli_command *command, void *values, cli_given *given, const char *path);
 void cli_json_close(cli_json_file *file);
 
-/* All values but those that were not given and have no fallback; reading them gives the same values. The file is there
- * as a whole, or is as it was. False after a complaint. */
+/* All values but those that were not given and have no fallback; reading them gives the same values. The file is
+ * replaced atomically. False after an error message. */
 bool cli_json_write(const cli_command *command, const void *values, const cli_given *given, const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* step_lines.c - writes CSV files of steps, and goes on with those that an earlier part of a run has left. */
+/* step_lines.c - writes CSV files of steps, or continues those of a resumed run. */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 #include "cli/common/step_lines.h"

@@ -20,8 +20,8 @@ typedef struct cli_step_lines {
     char path[CLI_PATH_BYTES];
 } cli_step_lines;
 
-/* FOLDER/NAME: with last_step < 0 a new file; otherwise the one that is there, without what stands behind that step, or
- * a new one where there is none. False after a complaint. */
+/* FOLDER/NAME: with last_step < 0 a new file; otherwise the existing one, truncated after that step, or a new one.
+ * False after an error message. */
 bool cli_step_lines_open(cli_step_lines *lines, const char *folder, const char *name, const char *header,
                          int64_t last_step);
 

@@ -1,7 +1,7 @@
-/* tensors.c - tensors in lines, those alike put together.
+/* tensors.c - lists tensors, one line for similar ones.
  *
- * A name is taken apart at the first of its parts, between dots, that is a number: "layers." 12 ".norm.weight". Tensors
- * with the same words around it, the same type and the same shape make one line. Sorted by these they are neighbours.
+ * A name is split at its first numeric component, between dots: "layers." 12 ".norm.weight". Tensors with the same
+ * words around it, the same type and the same shape make one line. Sorted by these they are neighbours.
  */
 #include "cli/common/tensors.h"
 
@@ -14,7 +14,7 @@ typedef struct named {
     int64_t at;      /* its place in the files */
     size_t head;     /* letters before the number */
     int64_t number;  /* -1: there is none */
-    const char *end; /* what follows on it */
+    const char *end; /* the rest of the name */
 } named;
 
 /* One line: all[first .. first + count) of the sorted names. */
@@ -64,7 +64,7 @@ cli_tensors cli_tensors_of(const kr_tensor_file *weights)
 
 /* ---- names ---- */
 
-static named take_apart(const kr_tensor_file_item *item, int64_t at)
+static named split_name(const kr_tensor_file_item *item, int64_t at)
 {
     const char *name = item->name;
     for (const char *part = name; *part;) {
@@ -188,7 +188,7 @@ static bool print_table(const kr_tensor_file *weights, bool is_all)
     line *lines = malloc(((size_t)count + 1) * sizeof *lines);
     int64_t nlines = 0;
     if (all && lines) {
-        for (int64_t i = 0; i < count; i++) all[i] = take_apart(kr_tensor_file_at(weights, i), i);
+        for (int64_t i = 0; i < count; i++) all[i] = split_name(kr_tensor_file_at(weights, i), i);
         if (!is_all) qsort(all, (size_t)count, sizeof *all, compare_named);
         for (int64_t i = 0; i < count; i++) {
             if (!is_all && i > 0 && compare_kinds(&all[i - 1], &all[i]) == 0) {

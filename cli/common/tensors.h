@@ -15,11 +15,11 @@ typedef struct cli_tensors {
 /* The sums of a checkpoint. */
 cli_tensors cli_tensors_of(const kr_tensor_file *weights);
 
-/* The type of a tensor as we would call it, or as the file does where we have none like it. */
+/* Krait's name of a tensor's type, or the file's if Krait has no such type. */
 const char *cli_tensor_type(const kr_tensor_file_item *item);
 
 /* The sums and a line for each tensor; or, with is_all false, for those that differ in a number of their name only:
- * "backbone.layers.{0..23}.norm.weight  x24". Programs are told of all. False: no memory. */
+ * "backbone.layers.{0..23}.norm.weight x24". JSON lists all. False: no memory. */
 bool cli_report_tensors(cli_report *r, const kr_tensor_file *weights, bool is_all);
 
 #endif

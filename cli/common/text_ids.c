@@ -47,19 +47,19 @@ void cli_text_ids_close(cli_text_ids *text)
 static bool fill(cli_text_ids *text)
 {
     const cli_text_source *s = &text->source;
-    const size_t room = s->block_bytes - text->held;
+    const size_t capacity = s->block_bytes - text->held;
     size_t taken;
     if (s->file) {
         errno = 0;
-        taken = fread(text->buffer + text->held, 1, room, s->file);
-        if (taken < room && ferror(s->file)) return errno != EINTR && cli_cannot("read", s->name, errno);
+        taken = fread(text->buffer + text->held, 1, capacity, s->file);
+        if (taken < capacity && ferror(s->file)) return errno != EINTR && cli_cannot("read", s->name, errno);
     } else {
-        taken = s->bytes - text->at < room ? s->bytes - text->at : room;
+        taken = s->bytes - text->at < capacity ? s->bytes - text->at : capacity;
         if (taken) memcpy(text->buffer + text->held, s->text + text->at, taken);
         text->at += taken;
     }
     text->held += taken;
-    text->is_at_end = taken < room;
+    text->is_at_end = taken < capacity;
     return true;
 }
 

@@ -32,9 +32,9 @@ typedef struct cli_text_ids cli_text_ids;
 cli_text_ids *cli_text_ids_open(const cli_text_source *source);
 void cli_text_ids_close(cli_text_ids *text);
 
-/* The next ids, which live until the next call; 0 at the end; -1 after a complaint, after an interrupt
- * in the middle of reading, or after an error of the tokenizer, which is in its context. What the tokenizer puts around a text
- * is not among them. */
+/* The next ids, which live until the next call; 0 at the end; -1 after a complaint, after an interrupt in the middle of
+ * reading, or after an error of the tokenizer, which is in its context. Special tokens around a text are not
+ * included. */
 int64_t cli_text_ids_next(cli_text_ids *text, const int32_t **ids);
 
 #endif

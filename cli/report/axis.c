@@ -1,4 +1,4 @@
-/* axis.c - where an axis has its ticks, and what they are called. */
+/* axis.c - positions and labels of an axis's ticks. */
 #include "cli/report/axis.h"
 
 #include <math.h>
@@ -8,7 +8,7 @@
 
 /* ---- labels ---- */
 
-/* "1.50e-05" without what says nothing: "1.5e-5". */
+/* "1.50e-05" without redundant digits: "1.5e-5". */
 static void shorten_exponent(char *text)
 {
     char *e = strchr(text, 'e');
@@ -90,7 +90,7 @@ void axis_unit(axis *a, const char *unit)
 
 /* ---- ticks ---- */
 
-/* Less than this is nothing; what is left of it when it is divided is still a number of full precision. */
+/* Smaller values count as 0; quotients of larger ones are still normal numbers. */
 #define TINY 1e-280
 
 /* 1, 2 or 5 times a power of ten, such that about `wanted` of them fill the span. */
@@ -117,10 +117,10 @@ void axis_linear(axis *a, double low, double high, int wanted, bool rounds)
 {
     const double size = fmax(fabs(low), fabs(high));
     wanted = within_reason(wanted);
-    if (high < low || high - low <= fmax(1e-9 * size, TINY)) { /* no span to speak of: some room around it */
-        const double middle = low / 2 + high / 2, room = size > TINY ? 0.1 * size : 1;
-        low = middle - (middle == 0 ? 0 : room);
-        high = middle + room;
+    if (high < low || high - low <= fmax(1e-9 * size, TINY)) { /* no span to speak of: a margin around it */
+        const double middle = low / 2 + high / 2, margin = size > TINY ? 0.1 * size : 1;
+        low = middle - (middle == 0 ? 0 : margin);
+        high = middle + margin;
     }
     double step = nice_step(high - low, wanted);
     if (rounds) {

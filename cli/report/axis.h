@@ -1,4 +1,4 @@
-/* axis.h - an axis of a chart: what it spans, and where it has ticks, at numbers that people like, with their labels. */
+/* axis.h - an axis of a chart: its range, and its ticks at round numbers, with labels. */
 #ifndef KR_CLI_REPORT_AXIS_H
 #define KR_CLI_REPORT_AXIS_H
 
@@ -21,13 +21,13 @@ void axis_linear(axis *a, double low, double high, int wanted, bool rounds);
 /* One for things that are counted: ticks at whole numbers, if there are two of them. */
 void axis_whole(axis *a, double low, double high, int wanted);
 
-/* A logarithmic one from above 0, with ticks at powers of ten, or at 1, 2 and 5 times them where there is room. */
+/* A logarithmic one from above 0, with ticks at powers of ten, or at 1, 2 and 5 times them where they fit. */
 void axis_log(axis *a, double low, double high, int wanted);
 
 /* Labels end with this, " %" say. */
 void axis_unit(axis *a, const char *unit);
 
-/* Where a value is: 0 at low, 1 at high, outside beyond them; what a logarithmic axis cannot show is at -1. */
+/* Position of a value: 0 at low, 1 at high, outside beyond them; -1 for values that a logarithmic axis cannot show. */
 double axis_at(const axis *a, double value);
 
 /* A number as short as four digits allow: "0.0312", "12.5k", "3e-5". */

@@ -43,7 +43,7 @@ static void name_of(const char *folder, char *name)
     free(real);
 }
 
-static void tell_apart(training_run *runs, int count)
+static void make_names_unique(training_run *runs, int count)
 {
     bool is_twice[CLI_MAX_TEXTS] = { false };
     for (int i = 0; i < count; i++)
@@ -73,7 +73,7 @@ bool training_runs_read(training_run *runs, const char *const *folders, int coun
         }
         name_of(folders[i], runs[i].name);
     }
-    tell_apart(runs, count);
+    make_names_unique(runs, count);
     return true;
 }
 
@@ -82,7 +82,7 @@ void training_runs_free(training_run *runs, int count)
     for (int i = 0; i < count; i++) curves_free(&runs[i].curves);
 }
 
-/* ---- what there is to see ---- */
+/* ---- series ---- */
 
 typedef enum y_kind {
     Y_FREE,     /* logarithmic above 1.5 decades */
@@ -104,7 +104,7 @@ static const struct chart_kind {
     [CHART_SPEED] = { "speed", "Positions a second", "", Y_ZERO, SERIES_NOISY, "positions_per_second", NULL, false },
 };
 
-/* Whether a chart shows a column; *label is what it is called there. */
+/* Does a chart show this column? *label is its label. */
 static bool shows(const struct chart_kind *kind, const char *column, const char **label)
 {
     *label = "train";
@@ -122,7 +122,7 @@ static bool has_values(const curve *c)
     return c->count || c->n_bad;
 }
 
-/* The place of a column among those that the chart shows; it is given one if it has none. */
+/* The index of a column in the chart; a new column is added. */
 static int place_of(chart *c, const char *label)
 {
     for (int i = 0; i < c->n_columns; i++)
@@ -231,16 +231,16 @@ static void y_axis(chart *c, int height, bool of_main)
         const double high = e.high > 0 ? 1.04 * e.high : e.low < 0 ? 0 : 1;
         axis_linear(&c->y, fmin(1.04 * e.low, 0), high, wanted, false);
     } else if (e.low >= 0 && e.least_positive > 0 && e.high > 31.6227766 * e.least_positive) {
-        const double room = pow(e.high / e.least_positive, 0.04);
-        axis_log(&c->y, e.least_positive / room, e.high * room, wanted);
+        const double margin = pow(e.high / e.least_positive, 0.04);
+        axis_log(&c->y, e.least_positive / margin, e.high * margin, wanted);
     } else {
-        const double room = 0.04 * (e.high - e.low);
+        const double margin = 0.04 * (e.high - e.low);
         const bool from_zero = e.low >= 0 && e.low <= 0.3 * e.high;
-        axis_linear(&c->y, from_zero ? 0 : e.low - room, e.high + room, wanted, false);
+        axis_linear(&c->y, from_zero ? 0 : e.low - margin, e.high + margin, wanted, false);
     }
 }
 
-/* Values that are not finite have no place in a chart; the first series that has some is told of. */
+/* Values that are not finite cannot be drawn; a note names the first series that has some. */
 static void make_note(chart *c)
 {
     char at[AXIS_LABEL];

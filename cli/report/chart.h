@@ -16,7 +16,7 @@ typedef struct training_run {
 } training_run;
 
 /* Reads all, and gives them names: the last part of the folder's path, or the path where two would have one name. False
- * after a complaint; nothing is left to free then. */
+ * after an error message; there is nothing to free then. */
 bool training_runs_read(training_run *runs, const char *const *folders, int count);
 void training_runs_free(training_run *runs, int count);
 
@@ -32,7 +32,7 @@ typedef enum chart_id {
 typedef enum series_style {
     SERIES_LINE,   /* as it is */
     SERIES_NOISY,  /* raw, faint, and smoothed above it */
-    SERIES_POINTS, /* few and far between: marked */
+    SERIES_POINTS, /* sparse: drawn with marks */
 } series_style;
 
 typedef struct chart_series {
@@ -42,7 +42,7 @@ typedef struct chart_series {
     int color;       /* by run where there are several, else by column */
     double scale;    /* the chart's unit over the file's: 100 for per cent */
     const char *run_name;
-    char label[CHART_LABEL]; /* run, column or both: what tells the series apart */
+    char label[CHART_LABEL]; /* run, column or both: distinguishes the series */
     int n;                   /* of the main line, smoothed if the style says so and there is enough of it */
     double *x, *y;
     bool is_smoothed; /* else the main line is the raw one */
@@ -57,17 +57,17 @@ typedef struct chart {
     axis x, y;
     bool has_columns; /* it could show several of a run: their names say something */
     const char *only; /* the one column of several runs that it does show; else NULL */
-    char note[200];   /* what the curves cannot show; may be empty */
+    char note[200];   /* note about values that the curves cannot show; may be empty */
     int count;
     chart_series *series;
 } chart;
 
 /* The chart of these runs; its count is 0 if none has a value for it. The runs must outlive it. False after a complaint
- * (no memory). Ticks are those that `width` x `height` characters of text have room for. */
+ * (no memory). The number of ticks is chosen for `width` x `height` characters. */
 bool chart_make(chart *c, chart_id id, const training_run *runs, int n_runs, int width, int height);
 
-/* For a chart with little room: of several runs one column stays, validation if it was measured often enough to make a
- * curve, else what comes first; and the axes fit the main lines. */
+/* For a small chart: with several runs only one column is kept, validation if it has enough values for a curve, else
+ * the first; and the axes fit the main lines. */
 void chart_reduce(chart *c, int width, int height);
 void chart_free(chart *c);
 

@@ -28,8 +28,8 @@ typedef struct plot {
 
 /* ---- style ---- */
 
-/* Eight colours that people of any colour vision tell apart, after Okabe and Ito, dark enough on white and bright enough
- * on black. Plain properties, no variables: viewers of files know few of them. */
+/* Eight colours that are distinct for any colour vision, after Okabe and Ito, dark enough on white and bright enough on
+ * black. Plain properties, no variables: viewers of files know few of them. */
 static const char *const light[CHART_COLORS] = { "#0072b2", "#d55e00", "#00896b", "#b0569e",
                                                  "#a97800", "#3a9ad9", "#5d6872", "#8a4b2a" };
 static const char *const dark[CHART_COLORS] = { "#5ab4f5", "#ff9452", "#3dd1a5", "#e59fd3",
@@ -95,7 +95,8 @@ static void text_at(plot *p, double x, double y, const char *class, const char *
 
 /* ---- legend ---- */
 
-/* How a column's line differs from the first one's where colours tell runs apart; and a run's from one eight before it. */
+/* How a column's line differs from the first one's where colours distinguish runs; and a run's from one eight before
+ * it. */
 static const char *dashes(const chart *c, const chart_series *s)
 {
     static const char *const kinds[] = { "", " dash", " dots" };
@@ -189,7 +190,7 @@ static void begin_path(plot *p, const chart_series *s, const char *class)
     markup_format(p->m, "<path class=\"%s k%d%s\" d=\"", class, s->color % CHART_COLORS, dashes(p->c, s));
 }
 
-/* Through the lowest and the highest of what shares a pixel, in their order: no spike is lost. */
+/* Through the lowest and the highest value within a pixel, in their order: no spike is lost. */
 static void raw_line(plot *p, const chart_series *s)
 {
     const int n = s->curve->n, together = 1 + n / (int)(p->right - p->left);

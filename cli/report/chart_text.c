@@ -36,7 +36,7 @@ text_style text_style_of(FILE *out)
 
 /* ---- text ---- */
 
-/* At most `most` characters; what would steer the terminal, and what its locale cannot show, becomes '?'. */
+/* At most `most` characters; control characters, and characters that the locale cannot show, become '?'. */
 static int put_clean(const canvas *v, const char *text, int most)
 {
     int columns = 0;
@@ -112,7 +112,7 @@ static void line(canvas *v, const chart_series *s)
     }
 }
 
-/* ---- what is shown ---- */
+/* ---- output ---- */
 
 static void choose(canvas *v)
 {
@@ -129,8 +129,8 @@ static void choose(canvas *v)
     fputs(c->y.is_log ? ", logarithmic\n" : "\n", v->out);
 }
 
-/* Labels stand where their curves end, one to a row: from the top down, moved down where the row is taken, then up from
- * the bottom where that went too far. */
+/* Labels are at the ends of their curves, one per row: placed from the top down, moved down if the row is taken, then
+ * up from the bottom if they overflow. */
 static void place_labels(canvas *v)
 {
     int order[MOST_SHOWN];
@@ -188,8 +188,8 @@ static void put_label(const canvas *v, int row)
         color_on(v, s->color % CHART_COLORS);
         if (!v->style->is_utf8) fprintf(v->out, "%c ", letter_of(s->color));
         const char *value = chart_last(v->c, s, last);
-        const int room = LABEL_COLUMNS - (int)strlen(value) - 4;
-        if (put_clean(v, s->label, room)) fputc(' ', v->out);
+        const int columns = LABEL_COLUMNS - (int)strlen(value) - 4;
+        if (put_clean(v, s->label, columns)) fputc(' ', v->out);
         fputs(value, v->out);
         color_off(v, s->color % CHART_COLORS);
         return;

@@ -44,7 +44,7 @@ static bool add_to_buckets(curve *c, double x, double value)
         return true;
     }
     if (c->n == CURVE_BUCKETS) halve(c);
-    const bool is_power = (c->n & (c->n - 1)) == 0; /* room doubles: for 8, 16, ... CURVE_BUCKETS */
+    const bool is_power = (c->n & (c->n - 1)) == 0; /* the capacity doubles: 8, 16, ... CURVE_BUCKETS */
     if (!c->bucket || (c->n >= 8 && is_power && c->per_bucket == 1)) {
         curve_bucket *grown = realloc(c->bucket, sizeof *grown * (size_t)(c->n ? 2 * c->n : 8));
         if (!grown) return false;
@@ -86,7 +86,7 @@ static double mean_x(const curve_bucket *b)
     return b->x_sum / (double)b->count;
 }
 
-/* What the smoothed curve is the mean of: a bucket's mean, or its logarithm. */
+/* The averaged value of the smoothed curve: a bucket's mean, or its logarithm. */
 static double level(const curve *c, int i, bool in_log)
 {
     const double mean = c->bucket[i].sum / (double)c->bucket[i].count;
@@ -95,7 +95,7 @@ static double level(const curve *c, int i, bool in_log)
 
 bool curve_smooth(const curve *c, bool in_log, double *y)
 {
-    enum { MOST_PARTS = 100, VALUES = 4 }; /* reach: a hundredth of the way, but no less than four values */
+    enum { MOST_PARTS = 100, VALUES = 4 }; /* reach: a hundredth of the x range, but at least four values */
     const int parts = c->n < VALUES * MOST_PARTS ? c->n / VALUES + 1 : MOST_PARTS;
     const double reach = fabs(c->last_x - c->first_x) / parts;
     double *weights = malloc(sizeof *weights * (size_t)(c->n ? c->n : 1));
@@ -108,7 +108,7 @@ bool curve_smooth(const curve *c, bool in_log, double *y)
         sum = y[i] = keep * sum + (double)b->count * level(c, i, in_log);
         weight = weights[i] = keep * weight + (double)b->count;
     }
-    sum = weight = 0; /* of those behind i, seen from i */
+    sum = weight = 0; /* of the buckets after i, weighted from i */
     for (int i = c->n - 1; i >= 0; i--) {
         const curve_bucket *b = &c->bucket[i];
         const double keep = i && reach > 0 ? exp(-fabs(mean_x(b) - mean_x(b - 1)) / reach) : 1;
@@ -181,7 +181,7 @@ typedef struct reader {
     size_t length; /* of the field; FIELD: too long */
     char field[FIELD];
     int curve_of[COLUMNS]; /* the column's place in c->curve; -1: not read */
-    int x_column;          /* place of "step"; -1: there is none */
+    int x_column;          /* index of "step"; -1: none */
     bool has[CURVES_MOST];
     double value[CURVES_MOST];
 } reader;

@@ -1,4 +1,4 @@
-/* curves.h - the figures of a training run over its steps, out of metrics.csv, in memory that does not grow with it.
+/* curves.h - the metrics of a training run over its steps, from metrics.csv, in constant memory.
  *
  *   curves c;
  *   if (!curves_read(&c, "runs/notes/metrics.csv")) return CLI_FAILED;
@@ -8,8 +8,8 @@
  *
  * A column is taken by its name in the first line. x is the column "step", or the number of the line where there is
  * none. Neighbouring values share a bucket that keeps their lowest, highest and mean, so that a spike of one step among
- * ten million is still seen. Nobody vouches for the file: a field that is no number is no value, and what is not finite
- * is counted.
+ * ten million is still visible. The file is untrusted: a field that is not a number is no value, and values that are
+ * not finite are counted.
  */
 #ifndef KR_CLI_REPORT_CURVES_H
 #define KR_CLI_REPORT_CURVES_H
@@ -57,12 +57,12 @@ void curves_free(curves *c);
 /* The column of that name if it has a value, finite or not; else NULL. */
 const curve *curves_find(const curves *c, const char *name);
 
-/* Another value of the curve, whatever it is; false: out of memory. */
+/* Appends any value to the curve; false: out of memory. */
 bool curve_add(curve *c, double x, double value);
 
-/* y[i] = sum_k w_ik mean_k / sum_k w_ik over the buckets, w_ik = count_k exp(-|x_k - x_i| / reach): an exponential average
- * to both sides, which does not lag behind. It goes by the way along x, for lines may stand ever farther apart. With
- * `in_log` it is one of logarithms. y has c->n elements. False: out of memory. */
+/* y[i] = sum_k w_ik mean_k / sum_k w_ik over the buckets, w_ik = count_k exp(-|x_k - x_i| / reach): an exponential
+ * average to both sides, which does not lag behind. It weights by the distance along x, since the steps of lines may
+ * get sparser. With `in_log` it is one of logarithms. y has c->n elements. False: out of memory. */
 bool curve_smooth(const curve *c, bool in_log, double *y);
 
 /* A number as it stands in a field, spaces around it; false if it is none. NaN and infinities are numbers. */

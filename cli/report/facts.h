@@ -1,5 +1,5 @@
-/* facts.h - what the files beside a metrics.csv tell, as pairs of texts for a table. Nobody vouches for them, and none
- * has to be there. */
+/* facts.h - contents of the other files of a run's folder, as pairs of texts for a table. The files are untrusted and
+ * optional. */
 #ifndef KR_CLI_REPORT_FACTS_H
 #define KR_CLI_REPORT_FACTS_H
 
@@ -12,7 +12,7 @@ typedef struct fact {
 typedef struct facts {
     int count;
     fact *fact;
-    int64_t more;        /* that were left out */
+    int64_t more;        /* number of omitted ones */
     char complaint[256]; /* why the file could not be read; empty otherwise */
 } facts;
 

@@ -1,4 +1,4 @@
-/* markup.h - an XML text that grows: what we write ourselves as it is, what comes out of files escaped.
+/* markup.h - a growing XML text: markup is added verbatim, text from files escaped.
  *
  *   markup m = { 0 };
  *   markup_add(&m, "<td>");
@@ -22,8 +22,8 @@ typedef struct markup {
 void markup_add(markup *m, const char *text);
 void markup_format(markup *m, const char *format, ...) KR_PRINTF(2, 3);
 
-/* Escaped, for text and for quoted values: <, >, & and quotes; what XML has no place for (controls, bytes that are no
- * character) becomes U+FFFD. Line ends are \n. */
+/* Escaped, for text and for quoted values: <, >, & and quotes; characters that XML does not allow (control characters,
+ * invalid bytes) become U+FFFD. Line ends are \n. */
 void markup_text(markup *m, const char *text);
 void markup_bytes(markup *m, const char *bytes, size_t count);
 

@@ -23,9 +23,9 @@ enum {
     SAMPLES_TAIL = 48 << 10
 };
 
-/* ---- what is in a folder ---- */
+/* ---- files of a folder ---- */
 
-/* The beginning and the end of a text that is too long, at ends of lines where there are such, and what is between. */
+/* Shortens a long text to its beginning and end, at line ends if possible, with a note about the omitted part. */
 static size_t cut_middle(char *text, size_t count, size_t head, size_t tail)
 {
     char words[64];

@@ -1,9 +1,9 @@
-/* report_html.h - what came of training runs, as one page to look at: report.html, and each chart as an SVG file.
+/* report_html.h - the results of training runs as one page: report.html, and each chart as an SVG file.
  *
  *   cli_write_report("runs/notes");     runs/notes/report.html, runs/notes/loss.svg, runs/notes/accuracy.svg, ...
  *
- * A run is a folder with a metrics.csv; train.json or task.json, config.json and samples.txt are shown if they are
- * there. A page needs nothing but itself: no script, no font, no network. The same files give the same bytes.
+ * A run is a folder with a metrics.csv; train.json or task.json, config.json and samples.txt are shown if they exist. A
+ * page is self-contained: no script, no font, no network. The same files give the same bytes.
  */
 #ifndef KR_CLI_REPORT_REPORT_HTML_H
 #define KR_CLI_REPORT_REPORT_HTML_H
@@ -14,8 +14,8 @@
  * there is no metrics.csv, or the folder cannot be written to. */
 bool cli_write_report(const char *folder);
 
-/* One report of several runs, whose curves lie over one another, into the folder `out`, which is made if it is not
- * there. NULL title: one is made of the folders' names. False after a complaint. */
+/* One report of several runs, with their curves in the same charts, into the folder `out`, which is created if needed.
+ * NULL title: made from the folders' names. False after an error message. */
 bool cli_write_reports(const char *const *folders, int count, const char *out, const char *title);
 
 #endif

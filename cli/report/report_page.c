@@ -1,4 +1,4 @@
-/* report_page.c - the parts of report.html: its head, figures, samples, settings, and what to do next. */
+/* report_page.c - the parts of report.html: its head, figures, samples, settings, and next steps. */
 #include "cli/report/report_page.h"
 
 #include "cli/report/chart_svg.h"
@@ -148,7 +148,7 @@ static figure_text number_text(double value)
     return f;
 }
 
-/* Whole numbers with their thousands set apart by narrow spaces. */
+/* Integers with thousands separated by narrow spaces. */
 static figure_text count_text(double value)
 {
     if (!(fabs(value) < 1e15)) return number_text(value);
@@ -388,7 +388,7 @@ void page_settings(markup *m, const report_run *runs, int count)
     facts_list(m, "Model", "config.json", &runs->config);
 }
 
-/* ---- what next ---- */
+/* ---- next steps ---- */
 
 static void command(markup *m, const char *before, const char *folder, const char *behind)
 {

@@ -6,7 +6,7 @@
 #include "cli/report/facts.h"
 #include "cli/report/markup.h"
 
-/* A run with what its folder holds besides metrics.csv. */
+/* A run with the other files of its folder. */
 typedef struct report_run {
     const training_run *run;
     const char *settings_name; /* "train.json" or "task.json" */
@@ -17,7 +17,7 @@ typedef struct report_run {
     bool has_weights;
 } report_run;
 
-/* The figures that a run ended with; NaN where there is none. */
+/* The final metrics of a run; NaN if unknown. */
 typedef struct run_figures {
     double steps, loss, best_loss, best_loss_step, best_accuracy, best_accuracy_step, speed, memory, seconds;
 } run_figures;

@@ -1,4 +1,4 @@
-/* alloc.c - counted allocation over the user's hooks, with an injected refusal for tests. */
+/* alloc.c - counted allocation through the user's hooks, with fault injection for tests. */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE /* madvise */
 #endif
@@ -15,8 +15,8 @@
 
 enum { ALIGN = 64 }; /* a cache line, and the widest vector */
 
-/* Large blocks lie on large pages, where the system has them: weights that pass by once are read up to 1.5 times as
- * fast then (docs/dependencies.md), and fresh memory costs fewer faults. */
+/* Large blocks use huge pages if the system has them: weights that are streamed once are read up to 1.5 times as fast
+ * (docs/dependencies.md), and new memory causes fewer page faults. */
 static const size_t large_page = (size_t)2 << 20, large_block = (size_t)4 << 20;
 
 static void *libc_alloc(void *user, size_t bytes, size_t align)
@@ -57,7 +57,7 @@ bool kr_memory_is_parents(const kr_memory *memory)
 
 static bool refused(kr_memory *memory)
 {
-    size_t *fail_in = memory->beside ? &memory->beside->fail_in : &memory->fail_in;
+    size_t *fail_in = memory->fail_in_of ? &memory->fail_in_of->fail_in : &memory->fail_in;
     return *fail_in != 0 && --*fail_in == 0;
 }
 

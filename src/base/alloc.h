@@ -1,7 +1,7 @@
-/* alloc.h - the one way memory is had: through the context's allocator, counted.
+/* alloc.h - all memory comes from the context's allocator and is counted.
  *
  * kr_memory wraps the user's hooks with exact counters and with fault injection: with fail_in = n the n-th next
- * allocation (1 is the next) is refused, and only that one. Only the thread that uses the context allocates.
+ * allocation (1 is the next) fails, and only that one. Only the thread that uses the context allocates.
  */
 #ifndef KR_BASE_ALLOC_H
 #define KR_BASE_ALLOC_H
@@ -10,18 +10,18 @@
 
 typedef struct kr_memory {
     kr_allocator hooks;
-    void (*zero)(void *user, void *p, size_t bytes); /* NULL: memset; of memory that the processor cannot touch */
+    void (*zero)(void *user, void *p, size_t bytes); /* NULL: memset. For device memory, which the host cannot write */
     kr_memory_stats stats;
-    size_t refused;           /* bytes of the last allocation that was; 0: none since it was told */
-    size_t fail_in;           /* 0: never; n: the n-th next allocation is refused */
-    struct kr_memory *beside; /* NULL, or the memory whose fail_in counts for this one too */
-    bool is_device;           /* of a device or pinned for it: a forked child cannot touch or free it */
-    unsigned nforks;          /* is_device: kr_fork_count of the process that has it */
+    size_t refused;               /* bytes of the last refused allocation; 0: none since the last report */
+    size_t fail_in;               /* 0: never; n: the n-th next allocation is refused */
+    struct kr_memory *fail_in_of; /* NULL, or the memory whose fail_in counts for this one too */
+    bool is_device;               /* of a device or pinned for it: a forked child cannot touch or free it */
+    unsigned nforks;              /* is_device: kr_fork_count of the process that has it */
 } kr_memory;
 
 void kr_memory_init(kr_memory *memory, const kr_allocator *hooks);
 
-/* Can the processor read and write it? */
+/* Is it host-accessible? */
 bool kr_memory_is_host(const kr_memory *memory);
 
 /* Does it belong to the parent of this process? Frees do nothing then. */

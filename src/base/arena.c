@@ -1,4 +1,4 @@
-/* arena.c - a chain of blocks, filled in order; a mark is a place in that chain. */
+/* arena.c - a chain of blocks, filled in order; a mark is a position in that chain. */
 #include "base/arena.h"
 
 #include "base/poison.h"
@@ -13,7 +13,7 @@ struct kr_arena_block {
 enum { HEADER = KR_ALIGN }; /* the struct above, padded so that data stays aligned */
 _Static_assert(sizeof(kr_arena_block) <= HEADER, "a block's header fits its padding");
 
-/* Blocks with headers apart are out of the sanitizer's reach, too. */
+/* Blocks with separate headers are not poisoned: their data may be device memory. */
 static void poison(const kr_arena *arena, void *p, size_t bytes)
 {
     if (!arena->heads) KR_POISON(p, bytes);
@@ -29,7 +29,7 @@ void kr_arena_init_device(kr_arena *arena, kr_memory *memory, kr_memory *heads, 
     *arena = (kr_arena){ .memory = memory, .heads = heads, .block_bytes = block_bytes };
 }
 
-static kr_arena_block *block_create_apart(kr_arena *arena, size_t bytes)
+static kr_arena_block *block_create_split(kr_arena *arena, size_t bytes)
 {
     kr_arena_block *block = kr_memory_alloc(arena->heads, sizeof *block);
     char *data = block ? kr_memory_alloc(arena->memory, bytes) : NULL;
@@ -41,7 +41,7 @@ static kr_arena_block *block_create_apart(kr_arena *arena, size_t bytes)
 static kr_arena_block *block_create(kr_arena *arena, size_t bytes)
 {
     if (bytes > SIZE_MAX - HEADER) return NULL;
-    if (arena->heads) return block_create_apart(arena, bytes);
+    if (arena->heads) return block_create_split(arena, bytes);
     kr_arena_block *block = kr_memory_alloc(arena->memory, HEADER + bytes);
     if (!block) return NULL;
     *block = (kr_arena_block){ .bytes = bytes, .data = (char *)block + HEADER };
@@ -76,7 +76,7 @@ void kr_arena_deinit(kr_arena *arena)
     *arena = (kr_arena){ .memory = arena->memory, .heads = arena->heads, .block_bytes = arena->block_bytes };
 }
 
-/* The next block of the chain if the request fits it, else a new one put in its place. */
+/* The next block of the chain if the request fits it, else a new block, inserted before it. */
 static kr_arena_block *advance(kr_arena *arena, size_t bytes)
 {
     kr_arena_block **link = arena->current ? &arena->current->next : &arena->first;
@@ -152,7 +152,7 @@ bool kr_arena_reserve(kr_arena *arena)
     const size_t peak = arena->peak;
     const bool ok = peak == 0 || kr_arena_alloc(arena, peak);
     kr_arena_reset(arena);
-    if (ok && peak > 0 && !arena->first) { /* it took a block beside smaller ones, which are gone */
+    if (ok && peak > 0 && !arena->first) { /* several blocks were in use; one block of the peak's size replaces them */
         const bool again = kr_arena_alloc(arena, peak) != NULL;
         kr_arena_reset(arena);
         return again;

@@ -1,4 +1,5 @@
-/* cpu.c - feature detection. A bit is set only if the silicon has it and the operating system saves its registers. */
+/* cpu.c - feature detection. A bit is set only if the CPU has the feature and the operating system saves its
+ * registers. */
 #define _GNU_SOURCE
 #include "base/cpu.h"
 
@@ -22,7 +23,7 @@ static uint64_t saved_state(void)
     return (uint64_t)high << 32 | low;
 }
 
-/* Linux hands out AMX's 8 KiB of tile registers only to processes that ask. */
+/* Linux enables AMX's 8 KiB of tile registers only for processes that request them. */
 static bool tiles_granted(void)
 {
 #if defined(__linux__)
@@ -73,7 +74,7 @@ static uint64_t detect(void)
 uint64_t kr_cpu_features(void)
 {
     enum { DETECTED = 63 };
-    static _Atomic uint64_t kept; /* CPUID costs microseconds on a virtual machine, so it is asked once a process */
+    static _Atomic uint64_t kept; /* CPUID costs microseconds on a virtual machine: executed once per process */
     uint64_t features = atomic_load_explicit(&kept, memory_order_relaxed);
     if (!features) {
         features = detect() | (uint64_t)1 << DETECTED;

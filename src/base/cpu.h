@@ -1,4 +1,5 @@
-/* cpu.h - what this processor and its operating system let us execute: CPUID, XGETBV, and a request for AMX's tiles. */
+/* cpu.h - instruction sets that the CPU and the operating system support: CPUID, XGETBV, and a request for AMX
+ * tiles. */
 #ifndef KR_BASE_CPU_H
 #define KR_BASE_CPU_H
 
@@ -19,7 +20,7 @@ enum {
     KR_CPU_AMX_INT8 = 1 << 11
 };
 
-/* KR_CPU_ bits that are both in the silicon and enabled by the system. */
+/* KR_CPU_ bits of features that the CPU has and the system enables. */
 uint64_t kr_cpu_features(void);
 
 /* Name of one bit, "?" for none. */

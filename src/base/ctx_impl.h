@@ -1,4 +1,4 @@
-/* ctx_impl.h - inside of a context: what every room shares. */
+/* ctx_impl.h - inside of a context: the state that all modules share. */
 #ifndef KR_BASE_CTX_IMPL_H
 #define KR_BASE_CTX_IMPL_H
 
@@ -17,8 +17,8 @@ struct kr_ctx {
     kr_memory memory;
     _Atomic(kr_status) status; /* any thread may read it; the rest belongs to the thread that uses the context */
     char message[1024];        /* fixed, so that failing needs no memory */
-    bool broken;               /* could not be set up: the error stays */
-    bool *failed_tape;         /* where an error is noted for the tape in use; NULL: none is */
+    bool broken;               /* creation failed: the error cannot be cleared */
+    bool *failed_tape;         /* set to true by an error, for the tape in use; NULL: no tape */
 
     /* base/entry.h */
     atomic_uintptr_t user; /* the thread inside a call, or 0 */
@@ -31,10 +31,10 @@ struct kr_ctx {
     kr_arena scratch; /* call scratch, by mark and release */
     kr_log_fn *log;
     void *log_user;
-    uint64_t seed, stream; /* each random call draws from a stream of its own */
+    uint64_t seed, stream; /* each random op uses the next stream */
     bool check_finite;
     struct kr_device *device;
-    struct kr_device_access *device_access; /* NULL: all memory of this context is near (base/device_memory.h) */
+    struct kr_device_access *device_access; /* NULL: all memory of this context is host memory (base/device_memory.h) */
 };
 
 /* Records the first error; always false. The text names op, operand, sizes, rule and remedy, lower case, no full stop.
@@ -45,7 +45,7 @@ bool kr_fail(kr_ctx *ctx, kr_status status, const char *format, ...) KR_PRINTF(3
  * only computed when it is needed. */
 #define kr_require(ctx, cond, ...) ((cond) || kr_fail((ctx), __VA_ARGS__))
 
-/* Puts "what: " in front of the recorded message, if there is one; always false. */
+/* Prepends "what: " to the recorded message, if there is one; always false. */
 bool kr_blame(kr_ctx *ctx, const char *format, ...) KR_PRINTF(2, 3);
 
 void kr_note(kr_ctx *ctx, kr_log_level level, const char *format, ...) KR_PRINTF(3, 4);

@@ -1,7 +1,7 @@
 /* device_heap.c - a list of spans, used and free, that covers all chunks. */
 #include "base/device_heap.h"
 
-enum { UNIT = 256 }; /* what the widest accesses of a device want */
+enum { UNIT = 256 }; /* alignment of the widest device accesses */
 
 void kr_device_heap_init(kr_device_heap *heap, kr_memory *memory, kr_memory *heads, size_t chunk_bytes)
 {

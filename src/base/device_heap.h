@@ -1,7 +1,7 @@
-/* device_heap.h - memory that is freed out of order and that the processor cannot touch: gradients on a device.
+/* device_heap.h - device memory that is freed out of order, for gradients.
  *
- * Best fit over spans in order of address, neighbours joined, as in heap.h; but what is known of a span lies apart from
- * it. Spans begin and end at multiples of 256 bytes. `used` counts the rounded bytes handed out and not freed.
+ * Best fit over spans in order of address, neighbours joined, as in heap.h; but the span descriptors are separate, in
+ * host memory. Spans begin and end at multiples of 256 bytes. `used` counts the rounded bytes in use.
  */
 #ifndef KR_BASE_DEVICE_HEAP_H
 #define KR_BASE_DEVICE_HEAP_H
@@ -16,8 +16,8 @@ typedef struct kr_device_span {
 } kr_device_span;
 
 typedef struct kr_device_heap {
-    kr_memory *memory, *heads; /* of the spans, and of what is known of them */
-    size_t chunk_bytes;        /* smallest chunk that is asked of memory */
+    kr_memory *memory, *heads; /* of the spans' data, and of their descriptors */
+    size_t chunk_bytes;        /* smallest chunk that is requested from memory */
     kr_device_span *spans, *spare;
     size_t used, peak;
 } kr_device_heap;
@@ -25,10 +25,10 @@ typedef struct kr_device_heap {
 void kr_device_heap_init(kr_device_heap *heap, kr_memory *memory, kr_memory *heads, size_t chunk_bytes);
 void kr_device_heap_deinit(kr_device_heap *heap);
 
-kr_device_span *kr_device_heap_alloc(kr_device_heap *heap, size_t bytes); /* NULL when memory refuses */
+kr_device_span *kr_device_heap_alloc(kr_device_heap *heap, size_t bytes); /* NULL if the allocation fails */
 void kr_device_heap_free(kr_device_heap *heap, kr_device_span *span);
 
-/* Frees everything; several chunks become one of their size at the next need. */
+/* Frees everything. Several chunks are replaced by one of their total size at the next allocation. */
 void kr_device_heap_reset(kr_device_heap *heap);
 
 #endif

@@ -1,4 +1,4 @@
-/* device_memory.c - plain pointers that may lead to far memory. */
+/* device_memory.c - access to plain pointers that may be device memory. */
 #include "base/device_memory.h"
 
 #include "base/hash.h"

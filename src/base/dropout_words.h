@@ -1,8 +1,8 @@
 /* dropout_words.h - the random words of dropout: one of 32 bits for each element of a tensor.
  *
- * Word w of a stream is lane w / 16 % 4 of Philox block w / 64 * 16 + w % 16: sixteen neighbouring words are the same lane of
- * sixteen neighbouring blocks, so that vectors of 8 or 16 blocks give words in the order of the elements. A word depends
- * on seed, stream and its number alone. Plain integer arithmetic, valid C11 and CUDA C.
+ * Word w of a stream is lane w / 16 % 4 of Philox block w / 64 * 16 + w % 16: sixteen neighbouring words are the same
+ * lane of sixteen neighbouring blocks, so that vectors of 8 or 16 blocks give words in the order of the elements. A
+ * word depends only on seed, stream and its index. Plain integer arithmetic, valid C11 and CUDA C.
  */
 #ifndef KR_BASE_DROPOUT_WORDS_H
 #define KR_BASE_DROPOUT_WORDS_H

@@ -3,7 +3,7 @@
 
 #include "base/fork.h"
 
-/* Its address tells threads apart. */
+/* Its address identifies the thread. */
 static _Thread_local char this_thread;
 
 bool kr_ctx_is_shared(const kr_ctx *ctx)
@@ -16,14 +16,14 @@ bool kr_ctx_is_forked(const kr_ctx *ctx)
     return ctx->nforks != kr_fork_count();
 }
 
-/* The other thread wrote no error, since this one may have been writing its own. */
+/* The other thread recorded no error, since this one may have been recording its own. */
 static void take_shared_error(kr_ctx *ctx)
 {
     atomic_store_explicit(&ctx->is_shared, false, memory_order_relaxed);
     kr_fail(ctx, KR_ERR_STATE, "%s", KR_SHARED_TEXT);
 }
 
-/* In the child of a fork: whoever used the context there is not in this process. */
+/* In a forked child: the thread that used the context does not exist here. */
 static bool begin_forked(kr_entry *entry, kr_ctx *ctx, kr_entry_kind kind)
 {
     ctx->failed_tape = NULL;

@@ -1,4 +1,4 @@
-/* entry.h - the beginning and the end of a call from outside the library.
+/* entry.h - begin and end of a call into the library.
  *
  * Functions of the public headers are defined in the modules and reached by other modules directly. A program reaches them
  * through an entry, generated from the headers by api/entries.awk, which
@@ -39,7 +39,7 @@ static inline kr_ctx *kr_ctx_of(const void *object)
 bool kr_entry_begin(kr_entry *entry, kr_ctx *ctx, bool *tape, kr_entry_kind kind);
 void kr_entry_end(const kr_entry *entry);
 
-/* Was it used by two threads at once, and that is not its error yet? Any thread may ask. */
+/* Was it used by two threads at once without that error being recorded yet? Callable from any thread. */
 bool kr_ctx_is_shared(const kr_ctx *ctx);
 
 /* Was it created by the parent of this process? */

@@ -41,14 +41,14 @@ kr_status kr_ctx_fail(kr_ctx *ctx, kr_status status, const char *format, ...)
 bool kr_blame(kr_ctx *ctx, const char *format, ...)
 {
     if (ctx->status == KR_OK) return false;
-    char told[sizeof ctx->message];
-    memcpy(told, ctx->message, sizeof told);
+    char inner[sizeof ctx->message];
+    memcpy(inner, ctx->message, sizeof inner);
     va_list list;
     va_start(list, format);
     vsnprintf(ctx->message, sizeof ctx->message, format, list);
     va_end(list);
     const size_t at = strlen(ctx->message);
-    snprintf(ctx->message + at, sizeof ctx->message - at, ": %.*s", (int)sizeof told, told);
+    snprintf(ctx->message + at, sizeof ctx->message - at, ": %.*s", (int)sizeof inner, inner);
     return false;
 }
 

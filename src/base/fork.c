@@ -20,7 +20,7 @@ static void count_fork(void)
     kr_pool_forget_workers();
 }
 
-/* A refusal (no memory) leaves the child without its error; everything else works. */
+/* If pthread_atfork fails (no memory), calls in the child are not refused; everything else works. */
 static void watch(void)
 {
     (void)pthread_atfork(NULL, NULL, count_fork);

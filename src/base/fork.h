@@ -1,5 +1,5 @@
-/* fork.h - tells a forked child from its parent. Only the thread that called fork exists in the child: worker threads are
- * gone, locks of theirs may stay locked, and a GPU belongs to the parent. */
+/* fork.h - detects a forked child. Only the thread that called fork exists in the child: worker threads are gone, their
+ * locks may stay locked, and the GPU belongs to the parent. */
 #ifndef KR_BASE_FORK_H
 #define KR_BASE_FORK_H
 

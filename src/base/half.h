@@ -3,8 +3,8 @@
  *   bf16: 1 sign, 8 exponent, 7 fraction bits: the upper half of a float
  *   f16:  1 sign, 5 exponent, 10 fraction bits: IEEE binary16
  *
- * Widening is exact. Narrowing rounds once, to nearest, ties to even; what is too large becomes infinity,
- * denormals are kept, and a NaN stays a quiet NaN with the upper bits of its payload.
+ * Widening is exact. Narrowing rounds once, to nearest, ties to even; overflow gives infinity, denormals are kept, and
+ * a NaN stays a quiet NaN with the upper bits of its payload.
  */
 #ifndef KR_BASE_HALF_H
 #define KR_BASE_HALF_H
@@ -72,8 +72,8 @@ KR_EVERYWHERE uint16_t kr_f16_from_float(float x)
     return (uint16_t)(sign | ((magnitude - (112u << 23)) >> 13));
 }
 
-/* A double to float "to odd": toward zero, with the last bit set if anything was lost. Rounding the result
- * again to a format with at least two bits fewer gives what one rounding of the double would. */
+/* A double to float "to odd": toward zero, with the last bit set if the result is inexact. Rounding the result again to
+ * a format with at least two bits fewer equals one rounding of the double. */
 KR_EVERYWHERE float kr_float_to_odd(double x)
 {
     float nearest = (float)x;

@@ -1,4 +1,4 @@
-/* hash.h - a 64-bit fingerprint of bytes, for checksums and for telling one model from another. Not for secrets. */
+/* hash.h - a 64-bit hash of bytes, for checksums and model fingerprints. Not cryptographic. */
 #ifndef KR_BASE_HASH_H
 #define KR_BASE_HASH_H
 

@@ -1,9 +1,9 @@
-/* heap.c - spans of memory, each behind a header that says how long it is. */
+/* heap.c - spans of memory, each preceded by a header with its length. */
 #include "base/heap.h"
 
 #include "base/poison.h"
 
-enum { UNIT = 64 }; /* alignment of data, and the room that a header takes */
+enum { UNIT = 64 }; /* alignment of data, and size of a header */
 
 struct kr_heap_chunk {
     kr_heap_chunk *next;
@@ -16,7 +16,7 @@ struct kr_heap_span {
     kr_heap_chunk *chunk;
 };
 
-_Static_assert(sizeof(kr_heap_chunk) <= UNIT && sizeof(kr_heap_span) <= UNIT, "headers fit their room");
+_Static_assert(sizeof(kr_heap_chunk) <= UNIT && sizeof(kr_heap_span) <= UNIT, "headers fit into a unit");
 
 void kr_heap_init(kr_heap *heap, kr_memory *memory, size_t chunk_bytes)
 {

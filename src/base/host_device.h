@@ -1,4 +1,4 @@
-/* host_device.h - functions that the processor and the kernels of a GPU both run: valid C11 and CUDA C. */
+/* host_device.h - functions shared by host and CUDA code: valid C11 and CUDA C. */
 #ifndef KR_BASE_HOST_DEVICE_H
 #define KR_BASE_HOST_DEVICE_H
 

@@ -2,9 +2,9 @@
  *
  *   key = seed (low, high);   counter = (block low, block high, stream low, stream high)
  *
- * Four 32-bit words come from one counter with no state between blocks, so any draw can be had alone and any
- * cut of the work gives the same numbers. Plain integer arithmetic, valid C11 and CUDA C.
- * Algorithm: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
+ * Four 32-bit words come from one counter with no state between blocks, so any block can be computed alone and any
+ * partition of the work gives the same numbers. Plain integer arithmetic, valid C11 and CUDA C. Algorithm: Salmon,
+ * Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", 2011.
  */
 #ifndef KR_BASE_PHILOX_H
 #define KR_BASE_PHILOX_H

@@ -1,13 +1,13 @@
 /* pool.c - workers that spin briefly for the next job, then sleep.
  *
- * Workers belong to the library, not to the host program: they handle no signals of it, and the system places them unless
- * pinning was asked for. Pools of one process share its CPUs: a worker spins only while no more threads of all pools are
- * awake than there are CPUs, and a pinned pool takes the CPUs that others have least.
+ * Workers belong to the library, not to the host program: they block its signals, and the system schedules them freely
+ * unless pinning was requested. Pools of one process share its CPUs: a worker spins only while no more threads of all
+ * pools are awake than there are CPUs, and a pinned pool takes the CPUs that others have least.
  *
  * A job is open while its tasks may be taken. The caller publishes it, takes tasks like any worker, closes it when none
  * is left, and waits only for workers that are inside: one that the system has not scheduled (another process holds its
- * CPU) never entered, so nobody waits for it. Entering and closing are the two halves of a Dekker handshake on `inside`
- * and `open`, hence sequentially consistent.
+ * CPU) never entered, so the caller does not wait for it. Entering and closing are the two halves of a Dekker handshake
+ * on `inside` and `open`, hence sequentially consistent.
  */
 #define _GNU_SOURCE
 #include "base/pool.h"
@@ -22,7 +22,8 @@
 #include <string.h>
 
 enum {
-    SPINS_BEFORE_SLEEP = 4000, /* some 50 us: the gap between two ops, far less than a wake-up storm */
+    SPINS_BEFORE_SLEEP =
+        4000, /* about 50 us: longer than the gap between two ops, much shorter than waking all workers */
     SPINS_BEFORE_YIELD = 1000,
     SPINS_BEFORE_LOOK = 64 /* at how many threads are awake, and where the caller is */
 };
@@ -59,7 +60,7 @@ struct kr_pool {
 /* Threads of all pools of the process that run a job or spin for one: workers, and a caller for each pool that has any. */
 static atomic_int awake;
 
-/* What pinned pools of the process have on each CPU. A worker weighs more than a caller, which is free to leave. */
+/* Load of the process's pinned pools on each CPU. A worker weighs more than a caller, which may migrate. */
 enum { WORKER_CLAIM = 2, CALLER_CLAIM = 1 };
 static atomic_int claims[KR_POOL_MAX];
 
@@ -99,7 +100,7 @@ static bool is_crowded(const kr_pool *pool)
 }
 
 /* A worker on the CPU of its caller works only while the caller waits, and under load the system may leave it there: it
- * moves to another CPU, and is free again. */
+ * is moved to another CPU, then unpinned. */
 static void leave_caller(const kr_pool *pool)
 {
 #if defined(__linux__)
@@ -117,7 +118,7 @@ static void leave_caller(const kr_pool *pool)
 #endif
 }
 
-/* Waits until the job counter leaves `seen`; returns its new value. */
+/* Waits until the job counter differs from `seen`; returns its new value. */
 static unsigned await_job(kr_pool *pool, unsigned seen)
 {
     for (int i = 0; i < SPINS_BEFORE_SLEEP; i++) {
@@ -205,8 +206,8 @@ static void release_cpus(kr_pool *pool)
     atomic_fetch_sub(&claims[atomic_load(&pool->caller_cpu)], CALLER_CLAIM);
 }
 
-/* The caller is free to move. Where it has come to a pinned worker's CPU, that worker takes the one that the caller had:
- * two threads on one CPU would halve the speed until the system notices. */
+/* The caller is not pinned. If it migrated to a pinned worker's CPU, that worker takes the caller's former CPU: two
+ * threads on one CPU would halve the speed until the system notices. */
 static void note_caller(kr_pool *pool)
 {
 #if defined(__linux__)
@@ -305,7 +306,7 @@ kr_pool *kr_pool_create(kr_memory *memory, int nthreads, bool pins)
 void kr_pool_destroy(kr_pool *pool)
 {
     if (!pool) return;
-    if (pool->nforks == kr_fork_count()) { /* a worker may hold the lock or wait for ever in a forked child */
+    if (pool->nforks == kr_fork_count()) { /* in a forked child the lock may be held, and a join would never return */
         atomic_store(&pool->stop, true);
         announce(pool);
         for (int i = 1; i <= pool->nstarted; i++) pthread_join(pool->workers[i].thread, NULL);

@@ -1,7 +1,7 @@
 /* pool.h - a persistent pool of worker threads: one call fans tasks out and joins them.
  *
- * Work is cut by shape, never by thread count: a caller names how many tasks there are and
- * what each does, and any worker may take any task. So the same bits come out of 1 or n threads.
+ * Work is cut by shape, never by thread count: the caller defines the number of tasks and the work of each, and any
+ * worker may run any task. So 1 and n threads give the same bits.
  */
 #ifndef KR_BASE_POOL_H
 #define KR_BASE_POOL_H
@@ -24,7 +24,7 @@ kr_pool *kr_pool_create(kr_memory *memory, int nthreads, bool pins);
 /* Ends the workers. In a forked child, which has none, it only frees the memory. */
 void kr_pool_destroy(kr_pool *pool);
 
-/* In a forked child: none of the workers exist there. */
+/* For a forked child, in which no worker exists. */
 void kr_pool_forget_workers(void);
 
 /* Threads that take part in a run: 1 for NULL. */

@@ -12,7 +12,7 @@
     KR_DECLARE_DEFAULTS(type);                                                                                         \
     const type type##_defaults
 
-/* *own <- the caller's struct, of type `type`: its fields as far as both know them, defaults for the rest; NULL: all
+/* *own <- the caller's struct, of type `type`: the fields that both versions have, defaults for the rest; NULL: all
  * defaults. False after an error, which a NULL ctx does not record: a size that no such struct has, or a field set that
  * is unknown here; *own is the defaults then. */
 #define KR_TAKE(ctx, op, type, given, own)                                                                             \

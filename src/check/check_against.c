@@ -1,12 +1,12 @@
 /* check_against.c - a model's numbers against those that another program recorded.
  *
- *   input_ids [b s]                 what was read
- *   logits [b s w], logits_f64      what came of it; hidden [b s d] what the head was applied to, hidden/l the residual
+ *   input_ids [b s]                 the tokens
+ *   logits [b s w], logits_f64      the logits; hidden [b s d] the input of the head, hidden/l the residual
  *                                   stream after layer l, and behind the last layer's the same as hidden
  *   labels [b s], loss              mean over all positions of the cross-entropy with labels (-100: none); without
  *                                   labels the next token is the label, and the last position has none
  *   grad/PARAMETER                  of that loss
- *   step_logits [b s w]             token by token; final_conv_state/l, final_ssm_state/l what layer l remembers then
+ *   step_logits [b s w]             token by token; final_conv_state/l, final_ssm_state/l the final state of layer l
  *   gen_ids [b t]                   the first tokens of input_ids, then the most probable token each time, but never one
  *                                   that ends a text
  *   padded_ids, padded_mask [b s], padded_logits [b s w]      0 in the mask: padding
@@ -44,10 +44,10 @@ typedef struct against {
     int64_t nchecks;
     bool has[RECORDED_PARTS];
     double loss;
-    kr_tensor **streams; /* room for one of each layer */
+    kr_tensor **streams; /* space for one of each layer */
 } against;
 
-/* ---- what was read ---- */
+/* ---- tokens ---- */
 
 /* An integer matrix [b s] with numbers from `least` to `most`, or -100 where allowed. True if it is fine or missing. */
 static bool read_ids(against *a, const char *name, int64_t least, int64_t most, bool may_ignore, id_matrix *m)
@@ -84,7 +84,7 @@ static bool has_shape_of(against *a, const id_matrix *m, const char *name, const
     return false;
 }
 
-/* The prompt is what generated begins with of input_ids, in all rows, and leaves a token at least. */
+/* The prompt is the common prefix of generated and input_ids, in all rows, without at least one last token. */
 static bool find_prompt(against *a)
 {
     const id_matrix *g = &a->generated, *x = &a->ids;
@@ -117,7 +117,7 @@ static bool read_inputs(against *a)
            has_shape_of(a, &a->mask, "padded_mask", &a->padded, "padded_ids") && find_prompt(a);
 }
 
-/* ---- what is compared ---- */
+/* ---- compared tensors ---- */
 
 static recorded_check *add_check(against *a, const kr_tensor_file_item *item, recorded_part part)
 {
@@ -220,8 +220,8 @@ static bool list_checks(against *a)
         if (!add_item(a, kr_tensor_file_at(a->file, i))) {
             const recorded_name name = recorded_shown(kr_tensor_file_at(a->file, i)->name);
             a->tally->name_width = 0;
-            check_tell(a->tally, KR_CHECK_SKIPPED, name.text,
-                       "is not compared: files of this kind have no such tensor");
+            check_print(a->tally, KR_CHECK_SKIPPED, name.text,
+                        "is not compared: files of this kind have no such tensor");
         }
     if (a->nchecks == 0) {
         return kr_fail(a->ctx, KR_ERR_FORMAT,
@@ -361,7 +361,7 @@ static bool read_whole(against *a)
     return !kr_ctx_failed(a->ctx);
 }
 
-/* What all pieces together gave. */
+/* The results of all pieces together. */
 static void compare_sums(against *a)
 {
     for (int64_t i = 0; i < a->nchecks; i++) {
@@ -434,7 +434,7 @@ static bool ends_a_text(const kr_model_config *c, int64_t id)
     return false;
 }
 
-/* The most probable token of a row, the first of equals, but none that ends a text. */
+/* The most probable token of a row, the first of equals, without EOS tokens. */
 static int64_t choose(const against *a, const double *logits)
 {
     const kr_model_config *c = kr_model_config_of(a->model);
@@ -451,8 +451,8 @@ static void compare_choices(against *a, recorded_check *check, const double *log
         const int64_t got = choose(a, logits + b * a->width), want = g->ids[b * g->ns + s];
         check->seen++;
         if (got == want) continue;
-        check->apart++;
-        if (check->apart > 1) continue;
+        check->difference++;
+        if (check->difference > 1) continue;
         check->at = b * g->ns + s;
         check->got = (double)got;
         check->want = (double)want;

@@ -1,4 +1,4 @@
-/* check_impl.h - what the parts of the check suite share: contexts to try, the report, memory. */
+/* check_impl.h - common code of the check suite: contexts, the report, memory. */
 #ifndef KR_CHECK_CHECK_IMPL_H
 #define KR_CHECK_CHECK_IMPL_H
 
@@ -10,7 +10,7 @@ typedef struct check_tally {
     kr_ctx *ctx; /* the caller's: memory hooks, log, and the error if the checks cannot run */
     const kr_check_options *options;
     kr_check_counts counts;
-    const char *isa; /* what is being checked, for the report; NULL: nothing in particular */
+    const char *isa; /* the instruction set being checked, for the report; NULL: none */
     int name_width;
     char trouble[300]; /* the error of a context that was tried; goes into the next line that reports a failure */
 } check_tally;
@@ -22,7 +22,7 @@ typedef struct check_setup {
     uint64_t seed;
     const char *device; /* NULL: KR_DEVICE, else the processor */
     check_tally *tally;
-    bool is_exact; /* exact precision whatever the environment says; warnings go to the caller's log */
+    bool is_exact; /* exact precision, ignoring the environment; warnings go to the caller's log */
 } check_setup;
 
 kr_ctx *check_open(const check_setup *setup);
@@ -38,9 +38,9 @@ bool check_on_device(const kr_ctx *ctx);
 /* One line of the report. */
 void check_report(check_tally *tally, bool ok, const char *what, const char *text);
 void check_report_kernel(check_tally *tally, const char *what, const char *text, const char *kernel);
-void check_tell(check_tally *tally, kr_check_outcome outcome, const char *what, const char *text);
+void check_print(check_tally *tally, kr_check_outcome outcome, const char *what, const char *text);
 
-/* Zeroed memory of a context; NULL when refused. check_grow keeps what was there, and p where it fails. */
+/* Zeroed memory of a context; NULL if the allocation fails. check_grow keeps the contents, and p if it fails. */
 void *check_alloc(kr_ctx *ctx, size_t bytes);
 void *check_grow(kr_ctx *ctx, void *p, size_t bytes);
 void check_free(void *p);
@@ -53,11 +53,12 @@ bool check_machine(check_tally *tally);
 bool check_ops(check_tally *tally);
 bool check_model(check_tally *tally);
 
-/* As many threads as a context takes by itself, but at least two; 0 after an error. */
+/* The default number of threads of a context, but at least two; 0 after an error. */
 int check_threads_to_try(check_tally *tally);
 
-/* A small network of each family on one instruction set, or on a device: read in pieces and single tokens it gives what
- * it gives read at once, logits and gradients; and one thread gives the same bits as many, or one run as another. */
+/* A small network of each family on one instruction set, or on a device: chunked and token-by-token input give the
+ * logits and gradients of the whole sequence; and one thread gives the same bits as many, or a second run as the
+ * first. */
 void check_networks(check_tally *tally, const check_setup *setup, const char *name);
 
 #endif

@@ -1,12 +1,12 @@
-/* check_machine.c - does Krait compute on this machine what it should?
+/* check_machine.c - verifies Krait's results on this machine.
  *
  *   y_bsw = softmax(W2 silu(conv(silu(W1 rms_norm(x_bsd) + b1))) + b2);   loss = sum(y * target)
  *
- * Recorded results of every op family are compared with those of each instruction set (check_vectors.h). Three claims
- * are tried on that program and its gradients: in f64 they agree with central differences; every
- * instruction set agrees in f32 with the reference kernels; and one thread gives the same bits as many. On a device: its
- * kernels agree with the processor's reference, and a run gives the same bits again. Networks have claims of their own
- * (check_impl.h).
+ * Recorded results of every op family are compared with those of each instruction set (check_vectors.h). Three
+ * properties are tested on that program and its gradients: in f64 they agree with central differences; every
+ * instruction set agrees in f32 with the reference kernels; and one thread gives the same bits as many. On a device:
+ * its kernels agree with the processor's reference, and a run gives the same bits again. Networks have their own
+ * properties (check_impl.h).
  */
 #include "check/check_impl.h"
 #include "check/check_vectors.h"
@@ -130,15 +130,15 @@ double check_distance(const double *a, const double *b, int64_t count)
 {
     double worst = 0, scale = 0;
     for (int64_t e = 0; e < count; e++) {
-        double apart = fabs(a[e] - b[e]);
-        if (isnan(apart)) return apart;
-        worst = fmax(worst, apart);
+        double difference = fabs(a[e] - b[e]);
+        if (isnan(difference)) return difference;
+        worst = fmax(worst, difference);
         scale = fmax(scale, fabs(b[e]));
     }
     return scale > 0 ? worst / scale : worst;
 }
 
-/* Of y and of each gradient by itself, the worst. */
+/* The worst error of y and of each gradient. */
 static double worst_distance(const trial *n, const char **where)
 {
     int64_t ny = n->l.count[TARGET_BSW];
@@ -155,11 +155,11 @@ static double worst_distance(const trial *n, const char **where)
     return worst;
 }
 
-/* (loss(x + step) - loss(x - step)) / (2 step) for every element of every operand, where the gradients stand in n->a.
- * */
+/* (loss(x + step) - loss(x - step)) / (2 step) for every element of every operand, into the gradients of n->a.
+ */
 static bool central_differences(const check_setup *s, trial *n, double *g)
 {
-    const double step = 1e-5; /* truncation of the order of step^2, rounding of 1e-16 / step: both near 1e-10 */
+    const double step = 1e-5; /* truncation of the order of step^2, rounding of 1e-16 / step: both about 1e-10 */
     kr_ctx *ctx = check_open(s);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     for (int64_t e = 0; e < n->l.total && !kr_ctx_failed(ctx); e++) {
@@ -181,7 +181,8 @@ static bool central_differences(const check_setup *s, trial *n, double *g)
 
 static void check_gradients(check_tally *t)
 {
-    const double most = 1e-7; /* a thousand times the error of the differences, far below that of any wrong formula */
+    const double most =
+        1e-7; /* a thousand times the error of the differences, much smaller than that of a wrong formula */
     check_setup s = { t->options->isa, 1, KR_DTYPE_F64, 0, t->options->device, t, false };
     trial n;
     bool ran = trial_init(t, &n, &gradient_sizes) && run_backward(&s, &n.l, n.operands, n.a);
@@ -320,7 +321,7 @@ static void check_device(check_tally *t)
     snprintf(text, sizeof text, "on %.190s", kr_ctx_device(ctx));
     snprintf(name, sizeof name, "%.*s", (int)strcspn(kr_ctx_device(ctx), " "), kr_ctx_device(ctx));
     kr_ctx_destroy(ctx);
-    check_tell(t, KR_CHECK_NOTE, NULL, text);
+    check_print(t, KR_CHECK_NOTE, NULL, text);
     t->isa = name;
     check_vectors(t, &s, name);
     check_kernels(t, &s, name);

@@ -1,4 +1,4 @@
-/* check_model.c - loads a model, says what it is, and has it checked. */
+/* check_model.c - loads a model, describes it, and runs its checks. */
 #include "check/check_model.h"
 
 #include "base/ctx_impl.h"
@@ -47,11 +47,11 @@ static void describe(check_tally *t, kr_ctx *ctx, const kr_model *model)
              (long long)kr_layers_virtual(kr_network_layers(net)),
              (double)kr_params_elements(kr_network_params(net)) / 1e6, kr_dtype_name(stored), kr_dtype_name(o->dtype),
              machine);
-    check_tell(t, KR_CHECK_HEADING, NULL, text);
+    check_print(t, KR_CHECK_HEADING, NULL, text);
     if (!o->against || (stored != KR_DTYPE_BF16 && stored != KR_DTYPE_F16) || o->dtype == stored) return;
     snprintf(text, sizeof text, "what was recorded by a program that computes in %s is further away; see --tolerance",
              kr_dtype_name(stored));
-    check_tell(t, KR_CHECK_NOTE, NULL, text);
+    check_print(t, KR_CHECK_NOTE, NULL, text);
 }
 
 bool check_model(check_tally *t)

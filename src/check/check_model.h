@@ -14,13 +14,13 @@ bool check_model_laws(check_tally *tally, kr_ctx *ctx, const kr_model *model);
 /* The model of the options; NULL after an error. */
 kr_model *check_model_load(const check_tally *tally, kr_ctx *ctx);
 
-/* ---- tensors of a file against what was computed ---- */
+/* ---- tensors of a file against computed ones ---- */
 
-/* What a tensor of the file is held against. */
+/* The computed tensor that a tensor of the file is compared with. */
 typedef enum recorded_part {
     RECORDED_LOGITS,
     RECORDED_STREAM, /* after one layer */
-    RECORDED_HIDDEN, /* what the head is applied to */
+    RECORDED_HIDDEN, /* the input of the head */
     RECORDED_LOSS,
     RECORDED_CONV, /* final states of one layer */
     RECORDED_SSM,
@@ -46,14 +46,14 @@ typedef struct recorded_check {
     const char *data; /* in the file, or in own, which is to be freed */
     void *own;
     kr_ctx *ctx;
-    double scale;     /* the largest |want| */
-    double apart;     /* the largest |got - want|; NaN: one of them is none */
-    int64_t at, seen; /* where; how many elements were compared */
+    double scale;      /* the largest |want| */
+    double difference; /* the largest |got - want|; NaN: one of them is none */
+    int64_t at, seen;  /* where; how many elements were compared */
     double got, want;
     char trouble[200]; /* why it was not compared; "" if it was */
 } recorded_check;
 
-/* item [b s ..]; its number of rows and tokens is checked here, the rest against what is computed. */
+/* item [b s ..]; its number of rows and tokens is checked here, the rest against the computed tensor. */
 recorded_check recorded_begin(kr_ctx *ctx, const kr_tensor_file *file, const kr_tensor_file_item *item,
                               recorded_part part, int lead, int64_t rows, int64_t tokens, double most);
 void recorded_end(recorded_check *check);

@@ -1,8 +1,9 @@
-/* check_model_laws.c - a model without recorded numbers: against itself, on random tokens.
+/* check_model_laws.c - invariants of a model without recorded results, on random tokens.
  *
- * Read at once, in pieces, or token by token, it gives the same logits, states and gradients, up to rounding; with any
- * number of threads, and for a row whatever its neighbours are, the same bits. On a device: again the same bits, and a row
- * among others up to rounding, since products of other sizes are cut otherwise.
+ * A whole sequence, chunks and single tokens give the same logits, states and gradients, up to rounding; results are
+ * the same bits for any number of threads, and independent of the other rows of the batch. On a device: a second run
+ * gives the same bits, and a row is independent of others up to rounding, since products of other sizes are tiled
+ * differently.
  */
 #include "check/check_model.h"
 
@@ -181,7 +182,7 @@ static bool run_script(const laws *l, const script *k, numbers *n)
     return ok;
 }
 
-/* The results of one way to read, `row` being of ROW_ALONE. False after a complaint. */
+/* The results of one way to read the tokens, `row` for ROW_ALONE. False after a reported error. */
 static bool run(const laws *l, reading_way way, int64_t row, numbers *n)
 {
     enum { STEPS = 3 };
@@ -202,16 +203,16 @@ static bool run(const laws *l, reading_way way, int64_t row, numbers *n)
 
 static double section_distance(const section *s, const double *got, const double *want)
 {
-    const double turn = 6.283185307179586476925;
-    double apart = 0, scale = 0;
+    const double two_pi = 6.283185307179586476925;
+    double difference = 0, scale = 0;
     for (int64_t i = 0; i < s->count; i++) {
         double d = fabs(got[i] - want[i]);
-        if (s->is_angle) d = fabs(d - turn * nearbyint(d / turn));
+        if (s->is_angle) d = fabs(d - two_pi * nearbyint(d / two_pi));
         if (isnan(d)) return NAN;
-        apart = fmax(apart, d);
+        difference = fmax(difference, d);
         scale = fmax(scale, fabs(want[i]));
     }
-    return scale > 0 ? apart / scale : apart;
+    return scale > 0 ? difference / scale : difference;
 }
 
 /* The worst section of those that both have; the first `got` ones. */
@@ -280,7 +281,7 @@ static void check_rows(const laws *l, check_tally *t, const numbers *whole)
     check_report(t, ok, "batch: a row alone = among others", text);
 }
 
-/* The same results by a model of its own in a context of its own, of one thread. */
+/* The same results by another copy of the model in a context of one thread. */
 static void check_one_thread(const laws *l, check_tally *t, const numbers *whole)
 {
     const kr_check_options *o = l->options;
@@ -316,7 +317,8 @@ static void check_one_thread(const laws *l, check_tally *t, const numbers *whole
 
 /* ---- all of them ---- */
 
-/* Rounding of one layer, which layers add up as errors in all directions do. A stream of halves is rounded to them. */
+/* Rounding error of one layer; independent errors of layers add up by their squares. A 16-bit stream is rounded to its
+ * type. */
 static double values_tolerance(const laws *l)
 {
     const kr_dtype dtype = l->options->dtype;
@@ -327,7 +329,7 @@ static double values_tolerance(const laws *l)
     return depth * (dtype == KR_DTYPE_F64 ? 1e-12 : 1e-5);
 }
 
-/* Sums over all tokens; those of halves are halves. */
+/* Sums over all tokens; gradients of 16-bit weights are 16-bit. */
 static double gradients_tolerance(const laws *l)
 {
     const kr_dtype dtype = l->options->dtype;
@@ -389,7 +391,7 @@ bool check_model_laws(check_tally *t, kr_ctx *ctx, const kr_model *model)
         char text[100];
         snprintf(text, sizeof text, "gradients are not compared: there are more than %" PRId64 " M parameters",
                  most_elements / 1000000);
-        check_tell(t, KR_CHECK_NOTE, NULL, text);
+        check_print(t, KR_CHECK_NOTE, NULL, text);
     }
     const bool ran = run(&l, AT_ONCE, 0, &whole);
     if (ran) {

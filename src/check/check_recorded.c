@@ -1,8 +1,8 @@
-/* check_recorded.c - tensors of a file against what was computed: the worst element of each, as a table.
+/* check_recorded.c - tensors of a file against computed ones: the worst element of each, as a table.
  *
  *   error = max |got - want| / max |want|, over one tensor
  *
- * Elements of f32 and f64 are read where they lie in the file; others are widened to f32 first.
+ * Elements of f32 and f64 are read directly from the mapped file; others are widened to f32 first.
  */
 #include "check/check_model.h"
 
@@ -84,10 +84,11 @@ void recorded_end(recorded_check *check)
 
 void recorded_compare_value(recorded_check *check, int64_t at, double got)
 {
-    const double want = want_at(check, at), apart = fabs(got - want);
+    const double want = want_at(check, at), difference = fabs(got - want);
     check->seen++;
-    if (check->at >= 0 && !(apart > check->apart) && !(isnan(apart) && !isnan(check->apart))) return;
-    check->apart = apart;
+    if (check->at >= 0 && !(difference > check->difference) && !(isnan(difference) && !isnan(check->difference)))
+        return;
+    check->difference = difference;
     check->at = at;
     check->got = got;
     check->want = want;
@@ -128,7 +129,7 @@ void recorded_compare(recorded_check *check, const kr_tensor *got, int64_t row, 
 
 static double error_of(const recorded_check *check)
 {
-    return check->scale > 0 ? check->apart / check->scale : check->apart;
+    return check->scale > 0 ? check->difference / check->scale : check->difference;
 }
 
 bool recorded_is_ok(const recorded_check *check)
@@ -191,7 +192,7 @@ void recorded_report(const recorded_check *checks, int64_t count, check_tally *t
     }
     snprintf(heads, sizeof heads, "%8s  %-15s  %16s  %16s  %8s", "error", "where", "computed", "recorded", "at most");
     tally->name_width = width + 1;
-    check_tell(tally, KR_CHECK_HEADING, "what", heads);
+    check_print(tally, KR_CHECK_HEADING, "what", heads);
     for (int part = 0; part < RECORDED_PARTS; part++)
         for (int64_t i = 0; i < count; i++)
             if ((int)checks[i].part == part) report_check(&checks[i], tally);

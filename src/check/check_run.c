@@ -101,7 +101,7 @@ int check_threads_to_try(check_tally *t)
 
 /* ---- the report ---- */
 
-static void tell(check_tally *t, kr_check_outcome outcome, const char *what, const char *text, const char *kernel)
+static void report(check_tally *t, kr_check_outcome outcome, const char *what, const char *text, const char *kernel)
 {
     const kr_check_result r = {
         .outcome = outcome, .name = what, .text = text, .kernel = kernel, .isa = t->isa, .name_width = t->name_width
@@ -112,9 +112,9 @@ static void tell(check_tally *t, kr_check_outcome outcome, const char *what, con
     if (t->options->report) t->options->report(t->options->user, &r);
 }
 
-void check_tell(check_tally *t, kr_check_outcome outcome, const char *what, const char *text)
+void check_print(check_tally *t, kr_check_outcome outcome, const char *what, const char *text)
 {
-    tell(t, outcome, what, text, NULL);
+    report(t, outcome, what, text, NULL);
 }
 
 void check_report(check_tally *t, bool ok, const char *what, const char *text)
@@ -124,13 +124,13 @@ void check_report(check_tally *t, bool ok, const char *what, const char *text)
         snprintf(with_trouble, sizeof with_trouble, "%.380s: %s", text, t->trouble);
         text = with_trouble;
     }
-    tell(t, ok ? KR_CHECK_PASSED : KR_CHECK_FAILED, what, text, NULL);
+    report(t, ok ? KR_CHECK_PASSED : KR_CHECK_FAILED, what, text, NULL);
     t->trouble[0] = '\0';
 }
 
 void check_report_kernel(check_tally *t, const char *what, const char *text, const char *kernel)
 {
-    tell(t, KR_CHECK_FAILED, what, text, kernel);
+    report(t, KR_CHECK_FAILED, what, text, kernel);
 }
 
 /* ---- the call ---- */

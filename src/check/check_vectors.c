@@ -335,7 +335,7 @@ CASE(argmax)
     out(r, kr_mul(t, X(1, -1, 1, 5), last));
     out(r, kr_mul(t, X(2, -1, 1, 37), first));
 }
-/* Each comparison has a power of two, so that their sum tells which hold. */
+/* Each comparison has a power of two, so that their sum identifies those that hold. */
 CASE(compare)
 {
     kr_tensor *a = X(0, -0.0078125, 0.0078125, 5, 37), *b = X(1, -0.0078125, 0.0078125, 37), *sum = NULL;
@@ -484,7 +484,7 @@ static kr_sampler_options sampler_options(double temperature)
 CASE(sample_greedy)
 {
     kr_sampler_options o = sampler_options(0);
-    o.repetition_penalty = 1.5; /* so that the draws are of different tokens */
+    o.repetition_penalty = 1.5; /* so that the samples are different tokens */
     sampler_case(r, t, &o);
 }
 CASE(sample_top_k)
@@ -685,13 +685,13 @@ bool check_vectors_record(check_tally *t)
     char text[200 * (MOST_RESULTS + 1)];
     kr_ctx *ctx = check_open(&(check_setup){ .isa = "ref", .threads = 1, .device = "cpu", .tally = t });
     bool ok = !kr_ctx_failed(ctx) || check_give_up(t, ctx);
-    if (ok) check_tell(t, KR_CHECK_HEADING, NULL, "/* check_vectors.inc - written by krait check --record. */");
+    if (ok) check_print(t, KR_CHECK_HEADING, NULL, "/* check_vectors.inc - written by krait check --record. */");
     for (int n = 0; ok && n < N_CASES; n++) {
         vector_results v;
         run_case(ctx, KR_DTYPE_F64, n, &v);
         ok = kr_require(t->ctx, !v.error[0] && write_record(cases[n].name, &v, text, sizeof text), KR_ERR_INTERNAL,
                         "%s: %s", cases[n].name, v.error);
-        if (ok) check_tell(t, KR_CHECK_HEADING, NULL, text);
+        if (ok) check_print(t, KR_CHECK_HEADING, NULL, text);
     }
     kr_ctx_destroy(ctx);
     return ok;
@@ -714,12 +714,12 @@ static void compare_case(int number, const vector_results *got, vector_worst *wo
         return;
     }
     for (int i = 0; i < got->n_out + got->n_in; i++) {
-        double apart = 0;
+        double difference = 0;
         for (int k = 0; k < N_PROJECTIONS; k++) {
             const double d = fabs(got->of[i].sum[k] - want->of[i].sum[k]);
-            apart = d > apart || isnan(d) ? d : apart;
+            difference = d > difference || isnan(d) ? d : difference;
         }
-        const double error = want->of[i].scale > 0 ? apart / want->of[i].scale : apart;
+        const double error = want->of[i].scale > 0 ? difference / want->of[i].scale : difference;
         if (!(error > worst->error || isnan(error))) continue;
         worst->error = error;
         if (i < got->n_out) snprintf(worst->where, sizeof worst->where, "output %d", i);
@@ -731,9 +731,9 @@ static void compare_case(int number, const vector_results *got, vector_worst *wo
 void check_vectors(check_tally *tally, const check_setup *setup, const char *name)
 {
     const bool is_f64 = setup->dtype == KR_DTYPE_F64;
-    /* f32: rounding errors of a tensor's elements add up like a random walk, so that they stay near some units of the
-     * last place of its norm; long sums before that add a few times as much. Devices sum in other orders and have
-     * functions of their own. f64: 14 printed digits. */
+    /* f32: rounding errors of a tensor's elements add up like a random walk, so that they stay within some units in the
+     * last place of its norm; long sums before that add a few times as much. Devices sum in other orders and have their
+     * own math functions. f64: 14 printed digits. */
     const double most = is_f64 ? 1e-11 : strcmp(name, setup->isa ? setup->isa : "") == 0 ? 5e-6 : 2e-5;
     char what[96], text[256];
     kr_ctx *ctx = check_open(setup);

@@ -13,7 +13,7 @@
 
 enum { NAME_BYTES = 256 };
 
-/* ---- what builders call ---- */
+/* ---- functions for builders ---- */
 
 static const kr_tensor_file_item *find_part(const golden_run *run, const char *part, const char *name)
 {
@@ -89,16 +89,16 @@ static bool is_worse(double error, const worst *w)
 
 static double distance(const double *got, const double *want, int64_t count, bool is_angle)
 {
-    const double turn = 6.283185307179586476925;
-    double apart = 0, scale = 0;
+    const double two_pi = 6.283185307179586476925;
+    double difference = 0, scale = 0;
     for (int64_t i = 0; i < count; i++) {
         double d = fabs(got[i] - want[i]);
-        if (is_angle) d = fabs(d - turn * nearbyint(d / turn));
+        if (is_angle) d = fabs(d - two_pi * nearbyint(d / two_pi));
         if (isnan(d)) return NAN;
-        apart = fmax(apart, d);
+        difference = fmax(difference, d);
         scale = fmax(scale, fabs(want[i]));
     }
-    return scale > 0 ? apart / scale : apart;
+    return scale > 0 ? difference / scale : difference;
 }
 
 /* got NULL: no gradient reached the input, which is a gradient of 0. */
@@ -175,7 +175,7 @@ static bool run_backward(golden_run *run)
 
 /* ---- running ---- */
 
-/* What came of all ways of one case in one type of number. */
+/* The results of all variants of one case in one type of number. */
 typedef struct result {
     worst out, grad;
     char trouble[NAME_BYTES + 128];
@@ -244,10 +244,10 @@ static void check_case(const kr_tensor_file *file, const kr_json *settings, int 
     const char *name = kr_json_key(settings);
     const golden_kind *kind = find_kind(name);
     if (!kind) {
-        check_tell(t, KR_CHECK_SKIPPED, shown(name).text, "no such kind is known");
+        check_print(t, KR_CHECK_SKIPPED, shown(name).text, "no such kind is known");
         return;
     }
-    /* four times what the reference's own f32 is off: another order of sums may be as wrong in the other direction */
+    /* four times the reference's own f32 error: another order of sums may have an error of the opposite sign */
     const double most_f32 = fmax(least_f32, 4 * kr_json_number(kr_json_find(settings, "max_rel_f32_vs_f64"), 0));
     for (int type = 0; type < 2; type++) {
         result r = { .trouble = "" };

@@ -46,7 +46,7 @@ extern const golden_kind golden_kinds[]; /* ends with a NULL name */
 kr_tensor *golden_in(golden_run *run, const char *name);
 kr_tensor *golden_in_if(golden_run *run, const char *name);
 
-/* An output; those that the file does not have are passed over. */
+/* An output; those that the file does not have are ignored. */
 void golden_out(golden_run *run, const char *name, kr_tensor *y);
 void golden_out_angle(golden_run *run, const char *name, kr_tensor *y);
 
@@ -58,7 +58,8 @@ typedef struct golden_sequences {
     int64_t *from; /* [count + 1] */
 } golden_sequences;
 
-/* What the setting cu_seqlens says of a row of ntokens; false: the run is in trouble, and there is nothing to free. */
+/* The sequences of a row of ntokens by the setting cu_seqlens; false: the run has an error, and there is nothing to
+ * free. */
 bool golden_sequences_read(golden_run *run, int64_t ntokens, golden_sequences *s);
 void golden_sequences_free(golden_sequences *s);
 

@@ -1,4 +1,4 @@
-/* golden_mamba3.c - Mamba-3's core with what surrounds it: bias, rotation, trapezoidal rule, skip, gate, ranks.
+/* golden_mamba3.c - Mamba-3's core and the steps around it: bias, rotation, trapezoidal rule, skip, gate, ranks.
  *
  *   Q, K       [b s g r] or [b s m g r]   C and B           Q_bias, K_bias   [h r] or [h m r]
  *   V, Z       [b s h p]                  input and gate    MIMO_V, _Z, _O   [h m p]
@@ -6,9 +6,8 @@
  *   Angles     [b s h a]                  theta_t = theta_{t-1} + DT_t pi tanh(Angles_t)
  *   D [h], norm_weight [h p]
  *
- * A pass computes some tokens from what the tokens before left behind; a whole sequence is one pass, a step is one
- * each. Where a row holds q sequences, states are [q ..] in place of [b ..]; one pass computes all, or each has its
- * own.
+ * A pass computes some tokens from the state after the tokens before them; a whole sequence is one pass, and so is a
+ * step. If a row holds q sequences, states are [q ..] instead of [b ..]; one pass computes all, or each has its own.
  */
 #include "check/golden.h"
 
@@ -17,14 +16,14 @@
 /* Single and double, by each algorithm: the ways of a kind, once or once for each manner of passes. */
 enum { NPATHWAYS = 6 };
 
-/* What one pass leaves to the next, for each row or sequence; members are NULL before the first token. */
+/* State between passes, for each row or sequence; members are NULL before the first token. */
 typedef struct carried {
     kr_tensor *state_bhpr, *k_bmhr, *v_bmhp, *angle_bha;
 } carried;
 
 typedef struct sizes {
     int64_t nb, ns, nm, nh, np, nr, na;
-    int64_t nq; /* sequences of a row, each with states of its own */
+    int64_t nq; /* sequences of a row, each with its own states */
 } sizes;
 
 /* The sequences of the one row, as ops want them; integers. */
@@ -144,7 +143,7 @@ static kr_rotation_out angles_of(const block *o, const carried *before, int64_t 
                               .final_bha = kr_reshape(t, final, KR_SHAPE(nb * nq, nh, na)) };
 }
 
-/* x [1 s ..] one token earlier in each of several sequences; what was carried into a sequence (or 0) is its first. */
+/* x [1 s ..] one token earlier in each of several sequences; the carried value (or 0) is the first of a sequence. */
 static kr_tensor *delayed_packed(const block *o, kr_tensor *x, kr_tensor *first_q)
 {
     kr_tape *t = o->tape;
@@ -159,7 +158,7 @@ static kr_tensor *delayed_packed(const block *o, kr_tensor *x, kr_tensor *first_
     return kr_where(t, kr_reshape(t, o->packed.start_bs, KR_SHAPE(1, ns, 1, 1, 1)), head, shifted);
 }
 
-/* One token earlier: what was carried (or 0) in front, the last left out. */
+/* One token earlier: the carried value (or 0) first, without the last one. */
 static kr_tensor *delayed(const block *o, kr_tensor *x, kr_tensor *first)
 {
     const kr_shape shape = kr_tensor_shape(x);
@@ -219,7 +218,7 @@ static kr_ssd_out run_double(const block *o, const core *c, const carried *befor
     return (kr_ssd_out){ .y = kr_add(t, a.y, b.y), .final_state = kr_add(t, a.final_state, b.final_state) };
 }
 
-/* y [b s m h p] of the tokens, the skip included; what is carried is replaced. */
+/* y [b s m h p] of the tokens, the skip included; the carried state is replaced. */
 static kr_tensor *pass(const block *o, carried *state, int64_t from, int64_t to)
 {
     enum { NALGORITHMS = 3 };
@@ -349,7 +348,7 @@ static kr_tensor *state_at(const block *o, kr_tensor *x, int64_t q)
 }
 
 /* A pass for each sequence; their tokens and states one after another. */
-static kr_tensor *all_apart(const block *all, const golden_sequences *s, carried *state)
+static kr_tensor *one_by_one(const block *all, const golden_sequences *s, carried *state)
 {
     enum { Y, STATE, K, V, ANGLE, NPARTS };
     kr_tape *t = all->tape;
@@ -386,7 +385,7 @@ void golden_mamba3_siso_varlen(golden_run *run)
     carried state = states_of(&o);
     const bool is_packed = run->way < NPATHWAYS;
     if (is_packed) o.packed = marks_of(o.tape, &s);
-    golden_out(run, "y", merged(&o, is_packed ? pass(&o, &state, 0, o.n.ns) : all_apart(&o, &s, &state)));
+    golden_out(run, "y", merged(&o, is_packed ? pass(&o, &state, 0, o.n.ns) : one_by_one(&o, &s, &state)));
     give_states(&o, &state);
     golden_sequences_free(&s);
 }

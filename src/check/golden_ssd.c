@@ -7,7 +7,7 @@
  */
 #include "check/golden.h"
 
-/* The file's chunk length; one that leaves a ragged last chunk where it names none. */
+/* The file's chunk length; without one, a length with a ragged last chunk. */
 static kr_ssd_path path_of(const golden_run *run, int algorithm)
 {
     const kr_json *length = golden_setting(run, "block_len");

@@ -1,4 +1,4 @@
-/* columns.h - the columns of a table: what is known of their values, from the training part or from a file. */
+/* columns.h - the columns of a table and their statistics, from the training part or from a file. */
 #ifndef KR_DATA_COLUMNS_H
 #define KR_DATA_COLUMNS_H
 
@@ -27,7 +27,7 @@ void kr_column_fit(kr_column *column, const kr_column_sum *sum, kr_csv_scaling s
 /* As a JSON file:
  *   {"format": "krait.scales", "version": 1, "scaling": "standard", "columns": [{"name": "a", "role": "feature",
  *    "mean": 1.5, "offset": 1.5, "scale": 0.5}, ...]}
- * What is read is not trusted: scaling, names and roles must be those of the columns, numbers finite, scales above 0. False
+ * Input is untrusted: scaling, names and roles must be those of the columns, numbers finite, scales above 0. False
  * after an error; the columns are as before. */
 bool kr_columns_save(kr_ctx *ctx, const kr_column *columns, int64_t count, kr_csv_scaling scaling, const char *path);
 bool kr_columns_load(kr_ctx *ctx, kr_column *columns, int64_t count, kr_csv_scaling scaling, const char *path);

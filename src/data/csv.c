@@ -52,7 +52,7 @@ static bool take_field(const kr_csv *csv, const char *text, size_t length, size_
     return true;
 }
 
-kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_place *place, kr_csv_field *fields, int64_t room, int64_t *count)
+kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_place *place, kr_csv_field *fields, int64_t capacity, int64_t *count)
 {
     *count = 0;
     if (place->at >= csv->file.bytes) return KR_CSV_END;
@@ -70,7 +70,7 @@ kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_place *place, kr_csv_field *fi
                         "%s, line %lld, column %lld: a double quote that no other closes at the end of the field",
                         csv->path, (long long)place->line, (long long)*count + 1))
             return KR_CSV_BAD;
-        if (*count < room) fields[*count] = field;
+        if (*count < capacity) fields[*count] = field;
         ++*count;
         if (at >= length) return KR_CSV_ROW;
     }

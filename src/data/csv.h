@@ -21,7 +21,7 @@ typedef struct kr_csv_field {
     size_t length;
 } kr_csv_field;
 
-/* Where the reading stands: the next line's first byte, and how many lines were read. */
+/* Position of the reader: the next line's first byte, and the number of lines read. */
 typedef struct kr_csv_place {
     size_t at;
     int64_t line;
@@ -34,9 +34,9 @@ kr_csv_place kr_csv_begin(const kr_csv *csv);
 
 typedef enum kr_csv_line { KR_CSV_ROW, KR_CSV_BLANK, KR_CSV_END, KR_CSV_BAD } kr_csv_line;
 
-/* Takes the next line apart, and counts its fields; those behind `room` are counted only. BAD: the context's error is
- * set, and names file and line. */
-kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_place *place, kr_csv_field *fields, int64_t room, int64_t *count);
+/* Splits the next line into fields and counts them; fields after the first `capacity` are only counted. BAD: the
+ * context's error is set, and names file and line. */
+kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_place *place, kr_csv_field *fields, int64_t capacity, int64_t *count);
 
 /* Is it empty, or NA, N/A, NaN or null, in any case of letters? */
 bool kr_csv_is_missing(const kr_csv_field *field);

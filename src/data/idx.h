@@ -13,7 +13,7 @@ typedef struct kr_idx {
     int64_t dims[KR_IDX_RANK];
 } kr_idx;
 
-/* What is not of this rank is refused, and a size that is 0. False with the context's error set, and nothing to close. */
+/* Another rank, or a size of 0, is an error. False with the context's error set, and nothing to close. */
 bool kr_idx_open(kr_idx *idx, kr_ctx *ctx, const char *path, int rank);
 void kr_idx_close(kr_idx *idx);
 

@@ -1,4 +1,4 @@
-/* jsonl.c - lines of a mapped file, each parsed by itself. */
+/* jsonl.c - lines of a mapped file, each parsed separately. */
 #include "data/jsonl.h"
 
 #include "io/json_impl.h"

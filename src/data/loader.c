@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-/* The stream of the draw that parts training from validation: no epoch's. */
+/* Random stream of the split into training and validation; no epoch uses it. */
 #define SPLIT_STREAM UINT64_MAX
 
 KR_DEFAULTS(kr_loader_options) = {
@@ -90,7 +90,7 @@ static size_t document_bytes(const kr_loader *l)
     return (size_t)l->n_documents * sizeof *l->documents;
 }
 
-/* Those of the part, with at least one position to score. */
+/* The documents of the part with at least one position to score. */
 static bool take_documents(kr_loader *l)
 {
     const kr_source *s = l->source;
@@ -109,7 +109,7 @@ static bool take_documents(kr_loader *l)
         if (is_in_part(l, document, total)) take_document(l, at, end);
         at = end;
     }
-    /* the block is freed by its size: exactly what is used is kept */
+    /* the block is freed by its size, so it is shrunk to the used part */
     const int64_t used = l->n_documents;
     l->documents = kr_memory_alloc(&l->ctx->memory, document_bytes(l));
     for (int64_t i = 0; l->documents && i < used; i++) l->documents[i] = all[i];

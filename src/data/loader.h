@@ -1,11 +1,11 @@
 /* loader.h - inside of a loader: which positions make the rows of a batch.
  *
  *   packed     windows of `length` through [from, to)
- *   documents  windows of `length` within each document of the part (packs = false)
+ *   documents  windows of `length` within each document of the part (pack = false)
  *   carried    row b of all batches walks [from + b n / batch, from + (b + 1) n / batch), n = the part's positions
  *
  * Where the next position is predicted, the last one of [from, to), or of a document without `pack`, begins no row and
- * is in none but as what is to be predicted.
+ * occurs only as a target.
  */
 #ifndef KR_DATA_LOADER_H
 #define KR_DATA_LOADER_H
@@ -30,7 +30,7 @@ struct kr_loader {
     int64_t n_rows; /* in an epoch; carried: one for each in the batch */
     int64_t steps;  /* in an epoch */
     int64_t epoch, step;
-    kr_arena arena; /* of the batch that is being made */
+    kr_arena arena; /* of the batch under construction */
 };
 
 /* Positions that a row shows. */
@@ -38,7 +38,7 @@ typedef struct kr_loader_row {
     int64_t from, count;
 } kr_loader_row;
 
-/* Row b of the batch that comes next. */
+/* Row b of the next batch. */
 kr_loader_row kr_loader_row_at(const kr_loader *loader, int64_t b);
 
 #endif

@@ -1,4 +1,4 @@
-/* loader_batch.c - fills in a batch: rows from the source, what is to be predicted, where documents begin. */
+/* loader_batch.c - fills in a batch: rows from the source, targets, starts of documents. */
 #include "data/loader.h"
 
 #include "tape/tape_impl.h"
@@ -6,20 +6,20 @@
 #include <math.h>
 #include <string.h>
 
-/* A batch in the loader's memory; what the source does not have is NULL. */
+/* A batch in the loader's memory; arrays that the source does not have are NULL. */
 typedef struct staging {
     int64_t nb, ns;
     int32_t *ids_bs, *labels_bs, *scored_bs, *reset_bs, *mask_bs;
     float *x_bsf, *targets_bso;
     int32_t *ids_s; /* a row and the position behind it, where that is predicted */
     float *x_sf;
-    bool *filled_s; /* the same: is it made up? */
+    bool *filled_s; /* the same: is the value filled in? */
 } staging;
 
 /* ---- memory ---- */
 
 /* Zeros of 4 bytes each; NULL with the context's error set. */
-static void *room(kr_loader *l, int64_t rows, int64_t ns, int64_t width)
+static void *alloc_zeros(kr_loader *l, int64_t rows, int64_t ns, int64_t width)
 {
     const int64_t most = INT64_C(1) << 40;
     const bool fits = ns <= most / rows && width <= most / (rows * ns);
@@ -36,13 +36,15 @@ static bool stage(kr_loader *l, staging *g)
 {
     const kr_source_info *info = &l->source->info;
     const int64_t nb = g->nb, ns = g->ns;
-    bool ok = (g->reset_bs = room(l, nb, ns, 1)) && (g->mask_bs = room(l, nb, ns, 1));
-    ok = ok && (g->scored_bs = room(l, nb, ns, 1));
-    if (info->n_ids) ok = ok && (g->ids_bs = room(l, nb, ns, 1)) && (g->ids_s = room(l, 1, ns + 1, 1));
-    else ok = ok && (g->x_bsf = room(l, nb, ns, info->n_features)) && (g->x_sf = room(l, 1, ns + 1, info->n_features));
-    if (info->n_classes) ok = ok && (g->labels_bs = room(l, nb, ns, 1));
-    if (info->n_targets) ok = ok && (g->targets_bso = room(l, nb, ns, info->n_targets));
-    if (info->predict_next) ok = ok && (g->filled_s = room(l, 1, ns + 1, 1));
+    bool ok = (g->reset_bs = alloc_zeros(l, nb, ns, 1)) && (g->mask_bs = alloc_zeros(l, nb, ns, 1));
+    ok = ok && (g->scored_bs = alloc_zeros(l, nb, ns, 1));
+    if (info->n_ids) ok = ok && (g->ids_bs = alloc_zeros(l, nb, ns, 1)) && (g->ids_s = alloc_zeros(l, 1, ns + 1, 1));
+    else
+        ok = ok && (g->x_bsf = alloc_zeros(l, nb, ns, info->n_features)) &&
+             (g->x_sf = alloc_zeros(l, 1, ns + 1, info->n_features));
+    if (info->n_classes) ok = ok && (g->labels_bs = alloc_zeros(l, nb, ns, 1));
+    if (info->n_targets) ok = ok && (g->targets_bso = alloc_zeros(l, nb, ns, info->n_targets));
+    if (info->predict_next) ok = ok && (g->filled_s = alloc_zeros(l, 1, ns + 1, 1));
     return ok;
 }
 
@@ -53,7 +55,7 @@ static int32_t *row_of(int32_t *x_bs, int64_t b, int64_t ns)
     return x_bs ? x_bs + b * ns : NULL;
 }
 
-/* What the source itself has, and what follows from it. */
+/* Reads the source's values and derives the rest. */
 static bool read_row(const kr_loader *l, const staging *g, int64_t b, kr_loader_row row)
 {
     const kr_source *s = l->source;
@@ -115,7 +117,7 @@ static void mark_resets(const kr_loader *l, kr_loader_row row, int32_t *reset)
     for (; at < to && (at = s->kind->find_start(s, at, to)) < to; at++) reset[at - row.from] = 1;
 }
 
-/* Takes out what is not known: targets with a NaN, which become 0, and next positions that are made up. */
+/* Masks unknown values: targets with a NaN, which become 0, and next positions that are filled in. */
 static void leave_out_missing(const kr_loader *l, const staging *g, int64_t b, int64_t count, int32_t *scored)
 {
     const int64_t no = l->source->info.n_targets;

@@ -1,4 +1,4 @@
-/* shuffle.h - a permutation of 0 .. n-1 by seed and stream, one place at a time and without a table.
+/* shuffle.h - a permutation of 0 .. n-1 by seed and stream, computed per index, without a table.
  *
  * A Feistel network of Philox rounds permutes the numbers of 2 h bits; a result that is not below n is permuted again,
  * until one is. That is a permutation of the numbers below n, because the network's cycles are walked in one direction.

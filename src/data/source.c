@@ -1,4 +1,4 @@
-/* source.c - what all sources share. */
+/* source.c - common code of all sources. */
 #include "data/source.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* source.h - inside of a source: what a loader asks of every kind.
+/* source.h - inside of a source: the interface between a loader and every kind of source.
  *
- * A kind puts kr_source first in a struct of its own, which kr_source_new allocates and `bytes` is the size of.
+ * A kind has its own struct with kr_source as the first member; kr_source_new allocates it, `bytes` is its size.
  */
 #ifndef KR_DATA_SOURCE_H
 #define KR_DATA_SOURCE_H
@@ -12,7 +12,7 @@
 typedef struct kr_source_kind {
     size_t bytes;
     bool (*read)(const kr_source *source, int64_t from, int64_t count, const kr_positions *out);
-    /* The first place in [from, to) where a document begins; `to` if there is none. One begins at 0. */
+    /* The first position in [from, to) where a document begins; `to` if there is none. One begins at 0. */
     int64_t (*find_start)(const kr_source *source, int64_t from, int64_t to);
     void (*deinit)(kr_source *source);
 } kr_source_kind;

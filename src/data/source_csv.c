@@ -1,12 +1,12 @@
 /* source_csv.c - a table of numbers as a source: a row is a position, a sequence a document.
  *
- * The file stays mapped and rows are parsed when they are asked for. In memory are where each sequence begins, and where
- * in the file every ROWS_APART-th row does. All rows are parsed once when the source is made, so that a fault is told
- * then, and not in the middle of a training.
+ * The file stays mapped and rows are parsed on demand. An index in memory has the start of each sequence, and the file
+ * offset of every ROWS_APART-th row. All rows are parsed once when the source is created, so that errors are reported
+ * then and not during training.
  *
- * A missing value is a NaN from the parser to finish_row, which fills in features and scales everything by the columns'
- * numbers; NaNs of targets go to the loader. Where the last value of a column is filled in, the index also has the last
- * values before every ROWS_APART-th row.
+ * A missing value is a NaN from the parser to finish_row, which fills in features and scales all values by the columns'
+ * statistics; NaNs of targets are passed to the loader. Where the last value of a column is filled in, the index also
+ * has the last values before every ROWS_APART-th row.
  */
 #include "base/sized.h"
 #include "io/bytes.h"
@@ -113,7 +113,7 @@ static bool misses_any(const csv_source *s)
     return false;
 }
 
-/* The next row, behind any blank lines, and any rows that are left out. 1: there is one; 0: the end; -1: an error. */
+/* The next row, after blank lines and skipped rows. 1: there is one; 0: the end; -1: an error. */
 static int next_row(const csv_source *s, kr_csv_place *place, bool *was_blank)
 {
     for (;;) {
@@ -228,7 +228,7 @@ static int64_t find_start(const kr_source *source, int64_t from, int64_t to);
 /* Takes one row, whose fields are in s->fields; false after an error. */
 typedef bool row_fn(void *user, const csv_source *s, const kr_csv_place *place, int64_t row);
 
-/* A row in front of those that are asked for: only what later ones may be filled with. */
+/* A row before the requested ones: only the values that later rows may be filled with. */
 static bool pass_row(const csv_source *s, const kr_csv_place *place)
 {
     if (!fills_forward(s)) return true;
@@ -410,7 +410,7 @@ static bool add_columns(csv_source *s, const kr_bytes *list, bool is_target)
     return true;
 }
 
-/* What is known of the columns that are read: their names. */
+/* The names of the columns that are read. */
 static bool make_columns(csv_source *s)
 {
     kr_ctx *ctx = s->base.ctx;

@@ -92,7 +92,7 @@ kr_source *kr_source_custom(kr_ctx *ctx, const kr_source_info *info, const kr_so
     if (!source) return NULL;
     custom_source *s = (custom_source *)(void *)source;
     source->info = *info;
-    if (info->predict_next) { /* what follows has the form of what is there */
+    if (info->predict_next) { /* a target has the form of the input */
         source->info.n_classes = info->n_ids;
         source->info.n_targets = info->n_features;
     }

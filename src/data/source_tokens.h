@@ -1,4 +1,4 @@
-/* source_tokens.h - a source over tokens, however they were had. */
+/* source_tokens.h - a source over tokens from a file or from memory. */
 #ifndef KR_DATA_SOURCE_TOKENS_H
 #define KR_DATA_SOURCE_TOKENS_H
 

@@ -133,7 +133,7 @@ int64_t kr_tokens_find_start(const kr_tokens *tokens, int64_t from, int64_t to)
 {
     if (from >= to || from <= 0) return from < to ? from : to;
     if (tokens->starts) {
-        int64_t low = 0, high = tokens->n_starts; /* the first start that is not before `from` lies in [low, high] */
+        int64_t low = 0, high = tokens->n_starts; /* the first start >= from is in [low, high] */
         while (low < high) {
             const int64_t middle = low + (high - low) / 2;
             if (start_at(tokens, middle) < from) low = middle + 1;
@@ -177,7 +177,7 @@ bool kr_token_writer_document(kr_token_writer *w)
     return true;
 }
 
-/* Writes out what has gathered, if it is much or `all`. */
+/* Flushes the buffered ids, if there are many or with `all`. */
 static bool flush(kr_token_writer *w, kr_file_writer *file, kr_bytes *bytes, bool all)
 {
     if (!w->path || (!all && bytes->used < WRITE_BYTES)) return true;

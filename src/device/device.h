@@ -30,9 +30,9 @@ typedef struct kr_device_ops {
     const char *(*copy)(kr_device *device, void *to, const void *from, size_t bytes); /* device to device, queued */
     const char *(*wait)(kr_device *device); /* until everything queued has run */
     const char *(*record_event)(kr_device *device,
-                                int event);                  /* after what was queued so far, as one of KR_EVENTS ... */
-    const char *(*wait_event)(kr_device *device, int event); /* ... until that has run */
-    const char *(*check)(kr_device *device);                 /* for errors of the kernel queued last */
+                                int event); /* after the work queued until now, as one of KR_EVENTS ... */
+    const char *(*wait_event)(kr_device *device, int event);                 /* ... until that has run */
+    const char *(*check)(kr_device *device);                                 /* for errors of the kernel queued last */
     bool (*memory_info)(const kr_device *device, size_t *free, size_t *all); /* bytes of device memory; NULL: unknown */
     void (*close)(kr_device *device);
 

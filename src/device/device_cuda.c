@@ -6,7 +6,7 @@
  */
 #include "device/device.h"
 
-#include "base/huge_pages.h"
+#include "base/text_buffer.h"
 #include "kernels/cuda/cuda.h"
 
 #include <cuda_runtime_api.h>
@@ -95,7 +95,7 @@ static void *shared_alloc(void *user, size_t bytes, size_t align)
 {
     const cuda *c = user;
     void *p = NULL;
-    (void)align; /* a page's */
+    (void)align; /* a buffer's */
     cudaSetDevice(c->shown.number);
     if (cudaHostAlloc(&p, bytes, cudaHostAllocMapped | cudaHostAllocPortable) == cudaSuccess) return p;
     cudaGetLastError();
@@ -390,20 +390,21 @@ static bool open_device(kr_ctx *ctx, kr_device *device, int number)
 
 static size_t describe(char *text, size_t bytes)
 {
-    kr_page page = kr_page_of(text, bytes);
+    kr_text_buffer buffer = kr_text_buffer_of(text, bytes);
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
     if (error != cudaSuccess) {
         cudaGetLastError();
-        kr_page_write(&page, "cuda: no GPU can be used: %s\n", reason(error));
+        kr_text_buffer_print(&buffer, "cuda: no GPU can be used: %s\n", reason(error));
     }
     for (int i = 0; i < count; i++) {
         struct cudaDeviceProp about;
         if (cudaGetDeviceProperties(&about, i) != cudaSuccess) continue;
-        kr_page_write(&page, "cuda:%d %s, %.1f GiB, sm_%d%s\n", i, about.name, (double)about.totalGlobalMem * 0x1p-30,
-                      arch_of(i), arch_of(i) < 80 ? ", too old for the kernels, which need sm_80" : "");
+        kr_text_buffer_print(&buffer, "cuda:%d %s, %.1f GiB, sm_%d%s\n", i, about.name,
+                             (double)about.totalGlobalMem * 0x1p-30, arch_of(i),
+                             arch_of(i) < 80 ? ", too old for the kernels, which need sm_80" : "");
     }
-    return page.length;
+    return buffer.length;
 }
 
 const kr_device_kind kr_cuda_kind = { "cuda", open_device, describe };

@@ -3,7 +3,7 @@
 #include "kernels/select.h"
 
 #include "base/entry.h"
-#include "base/huge_pages.h"
+#include "base/text_buffer.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,9 +26,9 @@ static bool refuse_cuda(kr_ctx *ctx, kr_device *device, int number)
 
 static size_t describe_no_cuda(char *text, size_t bytes)
 {
-    kr_page page = kr_page_of(text, bytes);
-    kr_page_write(&page, "cuda: %s\n", no_cuda);
-    return page.length;
+    kr_text_buffer buffer = kr_text_buffer_of(text, bytes);
+    kr_text_buffer_print(&buffer, "cuda: %s\n", no_cuda);
+    return buffer.length;
 }
 
 static const kr_device_kind kr_cuda_kind = { "cuda", refuse_cuda, describe_no_cuda };
@@ -43,13 +43,13 @@ const kr_device_kind *kr_device_kind_nth(int n)
 
 size_t kr_devices_write(char *text, size_t bytes)
 {
-    kr_page page = kr_page_of(text, bytes);
+    kr_text_buffer buffer = kr_text_buffer_of(text, bytes);
     const kr_device_kind *kind;
-    kr_page_write(&page, "cpu\n");
+    kr_text_buffer_print(&buffer, "cpu\n");
     for (int n = 0; (kind = kr_device_kind_nth(n)); n++)
-        page.length += kind->describe(page.length < page.room ? text + page.length : NULL,
-                                      page.length < page.room ? page.room - page.length : 0);
-    return page.length;
+        buffer.length += kind->describe(buffer.length < buffer.capacity ? text + buffer.length : NULL,
+                                        buffer.length < buffer.capacity ? buffer.capacity - buffer.length : 0);
+    return buffer.length;
 }
 
 /* ---- device memory behind plain pointers ---- */
@@ -63,16 +63,18 @@ static void explain(kr_ctx *ctx, char *text, size_t bytes)
 {
     const kr_device *device = ctx->device;
     const double mib = 0x1p20;
-    kr_page page = kr_page_of(text, bytes);
+    kr_text_buffer buffer = kr_text_buffer_of(text, bytes);
     if (device->shared.refused)
-        kr_page_write(&page, "; the system refused %zu bytes that %s could read", device->shared.refused, device->name);
+        kr_text_buffer_print(&buffer, "; the system refused %zu bytes that %s could read", device->shared.refused,
+                             device->name);
     if (device->device_memory.refused) {
         size_t free = 0, all = 0;
-        kr_page_write(&page, "; %s refused %zu bytes: this context has %.1f MiB of it in use", device->name,
-                      device->device_memory.refused, (double)device->device_memory.stats.live_bytes / mib);
+        kr_text_buffer_print(&buffer, "; %s refused %zu bytes: this context has %.1f MiB of it in use", device->name,
+                             device->device_memory.refused, (double)device->device_memory.stats.live_bytes / mib);
         if (device->vtable->memory_info && device->vtable->memory_info(device, &free, &all))
-            kr_page_write(&page, ", %.1f of %.1f MiB are free", (double)free / mib, (double)all / mib);
-        kr_page_write(&page, "; use a smaller batch or shorter rows, recompute layers (recompute_budget), or free what "
+            kr_text_buffer_print(&buffer, ", %.1f of %.1f MiB are free", (double)free / mib, (double)all / mib);
+        kr_text_buffer_print(&buffer,
+                             "; use a smaller batch or shorter rows, recompute layers (recompute_budget), or free what "
                              "other tapes and programs hold");
     }
     ctx->device->shared.refused = ctx->device->device_memory.refused = 0;
@@ -103,7 +105,7 @@ static bool open_in_device_memory(kr_ctx *ctx, const kr_device_kind *kind, int n
         device->vtable = NULL;
         return false;
     }
-    device->device_memory.beside = device->shared.beside = &ctx->memory;
+    device->device_memory.fail_in_of = device->shared.fail_in_of = &ctx->memory;
     device->device_memory.is_device = device->shared.is_device = true;
     device->device_memory.nforks = device->shared.nforks = ctx->nforks;
     kr_arena_init_device(&device->scratch, &device->device_memory, &ctx->memory, SCRATCH_BLOCK);

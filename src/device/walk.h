@@ -12,7 +12,7 @@ kr_walk kr_walk_over(const kr_shape *shape, int count, const kr_tensor *const *o
 /* One operand over its own shape. */
 kr_walk kr_walk_self(const kr_tensor *x);
 
-/* The arguments that copy x to y, of one shape, whatever their types and strides. */
+/* The arguments that copy x to y, of one shape and any types and strides. */
 kr_copy_args kr_copy_of(const kr_tensor *y, const kr_tensor *x);
 
 #endif

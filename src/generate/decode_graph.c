@@ -73,7 +73,7 @@ static kr_tensor *step_and_sample(kr_decode_graph *graph, const kr_network *net,
                                                                                                               : logits;
 }
 
-/* No allocation may happen during capture: the tape reserves one block of what the step took before. */
+/* No allocation may happen during capture: the tape reserves one block of the size that the previous step needed. */
 static bool reserve_tape(kr_tape *tape)
 {
     kr_tape_reset(tape);

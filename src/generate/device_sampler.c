@@ -76,7 +76,7 @@ bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, int32_t *next)
                             .x = logits->data,
                             .row = s->device_memory,
                             .drawn = s->device_memory + s->nrows,
-                            .apart = s->nrows,
+                            .drawn_stride = s->nrows,
                             .id = ids(s),
                             .next = next,
                             .logprob = logprobs(s) };

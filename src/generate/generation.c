@@ -1,13 +1,13 @@
-/* generation.c - reading a prompt and going on from it.
+/* generation.c - reading a prompt and continuing it.
  *
- * The last token of a row, fed or sampled, is always left pending: the next call reads it. So a feed reads the pending
- * tokens and all but its own last one, in chunks, and a step reads the pending tokens and samples from what they give.
- * Rows share one state until the first step; it is forked with the logits of that step. A row that has finished leaves
- * the batch before the next step, with its state; a feed brings all of them back.
+ * The last token of a row, fed or sampled, stays pending: the next call reads it. So a feed reads the pending tokens
+ * and all but its own last one, in chunks, and a step reads the pending tokens and samples from their logits. Rows
+ * share one state until the first step; it is forked with the logits of that step. A row that has finished leaves the
+ * batch before the next step, with its state; a feed brings all of them back.
  *
- * A device that chooses tokens itself is one step ahead: it reads what it has chosen while the host is told. Where the
- * next call is not the step that was expected, rows keep what they have: the state has read the pending token, and what
- * comes after it is chosen (is_ready).
+ * A device that samples is one step ahead: it reads the sampled tokens while the host receives them. If the next call
+ * is not a step, rows keep the result: the state has read the pending token, and the token after it is sampled
+ * (is_ready).
  */
 #include "generate/generation_impl.h"
 
@@ -80,13 +80,13 @@ static bool draw(kr_generation *g, const kr_tensor *logits)
     return kr_sampler_draw(g->sampler, "sampler.next_rows", logits, g->nmembers, g->members, g->samples) == KR_OK;
 }
 
-/* What the device chose for the members first of what nobody has taken, to g->samples. */
+/* Copies the oldest samples for the members that were not taken from the device to g->samples. */
 static bool take_choice(kr_generation *g)
 {
     kr_ctx *ctx = g->ctx;
     if (kr_decode_graph_take(&g->steps, g->sampler, g->nmembers, g->members, g->samples)) return true;
     if (kr_ctx_failed(ctx)) return false;
-    if (!kr_decode_graph_is_ahead(&g->steps)) return draw(g, g->steps.logits); /* finds out what is wrong with them */
+    if (!kr_decode_graph_is_ahead(&g->steps)) return draw(g, g->steps.logits); /* reports the error in the logits */
     return kr_fail(ctx, KR_ERR_NUMERIC,
                    "sampler.next_rows: logits %s hold a NaN or an infinity, or -inf for all tokens of a row",
                    KR_TEXT_OF(g->steps.logits));
@@ -124,7 +124,7 @@ static bool are_all(const kr_generation *g, bool (*stays)(const kr_continuation 
     return true;
 }
 
-/* Members of which that is not true leave with their states. Of some it is. */
+/* Removes the members for which it is false, with their states. It is true for at least one. */
 static bool let_leave(kr_generation *g, bool (*stays)(const kr_continuation *))
 {
     int64_t nleft = 0;
@@ -194,7 +194,7 @@ static bool make_ready(kr_generation *g, int64_t r)
     return row->is_ready;
 }
 
-/* Either all rows are ready, or none is, and all are in the batch. */
+/* Makes all rows ready or none, with all rows in the batch. */
 static bool bring_all_to_one_place(kr_generation *g)
 {
     int64_t nready = 0;
@@ -207,7 +207,7 @@ static bool bring_all_to_one_place(kr_generation *g)
     return bring_all_back(g);
 }
 
-/* `count` tokens from place `from` of what is to be read: the pending token, if there is one, and then ids. */
+/* `count` tokens from index `from` of the input: the pending token, if there is one, and then ids. */
 static bool read_chunk(kr_generation *g, const int32_t *ids, int64_t from, int64_t count)
 {
     const int64_t nb = batch_of(g), npending = first_pending(g) >= 0;
@@ -236,14 +236,14 @@ static bool read_prompt(kr_generation *g, const int32_t *ids, int64_t count)
     return true;
 }
 
-/* Every row may go on, from here. */
+/* Clears the finish of every row, so that it continues. */
 static void open_rows(kr_generation *g)
 {
     for (int64_t r = 0; r < g->nrows; r++) {
         kr_continuation *row = &g->rows[r];
         row->finish = g->options.max_tokens == 0 ? KR_FINISH_LENGTH : KR_FINISH_NONE;
         row->ntokens = 0;
-        row->text.settled = row->text.nheld;
+        row->text.match_from = row->text.nheld;
     }
 }
 
@@ -279,7 +279,7 @@ kr_status kr_generation_feed_text(kr_generation *g, const char *text, size_t byt
         return status_of(g);
     kr_encode_options options;
     kr_encode_options_init(&options);
-    options.add_special = g->rows[0].pending < 0; /* what stands around a text stands at its beginning once */
+    options.add_special = g->rows[0].pending < 0; /* special tokens before a text are added once, at its beginning */
     const int64_t most = kr_tokenizer_max_ids(g->tok, bytes);
     int32_t *ids = kr_memory_alloc(&g->ctx->memory, (size_t)most * sizeof *ids);
     if (!kr_require(g->ctx, ids != NULL, KR_ERR_NOMEM, "%s: no memory for %lld ids", op, (long long)most))
@@ -330,7 +330,7 @@ static kr_tensor *step_and_fork(kr_generation *g)
     return kr_expand(g->tape, logits, KR_SHAPE(g->nrows, kr_tensor_dim(logits, 1)));
 }
 
-/* Will every member go on after the token that comes now, unless that one is a stop? */
+/* Will every member continue after the current token, unless that is a stop? */
 static bool goes_on(const kr_generation *g)
 {
     for (int64_t m = 0; m < g->nmembers; m++)
@@ -338,7 +338,7 @@ static bool goes_on(const kr_generation *g)
     return true;
 }
 
-/* The device chooses; it has, if it was ahead, and then goes on before the host is told. */
+/* The device samples, or has done so if it was ahead, and starts the next step before the host receives the tokens. */
 static bool step_there(kr_generation *g)
 {
     const bool is_ahead = kr_decode_graph_is_ahead(&g->steps);

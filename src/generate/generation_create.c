@@ -1,4 +1,4 @@
-/* generation_create.c - the options of a generation, their checks, and what it is made of. */
+/* generation_create.c - the options of a generation, their checks, and its allocation. */
 #include "base/sized.h"
 #include "generate/generation_impl.h"
 #include "text/tokenizer_impl.h"
@@ -44,7 +44,7 @@ static bool check_options(kr_ctx *ctx, const kr_generate_options *o, int64_t voc
 
 /* ---- parts ---- */
 
-static void *room_for(kr_generation *g, int64_t count, size_t bytes)
+static void *alloc_array(kr_generation *g, int64_t count, size_t bytes)
 {
     void *at = kr_arena_alloc(&g->arena, (size_t)count * bytes);
     if (at) memset(at, 0, (size_t)count * bytes);
@@ -55,7 +55,7 @@ static void *room_for(kr_generation *g, int64_t count, size_t bytes)
 static bool copy_stop_ids(kr_generation *g)
 {
     kr_generate_options *o = &g->options;
-    int32_t *ids = room_for(g, o->n_stop_ids, sizeof *ids);
+    int32_t *ids = alloc_array(g, o->n_stop_ids, sizeof *ids);
     if (ids && o->n_stop_ids) memcpy(ids, o->stop_ids, (size_t)o->n_stop_ids * sizeof *ids);
     o->stop_ids = ids;
     return ids != NULL;
@@ -65,12 +65,12 @@ static bool copy_stops(kr_generation *g)
 {
     kr_stops *stops = &g->stops;
     const int n = g->options.n_stops;
-    stops->texts = room_for(g, n, sizeof *stops->texts);
-    stops->bytes = room_for(g, n, sizeof *stops->bytes);
+    stops->texts = alloc_array(g, n, sizeof *stops->texts);
+    stops->bytes = alloc_array(g, n, sizeof *stops->bytes);
     if (!stops->texts || !stops->bytes) return false;
     for (int i = 0; i < n; i++) {
         const size_t bytes = strlen(g->options.stops[i]);
-        char *text = room_for(g, (int64_t)bytes + 1, 1);
+        char *text = alloc_array(g, (int64_t)bytes + 1, 1);
         if (!text) return false;
         memcpy(text, g->options.stops[i], bytes);
         stops->texts[i] = text;
@@ -86,18 +86,19 @@ static bool make_rows(kr_generation *g)
 {
     enum { UNFINISHED_MOST = 3 };
     g->nrows = g->nmembers = g->options.n_samples;
-    if (!(g->rows = room_for(g, g->nrows, sizeof *g->rows)) || !(g->ids = room_for(g, g->nrows, sizeof *g->ids)) ||
-        !(g->members = room_for(g, g->nrows, sizeof *g->members)) ||
-        !(g->chosen = room_for(g, g->nrows, sizeof *g->chosen)) ||
-        !(g->samples = room_for(g, g->nrows, sizeof *g->samples)) ||
-        !(g->joined = room_for(g, g->nrows, sizeof *g->joined)))
+    if (!(g->rows = alloc_array(g, g->nrows, sizeof *g->rows)) ||
+        !(g->ids = alloc_array(g, g->nrows, sizeof *g->ids)) ||
+        !(g->members = alloc_array(g, g->nrows, sizeof *g->members)) ||
+        !(g->chosen = alloc_array(g, g->nrows, sizeof *g->chosen)) ||
+        !(g->samples = alloc_array(g, g->nrows, sizeof *g->samples)) ||
+        !(g->joined = alloc_array(g, g->nrows, sizeof *g->joined)))
         return false;
     g->longest = g->tok ? g->tok->longest : 0;
-    const size_t room = g->stops.longest + UNFINISHED_MOST + g->longest;
+    const size_t capacity = g->stops.longest + UNFINISHED_MOST + g->longest;
     for (int64_t r = 0; r < g->nrows; r++) {
         g->members[r] = r;
         g->rows[r].pending = -1;
-        if (!kr_held_text_reserve(&g->rows[r].text, &g->ctx->memory, room))
+        if (!kr_held_text_reserve(&g->rows[r].text, &g->ctx->memory, capacity))
             return kr_fail(g->ctx, KR_ERR_NOMEM, OP ": no memory for the texts of %lld rows", (long long)g->nrows);
         kr_held_text_hide(&g->rows[r].text);
         g->rows[r].made.text = g->rows[r].text.shown;

@@ -1,12 +1,12 @@
-/* generation_file.c - a generation as a file: its state (model/state_file.c), and beside it
+/* generation_file.c - a generation as a file: its state (model/state_file.c), and the tensors
  *
  *   generation.totals    i64 [3]      seed, tokens read as prompt, tokens generated
  *   generation.rows      i64 [n 9]    pending, finish, tokens since the last feed, tokens sampled, bytes of text that
- *                                     wait, how many of them are settled, distinct tokens; if the state has read the
- *                                     pending token: what comes next, and the bits of its log-probability (f64); else
- *                                     -1 and 0
+ *                                     are held, how many of them are not matched with stops, distinct tokens; if the state
+ *                                     has read the pending token: the next token, and the bits of its log-probability (f64);
+ *                                     else -1 and 0
  *   generation.occurred  i64 [m 3]    of those tokens, row after row: id, in the prompt (0 or 1), times generated
- *   generation.text      i32 [k]      the bytes that wait, row after row
+ *   generation.text      i32 [k]      the held bytes, row after row
  *
  * The state has a row for each row, or one for all of them before the first token is sampled.
  */
@@ -18,7 +18,7 @@
 
 enum { TOTALS, ROWS, OCCURRED, TEXT, NEXTRAS };
 enum { SEED, PROMPT_TOKENS, TOKENS, NTOTALS };
-enum { PENDING, FINISH, SINCE_FEED, SAMPLED, WAITING, SETTLED, DISTINCT, READY, READY_LOGPROB, ROW_FIELDS };
+enum { PENDING, FINISH, SINCE_FEED, SAMPLED, WAITING, MATCH_FROM, DISTINCT, READY, READY_LOGPROB, ROW_FIELDS };
 enum { ID, IN_PROMPT, GENERATED, TOKEN_FIELDS };
 
 static const kr_state_format format = { .name = "krait.generation",
@@ -46,7 +46,7 @@ static void list_row(const kr_generation *g, int64_t row, int64_t *fields)
     fields[SINCE_FEED] = r->ntokens;
     fields[SAMPLED] = (int64_t)g->sampler->drawn[row];
     fields[WAITING] = (int64_t)r->text.nheld;
-    fields[SETTLED] = (int64_t)r->text.settled;
+    fields[MATCH_FROM] = (int64_t)r->text.match_from;
     fields[DISTINCT] = count_distinct(g, row);
     fields[READY] = -1;
     fields[READY_LOGPROB] = 0;
@@ -114,7 +114,7 @@ kr_status kr_generation_save(kr_generation *g, const char *path)
 
 /* ---- reading ---- */
 
-/* What a file says, as it says it. */
+/* The contents of a file, unchecked. */
 typedef struct content {
     kr_generation *g;
     kr_ctx *ctx;
@@ -161,7 +161,7 @@ static bool is_within(int64_t n, int64_t least, int64_t most)
     return n >= least && n <= most;
 }
 
-/* What comes next, if the row has read its pending token; it has a state of its own then. */
+/* The next token, if the row has read its pending token; the row has its own state then. */
 static bool is_ready_right(const content *c, const int64_t *row, int64_t batch)
 {
     double logprob;
@@ -175,7 +175,7 @@ static bool is_row_right(const content *c, const int64_t *row, int64_t batch, in
 {
     return is_within(row[PENDING], -1, c->g->vocab - 1) && is_within(row[FINISH], KR_FINISH_NONE, KR_FINISH_STOP) &&
            row[SINCE_FEED] >= 0 && row[SAMPLED] >= 0 && is_within(row[WAITING], 0, c->nbytes - nbytes) &&
-           is_within(row[SETTLED], 0, row[WAITING]) && is_within(row[DISTINCT], 0, c->ntokens - ntokens) &&
+           is_within(row[MATCH_FROM], 0, row[WAITING]) && is_within(row[DISTINCT], 0, c->ntokens - ntokens) &&
            is_ready_right(c, row, batch);
 }
 
@@ -188,7 +188,7 @@ static bool check_rows(const content *c, const kr_state *state)
         return false;
     for (int64_t r = 0; r < c->g->nrows; r++) {
         const int64_t *row = c->rows + r * ROW_FIELDS;
-        if (row[FINISH] == KR_FINISH_NONE && !live) live = row; /* those that go on are at one place */
+        if (row[FINISH] == KR_FINISH_NONE && !live) live = row; /* unfinished rows are at the same position */
         const bool agrees =
             (row[PENDING] < 0) == (first[PENDING] < 0) &&
             (batch == c->g->nrows || (row[PENDING] == first[PENDING] && row[FINISH] == first[FINISH])) &&
@@ -232,8 +232,8 @@ static bool check_tokens(const content *c)
                       "tensor 'generation.totals' counts less than no tokens");
 }
 
-/* Long texts may wait for stops that this generation does not have. */
-static bool make_room(const content *c)
+/* The file's held text may be longer than this generation's stops need. */
+static bool reserve_texts(const content *c)
 {
     for (int64_t r = 0; r < c->g->nrows; r++)
         if (!kr_require(c->ctx,
@@ -264,7 +264,7 @@ static void apply(const content *c)
         row->ntokens = from[SINCE_FEED];
         g->sampler->drawn[r] = (uint64_t)from[SAMPLED];
         row->text.nheld = (size_t)from[WAITING];
-        row->text.settled = (size_t)from[SETTLED];
+        row->text.match_from = (size_t)from[MATCH_FROM];
         for (size_t i = 0; i < row->text.nheld; i++) row->text.held[i] = (char)(unsigned char)*byte++;
         for (int64_t i = 0; i < from[DISTINCT]; i++, token += TOKEN_FIELDS)
             kr_sampler_occurred(g->sampler, r)[token[ID]] =
@@ -278,7 +278,7 @@ static bool take(void *user, const kr_state *state, const kr_tensor_file *file,
                  const kr_tensor_file_item *const *extras)
 {
     content *c = user;
-    if (!read_content(c, file, extras) || !check_rows(c, state) || !check_tokens(c) || !make_room(c)) return false;
+    if (!read_content(c, file, extras) || !check_rows(c, state) || !check_tokens(c) || !reserve_texts(c)) return false;
     apply(c);
     return true;
 }

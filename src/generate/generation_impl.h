@@ -1,4 +1,4 @@
-/* generation_impl.h - inside of a generation: rows, their text, and the states of those that read on and those that rest. */
+/* generation_impl.h - struct of a generation: rows, their text, and the states of active and finished rows. */
 #ifndef KR_GENERATE_GENERATION_IMPL_H
 #define KR_GENERATE_GENERATION_IMPL_H
 
@@ -11,7 +11,7 @@
 
 typedef struct kr_continuation {
     int32_t pending; /* the last token, fed or sampled: the network has not read it; -1: there is none yet */
-    bool is_ready;   /* it has read it, though, and chosen what comes next, which nobody has been told: */
+    bool is_ready;   /* the network has read it and sampled the next token, which is not returned yet: */
     kr_sample ready;
     kr_finish finish;
     int64_t ntokens; /* since the last feed */
@@ -35,23 +35,23 @@ struct kr_generation {
 
     int64_t nrows;
     kr_continuation *rows;
-    bool is_forked;  /* each row has a state of its own; before that they share one */
+    bool is_forked;  /* each row has its own state; before that they share one */
     kr_state *state; /* of the rows in the batch: */
     int64_t nmembers;
-    int32_t *ids;       /* [nrows]: room for their pending tokens */
+    int32_t *ids;       /* [nrows]: space for their pending tokens */
     int64_t *members;   /* [nrows]: their numbers, ascending; before the fork, all of them */
-    int64_t *chosen;    /* [nrows]: room for a choice among them */
+    int64_t *chosen;    /* [nrows]: space for a choice among them */
     kr_sample *samples; /* [nrows] */
-    kr_state **joined;  /* [nrows]: room for their states */
+    kr_state **joined;  /* [nrows]: space for their states */
 
     int64_t prompt_tokens, tokens;
-    bool is_inconsistent; /* a call failed half-way */
+    bool is_inconsistent; /* a call failed midway */
 };
 
 /* A state of all rows, or of the one that they share: g->state, or one on the tape. NULL after an error. */
 kr_state *kr_generation_whole_state(const kr_generation *g);
 
-/* What the device has read and chosen ahead of the calls is known, row by row. False after an error. */
+/* Takes the results of the step that the device has run ahead, row by row. False after an error. */
 bool kr_generation_catch_up(kr_generation *g);
 
 /* From now on all rows are in the batch, with this state, which g then owns. */

@@ -10,8 +10,8 @@ typedef struct kr_logits {
     double log_sum; /* of all w: log softmax(x) = x - log_sum */
 } kr_logits;
 
-/* Reads row `row` of logits [b w] or [w]: the first `vocab` to x, and all of them to have log_sum. weights [vocab] is
- * room to work. False after an error: NaN and +infinity are none, and not all of x may be -infinity. */
+/* Reads row `row` of logits [b w] or [w]: the first `vocab` to x, and all of them for log_sum. weights [vocab] is
+ * scratch. False after an error: a NaN, +infinity, or only -infinity in x. */
 bool kr_logits_read(kr_logits *logits, const char *op, const kr_tensor *logits_bw, int64_t row, int64_t vocab,
                     double *x, double *weights);
 

@@ -55,8 +55,8 @@ static bool check_biases(const kr_sampler *s)
 
 /* ---- making one ---- */
 
-/* Zeroed room in the sampler's arena; NULL after an error. */
-static void *room(kr_sampler *s, int64_t count, size_t bytes)
+/* Zeroed memory of the sampler's arena; NULL after an error. */
+static void *alloc_zeroed(kr_sampler *s, int64_t count, size_t bytes)
 {
     void *at = kr_arena_alloc(&s->arena, (size_t)count * bytes);
     if (at) memset(at, 0, (size_t)count * bytes);
@@ -69,18 +69,20 @@ static void *room(kr_sampler *s, int64_t count, size_t bytes)
 static bool copy_biases(kr_sampler *s)
 {
     const int n = s->options.n_biases;
-    kr_logit_bias *own = n ? room(s, n, sizeof *own) : NULL;
+    kr_logit_bias *own = n ? alloc_zeroed(s, n, sizeof *own) : NULL;
     if (own) memcpy(own, s->options.biases, (size_t)n * sizeof *own);
     s->options.biases = own;
     return (own || n == 0) && check_biases(s);
 }
 
-static bool make_room(kr_sampler *s)
+static bool allocate_arrays(kr_sampler *s)
 {
-    return (s->drawn = room(s, s->nrows, sizeof *s->drawn)) &&
-           (s->occurred = room(s, s->nrows * s->vocab, sizeof *s->occurred)) &&
-           (s->logits = room(s, s->vocab, sizeof *s->logits)) && (s->weights = room(s, s->vocab, sizeof *s->weights)) &&
-           (s->ids = room(s, s->vocab, sizeof *s->ids)) && (s->ranked = room(s, s->vocab, sizeof *s->ranked));
+    return (s->drawn = alloc_zeroed(s, s->nrows, sizeof *s->drawn)) &&
+           (s->occurred = alloc_zeroed(s, s->nrows * s->vocab, sizeof *s->occurred)) &&
+           (s->logits = alloc_zeroed(s, s->vocab, sizeof *s->logits)) &&
+           (s->weights = alloc_zeroed(s, s->vocab, sizeof *s->weights)) &&
+           (s->ids = alloc_zeroed(s, s->vocab, sizeof *s->ids)) &&
+           (s->ranked = alloc_zeroed(s, s->vocab, sizeof *s->ranked));
 }
 
 kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, int64_t rows, int64_t vocab)
@@ -97,7 +99,7 @@ kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, in
     if (!kr_require(ctx, s != NULL, KR_ERR_NOMEM, OP ": no memory for a sampler")) return NULL;
     *s = (kr_sampler){ .ctx = ctx, .options = own, .nrows = rows, .vocab = vocab };
     kr_arena_init(&s->arena, &ctx->memory, 1024);
-    if (copy_biases(s) && make_room(s)) return s;
+    if (copy_biases(s) && allocate_arrays(s)) return s;
     kr_sampler_destroy(s);
     return NULL;
 }

@@ -1,12 +1,12 @@
-/* sampler_choose.c - one token out of a row of logits x: changed, filtered, drawn.
+/* sampler_choose.c - one token of a row of logits x: penalties, filters, sampling.
  *
  *   x += bias;   x = x > 0 ? x / repetition : x repetition, of tokens that occurred;
  *   x -= presence + frequency count, of tokens that were generated
  *   temperature 0: the first of the largest. Else weights e^((x - max) / temperature) of
  *   top-k: the k largest;   top-p: the fewest largest that add up to p of the sum;   min-p: those of min_p at least
- *   and the token at u times the sum, going through what is left in the order of ids; u from Philox (seed, row, draw).
+ *   and the token at u times the sum of the remaining weights in the order of ids; u from Philox (seed, row, draw).
  *
- * Among equals the smaller id is the larger one. A filter that keeps everything changes nothing.
+ * Ties rank the smaller id first. A filter that keeps all tokens changes nothing.
  */
 #include "base/philox.h"
 #include "generate/sampler_impl.h"
@@ -52,8 +52,8 @@ static bool change_logits(kr_sampler *s, int64_t row, double *max)
 
 /* ---- filters ---- */
 
-/* A value that the k-th largest is not below, near it: the k-th of the largest of spans. -infinity where that does not
- * pay. */
+/* A lower bound of the k-th largest value, close to it: the k-th largest of the maxima of spans. -infinity where that
+ * is not profitable. */
 static double bound_of_kth(kr_sampler *s, int64_t k)
 {
     int64_t span = s->vocab / (8 * k);
@@ -65,7 +65,7 @@ static double bound_of_kth(kr_sampler *s, int64_t k)
     return kr_rank_first(s->ranked, n, (double)k, false).value;
 }
 
-/* Fills s->ids with the tokens that are left, and moves their logits to the front; how many. */
+/* Fills s->ids with the remaining tokens, and moves their logits to the front; returns their number. */
 static int64_t keep_top_k(kr_sampler *s)
 {
     const int64_t k = s->options.top_k;
@@ -90,7 +90,7 @@ static int64_t keep_top_k(kr_sampler *s)
     return n;
 }
 
-/* What weighs so little that all such tokens together are less than 1 - p is beyond the last one; the rest is ranked. */
+/* Tokens of so little weight that their sum is below 1 - p are dropped first; only the rest is ranked. */
 static int64_t keep_top_p(kr_sampler *s, int64_t count)
 {
     const double p = s->options.top_p;
@@ -127,7 +127,7 @@ static int64_t keep_min_p(kr_sampler *s, int64_t count)
     return n;
 }
 
-/* ---- the draw ---- */
+/* ---- sampling ---- */
 
 /* In [0, 1), 53 bits. */
 static double uniform(uint64_t seed, uint64_t row, uint64_t draw)
@@ -136,7 +136,7 @@ static double uniform(uint64_t seed, uint64_t row, uint64_t draw)
     return (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53;
 }
 
-/* The first one whose weight, and those before it, exceed u of all; found by spans, then by tokens. */
+/* The first token at which the cumulative weight exceeds u times the sum; searched by spans, then by tokens. */
 static int64_t place_of(const double *weights, int64_t count, double u)
 {
     enum { SPAN = 1024 };
@@ -156,7 +156,7 @@ static int64_t place_of(const double *weights, int64_t count, double u)
             left -= weights[i];
         }
     }
-    int64_t last = count - 1; /* rounding left a rest behind the last one */
+    int64_t last = count - 1; /* by rounding, the cumulative weight stayed below the target */
     while (weights[last] <= 0) last--;
     return last;
 }

@@ -1,4 +1,4 @@
-/* sampler_impl.h - inside of a sampler: its options, what each row has had, and room to work. */
+/* sampler_impl.h - struct of a sampler: its options, the tokens that occurred in each row, and scratch. */
 #ifndef KR_GENERATE_SAMPLER_IMPL_H
 #define KR_GENERATE_SAMPLER_IMPL_H
 
@@ -27,8 +27,8 @@ struct kr_sampler {
     kr_ranked *ranked;        /* [vocab] */
 
     /* on a device; NULL: not allocated yet */
-    char *shared;           /* what goes there and comes back */
-    int64_t *device_memory; /* [2 nrows] the numbers of rows and what they have drawn, as kernels count on */
+    char *shared;           /* arguments and results in pinned memory */
+    int64_t *device_memory; /* [2 nrows] row numbers and counts of sampled tokens, which kernels increment */
 };
 
 static inline kr_occurrence *kr_sampler_occurred(const kr_sampler *sampler, int64_t row)
@@ -49,10 +49,10 @@ kr_status kr_sampler_draw(kr_sampler *sampler, const char *op, const kr_tensor *
 
 /* ---- on a device ----
  *
- * queue: the choice for rows[0..count) out of logits [count w], as a kernel that leaves the ids in next, too; nothing
- * for logits that it does not read. take: the result, which has come, for the next token that is to be counted; false
- * where a row has none. One choice may be queued before the result of another is taken. prepare: tells the device for
- * which rows it is to choose, before the first of choices that follow one another. on_device: do the options allow it? */
+ * queue: samples for rows[0..count) from logits [count w], by a kernel that also stores the ids in next; does nothing
+ * for unsupported logits. take: the result, already copied, which updates the counts; false if a row has none. One
+ * sample may be queued before the previous result is taken. prepare: sets the rows on the device, before the first of
+ * several consecutive samples. on_device: do the options allow it? */
 bool kr_sampler_on_device(kr_sampler *sampler);
 bool kr_sampler_reads(const kr_tensor *logits);
 bool kr_sampler_queue(kr_sampler *sampler, const kr_tensor *logits, int32_t *next);

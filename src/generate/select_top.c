@@ -1,4 +1,4 @@
-/* select_top.c - selection and sorting by partition around a pivot: what comes before it, the pivot, what comes after. */
+/* select_top.c - selection and sorting by partition around a pivot: items before it, the pivot, items after it. */
 #include "generate/select_top.h"
 
 /* The middle one of three at places that no arrangement of the items foresees. */
@@ -15,7 +15,7 @@ static int64_t choose_pivot(const kr_ranked *items, int64_t count)
     return ab == bc ? at[1] : ab == ac ? at[2] : at[0];
 }
 
-/* Returns the pivot's place; *measure is that of what is before it. The loop has no branch to mispredict. */
+/* Returns the pivot's index; *measure is the total of the items before it. The loop has no branch to mispredict. */
 static int64_t partition(kr_ranked *items, int64_t count, bool by_value, double *measure)
 {
     const int64_t chosen = choose_pivot(items, count);
@@ -40,7 +40,7 @@ static int64_t partition(kr_ranked *items, int64_t count, bool by_value, double 
 kr_ranked kr_rank_first(kr_ranked *items, int64_t count, double target, bool by_value)
 {
     int64_t from = 0, to = count; /* the last one is in here, or items[to - 1] */
-    double before = 0;            /* what items[0..from) measure: less than the target */
+    double before = 0;            /* total of items[0..from): less than the target */
     while (from < to) {
         double measure;
         const int64_t place = from + partition(items + from, to - from, by_value, &measure);
@@ -62,7 +62,7 @@ void kr_rank_all(kr_ranked *items, int64_t count)
     while (count > 1) {
         double measure;
         const int64_t place = partition(items, count, false, &measure), after = count - place - 1;
-        if (place < after) { /* the smaller part in a call of its own: their depth is a logarithm */
+        if (place < after) { /* recursion on the smaller part only: the depth is logarithmic */
             kr_rank_all(items, place);
             items += place + 1;
             count = after;

@@ -10,7 +10,7 @@ enum { LANES = 8 };
 static double exp_of(double x)
 {
     const double log2_e = 0x1.71547652b82fep+0, ln2_high = 0x1.62e42fefa3800p-1, ln2_low = 0x1.ef35793c76730p-45;
-    const double shift = 0x1.8p52; /* adding it rounds to a whole number, in the low bits */
+    const double shift = 0x1.8p52; /* adding it rounds to an integer, in the low bits */
     double k = x * log2_e + shift, scale;
     uint64_t bits;
     memcpy(&bits, &k, sizeof bits);

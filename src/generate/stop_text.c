@@ -1,4 +1,4 @@
-/* stop_text.c - bytes that wait, what of them can be shown, and where a stop is complete. */
+/* stop_text.c - held bytes, the part of them that can be shown, and detection of stops. */
 #include "generate/stop_text.h"
 
 #include "io/utf8.h"
@@ -7,18 +7,18 @@
 
 bool kr_held_text_reserve(kr_held_text *text, kr_memory *memory, size_t bytes)
 {
-    if (bytes <= text->room) return true;
+    if (bytes <= text->capacity) return true;
     char *held = kr_memory_alloc(memory, bytes), *shown = kr_memory_alloc(memory, bytes + 1);
     if (!held || !shown) {
         if (held) kr_memory_free(memory, held, bytes);
         if (shown) kr_memory_free(memory, shown, bytes + 1);
         return false;
     }
-    if (text->room) {
+    if (text->capacity) {
         memcpy(held, text->held, text->nheld);
         memcpy(shown, text->shown, text->nshown);
     }
-    const kr_held_text wider = { held, text->nheld, text->settled, shown, text->nshown, bytes };
+    const kr_held_text wider = { held, text->nheld, text->match_from, shown, text->nshown, bytes };
     kr_held_text_free(text, memory);
     *text = wider;
     shown[text->nshown] = '\0';
@@ -27,9 +27,9 @@ bool kr_held_text_reserve(kr_held_text *text, kr_memory *memory, size_t bytes)
 
 void kr_held_text_free(kr_held_text *text, kr_memory *memory)
 {
-    if (text->room == 0) return;
-    kr_memory_free(memory, text->held, text->room);
-    kr_memory_free(memory, text->shown, text->room + 1);
+    if (text->capacity == 0) return;
+    kr_memory_free(memory, text->held, text->capacity);
+    kr_memory_free(memory, text->shown, text->capacity + 1);
     *text = (kr_held_text){ .held = NULL };
 }
 
@@ -39,7 +39,7 @@ static size_t stop_ending_at(const kr_held_text *text, const kr_stops *stops, si
     size_t longest = 0;
     for (int i = 0; i < stops->count; i++) {
         const size_t n = stops->bytes[i];
-        if (n > longest && n <= end - text->settled && memcmp(text->held + end - n, stops->texts[i], n) == 0)
+        if (n > longest && n <= end - text->match_from && memcmp(text->held + end - n, stops->texts[i], n) == 0)
             longest = n;
     }
     return longest;
@@ -48,7 +48,7 @@ static size_t stop_ending_at(const kr_held_text *text, const kr_stops *stops, si
 /* Where the text's end begins that may be the beginning of a stop. */
 static size_t start_of_possible_stop(const kr_held_text *text, const kr_stops *stops)
 {
-    for (size_t from = text->settled; from < text->nheld; from++)
+    for (size_t from = text->match_from; from < text->nheld; from++)
         for (int i = 0; i < stops->count; i++)
             if (text->nheld - from < stops->bytes[i] &&
                 memcmp(text->held + from, stops->texts[i], text->nheld - from) == 0)
@@ -64,7 +64,7 @@ static void show(kr_held_text *text, size_t count, size_t skipped)
     text->nshown = count;
     text->nheld -= count + skipped;
     memmove(text->held, text->held + count + skipped, text->nheld);
-    text->settled = 0;
+    text->match_from = 0;
 }
 
 bool kr_held_text_put(kr_held_text *text, const kr_stops *stops, const char *bytes, size_t count)
@@ -79,7 +79,7 @@ bool kr_held_text_put(kr_held_text *text, const kr_stops *stops, const char *byt
         return true;
     }
     const size_t to = start_of_possible_stop(text, stops);
-    show(text, to - kr_utf8_unfinished((const unsigned char *)text->held + text->settled, to - text->settled), 0);
+    show(text, to - kr_utf8_unfinished((const unsigned char *)text->held + text->match_from, to - text->match_from), 0);
     return false;
 }
 
@@ -88,7 +88,7 @@ void kr_held_text_end(kr_held_text *text)
     memcpy(text->shown + text->nshown, text->held, text->nheld);
     text->nshown += text->nheld;
     text->shown[text->nshown] = '\0';
-    text->nheld = text->settled = 0;
+    text->nheld = text->match_from = 0;
 }
 
 void kr_held_text_hide(kr_held_text *text)

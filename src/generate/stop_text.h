@@ -1,4 +1,4 @@
-/* stop_text.h - a row's text on its way out: bytes wait while they may become a character, or a text that ends the row.
+/* stop_text.h - output text of a row: bytes are held back while they may be part of a character or of a stop text.
  */
 #ifndef KR_GENERATE_STOP_TEXT_H
 #define KR_GENERATE_STOP_TEXT_H
@@ -13,22 +13,22 @@ typedef struct kr_stops {
 } kr_stops;
 
 typedef struct kr_held_text {
-    char *held; /* what waits, [room] ... */
+    char *held; /* bytes that are held back, [capacity] ... */
     size_t nheld;
-    size_t settled; /* ... of which so much, from before the last feed, only waits to be shown */
-    char *shown;    /* what was shown last, and a final zero, [room + 1] */
-    size_t nshown, room;
+    size_t match_from; /* ... stops match from here on: the bytes before it are older than the last feed */
+    char *shown;       /* bytes that were shown last, and a final zero, [capacity + 1] */
+    size_t nshown, capacity;
 } kr_held_text;
 
-/* Room for `bytes` bytes that wait and come; what waits stays. False when there is no memory: nothing has changed. */
+/* Capacity for `bytes` bytes, held and new; held bytes are kept. False if the allocation fails: nothing has changed. */
 bool kr_held_text_reserve(kr_held_text *text, kr_memory *memory, size_t bytes);
 void kr_held_text_free(kr_held_text *text, kr_memory *memory);
 
-/* More bytes, for which there is room: shows what needs not wait. True if they complete a stop, the first one that is
- * complete, and of those the longest: what is shown then ends before it, and nothing waits. */
+/* Appends bytes, for which there must be capacity, and shows those that need not be held. True if they complete a stop,
+ * the first complete one, and of those the longest: the shown text then ends before it, and no bytes are held. */
 bool kr_held_text_put(kr_held_text *text, const kr_stops *stops, const char *bytes, size_t count);
 
-/* Shows what waits as well, behind what is shown already: no more will come. */
+/* Shows the held bytes too, after the shown ones: the end of the text. */
 void kr_held_text_end(kr_held_text *text);
 
 /* Nothing is shown. */

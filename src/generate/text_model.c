@@ -27,7 +27,7 @@ static bool is_byte_vocabulary(int64_t vocab)
     return vocab >= 256 && vocab <= 264;
 }
 
-/* Published models share few tokenizers; the size of the vocabulary tells which. */
+/* Published models share few tokenizers; the vocabulary size identifies them. */
 static const char *likely_tokenizer(const kr_text_model *lm)
 {
     const kr_model_config *config = kr_model_config_of(lm->model);

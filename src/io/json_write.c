@@ -10,8 +10,8 @@
 
 static void put(kr_json_writer *w, const char *bytes, size_t length)
 {
-    if (w->length < w->room) {
-        const size_t left = w->room - w->length;
+    if (w->length < w->capacity) {
+        const size_t left = w->capacity - w->length;
         memcpy(w->text + w->length, bytes, length < left ? length : left);
     }
     w->length += length;
@@ -55,13 +55,13 @@ static void lead(kr_json_writer *w, const char *key)
 
 void kr_json_write_begin(kr_json_writer *w, char *text, size_t bytes)
 {
-    *w = (kr_json_writer){ .text = text, .room = text ? bytes : 0 };
+    *w = (kr_json_writer){ .text = text, .capacity = text ? bytes : 0 };
 }
 
 void kr_json_write_end(kr_json_writer *w)
 {
     put_text(w, "\n");
-    if (w->room) w->text[w->length < w->room ? w->length : w->room - 1] = '\0';
+    if (w->capacity) w->text[w->length < w->capacity ? w->length : w->capacity - 1] = '\0';
 }
 
 void kr_json_write_open(kr_json_writer *w, const char *key, char bracket)

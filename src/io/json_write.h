@@ -18,7 +18,7 @@
 
 typedef struct kr_json_writer {
     char *text;
-    size_t room, length;
+    size_t capacity, length;
     int depth, ninline;     /* objects and arrays that are open; those from the outermost array on */
     bool has_value;         /* the innermost one has one already */
     bool has_bare_infinity; /* infinities as the word Infinity, which Python reads; else as {"__float__": "Infinity"} */

@@ -113,7 +113,7 @@ static bool read_item(kr_ctx *ctx, const kr_json *entry, const unsigned char *da
         return false;
     item->bytes = (size_t)(to - from);
     item->data = data + from;
-    /* the product fits: kr_shape_count leaves room for 8 bytes an element, and no type has more */
+    /* the product fits: kr_shape_count allows 8 bytes an element, and no type has more */
     return kr_require(ctx, (uint64_t)item->count * type->bytes == item->bytes, KR_ERR_FORMAT,
                       "tensor '%s': %s %s takes %llu bytes, but its data_offsets span %zu", QUOTED(entry), type->name,
                       KR_TEXT_OF_SHAPE(&item->shape), (unsigned long long)((uint64_t)item->count * type->bytes),

@@ -12,13 +12,13 @@
 
 #define OP "bidi.forward"
 
-/* A call on its way through the pairs. */
+/* State of a call while it passes through the pairs. */
 typedef struct reading {
     kr_tape *tape;
     const kr_bidi *bidi;
-    const kr_cache *begin; /* [nvirtual], or NULL: fresh */
+    const kr_cache *begin; /* [nvirtual], or NULL: initial */
     kr_cache *end;         /* [nvirtual] */
-    kr_tensor *x;          /* [b s d]: what the next pair reads */
+    kr_tensor *x;          /* [b s d]: input of the next pair */
     int64_t nstreams;      /* multi-gate */
     kr_tensor **streams;
     kr_tensor *own_x, **own_streams; /* unrecorded calls: memory that the results of all pairs are moved to */
@@ -26,7 +26,7 @@ typedef struct reading {
 
 /* ---- a pair ---- */
 
-/* What virtual layer v makes of x, in the order of time. */
+/* The output of virtual layer v for x, in the order of time. */
 static kr_tensor *read_one_way(reading *r, int64_t v)
 {
     const kr_bidi *bidi = r->bidi;
@@ -82,7 +82,7 @@ static void run_pair(reading *r, int64_t pair)
     add_up(r, pair, real_pair, f ? kr_cast(r->tape, f, r->x->dtype) : NULL);
 }
 
-/* ---- unrecorded calls: a pair leaves nothing behind but its results ---- */
+/* ---- unrecorded calls: only a pair's results stay allocated ---- */
 
 static bool move_to(kr_ctx *ctx, kr_tensor **x, kr_tensor *own)
 {
@@ -133,7 +133,7 @@ static kr_tensor **new_list(kr_tape *tape, int64_t count)
     return list;
 }
 
-/* What the call writes to. */
+/* The outputs of the call. */
 static bool allocate(reading *r)
 {
     kr_tape *tape = r->tape;

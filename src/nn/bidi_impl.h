@@ -14,7 +14,7 @@ typedef struct kr_bidi_layer {
     kr_tensor *norm_d;
 } kr_bidi_layer;
 
-/* What joins the two directions of a real pair; NULL for the mean. */
+/* The module that merges the two directions of a real pair; NULL for the mean. */
 typedef struct kr_bidi_join {
     kr_tensor *weight, *bias;
 } kr_bidi_join;

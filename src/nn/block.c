@@ -1,4 +1,4 @@
-/* block.c - the block families and what they share: configs, caches, single steps, state resets, the public calls. */
+/* block.c - the block families and their common code: configs, caches, single steps, state resets, the public calls. */
 #include "nn/block_impl.h"
 
 #include "nn/block_config.h"
@@ -26,7 +26,7 @@ const char *kr_cache_name(kr_family family, int i)
     return kind && i >= 0 && i < kind->ncache ? kind->cache_names[i] : NULL;
 }
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 bool kr_config_given(kr_ctx *ctx, const char *op, const void *config)
 {
@@ -222,8 +222,8 @@ kr_tensor *kr_block_state_place(const kr_block_input *input, kr_tensor *state)
     return input->in_place ? state : NULL;
 }
 
-/* 1 - exp(da) = 2 t / (1 + t) with t = tanh(-da / 2), which keeps its digits as da goes to 0. The floor keeps a weight
- * of 0 from becoming 0 / 0; no other t is near it. */
+/* 1 - exp(da) = 2 t / (1 + t) with t = tanh(-da / 2), which stays accurate as da goes to 0. The floor avoids 0 / 0 for
+ * a weight of 0; all other t are much larger. */
 kr_tensor *kr_geometric_sum(kr_tape *tape, kr_tensor *weight, kr_tensor *da)
 {
     kr_tensor *t = kr_clamp(tape, kr_tanh(tape, kr_scale(tape, da, -0.5)), 1e-30, 1);

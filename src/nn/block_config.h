@@ -6,7 +6,7 @@
 
 #include <krait/ssd.h>
 
-/* The largest size: products of two, and sums of a few of those, stay far from overflow. */
+/* The largest size: products of two, and sums of a few of those, do not overflow. */
 #define KR_CONFIG_MOST (INT64_C(1) << 30)
 
 /* least <= value <= KR_CONFIG_MOST. */
@@ -24,7 +24,8 @@ bool kr_config_positive(kr_ctx *ctx, const char *op, const char *field, double v
 /* An algorithm, and a chunk length that is not negative. */
 bool kr_config_path(kr_ctx *ctx, const char *op, kr_ssd_path path);
 
-/* The type of the small parameters of a block whose matrices are of `dtype`: halves have too few bits for them. */
+/* The type of the small parameters of a block whose matrices are of `dtype`: 16-bit types have too few bits for
+ * them. */
 kr_dtype kr_config_small_dtype(kr_dtype dtype);
 
 #endif

@@ -1,4 +1,4 @@
-/* block_impl.h - what a family of blocks is to the rest: a row of functions over its own struct and a kr_cache.
+/* block_impl.h - the interface of a block family: a table of functions over its struct and a kr_cache.
  *
  * Adding a family is one file that fills a kr_block_kind, and its line in block.c.
  */
@@ -10,12 +10,12 @@
 
 #include <krait/block.h>
 
-/* What the struct of every family begins with. */
+/* The first member of every family's struct. */
 struct kr_block {
     kr_ctx *ctx;
     const struct kr_block_kind *kind;
     size_t bytes;      /* of the whole struct */
-    kr_params *params; /* of a block that stands alone; NULL: they are in its network's table */
+    kr_params *params; /* of a standalone block; NULL: they are in its network's table */
     int64_t d_model;
     kr_dtype dtype; /* of its matrices */
 };
@@ -27,9 +27,9 @@ typedef struct kr_block_input {
     kr_tensor *x_bsd;
     const kr_cache *cache;   /* NULL: the initial one */
     kr_tensor *seq_start_bs; /* caches are then one for each sequence; NULL: each row is one */
-    kr_tensor *mask_bs1; /* 1, or 0 where a token is padding: multiplies x and what the convolution gives; NULL: 1 */
-    kr_ssd_path path;    /* of no meaning to Mamba-1 */
-    bool in_place;       /* unrecorded: the cache's own state may be overwritten by the new one */
+    kr_tensor *mask_bs1;     /* 1, or 0 where a token is padding: multiplies x and the convolution's output; NULL: 1 */
+    kr_ssd_path path;        /* of no meaning to Mamba-1 */
+    bool in_place;           /* unrecorded: the cache's own state may be overwritten by the new one */
 } kr_block_input;
 
 typedef struct kr_block_result {
@@ -41,7 +41,7 @@ typedef struct kr_block_result {
 typedef struct kr_decode_list {
     int64_t count, most;
     kr_decode_layer *layers;
-    kr_embedding_args *lookup; /* what makes the first one's stream, and waits too; NULL: nothing */
+    kr_embedding_args *lookup; /* the pending kernel that produces the first layer's input; NULL: none */
 } kr_decode_list;
 
 /* One token of each row through norm, block and residual, unrecorded: y = x + block(norm(x)), by few kernels. */
@@ -52,8 +52,8 @@ typedef struct kr_decode_input {
     const kr_cache *cache;
     bool in_place;                     /* see kr_block_input */
     struct kr_deferred_slot *deferred; /* where the token may be kept (nn/deferred_state.h); NULL: the state gets it */
-    kr_decode_list *list; /* where the layer's kernels may wait for those of others; NULL: they run at once */
-    kr_tensor *y_bsd;     /* where the result goes; x itself, or a tensor of its shape and type */
+    kr_decode_list *list;              /* queue for the kernels of several layers; NULL: they run at once */
+    kr_tensor *y_bsd;                  /* where the result goes; x itself, or a tensor of its shape and type */
 } kr_decode_input;
 
 /* A tensor of the cache as the token's kernels change it: itself in place, else a copy; NULL after an error. */
@@ -65,7 +65,7 @@ typedef struct kr_block_kind {
     int ncache;
     const char *cache_names[KR_CACHE_TENSORS];
 
-    /* Declares the parameters in `params`, under its prefix. NULL after an error; kr_block_free takes what it gave. */
+    /* Declares the parameters in `params`, under its prefix. NULL after an error; free with kr_block_free. */
     void *(*create)(kr_ctx *ctx, kr_params *params, const void *config);
 
     kr_ssd_path (*path)(const void *block);
@@ -75,14 +75,14 @@ typedef struct kr_block_kind {
     kr_block_result (*forward)(kr_tape *tape, const void *block, const kr_block_input *input);
     kr_tensor *(*step_infinite)(kr_tape *tape, const void *block, kr_tensor *x_bd);
 
-    /* NULL: the family has no such kernels. can_decode: this block's sizes and types are for them. gathers: they wait in
-     * the list, if there is one. */
+    /* NULL: the family has no decode kernels. can_decode: they support this block's sizes and types. gathers: they are
+     * queued in the list, if there is one. */
     bool gathers;
     bool (*can_decode)(const void *block, const kr_decode_input *input);
     bool (*token)(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
 
-    /* NULL: no deferred state updates. may_defer: fills in what a slot of so many rows needs; flush: applies the slot's
-     * pending updates to its state. */
+    /* NULL: no deferred state updates. may_defer: fills in the sizes for a slot of that many rows; flush: applies the
+     * slot's pending updates to its state. */
     bool (*may_defer)(const void *block, int64_t batch, struct kr_deferred_slot *slot);
     bool (*flush)(kr_ctx *ctx, const kr_cache *cache, const struct kr_deferred_slot *slot);
 } kr_block_kind;
@@ -132,8 +132,8 @@ kr_block_result kr_block_run_step(kr_tape *tape, const kr_block_kind *kind, cons
 kr_block_result kr_block_run_reset(kr_tape *tape, const kr_block_kind *kind, const void *block,
                                    const kr_block_input *input, kr_tensor *reset_bs);
 
-/* weight / (1 - exp(da)): what a constant input weighs after infinitely many steps of decay exp(da), da <= 0. 0 where
- * the weight is 0. */
+/* weight / (1 - exp(da)): weight of a constant input in the limit of infinitely many steps of decay exp(da), da <= 0. 0
+ * if the weight is 0. */
 kr_tensor *kr_geometric_sum(kr_tape *tape, kr_tensor *weight, kr_tensor *da);
 
 /* Rows of x by number: x [n ..] -> [count ..]; differentiable. ids are on the host. */

@@ -1,4 +1,4 @@
-/* class_tokens.c - where class markers stand, which of them are due, and splicing their rows in.
+/* class_tokens.c - positions of class tokens, which of them are due, and inserting their rows.
  *
  * A level of L tokens puts a marker before token 0 (start), L / 2 (middle), L (end: after the last) or `at` (custom).
  * In order of (place, kind, number in the list) the j-th marker is output min(place, L) + j of the level. Streaming
@@ -40,7 +40,7 @@ static bool comes_before(const kr_class_token *markers, int a, int b, int64_t le
     return markers[a].kind != markers[b].kind ? markers[a].kind < markers[b].kind : a < b;
 }
 
-/* Where a marker stands in the output, as the `nth` in order. */
+/* Position in the output of the `nth` marker in order. */
 static int64_t output_of(const kr_class_token *marker, int64_t nth, int64_t len)
 {
     const int64_t place = place_of(marker, len);
@@ -88,7 +88,7 @@ bool kr_markers_check(kr_ctx *ctx, const char *op, const char *field, const kr_c
     return true;
 }
 
-/* ---- what is due ---- */
+/* ---- due markers ---- */
 
 static bool check_length(kr_ctx *ctx, const char *op, const kr_class_token *markers, int count, int64_t full_len)
 {
@@ -127,13 +127,13 @@ bool kr_markers_plan(kr_ctx *ctx, const char *op, const kr_class_token *markers,
     const int64_t start = *offset;
     int nth = 0;
     while (nth < count && plan[nth].at < start) nth++;
-    const bool is_whole = full_len == start - nth + c; /* with these tokens the level has had all of them */
+    const bool is_whole = full_len == start - nth + c; /* these tokens complete the sequence of this level */
     int64_t out = start, at = 0;
     for (; nth < count; nth++) {
         const kr_splice next = plan[nth];
         const bool is_end = markers[next.marker].kind == KR_CLASS_TOKEN_END;
-        const int64_t before = at + (next.at - out); /* tokens of the chunk that stand before it */
-        /* behind the last token: the end marker closes the sequence, priming gives what waits for the next token */
+        const int64_t before = at + (next.at - out); /* tokens of the chunk before it */
+        /* after the last token: the end marker closes the sequence, priming emits the markers before the next token */
         const bool may_trail = primes ? !is_whole && !is_end : is_whole && is_end;
         if (before > c || (before == c && !may_trail)) break;
         at = before;
@@ -146,7 +146,7 @@ bool kr_markers_plan(kr_ctx *ctx, const char *op, const kr_class_token *markers,
 
 /* ---- splicing ---- */
 
-/* The plan cuts x into nplan + 1 pieces, some empty; a row stands between each two. */
+/* The plan cuts x into nplan + 1 pieces, some empty, with one row inserted between each two. */
 static int list_pieces(kr_tape *tape, kr_tensor *x_bcd, int64_t batch, kr_tensor *table_nd, const kr_splice *plan,
                        int nplan, kr_tensor **pieces)
 {

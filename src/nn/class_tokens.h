@@ -18,14 +18,14 @@ bool kr_marker_check(kr_ctx *ctx, const char *op, const char *field, const kr_cl
 /* The same for a list. */
 bool kr_markers_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *markers, int count);
 
-/* How many outputs a level has for a whole sequence of len tokens: the tokens, and the markers that find their place.
- * KR_LENGTH_UNKNOWN stays what it is. */
+/* How many outputs a level has for a whole sequence of len tokens: the tokens, and the markers whose position exists.
+ * KR_LENGTH_UNKNOWN is returned unchanged. */
 int64_t kr_markers_outputs(const kr_class_token *markers, int count, int64_t len);
 
-/* What is due with the next c tokens of a level, into plan [count], *nplan of them in order of their places; *offset,
- * outputs that the level has emitted so far, moves on. full_len: tokens of the whole sequence at this level, or
- * KR_LENGTH_UNKNOWN. primes: only what stands before the next token. False after an error: a marker whose place depends
- * on a length that is unknown. */
+/* The markers due with the next c tokens of a level, into plan [count], *nplan of them in order of position; *offset,
+ * the number of outputs that the level has emitted, is advanced. full_len: tokens of the whole sequence at this level,
+ * or KR_LENGTH_UNKNOWN. primes: only markers before the next token. False after an error: the position of a marker
+ * depends on an unknown length. */
 bool kr_markers_plan(kr_ctx *ctx, const char *op, const kr_class_token *markers, int count, int64_t full_len,
                      bool primes, int64_t c, int64_t *offset, kr_splice *plan, int *nplan);
 

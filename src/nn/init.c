@@ -1,4 +1,4 @@
-/* init.c - the rules by which parameters begin, as the official implementation has them.
+/* init.c - initial values of parameters, by the rules of the official implementation.
  *
  *   dt bias      softplus^-1(D) = D + log(1 - e^-D),  D = max(exp(U(ln a, ln b)), c)
  *   log range    ln U(a, b)                      log index   ln 1, ln 2, ... along the last axis
@@ -23,7 +23,7 @@ kr_init kr_init_fill(double value)
     return (kr_init){ KR_INIT_FILL, value, 0, 0 };
 }
 
-/* The i-th value of a rule that is computed on the host; u is a uniform draw in [0, 1). */
+/* The i-th value of a rule that is computed on the host; u is uniform in [0, 1). */
 static double value_of(const kr_init *init, double u, int64_t i, int64_t last)
 {
     switch (init->kind) {
@@ -42,8 +42,8 @@ static double value_of(const kr_init *init, double u, int64_t i, int64_t last)
     return init->a;
 }
 
-/* Draws in f64 beside the parameter, so that f32 and f64 models of one seed begin alike; by the processor, on any
- * device. */
+/* Samples in f64 for all types, so that f32 and f64 models of one seed have the same initial weights; on the host for
+ * any device. */
 static bool apply_on_host(kr_tensor *param, const kr_init *init, double scale)
 {
     kr_ctx *ctx = param->ctx;

@@ -1,6 +1,6 @@
-/* layer.c - one virtual layer: norm, block, norm, MLP, and what becomes of the residual stream.
+/* layer.c - one virtual layer: norm, block, norm, MLP, and the update of the residual stream.
  *
- *   h1 = block(norm(x)),  h2 = mlp(norm2(x + h1)),  F = h1 + h2; h1 and h2 after dropout, if asked
+ *   h1 = block(norm(x)),  h2 = mlp(norm2(x + h1)),  F = h1 + h2; h1 and h2 after dropout, if enabled
  *   standard      x <- x + F, or F where the residual is ignored
  *   multi-gate    fewer than n_stream streams: F becomes one more; else all are mixed with F. x <- pool of the streams
  */
@@ -71,7 +71,7 @@ static void gate(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_tenso
     flow->x = kr_multi_gate_pool(tape, &s->gates[at], flow->nstreams, flow->streams);
 }
 
-/* A stream of halves stays one, though blocks and norms may compute in f32. */
+/* A 16-bit stream stays 16-bit, though blocks and norms may compute in f32. */
 static kr_tensor *narrow(kr_tape *tape, kr_tensor *x, kr_dtype stream)
 {
     return kr_dtype_is_half(stream) ? kr_cast(tape, x, stream) : x;
@@ -167,7 +167,7 @@ static bool fits(const kr_tensor *place, const kr_tensor *x)
     return kr_shape_equal(&a, &b);
 }
 
-/* Moves what is new in the cache over to the old one's tensors; those that do not fit stay as they are. */
+/* Copies new cache tensors into the old cache's memory; those of another shape stay as they are. */
 static void overwrite_cache(kr_tape *tape, const kr_layers *s, const kr_cache *old, kr_cache *after)
 {
     for (int i = 0; i < s->kind->ncache && !kr_ctx_failed(tape->ctx); i++) {
@@ -177,7 +177,7 @@ static void overwrite_cache(kr_tape *tape, const kr_layers *s, const kr_cache *o
     }
 }
 
-/* Where the stream of one token goes: its place, made here if no layer has left one. NULL: this is no such layer. */
+/* Output buffer for the stream of one token, allocated here if no earlier layer has one. NULL: not such a layer. */
 static kr_tensor *token_place(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, kr_flow *places)
 {
     const kr_tensor *x = flow->x;
@@ -188,8 +188,9 @@ static kr_tensor *token_place(kr_tape *tape, const kr_layer_job *job, const kr_f
     return places->x;
 }
 
-/* Results go into the places that an earlier layer's had, so that depth takes no memory; where there is none that fits,
- * the scope keeps the result, and that is the place from then on. What the layer passed on untouched stays as it is. */
+/* Results reuse the buffers of an earlier layer's results, so that memory does not grow with depth; without a buffer
+ * that fits, the scope keeps the result, which becomes the buffer. Tensors that the layer returned unchanged are not
+ * copied. */
 void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *places,
                            const kr_cache *cache, kr_cache *after)
 {
@@ -222,12 +223,12 @@ void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow
 
 /* ---- recomputed ---- */
 
-/* What the second run needs to know; lives as long as the tape's step. */
+/* Arguments of the second run, with the lifetime of the tape's step. */
 typedef struct recipe {
     kr_layer_job job;
     int64_t nstreams; /* that go in */
     bool has_cache;
-    kr_cache shape_of_cache; /* family and pathway; its tensors come as inputs */
+    kr_cache shape_of_cache; /* family and pathway; its tensors are inputs of the node */
     int64_t nstreams_after;
     bool is_stream; /* x is the first stream itself */
     kr_cache after; /* family and pathway, again */

@@ -50,7 +50,7 @@ static bool take_advance(kr_tape *tape, kr_run *run)
     return true;
 }
 
-/* Tokens that are padding: 0 and 1 alone, for a factor of 2 is nobody's meaning. */
+/* Mask of padding tokens: only 0 and 1 are valid, since other factors would be a mistake. */
 static bool check_mask(kr_tape *tape, const kr_run *run, kr_tensor *x)
 {
     kr_ctx *ctx = tape->ctx;
@@ -97,7 +97,7 @@ static bool take_cu_seqlens(kr_tape *tape, kr_run *run, const kr_tensor *x)
             kr_cu_seqlens_take(tape, run->op, call->cu_seqlens, x->dims[0], x->dims[1], &call->seq_start_bs));
 }
 
-/* The number of states that the call begins from and leaves: rows, or sequences. */
+/* The number of initial and final states of the call: rows, or sequences. */
 static bool count_states(kr_tape *tape, kr_run *run, kr_tensor *x, int64_t *count)
 {
     kr_ctx *ctx = tape->ctx;
@@ -197,24 +197,24 @@ kr_splice *kr_run_plan(kr_tape *tape, const kr_run *run, int count)
 
 /* ---- the layers ---- */
 
-/* A call on its way from layer to layer. */
+/* State of a call while it passes from layer to layer. */
 typedef struct passage {
     kr_run *run;
     kr_layer_job job;
     kr_flow flow;
-    kr_flow places;        /* of what unrecorded layers make */
+    kr_flow places;        /* of the results of unrecorded layers */
     int64_t cut;           /* virtual layers below it are not differentiated ... */
     kr_tensor *carry;      /* ... gradients that arrive there pass to the stack's input, and to the rows of markers */
     int64_t recorded_from; /* virtual layers from cut to it are recomputed; -1: not chosen yet */
 } passage;
 
-/* Halves are added up in f32, if asked. */
+/* 16-bit streams are accumulated in f32, if enabled. */
 static kr_tensor *widen(kr_tape *tape, const kr_layers *s, kr_tensor *x)
 {
     return x && s->config.residual_in_f32 && kr_dtype_is_half(x->dtype) ? kr_cast(tape, x, KR_DTYPE_F32) : x;
 }
 
-/* The rows of a layer's own markers, into everything that runs beside x. */
+/* Inserts the rows of a layer's own markers into x and into all tensors aligned with it. */
 static bool splice_flow(kr_tape *tape, passage *p, int64_t v)
 {
     const kr_layers *s = p->job.layers;
@@ -252,7 +252,8 @@ static int64_t cut_of(kr_tape *tape, const kr_layers *s)
     return tape->recording && horizon != KR_NO_HORIZON && horizon < s->nvirtual ? s->nvirtual - horizon : 0;
 }
 
-/* The stream as the caller will see it: recorded ones stay on the tape; the others' places are the next layer's too. */
+/* The stream as the caller will see it: recorded ones stay on the tape; the buffers of others are reused by the next
+ * layer. */
 static void keep_stream(kr_tape *tape, passage *p)
 {
     const kr_tensor *x = p->flow.x;
@@ -306,7 +307,7 @@ static void begin_flow(const kr_layers *s, kr_tensor *x, kr_flow *flow)
     flow->streams[0] = x;
 }
 
-/* All streams that a layer without tokens would have made, so that its successors find their number. */
+/* All streams of a layer without tokens, so that the following layers see the right number. */
 static void skip_layer(passage *p)
 {
     const int64_t v = p->job.v;
@@ -315,7 +316,7 @@ static void skip_layer(passage *p)
     if (p->run->call.state) keep_slot(p->run, v, &p->run->call.state->slots[v]);
 }
 
-/* Nobody looks at them in between. */
+/* They are not read in between. */
 bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_layers *layers)
 {
     const kr_device *device = tape->ctx->device;
@@ -374,7 +375,7 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
     return kr_ctx_failed(tape->ctx) ? NULL : p.flow.x;
 }
 
-/* ---- the stack by itself ---- */
+/* ---- the stack without a network ---- */
 
 kr_tensor *kr_last_token(kr_tape *tape, kr_tensor *y)
 {

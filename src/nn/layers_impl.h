@@ -21,19 +21,18 @@ typedef struct kr_layer_weights {
     void *block;
     kr_tensor *norm_d, *norm2_d;
     kr_mlp mlp;
-    int nlatents; /* markers of its own */
+    int nlatents; /* the layer's own markers */
     kr_class_token *latents;
     kr_tensor *latents_nd;
 } kr_layer_weights;
 
-/* What one layer takes of the tape for x [b s d]: kept after a recorded forward, kept after one that will be
- * recomputed, the most while a layer is run again and differentiated, and the gradient of the state that it began from,
- * which outlasts that. */
+/* Tape memory of one layer for x [b s d]: after a recorded forward pass, after one that will be recomputed, the peak
+ * while a layer is recomputed and differentiated, and the gradient of its initial state, which is kept after that. */
 typedef struct kr_layer_costs {
     size_t recorded, recomputed, backward, state_grad;
 } kr_layer_costs;
 
-/* What costs depend on. */
+/* Key of the measured costs. */
 typedef struct kr_layer_load {
     int64_t nb, ns; /* 0: none was measured */
     kr_dtype dtype;
@@ -62,7 +61,7 @@ struct kr_layers {
     kr_multi_gate *gates; /* [n_layers] or [nvirtual]; NULL: standard residuals */
     kr_tensor *latents_nd;
     bool has_markers, has_length_markers; /* any; any whose place depends on the sequence's length */
-    struct kr_layer_measured *measured;   /* what was measured last, which calls on any thread share */
+    struct kr_layer_measured *measured;   /* last measurement, shared by calls on any thread */
 };
 
 static inline kr_state_layout kr_layers_layout(const kr_layers *layers)
@@ -77,15 +76,15 @@ void kr_layers_free(kr_layers *layers);
 
 /* ---- one layer ---- */
 
-/* The residual stream between two layers: what the next one reads, [b c d], and with multi-gate the streams. All NULL:
- * no token is here. */
+/* The residual stream between two layers: the next one's input, [b c d], and with multi-gate the streams. All NULL: no
+ * tokens. */
 typedef struct kr_flow {
     kr_tensor *x;
     int64_t nstreams;
     kr_tensor *streams[KR_STREAMS_MAX];
 } kr_flow;
 
-/* What a virtual layer is run with. */
+/* The arguments of a virtual layer's run. */
 typedef struct kr_layer_job {
     const kr_layers *layers;
     int64_t v;
@@ -95,71 +94,71 @@ typedef struct kr_layer_job {
     kr_tensor *mask_bs1;    /* see kr_block_input */
     double dropout;         /* of h1 and h2 */
     bool drop_state;        /* *after is not wanted */
-    bool is_infinite;       /* x is [b d], repeated for ever; no cache */
+    bool is_infinite;       /* x is [b d], a constant input (steady state); no cache */
     bool in_place;          /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
     kr_tensor *place;       /* where the new stream may go; NULL: the layer makes a tensor for it */
-    kr_decode_list *tokens; /* of layers that wait to be run together; NULL: none does */
+    kr_decode_list *tokens; /* queue of layers that run together; NULL: none */
     struct kr_deferred_slot
         *deferred; /* where the token may be kept instead of giving it to the state; NULL: nowhere */
 } kr_layer_job;
 
-/* flow <- what the layer makes of it. cache: where it begins, NULL for a fresh one; *after: where it ends. */
+/* flow <- layer(flow). cache: before the tokens, NULL for the initial one; *after: after the tokens. */
 void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache, kr_cache *after);
 
 /* The same as one node that is run again in the backward pass. */
 void kr_layer_run_recomputed(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache,
                              kr_cache *after);
 
-/* The same, unrecorded, keeping nothing but its results. places: tensors of the tape for the results of one layer after
- * another; all NULL before the first. */
+/* The same, unrecorded, of which only the results stay allocated. places: tensors of the tape for the results of one
+ * layer after another; all NULL before the first. */
 void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *places,
                            const kr_cache *cache, kr_cache *after);
 
-/* Runs the tokens that wait, if any: before anything else reads what they make. False after an error. */
+/* Runs the queued layers, if any; needed before their results are read. False after an error. */
 bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job);
 
-/* How many streams stand before virtual layer v. */
+/* The number of streams before virtual layer v. */
 int64_t kr_layer_streams(const kr_layers *layers, int64_t v);
 
 /* ---- a call ---- */
 
 typedef enum kr_run_mode { KR_RUN_FORWARD, KR_RUN_STEP, KR_RUN_PRIME } kr_run_mode;
 
-/* A call on its way from the level that the caller called down to the blocks. */
+/* State of a call from the level that was called down to the blocks. */
 typedef struct kr_run {
     const char *op;
     kr_run_mode mode;
     kr_call call;       /* all its fields */
     kr_state *state;    /* the new one */
     bool has_markers;   /* they are spliced in by this call */
-    kr_cursors cursors; /* where they stand; of the new state, or for this call alone */
+    kr_cursors cursors; /* their positions; of the new state, or for this call only */
     int64_t full_len;   /* of the whole sequence, as the level that is running sees it; KR_LENGTH_UNKNOWN */
     int64_t batch;
-    kr_embedding_args lookup; /* no > 0: what makes the stack's input is still to be run */
+    kr_embedding_args lookup; /* no > 0: the kernel that computes the stack's input is pending */
 } kr_run;
 
 /* x [b c ..] of c tokens, or NULL with c = 0. has_length_markers and the rest are the caller's level's own. */
 bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, kr_state_layout layout,
                   const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers);
 
-/* Do tokens of this run, the stack's only part, wait for one another, where a device runs many of them as one? */
+/* Are the layers of this run, the stack's only part, queued, because a device runs many of them in one kernel? */
 bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_layers *layers);
 
 /* The first virtual layer from job->v on that is recorded; those before it are recomputed. -1 after an error: no choice
- * keeps the budget. */
+ * fits the budget. */
 int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, const kr_run *run);
 
 /* Room on the tape for the plan of `count` markers; NULL after an error. */
 kr_splice *kr_run_plan(kr_tape *tape, const kr_run *run, int count);
 
-/* One level: splices what is due into x and moves the level's cursor on. *x may become or stay NULL. */
+/* One level: inserts the due markers into x and advances the level's cursor. *x may become or stay NULL. */
 bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *markers, int count, kr_tensor *table_nd,
                    int64_t *offset, kr_splice *plan, int *nplan, kr_tensor **x);
 
 /* The stack over x [b c d] (NULL: c = 0): y [b c' d], or NULL if nothing was run. */
 kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bcd, kr_run *run);
 
-/* x [b d], repeated for ever: the stack's output in the limit. */
+/* x [b d], a constant input: the limit of the stack's output (steady state). */
 kr_tensor *kr_layers_run_infinite(kr_tape *tape, const char *op, const kr_layers *layers, kr_tensor *x_bd);
 
 /* The width and type of x against the stack's. */

@@ -1,7 +1,7 @@
-/* mamba1.c - the Mamba-1 block: forward over sequences, step by step, and for ever.
+/* mamba1.c - the Mamba-1 block: forward over sequences, single steps, and the steady state.
  *
  *   [x | z] = u W_in;   x = silu(conv(x))
- *   [dt_low | B | C] = x W_x, each divided by its RMS if asked
+ *   [dt_low | B | C] = x W_x, each divided by its RMS if configured
  *   dt = clamp(softplus(dt_low W_dt + bias)), A = -exp(A_log)
  *   H_t = exp(dt A) H_{t-1} + dt x B for each channel;   y = <C, H_t> + D x
  *   out = (y silu(z)) W_out
@@ -15,8 +15,8 @@
 
 /* ---- pieces of forward and step_infinite ---- */
 
-/* x [.. i], z [.. i]. x is widened before the convolution, whose window is then of one type, that of an initial cache,
- * whatever the types of u and of the weights. */
+/* x [.. i], z [.. i]. x is widened before the convolution, so that its window always has the type of an initial cache,
+ * for all types of u and of the weights. */
 typedef struct projected {
     kr_tensor *x, *z;
 } projected;
@@ -97,7 +97,7 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
     return (kr_block_result){ y, { KR_FAMILY_MAMBA1, { .mamba1 = { conv.window_bvk, out.final_state } } } };
 }
 
-/* ---- for ever ----
+/* ---- steady state ----
  *
  *   the window is full of x: conv = silu(x sum_k w_k + bias);   H = dt x B / (1 - exp(dt A)), for each channel and state
  *   y = x (sum_r dt B C / (1 - exp(dt A)) + D)

@@ -1,4 +1,4 @@
-/* mamba2.c - the Mamba-2 block: forward over sequences, step by step, and for ever.
+/* mamba2.c - the Mamba-2 block: forward over sequences, single steps, and the steady state.
  *
  *   [z0 x0 | z | x B C | dt] = u W_in          x B C = silu(conv(x B C))
  *   dt = clamp(softplus(dt + bias)), A = -exp(A_log)
@@ -13,13 +13,13 @@
 
 /* ---- pieces of forward and step_infinite ---- */
 
-/* The projection cut into its parts; z0 and x0 are NULL without an MLP beside. xbc is widened before the convolution,
- * whose window is then of one type, that of an initial cache. */
+/* The projection cut into its parts; z0 and x0 are NULL without a parallel MLP. xbc is widened before the convolution,
+ * so that its window always has the type of an initial cache. */
 typedef struct projected {
     kr_tensor *z0, *x0, *z, *xbc, *dt;
 } projected;
 
-/* rounds: xbc may be rounded. */
+/* rounds: xbc may be cast to bf16. */
 static projected project(kr_tape *tape, const kr_mamba2 *m, kr_tensor *u, bool rounds)
 {
     const int64_t sizes[5] = { m->nmlp, m->nmlp, m->nssm, m->nv, m->nh };
@@ -52,7 +52,7 @@ static kr_tensor *add_skip_per_dim(kr_tape *tape, const kr_mamba2 *m, kr_tensor 
     return m->config.has_d_per_dim ? kr_add(tape, y, kr_mul(tape, x, m->d)) : y;
 }
 
-/* norm(y, z), the MLP beside, the projection back. */
+/* norm(y, z), the parallel MLP, the output projection. */
 static kr_tensor *finish(kr_tape *tape, const kr_mamba2 *m, kr_tensor *y, const projected *in)
 {
     if (!m->nmlp) {
@@ -60,8 +60,8 @@ static kr_tensor *finish(kr_tape *tape, const kr_mamba2 *m, kr_tensor *y, const 
                                : kr_gate_operand(tape, y, in->z);
     } else {
         y = m->config.has_norm ? kr_gated_norm(tape, y, in->z, m->norm_gain, &m->norm) : kr_gate(tape, y, in->z);
-        kr_tensor *beside = kr_cast(tape, kr_gate(tape, in->x0, in->z0), kr_tensor_dtype(y));
-        y = kr_concat(tape, -1, 2, (kr_tensor *[]){ beside, y });
+        kr_tensor *mlp = kr_cast(tape, kr_gate(tape, in->x0, in->z0), kr_tensor_dtype(y));
+        y = kr_concat(tape, -1, 2, (kr_tensor *[]){ mlp, y });
     }
     return kr_linear(tape, y, m->out_proj, m->out_proj_bias);
 }
@@ -78,7 +78,7 @@ static kr_tensor *taps(kr_tape *tape, const kr_mamba2 *m)
 
 /* ---- forward ---- */
 
-/* Does nobody but the core read x, B and C, nobody but norm or gate y, and the core round them? */
+/* Is the core the only reader of x, B and C, norm or gate the only reader of y, and does the core cast them to bf16? */
 static bool rounds(const kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input)
 {
     return kr_tensor_dtype(m->dt_bias_h) == KR_DTYPE_F32 && !input->mask_bs1 && !m->config.has_d_per_dim &&
@@ -128,12 +128,12 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
     const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, place, is_autocast);
     kr_tensor *y = kr_reshape(tape, out.y, KR_SHAPE(d.b, d.s, m->nssm));
     y = finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
-    window = kr_cast(tape, window, cache_dtype(m)); /* of a block of halves it may be one */
+    window = kr_cast(tape, window, cache_dtype(m)); /* of a 16-bit block it may be 16-bit */
     if (!y) return none;
     return (kr_block_result){ y, { KR_FAMILY_MAMBA2, { .mamba2 = { window, out.final_state } } } };
 }
 
-/* ---- for ever ----
+/* ---- steady state ----
  *
  *   the window is full of x: conv = silu(x sum_k w_k + bias);   H = dt x (outer) B / (1 - exp(dt A))
  *   y = <B, C> x dt / (1 - exp(dt A)) + D x

@@ -1,6 +1,6 @@
 /* mamba2_create.c - the config of a Mamba-2 block, its checks, and its parameters.
  *
- *   in_proj [2 i + 2 g r + h, d]   rows: z0 x0 (the MLP beside, d_inner - d_ssm each), z x (d_ssm), B C (g r), dt (h)
+ *   in_proj [2 i + 2 g r + h, d]   rows: z0 x0 (the parallel MLP, d_inner - d_ssm each), z x (d_ssm), B C (g r), dt (h)
  *   conv1d  [v 1 k], [v]           v = d_ssm + 2 g r
  *   dt_bias A_log [h], D [h] or [d_ssm], norm [d_ssm], init_states [h p r], out_proj [d i]
  */
@@ -75,7 +75,7 @@ static void declare_projections(kr_mamba2 *m, kr_params *params)
     const kr_segment in_rows[] = { { "z0", m->nmlp, true }, { "x0", m->nmlp, true }, { "z", m->nssm, true },
                                    { "x", m->nssm, true },  { "b", ngr, true },      { "c", ngr, true },
                                    { "dt", m->nh, false } };
-    const int skipped = m->nmlp ? 0 : 2; /* without an MLP beside */
+    const int skipped = m->nmlp ? 0 : 2; /* without a parallel MLP */
     const int64_t n_in = 2 * m->ni + 2 * ngr + m->nh;
     m->in_proj = kr_params_add_linear(params, &(kr_param_spec){ .name = "in_proj.weight",
                                                                 .axes = "zxbcdt d",

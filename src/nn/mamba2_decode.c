@@ -148,7 +148,7 @@ bool kr_mamba2_flush(kr_ctx *ctx, const kr_cache *cache, const kr_deferred_slot 
     return KR_RUN(ctx, decode_ssd[KR_REAL_F32], &args);
 }
 
-/* With few rows the output projection gates what it reads; with more, it would be read too often. */
+/* With few rows the output projection applies the gate as it reads; with more rows the gate would be read too often. */
 static bool core_gates(const kr_mamba2 *m, int64_t nb)
 {
     return nb > KR_GEMV_ROWS && m->norm.groups == 1 && !m->norm.norm_before_gate;

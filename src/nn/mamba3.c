@@ -21,11 +21,11 @@ static rotations rotations_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3
     const double range = m->config.rotation_range;
     kr_tensor *dt = tokens->step.dt_bsh;
     if (m->config.rotation == KR_ROTATION_QUATERNION) {
-        kr_tensor *q_bshj4 = kr_quaternion_increments(tape, tokens->turn, dt, range);
+        kr_tensor *q_bshj4 = kr_quaternion_increments(tape, tokens->rotation, dt, range);
         const kr_quaternion_out out = kr_quaternion_cumprod(tape, q_bshj4, initial, seq_start_bs);
         return (rotations){ out.cum_bshj4, out.final_bhj4 };
     }
-    const kr_rotation_out out = kr_rotation_angles(tape, tokens->turn, dt, initial, range, seq_start_bs);
+    const kr_rotation_out out = kr_rotation_angles(tape, tokens->rotation, dt, initial, range, seq_start_bs);
     return (rotations){ out.angle_bsha, out.final_bha };
 }
 
@@ -45,35 +45,35 @@ static kr_tensor *normed_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_
 
 /* B or C after norm, bias and rotation. */
 static kr_tensor *rotated_bc(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,
-                             kr_tensor *bias_hmr, kr_tensor *turn)
+                             kr_tensor *bias_hmr, kr_tensor *rotation)
 {
     if (m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX)
-        return kr_rotate_groups(tape, normed_maps(tape, m, raw_bsmgr, gain_r), bias_hmr, turn, pairing_of(m));
+        return kr_rotate_groups(tape, normed_maps(tape, m, raw_bsmgr, gain_r), bias_hmr, rotation, pairing_of(m));
     kr_tensor *x_bsmhr = kr_mamba3_maps(tape, m, raw_bsmgr, gain_r, bias_hmr);
-    return m->nrotated > 0 ? kr_quaternion_rotate(tape, x_bsmhr, turn) : x_bsmhr;
+    return m->nrotated > 0 ? kr_quaternion_rotate(tape, x_bsmhr, rotation) : x_bsmhr;
 }
 
 /* B and C as the core takes them: rotated, or with core_rotates to be rotated there. */
-static void make_maps(kr_tape *tape, const kr_mamba3 *m, kr_mamba3_tokens *tokens, kr_tensor *turn, bool core_rotates)
+static void make_bc(kr_tape *tape, const kr_mamba3 *m, kr_mamba3_tokens *tokens, kr_tensor *rotation, bool core_rotates)
 {
     if (!core_rotates) {
-        tokens->b_bsmhr = rotated_bc(tape, m, tokens->b_bsmgr, m->b_gain_r, m->b_bias_hmr, turn);
-        tokens->c_bsmhr = rotated_bc(tape, m, tokens->c_bsmgr, m->c_gain_r, m->c_bias_hmr, turn);
+        tokens->b_bsmhr = rotated_bc(tape, m, tokens->b_bsmgr, m->b_gain_r, m->b_bias_hmr, rotation);
+        tokens->c_bsmhr = rotated_bc(tape, m, tokens->c_bsmgr, m->c_gain_r, m->c_bias_hmr, rotation);
         return;
     }
     tokens->b_bsmhr = normed_maps(tape, m, tokens->b_bsmgr, m->b_gain_r);
     tokens->c_bsmhr = normed_maps(tape, m, tokens->c_bsmgr, m->c_gain_r);
-    tokens->rotary = (kr_ssd_rotary_args){ turn, m->b_bias_hmr, m->c_bias_hmr, pairing_of(m) };
+    tokens->rotary = (kr_ssd_rotary_args){ rotation, m->b_bias_hmr, m->c_bias_hmr, pairing_of(m) };
 }
 
 /* B of the last token of each sequence, rotated: [q m h r]. */
-static kr_tensor *last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const rotations *turn,
+static kr_tensor *last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const rotations *rotation,
                            const kr_mamba3_spans *spans)
 {
     kr_tensor *last = kr_mamba3_last(tape, spans, tokens->b_bsmhr);
     if (!tokens->rotary.angle_bsha) return last;
     const int64_t nq = spans->count, nr = m->config.state_rank;
-    kr_tensor *angle_qsha = kr_reshape(tape, turn->final, KR_SHAPE(nq, 1, m->nh, m->nrotations));
+    kr_tensor *angle_qsha = kr_reshape(tape, rotation->final, KR_SHAPE(nq, 1, m->nh, m->nrotations));
     kr_tensor *k_qsmhr = kr_rotate_groups(tape, kr_reshape(tape, last, KR_SHAPE(nq, 1, m->nm, m->config.ngroups, nr)),
                                           m->b_bias_hmr, angle_qsha, pairing_of(m));
     return kr_reshape(tape, k_qsmhr, KR_SHAPE(nq, m->nm, m->nh, nr));
@@ -107,8 +107,8 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
                         kr_ssd_autocasts(tape->ctx, input->path, d.s, m->nm, m->config.state_rank);
     kr_mamba3_tokens tokens =
         kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s, rounds && !m->config.is_mimo);
-    const rotations turn = rotations_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
-    make_maps(tape, m, &tokens, turn.each, rounds && m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
+    const rotations rotation = rotations_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
+    make_bc(tape, m, &tokens, rotation.each, rounds && m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
 
     const kr_mamba3_before before =
         cache ? before_of(tape, m, cache, spans.count) : (kr_mamba3_before){ NULL, NULL, NULL };
@@ -118,9 +118,9 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
     kr_tensor *x_last = kr_mamba3_last(tape, &spans, tokens.x_bsi);
     if (x_last && x_last->is_autocast) x_last = kr_cast(tape, x_last, KR_DTYPE_F32);
     const kr_mamba3_cache next = { .ssm_bhpr = out.final_state,
-                                   .k_bmhr = last_key(tape, m, &tokens, &turn, &spans),
+                                   .k_bmhr = last_key(tape, m, &tokens, &rotation, &spans),
                                    .v_bhp = kr_reshape(tape, x_last, KR_SHAPE(spans.count, m->nh, -1)),
-                                   .rotation = turn.final,
+                                   .rotation = rotation.final,
                                    .pathway = pathway };
     return kr_ctx_failed(tape->ctx) ? none : (kr_block_result){ y, { KR_FAMILY_MAMBA3, { .mamba3 = next } } };
 }
@@ -156,7 +156,7 @@ static kr_shape cache_shape(const void *block, int i, int64_t batch)
                                                         : KR_SHAPE(batch, nh, m->nrotations);
 }
 
-/* No turn: angles 0, quaternions 1. */
+/* No rotation: angles 0, quaternions 1. */
 static kr_tensor *no_rotation(kr_tape *tape, const kr_mamba3 *m, kr_dtype type, int64_t batch)
 {
     const kr_shape shape = cache_shape(m, 3, batch);

@@ -59,7 +59,7 @@ static bool check_heads(kr_ctx *ctx, const kr_mamba3_config *c)
                       (long long)c->ngroups, (long long)nh);
 }
 
-/* Entries of a state row that turn: in pairs, so an even number. */
+/* Rotated entries of a state row: in pairs, so an even number. */
 static int64_t rotated_entry_count(const kr_mamba3_config *c)
 {
     return (int64_t)((double)c->state_rank * c->rope_fraction) / 2 * 2;

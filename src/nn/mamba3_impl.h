@@ -10,7 +10,7 @@ struct kr_mamba3 {
     kr_mamba3_config config;
     int64_t ni, nh, nm;     /* d_inner, heads, rank (1 without is_mimo) */
     int64_t nrotations;     /* angles, or quaternions of a head, in projection and cache */
-    int64_t nrotated;       /* those that rotate something: nrotations, or 0 if the only one rotates nothing */
+    int64_t nrotated;       /* effective rotations: nrotations, or 0 if the only one has no angles */
     int64_t n_in, nchannel; /* rows of in_proj; those of them for the rotation */
     kr_trapezoid_options steps;
     kr_norm_options norm; /* of the output */
@@ -25,16 +25,15 @@ void *kr_mamba3_declare(kr_ctx *ctx, kr_params *params, const void *config);
 bool kr_mamba3_can_decode(const void *block, const kr_decode_input *input);
 bool kr_mamba3_decode(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
 
-/* What the projection says of the tokens, before the rotation. rounds: x may be rounded. */
+/* The parts of the input projection, before the rotation. rounds: x may be cast to bf16. */
 typedef struct kr_mamba3_tokens {
     int64_t nb, ns;
     kr_tensor *z_bsi, *x_bsi;
     kr_tensor *v_bsmhp;           /* x mimo_x */
     kr_tensor *b_bsmgr, *c_bsmgr; /* raw */
     kr_tensor *b_bsmhr, *c_bsmhr; /* after norm and bias, and rotated if tokens form sequences; not of project */
-    kr_ssd_rotary_args
-        rotary;      /* with angles: those are of groups and after their norm, for the core to turn; likewise */
-    kr_tensor *turn; /* raw: [b s a], or [b s h j 3] */
+    kr_ssd_rotary_args rotary;    /* with angles: B and C by group after their norm, for the core to rotate; likewise */
+    kr_tensor *rotation;          /* raw: [b s a], or [b s h j 3] */
     kr_trapezoid_out step;
 } kr_mamba3_tokens;
 kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns,
@@ -53,7 +52,7 @@ kr_tensor *kr_mamba3_add_skip(kr_tape *tape, const kr_mamba3 *m, kr_tensor *y_bs
 /* Norm or none, gate, sum of the ranks, out_proj: y [b s m h p] -> [b s d]. */
 kr_tensor *kr_mamba3_finish(kr_tape *tape, const kr_mamba3 *m, kr_tensor *y_bsmhp, const kr_mamba3_tokens *tokens);
 
-/* What a call's tokens take from the one before it; NULL where there is none: fresh caches. */
+/* Cached values of the token before the call; NULL without one: initial caches. */
 typedef struct kr_mamba3_before {
     kr_tensor *state_qhpr, *v_qmhp, *k_qmhr;
 } kr_mamba3_before;

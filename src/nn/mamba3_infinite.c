@@ -1,16 +1,16 @@
-/* mamba3_infinite.c - what a Mamba-3 block's outputs tend to when one token is repeated for ever.
+/* mamba3_infinite.c - steady state of a Mamba-3 block: the limit of its outputs for a constant input.
  *
- * With the token fixed, each step multiplies the state by alpha and turns it by a fixed th. Seen from the turning frame
+ * With the token fixed, each step multiplies the state by alpha and rotates it by a fixed th. In the rotating frame
  *   y[m] = sum_m' <c[m], M b[m']> V[m'] + D V[m],   M = (gamma + beta e^-i th) / (1 - alpha e^-i th)
- * b and c before they are turned. With u = alpha e^-i th, beta = alpha carry and (1 + u) / (1 - u) = coth(-log(u) / 2):
+ * b and c before the rotation. With u = alpha e^-i th, beta = alpha carry and (1 + u) / (1 - u) = coth(-log(u) / 2):
  *   M = (gamma - carry) / 2 + dt / 2 coth((-da + i th) / 2)
  *   coth((-da + i th) / 2) = (1/t) (1 - i (1 - t^2) c r) / (c^2 + r^2),   t = tanh(-da / 2), c = cos(th/2), r = sin(th/2) / t
- * which keeps its digits as alpha goes to 1 and th to 0. Entries that do not turn have r = 0, c = 1. A quaternion e^(n f)
- * turns by -f about its own n in the place of i.
+ * which stays accurate as alpha goes to 1 and th to 0. Entries without rotation have r = 0, c = 1. A quaternion e^(n f)
+ * rotates by -f, with its axis n instead of i.
  */
 #include "nn/mamba3_impl.h"
 
-/* Parts of M that do not turn, for each row and head [b h 1]. */
+/* Parts of M without rotation, for each row and head [b h 1]. */
 typedef struct limit {
     kr_tensor *t;
     kr_tensor *offset; /* (gamma - carry) / 2 */
@@ -22,7 +22,7 @@ static limit limit_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens 
     const kr_trapezoid_out *step = &tokens->step;
     const kr_shape shape = KR_SHAPE(tokens->nb, m->nh, 1);
     kr_tensor *offset = kr_scale(tape, kr_sub(tape, step->gamma_bsh, step->carry_bsh), 0.5);
-    /* the floor keeps a step of 0 from becoming 0 / 0, and what is divided by it finite; no other t is near it */
+    /* the floor avoids 0 / 0 for a step of 0 and keeps quotients finite; all other t are much larger */
     kr_tensor *t = kr_clamp(tape, kr_tanh(tape, kr_scale(tape, step->da_bsh, -0.5)), 1e-30, 1);
     kr_tensor *mean = kr_div(tape, kr_scale(tape, step->dt_bsh, 0.5), t);
     return (limit){ kr_reshape(tape, t, shape), kr_reshape(tape, offset, shape), kr_reshape(tape, mean, shape) };
@@ -33,7 +33,8 @@ static kr_tensor *square(kr_tape *tape, kr_tensor *x)
     return kr_mul(tape, x, x);
 }
 
-/* M of what turns: its real part, and (1 - t^2) c r / (..) without a sign. c [.. 1], r [.. k]: k imaginary axes. */
+/* M of rotated entries: its real part, and (1 - t^2) c r / (..) without a sign. c [.. 1], r [.. k]: k imaginary
+ * axes. */
 static void rotated_parts(kr_tape *tape, const limit *l, kr_tensor *c, kr_tensor *r, kr_tensor **real, kr_tensor **imag)
 {
     kr_tensor *size = kr_add(tape, square(tape, c), kr_sum(tape, square(tape, r), KR_AXES(-1), true));
@@ -43,7 +44,7 @@ static void rotated_parts(kr_tape *tape, const limit *l, kr_tensor *c, kr_tensor
     *imag = kr_mul(tape, kr_mul(tape, kr_mul(tape, share, c), rest), r);
 }
 
-/* [b h 1] with one more axis, to repeat over what a head has several of. */
+/* [b h 1] with one more axis, to broadcast over the entries of a head. */
 static limit for_each_turn(kr_tape *tape, const kr_mamba3 *m, limit l, int64_t nb)
 {
     const kr_shape shape = KR_SHAPE(nb, m->nh, 1, 1);
@@ -56,13 +57,13 @@ static kr_tensor *repeated(kr_tape *tape, const kr_mamba3 *m, kr_tensor *value, 
     return kr_expand(tape, value, KR_SHAPE(nb, m->nh, count));
 }
 
-/* M b in pairs; [b m h 2 r/2] has the pairs' entries apart. */
+/* M b in pairs; [b m h 2 r/2] has the entries of a pair r/2 elements apart. */
 static kr_tensor *weigh_pairs(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const limit *l)
 {
     const int64_t nb = tokens->nb, nh = m->nh, na = m->nrotated, npairs = m->config.state_rank / 2;
-    const kr_rotation_out turn =
-        kr_rotation_angles(tape, tokens->turn, tokens->step.dt_bsh, NULL, m->config.rotation_range / 2, NULL);
-    kr_tensor *half = kr_reshape(tape, turn.angle_bsha, KR_SHAPE(nb, nh, na, 1)), *real, *imag;
+    const kr_rotation_out rotation =
+        kr_rotation_angles(tape, tokens->rotation, tokens->step.dt_bsh, NULL, m->config.rotation_range / 2, NULL);
+    kr_tensor *half = kr_reshape(tape, rotation.angle_bsha, KR_SHAPE(nb, nh, na, 1)), *real, *imag;
     const limit each = for_each_turn(tape, m, *l, nb);
     rotated_parts(tape, &each, kr_cos(tape, half), kr_div(tape, kr_sin(tape, half), each.t), &real, &imag);
     real = kr_reshape(tape, real, KR_SHAPE(nb, nh, na));
@@ -74,22 +75,23 @@ static kr_tensor *weigh_pairs(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3
     imag = kr_reshape(tape, imag, KR_SHAPE(nb, 1, nh, 1, npairs));
 
     const bool halves = m->config.is_mimo;
-    const kr_axes apart = KR_AXES(0, 1, 2, 4, 3);
+    const kr_axes separated = KR_AXES(0, 1, 2, 4, 3);
     kr_tensor *b = kr_reshape(tape, tokens->b_bsmhr,
                               halves ? KR_SHAPE(nb, m->nm, nh, 2, npairs) : KR_SHAPE(nb, m->nm, nh, npairs, 2));
-    if (!halves) b = kr_permute(tape, b, apart);
+    if (!halves) b = kr_permute(tape, b, separated);
     kr_tensor *b0 = kr_slice(tape, b, 3, 0, 1), *b1 = kr_slice(tape, b, 3, 1, 2);
     kr_tensor *both[2] = { kr_sub(tape, kr_mul(tape, real, b0), kr_mul(tape, imag, b1)),
                            kr_add(tape, kr_mul(tape, imag, b0), kr_mul(tape, real, b1)) };
     kr_tensor *y = kr_concat(tape, 3, 2, both);
-    return halves ? y : kr_permute(tape, y, apart);
+    return halves ? y : kr_permute(tape, y, separated);
 }
 
 /* M b in blocks of four. kr_quaternion_rotate multiplies by the conjugate, so it is given that of M. */
 static kr_tensor *weigh_blocks(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, const limit *l)
 {
     const int64_t nb = tokens->nb, nh = m->nh, nj = m->nrotated, nblocks = m->config.state_rank / 4;
-    kr_tensor *half = kr_quaternion_increments(tape, tokens->turn, tokens->step.dt_bsh, m->config.rotation_range / 2);
+    kr_tensor *half =
+        kr_quaternion_increments(tape, tokens->rotation, tokens->step.dt_bsh, m->config.rotation_range / 2);
     kr_tensor *part[2], *real, *imag;
     kr_split(tape, kr_reshape(tape, half, KR_SHAPE(nb, nh, nj, 4)), -1, 2, (int64_t[]){ 1, 3 }, part);
     const limit each = for_each_turn(tape, m, *l, nb);

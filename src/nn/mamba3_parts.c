@@ -1,4 +1,4 @@
-/* mamba3_parts.c - the ends of a Mamba-3 block: from the model's width to the state space, and back.
+/* mamba3_parts.c - input and output side of a Mamba-3 block: projections, norms, step coefficients, gate.
  *
  *   [z x B C dt A lambda rotation] = u W_in        V[m] = x mimo_x[m]
  *   B = rms_norm(B) gain + bias, C likewise; step coefficients: kr_trapezoid
@@ -36,7 +36,7 @@ kr_tensor *kr_mamba3_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmg
 kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns,
                                    bool rounds)
 {
-    enum { Z, X, B, C, DT, A, LAMBDA, TURN, NPARTS };
+    enum { Z, X, B, C, DT, A, LAMBDA, ROTATION, NPARTS };
     const kr_mamba3_config *c = &m->config;
     const int64_t nh = m->nh, nm = m->nm, ng = c->ngroups, nr = c->state_rank, nmgr = nm * ng * nr;
     const int64_t sizes[NPARTS] = { m->ni, m->ni, nmgr, nmgr, nh, nh, nh, m->nchannel };
@@ -44,7 +44,7 @@ kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor 
     if (!kr_linear_parts(tape, u_bsd, m->in_proj, m->in_proj_bias, NPARTS, sizes, rounds ? X : -1, part))
         return (kr_mamba3_tokens){ .nb = nb, .ns = ns };
     if (c->rotation == KR_ROTATION_QUATERNION)
-        part[TURN] = kr_reshape(tape, part[TURN], KR_SHAPE(nb, ns, nh, m->nrotations, 3));
+        part[ROTATION] = kr_reshape(tape, part[ROTATION], KR_SHAPE(nb, ns, nh, m->nrotations, 3));
 
     const kr_shape maps = KR_SHAPE(nb, ns, nm, ng, nr);
     kr_tensor *x = part[X];
@@ -57,7 +57,7 @@ kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor 
         .v_bsmhp = kr_mamba3_values(tape, m, x, nb, ns),
         .b_bsmgr = kr_reshape(tape, part[B], maps),
         .c_bsmgr = kr_reshape(tape, part[C], maps),
-        .turn = part[TURN],
+        .rotation = part[ROTATION],
         .step = kr_trapezoid(tape, part[DT], m->dt_bias_h, part[A], part[LAMBDA], &m->steps),
     };
 }

@@ -1,4 +1,5 @@
-/* mamba3_pathways.c - the two ways of a Mamba-3 block through the state space core, and what sequences hand on.
+/* mamba3_pathways.c - single and double pathway of a Mamba-3 block through the SSD core, and the state after a
+ * sequence.
  *
  *   H_t = alpha_t H_{t-1} + beta_t V_{t-1} (outer) B_{t-1} + gamma_t V_t (outer) B_t;   y_t = H_t C_t + D V_t
  *   single:  scale_t = gamma_t + carry_{t+1}, from H + carry_0 V_{-1} (outer) B_{-1}: one run, strict
@@ -103,7 +104,7 @@ static kr_tensor *previous_packed(kr_tape *tape, const kr_mamba3_spans *spans, k
     return kr_reshape(tape, rows, kr_tensor_shape(x));
 }
 
-/* x_{t-1} at t; at the first token of a sequence what came before, or 0. x [b s ..], before [q ..] or NULL. */
+/* x_{t-1} at t; at the first token of a sequence the value before it, or 0. x [b s ..], before [q ..] or NULL. */
 static kr_tensor *previous(kr_tape *tape, const kr_mamba3_spans *spans, kr_tensor *x, kr_tensor *before_q)
 {
     kr_dtype result;

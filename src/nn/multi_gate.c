@@ -15,8 +15,8 @@
 double kr_multi_gate_depth_bias(int64_t n_mix, int64_t n_stream)
 {
     if (n_mix < 1 || n_stream < 1) return NAN;
-    const double room = sqrt((double)n_mix / 21) * (exp(3) + 1) - (double)n_stream;
-    return room > 0 ? -log(room) : NAN;
+    const double exp_minus_bias = sqrt((double)n_mix / 21) * (exp(3) + 1) - (double)n_stream;
+    return exp_minus_bias > 0 ? -log(exp_minus_bias) : NAN;
 }
 
 bool kr_residual_check(kr_ctx *ctx, const char *op, const kr_residual *residual)

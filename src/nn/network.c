@@ -11,7 +11,7 @@ static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr
     kr_tensor *y = !net->is_vocab ? kr_linear(tape, x, net->in_proj, net->in_proj_bias)
                    : in_f32       ? kr_embedding_to_widen(tape, net->embedding_wd, x, later)
                                   : kr_embedding(tape, net->embedding_wd, x);
-    /* a stream of halves begins as one, though the bias is wider */
+    /* a 16-bit stream starts as 16-bit, though the bias is wider */
     if (!in_f32 && kr_dtype_is_half(x->dtype)) y = kr_cast(tape, y, x->dtype);
     if (!y) kr_blame(tape->ctx, "%s, input", op);
     return y;
@@ -23,7 +23,8 @@ kr_head kr_network_head(const kr_network *net)
     return (kr_head){ net->head_wd ? net->head_wd : net->embedding_wd, NULL };
 }
 
-/* Norm and head of tokens by one kernel, where a device has one that pays, and nobody reads what is between them. */
+/* Norm and head of tokens in one kernel, if the device has one that is profitable and the normed stream is not an
+ * output. */
 static kr_tensor *leave_at_once(kr_tape *tape, const kr_network *net, kr_tensor *x_bd)
 {
     const kr_head head = kr_network_head(net);
@@ -51,7 +52,7 @@ static kr_tensor *leave_at_once(kr_tape *tape, const kr_network *net, kr_tensor 
     return KR_RUN(tape->ctx, decode_linear[KR_REAL_F32], &args) ? y_bw : NULL;
 }
 
-/* What the stack made -> out->hidden, what the head is applied to -> out->y; NULL if they are skipped. */
+/* The stack's output -> out->hidden, the head's output -> out->y; NULL if they are skipped. */
 static void leave(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, const kr_call *call,
                   kr_network_out *out)
 {

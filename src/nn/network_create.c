@@ -67,7 +67,7 @@ static kr_tensor *declare_linear(kr_params *params, const char *name, const char
         params, &(kr_param_spec){ .name = name, .axes = axes, .dtype = dtype, .shape = KR_SHAPE(out, in) });
 }
 
-/* Both ends; their rows come last, for only the stack knows its width and type. */
+/* Input and output modules; their rows come last, since the stack defines width and type. */
 static void declare_ends(kr_network *net, kr_dtype dtype, int64_t nd)
 {
     const kr_network_config *c = &net->config;

@@ -1,4 +1,4 @@
-/* network_custom.c - a network put together by hand: the program's function, and the states of what it runs. */
+/* network_custom.c - a custom network: the program's forward function, and the states of its blocks. */
 #include "base/sized.h"
 #include "nn/block_config.h"
 #include "nn/network_impl.h"

@@ -23,7 +23,7 @@ struct kr_network {
     bool is_custom;
     kr_custom_network custom; /* parts is NULL */
     int64_t nslots;
-    const kr_block **slots; /* [nslots]: what each slot of its states is of */
+    const kr_block **slots; /* [nslots]: family of each slot of its states */
 };
 
 /* The slots of its states, and the block that one is of. */

@@ -30,7 +30,7 @@ struct kr_params {
     kr_ctx *ctx;
     kr_arena arena; /* rows, names, segments */
     row **rows;
-    int64_t count, room;
+    int64_t count, capacity;
     slab slabs[KR_DTYPE_F16 + 1]; /* by kr_dtype */
     char prefix[PREFIX_BYTES];
 };
@@ -57,7 +57,7 @@ void kr_params_destroy(kr_params *params)
     for (int t = 0; t <= KR_DTYPE_F16; t++)
         if (params->slabs[t].data)
             kr_memory_free(kr_float_memory(params->ctx), params->slabs[t].data, params->slabs[t].bytes);
-    kr_memory_free(memory, params->rows, (size_t)params->room * sizeof *params->rows);
+    kr_memory_free(memory, params->rows, (size_t)params->capacity * sizeof *params->rows);
     kr_arena_deinit(&params->arena);
     kr_memory_free(memory, params, sizeof *params);
 }
@@ -102,30 +102,28 @@ static kr_segment *copy_segments(kr_arena *arena, const kr_param_spec *spec)
     return copy;
 }
 
-static bool make_room(kr_params *params)
+static bool reserve_row(kr_params *params)
 {
-    if (params->count < params->room) return true;
+    if (params->count < params->capacity) return true;
     kr_memory *memory = &params->ctx->memory;
-    const int64_t room = params->room ? 2 * params->room : 16;
-    row **rows = kr_memory_alloc(memory, (size_t)room * sizeof *rows);
+    const int64_t capacity = params->capacity ? 2 * params->capacity : 16;
+    row **rows = kr_memory_alloc(memory, (size_t)capacity * sizeof *rows);
     if (!rows) return false;
     if (params->count) memcpy(rows, params->rows, (size_t)params->count * sizeof *rows);
-    kr_memory_free(memory, params->rows, (size_t)params->room * sizeof *rows);
+    kr_memory_free(memory, params->rows, (size_t)params->capacity * sizeof *rows);
     params->rows = rows;
-    params->room = room;
+    params->capacity = capacity;
     return true;
 }
 
 static row *new_row(kr_params *params, const kr_param_spec *spec)
 {
     row *r = kr_arena_alloc(&params->arena, sizeof *r);
-    if (!r || !make_room(params)) return NULL;
-    *r = (row){
-        .seen = { .init = spec->init, .init_scale = 1, .has_decay = spec->has_decay, .n_segments = spec->n_segments },
-        .is_residual_out = spec->is_residual_out,
-        .is_proj_bias = spec->is_proj_bias,
-        .is_linear = spec->is_linear
-    };
+    if (!r || !reserve_row(params)) return NULL;
+    *r = (row){ .seen = { .init = spec->init, .init_scale = 1, .has_decay = spec->has_decay, .n_segments = spec->n_segments },
+                .is_residual_out = spec->is_residual_out,
+                .is_proj_bias = spec->is_proj_bias,
+                .is_linear = spec->is_linear };
     r->seen.name = copy_text(&params->arena, params->prefix, spec->name);
     r->seen.axes = copy_text(&params->arena, "", spec->axes);
     if (spec->n_segments) r->seen.segments = copy_segments(&params->arena, spec);

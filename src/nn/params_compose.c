@@ -25,7 +25,7 @@ static bool check_name(const kr_params *params, const char *op, const char *name
            kr_require(ctx, !kr_params_find(params, name), KR_ERR_ARG, "%s: there is a parameter %s already", op, name);
 }
 
-/* Draws that would be no numbers, or none at all. */
+/* Checks for ranges that would give NaN or no values. */
 static bool check_init(kr_ctx *ctx, const char *op, const char *name, const kr_init *init)
 {
     const double a = init->a, b = init->b, c = init->c;

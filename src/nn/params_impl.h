@@ -1,4 +1,5 @@
-/* params_impl.h - building a parameter table: modules declare their rows under a prefix, then all memory is had at once.
+/* params_impl.h - building a parameter table: modules declare their rows under a prefix, then all memory is allocated
+ * at once.
  *
  *   kr_params *params = kr_params_create(ctx);
  *   size_t outer = kr_params_enter(params, "layers.%d.", 0);
@@ -29,21 +30,21 @@ typedef struct kr_param_spec {
     const kr_segment *segments;
 } kr_param_spec;
 
-/* Appends to the prefix of later names; what it was, for leave. */
+/* Appends to the prefix of later names; returns the previous length, for leave. */
 size_t kr_params_enter(kr_params *params, const char *format, ...) KR_PRINTF(2, 3);
 void kr_params_leave(kr_params *params, size_t outer);
 
 /* Tensors are made by add, but have no memory until seal. NULL params or an earlier error: NULL. */
 kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec);
 
-/* The same for a linear weight [o i]: it decays, and begins as kr_init_linear if init is left 0. */
+/* The same for a linear weight [o i]: it decays, and its initial values are kr_init_linear's if init is 0. */
 kr_tensor *kr_params_add_linear(kr_params *params, const kr_param_spec *spec);
 
 /* The same for a vector without weight decay: a bias, a gain, a rate. */
 kr_tensor *kr_params_add_vector(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
                                 kr_init init);
 
-/* The bias of a projection with `fan_in` inputs and a weight of `dtype`: a small parameter, in f32 beside halves;
+/* The bias of a projection with `fan_in` inputs and a weight of `dtype`: a small parameter, in f32 for a 16-bit weight;
  * kr_params_zero_biases finds these. */
 kr_tensor *kr_params_add_bias(kr_params *params, const char *name, const char *axes, kr_dtype dtype, int64_t count,
                               int64_t fan_in);
@@ -54,19 +55,19 @@ void kr_params_zero_biases(kr_params *params);
 /* Multiplies the initial values of residual outputs by `scale`. Before seal. */
 void kr_params_rescale_residual(kr_params *params, double scale);
 
-/* Gives every tensor its memory, one slab for each type, all zero. */
+/* Allocates the memory of all tensors, one slab for each type, all zero. */
 bool kr_params_allocate(kr_params *params);
 
 /* The same, and the initial values. */
 bool kr_params_seal(kr_params *params);
 
-/* A row over a tensor that is there already, of the spec's shape; a shared one stays its owner's. */
+/* A row for an existing tensor of the spec's shape; a shared tensor still belongs to its owner. */
 bool kr_params_put(kr_params *params, const kr_param_spec *spec, double init_scale, kr_tensor *tensor, bool is_shared);
 
 /* Drops the rows from `count` on; their tensors are not destroyed. */
 void kr_params_shorten(kr_params *params, int64_t count);
 
-/* What a row was declared as, but for dtype and shape, which its tensor has. */
+/* The declaration of a row, without dtype and shape, which its tensor has. */
 kr_param_spec kr_params_spec_at(const kr_params *params, int64_t i);
 
 kr_ctx *kr_params_ctx(const kr_params *params);

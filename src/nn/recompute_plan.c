@@ -1,10 +1,11 @@
-/* recompute_plan.c - which layers are run again in the backward pass, so that the tape stays under a budget of bytes.
+/* recompute_plan.c - choice of the layers that are recomputed in the backward pass, so that the tape stays within a
+ * memory budget.
  *
- * One layer is measured on a tape of its own, for the load at hand. With n layers, m of them recorded, forward and
+ * One layer is measured on a separate tape, for the current shapes. With n layers, m of them recorded, forward and
  * backward of the stack then need at most
- *   bytes so far + m recorded + (n - m) recomputed + n state_grad + backward
- * where backward counts the layer that is run again; without any, m = n, there is none. The largest m that fits is
- * taken. Layers differ by their streams and markers: the one with the most stands for all.
+ *   bytes in use + m recorded + (n - m) recomputed + n state_grad + backward
+ * where backward includes the recomputed layer; with m = n there is none. The largest m that fits is used. Layers
+ * differ by their streams and markers: the one with the most is measured for all.
  */
 #include "nn/layers_impl.h"
 
@@ -56,7 +57,7 @@ static kr_tensor *carried_over(kr_tape *tape, const kr_tensor *x)
     return y && kr_assign(tape->ctx, y, x) ? y : NULL;
 }
 
-/* What the measured layer reads: as many streams as there may be, and a state for each row or sequence. */
+/* Inputs of the measured layer: as many streams as there may be, and a state for each row or sequence. */
 static void make_leaves(kr_tape *tape, const kr_layer_job *job, const kr_layer_load *load, int64_t nstates,
                         kr_flow *flow, kr_cache *cache)
 {
@@ -69,7 +70,7 @@ static void make_leaves(kr_tape *tape, const kr_layer_job *job, const kr_layer_l
     for (int i = 0; i < s->kind->ncache; i++) cache->tensors[i] = kr_input(tape, cache->tensors[i]);
 }
 
-/* Gradients of ones for all that the layer made. */
+/* Backward pass with gradients of 1 for all outputs of the layer. */
 static void differentiate(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, const kr_cache *after)
 {
     kr_tensor *results[1 + KR_STREAMS_MAX + KR_CACHE_TENSORS] = { flow->x };
@@ -80,7 +81,7 @@ static void differentiate(kr_tape *tape, const kr_layer_job *job, const kr_flow 
     kr_backward_from(tape, n, results, NULL);
 }
 
-/* What is left of the backward pass, but for the gradients that the layer below consumes. */
+/* Bytes in use after the backward pass, without the gradients that the layer below consumes. */
 static size_t bytes_left(kr_tape *tape, const kr_flow *in)
 {
     kr_tensor *const *streams = in->streams;
@@ -114,8 +115,9 @@ static bool measure(kr_tape *tape, const kr_layer_job *job, const kr_layer_load 
     return !kr_ctx_failed(tape->ctx);
 }
 
-/* The layer with the most streams, on a tape of its own. */
-static bool measure_apart(const kr_layer_job *job, const kr_layer_load *load, int64_t nstates, kr_layer_costs *costs)
+/* Measures the layer with the most streams, on a separate tape. */
+static bool measure_on_own_tape(const kr_layer_job *job, const kr_layer_load *load, int64_t nstates,
+                                kr_layer_costs *costs)
 {
     const kr_layers *s = job->layers;
     kr_layer_job typical = *job;
@@ -160,13 +162,13 @@ static void unlock(kr_layer_measured *m)
 static bool costs_of(const kr_layer_job *job, const kr_layer_load *load, int64_t nstates, kr_layer_costs *costs)
 {
     kr_layer_measured *last = job->layers->measured;
-    if (job->seq_start_bs || job->reset_bs) return measure_apart(job, load, nstates, costs);
+    if (job->seq_start_bs || job->reset_bs) return measure_on_own_tape(job, load, nstates, costs);
     lock(last);
     const bool is_known = is_same(load, &last->load);
     if (is_known) *costs = last->costs;
     unlock(last);
     if (is_known) return true;
-    if (!measure_apart(job, load, nstates, costs)) return false;
+    if (!measure_on_own_tape(job, load, nstates, costs)) return false;
     lock(last);
     last->load = *load;
     last->costs = *costs;
@@ -182,7 +184,7 @@ static int64_t rows_to_come(const kr_layers *s, int64_t v)
     return rows;
 }
 
-/* Joining those rows with x and the streams, and gradients on their way back. */
+/* Concatenating those rows with x and the streams, and the gradients of that. */
 static size_t splice_bytes(const kr_layers *s, int64_t v, const kr_layer_load *load)
 {
     size_t joins = 0;
@@ -210,7 +212,7 @@ int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow
     size_t fixed = kr_tape_bytes(tape) + n * costs.state_grad + costs.backward;
     if (run->has_markers) fixed += splice_bytes(s, job->v, &load);
     const size_t all = fixed + (n - 1) * costs.recorded, least = fixed + n * costs.recomputed;
-    if (all <= budget) return job->v; /* nothing is run again, in a layer's worth of room */
+    if (all <= budget) return job->v; /* every layer is recorded, none is recomputed */
     if (!kr_require(tape->ctx, least <= budget, KR_ERR_ARG,
                     "%s: recompute_budget = %zu bytes, but x %s needs %zu at the least; raise it, or cut the batch or "
                     "the sequence",

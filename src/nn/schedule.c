@@ -33,7 +33,7 @@ int64_t kr_bidi_schedule_at(kr_bidi_schedule schedule, const int64_t *custom, in
 {
     if (!is_in_range(v, n_virtual, n_layers) || n_virtual % 2) return -1;
     const int64_t pair = v / 2, npairs = n_virtual / 2, way = v % 2;
-    const int64_t nway = way ? n_layers / 2 : n_layers - n_layers / 2; /* weights that go this way */
+    const int64_t nway = way ? n_layers / 2 : n_layers - n_layers / 2; /* weight sets of this direction */
     switch (schedule) {
     case KR_BIDI_SCHEDULE_STRIDED_CYCLIC: return nway ? pair % nway * 2 + way : -1;
     case KR_BIDI_SCHEDULE_STRIDED_STRETCHED: {

@@ -1,4 +1,4 @@
-/* single_layer.c - one layer as an object of its own: a stack of one set of weights, whose cache is the caller's. */
+/* single_layer.c - a single layer as an object: a stack of one set of weights, whose cache the caller owns. */
 #include "nn/layers_impl.h"
 
 #define OP "layer.create"
@@ -27,7 +27,7 @@ static kr_layers_config stack_config(const kr_layer_config *c)
     return stack;
 }
 
-/* The stack with a table of its own; NULL after an error. */
+/* The stack with its own parameter table; NULL after an error. */
 static kr_layers *make_stack(kr_ctx *ctx, const kr_layer_config *c)
 {
     const kr_layers_config config = stack_config(c);

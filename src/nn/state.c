@@ -1,7 +1,8 @@
-/* state.c - what a stack remembers: a cache for each slot, the caller's own or on a tape.
+/* state.c - recurrent state of a stack: a cache for each slot, owned by the caller or on a tape.
  *
- * The caller's tensors are frozen parameters, which every tape takes as constants. A state on a tape lies in the tape's
- * arena of headers, its tensors are the tape's. Struct, slots and the cursors of layers are one block either way.
+ * The caller's tensors are frozen parameters, which every tape takes as constants. A state on a tape is allocated in
+ * the tape's arena of headers, and the tape owns its tensors. Struct, slots and the cursors of layers are one block
+ * either way.
  */
 #include "nn/state_impl.h"
 
@@ -33,7 +34,7 @@ static void copy_cursors(kr_state *to, const kr_state *from)
     to->cursors.layers = layers;
 }
 
-/* A fresh state in box_bytes(nslots) bytes at `box`. */
+/* An initial state in box_bytes(nslots) bytes at `box`. */
 static kr_state *lay_out(void *box, kr_ctx *ctx, kr_tape *tape, const kr_state_layout *layout, int64_t batch)
 {
     const int64_t nslots = layout->nslots;
@@ -196,7 +197,7 @@ static bool fits(const kr_tensor *to, const kr_tensor *from)
 
 static bool assign_tensor(kr_ctx *ctx, kr_tensor *to, const kr_tensor *from)
 {
-    /* a detached state, or one that passed through a call untouched, lies in this very memory */
+    /* a detached state, or one that a call returned unchanged, uses this same memory */
     if (!to || to->data == from->data) return true;
     kr_wrote(to);
     return kr_assign(ctx, to, from);
@@ -209,30 +210,30 @@ kr_tensor *kr_state_tensor(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
     return x;
 }
 
-/* New tensors where those of `to` do not fit, into fresh [nslots], NULL elsewhere. */
-static bool make_tensors(const kr_state *to, const kr_state *from, kr_cache *fresh)
+/* New tensors where those of `to` do not fit, into new_caches [nslots], NULL elsewhere. */
+static bool make_tensors(const kr_state *to, const kr_state *from, kr_cache *new_caches)
 {
     for (int64_t s = 0; s < to->nslots; s++)
         for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++) {
             const kr_tensor *x = from->slots[s].tensors[i];
             if (!x || fits(to->slots[s].tensors[i], x)) continue;
-            fresh[s].tensors[i] = kr_state_tensor(to->ctx, x->dtype, kr_tensor_shape(x));
-            if (!fresh[s].tensors[i]) return kr_blame(to->ctx, "state.copy");
+            new_caches[s].tensors[i] = kr_state_tensor(to->ctx, x->dtype, kr_tensor_shape(x));
+            if (!new_caches[s].tensors[i]) return kr_blame(to->ctx, "state.copy");
         }
     return true;
 }
 
-/* Gives `to` tensors of from's shapes, all of them or, after an error, none. */
+/* Allocates tensors of from's shapes in `to`: all of them or, after an error, none. */
 static bool reshape_tensors(kr_state *to, const kr_state *from)
 {
     kr_memory *memory = &to->ctx->memory;
     const size_t bytes = (size_t)to->nslots * sizeof(kr_cache);
-    kr_cache *fresh = kr_memory_alloc_zeroed(memory, bytes);
-    if (!fresh) return kr_fail(to->ctx, KR_ERR_NOMEM, "state.copy: no memory for a plan of %zu bytes", bytes);
-    const bool made = make_tensors(to, from, fresh);
+    kr_cache *new_caches = kr_memory_alloc_zeroed(memory, bytes);
+    if (!new_caches) return kr_fail(to->ctx, KR_ERR_NOMEM, "state.copy: no memory for a plan of %zu bytes", bytes);
+    const bool made = make_tensors(to, from, new_caches);
     for (int64_t s = 0; s < to->nslots; s++)
         for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++) {
-            kr_tensor **own = &to->slots[s].tensors[i], *spare = fresh[s].tensors[i];
+            kr_tensor **own = &to->slots[s].tensors[i], *spare = new_caches[s].tensors[i];
             if (made && !fits(*own, from->slots[s].tensors[i])) {
                 kr_tensor *old = *own;
                 *own = spare;
@@ -240,7 +241,7 @@ static bool reshape_tensors(kr_state *to, const kr_state *from)
             }
             kr_param_destroy(spare);
         }
-    kr_memory_free(memory, fresh, bytes);
+    kr_memory_free(memory, new_caches, bytes);
     return made;
 }
 
@@ -405,7 +406,7 @@ static const char *slot_status(const kr_state *state, int64_t slot)
     return kr_state_slot_is_initial(state, slot) ? "initial" : "in use";
 }
 
-/* Can state i stand beside the first one? */
+/* Can state i be joined with the first one? */
 static bool joins_first(kr_tape *tape, const char *op, const kr_state *first, const kr_state *state, int64_t i)
 {
     kr_ctx *ctx = tape->ctx;

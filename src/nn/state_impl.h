@@ -8,7 +8,7 @@
 
 #define KR_CURSOR_MAX (INT64_C(1) << 53) /* of announced lengths and of cursors, so that sums of them fit */
 
-/* Where the levels of markers stand: outputs already emitted at each. Levels are the network's tokens, the stack's
+/* Positions of the levels of markers: outputs already emitted at each. Levels are the network's tokens, the stack's
  * latents, then the latents of each virtual layer. */
 typedef struct kr_cursors {
     bool is_on;       /* a length was announced */
@@ -23,8 +23,8 @@ struct kr_state {
     int64_t nslots, batch;
     kr_cache *slots; /* [nslots]: each with its family; all tensors NULL: nothing went through */
     kr_cursors cursors;
-    bool is_inconsistent;         /* a call that moved it on in place failed half-way */
-    struct kr_deferred *deferred; /* tokens that it has not been given yet (nn/deferred_state.h); NULL: none, ever */
+    bool is_inconsistent;         /* a call that updates it in place failed midway */
+    struct kr_deferred *deferred; /* deferred updates (nn/deferred_state.h); NULL: never deferred */
 };
 
 /* The slots that a state is made of: all of one family, or one for each block of a list. */
@@ -61,7 +61,7 @@ bool kr_state_flush(const char *op, const kr_state *state);
 /* Can an op on the tape read it? False after an error. */
 bool kr_state_usable(kr_tape *tape, const char *op, const kr_state *state);
 
-/* A fresh state on the tape, cursors off; NULL after an error. */
+/* An initial state on the tape, cursors off; NULL after an error. */
 kr_state *kr_state_new(kr_tape *tape, const kr_state_layout *layout, int64_t batch);
 
 /* Is the slot without tensors? */

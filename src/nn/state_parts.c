@@ -61,7 +61,7 @@ kr_status kr_state_set_part(kr_state *state, int64_t first, const kr_state *part
     return ctx->status;
 }
 
-/* All tensors are there, of this context, with a row for each of the state's. */
+/* Are all tensors set, of this context, with as many rows as the state? */
 static bool check_cache(const kr_state *state, const char *op, const kr_cache *cache)
 {
     kr_ctx *ctx = state->ctx;

@@ -21,7 +21,7 @@ typedef struct binary_op {
 #include "kernels/binary.def"
 #undef KR_BINARY
 
-/* Gives input i the gradient g of the output's shape. */
+/* Adds g, which has the output's shape, to the gradient of input i. */
 static void give_summed(kr_back *back, int i, kr_tensor *g)
 {
     kr_back_accumulate(back, i, kr_sum_to(kr_back_tape(back), g, kr_tensor_shape(kr_back_in(back, i))));

@@ -1,4 +1,4 @@
-/* concat.c - concat and pad: operands copied side by side. Gradients are the matching slices of g_y. */
+/* concat.c - concat and pad: operands copied next to each other. Gradients are the corresponding slices of g_y. */
 #include "ops/ops.h"
 
 #include <stdio.h>

@@ -16,7 +16,7 @@ typedef struct conv_attrs {
     int nparts; /* that y is cut into, the outputs before the window; 0: it is one */
 } conv_attrs;
 
-/* A gradient [b s ..], row-major; 0 where none arrived: a consumer of the window alone leaves y without one. */
+/* A gradient [b s ..], row-major; 0 if there is none: y has no gradient if only the window was used. */
 static kr_tensor *gradient_of(kr_back *back, int out)
 {
     kr_tape *tape = kr_back_tape(back);
@@ -25,7 +25,7 @@ static kr_tensor *gradient_of(kr_back *back, int out)
     return g ? kr_contiguous(tape, g) : kr_zeros(tape, kr_grad_dtype(y), kr_tensor_shape(y));
 }
 
-/* Those of y's parts side by side: rounded, if all of them are. */
+/* The gradients of y's parts, concatenated: bf16 if all of them are. */
 static kr_column_parts gradients_of_parts(kr_back *back, int nparts)
 {
     kr_column_parts columns = { .count = nparts };
@@ -109,7 +109,7 @@ static bool bind_conv(kr_tape *tape, kr_tensor *const *in, kr_tensor *seq_start,
                       KR_TEXT_OF_SHAPE(&KR_SHAPE(sequences->count, d->v, d->k)));
 }
 
-/* x as the kernel takes it: channels adjacent, tokens and rows any distance apart. */
+/* x as the kernel takes it: channels adjacent, tokens and rows of any stride. */
 static kr_tensor *with_adjacent_channels(kr_tape *tape, kr_tensor *x)
 {
     return x->dims[2] <= 1 || x->strides[2] == 1 ? x : kr_contiguous(tape, x);
@@ -126,7 +126,7 @@ static bool take_operands(kr_tape *tape, kr_tensor **in, kr_dtype *result)
     return true;
 }
 
-/* y, of bf16 where it is rounded, and the window. */
+/* y, bf16 with autocast, and the window. */
 static bool run_conv(kr_tape *tape, const kr_dims *d, kr_tensor *const *in, const conv_attrs *attrs, bool is_autocast,
                      kr_tensor **y, kr_tensor **window)
 {

@@ -10,7 +10,7 @@ kr_tensor *kr_full(kr_tape *tape, kr_dtype dtype, kr_shape shape, double value)
 }
 
 /* A header for the caller's memory, to read from. */
-static bool lend(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape *shape, const void *data, kr_tensor *x)
+static bool borrow(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape *shape, const void *data, kr_tensor *x)
 {
     if (!kr_tape_ready(tape, op)) return false;
     const int64_t count = kr_shape_count(shape);
@@ -29,23 +29,23 @@ static bool lend(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape *
 
 kr_tensor *kr_from_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const void *data)
 {
-    kr_tensor lent;
-    if (!lend(tape, "from_data", dtype, &shape, data, &lent)) return NULL;
+    kr_tensor borrowed;
+    if (!borrow(tape, "from_data", dtype, &shape, data, &borrowed)) return NULL;
     kr_tensor *y = kr_new(tape, dtype, shape);
-    return y && kr_tensor_take(y, &lent) ? y : NULL;
+    return y && kr_tensor_take(y, &borrowed) ? y : NULL;
 }
 
 kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int64_t *strides, const void *data)
 {
-    kr_tensor lent;
-    if (!lend(tape, "view_data", dtype, &shape, data, &lent)) return NULL;
+    kr_tensor borrowed;
+    if (!borrow(tape, "view_data", dtype, &shape, data, &borrowed)) return NULL;
     if (kr_ctx_on_device(tape->ctx)) {
         kr_tensor *y = kr_new(tape, dtype, shape); /* the device does not see the caller's memory */
-        if (strides) memcpy(lent.strides, strides, (size_t)shape.rank * sizeof *strides);
-        return y && kr_tensor_take(y, &lent) ? y : NULL;
+        if (strides) memcpy(borrowed.strides, strides, (size_t)shape.rank * sizeof *strides);
+        return y && kr_tensor_take(y, &borrowed) ? y : NULL;
     }
-    kr_tensor *view = kr_view_of(tape, &lent, &shape, strides, 0);
-    if (view) view->storage = NULL; /* the memory is the caller's, and `lent` does not last */
+    kr_tensor *view = kr_view_of(tape, &borrowed, &shape, strides, 0);
+    if (view) view->storage = NULL; /* the memory is the caller's; `borrowed` is a temporary */
     return view;
 }
 

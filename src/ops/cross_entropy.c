@@ -54,7 +54,7 @@ static kr_tensor *score(kr_tape *tape, const kr_tensor *x, const kr_labels *labe
     return KR_RUN(tape->ctx, cross_entropy[kr_real_of(x->dtype)], &args) ? loss_r : NULL;
 }
 
-/* The way in: options, shapes, types, labels. *logits comes out contiguous and of a type to compute in. */
+/* Checks options, shapes, types and labels. *logits becomes contiguous and of a type to compute in. */
 static bool enter(kr_tape *tape, const char *op, kr_tensor **logits, kr_tensor *labels,
                   const kr_cross_entropy_options *given, kr_cross_entropy_options *o, kr_labels *out)
 {

@@ -2,13 +2,13 @@
  *
  *   x [..]    y = x m / (1 - p), m = 0 with probability p, else 1    g_x = g_y m / (1 - p)
  *
- * m is a function of seed, stream and element number; it is not saved: backward draws it again.
+ * m is a function of seed, stream and element number; it is not saved: backward computes it again.
  */
 #include "ops/ops.h"
 
 KR_DEFAULTS(kr_dropout_options) = { .size = sizeof(kr_dropout_options), .stream = KR_NEXT_STREAM };
 
-/* What m is a function of. */
+/* The inputs of m. */
 typedef struct draw {
     uint64_t seed, stream, first;
     double p;

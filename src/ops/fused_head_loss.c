@@ -1,12 +1,12 @@
-/* fused_head_loss.c - the linear head of a network in one with the cross-entropy of its logits.
+/* fused_head_loss.c - the linear head of a network, fused with the cross-entropy of its logits.
  *
  *   hidden [.. d], weight [w d], bias [w], labels [..]:   loss = cross_entropy(hidden weight^T + bias, labels)
  *
- * Logits are made for some rows at a time and turned into their gradient g where they stand; the products that need g
- * follow while it is there: g_hidden = g weight, g_weight += g^T hidden, g_bias += column sums of g. So the forward pass
- * leaves the gradients for an incoming gradient of 1, and the backward pass multiplies by the one that comes.
- * Where products round their operands to bf16 (kr_autocasts_operands), hidden, weight and g are rounded once each.
- *   saved: g_hidden, g_weight, g_bias, as far as they are wanted.   Where nothing is recorded none of them is made.
+ * Logits are computed for a chunk of rows and replaced by their gradient g in place; the products with g follow at
+ * once: g_hidden = g weight, g_weight += g^T hidden, g_bias += column sums of g. So the forward pass computes the
+ * gradients for an incoming gradient of 1, and the backward pass scales them. Where products round their operands to
+ * bf16 (kr_autocasts_operands), hidden, weight and g are rounded once each.
+ *   saved: g_hidden, g_weight, g_bias, if they are needed.   Where nothing is recorded none of them is made.
  * Rows that are not scored are left out of all products.
  */
 #include "ops/loss_impl.h"
@@ -31,9 +31,9 @@ typedef struct head_job {
     kr_tensor *g[NINPUTS];                     /* [r d], [v d], [v]; NULL: not wanted */
     kr_tensor *operand_vd;                     /* the weight as products take it */
     kr_tensor *loss_q, *stats;                 /* of the scored rows */
-    /* room for one chunk */
+    /* space for one chunk */
     kr_tensor *logits_cv, *rows_cd, *g_rows_cd, *g_bias_v;
-    kr_tensor *g_cv; /* of halves; NULL: g stands where the logits were */
+    kr_tensor *g_cv; /* in bf16 or f16; NULL: g overwrites the logits */
 } head_job;
 
 /* ---- backward ---- */
@@ -51,7 +51,7 @@ static void head_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_tensor *g_loss = kr_back_grad(back, 0);
-    const double g = g_loss->is_one ? 1 : kr_item(g_loss); /* 1 is what is known without waiting for a device */
+    const double g = g_loss->is_one ? 1 : kr_item(g_loss); /* 1 is known without synchronizing with a device */
     for (int i = 0; i < NINPUTS; i++) {
         kr_tensor *own = kr_back_saved(back, i);
         if (!own || !kr_back_wants(back, i)) continue;
@@ -178,8 +178,8 @@ static bool run_chunks(head_job *job)
     return ok;
 }
 
-/* Gradients to be filled in, where they are wanted: saved[i] whole, job->g[i] the part that takes part. What no chunk
- * writes is 0. */
+/* Gradients to be computed, if needed: saved[i] the whole, job->g[i] the columns of the softmax. Elements that no chunk
+ * writes are 0. */
 static bool make_gradients(head_job *job, kr_tensor *const *in, int64_t nv, kr_tensor **saved)
 {
     kr_tape *tape = job->tape;

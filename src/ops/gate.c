@@ -1,8 +1,8 @@
 /* gate.c - the gate of the blocks: y = x silu(z), elementwise.
  *
  *   x, z, y [..];  g_x = g_y silu(z), g_z = g_y x silu'(z)
- * x and z are often parts of one projection, so that their rows lie apart; they are read where they are, and so are
- * their gradients written. An x that is rounded is read so.
+ * x and z are often parts of one projection, so that their rows are strided; they are read in place, and their
+ * gradients are written in place. An x in bf16 (autocast) is read as such.
  */
 #include "ops/ops.h"
 
@@ -44,7 +44,7 @@ static void gate_backward(kr_back *back)
 
 static const kr_rule gate_rule = { .name = "gate", .backward = gate_backward };
 
-/* as_operand: of bf16 where products would round it. */
+/* as_operand: bf16 if matrix products would cast it. */
 static kr_tensor *gate(kr_tape *tape, kr_tensor *x, kr_tensor *z, bool as_operand)
 {
     kr_dims d;

@@ -1,9 +1,9 @@
-/* gather.c - elements and rows by number; gradients are added where the values came from.
+/* gather.c - elements and rows by index; gradients are added at the same indices.
  *
  *   gather:    y[o, j, i] = x[o, id[o, j, i], i];   g_x[o, id[o, j, i], i] += g_y[o, j, i]
  *   embedding: y[o, :] = table[id[o], :];           g_table[id[o], :] += g_y[o, :]
  *
- * Rows of a table of halves are moved as they are; their gradient is summed up in f32 and rounded once.
+ * Rows of a 16-bit table are copied without conversion; their gradient is accumulated in f32 and rounded once.
  */
 #include "ops/ops.h"
 
@@ -41,9 +41,9 @@ static void gather_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     kr_tensor *g = kr_contiguous(tape, kr_back_grad(back, 0));
-    bool fresh;
-    kr_tensor *g_x = kr_back_into(back, 0, &fresh);
-    if (!g || !g_x || (fresh && !kr_assign_value(tape->ctx, g_x, 0))) return;
+    bool is_new;
+    kr_tensor *g_x = kr_back_into(back, 0, &is_new);
+    if (!g || !g_x || (is_new && !kr_assign_value(tape->ctx, g_x, 0))) return;
     kr_gather_args args = gather_args(kr_back_in(back, 0), kr_back_in(back, 1), *(const int *)kr_back_attrs(back));
     args.x = g->data;
     args.y = g_x->data;
@@ -102,15 +102,15 @@ static void embedding_backward(kr_back *back)
             kr_back_accumulate(back, 0, kr_cast(tape, sum, type));
         return;
     }
-    bool fresh;
-    kr_tensor *g_table = kr_back_into(back, 0, &fresh);
-    if (!g || !g_table || (fresh && !kr_assign_value(tape->ctx, g_table, 0))) return;
+    bool is_new;
+    kr_tensor *g_table = kr_back_into(back, 0, &is_new);
+    if (!g || !g_table || (is_new && !kr_assign_value(tape->ctx, g_table, 0))) return;
     add_rows(back, g, g_table);
 }
 
 static const kr_rule embedding_rule = { .name = "embedding", .backward = embedding_backward };
 
-/* With `widens` the result of a table of halves is f32, and not recorded; with `later` the kernel is left to the caller. */
+/* With `widens` the result of a 16-bit table is f32, and not recorded; with `later` the caller runs the kernel. */
 static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool widens, kr_embedding_args *later)
 {
     kr_dims d;

@@ -153,7 +153,7 @@ static double sum_output(const check *c, int out, double *y, int64_t count, doub
     return sum;
 }
 
-/* *value <- F; g_out, if it is given: the gradients of F by the outputs. */
+/* *value <- F; g_out, unless NULL: the gradients of F by the outputs. */
 static bool project(const check *c, kr_tape *tape, double *value, kr_tensor **g_out)
 {
     *value = 0;

@@ -1,12 +1,12 @@
 /* linear.c - the linear layer.
  *
  *   x [.. i], weight [o i], bias [o]:   y = x weight^T + bias
- *   g_x = g weight,  g_weight = g^T x,  g_bias = column sums of g; the products go straight into the gradients
+ *   g_x = g weight,  g_weight = g^T x,  g_bias = column sums of g; the products accumulate directly into the gradients
  *
- * Where products round their operands, x and g are rounded once for all that read them; the rounded x is saved.
+ * If products cast their operands to bf16, x and g are cast once for all readers; the bf16 x is saved.
  *
- * A weight of halves is read where it lies, in either direction: no widened copy of it is made. Its gradient is summed
- * up in f32 and rounded once.
+ * A 16-bit weight is read directly in both passes: no f32 copy of it is made. Its gradient is accumulated in f32 and
+ * rounded once.
  */
 #include "ops/ops.h"
 
@@ -14,13 +14,13 @@ enum { X, WEIGHT, BIAS };
 
 static void give(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 {
-    bool fresh = true;
-    kr_tensor *g = a && b ? kr_back_slab(back, i) : NULL; /* of what is rounded for products alone */
-    if (!g && a && b) g = kr_back_into(back, i, &fresh);
-    if (g) kr_run_matmul(kr_back_tape(back)->ctx, g, a, b, NULL, !fresh);
+    bool is_new = true;
+    kr_tensor *g = a && b ? kr_back_slab(back, i) : NULL; /* of a tensor that is bf16 for products only */
+    if (!g && a && b) g = kr_back_into(back, i, &is_new);
+    if (g) kr_run_matmul(kr_back_tape(back)->ctx, g, a, b, NULL, !is_new);
 }
 
-/* a b in f32, rounded to the halves of input i. */
+/* a b in f32, rounded to the 16-bit type of input i. */
 static void give_halves(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 {
     kr_tape *tape = kr_back_tape(back);
@@ -29,7 +29,7 @@ static void give_halves(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
     if (g && kr_run_matmul(tape->ctx, g, a, b, NULL, false)) kr_back_accumulate(back, i, kr_cast(tape, g, x->dtype));
 }
 
-/* Both products, g being as they take it. */
+/* Both products; g already has the products' type. */
 static void give_products(kr_back *back, kr_tensor *g)
 {
     kr_tape *tape = kr_back_tape(back);
@@ -73,12 +73,13 @@ static bool run_panels(kr_ctx *ctx, kr_tensor *y_ro, const kr_tensor *x_ri, cons
     return KR_RUN(ctx, panels[kr_real_of(y_ro->dtype)], &args);
 }
 
-/* Operands brought to their types, and the product [r o]; of parts one may be apart, rounded, from column `from` on. */
+/* Operands converted to their types, and the product [r o]; one part, from column `from` on, may be a separate bf16
+ * tensor. */
 typedef struct product {
     kr_tensor *x_ri, *weight, *bias, *operand, *y_ro, *rounded_ro;
     int64_t from, nrounded; /* columns */
     kr_shape lead;
-    kr_dtype result; /* that y is stored in */
+    kr_dtype result; /* type of y */
 } product;
 
 static bool bring_to_types(kr_tape *tape, kr_tensor **x, product *p)
@@ -102,8 +103,8 @@ static bool run_rows(kr_tape *tape, const product *p, const kr_tensor *y, int64_
            kr_run_matmul(tape->ctx, columns, p->operand, weight_io, bias, false);
 }
 
-/* What is rounded apart, and what comes before and after it side by side. */
-static bool multiply_apart(kr_tape *tape, const product *p)
+/* The bf16 part into its own tensor, and the columns before and after it next to each other. */
+static bool multiply_parts(kr_tape *tape, const product *p)
 {
     const int64_t end = p->from + p->nrounded, after = p->weight->dims[0] - end;
     return (p->from == 0 || run_rows(tape, p, p->y_ro, 0, 0, p->from)) &&
@@ -125,7 +126,7 @@ static bool multiply(kr_tape *tape, kr_tensor *x, product *p)
     if (!p->y_ro || !p->operand || (p->nrounded && !p->rounded_ro)) return false;
     if (takes_panels(tape, p->x_ri, p->weight)) return run_panels(tape->ctx, p->y_ro, p->x_ri, p->weight, p->bias);
     if (p->rounded_ro) p->rounded_ro->is_autocast = true;
-    return p->rounded_ro ? multiply_apart(tape, p) : run_rows(tape, p, p->y_ro, 0, 0, p->y_ro->dims[1]);
+    return p->rounded_ro ? multiply_parts(tape, p) : run_rows(tape, p, p->y_ro, 0, 0, p->y_ro->dims[1]);
 }
 
 static bool record(kr_tape *tape, const kr_rule *rule, product *p, int n_out, kr_tensor **out)
@@ -157,7 +158,7 @@ static int64_t rows_of(const kr_tensor *x)
     return rows;
 }
 
-/* Strides of columns of rows that are `line` elements apart. */
+/* Strides of columns whose rows have the stride `line`. */
 static void strides_in_rows(const kr_shape *shape, int64_t line, int64_t *strides)
 {
     strides[shape->rank - 1] = 1;
@@ -167,7 +168,8 @@ static void strides_in_rows(const kr_shape *shape, int64_t line, int64_t *stride
     }
 }
 
-/* The gradients of all parts [.. size] side by side in g [r o], as far as they are not there; 0 where none arrived. */
+/* Copies the gradients of all parts [.. size] into the columns of g [r o], unless they are stored there already; 0 for
+ * a part without a gradient. */
 static bool gather_parts(kr_back *back, kr_tensor *g_ro)
 {
     kr_tape *tape = kr_back_tape(back);

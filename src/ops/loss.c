@@ -1,4 +1,4 @@
-/* loss.c - what losses share: options, labels, and the sum at the end. */
+/* loss.c - common code of losses: options, labels, and the final sum. */
 #include "ops/loss_impl.h"
 
 #include "base/sized.h"
@@ -89,7 +89,7 @@ static bool count_values(void *user, int64_t first, const double *values, int64_
     return true;
 }
 
-/* The sum of what the rows say, by the device: one number is fetched instead of one for each row. */
+/* The sum over rows on the device: one number is fetched instead of one per row. */
 static bool sum_device(const kr_tensor *stats, int64_t count, int64_t *right)
 {
     kr_tensor *sums = kr_new(stats->tape, stats->dtype, KR_SHAPE(KR_ROW_STATS));

@@ -1,4 +1,4 @@
-/* loss_impl.h - what losses share: options, labels, and the sum at the end. */
+/* loss_impl.h - common code of losses: options, labels, and the final sum. */
 #ifndef KR_OPS_LOSS_IMPL_H
 #define KR_OPS_LOSS_IMPL_H
 
@@ -6,19 +6,19 @@
 
 #include <krait/loss.h>
 
-/* own <- options, checked against w columns of x, which is called `name`. */
+/* own <- options, checked against w columns of x; `name` is x's name in messages. */
 bool kr_cross_entropy_take(kr_tape *tape, const char *op, kr_cross_entropy_options *own,
                            const kr_cross_entropy_options *given);
 bool kr_cross_entropy_check(kr_tape *tape, const char *op, const kr_cross_entropy_options *o, const char *name,
                             const kr_tensor *x, int64_t nw);
 
-/* Columns that take part in the softmax of w. */
+/* Number of the w columns in the softmax. */
 int64_t kr_cross_entropy_columns(const kr_cross_entropy_options *o, int64_t nw);
 
 /* Labels, checked. */
 typedef struct kr_labels {
-    int64_t count;   /* that are scored */
-    double alpha;    /* what their sum is multiplied by */
+    int64_t count;   /* number of scored rows */
+    double alpha;    /* factor of their sum */
     kr_tensor *of_r; /* i64 [rows], -1 where not scored; or [count], of the scored ones alone */
     kr_tensor *rows; /* i64 [count]: which rows those are; NULL: all, in order */
 } kr_labels;

@@ -68,7 +68,7 @@ kr_tensor *kr_operand(kr_tape *tape, kr_tensor *x, int64_t rows)
     return y && kr_assign(tape->ctx, y, x) ? y : NULL;
 }
 
-/* Gives input i the product a b, straight into its gradient where no sum over batches is needed. */
+/* Adds a b to the gradient of input i, directly if no sum over batches is needed. */
 static void give_product(kr_back *back, int i, kr_tensor *a, kr_tensor *b, const kr_shape *batch)
 {
     kr_tape *tape = kr_back_tape(back);
@@ -79,9 +79,9 @@ static void give_product(kr_back *back, int i, kr_tensor *a, kr_tensor *b, const
     const kr_shape own = kr_tensor_shape(x);
     if (!a || !b) return;
     if (kr_shape_equal(&own, &shape)) {
-        bool fresh;
-        kr_tensor *g = kr_back_into(back, i, &fresh);
-        if (g) kr_run_matmul(tape->ctx, g, a, b, NULL, !fresh);
+        bool is_new;
+        kr_tensor *g = kr_back_into(back, i, &is_new);
+        if (g) kr_run_matmul(tape->ctx, g, a, b, NULL, !is_new);
         return;
     }
     kr_tensor *g = kr_new(tape, x->dtype, shape);

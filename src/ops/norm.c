@@ -4,8 +4,8 @@
  *   gate first: u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first: u = x;          q as above;                        y = u q gain silu(z)
  *   backward: kernels/kernels.h, kr_norm_bwd_args.  saved: q       (u is recomputed)
- * x and z are often parts of a projection, so that their rows lie apart; they are read where they are, and so are their
- * gradients written. An x that is rounded is read so.
+ * x and z are often parts of a projection, so that their rows are strided; they are read in place, and their gradients
+ * are written in place. An x in bf16 (autocast) is read as such.
  */
 #include "ops/ops.h"
 
@@ -24,7 +24,7 @@ static void give_gradients(kr_back *back)
     const kr_rows x_rows = kr_rows_of(tape, kr_back_in(back, 0)), z_rows = kr_rows_of(tape, kr_back_in(back, 1));
     kr_tensor *g[3] = { NULL, NULL, NULL }, *slab[2] = { kr_back_slab(back, 0), NULL }, *g_x = NULL;
     if (z_rows.x) slab[1] = kr_back_slab(back, 1);
-    /* a gradient of the residual stream is there already, and is added to */
+    /* the residual stream already has a gradient, which is added to */
     bool is_first = true;
     if (!slab[0] && !z_rows.x && tape->ctx->device->takes_halves && x->dtype == KR_DTYPE_F32)
         g_x = kr_back_into(back, 0, &is_first);
@@ -76,7 +76,7 @@ static bool check_options(kr_tape *tape, const char *op, const kr_norm_options *
            kr_require(tape->ctx, o->eps >= 0, KR_ERR_ARG, "%s: eps = %g, but must not be negative", op, o->eps);
 }
 
-/* as_operand: of bf16 where products would round it. */
+/* as_operand: bf16 if matrix products would cast it. */
 static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tensor *z, kr_tensor *gain,
                        const kr_norm_options *given, bool as_operand)
 {

@@ -19,7 +19,7 @@ static bool check_types(kr_tape *tape, const char *op, const char *names, int co
     *common = KR_DTYPE_F32;
     for (int i = 0; i < count; i++) {
         const kr_tensor *x = *operands[i];
-        if (!x) continue; /* kr_bind judges missing operands */
+        if (!x) continue; /* kr_bind reports missing operands */
         if (!kr_dtype_is_float(x->dtype)) {
             const char *name = nth_name(names, i, &len);
             return kr_fail(tape->ctx, KR_ERR_DTYPE,
@@ -120,7 +120,7 @@ kr_around kr_around_axis(const kr_tensor *x, int axis)
     return a;
 }
 
-/* The distance of x's rows, if there is one for all of them and a row's elements are adjacent. */
+/* The row stride of x, if all rows have the same and a row's elements are adjacent. */
 static bool row_stride(const kr_tensor *x, int64_t *stride)
 {
     const int last = x->rank - 1;

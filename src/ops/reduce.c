@@ -1,7 +1,7 @@
-/* reduce.c - sum, mean and maximum over axes; the place of the maximum along one.
+/* reduce.c - sum, mean and maximum over axes; index of the maximum along one.
  *
  *   sum:  g_x = g_y, repeated        mean: g_x = g_y / count, repeated        max: g_x = g_y at the first maximum
- * Reduced axes that stand together are reduced where they are; otherwise they are moved to the end first.
+ * Adjacent reduced axes are reduced in place; otherwise they are moved to the end first.
  */
 #include "ops/ops.h"
 

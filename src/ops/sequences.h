@@ -1,12 +1,12 @@
-/* sequences.h - which tokens a state runs through: from a marker of starts to the list that the kernels take. */
+/* sequences.h - the sequences of a batch: from a marker of starts to the list that the kernels take. */
 #ifndef KR_OPS_SEQUENCES_H
 #define KR_OPS_SEQUENCES_H
 
 #include "kernels/sequence.h"
 #include "tape/tape_impl.h"
 
-/* In order of row and start; every token of the batch lies in one of them. The list lives as long as the tape's step
- * (or the scope) in which it was made. */
+/* In order of row and start; every token of the batch is in one of them. The list has the lifetime of the tape's step
+ * (or scope) in which it was made. */
 typedef struct kr_sequences {
     int64_t count;
     const kr_sequence *list;
@@ -17,7 +17,7 @@ typedef struct kr_sequences {
 bool kr_sequences_from(kr_tape *tape, const char *op, kr_tensor *seq_start_bs, int64_t nb, int64_t ns,
                        kr_sequences *out);
 
-/* The same for ops that can do with rows without tokens: each is one sequence of length 0. */
+/* The same for ops that accept rows without tokens: each is one sequence of length 0. */
 bool kr_sequences_maybe_empty(kr_tape *tape, const char *op, kr_tensor *seq_start_bs, int64_t nb, int64_t ns,
                               kr_sequences *out);
 

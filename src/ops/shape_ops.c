@@ -1,4 +1,4 @@
-/* shape_ops.c - views: reshape, permute, slice, split, expand, flip. The gradient takes the inverse way. */
+/* shape_ops.c - views: reshape, permute, slice, split, expand, flip. The gradient is the inverse view. */
 #include "ops/ops.h"
 
 #include <string.h>
@@ -15,7 +15,7 @@ static void reshape_backward(kr_back *back)
 
 static const kr_rule reshape_rule = { .name = "reshape", .backward = reshape_backward, .allow_infinity = true };
 
-/* Replaces a size of -1 by what remains. */
+/* Replaces a size of -1 by the remaining size. */
 static bool infer_shape(kr_tape *tape, const kr_tensor *x, const kr_shape *given, kr_shape *shape)
 {
     *shape = *given;
@@ -40,8 +40,8 @@ static bool infer_shape(kr_tape *tape, const kr_tensor *x, const kr_shape *given
                       open >= 0 ? " (-1 takes what remains)" : "");
 }
 
-/* The strides that show x in the shape, if there are such: axes are cut and joined in runs of equal size, and the axes of
- * x in a run must follow one another. */
+/* The strides of x as a view of that shape, if there is one: axes are cut and joined in runs of equal size, and the
+ * axes of x in a run must follow one another. */
 static bool strides_as(const kr_tensor *x, const kr_shape *shape, int64_t *strides)
 {
     int64_t dims[KR_MAX_RANK], steps[KR_MAX_RANK];
@@ -151,12 +151,12 @@ static void slice_backward(kr_back *back)
     kr_tape *tape = kr_back_tape(back);
     const slice_attrs *attrs = kr_back_attrs(back);
     const kr_tensor *g = kr_back_grad(back, 0);
-    bool fresh;
-    kr_tensor *g_x = kr_back_into(back, 0, &fresh);
-    if (!g_x || (fresh && !kr_assign_value(tape->ctx, g_x, 0))) return;
+    bool is_new;
+    kr_tensor *g_x = kr_back_into(back, 0, &is_new);
+    if (!g_x || (is_new && !kr_assign_value(tape->ctx, g_x, 0))) return;
     kr_tensor *part = window(tape, g_x, attrs->axis, attrs->from, g->dims[attrs->axis]);
     if (!part) return;
-    if (fresh) kr_assign(tape->ctx, part, g);
+    if (is_new) kr_assign(tape->ctx, part, g);
     else kr_assign_sum(tape->ctx, part, g);
 }
 
@@ -185,15 +185,15 @@ static void split_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const split_attrs *attrs = kr_back_attrs(back);
-    bool fresh;
-    kr_tensor *g_x = kr_back_into(back, 0, &fresh);
+    bool is_new;
+    kr_tensor *g_x = kr_back_into(back, 0, &is_new);
     int64_t from = 0;
     for (int i = 0; g_x && i < attrs->count; i++) {
         const kr_tensor *g = kr_back_grad(back, i);
         const int64_t size = kr_back_out(back, i)->dims[attrs->axis];
-        kr_tensor *part = fresh || g ? window(tape, g_x, attrs->axis, from, size) : NULL;
+        kr_tensor *part = is_new || g ? window(tape, g_x, attrs->axis, from, size) : NULL;
         if (part && !g) kr_assign_value(tape->ctx, part, 0);
-        else if (part && fresh) kr_assign(tape->ctx, part, g);
+        else if (part && is_new) kr_assign(tape->ctx, part, g);
         else if (part) kr_assign_sum(tape->ctx, part, g);
         from += size;
     }

@@ -1,4 +1,4 @@
-/* target_loss.c - losses of outputs y against float targets t, out of ops that exist: gradients reach both.
+/* target_loss.c - losses of outputs y against float targets t, composed of other ops: gradients reach both.
  *
  *   soft_cross_entropy  [.. w]: -sum over w of t log p for each row;   log p = log_softmax(y), or log(y + eps)
  *   bce                 -t log p - (1 - t) log(1 - p);   log p = log_sigmoid(y), log(1 - p) = log_sigmoid(-y),
@@ -8,8 +8,8 @@
  *   huber_loss          c (e - c / 2), e = y - t, c = e clamped to [-delta, delta]; its gradient is c
  *   quantile_loss       max(q e, (q - 1) e), e = t - y
  *
- * What is not scored is replaced before anything is computed of it, and by 0 after: whatever it was, its loss and its
- * gradients are 0.
+ * Elements that are not scored are replaced before the computation, and their losses by 0 after it: their loss and
+ * gradients are 0 for any value.
  */
 #include "ops/loss_impl.h"
 
@@ -19,13 +19,13 @@
 
 KR_DEFAULTS(kr_loss_options) = { .size = sizeof(kr_loss_options), .huber_delta = 1, .quantile = 0.5 };
 
-/* A loss on its way. */
+/* State of a loss computation. */
 typedef struct job {
     kr_tape *tape;
     const char *op;
     kr_loss_options o;
     kr_tensor *y, *t;
-    kr_tensor *mask; /* NULL, or of a shape that repeats to y's */
+    kr_tensor *mask; /* NULL, or of a shape that broadcasts to y's */
     int64_t count;   /* scored outputs, or rows */
 } job;
 
@@ -57,7 +57,7 @@ static int64_t count_of(const kr_tensor *mask)
     return count;
 }
 
-/* mask against `shape`, to which it must repeat; what it scores of that. */
+/* Checks that mask broadcasts to `shape`; the number of scored elements. */
 static bool take_mask(job *j, const kr_shape *shape, const char *rule)
 {
     const int64_t all = kr_shape_count(shape);
@@ -102,7 +102,7 @@ static kr_tensor *log_of(const job *j, kr_tensor *p, double alpha, double beta)
     return kr_log(j->tape, kr_affine(j->tape, p, alpha, beta + eps));
 }
 
-/* The way in: options, shapes, types. */
+/* Checks options, shapes and types. */
 static bool enter(job *j, kr_tape *tape, const char *op, kr_tensor *outputs, kr_tensor *targets,
                   const kr_loss_options *given, bool has_logits, bool has_target_logits)
 {

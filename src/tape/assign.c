@@ -3,7 +3,7 @@
 #include "device/walk.h"
 #include "tape/tape_impl.h"
 
-/* On a far device integers are the host's to move: they lie still from then on, and kernels only read them. */
+/* On a device the host moves integers: they are not moved afterwards, and kernels only read them. */
 bool kr_assign(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
 {
     kr_copy_args args = kr_copy_of(y, x);

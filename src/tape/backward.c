@@ -1,4 +1,5 @@
-/* backward.c - the recorded nodes in reverse: each turns the gradients of its outputs into those of its inputs. */
+/* backward.c - the backward pass: visits the recorded nodes in reverse; each computes the gradients of its inputs from
+ * those of its outputs. */
 #include "tape/tape_impl.h"
 
 #include "device/device.h"
@@ -147,9 +148,9 @@ kr_status kr_backward(kr_tape *tape, kr_tensor *loss)
     return kr_backward_from(tape, 1, &loss, NULL);
 }
 
-/* ---- what rules see ---- */
+/* ---- access for backward rules ---- */
 
-/* The index-th of `count` tensors of the running rule; NULL with the error recorded for an index that is none. */
+/* The index-th of `count` tensors of the running rule; NULL with an error recorded for an index out of range. */
 static kr_tensor *item(kr_back *back, const char *what, kr_tensor *const *list, int count, int index)
 {
     if (!kr_require(back->ctx, index >= 0 && index < count, KR_ERR_ARG, "back: index %d of the %s, of which %s has %d",
@@ -214,9 +215,9 @@ void kr_back_accumulate(kr_back *back, int in, kr_tensor *g)
 kr_tensor *kr_back_new(kr_back *back, int in)
 {
     kr_tensor *x = back->node->in[in];
-    bool fresh;
+    bool is_new;
     if (kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in) || x->tape) return NULL;
-    return x->grad && !x->grad_is_zero ? NULL : kr_grad_into(back->tape, x, &fresh);
+    return x->grad && !x->grad_is_zero ? NULL : kr_grad_into(back->tape, x, &is_new);
 }
 
 kr_tensor *kr_back_slab(kr_back *back, int in)
@@ -230,11 +231,11 @@ bool kr_back_has_slab(kr_back *back, int in)
     return kr_back_wants(back, in) && kr_grad_has_slab(back->node->in[in]);
 }
 
-kr_tensor *kr_back_into(kr_back *back, int in, bool *fresh)
+kr_tensor *kr_back_into(kr_back *back, int in, bool *is_new)
 {
     bool unread;
-    if (!fresh) fresh = &unread;
-    *fresh = false;
+    if (!is_new) is_new = &unread;
+    *is_new = false;
     if (!back || kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in)) return NULL;
-    return kr_grad_into(back->tape, back->node->in[in], fresh);
+    return kr_grad_into(back->tape, back->node->in[in], is_new);
 }

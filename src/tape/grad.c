@@ -1,8 +1,7 @@
-/* grad.c - where gradients are kept while they accumulate.
+/* grad.c - accumulation of gradients.
  *
- * The first gradient that reaches a tensor is shared with whoever computed it; a second one is added in place if the
- * memory has no other user, and into new memory otherwise. A parameter's gradient has memory of its own, which
- * outlives the tape.
+ * The first gradient of a tensor is a shared reference; a second one is added in place if the memory has no other user,
+ * else into new memory. A parameter's gradient has memory of its own, which outlives the tape.
  */
 #include "device/device.h"
 #include "tape/tape_impl.h"
@@ -42,8 +41,8 @@ static kr_tensor *new_kept(kr_tape *tape, kr_dtype dtype, const kr_shape *shape)
     return kr_new(tape, dtype, *shape) ? keep_newest(tape) : NULL;
 }
 
-/* A reference of its own to g's data; a copy where the data lie outside the heap and might not last, and for what
- * the caller will read, which is row-major. */
+/* A reference of its own to g's data; a copy if the data are outside the heap and may be released, or if the caller
+ * will read them, as row-major. */
 static kr_tensor *keep(kr_tape *tape, const kr_tensor *x, const kr_tensor *g)
 {
     const kr_shape shape = kr_tensor_shape(g);
@@ -54,15 +53,16 @@ static kr_tensor *keep(kr_tape *tape, const kr_tensor *x, const kr_tensor *g)
     return copy && kr_assign(tape->ctx, copy, g) ? copy : NULL;
 }
 
-static kr_tensor *param_grad(kr_tensor *param, bool *fresh)
+static kr_tensor *param_grad(kr_tensor *param, bool *is_new)
 {
     kr_ctx *ctx = param->ctx;
-    *fresh = param->grad_is_zero || !param->grad;
+    *is_new = param->grad_is_zero || !param->grad;
     param->grad_is_zero = false;
     if (param->grad) return param->grad;
     const size_t bytes = (size_t)kr_tensor_count(param) * kr_dtype_bytes(param->dtype);
     kr_tensor *grad = kr_memory_alloc_zeroed(&ctx->memory, sizeof *grad);
-    /* zeroed, though a fresh gradient is written whole: a rule that fails before that leaves nothing random behind */
+    /* zeroed, though a new gradient is written whole: if a rule fails before that, the gradient is 0 and not
+     * undefined */
     if (grad) grad->data = kr_memory_alloc_zeroed(kr_float_memory(ctx), bytes);
     if (!grad || !grad->data) {
         kr_memory_free(&ctx->memory, grad, sizeof *grad);
@@ -104,10 +104,10 @@ bool kr_grad_borrow(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
 bool kr_grad_add(kr_tape *tape, kr_tensor *x, kr_tensor *g)
 {
     if (!x->tape) {
-        bool fresh;
-        kr_tensor *grad = param_grad(x, &fresh);
+        bool is_new;
+        kr_tensor *grad = param_grad(x, &is_new);
         if (!grad) return false;
-        return fresh ? kr_assign(tape->ctx, grad, g) : kr_assign_sum(tape->ctx, grad, g);
+        return is_new ? kr_assign(tape->ctx, grad, g) : kr_assign_sum(tape->ctx, grad, g);
     }
     if (x->grad) return add_again(tape, x, g);
     x->grad = keep(tape, x, g);
@@ -148,7 +148,7 @@ bool kr_grad_has_slab(const kr_tensor *x)
     return x->slab && !x->grad && !x->retain_grad && !first->slab_is_taken;
 }
 
-/* The gradient that lies at x's home. */
+/* The gradient in x's slab columns. */
 static kr_tensor *view_slab(kr_tape *tape, kr_tensor *x)
 {
     const kr_grad_slab *slab = x->slab;
@@ -179,13 +179,13 @@ bool kr_grad_move_to_slab(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
     return view_slab(tape, x) != NULL;
 }
 
-kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh)
+kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *is_new)
 {
-    if (!x->tape) return param_grad(x, fresh);
+    if (!x->tape) return param_grad(x, is_new);
     const kr_shape shape = kr_tensor_shape(x);
-    *fresh = x->grad == NULL;
+    *is_new = x->grad == NULL;
     if (x->grad) x->grad->is_one = false;
-    if (*fresh) x->grad = new_kept(tape, kr_grad_dtype(x), &shape);
+    if (*is_new) x->grad = new_kept(tape, kr_grad_dtype(x), &shape);
     else if (!owned_alone(x->grad)) {
         kr_tensor *own = new_kept(tape, kr_grad_dtype(x), &shape);
         if (!own || !kr_assign(tape->ctx, own, x->grad)) return NULL;

@@ -1,8 +1,9 @@
-/* recompute.c - a piece of the graph that is recomputed in the backward pass instead of being kept.
+/* recompute.c - gradient checkpointing: a part of the graph that is recomputed in the backward pass instead of being
+ * stored.
  *
  * Forward runs fn in a no-grad scope and records one node. Backward runs fn again, recorded at the end of the tape,
- * walks those new nodes backwards, and drops them. They refer to the outer tensors themselves, so that gradients of
- * anything that fn reached, listed or not, flow on as usual.
+ * walks those new nodes backwards, and drops them. They refer to the outer tensors themselves, so that all tensors that
+ * fn used, listed or not, receive their gradients as usual.
  */
 #include "tape/tape_impl.h"
 
@@ -11,13 +12,13 @@
 typedef struct recipe {
     kr_checkpoint_fn *fn;
     void *user;
-    uint64_t seed, stream; /* random draws repeat in the second run */
+    uint64_t seed, stream; /* the second run repeats the random numbers */
 } recipe;
 
 static void checkpoint_backward(kr_back *back);
 static const kr_rule checkpoint_rule = { .name = "checkpoint", .backward = checkpoint_backward };
 
-/* In the backward pass: run fn again, recorded, and give its outputs their gradients. */
+/* In the backward pass: runs fn again, recorded, and seeds its outputs with their gradients. */
 static void replay(kr_tape *tape, const recipe *r, kr_tensor *const *in, int n_out, kr_tensor *const *g_out)
 {
     kr_tensor *out[KR_KEEP_MAX] = { NULL };
@@ -91,7 +92,7 @@ bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr
     if (kr_ctx_failed(ctx)) return false;
     if (!recording || !saw) return true;
 
-    /* an output that fn merely passed on is given a header of its own, so that recording leaves the original alone */
+    /* an output that fn returned unchanged gets its own header, so that recording does not modify the original */
     for (int i = 0; i < n_out; i++)
         if (!(out[i] = kr_detach(tape, out[i]))) return false;
     return kr_record_node(tape,

@@ -1,4 +1,4 @@
-/* record.c - what an op leaves on the tape, and the leaves of the graph. */
+/* record.c - recording of ops as nodes of the tape, and the leaves of the graph. */
 #include "base/sized.h"
 #include "device/device.h"
 #include "device/walk.h"
@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Row-major place of the first element that the rule does not allow, and its value; -1 if there is none. */
+/* Row-major index of the first element that violates the rule, and its value; -1 if there is none. */
 static int64_t first_bad(kr_ctx *ctx, const kr_rule *rule, const kr_tensor *y, double *value)
 {
     const int64_t count = kr_tensor_count(y), bytes = (int64_t)kr_dtype_bytes(y->dtype);

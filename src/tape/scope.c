@@ -1,10 +1,10 @@
-/* scope.c - no-grad scopes: tensors between begin and end are released, but for those that are kept. */
+/* scope.c - no-grad scopes: tensors created between begin and end are released, except for the kept ones. */
 #include "device/device.h"
 #include "tape/tape_impl.h"
 
 #include <string.h>
 
-/* What begin remembers; it travels in the caller's kr_scope. */
+/* State saved by begin, stored in the caller's kr_scope. */
 typedef struct scope {
     kr_tape_mark mark;
     uint32_t depth;
@@ -28,9 +28,9 @@ kr_scope kr_no_grad_begin(kr_tape *tape)
 /* A kept tensor while the arena below it is released. */
 typedef struct parcel {
     kr_tensor head;
-    void *stash; /* its elements, row-major, in the heap; NULL: they lie outside the scope and stay where they are */
-    kr_device_span *span; /* the same in the far heap */
-    bool is_inside;       /* the header was made in the scope */
+    void *stash;          /* its elements, row-major, in the heap; NULL: they are outside the scope and are not moved */
+    kr_device_span *span; /* the same in the device heap */
+    bool is_inside;       /* the header was allocated in the scope */
 } parcel;
 
 static void *stash(kr_tape *tape, kr_dtype dtype, size_t bytes, parcel *p)

@@ -6,8 +6,8 @@
 #include <string.h>
 
 enum { HEADS_BLOCK = 1 << 14, DATA_BLOCK = 1 << 16, HEAP_CHUNK = 1 << 16 };
-enum { FAR_BLOCK = 1 << 20, SHARED_BLOCK = 1 << 16 };   /* devices hand out memory slowly */
-static const size_t most_unreleased = (size_t)16 << 20; /* bytes of integers that a scope may leave behind */
+enum { FAR_BLOCK = 1 << 20, SHARED_BLOCK = 1 << 16 };   /* device allocation is slow */
+static const size_t most_unreleased = (size_t)16 << 20; /* bytes of integers that may stay allocated after a scope */
 
 kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode)
 {
@@ -153,7 +153,7 @@ static kr_tensor *find_place(kr_tape *tape, size_t bytes, char **data)
     return *data || bytes == SIZE_MAX ? x : NULL;
 }
 
-/* The same on a far device: no data lie behind headers there. */
+/* The same on a device: data never follow the header there. */
 static kr_tensor *find_far_place(kr_tape *tape, kr_dtype dtype, size_t bytes, char **data, kr_device_span **span)
 {
     kr_tensor *x = find_place(tape, SIZE_MAX, data);
@@ -166,7 +166,7 @@ static kr_tensor *find_far_place(kr_tape *tape, kr_dtype dtype, size_t bytes, ch
     return NULL;
 }
 
-/* bytes SIZE_MAX: a view, of no data of its own. */
+/* bytes SIZE_MAX: a view, without its own data. */
 static kr_tensor *place(kr_tape *tape, kr_dtype dtype, const kr_shape *shape, size_t bytes)
 {
     char *data = NULL;

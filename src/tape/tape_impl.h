@@ -1,12 +1,12 @@
-/* tape_impl.h - inside of a tape: its memory, its nodes, and what ops need of it.
+/* tape_impl.h - struct of a tape: memory, nodes, and the functions that ops use.
  *
  * Forward tensors and nodes live in two arenas (headers, data) until the tape is reset or their scope ends. During a
  * backward pass tensors live in a heap instead, counted by reference, so that a gradient's memory is free again as soon
  * as the node that consumed it is done.
  *
- * On a far device (device/device.h) `data` and `device_heap` are its memory, and integers have an arena of their own,
- * `shared`, in either pass: kernels that are still queued may read them, so that their memory waits for the reset, or
- * until there is much of it.
+ * On a device (device/device.h) `data` and `device_heap` are device memory. Integers have their own pinned arena,
+ * `shared`, in both passes: queued kernels may still read them, so their memory is released only at the reset, or when
+ * it exceeds a limit.
  */
 #ifndef KR_TAPE_TAPE_IMPL_H
 #define KR_TAPE_TAPE_IMPL_H
@@ -28,16 +28,16 @@ struct kr_node {
     int n_in, n_out, n_saved;
     kr_tensor **in, **out, **saved;
     void *attrs;
-    uint64_t nwrites; /* of the context when it was recorded: a tensor written later is not what the op used */
+    uint64_t nwrites; /* of the context when it was recorded: a tensor written later no longer holds the op's input */
 };
 
-/* One place for the gradients of tensors that are the columns of one [rows columns], or of one tensor: whoever comes to such
- * a gradient may write it there, rounded to bf16. For gradients that are only read by what rounds them. Who made the
- * tensors releases `whole` when their gradients have been read (kr_slab_leave). */
+/* Fused gradient buffer of tensors that are the columns of one [rows columns], or of one tensor: a backward rule may
+ * store such a gradient there, rounded to bf16. Only for gradients whose readers cast to bf16. The op that created the
+ * tensors releases `whole` after their gradients have been read (kr_slab_leave). */
 typedef struct kr_grad_slab {
     int64_t rows, columns;
     bool is_own;      /* of one tensor, whose gradient is row-major there */
-    kr_tensor *whole; /* NULL: nobody has come yet */
+    kr_tensor *whole; /* NULL: no gradient has been stored yet */
 } kr_grad_slab;
 
 /* A home for x's gradient alone, if something is being recorded. False after an error. */
@@ -62,7 +62,7 @@ struct kr_tape {
     const kr_node *replayed; /* the checkpoint that is being recomputed, or NULL */
     bool saw_grad;           /* an operand that requires a gradient was used, recorded or not */
     kr_tape_mode mode;
-    kr_tensor *temporaries; /* in_backward: made by the running rule */
+    kr_tensor *temporaries; /* in_backward: allocated by the running rule */
 };
 
 /* A place in a tape's memory. */
@@ -72,14 +72,15 @@ typedef struct kr_tape_mark {
 } kr_tape_mark;
 kr_tape_mark kr_tape_mark_now(const kr_tape *tape);
 
-/* Releases what was made after the mark; integers only if `integers` is set, which is worth a wait if kr_tape_is_full. */
+/* Releases allocations after the mark; integers only if `integers` is set, which needs a synchronization and is worth
+ * it if kr_tape_is_full. */
 void kr_tape_release(kr_tape *tape, const kr_tape_mark *mark, bool integers);
 bool kr_tape_is_full(const kr_tape *tape, const kr_tape_mark *mark);
 
 /* Would that release x's data? */
 bool kr_tape_releases(const kr_tape *tape, const kr_tape_mark *mark, bool integers, const kr_tensor *x);
 
-/* Memory for a list that kernels take; lives as long as tensors that are made now. NULL when refused. */
+/* Memory for a list that kernels read, with the lifetime of a tensor allocated now. NULL if the allocation fails. */
 void *kr_tape_list(kr_tape *tape, size_t bytes);
 
 /* Fails unless the tape can take an op: a healthy context, no earlier error. */
@@ -113,20 +114,21 @@ bool kr_grad_add(kr_tape *tape, kr_tensor *x, kr_tensor *g);
 /* Makes g, which outlasts the backward pass, the gradient of x, without a copy. */
 bool kr_grad_borrow(kr_tape *tape, kr_tensor *x, const kr_tensor *g);
 
-/* x's gradient, contiguous and unshared, to write (*fresh) or add into. */
-kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *fresh);
+/* x's gradient, contiguous and unshared, to write (*is_new) or add into. */
+kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *is_new);
 
-/* x's gradient where its home is, to be written whole; NULL: it has none, or another gradient, or after an error. */
+/* x's gradient in its slab, to be overwritten completely; NULL: x has no slab, or already a gradient, or after an
+ * error. */
 kr_tensor *kr_grad_in_slab(kr_tape *tape, kr_tensor *x);
 
 /* Would it be there? */
 bool kr_grad_has_slab(const kr_tensor *x);
 
-/* Makes what lies at x's home x's gradient, if g, the gradient of a view of x, is what lies there. */
+/* Makes x's slab columns x's gradient, if g, the gradient of a view of x, is stored there. */
 bool kr_grad_move_to_slab(kr_tape *tape, kr_tensor *x, const kr_tensor *g);
 
-/* The memory of a parameter's gradient, if the input is one and nothing has reached it: to be written whole. NULL: it is
- * none, or there is something, or it is not wanted, or after an error. */
+/* The memory of a parameter's gradient, if the input is a parameter without a gradient: to be overwritten completely.
+ * NULL: not a parameter, a gradient exists, none is wanted, or after an error. */
 kr_tensor *kr_back_new(kr_back *back, int in);
 
 /* kr_grad_in_slab of an input of the running rule, if its gradient is wanted. */
@@ -137,21 +139,21 @@ bool kr_back_has_slab(kr_back *back, int in);
 void kr_release_temporaries(kr_tape *tape);
 void kr_release(kr_tape *tape, kr_tensor *x); /* one reference to a heap tensor */
 
-/* A parameter without memory: whoever gives it some keeps that memory (a slab of many parameters). */
+/* A parameter without memory: the caller sets its data and owns that memory (a slab of many parameters). */
 kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
 
-/* Frees a parameter's gradient, as if none had ever reached it. */
+/* Frees a parameter's gradient: it has none afterwards. */
 void kr_param_drop_grad(kr_tensor *param);
 
-/* Says that the caller has zeroed a parameter's gradient: what reaches it next is written, not added. */
+/* Marks a parameter's gradient as zeroed by the caller: the next gradient is written, not added. */
 void kr_param_grad_is_zero(kr_tensor *param);
 
-/* Call before or after writing x in place: nodes that have used it cannot be run backwards any longer, and the packed copy
- * of a weight is dropped. Results that an op writes into its own new tensors are no such writes. */
+/* Call before or after writing x in place: nodes that have used it cannot be run backwards any longer, and the packed
+ * copy of a weight is dropped. Not for the results that an op writes into its new tensors. */
 void kr_wrote(kr_tensor *x);
 
-/* A second copy of a weight [o i] in panels (kernels/args/matmul_args.h, kr_panels_args) for kr_linear, of its own type; f64
- * is passed over, and so are weights that are far. Writing the parameter drops it. */
+/* A second copy of a weight [o i] in panels (kernels/args/matmul_args.h, kr_panels_args) for kr_linear, of its own
+ * type; f64 weights and weights on a device have none. Writing the parameter drops it. */
 bool kr_param_pack(kr_tensor *weight);
 void kr_param_unpack(kr_tensor *weight);
 

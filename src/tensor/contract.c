@@ -12,7 +12,7 @@ typedef struct term {
     bool has_lead, optional;
 } term;
 
-/* Parses the term at text; returns what follows it, or NULL at the end of the contract. */
+/* Parses the term at text; returns the rest of the contract, or NULL at its end. */
 static const char *next_term(const char *text, term *t)
 {
     while (*text == ' ') text++;
@@ -71,9 +71,9 @@ typedef struct binder {
     const char *op, *contract;
     kr_tensor *const *operands;
     kr_dims *d;
-    uint32_t letters;        /* bits of those that have a size */
+    uint32_t letters;        /* bit mask of the letters that are bound */
     unsigned char first[26]; /* the operand that gave it */
-    int lead;                /* the operand that gave the leading axes, -1: none yet */
+    int lead;                /* the operand that bound the leading axes, -1: none yet */
 } binder;
 
 static bool bind_axis(binder *b, const term *t, int n, int axis, char letter)

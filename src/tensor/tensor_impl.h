@@ -1,4 +1,4 @@
-/* tensor_impl.h - inside of a tensor, and what can be said of shapes without touching data. */
+/* tensor_impl.h - struct of a tensor, and shape functions that do not read data. */
 #ifndef KR_TENSOR_TENSOR_IMPL_H
 #define KR_TENSOR_TENSOR_IMPL_H
 
@@ -18,27 +18,26 @@ struct kr_tensor {
     kr_tensor *storage;           /* of a view: the tensor whose memory it shows; NULL: its own */
     uint64_t written; /* of no view: kr_ctx.nwrites at the last write by the caller or an optimizer; 0: none */
     const char *name; /* of a parameter in a table, or NULL */
-    char *device_ids; /* of ids: where they lie in a device's own memory, for kernels; NULL: in data alone */
+    char *device_ids; /* of ids: their copy in device memory, for kernels; NULL: only in data */
 
-    /* owned by the tape room */
-    struct kr_node *node; /* what made it; NULL: a leaf or a constant */
+    /* owned by the tape */
+    struct kr_node *node; /* the op that produced it; NULL: a leaf or a constant */
     kr_tensor *grad;
     bool requires_grad, retain_grad;
-    bool is_autocast; /* bf16 in place of an f32 that only products read, which round it: its gradient is f32 */
-    struct kr_grad_slab
-        *slab; /* where its gradient may be written, rounded (tape/tape.h), from column slab_at on; NULL */
-    int64_t slab_at, slab_row; /* elements between rows of its own data, that are rows there */
-    kr_tensor *slab_of;        /* what it is a view of that has the same place; NULL: itself */
+    bool is_autocast;          /* bf16 for f32: only products that cast to bf16 read it; its gradient is f32 */
+    struct kr_grad_slab *slab; /* for its gradient in bf16 (tape/tape_impl.h), from column slab_at on; or NULL */
+    int64_t slab_at, slab_row; /* elements per slab row in its own data */
+    kr_tensor *slab_of;        /* the base tensor that shares the slab columns; NULL: itself */
     bool slab_is_taken;        /* a gradient was written there */
     bool grad_is_zero;         /* of a parameter: the gradient's memory holds zeros only */
     bool in_slab;              /* of a parameter: the data belong to a parameter table */
     union {
         void *packed;                /* of a weight [o i]: a copy in panels of its own type, or NULL */
-        struct kr_device_span *span; /* in_heap, of a base: its data, where they are far; or NULL */
+        struct kr_device_span *span; /* in_heap, of a base: its data in device memory; or NULL */
     };
     bool in_heap;    /* made during a backward pass */
     kr_tensor *base; /* in_heap: the tensor whose block holds the data */
-    bool borrows;    /* in_heap, of a base: the data lie outside the heap and are not to be written */
+    bool borrows;    /* in_heap, of a base: the data are outside the heap and read-only */
     bool lasts;      /* borrows, and the data outlast the backward pass */
     bool is_one;     /* in_heap: the gradient that a backward pass begins with, known to be 1 in all places */
     int refs;        /* in_heap, of a base: tensors that use its data */

@@ -1,5 +1,5 @@
-/* checkpoint_file.c - writes a checkpoint: into a hidden folder, all of it to the disk, and then under its name. Weights that
- * are not finite are not saved, so that those before them stay. */
+/* checkpoint_file.c - writes a checkpoint: into a hidden folder, which is synced to disk and then renamed. Weights that
+ * are not finite are not saved, so that the last good ones remain. */
 #include "train/checkpoint_file.h"
 
 #include "io/file.h"
@@ -46,19 +46,19 @@ static kr_train_numbers numbers_of(const kr_trainer *t)
     };
 }
 
-bool kr_weight_is_strided(const kr_trainer *t, int64_t i)
+bool kr_weight_is_separate(const kr_trainer *t, int64_t i)
 {
     const kr_tensor *w = kr_params_at(t->params, i)->tensor;
     return t->optimizer->options.ema_decay > 0 || (t->model && t->model->stored[i] != kr_tensor_dtype(w));
 }
 
-static bool add_weights(const kr_trainer *t, kr_tensor_writer *w, const char *prefix, bool only_apart)
+static bool add_weights(const kr_trainer *t, kr_tensor_writer *w, const char *prefix, bool only_separate)
 {
     enum { NAME_MOST = 512 };
     for (int64_t i = 0; i < kr_params_count(t->params); i++) {
         const kr_param_row *row = kr_params_at(t->params, i);
         char name[NAME_MOST];
-        if (only_apart && !kr_weight_is_strided(t, i)) continue;
+        if (only_separate && !kr_weight_is_separate(t, i)) continue;
         const int length = snprintf(name, sizeof name, "%s%s", prefix, row->name);
         if (!kr_require(t->ctx, length < NAME_MOST, KR_ERR_ARG, OP ": the name of %s is too long for a file",
                         row->name) ||
@@ -95,7 +95,7 @@ static bool write_table(const kr_trainer *t, const char *path)
     return ok;
 }
 
-/* What one would use: the averaged weights, if there are any. */
+/* The weights for inference: the averaged ones, if there are any. */
 static bool write_model(const kr_trainer *t, kr_run_folder *f, const char *step_path)
 {
     const char *path = kr_run_path(f, step_path, KR_MODEL_FILE);
@@ -128,7 +128,8 @@ static bool write_files(const kr_trainer *t, kr_run_folder *f, const char *step_
            kr_manifest_write(f, step_path, kr_manifest_names) && kr_folder_sync(f->ctx, step_path);
 }
 
-/* One that is there already, half-read by an earlier run or of a save that failed behind it, makes room. */
+/* Removes an existing checkpoint of this name: an earlier run could not read it, or its save failed after the
+ * rename. */
 static bool put_in_place(const kr_trainer *t, kr_run_folder *f, const char *hidden)
 {
     const char *path = kr_run_step_path(f, t->progress.step);
@@ -152,7 +153,7 @@ static bool write_checkpoint(const kr_trainer *t, kr_run_folder *f)
 
 /* ---- the folder around it ---- */
 
-/* The model's small files change with the run only; of those that are written, config.json comes last. */
+/* The model's small files are the same for the whole run; config.json is written last. */
 static bool write_folder(kr_trainer *t, kr_run_folder *f)
 {
     static const char *const small[] = { "generation_config.json", KR_CONFIG_FILE };
@@ -170,7 +171,7 @@ static bool write_folder(kr_trainer *t, kr_run_folder *f)
     return t->has_written_folder = true;
 }
 
-/* Also where it was so before: a process that was killed may have left the link behind. */
+/* Also if it was the best before: the link of a killed process may be outdated. */
 static bool link_best(const kr_trainer *t, kr_run_folder *f)
 {
     const char *step_path = kr_run_step_path(f, t->progress.best_step);

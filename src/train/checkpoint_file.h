@@ -1,4 +1,4 @@
-/* checkpoint_file.h - a run's folder, and what a checkpoint in it holds.
+/* checkpoint_file.h - a run's folder, and the contents of a checkpoint.
  *
  *   FOLDER/config.json, model.safetensors, ...   the model as it was last saved
  *   FOLDER/best -> checkpoints/step-00000400     the lowest validation loss
@@ -7,7 +7,7 @@
  *       training.safetensors                     optimizer, numbers below; weights that model.safetensors rounds or lacks
  *       state.safetensors                        carried states, if there are any
  *       checkpoint.json                          lengths and fingerprints of these files
- * Names that begin with ".krait-" are on their way: what a killed process left of them is removed.
+ * Names that begin with ".krait-" are temporary: those of a killed process are removed.
  */
 #ifndef KR_TRAIN_CHECKPOINT_FILE_H
 #define KR_TRAIN_CHECKPOINT_FILE_H
@@ -43,7 +43,7 @@ const char *kr_run_step_path(kr_run_folder *f, int64_t step);
 /* The steps that there are checkpoints of, the newest first, in the arena. False with the context's error set. */
 bool kr_run_steps(kr_run_folder *f, int64_t **steps, int64_t *count);
 
-/* Removes what was on its way; what cannot be removed is left, with a warning. */
+/* Removes temporary files; a file that cannot be removed remains, with a warning. */
 void kr_run_clean(kr_run_folder *f);
 
 /* Removes all checkpoints but the last keep_last (0: all stay) and `best`, with a warning where that fails. */
@@ -66,7 +66,7 @@ typedef struct kr_train_number {
     const char *name;
     size_t offset; /* in kr_train_numbers */
     kr_dtype dtype;
-    int count; /* 0: a number by itself */
+    int count; /* 0: a scalar */
 } kr_train_number;
 
 /* Ends with a name that is NULL. */
@@ -84,12 +84,13 @@ bool kr_fingerprint_of(kr_ctx *ctx, const char *path, kr_fingerprint *print);
 /* Is the checkpoint in `step_path` complete: is there a checkpoint.json? */
 bool kr_checkpoint_is_there(kr_run_folder *f, const char *step_path);
 
-/* Writes checkpoint.json; holds the files against it. `names` ends with NULL; files that are not there are left out. */
+/* Writes checkpoint.json; verifies the files against it. `names` ends with NULL; missing files are skipped. */
 bool kr_manifest_write(kr_run_folder *f, const char *step_path, const char *const *names);
 bool kr_manifest_check(kr_run_folder *f, const char *step_path, const char *const *names);
 extern const char *const kr_manifest_names[];
 
-/* Must this parameter's values stand in training.safetensors, because model.safetensors does not have them to the bit? */
-bool kr_weight_is_strided(const kr_trainer *t, int64_t i);
+/* Must this parameter be stored separately in training.safetensors, because model.safetensors does not have its exact
+ * values? */
+bool kr_weight_is_separate(const kr_trainer *t, int64_t i);
 
 #endif

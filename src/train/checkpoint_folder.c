@@ -1,4 +1,4 @@
-/* checkpoint_folder.c - the names in a run's folder: which checkpoints there are, which go, what is left over. */
+/* checkpoint_folder.c - the names in a run's folder: existing checkpoints, those to delete, temporary files. */
 #include "train/checkpoint_file.h"
 
 #include "base/hash.h"
@@ -41,7 +41,7 @@ const char *kr_run_step_path(kr_run_folder *f, int64_t step)
     return kr_run_path(f, f->checkpoints, name);
 }
 
-/* The step of a checkpoint's name as it is written here; -1: it is none. */
+/* The step of a checkpoint's name; -1: not a checkpoint. */
 static int64_t step_of(const char *name)
 {
     enum { DIGITS_MOST = 15 };
@@ -59,14 +59,14 @@ static int64_t step_of(const char *name)
 
 typedef struct listing {
     int64_t *steps; /* NULL: they are only counted */
-    int64_t count, room;
+    int64_t count, capacity;
 } listing;
 
 static bool list_step(void *user, const char *name)
 {
     listing *l = user;
     const int64_t step = step_of(name);
-    if (step < 0 || (l->steps && l->count == l->room)) return true;
+    if (step < 0 || (l->steps && l->count == l->capacity)) return true;
     if (l->steps) l->steps[l->count] = step;
     l->count++;
     return true;
@@ -82,10 +82,11 @@ bool kr_run_steps(kr_run_folder *f, int64_t **steps, int64_t *count)
 {
     listing l = { 0 };
     if (!kr_folder_each(f->ctx, f->checkpoints, list_step, &l)) return false;
-    l.room = l.count;
+    l.capacity = l.count;
     l.count = 0;
-    l.steps = kr_arena_alloc(&f->arena, (size_t)(l.room + 1) * sizeof *l.steps);
-    if (!l.steps) return kr_fail(f->ctx, KR_ERR_NOMEM, "no memory for a list of %lld checkpoints", (long long)l.room);
+    l.steps = kr_arena_alloc(&f->arena, (size_t)(l.capacity + 1) * sizeof *l.steps);
+    if (!l.steps)
+        return kr_fail(f->ctx, KR_ERR_NOMEM, "no memory for a list of %lld checkpoints", (long long)l.capacity);
     if (!kr_folder_each(f->ctx, f->checkpoints, list_step, &l)) return false;
     qsort(l.steps, (size_t)l.count, sizeof *l.steps, newest_first);
     *steps = l.steps;
@@ -95,7 +96,7 @@ bool kr_run_steps(kr_run_folder *f, int64_t **steps, int64_t *count)
 
 /* ---- which go ---- */
 
-/* What could not be removed is no reason to stop a training. */
+/* A file that cannot be removed does not stop the training. */
 static void warn_if_failed(kr_ctx *ctx)
 {
     if (!kr_ctx_failed(ctx)) return;
@@ -130,7 +131,7 @@ void kr_run_clean(kr_run_folder *f)
     warn_if_failed(f->ctx);
 }
 
-/* A checkpoint first gets a hidden name: a process killed here leaves none that is half there. */
+/* A checkpoint is first renamed to a hidden name: a process killed here leaves no partial checkpoint. */
 static void remove_step(kr_run_folder *f, int64_t step)
 {
     char name[NAME_BYTES];
@@ -203,14 +204,14 @@ bool kr_manifest_write(kr_run_folder *f, const char *step_path, const char *cons
     return path && write_text(f->ctx, path, text, w.length);
 }
 
-static bool check_file(kr_run_folder *f, const char *step_path, const char *name, const kr_json *told)
+static bool check_file(kr_run_folder *f, const char *step_path, const char *name, const kr_json *recorded)
 {
-    const char *path = kr_run_path(f, step_path, name), *hash = kr_json_text(kr_json_find(told, "hash"));
+    const char *path = kr_run_path(f, step_path, name), *hash = kr_json_text(kr_json_find(recorded, "hash"));
     kr_fingerprint print;
-    if (!path || (!told && kr_path_kind_of(path) == KR_PATH_NONE)) return path != NULL;
+    if (!path || (!recorded && kr_path_kind_of(path) == KR_PATH_NONE)) return path != NULL;
     return kr_fingerprint_of(f->ctx, path, &print) &&
            kr_require(f->ctx,
-                      kr_json_integer(kr_json_find(told, "bytes"), -1) == (int64_t)print.bytes && hash &&
+                      kr_json_integer(kr_json_find(recorded, "bytes"), -1) == (int64_t)print.bytes && hash &&
                           strcmp(hash, print.hash) == 0,
                       KR_ERR_FORMAT,
                       "%s was changed or damaged: it is not the file that " KR_MANIFEST_FILE

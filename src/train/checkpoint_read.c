@@ -1,8 +1,8 @@
-/* checkpoint_read.c - goes on from the newest checkpoint of a folder.
+/* checkpoint_read.c - resumes from the newest checkpoint of a folder.
  *
- * Everything is read and held against the run before anything of it changes, but for the weights: the optimizer's and the
- * state's files can only be checked against those they were saved with. So the weights are put in, the old ones being
- * kept until all else is right.
+ * All files are read and checked against the run before it changes, except for the weights: the files of optimizer and
+ * state can only be checked against the weights of the checkpoint. So the weights are loaded first, and the old ones
+ * are kept until all checks pass.
  */
 #include "train/checkpoint_file.h"
 
@@ -74,7 +74,7 @@ static bool read_numbers(loading *l)
 
 /* ---- weights ---- */
 
-/* Where the trained values of a parameter stand: the one in training.safetensors, or the model's. */
+/* Loads the trained values of a parameter: from training.safetensors, else from the model file. */
 static bool read_weight(loading *l, int64_t i)
 {
     enum { NAME_MOST = 512 };
@@ -85,23 +85,23 @@ static bool read_weight(loading *l, int64_t i)
     const int64_t count = kr_tensor_count(row->tensor);
     char name[NAME_MOST];
     snprintf(name, sizeof name, KR_WEIGHTS_PREFIX "%s", row->name);
-    const kr_tensor_file_item *apart = kr_tensor_file_find(l->file, name);
+    const kr_tensor_file_item *separate = kr_tensor_file_find(l->file, name);
     const char *model_name = t->model ? kr_layout_parameter(t->model->box->config.layout, row->name) : row->name;
-    const kr_tensor_file_item *item = apart ? NULL : kr_tensor_file_find(l->weights, model_name);
-    if (!kr_require(l->ctx, apart || item, KR_ERR_FORMAT, "it is of another model: there is no tensor '%s' in it",
+    const kr_tensor_file_item *item = separate ? NULL : kr_tensor_file_find(l->weights, model_name);
+    if (!kr_require(l->ctx, separate || item, KR_ERR_FORMAT, "it is of another model: there is no tensor '%s' in it",
                     model_name))
         return false;
-    const kr_shape got = apart ? apart->shape : item->shape;
+    const kr_shape got = separate ? separate->shape : item->shape;
     if (!kr_require(l->ctx, kr_shape_equal(&got, &shape), KR_ERR_FORMAT,
                     "it is of another model: tensor '%s' is %s, but here it is %s", row->name, KR_TEXT_OF_SHAPE(&got),
                     KR_TEXT_OF_SHAPE(&shape)) ||
-        !kr_require(l->ctx, (apart ? apart->is_native && apart->dtype == dtype : item->dtype == dtype), KR_ERR_FORMAT,
-                    "it is of another model: tensor '%s' is %s, but here it is %s", row->name,
-                    apart ? apart->type : item->type, kr_dtype_name(dtype)))
+        !kr_require(l->ctx, (separate ? separate->is_native && separate->dtype == dtype : item->dtype == dtype),
+                    KR_ERR_FORMAT, "it is of another model: tensor '%s' is %s, but here it is %s", row->name,
+                    separate ? separate->type : item->type, kr_dtype_name(dtype)))
         return false;
     kr_wrote(row->tensor);
-    return (apart ? kr_tensor_file_read(l->file, apart, dtype, kr_tensor_data(row->tensor), count)
-                  : kr_tensor_file_read(l->weights, item, dtype, kr_tensor_data(row->tensor), count)) == KR_OK;
+    return (separate ? kr_tensor_file_read(l->file, separate, dtype, kr_tensor_data(row->tensor), count)
+                     : kr_tensor_file_read(l->weights, item, dtype, kr_tensor_data(row->tensor), count)) == KR_OK;
 }
 
 static size_t bytes_of(const kr_tensor *x)
@@ -153,7 +153,7 @@ static bool write_config(loading *l, const kr_model_config *config, char **text)
     return kr_model_config_format(l->ctx, config, KR_LAYOUT_AS_LOADED, *text, length + 1, &length) == KR_OK;
 }
 
-/* Ends the lines in which two texts differ first, and gives where they begin. */
+/* Isolates the first lines in which two texts differ. */
 static void find_difference(char **a, char **b)
 {
     size_t at = 0, line = 0;
@@ -172,12 +172,12 @@ static bool check_config(loading *l)
 {
     if (!l->t->model) return true;
     kr_model_config *config = kr_model_config_load(l->ctx, l->step_path);
-    char *told = NULL, *own = NULL;
-    bool same = config && write_config(l, config, &told) && write_config(l, &l->t->model->box->config, &own);
-    if (same && strcmp(told, own) != 0) {
-        find_difference(&told, &own);
+    char *stored = NULL, *own = NULL;
+    bool same = config && write_config(l, config, &stored) && write_config(l, &l->t->model->box->config, &own);
+    if (same && strcmp(stored, own) != 0) {
+        find_difference(&stored, &own);
         same = kr_fail(l->ctx, KR_ERR_FORMAT,
-                       "it is of another model: its " KR_CONFIG_FILE " has `%s`, but here it is `%s`", QUOTED(told),
+                       "it is of another model: its " KR_CONFIG_FILE " has `%s`, but here it is `%s`", QUOTED(stored),
                        QUOTED(own));
     }
     kr_model_config_destroy(config);
@@ -262,7 +262,7 @@ static void load(kr_trainer *t, kr_run_folder *f, const char *step_path, int64_t
     kr_tensor_file_close(l.file);
 }
 
-/* The newest that is complete; the others are told of. NULL: there is none, or an error. */
+/* The newest complete checkpoint; incomplete ones are reported. NULL: there is none, or an error. */
 static const char *find(kr_run_folder *f, int64_t *step)
 {
     int64_t *steps, count;
@@ -275,7 +275,7 @@ static const char *find(kr_run_folder *f, int64_t *step)
     return NULL;
 }
 
-/* What is around the checkpoint is brought to its step; where that fails it is not this run's last save. */
+/* Updates the folder to the checkpoint's step; if that fails, it does not count as this run's last save. */
 static void finish_folder(kr_trainer *t)
 {
     if (kr_trainer_save(t) == KR_OK) {

@@ -101,7 +101,7 @@ static void multiply(const kr_muon *muon, kr_matmul_args args, void *scratch)
     KR_RUN_WITH(muon->ctx, matmul[kr_real_of(muon->dtype)], &args, scratch);
 }
 
-/* y = alpha x + beta, n elements `stride` apart; y may be x. */
+/* y = alpha x + beta, n elements of stride `stride`; y may be x. */
 static void scale(const kr_muon *muon, double alpha, double beta, const void *x, void *y, int64_t n, int64_t stride)
 {
     kr_unary_args args = { .walk = { .rank = 1, .dims = { n }, .strides = { { stride }, { stride } } },

@@ -1,8 +1,8 @@
-/* nan_report.c - where numbers stopped being finite: parameter, input, layer, op, row and token.
+/* nan_report.c - the origin of NaN and infinity: parameter, input, layer, op, row and token.
  *
  * The step is run again, batch by batch, with the residual stream after each layer kept. Forward, the first stream that
- * is not finite tells the layer, its first such element row and token, and one more run, with every op's result looked
- * at, the op. Backward the same is asked of the streams' gradients, from the last layer to the first.
+ * is not finite gives the layer, its first such element row and token, and one more run, with every op's result
+ * checked, the op. Backward the same search is made in the streams' gradients, from the last layer to the first.
  */
 #include "device/device.h"
 #include "tape/tape_impl.h"
@@ -31,7 +31,7 @@ static void put(text *t, const char *format, ...)
 
 /* ---- values ---- */
 
-/* A NaN's sign is nobody's meaning. */
+/* The sign of a NaN has no meaning: it is cleared. */
 static double shown(double x)
 {
     return isnan(x) ? (double)NAN : x;
@@ -175,7 +175,7 @@ static void put_token(text *t, const kr_batch *b, const kr_tensor *stream, int64
     const int64_t nd = kr_tensor_dim(stream, -1), ns = kr_tensor_dim(stream, 1), at = flat / nd;
     const kr_tensor *input = b->ids_bs ? b->ids_bs : b->x_bsf;
     put(t, "row %lld, token %lld", (long long)(at / ns), (long long)(at % ns));
-    if (kr_tensor_dim(input, 1) != ns) return; /* markers stand between the tokens */
+    if (kr_tensor_dim(input, 1) != ns) return; /* there are markers between the tokens */
     if (b->ids_bs) {
         put(t, " (id %.0f)", element(b->ids_bs, at));
         return;
@@ -220,7 +220,7 @@ static void put_op(text *t, search *s)
     kr_tape_reset(s->t->tape);
 }
 
-/* What the first layer was given: embeddings, or what was made of the features. */
+/* The input of the first layer: embeddings, or projected features. */
 static void put_input(text *t, const search *s)
 {
     const kr_batch *b = &s->batch;
@@ -338,8 +338,8 @@ static void search_step(search *s)
     }
 }
 
-/* Streams are kept where the trainer itself runs the network. */
-static void make_room(search *s)
+/* Streams are recorded only if the trainer runs the network itself. */
+static void allocate_streams(search *s)
 {
     if (!s->t->net || s->t->o.loss_fn) return;
     s->count = s->t->net->layers->nvirtual;
@@ -356,7 +356,7 @@ void kr_trainer_diagnose(kr_trainer *t)
     search s = { .t = t, .ctx = ctx };
     const bool checks = ctx->check_finite;
     ctx->check_finite = false; /* which would stop at the first op, before layer and token are known */
-    make_room(&s);
+    allocate_streams(&s);
     search_step(&s);
     ctx->check_finite = checks;
     const kr_held_error found = kr_hold_error(ctx);

@@ -1,7 +1,7 @@
-/* network_loss.c - the loss of a network's outputs: its forward, then the loss that is asked for.
+/* network_loss.c - the loss of a network's outputs: its forward pass, then the chosen loss.
  *
- * Cross-entropy is taken of the hidden states, in one with the head. Without labels those of ids [b s] are made here:
- * the next token, and a mask that is 0 where there is none.
+ * Cross-entropy is computed from the hidden states, fused with the head. Without labels they are derived from ids [b
+ * s]: the next token, and a mask that is 0 where there is none.
  */
 #include "base/sized.h"
 #include "nn/network_impl.h"
@@ -25,7 +25,7 @@ static bool take_call(kr_ctx *ctx, const kr_network *net, kr_loss_call *own, kr_
 
 /* ---- checks ---- */
 
-/* Input and targets are those that network and kind have; the others are NULL. */
+/* Checks that the inputs and targets of this network and kind are given and the others NULL. */
 static bool check_operands(kr_ctx *ctx, const kr_network *net, const kr_loss_call *c)
 {
     const bool is_labelled = c->kind == KR_LOSS_CROSS_ENTROPY;
@@ -81,7 +81,7 @@ static bool is_zero(const kr_tensor *x, int64_t i)
     return kr_integer_at(x, i) == 0;
 }
 
-/* Is the token at i + 1 what follows the one at i in the same sequence? */
+/* Are the tokens at i and i + 1 of the same sequence? */
 static bool goes_on(const breaks *at, int64_t i)
 {
     if (at->seq_start && !is_zero(at->seq_start, i + 1)) return false;
@@ -166,7 +166,7 @@ kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_
         return none;
     const bool is_labelled = c.kind == KR_LOSS_CROSS_ENTROPY;
     kr_tensor *labels = c.labels, *mask = c.scored, *x = net->is_vocab ? c.ids_bs : c.x_bsf;
-    if (kr_tensor_rank(x) >= 2) { /* else the forward says what is wrong with it */
+    if (kr_tensor_rank(x) >= 2) { /* else the forward pass reports the error */
         if (!kr_cu_seqlens_take(tape, OP, how.cu_seqlens, x->dims[0], x->dims[1], &how.seq_start_bs)) return none;
         how.cu_seqlens = NULL;
     }

@@ -200,7 +200,7 @@ static size_t work_of(kr_optimizer *opt)
     return most;
 }
 
-/* What a step tells kernels, for all parameters and parts. */
+/* Kernel arguments of a step that all parameters and parts share. */
 static bool make_lists(kr_optimizer *opt)
 {
     int64_t nparts = 0;

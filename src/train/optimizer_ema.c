@@ -1,4 +1,4 @@
-/* optimizer_ema.c - the weights that an optimizer keeps beside the parameters: f32 copies of halves, and averages. */
+/* optimizer_ema.c - additional weights of an optimizer: f32 master copies of 16-bit parameters, and averages (EMA). */
 #include "train/optimizer_impl.h"
 
 #include "device/device.h"

@@ -1,12 +1,12 @@
-/* optimizer_file.c - what an optimizer remembers, as tensors of a file and back.
+/* optimizer_file.c - the state of an optimizer as tensors of a file.
  *
  *   optimizer.step             i64 []     steps          optimizer.m.NAME, optimizer.v.NAME    AdamW's means
  *   optimizer.steps            i64 [n]    of each        optimizer.velocity.NAME               of SGD and Muon
  *   optimizer.master.NAME      f32 copy of halves        optimizer.ema.NAME                    averages
- * NAME is the parameter's, followed by ":SEGMENT" where parts of it are stepped by themselves. Metadata:
- * optimizer.version "1", optimizer.kind, optimizer.params (a hash of names, types and shapes, 16 hex digits).
+ * NAME is the parameter's, followed by ":SEGMENT" where parts of it are stepped separately. Metadata: optimizer.version
+ * "1", optimizer.kind, optimizer.params (a hash of names, types and shapes, 16 hex digits).
  *
- * What is read is not trusted: all of it is checked before anything is taken over.
+ * Input is untrusted: everything is checked before the state changes.
  */
 #include "train/optimizer_impl.h"
 
@@ -25,7 +25,7 @@ static const char prefix[] = "optimizer.", version_key[] = "optimizer.version", 
 static const char kind_key[] = "optimizer.kind", params_key[] = "optimizer.params";
 
 typedef enum rule { ANY_FINITE, NOT_NEGATIVE, A_COUNT, ROUNDS_TO_PARAMETER } rule;
-static const double most_count = 0x1p53; /* of steps: more than there will be, and far from overflow */
+static const double most_count = 0x1p53; /* of steps: a limit above any real run and below overflow */
 
 /* One tensor of the state. */
 typedef struct kept {
@@ -90,7 +90,7 @@ static bool visit_slot(const kr_optimizer *opt, const kr_optimizer_slot *slot, v
 
 static bool visit_all(const kr_optimizer *opt, visit_fn *visit, void *user)
 {
-    /* the visitor of a file to be written only reads what the pointer leads to */
+    /* the visitor that writes a file only reads through the pointer */
     const kept step = { "optimizer.step", KR_DTYPE_I64, KR_SCALAR, (void *)(uintptr_t)&opt->step, A_COUNT, NULL };
     const kept steps = { "optimizer.steps", KR_DTYPE_I64, KR_SHAPE(opt->count), opt->steps, A_COUNT, NULL };
     if (!visit(user, &step) || !visit(user, &steps)) return false;
@@ -191,7 +191,7 @@ static bool check_value(const loading *l, const kept *tensor, double x, int64_t 
 static bool check_values(const loading *l, const kept *tensor, const kr_tensor_file_item *item)
 {
     enum { PIECE = 2048 };
-    uint16_t bits[PIECE] = { 0 }; /* of a parameter in halves */
+    uint16_t bits[PIECE] = { 0 }; /* of a 16-bit parameter */
     for (int64_t from = 0; from < item->count; from += PIECE) {
         const int64_t n = item->count - from < PIECE ? item->count - from : PIECE;
         if (tensor->values == ROUNDS_TO_PARAMETER &&
@@ -225,7 +225,7 @@ static bool is_wanted(void *user, const kept *tensor)
     return !l->is_known;
 }
 
-/* Every tensor of the state was found: are there others? */
+/* All tensors of the state were found: are there unknown ones? */
 static bool check_others(loading *l)
 {
     int64_t count = 0;

@@ -1,7 +1,7 @@
-/* optimizer_impl.h - inside of an optimizer: parameters, the parts that each is stepped in, and what is remembered of them.
+/* optimizer_impl.h - struct of an optimizer: parameters, the parts of each, and their state.
  *
- * A part is a whole parameter, or with Muon the rows of one segment; its elements are adjacent. Numbers that are kept
- * are f32, or f64 for parameters of that type.
+ * A part is a whole parameter, or with Muon the rows of one segment; its elements are adjacent. State is f32, or f64
+ * for parameters of that type.
  */
 #ifndef KR_TRAIN_OPTIMIZER_IMPL_H
 #define KR_TRAIN_OPTIMIZER_IMPL_H
@@ -28,7 +28,7 @@ typedef struct kr_optimizer_slot {
     kr_dtype dtype; /* of the numbers that are kept */
     int nparts;
     kr_optimizer_part *parts;
-    void *master;   /* [elements] of a parameter in halves; otherwise NULL */
+    void *master;   /* [elements] of a 16-bit parameter; otherwise NULL */
     void *ema;      /* [elements], or NULL */
     double squares; /* of the gradient, in the running step */
     bool has_grad;  /* in the running step */
@@ -56,7 +56,7 @@ struct kr_optimizer {
 /* The optimizer of a call, healthy: no error in its context. */
 bool kr_optimizer_ready(const kr_optimizer *optimizer);
 
-/* What is stepped: the parameter, or its f32 copy. */
+/* The weights that are stepped: the parameter, or its f32 copy. */
 void *kr_slot_weights(const kr_optimizer_slot *slot);
 int64_t kr_slot_elements(const kr_optimizer_slot *slot);
 
@@ -90,7 +90,7 @@ kr_muon kr_muon_of(const kr_optimizer *optimizer, const kr_optimizer_slot *slot,
 size_t kr_muon_work(const kr_muon *muon);
 void *kr_muon_orthogonalise(const kr_muon *muon, char *work);
 
-/* What the step of a matrix is multiplied with. */
+/* The learning-rate factor of a matrix. */
 double kr_muon_ratio_of(kr_muon_ratio ratio, int64_t rows, int64_t cols);
 
 #endif

@@ -1,6 +1,6 @@
-/* optimizer_step.c - one step: the norm of all gradients, what it allows, and each part by its own rule.
+/* optimizer_step.c - one step: the norm of all gradients, clipping, and the update of each part.
  *
- * Everything that can fail comes before anything is changed: the steps themselves ask for no memory.
+ * All operations that can fail come before the first update: the updates allocate no memory.
  */
 #include "train/optimizer_impl.h"
 
@@ -13,7 +13,7 @@
 /* Squares of larger gradients are not finite in f32. */
 static const double most_in_f32 = 1e18;
 
-/* What all parts of a step have in common. */
+/* Values that all parts of a step share. */
 typedef struct stepping {
     kr_optimizer *opt;
     double lr, scale;
@@ -47,8 +47,7 @@ static bool has_grad(const kr_tensor *param)
     return param->requires_grad && param->grad && !param->grad_is_zero;
 }
 
-/* Sums of squares of those that have a gradient, and of all; how many there are. As many as results have room for are
- * queued at once. */
+/* Sums of squares of each gradient and of all; their number. As many as fit into results are queued at once. */
 static int64_t measure(kr_optimizer *opt, double *squares)
 {
     int64_t count = 0;
@@ -100,7 +99,7 @@ static bool blame_element(const kr_optimizer *opt)
                    OP ": the gradients are finite, but the sum of their squares is not; nothing was stepped");
 }
 
-/* After scaling, squares must be finite in the type that they are kept in. */
+/* After scaling, squares must be finite in the type of the state. */
 static bool check_sizes(const kr_optimizer *opt, double scale)
 {
     const double clip = opt->options.clip_value;
@@ -117,7 +116,7 @@ static bool check_sizes(const kr_optimizer *opt, double scale)
     return true;
 }
 
-/* The factor of all gradients: the caller's, and what clipping makes of it. */
+/* The factor of all gradients: the caller's, reduced by clipping. */
 static bool find_scale(kr_optimizer *opt, double grad_scale, double *scale)
 {
     double squares;
@@ -169,7 +168,7 @@ static kr_adamw_args adamw_of(const stepping *s, const kr_optimizer_slot *slot, 
                             .cautious = o->is_cautious };
 }
 
-/* Runs what stands in the list, all of one type. */
+/* Runs the updates in the list, all of one type. */
 static void step_listed(stepping *s)
 {
     kr_run_adamw(s->opt->ctx, s->real, s->listed, s->opt->adamw);

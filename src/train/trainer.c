@@ -51,7 +51,7 @@ static bool check_numbers(kr_ctx *ctx, const kr_train_options *o)
            kr_require(ctx, !o->folder || *o->folder, KR_ERR_ARG, OP ": the folder's path is empty");
 }
 
-/* Who is trained, on what. */
+/* Checks of model, network and loader. */
 static bool check_parts(kr_trainer *t)
 {
     kr_ctx *ctx = t->ctx;
@@ -82,7 +82,7 @@ static const char *copy_text(kr_trainer *t, const char *text)
     return copy;
 }
 
-/* Files that are put beside the model's have names of their own. */
+/* Extra files must not have the names of the model's files. */
 static bool check_beside(kr_trainer *t, int i)
 {
     static const char *const taken[] = { KR_MODEL_FILE, KR_CONFIG_FILE,   "generation_config.json", KR_TRAINING_FILE,

@@ -25,14 +25,14 @@ struct kr_trainer {
     kr_tape *tape;      /* of steps; empty between them */
     kr_tape *eval_tape; /* NULL before the first evaluation */
     kr_optimizer *optimizer;
-    kr_state *carried; /* what the rows of the last step left behind; NULL: the loader carries nothing */
+    kr_state *carried; /* final states of the last step's rows; NULL: the loader carries no state */
     kr_state *moving;  /* the same within a step */
     kr_train_progress progress;
     int64_t saved_step;      /* that the folder has; -1: none of this run */
     int64_t placed_step;     /* that has a checkpoint; the same, or a save failed behind it */
     int64_t told_step;       /* that on_step knows of */
-    bool has_taken_folder;   /* it is this run's: it had no checkpoint, or was resumed from */
-    bool has_written_folder; /* files that are the same for all checkpoints are there */
+    bool has_taken_folder;   /* the folder belongs to this run: it had no checkpoint, or was resumed from */
+    bool has_written_folder; /* files that are the same for all checkpoints are written */
 };
 
 /* Is it there, and its context without an error? */
@@ -64,7 +64,7 @@ static inline void kr_return_error(kr_ctx *ctx, const kr_held_error *held)
     memcpy(ctx->message, held->message, sizeof held->message);
 }
 
-/* ---- what steps and evaluations have in common ---- */
+/* ---- common code of steps and evaluations ---- */
 
 /* The context's random stream. */
 typedef struct kr_random_place {
@@ -82,7 +82,7 @@ static inline void kr_random_return(kr_ctx *ctx, kr_random_place place)
     ctx->stream = place.stream;
 }
 
-/* Where a loader stands; cannot fail, other than kr_loader_restore. */
+/* Position of a loader; cannot fail, unlike kr_loader_restore. */
 static inline void kr_loader_return(kr_loader *loader, const kr_loader_position *position)
 {
     loader->options.seed = position->seed;
@@ -95,8 +95,8 @@ static inline bool kr_loader_is_at_end(const kr_loader *loader)
     return loader->options.n_epochs > 0 && loader->epoch >= loader->options.n_epochs;
 }
 
-/* The loss of a batch by the run's options. What it is the mean over is checked: loss NULL after an error. streams: NULL,
- * or as in kr_call; of no use with a loss_fn. */
+/* The loss of a batch by the run's options. Its number of scored positions is checked: loss NULL after an error.
+ * streams: NULL, or as in kr_call; ignored with a loss_fn. */
 kr_loss_out kr_trainer_loss(const kr_trainer *t, kr_tape *tape, const kr_batch *batch, const kr_state *state,
                             kr_tensor **streams);
 
@@ -104,10 +104,10 @@ kr_loss_out kr_trainer_loss(const kr_trainer *t, kr_tape *tape, const kr_batch *
  * n_first. */
 bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored, int64_t n_first);
 
-/* ---- what is not finite ---- */
+/* ---- NaN and infinity ---- */
 
-/* Runs the step again whose numbers were not finite, to find where that began, and makes that the context's error, in
- * place of the one that is there. Weights, data and random stream stand as before the step, and do so afterwards. */
+/* Repeats a step that was not finite to find the origin of NaN or infinity, and replaces the context's error with that.
+ * Weights, data position and random stream are those before the step, also afterwards. */
 void kr_trainer_diagnose(kr_trainer *t);
 
 /* Fails if a parameter is not finite. */
@@ -118,7 +118,7 @@ bool kr_trainer_check_weights(const kr_trainer *t);
 /* Fails if the folder has checkpoints and none was resumed from. */
 bool kr_trainer_take_folder(kr_trainer *t);
 
-/* Are all steps made? */
+/* Are all steps done? */
 bool kr_trainer_is_done(const kr_trainer *t);
 
 #endif

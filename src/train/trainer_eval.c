@@ -1,4 +1,4 @@
-/* trainer_eval.c - the loss of other data, which leaves no trace in the training. */
+/* trainer_eval.c - the loss of other data; the training is not affected. */
 #include "train/trainer.h"
 
 #include "tape/tape_impl.h"
@@ -8,7 +8,7 @@
 
 #define OP "trainer.evaluate"
 
-/* Sums over the batches; loss is added up over what is scored. */
+/* Sums over the batches; loss is summed over the scored positions. */
 static bool add_batch(kr_trainer *t, kr_loader *loader, kr_state *state, kr_evaluation *sum)
 {
     kr_batch batch;

@@ -8,7 +8,7 @@ static bool is_due(int64_t step, int64_t every)
     return every > 0 && step % every == 0;
 }
 
-/* Evaluations come before checkpoints, which hold their figures. */
+/* Evaluations come before checkpoints, which store their results. */
 static bool evaluate(kr_trainer *t, bool is_last)
 {
     kr_train_progress *p = &t->progress;
@@ -39,7 +39,7 @@ static bool save_if_due(kr_trainer *t, bool is_last)
     return save(t, is_last || is_best || is_due(p->step, t->o.save_every));
 }
 
-/* All that comes behind a step; again after an error, what has not been done. False ends the run. */
+/* All work after a step; called again after an error, it does the rest. False ends the run. */
 static bool finish_step(kr_trainer *t)
 {
     const bool is_last = kr_trainer_is_done(t);

@@ -1,8 +1,8 @@
-/* trainer_step.c - one step: the losses of its batches, their gradients added up, the optimizer.
+/* trainer_step.c - one step: the losses of its batches, accumulated gradients, the optimizer.
  *
  * Batch i of a step scores n_i positions with the mean loss L_i. The step is that of the mean over all of them,
  *   L = sum n_i L_i / sum n_i,   g = sum (n_i / n_0) g_i  n_0 / sum n_i,
- * with n_0 of the first batch that scores any: batches that score equally many are back-propagated from 1, as ever.
+ * with n_0 of the first batch that scores any: batches that score equally many are back-propagated from 1, as usual.
  */
 #include "train/trainer.h"
 
@@ -84,7 +84,7 @@ typedef struct sums {
     double loss;     /* of all that is scored, added up */
 } sums;
 
-/* What is put back if the step fails. */
+/* State that is restored if the step fails. */
 typedef struct place {
     kr_loader_position loader;
     kr_random_place random;
@@ -121,7 +121,7 @@ static bool take_batch(kr_trainer *t, sums *s)
     return true;
 }
 
-/* With nothing scored there is no gradient: nothing moves, but the step is made. */
+/* Without scored positions there is no gradient: no weight changes, but the step counts. */
 static bool move_weights(kr_trainer *t, const sums *s, double lr)
 {
     return s->n_scored == 0 || kr_optimizer_step(t->optimizer, lr, (double)s->n_first / (double)s->n_scored) == KR_OK;

@@ -48,7 +48,7 @@ static void set_up(device_memory *m)
     kr_memory_init(&m->host, NULL);
     kr_memory_init(&m->device_memory, &(kr_allocator){ alloc, release, m });
     m->device_memory.zero = zero;
-    m->device_memory.beside = &m->host;
+    m->device_memory.fail_in_of = &m->host;
 }
 
 static void tear_down(device_memory *m)

@@ -146,7 +146,7 @@ static inline int64_t kr_decode_mamba3_elements(int64_t nm, int64_t nr, int64_t 
  * x [b w], of which the first `vocab` may be sampled; row stride `stride`, of any sign, or 0. id = -1: a NaN or +infinity
  * among the logits, or all eligible logits are -infinity. Results are in pinned memory. Several calls may be queued: each
  * increments drawn [b]; id and logprob have two buffers, of which a call writes the first if drawn was even, the second,
- * `apart` elements after it, if it was odd; the id also goes to next [b], in device memory, 0 for -1.
+ * `drawn_stride` elements after it, if it was odd; the id also goes to next [b], in device memory, 0 for -1.
  */
 typedef struct kr_sample_args {
     kr_exec exec;
@@ -155,7 +155,7 @@ typedef struct kr_sample_args {
     uint64_t seed;
     const void *x;
     const int64_t *row;
-    int64_t *drawn, apart;
+    int64_t *drawn, drawn_stride;
     int32_t *id, *next;
     void *logprob;
 } kr_sample_args;

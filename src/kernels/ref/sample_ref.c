@@ -97,7 +97,7 @@ static int64_t choose(row_job *j, int64_t largest, int64_t row)
 
 static void store_sample(const kr_sample_args *a, int64_t row, int64_t id, double logprob)
 {
-    const int64_t slot = row + a->drawn[row] % 2 * a->apart;
+    const int64_t slot = row + a->drawn[row] % 2 * a->drawn_stride;
     a->id[slot] = (int32_t)id;
     ((real *)a->logprob)[slot] = (real)logprob;
     a->next[row] = id < 0 ? 0 : (int32_t)id;

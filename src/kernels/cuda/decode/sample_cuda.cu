@@ -259,7 +259,7 @@ static __device__ __forceinline__ bool can_choose(const summary &row)
 template <typename T>
 static __device__ void store_result(const kr_sample_args &a, int64_t number, const summary &row, int64_t id, double x)
 {
-    const int64_t index = number + row.drawn % 2 * a.apart;
+    const int64_t index = number + row.drawn % 2 * a.drawn_stride;
     a.id[index] = (int32_t)id;
     ((T *)a.logprob)[index] = id < 0 ? (T)0 : (T)(x - (row.all + log(row.sum)));
     a.next[number] = id < 0 ? 0 : (int32_t)id;

@@ -24,7 +24,7 @@ __global__ void find(kr_dtype dtype, const void *x, int64_t n, unsigned long lon
     }
 }
 
-__global__ void tell(const unsigned long long *first, int64_t *out)
+__global__ void store_first(const unsigned long long *first, int64_t *out)
 {
     *out = (int64_t)*first; /* -1: none */
 }
@@ -43,5 +43,5 @@ void kr_cuda_finite(const kr_finite_args *a)
     const cudaStream_t stream = kr_cuda_stream(a->exec);
     cudaMemsetAsync(first, 0xff, sizeof *first, stream);
     if (a->n > 0) find<<<kr_cuda_blocks(a->exec, a->n), KR_THREADS, 0, stream>>>(a->dtype, a->x, a->n, first);
-    tell<<<1, 1, 0, stream>>>(first, a->first);
+    store_first<<<1, 1, 0, stream>>>(first, a->first);
 }
