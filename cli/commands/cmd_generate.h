@@ -50,7 +50,7 @@ typedef struct printer {
     bool has_failed; /* a write failed, or there was no memory, and it was said */
 } printer;
 
-/* False after a complaint. */
+/* False after an error message. */
 bool printer_open(printer *p, const generate_values *values, const kr_tokenizer *tok);
 void printer_close(printer *p);
 
@@ -83,7 +83,7 @@ typedef struct generate_run {
 /* The library's options from the command line; needs run->language. False after an error message. */
 bool run_options(generate_run *run);
 
-/* A generation that has read nothing, in place of the run's. False after a complaint. */
+/* Replaces the run's generation with a new one. False after an error message. */
 bool run_reset(generate_run *run);
 
 /* Reads a text, or numbers; if that is nothing and nothing was read before it, the token that begins a text. */
@@ -92,7 +92,7 @@ run_status run_read(generate_run *run, const cli_text_source *source);
 /* Generates and prints an answer, and the statistics if they are wanted. */
 run_status run_answer(generate_run *run);
 
-/* Files of states. False after a complaint. */
+/* Files of states. False after an error message. */
 bool run_save(generate_run *run, const char *path);
 bool run_load(generate_run *run, const char *path);
 

@@ -26,7 +26,7 @@ static const cli_option options[] = {
     { 0 },
 };
 
-/* The text that a function of the library writes as snprintf does, to be freed; NULL after a complaint. */
+/* The text that a function of the library writes as snprintf does, to be freed; NULL after an error message. */
 static char *text_of(size_t (*write)(char *text, size_t bytes))
 {
     const size_t bytes = write(NULL, 0) + 1;

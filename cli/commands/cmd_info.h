@@ -35,7 +35,7 @@ typedef struct info_run {
 /* Takes the error of the context as a reason, if there is one: true then, and the context is well again. */
 bool info_take_error(info_run *run);
 
-/* The exit status; CLI_FAILED after a complaint, or where there are reasons. */
+/* The exit status; CLI_FAILED after an error message, or where there are reasons. */
 int info_folder(info_run *run);
 int info_file(info_run *run);
 

@@ -99,7 +99,7 @@ void train_take_defaults(void);
 /* Is an option set, by the line or by a file, to something else than its default? */
 bool train_is_given(const train_setup *s, const char *name);
 
-/* Complaint, "train: TEXT", and how to learn more; it sets *is_refused. Always false. */
+/* Prints the error "train: TEXT" and a hint, and sets *is_refused. Always false. */
 bool train_refuse(const train_setup *s, const char *format, ...) KR_PRINTF(2, 3);
 
 /* False after an error message: options that have no effect with the kind of data, the optimizer and so on. Both need
@@ -119,10 +119,10 @@ void train_fill(const train_setup *s, run_options *all);
 
 /* ---- data (train_data.c) ---- */
 
-/* By --data-kind, the beginning of the file, or its name. False after a complaint. */
+/* By --data-kind, the beginning of the file, or its name. False after an error message. */
 bool train_find_kind(train_setup *s);
 
-/* Sources; then, with the model known, loaders. False after a complaint. */
+/* Sources; then, with the model known, loaders. False after an error message. */
 bool train_open_source(train_setup *s);
 bool train_open_loaders(train_setup *s);
 

@@ -26,7 +26,7 @@ static const char help[] = "  TEXT          continue from this line; an empty li
                            "  /help         this\n"
                            "  /quit         end the chat, like Ctrl-D; Ctrl-C ends an answer\n";
 
-/* The word after a command; NULL, after a complaint, if it is missing. */
+/* The word after a command; NULL, after an error message, if it is missing. */
 static char *file_of(char *line, const char *command)
 {
     char *name = line + strlen(command);

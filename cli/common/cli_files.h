@@ -13,7 +13,7 @@ extern const char cli_model_remedy[];
 /* "cannot VERB PATH: REASON", with the words of errno for it; always false. */
 bool cli_cannot(const char *verb, const char *path, int error);
 
-/* "FOLDER/NAME" in text, which has CLI_PATH_BYTES; false after a complaint: too long. */
+/* "FOLDER/NAME" in text, which has CLI_PATH_BYTES; false after an error message: too long. */
 bool cli_join(char *text, const char *folder, const char *name);
 
 bool cli_exists(const char *path);
@@ -24,13 +24,13 @@ bool cli_is_same(const char *path, const char *other); /* both exist and are one
 /* The file by which a folder holds a model, such as "config.json"; NULL: none. */
 const char *cli_model_file(const char *folder);
 
-/* True if the folder, there or not, may be written a model to; else after a complaint. */
+/* True if a model may be written to the folder, existing or not; else prints an error message. */
 bool cli_may_write_model(const char *command, const char *folder, bool force);
 
-/* All of a file of at most max_bytes and a 0 behind it, to free(); NULL after a complaint. */
+/* All of a file of at most max_bytes and a 0 behind it, to free(); NULL after an error message. */
 char *cli_read_file(const char *path, size_t max_bytes, size_t *bytes);
 
-/* The same bytes at another path, which then holds them all or is as it was; false after a complaint. */
+/* Copies a file to another path, atomically; false after an error message. */
 bool cli_copy_file(const char *from, const char *to);
 
 /* The path as one word of a command line, into text: quoted if a shell needs it. */

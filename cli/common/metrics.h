@@ -49,14 +49,14 @@ bool cli_metrics_open(cli_metrics *metrics, const char *folder, int64_t last_ste
                       const char *const *extra);
 
 /* Adds a line; seconds and positions_per_second are the clock's. Of steps from 10,000 on only each tenth is written,
- * from 100,000 on each hundredth, and so on, but for those that have an evaluation or must stay. False after a
- * complaint: the disk is full. */
+ * from 100,000 on each hundredth, and so on, but for those that have an evaluation or must stay. False after an error
+ * message: the disk is full. */
 bool cli_metrics_put(cli_metrics *metrics, const cli_metrics_row *row);
 
 /* Time that is no training (a sample, say) does not count for the speed of the next step. */
 void cli_metrics_pause(cli_metrics *metrics);
 
-/* False after a complaint. Not open: nothing happens. */
+/* False after an error message. Not open: nothing happens. */
 bool cli_metrics_close(cli_metrics *metrics);
 
 #endif

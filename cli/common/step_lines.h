@@ -25,11 +25,11 @@ typedef struct cli_step_lines {
 bool cli_step_lines_open(cli_step_lines *lines, const char *folder, const char *name, const char *header,
                          int64_t last_step);
 
-/* Adds a line. Not open: nothing happens. False after a complaint: the disk is full. */
+/* Adds a line. Not open: nothing happens. False after an error message: the disk is full. */
 bool cli_step_lines_put(cli_step_lines *lines, int64_t step, int n_keys, const int64_t *keys, int count,
                         const double *values);
 
-/* False after a complaint. Not open: nothing happens. */
+/* False after an error message. Not open: nothing happens. */
 bool cli_step_lines_close(cli_step_lines *lines);
 
 #endif

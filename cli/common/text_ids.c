@@ -43,7 +43,7 @@ void cli_text_ids_close(cli_text_ids *text)
 
 /* ---- blocks ---- */
 
-/* Fills the buffer as far as the text goes. */
+/* Fills the buffer, up to the end of the text. */
 static bool fill(cli_text_ids *text)
 {
     const cli_text_source *s = &text->source;

@@ -19,7 +19,7 @@
 typedef struct cli_text_source {
     const kr_tokenizer *tok; /* NULL: numbers */
     bool is_plain;           /* special tokens are not recognised: their letters are text */
-    const char *name;        /* of the file, for complaints */
+    const char *name;        /* of the file, for error messages */
     FILE *file;              /* NULL: the text at ... */
     const char *text;
     size_t bytes;
@@ -32,7 +32,7 @@ typedef struct cli_text_ids cli_text_ids;
 cli_text_ids *cli_text_ids_open(const cli_text_source *source);
 void cli_text_ids_close(cli_text_ids *text);
 
-/* The next ids, which live until the next call; 0 at the end; -1 after a complaint, after an interrupt in the middle of
+/* The next ids, which live until the next call; 0 at the end; -1 after an error message, after an interrupt in the middle of
  * reading, or after an error of the tokenizer, which is in its context. Special tokens around a text are not
  * included. */
 int64_t cli_text_ids_next(cli_text_ids *text, const int32_t **ids);

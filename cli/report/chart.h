@@ -62,7 +62,7 @@ typedef struct chart {
     chart_series *series;
 } chart;
 
-/* The chart of these runs; its count is 0 if none has a value for it. The runs must outlive it. False after a complaint
+/* The chart of these runs; its count is 0 if none has a value for it. The runs must outlive it. False after an error message
  * (no memory). The number of ticks is chosen for `width` x `height` characters. */
 bool chart_make(chart *c, chart_id id, const training_run *runs, int n_runs, int width, int height);
 

@@ -50,7 +50,7 @@ typedef struct curves {
     curve curve[CURVES_MOST];
 } curves;
 
-/* False after a complaint: the file cannot be read, is empty, or has no column that is known here. */
+/* False after an error message: the file cannot be read, is empty, or has no column that is known here. */
 bool curves_read(curves *c, const char *path);
 void curves_free(curves *c);
 
@@ -65,7 +65,7 @@ bool curve_add(curve *c, double x, double value);
  * get sparser. With `in_log` it is one of logarithms. y has c->n elements. False: out of memory. */
 bool curve_smooth(const curve *c, bool in_log, double *y);
 
-/* A number as it stands in a field, spaces around it; false if it is none. NaN and infinities are numbers. */
+/* Parses a field, with spaces around it, as a number; false if it is none. NaN and infinities are numbers. */
 bool curves_number(const char *text, double *value);
 
 #endif

@@ -27,7 +27,7 @@ void markup_format(markup *m, const char *format, ...) KR_PRINTF(2, 3);
 void markup_text(markup *m, const char *text);
 void markup_bytes(markup *m, const char *bytes, size_t count);
 
-/* All of m in a file, which holds it whole or is as it was; false after a complaint. */
+/* Writes m to a file, atomically; false after an error message. */
 bool markup_write(const markup *m, const char *path);
 
 void markup_free(markup *m);

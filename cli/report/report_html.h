@@ -10,8 +10,8 @@
 
 #include <stdbool.h>
 
-/* Writes the report of one run into its own folder. A file is written whole or stays as it was. False after a complaint:
- * there is no metrics.csv, or the folder cannot be written to. */
+/* Writes the report of one run into its own folder. Files are replaced atomically. False after an error message: there is no
+ * metrics.csv, or the folder cannot be written to. */
 bool cli_write_report(const char *folder);
 
 /* One report of several runs, with their curves in the same charts, into the folder `out`, which is created if needed.

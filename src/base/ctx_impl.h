@@ -1,4 +1,4 @@
-/* ctx_impl.h - inside of a context: the state that all modules share. */
+/* ctx_impl.h - internals of a context: the state that all modules share. */
 #ifndef KR_BASE_CTX_IMPL_H
 #define KR_BASE_CTX_IMPL_H
 

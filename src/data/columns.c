@@ -120,7 +120,7 @@ static bool read_number(kr_ctx *ctx, const kr_json *object, const char *key, con
                       kr_quote_of(name, strlen(name)).text, key);
 }
 
-/* Numbers of one column; NULL in the place of `to`: they are only checked. */
+/* Numbers of one column; `to` NULL: they are only checked. */
 static bool read_column(kr_ctx *ctx, const kr_json *object, int64_t i, const kr_column *own, kr_column *to)
 {
     kr_column got = *own;

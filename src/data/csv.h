@@ -1,8 +1,8 @@
 /* csv.h - lines of a table in a text, and numbers in its fields.
  *
- * A line ends with \n or \r\n. Fields are parted by the delimiter; spaces around them do not count, nor do double quotes
- * around one, inside of which a delimiter is a letter. A byte order mark at the beginning is passed over. A line of
- * nothing but spaces is blank.
+ * A line ends with \n or \r\n. Fields are separated by the delimiter; spaces around a field are ignored, and so are
+ * double quotes around it, within which a delimiter is an ordinary character. A byte order mark at the beginning is
+ * skipped. A line of spaces only is blank.
  */
 #ifndef KR_DATA_CSV_H
 #define KR_DATA_CSV_H

@@ -1,4 +1,4 @@
-/* loader.h - inside of a loader: which positions make the rows of a batch.
+/* loader.h - internals of a loader: which positions make the rows of a batch.
  *
  *   packed     windows of `length` through [from, to)
  *   documents  windows of `length` within each document of the part (pack = false)

@@ -1,4 +1,4 @@
-/* source.h - inside of a source: the interface between a loader and every kind of source.
+/* source.h - internals of a source: the interface between a loader and every kind of source.
  *
  * A kind has its own struct with kr_source as the first member; kr_source_new allocates it, `bytes` is its size.
  */

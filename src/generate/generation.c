@@ -125,7 +125,7 @@ static bool are_all(const kr_generation *g, bool (*stays)(const kr_continuation 
 }
 
 /* Removes the members for which it is false, with their states. It is true for at least one. */
-static bool let_leave(kr_generation *g, bool (*stays)(const kr_continuation *))
+static bool remove_members(kr_generation *g, bool (*stays)(const kr_continuation *))
 {
     int64_t nleft = 0;
     if (are_all(g, stays)) return true;
@@ -201,7 +201,7 @@ static bool bring_all_to_one_place(kr_generation *g)
     if (!kr_generation_catch_up(g)) return false;
     for (int64_t r = 0; r < g->nrows; r++) nready += g->rows[r].is_ready;
     if (nready == 0 || nready == g->nrows) return bring_all_back(g);
-    if (!bring_all_back(g) || !let_leave(g, is_ready)) return false;
+    if (!bring_all_back(g) || !remove_members(g, is_ready)) return false;
     for (int64_t r = 0; r < g->nrows; r++)
         if (g->rows[r].resting && !make_ready(g, r)) return false;
     return bring_all_back(g);
@@ -354,7 +354,7 @@ static bool step_there(kr_generation *g)
 static bool step(kr_generation *g)
 {
     const kr_tensor *logits;
-    if (g->is_forked && !let_leave(g, is_live)) return false;
+    if (g->is_forked && !remove_members(g, is_live)) return false;
     if (g->rows[g->members[0]].is_ready) {
         for (int64_t m = 0; m < g->nmembers; m++) g->samples[m] = g->rows[g->members[m]].ready;
         return true;

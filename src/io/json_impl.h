@@ -1,4 +1,4 @@
-/* json_impl.h - inside of a JSON value, and reading into the caller's arena. */
+/* json_impl.h - internals of a JSON value, and reading into the caller's arena. */
 #ifndef KR_IO_JSON_IMPL_H
 #define KR_IO_JSON_IMPL_H
 

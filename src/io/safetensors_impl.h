@@ -1,4 +1,4 @@
-/* safetensors_impl.h - inside of an open file of tensors. */
+/* safetensors_impl.h - internals of an open file of tensors. */
 #ifndef KR_IO_SAFETENSORS_IMPL_H
 #define KR_IO_SAFETENSORS_IMPL_H
 
@@ -69,7 +69,7 @@ kr_elements kr_safetensors_elements(const kr_safetensors_item *item);
 #define KR_SAFETENSORS_PREFIX 8                       /* bytes of the header's length */
 #define KR_SAFETENSORS_HEADER_MAX ((size_t)100000000) /* the format's own limit */
 
-/* Files are little-endian, and elements are not turned around. */
+/* Files are little-endian, and elements are not byte-swapped. */
 bool kr_safetensors_check_machine(kr_ctx *ctx);
 
 #endif

@@ -148,7 +148,7 @@ static void compute_gradients(kr_back *back)
 static void fused_backward(kr_back *back)
 {
     compute_gradients(back);
-    kr_slab_leave(kr_back_tape(back), kr_back_out(back, 0)->slab);
+    kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
 }
 
 static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };

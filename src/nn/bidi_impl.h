@@ -1,4 +1,4 @@
-/* bidi_impl.h - inside of a stack that reads in both directions. */
+/* bidi_impl.h - internals of a stack that reads in both directions. */
 #ifndef KR_NN_BIDI_IMPL_H
 #define KR_NN_BIDI_IMPL_H
 

@@ -77,7 +77,8 @@ static kr_tensor *narrow(kr_tape *tape, kr_tensor *x, kr_dtype stream)
     return kr_dtype_is_half(stream) ? kr_cast(tape, x, stream) : x;
 }
 
-/* One token, unrecorded, on a device where kernels are dear: x + h1 by few of them. False: not here, or an error. */
+/* One token, unrecorded, on a device where kernel launches are expensive: x + h1 in few kernels. False: not supported,
+ * or an error. */
 static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer_weights *l, kr_tensor *x,
                        const kr_cache *cache, kr_cache *after)
 {

@@ -1,4 +1,4 @@
-/* layers_impl.h - inside of a stack. */
+/* layers_impl.h - internals of a stack. */
 #ifndef KR_NN_LAYERS_IMPL_H
 #define KR_NN_LAYERS_IMPL_H
 
@@ -148,7 +148,7 @@ bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_laye
  * fits the budget. */
 int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, const kr_run *run);
 
-/* Room on the tape for the plan of `count` markers; NULL after an error. */
+/* Space on the tape for the plan of `count` markers; NULL after an error. */
 kr_splice *kr_run_plan(kr_tape *tape, const kr_run *run, int count);
 
 /* One level: inserts the due markers into x and advances the level's cursor. *x may become or stay NULL. */

@@ -1,4 +1,4 @@
-/* mamba1_impl.h - inside of a Mamba-1 block. */
+/* mamba1_impl.h - internals of a Mamba-1 block. */
 #ifndef KR_NN_MAMBA1_IMPL_H
 #define KR_NN_MAMBA1_IMPL_H
 

@@ -1,4 +1,4 @@
-/* mamba2_impl.h - inside of a Mamba-2 block. */
+/* mamba2_impl.h - internals of a Mamba-2 block. */
 #ifndef KR_NN_MAMBA2_IMPL_H
 #define KR_NN_MAMBA2_IMPL_H
 

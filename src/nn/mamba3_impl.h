@@ -1,4 +1,4 @@
-/* mamba3_impl.h - inside of a Mamba-3 block: its parameters, and the pieces that forward and step_infinite share. */
+/* mamba3_impl.h - internals of a Mamba-3 block: its parameters, and the pieces that forward and step_infinite share. */
 #ifndef KR_NN_MAMBA3_IMPL_H
 #define KR_NN_MAMBA3_IMPL_H
 

@@ -25,7 +25,7 @@ kr_head kr_network_head(const kr_network *net)
 
 /* Norm and head of tokens in one kernel, if the device has one that is profitable and the normed stream is not an
  * output. */
-static kr_tensor *leave_at_once(kr_tape *tape, const kr_network *net, kr_tensor *x_bd)
+static kr_tensor *run_fused_head(kr_tape *tape, const kr_network *net, kr_tensor *x_bd)
 {
     const kr_head head = kr_network_head(net);
     const kr_tensor *w = head.weight_wd, *gain_d = net->norm_f_d, *bias_w = head.bias_w;
@@ -53,13 +53,13 @@ static kr_tensor *leave_at_once(kr_tape *tape, const kr_network *net, kr_tensor 
 }
 
 /* The stack's output -> out->hidden, the head's output -> out->y; NULL if they are skipped. */
-static void leave(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, const kr_call *call,
-                  kr_network_out *out)
+static void apply_head(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, const kr_call *call,
+                       kr_network_out *out)
 {
     const kr_head head = kr_network_head(net);
     const bool keeps = call->skip_head || !call->skip_hidden;
     if (!x) return;
-    if (!keeps) out->y = leave_at_once(tape, net, x);
+    if (!keeps) out->y = run_fused_head(tape, net, x);
     if (!out->y && !kr_ctx_failed(tape->ctx)) {
         kr_tensor *hidden = net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
         if (!call->skip_head) out->y = kr_linear(tape, hidden, head.weight_wd, head.bias_w);
@@ -112,7 +112,7 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
     if (kr_ctx_failed(tape->ctx)) return none;
     if (y && (run->mode != KR_RUN_FORWARD || run->call.last_logits_only)) y = kr_last_token(tape, y);
     kr_network_out out = none;
-    leave(tape, run->op, net, y, &run->call, &out);
+    apply_head(tape, run->op, net, y, &run->call, &out);
     if (kr_ctx_failed(tape->ctx)) return none;
     out.state = kr_run_end(run);
     return out;
@@ -176,6 +176,6 @@ kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_ten
     kr_call call;
     kr_call_init(&call);
     kr_network_out out = { .y = NULL };
-    leave(tape, op, net, kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x, NULL)), &call, &out);
+    apply_head(tape, op, net, kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x, NULL)), &call, &out);
     return out.y;
 }

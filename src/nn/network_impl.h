@@ -1,4 +1,4 @@
-/* network_impl.h - inside of a network. */
+/* network_impl.h - internals of a network. */
 #ifndef KR_NN_NETWORK_IMPL_H
 #define KR_NN_NETWORK_IMPL_H
 

@@ -1,4 +1,4 @@
-/* state_impl.h - inside of a state: a cache for each slot, and where class markers have got to. */
+/* state_impl.h - internals of a state: a cache for each slot, and the cursors of class markers. */
 #ifndef KR_NN_STATE_IMPL_H
 #define KR_NN_STATE_IMPL_H
 

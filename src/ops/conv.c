@@ -92,7 +92,7 @@ static void conv_backward(kr_back *back)
 {
     const conv_attrs *attrs = kr_back_attrs(back);
     give_gradients(back);
-    for (int i = 0; i < attrs->nparts; i++) kr_slab_leave(kr_back_tape(back), kr_back_out(back, i)->slab);
+    for (int i = 0; i < attrs->nparts; i++) kr_slab_release(kr_back_tape(back), kr_back_out(back, i)->slab);
 }
 
 static const kr_rule conv_rule = { .name = "causal_conv", .backward = conv_backward };

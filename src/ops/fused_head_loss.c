@@ -20,7 +20,7 @@ enum {
     NINPUTS,
     CHUNK_FLOATS = 1 << 22, /* of logits at a time: that is 16 MiB ... */
     CHUNK_ROWS = 192,       /* ... or so many rows: each chunk reads the weight once, and its gradient twice */
-    FAR_FLOATS = 1 << 28    /* the same on a device of its own: 1 GiB, as products of many rows keep one busy */
+    FAR_FLOATS = 1 << 28    /* the same on a GPU: 1 GiB, since it needs products of many rows */
 };
 
 typedef struct head_job {

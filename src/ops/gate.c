@@ -39,7 +39,7 @@ static void give_gradients(kr_back *back)
 static void gate_backward(kr_back *back)
 {
     give_gradients(back);
-    kr_slab_leave(kr_back_tape(back), kr_back_out(back, 0)->slab);
+    kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
 }
 
 static const kr_rule gate_rule = { .name = "gate", .backward = gate_backward };

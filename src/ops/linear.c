@@ -199,7 +199,7 @@ static void parts_backward(kr_back *back)
         give_products(back, kr_operand(tape, g, g->dims[0]));
         if (kr_back_wants(back, BIAS)) kr_back_accumulate(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
     }
-    kr_slab_leave(tape, slab);
+    kr_slab_release(tape, slab);
 }
 
 static const kr_rule parts_rule = { .name = "linear_parts", .backward = parts_backward };

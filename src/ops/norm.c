@@ -63,7 +63,7 @@ static void give_gradients(kr_back *back)
 static void norm_backward(kr_back *back)
 {
     give_gradients(back);
-    kr_slab_leave(kr_back_tape(back), kr_back_out(back, 0)->slab);
+    kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
 }
 
 static const kr_rule rms_norm_rule = { .name = "rms_norm", .backward = norm_backward };

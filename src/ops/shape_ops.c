@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* ---- reshape: g_x = g_y in x's shape; a gradient at home is x's as it lies there ---- */
+/* ---- reshape: g_x = g_y in x's shape; a gradient in a slab becomes x's without a copy ---- */
 
 static void reshape_backward(kr_back *back)
 {

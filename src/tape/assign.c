@@ -39,7 +39,7 @@ static bool sum_reals(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
 bool kr_assign_sum(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
 {
     if (!kr_dtype_is_half(y->dtype)) return sum_reals(ctx, y, x);
-    /* halves are summed in f32 and rounded once */
+    /* 16-bit types are summed in f32 and rounded once */
     kr_tape *tape = y->tape ? y->tape : x->tape;
     kr_tensor *a = kr_new(tape, KR_DTYPE_F32, kr_tensor_shape(y)), *b = kr_new(tape, KR_DTYPE_F32, kr_tensor_shape(y));
     return a && b && kr_assign(ctx, a, y) && kr_assign(ctx, b, x) && sum_reals(ctx, a, b) && kr_assign(ctx, y, a);

@@ -1,7 +1,7 @@
 /* grad.c - accumulation of gradients.
  *
  * The first gradient of a tensor is a shared reference; a second one is added in place if the memory has no other user,
- * else into new memory. A parameter's gradient has memory of its own, which outlives the tape.
+ * else into new memory. A parameter's gradient has its own memory, which outlives the tape.
  */
 #include "device/device.h"
 #include "tape/tape_impl.h"
@@ -41,8 +41,8 @@ static kr_tensor *new_kept(kr_tape *tape, kr_dtype dtype, const kr_shape *shape)
     return kr_new(tape, dtype, *shape) ? keep_newest(tape) : NULL;
 }
 
-/* A reference of its own to g's data; a copy if the data are outside the heap and may be released, or if the caller
- * will read them, as row-major. */
+/* A new reference to g's data; a copy if the data are outside the heap and may be released, or if the caller will read
+ * them, as row-major. */
 static kr_tensor *keep(kr_tape *tape, const kr_tensor *x, const kr_tensor *g)
 {
     const kr_shape shape = kr_tensor_shape(g);
@@ -126,7 +126,7 @@ bool kr_slab_create(kr_tape *tape, kr_tensor *x)
     return true;
 }
 
-void kr_slab_leave(kr_tape *tape, kr_grad_slab *slab)
+void kr_slab_release(kr_tape *tape, kr_grad_slab *slab)
 {
     if (!slab || !slab->whole) return;
     kr_release(tape, slab->whole);

@@ -33,7 +33,7 @@ struct kr_node {
 
 /* Fused gradient buffer of tensors that are the columns of one [rows columns], or of one tensor: a backward rule may
  * store such a gradient there, rounded to bf16. Only for gradients whose readers cast to bf16. The op that created the
- * tensors releases `whole` after their gradients have been read (kr_slab_leave). */
+ * tensors releases `whole` after their gradients have been read (kr_slab_release). */
 typedef struct kr_grad_slab {
     int64_t rows, columns;
     bool is_own;      /* of one tensor, whose gradient is row-major there */
@@ -42,7 +42,7 @@ typedef struct kr_grad_slab {
 
 /* A home for x's gradient alone, if something is being recorded. False after an error. */
 bool kr_slab_create(kr_tape *tape, kr_tensor *x);
-void kr_slab_leave(kr_tape *tape, kr_grad_slab *slab);
+void kr_slab_release(kr_tape *tape, kr_grad_slab *slab);
 
 /* Lets y, another view of x's data, have x's home. */
 void kr_slab_share(kr_tensor *y, kr_tensor *x);

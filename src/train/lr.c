@@ -16,7 +16,7 @@ KR_DEFAULTS(kr_lr_schedule) = { .size = sizeof(kr_lr_schedule),
                                 .warmup_steps = KR_AUTO,
                                 .decay_steps = KR_AUTO };
 
-/* Numbers in the place of KR_AUTO. */
+/* Replaces KR_AUTO with numbers. */
 static void derive(kr_lr_schedule *s)
 {
     enum { MOST_WARMUP = 100 };

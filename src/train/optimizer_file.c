@@ -2,7 +2,7 @@
  *
  *   optimizer.step             i64 []     steps          optimizer.m.NAME, optimizer.v.NAME    AdamW's means
  *   optimizer.steps            i64 [n]    of each        optimizer.velocity.NAME               of SGD and Muon
- *   optimizer.master.NAME      f32 copy of halves        optimizer.ema.NAME                    averages
+ *   optimizer.master.NAME      f32 copy (16-bit)        optimizer.ema.NAME                    averages
  * NAME is the parameter's, followed by ":SEGMENT" where parts of it are stepped separately. Metadata: optimizer.version
  * "1", optimizer.kind, optimizer.params (a hash of names, types and shapes, 16 hex digits).
  *

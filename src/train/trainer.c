@@ -122,7 +122,7 @@ static int64_t between(int64_t n, int64_t least, int64_t most)
     return n < least ? least : n > most ? most : n;
 }
 
-/* Numbers in the place of KR_AUTO. */
+/* Replaces KR_AUTO with numbers. */
 static void derive_intervals(kr_trainer *t)
 {
     enum { LEAST = 25, MOST_SAVE = 1000 };

@@ -1,4 +1,4 @@
-/* trainer.h - inside of a training run. */
+/* trainer.h - internals of a training run. */
 #ifndef KR_TRAIN_TRAINER_H
 #define KR_TRAIN_TRAINER_H
 
