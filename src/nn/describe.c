@@ -49,10 +49,10 @@ size_t kr_params_describe(const kr_params *params, char *text, size_t bytes)
     for (int64_t i = 0; i < count; i++) {
         const kr_param_row *row = kr_params_at(params, i);
         char init[64], shape[KR_SHAPE_TEXT_BYTES];
-        kr_text_buffer_print(&p, "%-*s  %-20s %-8s %10lld  %-28s %-5s  ", width, row->name,
-                             kr_shape_text(row->tensor, shape, sizeof shape), row->axes,
-                             (long long)kr_tensor_count(row->tensor),
-                             kr_init_text(&row->init, row->init_scale, init, sizeof init), row->has_decay ? "yes" : "no");
+        kr_text_buffer_print(
+            &p, "%-*s  %-20s %-8s %10lld  %-28s %-5s  ", width, row->name,
+            kr_shape_text(row->tensor, shape, sizeof shape), row->axes, (long long)kr_tensor_count(row->tensor),
+            kr_init_text(&row->init, row->init_scale, init, sizeof init), row->has_decay ? "yes" : "no");
         write_owner(&p, row);
         on_muon += muon_elements(row);
     }

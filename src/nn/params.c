@@ -120,10 +120,12 @@ static row *new_row(kr_params *params, const kr_param_spec *spec)
 {
     row *r = kr_arena_alloc(&params->arena, sizeof *r);
     if (!r || !reserve_row(params)) return NULL;
-    *r = (row){ .seen = { .init = spec->init, .init_scale = 1, .has_decay = spec->has_decay, .n_segments = spec->n_segments },
-                .is_residual_out = spec->is_residual_out,
-                .is_proj_bias = spec->is_proj_bias,
-                .is_linear = spec->is_linear };
+    *r = (row){
+        .seen = { .init = spec->init, .init_scale = 1, .has_decay = spec->has_decay, .n_segments = spec->n_segments },
+        .is_residual_out = spec->is_residual_out,
+        .is_proj_bias = spec->is_proj_bias,
+        .is_linear = spec->is_linear
+    };
     r->seen.name = copy_text(&params->arena, params->prefix, spec->name);
     r->seen.axes = copy_text(&params->arena, "", spec->axes);
     if (spec->n_segments) r->seen.segments = copy_segments(&params->arena, spec);
