@@ -77,7 +77,7 @@ static bool refuse(const char *command, const char *format, ...)
     return false;
 }
 
-/* Options of one family or scheme are not passed over in silence where there is another. */
+/* Options of another family or scheme are an error, not ignored. */
 static bool fits_family(const char *command, const cli_model_values *v, kr_family family)
 {
     for (int i = 0; i < NSIZES; i++)

@@ -21,7 +21,7 @@
 bool kr_sized_take(kr_ctx *ctx, const char *op, const char *name, const void *given, size_t full, const void *defaults,
                    void *own);
 
-/* `reserved` words of a struct that has no size are 0: a field of a later version is not passed over. */
+/* `reserved` words of a struct that has no size are 0: a field of a later version is an error, not ignored. */
 bool kr_reserved_check(kr_ctx *ctx, const char *op, const char *name, const void *reserved, size_t bytes);
 #define KR_RESERVED(ctx, op, name, object)                                                                             \
     kr_reserved_check((ctx), (op), (name), (object)->reserved, sizeof(object)->reserved)

@@ -27,7 +27,7 @@ struct kr_state {
     struct kr_deferred *deferred; /* deferred updates (nn/deferred_state.h); NULL: never deferred */
 };
 
-/* The slots that a state is made of: all of one family, or one for each block of a list. */
+/* The slots of a state: all of one family, or one for each block of a list. */
 typedef struct kr_state_layout {
     int64_t nslots;
     kr_family family;

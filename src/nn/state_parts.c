@@ -1,4 +1,4 @@
-/* state_parts.c - single slots of a state, and runs of slots as a state: for networks put together by hand. */
+/* state_parts.c - single slots of a state, and runs of slots as a state: for custom networks. */
 #include "nn/deferred_state.h"
 #include "nn/state_impl.h"
 

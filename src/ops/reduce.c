@@ -10,7 +10,7 @@ typedef struct plan {
     kr_tensor *x;
     kr_around around;
     kr_shape kept;    /* reduced axes have size 1 */
-    kr_shape dropped; /* reduced axes are gone */
+    kr_shape dropped; /* reduced axes are removed */
 } plan;
 
 static bool mark_axes(kr_tape *tape, const char *op, const kr_tensor *x, const kr_axes *axes, bool *reduced)

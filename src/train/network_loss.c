@@ -1,7 +1,7 @@
 /* network_loss.c - the loss of a network's outputs: its forward pass, then the chosen loss.
  *
- * Cross-entropy is computed from the hidden states, fused with the head. Without labels they are derived from ids [b
- * s]: the next token, and a mask that is 0 where there is none.
+ * Cross-entropy is computed from the hidden states, fused with the head. Without labels they come from ids [b s]: the
+ * next token, and a mask that is 0 where there is none.
  */
 #include "base/sized.h"
 #include "nn/network_impl.h"

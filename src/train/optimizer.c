@@ -29,7 +29,7 @@ KR_DEFAULTS(kr_optimizer_options) = { .size = sizeof(kr_optimizer_options),
 
 KR_NAMES(kr_optimizer_kind, "adamw", "sgd", "muon");
 
-/* A number that is finite, at least 0, and below `below` (infinity: no matter). */
+/* A number that is finite, at least 0, and below `below` (infinity: no upper bound). */
 static bool check_number(kr_ctx *ctx, const char *name, double x, double below)
 {
     if (isinf(below))
