@@ -27,7 +27,7 @@ static kr_tensor laid_out(const kr_tensor *x, kr_dtype dtype, void *data)
 
 static size_t bytes_of(const kr_tensor *x)
 {
-    return (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
+    return (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
 }
 
 /* Splits x, larger than a block, in two along its first axis that can be; the elements of the second half follow those of
@@ -69,7 +69,7 @@ static bool read_block(const kr_tensor *x, kr_dtype dtype, void *out)
 
 static bool read_into(const kr_tensor *x, kr_dtype dtype, char *out)
 {
-    if (kr_tensor_count(x) == 0) return true;
+    if (kr_count_of(x) == 0) return true;
     if (!kr_on_device(x->ctx, x->data)) {
         const kr_tensor y = laid_out(x, dtype, out);
         if (!kr_integers_ready(x->ctx)) return false;
@@ -82,7 +82,7 @@ static bool read_into(const kr_tensor *x, kr_dtype dtype, char *out)
     kr_tensor first, second;
     halve(x, &first, &second);
     return read_into(&first, dtype, out) &&
-           read_into(&second, dtype, out + (size_t)kr_tensor_count(&first) * kr_dtype_bytes(dtype));
+           read_into(&second, dtype, out + (size_t)kr_count_of(&first) * kr_dtype_bytes(dtype));
 }
 
 /* The caller's memory may be device memory: another tensor's, for example. */
@@ -100,9 +100,9 @@ kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t 
         kr_fail(x->ctx, KR_ERR_DTYPE, "tensor_read: %d is not a kr_dtype", (int)dtype);
         return KR_ERR_DTYPE;
     }
-    if (count != kr_tensor_count(x)) {
+    if (count != kr_count_of(x)) {
         kr_fail(x->ctx, KR_ERR_ARG, "tensor_read: capacity is %lld elements, but x %s has %lld", (long long)count,
-                KR_TEXT_OF(x), (long long)kr_tensor_count(x));
+                KR_TEXT_OF(x), (long long)kr_count_of(x));
         return KR_ERR_ARG;
     }
     if (!kr_require(x->ctx, out || count == 0, KR_ERR_ARG, "tensor_read: out is NULL")) return KR_ERR_ARG;
@@ -129,8 +129,8 @@ double kr_tensor_at(const kr_tensor *x, const int64_t *index)
 double kr_item(const kr_tensor *x)
 {
     if (!x) return NAN;
-    if (!kr_require(x->ctx, kr_tensor_count(x) == 1, KR_ERR_SHAPE, "item: x %s has %lld elements, but must have 1",
-                    KR_TEXT_OF(x), (long long)kr_tensor_count(x)))
+    if (!kr_require(x->ctx, kr_count_of(x) == 1, KR_ERR_SHAPE, "item: x %s has %lld elements, but must have 1",
+                    KR_TEXT_OF(x), (long long)kr_count_of(x)))
         return NAN;
     return kr_tensor_at(x, (int64_t[KR_MAX_RANK]){ 0 });
 }
@@ -144,7 +144,7 @@ typedef struct showing {
 static bool show_values(const kr_tensor *x, showing *s)
 {
     enum { PIECE = 2048 };
-    const int64_t count = kr_tensor_count(x);
+    const int64_t count = kr_count_of(x);
     if (count > PIECE) {
         kr_tensor first, second;
         halve(x, &first, &second);
@@ -158,7 +158,7 @@ static bool show_values(const kr_tensor *x, showing *s)
 
 bool kr_each_value(const kr_tensor *x, kr_show_fn *show, void *user)
 {
-    return kr_tensor_count(x) == 0 || show_values(x, &(showing){ show, user, 0 });
+    return kr_count_of(x) == 0 || show_values(x, &(showing){ show, user, 0 });
 }
 
 /* ---- writing ---- */
@@ -166,7 +166,7 @@ bool kr_each_value(const kr_tensor *x, kr_show_fn *show, void *user)
 static bool write_device(kr_ctx *ctx, char *to, kr_dtype dtype, const kr_tensor *host)
 {
     const struct kr_device_access *device_memory = &ctx->device->access;
-    const size_t bytes = (size_t)kr_tensor_count(host) * kr_dtype_bytes(dtype);
+    const size_t bytes = (size_t)kr_count_of(host) * kr_dtype_bytes(dtype);
     if (dtype == host->dtype && kr_tensor_is_row_major(host)) return device_memory->store(ctx, to, host->data, bytes);
     if (bytes <= device_memory->stage_bytes) {
         const kr_tensor staged = laid_out(host, dtype, device_memory->stage);
@@ -176,13 +176,13 @@ static bool write_device(kr_ctx *ctx, char *to, kr_dtype dtype, const kr_tensor 
     kr_tensor first, second;
     halve(host, &first, &second);
     return write_device(ctx, to, dtype, &first) &&
-           write_device(ctx, to + (size_t)kr_tensor_count(&first) * kr_dtype_bytes(dtype), dtype, &second);
+           write_device(ctx, to + (size_t)kr_count_of(&first) * kr_dtype_bytes(dtype), dtype, &second);
 }
 
 bool kr_tensor_take(kr_tensor *y, const kr_tensor *host)
 {
     kr_ctx *ctx = y->ctx;
-    if (kr_tensor_count(y) == 0) return true;
+    if (kr_count_of(y) == 0) return true;
     if (kr_on_device(ctx, host->data)) return copy_device(y, host);
     if (kr_on_device(ctx, y->data)) return write_device(ctx, y->data, y->dtype, host);
     kr_copy_args args = kr_copy_of(y, host);

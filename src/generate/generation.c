@@ -327,7 +327,7 @@ static kr_tensor *step_and_fork(kr_generation *g)
     kr_tensor *logits = read_ids(g, kr_from_data(g->tape, KR_DTYPE_I32, KR_SHAPE(1), pending_ids(g)));
     if (!logits || kr_state_copy(g->state, kr_state_fork(g->tape, g->state, 0, g->nrows)) != KR_OK) return NULL;
     g->is_forked = true;
-    return kr_expand(g->tape, logits, KR_SHAPE(g->nrows, kr_tensor_dim(logits, 1)));
+    return kr_expand(g->tape, logits, KR_SHAPE(g->nrows, kr_dim_of(logits, 1)));
 }
 
 /* Will every member continue after the current token, unless that is a stop? */

@@ -29,7 +29,7 @@ static void boundary_backward(kr_back *back, kr_tensor *g_qhpr)
     kr_tensor *b_qhmr = kr_permute(tape, kr_back_in(back, BOUNDARY_B), swap);
     kr_tensor *boundary = kr_back_in(back, BOUNDARY);
     kr_tensor *boundary_qh11 =
-        kr_reshape(tape, boundary, KR_SHAPE(kr_tensor_dim(boundary, 0), kr_tensor_dim(boundary, 1), 1, 1));
+        kr_reshape(tape, boundary, KR_SHAPE(kr_dim_of(boundary, 0), kr_dim_of(boundary, 1), 1, 1));
     if (kr_back_wants(back, BOUNDARY) || kr_back_wants(back, BOUNDARY_V)) {
         kr_tensor *gb_qhmp = kr_matmul(tape, b_qhmr, kr_transpose(tape, g_qhpr));
         kr_back_accumulate(back, BOUNDARY, kr_sum(tape, kr_mul(tape, v_qhmp, gb_qhmp), KR_AXES(2, 3), false));

@@ -19,7 +19,7 @@ static void increments_backward(kr_back *back)
     for (int i = 0; i < 2; i++)
         if (kr_back_wants(back, i)) g[i] = kr_new(tape, raw->dtype, kr_tensor_shape(kr_back_in(back, i)));
     if (!g_q || kr_ctx_failed(tape->ctx)) return;
-    kr_quaternion_exp_bwd_args args = { .no = kr_tensor_count(dt),
+    kr_quaternion_exp_bwd_args args = { .no = kr_count_of(dt),
                                         .nj = raw->dims[3],
                                         .raw = raw->data,
                                         .dt = dt->data,

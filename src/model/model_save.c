@@ -77,7 +77,7 @@ static kr_dtype dtype_of_row(const saving *s, int64_t i)
 
 static bool refuse_large(saving *s, const kr_param_row *row, kr_dtype dtype, int64_t n)
 {
-    const int64_t count = kr_tensor_count(row->tensor);
+    const int64_t count = kr_count_of(row->tensor);
     const size_t bytes = (size_t)count * sizeof(double);
     double *values = kr_memory_alloc(&s->ctx->memory, bytes);
     const bool has_values = values && kr_tensor_read(row->tensor, KR_DTYPE_F64, values, count) == KR_OK;
@@ -93,7 +93,7 @@ static const void *elements_of(saving *s, int64_t i, const kr_param_row *row, kr
     const kr_tensor *x = row->tensor;
     const kr_dtype own = kr_tensor_dtype(x);
     if (dtype == own) return kr_tensor_data(x);
-    const int64_t count = kr_tensor_count(x);
+    const int64_t count = kr_count_of(x);
     s->bytes[i] = (size_t)count * kr_dtype_bytes(dtype);
     void *copy = s->converted[i] = kr_memory_alloc(&s->ctx->memory, s->bytes[i]);
     if (!copy) {

@@ -68,7 +68,7 @@ kr_status kr_params_load(kr_params *params, const char *path)
             const kr_param_row *row = kr_params_at(params, i);
             kr_wrote(row->tensor);
             if (kr_tensor_file_read(file, kr_tensor_file_find(file, row->name), row->tensor->dtype, row->tensor->data,
-                                    kr_tensor_count(row->tensor)) != KR_OK)
+                                    kr_count_of(row->tensor)) != KR_OK)
                 break;
         }
     kr_tensor_file_close(file);

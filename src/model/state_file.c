@@ -110,7 +110,7 @@ static uint64_t hash_tensor(uint64_t hash, const char *name, kr_dtype dtype, con
 static bool check_finite(kr_ctx *ctx, const char *name, const kr_tensor *x)
 {
     int64_t first;
-    if (!kr_find_not_finite(ctx, x->dtype, x->data, kr_tensor_count(x), &first)) return false;
+    if (!kr_find_not_finite(ctx, x->dtype, x->data, kr_count_of(x), &first)) return false;
     if (first < 0) return true;
     kr_tensor bad = *x;
     bad.rank = 0;
@@ -228,12 +228,12 @@ static const kr_tensor *flattened(saving *s, const kr_tensor *x, kr_tensor *flat
     const kr_shape shape = kr_tensor_shape(x);
     *flat = *x;
     kr_tensor_layout(flat, x->dtype, &shape);
-    flat->data = kr_arena_alloc(&s->arena, (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype));
+    flat->data = kr_arena_alloc(&s->arena, (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype));
     if (!flat->data) {
         kr_fail(s->ctx, KR_ERR_NOMEM, "no memory to write a tensor %s", KR_TEXT_OF(x));
         return NULL;
     }
-    return kr_tensor_read(x, x->dtype, flat->data, kr_tensor_count(x)) == KR_OK ? flat : NULL;
+    return kr_tensor_read(x, x->dtype, flat->data, kr_count_of(x)) == KR_OK ? flat : NULL;
 }
 
 static bool add_tensor(saving *s, int64_t slot, int i, uint64_t *hash)

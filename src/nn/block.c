@@ -149,7 +149,7 @@ kr_tensor *kr_select_rows(kr_tape *tape, kr_tensor *x, int64_t count, const int6
 {
     kr_shape shape = kr_tensor_shape(x);
     kr_tensor *id = kr_from_data(tape, KR_DTYPE_I64, KR_SHAPE(count), ids);
-    kr_tensor *rows = kr_embedding(tape, kr_reshape(tape, x, KR_SHAPE(kr_tensor_dim(x, 0), -1)), id);
+    kr_tensor *rows = kr_embedding(tape, kr_reshape(tape, x, KR_SHAPE(kr_dim_of(x, 0), -1)), id);
     shape.dims[0] = count;
     return kr_reshape(tape, rows, shape);
 }

@@ -150,7 +150,7 @@ bool kr_markers_plan(kr_ctx *ctx, const char *op, const kr_class_token *markers,
 static int list_pieces(kr_tape *tape, kr_tensor *x_bcd, int64_t batch, kr_tensor *table_nd, const kr_splice *plan,
                        int nplan, kr_tensor **pieces)
 {
-    const int64_t c = x_bcd ? kr_tensor_dim(x_bcd, 1) : 0, nd = kr_tensor_dim(table_nd, 1);
+    const int64_t c = x_bcd ? kr_dim_of(x_bcd, 1) : 0, nd = kr_dim_of(table_nd, 1);
     int n = 0;
     int64_t from = 0;
     for (int i = 0; i <= nplan; i++) {

@@ -17,8 +17,8 @@ static int64_t muon_elements(const kr_param_row *row)
     int64_t rows = 0;
     for (int i = 0; i < row->n_segments; i++)
         if (row->segments[i].muon) rows += row->segments[i].rows;
-    const int64_t first = kr_tensor_dim(row->tensor, 0);
-    return first ? kr_tensor_count(row->tensor) / first * rows : 0;
+    const int64_t first = kr_dim_of(row->tensor, 0);
+    return first ? kr_count_of(row->tensor) / first * rows : 0;
 }
 
 static void write_owner(kr_text_buffer *p, const kr_param_row *row)
@@ -51,7 +51,7 @@ size_t kr_params_describe(const kr_params *params, char *text, size_t bytes)
         char init[64], shape[KR_SHAPE_TEXT_BYTES];
         kr_text_buffer_print(
             &p, "%-*s  %-20s %-8s %10lld  %-28s %-5s  ", width, row->name,
-            kr_shape_text(row->tensor, shape, sizeof shape), row->axes, (long long)kr_tensor_count(row->tensor),
+            kr_shape_text(row->tensor, shape, sizeof shape), row->axes, (long long)kr_count_of(row->tensor),
             kr_init_text(&row->init, row->init_scale, init, sizeof init), row->has_decay ? "yes" : "no");
         write_owner(&p, row);
         on_muon += muon_elements(row);

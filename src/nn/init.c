@@ -47,7 +47,7 @@ static double value_of(const kr_init *init, double u, int64_t i, int64_t last)
 static bool apply_on_host(kr_tensor *param, const kr_init *init, double scale)
 {
     kr_ctx *ctx = param->ctx;
-    const int64_t count = kr_tensor_count(param), last = kr_tensor_dim(param, -1);
+    const int64_t count = kr_count_of(param), last = kr_dim_of(param, -1);
     const size_t bytes = (size_t)count * sizeof(double);
     if (kr_ctx_failed(ctx)) return false;
     double *values = kr_memory_alloc(&ctx->memory, bytes);

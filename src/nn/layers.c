@@ -268,7 +268,7 @@ static void keep_stream(kr_tape *tape, passage *p)
 static kr_tensor *factors(kr_tape *tape, const kr_layers *s, kr_tensor *mask_bs)
 {
     if (!mask_bs) return NULL;
-    const kr_shape shape = KR_SHAPE(kr_tensor_dim(mask_bs, 0), kr_tensor_dim(mask_bs, 1), 1);
+    const kr_shape shape = KR_SHAPE(kr_dim_of(mask_bs, 0), kr_dim_of(mask_bs, 1), 1);
     return kr_reshape(tape, kr_cast(tape, mask_bs, kr_config_small_dtype(kr_block_dtype(s->layers[0].block))), shape);
 }
 
@@ -380,8 +380,8 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
 kr_tensor *kr_last_token(kr_tape *tape, kr_tensor *y)
 {
     if (!y) return NULL;
-    const int64_t nb = kr_tensor_dim(y, 0), nd = kr_tensor_dim(y, 2);
-    if (kr_tensor_dim(y, 1) != 1) y = kr_slice(tape, y, 1, -1, kr_tensor_dim(y, 1));
+    const int64_t nb = kr_dim_of(y, 0), nd = kr_dim_of(y, 2);
+    if (kr_dim_of(y, 1) != 1) y = kr_slice(tape, y, 1, -1, kr_dim_of(y, 1));
     return kr_reshape(tape, y, KR_SHAPE(nb, nd));
 }
 
@@ -395,9 +395,9 @@ bool kr_layers_take_type(kr_tape *tape, const char *op, const kr_layers *s, cons
 
 bool kr_layers_check_input(kr_tape *tape, const char *op, const kr_layers *s, kr_tensor *x)
 {
-    return kr_require(tape->ctx, kr_tensor_dim(x, -1) == s->nd, KR_ERR_SHAPE,
+    return kr_require(tape->ctx, kr_dim_of(x, -1) == s->nd, KR_ERR_SHAPE,
                       "%s: axis d of x %s is %lld, but the stack has d_model = %lld", op, KR_TEXT_OF(x),
-                      (long long)kr_tensor_dim(x, -1), (long long)s->nd) &&
+                      (long long)kr_dim_of(x, -1), (long long)s->nd) &&
            kr_layers_take_type(tape, op, s, x);
 }
 

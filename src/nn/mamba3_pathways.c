@@ -91,7 +91,7 @@ static kr_ssd_out run_single(kr_tape *tape, const kr_mamba3 *m, const kr_block_i
  * only row if there is one for all). */
 static kr_tensor *previous_packed(kr_tape *tape, const kr_mamba3_spans *spans, kr_tensor *x, kr_tensor *before_q)
 {
-    const int64_t nrows = spans->nb * spans->ns, nbefore = kr_tensor_dim(before_q, 0);
+    const int64_t nrows = spans->nb * spans->ns, nbefore = kr_dim_of(before_q, 0);
     int64_t *ids = kr_arena_alloc(&tape->heads, (size_t)nrows * sizeof *ids);
     if (!ids) {
         kr_fail(tape->ctx, KR_ERR_NOMEM, "mamba3: no memory for the places of %lld tokens", (long long)nrows);
@@ -124,7 +124,7 @@ static kr_tensor *previous(kr_tape *tape, const kr_mamba3_spans *spans, kr_tenso
 /* v weighted for each token and head. */
 static kr_tensor *weighted(kr_tape *tape, const kr_mamba3_tokens *tokens, kr_tensor *v_bsmhp, kr_tensor *weight_bsh)
 {
-    const int64_t nh = kr_tensor_dim(weight_bsh, 2);
+    const int64_t nh = kr_dim_of(weight_bsh, 2);
     return kr_mul(tape, v_bsmhp, kr_reshape(tape, weight_bsh, KR_SHAPE(tokens->nb, tokens->ns, 1, nh, 1)));
 }
 

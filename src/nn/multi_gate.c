@@ -50,7 +50,7 @@ static kr_tensor *score(kr_tape *tape, const kr_multi_gate *gate, kr_tensor *str
     kr_norm_options_init(&norm);
     norm.eps = gate->eps;
     kr_tensor *sum = kr_sum(tape, kr_rms_norm(tape, stream, w_d, &norm), KR_AXES(-1), true);
-    return kr_scale(tape, sum, 1 / sqrt((double)kr_tensor_dim(w_d, 0)));
+    return kr_scale(tape, sum, 1 / sqrt((double)kr_dim_of(w_d, 0)));
 }
 
 kr_tensor *kr_multi_gate_pool(kr_tape *tape, const kr_multi_gate *gate, int64_t n, kr_tensor *const *streams)

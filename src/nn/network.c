@@ -136,7 +136,7 @@ static kr_network_out run_step(kr_tape *tape, const kr_network *net, kr_tensor *
     const kr_network_out none = { .y = NULL };
     kr_run run;
     if (!check_input(tape, op, net, x, true)) return none;
-    const int64_t nb = kr_tensor_dim(x, 0);
+    const int64_t nb = kr_dim_of(x, 0);
     kr_tensor *one = kr_reshape(tape, x, net->is_vocab ? KR_SHAPE(nb, 1) : KR_SHAPE(nb, 1, net->config.input_size));
     if (net->is_custom) return kr_custom_run(tape, op, KR_RUN_STEP, net, one, call);
     if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, kr_layers_layout(net->layers), call, one, net->has_markers,

@@ -231,7 +231,7 @@ void kr_params_rescale_residual(kr_params *params, double scale)
 
 static size_t bytes_of(const kr_tensor *x)
 {
-    const size_t bytes = (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
+    const size_t bytes = (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
     return (bytes + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
 }
 
@@ -289,7 +289,7 @@ const kr_param_row *kr_params_find(const kr_params *params, const char *name)
 int64_t kr_params_elements(const kr_params *params)
 {
     int64_t count = 0;
-    for (int64_t i = 0; params && i < params->count; i++) count += kr_tensor_count(params->rows[i]->seen.tensor);
+    for (int64_t i = 0; params && i < params->count; i++) count += kr_count_of(params->rows[i]->seen.tensor);
     return count;
 }
 
@@ -352,7 +352,7 @@ uint64_t kr_params_values_hash(const kr_params *params)
     uint64_t hash = kr_params_structure_hash(params);
     for (int64_t i = 0; params && i < params->count; i++) {
         const kr_tensor *x = params->rows[i]->seen.tensor;
-        hash = kr_hash_at(params->ctx, hash, x->data, (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype));
+        hash = kr_hash_at(params->ctx, hash, x->data, (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype));
     }
     return hash;
 }

@@ -92,7 +92,7 @@ static kr_state *state_of(kr_tape *tape, const char *op, const kr_layers *s, con
     if (kr_cache_is_initial(cache)) return NULL;
     const kr_state_layout layout = kr_layers_layout(s);
     const kr_tensor *first = cache->tensors[0];
-    kr_state *state = kr_state_new(tape, &layout, first ? kr_tensor_dim(first, 0) : 1);
+    kr_state *state = kr_state_new(tape, &layout, first ? kr_dim_of(first, 0) : 1);
     if (state) state->slots[0] = *cache;
     return state;
 }

@@ -498,7 +498,7 @@ size_t kr_state_bytes(const kr_state *state)
     for (int64_t s = 0; state && s < state->nslots; s++)
         for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++) {
             const kr_tensor *x = state->slots[s].tensors[i];
-            if (x) bytes += (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
+            if (x) bytes += (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
         }
     return bytes;
 }

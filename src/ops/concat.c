@@ -12,7 +12,7 @@ static kr_tensor *place_of(kr_tape *tape, const kr_tensor *y, int axis, int64_t 
 
 static bool put(kr_tape *tape, const kr_tensor *y, int axis, int64_t from, const kr_tensor *x)
 {
-    if (kr_tensor_count(x) == 0) return true;
+    if (kr_count_of(x) == 0) return true;
     kr_tensor *place = place_of(tape, y, axis, from, x);
     return place && kr_assign(tape->ctx, place, x);
 }

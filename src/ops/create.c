@@ -61,7 +61,7 @@ kr_tensor *kr_random(kr_tape *tape, kr_dtype dtype, kr_shape shape, kr_random_ki
     kr_tensor *y = kr_new(tape, dtype, shape);
     if (!y) return NULL;
     kr_ctx *ctx = tape->ctx;
-    kr_random_args args = { .n = kr_tensor_count(y),
+    kr_random_args args = { .n = kr_count_of(y),
                             .dtype = dtype,
                             .y = y->data,
                             .seed = ctx->seed,

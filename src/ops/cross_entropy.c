@@ -39,7 +39,7 @@ static const kr_rule cross_entropy_rule = { .name = OP, .backward = cross_entrop
 static kr_tensor *score(kr_tape *tape, const kr_tensor *x, const kr_labels *labels, int64_t nv, double smoothing,
                         kr_tensor **stats)
 {
-    const int64_t rows = kr_tensor_count(labels->of_r);
+    const int64_t rows = kr_count_of(labels->of_r);
     kr_tensor *loss_r = kr_new(tape, x->dtype, KR_SHAPE(rows));
     *stats = kr_new(tape, x->dtype, KR_SHAPE(rows, KR_ROW_STATS));
     if (!loss_r || !*stats) return NULL;
@@ -74,12 +74,11 @@ kr_tensor *kr_cross_entropy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels,
     kr_labels own;
     kr_tensor *stats;
     if (!enter(tape, OP, &logits, labels, options, &o, &own)) return NULL;
-    const attrs at = { kr_cross_entropy_columns(&o, kr_tensor_dim(logits, -1)), o.label_smoothing, own.alpha };
+    const attrs at = { kr_cross_entropy_columns(&o, kr_dim_of(logits, -1)), o.label_smoothing, own.alpha };
     kr_tensor *loss_r = score(tape, logits, &own, at.nv, at.smoothing, &stats);
     kr_tensor *loss = loss_r ? kr_loss_sum(tape, loss_r, own.alpha) : NULL;
     if (!loss) return NULL;
-    if (o.scores)
-        *o.scores = (kr_scores){ .scored = own.count, .right = kr_count_right(stats, kr_tensor_dim(stats, 0)) };
+    if (o.scores) *o.scores = (kr_scores){ .scored = own.count, .right = kr_count_right(stats, kr_dim_of(stats, 0)) };
     const kr_record_args record = { .rule = &cross_entropy_rule,
                                     .n_in = 1,
                                     .in = &logits,
@@ -101,8 +100,8 @@ kr_scores kr_accuracy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels, const
     if (!kr_tape_ready(tape, "accuracy")) return scores;
     const kr_scope scope = kr_no_grad_begin(tape);
     if (enter(tape, "accuracy", &logits, labels, options, &o, &own) &&
-        score(tape, logits, &own, kr_cross_entropy_columns(&o, kr_tensor_dim(logits, -1)), 0, &stats))
-        scores = (kr_scores){ .scored = own.count, .right = kr_count_right(stats, kr_tensor_dim(stats, 0)) };
+        score(tape, logits, &own, kr_cross_entropy_columns(&o, kr_dim_of(logits, -1)), 0, &stats))
+        scores = (kr_scores){ .scored = own.count, .right = kr_count_right(stats, kr_dim_of(stats, 0)) };
     kr_no_grad_end(tape, scope, 0, NULL);
     return scores;
 }

@@ -24,7 +24,7 @@ static bool check_entry(kr_tape *tape, const char *op, const kr_tensor *cu, int6
 static bool check(kr_tape *tape, const char *op, const kr_tensor *cu, int64_t nb, int64_t ns)
 {
     kr_ctx *ctx = tape->ctx;
-    const int64_t last = kr_tensor_count(cu) - 1;
+    const int64_t last = kr_count_of(cu) - 1;
     if (!kr_require(ctx, kr_tensor_rank(cu) == 1 && last >= 1, KR_ERR_SHAPE,
                     "%s: cu_seqlens %s must be [q+1], a number for each of q >= 1 sequences and one more", op,
                     KR_TEXT_OF(cu)) ||
@@ -47,7 +47,7 @@ static kr_tensor *marker_of(kr_tape *tape, const char *op, kr_tensor *cu, int64_
     kr_tensor *marker = kr_zeros(tape, KR_DTYPE_I32, KR_SHAPE(nb, ns));
     if (!marker || !kr_integers_ready(tape->ctx)) return NULL;
     int32_t *is_start = (int32_t *)(void *)marker->data;
-    for (int64_t i = 0; i < kr_tensor_count(cu) - 1; i++) is_start[kr_integer_at(cu, i)] = 1;
+    for (int64_t i = 0; i < kr_count_of(cu) - 1; i++) is_start[kr_integer_at(cu, i)] = 1;
     return marker;
 }
 

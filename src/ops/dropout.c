@@ -17,7 +17,7 @@ typedef struct draw {
 static bool drop(kr_tape *tape, const draw *d, const kr_tensor *x, kr_tensor *y)
 {
     const double scale = 1 / (1 - d->p);
-    kr_dropout_args args = { .n = kr_tensor_count(x),
+    kr_dropout_args args = { .n = kr_count_of(x),
                              .x = x->data,
                              .y = y->data,
                              .seed = d->seed,

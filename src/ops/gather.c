@@ -20,7 +20,7 @@ static kr_tensor *checked_ids(kr_tape *tape, const char *op, kr_tensor *id, int6
                     "%s: id %s is %s, but must be i32 or i64", op, KR_TEXT_OF(id), kr_dtype_name(id->dtype)) ||
         !(id = kr_contiguous(tape, id)) || !kr_integers_ready(tape->ctx))
         return NULL;
-    const int64_t count = kr_tensor_count(id);
+    const int64_t count = kr_count_of(id);
     for (int64_t i = 0; i < count; i++)
         if (!kr_require(tape->ctx, id_at(id, i) >= 0 && id_at(id, i) < limit, KR_ERR_ARG,
                         "%s: element %lld of id %s is %lld, but must be from 0 to %lld", op, (long long)i,
@@ -76,7 +76,7 @@ kr_tensor *kr_gather(kr_tape *tape, kr_tensor *x, int axis, kr_tensor *id)
 
 static kr_embedding_args embedding_args(const kr_tensor *table, const kr_tensor *id)
 {
-    return (kr_embedding_args){ .no = kr_tensor_count(id),
+    return (kr_embedding_args){ .no = kr_count_of(id),
                                 .nr = table->dims[0],
                                 .ni = table->dims[1],
                                 .id = id->device_ids ? id->device_ids : id->data,

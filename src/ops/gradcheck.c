@@ -109,7 +109,7 @@ static bool take_inputs(check *c, kr_tensor *const *in)
                         KR_TEXT_OF(in[i])))
             return false;
         l->given = in[i];
-        l->count = kr_tensor_count(in[i]);
+        l->count = kr_count_of(in[i]);
         if (!kr_dtype_is_float(in[i]->dtype)) continue;
         if (!(l->x = doubles(c, l->count)) || !(l->gradient = doubles(c, l->count)) ||
             kr_tensor_read(in[i], KR_DTYPE_F64, l->x, l->count) != KR_OK)
@@ -160,7 +160,7 @@ static bool project(const check *c, kr_tape *tape, double *value, kr_tensor **g_
     for (int n = 0; n < c->n_out; n++) {
         const kr_tensor *y = c->out[n];
         if (!kr_dtype_is_float(y->dtype)) continue;
-        const int64_t count = kr_tensor_count(y);
+        const int64_t count = kr_count_of(y);
         double *values = doubles(c, 2 * count), *weights = g_out && values ? values + count : NULL;
         const bool ok = values && kr_tensor_read(y, KR_DTYPE_F64, values, count) == KR_OK;
         if (ok) *value += sum_output(c, n, values, count, weights);

@@ -57,7 +57,7 @@ bool kr_labels_from(kr_tape *tape, const char *op, kr_tensor *labels, const kr_c
                     bool compact, kr_labels *out)
 {
     kr_tensor *mask = o->mask;
-    const int64_t rows = kr_tensor_count(labels), limit = o->n_classes > 0 ? o->n_classes : nw;
+    const int64_t rows = kr_count_of(labels), limit = o->n_classes > 0 ? o->n_classes : nw;
     if (!(labels = kr_integers(tape, op, "labels", labels)) || (mask && !(mask = kr_integers(tape, op, "mask", mask))))
         return false;
     *out = (kr_labels){ .of_r = kr_new(tape, KR_DTYPE_I64, KR_SHAPE(rows)) };
@@ -120,7 +120,7 @@ kr_tensor *kr_loss_sum(kr_tape *tape, const kr_tensor *x, double alpha)
 {
     kr_tensor *y = kr_new(tape, x->dtype, KR_SCALAR);
     kr_reduce_args args = {
-        .no = 1, .nr = kr_tensor_count(x), .ni = 1, .x = x->data, .y = kr_tensor_data(y), .alpha = alpha
+        .no = 1, .nr = kr_count_of(x), .ni = 1, .x = x->data, .y = kr_tensor_data(y), .alpha = alpha
     };
     return y && KR_RUN(tape->ctx, sum[kr_real_of(x->dtype)], &args) ? y : NULL;
 }

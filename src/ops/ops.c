@@ -175,7 +175,7 @@ static bool token_stride(const kr_tensor *x, int64_t *stride)
 kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride)
 {
     if (!x) return NULL;
-    if (kr_tensor_count(x) > 0 && token_stride(x, stride)) return x;
+    if (kr_count_of(x) > 0 && token_stride(x, stride)) return x;
     *stride = token_elements(x);
     return kr_contiguous(tape, x);
 }

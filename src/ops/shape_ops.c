@@ -19,7 +19,7 @@ static const kr_rule reshape_rule = { .name = "reshape", .backward = reshape_bac
 static bool infer_shape(kr_tape *tape, const kr_tensor *x, const kr_shape *given, kr_shape *shape)
 {
     *shape = *given;
-    const int64_t count = kr_tensor_count(x);
+    const int64_t count = kr_count_of(x);
     int open = -1;
     bool ok = given->rank >= 0 && given->rank <= KR_MAX_RANK;
     int64_t rest = 1;

@@ -52,7 +52,7 @@ static bool check_options(const job *j, bool has_logits, bool has_target_logits)
 static int64_t count_of(const kr_tensor *mask)
 {
     int64_t count = 0;
-    const int64_t all = kr_tensor_count(mask);
+    const int64_t all = kr_count_of(mask);
     for (int64_t i = 0; i < all; i++) count += kr_integer_at(mask, i) != 0;
     return count;
 }
@@ -74,7 +74,7 @@ static bool take_mask(job *j, const kr_shape *shape, const char *rule)
     if (!kr_require(j->tape->ctx, fits, KR_ERR_SHAPE, "%s: mask %s does not repeat to %s, %s", j->op,
                     KR_TEXT_OF(j->mask), KR_TEXT_OF_SHAPE(shape), rule))
         return false;
-    const int64_t counted = kr_tensor_count(j->mask);
+    const int64_t counted = kr_count_of(j->mask);
     j->count = counted > 0 ? count_of(j->mask) * (all / counted) : 0;
     return true;
 }

@@ -141,9 +141,9 @@ kr_status kr_backward(kr_tape *tape, kr_tensor *loss)
 {
     if (!tape) return KR_ERR_ARG;
     if (kr_tape_ready(tape, "backward") && loss &&
-        !kr_require(tape->ctx, kr_tensor_count(loss) == 1, KR_ERR_SHAPE,
+        !kr_require(tape->ctx, kr_count_of(loss) == 1, KR_ERR_SHAPE,
                     "backward: loss %s has %lld elements, but must have 1; sum it, or use kr_backward_from",
-                    KR_TEXT_OF(loss), (long long)kr_tensor_count(loss)))
+                    KR_TEXT_OF(loss), (long long)kr_count_of(loss)))
         return tape->ctx->status;
     return kr_backward_from(tape, 1, &loss, NULL);
 }

@@ -59,7 +59,7 @@ static kr_tensor *param_grad(kr_tensor *param, bool *is_new)
     *is_new = param->grad_is_zero || !param->grad;
     param->grad_is_zero = false;
     if (param->grad) return param->grad;
-    const size_t bytes = (size_t)kr_tensor_count(param) * kr_dtype_bytes(param->dtype);
+    const size_t bytes = (size_t)kr_count_of(param) * kr_dtype_bytes(param->dtype);
     kr_tensor *grad = kr_memory_alloc_zeroed(&ctx->memory, sizeof *grad);
     /* zeroed, though a new gradient is written whole: if a rule fails before that, the gradient is 0 and not
      * undefined */
@@ -121,7 +121,7 @@ bool kr_slab_create(kr_tape *tape, kr_tensor *x)
     if (!tape->recording) return true;
     kr_grad_slab *slab = kr_arena_alloc(&tape->heads, sizeof *slab);
     if (!slab) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no memory for the place of a gradient");
-    *slab = (kr_grad_slab){ .rows = 1, .columns = kr_tensor_count(x), .is_own = true };
+    *slab = (kr_grad_slab){ .rows = 1, .columns = kr_count_of(x), .is_own = true };
     x->slab = slab;
     return true;
 }

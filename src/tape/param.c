@@ -7,7 +7,7 @@
 
 static size_t data_bytes(const kr_tensor *x)
 {
-    return (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
+    return (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
 }
 
 kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
@@ -95,9 +95,9 @@ kr_status kr_param_write(kr_tensor *param, kr_dtype dtype, const void *data, int
     if (!writable(param, "param_write")) return status_of(param);
     kr_ctx *ctx = param->ctx;
     if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "param_write: %d is not a kr_dtype", (int)dtype) ||
-        !kr_require(ctx, count == kr_tensor_count(param), KR_ERR_SHAPE,
+        !kr_require(ctx, count == kr_count_of(param), KR_ERR_SHAPE,
                     "param_write: %lld elements for a parameter %s of %lld", (long long)count, KR_TEXT_OF(param),
-                    (long long)kr_tensor_count(param)) ||
+                    (long long)kr_count_of(param)) ||
         !kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "param_write: data is NULL"))
         return ctx->status;
     write_elements(param, dtype, data);
@@ -111,8 +111,8 @@ kr_status kr_tensor_write(kr_tensor *x, kr_dtype dtype, const void *data, int64_
     const bool ok =
         kr_tape_ready(x->tape, "tensor_write") &&
         kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "tensor_write: %d is not a kr_dtype", (int)dtype) &&
-        kr_require(ctx, count == kr_tensor_count(x), KR_ERR_SHAPE, "tensor_write: %lld elements for x %s of %lld",
-                   (long long)count, KR_TEXT_OF(x), (long long)kr_tensor_count(x)) &&
+        kr_require(ctx, count == kr_count_of(x), KR_ERR_SHAPE, "tensor_write: %lld elements for x %s of %lld",
+                   (long long)count, KR_TEXT_OF(x), (long long)kr_count_of(x)) &&
         kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "tensor_write: data is NULL") &&
         kr_require(ctx, kr_tensor_is_row_major(x), KR_ERR_ARG, "tensor_write: x %s is not contiguous", KR_TEXT_OF(x));
     if (!ok) return ctx->status;
@@ -135,7 +135,7 @@ kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, doubl
     kr_ctx *ctx = param->ctx;
     if (!kr_require(ctx, is_known, KR_ERR_ARG, "param_random: %d is not a kr_random_kind", (int)kind))
         return ctx->status;
-    kr_random_args args = { .n = kr_tensor_count(param),
+    kr_random_args args = { .n = kr_count_of(param),
                             .dtype = param->dtype,
                             .y = param->data,
                             .seed = ctx->seed,

@@ -10,7 +10,7 @@
 /* Row-major index of the first element that violates the rule, and its value; -1 if there is none. */
 static int64_t first_bad(kr_ctx *ctx, const kr_rule *rule, const kr_tensor *y, double *value)
 {
-    const int64_t count = kr_tensor_count(y), bytes = (int64_t)kr_dtype_bytes(y->dtype);
+    const int64_t count = kr_count_of(y), bytes = (int64_t)kr_dtype_bytes(y->dtype);
     for (int64_t from = 0; from < count;) {
         int64_t first;
         if (!kr_find_not_finite(ctx, y->dtype, y->data + from * bytes, count - from, &first) || first < 0) return -1;

@@ -44,7 +44,7 @@ static bool take_out(kr_tape *tape, const scope *s, bool integers, kr_tensor *x,
 {
     *p = (parcel){ .head = *x, .is_inside = kr_arena_is_after(&tape->heads, s->mark.heads, x) };
     if (!p->is_inside || !kr_tape_releases(tape, &s->mark, integers, x)) return true;
-    const size_t bytes = (size_t)kr_tensor_count(x) * kr_dtype_bytes(x->dtype);
+    const size_t bytes = (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
     void *place = stash(tape, x->dtype, bytes, p);
     if (!place) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no_grad_end: no memory to keep a tensor %s", KR_TEXT_OF(x));
     const kr_shape shape = kr_tensor_shape(x);

@@ -49,6 +49,20 @@ bool kr_dtype_is_float(kr_dtype dtype);
 bool kr_dtype_is_half(kr_dtype dtype); /* bf16, f16 */
 bool kr_dtype_is_valid(kr_dtype dtype);
 
+/* kr_tensor_count and kr_tensor_dim for the modules: without a copy of the shape, and inlined. */
+static inline int64_t kr_count_of(const kr_tensor *x)
+{
+    int64_t count = x ? 1 : 0;
+    for (int i = 0; x && i < x->rank; i++) count *= x->dims[i];
+    return count;
+}
+static inline int64_t kr_dim_of(const kr_tensor *x, int axis)
+{
+    if (!x) return 0;
+    if (axis < 0) axis += x->rank;
+    return axis >= 0 && axis < x->rank ? x->dims[axis] : 1;
+}
+
 /* Fills in shape and row-major strides. */
 void kr_tensor_layout(kr_tensor *x, kr_dtype dtype, const kr_shape *shape);
 

@@ -82,7 +82,7 @@ static bool read_weight(loading *l, int64_t i)
     const kr_param_row *row = kr_params_at(t->params, i);
     const kr_dtype dtype = kr_tensor_dtype(row->tensor);
     const kr_shape shape = kr_tensor_shape(row->tensor);
-    const int64_t count = kr_tensor_count(row->tensor);
+    const int64_t count = kr_count_of(row->tensor);
     char name[NAME_MOST];
     snprintf(name, sizeof name, KR_WEIGHTS_PREFIX "%s", row->name);
     const kr_tensor_file_item *separate = kr_tensor_file_find(l->file, name);
@@ -106,7 +106,7 @@ static bool read_weight(loading *l, int64_t i)
 
 static size_t bytes_of(const kr_tensor *x)
 {
-    return (size_t)kr_tensor_count(x) * kr_dtype_bytes(kr_tensor_dtype(x));
+    return (size_t)kr_count_of(x) * kr_dtype_bytes(kr_tensor_dtype(x));
 }
 
 static bool keep_old(loading *l)

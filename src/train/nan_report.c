@@ -89,7 +89,7 @@ static bool find_first(const kr_tensor *x, int64_t *first)
 {
     *first = -1;
     if (!x) return true;
-    if (kr_tensor_is_row_major(x)) return kr_find_not_finite(x->ctx, x->dtype, x->data, kr_tensor_count(x), first);
+    if (kr_tensor_is_row_major(x)) return kr_find_not_finite(x->ctx, x->dtype, x->data, kr_count_of(x), first);
     *first = range_of(x).first;
     return true;
 }
@@ -150,7 +150,7 @@ bool kr_trainer_check_weights(const kr_trainer *t)
 /* x [b s ..] of the batch, whose element `first` is the first that matters and is not finite. */
 static bool fail_of_input(const search *s, const char *name, const kr_tensor *x, int64_t first)
 {
-    const int64_t ns = kr_tensor_dim(x, 1), at = first / kr_tensor_dim(x, 2);
+    const int64_t ns = kr_dim_of(x, 1), at = first / kr_dim_of(x, 2);
     text remark = { .length = 0 };
     put(&remark, ": row %lld, token %lld of batch %lld in epoch %lld", (long long)(at / ns), (long long)(at % ns),
         (long long)s->batch.step, (long long)s->batch.epoch);
@@ -161,8 +161,8 @@ static bool check_input(const search *s)
 {
     const kr_batch *b = &s->batch;
     if (b->x_bsf && !is_finite(b->x_bsf)) return fail_of_input(s, "x_bsf", b->x_bsf, range_of(b->x_bsf).first);
-    for (int64_t i = 0; b->targets_bso && i < kr_tensor_count(b->targets_bso); i++) {
-        const int64_t width = kr_tensor_dim(b->targets_bso, 2);
+    for (int64_t i = 0; b->targets_bso && i < kr_count_of(b->targets_bso); i++) {
+        const int64_t width = kr_dim_of(b->targets_bso, 2);
         if (element(b->scored_bs, i / width) != 0 && !isfinite(element(b->targets_bso, i)))
             return fail_of_input(s, "targets_bso", b->targets_bso, i);
     }
@@ -172,15 +172,15 @@ static bool check_input(const search *s)
 static void put_token(text *t, const kr_batch *b, const kr_tensor *stream, int64_t flat)
 {
     enum { SHOWN = 4 };
-    const int64_t nd = kr_tensor_dim(stream, -1), ns = kr_tensor_dim(stream, 1), at = flat / nd;
+    const int64_t nd = kr_dim_of(stream, -1), ns = kr_dim_of(stream, 1), at = flat / nd;
     const kr_tensor *input = b->ids_bs ? b->ids_bs : b->x_bsf;
     put(t, "row %lld, token %lld", (long long)(at / ns), (long long)(at % ns));
-    if (kr_tensor_dim(input, 1) != ns) return; /* there are markers between the tokens */
+    if (kr_dim_of(input, 1) != ns) return; /* there are markers between the tokens */
     if (b->ids_bs) {
         put(t, " (id %.0f)", element(b->ids_bs, at));
         return;
     }
-    const int64_t nf = kr_tensor_dim(input, 2);
+    const int64_t nf = kr_dim_of(input, 2);
     for (int64_t f = 0; f < nf && f < SHOWN; f++) put(t, "%s%g", f ? ", " : " (features ", element(input, at * nf + f));
     put(t, "%s", nf > SHOWN ? ", ...)" : ")");
 }
@@ -230,8 +230,8 @@ static void put_input(text *t, const search *s)
         return;
     }
     range r = empty;
-    const int64_t nd = kr_tensor_dim(table_wd, 1);
-    for (int64_t i = 0; i < kr_tensor_count(b->ids_bs); i++)
+    const int64_t nd = kr_dim_of(table_wd, 1);
+    for (int64_t i = 0; i < kr_count_of(b->ids_bs); i++)
         for (int64_t d = 0; d < nd; d++) take(&r, element(table_wd, (int64_t)element(b->ids_bs, i) * nd + d));
     put_range(t, "; the embeddings of the tokens are", r);
 }

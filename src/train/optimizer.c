@@ -108,7 +108,7 @@ static bool check_without(kr_ctx *ctx, const kr_params *params, const kr_optimiz
 static bool add_segments(kr_optimizer *opt, kr_optimizer_slot *slot)
 {
     const kr_param_row *row = slot->row;
-    int64_t at = 0, cols = kr_tensor_dim(row->tensor, 1);
+    int64_t at = 0, cols = kr_dim_of(row->tensor, 1);
     for (int i = 0; i < row->n_segments; i++) at += row->segments[i].rows;
     if (!kr_require(opt->ctx, row->tensor->rank == 2 && at == row->tensor->dims[0], KR_ERR_SHAPE,
                     "optimizer: %s %s has segments of %lld rows in all, but muon steps matrices, and all of their rows",
@@ -143,10 +143,10 @@ static bool add_slot(kr_optimizer *opt, const kr_param_row *row)
     slot->parts = kr_arena_alloc(&opt->arena, (size_t)(has_segments ? row->n_segments : 1) * sizeof *slot->parts);
     if (!slot->parts) return kr_fail(ctx, KR_ERR_NOMEM, "optimizer: no memory for the parts of %s", row->name);
     if (has_segments) return add_segments(opt, slot);
-    if (kr_tensor_count(row->tensor) > 0)
+    if (kr_count_of(row->tensor) > 0)
         slot->parts[slot->nparts++] =
             (kr_optimizer_part){ .kind = opt->options.kind == KR_OPTIMIZER_SGD ? KR_OPTIMIZER_SGD : KR_OPTIMIZER_ADAMW,
-                                 .count = kr_tensor_count(row->tensor),
+                                 .count = kr_count_of(row->tensor),
                                  .shape = kr_tensor_shape(row->tensor) };
     return true;
 }
@@ -302,5 +302,5 @@ void *kr_slot_weights(const kr_optimizer_slot *slot)
 
 int64_t kr_slot_elements(const kr_optimizer_slot *slot)
 {
-    return kr_tensor_count(slot->row->tensor);
+    return kr_count_of(slot->row->tensor);
 }

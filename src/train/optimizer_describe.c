@@ -42,11 +42,10 @@ size_t kr_optimizer_describe(const kr_optimizer *opt, char *text, size_t bytes)
         const kr_optimizer_slot *slot = &opt->slots[i];
         const kr_tensor *w = slot->row->tensor;
         kr_text_buffer_print(&buffer, "%4d  %-*s  %-20s %10lld  %-5s  ", w->rank, width, slot->row->name, KR_TEXT_OF(w),
-                             (long long)kr_tensor_count(w),
-                             slot->row->has_decay || opt->options.decay_all ? "yes" : "no");
+                             (long long)kr_count_of(w), slot->row->has_decay || opt->options.decay_all ? "yes" : "no");
         write_owner(&buffer, slot);
         kr_text_buffer_print(&buffer, "\n");
-        total += kr_tensor_count(w);
+        total += kr_count_of(w);
         for (int p = 0; p < slot->nparts; p++)
             on_muon += slot->parts[p].kind == KR_OPTIMIZER_MUON ? slot->parts[p].count : 0;
     }

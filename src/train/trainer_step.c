@@ -35,7 +35,7 @@ static kr_loss_out loss_of_model(const kr_trainer *t, kr_tape *tape, const kr_ba
         call.labels = batch->labels_bs;
     } else {
         /* a number for each row of outputs; for each output of a row, the same */
-        const kr_shape per_row = KR_SHAPE(kr_tensor_dim(batch->scored_bs, 0), kr_tensor_dim(batch->scored_bs, 1), 1);
+        const kr_shape per_row = KR_SHAPE(kr_dim_of(batch->scored_bs, 0), kr_dim_of(batch->scored_bs, 1), 1);
         call.targets = batch->targets_bso;
         call.scored =
             t->o.loss == KR_LOSS_SOFT_CROSS_ENTROPY ? batch->scored_bs : kr_reshape(tape, batch->scored_bs, per_row);
@@ -56,7 +56,7 @@ static bool check_loss(const kr_trainer *t, const kr_loss_out *out, const kr_sta
 {
     kr_ctx *ctx = t->ctx;
     return !kr_ctx_failed(ctx) &&
-           kr_require(ctx, out->loss != NULL && kr_tensor_count(out->loss) == 1, KR_ERR_ARG,
+           kr_require(ctx, out->loss != NULL && kr_count_of(out->loss) == 1, KR_ERR_ARG,
                       OP ": loss_fn gave no loss of one element") &&
            kr_require(ctx, out->scores.scored >= 0, KR_ERR_ARG, OP ": loss_fn has scores.scored = %lld",
                       (long long)out->scores.scored) &&
