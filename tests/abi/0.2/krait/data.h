@@ -110,7 +110,7 @@ typedef struct kr_idx_options {
 
 /* Images of bytes [n height width] and their classes [n], as MNIST's files. An image is a document, its patches from
  * left to right, then down; the class is scored at its last position. labels_path NULL: no labels at all. Loaded an
- * image a row with packs = false and length = 0. */
+ * image a row with pack = false and length = 0. */
 KR_API kr_source *kr_source_idx(kr_ctx *ctx, const char *images_path, const char *labels_path,
                                 const kr_idx_options *options);
 
@@ -122,7 +122,7 @@ typedef struct kr_source_info {
     int64_t n_features;   /* numbers at a position; 0: tokens */
     int64_t n_classes;    /* labels are below it; 0: none */
     int64_t n_targets;    /* numbers to predict at a position; 0: none */
-    bool predicts_next;   /* labels or targets are the position behind */
+    bool predict_next;    /* labels or targets are the position behind */
     uint64_t reserved[4]; /* 0; for later versions */
 } kr_source_info;
 
@@ -130,8 +130,8 @@ typedef struct kr_source_info {
 typedef struct kr_positions {
     int32_t *ids;    /* n_ids > 0: one for each position, from 0 to n_ids - 1 */
     float *x;        /* n_features > 0: that many for each position */
-    int32_t *labels; /* n_classes > 0: from 0 to n_classes - 1, or KR_NOT_SCORED; not with predicts_next */
-    float *targets;  /* n_targets > 0: that many for each position; not with predicts_next. NaN: not scored */
+    int32_t *labels; /* n_classes > 0: from 0 to n_classes - 1, or KR_NOT_SCORED; not with predict_next */
+    float *targets;  /* n_targets > 0: that many for each position; not with predict_next. NaN: not scored */
     bool *
         is_filled; /* false for each position. Set where x was missing and made up: it is not scored as what is predicted.
                       * NULL: not needed */
@@ -151,7 +151,7 @@ typedef struct kr_source_callbacks {
 
 /* A source whose positions come from functions of the program: generated data, a database, another file format.
  * `callbacks` and `info` are copied; `user` must live until `destroy`. `info` needs a count above 0, one of n_ids and
- * n_features, and at most one of predicts_next, n_classes and n_targets. NULL after an error; `destroy` is not called
+ * n_features, and at most one of predict_next, n_classes and n_targets. NULL after an error; `destroy` is not called
  * then. */
 KR_API kr_source *kr_source_custom(kr_ctx *ctx, const kr_source_info *info, const kr_source_callbacks *callbacks,
                                    void *user);
@@ -167,22 +167,22 @@ KR_API kr_source_info kr_source_info_of(const kr_source *source);
 typedef enum kr_data_part { KR_DATA_PART_TRAIN = 0, KR_DATA_PART_VALIDATION = 1 } kr_data_part;
 
 /* Rows are windows of `length` positions, by default one after another through all documents. Loaders with the same
- * source, validation_fraction and split_seed (and packs) share nothing between their parts. */
+ * source, validation_fraction and split_seed (and pack) share nothing between their parts. */
 typedef struct kr_loader_options {
     size_t size;                /* set by kr_loader_options_init */
-    int64_t batch, length;      /* 8 rows of 256 positions; length 0 without `packs`: as long as the document is */
+    int64_t batch, length;      /* 8 rows of 256 positions; length 0 without `pack`: as long as the document is */
     uint64_t seed;              /* 0: of the order */
-    bool shuffles;              /* true: another order in each epoch; false: as they stand */
+    bool shuffle;               /* true: another order in each epoch; false: as they stand */
     int64_t n_epochs;           /* 0: no limit */
-    bool packs;                 /* true; false: a window ends with its document, and rows are padded. Then the
+    bool pack;                  /* true; false: a window ends with its document, and rows are padded. Then the
                                  * loader has 24 bytes in memory for each document */
-    bool resets;                /* true: batches mark where documents begin, and none predicts the next one's start */
-    bool carries;               /* false; true: each row continues where it stopped in the last batch; see below */
+    bool reset;                 /* true: batches mark where documents begin, and none predicts the next one's start */
+    bool carry;                 /* false; true: each row continues where it stopped in the last batch; see below */
     bool drop_last;             /* false: the last batch of an epoch has the rows that are left */
     bool score_last;            /* false; true: only the last position of a document is scored */
     kr_data_part part;          /* KR_DATA_PART_TRAIN */
     double validation_fraction; /* 0; the end of the corpus (from the next document on, where there is one), or without
-                                 * `packs` documents drawn by split_seed */
+                                 * `pack` documents drawn by split_seed */
     uint64_t split_seed;        /* 0 */
 } kr_loader_options;
 #define kr_loader_options_init(options) KR_STRUCT_INIT(LOADER_OPTIONS, kr_loader_options, options)
@@ -214,7 +214,7 @@ KR_API kr_csv_column kr_source_column(const kr_source *source, int64_t i);
 
 /* ---- walking ---- */
 
-/* carries: row b walks the b-th of `batch` equal stretches of the corpus, for states that are carried from batch to
+/* carry: row b reads the b-th of `batch` equal parts of the corpus, for states that are carried from batch to
  * batch. Nothing is shuffled; all rows begin anew, and are marked so in reset_bs, with each epoch. */
 typedef struct kr_loader kr_loader;
 KR_API kr_loader *kr_loader_create(const kr_source *source, const kr_loader_options *options);
@@ -228,7 +228,7 @@ typedef struct kr_batch {
     kr_tensor *targets_bso; /* f32; NULL: there are none */
     kr_tensor *scored_bs;   /* i32, with targets_bso: 1 where they are scored, else 0 */
     kr_tensor *reset_bs; /* i32: 1 where a document begins, else 0; NULL: nowhere. The first position of a row is only
-                             * marked with `carries`: otherwise it has nothing to forget */
+                             * marked with `carry`: otherwise it has nothing to forget */
     kr_tensor *mask_bs;  /* i32: 0 where a row is padded, else 1; NULL: no row is */
     int64_t n_positions; /* that are not padding */
     int64_t n_scored;

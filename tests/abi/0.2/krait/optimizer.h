@@ -68,7 +68,7 @@ typedef struct kr_optimizer_options {
     double beta1, beta2; /* 0.9, 0.95 */
     double eps;          /* 1e-8, above 0 */
     double weight_decay; /* 0.1 */
-    bool decay_all;      /* false: only rows of the table that `decays`; norms, biases, A_log, D, dt_bias do not */
+    bool decay_all;      /* false: only rows of the table that `has_decay`; norms, biases, A_log, D, dt_bias do not */
     bool is_cautious;    /* false; AdamW: elements decay only where w and m have the same sign */
 
     double momentum, dampening; /* 0.9, 0: of SGD */

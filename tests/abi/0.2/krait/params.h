@@ -50,7 +50,7 @@ typedef struct kr_param_row {
     kr_tensor *tensor;
     kr_init init;
     double init_scale; /* scales the initial values: 1, except for residual projections of deep networks */
-    bool decays;       /* weight decay applies: matrices, but not norms, biases, A_log, D, dt_bias */
+    bool has_decay;    /* weight decay applies: matrices, but not norms, biases, A_log, D, dt_bias */
     int n_segments;    /* 0: updated by AdamW as a whole */
     const kr_segment *segments;
 } kr_param_row;
@@ -112,7 +112,7 @@ typedef struct kr_param_options {
     size_t size;      /* set by kr_param_options_init */
     const char *axes; /* "" */
     kr_init init;     /* fill with 0 */
-    bool decays;      /* false */
+    bool has_decay;   /* false */
     bool is_linear;   /* false; true: a matrix [out in] that kr_linear takes, and kr_params_pack copies */
     int n_segments;   /* 0; of a matrix: their rows add up to its rows */
     const kr_segment *segments;

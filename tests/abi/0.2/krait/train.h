@@ -63,7 +63,7 @@ typedef struct kr_train_progress {
 } kr_train_progress;
 
 /* The loss of a batch on the tape, which records but in evaluations: the mean over scores.scored things. `state` is what
- * the rows before left behind (loaders with `carries`; then the loss comes with the state after), or NULL. The same
+ * the rows before left behind (loaders with `carry`; then the loss comes with the state after), or NULL. The same
  * batch, state and random stream must give the same loss. */
 typedef kr_loss_out kr_loss_fn(void *user, kr_tape *tape, const kr_batch *batch, const kr_state *state);
 
