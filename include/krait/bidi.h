@@ -58,9 +58,18 @@ typedef struct kr_bidi_out {
     void *reserved[4]; /* NULL; for later versions */
 } kr_bidi_out;
 
-/* x [b s d] -> y [b s' d], s' = s and the markers; half-precision inputs are added up in f32, which y is then. caches
- * [n_virtual] to begin from, or NULL. */
-KR_API kr_bidi_out kr_bidi_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_cache *caches);
+/* How a stack is to be run; NULL in its place: all defaults. */
+typedef struct kr_bidi_call {
+    size_t size;            /* set by kr_bidi_call_init */
+    const kr_cache *caches; /* NULL: initial; [n_virtual] to begin from */
+    /* Dropout with this probability, in [0, 1), of the stack's input and of what each pair adds to the residual stream
+     * (kr_dropout). 0: none, as evaluation wants it. */
+    double dropout;
+} kr_bidi_call;
+#define kr_bidi_call_init(call) KR_STRUCT_INIT(BIDI_CALL, kr_bidi_call, call)
+
+/* x [b s d] -> y [b s' d], s' = s and the markers; half-precision inputs are added up in f32, which y is then. */
+KR_API kr_bidi_out kr_bidi_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_bidi_call *call);
 
 #ifdef __cplusplus
 }

@@ -1,25 +1,29 @@
 /* bidi.c - a call through a stack that reads in both directions.
  *
  *   F = merge(block_s(norm_s(x)), flip(block_r(norm_r(flip(x)))))        flip reverses time
- *   merge         (a + b) / 2, or [a b] W^T + bias
+ *   merge         (a + b) / 2, or [a b] W^T + bias; F after dropout, if enabled
  *   standard      x <- x + F, or F where the residual is ignored
  *   multi-gate    fewer than n_stream streams: F becomes one more; else all are mixed with F. x <- pool of the streams
  */
 #include "nn/bidi_impl.h"
+#include "base/sized.h"
 #include "nn/block_config.h"
 
 #include <stdio.h>
 
 #define OP "bidi.forward"
 
+KR_DEFAULTS(kr_bidi_call) = { .size = sizeof(kr_bidi_call) };
+
 /* State of a call while it passes through the pairs. */
 typedef struct reading {
     kr_tape *tape;
     const kr_bidi *bidi;
     const kr_cache *begin; /* [nvirtual], or NULL: initial */
-    kr_cache *end;         /* [nvirtual] */
-    kr_tensor *x;          /* [b s d]: input of the next pair */
-    int64_t nstreams;      /* multi-gate */
+    double dropout;
+    kr_cache *end;    /* [nvirtual] */
+    kr_tensor *x;     /* [b s d]: input of the next pair */
+    int64_t nstreams; /* multi-gate */
     kr_tensor **streams;
     kr_tensor *own_x, **own_streams; /* unrecorded calls: memory that the results of all pairs are moved to */
 } reading;
@@ -42,6 +46,11 @@ static kr_tensor *read_one_way(reading *r, int64_t v)
     const kr_block_result out = bidi->kind->forward(r->tape, l->block, &input);
     r->end[v] = out.cache;
     return is_reverse ? kr_flip(r->tape, out.y_bsd, 1) : out.y_bsd;
+}
+
+static kr_tensor *drop(reading *r, kr_tensor *x)
+{
+    return r->dropout > 0 ? kr_dropout(r->tape, x, r->dropout, NULL) : x;
 }
 
 static kr_tensor *merge(reading *r, int64_t real_pair, kr_tensor *a, kr_tensor *b)
@@ -78,7 +87,7 @@ static void run_pair(reading *r, int64_t pair)
 {
     const int64_t real_pair = r->bidi->real[2 * pair] / 2;
     kr_tensor *a = read_one_way(r, 2 * pair), *b = read_one_way(r, 2 * pair + 1);
-    kr_tensor *f = merge(r, real_pair, a, b);
+    kr_tensor *f = drop(r, merge(r, real_pair, a, b));
     add_up(r, pair, real_pair, f ? kr_cast(r->tape, f, r->x->dtype) : NULL);
 }
 
@@ -155,14 +164,19 @@ static bool allocate(reading *r)
     return !kr_ctx_failed(tape->ctx);
 }
 
-kr_bidi_out kr_bidi_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_cache *caches)
+kr_bidi_out kr_bidi_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_bidi_call *call)
 {
     const kr_bidi_out none = { .y = NULL };
+    kr_bidi_call c;
     kr_dims d;
     if (!kr_tape_ready(tape, OP) || !kr_require(tape->ctx, bidi != NULL, KR_ERR_ARG, OP ": the stack is NULL") ||
+        !KR_TAKE(tape->ctx, OP, kr_bidi_call, call, &c) ||
+        !kr_require(tape->ctx, c.dropout >= 0 && c.dropout < 1, KR_ERR_ARG,
+                    OP ": dropout = %g, but must be from 0 to below 1", c.dropout) ||
         !kr_block_begin(tape, bidi->kind, bidi->layers[0].block, &(kr_block_input){ .op = OP, .x_bsd = x_bsd }, &d))
         return none;
-    reading r = { .tape = tape, .bidi = bidi, .begin = caches, .x = enter(tape, bidi, x_bsd, &d) };
+    reading r = { .tape = tape, .bidi = bidi, .begin = c.caches, .dropout = c.dropout };
+    r.x = drop(&r, enter(tape, bidi, x_bsd, &d));
     if (!r.x || !allocate(&r)) return none;
     for (int64_t pair = 0; pair < bidi->nvirtual / 2 && !kr_ctx_failed(tape->ctx); pair++)
         if (tape->recording) run_pair(&r, pair);

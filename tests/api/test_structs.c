@@ -419,6 +419,19 @@ static bool take_gradcheck_options(void *o)
     return true;
 }
 
+static bool take_bidi_call(void *o)
+{
+    const kr_mamba1_config block = plain_block();
+    kr_bidi_config config;
+    kr_bidi_config_init(&config);
+    config.block = kr_mamba1_block(&block);
+    config.n_layers = 2;
+    kr_bidi *bidi = kr_bidi_create(ctx, &config);
+    const bool ok = tell_tensor(kr_bidi_forward(tape, bidi, some(KR_SHAPE(1, 3, block.d_model)), o).y);
+    kr_bidi_destroy(bidi);
+    return ok;
+}
+
 /* ---- all of them ---- */
 
 typedef struct sized {
@@ -468,6 +481,7 @@ static const sized structs[] = {
     ROW(CUSTOM_NETWORK, custom_network, user),
     ROW(DROPOUT_OPTIONS, dropout_options, first),
     ROW(GRADCHECK_OPTIONS, gradcheck_options, seed),
+    ROW(BIDI_CALL, bidi_call, dropout),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 

@@ -52,3 +52,11 @@ void bidi_scatter(const kr_params *params)
         free(values);
     }
 }
+
+kr_bidi_out bidi_forward_from(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x, const kr_cache *caches)
+{
+    kr_bidi_call call;
+    kr_bidi_call_init(&call);
+    call.caches = caches;
+    return kr_bidi_forward(tape, bidi, x, &call);
+}

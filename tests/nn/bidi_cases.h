@@ -22,4 +22,7 @@ kr_bidi_config bidi_small(const bidi_blocks *blocks, int family);
  * of the stack. */
 void bidi_scatter(const kr_params *params);
 
+/* kr_bidi_forward that begins from these caches. */
+kr_bidi_out bidi_forward_from(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x, const kr_cache *caches);
+
 #endif

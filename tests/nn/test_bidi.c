@@ -147,7 +147,7 @@ static void check_by_hand(const char *what, const kr_bidi_config *c, bool with_c
     kr_tensor *x = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, BIDI_ND));
     const by_hand h = { c, params, with_caches ? begin : NULL, end, layers };
     kr_tensor *want = run_by_hand(tape, &h, x);
-    const kr_bidi_out got = kr_bidi_forward(tape, bidi, x, h.begin);
+    const kr_bidi_out got = bidi_forward_from(tape, bidi, x, h.begin);
     CHECK_TENSORS(what, got.y, want, 1e-13, 1);
     for (int64_t v = 0; got.caches && v < nvirtual; v++) {
         CHECK(got.caches[v].family == c->block.family, "%s: the cache's family", what);
@@ -386,9 +386,9 @@ TEST(caches)
         kr_tensor *x = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, BIDI_ND));
         kr_cache fresh[8];
         for (int v = 0; v < 8; v++) fresh[v] = kr_block_kind_of(c.block.family)->initial_cache(tape, l.block, NB);
-        const kr_bidi_out plain = kr_bidi_forward(tape, bidi, x, NULL), given = kr_bidi_forward(tape, bidi, x, fresh);
+        const kr_bidi_out plain = kr_bidi_forward(tape, bidi, x, NULL), given = bidi_forward_from(tape, bidi, x, fresh);
         CHECK_TENSORS("fresh", given.y, plain.y, 1e-14, 1);
-        const kr_bidi_out next = kr_bidi_forward(tape, bidi, x, plain.caches);
+        const kr_bidi_out next = bidi_forward_from(tape, bidi, x, plain.caches);
         double *a = kr_test_values(next.y), *b = kr_test_values(plain.y), most = 0;
         for (int64_t i = 0; i < kr_tensor_count(next.y); i++) most = fmax(most, fabs(a[i] - b[i]));
         CHECK(most > 1e-3, "the caches are read: %g", most);
@@ -398,7 +398,7 @@ TEST(caches)
         for (int v = 0; v < 8; v++)
             for (int i = 0; i < kr_cache_count(c.block.family); i++)
                 fresh[v].tensors[i] = kr_slice(tape, plain.caches[v].tensors[i], 0, 1, 2);
-        const kr_bidi_out row = kr_bidi_forward(tape, bidi, kr_slice(tape, x, 0, 1, 2), fresh);
+        const kr_bidi_out row = bidi_forward_from(tape, bidi, kr_slice(tape, x, 0, 1, 2), fresh);
         CHECK_SAME(ctx, "a row alone", row.y, kr_slice(tape, next.y, 0, 1, 2), 1e-13, 1);
         CHECK_OK(ctx);
         kr_tape_destroy(tape);
@@ -412,6 +412,7 @@ TEST(caches)
 
 typedef struct task {
     kr_bidi *bidi;
+    double dropout; /* of both calls */
     kr_tensor *x;
     int64_t nvirtual;
     int ncache;
@@ -421,8 +422,13 @@ typedef struct task {
 static kr_tensor *loss(kr_tape *tape, void *user)
 {
     const task *k = user;
-    const kr_bidi_out first = kr_bidi_forward(tape, k->bidi, k->x, NULL);
-    const kr_bidi_out out = kr_bidi_forward(tape, k->bidi, first.y, first.caches);
+    kr_bidi_call call;
+    kr_bidi_call_init(&call);
+    call.dropout = k->dropout;
+    kr_ctx_seed(kr_tape_ctx(tape), 21); /* the same masks each time */
+    const kr_bidi_out first = kr_bidi_forward(tape, k->bidi, k->x, &call);
+    call.caches = first.caches;
+    const kr_bidi_out out = kr_bidi_forward(tape, k->bidi, first.y, &call);
     kr_tensor *sum = differences_weigh(tape, out.y, 0);
     for (int64_t v = 0; out.caches && v < k->nvirtual; v++)
         for (int i = 0; i < k->ncache; i++)
@@ -435,12 +441,12 @@ TEST(gradients)
 {
     const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     for (int family = 0; family < BIDI_FAMILIES; family++)
-        for (int variant = 0; variant < 2; variant++) {
+        for (int variant = 0; variant < 3; variant++) {
             kr_ctx *ctx = kr_test_ctx(1, NULL);
             kr_bidi_config c = bidi_small(&blocks, family);
             c.n_layers = 2;
             c.n_virtual = 4;
-            c.merge = (kr_bidi_merge)variant;
+            c.merge = variant ? KR_BIDI_MERGE_CAT_LINEAR : KR_BIDI_MERGE_MEAN;
             c.n_latents = 2;
             c.latents = ends;
             if (variant)
@@ -449,7 +455,8 @@ TEST(gradients)
                                             .init_bias = 0,
                                             .init_bias_step = 0.5,
                                             .per_virtual_layer = false };
-            task k = { seeded(ctx, &c), kr_param_create(ctx, KR_DTYPE_F64, KR_SHAPE(NB, 3, BIDI_ND)), 4,
+            task k = { seeded(ctx, &c), variant == 2 ? 0.3 : 0,
+                       kr_param_create(ctx, KR_DTYPE_F64, KR_SHAPE(NB, 3, BIDI_ND)), 4,
                        kr_cache_count(c.block.family) };
             kr_param_normal(k.x, 0, 1);
             const int64_t most = kr_test_quick() ? 2 : 6;

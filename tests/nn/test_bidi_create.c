@@ -205,7 +205,7 @@ TEST(bidi_config_refusals)
 static void refused(kr_tape *t, kr_status status, const char *text, const kr_bidi *bidi, kr_tensor *x,
                     const kr_cache *caches)
 {
-    const kr_bidi_out out = kr_bidi_forward(t, bidi, x, caches);
+    const kr_bidi_out out = bidi_forward_from(t, bidi, x, caches);
     CHECK(!out.y && !out.caches, "not refused: %s", text);
     CHECK_ERROR(ctx, status, text);
     kr_tape_reset(t);
@@ -346,10 +346,10 @@ TEST(bidi_calls_are_pure)
     const kr_bidi_out first = kr_bidi_forward(tape, bidi, x, NULL);
     CHECK_SAME_BITS("x", x, kept);
     kr_tensor *cache = kr_input(tape, first.caches[0].tensors[0]), *y = kr_input(tape, first.y);
-    const kr_bidi_out second = kr_bidi_forward(tape, bidi, x, first.caches);
+    const kr_bidi_out second = bidi_forward_from(tape, bidi, x, first.caches);
     CHECK_SAME_BITS("cache", first.caches[0].tensors[0], cache);
     CHECK_SAME_BITS("y", first.y, y);
-    CHECK_SAME_BITS("again", kr_bidi_forward(tape, bidi, x, first.caches).y, second.y);
+    CHECK_SAME_BITS("again", bidi_forward_from(tape, bidi, x, first.caches).y, second.y);
     CHECK_OK(ctx);
     kr_tape_destroy(tape);
     kr_bidi_destroy(bidi);

@@ -1,5 +1,6 @@
 /* test_stack_dropout.c - dropout in stacks: off it changes no bit, recomputed layers draw the same masks, and it is applied
  * where the documentation says. */
+#include "tests/nn/bidi_cases.h"
 #include "tests/nn/networks.h"
 
 typedef struct drop_out {
@@ -123,4 +124,43 @@ TEST(a_layer_with_dropout_is_its_formula)
     kr_tape_destroy(t);
     kr_layers_destroy(stack);
     kr_ctx_destroy(ctx);
+}
+
+/* One pair: x' = dropout(x), y = x' + dropout(F(x')), whichever way the two directions are merged. */
+TEST(a_bidirectional_pair_with_dropout_is_its_formula)
+{
+    const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
+    for (int merge = KR_BIDI_MERGE_MEAN; merge <= KR_BIDI_MERGE_CAT_LINEAR; merge++) {
+        kr_ctx *ctx = kr_test_ctx(1 + 2 * merge, NULL);
+        kr_bidi_config config = bidi_small(&blocks, KR_FAMILY_MAMBA2);
+        config.n_layers = 2;
+        config.merge = (kr_bidi_merge)merge;
+        kr_bidi *bidi = kr_bidi_create(ctx, &config);
+        kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+        kr_tensor *x = kr_input(t, kr_randn(t, KR_DTYPE_F64, KR_SHAPE(2, 9, BIDI_ND)));
+        kr_bidi_call call;
+        kr_bidi_call_init(&call);
+        call.dropout = 0.25;
+        kr_ctx_seed(ctx, 8);
+        kr_tensor *got = kr_bidi_forward(t, bidi, x, &call).y;
+        CHECK(ctx->stream == 2, "%llu streams", (unsigned long long)ctx->stream);
+        kr_ctx_seed(ctx, 8);
+        kr_tensor *dropped = kr_dropout(t, x, 0.25, NULL);
+        kr_tensor *delta = kr_sub(t, kr_bidi_forward(t, bidi, dropped, NULL).y, dropped);
+        /* the difference of sums loses some bits of f64 */
+        CHECK_TENSORS("a pair", got, kr_add(t, dropped, kr_dropout(t, delta, 0.25, NULL)), 1e-14, 1);
+        CHECK(ctx->stream == 2, "a call without dropout draws: %llu streams", (unsigned long long)ctx->stream);
+        kr_tape *plain = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+        kr_tensor *copy = kr_from_data(plain, KR_DTYPE_F64, kr_tensor_shape(x), kr_test_copy(x));
+        kr_ctx_seed(ctx, 8);
+        CHECK_SAME_BITS("unrecorded", kr_bidi_forward(plain, bidi, copy, &call).y, got);
+        CHECK_OK(ctx);
+        call.dropout = 1;
+        CHECK(!kr_bidi_forward(t, bidi, x, &call).y, "all dropped");
+        CHECK_ERROR(ctx, KR_ERR_ARG, "bidi.forward: dropout = 1, but must be from 0 to below 1");
+        kr_tape_destroy(plain);
+        kr_tape_destroy(t);
+        kr_bidi_destroy(bidi);
+        kr_ctx_destroy(ctx);
+    }
 }
