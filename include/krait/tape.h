@@ -120,7 +120,8 @@ extern "C" {
 
 /* Gradient checkpointing: runs fn(tape, user, in, out) without keeping its activations; the backward pass runs it
  * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..n_out) from in[0..n_in) and
- * from any parameters or earlier tensors that it reaches through user. Returns false after an error. */
+ * from any parameters or earlier tensors that it reaches through user, which must stay valid until then. If a parameter
+ * or state that fn read is written or destroyed before, kr_backward fails. Returns false after an error. */
 typedef void kr_checkpoint_fn(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **out);
 KR_API bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
                           kr_tensor **out);

@@ -27,8 +27,10 @@ struct kr_ctx {
     unsigned nforks;       /* kr_fork_count of the process that created it */
 
     kr_pool *pool;
-    uint64_t nwrites; /* to parameters and other tensors that may have been read (tape/tape_impl.h, kr_wrote) */
-    kr_arena scratch; /* call scratch, by mark and release */
+    uint64_t nwrites;  /* to parameters and other tensors that may have been read (tape/tape_impl.h, kr_wrote) */
+    int64_t nrecorded; /* tapes that hold recorded ops */
+    struct kr_tensor *destroyed; /* headers of parameters that such a tape may refer to (tape/param.c) */
+    kr_arena scratch;            /* call scratch, by mark and release */
     kr_log_fn *log;
     void *log_user;
     uint64_t seed, stream; /* each random op uses the next stream */

@@ -508,7 +508,8 @@ static bool read_tensors(loading *l)
     for (int64_t slot = 0; slot < l->state->nslots; slot++)
         for (int i = 0; i < kr_slot_kind(l->state, slot)->ncache && is_filled(l, slot); i++) {
             const kr_tensor_file_item *item = item_of(l, slot, i);
-            kr_tensor *x = kr_state_tensor(l->ctx, item->dtype, item->shape);
+            const char *name = kr_slot_kind(l->state, slot)->cache_names[i];
+            kr_tensor *x = kr_state_tensor(l->ctx, name, item->dtype, item->shape);
             l->state->slots[slot].tensors[i] = x;
             if (!x) return false;
             if (!kr_store(l->ctx, x->data, item->data, item->bytes)) return false;

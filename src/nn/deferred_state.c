@@ -22,7 +22,7 @@ static bool open_slot(kr_state *state, const kr_layers *layers, int64_t s)
 {
     kr_deferred_slot *slot = &state->deferred->slots[s];
     if (!layers->kind->may_defer(layers->layers[layers->real[s]].block, state->batch, slot)) return true;
-    slot->tokens = kr_state_tensor(state->ctx, KR_DTYPE_F32, KR_SHAPE(slot->elements));
+    slot->tokens = kr_state_tensor(state->ctx, "tokens", KR_DTYPE_F32, KR_SHAPE(slot->elements));
     return slot->tokens != NULL;
 }
 

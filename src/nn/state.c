@@ -203,10 +203,13 @@ static bool assign_tensor(kr_ctx *ctx, kr_tensor *to, const kr_tensor *from)
     return kr_assign(ctx, to, from);
 }
 
-kr_tensor *kr_state_tensor(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
+kr_tensor *kr_state_tensor(kr_ctx *ctx, const char *name, kr_dtype dtype, kr_shape shape)
 {
     kr_tensor *x = kr_param_create(ctx, dtype, shape);
+    if (!x) return NULL;
     kr_param_freeze(x, true);
+    x->name = name;
+    x->is_state = true;
     return x;
 }
 
@@ -217,7 +220,8 @@ static bool make_tensors(const kr_state *to, const kr_state *from, kr_cache *new
         for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++) {
             const kr_tensor *x = from->slots[s].tensors[i];
             if (!x || fits(to->slots[s].tensors[i], x)) continue;
-            new_caches[s].tensors[i] = kr_state_tensor(to->ctx, x->dtype, kr_tensor_shape(x));
+            new_caches[s].tensors[i] =
+                kr_state_tensor(to->ctx, kr_slot_kind(to, s)->cache_names[i], x->dtype, kr_tensor_shape(x));
             if (!new_caches[s].tensors[i]) return kr_blame(to->ctx, "state.copy");
         }
     return true;

@@ -67,7 +67,8 @@ kr_state *kr_state_new(kr_tape *tape, const kr_state_layout *layout, int64_t bat
 /* Is the slot without tensors? */
 bool kr_state_slot_is_initial(const kr_state *state, int64_t slot);
 
-/* A zeroed tensor for a slot of the caller's states: tapes take it as a constant. */
-kr_tensor *kr_state_tensor(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
+/* A zeroed tensor for a slot of the caller's states: tapes take it as a constant. The name, of static storage, is for
+ * messages. */
+kr_tensor *kr_state_tensor(kr_ctx *ctx, const char *name, kr_dtype dtype, kr_shape shape);
 
 #endif

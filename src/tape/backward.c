@@ -27,7 +27,7 @@ static void release_output_grads(kr_tape *tape, const kr_node *node)
     }
 }
 
-/* The first of these tensors that was written after the op had used it; NULL: none. */
+/* The first of these tensors that was written or destroyed after the op had used it; NULL: none. */
 static const kr_tensor *find_written(int count, kr_tensor *const *list, uint64_t nwrites)
 {
     for (int i = 0; i < count; i++) {
@@ -45,12 +45,18 @@ static bool check_writes(kr_ctx *ctx, const kr_node *node)
     if (!x) x = find_written(node->n_saved, node->saved, node->nwrites);
     if (!x) return true;
     const kr_tensor *base = x->storage ? x->storage : x;
-    return kr_fail(
-        ctx, KR_ERR_STATE,
-        "the %s%s%s %s was written after %s had used it; write it after kr_backward, or call kr_tape_reset and "
-        "run the step again",
-        base->tape ? "tensor" : "parameter", base->name ? " " : "", base->name ? base->name : "", KR_TEXT_OF(base),
-        node->rule->name);
+    const char *kind = "parameter", *change = "written", *again = "write";
+    if (base->tape) kind = "tensor";
+    if (base->is_state) kind = "state's";
+    if (base->is_destroyed) {
+        change = base->is_state ? "reset, resized or destroyed" : "destroyed";
+        again = base->is_state ? "change" : "destroy";
+    }
+    return kr_fail(ctx, KR_ERR_STATE,
+                   "the %s%s%s %s was %s after %s had used it; %s it after kr_backward, or call kr_tape_reset and "
+                   "run the step again",
+                   kind, base->name ? " " : "", base->name ? base->name : "", KR_TEXT_OF(base), change,
+                   node->rule->name, again);
 }
 
 bool kr_run_backward(kr_tape *tape, const kr_node *stop)

@@ -26,7 +26,7 @@ static bool belongs(kr_tape *tape, const char *op, const char *contract, int n, 
         return kr_fail(ctx, KR_ERR_STATE,
                        "%s: operand %s %s belongs to another tape; carry values over in a parameter or by kr_from_data",
                        op, kr_contract_name(contract, n, name, sizeof name), KR_TEXT_OF(x));
-    return true;
+    return kr_list_read(tape, x);
 }
 
 bool kr_bind(kr_tape *tape, const char *op, kr_dims *d, const char *contract, ...)

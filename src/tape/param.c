@@ -51,6 +51,39 @@ void kr_param_drop_grad(kr_tensor *param)
     param->grad = NULL;
 }
 
+static void free_header(kr_tensor *param)
+{
+    kr_memory *memory = &param->ctx->memory;
+    if (param->name) kr_memory_free(memory, (char *)(uintptr_t)param->name, strlen(param->name) + 1);
+    kr_memory_free(memory, param, sizeof *param);
+}
+
+void kr_free_destroyed(kr_ctx *ctx)
+{
+    while (ctx->nrecorded == 0 && ctx->destroyed) {
+        kr_tensor *param = ctx->destroyed;
+        ctx->destroyed = param->next;
+        free_header(param);
+    }
+}
+
+/* Recorded ops may refer to it: a backward pass finds there that the parameter is gone. Its table's name goes with the
+ * table; a copy for which there is no memory is left out. */
+static void keep_header(kr_tensor *param)
+{
+    kr_ctx *ctx = param->ctx;
+    const char *name = param->name;
+    char *copy = name ? kr_memory_alloc(&ctx->memory, strlen(name) + 1) : NULL;
+    if (copy) memcpy(copy, name, strlen(name) + 1);
+    param->name = copy;
+    param->data = NULL;
+    param->is_destroyed = true;
+    param->requires_grad = false;
+    param->written = ++ctx->nwrites;
+    param->next = ctx->destroyed;
+    ctx->destroyed = param;
+}
+
 void kr_param_destroy(kr_tensor *param)
 {
     if (!param) return;
@@ -63,7 +96,8 @@ void kr_param_destroy(kr_tensor *param)
     kr_param_drop_grad(param);
     kr_param_unpack(param);
     if (!param->in_slab) kr_memory_free(kr_float_memory(param->ctx), param->data, data_bytes(param));
-    kr_memory_free(memory, param, sizeof *param);
+    if (param->ctx->nrecorded) keep_header(param);
+    else kr_memory_free(memory, param, sizeof *param);
 }
 
 /* A parameter that may be written. */

@@ -4,6 +4,9 @@
  * Forward runs fn in a no-grad scope and records one node. Backward runs fn again, recorded at the end of the tape,
  * walks those new nodes backwards, and drops them. They refer to the outer tensors themselves, so that all tensors that
  * fn used, listed or not, receive their gradients as usual.
+ *
+ * Parameters that fn read are saved tensors of the node: one that was written or destroyed since is found before fn
+ * runs again.
  */
 #include "tape/tape_impl.h"
 
@@ -62,6 +65,56 @@ static void checkpoint_backward(kr_back *back)
     kr_tape_release(tape, &mark, kr_tape_is_full(tape, &mark));
 }
 
+bool kr_add_read(kr_tape *tape, kr_tensor *param)
+{
+    if (tape->nread && tape->read[tape->nread - 1] == param) return true;
+    if (tape->nread == tape->read_capacity) {
+        kr_memory *memory = &tape->ctx->memory;
+        const int capacity = 2 * tape->read_capacity + 64;
+        kr_tensor **list = kr_memory_alloc(memory, (size_t)capacity * sizeof *list);
+        if (!list)
+            return kr_fail(tape->ctx, KR_ERR_NOMEM, "checkpoint: no memory for a list of %d parameters", capacity);
+        if (tape->nread) memcpy(list, tape->read, (size_t)tape->nread * sizeof *list);
+        kr_memory_free(memory, tape->read, (size_t)tape->read_capacity * sizeof *list);
+        tape->read = list;
+        tape->read_capacity = capacity;
+    }
+    tape->read[tape->nread++] = param;
+    return true;
+}
+
+/* Headers of parameters that fn destroys stay while the list refers to them. */
+static void begin_reads(kr_tape *tape)
+{
+    tape->lists_reads = true;
+    tape->nread = 0;
+    tape->ctx->nrecorded++;
+}
+
+static void end_reads(kr_tape *tape)
+{
+    tape->ctx->nrecorded--;
+    kr_free_destroyed(tape->ctx);
+}
+
+static bool record(kr_tape *tape, const recipe *r, int n_in, kr_tensor *const *in, int n_out, kr_tensor **out)
+{
+    /* an output that fn returned unchanged gets its own header, so that recording does not modify the original */
+    for (int i = 0; i < n_out; i++)
+        if (!(out[i] = kr_detach(tape, out[i]))) return false;
+    return kr_record_node(tape,
+                          &(kr_record_args){ .rule = &checkpoint_rule,
+                                             .n_in = n_in,
+                                             .in = in,
+                                             .n_out = n_out,
+                                             .out = out,
+                                             .n_saved = tape->nread,
+                                             .saved = tape->read,
+                                             .attrs = r,
+                                             .attrs_bytes = sizeof *r },
+                          true);
+}
+
 bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
                    kr_tensor **out)
 {
@@ -82,6 +135,7 @@ bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr
     for (int i = 0; i < n_out; i++) keep[i] = &out[i];
 
     tape->saw_grad = false;
+    if (recording) begin_reads(tape);
     kr_scope scope = kr_no_grad_begin(tape);
     fn(tape, user, in, out);
     for (int i = 0; i < n_out; i++)
@@ -89,19 +143,8 @@ bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr
     kr_no_grad_end(tape, scope, n_out, keep);
     const bool saw = tape->saw_grad;
     tape->saw_grad = saw || saw_before;
-    if (kr_ctx_failed(ctx)) return false;
-    if (!recording || !saw) return true;
-
-    /* an output that fn returned unchanged gets its own header, so that recording does not modify the original */
-    for (int i = 0; i < n_out; i++)
-        if (!(out[i] = kr_detach(tape, out[i]))) return false;
-    return kr_record_node(tape,
-                          &(kr_record_args){ .rule = &checkpoint_rule,
-                                             .n_in = n_in,
-                                             .in = in,
-                                             .n_out = n_out,
-                                             .out = out,
-                                             .attrs = &r,
-                                             .attrs_bytes = sizeof r },
-                          true);
+    if (recording) tape->lists_reads = false;
+    const bool ok = !kr_ctx_failed(ctx) && (!recording || !saw || record(tape, &r, n_in, in, n_out, out));
+    if (recording) end_reads(tape);
+    return ok;
 }

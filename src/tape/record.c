@@ -65,6 +65,7 @@ static bool append(kr_tape *tape, const kr_record_args *args)
         node->out[i]->node = node;
         node->out[i]->requires_grad = kr_dtype_is_float(node->out[i]->dtype);
     }
+    if (!tape->last) tape->ctx->nrecorded++;
     tape->last = node;
     tape->nnodes++;
     return true;
@@ -94,6 +95,8 @@ bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force)
 {
     if (!kr_tape_ready(tape, args->rule->name)) return false;
     if (!check_operands(tape, args)) return false;
+    for (int i = 0; i < args->n_in; i++)
+        if (!kr_list_read(tape, args->in[i])) return false;
     if (tape->ctx->check_finite)
         for (int i = 0; i < args->n_out; i++)
             if (!check_finite(tape->ctx, args->rule, i, args->out[i])) return false;

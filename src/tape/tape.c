@@ -33,11 +33,21 @@ kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode)
     return tape;
 }
 
+static void drop_nodes(kr_tape *tape)
+{
+    if (tape->last) tape->ctx->nrecorded--;
+    tape->last = NULL;
+    tape->nnodes = 0;
+    kr_free_destroyed(tape->ctx);
+}
+
 void kr_tape_destroy(kr_tape *tape)
 {
     if (!tape) return;
     kr_wait(tape->ctx);
     if (tape->ctx->failed_tape == &tape->failed) tape->ctx->failed_tape = NULL;
+    drop_nodes(tape);
+    kr_memory_free(&tape->ctx->memory, tape->read, (size_t)tape->read_capacity * sizeof *tape->read);
     kr_arena_deinit(&tape->heads);
     kr_arena_deinit(&tape->data);
     kr_arena_deinit(&tape->shared);
@@ -56,8 +66,8 @@ void kr_tape_reset(kr_tape *tape)
     kr_heap_reset(&tape->heap);
     kr_device_heap_reset(&tape->device_heap);
     tape->list_bytes = 0;
-    tape->last = NULL;
-    tape->nnodes = 0;
+    drop_nodes(tape);
+    tape->lists_reads = false;
     tape->depth = 0;
     tape->temporaries = NULL;
     tape->replayed = NULL;

@@ -63,6 +63,11 @@ struct kr_tape {
     bool saw_grad;           /* an operand that requires a gradient was used, recorded or not */
     kr_tape_mode mode;
     kr_tensor *temporaries; /* in_backward: allocated by the running rule */
+
+    /* Parameters that ops of the running checkpoint have read, some of them several times. */
+    bool lists_reads; /* such a checkpoint is running */
+    int nread, read_capacity;
+    kr_tensor **read;
 };
 
 /* A place in a tape's memory. */
@@ -98,6 +103,15 @@ kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, 
 
 /* kr_record; with `force` even if no input requires a gradient. */
 bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force);
+
+/* In a checkpoint: notes that x was read, if it is a parameter or shows one. False after an error. */
+bool kr_add_read(kr_tape *tape, kr_tensor *param);
+static inline bool kr_list_read(kr_tape *tape, const kr_tensor *x)
+{
+    if (!tape->lists_reads || !x) return true;
+    const kr_tensor *base = x->storage ? x->storage : x;
+    return base->tape || kr_add_read(tape, (kr_tensor *)(uintptr_t)base);
+}
 
 /* Runs the nodes after `stop` backwards. */
 bool kr_run_backward(kr_tape *tape, const kr_node *stop);
@@ -141,6 +155,9 @@ void kr_release(kr_tape *tape, kr_tensor *x); /* one reference to a heap tensor 
 
 /* A parameter without memory: the caller sets its data and owns that memory (a slab of many parameters). */
 kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
+
+/* Frees the headers of destroyed parameters, unless a tape still holds recorded ops. */
+void kr_free_destroyed(kr_ctx *ctx);
 
 /* Frees a parameter's gradient: it has none afterwards. */
 void kr_param_drop_grad(kr_tensor *param);

@@ -16,9 +16,11 @@ struct kr_tensor {
     int64_t strides[KR_MAX_RANK]; /* in elements; any sign */
     char *data;                   /* first element */
     kr_tensor *storage;           /* of a view: the tensor whose memory it shows; NULL: its own */
-    uint64_t written; /* of no view: kr_ctx.nwrites at the last write by the caller or an optimizer; 0: none */
-    const char *name; /* of a parameter in a table, or NULL */
-    char *device_ids; /* of ids: their copy in device memory, for kernels; NULL: only in data */
+    uint64_t written;  /* of no view: kr_ctx.nwrites at the last write by the caller or an optimizer; 0: none */
+    const char *name;  /* of a parameter in a table, or of a state's tensor; or NULL */
+    bool is_state;     /* of a state of the caller's */
+    bool is_destroyed; /* of a parameter: only this header is left, for tapes that refer to it */
+    char *device_ids;  /* of ids: their copy in device memory, for kernels; NULL: only in data */
 
     /* owned by the tape */
     struct kr_node *node; /* the op that produced it; NULL: a leaf or a constant */
@@ -41,7 +43,7 @@ struct kr_tensor {
     bool lasts;      /* borrows, and the data outlast the backward pass */
     bool is_one;     /* in_heap: the gradient that a backward pass begins with, known to be 1 in all places */
     int refs;        /* in_heap, of a base: tensors that use its data */
-    kr_tensor *next; /* in_heap: list of the running rule's tensors */
+    kr_tensor *next; /* in_heap: list of the running rule's tensors; is_destroyed: of the context's */
 };
 
 /* True for f32, f64, bf16, f16. */

@@ -688,3 +688,113 @@ TEST(states_changed_before_backward)
     }
     kr_ctx_destroy(ctx);
 }
+
+/* Its tensors are no longer there. In a recomputed stack the state's part in the second run would be another. */
+static void lose_state(kr_tape *t, const kr_layers *stack, kr_state **state, int how)
+{
+    switch (how) {
+    case 0: kr_state_zero(*state); break;
+    case 1: kr_state_destroy(*state); break;
+    case 2: kr_state_copy(*state, used_state(t, stack, KR_DTYPE_F32, 3)); break; /* of other shapes */
+    default:
+        kr_state_zero(*state);
+        kr_state_copy(*state, used_state(t, stack, KR_DTYPE_F32, 2));
+        break;
+    }
+    if (how == 1) *state = kr_state_create(kr_tape_ctx(t), stack, 2);
+}
+
+TEST(states_lost_before_backward)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    for (int family = 0; family < FAMILIES; family++)
+        for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
+            kr_layers *stack = make_stack(ctx, (kr_family)family, KR_DTYPE_F32, SLOTS);
+            stack->config.recompute = is_recomputed ? KR_RECOMPUTE_ALL : KR_RECOMPUTE_NONE;
+            kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD), *other = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+            kr_state *state = kr_state_create(ctx, stack, 2);
+            for (int how = 0; how < 4; how++) {
+                kr_state_copy(state, used_state(other, stack, KR_DTYPE_F32, 2));
+                kr_tensor *x = kr_input(t, noise(t, KR_DTYPE_F32, 2, 4));
+                kr_tensor *loss = kr_sum(t, forward(t, stack, x, state).y, KR_ALL_AXES, false);
+                lose_state(other, stack, &state, how);
+                CHECK_OK(ctx);
+                CHECK(kr_backward(t, loss) == KR_ERR_STATE, "%s, %d", kr_family_name((kr_family)family), how);
+                CHECK(strstr(kr_ctx_message(ctx), "the state's ") &&
+                          strstr(kr_ctx_message(ctx), " was reset, resized or destroyed after ") &&
+                          strstr(kr_ctx_message(ctx), "; change it after kr_backward, or call kr_tape_reset"),
+                      "%s", kr_ctx_message(ctx));
+                kr_ctx_clear(ctx);
+                kr_tape_reset(t);
+                kr_tape_reset(other);
+            }
+            kr_state_destroy(state);
+            kr_tape_destroy(t);
+            kr_tape_destroy(other);
+            kr_layers_destroy(stack);
+        }
+    kr_ctx_destroy(ctx);
+}
+
+typedef struct stateful {
+    const kr_layers *stack;
+    kr_state *state;
+} stateful;
+
+static void run_stateful(kr_tape *t, void *user, kr_tensor *const *in, kr_tensor **out)
+{
+    const stateful *s = user;
+    out[0] = forward(t, s->stack, in[0], s->state).y;
+}
+
+/* The function reaches the state by itself; at first it may be initial. */
+TEST(states_of_a_checkpoint_changed_before_backward)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD), *other = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    for (int how = -1; how < 6; how++) { /* -1: no change; 4, 5: a new value of a used and of an initial state */
+        stateful s = { stack, kr_state_create(ctx, stack, 2) };
+        if (how != 5) kr_state_copy(s.state, used_state(other, stack, KR_DTYPE_F32, 2));
+        kr_tensor *y = NULL, *x = kr_input(t, noise(t, KR_DTYPE_F32, 2, 4));
+        kr_checkpoint(t, run_stateful, &s, 1, &x, 1, &y);
+        kr_tensor *loss = kr_sum(t, y, KR_ALL_AXES, false);
+        if (how >= 4) kr_state_copy(s.state, used_state(other, stack, KR_DTYPE_F32, 2));
+        else if (how >= 0) lose_state(other, stack, &s.state, how);
+        CHECK_OK(ctx);
+        CHECK(kr_backward(t, loss) == (how < 0 ? KR_OK : KR_ERR_STATE), "%d: %s", how, kr_ctx_message(ctx));
+        const char *text =
+            how < 4 ? " was reset, resized or destroyed after checkpoint had used it" : " was written after ";
+        CHECK(how < 0 || strstr(kr_ctx_message(ctx), text), "%d: %s", how, kr_ctx_message(ctx));
+        kr_ctx_clear(ctx);
+        kr_tape_reset(t);
+        kr_tape_reset(other);
+        kr_state_destroy(s.state);
+    }
+    kr_tape_destroy(t);
+    kr_tape_destroy(other);
+    kr_layers_destroy(stack);
+    kr_ctx_destroy(ctx);
+}
+
+/* Weights, and in a recomputed stack the layers themselves. */
+TEST(a_stack_destroyed_before_backward)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    for (int family = 0; family < FAMILIES; family++)
+        for (int is_recomputed = 0; is_recomputed < 2; is_recomputed++) {
+            kr_layers *stack = make_stack(ctx, (kr_family)family, KR_DTYPE_F32, SLOTS);
+            stack->config.recompute = is_recomputed ? KR_RECOMPUTE_ALL : KR_RECOMPUTE_NONE;
+            kr_tape *t = kr_tape_create(ctx, KR_TAPE_GRAD);
+            kr_tensor *x = kr_input(t, noise(t, KR_DTYPE_F32, 2, 4));
+            kr_tensor *loss = kr_sum(t, forward(t, stack, x, NULL).y, KR_ALL_AXES, false);
+            kr_layers_destroy(stack);
+            CHECK(kr_backward(t, loss) == KR_ERR_STATE, "%s", kr_family_name((kr_family)family));
+            CHECK(strstr(kr_ctx_message(ctx), "the parameter layers.0.") && /* with its name */
+                      strstr(kr_ctx_message(ctx), " was destroyed after "),
+                  "%s", kr_ctx_message(ctx));
+            kr_ctx_clear(ctx);
+            kr_tape_destroy(t);
+        }
+    kr_ctx_destroy(ctx);
+}
