@@ -83,9 +83,22 @@ KR_API kr_status kr_generation_feed_text(kr_generation *g, const char *text, siz
 KR_API KR_MUST_CHECK kr_status kr_generation_next(kr_generation *g);
 KR_API const kr_generated *kr_generation_row(const kr_generation *g, int64_t row);
 
-/* Tokens read as prompt and generated so far, of all rows together; a prompt shared by several samples is counted once. */
-KR_API int64_t kr_generation_prompt_tokens(const kr_generation *g);
-KR_API int64_t kr_generation_tokens(const kr_generation *g);
+typedef struct kr_generation_stats {
+    int64_t prompt_tokens; /* read as prompt; a prompt shared by several samples is counted once */
+    int64_t tokens;        /* generated, of all rows together */
+    uint64_t reserved[6];  /* 0; for later versions */
+} kr_generation_stats;
+
+/* Numbers of tokens so far, and each by itself; 0 for NULL. */
+KR_API kr_generation_stats kr_generation_stats_of(const kr_generation *g);
+KR_API_INLINE int64_t kr_generation_prompt_tokens(const kr_generation *g)
+{
+    return kr_generation_stats_of(g).prompt_tokens;
+}
+KR_API_INLINE int64_t kr_generation_tokens(const kr_generation *g)
+{
+    return kr_generation_stats_of(g).tokens;
+}
 
 /* Everything that the rest depends on: state, tokens not yet read, the sampler's streams and counts, text that waits.
  * The file knows its network, as that of kr_state_save does; options are not in it, but the seed is: load restores the

@@ -78,25 +78,6 @@ typedef struct kr_loss_options {
 } kr_loss_options;
 #define kr_loss_options_init(options) KR_STRUCT_INIT(LOSS_OPTIONS, kr_loss_options, options)
 
-/* All of outputs and targets of one shape, with gradients for both. NULL options are the defaults.
- *   soft_cross_entropy  [.. w]: mean over rows of -sum over w of t log p;  p = softmax(y), or y + eps
- *   bce                 mean of -t log p - (1 - t) log(1 - p);  p = sigmoid(y), or y with eps added to p and to 1 - p
- *   mse                 mean of (y - t)^2
- *   l1_loss             mean of |y - t|
- *   huber_loss          mean of (y - t)^2 / 2 where |y - t| <= delta, else delta (|y - t| - delta / 2)
- *   quantile_loss       mean of q (t - y) where y < t, else (1 - q) (y - t): the pinball loss
- * The gradient of l1_loss is 0 where y = t, that of quantile_loss 1/2 - q. */
-KR_API kr_tensor *kr_soft_cross_entropy(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets,
-                                        const kr_loss_options *options);
-KR_API kr_tensor *kr_bce(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options);
-KR_API kr_tensor *kr_mse(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options);
-KR_API kr_tensor *kr_l1_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options);
-KR_API kr_tensor *kr_huber_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options);
-KR_API kr_tensor *kr_quantile_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets,
-                                   const kr_loss_options *options);
-
-/* ---- of a network ---- */
-
 typedef enum kr_loss_kind {
     KR_LOSS_CROSS_ENTROPY = 0,
     KR_LOSS_SOFT_CROSS_ENTROPY = 1,
@@ -106,6 +87,46 @@ typedef enum kr_loss_kind {
     KR_LOSS_HUBER = 5,
     KR_LOSS_QUANTILE = 6
 } kr_loss_kind;
+/* All of outputs and targets of one shape, with gradients for both. NULL options are the defaults.
+ *   soft_cross_entropy  [.. w]: mean over rows of -sum over w of t log p;  p = softmax(y), or y + eps
+ *   bce                 mean of -t log p - (1 - t) log(1 - p);  p = sigmoid(y), or y with eps added to p and to 1 - p
+ *   mse                 mean of (y - t)^2
+ *   l1_loss             mean of |y - t|
+ *   huber_loss          mean of (y - t)^2 / 2 where |y - t| <= delta, else delta (|y - t| - delta / 2)
+ *   quantile_loss       mean of q (t - y) where y < t, else (1 - q) (y - t): the pinball loss
+ * The gradient of l1_loss is 0 where y = t, that of quantile_loss 1/2 - q. KR_LOSS_CROSS_ENTROPY is an error: it has labels. */
+KR_API kr_tensor *kr_target_loss(kr_tape *tape, kr_loss_kind kind, kr_tensor *outputs, kr_tensor *targets,
+                                 const kr_loss_options *options);
+KR_API_INLINE kr_tensor *kr_soft_cross_entropy(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets,
+                                               const kr_loss_options *options)
+{
+    return kr_target_loss(tape, KR_LOSS_SOFT_CROSS_ENTROPY, outputs, targets, options);
+}
+KR_API_INLINE kr_tensor *kr_bce(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+{
+    return kr_target_loss(tape, KR_LOSS_BCE, outputs, targets, options);
+}
+KR_API_INLINE kr_tensor *kr_mse(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+{
+    return kr_target_loss(tape, KR_LOSS_MSE, outputs, targets, options);
+}
+KR_API_INLINE kr_tensor *kr_l1_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets,
+                                    const kr_loss_options *options)
+{
+    return kr_target_loss(tape, KR_LOSS_L1, outputs, targets, options);
+}
+KR_API_INLINE kr_tensor *kr_huber_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets,
+                                       const kr_loss_options *options)
+{
+    return kr_target_loss(tape, KR_LOSS_HUBER, outputs, targets, options);
+}
+KR_API_INLINE kr_tensor *kr_quantile_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets,
+                                          const kr_loss_options *options)
+{
+    return kr_target_loss(tape, KR_LOSS_QUANTILE, outputs, targets, options);
+}
+
+/* ---- of a network ---- */
 
 typedef struct kr_loss_call {
     size_t size; /* set by kr_loss_call_init */

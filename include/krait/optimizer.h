@@ -99,14 +99,29 @@ KR_API void kr_optimizer_destroy(kr_optimizer *optimizer);
  * finite is an error that names parameter, element and value; after an error nothing has changed. */
 KR_API kr_status kr_optimizer_step(kr_optimizer *optimizer, double lr, double grad_scale);
 
-/* Steps that were made. The norm of all gradients together in the last one, scaled, before clipping; of the last step
- * that was tried, if it failed for its gradients. */
-KR_API int64_t kr_optimizer_steps(const kr_optimizer *optimizer);
-KR_API double kr_optimizer_grad_norm(const kr_optimizer *optimizer);
+typedef struct kr_optimizer_stats {
+    int64_t steps;    /* that were made */
+    double grad_norm; /* of all gradients together in the last step, scaled, before clipping; of the last step that was
+                           * tried, if it failed for its gradients */
+    size_t bytes;     /* of what is remembered of the parameters: two numbers an element for AdamW, one for momentum and
+                           * for Muon, one more for averages and for the f32 copy of a half */
+    uint64_t reserved[5]; /* 0; for later versions */
+} kr_optimizer_stats;
 
-/* Bytes of what is remembered of the parameters: two numbers an element for AdamW, one for momentum and for Muon, one
- * more for averages and for the f32 copy of a half. */
-KR_API size_t kr_optimizer_bytes(const kr_optimizer *optimizer);
+/* Statistics of an optimizer, and each by itself; 0 for NULL. */
+KR_API kr_optimizer_stats kr_optimizer_stats_of(const kr_optimizer *optimizer);
+KR_API_INLINE int64_t kr_optimizer_steps(const kr_optimizer *optimizer)
+{
+    return kr_optimizer_stats_of(optimizer).steps;
+}
+KR_API_INLINE double kr_optimizer_grad_norm(const kr_optimizer *optimizer)
+{
+    return kr_optimizer_stats_of(optimizer).grad_norm;
+}
+KR_API_INLINE size_t kr_optimizer_bytes(const kr_optimizer *optimizer)
+{
+    return kr_optimizer_stats_of(optimizer).bytes;
+}
 
 /* Puts the averaged weights into the parameters, for an evaluation, or the trained ones back. In between there is no
  * step and no save, and the parameters are not to be written. */

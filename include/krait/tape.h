@@ -158,12 +158,33 @@ KR_API bool kr_record(kr_tape *tape, const kr_record_args *args);
 /* A new contiguous tensor, not initialised. */
 KR_API kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape);
 
+/* Tensors of the op that a rule is called for. */
+typedef enum kr_back_kind {
+    KR_BACK_IN = 0,
+    KR_BACK_OUT = 1,
+    KR_BACK_SAVED = 2,
+    KR_BACK_GRAD = 3 /* of an output; NULL if it received none */
+} kr_back_kind;
+
 /* What the rule works with. An index that the op does not have is an error, and the result is NULL or false. */
 KR_API kr_tape *kr_back_tape(kr_back *back);
-KR_API kr_tensor *kr_back_grad(kr_back *back, int out); /* gradient of an output; NULL if it received none */
-KR_API kr_tensor *kr_back_in(kr_back *back, int in);
-KR_API kr_tensor *kr_back_out(kr_back *back, int out);
-KR_API kr_tensor *kr_back_saved(kr_back *back, int saved);
+KR_API kr_tensor *kr_back_tensor(kr_back *back, kr_back_kind kind, int index);
+KR_API_INLINE kr_tensor *kr_back_grad(kr_back *back, int out)
+{
+    return kr_back_tensor(back, KR_BACK_GRAD, out);
+}
+KR_API_INLINE kr_tensor *kr_back_in(kr_back *back, int in)
+{
+    return kr_back_tensor(back, KR_BACK_IN, in);
+}
+KR_API_INLINE kr_tensor *kr_back_out(kr_back *back, int out)
+{
+    return kr_back_tensor(back, KR_BACK_OUT, out);
+}
+KR_API_INLINE kr_tensor *kr_back_saved(kr_back *back, int saved)
+{
+    return kr_back_tensor(back, KR_BACK_SAVED, saved);
+}
 KR_API const void *kr_back_attrs(kr_back *back);
 KR_API bool kr_back_wants(kr_back *back, int in); /* does this input need a gradient? */
 

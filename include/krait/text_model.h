@@ -41,19 +41,46 @@ typedef struct kr_text_model_options {
 KR_API kr_text_model *kr_text_model_open(kr_ctx *ctx, const char *folder, const kr_text_model_options *options);
 KR_API void kr_text_model_destroy(kr_text_model *lm);
 
-/* Both belong to the text model. The tokenizer is NULL if none was opened. */
-KR_API kr_model *kr_text_model_model(const kr_text_model *lm);
-KR_API const kr_tokenizer *kr_text_model_tokenizer(const kr_text_model *lm);
+/* What a text model consists of; all of it lives as long as the text model. */
+typedef struct kr_text_model_info {
+    kr_model *model;
+    const kr_tokenizer *tokenizer; /* NULL if none was opened */
+    int n_bos; /* ids that the tokenizer puts before each text, such as <|begin_of_text|>; at most 8 */
+    const int32_t *bos;
+    int n_eos; /* ids that end a text: eos_token_id of the model's files; if there is none, <|endoftext|>, <|end_of_text|>
+                * and </s> where the tokenizer has them */
+    const int32_t *eos;
+    int32_t start; /* what an empty prompt begins with if there is no BOS: the model's own, else its first EOS; -1:
+                           * none */
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_text_model_info;
 
-/* Ids that the tokenizer puts before each text, such as <|begin_of_text|>; at most 8. *count may be 0. */
-KR_API const int32_t *kr_text_model_bos(const kr_text_model *lm, int *count);
-
-/* Ids that end a text: eos_token_id of the model's files; if there is none, <|endoftext|>, <|end_of_text|> and </s> where
- * the tokenizer has them. */
-KR_API const int32_t *kr_text_model_eos(const kr_text_model *lm, int *count);
-
-/* What an empty prompt begins with if the tokenizer adds nothing: the model's BOS, else its first EOS; -1: none. */
-KR_API int32_t kr_text_model_start(const kr_text_model *lm);
+/* The parts of a text model, and each by itself. NULL has none, and start is -1. */
+KR_API kr_text_model_info kr_text_model_info_of(const kr_text_model *lm);
+KR_API_INLINE kr_model *kr_text_model_model(const kr_text_model *lm)
+{
+    return kr_text_model_info_of(lm).model;
+}
+KR_API_INLINE const kr_tokenizer *kr_text_model_tokenizer(const kr_text_model *lm)
+{
+    return kr_text_model_info_of(lm).tokenizer;
+}
+KR_API_INLINE const int32_t *kr_text_model_bos(const kr_text_model *lm, int *count)
+{
+    const kr_text_model_info info = kr_text_model_info_of(lm);
+    if (count) *count = info.n_bos;
+    return info.bos;
+}
+KR_API_INLINE const int32_t *kr_text_model_eos(const kr_text_model *lm, int *count)
+{
+    const kr_text_model_info info = kr_text_model_info_of(lm);
+    if (count) *count = info.n_eos;
+    return info.eos;
+}
+KR_API_INLINE int32_t kr_text_model_start(const kr_text_model *lm)
+{
+    return kr_text_model_info_of(lm).start;
+}
 
 /* Sets n_stop_ids and stop_ids of initialised options to the EOS ids, which live as long as the text model. */
 KR_API void kr_text_model_set_stops(const kr_text_model *lm, kr_generate_options *options);

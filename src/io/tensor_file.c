@@ -219,9 +219,10 @@ void kr_tensor_file_close(kr_tensor_file *w)
 
 /* ---- looking things up ---- */
 
-int64_t kr_tensor_file_count(const kr_tensor_file *w)
+kr_tensor_file_info kr_tensor_file_info_of(const kr_tensor_file *w)
 {
-    return w ? w->count : 0;
+    if (!w) return (kr_tensor_file_info){ .container = KR_CONTAINER_SAFETENSORS };
+    return (kr_tensor_file_info){ .count = w->count, .shards = w->nparts, .container = w->parts[0].container };
 }
 
 const kr_tensor_file_item *kr_tensor_file_at(const kr_tensor_file *w, int64_t i)
@@ -242,16 +243,6 @@ const kr_tensor_file_item *kr_tensor_file_find(const kr_tensor_file *w, const ch
         else low = middle + 1;
     }
     return NULL;
-}
-
-kr_container kr_tensor_file_container(const kr_tensor_file *w)
-{
-    return w ? w->parts[0].container : KR_CONTAINER_SAFETENSORS;
-}
-
-int kr_tensor_file_shards(const kr_tensor_file *w)
-{
-    return w ? w->nparts : 0;
 }
 
 const char *kr_tensor_file_shard_path(const kr_tensor_file *w, int file)

@@ -71,6 +71,9 @@ static void call_in_rule(kr_back *back)
         CHECK_ERROR_HAS(made.ctx, KR_ERR_ARG, "back: index");
     }
     kr_ctx_clear(made.ctx);
+    CHECK(!kr_back_tensor(back, (kr_back_kind)4, 0), "kind 4");
+    CHECK_ERROR_HAS(made.ctx, KR_ERR_ARG, "back: kind = 4 is not a kr_back_kind");
+    kr_ctx_clear(made.ctx);
     CHECK(kr_back_in(back, 0) && kr_back_out(back, 0) && kr_back_grad(back, 0) && kr_back_wants(back, 0), "index 0");
     made.back = NULL;
 }

@@ -53,12 +53,35 @@ KR_API kr_state *kr_state_join(kr_tape *tape, int count, kr_state *const *states
 KR_API kr_state *kr_state_input(kr_tape *tape, const kr_state *state);
 KR_API kr_state *kr_state_detach(kr_tape *tape, const kr_state *state);
 
-/* Reading one. The cache of a slot (one for each virtual layer) has NULL tensors while nothing went through it. */
-KR_API int64_t kr_state_batch(const kr_state *state);
-KR_API int64_t kr_state_slots(const kr_state *state);
+typedef struct kr_state_info {
+    int64_t batch;        /* rows */
+    int64_t slots;        /* caches, one for each virtual layer */
+    size_t bytes;         /* of the tensors */
+    bool is_initial;      /* nothing went through it; true for NULL */
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_state_info;
+
+/* Properties of a state, and each by itself. */
+KR_API kr_state_info kr_state_info_of(const kr_state *state);
+KR_API_INLINE int64_t kr_state_batch(const kr_state *state)
+{
+    return kr_state_info_of(state).batch;
+}
+KR_API_INLINE int64_t kr_state_slots(const kr_state *state)
+{
+    return kr_state_info_of(state).slots;
+}
+KR_API_INLINE bool kr_state_is_initial(const kr_state *state)
+{
+    return kr_state_info_of(state).is_initial;
+}
+KR_API_INLINE size_t kr_state_bytes(const kr_state *state)
+{
+    return kr_state_info_of(state).bytes;
+}
+
+/* The cache of a slot; its tensors are NULL while nothing went through it. NULL for a slot that there is not. */
 KR_API const kr_cache *kr_state_cache(const kr_state *state, int64_t slot);
-KR_API bool kr_state_is_initial(const kr_state *state);
-KR_API size_t kr_state_bytes(const kr_state *state); /* of the tensors */
 
 /* Parts of the state of a network put together by hand (kr_network_custom). The slots from `first` on as a state on the
  * tape, for a stack's kr_call; and its new state put back. Both have the same rows. The cache of a block or layer is read by
