@@ -5,7 +5,7 @@
 
 #include <krait/experimental/json.h>
 #include <krait/tensor_file.h>
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -22,7 +22,7 @@
 #define KRAIT_DATA_H
 
 #include <krait/tape.h>
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,7 +3,7 @@
 #include "base/sized.h"
 #include "io/file.h"
 
-#include <krait/text_model.h>
+#include <krait/generate.h>
 
 #include <string.h>
 

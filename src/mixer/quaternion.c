@@ -4,10 +4,10 @@
  *   x [b s m h r], cum -> y [b s m h r]
  * Formulas and gradients: kernels/args/mamba3_args.h. Saved: the operands, and of the products their results.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #include "ops/sequences.h"
 
-#include <krait/ops_mamba3.h>
+#include <krait/ssd.h>
 
 /* ---- increments ---- */
 

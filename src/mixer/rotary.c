@@ -7,7 +7,7 @@
  */
 #include "mixer/rotary.h"
 
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #include "ops/sequences.h"
 
 enum { THETA, DT, INITIAL, NIN };

@@ -6,11 +6,11 @@
  *   scale:     scale_t = gamma_t + carry_{t+1}, 0 for carry at the end of a sequence
  *   boundary:  state + carry0 sum_m v[m] (outer) k[m], one product over m
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include "base/sized.h"
 
-#include <krait/ops_mamba3.h>
+#include <krait/ssd.h>
 
 #include <math.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  *   past is x, and the window before it. backward: kernels/kernels.h, kr_conv_bwd_args; u is recomputed.
  * x may be a part of a wider row; it is read where it is.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #include "ops/sequences.h"
 
 enum { X, WEIGHT, BIAS, WINDOW, NIN };

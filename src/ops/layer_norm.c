@@ -4,7 +4,7 @@
  *   mean = mean_group(x);  q = (mean_group((x - mean)^2) + eps)^-1/2;  y = (x - mean) q gain + bias
  *   backward: kernels/kernels.h, kr_layer_norm_bwd_args.  saved: mean, q
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 static void layer_norm_backward(kr_back *back)
 {

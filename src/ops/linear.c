@@ -8,7 +8,7 @@
  * A 16-bit weight is read directly in both passes: no f32 copy of it is made. Its gradient is accumulated in f32 and
  * rounded once.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 enum { X, WEIGHT, BIAS };
 

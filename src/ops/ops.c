@@ -1,5 +1,5 @@
 /* ops.c - the common steps of ops: element types, axes, broadcasting. */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* shape_ops.c - views: reshape, permute, slice, split, expand, flip. The gradient is the inverse view. */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include <string.h>
 

@@ -8,6 +8,8 @@
 #include "ops/loss_impl.h"
 #include "ops/sequences.h"
 
+#include <krait/train.h>
+
 #define OP "network.loss"
 
 KR_DEFAULTS(kr_loss_call) = { .size = sizeof(kr_loss_call), .ignore_index = -100, .huber_delta = 1, .quantile = 0.5 };

@@ -1,4 +1,4 @@
-/* tokenizer.h - text to numbers and back: byte-level BPE out of a tokenizer.json, or plain bytes.
+/* text.h - text to numbers and back: byte-level BPE out of a tokenizer.json, or plain bytes.
  *
  *   kr_tokenizer *tok = kr_tokenizer_bytes(ctx);                     // or kr_tokenizer_load(ctx, "tokenizer.json")
  *   int32_t ids[64];
@@ -15,8 +15,8 @@
  * Any bytes can be encoded, valid UTF-8 or not, and decode to themselves unless the file asks for a normalisation. The
  * time is proportional to the text, but for a logarithm.
  */
-#ifndef KRAIT_TOKENIZER_H
-#define KRAIT_TOKENIZER_H
+#ifndef KRAIT_TEXT_H
+#define KRAIT_TEXT_H
 
 #include <krait/ctx.h>
 
