@@ -293,9 +293,9 @@ usage bad_count "^krait: generate: --max-tokens is '-2', but must be a whole num
 usage bad_temperature "^krait: generate: --temperature is '-1', but must be a number of at least 0$" "$model" -p A --temperature -1
 usage bad_dtype "^krait: generate: --dtype is 'f8', but must be one of stored\|f32\|bf16\|f16$" "$model" -p A --dtype f8
 usage bad_samples "^krait: generate: --samples is '0', but must be" "$model" -p A --samples 0
-refuses bad_top_p 'top_p' "$model" -p A --top-p 1.5
-refuses bad_min_p 'min_p' "$model" -p A --min-p 1.5
-refuses bad_penalty 'repetition_penalty' "$model" -p A --repetition-penalty 0
+usage bad_top_p '^krait: generate: --top-p is 1.5, but must be above 0 and at most 1' "$model" -p A --top-p 1.5
+usage bad_min_p '^krait: generate: --min-p is 1.5, but must be from 0 to 1' "$model" -p A --min-p 1.5
+usage bad_penalty '^krait: generate: --repetition-penalty is 0, but must be above 0' "$model" -p A --repetition-penalty 0
 refuses bad_bias_id '256' "$model" -p A --logit-bias 256=1
 refuses bad_isa 'isa.*sse9|sse9.*isa' "$model" -p A --isa sse9
 refuses no_folder '^krait: .*cannot open .*no/such/config.json: no such file or directory$' no/such -p A
