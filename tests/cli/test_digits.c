@@ -1,6 +1,6 @@
 /* test_digits.c - drawn digits: the same bytes for the same seed, all classes, files and sources, and how hard they are. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 #include "lab/digits.h"
 #include "lab/tasks.h"

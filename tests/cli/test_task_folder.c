@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "lab/task_folder.h"
 #include "cli/common/cli_files.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 static void write_text(const char *path, const char *text)
 {

@@ -1,7 +1,7 @@
 /* test_csv_columns.c - tables with missing values and scales: what is filled in, what is scored, which rows the numbers come
  * from, and the numbers as a file. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/data/corpus.h"
 
 static kr_ctx *ctx;

@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/data/corpus.h"
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/error_tests.h"
 
 static char path[512], image_text[1200];

@@ -5,7 +5,7 @@
 #include "generate/decode_graph.h"
 #include "nn/layers_impl.h"
 #include "nn/deferred_state.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/generate/chat.h"
 
 #include <math.h>

@@ -2,7 +2,7 @@
  * there, and talks that go on from one device to another. */
 #define _POSIX_C_SOURCE 200809L
 #include "generate/generation_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/generate/chat.h"
 
 enum { STEPS = 12, NDEVICES = 3 };

@@ -2,7 +2,7 @@
  * fail, and that nothing is left. */
 #define _POSIX_C_SOURCE 200809L
 #include "generate/generation_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/memory.h"
 #include "tests/generate/chat.h"
 

@@ -1,6 +1,6 @@
 /* test_text_model.c - model folders opened with their tokenizers: BOS, EOS, byte models, refusals, failing memory. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 #include <krait/text_model.h>
 

@@ -4,7 +4,7 @@
 #define _DEFAULT_SOURCE /* seteuid */
 #include "io/file_write.h"
 #include "io/safetensors_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* test_tensor_file.c - tensors of every type and layout out of torch files and safetensors; folders, indices and shards; what is
  * refused, and with which words. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/io/torch_image.h"
 
 #define X TEXT("\1", "x")

@@ -5,7 +5,7 @@
 #include "io/file_write.h"
 #include "io/name_table.h"
 #include "io/torch_write.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/io/torch_image.h"
 
 #include <signal.h>

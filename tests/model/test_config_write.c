@@ -2,7 +2,7 @@
  * what a layout cannot say is refused or warned of.
  */
 #include "tests/model/log.h"
-#include "tests/model/values.h"
+#include "tests/model/config_values.h"
 
 static kr_ctx *ctx;
 

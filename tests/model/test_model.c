@@ -3,7 +3,7 @@
  */
 #define _DEFAULT_SOURCE
 #include "tests/model/folders.h"
-#include "tests/model/values.h"
+#include "tests/model/config_values.h"
 
 static kr_ctx *ctx;
 

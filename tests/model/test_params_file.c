@@ -1,6 +1,6 @@
 /* test_params_file.c - parameter tables as files: back to the bit, other types, refusals that change nothing. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 static kr_ctx *ctx;
 

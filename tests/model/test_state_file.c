@@ -3,7 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "base/hash.h"
 #include "nn/network_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/memory.h"
 
 #include <krait/network.h>

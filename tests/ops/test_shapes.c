@@ -1,5 +1,5 @@
 /* test_shapes.c - movement of elements for every element type, conversions, and tensors of no element, rank 0 and rank 8. */
-#include "tests/ops/values.h"
+#include "tests/ops/literals.h"
 
 #include "tape/tape_impl.h"
 

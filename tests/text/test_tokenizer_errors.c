@@ -1,6 +1,6 @@
 /* test_tokenizer_errors.c - files that are refused, in which words; what is only warned of. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/text/small_tokenizers.h"
 
 typedef struct refusal {

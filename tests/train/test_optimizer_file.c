@@ -2,7 +2,7 @@
  * optimizer's is refused with nothing changed. */
 #define _POSIX_C_SOURCE 200809L
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/train/optimizing.h"
 
 #include "base/device_memory.h"

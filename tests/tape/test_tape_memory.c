@@ -1,4 +1,4 @@
-/* test_memory.c - exact figures of the tape's memory, and every constructor with its n-th allocation refused. */
+/* test_tape_memory.c - exact figures of the tape's memory, and every constructor with its n-th allocation refused. */
 #include "tests/harness.h"
 
 #include "tape/tape_impl.h"

@@ -1,4 +1,4 @@
-/* test_half.c - networks whose matrices are bf16 or f16: the bits of the f32 network that has those weights widened,
+/* test_half_networks.c - networks whose matrices are bf16 or f16: the bits of the f32 network that has those weights widened,
  * and none of its memory.
  *
  * Widening is exact and activations are f32 (residual_in_f32), so nothing may differ: logits, states, gradients of x

@@ -1,4 +1,4 @@
-/* test_half.c - bf16 and f16 against a plain computation in double: all 2^16 values, every rounding boundary between
+/* test_half_types.c - bf16 and f16 against a plain computation in double: all 2^16 values, every rounding boundary between
  * neighbours, and doubles that two roundings would get wrong. */
 #include "base/half.h"
 #include "tests/harness.h"

@@ -1,4 +1,4 @@
-/* test_errors.c - what a device refuses, and how it breaks: the text says what and why, nothing is lost, and after a
+/* test_device_errors.c - what a device refuses, and how it breaks: the text says what and why, nothing is lost, and after a
  * refusal the context goes on. */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE /* popen */
