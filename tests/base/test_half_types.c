@@ -79,7 +79,7 @@ TEST(ties_go_to_even_and_neighbours_to_the_nearest)
     }
 }
 
-/* A double just beside a tie rounds to the tie as a float, and from there the wrong way. */
+/* A double next to a tie rounds to the tie as a float, and from there the wrong way. */
 TEST(doubles_are_rounded_once)
 {
     for (int k = 0; k < NFORMATS; k++) {

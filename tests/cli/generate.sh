@@ -185,10 +185,10 @@ equal "logprobs of ids" "$(cut -f 1,4 "$out" | sort | uniq -c | tr -s ' \t' ' ')
 split() { # NAME OPTION...
     local name=$1 n bad=
     shift
-    run generate "$model" -p "A talk" -n 12 "$@"
+    run generate "$model" -p "A chat" -n 12 "$@"
     cp "$out" "$work/want"
     for n in 0 1 2 3 5 11; do
-        run generate "$model" -p "A talk" -n $n --save-state "$work/state" "$@"
+        run generate "$model" -p "A chat" -n $n --save-state "$work/state" "$@"
         cp "$out" "$work/got"
         run generate "$model" --load-state "$work/state" -n $((12 - n)) "$@"
         cat "$out" >>"$work/got"
@@ -254,7 +254,7 @@ run generate "$model" --ids --load-state "$work/state" -n 5
 rest=$(cat "$out")
 if [ "$count" -lt 20000 ]; then
     run generate "$model" --ids -p "$prompt" -n $((count + 5))
-    equal "interrupt: goes on" "$done_so_far $rest" "$(cat "$out")"
+    equal "interrupt: resumed" "$done_so_far $rest" "$(cat "$out")"
 fi
 rm -f "$work/state"
 interrupted generate "$model" - --echo --save-state "$work/state"

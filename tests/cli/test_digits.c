@@ -161,7 +161,7 @@ TEST(digits_files_are_what_the_source_has)
     kr_ctx_destroy(ctx);
 }
 
-TEST(digits_refusals)
+TEST(digits_errors)
 {
     ctx = kr_test_ctx(1, NULL);
     begin_folder();

@@ -77,7 +77,7 @@ TEST(weights_torch_types)
     kr_ctx_destroy(ctx);
 }
 
-/* Every pair of float types: through the conversion of the base room, element by element. */
+/* Every pair of float types: through the conversion of the base module, element by element. */
 TEST(weights_conversions)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);

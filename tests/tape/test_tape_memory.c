@@ -186,6 +186,6 @@ TEST(every_constructor_starved)
             CHECK(h.live == 0, "body %zu, allocation %zu: %ld blocks are left", b, n, h.live);
             passed = !h.refused;
         }
-        CHECK(passed && n > 3, "body %zu: %zu refusals", b, n);
+        CHECK(passed && n > 3, "body %zu: %zu failures", b, n);
     }
 }
