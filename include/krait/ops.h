@@ -342,8 +342,9 @@ KR_API kr_tensor *kr_transpose(kr_tape *tape, kr_tensor *x);
 /* Elements from .. to - 1 of an axis; both may be < 0 and count from the end then. */
 KR_API kr_tensor *kr_slice(kr_tape *tape, kr_tensor *x, int axis, int64_t from, int64_t to);
 
-/* An axis cut into `count` parts of the given sizes, which must add up to it. False after an error (parts are NULL). */
-KR_API bool kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *sizes, kr_tensor **parts);
+/* An axis cut into `count` parts of the given sizes, which must add up to it. After an error
+ * parts[0..count) are NULL. */
+KR_API kr_status kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *sizes, kr_tensor **parts);
 
 /* Joined along an axis; all other sizes agree. */
 KR_API kr_tensor *kr_concat(kr_tape *tape, int axis, int count, kr_tensor *const *x);

@@ -120,10 +120,11 @@ extern "C" {
 
 /* Gradient checkpointing: runs fn(tape, user, in, out) without keeping its activations; the backward pass runs it
  * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..n_out) from in[0..n_in) and
- * from any parameters or earlier tensors that it reaches through user. Returns false after an error. */
+ * from any parameters or earlier tensors that it reaches through user. After an error out must not be
+ * used. */
 typedef void kr_checkpoint_fn(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **out);
-KR_API bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
-                          kr_tensor **out);
+KR_API kr_status kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in,
+                               int n_out, kr_tensor **out);
 
 /* ---- custom ops ---- */
 
@@ -141,8 +142,8 @@ typedef struct kr_rule {
 
 /* Records that out[0..n_out) came from in[0..n_in) by `rule` (inputs may be NULL where optional), keeping what the
  * backward will need. Does nothing in no-grad mode or when no input wants a gradient. The outputs must be new tensors
- * (kr_new, or views of inputs). attrs_bytes bytes at attrs are copied. The rule must outlive the tape's step. Returns
- * false after an error. */
+ * (kr_new, or views of inputs). attrs_bytes bytes at attrs are copied. The rule must outlive the
+ * tape's step. */
 typedef struct kr_record_args {
     const kr_rule *rule;
     int n_in, n_out, n_saved;
@@ -153,7 +154,7 @@ typedef struct kr_record_args {
     size_t attrs_bytes;
     void *reserved[4]; /* must be NULL; for later versions */
 } kr_record_args;
-KR_API bool kr_record(kr_tape *tape, const kr_record_args *args);
+KR_API kr_status kr_record(kr_tape *tape, const kr_record_args *args);
 
 /* A new contiguous tensor, not initialised. */
 KR_API kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape);

@@ -255,9 +255,16 @@ const char *kr_tensor_file_metadata(const kr_tensor_file *w, const char *key)
     return w ? kr_safetensors_metadata(w->parts[0].safetensors, key) : NULL;
 }
 
-bool kr_tensor_file_metadata_at(const kr_tensor_file *w, int64_t i, const char **key, const char **value)
+kr_status kr_tensor_file_metadata_at(const kr_tensor_file *w, int64_t i, const char **key, const char **value)
 {
-    return w && key && value && kr_safetensors_metadata_at(w->parts[0].safetensors, i, key, value);
+    if (key) *key = NULL;
+    if (value) *value = NULL;
+    if (!w) return KR_ERR_ARG;
+    if (!kr_require(w->ctx, key && value, KR_ERR_ARG, "tensor_file: %s is NULL", key ? "value" : "key") ||
+        !kr_require(w->ctx, i >= 0, KR_ERR_ARG, "tensor_file: metadata %lld, but they are counted from 0",
+                    (long long)i))
+        return w->ctx->status;
+    return kr_safetensors_metadata_at(w->parts[0].safetensors, i, key, value) ? KR_OK : KR_END;
 }
 
 kr_status kr_tensor_file_read(const kr_tensor_file *w, const kr_tensor_file_item *item, kr_dtype dtype, void *out,

@@ -85,8 +85,9 @@ KR_API const kr_tensor_file_item *kr_tensor_file_find(const kr_tensor_file *file
 KR_API const char *kr_tensor_file_shard_path(const kr_tensor_file *file, int shard);
 
 /* Texts in the header of the first file, which safetensors may have: by number (from 0) in the order of their keys, or by
- * key. False and NULL if there is none. */
-KR_API bool kr_tensor_file_metadata_at(const kr_tensor_file *file, int64_t i, const char **key, const char **value);
+ * key. KR_END and NULL if there is none, which is not an error. They live as long as the file. */
+KR_API kr_status kr_tensor_file_metadata_at(const kr_tensor_file *file, int64_t i, const char **key,
+                                            const char **value);
 KR_API const char *kr_tensor_file_metadata(const kr_tensor_file *file, const char *key);
 
 /* Copies a tensor's elements, in row-major order and converted to `dtype`, to `out` of `count` elements. Floats go to
