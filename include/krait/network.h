@@ -108,9 +108,9 @@ KR_API kr_state *kr_state_part(kr_tape *tape, const kr_state *state, int64_t fir
 KR_API kr_status kr_state_set_part(kr_state *state, int64_t first, const kr_state *part);
 KR_API kr_status kr_state_set_cache(kr_state *state, int64_t slot, const kr_cache *cache);
 
-/* How many of the caller's own tokens the sequence will have, for class markers whose place depends on it; with
+/* How many of the caller's own tokens the sequence will have, for class tokens whose place depends on it; with
  * KR_LENGTH_UNKNOWN only those that do not can be placed. From then on a call continues the sequence where the last one
- * stopped. Without an announcement each forward is a whole sequence, as far as markers are concerned. */
+ * stopped. Without an announcement each forward is a whole sequence, as far as class tokens are concerned. */
 #define KR_LENGTH_UNKNOWN (-1)
 KR_API kr_status kr_state_announce(kr_state *state, int64_t full_len);
 
@@ -122,10 +122,10 @@ KR_API kr_state *kr_state_load(kr_ctx *ctx, const kr_network *net, const char *p
 
 /* ==== Class tokens ====
  *
- * Class markers: learned rows that are spliced into a sequence at a place of their own.
+ * Class tokens: learned rows that are spliced into a sequence at a place of their own.
  *
- *   const kr_class_token markers[] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = KR_CLASS_TOKEN_END } };
- *   int64_t at = kr_marker_index(markers, 2, 1, 4);      // 5: where the end marker's output is, of 4 tokens
+ *   const kr_class_token class_tokens[] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = KR_CLASS_TOKEN_END } };
+ *   int64_t at = kr_class_token_index(class_tokens, 2, 1, 4); // 5: the output of the end token, of 4 tokens
  */
 
 typedef enum kr_class_token_kind {
@@ -141,9 +141,9 @@ typedef struct kr_class_token {
     uint64_t reserved[2]; /* must be 0; for later versions */
 } kr_class_token;
 
-/* Where marker `which` of `count` stands in the output for `len` tokens. Markers of one place are in the order start,
+/* Where class token `which` of `count` stands in the output for `len` tokens. Class tokens of one place are in the order start,
  * middle, end, custom, then in that of the list. -1 for arguments out of range. */
-KR_API int64_t kr_marker_index(const kr_class_token *markers, int count, int which, int64_t len);
+KR_API int64_t kr_class_token_index(const kr_class_token *class_tokens, int count, int which, int64_t len);
 
 /* ==== Stacks ====
  *
@@ -217,11 +217,11 @@ typedef enum kr_recompute {
 
 /* ---- a stack ---- */
 
-/* A marker of its own for one set of weights. */
-typedef struct kr_layer_marker {
+/* A class token of its own for one set of weights. */
+typedef struct kr_layer_class_token {
     int64_t layer;
-    kr_class_token marker;
-} kr_layer_marker;
+    kr_class_token token;
+} kr_layer_class_token;
 
 #define KR_NO_HORIZON (-1)
 
@@ -247,7 +247,7 @@ typedef struct kr_layers_config {
     int n_latents;           /* learned rows spliced into the stack's input ... */
     const kr_class_token *latents;
     int n_layer_latents; /* ... and into the input of single layers */
-    const kr_layer_marker *layer_latents;
+    const kr_layer_class_token *layer_latents;
 } kr_layers_config;
 #define kr_layers_config_init(config) KR_STRUCT_INIT(LAYERS_CONFIG, kr_layers_config, config)
 
@@ -304,9 +304,9 @@ typedef struct kr_call {
     size_t size;           /* set by kr_call_init */
     const kr_state *state; /* NULL: the initial state */
     /* Packed rows: not 0 where a sequence begins; the first token of a row begins one. The state, in and out, has a row
-     * for each sequence. Not together with markers. */
+     * for each sequence. Not together with class tokens. */
     kr_tensor *seq_start_bs;
-    /* Rows that forget what was before a token; the state has a row for each row. Not together with markers. */
+    /* Rows that forget what was before a token; the state has a row for each row. Not together with class tokens. */
     kr_tensor *reset_bs;
     const kr_ssd_path *path; /* NULL: the block's */
     bool drop_state;         /* the new state is not wanted: less memory */
@@ -314,7 +314,7 @@ typedef struct kr_call {
     /* Padded rows, forward only: 1, or 0 where a token is padding (i32 or i64), as Hugging Face's attention_mask. The
      * input of each block, and what its convolution gives, are multiplied by it; step, gate and residual stream are not.
      * A row padded on the left gives what it gives without its padding, unless there is a bias of in_proj or a learned
-     * initial state. Not together with markers. */
+     * initial state. Not together with class tokens. */
     kr_tensor *mask_bs;
     /* An array for one tensor per virtual layer: the residual stream after it, [b s d], with the class tokens so far; of
      * several streams (multi-gate) what the next layer reads, their pool. NULL where no token came by. On the tape, also
@@ -349,20 +349,20 @@ typedef enum kr_call_kind { KR_CALL_FORWARD = 0, KR_CALL_STEP = 1, KR_CALL_PRIME
 KR_API kr_layers_out kr_layers_call(kr_tape *tape, const kr_layers *layers, kr_call_kind kind, kr_tensor *x,
                                     const kr_call *call);
 
-/* x [b s d] -> y [b s' d], s' = s and the markers that were spliced in. */
+/* x [b s d] -> y [b s' d], s' = s and the class tokens that were spliced in. */
 KR_API_INLINE kr_layers_out kr_layers_forward(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bsd,
                                               const kr_call *call)
 {
     return kr_layers_call(tape, layers, KR_CALL_FORWARD, x_bsd, call);
 }
 
-/* x [b d] -> y [b d]: one token, and the markers that are due with it; y is of the last of them. */
+/* x [b d] -> y [b d]: one token, and the class tokens that are due with it; y is of the last of them. */
 KR_API_INLINE kr_layers_out kr_layers_step(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bd, const kr_call *call)
 {
     return kr_layers_call(tape, layers, KR_CALL_STEP, x_bd, call);
 }
 
-/* Runs only the markers that stand before the next token; y is of the last of them, NULL if there is none. A step after
+/* Runs only the class tokens that stand before the next token; y is of the last of them, NULL if there is none. A step after
  * it gives what the step alone would have given. Needs a state with an announced length. */
 KR_API_INLINE kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *layers, const kr_call *call)
 {
@@ -536,7 +536,7 @@ typedef struct kr_bidi_out {
     void *reserved[4]; /* NULL; for later versions */
 } kr_bidi_out;
 
-/* x [b s d] -> y [b s' d], s' = s and the markers; half-precision inputs are added up in f32, which y is then. caches
+/* x [b s d] -> y [b s' d], s' = s and the class tokens; half-precision inputs are added up in f32, which y is then. caches
  * [n_virtual] to begin from, or NULL. */
 KR_API kr_bidi_out kr_bidi_forward(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_cache *caches);
 

@@ -83,7 +83,7 @@ typedef struct kr_ssd_out {
  *   initial_state   [b h p r], or [q h p r] with seq_start: the state before the first token of each sequence; NULL: 0
  *   init_state_hpr  added to the initial state of every sequence (a learned one); NULL: none
  *   seq_start_bs    i32 or i64, [b s] (or [b n l]): not 0 where a new sequence begins and the state starts anew; NULL:
- *                   every row is one sequence. The first token of a row begins a sequence whatever the marker says.
+ *                   every row is one sequence. The first token of a row begins a sequence whatever its value says.
  *   cu_seqlens      instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens
  * B and C are given for g groups; head h uses group h / (h_total / g). All float operands have gradients, through y and
  * through the final state. A log-decay above 0 is computed as given. */
@@ -184,7 +184,7 @@ typedef struct kr_selective_scan_input {
     kr_tensor *z_bsi;             /* NULL: no gate */
     kr_tensor *initial_state_bir; /* NULL: 0; with seq_start_bs a state for each sequence, [q i r] */
     kr_tensor *seq_start_bs; /* i32 or i64: not 0 where a new sequence begins and the state starts anew; NULL: every
-                                   * row is one. The first token of a row begins a sequence whatever the marker says. */
+                                   * row is one. The first token of a row begins a sequence whatever its value says. */
     kr_tensor *cu_seqlens;   /* instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens */
     void *reserved[3];       /* must be NULL; for later versions */
 } kr_selective_scan_input;

@@ -415,9 +415,10 @@ static bool joins_first(kr_tape *tape, const char *op, const kr_state *first, co
                     "%s: states[%lld] has %lld slots of the family %s, but states[0] has %lld of %s", op, (long long)i,
                     (long long)state->nslots, kr_state_family(state), (long long)first->nslots,
                     kr_state_family(first)) ||
-        !kr_require(ctx, same_cursors(first, state), KR_ERR_ARG,
-                    "%s: states[%lld] and states[0] differ in what was announced, or in the markers that are due", op,
-                    (long long)i))
+        !kr_require(
+            ctx, same_cursors(first, state), KR_ERR_ARG,
+            "%s: states[%lld] and states[0] differ in what was announced, or in the class tokens still to be inserted",
+            op, (long long)i))
         return false;
     for (int64_t slot = 0; slot < state->nslots; slot++)
         if (!kr_require(ctx, kr_state_slot_is_initial(state, slot) == kr_state_slot_is_initial(first, slot), KR_ERR_ARG,

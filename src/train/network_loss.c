@@ -54,9 +54,8 @@ static bool check_operands(kr_ctx *ctx, const kr_network *net, const kr_loss_cal
 static bool can_shift(kr_ctx *ctx, const kr_network *net, const kr_loss_call *c)
 {
     return kr_require(ctx, net->is_vocab, KR_ERR_ARG, OP ": labels is NULL, but only ids have a next token") &&
-           kr_require(ctx, !net->has_markers, KR_ERR_ARG,
-                      OP
-                      ": labels is NULL, but class markers stand between the tokens; give a label for each output") &&
+           kr_require(ctx, !net->has_class_tokens, KR_ERR_ARG,
+                      OP ": labels is NULL, but the network inserts class tokens; give a label for each output") &&
            kr_require(ctx, !c->call->last_logits_only, KR_ERR_ARG,
                       OP ": labels is NULL, but the last token has no next one");
 }

@@ -650,9 +650,9 @@ TEST(reserved_words_are_checked)
     config.residual.reserved[1] = 1;
     CHECK(!take_layers_config(&config), "taken");
     reserved_refused("a reserved word of residual is not 0");
-    kr_class_token marker = { .kind = KR_CLASS_TOKEN_START, .reserved = { 1, 0 } };
+    kr_class_token class_token = { .kind = KR_CLASS_TOKEN_START, .reserved = { 1, 0 } };
     kr_layers_config_init(&config);
-    config.latents = &marker;
+    config.latents = &class_token;
     config.n_latents = 1;
     CHECK(!take_layers_config(&config), "taken");
     reserved_refused("a reserved word of latents[0] is not 0");

@@ -610,7 +610,7 @@ TEST(scan_errors)
     check_error(INITIAL, KR_DTYPE_F32, KR_SHAPE(3, 6, 3), KR_ERR_SHAPE,
                 "selective_scan: initial_state [3, 6, 3] must be [2, 6, 3]: a state for each sequence");
     check_error(NIN, KR_DTYPE_I32, KR_SHAPE(2, 4), KR_ERR_SHAPE,
-                "selective_scan: seq_start [2, 4] must be [2, 5]: a marker for each token");
+                "selective_scan: seq_start [2, 4] must be [2, 5]: a flag for each token");
     check_error(NIN, KR_DTYPE_F32, KR_SHAPE(2, 5), KR_ERR_DTYPE,
                 "selective_scan: seq_start [2, 5] is f32, but must be i32 or i64");
 }

@@ -255,8 +255,8 @@ TEST(lists_come_back)
     const int64_t schedule[] = { 1, 0, 1 };
     const kr_class_token latents[] = { { .kind = KR_CLASS_TOKEN_END },
                                        { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 9007199254740993 } };
-    const kr_layer_marker of_layers[] = { { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } },
-                                          { 0, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 3 } } };
+    const kr_layer_class_token of_layers[] = { { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } },
+                                               { 0, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 3 } } };
     kr_model_values c;
     kr_model_values_init(&c);
     kr_config_set_d_model(&c, 64);
@@ -288,8 +288,8 @@ TEST(lists_come_back)
                   l->latents[1].kind == KR_CLASS_TOKEN_CUSTOM && l->latents[1].at == 9007199254740993,
               "latents");
         CHECK(l->n_layer_latents == 2 && l->layer_latents[0].layer == 1 &&
-                  l->layer_latents[0].marker.kind == KR_CLASS_TOKEN_MIDDLE && l->layer_latents[1].layer == 0 &&
-                  l->layer_latents[1].marker.at == 3,
+                  l->layer_latents[0].token.kind == KR_CLASS_TOKEN_MIDDLE && l->layer_latents[1].layer == 0 &&
+                  l->layer_latents[1].token.at == 3,
               "latents of layers");
         CHECK(l->residual.kind == KR_RESIDUAL_MULTI_GATE && l->residual.n_stream == 3 &&
                   l->residual.init_bias == -1.5 && l->residual.init_bias_step == 0.25 && l->residual.per_virtual_layer,

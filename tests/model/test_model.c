@@ -372,13 +372,13 @@ TEST(a_new_model_is_its_network)
     end();
 }
 
-/* All that a config can say and a layout cannot: virtual layers, markers, gates, learned states. */
+/* All that a config can say and a layout cannot: virtual layers, class tokens, gates, learned states. */
 TEST(models_of_our_own)
 {
     begin();
     const int64_t schedule[] = { 1, 0, 1 };
     const kr_class_token latents[] = { { .kind = KR_CLASS_TOKEN_START } };
-    const kr_layer_marker of_layers[] = { { 1, { .kind = KR_CLASS_TOKEN_START } } };
+    const kr_layer_class_token of_layers[] = { { 1, { .kind = KR_CLASS_TOKEN_START } } };
     kr_model_values c = small(KR_FAMILY_MAMBA3);
     c.layers.n_virtual = 3;
     c.layers.schedule = KR_SCHEDULE_CUSTOM;

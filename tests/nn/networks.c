@@ -254,7 +254,7 @@ static pieces run_parts(net *n, const net_problem *p, const net_mode *way, kr_te
 {
     pieces all = { .count = 0 };
     const int64_t ns = kr_tensor_dim(x, 1);
-    const bool counts = p->is_announced && n->layers->has_markers;
+    const bool counts = p->is_announced && n->layers->has_class_tokens;
     kr_call call;
     kr_call_init(&call);
     call.path = way->path;

@@ -49,7 +49,7 @@ typedef struct net {
     const kr_layers *layers;
     kr_params *params;
     const kr_block_kind *kind;
-    int64_t noutputs;       /* of the last run: tokens and markers ... */
+    int64_t noutputs;       /* of the last run: tokens and class tokens ... */
     bool seen[NET_OUTPUTS]; /* ... and those that its calls returned */
 } net;
 

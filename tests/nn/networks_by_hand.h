@@ -1,6 +1,6 @@
 /* networks_by_hand.h - whole sequences through stacks and networks, straight from the formulas: the oracle of their tests.
  *
- * Blocks are taken as they are; norms, MLPs, residual schemes, schedules and class markers are written out.
+ * Blocks are taken as they are; norms, MLPs, residual schemes, schedules and class tokens are written out.
  */
 #ifndef KR_TESTS_NN_NETWORKS_BY_HAND_H
 #define KR_TESTS_NN_NETWORKS_BY_HAND_H

@@ -226,7 +226,7 @@ static const kr_class_token ends[] = { { .kind = KR_CLASS_TOKEN_END },
                                        { .kind = KR_CLASS_TOKEN_START },
                                        { .kind = KR_CLASS_TOKEN_CUSTOM, .at = NS } };
 
-TEST(markers)
+TEST(class_tokens)
 {
     const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     for (int multi = 0; multi < 2; multi++) {
@@ -239,7 +239,7 @@ TEST(markers)
                                         .init_bias = 0,
                                         .init_bias_step = 0,
                                         .per_virtual_layer = false };
-        check_by_hand("markers", &c, false);
+        check_by_hand("class tokens", &c, false);
     }
 }
 

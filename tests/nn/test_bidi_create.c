@@ -48,7 +48,7 @@ TEST(bidi_keeps_copies)
     memset(list, 0x55, sizeof list);
     memset(&gone, 0x55, sizeof gone);
     CHECK_SAME_BITS("y", kr_bidi_forward(tape, bidi, x, NULL).y, y);
-    CHECK(kr_tensor_dim(y, 1) == 6, "with its markers");
+    CHECK(kr_tensor_dim(y, 1) == 6, "with its class tokens");
     CHECK_OK(ctx);
     kr_tape_destroy(tape);
     kr_bidi_destroy(bidi);

@@ -30,10 +30,10 @@ static void horizon(net_recipe *r)
     r->layers.grad_horizon = 3;
 }
 
-static void markers(net_recipe *r)
+static void class_tokens(net_recipe *r)
 {
-    static const kr_layer_marker each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
-                                            { 1, { .kind = KR_CLASS_TOKEN_END } } };
+    static const kr_layer_class_token each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                 { 1, { .kind = KR_CLASS_TOKEN_END } } };
     gates(r);
     r->layers.layer_latents = each;
     r->layers.n_layer_latents = 2;
@@ -47,7 +47,7 @@ static const struct {
                  { "gates", gates },
                  { "gates, ends", gates_and_ends },
                  { "gates, horizon", horizon },
-                 { "gates, markers", markers } };
+                 { "gates, class tokens", class_tokens } };
 enum { NVARIANTS = sizeof variants / sizeof *variants };
 
 static const int32_t packed[] = { 1, 0, 0, 1, 1, 0, 1, 0, 1, 0, 0, 0 };
@@ -90,7 +90,7 @@ TEST(recomputed_layers_give_the_same_bits)
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++) {
             if (kr_test_quick() && (family + i) % 3) continue;
-            const bool is_marked = variants[i].set == markers;
+            const bool is_marked = variants[i].set == class_tokens;
             const net_problem p = { .nb = 2, .ns = 6, .from_state = i % 2, .is_announced = is_marked };
             check_bits(family, i, &p, &ways[(family + i) % 2]);
             check_bits(family, i, &p, &dropped);
@@ -121,8 +121,8 @@ static const load loads[] = { { "plain", 2, 16, 6, .dtype = KR_DTYPE_F32 },
                               { "mlp", 2, 16, 6, .has_mlp = true },
                               { "gates", 2, 16, 7, .has_gates = true },
                               { "gates, mlp", 3, 10, 5, .has_gates = true, .has_mlp = true },
-                              { "gates, markers", 2, 10, 5, .has_gates = true, .is_marked = true },
-                              { "long, gates, markers", 2, 90, 5, .has_gates = true, .is_marked = true },
+                              { "gates, class tokens", 2, 10, 5, .has_gates = true, .is_marked = true },
+                              { "long, gates, class tokens", 2, 90, 5, .has_gates = true, .is_marked = true },
                               { "packed", 2, 24, 6, .is_packed = true },
                               { "packed, gates, state", 2, 24, 5, .is_packed = true, .has_gates = true,
                                 .from_state = true },
@@ -135,8 +135,8 @@ enum { NLOADS = sizeof loads / sizeof *loads };
 
 static net_recipe recipe_for(kr_family family, const load *l, size_t budget)
 {
-    static const kr_layer_marker each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
-                                            { 1, { .kind = KR_CLASS_TOKEN_END } } };
+    static const kr_layer_class_token each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                 { 1, { .kind = KR_CLASS_TOKEN_END } } };
     net_recipe r = net_recipe_of(family, BARE);
     net_recipe_type(&r, l->dtype);
     r.layers.n_virtual = l->nvirtual;

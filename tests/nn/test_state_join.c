@@ -133,9 +133,10 @@ TEST(states_that_do_not_join)
             kr_state_join(t, 2, (kr_state *[]){ initial, deeper }));
     REFUSED(KR_ERR_ARG, "state.join: states[2] has 2 slots of the family mamba2, but states[0] has 2 of mamba3",
             kr_state_join(t, 3, (kr_state *[]){ initial, initial, second }));
-    REFUSED(KR_ERR_ARG,
-            "state.join: states[1] and states[0] differ in what was announced, or in the markers that are due",
-            kr_state_join(t, 2, (kr_state *[]){ initial, told }));
+    REFUSED(
+        KR_ERR_ARG,
+        "state.join: states[1] and states[0] differ in what was announced, or in the class tokens still to be inserted",
+        kr_state_join(t, 2, (kr_state *[]){ initial, told }));
     REFUSED(KR_ERR_ARG, "state.join: slot 0 of states[1] is in use, but that of states[0] is initial",
             kr_state_join(t, 2, (kr_state *[]){ initial, used }));
     REFUSED(KR_ERR_ARG, "state.join: slot 0 of states[1] is initial, but that of states[0] is in use",

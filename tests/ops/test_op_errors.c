@@ -351,7 +351,7 @@ TEST(fused_pieces)
             kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, F(1, 3, 3), NULL, false).window_bvk);
     REFUSED(KR_ERR_SHAPE, "causal_conv: window [2, 3, 4] must be [1, 3, 4]: one for each sequence",
             kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, F(2, 3, 4), NULL, false).y_bsv);
-    REFUSED(KR_ERR_SHAPE, "causal_conv: seq_start [1, 3] must be [1, 2]: a marker for each token",
+    REFUSED(KR_ERR_SHAPE, "causal_conv: seq_start [1, 3] must be [1, 2]: a flag for each token",
             kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, NULL, I(1, 3), false).y_bsv);
     REFUSED(KR_ERR_DTYPE, "causal_conv: seq_start [1, 2] is f32, but must be i32 or i64",
             kr_causal_conv(t, F(1, 2, 3), F(3, 4), NULL, NULL, F(1, 2), false).y_bsv);

@@ -8,7 +8,7 @@ enum { NB = 2, NS = 6, NW = 11, NF = 3, NO = 4 };
 /* A network of two layers, d_model 8; 11 ids in a table of 16 rows, or 3 features to 4. */
 typedef struct setup {
     kr_family family;
-    bool is_vocab, is_tied, recomputes, has_markers;
+    bool is_vocab, is_tied, recomputes, has_class_tokens;
     kr_dtype dtype;
 } setup;
 
@@ -31,9 +31,9 @@ static kr_network *make(kr_ctx *ctx, const setup *s)
                                                    : kr_mamba3_block(&mamba3);
     layers.n_layers = 2;
     layers.recompute = s->recomputes ? KR_RECOMPUTE_ALL : KR_RECOMPUTE_NONE;
-    const kr_class_token marker = { .kind = KR_CLASS_TOKEN_START };
-    layers.n_latents = s->has_markers;
-    layers.latents = &marker;
+    const kr_class_token class_token = { .kind = KR_CLASS_TOKEN_START };
+    layers.n_latents = s->has_class_tokens;
+    layers.latents = &class_token;
     kr_network_config config;
     kr_network_config_init(&config);
     config.layers = &layers;

@@ -424,7 +424,7 @@ typedef struct kr_dropout_options {
  * backward pass computes the mask again; so does kr_checkpoint. NULL options are the defaults. */
 KR_API kr_tensor *kr_dropout(kr_tape *tape, kr_tensor *x, double p, const kr_dropout_options *options);
 
-/* The marker of packed rows, i32 [batch length], from cumulative sequence lengths (i32 or i64 [q+1]), as variable-length
+/* The sequence starts of packed rows, i32 [batch length], from cumulative sequence lengths (i32 or i64 [q+1]), as variable-length
  * attention and mamba_ssm have them: 0, then where each sequence ends, in tokens of all rows one after another. They
  * increase up to batch length, and no sequence crosses from one row to the next. For all that takes a seq_start_bs. */
 KR_API kr_tensor *kr_seq_start_from_cu_seqlens(kr_tape *tape, kr_tensor *cu_seqlens, int64_t batch, int64_t length);
