@@ -3,7 +3,7 @@
  */
 #define _DEFAULT_SOURCE
 #include "base/sized.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 #include <krait/experimental/check.h>
 #include <krait/experimental/json.h>

@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/data/corpus.h"
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/error_tests.h"
 
 static char path[512], image_text[1200];
@@ -44,7 +44,7 @@ static const char *token_file(size_t at, uint64_t value, int bytes, size_t lengt
     return with(image, length ? length : whole.bytes);
 }
 
-TEST(token_file_refusals)
+TEST(token_file_errors)
 {
     begin();
     begin_folder();
@@ -96,7 +96,7 @@ TEST(token_file_refusals)
 
 /* ---- text ---- */
 
-TEST(text_refusals)
+TEST(text_errors)
 {
     begin();
     begin_folder();
@@ -130,7 +130,7 @@ TEST(text_refusals)
 
 /* ---- tables ---- */
 
-TEST(table_refusals)
+TEST(table_errors)
 {
     begin();
     begin_folder();
@@ -171,7 +171,7 @@ TEST(table_refusals)
 
 /* ---- images ---- */
 
-TEST(image_refusals)
+TEST(image_errors)
 {
     begin();
     begin_folder();
@@ -217,7 +217,7 @@ TEST(image_refusals)
         REFUSED(status, text, kr_loader_create(source, &changed));                                                     \
     } while (0)
 
-TEST(loader_refusals)
+TEST(loader_errors)
 {
     begin();
     kr_source *source = counting_source(ctx, 20, NULL, 0);

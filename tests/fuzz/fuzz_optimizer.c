@@ -36,7 +36,7 @@ static void step(kr_optimizer *optimizer)
 static void write_seeds(const char *folder)
 {
     kr_optimizer *optimizer = make();
-    for (int n = 0; n < 2; n++) { /* fresh, used */
+    for (int n = 0; n < 2; n++) { /* initial, used */
         char seed[512];
         snprintf(seed, sizeof seed, "%s/seed-%d", folder, n);
         kr_tensor_writer *writer = kr_tensor_writer_create(ctx);

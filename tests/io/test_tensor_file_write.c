@@ -5,7 +5,7 @@
 #include "io/file_write.h"
 #include "io/name_table.h"
 #include "io/torch_write.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/io/torch_image.h"
 
 #include <signal.h>
@@ -240,7 +240,7 @@ TEST(save_removes_what_would_be_read)
     mkdir(in_folder("model.safetensors"), 0755);
     CHECK(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_TORCH, 0) == KR_OK, "%s", kr_ctx_message(ctx));
     CHECK(exists("model.safetensors"), "the folder");
-    check_all(ctx, folder, "beside a folder");
+    check_all(ctx, folder, "with a folder of that name");
     rmdir(in_folder("model.safetensors"));
     end_folder();
     kr_tensor_writer_destroy(w);
@@ -340,7 +340,7 @@ TEST(torch_file_bytes)
     end_folder();
 }
 
-/* Numbers of every length in a pickle: sizes beside a zero cost nothing. */
+/* Numbers of every length in a pickle: sizes next to a zero cost nothing. */
 TEST(torch_file_numbers)
 {
     begin_folder();
@@ -406,7 +406,7 @@ TEST(torch_file_of_many)
     end_folder();
 }
 
-/* ---- refusals and faults ---- */
+/* ---- errors and faults ---- */
 
 TEST(save_refused)
 {

@@ -2,7 +2,7 @@
  * what a layout cannot say is refused or warned of.
  */
 #include "tests/model/log.h"
-#include "tests/model/values.h"
+#include "tests/model/config_values.h"
 
 static kr_ctx *ctx;
 
@@ -31,8 +31,8 @@ static bool write_to(const kr_model_config *c, kr_layout layout, char *text)
 typedef enum where {
     BOTH,     /* comes back from both layouts */
     OFFICIAL, /* the Hugging Face layout refuses all but the default */
-    DROPPED,  /* not carried to Hugging Face: how fresh parameters are drawn */
-    INITIAL   /* not carried from Hugging Face to official: how fresh parameters are drawn */
+    DROPPED,  /* not carried to Hugging Face: how initial parameters are sampled */
+    INITIAL   /* not carried from Hugging Face to official: how initial parameters are sampled */
 } where;
 
 typedef struct field {
@@ -387,7 +387,7 @@ TEST(falcon_has_its_own_type)
     end();
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 static void refuse(const kr_model_config *c, kr_layout layout, kr_status status, const char *message)
 {
@@ -498,11 +498,11 @@ TEST(short_memory_is_filled_as_by_snprintf)
     CHECK(kr_model_config_format(ctx, config_of(&c), KR_LAYOUT_HF, whole, needed + 1, &length) == KR_OK &&
               length == needed && strlen(whole) == needed,
           "%zu", length);
-    for (size_t room = 1; room <= needed; room += 7) {
-        char *part = malloc(room);
-        CHECK(kr_model_config_format(ctx, config_of(&c), KR_LAYOUT_HF, part, room, &length) == KR_OK &&
-                  length == needed && strlen(part) == room - 1 && memcmp(part, whole, room - 1) == 0,
-              "%zu bytes", room);
+    for (size_t capacity = 1; capacity <= needed; capacity += 7) {
+        char *part = malloc(capacity);
+        CHECK(kr_model_config_format(ctx, config_of(&c), KR_LAYOUT_HF, part, capacity, &length) == KR_OK &&
+                  length == needed && strlen(part) == capacity - 1 && memcmp(part, whole, capacity - 1) == 0,
+              "%zu bytes", capacity);
         free(part);
     }
     end();

@@ -3,7 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "base/hash.h"
 #include "nn/network_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/memory.h"
 
 #include <krait/network.h>
@@ -102,7 +102,7 @@ static void check_same(const char *what, const kr_state *got, const kr_state *wa
         for (int i = 0; i < kr_slot_kind(got, s)->ncache; i++) {
             const kr_tensor *a = got->slots[s].tensors[i], *b = want->slots[s].tensors[i];
             if (b) CHECK_SAME_BITS(what, a, b);
-            else CHECK(!a, "%s: slot %d is not fresh", what, (int)s);
+            else CHECK(!a, "%s: slot %d is not initial", what, (int)s);
         }
     }
 }
@@ -148,7 +148,7 @@ TEST(saved_states_are_the_same)
             state->cursors.layers[SLOTS - 1] = 17;
             check_round_trip(ctx, net, state);
 
-            /* a slot alone is fresh, then all */
+            /* a slot alone is initial, then all */
             for (int i = 0; i < kr_slot_kind(state, 0)->ncache; i++) {
                 kr_param_destroy(state->slots[1].tensors[i]);
                 state->slots[1].tensors[i] = NULL;
@@ -311,7 +311,7 @@ TEST(forged_files)
     kr_network *net = make_network(ctx, (build){ .family = KR_FAMILY_MAMBA2 });
     kr_state *state = used_state(ctx, net);
     IGNORE(kr_state_save(state, net, in_folder("state")));
-    /* without a change the forger's file is a state: its refusals are due to the change alone */
+    /* without a change the forger's file is a state: its errors are due to the change alone */
     rewrite(ctx, in_folder("state"), in_folder("forged"), &(edit){ .key = NULL });
     kr_state *loaded = kr_state_load(ctx, net, in_folder("forged"));
     CHECK_OK(ctx);

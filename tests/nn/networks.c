@@ -474,7 +474,7 @@ void net_compare(const net *n, const net_problem *p, const char *way, const outc
 {
     char text[160];
     snprintf(text, sizeof text, "%s %s %s, %s state, %s", kr_family_name(n->recipe.family), n->name,
-             kr_dtype_name(n->dtype), p->from_state ? "random" : "fresh", way);
+             kr_dtype_name(n->dtype), p->from_state ? "random" : "initial", way);
     compare(text, got, want, net_value_tolerance(n->dtype), net_gradient_tolerance(n->dtype), NET_FLOOR);
 }
 

@@ -7,7 +7,7 @@
 
 #include "tests/nn/networks.h"
 
-/* x [b s d] from a fresh state, markers spliced in. */
+/* x [b s d] from an initial state, class tokens inserted. */
 kr_tensor *stack_by_hand(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bsd);
 
 /* The same, and what stands after each virtual layer. */

@@ -199,7 +199,7 @@ TEST(an_advanced_state_takes_no_memory)
         }
 }
 
-/* ---- refusals and failures ---- */
+/* ---- errors and failures ---- */
 
 TEST(advance_is_refused)
 {
@@ -298,7 +298,7 @@ TEST(a_state_whose_update_failed_is_whole_or_inconsistent)
     }
 }
 
-/* An error before the first layer leaves the state as it was; one in the second layer leaves it torn. */
+/* An error before the first layer leaves the state as it was; one in the second layer leaves it inconsistent. */
 TEST(an_inconsistent_state_is_reset)
 {
     for (int family = 0; family < NET_FAMILIES; family++) {

@@ -309,7 +309,7 @@ TEST(splicing_gradients)
     end();
 }
 
-TEST(marker_refusals)
+TEST(class_token_errors)
 {
     begin();
     const kr_class_token good[] = { START, CUSTOM(0), CUSTOM(INT64_MAX) },

@@ -203,7 +203,7 @@ static void check_same_state(const char *what, const kr_state *got, const kr_sta
     for (int64_t v = 0; v < want->nslots; v++)
         for (int i = 0; i < kr_slot_kind(want, v)->ncache; i++) {
             const kr_tensor *a = got->slots[v].tensors[i], *b = want->slots[v].tensors[i];
-            if (CHECK(!a == !b, "%s: slot %d is fresh in one only", what, (int)v) && a)
+            if (CHECK(!a == !b, "%s: slot %d is initial in one only", what, (int)v) && a)
                 CHECK_TENSORS(what, a, b, 1e-5, 0.1);
         }
     if (!same_cursors) return;
@@ -249,7 +249,7 @@ TEST(a_prime_with_nothing_due_changes_nothing)
     const net_out whole = net_call(&n, n.tape, KR_RUN_FORWARD, x, &call);
     const kr_state *unannounced = net_call(&n, n.tape, KR_RUN_FORWARD, x, NULL).state;
     CHECK(!unannounced->cursors.is_on && unannounced->cursors.network == 0 && unannounced->cursors.layers[0] == 0,
-          "places are kept that nobody asked for");
+          "positions are kept that were not requested");
     call = call_from(whole.state);
     const net_out after = net_call(&n, n.tape, KR_RUN_PRIME, NULL, &call);
     CHECK_OK(n.ctx);
@@ -262,17 +262,17 @@ TEST(a_prime_with_nothing_due_changes_nothing)
     const net_out twice = net_call(&n, n.tape, KR_RUN_PRIME, NULL, &call);
     CHECK(once.y != NULL && twice.y == NULL, "primed twice");
     check_same_state("primed twice", twice.state, once.state, true);
-    /* without markers, and fresh: it stays fresh */
-    kr_state *fresh = kr_state_create(plain.ctx, plain.layers, 2);
-    call = call_from(fresh);
+    /* without markers, and initial: it stays initial */
+    kr_state *initial = kr_state_create(plain.ctx, plain.layers, 2);
+    call = call_from(initial);
     const net_out none = net_call(&plain, plain.tape, KR_RUN_PRIME, NULL, &call);
     CHECK_OK(plain.ctx);
     CHECK(none.y == NULL && none.state && kr_state_is_initial(none.state) && kr_state_batch(none.state) == 2,
           "a prime without markers");
-    kr_state_announce(fresh, NS);
+    kr_state_announce(initial, NS);
     const net_out announced = net_call(&plain, plain.tape, KR_RUN_PRIME, NULL, &call);
     CHECK(announced.y == NULL && kr_state_is_initial(announced.state), "a prime without markers, announced");
-    kr_state_destroy(fresh);
+    kr_state_destroy(initial);
     kr_state_destroy(state);
     net_close(&n);
     net_close(&plain);
@@ -332,7 +332,7 @@ TEST(a_custom_place_past_the_end)
     net_close(&n);
 }
 
-/* Steps, and states that nobody announced anything to, go without markers. */
+/* Steps, and states without an announced length, have no class tokens. */
 TEST(a_step_without_an_announcement_injects_nothing)
 {
     net n = opened(LATENT, of_any_length, KR_DTYPE_F32), plain = opened(LATENT, NULL, KR_DTYPE_F32);
@@ -410,7 +410,7 @@ TEST(a_chunk_of_nothing_but_markers)
     net_close(&n);
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 static void refused(net *n, kr_run_mode mode, kr_tensor *x, const kr_call *call, kr_status status, const char *text)
 {

@@ -189,7 +189,7 @@ static taken run_load(net *n, const load *l)
     return t;
 }
 
-/* The least that a budget must be, out of the refusal of a smaller one; 0 if there is none. */
+/* The least that a budget must be, from the error message of a smaller one; 0 if there is none. */
 static size_t least_of(net *n, const load *l, size_t budget)
 {
     n->stack->config.recompute_budget = budget;
@@ -236,7 +236,7 @@ static void check_load(kr_family family, const load *l)
         if (i == 0 && l->nvirtual > 1) CHECK(t.nodes < everything.nodes, "%s: all is recorded at once", l->name);
         nodes = t.nodes;
     }
-    CHECK(nodes == everything.nodes, "%s: not all layers are recorded, with room for them", l->name);
+    CHECK(nodes == everything.nodes, "%s: not all layers are recorded, with memory for them", l->name);
     /* the least is no more than it must be: from five layers on, well below all of them */
     CHECK((double)least <= (l->nvirtual < 5 ? 1.1 : 0.8) * (double)everything.peak,
           "%s %s: %zu bytes at the least, but all of them take %zu", kr_family_name(family), l->name, least,
@@ -267,7 +267,7 @@ TEST(a_larger_budget_records_more_layers)
         if (ncounts == 0 || counts[ncounts - 1] != nodes) counts[ncounts++] = nodes;
     }
     CHECK_OK(n.ctx);
-    /* not all but one: with none to run again there is no need of room for that */
+    /* not all but one: with none to recompute no memory is needed for that */
     CHECK(ncounts == 6, "%d different numbers of nodes, but 0 to 4, or all 6 layers may be recorded", ncounts);
     for (int i = 2; i < ncounts; i++)
         CHECK(counts[i] - counts[i - 1] == (i == 5 ? 2 : 1) * (counts[1] - counts[0]), "%d: %lld nodes", i,

@@ -1,5 +1,5 @@
 /* test_network_loss.c - the loss of whole networks: what their forward and the loss by itself give, with every kind of
- * label, boundary and state; gradients by differences; failures half-way. */
+ * label, boundary and state; gradients by differences; failures midway. */
 #include "tape/tape_impl.h"
 #include "tests/train/loss_cases.h"
 
@@ -452,7 +452,7 @@ TEST(gradients_of_a_network_by_differences)
 
 /* ---- failures ---- */
 
-/* Each allocation refused in turn: an error of memory, nothing left behind, and the next attempt goes well. */
+/* Each allocation refused in turn: an error of memory, no leak, and the next attempt succeeds. */
 TEST(every_allocation_of_a_network_loss)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);

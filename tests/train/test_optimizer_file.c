@@ -1,8 +1,8 @@
-/* test_optimizer_file.c - optimizers in files: a run that is resumed goes on to the same bits, and what is not the same
+/* test_optimizer_file.c - optimizers in files: a run that is resumed continues to the same bits, and what is not the same
  * optimizer's is refused with nothing changed. */
 #define _POSIX_C_SOURCE 200809L
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/train/optimizing.h"
 
 #include "base/device_memory.h"
@@ -159,7 +159,7 @@ TEST(optimizer_files_have_documented_names)
     rmdir(folder);
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 /* A copy of the file `state` as `changed`, with one thing different. */
 typedef struct change {

@@ -1,4 +1,4 @@
-/* test_half.c - networks whose matrices are bf16 or f16: the bits of the f32 network that has those weights widened,
+/* test_half_networks.c - networks whose matrices are bf16 or f16: the bits of the f32 network that has those weights widened,
  * and none of its memory.
  *
  * Widening is exact and activations are f32 (residual_in_f32), so nothing may differ: logits, states, gradients of x
@@ -157,7 +157,7 @@ TEST(halves_give_the_bits_of_their_widened_weights)
 }
 
 /* Prefill, then a few steps; every y, and the last state. */
-static kr_state *talk(net *n, kr_tensor **y, bool packed)
+static kr_state *run_all(net *n, kr_tensor **y, bool packed)
 {
     kr_tape *tape = n->tape;
     kr_state *state = kr_state_create(n->ctx, n->layers, 2);
@@ -193,10 +193,10 @@ TEST(steps_of_halves_keep_their_bits_packed_or_not_and_with_threads)
             kr_tensor *want[4], *y[4];
             if (!open_twins(&t, family, VOCAB, change, halves[k / 2], 1)) exit(2);
             if (!open_twins(&threaded, family, VOCAB, change, halves[k / 2], 3)) exit(2);
-            kr_state *end = talk(&t.wide, want, false);
+            kr_state *end = run_all(&t.wide, want, false);
             net *const others[] = { &t.half, &t.half, &threaded.half, &threaded.half };
             for (int i = 0; i < 4; i++) {
-                kr_state *own = talk(others[i], y, i % 2);
+                kr_state *own = run_all(others[i], y, i % 2);
                 for (int s = 0; s < 4; s++) CHECK_SAME(t.wide.ctx, i % 2 ? "packed" : "plain", y[s], want[s], ORDER, 1);
                 same_states("end", own, end);
                 kr_state_destroy(own);

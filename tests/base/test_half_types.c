@@ -1,4 +1,4 @@
-/* test_half.c - bf16 and f16 against a plain computation in double: all 2^16 values, every rounding boundary between
+/* test_half_types.c - bf16 and f16 against a plain computation in double: all 2^16 values, every rounding boundary between
  * neighbours, and doubles that two roundings would get wrong. */
 #include "base/half.h"
 #include "tests/harness.h"
@@ -79,7 +79,7 @@ TEST(ties_go_to_even_and_neighbours_to_the_nearest)
     }
 }
 
-/* A double just beside a tie rounds to the tie as a float, and from there the wrong way. */
+/* A double next to a tie rounds to the tie as a float, and from there the wrong way. */
 TEST(doubles_are_rounded_once)
 {
     for (int k = 0; k < NFORMATS; k++) {

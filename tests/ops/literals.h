@@ -1,6 +1,6 @@
-/* values.h - small tensors from literals, and their comparison with literals, for every type and instruction set. */
-#ifndef KR_TESTS_OPS_VALUES_H
-#define KR_TESTS_OPS_VALUES_H
+/* literals.h - small tensors from literals, and their comparison with literals, for every type and instruction set. */
+#ifndef KR_TESTS_OPS_LITERALS_H
+#define KR_TESTS_OPS_LITERALS_H
 
 #include "tests/ops/cases.h"
 

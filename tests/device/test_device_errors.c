@@ -1,5 +1,5 @@
-/* test_errors.c - what a device refuses, and how it breaks: the text says what and why, nothing is lost, and after a
- * refusal the context goes on. */
+/* test_device_errors.c - what a device refuses, and how it breaks: the text says what and why, nothing is lost, and the
+ * context can be used again. */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE /* popen */
 #endif
@@ -61,7 +61,7 @@ TEST(device_memory_is_full)
     kr_ctx_clear(ctx);
     kr_param_destroy(w);
     kr_tape_destroy(t);
-    CHECK(kr_ctx_device_memory(ctx).live_bytes <= before, "%zu far bytes, %zu before",
+    CHECK(kr_ctx_device_memory(ctx).live_bytes <= before, "%zu device bytes, %zu before",
           kr_ctx_device_memory(ctx).live_bytes, before);
     kr_ctx_destroy(ctx);
 }
@@ -113,7 +113,7 @@ TEST(gpu_memory_is_full)
     kr_ctx_destroy(ctx);
 }
 
-/* ---- each allocation refused in turn, of near, far and shared memory ---- */
+/* ---- each allocation refused in turn, of host, device and pinned memory ---- */
 
 static void train_a_step(kr_ctx *ctx)
 {
@@ -158,7 +158,7 @@ TEST(device_networks_starved)
         const bool passed = !kr_ctx_failed(ctx);
         CHECK(passed || kr_ctx_status(ctx) == KR_ERR_NOMEM, "allocation %zu: %s", n, kr_ctx_message(ctx));
         CHECK(kr_ctx_pinned_memory(ctx).live_bytes == shared, "allocation %zu: shared memory is left", n);
-        kr_ctx_destroy(ctx); /* the mock counts its far memory then */
+        kr_ctx_destroy(ctx); /* the mock counts its device memory then */
         if (!passed) continue;
         CHECK(n > 60, "%zu allocations", n);
         break;
@@ -178,14 +178,15 @@ TEST(operands_of_another_device)
         cpu, KR_ERR_STATE,
         "mul: operand b [3] belongs to another context, on mock:0 runs at once, but this tape's is on cpu; carry it "
         "over by kr_tensor_read and kr_from_data");
-    CHECK(kr_tensor_is_host(here) && !kr_tensor_is_host(there) && kr_tensor_is_host(NULL), "near and far are mistaken");
+    CHECK(kr_tensor_is_host(here) && !kr_tensor_is_host(there) && kr_tensor_is_host(NULL),
+          "host and device are mistaken");
     kr_tape_reset(t);
     const int32_t one = 1;
-    kr_tape *far = kr_tape_create(mock, KR_TAPE_GRAD);
-    CHECK(kr_tensor_is_host(kr_from_data(far, KR_DTYPE_I32, KR_SHAPE(1), &one)), "integers are near");
+    kr_tape *device_tape = kr_tape_create(mock, KR_TAPE_GRAD);
+    CHECK(kr_tensor_is_host(kr_from_data(device_tape, KR_DTYPE_I32, KR_SHAPE(1), &one)), "integers are on the host");
     CHECK(kr_ctx_wait(mock) == KR_OK && kr_ctx_wait(cpu) == KR_OK && kr_ctx_wait(NULL) == KR_ERR_NOMEM, "waiting");
     kr_tape_destroy(t);
-    kr_tape_destroy(far);
+    kr_tape_destroy(device_tape);
     kr_param_destroy(here);
     kr_param_destroy(there);
     kr_ctx_destroy(cpu);
@@ -203,7 +204,7 @@ static void fault(void)
     kr_tensor wild = *x;
     wild.data = (char *)x->data + ((size_t)1 << 45);
     wild.node = NULL;
-    kr_tensor *y = kr_mul(t, &wild, x); /* queued, or refused; the address is nobody's */
+    kr_tensor *y = kr_mul(t, &wild, x); /* queued, or refused; the address is invalid */
     printf("%d\n", kr_ctx_wait(ctx) == KR_ERR_DEVICE);
     printf("%s\n", kr_ctx_message(ctx));
     kr_ctx_clear(ctx);

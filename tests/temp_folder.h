@@ -1,6 +1,6 @@
-/* folder.h - a folder of a test's own, and whole files in it. For programs that define _POSIX_C_SOURCE. */
-#ifndef KR_TESTS_FOLDER_H
-#define KR_TESTS_FOLDER_H
+/* temp_folder.h - a folder of a test's own, and whole files in it. For programs that define _POSIX_C_SOURCE. */
+#ifndef KR_TESTS_TEMP_FOLDER_H
+#define KR_TESTS_TEMP_FOLDER_H
 
 #include "tests/harness.h"
 

@@ -1,4 +1,4 @@
-/* test_memory.c - exact figures of the tape's memory, and every constructor with its n-th allocation refused. */
+/* test_tape_memory.c - exact figures of the tape's memory, and every constructor with its n-th allocation refused. */
 #include "tests/harness.h"
 
 #include "tape/tape_impl.h"
@@ -186,6 +186,6 @@ TEST(every_constructor_starved)
             CHECK(h.live == 0, "body %zu, allocation %zu: %ld blocks are left", b, n, h.live);
             passed = !h.refused;
         }
-        CHECK(passed && n > 3, "body %zu: %zu refusals", b, n);
+        CHECK(passed && n > 3, "body %zu: %zu failures", b, n);
     }
 }

@@ -1,6 +1,6 @@
-/* tasks.h - sets of the reset tasks of lab/tasks.h for tests, in memory of their own. */
-#ifndef KR_TESTS_NN_TASKS_H
-#define KR_TESTS_NN_TASKS_H
+/* task_sets.h - sets of the reset tasks of lab/tasks.h for tests, in memory of their own. */
+#ifndef KR_TESTS_NN_TASK_SETS_H
+#define KR_TESTS_NN_TASK_SETS_H
 
 #include "lab/tasks.h"
 

@@ -1,4 +1,4 @@
-/* test_mamba3_laws.c - laws of Mamba-3's parts for any numbers: values by hand, carried = whole, packed = separate,
+/* test_mamba3_op_laws.c - laws of Mamba-3's parts for any numbers: values by hand, carried = whole, packed = separate,
  * lengths kept, no drift, the same bits for any number of threads. */
 #include "tests/harness.h"
 

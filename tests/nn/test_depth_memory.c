@@ -1,4 +1,4 @@
-/* test_memory.c - what depth costs, by the tape's exact counters. */
+/* test_depth_memory.c - what depth costs, by the tape's exact counters. */
 #include "tests/nn/networks.h"
 
 typedef struct figures {

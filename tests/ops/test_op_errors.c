@@ -1,4 +1,4 @@
-/* test_errors.c - what is refused, and in which words: op, operand, sizes, rule. */
+/* test_op_errors.c - what is refused, and in which words: op, operand, sizes, rule. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/error_tests.h"
 

@@ -1,6 +1,6 @@
-/* values.h - model configs by value: drawn, changed and compared field by field. */
-#ifndef KR_TESTS_MODEL_VALUES_H
-#define KR_TESTS_MODEL_VALUES_H
+/* config_values.h - model configs by value: drawn, changed and compared field by field. */
+#ifndef KR_TESTS_MODEL_CONFIG_VALUES_H
+#define KR_TESTS_MODEL_CONFIG_VALUES_H
 
 #include "model/model_config_impl.h"
 #include "tests/harness.h"
