@@ -28,6 +28,14 @@ static void end(void)
         CHECK_ERROR(ctx, (status), (text));                                                                            \
     } while (0)
 
+/* The same of a call with a status. */
+#define REFUSED_STATUS(status, text, call)                                                                             \
+    do {                                                                                                               \
+        kr_tape_reset(t);                                                                                              \
+        CHECK((call) == (status), "%s is not refused", #call);                                                         \
+        CHECK_ERROR(ctx, (status), (text));                                                                            \
+    } while (0)
+
 #define F(...) kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(__VA_ARGS__))
 #define D(...) kr_zeros(t, KR_DTYPE_F64, KR_SHAPE(__VA_ARGS__))
 #define H(...) kr_zeros(t, KR_DTYPE_BF16, KR_SHAPE(__VA_ARGS__))

@@ -306,7 +306,7 @@ class model : public handle<kr_model, kr_model_destroy>
     kr_ctx *ctx_;
 };
 
-/* Text to ids and back; see tokenizer.h. */
+/* Text to ids and back; see text.h. */
 class tokenizer : public handle<kr_tokenizer, kr_tokenizer_destroy>
 {
   public:

@@ -143,19 +143,13 @@ void kr_ctx_destroy(kr_ctx *ctx)
     kr_memory_free(&memory, ctx, sizeof *ctx);
 }
 
-int kr_ctx_threads(const kr_ctx *ctx)
+kr_ctx_info kr_ctx_info_of(const kr_ctx *ctx)
 {
-    return ctx ? kr_pool_size(ctx->pool) : 0;
-}
-
-const char *kr_ctx_isa(const kr_ctx *ctx)
-{
-    return ctx && ctx->device ? ctx->device->host->name : "none";
-}
-
-kr_precision kr_ctx_precision(const kr_ctx *ctx)
-{
-    return ctx && ctx->device ? ctx->device->precision : KR_PRECISION_EXACT;
+    const kr_device *device = ctx ? ctx->device : NULL;
+    return (kr_ctx_info){ .threads = ctx ? kr_pool_size(ctx->pool) : 0,
+                          .isa = device ? device->host->name : "none",
+                          .device = device ? device->name : "none",
+                          .precision = device ? device->precision : KR_PRECISION_EXACT };
 }
 
 void kr_ctx_fail_allocation(kr_ctx *ctx, size_t n)

@@ -13,11 +13,11 @@
 #ifndef KR_MIXER_CORE_H
 #define KR_MIXER_CORE_H
 
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #include "ops/sequences.h"
 #include "mixer/into.h"
 
-#include <krait/ops_mamba3.h>
+#include <krait/ssd.h>
 
 /* Operands of the core, whole sequences, all of one float type. */
 typedef struct kr_ssd_core {

@@ -7,10 +7,8 @@
 #ifndef KR_MIXER_INTO_H
 #define KR_MIXER_INTO_H
 
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
-#include <krait/ops_mamba3.h>
-#include <krait/selective_scan.h>
 #include <krait/ssd.h>
 
 kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input *input, kr_tensor *final);

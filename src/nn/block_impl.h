@@ -6,7 +6,7 @@
 #define KR_NN_BLOCK_IMPL_H
 
 #include "nn/params_impl.h"
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include <krait/block.h>
 

@@ -7,7 +7,7 @@
 #include "nn/class_tokens.h"
 
 #include "base/sized.h"
-#include <krait/state.h>
+#include <krait/network.h>
 
 #include <stdio.h>
 

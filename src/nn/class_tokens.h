@@ -2,9 +2,9 @@
 #ifndef KR_NN_CLASS_TOKENS_H
 #define KR_NN_CLASS_TOKENS_H
 
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
-#include <krait/markers.h>
+#include <krait/network.h>
 
 /* Marker `marker` goes before the at-th token of the chunk; at = its length: after the last. */
 typedef struct kr_splice {

@@ -8,7 +8,7 @@
 #include "nn/multi_gate.h"
 #include "nn/state_impl.h"
 
-#include <krait/layers.h>
+#include <krait/network.h>
 
 #include <stdatomic.h>
 

@@ -463,16 +463,6 @@ kr_state *kr_state_join(kr_tape *tape, int count, kr_state *const *states)
 
 /* ---- reading one ---- */
 
-int64_t kr_state_batch(const kr_state *state)
-{
-    return state ? state->batch : 0;
-}
-
-int64_t kr_state_slots(const kr_state *state)
-{
-    return state ? state->nslots : 0;
-}
-
 const kr_cache *kr_state_cache(const kr_state *state, int64_t slot)
 {
     return state && slot >= 0 && slot < state->nslots && kr_deferred_flush(state) ? &state->slots[slot] : NULL;
@@ -485,20 +475,15 @@ bool kr_state_slot_is_initial(const kr_state *state, int64_t slot)
     return true;
 }
 
-bool kr_state_is_initial(const kr_state *state)
+kr_state_info kr_state_info_of(const kr_state *state)
 {
-    for (int64_t s = 0; state && s < state->nslots; s++)
-        if (!kr_state_slot_is_initial(state, s)) return false;
-    return true;
-}
-
-size_t kr_state_bytes(const kr_state *state)
-{
-    size_t bytes = 0;
-    for (int64_t s = 0; state && s < state->nslots; s++)
+    kr_state_info info = { .batch = state ? state->batch : 0, .slots = state ? state->nslots : 0, .is_initial = true };
+    for (int64_t s = 0; s < info.slots; s++)
         for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++) {
             const kr_tensor *x = state->slots[s].tensors[i];
-            if (x) bytes += (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
+            if (!x) continue;
+            info.is_initial = false;
+            info.bytes += (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
         }
-    return bytes;
+    return info;
 }

@@ -4,7 +4,7 @@
 
 #include "nn/block_impl.h"
 
-#include <krait/state.h>
+#include <krait/network.h>
 
 #define KR_CURSOR_MAX (INT64_C(1) << 53) /* of announced lengths and of cursors, so that sums of them fit */
 

@@ -62,20 +62,21 @@ static void checkpoint_backward(kr_back *back)
     kr_tape_release(tape, &mark, kr_tape_is_full(tape, &mark));
 }
 
-bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
-                   kr_tensor **out)
+kr_status kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
+                        kr_tensor **out)
 {
     for (int i = 0; out && i < n_out; i++) out[i] = NULL;
-    if (!kr_tape_ready(tape, "checkpoint")) return false;
+    if (!tape) return KR_ERR_ARG;
     kr_ctx *ctx = tape->ctx;
+    if (!kr_tape_ready(tape, "checkpoint")) return ctx->status;
     if (!kr_require(ctx, fn && out && n_in >= 0 && (in || n_in == 0), KR_ERR_ARG, "checkpoint: %s is NULL",
                     !fn   ? "fn"
                     : out ? "in"
                           : "out"))
-        return false;
+        return ctx->status;
     if (!kr_require(ctx, n_out >= 1 && n_out <= KR_KEEP_MAX, KR_ERR_ARG,
-                    "checkpoint: nout = %d, but must be from 1 to %d", n_out, KR_KEEP_MAX))
-        return false;
+                    "checkpoint: n_out = %d, but must be from 1 to %d", n_out, KR_KEEP_MAX))
+        return ctx->status;
     const recipe r = { fn, user, ctx->seed, ctx->stream };
     const bool recording = tape->recording, saw_before = tape->saw_grad;
     kr_tensor **keep[KR_KEEP_MAX];
@@ -89,19 +90,19 @@ bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr
     kr_no_grad_end(tape, scope, n_out, keep);
     const bool saw = tape->saw_grad;
     tape->saw_grad = saw || saw_before;
-    if (kr_ctx_failed(ctx)) return false;
-    if (!recording || !saw) return true;
+    if (kr_ctx_failed(ctx) || !recording || !saw) return ctx->status;
 
     /* an output that fn returned unchanged gets its own header, so that recording does not modify the original */
     for (int i = 0; i < n_out; i++)
-        if (!(out[i] = kr_detach(tape, out[i]))) return false;
-    return kr_record_node(tape,
-                          &(kr_record_args){ .rule = &checkpoint_rule,
-                                             .n_in = n_in,
-                                             .in = in,
-                                             .n_out = n_out,
-                                             .out = out,
-                                             .attrs = &r,
-                                             .attrs_bytes = sizeof r },
-                          true);
+        if (!(out[i] = kr_detach(tape, out[i]))) return ctx->status;
+    kr_record_node(tape,
+                   &(kr_record_args){ .rule = &checkpoint_rule,
+                                      .n_in = n_in,
+                                      .in = in,
+                                      .n_out = n_out,
+                                      .out = out,
+                                      .attrs = &r,
+                                      .attrs_bytes = sizeof r },
+                   true);
+    return ctx->status;
 }

@@ -8,6 +8,8 @@
 #include "ops/loss_impl.h"
 #include "ops/sequences.h"
 
+#include <krait/train.h>
+
 #define OP "network.loss"
 
 KR_DEFAULTS(kr_loss_call) = { .size = sizeof(kr_loss_call), .ignore_index = -100, .huber_delta = 1, .quantile = 0.5 };
@@ -146,14 +148,7 @@ static kr_tensor *targeted(kr_tape *tape, const kr_loss_call *c, kr_tensor *y, k
     o.huber_delta = c->huber_delta;
     o.quantile = c->quantile;
     o.n_scored = &scores->scored;
-    switch (c->kind) {
-    case KR_LOSS_SOFT_CROSS_ENTROPY: return kr_soft_cross_entropy(tape, y, c->targets, &o);
-    case KR_LOSS_BCE: return kr_bce(tape, y, c->targets, &o);
-    case KR_LOSS_L1: return kr_l1_loss(tape, y, c->targets, &o);
-    case KR_LOSS_HUBER: return kr_huber_loss(tape, y, c->targets, &o);
-    case KR_LOSS_QUANTILE: return kr_quantile_loss(tape, y, c->targets, &o);
-    default: return kr_mse(tape, y, c->targets, &o);
-    }
+    return kr_target_loss(tape, c->kind, y, c->targets, &o);
 }
 
 kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_call *call)

@@ -94,6 +94,20 @@ TEST(token_file_errors)
     end();
 }
 
+TEST(source_open_refusals)
+{
+    begin();
+    kr_source_options o;
+    kr_source_options_init(&o);
+    REFUSED(KR_ERR_ARG, "source.open: the options are NULL; they say what to open", kr_source_open(ctx, NULL));
+    REFUSED(KR_ERR_ARG, "cannot open a file: path is NULL", kr_source_open(ctx, &o));
+    o.format = KR_SOURCE_FORMAT_CSV;
+    REFUSED(KR_ERR_ARG, "csv: path is NULL", kr_source_open(ctx, &o));
+    o.format = (kr_source_format)7;
+    REFUSED(KR_ERR_ARG, "source.open: format = 7 is not a kr_source_format", kr_source_open(ctx, &o));
+    end();
+}
+
 /* ---- text ---- */
 
 TEST(text_errors)

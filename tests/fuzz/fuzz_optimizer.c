@@ -4,9 +4,9 @@
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
 
-#include <krait/mamba2.h>
-#include <krait/ops_math.h>
-#include <krait/optimizer.h>
+#include <krait/block.h>
+#include <krait/ops.h>
+#include <krait/train.h>
 
 static kr_ctx *ctx;
 static kr_tape *tape;

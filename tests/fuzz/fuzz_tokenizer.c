@@ -7,7 +7,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
 
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 
 static kr_ctx *ctx;
 

@@ -7,8 +7,8 @@
 #include "base/hash.h"
 
 #include <inttypes.h>
-#include <krait/mamba2.h>
-#include <krait/ops_math.h>
+#include <krait/block.h>
+#include <krait/ops.h>
 #include <krait/train.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/temp_folder.h"
 
-#include <krait/text_model.h>
+#include <krait/generate.h>
 
 static kr_ctx *ctx;
 static char model_path[300];

@@ -610,8 +610,15 @@ TEST(metadata_and_single_files)
         CHECK(item && item->is_native && item->data && memcmp(item->data, x, sizeof x) == 0, "%s: the data", files[i]);
         CHECK(kr_tensor_file_read(file, item, KR_DTYPE_F32, got, 3) == KR_OK && memcmp(got, x, sizeof x) == 0, "%s",
               files[i]);
-        const bool has_text = kr_tensor_file_metadata_at(file, i == 2, &key, &value);
-        CHECK(has_text == (i > 0), "%s: metadata", files[i]);
+        const kr_status status = kr_tensor_file_metadata_at(file, i == 2, &key, &value);
+        const bool has_text = status == KR_OK;
+        CHECK(status == (i > 0 ? KR_OK : KR_END), "%s: metadata", files[i]);
+        CHECK(has_text || (!key && !value), "%s: text after the end", files[i]);
+        CHECK(kr_tensor_file_metadata_at(file, 100, &key, &value) == KR_END, "%s: metadata 100", files[i]);
+        CHECK_OK(ctx); /* the end is no error */
+        CHECK(kr_tensor_file_metadata_at(file, -1, &key, &value) == KR_ERR_ARG, "%s: metadata -1", files[i]);
+        CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: metadata -1, but they are counted from 0");
+        CHECK(kr_tensor_file_metadata_at(file, i == 2, &key, &value) == status, "%s: metadata again", files[i]);
         if (has_text) CHECK(strcmp(key, "made") == 0 && strcmp(value, "here") == 0, "%s: %s", key, value);
         CHECK((kr_tensor_file_metadata(file, "made") != NULL) == (i > 0), "%s: made", files[i]);
         CHECK((kr_tensor_file_metadata(file, "format") != NULL) == (i == 2), "%s: format", files[i]);

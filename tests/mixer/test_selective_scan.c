@@ -2,7 +2,7 @@
  * (split = whole, packed = separate, the same bits for any number of threads), and errors. */
 #include "tests/harness.h"
 
-#include <krait/selective_scan.h>
+#include <krait/ssd.h>
 
 enum { X, DT, A, B, C, D, Z, INITIAL, NIN };
 static const char *const names[NIN] = { "x", "dt", "a", "b", "c", "d", "z", "initial" };

@@ -9,8 +9,7 @@
  */
 #include "tests/harness.h"
 
-#include <krait/mamba2.h>
-#include <krait/mamba3.h>
+#include <krait/block.h>
 
 static const double BOUND = 4e-3, SUM_BOUND = 1.5e-2;
 

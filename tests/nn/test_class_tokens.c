@@ -4,7 +4,7 @@
 
 #include "nn/class_tokens.h"
 
-#include <krait/state.h>
+#include <krait/network.h>
 
 #define START                                                                                                          \
     {                                                                                                                  \

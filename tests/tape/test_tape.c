@@ -369,7 +369,7 @@ static kr_tensor *power(kr_tape *t, kr_tensor *x, int exponent)
                                   .saved = &saved,
                                   .attrs = &attrs,
                                   .attrs_bytes = sizeof attrs };
-    return kr_record(t, &args) ? y : NULL;
+    return kr_record(t, &args) == KR_OK ? y : NULL;
 }
 
 /* (a, b) -> (a + b, b): writes the gradients itself, by kr_back_into; a may be missing. */
@@ -470,24 +470,26 @@ TEST(own_rules_refused)
     for (int i = 0; i < 3; i++) {
         kr_tape_reset(t);
         kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2));
-        CHECK(kr_record(t, &(kr_record_args){ .rule = cases[i].rule, .n_in = 1, .n_out = 1, .in = &x, .out = &y }),
+        CHECK(kr_record(t, &(kr_record_args){ .rule = cases[i].rule, .n_in = 1, .n_out = 1, .in = &x, .out = &y }) ==
+                  KR_OK,
               "recorded");
         CHECK(kr_backward_from(t, 1, &y, NULL) == cases[i].status, "status");
         CHECK_ERROR(ctx, cases[i].status, cases[i].text);
     }
     kr_tape_reset(t);
     kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = NULL;
-    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }), "no output");
+    CHECK(kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }) != KR_OK,
+          "no output");
     CHECK_ERROR(ctx, KR_ERR_ARG, "wrong: output 0 to record is NULL");
     kr_tape_reset(t);
     x = leaf(t, KR_DTYPE_F32, 2, 1), y = kr_exp(t, x);
-    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }),
+    CHECK(kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }) != KR_OK,
           "recorded twice");
     CHECK_ERROR(ctx, KR_ERR_ARG, "wrong: output 0 [2] to record is not a new tensor of this tape");
     kr_tape_reset(t);
     kr_tape *second = kr_tape_create(ctx, KR_TAPE_GRAD);
     x = leaf(second, KR_DTYPE_F32, 2, 1), y = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2));
-    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }),
+    CHECK(kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }) != KR_OK,
           "foreign input");
     CHECK_ERROR(ctx, KR_ERR_STATE, "wrong: input 0 [2] to record belongs to another tape or context");
     kr_tape_destroy(second);

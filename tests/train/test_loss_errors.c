@@ -109,6 +109,10 @@ TEST(losses_with_targets_refuse)
             kr_quantile_loss(t, F(2), F(2), &l));
     defaults();
     REFUSED(KR_ERR_ARG, "l1_loss: operand outputs is NULL", kr_l1_loss(t, NULL, F(2), NULL));
+    REFUSED(KR_ERR_ARG, "target_loss: kind = 0 is cross-entropy, which has labels, not targets; use kr_cross_entropy",
+            kr_target_loss(t, KR_LOSS_CROSS_ENTROPY, F(2), F(2), NULL));
+    REFUSED(KR_ERR_ARG, "target_loss: kind = 7 is not a kr_loss_kind",
+            kr_target_loss(t, (kr_loss_kind)7, F(2), F(2), NULL));
     l.reduction = (kr_reduction)-1;
     REFUSED(KR_ERR_ARG, "bce: reduction = -1 is neither KR_REDUCTION_MEAN nor KR_REDUCTION_SUM",
             kr_bce(t, F(2), F(2), &l));

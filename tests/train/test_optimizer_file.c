@@ -173,7 +173,7 @@ static void write_changed(kr_ctx *ctx, const change *c)
     kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
     static float spoiled[512];
     const char *key, *value;
-    for (int64_t i = 0; kr_tensor_file_metadata_at(file, i, &key, &value); i++)
+    for (int64_t i = 0; kr_tensor_file_metadata_at(file, i, &key, &value) == KR_OK; i++)
         kr_tensor_writer_add_metadata(writer, key, c->key && strcmp(key, c->key) == 0 ? c->value : value);
     for (int64_t i = 0; i < kr_tensor_file_count(file); i++) {
         const kr_tensor_file_item *item = kr_tensor_file_at(file, i);

@@ -1,4 +1,4 @@
-/* tokenizer.h - text to numbers and back: byte-level BPE out of a tokenizer.json, or plain bytes.
+/* text.h - text to numbers and back: byte-level BPE out of a tokenizer.json, or plain bytes.
  *
  *   kr_tokenizer *tok = kr_tokenizer_bytes(ctx);                     // or kr_tokenizer_load(ctx, "tokenizer.json")
  *   int32_t ids[64];
@@ -15,8 +15,8 @@
  * Any bytes can be encoded, valid UTF-8 or not, and decode to themselves unless the file asks for a normalisation. The
  * time is proportional to the text, but for a logarithm.
  */
-#ifndef KRAIT_TOKENIZER_H
-#define KRAIT_TOKENIZER_H
+#ifndef KRAIT_TEXT_H
+#define KRAIT_TEXT_H
 
 #include <krait/ctx.h>
 
@@ -65,9 +65,25 @@ KR_API size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, i
 /* One past the largest id. */
 KR_API int64_t kr_tokenizer_size(const kr_tokenizer *tok);
 
-/* The exact bytes that a token stands for; NULL for an id that is none. */
-KR_API const char *kr_tokenizer_token(const kr_tokenizer *tok, int32_t id, size_t *bytes);
-KR_API bool kr_tokenizer_is_special(const kr_tokenizer *tok, int32_t id);
+typedef struct kr_token_info {
+    const char *text; /* the exact bytes that the token stands for; NULL for an id that is none */
+    size_t bytes;
+    bool is_special;
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_token_info;
+
+/* What an id stands for, and each by itself; the text lives as long as the tokenizer. */
+KR_API kr_token_info kr_tokenizer_token_info(const kr_tokenizer *tok, int32_t id);
+KR_API_INLINE const char *kr_tokenizer_token(const kr_tokenizer *tok, int32_t id, size_t *bytes)
+{
+    const kr_token_info info = kr_tokenizer_token_info(tok, id);
+    if (bytes) *bytes = info.bytes;
+    return info.text;
+}
+KR_API_INLINE bool kr_tokenizer_is_special(const kr_tokenizer *tok, int32_t id)
+{
+    return kr_tokenizer_token_info(tok, id).is_special;
+}
 
 /* The id of an added token by its text ("<|endoftext|>"); -1: none. */
 KR_API int32_t kr_tokenizer_find(const kr_tokenizer *tok, const char *text);

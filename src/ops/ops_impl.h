@@ -1,13 +1,13 @@
-/* ops.h - common code of the op files: types, layouts, recording. */
-#ifndef KR_OPS_OPS_H
-#define KR_OPS_OPS_H
+/* ops_impl.h - common code of the op files: types, layouts, recording. */
+#ifndef KR_OPS_OPS_IMPL_H
+#define KR_OPS_OPS_IMPL_H
 
 #include "base/sized.h"
 #include "device/device.h"
 #include "device/walk.h"
 #include "tape/tape_impl.h"
 
-#include <krait/ops_nn.h>
+#include <krait/ops.h>
 
 KR_DECLARE_DEFAULTS(kr_norm_options); /* of norm.c */
 
