@@ -26,7 +26,7 @@ typedef struct vector_table {
     int count;
     uint64_t first_id;
 } vector_table;
-extern const vector_table vector_ops;
+extern const vector_table vector_ops, vector_products, vector_packed_rows;
 
 /* The same word on every machine for the same arguments. */
 uint64_t vector_hash(uint64_t a, uint64_t b, uint64_t c);
@@ -35,11 +35,19 @@ uint64_t vector_hash(uint64_t a, uint64_t b, uint64_t c);
  * names the index, since C leaves the order in which arguments and initializers are evaluated to the compiler. */
 kr_tensor *vector_in(vector_run *r, int index, kr_shape shape, double low, double high);
 
+/* The same numbers without a gradient, in any float type that holds them; `key` is not the index of an input. */
+kr_tensor *vector_constant(vector_run *r, int key, kr_shape shape, double low, double high);
+
+/* Multiples of 1/64 in [-1, 1), which bf16 and f16 hold exactly, of that type; a run in f64 gets them widened. No gradient. */
+kr_tensor *vector_halves(vector_run *r, int key, kr_shape shape, kr_dtype dtype);
+
 /* Integers in [0, below); at most 512. */
 kr_tensor *vector_ids(vector_run *r, kr_shape shape, int64_t below);
 
-/* The next output of the case. */
+/* The next output of the case; y times input `index`, for a y without a gradient; values that were read back, likewise. */
 void vector_out(vector_run *r, kr_tensor *y);
+void vector_out_times(vector_run *r, int index, kr_tensor *y);
+void vector_out_values(vector_run *r, int index, kr_shape shape, const double *values);
 
 int64_t vector_elements(kr_shape shape);
 

@@ -13,7 +13,7 @@ enum { N_PROJECTIONS = 4, MOST_RESULTS = MOST_INPUTS + MOST_OUTPUTS };
 
 /* ---- all cases ---- */
 
-static const vector_table *const tables[] = { &vector_ops };
+static const vector_table *const tables[] = { &vector_ops, &vector_products, &vector_packed_rows };
 enum { N_TABLES = sizeof tables / sizeof *tables };
 
 static int count_cases(void)
