@@ -16,7 +16,7 @@ typedef struct vector_run {
 
 typedef struct vector_case {
     const char *name;
-    const char *kernels; /* whose results it shows */
+    const char *kernels; /* whose results it shows, separated by ", "; NULL: none, but code of the host */
     void (*build)(vector_run *r, kr_tape *t);
 } vector_case;
 
@@ -26,7 +26,7 @@ typedef struct vector_table {
     int count;
     uint64_t first_id;
 } vector_table;
-extern const vector_table vector_ops, vector_products, vector_packed_rows;
+extern const vector_table vector_ops, vector_products, vector_packed_rows, vector_kernels;
 
 /* The same word on every machine for the same arguments. */
 uint64_t vector_hash(uint64_t a, uint64_t b, uint64_t c);

@@ -326,6 +326,7 @@ static void optimizer_case(vector_run *r, kr_tape *t, const kr_optimizer_options
     for (int k = 0; ok && k < N_STEPS; k++)
         ok = kr_tensor_read(X(2 + k, -1, 1, STEP_ROWS, STEP_COLS), KR_DTYPE_F64, values, STEP_ELEMENTS) == KR_OK &&
              step_along(ctx, optimizer, w, values);
+    if (ok && o->ema_decay > 0) ok = kr_optimizer_use_ema(optimizer, true) == KR_OK;
     if (ok && kr_tensor_read(w, KR_DTYPE_F64, values, STEP_ELEMENTS) == KR_OK)
         vector_out(r,
                    kr_mul(t, factor, kr_cast(t, kr_from_data(t, KR_DTYPE_F64, kr_tensor_shape(w), values), r->dtype)));
@@ -353,6 +354,12 @@ CASE(adamw_cautious)
 {
     kr_optimizer_options o = optimizer_options(KR_OPTIMIZER_ADAMW);
     o.is_cautious = true;
+    optimizer_case(r, t, &o);
+}
+CASE(adamw_ema)
+{
+    kr_optimizer_options o = optimizer_options(KR_OPTIMIZER_ADAMW);
+    o.ema_decay = 0.75;
     optimizer_case(r, t, &o);
 }
 CASE(sgd)
@@ -426,32 +433,32 @@ CASE(sample_min_p)
 }
 
 static const vector_case cases[] = {
-    ROW(neg, "unary"),
-    ROW(exp, "unary"),
-    ROW(log, "unary"),
-    ROW(sqrt, "unary"),
-    ROW(rsqrt, "unary"),
-    ROW(sin, "unary"),
-    ROW(cos, "unary"),
-    ROW(tanh, "unary"),
-    ROW(sigmoid, "unary"),
-    ROW(silu, "unary"),
-    ROW(softplus, "unary"),
-    ROW(log_sigmoid, "unary"),
-    ROW(abs, "unary"),
-    ROW(relu, "unary"),
-    ROW(erf, "unary"),
-    ROW(gelu, "unary"),
-    ROW(gelu_tanh, "unary"),
-    ROW(affine, "unary"),
-    ROW(clamp, "unary"),
-    ROW(add, "binary"),
-    ROW(sub, "binary"),
-    ROW(mul, "binary"),
-    ROW(div, "binary"),
-    ROW(maximum, "binary, maximum_bwd"),
-    ROW(minimum, "binary, minimum_bwd"),
-    ROW(pow, "binary, pow_bwd"),
+    ROW(neg, "scale, scale_bwd"),
+    ROW(exp, "exp, exp_bwd"),
+    ROW(log, "log, log_bwd"),
+    ROW(sqrt, "sqrt, sqrt_bwd"),
+    ROW(rsqrt, "rsqrt, rsqrt_bwd"),
+    ROW(sin, "sin, sin_bwd"),
+    ROW(cos, "cos, cos_bwd"),
+    ROW(tanh, "tanh, tanh_bwd"),
+    ROW(sigmoid, "sigmoid, sigmoid_bwd"),
+    ROW(silu, "silu, silu_bwd"),
+    ROW(softplus, "softplus, softplus_bwd"),
+    ROW(log_sigmoid, "log_sigmoid, log_sigmoid_bwd"),
+    ROW(abs, "abs, abs_bwd"),
+    ROW(relu, "relu, relu_bwd"),
+    ROW(erf, "erf, erf_bwd"),
+    ROW(gelu, "gelu, gelu_bwd"),
+    ROW(gelu_tanh, "gelu_tanh, gelu_tanh_bwd"),
+    ROW(affine, "scale, scale_bwd"),
+    ROW(clamp, "clamp, clamp_bwd"),
+    ROW(add, "add"),
+    ROW(sub, "sub"),
+    ROW(mul, "mul"),
+    ROW(div, "div"),
+    ROW(maximum, "maximum, maximum_bwd"),
+    ROW(minimum, "minimum, minimum_bwd"),
+    ROW(pow, "pow_scalar, pow_scalar_bwd, pow, pow_bwd"),
     ROW(where, "where"),
     ROW(sum, "sum"),
     ROW(max, "max, max_bwd"),
@@ -473,7 +480,8 @@ static const vector_case cases[] = {
     ROW(angles, "angles, angles_bwd"),
     ROW(rotate, "rotate, rotate_bwd"),
     ROW(qk_norm, "norm, norm_bwd"),
-    ROW(quaternion, "quaternion_exp, quaternion_scan, quaternion_rotate and their gradients"),
+    ROW(quaternion, "quaternion_exp, quaternion_exp_bwd, quaternion_scan, quaternion_scan_bwd, quaternion_rotate, "
+                    "quaternion_rotate_bwd"),
     ROW(ssd_mamba2, "ssd, ssd_bwd"),
     ROW(ssd_few_tokens, "ssd, ssd_bwd"),
     ROW(ssd_mamba3, "ssd, ssd_bwd"),
@@ -482,15 +490,16 @@ static const vector_case cases[] = {
     ROW(argmax, "argmax"),
     ROW(compare, "compare"),
     ROW(dropout, "dropout"),
-    ROW(losses, "binary, unary, maximum_bwd"),
-    ROW(probability_losses, "unary, softmax, softmax_bwd"),
+    ROW(losses, "abs, abs_bwd, clamp, maximum, maximum_bwd"),
+    ROW(probability_losses, "log_sigmoid, log_sigmoid_bwd, softmax, softmax_bwd"),
     ROW(adamw, "adamw, squares"),
     ROW(adamw_cautious, "adamw"),
     ROW(sgd, "sgd"),
-    ROW(muon, "matmul, squares, lerp"),
-    ROW(sample_greedy, "sample"),
-    ROW(sample_top_k, "sample"),
-    ROW(sample_top_p, "sample"),
-    ROW(sample_min_p, "sample"),
+    ROW(muon, "matmul, scale, sgd, squares"),
+    ROW(sample_greedy, NULL),
+    ROW(sample_top_k, NULL),
+    ROW(sample_top_p, NULL),
+    ROW(sample_min_p, NULL),
+    ROW(adamw_ema, "adamw, lerp"),
 };
 const vector_table vector_ops = { cases, sizeof cases / sizeof *cases, 1 };

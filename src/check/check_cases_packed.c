@@ -95,9 +95,9 @@ CASE(selective_scan_packed)
 
 static const vector_case cases[] = {
     ROW(conv_packed, "conv, conv_bwd"),
-    ROW(trapezoid_packed, "copy, add"),
+    ROW(trapezoid_packed, "where, add"),
     ROW(angles_packed, "angles, angles_bwd"),
-    ROW(quaternion_packed, "quaternion_exp, quaternion_scan, quaternion_scan_bwd"),
+    ROW(quaternion_packed, "quaternion_exp, quaternion_exp_bwd, quaternion_scan, quaternion_scan_bwd"),
     ROW(ssd_mamba2_packed, "ssd, ssd_bwd"),
     ROW(ssd_mamba3_packed, "ssd, ssd_bwd"),
     ROW(selective_scan_packed, "scan, scan_bwd"),

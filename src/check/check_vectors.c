@@ -13,7 +13,7 @@ enum { N_PROJECTIONS = 4, MOST_RESULTS = MOST_INPUTS + MOST_OUTPUTS };
 
 /* ---- all cases ---- */
 
-static const vector_table *const tables[] = { &vector_ops, &vector_products, &vector_packed_rows };
+static const vector_table *const tables[] = { &vector_ops, &vector_products, &vector_packed_rows, &vector_kernels };
 enum { N_TABLES = sizeof tables / sizeof *tables };
 
 static int count_cases(void)
@@ -108,6 +108,21 @@ static void run_case(kr_ctx *ctx, kr_dtype dtype, int number, vector_results *re
     kr_tape_destroy(r.tape);
 }
 
+bool check_vectors_at(int number, const char **name, const char **kernels)
+{
+    if (number < 0 || number >= count_cases()) return false;
+    *name = case_of(number)->name;
+    *kernels = case_of(number)->kernels;
+    return true;
+}
+
+bool check_vectors_try(kr_ctx *ctx, kr_dtype dtype, int number)
+{
+    vector_results results;
+    run_case(ctx, dtype, number, &results);
+    return kr_require(ctx, !results.error[0], KR_ERR_INTERNAL, "%s: %s", case_of(number)->name, results.error);
+}
+
 /* ---- recorded results ---- */
 
 typedef struct vector_record {
@@ -198,12 +213,13 @@ void check_vectors(check_tally *tally, const check_setup *setup, const char *nam
      * last place of its norm; long sums before that add a few times as much. Devices sum in other orders and have their
      * own math functions. f64: 14 printed digits. */
     const double most = is_f64 ? 1e-11 : strcmp(name, setup->isa ? setup->isa : "") == 0 ? 5e-6 : 2e-5;
-    char what[96], text[256];
+    char what[96], text[320];
     kr_ctx *ctx = check_open(setup);
     vector_worst worst = { 0, "" };
     int nfailed = 0;
     if (check_failed(tally, ctx)) nfailed = count_cases();
     for (int n = 0; n < count_cases() && !kr_ctx_failed(ctx); n++) {
+        const char *kernels = case_of(n)->kernels;
         vector_results got;
         vector_worst here;
         run_case(ctx, setup->dtype, n, &got);
@@ -219,9 +235,9 @@ void check_vectors(check_tally *tally, const check_setup *setup, const char *nam
         snprintf(what, sizeof what, "recorded %s, %s", case_of(n)->name, name);
         if (got.error[0]) snprintf(text, sizeof text, "%s", got.error);
         else
-            snprintf(text, sizeof text, "relative error %.1e in %.60s (at most %.0e): kernel %.90s of %s is wrong",
-                     here.error, here.where, most, case_of(n)->kernels, name);
-        check_report_kernel(tally, what, text, case_of(n)->kernels);
+            snprintf(text, sizeof text, "relative error %.1e in %.60s (at most %.0e): %s%.130s of %s is wrong",
+                     here.error, here.where, most, kernels ? "kernel " : "", kernels ? kernels : "code", name);
+        check_report_kernel(tally, what, text, kernels);
     }
     snprintf(what, sizeof what, "recorded results, %s: %d cases", name, count_cases());
     if (nfailed) snprintf(text, sizeof text, "%d of them differ", nfailed);
