@@ -237,11 +237,11 @@ void check_vectors(check_tally *tally, const check_setup *setup, const char *nam
         else
             snprintf(text, sizeof text, "relative error %.1e in %.60s (at most %.0e): %s%.130s of %s is wrong",
                      here.error, here.where, most, kernels ? "kernel " : "", kernels ? kernels : "code", name);
-        check_report_kernel(tally, what, text, kernels);
+        check_report_kernel(tally, what, text, kernels, (check_measure){ got.error[0] ? NAN : here.error, most });
     }
     snprintf(what, sizeof what, "recorded results, %s: %d cases", name, count_cases());
     if (nfailed) snprintf(text, sizeof text, "%d of them differ", nfailed);
     else snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.0e)", worst.error, worst.where, most);
-    check_report(tally, nfailed == 0, what, text);
+    check_report(tally, nfailed == 0, what, text, (check_measure){ nfailed ? NAN : worst.error, most });
     kr_ctx_destroy(ctx);
 }
