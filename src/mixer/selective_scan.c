@@ -7,7 +7,7 @@
  */
 #include "base/sized.h"
 #include "ops/sequences.h"
-#include "mixer/into.h"
+#include "mixer/core.h"
 
 enum { X, DT, A, B, C, D, Z, INITIAL, NIN };
 

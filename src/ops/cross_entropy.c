@@ -2,7 +2,7 @@
  *
  *   logits [.. w], labels [..]:  loss = alpha sum over scored rows of -log softmax(logits)[label], alpha = 1 / scored or 1
  *   g_logits = alpha g (softmax(logits) - 1 at the label), 0 in rows that are not scored; with smoothing see
- *   kernels/args/loss_args.h.   saved: stats [rows 4], labels
+ *   kernels/kernels.h.   saved: stats [rows 4], labels
  */
 #include "ops/loss_impl.h"
 
