@@ -242,5 +242,5 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
     const kr_record_args record = {
         .rule = &fused_rule, .n_in = NIN, .in = in, .n_out = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
     };
-    return kr_record(tape, &record) == KR_OK ? (kr_ssd_out){ .y = out[0], .final_state = out[1] } : none;
+    return kr_record_node(tape, &record, false) ? (kr_ssd_out){ .y = out[0], .final_state = out[1] } : none;
 }

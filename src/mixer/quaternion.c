@@ -126,7 +126,7 @@ kr_quaternion_out kr_quaternion_cumprod(kr_tape *tape, kr_tensor *q, kr_tensor *
                                     .out = out,
                                     .attrs = &sequences,
                                     .attrs_bytes = sizeof sequences };
-    if (kr_record(tape, &record) != KR_OK) return none;
+    if (!kr_record_node(tape, &record, false)) return none;
     return (kr_quaternion_out){ .cum_bshj4 = out[0], .final_bhj4 = out[1] };
 }
 

@@ -107,7 +107,7 @@ kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *d
                                     .out = out,
                                     .attrs = &attrs,
                                     .attrs_bytes = sizeof attrs };
-    if (kr_record(tape, &record) != KR_OK) return none;
+    if (!kr_record_node(tape, &record, false)) return none;
     return (kr_rotation_out){ .angle_bsha = out[0], .final_bha = out[1] };
 }
 

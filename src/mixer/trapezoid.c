@@ -146,7 +146,7 @@ kr_trapezoid_out kr_trapezoid(kr_tape *tape, kr_tensor *dt_raw, kr_tensor *dt_bi
     const kr_record_args record = {
         .rule = &trapezoid_rule, .n_in = NIN, .in = in, .n_out = NOUT, .out = out, .attrs = &o, .attrs_bytes = sizeof o
     };
-    if (kr_record(tape, &record) != KR_OK) return none;
+    if (!kr_record_node(tape, &record, false)) return none;
     return (kr_trapezoid_out){
         .dt_bsh = out[DT], .da_bsh = out[DA], .gamma_bsh = out[GAMMA], .carry_bsh = out[CARRY], .beta_bsh = out[BETA]
     };

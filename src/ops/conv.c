@@ -164,7 +164,7 @@ static bool record(kr_tape *tape, kr_tensor *const *in, const conv_attrs *attrs,
                                   .out = out,
                                   .attrs = attrs,
                                   .attrs_bytes = sizeof *attrs };
-    return kr_record(tape, &args) == KR_OK;
+    return kr_record_node(tape, &args, false);
 }
 
 kr_conv_out kr_causal_conv(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, kr_tensor *window,

@@ -88,7 +88,7 @@ kr_tensor *kr_cross_entropy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels,
                                     .saved = (kr_tensor *[]){ stats, own.of_r },
                                     .attrs = &at,
                                     .attrs_bytes = sizeof at };
-    return kr_record(tape, &record) == KR_OK ? loss : NULL;
+    return kr_record_node(tape, &record, false) ? loss : NULL;
 }
 
 kr_scores kr_accuracy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels, const kr_cross_entropy_options *options)

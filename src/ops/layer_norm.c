@@ -80,5 +80,5 @@ kr_tensor *kr_layer_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, kr_tensor
                                     .saved = saved,
                                     .attrs = &o.groups,
                                     .attrs_bytes = sizeof o.groups };
-    return kr_record(tape, &record) == KR_OK ? kr_store_as(tape, y, result) : NULL;
+    return kr_record_node(tape, &record, false) ? kr_store_as(tape, y, result) : NULL;
 }

@@ -138,7 +138,7 @@ static bool record(kr_tape *tape, const kr_rule *rule, product *p, int n_out, kr
                                   .out = out,
                                   .n_saved = 1,
                                   .saved = &p->operand };
-    return kr_record(tape, &args) == KR_OK;
+    return kr_record_node(tape, &args, false);
 }
 
 kr_tensor *kr_linear(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias)

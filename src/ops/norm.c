@@ -122,7 +122,7 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
                                     .saved = &q,
                                     .attrs = &o,
                                     .attrs_bytes = sizeof o };
-    if (kr_record(tape, &record) != KR_OK) return NULL;
+    if (!kr_record_node(tape, &record, false)) return NULL;
     return is_autocast ? y : kr_store_as(tape, y, result);
 }
 

@@ -240,7 +240,7 @@ kr_status kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64
                                     .out = parts,
                                     .attrs = &attrs,
                                     .attrs_bytes = sizeof attrs };
-    ok = ok && kr_record(tape, &record) == KR_OK;
+    ok = ok && kr_record_node(tape, &record, false);
     for (int i = 0; !ok && i < count; i++) parts[i] = NULL;
     return tape->ctx->status;
 }
