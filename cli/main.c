@@ -43,11 +43,17 @@ static void help_all(FILE *out)
           out);
 }
 
-/* help [--man] [COMMAND], or [task NAME]; argv[0] is help. */
+static bool is_help(const char *word)
+{
+    return !strcmp(word, "help") || !strcmp(word, "--help") || !strcmp(word, "-h");
+}
+
+/* help [--man] [COMMAND], or [task NAME]; argv[0] is help. `help help` and `help --help` are `help`. */
 static int help(int argc, char **argv)
 {
     const bool is_man = argc > 1 && !strcmp(argv[1], "--man");
     const char *name = argc > 1 + is_man ? argv[1 + is_man] : NULL;
+    if (name && is_help(name)) name = NULL;
     const cli_command *command = name ? find_command(name) : NULL;
     if (name && !command) return unknown_command(name);
     if (command == &cli_task && argc > 2 + is_man && !(command = cli_find_task(argv[2 + is_man]))) return CLI_USAGE;
@@ -72,7 +78,7 @@ int main(int argc, char **argv)
         printf("krait %s\n", kr_version());
         return CLI_OK;
     }
-    if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return help(argc - 1, argv + 1);
+    if (is_help(name)) return help(argc - 1, argv + 1);
     const cli_command *command = find_command(name);
     return command ? command->run(argc - 1, argv + 1) : unknown_command(name);
 }

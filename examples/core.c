@@ -1,11 +1,11 @@
-/* core.c - the state space core of Mamba-2: a sequence at once, the same sequence in two parts, and packed with another. */
+/* core.c - the SSD core of Mamba-2: a whole sequence, the same sequence in two parts, and two sequences packed in a row. */
 #include <krait/krait.h>
 #include <stdio.h>
 
 enum { B = 2, S = 200, H = 4, P = 32, G = 1, R = 64 };
 
-/* Tokens from .. to - 1 of every operand that has them. */
-static kr_mamba2_ssd_input part(kr_tape *tape, kr_mamba2_ssd_input in, int64_t from, int64_t to)
+/* Tokens from .. to - 1 of every operand with a token axis. */
+static kr_mamba2_ssd_input slice_tokens(kr_tape *tape, kr_mamba2_ssd_input in, int64_t from, int64_t to)
 {
     in.x_bnlhp = kr_slice(tape, in.x_bnlhp, 1, from, to);
     in.dt_bnlh = kr_slice(tape, in.dt_bnlh, 1, from, to);
@@ -14,8 +14,8 @@ static kr_mamba2_ssd_input part(kr_tape *tape, kr_mamba2_ssd_input in, int64_t f
     return in;
 }
 
-/* The largest |a - b|. */
-static double distance(kr_tape *tape, kr_tensor *a, kr_tensor *b)
+/* max |a - b| */
+static double max_difference(kr_tape *tape, kr_tensor *a, kr_tensor *b)
 {
     kr_tensor *d = kr_sub(tape, a, b);
     return kr_item(kr_max(tape, kr_maximum(tape, d, kr_neg(tape, d)), KR_ALL_AXES, false));
@@ -30,18 +30,18 @@ int main(void)
                                .a_decay_h = kr_rand(tape, KR_DTYPE_F32, KR_SHAPE(H), -4, -1),
                                .b_bnlgr = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, G, R)),
                                .c_bnlgr = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, G, R)) };
-    const kr_ssd_path path = kr_ssd_path_default(); /* fused, recomputing in the backward pass */
+    const kr_ssd_path path = kr_ssd_path_default(); /* fused; the backward pass recomputes activations */
     const kr_ssd_out whole = kr_mamba2_ssd_run(tape, &in, path);
     printf("whole sequence on %s kernels, chunks of %lld\n", kr_ctx_kernel(ctx, "ssd"),
            (long long)kr_ssd_chunk_len_or_optimal(path, R, P));
 
-    /* the first 77 tokens; then the others, from the state where those ended */
-    kr_mamba2_ssd_input first = part(tape, in, 0, 77), second = part(tape, in, 77, S);
-    const kr_ssd_out begun = kr_mamba2_ssd_run(tape, &first, path);
-    second.initial_state_bhpr = begun.final_state;
-    const kr_ssd_out ended = kr_mamba2_ssd_run(tape, &second, path);
-    const double apart = distance(tape, ended.final_state, whole.final_state);
-    printf("final state of two parts: %.1e from the whole's\n", apart);
+    /* the first 77 tokens, then the rest from their final state */
+    kr_mamba2_ssd_input first = slice_tokens(tape, in, 0, 77), second = slice_tokens(tape, in, 77, S);
+    const kr_ssd_out head = kr_mamba2_ssd_run(tape, &first, path);
+    second.initial_state_bhpr = head.final_state;
+    const kr_ssd_out tail = kr_mamba2_ssd_run(tape, &second, path);
+    const double difference = max_difference(tape, tail.final_state, whole.final_state);
+    printf("final state in two parts: differs by %.1e\n", difference);
 
     /* a new sequence begins at token 77 of each row: its state starts from zero */
     static int32_t starts[B][S];
@@ -53,7 +53,7 @@ int main(void)
     kr_backward(tape, kr_mean(tape, kr_mul(tape, whole.y, whole.y), KR_ALL_AXES, false));
     if (kr_ctx_failed(ctx)) fprintf(stderr, "krait: %s\n", kr_ctx_message(ctx));
     const int failed =
-        kr_ctx_failed(ctx) || !kr_grad(in.x_bnlhp) || !(apart < 1e-4) || KR_DIM(packed.final_state, 0) != 4;
+        kr_ctx_failed(ctx) || !kr_grad(in.x_bnlhp) || !(difference < 1e-4) || KR_DIM(packed.final_state, 0) != 4;
     kr_tape_destroy(tape);
     kr_ctx_destroy(ctx);
     return failed;

@@ -1,10 +1,10 @@
-/* first.c - a tensor down, a gradient up: the smallest differentiable program. */
+/* first.c - the smallest differentiable program: one linear layer, a loss, its gradient. */
 #include <krait/krait.h>
 #include <stdio.h>
 
 int main(void)
 {
-    kr_ctx *ctx = kr_ctx_create(NULL); /* all cores, the best instruction set here */
+    kr_ctx *ctx = kr_ctx_create(NULL); /* all cores, the best instruction set */
     kr_tensor *w_oi = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(64, 32));
     kr_param_normal(w_oi, 0, 0.1);
 
@@ -14,7 +14,7 @@ int main(void)
     kr_tensor *loss = kr_mean(tape, kr_mul(tape, y_bo, y_bo), KR_ALL_AXES, false);
     kr_backward(tape, loss);
 
-    if (kr_ctx_failed(ctx)) fprintf(stderr, "krait: %s\n", kr_ctx_message(ctx)); /* one check for all of it */
+    if (kr_ctx_failed(ctx)) fprintf(stderr, "krait: %s\n", kr_ctx_message(ctx)); /* one check for all calls above */
     else
         printf("loss %.4f, gradient [%lld, %lld]\n", kr_item(loss), KR_DIM(kr_grad(w_oi), 0), KR_DIM(kr_grad(w_oi), 1));
 

@@ -1,4 +1,4 @@
-/* fit.c - a training loop by hand: a small network learns y = sin(3 x) by gradient descent.
+/* fit.c - a training loop without an optimizer: a small network learns y = sin(3 x) by gradient descent.
  *
  *   x [b 1] -> linear -> tanh -> linear -> y [b 1];   loss = mean (y - sin 3x)^2
  */
@@ -23,13 +23,13 @@ static double train_step(kr_tape *tape, kr_tensor *const *params)
     return kr_item(loss);
 }
 
-/* w -= rate g_w, by hand: a parameter's memory may be written between steps. */
-static void descend(kr_tensor *const *params, float rate)
+/* w -= lr g_w. The memory of a parameter may be written between steps. */
+static void update(kr_tensor *const *params, float lr)
 {
     for (int i = 0; i < NPARAMS; i++) {
         float *w = kr_tensor_data(params[i]);
         const float *g_w = kr_tensor_data(kr_grad(params[i]));
-        for (int64_t k = 0; k < kr_tensor_count(params[i]); k++) w[k] -= rate * g_w[k];
+        for (int64_t k = 0; k < kr_tensor_count(params[i]); k++) w[k] -= lr * g_w[k];
         kr_zero_grad(params[i]);
     }
 }
@@ -52,7 +52,7 @@ int main(void)
     for (int step = 0; step < STEPS && !kr_ctx_failed(ctx); step++) {
         loss = train_step(tape, params);
         if (kr_ctx_failed(ctx)) break;
-        descend(params, 0.05f);
+        update(params, 0.05f);
         if (step % 400 == 0) printf("step %4d  loss %.5f\n", step, loss);
     }
     if (kr_ctx_failed(ctx)) fprintf(stderr, "krait: %s\n", kr_ctx_message(ctx));

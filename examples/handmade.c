@@ -1,6 +1,6 @@
-/* handmade.c - a network put together by hand: an embedding, a Mamba-2 layer, a Mamba-3 block with its own norm and residual,
- * a head. It is trained for a few steps, saved, and generates text as any other network does: with a sampler and stops,
- * token by token, saved half-way and resumed.
+/* handmade.c - a custom network: an embedding, a Mamba-2 layer, a Mamba-3 block with norm and residual, an LM head. It is
+ * trained for a few steps, saved and loaded, and generates text with a sampler and a stop; the generation is saved midway
+ * and resumed.
  */
 #include <krait/krait.h>
 
@@ -20,7 +20,7 @@ typedef struct handmade {
     kr_network *net;
 } handmade;
 
-/* The network: y [b s w] of ids [b s]. The state has a slot for the layer and one for the block. */
+/* Logits [b s w] of ids [b s]. Part 0 of the state is the layer's cache, part 1 the block's. */
 static kr_tensor *forward(void *user, kr_tape *tape, kr_tensor *ids_bs, kr_state *state, const kr_call *call)
 {
     const handmade *m = user;
@@ -123,10 +123,10 @@ static void train(kr_ctx *ctx, const handmade *m, const kr_tokenizer *tok)
     kr_source_destroy(source);
 }
 
-/* Appends what is generated, at most `most` tokens. */
-static void listen(kr_generation *g, char *text, size_t bytes, int most)
+/* Appends up to max_tokens generated tokens to text. */
+static void append_tokens(kr_generation *g, char *text, size_t bytes, int max_tokens)
 {
-    for (int i = 0; i < most && kr_generation_next(g) == KR_OK; i++) {
+    for (int i = 0; i < max_tokens && kr_generation_next(g) == KR_OK; i++) {
         const size_t used = strlen(text);
         snprintf(text + used, bytes - used, "%s", kr_generation_row(g, 0)->text);
     }
@@ -147,14 +147,14 @@ static void generate(kr_ctx *ctx, const handmade *m, const kr_tokenizer *tok)
     options.stops = stops;
     kr_generation *g = kr_generation_create(ctx, m->net, tok, &options);
     kr_generation_feed_text(g, "to be", 5);
-    listen(g, whole, sizeof whole, 10);
+    append_tokens(g, whole, sizeof whole, 10);
     strcpy(resumed, whole);
-    if (kr_generation_save(g, "handmade.state") == KR_OK) listen(g, whole, sizeof whole, 60);
+    if (kr_generation_save(g, "handmade.state") == KR_OK) append_tokens(g, whole, sizeof whole, 60);
     printf("to be|%s\n", whole);
 
-    kr_generation *other = kr_generation_create(ctx, m->net, tok, &options); /* in another process, at another time */
-    if (kr_generation_load(other, "handmade.state") == KR_OK) listen(other, resumed, sizeof resumed, 60);
-    printf("resumed: %s\n", strcmp(whole, resumed) ? "another text" : "the same text");
+    kr_generation *other = kr_generation_create(ctx, m->net, tok, &options); /* could be another process */
+    if (kr_generation_load(other, "handmade.state") == KR_OK) append_tokens(other, resumed, sizeof resumed, 60);
+    printf("resumed: %s\n", strcmp(whole, resumed) ? "different text" : "same text");
     kr_generation_destroy(other);
     kr_generation_destroy(g);
 }
@@ -164,18 +164,18 @@ int main(void)
     kr_ctx *ctx = kr_ctx_create(NULL);
     kr_ctx_seed(ctx, 1);
     kr_tokenizer *tok = kr_tokenizer_bytes(ctx);
-    handmade m = { 0 }, again = { 0 };
+    handmade m = { 0 }, loaded = { 0 };
     make(ctx, &m);
-    make(ctx, &again);
+    make(ctx, &loaded);
     train(ctx, &m, tok);
     if (kr_params_save(m.params, "handmade.safetensors") == KR_OK &&
-        kr_params_load(again.params, "handmade.safetensors") == KR_OK)
-        generate(ctx, &again, tok); /* the weights of the file */
+        kr_params_load(loaded.params, "handmade.safetensors") == KR_OK)
+        generate(ctx, &loaded, tok); /* with the weights of the file */
     const bool failed = kr_ctx_failed(ctx);
     if (failed) fprintf(stderr, "%s\n", kr_ctx_message(ctx));
     remove("handmade.safetensors");
     remove("handmade.state");
-    destroy(&again);
+    destroy(&loaded);
     destroy(&m);
     kr_tokenizer_destroy(tok);
     kr_ctx_destroy(ctx);

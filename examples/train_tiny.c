@@ -1,11 +1,14 @@
-/* train_tiny.c - a training loop: a byte-level Mamba-3 learns a text, sums of two numbers or the file that is named, and
- * then writes some of its own. */
+/* train_tiny.c - a training loop: a byte-level Mamba-3 learns a text, then generates from it.
+ *
+ *   train_tiny             sums of two numbers
+ *   train_tiny FILE        a text file
+ */
 #include <krait/krait.h>
 #include <stdio.h>
 
 enum { STEPS = 400, BATCH = 8, LENGTH = 128 };
 
-/* "7 + 5 = 12" and the like, a line each. */
+/* Lines such as "7 + 5 = 12". */
 static kr_source *make_sums(kr_ctx *ctx, const kr_tokenizer *tok)
 {
     static char text[8192];
@@ -34,7 +37,7 @@ static void train(kr_ctx *ctx, const kr_network *net, kr_loader *loader)
 {
     kr_optimizer_options options;
     kr_optimizer_options_init(&options);
-    options.weight_decay = 0.01; /* so few steps need little */
+    options.weight_decay = 0.01; /* little, for so few steps */
     kr_optimizer *optimizer = kr_optimizer_create(ctx, kr_network_params(net), &options);
     kr_lr_schedule schedule;
     kr_lr_schedule_init(&schedule);
@@ -53,7 +56,7 @@ static void train(kr_ctx *ctx, const kr_network *net, kr_loader *loader)
         call.labels = batch.labels_bs;
         how.reset_bs = batch.reset_bs;
         how.drop_state = true;
-        kr_tensor *loss = kr_network_loss(tape, net, &call).loss; /* logits are never all there at once */
+        kr_tensor *loss = kr_network_loss(tape, net, &call).loss; /* never stores all logits at once */
         kr_backward(tape, loss);
         if (kr_optimizer_step(optimizer, kr_lr_at(&schedule, step), 1) != KR_OK) break;
         if (step == 1 || step % 100 == 0) printf("step %4d  loss %.3f\n", step, kr_item(loss));
@@ -63,7 +66,7 @@ static void train(kr_ctx *ctx, const kr_network *net, kr_loader *loader)
     kr_optimizer_destroy(optimizer);
 }
 
-static void go_on(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok)
+static void generate(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok)
 {
     kr_generate_options options;
     kr_generate_options_init(&options);
@@ -92,7 +95,7 @@ int main(int argc, char **argv)
     kr_loader *loader = kr_loader_create(source, &options);
     kr_model *model = make_model(ctx);
     if (!kr_ctx_failed(ctx)) train(ctx, kr_model_network(model), loader);
-    if (!kr_ctx_failed(ctx)) go_on(ctx, kr_model_network(model), tok);
+    if (!kr_ctx_failed(ctx)) generate(ctx, kr_model_network(model), tok);
     const int failed = kr_ctx_failed(ctx);
     if (failed) fprintf(stderr, "krait: %s\n", kr_ctx_message(ctx));
     kr_model_destroy(model);

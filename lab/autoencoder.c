@@ -81,7 +81,7 @@ kr_tensor *autoencoder_encode(kr_tape *tape, const autoencoder *net, kr_tensor *
     kr_tensor *h_bsd = kr_add(tape, apply(tape, &net->in, x_bsf), net->position_sd);
     kr_tensor *y_bsd = kr_bidi_forward(tape, net->encoder, h_bsd, NULL).y;
     if (net->config.pool == AUTOENCODER_MEAN) return apply(tape, &net->latent, kr_mean(tape, y_bsd, KR_AXES(1), false));
-    const int64_t at = kr_marker_index(&middle, 1, 0, net->config.n_patches);
+    const int64_t at = kr_class_token_index(&middle, 1, 0, net->config.n_patches);
     kr_tensor *row_b1d = kr_slice(tape, y_bsd, 1, at, at + 1);
     return apply(tape, &net->latent,
                  kr_reshape(tape, row_b1d, KR_SHAPE(kr_tensor_dim(x_bsf, 0), net->config.block.d_model)));

@@ -10,7 +10,7 @@
 #ifndef KR_LAB_AUTOENCODER_H
 #define KR_LAB_AUTOENCODER_H
 
-#include <krait/bidi.h>
+#include <krait/network.h>
 
 typedef enum autoencoder_pool { AUTOENCODER_MEAN, AUTOENCODER_MIDDLE } autoencoder_pool;
 typedef enum autoencoder_modulation { AUTOENCODER_FILM, AUTOENCODER_ADD } autoencoder_modulation;

@@ -40,7 +40,7 @@ static const cli_option options[] = {
     { "l2-lambda", 0, "X", CLI_REAL, AT(l2_lambda), "0", ANY,
       "adds X times the sum of squares of the target matrices" },
     { "noise-lambda", 0, "X", CLI_REAL, AT(noise_lambda), "0", ANY,
-      "adds X times the products of the target matrices with noise, drawn anew in each step" },
+      "adds X times the products of the target matrices with noise, sampled in each step" },
     { "chunked", 0, NULL, CLI_FLAG, AT(is_chunked), NULL, 0, "all tokens of a row at once; so it is by default" },
     { "stepwise", 0, NULL, CLI_FLAG, AT(is_stepwise), NULL, 0, "token by token: the same to rounding, but slower" },
     { "eval-every", 0, "N", CLI_I64, AT(eval_every), "250", 1, "steps between tests; also after 1, 2, 4, 8, ..." },

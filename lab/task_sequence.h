@@ -62,14 +62,8 @@ typedef struct task_values {
         { "warmup", 0, "N", CLI_I64, TASK_AT(warmup), warmup_, 0, "warm-up steps" },                                       \
         { "weight-decay", 0, "X", CLI_REAL, TASK_AT(weight_decay), decay_, 0, "of all parameters" },                       \
         { "seed", 0, "N", CLI_U64, TASK_AT(seed), "0", 0, "of the initial weights and of the order of rows" },             \
-        { "restarts",                                                                                                      \
-          0,                                                                                                               \
-          "N",                                                                                                             \
-          CLI_INT,                                                                                                         \
-          TASK_AT(restarts),                                                                                               \
-          "0",                                                                                                             \
-          0,                                                                                                               \
-          "a run that is not at 100 % after all epochs begins anew with the next seed, so often at most" },                \
+        { "restarts",        0,   "N", CLI_INT,                                                                            \
+          TASK_AT(restarts), "0", 0,   "restart a run below 100 % after all epochs with the next seed, at most N times" }, \
         { "all-epochs",        0,    NULL, CLI_FLAG,                                                                       \
           TASK_AT(all_epochs), NULL, 0,    "continue after two evaluations in a row without a mistake" },                  \
         { "length", 0, "N", CLI_I64, TASK_AT(length), length_, 1, "symbols of a row" },                                    \

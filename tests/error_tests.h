@@ -1,4 +1,4 @@
-/* error_tests.h - the frame of tests of refusals: a context and a tape for each test, and the exact words of an error. */
+/* error_tests.h - error tests: a context and a tape for each test, and the exact text of an error. */
 #ifndef KR_TESTS_ERROR_TESTS_H
 #define KR_TESTS_ERROR_TESTS_H
 
@@ -20,11 +20,19 @@ static void end(void)
     kr_ctx_destroy(ctx);
 }
 
-/* The call gives nothing and leaves exactly this error; the next one starts afresh. */
+/* The call gives nothing and leaves exactly this error; the error is cleared. */
 #define REFUSED(status, text, call)                                                                                    \
     do {                                                                                                               \
         kr_tape_reset(t);                                                                                              \
         CHECK(!(call), "%s is not refused", #call);                                                                    \
+        CHECK_ERROR(ctx, (status), (text));                                                                            \
+    } while (0)
+
+/* The same of a call with a status. */
+#define REFUSED_STATUS(status, text, call)                                                                             \
+    do {                                                                                                               \
+        kr_tape_reset(t);                                                                                              \
+        CHECK((call) == (status), "%s is not refused", #call);                                                         \
         CHECK_ERROR(ctx, (status), (text));                                                                            \
     } while (0)
 

@@ -1,6 +1,6 @@
 /* mock_device.c - a device with its own memory for machines that have none: KR_DEVICE=mock in the test programs.
  *
- * Its kernels are the processor's. Its far memory is a region of addresses that nobody may touch but kernels and verbs
+ * Its kernels are the processor's. Its device memory is a region of addresses that only kernels and device functions may touch
  * while they run: a host that does faults at once. What is handed out there holds NaN. "mock" runs a kernel when it is
  * queued, "mock:1" as late as can be, when the host waits: one that reads too early, or gives away what a kernel still
  * needs, gets other results. "mock:2" breaks after a dozen kernels; "mock:3" has 8 MiB and no more.
@@ -117,7 +117,7 @@ static void *device_alloc(void *user, size_t bytes, size_t align)
 static void device_free(void *user, void *p)
 {
     mock *m = user;
-    CHECK(!m->is_capturing, "far memory was freed while kernels were recorded");
+    CHECK(!m->is_capturing, "device memory was freed while kernels were recorded");
     run_queue(m);
     block *b = m->blocks;
     while (b && b->data != p) b = b->next;
@@ -126,7 +126,7 @@ static void device_free(void *user, void *p)
     m->used -= b->bytes;
 }
 
-/* ---- verbs ---- */
+/* ---- device functions ---- */
 
 /* ---- the queue ---- */
 
@@ -239,7 +239,7 @@ static void close(kr_device *device)
     run_queue(m);
     for (block *b = m->blocks; b;) {
         block *next = b->next;
-        CHECK(b->is_free, "%zu far bytes are left behind", b->bytes);
+        CHECK(b->is_free, "%zu device bytes were not freed", b->bytes);
         free(b);
         b = next;
     }
@@ -392,7 +392,7 @@ static bool open(kr_ctx *ctx, kr_device *device, int number)
     m->host = device->host;
     m->mapped = region;
     m->region = m->top = m->mapped + (LARGE_PAGE - (uintptr_t)region % LARGE_PAGE) % LARGE_PAGE;
-    madvise(m->region, region_bytes, MADV_HUGEPAGE); /* advice: a refusal makes it slow */
+    madvise(m->region, region_bytes, MADV_HUGEPAGE); /* advice: without it the device is slow */
     m->is_late = number == 1;
     m->until_broken = number == 2 ? 12 : -1;
     m->most = number == 3 ? (size_t)8 << 20 : region_bytes;

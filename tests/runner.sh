@@ -1,4 +1,4 @@
-# runner.sh - sourced by ./test and tools/device_tests: runs programs beside each other, counts their tests, reports.
+# runner.sh - sourced by ./test and tools/device_tests: runs programs in parallel, counts their tests, reports.
 #
 #   start_runner 2                            two slots: as many programs, or compilers of a build, run at a time
 #   build NAME FOLDER PRESET OPTION...        configures and builds in the background, after the builds begun before

@@ -4,6 +4,7 @@
 
 #include <krait/experimental/check.h>
 
+#include <math.h>
 #include <stdio.h>
 
 typedef struct check_values {
@@ -46,25 +47,51 @@ static const cli_option options[] = {
 
 /* ---- the report ---- */
 
-/* A text without control characters as the inside of a JSON string. */
-static void print_json_text(const char *text)
+/* A member `name` of a row: a text, ASCII, or null for NULL. */
+static void print_json_text(const char *name, const char *text)
 {
-    for (; *text; text++) {
-        if (*text == '"' || *text == '\\') putchar('\\');
-        putchar((unsigned char)*text < ' ' ? ' ' : *text);
+    const bool is_text = text != NULL;
+    printf(", \"%s\": %s", name, is_text ? "\"" : "null");
+    for (; text && *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c == '\n') printf("\\n");
+        else if (c < ' ') printf("\\u%04x", c);
+        else if (c > '~') putchar('?');
+        else printf(c == '"' || c == '\\' ? "\\%c" : "%c", c);
     }
+    if (is_text) putchar('"');
+}
+
+/* JSON has no NaN. */
+static void print_json_number(const char *name, double value)
+{
+    if (isfinite(value)) printf(", \"%s\": %.9g", name, value);
+    else printf(", \"%s\": null", name);
 }
 
 static void print_json(void *user, const kr_check_result *r)
 {
+    static const char *const outcomes[] = { "passed", "failed", "skipped" };
     int64_t *count = user;
-    if (r->outcome != KR_CHECK_PASSED && r->outcome != KR_CHECK_FAILED) return;
-    printf("%s\n    { \"ok\": %s, \"check\": \"", (*count)++ ? "," : "",
-           r->outcome == KR_CHECK_PASSED ? "true" : "false");
-    print_json_text(r->name);
-    printf("\", \"text\": \"");
-    print_json_text(r->text);
-    printf("\" }");
+    if (r->outcome > KR_CHECK_SKIPPED) return; /* notes and headings */
+    printf("%s\n    { \"outcome\": \"%s\"", (*count)++ ? "," : "", outcomes[r->outcome]);
+    print_json_text("check", r->name);
+    print_json_text("isa", r->isa);
+    print_json_text("kernel", r->kernel);
+    print_json_number("error", r->error);
+    print_json_number("limit", r->limit);
+    print_json_text("text", r->text);
+    printf(" }");
+}
+
+/* What follows the rows; the message is that of a check that could not run. */
+static void print_json_end(const kr_ctx *ctx, kr_status status, const kr_check_counts *counts)
+{
+    printf("\n  ], \"passed\": %lld, \"failed\": %lld, \"skipped\": %lld", (long long)counts->passed,
+           (long long)counts->failed, (long long)counts->skipped);
+    print_json_text("status", kr_status_name(status));
+    print_json_text("message", status == KR_OK ? NULL : kr_ctx_message(ctx));
+    printf(" }\n");
 }
 
 static void print_line(void *user, const kr_check_result *r)
@@ -108,7 +135,7 @@ static int check(const check_values *values)
     if (values->is_json) printf("{ \"version\": \"%s\", \"checks\": [", kr_version());
     const kr_status status = kr_check_run(ctx, &o, &counts);
     const long long passed = counts.passed, failed = counts.failed, skipped = counts.skipped;
-    if (values->is_json) printf("\n  ], \"passed\": %lld, \"failed\": %lld }\n", passed, failed);
+    if (values->is_json) print_json_end(ctx, status, &counts);
     else if (status == KR_OK && !values->records)
         printf(skipped ? "%lld passed, %lld failed, %lld skipped\n" : "%lld passed, %lld failed\n", passed, failed,
                skipped);
@@ -127,9 +154,12 @@ static int run(int argc, char **argv)
                                                           : "check: --against needs --model DIR");
         return CLI_USAGE;
     }
-    if ((values.is_json || values.records) && (values.model || values.ops)) {
-        cli_complain("see krait check --help", "check: --%s applies to the check of this machine, not to --%s",
-                     values.is_json ? "json" : "record", values.model ? "model" : "ops");
+    if (values.records && (values.model || values.ops || values.is_json)) {
+        cli_complain("see krait check --help",
+                     "check: --record prints the table of the built-in cases; it does not go with --%s",
+                     values.model ? "model"
+                     : values.ops ? "ops"
+                                  : "json");
         return CLI_USAGE;
     }
     return check(&values);

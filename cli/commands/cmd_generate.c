@@ -79,6 +79,27 @@ static int refuse(const char *text)
     return CLI_USAGE;
 }
 
+/* The ranges of the sampler's options; -1: all are within them. */
+static int check_ranges(const generate_values *v)
+{
+    const struct {
+        const char *name, *rule;
+        double value;
+        bool is_valid;
+    } rows[] = {
+        { "top-p", "above 0 and at most 1; 1 is off", v->top_p, v->top_p > 0 && v->top_p <= 1 },
+        { "min-p", "from 0 to 1; 0 is off", v->min_p, v->min_p <= 1 },
+        { "repetition-penalty", "above 0; 1 is off", v->repetition_penalty, v->repetition_penalty > 0 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].is_valid) continue;
+        cli_complain("see krait generate --help", "generate: --%s is %g, but must be %s", rows[i].name, rows[i].value,
+                     rows[i].rule);
+        return CLI_USAGE;
+    }
+    return -1;
+}
+
 /* Options that contradict each other; -1: none. */
 static int check(const generate_values *v)
 {
@@ -161,6 +182,7 @@ static int run_generate(int argc, char **argv)
     generate_values values = { .temperature = -1 };
     int status = cli_parse(&cli_generate, &values, argc, argv);
     if (status < 0) status = check(&values);
+    if (status < 0) status = check_ranges(&values);
     if (status >= 0) return status;
 
     generate_run run = { .values = &values, .started = cli_seconds() };

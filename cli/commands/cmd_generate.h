@@ -54,8 +54,8 @@ typedef struct printer {
 bool printer_open(printer *p, const generate_values *values, const kr_tokenizer *tok);
 void printer_close(printer *p);
 
-/* Ids of the prompt, a token of a sample, the end of an answer. Once is_closed or has_failed is set there is no use in
- * going on. */
+/* Ids of the prompt, a token of a sample, the end of an answer. Stop once is_closed or
+ * has_failed is set. */
 void printer_prompt(printer *p, const int32_t *ids, int64_t count);
 void printer_token(printer *p, int64_t sample, const kr_generated *token);
 void printer_end(printer *p);
@@ -96,7 +96,7 @@ run_status run_answer(generate_run *run);
 bool run_save(generate_run *run, const char *path);
 bool run_load(generate_run *run, const char *path);
 
-/* ---- a talk (generate_chat.c) ---- */
+/* ---- interactive chat (generate_chat.c) ---- */
 
 /* Lines from the terminal, with an answer after each. Returns the exit status. */
 int generate_chat(generate_run *run);

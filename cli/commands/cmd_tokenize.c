@@ -2,7 +2,7 @@
 #include "cli/common/commands.h"
 #include "cli/common/cli_machine.h"
 
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 
 #include <errno.h>
 #include <stdio.h>

@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct talk {
+typedef struct chat {
     generate_run *run;
     char *line; /* of getline */
     size_t capacity;
     bool is_over;
-} talk;
+} chat;
 
 static const char help[] = "  TEXT          continue from this line; an empty line lets the model continue\n"
                            "  //...         a line that begins with /\n"
@@ -42,7 +42,7 @@ static bool is_command(const char *line, const char *command)
     return !strncmp(line, command, length) && (!line[length] || line[length] == ' ');
 }
 
-static void obey(talk *t, char *line)
+static void obey(chat *t, char *line)
 {
     const char *file;
     if (is_command(line, "/help")) fputs(help, stderr);
@@ -58,7 +58,7 @@ static void obey(talk *t, char *line)
 }
 
 /* Reads a line of that many bytes, a line break at its end included, and answers. */
-static void answer(talk *t, char *line, size_t bytes)
+static void answer(chat *t, char *line, size_t bytes)
 {
     generate_run *run = t->run;
     const bool is_text = !run->values->is_ids;
@@ -84,7 +84,7 @@ static void answer(talk *t, char *line, size_t bytes)
 }
 
 /* The next line, without its command; false at the end. */
-static bool next_line(talk *t)
+static bool next_line(chat *t)
 {
     fputs("> ", stderr);
     fflush(stderr);
@@ -110,7 +110,7 @@ static bool next_line(talk *t)
 
 int generate_chat(generate_run *run)
 {
-    talk t = { .run = run };
+    chat t = { .run = run };
     fputs("type a line and the model continues from it; /help lists commands, Ctrl-C ends an answer, Ctrl-D the chat\n",
           stderr);
     while (next_line(&t)) continue;

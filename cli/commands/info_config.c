@@ -21,7 +21,7 @@ static void sizes_mamba1(cli_report *r, const kr_mamba1_config *c)
 {
     size(r, "i", "d_inner", c->d_inner ? (double)c->d_inner : (double)c->expand * (double)c->d_model, "inner width");
     size(r, "r", "d_state", (double)c->state_rank, "state of a channel");
-    size(r, "k", "d_conv", (double)c->conv_kernel, "taps of the convolution");
+    size(r, "k", "d_conv", (double)c->conv_kernel, "convolution kernel size");
     size(r, "x", "dt_rank", c->dt_rank ? (double)c->dt_rank : ceil((double)c->d_model / 16), "rank of dt");
 }
 
@@ -31,10 +31,10 @@ static void sizes_mamba2(cli_report *r, const kr_mamba2_config *c)
     size(r, "i", "d_inner", inner, "inner width");
     if (c->d_ssm && ssm != inner) size(r, "h_p", "d_ssm", ssm, "part of it with a state");
     size(r, "h", "nheads", over(ssm, (double)c->per_head_dim), "heads");
-    size(r, "p", "headdim", (double)c->per_head_dim, "channels of a head");
+    size(r, "p", "headdim", (double)c->per_head_dim, "channels per head");
     size(r, "r", "d_state", (double)c->state_rank, "state of a channel");
     size(r, "g", "ngroups", (double)c->ngroups, "groups of B and C");
-    size(r, "k", "d_conv", (double)c->conv_kernel, "taps of the convolution");
+    size(r, "k", "d_conv", (double)c->conv_kernel, "convolution kernel size");
     size(r, "v", "conv_dim", ssm + 2 * (double)c->ngroups * (double)c->state_rank, "channels of the convolution");
 }
 
@@ -43,7 +43,7 @@ static void sizes_mamba3(cli_report *r, const kr_mamba3_config *c)
     const double inner = (double)c->expand * (double)c->d_model, rotated = (double)c->state_rank * c->rope_fraction;
     size(r, "i", "d_inner", inner, "inner width");
     size(r, "h", "nheads", over(inner, (double)c->per_head_dim), "heads");
-    size(r, "p", "headdim", (double)c->per_head_dim, "channels of a head");
+    size(r, "p", "headdim", (double)c->per_head_dim, "channels per head");
     size(r, "r", "d_state", (double)c->state_rank, "state of a channel");
     size(r, "g", "ngroups", (double)c->ngroups, "groups of B and C");
     if (c->is_mimo) size(r, "m", "mimo_rank", (double)c->mimo_rank, "inputs and outputs of a head");
@@ -126,9 +126,9 @@ static void memory(info_run *run, const kr_model_size *measured)
         cli_report_count(r, "tokens", v->tokens);
     }
     cli_report_number(r, "weights", weights, "%s", cli_bytes_text(weights).text);
-    cli_report_number(r, "states", states, "%s, however much was read", cli_bytes_text(states).text);
-    cli_report_number(r, "prefill", prefill, "%s, about", cli_bytes_text(prefill).text);
-    cli_report_number(r, "together", weights + states + prefill, "%s", cli_bytes_text(weights + states + prefill).text);
+    cli_report_number(r, "states", states, "%s, whatever the sequence length", cli_bytes_text(states).text);
+    cli_report_number(r, "prefill", prefill, "about %s", cli_bytes_text(prefill).text);
+    cli_report_number(r, "total", weights + states + prefill, "%s", cli_bytes_text(weights + states + prefill).text);
     cli_report_close(r);
 }
 
@@ -150,7 +150,8 @@ void info_config(info_run *run, const kr_model_config *c)
     sizes(r, c);
     if (c->family == KR_FAMILY_MAMBA2) settings_mamba2(r, c->mamba2);
     if (c->family == KR_FAMILY_MAMBA3) settings_mamba3(r, c->mamba3);
-    if (!c->network->input_size) cli_report_text(r, "head", c->network->tie_embeddings ? "the embedding" : "separate");
+    if (!c->network->input_size)
+        cli_report_text(r, "head", c->network->tie_embeddings ? "tied to the embedding" : "separate");
     if (c->n_eos > 0 && c->n_eos <= KR_MAX_EOS) cli_report_counts(r, "eos", c->n_eos, c->eos);
     if (kr_model_measure(run->ctx, c, &measured) == KR_OK) {
         cli_report_number(r, "parameters", (double)measured.parameters, "%s (%lld)",

@@ -5,7 +5,7 @@
 
 #include <krait/experimental/json.h>
 #include <krait/tensor_file.h>
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,9 +145,9 @@ int64_t info_tokenizer(info_run *run, const char *path)
 static void metadata(cli_report *r, const kr_tensor_file *file)
 {
     const char *key, *value;
-    if (!kr_tensor_file_metadata_at(file, 0, &key, &value)) return;
+    if (kr_tensor_file_metadata_at(file, 0, &key, &value) != KR_OK) return;
     cli_report_open(r, "metadata", false);
-    for (int64_t i = 0; kr_tensor_file_metadata_at(file, i, &key, &value); i++) {
+    for (int64_t i = 0; kr_tensor_file_metadata_at(file, i, &key, &value) == KR_OK; i++) {
         if (r->is_json) cli_report_string(r, key, value);
         else cli_report_line(r, "%.60s: %.100s%s", key, value, strlen(value) > 100 ? " ..." : "");
     }

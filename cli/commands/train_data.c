@@ -164,15 +164,26 @@ static bool check_validation(const train_setup *s)
     return train_refuse(s, "%s has other columns, classes or tokens than %s", s->values->validation, s->values->data);
 }
 
+/* Prints the error of a file that was read; a missing value has its remedy among the options of this command. */
+static bool source_failed(const train_setup *s)
+{
+    static const char missing[] = "is a missing value";
+    const char *message = kr_ctx_message(s->ctx), *found = strstr(message, missing);
+    if (s->kind != TRAIN_CSV || !found) return cli_failed(s->ctx);
+    cli_complain("to accept missing values, give --missing drop, forward or mean", "train: %.*s",
+                 (int)(found - message) + (int)strlen(missing), message);
+    return true;
+}
+
 bool train_open_source(train_setup *s)
 {
     const train_values *v = s->values;
     s->source = open_source(s, v->data, false);
-    if (!s->source) return cli_failed(s->ctx) && false;
+    if (!s->source) return source_failed(s) && false;
     s->info = kr_source_info_of(s->source);
     if (v->validation) {
         s->validation_source = open_source(s, v->validation, true);
-        if (!s->validation_source) return cli_failed(s->ctx) && false;
+        if (!s->validation_source) return source_failed(s) && false;
         if (!check_validation(s)) return false;
     }
     const bool is_class = s->info.n_ids || s->info.n_classes;

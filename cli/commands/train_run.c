@@ -135,7 +135,7 @@ static bool begin(running *r)
         cli_live_say(&r->live, "%s", train_model_text(s, &r->live, text, sizeof text));
         cli_live_say(&r->live, "%s", train_data_text(s, &r->live, text, sizeof text));
         if (s->remark[0]) cli_live_say(&r->live, "%s", s->remark);
-        if (p.step > 0) cli_live_say(&r->live, "going on from step %" PRId64, p.step);
+        if (p.step > 0) cli_live_say(&r->live, "resuming at step %" PRId64, p.step);
     }
     return catch_up(r) && !cli_failed(s->ctx);
 }

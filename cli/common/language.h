@@ -13,7 +13,7 @@
 
 #include "cli/common/cli_options.h"
 
-#include <krait/text_model.h>
+#include <krait/generate.h>
 
 typedef struct cli_language_values {
     const char *folder;    /* an operand of the subcommand */

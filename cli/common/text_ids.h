@@ -12,7 +12,7 @@
 #ifndef KR_CLI_COMMON_TEXT_IDS_H
 #define KR_CLI_COMMON_TEXT_IDS_H
 
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 
 #include <stdio.h>
 

@@ -144,7 +144,8 @@ typedef enum kr_struct_id {
     KR_STRUCT_CUSTOM_NETWORK = 30,
     KR_STRUCT_DROPOUT_OPTIONS = 31,
     KR_STRUCT_GRADCHECK_OPTIONS = 32,
-    KR_STRUCT_BIDI_CALL = 33
+    KR_STRUCT_SOURCE_OPTIONS = 33,
+    KR_STRUCT_BIDI_CALL = 34
 } kr_struct_id;
 
 /* What the macros call: `size` bytes at `object` become the defaults of the struct; an id that this library does not know

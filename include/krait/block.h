@@ -13,17 +13,204 @@
  * on the tape. Any mix of forwards and steps over a sequence gives the same outputs, final cache and gradients.
  *
  * The functions at the end of this header (kr_mamba2_forward and so on) are typed inline wrappers of kr_block_*.
+ *
+ * Sections: Mamba-1, Mamba-2, Mamba-3, blocks of any family.
  */
 #ifndef KRAIT_BLOCK_H
 #define KRAIT_BLOCK_H
 
-#include <krait/mamba1.h>
-#include <krait/mamba2.h>
-#include <krait/mamba3.h>
+#include <krait/ops.h>
+#include <krait/params.h>
+#include <krait/ssd.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* ==== Mamba-1 ====
+ *
+ * The Mamba-1 block: projection, short convolution, selective scan, gate, projection.
+ *
+ *   kr_mamba1_config config;
+ *   kr_mamba1_config_init(&config);                              // the official defaults
+ *   config.d_model = 256;
+ *   kr_mamba1 *block = kr_mamba1_create(ctx, &config);
+ *   kr_mamba1_out whole = kr_mamba1_forward(tape, block, x_bsd, NULL);           // a sequence at once
+ *   kr_mamba1_out next = kr_mamba1_step(tape, block, x_bd, &whole.cache);        // and one token more
+ *   kr_mamba1_destroy(block);
+ *
+ * Calls are pure: a cache is read, a new one is returned. Any mix of forwards and steps over one sequence gives the
+ * same outputs, final cache and gradients.
+ */
+
+typedef struct kr_mamba1_config {
+    size_t size;    /* set by kr_mamba1_config_init */
+    kr_dtype dtype; /* f32; of the matrices. With bf16 or f16 the small parameters stay in f32 */
+    int64_t d_model;
+    int64_t state_rank;   /* 16 */
+    int64_t conv_kernel;  /* 4 */
+    int64_t expand;       /* 2 */
+    int64_t d_inner;      /* 0: expand d_model */
+    int64_t dt_rank;      /* 0: d_model / 16, rounded up */
+    bool has_conv_bias;   /* true */
+    bool has_proj_bias;   /* false: in_proj and out_proj */
+    double dt_min;        /* 1e-3: range of the initial steps ... */
+    double dt_max;        /* 0.1 */
+    double dt_init_floor; /* 1e-4: ... and their least */
+    double dt_scale;      /* 1: of dt_proj's initial weights ... */
+    bool has_constant_dt; /* false: ... which are drawn; true: all equal to the bound */
+    double dt_limit_min;  /* 0, infinity: the step is kept between them, in forward and in step */
+    double dt_limit_max;
+    bool has_learnable_init_state; /* false; the state before the first token of a sequence is a parameter [i r] */
+    /* 0: none; else B, C and the low-rank step are each divided by their RMS, with this eps, before they are used, as
+     * FalconMamba does */
+    double bcdt_norm_eps;
+} kr_mamba1_config;
+#define kr_mamba1_config_init(config) KR_STRUCT_INIT(MAMBA1_CONFIG, kr_mamba1_config, config)
+
+typedef struct kr_mamba1 kr_mamba1;
+
+/* Recurrent state after a sequence: convolution window and SSM state. */
+typedef struct kr_mamba1_cache {
+    kr_tensor *conv_bik; /* the last k inputs of the convolution, newest last */
+    kr_tensor *ssm_bir;
+} kr_mamba1_cache;
+
+typedef struct kr_mamba1_out {
+    kr_tensor *y; /* of x's shape */
+    kr_mamba1_cache cache;
+} kr_mamba1_out;
+
+/* ==== Mamba-2 ====
+ *
+ * The Mamba-2 block: projection, short convolution, state space core, gated norm, projection.
+ *
+ *   kr_mamba2_config config;
+ *   kr_mamba2_config_init(&config);                              // the official defaults
+ *   config.d_model = 256;
+ *   kr_mamba2 *block = kr_mamba2_create(ctx, &config);
+ *   kr_mamba2_out whole = kr_mamba2_forward(tape, block, x_bsd, NULL, kr_mamba2_path(block));
+ *   kr_mamba2_out next = kr_mamba2_step(tape, block, x_bd, &whole.cache);
+ *   kr_mamba2_destroy(block);
+ *
+ * Calls are pure: a cache is read, a new one is returned. Any mix of forwards and steps over one sequence gives the
+ * same outputs, final cache and gradients.
+ */
+
+typedef struct kr_mamba2_config {
+    size_t size;    /* set by kr_mamba2_config_init */
+    kr_dtype dtype; /* f32; of the matrices. With bf16 or f16 the small parameters stay in f32 */
+    int64_t d_model;
+    int64_t state_rank;    /* 128 */
+    int64_t conv_kernel;   /* 4 */
+    double conv_init;      /* 0: +-1/sqrt(conv_kernel); else the bound of the initial taps */
+    int64_t expand;        /* 2 */
+    int64_t per_head_dim;  /* 64 */
+    int64_t d_ssm;         /* 0: all of d_inner; less: the rest of the width is a gated MLP in parallel with the SSM */
+    int64_t ngroups;       /* 1 */
+    double a_init_min;     /* 1: range of the initial decay rates */
+    double a_init_max;     /* 16 */
+    bool has_d_per_dim;    /* false: a skip for each head; true: for each head and channel (D_has_hdim) */
+    bool has_norm;         /* true: gated RMS norm; false: the gate alone (rmsnorm) */
+    bool norm_before_gate; /* false */
+    bool norm_per_group;   /* true: each of the ngroups by itself; false: the whole width */
+    double norm_eps;       /* 1e-5 */
+    bool has_proj_bias;    /* false: in_proj and out_proj */
+    bool has_conv_bias;    /* true */
+    double dt_min;         /* 1e-3: range of the initial steps ... */
+    double dt_max;         /* 0.1 */
+    double dt_init_floor;  /* 1e-4: ... and their least */
+    double dt_limit_min;   /* 0, infinity: the step is kept between them, in forward and in step */
+    double dt_limit_max;
+    bool has_learnable_init_state; /* false; the state before the first token of a sequence is a parameter [h p r] */
+    kr_ssd_path path;              /* what stacks run it by: SerialRecalculated with the optimal chunk length */
+} kr_mamba2_config;
+#define kr_mamba2_config_init(config) KR_STRUCT_INIT(MAMBA2_CONFIG, kr_mamba2_config, config)
+
+typedef struct kr_mamba2 kr_mamba2;
+
+/* Recurrent state after a sequence: convolution window and SSM state. */
+typedef struct kr_mamba2_cache {
+    kr_tensor *conv_bvk; /* the last k inputs of the convolution, newest last */
+    kr_tensor *ssm_bhpr;
+} kr_mamba2_cache;
+
+typedef struct kr_mamba2_out {
+    kr_tensor *y; /* of x's shape */
+    kr_mamba2_cache cache;
+} kr_mamba2_out;
+
+/* ==== Mamba-3 ====
+ *
+ * The Mamba-3 block: trapezoidal rule, rotating state, single or multiple inputs and outputs.
+ *
+ *   kr_mamba3_config config;
+ *   kr_mamba3_config_init(&config);                              // the official defaults
+ *   config.d_model = 256;
+ *   kr_mamba3 *block = kr_mamba3_create(ctx, &config);
+ *   kr_mamba3_out whole = kr_mamba3_forward(tape, block, x_bsd, NULL, kr_mamba3_path(block));
+ *   kr_mamba3_out next = kr_mamba3_step(tape, block, x_bd, &whole.cache);
+ *   kr_mamba3_destroy(block);
+ *
+ * Calls are pure: a cache is read, a new one is returned. Any mix of forwards and steps over one sequence gives the
+ * same outputs, final cache and gradients. docs/mamba3.md derives the formulas.
+ */
+
+typedef enum kr_rotation_kind {
+    KR_ROTATION_COMPLEX = 0,   /* pairs of entries turn by angles that all heads share */
+    KR_ROTATION_QUATERNION = 1 /* blocks of four turn by quaternions, each head and block about an axis of its own */
+} kr_rotation_kind;
+
+/* Two ways to the same numbers: one run of the core with the previous token's share in the weights, or two runs. */
+typedef enum kr_mamba3_pathway { KR_MAMBA3_PATHWAY_SINGLE = 0, KR_MAMBA3_PATHWAY_DOUBLE = 1 } kr_mamba3_pathway;
+
+typedef struct kr_mamba3_config {
+    size_t size;    /* set by kr_mamba3_config_init */
+    kr_dtype dtype; /* f32; of the matrices. With bf16 or f16 the small parameters stay in f32 */
+    int64_t d_model;
+    int64_t state_rank;   /* 128; even, for quaternions a multiple of 4 */
+    int64_t expand;       /* 2 */
+    int64_t per_head_dim; /* 64 */
+    int64_t ngroups;      /* 1 */
+    bool is_mimo;         /* false; true: mimo_* parameters, and pairs (q, q + r/2) instead of (2q, 2q + 1) */
+    int64_t mimo_rank;    /* 4; has a meaning with is_mimo only, the rank is 1 otherwise */
+    kr_rotation_kind rotation;
+    double rope_fraction;         /* 0.5; 0, 0.5 or 1: how much of the state turns */
+    double rotation_range;        /* 1; half-turns for each unit of the step */
+    kr_a_activation a_activation; /* KR_A_ACTIVATION_HEAVY_TAIL */
+    double a_floor;               /* 1e-4: the least decay rate */
+    bool has_outproj_norm;        /* false; true: RMS norm of each head before the gate */
+    bool has_shared_norm_gain;    /* false: gains [h p]; true: one gain [p] for all heads */
+    double norm_eps;              /* 1e-5 */
+    bool has_proj_bias;           /* false: in_proj and out_proj */
+    double dt_min;                /* 1e-3: range of the initial steps ... */
+    double dt_max;                /* 0.1 */
+    double dt_init_floor;         /* 1e-4: ... and their least */
+    double dt_limit_min;          /* 0, infinity: the step is kept between them, in forward and in step */
+    double dt_limit_max;
+    bool has_learnable_init_state; /* false; the state before the first token of a sequence is a parameter [h p r] */
+    kr_ssd_path path;              /* what stacks run it by: SerialRecalculated with the optimal chunk length */
+    kr_mamba3_pathway pathway;     /* pathway of initial caches: KR_MAMBA3_PATHWAY_SINGLE */
+} kr_mamba3_config;
+#define kr_mamba3_config_init(config) KR_STRUCT_INIT(MAMBA3_CONFIG, kr_mamba3_config, config)
+
+typedef struct kr_mamba3 kr_mamba3;
+
+/* Recurrent state after a sequence. Both pathways use the same cache: `pathway` may be changed between two calls. */
+typedef struct kr_mamba3_cache {
+    kr_tensor *ssm_bhpr;
+    kr_tensor *k_bmhr;   /* the last token's B, with bias, rotated */
+    kr_tensor *v_bhp;    /* the last token's x */
+    kr_tensor *rotation; /* angles [b h a] in [-pi, pi], or quaternions [b h j 4] */
+    kr_mamba3_pathway pathway;
+} kr_mamba3_cache;
+
+typedef struct kr_mamba3_out {
+    kr_tensor *y; /* of x's shape */
+    kr_mamba3_cache cache;
+} kr_mamba3_out;
+
+/* ==== Blocks of any family ==== */
 
 typedef enum kr_family { KR_FAMILY_MAMBA1 = 0, KR_FAMILY_MAMBA2 = 1, KR_FAMILY_MAMBA3 = 2 } kr_family;
 

@@ -121,10 +121,10 @@ extern "C" {
 /* Gradient checkpointing: runs fn(tape, user, in, out) without keeping its activations; the backward pass runs it
  * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..n_out) from in[0..n_in) and
  * from any parameters or earlier tensors that it reaches through user, which must stay valid until then. If a parameter
- * or state that fn read is written or destroyed before, kr_backward fails. Returns false after an error. */
+ * or state that fn read is written or destroyed before, kr_backward fails. After an error out must not be used. */
 typedef void kr_checkpoint_fn(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **out);
-KR_API bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
-                          kr_tensor **out);
+KR_API kr_status kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in,
+                               int n_out, kr_tensor **out);
 
 /* ---- custom ops ---- */
 
@@ -142,8 +142,8 @@ typedef struct kr_rule {
 
 /* Records that out[0..n_out) came from in[0..n_in) by `rule` (inputs may be NULL where optional), keeping what the
  * backward will need. Does nothing in no-grad mode or when no input wants a gradient. The outputs must be new tensors
- * (kr_new, or views of inputs). attrs_bytes bytes at attrs are copied. The rule must outlive the tape's step. Returns
- * false after an error. */
+ * (kr_new, or views of inputs). attrs_bytes bytes at attrs are copied. The rule must outlive the
+ * tape's step. */
 typedef struct kr_record_args {
     const kr_rule *rule;
     int n_in, n_out, n_saved;
@@ -154,17 +154,38 @@ typedef struct kr_record_args {
     size_t attrs_bytes;
     void *reserved[4]; /* must be NULL; for later versions */
 } kr_record_args;
-KR_API bool kr_record(kr_tape *tape, const kr_record_args *args);
+KR_API kr_status kr_record(kr_tape *tape, const kr_record_args *args);
 
 /* A new contiguous tensor, not initialised. */
 KR_API kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape);
 
+/* Tensors of the op that a rule is called for. */
+typedef enum kr_back_kind {
+    KR_BACK_IN = 0,
+    KR_BACK_OUT = 1,
+    KR_BACK_SAVED = 2,
+    KR_BACK_GRAD = 3 /* of an output; NULL if it received none */
+} kr_back_kind;
+
 /* What the rule works with. An index that the op does not have is an error, and the result is NULL or false. */
 KR_API kr_tape *kr_back_tape(kr_back *back);
-KR_API kr_tensor *kr_back_grad(kr_back *back, int out); /* gradient of an output; NULL if it received none */
-KR_API kr_tensor *kr_back_in(kr_back *back, int in);
-KR_API kr_tensor *kr_back_out(kr_back *back, int out);
-KR_API kr_tensor *kr_back_saved(kr_back *back, int saved);
+KR_API kr_tensor *kr_back_tensor(kr_back *back, kr_back_kind kind, int index);
+KR_API_INLINE kr_tensor *kr_back_grad(kr_back *back, int out)
+{
+    return kr_back_tensor(back, KR_BACK_GRAD, out);
+}
+KR_API_INLINE kr_tensor *kr_back_in(kr_back *back, int in)
+{
+    return kr_back_tensor(back, KR_BACK_IN, in);
+}
+KR_API_INLINE kr_tensor *kr_back_out(kr_back *back, int out)
+{
+    return kr_back_tensor(back, KR_BACK_OUT, out);
+}
+KR_API_INLINE kr_tensor *kr_back_saved(kr_back *back, int saved)
+{
+    return kr_back_tensor(back, KR_BACK_SAVED, saved);
+}
 KR_API const void *kr_back_attrs(kr_back *back);
 KR_API bool kr_back_wants(kr_back *back, int in); /* does this input need a gradient? */
 

@@ -37,10 +37,10 @@ bool kr_sized_take(kr_ctx *ctx, const char *op, const char *name, const void *gi
     return true;
 }
 
-bool kr_reserved_check(kr_ctx *ctx, const char *op, const char *name, const void *reserved, size_t bytes)
+bool kr_reserved_fail(kr_ctx *ctx, const char *op, const char *name)
 {
-    return kr_require(ctx, is_zero(reserved, bytes), KR_ERR_UNSUPPORTED,
-                      "%s: a reserved word of %s is not 0; set all of the struct with an initialiser, or install the "
-                      "version of the library that the program was built for",
-                      op, name);
+    return kr_fail(ctx, KR_ERR_UNSUPPORTED,
+                   "%s: a reserved word of %s is not 0; set all of the struct with an initialiser, or install the "
+                   "version of the library that the program was built for",
+                   op, name);
 }

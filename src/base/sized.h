@@ -4,6 +4,8 @@
 
 #include "base/ctx_impl.h"
 
+#include <string.h>
+
 /* The defaults of a struct of structs.def, in the module that takes it:
  *   KR_DEFAULTS(kr_norm_options) = { .size = sizeof(kr_norm_options), .eps = 1e-5 };
  * KR_DECLARE_DEFAULTS is for the module's header, where other files take the struct too. */
@@ -21,9 +23,22 @@
 bool kr_sized_take(kr_ctx *ctx, const char *op, const char *name, const void *given, size_t full, const void *defaults,
                    void *own);
 
+/* Ops check the reserved words of their arguments in every call: hence inlined, and by words. */
+static inline bool kr_words_are_zero(const void *words, size_t bytes)
+{
+    uint64_t any = 0, word;
+    for (size_t i = 0; i + sizeof word <= bytes; i += sizeof word) {
+        memcpy(&word, (const char *)words + i, sizeof word);
+        any |= word;
+    }
+    return any == 0;
+}
+
+/* Always false. */
+bool kr_reserved_fail(kr_ctx *ctx, const char *op, const char *name);
+
 /* `reserved` words of a struct that has no size are 0: a field of a later version is an error, not ignored. */
-bool kr_reserved_check(kr_ctx *ctx, const char *op, const char *name, const void *reserved, size_t bytes);
 #define KR_RESERVED(ctx, op, name, object)                                                                             \
-    kr_reserved_check((ctx), (op), (name), (object)->reserved, sizeof(object)->reserved)
+    (kr_words_are_zero((object)->reserved, sizeof(object)->reserved) || kr_reserved_fail((ctx), (op), (name)))
 
 #endif

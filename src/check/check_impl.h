@@ -35,9 +35,13 @@ bool check_give_up(check_tally *tally, const kr_ctx *ctx);
 
 bool check_on_device(const kr_ctx *ctx);
 
-/* One line of the report. */
-void check_report(check_tally *tally, bool ok, const char *what, const char *text);
-void check_report_kernel(check_tally *tally, const char *what, const char *text, const char *kernel);
+/* One line of the report. A check that measures has an error and its limit; 0 for bits that must be the same. */
+typedef struct check_measure {
+    double error, limit;
+} check_measure;
+void check_report(check_tally *tally, bool ok, const char *what, const char *text, check_measure measure);
+void check_report_kernel(check_tally *tally, const char *what, const char *text, const char *kernel,
+                         check_measure measure);
 void check_print(check_tally *tally, kr_check_outcome outcome, const char *what, const char *text);
 
 /* Zeroed memory of a context; NULL if the allocation fails. check_grow keeps the contents, and p if it fails. */

@@ -198,7 +198,7 @@ static void check_gradients(check_tally *t)
         worst = worst_distance(&n, &where);
         snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.0e)", worst, where, most);
     }
-    check_report(t, worst <= most, "gradients, f64: central differences", text);
+    check_report(t, worst <= most, "gradients, f64: central differences", text, (check_measure){ worst, most });
     check_free(n.operands);
 }
 
@@ -217,7 +217,7 @@ static void check_kernels(check_tally *t, const check_setup *fast, const char *n
         snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.0e)", worst, where, most);
     }
     snprintf(what, sizeof what, "kernels, f32: %s = ref", name);
-    check_report(t, worst <= most, what, text);
+    check_report(t, worst <= most, what, text, (check_measure){ worst, most });
     check_free(n.operands);
 }
 
@@ -229,17 +229,18 @@ static void check_threads(check_tally *t, const check_setup *many, const char *n
     trial n;
     char what[64], text[120] = "did not run";
     bool equal = false;
+    double worst = NAN;
     if (trial_init(t, &n, &thread_sizes) && run_backward(&one, &n.l, n.operands, n.a) &&
         run_backward(many, &n.l, n.operands, n.b)) {
         const char *where;
-        double worst = worst_distance(&n, &where);
+        worst = worst_distance(&n, &where);
         equal = !memcmp(n.a, n.b, (size_t)n.nresults * sizeof(double));
         if (equal) snprintf(text, sizeof text, "the same bits");
         else snprintf(text, sizeof text, "bits differ, relative error %.1e in %s (must be 0)", worst, where);
     }
     if (many->threads > 1) snprintf(what, sizeof what, "threads, %s: 1 = %d", name, many->threads);
     else snprintf(what, sizeof what, "%s: once = again", name);
-    check_report(t, equal, what, text);
+    check_report(t, equal, what, text, (check_measure){ worst, 0 });
     check_free(n.operands);
 }
 

@@ -230,7 +230,7 @@ static void report_distance(check_tally *t, const char *what, const numbers *got
     }
     char text[240];
     snprintf(text, sizeof text, "worst relative error %.1e in %s (at most %.1e)", worst, where, most);
-    check_report(t, worst <= most, what, text);
+    check_report(t, worst <= most, what, text, (check_measure){ worst, most });
 }
 
 /* Row `row` of all rows' results against the same row alone; ROWS rows in each tensor of the whole. The worst distance, or
@@ -278,7 +278,7 @@ static void check_rows(const laws *l, check_tally *t, const numbers *whole)
     if (ok && on_device)
         snprintf(text, sizeof text, "worst relative error %.1e in %.112s (at most %.1e)", worst, where, most);
     else if (ok) snprintf(text, sizeof text, "the same bits, logits and states of %d rows", ROWS);
-    check_report(t, ok, "batch: a row alone = among others", text);
+    check_report(t, ok, "batch: a row alone = among others", text, (check_measure){ worst, most });
 }
 
 /* The same results by another copy of the model in a context of one thread. */
@@ -309,7 +309,7 @@ static void check_one_thread(const laws *l, check_tally *t, const numbers *whole
     }
     if (check_on_device(l->ctx)) snprintf(what, sizeof what, "once = again");
     else snprintf(what, sizeof what, "threads: 1 = %d", kr_ctx_threads(l->ctx));
-    check_report(t, ok, what, text);
+    check_report(t, ok, what, text, (check_measure){ ok ? 0 : NAN, 0 });
     numbers_free(&n);
     kr_model_destroy(model);
     kr_ctx_destroy(one.ctx);
@@ -344,7 +344,7 @@ static void compare_ways(const laws *l, check_tally *t, const numbers *whole)
     for (int way = IN_PIECES; way <= BY_STEPS; way++) {
         numbers n = { 0 }, head;
         if (!run(l, (reading_way)way, 0, &n)) {
-            check_report(t, false, what[way], "did not run");
+            check_report(t, false, what[way], "did not run", (check_measure){ NAN, values });
         } else {
             char text[80];
             int64_t nvalues = 0;

@@ -179,7 +179,9 @@ static void report_check(const recorded_check *check, check_tally *tally)
     else
         snprintf(text, sizeof text, "%8.1e  %-15s  %16.9g  %16.9g  %8.1e", error_of(check),
                  index_text(check, where, sizeof where), check->got, check->want, check->most);
-    check_report(tally, recorded_is_ok(check), label_of(check).text, text);
+    const bool is_compared = !check->trouble[0] && check->seen > 0;
+    check_report(tally, recorded_is_ok(check), label_of(check).text, text,
+                 (check_measure){ is_compared ? error_of(check) : NAN, check->most });
 }
 
 void recorded_report(const recorded_check *checks, int64_t count, check_tally *tally)

@@ -4,6 +4,7 @@
 
 #include "base/sized.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -101,11 +102,17 @@ int check_threads_to_try(check_tally *t)
 
 /* ---- the report ---- */
 
-static void report(check_tally *t, kr_check_outcome outcome, const char *what, const char *text, const char *kernel)
+static void report(check_tally *t, kr_check_outcome outcome, const char *what, const char *text, const char *kernel,
+                   check_measure measure)
 {
-    const kr_check_result r = {
-        .outcome = outcome, .name = what, .text = text, .kernel = kernel, .isa = t->isa, .name_width = t->name_width
-    };
+    const kr_check_result r = { .outcome = outcome,
+                                .name = what,
+                                .text = text,
+                                .kernel = kernel,
+                                .isa = t->isa,
+                                .name_width = t->name_width,
+                                .error = measure.error,
+                                .limit = measure.limit };
     if (outcome == KR_CHECK_PASSED) t->counts.passed++;
     if (outcome == KR_CHECK_FAILED) t->counts.failed++;
     if (outcome == KR_CHECK_SKIPPED) t->counts.skipped++;
@@ -114,23 +121,23 @@ static void report(check_tally *t, kr_check_outcome outcome, const char *what, c
 
 void check_print(check_tally *t, kr_check_outcome outcome, const char *what, const char *text)
 {
-    report(t, outcome, what, text, NULL);
+    report(t, outcome, what, text, NULL, (check_measure){ NAN, NAN });
 }
 
-void check_report(check_tally *t, bool ok, const char *what, const char *text)
+void check_report(check_tally *t, bool ok, const char *what, const char *text, check_measure measure)
 {
     char with_trouble[700];
     if (!ok && t->trouble[0]) {
         snprintf(with_trouble, sizeof with_trouble, "%.380s: %s", text, t->trouble);
         text = with_trouble;
     }
-    report(t, ok ? KR_CHECK_PASSED : KR_CHECK_FAILED, what, text, NULL);
+    report(t, ok ? KR_CHECK_PASSED : KR_CHECK_FAILED, what, text, NULL, measure);
     t->trouble[0] = '\0';
 }
 
-void check_report_kernel(check_tally *t, const char *what, const char *text, const char *kernel)
+void check_report_kernel(check_tally *t, const char *what, const char *text, const char *kernel, check_measure measure)
 {
-    report(t, KR_CHECK_FAILED, what, text, kernel);
+    report(t, KR_CHECK_FAILED, what, text, kernel, measure);
 }
 
 /* ---- the call ---- */

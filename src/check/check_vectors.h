@@ -16,4 +16,11 @@ void check_vectors(check_tally *tally, const check_setup *setup, const char *nam
 /* Reports the table of recorded results, computed here in f64: the contents of check_vectors.inc. False after an error. */
 bool check_vectors_record(check_tally *tally);
 
+/* Case `number`, from 0: its name, and the kernels whose results it shows, separated by ", " (NULL: none). False past
+ * the last. */
+bool check_vectors_at(int number, const char **name, const char **kernels);
+
+/* Runs a case without comparing it. False after an error. */
+bool check_vectors_try(kr_ctx *ctx, kr_dtype dtype, int number);
+
 #endif

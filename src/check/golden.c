@@ -224,7 +224,10 @@ static void report(check_tally *t, const char *name, const char *type, const res
         snprintf(text, sizeof text, "%s  outputs %.1e  gradients %.1e  at most %.1e%s%s%s%s", type, r->out.error,
                  r->grad.error, most, out_is_ok ? "" : nl, out_is_ok ? "" : r->out.where, grad_is_ok ? "" : nl,
                  grad_is_ok ? "" : r->grad.where);
-    check_report(t, !r->trouble[0] && out_is_ok && grad_is_ok, shown(name).text, text);
+    const bool of_out = r->out.error > r->grad.error || isnan(r->out.error);
+    const double error = of_out ? r->out.error : r->grad.error;
+    check_report(t, !r->trouble[0] && out_is_ok && grad_is_ok, shown(name).text, text,
+                 (check_measure){ r->trouble[0] ? NAN : error, most });
 }
 
 static const golden_kind *find_kind(const char *name)

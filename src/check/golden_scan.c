@@ -4,7 +4,7 @@
  */
 #include "check/golden.h"
 
-#include <krait/selective_scan.h>
+#include <krait/ssd.h>
 
 static kr_tensor *time_first(kr_tape *t, kr_tensor *x_bis)
 {

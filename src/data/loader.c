@@ -201,21 +201,6 @@ void kr_loader_destroy(kr_loader *l)
 
 /* ---- position ---- */
 
-int64_t kr_loader_epoch(const kr_loader *l)
-{
-    return l ? l->epoch : 0;
-}
-
-int64_t kr_loader_step(const kr_loader *l)
-{
-    return l ? l->step : 0;
-}
-
-int64_t kr_loader_steps_per_epoch(const kr_loader *l)
-{
-    return l ? l->steps : 0;
-}
-
 kr_loader_position kr_loader_snapshot(const kr_loader *l)
 {
     if (!l) return (kr_loader_position){ 0 };

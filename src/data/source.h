@@ -26,6 +26,15 @@ struct kr_source {
 /* Zeros but for ctx and kind; NULL with the context's error set. */
 kr_source *kr_source_new(kr_ctx *ctx, const kr_source_kind *kind);
 
+/* kr_source_open for one format each: the fields of the options that the format has. */
+kr_source *kr_source_open_text(kr_ctx *ctx, const kr_source_options *o);
+kr_source *kr_source_open_string(kr_ctx *ctx, const kr_source_options *o);
+kr_source *kr_source_open_jsonl(kr_ctx *ctx, const kr_source_options *o);
+kr_source *kr_source_open_tokens(kr_ctx *ctx, const kr_source_options *o);
+kr_source *kr_source_open_raw_tokens(kr_ctx *ctx, const kr_source_options *o);
+kr_source *kr_source_open_csv(kr_ctx *ctx, const kr_source_options *o);
+kr_source *kr_source_open_idx(kr_ctx *ctx, const kr_source_options *o);
+
 /* Documents of the same length, one after another. */
 static inline int64_t kr_next_multiple(int64_t from, int64_t to, int64_t length)
 {

@@ -522,15 +522,15 @@ static bool build(csv_source *s, const char *path)
     return read_header(s, &place) && choose_columns(s) && make_columns(s) && scan(s, place);
 }
 
-kr_source *kr_source_csv(kr_ctx *ctx, const char *path, const kr_csv_options *options)
+kr_source *kr_source_open_csv(kr_ctx *ctx, const kr_source_options *o)
 {
     kr_csv_options own;
-    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, "csv", kr_csv_options, options, &own)) return NULL;
+    if (!KR_TAKE(ctx, "csv", kr_csv_options, o->csv, &own)) return NULL;
     kr_source *source = kr_source_new(ctx, &csv_kind);
     if (!source) return NULL;
     csv_source *s = (csv_source *)(void *)source;
     s->options = own;
-    const bool ok = build(s, path);
+    const bool ok = build(s, o->path);
     s->options.features = s->options.targets = s->options.sequence = NULL; /* the caller's, not needed any longer */
     if (ok) return source;
     kr_source_destroy(source);

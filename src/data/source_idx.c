@@ -101,13 +101,13 @@ static bool set_patches(idx_source *s, const kr_idx_options *o, const char *path
     return true;
 }
 
-kr_source *kr_source_idx(kr_ctx *ctx, const char *images_path, const char *labels_path, const kr_idx_options *options)
+kr_source *kr_source_open_idx(kr_ctx *ctx, const kr_source_options *o)
 {
     kr_idx_options own;
-    if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, "idx", kr_idx_options, options, &own)) return NULL;
+    if (!KR_TAKE(ctx, "idx", kr_idx_options, o->idx, &own)) return NULL;
     kr_source *source = kr_source_new(ctx, &idx_kind);
     idx_source *s = (idx_source *)(void *)source;
-    if (!source || (open_files(s, images_path, labels_path) && set_patches(s, &own, images_path))) return source;
+    if (!source || (open_files(s, o->path, o->labels_path) && set_patches(s, &own, o->path))) return source;
     kr_source_destroy(source);
     return NULL;
 }

@@ -117,39 +117,36 @@ static kr_source *finish(encoder *e, bool ok)
     return kr_token_writer_end(&e->writer, ok, &tokens) ? kr_source_of_tokens(e->ctx, &tokens) : NULL;
 }
 
-kr_source *kr_source_string(kr_ctx *ctx, const char *text, size_t bytes, const kr_tokenizer *tok,
-                            const kr_text_options *options)
+kr_source *kr_source_open_string(kr_ctx *ctx, const kr_source_options *o)
 {
-    if (kr_ctx_failed(ctx)) return NULL;
-    encoder e = { .ctx = ctx, .name = "text", .tok = tok };
-    if (!kr_require(ctx, text || bytes == 0, KR_ERR_ARG, "text: is NULL, but has %zu bytes", bytes)) return NULL;
-    return check(&e, options) && begin(&e, bytes) ? finish(&e, put_text(&e, text, bytes)) : NULL;
+    encoder e = { .ctx = ctx, .name = "text", .tok = o->tok };
+    if (!kr_require(ctx, o->text || o->bytes == 0, KR_ERR_ARG, "text: is NULL, but has %zu bytes", o->bytes))
+        return NULL;
+    return check(&e, o->text_options) && begin(&e, o->bytes) ? finish(&e, put_text(&e, o->text, o->bytes)) : NULL;
 }
 
-kr_source *kr_source_text(kr_ctx *ctx, const char *path, const kr_tokenizer *tok, const kr_text_options *options)
+kr_source *kr_source_open_text(kr_ctx *ctx, const kr_source_options *o)
 {
-    if (kr_ctx_failed(ctx)) return NULL;
     kr_file file;
-    if (!kr_file_open(&file, ctx, path, true)) return NULL;
-    encoder e = { .ctx = ctx, .name = path, .tok = tok };
+    if (!kr_file_open(&file, ctx, o->path, true)) return NULL;
+    encoder e = { .ctx = ctx, .name = o->path, .tok = o->tok };
     kr_source *source = NULL;
-    if (check(&e, options) && begin(&e, file.bytes))
+    if (check(&e, o->text_options) && begin(&e, file.bytes))
         source = finish(&e, put_text(&e, (const char *)file.data, file.bytes));
     kr_file_close(&file);
     return source;
 }
 
-kr_source *kr_source_jsonl(kr_ctx *ctx, const char *path, const char *field, const kr_tokenizer *tok,
-                           const kr_text_options *options)
+kr_source *kr_source_open_jsonl(kr_ctx *ctx, const kr_source_options *o)
 {
-    if (kr_ctx_failed(ctx) || !kr_require(ctx, field, KR_ERR_ARG, "jsonl: field is NULL")) return NULL;
+    if (!kr_require(ctx, o->field, KR_ERR_ARG, "jsonl: field is NULL")) return NULL;
     kr_jsonl lines;
-    if (!kr_jsonl_open(&lines, ctx, path, field)) return NULL;
-    encoder e = { .ctx = ctx, .name = path, .tok = tok };
+    if (!kr_jsonl_open(&lines, ctx, o->path, o->field)) return NULL;
+    encoder e = { .ctx = ctx, .name = o->path, .tok = o->tok };
     kr_source *source = NULL;
-    if (check(&e, options) &&
+    if (check(&e, o->text_options) &&
         kr_require(ctx, !e.options.separator, KR_ERR_ARG, "%s: a separator, but in JSON Lines a line is a document",
-                   path) &&
+                   o->path) &&
         begin(&e, lines.file.bytes)) {
         bool ok = true;
         size_t bytes;

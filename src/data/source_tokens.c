@@ -42,17 +42,18 @@ kr_source *kr_source_of_tokens(kr_ctx *ctx, const kr_tokens *tokens)
     return source;
 }
 
-kr_source *kr_source_tokens(kr_ctx *ctx, const char *path)
+kr_source *kr_source_open_tokens(kr_ctx *ctx, const kr_source_options *o)
 {
     kr_tokens tokens;
-    if (kr_ctx_failed(ctx) || !kr_tokens_open(&tokens, ctx, path)) return NULL;
-    return kr_source_of_tokens(ctx, &tokens);
+    return kr_tokens_open(&tokens, ctx, o->path) ? kr_source_of_tokens(ctx, &tokens) : NULL;
 }
 
-kr_source *kr_source_raw_tokens(kr_ctx *ctx, const char *path, int id_bytes, int64_t n_ids, int32_t separator)
+kr_source *kr_source_open_raw_tokens(kr_ctx *ctx, const kr_source_options *o)
 {
     kr_tokens tokens;
-    if (kr_ctx_failed(ctx)) return NULL;
+    const int id_bytes = o->id_bytes;
+    const int64_t n_ids = o->n_ids;
+    const int32_t separator = o->separator_id;
     if (!kr_require(ctx, id_bytes == 2 || id_bytes == 4, KR_ERR_ARG,
                     "raw_tokens: id_bytes = %d, but ids have 2 or 4 bytes", id_bytes) ||
         !kr_require(ctx, n_ids > 0 && n_ids <= (id_bytes == 2 ? 65536 : INT32_MAX), KR_ERR_ARG,
@@ -60,8 +61,8 @@ kr_source *kr_source_raw_tokens(kr_ctx *ctx, const char *path, int id_bytes, int
         !kr_require(ctx, separator >= -1 && separator < n_ids, KR_ERR_ARG,
                     "raw_tokens: separator = %d must be -1 or below n_ids = %lld", (int)separator, (long long)n_ids))
         return NULL;
-    return kr_tokens_open_raw(&tokens, ctx, path, id_bytes, n_ids, separator) ? kr_source_of_tokens(ctx, &tokens)
-                                                                              : NULL;
+    return kr_tokens_open_raw(&tokens, ctx, o->path, id_bytes, n_ids, separator) ? kr_source_of_tokens(ctx, &tokens)
+                                                                                 : NULL;
 }
 
 /* ---- saving ---- */

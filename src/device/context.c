@@ -143,20 +143,37 @@ void kr_ctx_destroy(kr_ctx *ctx)
     kr_memory_free(&memory, ctx, sizeof *ctx);
 }
 
-int kr_ctx_threads(const kr_ctx *ctx)
+kr_ctx_info kr_ctx_info_of(const kr_ctx *ctx)
 {
-    return ctx ? kr_pool_size(ctx->pool) : 0;
+    const kr_device *device = ctx ? ctx->device : NULL;
+    return (kr_ctx_info){ .threads = ctx ? kr_pool_size(ctx->pool) : 0,
+                          .isa = device ? device->host->name : "none",
+                          .device = device ? device->name : "none",
+                          .precision = device ? device->precision : KR_PRECISION_EXACT };
 }
 
-const char *kr_ctx_isa(const kr_ctx *ctx)
-{
-    return ctx && ctx->device ? ctx->device->host->name : "none";
-}
+/* The name of the set whose slot is the one in the table; sets are searched from the best to the reference. */
+#define ORIGIN(kernel, slot)                                                                                           \
+    if (on_device && strcmp(name, #kernel) == 0) return table->slot.run ? table->name : NULL;                          \
+    if (strcmp(name, #kernel) == 0)                                                                                    \
+        for (int n = last; n >= 0; n--)                                                                                \
+            if (kr_kernels_nth(n)->slot.run == table->slot.run) return kr_kernels_nth(n)->name;
 
-kr_precision kr_ctx_precision(const kr_ctx *ctx)
+const char *kr_ctx_kernel(const kr_ctx *ctx, const char *name)
 {
-    return ctx && ctx->device ? ctx->device->precision : KR_PRECISION_EXACT;
+    if (!ctx || !ctx->device || !name) return NULL;
+    const kr_kernels *table = &ctx->device->kernels;
+    const bool on_device = kr_ctx_on_device(ctx);
+    int last = 0;
+    while (kr_kernels_nth(last + 1)) last++;
+#define KR_KERNEL(kernel, args) ORIGIN(kernel, kernel[KR_REAL_F32])
+#define KR_KERNEL_ANY(kernel, args) ORIGIN(kernel, kernel)
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+    return NULL;
 }
+#undef ORIGIN
 
 void kr_ctx_fail_allocation(kr_ctx *ctx, size_t n)
 {

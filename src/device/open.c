@@ -176,11 +176,6 @@ bool kr_device_open(kr_ctx *ctx, const char *asked, const kr_kernels *last, uint
     return !asked || !*asked || open_named(ctx, asked, source);
 }
 
-const char *kr_ctx_device(const kr_ctx *ctx)
-{
-    return ctx && ctx->device ? ctx->device->name : "none";
-}
-
 kr_status kr_ctx_wait(kr_ctx *ctx)
 {
     if (ctx && ctx->device && !ctx->broken) kr_wait(ctx);

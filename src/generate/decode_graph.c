@@ -31,7 +31,7 @@ bool kr_decode_graph_applies(const kr_decode_graph *graph, const kr_network *net
 {
     const kr_device *device = net->ctx->device;
     return !graph->cannot && !net->is_custom && device->vtable && device->vtable->capture_begin &&
-           !net->ctx->check_finite && !net->has_markers && !state->cursors.is_on && !kr_state_is_initial(state);
+           !net->ctx->check_finite && !net->has_class_tokens && !state->cursors.is_on && !kr_state_is_initial(state);
 }
 
 void kr_decode_graph_free(kr_decode_graph *graph, kr_ctx *ctx)

@@ -402,12 +402,7 @@ const kr_generated *kr_generation_row(const kr_generation *g, int64_t row)
     return g && row >= 0 && row < g->nrows ? &g->rows[row].made : NULL;
 }
 
-int64_t kr_generation_prompt_tokens(const kr_generation *g)
+kr_generation_stats kr_generation_stats_of(const kr_generation *g)
 {
-    return g ? g->prompt_tokens : 0;
-}
-
-int64_t kr_generation_tokens(const kr_generation *g)
-{
-    return g ? g->tokens : 0;
+    return (kr_generation_stats){ .prompt_tokens = g ? g->prompt_tokens : 0, .tokens = g ? g->tokens : 0 };
 }

@@ -110,7 +110,7 @@ static bool make_state(kr_generation *g)
 {
     g->is_forked = g->nrows == 1;
     g->state = kr_network_state(g->net, 1);
-    if (g->state && g->net->has_markers) kr_state_announce(g->state, KR_LENGTH_UNKNOWN);
+    if (g->state && g->net->has_class_tokens) kr_state_announce(g->state, KR_LENGTH_UNKNOWN);
     return g->state != NULL;
 }
 
@@ -131,8 +131,8 @@ kr_generation *kr_generation_create(kr_ctx *ctx, const kr_network *net, const kr
         !kr_require(ctx, net->is_vocab, KR_ERR_ARG, OP ": the network takes features, but must take tokens") ||
         !kr_require(ctx, !net->is_custom || net->custom.forward, KR_ERR_ARG,
                     OP ": the custom network has no forward; it is for states only") ||
-        !kr_require(ctx, !net->has_length_markers, KR_ERR_UNSUPPORTED,
-                    OP ": the network has middle or end markers, whose place no text knows before its end") ||
+        !kr_require(ctx, !net->has_length_class_tokens, KR_ERR_UNSUPPORTED,
+                    OP ": the network has middle or end class tokens, which need the length of the text in advance") ||
         !kr_require(ctx, !tok || tok->ctx == ctx, KR_ERR_STATE, OP ": the tokenizer belongs to another context") ||
         !KR_TAKE(ctx, OP, kr_generate_options, options, &own) ||
         !check_options(ctx, &own, net->config.vocab_size, tok != NULL))

@@ -5,7 +5,7 @@
 #include "base/ctx_impl.h"
 #include "generate/select_top.h"
 
-#include <krait/sampler.h>
+#include <krait/generate.h>
 
 /* How often a token occurred in a row: 2 times as often as it was generated, and 1 if it was in the prompt. */
 typedef uint32_t kr_occurrence;

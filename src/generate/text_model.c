@@ -3,7 +3,7 @@
 #include "base/sized.h"
 #include "io/file.h"
 
-#include <krait/text_model.h>
+#include <krait/generate.h>
 
 #include <string.h>
 
@@ -148,31 +148,16 @@ void kr_text_model_destroy(kr_text_model *lm)
 
 /* ---- use ---- */
 
-kr_model *kr_text_model_model(const kr_text_model *lm)
+kr_text_model_info kr_text_model_info_of(const kr_text_model *lm)
 {
-    return lm ? lm->model : NULL;
-}
-
-const kr_tokenizer *kr_text_model_tokenizer(const kr_text_model *lm)
-{
-    return lm ? lm->tok : NULL;
-}
-
-const int32_t *kr_text_model_bos(const kr_text_model *lm, int *count)
-{
-    if (count) *count = lm ? lm->n_bos : 0;
-    return lm ? lm->bos : NULL;
-}
-
-const int32_t *kr_text_model_eos(const kr_text_model *lm, int *count)
-{
-    if (count) *count = lm ? lm->n_eos : 0;
-    return lm ? lm->eos : NULL;
-}
-
-int32_t kr_text_model_start(const kr_text_model *lm)
-{
-    return lm ? lm->start : -1;
+    if (!lm) return (kr_text_model_info){ .start = -1 };
+    return (kr_text_model_info){ .model = lm->model,
+                                 .tokenizer = lm->tok,
+                                 .n_bos = lm->n_bos,
+                                 .bos = lm->bos,
+                                 .n_eos = lm->n_eos,
+                                 .eos = lm->eos,
+                                 .start = lm->start };
 }
 
 void kr_text_model_set_stops(const kr_text_model *lm, kr_generate_options *options)

@@ -219,9 +219,10 @@ void kr_tensor_file_close(kr_tensor_file *w)
 
 /* ---- looking things up ---- */
 
-int64_t kr_tensor_file_count(const kr_tensor_file *w)
+kr_tensor_file_info kr_tensor_file_info_of(const kr_tensor_file *w)
 {
-    return w ? w->count : 0;
+    if (!w) return (kr_tensor_file_info){ .container = KR_CONTAINER_SAFETENSORS };
+    return (kr_tensor_file_info){ .count = w->count, .shards = w->nparts, .container = w->parts[0].container };
 }
 
 const kr_tensor_file_item *kr_tensor_file_at(const kr_tensor_file *w, int64_t i)
@@ -244,16 +245,6 @@ const kr_tensor_file_item *kr_tensor_file_find(const kr_tensor_file *w, const ch
     return NULL;
 }
 
-kr_container kr_tensor_file_container(const kr_tensor_file *w)
-{
-    return w ? w->parts[0].container : KR_CONTAINER_SAFETENSORS;
-}
-
-int kr_tensor_file_shards(const kr_tensor_file *w)
-{
-    return w ? w->nparts : 0;
-}
-
 const char *kr_tensor_file_shard_path(const kr_tensor_file *w, int file)
 {
     return w && file >= 0 && file < w->nparts ? w->parts[file].path : NULL;
@@ -264,9 +255,16 @@ const char *kr_tensor_file_metadata(const kr_tensor_file *w, const char *key)
     return w ? kr_safetensors_metadata(w->parts[0].safetensors, key) : NULL;
 }
 
-bool kr_tensor_file_metadata_at(const kr_tensor_file *w, int64_t i, const char **key, const char **value)
+kr_status kr_tensor_file_metadata_at(const kr_tensor_file *w, int64_t i, const char **key, const char **value)
 {
-    return w && key && value && kr_safetensors_metadata_at(w->parts[0].safetensors, i, key, value);
+    if (key) *key = NULL;
+    if (value) *value = NULL;
+    if (!w) return KR_ERR_ARG;
+    if (!kr_require(w->ctx, key && value, KR_ERR_ARG, "tensor_file: %s is NULL", key ? "value" : "key") ||
+        !kr_require(w->ctx, i >= 0, KR_ERR_ARG, "tensor_file: metadata %lld, but they are counted from 0",
+                    (long long)i))
+        return w->ctx->status;
+    return kr_safetensors_metadata_at(w->parts[0].safetensors, i, key, value) ? KR_OK : KR_END;
 }
 
 kr_status kr_tensor_file_read(const kr_tensor_file *w, const kr_tensor_file_item *item, kr_dtype dtype, void *out,

@@ -10,17 +10,16 @@
 #include <string.h>
 
 extern const kr_kernels kr_ref_kernels;
-#ifdef KR_HAVE_ISA_TABLES
-#define KR_ISA_ROW(name, flags) extern const kr_kernels kr_##name##_kernels;
-#include "kernels/isa.def"
+#ifdef KR_ISA_ROWS /* KR_ISA_ROW(name) of each row of isa.def that is built */
+#define KR_ISA_ROW(name) extern const kr_kernels kr_##name##_kernels;
+KR_ISA_ROWS
 #undef KR_ISA_ROW
 #endif
 
-static const kr_kernels *const sets[] = {
-    &kr_ref_kernels,
-#ifdef KR_HAVE_ISA_TABLES
-#define KR_ISA_ROW(name, flags) &kr_##name##_kernels,
-#include "kernels/isa.def"
+static const kr_kernels *const sets[] = { &kr_ref_kernels,
+#ifdef KR_ISA_ROWS
+#define KR_ISA_ROW(name) &kr_##name##_kernels,
+                                          KR_ISA_ROWS
 #undef KR_ISA_ROW
 #endif
 };

@@ -13,11 +13,17 @@
 #ifndef KR_MIXER_CORE_H
 #define KR_MIXER_CORE_H
 
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #include "ops/sequences.h"
-#include "mixer/into.h"
 
-#include <krait/ops_mamba3.h>
+#include <krait/ssd.h>
+
+/* Bias and rotary embedding that the core applies to B and C, from groups to heads (mixer/rotary.h). */
+typedef struct kr_ssd_rotary_args {
+    kr_tensor *angle_bsha; /* NULL: no rotary */
+    kr_tensor *bias_b_hmr, *bias_c_hmr;
+    kr_pairing pairing;
+} kr_ssd_rotary_args;
 
 /* Operands of the core, whole sequences, all of one float type. */
 typedef struct kr_ssd_core {
@@ -28,7 +34,7 @@ typedef struct kr_ssd_core {
      * none. */
     kr_tensor *boundary_qh, *boundary_v_qmhp, *boundary_b_qmhr;
     kr_ssd_rotary_args rotary; /* the fused core only, on devices for which kr_ssd_autocasts holds */
-    kr_tensor *final_qhpr;     /* the fused core only: memory for the final states (mixer/into.h); NULL: a new tensor */
+    kr_tensor *final_qhpr;     /* the fused core only: memory for the final states (below); NULL: a new tensor */
     bool casts_y;              /* the fused core only, if it casts v, b and c to bf16: y is bf16 too (is_autocast) */
     kr_sequences sequences;
     int64_t nb, ns, nm, nh, np, ng, nr, nl;
@@ -44,10 +50,10 @@ typedef struct kr_ssd_request {
     kr_tensor *v, *b, *c, *da, *w, *diag_weight, *d;
     kr_tensor *initial_state, *init_state, *seq_start, *cu_seqlens;
     kr_tensor *carry0, *v_before, *k_before; /* all three or none */
-    kr_ssd_rotary_args rotary;               /* mixer/into.h */
-    kr_tensor *final;                        /* likewise */
-    bool casts_y;                            /* the same */
-    bool has_rank;                           /* v, b, c have an axis for the mimo rank */
+    kr_ssd_rotary_args rotary;
+    kr_tensor *final; /* memory for the final states */
+    bool casts_y;
+    bool has_rank; /* v, b, c have an axis for the mimo rank */
 } kr_ssd_request;
 
 /* Checks the request, runs it by the path, and returns y in the layout of v. */
@@ -58,5 +64,29 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core);
 
 /* The chunked formulas composed of ops, for rows of one sequence each. */
 kr_ssd_out kr_ssd_chunked(kr_tape *tape, const kr_ssd_core *core, bool serial);
+
+/* Runs that write final states into existing memory: decoding updates its states in place.
+ *
+ * `final` may be the initial states themselves. It is used only by SerialRecalculated, if the run is not recorded and
+ * the memory fits: row-major, of the result's shape and of the compute type. Otherwise, and if it is NULL, the final
+ * states are new tensors. The caller sees which by comparing the result's data with final's. */
+kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input *input, kr_tensor *final);
+/* casts_y: if kr_ssd_autocasts holds, y is bf16 (is_autocast) and may have its gradient in bf16; for norms and gates. */
+kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *input, kr_ssd_path path, kr_tensor *final,
+                                  bool casts_y);
+kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *input, kr_ssd_path path,
+                                         kr_tensor *final, bool casts_y);
+
+/* The same, if kr_ssd_autocasts holds, with B and C of groups. */
+kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single_ssd_input *input,
+                                           const kr_ssd_rotary_args *rotary, kr_ssd_path path, kr_tensor *final,
+                                           bool casts_y);
+
+/* Does the core cast v, b and c to bf16? Then they may be passed in bf16 (is_autocast), and it applies the rotary
+ * embedding to b and c itself. Depends on the sizes of a row alone. */
+bool kr_ssd_autocasts(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr);
+
+/* The tensor to write final states of that shape and type into; NULL after an error. */
+kr_tensor *kr_final_states(kr_tape *tape, kr_dtype dtype, kr_shape shape, const kr_tensor *final);
 
 #endif

@@ -81,6 +81,23 @@ static void set_rotary(kr_ssd_bwd_args *args, kr_back *back, kr_tensor *const *g
     args->half = ((const sizes *)kr_back_attrs(back))->half;
 }
 
+static bool wants_boundary(kr_back *back)
+{
+    return kr_back_wants(back, BOUNDARY) || kr_back_wants(back, BOUNDARY_V) || kr_back_wants(back, BOUNDARY_B);
+}
+
+/* Tensors for the wanted gradients that are not written elsewhere: to a slab, or that of d to g_d. Those of the boundary
+ * need that of the initial state. */
+static void create_gradients(kr_back *back, kr_tensor *const *slab, const kr_tensor *g_d, kr_tensor **g)
+{
+    kr_tape *tape = kr_back_tape(back);
+    const kr_dtype dtype = kr_grad_dtype(kr_back_in(back, V));
+    for (int i = 0; i < BOUNDARY; i++)
+        if (kr_back_wants(back, i) && !(g_d && i == D) && !slab[i])
+            g[i] = kr_new(tape, dtype, kr_tensor_shape(kr_back_in(back, i)));
+    if (wants_boundary(back) && !g[INITIAL]) g[INITIAL] = kr_new(tape, dtype, kr_tensor_shape(kr_back_out(back, 1)));
+}
+
 static void compute_gradients(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
@@ -89,13 +106,8 @@ static void compute_gradients(kr_back *back)
     kr_tensor *g[NIN] = { NULL }, *slab[NIN] = { NULL };
     kr_tensor *g_d = kr_back_new(back, D);
     find_slabs(back, n->nm, slab);
-    for (int i = 0; i < BOUNDARY; i++)
-        if (kr_back_wants(back, i) && !(g_d && i == D) && !slab[i])
-            g[i] = kr_new(tape, dtype, kr_tensor_shape(kr_back_in(back, i)));
+    create_gradients(back, slab, g_d, g);
     const kr_tensor *initial = initial_of(back);
-    const bool wants_boundary =
-        kr_back_wants(back, BOUNDARY) || kr_back_wants(back, BOUNDARY_V) || kr_back_wants(back, BOUNDARY_B);
-    if (wants_boundary && !g[INITIAL]) g[INITIAL] = kr_new(tape, dtype, kr_tensor_shape(kr_back_out(back, 1)));
     kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
     g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
     g_final = g_final ? kr_contiguous(tape, g_final) : NULL;
@@ -142,7 +154,7 @@ static void compute_gradients(kr_back *back)
     if (kr_back_in(back, ANGLE)) set_rotary(&args, back, g);
     if (!KR_RUN(tape->ctx, ssd_bwd[kr_real_of(dtype)], &args)) return;
     for (int i = 0; i < BOUNDARY; i++) kr_back_accumulate(back, i, g[i]);
-    if (wants_boundary) boundary_backward(back, g[INITIAL]);
+    if (wants_boundary(back)) boundary_backward(back, g[INITIAL]);
 }
 
 static void fused_backward(kr_back *back)
@@ -162,6 +174,15 @@ static bool lay_out(kr_tape *tape, kr_tensor **in, int64_t *stride)
         if (in[i] && i <= C) in[i] = kr_with_token_stride(tape, in[i], &stride[i]);
     }
     return !kr_ctx_failed(tape->ctx);
+}
+
+kr_tensor *kr_final_states(kr_tape *tape, kr_dtype dtype, kr_shape shape, const kr_tensor *final)
+{
+    if (final && !tape->recording && final->dtype == dtype && kr_tensor_is_row_major(final)) {
+        const kr_shape own_shape = kr_tensor_shape(final);
+        if (kr_shape_equal(&own_shape, &shape)) return kr_view_of(tape, final, &shape, final->strides, 0);
+    }
+    return kr_new(tape, dtype, shape);
 }
 
 kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
@@ -221,5 +242,5 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
     const kr_record_args record = {
         .rule = &fused_rule, .n_in = NIN, .in = in, .n_out = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
     };
-    return kr_record(tape, &record) ? (kr_ssd_out){ .y = out[0], .final_state = out[1] } : none;
+    return kr_record_node(tape, &record, false) ? (kr_ssd_out){ .y = out[0], .final_state = out[1] } : none;
 }

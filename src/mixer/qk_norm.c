@@ -4,9 +4,9 @@
  *   y[.., h, :] = x[.., group, :] / sqrt(mean(x^2) + eps) gain + bias[h, m, :]
  * Composed of ops: the norm runs on groups, the addition of the bias broadcasts them.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
-#include <krait/ops_mamba3.h>
+#include <krait/ssd.h>
 
 kr_tensor *kr_qk_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, kr_tensor *bias, int64_t nheads, double eps)
 {

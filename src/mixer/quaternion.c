@@ -4,10 +4,10 @@
  *   x [b s m h r], cum -> y [b s m h r]
  * Formulas and gradients: kernels/args/mamba3_args.h. Saved: the operands, and of the products their results.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #include "ops/sequences.h"
 
-#include <krait/ops_mamba3.h>
+#include <krait/ssd.h>
 
 /* ---- increments ---- */
 
@@ -126,7 +126,7 @@ kr_quaternion_out kr_quaternion_cumprod(kr_tape *tape, kr_tensor *q, kr_tensor *
                                     .out = out,
                                     .attrs = &sequences,
                                     .attrs_bytes = sizeof sequences };
-    if (!kr_record(tape, &record)) return none;
+    if (!kr_record_node(tape, &record, false)) return none;
     return (kr_quaternion_out){ .cum_bshj4 = out[0], .final_bhj4 = out[1] };
 }
 

@@ -7,7 +7,7 @@
  */
 #include "mixer/rotary.h"
 
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #include "ops/sequences.h"
 
 enum { THETA, DT, INITIAL, NIN };
@@ -107,7 +107,7 @@ kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *d
                                     .out = out,
                                     .attrs = &attrs,
                                     .attrs_bytes = sizeof attrs };
-    if (!kr_record(tape, &record)) return none;
+    if (!kr_record_node(tape, &record, false)) return none;
     return (kr_rotation_out){ .angle_bsha = out[0], .final_bha = out[1] };
 }
 

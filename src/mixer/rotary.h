@@ -2,7 +2,7 @@
 #ifndef KR_MIXER_ROTARY_H
 #define KR_MIXER_ROTARY_H
 
-#include <krait/ops_mamba3.h>
+#include <krait/ssd.h>
 
 /* kr_rotate of x + bias, x repeated for the heads of each group: x [b s m g r], bias [h m r] or NULL, angle [b s h a]
  * -> [b s m h r]. Head h uses group h / (h's count / g). The sum and the sums of its gradients are fused into the

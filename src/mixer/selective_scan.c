@@ -7,7 +7,7 @@
  */
 #include "base/sized.h"
 #include "ops/sequences.h"
-#include "mixer/into.h"
+#include "mixer/core.h"
 
 enum { X, DT, A, B, C, D, Z, INITIAL, NIN };
 
@@ -162,7 +162,7 @@ kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input 
                                     .out = out,
                                     .attrs = &sequences,
                                     .attrs_bytes = sizeof sequences };
-    if (!kr_record(tape, &record)) return none;
+    if (!kr_record_node(tape, &record, false)) return none;
     return (kr_scan_out){ .y_bsi = kr_store_as(tape, out[0], result),
                           .final_state = kr_store_as(tape, out[1], result) };
 }

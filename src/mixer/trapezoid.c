@@ -6,11 +6,11 @@
  *   scale:     scale_t = gamma_t + carry_{t+1}, 0 for carry at the end of a sequence
  *   boundary:  state + carry0 sum_m v[m] (outer) k[m], one product over m
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include "base/sized.h"
 
-#include <krait/ops_mamba3.h>
+#include <krait/ssd.h>
 
 #include <math.h>
 #include <string.h>
@@ -146,7 +146,7 @@ kr_trapezoid_out kr_trapezoid(kr_tape *tape, kr_tensor *dt_raw, kr_tensor *dt_bi
     const kr_record_args record = {
         .rule = &trapezoid_rule, .n_in = NIN, .in = in, .n_out = NOUT, .out = out, .attrs = &o, .attrs_bytes = sizeof o
     };
-    if (!kr_record(tape, &record)) return none;
+    if (!kr_record_node(tape, &record, false)) return none;
     return (kr_trapezoid_out){
         .dt_bsh = out[DT], .da_bsh = out[DA], .gamma_bsh = out[GAMMA], .carry_bsh = out[CARRY], .beta_bsh = out[BETA]
     };

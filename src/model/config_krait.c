@@ -71,7 +71,8 @@ static bool same_schedule(const kr_model_values *a, const kr_model_values *b)
 static const kr_key_kind schedule_key = { 0, read_schedule, check_nothing, write_schedule, same_schedule, NULL };
 
 /* A class token, and its layer if `layer` is given: {"kind": "custom", "at": 3, "layer": 0}. */
-static bool read_marker(kr_reading *r, const char *name, const kr_json *value, kr_class_token *marker, int64_t *layer)
+static bool read_class_token(kr_reading *r, const char *name, const kr_json *value, kr_class_token *class_token,
+                             int64_t *layer)
 {
     const char *rule = layer ? "objects with \"layer\", \"kind\" and, for a custom one, \"at\""
                              : "objects with \"kind\" and, for a custom one, \"at\"";
@@ -84,47 +85,47 @@ static bool read_marker(kr_reading *r, const char *name, const kr_json *value, k
         (at && (!kr_json_is_integer(at) || at->integer < 0)) || (k == KR_CLASS_TOKEN_CUSTOM && !at) ||
         (layer && (!kr_json_is_integer(own) || own->integer < 0)))
         return kr_key_refuse(r, name, value, rule);
-    *marker = (kr_class_token){ .kind = (kr_class_token_kind)k, .at = at ? at->integer : 0 };
+    *class_token = (kr_class_token){ .kind = (kr_class_token_kind)k, .at = at ? at->integer : 0 };
     if (layer) *layer = own->integer;
     return true;
 }
 
-static void write_marker(kr_json_writer *w, const kr_class_token *marker, const int64_t *layer)
+static void write_class_token(kr_json_writer *w, const kr_class_token *class_token, const int64_t *layer)
 {
     kr_json_write_open(w, NULL, '{');
     if (layer) kr_json_write_integer(w, "layer", *layer);
-    kr_json_write_string(w, "kind", places[marker->kind]);
-    if (marker->kind == KR_CLASS_TOKEN_CUSTOM) kr_json_write_integer(w, "at", marker->at);
+    kr_json_write_string(w, "kind", places[class_token->kind]);
+    if (class_token->kind == KR_CLASS_TOKEN_CUSTOM) kr_json_write_integer(w, "at", class_token->at);
     kr_json_write_close(w, '}');
 }
 
-static bool read_markers(kr_reading *r, const kr_key *key, const kr_json *value, const kr_class_token **list,
-                         int *count)
+static bool read_token_list(kr_reading *r, const kr_key *key, const kr_json *value, const kr_class_token **list,
+                            int *count)
 {
-    kr_class_token *markers = make_list(r, key, value, sizeof *markers);
+    kr_class_token *class_tokens = make_list(r, key, value, sizeof *class_tokens);
     *count = 0;
-    if (!markers) return false;
+    if (!class_tokens) return false;
     for (const kr_json *item = kr_json_first(value); item; item = kr_json_next(item))
-        if (!read_marker(r, key->name, item, &markers[(*count)++], NULL)) return false;
-    *list = markers;
+        if (!read_class_token(r, key->name, item, &class_tokens[(*count)++], NULL)) return false;
+    *list = class_tokens;
     return true;
 }
 
-static void write_markers(kr_json_writer *w, const char *name, const kr_class_token *markers, int count)
+static void write_token_list(kr_json_writer *w, const char *name, const kr_class_token *class_tokens, int count)
 {
     kr_json_write_open(w, name, '[');
-    for (int i = 0; i < count; i++) write_marker(w, &markers[i], NULL);
+    for (int i = 0; i < count; i++) write_class_token(w, &class_tokens[i], NULL);
     kr_json_write_close(w, ']');
 }
 
 static bool read_latents(kr_reading *r, const kr_key *key, const kr_json *value)
 {
-    return read_markers(r, key, value, &r->config->layers.latents, &r->config->layers.n_latents);
+    return read_token_list(r, key, value, &r->config->layers.latents, &r->config->layers.n_latents);
 }
 
 static void write_latents(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
-    write_markers(w, key->name, config->layers.latents, config->layers.n_latents);
+    write_token_list(w, key->name, config->layers.latents, config->layers.n_latents);
 }
 
 static bool same_latents(const kr_model_values *a, const kr_model_values *b)
@@ -136,12 +137,12 @@ static const kr_key_kind latents_key = { 0, read_latents, check_nothing, write_l
 
 static bool read_class_tokens(kr_reading *r, const kr_key *key, const kr_json *value)
 {
-    return read_markers(r, key, value, &r->config->network.class_tokens, &r->config->network.n_class_tokens);
+    return read_token_list(r, key, value, &r->config->network.class_tokens, &r->config->network.n_class_tokens);
 }
 
 static void write_class_tokens(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
 {
-    write_markers(w, key->name, config->network.class_tokens, config->network.n_class_tokens);
+    write_token_list(w, key->name, config->network.class_tokens, config->network.n_class_tokens);
 }
 
 static bool same_class_tokens(const kr_model_values *a, const kr_model_values *b)
@@ -156,14 +157,14 @@ static const kr_key_kind class_tokens_key = {
 static bool read_layer_latents(kr_reading *r, const kr_key *key, const kr_json *value)
 {
     kr_layers_config *c = &r->config->layers;
-    kr_layer_marker *markers = make_list(r, key, value, sizeof *markers);
+    kr_layer_class_token *class_tokens = make_list(r, key, value, sizeof *class_tokens);
     c->n_layer_latents = 0;
-    if (!markers) return false;
+    if (!class_tokens) return false;
     for (const kr_json *item = kr_json_first(value); item; item = kr_json_next(item)) {
-        kr_layer_marker *m = &markers[c->n_layer_latents++];
-        if (!read_marker(r, key->name, item, &m->marker, &m->layer)) return false;
+        kr_layer_class_token *m = &class_tokens[c->n_layer_latents++];
+        if (!read_class_token(r, key->name, item, &m->token, &m->layer)) return false;
     }
-    c->layer_latents = markers;
+    c->layer_latents = class_tokens;
     return true;
 }
 
@@ -171,7 +172,7 @@ static void write_layer_latents(kr_json_writer *w, const kr_key *key, const kr_m
 {
     kr_json_write_open(w, key->name, '[');
     for (int i = 0; i < config->layers.n_layer_latents; i++)
-        write_marker(w, &config->layers.layer_latents[i].marker, &config->layers.layer_latents[i].layer);
+        write_class_token(w, &config->layers.layer_latents[i].token, &config->layers.layer_latents[i].layer);
     kr_json_write_close(w, ']');
 }
 
@@ -393,8 +394,8 @@ static bool check_together(kr_ctx *ctx, const kr_model_values *c, int64_t nsched
     const kr_layers_config *l = &c->layers;
     const char *op = "config.json: krait";
     if (!check_schedule(ctx, c, nschedule) || !check_ends(ctx, &c->network) ||
-        !kr_markers_check(ctx, op, "latents", l->latents, l->n_latents) ||
-        !kr_markers_check(ctx, op, "class_tokens", c->network.class_tokens, c->network.n_class_tokens) ||
+        !kr_class_tokens_check(ctx, op, "latents", l->latents, l->n_latents) ||
+        !kr_class_tokens_check(ctx, op, "class_tokens", c->network.class_tokens, c->network.n_class_tokens) ||
         !kr_require(ctx, l->n_layer_latents >= 0 && (l->n_layer_latents == 0 || l->layer_latents), KR_ERR_FORMAT,
                     "%s: n_layer_latents = %d, but layer_latents is no such list", op, l->n_layer_latents))
         return false;
@@ -404,7 +405,7 @@ static bool check_together(kr_ctx *ctx, const kr_model_values *c, int64_t nsched
         if (!kr_require(ctx, l->layer_latents[i].layer >= 0 && l->layer_latents[i].layer < l->n_layers, KR_ERR_FORMAT,
                         "%s: %s.layer = %lld, but must be from 0 to %lld: a set of weights", op, field,
                         (long long)l->layer_latents[i].layer, (long long)l->n_layers - 1) ||
-            !kr_marker_check(ctx, op, field, &l->layer_latents[i].marker))
+            !kr_class_token_check(ctx, op, field, &l->layer_latents[i].token))
             return false;
     }
     return true;

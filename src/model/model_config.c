@@ -80,24 +80,6 @@ kr_model_config *kr_model_config_create(kr_ctx *ctx)
     return box ? &box->config : NULL;
 }
 
-void kr_model_config_set_d_model(kr_model_config *config, int64_t d_model)
-{
-    if (config && config->mamba1) config->mamba1->d_model = d_model;
-    if (config && config->mamba2) config->mamba2->d_model = d_model;
-    if (config && config->mamba3) config->mamba3->d_model = d_model;
-}
-
-int64_t kr_model_config_d_model(const kr_model_config *config)
-{
-    if (!config) return 0;
-    switch (config->family) {
-    case KR_FAMILY_MAMBA1: return config->mamba1 ? config->mamba1->d_model : 0;
-    case KR_FAMILY_MAMBA2: return config->mamba2 ? config->mamba2->d_model : 0;
-    case KR_FAMILY_MAMBA3: return config->mamba3 ? config->mamba3->d_model : 0;
-    }
-    return 0;
-}
-
 static int64_t d_model_of(const kr_model_values *values)
 {
     return values->family == KR_FAMILY_MAMBA1   ? values->mamba1.d_model

@@ -53,11 +53,11 @@ static slot_name name_of(const kr_state *state, int64_t slot, int i)
 
 /* ---- fingerprints ---- */
 
-static uint64_t hash_markers(uint64_t hash, const kr_class_token *markers, int count)
+static uint64_t hash_class_tokens(uint64_t hash, const kr_class_token *class_tokens, int count)
 {
     hash = kr_hash_word(hash, (uint64_t)count);
     for (int i = 0; i < count; i++)
-        hash = kr_hash_word(kr_hash_word(hash, (uint64_t)markers[i].kind), (uint64_t)markers[i].at);
+        hash = kr_hash_word(kr_hash_word(hash, (uint64_t)class_tokens[i].kind), (uint64_t)class_tokens[i].at);
     return hash;
 }
 
@@ -82,10 +82,10 @@ static uint64_t architecture_hash(const kr_network *net)
     uint64_t hash = kr_params_structure_hash(kr_network_params(net));
     if (net->is_custom) return hash_slots(hash, net);
     for (int64_t v = 0; v < layers->nvirtual; v++) hash = kr_hash_word(hash, (uint64_t)layers->real[v]);
-    hash = hash_markers(hash, net->config.class_tokens, net->config.n_class_tokens);
-    hash = hash_markers(hash, layers->config.latents, layers->config.n_latents);
+    hash = hash_class_tokens(hash, net->config.class_tokens, net->config.n_class_tokens);
+    hash = hash_class_tokens(hash, layers->config.latents, layers->config.n_latents);
     for (int64_t i = 0; i < layers->config.n_layers; i++)
-        hash = hash_markers(hash, layers->layers[i].latents, layers->layers[i].nlatents);
+        hash = hash_class_tokens(hash, layers->layers[i].latents, layers->layers[i].nlatents);
     return hash;
 }
 
@@ -364,7 +364,7 @@ static bool check_network(loading *l)
                     (long long)layout.nslots) ||
         !kr_require(
             l->ctx, strcmp(l->texts[ARCHITECTURE], digest_of(architecture_hash(l->net)).text) == 0, KR_ERR_FORMAT,
-            "%s: names, types or shapes of the network's parameters, its schedule or its markers differ", other))
+            "%s: names, types or shapes of the network's parameters, its schedule or its class tokens differ", other))
         return false;
     return kr_require(l->ctx,
                       strcmp(l->texts[WEIGHTS], digest_of(kr_params_values_hash(kr_network_params(l->net))).text) == 0,

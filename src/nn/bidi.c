@@ -117,7 +117,7 @@ static void run_pair_released(reading *r, int64_t pair)
 
 /* ---- a call ---- */
 
-/* x in the type that residuals are added up in, with the markers of a whole sequence. */
+/* x in the type that residuals are added up in, with the class tokens of a whole sequence. */
 static kr_tensor *enter(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, const kr_dims *d)
 {
     const kr_bidi_config *c = &bidi->config;
@@ -125,14 +125,14 @@ static kr_tensor *enter(kr_tape *tape, const kr_bidi *bidi, kr_tensor *x_bsd, co
     if (c->n_latents == 0) return x;
     kr_splice *plan = kr_arena_alloc(&tape->heads, (size_t)c->n_latents * sizeof *plan);
     if (!plan) {
-        kr_fail(tape->ctx, KR_ERR_NOMEM, OP ": no memory for a plan of %d markers", c->n_latents);
+        kr_fail(tape->ctx, KR_ERR_NOMEM, OP ": no memory for a plan of %d class tokens", c->n_latents);
         return NULL;
     }
     int64_t offset = 0;
     int nplan;
-    if (!kr_markers_plan(tape->ctx, OP, c->latents, c->n_latents, d->s, false, d->s, &offset, plan, &nplan))
+    if (!kr_class_tokens_plan(tape->ctx, OP, c->latents, c->n_latents, d->s, false, d->s, &offset, plan, &nplan))
         return NULL;
-    return kr_markers_splice(tape, x, d->b, bidi->latents_nd, plan, nplan);
+    return kr_class_tokens_splice(tape, x, d->b, bidi->latents_nd, plan, nplan);
 }
 
 static kr_tensor **new_list(kr_tape *tape, int64_t count)

@@ -51,7 +51,7 @@ static bool check_config(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtual)
            kr_require(ctx, c->merge == KR_BIDI_MERGE_MEAN || c->merge == KR_BIDI_MERGE_CAT_LINEAR, KR_ERR_ARG,
                       OP ": merge = %d is neither mean nor cat-linear", (int)c->merge) &&
            kr_config_positive(ctx, OP, "norm_eps", c->norm_eps) && kr_residual_check(ctx, OP, &c->residual) &&
-           kr_markers_check(ctx, OP, "latents", c->latents, c->n_latents);
+           kr_class_tokens_check(ctx, OP, "latents", c->latents, c->n_latents);
 }
 
 /* ---- arrays ---- */

@@ -6,7 +6,7 @@
 #include "nn/class_tokens.h"
 #include "nn/multi_gate.h"
 
-#include <krait/bidi.h>
+#include <krait/network.h>
 
 /* One set of weights. */
 typedef struct kr_bidi_layer {

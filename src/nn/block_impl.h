@@ -6,7 +6,7 @@
 #define KR_NN_BLOCK_IMPL_H
 
 #include "nn/params_impl.h"
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include <krait/block.h>
 
@@ -114,7 +114,7 @@ bool kr_block_begin_initial(kr_tape *tape, const kr_block_kind *kind, const void
 /* x [b s ..] times the input's mask, in x's type; x itself without one. */
 kr_tensor *kr_block_masked(kr_tape *tape, const kr_block_input *input, kr_tensor *x);
 
-/* Where the new state may go, of the cache's tensor `state`: itself in place, else NULL (ssd/into.h). */
+/* Where the new state may go, of the cache's tensor `state`: itself in place, else NULL (mixer/core.h). */
 kr_tensor *kr_block_state_place(const kr_block_input *input, kr_tensor *state);
 
 /* Are all tensors of a cache NULL? Calls begin from the initial cache then. */

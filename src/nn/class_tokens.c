@@ -1,13 +1,13 @@
 /* class_tokens.c - positions of class tokens, which of them are due, and inserting their rows.
  *
- * A level of L tokens puts a marker before token 0 (start), L / 2 (middle), L (end: after the last) or `at` (custom).
- * In order of (place, kind, number in the list) the j-th marker is output min(place, L) + j of the level. Streaming
- * keeps only how many outputs the level has emitted: every marker below that has been emitted, all others are due.
+ * A level of L tokens puts a class token before token 0 (start), L / 2 (middle), L (end: after the last) or `at` (custom).
+ * In order of (place, kind, number in the list) the j-th class token is output min(place, L) + j of the level. Streaming
+ * keeps only how many outputs the level has emitted: every class token below that has been emitted, all others are due.
  */
 #include "nn/class_tokens.h"
 
 #include "base/sized.h"
-#include <krait/state.h>
+#include <krait/network.h>
 
 #include <stdio.h>
 
@@ -16,113 +16,118 @@ enum { LONGEST_BITS = 62 };
 
 /* ---- places ---- */
 
-static bool is_good(const kr_class_token *marker)
+static bool is_good(const kr_class_token *class_token)
 {
-    return marker->kind >= KR_CLASS_TOKEN_START && marker->kind <= KR_CLASS_TOKEN_CUSTOM &&
-           (marker->kind != KR_CLASS_TOKEN_CUSTOM || marker->at >= 0);
+    return class_token->kind >= KR_CLASS_TOKEN_START && class_token->kind <= KR_CLASS_TOKEN_CUSTOM &&
+           (class_token->kind != KR_CLASS_TOKEN_CUSTOM || class_token->at >= 0);
 }
 
-static int64_t place_of(const kr_class_token *marker, int64_t len)
+static int64_t place_of(const kr_class_token *class_token, int64_t len)
 {
-    switch (marker->kind) {
+    switch (class_token->kind) {
     case KR_CLASS_TOKEN_START: return 0;
     case KR_CLASS_TOKEN_MIDDLE: return len / 2;
     case KR_CLASS_TOKEN_END: return len;
     case KR_CLASS_TOKEN_CUSTOM: break;
     }
-    return marker->at;
+    return class_token->at;
 }
 
-static bool comes_before(const kr_class_token *markers, int a, int b, int64_t len)
+static bool comes_before(const kr_class_token *class_tokens, int a, int b, int64_t len)
 {
-    const int64_t place_a = place_of(&markers[a], len), place_b = place_of(&markers[b], len);
+    const int64_t place_a = place_of(&class_tokens[a], len), place_b = place_of(&class_tokens[b], len);
     if (place_a != place_b) return place_a < place_b;
-    return markers[a].kind != markers[b].kind ? markers[a].kind < markers[b].kind : a < b;
+    return class_tokens[a].kind != class_tokens[b].kind ? class_tokens[a].kind < class_tokens[b].kind : a < b;
 }
 
-/* Position in the output of the `nth` marker in order. */
-static int64_t output_of(const kr_class_token *marker, int64_t nth, int64_t len)
+/* Position in the output of the `nth` class token in order. */
+static int64_t output_of(const kr_class_token *class_token, int64_t nth, int64_t len)
 {
-    const int64_t place = place_of(marker, len);
+    const int64_t place = place_of(class_token, len);
     return (place < len ? place : len) + nth;
 }
 
-int64_t kr_marker_index(const kr_class_token *markers, int count, int which, int64_t len)
+int64_t kr_class_token_index(const kr_class_token *class_tokens, int count, int which, int64_t len)
 {
-    if (!markers || which < 0 || which >= count || len < 0 || len > LONGEST) return -1;
+    if (!class_tokens || which < 0 || which >= count || len < 0 || len > LONGEST) return -1;
     int64_t nth = 0;
     for (int i = 0; i < count; i++) {
-        if (!is_good(&markers[i])) return -1;
-        nth += i != which && comes_before(markers, i, which, len);
+        if (!is_good(&class_tokens[i])) return -1;
+        nth += i != which && comes_before(class_tokens, i, which, len);
     }
-    return output_of(&markers[which], nth, len);
+    return output_of(&class_tokens[which], nth, len);
 }
 
-int64_t kr_markers_outputs(const kr_class_token *markers, int count, int64_t len)
+int64_t kr_class_tokens_outputs(const kr_class_token *class_tokens, int count, int64_t len)
 {
     if (len == KR_LENGTH_UNKNOWN) return len;
     int64_t total = len;
-    for (int i = 0; i < count; i++) total += place_of(&markers[i], len) < len || markers[i].kind == KR_CLASS_TOKEN_END;
+    for (int i = 0; i < count; i++)
+        total += place_of(&class_tokens[i], len) < len || class_tokens[i].kind == KR_CLASS_TOKEN_END;
     return total;
 }
 
-bool kr_marker_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *marker)
+bool kr_class_token_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *class_token)
 {
-    return kr_require(ctx, marker->kind >= KR_CLASS_TOKEN_START && marker->kind <= KR_CLASS_TOKEN_CUSTOM, KR_ERR_ARG,
-                      "%s: %s.kind = %d is not one of start, middle, end, custom", op, field, (int)marker->kind) &&
-           kr_require(ctx, is_good(marker), KR_ERR_ARG, "%s: %s.at = %lld, but a custom place must not be negative", op,
-                      field, (long long)marker->at) &&
-           KR_RESERVED(ctx, op, field, marker);
+    return kr_require(ctx, class_token->kind >= KR_CLASS_TOKEN_START && class_token->kind <= KR_CLASS_TOKEN_CUSTOM,
+                      KR_ERR_ARG, "%s: %s.kind = %d is not one of start, middle, end, custom", op, field,
+                      (int)class_token->kind) &&
+           kr_require(ctx, is_good(class_token), KR_ERR_ARG,
+                      "%s: %s.at = %lld, but a custom place must not be negative", op, field,
+                      (long long)class_token->at) &&
+           KR_RESERVED(ctx, op, field, class_token);
 }
 
-bool kr_markers_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *markers, int count)
+bool kr_class_tokens_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *class_tokens,
+                           int count)
 {
     if (!kr_require(ctx, count >= 0, KR_ERR_ARG, "%s: n_%s = %d, but must not be negative", op, field, count) ||
-        !kr_require(ctx, count == 0 || markers, KR_ERR_ARG, "%s: n_%s = %d, but %s is NULL", op, field, count, field))
+        !kr_require(ctx, count == 0 || class_tokens, KR_ERR_ARG, "%s: n_%s = %d, but %s is NULL", op, field, count,
+                    field))
         return false;
     for (int i = 0; i < count; i++) {
         char one[64];
         snprintf(one, sizeof one, "%s[%d]", field, i);
-        if (!kr_marker_check(ctx, op, one, &markers[i])) return false;
+        if (!kr_class_token_check(ctx, op, one, &class_tokens[i])) return false;
     }
     return true;
 }
 
-/* ---- due markers ---- */
+/* ---- due class tokens ---- */
 
-static bool check_length(kr_ctx *ctx, const char *op, const kr_class_token *markers, int count, int64_t full_len)
+static bool check_length(kr_ctx *ctx, const char *op, const kr_class_token *class_tokens, int count, int64_t full_len)
 {
     for (int i = 0; full_len == KR_LENGTH_UNKNOWN && i < count; i++)
-        if (markers[i].kind == KR_CLASS_TOKEN_MIDDLE || markers[i].kind == KR_CLASS_TOKEN_END)
-            return kr_fail(ctx, KR_ERR_STATE,
-                           "%s: a middle or end marker needs the sequence's length; announce it with kr_state_announce",
-                           op);
+        if (class_tokens[i].kind == KR_CLASS_TOKEN_MIDDLE || class_tokens[i].kind == KR_CLASS_TOKEN_END)
+            return kr_fail(
+                ctx, KR_ERR_STATE,
+                "%s: a middle or end class token needs the sequence's length; announce it with kr_state_announce", op);
     return kr_require(ctx, full_len >= KR_LENGTH_UNKNOWN && full_len <= LONGEST, KR_ERR_ARG,
                       "%s: the sequence's length = %lld, but must be from 0 to 2^%d", op, (long long)full_len,
                       LONGEST_BITS);
 }
 
-/* All markers in order, each with the output that it is. */
-static void put_in_order(const kr_class_token *markers, int count, int64_t len, kr_splice *all)
+/* All class tokens in order, each with the output that it is. */
+static void put_in_order(const kr_class_token *class_tokens, int count, int64_t len, kr_splice *all)
 {
     for (int i = 0; i < count; i++) {
         int j = i;
-        for (; j > 0 && comes_before(markers, i, all[j - 1].marker, len); j--) all[j] = all[j - 1];
-        all[j].marker = i;
+        for (; j > 0 && comes_before(class_tokens, i, all[j - 1].token, len); j--) all[j] = all[j - 1];
+        all[j].token = i;
     }
-    for (int j = 0; j < count; j++) all[j].at = output_of(&markers[all[j].marker], j, len);
+    for (int j = 0; j < count; j++) all[j].at = output_of(&class_tokens[all[j].token], j, len);
 }
 
-bool kr_markers_plan(kr_ctx *ctx, const char *op, const kr_class_token *markers, int count, int64_t full_len,
-                     bool primes, int64_t c, int64_t *offset, kr_splice *plan, int *nplan)
+bool kr_class_tokens_plan(kr_ctx *ctx, const char *op, const kr_class_token *class_tokens, int count, int64_t full_len,
+                          bool primes, int64_t c, int64_t *offset, kr_splice *plan, int *nplan)
 {
     *nplan = 0;
     if (count == 0) {
         *offset += c;
         return true;
     }
-    if (!check_length(ctx, op, markers, count, full_len)) return false;
-    put_in_order(markers, count, full_len == KR_LENGTH_UNKNOWN ? LONGEST : full_len, plan);
+    if (!check_length(ctx, op, class_tokens, count, full_len)) return false;
+    put_in_order(class_tokens, count, full_len == KR_LENGTH_UNKNOWN ? LONGEST : full_len, plan);
 
     const int64_t start = *offset;
     int nth = 0;
@@ -131,14 +136,14 @@ bool kr_markers_plan(kr_ctx *ctx, const char *op, const kr_class_token *markers,
     int64_t out = start, at = 0;
     for (; nth < count; nth++) {
         const kr_splice next = plan[nth];
-        const bool is_end = markers[next.marker].kind == KR_CLASS_TOKEN_END;
+        const bool is_end = class_tokens[next.token].kind == KR_CLASS_TOKEN_END;
         const int64_t before = at + (next.at - out); /* tokens of the chunk before it */
-        /* after the last token: the end marker closes the sequence, priming emits the markers before the next token */
+        /* after the last token: the end class token closes the sequence, priming emits the class tokens before the next token */
         const bool may_trail = primes ? !is_whole && !is_end : is_whole && is_end;
         if (before > c || (before == c && !may_trail)) break;
         at = before;
         out = next.at + 1;
-        plan[(*nplan)++] = (kr_splice){ at, next.marker };
+        plan[(*nplan)++] = (kr_splice){ at, next.token };
     }
     *offset = out + (c - at);
     return true;
@@ -158,22 +163,22 @@ static int list_pieces(kr_tape *tape, kr_tensor *x_bcd, int64_t batch, kr_tensor
         if (to > from) pieces[n++] = kr_slice(tape, x_bcd, 1, from, to);
         from = to;
         if (i == nplan) break;
-        kr_tensor *row = kr_slice(tape, table_nd, 0, plan[i].marker, plan[i].marker + 1);
+        kr_tensor *row = kr_slice(tape, table_nd, 0, plan[i].token, plan[i].token + 1);
         if (x_bcd) row = kr_cast(tape, row, x_bcd->dtype);
         pieces[n++] = kr_expand(tape, row, KR_SHAPE(batch, 1, nd));
     }
     return n;
 }
 
-kr_tensor *kr_markers_splice(kr_tape *tape, kr_tensor *x_bcd, int64_t batch, kr_tensor *table_nd, const kr_splice *plan,
-                             int nplan)
+kr_tensor *kr_class_tokens_splice(kr_tape *tape, kr_tensor *x_bcd, int64_t batch, kr_tensor *table_nd,
+                                  const kr_splice *plan, int nplan)
 {
     kr_dims d;
     if (nplan == 0) return x_bcd;
-    if (!kr_bind(tape, "markers", &d, "table:nd x:bcd?", table_nd, x_bcd)) return NULL;
+    if (!kr_bind(tape, "class_tokens", &d, "table:nd x:bcd?", table_nd, x_bcd)) return NULL;
     kr_tensor **pieces = kr_arena_alloc(&tape->heads, (2 * (size_t)nplan + 1) * sizeof *pieces);
     if (!pieces) {
-        kr_fail(tape->ctx, KR_ERR_NOMEM, "markers: no memory for a list of %d markers", nplan);
+        kr_fail(tape->ctx, KR_ERR_NOMEM, "class_tokens: no memory for a list of %d class tokens", nplan);
         return NULL;
     }
     const int n = list_pieces(tape, x_bcd, batch, table_nd, plan, nplan, pieces);

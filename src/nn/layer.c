@@ -269,7 +269,7 @@ void kr_layer_run_recomputed(kr_tape *tape, const kr_layer_job *job, kr_flow *fl
     for (int i = 0; i < n_in; i++) in[i] = *slots[i];
     const int ncache = job->drop_state ? 0 : s->kind->ncache;
     const int n_out = 1 + (int)kr_layer_streams(s, job->v + 1) + ncache;
-    if (!kr_checkpoint(tape, run_again, r, n_in, in, n_out, out)) return;
+    if (kr_checkpoint(tape, run_again, r, n_in, in, n_out, out) != KR_OK) return;
     *flow = (kr_flow){ .x = out[0], .nstreams = r->nstreams_after };
     for (int64_t q = 0; q < flow->nstreams; q++) flow->streams[q] = out[1 + q];
     if (r->is_stream) flow->x = flow->streams[0]; /* one tensor, so that its gradients add up in the recorded order */

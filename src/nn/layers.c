@@ -1,4 +1,4 @@
-/* layers.c - a call through a stack: markers, horizon, residual stream, one layer after another. */
+/* layers.c - a call through a stack: class tokens, horizon, residual stream, one layer after another. */
 #include "nn/layers_impl.h"
 
 #include "base/sized.h"
@@ -118,7 +118,8 @@ static bool count_states(kr_tape *tape, kr_run *run, kr_tensor *x, int64_t *coun
                       (long long)*count, call->seq_start_bs ? "sequences" : "rows in x");
 }
 
-static bool begin_markers(kr_tape *tape, kr_run *run, kr_tensor *x, bool has_markers, bool has_length_markers)
+static bool begin_class_tokens(kr_tape *tape, kr_run *run, kr_tensor *x, bool has_class_tokens,
+                               bool has_length_class_tokens)
 {
     const kr_cursors *old = run->call.state && run->call.state->cursors.is_on ? &run->call.state->cursors : NULL;
     kr_ctx *ctx = tape->ctx;
@@ -129,23 +130,23 @@ static bool begin_markers(kr_tape *tape, kr_run *run, kr_tensor *x, bool has_mar
         run->cursors = *old;
         run->cursors.layers = layers;
     }
-    run->has_markers = has_markers && (old || run->mode == KR_RUN_FORWARD);
+    run->has_class_tokens = has_class_tokens && (old || run->mode == KR_RUN_FORWARD);
     run->full_len = old ? old->full_len : x ? x->dims[1] : 0;
-    if (!has_markers) return true;
+    if (!has_class_tokens) return true;
     return kr_require(ctx, !run->call.seq_start_bs && !run->call.reset_bs, KR_ERR_ARG,
-                      "%s: %s is given, but class markers have no place in rows of several sequences", run->op,
+                      "%s: %s is given, but class tokens cannot be combined with packed rows or resets", run->op,
                       run->call.reset_bs     ? "reset"
                       : run->call.cu_seqlens ? "cu_seqlens"
                                              : "seq_start") &&
            kr_require(ctx, !run->call.mask_bs, KR_ERR_ARG,
-                      "%s: mask is given, but class markers have no place in padded rows", run->op) &&
-           kr_require(ctx, run->has_markers || !has_length_markers, KR_ERR_STATE,
-                      "%s: middle and end markers need the sequence's length; announce it with kr_state_announce",
+                      "%s: mask is given, but class tokens cannot be combined with padded rows", run->op) &&
+           kr_require(ctx, run->has_class_tokens || !has_length_class_tokens, KR_ERR_STATE,
+                      "%s: middle and end class tokens need the sequence's length; announce it with kr_state_announce",
                       run->op);
 }
 
 bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, kr_state_layout layout,
-                  const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers)
+                  const kr_call *call, kr_tensor *x, bool has_class_tokens, bool has_length_class_tokens)
 {
     *run = (kr_run){ .op = op, .mode = mode };
     if (!kr_tape_ready(tape, op) || !KR_TAKE(tape->ctx, op, kr_call, call, &run->call) || !take_advance(tape, run))
@@ -160,7 +161,7 @@ bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, 
         !count_states(tape, run, x, &nstates))
         return false;
     run->state = kr_state_new(tape, &layout, nstates);
-    return run->state && begin_markers(tape, run, x, has_markers, has_length_markers);
+    return run->state && begin_class_tokens(tape, run, x, has_class_tokens, has_length_class_tokens);
 }
 
 kr_state *kr_run_end(kr_run *run)
@@ -172,26 +173,26 @@ kr_state *kr_run_end(kr_run *run)
     return !own ? run->state : kr_state_copy(own, run->state) == KR_OK ? own : NULL;
 }
 
-/* ---- markers ---- */
+/* ---- class tokens ---- */
 
-bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *markers, int count, kr_tensor *table_nd,
+bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *class_tokens, int count, kr_tensor *table_nd,
                    int64_t *offset, kr_splice *plan, int *nplan, kr_tensor **x)
 {
     *nplan = 0;
-    if (!run->has_markers) return true;
+    if (!run->has_class_tokens) return true;
     const int64_t c = *x ? (*x)->dims[1] : 0;
-    if (!kr_markers_plan(tape->ctx, run->op, markers, count, run->full_len, run->mode == KR_RUN_PRIME, c, offset, plan,
-                         nplan))
+    if (!kr_class_tokens_plan(tape->ctx, run->op, class_tokens, count, run->full_len, run->mode == KR_RUN_PRIME, c,
+                              offset, plan, nplan))
         return false;
-    run->full_len = kr_markers_outputs(markers, count, run->full_len);
-    if (*nplan) *x = kr_markers_splice(tape, *x, run->batch, table_nd, plan, *nplan);
+    run->full_len = kr_class_tokens_outputs(class_tokens, count, run->full_len);
+    if (*nplan) *x = kr_class_tokens_splice(tape, *x, run->batch, table_nd, plan, *nplan);
     return !kr_ctx_failed(tape->ctx);
 }
 
 kr_splice *kr_run_plan(kr_tape *tape, const kr_run *run, int count)
 {
     kr_splice *plan = kr_arena_alloc(&tape->heads, (size_t)(count + 1) * sizeof *plan);
-    if (!plan) kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for a plan of %d markers", run->op, count);
+    if (!plan) kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for a plan of %d class tokens", run->op, count);
     return plan;
 }
 
@@ -202,9 +203,9 @@ typedef struct passage {
     kr_run *run;
     kr_layer_job job;
     kr_flow flow;
-    kr_flow places;        /* of the results of unrecorded layers */
-    int64_t cut;           /* virtual layers below it are not differentiated ... */
-    kr_tensor *carry;      /* ... gradients that arrive there pass to the stack's input, and to the rows of markers */
+    kr_flow places;   /* of the results of unrecorded layers */
+    int64_t cut;      /* virtual layers below it are not differentiated ... */
+    kr_tensor *carry; /* ... gradients that arrive there pass to the stack's input, and to the rows of class tokens */
     int64_t recorded_from; /* virtual layers from cut to it are recomputed; -1: not chosen yet */
 } passage;
 
@@ -214,14 +215,14 @@ static kr_tensor *widen(kr_tape *tape, const kr_layers *s, kr_tensor *x)
     return x && s->config.residual_in_f32 && kr_dtype_is_half(x->dtype) ? kr_cast(tape, x, KR_DTYPE_F32) : x;
 }
 
-/* Inserts the rows of a layer's own markers into x and into all tensors aligned with it. */
+/* Inserts the rows of a layer's own class tokens into x and into all tensors aligned with it. */
 static bool splice_flow(kr_tape *tape, passage *p, int64_t v)
 {
     const kr_layers *s = p->job.layers;
     const kr_layer_weights *l = &s->layers[s->real[v]];
     kr_flow *flow = &p->flow;
     kr_run *run = p->run;
-    if (!run->has_markers) return true;
+    if (!run->has_class_tokens) return true;
     kr_splice *plan = kr_run_plan(tape, run, l->nlatents);
     int nplan;
     if (!plan || !kr_run_splice(tape, run, l->latents, l->nlatents, l->latents_nd, &run->cursors.layers[v], plan,
@@ -231,9 +232,9 @@ static bool splice_flow(kr_tape *tape, passage *p, int64_t v)
     flow->x = widen(tape, s, flow->x);
     for (int64_t q = 0; q < flow->nstreams; q++)
         flow->streams[q] =
-            widen(tape, s, kr_markers_splice(tape, flow->streams[q], run->batch, l->latents_nd, plan, nplan));
+            widen(tape, s, kr_class_tokens_splice(tape, flow->streams[q], run->batch, l->latents_nd, plan, nplan));
     if (v < p->cut)
-        p->carry = widen(tape, s, kr_markers_splice(tape, p->carry, run->batch, l->latents_nd, plan, nplan));
+        p->carry = widen(tape, s, kr_class_tokens_splice(tape, p->carry, run->batch, l->latents_nd, plan, nplan));
     return !kr_ctx_failed(tape->ctx);
 }
 
@@ -321,7 +322,8 @@ bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_laye
 {
     const kr_device *device = tape->ctx->device;
     return layers->kind->gathers && device->lists && device->lists->decode_layers && run->mode == KR_RUN_STEP &&
-           run->call.advance && !run->has_markers && !run->call.streams && !tape->recording && !tape->ctx->check_finite;
+           run->call.advance && !run->has_class_tokens && !run->call.streams && !tape->recording &&
+           !tape->ctx->check_finite;
 }
 
 static bool begin_tokens(kr_tape *tape, passage *p, kr_decode_list *list)
@@ -413,8 +415,8 @@ static kr_layers_out run_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x
     kr_dims d;
     kr_run run;
     if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bsd", x) || !kr_layers_check_input(tape, op, s, x) ||
-        !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, kr_layers_layout(s), call, x, s->has_markers,
-                      s->has_length_markers))
+        !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, kr_layers_layout(s), call, x, s->has_class_tokens,
+                      s->has_length_class_tokens))
         return none;
     kr_tensor *y = kr_layers_run(tape, s, x, &run);
     return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
@@ -429,8 +431,8 @@ static kr_layers_out run_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, c
     if (!exists(tape, op, s) || !kr_bind(tape, op, &d, "x:bd", x) || !kr_layers_check_input(tape, op, s, x))
         return none;
     kr_tensor *x_bsd = kr_reshape(tape, x, KR_SHAPE(d.b, 1, d.d));
-    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, kr_layers_layout(s), call, x_bsd, s->has_markers,
-                      s->has_length_markers))
+    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, kr_layers_layout(s), call, x_bsd, s->has_class_tokens,
+                      s->has_length_class_tokens))
         return none;
     kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, x_bsd, &run));
     return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
@@ -442,7 +444,7 @@ static kr_layers_out run_prime(kr_tape *tape, const kr_layers *s, const kr_call 
     const kr_layers_out none = { .y = NULL };
     kr_run run;
     if (!exists(tape, op, s) || !kr_run_begin(tape, &run, op, KR_RUN_PRIME, kr_layers_layout(s), call, NULL,
-                                              s->has_markers, s->has_length_markers))
+                                              s->has_class_tokens, s->has_length_class_tokens))
         return none;
     kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, NULL, &run));
     return kr_ctx_failed(tape->ctx) ? none : (kr_layers_out){ .y = y, .state = kr_run_end(&run) };

@@ -34,22 +34,22 @@ static bool check_schedule(kr_ctx *ctx, const kr_layers_config *c, int64_t nvirt
     return true;
 }
 
-static bool check_markers(kr_ctx *ctx, const kr_layers_config *c)
+static bool check_class_tokens(kr_ctx *ctx, const kr_layers_config *c)
 {
     const int count = c->n_layer_latents;
-    if (!kr_markers_check(ctx, OP, "latents", c->latents, c->n_latents) ||
+    if (!kr_class_tokens_check(ctx, OP, "latents", c->latents, c->n_latents) ||
         !kr_require(ctx, count >= 0, KR_ERR_ARG, OP ": n_layer_latents = %d, but must not be negative", count) ||
         !kr_require(ctx, count == 0 || c->layer_latents, KR_ERR_ARG,
                     OP ": n_layer_latents = %d, but layer_latents is NULL", count))
         return false;
     for (int i = 0; i < count; i++) {
-        const kr_layer_marker *m = &c->layer_latents[i];
+        const kr_layer_class_token *m = &c->layer_latents[i];
         char field[64];
-        snprintf(field, sizeof field, "layer_latents[%d].marker", i);
+        snprintf(field, sizeof field, "layer_latents[%d].token", i);
         if (!kr_require(ctx, m->layer >= 0 && m->layer < c->n_layers, KR_ERR_ARG,
                         OP ": layer_latents[%d].layer = %lld, but must be from 0 to %lld: a set of weights", i,
                         (long long)m->layer, (long long)c->n_layers - 1) ||
-            !kr_marker_check(ctx, OP, field, &m->marker))
+            !kr_class_token_check(ctx, OP, field, &m->token))
             return false;
     }
     return true;
@@ -76,7 +76,7 @@ static bool check_config(kr_ctx *ctx, const kr_layers_config *c, int64_t nvirtua
                       OP ": recompute = %d is not one of none, all, budget", (int)c->recompute) &&
            kr_require(ctx, c->recompute != KR_RECOMPUTE_BUDGET || c->recompute_budget > 0, KR_ERR_ARG,
                       OP ": recompute_budget = 0, but recompute asks for a budget in bytes") &&
-           check_markers(ctx, c);
+           check_class_tokens(ctx, c);
 }
 
 /* ---- arrays ---- */
@@ -94,15 +94,15 @@ static void *zeroed(kr_arena *arena, size_t bytes)
     return p ? memset(p, 0, bytes) : NULL;
 }
 
-/* The markers of one set of weights, out of the list of all. */
-static bool copy_layer_markers(kr_layers *s, int64_t layer)
+/* The class tokens of one set of weights, out of the list of all. */
+static bool copy_layer_class_tokens(kr_layers *s, int64_t layer)
 {
     const kr_layers_config *c = &s->config;
     kr_layer_weights *l = &s->layers[layer];
     l->latents = kr_arena_alloc(&s->arena, (size_t)(c->n_layer_latents + 1) * sizeof *l->latents);
     if (!l->latents) return false;
     for (int i = 0; i < c->n_layer_latents; i++)
-        if (c->layer_latents[i].layer == layer) l->latents[l->nlatents++] = c->layer_latents[i].marker;
+        if (c->layer_latents[i].layer == layer) l->latents[l->nlatents++] = c->layer_latents[i].token;
     return true;
 }
 
@@ -121,7 +121,7 @@ static bool allocate(kr_layers *s)
     c->latents = copy_of(&s->arena, c->latents, (size_t)c->n_latents * sizeof *c->latents);
     if (!s->real || !s->layers || !s->measured || !c->latents || (ngates && !s->gates)) return false;
     for (int64_t l = 0; l < c->n_layers; l++)
-        if (!copy_layer_markers(s, l)) return false;
+        if (!copy_layer_class_tokens(s, l)) return false;
     for (int64_t v = 0; v < s->nvirtual; v++)
         s->real[v] = kr_schedule_at(c->schedule, c->custom_schedule, v, s->nvirtual, c->n_layers);
     c->layer_latents = NULL;
@@ -129,11 +129,12 @@ static bool allocate(kr_layers *s)
     return true;
 }
 
-static void note_markers(kr_layers *s, const kr_class_token *markers, int count)
+static void note_class_tokens(kr_layers *s, const kr_class_token *class_tokens, int count)
 {
     for (int i = 0; i < count; i++) {
-        s->has_markers = true;
-        s->has_length_markers |= markers[i].kind == KR_CLASS_TOKEN_MIDDLE || markers[i].kind == KR_CLASS_TOKEN_END;
+        s->has_class_tokens = true;
+        s->has_length_class_tokens |=
+            class_tokens[i].kind == KR_CLASS_TOKEN_MIDDLE || class_tokens[i].kind == KR_CLASS_TOKEN_END;
     }
 }
 
@@ -169,7 +170,7 @@ static bool declare_layer(kr_layers *s, kr_params *params, int64_t i, bool is_si
                        c->has_mlp_bias);
     }
     l->latents_nd = declare_latents(params, dtype, l->nlatents, nd);
-    note_markers(s, l->latents, l->nlatents);
+    note_class_tokens(s, l->latents, l->nlatents);
     kr_params_leave(params, outer);
     return !kr_ctx_failed(s->ctx);
 }
@@ -190,7 +191,7 @@ static bool declare(kr_layers *s, kr_params *params, bool is_single)
         kr_params_leave(params, outer);
     }
     s->latents_nd = declare_latents(params, dtype, c->n_latents, s->nd);
-    note_markers(s, c->latents, c->n_latents);
+    note_class_tokens(s, c->latents, c->n_latents);
     return !kr_ctx_failed(s->ctx);
 }
 

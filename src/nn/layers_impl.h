@@ -8,7 +8,7 @@
 #include "nn/multi_gate.h"
 #include "nn/state_impl.h"
 
-#include <krait/layers.h>
+#include <krait/network.h>
 
 #include <stdatomic.h>
 
@@ -21,7 +21,7 @@ typedef struct kr_layer_weights {
     void *block;
     kr_tensor *norm_d, *norm2_d;
     kr_mlp mlp;
-    int nlatents; /* the layer's own markers */
+    int nlatents; /* the layer's own class tokens */
     kr_class_token *latents;
     kr_tensor *latents_nd;
 } kr_layer_weights;
@@ -60,8 +60,8 @@ struct kr_layers {
     kr_layer_weights *layers;
     kr_multi_gate *gates; /* [n_layers] or [nvirtual]; NULL: standard residuals */
     kr_tensor *latents_nd;
-    bool has_markers, has_length_markers; /* any; any whose place depends on the sequence's length */
-    struct kr_layer_measured *measured;   /* last measurement, shared by calls on any thread */
+    bool has_class_tokens, has_length_class_tokens; /* any; any whose place depends on the sequence's length */
+    struct kr_layer_measured *measured;             /* last measurement, shared by calls on any thread */
 };
 
 static inline kr_state_layout kr_layers_layout(const kr_layers *layers)
@@ -128,18 +128,18 @@ typedef enum kr_run_mode { KR_RUN_FORWARD, KR_RUN_STEP, KR_RUN_PRIME } kr_run_mo
 typedef struct kr_run {
     const char *op;
     kr_run_mode mode;
-    kr_call call;       /* all its fields */
-    kr_state *state;    /* the new one */
-    bool has_markers;   /* they are spliced in by this call */
-    kr_cursors cursors; /* their positions; of the new state, or for this call only */
-    int64_t full_len;   /* of the whole sequence, as the level that is running sees it; KR_LENGTH_UNKNOWN */
+    kr_call call;          /* all its fields */
+    kr_state *state;       /* the new one */
+    bool has_class_tokens; /* they are spliced in by this call */
+    kr_cursors cursors;    /* their positions; of the new state, or for this call only */
+    int64_t full_len;      /* of the whole sequence, as the level that is running sees it; KR_LENGTH_UNKNOWN */
     int64_t batch;
     kr_embedding_args lookup; /* no > 0: the kernel that computes the stack's input is pending */
 } kr_run;
 
-/* x [b c ..] of c tokens, or NULL with c = 0. has_length_markers and the rest are the caller's level's own. */
+/* x [b c ..] of c tokens, or NULL with c = 0. has_length_class_tokens and the rest are the caller's level's own. */
 bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, kr_state_layout layout,
-                  const kr_call *call, kr_tensor *x, bool has_markers, bool has_length_markers);
+                  const kr_call *call, kr_tensor *x, bool has_class_tokens, bool has_length_class_tokens);
 
 /* Are the layers of this run, the stack's only part, queued, because a device runs many of them in one kernel? */
 bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_layers *layers);
@@ -148,11 +148,11 @@ bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_laye
  * fits the budget. */
 int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, const kr_run *run);
 
-/* Space on the tape for the plan of `count` markers; NULL after an error. */
+/* Space on the tape for the plan of `count` class tokens; NULL after an error. */
 kr_splice *kr_run_plan(kr_tape *tape, const kr_run *run, int count);
 
-/* One level: inserts the due markers into x and advances the level's cursor. *x may become or stay NULL. */
-bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *markers, int count, kr_tensor *table_nd,
+/* One level: inserts the due class tokens into x and advances the level's cursor. *x may become or stay NULL. */
+bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *class_tokens, int count, kr_tensor *table_nd,
                    int64_t *offset, kr_splice *plan, int *nplan, kr_tensor **x);
 
 /* The stack over x [b c d] (NULL: c = 0): y [b c' d], or NULL if nothing was run. */

@@ -9,7 +9,7 @@
 #include "nn/mamba1_impl.h"
 
 #include "ops/sequences.h"
-#include "mixer/into.h"
+#include "mixer/core.h"
 
 #include <math.h>
 

@@ -7,7 +7,7 @@
  */
 #include "nn/mamba2_impl.h"
 
-#include "mixer/into.h"
+#include "mixer/core.h"
 
 #include <math.h>
 

@@ -5,7 +5,7 @@
  */
 #include "nn/mamba3_impl.h"
 
-#include "mixer/into.h"
+#include "mixer/core.h"
 #include "mixer/rotary.h"
 
 /* ---- rotation ---- */

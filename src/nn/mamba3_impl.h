@@ -3,7 +3,7 @@
 #define KR_NN_MAMBA3_IMPL_H
 
 #include "nn/block_impl.h"
-#include "mixer/into.h"
+#include "mixer/core.h"
 
 struct kr_mamba3 {
     kr_block head;

@@ -9,7 +9,7 @@
 #include "nn/mamba3_impl.h"
 
 #include "ops/sequences.h"
-#include "mixer/into.h"
+#include "mixer/core.h"
 
 /* ---- the ends of sequences ---- */
 

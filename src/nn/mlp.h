@@ -3,7 +3,7 @@
 #define KR_NN_MLP_H
 
 #include "nn/params_impl.h"
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 typedef struct kr_mlp {
     int64_t hidden;

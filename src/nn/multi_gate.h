@@ -3,9 +3,9 @@
 #define KR_NN_MULTI_GATE_H
 
 #include "nn/params_impl.h"
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
-#include <krait/layers.h>
+#include <krait/network.h>
 
 typedef struct kr_multi_gate {
     kr_tensor *w_beta_d, *w_alpha_d, *b_beta_q;

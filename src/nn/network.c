@@ -124,8 +124,8 @@ static kr_network_out run_forward(kr_tape *tape, const kr_network *net, kr_tenso
     kr_run run;
     if (!check_input(tape, op, net, x, false)) return (kr_network_out){ .y = NULL };
     if (net->is_custom) return kr_custom_run(tape, op, KR_RUN_FORWARD, net, x, call);
-    if (!kr_run_begin(tape, &run, op, KR_RUN_FORWARD, kr_layers_layout(net->layers), call, x, net->has_markers,
-                      net->has_length_markers))
+    if (!kr_run_begin(tape, &run, op, KR_RUN_FORWARD, kr_layers_layout(net->layers), call, x, net->has_class_tokens,
+                      net->has_length_class_tokens))
         return (kr_network_out){ .y = NULL };
     return run_network(tape, net, &run, x);
 }
@@ -139,8 +139,8 @@ static kr_network_out run_step(kr_tape *tape, const kr_network *net, kr_tensor *
     const int64_t nb = kr_dim_of(x, 0);
     kr_tensor *one = kr_reshape(tape, x, net->is_vocab ? KR_SHAPE(nb, 1) : KR_SHAPE(nb, 1, net->config.input_size));
     if (net->is_custom) return kr_custom_run(tape, op, KR_RUN_STEP, net, one, call);
-    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, kr_layers_layout(net->layers), call, one, net->has_markers,
-                      net->has_length_markers))
+    if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, kr_layers_layout(net->layers), call, one, net->has_class_tokens,
+                      net->has_length_class_tokens))
         return none;
     return run_network(tape, net, &run, one);
 }
@@ -151,8 +151,8 @@ static kr_network_out run_prime(kr_tape *tape, const kr_network *net, const kr_c
     kr_run run;
     if (!kr_tape_ready(tape, op) || !kr_require(tape->ctx, net != NULL, KR_ERR_ARG, "%s: the network is NULL", op) ||
         !has_stack(tape, op, net) ||
-        !kr_run_begin(tape, &run, op, KR_RUN_PRIME, kr_layers_layout(net->layers), call, NULL, net->has_markers,
-                      net->has_length_markers))
+        !kr_run_begin(tape, &run, op, KR_RUN_PRIME, kr_layers_layout(net->layers), call, NULL, net->has_class_tokens,
+                      net->has_length_class_tokens))
         return (kr_network_out){ .y = NULL };
     return run_network(tape, net, &run, NULL);
 }

@@ -43,7 +43,7 @@ static bool check_config(kr_ctx *ctx, const kr_network_config *c)
                         "latents of its stack",
                         c->n_class_tokens))) &&
            (c->input_size == 0 || kr_config_at_least(ctx, OP, "output_size", c->output_size, 1)) &&
-           kr_markers_check(ctx, OP, "class_tokens", c->class_tokens, c->n_class_tokens);
+           kr_class_tokens_check(ctx, OP, "class_tokens", c->class_tokens, c->n_class_tokens);
 }
 
 /* ---- parameters ---- */
@@ -112,8 +112,8 @@ static bool copy_tokens(kr_network *net)
     if (!copy) return kr_fail(net->ctx, KR_ERR_NOMEM, OP ": no memory for a list of class tokens");
     for (int i = 0; i < c->n_class_tokens; i++) {
         copy[i] = c->class_tokens[i];
-        net->has_markers = true;
-        net->has_length_markers |= copy[i].kind == KR_CLASS_TOKEN_MIDDLE || copy[i].kind == KR_CLASS_TOKEN_END;
+        net->has_class_tokens = true;
+        net->has_length_class_tokens |= copy[i].kind == KR_CLASS_TOKEN_MIDDLE || copy[i].kind == KR_CLASS_TOKEN_END;
     }
     c->class_tokens = copy;
     return true;
@@ -140,8 +140,8 @@ kr_network *kr_network_declare(kr_ctx *ctx, const kr_network_config *config)
     kr_arena_init(&net->arena, &ctx->memory, 1024);
     net->params = kr_params_create(ctx);
     if (net->params && copy_tokens(net) && declare(net, layers)) {
-        net->has_markers |= net->layers->has_markers;
-        net->has_length_markers |= net->layers->has_length_markers;
+        net->has_class_tokens |= net->layers->has_class_tokens;
+        net->has_length_class_tokens |= net->layers->has_length_class_tokens;
         return net;
     }
     kr_network_destroy(net);

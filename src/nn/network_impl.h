@@ -14,7 +14,7 @@ struct kr_network {
     kr_layers *layers;
     bool is_vocab;
     int64_t nw; /* width of y */
-    bool has_markers, has_length_markers;
+    bool has_class_tokens, has_length_class_tokens;
     kr_tensor *embedding_wd, *head_wd;                                              /* vocabulary; head NULL: tied */
     kr_tensor *in_proj, *in_proj_bias, *out_proj, *out_proj_bias, *class_tokens_nf; /* latent */
     kr_tensor *norm_f_d;                                                            /* NULL: none */

@@ -5,7 +5,7 @@
  * backward of the stack then need at most
  *   bytes in use + m recorded + (n - m) recomputed + n state_grad + backward
  * where backward includes the recomputed layer; with m = n there is none. The largest m that fits is used. Layers
- * differ by their streams and markers: the one with the most is measured for all.
+ * differ by their streams and class tokens: the one with the most is measured for all.
  */
 #include "nn/layers_impl.h"
 
@@ -176,7 +176,7 @@ static bool costs_of(const kr_layer_job *job, const kr_layer_load *load, int64_t
     return true;
 }
 
-/* Rows that markers of layers from v on may add. */
+/* Rows that class tokens of layers from v on may add. */
 static int64_t rows_to_come(const kr_layers *s, int64_t v)
 {
     int64_t rows = 0;
@@ -199,7 +199,7 @@ int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow
     if (s->config.recompute == KR_RECOMPUTE_NONE) return job->v;
     if (s->config.recompute == KR_RECOMPUTE_ALL) return s->nvirtual;
     const kr_layer_load load = { .nb = flow->x->dims[0],
-                                 .ns = flow->x->dims[1] + (run->has_markers ? rows_to_come(s, job->v) : 0),
+                                 .ns = flow->x->dims[1] + (run->has_class_tokens ? rows_to_come(s, job->v) : 0),
                                  .dtype = flow->x->dtype,
                                  .path = job->path,
                                  .has_state = run->call.state && !kr_state_is_initial(run->call.state),
@@ -210,7 +210,7 @@ int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow
     if (!costs_of(job, &load, run->state->batch, &costs)) return -1;
     const size_t n = (size_t)(s->nvirtual - job->v), budget = s->config.recompute_budget;
     size_t fixed = kr_tape_bytes(tape) + n * costs.state_grad + costs.backward;
-    if (run->has_markers) fixed += splice_bytes(s, job->v, &load);
+    if (run->has_class_tokens) fixed += splice_bytes(s, job->v, &load);
     const size_t all = fixed + (n - 1) * costs.recorded, least = fixed + n * costs.recomputed;
     if (all <= budget) return job->v; /* every layer is recorded, none is recomputed */
     if (!kr_require(tape->ctx, least <= budget, KR_ERR_ARG,

@@ -1,5 +1,5 @@
 /* schedule.c - which weights a virtual layer uses. */
-#include <krait/layers.h>
+#include <krait/network.h>
 
 /* v n / nv, rounded down; -1 where the product is too large to compute. */
 static int64_t stretched(int64_t v, int64_t nv, int64_t n)

@@ -419,9 +419,10 @@ static bool joins_first(kr_tape *tape, const char *op, const kr_state *first, co
                     "%s: states[%lld] has %lld slots of the family %s, but states[0] has %lld of %s", op, (long long)i,
                     (long long)state->nslots, kr_state_family(state), (long long)first->nslots,
                     kr_state_family(first)) ||
-        !kr_require(ctx, same_cursors(first, state), KR_ERR_ARG,
-                    "%s: states[%lld] and states[0] differ in what was announced, or in the markers that are due", op,
-                    (long long)i))
+        !kr_require(
+            ctx, same_cursors(first, state), KR_ERR_ARG,
+            "%s: states[%lld] and states[0] differ in what was announced, or in the class tokens still to be inserted",
+            op, (long long)i))
         return false;
     for (int64_t slot = 0; slot < state->nslots; slot++)
         if (!kr_require(ctx, kr_state_slot_is_initial(state, slot) == kr_state_slot_is_initial(first, slot), KR_ERR_ARG,
@@ -467,16 +468,6 @@ kr_state *kr_state_join(kr_tape *tape, int count, kr_state *const *states)
 
 /* ---- reading one ---- */
 
-int64_t kr_state_batch(const kr_state *state)
-{
-    return state ? state->batch : 0;
-}
-
-int64_t kr_state_slots(const kr_state *state)
-{
-    return state ? state->nslots : 0;
-}
-
 const kr_cache *kr_state_cache(const kr_state *state, int64_t slot)
 {
     return state && slot >= 0 && slot < state->nslots && kr_deferred_flush(state) ? &state->slots[slot] : NULL;
@@ -489,20 +480,15 @@ bool kr_state_slot_is_initial(const kr_state *state, int64_t slot)
     return true;
 }
 
-bool kr_state_is_initial(const kr_state *state)
+kr_state_info kr_state_info_of(const kr_state *state)
 {
-    for (int64_t s = 0; state && s < state->nslots; s++)
-        if (!kr_state_slot_is_initial(state, s)) return false;
-    return true;
-}
-
-size_t kr_state_bytes(const kr_state *state)
-{
-    size_t bytes = 0;
-    for (int64_t s = 0; state && s < state->nslots; s++)
+    kr_state_info info = { .batch = state ? state->batch : 0, .slots = state ? state->nslots : 0, .is_initial = true };
+    for (int64_t s = 0; s < info.slots; s++)
         for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++) {
             const kr_tensor *x = state->slots[s].tensors[i];
-            if (x) bytes += (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
+            if (!x) continue;
+            info.is_initial = false;
+            info.bytes += (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
         }
-    return bytes;
+    return info;
 }

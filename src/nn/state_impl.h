@@ -1,14 +1,14 @@
-/* state_impl.h - internals of a state: a cache for each slot, and the cursors of class markers. */
+/* state_impl.h - internals of a state: a cache for each slot, and the cursors of class tokens. */
 #ifndef KR_NN_STATE_IMPL_H
 #define KR_NN_STATE_IMPL_H
 
 #include "nn/block_impl.h"
 
-#include <krait/state.h>
+#include <krait/network.h>
 
 #define KR_CURSOR_MAX (INT64_C(1) << 53) /* of announced lengths and of cursors, so that sums of them fit */
 
-/* Positions of the levels of markers: outputs already emitted at each. Levels are the network's tokens, the stack's
+/* Positions of the levels of class tokens: outputs already emitted at each. Levels are the network's tokens, the stack's
  * latents, then the latents of each virtual layer. */
 typedef struct kr_cursors {
     bool is_on;       /* a length was announced */

@@ -6,7 +6,7 @@
  *   pow: g_a = g b a^(b-1), g_b = g y ln a
  * A broadcast operand's gradient is summed over the repeated axes.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 typedef struct binary_op {
     kr_rule rule;

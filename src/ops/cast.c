@@ -2,7 +2,7 @@
  *
  *   y = x, converted; backward: g_x = g_y, converted back.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 static void cast_backward(kr_back *back)
 {

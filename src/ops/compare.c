@@ -2,7 +2,7 @@
  *
  * Operands are both floats or both integers, and broadcast. There is no gradient.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 /* a and b of one type that the kernel takes. */
 static bool unify(kr_tape *tape, const char *op, kr_tensor **a, kr_tensor **b)

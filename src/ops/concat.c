@@ -1,5 +1,5 @@
 /* concat.c - concat and pad: operands copied next to each other. Gradients are the corresponding slices of g_y. */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include <stdio.h>
 

@@ -5,7 +5,7 @@
  *   past is x, and the window before it. backward: kernels/kernels.h, kr_conv_bwd_args; u is recomputed.
  * x may be a part of a wider row; it is read where it is.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #include "ops/sequences.h"
 
 enum { X, WEIGHT, BIAS, WINDOW, NIN };
@@ -164,7 +164,7 @@ static bool record(kr_tape *tape, kr_tensor *const *in, const conv_attrs *attrs,
                                   .out = out,
                                   .attrs = attrs,
                                   .attrs_bytes = sizeof *attrs };
-    return kr_record(tape, &args);
+    return kr_record_node(tape, &args, false);
 }
 
 kr_conv_out kr_causal_conv(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, kr_tensor *window,

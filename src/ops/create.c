@@ -1,5 +1,5 @@
 /* create.c - tensors out of nothing, out of the caller's memory, out of the random stream. */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include <string.h>
 

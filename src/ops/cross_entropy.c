@@ -2,7 +2,7 @@
  *
  *   logits [.. w], labels [..]:  loss = alpha sum over scored rows of -log softmax(logits)[label], alpha = 1 / scored or 1
  *   g_logits = alpha g (softmax(logits) - 1 at the label), 0 in rows that are not scored; with smoothing see
- *   kernels/args/loss_args.h.   saved: stats [rows 4], labels
+ *   kernels/kernels.h.   saved: stats [rows 4], labels
  */
 #include "ops/loss_impl.h"
 
@@ -88,7 +88,7 @@ kr_tensor *kr_cross_entropy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels,
                                     .saved = (kr_tensor *[]){ stats, own.of_r },
                                     .attrs = &at,
                                     .attrs_bytes = sizeof at };
-    return kr_record(tape, &record) ? loss : NULL;
+    return kr_record_node(tape, &record, false) ? loss : NULL;
 }
 
 kr_scores kr_accuracy(kr_tape *tape, kr_tensor *logits, kr_tensor *labels, const kr_cross_entropy_options *options)

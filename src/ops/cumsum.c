@@ -3,7 +3,7 @@
  *   cumsum: y_t = sum of x_q, q <= t (reverse: q >= t);        g_x = cumsum of g_y the other way
  *   segsum: y[t, u] = sum of x_q, u < q <= t; -inf for t < u;  g_x[q] = sum of g_y[t, u], u < q <= t
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 static kr_tensor *cumsum(kr_tape *tape, kr_tensor *x, int axis, bool reverse);
 

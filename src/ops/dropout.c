@@ -4,7 +4,7 @@
  *
  * m is a function of seed, stream and element number; it is not saved: backward computes it again.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 KR_DEFAULTS(kr_dropout_options) = { .size = sizeof(kr_dropout_options), .stream = KR_NEXT_STREAM };
 

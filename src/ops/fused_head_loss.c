@@ -237,5 +237,5 @@ kr_tensor *kr_head_cross_entropy(kr_tape *tape, kr_tensor *hidden, kr_tensor *we
     const kr_record_args record = {
         .rule = &head_rule, .n_in = NINPUTS, .in = in, .n_out = 1, .out = &loss, .n_saved = NINPUTS, .saved = saved
     };
-    return kr_record(tape, &record) ? loss : NULL;
+    return kr_record_node(tape, &record, false) ? loss : NULL;
 }

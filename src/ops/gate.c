@@ -4,7 +4,7 @@
  * x and z are often parts of one projection, so that their rows are strided; they are read in place, and their
  * gradients are written in place. An x in bf16 (autocast) is read as such.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 static void give_gradients(kr_back *back)
 {

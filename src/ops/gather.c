@@ -5,7 +5,7 @@
  *
  * Rows of a 16-bit table are copied without conversion; their gradient is accumulated in f32 and rounded once.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 static int64_t id_at(const kr_tensor *id, int64_t i)
 {

@@ -5,9 +5,9 @@
  *   a large input:     <dF/dx, d>        against (F(x + h d) - F(x - h d)) / 2h, d random in [1/2, 3/2)
  */
 #include "base/philox.h"
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
-#include <krait/gradcheck.h>
+#include <krait/ops.h>
 
 #include <math.h>
 

@@ -4,7 +4,7 @@
  *   mean = mean_group(x);  q = (mean_group((x - mean)^2) + eps)^-1/2;  y = (x - mean) q gain + bias
  *   backward: kernels/kernels.h, kr_layer_norm_bwd_args.  saved: mean, q
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 static void layer_norm_backward(kr_back *back)
 {
@@ -80,5 +80,5 @@ kr_tensor *kr_layer_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, kr_tensor
                                     .saved = saved,
                                     .attrs = &o.groups,
                                     .attrs_bytes = sizeof o.groups };
-    return kr_record(tape, &record) ? kr_store_as(tape, y, result) : NULL;
+    return kr_record_node(tape, &record, false) ? kr_store_as(tape, y, result) : NULL;
 }

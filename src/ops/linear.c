@@ -8,7 +8,7 @@
  * A 16-bit weight is read directly in both passes: no f32 copy of it is made. Its gradient is accumulated in f32 and
  * rounded once.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 enum { X, WEIGHT, BIAS };
 
@@ -138,7 +138,7 @@ static bool record(kr_tape *tape, const kr_rule *rule, product *p, int n_out, kr
                                   .out = out,
                                   .n_saved = 1,
                                   .saved = &p->operand };
-    return kr_record(tape, &args);
+    return kr_record_node(tape, &args, false);
 }
 
 kr_tensor *kr_linear(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias)
@@ -236,7 +236,7 @@ bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *
     for (int i = 0; i < count; i++) parts[i] = NULL;
     const bool is_autocast = x && weight && x->rank > 0 && tape && kr_grad_dtype(x) == KR_DTYPE_F32 &&
                              weight->dtype == KR_DTYPE_F32 && kr_autocasts_product(tape->ctx, KR_DTYPE_F32, rows_of(x));
-    if (!is_autocast) return kr_split(tape, kr_linear(tape, x, weight, bias), -1, count, sizes, parts);
+    if (!is_autocast) return kr_split(tape, kr_linear(tape, x, weight, bias), -1, count, sizes, parts) == KR_OK;
     product p = { .weight = weight, .bias = bias, .nrounded = rounded < 0 ? 0 : sizes[rounded] };
     int64_t all = 0;
     for (int i = 0; i < count; all += sizes[i++])

@@ -2,9 +2,9 @@
 #ifndef KR_OPS_LOSS_IMPL_H
 #define KR_OPS_LOSS_IMPL_H
 
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
-#include <krait/loss.h>
+#include <krait/ops.h>
 
 /* own <- options, checked against w columns of x; `name` is x's name in messages. */
 bool kr_cross_entropy_take(kr_tape *tape, const char *op, kr_cross_entropy_options *own,

@@ -4,7 +4,7 @@
  *   g_a = g b^T, g_b = a^T g (summed over broadcast batches), g_bias = column sums of g, g_c = g
  * Transposed operands are strides of the kernel, so neither direction copies an operand.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 static int64_t batch_stride(const kr_tensor *x, int axis, int rank)
 {

@@ -7,7 +7,7 @@
  * x and z are often parts of a projection, so that their rows are strided; they are read in place, and their gradients
  * are written in place. An x in bf16 (autocast) is read as such.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include "base/sized.h"
 
@@ -122,7 +122,7 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
                                     .saved = &q,
                                     .attrs = &o,
                                     .attrs_bytes = sizeof o };
-    if (!kr_record(tape, &record)) return NULL;
+    if (!kr_record_node(tape, &record, false)) return NULL;
     return is_autocast ? y : kr_store_as(tape, y, result);
 }
 

@@ -1,5 +1,5 @@
 /* ops.c - the common steps of ops: element types, axes, broadcasting. */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include <string.h>
 
@@ -85,7 +85,7 @@ kr_tensor *kr_recorded(kr_tape *tape, const kr_rule *rule, kr_tensor *y, const v
     const kr_record_args args = {
         .rule = rule, .n_in = n_in, .in = in, .n_out = 1, .out = &y, .attrs = attrs, .attrs_bytes = attrs_bytes
     };
-    return y && kr_record(tape, &args) ? y : NULL;
+    return y && kr_record_node(tape, &args, false) ? y : NULL;
 }
 
 bool kr_broadcast(kr_tape *tape, const char *op, const char *a_name, const kr_shape *a, const char *b_name,

@@ -3,7 +3,7 @@
  *   sum:  g_x = g_y, repeated        mean: g_x = g_y / count, repeated        max: g_x = g_y at the first maximum
  * Adjacent reduced axes are reduced in place; otherwise they are moved to the end first.
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 /* x with kept axes first and reduced ones last or in one run; and the shapes of the result. */
 typedef struct plan {

@@ -33,7 +33,7 @@ static bool check_marker(kr_tape *tape, const char *op, kr_tensor *marker, int64
     kr_dims d;
     return kr_bind(tape, op, &d, "seq_start:bs", marker) &&
            kr_require(tape->ctx, d.b == nb && d.s == ns, KR_ERR_SHAPE,
-                      "%s: seq_start %s must be [%lld, %lld]: a marker for each token", op, KR_TEXT_OF(marker),
+                      "%s: seq_start %s must be [%lld, %lld]: a flag for each token", op, KR_TEXT_OF(marker),
                       (long long)nb, (long long)ns) &&
            kr_require(tape->ctx, marker->dtype == KR_DTYPE_I32 || marker->dtype == KR_DTYPE_I64, KR_ERR_DTYPE,
                       "%s: seq_start %s is %s, but must be i32 or i64", op, KR_TEXT_OF(marker),

@@ -1,5 +1,5 @@
 /* shape_ops.c - views: reshape, permute, slice, split, expand, flip. The gradient is the inverse view. */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 #include <string.h>
 
@@ -216,15 +216,15 @@ static bool check_sizes(kr_tape *tape, const kr_tensor *x, int axis, int count, 
                       KR_TEXT_OF(x), (long long)x->dims[axis]);
 }
 
-bool kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *sizes, kr_tensor **parts)
+kr_status kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *sizes, kr_tensor **parts)
 {
     for (int i = 0; parts && i < count; i++) parts[i] = NULL;
     if (!kr_bind_any(tape, "split", x) ||
         !kr_require(tape->ctx, count <= 0 || (sizes && parts), KR_ERR_ARG, "split: %s is NULL",
                     sizes ? "parts" : "sizes") ||
         !kr_axis(tape, "split", x, &axis) || !check_sizes(tape, x, axis, count, sizes))
-        return false;
-    if (count == 0) return true;
+        return tape ? tape->ctx->status : KR_ERR_ARG;
+    if (count == 0) return KR_OK;
     int64_t from = 0;
     bool ok = true;
     for (int i = 0; ok && i < count; i++) {
@@ -240,9 +240,9 @@ bool kr_split(kr_tape *tape, kr_tensor *x, int axis, int count, const int64_t *s
                                     .out = parts,
                                     .attrs = &attrs,
                                     .attrs_bytes = sizeof attrs };
-    ok = ok && kr_record(tape, &record);
+    ok = ok && kr_record_node(tape, &record, false);
     for (int i = 0; !ok && i < count; i++) parts[i] = NULL;
-    return ok;
+    return tape->ctx->status;
 }
 
 /* ---- expand: g_x = g_y summed over the repeats ---- */

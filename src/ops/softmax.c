@@ -2,7 +2,7 @@
  *
  *   y = e^(x - max x) / sum;  g_x = y (g_y - <y, g_y>)         log: y = x - max x - log sum;  g_x = g_y - e^y sum(g_y)
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 static void softmax_backward(kr_back *back)
 {

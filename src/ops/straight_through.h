@@ -2,7 +2,7 @@
 #ifndef KR_OPS_STRAIGHT_THROUGH_H
 #define KR_OPS_STRAIGHT_THROUGH_H
 
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 /* The values of `value`, as value + (carrier - carrier) would be with a gradient for carrier alone: it goes to carrier
  * unchanged, none to value. The same shape and type. No copy. */

@@ -116,7 +116,8 @@ static bool enter(job *j, kr_tape *tape, const char *op, kr_tensor *outputs, kr_
            KR_REALS(tape, op, "outputs targets", &result, &j->y, &j->t);
 }
 
-kr_tensor *kr_soft_cross_entropy(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+static kr_tensor *soft_cross_entropy(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets,
+                                     const kr_loss_options *options)
 {
     job j;
     if (!enter(&j, tape, "soft_cross_entropy", outputs, targets, options, true, true)) return NULL;
@@ -136,7 +137,7 @@ kr_tensor *kr_soft_cross_entropy(kr_tape *tape, kr_tensor *outputs, kr_tensor *t
     return finish(&j, kr_neg(tape, kr_sum(tape, kr_mul(tape, t, log_p), KR_AXES(-1), false)));
 }
 
-kr_tensor *kr_bce(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+static kr_tensor *bce(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
 {
     job j;
     if (!enter(&j, tape, "bce", outputs, targets, options, true, false)) return NULL;
@@ -164,21 +165,21 @@ static kr_tensor *enter_difference(job *j, kr_tape *tape, const char *op, kr_ten
     return kr_sub(tape, scored(j, j->y, 0), scored(j, j->t, 0));
 }
 
-kr_tensor *kr_mse(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+static kr_tensor *mse(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
 {
     job j;
     kr_tensor *e = enter_difference(&j, tape, "mse", outputs, targets, options);
     return e ? finish(&j, kr_mul(tape, e, e)) : NULL;
 }
 
-kr_tensor *kr_l1_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+static kr_tensor *l1_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
 {
     job j;
     kr_tensor *e = enter_difference(&j, tape, "l1_loss", outputs, targets, options);
     return e ? finish(&j, kr_abs(tape, e)) : NULL;
 }
 
-kr_tensor *kr_huber_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+static kr_tensor *huber_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
 {
     job j;
     kr_tensor *e = enter_difference(&j, tape, "huber_loss", outputs, targets, options);
@@ -188,11 +189,32 @@ kr_tensor *kr_huber_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, 
     return finish(&j, kr_mul(tape, c, kr_sub(tape, e, kr_scale(tape, c, 0.5))));
 }
 
-kr_tensor *kr_quantile_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
+static kr_tensor *quantile_loss(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, const kr_loss_options *options)
 {
     job j;
     kr_tensor *e = enter_difference(&j, tape, "quantile_loss", outputs, targets, options);
     if (!e) return NULL;
     const double q = j.o.quantile;
     return finish(&j, kr_maximum(tape, kr_scale(tape, e, -q), kr_scale(tape, e, 1 - q)));
+}
+
+kr_tensor *kr_target_loss(kr_tape *tape, kr_loss_kind kind, kr_tensor *outputs, kr_tensor *targets,
+                          const kr_loss_options *options)
+{
+    switch (kind) {
+    case KR_LOSS_SOFT_CROSS_ENTROPY: return soft_cross_entropy(tape, outputs, targets, options);
+    case KR_LOSS_BCE: return bce(tape, outputs, targets, options);
+    case KR_LOSS_MSE: return mse(tape, outputs, targets, options);
+    case KR_LOSS_L1: return l1_loss(tape, outputs, targets, options);
+    case KR_LOSS_HUBER: return huber_loss(tape, outputs, targets, options);
+    case KR_LOSS_QUANTILE: return quantile_loss(tape, outputs, targets, options);
+    case KR_LOSS_CROSS_ENTROPY: break;
+    }
+    if (!kr_tape_ready(tape, "target_loss")) return NULL;
+    kr_fail(tape->ctx, KR_ERR_ARG,
+            kind == KR_LOSS_CROSS_ENTROPY
+                ? "target_loss: kind = %d is cross-entropy, which has labels, not targets; use kr_cross_entropy"
+                : "target_loss: kind = %d is not a kr_loss_kind",
+            (int)kind);
+    return NULL;
 }

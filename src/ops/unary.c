@@ -2,7 +2,7 @@
  *
  *   y = f(x);   backward: g_x = g_y f'(x), from x and y
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 typedef struct unary_op {
     kr_rule rule;

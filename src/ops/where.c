@@ -3,7 +3,7 @@
  *   where:     y = mask ? a : b;   g_a = mask ? g : 0,  g_b = mask ? 0 : g   (summed where broadcast)
  *   mask_fill: y = mask ? value : x;   g_x = mask ? 0 : g
  */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 
 /* a or b NULL: the scalar. Not recorded. */
 static kr_tensor *choose(kr_tape *tape, const kr_tensor *mask, const kr_tensor *a, const kr_tensor *b, double scalar,

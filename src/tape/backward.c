@@ -165,35 +165,24 @@ static kr_tensor *item(kr_back *back, const char *what, kr_tensor *const *list, 
     return list[index];
 }
 
-static kr_tensor *input(kr_back *back, int in)
-{
-    return item(back, "inputs", back->node->in, back->node->n_in, in);
-}
-
 kr_tape *kr_back_tape(kr_back *back)
 {
     return back ? back->tape : NULL;
 }
 
-kr_tensor *kr_back_grad(kr_back *back, int out)
+kr_tensor *kr_back_tensor(kr_back *back, kr_back_kind kind, int index)
 {
-    const kr_tensor *y = kr_back_out(back, out);
-    return y ? y->grad : NULL;
-}
-
-kr_tensor *kr_back_in(kr_back *back, int in)
-{
-    return back ? input(back, in) : NULL;
-}
-
-kr_tensor *kr_back_out(kr_back *back, int out)
-{
-    return back ? item(back, "outputs", back->node->out, back->node->n_out, out) : NULL;
-}
-
-kr_tensor *kr_back_saved(kr_back *back, int saved)
-{
-    return back ? item(back, "saved tensors", back->node->saved, back->node->n_saved, saved) : NULL;
+    if (!back) return NULL;
+    const kr_node *node = back->node;
+    const kr_tensor *y;
+    switch (kind) {
+    case KR_BACK_IN: return item(back, "inputs", node->in, node->n_in, index);
+    case KR_BACK_OUT: return item(back, "outputs", node->out, node->n_out, index);
+    case KR_BACK_SAVED: return item(back, "saved tensors", node->saved, node->n_saved, index);
+    case KR_BACK_GRAD: y = item(back, "outputs", node->out, node->n_out, index); return y ? y->grad : NULL;
+    }
+    kr_fail(back->ctx, KR_ERR_ARG, "back: kind = %d is not a kr_back_kind", (int)kind);
+    return NULL;
 }
 
 const void *kr_back_attrs(kr_back *back)

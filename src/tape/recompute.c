@@ -115,20 +115,21 @@ static bool record(kr_tape *tape, const recipe *r, int n_in, kr_tensor *const *i
                           true);
 }
 
-bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
-                   kr_tensor **out)
+kr_status kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in, int n_out,
+                        kr_tensor **out)
 {
     for (int i = 0; out && i < n_out; i++) out[i] = NULL;
-    if (!kr_tape_ready(tape, "checkpoint")) return false;
+    if (!tape) return KR_ERR_ARG;
     kr_ctx *ctx = tape->ctx;
+    if (!kr_tape_ready(tape, "checkpoint")) return ctx->status;
     if (!kr_require(ctx, fn && out && n_in >= 0 && (in || n_in == 0), KR_ERR_ARG, "checkpoint: %s is NULL",
                     !fn   ? "fn"
                     : out ? "in"
                           : "out"))
-        return false;
+        return ctx->status;
     if (!kr_require(ctx, n_out >= 1 && n_out <= KR_KEEP_MAX, KR_ERR_ARG,
-                    "checkpoint: nout = %d, but must be from 1 to %d", n_out, KR_KEEP_MAX))
-        return false;
+                    "checkpoint: n_out = %d, but must be from 1 to %d", n_out, KR_KEEP_MAX))
+        return ctx->status;
     const recipe r = { fn, user, ctx->seed, ctx->stream };
     const bool recording = tape->recording, saw_before = tape->saw_grad;
     kr_tensor **keep[KR_KEEP_MAX];
@@ -144,7 +145,7 @@ bool kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr
     const bool saw = tape->saw_grad;
     tape->saw_grad = saw || saw_before;
     if (recording) tape->lists_reads = false;
-    const bool ok = !kr_ctx_failed(ctx) && (!recording || !saw || record(tape, &r, n_in, in, n_out, out));
+    if (!kr_ctx_failed(ctx) && recording && saw) record(tape, &r, n_in, in, n_out, out);
     if (recording) end_reads(tape);
-    return ok;
+    return ctx->status;
 }

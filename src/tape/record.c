@@ -116,18 +116,21 @@ static bool check_lists(kr_ctx *ctx, const kr_record_args *args)
     return kr_require(ctx, ok, KR_ERR_ARG, "%s: a list to record is NULL or its count negative", args->rule->name);
 }
 
-bool kr_record(kr_tape *tape, const kr_record_args *args)
+kr_status kr_record(kr_tape *tape, const kr_record_args *args)
 {
+    if (!tape) return KR_ERR_ARG;
     if (!kr_tape_ready(tape, "record") ||
         !kr_require(tape->ctx, args && args->rule && args->rule->name && args->rule->backward, KR_ERR_ARG,
                     "record: %s is NULL",
                     !args         ? "args"
                     : !args->rule ? "args.rule"
                                   : "the rule's name or backward"))
-        return false;
-    return kr_tape_ready(tape, args->rule->name) && check_lists(tape->ctx, args) &&
-           KR_RESERVED(tape->ctx, args->rule->name, "kr_record_args", args) &&
-           KR_RESERVED(tape->ctx, args->rule->name, "kr_rule", args->rule) && kr_record_node(tape, args, false);
+        return tape->ctx->status;
+    const bool ok = kr_tape_ready(tape, args->rule->name) && check_lists(tape->ctx, args) &&
+                    KR_RESERVED(tape->ctx, args->rule->name, "kr_record_args", args) &&
+                    KR_RESERVED(tape->ctx, args->rule->name, "kr_rule", args->rule) &&
+                    kr_record_node(tape, args, false);
+    return ok ? KR_OK : tape->ctx->status;
 }
 
 kr_tensor *kr_detach(kr_tape *tape, kr_tensor *x)

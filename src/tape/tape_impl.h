@@ -101,7 +101,8 @@ bool kr_bind_any(kr_tape *tape, const char *op, const kr_tensor *x);
 /* A view on x's data: `shape` by `strides`, beginning `offset` elements after x's first. No gradient is recorded. */
 kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, const int64_t *strides, int64_t offset);
 
-/* kr_record; with `force` even if no input requires a gradient. */
+/* kr_record for the library's own ops: args and rule are not checked. With `force` it records even if no input requires a
+ * gradient. */
 bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force);
 
 /* In a checkpoint: notes that x was read, if it is a parameter or shows one. False after an error. */

@@ -58,17 +58,11 @@ int64_t kr_tokenizer_size(const kr_tokenizer *tok)
     return tok ? tok->size : 0;
 }
 
-const char *kr_tokenizer_token(const kr_tokenizer *tok, int32_t id, size_t *bytes)
+kr_token_info kr_tokenizer_token_info(const kr_tokenizer *tok, int32_t id)
 {
     const kr_token *token = tok ? kr_token_of(tok, id) : NULL;
-    if (bytes) *bytes = token ? token->bytes : 0;
-    return token ? token->text : NULL;
-}
-
-bool kr_tokenizer_is_special(const kr_tokenizer *tok, int32_t id)
-{
-    const kr_token *token = tok ? kr_token_of(tok, id) : NULL;
-    return token && token->is_special;
+    if (!token) return (kr_token_info){ .text = NULL };
+    return (kr_token_info){ .text = token->text, .bytes = token->bytes, .is_special = token->is_special };
 }
 
 int32_t kr_tokenizer_find(const kr_tokenizer *tok, const char *text)

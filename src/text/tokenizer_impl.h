@@ -14,7 +14,7 @@
 #include "text/regex.h"
 #include "text/token_maps.h"
 
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 
 KR_DECLARE_DEFAULTS(kr_encode_options);
 

@@ -1,9 +1,9 @@
-/* lr.c - learning rates as functions of the step; <krait/lr.h> has the formulas. */
+/* lr.c - learning rates as functions of the step; <krait/train.h> has the formulas. */
 #include "base/ctx_impl.h"
 #include "base/names.h"
 #include "base/sized.h"
 
-#include <krait/lr.h>
+#include <krait/train.h>
 
 #include <math.h>
 

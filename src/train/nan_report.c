@@ -175,7 +175,7 @@ static void put_token(text *t, const kr_batch *b, const kr_tensor *stream, int64
     const int64_t nd = kr_dim_of(stream, -1), ns = kr_dim_of(stream, 1), at = flat / nd;
     const kr_tensor *input = b->ids_bs ? b->ids_bs : b->x_bsf;
     put(t, "row %lld, token %lld", (long long)(at / ns), (long long)(at % ns));
-    if (kr_dim_of(input, 1) != ns) return; /* there are markers between the tokens */
+    if (kr_dim_of(input, 1) != ns) return; /* there are class tokens between the tokens */
     if (b->ids_bs) {
         put(t, " (id %.0f)", element(b->ids_bs, at));
         return;

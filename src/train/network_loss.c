@@ -8,6 +8,8 @@
 #include "ops/loss_impl.h"
 #include "ops/sequences.h"
 
+#include <krait/train.h>
+
 #define OP "network.loss"
 
 KR_DEFAULTS(kr_loss_call) = { .size = sizeof(kr_loss_call), .ignore_index = -100, .huber_delta = 1, .quantile = 0.5 };
@@ -52,9 +54,8 @@ static bool check_operands(kr_ctx *ctx, const kr_network *net, const kr_loss_cal
 static bool can_shift(kr_ctx *ctx, const kr_network *net, const kr_loss_call *c)
 {
     return kr_require(ctx, net->is_vocab, KR_ERR_ARG, OP ": labels is NULL, but only ids have a next token") &&
-           kr_require(ctx, !net->has_markers, KR_ERR_ARG,
-                      OP
-                      ": labels is NULL, but class markers stand between the tokens; give a label for each output") &&
+           kr_require(ctx, !net->has_class_tokens, KR_ERR_ARG,
+                      OP ": labels is NULL, but the network inserts class tokens; give a label for each output") &&
            kr_require(ctx, !c->call->last_logits_only, KR_ERR_ARG,
                       OP ": labels is NULL, but the last token has no next one");
 }
@@ -146,14 +147,7 @@ static kr_tensor *targeted(kr_tape *tape, const kr_loss_call *c, kr_tensor *y, k
     o.huber_delta = c->huber_delta;
     o.quantile = c->quantile;
     o.n_scored = &scores->scored;
-    switch (c->kind) {
-    case KR_LOSS_SOFT_CROSS_ENTROPY: return kr_soft_cross_entropy(tape, y, c->targets, &o);
-    case KR_LOSS_BCE: return kr_bce(tape, y, c->targets, &o);
-    case KR_LOSS_L1: return kr_l1_loss(tape, y, c->targets, &o);
-    case KR_LOSS_HUBER: return kr_huber_loss(tape, y, c->targets, &o);
-    case KR_LOSS_QUANTILE: return kr_quantile_loss(tape, y, c->targets, &o);
-    default: return kr_mse(tape, y, c->targets, &o);
-    }
+    return kr_target_loss(tape, c->kind, y, c->targets, &o);
 }
 
 kr_loss_out kr_network_loss(kr_tape *tape, const kr_network *net, const kr_loss_call *call)

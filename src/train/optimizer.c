@@ -280,19 +280,10 @@ bool kr_optimizer_ready(const kr_optimizer *opt)
     return opt && !kr_ctx_failed(opt->ctx);
 }
 
-int64_t kr_optimizer_steps(const kr_optimizer *opt)
+kr_optimizer_stats kr_optimizer_stats_of(const kr_optimizer *opt)
 {
-    return opt ? opt->step : 0;
-}
-
-double kr_optimizer_grad_norm(const kr_optimizer *opt)
-{
-    return opt ? opt->grad_norm : 0;
-}
-
-size_t kr_optimizer_bytes(const kr_optimizer *opt)
-{
-    return opt ? opt->state_bytes : 0;
+    if (!opt) return (kr_optimizer_stats){ 0 };
+    return (kr_optimizer_stats){ .steps = opt->step, .grad_norm = opt->grad_norm, .bytes = opt->state_bytes };
 }
 
 void *kr_slot_weights(const kr_optimizer_slot *slot)

@@ -11,7 +11,7 @@
 #include "kernels/args/optimizer_args.h"
 #include "tape/tape_impl.h"
 
-#include <krait/optimizer.h>
+#include <krait/train.h>
 
 typedef struct kr_optimizer_part {
     kr_optimizer_kind kind;    /* by which rule it is stepped */

@@ -1,4 +1,4 @@
-/* test_alloc.c - counted allocation: figures, alignment, the user's hooks, and the injected refusal. */
+/* test_alloc.c - counted allocation: figures, alignment, the user's hooks, and injected failures. */
 #include "base/alloc.h"
 #include "tests/harness.h"
 
@@ -48,7 +48,7 @@ TEST(the_nth_allocation_fails_and_only_that)
             CHECK((p == NULL) == (i == n), "with fail_in %zu allocation %zu is %s", n, i, p ? "given" : "refused");
             kr_memory_free(&memory, p, 10);
         }
-        CHECK(memory.stats.total_blocks == 7 && memory.stats.live_bytes == 0, "a refusal is counted");
+        CHECK(memory.stats.total_blocks == 7 && memory.stats.live_bytes == 0, "a failure is counted");
     }
 }
 
@@ -56,7 +56,7 @@ typedef struct journal {
     int nallocs, nfrees;
     size_t last_bytes, last_align;
     bool refuse;
-    _Alignas(64) char room[256];
+    _Alignas(64) char buffer[256];
 } journal;
 
 static void *journal_alloc(void *user, size_t bytes, size_t align)
@@ -65,28 +65,29 @@ static void *journal_alloc(void *user, size_t bytes, size_t align)
     j->nallocs++;
     j->last_bytes = bytes;
     j->last_align = align;
-    return j->refuse || bytes > sizeof j->room ? NULL : j->room;
+    return j->refuse || bytes > sizeof j->buffer ? NULL : j->buffer;
 }
 
 static void journal_free(void *user, void *p)
 {
     journal *j = user;
-    j->nfrees += p == j->room;
+    j->nfrees += p == j->buffer;
 }
 
-TEST(hooks_are_used_and_their_refusal_is_passed_on)
+TEST(hooks_are_used_and_their_failure_is_passed_on)
 {
     journal j = { .nallocs = 0 };
     kr_memory memory;
     kr_memory_init(&memory, &(kr_allocator){ journal_alloc, journal_free, &j });
     void *p = kr_memory_alloc(&memory, 200);
-    CHECK(p == j.room && j.last_bytes == 200 && j.last_align == 64, "asked for %zu at %zu", j.last_bytes, j.last_align);
+    CHECK(p == j.buffer && j.last_bytes == 200 && j.last_align == 64, "asked for %zu at %zu", j.last_bytes,
+          j.last_align);
     kr_memory_free(&memory, p, 200);
     CHECK(j.nallocs == 1 && j.nfrees == 1, "%d allocations, %d frees", j.nallocs, j.nfrees);
     j.refuse = true;
     CHECK(kr_memory_alloc(&memory, 8) == NULL && kr_memory_alloc_zeroed(&memory, 8) == NULL,
-          "a refusal is not passed on");
-    CHECK(memory.stats.total_blocks == 1 && memory.stats.live_blocks == 0, "a refusal is counted");
+          "a failure is not passed on");
+    CHECK(memory.stats.total_blocks == 1 && memory.stats.live_blocks == 0, "a failure is counted");
 }
 
 TEST(absurd_sizes_are_refused)

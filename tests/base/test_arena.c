@@ -1,4 +1,4 @@
-/* test_arena.c - bump allocation: alignment, marks, exact figures, refusals, and reuse. */
+/* test_arena.c - bump allocation: alignment, marks, exact figures, failures, and reuse. */
 #include "base/arena.h"
 #include "base/poison.h"
 #include "tests/harness.h"
@@ -170,8 +170,8 @@ TEST(reset_joins_the_blocks)
     CHECK(memory.stats.live_bytes == 0, "%zu bytes left", memory.stats.live_bytes);
 }
 
-/* The n-th request for a block is refused: that allocation gives NULL, all else goes on. */
-TEST(a_refusal_leaves_the_arena_whole)
+/* The n-th request for a block is refused: that allocation gives NULL, and the arena stays usable. */
+TEST(a_failure_leaves_the_arena_intact)
 {
     for (size_t n = 1; n < 12; n++) {
         kr_memory memory;

@@ -1,6 +1,6 @@
 /* test_arena_device.c - arenas over memory that the processor cannot touch: what they know of their blocks lies apart.
  *
- * The far memory of these tests is addresses without memory behind them: an arena that touched one would fault.
+ * The device memory of these tests is addresses without memory behind them: an arena that touched one would fault.
  */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
@@ -16,13 +16,13 @@ typedef struct device_memory {
     size_t used;
 } device_memory;
 
-static const size_t room = (size_t)1 << 30;
+static const size_t capacity = (size_t)1 << 30;
 
 static void *alloc(void *user, size_t bytes, size_t align)
 {
     device_memory *m = user;
     m->used = (m->used + align - 1) / align * align;
-    if (bytes > room - m->used) return NULL;
+    if (bytes > capacity - m->used) return NULL;
     void *p = m->base + m->used;
     m->used += bytes;
     return p;
@@ -43,7 +43,7 @@ static void zero(void *user, void *p, size_t bytes)
 
 static void set_up(device_memory *m)
 {
-    m->base = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m->base = mmap(NULL, capacity, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     m->used = 0;
     kr_memory_init(&m->host, NULL);
     kr_memory_init(&m->device_memory, &(kr_allocator){ alloc, release, m });
@@ -53,9 +53,9 @@ static void set_up(device_memory *m)
 
 static void tear_down(device_memory *m)
 {
-    CHECK(m->device_memory.stats.live_bytes == 0 && m->host.stats.live_bytes == 0, "%zu far and %zu near bytes left",
+    CHECK(m->device_memory.stats.live_bytes == 0 && m->host.stats.live_bytes == 0, "%zu device and %zu host bytes left",
           m->device_memory.stats.live_bytes, m->host.stats.live_bytes);
-    munmap(m->base, room);
+    munmap(m->base, capacity);
 }
 
 static size_t rounded(size_t bytes)
@@ -69,7 +69,8 @@ TEST(device_memory_is_known_as_such)
     device_memory m;
     kr_memory_init(&host, NULL);
     set_up(&m);
-    CHECK(kr_memory_is_host(&host) && !kr_memory_is_host(&m.device_memory), "near and far are mistaken for each other");
+    CHECK(kr_memory_is_host(&host) && !kr_memory_is_host(&m.device_memory),
+          "host and device are mistaken for each other");
     tear_down(&m);
 }
 
@@ -119,14 +120,14 @@ TEST(apart_marks_and_pointers)
 }
 
 /* Several blocks become one of the peak's size; both memories refuse in turn without loss. */
-TEST(apart_reset_and_refusals)
+TEST(reset_and_failures_of_device_memory)
 {
     for (size_t n = 0;; n++) {
         device_memory m;
         kr_arena arena;
         set_up(&m);
         kr_arena_init_device(&arena, &m.device_memory, &m.host, 4096);
-        m.host.fail_in = n; /* of far memory too, which is beside it */
+        m.host.fail_in = n; /* of device memory too, which is counted with it */
         bool refused = false;
         for (int i = 0; i < 20; i++) refused = !kr_arena_alloc(&arena, 3000) || refused;
         m.host.fail_in = 0;

@@ -1,6 +1,6 @@
-/* test_device_heap.c - a heap whose notes lie apart from its memory, against a shadow of what should be; refusals; reset.
+/* test_device_heap.c - a heap whose notes lie apart from its memory, against a model of the expected state; errors; reset.
  *
- * A near memory with a `zero` of its own stands in for one that the processor cannot touch: what the heap hands out is
+ * A host memory with its own `zero` stands in for one that the processor cannot touch: what the heap hands out is
  * filled by the tests, which then see whether anything else wrote there.
  */
 #include "base/device_heap.h"
@@ -29,7 +29,7 @@ static memories make_memories(void)
 
 static void check_empty(const memories *m)
 {
-    CHECK(m->device_memory.stats.live_bytes == 0 && m->device_memory.stats.live_blocks == 0, "%zu far bytes left",
+    CHECK(m->device_memory.stats.live_bytes == 0 && m->device_memory.stats.live_blocks == 0, "%zu device bytes left",
           m->device_memory.stats.live_bytes);
     CHECK(m->host.stats.live_bytes == 0 && m->host.stats.live_blocks == 0, "%zu near bytes left",
           m->host.stats.live_bytes);
@@ -161,8 +161,8 @@ TEST(large_and_absurd_requests)
     check_empty(&m);
 }
 
-/* Every allocation refused once, of either memory: nothing is lost, and the heap goes on. */
-TEST(refusals)
+/* Every allocation refused once, of either memory: nothing is lost, and the heap stays usable. */
+TEST(errors)
 {
     for (int which = 0; which < 2; which++) {
         for (size_t n = 1;; n++) {

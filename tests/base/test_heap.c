@@ -133,7 +133,7 @@ TEST(reset_frees_all_and_joins_chunks)
     CHECK(memory.stats.live_bytes == 0, "%zu bytes left", memory.stats.live_bytes);
 }
 
-TEST(a_refusal_leaves_the_heap_whole)
+TEST(a_failure_leaves_the_heap_intact)
 {
     for (size_t n = 1; n < 8; n++) {
         kr_memory memory;

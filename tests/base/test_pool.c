@@ -168,7 +168,7 @@ TEST(two_pools_work_side_by_side)
     destroy(&second_memory, second);
 }
 
-TEST(refusals)
+TEST(errors)
 {
     kr_memory memory;
     kr_memory_init(&memory, NULL);

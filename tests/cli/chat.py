@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""talk.py KRAIT MODEL FOLDER - krait generate at a terminal; a line "pass NAME" or "FAIL NAME: WHY" for each claim."""
+"""chat.py KRAIT MODEL FOLDER - krait generate at a terminal; a line "pass NAME" or "FAIL NAME: WHY" for each claim."""
 import fcntl
 import os
 import pty
@@ -18,19 +18,19 @@ def claim(name, holds, why=""):
 
 
 def answer(*options):
-    """What the program prints when it is not a talk."""
+    """What the program prints outside a chat."""
     return subprocess.run([krait, "generate", model, *options], stdin=subprocess.DEVNULL, capture_output=True).stdout
 
 
-class Talk:
-    """A talk whose terminal is its stdin and stderr; stdout goes to a file, or to the terminal too."""
+class Chat:
+    """A chat whose terminal is its stdin and stderr; stdout goes to a file, or to the terminal too."""
 
     def __init__(self, *options, shows=False):
         self.master, slave = pty.openpty()
         settings = termios.tcgetattr(slave)
         settings[3] &= ~termios.ECHO
         termios.tcsetattr(slave, termios.TCSANOW, settings)
-        self.out = open(path("talk.out"), "wb+")
+        self.out = open(path("chat.out"), "wb+")
 
         def own_terminal():
             os.setsid()
@@ -81,68 +81,68 @@ class Talk:
         return status
 
 
-talk = Talk("-n", "5")
-greeting = talk.wait_for(b"> ")
+chat = Chat("-n", "5")
+greeting = chat.wait_for(b"> ")
 claim("greeting", greeting is not None and b"/help" in greeting, greeting)
-said, _ = talk.say(b"Krait")
+said, _ = chat.say(b"Krait")
 claim("answer", said == answer("-p", "Krait", "-n", "5"), said)
-more, _ = talk.say(b"")
-claim("an empty line goes on", said + more == answer("-p", "Krait", "-n", "10"), more)
-_, shown = talk.say(b"/save " + path("a state").encode())
+more, _ = chat.say(b"")
+claim("an empty line continues", said + more == answer("-p", "Krait", "-n", "10"), more)
+_, shown = chat.say(b"/save " + path("a state").encode())
 claim("save", b"saved" in shown, shown)
-after, _ = talk.say(b"and more")
+after, _ = chat.say(b"and more")
 want = answer("--load-state", path("a state"), "-p", "\nand more", "-n", "5")
 claim("a second line", after == want, "%r, not %r" % (after, want))
-_, shown = talk.say(b"/load " + path("a state").encode())
-again, _ = talk.say(b"and more")
+_, shown = chat.say(b"/load " + path("a state").encode())
+again, _ = chat.say(b"and more")
 claim("load", again == want and b"loaded" in shown, "%r, not %r" % (again, want))
-_, shown = talk.say(b"/reset")
+_, shown = chat.say(b"/reset")
 claim("reset", shown == b"", shown)
-said, _ = talk.say(b"Krait")
+said, _ = chat.say(b"Krait")
 claim("answer after reset", said == answer("-p", "Krait", "-n", "5"), said)
 for line, part in ((b"/help", b"/save FILE"), (b"/nonsense", b"unknown command /nonsense"), (b"/save", b"needs the name of a file"),
                    (b"/load", b"needs the name of a file"), (b"/load no/such", b"no/such"), (b"/save no/such/state", b"no/such/state"),
                    (b"/loads x", b"unknown command /loads x")):
-    said, shown = talk.say(line)
+    said, shown = chat.say(line)
     claim(line.decode(), part in shown and not said, shown)
-talk.say(b"/reset")
-said, _ = talk.say(b"//x")
+chat.say(b"/reset")
+said, _ = chat.say(b"//x")
 claim("a line with /", said == answer("-p", "/x", "-n", "5"), said)
-talk.send(b"half a line\x03")
-claim("Ctrl-C at the prompt", talk.wait_for(b"> ") is not None)
-talk.say(b"/reset")
-said, _ = talk.say(b"Krait")
+chat.send(b"half a line\x03")
+claim("Ctrl-C at the prompt", chat.wait_for(b"> ") is not None)
+chat.say(b"/reset")
+said, _ = chat.say(b"Krait")
 claim("what Ctrl-C threw away", said == answer("-p", "Krait", "-n", "5"), said)
-status = talk.end()
+status = chat.end()
 claim("Ctrl-D", status == 0, status)
 
-talk = Talk("-n", "-1", "--save-state", path("end"), "--ids", "--stats")
-talk.wait_for(b"> ")
-talk.send(b"1 2 3\n")
+chat = Chat("-n", "-1", "--save-state", path("end"), "--ids", "--stats")
+chat.wait_for(b"> ")
+chat.send(b"1 2 3\n")
 time.sleep(0.5)
-talk.send(b"\x03")
-shown = talk.wait_for(b"> ")
+chat.send(b"\x03")
+shown = chat.wait_for(b"> ")
 claim("Ctrl-C ends an answer", shown is not None and b"interrupted" in shown, shown)
-said, shown = talk.say(b"x")
+said, shown = chat.say(b"x")
 claim("not a number", b"'x' is not a token id" in shown, shown)
-status = talk.end(b"/quit\n")
+status = chat.end(b"/quit\n")
 claim("quit", status == 0, status)
 claim("state at the end", os.path.getsize(path("end")) > 0)
 
-talk = Talk("-n", "4", "--logit-bias", "65=1000", shows=True)
-talk.wait_for(b"> ")
-_, shown = talk.say(b"x")
+chat = Chat("-n", "4", "--logit-bias", "65=1000", shows=True)
+chat.wait_for(b"> ")
+_, shown = chat.say(b"x")
 claim("a line break after an answer", shown == b"AAAA\r\n", shown)
-_, shown = talk.say(b"")
+_, shown = chat.say(b"")
 claim("a line break after another", shown == b"AAAA\r\n", shown)
-talk.end()
+chat.end()
 
-talk = Talk("-n", "4")
-talk.wait_for(b"> ")
-said, shown = talk.say(b"")
+chat = Chat("-n", "4")
+chat.wait_for(b"> ")
+said, shown = chat.say(b"")
 claim("an empty beginning", b"the prompt is empty" in shown and not said, shown)
-talk.end()
+chat.end()
 
-talk = Talk("--samples", "2")
-claim("samples", talk.wait_for(b"a chat has one sample") is not None)
-claim("samples: status", talk.end(b"") == 2)
+chat = Chat("--samples", "2")
+claim("samples", chat.wait_for(b"a chat has one sample") is not None)
+claim("samples: status", chat.end(b"") == 2)

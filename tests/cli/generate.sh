@@ -185,10 +185,10 @@ equal "logprobs of ids" "$(cut -f 1,4 "$out" | sort | uniq -c | tr -s ' \t' ' ')
 split() { # NAME OPTION...
     local name=$1 n bad=
     shift
-    run generate "$model" -p "A talk" -n 12 "$@"
+    run generate "$model" -p "A chat" -n 12 "$@"
     cp "$out" "$work/want"
     for n in 0 1 2 3 5 11; do
-        run generate "$model" -p "A talk" -n $n --save-state "$work/state" "$@"
+        run generate "$model" -p "A chat" -n $n --save-state "$work/state" "$@"
         cp "$out" "$work/got"
         run generate "$model" --load-state "$work/state" -n $((12 - n)) "$@"
         cat "$out" >>"$work/got"
@@ -254,7 +254,7 @@ run generate "$model" --ids --load-state "$work/state" -n 5
 rest=$(cat "$out")
 if [ "$count" -lt 20000 ]; then
     run generate "$model" --ids -p "$prompt" -n $((count + 5))
-    equal "interrupt: goes on" "$done_so_far $rest" "$(cat "$out")"
+    equal "interrupt: resumed" "$done_so_far $rest" "$(cat "$out")"
 fi
 rm -f "$work/state"
 interrupted generate "$model" - --echo --save-state "$work/state"
@@ -293,9 +293,9 @@ usage bad_count "^krait: generate: --max-tokens is '-2', but must be a whole num
 usage bad_temperature "^krait: generate: --temperature is '-1', but must be a number of at least 0$" "$model" -p A --temperature -1
 usage bad_dtype "^krait: generate: --dtype is 'f8', but must be one of stored\|f32\|bf16\|f16$" "$model" -p A --dtype f8
 usage bad_samples "^krait: generate: --samples is '0', but must be" "$model" -p A --samples 0
-refuses bad_top_p 'top_p' "$model" -p A --top-p 1.5
-refuses bad_min_p 'min_p' "$model" -p A --min-p 1.5
-refuses bad_penalty 'repetition_penalty' "$model" -p A --repetition-penalty 0
+usage bad_top_p '^krait: generate: --top-p is 1.5, but must be above 0 and at most 1' "$model" -p A --top-p 1.5
+usage bad_min_p '^krait: generate: --min-p is 1.5, but must be from 0 to 1' "$model" -p A --min-p 1.5
+usage bad_penalty '^krait: generate: --repetition-penalty is 0, but must be above 0' "$model" -p A --repetition-penalty 0
 refuses bad_bias_id '256' "$model" -p A --logit-bias 256=1
 refuses bad_isa 'isa.*sse9|sse9.*isa' "$model" -p A --isa sse9
 refuses no_folder '^krait: .*cannot open .*no/such/config.json: no such file or directory$' no/such -p A

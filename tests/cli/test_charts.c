@@ -1,6 +1,6 @@
 /* test_charts.c - axes with ticks that people like, whatever the values; and charts that stay inside their frames. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 #include "cli/report/axis.h"
 #include "cli/report/chart_svg.h"

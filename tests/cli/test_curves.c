@@ -2,7 +2,7 @@
  * file that does harm. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/report/curves.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 #include <fcntl.h>
 

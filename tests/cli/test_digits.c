@@ -1,6 +1,6 @@
 /* test_digits.c - drawn digits: the same bytes for the same seed, all classes, files and sources, and how hard they are. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 #include "lab/digits.h"
 #include "lab/tasks.h"
@@ -161,7 +161,7 @@ TEST(digits_files_are_what_the_source_has)
     kr_ctx_destroy(ctx);
 }
 
-TEST(digits_refusals)
+TEST(digits_errors)
 {
     ctx = kr_test_ctx(1, NULL);
     begin_folder();

@@ -1,7 +1,7 @@
-/* test_metrics.c - metrics.csv: lines, thinning, and going on behind a step. */
+/* test_metrics.c - metrics.csv: lines, thinning, and resuming after a step. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/common/metrics.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/harness.h"
 
 #include <math.h>

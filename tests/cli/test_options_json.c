@@ -1,7 +1,7 @@
 /* test_options_json.c - values of every kind go into a JSON file and come back the same; the line wins over the file. */
 #define _POSIX_C_SOURCE 200809L
 #include "cli/common/options_json.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/harness.h"
 
 #define HOLDS(...) CHECK((__VA_ARGS__), "%s", #__VA_ARGS__)

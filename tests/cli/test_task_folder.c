@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "lab/task_folder.h"
 #include "cli/common/cli_files.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 static void write_text(const char *path, const char *text)
 {
@@ -62,7 +62,7 @@ TEST(task_folder_set_aside_and_removed)
           "the run is not all there");
     CHECK(cli_exists(in_folder("notes.txt")) && files_in_folder(false) == 2, "%d files are left",
           files_in_folder(false));
-    CHECK(task_folder_begin("test", folder, false), "a run that was set aside is in nobody's way");
+    CHECK(task_folder_begin("test", folder, false), "a run that was set aside does not interfere");
     make_run();
     CHECK(task_folder_set_aside(folder, 3), "the same seed again takes the place of the first");
     make_run();

@@ -143,7 +143,7 @@ TEST(modular_parts_make_all_sums)
     kr_ctx_destroy(ctx);
 }
 
-TEST(task_refusals)
+TEST(task_errors)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     lab_task task = lab_task_of(LAB_TASK_ROTOR);

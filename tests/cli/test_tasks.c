@@ -6,7 +6,7 @@
  * limits are held.
  */
 #include "tests/harness.h"
-#include "tests/nn/tasks.h"
+#include "tests/nn/task_sets.h"
 
 enum { NB = TASK_EVAL_ROWS, NS = TASK_LENGTH, EACH = TASK_MIXED };
 

@@ -67,7 +67,7 @@ equal "no eos" "$(wc -l <"$out")" 3
 run generate "$model" -p Hi -n 5 --logit-bias 257=1000 --stats
 if grep -qE '^finish +stop id$' "$err" && grep -qE '^prompt +3 tokens' "$err"; then pass; else fail "eos stats" "$(cat "$err")"; fi
 
-# The state goes on in the middle of a text: nothing is put before it again.
+# The state continues in the middle of a text: nothing is put before it again.
 run generate "$model" -p Hi -n 0 --save-state "$work/state"
 text "after a state" "256 72 105 33" --load-state "$work/state" -p "!"
 

@@ -1,7 +1,7 @@
 /* test_csv_columns.c - tables with missing values and scales: what is filled in, what is scored, which rows the numbers come
  * from, and the numbers as a file. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/data/corpus.h"
 
 static kr_ctx *ctx;
@@ -136,7 +136,7 @@ TEST(csv_last_values_are_found_from_anywhere)
     end();
 }
 
-/* A row that is not known is predicted by nobody. */
+/* An unknown row is not a target. */
 TEST(csv_missing_is_not_scored)
 {
     begin();
@@ -273,7 +273,7 @@ TEST(csv_scales_as_a_file)
     end();
 }
 
-TEST(csv_scales_refusals)
+TEST(csv_scales_errors)
 {
     static const struct {
         const char *json, *text;

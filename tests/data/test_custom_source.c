@@ -155,7 +155,7 @@ TEST(custom_callbacks_that_fail_or_answer_wrong)
     kr_ctx_destroy(c.ctx);
 }
 
-TEST(custom_source_refusals)
+TEST(custom_source_errors)
 {
     counting c = { .ctx = kr_test_ctx(1, NULL) };
     const kr_source_info good = { .count = 4, .n_ids = 5, .predict_next = true };

@@ -1,6 +1,6 @@
 /* test_data.c - each kind of source: what its positions hold, and that much text gives the ids of the whole. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/data/corpus.h"
 
 static kr_ctx *ctx;

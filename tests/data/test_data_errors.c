@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "tests/data/corpus.h"
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/error_tests.h"
 
 static char path[512], image_text[1200];
@@ -44,7 +44,7 @@ static const char *token_file(size_t at, uint64_t value, int bytes, size_t lengt
     return with(image, length ? length : whole.bytes);
 }
 
-TEST(token_file_refusals)
+TEST(token_file_errors)
 {
     begin();
     begin_folder();
@@ -94,9 +94,23 @@ TEST(token_file_refusals)
     end();
 }
 
+TEST(source_open_refusals)
+{
+    begin();
+    kr_source_options o;
+    kr_source_options_init(&o);
+    REFUSED(KR_ERR_ARG, "source.open: the options are NULL; they say what to open", kr_source_open(ctx, NULL));
+    REFUSED(KR_ERR_ARG, "cannot open a file: path is NULL", kr_source_open(ctx, &o));
+    o.format = KR_SOURCE_FORMAT_CSV;
+    REFUSED(KR_ERR_ARG, "csv: path is NULL", kr_source_open(ctx, &o));
+    o.format = (kr_source_format)7;
+    REFUSED(KR_ERR_ARG, "source.open: format = 7 is not a kr_source_format", kr_source_open(ctx, &o));
+    end();
+}
+
 /* ---- text ---- */
 
-TEST(text_refusals)
+TEST(text_errors)
 {
     begin();
     begin_folder();
@@ -130,7 +144,7 @@ TEST(text_refusals)
 
 /* ---- tables ---- */
 
-TEST(table_refusals)
+TEST(table_errors)
 {
     begin();
     begin_folder();
@@ -171,7 +185,7 @@ TEST(table_refusals)
 
 /* ---- images ---- */
 
-TEST(image_refusals)
+TEST(image_errors)
 {
     begin();
     begin_folder();
@@ -217,7 +231,7 @@ TEST(image_refusals)
         REFUSED(status, text, kr_loader_create(source, &changed));                                                     \
     } while (0)
 
-TEST(loader_refusals)
+TEST(loader_errors)
 {
     begin();
     kr_source *source = counting_source(ctx, 20, NULL, 0);

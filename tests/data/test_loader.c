@@ -1,5 +1,5 @@
 /* test_loader.c - laws of loaders over a corpus whose ids tell their positions: everything is predicted once an epoch,
- * rows are what they should be, and a loader that is resumed goes on to the bit. */
+ * rows are what they should be, and a loader that is resumed continues to the bit. */
 #include "tests/data/corpus.h"
 #include "data/shuffle.h"
 
@@ -218,7 +218,7 @@ TEST(carried_rows_go_on_and_leave_no_gap)
                 for (int64_t b = 0; b < nb; b++) {
                     const int32_t *row = ints(batch.ids_bs) + 7 * b;
                     const bool is_padding = batch.mask_bs && !ints(batch.mask_bs)[7 * b];
-                    CHECK(step == 0 || is_padding || row[0] == next[b], "row %lld goes on with %d, not %d",
+                    CHECK(step == 0 || is_padding || row[0] == next[b], "row %lld continues with %d, not %d",
                           (long long)b, row[0], next[b]);
                     next[b] = row[6] + 1;
                 }

@@ -45,13 +45,13 @@ static kr_ctx *on(const char *device)
     return kr_ctx_create(&options);
 }
 
-static void expect_refusal(const char *device, kr_status status, const char *text)
+static void expect_error(const char *device, kr_status status, const char *text)
 {
     kr_ctx *ctx = on(device);
     CHECK(kr_ctx_status(ctx) == status && strstr(kr_ctx_message(ctx), text), "%s: (%s) %s", device,
           kr_status_name(kr_ctx_status(ctx)), kr_ctx_message(ctx));
     kr_ctx_clear(ctx);
-    CHECK(kr_ctx_failed(ctx), "a context without its device goes on");
+    CHECK(kr_ctx_failed(ctx), "a context without its device can be used");
     CHECK(kr_tape_create(ctx, KR_TAPE_GRAD) == NULL, "it has a tape");
     kr_ctx_destroy(ctx);
 }
@@ -69,7 +69,7 @@ TEST(devices_by_name)
     CHECK(strcmp(kr_ctx_device(NULL), "none") == 0 && kr_ctx_device_memory(NULL).live_bytes == 0, "no context");
     static const char *const others[] = { "gpu", "cuda:", "cuda:x", "cuda:1x", "cuda0", "cud", "CPU", "cuda:12345" };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        expect_refusal(others[i], KR_ERR_ARG, " is not a device; choose one of: cpu, cuda, cuda:N");
+        expect_error(others[i], KR_ERR_ARG, " is not a device; choose one of: cpu, cuda, cuda:N");
     char text[4096];
     const size_t length = kr_devices_text(text, sizeof text);
     CHECK(length == strlen(text) && strncmp(text, "cpu\n", 4) == 0 && strstr(text, "\ncuda") && strstr(text, "mock:1"),
@@ -104,14 +104,14 @@ TEST(faults_stay)
         CHECK(kr_mul(t, w, w) == NULL && kr_param_fill(w, 1) == KR_ERR_DEVICE &&
                   kr_param_write(w, KR_DTYPE_F32, five, 5) == KR_ERR_DEVICE &&
                   kr_tensor_read(w, KR_DTYPE_F32, five, 5) == KR_ERR_DEVICE && isnan(kr_tensor_at(w, (int64_t[]){ 0 })),
-              "a broken device goes on");
+              "a broken device can be used");
     }
     kr_param_destroy(w);
     kr_tape_destroy(t);
     kr_ctx_destroy(ctx);
 }
 
-/* Each allocation of a far context refused in turn. */
+/* Each allocation of a device context refused in turn. */
 TEST(device_contexts_starved)
 {
     for (size_t n = 1;; n++) {

@@ -1,5 +1,5 @@
 /* test_transfers.c - a tensor's elements on their way: any type, layout and size, from the caller's memory and to it, on
- * the processor and on far devices alike; and plain pointers to far memory. */
+ * the processor and on devices alike; and plain pointers to device memory. */
 #include "base/device_memory.h"
 #include "base/hash.h"
 #include "device/device.h"
@@ -95,7 +95,7 @@ TEST(transfers_of_views)
             const int64_t at[] = { 1, 2, 3 };
             CHECK(kr_tensor_at(y, at) == values[(4 * nb + 2) * nc + 2], "%s: one element", devices[d]);
 
-            /* the caller's memory by strides, lent and so copied where it is far */
+            /* the caller's memory by strides, borrowed, and so copied on a device */
             const int64_t strides[] = { 1, nc };
             kr_tensor *lent = kr_view_data(t, KR_DTYPE_F64, KR_SHAPE(nc, na * nb), strides, values);
             got = kr_test_copy(lent);
@@ -109,7 +109,7 @@ TEST(transfers_of_views)
         }
 }
 
-/* A plain pointer into far memory is what tensors and files are read from and written to. */
+/* A plain pointer into device memory is what tensors and files are read from and written to. */
 TEST(transfers_by_plain_pointers)
 {
     enum { N = 300001 };
@@ -120,16 +120,16 @@ TEST(transfers_by_plain_pointers)
         kr_param_normal(a, 0, 1);
         float *values = kr_test_copy(a);
         CHECK(kr_on_device(ctx, kr_tensor_data(a)) == (d > 0) && !kr_on_device(ctx, values),
-              "far and near are mistaken");
+              "host and device are mistaken");
         CHECK(kr_param_write(b, KR_DTYPE_F32, kr_tensor_data(a), N) == KR_OK, "%s", kr_ctx_message(ctx));
         const double *wide = kr_test_copy(b);
         int64_t i = 0;
         while (i < N && wide[i] == (double)values[i]) i++;
-        CHECK(i == N, "%s: from far to far: element %lld is another", devices[d], (long long)i);
+        CHECK(i == N, "%s: from device to device: element %lld is another", devices[d], (long long)i);
         CHECK(kr_tensor_read(a, KR_DTYPE_F64, kr_tensor_data(b), N) == KR_OK, "%s", kr_ctx_message(ctx));
         wide = kr_test_copy(b);
         for (i = 0; i < N && wide[i] == (double)values[i];) i++;
-        CHECK(i == N, "%s: read into far memory: element %lld is another", devices[d], (long long)i);
+        CHECK(i == N, "%s: read into device memory: element %lld is another", devices[d], (long long)i);
         for (size_t bytes = 0; bytes < 70; bytes++)
             CHECK(kr_hash_at(ctx, 1, kr_tensor_data(a), bytes) == kr_hash_bytes(1, values, bytes), "hash of %zu",
                   bytes);

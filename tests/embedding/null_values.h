@@ -2,7 +2,7 @@
 #ifndef KR_TESTS_NULL_VALUES_H
 #define KR_TESTS_NULL_VALUES_H
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 static struct {
     kr_ctx *ctx;

@@ -1,7 +1,7 @@
 /* test_fork.c - the child of a fork: computing with a context of the parent is an error, destroying it works, and a context
  * of its own too. */
 #define _GNU_SOURCE
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 #include <errno.h>
 #include <signal.h>

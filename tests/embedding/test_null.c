@@ -71,6 +71,9 @@ static void call_in_rule(kr_back *back)
         CHECK_ERROR_HAS(made.ctx, KR_ERR_ARG, "back: index");
     }
     kr_ctx_clear(made.ctx);
+    CHECK(!kr_back_tensor(back, (kr_back_kind)4, 0), "kind 4");
+    CHECK_ERROR_HAS(made.ctx, KR_ERR_ARG, "back: kind = 4 is not a kr_back_kind");
+    kr_ctx_clear(made.ctx);
     CHECK(kr_back_in(back, 0) && kr_back_out(back, 0) && kr_back_grad(back, 0) && kr_back_wants(back, 0), "index 0");
     made.back = NULL;
 }
@@ -105,8 +108,8 @@ TEST(null_arguments_are_survived)
     static const kr_rule rule = { .name = "calls", .backward = call_in_rule };
     kr_tensor *x = kr_input(made.tape, kr_zeros(made.tape, KR_DTYPE_F32, KR_SHAPE(1)));
     kr_tensor *y = kr_zeros(made.tape, KR_DTYPE_F32, KR_SHAPE(1));
-    CHECK(kr_record(made.tape, &(kr_record_args){ .rule = &rule, .n_in = 1, .in = &x, .n_out = 1, .out = &y }), "%s",
-          kr_ctx_message(made.ctx));
+    CHECK(kr_record(made.tape, &(kr_record_args){ .rule = &rule, .n_in = 1, .in = &x, .n_out = 1, .out = &y }) == KR_OK,
+          "%s", kr_ctx_message(made.ctx));
     kr_backward(made.tape, y);
     CHECK_OK(made.ctx);
     kr_ctx_clear(made.ctx);

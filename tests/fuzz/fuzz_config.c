@@ -19,7 +19,7 @@ static void check_written(kr_ctx *ctx, const kr_model_config *config, kr_layout 
     if (length >= MOST || strlen(text) != length) abort();
     kr_model_config *back = kr_model_config_parse(ctx, text, length);
     if (!back || kr_model_config_format(ctx, back, layout, again, MOST, &second) != KR_OK) abort();
-    /* how fresh parameters are drawn is not carried from one layout to the other */
+    /* how initial parameters are sampled is not carried from one layout to the other */
     if (layout == config->layout && (length != second || memcmp(text, again, length) != 0)) abort();
     kr_model_config_destroy(back);
 }

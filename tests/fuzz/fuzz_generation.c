@@ -1,4 +1,4 @@
-/* fuzz_generation.c - any bytes as a saved generation: one that goes on, or an error after which nothing has changed.
+/* fuzz_generation.c - any bytes as a saved generation: one that continues, or an error after which nothing has changed.
  * With KR_FUZZ_SEEDS naming a folder, valid files are put there first: no mutation would find the hashes of a network. */
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
@@ -77,7 +77,7 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     return kr_ctx_failed(ctx);
 }
 
-/* It goes on and is fed; values that a file may hold may make its logits overflow, nothing else may go wrong. */
+/* It continues and is fed; values that a file may hold may make its logits overflow, nothing else may go wrong. */
 static void go_on(kr_generation *g)
 {
     for (int i = 0; i < 3; i++) IGNORE(kr_generation_next(g));

@@ -4,9 +4,9 @@
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
 
-#include <krait/mamba2.h>
-#include <krait/ops_math.h>
-#include <krait/optimizer.h>
+#include <krait/block.h>
+#include <krait/ops.h>
+#include <krait/train.h>
 
 static kr_ctx *ctx;
 static kr_tape *tape;
@@ -36,7 +36,7 @@ static void step(kr_optimizer *optimizer)
 static void write_seeds(const char *folder)
 {
     kr_optimizer *optimizer = make();
-    for (int n = 0; n < 2; n++) { /* fresh, used */
+    for (int n = 0; n < 2; n++) { /* initial, used */
         char seed[512];
         snprintf(seed, sizeof seed, "%s/seed-%d", folder, n);
         kr_tensor_writer *writer = kr_tensor_writer_create(ctx);

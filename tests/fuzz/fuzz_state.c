@@ -79,7 +79,7 @@ static kr_state *step(const kr_state *state)
 
 static void write_seeds(const char *folder)
 {
-    for (int n = 0; n < 3; n++) { /* fresh, used, announced and used */
+    for (int n = 0; n < 3; n++) { /* initial, used, announced and used */
         char seed[512];
         snprintf(seed, sizeof seed, "%s/seed-%d", folder, n);
         kr_state *state = kr_state_create(ctx, kr_network_layers(net), 1 + n);

@@ -7,7 +7,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
 
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 
 static kr_ctx *ctx;
 
@@ -63,19 +63,19 @@ static void check(const kr_tokenizer *tok, const char *text, size_t bytes, bool 
         if (!kr_tokenizer_token(tok, ids[i], NULL)) abort();
     if (n >= 0) {
         const size_t all = kr_tokenizer_decode(tok, ids, n, false, NULL, 0);
-        const size_t room = kr_tokenizer_decode(tok, ids, n, true, NULL, 0);
+        const size_t capacity = kr_tokenizer_decode(tok, ids, n, true, NULL, 0);
         char *decoded = malloc(all + 1);
         kr_tokenizer_decode(tok, ids, n, false, decoded, all);
         if (gives_itself && (all != bytes || memcmp(decoded, text, bytes) != 0)) abort();
-        kr_tokenizer_decode(tok, ids, n, true, decoded, room);
+        kr_tokenizer_decode(tok, ids, n, true, decoded, capacity);
         kr_text_stream *stream = kr_text_stream_create(tok);
         size_t at = 0, part;
         for (int64_t i = 0; i <= n; i++) {
             const char *shown = i < n ? kr_text_stream_put(stream, ids[i], &part) : kr_text_stream_end(stream, &part);
-            if (at + part > room || memcmp(decoded + at, shown, part) != 0) abort();
+            if (at + part > capacity || memcmp(decoded + at, shown, part) != 0) abort();
             at += part;
         }
-        if (at != room) abort();
+        if (at != capacity) abort();
         kr_text_stream_destroy(stream);
         free(decoded);
     }

@@ -1,4 +1,4 @@
-/* fuzz_training.c - any bytes as a checkpoint's file: a run that goes on, or an error that leaves it as it was. The first
+/* fuzz_training.c - any bytes as a checkpoint's file: a run that continues, or an error that leaves it as it was. The first
  * byte says which: '{' is the beginning of checkpoint.json, others come before training.safetensors, whose fingerprint is
  * then made right. With KR_FUZZ_SEEDS naming a folder, valid files are put there first. */
 #define _POSIX_C_SOURCE 200809L
@@ -7,8 +7,8 @@
 #include "base/hash.h"
 
 #include <inttypes.h>
-#include <krait/mamba2.h>
-#include <krait/ops_math.h>
+#include <krait/block.h>
+#include <krait/ops.h>
 #include <krait/train.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -132,7 +132,7 @@ TEST(generation_is_a_loop_of_steps)
 }
 
 /* Learned rows that stand at a fixed place are spliced in once, wherever the chunks end. */
-TEST(generation_with_markers)
+TEST(generation_with_class_tokens)
 {
     const kr_class_token latents[] = { { .kind = KR_CLASS_TOKEN_START },
                                        { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 4 },

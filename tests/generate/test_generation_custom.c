@@ -1,6 +1,6 @@
 /* test_generation_custom.c - networks put together by hand generate what built-in ones do, and have state files. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/generate/chat.h"
 
 /* The built-in network again, out of its own parts: an embedding, a stack, a norm, the embedding as head. */

@@ -1,8 +1,8 @@
-/* test_generation_device.c - generations on far devices: recorded steps, how many kernels they are, choices made
- * there, and talks that go on from one device to another. */
+/* test_generation_device.c - generations on devices: recorded steps, how many kernels they are, choices made
+ * there, and generations that continue on another device. */
 #define _POSIX_C_SOURCE 200809L
 #include "generate/generation_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/generate/chat.h"
 
 enum { STEPS = 12, NDEVICES = 3 };
@@ -26,9 +26,9 @@ static void compare(const char *what, const chat_record *got, const chat_record 
         }
 }
 
-/* The same talk; *launches of a recorded step, -1 if there is none. */
-static void talk(kr_ctx *ctx, kr_family family, kr_dtype dtype, const kr_generate_options *o, chat_record *record,
-                 int64_t *launches)
+/* The same generation; *launches of a recorded step, -1 if there is none. */
+static void run_chat(kr_ctx *ctx, kr_family family, kr_dtype dtype, const kr_generate_options *o, chat_record *record,
+                     int64_t *launches)
 {
     kr_network *net = chat_network(ctx, family, dtype, 0, NULL);
     kr_generation *g = kr_generation_create(ctx, net, NULL, o);
@@ -62,14 +62,14 @@ TEST(devices_choose_the_tokens_of_the_processor)
             chat_record want = { 0 };
             int64_t launches;
             kr_ctx *cpu = open_device("cpu");
-            talk(cpu, (kr_family)family, dtype, &o, &want, &launches);
+            run_chat(cpu, (kr_family)family, dtype, &o, &want, &launches);
             CHECK(launches == -1, "the processor has nothing to record");
             kr_ctx_destroy(cpu);
             for (int d = 0; d < NDEVICES; d++) {
                 kr_ctx *ctx = open_device(devices[d]);
                 if (!ctx) continue;
                 chat_record got = { 0 };
-                talk(ctx, (kr_family)family, dtype, &o, &got, &launches);
+                run_chat(ctx, (kr_family)family, dtype, &o, &got, &launches);
                 CHECK(launches > 0, "%s, family %d: steps are not recorded", devices[d], family);
                 char what[64];
                 snprintf(what, sizeof what, "%s, family %d, kind %d", devices[d], family, kind);
@@ -92,7 +92,7 @@ TEST(a_step_is_a_few_kernels)
                 const kr_generate_options o = options_of(0);
                 chat_record record = { 0 };
                 int64_t launches;
-                talk(ctx, (kr_family)family, half ? KR_DTYPE_BF16 : KR_DTYPE_F32, &o, &record, &launches);
+                run_chat(ctx, (kr_family)family, half ? KR_DTYPE_BF16 : KR_DTYPE_F32, &o, &record, &launches);
                 const int widened = half && !ctx->device->takes_halves;
                 CHECK(launches == 1 + widened + of_layer[family] * 2 + 2, "%s, family %d: %lld kernels", devices[d],
                       family, (long long)launches);
@@ -123,7 +123,7 @@ static void chat_alike(kr_ctx *ctx, int64_t rows, kr_dtype dtype, kr_sample *las
     kr_network_destroy(net);
 }
 
-/* Three kernels of each layer where norm and product are one, beside those of the ends. */
+/* Three kernels of each layer where norm and product are one, besides those of embedding and head. */
 TEST(many_rows_take_few_kernels)
 {
     static const int64_t rows[] = { 70, 64, 9 };
@@ -172,7 +172,7 @@ static void end(scene *s)
     kr_ctx_destroy(s->ctx);
 }
 
-TEST(a_talk_goes_on_on_another_device)
+TEST(a_generation_continues_on_another_device)
 {
     begin_folder();
     for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++)
@@ -188,8 +188,8 @@ TEST(a_talk_goes_on_on_another_device)
                     kr_generation *g = step < 4 ? here.g : step < 8 ? there.g : back.g;
                     if (step == 4 || step == 8) {
                         kr_generation *before = step == 4 ? here.g : there.g;
-                        CHECK(kr_generation_save(before, in_folder("talk")) == KR_OK, "save");
-                        CHECK(kr_generation_load(g, in_folder("talk")) == KR_OK, "load");
+                        CHECK(kr_generation_save(before, in_folder("chat")) == KR_OK, "save");
+                        CHECK(kr_generation_load(g, in_folder("chat")) == KR_OK, "load");
                     }
                     IGNORE(kr_generation_next(g));
                     chat_note(&got, g);
@@ -254,9 +254,9 @@ static void follow(const turn *plan, const char *const *names, kr_family family,
         chat_on(record, s[at].g, plan->calls);
         if (plan->fed >= 0) kr_generation_feed(s[at].g, prompt, plan->fed);
         if (!plan->through_a_file) continue;
-        CHECK(kr_generation_save(s[at].g, in_folder("talk")) == KR_OK, "save");
+        CHECK(kr_generation_save(s[at].g, in_folder("chat")) == KR_OK, "save");
         at = 1 - at;
-        CHECK(kr_generation_load(s[at].g, in_folder("talk")) == KR_OK, "load");
+        CHECK(kr_generation_load(s[at].g, in_folder("chat")) == KR_OK, "load");
     }
     for (int i = 0; i < 2; i++) {
         CHECK_OK(s[i].ctx);
@@ -291,7 +291,7 @@ TEST(devices_that_are_ahead_say_the_same)
     end_folder();
 }
 
-/* A network whose logits are no numbers, from a step on that nobody has seen yet. */
+/* A network whose logits are no numbers, from a later step on. */
 TEST(a_device_that_is_ahead_finds_what_is_wrong)
 {
     for (int d = 0; d < NDEVICES; d++) {
@@ -311,7 +311,7 @@ TEST(a_device_that_is_ahead_finds_what_is_wrong)
         CHECK_ERROR(ctx, KR_ERR_NUMERIC,
                     "generation.next: sampler.next_rows: logits [3, 256] hold a NaN or an infinity, or -inf for all "
                     "tokens of a row");
-        CHECK(kr_generation_next(g) != KR_OK, "it goes on");
+        CHECK(kr_generation_next(g) != KR_OK, "it continues");
         CHECK_ERROR_HAS(ctx, KR_ERR_STATE, "an earlier call failed half-way");
         kr_generation_destroy(g);
         kr_network_destroy(net);

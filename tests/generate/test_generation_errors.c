@@ -1,8 +1,8 @@
-/* test_generation_errors.c - what a generation does not take, in its own words; failures half-way; allocations that
+/* test_generation_errors.c - what a generation does not take, with the exact texts; failures midway; allocations that
  * fail, and that nothing is left. */
 #define _POSIX_C_SOURCE 200809L
 #include "generate/generation_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/memory.h"
 #include "tests/generate/chat.h"
 
@@ -79,9 +79,10 @@ TEST(networks_that_cannot_generate)
     CHECK_ERROR(ctx, KR_ERR_STATE, "generation.create: the tokenizer belongs to another context");
     const kr_class_token last = { .kind = KR_CLASS_TOKEN_END };
     kr_network *ends = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 1, &last);
-    CHECK(!kr_generation_create(ctx, ends, NULL, NULL), "an end marker");
-    CHECK_ERROR(ctx, KR_ERR_UNSUPPORTED,
-                "generation.create: the network has middle or end markers, whose place no text knows before its end");
+    CHECK(!kr_generation_create(ctx, ends, NULL, NULL), "an end class token");
+    CHECK_ERROR(
+        ctx, KR_ERR_UNSUPPORTED,
+        "generation.create: the network has middle or end class tokens, which need the length of the text in advance");
     kr_mamba2_config mamba;
     kr_mamba2_config_init(&mamba);
     mamba.d_model = 64;
@@ -124,7 +125,7 @@ TEST(feeds_that_are_refused)
     CHECK(kr_generation_feed(g, NULL, 0) == KR_OK && kr_generation_next(g) != KR_OK, "an empty feed is nothing");
     kr_ctx_clear(ctx);
     CHECK(kr_generation_feed(g, (int32_t[]){ 1 }, 1) == KR_OK && kr_generation_next(g) == KR_OK,
-          "it goes on after all that");
+          "it continues after all these errors");
     kr_generation_destroy(g);
     g = kr_generation_create(ctx, net, tok, NULL);
     kr_generation_feed_text(g, NULL, 1);
@@ -146,7 +147,7 @@ TEST(a_failure_half_way_is_remembered)
     kr_generation *g = kr_generation_create(ctx, net, tok, &o);
     kr_generation_feed_text(g, "abc", 3);
     IGNORE(kr_generation_next(g));
-    IGNORE(kr_generation_save(g, in_folder("talk")));
+    IGNORE(kr_generation_save(g, in_folder("chat")));
     chat_record want = { 0 }, got = { 0 };
     chat_on(&want, g, 5);
     const float kept = ((float *)kr_test_copy(net->norm_f_d))[3];
@@ -155,16 +156,16 @@ TEST(a_failure_half_way_is_remembered)
     CHECK_ERROR_HAS(ctx, KR_ERR_NUMERIC,
                     "generation.next: sampler.next_rows: logits [2, 256] hold nan for token 0 of row 0");
     kr_test_put(net->norm_f_d, 3, (double)kept);
-    CHECK(kr_generation_next(g) != KR_OK, "torn");
+    CHECK(kr_generation_next(g) != KR_OK, "inconsistent");
     CHECK_ERROR(
         ctx, KR_ERR_STATE,
         "generation.next: an earlier call failed half-way; go on from a file with kr_generation_load, or create "
         "anew");
-    CHECK(kr_generation_feed_text(g, "x", 1) == KR_ERR_STATE, "torn");
+    CHECK(kr_generation_feed_text(g, "x", 1) == KR_ERR_STATE, "inconsistent");
     kr_ctx_clear(ctx);
-    IGNORE(kr_generation_save(g, in_folder("torn")));
+    IGNORE(kr_generation_save(g, in_folder("inconsistent")));
     CHECK_ERROR(ctx, KR_ERR_STATE, "generation.save: an earlier call failed half-way");
-    CHECK(kr_generation_load(g, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(ctx));
+    CHECK(kr_generation_load(g, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(ctx));
     chat_on(&got, g, 5);
     chat_check("after the load", &got, &want, 0);
     kr_generation_destroy(g);
@@ -203,7 +204,7 @@ static bool call(kr_generation *g, int what)
     case 0: return kr_generation_feed_text(g, " upon a time", 12) == KR_OK;
     case 1: return kr_generation_next(g) == KR_OK;
     case 2: return kr_generation_save(g, in_folder("out")) == KR_OK;
-    default: return kr_generation_load(g, in_folder("talk")) == KR_OK;
+    default: return kr_generation_load(g, in_folder("chat")) == KR_OK;
     }
 }
 
@@ -223,7 +224,7 @@ static void check_calls(int step, int what)
         kr_ctx_clear(ctx);
         if (!went && what >= 2) /* neither changes anything unless it succeeds */
             CHECK(kr_generation_save(g, in_folder("after")) == KR_OK, "%s", kr_ctx_message(ctx));
-        CHECK(kr_generation_load(g, in_folder("talk")) == KR_OK && kr_generation_next(g) == KR_OK, "%s",
+        CHECK(kr_generation_load(g, in_folder("chat")) == KR_OK && kr_generation_next(g) == KR_OK, "%s",
               kr_ctx_message(ctx));
         kr_generation_destroy(g);
         drop_scratch(ctx);
@@ -239,7 +240,7 @@ TEST(generation_allocations_may_fail)
     begin();
     kr_generation *g = make();
     stand_at(g, 2);
-    IGNORE(kr_generation_save(g, in_folder("talk")));
+    IGNORE(kr_generation_save(g, in_folder("chat")));
     kr_generation_destroy(g);
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
     size_t n = 1;

@@ -3,7 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "base/hash.h"
 #include "generate/generation_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/generate/chat.h"
 #include "tests/memory.h"
 
@@ -86,11 +86,11 @@ static void interrupt(const scene *s, const chat_record *want, int at, int end, 
     play(s, g, &got, 0, at, true);
     if (after_speaking) speak(g, at);
     for (int twice = 0; twice < 2; twice++) /* after the first its tape knows how much it takes */
-        CHECK(kr_generation_save(g, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(s->ctx));
+        CHECK(kr_generation_save(g, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(s->ctx));
     const int64_t prompt_tokens = kr_generation_prompt_tokens(g), tokens = kr_generation_tokens(g);
     drop_scratch(s->ctx);
     const size_t live = kr_ctx_memory(s->ctx).live_bytes;
-    CHECK(kr_generation_save(g, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(s->ctx));
+    CHECK(kr_generation_save(g, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(s->ctx));
     drop_scratch(s->ctx);
     CHECK(kr_ctx_memory(s->ctx).live_bytes <= live, "saving leaves memory"); /* a tape may give some back */
     chat_record on = { 0 };
@@ -104,7 +104,7 @@ static void interrupt(const scene *s, const chat_record *want, int at, int end, 
     chat_sampler.seed = 5;
     kr_generation_feed_text(g, "something else", 14); /* all of which is forgotten */
     for (int i = 0; i < at % 4; i++) IGNORE(kr_generation_next(g));
-    CHECK(kr_generation_load(g, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(s->ctx));
+    CHECK(kr_generation_load(g, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(s->ctx));
     CHECK(kr_generation_prompt_tokens(g) == prompt_tokens && kr_generation_tokens(g) == tokens, "counts");
     CHECK(!kr_generation_row(g, 0)->is_new && kr_generation_row(g, 0)->bytes == 0, "nothing new yet");
     memset(&on, 0, sizeof on);
@@ -156,16 +156,16 @@ TEST(files_are_read_elsewhere)
     chat_record want = { 0 };
     kr_generation *g = make(&s), *h = make(&t);
     play(&s, g, &want, 0, 5, true);
-    CHECK(kr_generation_save(g, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(s.ctx));
+    CHECK(kr_generation_save(g, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(s.ctx));
     play(&s, g, &want, 5, 12, false);
     for (int i = 0; i < 3; i++) {
         chat_record got = { 0 };
-        CHECK(kr_generation_load(h, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(t.ctx));
+        CHECK(kr_generation_load(h, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(t.ctx));
         play(&t, h, &got, 5, 12, false);
         chat_check("elsewhere", &got, &want, 5);
     }
     /* a state of it can be read as tensors by others, not as a plain state */
-    CHECK(!kr_state_load(s.ctx, s.net, in_folder("talk")), "a plain state");
+    CHECK(!kr_state_load(s.ctx, s.net, in_folder("chat")), "a plain state");
     CHECK_ERROR_HAS(s.ctx, KR_ERR_FORMAT, "not a state of krait: metadata 'format' is not 'krait.state'");
     kr_generation_destroy(g);
     kr_generation_destroy(h);
@@ -189,23 +189,23 @@ TEST(files_have_no_options)
     chat_sampler.presence_penalty = chat_sampler.frequency_penalty = 0;
     kr_generation *g = make(&s);
     kr_generation_feed_text(g, "x", 1);
-    /* what waits is put there by hand: 42 letters that no loader without that stop has room for */
+    /* what waits is put there by hand: 42 letters that no loader without that stop has a buffer for */
     kr_held_text *text = &g->rows[0].text;
     IGNORE(kr_generation_next(g));
     memcpy(text->held, long_stop[0], 42);
     text->nheld = 42;
-    CHECK(kr_generation_save(g, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(s.ctx));
+    CHECK(kr_generation_save(g, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(s.ctx));
     kr_generation_destroy(g);
     s.o.n_stops = 0;
     g = make(&s);
-    CHECK(kr_generation_load(g, in_folder("talk")) == KR_OK && kr_generation_next(g) == KR_OK, "%s",
+    CHECK(kr_generation_load(g, in_folder("chat")) == KR_OK && kr_generation_next(g) == KR_OK, "%s",
           kr_ctx_message(s.ctx));
     const kr_generated *one = kr_generation_row(g, 0);
     CHECK(one->bytes == 43 && memcmp(one->text, long_stop[0], 42) == 0, "'%s'", one->text);
     kr_generation_destroy(g);
 
     g = kr_generation_create(s.ctx, s.net, NULL, &s.o);
-    IGNORE(kr_generation_load(g, in_folder("talk")));
+    IGNORE(kr_generation_load(g, in_folder("chat")));
     CHECK_ERROR_HAS(s.ctx, KR_ERR_ARG, "the file has text that waits, but this generation has no tokenizer");
     kr_generation_destroy(g);
     end_scene(&s);
@@ -213,7 +213,7 @@ TEST(files_have_no_options)
 }
 
 /* What waited before a feed stays out of stops, loaded or not; tokens that were generated count against another end. */
-TEST(settled_text_and_tokens_that_count)
+TEST(released_text_and_tokens_that_count)
 {
     begin_folder();
     scene s;
@@ -225,17 +225,17 @@ TEST(settled_text_and_tokens_that_count)
     kr_generation_feed_text(g, "x", 1);
     for (int i = 0; i < 2; i++) IGNORE(kr_generation_next(g));
     kr_generation_feed_text(g, "y", 1);
-    IGNORE(kr_generation_save(g, in_folder("talk")));
-    CHECK(kr_generation_load(h, in_folder("talk")) == KR_OK && kr_generation_next(h) == KR_OK, "%s",
+    IGNORE(kr_generation_save(g, in_folder("chat")));
+    CHECK(kr_generation_load(h, in_folder("chat")) == KR_OK && kr_generation_next(h) == KR_OK, "%s",
           kr_ctx_message(s.ctx));
     CHECK(strcmp(kr_generation_row(h, 0)->text, "aa") == 0 && kr_generation_row(h, 0)->finish == KR_FINISH_NONE, "'%s'",
           kr_generation_row(h, 0)->text);
-    IGNORE(kr_generation_save(h, in_folder("talk")));
+    IGNORE(kr_generation_save(h, in_folder("chat")));
     kr_generation_destroy(g);
     kr_generation_destroy(h);
     s.o.max_tokens = 1; /* less than there are already */
     g = make(&s);
-    CHECK(kr_generation_load(g, in_folder("talk")) == KR_OK && kr_generation_next(g) == KR_OK &&
+    CHECK(kr_generation_load(g, in_folder("chat")) == KR_OK && kr_generation_next(g) == KR_OK &&
               kr_generation_next(g) == KR_END && kr_generation_row(g, 0)->finish == KR_FINISH_LENGTH,
           "it ends at once: %s", kr_ctx_message(s.ctx));
     kr_generation_destroy(g);
@@ -317,7 +317,7 @@ static void refuse(kr_generation *g, const file_image *before, kr_status status,
     char message[700];
     const char *path = in_folder("forged");
     snprintf(message, sizeof message, "generation.load: %s: %s", path, text);
-    rewrite(g->ctx, in_folder("talk"), path, e);
+    rewrite(g->ctx, in_folder("chat"), path, e);
     drop_scratch(g->ctx);
     const size_t blocks = kr_ctx_memory(g->ctx).live_blocks;
     CHECK(kr_generation_load(g, path) == status, "it is taken: %s", text);
@@ -335,7 +335,7 @@ TEST(forged_generations)
     kr_generation_feed_text(source, "abc", 3);
     for (int i = 0; i < 12 && source->rows[0].text.nheld + source->rows[1].text.nheld == 0; i++)
         IGNORE(kr_generation_next(source)); /* until there is text that waits */
-    CHECK(kr_generation_save(source, in_folder("talk")) == KR_OK, "%s", kr_ctx_message(s.ctx));
+    CHECK(kr_generation_save(source, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(s.ctx));
     const int total = (int)(source->rows[0].text.nheld + source->rows[1].text.nheld);
     int distinct = 0, last = 0;
     for (int i = 0; i < 2 * (CHAT_VOCAB - 3); i++) distinct += source->sampler->occurred[i] != 0;
@@ -343,7 +343,7 @@ TEST(forged_generations)
     kr_generation_feed_text(g, "else", 4);
     IGNORE(kr_generation_next(g));
     file_image before = image_of(g);
-    rewrite(s.ctx, in_folder("talk"), in_folder("forged"), &(edit){ .key = NULL });
+    rewrite(s.ctx, in_folder("chat"), in_folder("forged"), &(edit){ .key = NULL });
     CHECK(kr_generation_load(source, in_folder("forged")) == KR_OK, "the forger's file without a change: %s",
           kr_ctx_message(s.ctx));
 
@@ -427,7 +427,7 @@ TEST(forged_before_the_fork)
     begin_scene(&s, KR_FAMILY_MAMBA1, 3);
     kr_generation *g = make(&s);
     kr_generation_feed_text(g, "abc", 3);
-    IGNORE(kr_generation_save(g, in_folder("talk")));
+    IGNORE(kr_generation_save(g, in_folder("chat")));
     file_image before = image_of(g);
     REFUSE(KR_ERR_FORMAT, "row 2 of tensor 'generation.rows' has a number out of range", .tensor = "generation.rows",
            .at = 18, .value = 'a');
@@ -436,13 +436,13 @@ TEST(forged_before_the_fork)
     free(before.data);
     kr_generation_destroy(g);
 
-    kr_generation *fresh = make(&s), *other = make(&s);
-    CHECK(kr_generation_save(fresh, in_folder("fresh")) == KR_OK, "%s", kr_ctx_message(s.ctx));
+    kr_generation *initial = make(&s), *other = make(&s);
+    CHECK(kr_generation_save(initial, in_folder("initial")) == KR_OK, "%s", kr_ctx_message(s.ctx));
     kr_generation_feed_text(other, "abc", 3);
-    CHECK(kr_generation_load(other, in_folder("fresh")) == KR_OK && kr_generation_next(other) != KR_OK, "as new");
+    CHECK(kr_generation_load(other, in_folder("initial")) == KR_OK && kr_generation_next(other) != KR_OK, "as new");
     CHECK_ERROR(s.ctx, KR_ERR_STATE,
                 "generation.next: nothing was read; feed at least one token, such as the model's beginning of a text");
-    kr_generation_destroy(fresh);
+    kr_generation_destroy(initial);
     kr_generation_destroy(other);
     end_scene(&s);
     end_folder();
@@ -457,7 +457,7 @@ TEST(other_files)
     kr_generation_feed_text(g, "abc", 3);
     IGNORE(kr_generation_next(g));
     IGNORE(kr_state_save(g->state, s.net, in_folder("state")));
-    IGNORE(kr_generation_save(g, in_folder("talk")));
+    IGNORE(kr_generation_save(g, in_folder("chat")));
     file_image before = image_of(g);
     char message[700];
     snprintf(message, sizeof message,
@@ -469,7 +469,7 @@ TEST(other_files)
              in_folder("none"));
     IGNORE(kr_generation_load(g, in_folder("none")));
     CHECK_ERROR(s.ctx, KR_ERR_IO, message);
-    rewrite(s.ctx, in_folder("talk"), in_folder("forged"), &(edit){ .tensor = "generation.rows", .value = -1 });
+    rewrite(s.ctx, in_folder("chat"), in_folder("forged"), &(edit){ .tensor = "generation.rows", .value = -1 });
     snprintf(message, sizeof message, "generation.load: %s: the state has read something, but no token is pending",
              in_folder("forged"));
     IGNORE(kr_generation_load(g, in_folder("forged")));
@@ -480,13 +480,13 @@ TEST(other_files)
     CHECK_ERROR(s.ctx, KR_ERR_ARG, "generation.save: tensor_file: cannot write a file: path is NULL");
     s.o.n_samples = 2;
     kr_generation *two = make(&s);
-    IGNORE(kr_generation_load(two, in_folder("talk")));
+    IGNORE(kr_generation_load(two, in_folder("chat")));
     snprintf(message, sizeof message, "generation.load: %s: the file has 1 rows, but this generation has n_samples = 2",
-             in_folder("talk"));
+             in_folder("chat"));
     CHECK_ERROR(s.ctx, KR_ERR_ARG, message);
     kr_network *third = chat_network(s.ctx, KR_FAMILY_MAMBA3, KR_DTYPE_F32, 0, NULL);
     kr_generation *wrong = kr_generation_create(s.ctx, third, s.tok, &s.o);
-    IGNORE(kr_generation_load(wrong, in_folder("talk")));
+    IGNORE(kr_generation_load(wrong, in_folder("chat")));
     CHECK_ERROR_HAS(s.ctx, KR_ERR_FORMAT, "the state is of another architecture");
     CHECK(is_unchanged(g, &before), "none of this changed anything");
     free(before.data);

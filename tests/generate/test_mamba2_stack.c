@@ -70,7 +70,7 @@ static void count_slot(void *user, const char *slot)
     *(int *)user += strcmp(slot, "decode_layers") == 0;
 }
 
-/* Steps that owe tokens, recorded, of layers that may run as one; and steps that return new states, of layers that do not:
+/* Steps with deferred updates, recorded, of layers that may run as one; and steps that return new states, of layers that do not:
  * the state that comes is the next step's. */
 static void step_both(kr_decode_graph *steps, kr_tape *tape, const kr_network *net, kr_state *moved, kr_state *pure,
                       int i, double bound)

@@ -1,8 +1,8 @@
-/* test_text_model.c - model folders opened with their tokenizers: BOS, EOS, byte models, refusals, failing memory. */
+/* test_text_model.c - model folders opened with their tokenizers: BOS, EOS, byte models, errors, failing memory. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
-#include <krait/text_model.h>
+#include <krait/generate.h>
 
 static kr_ctx *ctx;
 static char model_path[300];
@@ -143,7 +143,7 @@ TEST(text_model_without_special_tokens)
     end();
 }
 
-TEST(text_model_refusals)
+TEST(text_model_errors)
 {
     begin();
     make_model(300, -1, -1);

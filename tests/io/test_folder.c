@@ -2,7 +2,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "io/folder.h"
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 typedef struct seen {
     int count;

@@ -94,7 +94,7 @@ TEST(strings)
     kr_ctx_destroy(ctx);
 }
 
-TEST(refusals)
+TEST(errors)
 {
     static const struct {
         const char *text, *message;
@@ -162,7 +162,7 @@ TEST(refusals)
     CHECK_ERROR(ctx, KR_ERR_ARG, "json: text is NULL");
     CHECK(!kr_json_parse(ctx, NULL, 0, NULL), "nothing was taken");
     CHECK_ERROR(ctx, KR_ERR_FORMAT, "json: at byte 0: expected a value, got the end of the text");
-    CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "a refusal keeps memory");
+    CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "an error keeps memory");
     kr_ctx_destroy(ctx);
 }
 

@@ -1,4 +1,4 @@
-/* test_json_write.c - JSON that is written is read back as the same values, in any locale and in any room. */
+/* test_json_write.c - JSON that is written is read back as the same values, in any locale and with any capacity. */
 #include "io/json_write.h"
 
 #include "io/folder.h"
@@ -55,10 +55,11 @@ TEST(a_document)
     char text[sizeof want];
     CHECK(compose(text, sizeof text) == strlen(want) && strcmp(text, want) == 0, "%s", text);
     CHECK(compose(NULL, 0) == strlen(want), "counting only");
-    for (size_t room = 1; room < sizeof want; room++) {
-        char *part = malloc(room);
-        CHECK(compose(part, room) == strlen(want) && strlen(part) == room - 1 && memcmp(part, want, room - 1) == 0,
-              "%zu bytes", room);
+    for (size_t capacity = 1; capacity < sizeof want; capacity++) {
+        char *part = malloc(capacity);
+        CHECK(compose(part, capacity) == strlen(want) && strlen(part) == capacity - 1 &&
+                  memcmp(part, want, capacity - 1) == 0,
+              "%zu bytes", capacity);
         free(part);
     }
 }

@@ -239,7 +239,7 @@ TEST(refused_headers)
         kr_safetensors_close(f);
         free(m.bytes);
     }
-    CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "a refusal keeps memory");
+    CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "an error keeps memory");
     kr_ctx_destroy(ctx);
 }
 

@@ -4,7 +4,7 @@
 #define _DEFAULT_SOURCE /* seteuid */
 #include "io/file_write.h"
 #include "io/safetensors_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -283,7 +283,7 @@ TEST(replacing)
     const char *path = in_folder("x");
     put_file(path, "old");
     chmod(path, 0600);
-    /* what another writer has in work, or left behind, is not touched */
+    /* temporary files of another writer are not touched */
     char other[64];
     snprintf(other, sizeof other, ".krait-%ld-0.tmp", (long)getpid());
     put_file(in_folder(other), "other");

@@ -1,7 +1,7 @@
 /* test_tensor_file.c - tensors of every type and layout out of torch files and safetensors; folders, indices and shards; what is
  * refused, and with which words. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/io/torch_image.h"
 
 #define X TEXT("\1", "x")
@@ -77,7 +77,7 @@ TEST(weights_torch_types)
     kr_ctx_destroy(ctx);
 }
 
-/* Every pair of float types: through the conversion of the base room, element by element. */
+/* Every pair of float types: through the conversion of the base module, element by element. */
 TEST(weights_conversions)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);

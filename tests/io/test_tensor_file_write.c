@@ -5,7 +5,7 @@
 #include "io/file_write.h"
 #include "io/name_table.h"
 #include "io/torch_write.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/io/torch_image.h"
 
 #include <signal.h>
@@ -240,7 +240,7 @@ TEST(save_removes_what_would_be_read)
     mkdir(in_folder("model.safetensors"), 0755);
     CHECK(kr_tensor_writer_save_folder(w, folder, KR_CONTAINER_TORCH, 0) == KR_OK, "%s", kr_ctx_message(ctx));
     CHECK(exists("model.safetensors"), "the folder");
-    check_all(ctx, folder, "beside a folder");
+    check_all(ctx, folder, "with a folder of that name");
     rmdir(in_folder("model.safetensors"));
     end_folder();
     kr_tensor_writer_destroy(w);
@@ -340,7 +340,7 @@ TEST(torch_file_bytes)
     end_folder();
 }
 
-/* Numbers of every length in a pickle: sizes beside a zero cost nothing. */
+/* Numbers of every length in a pickle: sizes next to a zero cost nothing. */
 TEST(torch_file_numbers)
 {
     begin_folder();
@@ -406,7 +406,7 @@ TEST(torch_file_of_many)
     end_folder();
 }
 
-/* ---- refusals and faults ---- */
+/* ---- errors and faults ---- */
 
 TEST(save_refused)
 {
@@ -610,8 +610,15 @@ TEST(metadata_and_single_files)
         CHECK(item && item->is_native && item->data && memcmp(item->data, x, sizeof x) == 0, "%s: the data", files[i]);
         CHECK(kr_tensor_file_read(file, item, KR_DTYPE_F32, got, 3) == KR_OK && memcmp(got, x, sizeof x) == 0, "%s",
               files[i]);
-        const bool has_text = kr_tensor_file_metadata_at(file, i == 2, &key, &value);
-        CHECK(has_text == (i > 0), "%s: metadata", files[i]);
+        const kr_status status = kr_tensor_file_metadata_at(file, i == 2, &key, &value);
+        const bool has_text = status == KR_OK;
+        CHECK(status == (i > 0 ? KR_OK : KR_END), "%s: metadata", files[i]);
+        CHECK(has_text || (!key && !value), "%s: text after the end", files[i]);
+        CHECK(kr_tensor_file_metadata_at(file, 100, &key, &value) == KR_END, "%s: metadata 100", files[i]);
+        CHECK_OK(ctx); /* the end is no error */
+        CHECK(kr_tensor_file_metadata_at(file, -1, &key, &value) == KR_ERR_ARG, "%s: metadata -1", files[i]);
+        CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: metadata -1, but they are counted from 0");
+        CHECK(kr_tensor_file_metadata_at(file, i == 2, &key, &value) == status, "%s: metadata again", files[i]);
         if (has_text) CHECK(strcmp(key, "made") == 0 && strcmp(value, "here") == 0, "%s: %s", key, value);
         CHECK((kr_tensor_file_metadata(file, "made") != NULL) == (i > 0), "%s: made", files[i]);
         CHECK((kr_tensor_file_metadata(file, "format") != NULL) == (i == 2), "%s: format", files[i]);

@@ -1,4 +1,4 @@
-/* test_tensor_file_zip.c - torch files whose zips are put together here: every style of records, every refusal, files that are
+/* test_tensor_file_zip.c - torch files whose zips are put together here: every style of records, every error, files that are
  * damaged or cut off at every byte, tensors of every type and layout, and every allocation that fails. */
 #include "io/zip.h"
 #include "tests/io/torch_image.h"

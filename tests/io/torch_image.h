@@ -10,7 +10,7 @@ enum { IMAGE_MEMBERS = 8 };
 /* A file in memory, in a block of its exact size, so that the sanitizer sees a read behind it. */
 typedef struct image {
     unsigned char *bytes; /* to be freed */
-    size_t count, room;
+    size_t count, capacity;
     size_t local[IMAGE_MEMBERS], data[IMAGE_MEMBERS], central[IMAGE_MEMBERS]; /* where each member's records begin */
     size_t end64, locator, end;
     int nmembers;
@@ -18,7 +18,7 @@ typedef struct image {
 
 static inline void put(image *m, const void *bytes, size_t count)
 {
-    if (m->count + count > m->room) m->bytes = realloc(m->bytes, m->room = 2 * (m->count + count));
+    if (m->count + count > m->capacity) m->bytes = realloc(m->bytes, m->capacity = 2 * (m->count + count));
     if (count) memcpy(m->bytes + m->count, bytes, count);
     m->count += count;
 }

@@ -213,7 +213,7 @@ static void flush_case(kr_sweep *sweep, core n, int64_t count)
 {
     const kr_decode_ssd_args a = { .nb = n.nb, .nh = n.nh, .np = n.np, .ng = n.ng, .nr = n.nr };
     kr_case c;
-    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld, settled after %lld", (long long)n.nb,
+    case_begin(&c, &a, sizeof a, "b %lld h %lld p %lld g %lld r %lld, flushed after %lld", (long long)n.nb,
                (long long)n.nh, (long long)n.np, (long long)n.ng, (long long)n.nr, (long long)count);
     case_in_out(&c, FIELD(kr_decode_ssd_args, state), KR_SHAPE(n.nb, n.nh, n.np, n.nr), -2, 2);
     fill(case_scale(&c), n.nb * n.nh * n.np * n.nr, 10);

@@ -60,7 +60,7 @@ TEST(kernels_text_has_every_slot)
             CHECK(want && strcmp(got, want) == 0, "%s, %s: %s, but the table has %s", kernel, sets[s], got,
                   want ? want : "none");
         }
-        CHECK(end == '\n', "the line of %s goes on", kernel);
+        CHECK(end == '\n', "the line of %s has further text", kernel);
     }
 #define KR_KERNEL(name, args) nrows--;
 #define KR_KERNEL_ANY KR_KERNEL

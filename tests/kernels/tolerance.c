@@ -92,7 +92,7 @@ static const struct {
       { .ulps = 3,
         .plain = 4,
         .root = 1,
-        .why = "as softmax, and ln of the sum beside the largest; scales as there" } },
+        .why = "as softmax, and ln of the sum in addition to the largest; scales as there" } },
     { "cross_entropy_bwd",
       { .ulps = 3, .plain = 4, .why = "e^ of a difference, and a fused product less a constant" } },
     { "norm", { .ulps = 4, .plain = 4, .root = 1, .why = "a sum of squares (no cancellation), silu, four products" } },

@@ -251,7 +251,7 @@ static void refuse(kr_mamba2_ssd_input change, kr_ssd_path path, kr_status statu
     drop(m);
 }
 
-TEST(refusals)
+TEST(errors)
 {
     const kr_ssd_path path = kr_ssd_path_default();
     mamba2_set m = make_mamba2();

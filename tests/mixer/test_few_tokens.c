@@ -2,7 +2,6 @@
  * from a state and with the boundary term of the preceding token; and that boundary in all algorithms. */
 #include "tests/harness.h"
 
-#include <krait/ops_mamba3.h>
 #include <krait/ssd.h>
 
 enum { M = 2, H = 3, P = 6, R = 21 };

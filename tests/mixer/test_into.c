@@ -1,5 +1,5 @@
 /* test_into.c - final states written into existing memory: used if it fits, with the same bits, and not otherwise. */
-#include "mixer/into.h"
+#include "mixer/core.h"
 #include "tests/harness.h"
 
 #include <krait/ssd.h>

@@ -12,7 +12,7 @@ static kr_tensor *with_options(kr_a_activation activation, double floor, double 
     return kr_trapezoid(t, F(1, 2, 3), NULL, F(1, 2, 3), F(1, 2, 3), &o).dt_bsh;
 }
 
-TEST(mamba3_trapezoid_refusals)
+TEST(mamba3_trapezoid_errors)
 {
     begin();
     REFUSED(KR_ERR_ARG, "trapezoid: operand a_raw is NULL",
@@ -40,7 +40,7 @@ TEST(mamba3_trapezoid_refusals)
     end();
 }
 
-TEST(mamba3_norm_and_rotation_refusals)
+TEST(mamba3_norm_and_rotation_errors)
 {
     begin();
     REFUSED(KR_ERR_SHAPE, "qk_norm: g = 2 groups of x [1, 1, 1, 2, 4] do not divide nheads = 5",
@@ -68,7 +68,7 @@ TEST(mamba3_norm_and_rotation_refusals)
     end();
 }
 
-TEST(mamba3_quaternion_refusals)
+TEST(mamba3_quaternion_errors)
 {
     begin();
     REFUSED(KR_ERR_SHAPE, "quaternion_increments: axis 4 of raw [1, 2, 3, 1, 4] is 4, but must be 3",

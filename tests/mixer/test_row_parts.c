@@ -4,8 +4,7 @@
 
 #include "tape/tape_impl.h"
 
-#include <krait/ops_shape.h>
-#include <krait/selective_scan.h>
+#include <krait/ops.h>
 #include <krait/ssd.h>
 
 enum { NB = 2, NS = 70, MOST_PARTS = 6 };

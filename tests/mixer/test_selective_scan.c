@@ -2,7 +2,7 @@
  * (split = whole, packed = separate, the same bits for any number of threads), and errors. */
 #include "tests/harness.h"
 
-#include <krait/selective_scan.h>
+#include <krait/ssd.h>
 
 enum { X, DT, A, B, C, D, Z, INITIAL, NIN };
 static const char *const names[NIN] = { "x", "dt", "a", "b", "c", "d", "z", "initial" };
@@ -570,10 +570,10 @@ TEST(scan_starved)
     problem_free(&p);
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 /* The message when operand n has this shape and type instead (n = NIN: the marker). */
-static void check_refusal(int n, kr_dtype dtype, kr_shape shape, kr_status status, const char *text)
+static void check_error(int n, kr_dtype dtype, kr_shape shape, kr_status status, const char *text)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
@@ -592,28 +592,27 @@ static void check_refusal(int n, kr_dtype dtype, kr_shape shape, kr_status statu
     kr_ctx_destroy(ctx);
 }
 
-TEST(scan_refusals)
+TEST(scan_errors)
 {
-    check_refusal(X, KR_DTYPE_F32, (kr_shape){ .rank = -1 }, KR_ERR_ARG, "selective_scan: operand x is NULL");
-    check_refusal(X, KR_DTYPE_F32, KR_SHAPE(2, 6), KR_ERR_SHAPE,
-                  "selective_scan: x [2, 6] has rank 2, but must have 3 (axes bsi)");
-    check_refusal(DT, KR_DTYPE_F32, KR_SHAPE(2, 4, 6), KR_ERR_SHAPE,
-                  "selective_scan: axis s of dt [2, 4, 6] is 4, but x [2, 5, 6] says s = 5");
-    check_refusal(A, KR_DTYPE_F32, KR_SHAPE(7, 3), KR_ERR_SHAPE,
-                  "selective_scan: axis i of a [7, 3] is 7, but x [2, 5, 6] says i = 6");
-    check_refusal(C, KR_DTYPE_F32, KR_SHAPE(2, 5, 2, 4), KR_ERR_SHAPE,
-                  "selective_scan: axis r of c [2, 5, 2, 4] is 4, but a [6, 3] says r = 3");
-    check_refusal(D, KR_DTYPE_I32, KR_SHAPE(6), KR_ERR_DTYPE,
-                  "selective_scan: d [6] is i32, but must be f32, f64, bf16 or f16; kr_cast converts");
-    check_refusal(
-        Z, KR_DTYPE_F64, KR_SHAPE(2, 5, 6), KR_ERR_DTYPE,
-        "selective_scan: z [2, 5, 6] is f64, but x is f32; f64 mixes with no other type, kr_cast one of them");
-    check_refusal(INITIAL, KR_DTYPE_F32, KR_SHAPE(3, 6, 3), KR_ERR_SHAPE,
-                  "selective_scan: initial_state [3, 6, 3] must be [2, 6, 3]: a state for each sequence");
-    check_refusal(NIN, KR_DTYPE_I32, KR_SHAPE(2, 4), KR_ERR_SHAPE,
-                  "selective_scan: seq_start [2, 4] must be [2, 5]: a marker for each token");
-    check_refusal(NIN, KR_DTYPE_F32, KR_SHAPE(2, 5), KR_ERR_DTYPE,
-                  "selective_scan: seq_start [2, 5] is f32, but must be i32 or i64");
+    check_error(X, KR_DTYPE_F32, (kr_shape){ .rank = -1 }, KR_ERR_ARG, "selective_scan: operand x is NULL");
+    check_error(X, KR_DTYPE_F32, KR_SHAPE(2, 6), KR_ERR_SHAPE,
+                "selective_scan: x [2, 6] has rank 2, but must have 3 (axes bsi)");
+    check_error(DT, KR_DTYPE_F32, KR_SHAPE(2, 4, 6), KR_ERR_SHAPE,
+                "selective_scan: axis s of dt [2, 4, 6] is 4, but x [2, 5, 6] says s = 5");
+    check_error(A, KR_DTYPE_F32, KR_SHAPE(7, 3), KR_ERR_SHAPE,
+                "selective_scan: axis i of a [7, 3] is 7, but x [2, 5, 6] says i = 6");
+    check_error(C, KR_DTYPE_F32, KR_SHAPE(2, 5, 2, 4), KR_ERR_SHAPE,
+                "selective_scan: axis r of c [2, 5, 2, 4] is 4, but a [6, 3] says r = 3");
+    check_error(D, KR_DTYPE_I32, KR_SHAPE(6), KR_ERR_DTYPE,
+                "selective_scan: d [6] is i32, but must be f32, f64, bf16 or f16; kr_cast converts");
+    check_error(Z, KR_DTYPE_F64, KR_SHAPE(2, 5, 6), KR_ERR_DTYPE,
+                "selective_scan: z [2, 5, 6] is f64, but x is f32; f64 mixes with no other type, kr_cast one of them");
+    check_error(INITIAL, KR_DTYPE_F32, KR_SHAPE(3, 6, 3), KR_ERR_SHAPE,
+                "selective_scan: initial_state [3, 6, 3] must be [2, 6, 3]: a state for each sequence");
+    check_error(NIN, KR_DTYPE_I32, KR_SHAPE(2, 4), KR_ERR_SHAPE,
+                "selective_scan: seq_start [2, 4] must be [2, 5]: a flag for each token");
+    check_error(NIN, KR_DTYPE_F32, KR_SHAPE(2, 5), KR_ERR_DTYPE,
+                "selective_scan: seq_start [2, 5] is f32, but must be i32 or i64");
 }
 
 TEST(scan_refuses_sizes)

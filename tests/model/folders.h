@@ -2,7 +2,7 @@
 #ifndef KR_TESTS_MODEL_FOLDERS_H
 #define KR_TESTS_MODEL_FOLDERS_H
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/model/log.h"
 
 /* Removes a model folder and what is in it. */

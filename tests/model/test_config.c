@@ -236,14 +236,14 @@ TEST(unknown_keys_are_named)
     end();
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
-typedef struct refusal {
+typedef struct error_case {
     kr_status status;
     const char *text, *message;
-} refusal;
+} error_case;
 
-static void refuse_all(const refusal *rows, size_t count)
+static void refuse_all(const error_case *rows, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         kr_model_config *c = READ(rows[i].text);
@@ -256,10 +256,10 @@ static void refuse_all(const refusal *rows, size_t count)
 #define F KR_ERR_FORMAT
 #define U KR_ERR_UNSUPPORTED
 
-TEST(official_refusals)
+TEST(official_errors)
 {
     begin();
-    static const refusal rows[] = {
+    static const error_case rows[] = {
         { F, "[]", "config.json: the file is not an object, but of the kind array" },
         { F, "{\"d_model\": 1, \"d_model\": 2}",
           "config.json: json: at byte 15: the key \"d_model\" occurs twice in one object" },
@@ -325,10 +325,10 @@ TEST(official_refusals)
     end();
 }
 
-TEST(hf_refusals)
+TEST(hf_errors)
 {
     begin();
-    static const refusal rows[] = {
+    static const error_case rows[] = {
         { F, "{\"model_type\": \"llama\"}",
           "config.json: model_type = 'llama', but must be 'mamba', 'mamba2' or 'falcon_mamba'" },
         { F, "{\"model_type\": \"mamba3\"}",
@@ -362,12 +362,12 @@ TEST(hf_refusals)
     end();
 }
 
-TEST(krait_refusals)
+TEST(krait_errors)
 {
     begin();
 #define KRAIT(text) "{\"krait\": {" text "}}"
 #define KRAIT3(text) "{\"ssm_cfg\": {\"layer\": \"Mamba3\"}, \"krait\": {" text "}}"
-    static const refusal rows[] = {
+    static const error_case rows[] = {
         { F, "{\"krait\": 3}", "config.json: krait = 3, but must be an object" },
         { F, KRAIT("\"foo\": 1"), "config.json: the key 'krait.foo' means nothing to krait" },
         { F, KRAIT("\"a_activation\": \"softplus\""),

@@ -2,7 +2,7 @@
  * what a layout cannot say is refused or warned of.
  */
 #include "tests/model/log.h"
-#include "tests/model/values.h"
+#include "tests/model/config_values.h"
 
 static kr_ctx *ctx;
 
@@ -31,8 +31,8 @@ static bool write_to(const kr_model_config *c, kr_layout layout, char *text)
 typedef enum where {
     BOTH,     /* comes back from both layouts */
     OFFICIAL, /* the Hugging Face layout refuses all but the default */
-    DROPPED,  /* not carried to Hugging Face: how fresh parameters are drawn */
-    INITIAL   /* not carried from Hugging Face to official: how fresh parameters are drawn */
+    DROPPED,  /* not carried to Hugging Face: how initial parameters are sampled */
+    INITIAL   /* not carried from Hugging Face to official: how initial parameters are sampled */
 } where;
 
 typedef struct field {
@@ -255,8 +255,8 @@ TEST(lists_come_back)
     const int64_t schedule[] = { 1, 0, 1 };
     const kr_class_token latents[] = { { .kind = KR_CLASS_TOKEN_END },
                                        { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 9007199254740993 } };
-    const kr_layer_marker of_layers[] = { { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } },
-                                          { 0, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 3 } } };
+    const kr_layer_class_token of_layers[] = { { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } },
+                                               { 0, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 3 } } };
     kr_model_values c;
     kr_model_values_init(&c);
     kr_config_set_d_model(&c, 64);
@@ -288,8 +288,8 @@ TEST(lists_come_back)
                   l->latents[1].kind == KR_CLASS_TOKEN_CUSTOM && l->latents[1].at == 9007199254740993,
               "latents");
         CHECK(l->n_layer_latents == 2 && l->layer_latents[0].layer == 1 &&
-                  l->layer_latents[0].marker.kind == KR_CLASS_TOKEN_MIDDLE && l->layer_latents[1].layer == 0 &&
-                  l->layer_latents[1].marker.at == 3,
+                  l->layer_latents[0].token.kind == KR_CLASS_TOKEN_MIDDLE && l->layer_latents[1].layer == 0 &&
+                  l->layer_latents[1].token.at == 3,
               "latents of layers");
         CHECK(l->residual.kind == KR_RESIDUAL_MULTI_GATE && l->residual.n_stream == 3 &&
                   l->residual.init_bias == -1.5 && l->residual.init_bias_step == 0.25 && l->residual.per_virtual_layer,
@@ -387,7 +387,7 @@ TEST(falcon_has_its_own_type)
     end();
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 static void refuse(const kr_model_config *c, kr_layout layout, kr_status status, const char *message)
 {
@@ -498,11 +498,11 @@ TEST(short_memory_is_filled_as_by_snprintf)
     CHECK(kr_model_config_format(ctx, config_of(&c), KR_LAYOUT_HF, whole, needed + 1, &length) == KR_OK &&
               length == needed && strlen(whole) == needed,
           "%zu", length);
-    for (size_t room = 1; room <= needed; room += 7) {
-        char *part = malloc(room);
-        CHECK(kr_model_config_format(ctx, config_of(&c), KR_LAYOUT_HF, part, room, &length) == KR_OK &&
-                  length == needed && strlen(part) == room - 1 && memcmp(part, whole, room - 1) == 0,
-              "%zu bytes", room);
+    for (size_t capacity = 1; capacity <= needed; capacity += 7) {
+        char *part = malloc(capacity);
+        CHECK(kr_model_config_format(ctx, config_of(&c), KR_LAYOUT_HF, part, capacity, &length) == KR_OK &&
+                  length == needed && strlen(part) == capacity - 1 && memcmp(part, whole, capacity - 1) == 0,
+              "%zu bytes", capacity);
         free(part);
     }
     end();

@@ -3,7 +3,7 @@
  */
 #define _DEFAULT_SOURCE
 #include "tests/model/folders.h"
-#include "tests/model/values.h"
+#include "tests/model/config_values.h"
 
 static kr_ctx *ctx;
 
@@ -326,7 +326,7 @@ TEST(token_ids_in_either_layout)
     end();
 }
 
-/* ---- fresh ones ---- */
+/* ---- new models ---- */
 
 static kr_model_values small(kr_family family)
 {
@@ -362,8 +362,8 @@ TEST(a_new_model_is_its_network)
             CHECK_SAME_BITS(kr_params_at(a, i)->name, kr_params_at(a, i)->tensor, kr_params_at(b, i)->tensor);
         save(model, "m", NULL);
         kr_model *again = load("m");
-        check_same_model("fresh", again, model);
-        check_same_config("fresh", ctx, again, model);
+        check_same_model("initial", again, model);
+        check_same_config("initial", ctx, again, model);
         kr_model_destroy(again);
         kr_network_destroy(net);
         kr_model_destroy(model);
@@ -372,13 +372,13 @@ TEST(a_new_model_is_its_network)
     end();
 }
 
-/* All that a config can say and a layout cannot: virtual layers, markers, gates, learned states. */
+/* All that a config can say and a layout cannot: virtual layers, class tokens, gates, learned states. */
 TEST(models_of_our_own)
 {
     begin();
     const int64_t schedule[] = { 1, 0, 1 };
     const kr_class_token latents[] = { { .kind = KR_CLASS_TOKEN_START } };
-    const kr_layer_marker of_layers[] = { { 1, { .kind = KR_CLASS_TOKEN_START } } };
+    const kr_layer_class_token of_layers[] = { { 1, { .kind = KR_CLASS_TOKEN_START } } };
     kr_model_values c = small(KR_FAMILY_MAMBA3);
     c.layers.n_virtual = 3;
     c.layers.schedule = KR_SCHEDULE_CUSTOM;

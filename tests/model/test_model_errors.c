@@ -3,7 +3,7 @@
  */
 #define _DEFAULT_SOURCE
 #include "tests/model/folders.h"
-#include "tests/model/values.h"
+#include "tests/model/config_values.h"
 
 #include <signal.h>
 #include <sys/resource.h>
@@ -283,15 +283,16 @@ TEST(full_disk_leaves_the_old_model)
 /* Permissions mean nothing to root, who therefore saves as somebody else. */
 TEST(a_folder_that_may_not_be_written)
 {
-    enum { NOBODY = 65534 };
+    enum { OTHER_USER = 65534 };
     const uid_t self = geteuid();
     begin();
     kr_model *old = load_golden("official_lm/mamba1"), *next = load_golden("official_lm/mamba2");
     IGNORE(kr_model_save(old, in_folder("m"), NULL));
     chmod(folder, 0755);
     chmod(in_folder("m"), 0555);
-    if (CHECK(self != 0 || seteuid(NOBODY) == 0, "root stays root")) check_old_stays(old, next, "a read-only folder");
-    CHECK(seteuid(self) == 0, "nobody stays nobody");
+    if (CHECK(self != 0 || seteuid(OTHER_USER) == 0, "root stays root"))
+        check_old_stays(old, next, "a read-only folder");
+    CHECK(seteuid(self) == 0, "the user id stays");
     chmod(in_folder("m"), 0755);
     kr_model_destroy(old);
     kr_model_destroy(next);
@@ -337,12 +338,12 @@ TEST(any_allocation_of_models_may_fail)
     for (n = 1; n < 1000; n++) {
         kr_model_size size;
         kr_ctx_fail_allocation(ctx, n);
-        kr_model *fresh = kr_model_create(ctx, config_of(&c));
-        const bool measured = fresh && kr_model_measure(ctx, config_of(&c), &size) == KR_OK;
+        kr_model *initial = kr_model_create(ctx, config_of(&c));
+        const bool measured = initial && kr_model_measure(ctx, config_of(&c), &size) == KR_OK;
         kr_ctx_fail_allocation(ctx, 0);
         CHECK(measured || kr_ctx_status(ctx) == KR_ERR_NOMEM, "creating, allocation %zu: %s", n, kr_ctx_message(ctx));
         kr_ctx_clear(ctx);
-        kr_model_destroy(fresh);
+        kr_model_destroy(initial);
         CHECK(kr_ctx_memory(ctx).live_blocks == blocks, "creating, allocation %zu: memory is left", n);
         if (measured) break;
     }

@@ -1,6 +1,6 @@
-/* test_params_file.c - parameter tables as files: back to the bit, other types, refusals that change nothing. */
+/* test_params_file.c - parameter tables as files: back to the bit, other types, errors that change nothing. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 static kr_ctx *ctx;
 
@@ -59,7 +59,7 @@ TEST(params_file_comes_back)
     end();
 }
 
-TEST(params_file_refusals)
+TEST(params_file_errors)
 {
     begin();
     kr_params *a = table_of(KR_DTYPE_F32, 5), *b = table_of(KR_DTYPE_F32, 6), *kept = table_of(KR_DTYPE_F32, 6);

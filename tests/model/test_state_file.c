@@ -3,7 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "base/hash.h"
 #include "nn/network_impl.h"
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/memory.h"
 
 #include <krait/network.h>
@@ -102,16 +102,16 @@ static void check_same(const char *what, const kr_state *got, const kr_state *wa
         for (int i = 0; i < kr_slot_kind(got, s)->ncache; i++) {
             const kr_tensor *a = got->slots[s].tensors[i], *b = want->slots[s].tensors[i];
             if (b) CHECK_SAME_BITS(what, a, b);
-            else CHECK(!a, "%s: slot %d is not fresh", what, (int)s);
+            else CHECK(!a, "%s: slot %d is not initial", what, (int)s);
         }
     }
 }
 
 /* ---- there and back ---- */
 
-static const kr_class_token markers[] = { { .kind = KR_CLASS_TOKEN_START },
-                                          { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 2 },
-                                          { .kind = KR_CLASS_TOKEN_END } };
+static const kr_class_token class_tokens[] = { { .kind = KR_CLASS_TOKEN_START },
+                                               { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 2 },
+                                               { .kind = KR_CLASS_TOKEN_END } };
 
 static void check_round_trip(kr_ctx *ctx, const kr_network *net, const kr_state *state)
 {
@@ -148,7 +148,7 @@ TEST(saved_states_are_the_same)
             state->cursors.layers[SLOTS - 1] = 17;
             check_round_trip(ctx, net, state);
 
-            /* a slot alone is fresh, then all */
+            /* a slot alone is initial, then all */
             for (int i = 0; i < kr_slot_kind(state, 0)->ncache; i++) {
                 kr_param_destroy(state->slots[1].tensors[i]);
                 state->slots[1].tensors[i] = NULL;
@@ -164,20 +164,20 @@ TEST(saved_states_are_the_same)
     end_folder();
 }
 
-/* From the file as if nothing had happened: outputs, state and the places of markers. */
+/* From the file as if nothing had happened: outputs, state and the places of class tokens. */
 TEST(loaded_states_continue)
 {
     begin_folder();
     kr_ctx *ctx = kr_test_ctx(2, NULL);
     for (int f = 0; f < FAMILIES; f++) {
-        const build b = { .family = (kr_family)f, .latents = markers, .n_latents = 3 };
+        const build b = { .family = (kr_family)f, .latents = class_tokens, .n_latents = 3 };
         kr_network *net = make_network(ctx, b);
         kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         kr_state *start = kr_state_create(ctx, kr_network_layers(net), 2);
         kr_state_announce(start, 9);
         kr_tensor *first = tokens(t, 2, 4), *second = tokens(t, 2, 5);
         const kr_network_out on = forward(t, net, first, start);
-        CHECK(on.state->cursors.is_on && on.state->cursors.stack == 6, "two markers were due");
+        CHECK(on.state->cursors.is_on && on.state->cursors.stack == 6, "two class tokens were due");
         const kr_network_out want = forward(t, net, second, on.state);
         CHECK_OK(ctx);
         CHECK(kr_state_save(on.state, net, in_folder("state")) == KR_OK, "%s", kr_ctx_message(ctx));
@@ -194,7 +194,7 @@ TEST(loaded_states_continue)
         const kr_network_out got = forward(t, same, second, loaded);
         CHECK_SAME_BITS("y", got.y, want.y);
         check_same("the state after", got.state, want.state);
-        CHECK(got.state->cursors.stack == 12, "all markers were due");
+        CHECK(got.state->cursors.stack == 12, "all class tokens were due");
         kr_tape_destroy(t);
         kr_state_destroy(start);
         kr_state_destroy(loaded);
@@ -311,7 +311,7 @@ TEST(forged_files)
     kr_network *net = make_network(ctx, (build){ .family = KR_FAMILY_MAMBA2 });
     kr_state *state = used_state(ctx, net);
     IGNORE(kr_state_save(state, net, in_folder("state")));
-    /* without a change the forger's file is a state: its refusals are due to the change alone */
+    /* without a change the forger's file is a state: its errors are due to the change alone */
     rewrite(ctx, in_folder("state"), in_folder("forged"), &(edit){ .key = NULL });
     kr_state *loaded = kr_state_load(ctx, net, in_folder("forged"));
     CHECK_OK(ctx);
@@ -335,7 +335,7 @@ TEST(forged_files)
     TEXT("the state is of another architecture: it has 4 slots, but the network has 3 virtual layers", .key = "slots",
          .value = "4");
     TEXT("the state is of another architecture: names, types or shapes of the network's parameters, its schedule or "
-         "its markers differ",
+         "its class tokens differ",
          .key = "architecture", .value = "0123456789abcdef");
     TEXT("the state was made with other weights of the same architecture", .key = "weights",
          .value = "0123456789abcdef");
@@ -432,7 +432,7 @@ TEST(other_networks)
 {
     begin_folder();
     kr_ctx *ctx = kr_test_ctx(1, NULL);
-    kr_network *net = make_network(ctx, (build){ .family = KR_FAMILY_MAMBA2, .latents = markers, .n_latents = 2 });
+    kr_network *net = make_network(ctx, (build){ .family = KR_FAMILY_MAMBA2, .latents = class_tokens, .n_latents = 2 });
     kr_state *state = used_state(ctx, net);
     IGNORE(kr_state_save(state, net, in_folder("state")));
     const kr_class_token moved[] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 3 } };
@@ -440,20 +440,20 @@ TEST(other_networks)
         build b;
         const char *format;
     } rows[] = {
-        { { .family = KR_FAMILY_MAMBA1, .latents = markers, .n_latents = 2 },
+        { { .family = KR_FAMILY_MAMBA1, .latents = class_tokens, .n_latents = 2 },
           "state.load: %s: the state is of another architecture: its blocks are 'mamba2', those of the network are "
           "'mamba1'" },
-        { { .family = KR_FAMILY_MAMBA2, .latents = markers, .n_latents = 2, .n_virtual = 5 },
+        { { .family = KR_FAMILY_MAMBA2, .latents = class_tokens, .n_latents = 2, .n_virtual = 5 },
           "state.load: %s: the state is of another architecture: it has 3 slots, but the network has 5 virtual "
           "layers" },
 #define DIFFERS                                                                                                        \
     "state.load: %s: the state is of another architecture: names, types or shapes of the network's parameters, its "   \
-    "schedule or its markers differ"
-        { { .family = KR_FAMILY_MAMBA2, .latents = markers, .n_latents = 2, .state_rank = 8 }, DIFFERS },
-        { { .family = KR_FAMILY_MAMBA2, .latents = markers, .n_latents = 2, .dtype = KR_DTYPE_F64 }, DIFFERS },
-        { { .family = KR_FAMILY_MAMBA2, .latents = markers, .n_latents = 2, .schedule = KR_SCHEDULE_STRETCHED },
+    "schedule or its class tokens differ"
+        { { .family = KR_FAMILY_MAMBA2, .latents = class_tokens, .n_latents = 2, .state_rank = 8 }, DIFFERS },
+        { { .family = KR_FAMILY_MAMBA2, .latents = class_tokens, .n_latents = 2, .dtype = KR_DTYPE_F64 }, DIFFERS },
+        { { .family = KR_FAMILY_MAMBA2, .latents = class_tokens, .n_latents = 2, .schedule = KR_SCHEDULE_STRETCHED },
           DIFFERS },
-        { { .family = KR_FAMILY_MAMBA2, .latents = markers, .n_latents = 3 }, DIFFERS },
+        { { .family = KR_FAMILY_MAMBA2, .latents = class_tokens, .n_latents = 3 }, DIFFERS },
         { { .family = KR_FAMILY_MAMBA2, .latents = moved, .n_latents = 2 }, DIFFERS },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

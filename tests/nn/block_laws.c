@@ -29,7 +29,7 @@ static tolerance tolerance_of(const rig *r)
 /* "base f64, random cache, 2 + 5" */
 static const char *label(char *text, size_t bytes, const rig *r, const problem *p, const char *way)
 {
-    snprintf(text, bytes, "%s %s, %s cache, %s", r->name, kr_dtype_name(r->dtype), p->from_cache ? "random" : "fresh",
+    snprintf(text, bytes, "%s %s, %s cache, %s", r->name, kr_dtype_name(r->dtype), p->from_cache ? "random" : "initial",
              way);
     return text;
 }
@@ -56,8 +56,10 @@ static void law_splits(rig *r, bool from_cache)
         { .name = "step + 6", .parts = { STEP, 6 } },
         { .name = "2 + 3 + 2", .parts = { 2, 3, 2 }, .path = &short_chunks },
         { .name = "step + 3 + step + 1 + step", .parts = { STEP, 3, STEP, 1, STEP } },
-        { .name = "from kr_fresh", .initial_cache = true },
-        { .name = "steps from kr_fresh", .initial_cache = true, .parts = { STEP, STEP, STEP, STEP, STEP, STEP, STEP } },
+        { .name = "from an initial cache", .initial_cache = true },
+        { .name = "steps from an initial cache",
+          .initial_cache = true,
+          .parts = { STEP, STEP, STEP, STEP, STEP, STEP, STEP } },
     };
     static const plan mamba3_ways[] = {
         { .name = "the other pathway", .initial_cache = true, .other_pathway = true },
@@ -97,7 +99,7 @@ static void law_paths(rig *r, bool from_cache)
  * packed. */
 static const int32_t packed_starts[] = { 1, 0, 0, 1, 1, 0, 0, 0, 1, 1, 0, 0, 0, 0 };
 
-/* Three rows of seven: one that goes on and forgets twice, one that forgets at once, one that never forgets. */
+/* Three rows of seven: one that continues and forgets twice, one that forgets at once, one that never forgets. */
 static const int32_t resets[] = { 0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0 };
 
 static void law_sequences(rig *r, bool from_cache)
@@ -183,12 +185,12 @@ static void law_gradients(rig *r, bool from_cache)
 
 static void law_cache_matters(rig *r)
 {
-    const problem fresh = { .nb = 2, .ns = 7 }, from_cache = { .nb = 2, .ns = 7, .from_cache = true };
-    outcome *a = run(r, &fresh, &(plan){ .name = "whole" }), *b = run(r, &from_cache, &(plan){ .name = "whole" });
+    const problem initial = { .nb = 2, .ns = 7 }, from_cache = { .nb = 2, .ns = 7, .from_cache = true };
+    outcome *a = run(r, &initial, &(plan){ .name = "whole" }), *b = run(r, &from_cache, &(plan){ .name = "whole" });
     double most = 0;
     for (int64_t e = 0; a->count && b->count && e < a->entries[0].count; e++)
         most = fmax(most, fabs(a->entries[0].values[e] - b->entries[0].values[e]));
-    CHECK(most > 1e-3, "%s: outputs from a random cache differ from those of a fresh one by %g only", r->name, most);
+    CHECK(most > 1e-3, "%s: outputs from a random cache differ from those of an initial one by %g only", r->name, most);
     outcome_free(a);
     outcome_free(b);
 }

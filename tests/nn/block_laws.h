@@ -14,7 +14,7 @@ typedef struct block_case {
     kr_block_config config; /* of f32, with small sizes: the checker makes copies of other types */
 } block_case;
 
-/* From fresh and from random caches, outputs, final caches and gradients of x, caches and parameters:
+/* From initial and from random caches, outputs, final caches and gradients of x, caches and parameters:
  *   any mix of forwards and steps is the same; any path and chunk length; both pathways of Mamba-3
  *   packed rows are their sequences one by one; rows that forget are their pieces one by one
  *   a row has the same bits alone and in a batch (outputs, caches)

@@ -335,17 +335,17 @@ static void check_rotation(const rig *r, const kr_block_result *out)
     free(values);
 }
 
-/* Caches have the shapes and types of fresh ones, whatever the types of x. */
+/* Caches have the shapes and types of initial ones, whatever the types of x. */
 static void check_cache(const rig *r, const problem *p, const kr_block_result *out)
 {
-    const kr_cache fresh = r->kind->initial_cache(r->tape, r->block, problem_sequences(p));
+    const kr_cache initial = r->kind->initial_cache(r->tape, r->block, problem_sequences(p));
     CHECK(out->cache.family == r->kind->family, "%s: a cache of the family %d", r->name, (int)out->cache.family);
     for (int i = 0; i < r->kind->ncache; i++) {
-        const kr_tensor *got = out->cache.tensors[i], *want = fresh.tensors[i];
+        const kr_tensor *got = out->cache.tensors[i], *want = initial.tensors[i];
         char a[128], b[128];
         CHECK(kr_tensor_dtype(got) == kr_tensor_dtype(want) &&
                   strcmp(kr_shape_text(got, a, sizeof a), kr_shape_text(want, b, sizeof b)) == 0,
-              "%s: cache.%s is %s %s, but a fresh one is %s %s", r->name, r->kind->cache_names[i],
+              "%s: cache.%s is %s %s, but an initial one is %s %s", r->name, r->kind->cache_names[i],
               kr_dtype_name(kr_tensor_dtype(got)), kr_shape_text(got, a, sizeof a),
               kr_dtype_name(kr_tensor_dtype(want)), kr_shape_text(want, b, sizeof b));
     }

@@ -1,6 +1,6 @@
 /* block_run.h - one block of any family, run over the same tokens in different ways, with all results as f64.
  *
- * A rig is a block in a context of its own. A problem is what is computed: rows of tokens, from fresh or from given
+ * A rig is a block in a context of its own. A problem is what is computed: rows of tokens, from initial or from given
  * caches, perhaps with several sequences in a row. A plan is a way to compute it: which calls are made. Tokens, caches,
  * parameters and the gradients of the results are noise that depends on the seed, the tensor and the index alone, so
  * that rigs of different types, and plans of different calls, have the same numbers.
@@ -29,7 +29,7 @@ void rig_close(rig *r);
 
 typedef struct problem {
     int64_t nb, ns;
-    bool from_cache;       /* random caches; false: fresh ones */
+    bool from_cache;       /* random caches; false: initial ones */
     const int32_t *starts; /* [b s] or NULL: where sequences begin ... */
     bool is_reset;         /* ... and forget: caches are one for each row; false: one for each sequence */
 } problem;
@@ -42,7 +42,7 @@ typedef struct plan {
     const char *name;
     bool row_by_row;      /* each row alone */
     bool by_sequence;     /* each sequence alone, for problems that have starts; false: packed or reset */
-    bool initial_cache;   /* a fresh cache is made and passed on, rather than NULL */
+    bool initial_cache;   /* an initial cache is made and passed on, rather than NULL */
     bool other_pathway;   /* Mamba-3: by the pathway that the config does not name (initial_cache, or from_cache) ... */
     bool changes_pathway; /* ... or the other one at each part */
     const kr_ssd_path *path; /* NULL: the block's own */

@@ -313,7 +313,7 @@ static void majority_logits(const int32_t *symbols, int64_t ns, double *logit_sw
     }
 }
 
-/* What a reset leaves is C.B x times a unit vector, which is turned, gated and read by the head. */
+/* What a reset leaves is C.B x times a unit vector, which is rotated, gated and read by the head. */
 static double anchor(int64_t nr)
 {
     return 3 * silu(5) * normed_one(nr) * normed_one(nr) * inverse_silu(1);

@@ -9,7 +9,7 @@
 #ifndef KR_TESTS_NN_HAND_BUILT_H
 #define KR_TESTS_NN_HAND_BUILT_H
 
-#include "tests/nn/tasks.h"
+#include "tests/nn/task_sets.h"
 
 #include <krait/krait.h>
 

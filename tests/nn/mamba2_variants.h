@@ -2,7 +2,7 @@
 #ifndef KR_TESTS_NN_MAMBA2_VARIANTS_H
 #define KR_TESTS_NN_MAMBA2_VARIANTS_H
 
-#include <krait/mamba2.h>
+#include <krait/block.h>
 
 typedef struct mamba2_variant {
     const char *name;

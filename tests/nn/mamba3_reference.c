@@ -190,7 +190,7 @@ static void rotate_row(const kr_mamba3_config *c, const sizes *n, const double *
     }
 }
 
-/* rms_norm(raw) gain + bias of head h and rank m, turned. */
+/* rms_norm(raw) gain + bias of head h and rank m, rotated. */
 static void map_of(const kr_mamba3_config *c, const sizes *n, const double *raw_mgr, const double *gain,
                    const double *bias_hmr, const double *turn, int64_t h, int64_t m, double *row)
 {

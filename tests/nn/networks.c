@@ -254,7 +254,7 @@ static pieces run_parts(net *n, const net_problem *p, const net_mode *way, kr_te
 {
     pieces all = { .count = 0 };
     const int64_t ns = kr_tensor_dim(x, 1);
-    const bool counts = p->is_announced && n->layers->has_markers;
+    const bool counts = p->is_announced && n->layers->has_class_tokens;
     kr_call call;
     kr_call_init(&call);
     call.path = way->path;
@@ -474,7 +474,7 @@ void net_compare(const net *n, const net_problem *p, const char *way, const outc
 {
     char text[160];
     snprintf(text, sizeof text, "%s %s %s, %s state, %s", kr_family_name(n->recipe.family), n->name,
-             kr_dtype_name(n->dtype), p->from_state ? "random" : "fresh", way);
+             kr_dtype_name(n->dtype), p->from_state ? "random" : "initial", way);
     compare(text, got, want, net_value_tolerance(n->dtype), net_gradient_tolerance(n->dtype), NET_FLOOR);
 }
 

@@ -49,7 +49,7 @@ typedef struct net {
     const kr_layers *layers;
     kr_params *params;
     const kr_block_kind *kind;
-    int64_t noutputs;       /* of the last run: tokens and markers ... */
+    int64_t noutputs;       /* of the last run: tokens and class tokens ... */
     bool seen[NET_OUTPUTS]; /* ... and those that its calls returned */
 } net;
 
@@ -59,7 +59,7 @@ void net_close(net *n);
 
 typedef struct net_problem {
     int64_t nb, ns;
-    bool from_state;       /* the state after three other tokens; false: fresh */
+    bool from_state;       /* the state after three other tokens; false: initial */
     const int32_t *starts; /* [b s] or NULL: where sequences begin ... */
     bool is_reset;         /* ... and forget: states are one for each row; false: one for each sequence */
     const int32_t *mask;   /* [b s] or NULL: 0 where a token is padding; forwards only */

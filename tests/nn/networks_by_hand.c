@@ -1,8 +1,9 @@
 /* networks_by_hand.c - the formulas of stacks and networks out of plain ops and blocks. */
 #include "tests/nn/networks_by_hand.h"
 
-/* For each token in turn the markers before it, then those after the last. */
-static kr_tensor *splice_by_hand(kr_tape *t, kr_tensor *x, const kr_class_token *markers, int count, kr_tensor *table)
+/* For each token in turn the class tokens before it, then those after the last. */
+static kr_tensor *splice_by_hand(kr_tape *t, kr_tensor *x, const kr_class_token *class_tokens, int count,
+                                 kr_tensor *table)
 {
     if (count == 0) return x;
     const int64_t len = kr_tensor_dim(x, 1), nb = kr_tensor_dim(x, 0), nd = kr_tensor_dim(x, 2);
@@ -11,9 +12,9 @@ static kr_tensor *splice_by_hand(kr_tape *t, kr_tensor *x, const kr_class_token 
     for (int64_t token = 0; token <= len; token++) {
         for (int kind = KR_CLASS_TOKEN_START; kind <= KR_CLASS_TOKEN_CUSTOM; kind++)
             for (int i = 0; i < count; i++) {
-                const int64_t place[] = { 0, len / 2, len, markers[i].at };
+                const int64_t place[] = { 0, len / 2, len, class_tokens[i].at };
                 const bool lands = kind == KR_CLASS_TOKEN_END ? token == len : token < len;
-                if ((int)markers[i].kind == kind && place[kind] == token && lands)
+                if ((int)class_tokens[i].kind == kind && place[kind] == token && lands)
                     pieces[n++] = kr_expand(t, kr_slice(t, table, 0, i, i + 1), KR_SHAPE(nb, 1, nd));
             }
         if (token < len) pieces[n++] = kr_slice(t, x, 1, token, token + 1);

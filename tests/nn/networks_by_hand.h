@@ -1,13 +1,13 @@
 /* networks_by_hand.h - whole sequences through stacks and networks, straight from the formulas: the oracle of their tests.
  *
- * Blocks are taken as they are; norms, MLPs, residual schemes, schedules and class markers are written out.
+ * Blocks are taken as they are; norms, MLPs, residual schemes, schedules and class tokens are written out.
  */
 #ifndef KR_TESTS_NN_NETWORKS_BY_HAND_H
 #define KR_TESTS_NN_NETWORKS_BY_HAND_H
 
 #include "tests/nn/networks.h"
 
-/* x [b s d] from a fresh state, markers spliced in. */
+/* x [b s d] from an initial state, class tokens inserted. */
 kr_tensor *stack_by_hand(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bsd);
 
 /* The same, and what stands after each virtual layer. */

@@ -117,18 +117,18 @@ TEST(an_advanced_state_has_the_bits_of_a_new_one)
             }
 }
 
-/* Markers: some calls have more tokens than the caller gave, and the state knows where they stand. */
-TEST(an_advanced_state_knows_its_markers)
+/* Class tokens: some calls have more tokens than the caller gave, and the state knows where they stand. */
+TEST(an_advanced_state_knows_its_class_tokens)
 {
-    static const kr_class_token markers[] = { { .kind = KR_CLASS_TOKEN_START },
-                                              { .kind = KR_CLASS_TOKEN_MIDDLE },
-                                              { .kind = KR_CLASS_TOKEN_END } };
+    static const kr_class_token class_tokens[] = { { .kind = KR_CLASS_TOKEN_START },
+                                                   { .kind = KR_CLASS_TOKEN_MIDDLE },
+                                                   { .kind = KR_CLASS_TOKEN_END } };
     for (int family = 0; family < NET_FAMILIES; family++) {
         net_recipe r = net_recipe_of((kr_family)family, VOCAB);
-        r.layers.latents = markers;
+        r.layers.latents = class_tokens;
         r.layers.n_latents = 3;
         net n;
-        if (!net_open(&n, "markers", &r, 1)) exit(2);
+        if (!net_open(&n, "class tokens", &r, 1)) exit(2);
         run_both(&n, true);
         net_close(&n);
     }
@@ -199,7 +199,7 @@ TEST(an_advanced_state_takes_no_memory)
         }
 }
 
-/* ---- refusals and failures ---- */
+/* ---- errors and failures ---- */
 
 TEST(advance_is_refused)
 {
@@ -298,7 +298,7 @@ TEST(a_state_whose_update_failed_is_whole_or_inconsistent)
     }
 }
 
-/* An error before the first layer leaves the state as it was; one in the second layer leaves it torn. */
+/* An error before the first layer leaves the state as it was; one in the second layer leaves it inconsistent. */
 TEST(an_inconsistent_state_is_reset)
 {
     for (int family = 0; family < NET_FAMILIES; family++) {

@@ -9,8 +9,7 @@
  */
 #include "tests/harness.h"
 
-#include <krait/mamba2.h>
-#include <krait/mamba3.h>
+#include <krait/block.h>
 
 static const double BOUND = 4e-3, SUM_BOUND = 1.5e-2;
 
@@ -119,8 +118,8 @@ static void check_parts(const block_case *c, const made *m, const double *x, con
     kr_tape *tape = kr_tape_create(m->ctx, KR_TAPE_NO_GRAD);
     kr_tensor *all = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, ND), x), KR_DTYPE_F32);
     const kr_ssd_path path = kr_mamba3_path(m->mamba3);
-    const kr_mamba3_cache fresh = kr_mamba3_initial_cache(tape, m->mamba3, NB);
-    const kr_mamba3_out first = kr_mamba3_forward(tape, m->mamba3, kr_slice(tape, all, 1, 0, FIRST), &fresh, path);
+    const kr_mamba3_cache initial = kr_mamba3_initial_cache(tape, m->mamba3, NB);
+    const kr_mamba3_out first = kr_mamba3_forward(tape, m->mamba3, kr_slice(tape, all, 1, 0, FIRST), &initial, path);
     const kr_mamba3_out rest =
         kr_mamba3_forward(tape, m->mamba3, kr_slice(tape, all, 1, FIRST, NS), &first.cache, path);
     kr_tensor *both[2] = { first.y, rest.y }, *y = kr_concat(tape, 1, 2, both);
@@ -168,7 +167,7 @@ TEST(blocks_in_bf16_are_close_to_f64)
         { "mamba-2", KR_FAMILY_MAMBA2, true, 0 },
         { "mamba-2 without norm", KR_FAMILY_MAMBA2, false, 0 },
         { "mamba-3", KR_FAMILY_MAMBA3, false, 0.5 },
-        { "mamba-3 with norm, all turned", KR_FAMILY_MAMBA3, true, 1 },
+        { "mamba-3 with norm, all rotated", KR_FAMILY_MAMBA3, true, 1 },
     };
     const char *device = getenv("KR_DEVICE");
     if (!device || !*device || strncmp(device, "cpu", 3) == 0) SKIP("KR_DEVICE names no GPU");

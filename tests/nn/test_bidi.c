@@ -226,7 +226,7 @@ static const kr_class_token ends[] = { { .kind = KR_CLASS_TOKEN_END },
                                        { .kind = KR_CLASS_TOKEN_START },
                                        { .kind = KR_CLASS_TOKEN_CUSTOM, .at = NS } };
 
-TEST(markers)
+TEST(class_tokens)
 {
     const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F64);
     for (int multi = 0; multi < 2; multi++) {
@@ -239,7 +239,7 @@ TEST(markers)
                                         .init_bias = 0,
                                         .init_bias_step = 0,
                                         .per_virtual_layer = false };
-        check_by_hand("markers", &c, false);
+        check_by_hand("class tokens", &c, false);
     }
 }
 
@@ -371,7 +371,7 @@ TEST(ten_virtual_over_four_real)
     kr_ctx_destroy(ctx);
 }
 
-/* A cache for each virtual layer, also where weights are shared; a fresh one is what NULL stands for. */
+/* A cache for each virtual layer, also where weights are shared; an initial one is what NULL stands for. */
 TEST(caches)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
@@ -384,10 +384,10 @@ TEST(caches)
         const lone l = lone_make(ctx, &c, kr_bidi_params(bidi), 0);
         kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         kr_tensor *x = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, BIDI_ND));
-        kr_cache fresh[8];
-        for (int v = 0; v < 8; v++) fresh[v] = kr_block_kind_of(c.block.family)->initial_cache(tape, l.block, NB);
-        const kr_bidi_out plain = kr_bidi_forward(tape, bidi, x, NULL), given = bidi_forward_from(tape, bidi, x, fresh);
-        CHECK_TENSORS("fresh", given.y, plain.y, 1e-14, 1);
+        kr_cache initial[8];
+        for (int v = 0; v < 8; v++) initial[v] = kr_block_kind_of(c.block.family)->initial_cache(tape, l.block, NB);
+        const kr_bidi_out plain = kr_bidi_forward(tape, bidi, x, NULL), given = bidi_forward_from(tape, bidi, x, initial);
+        CHECK_TENSORS("initial", given.y, plain.y, 1e-14, 1);
         const kr_bidi_out next = bidi_forward_from(tape, bidi, x, plain.caches);
         double *a = kr_test_values(next.y), *b = kr_test_values(plain.y), most = 0;
         for (int64_t i = 0; i < kr_tensor_count(next.y); i++) most = fmax(most, fabs(a[i] - b[i]));
@@ -397,8 +397,8 @@ TEST(caches)
         /* rows do not meet: the second alone */
         for (int v = 0; v < 8; v++)
             for (int i = 0; i < kr_cache_count(c.block.family); i++)
-                fresh[v].tensors[i] = kr_slice(tape, plain.caches[v].tensors[i], 0, 1, 2);
-        const kr_bidi_out row = bidi_forward_from(tape, bidi, kr_slice(tape, x, 0, 1, 2), fresh);
+                initial[v].tensors[i] = kr_slice(tape, plain.caches[v].tensors[i], 0, 1, 2);
+        const kr_bidi_out row = bidi_forward_from(tape, bidi, kr_slice(tape, x, 0, 1, 2), initial);
         CHECK_SAME(ctx, "a row alone", row.y, kr_slice(tape, next.y, 0, 1, 2), 1e-13, 1);
         CHECK_OK(ctx);
         kr_tape_destroy(tape);

@@ -48,7 +48,7 @@ TEST(bidi_keeps_copies)
     memset(list, 0x55, sizeof list);
     memset(&gone, 0x55, sizeof gone);
     CHECK_SAME_BITS("y", kr_bidi_forward(tape, bidi, x, NULL).y, y);
-    CHECK(kr_tensor_dim(y, 1) == 6, "with its markers");
+    CHECK(kr_tensor_dim(y, 1) == 6, "with its class tokens");
     CHECK_OK(ctx);
     kr_tape_destroy(tape);
     kr_bidi_destroy(bidi);
@@ -126,7 +126,7 @@ TEST(bidi_table)
     kr_ctx_destroy(ctx);
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 static kr_ctx *ctx;
 
@@ -146,7 +146,7 @@ static void refuses(kr_bidi_config c, kr_status status, const char *text)
         refuses(c, KR_ERR_ARG, "bidi.create: " text);                                                                  \
     } while (0)
 
-TEST(bidi_config_refusals)
+TEST(bidi_config_errors)
 {
     ctx = kr_test_ctx(1, NULL);
     const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
@@ -211,7 +211,7 @@ static void refused(kr_tape *t, kr_status status, const char *text, const kr_bid
     kr_tape_reset(t);
 }
 
-TEST(bidi_forward_refusals)
+TEST(bidi_forward_errors)
 {
     ctx = kr_test_ctx(1, NULL);
     const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
@@ -391,7 +391,7 @@ TEST(bidi_create_starved)
                   "allocation %zu: memory is left", n);
             kr_ctx_clear(ctx);
         }
-        CHECK(bidi && n > 20, "made after %zu refusals", n);
+        CHECK(bidi && n > 20, "created after %zu failures", n);
         CHECK_OK(ctx);
         kr_bidi_destroy(bidi);
         CHECK(kr_ctx_memory(ctx).live_bytes == idle.live_bytes, "destroy leaves nothing");

@@ -254,11 +254,11 @@ static void make_idle(net *n, int64_t cut)
 /* Then nothing is lost: the gradients of input and latents are those without a horizon. */
 TEST(a_horizon_over_idle_layers_is_exact)
 {
-    static const kr_layer_marker latents[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
-                                               { 1, { .kind = KR_CLASS_TOKEN_END } },
-                                               { 1, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 2 } },
-                                               { 2, { .kind = KR_CLASS_TOKEN_MIDDLE } },
-                                               { 3, { .kind = KR_CLASS_TOKEN_END } } };
+    static const kr_layer_class_token latents[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                    { 1, { .kind = KR_CLASS_TOKEN_END } },
+                                                    { 1, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 2 } },
+                                                    { 2, { .kind = KR_CLASS_TOKEN_MIDDLE } },
+                                                    { 3, { .kind = KR_CLASS_TOKEN_END } } };
     static const kr_class_token of_stack[] = { { .kind = KR_CLASS_TOKEN_MIDDLE } };
     for (int gated = 0; gated < 2; gated++)
         for (int marked = 0; marked < 2; marked++) {
@@ -294,14 +294,14 @@ TEST(a_horizon_over_idle_layers_is_exact)
 
 /* ---- calls ---- */
 
-static void with_markers(net_recipe *r)
+static void with_class_tokens(net_recipe *r)
 {
     static const kr_class_token of_stack[] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = KR_CLASS_TOKEN_END } };
-    static const kr_layer_marker of_layers[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
-                                                 { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } },
-                                                 { 2, { .kind = KR_CLASS_TOKEN_START } },
-                                                 { 2, { .kind = KR_CLASS_TOKEN_END } },
-                                                 { 3, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 2 } } };
+    static const kr_layer_class_token of_layers[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                      { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } },
+                                                      { 2, { .kind = KR_CLASS_TOKEN_START } },
+                                                      { 2, { .kind = KR_CLASS_TOKEN_END } },
+                                                      { 3, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = 2 } } };
     r->layers.latents = of_stack;
     r->layers.n_latents = 2;
     r->layers.layer_latents = of_layers;
@@ -323,7 +323,7 @@ TEST(a_horizon_in_chunks_steps_and_primes)
                 net_recipe r = deep((kr_family)family, which % 2 ? LATENT : BARE, k);
                 if (which >= 2) gates(&r);
                 const bool is_marked = which != 0;
-                if (is_marked) with_markers(&r);
+                if (is_marked) with_class_tokens(&r);
                 net n;
                 if (!net_open(&n, "horizon", &r, 1)) continue;
                 const net_problem p = { .nb = 2, .ns = 5, .from_state = (k + which) % 2, .is_announced = is_marked };

@@ -245,7 +245,7 @@ TEST(stacks_obey_the_laws)
             }
 }
 
-/* A step that forgets, in one row of two: that row begins afresh, the other goes on. */
+/* A step that forgets, in one row of two: that row begins anew, the other continues. */
 TEST(a_step_may_forget)
 {
     const net_recipe r = stack_of(KR_FAMILY_MAMBA3, 1);
@@ -255,14 +255,14 @@ TEST(a_step_may_forget)
     kr_tensor *x = kr_reshape(n.tape, net_input(&n, n.tape, 2, 1), KR_SHAPE(2, NET_D));
     kr_call call;
     kr_call_init(&call);
-    const net_out fresh = net_call(&n, n.tape, KR_RUN_STEP, x, &call);
+    const net_out initial = net_call(&n, n.tape, KR_RUN_STEP, x, &call);
     call.state = state;
     const net_out on = net_call(&n, n.tape, KR_RUN_STEP, x, &call);
     call.reset_bs = kr_from_data(n.tape, KR_DTYPE_I32, KR_SHAPE(2, 1), (const int32_t[]){ 0, 1 });
     const net_out some = net_call(&n, n.tape, KR_RUN_STEP, x, &call);
     CHECK_OK(n.ctx);
     for (int64_t b = 0; b < 2; b++) {
-        const net_out *want = b ? &fresh : &on;
+        const net_out *want = b ? &initial : &on;
         CHECK_TENSORS("y", kr_slice(n.tape, some.y, 0, b, b + 1), kr_slice(n.tape, want->y, 0, b, b + 1), 1e-5, 0.1);
         for (int64_t v = 0; v < n.layers->nvirtual; v++)
             for (int i = 0; i < n.kind->ncache; i++)

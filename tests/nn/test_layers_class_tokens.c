@@ -1,4 +1,4 @@
-/* test_layers_class_tokens.c - class markers at all levels: against splicing by hand, in chunks, steps and primes. */
+/* test_layers_class_tokens.c - class tokens at all levels: against splicing by hand, in chunks, steps and primes. */
 #include "tests/nn/networks.h"
 #include "tests/nn/networks_by_hand.h"
 
@@ -24,7 +24,7 @@
 
 static const kr_class_token tokens_of_net[] = { END, START, MIDDLE, CUSTOM(1) };
 static const kr_class_token latents_of_stack[] = { START, CUSTOM(2), END, START };
-static const kr_layer_marker latents_of_layers[] = {
+static const kr_layer_class_token latents_of_layers[] = {
     { 0, START }, { 1, MIDDLE }, { 0, END }, { 1, CUSTOM(1) }, { 1, END }
 };
 
@@ -42,7 +42,7 @@ static void at_all_levels(net_recipe *r)
 static void some_beyond(net_recipe *r)
 {
     static const kr_class_token far[] = { CUSTOM(40), START, CUSTOM(6) }, last[] = { END, CUSTOM(50), MIDDLE };
-    static const kr_layer_marker each[] = { { 0, END }, { 0, CUSTOM(60) }, { 1, END } };
+    static const kr_layer_class_token each[] = { { 0, END }, { 0, CUSTOM(60) }, { 1, END } };
     if (r->ends == LATENT) r->network.class_tokens = far;
     if (r->ends == LATENT) r->network.n_class_tokens = COUNT(far);
     r->layers.latents = last;
@@ -55,7 +55,7 @@ static void some_beyond(net_recipe *r)
 static void of_any_length(net_recipe *r)
 {
     static const kr_class_token first[] = { START, CUSTOM(3) };
-    static const kr_layer_marker each[] = { { 0, CUSTOM(0) }, { 1, CUSTOM(4) }, { 1, START } };
+    static const kr_layer_class_token each[] = { { 0, CUSTOM(0) }, { 1, CUSTOM(4) }, { 1, START } };
     if (r->ends == LATENT) r->network.class_tokens = first;
     if (r->ends == LATENT) r->network.n_class_tokens = COUNT(first);
     r->layers.latents = first + 1;
@@ -66,7 +66,7 @@ static void of_any_length(net_recipe *r)
 
 static void in_one_layer(net_recipe *r)
 {
-    static const kr_layer_marker each[] = { { 1, START }, { 1, CUSTOM(2) }, { 1, END } };
+    static const kr_layer_class_token each[] = { { 1, START }, { 1, CUSTOM(2) }, { 1, END } };
     r->layers.layer_latents = each;
     r->layers.n_layer_latents = COUNT(each);
 }
@@ -114,7 +114,7 @@ static net_recipe recipe_at(int family, int which, net_ends ends, kr_dtype dtype
 
 /* ---- laws ---- */
 
-TEST(markers_as_spliced_by_hand)
+TEST(class_tokens_as_spliced_by_hand)
 {
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++)
@@ -161,7 +161,7 @@ static void check_ways(int family, int which, net_ends ends, kr_dtype dtype, boo
     net_close(&n);
 }
 
-TEST(markers_in_chunks_steps_and_primes)
+TEST(class_tokens_in_chunks_steps_and_primes)
 {
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++)
@@ -181,7 +181,7 @@ static net opened(net_ends ends, void (*set)(net_recipe *), kr_dtype dtype)
     net_recipe_type(&r, dtype);
     if (set) set(&r);
     net n;
-    if (!net_open(&n, "markers", &r, 1)) exit(2);
+    if (!net_open(&n, "class tokens", &r, 1)) exit(2);
     return n;
 }
 
@@ -203,14 +203,14 @@ static void check_same_state(const char *what, const kr_state *got, const kr_sta
     for (int64_t v = 0; v < want->nslots; v++)
         for (int i = 0; i < kr_slot_kind(want, v)->ncache; i++) {
             const kr_tensor *a = got->slots[v].tensors[i], *b = want->slots[v].tensors[i];
-            if (CHECK(!a == !b, "%s: slot %d is fresh in one only", what, (int)v) && a)
+            if (CHECK(!a == !b, "%s: slot %d is initial in one only", what, (int)v) && a)
                 CHECK_TENSORS(what, a, b, 1e-5, 0.1);
         }
     if (!same_cursors) return;
     bool same = got->cursors.is_on == want->cursors.is_on && got->cursors.full_len == want->cursors.full_len &&
                 got->cursors.network == want->cursors.network && got->cursors.stack == want->cursors.stack;
     for (int64_t v = 0; v < want->nslots; v++) same = same && got->cursors.layers[v] == want->cursors.layers[v];
-    CHECK(same, "%s: the markers stand elsewhere", what);
+    CHECK(same, "%s: the class tokens stand elsewhere", what);
 }
 
 /* A step after a prime leaves what the step alone leaves, cursors included; rounding is that of other chunks. */
@@ -249,7 +249,7 @@ TEST(a_prime_with_nothing_due_changes_nothing)
     const net_out whole = net_call(&n, n.tape, KR_RUN_FORWARD, x, &call);
     const kr_state *unannounced = net_call(&n, n.tape, KR_RUN_FORWARD, x, NULL).state;
     CHECK(!unannounced->cursors.is_on && unannounced->cursors.network == 0 && unannounced->cursors.layers[0] == 0,
-          "places are kept that nobody asked for");
+          "positions are kept that were not requested");
     call = call_from(whole.state);
     const net_out after = net_call(&n, n.tape, KR_RUN_PRIME, NULL, &call);
     CHECK_OK(n.ctx);
@@ -262,23 +262,23 @@ TEST(a_prime_with_nothing_due_changes_nothing)
     const net_out twice = net_call(&n, n.tape, KR_RUN_PRIME, NULL, &call);
     CHECK(once.y != NULL && twice.y == NULL, "primed twice");
     check_same_state("primed twice", twice.state, once.state, true);
-    /* without markers, and fresh: it stays fresh */
-    kr_state *fresh = kr_state_create(plain.ctx, plain.layers, 2);
-    call = call_from(fresh);
+    /* without class tokens, and initial: it stays initial */
+    kr_state *initial = kr_state_create(plain.ctx, plain.layers, 2);
+    call = call_from(initial);
     const net_out none = net_call(&plain, plain.tape, KR_RUN_PRIME, NULL, &call);
     CHECK_OK(plain.ctx);
     CHECK(none.y == NULL && none.state && kr_state_is_initial(none.state) && kr_state_batch(none.state) == 2,
-          "a prime without markers");
-    kr_state_announce(fresh, NS);
+          "a prime without class tokens");
+    kr_state_announce(initial, NS);
     const net_out announced = net_call(&plain, plain.tape, KR_RUN_PRIME, NULL, &call);
-    CHECK(announced.y == NULL && kr_state_is_initial(announced.state), "a prime without markers, announced");
-    kr_state_destroy(fresh);
+    CHECK(announced.y == NULL && kr_state_is_initial(announced.state), "a prime without class tokens, announced");
+    kr_state_destroy(initial);
     kr_state_destroy(state);
     net_close(&n);
     net_close(&plain);
 }
 
-/* With a single marker each call's last token is known. */
+/* With a single class token each call's last token is known. */
 TEST(a_step_returns_the_last_token_it_emitted)
 {
     static const kr_class_token end_only[] = { END }, start_only[] = { START };
@@ -287,17 +287,17 @@ TEST(a_step_returns_the_last_token_it_emitted)
         r.network.class_tokens = which ? start_only : end_only;
         r.network.n_class_tokens = 1;
         net n;
-        if (!net_open(&n, "one marker", &r, 1)) return;
+        if (!net_open(&n, "one class token", &r, 1)) return;
         kr_state *state = kr_state_create(n.ctx, n.layers, 2);
         kr_state_announce(state, 3);
         kr_tensor *x = net_input(&n, n.tape, 2, 3);
         kr_tensor *whole = net_call(&n, n.tape, KR_RUN_FORWARD, x, NULL).y;
-        CHECK(kr_tensor_dim(whole, 1) == 4, "3 tokens and a marker");
+        CHECK(kr_tensor_dim(whole, 1) == 4, "3 tokens and a class token");
         kr_state *at = state;
         for (int64_t s = 0; s < 3; s++) {
             kr_call call = call_from(at);
             const net_out out = net_call(&n, n.tape, KR_RUN_STEP, token(&n, x, s), &call);
-            const int64_t index = which ? s + 1 : s == 2 ? 3 : s; /* the closing step gives the end marker's */
+            const int64_t index = which ? s + 1 : s == 2 ? 3 : s; /* the closing step gives the end class token's */
             CHECK_TENSORS("step", out.y, token(&n, whole, index), 1e-5, 0.1);
             at = out.state;
         }
@@ -307,7 +307,7 @@ TEST(a_step_returns_the_last_token_it_emitted)
     }
 }
 
-/* Past the announced length a custom marker lands before the next token, whatever its place was. */
+/* Past the announced length a custom class token lands before the next token, whatever its place was. */
 TEST(a_custom_place_past_the_end)
 {
     static const kr_class_token far[] = { CUSTOM(9), END };
@@ -332,7 +332,7 @@ TEST(a_custom_place_past_the_end)
     net_close(&n);
 }
 
-/* Steps, and states that nobody announced anything to, go without markers. */
+/* Steps, and states without an announced length, have no class tokens. */
 TEST(a_step_without_an_announcement_injects_nothing)
 {
     net n = opened(LATENT, of_any_length, KR_DTYPE_F32), plain = opened(LATENT, NULL, KR_DTYPE_F32);
@@ -356,7 +356,7 @@ TEST(a_step_without_an_announcement_injects_nothing)
 }
 
 /* Rows of halves that come before any token are added up in f32 as the others are. */
-TEST(markers_of_halves_before_a_token)
+TEST(class_tokens_of_halves_before_a_token)
 {
     for (int k = 1; k < 3; k++) {
         net n = opened(ends_of[k], k == 1 ? in_one_layer : under_gates_in_one_layer, KR_DTYPE_BF16);
@@ -379,9 +379,9 @@ TEST(markers_of_halves_before_a_token)
     }
 }
 
-/* ---- nothing but markers ---- */
+/* ---- nothing but class tokens ---- */
 
-TEST(a_chunk_of_nothing_but_markers)
+TEST(a_chunk_of_nothing_but_class_tokens)
 {
     static const kr_class_token end_only[] = { END };
     net_recipe r = net_recipe_of(KR_FAMILY_MAMBA1, LATENT);
@@ -393,7 +393,7 @@ TEST(a_chunk_of_nothing_but_markers)
     const net_out only = net_call(&n, n.tape, KR_RUN_FORWARD, none, NULL);
     CHECK_OK(n.ctx);
     CHECK(only.y && kr_tensor_dim(only.y, 1) == 1, "the end of nothing");
-    /* the same row as a token of a network without markers */
+    /* the same row as a token of a network without class tokens */
     kr_network_config plain = *net_network_config(&r);
     plain.n_class_tokens = 0;
     kr_network *twin = kr_network_create(n.ctx, &plain);
@@ -404,13 +404,13 @@ TEST(a_chunk_of_nothing_but_markers)
     }
     kr_tensor *row = kr_params_find(n.params, "class_tokens")->tensor;
     kr_tensor *x = kr_expand(n.tape, row, KR_SHAPE(2, 1, NET_INPUT));
-    CHECK_SAME_BITS("the end marker", only.y, kr_network_forward(n.tape, twin, x, NULL).y);
+    CHECK_SAME_BITS("the end class token", only.y, kr_network_forward(n.tape, twin, x, NULL).y);
     CHECK_OK(n.ctx);
     kr_network_destroy(twin);
     net_close(&n);
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 static void refused(net *n, kr_run_mode mode, kr_tensor *x, const kr_call *call, kr_status status, const char *text)
 {
@@ -420,35 +420,38 @@ static void refused(net *n, kr_run_mode mode, kr_tensor *x, const kr_call *call,
     kr_tape_reset(n->tape);
 }
 
-TEST(markers_refuse)
+TEST(class_tokens_refuse)
 {
     net n = opened(LATENT, at_all_levels, KR_DTYPE_F32);
     kr_state *state = kr_state_create(n.ctx, n.layers, 2);
     kr_state_announce(state, KR_LENGTH_UNKNOWN);
     kr_call call = call_from(state);
 #define X net_input(&n, n.tape, 2, 3)
-    const char *unknown = "network.forward: a middle or end marker needs the sequence's length; announce it with "
+    const char *unknown = "network.forward: a middle or end class token needs the sequence's length; announce it with "
                           "kr_state_announce";
     refused(&n, KR_RUN_FORWARD, X, &call, KR_ERR_STATE, unknown);
-    refused(&n, KR_RUN_STEP, token(&n, X, 0), &call, KR_ERR_STATE,
-            "network.step: a middle or end marker needs the sequence's length; announce it with kr_state_announce");
-    refused(&n, KR_RUN_PRIME, NULL, &call, KR_ERR_STATE,
-            "network.prime: a middle or end marker needs the sequence's length; announce it with kr_state_announce");
+    refused(
+        &n, KR_RUN_STEP, token(&n, X, 0), &call, KR_ERR_STATE,
+        "network.step: a middle or end class token needs the sequence's length; announce it with kr_state_announce");
+    refused(
+        &n, KR_RUN_PRIME, NULL, &call, KR_ERR_STATE,
+        "network.prime: a middle or end class token needs the sequence's length; announce it with kr_state_announce");
     refused(&n, KR_RUN_STEP, token(&n, X, 0), NULL, KR_ERR_STATE,
-            "network.step: middle and end markers need the sequence's length; announce it with kr_state_announce");
+            "network.step: middle and end class tokens need the sequence's length; announce it with kr_state_announce");
     refused(&n, KR_RUN_PRIME, NULL, NULL, KR_ERR_ARG,
             "network.prime: there is no state; give one with an announced length");
     kr_state_zero(state); /* and nothing is announced any more */
-    refused(&n, KR_RUN_PRIME, NULL, &call, KR_ERR_STATE,
-            "network.prime: middle and end markers need the sequence's length; announce it with kr_state_announce");
+    refused(
+        &n, KR_RUN_PRIME, NULL, &call, KR_ERR_STATE,
+        "network.prime: middle and end class tokens need the sequence's length; announce it with kr_state_announce");
     kr_call_init(&call);
     call.seq_start_bs = kr_zeros(n.tape, KR_DTYPE_I32, KR_SHAPE(2, 3));
     refused(&n, KR_RUN_FORWARD, X, &call, KR_ERR_ARG,
-            "network.forward: seq_start is given, but class markers have no place in rows of several sequences");
+            "network.forward: seq_start is given, but class tokens cannot be combined with packed rows or resets");
     kr_call_init(&call);
     call.reset_bs = kr_zeros(n.tape, KR_DTYPE_I32, KR_SHAPE(2, 3));
     refused(&n, KR_RUN_FORWARD, X, &call, KR_ERR_ARG,
-            "network.forward: reset is given, but class markers have no place in rows of several sequences");
+            "network.forward: reset is given, but class tokens cannot be combined with packed rows or resets");
     CHECK_OK(n.ctx);
     kr_state_destroy(state);
     net_close(&n);

@@ -330,8 +330,9 @@ TEST(mamba1_reads_its_cache)
     kr_mamba1 *block = kr_mamba1_create(ctx, &config);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_tensor *x_bsd = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 5, config.d_model));
-    const kr_mamba1_cache fresh = kr_mamba1_initial_cache(tape, block, 2), random = random_cache(tape, block, 2);
-    const kr_mamba1_cache of_window = { random.conv_bik, fresh.ssm_bir }, of_state = { fresh.conv_bik, random.ssm_bir };
+    const kr_mamba1_cache initial = kr_mamba1_initial_cache(tape, block, 2), random = random_cache(tape, block, 2);
+    const kr_mamba1_cache of_window = { random.conv_bik, initial.ssm_bir },
+                          of_state = { initial.conv_bik, random.ssm_bir };
     const kr_mamba1_cache *const caches[3] = { &random, &of_window, &of_state };
     static const char *const what[3] = { "cache", "window", "state" };
     const kr_mamba1_out zero = kr_mamba1_forward(tape, block, x_bsd, NULL);
@@ -354,18 +355,18 @@ static void check_initial_cache(kr_ctx *ctx, const mamba1_case *k, kr_dtype dtyp
     kr_mamba1 *block = mamba1_scattered(ctx, &config);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_tensor *x_bsd = kr_randn(tape, x_dtype, KR_SHAPE(2, 6, config.d_model));
-    const kr_mamba1_cache fresh = kr_mamba1_initial_cache(tape, block, 2);
+    const kr_mamba1_cache initial = kr_mamba1_initial_cache(tape, block, 2);
     const kr_mamba1_out got = kr_mamba1_forward(tape, block, x_bsd, NULL);
-    const kr_mamba1_out want = kr_mamba1_forward(tape, block, x_bsd, &fresh);
+    const kr_mamba1_out want = kr_mamba1_forward(tape, block, x_bsd, &initial);
     char what[96];
-    snprintf(what, sizeof what, "%s, %s block, %s x: NULL and a fresh cache", k->name, kr_dtype_name(dtype),
+    snprintf(what, sizeof what, "%s, %s block, %s x: NULL and an initial cache", k->name, kr_dtype_name(dtype),
              kr_dtype_name(x_dtype));
     CHECK_SAME_BITS(what, got.y, want.y);
     CHECK_SAME_BITS(what, got.cache.conv_bik, want.cache.conv_bik);
     CHECK_SAME_BITS(what, got.cache.ssm_bir, want.cache.ssm_bir);
     const kr_dtype small = dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
     CHECK(kr_tensor_dtype(got.cache.conv_bik) == small && kr_tensor_dtype(got.cache.ssm_bir) == small &&
-              kr_tensor_dtype(fresh.conv_bik) == small && kr_tensor_dtype(fresh.ssm_bir) == small,
+              kr_tensor_dtype(initial.conv_bik) == small && kr_tensor_dtype(initial.ssm_bir) == small,
           "%s: a cache is of another type than %s", what, kr_dtype_name(small));
     went_well(ctx);
     kr_tape_destroy(tape);

@@ -76,10 +76,10 @@ static void check_infinite(kr_ctx *ctx, const mamba1_case *k)
     kr_mamba1 *block = mamba1_scattered(ctx, &config);
     tail got = limit_of(ctx, block, nd, x, g_y, true);
     /* the learned state is long forgotten: nothing, not even a gradient of zeros, when the table is new */
-    CHECK(!got.g[INIT_STATE], "%s, for ever: the learned state has a gradient", k->name);
+    CHECK(!got.g[INIT_STATE], "%s, forever: the learned state has a gradient", k->name);
     tail want = limit_of(ctx, block, nd, x, g_y, false);
     char what[96];
-    snprintf(what, sizeof what, "%s, for ever", k->name);
+    snprintf(what, sizeof what, "%s, forever", k->name);
     check_unrolled(ctx, what, block, nd, x, got.y);
     for (int i = 0; i < NGRADS; i++) {
         char text[128];

@@ -1,4 +1,4 @@
-/* test_mamba2.c - the Mamba-2 block: the laws of blocks over its variants, values against a plain recurrence, for ever.
+/* test_mamba2.c - the Mamba-2 block: the laws of blocks over its variants, values against a plain recurrence, forever.
  */
 #include "nn/block_impl.h"
 #include "tests/nn/block_laws.h"
@@ -178,18 +178,18 @@ static void check_values(const char *name, kr_mamba2_config c, bool from_cache, 
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     c.dtype = KR_DTYPE_F64;
     kr_mamba2 *m = noisy(ctx, &c);
-    const kr_mamba2_cache fresh = kr_mamba2_initial_cache(tape, m, NB);
-    const int64_t nwindow = kr_tensor_count(fresh.conv_bvk) / NB, nstate = kr_tensor_count(fresh.ssm_bhpr) / NB;
+    const kr_mamba2_cache initial = kr_mamba2_initial_cache(tape, m, NB);
+    const int64_t nwindow = kr_tensor_count(initial.conv_bvk) / NB, nstate = kr_tensor_count(initial.ssm_bhpr) / NB;
     double x[NB * NS * ND], y[NB * NS * ND];
-    double *window = kr_test_values(fresh.conv_bvk), *state = kr_test_values(fresh.ssm_bhpr);
+    double *window = kr_test_values(initial.conv_bvk), *state = kr_test_values(initial.ssm_bhpr);
     fill_normal(x, NB * NS * ND, 1);
     if (from_cache) {
         fill_normal(window, NB * nwindow, 0.5);
         fill_normal(state, NB * nstate, 0.5);
     }
     const kr_mamba2_cache cache = {
-        kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(fresh.conv_bvk), window),
-        kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(fresh.ssm_bhpr), state),
+        kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(initial.conv_bvk), window),
+        kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(initial.ssm_bhpr), state),
     };
     const kr_cache boxed = { KR_FAMILY_MAMBA2, { .mamba2 = cache } };
     kr_tensor *mask_bs = mask ? kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(NB, NS), mask) : NULL;
@@ -206,12 +206,13 @@ static void check_values(const char *name, kr_mamba2_config c, bool from_cache, 
         recurrence(m, &c, x + b * NS * ND, mask ? mask + b * NS : NULL, y + b * NS * ND, window + b * nwindow,
                    state + b * nstate, nwindow / c.conv_kernel, nstate);
     char text[160];
-    snprintf(text, sizeof text, "%s from a %s cache%s", name, from_cache ? "random" : "fresh", mask ? ", masked" : "");
+    snprintf(text, sizeof text, "%s from a %s cache%s", name, from_cache ? "random" : "initial",
+             mask ? ", masked" : "");
     /* sums of 32 to 64 terms in another order */
     CHECK_TENSORS(text, out.y, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, ND), y), 1e-13, 0);
-    CHECK_TENSORS(text, out.cache.conv_bvk, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(fresh.conv_bvk), window),
+    CHECK_TENSORS(text, out.cache.conv_bvk, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(initial.conv_bvk), window),
                   1e-13, 0);
-    CHECK_TENSORS(text, out.cache.ssm_bhpr, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(fresh.ssm_bhpr), state),
+    CHECK_TENSORS(text, out.cache.ssm_bhpr, kr_from_data(tape, KR_DTYPE_F64, kr_tensor_shape(initial.ssm_bhpr), state),
                   1e-13, 0);
     CHECK_OK(ctx);
     free(window);
@@ -248,7 +249,7 @@ TEST(mamba2_learned_state_begins_sequences_only)
     const kr_mamba2_out a = kr_mamba2_forward(tape, m, x, &cache, kr_mamba2_path(m));
     const kr_mamba2_out a_step =
         kr_mamba2_step(tape, m, kr_slice(tape, kr_reshape(tape, x, KR_SHAPE(10, 32)), 0, 0, 2), &cache);
-    const kr_mamba2_out fresh = kr_mamba2_forward(tape, m, x, NULL, kr_mamba2_path(m));
+    const kr_mamba2_out initial = kr_mamba2_forward(tape, m, x, NULL, kr_mamba2_path(m));
     kr_param_normal(learned, 0, 1);
     const kr_mamba2_out b = kr_mamba2_forward(tape, m, x, &cache, kr_mamba2_path(m));
     const kr_mamba2_out b_step =
@@ -257,15 +258,16 @@ TEST(mamba2_learned_state_begins_sequences_only)
     CHECK_SAME_BITS("y", b.y, a.y);
     CHECK_SAME_BITS("state", b.cache.ssm_bhpr, a.cache.ssm_bhpr);
     CHECK_SAME_BITS("y of a step", b_step.y, a_step.y);
-    kr_tensor *change = kr_sub(tape, other.y, fresh.y);
-    CHECK(kr_item(kr_max(tape, kr_mul(tape, change, change), KR_ALL_AXES, false)) > 1e-3, "a fresh state has no part");
+    kr_tensor *change = kr_sub(tape, other.y, initial.y);
+    CHECK(kr_item(kr_max(tape, kr_mul(tape, change, change), KR_ALL_AXES, false)) > 1e-3,
+          "an initial state has no part");
     CHECK_OK(ctx);
     kr_tape_destroy(tape);
     kr_mamba2_destroy(m);
     kr_ctx_destroy(ctx);
 }
 
-/* ---- for ever ---- */
+/* ---- forever ---- */
 
 /* The steps are about 0.3 and rates 1 or more: 400 of them leave e^-40 or so of the beginning. Gradients of a
  * geometric sum have the terms t e^(-0.1 t) too, which are as small by then. */

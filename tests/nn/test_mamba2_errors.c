@@ -196,7 +196,7 @@ TEST(mamba2_markers)
     begin();
     kr_mamba2 *m = block();
     const kr_ssd_path path = kr_mamba2_path(m);
-    REFUSED(KR_ERR_SHAPE, "mamba2.forward_packed: seq_start [2, 4] must be [2, 3]: a marker for each token",
+    REFUSED(KR_ERR_SHAPE, "mamba2.forward_packed: seq_start [2, 4] must be [2, 3]: a flag for each token",
             kr_mamba2_forward_packed(t, m, F(2, 3, 32), I(2, 4), NULL, path).y);
     REFUSED(KR_ERR_DTYPE, "mamba2.forward_packed: seq_start [2, 3] is f32, but must be i32 or i64",
             kr_mamba2_forward_packed(t, m, F(2, 3, 32), F(2, 3), NULL, path).y);

@@ -192,11 +192,11 @@ static const kr_ssd_algorithm algorithms[] = { KR_SSD_MINIMAL, KR_SSD_SERIAL, KR
 static void each_task(void (*body)(const char *what, task *t))
 {
     for (int i = 0; variant_at(i); i++)
-        for (int fresh = 0; fresh < 2; fresh++) {
+        for (int initial = 0; initial < 2; initial++) {
             const variant v = *variant_at(i);
             char what[96];
-            snprintf(what, sizeof what, "%s, %s", v.name, fresh ? "fresh" : "cache");
-            task t = new_task(&v, fresh != 0, NB);
+            snprintf(what, sizeof what, "%s, %s", v.name, initial ? "initial" : "cache");
+            task t = new_task(&v, initial != 0, NB);
             body(what, &t);
             free_task(&t);
             if (kr_test_quick() && i % 2) break;
@@ -362,7 +362,7 @@ static void pack_task(const variant *v, bool is_initial)
     for (int way = 0; way < 4; way++) { /* both pathways, then the other algorithms */
         const leg whole = { NS, way % 2 ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE };
         char text[160];
-        snprintf(text, sizeof text, "%s, packed, %s, way %d", v->name, is_initial ? "fresh" : "caches", way);
+        snprintf(text, sizeof text, "%s, packed, %s, way %d", v->name, is_initial ? "initial" : "caches", way);
         outcome o = run(&t, KR_DTYPE_F64, algorithms[way < 2 ? 2 : way - 2], 1, &whole, marks);
         check_reference(text, &t, &o, y, &cache, 1e-11);
         if (way == 0) {
@@ -381,10 +381,10 @@ static void pack_task(const variant *v, bool is_initial)
 TEST(mamba3_packed_rows_are_separate_sequences)
 {
     for (int i = 0; variant_at(i); i++)
-        for (int fresh = 0; fresh < 2; fresh++) {
+        for (int initial = 0; initial < 2; initial++) {
             const variant v = *variant_at(i);
             if (kr_test_quick() && i % 3) continue;
-            pack_task(&v, fresh != 0);
+            pack_task(&v, initial != 0);
         }
 }
 
@@ -406,7 +406,7 @@ TEST(mamba3_pathway_is_carried)
         x_bd = kr_reshape(tape, x_bd, KR_SHAPE(NB, c.d_model));
         kr_mamba3_cache rows = kr_mamba3_initial_cache(tape, m, NB),
                         sequences = kr_mamba3_initial_cache(tape, m, NPACKED);
-        CHECK(rows.pathway == own, "a fresh cache has pathway %d", (int)rows.pathway);
+        CHECK(rows.pathway == own, "an initial cache has pathway %d", (int)rows.pathway);
         CHECK(kr_mamba3_forward(tape, m, x, NULL, path).cache.pathway == own, "no cache");
         CHECK(kr_mamba3_forward_reset(tape, m, x, start, NULL, path).cache.pathway == own, "no cache, with resets");
         rows.pathway = sequences.pathway = given;

@@ -1,4 +1,4 @@
-/* test_mamba3_create.c - a Mamba-3 block's parameters, its refusals in their words, and constructors without memory. */
+/* test_mamba3_create.c - a Mamba-3 block's parameters, the exact texts of its errors, and constructors without memory. */
 #include "tests/error_tests.h"
 
 /* ---- parameters ---- */
@@ -110,7 +110,7 @@ TEST(mamba3_parameters_of_every_option)
     end();
 }
 
-/* in_proj's rows for every kind of rotation: a dummy channel, or a dummy block of each head, where nothing turns. */
+/* in_proj's rows for every kind of rotation: a dummy channel, or a dummy block of each head, where nothing is rotated. */
 TEST(mamba3_segments)
 {
     static const struct {
@@ -143,8 +143,8 @@ TEST(mamba3_segments)
         const kr_param_row *out = kr_params_find(kr_mamba3_params(m), "out_proj.weight");
         CHECK(out && out->n_segments == 1 && strcmp(out->segments[0].name, "out") == 0 && out->segments[0].muon,
               "out_proj is one matrix");
-        const kr_mamba3_cache fresh = kr_mamba3_initial_cache(t, m, 2);
-        CHECK(kr_tensor_dim(fresh.rotation, 2) == (cases[i].rows < 5 ? cases[i].rows : cases[i].rows / 12),
+        const kr_mamba3_cache initial = kr_mamba3_initial_cache(t, m, 2);
+        CHECK(kr_tensor_dim(initial.rotation, 2) == (cases[i].rows < 5 ? cases[i].rows : cases[i].rows / 12),
               "case %zu: rotations in the cache", i);
         kr_mamba3_destroy(m);
     }
@@ -204,7 +204,7 @@ TEST(mamba3_defaults_and_path)
     end();
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 /* One field of a small config changed. */
 #define BAD(status, text, change)                                                                                      \
@@ -214,7 +214,7 @@ TEST(mamba3_defaults_and_path)
         REFUSED(status, "mamba3.create: " text, kr_mamba3_create(ctx, &c));                                            \
     } while (0)
 
-TEST(mamba3_config_refusals)
+TEST(mamba3_config_errors)
 {
     begin();
     BAD(KR_ERR_DTYPE, "dtype = i32, but must be f32, f64, bf16 or f16", c.dtype = KR_DTYPE_I32);
@@ -270,7 +270,7 @@ TEST(mamba3_least_sizes)
     end();
 }
 
-TEST(mamba3_call_refusals)
+TEST(mamba3_call_errors)
 {
     begin();
     kr_mamba3_config c = small();

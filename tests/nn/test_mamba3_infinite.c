@@ -1,4 +1,4 @@
-/* test_mamba3_infinite.c - a token repeated for ever: against many steps, near no decay and no turn, gradients. */
+/* test_mamba3_infinite.c - a token repeated forever: against many steps, near no decay and no rotation, gradients. */
 #include "tests/nn/mamba3_reference.h"
 
 enum { NB = 3 };
@@ -101,8 +101,7 @@ TEST(mamba3_infinite_without_steps)
         kr_param_fill(kr_params_find(kr_mamba3_params(m), "dt_bias")->tensor, -2000);
         kr_tensor *x = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(NB, v.config.d_model)));
         kr_tensor *y = kr_mamba3_step_infinite(tape, m, x);
-        kr_mamba3_cache empty =
-            kr_mamba3_initial_cache(tape, m, NB); /* without a learned state, which would stay for ever */
+        kr_mamba3_cache empty = kr_mamba3_initial_cache(tape, m, NB); /* without a learned state, which would stay */
         empty.ssm_bhpr = kr_zeros(tape, KR_DTYPE_F32, kr_tensor_shape(empty.ssm_bhpr));
         kr_tensor *one = kr_mamba3_forward(tape, m, repeated(tape, x, 5), &empty, kr_ssd_path_default()).y;
         one = kr_reshape(tape, kr_slice(tape, one, 1, 4, 5), KR_SHAPE(NB, -1));

@@ -228,7 +228,7 @@ TEST(depth_bias)
     CHECK(!isnan(kr_multi_gate_depth_bias(1, 4)), "just enough");
 }
 
-TEST(residual_refusals)
+TEST(residual_errors)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     const struct {

@@ -69,15 +69,15 @@ static void check_names(const kr_params *params, const char *const *names, int c
 TEST(network_names)
 {
     begin();
-    static const kr_class_token marker[] = { { .kind = KR_CLASS_TOKEN_START } };
-    static const kr_layer_marker of_layer[] = { { 1, { .kind = KR_CLASS_TOKEN_END } } };
+    static const kr_class_token class_token[] = { { .kind = KR_CLASS_TOKEN_START } };
+    static const kr_layer_class_token of_layer[] = { { 1, { .kind = KR_CLASS_TOKEN_END } } };
     net_recipe r = net_recipe_of(KR_FAMILY_MAMBA3, LATENT);
     r.layers.d_intermediate = 4;
     r.layers.residual = (kr_residual){
         .kind = KR_RESIDUAL_MULTI_GATE, .n_stream = 2, .init_bias = 0, .init_bias_step = 0, .per_virtual_layer = true
     };
     r.layers.n_virtual = 3;
-    r.layers.latents = r.network.class_tokens = marker;
+    r.layers.latents = r.network.class_tokens = class_token;
     r.layers.n_latents = r.network.n_class_tokens = r.layers.n_layer_latents = 1;
     r.layers.layer_latents = of_layer;
     r.network.has_final_norm = true;

@@ -278,7 +278,7 @@ TEST(custom_network_faults)
         CHECK_ERROR_HAS(m.ctx, kr_ctx_status(m.ctx), text);                                                            \
     } while (0)
 
-TEST(custom_network_refusals)
+TEST(custom_network_errors)
 {
     mixed m;
     kr_network_part parts[3];
@@ -308,7 +308,7 @@ TEST(custom_network_refusals)
     end(&m);
 }
 
-TEST(state_part_refusals)
+TEST(state_part_errors)
 {
     mixed m;
     begin(&m);
@@ -343,7 +343,7 @@ TEST(state_part_refusals)
     CHECK_ERROR_HAS(m.ctx, KR_ERR_ARG, "is NULL; a cache has all its tensors");
     kr_tape_reset(tape);
     CHECK(kr_state_set_cache(NULL, 0, &half) == KR_ERR_ARG && kr_state_set_part(NULL, 0, own) == KR_ERR_ARG, "NULL");
-    CHECK(kr_state_is_initial(own), "a refusal has changed the state");
+    CHECK(kr_state_is_initial(own), "an error has changed the state");
     kr_state_destroy(full);
     kr_state_destroy(own);
     kr_state_destroy(narrow);

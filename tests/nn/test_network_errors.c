@@ -20,11 +20,11 @@ TEST(layers_refuse_configs)
     static const int64_t order[] = { 0, 1, 2 }, back[] = { 0, -1 };
     static const kr_class_token kinds[] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = (kr_class_token_kind)9 } },
                                 places[] = { { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -1 } };
-    static const kr_layer_marker far[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
-                                           { 2, { .kind = KR_CLASS_TOKEN_START } } };
-    static const kr_layer_marker bad_kind[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
-                                                { 1, { .kind = (kr_class_token_kind)-1 } } };
-    static const kr_layer_marker bad_at[] = { { 1, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -4 } } };
+    static const kr_layer_class_token far[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                { 2, { .kind = KR_CLASS_TOKEN_START } } };
+    static const kr_layer_class_token bad_kind[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                     { 1, { .kind = (kr_class_token_kind)-1 } } };
+    static const kr_layer_class_token bad_at[] = { { 1, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -4 } } };
     REFUSED(KR_ERR_ARG, "layers.create: config is NULL", kr_layers_create(ctx, NULL));
     STACK("block.family = 7 is not one of mamba1, mamba2, mamba3", c->block.family = (kr_family)7);
     STACK("block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block",
@@ -73,9 +73,9 @@ TEST(layers_refuse_configs)
     STACK("n_layer_latents = 2, but layer_latents is NULL", c->n_layer_latents = 2);
     STACK("layer_latents[1].layer = 2, but must be from 0 to 1: a set of weights",
           (c->n_layer_latents = 2, c->layer_latents = far));
-    STACK("layer_latents[1].marker.kind = -1 is not one of start, middle, end, custom",
+    STACK("layer_latents[1].token.kind = -1 is not one of start, middle, end, custom",
           (c->n_layer_latents = 2, c->layer_latents = bad_kind));
-    STACK("layer_latents[0].marker.at = -4, but a custom place must not be negative",
+    STACK("layer_latents[0].token.at = -4, but a custom place must not be negative",
           (c->n_layer_latents = 1, c->layer_latents = bad_at));
     STACK("mamba2.create: d_model = 0, but must be at least 1", r.mamba2.d_model = 0);
     kr_fail(ctx, KR_ERR_ARG, "an earlier error");
@@ -171,7 +171,7 @@ TEST(layers_refuse_inputs)
             (call = plain_call(), call.seq_start_bs = I(2, 1), kr_layers_step(t, s, F(2, 8), &call).y));
     REFUSED(KR_ERR_ARG, "layers.forward: seq_start and reset are both given; choose one",
             (call.seq_start_bs = I(2, 3), call.reset_bs = I(2, 3), kr_layers_forward(t, s, F(2, 3, 8), &call).y));
-    REFUSED(KR_ERR_SHAPE, "layers.forward: seq_start [2, 4] must be [2, 3]: a marker for each token",
+    REFUSED(KR_ERR_SHAPE, "layers.forward: seq_start [2, 4] must be [2, 3]: a flag for each token",
             (call = plain_call(), call.seq_start_bs = I(2, 4), kr_layers_forward(t, s, F(2, 3, 8), &call).y));
     REFUSED(KR_ERR_SHAPE, "layers.forward, layer 0: mamba2: axis s of reset [2, 4] is 4, but x [2, 3, 8] says s = 3",
             (call = plain_call(), call.reset_bs = I(2, 4), kr_layers_forward(t, s, F(2, 3, 8), &call).y));
@@ -181,11 +181,11 @@ TEST(layers_refuse_inputs)
 
 TEST(masks_are_refused)
 {
-    static const kr_class_token begin_marker = { .kind = KR_CLASS_TOKEN_START };
+    static const kr_class_token begin_class_token = { .kind = KR_CLASS_TOKEN_START };
     begin();
     net_recipe r = net_recipe_of(KR_FAMILY_MAMBA2, BARE), marked = net_recipe_of(KR_FAMILY_MAMBA2, BARE);
     marked.layers.n_latents = 1;
-    marked.layers.latents = &begin_marker;
+    marked.layers.latents = &begin_class_token;
     kr_layers *s = kr_layers_create(ctx, net_layers_config(&r));
     kr_layers *sm = kr_layers_create(ctx, net_layers_config(&marked));
     kr_state *state = kr_state_create(ctx, sm, 2);
@@ -204,7 +204,7 @@ TEST(masks_are_refused)
     REFUSED(KR_ERR_ARG, "layers.forward: mask [b 0, s 1] is -1, but must be 1, or 0 where the token is padding",
             (call.mask_bs = kr_from_data(t, KR_DTYPE_I32, KR_SHAPE(2, 2), (const int32_t[]){ 1, -1, 0, 1 }),
              kr_layers_forward(t, s, F(2, 2, 8), &call).y));
-    REFUSED(KR_ERR_ARG, "layers.forward: mask is given, but class markers have no place in padded rows",
+    REFUSED(KR_ERR_ARG, "layers.forward: mask is given, but class tokens cannot be combined with padded rows",
             (call.mask_bs = I(2, 3), kr_layers_forward(t, sm, F(2, 3, 8), &call).y));
     kr_tape_reset(t);
     kr_state_destroy(state);
@@ -327,15 +327,15 @@ TEST(a_nan_is_found_where_it_arises)
 /* Gates for each virtual layer, so that the stack's arrays need several blocks; a list at every level. */
 static net_recipe large(void)
 {
-    static const kr_class_token marker[] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = KR_CLASS_TOKEN_END } };
-    static const kr_layer_marker of_layer[] = { { 1, { .kind = KR_CLASS_TOKEN_END } } };
+    static const kr_class_token class_token[] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = KR_CLASS_TOKEN_END } };
+    static const kr_layer_class_token of_layer[] = { { 1, { .kind = KR_CLASS_TOKEN_END } } };
     net_recipe r = net_recipe_of(KR_FAMILY_MAMBA3, LATENT);
     r.layers.d_intermediate = 4;
     r.layers.n_virtual = 90;
     r.layers.residual = (kr_residual){
         .kind = KR_RESIDUAL_MULTI_GATE, .n_stream = 2, .init_bias = -1, .init_bias_step = 0.5, .per_virtual_layer = true
     };
-    r.layers.latents = r.network.class_tokens = marker;
+    r.layers.latents = r.network.class_tokens = class_token;
     r.layers.n_latents = r.network.n_class_tokens = 2;
     r.layers.layer_latents = of_layer;
     r.layers.n_layer_latents = 1;

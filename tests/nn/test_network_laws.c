@@ -250,7 +250,7 @@ TEST(gradients_of_networks_are_derivatives)
         }
 }
 
-/* ---- for ever ---- */
+/* ---- forever ---- */
 
 /* Rates of 1 at least and steps of 0.05 at least: of the beginning e^-15 = 3e-7 is left after 300 steps, in the layer
  * above up to 300 times that; after 600 steps e^-30 = 1e-13, and in the fourth layer up to 600^3 / 6 times that. */
@@ -271,7 +271,7 @@ TEST(networks_for_ever_are_many_steps)
             fast(&r);
             if (which >= 2) gated(&r);
             net n;
-            if (!net_open(&n, "for ever", &r, 1)) continue;
+            if (!net_open(&n, "forever", &r, 1)) continue;
             for (int64_t i = 0; i < kr_params_count(n.params);
                  i++) { /* a_floor is Mamba-3's; A_log >= 0 is a rate of 1 */
                 const kr_param_row *row = kr_params_at(n.params, i);

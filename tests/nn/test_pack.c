@@ -114,7 +114,7 @@ TEST(packing_is_counted_and_may_fail)
         if (kr_params_pack(params) == KR_OK) break;
         CHECK_ERROR_HAS(ctx, KR_ERR_NOMEM, ": pack: no memory for a copy of a weight [");
         kr_params_unpack(params);
-        CHECK(kr_ctx_memory(ctx).live_bytes == idle, "nothing is left after refusal %zu", refused);
+        CHECK(kr_ctx_memory(ctx).live_bytes == idle, "nothing is left after failure %zu", refused);
     }
     kr_ctx_fail_allocation(ctx, 0);
     CHECK(refused == 9, "%zu weights: 4 of each layer, and the embedding, which is the head", refused);

@@ -179,10 +179,10 @@ TEST(params_described)
         "total 170 parameters, 112 on muon (65.9 %)\n";
     CHECK(strcmp(text, want) == 0, "described as\n%s", text);
     CHECK(length == strlen(want), "a length of %zu", length);
-    CHECK(kr_params_describe(kr_mamba2_params(m), NULL, 0) == length, "another length without room");
+    CHECK(kr_params_describe(kr_mamba2_params(m), NULL, 0) == length, "another length without a buffer");
     char part[100];
     memset(part, 'x', sizeof part);
-    CHECK(kr_params_describe(kr_mamba2_params(m), part, 50) == length, "another length with little room");
+    CHECK(kr_params_describe(kr_mamba2_params(m), part, 50) == length, "another length with a small buffer");
     CHECK(strlen(part) == 49 && strncmp(part, want, 49) == 0 && part[50] == 'x', "cut to '%.60s'", part);
     kr_params_describe(NULL, text, sizeof text);
     CHECK(strcmp(text, "name  shape                axes          count  begins as                    decay  optimizer\n"
@@ -434,12 +434,12 @@ TEST(params_live_in_slabs)
     const footprint half = footprint_of(KR_DTYPE_BF16, 32);
     CHECK(f32.rows == 8 && f32.blocks == 4 + 8 + 1, "%zu blocks for %lld rows", f32.blocks, (long long)f32.rows);
     CHECK(half.blocks == f32.blocks + 1, "%zu blocks with two types", half.blocks);
-    CHECK(wide.bytes - wide.slabs == f32.bytes - f32.slabs, "%zu bytes beside the slabs, or %zu",
+    CHECK(wide.bytes - wide.slabs == f32.bytes - f32.slabs, "%zu bytes outside the slabs, or %zu",
           wide.bytes - wide.slabs, f32.bytes - f32.slabs);
     CHECK(f64.bytes - f64.slabs == f32.bytes - f32.slabs && half.bytes - half.slabs == f32.bytes - f32.slabs,
-          "other types: %zu and %zu bytes beside the slabs, not %zu", f64.bytes - f64.slabs, half.bytes - half.slabs,
+          "other types: %zu and %zu bytes outside the slabs, not %zu", f64.bytes - f64.slabs, half.bytes - half.slabs,
           f32.bytes - f32.slabs);
-    CHECK(f32.bytes - f32.slabs < 8192, "%zu bytes beside the slabs", f32.bytes - f32.slabs);
+    CHECK(f32.bytes - f32.slabs < 8192, "%zu bytes outside the slabs", f32.bytes - f32.slabs);
 
     kr_mamba2 *m = small_block(KR_DTYPE_F32);
     const char *at = kr_tensor_data(kr_params_at(kr_mamba2_params(m), 0)->tensor);

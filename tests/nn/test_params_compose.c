@@ -1,4 +1,4 @@
-/* test_params_compose.c - parameter tables of one's own: made, shared and joined rows, whose they are, and refusals. */
+/* test_params_compose.c - custom parameter tables: created, shared and joined rows, their owners, and errors. */
 #include "tests/error_tests.h"
 
 static kr_mamba2 *new_block(void)
@@ -167,9 +167,9 @@ TEST(params_compose_every_allocation_failing)
     end();
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
-TEST(params_compose_refusals_of_rows)
+TEST(params_compose_errors_of_rows)
 {
     begin();
     kr_params *p = kr_params_create(ctx);
@@ -216,7 +216,7 @@ TEST(params_compose_refusals_of_rows)
     end();
 }
 
-TEST(params_compose_refusals_of_tables)
+TEST(params_compose_errors_of_tables)
 {
     begin();
     kr_mamba2 *block = new_block();

@@ -30,10 +30,10 @@ static void horizon(net_recipe *r)
     r->layers.grad_horizon = 3;
 }
 
-static void markers(net_recipe *r)
+static void class_tokens(net_recipe *r)
 {
-    static const kr_layer_marker each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
-                                            { 1, { .kind = KR_CLASS_TOKEN_END } } };
+    static const kr_layer_class_token each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                 { 1, { .kind = KR_CLASS_TOKEN_END } } };
     gates(r);
     r->layers.layer_latents = each;
     r->layers.n_layer_latents = 2;
@@ -47,7 +47,7 @@ static const struct {
                  { "gates", gates },
                  { "gates, ends", gates_and_ends },
                  { "gates, horizon", horizon },
-                 { "gates, markers", markers } };
+                 { "gates, class tokens", class_tokens } };
 enum { NVARIANTS = sizeof variants / sizeof *variants };
 
 static const int32_t packed[] = { 1, 0, 0, 1, 1, 0, 1, 0, 1, 0, 0, 0 };
@@ -90,7 +90,7 @@ TEST(recomputed_layers_give_the_same_bits)
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i++) {
             if (kr_test_quick() && (family + i) % 3) continue;
-            const bool is_marked = variants[i].set == markers;
+            const bool is_marked = variants[i].set == class_tokens;
             const net_problem p = { .nb = 2, .ns = 6, .from_state = i % 2, .is_announced = is_marked };
             check_bits(family, i, &p, &ways[(family + i) % 2]);
             check_bits(family, i, &p, &dropped);
@@ -121,8 +121,8 @@ static const load loads[] = { { "plain", 2, 16, 6, .dtype = KR_DTYPE_F32 },
                               { "mlp", 2, 16, 6, .has_mlp = true },
                               { "gates", 2, 16, 7, .has_gates = true },
                               { "gates, mlp", 3, 10, 5, .has_gates = true, .has_mlp = true },
-                              { "gates, markers", 2, 10, 5, .has_gates = true, .is_marked = true },
-                              { "long, gates, markers", 2, 90, 5, .has_gates = true, .is_marked = true },
+                              { "gates, class tokens", 2, 10, 5, .has_gates = true, .is_marked = true },
+                              { "long, gates, class tokens", 2, 90, 5, .has_gates = true, .is_marked = true },
                               { "packed", 2, 24, 6, .is_packed = true },
                               { "packed, gates, state", 2, 24, 5, .is_packed = true, .has_gates = true,
                                 .from_state = true },
@@ -135,8 +135,8 @@ enum { NLOADS = sizeof loads / sizeof *loads };
 
 static net_recipe recipe_for(kr_family family, const load *l, size_t budget)
 {
-    static const kr_layer_marker each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
-                                            { 1, { .kind = KR_CLASS_TOKEN_END } } };
+    static const kr_layer_class_token each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                 { 1, { .kind = KR_CLASS_TOKEN_END } } };
     net_recipe r = net_recipe_of(family, BARE);
     net_recipe_type(&r, l->dtype);
     r.layers.n_virtual = l->nvirtual;
@@ -189,7 +189,7 @@ static taken run_load(net *n, const load *l)
     return t;
 }
 
-/* The least that a budget must be, out of the refusal of a smaller one; 0 if there is none. */
+/* The least that a budget must be, from the error message of a smaller one; 0 if there is none. */
 static size_t least_of(net *n, const load *l, size_t budget)
 {
     n->stack->config.recompute_budget = budget;
@@ -236,7 +236,7 @@ static void check_load(kr_family family, const load *l)
         if (i == 0 && l->nvirtual > 1) CHECK(t.nodes < everything.nodes, "%s: all is recorded at once", l->name);
         nodes = t.nodes;
     }
-    CHECK(nodes == everything.nodes, "%s: not all layers are recorded, with room for them", l->name);
+    CHECK(nodes == everything.nodes, "%s: not all layers are recorded, with memory for them", l->name);
     /* the least is no more than it must be: from five layers on, well below all of them */
     CHECK((double)least <= (l->nvirtual < 5 ? 1.1 : 0.8) * (double)everything.peak,
           "%s %s: %zu bytes at the least, but all of them take %zu", kr_family_name(family), l->name, least,
@@ -267,7 +267,7 @@ TEST(a_larger_budget_records_more_layers)
         if (ncounts == 0 || counts[ncounts - 1] != nodes) counts[ncounts++] = nodes;
     }
     CHECK_OK(n.ctx);
-    /* not all but one: with none to run again there is no need of room for that */
+    /* not all but one: with none to recompute no memory is needed for that */
     CHECK(ncounts == 6, "%d different numbers of nodes, but 0 to 4, or all 6 layers may be recorded", ncounts);
     for (int i = 2; i < ncounts; i++)
         CHECK(counts[i] - counts[i - 1] == (i == 5 ? 2 : 1) * (counts[1] - counts[0]), "%d: %lld nodes", i,

@@ -1,7 +1,7 @@
 /* test_schedule.c - which weights a virtual layer uses: the tables of the reference, and what holds for any sizes. */
 #include "tests/harness.h"
 
-#include <krait/layers.h>
+#include <krait/network.h>
 
 static void check_row(const char *what, const int64_t *got, const int64_t *want, int count)
 {

@@ -92,7 +92,7 @@ static void check_same(const char *what, const kr_state *got, const kr_state *wa
         CHECK(a->family == b->family, "%s: family", what);
         if (a->family == KR_FAMILY_MAMBA3) CHECK(a->mamba3.pathway == b->mamba3.pathway, "%s: pathway", what);
         for (int i = 0; i < kr_slot_kind(got, s)->ncache; i++) {
-            if (!b->tensors[i]) CHECK(!a->tensors[i], "%s: slot %d is not fresh", what, (int)s);
+            if (!b->tensors[i]) CHECK(!a->tensors[i], "%s: slot %d is not initial", what, (int)s);
             else CHECK_SAME_BITS(what, a->tensors[i], b->tensors[i]);
         }
     }
@@ -109,7 +109,7 @@ TEST(new_states)
         kr_state *state = kr_state_create(ctx, stack, 4);
         CHECK(kr_state_batch(state) == 4 && kr_state_slots(state) == SLOTS && kr_state_is_initial(state) &&
                   kr_state_bytes(state) == 0 && cursors_are_off(state),
-              "a fresh one");
+              "an initial one");
         for (int64_t s = 0; s < SLOTS; s++) {
             const kr_cache *cache = kr_state_cache(state, s);
             CHECK(cache->family == (kr_family)f && kr_state_slot_is_initial(state, s), "slot %d", (int)s);
@@ -191,7 +191,7 @@ TEST(copies_of_one_shape_are_in_place)
     kr_state *state = kr_state_create(ctx, stack, 1);
     kr_state *first = used_state(t, stack, KR_DTYPE_F32, 2), *second = used_state(t, stack, KR_DTYPE_F32, 2);
     kr_state *wide = used_state(t, stack, KR_DTYPE_F32, 5),
-             *fresh = kr_state_new(t, &(kr_state_layout){ SLOTS, stack->kind->family, NULL }, 7);
+             *initial = kr_state_new(t, &(kr_state_layout){ SLOTS, stack->kind->family, NULL }, 7);
     kr_state_copy(state, first);
     const kr_memory_stats before = all_memory(ctx);
     const kr_tensor *place = kr_state_cache(state, 1)->tensors[2];
@@ -213,13 +213,13 @@ TEST(copies_of_one_shape_are_in_place)
     kr_state_copy(state, second);
     check_same("without a slot", state, second);
     CHECK(!kr_state_is_initial(state) && kr_state_slot_is_initial(state, 1) && !kr_state_slot_is_initial(state, 2),
-          "one slot is fresh");
+          "one slot is initial");
     second->slots[1] = kept;
     kr_state_copy(state, second);
     check_same("with it again", state, second);
-    kr_state_copy(state, fresh);
-    check_same("fresh", state, fresh);
-    CHECK(kr_state_is_initial(state) && kr_state_batch(state) == 7 && kr_state_bytes(state) == 0, "fresh");
+    kr_state_copy(state, initial);
+    check_same("initial", state, initial);
+    CHECK(kr_state_is_initial(state) && kr_state_batch(state) == 7 && kr_state_bytes(state) == 0, "initial");
     kr_state_destroy(state);
     kr_layers_destroy(stack);
     kr_tape_destroy(t);
@@ -283,7 +283,7 @@ TEST(zero_and_announce)
     kr_state_copy(state, used);
     CHECK(kr_state_zero(state) == KR_OK && kr_state_is_initial(state) && cursors_are_off(state) &&
               kr_state_batch(state) == 2,
-          "fresh again");
+          "initial again");
     CHECK(all_memory(ctx).live_bytes == live, "memory is left");
     kr_tape_destroy(t);
     kr_state_destroy(state);
@@ -321,14 +321,14 @@ TEST(rows_of_states)
         check_same("select after fork", kr_state_select(t, kr_state_fork(t, own, 2, 5), 3, (int64_t[]){ 4, 0, 1 }),
                    want);
 
-        /* a slot that is fresh stays so */
+        /* a slot that is initial stays so */
         for (int i = 0; i < KR_CACHE_TENSORS; i++) all->slots[1].tensors[i] = want->slots[1].tensors[i] = NULL;
-        check_same("select with a fresh slot", kr_state_select(t, all, 3, twos), want);
+        check_same("select with an initial slot", kr_state_select(t, all, 3, twos), want);
         kr_state_zero(own);
         kr_state_announce(own, 5);
-        const kr_state *fresh = kr_state_fork(t, own, 1, 4);
-        CHECK(kr_state_is_initial(fresh) && kr_state_batch(fresh) == 4 && same_cursors(fresh, own),
-              "fork of a fresh one");
+        const kr_state *initial = kr_state_fork(t, own, 1, 4);
+        CHECK(kr_state_is_initial(initial) && kr_state_batch(initial) == 4 && same_cursors(initial, own),
+              "fork of an initial one");
         kr_tape_reset(t);
         kr_state_destroy(own);
         kr_layers_destroy(stack);
@@ -471,9 +471,9 @@ TEST(leaves_and_detached_states)
     kr_ctx_destroy(ctx);
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
-TEST(state_refusals)
+TEST(state_errors)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL), *foreign = kr_test_ctx(1, NULL);
     kr_layers *stack = make_stack(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS),
@@ -603,14 +603,14 @@ TEST(state_allocations_may_fail)
     kr_tape_destroy(t);
     const size_t blocks = all_memory(ctx).live_blocks;
     size_t n = 1;
-    for (; n < 100; n++) { /* create, copy into a fresh one, copy into one of another shape */
+    for (; n < 100; n++) { /* create, copy into an initial one, copy into one of another shape */
         kr_ctx_fail_allocation(ctx, n);
         kr_state *state = kr_state_create(ctx, stack, 2);
         const bool first = kr_state_copy(state, before) == KR_OK, second = first && kr_state_copy(state, wide) == KR_OK;
         kr_ctx_fail_allocation(ctx, 0);
         if (!second) {
             CHECK(kr_ctx_status(ctx) == KR_ERR_NOMEM, "%s", kr_ctx_message(ctx));
-            if (state && !first) CHECK(kr_state_is_initial(state) && kr_state_batch(state) == 2, "as it was: fresh");
+            if (state && !first) CHECK(kr_state_is_initial(state) && kr_state_batch(state) == 2, "as it was: initial");
             if (state && first) check_same("as it was", state, before);
         } else {
             check_same("wide", state, wide);

@@ -1,4 +1,4 @@
-/* test_state_join.c - rows of several states side by side: joined = read together, to the bit; gradients; refusals. */
+/* test_state_join.c - rows of several states side by side: joined = read together, to the bit; gradients; errors. */
 #include "nn/layers_impl.h"
 #include "nn/state_impl.h"
 #include "tests/error_tests.h"
@@ -51,7 +51,7 @@ static void check_same(const char *what, const kr_state *got, const kr_state *wa
         for (int i = 0; i < kr_slot_kind(got, s)->ncache; i++)
             if (want->slots[s].tensors[i])
                 CHECK_SAME(ctx, what, got->slots[s].tensors[i], want->slots[s].tensors[i], 1e-5, 1);
-            else CHECK(!got->slots[s].tensors[i], "%s: not fresh", what);
+            else CHECK(!got->slots[s].tensors[i], "%s: not initial", what);
     }
 }
 
@@ -74,16 +74,16 @@ TEST(joined_rows_are_read_together)
         kr_state *cut[] = { kr_state_select(t, all, 1, first), kr_state_select(t, all, 2, rest) };
         check_same("cut and joined", kr_state_join(t, 2, cut), kr_state_select(t, all, 3, rows));
 
-        /* fresh ones, and ones with cursors */
-        kr_state *fresh = kr_state_create(ctx, stack, 2);
-        kr_state_announce(fresh, 7);
-        kr_state *twice[] = { fresh, fresh };
+        /* initial ones, and ones with cursors */
+        kr_state *initial = kr_state_create(ctx, stack, 2);
+        kr_state_announce(initial, 7);
+        kr_state *twice[] = { initial, initial };
         kr_state *four = kr_state_join(t, 2, twice);
         CHECK(four && four->batch == 4 && kr_state_is_initial(four) && four->cursors.is_on &&
                   four->cursors.full_len == 7,
-              "fresh");
+              "initial");
         CHECK_OK(ctx);
-        kr_state_destroy(fresh);
+        kr_state_destroy(initial);
         kr_state_destroy(own);
         kr_layers_destroy(stack);
     }
@@ -114,32 +114,33 @@ TEST(states_that_do_not_join)
 {
     begin();
     kr_ctx *foreign = kr_test_ctx(1, NULL);
-    kr_tape *far = kr_tape_create(foreign, KR_TAPE_GRAD), *beside = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tape *far = kr_tape_create(foreign, KR_TAPE_GRAD), *other_tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_layers *stack = make_stack(KR_FAMILY_MAMBA3, KR_DTYPE_F32, SLOTS),
               *deep = make_stack(KR_FAMILY_MAMBA3, KR_DTYPE_F32, 3),
               *other = make_stack(KR_FAMILY_MAMBA2, KR_DTYPE_F32, SLOTS),
               *wide = make_stack(KR_FAMILY_MAMBA3, KR_DTYPE_F64, SLOTS);
-    kr_state *fresh = kr_state_create(ctx, stack, 1), *deeper = kr_state_create(ctx, deep, 1),
+    kr_state *initial = kr_state_create(ctx, stack, 1), *deeper = kr_state_create(ctx, deep, 1),
              *second = kr_state_create(ctx, other, 1), *told = kr_state_create(ctx, stack, 1),
              *used = kr_state_create(ctx, stack, 1), *doubles = kr_state_create(ctx, wide, 1);
     kr_state_announce(told, 5);
     kr_state_copy(used, read_on(stack, F(1, 2, D_MODEL), NULL));
     kr_state_copy(doubles, read_on(wide, D(1, 2, D_MODEL), NULL));
-    REFUSED(KR_ERR_ARG, "state.join: count = 0, but must be at least 1", kr_state_join(t, 0, &fresh));
+    REFUSED(KR_ERR_ARG, "state.join: count = 0, but must be at least 1", kr_state_join(t, 0, &initial));
     REFUSED(KR_ERR_ARG, "state.join: states is NULL", kr_state_join(t, 1, NULL));
-    REFUSED(KR_ERR_ARG, "state.join: state is NULL", kr_state_join(t, 2, (kr_state *[]){ fresh, NULL }));
+    REFUSED(KR_ERR_ARG, "state.join: state is NULL", kr_state_join(t, 2, (kr_state *[]){ initial, NULL }));
     REFUSED(KR_ERR_ARG, "state.join: state is NULL", kr_state_join(t, 1, (kr_state *[]){ NULL }));
     REFUSED(KR_ERR_ARG, "state.join: states[1] has 3 slots of the family mamba3, but states[0] has 2 of mamba3",
-            kr_state_join(t, 2, (kr_state *[]){ fresh, deeper }));
+            kr_state_join(t, 2, (kr_state *[]){ initial, deeper }));
     REFUSED(KR_ERR_ARG, "state.join: states[2] has 2 slots of the family mamba2, but states[0] has 2 of mamba3",
-            kr_state_join(t, 3, (kr_state *[]){ fresh, fresh, second }));
-    REFUSED(KR_ERR_ARG,
-            "state.join: states[1] and states[0] differ in what was announced, or in the markers that are due",
-            kr_state_join(t, 2, (kr_state *[]){ fresh, told }));
+            kr_state_join(t, 3, (kr_state *[]){ initial, initial, second }));
+    REFUSED(
+        KR_ERR_ARG,
+        "state.join: states[1] and states[0] differ in what was announced, or in the class tokens still to be inserted",
+        kr_state_join(t, 2, (kr_state *[]){ initial, told }));
     REFUSED(KR_ERR_ARG, "state.join: slot 0 of states[1] is in use, but that of states[0] is initial",
-            kr_state_join(t, 2, (kr_state *[]){ fresh, used }));
+            kr_state_join(t, 2, (kr_state *[]){ initial, used }));
     REFUSED(KR_ERR_ARG, "state.join: slot 0 of states[1] is initial, but that of states[0] is in use",
-            kr_state_join(t, 2, (kr_state *[]){ used, fresh }));
+            kr_state_join(t, 2, (kr_state *[]){ used, initial }));
     kr_state *single = kr_state_create(ctx, stack, 1);
     kr_state_copy(single, used);
     single->slots[1].mamba3.pathway = KR_MAMBA3_PATHWAY_SINGLE;
@@ -147,8 +148,8 @@ TEST(states_that_do_not_join)
             kr_state_join(t, 2, (kr_state *[]){ used, single }));
     REFUSED(KR_ERR_DTYPE, "state.join: concat: x1 is f64, but x0 is f32",
             kr_state_join(t, 2, (kr_state *[]){ used, doubles }));
-    kr_tape_reset(beside);
-    kr_state *elsewhere = kr_state_detach(beside, used);
+    kr_tape_reset(other_tape);
+    kr_state *elsewhere = kr_state_detach(other_tape, used);
     REFUSED(KR_ERR_STATE,
             "state.join: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
             kr_state_join(t, 2, (kr_state *[]){ used, elsewhere }));
@@ -156,14 +157,14 @@ TEST(states_that_do_not_join)
     CHECK_ERROR(foreign, KR_ERR_STATE, "state.join: the state belongs to another context");
     CHECK(!kr_state_join(NULL, 1, &used), "no tape");
     kr_tape_reset(t);
-    kr_state *const made[] = { fresh, deeper, second, told, used, doubles, single };
+    kr_state *const made[] = { initial, deeper, second, told, used, doubles, single };
     for (int i = 0; i < 7; i++) kr_state_destroy(made[i]);
     kr_layers_destroy(stack);
     kr_layers_destroy(deep);
     kr_layers_destroy(other);
     kr_layers_destroy(wide);
     kr_tape_destroy(far);
-    kr_tape_destroy(beside);
+    kr_tape_destroy(other_tape);
     kr_ctx_destroy(foreign);
     end();
 }

@@ -40,7 +40,7 @@ TEST(a_carrier_without_a_gradient)
     end();
 }
 
-TEST(straight_refusals)
+TEST(straight_errors)
 {
     begin();
     REFUSED(KR_ERR_DTYPE, "straight_through: value is f32, but carrier is f64; kr_cast one of them",

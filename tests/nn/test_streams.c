@@ -18,10 +18,10 @@ static void ends(net_recipe *r)
     r->layers.d_intermediate = 6;
 }
 
-static void markers(net_recipe *r)
+static void class_tokens(net_recipe *r)
 {
-    static const kr_layer_marker each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
-                                            { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } } };
+    static const kr_layer_class_token each[] = { { 0, { .kind = KR_CLASS_TOKEN_START } },
+                                                 { 1, { .kind = KR_CLASS_TOKEN_MIDDLE } } };
     r->layers.layer_latents = each;
     r->layers.n_layer_latents = 2;
 }
@@ -29,7 +29,7 @@ static void markers(net_recipe *r)
 static const struct {
     const char *name;
     void (*set)(net_recipe *r);
-} variants[] = { { "plain", NULL }, { "gates", gates }, { "ends", ends }, { "markers", markers } };
+} variants[] = { { "plain", NULL }, { "gates", gates }, { "ends", ends }, { "class tokens", class_tokens } };
 enum { NVARIANTS = sizeof variants / sizeof *variants };
 
 static net_recipe recipe(int family, int which)
@@ -158,10 +158,10 @@ TEST(streams_of_steps)
     }
 }
 
-/* Before any token there is a stream where a marker is, and none elsewhere. */
+/* Before any token there is a stream where a class token is, and none elsewhere. */
 TEST(streams_of_primes)
 {
-    static const kr_layer_marker first = { 1, { .kind = KR_CLASS_TOKEN_START } };
+    static const kr_layer_class_token first = { 1, { .kind = KR_CLASS_TOKEN_START } };
     net_recipe r = recipe(KR_FAMILY_MAMBA2, 0);
     r.layers.layer_latents = &first;
     r.layers.n_layer_latents = 1;
@@ -178,7 +178,7 @@ TEST(streams_of_primes)
     kr_layers_prime(n.tape, n.stack, &call);
     CHECK_OK(n.ctx);
     CHECK(!streams[0], "a stream without a token");
-    CHECK(kr_tensor_dim(streams[1], 0) == NB && kr_tensor_dim(streams[1], 1) == 1, "no stream of the marker");
+    CHECK(kr_tensor_dim(streams[1], 0) == NB && kr_tensor_dim(streams[1], 1) == 1, "no stream of the class token");
     kr_state_destroy(state);
     net_close(&n);
 }

@@ -1,7 +1,7 @@
 /* test_gradcheck.c - the public gradient check: it passes right rules, finds wrong ones and names the element. */
 #include "tests/error_tests.h"
 
-#include <krait/gradcheck.h>
+#include <krait/ops.h>
 
 static void mixed(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **out)
 {

@@ -1,6 +1,6 @@
 /* test_half_weights.c - linear layers and embeddings whose weights are halves: what an explicit cast would give, to the
  * bit, in values and gradients, without its memory. */
-#include "ops/ops.h"
+#include "ops/ops_impl.h"
 #include "tests/harness.h"
 
 typedef struct setting {

@@ -275,7 +275,7 @@ TEST(packed_convolution_is_the_batch)
     kr_ctx_destroy(ctx);
 }
 
-/* A sequence in two parts, the second going on from the window of the first, is the sequence in one. */
+/* A sequence in two parts, the second continued from the window of the first, is the sequence in one. */
 TEST(convolution_in_parts)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);

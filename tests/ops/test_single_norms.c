@@ -5,7 +5,7 @@
  */
 #include "tests/harness.h"
 
-#include <krait/ops_nn.h>
+#include <krait/ops.h>
 
 enum { ROWS = 9, CHANNELS = 37, COUNT = ROWS * CHANNELS };
 

@@ -1,5 +1,5 @@
 /* test_values.c - arithmetic ops on numbers that one can check by hand, so that no two kernels can be wrong together. */
-#include "tests/ops/values.h"
+#include "tests/ops/literals.h"
 
 #include "tape/tape_impl.h"
 

@@ -1,5 +1,5 @@
 /* test_programs.c - random programs with shared parts, scopes and checkpoints: the slope along a random direction against
- * a difference quotient, the same gradients with and without checkpoints, and nothing left behind.
+ * a difference quotient, the same gradients with and without checkpoints, and no leak.
  */
 #include "tests/harness.h"
 

@@ -44,7 +44,7 @@ TEST(memory_goes_back)
     CHECK(kr_ctx_memory(ctx).live_blocks <= blocks + 8, "blocks are used again: %zu, %zu before",
           kr_ctx_memory(ctx).live_blocks, blocks);
     kr_tensor *y = kr_mul(t, x, x);
-    CHECK(kr_requires_grad(y) && kr_tape_nodes(t) == 1, "recording goes on after the scope");
+    CHECK(kr_requires_grad(y) && kr_tape_nodes(t) == 1, "recording continues after the scope");
     CHECK_OK(ctx);
     kr_tape_destroy(t);
     kr_ctx_destroy(ctx);
@@ -123,7 +123,7 @@ TEST(scopes_nest)
     CHECK(!kr_requires_grad(kr_scale(t, x, 3)), "the outer scope is still open");
     CHECK(kr_no_grad_end(t, outer, KR_KEEP(&b)) == KR_OK, "outer end");
     CHECK(all_are(b, 4) && kr_tape_bytes(t) == before + vector_bytes, "b alone is left");
-    CHECK(kr_requires_grad(kr_scale(t, x, 3)), "recording goes on");
+    CHECK(kr_requires_grad(kr_scale(t, x, 3)), "recording continues");
 
     outer = kr_no_grad_begin(t);
     inner = kr_no_grad_begin(t);

@@ -186,7 +186,7 @@ TEST(no_grad_tapes)
     end(s);
 }
 
-TEST(backward_refusals)
+TEST(backward_errors)
 {
     setup s = begin();
     kr_tape *t = s.t;
@@ -248,7 +248,7 @@ TEST(once_for_each_step)
     kr_tape *t = s.t;
     kr_tensor *x = leaf(t, KR_DTYPE_F32, 1, 3), *y = kr_mul(t, x, x);
     CHECK(kr_backward(t, y) == KR_OK, "the first time");
-    /* the gradient is an ordinary tensor now, and the tape goes on to take ops */
+    /* the gradient is an ordinary tensor now, and the tape takes further ops */
     IS(kr_add(t, kr_grad(x), kr_scale(t, x, 10)), 36);
     CHECK(kr_backward(t, y) == KR_ERR_STATE, "the second time");
     CHECK_ERROR(s.ctx, KR_ERR_STATE,
@@ -264,7 +264,7 @@ TEST(once_for_each_step)
 /* An error invalidates the tape that it happened on, until its reset, and no other one. */
 TEST(an_error_invalidates_its_tape)
 {
-    static const char refusal[] = "neg: an earlier call on this tape failed; call kr_tape_reset before using it again";
+    static const char message[] = "neg: an earlier call on this tape failed; call kr_tape_reset before using it again";
     setup s = begin();
     kr_tape *second = kr_tape_create(s.ctx, KR_TAPE_GRAD);
     kr_tensor *x = leaf(s.t, KR_DTYPE_F32, 2, 1), *y = leaf(second, KR_DTYPE_F32, 2, 3);
@@ -275,9 +275,9 @@ TEST(an_error_invalidates_its_tape)
     CHECK(kr_backward(second, loss) == KR_OK, "%s", kr_ctx_message(s.ctx));
     IS(kr_grad(y), 6, 8);
     CHECK(!kr_neg(s.t, x), "the first tape failed");
-    CHECK_ERROR(s.ctx, KR_ERR_STATE, refusal);
+    CHECK_ERROR(s.ctx, KR_ERR_STATE, message);
     CHECK(!kr_neg(s.t, x), "and stays so");
-    CHECK_ERROR(s.ctx, KR_ERR_STATE, refusal);
+    CHECK_ERROR(s.ctx, KR_ERR_STATE, message);
     CHECK(kr_backward(s.t, x) == KR_ERR_STATE, "also for backward");
     kr_ctx_clear(s.ctx);
     kr_tape_reset(s.t);
@@ -290,12 +290,12 @@ TEST(an_error_without_a_tape_invalidates_none)
 {
     setup s = begin();
     kr_tensor *x = leaf(s.t, KR_DTYPE_F32, 2, 1), *p = kr_param_create(s.ctx, KR_DTYPE_F32, KR_SHAPE(2));
-    float room[3];
+    float buffer[3];
     kr_ctx_fail(s.ctx, KR_ERR_IO, "of the program");
     CHECK_ERROR(s.ctx, KR_ERR_IO, "of the program");
-    CHECK(kr_param_write(p, KR_DTYPE_F32, room, 3) == KR_ERR_SHAPE, "a parameter");
+    CHECK(kr_param_write(p, KR_DTYPE_F32, buffer, 3) == KR_ERR_SHAPE, "a parameter");
     kr_ctx_clear(s.ctx);
-    CHECK(kr_tensor_read(x, KR_DTYPE_F32, room, 3) == KR_ERR_ARG, "a read changes nothing");
+    CHECK(kr_tensor_read(x, KR_DTYPE_F32, buffer, 3) == KR_ERR_ARG, "a read changes nothing");
     kr_ctx_clear(s.ctx);
     CHECK(!kr_tape_create(s.ctx, (kr_tape_mode)7), "no mode");
     kr_ctx_clear(s.ctx);
@@ -330,7 +330,7 @@ TEST(an_error_in_a_callback_invalidates_both_tapes)
     end(s);
 }
 
-/* ---- rules of one's own ---- */
+/* ---- custom ops ---- */
 
 typedef struct power_attrs {
     int exponent;
@@ -369,20 +369,20 @@ static kr_tensor *power(kr_tape *t, kr_tensor *x, int exponent)
                                   .saved = &saved,
                                   .attrs = &attrs,
                                   .attrs_bytes = sizeof attrs };
-    return kr_record(t, &args) ? y : NULL;
+    return kr_record(t, &args) == KR_OK ? y : NULL;
 }
 
 /* (a, b) -> (a + b, b): writes the gradients itself, by kr_back_into; a may be missing. */
 static void pair_backward(kr_back *back)
 {
     for (int in = 0; in < 2; in++) {
-        bool fresh;
-        kr_tensor *g = kr_back_into(back, in, &fresh);
+        bool is_new;
+        kr_tensor *g = kr_back_into(back, in, &is_new);
         if (!g) continue;
         CHECK(kr_tensor_is_contiguous(g), "the gradient to write into is contiguous");
         float *to = kr_test_copy(g);
         for (int64_t i = 0; i < kr_tensor_count(g); i++) {
-            float sum = fresh ? 0 : to[i];
+            float sum = is_new ? 0 : to[i];
             if (kr_back_grad(back, 0)) sum += (float)kr_tensor_at(kr_back_grad(back, 0), &i);
             if (in == 1 && kr_back_grad(back, 1)) sum += (float)kr_tensor_at(kr_back_grad(back, 1), &i);
             to[i] = sum;
@@ -416,7 +416,7 @@ TEST(own_rules)
     CHECK(!kr_requires_grad(constant) && kr_tape_nodes(t) == 0, "nothing to record");
 
     kr_tensor *w = kr_param_create(s.ctx, KR_DTYPE_F32, KR_SHAPE(2));
-    for (int step = 1; step <= 2; step++) { /* the second time the parameter's gradient is not fresh */
+    for (int step = 1; step <= 2; step++) { /* the second time the parameter has a gradient already */
         kr_tape_reset(t);
         kr_tensor *a = leaf(t, KR_DTYPE_F32, 2, 1), *out[2], *again[2];
         pair(t, a, w, out);
@@ -470,24 +470,26 @@ TEST(own_rules_refused)
     for (int i = 0; i < 3; i++) {
         kr_tape_reset(t);
         kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2));
-        CHECK(kr_record(t, &(kr_record_args){ .rule = cases[i].rule, .n_in = 1, .n_out = 1, .in = &x, .out = &y }),
+        CHECK(kr_record(t, &(kr_record_args){ .rule = cases[i].rule, .n_in = 1, .n_out = 1, .in = &x, .out = &y }) ==
+                  KR_OK,
               "recorded");
         CHECK(kr_backward_from(t, 1, &y, NULL) == cases[i].status, "status");
         CHECK_ERROR(ctx, cases[i].status, cases[i].text);
     }
     kr_tape_reset(t);
     kr_tensor *x = leaf(t, KR_DTYPE_F32, 2, 1), *y = NULL;
-    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }), "no output");
+    CHECK(kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }) != KR_OK,
+          "no output");
     CHECK_ERROR(ctx, KR_ERR_ARG, "wrong: output 0 to record is NULL");
     kr_tape_reset(t);
     x = leaf(t, KR_DTYPE_F32, 2, 1), y = kr_exp(t, x);
-    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }),
+    CHECK(kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }) != KR_OK,
           "recorded twice");
     CHECK_ERROR(ctx, KR_ERR_ARG, "wrong: output 0 [2] to record is not a new tensor of this tape");
     kr_tape_reset(t);
     kr_tape *second = kr_tape_create(ctx, KR_TAPE_GRAD);
     x = leaf(second, KR_DTYPE_F32, 2, 1), y = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(2));
-    CHECK(!kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }),
+    CHECK(kr_record(t, &(kr_record_args){ .rule = &wrong, .n_in = 1, .n_out = 1, .in = &x, .out = &y }) != KR_OK,
           "foreign input");
     CHECK_ERROR(ctx, KR_ERR_STATE, "wrong: input 0 [2] to record belongs to another tape or context");
     kr_tape_destroy(second);

@@ -30,7 +30,7 @@ TEST(reading_a_contract)
     CHECK(kr_contract_count("  x:ab   y:b ") == 2, "spaces between operands do not count");
     CHECK(strcmp(kr_contract_name("x:..i weight:oi bias:o?", 1, name, sizeof name), "weight") == 0, "name %s", name);
     CHECK(strcmp(kr_contract_name("x:..i weight:oi bias:o?", 2, name, sizeof name), "bias") == 0, "name %s", name);
-    CHECK(strcmp(kr_contract_name("weight:oi", 0, name, 4), "wei") == 0, "a name is cut to its room: %s", name);
+    CHECK(strcmp(kr_contract_name("weight:oi", 0, name, 4), "wei") == 0, "a name is cut to its buffer: %s", name);
     CHECK(kr_contract_is_optional("x:..i bias:o? y:a", 1) && !kr_contract_is_optional("x:..i bias:o? y:a", 0) &&
               !kr_contract_is_optional("x:..i bias:o? y:a", 2),
           "a question mark makes an operand optional");
@@ -64,7 +64,7 @@ TEST(binding)
         CHECK_ERROR(ctx, KR_ERR_SHAPE, (text));                                                                        \
     } while (0)
 
-TEST(refusals)
+TEST(errors)
 {
     begin();
     REFUSED("op: axis i of gain [96] is 96, but x [2, 64, 128] says i = 128", "x:..i z:..i gain:i", X(2, 64, 128),

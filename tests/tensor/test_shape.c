@@ -108,16 +108,16 @@ TEST(texts)
     CHECK(strcmp(kr_shape_write(&one, text, sizeof text), "[7]") == 0, "%s", text);
     CHECK(strcmp(kr_shape_write(&three, text, sizeof text), "[2, 64, 256]") == 0, "%s", text);
     CHECK(strcmp(kr_shape_text(NULL, text, sizeof text), "NULL") == 0, "%s", text);
-    /* cut to the room, never beyond it */
-    for (size_t room = 1; room <= sizeof "[2, 64, 256]"; room++) {
+    /* cut to the capacity, never beyond it */
+    for (size_t capacity = 1; capacity <= sizeof "[2, 64, 256]"; capacity++) {
         memset(text, '#', sizeof text);
-        kr_shape_write(&three, text, room);
-        CHECK(strlen(text) == room - 1 && strncmp(text, "[2, 64, 256]", room - 1) == 0 && text[room] == '#',
-              "room for %zu: %s", room, text);
+        kr_shape_write(&three, text, capacity);
+        CHECK(strlen(text) == capacity - 1 && strncmp(text, "[2, 64, 256]", capacity - 1) == 0 && text[capacity] == '#',
+              "capacity %zu: %s", capacity, text);
     }
     text[0] = '#';
     kr_shape_write(&three, text, 0);
-    CHECK(text[0] == '#', "no room");
+    CHECK(text[0] == '#', "capacity 0");
     const kr_shape widest =
         KR_SHAPE(INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX, INT64_MAX);
     CHECK(strlen(KR_TEXT_OF_SHAPE(&widest)) == 2 + 8 * 19 + 7 * 2, "the widest shape fits a message");

@@ -94,20 +94,20 @@ bool check_round_trip(const kr_tokenizer *tok, const char *text, size_t bytes, c
     for (int64_t i = 0; good && i < n; i++)
         good = CHECK(kr_tokenizer_token(tok, ids[i], NULL) != NULL, "id %d is not a token", (int)ids[i]);
     if (good) {
-        const size_t room = kr_tokenizer_decode(tok, ids, n, true, NULL, 0);
-        char *decoded = malloc(room + 1), *streamed = malloc(room + 1);
+        const size_t capacity = kr_tokenizer_decode(tok, ids, n, true, NULL, 0);
+        char *decoded = malloc(capacity + 1), *streamed = malloc(capacity + 1);
         size_t at = 0, part = 0;
-        CHECK(kr_tokenizer_decode(tok, ids, n, true, decoded, room) == room, "decode gives two lengths");
-        good = CHECK(same(decoded, room, want, want_bytes), "%zu bytes come back as %zu others, want %zu", bytes, room,
-                     want_bytes);
+        CHECK(kr_tokenizer_decode(tok, ids, n, true, decoded, capacity) == capacity, "decode gives two lengths");
+        good = CHECK(same(decoded, capacity, want, want_bytes), "%zu bytes come back as %zu others, want %zu", bytes,
+                     capacity, want_bytes);
         kr_text_stream *stream = kr_text_stream_create(tok);
         for (int64_t i = 0; i <= n && good; i++) {
             const char *shown = i < n ? kr_text_stream_put(stream, ids[i], &part) : kr_text_stream_end(stream, &part);
-            good = CHECK(shown && at + part <= room && shown[part] == '\0', "the stream gives too much");
+            good = CHECK(shown && at + part <= capacity && shown[part] == '\0', "the stream gives too much");
             if (good && part) memcpy(streamed + at, shown, part);
             at += part;
         }
-        good = good && CHECK(same(streamed, at, decoded, room), "the stream gives another text");
+        good = good && CHECK(same(streamed, at, decoded, capacity), "the stream gives another text");
         kr_text_stream_destroy(stream);
         free(decoded);
         free(streamed);

@@ -62,7 +62,7 @@ TEST(nfc_by_hand)
 }
 
 /* The version of Unicode that a line of nfc_tables.c names. */
-static void table_version(char *version, size_t room)
+static void table_version(char *version, size_t capacity)
 {
     char line[200] = "";
     FILE *f = fopen(KR_SOURCE_DIR "/src/generate/nfc_tables.c", "r");
@@ -70,7 +70,7 @@ static void table_version(char *version, size_t room)
     if (f) fclose(f);
     const char *at = strstr(line, "Unicode ");
     const size_t n = at ? strcspn(at + 8, " ") : 0;
-    snprintf(version, room, "%.*s", (int)n, at ? at + 8 : "");
+    snprintf(version, capacity, "%.*s", (int)n, at ? at + 8 : "");
 }
 
 static size_t from_hex(const char *hex, size_t digits, char *out)

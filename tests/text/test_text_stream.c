@@ -85,7 +85,7 @@ TEST(special_and_unknown_ids_show_nothing)
     CHECK_PUT(301, "<t>");
     CHECK_PUT(5000, "");
     CHECK_PUT(0xe2, "");
-    CHECK_PUT(300, ""); /* what waits goes on waiting */
+    CHECK_PUT(300, ""); /* pending bytes stay pending */
     CHECK_PUT(0x82, "");
     CHECK_PUT(256, "\xe2\x82\xac"
                    "abc"); /* the end of one character, the beginning of the next */

@@ -57,7 +57,7 @@ TEST(bytes_are_their_own_ids)
     kr_ctx_destroy(ctx);
 }
 
-TEST(encode_writes_no_more_than_there_is_room_for)
+TEST(encode_writes_at_most_the_capacity)
 {
     ctx = kr_test_ctx(1, NULL);
     kr_tokenizer *tok = kr_tokenizer_bytes(ctx);
@@ -66,7 +66,7 @@ TEST(encode_writes_no_more_than_there_is_room_for)
     CHECK(ids[0] == 'a' && ids[1] == 'b' && ids[2] == -7, "the first two");
     CHECK(kr_tokenizer_encode(tok, "abc", 3, NULL, NULL, 0) == 3 &&
               kr_tokenizer_encode(tok, NULL, 0, NULL, ids, 4) == 0,
-          "no room, no text");
+          "no capacity, no text");
     char text[3] = "???";
     CHECK(kr_tokenizer_decode(tok, (int32_t[]){ 'x', 'y', 'z', 999 }, 4, false, text, 2) == 3, "bytes of ids");
     CHECK(memcmp(text, "xy?", 3) == 0, "decode wrote %.3s", text);

@@ -1,17 +1,17 @@
 /* test_tokenizer_errors.c - files that are refused, in which words; what is only warned of. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/text/small_tokenizers.h"
 
-typedef struct refusal {
+typedef struct error_case {
     small_file file;
     kr_status status;
     const char *message;
-} refusal;
+} error_case;
 
 #define TYPE(name) "{\"type\": \"" name "\"}"
 
-static const refusal refusals[] = {
+static const error_case cases[] = {
     /* the model */
     { { .model = "\"dropout\": 0.1," },
       KR_ERR_FORMAT,
@@ -168,12 +168,12 @@ TEST(tokenizer_files_are_refused_by_name)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     const size_t live = kr_ctx_memory(ctx).live_bytes;
-    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
-        const char *json = small_json(&refusals[i].file);
-        CHECK(!kr_tokenizer_parse(ctx, json, strlen(json)), "refusal %zu: not refused", i);
-        if (refusals[i].message) CHECK_ERROR(ctx, refusals[i].status, refusals[i].message);
-        else CHECK_ERROR_HAS(ctx, refusals[i].status, "tokenizer: json: at byte");
-        CHECK(kr_ctx_memory(ctx).live_bytes == live, "refusal %zu leaves memory", i);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *json = small_json(&cases[i].file);
+        CHECK(!kr_tokenizer_parse(ctx, json, strlen(json)), "case %zu: no error", i);
+        if (cases[i].message) CHECK_ERROR(ctx, cases[i].status, cases[i].message);
+        else CHECK_ERROR_HAS(ctx, cases[i].status, "tokenizer: json: at byte");
+        CHECK(kr_ctx_memory(ctx).live_bytes == live, "case %zu leaves memory", i);
     }
     char stages[4000] = "{\"type\": \"Sequence\", \"pretokenizers\": [" PLAIN_BYTES;
     for (int i = 0; i < 32; i++)

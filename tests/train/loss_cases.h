@@ -107,7 +107,7 @@ static inline double plain_cross_entropy(const labelled *p, double *g)
             const long double t = (v == p->label[r] ? 1 - q : 0) + q / (long double)nv;
             loss -= alpha * t * log_p;
             if (!g) continue;
-            /* p - t, where p is all but 1 from what is beside it */
+            /* p - t, where p is nearly 1, from the other terms */
             const long double apart = v == p->label[r] ? (1 - t) - others / (1 + others) : expl(log_p) - t;
             g[r * p->nw + v] = (double)(alpha * apart);
         }

@@ -10,7 +10,7 @@
 #include "nn/params_impl.h"
 #include "tests/harness.h"
 
-/* Matrices of `dtype`, the vector of f32 beside halves. Values are normal draws of the test's generator. Not NULL. */
+/* Matrices of `dtype`, an f32 vector among 16-bit matrices. Values are normal draws of the test's generator. Not NULL. */
 kr_params *optimizing_table(kr_ctx *ctx, kr_dtype dtype);
 
 /* Adds g (one double for each element, rounded to the parameter's type) to a parameter's gradient. */

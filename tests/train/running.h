@@ -3,7 +3,7 @@
 #ifndef KR_TESTS_TRAIN_RUNNING_H
 #define KR_TESTS_TRAIN_RUNNING_H
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 /* What a test varies. */
 typedef struct run_setup {

@@ -1,4 +1,4 @@
-/* test_devices.c - training on a device of its own beside training on the processor: the same losses, the same bits from
+/* test_devices.c - training on a device against training on the processor: the same losses, the same bits from
  * run to run, runs that move between them, and how many kernels a step queues.
  *
  * The device is an NVIDIA GPU where there is one, else the mock device, whose kernels are the processor's: there losses
@@ -69,7 +69,7 @@ TEST(devices_train_alike)
 
 /* ---- from one to the other ---- */
 
-/* HALF steps on each device of the list, every one going on where the last one stopped. */
+/* HALF steps on each device of the list, each resumed where the last one stopped. */
 static void train_in_turns(run_setup setup, int count, const char *const *devices, double *losses)
 {
     for (int i = 0; i < count; i++) {
@@ -186,11 +186,11 @@ TEST(devices_count_kernels)
         const int block = two.kernels - one.kernels, per_layer = two_steps.kernels - one_step.kernels;
         const int of_block = is_mock() ? want[family].block : want[family].on_gpu;
         CHECK(block == of_block && one.kernels - block == want[family].rest,
-              "%s: %d kernels a block and %d beside them, not %d and %d", family_names[family], block,
-              one.kernels - block, of_block, want[family].rest);
+              "%s: %d kernels a block and %d others, not %d and %d", family_names[family], block, one.kernels - block,
+              of_block, want[family].rest);
         const int in_each = is_mock() ? want[family].per_layer : 0, extra_files = is_mock() ? want[family].of_rest : 2;
         CHECK(per_layer == in_each && one_step.kernels - per_layer == extra_files,
-              "%s: %d kernels to step a layer and %d beside them, not %d and %d", family_names[family], per_layer,
+              "%s: %d kernels to step a layer and %d others, not %d and %d", family_names[family], per_layer,
               one_step.kernels - per_layer, in_each, extra_files);
         CHECK(one.waits == 0 && one_step.waits == 1, "%s: %d waits for gradients, %d for a step", family_names[family],
               one.waits, one_step.waits);

@@ -208,7 +208,7 @@ TEST(logits_are_never_there_as_a_whole)
     kr_ctx_destroy(ctx);
 }
 
-/* Gradients that nobody wants are not made: of frozen weights, of hidden states that are constants. */
+/* Gradients that are not needed are not computed: of frozen weights, of hidden states that are constants. */
 TEST(unwanted_gradients_are_not_made)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);

@@ -160,7 +160,7 @@ TEST(right_answers_are_counted)
             kr_cross_entropy(t, x, labels, &o);
             const size_t before = kr_tape_bytes(t);
             const kr_scores scores = kr_accuracy(t, x, labels, &o);
-            /* far devices keep integers until the reset */
+            /* devices keep integers until the reset */
             CHECK(kr_tape_bytes(t) == before || kr_test_on_device(ctx), "kr_accuracy leaves %zu bytes",
                   kr_tape_bytes(t) - before);
             kr_tensor *eye = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(nw, nw));

@@ -109,6 +109,10 @@ TEST(losses_with_targets_refuse)
             kr_quantile_loss(t, F(2), F(2), &l));
     defaults();
     REFUSED(KR_ERR_ARG, "l1_loss: operand outputs is NULL", kr_l1_loss(t, NULL, F(2), NULL));
+    REFUSED(KR_ERR_ARG, "target_loss: kind = 0 is cross-entropy, which has labels, not targets; use kr_cross_entropy",
+            kr_target_loss(t, KR_LOSS_CROSS_ENTROPY, F(2), F(2), NULL));
+    REFUSED(KR_ERR_ARG, "target_loss: kind = 7 is not a kr_loss_kind",
+            kr_target_loss(t, (kr_loss_kind)7, F(2), F(2), NULL));
     l.reduction = (kr_reduction)-1;
     REFUSED(KR_ERR_ARG, "bce: reduction = -1 is neither KR_REDUCTION_MEAN nor KR_REDUCTION_SUM",
             kr_bce(t, F(2), F(2), &l));
@@ -124,7 +128,7 @@ TEST(losses_with_targets_refuse)
 
 /* ---- networks ---- */
 
-static kr_network *network(bool is_vocab, bool has_markers)
+static kr_network *network(bool is_vocab, bool has_class_tokens)
 {
     kr_mamba2_config mamba;
     kr_mamba2_config_init(&mamba);
@@ -134,9 +138,9 @@ static kr_network *network(bool is_vocab, bool has_markers)
     kr_layers_config_init(&layers);
     layers.block = kr_mamba2_block(&mamba);
     layers.n_layers = 1;
-    const kr_class_token marker = { .kind = KR_CLASS_TOKEN_START };
-    layers.n_latents = has_markers;
-    layers.latents = &marker;
+    const kr_class_token class_token = { .kind = KR_CLASS_TOKEN_START };
+    layers.n_latents = has_class_tokens;
+    layers.latents = &class_token;
     kr_network_config config;
     kr_network_config_init(&config);
     config.layers = &layers;
@@ -181,7 +185,7 @@ TEST(network_loss_refuses)
     REFUSED(KR_ERR_ARG, "network.loss: labels is NULL, but only ids have a next token",
             LOSS(latent, c.x_bsf = F(1, 2, 3)));
     REFUSED(KR_ERR_ARG,
-            "network.loss: labels is NULL, but class markers stand between the tokens; give a label for each output",
+            "network.loss: labels is NULL, but the network inserts class tokens; give a label for each output",
             LOSS(marked, c.ids_bs = I(1, 2)));
     REFUSED(KR_ERR_ARG, "network.loss: labels is NULL, but the last token has no next one",
             LOSS(vocab, c.ids_bs = I(1, 2), how.last_logits_only = true));

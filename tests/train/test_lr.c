@@ -1,4 +1,4 @@
-/* test_lr.c - learning rates: tables of each kind, the reference system's cosine to the bit, continuity, refusals. */
+/* test_lr.c - learning rates: tables of each kind, the reference system's cosine to the bit, continuity, errors. */
 #include "tests/harness.h"
 
 static kr_lr_schedule of(kr_lr_kind kind, double max, double min, int64_t warmup, int64_t total)
@@ -126,7 +126,7 @@ static void refused(kr_ctx *ctx, kr_lr_schedule s, const char *text)
     CHECK_ERROR(ctx, KR_ERR_ARG, text);
 }
 
-TEST(lr_refusals)
+TEST(lr_errors)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_lr_schedule s = of(KR_LR_STABLE_DECAY, 1, 0, 10, 100);

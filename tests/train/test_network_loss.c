@@ -1,5 +1,5 @@
 /* test_network_loss.c - the loss of whole networks: what their forward and the loss by itself give, with every kind of
- * label, boundary and state; gradients by differences; failures half-way. */
+ * label, boundary and state; gradients by differences; failures midway. */
 #include "tape/tape_impl.h"
 #include "tests/train/loss_cases.h"
 
@@ -8,7 +8,7 @@ enum { NB = 2, NS = 6, NW = 11, NF = 3, NO = 4 };
 /* A network of two layers, d_model 8; 11 ids in a table of 16 rows, or 3 features to 4. */
 typedef struct setup {
     kr_family family;
-    bool is_vocab, is_tied, recomputes, has_markers;
+    bool is_vocab, is_tied, recomputes, has_class_tokens;
     kr_dtype dtype;
 } setup;
 
@@ -31,9 +31,9 @@ static kr_network *make(kr_ctx *ctx, const setup *s)
                                                    : kr_mamba3_block(&mamba3);
     layers.n_layers = 2;
     layers.recompute = s->recomputes ? KR_RECOMPUTE_ALL : KR_RECOMPUTE_NONE;
-    const kr_class_token marker = { .kind = KR_CLASS_TOKEN_START };
-    layers.n_latents = s->has_markers;
-    layers.latents = &marker;
+    const kr_class_token class_token = { .kind = KR_CLASS_TOKEN_START };
+    layers.n_latents = s->has_class_tokens;
+    layers.latents = &class_token;
     kr_network_config config;
     kr_network_config_init(&config);
     config.layers = &layers;
@@ -452,7 +452,7 @@ TEST(gradients_of_a_network_by_differences)
 
 /* ---- failures ---- */
 
-/* Each allocation refused in turn: an error of memory, nothing left behind, and the next attempt goes well. */
+/* Each allocation refused in turn: an error of memory, no leak, and the next attempt succeeds. */
 TEST(every_allocation_of_a_network_loss)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);

@@ -318,16 +318,16 @@ static void accumulate(kr_optimizer_kind kind, double tolerance)
         memset(sum, 0, (size_t)n * sizeof *sum);
         for (int part = 0; part < 4; part++) {
             const int64_t rows = kr_params_count(params);
-            double *fresh = calloc((size_t)n, sizeof *fresh);
-            if (!fresh) exit(2);
-            for (int64_t i = 0; i < n; i++) fresh[i] = (double)(float)kr_test_normal();
+            double *grad = calloc((size_t)n, sizeof *grad);
+            if (!grad) exit(2);
+            for (int64_t i = 0; i < n; i++) grad[i] = (double)(float)kr_test_normal();
             int64_t from = 0;
             for (int64_t r = 0; r < rows; r++) {
-                optimizing_give(ctx, kr_params_at(params, r)->tensor, fresh + from);
+                optimizing_give(ctx, kr_params_at(params, r)->tensor, grad + from);
                 from += kr_tensor_count(kr_params_at(params, r)->tensor);
             }
-            for (int64_t i = 0; i < n; i++) sum[i] += fresh[i] / 4;
-            free(fresh);
+            for (int64_t i = 0; i < n; i++) sum[i] += grad[i] / 4;
+            free(grad);
         }
         int64_t from = 0;
         for (int64_t r = 0; r < kr_params_count(other); r++) {
@@ -603,7 +603,7 @@ TEST(optimizer_bytes_are_exact)
                     (adamw - has_ema) * rounded_up(4 * 36) + has_ema * (rounded_up(4 * 288) + rounded_up(4 * 36));
         CHECK(kr_optimizer_bytes(opt) == want, "row %zu: %zu bytes, not %zu", i, kr_optimizer_bytes(opt), want);
         const size_t made = live_bytes();
-        CHECK(made - before == want + opt->work_bytes + sizeof *opt + 64 + 4096, "row %zu: %zu bytes beside the state",
+        CHECK(made - before == want + opt->work_bytes + sizeof *opt + 64 + 4096, "row %zu: %zu bytes besides the state",
               i, made - before - want);
         optimizing_give_all(ctx, params, 1, NULL);
         const kr_memory_stats given = kr_ctx_memory(ctx);

@@ -5,7 +5,7 @@
 static kr_params *params;
 static kr_optimizer_options o;
 
-static void fresh(void)
+static void init_options(void)
 {
     kr_optimizer_options_init(&o);
     o.clip_norm = 0; /* no scaling down before what is refused */
@@ -15,7 +15,7 @@ static bool create(void)
 {
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
     kr_optimizer_destroy(opt);
-    fresh();
+    init_options();
     return opt != NULL;
 }
 
@@ -29,7 +29,7 @@ TEST(optimizer_refuses_options)
 {
     begin();
     params = optimizing_table(ctx, KR_DTYPE_F32);
-    fresh();
+    init_options();
     REFUSED_OPTION(kind = (kr_optimizer_kind)3, "kind = 3 is not a kr_optimizer_kind");
     REFUSED_OPTION(beta1 = 1, "beta1 = 1, but must be from 0 to below 1");
     REFUSED_OPTION(beta1 = -0.5, "beta1 = -0.5, but must be from 0 to below 1");
@@ -50,8 +50,8 @@ TEST(optimizer_refuses_options)
     REFUSED_OPTION(muon_ratio = (kr_muon_ratio)4, "muon_ratio = 4 is not a kr_muon_ratio");
     REFUSED_OPTION(muon_weight_decay = -2, "muon_weight_decay = -2, but must be finite and not negative");
     REFUSED_OPTION(n_without = 1, "n_without = 1, but `without` is NULL or the number is negative");
-    o.without = (const char *const[]){ "nobody" };
-    REFUSED_OPTION(n_without = 1, "without[0] is 'nobody', but no parameter has such a segment");
+    o.without = (const char *const[]){ "unknown" };
+    REFUSED_OPTION(n_without = 1, "without[0] is 'unknown', but no parameter has such a segment");
     o.without = (const char *const[]){ "z", NULL };
     REFUSED_OPTION(n_without = 2, "without[1] is NULL");
     REFUSED_OPTION(clip_norm = -1, "clip_norm = -1, but must be finite and not negative");
@@ -67,7 +67,7 @@ TEST(optimizer_refuses_options)
 TEST(optimizer_refuses_tables)
 {
     begin();
-    fresh();
+    init_options();
     params = kr_params_create(ctx);
     static const kr_segment rows[] = { { "a", 2, true }, { "b", 3, true } };
     kr_params_add(params, &(kr_param_spec){ .name = "cube",
@@ -119,7 +119,7 @@ static void step_refused(kr_optimizer *opt, double lr, double scale, kr_status s
 TEST(optimizer_refuses_steps)
 {
     begin();
-    fresh();
+    init_options();
     params = optimizing_table(ctx, KR_DTYPE_F32);
     o.ema_decay = 0.5;
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
@@ -170,7 +170,7 @@ TEST(optimizer_steps_on_large_gradients_that_are_clipped)
     begin();
     params = optimizing_table(ctx, KR_DTYPE_F32);
     for (int by_value = 0; by_value < 2; by_value++) {
-        fresh();
+        init_options();
         if (by_value) o.clip_value = 1;
         else o.clip_norm = 1;
         kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
@@ -208,7 +208,7 @@ TEST(optimizer_without_memory)
     params = optimizing_table(ctx, KR_DTYPE_BF16);
     for (int kind = KR_OPTIMIZER_ADAMW; kind <= KR_OPTIMIZER_MUON; kind++)
         for (size_t n = 1;; n++) {
-            fresh();
+            init_options();
             o.kind = (kr_optimizer_kind)kind;
             o.ema_decay = 0.5;
             const kr_memory_stats before = kr_ctx_memory(ctx);
@@ -242,7 +242,7 @@ static bool saves(const kr_optimizer *opt)
 TEST(optimizer_saves_without_memory)
 {
     begin();
-    fresh();
+    init_options();
     params = optimizing_table(ctx, KR_DTYPE_F32);
     kr_optimizer *opt = kr_optimizer_create(ctx, params, &o);
     for (size_t n = 1;; n++) {

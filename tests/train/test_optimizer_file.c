@@ -1,8 +1,8 @@
-/* test_optimizer_file.c - optimizers in files: a run that is resumed goes on to the same bits, and what is not the same
+/* test_optimizer_file.c - optimizers in files: a run that is resumed continues to the same bits, and what is not the same
  * optimizer's is refused with nothing changed. */
 #define _POSIX_C_SOURCE 200809L
 
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 #include "tests/train/optimizing.h"
 
 #include "base/device_memory.h"
@@ -159,7 +159,7 @@ TEST(optimizer_files_have_documented_names)
     rmdir(folder);
 }
 
-/* ---- refusals ---- */
+/* ---- errors ---- */
 
 /* A copy of the file `state` as `changed`, with one thing different. */
 typedef struct change {
@@ -173,7 +173,7 @@ static void write_changed(kr_ctx *ctx, const change *c)
     kr_tensor_writer *writer = kr_tensor_writer_create(ctx);
     static float spoiled[512];
     const char *key, *value;
-    for (int64_t i = 0; kr_tensor_file_metadata_at(file, i, &key, &value); i++)
+    for (int64_t i = 0; kr_tensor_file_metadata_at(file, i, &key, &value) == KR_OK; i++)
         kr_tensor_writer_add_metadata(writer, key, c->key && strcmp(key, c->key) == 0 ? c->value : value);
     for (int64_t i = 0; i < kr_tensor_file_count(file); i++) {
         const kr_tensor_file_item *item = kr_tensor_file_at(file, i);

@@ -41,7 +41,7 @@ TEST(trainer_runs)
     CHECK(t.last.eval_step == 12 && isfinite(t.last.eval_loss) && t.last.eval_accuracy >= 0, "eval %g",
           t.last.eval_loss);
     CHECK(t.last.best_loss <= t.last.eval_loss && t.last.best_step > 0, "best %g", t.last.best_loss);
-    CHECK(kr_trainer_run(r.trainer) == KR_OK && t.count == 12, "a run that is done goes on");
+    CHECK(kr_trainer_run(r.trainer) == KR_OK && t.count == 12, "a run that is done continues");
     run_end(&r);
     remove_tree(folder);
 }
@@ -109,7 +109,7 @@ TEST(trainer_ends_with_the_data)
 /* Documents of many lengths, in f64, by plain descent: rows, and what they score, differ from batch to batch. */
 static run run_documents(int64_t batch, int64_t accumulate)
 {
-    static const char text[] = "a tall tree|no|so it goes, and it goes on and on|yes|one two three|x|the end of it|ab|"
+    static const char text[] = "a tall tree|no|so it goes, and it runs on and on|yes|one two three|x|the end of it|ab|"
                                "some more|and a last one, rather long, to end with";
     run r = run_prepare(
         &(run_setup){ .family = KR_FAMILY_MAMBA3, .dtype = KR_DTYPE_F64, .kind = KR_OPTIMIZER_SGD, .steps = 1 });

@@ -30,11 +30,11 @@ TEST(trainer_refuses_options)
     REFUSED_WITH(save_every, -2, "trainer: save_every = -2, but must be at least -1");
     REFUSED_WITH(keep_last, -2, "trainer: keep_last = -2, but must be at least 0");
     REFUSED_WITH(n_extra_files, 2, "trainer: n_extra_files = 2, but extra_files is NULL");
-    static const char *const besides[][2] = {
+    static const char *const extra_files[][2] = {
         { "x/y", NULL }, { "config.json", "x" }, { "a/t.json", "b/t.json" }, { "x/", "y" }, { ".krait-x", "y" }
     };
     for (int i = 0; i < 5; i++) {
-        r.options.extra_files = besides[i];
+        r.options.extra_files = extra_files[i];
         REFUSED_WITH(n_extra_files, 2,
                      i == 0 ? "trainer: extra_files[1] is NULL" : "whose name is empty or another file's");
     }

@@ -35,7 +35,7 @@ static run_setup killed_setup(const char *run_folder)
 
 /* ---- kills ---- */
 
-/* After each step of a run that nobody kills: everything, and the weights of its model folder. */
+/* After each step of an uninterrupted run: everything, and the weights of its model folder. */
 typedef struct history {
     uint64_t all[STEPS + 1], saved[STEPS + 1];
 } history;
@@ -64,7 +64,7 @@ static history run_unharmed(void)
     return h;
 }
 
-/* In the child: goes on from what is there, to the end. */
+/* In the child: resumes from the last checkpoint, to the end. */
 static void go_on_and_exit(const char *run_folder)
 {
     const run_setup setup = killed_setup(run_folder);
@@ -360,7 +360,7 @@ TEST(trainer_survives_refused_memory)
     CHECK(n > 10 && newest_step(the_run()) == 2, "save asks for memory %zu times only", n);
     run_end(&r);
     r = run_begin(&setup);
-    const uint64_t fresh = run_hash(&r);
+    const uint64_t initial = run_hash(&r);
     for (n = 1;; n += kr_test_quick() ? 5 : 1) {
         const size_t held = held_by(r.ctx);
         kr_ctx_fail_allocation(r.ctx, n);
@@ -368,7 +368,7 @@ TEST(trainer_survives_refused_memory)
         kr_ctx_fail_allocation(r.ctx, 0);
         if (status == KR_OK) break;
         CHECK_ERROR_HAS(r.ctx, KR_ERR_NOMEM, "no memory");
-        CHECK(held_by(r.ctx) == held && run_hash(&r) == fresh && kr_trainer_progress(r.trainer).step == 0,
+        CHECK(held_by(r.ctx) == held && run_hash(&r) == initial && kr_trainer_progress(r.trainer).step == 0,
               "resume leaves a trace at allocation %zu", n);
     }
     CHECK(n > 10 && run_hash(&r) == hash, "resume asks for memory %zu times only", n);

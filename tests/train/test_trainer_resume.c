@@ -149,7 +149,7 @@ static void write_all_in_bf16(kr_ctx *ctx, const kr_model *model, const char *to
     IGNORE(kr_model_save(model, to, NULL)); /* for its config.json */
     const kr_params *params = kr_network_params(kr_model_network(model));
     kr_tensor_writer *w = kr_tensor_writer_create(ctx);
-    uint16_t *room = malloc(sizeof *room * (size_t)kr_params_elements(params)), *at = room;
+    uint16_t *buffer = malloc(sizeof *buffer * (size_t)kr_params_elements(params)), *at = buffer;
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
         const int64_t count = kr_tensor_count(row->tensor);
@@ -159,7 +159,7 @@ static void write_all_in_bf16(kr_ctx *ctx, const kr_model *model, const char *to
     }
     IGNORE(kr_tensor_writer_save_folder(w, to, KR_CONTAINER_SAFETENSORS, 0));
     kr_tensor_writer_destroy(w);
-    free(room);
+    free(buffer);
 }
 
 TEST(trainer_resumes_models_that_are_stored_rounded)

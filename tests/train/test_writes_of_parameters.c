@@ -1,6 +1,6 @@
 /* test_writes_of_parameters.c - what writes parameters makes the gradients of earlier forward passes errors. */
 #define _POSIX_C_SOURCE 200809L
-#include "tests/folder.h"
+#include "tests/temp_folder.h"
 
 static kr_ctx *ctx;
 static kr_tape *t;

@@ -42,6 +42,8 @@ typedef struct kr_check_result {
     const char *kernel; /* the kernels whose results are wrong; NULL if the check does not tell */
     const char *isa;    /* the instruction set or device that was checked; NULL if it is none in particular */
     int name_width;     /* width of the column of names, for tables */
+    double error;       /* the worst relative error; NaN if none was measured, or if it is NaN */
+    double limit;       /* the largest error that passes; 0: the same bits; NaN if the check has none */
 } kr_check_result;
 typedef void kr_check_fn(void *user, const kr_check_result *result);
 

@@ -10,15 +10,173 @@
  *   g_x is g_past at t >= 0, g_window[q, v, nk + t] is g_past at t < 0
  *   g_weight[v, j] = sum over (q, s) of g_u[s, v] past(s - (nk-1) + j, v);   g_bias[v] = sum of g_u
  *
- * A unit of work is a group of blocks of tokens (conv_groups.h) and some channels. Weights, and the window of a block
+ * A unit of work is a group of blocks of tokens and some channels. Weights, and the window of a block
  * that needs it, are transposed, so that channels are adjacent. A backward block computes g_u for its rows and the nk-1
  * after them, which its g_x needs; a group's partial g_weight and g_bias are stored in scratch, and the partials are
  * added in order.
  */
 #include "kernels/cpu/isa.h"
-#include "kernels/cpu/conv_groups.h"
-#include "kernels/cpu/conv_rows.h"
+#include "kernels/cpu/ranges.h"
 #include "kernels/cpu/transpose.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vec_math.h"
+
+/* Splits sequences into blocks of rows, and gathers short blocks into groups: the units of the
+ * convolution.
+ *
+ * A block is up to KR_CONV_ROWS tokens of one sequence (a sequence without tokens is one empty block). A group is a run
+ * of blocks with KR_CONV_ROWS tokens at most, so that sequences of any length make units of about one size. Groups
+ * depend on the lengths of the sequences alone.
+ */
+
+enum { KR_CONV_ROWS = 64 };
+
+/* A block: tokens s0 .. s1-1 of sequence q, counted from its first. */
+typedef struct kr_conv_block {
+    int64_t q, s0, s1;
+} kr_conv_block;
+
+static inline int64_t kr_conv_length(const kr_sequence *sequence)
+{
+    return sequence->end - sequence->start;
+}
+
+static inline kr_conv_block kr_conv_block_at(const kr_sequence *sequences, int64_t nq, int64_t q, int64_t s0)
+{
+    kr_conv_block block = { q, s0, s0 };
+    if (q < nq) block.s1 = kr_smaller(s0 + KR_CONV_ROWS, kr_conv_length(&sequences[q]));
+    return block;
+}
+
+/* The block after this one; q = nq past the last. */
+static inline kr_conv_block kr_conv_next(const kr_sequence *sequences, int64_t nq, kr_conv_block block)
+{
+    bool more = block.s1 < kr_conv_length(&sequences[block.q]);
+    return kr_conv_block_at(sequences, nq, more ? block.q : block.q + 1, more ? block.s1 : 0);
+}
+
+/* Returns the number of groups. If `first` [groups + 1] is not NULL, writes the first block of each, then the end. */
+static inline int64_t kr_conv_groups(const kr_sequence *sequences, int64_t nq, kr_conv_block *first)
+{
+    int64_t count = 0, rows = 0;
+    kr_conv_block block = kr_conv_block_at(sequences, nq, 0, 0);
+    for (; block.q < nq; block = kr_conv_next(sequences, nq, block)) {
+        int64_t more = block.s1 - block.s0;
+        if (count == 0 || (rows > 0 && rows + more > KR_CONV_ROWS)) {
+            if (first) first[count] = block;
+            count++;
+            rows = 0;
+        }
+        rows += more;
+    }
+    if (first) first[count] = block;
+    return count;
+}
+
+/* Weighted sums of neighbouring rows: the inner loop of the causal convolution and of its gradients.
+ *
+ *   for each output t in [first, end) and each channel v:
+ *     u[t][v] = bias[v] + sum over j < nk, in order, of weight[j][v] row(t + j)[v]
+ *     out[t][v] = u, or silu(u), or g[t][v] silu'(u)
+ *
+ * Rows are numbered through `before` and then `body`. A vector of channels loads nk + 3 inputs and nk weights for four
+ * outputs; they stay in registers, for nk is known to the compiler up to KR_CONV_TAPS. The arithmetic of an output is
+ * the same whether it is computed in a four or alone.
+ */
+
+typedef enum kr_conv_out { KR_CONV_SUM, KR_CONV_SILU, KR_CONV_SLOPE } kr_conv_out;
+
+enum {
+    KR_CONV_UNROLL = 4, /* outputs per pass */
+    KR_CONV_TAPS = 4    /* largest nk with a specialised loop */
+};
+
+/* All pointers are at the first of `nchannels` channels. */
+typedef struct kr_conv_rows {
+    const float *before, *body;
+    int64_t nbefore, before_stride, body_stride;
+    const float *weight;
+    int64_t nk, weight_stride;
+    const float *bias; /* or NULL */
+    const float *g;    /* KR_CONV_SLOPE: row `first` and on */
+    float *out;        /* row `first` and on */
+    int64_t g_stride, out_stride;
+    int64_t first, end, nchannels;
+} kr_conv_rows;
+
+KR_INLINE const float *kr_conv_row(const kr_conv_rows *c, int64_t t)
+{
+    return t < c->nbefore ? c->before + t * c->before_stride : c->body + (t - c->nbefore) * c->body_stride;
+}
+
+KR_INLINE vf kr_conv_load(const float *p, int64_t n)
+{
+    return n >= VF ? vf_load(p) : vf_load_n(p, n);
+}
+
+KR_INLINE void kr_conv_finish(const kr_conv_rows *c, int64_t t, int64_t v, int64_t n, vf u, kr_conv_out what)
+{
+    float *out = c->out + (t - c->first) * c->out_stride + v;
+    if (what == KR_CONV_SILU) u = vf_silu(u);
+    if (what == KR_CONV_SLOPE) {
+        vf s = vf_sigmoid(u), one = vf_set1(1);
+        u = vf_mul(s, vf_fma(u, vf_sub(one, s), one));
+        u = vf_mul(u, kr_conv_load(c->g + (t - c->first) * c->g_stride + v, n));
+    }
+    if (n >= VF) vf_store(out, u);
+    else vf_store_n(out, n, u);
+}
+
+/* Outputs t .. t + count - 1 of n <= VF channels at v; nk <= KR_CONV_TAPS, row[i] is row(t + i). */
+KR_INLINE void kr_conv_vector(const kr_conv_rows *c, const float *const *row, int64_t t, int64_t v, int64_t n, int nk,
+                              int count, kr_conv_out what)
+{
+    vf weight[KR_CONV_TAPS], in[KR_CONV_TAPS + KR_CONV_UNROLL - 1];
+    for (int j = 0; j < nk; j++) weight[j] = kr_conv_load(c->weight + j * c->weight_stride + v, n);
+    for (int i = 0; i < nk + count - 1; i++) in[i] = kr_conv_load(row[i] + v, n);
+    vf bias = c->bias ? kr_conv_load(c->bias + v, n) : vf_zero();
+    for (int i = 0; i < count; i++) {
+        vf u = bias;
+        for (int j = 0; j < nk; j++) u = vf_fma(weight[j], in[i + j], u);
+        kr_conv_finish(c, t + i, v, n, u, what);
+    }
+}
+
+KR_INLINE void kr_conv_taps(const kr_conv_rows *c, int64_t t, int nk, int count, kr_conv_out what)
+{
+    const float *row[KR_CONV_TAPS + KR_CONV_UNROLL - 1];
+    for (int i = 0; i < nk + count - 1; i++) row[i] = kr_conv_row(c, t + i);
+    int64_t v = 0;
+    for (; v + VF <= c->nchannels; v += VF) kr_conv_vector(c, row, t, v, VF, nk, count, what);
+    if (v < c->nchannels) kr_conv_vector(c, row, t, v, c->nchannels - v, nk, count, what);
+}
+
+KR_INLINE void kr_conv_many_taps(const kr_conv_rows *c, int64_t t, kr_conv_out what)
+{
+    for (int64_t v = 0; v < c->nchannels; v += VF) {
+        int64_t n = c->nchannels - v;
+        vf u = c->bias ? vf_load_n(c->bias + v, n) : vf_zero();
+        for (int64_t j = 0; j < c->nk; j++)
+            u = vf_fma(vf_load_n(c->weight + j * c->weight_stride + v, n), vf_load_n(kr_conv_row(c, t + j) + v, n), u);
+        kr_conv_finish(c, t, v, n, u, what);
+    }
+}
+
+KR_INLINE void kr_conv_run_taps(const kr_conv_rows *c, int nk, kr_conv_out what)
+{
+    int64_t t = c->first;
+    for (; t + KR_CONV_UNROLL <= c->end; t += KR_CONV_UNROLL) kr_conv_taps(c, t, nk, KR_CONV_UNROLL, what);
+    for (; t < c->end; t++) kr_conv_taps(c, t, nk, 1, what);
+}
+
+KR_INLINE void kr_conv_run(const kr_conv_rows *c, kr_conv_out what)
+{
+    if (c->nk == 4) kr_conv_run_taps(c, 4, what);
+    else if (c->nk == 3) kr_conv_run_taps(c, 3, what);
+    else if (c->nk == 2) kr_conv_run_taps(c, 2, what);
+    else
+        for (int64_t t = c->first; t < c->end; t++) kr_conv_many_taps(c, t, what);
+}
 
 enum {
     CHANNELS = 512,  /* of a forward unit */

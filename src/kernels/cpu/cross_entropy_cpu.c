@@ -1,5 +1,5 @@
 /* cross_entropy_cpu.c - cross-entropy of rows with one label each, and its gradient, row by row
- * (kernels/args/loss_args.h).
+ * (kernels/kernels.h).
  *
  *   m = max(x);  S = equal + rest: the number of x equal to m, and the sum of e^(x - m) over the others
  *   loss = ln S + (1 - q) (m - x[label]) + q mean(m - x);  g_x = alpha (e^(x - m) / S - q / nv), less at the label

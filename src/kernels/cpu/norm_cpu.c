@@ -110,14 +110,14 @@ void KR_FN(norm)(const kr_norm_args *a)
     if (a->ng > 0) kr_ranges_run(a->exec.pool, a->no, a->ni, norm_rows, a);
 }
 
-/* One group of one row in backward, or all groups of a row where they have one channel each; g_x, g_z, g_gain NULL when not wanted, gain NULL for 1. */
+/* One group of one row in backward, or a row of groups of one channel each. g_x, g_z, g_gain NULL when not wanted, gain
+ * NULL for 1. */
 typedef struct group {
     const float *x, *z, *gain, *g_y;
     float *g_x, *g_z, *g_gain; /* g_gain: of this block of rows, accumulates */
     float *sigmoid;            /* [width], between the passes */
     int64_t width;
-    const float *q; /* of the group, or [width] of groups of one channel */
-    float eps;
+    float q;
 } group;
 
 /* n <= VF channels at i: the sum of w u; stores sigmoid(z). */
@@ -172,27 +172,21 @@ KR_INLINE void gradients(const group *g, int64_t i, int64_t n, vf q, vf c, kind 
 
 KR_INLINE void group_gradients(const group *g, kind k)
 {
-    const double q = (double)*g->q;
-    const vf c = vf_set1((float)(q * q * q * (sum_of_weighted(g, k) / (double)g->width))), q_all = vf_set1(*g->q);
+    double q = (double)g->q;
+    vf c = vf_set1((float)(q * q * q * (sum_of_weighted(g, k) / (double)g->width)));
     int64_t i = 0;
-    for (; i + VF <= g->width; i += VF) gradients(g, i, VF, q_all, c, k, false);
-    if (i < g->width) gradients(g, i, g->width - i, q_all, c, k, false);
+    for (; i + VF <= g->width; i += VF) gradients(g, i, VF, vf_set1(g->q), c, k, false);
+    if (i < g->width) gradients(g, i, g->width - i, vf_set1(g->q), c, k, false);
 }
 
-/* A row of groups of one channel each. */
-KR_INLINE void single_gradients(const group *g, kind k)
+/* A row of groups of one channel each: q [width]. */
+KR_INLINE void single_gradients(const group *g, const float *q_i, float eps, kind k)
 {
     for (int64_t i = 0; i < g->width; i += VF) {
-        vf q = load_some(g->q + i, g->width - i);
-        vf c = vf_mul(vf_mul(vf_mul(q, q), q), vf_set1(g->eps));
+        vf q = load_some(q_i + i, g->width - i);
+        vf c = vf_mul(vf_mul(vf_mul(q, q), q), vf_set1(eps));
         gradients(g, i, g->width - i, q, c, k, true);
     }
-}
-
-KR_INLINE void all_gradients(const group *g, kind k, bool single)
-{
-    if (single) single_gradients(g, k);
-    else group_gradients(g, k);
 }
 
 static int64_t rows_per_block(const kr_norm_bwd_args *a)
@@ -216,29 +210,57 @@ size_t KR_FN(norm_bwd_scratch)(const kr_norm_bwd_args *a)
 static void norm_bwd_blocks(const void *args, int64_t first, int64_t end, int worker)
 {
     const kr_norm_bwd_args *a = args;
-    const bool single = a->ng == a->ni;
-    int64_t nrows = rows_per_block(a), ng = single ? 1 : a->ng, width = a->ni / ng;
+    int64_t nrows = rows_per_block(a), width = a->ni / a->ng;
     float *partial = a->exec.scratch, *sigmoid = partial + padded(kr_blocks(a->no, nrows) * a->ni);
     for (int64_t block = first; block < end; block++) {
         float *g_gain = a->g_gain ? partial + block * a->ni : NULL;
         if (g_gain) memset(g_gain, 0, (size_t)a->ni * sizeof(float));
-        int64_t stop = kr_smaller((block + 1) * nrows, a->no) * ng;
-        for (int64_t e = block * nrows * ng; e < stop; e++) {
-            int64_t at = e * width, channel = e % ng * width;
-            group g = { .x = (const float *)a->x + at + e / ng * a->x_gap,
+        int64_t stop = kr_smaller((block + 1) * nrows, a->no) * a->ng;
+        for (int64_t e = block * nrows * a->ng; e < stop; e++) {
+            int64_t at = e * width, channel = e % a->ng * width;
+            group g = { .x = (const float *)a->x + at + e / a->ng * a->x_gap,
                         .g_y = (const float *)a->g_y + at,
                         .width = width,
-                        .q = (const float *)a->q + (single ? at : e),
-                        .eps = (float)a->eps,
-                        .sigmoid = single ? NULL : sigmoid + worker * padded(width) };
-            if (a->z) g.z = (const float *)a->z + at + e / ng * a->z_gap;
+                        .q = ((const float *)a->q)[e],
+                        .sigmoid = sigmoid + worker * padded(width) };
+            if (a->z) g.z = (const float *)a->z + at + e / a->ng * a->z_gap;
             if (a->gain) g.gain = (const float *)a->gain + channel;
             if (a->g_x) g.g_x = (float *)a->g_x + at;
             if (a->g_z) g.g_z = (float *)a->g_z + at;
             if (g_gain) g.g_gain = g_gain + channel;
-            if (!a->z) all_gradients(&g, PLAIN, single);
-            else if (a->norm_first) all_gradients(&g, NORM_FIRST, single);
-            else all_gradients(&g, GATE_FIRST, single);
+            if (!a->z) group_gradients(&g, PLAIN);
+            else if (a->norm_first) group_gradients(&g, NORM_FIRST);
+            else group_gradients(&g, GATE_FIRST);
+        }
+    }
+}
+
+/* The same for groups of one channel each: one pass, along the row. A function of its own, since together with it the loops
+ * above run out of registers. */
+static void norm_bwd_single_blocks(const void *args, int64_t first, int64_t end, int worker)
+{
+    (void)worker;
+    const kr_norm_bwd_args *a = args;
+    const int64_t nrows = rows_per_block(a);
+    const float eps = (float)a->eps;
+    for (int64_t block = first; block < end; block++) {
+        float *g_gain = a->g_gain ? (float *)a->exec.scratch + block * a->ni : NULL;
+        if (g_gain) memset(g_gain, 0, (size_t)a->ni * sizeof(float));
+        const int64_t stop = kr_smaller((block + 1) * nrows, a->no);
+        for (int64_t row = block * nrows; row < stop; row++) {
+            const int64_t at = row * a->ni;
+            const float *q = (const float *)a->q + at;
+            group g = { .x = (const float *)a->x + at + row * a->x_gap,
+                        .gain = a->gain,
+                        .g_y = (const float *)a->g_y + at,
+                        .g_gain = g_gain,
+                        .width = a->ni };
+            if (a->z) g.z = (const float *)a->z + at + row * a->z_gap;
+            if (a->g_x) g.g_x = (float *)a->g_x + at;
+            if (a->g_z) g.g_z = (float *)a->g_z + at;
+            if (!a->z) single_gradients(&g, q, eps, PLAIN);
+            else if (a->norm_first) single_gradients(&g, q, eps, NORM_FIRST);
+            else single_gradients(&g, q, eps, GATE_FIRST);
         }
     }
 }
@@ -260,7 +282,8 @@ void KR_FN(norm_bwd)(const kr_norm_bwd_args *a)
 {
     if (a->ng == 0 || a->ni == 0) return;
     int64_t nblocks = kr_blocks(a->no, rows_per_block(a));
-    kr_ranges_run(a->exec.pool, nblocks, rows_per_block(a) * a->ni, norm_bwd_blocks, a);
+    kr_ranges_run(a->exec.pool, nblocks, rows_per_block(a) * a->ni,
+                  a->ng == a->ni ? norm_bwd_single_blocks : norm_bwd_blocks, a);
     if (a->g_gain)
         kr_ranges_run(a->exec.pool, kr_blocks(a->ni, KR_PARTIAL_COLUMNS), nblocks * KR_PARTIAL_COLUMNS, add_gain_blocks,
                       a);

@@ -1,4 +1,5 @@
-/* ssd_parts.h - shared by both directions of the state space core: the split of the work, and a chunk's decays.
+/* ssd_parts.h - shared by both directions of the state space core: small matrix products, copies of the operands of a chunk,
+ * the split of the work, and a chunk's decays.
  *
  * Ranks are folded into time: row i = t nm + m of a chunk is rank m of its token t, so that v is [f p] with f = l m
  * rows and b, c are [f r]. A task processes one sequence and a few heads of one group; the heads share C B^T.
@@ -6,9 +7,215 @@
 #ifndef KR_KERNELS_CPU_SSD_PARTS_H
 #define KR_KERNELS_CPU_SSD_PARTS_H
 
-#include "kernels/cpu/ssd_copies.h"
+#include "kernels/cpu/gemm_kernel.h"
+#include "kernels/cpu/ranges.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vec_math.h"
 #include "kernels/args/ssd_args.h"
+
+/* ---- matrix products, on the register tiles of gemm_kernel.h ----
+ *
+ *   C[m, n] = (C[m, n] if add) + sum over k of A[m, k] B[k, n]
+ *
+ * A has any strides. B and C have adjacent columns inside a panel of GEMM_NR columns; panels have any stride: GEMM_NR
+ * in a plain matrix, or one panel after the other, each [row][GEMM_NR]. B is read in whole vectors, so its rows are
+ * padded to a multiple of VF. Rows are split evenly into tiles by ssd_tiles and ssd_tile_begin.
+ */
+
+/* A, with its strides along rows and along k. */
+typedef struct ssd_left {
+    const float *x;
+    int64_t row, step;
+} ssd_left;
+
+typedef struct ssd_right {
+    const float *x;
+    int64_t row, panel;
+} ssd_right;
+
+typedef struct ssd_out {
+    float *x;
+    int64_t row, panel;
+    bool add;
+} ssd_out;
+
+static inline ssd_left ssd_rows(const float *x, int64_t row)
+{
+    return (ssd_left){ x, row, 1 };
+}
+
+/* The transpose of a matrix with row stride `row`. */
+static inline ssd_left ssd_columns(const float *x, int64_t row)
+{
+    return (ssd_left){ x, 1, row };
+}
+
+static inline ssd_right ssd_matrix(const float *x, int64_t row)
+{
+    return (ssd_right){ x, row, GEMM_NR };
+}
+
+static inline ssd_right ssd_panels(const float *x, int64_t panel)
+{
+    return (ssd_right){ x, GEMM_NR, panel };
+}
+
+static inline ssd_out ssd_to(float *x, int64_t row)
+{
+    return (ssd_out){ x, row, GEMM_NR, false };
+}
+
+static inline ssd_out ssd_add_to(float *x, int64_t row)
+{
+    return (ssd_out){ x, row, GEMM_NR, true };
+}
+
+static inline int64_t ssd_tiles(int64_t nm)
+{
+    return kr_blocks(nm, GEMM_MR);
+}
+
+static inline int64_t ssd_tile_begin(int64_t nm, int64_t tile)
+{
+    return nm * tile / ssd_tiles(nm);
+}
+
+static void ssd_multiply(int64_t nm, int64_t nn, int64_t nk, ssd_left a, ssd_right b, ssd_out c)
+{
+    for (int64_t i = 0; i < ssd_tiles(nm); i++) {
+        int64_t m = ssd_tile_begin(nm, i), rows = ssd_tile_begin(nm, i + 1) - m;
+        gemm_tile tile = { .nk = nk, .a = a.x + m * a.row, .a_m = a.row, .a_k = a.step, .b = b.x, .b_k = b.row };
+        tile.out = (gemm_out){ c.x + m * c.row, c.row, NULL, c.add };
+        for (int64_t n = 0; n < nn; n += GEMM_NR) {
+            tile.nn = kr_smaller(GEMM_NR, nn - n);
+            gemm_tile_for(rows, tile.nn)(&tile);
+            tile.b += b.panel;
+            tile.out.c += c.panel;
+        }
+    }
+}
+
+/* ---- copies of the operands of a chunk to scratch: rows, panels of columns, transposes ---- */
+
+enum { SSD_LINE = 16 }; /* floats of a cache line */
+
+/* y[i] = scale[i] x[i], rows of n columns, padded with zeros to whole vectors; scale NULL is 1. */
+static inline void ssd_copy_rows(const float *x, int64_t x_row, const float *scale, int64_t rows, int64_t n, float *y,
+                                 int64_t y_row)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        const float *from = x + i * x_row;
+        float *to = y + i * y_row;
+        vf factor = vf_set1(scale ? scale[i] : 1.0f);
+        int64_t k = 0;
+        for (; k + VF <= n; k += VF) vf_store(to + k, vf_mul(factor, vf_load(from + k)));
+        if (k < n) vf_store(to + k, vf_mul(factor, vf_load_n(from + k, n - k)));
+    }
+}
+
+/* Rows of n columns into panels of GEMM_NR columns with stride `panel` in floats; the last is padded with zeros. */
+static inline void ssd_copy_panels(const float *x, int64_t x_row, int64_t rows, int64_t n, float *y, int64_t panel)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        for (int64_t k = 0; k < n; k += GEMM_NR) {
+            const float *from = x + i * x_row + k;
+            float *to = y + k / GEMM_NR * panel + i * GEMM_NR;
+            if (k + GEMM_NR <= n) {
+                for (int q = 0; q < GEMM_NR; q += VF) vf_store(to + q, vf_load(from + q));
+            } else {
+                for (int q = 0; q < GEMM_NR; q += VF) vf_store(to + q, vf_load_n(from + q, n - k - q));
+            }
+        }
+    }
+}
+
+/* Zeros for `count` columns from column `first` on. A product ignores the results there, but stale values may be slow
+ * (denormals). */
+static inline void ssd_clear_columns(float *y, int64_t y_row, int64_t rows, int64_t first, int64_t count)
+{
+    for (int64_t i = 0; i < rows; i++) memset(y + i * y_row + first, 0, (size_t)count * sizeof(float));
+}
+
+/* A chunk's rows [f r] as [r f], readable from any column in whole vectors: f_line has one spare cache line. */
+static inline void ssd_transpose_chunk(const float *x, int64_t x_row, int64_t nf, int64_t n, float *y, int64_t f_line)
+{
+    kr_transpose(x, x_row, nf, n, y, f_line);
+    ssd_clear_columns(y, f_line, n, nf, SSD_LINE);
+}
+
+/* Source of the rows of a chunk: nm rows per token of stride `row`, tokens of stride `token`, in floats. With one row
+ * per token the row stride is `token`. */
+typedef struct ssd_rows_of {
+    const float *x;
+    int64_t row, token, nm;
+} ssd_rows_of;
+
+static inline ssd_rows_of ssd_rows_at(const float *x, int64_t row, int64_t token, int64_t nm)
+{
+    return (ssd_rows_of){ x, nm == 1 ? token : row, token, nm };
+}
+
+/* Number of the nf rows with one stride: all, or those of a token. */
+static inline int64_t ssd_run(const ssd_rows_of *from, int64_t nf)
+{
+    return from->token == from->nm * from->row ? nf : from->nm;
+}
+
+/* Row i, the first of its token. */
+static inline const float *ssd_row(const ssd_rows_of *from, int64_t i)
+{
+    return from->x + i / from->nm * from->token;
+}
+
+/* ssd_copy_rows of a chunk's nf rows. */
+static inline void ssd_fetch_rows(ssd_rows_of from, const float *scale, int64_t nf, int64_t n, float *y, int64_t y_row)
+{
+    int64_t run = ssd_run(&from, nf);
+    for (int64_t i = 0; i < nf; i += run)
+        ssd_copy_rows(ssd_row(&from, i), from.row, scale ? scale + i : NULL, run, n, y + i * y_row, y_row);
+}
+
+/* ssd_copy_panels of a chunk's nf rows. */
+static inline void ssd_fetch_panels(ssd_rows_of from, int64_t nf, int64_t n, float *y, int64_t panel)
+{
+    int64_t run = ssd_run(&from, nf);
+    for (int64_t i = 0; i < nf; i += run) ssd_copy_panels(ssd_row(&from, i), from.row, run, n, y + i * GEMM_NR, panel);
+}
+
+/* ssd_transpose_chunk of a chunk's nf rows. */
+static inline void ssd_fetch_transposed(ssd_rows_of from, int64_t nf, int64_t n, float *y, int64_t f_line)
+{
+    int64_t run = ssd_run(&from, nf);
+    for (int64_t i = 0; i < nf; i += run) kr_transpose(ssd_row(&from, i), from.row, run, n, y + i, f_line);
+    ssd_clear_columns(y, f_line, n, nf, SSD_LINE);
+}
+
+/* The columns of panel number `panel` of np. */
+static inline int64_t ssd_panel_columns(int64_t np, int64_t panel)
+{
+    return kr_smaller(GEMM_NR, np - panel * GEMM_NR);
+}
+
+/* A matrix [p n] as panels of columns p, each [n][GEMM_NR], with stride `panel` in floats. */
+static inline void ssd_transpose_to_panels(const float *x, int64_t x_row, int64_t np, int64_t n, float *y,
+                                           int64_t panel)
+{
+    for (int64_t i = 0; i * GEMM_NR < np; i++) {
+        int64_t columns = ssd_panel_columns(np, i);
+        kr_transpose(x + i * GEMM_NR * x_row, x_row, columns, n, y + i * panel, GEMM_NR);
+        if (columns < GEMM_NR) ssd_clear_columns(y + i * panel, GEMM_NR, n, columns, GEMM_NR - columns);
+    }
+}
+
+static inline void ssd_scale(float *x, int64_t n, float factor)
+{
+    vf f = vf_set1(factor);
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) vf_store(x + i, vf_mul(f, vf_load(x + i)));
+    if (i < n) vf_store_n(x + i, n - i, vf_mul(f, vf_load_n(x + i, n - i)));
+}
+
+/* ---- the split of the work ---- */
 
 enum {
     SSD_HEADS = 6, /* of a task at most; fewer share C B^T less, more to_end fewer tasks */

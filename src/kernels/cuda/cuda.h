@@ -37,26 +37,7 @@ enum { KR_CUDA_LEAST_SHARED = 99 * 1024 };
 /* NULL slots: kernels that CUDA lacks. */
 extern const kr_kernels kr_cuda_kernels;
 
-#define KR_KERNEL(name, args)                                                                                          \
-    void kr_cuda_f32_##name(const args *);                                                                             \
-    void kr_cuda_f64_##name(const args *);                                                                             \
-    size_t kr_cuda_f32_##name##_scratch(const args *);                                                                 \
-    size_t kr_cuda_f64_##name##_scratch(const args *);
-#define KR_KERNEL_ANY(name, args)                                                                                      \
-    void kr_cuda_##name(const args *);                                                                                 \
-    size_t kr_cuda_##name##_scratch(const args *);
-#include "kernels/kernels.def"
-#undef KR_KERNEL
-#undef KR_KERNEL_ANY
-
-/* The same for several tensors, in a few launches. squares: exec.scratch is the sum of what they need. */
-void kr_cuda_f32_adamw_each(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
-void kr_cuda_f64_adamw_each(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
-void kr_cuda_squares_each(const kr_exec *exec, int64_t count, const kr_squares_args *each);
-
-/* A stack of layers in one kernel. scratch: 0 if these sizes are not supported. */
-size_t kr_cuda_decode_layers_scratch(const kr_exec *exec, int64_t count, const kr_decode_layer *each);
-void kr_cuda_decode_layers(const kr_exec *exec, int64_t count, const kr_decode_layer *each);
+#include "kernels/cuda/cuda_entries.def"
 
 #ifdef __cplusplus
 }

@@ -1,4 +1,4 @@
-/* cross_entropy_ref.c - cross-entropy of rows with one label each, and its gradient (kernels/args/loss_args.h).
+/* cross_entropy_ref.c - cross-entropy of rows with one label each, and its gradient (kernels/kernels.h).
  *
  *   x [no nr], of which the first nv columns are classes;  loss [no];  stats [no KR_ROW_STATS];  g_x [no nr]
  */

@@ -14,10 +14,10 @@
  * halves in turn; the next seven run the core of the other half; the last one loads states through a bulk-copy ring of
  * slots, with at most IN_FLIGHT copies outstanding: a longer memory queue would delay all other loads.
  *
- * Parts exchange data through mailbox words (mailbox.cuh) instead of fences: a fence waits for all outstanding accesses of
- * a multiprocessor. The CTA that wrote a word of a layer clears it in the next layer; the data it needs for that comes from
- * all readers of the word. out_proj rounds the residual stream for the next in_proj, times its gain, and writes the sums of
- * squares of 16 adjacent elements for its norm. Loads that do not depend on the wait are issued before it.
+ * Parts exchange data through mailbox words (mamba2_stack_state.cuh) instead of fences: a fence waits for all outstanding
+ * accesses of a multiprocessor. The CTA that wrote a word of a layer clears it in the next layer; the data it needs for that
+ * comes from all readers of the word. out_proj rounds the residual stream for the next in_proj, times its gain, and writes
+ * the sums of squares of 16 adjacent elements for its norm. Loads that do not depend on the wait are issued before it.
  */
 #include "kernels/cuda/decode/mamba2_stack_gemm.cuh"
 

@@ -29,7 +29,7 @@ typedef struct layer {
     kr_ssd_job<float> core;
 } layer;
 
-/* Mailboxes between the parts of a layer (mailbox.cuh). */
+/* Mailboxes between the parts of a layer (mamba2_stack_state.cuh). */
 enum { PARITIES = 2 };
 typedef struct mailboxes {
     uint16_t *stream;      /* [m d]: input of in_proj */

@@ -120,7 +120,36 @@ static __device__ __forceinline__ bool conv_goes_on(const conv_sequences &at, in
     return same;
 }
 
-/* PACKED: rows may hold several sequences. ALIGNED: all vectors are complete and 16-byte aligned. */
+/* The tokens of a tile; the first copies to the ring are in flight. PACKED: rows may hold several sequences. ALIGNED: all
+ * vectors are complete and 16-byte aligned. */
+template <typename T, int NK, bool PACKED, bool ALIGNED, bool HAS_16BIT>
+static __device__ __forceinline__ void conv_tile(const conv_job<T> &k, int count, kr_raw16 (*ring)[THREADS],
+                                                 conv_walk<T, NK> *w)
+{
+    const kr_storage_dtype half = HAS_16BIT ? k.in.x_dtype : KR_STORAGE_NATIVE;
+    bool by_groups = true; /* the last copies were those of a group */
+    for (int t = 0; t < count;) {
+        if (ALIGNED && t % GROUP == 0 && t + GROUP <= count && (!PACKED || conv_goes_on<T, NK>(k.in.at, t, *w))) {
+            if (by_groups) kr_copy_wait<STAGES / GROUP - 1>();
+            else kr_copy_wait<0>();
+            kr_raw16(*slots)[THREADS] = ring + t % STAGES;
+            conv_group<T, NK, HAS_16BIT>(k, t, slots, w);
+            const char *x = w->x + (t + STAGES) * k.x_step;
+#pragma unroll
+            for (int i = 0; i < GROUP; i++, x += k.x_step)
+                if (t + STAGES + i < count) kr_copy_raw16<T>(&slots[i][threadIdx.x], x, half);
+            t += GROUP, by_groups = true;
+        } else {
+            kr_raw16 *slot = &ring[ALIGNED ? t % STAGES : 0][threadIdx.x];
+            if (ALIGNED) kr_copy_wait<0>();
+            conv_one<T, NK, PACKED, ALIGNED>(k, t, slot, w);
+            if (ALIGNED && t + STAGES < count) kr_copy_raw16<T>(slot, w->x + (t + STAGES) * k.x_step, half);
+            t += 1, by_groups = false;
+        }
+        if (ALIGNED) kr_copy_commit();
+    }
+}
+
 template <typename T, int NK, bool PACKED, bool ALIGNED, bool HAS_16BIT>
 static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? CTAS_PER_SM : 1) conv_kernel(const conv_job<T> k)
 {
@@ -149,27 +178,7 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? CTAS_PER_SM :
 #pragma unroll
     for (int e = 0; e < N; e++) w.bias.v[e] = c.bias && e < w.left ? c.bias[w.v + e] : (T)0;
     if (!PACKED) conv_begin<T, NK>(c, w.row, 0, &w);
-    bool by_groups = true; /* the last copies were those of a group */
-    for (int t = 0; t < count;) {
-        if (ALIGNED && t % GROUP == 0 && t + GROUP <= count && (!PACKED || conv_goes_on<T, NK>(c.at, t, w))) {
-            if (by_groups) kr_copy_wait<STAGES / GROUP - 1>();
-            else kr_copy_wait<0>();
-            kr_raw16(*slots)[THREADS] = ring + t % STAGES;
-            conv_group<T, NK, HAS_16BIT>(k, t, slots, &w);
-            const char *x = w.x + (t + STAGES) * k.x_step;
-#pragma unroll
-            for (int i = 0; i < GROUP; i++, x += k.x_step)
-                if (t + STAGES + i < count) kr_copy_raw16<T>(&slots[i][threadIdx.x], x, half);
-            t += GROUP, by_groups = true;
-        } else {
-            kr_raw16 *slot = &ring[ALIGNED ? t % STAGES : 0][threadIdx.x];
-            if (ALIGNED) kr_copy_wait<0>();
-            conv_one<T, NK, PACKED, ALIGNED>(k, t, slot, &w);
-            if (ALIGNED && t + STAGES < count) kr_copy_raw16<T>(slot, w.x + (t + STAGES) * k.x_step, half);
-            t += 1, by_groups = false;
-        }
-        if (ALIGNED) kr_copy_commit();
-    }
+    conv_tile<T, NK, PACKED, ALIGNED, HAS_16BIT>(k, count, ring, &w);
 }
 
 /* Any number of taps. */

@@ -1,5 +1,5 @@
 /* ulp_math.cuh - e^x, sigmoid, silu, softplus, erf and GELU for float with ULP bounds, by the polynomials of
- * kernels/cpu/vec_math.h and unary_erf.h.
+ * kernels/cpu/vec_math.h and unary_cpu.c.
  *
  * The bounds are those stated there: e^x 1 ULP, sigmoid, silu, softplus 2 ULP, erf 1.5, gelu 5, gelu_tanh 3, denormals
  * included. Operations are intrinsics with explicit rounding, so that the compiler contracts none of them.
@@ -118,7 +118,7 @@ static __device__ __forceinline__ float kr_softplus_ulp(float x)
     return __fadd_rn(x > 0.0f ? x : 0.0f, kr_log1p_unit(kr_exp_ulp(-fabsf(x))));
 }
 
-/* ---- erf and GELU: kernels/cpu/unary_erf.h has the formulas ---- */
+/* ---- erf and GELU: kernels/cpu/unary_cpu.c has the formulas ---- */
 
 /* The tail of the normal distribution is e^(-t^2/2) r(t): x r(t) (1 + delta) for t in [0, 15]. */
 static __device__ __forceinline__ float kr_tail_ratio(float x, float t, float delta)

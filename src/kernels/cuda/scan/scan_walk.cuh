@@ -163,6 +163,29 @@ KR_DEVICE void scan_tokens(const scan_tile<T, L, MODE> &tile, int64_t left, int 
     }
 }
 
+/* A lane's states r .. of channel i before the segment, those before `end`: the rates, and the state where it is known. */
+template <typename T, int MODE>
+KR_DEVICE scan_lane<T> scan_lane_at(const scan_walk_args<T> &w, const scan_task &k, int64_t i, int64_t r, int64_t end)
+{
+    const int64_t nr = w.plan.nr;
+    scan_lane<T> own = {};
+    load_states(w.a, i, nr, r, end, own.a);
+#pragma unroll
+    for (int s = 0; s < 4; s++) own.a[s] *= scan_scale<T>(), own.all[s] = 1;
+    if (MODE == SCAN_OUTPUTS || MODE == SCAN_STATES)
+        load_states(w.starts ? w.starts + (w.plan.segments > 1 ? k.unit : k.q) * w.plan.ni * nr : NULL, i, nr, r, end,
+                    own.h);
+    return own;
+}
+
+/* Does this mode process the segment? */
+template <int MODE> KR_DEVICE bool scan_has_work(const scan_task &k, bool is_last)
+{
+    if (k.segment >= k.segments || k.channels <= 0) return false;
+    if (MODE == SCAN_ENDS && is_last) return false;
+    return !(MODE == SCAN_BOTH && k.segments == 1);
+}
+
 template <typename T, int L, int MODE, bool WIDE>
 static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS, sizeof(T) == 4 ? 3 : 1)
     scan_walk(const scan_walk_args<T> w)
@@ -175,19 +198,11 @@ static __global__ void __launch_bounds__(scan_shape<T, L>::THREADS, sizeof(T) ==
     const uint32_t address = kr_shared_address(shared);
     const scan_task k = scan_task_of<S::CHANNELS>(w.plan);
     const bool is_last = k.segment == k.segments - 1;
-    if (k.segment >= k.segments || k.channels <= 0) return;
-    if (MODE == SCAN_ENDS && is_last) return;
-    if (MODE == SCAN_BOTH && k.segments == 1) return;
+    if (!scan_has_work<MODE>(k, is_last)) return;
     const int channel = threadIdx.x / L, lane = threadIdx.x % L;
     const int64_t i = k.first + (channel < k.channels ? channel : 0), nr = w.plan.nr;
     const int64_t r = w.plan.r0 + 4 * lane, end = channel < k.channels ? w.plan.r0 + w.plan.states : 0;
-    scan_lane<T> own = {};
-    load_states(w.a, i, nr, r, end, own.a);
-#pragma unroll
-    for (int s = 0; s < 4; s++) own.a[s] *= scan_scale<T>(), own.all[s] = 1;
-    if (MODE == SCAN_OUTPUTS || MODE == SCAN_STATES)
-        load_states(w.starts ? w.starts + (w.plan.segments > 1 ? k.unit : k.q) * w.plan.ni * nr : NULL, i, nr, r, end,
-                    own.h);
+    scan_lane<T> own = scan_lane_at<T, MODE>(w, k, i, r, end);
     const T skip = MODE == SCAN_OUTPUTS && w.d && w.plan.r0 == 0 ? w.d[i] : (T)0;
     T *tile_states = w.tile_states + ((scan_first_tile<TOKENS>(k) * w.plan.ni + i) * S::STATES + 4 * lane);
     T *to = w.y + (k.token + lane) * w.plan.ni + i;

@@ -92,21 +92,38 @@ KR_API kr_status kr_ctx_fail(kr_ctx *ctx, kr_status status, const char *format, 
  * error of a call without a tape invalidates none. Does nothing for a context that failed in kr_ctx_create. */
 KR_API void kr_ctx_clear(kr_ctx *ctx);
 
-/* The number of threads, the caller's included, and the instruction set of the CPU kernels: "ref", "avx2" or "avx512". */
-KR_API int kr_ctx_threads(const kr_ctx *ctx);
-KR_API const char *kr_ctx_isa(const kr_ctx *ctx);
+typedef struct kr_ctx_info {
+    int threads;            /* the caller's included; 0 for NULL */
+    const char *isa;        /* instruction set of the CPU kernels: "ref", "avx2" or "avx512" */
+    const char *device;     /* "cpu", or "cuda:0" and the name of the GPU */
+    kr_precision precision; /* in effect; never UNSET */
+    uint64_t reserved[4];   /* 0; for later versions */
+} kr_ctx_info;
 
-/* The device of the context: "cpu", or "cuda:0" and the name of the GPU; "none" for a context that failed in
- * kr_ctx_create and for NULL. */
-KR_API const char *kr_ctx_device(const kr_ctx *ctx);
+/* How a context computes; its texts live as long as the context. For NULL, and for a context that failed in kr_ctx_create,
+ * isa and device are "none". The functions below give one field each. */
+KR_API kr_ctx_info kr_ctx_info_of(const kr_ctx *ctx);
+KR_API_INLINE int kr_ctx_threads(const kr_ctx *ctx)
+{
+    return kr_ctx_info_of(ctx).threads;
+}
+KR_API_INLINE const char *kr_ctx_isa(const kr_ctx *ctx)
+{
+    return kr_ctx_info_of(ctx).isa;
+}
+KR_API_INLINE const char *kr_ctx_device(const kr_ctx *ctx)
+{
+    return kr_ctx_info_of(ctx).device;
+}
+KR_API_INLINE kr_precision kr_ctx_precision(const kr_ctx *ctx)
+{
+    return kr_ctx_info_of(ctx).precision;
+}
 
 /* Waits until all queued ops have run: for timing, or before other code uses the memory of a tensor. Returns the
  * context's status, KR_ERR_DEVICE if one of them failed. A device error is permanent: kr_ctx_clear does not remove it,
  * and every later call returns it. On the CPU there is nothing to wait for. */
 KR_API kr_status kr_ctx_wait(kr_ctx *ctx);
-
-/* The precision in effect; never UNSET. */
-KR_API kr_precision kr_ctx_precision(const kr_ctx *ctx);
 
 /* The kernel set that runs a kernel in f32: "avx512", "avx2", "ref" or "cuda". NULL for an unknown name and for a
  * kernel that the device lacks. kr_ctx_kernel(ctx, "ssd") names the set of the fused SSD core. */

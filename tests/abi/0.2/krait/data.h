@@ -22,7 +22,7 @@
 #define KRAIT_DATA_H
 
 #include <krait/tape.h>
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -41,31 +41,10 @@ typedef struct kr_text_options {
     int32_t document_end;   /* -1: none; the id that is put behind each document */
     bool parse_special;     /* false: the letters of special tokens are plain text */
     size_t memory_budget;   /* KR_DATA_BUDGET; if the ids may need more than this ... */
-    const char *token_path; /* ... they are written to this file first (see kr_source_tokens), which stays */
+    const char *token_path; /* ... they are written to this file first (a token file, see below), which stays */
 } kr_text_options;
 #define KR_DATA_BUDGET ((size_t)256 << 20)
 #define kr_text_options_init(options) KR_STRUCT_INIT(TEXT_OPTIONS, kr_text_options, options)
-
-/* Each predicts the next token. NULL options are the defaults; NULL after an error. The tokenizer is not needed
- * afterwards. A text is encoded in blocks of 1 MiB, cut where the ids are those of the whole (kr_tokenizer_split). */
-KR_API kr_source *kr_source_text(kr_ctx *ctx, const char *path, const kr_tokenizer *tok,
-                                 const kr_text_options *options);
-KR_API kr_source *kr_source_string(kr_ctx *ctx, const char *text, size_t bytes, const kr_tokenizer *tok,
-                                   const kr_text_options *options);
-
-/* JSON Lines: an object on each line, whose member `field`, a string, is a document. Blank lines are passed over. */
-KR_API kr_source *kr_source_jsonl(kr_ctx *ctx, const char *path, const char *field, const kr_tokenizer *tok,
-                                  const kr_text_options *options);
-
-/* A token file, all little-endian: 64 bytes
- *   "KRTOKENS", u32 version 1, u32 bytes of an id (2 or 4), u64 ids, u64 documents, u64 n_ids (every id is below it), 0s
- * then the ids, zeros up to a multiple of 8 bytes, and for each document the u64 number of its first id, ascending from 0.
- * kr_source_save writes any source of tokens so. */
-KR_API kr_source *kr_source_tokens(kr_ctx *ctx, const char *path);
-KR_API KR_MUST_CHECK kr_status kr_source_save(const kr_source *source, const char *path);
-
-/* Bare ids of 2 or 4 bytes, little-endian, all below n_ids. Behind each id `separator` a document begins (-1: one). */
-KR_API kr_source *kr_source_raw_tokens(kr_ctx *ctx, const char *path, int id_bytes, int64_t n_ids, int32_t separator);
 
 /* What becomes of a missing value: an empty field, or NA, N/A, NaN or null in any case of letters. */
 typedef enum kr_csv_missing {
@@ -97,9 +76,6 @@ typedef struct kr_csv_options {
 } kr_csv_options;
 #define kr_csv_options_init(options) KR_STRUCT_INIT(CSV_OPTIONS, kr_csv_options, options)
 
-/* Rows of decimal numbers; a row is a position, a sequence a document. Fields may stand in double quotes. */
-KR_API kr_source *kr_source_csv(kr_ctx *ctx, const char *path, const kr_csv_options *options);
-
 typedef struct kr_idx_options {
     size_t size;                       /* set by kr_idx_options_init */
     int64_t patch_height, patch_width; /* 1, 1: what a position holds; 1 and the image's width: a row at a time */
@@ -108,11 +84,131 @@ typedef struct kr_idx_options {
 } kr_idx_options;
 #define kr_idx_options_init(options) KR_STRUCT_INIT(IDX_OPTIONS, kr_idx_options, options)
 
+/* What a source reads. Text, JSON Lines and tokens predict the next token. */
+typedef enum kr_source_format {
+    KR_SOURCE_FORMAT_TEXT = 0,       /* path, tokenizer, text_options: a text file */
+    KR_SOURCE_FORMAT_STRING = 1,     /* text, bytes, tokenizer, text_options: a text in memory */
+    KR_SOURCE_FORMAT_JSONL = 2,      /* path, field, tokenizer, text_options: JSON Lines */
+    KR_SOURCE_FORMAT_TOKENS = 3,     /* path: a token file */
+    KR_SOURCE_FORMAT_RAW_TOKENS = 4, /* path, id_bytes, n_ids, separator_id: bare ids */
+    KR_SOURCE_FORMAT_CSV = 5,        /* path, csv: a table of numbers */
+    KR_SOURCE_FORMAT_IDX = 6         /* path, labels_path, idx: images and their classes */
+} kr_source_format;
+
+/* Only the fields of the format are read. */
+typedef struct kr_source_options {
+    size_t size;                         /* set by kr_source_options_init */
+    kr_source_format format;             /* KR_SOURCE_FORMAT_TEXT */
+    const char *path;                    /* NULL */
+    const char *labels_path;             /* NULL: no labels at all */
+    const char *text;                    /* NULL */
+    size_t bytes;                        /* 0: of the text */
+    const char *field;                   /* NULL: the member of each line's object that is a document, a string */
+    const kr_tokenizer *tok;             /* NULL; not needed after the call */
+    const kr_text_options *text_options; /* NULL: its defaults; so are csv and idx */
+    const kr_csv_options *csv;
+    const kr_idx_options *idx;
+    int id_bytes;         /* 2; or 4 */
+    int64_t n_ids;        /* 0; every id is below it */
+    int32_t separator_id; /* -1: one document; else a document begins behind each of these ids */
+} kr_source_options;
+#define kr_source_options_init(options) KR_STRUCT_INIT(SOURCE_OPTIONS, kr_source_options, options)
+
+/* Opens a source; the functions below are one format each. NULL options inside are the defaults; NULL after an error. */
+KR_API kr_source *kr_source_open(kr_ctx *ctx, const kr_source_options *options);
+
+/* A text is encoded in blocks of 1 MiB, cut where the ids are those of the whole (kr_tokenizer_split). */
+KR_API_INLINE kr_source *kr_source_text(kr_ctx *ctx, const char *path, const kr_tokenizer *tok,
+                                        const kr_text_options *options)
+{
+    kr_source_options source;
+    kr_source_options_init(&source);
+    source.format = KR_SOURCE_FORMAT_TEXT;
+    source.path = path;
+    source.tok = tok;
+    source.text_options = options;
+    return kr_source_open(ctx, &source);
+}
+KR_API_INLINE kr_source *kr_source_string(kr_ctx *ctx, const char *text, size_t bytes, const kr_tokenizer *tok,
+                                          const kr_text_options *options)
+{
+    kr_source_options source;
+    kr_source_options_init(&source);
+    source.format = KR_SOURCE_FORMAT_STRING;
+    source.text = text;
+    source.bytes = bytes;
+    source.tok = tok;
+    source.text_options = options;
+    return kr_source_open(ctx, &source);
+}
+
+/* JSON Lines: an object on each line, whose member `field`, a string, is a document. Blank lines are passed over. */
+KR_API_INLINE kr_source *kr_source_jsonl(kr_ctx *ctx, const char *path, const char *field, const kr_tokenizer *tok,
+                                         const kr_text_options *options)
+{
+    kr_source_options source;
+    kr_source_options_init(&source);
+    source.format = KR_SOURCE_FORMAT_JSONL;
+    source.path = path;
+    source.field = field;
+    source.tok = tok;
+    source.text_options = options;
+    return kr_source_open(ctx, &source);
+}
+
+/* A token file, all little-endian: 64 bytes
+ *   "KRTOKENS", u32 version 1, u32 bytes of an id (2 or 4), u64 ids, u64 documents, u64 n_ids (every id is below it), 0s
+ * then the ids, zeros up to a multiple of 8 bytes, and for each document the u64 number of its first id, ascending from 0.
+ * kr_source_save writes any source of tokens so. */
+KR_API_INLINE kr_source *kr_source_tokens(kr_ctx *ctx, const char *path)
+{
+    kr_source_options source;
+    kr_source_options_init(&source);
+    source.format = KR_SOURCE_FORMAT_TOKENS;
+    source.path = path;
+    return kr_source_open(ctx, &source);
+}
+KR_API KR_MUST_CHECK kr_status kr_source_save(const kr_source *source, const char *path);
+
+/* Bare ids of 2 or 4 bytes, little-endian, all below n_ids. Behind each id `separator` a document begins (-1: one). */
+KR_API_INLINE kr_source *kr_source_raw_tokens(kr_ctx *ctx, const char *path, int id_bytes, int64_t n_ids,
+                                              int32_t separator)
+{
+    kr_source_options source;
+    kr_source_options_init(&source);
+    source.format = KR_SOURCE_FORMAT_RAW_TOKENS;
+    source.path = path;
+    source.id_bytes = id_bytes;
+    source.n_ids = n_ids;
+    source.separator_id = separator;
+    return kr_source_open(ctx, &source);
+}
+
+/* Rows of decimal numbers; a row is a position, a sequence a document. Fields may stand in double quotes. */
+KR_API_INLINE kr_source *kr_source_csv(kr_ctx *ctx, const char *path, const kr_csv_options *options)
+{
+    kr_source_options source;
+    kr_source_options_init(&source);
+    source.format = KR_SOURCE_FORMAT_CSV;
+    source.path = path;
+    source.csv = options;
+    return kr_source_open(ctx, &source);
+}
+
 /* Images of bytes [n height width] and their classes [n], as MNIST's files. An image is a document, its patches from
  * left to right, then down; the class is scored at its last position. labels_path NULL: no labels at all. Loaded an
  * image a row with pack = false and length = 0. */
-KR_API kr_source *kr_source_idx(kr_ctx *ctx, const char *images_path, const char *labels_path,
-                                const kr_idx_options *options);
+KR_API_INLINE kr_source *kr_source_idx(kr_ctx *ctx, const char *images_path, const char *labels_path,
+                                       const kr_idx_options *options)
+{
+    kr_source_options source;
+    kr_source_options_init(&source);
+    source.format = KR_SOURCE_FORMAT_IDX;
+    source.path = images_path;
+    source.labels_path = labels_path;
+    source.idx = options;
+    return kr_source_open(ctx, &source);
+}
 
 /* ---- custom sources ---- */
 
@@ -239,11 +335,6 @@ typedef struct kr_batch {
 /* The next batch: KR_OK, KR_END after the last epoch, or an error; *batch is all zeros without one. */
 KR_API KR_MUST_CHECK kr_status kr_loader_next(kr_tape *tape, kr_loader *loader, kr_batch *batch);
 
-/* Of the batch that comes next. */
-KR_API int64_t kr_loader_epoch(const kr_loader *loader);
-KR_API int64_t kr_loader_step(const kr_loader *loader);
-KR_API int64_t kr_loader_steps_per_epoch(const kr_loader *loader);
-
 /* The position of a loader as numbers to store; together with source and options it determines all later batches. A
  * loader that loads
  * them gives the batches, to the bit, that the saved one would have given next; it refuses those of other data or of
@@ -256,6 +347,20 @@ typedef struct kr_loader_position {
 } kr_loader_position;
 KR_API kr_loader_position kr_loader_snapshot(const kr_loader *loader);
 KR_API KR_MUST_CHECK kr_status kr_loader_restore(kr_loader *loader, const kr_loader_position *position);
+
+/* Of the batch that comes next, from kr_loader_snapshot; 0 for NULL. */
+KR_API_INLINE int64_t kr_loader_epoch(const kr_loader *loader)
+{
+    return kr_loader_snapshot(loader).epoch;
+}
+KR_API_INLINE int64_t kr_loader_step(const kr_loader *loader)
+{
+    return kr_loader_snapshot(loader).step;
+}
+KR_API_INLINE int64_t kr_loader_steps_per_epoch(const kr_loader *loader)
+{
+    return kr_loader_snapshot(loader).steps_per_epoch;
+}
 
 #ifdef __cplusplus
 }

@@ -13,36 +13,19 @@
 #define KRAIT_KRAIT_H
 
 #include <krait/base.h>
-#include <krait/bidi.h>
 #include <krait/block.h>
 #include <krait/ctx.h>
 #include <krait/data.h>
 #include <krait/generate.h>
-#include <krait/gradcheck.h>
-#include <krait/layers.h>
-#include <krait/loss.h>
-#include <krait/lr.h>
-#include <krait/mamba1.h>
-#include <krait/mamba2.h>
-#include <krait/mamba3.h>
-#include <krait/markers.h>
 #include <krait/model.h>
 #include <krait/network.h>
-#include <krait/ops_mamba3.h>
-#include <krait/ops_math.h>
-#include <krait/ops_nn.h>
-#include <krait/ops_shape.h>
-#include <krait/optimizer.h>
+#include <krait/ops.h>
 #include <krait/params.h>
-#include <krait/sampler.h>
-#include <krait/selective_scan.h>
 #include <krait/ssd.h>
-#include <krait/state.h>
 #include <krait/tape.h>
 #include <krait/tensor.h>
 #include <krait/tensor_file.h>
-#include <krait/text_model.h>
-#include <krait/tokenizer.h>
+#include <krait/text.h>
 #include <krait/train.h>
 
 #endif

@@ -99,7 +99,7 @@ inline kr_status check(kr_ctx *ctx, kr_status status)
 template <typename T> T *check(kr_ctx *ctx, T *result)
 {
     check(ctx);
-    if (!result) throw error(KR_ERR_ARG, "a call returned nothing");
+    if (!result) throw error(KR_ERR_ARG, "the call returned NULL without an error; is an argument NULL?");
     return result;
 }
 
@@ -231,6 +231,62 @@ class block : public handle<kr_block, kr_block_destroy>
     }
 };
 
+/* Embedding, layers and LM head, or projections around layers; see network.h. */
+class network : public handle<kr_network, kr_network_destroy>
+{
+  public:
+    network(kr_ctx *ctx, const kr_network_config &config)
+        : handle(check(ctx, kr_network_create(ctx, &config))), ctx_(ctx)
+    {
+    }
+    kr_ctx *ctx() const noexcept { return ctx_; }
+    kr_params *params() const noexcept { return kr_network_params(get()); }
+    const kr_layers *layers() const noexcept { return kr_network_layers(get()); }
+    /* Logits or features [b s ..] of a sequence: ids [b s], or features [b s f]. */
+    kr_network_out forward(tape &t, kr_tensor *x, const kr_call *call = nullptr) const
+    {
+        const kr_network_out out = kr_network_forward(t, get(), x, call);
+        check(t.ctx());
+        return out;
+    }
+    /* The same for one token: ids [b], or features [b f]. */
+    kr_network_out step(tape &t, kr_tensor *x, const kr_call *call = nullptr) const
+    {
+        const kr_network_out out = kr_network_step(t, get(), x, call);
+        check(t.ctx());
+        return out;
+    }
+
+  private:
+    kr_ctx *ctx_;
+};
+
+/* The recurrent state of a network, for kr_call.state; see state.h. */
+class state : public handle<kr_state, kr_state_destroy>
+{
+  public:
+    /* Initial, for `rows` sequences. */
+    state(kr_ctx *ctx, const kr_layers *layers, int64_t rows)
+        : handle(check(ctx, kr_state_create(ctx, layers, rows))), ctx_(ctx)
+    {
+    }
+    /* From a file that was saved with the same network. */
+    state(kr_ctx *ctx, const kr_network *net, const std::string &path)
+        : handle(check(ctx, kr_state_load(ctx, net, path.c_str()))), ctx_(ctx)
+    {
+    }
+    /* Copies a state that a call returned, before its tape is reset. */
+    void copy(const kr_state *from) { check(ctx_, kr_state_copy(get(), from)); }
+    void save(const kr_network *net, const std::string &path) const
+    {
+        check(ctx_, kr_state_save(get(), net, path.c_str()));
+    }
+    size_t bytes() const noexcept { return kr_state_bytes(get()); }
+
+  private:
+    kr_ctx *ctx_;
+};
+
 /* A model on disk; see model.h. */
 class model : public handle<kr_model, kr_model_destroy>
 {
@@ -250,7 +306,7 @@ class model : public handle<kr_model, kr_model_destroy>
     kr_ctx *ctx_;
 };
 
-/* Text to ids and back; see tokenizer.h. */
+/* Text to ids and back; see text.h. */
 class tokenizer : public handle<kr_tokenizer, kr_tokenizer_destroy>
 {
   public:
@@ -298,6 +354,33 @@ class generation : public handle<kr_generation, kr_generation_destroy>
     {
         const kr_generated &generated = row(i);
         return std::string_view(generated.text, generated.bytes);
+    }
+
+  private:
+    kr_ctx *ctx_;
+};
+
+/* A language model with its tokenizer; see text_model.h. */
+class text_model : public handle<kr_text_model, kr_text_model_destroy>
+{
+  public:
+    text_model(kr_ctx *ctx, const std::string &folder, const kr_text_model_options *options = nullptr)
+        : handle(check(ctx, kr_text_model_open(ctx, folder.c_str(), options))), ctx_(ctx)
+    {
+    }
+    kr_model *model() const noexcept { return kr_text_model_model(get()); }
+    const kr_network *network() const noexcept { return kr_model_network(model()); }
+    const kr_tokenizer *tokenizer() const noexcept { return kr_text_model_tokenizer(get()); }
+    /* A generation that has read `prompt`. It ends at EOS, unless the options have stop ids of their own. */
+    krait::generation generate(std::string_view prompt, const kr_generate_options *options = nullptr) const
+    {
+        kr_generate_options o;
+        kr_generate_options_init(&o);
+        if (options) o = *options;
+        if (!o.n_stop_ids) kr_text_model_set_stops(get(), &o);
+        krait::generation generation(ctx_, network(), tokenizer(), &o);
+        check(ctx_, kr_text_model_feed(get(), generation, prompt.data(), prompt.size()));
+        return generation;
     }
 
   private:

@@ -73,8 +73,19 @@ typedef struct kr_model_config {
 KR_API kr_model_config *kr_model_config_create(kr_ctx *ctx);
 
 /* d_model is in all three blocks' configs, as far as they are given; so is the dtype. The second is that of the family. */
-KR_API void kr_model_config_set_d_model(kr_model_config *config, int64_t d_model);
-KR_API int64_t kr_model_config_d_model(const kr_model_config *config);
+KR_API_INLINE void kr_model_config_set_d_model(kr_model_config *config, int64_t d_model)
+{
+    if (config && config->mamba1) config->mamba1->d_model = d_model;
+    if (config && config->mamba2) config->mamba2->d_model = d_model;
+    if (config && config->mamba3) config->mamba3->d_model = d_model;
+}
+KR_API_INLINE int64_t kr_model_config_d_model(const kr_model_config *config)
+{
+    if (config && config->family == KR_FAMILY_MAMBA1 && config->mamba1) return config->mamba1->d_model;
+    if (config && config->family == KR_FAMILY_MAMBA2 && config->mamba2) return config->mamba2->d_model;
+    if (config && config->family == KR_FAMILY_MAMBA3 && config->mamba3) return config->mamba3->d_model;
+    return 0;
+}
 
 /* A config read from a text, of at most 1 MiB; or from a file or a folder, whose generation_config.json is asked for the
  * token ids that its config.json does not name. NULL after an error. */

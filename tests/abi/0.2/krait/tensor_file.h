@@ -54,20 +54,40 @@ KR_API kr_tensor_file *kr_tensor_file_open(kr_ctx *ctx, const char *path);
 KR_API kr_tensor_file *kr_tensor_file_open_memory(kr_ctx *ctx, const void *data, size_t bytes);
 KR_API void kr_tensor_file_close(kr_tensor_file *file);
 
+typedef struct kr_tensor_file_info {
+    int64_t count; /* tensors */
+    int shards;    /* files: 1, or the shards of an index */
+    kr_container container;
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_tensor_file_info;
+
+/* Properties of a file, and each by itself; 0 for NULL. */
+KR_API kr_tensor_file_info kr_tensor_file_info_of(const kr_tensor_file *file);
+KR_API_INLINE int64_t kr_tensor_file_count(const kr_tensor_file *file)
+{
+    return kr_tensor_file_info_of(file).count;
+}
+KR_API_INLINE int kr_tensor_file_shards(const kr_tensor_file *file)
+{
+    return kr_tensor_file_info_of(file).shards;
+}
+KR_API_INLINE kr_container kr_tensor_file_container(const kr_tensor_file *file)
+{
+    return kr_tensor_file_info_of(file).container;
+}
+
 /* Tensors in the order of the files and of their data, by number (from 0) and by name; NULL if there is none. A missing
  * tensor is no error of the context. */
-KR_API int64_t kr_tensor_file_count(const kr_tensor_file *file);
 KR_API const kr_tensor_file_item *kr_tensor_file_at(const kr_tensor_file *file, int64_t i);
 KR_API const kr_tensor_file_item *kr_tensor_file_find(const kr_tensor_file *file, const char *name);
 
-/* The container, and the files: one, or the shards of an index. The path of memory is ""; NULL for a wrong number. */
-KR_API kr_container kr_tensor_file_container(const kr_tensor_file *file);
-KR_API int kr_tensor_file_shards(const kr_tensor_file *file);
+/* The path of one of the files; that of memory is "". NULL for a wrong number. */
 KR_API const char *kr_tensor_file_shard_path(const kr_tensor_file *file, int shard);
 
 /* Texts in the header of the first file, which safetensors may have: by number (from 0) in the order of their keys, or by
- * key. False and NULL if there is none. */
-KR_API bool kr_tensor_file_metadata_at(const kr_tensor_file *file, int64_t i, const char **key, const char **value);
+ * key. KR_END and NULL if there is none, which is not an error. They live as long as the file. */
+KR_API kr_status kr_tensor_file_metadata_at(const kr_tensor_file *file, int64_t i, const char **key,
+                                            const char **value);
 KR_API const char *kr_tensor_file_metadata(const kr_tensor_file *file, const char *key);
 
 /* Copies a tensor's elements, in row-major order and converted to `dtype`, to `out` of `count` elements. Floats go to

@@ -315,6 +315,17 @@ static __device__ __forceinline__ void load_bc(const kr_ssd_grads &o, int nm, co
     kr_load_rows<R, THREADS>(bc + 64 * R * 2, c_rows, c.nt * nm, (int)threadIdx.x);
 }
 
+/* Loads the item after head first + j of chunk n, which is c: the next head of it, or (ends) the first of the next chunk, with
+ * B and C. */
+template <int R, int STAGES>
+static __device__ __forceinline__ void load_next(const kr_ssd_grads &o, int nm, int64_t n, const kr_ssd_chunk &c,
+                                                 const kr_ssd_chunk &next, bool ends, int64_t e, int first, int j,
+                                                 uint32_t bc, uint32_t stage)
+{
+    if (ends) load_bc<R>(o, nm, next, e, bc);
+    load_stage<R, STAGES>(o, nm, ends ? n + 1 : n, ends ? next : c, head_at(o, e, ends ? first : first + j + 1), stage);
+}
+
 /* Accumulators over the heads of a chunk. */
 template <int R> struct chunk_acc {
     float bct[2][4], g_bct[2][4], g_b[R / 32][4], g_c[R / 32][4];
@@ -424,9 +435,7 @@ static __global__ void __launch_bounds__(THREADS, 1) grads(const __grid_constant
         if (ends && more) next = kr_ssd_chunk_of(o.map, n + 1);
         if (STAGES > 1 && more) {
             const uint32_t other = base + at::stages + (parity ^ 1) * at::stage;
-            if (ends) load_bc<R>(o, nm, next, e, base + at::bc - (bc - base));
-            load_stage<R, STAGES>(o, nm, ends ? n + 1 : n, ends ? next : c, head_at(o, e, ends ? first : first + j + 1),
-                                  other);
+            load_next<R, STAGES>(o, nm, n, c, next, ends, e, first, j, base + at::bc - (bc - base), other);
         }
         kr_copy_commit();
         if (STAGES > 1 && i > 0 && w.warp == 3)
@@ -438,9 +447,7 @@ static __global__ void __launch_bounds__(THREADS, 1) grads(const __grid_constant
         if (ends) end_chunk<R>(o, c, e, block, &k, bc, base + at::w, w, nm);
         if (STAGES == 1 && more) {
             __syncthreads();
-            if (ends) load_bc<R>(o, nm, next, e, base);
-            load_stage<R, STAGES>(o, nm, ends ? n + 1 : n, ends ? next : c, head_at(o, e, ends ? first : first + j + 1),
-                                  base + slot);
+            load_next<R, STAGES>(o, nm, n, c, next, ends, e, first, j, base, base + slot);
             kr_copy_commit();
         }
         last = c, last_n = n, last_head = x;
