@@ -386,7 +386,8 @@ TEST(caches)
         kr_tensor *x = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(NB, NS, BIDI_ND));
         kr_cache initial[8];
         for (int v = 0; v < 8; v++) initial[v] = kr_block_kind_of(c.block.family)->initial_cache(tape, l.block, NB);
-        const kr_bidi_out plain = kr_bidi_forward(tape, bidi, x, NULL), given = bidi_forward_from(tape, bidi, x, initial);
+        const kr_bidi_out plain = kr_bidi_forward(tape, bidi, x, NULL),
+                          given = bidi_forward_from(tape, bidi, x, initial);
         CHECK_TENSORS("initial", given.y, plain.y, 1e-14, 1);
         const kr_bidi_out next = bidi_forward_from(tape, bidi, x, plain.caches);
         double *a = kr_test_values(next.y), *b = kr_test_values(plain.y), most = 0;
