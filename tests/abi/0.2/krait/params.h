@@ -1,4 +1,4 @@
-/* params.h - the parameter table of a block, a stack or a network: names, shapes, and what training needs to know.
+/* params.h - the parameter table of a block, a stack or a network: names, shapes, and properties for training.
  *
  *   const kr_params *params = kr_mamba2_params(block);
  *   for (int64_t i = 0; i < kr_params_count(params); i++)
@@ -6,10 +6,8 @@
  *   kr_tensor *d_h = kr_params_find(params, "D")->tensor;
  *   kr_param_write(d_h, KR_DTYPE_F32, floats, kr_tensor_count(d_h));
  *
- * One row is one tensor. Names are those of the official checkpoints, linear weights are [out in]. The table and its
- * tensors belong to what made them and live as long. Networks that are put together by hand have a table too: see
- * kr_params_create.
- */
+ * One row is one tensor. Names are those of the official checkpoints, and linear weights are [out in]. The table and
+ * its tensors belong to the object that created them. A custom network has a table of its own: see kr_params_create. */
 #ifndef KRAIT_PARAMS_H
 #define KRAIT_PARAMS_H
 
@@ -33,8 +31,8 @@ typedef enum kr_init_kind {
     KR_INIT_FILL = 0,      /* a: the value */
     KR_INIT_UNIFORM = 1,   /* from a to b */
     KR_INIT_NORMAL = 2,    /* mean a, standard deviation b */
-    KR_INIT_DT_BIAS = 3,   /* inverse softplus of a step drawn log-uniform from a to b, at least c */
-    KR_INIT_LOG_RANGE = 4, /* logarithm of a uniform draw from a to b */
+    KR_INIT_DT_BIAS = 3,   /* inverse softplus of a dt sampled log-uniformly from a to b, at least c */
+    KR_INIT_LOG_RANGE = 4, /* logarithm of a uniform sample from a to b */
     KR_INIT_LOG_INDEX = 5, /* logarithm of 1, 2, 3, ... along the last axis */
     KR_INIT_RAMP = 6       /* a + b times the index along the last axis */
 } kr_init_kind;
@@ -63,34 +61,34 @@ KR_API const kr_param_row *kr_params_find(const kr_params *params, const char *n
 /* Total number of elements. */
 KR_API int64_t kr_params_elements(const kr_params *params);
 
-/* Draws every parameter anew, in order of the table, from the context's stream: kr_ctx_seed before it makes the values
- * reproducible. Constructors have done this once. */
+/* Re-initialises every parameter, in table order, from the context's random stream. Call kr_ctx_seed first for
+ * reproducible values. Constructors have already done this once. */
 KR_API kr_status kr_params_reset(kr_params *params);
 
 /* Zeroes all gradients; freezes or unfreezes all parameters. */
 KR_API void kr_params_zero_grad(kr_params *params);
 KR_API void kr_params_freeze(kr_params *params, bool frozen);
 
-/* Keeps a second copy of every projection's weight, in the order in which few rows at a time (single tokens) read it:
- * steps then run at the speed of memory, to the same bits. It is as large as the weights; writing a parameter drops its
- * copy, but writing through kr_tensor_data does not: pack again, or unpack, which frees the copies. Copies have the
- * weights' own type: those of bf16 and f16 are half as large, and read twice as fast. f64 is passed over. */
+/* Packs a second copy of every projection weight for decoding (few rows): steps run at memory bandwidth with the same
+ * bits. The copies are as large as the weights and have their dtype: for bf16 and f16 they are half the size of f32 and
+ * twice as fast. f64 weights are not packed. Writing a parameter drops its copy, but writing through kr_tensor_data
+ * does not: pack or unpack after that. kr_params_unpack frees the copies. */
 KR_API kr_status kr_params_pack(kr_params *params);
 KR_API void kr_params_unpack(kr_params *params);
 
-/* The table as text, a line for each row and one of totals, into text as by snprintf: the length it needs, without the
- * final zero. */
+/* Formats the table as text, one line per row and one of totals, as snprintf does: returns the length needed, without
+ * the final zero. */
 KR_API size_t kr_params_describe(const kr_params *params, char *text, size_t bytes);
 
-/* All parameters as a safetensors file, by their names, whole or not at all; and back, converted to the parameters' types.
- * Every parameter must have its tensor, of its shape, and every tensor its parameter; otherwise nothing has changed. A
- * model's folder is made by kr_model_save instead. */
+/* Saves all parameters to a safetensors file under their names, and loads them, converted to the dtypes of the
+ * parameters. The write is atomic. Names and shapes in the file must be exactly those of the table; otherwise loading
+ * fails and nothing has changed. To save a model folder use kr_model_save. */
 KR_API KR_MUST_CHECK kr_status kr_params_save(const kr_params *params, const char *path);
 KR_API KR_MUST_CHECK kr_status kr_params_load(kr_params *params, const char *path);
 
 /* ---- custom tables ---- */
 
-/* An empty table, for a network out of several parts; what reads tables (optimizers, trainers) takes it as any other:
+/* An empty table, for a network composed of several parts. Optimizers and trainers take it as any other table:
  *
  *   kr_params *mine = kr_params_create(ctx);
  *   kr_params_join(mine, "mixer.", kr_mamba2_params(block));
@@ -101,10 +99,11 @@ KR_API KR_MUST_CHECK kr_status kr_params_load(kr_params *params, const char *pat
  *   kr_tensor *head_od = kr_params_linear(mine, "head", KR_DTYPE_F32, 10, 256, NULL);
  *   kr_params_destroy(mine);                 // before the block
  *
- * Names, and tensors, are in a table once. NULL after an error. */
+ * Each name and each tensor occurs once in a table. NULL after an error. */
 KR_API kr_params *kr_params_create(kr_ctx *ctx);
 
-/* Destroys a custom table and the parameters it created; before the tables that it joined. NULL is allowed. */
+/* Destroys a custom table and the parameters it created. Destroy it before the tables it has joined. NULL is
+ * allowed. */
 KR_API void kr_params_destroy(kr_params *params);
 
 /* Properties of a row other than name and tensor; see kr_param_row. */
@@ -113,31 +112,31 @@ typedef struct kr_param_options {
     const char *axes; /* "" */
     kr_init init;     /* fill with 0 */
     bool has_decay;   /* false */
-    bool is_linear;   /* false; true: a matrix [out in] that kr_linear takes, and kr_params_pack copies */
-    int n_segments;   /* 0; of a matrix: their rows add up to its rows */
+    bool is_linear;   /* false; true: a matrix [out in] for kr_linear, which kr_params_pack packs */
+    int n_segments;   /* 0; segments of a matrix, whose rows add up to its rows */
     const kr_segment *segments;
 } kr_param_options;
 #define kr_param_options_init(options) KR_STRUCT_INIT(PARAM_OPTIONS, kr_param_options, options)
 
-/* A new parameter, which the table has and frees, with its initial values drawn. NULL options are the defaults. NULL
- * after an error; the table is as before. */
+/* Creates a parameter owned by the table and initialises it. NULL options: all defaults. NULL after an error; the table
+ * has not changed. */
 KR_API kr_tensor *kr_params_make(kr_params *params, const char *name, kr_dtype dtype, kr_shape shape,
                                  const kr_param_options *options);
 
-/* The parameters of a projection from the outside or to it: NAME.weight [out in], which decays, and, unless bias is
- * NULL, NAME.bias [out]; both begin uniform within 1 / sqrt(in) and are AdamW's. Returns the weight; the bias of halves
- * is f32. NULL after an error; the table is as before. */
+/* A linear layer: NAME.weight [out in] with weight decay and, unless bias is NULL, NAME.bias [out]. Both are
+ * initialised uniformly in +-1/sqrt(in) and updated by AdamW. Returns the weight; the bias of a bf16 or f16 weight is
+ * f32. NULL after an error; the table has not changed. */
 KR_API kr_tensor *kr_params_linear(kr_params *params, const char *name, kr_dtype dtype, int64_t n_out, int64_t n_in,
                                    kr_tensor **bias);
 
-/* A row over the caller's parameter, whose values stay as they are.
+/* Adds a row for a parameter of the caller, whose values are kept.
  *
  * Ownership: the parameter stays the caller's and must outlive the table. */
 KR_API kr_status kr_params_share(kr_params *params, const char *name, kr_tensor *param,
                                  const kr_param_options *options);
 
-/* Rows over all parameters of another table; the prefix, "encoder." say or "", stands before their names. After an error
- * the table is as before.
+/* Adds rows for all parameters of another table, with the prefix ("encoder." or "", for example) before their names.
+ * After an error the table has not changed.
  *
  * Ownership: the other table must outlive this one and must not grow. */
 KR_API kr_status kr_params_join(kr_params *params, const char *prefix, const kr_params *other);
