@@ -1,5 +1,5 @@
-/* model.h - language models on disk: a folder with config.json and weights, as the official implementation or Hugging
- * Face publish it, and as Krait writes it.
+/* model.h - language models on disk: a folder with config.json and weights, in the layout of the official
+ * implementation or of Hugging Face. Krait reads and writes both.
  *
  *   kr_model *model = kr_model_load(ctx, "mamba2-130m", NULL);
  *   kr_network_out out = kr_network_forward(tape, kr_model_network(model), id_bs, NULL);
@@ -10,10 +10,9 @@
  *   kr_model_destroy(model);
  *   kr_ctx_clear(ctx);                    // there may be no such folder
  *
- * Loading is strict: every tensor of the files has its place, every parameter has its tensor, every shape is right, and
- * what is not supported is refused by name. Keys of config.json that mean nothing here are named in a warning to the
- * context's log.
- */
+ * Loading is strict: every tensor in the files must belong to a parameter, every parameter must have its tensor, and
+ * every shape must match. Unsupported features are errors that name them. Unknown keys of config.json are listed in a
+ * warning to the context's log. */
 #ifndef KRAIT_MODEL_H
 #define KRAIT_MODEL_H
 
@@ -28,7 +27,7 @@ extern "C" {
 typedef enum kr_layout {
     KR_LAYOUT_OFFICIAL = 0,  /* state-spaces/mamba*: MambaConfig with ssm_cfg, backbone.embedding */
     KR_LAYOUT_HF = 1,        /* transformers: model_type mamba, mamba2, falcon_mamba; backbone.embeddings */
-    KR_LAYOUT_AS_LOADED = -1 /* where a layout is chosen: the model's own */
+    KR_LAYOUT_AS_LOADED = -1 /* the layout from which the model was loaded */
 } kr_layout;
 
 /* "official", "hf"; "?" for an invalid value. */
@@ -39,10 +38,10 @@ KR_API_INLINE const char *kr_layout_name(kr_layout layout)
 
 #define KR_MAX_EOS 8
 
-/* What a model is made of. One of kr_model_config_create, _parse or _load has all five parts, which belong to it and may be
- * changed; one of the caller's own (kr_model_config_init) points to the caller's structs, and a part that is NULL has its
- * defaults. Change the library's own in place: its structs have the library's size, which a copy in the program may not
- * have.
+/* The configuration of a model. A config of kr_model_config_create, _parse or _load has all five parts; they belong to
+ * it and may be changed. A config of the caller (kr_model_config_init) points to the caller's structs; a part that is
+ * NULL has its defaults. Change the parts of a library config in place: they have the library's struct size, which a
+ * copy in the program may not have.
  *
  *   kr_model_config *config = kr_model_config_create(ctx);
  *   config->family = KR_FAMILY_MAMBA3;
@@ -54,25 +53,27 @@ KR_API_INLINE const char *kr_layout_name(kr_layout layout)
  */
 typedef struct kr_model_config {
     size_t size;      /* set by kr_model_config_init */
-    kr_layout layout; /* KR_LAYOUT_OFFICIAL; the one it was read from */
-    kr_family family; /* KR_FAMILY_MAMBA2; says which of the next three is read */
+    kr_layout layout; /* KR_LAYOUT_OFFICIAL, or the layout of the parsed file */
+    kr_family family; /* KR_FAMILY_MAMBA2; selects one of the next three */
     kr_mamba1_config *mamba1;
     kr_mamba2_config *mamba2;
     kr_mamba3_config *mamba3;
-    kr_layers_config *layers;   /* its block is not read: the family's config takes its place */
-    kr_network_config *network; /* its layers are not read, the line above takes their place */
-    bool fused_add_norm;        /* true; of the official spelling, kept for it: it changes no number here */
-    int64_t chunk_size;         /* 0: not said; the same: chunks here are as long as `path` has it */
-    int n_eos; /* tokens that end a text; of the Hugging Face spelling and generation_config.json ... */
+    kr_layers_config *layers;   /* layers->block is ignored; the config named by `family` is used */
+    kr_network_config *network; /* network->layers is ignored; `layers` above is used */
+    bool fused_add_norm;        /* true; official key, kept for saving, no effect */
+    int64_t chunk_size;         /* 0: not set; official key, no effect: `path` sets the chunk length */
+    /* EOS ids, in the Hugging Face layout and generation_config.json ... */
+    int n_eos;
     int64_t eos[KR_MAX_EOS];
-    int64_t bos, pad; /* ... and these, -1: none */
+    int64_t bos, pad; /* ... as are these; -1: not set */
 } kr_model_config;
 #define kr_model_config_init(config) KR_STRUCT_INIT(MODEL_CONFIG, kr_model_config, config)
 
-/* The defaults; NULL after an error. */
+/* Creates a config with all defaults. NULL after an error. */
 KR_API kr_model_config *kr_model_config_create(kr_ctx *ctx);
 
-/* d_model is in all three blocks' configs, as far as they are given; so is the dtype. The second is that of the family. */
+/* Sets d_model in the configs of all three families, as far as they are given; and returns that of the selected
+ * family. */
 KR_API_INLINE void kr_model_config_set_d_model(kr_model_config *config, int64_t d_model)
 {
     if (config && config->mamba1) config->mamba1->d_model = d_model;
@@ -87,17 +88,18 @@ KR_API_INLINE int64_t kr_model_config_d_model(const kr_model_config *config)
     return 0;
 }
 
-/* A config read from a text, of at most 1 MiB; or from a file or a folder, whose generation_config.json is asked for the
- * token ids that its config.json does not name. NULL after an error. */
+/* Parses a config from a text of at most 1 MiB, or loads it from a file or folder. If config.json of a folder has no
+ * token ids, they are read from generation_config.json. NULL after an error. kr_model_config_destroy takes a config of this function
+ * or of kr_model_config_create; NULL is allowed. */
 KR_API kr_model_config *kr_model_config_parse(kr_ctx *ctx, const char *text, size_t bytes);
 KR_API kr_model_config *kr_model_config_load(kr_ctx *ctx, const char *path);
-KR_API void kr_model_config_destroy(kr_model_config *config); /* one of these three; NULL is allowed */
+KR_API void kr_model_config_destroy(kr_model_config *config);
 
-/* config.json in a layout (KR_LAYOUT_AS_LOADED: its own) into text, as by snprintf: *needed is its length, without the
- * final
- * zero. What the layout has no word for goes into an object "krait"; a model that needs none is read by the layout's own
- * loaders. Not told: how it is run or trained (path, recompute, grad_horizon), and in the official layout the dtype and
- * the token ids, which kr_model_save puts into generation_config.json. Refused where the layout has no such family. */
+/* Formats config.json in a layout (KR_LAYOUT_AS_LOADED: that of the config), as snprintf does: *needed is the length
+ * without the final zero. Settings that the layout cannot express go into an object "krait"; a model without such
+ * settings can be read by the layout's own loaders. Not stored: run-time settings (path, recompute, grad_horizon); in
+ * the official layout also dtype and token ids, which kr_model_save writes to generation_config.json. Fails if the
+ * layout does not support the family. */
 KR_API kr_status kr_model_config_format(kr_ctx *ctx, const kr_model_config *config, kr_layout layout, char *text,
                                         size_t bytes, size_t *needed);
 
@@ -105,43 +107,44 @@ KR_API kr_status kr_model_config_format(kr_ctx *ctx, const kr_model_config *conf
 
 typedef struct kr_model kr_model;
 
-/* A model with initial weights sampled from the context's random stream. The caller destroys it. NULL after an error. */
+/* Creates a model and initialises its weights from the context's random stream. The caller destroys it. NULL after an
+ * error. */
 KR_API kr_model *kr_model_create(kr_ctx *ctx, const kr_model_config *config);
 KR_API void kr_model_destroy(kr_model *model);
 
 typedef struct kr_load_options {
     size_t size; /* set by kr_load_options_init */
-    /* Of the matrices; KR_DTYPE_AS_STORED: the narrowest that loses nothing of any. The rest is f32, or f64. A model is
-     * saved in a type that was asked for here. */
+    /* Dtype of the matrices. KR_DTYPE_AS_STORED: the narrowest dtype that represents all of them exactly. Other
+     * parameters are f32, or f64. A model loaded with a dtype is saved with it. */
     kr_dtype dtype;
-    /* As in kr_layers_config, of which files do not tell: how it is trained. */
+    /* Training settings, as in kr_layers_config; not stored in model files. */
     int64_t grad_horizon; /* KR_NO_HORIZON */
     kr_recompute recompute;
     size_t recompute_budget;
 } kr_load_options;
 #define kr_load_options_init(options) KR_STRUCT_INIT(LOAD_OPTIONS, kr_load_options, options)
 
-/* NULL options: all defaults. NULL after an error. */
+/* Loads a model folder. NULL options: all defaults. NULL after an error. */
 KR_API kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *options);
 
-/* The network and the config of a model; both live as long as the model. NULL for NULL. */
+/* The network and the config of a model; both are valid as long as the model. NULL for NULL. */
 KR_API const kr_network *kr_model_network(const kr_model *model);
 KR_API const kr_model_config *kr_model_config_of(const kr_model *model);
 
 typedef struct kr_save_options {
     size_t size;            /* set by kr_save_options_init */
     kr_layout layout;       /* KR_LAYOUT_AS_LOADED */
-    kr_dtype dtype;         /* of the matrices; KR_DTYPE_AS_STORED: each tensor in the type that it was loaded from */
+    kr_dtype dtype;         /* dtype of the matrices; KR_DTYPE_AS_STORED: the dtype each was loaded from */
     kr_container container; /* KR_CONTAINER_SAFETENSORS */
     size_t max_shard_bytes; /* 0: one file */
 } kr_save_options;
 #define kr_save_options_init(options) KR_STRUCT_INIT(SAVE_OPTIONS, kr_save_options, options)
 
-/* Writes config.json, the weights and, if there are token ids, generation_config.json into a folder, which is made if
- * there is none. The weights come first, config.json last, each file whole or not at all. NULL options: all defaults. */
+/* Writes config.json, the weights and, if there are token ids, generation_config.json to a folder, which is created if
+ * absent. Weights are written first and config.json last; each write is atomic. NULL options: all defaults. */
 KR_API KR_MUST_CHECK kr_status kr_model_save(const kr_model *model, const char *folder, const kr_save_options *options);
 
-/* ---- before it is loaded ---- */
+/* ---- inspection without loading ---- */
 
 typedef struct kr_model_size {
     int64_t parameters;
@@ -154,10 +157,10 @@ typedef struct kr_model_size {
 /* The memory that a model of this config needs, without creating it. */
 KR_API kr_status kr_model_measure(kr_ctx *ctx, const kr_model_config *config, kr_model_size *size);
 
-/* Why a folder would not load, as far as config.json and the headers of its weights tell: `reason`, if it is not NULL,
- * is called with a text for each. Returns how many there are; 0: it would load.
+/* Checks without loading whether a folder loads, from config.json and the weight headers. Calls `reason` (may be NULL)
+ * for each problem and returns their number; 0: it loads.
  *
- * Errors: -1 after an error of the context, which a broken folder is not. */
+ * Errors: -1 after an error of the context. A broken folder is not an error of the context. */
 typedef void kr_reason_fn(void *user, const char *text);
 KR_API int64_t kr_model_check(kr_ctx *ctx, const char *folder, kr_reason_fn *reason, void *user);
 
