@@ -1,4 +1,4 @@
-/* generate.h - a prompt read in chunks by the parallel form, then one token after another, in constant memory.
+/* generate.h - text generation: chunked parallel prefill, then decoding token by token in constant memory.
  *
  *   kr_tokenizer *tok = kr_tokenizer_bytes(ctx);
  *   kr_sampler_options sampler;
@@ -18,11 +18,10 @@
  *   kr_generation_destroy(g);
  *   kr_tokenizer_destroy(tok);
  *
- * What a generation remembers does not grow with its length, and goes into a file: loaded again, at any later time, it
- * continues with the same bits as an uninterrupted run.
+ * A generation has constant size and can be saved to a file. A loaded generation continues with the same bits as an
+ * uninterrupted run.
  *
- * Sections: Sampling, generation, text models.
- */
+ * Sections: Sampling, generation, text models. */
 #ifndef KRAIT_GENERATE_H
 #define KRAIT_GENERATE_H
 
@@ -37,7 +36,7 @@ extern "C" {
 
 /* ==== Sampling ====
  *
- * From logits to tokens: greedy, or drawn after temperature, top-k, top-p, min-p, penalties and biases.
+ * Sampling tokens from logits: greedy, or with temperature, top-k, top-p, min-p, penalties and biases.
  *
  *   kr_sampler_options options;
  *   kr_sampler_options_init(&options);
@@ -48,26 +47,26 @@ extern "C" {
  *   kr_sampler_next(sampler, logits_bw, samples);                          // samples[0].id, samples[0].logprob
  *   kr_sampler_destroy(sampler);
  *
- * The order is: logit bias, penalties, temperature, top-k, top-p, min-p; then one draw. Of equal logits the one with the
- * smaller id counts as the larger. Each row has a stream of its own that depends on the seed, its number and how many
- * tokens it has sampled: not on the other rows.
- */
+ * Filters apply in this order: logit bias, penalties, temperature, top-k, top-p, min-p; then one token is sampled. Ties
+ * between equal logits go to the smaller id. Each row has its own random stream, which depends on the seed, the index
+ * of the row and the number of tokens sampled for it, but not on other rows. */
 
 typedef struct kr_logit_bias {
     int32_t id;
-    double bias; /* -INFINITY: never */
+    double bias; /* -INFINITY: never sampled */
 } kr_logit_bias;
 
 typedef struct kr_sampler_options {
-    size_t size;                 /* set by kr_sampler_options_init */
-    double temperature;          /* 1; 0: greedy, the first of the largest */
-    int64_t top_k;               /* 0: all; else only the k largest */
-    double top_p;                /* 1: all; else the fewest largest whose probabilities add up to p at least */
-    double min_p;                /* 0; only tokens at least min_p times as probable as the most probable one */
-    double repetition_penalty;   /* 1; logits of tokens that occurred are divided by it if positive, else multiplied */
-    double presence_penalty;     /* 0; subtracted from the logits of tokens that were generated ... */
-    double frequency_penalty;    /* 0; ... and that, for each time */
-    int n_biases;                /* added to the logits */
+    size_t size;        /* set by kr_sampler_options_init */
+    double temperature; /* 1; 0: greedy */
+    int64_t top_k;      /* 0: off; only the k most probable tokens */
+    double top_p;       /* 1: off; nucleus sampling: smallest set with cumulative probability >= p */
+    double min_p;       /* 0; only tokens at least min_p times as probable as the most probable one */
+    /* 1; logits of tokens that have occurred are divided by it if positive, otherwise multiplied. */
+    double repetition_penalty;
+    double presence_penalty;     /* 0; subtracted from the logits of generated tokens, once ... */
+    double frequency_penalty;    /* 0; ... or once per occurrence */
+    int n_biases;                /* logit biases */
     const kr_logit_bias *biases; /* copied */
     uint64_t seed;
 } kr_sampler_options;
@@ -75,40 +74,42 @@ typedef struct kr_sampler_options {
 
 typedef struct kr_sampler kr_sampler;
 
-/* For `rows` rows of logits over `vocab` tokens. NULL after an error that names field, value and rule. */
+/* Creates a sampler for `rows` rows of logits over `vocab` tokens. NULL after an error that names field, value and
+ * rule. */
 KR_API kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, int64_t rows, int64_t vocab);
 KR_API void kr_sampler_destroy(kr_sampler *sampler);
 
 typedef struct kr_sample {
     int32_t id;
-    double logprob; /* of the token under the model itself: log softmax of the logits as they were given */
+    double logprob; /* log softmax of the unmodified logits at id */
 } kr_sample;
 
-/* A token of the prompt: counts as having occurred, not as generated. */
+/* Registers a token of the prompt: it counts as having occurred, not as generated. */
 KR_API kr_status kr_sampler_accept(kr_sampler *sampler, int64_t row, int32_t id);
 
-/* One token for each row; logits [rows, w], w >= vocab, of which those from vocab on are never chosen. NaN, +infinity,
- * or no token left to choose is an error, after which no row has moved. */
+/* Samples one token per row from logits [rows, w], w >= vocab; columns from vocab on are never sampled. NaN, +infinity
+ * or an empty set of candidates is an error; no row has changed then. */
 KR_API kr_status kr_sampler_next(kr_sampler *sampler, const kr_tensor *logits_bw, kr_sample *samples);
 
-/* The same for some rows: logits [count, w], of the sampler's rows rows[0..count), which ascend. */
+/* The same for a subset of the rows: logits [count, w] for rows[0..count), in ascending order. */
 KR_API kr_status kr_sampler_next_rows(kr_sampler *sampler, const kr_tensor *logits_bw, int64_t count,
                                       const int64_t *rows, kr_sample *samples);
 
-/* The `count` most probable tokens of one row of logits [w] or [1, w], most probable first, with their logprobs. */
+/* The `count` most probable tokens of one row of logits [w] or [1, w], in descending order, with their
+ * log-probabilities. */
 KR_API kr_status kr_top_tokens(const kr_tensor *logits, int64_t vocab, int64_t count, kr_sample *top);
 
 /* ==== Generation ==== */
 
 typedef struct kr_generate_options {
     size_t size;                       /* set by kr_generate_options_init */
-    const kr_sampler_options *sampler; /* NULL: its defaults; copied */
-    int64_t n_samples;                 /* 1: continuations of the one prompt, side by side */
-    int64_t max_tokens;                /* 256; -1: no end but a stop */
-    int64_t prefill_chunk;             /* 512: tokens of the prompt that are read at once; memory goes with it */
-    int n_stop_ids;                    /* tokens that end a row; they are generated, but show no text */
+    const kr_sampler_options *sampler; /* NULL: all defaults; copied */
+    int64_t n_samples;                 /* 1: number of continuations of the prompt, generated in parallel */
+    int64_t max_tokens;                /* 256; -1: unlimited, until a stop */
+    int64_t prefill_chunk;             /* 512: prompt tokens per prefill call; memory is proportional to it */
+    int n_stop_ids;                    /* token ids that end a row; generated, but without text */
     const int32_t *stop_ids;           /* copied */
-    int n_stops;                       /* texts that end a row; what is shown ends before them */
+    int n_stops;                       /* strings that end a row; the text ends before them */
     const char *const *stops;          /* copied */
 } kr_generate_options;
 #define kr_generate_options_init(options) KR_STRUCT_INIT(GENERATE_OPTIONS, kr_generate_options, options)
@@ -120,44 +121,43 @@ typedef enum kr_finish {
     KR_FINISH_STOP = 3     /* a stop text */
 } kr_finish;
 
-/* What the last call of kr_generation_next made of a row. */
+/* The result of the last kr_generation_next for one row. */
 typedef struct kr_generated {
-    bool is_new;      /* false: the row had finished before */
-    kr_sample sample; /* the token */
-    const char *text; /* what can be shown now, whole characters; "" without a tokenizer. Until the next call */
+    bool is_new;      /* false: the row had already finished */
+    kr_sample sample; /* the generated token */
+    /* New text, in whole characters; "" without a tokenizer. Valid until the next call. */
+    const char *text;
     size_t bytes;
     kr_finish finish;
 } kr_generated;
 
 typedef struct kr_generation kr_generation;
 
-/* The tokenizer may be NULL: no texts then. Network and tokenizer must stay. NULL options: all defaults. NULL after an
- * error that names field, value and rule. */
+/* Creates a generation. The tokenizer may be NULL; then there are no texts. NULL options: all defaults. NULL after an
+ * error that names field, value and rule. Network and tokenizer must outlive the generation. */
 KR_API kr_generation *kr_generation_create(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok,
                                            const kr_generate_options *options);
 KR_API void kr_generation_destroy(kr_generation *g);
 
-/* Reads more of the prompt, the same for all rows; finished rows continue from there, max_tokens counts anew. The last
- * token
- * is left for the next call, as sampled tokens are. An empty feed only resumes the rows. Texts are encoded with the
- * tokenizer's special tokens around them while nothing was read, and without them later. */
+/* Feeds more of the prompt, the same for all rows. Finished rows continue, and max_tokens counts from here. The last
+ * token is kept for the next call, as sampled tokens are. An empty feed only lets the rows continue. Texts are encoded
+ * with the special tokens of the tokenizer if they are the first input, and without them later. */
 KR_API kr_status kr_generation_feed(kr_generation *g, const int32_t *ids, int64_t count);
 KR_API kr_status kr_generation_feed_text(kr_generation *g, const char *text, size_t bytes);
 
-/* One more token for each row that has not finished: KR_OK, KR_END when all rows have, or an error: nothing was read yet,
- * or a step failed half-way (then only kr_generation_load continues). On a GPU that samples itself the next step is
- * computed
- * ahead of the call: if the network's weights are changed between two calls, the next token is still the old weights'. */
+/* Generates one more token for each unfinished row. KR_END when all rows have finished. It is an error if no prompt was
+ * fed; if a step fails midway, only kr_generation_load continues. With GPU sampling the next step is already in flight;
+ * if weights change between calls, the next token still comes from the old weights. */
 KR_API KR_MUST_CHECK kr_status kr_generation_next(kr_generation *g);
 KR_API const kr_generated *kr_generation_row(const kr_generation *g, int64_t row);
 
 typedef struct kr_generation_stats {
-    int64_t prompt_tokens; /* read as prompt; a prompt shared by several samples is counted once */
-    int64_t tokens;        /* generated, of all rows together */
+    int64_t prompt_tokens; /* prompt tokens; a prompt shared by several samples is counted once */
+    int64_t tokens;        /* tokens generated, over all rows */
     uint64_t reserved[6];  /* 0; for later versions */
 } kr_generation_stats;
 
-/* Numbers of tokens so far, and each by itself; 0 for NULL. */
+/* Token counts so far; 0 for NULL. The functions below return one field each. */
 KR_API kr_generation_stats kr_generation_stats_of(const kr_generation *g);
 KR_API_INLINE int64_t kr_generation_prompt_tokens(const kr_generation *g)
 {
@@ -168,15 +168,15 @@ KR_API_INLINE int64_t kr_generation_tokens(const kr_generation *g)
     return kr_generation_stats_of(g).tokens;
 }
 
-/* Everything that the rest depends on: state, tokens not yet read, the sampler's streams and counts, text that waits.
- * The file knows its network, as that of kr_state_save does; options are not in it, but the seed is: load restores the
- * streams. Load replaces what g remembers, or after an error nothing; the file must have as many rows. */
+/* Saves and restores the whole generation: state, pending tokens, sampler state, buffered text. The file is bound to
+ * its network, as with kr_state_save; options are not stored, except the seed. The file must have the same number of
+ * rows. If loading fails, the generation has not changed. */
 KR_API KR_MUST_CHECK kr_status kr_generation_save(kr_generation *g, const char *path);
 KR_API KR_MUST_CHECK kr_status kr_generation_load(kr_generation *g, const char *path);
 
 /* ==== Text models ====
  *
- * A language model opened by its folder: weights, tokenizer, and the tokens that begin and end a text.
+ * A language model opened from its folder: weights, tokenizer, BOS and EOS tokens.
  *
  *   kr_text_model *lm = kr_text_model_open(ctx, "mamba2-130m", NULL);
  *   kr_generate_options options;
@@ -194,36 +194,38 @@ KR_API KR_MUST_CHECK kr_status kr_generation_load(kr_generation *g, const char *
 
 typedef struct kr_text_model kr_text_model;
 
-/* Begin with { 0 }. */
+/* Initialise with { 0 }. */
 typedef struct kr_text_model_options {
-    const char *tokenizer;       /* path of a tokenizer.json, or "bytes". NULL: FOLDER/tokenizer.json; without that file
-                                  * bytes, if the vocabulary has 256 to 264 tokens */
+    /* Path of a tokenizer.json, or "bytes". NULL: FOLDER/tokenizer.json; without that file bytes, if the vocabulary has
+     * 256 to 264 tokens. */
+    const char *tokenizer;
     const kr_load_options *load; /* NULL: the defaults of kr_model_load */
     bool skip_tokenizer;         /* true: no tokenizer unless `tokenizer` names one */
     uint64_t reserved[4];        /* 0; for later versions */
 } kr_text_model_options;
 
-/* NULL options: all defaults. NULL after an error: a model that cannot be loaded, no tokenizer, or one with more tokens
- * than
- * the model. Destroy before the context; NULL is allowed. */
+/* Opens a text model. NULL options: all defaults. NULL after an error: the model cannot be loaded, there is no
+ * tokenizer, or the tokenizer has more tokens than the model. Destroy before the context; NULL is allowed. */
 KR_API kr_text_model *kr_text_model_open(kr_ctx *ctx, const char *folder, const kr_text_model_options *options);
 KR_API void kr_text_model_destroy(kr_text_model *lm);
 
-/* What a text model consists of; all of it lives as long as the text model. */
+/* The parts of a text model, all valid as long as the text model. */
 typedef struct kr_text_model_info {
     kr_model *model;
     const kr_tokenizer *tokenizer; /* NULL if none was opened */
-    int n_bos; /* ids that the tokenizer puts before each text, such as <|begin_of_text|>; at most 8 */
+    int n_bos;                     /* BOS ids, which the tokenizer prepends to each text; at most 8 */
     const int32_t *bos;
-    int n_eos; /* ids that end a text: eos_token_id of the model's files; if there is none, <|endoftext|>, <|end_of_text|>
-                * and </s> where the tokenizer has them */
+    /* EOS ids: eos_token_id of the model files; otherwise <|endoftext|>, <|end_of_text|> and </s>, if the tokenizer has
+     * them. */
+    int n_eos;
     const int32_t *eos;
-    int32_t start; /* what an empty prompt begins with if there is no BOS: the model's own, else its first EOS; -1:
-                           * none */
+    /* First token of an empty prompt if there is no BOS: the bos_token_id of the model, otherwise the first EOS; -1:
+     * none. */
+    int32_t start;
     uint64_t reserved[4]; /* 0; for later versions */
 } kr_text_model_info;
 
-/* The parts of a text model, and each by itself. NULL has none, and start is -1. */
+/* The parts of a text model; for NULL all are empty and start is -1. The functions below return one field each. */
 KR_API kr_text_model_info kr_text_model_info_of(const kr_text_model *lm);
 KR_API_INLINE kr_model *kr_text_model_model(const kr_text_model *lm)
 {
@@ -250,12 +252,11 @@ KR_API_INLINE int32_t kr_text_model_start(const kr_text_model *lm)
     return kr_text_model_info_of(lm).start;
 }
 
-/* Sets n_stop_ids and stop_ids of initialised options to the EOS ids, which live as long as the text model. */
+/* Sets n_stop_ids and stop_ids of initialised options to the EOS ids, which are valid as long as the text model. */
 KR_API void kr_text_model_set_stops(const kr_text_model *lm, kr_generate_options *options);
 
-/* Feeds a prompt to a generation that has read nothing yet: kr_generation_feed_text, or for an empty prompt its BOS or
- * start
- * token. KR_ERR_ARG if the prompt is empty and the model has neither. */
+/* Feeds the prompt of a new generation: kr_generation_feed_text, or for an empty prompt the BOS or start token.
+ * KR_ERR_ARG if the prompt is empty and the model has neither. */
 KR_API kr_status kr_text_model_feed(const kr_text_model *lm, kr_generation *g, const char *text, size_t bytes);
 
 #ifdef __cplusplus
