@@ -89,8 +89,8 @@ KR_API_INLINE int64_t kr_model_config_d_model(const kr_model_config *config)
 }
 
 /* Parses a config from a text of at most 1 MiB, or loads it from a file or folder. If config.json of a folder has no
- * token ids, they are read from generation_config.json. NULL after an error. kr_model_config_destroy takes a config of this function
- * or of kr_model_config_create; NULL is allowed. */
+ * token ids, they are read from generation_config.json. NULL after an error. kr_model_config_destroy releases these and
+ * the config of kr_model_config_create; NULL is allowed. */
 KR_API kr_model_config *kr_model_config_parse(kr_ctx *ctx, const char *text, size_t bytes);
 KR_API kr_model_config *kr_model_config_load(kr_ctx *ctx, const char *path);
 KR_API void kr_model_config_destroy(kr_model_config *config);
