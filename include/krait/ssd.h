@@ -1,18 +1,17 @@
-/* ssd.h - sequence mixers: the state space core of Mamba-2 and Mamba-3, the scan of Mamba-1, the parts of Mamba-3.
+/* ssd.h - sequence mixers: the SSD core of Mamba-2 and Mamba-3, the selective scan of Mamba-1, the parts of Mamba-3.
  *
  *   kr_mamba2_ssd_input in = { .x_bnlhp = x_bshp, .dt_bnlh = dt_bsh, .a_decay_h = a_h };
  *   in.b_bnlgr = b_bsgr;
  *   in.c_bnlgr = c_bsgr;
  *   kr_ssd_out out = kr_mamba2_ssd_run(tape, &in, kr_ssd_path_default());
  *
- * Three algorithms give the same values and gradients. Minimal and Serial are the chunked formulas written out of ops;
- * SerialRecalculated, the default, is one fused node that keeps only its inputs and goes chunk by chunk.
+ * Three algorithms give the same values and gradients. Minimal and Serial are the chunked formulas composed of ops.
+ * SerialRecalculated, the default, is one fused node that stores only its inputs and processes chunk after chunk.
  *
- * Sequences come as the seeds have them, cut into chunks [b n l ...] (the path's chunk length is l then), or whole,
- * [b s ...], of any length. The results have the arrangement of the inputs. docs/ssd.md derives the formulas.
+ * Sequences may be pre-chunked, [b n l ...] (then l is the chunk length), or whole, [b s ...], of any length. Results
+ * have the layout of the inputs. docs/ssd.md derives the formulas.
  *
- * Sections: SSD, selective scan, parts of Mamba-3.
- */
+ * Sections: SSD, selective scan, parts of Mamba-3. */
 #ifndef KRAIT_SSD_H
 #define KRAIT_SSD_H
 
@@ -26,14 +25,14 @@ extern "C" {
 /* ==== SSD ==== */
 
 typedef enum kr_ssd_algorithm {
-    KR_SSD_MINIMAL = 0,            /* batched products; states of all chunks by one triangular product */
-    KR_SSD_SERIAL = 1,             /* the same inside chunks; states by a loop over chunks */
+    KR_SSD_MINIMAL = 0,            /* batched products; the states of all chunks by one triangular product */
+    KR_SSD_SERIAL = 1,             /* the same within chunks; states by a loop over chunks */
     KR_SSD_SERIAL_RECALCULATED = 2 /* fused; recomputes in the backward pass */
 } kr_ssd_algorithm;
 
 typedef struct kr_ssd_path {
     kr_ssd_algorithm algorithm;
-    int64_t chunk_len; /* 0: the optimal one */
+    int64_t chunk_len; /* 0: optimal */
 } kr_ssd_path;
 
 /* min(512, sqrt(state_rank per_head_dim) rounded up to a multiple of 32). */
@@ -46,7 +45,7 @@ KR_API_INLINE kr_ssd_path kr_ssd_path_default(void)
     return path;
 }
 
-/* The path's own chunk length, 0 if it leaves it open; or the optimal one in its place. */
+/* The chunk length of a path, 0 if it is not set; or the optimal length instead of 0. */
 KR_API_INLINE int64_t kr_ssd_chunk_len(kr_ssd_path path)
 {
     return path.chunk_len;
@@ -56,7 +55,7 @@ KR_API_INLINE int64_t kr_ssd_chunk_len_or_optimal(kr_ssd_path path, int64_t stat
     return path.chunk_len != 0 ? path.chunk_len : kr_ssd_optimal_chunk_len(state_rank, per_head_dim);
 }
 
-/* Each algorithm with its optimal chunk length: Minimal, Serial, SerialRecalculated. */
+/* Each algorithm with the optimal chunk length: Minimal, Serial, SerialRecalculated. */
 KR_API_INLINE kr_ssd_path kr_ssd_core_optimal(int64_t state_rank, int64_t per_head_dim)
 {
     const kr_ssd_path path = { KR_SSD_MINIMAL, kr_ssd_optimal_chunk_len(state_rank, per_head_dim) };
@@ -74,19 +73,19 @@ KR_API_INLINE kr_ssd_path kr_ssd_chunked_recalculated_optimal(int64_t state_rank
 }
 
 typedef struct kr_ssd_out {
-    kr_tensor *y;           /* of the shape of x or v */
-    kr_tensor *final_state; /* [b h p r]; with seq_start one for each sequence, [q h p r], rows one after another */
+    kr_tensor *y;           /* the shape of x or v */
+    kr_tensor *final_state; /* [b h p r]; with seq_start [q h p r], one per sequence, row after row */
     void *reserved[4];      /* NULL; for later versions */
 } kr_ssd_out;
 
-/* Fields that all inputs share:
+/* Fields common to all inputs:
  *   initial_state   [b h p r], or [q h p r] with seq_start: the state before the first token of each sequence; NULL: 0
- *   init_state_hpr  added to the initial state of every sequence (a learned one); NULL: none
- *   seq_start_bs    i32 or i64, [b s] (or [b n l]): not 0 where a new sequence begins and the state starts anew; NULL:
- *                   every row is one sequence. The first token of a row begins a sequence whatever its value says.
+ *   init_state_hpr  learned initial state, added to that of every sequence; NULL: none
+ *   seq_start_bs    i32 or i64, [b s] (or [b n l]): nonzero where a sequence starts and the state is reset; NULL: one
+ *                   sequence per row. The first token of a row always starts a sequence.
  *   cu_seqlens      instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens
  * B and C are given for g groups; head h uses group h / (h_total / g). All float operands have gradients, through y and
- * through the final state. A log-decay above 0 is computed as given. */
+ * through the final state. A positive log-decay is computed as given. */
 
 /* Mamba-2: H_t = exp(dt_t A) H_{t-1} + dt_t x_t (outer) B_t;  y_t = H_t C_t + D x_t. */
 typedef struct kr_mamba2_ssd_input {
@@ -94,48 +93,49 @@ typedef struct kr_mamba2_ssd_input {
     kr_tensor *dt_bnlh;   /* after softplus */
     kr_tensor *a_decay_h; /* < 0 */
     kr_tensor *b_bnlgr, *c_bnlgr;
-    kr_tensor *d_h; /* NULL: no skip */
+    kr_tensor *d_h; /* NULL: no skip connection */
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
     kr_tensor *cu_seqlens;
     void *reserved[3]; /* must be NULL; for later versions */
 } kr_mamba2_ssd_input;
 
-/* Mamba-3, double: H_t = exp(da_t) H_{t-1} + sum_m v_t[m] (outer) B_t[m];  y_t[m] = H_t C_t[m]. Run once on gamma V and
- * once on beta V_prev, the sum is the block's. */
+/* Mamba-3, double: H_t = exp(da_t) H_{t-1} + sum_m v_t[m] (outer) B_t[m];  y_t[m] = H_t C_t[m]. The block is the sum of
+ * two passes, one on gamma V and one on beta V_prev. */
 typedef struct kr_mamba3_double_ssd_input {
     kr_tensor *v_bnlmhp; /* or [b s m h p] */
     kr_tensor *da_bnlh;
     kr_tensor *b_bnlmhr, *c_bnlmhr; /* for g groups: [b n l m g r] */
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
-    kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip */
+    kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip connection */
     kr_tensor *cu_seqlens;
     void *reserved[3]; /* must be NULL; for later versions */
 } kr_mamba3_double_ssd_input;
 
 /* Mamba-3, single: H_t = exp(da_t) H_{t-1} + scale_t sum_m v_t[m] (outer) B_t[m];
- * y_t[m] = exp(da_t) H_{t-1} C_t[m] + gamma_t sum_m' <C_t[m], B_t[m']> v_t[m']. What the token before the first one
- * left over, carry0 sum_m v_before[m] (outer) k_before[m], joins the initial state: kr_boundary_state without a pass of
- * its own over the state. All three or none; with seq_start one for each sequence. */
+ *   y_t[m] = exp(da_t) H_{t-1} C_t[m] + gamma_t sum_m' <C_t[m], B_t[m']> v_t[m'].
+ * The contribution of the token before the first one, carry0 sum_m v_before[m] (outer) k_before[m], is added to the
+ * initial state: kr_boundary_state without a separate pass over the state. Set all three fields or none; with seq_start
+ * they have one row per sequence. */
 typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *v_bnlmhp; /* or [b s m h p] */
     kr_tensor *b_bnlmhr, *c_bnlmhr;
     kr_tensor *da_bnlh, *gamma_bnlh, *scale_bnlh;
     kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
-    kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip */
+    kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip connection */
     kr_tensor *carry0_bh, *v_before_bmhp, *k_before_bmhr;
     kr_tensor *cu_seqlens;
     void *reserved[3]; /* must be NULL; for later versions */
 } kr_mamba3_single_ssd_input;
 
-/* Which input. Values are fixed; new ones are appended. */
+/* Kind of input. Values are fixed; new ones are appended. */
 typedef enum kr_ssd_kind {
     KR_SSD_MAMBA2 = 0,        /* kr_mamba2_ssd_input */
     KR_SSD_MAMBA3_DOUBLE = 1, /* kr_mamba3_double_ssd_input */
     KR_SSD_MAMBA3_SINGLE = 2  /* kr_mamba3_single_ssd_input */
 } kr_ssd_kind;
 
-/* Runs the SSD core by the path; `in` is the input struct of the kind. The results are on the tape; both are NULL after an
- * error that names the operand and its sizes. */
+/* Runs the SSD core on a path; `in` is the input struct of the kind. The results are on the tape; both are NULL after
+ * an error that names the operand and its sizes. */
 KR_API kr_ssd_out kr_ssd_core_run(kr_tape *tape, kr_ssd_kind kind, const void *in, kr_ssd_path path);
 KR_API_INLINE kr_ssd_out kr_mamba2_ssd_run(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
 {
@@ -150,7 +150,7 @@ KR_API_INLINE kr_ssd_out kr_mamba3_single_ssd_run(kr_tape *tape, const kr_mamba3
     return kr_ssd_core_run(tape, KR_SSD_MAMBA3_SINGLE, in, path);
 }
 
-/* Looks for a NaN or an infinity in any operand, and for a log-decay above 0: KR_ERR_NUMERIC with operand and index. */
+/* Checks all operands for NaN and infinity, and for a positive log-decay: KR_ERR_NUMERIC with operand and index. */
 KR_API kr_status kr_ssd_core_sanity(kr_tape *tape, kr_ssd_kind kind, const void *in);
 KR_API_INLINE kr_status kr_mamba2_ssd_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
 {
@@ -167,139 +167,139 @@ KR_API_INLINE kr_status kr_mamba3_single_ssd_sanity(kr_tape *tape, const kr_mamb
 
 /* ==== Selective scan ====
  *
- * The scan of Mamba-1: a diagonal state space whose step, input and output maps change by token.
+ * The selective scan of Mamba-1: a diagonal SSM with input-dependent dt, B and C.
  *
  *   kr_selective_scan_input in = { .x_bsi = x_bsi, .dt_bsi = dt_bsi, .a_ir = a_ir, .b_bsgr = b_bsgr,
  *                                  .c_bsgr = c_bsgr };
  *   kr_scan_out part = kr_selective_scan(tape, &in);
- *   in.initial_state_bir = part.final_state;             // and on with the next tokens
+ *   in.initial_state_bir = part.final_state;             // continues with the next tokens
  */
 
 typedef struct kr_selective_scan_input {
     kr_tensor *x_bsi;
-    kr_tensor *dt_bsi;            /* the step, after softplus */
-    kr_tensor *a_ir;              /* the rates, < 0 */
+    kr_tensor *dt_bsi;            /* step size dt, after softplus */
+    kr_tensor *a_ir;              /* decay rates, < 0 */
     kr_tensor *b_bsgr, *c_bsgr;   /* for g groups; channel i uses group i / (i_total / g) */
-    kr_tensor *d_i;               /* NULL: no skip */
+    kr_tensor *d_i;               /* NULL: no skip connection */
     kr_tensor *z_bsi;             /* NULL: no gate */
-    kr_tensor *initial_state_bir; /* NULL: 0; with seq_start_bs a state for each sequence, [q i r] */
-    kr_tensor *seq_start_bs; /* i32 or i64: not 0 where a new sequence begins and the state starts anew; NULL: every
-                                   * row is one. The first token of a row begins a sequence whatever its value says. */
-    kr_tensor *cu_seqlens;   /* instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens */
-    void *reserved[3];       /* must be NULL; for later versions */
+    kr_tensor *initial_state_bir; /* NULL: 0; with seq_start_bs one state per sequence, [q i r] */
+    /* i32 or i64: nonzero where a sequence starts and the state is reset; NULL: one sequence per row. The first token
+     * of a row always starts a sequence. */
+    kr_tensor *seq_start_bs;
+    kr_tensor *cu_seqlens; /* instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens */
+    void *reserved[3];     /* must be NULL; for later versions */
 } kr_selective_scan_input;
 
 typedef struct kr_scan_out {
     kr_tensor *y_bsi;
-    kr_tensor *final_state; /* [b i r]; with seq_start_bs one for each sequence, [q i r], rows one after another */
+    kr_tensor *final_state; /* [b i r]; with seq_start_bs [q i r], one per sequence, row after row */
     void *reserved[4];      /* NULL; for later versions */
 } kr_scan_out;
 
 /* For each channel, with its state H [r]:
  *   H_t = exp(dt_t A) H_{t-1} + dt_t B_t x_t;   y_t = <C_t, H_t> + D x_t, times silu(z_t) with a gate
- * One node that keeps only its inputs: the backward pass recomputes the states. All float operands have gradients,
- * through y and through the final state. A rate above 0 is computed as given. */
+ * One node that stores only its inputs; the backward pass recomputes the states. All float operands have gradients,
+ * through y and through the final state. A positive rate is computed as given. */
 KR_API kr_scan_out kr_selective_scan(kr_tape *tape, const kr_selective_scan_input *in);
 
 /* ==== Parts of Mamba-3 ====
  *
- * The parts of a Mamba-3 block around its state space core: coefficients, norms, rotations.
+ * The parts of a Mamba-3 block around its SSD core: coefficients, norms, rotations.
  *
  *   kr_tensor *raw_bsh = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 64, 4));
  *   kr_tensor *theta_bsa = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 64, 8));
  *   kr_tensor *b_bsmgr = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(2, 64, 1, 1, 32));
  *   kr_trapezoid_out step = kr_trapezoid(tape, raw_bsh, NULL, raw_bsh, raw_bsh, NULL);
- *   kr_rotation_out turn = kr_rotation_angles(tape, theta_bsa, step.dt_bsh, NULL, 1, NULL);
+ *   kr_rotation_out rotary = kr_rotation_angles(tape, theta_bsa, step.dt_bsh, NULL, 1, NULL);
  *   kr_tensor *b_bsmhr = kr_qk_norm(tape, b_bsmgr, NULL, NULL, 4, 1e-5);
- *   b_bsmhr = kr_rotate(tape, b_bsmhr, turn.angle_bsha, KR_PAIRING_ADJACENT);
+ *   b_bsmhr = kr_rotate(tape, b_bsmhr, rotary.angle_bsha, KR_PAIRING_ADJACENT);
  *
- * Every float operand has a gradient. Where operands are bf16 or f16, coefficients, angles and quaternions come out in
- * f32: sums along a sequence do not survive eight bits.
+ * Every float operand has a gradient. For bf16 and f16 operands, coefficients, angles and quaternions are f32:
+ * cumulative sums along a sequence need that precision.
  *
- * Sequences: seq_start_bs (i32 or i64, or NULL) is not 0 where a new sequence begins inside a row; the first token of a
- * row always begins one. What is carried in and out is then one for each sequence, [q ..] in place of [b ..], rows one
- * after another.
- */
+ * Packed rows: seq_start_bs (i32 or i64, or NULL) is nonzero where a sequence starts within a row; the first token of a
+ * row always starts one. Initial and final values then have one row per sequence, [q ..] instead of [b ..], row after
+ * row. */
 
 /* ---- the trapezoidal rule ---- */
 
-/* What makes the decay rate of a_raw: heavy tail is 1 + x for x >= 0 and 1 / (1 - x) below. */
+/* Activation of the decay rate: heavy tail is 1 + x for x >= 0 and 1 / (1 - x) for x < 0. */
 typedef enum kr_a_activation { KR_A_ACTIVATION_HEAVY_TAIL = 0, KR_A_ACTIVATION_SOFTPLUS = 1 } kr_a_activation;
 
 typedef struct kr_trapezoid_options {
     size_t size; /* set by kr_trapezoid_options_init */
     kr_a_activation a_activation;
-    double a_floor;        /* 1e-4, > 0: the least decay rate */
-    double dt_min, dt_max; /* 0, infinity: limits of the step */
+    double a_floor;        /* 1e-4, > 0: minimum decay rate */
+    double dt_min, dt_max; /* 0, infinity: limits of dt */
 } kr_trapezoid_options;
 #define kr_trapezoid_options_init(options) KR_STRUCT_INIT(TRAPEZOID_OPTIONS, kr_trapezoid_options, options)
 
 typedef struct kr_trapezoid_out {
-    kr_tensor *dt_bsh;    /* the step: softplus(dt_raw + dt_bias), within its limits */
+    kr_tensor *dt_bsh;    /* step size: softplus(dt_raw + dt_bias), clamped to its limits */
     kr_tensor *da_bsh;    /* log-decay dt A, A = -max(activation(a_raw), a_floor) */
-    kr_tensor *gamma_bsh; /* lambda dt, lambda = sigmoid(lambda_raw): weight of the token itself */
-    kr_tensor *carry_bsh; /* (1 - lambda) dt: weight of the token before, not yet decayed */
+    kr_tensor *gamma_bsh; /* lambda dt, lambda = sigmoid(lambda_raw): weight of the current token */
+    kr_tensor *carry_bsh; /* (1 - lambda) dt: weight of the previous token, before decay */
     kr_tensor *beta_bsh;  /* carry exp(da) */
     void *reserved[4];    /* NULL; for later versions */
 } kr_trapezoid_out;
 
-/* All operands [b s h] but dt_bias [h] or NULL. NULL options are the defaults. */
+/* All operands are [b s h], except dt_bias, [h] or NULL. NULL options: all defaults. */
 KR_API kr_trapezoid_out kr_trapezoid(kr_tape *tape, kr_tensor *dt_raw_bsh, kr_tensor *dt_bias_h, kr_tensor *a_raw_bsh,
                                      kr_tensor *lambda_raw_bsh, const kr_trapezoid_options *options);
 
-/* scale_t = gamma_t + carry_{t+1}; after the last token of a sequence there is no carry. */
+/* scale_t = gamma_t + carry_{t+1}; the carry after the last token of a sequence is 0. */
 KR_API kr_tensor *kr_trapezoid_scale(kr_tape *tape, kr_tensor *gamma_bsh, kr_tensor *carry_bsh,
                                      kr_tensor *seq_start_bs);
 
-/* The state before the first token with the previous token's share in it: state + carry0 sum_m v[m] (outer) k[m].
- * state [b h p r] or NULL (0), carry0 [b h]: the carry of the first token, v [b m h p] and k [b m h r]: the previous
- * token's values and rotated keys. */
+/* The state before the first token, including the contribution of the previous token: state + carry0 sum_m v[m] (outer)
+ * k[m]. state [b h p r] or NULL (0); carry0 [b h]: the carry of the first token; v [b m h p] and k [b m h r]: values
+ * and rotated keys of the previous token. */
 KR_API kr_tensor *kr_boundary_state(kr_tape *tape, kr_tensor *state_bhpr, kr_tensor *carry0_bh, kr_tensor *v_bmhp,
                                     kr_tensor *k_bmhr);
 
-/* RMS norm over r, then gain, then each group's rows given to its heads, then the head's bias:
- * x [b s m g r], gain [r] or NULL, bias [h m r] or NULL -> [b s m h r]. Head h uses group h / (nheads / g). */
+/* RMS norm over r, then gain, then broadcast of groups to heads, then bias per head: x [b s m g r], gain [r] or NULL,
+ * bias [h m r] or NULL -> [b s m h r]. Head h uses group h / (nheads / g). */
 KR_API kr_tensor *kr_qk_norm(kr_tape *tape, kr_tensor *x_bsmgr, kr_tensor *gain_r, kr_tensor *bias_hmr, int64_t nheads,
                              double eps);
 
-/* ---- rotation by angles ---- */
+/* ---- rotary embedding by angles ---- */
 
 typedef struct kr_rotation_out {
-    kr_tensor *angle_bsha; /* of each token, in [-pi, pi] */
-    kr_tensor *final_bha;  /* of the last token: what the next call continues from */
+    kr_tensor *angle_bsha; /* angle of each token, in [-pi, pi] */
+    kr_tensor *final_bha;  /* angle after the last token, the initial_angle of the next call */
     void *reserved[4];     /* NULL; for later versions */
 } kr_rotation_out;
 
-/* phi_t = phi_{t-1} + dt range pi tanh(theta), kept in [-pi, pi] by whole turns, which are constants for gradients.
- * theta [b s a], dt [b s h], initial_angle [b h a] or NULL (0). range > 0 is in half-turns for each unit of dt. */
+/* phi_t = phi_{t-1} + dt range pi tanh(theta), wrapped to [-pi, pi]; the wrap is constant in gradients. theta [b s a],
+ * dt [b s h], initial_angle [b h a] or NULL (0). range > 0: multiples of pi per unit of dt. */
 KR_API kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta_bsa, kr_tensor *dt_bsh,
                                           kr_tensor *initial_angle_bha, double range, kr_tensor *seq_start_bs);
 
-/* Which two entries of a row make pair i: 2i and 2i + 1, or i and i + r/2. */
+/* The two entries of pair i of a row: 2i and 2i + 1, or i and i + r/2. */
 typedef enum kr_pairing { KR_PAIRING_ADJACENT = 0, KR_PAIRING_SPLIT = 1 } kr_pairing;
 
-/* Turns the first a pairs of each row, (x0 cos - x1 sin, x0 sin + x1 cos); the other entries pass. x [b s m h r],
- * angle [b s h a]: the same for all ranks. */
+/* Rotates the first a pairs of each row, (x0 cos - x1 sin, x0 sin + x1 cos); other entries are unchanged. x [b s m h
+ * r], angle [b s h a], the same for all ranks. */
 KR_API kr_tensor *kr_rotate(kr_tape *tape, kr_tensor *x_bsmhr, kr_tensor *angle_bsha, kr_pairing pairing);
 
-/* ---- rotation by quaternions (w, x, y, z) ---- */
+/* ---- rotary embedding by quaternions (w, x, y, z) ---- */
 
-/* exp of half a bounded generator: (cos f, n sin f), f = dt range pi/2 tanh(|raw|), n = raw / |raw|.
- * raw [b s h j 3], dt [b s h] -> [b s h j 4], of length 1. */
+/* exp of half a bounded generator: (cos f, n sin f), f = dt range pi/2 tanh(|raw|), n = raw / |raw|. raw [b s h j 3],
+ * dt [b s h] -> [b s h j 4], unit quaternions. */
 KR_API kr_tensor *kr_quaternion_increments(kr_tape *tape, kr_tensor *raw_bshj3, kr_tensor *dt_bsh, double range);
 
 typedef struct kr_quaternion_out {
     kr_tensor *cum_bshj4;
-    kr_tensor *final_bhj4; /* of the last token: what the next call continues from */
+    kr_tensor *final_bhj4; /* after the last token, the initial value of the next call */
     void *reserved[4];     /* NULL; for later versions */
 } kr_quaternion_out;
 
-/* Q_t = q_t (x) Q_{t-1}, brought to length 1. q [b s h j 4], initial [b h j 4] or NULL (1). */
+/* Cumulative product Q_t = q_t (x) Q_{t-1}, normalised. q [b s h j 4], initial [b h j 4] or NULL (1). */
 KR_API kr_quaternion_out kr_quaternion_cumprod(kr_tape *tape, kr_tensor *q_bshj4, kr_tensor *initial_bhj4,
                                                kr_tensor *seq_start_bs);
 
-/* conj(Q) (x) x for the first j blocks of four entries of each row; the other entries pass. x [b s m h r],
- * cum [b s h j 4]: the same for all ranks. */
+/* conj(Q) (x) x for the first j blocks of four entries of each row; other entries are unchanged. x [b s m h r], cum [b
+ * s h j 4], the same for all ranks. */
 KR_API kr_tensor *kr_quaternion_rotate(kr_tape *tape, kr_tensor *x_bsmhr, kr_tensor *cum_bshj4);
 
 #ifdef __cplusplus
