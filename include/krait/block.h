@@ -1,4 +1,4 @@
-/* block.h - a block of any family: one token mixer with its projections, as stacks use it and on its own.
+/* block.h - a block of any family: a sequence mixer with its projections, for stacks and for use on its own.
  *
  *   kr_mamba3_config mamba;
  *   kr_mamba3_config_init(&mamba);
@@ -9,13 +9,13 @@
  *   kr_block_out next = kr_block_step(tape, block, x_bd, &whole.cache);          // one more token
  *   kr_block_destroy(block);
  *
- * kr_layers_config and kr_bidi_config take a kr_block_config too. Calls are pure: they read a cache and return a new one
- * on the tape. Any mix of forwards and steps over a sequence gives the same outputs, final cache and gradients.
+ * kr_layers_config and kr_bidi_config take a kr_block_config too. Calls are pure: they read a cache and return a new
+ * one on the tape. Any mix of forward calls and steps over a sequence gives the same outputs, final cache and
+ * gradients.
  *
  * The functions at the end of this header (kr_mamba2_forward and so on) are typed inline wrappers of kr_block_*.
  *
- * Sections: Mamba-1, Mamba-2, Mamba-3, blocks of any family.
- */
+ * Sections: Mamba-1, Mamba-2, Mamba-3, blocks of any family. */
 #ifndef KRAIT_BLOCK_H
 #define KRAIT_BLOCK_H
 
@@ -35,17 +35,16 @@ extern "C" {
  *   kr_mamba1_config_init(&config);                              // the official defaults
  *   config.d_model = 256;
  *   kr_mamba1 *block = kr_mamba1_create(ctx, &config);
- *   kr_mamba1_out whole = kr_mamba1_forward(tape, block, x_bsd, NULL);           // a sequence at once
- *   kr_mamba1_out next = kr_mamba1_step(tape, block, x_bd, &whole.cache);        // and one token more
+ *   kr_mamba1_out whole = kr_mamba1_forward(tape, block, x_bsd, NULL);           // a sequence
+ *   kr_mamba1_out next = kr_mamba1_step(tape, block, x_bd, &whole.cache);        // one more token
  *   kr_mamba1_destroy(block);
  *
- * Calls are pure: a cache is read, a new one is returned. Any mix of forwards and steps over one sequence gives the
- * same outputs, final cache and gradients.
- */
+ * Calls are pure: they read a cache and return a new one. Any mix of forward calls and steps over a sequence gives the
+ * same outputs, final cache and gradients. */
 
 typedef struct kr_mamba1_config {
     size_t size;    /* set by kr_mamba1_config_init */
-    kr_dtype dtype; /* f32; of the matrices. With bf16 or f16 the small parameters stay in f32 */
+    kr_dtype dtype; /* f32; dtype of the matrices. With bf16 or f16 the small parameters stay f32 */
     int64_t d_model;
     int64_t state_rank;   /* 16 */
     int64_t conv_kernel;  /* 4 */
@@ -54,16 +53,15 @@ typedef struct kr_mamba1_config {
     int64_t dt_rank;      /* 0: d_model / 16, rounded up */
     bool has_conv_bias;   /* true */
     bool has_proj_bias;   /* false: in_proj and out_proj */
-    double dt_min;        /* 1e-3: range of the initial steps ... */
+    double dt_min;        /* 1e-3: range of the initial dt ... */
     double dt_max;        /* 0.1 */
-    double dt_init_floor; /* 1e-4: ... and their least */
-    double dt_scale;      /* 1: of dt_proj's initial weights ... */
-    bool has_constant_dt; /* false: ... which are drawn; true: all equal to the bound */
-    double dt_limit_min;  /* 0, infinity: the step is kept between them, in forward and in step */
+    double dt_init_floor; /* 1e-4: ... and its minimum */
+    double dt_scale;      /* 1: scale of the initial weights of dt_proj ... */
+    bool has_constant_dt; /* false: ... which are random; true: all equal to the bound */
+    double dt_limit_min;  /* 0, infinity: limits of dt, in forward and in step */
     double dt_limit_max;
-    bool has_learnable_init_state; /* false; the state before the first token of a sequence is a parameter [i r] */
-    /* 0: none; else B, C and the low-rank step are each divided by their RMS, with this eps, before they are used, as
-     * FalconMamba does */
+    bool has_learnable_init_state; /* false; true: the state before the first token is a parameter [i r] */
+    /* 0: no norm; otherwise RMS norm of B, C and the low-rank dt, with this eps, as in FalconMamba. */
     double bcdt_norm_eps;
 } kr_mamba1_config;
 #define kr_mamba1_config_init(config) KR_STRUCT_INIT(MAMBA1_CONFIG, kr_mamba1_config, config)
@@ -77,13 +75,13 @@ typedef struct kr_mamba1_cache {
 } kr_mamba1_cache;
 
 typedef struct kr_mamba1_out {
-    kr_tensor *y; /* of x's shape */
+    kr_tensor *y; /* the shape of x */
     kr_mamba1_cache cache;
 } kr_mamba1_out;
 
 /* ==== Mamba-2 ====
  *
- * The Mamba-2 block: projection, short convolution, state space core, gated norm, projection.
+ * The Mamba-2 block: projection, short convolution, SSD core, gated norm, projection.
  *
  *   kr_mamba2_config config;
  *   kr_mamba2_config_init(&config);                              // the official defaults
@@ -93,37 +91,36 @@ typedef struct kr_mamba1_out {
  *   kr_mamba2_out next = kr_mamba2_step(tape, block, x_bd, &whole.cache);
  *   kr_mamba2_destroy(block);
  *
- * Calls are pure: a cache is read, a new one is returned. Any mix of forwards and steps over one sequence gives the
- * same outputs, final cache and gradients.
- */
+ * Calls are pure: they read a cache and return a new one. Any mix of forward calls and steps over a sequence gives the
+ * same outputs, final cache and gradients. */
 
 typedef struct kr_mamba2_config {
     size_t size;    /* set by kr_mamba2_config_init */
-    kr_dtype dtype; /* f32; of the matrices. With bf16 or f16 the small parameters stay in f32 */
+    kr_dtype dtype; /* f32; dtype of the matrices. With bf16 or f16 the small parameters stay f32 */
     int64_t d_model;
     int64_t state_rank;    /* 128 */
     int64_t conv_kernel;   /* 4 */
-    double conv_init;      /* 0: +-1/sqrt(conv_kernel); else the bound of the initial taps */
+    double conv_init;      /* 0: 1/sqrt(conv_kernel); bound of the initial taps */
     int64_t expand;        /* 2 */
     int64_t per_head_dim;  /* 64 */
-    int64_t d_ssm;         /* 0: all of d_inner; less: the rest of the width is a gated MLP in parallel with the SSM */
+    int64_t d_ssm;         /* 0: d_inner; less: the rest of the width is a gated MLP parallel to the SSM */
     int64_t ngroups;       /* 1 */
     double a_init_min;     /* 1: range of the initial decay rates */
     double a_init_max;     /* 16 */
-    bool has_d_per_dim;    /* false: a skip for each head; true: for each head and channel (D_has_hdim) */
-    bool has_norm;         /* true: gated RMS norm; false: the gate alone (rmsnorm) */
+    bool has_d_per_dim;    /* false: D per head; true: D per head and channel (D_has_hdim) */
+    bool has_norm;         /* true: gated RMS norm; false: only the gate (rmsnorm) */
     bool norm_before_gate; /* false */
-    bool norm_per_group;   /* true: each of the ngroups by itself; false: the whole width */
+    bool norm_per_group;   /* true: one norm per group; false: over the whole width */
     double norm_eps;       /* 1e-5 */
     bool has_proj_bias;    /* false: in_proj and out_proj */
     bool has_conv_bias;    /* true */
-    double dt_min;         /* 1e-3: range of the initial steps ... */
+    double dt_min;         /* 1e-3: range of the initial dt ... */
     double dt_max;         /* 0.1 */
-    double dt_init_floor;  /* 1e-4: ... and their least */
-    double dt_limit_min;   /* 0, infinity: the step is kept between them, in forward and in step */
+    double dt_init_floor;  /* 1e-4: ... and its minimum */
+    double dt_limit_min;   /* 0, infinity: limits of dt, in forward and in step */
     double dt_limit_max;
-    bool has_learnable_init_state; /* false; the state before the first token of a sequence is a parameter [h p r] */
-    kr_ssd_path path;              /* what stacks run it by: SerialRecalculated with the optimal chunk length */
+    bool has_learnable_init_state; /* false; true: the state before the first token is a parameter [h p r] */
+    kr_ssd_path path;              /* default path: SerialRecalculated with the optimal chunk length */
 } kr_mamba2_config;
 #define kr_mamba2_config_init(config) KR_STRUCT_INIT(MAMBA2_CONFIG, kr_mamba2_config, config)
 
@@ -136,13 +133,13 @@ typedef struct kr_mamba2_cache {
 } kr_mamba2_cache;
 
 typedef struct kr_mamba2_out {
-    kr_tensor *y; /* of x's shape */
+    kr_tensor *y; /* the shape of x */
     kr_mamba2_cache cache;
 } kr_mamba2_out;
 
 /* ==== Mamba-3 ====
  *
- * The Mamba-3 block: trapezoidal rule, rotating state, single or multiple inputs and outputs.
+ * The Mamba-3 block: trapezoidal discretisation, rotary state, SISO or MIMO.
  *
  *   kr_mamba3_config config;
  *   kr_mamba3_config_init(&config);                              // the official defaults
@@ -152,61 +149,60 @@ typedef struct kr_mamba2_out {
  *   kr_mamba3_out next = kr_mamba3_step(tape, block, x_bd, &whole.cache);
  *   kr_mamba3_destroy(block);
  *
- * Calls are pure: a cache is read, a new one is returned. Any mix of forwards and steps over one sequence gives the
- * same outputs, final cache and gradients. docs/mamba3.md derives the formulas.
- */
+ * Calls are pure: they read a cache and return a new one. Any mix of forward calls and steps over a sequence gives the
+ * same outputs, final cache and gradients. docs/mamba3.md derives the formulas. */
 
 typedef enum kr_rotation_kind {
-    KR_ROTATION_COMPLEX = 0,   /* pairs of entries turn by angles that all heads share */
-    KR_ROTATION_QUATERNION = 1 /* blocks of four turn by quaternions, each head and block about an axis of its own */
+    KR_ROTATION_COMPLEX = 0,   /* pairs of entries are rotated by angles shared by all heads */
+    KR_ROTATION_QUATERNION = 1 /* blocks of four are rotated by quaternions, one axis per head and block */
 } kr_rotation_kind;
 
-/* Two ways to the same numbers: one run of the core with the previous token's share in the weights, or two runs. */
+/* Two equivalent pathways: one pass of the core with merged weights, or two passes. */
 typedef enum kr_mamba3_pathway { KR_MAMBA3_PATHWAY_SINGLE = 0, KR_MAMBA3_PATHWAY_DOUBLE = 1 } kr_mamba3_pathway;
 
 typedef struct kr_mamba3_config {
     size_t size;    /* set by kr_mamba3_config_init */
-    kr_dtype dtype; /* f32; of the matrices. With bf16 or f16 the small parameters stay in f32 */
+    kr_dtype dtype; /* f32; dtype of the matrices. With bf16 or f16 the small parameters stay f32 */
     int64_t d_model;
     int64_t state_rank;   /* 128; even, for quaternions a multiple of 4 */
     int64_t expand;       /* 2 */
     int64_t per_head_dim; /* 64 */
     int64_t ngroups;      /* 1 */
     bool is_mimo;         /* false; true: mimo_* parameters, and pairs (q, q + r/2) instead of (2q, 2q + 1) */
-    int64_t mimo_rank;    /* 4; has a meaning with is_mimo only, the rank is 1 otherwise */
+    int64_t mimo_rank;    /* 4; used only with is_mimo, otherwise the rank is 1 */
     kr_rotation_kind rotation;
-    double rope_fraction;         /* 0.5; 0, 0.5 or 1: how much of the state turns */
-    double rotation_range;        /* 1; half-turns for each unit of the step */
+    double rope_fraction;         /* 0.5; 0, 0.5 or 1: fraction of the state with rotary embedding */
+    double rotation_range;        /* 1; multiples of pi per unit of dt */
     kr_a_activation a_activation; /* KR_A_ACTIVATION_HEAVY_TAIL */
-    double a_floor;               /* 1e-4: the least decay rate */
+    double a_floor;               /* 1e-4: minimum decay rate */
     bool has_outproj_norm;        /* false; true: RMS norm of each head before the gate */
-    bool has_shared_norm_gain;    /* false: gains [h p]; true: one gain [p] for all heads */
+    bool has_shared_norm_gain;    /* false: gains [h p]; true: one gain [p] shared by all heads */
     double norm_eps;              /* 1e-5 */
     bool has_proj_bias;           /* false: in_proj and out_proj */
-    double dt_min;                /* 1e-3: range of the initial steps ... */
+    double dt_min;                /* 1e-3: range of the initial dt ... */
     double dt_max;                /* 0.1 */
-    double dt_init_floor;         /* 1e-4: ... and their least */
-    double dt_limit_min;          /* 0, infinity: the step is kept between them, in forward and in step */
+    double dt_init_floor;         /* 1e-4: ... and its minimum */
+    double dt_limit_min;          /* 0, infinity: limits of dt, in forward and in step */
     double dt_limit_max;
-    bool has_learnable_init_state; /* false; the state before the first token of a sequence is a parameter [h p r] */
-    kr_ssd_path path;              /* what stacks run it by: SerialRecalculated with the optimal chunk length */
+    bool has_learnable_init_state; /* false; true: the state before the first token is a parameter [h p r] */
+    kr_ssd_path path;              /* default path: SerialRecalculated with the optimal chunk length */
     kr_mamba3_pathway pathway;     /* pathway of initial caches: KR_MAMBA3_PATHWAY_SINGLE */
 } kr_mamba3_config;
 #define kr_mamba3_config_init(config) KR_STRUCT_INIT(MAMBA3_CONFIG, kr_mamba3_config, config)
 
 typedef struct kr_mamba3 kr_mamba3;
 
-/* Recurrent state after a sequence. Both pathways use the same cache: `pathway` may be changed between two calls. */
+/* Recurrent state after a sequence. Both pathways use the same cache; `pathway` may change between calls. */
 typedef struct kr_mamba3_cache {
     kr_tensor *ssm_bhpr;
-    kr_tensor *k_bmhr;   /* the last token's B, with bias, rotated */
-    kr_tensor *v_bhp;    /* the last token's x */
+    kr_tensor *k_bmhr;   /* B of the last token, with bias, rotated */
+    kr_tensor *v_bhp;    /* x of the last token */
     kr_tensor *rotation; /* angles [b h a] in [-pi, pi], or quaternions [b h j 4] */
     kr_mamba3_pathway pathway;
 } kr_mamba3_cache;
 
 typedef struct kr_mamba3_out {
-    kr_tensor *y; /* of x's shape */
+    kr_tensor *y; /* the shape of x */
     kr_mamba3_cache cache;
 } kr_mamba3_out;
 
@@ -220,7 +216,7 @@ KR_API_INLINE const char *kr_family_name(kr_family family)
     return kr_enum_name(KR_ENUM_FAMILY, (int)family);
 }
 
-/* A family and its config. Both are copied by the constructor that takes them. */
+/* A family and its config. Constructors copy both. */
 typedef struct kr_block_config {
     kr_family family;
     const void *config; /* kr_mamba1_config, kr_mamba2_config or kr_mamba3_config */
@@ -235,54 +231,57 @@ typedef struct kr_cache {
         kr_mamba1_cache mamba1;
         kr_mamba2_cache mamba2;
         kr_mamba3_cache mamba3;
-        kr_tensor *tensors[KR_CACHE_TENSORS]; /* the tensors of the family's cache, in their order */
+        kr_tensor *tensors[KR_CACHE_TENSORS]; /* the tensors of the family's cache, in order */
     };
 } kr_cache;
 
-/* Number of tensors in a family's cache, and their names: "conv", "ssm", ...; NULL beyond the last. */
+/* Number of tensors in the cache of a family, and their names: "conv", "ssm", ...; NULL after the last. */
 KR_API int kr_cache_count(kr_family family);
 KR_API const char *kr_cache_name(kr_family family, int i);
 
 typedef struct kr_block kr_block;
 
 typedef struct kr_block_out {
-    kr_tensor *y; /* of x's shape; NULL after an error */
+    kr_tensor *y; /* the shape of x; NULL after an error */
     kr_cache cache;
     void *reserved[4];
 } kr_block_out;
 
-/* How a forward runs. All fields may be NULL. Initialise with { 0 }; reserved must be 0. */
+/* Options of a forward call. All fields may be NULL. Initialise with { 0 }; reserved must be 0. */
 typedef struct kr_block_call {
-    const kr_cache *cache;   /* NULL, or all its tensors NULL: the initial cache */
-    kr_tensor *seq_start_bs; /* packed rows: i32 or i64, not 0 where a sequence begins; the first token of a row always
-                              * begins one. Caches, in and out, are one for each sequence, in order of rows */
-    kr_tensor *reset_bs;     /* state resets: where it is not 0 the state is cleared before that token. Caches are one
-                              * for each row. Not together with seq_start_bs */
-    kr_tensor *mask_bs;      /* i32 or i64: 0 where a token is padding; see docs/networks.md */
+    const kr_cache *cache; /* NULL, or all its tensors NULL: the initial cache */
+    /* Packed rows: i32 or i64, nonzero where a sequence starts; the first token of a row always starts one. Input and
+     * output caches have one row per sequence, row after row. */
+    kr_tensor *seq_start_bs;
+    /* State resets: where reset_bs != 0 the state is cleared before that token. Caches have one row per row of x.
+     * Cannot be combined with seq_start_bs. */
+    kr_tensor *reset_bs;
+    kr_tensor *mask_bs;      /* i32 or i64: 0 for padding; see docs/networks.md */
     const kr_ssd_path *path; /* NULL: kr_block_path(block); Mamba-1 ignores it */
     kr_tensor *cu_seqlens;   /* instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens */
     void *reserved[3];
 } kr_block_call;
 
-/* Creates a block with initial weights sampled from the context's random stream. The caller destroys it before the
- * context. NULL after an error that names the field, the value and the rule. */
+/* Creates a block and initialises its weights from the context's random stream. The caller destroys it before the
+ * context. NULL after an error that names field, value and rule. */
 KR_API kr_block *kr_block_create(kr_ctx *ctx, const kr_block_config *config);
 
 /* NULL is allowed. */
 KR_API void kr_block_destroy(kr_block *block);
 
-/* The block's parameter table, which lives as long as the block. NULL for NULL. */
+/* The parameter table, valid as long as the block. NULL for NULL. */
 KR_API kr_params *kr_block_params(const kr_block *block);
 
 /* The family; KR_FAMILY_MAMBA1 for NULL. */
 KR_API kr_family kr_block_family(const kr_block *block);
 
-/* The SSD path of the config, with the chunk length filled in for the block's sizes; for Mamba-3 the optimal length is
- * divided by the MIMO rank, since the core sees a row for each token and rank. */
+/* The SSD path of the config, with the chunk length resolved for the block's sizes. For Mamba-3 the optimal length is
+ * divided by the MIMO rank, because the core processes one row per token and rank. */
 KR_API kr_ssd_path kr_block_path(const kr_block *block);
 
-/* An algorithm with the optimal chunk length for the block's sizes, whatever the config's path says: that of
- * kr_ssd_optimal_chunk_len, for Mamba-3 divided by the MIMO rank. Mamba-1, which has no chunks, and NULL: length 0. */
+/* An algorithm with the optimal chunk length for the block's sizes, whatever the path of the config:
+ * kr_ssd_optimal_chunk_len, for Mamba-3 divided by the MIMO rank. Length 0 for Mamba-1, which has no chunks, and for
+ * NULL. */
 KR_API kr_ssd_path kr_block_optimal_path(const kr_block *block, kr_ssd_algorithm algorithm);
 
 /* kr_block_optimal_path for each algorithm: Minimal, Serial, SerialRecalculated. */
@@ -299,17 +298,17 @@ static inline kr_ssd_path kr_ssd_chunked_recalculated_optimal_from_block(const k
     return kr_block_optimal_path(block, KR_SSD_SERIAL_RECALCULATED);
 }
 
-/* The cache before the first token: zeros, quaternions 1, and the learned initial state if the block has one. On the tape;
- * all tensors are NULL after an error. */
+/* The cache before the first token: zeros, quaternions 1, and the learned initial state if the block has one. It
+ * belongs to the tape; all tensors are NULL after an error. */
 KR_API kr_cache kr_block_initial_cache(kr_tape *tape, const kr_block *block, int64_t batch);
 
-/* A sequence: x [b s d], s >= 1. call NULL: from the initial cache, by the block's path. */
+/* A sequence: x [b s d], s >= 1. call NULL: from the initial cache, on the block's path. */
 KR_API kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x_bsd, const kr_block_call *call);
 
 /* One token: x [b d]. cache NULL, or all its tensors NULL: the initial cache. */
 KR_API kr_block_out kr_block_step(kr_tape *tape, const kr_block *block, kr_tensor *x_bd, const kr_cache *cache);
 
-/* The limit of step's output for a constant input x [b d] (the steady state), in closed form. NULL after an error. */
+/* Limit of the output of step for a constant input x [b d] (steady state), in closed form. NULL after an error. */
 KR_API kr_tensor *kr_block_step_infinite(kr_tape *tape, const kr_block *block, kr_tensor *x_bd);
 
 /* ---- typed wrappers ---- */
