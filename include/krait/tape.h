@@ -1,4 +1,4 @@
-/* tape.h - reverse mode: a tape owns the tensors of one step, records what was done, and runs it backwards.
+/* tape.h - reverse-mode autodiff: a tape owns the tensors of a step and records its ops for backpropagation.
  *
  *   kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
  *   kr_tensor *x = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(4, 8)));
@@ -8,12 +8,11 @@
  *   kr_tape_reset(tape);     // frees the step's tensors; parameters and their gradients stay
  *   kr_tape_destroy(tape);
  *
- * Ops run at once. Each takes the tape first and returns a tensor that lives until the tape is reset, or NULL after an
- * error; NULL operands give NULL, so a whole block is written without checks and asked once, with kr_ctx_failed.
+ * Ops run at once. Each takes the tape first and returns a tensor that is valid until the tape is reset, or NULL after
+ * an error. NULL operands give NULL, so a block needs no checks; ask kr_ctx_failed once at the end.
  *
- * A call that fails invalidates its tape: after kr_ctx_clear calls on it return KR_ERR_STATE until kr_tape_reset. Other tapes
- * of the context are not affected.
- */
+ * A failed call invalidates its tape: after kr_ctx_clear, calls on it return KR_ERR_STATE until kr_tape_reset. Other
+ * tapes of the context are not affected. */
 #ifndef KRAIT_TAPE_H
 #define KRAIT_TAPE_H
 
@@ -25,22 +24,21 @@ extern "C" {
 
 typedef enum kr_tape_mode { KR_TAPE_GRAD = 0, KR_TAPE_NO_GRAD = 1 } kr_tape_mode;
 
-/* A tape that records for kr_backward, or computes only. The caller destroys it before its context. kr_tape_reset frees
- * all
- * tensors on the tape; the memory is used again. NULL after an error. */
+/* Creates a tape that records for kr_backward, or one that only computes. The caller destroys it before its context.
+ * kr_tape_reset frees all tensors on the tape and reuses the memory. NULL after an error. */
 KR_API kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode);
 KR_API void kr_tape_destroy(kr_tape *tape);
 KR_API void kr_tape_reset(kr_tape *tape);
 KR_API kr_ctx *kr_tape_ctx(const kr_tape *tape);
 
 typedef struct kr_tape_stats {
-    size_t bytes;         /* of tensors on the tape, gradients included */
+    size_t bytes;         /* size of the tensors on the tape, including gradients */
     size_t peak_bytes;    /* the maximum since creation */
     int64_t nodes;        /* recorded nodes; 0 in no-grad mode */
     uint64_t reserved[5]; /* 0; for later versions */
 } kr_tape_stats;
 
-/* Statistics of a tape, and each by itself; 0 for NULL. */
+/* Statistics of a tape; 0 for NULL. The functions below return one field each. */
 KR_API kr_tape_stats kr_tape_stats_of(const kr_tape *tape);
 KR_API_INLINE size_t kr_tape_bytes(const kr_tape *tape)
 {
@@ -69,25 +67,27 @@ KR_API kr_tensor *kr_retain_grad(kr_tensor *x);
 /* Whether backward computes a gradient for x. False for NULL. */
 KR_API bool kr_requires_grad(const kr_tensor *x);
 
-/* The gradient of x after backward: x's shape and type, row-major; NULL if x received none. A parameter's gradient
- * lives as long as the parameter, any other until the tape is reset. */
+/* The gradient of x after backward: the shape and type of x, row-major; NULL if x received none. The gradient of a
+ * parameter is valid as long as the parameter, any other until the tape is reset. */
 KR_API kr_tensor *kr_grad(const kr_tensor *x);
 
 /* Zeroes a parameter's gradient; freezes or unfreezes a parameter (frozen parameters receive no gradient). */
 KR_API void kr_zero_grad(kr_tensor *param);
 KR_API void kr_param_freeze(kr_tensor *param, bool frozen);
 
-/* Back-propagates from a scalar with gradient 1, or from `count` tensors at once, each with its gradient g_y[i] of the
- * same shape and type (NULL: ones). Once between two resets of the tape. A parameter, or another tensor that an op used, must
- * not be written between the op and backward (kr_param_write, kr_tensor_write, an optimizer step, kr_params_load and so on):
- * its gradient would be that of other values, and is KR_ERR_STATE instead. Writes through kr_tensor_data are not noticed. */
+/* Backpropagates from a scalar with gradient 1, or from `count` tensors at once, each with its gradient g_y[i] of the
+ * same shape and type (NULL: ones). Allowed once per reset of the tape. A parameter or other tensor used by an op must
+ * not be written between the op and backward (kr_param_write, kr_tensor_write, an optimizer step, kr_params_load and so
+ * on): the gradient would be wrong, and KR_ERR_STATE is returned instead. Writes through kr_tensor_data are not
+ * detected. */
 KR_API kr_status kr_backward(kr_tape *tape, kr_tensor *loss);
 KR_API kr_status kr_backward_from(kr_tape *tape, int count, kr_tensor *const *y, kr_tensor *const *g_y);
 
 /* ---- scopes ---- */
 
-/* From here to the matching end nothing is recorded, and all tensors made in between are released at the end, except
- * those in keep (at most KR_KEEP_MAX): pointers to the caller's pointers, which are moved and rewritten. Scopes nest.
+/* Until the matching end nothing is recorded, and at the end all tensors created in between are released, except those
+ * in keep (at most KR_KEEP_MAX): pointers to the caller's pointers, which are updated because the tensors move. Scopes
+ * nest.
  *
  *   kr_scope scope = kr_no_grad_begin(tape);
  *   kr_tensor *y = ...;
@@ -118,10 +118,11 @@ extern "C" {
     }
 #endif
 
-/* Gradient checkpointing: runs fn(tape, user, in, out) without keeping its activations; the backward pass runs it
- * again, recorded, for its gradients. fn must compute the same both times. It fills out[0..n_out) from in[0..n_in) and
- * from any parameters or earlier tensors that it reaches through user, which must stay valid until then. If a parameter
- * or state that fn read is written or destroyed before, kr_backward fails. After an error out must not be used. */
+/* Gradient checkpointing: runs fn(tape, user, in, out) without storing activations; the backward pass runs it again,
+ * recorded, for its gradients. fn must compute the same values both times. It computes out[0..n_out) from in[0..n_in)
+ * and from any parameters or earlier tensors that it reaches through user, which must stay valid until the backward
+ * pass. If a parameter or state that fn has read is written or destroyed before, kr_backward fails. After an error out
+ * must not be used. */
 typedef void kr_checkpoint_fn(kr_tape *tape, void *user, kr_tensor *const *in, kr_tensor **out);
 KR_API kr_status kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, int n_in, kr_tensor *const *in,
                                int n_out, kr_tensor **out);
@@ -130,20 +131,20 @@ KR_API kr_status kr_checkpoint(kr_tape *tape, kr_checkpoint_fn *fn, void *user, 
 
 typedef struct kr_back kr_back;
 
-/* The backward rule of an op. backward reads the gradients of the outputs and accumulates one for each input that needs
- * it. It may call any op on kr_back_tape(back): nothing is recorded, and temporaries are freed when it returns, except
+/* The backward rule of an op. It reads the gradients of the outputs and accumulates one for each input that needs it.
+ * It may call any op on kr_back_tape(back): nothing is recorded, and temporaries are freed when it returns, except
  * accumulated gradients. */
 typedef struct kr_rule {
     const char *name;
     void (*backward)(kr_back *back);
-    bool allow_infinity; /* infinite results are valid: check_finite looks for NaN only */
+    bool allow_infinity; /* infinite results are valid: check_finite reports only NaN */
     void *reserved[4];   /* must be NULL; for later versions */
 } kr_rule;
 
-/* Records that out[0..n_out) came from in[0..n_in) by `rule` (inputs may be NULL where optional), keeping what the
- * backward will need. Does nothing in no-grad mode or when no input wants a gradient. The outputs must be new tensors
- * (kr_new, or views of inputs). attrs_bytes bytes at attrs are copied. The rule must outlive the
- * tape's step. */
+/* Records that `rule` computed out[0..n_out) from in[0..n_in), and saves the tensors that the backward pass needs.
+ * Optional inputs may be NULL. Does nothing in no-grad mode or when no input requires a gradient. The outputs must be
+ * new tensors (kr_new, or views of inputs). attrs_bytes bytes at attrs are copied. The rule must be valid until the
+ * tape is reset. */
 typedef struct kr_record_args {
     const kr_rule *rule;
     int n_in, n_out, n_saved;
@@ -159,15 +160,15 @@ KR_API kr_status kr_record(kr_tape *tape, const kr_record_args *args);
 /* A new contiguous tensor, not initialised. */
 KR_API kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape);
 
-/* Tensors of the op that a rule is called for. */
+/* Tensors of the op whose rule is called. */
 typedef enum kr_back_kind {
     KR_BACK_IN = 0,
     KR_BACK_OUT = 1,
     KR_BACK_SAVED = 2,
-    KR_BACK_GRAD = 3 /* of an output; NULL if it received none */
+    KR_BACK_GRAD = 3 /* gradient of an output; NULL if it received none */
 } kr_back_kind;
 
-/* What the rule works with. An index that the op does not have is an error, and the result is NULL or false. */
+/* Access for rules. An index out of range is an error; the result is NULL or false. */
 KR_API kr_tape *kr_back_tape(kr_back *back);
 KR_API kr_tensor *kr_back_tensor(kr_back *back, kr_back_kind kind, int index);
 KR_API_INLINE kr_tensor *kr_back_grad(kr_back *back, int out)
@@ -187,13 +188,13 @@ KR_API_INLINE kr_tensor *kr_back_saved(kr_back *back, int saved)
     return kr_back_tensor(back, KR_BACK_SAVED, saved);
 }
 KR_API const void *kr_back_attrs(kr_back *back);
-KR_API bool kr_back_wants(kr_back *back, int in); /* does this input need a gradient? */
+KR_API bool kr_back_wants(kr_back *back, int in); /* whether this input needs a gradient */
 
-/* Adds g (of the input's shape and type) to the input's gradient. NULL is ignored. */
+/* Adds g, with the shape and type of the input, to the gradient of the input. NULL is ignored. */
 KR_API void kr_back_accumulate(kr_back *back, int in, kr_tensor *g);
 
-/* The input's gradient itself, contiguous, for rules that add to a part of it or write it without a copy. *is_new: it is
- * uninitialised and the rule must write all of it; otherwise the rule must add. NULL on failure. */
+/* The gradient buffer of an input, contiguous, for rules that add to a part of it or write it without a copy. *is_new:
+ * it is uninitialised and the rule must write all of it; otherwise the rule must add to it. NULL on failure. */
 KR_API kr_tensor *kr_back_into(kr_back *back, int in, bool *is_new);
 
 #ifdef __cplusplus
