@@ -1,13 +1,12 @@
-/* tensor.h - arrays: element type, shape, strides, and where they come from.
+/* tensor.h - tensors: element type, shape, strides, creation and access.
  *
- *   kr_tensor *w_oi = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(64, 32));          // lives until kr_param_destroy
- *   kr_tensor *x_bi = kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(8, 32), floats);     // lives until the tape is reset
+ *   kr_tensor *w_oi = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(64, 32));          // valid until kr_param_destroy
+ *   kr_tensor *x_bi = kr_from_data(tape, KR_DTYPE_F32, KR_SHAPE(8, 32), floats);     // valid until the tape is reset
  *   printf("%s\n", kr_shape_text(x_bi, text, sizeof text));                    // [8, 32]
  *   kr_param_destroy(w_oi);
  *
- * A tensor is a view: a pointer, a shape and a stride for each axis. Ops never write into their operands, so any number
- * of views may share one memory. Tensors made on a tape belong to the tape; parameters belong to the caller.
- */
+ * A tensor is a view: a pointer, a shape and a stride for each axis. Ops never write to their operands, so any number
+ * of views may share memory. Tensors created on a tape belong to the tape; parameters belong to the caller. */
 #ifndef KRAIT_TENSOR_H
 #define KRAIT_TENSOR_H
 
@@ -25,7 +24,7 @@ typedef struct kr_tensor kr_tensor;
 
 /* Element types. Arithmetic runs in f32 and f64; bf16 and f16 are storage, computed in f32; integers index and mask. */
 typedef enum kr_dtype {
-    KR_DTYPE_AS_STORED = -1, /* where a type is chosen, as in kr_load_options: that of the file; no tensor has it */
+    KR_DTYPE_AS_STORED = -1, /* for options such as kr_load_options: the type in the file; no tensor has it */
     KR_DTYPE_F32 = 0,
     KR_DTYPE_F64 = 1,
     KR_DTYPE_BF16 = 2,
@@ -66,11 +65,12 @@ extern "C" {
 /* Properties of a tensor. NULL gives 0, KR_DTYPE_F32 or an empty shape, so getters are safe after an error. */
 KR_API kr_dtype kr_tensor_dtype(const kr_tensor *x);
 KR_API kr_shape kr_tensor_shape(const kr_tensor *x);
-KR_API int64_t kr_tensor_stride(const kr_tensor *x, int axis); /* in elements; axis as for kr_tensor_dim, 0 beyond */
+/* Stride in elements; axis as for kr_tensor_dim; 0 beyond the rank. */
+KR_API int64_t kr_tensor_stride(const kr_tensor *x, int axis);
 KR_API bool kr_tensor_is_contiguous(const kr_tensor *x);
 
-/* Number of axes; size of axis i, where i < 0 counts from the end and the size is 1 beyond the rank; number of elements.
- * 0 for NULL. */
+/* Number of axes; size of axis i, where i < 0 counts from the end and the size is 1 beyond the rank; number of
+ * elements. 0 for NULL. */
 KR_API_INLINE int kr_tensor_rank(const kr_tensor *x)
 {
     return kr_tensor_shape(x).rank;
@@ -117,7 +117,7 @@ KR_API kr_status kr_tensor_write(kr_tensor *x, kr_dtype dtype, const void *data,
 KR_API double kr_tensor_at(const kr_tensor *x, const int64_t *index);
 KR_API double kr_item(const kr_tensor *x);
 
-/* "[2, 64, 256]" into text; returns text. */
+/* Writes "[2, 64, 256]" to text; returns text. */
 KR_API const char *kr_shape_text(const kr_tensor *x, char *text, size_t bytes);
 
 /* Distributions of random numbers: normal with mean a and standard deviation b, or uniform in [a, b). */
@@ -128,8 +128,8 @@ typedef enum kr_random_kind { KR_RANDOM_NORMAL = 0, KR_RANDOM_UNIFORM = 1 } kr_r
 KR_API kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape);
 KR_API void kr_param_destroy(kr_tensor *param);
 
-/* Overwrites a parameter with `count` elements of type `dtype`, with a constant, or with random samples (see kr_randn). Not
- * between an op that uses it and kr_backward. */
+/* Overwrites a parameter with `count` elements of type `dtype`, with a constant, or with random samples (see kr_randn).
+ * Not allowed between an op that uses it and kr_backward. */
 KR_API kr_status kr_param_write(kr_tensor *param, kr_dtype dtype, const void *data, int64_t count);
 KR_API kr_status kr_param_fill(kr_tensor *param, double value);
 KR_API kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, double b);
@@ -146,7 +146,7 @@ KR_API_INLINE kr_status kr_param_uniform(kr_tensor *param, double low, double hi
  * must stay valid until the tape is reset. A device that cannot access it gets a row-major copy. */
 KR_API kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int64_t *strides, const void *data);
 
-/* New tensors on the tape, constants for the gradient (see kr_input in tape.h for a leaf that has one). */
+/* New tensors on the tape, without a gradient (kr_input in tape.h creates leaves with one). */
 KR_API kr_tensor *kr_from_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const void *data); /* copies */
 KR_API kr_tensor *kr_full(kr_tape *tape, kr_dtype dtype, kr_shape shape, double value);
 KR_API_INLINE kr_tensor *kr_zeros(kr_tape *tape, kr_dtype dtype, kr_shape shape)
