@@ -1,4 +1,4 @@
-/* ctx.h - the root object: device, threads, instruction set, memory, randomness, and the first error.
+/* ctx.h - the context: device, threads, instruction set, memory, random stream, and the first error.
  *
  *   kr_ctx_options options;
  *   kr_ctx_options_init(&options);
@@ -7,16 +7,15 @@
  *   if (kr_ctx_failed(ctx)) fprintf(stderr, "%s\n", kr_ctx_message(ctx));
  *   kr_ctx_destroy(ctx);
  *
- * A context has one device, on which all its tensors live and all its ops run: the processor, or a GPU (docs/cuda.md).
- * There ops are queued: a call returns before its kernels have run, and the host waits where it reads a number (kr_item,
- * kr_tensor_read, a checkpoint) or asks to (kr_ctx_wait). Nothing else of a program changes.
+ * A context has one device, which holds all its tensors and runs all its ops: the CPU, or a GPU (docs/cuda.md). On a
+ * GPU ops are queued: a call returns before its kernels have run, and the host waits where it reads a value (kr_item,
+ * kr_tensor_read, a checkpoint) or calls kr_ctx_wait. Nothing else in a program changes.
  *
- * Everything belongs to one context, and one thread at a time uses a context; contexts share no state, so different threads
- * may each have their own. A call by a second thread while a call of the first one runs changes nothing, returns NULL, 0 or
- * KR_ERR_STATE, and becomes the context's error. Threads may use a context one after another, and callbacks may call the
- * library. A forked child may destroy the objects of its parent's contexts, but computes with contexts of its own only
- * (docs/embedding.md). The library prints nothing and never ends the process.
- */
+ * Every object belongs to one context, and one thread at a time uses a context. Contexts share no state, so different
+ * threads may each have their own. If a second thread calls while a call of the first one runs, the second call changes
+ * nothing, returns NULL, 0 or KR_ERR_STATE, and becomes the context's error. Threads may use a context one after
+ * another, and callbacks may call the library. A forked child may destroy the objects of its parent's contexts, but
+ * computes only with its own contexts (docs/embedding.md). The library prints nothing and never ends the process. */
 #ifndef KRAIT_CTX_H
 #define KRAIT_CTX_H
 
@@ -26,8 +25,8 @@
 extern "C" {
 #endif
 
-/* Memory hooks. alloc returns `bytes` bytes aligned to `align` (a power of two) or NULL; free takes what alloc gave.
- * Both may be called by the thread that uses the context only. */
+/* Memory hooks. alloc returns `bytes` bytes aligned to `align` (a power of two) or NULL; free takes a pointer returned
+ * by alloc. Only the thread that uses the context calls them. */
 typedef struct kr_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p);
@@ -41,7 +40,7 @@ typedef enum kr_log_level { KR_LOG_INFO = 0, KR_LOG_WARNING = 1 } kr_log_level;
  * streams, weights and files stay f32, and activations inside a block may be stored in bf16. Ignored on the CPU, which
  * always computes in f32. */
 typedef enum kr_precision {
-    KR_PRECISION_UNSET = -1, /* the environment variable KR_PRECISION (exact, tf32, bf16), else exact */
+    KR_PRECISION_UNSET = -1, /* the environment variable KR_PRECISION (exact, tf32, bf16), or exact */
     KR_PRECISION_EXACT = 0,
     KR_PRECISION_TF32 = 1,
     KR_PRECISION_BF16 = 2
@@ -52,15 +51,15 @@ typedef void kr_log_fn(void *user, kr_log_level level, const char *text);
 
 typedef struct kr_ctx_options {
     size_t size;            /* sizeof(kr_ctx_options) of the caller; set by kr_ctx_options_init */
-    int threads;            /* 0: KR_THREADS, else one per CPU available to the process */
-    const char *isa;        /* NULL: KR_ISA, else the best available; "ref", "avx2", "avx512": at most this one */
+    int threads;            /* 0: KR_THREADS, or one per CPU available to the process */
+    const char *isa;        /* NULL: KR_ISA, or the best available; "ref", "avx2", "avx512": at most this one */
     kr_allocator allocator; /* alloc NULL: malloc and free of the C library */
     kr_log_fn *log;         /* NULL: no log */
     void *log_user;
     uint64_t seed;          /* seed of the context's random stream */
     bool check_finite;      /* report a NaN or infinity in the result of an op as an error that names op and index */
-    const char *device;     /* NULL: KR_DEVICE, else "cpu"; "cuda" or "cuda:1": an NVIDIA GPU, numbered from 0 */
-    kr_precision precision; /* of matrix products; KR_PRECISION_UNSET by default */
+    const char *device;     /* NULL: KR_DEVICE, or "cpu"; "cuda" or "cuda:1": an NVIDIA GPU, numbered from 0 */
+    kr_precision precision; /* precision of matrix products; KR_PRECISION_UNSET by default */
     bool pin_threads;       /* or KR_PIN_THREADS=1: each worker stays on one CPU; otherwise the system places them */
 } kr_ctx_options;
 
@@ -69,13 +68,19 @@ typedef struct kr_ctx_options {
 
 /* Creates a context. NULL options: defaults. Options override the environment. Returns NULL only if the context itself
  * cannot be allocated. If the setup fails (an unknown KR_ISA, for example), the context is returned in the failed
- * state, its message gives the reason, and it must be destroyed as usual. Any thread may call it. */
+ * state, its message gives the reason, and it must be destroyed as usual.
+ *
+ * Ownership: the caller owns the result and releases it with kr_ctx_destroy, after all its objects. Texts are copied.
+ * The context keeps allocator.user, log and log_user, which must be valid until it is destroyed.
+ * Thread safety: may be called from any thread; the new context is then used by one thread at a time. */
 KR_API kr_ctx *kr_ctx_create(const kr_ctx_options *options);
+
+/* Destroys a context, after all its objects. NULL is allowed. */
 KR_API void kr_ctx_destroy(kr_ctx *ctx);
 
 /* The first error since the context was created or cleared; later errors are not recorded. The message names op,
- * operand, sizes, rule and, if known, the remedy; it is "" without an error. NULL ctx: failed, out of memory. Any thread may
- * call kr_ctx_failed and kr_ctx_status at any time. */
+ * operand, sizes, rule and, if known, the remedy; it is "" without an error. NULL ctx: failed, out of memory. Any
+ * thread may call kr_ctx_failed and kr_ctx_status at any time. */
 KR_API kr_status kr_ctx_status(const kr_ctx *ctx);
 KR_API const char *kr_ctx_message(const kr_ctx *ctx);
 KR_API_INLINE bool kr_ctx_failed(const kr_ctx *ctx)
@@ -83,25 +88,25 @@ KR_API_INLINE bool kr_ctx_failed(const kr_ctx *ctx)
     return kr_ctx_status(ctx) != KR_OK;
 }
 
-/* Sets an error from outside the library: a custom source or op reports its failures so, and the library treats them as
- * its own. An earlier error stays. `format` is printf's; the message keeps 1,023 bytes. Returns `status`; KR_OK and KR_END
- * are no errors and become KR_ERR_ARG. */
+/* Sets an error from outside the library, with which custom sources and ops report failures; the library treats it as
+ * its own. An earlier error is kept. `format` is as for printf; the message is truncated to 1,023 bytes. Returns
+ * `status`; KR_OK and KR_END are not errors and become KR_ERR_ARG. */
 KR_API kr_status kr_ctx_fail(kr_ctx *ctx, kr_status status, const char *format, ...) KR_PRINTF(3, 4);
 
-/* Forgets the error. The tape that it happened on stays unusable until kr_tape_reset; other tapes can be used at once. An
- * error of a call without a tape invalidates none. Does nothing for a context that failed in kr_ctx_create. */
+/* Clears the error. The tape on which it occurred stays unusable until kr_tape_reset; other tapes can be used at once.
+ * An error of a call without a tape invalidates no tape. Does nothing for a context that failed in kr_ctx_create. */
 KR_API void kr_ctx_clear(kr_ctx *ctx);
 
 typedef struct kr_ctx_info {
-    int threads;            /* the caller's included; 0 for NULL */
+    int threads;            /* including the caller's; 0 for NULL */
     const char *isa;        /* instruction set of the CPU kernels: "ref", "avx2" or "avx512" */
     const char *device;     /* "cpu", or "cuda:0" and the name of the GPU */
     kr_precision precision; /* in effect; never UNSET */
     uint64_t reserved[4];   /* 0; for later versions */
 } kr_ctx_info;
 
-/* How a context computes; its texts live as long as the context. For NULL, and for a context that failed in kr_ctx_create,
- * isa and device are "none". The functions below give one field each. */
+/* Properties of a context; the texts are valid as long as the context. For NULL, and for a context that failed in
+ * kr_ctx_create, isa and device are "none". The functions below return one field each. */
 KR_API kr_ctx_info kr_ctx_info_of(const kr_ctx *ctx);
 KR_API_INLINE int kr_ctx_threads(const kr_ctx *ctx)
 {
@@ -120,9 +125,9 @@ KR_API_INLINE kr_precision kr_ctx_precision(const kr_ctx *ctx)
     return kr_ctx_info_of(ctx).precision;
 }
 
-/* Waits until all queued ops have run: for timing, or before other code uses the memory of a tensor. Returns the
- * context's status, KR_ERR_DEVICE if one of them failed. A device error is permanent: kr_ctx_clear does not remove it,
- * and every later call returns it. On the CPU there is nothing to wait for. */
+/* Waits until all queued ops have run: for timing, or before other code uses the memory of a tensor. Returns the status
+ * of the context, KR_ERR_DEVICE if an op failed. A device error is permanent: kr_ctx_clear does not remove it, and
+ * every later call returns it. Returns at once on the CPU. */
 KR_API kr_status kr_ctx_wait(kr_ctx *ctx);
 
 /* The kernel set that runs a kernel in f32: "avx512", "avx2", "ref" or "cuda". NULL for an unknown name and for a
@@ -139,7 +144,8 @@ typedef struct kr_memory_stats {
 } kr_memory_stats;
 
 /* Host memory, from the context's allocator (with a GPU: headers and lists only); device memory (parameters, gradients,
- * tensors on tapes, kernel scratch); pinned host memory (integer tensors and staging). The last two are 0 on the CPU. */
+ * tensors on tapes, kernel scratch); pinned host memory (integer tensors and staging). Device and pinned memory are 0
+ * on the CPU. */
 typedef enum kr_memory_kind { KR_MEMORY_HOST = 0, KR_MEMORY_DEVICE = 1, KR_MEMORY_PINNED = 2 } kr_memory_kind;
 KR_API kr_memory_stats kr_ctx_memory_stats(const kr_ctx *ctx, kr_memory_kind kind);
 KR_API_INLINE kr_memory_stats kr_ctx_memory(const kr_ctx *ctx)
@@ -162,12 +168,13 @@ KR_API void kr_ctx_seed(kr_ctx *ctx, uint64_t seed);
 typedef enum kr_info {
     KR_INFO_CPU_FEATURES = 0, /* features of this CPU: "avx2 fma f16c avx512f ... amx_bf16" */
     KR_INFO_ISAS = 1,         /* instruction sets that kr_ctx_options.isa accepts, best last: "ref, avx2, avx512" */
-    KR_INFO_DEVICES = 2, /* a line per device: "cpu", "cuda:0 NVIDIA H200, 139 GiB, sm_90", or why a kind is missing */
-    KR_INFO_KERNELS = 3  /* a line per kernel, see kr_kernels_text */
+    /* One line per device: "cpu", "cuda:0 NVIDIA H200, 139 GiB, sm_90", or the reason why a kind is missing. */
+    KR_INFO_DEVICES = 2,
+    KR_INFO_KERNELS = 3 /* one line per kernel, see kr_kernels_text */
 } kr_info;
 
-/* Writes the text to `text` like snprintf and returns the length without the final zero; text may be NULL if bytes is 0.
- * An unknown value gives "". Needs no context; any thread may call it. */
+/* Writes the text to `text` as snprintf does and returns the length without the final zero; text may be NULL if bytes
+ * is 0. An unknown value gives "". Needs no context; any thread may call it. */
 KR_API size_t kr_info_text(kr_info info, char *text, size_t bytes);
 
 /* kr_info_text of the features of this CPU and of the instruction sets; return text. */
@@ -188,10 +195,10 @@ KR_API_INLINE size_t kr_devices_text(char *text, size_t bytes)
     return kr_info_text(KR_INFO_DEVICES, text, bytes);
 }
 
-/* kr_info_text of the kernels, a line for each, tab-separated: its name, then the element types that each set of kernels
- * computes it in: "f32 f64", "f32", "f64", "any" (one kernel for all types) or "-" (none). The first line names the sets:
- * those that were built for the CPU ("ref", "avx2", "avx512"), then "cuda", which every build lists. A CPU runs the best
- * set that has the kernel. */
+/* kr_info_text of the kernels. One line per kernel, tab-separated: its name, then the element types in each kernel set:
+ * "f32 f64", "f32", "f64", "any" (one kernel for all types) or "-" (none). The first line names the sets: those built
+ * for the CPU ("ref", "avx2", "avx512"), then "cuda", which every build lists. A CPU runs the best set that has the
+ * kernel. */
 KR_API_INLINE size_t kr_kernels_text(char *text, size_t bytes)
 {
     return kr_info_text(KR_INFO_KERNELS, text, bytes);
