@@ -2,9 +2,8 @@
  *
  *   printf("krait %s\n", kr_version());
  *
- * All headers are C11 and C++17, include nothing but stddef, stdint and stdbool, and
- * declare only names that begin with kr_ or KR_.
- */
+ * All headers are C11 and C++17, include only stddef, stdint and stdbool, and declare only names that begin with kr_ or
+ * KR_. */
 #ifndef KRAIT_BASE_H
 #define KRAIT_BASE_H
 
@@ -19,9 +18,9 @@
 /* The version of this header as one number, for #if: 200 is 0.2.0. kr_version_number() is that of the library. */
 #define KR_VERSION_NUMBER (KR_VERSION_MAJOR * 10000 + KR_VERSION_MINOR * 100 + KR_VERSION_PATCH)
 
-/* Linkage. KR_STATIC: the library is linked statically, into a plug-in say; declarations then neither import nor export.
- * The CMake target krait::krait_static and pkg-config --static define it. KR_BUILDING is defined while the library itself
- * is compiled. */
+/* Linkage. Define KR_STATIC when the library is linked statically, for example into a plug-in; declarations then
+ * neither import nor export. The CMake target krait::krait_static and pkg-config --static define it. KR_BUILDING is
+ * defined while the library itself is compiled. */
 #if defined(KR_STATIC)
 #define KR_API
 #elif defined(_WIN32) && defined(KR_BUILDING)
@@ -32,14 +31,15 @@
 #define KR_API __attribute__((visibility("default")))
 #endif
 
-/* Functions of <krait/experimental/...>: in the static library only. The shared library does not export them, so that its
- * interface can stay compatible while they change. */
+/* Functions of <krait/experimental/...>, in the static library only. The shared library does not export them, so that
+ * its interface can stay compatible while they change. */
 #define KR_EXPERIMENTAL_API
 
-/* Functions written in the header, as typed names of one exported function; in the shared library they have no symbol. */
+/* Functions defined in the header as typed names of one exported function; they have no symbol in the shared
+ * library. */
 #define KR_API_INLINE static inline
 
-/* KR_MUST_CHECK: a status that must not be ignored, because data would be lost unnoticed. KR_DEPRECATED("use ..."): a
+/* KR_MUST_CHECK: a status that must not be ignored, because data could be lost silently. KR_DEPRECATED("use ..."): a
  * declaration that a later minor version removes. */
 #if defined(__GNUC__) || defined(__clang__)
 #define KR_MUST_CHECK __attribute__((__warn_unused_result__))
@@ -62,19 +62,19 @@
 extern "C" {
 #endif
 
-/* How a call ended. Values are fixed; new ones are appended. */
+/* The result of a call. Values are fixed; new ones are appended. */
 typedef enum kr_status {
     KR_OK = 0,
-    KR_ERR_ARG = 1,         /* an argument outside its rule */
-    KR_ERR_SHAPE = 2,       /* ranks or sizes that do not fit together */
-    KR_ERR_DTYPE = 3,       /* an element type that the op does not take */
-    KR_ERR_NOMEM = 4,       /* the allocator refused */
-    KR_ERR_IO = 5,          /* the system refused to read or write */
-    KR_ERR_FORMAT = 6,      /* a file or text that is not what it should be */
-    KR_ERR_UNSUPPORTED = 7, /* right in principle, absent on this machine or build */
+    KR_ERR_ARG = 1,         /* invalid argument */
+    KR_ERR_SHAPE = 2,       /* ranks or sizes do not match */
+    KR_ERR_DTYPE = 3,       /* element type not supported by the op */
+    KR_ERR_NOMEM = 4,       /* out of memory */
+    KR_ERR_IO = 5,          /* a read or write failed */
+    KR_ERR_FORMAT = 6,      /* invalid file or text */
+    KR_ERR_UNSUPPORTED = 7, /* valid, but not supported by this machine, build or version */
     KR_ERR_DEVICE = 8,      /* the accelerator failed */
     KR_ERR_NUMERIC = 9,     /* NaN or infinity where check_finite forbids it */
-    KR_ERR_STATE = 10,      /* a call at the wrong time: a used tape, a foreign context */
+    KR_ERR_STATE = 10,      /* a call at the wrong time: a used tape, an object of another context */
     KR_ERR_INTERNAL = 11,   /* a bug in Krait */
     KR_END = 12             /* no more items; not an error, and never the status of a context */
 } kr_status;
@@ -89,8 +89,8 @@ typedef enum kr_enum_id {
     KR_ENUM_OPTIMIZER_KIND = 5
 } kr_enum_id;
 
-/* The name of a value: "f32" for KR_ENUM_DTYPE and KR_DTYPE_F32; "?" for a value without one; never NULL. Thread-safe.
- * kr_status_name, kr_dtype_name and so on call it. */
+/* The name of a value: "f32" for KR_ENUM_DTYPE and KR_DTYPE_F32; "?" for a value without a name; never NULL.
+ * Thread-safe. kr_status_name, kr_dtype_name and so on call it. */
 KR_API const char *kr_enum_name(kr_enum_id id, int value);
 
 /* "ok", "shape", ...; never NULL. */
@@ -99,17 +99,16 @@ KR_API_INLINE const char *kr_status_name(kr_status status)
     return kr_enum_name(KR_ENUM_STATUS, (int)status);
 }
 
-/* "major.minor.patch" of the library that is linked, not of this header. */
+/* "major.minor.patch" of the linked library, not of this header. */
 KR_API const char *kr_version(void);
 
-/* The same as a number: KR_VERSION_NUMBER of the headers that the library was built with. */
+/* The version of the linked library as a number: KR_VERSION_NUMBER of the headers with which it was built. */
 KR_API int kr_version_number(void);
 
-/* Structs that callers fill in begin with their size, so that later versions can append fields. Each has a macro,
- * kr_call_init(&call) say, that fills in the library's defaults for exactly the fields that this program was compiled
- * with.
- * Functions that take such a struct use the defaults for fields that the program does not know, and refuse fields that are
- * set but that the library does not know (KR_ERR_UNSUPPORTED). Values are fixed; new ones are appended. */
+/* Structs filled by the caller begin with their size, so that later versions can append fields. Each has a macro, such
+ * as kr_call_init(&call), that sets the library's defaults for exactly the fields with which the program was compiled.
+ * Functions that take such a struct use the defaults for fields that the program does not know, and return
+ * KR_ERR_UNSUPPORTED if fields that the library does not know are set. Values are fixed; new ones are appended. */
 typedef enum kr_struct_id {
     KR_STRUCT_CTX_OPTIONS = 0,
     KR_STRUCT_NORM_OPTIONS = 1,
@@ -148,7 +147,7 @@ typedef enum kr_struct_id {
     KR_STRUCT_BIDI_CALL = 34
 } kr_struct_id;
 
-/* What the macros call: `size` bytes at `object` become the defaults of the struct; an id that this library does not know
+/* Sets `size` bytes at `object` to the defaults of a struct; the macros above call it. An id unknown to this library
  * gives zeros and the size. Thread-safe. */
 KR_API void kr_struct_init(kr_struct_id id, void *object, size_t size);
 #define KR_STRUCT_INIT(id, type, object) kr_struct_init(KR_STRUCT_##id, 1 ? (object) : (type *)0, sizeof *(object))
