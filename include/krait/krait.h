@@ -1,4 +1,4 @@
-/* krait.h - all of Krait.
+/* krait.h - includes all public headers except the experimental ones.
  *
  *   kr_ctx *ctx = kr_ctx_create(NULL);
  *   kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);

@@ -1,4 +1,4 @@
-/* testing.h - fault injection: how does a program behave when memory runs out?
+/* testing.h - fault injection: makes allocations fail.
  *
  *   kr_ctx_fail_allocation(ctx, 1);
  *   kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(64, 32));   // NULL: the next allocation fails

@@ -1,4 +1,4 @@
-/* krait.hpp - Krait in C++17: handles that destroy themselves, exceptions for errors, spans over host memory.
+/* krait.hpp - the C++17 interface: RAII handles, exceptions for errors, spans over host memory.
  *
  *   krait::context ctx;                                          // all cores, the best instruction set
  *   kr_mamba3_config config;
@@ -31,7 +31,7 @@
 namespace krait
 {
 
-/* The first error of a context: what() is the message, status() the reason. */
+/* The first error of a context: what() is the message, status() the status code. */
 class error : public std::runtime_error
 {
   public:
@@ -261,21 +261,21 @@ class network : public handle<kr_network, kr_network_destroy>
     kr_ctx *ctx_;
 };
 
-/* The recurrent state of a network, for kr_call.state; see state.h. */
+/* The recurrent state of a network, for kr_call.state; see network.h. */
 class state : public handle<kr_state, kr_state_destroy>
 {
   public:
-    /* Initial, for `rows` sequences. */
+    /* Creates an initial state for `rows` sequences. */
     state(kr_ctx *ctx, const kr_layers *layers, int64_t rows)
         : handle(check(ctx, kr_state_create(ctx, layers, rows))), ctx_(ctx)
     {
     }
-    /* From a file that was saved with the same network. */
+    /* Loads a file saved with the same network. */
     state(kr_ctx *ctx, const kr_network *net, const std::string &path)
         : handle(check(ctx, kr_state_load(ctx, net, path.c_str()))), ctx_(ctx)
     {
     }
-    /* Copies a state that a call returned, before its tape is reset. */
+    /* Copies a state returned by a call, before its tape is reset. */
     void copy(const kr_state *from) { check(ctx_, kr_state_copy(get(), from)); }
     void save(const kr_network *net, const std::string &path) const
     {
@@ -360,7 +360,7 @@ class generation : public handle<kr_generation, kr_generation_destroy>
     kr_ctx *ctx_;
 };
 
-/* A language model with its tokenizer; see text_model.h. */
+/* A language model with its tokenizer; see generate.h. */
 class text_model : public handle<kr_text_model, kr_text_model_destroy>
 {
   public:
@@ -371,7 +371,7 @@ class text_model : public handle<kr_text_model, kr_text_model_destroy>
     kr_model *model() const noexcept { return kr_text_model_model(get()); }
     const kr_network *network() const noexcept { return kr_model_network(model()); }
     const kr_tokenizer *tokenizer() const noexcept { return kr_text_model_tokenizer(get()); }
-    /* A generation that has read `prompt`. It ends at EOS, unless the options have stop ids of their own. */
+    /* Creates a generation and feeds it `prompt`. It ends at EOS, unless the options have other stop ids. */
     krait::generation generate(std::string_view prompt, const kr_generate_options *options = nullptr) const
     {
         kr_generate_options o;

@@ -384,6 +384,8 @@ typedef struct kr_train_options {
  * loader and the options validation, params, loss_user and user, which must outlive it. optimizer, schedule and all
  * texts are copied. */
 KR_API kr_trainer *kr_trainer_create(kr_ctx *ctx, kr_model *model, kr_loader *loader, const kr_train_options *options);
+
+/* Destroys a trainer; the last checkpoint stays. NULL is allowed. */
 KR_API void kr_trainer_destroy(kr_trainer *trainer);
 
 /* Resumes from the newest checkpoint of the folder: weights, optimizer, random stream, position in the data, carried

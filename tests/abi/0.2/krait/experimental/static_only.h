@@ -1,9 +1,8 @@
-/* static_only.h - included by the experimental headers: refuses programs that use the shared library.
+/* static_only.h - included by the experimental headers: rejects programs that use the shared library.
  *
- * Headers in <krait/experimental/...> may change in any release. Their functions are in the static library only; a program
- * that uses them defines KR_STATIC and links libkrait.a (CMake: krait::krait_static; pkg-config --static), and so keeps the
- * version that it was built with. <krait/krait.h> includes none of them.
- */
+ * Headers in <krait/experimental/...> may change in any release. Their functions are in the static library only. A
+ * program that uses them defines KR_STATIC and links libkrait.a (CMake: krait::krait_static; pkg-config --static), and
+ * so keeps the version with which it was built. <krait/krait.h> includes none of them. */
 #ifndef KRAIT_EXPERIMENTAL_STATIC_ONLY_H
 #define KRAIT_EXPERIMENTAL_STATIC_ONLY_H
 
