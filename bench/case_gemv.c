@@ -65,7 +65,7 @@ static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *s
                                     .y_m = nn,
                                     .x = job->args.a,
                                     .y = job->args.c,
-                                    .half = job->args.b_dtype };
+                                    .dtype = job->args.b_dtype };
     return job;
 }
 

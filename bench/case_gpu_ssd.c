@@ -151,7 +151,7 @@ static void fill_rotary(ssd_job *job, variant_kind w, bool backward)
     bench_gpu *g = job->gpu;
     a->na = b->na = w == ROTATED ? a->nr / 4 : a->nr / 2;
     const int64_t angles = a->nb * a->ns * a->nh * a->na, biases = a->nh * a->nm * a->nr;
-    a->half = b->half = a->nm > 1;
+    a->split_pairs = b->split_pairs = a->nm > 1;
     a->angle = b->angle = gpu_rand(g, KR_DTYPE_F32, angles, -3, 3);
     a->bias_b = b->bias_b = gpu_rand(g, KR_DTYPE_F32, biases, -1, 1);
     a->bias_c = b->bias_c = gpu_rand(g, KR_DTYPE_F32, biases, -1, 1);

@@ -1,8 +1,8 @@
-/* normal.h - uniform and normal draws out of the words of one Philox block.
+/* normal.h - uniform and normal samples from the words of one Philox block.
  *
- *   f32 layout: 4 draws a block.  uniform i = (word[i] >> 8) 2^-24
+ *   f32 layout: 4 samples a block.  uniform i = (word[i] >> 8) 2^-24
  *               normals 0, 1 from (word[0], word[1]), normals 2, 3 from (word[2], word[3])
- *   f64 layout: 2 draws a block.  uniform i = (word[2i] word[2i+1] >> 11) 2^-53
+ *   f64 layout: 2 samples a block.  uniform i = (word[2i] word[2i+1] >> 11) 2^-53
  *               normals 0, 1 from all four words
  *   Box-Muller: radius = (-2 ln u)^1/2, u in (0, 1];   z0 = radius cos(2 pi v), z1 = radius sin(2 pi v), v in [0, 1)
  *

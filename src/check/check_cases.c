@@ -23,7 +23,8 @@ int64_t vector_elements(kr_shape shape)
 }
 
 /* Multiples of 1/steps in [low, high). */
-static kr_tensor *draw(vector_run *r, int key, kr_shape shape, kr_dtype dtype, double low, double high, double steps)
+static kr_tensor *sample_tensor(vector_run *r, int key, kr_shape shape, kr_dtype dtype, double low, double high,
+                                double steps)
 {
     const int64_t count = vector_elements(shape);
     double *values = check_alloc(kr_tape_ctx(r->tape), (size_t)count * sizeof *values);
@@ -40,7 +41,7 @@ static kr_tensor *draw(vector_run *r, int key, kr_shape shape, kr_dtype dtype, d
 kr_tensor *vector_in(vector_run *r, int index, kr_shape shape, double low, double high)
 {
     if (index >= MOST_INPUTS) return NULL;
-    kr_tensor *x = draw(r, index, shape, r->dtype, low, high, 1024);
+    kr_tensor *x = sample_tensor(r, index, shape, r->dtype, low, high, 1024);
     if (!x) return NULL;
     if (r->n_in <= index) r->n_in = index + 1;
     return r->in[index] = kr_input(r->tape, x);
@@ -48,12 +49,12 @@ kr_tensor *vector_in(vector_run *r, int index, kr_shape shape, double low, doubl
 
 kr_tensor *vector_constant(vector_run *r, int key, kr_shape shape, double low, double high)
 {
-    return draw(r, MOST_INPUTS + key, shape, r->dtype, low, high, 1024);
+    return sample_tensor(r, MOST_INPUTS + key, shape, r->dtype, low, high, 1024);
 }
 
-kr_tensor *vector_halves(vector_run *r, int key, kr_shape shape, kr_dtype dtype)
+kr_tensor *vector_16bit(vector_run *r, int key, kr_shape shape, kr_dtype dtype)
 {
-    kr_tensor *x = draw(r, MOST_INPUTS + key, shape, dtype, -1, 1, 64);
+    kr_tensor *x = sample_tensor(r, MOST_INPUTS + key, shape, dtype, -1, 1, 64);
     return r->dtype == KR_DTYPE_F64 ? kr_cast(r->tape, x, KR_DTYPE_F64) : x;
 }
 

@@ -39,7 +39,7 @@ kr_tensor *vector_in(vector_run *r, int index, kr_shape shape, double low, doubl
 kr_tensor *vector_constant(vector_run *r, int key, kr_shape shape, double low, double high);
 
 /* Multiples of 1/64 in [-1, 1), which bf16 and f16 hold exactly, of that type; a run in f64 gets them widened. No gradient. */
-kr_tensor *vector_halves(vector_run *r, int key, kr_shape shape, kr_dtype dtype);
+kr_tensor *vector_16bit(vector_run *r, int key, kr_shape shape, kr_dtype dtype);
 
 /* Integers in [0, below); at most 512. */
 kr_tensor *vector_ids(vector_run *r, kr_shape shape, int64_t below);

@@ -24,7 +24,7 @@ CASE(decode_linear)
     kr_ctx *ctx = kr_tape_ctx(t);
     const kr_dtype dtypes[] = { r->dtype, KR_DTYPE_BF16 };
     for (int i = 0; i < 2; i++) {
-        kr_tensor *w = i ? vector_halves(r, 1, KR_SHAPE(OUT, IN), dtypes[i]) : C(0, -1, 1, OUT, IN);
+        kr_tensor *w = i ? vector_16bit(r, 1, KR_SHAPE(OUT, IN), dtypes[i]) : C(0, -1, 1, OUT, IN);
         kr_tensor *window = C(2, -2, 2, ROWS, CHANNELS, TAPS), *y = C(3, 0, 0, ROWS, OUT);
         kr_decode_linear_args a = { .nm = ROWS,
                                     .nn = OUT,
@@ -102,7 +102,7 @@ CASE(decode_scan)
     enum { ROWS = 3, CHANNELS = 33, RANK = 16, LOW = 7 };
     kr_ctx *ctx = kr_tape_ctx(t);
     kr_tensor *state = C(0, -2, 2, ROWS, CHANNELS, RANK), *y = C(1, 0, 0, ROWS, CHANNELS),
-              *w = vector_halves(r, 2, KR_SHAPE(CHANNELS, LOW), KR_DTYPE_BF16);
+              *w = vector_16bit(r, 2, KR_SHAPE(CHANNELS, LOW), KR_DTYPE_BF16);
     kr_decode_scan_args a = { .nb = ROWS,
                               .ni = CHANNELS,
                               .nr = RANK,
@@ -181,31 +181,31 @@ CASE(decode_mamba3)
 
 /* ---- sampling ---- */
 
-enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 101, SAMPLE_DRAWS = 2 };
+enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 101, SAMPLE_STEPS = 2 };
 typedef struct sample_state {
-    int64_t row[SAMPLE_ROWS], drawn[SAMPLE_ROWS];
+    int64_t row[SAMPLE_ROWS], n_sampled[SAMPLE_ROWS];
     int32_t next[SAMPLE_ROWS];
 } sample_state;
 typedef struct sample_results {
-    double logprob[SAMPLE_DRAWS * SAMPLE_ROWS]; /* or as many floats */
-    int32_t id[SAMPLE_DRAWS * SAMPLE_ROWS];
+    double logprob[SAMPLE_STEPS * SAMPLE_ROWS]; /* or as many floats */
+    int32_t id[SAMPLE_STEPS * SAMPLE_ROWS];
 } sample_results;
 
-/* Two draws: ids, log-probabilities, and the ids of the second as the next step reads them. */
+/* Two samples: ids, log-probabilities, and the ids of the second as the next step reads them. */
 static bool draw_samples(vector_run *r, kr_sample_args *a, sample_state *state, sample_results *results, double *values)
 {
     kr_ctx *ctx = kr_tape_ctx(r->tape);
-    sample_state host = { .row = { 5, 0, 3, 1 }, .drawn = { 6, 6, 6, 6 } };
+    sample_state host = { .row = { 5, 0, 3, 1 }, .n_sampled = { 6, 6, 6, 6 } };
     bool ok = kr_store(ctx, state, &host, sizeof host);
     a->row = state->row;
-    a->drawn = state->drawn;
+    a->n_sampled = state->n_sampled;
     a->next = state->next;
-    a->drawn_stride = SAMPLE_ROWS;
+    a->n_sampled_stride = SAMPLE_ROWS;
     a->id = results->id;
     a->logprob = results->logprob;
-    for (int draw = 0; ok && draw < SAMPLE_DRAWS; draw++) ok = KR_RUN(ctx, sample[kr_real_of(r->dtype)], a);
+    for (int step = 0; ok && step < SAMPLE_STEPS; step++) ok = KR_RUN(ctx, sample[kr_real_of(r->dtype)], a);
     ok = ok && kr_wait(ctx) && kr_fetch(ctx, &host, state, sizeof host);
-    for (int i = 0; ok && i < SAMPLE_DRAWS * SAMPLE_ROWS; i++) {
+    for (int i = 0; ok && i < SAMPLE_STEPS * SAMPLE_ROWS; i++) {
         *values++ = results->id[i];
         *values++ = r->dtype == KR_DTYPE_F64 ? results->logprob[i] : (double)((const float *)results->logprob)[i];
     }
@@ -219,7 +219,7 @@ CASE(sample)
                                             { .temperature = 2, .top_p = 1, .top_k = 11 },
                                             { .temperature = 1.5, .top_p = 0.8125 },
                                             { .temperature = 4, .top_p = 1, .min_p = 0.125 } };
-    enum { VALUES = 2 * SAMPLE_DRAWS * SAMPLE_ROWS + SAMPLE_ROWS };
+    enum { VALUES = 2 * SAMPLE_STEPS * SAMPLE_ROWS + SAMPLE_ROWS };
     kr_ctx *ctx = kr_tape_ctx(t);
     double values[VALUES];
     kr_tensor *logits = C(0, -8, 8, SAMPLE_ROWS, SAMPLE_TOKENS);

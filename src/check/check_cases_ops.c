@@ -376,25 +376,25 @@ CASE(muon)
 
 /* ---- sampling: the tokens chosen from fixed logits, and their log-probabilities ---- */
 
-enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 101, SAMPLE_DRAWS = 3 };
+enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 101, SAMPLE_STEPS = 3 };
 
 static void sampler_case(vector_run *r, kr_tape *t, const kr_sampler_options *o)
 {
     kr_tensor *logits = X(0, -8, 8, SAMPLE_ROWS, SAMPLE_TOKENS);
-    double chosen[2][SAMPLE_DRAWS * SAMPLE_ROWS];
+    double chosen[2][SAMPLE_STEPS * SAMPLE_ROWS];
     kr_sampler *sampler = kr_sampler_create(kr_tape_ctx(t), o, SAMPLE_ROWS, SAMPLE_TOKENS);
     bool ok = sampler != NULL;
-    for (int draw = 0; ok && draw < SAMPLE_DRAWS; draw++) {
+    for (int step = 0; ok && step < SAMPLE_STEPS; step++) {
         kr_sample samples[SAMPLE_ROWS];
         ok = kr_sampler_next(sampler, logits, samples) == KR_OK;
         for (int row = 0; ok && row < SAMPLE_ROWS; row++) {
-            chosen[0][draw * SAMPLE_ROWS + row] = samples[row].id;
-            chosen[1][draw * SAMPLE_ROWS + row] = samples[row].logprob;
+            chosen[0][step * SAMPLE_ROWS + row] = samples[row].id;
+            chosen[1][step * SAMPLE_ROWS + row] = samples[row].logprob;
         }
     }
     for (int i = 0; ok && i < 2; i++) {
-        kr_tensor *values = kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(SAMPLE_DRAWS * SAMPLE_ROWS), chosen[i]);
-        vector_out(r, kr_mul(t, X(1 + i, 0.5, 2, SAMPLE_DRAWS * SAMPLE_ROWS), kr_cast(t, values, r->dtype)));
+        kr_tensor *values = kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(SAMPLE_STEPS * SAMPLE_ROWS), chosen[i]);
+        vector_out(r, kr_mul(t, X(1 + i, 0.5, 2, SAMPLE_STEPS * SAMPLE_ROWS), kr_cast(t, values, r->dtype)));
     }
     kr_sampler_destroy(sampler);
 }

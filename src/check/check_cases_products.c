@@ -10,19 +10,19 @@ enum { OUTPUTS = 83, WIDTH = 300 }; /* more than one chain of 256 steps; no mult
 
 /* ---- weights of 16-bit floats ---- */
 
-static void linear_halves(vector_run *r, kr_tape *t, kr_dtype dtype)
+static void linear_16bit(vector_run *r, kr_tape *t, kr_dtype dtype)
 {
     static const int64_t rows[] = { 1, 4, 40 };
-    kr_tensor *w = vector_halves(r, 0, KR_SHAPE(OUTPUTS, WIDTH), dtype), *bias = X(3, -1, 1, OUTPUTS);
+    kr_tensor *w = vector_16bit(r, 0, KR_SHAPE(OUTPUTS, WIDTH), dtype), *bias = X(3, -1, 1, OUTPUTS);
     for (int i = 0; i < 3; i++) vector_out(r, kr_linear(t, X(i, -1, 1, rows[i], WIDTH), w, bias));
 }
 CASE(linear_bf16)
 {
-    linear_halves(r, t, KR_DTYPE_BF16);
+    linear_16bit(r, t, KR_DTYPE_BF16);
 }
 CASE(linear_f16)
 {
-    linear_halves(r, t, KR_DTYPE_F16);
+    linear_16bit(r, t, KR_DTYPE_F16);
 }
 
 /* ---- large products ---- */
@@ -37,11 +37,11 @@ CASE(large_linear)
 }
 CASE(large_linear_bf16)
 {
-    vector_out(r, kr_linear(t, X(0, -1, 1, 210, 210), vector_halves(r, 0, KR_SHAPE(220, 210), KR_DTYPE_BF16), NULL));
+    vector_out(r, kr_linear(t, X(0, -1, 1, 210, 210), vector_16bit(r, 0, KR_SHAPE(220, 210), KR_DTYPE_BF16), NULL));
 }
 CASE(large_linear_f16)
 {
-    vector_out(r, kr_linear(t, X(0, -1, 1, 210, 210), vector_halves(r, 0, KR_SHAPE(220, 210), KR_DTYPE_F16), NULL));
+    vector_out(r, kr_linear(t, X(0, -1, 1, 210, 210), vector_16bit(r, 0, KR_SHAPE(220, 210), KR_DTYPE_F16), NULL));
 }
 /* More steps than one part of B holds. */
 CASE(long_matmul)
@@ -78,7 +78,7 @@ static void packed_case(vector_run *r, kr_tape *t, kr_dtype dtype)
     vector_run inner = { .tape = plain, .dtype = r->dtype, .id = r->id };
     const kr_shape shape = KR_SHAPE(PACKED_OUTPUTS, WIDTH);
     kr_tensor *given =
-        dtype == KR_DTYPE_F32 ? vector_constant(&inner, 0, shape, -1, 1) : vector_halves(&inner, 0, shape, dtype);
+        dtype == KR_DTYPE_F32 ? vector_constant(&inner, 0, shape, -1, 1) : vector_16bit(&inner, 0, shape, dtype);
     double *values = check_alloc(ctx, ELEMENTS * sizeof *values);
     kr_params *params = kr_params_create(ctx);
     kr_param_options row;
@@ -110,12 +110,12 @@ CASE(packed_f16)
 
 CASE(embedding_bf16)
 {
-    kr_tensor *table = vector_halves(r, 0, KR_SHAPE(13, 37), KR_DTYPE_BF16);
+    kr_tensor *table = vector_16bit(r, 0, KR_SHAPE(13, 37), KR_DTYPE_BF16);
     vector_out_times(r, 0, kr_embedding(t, table, vector_ids(r, KR_SHAPE(3, 7), 13)));
 }
 CASE(embedding_f16)
 {
-    kr_tensor *table = vector_halves(r, 0, KR_SHAPE(13, 37), KR_DTYPE_F16);
+    kr_tensor *table = vector_16bit(r, 0, KR_SHAPE(13, 37), KR_DTYPE_F16);
     vector_out_times(r, 0, kr_embedding(t, table, vector_ids(r, KR_SHAPE(3, 7), 13)));
 }
 

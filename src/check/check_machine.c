@@ -91,16 +91,16 @@ static bool run_backward(const check_setup *s, const layout *l, const double *op
 }
 
 /* Random operands; matrices are scaled so that every layer keeps values of the order of 1. */
-static bool draw_operands(check_tally *t, const layout *l, double *operands)
+static bool fill_operands(check_tally *t, const layout *l, double *operands)
 {
     const check_setup setup = { "ref", 1, KR_DTYPE_F64, t->options->seed, "cpu", t, false }, *s = &setup;
     kr_ctx *ctx = check_open(s);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     for (int o = 0; o < NOPERANDS; o++) {
-        kr_tensor *drawn = kr_randn(tape, KR_DTYPE_F64, l->shape[o]);
-        if (o == W1_ID || o == W2_WI) drawn = kr_scale(tape, drawn, 1 / sqrt((double)l->shape[o].dims[1]));
-        if (o == GAIN_D) drawn = kr_affine(tape, drawn, 0.1, 1.0);
-        kr_tensor_read(drawn, KR_DTYPE_F64, operands + l->at[o], l->count[o]);
+        kr_tensor *values = kr_randn(tape, KR_DTYPE_F64, l->shape[o]);
+        if (o == W1_ID || o == W2_WI) values = kr_scale(tape, values, 1 / sqrt((double)l->shape[o].dims[1]));
+        if (o == GAIN_D) values = kr_affine(tape, values, 0.1, 1.0);
+        kr_tensor_read(values, KR_DTYPE_F64, operands + l->at[o], l->count[o]);
     }
     bool failed = check_failed(s->tally, ctx);
     kr_tape_destroy(tape);
@@ -123,7 +123,7 @@ static bool trial_init(check_tally *t, trial *n, const sizes *of)
     if (!n->operands) return false;
     n->a = n->operands + n->l.total;
     n->b = n->a + n->nresults;
-    return draw_operands(t, &n->l, n->operands);
+    return fill_operands(t, &n->l, n->operands);
 }
 
 double check_distance(const double *a, const double *b, int64_t count)

@@ -34,7 +34,7 @@ typedef struct numbers {
     double *values;
 } numbers;
 
-typedef enum reading_way { AT_ONCE, IN_PIECES, BY_STEPS, ROW_ALONE } reading_way;
+typedef enum split_kind { AT_ONCE, IN_PIECES, BY_STEPS, ROW_ALONE } split_kind;
 
 typedef struct laws {
     check_tally *tally;
@@ -182,17 +182,17 @@ static bool run_script(const laws *l, const script *k, numbers *n)
     return ok;
 }
 
-/* The results of one way to read the tokens, `row` for ROW_ALONE. False after a reported error. */
-static bool run(const laws *l, reading_way way, int64_t row, numbers *n)
+/* The results of one split to read the tokens, `row` for ROW_ALONE. False after a reported error. */
+static bool run(const laws *l, split_kind split, int64_t row, numbers *n)
 {
     enum { STEPS = 3 };
     const int64_t pieces[STEPS + 2] = { l->ns / 3, 1, 1, 1, l->ns - l->ns / 3 - STEPS };
     int64_t *steps = check_alloc(l->ctx, (size_t)l->ns * sizeof *steps);
     script k = { 0, ROWS, 1, &l->ns, l->has_gradients };
     for (int64_t s = 0; steps && s < l->ns; s++) steps[s] = 1;
-    if (way == IN_PIECES) k = (script){ 0, ROWS, STEPS + 2, pieces, l->has_gradients };
-    if (way == BY_STEPS) k = (script){ 0, ROWS, l->ns, steps, false };
-    if (way == ROW_ALONE) k = (script){ row, 1, 1, &l->ns, false };
+    if (split == IN_PIECES) k = (script){ 0, ROWS, STEPS + 2, pieces, l->has_gradients };
+    if (split == BY_STEPS) k = (script){ 0, ROWS, l->ns, steps, false };
+    if (split == ROW_ALONE) k = (script){ row, 1, 1, &l->ns, false };
     n->ctx = l->ctx;
     const bool ok = steps && run_script(l, &k, n);
     check_free(steps);
@@ -322,10 +322,10 @@ static void check_one_thread(const laws *l, check_tally *t, const numbers *whole
 static double values_tolerance(const laws *l)
 {
     const kr_dtype dtype = l->options->dtype;
-    const bool is_half = dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16;
+    const bool is_16bit = dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16;
     const double depth = sqrt((double)kr_layers_virtual(kr_network_layers(l->net)));
     if (l->options->tolerance >= 0) return l->options->tolerance;
-    if (is_half && !kr_model_config_of(l->model)->layers->residual_in_f32) return 1e-2 * depth;
+    if (is_16bit && !kr_model_config_of(l->model)->layers->residual_in_f32) return 1e-2 * depth;
     return depth * (dtype == KR_DTYPE_F64 ? 1e-12 : 1e-5);
 }
 
@@ -341,21 +341,21 @@ static void compare_ways(const laws *l, check_tally *t, const numbers *whole)
 {
     const double values = values_tolerance(l), grads = gradients_tolerance(l);
     const char *const what[] = { [BY_STEPS] = "steps = forward", [IN_PIECES] = "pieces = forward" };
-    for (int way = IN_PIECES; way <= BY_STEPS; way++) {
+    for (int split = IN_PIECES; split <= BY_STEPS; split++) {
         numbers n = { 0 }, head;
-        if (!run(l, (reading_way)way, 0, &n)) {
-            check_report(t, false, what[way], "did not run", (check_measure){ NAN, values });
+        if (!run(l, (split_kind)split, 0, &n)) {
+            check_report(t, false, what[split], "did not run", (check_measure){ NAN, values });
         } else {
             char text[80];
             int64_t nvalues = 0;
             while (nvalues < n.nsections && strncmp(n.sections[nvalues].name, "gradient", 8) != 0) nvalues++;
             head = n;
             head.nsections = nvalues;
-            snprintf(text, sizeof text, "%s, logits and states", what[way]);
+            snprintf(text, sizeof text, "%s, logits and states", what[split]);
             report_distance(t, text, &head, whole, values);
             head.sections += nvalues;
             head.nsections = n.nsections - nvalues;
-            snprintf(text, sizeof text, "%s, gradients", what[way]);
+            snprintf(text, sizeof text, "%s, gradients", what[split]);
             if (head.nsections) report_distance(t, text, &head, whole, grads);
         }
         numbers_free(&n);

@@ -79,7 +79,7 @@ const kr_json *golden_setting(const golden_run *run, const char *key)
 /* The worst of several comparisons, each |got - want| / max|want|. */
 typedef struct worst {
     double error;
-    char where[NAME_BYTES]; /* "grad/B", then the way it was computed */
+    char where[NAME_BYTES]; /* "grad/B", then the variant it was computed */
 } worst;
 
 static bool is_worse(double error, const worst *w)
@@ -138,7 +138,7 @@ static const golden_part *find_named(const golden_part *parts, int count, const 
 }
 
 /* Everything of the file's `part` ("in", "out", "grad") against the run's; "in" only has to be known. */
-static void compare_part(golden_run *run, const char *part, const char *way, worst *w)
+static void compare_part(golden_run *run, const char *part, const char *variant, worst *w)
 {
     const bool is_out = !strcmp(part, "out");
     for (int64_t i = 0; i < kr_tensor_file_count(run->file); i++) {
@@ -156,7 +156,7 @@ static void compare_part(golden_run *run, const char *part, const char *way, wor
             compare(run, item, is_out ? mine->tensor : kr_grad(mine->tensor), mine->is_angle && is_out);
         if (!is_worse(error, w)) continue;
         w->error = error;
-        snprintf(w->where, sizeof w->where, "%s/%s, %s", part, name, way);
+        snprintf(w->where, sizeof w->where, "%s/%s, %s", part, name, variant);
     }
 }
 
@@ -183,17 +183,18 @@ typedef struct result {
 
 static void run_way(const golden_kind *kind, golden_run *run, kr_ctx *ctx, result *r)
 {
-    char way[64];
-    snprintf(way, sizeof way, "%s%s%s", kr_ctx_isa(ctx), kind->ways[run->way][0] ? " " : "", kind->ways[run->way]);
+    char variant[64];
+    snprintf(variant, sizeof variant, "%s%s%s", kr_ctx_isa(ctx), kind->variants[run->variant][0] ? " " : "",
+             kind->variants[run->variant]);
     run->tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     kind->build(run);
     if (!run->trouble[0] && !kr_ctx_failed(ctx) && run_backward(run)) {
-        compare_part(run, "in", way, NULL);
-        compare_part(run, "out", way, &r->out);
-        compare_part(run, "grad", way, &r->grad);
+        compare_part(run, "in", variant, NULL);
+        compare_part(run, "out", variant, &r->out);
+        compare_part(run, "grad", variant, &r->grad);
     }
     if (!r->trouble[0] && (run->trouble[0] || kr_ctx_failed(ctx)))
-        snprintf(r->trouble, sizeof r->trouble, "%s: %.300s", way,
+        snprintf(r->trouble, sizeof r->trouble, "%s: %.300s", variant,
                  run->trouble[0] ? run->trouble : kr_ctx_message(ctx));
     kr_ctx_clear(ctx);
     kr_tape_destroy(run->tape);
@@ -256,8 +257,8 @@ static void check_case(const kr_tensor_file *file, const kr_json *settings, int 
         result r = { .trouble = "" };
         const bool is_f64 = type == 0;
         for (int c = 0; c < (is_f64 ? 1 : ncontexts); c++) {
-            for (int way = 0; kind->ways[way]; way++) {
-                golden_run run = { .file = file, .name = name, .settings = settings, .way = way };
+            for (int variant = 0; kind->variants[variant]; variant++) {
+                golden_run run = { .file = file, .name = name, .settings = settings, .variant = variant };
                 run.dtype = is_f64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
                 run_way(kind, &run, contexts[c], &r);
             }

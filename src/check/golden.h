@@ -1,7 +1,7 @@
 /* golden.h - cases of an operation with known results, out of a safetensors file (tests/golden/README.md has the
  * layout).
  *
- * A kind of case is one row of golden_kinds: how its inputs become its outputs, written with the public ops, in one way
+ * A kind of case is one row of golden_kinds: how its inputs become its outputs, written with the public ops, in one variant
  * or several that must all agree with the file. golden.c does the rest: leaves, gradients, comparison, report.
  */
 #ifndef KR_CHECK_GOLDEN_H
@@ -21,14 +21,14 @@ typedef struct golden_part {
     bool is_angle; /* compared modulo whole turns */
 } golden_part;
 
-/* One case, in one type of number, on one instruction set, in one way. */
+/* One case, in one type of number, on one instruction set, in one variant. */
 typedef struct golden_run {
     kr_tape *tape;
     kr_dtype dtype;
     const kr_tensor_file *file;
     const char *name; /* of the case */
     const kr_json *settings;
-    int way;
+    int variant;
     int n_in, n_out;
     golden_part in[GOLDEN_MOST_PARTS], out[GOLDEN_MOST_PARTS];
     char trouble[160]; /* why it could not be run; "" if it could */
@@ -36,7 +36,7 @@ typedef struct golden_run {
 
 typedef struct golden_kind {
     const char *name;
-    const char *const *ways; /* names, NULL behind the last */
+    const char *const *variants; /* names, NULL behind the last */
     void (*build)(golden_run *run);
 } golden_kind;
 

@@ -1,7 +1,7 @@
-/* golden_kinds.c - the kinds of case that are known, and in how many ways each is computed. */
+/* golden_kinds.c - the kinds of case that are known, and in how many variants each is computed. */
 #include "check/golden.h"
 
-static const char *const one_way[] = { "", NULL };
+static const char *const one_variant[] = { "", NULL };
 static const char *const calls[] = { "one call", "two calls", NULL };
 static const char *const algorithms[] = { "minimal", "serial", "recalculated", NULL };
 static const char *const updates[] = { "ops", "minimal", "serial", "recalculated", NULL };
@@ -27,7 +27,7 @@ static const char *const packed_and_single[] = { "packed single minimal",
                                                  NULL };
 
 const golden_kind golden_kinds[] = {
-    { "rmsnorm_gated", one_way, golden_rmsnorm_gated },
+    { "rmsnorm_gated", one_variant, golden_rmsnorm_gated },
     { "selective_scan", calls, golden_selective_scan },
     { "state_update", updates, golden_state_update },
     { "ssd_minimal", algorithms, golden_ssd_minimal },

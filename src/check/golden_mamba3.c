@@ -13,7 +13,7 @@
 
 #include <stdio.h>
 
-/* Single and double, by each algorithm: the ways of a kind, once or once for each manner of passes. */
+/* Single and double, by each algorithm: the variants of a kind, once or once for each manner of passes. */
 enum { NPATHWAYS = 6 };
 
 /* State between passes, for each row or sequence; members are NULL before the first token. */
@@ -135,10 +135,10 @@ static kr_rotation_out angles_of(const block *o, const carried *before, int64_t 
     if (initial) initial = kr_permute(t, kr_reshape(t, initial, KR_SHAPE(nb, nq, nh, na)), KR_AXES(0, 2, 1, 3));
     if (initial) initial = kr_reshape(t, initial, KR_SHAPE(rows * nq, 1, na));
     if (start) start = kr_expand(t, start, KR_SHAPE(rows, ns));
-    kr_rotation_out turn = kr_rotation_angles(t, kr_reshape(t, theta, KR_SHAPE(rows, ns, na)),
-                                              kr_reshape(t, dt, KR_SHAPE(rows, ns, 1)), initial, 1, start);
-    kr_tensor *angle_bhsa = kr_reshape(t, turn.angle_bsha, KR_SHAPE(nb, nh, ns, na));
-    kr_tensor *final = kr_permute(t, kr_reshape(t, turn.final_bha, KR_SHAPE(nb, nh, nq, na)), KR_AXES(0, 2, 1, 3));
+    kr_rotation_out rotation = kr_rotation_angles(t, kr_reshape(t, theta, KR_SHAPE(rows, ns, na)),
+                                                  kr_reshape(t, dt, KR_SHAPE(rows, ns, 1)), initial, 1, start);
+    kr_tensor *angle_bhsa = kr_reshape(t, rotation.angle_bsha, KR_SHAPE(nb, nh, ns, na));
+    kr_tensor *final = kr_permute(t, kr_reshape(t, rotation.final_bha, KR_SHAPE(nb, nh, nq, na)), KR_AXES(0, 2, 1, 3));
     return (kr_rotation_out){ .angle_bsha = kr_permute(t, angle_bhsa, KR_AXES(0, 2, 1, 3)),
                               .final_bha = kr_reshape(t, final, KR_SHAPE(nb * nq, nh, na)) };
 }
@@ -223,11 +223,11 @@ static kr_tensor *pass(const block *o, carried *state, int64_t from, int64_t to)
 {
     enum { NALGORITHMS = 3 };
     kr_tape *t = o->tape;
-    const int pathway = o->run->way % NPATHWAYS;
-    const kr_rotation_out turn = angles_of(o, state, from, to);
+    const int pathway = o->run->variant % NPATHWAYS;
+    const kr_rotation_out rotation = angles_of(o, state, from, to);
     const core c = { .v = tokens(o, o->v_bsmhp, from, to),
-                     .k = kr_rotate(t, tokens(o, o->k_bsmhr, from, to), turn.angle_bsha, o->pairing),
-                     .q = kr_rotate(t, tokens(o, o->q_bsmhr, from, to), turn.angle_bsha, o->pairing),
+                     .k = kr_rotate(t, tokens(o, o->k_bsmhr, from, to), rotation.angle_bsha, o->pairing),
+                     .q = kr_rotate(t, tokens(o, o->q_bsmhr, from, to), rotation.angle_bsha, o->pairing),
                      .da = tokens(o, o->da_bsh, from, to),
                      .gamma = tokens(o, o->gamma_bsh, from, to),
                      .carry = tokens(o, o->carry_bsh, from, to),
@@ -237,7 +237,7 @@ static kr_tensor *pass(const block *o, carried *state, int64_t from, int64_t to)
     *state = (carried){ .state_bhpr = out.final_state,
                         .k_bmhr = last_token(o, c.k),
                         .v_bmhp = last_token(o, c.v),
-                        .angle_bha = turn.final_bha };
+                        .angle_bha = rotation.final_bha };
     kr_tensor *d = golden_in_if(o->run, "D");
     return d ? kr_add(t, out.y, kr_mul(t, c.v, kr_reshape(t, d, KR_SHAPE(o->n.nh, 1)))) : out.y;
 }
@@ -291,7 +291,7 @@ static carried states_of(const block *o)
 }
 
 /* Final states with the head first; [b h ..] where there is one rank. */
-static void give_states(const block *o, const carried *state)
+static void output_states(const block *o, const carried *state)
 {
     const sizes *n = &o->n;
     kr_tensor *k = kr_permute(o->tape, state->k_bmhr, KR_AXES(0, 2, 1, 3));
@@ -307,7 +307,7 @@ static void siso(golden_run *run, bool by_steps)
     const block o = block_of(run, false, KR_PAIRING_ADJACENT);
     carried state = states_of(&o);
     golden_out(run, "y", merged(&o, by_steps ? all_steps(&o, &state) : pass(&o, &state, 0, o.n.ns)));
-    give_states(&o, &state);
+    output_states(&o, &state);
 }
 
 void golden_mamba3_siso(golden_run *run)
@@ -383,10 +383,10 @@ void golden_mamba3_siso_varlen(golden_run *run)
     if (!golden_sequences_read(run, o.n.ns, &s)) return;
     o.n.nq = s.count;
     carried state = states_of(&o);
-    const bool is_packed = run->way < NPATHWAYS;
+    const bool is_packed = run->variant < NPATHWAYS;
     if (is_packed) o.packed = marks_of(o.tape, &s);
     golden_out(run, "y", merged(&o, is_packed ? pass(&o, &state, 0, o.n.ns) : one_by_one(&o, &s, &state)));
-    give_states(&o, &state);
+    output_states(&o, &state);
     golden_sequences_free(&s);
 }
 
@@ -405,5 +405,5 @@ void golden_mamba3_mimo_step(golden_run *run)
     const block o = block_of(run, true, KR_PAIRING_ADJACENT);
     carried state = states_of(&o);
     golden_out(run, "y", merged(&o, all_steps(&o, &state)));
-    give_states(&o, &state);
+    output_states(&o, &state);
 }

@@ -63,7 +63,7 @@ void golden_selective_scan(golden_run *run)
                                          .c_bsgr = groups_of(t, golden_in(run, "C")),
                                          .d_i = golden_in_if(run, "D"),
                                          .z_bsi = z ? time_first(t, z) : NULL };
-    const kr_scan_out out = run->way == 0 ? kr_selective_scan(t, &in) : in_two_calls(t, &in);
+    const kr_scan_out out = run->variant == 0 ? kr_selective_scan(t, &in) : in_two_calls(t, &in);
     golden_out(run, "y", time_first(t, out.y_bsi));
     golden_out(run, "last_state", out.final_state);
 }

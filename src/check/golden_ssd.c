@@ -26,7 +26,7 @@ void golden_ssd_minimal(golden_run *run)
                                             .b_bnlmhr = kr_reshape(t, b_bshr, KR_SHAPE(nb, ns, 1, nh, -1)),
                                             .c_bnlmhr = kr_reshape(t, c_bshr, KR_SHAPE(nb, ns, 1, nh, -1)),
                                             .initial_state_bhpr = golden_in_if(run, "initial_states") };
-    const kr_ssd_out out = kr_mamba3_double_ssd_run(t, &in, path_of(run, run->way));
+    const kr_ssd_out out = kr_mamba3_double_ssd_run(t, &in, path_of(run, run->variant));
     golden_out(run, "Y", kr_reshape(t, out.y, KR_SHAPE(nb, ns, nh, -1)));
     golden_out(run, "final_state", out.final_state);
 }
@@ -70,7 +70,7 @@ void golden_ssd_combined(golden_run *run)
                                      .c_bnlgr = golden_in(run, "C"),
                                      .d_h = d_of_head ? d : NULL,
                                      .initial_state_bhpr = golden_in_if(run, "initial_states") };
-    const kr_ssd_out out = kr_mamba2_ssd_run(run->tape, &in, path_of(run, run->way));
+    const kr_ssd_out out = kr_mamba2_ssd_run(run->tape, &in, path_of(run, run->variant));
     golden_out(run, "y", gated(run, d && !d_of_head ? with_skip(run->tape, out.y, d, x_bshp) : out.y));
     golden_out(run, "final_state", out.final_state);
 }
@@ -122,7 +122,7 @@ static void update_by_core(golden_run *run)
                                      .c_bnlgr = kr_reshape(t, c, KR_SHAPE(nb, 1, ng, -1)),
                                      .d_h = golden_in_if(run, "D"),
                                      .initial_state_bhpr = state };
-    const kr_ssd_out out = kr_mamba2_ssd_run(t, &in, path_of(run, run->way - 1));
+    const kr_ssd_out out = kr_mamba2_ssd_run(t, &in, path_of(run, run->variant - 1));
     golden_out(run, "y", gated(run, kr_reshape(t, out.y, KR_SHAPE(nb, nh, -1))));
     golden_out(run, "new_state", out.final_state);
 }
@@ -132,6 +132,6 @@ void golden_state_update(golden_run *run)
     const kr_tensor *dt = golden_in(run, "dt"), *a = golden_in(run, "A"), *d = golden_in_if(run, "D");
     const bool of_heads = kr_tensor_rank(golden_in(run, "state")) == 4 && kr_tensor_rank(dt) == 2 &&
                           kr_tensor_rank(a) == 1 && kr_tensor_rank(d) <= 1;
-    if (run->way == 0 || !of_heads) update_by_ops(run);
+    if (run->variant == 0 || !of_heads) update_by_ops(run);
     else update_by_core(run);
 }

@@ -19,10 +19,10 @@ void kr_csv_close(kr_csv *csv)
     kr_file_close(&csv->file);
 }
 
-kr_csv_place kr_csv_begin(const kr_csv *csv)
+kr_csv_position kr_csv_begin(const kr_csv *csv)
 {
     const bool has_mark = csv->file.bytes >= 3 && !memcmp(csv->file.data, "\xef\xbb\xbf", 3);
-    return (kr_csv_place){ has_mark ? 3 : 0, 0 };
+    return (kr_csv_position){ has_mark ? 3 : 0, 0 };
 }
 
 static bool is_space(char c)
@@ -52,15 +52,16 @@ static bool take_field(const kr_csv *csv, const char *text, size_t length, size_
     return true;
 }
 
-kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_place *place, kr_csv_field *fields, int64_t capacity, int64_t *count)
+kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_position *position, kr_csv_field *fields, int64_t capacity,
+                        int64_t *count)
 {
     *count = 0;
-    if (place->at >= csv->file.bytes) return KR_CSV_END;
-    const char *text = (const char *)csv->file.data + place->at;
-    const char *end = memchr(text, '\n', csv->file.bytes - place->at);
-    const size_t length = end ? (size_t)(end - text) : csv->file.bytes - place->at;
-    place->at += length + (end != NULL);
-    place->line++;
+    if (position->at >= csv->file.bytes) return KR_CSV_END;
+    const char *text = (const char *)csv->file.data + position->at;
+    const char *end = memchr(text, '\n', csv->file.bytes - position->at);
+    const size_t length = end ? (size_t)(end - text) : csv->file.bytes - position->at;
+    position->at += length + (end != NULL);
+    position->line++;
     bool is_blank = true;
     for (size_t i = 0; i < length && is_blank; i++) is_blank = is_space(text[i]);
     if (is_blank) return KR_CSV_BLANK;
@@ -68,7 +69,7 @@ kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_place *place, kr_csv_field *fi
         kr_csv_field field;
         if (!kr_require(csv->ctx, take_field(csv, text, length, &at, &field), KR_ERR_FORMAT,
                         "%s, line %lld, column %lld: a double quote that no other closes at the end of the field",
-                        csv->path, (long long)place->line, (long long)*count + 1))
+                        csv->path, (long long)position->line, (long long)*count + 1))
             return KR_CSV_BAD;
         if (*count < capacity) fields[*count] = field;
         ++*count;
@@ -118,17 +119,18 @@ bool kr_csv_is_missing(const kr_csv_field *field)
     return false;
 }
 
-bool kr_csv_number(const kr_csv *csv, const kr_csv_place *place, const kr_csv_field *field, int64_t column, float *x)
+bool kr_csv_number(const kr_csv *csv, const kr_csv_position *position, const kr_csv_field *field, int64_t column,
+                   float *x)
 {
     const bool has_plus = field->length > 1 && field->text[0] == '+' && field->text[1] != '-';
     const char *text = field->text + has_plus;
     const size_t length = field->length - has_plus;
     double value = 0;
     if (!kr_require(csv->ctx, is_number(text, length), KR_ERR_FORMAT,
-                    "%s, line %lld, column %lld: '%s' is not a decimal number", csv->path, (long long)place->line,
+                    "%s, line %lld, column %lld: '%s' is not a decimal number", csv->path, (long long)position->line,
                     (long long)column + 1, kr_quote_of(field->text, field->length).text) ||
         !kr_require(csv->ctx, kr_decimal_read(text, length, &value) && fabs(value) <= (double)FLT_MAX, KR_ERR_FORMAT,
-                    "%s, line %lld, column %lld: '%s' is beyond the largest f32", csv->path, (long long)place->line,
+                    "%s, line %lld, column %lld: '%s' is beyond the largest f32", csv->path, (long long)position->line,
                     (long long)column + 1, kr_quote_of(field->text, field->length).text))
         return false;
     *x = (float)value;

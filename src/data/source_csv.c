@@ -33,7 +33,7 @@ typedef struct csv_source {
     kr_bytes features, targets; /* int64_t: their columns */
     int64_t sequence;           /* the column; -1: none */
     kr_bytes starts;            /* int64_t: the row where each sequence begins */
-    kr_bytes places;            /* kr_csv_place of every ROWS_APART-th row */
+    kr_bytes positions;         /* kr_csv_position of every ROWS_APART-th row */
     kr_bytes texts;             /* the names of the columns below, each with a final 0 */
     kr_bytes columns;           /* kr_column: of the features, then of targets that are numbers */
     bool is_fitted;             /* they are known, or not needed */
@@ -114,25 +114,25 @@ static bool misses_any(const csv_source *s)
 }
 
 /* The next row, after blank lines and skipped rows. 1: there is one; 0: the end; -1: an error. */
-static int next_row(const csv_source *s, kr_csv_place *place, bool *was_blank)
+static int next_row(const csv_source *s, kr_csv_position *position, bool *was_blank)
 {
     for (;;) {
         int64_t count;
-        switch (kr_csv_next(&s->csv, place, fields_of(s), s->n_columns, &count)) {
+        switch (kr_csv_next(&s->csv, position, fields_of(s), s->n_columns, &count)) {
         case KR_CSV_END: return 0;
         case KR_CSV_BAD: return -1;
         case KR_CSV_BLANK: *was_blank = true; break;
         default:
             if (!kr_require(s->base.ctx, count == s->n_columns, KR_ERR_FORMAT,
                             "%s, line %lld: %lld columns, but there are %lld in the first line", s->csv.path,
-                            (long long)place->line, (long long)count, (long long)s->n_columns))
+                            (long long)position->line, (long long)count, (long long)s->n_columns))
                 return -1;
             if (s->options.missing != KR_CSV_MISSING_DROP || !misses_any(s)) return 1;
         }
     }
 }
 
-static bool parse(const csv_source *s, const kr_csv_place *place, const kr_bytes *columns, float *x)
+static bool parse(const csv_source *s, const kr_csv_position *position, const kr_bytes *columns, float *x)
 {
     for (int64_t i = 0; i < count_of(columns); i++) {
         const int64_t column = number_at(columns, i);
@@ -143,36 +143,36 @@ static bool parse(const csv_source *s, const kr_csv_place *place, const kr_bytes
         }
         if (!kr_require(s->base.ctx, !is_missing, KR_ERR_FORMAT,
                         "%s, line %lld, column %lld: '%s' is a missing value, and kr_csv_options.missing is error",
-                        s->csv.path, (long long)place->line, (long long)column + 1,
+                        s->csv.path, (long long)position->line, (long long)column + 1,
                         kr_quote_of(fields_of(s)[column].text, fields_of(s)[column].length).text) ||
-            !kr_csv_number(&s->csv, place, fields_of(s) + column, column, x + i))
+            !kr_csv_number(&s->csv, position, fields_of(s) + column, column, x + i))
             return false;
     }
     return true;
 }
 
-static bool parse_class(const csv_source *s, const kr_csv_place *place, int32_t *label)
+static bool parse_class(const csv_source *s, const kr_csv_position *position, int32_t *label)
 {
     float value;
     const int64_t column = number_at(&s->targets, 0);
-    if (!parse(s, place, &s->targets, &value)) return false;
+    if (!parse(s, position, &s->targets, &value)) return false;
     if (isnan(value)) {
         *label = KR_NOT_SCORED;
         return true;
     }
     if (!kr_require(s->base.ctx, value >= 0 && value < MOST_CLASSES && value == (float)(int32_t)value, KR_ERR_FORMAT,
                     "%s, line %lld, column %lld: %g is not a class, a whole number from 0 to %d", s->csv.path,
-                    (long long)place->line, (long long)column + 1, (double)value, MOST_CLASSES - 1))
+                    (long long)position->line, (long long)column + 1, (double)value, MOST_CLASSES - 1))
         return false;
     *label = (int32_t)value;
     return true;
 }
 
-static bool parse_row(const csv_source *s, const kr_csv_place *place, int64_t i, const kr_positions *out)
+static bool parse_row(const csv_source *s, const kr_csv_position *position, int64_t i, const kr_positions *out)
 {
-    return parse(s, place, &s->features, out->x + i * s->base.info.n_features) &&
-           (!out->labels || parse_class(s, place, out->labels + i)) &&
-           (!out->targets || parse(s, place, &s->targets, out->targets + i * s->base.info.n_targets));
+    return parse(s, position, &s->features, out->x + i * s->base.info.n_features) &&
+           (!out->labels || parse_class(s, position, out->labels + i)) &&
+           (!out->targets || parse(s, position, &s->targets, out->targets + i * s->base.info.n_targets));
 }
 
 /* ---- filling in and scaling ---- */
@@ -188,21 +188,21 @@ static void keep_last(const csv_source *s, const float *x)
         if (!isnan(x[i])) floats_of(&s->last)[i] = x[i];
 }
 
-static bool scale(const csv_source *s, const kr_csv_place *place, int64_t column, float *x)
+static bool scale(const csv_source *s, const kr_csv_position *position, int64_t column, float *x)
 {
     const kr_column *c = columns_of(s) + column;
     const double scaled = ((double)*x - c->offset) / c->scale;
     const bool fits = fabs(scaled) <= (double)FLT_MAX;
     if (!kr_require(s->base.ctx, fits, KR_ERR_FORMAT,
                     "%s, line %lld, column '%s': %g is beyond the largest f32, scaled", s->csv.path,
-                    (long long)place->line, kr_quote_of(c->name, strlen(c->name)).text, (double)*x))
+                    (long long)position->line, kr_quote_of(c->name, strlen(c->name)).text, (double)*x))
         return false;
     *x = (float)scaled;
     return true;
 }
 
 /* Row i of `out` as it is parsed -> as it is read. */
-static bool finish_row(const csv_source *s, const kr_csv_place *place, int64_t i, const kr_positions *out)
+static bool finish_row(const csv_source *s, const kr_csv_position *position, int64_t i, const kr_positions *out)
 {
     const int64_t nf = s->base.info.n_features, no = out->targets ? s->base.info.n_targets : 0;
     float *x = out->x + i * nf, *targets = no ? out->targets + i * no : NULL;
@@ -214,10 +214,10 @@ static bool finish_row(const csv_source *s, const kr_csv_place *place, int64_t i
             if (out->is_filled) out->is_filled[i] = true;
             x[k] = fills_forward(s) && !isnan(last[k]) ? last[k] : (float)columns_of(s)[k].mean;
         }
-        if (!scale(s, place, k, x + k)) return false;
+        if (!scale(s, position, k, x + k)) return false;
     }
     for (int64_t k = 0; k < no; k++)
-        if (!isnan(targets[k]) && !scale(s, place, nf + k, targets + k)) return false;
+        if (!isnan(targets[k]) && !scale(s, position, nf + k, targets + k)) return false;
     return true;
 }
 
@@ -226,30 +226,30 @@ static bool finish_row(const csv_source *s, const kr_csv_place *place, int64_t i
 static int64_t find_start(const kr_source *source, int64_t from, int64_t to);
 
 /* Takes one row, whose fields are in s->fields; false after an error. */
-typedef bool row_fn(void *user, const csv_source *s, const kr_csv_place *place, int64_t row);
+typedef bool row_fn(void *user, const csv_source *s, const kr_csv_position *position, int64_t row);
 
 /* A row before the requested ones: only the values that later rows may be filled with. */
-static bool pass_row(const csv_source *s, const kr_csv_place *place)
+static bool pass_row(const csv_source *s, const kr_csv_position *position)
 {
     if (!fills_forward(s)) return true;
-    if (!parse(s, place, &s->features, floats_of(&s->row))) return false;
+    if (!parse(s, position, &s->features, floats_of(&s->row))) return false;
     keep_last(s, floats_of(&s->row));
     return true;
 }
 
 static bool visit(const csv_source *s, int64_t from, int64_t count, row_fn *take, void *user)
 {
-    kr_csv_place place;
+    kr_csv_position position;
     const int64_t stretch = from / ROWS_APART, nf = s->base.info.n_features;
-    memcpy(&place, s->places.data + (size_t)stretch * sizeof place, sizeof place);
+    memcpy(&position, s->positions.data + (size_t)stretch * sizeof position, sizeof position);
     if (fills_forward(s)) memcpy(s->last.data, floats_of(&s->carried) + stretch * nf, (size_t)nf * sizeof(float));
     for (int64_t row = stretch * ROWS_APART; row < from + count; row++) {
         bool was_blank;
-        const int got = next_row(s, &place, &was_blank);
+        const int got = next_row(s, &position, &was_blank);
         if (!kr_require(s->base.ctx, got != 0, KR_ERR_IO, "%s: ended while it was used", s->csv.path)) return false;
         if (got < 0) return false;
         if (fills_forward(s) && find_start(&s->base, row, row + 1) == row) forget_last(s);
-        if (row < from ? !pass_row(s, &place) : !take(user, s, &place, row)) return false;
+        if (row < from ? !pass_row(s, &position) : !take(user, s, &position, row)) return false;
     }
     return true;
 }
@@ -259,10 +259,10 @@ typedef struct reading {
     const kr_positions *out;
 } reading;
 
-static bool read_row(void *user, const csv_source *s, const kr_csv_place *place, int64_t row)
+static bool read_row(void *user, const csv_source *s, const kr_csv_position *position, int64_t row)
 {
     const reading *r = user;
-    return parse_row(s, place, row - r->from, r->out) && finish_row(s, place, row - r->from, r->out);
+    return parse_row(s, position, row - r->from, r->out) && finish_row(s, position, row - r->from, r->out);
 }
 
 static bool read_rows(const kr_source *source, int64_t from, int64_t count, const kr_positions *out)
@@ -294,8 +294,8 @@ static void deinit(kr_source *source)
 {
     csv_source *s = (csv_source *)(void *)source;
     if (s->csv.ctx) kr_csv_close(&s->csv);
-    kr_bytes *const all[] = { &s->path,   &s->fields, &s->names,   &s->features, &s->targets, &s->starts,
-                              &s->places, &s->texts,  &s->columns, &s->row,      &s->last,    &s->carried };
+    kr_bytes *const all[] = { &s->path,      &s->fields, &s->names,   &s->features, &s->targets, &s->starts,
+                              &s->positions, &s->texts,  &s->columns, &s->row,      &s->last,    &s->carried };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) kr_bytes_free(source->ctx, all[i]);
 }
 
@@ -304,13 +304,13 @@ static const kr_source_kind csv_kind = { sizeof(csv_source), read_rows, find_sta
 /* ---- columns ---- */
 
 /* Counts the columns by the first line that is not blank, and takes it as the header if there is one. */
-static bool read_header(csv_source *s, kr_csv_place *place)
+static bool read_header(csv_source *s, kr_csv_position *position)
 {
     kr_ctx *ctx = s->base.ctx;
-    kr_csv_place first = *place;
+    kr_csv_position first = *position;
     kr_csv_line kind;
     int64_t count;
-    while ((kind = kr_csv_next(&s->csv, &first, NULL, 0, &count)) == KR_CSV_BLANK) *place = first;
+    while ((kind = kr_csv_next(&s->csv, &first, NULL, 0, &count)) == KR_CSV_BLANK) *position = first;
     if (kind == KR_CSV_BAD || !kr_require(ctx, kind == KR_CSV_ROW, KR_ERR_FORMAT, "%s: has no rows", s->csv.path) ||
         !kr_require(ctx, count <= MOST_COLUMNS, KR_ERR_FORMAT, "%s, line %lld: %lld columns, but %d are the most",
                     s->csv.path, (long long)first.line, (long long)count, MOST_COLUMNS))
@@ -321,7 +321,7 @@ static bool read_header(csv_source *s, kr_csv_place *place)
     if (!s->options.has_header) return true;
     kr_csv_field *names = kr_bytes_more(ctx, &s->names, bytes, s->csv.path);
     if (!names) return false;
-    kr_csv_next(&s->csv, place, names, count, &count);
+    kr_csv_next(&s->csv, position, names, count, &count);
     return true;
 }
 
@@ -384,7 +384,7 @@ static bool choose_columns(csv_source *s)
     return true;
 }
 
-/* The name of a column with a final 0, behind s->texts; its place there, -1 after an error. */
+/* The name of a column with a final 0, behind s->texts; its position there, -1 after an error. */
 static int64_t add_name(csv_source *s, int64_t column)
 {
     char number[24];
@@ -438,12 +438,12 @@ static bool make_columns(csv_source *s)
 
 /* ---- the first pass ---- */
 
-static bool index_row(csv_source *s, const kr_csv_place *before, bool begins)
+static bool index_row(csv_source *s, const kr_csv_position *before, bool begins)
 {
     kr_ctx *ctx = s->base.ctx;
     if (begins && !add_number(s, &s->starts, s->base.info.count)) return false;
     if (s->base.info.count % ROWS_APART == 0) {
-        void *at = kr_bytes_more(ctx, &s->places, sizeof *before, s->csv.path);
+        void *at = kr_bytes_more(ctx, &s->positions, sizeof *before, s->csv.path);
         if (!at) return false;
         memcpy(at, before, sizeof *before);
         if (fills_forward(s)) {
@@ -453,7 +453,7 @@ static bool index_row(csv_source *s, const kr_csv_place *before, bool begins)
         }
     }
     s->base.info.count++;
-    return kr_require(ctx, s->starts.used + s->places.used + s->carried.used <= s->options.memory_budget, KR_ERR_ARG,
+    return kr_require(ctx, s->starts.used + s->positions.used + s->carried.used <= s->options.memory_budget, KR_ERR_ARG,
                       "%s: the index of its sequences takes more than memory_budget = %zu", s->csv.path,
                       s->options.memory_budget);
 }
@@ -473,15 +473,15 @@ static void count_missing(csv_source *s, const float *x)
     for (int64_t i = 0; i < count_columns(s); i++) columns_of(s)[i].n_missing += isnan(x[i]) != 0;
 }
 
-static bool scan(csv_source *s, kr_csv_place place)
+static bool scan(csv_source *s, kr_csv_position position)
 {
     const int64_t nf = s->base.info.n_features;
     float *x = floats_of(&s->row);
     kr_csv_field last = { "", 0 };
     for (;;) {
         bool was_blank = false;
-        const kr_csv_place before = place;
-        const int got = next_row(s, &place, &was_blank);
+        const kr_csv_position before = position;
+        const int got = next_row(s, &position, &was_blank);
         if (got <= 0)
             return got == 0 &&
                    kr_require(s->base.ctx, s->base.info.count > 0, KR_ERR_FORMAT, "%s: has no rows", s->csv.path);
@@ -489,7 +489,7 @@ static bool scan(csv_source *s, kr_csv_place place)
         const kr_positions out = { .x = x,
                                    .labels = s->options.is_class ? &label : NULL,
                                    .targets = !s->options.is_class && s->targets.used ? x + nf : NULL };
-        if (!parse_row(s, &place, 0, &out)) return false;
+        if (!parse_row(s, &position, 0, &out)) return false;
         count_missing(s, x);
         if (s->options.is_class && label >= s->base.info.n_classes) s->base.info.n_classes = label + 1;
         const bool is_other = is_other_sequence(s, was_blank, &last);
@@ -518,8 +518,8 @@ static bool build(csv_source *s, const char *path)
     if (!name) return false;
     memcpy(name, path, strlen(path) + 1);
     if (!kr_csv_open(&s->csv, ctx, name, s->options.delimiter)) return false;
-    kr_csv_place place = kr_csv_begin(&s->csv);
-    return read_header(s, &place) && choose_columns(s) && make_columns(s) && scan(s, place);
+    kr_csv_position position = kr_csv_begin(&s->csv);
+    return read_header(s, &position) && choose_columns(s) && make_columns(s) && scan(s, position);
 }
 
 kr_source *kr_source_open_csv(kr_ctx *ctx, const kr_source_options *o)
@@ -545,13 +545,13 @@ static csv_source *table_of(kr_source *source)
     return source && source->kind == &csv_kind ? (csv_source *)(void *)source : NULL;
 }
 
-static bool put_row(void *user, const csv_source *s, const kr_csv_place *place, int64_t row)
+static bool put_row(void *user, const csv_source *s, const kr_csv_position *position, int64_t row)
 {
     kr_column_sum *sums = user;
     float *x = floats_of(&s->row);
     const int64_t nf = s->base.info.n_features;
     (void)row;
-    if (!parse(s, place, &s->features, x) || (count_columns(s) > nf && !parse(s, place, &s->targets, x + nf)))
+    if (!parse(s, position, &s->features, x) || (count_columns(s) > nf && !parse(s, position, &s->targets, x + nf)))
         return false;
     for (int64_t i = 0; i < count_columns(s); i++)
         if (!isnan(x[i])) kr_column_put(&sums[i], (double)x[i]);

@@ -51,7 +51,7 @@ static bool put_document(encoder *e, const char *text, size_t bytes)
 
 /* ---- all of them ---- */
 
-/* The separator's next place in text[0..bytes), or the end. */
+/* The separator's next position in text[0..bytes), or the end. */
 static size_t find_separator(const char *text, size_t bytes, const char *separator)
 {
     const size_t length = strlen(separator);

@@ -1,4 +1,4 @@
-/* token_file.c - token files: a header, ids, and the places where documents begin. */
+/* token_file.c - token files: a header, ids, and the positions where documents begin. */
 #include "data/token_file.h"
 
 #include <string.h>

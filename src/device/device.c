@@ -41,7 +41,7 @@ bool kr_event(kr_ctx *ctx, int event)
     kr_device *device = ctx->device;
     if (kr_ctx_failed(ctx)) return false;
     const char *why = device->vtable->record_event(device, event);
-    return !why || kr_device_fault(ctx, "marking a place in its queue", why);
+    return !why || kr_device_fault(ctx, "recording an event", why);
 }
 
 bool kr_wait_event(kr_ctx *ctx, int event)
@@ -178,7 +178,7 @@ bool kr_ctx_on_device(const kr_ctx *ctx)
 
 bool kr_autocasts_operands(const kr_ctx *ctx)
 {
-    return ctx->device->takes_halves && ctx->device->precision == KR_PRECISION_BF16;
+    return ctx->device->takes_16bit && ctx->device->precision == KR_PRECISION_BF16;
 }
 
 kr_memory *kr_float_memory(kr_ctx *ctx)

@@ -69,7 +69,7 @@ struct kr_device {
     const kr_device_ops *vtable;  /* NULL: the CPU */
     kr_precision precision;       /* of kr_exec; never UNSET */
     const kr_device_lists *lists; /* NULL, or NULL members: one after another */
-    bool takes_halves;  /* its f32 kernels take 16-bit operands where their structs say that only those of CUDA do */
+    bool takes_16bit;   /* its f32 kernels take 16-bit operands where their structs say that only those of CUDA do */
     kr_probe_fn *probe; /* NULL: none */
     void *probe_user;
     kr_kernels kernels;     /* what KR_RUN runs */

@@ -6,8 +6,8 @@
 #include "device/device.h"
 #include "generate/sampler_impl.h"
 
-enum { PER_ROW = 2 * sizeof(int64_t) + 2 * sizeof(double) + 2 * sizeof(int32_t) }; /* row, drawn; logprob; id */
-enum { DEVICE_PER_ROW = 2 * sizeof(int64_t) };                                     /* row, drawn */
+enum { PER_ROW = 2 * sizeof(int64_t) + 2 * sizeof(double) + 2 * sizeof(int32_t) }; /* row, n_sampled; logprob; id */
+enum { DEVICE_PER_ROW = 2 * sizeof(int64_t) };                                     /* row, n_sampled */
 
 static bool allocate(kr_sampler *s)
 {
@@ -50,14 +50,14 @@ bool kr_sampler_prepare(kr_sampler *s, int64_t count, const int64_t *rows)
 {
     for (int64_t i = 0; i < count; i++) {
         numbers(s)[i] = rows[i];
-        numbers(s)[s->nrows + i] = (int64_t)s->drawn[rows[i]];
+        numbers(s)[s->nrows + i] = (int64_t)s->n_sampled[rows[i]];
     }
     return kr_store(s->ctx, s->device_memory, numbers(s), (size_t)s->nrows * DEVICE_PER_ROW);
 }
 
 bool kr_sampler_reads(const kr_tensor *logits)
 {
-    return !kr_dtype_is_half(logits->dtype) && (logits->strides[1] == 1 || logits->dims[1] <= 1);
+    return !kr_dtype_is_16bit(logits->dtype) && (logits->strides[1] == 1 || logits->dims[1] <= 1);
 }
 
 bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, int32_t *next)
@@ -75,8 +75,8 @@ bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, int32_t *next)
                             .seed = o->seed,
                             .x = logits->data,
                             .row = s->device_memory,
-                            .drawn = s->device_memory + s->nrows,
-                            .drawn_stride = s->nrows,
+                            .n_sampled = s->device_memory + s->nrows,
+                            .n_sampled_stride = s->nrows,
                             .id = ids(s),
                             .next = next,
                             .logprob = logprobs(s) };
@@ -87,7 +87,7 @@ bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, int32_t *next)
 bool kr_sampler_take(const kr_sampler *s, kr_dtype dtype, int64_t count, const int64_t *rows, kr_sample *samples)
 {
     for (int64_t i = 0; i < count; i++) {
-        const int64_t index = i + (int64_t)(s->drawn[rows[i]] % 2) * s->nrows;
+        const int64_t index = i + (int64_t)(s->n_sampled[rows[i]] % 2) * s->nrows;
         const double single = (double)((const float *)(const void *)logprobs(s))[index];
         if (ids(s)[index] < 0) return false;
         samples[i] = (kr_sample){ ids(s)[index], dtype == KR_DTYPE_F64 ? logprobs(s)[index] : single };

@@ -22,9 +22,9 @@ static kr_status status_of(const kr_generation *g)
 static bool begin(kr_generation *g, const char *op)
 {
     kr_tape_reset(g->tape);
-    return kr_require(g->ctx, !g->is_inconsistent, KR_ERR_STATE,
-                      "%s: an earlier call failed half-way; go on from a file with kr_generation_load, or create anew",
-                      op);
+    return kr_require(
+        g->ctx, !g->is_inconsistent, KR_ERR_STATE,
+        "%s: an earlier call failed midway; load a file with kr_generation_load, or create a new generation", op);
 }
 
 /* ---- states ---- */
@@ -75,9 +75,9 @@ static bool bring_all_back(kr_generation *g)
     return true;
 }
 
-static bool draw(kr_generation *g, const kr_tensor *logits)
+static bool sample_next(kr_generation *g, const kr_tensor *logits)
 {
-    return kr_sampler_draw(g->sampler, "sampler.next_rows", logits, g->nmembers, g->members, g->samples) == KR_OK;
+    return kr_sampler_sample(g->sampler, "sampler.next_rows", logits, g->nmembers, g->members, g->samples) == KR_OK;
 }
 
 /* Copies the oldest samples for the members that were not taken from the device to g->samples. */
@@ -86,7 +86,8 @@ static bool take_choice(kr_generation *g)
     kr_ctx *ctx = g->ctx;
     if (kr_decode_graph_take(&g->steps, g->sampler, g->nmembers, g->members, g->samples)) return true;
     if (kr_ctx_failed(ctx)) return false;
-    if (!kr_decode_graph_is_ahead(&g->steps)) return draw(g, g->steps.logits); /* reports the error in the logits */
+    if (!kr_decode_graph_is_ahead(&g->steps))
+        return sample_next(g, g->steps.logits); /* reports the error in the logits */
     return kr_fail(ctx, KR_ERR_NUMERIC,
                    "sampler.next_rows: logits %s hold a NaN or an infinity, or -inf for all tokens of a row",
                    KR_TEXT_OF(g->steps.logits));
@@ -190,7 +191,7 @@ static bool make_ready(kr_generation *g, int64_t r)
 {
     kr_continuation *row = &g->rows[r];
     const kr_tensor *logits = read_to(g, row->resting, kr_from_data(g->tape, KR_DTYPE_I32, KR_SHAPE(1), &row->pending));
-    row->is_ready = logits && kr_sampler_draw(g->sampler, "sampler.next_rows", logits, 1, &r, &row->ready) == KR_OK;
+    row->is_ready = logits && kr_sampler_sample(g->sampler, "sampler.next_rows", logits, 1, &r, &row->ready) == KR_OK;
     return row->is_ready;
 }
 
@@ -344,7 +345,7 @@ static bool step_there(kr_generation *g)
     const bool is_ahead = kr_decode_graph_is_ahead(&g->steps);
     if (!is_ahead && !kr_decode_graph_run(&g->steps, g->net, g->state, pending_ids(g), g->sampler, g->members))
         return false;
-    if (!kr_sampler_reads(g->steps.logits)) return draw(g, g->steps.logits);
+    if (!kr_sampler_reads(g->steps.logits)) return sample_next(g, g->steps.logits);
     if (goes_on(g) && !kr_decode_graph_run_ahead(&g->steps, g->net, g->state, g->sampler) && kr_ctx_failed(g->ctx))
         return false;
     return take_choice(g);
@@ -367,7 +368,7 @@ static bool step(kr_generation *g)
     } else {
         logits = step_and_fork(g);
     }
-    return logits && draw(g, logits);
+    return logits && sample_next(g, logits);
 }
 
 kr_status kr_generation_next(kr_generation *g)

@@ -44,7 +44,7 @@ static void list_row(const kr_generation *g, int64_t row, int64_t *fields)
     fields[PENDING] = r->pending;
     fields[FINISH] = r->finish;
     fields[SINCE_FEED] = r->ntokens;
-    fields[SAMPLED] = (int64_t)g->sampler->drawn[row];
+    fields[SAMPLED] = (int64_t)g->sampler->n_sampled[row];
     fields[WAITING] = (int64_t)r->text.nheld;
     fields[MATCH_FROM] = (int64_t)r->text.match_from;
     fields[DISTINCT] = count_distinct(g, row);
@@ -105,7 +105,7 @@ kr_status kr_generation_save(kr_generation *g, const char *path)
     kr_tape_reset(g->tape);
     kr_arena arena;
     kr_arena_init(&arena, &ctx->memory, BLOCK_BYTES);
-    const bool saved = kr_require(ctx, !g->is_inconsistent, KR_ERR_STATE, "an earlier call failed half-way") &&
+    const bool saved = kr_require(ctx, !g->is_inconsistent, KR_ERR_STATE, "an earlier call failed midway") &&
                        kr_generation_catch_up(g) && save(g, &arena, path);
     kr_arena_deinit(&arena);
     if (!saved) kr_blame(ctx, "generation.save");
@@ -262,7 +262,7 @@ static void apply(const content *c)
         memcpy(&row->ready.logprob, &from[READY_LOGPROB], sizeof row->ready.logprob);
         row->finish = (kr_finish)from[FINISH];
         row->ntokens = from[SINCE_FEED];
-        g->sampler->drawn[r] = (uint64_t)from[SAMPLED];
+        g->sampler->n_sampled[r] = (uint64_t)from[SAMPLED];
         row->text.nheld = (size_t)from[WAITING];
         row->text.match_from = (size_t)from[MATCH_FROM];
         for (size_t i = 0; i < row->text.nheld; i++) row->text.held[i] = (char)(unsigned char)*byte++;

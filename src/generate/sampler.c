@@ -77,7 +77,7 @@ static bool copy_biases(kr_sampler *s)
 
 static bool allocate_arrays(kr_sampler *s)
 {
-    return (s->drawn = alloc_zeroed(s, s->nrows, sizeof *s->drawn)) &&
+    return (s->n_sampled = alloc_zeroed(s, s->nrows, sizeof *s->n_sampled)) &&
            (s->occurred = alloc_zeroed(s, s->nrows * s->vocab, sizeof *s->occurred)) &&
            (s->logits = alloc_zeroed(s, s->vocab, sizeof *s->logits)) &&
            (s->weights = alloc_zeroed(s, s->vocab, sizeof *s->weights)) &&
@@ -115,7 +115,7 @@ void kr_sampler_destroy(kr_sampler *sampler)
 void kr_sampler_forget(kr_sampler *sampler, uint64_t seed)
 {
     sampler->options.seed = seed;
-    memset(sampler->drawn, 0, (size_t)sampler->nrows * sizeof *sampler->drawn);
+    memset(sampler->n_sampled, 0, (size_t)sampler->nrows * sizeof *sampler->n_sampled);
     memset(sampler->occurred, 0, (size_t)(sampler->nrows * sampler->vocab) * sizeof *sampler->occurred);
 }
 
@@ -142,7 +142,7 @@ kr_status kr_sampler_accept(kr_sampler *sampler, int64_t row, int32_t id)
 void kr_sampler_count(kr_sampler *s, int64_t row, int32_t id)
 {
     kr_occurrence *occurrence = kr_sampler_occurred(s, row) + id;
-    s->drawn[row]++;
+    s->n_sampled[row]++;
     if (*occurrence < KR_OCCURRENCE_MOST) *occurrence += KR_OCCURRENCE_ONCE;
 }
 
@@ -166,8 +166,8 @@ static bool check_call(const kr_sampler *s, const char *op, const kr_tensor *log
 }
 
 /* rows NULL: all of them. */
-kr_status kr_sampler_draw(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count, const int64_t *rows,
-                          kr_sample *samples)
+kr_status kr_sampler_sample(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
+                            const int64_t *rows, kr_sample *samples)
 {
     if (!check_call(s, op, logits_bw, count, rows, samples)) return s->ctx->status;
     for (int64_t i = 0; i < count; i++) {
@@ -188,7 +188,7 @@ kr_status kr_sampler_draw(kr_sampler *s, const char *op, const kr_tensor *logits
 static kr_status next_rows(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
                            const int64_t *rows, kr_sample *samples)
 {
-    const kr_status status = kr_sampler_draw(s, op, logits_bw, count, rows, samples);
+    const kr_status status = kr_sampler_sample(s, op, logits_bw, count, rows, samples);
     for (int64_t i = 0; status == KR_OK && i < count; i++) kr_sampler_count(s, rows ? rows[i] : i, samples[i].id);
     return status;
 }

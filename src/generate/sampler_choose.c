@@ -4,7 +4,7 @@
  *   x -= presence + frequency count, of tokens that were generated
  *   temperature 0: the first of the largest. Else weights e^((x - max) / temperature) of
  *   top-k: the k largest;   top-p: the fewest largest that add up to p of the sum;   min-p: those of min_p at least
- *   and the token at u times the sum of the remaining weights in the order of ids; u from Philox (seed, row, draw).
+ *   and the token at u times the sum of the remaining weights in the order of ids; u from Philox (seed, row, n_sampled).
  *
  * Ties rank the smaller id first. A filter that keeps all tokens changes nothing.
  */
@@ -130,9 +130,9 @@ static int64_t keep_min_p(kr_sampler *s, int64_t count)
 /* ---- sampling ---- */
 
 /* In [0, 1), 53 bits. */
-static double uniform(uint64_t seed, uint64_t row, uint64_t draw)
+static double uniform(uint64_t seed, uint64_t row, uint64_t n_sampled)
 {
-    const kr_philox_block block = kr_philox_at(seed, row, draw);
+    const kr_philox_block block = kr_philox_at(seed, row, n_sampled);
     return (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53;
 }
 
@@ -176,5 +176,5 @@ int32_t kr_sampler_choose(kr_sampler *s, int64_t row, double max)
     int64_t count = keep_top_k(s);
     kr_weights_of(s->ctx->pool, s->weights, s->logits, count, max, o->temperature);
     count = keep_min_p(s, keep_top_p(s, count));
-    return s->ids[place_of(s->weights, count, uniform(o->seed, (uint64_t)row, s->drawn[row]))];
+    return s->ids[place_of(s->weights, count, uniform(o->seed, (uint64_t)row, s->n_sampled[row]))];
 }

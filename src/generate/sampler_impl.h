@@ -18,7 +18,7 @@ struct kr_sampler {
     kr_arena arena;             /* everything below */
     kr_sampler_options options; /* biases is a copy */
     int64_t nrows, vocab;
-    uint64_t *drawn;         /* [nrows]: tokens that each row has sampled */
+    uint64_t *n_sampled;     /* [nrows]: tokens that each row has sampled */
     kr_occurrence *occurred; /* [nrows vocab] */
 
     /* one row at work: its tokens in the order of their ids, fewer after each filter */
@@ -44,8 +44,8 @@ int32_t kr_sampler_choose(kr_sampler *sampler, int64_t row, double max);
 void kr_sampler_count(kr_sampler *sampler, int64_t row, int32_t id);
 
 /* kr_sampler_next_rows for tokens that are counted later, or not at all. */
-kr_status kr_sampler_draw(kr_sampler *sampler, const char *op, const kr_tensor *logits_bw, int64_t count,
-                          const int64_t *rows, kr_sample *samples);
+kr_status kr_sampler_sample(kr_sampler *sampler, const char *op, const kr_tensor *logits_bw, int64_t count,
+                            const int64_t *rows, kr_sample *samples);
 
 /* ---- on a device ----
  *

@@ -1,7 +1,7 @@
 /* select_top.c - selection and sorting by partition around a pivot: items before it, the pivot, items after it. */
 #include "generate/select_top.h"
 
-/* The middle one of three at places that no arrangement of the items foresees. */
+/* The middle one of three at pseudo-random indices. */
 static int64_t choose_pivot(const kr_ranked *items, int64_t count)
 {
     uint64_t mixed = (uint64_t)count * UINT64_C(0x9E3779B97F4A7C15);
@@ -21,20 +21,20 @@ static int64_t partition(kr_ranked *items, int64_t count, bool by_value, double 
     const int64_t chosen = choose_pivot(items, count);
     const kr_ranked pivot = items[chosen];
     items[chosen] = items[count - 1];
-    int64_t place = 0;
+    int64_t index = 0;
     double sum = 0;
     for (int64_t i = 0; i < count - 1; i++) {
         const kr_ranked item = items[i];
         const bool is_before = kr_ranks_before(item, pivot);
-        items[i] = items[place];
-        items[place] = item;
-        place += is_before;
+        items[i] = items[index];
+        items[index] = item;
+        index += is_before;
         sum += is_before ? item.value : 0;
     }
-    items[count - 1] = items[place];
-    items[place] = pivot;
-    *measure = by_value ? sum : (double)place;
-    return place;
+    items[count - 1] = items[index];
+    items[index] = pivot;
+    *measure = by_value ? sum : (double)index;
+    return index;
 }
 
 kr_ranked kr_rank_first(kr_ranked *items, int64_t count, double target, bool by_value)
@@ -43,15 +43,15 @@ kr_ranked kr_rank_first(kr_ranked *items, int64_t count, double target, bool by_
     double before = 0;            /* total of items[0..from): less than the target */
     while (from < to) {
         double measure;
-        const int64_t place = from + partition(items + from, to - from, by_value, &measure);
-        const double with_pivot = before + measure + (by_value ? items[place].value : 1);
+        const int64_t index = from + partition(items + from, to - from, by_value, &measure);
+        const double with_pivot = before + measure + (by_value ? items[index].value : 1);
         if (before + measure >= target) {
-            to = place;
+            to = index;
         } else if (with_pivot >= target) {
-            return items[place];
+            return items[index];
         } else {
             before = with_pivot;
-            from = place + 1;
+            from = index + 1;
         }
     }
     return items[to - 1];
@@ -61,14 +61,14 @@ void kr_rank_all(kr_ranked *items, int64_t count)
 {
     while (count > 1) {
         double measure;
-        const int64_t place = partition(items, count, false, &measure), after = count - place - 1;
-        if (place < after) { /* recursion on the smaller part only: the depth is logarithmic */
-            kr_rank_all(items, place);
-            items += place + 1;
+        const int64_t index = partition(items, count, false, &measure), after = count - index - 1;
+        if (index < after) { /* recursion on the smaller part only: the depth is logarithmic */
+            kr_rank_all(items, index);
+            items += index + 1;
             count = after;
         } else {
-            kr_rank_all(items + place + 1, after);
-            count = place;
+            kr_rank_all(items + index + 1, after);
+            count = index;
         }
     }
 }

@@ -4,7 +4,7 @@
  *   archive/data.pkl  archive/byteorder  archive/data/0  archive/data/1  ..  archive/version
  *
  * Each member begins at a multiple of 64 bytes, padded by an extra field in its header, as torch does: a file can be
- * mapped and used in place.
+ * mapped and used in memo_index.
  */
 #include "io/torch_write.h"
 
@@ -84,37 +84,37 @@ static void put_integer(pickler *p, uint64_t n)
 }
 
 /* True at the first use of a value: it must then be put, and remember() called. */
-static bool is_new(pickler *p, int place)
+static bool is_new(pickler *p, int memo_index)
 {
-    if (!p->known[place]) return true;
+    if (!p->known[memo_index]) return true;
     put_code(p, 'h');
-    put_code(p, place);
+    put_code(p, memo_index);
     return false;
 }
 
-static void remember(pickler *p, int place)
+static void remember(pickler *p, int memo_index)
 {
     put_code(p, 'q');
-    put_code(p, place);
-    p->known[place] = true;
+    put_code(p, memo_index);
+    p->known[memo_index] = true;
 }
 
-static void put_global(pickler *p, int place, const char *module, const char *name)
+static void put_global(pickler *p, int memo_index, const char *module, const char *name)
 {
-    if (!is_new(p, place)) return;
+    if (!is_new(p, memo_index)) return;
     put_code(p, 'c');
     kr_put_text(p->c, module);
     put_code(p, '\n');
     kr_put_text(p->c, name);
     put_code(p, '\n');
-    remember(p, place);
+    remember(p, memo_index);
 }
 
-static void put_shared_text(pickler *p, int place, const char *text)
+static void put_shared_text(pickler *p, int memo_index, const char *text)
 {
-    if (!is_new(p, place)) return;
+    if (!is_new(p, memo_index)) return;
     put_text(p, text);
-    remember(p, place);
+    remember(p, memo_index);
 }
 
 static void put_integers(pickler *p, const int64_t *n, int count)
@@ -212,21 +212,21 @@ static void compose_local(kr_composer *c, const torch_writer *w, const member *m
 
 static void put_central(kr_composer *c, const torch_writer *w, const member *m)
 {
-    const uint64_t sizes = m->bytes >= w->most_32 ? 16 : 0, place = m->header >= w->most_32 ? 8 : 0;
+    const uint64_t sizes = m->bytes >= w->most_32 ? 16 : 0, memo_index = m->header >= w->most_32 ? 8 : 0;
     kr_put_bytes(c, KR_ZIP_CENTRAL, 4);
     kr_put_bytes(c, VERSION_NEEDED, 2); /* made by */
     put_common(c, w, m);
-    kr_put_bytes(c, sizes + place ? 4 + sizes + place : 0, 2);
+    kr_put_bytes(c, sizes + memo_index ? 4 + sizes + memo_index : 0, 2);
     kr_put_bytes(c, 0, 2); /* comment */
     kr_put_bytes(c, 0, 4); /* disk number, internal attributes */
     kr_put_bytes(c, 0, 4); /* external attributes */
     kr_put_bytes(c, or_refer(w, m->header), 4);
     kr_put_text(c, m->name);
-    if (sizes + place) {
+    if (sizes + memo_index) {
         kr_put_bytes(c, KR_ZIP_EXTRA64, 2);
-        kr_put_bytes(c, sizes + place, 2);
+        kr_put_bytes(c, sizes + memo_index, 2);
         for (uint64_t i = 0; i < sizes; i += 8) kr_put_bytes(c, m->bytes, 8);
-        if (place) kr_put_bytes(c, m->header, 8);
+        if (memo_index) kr_put_bytes(c, m->header, 8);
     }
 }
 

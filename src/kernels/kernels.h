@@ -198,10 +198,10 @@ typedef struct kr_cross_entropy_bwd_args {
  *   gate first (or no gate): u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first:              u = x;          q as above;                        y = u q gain silu(z)
  * x, z, y [no ni], gain [ni] or NULL (1), q [no ng], z NULL: no gate. Group e holds channels e*ni/ng ...
- * x_gap, z_gap: elements between a row of x or of z and the next. */
+ * x_padding, z_padding: elements between a row of x or of z and the next. */
 typedef struct kr_norm_args {
     kr_exec exec;
-    int64_t no, ni, ng, x_gap, z_gap;
+    int64_t no, ni, ng, x_padding, z_padding;
     const void *x, *z, *gain;
     void *y, *q;
     double eps;
@@ -217,7 +217,7 @@ typedef struct kr_norm_args {
  * g_x, g_z, g_gain may be NULL when not wanted. */
 typedef struct kr_norm_bwd_args {
     kr_exec exec;
-    int64_t no, ni, ng, x_gap, z_gap;
+    int64_t no, ni, ng, x_padding, z_padding;
     const void *x, *z, *gain, *q, *g_y;
     void *g_x, *g_z, *g_gain;
     double eps;
@@ -230,10 +230,10 @@ typedef struct kr_norm_bwd_args {
 /* Layer norm over groups of the last axis:
  *   mean = mean_group(x);  q = (mean_group((x - mean)^2) + eps)^-1/2;  y = (x - mean) q gain + bias
  * x, y [no ni], gain [ni] or NULL (1), bias [ni] or NULL (0), mean and q [no ng]. Group e holds channels e*ni/ng ...
- * x_gap: elements between a row of x and the next. */
+ * x_padding: elements between a row of x and the next. */
 typedef struct kr_layer_norm_args {
     kr_exec exec;
-    int64_t no, ni, ng, x_gap;
+    int64_t no, ni, ng, x_padding;
     const void *x, *gain, *bias;
     void *y, *mean, *q;
     double eps;
@@ -244,7 +244,7 @@ typedef struct kr_layer_norm_args {
  * g_x is contiguous. g_x, g_gain, g_bias may be NULL when not wanted. */
 typedef struct kr_layer_norm_bwd_args {
     kr_exec exec;
-    int64_t no, ni, ng, x_gap;
+    int64_t no, ni, ng, x_padding;
     const void *x, *gain, *mean, *q, *g_y;
     void *g_x, *g_gain, *g_bias;
 } kr_layer_norm_bwd_args;
@@ -320,8 +320,8 @@ typedef struct kr_embedding_args {
     const void *x;
     const void *id;
     kr_dtype id_dtype;
-    kr_storage_dtype half; /* of x and y, which are copied as bits; none in embedding_bwd */
-    bool widens;           /* y is f32 nevertheless: f32 slot of CUDA only */
+    kr_storage_dtype dtype; /* of x and y, which are copied as bits; none in embedding_bwd */
+    bool widens;            /* y is f32 nevertheless: f32 slot of CUDA only */
     void *y;
 } kr_embedding_args;
 

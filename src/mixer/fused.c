@@ -15,7 +15,7 @@ enum { V, B, C, DA, W, SAME, D, INITIAL, ANGLE, BIAS_B, BIAS_C, BOUNDARY, BOUNDA
 typedef struct sizes {
     int64_t nb, ns, nm, nh, np, ng, nr, nl;
     kr_sequences sequences;
-    bool half; /* rotary pairs are (i, i + nr/2) */
+    bool split_pairs; /* rotary pairs are (i, i + nr/2) */
 } sizes;
 
 /* Of H + boundary sum_m boundary_v[m] (outer) boundary_b[m], with G the gradient of the state before the first token:
@@ -78,7 +78,7 @@ static void set_rotary(kr_ssd_bwd_args *args, kr_back *back, kr_tensor *const *g
     args->g_bias_b = kr_tensor_data(g[BIAS_B]);
     args->g_bias_c = kr_tensor_data(g[BIAS_C]);
     args->na = kr_back_in(back, ANGLE)->dims[3];
-    args->half = ((const sizes *)kr_back_attrs(back))->half;
+    args->split_pairs = ((const sizes *)kr_back_attrs(back))->split_pairs;
 }
 
 static bool wants_boundary(kr_back *back)
@@ -229,7 +229,7 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                          .bias_b = kr_tensor_data(in[BIAS_B]),
                          .bias_c = kr_tensor_data(in[BIAS_C]),
                          .na = in[ANGLE] ? in[ANGLE]->dims[3] : 0,
-                         .half = rotary->pairing == KR_PAIRING_SPLIT,
+                         .split_pairs = rotary->pairing == KR_PAIRING_SPLIT,
                          .y = out[0]->data,
                          .final = out[1]->data,
                          .v_dtype = kr_storage_dtype_of(in[V]->dtype),
@@ -238,7 +238,7 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                          .y_dtype = core->casts_y ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
     if (!KR_RUN(tape->ctx, ssd[kr_real_of(dtype)], &args)) return none;
     const sizes n = { core->nb, core->ns, core->nm, core->nh,        core->np,
-                      core->ng, core->nr, core->nl, core->sequences, args.half };
+                      core->ng, core->nr, core->nl, core->sequences, args.split_pairs };
     const kr_record_args record = {
         .rule = &fused_rule, .n_in = NIN, .in = in, .n_out = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
     };

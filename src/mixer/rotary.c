@@ -37,7 +37,7 @@ static void angles_backward(kr_back *back)
                                 .nh = dt->dims[2],
                                 .na = theta->dims[2],
                                 .nq = attrs->sequences.count,
-                                .theta_gap = kr_rows_of(tape, kr_back_in(back, THETA)).stride - theta->dims[2],
+                                .theta_padding = kr_rows_of(tape, kr_back_in(back, THETA)).stride - theta->dims[2],
                                 .sequences = attrs->sequences.list,
                                 .theta = theta->data,
                                 .dt = dt->data,
@@ -91,7 +91,7 @@ kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *d
                             .nh = d.h,
                             .na = d.a,
                             .nq = attrs.sequences.count,
-                            .theta_gap = rows.stride - d.a,
+                            .theta_padding = rows.stride - d.a,
                             .sequences = attrs.sequences.list,
                             .theta = in[THETA]->data,
                             .dt = in[DT]->data,
@@ -122,7 +122,7 @@ static void rotate_backward(kr_back *back)
     kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0)), *g[NROTATE] = { NULL, NULL, NULL };
     /* B and C share their angles: the gradient of the second is added to the first one's */
     bool is_first = true;
-    const bool accumulates = tape->ctx->device->takes_halves && x->dtype == KR_DTYPE_F32;
+    const bool accumulates = tape->ctx->device->takes_16bit && x->dtype == KR_DTYPE_F32;
     kr_tensor *g_angle = accumulates ? kr_back_into(back, ANGLE, &is_first) : NULL;
     for (int i = 0; i < NROTATE; i++)
         if (kr_back_wants(back, i) && !(i == ANGLE && g_angle))
@@ -141,7 +141,7 @@ static void rotate_backward(kr_back *back)
                                 .g_x = kr_tensor_data(g[X]),
                                 .g_bias = kr_tensor_data(g[BIAS]),
                                 .g_angle = kr_tensor_data(g_angle ? g_angle : g[ANGLE]),
-                                .half = *(const bool *)kr_back_attrs(back),
+                                .split_pairs = *(const bool *)kr_back_attrs(back),
                                 .adds = g_angle && !is_first };
     if (!KR_RUN(tape->ctx, rotate_bwd[kr_real_of(x->dtype)], &args)) return;
     for (int i = 0; i < NROTATE; i++) kr_back_accumulate(back, i, g[i]);
@@ -152,9 +152,9 @@ static const kr_rule rotate_rule = { .name = "rotate", .backward = rotate_backwa
 static bool check_pairs(kr_tape *tape, const kr_dims *d, const kr_tensor *x, kr_pairing pairing)
 {
     return kr_require(tape->ctx, pairing == KR_PAIRING_ADJACENT || pairing == KR_PAIRING_SPLIT, KR_ERR_ARG,
-                      "rotate: pairing = %d is neither adjacent nor half", (int)pairing) &&
+                      "rotate: pairing = %d is neither adjacent nor split", (int)pairing) &&
            kr_require(tape->ctx, pairing == KR_PAIRING_ADJACENT || d->r % 2 == 0, KR_ERR_SHAPE,
-                      "rotate: r = %lld of x %s is odd, but half pairing needs two halves", (long long)d->r,
+                      "rotate: r = %lld of x %s is odd, but split pairs need an even r", (long long)d->r,
                       KR_TEXT_OF(x)) &&
            kr_require(tape->ctx, d->a <= d->r / 2, KR_ERR_SHAPE,
                       "rotate: a = %lld angles rotate %lld entries, but r of x %s is %lld", (long long)d->a,
@@ -171,7 +171,7 @@ static kr_tensor *rotate(kr_tape *tape, const kr_dims *d, kr_tensor *x, kr_tenso
         return NULL;
     kr_tensor *y = kr_new(tape, x->dtype, KR_SHAPE(d->b, d->s, d->m, d->h, d->r));
     if (!y) return NULL;
-    const bool half = pairing == KR_PAIRING_SPLIT;
+    const bool split_pairs = pairing == KR_PAIRING_SPLIT;
     kr_rotate_args args = { .no = d->b * d->s,
                             .nm = d->m,
                             .nh = d->h,
@@ -182,9 +182,9 @@ static kr_tensor *rotate(kr_tape *tape, const kr_dims *d, kr_tensor *x, kr_tenso
                             .bias = kr_tensor_data(bias),
                             .angle = angle->data,
                             .y = y->data,
-                            .half = half };
+                            .split_pairs = split_pairs };
     if (!KR_RUN(tape->ctx, rotate[kr_real_of(x->dtype)], &args)) return NULL;
-    y = kr_recorded(tape, &rotate_rule, y, &half, sizeof half, KR_LIST(x, bias, angle));
+    y = kr_recorded(tape, &rotate_rule, y, &split_pairs, sizeof split_pairs, KR_LIST(x, bias, angle));
     return kr_store_as(tape, y, result);
 }
 

@@ -52,7 +52,7 @@ static void trapezoid_backward(kr_back *back)
     if (kr_ctx_failed(tape->ctx)) return;
     kr_trapezoid_bwd_args args = { .no = shape.dims[0] * shape.dims[1],
                                    .nh = shape.dims[2],
-                                   .raw_gap = kr_rows_of(tape, in[DT_RAW]).stride - shape.dims[2],
+                                   .raw_padding = kr_rows_of(tape, in[DT_RAW]).stride - shape.dims[2],
                                    .dt_raw = in[DT_RAW]->data,
                                    .dt_bias = kr_tensor_data(in[DT_BIAS]),
                                    .a_raw = in[A_RAW]->data,
@@ -108,7 +108,7 @@ static bool run_trapezoid(kr_tape *tape, kr_tensor *const *in, kr_tensor *const 
 {
     kr_trapezoid_args args = { .no = in[DT_RAW]->dims[0] * in[DT_RAW]->dims[1],
                                .nh = in[DT_RAW]->dims[2],
-                               .raw_gap = kr_rows_of(tape, in[DT_RAW]).stride - in[DT_RAW]->dims[2],
+                               .raw_padding = kr_rows_of(tape, in[DT_RAW]).stride - in[DT_RAW]->dims[2],
                                .dt_raw = in[DT_RAW]->data,
                                .dt_bias = kr_tensor_data(in[DT_BIAS]),
                                .a_raw = in[A_RAW]->data,

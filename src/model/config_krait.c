@@ -11,7 +11,7 @@
 
 static const char *const schedules[] = { "cyclic", "stretched", "custom", NULL };
 static const char *const residuals[] = { "standard", "multi_gate", NULL };
-static const char *const places[] = { "start", "middle", "end", "custom", NULL };
+static const char *const position_names[] = { "start", "middle", "end", "custom", NULL };
 static const char *const rotations[] = { "complex", "quaternion", NULL };
 static const char *const activations[] = { "heavy_tail", "softplus", NULL };
 static const char *const pathways[] = { "single", "double", NULL };
@@ -80,8 +80,8 @@ static bool read_class_token(kr_reading *r, const char *name, const kr_json *val
                   *own = layer ? kr_json_find(value, "layer") : NULL;
     const int64_t known = (kind != NULL) + (at != NULL) + (own != NULL);
     int k = 0;
-    while (places[k] && !kr_json_is_word(kind, places[k])) k++;
-    if (kr_json_kind_of(value) != KR_JSON_OBJECT || kr_json_length(value) != known || !places[k] ||
+    while (position_names[k] && !kr_json_is_word(kind, position_names[k])) k++;
+    if (kr_json_kind_of(value) != KR_JSON_OBJECT || kr_json_length(value) != known || !position_names[k] ||
         (at && (!kr_json_is_integer(at) || at->integer < 0)) || (k == KR_CLASS_TOKEN_CUSTOM && !at) ||
         (layer && (!kr_json_is_integer(own) || own->integer < 0)))
         return kr_key_refuse(r, name, value, rule);
@@ -94,7 +94,7 @@ static void write_class_token(kr_json_writer *w, const kr_class_token *class_tok
 {
     kr_json_write_open(w, NULL, '{');
     if (layer) kr_json_write_integer(w, "layer", *layer);
-    kr_json_write_string(w, "kind", places[class_token->kind]);
+    kr_json_write_string(w, "kind", position_names[class_token->kind]);
     if (class_token->kind == KR_CLASS_TOKEN_CUSTOM) kr_json_write_integer(w, "at", class_token->at);
     kr_json_write_close(w, '}');
 }

@@ -31,7 +31,7 @@ typedef struct reading {
 /* ---- a pair ---- */
 
 /* The output of virtual layer v for x, in the order of time. */
-static kr_tensor *read_one_way(reading *r, int64_t v)
+static kr_tensor *read_direction(reading *r, int64_t v)
 {
     const kr_bidi *bidi = r->bidi;
     const kr_bidi_layer *l = &bidi->layers[bidi->real[v]];
@@ -86,7 +86,7 @@ static void add_up(reading *r, int64_t pair, int64_t real_pair, kr_tensor *f)
 static void run_pair(reading *r, int64_t pair)
 {
     const int64_t real_pair = r->bidi->real[2 * pair] / 2;
-    kr_tensor *a = read_one_way(r, 2 * pair), *b = read_one_way(r, 2 * pair + 1);
+    kr_tensor *a = read_direction(r, 2 * pair), *b = read_direction(r, 2 * pair + 1);
     kr_tensor *f = drop(r, merge(r, real_pair, a, b));
     add_up(r, pair, real_pair, f ? kr_cast(r->tape, f, r->x->dtype) : NULL);
 }

@@ -217,7 +217,7 @@ kr_tensor *kr_decode_own(kr_tape *tape, const kr_decode_input *input, kr_tensor 
     return y && kr_assign(tape->ctx, y, x) ? y : NULL;
 }
 
-kr_tensor *kr_block_state_place(const kr_block_input *input, kr_tensor *state)
+kr_tensor *kr_block_state_destination(const kr_block_input *input, kr_tensor *state)
 {
     return input->in_place ? state : NULL;
 }

@@ -48,5 +48,5 @@ bool kr_config_path(kr_ctx *ctx, const char *op, kr_ssd_path path)
 
 kr_dtype kr_config_small_dtype(kr_dtype dtype)
 {
-    return kr_dtype_is_half(dtype) ? KR_DTYPE_F32 : dtype;
+    return kr_dtype_is_16bit(dtype) ? KR_DTYPE_F32 : dtype;
 }

@@ -75,9 +75,9 @@ typedef struct kr_block_kind {
     kr_block_result (*forward)(kr_tape *tape, const void *block, const kr_block_input *input);
     kr_tensor *(*step_infinite)(kr_tape *tape, const void *block, kr_tensor *x_bd);
 
-    /* NULL: the family has no decode kernels. can_decode: they support this block's sizes and types. gathers: they are
+    /* NULL: the family has no decode kernels. can_decode: they support this block's sizes and types. batches_layers: they are
      * queued in the list, if there is one. */
-    bool gathers;
+    bool batches_layers;
     bool (*can_decode)(const void *block, const kr_decode_input *input);
     bool (*token)(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
 
@@ -115,7 +115,7 @@ bool kr_block_begin_initial(kr_tape *tape, const kr_block_kind *kind, const void
 kr_tensor *kr_block_masked(kr_tape *tape, const kr_block_input *input, kr_tensor *x);
 
 /* Where the new state may go, of the cache's tensor `state`: itself in place, else NULL (mixer/core.h). */
-kr_tensor *kr_block_state_place(const kr_block_input *input, kr_tensor *state);
+kr_tensor *kr_block_state_destination(const kr_block_input *input, kr_tensor *state);
 
 /* Are all tensors of a cache NULL? Calls begin from the initial cache then. */
 bool kr_cache_is_initial(const kr_cache *cache);

@@ -1,7 +1,7 @@
 /* class_tokens.c - positions of class tokens, which of them are due, and inserting their rows.
  *
  * A level of L tokens puts a class token before token 0 (start), L / 2 (middle), L (end: after the last) or `at` (custom).
- * In order of (place, kind, number in the list) the j-th class token is output min(place, L) + j of the level. Streaming
+ * In order of (position, kind, number in the list) the j-th class token is output min(position, L) + j of the level. Streaming
  * keeps only how many outputs the level has emitted: every class token below that has been emitted, all others are due.
  */
 #include "nn/class_tokens.h"
@@ -12,9 +12,9 @@
 #include <stdio.h>
 
 enum { LONGEST_BITS = 62 };
-#define LONGEST (INT64_C(1) << LONGEST_BITS) /* an unknown length: no place is beyond it */
+#define LONGEST (INT64_C(1) << LONGEST_BITS) /* an unknown length: no position is beyond it */
 
-/* ---- places ---- */
+/* ---- positions ---- */
 
 static bool is_good(const kr_class_token *class_token)
 {
@@ -22,7 +22,7 @@ static bool is_good(const kr_class_token *class_token)
            (class_token->kind != KR_CLASS_TOKEN_CUSTOM || class_token->at >= 0);
 }
 
-static int64_t place_of(const kr_class_token *class_token, int64_t len)
+static int64_t position_of(const kr_class_token *class_token, int64_t len)
 {
     switch (class_token->kind) {
     case KR_CLASS_TOKEN_START: return 0;
@@ -35,16 +35,16 @@ static int64_t place_of(const kr_class_token *class_token, int64_t len)
 
 static bool comes_before(const kr_class_token *class_tokens, int a, int b, int64_t len)
 {
-    const int64_t place_a = place_of(&class_tokens[a], len), place_b = place_of(&class_tokens[b], len);
-    if (place_a != place_b) return place_a < place_b;
+    const int64_t position_a = position_of(&class_tokens[a], len), position_b = position_of(&class_tokens[b], len);
+    if (position_a != position_b) return position_a < position_b;
     return class_tokens[a].kind != class_tokens[b].kind ? class_tokens[a].kind < class_tokens[b].kind : a < b;
 }
 
 /* Position in the output of the `nth` class token in order. */
 static int64_t output_of(const kr_class_token *class_token, int64_t nth, int64_t len)
 {
-    const int64_t place = place_of(class_token, len);
-    return (place < len ? place : len) + nth;
+    const int64_t position = position_of(class_token, len);
+    return (position < len ? position : len) + nth;
 }
 
 int64_t kr_class_token_index(const kr_class_token *class_tokens, int count, int which, int64_t len)
@@ -63,7 +63,7 @@ int64_t kr_class_tokens_outputs(const kr_class_token *class_tokens, int count, i
     if (len == KR_LENGTH_UNKNOWN) return len;
     int64_t total = len;
     for (int i = 0; i < count; i++)
-        total += place_of(&class_tokens[i], len) < len || class_tokens[i].kind == KR_CLASS_TOKEN_END;
+        total += position_of(&class_tokens[i], len) < len || class_tokens[i].kind == KR_CLASS_TOKEN_END;
     return total;
 }
 
@@ -73,7 +73,7 @@ bool kr_class_token_check(kr_ctx *ctx, const char *op, const char *field, const 
                       KR_ERR_ARG, "%s: %s.kind = %d is not one of start, middle, end, custom", op, field,
                       (int)class_token->kind) &&
            kr_require(ctx, is_good(class_token), KR_ERR_ARG,
-                      "%s: %s.at = %lld, but a custom place must not be negative", op, field,
+                      "%s: %s.at = %lld, but a custom position must not be negative", op, field,
                       (long long)class_token->at) &&
            KR_RESERVED(ctx, op, field, class_token);
 }

@@ -12,7 +12,7 @@ typedef struct kr_splice {
     int token;
 } kr_splice;
 
-/* The class token is good: its kind, a custom place not negative. `field` names it in messages. */
+/* The class token is good: its kind, a custom position not negative. `field` names it in messages. */
 bool kr_class_token_check(kr_ctx *ctx, const char *op, const char *field, const kr_class_token *class_token);
 
 /* The same for a list. */

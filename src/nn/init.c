@@ -28,8 +28,8 @@ static double value_of(const kr_init *init, double u, int64_t i, int64_t last)
 {
     switch (init->kind) {
     case KR_INIT_DT_BIAS: {
-        const double drawn = exp(log(init->a) + u * (log(init->b) - log(init->a)));
-        const double dt = drawn > init->c ? drawn : init->c;
+        const double sampled = exp(log(init->a) + u * (log(init->b) - log(init->a)));
+        const double dt = sampled > init->c ? sampled : init->c;
         return dt + log(-expm1(-dt));
     }
     case KR_INIT_LOG_RANGE: return log(init->a + u * (init->b - init->a));
@@ -52,14 +52,14 @@ static bool apply_on_host(kr_tensor *param, const kr_init *init, double scale)
     if (kr_ctx_failed(ctx)) return false;
     double *values = kr_memory_alloc(&ctx->memory, bytes);
     if (!values) return kr_fail(ctx, KR_ERR_NOMEM, "init: no memory for %lld values", (long long)count);
-    const kr_random_args draws = { .exec = { .pool = ctx->pool },
-                                   .n = count,
-                                   .dtype = KR_DTYPE_F64,
-                                   .y = values,
-                                   .seed = ctx->seed,
-                                   .stream = ctx->stream++,
-                                   .beta = 1 };
-    ctx->device->host->random.run(&draws);
+    const kr_random_args uniform = { .exec = { .pool = ctx->pool },
+                                     .n = count,
+                                     .dtype = KR_DTYPE_F64,
+                                     .y = values,
+                                     .seed = ctx->seed,
+                                     .stream = ctx->stream++,
+                                     .beta = 1 };
+    ctx->device->host->random.run(&uniform);
     for (int64_t i = 0; i < count; i++) values[i] = scale * value_of(init, values[i], i, last);
     kr_param_write(param, KR_DTYPE_F64, values, count);
     kr_memory_free(&ctx->memory, values, bytes);

@@ -74,7 +74,7 @@ static void gate(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_tenso
 /* A 16-bit stream stays 16-bit, though blocks and norms may compute in f32. */
 static kr_tensor *narrow(kr_tape *tape, kr_tensor *x, kr_dtype stream)
 {
-    return kr_dtype_is_half(stream) ? kr_cast(tape, x, stream) : x;
+    return kr_dtype_is_16bit(stream) ? kr_cast(tape, x, stream) : x;
 }
 
 /* One token, unrecorded, on a device where kernel launches are expensive: x + h1 in few kernels. False: not supported,
@@ -83,7 +83,7 @@ static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer_we
                        const kr_cache *cache, kr_cache *after)
 {
     const kr_block_kind *kind = job->layers->kind;
-    if (!job->place || job->dropout > 0 || tape->ctx->check_finite || !cache || !kind->token || tape->recording ||
+    if (!job->destination || job->dropout > 0 || tape->ctx->check_finite || !cache || !kind->token || tape->recording ||
         job->seq_start_bs || job->reset_bs || job->mask_bs1)
         return false;
     const kr_decode_input input = { .x_bsd = x,
@@ -93,7 +93,7 @@ static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer_we
                                     .in_place = job->in_place,
                                     .deferred = job->deferred,
                                     .list = job->tokens,
-                                    .y_bsd = job->place };
+                                    .y_bsd = job->destination };
     return kind->can_decode(l->block, &input) && kind->token(tape, l->block, &input, after);
 }
 
@@ -125,7 +125,7 @@ void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const k
     const bool adds = !s->gates && !k.first && !k.last;
     kr_tensor *h1 = NULL, *sum; /* x + h1, where someone reads it */
     if (adds && take_token(tape, job, l, flow->x, cache, after)) {
-        sum = job->place;
+        sum = job->destination;
         if (l->norm2_d) kr_layer_run_tokens(tape, job);
     } else {
         kr_layer_run_tokens(tape, job);
@@ -161,10 +161,10 @@ static int list_cache(const kr_layers *s, kr_cache *cache, kr_tensor ***list)
 
 /* ---- unrecorded ---- */
 
-static bool fits(const kr_tensor *place, const kr_tensor *x)
+static bool fits(const kr_tensor *destination, const kr_tensor *x)
 {
-    if (!place || place->dtype != x->dtype) return false;
-    const kr_shape a = kr_tensor_shape(place), b = kr_tensor_shape(x);
+    if (!destination || destination->dtype != x->dtype) return false;
+    const kr_shape a = kr_tensor_shape(destination), b = kr_tensor_shape(x);
     return kr_shape_equal(&a, &b);
 }
 
@@ -179,31 +179,31 @@ static void overwrite_cache(kr_tape *tape, const kr_layers *s, const kr_cache *o
 }
 
 /* Output buffer for the stream of one token, allocated here if no earlier layer has one. NULL: not such a layer. */
-static kr_tensor *token_place(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, kr_flow *places)
+static kr_tensor *token_destination(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, kr_flow *destinations)
 {
     const kr_tensor *x = flow->x;
     if (!kr_ctx_on_device(tape->ctx) || !job->layers->kind->token || x->dims[1] != 1 || x->dtype != KR_DTYPE_F32 ||
         !kr_tensor_is_row_major(x))
         return NULL;
-    if (!fits(places->x, x)) places->x = kr_new(tape, x->dtype, kr_tensor_shape(x));
-    return places->x;
+    if (!fits(destinations->x, x)) destinations->x = kr_new(tape, x->dtype, kr_tensor_shape(x));
+    return destinations->x;
 }
 
 /* Results reuse the buffers of an earlier layer's results, so that memory does not grow with depth; without a buffer
  * that fits, the scope keeps the result, which becomes the buffer. Tensors that the layer returned unchanged are not
  * copied. */
-void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *places,
+void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *destinations,
                            const kr_cache *cache, kr_cache *after)
 {
-    kr_layer_job placed = *job;
-    placed.place = token_place(tape, job, flow, places);
+    kr_layer_job direct = *job;
+    direct.destination = token_destination(tape, job, flow, destinations);
     const kr_arena_mark before = kr_arena_mark_now(&tape->data);
     const kr_scope scope = kr_no_grad_begin(tape);
-    kr_layer_run(tape, &placed, flow, cache, after);
+    kr_layer_run(tape, &direct, flow, cache, after);
     kr_tensor **results[LIST_MAX], **own[LIST_MAX], **keep[LIST_MAX];
     const int n = list_flow(flow, results);
-    places->nstreams = flow->nstreams;
-    list_flow(places, own);
+    destinations->nstreams = flow->nstreams;
+    list_flow(destinations, own);
     int nkept = 0;
     for (int i = 0; i < n && !kr_ctx_failed(tape->ctx); i++) {
         kr_tensor *x = *results[i];
@@ -215,11 +215,11 @@ void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow
             *results[i] = *own[i];
         }
     }
-    const int nplaces = nkept;
+    const int ndestinations = nkept;
     if (job->in_place && cache && !kr_ctx_failed(tape->ctx)) overwrite_cache(tape, job->layers, cache, after);
     if (!job->drop_state) nkept += list_cache(job->layers, after, keep + nkept);
     kr_no_grad_end(tape, scope, nkept, keep);
-    for (int i = 0; i < nplaces; i++) *own[i] = *keep[i];
+    for (int i = 0; i < ndestinations; i++) *own[i] = *keep[i];
 }
 
 /* ---- recomputed ---- */

@@ -203,8 +203,8 @@ typedef struct passage {
     kr_run *run;
     kr_layer_job job;
     kr_flow flow;
-    kr_flow places;   /* of the results of unrecorded layers */
-    int64_t cut;      /* virtual layers below it are not differentiated ... */
+    kr_flow destinations; /* of the results of unrecorded layers */
+    int64_t cut;          /* virtual layers below it are not differentiated ... */
     kr_tensor *carry; /* ... gradients that arrive there pass to the stack's input, and to the rows of class tokens */
     int64_t recorded_from; /* virtual layers from cut to it are recomputed; -1: not chosen yet */
 } passage;
@@ -212,7 +212,7 @@ typedef struct passage {
 /* 16-bit streams are accumulated in f32, if enabled. */
 static kr_tensor *widen(kr_tape *tape, const kr_layers *s, kr_tensor *x)
 {
-    return x && s->config.residual_in_f32 && kr_dtype_is_half(x->dtype) ? kr_cast(tape, x, KR_DTYPE_F32) : x;
+    return x && s->config.residual_in_f32 && kr_dtype_is_16bit(x->dtype) ? kr_cast(tape, x, KR_DTYPE_F32) : x;
 }
 
 /* Inserts the rows of a layer's own class tokens into x and into all tensors aligned with it. */
@@ -295,7 +295,7 @@ static void run_layer(kr_tape *tape, passage *p)
         p->recorded_from = kr_recompute_until(tape, job, &p->flow, p->run);
         if (p->recorded_from < 0) return;
     }
-    if (!is_recorded) kr_layer_run_released(tape, job, &p->flow, &p->places, cache, &after);
+    if (!is_recorded) kr_layer_run_released(tape, job, &p->flow, &p->destinations, cache, &after);
     else if (job->v < p->recorded_from) kr_layer_run_recomputed(tape, job, &p->flow, cache, &after);
     else kr_layer_run(tape, job, &p->flow, cache, &after);
     if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, layer %lld", job->op, (long long)job->v);
@@ -321,7 +321,7 @@ static void skip_layer(passage *p)
 bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_layers *layers)
 {
     const kr_device *device = tape->ctx->device;
-    return layers->kind->gathers && device->lists && device->lists->decode_layers && run->mode == KR_RUN_STEP &&
+    return layers->kind->batches_layers && device->lists && device->lists->decode_layers && run->mode == KR_RUN_STEP &&
            run->call.advance && !run->has_class_tokens && !run->call.streams && !tape->recording &&
            !tape->ctx->check_finite;
 }

@@ -60,7 +60,7 @@ struct kr_layers {
     kr_layer_weights *layers;
     kr_multi_gate *gates; /* [n_layers] or [nvirtual]; NULL: standard residuals */
     kr_tensor *latents_nd;
-    bool has_class_tokens, has_length_class_tokens; /* any; any whose place depends on the sequence's length */
+    bool has_class_tokens, has_length_class_tokens; /* any; any whose position depends on the sequence's length */
     struct kr_layer_measured *measured;             /* last measurement, shared by calls on any thread */
 };
 
@@ -96,7 +96,7 @@ typedef struct kr_layer_job {
     bool drop_state;        /* *after is not wanted */
     bool is_infinite;       /* x is [b d], a constant input (steady state); no cache */
     bool in_place;          /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
-    kr_tensor *place;       /* where the new stream may go; NULL: the layer makes a tensor for it */
+    kr_tensor *destination; /* where the new stream may go; NULL: the layer makes a tensor for it */
     kr_decode_list *tokens; /* queue of layers that run together; NULL: none */
     struct kr_deferred_slot
         *deferred; /* where the token may be kept instead of giving it to the state; NULL: nowhere */
@@ -109,9 +109,9 @@ void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const k
 void kr_layer_run_recomputed(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache,
                              kr_cache *after);
 
-/* The same, unrecorded, of which only the results stay allocated. places: tensors of the tape for the results of one
+/* The same, unrecorded, of which only the results stay allocated. destinations: tensors of the tape for the results of one
  * layer after another; all NULL before the first. */
-void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *places,
+void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *destinations,
                            const kr_cache *cache, kr_cache *after);
 
 /* Runs the queued layers, if any; needed before their results are read. False after an error. */

@@ -90,8 +90,8 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
                                            .z_bsi = in.z,
                                            .initial_state_bir = initial_states(tape, m, input, &d),
                                            .seq_start_bs = input->seq_start_bs };
-    kr_tensor *place = input->cache ? kr_block_state_place(input, input->cache->mamba1.ssm_bir) : NULL;
-    const kr_scan_out out = kr_selective_scan_into(tape, &scan, place);
+    kr_tensor *destination = input->cache ? kr_block_state_destination(input, input->cache->mamba1.ssm_bir) : NULL;
+    const kr_scan_out out = kr_selective_scan_into(tape, &scan, destination);
     kr_tensor *y = kr_linear(tape, out.y_bsi, m->out_proj, m->out_proj_bias);
     if (!y) return none;
     return (kr_block_result){ y, { KR_FAMILY_MAMBA1, { .mamba1 = { conv.window_bvk, out.final_state } } } };

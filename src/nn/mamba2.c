@@ -19,13 +19,13 @@ typedef struct projected {
     kr_tensor *z0, *x0, *z, *xbc, *dt;
 } projected;
 
-/* rounds: xbc may be cast to bf16. */
-static projected project(kr_tape *tape, const kr_mamba2 *m, kr_tensor *u, bool rounds)
+/* autocasts: xbc may be cast to bf16. */
+static projected project(kr_tape *tape, const kr_mamba2 *m, kr_tensor *u, bool autocasts)
 {
     const int64_t sizes[5] = { m->nmlp, m->nmlp, m->nssm, m->nv, m->nh };
     const int without = m->nmlp ? 0 : 2, count = 5 - without;
     kr_tensor *part[5] = { NULL };
-    if (!kr_linear_parts(tape, u, m->in_proj, m->in_proj_bias, count, sizes + without, rounds ? 3 - without : -1,
+    if (!kr_linear_parts(tape, u, m->in_proj, m->in_proj_bias, count, sizes + without, autocasts ? 3 - without : -1,
                          part + without))
         return (projected){ NULL, NULL, NULL, NULL, NULL };
     if (!part[3]->is_autocast) part[3] = kr_cast(tape, part[3], kr_tensor_dtype(m->dt_bias_h));
@@ -79,7 +79,7 @@ static kr_tensor *taps(kr_tape *tape, const kr_mamba2 *m)
 /* ---- forward ---- */
 
 /* Is the core the only reader of x, B and C, norm or gate the only reader of y, and does the core cast them to bf16? */
-static bool rounds(const kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input)
+static bool autocasts(const kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input)
 {
     return kr_tensor_dtype(m->dt_bias_h) == KR_DTYPE_F32 && !input->mask_bs1 && !m->config.has_d_per_dim &&
            m->nssm % 4 == 0 && m->config.ngroups * m->config.state_rank % 4 == 0 &&
@@ -91,7 +91,7 @@ static kr_tensor *convolve(kr_tape *tape, const kr_mamba2 *m, const kr_block_inp
                            kr_tensor *window, kr_tensor **xbc)
 {
     const int64_t nr = m->config.state_rank, sizes[3] = { m->nssm, m->config.ngroups * nr, m->config.ngroups * nr };
-    if (rounds(tape, m, input) && in_bsv) {
+    if (autocasts(tape, m, input) && in_bsv) {
         const kr_conv_operands operands = { in_bsv, taps(tape, m), m->conv_bias, window, input->seq_start_bs };
         return kr_causal_conv_parts(tape, &operands, 3, sizes, xbc);
     }
@@ -111,7 +111,7 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
     const kr_mamba2_cache *cache = input->cache ? &input->cache->mamba2 : NULL;
     const int64_t ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim;
 
-    const bool is_autocast = rounds(tape, m, input);
+    const bool is_autocast = autocasts(tape, m, input);
     const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd), is_autocast);
     kr_tensor *xbc[3] = { NULL }, *window = convolve(tape, m, input, in.xbc, cache ? cache->conv_bvk : NULL, xbc);
 
@@ -124,8 +124,8 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
                                       .initial_state_bhpr = cache ? cache->ssm_bhpr : NULL,
                                       .init_state_hpr = cache ? NULL : m->init_state_hpr,
                                       .seq_start_bs = input->seq_start_bs };
-    kr_tensor *place = cache ? kr_block_state_place(input, cache->ssm_bhpr) : NULL;
-    const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, place, is_autocast);
+    kr_tensor *destination = cache ? kr_block_state_destination(input, cache->ssm_bhpr) : NULL;
+    const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, destination, is_autocast);
     kr_tensor *y = kr_reshape(tape, out.y, KR_SHAPE(d.b, d.s, m->nssm));
     y = finish(tape, m, add_skip_per_dim(tape, m, y, xbc[0]), &in);
     window = kr_cast(tape, window, cache_dtype(m)); /* of a 16-bit block it may be 16-bit */
@@ -211,7 +211,7 @@ const kr_block_kind kr_mamba2_kind = { .family = KR_FAMILY_MAMBA2,
                                        .initial_cache = initial_cache,
                                        .forward = forward,
                                        .step_infinite = step_infinite,
-                                       .gathers = true,
+                                       .batches_layers = true,
                                        .can_decode = kr_mamba2_can_decode,
                                        .may_defer = kr_mamba2_may_defer,
                                        .flush = kr_mamba2_flush,

@@ -13,7 +13,7 @@ bool kr_mamba2_can_decode(const void *block, const kr_decode_input *in)
 {
     const kr_mamba2 *m = block;
     const kr_mamba2_cache *cache = &in->cache->mamba2;
-    return m->nmlp == 0 && !kr_dtype_is_half(kr_tensor_dtype(in->norm_d)) && m->dt_bias_h->dtype == KR_DTYPE_F32 &&
+    return m->nmlp == 0 && !kr_dtype_is_16bit(kr_tensor_dtype(in->norm_d)) && m->dt_bias_h->dtype == KR_DTYPE_F32 &&
            cache->conv_bvk->dtype == KR_DTYPE_F32 && cache->ssm_bhpr->dtype == KR_DTYPE_F32 &&
            (!m->in_proj_bias || m->in_proj_bias->dtype == KR_DTYPE_F32) && kr_tensor_is_row_major(cache->conv_bvk) &&
            kr_tensor_is_row_major(cache->ssm_bhpr);

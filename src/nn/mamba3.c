@@ -103,12 +103,12 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
         !kr_mamba3_spans_of(tape, input, d.b, d.s, &spans))
         return none;
 
-    const bool rounds = pathway == KR_MAMBA3_PATHWAY_SINGLE &&
-                        kr_ssd_autocasts(tape->ctx, input->path, d.s, m->nm, m->config.state_rank);
-    kr_mamba3_tokens tokens =
-        kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s, rounds && !m->config.is_mimo);
+    const bool autocasts = pathway == KR_MAMBA3_PATHWAY_SINGLE &&
+                           kr_ssd_autocasts(tape->ctx, input->path, d.s, m->nm, m->config.state_rank);
+    kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s,
+                                                autocasts && !m->config.is_mimo);
     const rotations rotation = rotations_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
-    make_bc(tape, m, &tokens, rotation.each, rounds && m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
+    make_bc(tape, m, &tokens, rotation.each, autocasts && m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
 
     const kr_mamba3_before before =
         cache ? before_of(tape, m, cache, spans.count) : (kr_mamba3_before){ NULL, NULL, NULL };

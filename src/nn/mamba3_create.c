@@ -71,15 +71,15 @@ static bool check_rotation(kr_ctx *ctx, const kr_mamba3_config *c)
     return kr_require(ctx, c->rotation == KR_ROTATION_COMPLEX || in_blocks, KR_ERR_ARG,
                       OP ": rotation = %d is neither complex nor quaternion", (int)c->rotation) &&
            kr_require(ctx, c->state_rank % 2 == 0, KR_ERR_ARG,
-                      OP ": state_rank = %lld, but must be even: its entries turn in pairs",
+                      OP ": state_rank = %lld, but must be even: entries are rotated in pairs",
                       (long long)c->state_rank) &&
            kr_require(ctx, !in_blocks || c->state_rank % 4 == 0, KR_ERR_ARG,
-                      OP ": state_rank = %lld, but must be a multiple of 4: quaternions turn blocks of four",
+                      OP ": state_rank = %lld, but must be a multiple of 4: quaternions rotate blocks of four",
                       (long long)c->state_rank) &&
            kr_require(ctx, c->rope_fraction == 0 || c->rope_fraction == 0.5 || c->rope_fraction == 1, KR_ERR_ARG,
                       OP ": rope_fraction = %g, but must be 0, 0.5 or 1", c->rope_fraction) &&
            kr_require(ctx, !in_blocks || rotated_entry_count(c) % 4 == 0, KR_ERR_ARG,
-                      OP ": rope_fraction = %g of state_rank = %lld is %lld entries, but quaternions turn blocks of "
+                      OP ": rope_fraction = %g of state_rank = %lld is %lld entries, but quaternions rotate blocks of "
                          "four; make state_rank a multiple of 8",
                       c->rope_fraction, (long long)c->state_rank, (long long)rotated_entry_count(c)) &&
            kr_config_positive(ctx, OP, "rotation_range", c->rotation_range);

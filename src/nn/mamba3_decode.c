@@ -98,7 +98,7 @@ static kr_decode_mamba3_args core_args(const kr_mamba3 *m, const kr_tensor *all_
                                     .d = m->d_h->data,
                                     .gain = kr_tensor_data(m->norm_gain),
                                     .softplus = m->steps.a_activation == KR_A_ACTIVATION_SOFTPLUS,
-                                    .half = c->is_mimo,
+                                    .split_pairs = c->is_mimo,
                                     .has_norm = c->has_outproj_norm,
                                     .shared_gain = c->has_shared_norm_gain,
                                     .eps = c->norm_eps,

@@ -25,7 +25,7 @@ void *kr_mamba3_declare(kr_ctx *ctx, kr_params *params, const void *config);
 bool kr_mamba3_can_decode(const void *block, const kr_decode_input *input);
 bool kr_mamba3_decode(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
 
-/* The parts of the input projection, before the rotation. rounds: x may be cast to bf16. */
+/* The parts of the input projection, before the rotation. autocasts: x may be cast to bf16. */
 typedef struct kr_mamba3_tokens {
     int64_t nb, ns;
     kr_tensor *z_bsi, *x_bsi;
@@ -37,7 +37,7 @@ typedef struct kr_mamba3_tokens {
     kr_trapezoid_out step;
 } kr_mamba3_tokens;
 kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns,
-                                   bool rounds);
+                                   bool autocasts);
 
 /* B or C after norm and bias: [b s m g r] -> [b s m h r]. */
 kr_tensor *kr_mamba3_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmgr, kr_tensor *gain_r,

@@ -119,13 +119,13 @@ kr_tensor *kr_mamba3_infinite(kr_tape *tape, const void *block, kr_tensor *x_bd)
     kr_dims d;
     if (!kr_block_begin_token(tape, "mamba3.step_infinite", m, x_bd, &d)) return NULL;
     const int64_t nb = d.b, nm = m->nm, nh = m->nh, nr = m->config.state_rank, np = m->config.per_head_dim;
-    const kr_shape maps = KR_SHAPE(nb, nm, nh, nr);
+    const kr_shape bc_shape = KR_SHAPE(nb, nm, nh, nr);
     kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_reshape(tape, x_bd, KR_SHAPE(nb, 1, d.d)), nb, 1, false);
     tokens.b_bsmhr = kr_mamba3_maps(tape, m, tokens.b_bsmgr, m->b_gain_r, m->b_bias_hmr);
     tokens.c_bsmhr = kr_mamba3_maps(tape, m, tokens.c_bsmgr, m->c_gain_r, m->c_bias_hmr);
     const limit l = limit_of(tape, m, &tokens);
-    kr_tensor *b_bmhr = kr_reshape(tape, weigh(tape, m, &tokens, &l), maps),
-              *c_bmhr = kr_reshape(tape, tokens.c_bsmhr, maps);
+    kr_tensor *b_bmhr = kr_reshape(tape, weigh(tape, m, &tokens, &l), bc_shape),
+              *c_bmhr = kr_reshape(tape, tokens.c_bsmhr, bc_shape);
     kr_tensor *v_bmhp = kr_reshape(tape, tokens.v_bsmhp, KR_SHAPE(nb, nm, nh, np));
     kr_tensor *cb_bhmm =
         kr_matmul(tape, kr_permute(tape, c_bmhr, KR_AXES(0, 2, 1, 3)), kr_permute(tape, b_bmhr, KR_AXES(0, 2, 3, 1)));

@@ -34,19 +34,19 @@ kr_tensor *kr_mamba3_maps(kr_tape *tape, const kr_mamba3 *m, kr_tensor *raw_bsmg
 }
 
 kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor *u_bsd, int64_t nb, int64_t ns,
-                                   bool rounds)
+                                   bool autocasts)
 {
     enum { Z, X, B, C, DT, A, LAMBDA, ROTATION, NPARTS };
     const kr_mamba3_config *c = &m->config;
     const int64_t nh = m->nh, nm = m->nm, ng = c->ngroups, nr = c->state_rank, nmgr = nm * ng * nr;
     const int64_t sizes[NPARTS] = { m->ni, m->ni, nmgr, nmgr, nh, nh, nh, m->nchannel };
     kr_tensor *part[NPARTS] = { NULL };
-    if (!kr_linear_parts(tape, u_bsd, m->in_proj, m->in_proj_bias, NPARTS, sizes, rounds ? X : -1, part))
+    if (!kr_linear_parts(tape, u_bsd, m->in_proj, m->in_proj_bias, NPARTS, sizes, autocasts ? X : -1, part))
         return (kr_mamba3_tokens){ .nb = nb, .ns = ns };
     if (c->rotation == KR_ROTATION_QUATERNION)
         part[ROTATION] = kr_reshape(tape, part[ROTATION], KR_SHAPE(nb, ns, nh, m->nrotations, 3));
 
-    const kr_shape maps = KR_SHAPE(nb, ns, nm, ng, nr);
+    const kr_shape bc_shape = KR_SHAPE(nb, ns, nm, ng, nr);
     kr_tensor *x = part[X];
     if (!x->is_autocast) x = kr_cast(tape, x, kr_config_small_dtype(kr_tensor_dtype(x)));
     return (kr_mamba3_tokens){
@@ -55,8 +55,8 @@ kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor 
         .z_bsi = part[Z],
         .x_bsi = x,
         .v_bsmhp = kr_mamba3_values(tape, m, x, nb, ns),
-        .b_bsmgr = kr_reshape(tape, part[B], maps),
-        .c_bsmgr = kr_reshape(tape, part[C], maps),
+        .b_bsmgr = kr_reshape(tape, part[B], bc_shape),
+        .c_bsmgr = kr_reshape(tape, part[C], bc_shape),
         .rotation = part[ROTATION],
         .step = kr_trapezoid(tape, part[DT], m->dt_bias_h, part[A], part[LAMBDA], &m->steps),
     };

@@ -75,14 +75,14 @@ static kr_ssd_out run_single(kr_tape *tape, const kr_mamba3 *m, const kr_block_i
                                        .d_h = m->d_h,
                                        .init_state_hpr = before ? NULL : m->init_state_hpr,
                                        .seq_start_bs = input->seq_start_bs };
-    kr_tensor *place = before ? kr_block_state_place(input, before->state_qhpr) : NULL;
+    kr_tensor *destination = before ? kr_block_state_destination(input, before->state_qhpr) : NULL;
     if (before) {
         ssd.initial_state_bhpr = before->state_qhpr;
         ssd.carry0_bh = kr_mamba3_first(tape, spans, step->carry_bsh);
         ssd.v_before_bmhp = before->v_qmhp;
         ssd.k_before_bmhr = before->k_qmhr;
     }
-    return kr_mamba3_single_ssd_run_rotary(tape, &ssd, &tokens->rotary, input->path, place, !m->config.is_mimo);
+    return kr_mamba3_single_ssd_run_rotary(tape, &ssd, &tokens->rotary, input->path, destination, !m->config.is_mimo);
 }
 
 /* ---- double ---- */
@@ -94,7 +94,7 @@ static kr_tensor *previous_packed(kr_tape *tape, const kr_mamba3_spans *spans, k
     const int64_t nrows = spans->nb * spans->ns, nbefore = kr_dim_of(before_q, 0);
     int64_t *ids = kr_arena_alloc(&tape->heads, (size_t)nrows * sizeof *ids);
     if (!ids) {
-        kr_fail(tape->ctx, KR_ERR_NOMEM, "mamba3: no memory for the places of %lld tokens", (long long)nrows);
+        kr_fail(tape->ctx, KR_ERR_NOMEM, "mamba3: no memory for the positions of %lld tokens", (long long)nrows);
         return NULL;
     }
     for (int64_t i = 0; i < nrows; i++) ids[i] = nbefore + i - 1;

@@ -12,7 +12,7 @@ static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr
                    : in_f32       ? kr_embedding_to_widen(tape, net->embedding_wd, x, later)
                                   : kr_embedding(tape, net->embedding_wd, x);
     /* a 16-bit stream starts as 16-bit, though the bias is wider */
-    if (!in_f32 && kr_dtype_is_half(x->dtype)) y = kr_cast(tape, y, x->dtype);
+    if (!in_f32 && kr_dtype_is_16bit(x->dtype)) y = kr_cast(tape, y, x->dtype);
     if (!y) kr_blame(tape->ctx, "%s, input", op);
     return y;
 }

@@ -17,9 +17,10 @@ static bool check_part(kr_ctx *ctx, const kr_network_part *part, int i)
                       part->block ? "both" : "neither") &&
            kr_require(ctx, (part->block ? part->block->ctx : part->layers->ctx) == ctx, KR_ERR_STATE,
                       OP ": parts[%d] belongs to another context", i) &&
-           kr_require(ctx, !part->layers || !part->layers->has_class_tokens, KR_ERR_UNSUPPORTED,
-                      OP ": parts[%d] has latents, whose places only a kr_network keeps; insert such rows in forward",
-                      i);
+           kr_require(
+               ctx, !part->layers || !part->layers->has_class_tokens, KR_ERR_UNSUPPORTED,
+               OP ": parts[%d] has class tokens, whose positions only a kr_network keeps; insert such rows in forward",
+               i);
 }
 
 static bool check_custom(kr_ctx *ctx, const kr_custom_network *c)

@@ -42,7 +42,7 @@ static bool check_init(kr_ctx *ctx, const char *op, const char *name, const kr_i
         return kr_require(ctx, false, KR_ERR_ARG, "%s: %s has init.kind = %d, which is none", op, name,
                           (int)init->kind);
     }
-    return kr_require(ctx, ok, KR_ERR_ARG, "%s: %s has an init that cannot be drawn: kind %d of %g, %g, %g", op, name,
+    return kr_require(ctx, ok, KR_ERR_ARG, "%s: %s has an init that cannot be sampled: kind %d of %g, %g, %g", op, name,
                       (int)init->kind, a, b, c);
 }
 

@@ -72,7 +72,7 @@ kr_param_spec kr_params_spec_at(const kr_params *params, int64_t i);
 
 kr_ctx *kr_params_ctx(const kr_params *params);
 
-/* Common specs: a linear weight [out in] and its bias, drawn from +-1/sqrt(in); a norm's gain of ones. */
+/* Common specs: a linear weight [out in] and its bias, sampled from +-1/sqrt(in); a norm's gain of ones. */
 kr_init kr_init_linear(int64_t fan_in);
 kr_init kr_init_fill(double value);
 

@@ -32,13 +32,13 @@ int64_t kr_bidi_schedule_at(kr_bidi_schedule schedule, const int64_t *custom, in
                             int64_t n_layers)
 {
     if (!is_in_range(v, n_virtual, n_layers) || n_virtual % 2) return -1;
-    const int64_t pair = v / 2, npairs = n_virtual / 2, way = v % 2;
-    const int64_t nway = way ? n_layers / 2 : n_layers - n_layers / 2; /* weight sets of this direction */
+    const int64_t pair = v / 2, npairs = n_virtual / 2, direction = v % 2;
+    const int64_t ndirection = direction ? n_layers / 2 : n_layers - n_layers / 2; /* weight sets of this direction */
     switch (schedule) {
-    case KR_BIDI_SCHEDULE_STRIDED_CYCLIC: return nway ? pair % nway * 2 + way : -1;
+    case KR_BIDI_SCHEDULE_STRIDED_CYCLIC: return ndirection ? pair % ndirection * 2 + direction : -1;
     case KR_BIDI_SCHEDULE_STRIDED_STRETCHED: {
-        const int64_t at = stretched(pair, npairs, nway);
-        return nway && at >= 0 ? at * 2 + way : -1;
+        const int64_t at = stretched(pair, npairs, ndirection);
+        return ndirection && at >= 0 ? at * 2 + direction : -1;
     }
     case KR_BIDI_SCHEDULE_SYMMETRIC_CYCLIC: return pair % n_layers;
     case KR_BIDI_SCHEDULE_SYMMETRIC_STRETCHED: return stretched(pair, npairs, n_layers);

@@ -22,7 +22,7 @@ typedef struct binary_op {
 #undef KR_BINARY
 
 /* Adds g, which has the output's shape, to the gradient of input i. */
-static void give_summed(kr_back *back, int i, kr_tensor *g)
+static void accumulate_summed(kr_back *back, int i, kr_tensor *g)
 {
     kr_back_accumulate(back, i, kr_sum_to(kr_back_tape(back), g, kr_tensor_shape(kr_back_in(back, i))));
 }
@@ -30,36 +30,36 @@ static void give_summed(kr_back *back, int i, kr_tensor *g)
 static void add_backward(kr_back *back)
 {
     kr_tensor *g = kr_back_grad(back, 0);
-    if (kr_back_wants(back, 0)) give_summed(back, 0, g);
-    if (kr_back_wants(back, 1)) give_summed(back, 1, g);
+    if (kr_back_wants(back, 0)) accumulate_summed(back, 0, g);
+    if (kr_back_wants(back, 1)) accumulate_summed(back, 1, g);
 }
 
 static void sub_backward(kr_back *back)
 {
     kr_tensor *g = kr_back_grad(back, 0);
-    if (kr_back_wants(back, 0)) give_summed(back, 0, g);
-    if (kr_back_wants(back, 1)) give_summed(back, 1, kr_neg(kr_back_tape(back), g));
+    if (kr_back_wants(back, 0)) accumulate_summed(back, 0, g);
+    if (kr_back_wants(back, 1)) accumulate_summed(back, 1, kr_neg(kr_back_tape(back), g));
 }
 
 static void mul_backward(kr_back *back)
 {
     kr_tensor *g = kr_back_grad(back, 0);
-    if (kr_back_wants(back, 0)) give_summed(back, 0, kr_mul(kr_back_tape(back), g, kr_back_in(back, 1)));
-    if (kr_back_wants(back, 1)) give_summed(back, 1, kr_mul(kr_back_tape(back), g, kr_back_in(back, 0)));
+    if (kr_back_wants(back, 0)) accumulate_summed(back, 0, kr_mul(kr_back_tape(back), g, kr_back_in(back, 1)));
+    if (kr_back_wants(back, 1)) accumulate_summed(back, 1, kr_mul(kr_back_tape(back), g, kr_back_in(back, 0)));
 }
 
 static void div_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     kr_tensor *over_b = kr_div(tape, kr_back_grad(back, 0), kr_back_in(back, 1));
-    if (kr_back_wants(back, 0)) give_summed(back, 0, over_b);
-    if (kr_back_wants(back, 1)) give_summed(back, 1, kr_neg(tape, kr_mul(tape, over_b, kr_back_out(back, 0))));
+    if (kr_back_wants(back, 0)) accumulate_summed(back, 0, over_b);
+    if (kr_back_wants(back, 1)) accumulate_summed(back, 1, kr_neg(tape, kr_mul(tape, over_b, kr_back_out(back, 0))));
 }
 
 typedef bool bwd_fn(kr_ctx *ctx, int real, kr_binary_bwd_args *args);
 
 /* The gradient of input i by a kernel that sees both inputs. */
-static void give_by_kernel(kr_back *back, int i, bwd_fn *run)
+static void accumulate_by_kernel(kr_back *back, int i, bwd_fn *run)
 {
     if (!kr_back_wants(back, i)) return;
     kr_tape *tape = kr_back_tape(back);
@@ -73,7 +73,7 @@ static void give_by_kernel(kr_back *back, int i, bwd_fn *run)
                                 .g = g->data,
                                 .y = y->data,
                                 .of_b = i == 1 };
-    if (run(tape->ctx, kr_real_of(g->dtype), &args)) give_summed(back, i, y);
+    if (run(tape->ctx, kr_real_of(g->dtype), &args)) accumulate_summed(back, i, y);
 }
 
 #define BACKWARD_BY_KERNEL(fn)                                                                                         \
@@ -83,8 +83,8 @@ static void give_by_kernel(kr_back *back, int i, bwd_fn *run)
     }                                                                                                                  \
     static void fn##_backward(kr_back *back)                                                                           \
     {                                                                                                                  \
-        give_by_kernel(back, 0, fn##_bwd_run);                                                                         \
-        give_by_kernel(back, 1, fn##_bwd_run);                                                                         \
+        accumulate_by_kernel(back, 0, fn##_bwd_run);                                                                   \
+        accumulate_by_kernel(back, 1, fn##_bwd_run);                                                                   \
     }
 BACKWARD_BY_KERNEL(maximum)
 BACKWARD_BY_KERNEL(minimum)

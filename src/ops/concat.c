@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 /* The part of y that begins at `from` on the axis and has x's shape. */
-static kr_tensor *place_of(kr_tape *tape, const kr_tensor *y, int axis, int64_t from, const kr_tensor *x)
+static kr_tensor *slice_of(kr_tape *tape, const kr_tensor *y, int axis, int64_t from, const kr_tensor *x)
 {
     const kr_shape shape = kr_tensor_shape(x);
     return kr_view_of(tape, y, &shape, y->strides, from * y->strides[axis]);
@@ -13,8 +13,8 @@ static kr_tensor *place_of(kr_tape *tape, const kr_tensor *y, int axis, int64_t 
 static bool put(kr_tape *tape, const kr_tensor *y, int axis, int64_t from, const kr_tensor *x)
 {
     if (kr_count_of(x) == 0) return true;
-    kr_tensor *place = place_of(tape, y, axis, from, x);
-    return place && kr_assign(tape->ctx, place, x);
+    kr_tensor *slice = slice_of(tape, y, axis, from, x);
+    return slice && kr_assign(tape->ctx, slice, x);
 }
 
 static void concat_backward(kr_back *back)

@@ -44,7 +44,7 @@ static kr_column_parts gradients_of_parts(kr_back *back, int nparts)
     return columns;
 }
 
-static void give_gradients(kr_back *back)
+static void accumulate_gradients(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const conv_attrs *attrs = kr_back_attrs(back);
@@ -91,7 +91,7 @@ static void give_gradients(kr_back *back)
 static void conv_backward(kr_back *back)
 {
     const conv_attrs *attrs = kr_back_attrs(back);
-    give_gradients(back);
+    accumulate_gradients(back);
     for (int i = 0; i < attrs->nparts; i++) kr_slab_release(kr_back_tape(back), kr_back_out(back, i)->slab);
 }
 

@@ -56,7 +56,7 @@ kr_tensor *kr_random(kr_tape *tape, kr_dtype dtype, kr_shape shape, kr_random_ki
     if (!kr_tape_ready(tape, op)) return NULL;
     if (!kr_require(tape->ctx, is_known, KR_ERR_ARG, "random: %d is not a kr_random_kind", (int)kind) ||
         !kr_require(tape->ctx, kr_dtype_is_float(dtype), KR_ERR_DTYPE,
-                    "%s: type %s, but draws are f32, f64, bf16 or f16", op, kr_dtype_name(dtype)))
+                    "%s: type %s, but samples are f32, f64, bf16 or f16", op, kr_dtype_name(dtype)))
         return NULL;
     kr_tensor *y = kr_new(tape, dtype, shape);
     if (!y) return NULL;

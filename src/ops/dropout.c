@@ -9,12 +9,12 @@
 KR_DEFAULTS(kr_dropout_options) = { .size = sizeof(kr_dropout_options), .stream = KR_NEXT_STREAM };
 
 /* The inputs of m. */
-typedef struct draw {
+typedef struct dropout_mask {
     uint64_t seed, stream, first;
     double p;
-} draw;
+} dropout_mask;
 
-static bool drop(kr_tape *tape, const draw *d, const kr_tensor *x, kr_tensor *y)
+static bool drop(kr_tape *tape, const dropout_mask *d, const kr_tensor *x, kr_tensor *y)
 {
     const double scale = 1 / (1 - d->p);
     kr_dropout_args args = { .n = kr_count_of(x),
@@ -53,10 +53,10 @@ kr_tensor *kr_dropout(kr_tape *tape, kr_tensor *x, double p, const kr_dropout_op
     if (p == 0) return x;
     if (!KR_REALS(tape, op, "x", &result, &x) || !(x = kr_contiguous(tape, x))) return NULL;
     kr_ctx *ctx = tape->ctx;
-    const draw d = { .seed = ctx->seed,
-                     .stream = o.stream == KR_NEXT_STREAM ? ctx->stream++ : o.stream,
-                     .first = (uint64_t)o.first,
-                     .p = p };
+    const dropout_mask d = { .seed = ctx->seed,
+                             .stream = o.stream == KR_NEXT_STREAM ? ctx->stream++ : o.stream,
+                             .first = (uint64_t)o.first,
+                             .p = p };
     kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
     if (!y || !drop(tape, &d, x, y)) return NULL;
     return kr_store_as(tape, kr_recorded(tape, &dropout_rule, y, &d, sizeof d, KR_LIST(x)), result);

@@ -18,9 +18,9 @@ enum {
     WEIGHT,
     BIAS,
     NINPUTS,
-    CHUNK_FLOATS = 1 << 22, /* of logits at a time: that is 16 MiB ... */
-    CHUNK_ROWS = 192,       /* ... or so many rows: each chunk reads the weight once, and its gradient twice */
-    FAR_FLOATS = 1 << 28    /* the same on a GPU: 1 GiB, since it needs products of many rows */
+    CHUNK_FLOATS = 1 << 22,       /* of logits at a time: that is 16 MiB ... */
+    CHUNK_ROWS = 192,             /* ... or so many rows: each chunk reads the weight once, and its gradient twice */
+    DEVICE_CHUNK_FLOATS = 1 << 28 /* the same on a GPU: 1 GiB, since it needs products of many rows */
 };
 
 typedef struct head_job {
@@ -117,7 +117,7 @@ static bool score(const head_job *job, kr_tensor *logits_cv, int64_t from, int64
     return KR_RUN(job->tape->ctx, cross_entropy[kr_real_of(logits_cv->dtype)], &args);
 }
 
-static bool give_hidden(const head_job *job, kr_tensor *g_cv, int64_t from, int64_t count)
+static bool accumulate_hidden(const head_job *job, kr_tensor *g_cv, int64_t from, int64_t count)
 {
     if (!job->labels.rows) return multiply(job, part(job, job->g[HIDDEN], from, count), g_cv, job->operand_vd, NULL, 0);
     kr_tensor *g_cd = part(job, job->g_rows_cd, 0, count);
@@ -126,7 +126,7 @@ static bool give_hidden(const head_job *job, kr_tensor *g_cv, int64_t from, int6
     return KR_RUN(job->tape->ctx, embedding_bwd[kr_real_of(g_cd->dtype)], &args);
 }
 
-static bool give_bias(const head_job *job, const kr_tensor *g_cv, bool is_first)
+static bool accumulate_bias(const head_job *job, const kr_tensor *g_cv, bool is_first)
 {
     kr_ctx *ctx = job->tape->ctx;
     kr_tensor *y = is_first ? job->g[BIAS] : job->g_bias_v;
@@ -143,9 +143,9 @@ static bool run_chunk(const head_job *job, int64_t from, int64_t count)
     kr_tensor *logits_cv = part(job, job->logits_cv, 0, count), *g_cv = NULL;
     if (job->g[HIDDEN] || job->g[WEIGHT] || job->g[BIAS]) g_cv = job->g_cv ? part(job, job->g_cv, 0, count) : logits_cv;
     return multiply(job, logits_cv, hidden_cd, kr_transpose(tape, job->operand_vd), job->bias_v, false) &&
-           score(job, logits_cv, from, count, g_cv) && (!job->g[HIDDEN] || give_hidden(job, g_cv, from, count)) &&
+           score(job, logits_cv, from, count, g_cv) && (!job->g[HIDDEN] || accumulate_hidden(job, g_cv, from, count)) &&
            (!job->g[WEIGHT] || multiply(job, job->g[WEIGHT], kr_transpose(tape, g_cv), hidden_cd, NULL, from > 0)) &&
-           (!job->g[BIAS] || give_bias(job, g_cv, from == 0));
+           (!job->g[BIAS] || accumulate_bias(job, g_cv, from == 0));
 }
 
 /* ---- all of them ---- */
@@ -163,7 +163,7 @@ static bool run_chunks(head_job *job)
     kr_tape *tape = job->tape;
     const kr_dtype dtype = job->hidden_rd->dtype;
     const int64_t count = job->labels.count, nv = job->weight_vd->dims[0], nd = job->weight_vd->dims[1];
-    const int64_t rows = chunk_rows(count, nv, kr_ctx_on_device(tape->ctx) ? FAR_FLOATS : CHUNK_FLOATS);
+    const int64_t rows = chunk_rows(count, nv, kr_ctx_on_device(tape->ctx) ? DEVICE_CHUNK_FLOATS : CHUNK_FLOATS);
     const bool has_products = job->g[HIDDEN] || job->g[WEIGHT];
     job->operand_vd = kr_operand(tape, job->weight_vd, rows);
     job->logits_cv = kr_new(tape, dtype, KR_SHAPE(rows, nv));

@@ -6,7 +6,7 @@
  */
 #include "ops/ops_impl.h"
 
-static void give_gradients(kr_back *back)
+static void accumulate_gradients(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     kr_rows x = kr_rows_of(tape, kr_back_in(back, 0)), z = kr_rows_of(tape, kr_back_in(back, 1));
@@ -38,7 +38,7 @@ static void give_gradients(kr_back *back)
 
 static void gate_backward(kr_back *back)
 {
-    give_gradients(back);
+    accumulate_gradients(back);
     kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
 }
 

@@ -95,7 +95,7 @@ static void embedding_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     kr_tensor *g = kr_contiguous(tape, kr_back_grad(back, 0));
-    if (g && kr_dtype_is_half(g->dtype)) {
+    if (g && kr_dtype_is_16bit(g->dtype)) {
         const kr_dtype type = g->dtype;
         kr_tensor *sum = kr_zeros(tape, KR_DTYPE_F32, kr_tensor_shape(kr_back_in(back, 0)));
         if (sum && (g = kr_cast(tape, g, KR_DTYPE_F32)) && add_rows(back, g, sum))
@@ -131,7 +131,7 @@ static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool w
     args.widens = widens;
     args.x = table->data;
     args.y = y->data;
-    args.half = kr_storage_dtype_of(table->dtype);
+    args.dtype = kr_storage_dtype_of(table->dtype);
     if (later) *later = args;
     else if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_DTYPE_F64 ? KR_REAL_F64 : KR_REAL_F32], &args))
         return NULL;
@@ -146,7 +146,7 @@ kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
 kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id, kr_embedding_args *later)
 {
     const bool widens =
-        tape && table && kr_dtype_is_half(table->dtype) && tape->ctx->device->takes_halves && !tape->recording;
+        tape && table && kr_dtype_is_16bit(table->dtype) && tape->ctx->device->takes_16bit && !tape->recording;
     const bool is_f32 = widens || (table && table->dtype == KR_DTYPE_F32);
     if (later) *later = (kr_embedding_args){ .no = 0 };
     return look_up(tape, table, id, widens, is_f32 ? later : NULL);

@@ -12,7 +12,7 @@
 
 enum { X, WEIGHT, BIAS };
 
-static void give(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
+static void accumulate(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 {
     bool is_new = true;
     kr_tensor *g = a && b ? kr_back_slab(back, i) : NULL; /* of a tensor that is bf16 for products only */
@@ -21,7 +21,7 @@ static void give(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 }
 
 /* a b in f32, rounded to the 16-bit type of input i. */
-static void give_halves(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
+static void accumulate_16bit(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_tensor *x = kr_back_in(back, i);
@@ -30,20 +30,20 @@ static void give_halves(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 }
 
 /* Both products; g already has the products' type. */
-static void give_products(kr_back *back, kr_tensor *g)
+static void accumulate_products(kr_back *back, kr_tensor *g)
 {
     kr_tape *tape = kr_back_tape(back);
-    const bool is_half = kr_dtype_is_half(kr_back_in(back, WEIGHT)->dtype);
-    if (kr_back_wants(back, X)) give(back, X, g, kr_back_in(back, WEIGHT));
+    const bool is_16bit = kr_dtype_is_16bit(kr_back_in(back, WEIGHT)->dtype);
+    if (kr_back_wants(back, X)) accumulate(back, X, g, kr_back_in(back, WEIGHT));
     if (kr_back_wants(back, WEIGHT))
-        (is_half ? give_halves : give)(back, WEIGHT, kr_transpose(tape, g), kr_back_saved(back, 0));
+        (is_16bit ? accumulate_16bit : accumulate)(back, WEIGHT, kr_transpose(tape, g), kr_back_saved(back, 0));
 }
 
 static void linear_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     kr_tensor *g = kr_back_grad(back, 0);
-    give_products(back, kr_operand(tape, g, g->dims[0]));
+    accumulate_products(back, kr_operand(tape, g, g->dims[0]));
     if (kr_back_wants(back, BIAS)) kr_back_accumulate(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
 }
 
@@ -67,7 +67,7 @@ static bool run_panels(kr_ctx *ctx, kr_tensor *y_ro, const kr_tensor *x_ri, cons
                             .y_m = y_ro->strides[0],
                             .x = x_ri->data,
                             .panels = weight->packed,
-                            .half = kr_storage_dtype_of(weight->dtype),
+                            .dtype = kr_storage_dtype_of(weight->dtype),
                             .bias = kr_tensor_data(bias),
                             .y = y_ro->data };
     return KR_RUN(ctx, panels[kr_real_of(y_ro->dtype)], &args);
@@ -77,7 +77,7 @@ static bool run_panels(kr_ctx *ctx, kr_tensor *y_ro, const kr_tensor *x_ri, cons
  * tensor. */
 typedef struct product {
     kr_tensor *x_ri, *weight, *bias, *operand, *y_ro, *rounded_ro;
-    int64_t from, nrounded; /* columns */
+    int64_t from, n_autocast; /* columns */
     kr_shape lead;
     kr_dtype result; /* type of y */
 } product;
@@ -106,9 +106,9 @@ static bool run_rows(kr_tape *tape, const product *p, const kr_tensor *y, int64_
 /* The bf16 part into its own tensor, and the columns before and after it next to each other. */
 static bool multiply_parts(kr_tape *tape, const product *p)
 {
-    const int64_t end = p->from + p->nrounded, after = p->weight->dims[0] - end;
+    const int64_t end = p->from + p->n_autocast, after = p->weight->dims[0] - end;
     return (p->from == 0 || run_rows(tape, p, p->y_ro, 0, 0, p->from)) &&
-           run_rows(tape, p, p->rounded_ro, 0, p->from, p->nrounded) &&
+           run_rows(tape, p, p->rounded_ro, 0, p->from, p->n_autocast) &&
            (after == 0 || run_rows(tape, p, p->y_ro, p->from, end, after));
 }
 
@@ -120,10 +120,10 @@ static bool multiply(kr_tape *tape, kr_tensor *x, product *p)
         return false;
     p->lead = d.lead;
     p->x_ri = kr_reshape(tape, x, KR_SHAPE(d.rows, d.i));
-    p->y_ro = kr_new(tape, kr_grad_dtype(x), KR_SHAPE(d.rows, d.o - p->nrounded));
-    if (p->nrounded) p->rounded_ro = kr_new(tape, KR_DTYPE_BF16, KR_SHAPE(d.rows, p->nrounded));
+    p->y_ro = kr_new(tape, kr_grad_dtype(x), KR_SHAPE(d.rows, d.o - p->n_autocast));
+    if (p->n_autocast) p->rounded_ro = kr_new(tape, KR_DTYPE_BF16, KR_SHAPE(d.rows, p->n_autocast));
     p->operand = kr_operand(tape, p->x_ri, d.rows);
-    if (!p->y_ro || !p->operand || (p->nrounded && !p->rounded_ro)) return false;
+    if (!p->y_ro || !p->operand || (p->n_autocast && !p->rounded_ro)) return false;
     if (takes_panels(tape, p->x_ri, p->weight)) return run_panels(tape->ctx, p->y_ro, p->x_ri, p->weight, p->bias);
     if (p->rounded_ro) p->rounded_ro->is_autocast = true;
     return p->rounded_ro ? multiply_parts(tape, p) : run_rows(tape, p, p->y_ro, 0, 0, p->y_ro->dims[1]);
@@ -196,7 +196,7 @@ static void parts_backward(kr_back *back)
     const kr_shape shape = KR_SHAPE(kr_back_saved(back, 0)->dims[0], kr_back_in(back, WEIGHT)->dims[0]);
     kr_tensor *g = slab && slab->whole ? slab->whole : kr_new(tape, slab ? KR_DTYPE_BF16 : KR_DTYPE_F32, shape);
     if (g && gather_parts(back, g)) {
-        give_products(back, kr_operand(tape, g, g->dims[0]));
+        accumulate_products(back, kr_operand(tape, g, g->dims[0]));
         if (kr_back_wants(back, BIAS)) kr_back_accumulate(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
     }
     kr_slab_release(tape, slab);
@@ -210,14 +210,14 @@ static bool cut(kr_tape *tape, const product *p, int count, const int64_t *sizes
     kr_grad_slab *slab = NULL;
     if (tape->recording && !(p->bias && p->bias->requires_grad)) {
         if (!(slab = kr_arena_alloc(&tape->heads, sizeof *slab)))
-            return kr_fail(tape->ctx, KR_ERR_NOMEM, "linear: no memory for the place of gradients");
-        *slab = (kr_grad_slab){ .rows = p->y_ro->dims[0], .columns = p->nrounded + p->y_ro->dims[1] };
+            return kr_fail(tape->ctx, KR_ERR_NOMEM, "linear: no memory for a list of gradients");
+        *slab = (kr_grad_slab){ .rows = p->y_ro->dims[0], .columns = p->n_autocast + p->y_ro->dims[1] };
     }
     kr_shape shape = p->lead;
     const int last = shape.rank++;
     for (int64_t i = 0, from = 0; i < count; from += sizes[i++]) {
-        const bool is_autocast = p->rounded_ro && from == p->from && sizes[i] == p->nrounded;
-        const int64_t at = is_autocast ? 0 : from < p->from ? from : from - p->nrounded;
+        const bool is_autocast = p->rounded_ro && from == p->from && sizes[i] == p->n_autocast;
+        const int64_t at = is_autocast ? 0 : from < p->from ? from : from - p->n_autocast;
         const kr_tensor *y = is_autocast ? p->rounded_ro : p->y_ro;
         int64_t strides[KR_MAX_RANK];
         shape.dims[last] = sizes[i];
@@ -231,16 +231,16 @@ static bool cut(kr_tape *tape, const product *p, int count, const int64_t *sizes
 }
 
 bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, int count, const int64_t *sizes,
-                     int rounded, kr_tensor **parts)
+                     int autocast_part, kr_tensor **parts)
 {
     for (int i = 0; i < count; i++) parts[i] = NULL;
     const bool is_autocast = x && weight && x->rank > 0 && tape && kr_grad_dtype(x) == KR_DTYPE_F32 &&
                              weight->dtype == KR_DTYPE_F32 && kr_autocasts_product(tape->ctx, KR_DTYPE_F32, rows_of(x));
     if (!is_autocast) return kr_split(tape, kr_linear(tape, x, weight, bias), -1, count, sizes, parts) == KR_OK;
-    product p = { .weight = weight, .bias = bias, .nrounded = rounded < 0 ? 0 : sizes[rounded] };
+    product p = { .weight = weight, .bias = bias, .n_autocast = autocast_part < 0 ? 0 : sizes[autocast_part] };
     int64_t all = 0;
     for (int i = 0; i < count; all += sizes[i++])
-        if (i == rounded) p.from = all;
+        if (i == autocast_part) p.from = all;
     if (!kr_require(tape->ctx, weight->rank != 2 || all == weight->dims[0], KR_ERR_SHAPE,
                     "linear: the parts have %lld columns, but weight %s", (long long)all, KR_TEXT_OF(weight)) ||
         !multiply(tape, x, &p))

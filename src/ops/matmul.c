@@ -69,7 +69,7 @@ kr_tensor *kr_operand(kr_tape *tape, kr_tensor *x, int64_t rows)
 }
 
 /* Adds a b to the gradient of input i, directly if no sum over batches is needed. */
-static void give_product(kr_back *back, int i, kr_tensor *a, kr_tensor *b, const kr_shape *batch)
+static void accumulate_product(kr_back *back, int i, kr_tensor *a, kr_tensor *b, const kr_shape *batch)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_tensor *x = kr_back_in(back, i);
@@ -94,8 +94,8 @@ static void matmul_backward(kr_back *back)
     kr_tensor *a = kr_back_in(back, 0), *b = kr_back_in(back, 1), *g = kr_back_grad(back, 0);
     kr_shape batch = kr_tensor_shape(g);
     batch.rank -= 2;
-    if (kr_back_wants(back, 0)) give_product(back, 0, g, kr_transpose(tape, b), &batch);
-    if (kr_back_wants(back, 1)) give_product(back, 1, kr_transpose(tape, a), g, &batch);
+    if (kr_back_wants(back, 0)) accumulate_product(back, 0, g, kr_transpose(tape, b), &batch);
+    if (kr_back_wants(back, 1)) accumulate_product(back, 1, kr_transpose(tape, a), g, &batch);
     if (kr_back_wants(back, 2)) kr_back_accumulate(back, 2, kr_sum_to(tape, g, kr_tensor_shape(kr_back_in(back, 2))));
     if (kr_back_wants(back, 3)) kr_back_accumulate(back, 3, kr_sum_to(tape, g, kr_tensor_shape(kr_back_in(back, 3))));
 }

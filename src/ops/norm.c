@@ -15,7 +15,7 @@
 
 KR_DEFAULTS(kr_norm_options) = { .size = sizeof(kr_norm_options), .eps = 1e-5, .groups = 1 };
 
-static void give_gradients(kr_back *back)
+static void accumulate_gradients(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_norm_options *o = kr_back_attrs(back);
@@ -26,7 +26,7 @@ static void give_gradients(kr_back *back)
     if (z_rows.x) slab[1] = kr_back_slab(back, 1);
     /* the residual stream already has a gradient, which is added to */
     bool is_first = true;
-    if (!slab[0] && !z_rows.x && tape->ctx->device->takes_halves && x->dtype == KR_DTYPE_F32)
+    if (!slab[0] && !z_rows.x && tape->ctx->device->takes_16bit && x->dtype == KR_DTYPE_F32)
         g_x = kr_back_into(back, 0, &is_first);
     kr_tensor *g_gain = kr_back_new(back, 2);
     for (int i = 0; i < 3; i++)
@@ -37,8 +37,8 @@ static void give_gradients(kr_back *back)
     kr_norm_bwd_args args = { .no = a.no,
                               .ni = a.nr,
                               .ng = o->groups,
-                              .x_gap = x_rows.stride - a.nr,
-                              .z_gap = z_rows.x ? z_rows.stride - a.nr : 0,
+                              .x_padding = x_rows.stride - a.nr,
+                              .z_padding = z_rows.x ? z_rows.stride - a.nr : 0,
                               .x = x->data,
                               .z = kr_tensor_data(z_rows.x),
                               .gain = kr_tensor_data(gain),
@@ -62,7 +62,7 @@ static void give_gradients(kr_back *back)
 
 static void norm_backward(kr_back *back)
 {
-    give_gradients(back);
+    accumulate_gradients(back);
     kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
 }
 
@@ -101,8 +101,8 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
     kr_norm_args args = { .no = d.rows,
                           .ni = d.i,
                           .ng = o.groups,
-                          .x_gap = x_rows.stride - d.i,
-                          .z_gap = z ? z_rows.stride - d.i : 0,
+                          .x_padding = x_rows.stride - d.i,
+                          .z_padding = z ? z_rows.stride - d.i : 0,
                           .x = x->data,
                           .z = kr_tensor_data(z),
                           .gain = kr_tensor_data(gain),

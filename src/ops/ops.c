@@ -50,7 +50,7 @@ bool kr_reals_but(kr_tape *tape, const char *op, const char *names, kr_dtype *re
     if (!kr_tape_ready(tape, op) || !check_types(tape, op, names, count, operands, result)) return false;
     for (int i = 0; i < count; i++) {
         kr_tensor **x = operands[i];
-        if (i == kept || !*x || !kr_dtype_is_half((*x)->dtype)) continue;
+        if (i == kept || !*x || !kr_dtype_is_16bit((*x)->dtype)) continue;
         if (!(*x = kr_cast(tape, *x, KR_DTYPE_F32))) return false;
     }
     return true;

@@ -108,9 +108,9 @@ kr_tensor *kr_causal_conv_parts(kr_tape *tape, const kr_conv_operands *operands,
                                 kr_tensor **parts);
 
 /* kr_linear, and its result cut along the last axis as by kr_split. With autocast the gradients of the parts are
- * concatenated and cast in one pass, and part number `rounded` (-1: none) is bf16 itself (is_autocast). */
+ * concatenated and cast in one pass, and part number `autocast_part` (-1: none) is bf16 itself (is_autocast). */
 bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, int count, const int64_t *sizes,
-                     int rounded, kr_tensor **parts);
+                     int autocast_part, kr_tensor **parts);
 
 /* x as an operand of a product with that many rows: bf16 if the product would cast it (kr_autocasts_operands) and there
  * are several readers, else x. Not recorded; NULL after an error. */

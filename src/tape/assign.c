@@ -38,7 +38,7 @@ static bool sum_reals(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
 
 bool kr_assign_sum(kr_ctx *ctx, kr_tensor *y, const kr_tensor *x)
 {
-    if (!kr_dtype_is_half(y->dtype)) return sum_reals(ctx, y, x);
+    if (!kr_dtype_is_16bit(y->dtype)) return sum_reals(ctx, y, x);
     /* 16-bit types are summed in f32 and rounded once */
     kr_tape *tape = y->tape ? y->tape : x->tape;
     kr_tensor *a = kr_new(tape, KR_DTYPE_F32, kr_tensor_shape(y)), *b = kr_new(tape, KR_DTYPE_F32, kr_tensor_shape(y));

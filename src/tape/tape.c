@@ -6,8 +6,8 @@
 #include <string.h>
 
 enum { HEADS_BLOCK = 1 << 14, DATA_BLOCK = 1 << 16, HEAP_CHUNK = 1 << 16 };
-enum { FAR_BLOCK = 1 << 20, SHARED_BLOCK = 1 << 16 };   /* device allocation is slow */
-static const size_t most_unreleased = (size_t)16 << 20; /* bytes of integers that may stay allocated after a scope */
+enum { DEVICE_BLOCK = 1 << 20, SHARED_BLOCK = 1 << 16 }; /* device allocation is slow */
+static const size_t most_unreleased = (size_t)16 << 20;  /* bytes of integers that may stay allocated after a scope */
 
 kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode)
 {
@@ -25,11 +25,11 @@ kr_tape *kr_tape_create(kr_ctx *ctx, kr_tape_mode mode)
     tape->recording = mode == KR_TAPE_GRAD;
     const bool on_device = kr_ctx_on_device(ctx);
     kr_arena_init(&tape->heads, &ctx->memory, HEADS_BLOCK);
-    if (on_device) kr_arena_init_device(&tape->data, kr_float_memory(ctx), &ctx->memory, FAR_BLOCK);
+    if (on_device) kr_arena_init_device(&tape->data, kr_float_memory(ctx), &ctx->memory, DEVICE_BLOCK);
     else kr_arena_init(&tape->data, &ctx->memory, DATA_BLOCK);
     kr_arena_init(&tape->shared, kr_shared_memory(ctx), SHARED_BLOCK);
     kr_heap_init(&tape->heap, &ctx->memory, HEAP_CHUNK);
-    kr_device_heap_init(&tape->device_heap, kr_float_memory(ctx), &ctx->memory, FAR_BLOCK);
+    kr_device_heap_init(&tape->device_heap, kr_float_memory(ctx), &ctx->memory, DEVICE_BLOCK);
     return tape;
 }
 

@@ -20,10 +20,10 @@ size_t kr_dtype_bytes(kr_dtype dtype)
 
 bool kr_dtype_is_float(kr_dtype dtype)
 {
-    return dtype == KR_DTYPE_F32 || dtype == KR_DTYPE_F64 || kr_dtype_is_half(dtype);
+    return dtype == KR_DTYPE_F32 || dtype == KR_DTYPE_F64 || kr_dtype_is_16bit(dtype);
 }
 
-bool kr_dtype_is_half(kr_dtype dtype)
+bool kr_dtype_is_16bit(kr_dtype dtype)
 {
     return dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16;
 }

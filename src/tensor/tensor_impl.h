@@ -41,14 +41,14 @@ struct kr_tensor {
     kr_tensor *base; /* in_heap: the tensor whose block holds the data */
     bool borrows;    /* in_heap, of a base: the data are outside the heap and read-only */
     bool lasts;      /* borrows, and the data outlast the backward pass */
-    bool is_one;     /* in_heap: the gradient that a backward pass begins with, known to be 1 in all places */
+    bool is_one;     /* in_heap: the gradient that a backward pass begins with, all ones */
     int refs;        /* in_heap, of a base: tensors that use its data */
     kr_tensor *next; /* in_heap: list of the running rule's tensors; is_destroyed: of the context's */
 };
 
 /* True for f32, f64, bf16, f16. */
 bool kr_dtype_is_float(kr_dtype dtype);
-bool kr_dtype_is_half(kr_dtype dtype); /* bf16, f16 */
+bool kr_dtype_is_16bit(kr_dtype dtype); /* bf16, f16 */
 bool kr_dtype_is_valid(kr_dtype dtype);
 
 /* kr_tensor_count and kr_tensor_dim for the modules: without a copy of the shape, and inlined. */
@@ -75,7 +75,7 @@ bool kr_shape_equal(const kr_shape *a, const kr_shape *b);
 /* "[2, 64]" into text; returns text. */
 const char *kr_shape_write(const kr_shape *shape, char *text, size_t bytes);
 
-/* "[1, 0]", the index of the element at row-major place `flat`, into text; returns text. */
+/* "[1, 0]", the index of the element at row-major index `flat`, into text; returns text. */
 const char *kr_index_text(const kr_tensor *x, int64_t flat, char *text, size_t bytes);
 
 /* Row-major up to axes of size 1. */

@@ -103,9 +103,9 @@ static uint64_t heap_pop(long_piece *l)
 }
 
 /* Looks up the merge of a symbol and its successor; true if they merge. */
-static bool pair_up(long_piece *l, uint32_t place)
+static bool pair_up(long_piece *l, uint32_t path)
 {
-    symbol *s = &l->symbols[place];
+    symbol *s = &l->symbols[path];
     s->rank = KR_NO_MERGE;
     if (s->next == NONE) return false;
     const kr_merge *merge = kr_merge_map_find(&l->tok->merges, s->token, l->symbols[s->next].token);
@@ -115,9 +115,9 @@ static bool pair_up(long_piece *l, uint32_t place)
     return s->rank != KR_NO_MERGE;
 }
 
-static uint64_t key_of(const long_piece *l, uint32_t place)
+static uint64_t key_of(const long_piece *l, uint32_t path)
 {
-    return (uint64_t)l->symbols[place].rank << 32 | place;
+    return (uint64_t)l->symbols[path].rank << 32 | path;
 }
 
 /* Every merge removes a symbol and adds at most two candidates: the heap never holds more than twice the number of
@@ -129,15 +129,15 @@ static void merge_long(long_piece *l, uint32_t count)
     for (size_t i = l->nheap / 2; i-- > 0;) sift_down(l, i);
     while (l->nheap > 0) {
         const uint64_t key = heap_pop(l);
-        const uint32_t place = (uint32_t)key;
-        symbol *s = &l->symbols[place];
+        const uint32_t path = (uint32_t)key;
+        symbol *s = &l->symbols[path];
         if (s->rank != key >> 32) continue; /* stale: one of the two has been merged with another since */
         symbol *gone = &l->symbols[s->next];
         s->token = s->merged;
         s->next = gone->next;
-        if (gone->next != NONE) l->symbols[gone->next].before = place;
+        if (gone->next != NONE) l->symbols[gone->next].before = path;
         gone->rank = KR_NO_MERGE;
-        if (pair_up(l, place)) heap_push(l, key_of(l, place));
+        if (pair_up(l, path)) heap_push(l, key_of(l, path));
         if (s->before != NONE && pair_up(l, s->before)) heap_push(l, key_of(l, s->before));
     }
 }
@@ -174,8 +174,8 @@ bool kr_bpe(kr_encoder *e, const char *piece, size_t bytes)
     const int64_t before = e->count;
     kr_token *whole = NULL;
     if (bytes <= tok->longest) {
-        const int32_t place = kr_token_map_find(&tok->by_text, piece, bytes);
-        whole = place < 0 ? NULL : &tok->tokens[place];
+        const int32_t path = kr_token_map_find(&tok->by_text, piece, bytes);
+        whole = path < 0 ? NULL : &tok->tokens[path];
     }
     e->work++;
     if (whole &&

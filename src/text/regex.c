@@ -54,18 +54,18 @@ static void release(void *p, void *user)
 
 /* ---- construction ---- */
 
-static bool fail_to_compile(kr_regex *regex, const char *place, int error, size_t at, const char *translated)
+static bool fail_to_compile(kr_regex *regex, const char *path, int error, size_t at, const char *translated)
 {
     char reason[160] = "";
     if (regex->was_refused || error == PCRE2_ERROR_HEAP_FAILED)
-        return kr_fail(regex->ctx, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", place);
+        return kr_fail(regex->ctx, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", path);
     pcre2_get_error_message(error, (PCRE2_UCHAR *)reason, sizeof reason);
     return kr_fail(regex->ctx, KR_ERR_FORMAT,
-                   "tokenizer: %s: PCRE2 refuses the regular expression \"%s\": %s, before \"%.20s\"", place,
+                   "tokenizer: %s: PCRE2 refuses the regular expression \"%s\": %s, before \"%.20s\"", path,
                    regex->pattern.text, reason, kr_quote_of(translated + at, strlen(translated + at)).text);
 }
 
-static bool compile(kr_regex *regex, kr_buffer *translated, const char *place)
+static bool compile(kr_regex *regex, kr_buffer *translated, const char *path)
 {
     const uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C;
     int error = 0;
@@ -79,47 +79,47 @@ static bool compile(kr_regex *regex, kr_buffer *translated, const char *place)
     }
     if (!regex->code) {
         return kr_buffer_put(translated, "", 1) && /* terminates it for the message */
-               fail_to_compile(regex, place, error, at < translated->bytes ? at : translated->bytes - 1,
+               fail_to_compile(regex, path, error, at < translated->bytes ? at : translated->bytes - 1,
                                translated->data);
     }
     /* Without executable memory there is no JIT, and the interpreter is used. */
     regex->has_jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
-    return !regex->was_refused || fail_to_compile(regex, place, PCRE2_ERROR_HEAP_FAILED, 0, "");
+    return !regex->was_refused || fail_to_compile(regex, path, PCRE2_ERROR_HEAP_FAILED, 0, "");
 }
 
-static bool prepare_matching(kr_regex *regex, const char *place)
+static bool prepare_matching(kr_regex *regex, const char *path)
 {
     regex->match = pcre2_match_data_create(1, regex->general);
     regex->limits = pcre2_match_context_create(regex->general);
     if (regex->has_jit) regex->stack = pcre2_jit_stack_create(JIT_STACK_LEAST, JIT_STACK_MOST, regex->general);
     if (!regex->match || !regex->limits || regex->was_refused)
-        return kr_fail(regex->ctx, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", place);
+        return kr_fail(regex->ctx, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", path);
     pcre2_set_match_limit(regex->limits, FIRST_LIMIT);
     pcre2_set_heap_limit(regex->limits, HEAP_KIB);
     if (regex->stack) pcre2_jit_stack_assign(regex->limits, NULL, regex->stack);
     return true;
 }
 
-kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *place)
+kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *path)
 {
     if (!kr_require(ctx, bytes <= MAX_PATTERN, KR_ERR_FORMAT,
-                    "tokenizer: %s: a regular expression of %zu bytes, but at most %d are taken", place, bytes,
+                    "tokenizer: %s: a regular expression of %zu bytes, but at most %d are taken", path, bytes,
                     MAX_PATTERN))
         return NULL;
     kr_regex *regex = kr_memory_alloc_zeroed(&ctx->memory, sizeof *regex);
     if (!regex) {
-        kr_fail(ctx, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", place);
+        kr_fail(ctx, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", path);
         return NULL;
     }
     regex->ctx = ctx;
     regex->pattern = kr_quote_of(pattern, bytes);
     kr_buffer translated = { .ctx = ctx };
-    bool made = kr_regex_translate(&translated, pattern, bytes, place);
+    bool made = kr_regex_translate(&translated, pattern, bytes, path);
     if (made) {
         regex->general = pcre2_general_context_create(allocate, release, regex);
         made =
-            kr_require(ctx, regex->general, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", place) &&
-            kr_buffer_reserve(&translated, 1) && compile(regex, &translated, place) && prepare_matching(regex, place);
+            kr_require(ctx, regex->general, KR_ERR_NOMEM, "tokenizer: %s: no memory for a regular expression", path) &&
+            kr_buffer_reserve(&translated, 1) && compile(regex, &translated, path) && prepare_matching(regex, path);
     }
     kr_buffer_free(&translated);
     if (made) return regex;
@@ -167,9 +167,9 @@ void kr_regex_begin(kr_regex *regex, size_t bytes)
 
 static int found(kr_regex *regex, size_t from, kr_match *match)
 {
-    const size_t *place = pcre2_get_ovector_pointer(regex->match);
-    *match = (kr_match){ place[0], place[1] };
-    if (place[0] >= from && place[1] >= place[0]) return 1;
+    const size_t *path = pcre2_get_ovector_pointer(regex->match);
+    *match = (kr_match){ path[0], path[1] };
+    if (path[0] >= from && path[1] >= path[0]) return 1;
     kr_fail(regex->ctx, KR_ERR_FORMAT,
             "tokenizer.encode: the regular expression \"%s\" gives a match that ends before it begins",
             regex->pattern.text);
@@ -236,13 +236,13 @@ int kr_regex_find(kr_regex *regex, const char *text, size_t bytes, size_t from, 
 
 #else
 
-kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *place)
+kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *path)
 {
     kr_fail(
         ctx, KR_ERR_UNSUPPORTED,
         "tokenizer: %s: the regular expression \"%s\" needs PCRE2, which this build of krait is without; install it "
         "(Debian: libpcre2-dev) and build krait again",
-        place, kr_quote_of(pattern, bytes).text);
+        path, kr_quote_of(pattern, bytes).text);
     return NULL;
 }
 

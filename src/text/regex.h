@@ -11,9 +11,9 @@
 
 typedef struct kr_regex kr_regex;
 
-/* Compiles pattern[0..bytes), UTF-8; place is its path in the file, for messages. NULL after an error: the pattern is
+/* Compiles pattern[0..bytes), UTF-8; path is its path in the file, for messages. NULL after an error: the pattern is
  * invalid, uses a construct that cannot be translated, or this build is without PCRE2. */
-kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *place);
+kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *path);
 void kr_regex_destroy(kr_regex *regex);
 
 /* Resets the budget for texts of `bytes` bytes in total. */
@@ -28,7 +28,7 @@ typedef struct kr_match {
 int kr_regex_find(kr_regex *regex, const char *text, size_t bytes, size_t from, kr_match *match);
 
 /* Appends the pattern for PCRE2 to `out`. False after an error that names the construct that cannot be translated. */
-bool kr_regex_translate(kr_buffer *out, const char *pattern, size_t bytes, const char *place);
+bool kr_regex_translate(kr_buffer *out, const char *pattern, size_t bytes, const char *path);
 
 /* Does PCRE2 support this property, "\p{sc:Greek}"? 1 or 0; -1 after an error. */
 int kr_regex_has_property(kr_ctx *ctx, const char *property, size_t bytes);

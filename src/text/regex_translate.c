@@ -27,14 +27,14 @@ typedef struct translator {
     kr_buffer *out;
     const char *pattern;
     size_t bytes, at;
-    const char *place;
+    const char *path;
 } translator;
 
 /* Always false. */
 static bool refuse(const translator *t, const char *what)
 {
     return kr_fail(t->out->ctx, KR_ERR_UNSUPPORTED,
-                   "tokenizer: %s: the regular expression \"%s\" has %s at byte %zu, which is not supported", t->place,
+                   "tokenizer: %s: the regular expression \"%s\" has %s at byte %zu, which is not supported", t->path,
                    kr_quote_of(t->pattern, t->bytes).text, what, t->at);
 }
 
@@ -236,9 +236,9 @@ static bool translate_brace(translator *t)
     return put(t, "{0") && copy(t, end);
 }
 
-bool kr_regex_translate(kr_buffer *out, const char *pattern, size_t bytes, const char *place)
+bool kr_regex_translate(kr_buffer *out, const char *pattern, size_t bytes, const char *path)
 {
-    translator t = { out, pattern, bytes, 0, place };
+    translator t = { out, pattern, bytes, 0, path };
     while (t.at < bytes) {
         const int c = peek(&t, 0);
         const bool done = c == '\\'  ? translate_escape(&t, false)

@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* Bytes on each side of a split that the tokenizer encodes for the comparison, and the number of positions tried. */
-enum { MARGIN = 256, PLACES = 256 };
+enum { MARGIN = 256, CANDIDATES = 256 };
 
 static bool is_ascii_space(char c)
 {
@@ -72,11 +72,11 @@ size_t kr_tokenizer_split(const kr_tokenizer *tok, const char *text, size_t byte
     if (!KR_TAKE(tok->ctx, "tokenizer.split", kr_encode_options, options, &plain)) return bytes;
     plain.add_special = false;
     const size_t last = bytes - MARGIN;
-    int places = PLACES;
-    for (size_t at = last; at > bytes / 2 && places; at--) {
+    int candidates = CANDIDATES;
+    for (size_t at = last; at > bytes / 2 && candidates; at--) {
         if (!is_boundary(text, at)) continue;
         if (agrees(tok, text, at, &plain)) return at;
-        places--;
+        candidates--;
     }
     size_t at = last;
     while (last - at < 3 && is_continuation(text[at])) at--;

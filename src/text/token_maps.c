@@ -29,11 +29,11 @@ static uint64_t token_slot(const kr_token_map *map, const char *text, size_t byt
     }
 }
 
-bool kr_token_map_add(kr_token_map *map, int32_t place)
+bool kr_token_map_add(kr_token_map *map, int32_t path)
 {
-    const uint64_t slot = token_slot(map, map->tokens[place].text, map->tokens[place].bytes);
+    const uint64_t slot = token_slot(map, map->tokens[path].text, map->tokens[path].bytes);
     if (map->slots[slot] != 0) return false;
-    map->slots[slot] = (uint32_t)place + 1;
+    map->slots[slot] = (uint32_t)path + 1;
     return true;
 }
 

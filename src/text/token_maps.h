@@ -30,8 +30,8 @@ typedef struct kr_token_map {
 /* Capacity for `count` tokens; false if out of memory. */
 bool kr_token_map_init(kr_token_map *map, kr_arena *arena, uint64_t seed, const kr_token *tokens, int64_t count);
 
-/* Adds tokens[place]; false if one with the same bytes exists. */
-bool kr_token_map_add(kr_token_map *map, int32_t place);
+/* Adds tokens[path]; false if one with the same bytes exists. */
+bool kr_token_map_add(kr_token_map *map, int32_t path);
 
 /* The index of the token with these bytes; -1: none. */
 int32_t kr_token_map_find(const kr_token_map *map, const char *text, size_t bytes);

@@ -68,8 +68,8 @@ kr_token_info kr_tokenizer_token_info(const kr_tokenizer *tok, int32_t id)
 int32_t kr_tokenizer_find(const kr_tokenizer *tok, const char *text)
 {
     if (!tok || !text || tok->nadded == 0) return -1;
-    const int32_t place = kr_token_map_find(&tok->by_name, text, strlen(text));
-    return place < 0 ? -1 : tok->names[place].id;
+    const int32_t path = kr_token_map_find(&tok->by_name, text, strlen(text));
+    return path < 0 ? -1 : tok->names[path].id;
 }
 
 size_t kr_tokenizer_decode(const kr_tokenizer *tok, const int32_t *ids, int64_t count, bool skip_special, char *text,

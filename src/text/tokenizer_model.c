@@ -7,12 +7,12 @@
 
 /* ---- ids ---- */
 
-static bool read_id(kr_reader *r, const kr_json *value, const char *place, int32_t *id)
+static bool read_id(kr_reader *r, const kr_json *value, const char *path, int32_t *id)
 {
     const int64_t n = kr_json_integer(value, -1);
     *id = (int32_t)n;
     return (n >= 0 && n <= KR_MAX_TOKEN_ID) ||
-           kr_refuse(r, place, "is not a whole number from 0 to %d", KR_MAX_TOKEN_ID);
+           kr_refuse(r, path, "is not a whole number from 0 to %d", KR_MAX_TOKEN_ID);
 }
 
 static bool find_size(kr_reader *r, const kr_json *added)
@@ -119,19 +119,19 @@ static bool read_bytes(kr_reader *r, const kr_json *model)
 /* ---- merges ---- */
 
 /* Both forms: "a b" and ["a", "b"]. */
-static bool read_pair(kr_reader *r, const kr_json *item, const char *place, const char *word[2], size_t length[2])
+static bool read_pair(kr_reader *r, const kr_json *item, const char *path, const char *word[2], size_t length[2])
 {
     if (kr_json_kind_of(item) == KR_JSON_ARRAY) {
         const kr_json *left = kr_json_first(item), *right = kr_json_next(left);
         if (kr_json_length(item) != 2 || !kr_json_text(left) || !kr_json_text(right))
-            return kr_refuse(r, place, "is not two strings");
+            return kr_refuse(r, path, "is not two strings");
         word[0] = left->text, word[1] = right->text;
         length[0] = left->length, length[1] = right->length;
         return true;
     }
-    if (!kr_read_kind(r, item, KR_JSON_STRING, place)) return false;
+    if (!kr_read_kind(r, item, KR_JSON_STRING, path)) return false;
     const char *space = memchr(item->text, ' ', item->length);
-    if (!space) return kr_refuse(r, place, "is \"%s\", without a space", QUOTED(item->text, item->length));
+    if (!space) return kr_refuse(r, path, "is \"%s\", without a space", QUOTED(item->text, item->length));
     word[0] = item->text, word[1] = space + 1;
     length[0] = (size_t)(space - item->text), length[1] = item->length - length[0] - 1;
     return true;
@@ -139,11 +139,11 @@ static bool read_pair(kr_reader *r, const kr_json *item, const char *place, cons
 
 static bool read_merge(kr_reader *r, const kr_json *item, uint32_t rank, kr_buffer *spelt)
 {
-    const kr_json_path place = kr_json_path_of("model.merges[%u]", rank);
+    const kr_json_path path = kr_json_path_of("model.merges[%u]", rank);
     const char *word[2];
     size_t length[2], bytes[2];
     int32_t token[2];
-    if (!read_pair(r, item, place.text, word, length)) return false;
+    if (!read_pair(r, item, path.text, word, length)) return false;
     spelt->bytes = 0;
     if (!kr_buffer_reserve(spelt, length[0] + length[1])) return false;
     for (int i = 0; i < 2; i++) {
@@ -152,16 +152,16 @@ static bool read_merge(kr_reader *r, const kr_json *item, uint32_t rank, kr_buff
         if (read_spelt(word[i], length[i], text, &bytes[i]))
             token[i] = kr_token_map_find(&r->tok->by_text, text, bytes[i]);
         if (token[i] < 0 || bytes[i] == 0)
-            return kr_refuse(r, place.text, "names \"%s\", which is not in the vocabulary or not spelt in bytes",
+            return kr_refuse(r, path.text, "names \"%s\", which is not in the vocabulary or not spelt in bytes",
                              QUOTED(word[i], length[i]));
         spelt->bytes += bytes[i];
     }
     const int32_t merged = kr_token_map_find(&r->tok->by_text, spelt->data, spelt->bytes);
     if (merged < 0)
-        return kr_refuse(r, place.text, "makes \"%s%s\", which is not in the vocabulary", QUOTED(word[0], length[0]),
+        return kr_refuse(r, path.text, "makes \"%s%s\", which is not in the vocabulary", QUOTED(word[0], length[0]),
                          QUOTED(word[1], length[1]));
     return kr_merge_map_add(&r->tok->merges, token[0], token[1], rank, merged) ||
-           kr_refuse(r, place.text, "is \"%s %s\", which was there before", QUOTED(word[0], length[0]),
+           kr_refuse(r, path.text, "is \"%s %s\", which was there before", QUOTED(word[0], length[0]),
                      QUOTED(word[1], length[1]));
 }
 
@@ -222,49 +222,49 @@ bool kr_read_model(kr_reader *r, const kr_json *model, const kr_json *added)
 /* ---- added tokens ---- */
 
 /* Gets an index in the table: that of a word of the vocabulary, or a new one. */
-static bool enter_added(kr_reader *r, kr_added_token *a, const char *place)
+static bool enter_added(kr_reader *r, kr_added_token *a, const char *path)
 {
     kr_tokenizer *tok = r->tok;
     const kr_json *word = kr_json_find(r->vocab, a->text);
     kr_token *token = (kr_token *)kr_token_of(tok, a->id);
     if (word && word->integer != a->id)
-        return kr_refuse(r, place, "\"%s\" has the id %d, but %lld in the vocabulary", QUOTED(a->text, a->text_bytes),
+        return kr_refuse(r, path, "\"%s\" has the id %d, but %lld in the vocabulary", QUOTED(a->text, a->text_bytes),
                          a->id, (long long)word->integer);
     tok->names[tok->nadded] = (kr_token){ .text = a->text, .bytes = (uint32_t)a->text_bytes, .id = a->id };
     if (!kr_token_map_add(&tok->by_name, (int32_t)tok->nadded))
-        return kr_refuse(r, place, "\"%s\" was added before, with the id %d", QUOTED(a->text, a->text_bytes),
+        return kr_refuse(r, path, "\"%s\" was added before, with the id %d", QUOTED(a->text, a->text_bytes),
                          kr_tokenizer_find(tok, a->text));
     if (token && (!word || token->is_added))
-        return kr_refuse(r, place, "\"%s\" has the id %d, which \"%s\" has already", QUOTED(a->text, a->text_bytes),
+        return kr_refuse(r, path, "\"%s\" has the id %d, which \"%s\" has already", QUOTED(a->text, a->text_bytes),
                          a->id, QUOTED(token->text, token->bytes));
     if (token && (token->bytes != a->text_bytes || memcmp(token->text, a->text, token->bytes) != 0))
-        return kr_refuse(r, place, "\"%s\" is how the vocabulary spells other bytes", QUOTED(a->text, a->text_bytes));
+        return kr_refuse(r, path, "\"%s\" is how the vocabulary spells other bytes", QUOTED(a->text, a->text_bytes));
     if (!token) token = add_token(tok, a->id, a->text, a->text_bytes);
     token->is_added = true;
     token->is_special = a->is_special;
     return true;
 }
 
-static bool read_added(kr_reader *r, const kr_json *item, const char *place, kr_added_token *a)
+static bool read_added(kr_reader *r, const kr_json *item, const char *path, kr_added_token *a)
 {
     const kr_json *content = kr_json_find(item, "content");
-    kr_warn_of_keys(r, item, "id content special single_word lstrip rstrip normalized", place);
-    if (!kr_read_kind(r, content, KR_JSON_STRING, kr_json_path_of("%s.content", place).text) ||
-        !kr_read_flag(r, item, "special", false, place, &a->is_special) ||
-        !kr_read_flag(r, item, "single_word", false, place, &a->is_single_word) ||
-        !kr_read_flag(r, item, "lstrip", false, place, &a->takes_left) ||
-        !kr_read_flag(r, item, "rstrip", false, place, &a->takes_right) ||
-        !kr_read_flag(r, item, "normalized", !a->is_special, place, &a->is_normalized))
+    kr_warn_of_keys(r, item, "id content special single_word lstrip rstrip normalized", path);
+    if (!kr_read_kind(r, content, KR_JSON_STRING, kr_json_path_of("%s.content", path).text) ||
+        !kr_read_flag(r, item, "special", false, path, &a->is_special) ||
+        !kr_read_flag(r, item, "single_word", false, path, &a->is_single_word) ||
+        !kr_read_flag(r, item, "lstrip", false, path, &a->takes_left) ||
+        !kr_read_flag(r, item, "rstrip", false, path, &a->takes_right) ||
+        !kr_read_flag(r, item, "normalized", !a->is_special, path, &a->is_normalized))
         return false;
     if (content->length == 0 || memchr(content->text, 0, content->length))
-        return kr_refuse(r, place, "is an added token whose content is empty or holds a zero");
+        return kr_refuse(r, path, "is an added token whose content is empty or holds a zero");
     a->id = (int32_t)kr_json_find(item, "id")->integer;
     char *text = kr_arena_alloc(&r->tok->arena, content->length + 1);
     if (!text) return kr_read_no_memory(r);
     memcpy(text, content->text, content->length + 1);
     a->text = a->pattern = text;
     a->text_bytes = a->pattern_bytes = content->length;
-    return enter_added(r, a, place);
+    return enter_added(r, a, path);
 }
 
 /* In a normalised text the token occurs normalised; that form is searched for. */
@@ -291,10 +291,10 @@ static bool read_all_added(kr_reader *r, const kr_json *added, kr_nfc *nfc)
     kr_tokenizer *tok = r->tok;
     size_t total = 0;
     for (const kr_json *item = kr_json_first(added); item; item = kr_json_next(item)) {
-        const kr_json_path place = kr_json_path_of("added_tokens[%lld]", (long long)tok->nadded);
+        const kr_json_path path = kr_json_path_of("added_tokens[%lld]", (long long)tok->nadded);
         kr_added_token *a = &tok->added[tok->nadded];
         *a = (kr_added_token){ 0 };
-        if (!read_added(r, item, place.text, a)) return false;
+        if (!read_added(r, item, path.text, a)) return false;
         if (a->is_normalized && tok->uses_nfc && !normalize_pattern(r, nfc, a)) return false;
         tok->nadded++;
         total += a->pattern_bytes;
@@ -319,8 +319,8 @@ bool kr_read_added_tokens(kr_reader *r, const kr_json *added)
     if (!is_good) return false;
     for (int64_t i = 0; i < tok->nadded && !tok->word; i++) {
         if (!tok->added[i].is_single_word) continue;
-        const kr_json_path place = kr_json_path_of("added_tokens[%lld].single_word", (long long)i);
-        tok->word = kr_regex_create(r->ctx, word, sizeof word - 1, place.text);
+        const kr_json_path path = kr_json_path_of("added_tokens[%lld].single_word", (long long)i);
+        tok->word = kr_regex_create(r->ctx, word, sizeof word - 1, path.text);
         if (!tok->word) return false;
     }
     return (kr_matcher_init(&tok->raw, &tok->arena, r->seed, tok->added, tok->nadded, false) &&

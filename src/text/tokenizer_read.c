@@ -8,22 +8,22 @@
 
 kr_json_path kr_json_path_of(const char *format, ...)
 {
-    kr_json_path place;
+    kr_json_path path;
     va_list list;
     va_start(list, format);
-    vsnprintf(place.text, sizeof place.text, format, list);
+    vsnprintf(path.text, sizeof path.text, format, list);
     va_end(list);
-    return place;
+    return path;
 }
 
-bool kr_refuse(kr_reader *r, const char *place, const char *format, ...)
+bool kr_refuse(kr_reader *r, const char *path, const char *format, ...)
 {
     char text[400];
     va_list list;
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    return kr_fail(r->ctx, KR_ERR_FORMAT, "tokenizer: %s %s", place, text);
+    return kr_fail(r->ctx, KR_ERR_FORMAT, "tokenizer: %s %s", path, text);
 }
 
 bool kr_read_no_memory(kr_reader *r)
@@ -31,26 +31,26 @@ bool kr_read_no_memory(kr_reader *r)
     return kr_fail(r->ctx, KR_ERR_NOMEM, "tokenizer: no memory for its tables");
 }
 
-bool kr_read_kind(kr_reader *r, const kr_json *value, kr_json_kind kind, const char *place)
+bool kr_read_kind(kr_reader *r, const kr_json *value, kr_json_kind kind, const char *path)
 {
     return kr_json_kind_of(value) == kind ||
-           kr_refuse(r, place, "is %s, but must be of the kind %s",
-                     value ? kr_json_kind_name(value->kind) : "not there", kr_json_kind_name(kind));
+           kr_refuse(r, path, "is %s, but must be of the kind %s", value ? kr_json_kind_name(value->kind) : "not there",
+                     kr_json_kind_name(kind));
 }
 
-bool kr_read_flag(kr_reader *r, const kr_json *object, const char *key, bool fallback, const char *place, bool *flag)
+bool kr_read_flag(kr_reader *r, const kr_json *object, const char *key, bool fallback, const char *path, bool *flag)
 {
     const kr_json *value = kr_json_find(object, key);
     *flag = kr_json_bool(value, fallback);
     return kr_json_kind_of(value) == KR_JSON_NULL ||
-           kr_read_kind(r, value, KR_JSON_BOOL, kr_json_path_of("%s.%s", place, key).text);
+           kr_read_kind(r, value, KR_JSON_BOOL, kr_json_path_of("%s.%s", path, key).text);
 }
 
-const char *kr_read_type(kr_reader *r, const kr_json *object, const char *place)
+const char *kr_read_type(kr_reader *r, const kr_json *object, const char *path)
 {
     const kr_json *type = kr_json_find(object, "type");
-    if (!kr_read_kind(r, object, KR_JSON_OBJECT, place) ||
-        !kr_read_kind(r, type, KR_JSON_STRING, kr_json_path_of("%s.type", place).text))
+    if (!kr_read_kind(r, object, KR_JSON_OBJECT, path) ||
+        !kr_read_kind(r, type, KR_JSON_STRING, kr_json_path_of("%s.type", path).text))
         return NULL;
     return kr_json_text(type);
 }
@@ -67,11 +67,11 @@ static bool is_among(const char *word, size_t length, const char *words)
     return false;
 }
 
-void kr_warn_of_keys(kr_reader *r, const kr_json *object, const char *known, const char *place)
+void kr_warn_of_keys(kr_reader *r, const kr_json *object, const char *known, const char *path)
 {
     for (const kr_json *member = kr_json_first(object); member; member = kr_json_next(member))
         if (!is_among(member->key, member->key_length, known))
-            kr_note(r->ctx, KR_LOG_WARNING, "tokenizer: %s.%s is not known and has no effect", place,
+            kr_note(r->ctx, KR_LOG_WARNING, "tokenizer: %s.%s is not known and has no effect", path,
                     kr_quote_of(member->key, member->key_length).text);
 }
 

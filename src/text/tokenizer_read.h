@@ -27,27 +27,27 @@ bool kr_read_model(kr_reader *r, const kr_json *model, const kr_json *added);
 bool kr_read_added_tokens(kr_reader *r, const kr_json *added);
 
 /* tokenizer_parts.c */
-bool kr_read_normalizer(kr_reader *r, const kr_json *part, const char *place);
-bool kr_read_pre_tokenizer(kr_reader *r, const kr_json *part, const char *place);
-bool kr_read_post_processor(kr_reader *r, const kr_json *part, const char *place);
-bool kr_read_decoder(kr_reader *r, const kr_json *part, const char *place);
+bool kr_read_normalizer(kr_reader *r, const kr_json *part, const char *path);
+bool kr_read_pre_tokenizer(kr_reader *r, const kr_json *part, const char *path);
+bool kr_read_post_processor(kr_reader *r, const kr_json *part, const char *path);
+bool kr_read_decoder(kr_reader *r, const kr_json *part, const char *path);
 
 /* tokenizer_read.c: shared helpers */
 
 /* "tokenizer: PLACE TEXT"; always false. */
-bool kr_refuse(kr_reader *r, const char *place, const char *format, ...) KR_PRINTF(3, 4);
+bool kr_refuse(kr_reader *r, const char *path, const char *format, ...) KR_PRINTF(3, 4);
 bool kr_read_no_memory(kr_reader *r);
 
 /* Checks the kind of a value; an error otherwise. */
-bool kr_read_kind(kr_reader *r, const kr_json *value, kr_json_kind kind, const char *place);
+bool kr_read_kind(kr_reader *r, const kr_json *value, kr_json_kind kind, const char *path);
 
 /* A member that is true or false; if missing or null, `fallback`. */
-bool kr_read_flag(kr_reader *r, const kr_json *object, const char *key, bool fallback, const char *place, bool *flag);
+bool kr_read_flag(kr_reader *r, const kr_json *object, const char *key, bool fallback, const char *path, bool *flag);
 
 /* The text of the member "type" of an object, or NULL after an error. */
-const char *kr_read_type(kr_reader *r, const kr_json *object, const char *place);
+const char *kr_read_type(kr_reader *r, const kr_json *object, const char *path);
 
 /* Warns of members whose keys are not among `known`, words separated by spaces. */
-void kr_warn_of_keys(kr_reader *r, const kr_json *object, const char *known, const char *place);
+void kr_warn_of_keys(kr_reader *r, const kr_json *object, const char *known, const char *path);
 
 #endif

@@ -126,7 +126,7 @@ typedef struct search {
     kr_trainer *t;
     kr_ctx *ctx;
     kr_loader_position at; /* of the batch */
-    kr_random_place random;
+    kr_random_position random;
     kr_batch batch;
     const kr_state *state;
     kr_tensor **streams; /* [count]; NULL: there are none */
@@ -185,7 +185,7 @@ static void put_token(text *t, const kr_batch *b, const kr_tensor *stream, int64
     put(t, "%s", nf > SHOWN ? ", ...)" : ")");
 }
 
-/* "layer 3 (backbone.layers.1)": the place in the stack, and whose weights it has. */
+/* "layer 3 (backbone.layers.1)": the position in the stack, and the layer that owns the weights. */
 static void put_layer(text *t, const search *s, int64_t v)
 {
     char key[32];
@@ -309,7 +309,7 @@ static bool search_batch(search *s, int64_t i, int64_t *n_first)
     kr_trainer *t = s->t;
     kr_tape_reset(t->tape);
     s->at = kr_loader_snapshot(t->loader);
-    s->random = kr_random_place_of(s->ctx);
+    s->random = kr_random_position_of(s->ctx);
     s->state = i == 0 ? t->carried : t->moving;
     if (kr_loader_next(t->tape, t->loader, &s->batch) != KR_OK || !check_input(s)) return false;
     const kr_loss_out out = kr_trainer_loss(t, t->tape, &s->batch, s->state, s->streams);
@@ -351,7 +351,7 @@ void kr_trainer_diagnose(kr_trainer *t)
 {
     kr_ctx *ctx = t->ctx;
     const kr_loader_position position = kr_loader_snapshot(t->loader);
-    const kr_random_place random = kr_random_place_of(ctx);
+    const kr_random_position random = kr_random_position_of(ctx);
     const kr_held_error first = kr_hold_error(ctx);
     search s = { .t = t, .ctx = ctx };
     const bool checks = ctx->check_finite;

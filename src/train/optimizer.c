@@ -167,7 +167,7 @@ static void lay_out(kr_optimizer *opt)
     for (int64_t i = 0; i < opt->count; i++) {
         kr_optimizer_slot *slot = &opt->slots[i];
         const int64_t n = kr_slot_elements(slot);
-        if (n > 0 && kr_dtype_is_half(slot->row->tensor->dtype)) slot->master = carve(opt, slot->dtype, n);
+        if (n > 0 && kr_dtype_is_16bit(slot->row->tensor->dtype)) slot->master = carve(opt, slot->dtype, n);
         if (n > 0 && opt->options.ema_decay > 0) slot->ema = carve(opt, slot->dtype, n);
         for (int p = 0; p < slot->nparts; p++) {
             kr_optimizer_part *part = &slot->parts[p];

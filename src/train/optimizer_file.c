@@ -235,7 +235,7 @@ static bool check_others(loading *l)
         l->wanted = kr_tensor_file_at(l->file, i)->name;
         l->is_known = strncmp(l->wanted, prefix, strlen(prefix)) != 0;
         if (!l->is_known) visit_all(l->opt, is_wanted, l);
-        if (!kr_require(l->ctx, l->is_known, KR_ERR_FORMAT, "tensor '%s' has no place in this optimizer",
+        if (!kr_require(l->ctx, l->is_known, KR_ERR_FORMAT, "tensor '%s' does not belong to this optimizer",
                         QUOTED(l->wanted)))
             return false;
     }

@@ -85,7 +85,7 @@ typedef struct kr_muon {
 
 kr_muon kr_muon_of(const kr_optimizer *optimizer, const kr_optimizer_slot *slot, const kr_optimizer_part *part);
 
-/* Bytes of work that orthogonalising takes, and the place in it where the matrix [rows cols] is put before and found
+/* Bytes of work that orthogonalising takes, and the part of it where the matrix [rows cols] is put before and found
  * after. */
 size_t kr_muon_work(const kr_muon *muon);
 void *kr_muon_orthogonalise(const kr_muon *muon, char *work);

@@ -139,7 +139,7 @@ static kr_taken_grad taken(const stepping *s, const kr_optimizer_slot *slot, con
     const kr_tensor *grad = slot->row->tensor->grad;
     const kr_optimizer_options *o = &s->opt->options;
     return (kr_taken_grad){ .g = kr_kept_at(grad->data, grad->dtype, part->first),
-                            .half = kr_storage_dtype_of(grad->dtype),
+                            .dtype = kr_storage_dtype_of(grad->dtype),
                             .scale = s->scale,
                             .clip = o->clip_value > 0 ? o->clip_value : (double)INFINITY,
                             .clears = !o->keep_grad };

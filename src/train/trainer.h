@@ -67,19 +67,19 @@ static inline void kr_return_error(kr_ctx *ctx, const kr_held_error *held)
 /* ---- common code of steps and evaluations ---- */
 
 /* The context's random stream. */
-typedef struct kr_random_place {
+typedef struct kr_random_position {
     uint64_t seed, stream;
-} kr_random_place;
+} kr_random_position;
 
-static inline kr_random_place kr_random_place_of(const kr_ctx *ctx)
+static inline kr_random_position kr_random_position_of(const kr_ctx *ctx)
 {
-    return (kr_random_place){ ctx->seed, ctx->stream };
+    return (kr_random_position){ ctx->seed, ctx->stream };
 }
 
-static inline void kr_random_return(kr_ctx *ctx, kr_random_place place)
+static inline void kr_random_return(kr_ctx *ctx, kr_random_position position)
 {
-    ctx->seed = place.seed;
-    ctx->stream = place.stream;
+    ctx->seed = position.seed;
+    ctx->stream = position.stream;
 }
 
 /* Position of a loader; cannot fail, unlike kr_loader_restore. */

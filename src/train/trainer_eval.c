@@ -51,7 +51,7 @@ kr_evaluation kr_trainer_evaluate(kr_trainer *t, kr_loader *loader, int64_t max_
     const kr_evaluation none = { .loss = (double)NAN };
     if (!kr_trainer_ready(t) || !begin(t, loader, max_batches)) return none;
     const bool has_ema = t->optimizer->options.ema_decay > 0 && !t->optimizer->ema_is_in;
-    const kr_random_place random = kr_random_place_of(t->ctx);
+    const kr_random_position random = kr_random_position_of(t->ctx);
     const kr_loader_position position = kr_loader_snapshot(loader);
     kr_loader_position first = position;
     first.epoch = first.step = 0;

@@ -85,10 +85,10 @@ typedef struct sums {
 } sums;
 
 /* State that is restored if the step fails. */
-typedef struct place {
+typedef struct step_start {
     kr_loader_position loader;
-    kr_random_place random;
-} place;
+    kr_random_position random;
+} step_start;
 
 bool kr_trainer_back_propagate(const kr_trainer *t, kr_tensor *loss, int64_t n_scored, int64_t n_first)
 {
@@ -127,7 +127,7 @@ static bool move_weights(kr_trainer *t, const sums *s, double lr)
     return s->n_scored == 0 || kr_optimizer_step(t->optimizer, lr, (double)s->n_first / (double)s->n_scored) == KR_OK;
 }
 
-static void go_back(kr_trainer *t, const place *begin)
+static void go_back(kr_trainer *t, const step_start *begin)
 {
     const kr_held_error held = kr_hold_error(t->ctx);
     kr_loader_return(t->loader, &begin->loader);
@@ -156,7 +156,7 @@ kr_status kr_trainer_step(kr_trainer *t)
     if (!kr_trainer_ready(t)) return t->ctx->status;
     if (kr_trainer_is_done(t)) return KR_END;
     if (!kr_trainer_take_folder(t)) return t->ctx->status;
-    const place begin = { kr_loader_snapshot(t->loader), kr_random_place_of(t->ctx) };
+    const step_start begin = { kr_loader_snapshot(t->loader), kr_random_position_of(t->ctx) };
     const double lr = kr_lr_at(&t->schedule, t->progress.step + 1);
     sums s = { 0 };
     if (t->optimizer->options.keep_grad) kr_params_zero_grad(t->params);

@@ -93,7 +93,7 @@ TEST(a_step_is_a_few_kernels)
                 chat_record record = { 0 };
                 int64_t launches;
                 run_chat(ctx, (kr_family)family, half ? KR_DTYPE_BF16 : KR_DTYPE_F32, &o, &record, &launches);
-                const int widened = half && !ctx->device->takes_halves;
+                const int widened = half && !ctx->device->takes_16bit;
                 CHECK(launches == 1 + widened + of_layer[family] * 2 + 2, "%s, family %d: %lld kernels", devices[d],
                       family, (long long)launches);
                 kr_ctx_destroy(ctx);
@@ -140,7 +140,7 @@ TEST(many_rows_take_few_kernels)
             const bool rounds = kr_autocasts_operands(ctx);
             CHECK(rounds || (got.id == want.id && fabs(got.logprob - want.logprob) < 1e-4),
                   "%s: %d at %.9g, not %d at %.9g", devices[d], got.id, got.logprob, want.id, want.logprob);
-            CHECK(launches == 1 + !ctx->device->takes_halves + 3 * 2 + 2, "%s, %d rows: %lld kernels", devices[d],
+            CHECK(launches == 1 + !ctx->device->takes_16bit + 3 * 2 + 2, "%s, %d rows: %lld kernels", devices[d],
                   (int)rows[i], (long long)launches);
             kr_ctx_destroy(ctx);
         }
@@ -312,7 +312,7 @@ TEST(a_device_that_is_ahead_finds_what_is_wrong)
                     "generation.next: sampler.next_rows: logits [3, 256] hold a NaN or an infinity, or -inf for all "
                     "tokens of a row");
         CHECK(kr_generation_next(g) != KR_OK, "it continues");
-        CHECK_ERROR_HAS(ctx, KR_ERR_STATE, "an earlier call failed half-way");
+        CHECK_ERROR_HAS(ctx, KR_ERR_STATE, "an earlier call failed midway");
         kr_generation_destroy(g);
         kr_network_destroy(net);
         kr_ctx_destroy(ctx);

@@ -157,14 +157,13 @@ TEST(a_failure_half_way_is_remembered)
                     "generation.next: sampler.next_rows: logits [2, 256] hold nan for token 0 of row 0");
     kr_test_put(net->norm_f_d, 3, (double)kept);
     CHECK(kr_generation_next(g) != KR_OK, "inconsistent");
-    CHECK_ERROR(
-        ctx, KR_ERR_STATE,
-        "generation.next: an earlier call failed half-way; go on from a file with kr_generation_load, or create "
-        "anew");
+    CHECK_ERROR(ctx, KR_ERR_STATE,
+                "generation.next: an earlier call failed midway; load a file with kr_generation_load, or create a "
+                "new generation");
     CHECK(kr_generation_feed_text(g, "x", 1) == KR_ERR_STATE, "inconsistent");
     kr_ctx_clear(ctx);
     IGNORE(kr_generation_save(g, in_folder("inconsistent")));
-    CHECK_ERROR(ctx, KR_ERR_STATE, "generation.save: an earlier call failed half-way");
+    CHECK_ERROR(ctx, KR_ERR_STATE, "generation.save: an earlier call failed midway");
     CHECK(kr_generation_load(g, in_folder("chat")) == KR_OK, "%s", kr_ctx_message(ctx));
     chat_on(&got, g, 5);
     chat_check("after the load", &got, &want, 0);

@@ -92,7 +92,7 @@ typedef struct link {
     size_t field;
     buffer *to;
     bool is_output;
-    size_t half, gap, stride;
+    size_t half, padding, stride;
     int64_t row;
 } link;
 
@@ -125,7 +125,7 @@ static inline limits last_limits(void)
 
 static kr_precision precision = KR_PRECISION_BF16;
 static bool in_halves = false;
-static int64_t row_gap = 0; /* elements between rows */
+static int64_t row_padding = 0; /* elements between rows */
 
 static inline void change_exec(kr_exec *exec)
 {
@@ -179,7 +179,7 @@ static inline void move_rows(buffer *b, char *memory, int64_t row, int64_t gap, 
 static inline kr_span span_of(char *args, const link *l)
 {
     const bool halves = in_halves && l->half;
-    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->gap || l->stride ? row_gap : 0;
+    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->padding || l->stride ? row_padding : 0;
     const int64_t count = l->to->count + (l->to->count + row - 1) / row * gap, distance = row + gap;
     kr_span span = { l->field, 0, NULL, (size_t)count * (halves ? 2 : 4), l->is_output };
     span.data = must_have(malloc(span.bytes + 1));
@@ -191,7 +191,7 @@ static inline kr_span span_of(char *args, const link *l)
     move_rows(l->to, span.data, row, gap, halves, false);
     const kr_storage_dtype kind = KR_STORAGE_BF16;
     if (halves) memcpy(args + l->half, &kind, sizeof kind);
-    if (l->gap) memcpy(args + l->gap, &gap, sizeof gap);
+    if (l->padding) memcpy(args + l->padding, &gap, sizeof gap);
     if (l->stride) memcpy(args + l->stride, &distance, sizeof distance);
     point(args, l, span.data);
     return span;
@@ -200,7 +200,7 @@ static inline kr_span span_of(char *args, const link *l)
 static inline void copy_back(const link *l, const kr_span *span, const char *kernel)
 {
     const bool halves = in_halves && l->half;
-    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->gap || l->stride ? row_gap : 0;
+    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->padding || l->stride ? row_padding : 0;
     int64_t wrong = 0;
     if (l->is_output) move_rows(l->to, span->data, row, gap, halves, true);
     for (int64_t i = 0; l->is_output && gap && i < (int64_t)(span->bytes / (halves ? 2 : 4)); i++) {

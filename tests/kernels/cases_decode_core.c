@@ -139,7 +139,7 @@ static void core_case(kr_sweep *sweep, core n, int with, int64_t gap)
                                 .nrotated = n.nrotated,
                                 .stride = (widest > n.na ? widest : n.na) + gap,
                                 .softplus = with & SOFTPLUS,
-                                .half = with & HALF,
+                                .split_pairs = with & HALF,
                                 .has_norm = with & NORM,
                                 .shared_gain = with & SHARED,
                                 .eps = 1e-5,

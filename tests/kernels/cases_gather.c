@@ -86,7 +86,7 @@ static const list lists[] = {
 static void embedding_halves(kr_sweep *sweep, list n, kr_dtype dtype, kr_dtype halves)
 {
     kr_embedding_args a = {
-        .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype, .half = kr_storage_dtype_of(halves)
+        .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype, .dtype = kr_storage_dtype_of(halves)
     };
     kr_case c;
     case_begin(&c, &a, sizeof a, "o %lld r %lld i %lld, ids %s, %s", (long long)n.no, (long long)n.nr, (long long)n.ni,

@@ -44,7 +44,7 @@ static void trapezoid_case(kr_sweep *sweep, tokens n, int with, double reach)
     const kr_shape shape = KR_SHAPE(n.no, n.nh);
     int64_t line;
     const kr_extent rows = lay_out_tokens(n.no, n.nh, with % 3 * 5, &line);
-    a.raw_gap = line - n.nh;
+    a.raw_padding = line - n.nh;
     case_walk_input(&c, FIELD(kr_trapezoid_args, dt_raw), rows, -reach, reach);
     if (with & BIAS) case_input(&c, FIELD(kr_trapezoid_args, dt_bias), KR_SHAPE(n.nh), -2, 2);
     case_walk_input(&c, FIELD(kr_trapezoid_args, a_raw), rows, -reach, reach);
@@ -88,7 +88,7 @@ static bool is_close(double x, double limit)
 static void keep_off_limits(const kr_trapezoid_bwd_args *a, double *dt_raw, const double *dt_bias, double *a_raw)
 {
     for (int64_t k = 0; k < a->no * a->nh; k++) {
-        const int64_t i = k + k / a->nh * a->raw_gap;
+        const int64_t i = k + k / a->nh * a->raw_padding;
         const double step = softplus(dt_raw[i] + (dt_bias ? dt_bias[k % a->nh] : 0)), x = a_raw[i];
         const double rate = a->softplus ? softplus(x) : x >= 0 ? 1 + x : 1 / (1 - x);
         if (is_close(step, a->dt_min) || is_close(step, a->dt_max)) dt_raw[i] = kr_to_float(dt_raw[i] + 0.01);
@@ -108,7 +108,7 @@ static void trapezoid_bwd_case(kr_sweep *sweep, tokens n, int with, int without)
     const kr_shape shape = KR_SHAPE(n.no, n.nh);
     int64_t line;
     const kr_extent rows = lay_out_tokens(n.no, n.nh, with % 3 * 5, &line);
-    a.raw_gap = line - n.nh;
+    a.raw_padding = line - n.nh;
     double *dt_raw = case_walk_input(&c, FIELD(kr_trapezoid_bwd_args, dt_raw), rows, -4, 4), *dt_bias = NULL;
     if (with & BIAS) dt_bias = case_input(&c, FIELD(kr_trapezoid_bwd_args, dt_bias), KR_SHAPE(n.nh), -2, 2);
     keep_off_limits(&a, dt_raw, dt_bias, case_walk_input(&c, FIELD(kr_trapezoid_bwd_args, a_raw), rows, -4, 4));
@@ -188,7 +188,7 @@ static void angles_case(kr_sweep *sweep, scan n, int with)
                (long long)n.nh, (long long)n.n, with);
     int64_t line;
     const kr_extent tokens_of_theta = lay_out_tokens(n.nb * n.ns, n.n, with * 3, &line);
-    a.theta_gap = line - n.n;
+    a.theta_padding = line - n.n;
     case_walk_input(&c, FIELD(kr_angles_args, theta), tokens_of_theta, -3, 3);
     case_input(&c, FIELD(kr_angles_args, dt), KR_SHAPE(n.nb, n.ns, n.nh), 0, 2);
     if (with & INITIAL) case_input(&c, FIELD(kr_angles_args, initial), KR_SHAPE(a.nq, n.nh, n.n), -9, 9);
@@ -226,7 +226,7 @@ static void angles_bwd_case(kr_sweep *sweep, scan n, int with, int wanted)
                (long long)n.nh, (long long)n.n, with, wanted);
     int64_t line;
     const kr_extent tokens_of_theta = lay_out_tokens(n.nb * n.ns, n.n, with * 3, &line);
-    a.theta_gap = line - n.n;
+    a.theta_padding = line - n.n;
     case_walk_input(&c, FIELD(kr_angles_bwd_args, theta), tokens_of_theta, -3, 3);
     case_input(&c, FIELD(kr_angles_bwd_args, dt), KR_SHAPE(n.nb, n.ns, n.nh), 0, 2);
     case_input(&c, FIELD(kr_angles_bwd_args, g_angle), KR_SHAPE(n.nb, n.ns, n.nh, n.n), -1, 1);
@@ -278,7 +278,7 @@ static void rotate_first_row(void *args)
 static void rotate_case(kr_sweep *sweep, rows n, bool half, double reach, int64_t each)
 {
     const int64_t ng = each ? n.nh / each : n.nh;
-    kr_rotate_args a = { .no = n.no, .nm = n.nm, .nh = n.nh, .ng = ng, .nr = n.nr, .na = n.n, .half = half };
+    kr_rotate_args a = { .no = n.no, .nm = n.nm, .nh = n.nh, .ng = ng, .nr = n.nr, .na = n.n, .split_pairs = half };
     kr_case c;
     case_begin(&c, &a, sizeof a, "o %lld m %lld h %lld g %lld r %lld a %lld%s", (long long)n.no, (long long)n.nm,
                (long long)n.nh, (long long)ng, (long long)n.nr, (long long)n.n, half ? ", half" : "");
@@ -315,7 +315,7 @@ static void rotate_bwd_first_row(void *args)
 static void rotate_bwd_case(kr_sweep *sweep, rows n, bool half, int wanted, int64_t each)
 {
     const int64_t ng = each ? n.nh / each : n.nh;
-    kr_rotate_bwd_args a = { .no = n.no, .nm = n.nm, .nh = n.nh, .ng = ng, .nr = n.nr, .na = n.n, .half = half };
+    kr_rotate_bwd_args a = { .no = n.no, .nm = n.nm, .nh = n.nh, .ng = ng, .nr = n.nr, .na = n.n, .split_pairs = half };
     kr_case c;
     case_begin(&c, &a, sizeof a, "o %lld m %lld h %lld g %lld r %lld a %lld%s, wanted %d", (long long)n.no,
                (long long)n.nm, (long long)n.nh, (long long)ng, (long long)n.nr, (long long)n.n, half ? ", half" : "",

@@ -31,7 +31,7 @@ static matrix matrix_of(int64_t rows, int64_t columns, layout how)
 typedef struct product {
     int64_t nm, nn, nk;
     layout a, b;
-    int64_t c_gap;
+    int64_t c_padding;
     bool bias, accumulate;
     int64_t nb0, nb1; /* 0, 0: no batch */
     bool a_shared, b_shared;
@@ -58,9 +58,9 @@ static void add_operands(kr_case *c, kr_matmul_args *args, const product *p)
     const matrix a = matrix_of(p->nm, p->nk, p->a), b = matrix_of(p->nk, p->nn, p->b);
     args->a_m = a.row, args->a_k = a.column;
     args->b_k = b.row, args->b_n = b.column;
-    args->c_m = p->nn + p->c_gap;
+    args->c_m = p->nn + p->c_padding;
     const int64_t c_item = p->nm * args->c_m;
-    int64_t a_count = a.count, b_count = b.count, c_count = c_item > 0 ? c_item - p->c_gap : 0;
+    int64_t a_count = a.count, b_count = b.count, c_count = c_item > 0 ? c_item - p->c_padding : 0;
     if (p->nb0 || p->nb1) {
         args->batch_rank = 2;
         args->batch_dims[0] = p->nb0;
@@ -96,7 +96,7 @@ static void matmul_case(kr_sweep *sweep, product p)
                p.half == KR_STORAGE_NATIVE ? ""
                : p.half == KR_STORAGE_BF16 ? " in bf16"
                                            : " in f16",
-               (long long)p.c_gap, p.bias ? ", bias" : "", p.accumulate ? ", accumulate" : "", (long long)p.nb0,
+               (long long)p.c_padding, p.bias ? ", bias" : "", p.accumulate ? ", accumulate" : "", (long long)p.nb0,
                (long long)p.nb1, p.a_shared ? ", a shared" : "", p.b_shared ? ", b shared" : "");
     add_operands(&c, &args, &p);
     c.terms = p.nk + 2;
@@ -113,7 +113,7 @@ static product random_product(void)
     product p = { .nm = sizes[kr_test_below(20)], .nn = sizes[kr_test_below(20)], .nk = terms[kr_test_below(16)] };
     p.a = (layout)kr_test_below(NLAYOUTS);
     p.b = (layout)kr_test_below(NLAYOUTS);
-    p.c_gap = kr_test_below(2) * 3;
+    p.c_padding = kr_test_below(2) * 3;
     p.bias = kr_test_below(2);
     p.accumulate = kr_test_below(2);
     p.half = (kr_storage_dtype)kr_test_below(3);
@@ -155,7 +155,7 @@ void kr_cases_matmul(kr_sweep *sweep)
                                               .nk = 19,
                                               .a = (layout)a,
                                               .b = (layout)b,
-                                              .c_gap = flags % 4,
+                                              .c_padding = flags % 4,
                                               .half = (kr_storage_dtype)(flags / 4),
                                               .bias = flags & 1,
                                               .accumulate = flags & 2 });

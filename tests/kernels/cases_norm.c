@@ -43,7 +43,7 @@ static void norm_case(kr_sweep *sweep, norm n, gate g, bool gain, double size, b
     int64_t line, z_line;
     const kr_extent x_rows = lay_out_tokens(n.no, n.ni, gap_of(n, gain), &line);
     const kr_extent z_rows = lay_out_tokens(n.no, n.ni, 2 * gap_of(n, gain), &z_line);
-    a.x_gap = line - n.ni, a.z_gap = z_line - n.ni;
+    a.x_padding = line - n.ni, a.z_padding = z_line - n.ni;
     double *x = case_walk_input(&c, FIELD(kr_norm_args, x), x_rows, -size, size);
     for (int64_t o = 0; special && o < n.no; o++) {
         static const double values[] = { NAN, INFINITY, -INFINITY, 0, 0x1p60 };
@@ -84,7 +84,7 @@ static void first_row_bwd(void *args)
 typedef struct values {
     const double *x, *z, *gain, *g_y;
     double *q;
-    int64_t x_gap, z_gap;
+    int64_t x_padding, z_padding;
 } values;
 
 static double silu(double z)
@@ -97,7 +97,7 @@ static double silu(double z)
 static void group_scales(norm n, gate g, const values *v, int64_t group, double *s_x, double *s_z, double *s_gain)
 {
     const int64_t width = n.ni / n.ng, first = group * width, channel = group % n.ng * width;
-    const double *of_x = v->x + group / n.ng * v->x_gap, *of_z = v->z ? v->z + group / n.ng * v->z_gap : NULL;
+    const double *of_x = v->x + group / n.ng * v->x_padding, *of_z = v->z ? v->z + group / n.ng * v->z_padding : NULL;
     double squares = 0, wu = 0;
     for (int64_t i = 0; i < width; i++) {
         const double gated = g == NO_GATE ? 1 : silu(of_z[first + i]),
@@ -130,7 +130,7 @@ static void norm_bwd_case(kr_sweep *sweep, norm n, gate g, bool gain, int wanted
     int64_t line, z_line;
     const kr_extent x_rows = lay_out_tokens(n.no, n.ni, gap_of(n, gain), &line);
     const kr_extent z_rows = lay_out_tokens(n.no, n.ni, 2 * gap_of(n, gain), &z_line);
-    values v = { .x_gap = a.x_gap = line - n.ni, .z_gap = a.z_gap = z_line - n.ni };
+    values v = { .x_padding = a.x_padding = line - n.ni, .z_padding = a.z_padding = z_line - n.ni };
     v.x = case_walk_input(&c, FIELD(kr_norm_bwd_args, x), x_rows, -2, 2);
     if (g != NO_GATE) v.z = case_walk_input(&c, FIELD(kr_norm_bwd_args, z), z_rows, -4, 4);
     if (gain) v.gain = case_input(&c, FIELD(kr_norm_bwd_args, gain), KR_SHAPE(n.ni), -2, 2);

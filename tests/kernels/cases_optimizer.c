@@ -19,12 +19,12 @@ static double *grad_operand(kr_case *c, kr_taken_grad *grad, size_t field, int64
 {
     static const kr_storage_dtype halves[] = { KR_STORAGE_NATIVE, KR_STORAGE_NATIVE, KR_STORAGE_BF16, KR_STORAGE_F16 };
     static const double scales[] = { 1, 0.125, 0.37 };
-    *grad = (kr_taken_grad){ .half = halves[index % 4], .scale = scales[index % 3], .clears = index / 2 % 2 };
+    *grad = (kr_taken_grad){ .dtype = halves[index % 4], .scale = scales[index % 3], .clears = index / 2 % 2 };
     grad->clip = index % 5 < 3 ? (double)INFINITY : 0.25;
     double *g = NULL;
-    if (grad->half)
+    if (grad->dtype)
         case_walk_halves(c, field, "grad.g", (kr_extent){ n, 0 },
-                         grad->half == KR_STORAGE_BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
+                         grad->dtype == KR_STORAGE_BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
     else g = case_input(c, field, "grad.g", KR_SHAPE(n), -2, 2);
     c->operands[c->noperands - 1].is_output = grad->clears;
     return g;

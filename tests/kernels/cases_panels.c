@@ -13,7 +13,7 @@ static void panels_case(kr_sweep *sweep, int64_t nm, int64_t nn, int64_t nk, int
                         kr_storage_dtype half)
 {
     static const char *const types[] = { "", ", panels of bf16", ", panels of f16" };
-    kr_panels_args a = { .nm = nm, .nn = nn, .nk = nk, .x_m = nk + gap, .y_m = nn + gap, .half = half };
+    kr_panels_args a = { .nm = nm, .nn = nn, .nk = nk, .x_m = nk + gap, .y_m = nn + gap, .dtype = half };
     const kr_extent panels = { kr_panels_of(nn) * KR_PANEL * nk, 0 };
     const int64_t nx = nm > 0 && nk > 0 ? (nm - 1) * a.x_m + nk : 0, ny = nm > 0 && nn > 0 ? (nm - 1) * a.y_m + nn : 0;
     kr_case c;

@@ -58,23 +58,24 @@ static void sample_case(kr_sweep *sweep, sample n, rules r, int kind)
                          .top_p = r.top_p,
                          .min_p = r.min_p,
                          .seed = kr_test_next(),
-                         .drawn_stride = n.nb + 2 };
+                         .n_sampled_stride = n.nb + 2 };
     kr_case c;
     case_begin(&c, &a, sizeof a, "%lld of %lld + %lld, kind %d, T %g k %lld p %g m %g", (long long)n.nb,
                (long long)n.vocab, (long long)n.padding, kind, r.temperature, (long long)r.top_k, r.top_p, r.min_p);
     fill(case_walk_input(&c, FIELD(kr_sample_args, x), (kr_extent){ (n.nb - 1) * a.stride + width, 0 }, -6, 6), n,
          a.stride, kind);
     int64_t *row = case_raw(&c, FIELD(kr_sample_args, row), KR_DTYPE_I64, n.nb, false);
-    int64_t *drawn = case_raw(&c, FIELD(kr_sample_args, drawn), KR_DTYPE_I64, n.nb, false);
+    int64_t *n_sampled = case_raw(&c, FIELD(kr_sample_args, n_sampled), KR_DTYPE_I64, n.nb, false);
     c.operands[c.noperands - 1].is_output = true;
-    for (int64_t b = 0; b < n.nb; b++) row[b] = 3 * b, drawn[b] = kr_test_below(1000);
-    case_raw(&c, FIELD(kr_sample_args, id), KR_DTYPE_I32, n.nb + a.drawn_stride,
+    for (int64_t b = 0; b < n.nb; b++) row[b] = 3 * b, n_sampled[b] = kr_test_below(1000);
+    case_raw(&c, FIELD(kr_sample_args, id), KR_DTYPE_I32, n.nb + a.n_sampled_stride,
              false); /* slots that are not selected stay unchanged */
     c.operands[c.noperands - 1].is_output = true;
     case_raw(&c, FIELD(kr_sample_args, next), KR_DTYPE_I32, n.nb, true);
-    case_in_out(&c, FIELD(kr_sample_args, logprob), KR_SHAPE(n.nb + a.drawn_stride), 1, 2);
+    case_in_out(&c, FIELD(kr_sample_args, logprob), KR_SHAPE(n.nb + a.n_sampled_stride), 1, 2);
     double *scale = case_scale(&c);
-    for (int64_t b = 0; b < n.nb + a.drawn_stride; b++) scale[b] = 24; /* logits of up to 6, a logarithm of up to 10 */
+    for (int64_t b = 0; b < n.nb + a.n_sampled_stride; b++)
+        scale[b] = 24; /* logits of up to 6, a logarithm of up to 10 */
     c.terms = width;
     c.many_tasks = n.many_tasks;
     c.first_row = first_row;

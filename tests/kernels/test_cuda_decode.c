@@ -13,7 +13,7 @@ enum { MOST = 12, HEAD = -1 };
 
 typedef struct rows {
     int64_t nm, nn, nk, nc; /* nc 0: a base instead of a convolution; HEAD: neither */
-    bool is_half;           /* x is bf16, and its squares are given */
+    bool is_16bit;          /* x is bf16, and its squares are given */
 } rows;
 
 /* One of each operand and result of the kernel. */
@@ -44,8 +44,8 @@ static double widened(uint16_t half)
     return (double)f;
 }
 
-/* is_half: values of bf16, stored so on the device; for weights also in the reference. */
-static int add(job *j, size_t field, int64_t count, double low, double high, bool is_half, bool is_output)
+/* is_16bit: values of bf16, stored so on the device; for weights also in the reference. */
+static int add(job *j, size_t field, int64_t count, double low, double high, bool is_16bit, bool is_output)
 {
     const int i = j->n++;
     j->fields[i] = field;
@@ -53,19 +53,19 @@ static int add(job *j, size_t field, int64_t count, double low, double high, boo
     j->is_output[i] = is_output;
     j->exact[i] = malloc((size_t)count * sizeof(double));
     j->single[i] = malloc((size_t)count * sizeof(float));
-    j->half[i] = is_half ? malloc((size_t)count * sizeof(uint16_t)) : NULL;
-    if (!j->exact[i] || !j->single[i] || (is_half && !j->half[i])) exit(2);
+    j->half[i] = is_16bit ? malloc((size_t)count * sizeof(uint16_t)) : NULL;
+    if (!j->exact[i] || !j->single[i] || (is_16bit && !j->half[i])) exit(2);
     for (int64_t e = 0; e < count; e++) {
         double x = (double)(float)kr_test_uniform(low, high);
-        if (is_half) x = widened(j->half[i][e] = bits_of(x));
+        if (is_16bit) x = widened(j->half[i][e] = bits_of(x));
         j->exact[i][e] = x;
         j->single[i][e] = (float)x;
     }
     return i;
 }
 
-#define ADD(j, name, count, low, high, is_half, is_output)                                                             \
-    add(j, offsetof(kr_decode_linear_args, name), count, low, high, is_half, is_output)
+#define ADD(j, name, count, low, high, is_16bit, is_output)                                                            \
+    add(j, offsetof(kr_decode_linear_args, name), count, low, high, is_16bit, is_output)
 
 static job make(rows n)
 {
@@ -83,7 +83,7 @@ static job make(rows n)
                         .nc = n.nc > 0 ? n.nc : 0,
                         .nt = 4 } };
     ADD(&j, y, n.nm * j.args.y_m, 7, 8, false, true);
-    ADD(&j, x, n.nm * j.args.x_m, -2, 2, n.is_half, false);
+    ADD(&j, x, n.nm * j.args.x_m, -2, 2, n.is_16bit, false);
     ADD(&j, w, n.nn * n.nk, -1, 1, true, false);
     ADD(&j, bias, n.nn, -1, 1, false, false);
     if (n.nc > 0) {
@@ -92,7 +92,7 @@ static job make(rows n)
     } else if (n.nc == 0) {
         ADD(&j, base, n.nm * n.nn, -2, 2, false, false);
     }
-    if (n.is_half) {
+    if (n.is_16bit) {
         j.args.nsquares = n.nk / 8;
         ADD(&j, squares, n.nm * j.args.nsquares, 4, 12, false, false);
     } else {
@@ -136,11 +136,11 @@ static void run_on_device(const job *j, int64_t nm)
 {
     kr_decode_linear_args args = j->args;
     kr_span spans[MOST];
-    const bool takes_halves = strcmp(device_kernels()->name, "cuda") == 0;
+    const bool takes_16bit = strcmp(device_kernels()->name, "cuda") == 0;
     args.nm = nm;
     for (int i = 0; i < j->n; i++) {
         const bool is_x = j->fields[i] == offsetof(kr_decode_linear_args, x),
-                   half = j->half[i] && (takes_halves || !is_x);
+                   half = j->half[i] && (takes_16bit || !is_x);
         if (half && is_x) args.x_dtype = KR_STORAGE_BF16;
         void *data = half ? (void *)j->half[i] : (void *)j->single[i];
         spans[i] =
@@ -162,7 +162,7 @@ static void compare(rows n, const job *j, int i)
         size += j->exact[i][e] * j->exact[i][e];
     }
     CHECK(sqrt(error) <= BOUND * sqrt(size), "m %lld n %lld k %lld conv %lld half %d, result %d: %g of %g",
-          (long long)n.nm, (long long)n.nn, (long long)n.nk, (long long)n.nc, (int)n.is_half, i, sqrt(error),
+          (long long)n.nm, (long long)n.nn, (long long)n.nk, (long long)n.nc, (int)n.is_16bit, i, sqrt(error),
           sqrt(size));
 }
 

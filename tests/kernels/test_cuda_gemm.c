@@ -4,7 +4,7 @@
 #include "tests/kernels/both.h"
 
 typedef struct shape {
-    int64_t nm, nn, nk, row_gap; /* elements between rows of A and of C */
+    int64_t nm, nn, nk, row_padding; /* elements between rows of A and of C */
     bool has_bias, a_is_half;
 } shape;
 
@@ -28,9 +28,9 @@ static void check_product(shape n)
                            IN(kr_matmul_args, b, drawn_bf16(n.nn * n.nk, 1), .half = offsetof(kr_matmul_args, b_dtype)),
                            IN(kr_matmul_args, bias, n.has_bias ? drawn(n.nn, -1, 1) : NULL),
                            OUT(kr_matmul_args, c, c, .stride = offsetof(kr_matmul_args, c_m), .row = n.nn) };
-    in_halves = true, row_gap = n.row_gap;
+    in_halves = true, row_padding = n.row_padding;
     RUN("matmul", a, links);
-    in_halves = false, row_gap = 0;
+    in_halves = false, row_padding = 0;
     double worst = 0;
     int64_t at = 0;
     for (int64_t i = 0; i < c->count; i++) {

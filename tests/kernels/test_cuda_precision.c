@@ -86,7 +86,7 @@ static void run_core(core *k)
                             .c_stride = maps,
                             .sequences = k->sequences,
                             .na = k->na,
-                            .half = k->half };
+                            .split_pairs = k->half };
 #define HALF(name) .half = offsetof(kr_ssd_args, name##_dtype)
     const link forward[] = { IN(kr_ssd_args, v, k->v, HALF(v)),  IN(kr_ssd_args, b, k->b, HALF(b)),
                              IN(kr_ssd_args, c, k->c, HALF(c)),  IN(kr_ssd_args, da, k->da),
@@ -111,10 +111,10 @@ static void run_core(core *k)
                                    .c_stride = maps,
                                    .sequences = k->sequences,
                                    .na = k->na,
-                                   .half = k->half };
+                                   .split_pairs = k->half };
 #define HALF(field) .half = offsetof(kr_ssd_bwd_args, field)
     const size_t bc_dtype = k->casts_bc ? offsetof(kr_ssd_bwd_args, g_bc_dtype) : 0;
-    const size_t gap = n.nm == 1 ? offsetof(kr_ssd_bwd_args, g_v_rows.gap) : 0;
+    const size_t gap = n.nm == 1 ? offsetof(kr_ssd_bwd_args, g_v_rows.padding) : 0;
     const link backward[] = { IN(kr_ssd_bwd_args, v, k->v, HALF(v_dtype)),
                               IN(kr_ssd_bwd_args, b, k->b, HALF(b_dtype)),
                               IN(kr_ssd_bwd_args, c, k->c, HALF(c_dtype)),
@@ -125,7 +125,7 @@ static void run_core(core *k)
                               IN(kr_ssd_bwd_args, initial, k->initial),
                               IN(kr_ssd_bwd_args, g_y, k->g_y, HALF(g_y_dtype)),
                               IN(kr_ssd_bwd_args, g_final, k->g_final),
-                              OUT(kr_ssd_bwd_args, g_v, k->g_v, HALF(g_v_rows.dtype), .gap = gap, .row = values),
+                              OUT(kr_ssd_bwd_args, g_v, k->g_v, HALF(g_v_rows.dtype), .padding = gap, .row = values),
                               OUT(kr_ssd_bwd_args, g_b, k->g_b, .half = bc_dtype),
                               OUT(kr_ssd_bwd_args, g_c, k->g_c, .half = bc_dtype),
                               OUT(kr_ssd_bwd_args, g_da, k->g_da),
@@ -201,7 +201,7 @@ enum { RESULTS = 10 };
 typedef struct result {
     const char *name;
     const buffer *made;
-    bool is_half;
+    bool is_16bit;
 } result;
 
 /* With one bf16 g_b and g_c per head, the bits differ from those of f32: the rounding errors of states are left out. */
@@ -215,9 +215,9 @@ static void check_rounded(const core *k, const result *results, float *const *ex
             check_error(results[i].name, n.text, results[i].made);
             continue;
         }
-        const int64_t different = count_different(expected[i], results[i].made, results[i].is_half);
+        const int64_t different = count_different(expected[i], results[i].made, results[i].is_16bit);
         CHECK(different == 0, "%s, precision %d, row gap %lld, %s: %lld of %lld differ", n.text, (int)precision,
-              (long long)row_gap, results[i].name, (long long)different, (long long)results[i].made->count);
+              (long long)row_padding, results[i].name, (long long)different, (long long)results[i].made->count);
     }
 }
 
@@ -242,9 +242,9 @@ static void check_halves(shape n, bool casts_bc, int64_t gap)
         expected[i] = must_have(malloc(bytes + 1));
         memcpy(expected[i], results[i].made->single, bytes);
     }
-    in_halves = true, row_gap = gap;
+    in_halves = true, row_padding = gap;
     run_core(&k);
-    in_halves = false, row_gap = 0;
+    in_halves = false, row_padding = 0;
     clear_gaps(k.y);
     for (int64_t i = 0; i < k.y->count; i++)
         if (isnan((double)expected[0][i])) expected[0][i] = 0;

@@ -22,7 +22,7 @@ typedef struct operand {
 typedef struct gemm_case {
     int64_t nm, nn, nk;
     layout a, b;
-    int64_t c_gap;
+    int64_t c_padding;
     bool bias, accumulate;
     int64_t nb0, nb1;        /* batch dims */
     bool a_shared, b_shared; /* broadcast along the first batch axis */
@@ -111,7 +111,7 @@ static void call(const kr_kernels *set, const kr_matmul_args *args, const spans 
 static void check(bool ok, const gemm_case *t, const char *set, const char *what)
 {
     CHECK(ok, "%s: %s: m %lld n %lld k %lld a %d b %d gap %lld bias %d acc %d batch %lld x %lld shared %d %d", set,
-          what, (long long)t->nm, (long long)t->nn, (long long)t->nk, (int)t->a, (int)t->b, (long long)t->c_gap,
+          what, (long long)t->nm, (long long)t->nn, (long long)t->nk, (int)t->a, (int)t->b, (long long)t->c_padding,
           (int)t->bias, (int)t->accumulate, (long long)t->nb0, (long long)t->nb1, (int)t->a_shared, (int)t->b_shared);
 }
 
@@ -135,7 +135,7 @@ static data make_data(const gemm_case *t)
     d.items = t->nb0 * t->nb1;
     d.a_items = (t->a_shared ? 1 : t->nb0) * t->nb1;
     d.b_items = (t->b_shared ? 1 : t->nb0) * t->nb1;
-    d.c_m = t->nn + t->c_gap;
+    d.c_m = t->nn + t->c_padding;
     d.a = random_floats(d.a_items * t->nm * t->nk);
     d.b = random_floats(d.b_items * t->nk * t->nn);
     for (int64_t i = 0; i < d.b_items * t->nk * t->nn; i++) {
@@ -246,7 +246,7 @@ static bool agrees(const gemm_case *t, const data *d, const float *c, bool is_se
                     return false;
                 }
             }
-            if (memcmp(got + t->nn, old + t->nn, (size_t)t->c_gap * sizeof(float)) != 0) {
+            if (memcmp(got + t->nn, old + t->nn, (size_t)t->c_padding * sizeof(float)) != 0) {
                 return false;
             }
         }
@@ -352,7 +352,7 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
         gemm_case t = { .nm = pick(few, 24), .nn = pick(few, 24), .nk = pick(terms, 20), .nb0 = 1, .nb1 = 1 };
         t.a = (layout)kr_test_below(NLAYOUTS);
         t.b = (layout)kr_test_below(NLAYOUTS);
-        t.c_gap = kr_test_below(2) * 3;
+        t.c_padding = kr_test_below(2) * 3;
         t.bias = kr_test_below(2) == 0;
         t.accumulate = kr_test_below(2) == 0;
         t.half = kr_test_below(2) ? KR_STORAGE_BF16 : KR_STORAGE_F16;
@@ -424,7 +424,7 @@ static void check_symmetric(int64_t nm, int64_t nk, layout how_laid, const kr_ke
         call(set, &args, &memory);
     }
     const gemm_case t = {
-        .nm = nm, .nn = nm, .nk = nk, .a = how_laid, .b = how_laid, .c_gap = GAP, .nb0 = 1, .nb1 = 1
+        .nm = nm, .nn = nm, .nk = nk, .a = how_laid, .b = how_laid, .c_padding = GAP, .nb0 = 1, .nb1 = 1
     };
     check(memcmp(c[0], c[1], (size_t)count * sizeof(float)) == 0, &t, set->name, "the symmetric product differs");
     for (int i = 0; i < 2; i++) free(c[i]);

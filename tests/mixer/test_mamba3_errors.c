@@ -59,11 +59,11 @@ TEST(mamba3_norm_and_rotation_errors)
             kr_rotation_angles(t, F(1, 2, 3), F(1, 2, 4), F(2, 4, 3), 1, NULL).angle_bsha);
     REFUSED(KR_ERR_SHAPE, "rotation_angles: axis h of initial_angle [1, 5, 3] is 5, but dt [1, 2, 4] says h = 4",
             kr_rotation_angles(t, F(1, 2, 3), F(1, 2, 4), F(1, 5, 3), 1, NULL).angle_bsha);
-    REFUSED(KR_ERR_SHAPE, "rotate: r = 7 of x [1, 1, 1, 1, 7] is odd, but half pairing needs two halves",
+    REFUSED(KR_ERR_SHAPE, "rotate: r = 7 of x [1, 1, 1, 1, 7] is odd, but split pairs need an even r",
             kr_rotate(t, F(1, 1, 1, 1, 7), F(1, 1, 1, 2), KR_PAIRING_SPLIT));
     REFUSED(KR_ERR_SHAPE, "rotate: a = 5 angles rotate 10 entries, but r of x [1, 1, 1, 1, 8] is 8",
             kr_rotate(t, F(1, 1, 1, 1, 8), F(1, 1, 1, 5), KR_PAIRING_ADJACENT));
-    REFUSED(KR_ERR_ARG, "rotate: pairing = 7 is neither adjacent nor half",
+    REFUSED(KR_ERR_ARG, "rotate: pairing = 7 is neither adjacent nor split",
             kr_rotate(t, F(1, 1, 1, 1, 8), F(1, 1, 1, 2), (kr_pairing)7));
     end();
 }

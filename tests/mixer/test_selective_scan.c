@@ -533,7 +533,7 @@ TEST(scan_extreme_decays)
     everywhere(check_extremes);
 }
 
-TEST(scan_stores_halves)
+TEST(scan_stores_16bit)
 {
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     problem p = problem_make(2, 9, 18, 1, 3, ALL);

@@ -233,7 +233,7 @@ static void near(const rig *half, const outcome *got, const outcome *want)
           half->name, kr_dtype_name(half->dtype), values, gradients);
 }
 
-void block_laws_halves(const block_case *c)
+void block_laws_16bit(const block_case *c)
 {
     const problem p = { .nb = 2, .ns = 7, .from_cache = true };
     rig f32, half;

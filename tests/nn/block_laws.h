@@ -23,7 +23,7 @@ typedef struct block_case {
 void block_laws(const block_case *c);
 
 /* Blocks of bf16 and f16: splits and sequences as above, and near the block of f32. */
-void block_laws_halves(const block_case *c);
+void block_laws_16bit(const block_case *c);
 
 /* Any number of threads gives the same bits. Apart, for tests with "threads" in their name. */
 void block_laws_threads(const block_case *c);

@@ -152,7 +152,7 @@ TEST(bidi_config_errors)
     const bidi_blocks blocks = bidi_blocks_of(KR_DTYPE_F32);
     const int64_t beyond[4] = { 0, 1, 4, 0 }, negative[4] = { 0, -1, 2, 3 };
     const kr_class_token bad_kind[2] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = (kr_class_token_kind)9 } };
-    const kr_class_token bad_place[1] = { { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -1 } };
+    const kr_class_token bad_position[1] = { { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -1 } };
     REFUSES("block.family = 3 is not one of mamba1, mamba2, mamba3", c.block.family = (kr_family)3);
     REFUSES("block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block",
             c.block.config = NULL);
@@ -190,7 +190,8 @@ TEST(bidi_config_errors)
     REFUSES("n_latents = -1, but must not be negative", c.n_latents = -1);
     REFUSES("n_latents = 1, but latents is NULL", c.n_latents = 1);
     REFUSES("latents[1].kind = 9 is not one of start, middle, end, custom", c.n_latents = 2, c.latents = bad_kind);
-    REFUSES("latents[0].at = -1, but a custom place must not be negative", c.n_latents = 1, c.latents = bad_place);
+    REFUSES("latents[0].at = -1, but a custom position must not be negative", c.n_latents = 1,
+            c.latents = bad_position);
     CHECK(!kr_bidi_create(ctx, NULL), "no config");
     CHECK_ERROR(ctx, KR_ERR_ARG, "bidi.create: config is NULL");
     bidi_blocks wrong = blocks;

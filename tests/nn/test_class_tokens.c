@@ -326,7 +326,7 @@ TEST(class_token_errors)
     REFUSED(KR_ERR_ARG, "op: n_latents = 2, but latents is NULL", kr_class_tokens_check(ctx, "op", "latents", NULL, 2));
     REFUSED(KR_ERR_ARG, "op: latents[1].kind = 4 is not one of start, middle, end, custom",
             kr_class_tokens_check(ctx, "op", "latents", kind, 2));
-    REFUSED(KR_ERR_ARG, "op: latents[2].at = -3, but a custom place must not be negative",
+    REFUSED(KR_ERR_ARG, "op: latents[2].at = -3, but a custom position must not be negative",
             kr_class_tokens_check(ctx, "op", "latents", place, 3));
     CHECK(kr_class_tokens_check(ctx, "op", "latents", good, 3) && kr_class_tokens_check(ctx, "op", "latents", NULL, 0),
           "good");

@@ -240,7 +240,7 @@ static size_t small_copies(const net *n, int64_t ntokens, size_t *least_matrix)
     for (int64_t i = 0; i < kr_params_count(n->params); i++) {
         const kr_param_row *row = kr_params_at(n->params, i);
         const size_t wide = (size_t)kr_tensor_count(row->tensor) * sizeof(float);
-        if (!kr_dtype_is_half(kr_tensor_dtype(row->tensor))) continue;
+        if (!kr_dtype_is_16bit(kr_tensor_dtype(row->tensor))) continue;
         if (strstr(row->name, "conv1d.weight")) taps = rounded(wide);
         else if (wide < *least_matrix) *least_matrix = wide;
     }

@@ -34,11 +34,11 @@ LAWS(odd_sizes, "odd sizes")
 LAWS(normed, "B, C and dt normed")
 LAWS(normed_odd_sizes, "normed, odd sizes")
 
-TEST(mamba1_laws_halves)
+TEST(mamba1_laws_16bit)
 {
     for (int i = 0; i < NCASES; i++) {
         const kr_mamba1_config config = mamba1_case_config(&mamba1_cases[i], KR_DTYPE_F32);
-        block_laws_halves(&(block_case){ mamba1_cases[i].name, kr_mamba1_block(&config) });
+        block_laws_16bit(&(block_case){ mamba1_cases[i].name, kr_mamba1_block(&config) });
     }
 }
 

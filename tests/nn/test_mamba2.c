@@ -17,9 +17,9 @@ TEST(mamba2_laws)
     EACH_VARIANT(v) block_laws(&(block_case){ v.name, kr_mamba2_block(&v.config) });
 }
 
-TEST(mamba2_laws_halves)
+TEST(mamba2_laws_16bit)
 {
-    EACH_VARIANT(v) block_laws_halves(&(block_case){ v.name, kr_mamba2_block(&v.config) });
+    EACH_VARIANT(v) block_laws_16bit(&(block_case){ v.name, kr_mamba2_block(&v.config) });
 }
 
 TEST(mamba2_laws_threads)

@@ -228,13 +228,13 @@ TEST(mamba3_config_errors)
     BAD(KR_ERR_ARG, "per_head_dim = 5 does not divide d_inner = 32", c.per_head_dim = 5);
     BAD(KR_ERR_ARG, "ngroups = 3 does not divide the 4 heads (d_inner / per_head_dim)", c.ngroups = 3);
     BAD(KR_ERR_ARG, "rotation = 2 is neither complex nor quaternion", c.rotation = (kr_rotation_kind)2);
-    BAD(KR_ERR_ARG, "state_rank = 7, but must be even: its entries turn in pairs", c.state_rank = 7);
-    BAD(KR_ERR_ARG, "state_rank = 6, but must be a multiple of 4: quaternions turn blocks of four",
+    BAD(KR_ERR_ARG, "state_rank = 7, but must be even: entries are rotated in pairs", c.state_rank = 7);
+    BAD(KR_ERR_ARG, "state_rank = 6, but must be a multiple of 4: quaternions rotate blocks of four",
         (c.state_rank = 6, c.rotation = KR_ROTATION_QUATERNION));
     BAD(KR_ERR_ARG, "rope_fraction = 0.25, but must be 0, 0.5 or 1", c.rope_fraction = 0.25);
     BAD(KR_ERR_ARG, "rope_fraction = nan, but must be 0, 0.5 or 1", c.rope_fraction = (double)NAN);
     BAD(KR_ERR_ARG,
-        "rope_fraction = 0.5 of state_rank = 12 is 6 entries, but quaternions turn blocks of four; make state_rank a "
+        "rope_fraction = 0.5 of state_rank = 12 is 6 entries, but quaternions rotate blocks of four; make state_rank a "
         "multiple of 8",
         (c.state_rank = 12, c.rotation = KR_ROTATION_QUATERNION));
     BAD(KR_ERR_ARG, "rotation_range = 0, but must be above 0 and finite", c.rotation_range = 0);

@@ -17,9 +17,9 @@ TEST(mamba3_laws)
     each_variant(block_laws, 0);
 }
 
-TEST(mamba3_laws_halves)
+TEST(mamba3_laws_16bit)
 {
-    each_variant(block_laws_halves, 3);
+    each_variant(block_laws_16bit, 3);
 }
 
 /* The double pathway as the config's own: sequences, rows and paths go that way too. */

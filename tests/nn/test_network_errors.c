@@ -68,14 +68,14 @@ TEST(layers_refuse_configs)
     STACK("n_latents = -1, but must not be negative", c->n_latents = -1);
     STACK("n_latents = 1, but latents is NULL", c->n_latents = 1);
     STACK("latents[1].kind = 9 is not one of start, middle, end, custom", (c->n_latents = 2, c->latents = kinds));
-    STACK("latents[0].at = -1, but a custom place must not be negative", (c->n_latents = 1, c->latents = places));
+    STACK("latents[0].at = -1, but a custom position must not be negative", (c->n_latents = 1, c->latents = places));
     STACK("n_layer_latents = -1, but must not be negative", c->n_layer_latents = -1);
     STACK("n_layer_latents = 2, but layer_latents is NULL", c->n_layer_latents = 2);
     STACK("layer_latents[1].layer = 2, but must be from 0 to 1: a set of weights",
           (c->n_layer_latents = 2, c->layer_latents = far));
     STACK("layer_latents[1].token.kind = -1 is not one of start, middle, end, custom",
           (c->n_layer_latents = 2, c->layer_latents = bad_kind));
-    STACK("layer_latents[0].token.at = -4, but a custom place must not be negative",
+    STACK("layer_latents[0].token.at = -4, but a custom position must not be negative",
           (c->n_layer_latents = 1, c->layer_latents = bad_at));
     STACK("mamba2.create: d_model = 0, but must be at least 1", r.mamba2.d_model = 0);
     kr_fail(ctx, KR_ERR_ARG, "an earlier error");
@@ -118,7 +118,7 @@ TEST(network_refuses_configs)
     NETWORK(LATENT, "output_size = 0, but must be at least 1", c->output_size = 0);
     NETWORK(LATENT, "n_class_tokens = -1, but must not be negative", c->n_class_tokens = -1);
     NETWORK(LATENT, "n_class_tokens = 1, but class_tokens is NULL", c->n_class_tokens = 1);
-    NETWORK(LATENT, "class_tokens[0].at = -1, but a custom place must not be negative",
+    NETWORK(LATENT, "class_tokens[0].at = -1, but a custom position must not be negative",
             (c->n_class_tokens = 1, c->class_tokens = places));
     NETWORK(LATENT, "layers.create: n_layers = 0, but must be at least 1", r.layers.n_layers = 0);
     NETWORK(VOCAB, "layers.create: mamba1.create: d_model = -3, but must be at least 1", r.mamba1.d_model = -3);

@@ -335,7 +335,7 @@ static void round_params(net *to, const net *halves)
 
 /* bf16 keeps 8 bits: weights are off by 2^-9 of themselves at most. With the stream in f32 all else is as in f32, to
  * rounding. A stream of bf16 is rounded after each of some layers, by 2^-9 of its largest. */
-TEST(networks_of_halves)
+TEST(networks_of_16bit)
 {
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int is_gated = 0; is_gated < 2; is_gated++) {

@@ -184,7 +184,7 @@ TEST(params_compose_errors_of_rows)
     REFUSED(KR_ERR_DTYPE, "params.make: y: param: type i32, but a parameter is f32, f64, bf16 or f16",
             kr_params_make(p, "y", KR_DTYPE_I32, KR_SHAPE(1), NULL));
     o.init = (kr_init){ KR_INIT_UNIFORM, 1, -1, 0 };
-    REFUSED(KR_ERR_ARG, "params.make: y has an init that cannot be drawn: kind 1 of 1, -1, 0",
+    REFUSED(KR_ERR_ARG, "params.make: y has an init that cannot be sampled: kind 1 of 1, -1, 0",
             kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(1), &o));
     o.init = (kr_init){ (kr_init_kind)9, 0, 0, 0 };
     REFUSED(KR_ERR_ARG, "params.make: y has init.kind = 9, which is none",

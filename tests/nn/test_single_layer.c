@@ -7,7 +7,7 @@ enum { D = 8, LAYERS = 3, B = 2, S = 7 };
 
 typedef struct kind {
     kr_family family;
-    bool has_mlp, is_half;
+    bool has_mlp, is_16bit;
 } kind;
 
 static const kind kinds[] = { { KR_FAMILY_MAMBA1, false, false },
@@ -22,7 +22,7 @@ typedef struct configs {
     kr_mamba3_config m3;
 } configs;
 
-static kr_block_config block_config(configs *c, kr_family family, bool is_half)
+static kr_block_config block_config(configs *c, kr_family family, bool is_16bit)
 {
     kr_mamba1_config_init(&c->m1);
     kr_mamba2_config_init(&c->m2);
@@ -30,7 +30,7 @@ static kr_block_config block_config(configs *c, kr_family family, bool is_half)
     c->m1.d_model = c->m2.d_model = c->m3.d_model = D;
     c->m1.state_rank = c->m2.state_rank = c->m3.state_rank = 4;
     c->m2.per_head_dim = c->m3.per_head_dim = 4;
-    if (is_half) c->m2.dtype = KR_DTYPE_BF16;
+    if (is_16bit) c->m2.dtype = KR_DTYPE_BF16;
     return family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&c->m1)
            : family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&c->m2)
                                         : kr_mamba3_block(&c->m3);
@@ -41,7 +41,7 @@ static kr_layer *make_layer(kr_ctx *ctx, const kind *k)
     configs c;
     kr_layer_config config;
     kr_layer_config_init(&config);
-    config.block = block_config(&c, k->family, k->is_half);
+    config.block = block_config(&c, k->family, k->is_16bit);
     config.d_intermediate = k->has_mlp ? 6 : 0;
     config.mlp_multiple_of = 2;
     config.has_mlp_bias = k->has_mlp;
@@ -76,7 +76,7 @@ static pair make_pair(const kind *k)
     configs c;
     kr_layers_config config;
     kr_layers_config_init(&config);
-    config.block = block_config(&c, k->family, k->is_half);
+    config.block = block_config(&c, k->family, k->is_16bit);
     config.n_layers = LAYERS;
     config.d_intermediate = k->has_mlp ? 6 : 0;
     config.mlp_multiple_of = 2;
@@ -115,7 +115,7 @@ TEST(single_layers_are_a_stack)
     for (int k = 0; k < KINDS; k++) {
         pair p = make_pair(&kinds[k]);
         kr_tape *tape = kr_tape_create(p.ctx, KR_TAPE_GRAD);
-        const kr_dtype dtype = kinds[k].is_half ? KR_DTYPE_BF16 : KR_DTYPE_F32;
+        const kr_dtype dtype = kinds[k].is_16bit ? KR_DTYPE_BF16 : KR_DTYPE_F32;
         kr_tensor *x = kr_input(tape, kr_cast(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, D)), dtype));
         kr_tensor *own = kr_input(tape, x);
         kr_cache caches[LAYERS];

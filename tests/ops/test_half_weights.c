@@ -29,11 +29,11 @@ static result run(const setting *s, kr_tape *keep, bool casts)
     kr_tape *t = kr_tape_create(s->ctx, KR_TAPE_GRAD);
     kr_tensor *x = kr_input(t, kr_cast(t, kr_from_data(t, KR_DTYPE_F64, KR_SHAPE(s->rows, ni), values), s->x_type));
     free(values);
-    const bool is_half = s->x_type != KR_DTYPE_F32;
+    const bool is_16bit = s->x_type != KR_DTYPE_F32;
     kr_tensor *y;
     if (casts) {
         y = kr_linear(t, kr_cast(t, x, KR_DTYPE_F32), kr_cast(t, s->weight, KR_DTYPE_F32), s->bias);
-        if (is_half && !s->bias && s->x_type == kr_tensor_dtype(s->weight)) y = kr_cast(t, y, s->x_type);
+        if (is_16bit && !s->bias && s->x_type == kr_tensor_dtype(s->weight)) y = kr_cast(t, y, s->x_type);
     } else {
         y = kr_linear(t, x, s->weight, s->bias);
     }

@@ -375,9 +375,9 @@ TEST(new_tensors)
     REFUSED(KR_ERR_DTYPE, "new: 9 is not a kr_dtype", kr_full(t, (kr_dtype)9, KR_SHAPE(1), 0));
     REFUSED(KR_ERR_SHAPE, "new: shape [1152921504606846976] has a negative size or more elements than can be addressed",
             kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(INT64_C(1) << 60)));
-    REFUSED(KR_ERR_DTYPE, "randn: type i32, but draws are f32, f64, bf16 or f16",
+    REFUSED(KR_ERR_DTYPE, "randn: type i32, but samples are f32, f64, bf16 or f16",
             kr_randn(t, KR_DTYPE_I32, KR_SHAPE(2)));
-    REFUSED(KR_ERR_DTYPE, "rand: type i64, but draws are f32, f64, bf16 or f16",
+    REFUSED(KR_ERR_DTYPE, "rand: type i64, but samples are f32, f64, bf16 or f16",
             kr_rand(t, KR_DTYPE_I64, KR_SHAPE(2), 0, 1));
     REFUSED(KR_ERR_ARG, "from_data: data is NULL, but the shape is [2]",
             kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(2), NULL));

@@ -9,7 +9,7 @@ TEST(element_types)
         kr_dtype dtype;
         const char *name;
         size_t bytes;
-        bool is_float, is_half;
+        bool is_float, is_16bit;
     } rows[] = { { KR_DTYPE_F32, "f32", 4, true, false },  { KR_DTYPE_F64, "f64", 8, true, false },
                  { KR_DTYPE_BF16, "bf16", 2, true, true }, { KR_DTYPE_F16, "f16", 2, true, true },
                  { KR_DTYPE_I32, "i32", 4, false, false }, { KR_DTYPE_I64, "i64", 8, false, false } };
@@ -17,7 +17,7 @@ TEST(element_types)
         const kr_dtype d = rows[i].dtype;
         CHECK(strcmp(kr_dtype_name(d), rows[i].name) == 0 && kr_dtype_bytes(d) == rows[i].bytes &&
                   kr_dtype_is_valid(d) && kr_dtype_is_float(d) == rows[i].is_float &&
-                  kr_dtype_is_half(d) == rows[i].is_half,
+                  kr_dtype_is_16bit(d) == rows[i].is_16bit,
               "%s", rows[i].name);
     }
     const kr_dtype none[] = { (kr_dtype)6, (kr_dtype)-1, (kr_dtype)1000 };

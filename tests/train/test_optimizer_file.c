@@ -223,7 +223,7 @@ TEST(optimizer_load_is_strict)
             "optimizer.restore: tensor 'optimizer.v.conv.weight' is missing");
     refused(&r, (change){ .leaves_out = "optimizer.step" }, "optimizer.restore: tensor 'optimizer.step' is missing");
     refused(&r, (change){ .adds = "optimizer.velocity.conv.weight" },
-            "optimizer.restore: tensor 'optimizer.velocity.conv.weight' has no place in this optimizer");
+            "optimizer.restore: tensor 'optimizer.velocity.conv.weight' does not belong to this optimizer");
     refused(&r, (change){ .reshapes = "optimizer.m.embed.weight" },
             "optimizer.restore: tensor 'optimizer.m.embed.weight' is [35], but must be [7, 5]");
     refused(&r, (change){ .retypes = "optimizer.m.embed.weight" },

@@ -12,7 +12,7 @@ typedef struct outcome {
     double losses[2 * HALF];
     kr_loader_position position;
     kr_train_progress progress;
-    kr_random_place random;
+    kr_random_position random;
 } outcome;
 
 static outcome outcome_of(run *r)
@@ -20,7 +20,7 @@ static outcome outcome_of(run *r)
     return (outcome){ .hash = run_hash(r),
                       .position = kr_loader_snapshot(r->loader),
                       .progress = kr_trainer_progress(r->trainer),
-                      .random = kr_random_place_of(r->ctx) };
+                      .random = kr_random_position_of(r->ctx) };
 }
 
 static outcome run_through(run_setup setup)

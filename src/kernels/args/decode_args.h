@@ -119,13 +119,13 @@ typedef struct kr_decode_scan_args {
  *   k <- B, v <- x;   y = sum_m mimo_o[h, m] norm(y[m]) gain silu(z mimo_z[h, m]), the norm over p only with has_norm
  * x, z [h p], b, c [m g r], dt, a, lambda [h], theta [na] with row stride `stride`; gains [r], biases [h m r], mimo_* [h m
  * p] or all NULL (1), gain [h p], or [p] with shared_gain, or NULL; state H [b h p r], k [b m h r], v, y [b h p], angle [b
- * h na]. Pairs are (i, i + nr/2) with `half`, (2i, 2i + 1) without. */
+ * h na]. Pairs are (i, i + nr/2) with `split_pairs`, (2i, 2i + 1) without. */
 typedef struct kr_decode_mamba3_args {
     kr_exec exec;
     int64_t nb, nm, nh, np, ng, nr, na, nrotated, stride;
     const void *z, *x, *b, *c, *dt, *a, *lambda, *theta;
     const void *dt_bias, *b_gain, *c_gain, *b_bias, *c_bias, *mimo_x, *mimo_z, *mimo_o, *d, *gain;
-    bool softplus, half, has_norm, shared_gain;
+    bool softplus, split_pairs, has_norm, shared_gain;
     double eps, a_floor, dt_min, dt_max, range;
     void *state, *k, *v, *angle, *y;
 } kr_decode_mamba3_args;
@@ -141,12 +141,12 @@ static inline int64_t kr_decode_mamba3_elements(int64_t nm, int64_t nr, int64_t 
 /* Samples a token from each row of logits x, with its log-probability (rules: generate/sampler_choose.c):
  *   temperature 0: the first of the largest. Otherwise weights e^((x - max) / temperature) of the top_k largest (0: all),
  *   of those the fewest largest whose sum is top_p of the total, of those the ones of at least min_p; the token at u
- *   times their sum, in the order of ids, u from Philox (seed, row, drawn). Among equals the smaller id counts as larger.
+ *   times their sum, in the order of ids, u from Philox (seed, row, n_sampled). Among equals the smaller id counts as larger.
  *   logprob = x[id] - log(sum over all nw of e^x)
  * x [b w], of which the first `vocab` may be sampled; row stride `stride`, of any sign, or 0. id = -1: a NaN or +infinity
  * among the logits, or all eligible logits are -infinity. Results are in pinned memory. Several calls may be queued: each
- * increments drawn [b]; id and logprob have two buffers, of which a call writes the first if drawn was even, the second,
- * `drawn_stride` elements after it, if it was odd; the id also goes to next [b], in device memory, 0 for -1.
+ * increments n_sampled [b]; id and logprob have two buffers, of which a call writes the first if n_sampled was even, the second,
+ * `n_sampled_stride` elements after it, if it was odd; the id also goes to next [b], in device memory, 0 for -1.
  */
 typedef struct kr_sample_args {
     kr_exec exec;
@@ -155,7 +155,7 @@ typedef struct kr_sample_args {
     uint64_t seed;
     const void *x;
     const int64_t *row;
-    int64_t *drawn, drawn_stride;
+    int64_t *n_sampled, n_sampled_stride;
     int32_t *id, *next;
     void *logprob;
 } kr_sample_args;

@@ -16,11 +16,11 @@
  *   f(x) = 1 + x for x >= 0, 1 / (1 - x) below; or softplus(x)      l = sigmoid(lambda_raw)
  *   da = dt a    gamma = l dt    carry = (1 - l) dt    beta = carry exp(da)
  *
- * All [no nh], dt_bias [nh] or NULL. raw_gap: elements between the end of a row of dt_raw, a_raw or lambda_raw and the next
+ * All [no nh], dt_bias [nh] or NULL. raw_padding: elements between the end of a row of dt_raw, a_raw or lambda_raw and the next
  * row. NaN propagates. */
 typedef struct kr_trapezoid_args {
     kr_exec exec;
-    int64_t no, nh, raw_gap;
+    int64_t no, nh, raw_padding;
     const void *dt_raw, *dt_bias, *a_raw, *lambda_raw;
     void *dt, *da, *gamma, *carry, *beta;
     double a_floor, dt_min, dt_max;
@@ -34,7 +34,7 @@ typedef struct kr_trapezoid_args {
  * dt_bias. At a limit the gradient passes. */
 typedef struct kr_trapezoid_bwd_args {
     kr_exec exec;
-    int64_t no, nh, raw_gap;
+    int64_t no, nh, raw_padding;
     const void *dt_raw, *dt_bias, *a_raw, *lambda_raw;
     const void *g_dt, *g_da, *g_gamma, *g_carry, *g_beta;
     void *g_dt_raw, *g_a_raw, *g_lambda_raw;
@@ -48,12 +48,12 @@ typedef struct kr_trapezoid_bwd_args {
  *
  *   phi_t[h, a] = wrap(phi_{t-1}[h, a] + dt_t[h] range pi tanh(theta_t[a]));   wrap(x) = x - 2 pi round(x / 2 pi)
  *
- * theta [b s a], dt [b s h], angle [b s h a]; initial [q h a] or NULL (0), final [q h a]. theta_gap: elements between the
+ * theta [b s a], dt [b s h], angle [b s h a]; initial [q h a] or NULL (0), final [q h a]. theta_padding: elements between the
  * end of a token of theta and the next. The running angle and its increments are in double for f32 too, so that it does not
  * drift over long sequences. */
 typedef struct kr_angles_args {
     kr_exec exec;
-    int64_t nb, ns, nh, na, nq, theta_gap;
+    int64_t nb, ns, nh, na, nq, theta_padding;
     const kr_sequence *sequences; /* [q] */
     const void *theta, *dt, *initial;
     void *angle, *final;
@@ -67,7 +67,7 @@ typedef struct kr_angles_args {
  * g_final NULL is 0; g_theta, g_dt, g_initial NULL: not wanted. */
 typedef struct kr_angles_bwd_args {
     kr_exec exec;
-    int64_t nb, ns, nh, na, nq, theta_gap;
+    int64_t nb, ns, nh, na, nq, theta_padding;
     const kr_sequence *sequences;
     const void *theta, *dt, *g_angle, *g_final;
     void *g_theta, *g_dt, *g_initial;
@@ -78,16 +78,16 @@ typedef struct kr_angles_bwd_args {
 /* Rotary embedding of rows u = x + bias, x repeated for the heads of its group: the first na pairs of each are rotated by
  * their angle, the rest of the row is copied:
  *
- *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos);   pair i is (2i, 2i + 1), or with half (i, i + nr/2)
+ *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos);   pair i is (2i, 2i + 1), or with split_pairs (i, i + nr/2)
  *
  * x [no nm ng nr], bias [nh nm nr] or NULL, y [no nm nh nr], angle [no nh na], the same for all ranks m. Head h is in group
- * h / (nh / ng). 2 na <= nr; with half nr is even. */
+ * h / (nh / ng). 2 na <= nr; with split_pairs nr is even. */
 typedef struct kr_rotate_args {
     kr_exec exec;
     int64_t no, nm, nh, ng, nr, na;
     const void *x, *bias, *angle;
     void *y;
-    bool half;
+    bool split_pairs;
     kr_storage_dtype y_dtype; /* of y: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
 } kr_rotate_args;
 
@@ -98,7 +98,7 @@ typedef struct kr_rotate_bwd_args {
     int64_t no, nm, nh, ng, nr, na;
     const void *x, *bias, *angle, *g_y;
     void *g_x, *g_bias, *g_angle;
-    bool half;
+    bool split_pairs;
     bool adds; /* g_angle is accumulated: f32 slot of CUDA only */
 } kr_rotate_bwd_args;
 

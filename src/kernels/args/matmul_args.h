@@ -53,7 +53,7 @@ typedef struct kr_panels_args {
     kr_exec exec;
     int64_t nm, nn, nk, x_m, y_m;
     const void *x, *panels, *bias; /* bias [n], or NULL */
-    kr_storage_dtype half;         /* of the panels */
+    kr_storage_dtype dtype;        /* of the panels */
     void *y;
 } kr_panels_args;
 

@@ -4,10 +4,10 @@
 
 #include "kernels/args/matmul_args.h"
 
-/* A result that is a part of wider rows: `gap` elements between the end of a row and the next, of storage type `dtype`. All 0:
+/* A result that is a part of wider rows: `padding` elements between the end of a row and the next, of storage type `dtype`. All 0:
  * contiguous rows of the slot's own type. Other values are for the f32 slot of CUDA only. */
 typedef struct kr_strided_rows {
-    int64_t gap;
+    int64_t padding; /* elements */
     kr_storage_dtype dtype;
 } kr_strided_rows;
 

@@ -9,7 +9,7 @@
  * afterwards; otherwise it is only read. */
 typedef struct kr_taken_grad {
     void *g;
-    kr_storage_dtype half;
+    kr_storage_dtype dtype;
     double scale, clip; /* clip may be infinite */
     bool clears;
 } kr_taken_grad;

@@ -23,7 +23,7 @@
  * it may change rounding, not meaning. final may be initial itself: the same bits, in place.
  *
  * With angle [b s h a], which only the reference and CUDA take, B and C of each head are those of its group, plus bias_b
- * and bias_c [h m r] (NULL: 0), rotated as in kr_rotate_args, with `half` as there; angles are wrapped, as in
+ * and bias_c [h m r] (NULL: 0), rotated as in kr_rotate_args, with `split_pairs` as there; angles are wrapped, as in
  * kr_angles_args. Then b and c are contiguous. boundary_b is rotated already. */
 typedef struct kr_ssd_args {
     kr_exec exec;
@@ -35,13 +35,13 @@ typedef struct kr_ssd_args {
         y_dtype; /* of v, b, c, y: bf16 for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
     const void *angle, *bias_b, *bias_c; /* NULL: B and C are used as given */
     int64_t na;
-    bool half;
+    bool split_pairs;
 } kr_ssd_args;
 
 /* Gradients of the above without boundary; states are recomputed. g_final NULL is 0. g_v, g_b, g_c, g_da, g_w,
  * g_diag_weight, g_d, g_initial may be NULL when not wanted; tokens outside all sequences get 0. All are written. Sums over
  * heads (g_b, g_c) and over tokens (g_d) have a fixed order. g_y and all results are contiguous, except g_v of the f32 slot
- * of CUDA, where g_v_rows is a gap between tokens: with nm = 1, and the gaps are not written. With angle: g_b and g_c are
+ * of CUDA, where g_v_rows is padding between tokens: with nm = 1, and the padding is not written. With angle: g_b and g_c are
  * of the groups' B and C and not 16-bit, g_angle [b s h a], g_bias_b, g_bias_c [h m r] (may be NULL likewise). */
 typedef struct kr_ssd_bwd_args {
     kr_exec exec;
@@ -55,7 +55,7 @@ typedef struct kr_ssd_bwd_args {
     const void *angle, *bias_b, *bias_c;
     void *g_angle, *g_bias_b, *g_bias_c;
     int64_t na;
-    bool half;
+    bool split_pairs;
 } kr_ssd_bwd_args;
 
 /* The selective scan of Mamba-1. For each sequence q and channel i, with group e = i / (ni/ng), state H [r]:

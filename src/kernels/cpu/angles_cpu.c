@@ -69,7 +69,7 @@ static void rotate_all_tokens(const void *args, int64_t first, int64_t end, int 
     (void)worker;
     const kr_angles_args *n = args;
     for (int64_t t = first; t < end; t++)
-        fill_rates((const float *)n->theta + t * (n->na + n->theta_gap), n->range * PI,
+        fill_rates((const float *)n->theta + t * (n->na + n->theta_padding), n->range * PI,
                    (double *)n->exec.scratch + t * n->na, n->na);
 }
 
@@ -208,7 +208,8 @@ static void following_sums(const void *args, int64_t first, int64_t end, int wor
 static void token_gradients(const backward *f, int64_t t, float *total)
 {
     const kr_angles_bwd_args *n = f->n;
-    const float *theta = (const float *)n->theta + t * (n->na + n->theta_gap), *dt = (const float *)n->dt + t * n->nh;
+    const float *theta = (const float *)n->theta + t * (n->na + n->theta_padding),
+                *dt = (const float *)n->dt + t * n->nh;
     const float *g_angle = (const float *)n->g_angle + t * f->width;
     float *g_theta = n->g_theta ? (float *)n->g_theta + t * n->na : NULL;
     const vf factor = vf_set1((float)(n->range * PI));
@@ -218,9 +219,9 @@ static void token_gradients(const backward *f, int64_t t, float *total)
         const vf u = vf_tanh(vf_load_n(theta + a, count)), rate = vf_mul(factor, u);
         vf by_head = vf_zero();
         for (int64_t h = 0; h < n->nh; h++) {
-            float *place = total + h * n->na + a;
-            vf g = vf_add(vf_load_n(place, count), vf_load_n(g_angle + h * n->na + a, count));
-            vf_store_n(place, count, g);
+            float *sum = total + h * n->na + a;
+            vf g = vf_add(vf_load_n(sum, count), vf_load_n(g_angle + h * n->na + a, count));
+            vf_store_n(sum, count, g);
             by_head = vf_fma(vf_set1(dt[h]), g, by_head);
             if (n->g_dt) ((float *)n->g_dt)[t * n->nh + h] += vf_sum(vf_mul(g, rate));
         }

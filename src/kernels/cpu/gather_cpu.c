@@ -20,7 +20,7 @@ static void embedding_rows(const void *args, int64_t first, int64_t end, int wor
 {
     (void)worker;
     const kr_embedding_args *a = args;
-    const size_t row = (size_t)a->ni * (a->half ? sizeof(uint16_t) : sizeof(float));
+    const size_t row = (size_t)a->ni * (a->dtype ? sizeof(uint16_t) : sizeof(float));
     for (int64_t o = first; o < end; o++)
         memcpy((char *)a->y + (size_t)o * row, (const char *)a->x + (size_t)id_at(a, o) * row, row);
 }

@@ -46,7 +46,7 @@ KR_INLINE vf gemm_b_load_n(const void *b, int64_t i, int64_t n, const kr_storage
 #define GEMM_B_STEPS(dtype) (16 / GEMM_B_BYTES(dtype))
 
 /* Eight steps of eight columns of 16-bit floats. Columns r and r + 4 are loaded into one vector, as in g8_transpose_4. */
-KR_INLINE void gemm_b_transpose_halves(const uint16_t *b, int64_t b_n, g8 t[8], const kr_storage_dtype dtype)
+KR_INLINE void gemm_b_transpose_16bit(const uint16_t *b, int64_t b_n, g8 t[8], const kr_storage_dtype dtype)
 {
     const uint16_t *b4 = gemm_opaque(b + 4 * b_n);
     const __m256i zero = _mm256_setzero_si256();
@@ -72,7 +72,7 @@ KR_INLINE void gemm_b_transpose_halves(const uint16_t *b, int64_t b_n, g8 t[8], 
 KR_INLINE void gemm_b_transpose(const void *b, int64_t b_n, g8 t[8], const kr_storage_dtype dtype)
 {
     if (dtype == KR_STORAGE_NATIVE) g8_transpose_4(b, b_n, t);
-    else gemm_b_transpose_halves(b, b_n, t, dtype);
+    else gemm_b_transpose_16bit(b, b_n, t, dtype);
 }
 
 #endif

@@ -264,7 +264,7 @@ static void gemm_gemv_run(const gemm_problem *g, int64_t from, int64_t to, float
 }
 
 /* Products with up to GEMM_GEMV_ROWS rows of A where B is adjacent along n: rows of B are read once, in
- * place, and added to sums that stay in the first-level cache.
+ * buffer, and added to sums that stay in the first-level cache.
  *
  *   A [m k] any strides      B [k n], b_n = 1      C [m n] columns adjacent
  */

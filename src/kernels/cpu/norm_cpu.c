@@ -82,8 +82,8 @@ KR_INLINE void norm_rows_of(const kr_norm_args *a, int64_t first, int64_t end, k
 {
     int64_t width = a->ni / a->ng;
     for (int64_t group = first * a->ng; group < end * a->ng; group++) {
-        const float *x = (const float *)a->x + group * width + group / a->ng * a->x_gap, *gain = a->gain;
-        const float *z = k == PLAIN ? x : (const float *)a->z + group * width + group / a->ng * a->z_gap;
+        const float *x = (const float *)a->x + group * width + group / a->ng * a->x_padding, *gain = a->gain;
+        const float *z = k == PLAIN ? x : (const float *)a->z + group * width + group / a->ng * a->z_padding;
         float *y = (float *)a->y + group * width;
         if (gain) gain += group % a->ng * width;
         double mean = sum_of_squares(x, z, y, width, k) / (double)width;
@@ -218,12 +218,12 @@ static void norm_bwd_blocks(const void *args, int64_t first, int64_t end, int wo
         int64_t stop = kr_smaller((block + 1) * nrows, a->no) * a->ng;
         for (int64_t e = block * nrows * a->ng; e < stop; e++) {
             int64_t at = e * width, channel = e % a->ng * width;
-            group g = { .x = (const float *)a->x + at + e / a->ng * a->x_gap,
+            group g = { .x = (const float *)a->x + at + e / a->ng * a->x_padding,
                         .g_y = (const float *)a->g_y + at,
                         .width = width,
                         .q = ((const float *)a->q)[e],
                         .sigmoid = sigmoid + worker * padded(width) };
-            if (a->z) g.z = (const float *)a->z + at + e / a->ng * a->z_gap;
+            if (a->z) g.z = (const float *)a->z + at + e / a->ng * a->z_padding;
             if (a->gain) g.gain = (const float *)a->gain + channel;
             if (a->g_x) g.g_x = (float *)a->g_x + at;
             if (a->g_z) g.g_z = (float *)a->g_z + at;
@@ -250,12 +250,12 @@ static void norm_bwd_single_blocks(const void *args, int64_t first, int64_t end,
         for (int64_t row = block * nrows; row < stop; row++) {
             const int64_t at = row * a->ni;
             const float *q = (const float *)a->q + at;
-            group g = { .x = (const float *)a->x + at + row * a->x_gap,
+            group g = { .x = (const float *)a->x + at + row * a->x_padding,
                         .gain = a->gain,
                         .g_y = (const float *)a->g_y + at,
                         .g_gain = g_gain,
                         .width = a->ni };
-            if (a->z) g.z = (const float *)a->z + at + row * a->z_gap;
+            if (a->z) g.z = (const float *)a->z + at + row * a->z_padding;
             if (a->g_x) g.g_x = (float *)a->g_x + at;
             if (a->g_z) g.g_z = (float *)a->g_z + at;
             if (!a->z) single_gradients(&g, q, eps, PLAIN);

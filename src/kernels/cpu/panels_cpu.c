@@ -49,7 +49,7 @@ static void run_panel(const kr_panels_args *a, int64_t panel)
         [KR_STORAGE_NATIVE] = add_chain_f32, [KR_STORAGE_BF16] = add_chain_bf16, [KR_STORAGE_F16] = add_chain_f16
     };
     const int64_t first = panel * KR_PANEL, count = kr_smaller(KR_PANEL, a->nn - first);
-    const void *w = gemm_b_at(a->panels, first * a->nk, a->half);
+    const void *w = gemm_b_at(a->panels, first * a->nk, a->dtype);
     const float *bias = a->bias;
     for (int64_t m = 0; m < a->nm; m++) {
         const float *x = (const float *)a->x + m * a->x_m;
@@ -57,8 +57,8 @@ static void run_panel(const kr_panels_args *a, int64_t panel)
         if (bias)
             for (int64_t n = 0; n < count; n++) total[n] = bias[first + n];
         for (int64_t k = 0; k < a->nk; k += GEMM_KC)
-            adds[a->half](x + k, gemm_b_at(w, k * KR_PANEL, a->half), kr_smaller(GEMM_KC, a->nk - k), total,
-                          k == 0 && !bias);
+            adds[a->dtype](x + k, gemm_b_at(w, k * KR_PANEL, a->dtype), kr_smaller(GEMM_KC, a->nk - k), total,
+                           k == 0 && !bias);
         for (int64_t n = 0; n < count; n++) y[n] = total[n];
     }
 }

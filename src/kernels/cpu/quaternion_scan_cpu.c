@@ -96,12 +96,12 @@ KR_INLINE void scan_lanes(const kr_quaternion_scan_args *a, int64_t sequence, in
     if (a->initial) load(&cum, (const float *)a->initial + state, n);
     else fill(&cum, 1);
     for (int64_t s = at.start; s < at.end; s++) {
-        const int64_t place = ((at.row * a->ns + s) * width + lane) * 4;
-        load(&q, (const float *)a->q + place, n);
+        const int64_t offset = ((at.row * a->ns + s) * width + lane) * 4;
+        load(&q, (const float *)a->q + offset, n);
         multiply(&p, &q, 1, &cum, 1);
         normalise(&p, inverse);
         cum = p;
-        store((float *)a->cum + place, &cum, n);
+        store((float *)a->cum + offset, &cum, n);
     }
     store((float *)a->final + state, &cum, n);
 }
@@ -158,19 +158,19 @@ KR_INLINE void scan_bwd_lanes(const kr_quaternion_scan_bwd_args *a, int64_t sequ
     if (a->g_final) load(&total, (const float *)a->g_final + state, n);
     else fill(&total, 0);
     for (int64_t s = at.end - 1; s >= at.start; s--) {
-        const int64_t place = ((at.row * a->ns + s) * width + lane) * 4;
-        if (s > at.start) load(&before, (const float *)a->cum + place - 4 * width, n);
+        const int64_t offset = ((at.row * a->ns + s) * width + lane) * 4;
+        if (s > at.start) load(&before, (const float *)a->cum + offset - 4 * width, n);
         else if (a->initial) load(&before, (const float *)a->initial + state, n);
         else fill(&before, 1);
-        load(&q, (const float *)a->q + place, n);
-        load(&g, (const float *)a->g_cum + place, n);
+        load(&q, (const float *)a->q + offset, n);
+        load(&g, (const float *)a->g_cum + offset, n);
         multiply(&p, &q, 1, &before, 1);
         normalise(&p, inverse);
         add(&total, &g);
         make_tangent(&total, &p, inverse);
         if (a->g_q) {
             multiply(&g, &total, 1, &before, -1);
-            store((float *)a->g_q + place, &g, n);
+            store((float *)a->g_q + offset, &g, n);
         }
         multiply(&g, &q, -1, &total, 1);
         total = g;

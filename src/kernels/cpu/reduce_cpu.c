@@ -292,10 +292,10 @@ static void argmax_columns(const void *args, int64_t first, int64_t end, int wor
                 m = vf_select(larger, v, m);
                 index = vf_select(larger, vf_of_bits(vi_set1((int32_t)r)), index);
             }
-            int32_t places[VF];
-            vi_store(places, vf_bits(index));
+            int32_t indices[VF];
+            vi_store(indices, vf_bits(index));
             for (int64_t lane = 0; lane < n; lane++)
-                if (places[lane] >= 0) y[lane] = from + places[lane];
+                if (indices[lane] >= 0) y[lane] = from + indices[lane];
         }
     }
 }

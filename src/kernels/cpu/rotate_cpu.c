@@ -1,7 +1,7 @@
 /* rotate_cpu.c - rotary: rotates pairs of a row by their angles, and the gradients, in f32 vectors.
  *
  *   x [no nm ng nr]    bias [nh nm nr]    y [no nm nh nr]    angle [no nh na]
- *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with half (i, i + nr/2)
+ *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with split_pairs (i, i + nr/2)
  *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos); other entries are copied
  * backward: (g_u0, g_u1) = (g_y0 cos + g_y1 sin, g_y1 cos - g_y0 sin);   g_angle = sum over m of u0 g_u1 - u1 g_u0
  *           g_x = sum over the group's heads of g_u;   g_bias = sum over o of g_u
@@ -62,12 +62,12 @@ KR_INLINE void pass_run(const rows *k, int64_t m, int64_t first, int64_t end, bo
     if (i < end) pass_entries(k, m, i, end - i, back);
 }
 
-KR_INLINE void pass(const rows *k, bool half, bool back)
+KR_INLINE void pass(const rows *k, bool split_pairs, bool back)
 {
-    int64_t end = half ? k->nr / 2 : k->nr, first = half ? k->na : 2 * k->na;
+    int64_t end = split_pairs ? k->nr / 2 : k->nr, first = split_pairs ? k->na : 2 * k->na;
     for (int64_t m = 0; m < k->nm; m++) {
         pass_run(k, m, first, end, back);
-        if (half) pass_run(k, m, end + first, 2 * end, back);
+        if (split_pairs) pass_run(k, m, end + first, 2 * end, back);
     }
 }
 
@@ -177,9 +177,9 @@ static void rotate_tokens(const void *args, int64_t first, int64_t end, int work
         k.x = (const float *)a->x + at.x;
         k.bias = a->bias ? (const float *)a->bias + at.bias : NULL;
         k.y = (float *)a->y + at.y;
-        if (a->half) OVER_ANGLES(&k, rotate_split);
+        if (a->split_pairs) OVER_ANGLES(&k, rotate_split);
         else OVER_ANGLES(&k, rotate_pairs_adjacent);
-        pass(&k, a->half, false);
+        pass(&k, a->split_pairs, false);
     }
 }
 
@@ -210,9 +210,9 @@ static void rotate_tokens_bwd(const kr_rotate_bwd_args *a, int64_t first, int64_
         if (a->g_x) k.g_x = (float *)a->g_x + at.x;
         if (g_bias) k.g_bias = g_bias + at.bias;
         if (a->g_angle) k.g_angle = (float *)a->g_angle + oh * a->na;
-        if (a->half) OVER_ANGLES(&k, rotate_bwd_split);
+        if (a->split_pairs) OVER_ANGLES(&k, rotate_bwd_split);
         else OVER_ANGLES(&k, rotate_bwd_adjacent);
-        pass(&k, a->half, true);
+        pass(&k, a->split_pairs, true);
     }
 }
 

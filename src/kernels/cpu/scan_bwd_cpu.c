@@ -328,7 +328,7 @@ size_t KR_FN(scan_bwd_scratch)(const kr_scan_bwd_args *s)
 }
 
 /* Destination of partial results: scratch, or the result itself. */
-static float *place(float **free, void *result, int64_t nparts, int64_t n)
+static float *partial_sums(float **free, void *result, int64_t nparts, int64_t n)
 {
     float *scratch = *free;
     *free += partial_floats(nparts, n);
@@ -340,10 +340,10 @@ static plan make_plan(const kr_scan_bwd_args *s)
     plan p = sizes_of(s);
     p.runs = s->exec.scratch;
     float *free = (float *)s->exec.scratch + 2 * lines(p.most_runs + 1);
-    p.g_b = place(&free, s->g_b, p.nspans, p.n_bc);
-    p.g_c = place(&free, s->g_c, p.nspans, p.n_bc);
-    p.g_a = place(&free, s->g_a, p.most_runs, p.n_a);
-    p.g_d = place(&free, s->g_d, p.most_runs, s->ni);
+    p.g_b = partial_sums(&free, s->g_b, p.nspans, p.n_bc);
+    p.g_c = partial_sums(&free, s->g_c, p.nspans, p.n_bc);
+    p.g_a = partial_sums(&free, s->g_a, p.most_runs, p.n_a);
+    p.g_d = partial_sums(&free, s->g_d, p.most_runs, s->ni);
     p.workers = free;
     int64_t ntokens = 0;
     p.runs[0] = 0;

@@ -1,7 +1,7 @@
 /* walk_cpu.h - applies a function of vectors to all elements of a kr_walk: y = f(a, b, c), up to three inputs.
  *
  * The split into tasks depends on shape: whole rows of the innermost axis, or pieces of long rows. A row whose operands
- * are adjacent (stride 1) or broadcast (stride 0) is processed in place; others are copied through small buffers. In
+ * are adjacent (stride 1) or broadcast (stride 0) is processed in at; others are copied through small buffers. In
  * both cases, and for partial vectors, the same vector function does the arithmetic, so an element's bits do not depend
  * on layout.
  *
@@ -39,10 +39,10 @@ typedef struct walk_job {
 } walk_job;
 
 /* Position of a task: the index along each outer axis and the operands' byte offsets. */
-typedef struct walk_place {
+typedef struct walk_position {
     int64_t index[KR_MAX_RANK];
     int64_t offset[KR_WALK_OPERANDS];
-} walk_place;
+} walk_position;
 
 enum { WALK_BYTES = 4 };
 
@@ -127,27 +127,26 @@ KR_INLINE void walk_row(const walk_job *job, lane_fn *f, int ninputs, char *y, c
 
 /* ---- tasks ---- */
 
-static inline walk_place walk_seek(const kr_walk *walk, int64_t row)
+static inline walk_position walk_seek(const kr_walk *walk, int64_t row)
 {
-    walk_place place = { { 0 }, { 0 } };
+    walk_position at = { { 0 }, { 0 } };
     for (int axis = walk->rank - 2; axis >= 0; axis--) {
-        place.index[axis] = row % walk->dims[axis];
+        at.index[axis] = row % walk->dims[axis];
         row /= walk->dims[axis];
-        for (int o = 0; o < KR_WALK_OPERANDS; o++)
-            place.offset[o] += place.index[axis] * walk->strides[o][axis] * WALK_BYTES;
+        for (int o = 0; o < KR_WALK_OPERANDS; o++) at.offset[o] += at.index[axis] * walk->strides[o][axis] * WALK_BYTES;
     }
-    return place;
+    return at;
 }
 
 /* To the next row: carries from the last outer axis upwards. */
-static inline void walk_next(const kr_walk *walk, walk_place *place)
+static inline void walk_next(const kr_walk *walk, walk_position *at)
 {
     for (int axis = walk->rank - 2; axis >= 0; axis--) {
-        place->index[axis]++;
-        int64_t back = place->index[axis] == walk->dims[axis] ? walk->dims[axis] : 0;
-        for (int o = 0; o < KR_WALK_OPERANDS; o++) place->offset[o] += (1 - back) * walk->strides[o][axis] * WALK_BYTES;
+        at->index[axis]++;
+        int64_t back = at->index[axis] == walk->dims[axis] ? walk->dims[axis] : 0;
+        for (int o = 0; o < KR_WALK_OPERANDS; o++) at->offset[o] += (1 - back) * walk->strides[o][axis] * WALK_BYTES;
         if (back == 0) return;
-        place->index[axis] = 0;
+        at->index[axis] = 0;
     }
 }
 
@@ -159,13 +158,13 @@ KR_INLINE void walk_task(const walk_job *job, int64_t task, lane_fn *f, int ninp
     int64_t length = walk->dims[walk->rank - 1];
     int64_t from = task % job->pieces_a_row * WALK_TASK;
     int64_t n = job->pieces_a_row > 1 && length - from > WALK_TASK ? WALK_TASK : length - from;
-    walk_place place = walk_seek(walk, row);
+    walk_position at = walk_seek(walk, row);
     for (; row < end; row++) {
         const char *in[WALK_INPUTS] = { NULL, NULL, NULL };
         for (int k = 0; k < ninputs; k++)
-            in[k] = job->in[k] + place.offset[k + 1] + from * walk_inner_stride(walk, k + 1) * WALK_BYTES;
-        walk_row(job, f, ninputs, job->y + place.offset[0] + from * walk_inner_stride(walk, 0) * WALK_BYTES, in, n);
-        walk_next(walk, &place);
+            in[k] = job->in[k] + at.offset[k + 1] + from * walk_inner_stride(walk, k + 1) * WALK_BYTES;
+        walk_row(job, f, ninputs, job->y + at.offset[0] + from * walk_inner_stride(walk, 0) * WALK_BYTES, in, n);
+        walk_next(walk, &at);
     }
 }
 

@@ -28,7 +28,7 @@ void KR_REF(angles)(const kr_angles_args *n)
             double phi = initial ? wrap((double)initial[q * n->nh * n->na + ha]) : 0.0;
             for (int64_t s = sequence.start; s < sequence.end; s++) {
                 const int64_t token = sequence.row * n->ns + s;
-                const double rate = n->range * PI * tanh((double)theta[token * (n->na + n->theta_gap) + a]);
+                const double rate = n->range * PI * tanh((double)theta[token * (n->na + n->theta_padding) + a]);
                 phi = wrap(phi + (double)dt[token * n->nh + h] * rate);
                 angle[token * n->nh * n->na + ha] = (real)phi;
             }
@@ -64,8 +64,8 @@ static void add_terms(const kr_angles_bwd_args *n, block *k, int64_t h, int64_t 
     for (int64_t i = k->t1 - k->t0 - 1; i >= 0; i--) {
         const int64_t token = k->token + i;
         total += (double)g_angle[(token * n->nh + h) * n->na + a];
-        k->sum[i] +=
-            total * (by_dt ? (double)dt[token * n->nh + h] : tanh((double)theta[token * (n->na + n->theta_gap) + a]));
+        k->sum[i] += total * (by_dt ? (double)dt[token * n->nh + h]
+                                    : tanh((double)theta[token * (n->na + n->theta_padding) + a]));
     }
 }
 
@@ -83,7 +83,7 @@ static void block_gradients(const kr_angles_bwd_args *n, block *k)
         for (int64_t h = 0; h < n->nh; h++) add_terms(n, k, h, a, true);
         for (int64_t i = 0; i < length; i++) {
             const int64_t at = (k->token + i) * n->na + a;
-            const double u = tanh((double)((const real *)n->theta)[at + (k->token + i) * n->theta_gap]);
+            const double u = tanh((double)((const real *)n->theta)[at + (k->token + i) * n->theta_padding]);
             ((real *)n->g_theta)[at] = (real)(n->range * PI * (1 - u * u) * k->sum[i]);
         }
     }

@@ -120,7 +120,8 @@ static head head_of(const kr_decode_mamba3_args *a, int64_t task, int worker)
 static void form_bc(const kr_decode_mamba3_args *a, const head *n, const void *raw, const void *gain, const void *bias,
                     double *to)
 {
-    const int64_t nr = a->nr, e = n->h / (a->nh / a->ng), pair_stride = a->half ? nr / 2 : 1, step = a->half ? 1 : 2;
+    const int64_t nr = a->nr, e = n->h / (a->nh / a->ng), pair_stride = a->split_pairs ? nr / 2 : 1,
+                  step = a->split_pairs ? 1 : 2;
     for (int64_t m = 0; m < a->nm; m++) {
         const real *x = (const real *)raw + n->row * a->stride + (m * a->ng + e) * nr;
         const double scale = scale_of(x, nr, a->eps);

@@ -44,7 +44,7 @@ void KR_REF(gather_bwd)(const kr_gather_args *a)
 
 void KR_REF(embedding)(const kr_embedding_args *a)
 {
-    const size_t row = (size_t)a->ni * (a->half ? sizeof(uint16_t) : sizeof(real));
+    const size_t row = (size_t)a->ni * (a->dtype ? sizeof(uint16_t) : sizeof(real));
     for (int64_t o = 0; o < a->no && row > 0; o++) {
         int64_t r = id_at(a->id, a->id_dtype, o);
         memcpy((char *)a->y + (size_t)o * row, (const char *)a->x + (size_t)r * row, row);

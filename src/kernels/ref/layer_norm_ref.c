@@ -21,7 +21,7 @@ void KR_REF(layer_norm)(const kr_layer_norm_args *a)
     int64_t width = a->ng ? a->ni / a->ng : 0;
     for (int64_t group = 0; group < a->no * a->ng; group++) {
         int64_t channel = group % a->ng * width;
-        const real *x = (const real *)a->x + group / a->ng * (a->ni + a->x_gap) + channel;
+        const real *x = (const real *)a->x + group / a->ng * (a->ni + a->x_padding) + channel;
         double sum = 0, squares = 0;
         for (int64_t i = 0; i < width; i++) sum += (double)x[i];
         double middle = sum / (double)width;
@@ -39,7 +39,7 @@ void KR_REF(layer_norm)(const kr_layer_norm_args *a)
 static void input_gradient(const kr_layer_norm_bwd_args *a, int64_t group)
 {
     int64_t width = a->ni / a->ng, channel = group % a->ng * width;
-    const real *x = (const real *)a->x + group / a->ng * (a->ni + a->x_gap) + channel;
+    const real *x = (const real *)a->x + group / a->ng * (a->ni + a->x_padding) + channel;
     const real *g_y = (const real *)a->g_y + group * width;
     real *g_x = (real *)a->g_x + group * width;
     double mean = (double)((const real *)a->mean)[group], q = (double)((const real *)a->q)[group], w_sum = 0,
@@ -66,7 +66,7 @@ static void parameter_gradients(const kr_layer_norm_bwd_args *a)
         double gain[CHANNELS] = { 0 }, bias[CHANNELS] = { 0 };
         int64_t end = kr_ref_min(i0 + CHANNELS, a->ni);
         for (int64_t o = 0; o < a->no; o++) {
-            const real *x = (const real *)a->x + o * (a->ni + a->x_gap), *g_y = (const real *)a->g_y + o * a->ni;
+            const real *x = (const real *)a->x + o * (a->ni + a->x_padding), *g_y = (const real *)a->g_y + o * a->ni;
             for (int64_t i = i0; i < end; i++) {
                 int64_t group = o * a->ng + i / width;
                 gain[i - i0] += (double)g_y[i] * ((double)x[i] - (double)mean[group]) * (double)q[group];

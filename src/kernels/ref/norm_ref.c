@@ -31,10 +31,10 @@ static gate gate_at(const real *z, int64_t i, bool norm_first)
     return g;
 }
 
-/* Row o of x or z [ni]; `gap` elements between rows. */
-static const real *row_of(const void *z, int64_t o, int64_t ni, int64_t gap)
+/* Row o of x or z [ni]; `padding` elements between rows. */
+static const real *row_of(const void *z, int64_t o, int64_t ni, int64_t padding)
 {
-    return z ? (const real *)z + o * (ni + gap) : NULL;
+    return z ? (const real *)z + o * (ni + padding) : NULL;
 }
 
 void KR_REF(norm)(const kr_norm_args *a)
@@ -44,8 +44,8 @@ void KR_REF(norm)(const kr_norm_args *a)
     int64_t width = a->ng ? a->ni / a->ng : 0;
     for (int64_t group = 0; group < a->no * a->ng; group++) {
         int64_t first = group * width, channel = group % a->ng * width;
-        const real *x = row_of(a->x, group / a->ng, a->ni, a->x_gap);
-        const real *z = row_of(a->z, group / a->ng, a->ni, a->z_gap);
+        const real *x = row_of(a->x, group / a->ng, a->ni, a->x_padding);
+        const real *z = row_of(a->z, group / a->ng, a->ni, a->z_padding);
         double squares = 0;
         for (int64_t i = 0; i < width; i++) {
             double u = (double)x[channel + i] * gate_at(z, channel + i, a->norm_first).of_u;
@@ -66,8 +66,8 @@ static void norm_bwd_group(const kr_norm_bwd_args *a, int64_t group)
     const real *gain = a->gain, *g_y = a->g_y;
     real *g_x = a->g_x, *g_z = a->g_z;
     int64_t width = a->ni / a->ng, first = group * width, channel = group % a->ng * width;
-    const real *x = row_of(a->x, group / a->ng, a->ni, a->x_gap);
-    const real *z = row_of(a->z, group / a->ng, a->ni, a->z_gap);
+    const real *x = row_of(a->x, group / a->ng, a->ni, a->x_padding);
+    const real *z = row_of(a->z, group / a->ng, a->ni, a->z_padding);
     double q = (double)((const real *)a->q)[group], wu = 0;
     for (int64_t i = 0; i < width; i++) {
         gate g = gate_at(z, channel + i, a->norm_first);
@@ -96,7 +96,7 @@ static void gain_gradient(const kr_norm_bwd_args *a)
         double sum[CHANNELS] = { 0 };
         int64_t end = kr_ref_min(i0 + CHANNELS, a->ni);
         for (int64_t o = 0; o < a->no; o++) {
-            const real *x = row_of(a->x, o, a->ni, a->x_gap), *z = row_of(a->z, o, a->ni, a->z_gap);
+            const real *x = row_of(a->x, o, a->ni, a->x_padding), *z = row_of(a->z, o, a->ni, a->z_padding);
             for (int64_t i = i0; i < end; i++) {
                 int64_t at = o * a->ni + i;
                 gate g = gate_at(z, i, a->norm_first);

@@ -13,9 +13,9 @@
 /* Element i of the gradient as the step uses it. */
 static double take(const kr_taken_grad *grad, int64_t i)
 {
-    const double g = grad->half ? kr_ref_widened(grad->g, i, grad->half) : (double)((const real *)grad->g)[i];
+    const double g = grad->dtype ? kr_ref_widened(grad->g, i, grad->dtype) : (double)((const real *)grad->g)[i];
     const double scaled = grad->scale * g;
-    if (grad->clears && grad->half) ((uint16_t *)grad->g)[i] = 0;
+    if (grad->clears && grad->dtype) ((uint16_t *)grad->g)[i] = 0;
     else if (grad->clears) ((real *)grad->g)[i] = 0;
     return scaled > grad->clip ? grad->clip : scaled < -grad->clip ? -grad->clip : scaled;
 }

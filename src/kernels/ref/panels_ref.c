@@ -15,7 +15,7 @@ void KR_REF(panels)(const kr_panels_args *a)
             double sum = bias_n ? (double)bias_n[n] : 0;
             for (int64_t k = 0; k < a->nk; k++) {
                 int64_t at = first + k * KR_PANEL;
-                double w = a->half ? kr_ref_widened(a->panels, at, a->half) : (double)panels[at];
+                double w = a->dtype ? kr_ref_widened(a->panels, at, a->dtype) : (double)panels[at];
                 sum += (double)x_mk[m * a->x_m + k] * w;
             }
             y_mn[m * a->y_m + n] = (real)sum;

@@ -1,7 +1,7 @@
 /* rotate_ref.c - rotary embedding: pairs of a row rotated by their angles, and the gradients.
  *
  *   x [no nm ng nr]    bias [nh nm nr]    y [no nm nh nr]    angle [no nh na]
- *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with half (i, i + nr/2)
+ *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with split_pairs (i, i + nr/2)
  *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos); other entries are copied
  * backward: (g_u0, g_u1) = (g_y0 cos + g_y1 sin, g_y1 cos - g_y0 sin);   g_angle = sum over m of u0 g_u1 - u1 g_u0
  *           g_x = sum over the group's heads of g_u;   g_bias = sum over o of g_u
@@ -15,9 +15,9 @@ typedef struct pairs {
     int64_t na, step, distance;
 } pairs;
 
-static pairs pairs_of(int64_t nr, int64_t na, bool half)
+static pairs pairs_of(int64_t nr, int64_t na, bool split_pairs)
 {
-    return half ? (pairs){ na, 1, nr / 2 } : (pairs){ na, 2, 1 };
+    return split_pairs ? (pairs){ na, 1, nr / 2 } : (pairs){ na, 2, 1 };
 }
 
 /* The other entry of entry r's pair, and its angle's index; -1 if it is not rotated. */
@@ -49,7 +49,7 @@ static double rotated(const pairs *n, const real *x, const real *bias, const rea
 
 void KR_REF(rotate)(const kr_rotate_args *a)
 {
-    const pairs n = pairs_of(a->nr, a->na, a->half);
+    const pairs n = pairs_of(a->nr, a->na, a->split_pairs);
     for (int64_t row = 0; a->ng > 0 && row < a->no * a->nm * a->nh; row++) {
         const int64_t om = row / a->nh, o = om / a->nm, m = om % a->nm, h = row % a->nh, group = h / (a->nh / a->ng);
         const real *x = (const real *)a->x + (om * a->ng + group) * a->nr;
@@ -107,7 +107,7 @@ static void angle_gradient(const kr_rotate_bwd_args *a, const pairs *n, int64_t 
 
 void KR_REF(rotate_bwd)(const kr_rotate_bwd_args *a)
 {
-    const pairs n = pairs_of(a->nr, a->na, a->half);
+    const pairs n = pairs_of(a->nr, a->na, a->split_pairs);
     if (a->ng == 0) return;
     if (a->g_x) input_gradient(a, &n);
     if (a->g_bias) bias_gradient(a, &n);

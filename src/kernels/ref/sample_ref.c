@@ -65,7 +65,7 @@ static void keep_first(row_job *j, double target, bool by_weight)
     j->last_id = last_id;
 }
 
-static int64_t draw(const row_job *j, double u)
+static int64_t pick(const row_job *j, double u)
 {
     double sum = 0;
     int64_t chosen = -1;
@@ -91,17 +91,17 @@ static int64_t choose(row_job *j, int64_t largest, int64_t row)
     if (a->top_k > 0 && a->top_k < a->vocab) keep_first(j, (double)a->top_k, false);
     if (a->top_p < 1) keep_first(j, a->top_p * measure(j, 0, true), true);
     j->least = a->min_p;
-    const kr_philox_block block = kr_philox_at(a->seed, (uint64_t)a->row[row], (uint64_t)a->drawn[row]);
-    return draw(j, (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53);
+    const kr_philox_block block = kr_philox_at(a->seed, (uint64_t)a->row[row], (uint64_t)a->n_sampled[row]);
+    return pick(j, (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53);
 }
 
 static void store_sample(const kr_sample_args *a, int64_t row, int64_t id, double logprob)
 {
-    const int64_t slot = row + a->drawn[row] % 2 * a->drawn_stride;
+    const int64_t slot = row + a->n_sampled[row] % 2 * a->n_sampled_stride;
     a->id[slot] = (int32_t)id;
     ((real *)a->logprob)[slot] = (real)logprob;
     a->next[row] = id < 0 ? 0 : (int32_t)id;
-    a->drawn[row]++;
+    a->n_sampled[row]++;
 }
 
 static void sample_task(void *arg, int64_t row, int worker)

@@ -115,7 +115,7 @@ static void store_state(const double *state_pr, real *to, int64_t q, const head 
 /* The arguments of either direction for kr_rotate of B (x, bias) or C. */
 #define ROTATE_SIZES(a)                                                                                                \
     .no = (a)->nb * (a)->ns, .nm = (a)->nm, .nh = (a)->nh, .ng = (a)->ng, .nr = (a)->nr, .na = (a)->na,                \
-    .half = (a)->half, .angle = (a)->angle
+    .split_pairs = (a)->split_pairs, .angle = (a)->angle
 
 /* B and C of each head, rotated, stored at `to`, replace those of the groups. */
 #define ROTATE_BC(a, to)                                                                                               \
@@ -345,10 +345,10 @@ static double token_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, 
     double factor = exp(scalar(n, n->da, at, 0));
     for (int64_t i = 0; i < size; i++) g_da += w->g_pr[i] * factor * before_pr[i];
     decay(n, w->g_pr, at);
-    int64_t place = at * n->nh + n->h;
-    if (a->g_w) ((real *)a->g_w)[place] = (real)g_w;
-    if (a->g_da) ((real *)a->g_da)[place] = (real)g_da;
-    if (a->g_diag_weight) ((real *)a->g_diag_weight)[place] = (real)g_diag_weight;
+    int64_t offset = at * n->nh + n->h;
+    if (a->g_w) ((real *)a->g_w)[offset] = (real)g_w;
+    if (a->g_da) ((real *)a->g_da)[offset] = (real)g_da;
+    if (a->g_diag_weight) ((real *)a->g_diag_weight)[offset] = (real)g_diag_weight;
     return skip_bwd(n, w, at, a->g_y, a->g_v);
 }
 

@@ -51,7 +51,7 @@ static double at(const void *x, int64_t i)
 
 static point point_of(const kr_trapezoid_args *t, int64_t i)
 {
-    const int64_t from = i + i / t->nh * t->raw_gap;
+    const int64_t from = i + i / t->nh * t->raw_padding;
     point p = { .raw = at(t->dt_raw, from) + at(t->dt_bias, i % t->nh) };
     double f = rate(at(t->a_raw, from), t->softplus);
     p.step = softplus(p.raw);
@@ -77,7 +77,7 @@ void KR_REF(trapezoid)(const kr_trapezoid_args *a)
 void KR_REF(trapezoid_bwd)(const kr_trapezoid_bwd_args *a)
 {
     const kr_trapezoid_args in = { .nh = a->nh,
-                                   .raw_gap = a->raw_gap,
+                                   .raw_padding = a->raw_padding,
                                    .dt_raw = a->dt_raw,
                                    .dt_bias = a->dt_bias,
                                    .a_raw = a->a_raw,
@@ -88,7 +88,8 @@ void KR_REF(trapezoid_bwd)(const kr_trapezoid_bwd_args *a)
                                    .softplus = a->softplus };
     for (int64_t i = 0; i < a->no * a->nh; i++) {
         point p = point_of(&in, i);
-        double alpha = exp(p.dt * p.a), g_gamma = at(a->g_gamma, i), a_raw = at(a->a_raw, i + i / a->nh * a->raw_gap);
+        double alpha = exp(p.dt * p.a), g_gamma = at(a->g_gamma, i),
+               a_raw = at(a->a_raw, i + i / a->nh * a->raw_padding);
         double c = at(a->g_carry, i) + alpha * at(a->g_beta, i);
         double d = at(a->g_da, i) + p.rest * p.dt * alpha * at(a->g_beta, i);
         double g_dt = at(a->g_dt, i) + p.a * d + p.l * g_gamma + p.rest * c;

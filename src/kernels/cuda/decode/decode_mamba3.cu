@@ -19,7 +19,7 @@ template <typename T> struct core_job {
     int64_t nm, nh, np, ng, nr, na, nrotated, stride;
     const T *z, *x, *b, *c, *dt, *a, *lambda, *theta;
     const T *dt_bias, *b_gain, *c_gain, *b_bias, *c_bias, *mimo_x, *mimo_z, *mimo_o, *d, *gain;
-    bool softplus, half, has_norm, shared_gain, aligned;
+    bool softplus, split_pairs, has_norm, shared_gain, aligned;
     T eps, a_floor, dt_min, dt_max;
     double range;
     T *state, *k, *v, *angle, *y;
@@ -126,7 +126,7 @@ static __device__ __forceinline__ void norm_bc(const core_job<T> &k, const head 
 /* Rotates pairs of B and C in place. */
 template <typename T> static __device__ __forceinline__ void rotate_bc(const core_job<T> &k, const workspace<T> &s)
 {
-    const int64_t pair_stride = k.half ? k.nr / 2 : 1, step = k.half ? 1 : 2;
+    const int64_t pair_stride = k.split_pairs ? k.nr / 2 : 1, step = k.split_pairs ? 1 : 2;
     for (int64_t i = threadIdx.x; i < 2 * k.nm * k.nrotated; i += THREADS) {
         const int64_t v = i / k.nrotated, pair = i % k.nrotated;
         T *at = s.b + v * s.row_stride + pair * step; /* C follows B */
@@ -316,7 +316,7 @@ template <typename T> static core_job<T> job_of(const kr_decode_mamba3_args *a)
     k.b_bias = (const T *)a->b_bias, k.c_bias = (const T *)a->c_bias;
     k.mimo_x = (const T *)a->mimo_x, k.mimo_z = (const T *)a->mimo_z, k.mimo_o = (const T *)a->mimo_o;
     k.d = (const T *)a->d, k.gain = (const T *)a->gain;
-    k.softplus = a->softplus, k.half = a->half, k.has_norm = a->has_norm, k.shared_gain = a->shared_gain;
+    k.softplus = a->softplus, k.split_pairs = a->split_pairs, k.has_norm = a->has_norm, k.shared_gain = a->shared_gain;
     k.aligned = a->nr % KR_VEC4 == 0 && kr_is_aligned16(a->state);
     k.eps = (T)a->eps, k.a_floor = (T)a->a_floor, k.dt_min = (T)a->dt_min, k.dt_max = (T)a->dt_max;
     k.range = a->range;

@@ -493,7 +493,7 @@ static void init_lookup(const kr_exec *exec, const kr_decode_layer *first, stack
     s->table = NULL;
     if (!lookup) return;
     if (lookup->y == first->in_proj.x && lookup->ni == first->in_proj.nk && first->in_proj.x_m == lookup->ni) {
-        s->table = lookup->x, s->table_dtype = lookup->half;
+        s->table = lookup->x, s->table_dtype = lookup->dtype;
         s->ids = lookup->id, s->wide_ids = lookup->id_dtype == KR_DTYPE_I64;
     } else {
         lookup->exec = *exec;

@@ -428,7 +428,7 @@ typedef struct __align__(16) column
     float add, conv_bias, unused[2];
 }
 column;
-static_assert(sizeof(column) * 32 <= COLUMNS_BYTES, "columns have their place");
+static_assert(sizeof(column) * 32 <= COLUMNS_BYTES, "the columns fit");
 
 static __device__ __forceinline__ column *columns(void)
 {

@@ -452,8 +452,8 @@ static __device__ __forceinline__ float pending_part(const kr_core_head *head, c
     float sum = weight * head->cb;
 #pragma unroll
     for (uint32_t index = 0; index < KR_DEFERRED_TOKENS; index++) {
-        const float of_place = weights[index * KR_DECODE_TILE];
-        sum = kr_fma((t - 1 - index) % KR_DEFERRED_TOKENS < count ? of_place : 0.0f, head->deferred[index], sum);
+        const float weight = weights[index * KR_DECODE_TILE];
+        sum = kr_fma((t - 1 - index) % KR_DEFERRED_TOKENS < count ? weight : 0.0f, head->deferred[index], sum);
     }
     return sum;
 }

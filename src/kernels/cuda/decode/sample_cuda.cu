@@ -28,11 +28,11 @@ template <> struct key_of<double> {
 
 /* Summary of a part, or of a row. */
 typedef struct summary {
-    double most;   /* maximum of the eligible logits; +infinity for a NaN */
-    double all;    /* the same of all logits */
-    double sum;    /* of e^(x - all); 0 where all is infinite */
-    int64_t index; /* first index of `most` */
-    int64_t drawn; /* per row; in the summary of its first part */
+    double most;       /* maximum of the eligible logits; +infinity for a NaN */
+    double all;        /* the same of all logits */
+    double sum;        /* of e^(x - all); 0 where all is infinite */
+    int64_t index;     /* first index of `most` */
+    int64_t n_sampled; /* per row; in the summary of its first part */
 } summary;
 
 /* Tokens are kept if their key is above `last`, or equal to it with an id up to last_id. */
@@ -213,7 +213,8 @@ template <typename T> static __device__ __forceinline__ summary summary_of(const
 /* Bypasses L1, which may hold stale data. */
 static __device__ __forceinline__ summary read_summary(const summary *from)
 {
-    return { __ldcg(&from->most), __ldcg(&from->all), __ldcg(&from->sum), __ldcg(&from->index), __ldcg(&from->drawn) };
+    return { __ldcg(&from->most), __ldcg(&from->all), __ldcg(&from->sum), __ldcg(&from->index),
+             __ldcg(&from->n_sampled) };
 }
 
 /* The largest of the lanes' logits `most`, and its first index. */
@@ -234,7 +235,7 @@ static __device__ summary merge_parts(const summary *parts, int count)
     for (int p = threadIdx.x % 32; p < count; p += 32) {
         const summary next = read_summary(parts + p);
         if (next.most > row.most) row.most = next.most, row.index = next.index;
-        if (p == 0) row.drawn = next.drawn;
+        if (p == 0) row.n_sampled = next.n_sampled;
         if (next.all <= row.all) {
             if (next.sum > 0) row.sum += next.sum * exp(next.all - row.all);
         } else {
@@ -245,7 +246,7 @@ static __device__ summary merge_parts(const summary *parts, int count)
     const double all = warp_max(row.all);
     row.sum = kr_warp_sum(row.sum > 0 ? row.sum * exp(row.all - all) : 0.0);
     row.all = all;
-    row.drawn = __shfl_sync(0xffffffffu, row.drawn, 0);
+    row.n_sampled = __shfl_sync(0xffffffffu, row.n_sampled, 0);
     first_max(&row.most, &row.index);
     return row;
 }
@@ -259,11 +260,11 @@ static __device__ __forceinline__ bool can_choose(const summary &row)
 template <typename T>
 static __device__ void store_result(const kr_sample_args &a, int64_t number, const summary &row, int64_t id, double x)
 {
-    const int64_t index = number + row.drawn % 2 * a.drawn_stride;
+    const int64_t index = number + row.n_sampled % 2 * a.n_sampled_stride;
     a.id[index] = (int32_t)id;
     ((T *)a.logprob)[index] = id < 0 ? (T)0 : (T)(x - (row.all + log(row.sum)));
     a.next[number] = id < 0 ? 0 : (int32_t)id;
-    a.drawn[number] = row.drawn + 1;
+    a.n_sampled[number] = row.n_sampled + 1;
 }
 
 /* Is this the last of `count` CTAs to arrive? Writes that the others made before arriving are then visible, and the ticket
@@ -288,14 +289,14 @@ static __global__ void __launch_bounds__(PART_THREADS, sizeof(T) == 4 ? 5 : 3)
     summary *of_row = (summary *)a.exec.scratch + row * parts.d;
     kr_pdl_wait_alone();
     if (!tickets) kr_pdl_launch_dependents();
-    int64_t drawn = 0;
-    if (part == 0 && threadIdx.x == 0) drawn = a.drawn[row];
+    int64_t n_sampled = 0;
+    if (part == 0 && threadIdx.x == 0) n_sampled = a.n_sampled[row];
     T v[part_shape<T>::HELD];
     load_held((const T *)a.x + row * a.stride + begin, (int)kr_least(a.nw - begin, SIZE), v);
     summary own = summary_of(v, (int)kr_most(0, kr_least(a.vocab - begin, SIZE)), &s);
     if (threadIdx.x >= 32) return;
     own.index += begin;
-    own.drawn = drawn;
+    own.n_sampled = n_sampled;
     bool is_last = false;
     if (threadIdx.x == 0) {
         of_row[part] = own;
@@ -495,7 +496,7 @@ template <typename T> static __device__ int choose(const kr_sample_args &a, row_
         keep_top<true>(j, target ? target : 1, s);
     }
     j.least = (T)a.min_p;
-    const kr_philox_block block = kr_philox_at(a.seed, (uint64_t)s->number, (uint64_t)s->row.drawn);
+    const kr_philox_block block = kr_philox_at(a.seed, (uint64_t)s->number, (uint64_t)s->row.n_sampled);
     const double u = (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53;
     return index_of_mass<false>(j, u, true, s);
 }

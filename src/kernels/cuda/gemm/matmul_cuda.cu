@@ -86,8 +86,8 @@ static size_t add_copy(entry *e, size_t at, int64_t element)
 template <typename T> static kr_lt_type type_of(const kr_matmul_args *p)
 {
     if (sizeof(T) == 8) return KR_LT_F64;
-    const bool rounds = p->a_dtype || p->b_dtype || p->nm > KR_GEMV_AUTOCAST || p->c_dtype;
-    return p->exec.precision == KR_PRECISION_BF16 && rounds ? KR_LT_BF16 : KR_LT_F32;
+    const bool autocasts = p->a_dtype || p->b_dtype || p->nm > KR_GEMV_AUTOCAST || p->c_dtype;
+    return p->exec.precision == KR_PRECISION_BF16 && autocasts ? KR_LT_BF16 : KR_LT_F32;
 }
 
 /* Plans the product for the library; false if it does not apply. */

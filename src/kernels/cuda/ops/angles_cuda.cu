@@ -103,7 +103,7 @@ template <typename T> static forward<T> forward_of(const kr_angles_args *n, kr_c
 {
     forward<T> k = {};
     k.chunks = kr_chunks_make(n->sequences, n->nq, n->nb, n->ns, m, (cudaStream_t)n->exec.stream);
-    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->na + n->theta_gap;
+    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->na + n->theta_padding;
     k.angles = kr_divisor_of(n->na);
     k.theta = (const T *)n->theta, k.dt = (const T *)n->dt, k.initial = (const T *)n->initial;
     k.angle = (T *)n->angle, k.final = (T *)n->final;
@@ -199,8 +199,8 @@ template <typename T> KR_DEVICE void store_tile(const backward<T> &k, int64_t to
 #pragma unroll 8
         for (int64_t h = 0; h < k.nh; h++)
             sum = kr_fma(tile[(t * k.nh + h) * k.row + a], k.dt[(token + t) * k.nh + h], sum);
-        kr_store_as(k.g_theta, (token + t) * (k.na + k.g_theta_rows.gap) + a, factor * kr_fma(-u[i], u[i], (T)1) * sum,
-                    k.g_theta_rows.dtype);
+        kr_store_as(k.g_theta, (token + t) * (k.na + k.g_theta_rows.padding) + a,
+                    factor * kr_fma(-u[i], u[i], (T)1) * sum, k.g_theta_rows.dtype);
     }
 }
 
@@ -236,7 +236,7 @@ template <typename T> static backward<T> backward_of(const kr_angles_bwd_args *n
 {
     backward<T> k = {};
     k.chunks = kr_chunks_make(n->sequences, n->nq, n->nb, n->ns, m, (cudaStream_t)n->exec.stream);
-    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->na + n->theta_gap;
+    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->na + n->theta_padding;
     k.angles = kr_divisor_of(n->na), k.heads = kr_divisor_of(n->nh);
     k.theta = (const T *)n->theta, k.dt = (const T *)n->dt, k.g_angle = (const T *)n->g_angle;
     k.g_final = (const T *)n->g_final;

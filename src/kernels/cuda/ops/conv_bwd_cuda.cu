@@ -425,12 +425,12 @@ template <typename T> static void conv_bwd_run(const kr_conv_bwd_args *a)
     k.vecs = (uint32_t)kr_ceil_div(a->nv, n);
     k.g_y = (const T *)a->g_y, k.columns = a->g_y_columns, k.g_window_out = (const T *)a->g_window_out;
     k.g_x = a->g_x, k.g_x_dtype = a->g_x_rows.dtype, k.g_window = (T *)a->g_window;
-    k.g_x_stride = a->nv + a->g_x_rows.gap;
+    k.g_x_stride = a->nv + a->g_x_rows.padding;
     k.x_step = a->x_stride * kr_element_bytes<T>(a->x_dtype),
     k.g_x_step = k.g_x_stride * kr_element_bytes<T>(k.g_x_dtype);
     k.parts = sums ? (T *)(void *)(scratch + p.parts) : NULL;
     k.g_u = a->nk > MAX_TAPS ? (T *)(void *)(scratch + p.g_u) : NULL;
-    k.g_aligned = kr_is_aligned16(a->g_y) && kr_is_aligned16(a->g_x) && a->nv % n == 0 && a->g_x_rows.gap % n == 0;
+    k.g_aligned = kr_is_aligned16(a->g_y) && kr_is_aligned16(a->g_x) && a->nv % n == 0 && a->g_x_rows.padding % n == 0;
     for (int i = 0; i < a->g_y_columns.count; i++)
         k.g_aligned = k.g_aligned && kr_is_aligned16(a->g_y_columns.x[i]) && a->g_y_columns.from[i] % n == 0;
     if (p.tiles > 0 && (sums || a->g_x || k.g_u)) launch_tiles(k, stream);

@@ -131,7 +131,7 @@ int bytes_of(kr_dtype dtype)
     return dtype == KR_DTYPE_F64 || dtype == KR_DTYPE_I64 ? 8 : dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16 ? 2 : 4;
 }
 
-bool is_half(kr_dtype dtype)
+bool is_16bit(kr_dtype dtype)
 {
     return dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16;
 }
@@ -152,9 +152,9 @@ void kr_cuda_copy(const kr_copy_args *a)
         case 4: move<uint32_t>(a); break;
         default: move<uint64_t>(a); break;
         }
-    } else if (a->x_dtype == KR_DTYPE_F32 && is_half(a->y_dtype)) {
+    } else if (a->x_dtype == KR_DTYPE_F32 && is_16bit(a->y_dtype)) {
         narrow(a, a->y_dtype == KR_DTYPE_BF16);
-    } else if (is_half(a->x_dtype) && a->y_dtype == KR_DTYPE_F32) {
+    } else if (is_16bit(a->x_dtype) && a->y_dtype == KR_DTYPE_F32) {
         widen(a, a->x_dtype == KR_DTYPE_BF16);
     } else {
         convert(a);

@@ -42,8 +42,8 @@ template <typename U> static void copy_rows(const kr_embedding_args *a, int64_t 
 
 /* 16-bit to f32, four at a time. */
 static __global__ void __launch_bounds__(THREADS)
-    widen_kernel(int64_t no, int64_t ni, int64_t parts, const void *x, kr_storage_dtype half, const void *id, bool wide,
-                 float *y, bool aligned)
+    widen_kernel(int64_t no, int64_t ni, int64_t parts, const void *x, kr_storage_dtype dtype, const void *id,
+                 bool wide, float *y, bool aligned)
 {
     enum { N = kr_vec16<float>::N, VECS = SPAN / (32 * N) };
     const int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, o = warp / parts;
@@ -53,7 +53,7 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int p = 0; p < VECS; p++) {
         const int64_t i = first + p * 32 * N;
-        row[p] = kr_load_vec16_as<float>(x, from + i, half, ni - i, aligned);
+        row[p] = kr_load_vec16_as<float>(x, from + i, dtype, ni - i, aligned);
     }
 #pragma unroll
     for (int p = 0; p < VECS; p++) {
@@ -66,17 +66,17 @@ static void widen_rows(const kr_embedding_args *a)
 {
     const int64_t parts = kr_ceil_div(a->ni, SPAN);
     widen_kernel<<<(unsigned)kr_ceil_div(a->no * parts, WARPS), THREADS, 0, kr_stream_of(&a->exec)>>>(
-        a->no, a->ni, parts, a->x, a->half, a->id, a->id_dtype == KR_DTYPE_I64, (float *)a->y,
+        a->no, a->ni, parts, a->x, a->dtype, a->id, a->id_dtype == KR_DTYPE_I64, (float *)a->y,
         a->ni % kr_vec16<float>::N == 0 && kr_is_aligned16(a->x) && kr_is_aligned16(a->y));
 }
 
 template <typename T> static void embedding_run(const kr_embedding_args *a)
 {
-    const int64_t bytes = a->ni * (int64_t)(a->half ? sizeof(uint16_t) : sizeof(T));
+    const int64_t bytes = a->ni * (int64_t)(a->dtype ? sizeof(uint16_t) : sizeof(T));
     if (a->no * a->ni == 0) return;
     if (a->widens) widen_rows(a);
     else if (bytes % 16 == 0 && kr_is_aligned16(a->x) && kr_is_aligned16(a->y)) copy_rows<uint4>(a, bytes / 16);
-    else if (a->half) copy_rows<uint16_t>(a, a->ni);
+    else if (a->dtype) copy_rows<uint16_t>(a, a->ni);
     else copy_rows<T>(a, a->ni);
 }
 

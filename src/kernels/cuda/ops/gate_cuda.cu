@@ -39,9 +39,10 @@ template <typename T, bool BWD> static __global__ void __launch_bounds__(THREADS
                 second.v[e] = g_y.v[e] * x.v[e] * slope.v[e];
             }
             if (k.g_x)
-                kr_store_vec16_as(k.g_x, o * (k.ni + k.g_x_rows.gap) + i, first, k.g_x_rows.dtype, left, k.aligned);
+                kr_store_vec16_as(k.g_x, o * (k.ni + k.g_x_rows.padding) + i, first, k.g_x_rows.dtype, left, k.aligned);
             if (k.g_z)
-                kr_store_vec16_as(k.g_z, o * (k.ni + k.g_z_rows.gap) + i, second, k.g_z_rows.dtype, left, k.aligned);
+                kr_store_vec16_as(k.g_z, o * (k.ni + k.g_z_rows.padding) + i, second, k.g_z_rows.dtype, left,
+                                  k.aligned);
         } else {
             const kr_vec16<T> silu = kr_silu_of(z, k.fast);
 #pragma unroll
@@ -55,11 +56,11 @@ template <typename T, bool BWD> static void launch(gate_job<T> k, cudaStream_t s
 {
     if (k.no * k.ni == 0) return;
     if (k.x_stride == k.ni && k.z_stride == k.ni &&
-        (!BWD || (k.g_stride == k.ni && k.g_x_rows.gap == 0 && k.g_z_rows.gap == 0)))
+        (!BWD || (k.g_stride == k.ni && k.g_x_rows.padding == 0 && k.g_z_rows.padding == 0)))
         k.ni *= k.no, k.no = 1;
     const int64_t n = kr_vec16<T>::N;
     const bool steps = k.no == 1 || (k.x_stride % n == 0 && k.z_stride % n == 0 && k.g_stride % n == 0 &&
-                                     k.ni % n == 0 && k.g_x_rows.gap % n == 0 && k.g_z_rows.gap % n == 0);
+                                     k.ni % n == 0 && k.g_x_rows.padding % n == 0 && k.g_z_rows.padding % n == 0);
     k.aligned = steps && kr_is_aligned16(k.x) && kr_is_aligned16(k.z) && kr_is_aligned16(k.g_y) &&
                 kr_is_aligned16(k.y) && kr_is_aligned16(k.g_x) && kr_is_aligned16(k.g_z);
     const dim3 grid((unsigned)kr_ceil_div(k.ni, THREADS * n), (unsigned)kr_least(k.no, MAX_ROWS));

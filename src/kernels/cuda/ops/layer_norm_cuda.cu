@@ -19,7 +19,7 @@ enum {
 };
 
 template <typename T> struct norm_job {
-    int64_t no, ni, ng, width, x_gap;
+    int64_t no, ni, ng, width, x_padding;
     const T *x, *gain, *bias, *given_mean, *given_q, *g_y;
     T *y, *mean, *q; /* forward */
     T *g_x;          /* backward */
@@ -47,7 +47,7 @@ template <typename T, int UNIT> static __global__ void __launch_bounds__(THREADS
     const int64_t group = unit_of<UNIT>(k.no * k.ng);
     if (group < 0) return;
     const int64_t lane = threadIdx.x % UNIT, row = group / k.ng, channel = group % k.ng * k.width;
-    const T *x = k.x + row * (k.ni + k.x_gap) + channel;
+    const T *x = k.x + row * (k.ni + k.x_padding) + channel;
     T sum = 0, squares = 0;
     for (int64_t i = lane; i < k.width; i += UNIT) sum += x[i];
     const T mean = unit_sum<UNIT>(sum, shared) / (T)k.width;
@@ -70,7 +70,7 @@ template <typename T, int UNIT> static __global__ void __launch_bounds__(THREADS
     const int64_t group = unit_of<UNIT>(k.no * k.ng);
     if (group < 0) return;
     const int64_t lane = threadIdx.x % UNIT, row = group / k.ng, channel = group % k.ng * k.width;
-    const T *x = k.x + row * (k.ni + k.x_gap) + channel, *g_y = k.g_y + group * k.width;
+    const T *x = k.x + row * (k.ni + k.x_padding) + channel, *g_y = k.g_y + group * k.width;
     const T mean = k.given_mean[group], q = k.given_q[group];
     T w_sum = 0, wu_sum = 0;
     for (int64_t i = lane; i < k.width; i += UNIT) {
@@ -93,7 +93,7 @@ template <typename T> static __global__ void __launch_bounds__(128) parameter_ke
     T gain = 0, bias = 0;
     for (int64_t o = chunk * k.rows; o < kr_least((chunk + 1) * k.rows, k.no); o++) {
         const int64_t group = o * k.ng + i / k.width;
-        const T g_y = k.g_y[o * k.ni + i], x = k.x[o * (k.ni + k.x_gap) + i];
+        const T g_y = k.g_y[o * k.ni + i], x = k.x[o * (k.ni + k.x_padding) + i];
         gain += g_y * ((x - k.given_mean[group]) * k.given_q[group]);
         bias += g_y;
     }
@@ -110,7 +110,7 @@ template <typename T> static void layer_norm_run(const kr_layer_norm_args *a)
 {
     if (a->no * a->ni == 0) return;
     norm_job<T> k = {};
-    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_gap = a->x_gap;
+    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_padding = a->x_padding;
     k.x = (const T *)a->x, k.gain = (const T *)a->gain, k.bias = (const T *)a->bias;
     k.y = (T *)a->y, k.mean = (T *)a->mean, k.q = (T *)a->q, k.eps = (T)a->eps;
     const unsigned blocks = blocks_of(k.no * k.ng, k.width);
@@ -146,7 +146,7 @@ template <typename T> static void layer_norm_bwd_run(const kr_layer_norm_bwd_arg
     }
     kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     norm_job<T> k = {};
-    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_gap = a->x_gap;
+    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_padding = a->x_padding;
     k.x = (const T *)a->x, k.gain = (const T *)a->gain, k.g_y = (const T *)a->g_y;
     k.given_mean = (const T *)a->mean, k.given_q = (const T *)a->q, k.g_x = (T *)a->g_x;
     k.rows = rows_of_chunk(a);

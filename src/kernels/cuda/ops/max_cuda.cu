@@ -1,4 +1,4 @@
-/* max_cuda.cu - maxima along one axis, their gradients and their places; all architectures, f32 and f64.
+/* max_cuda.cu - maxima along one axis, their gradients and their indices; all architectures, f32 and f64.
  *
  *   x [no nr ni]    y, g_y [no ni]
  *   max:     y[o, i] = max over r of x[o, r, i]; a NaN wins
@@ -16,7 +16,7 @@ template <typename T> struct max_job {
     int64_t no, nr, ni;
     const T *x, *g_y;
     T *y;           /* or g_x */
-    int64_t *place; /* argmax's y */
+    int64_t *index; /* argmax's y */
 };
 
 template <typename T> struct best {
@@ -64,12 +64,12 @@ static __global__ void __launch_bounds__(THREADS) max_kernel(const max_job<T> k)
     if (i >= k.ni) return;
     if (KIND != MAX_BWD) {
         if (lane == 0 && KIND == MAX) k.y[o * k.ni + i] = b.x;
-        if (lane == 0 && KIND == ARGMAX) k.place[o * k.ni + i] = b.r;
+        if (lane == 0 && KIND == ARGMAX) k.index[o * k.ni + i] = b.r;
         return;
     }
-    const int64_t place = shared_r[0][column];
+    const int64_t index = shared_r[0][column];
     const T g = k.g_y[o * k.ni + i];
-    for (int64_t r = lane; r < k.nr; r += LANES) k.y[first + r * k.ni] = r == place ? g : (T)0;
+    for (int64_t r = lane; r < k.nr; r += LANES) k.y[first + r * k.ni] = r == index ? g : (T)0;
 }
 
 template <typename T, int KIND> static void launch(const max_job<T> &k, cudaStream_t stream)

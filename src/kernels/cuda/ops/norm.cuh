@@ -22,9 +22,9 @@ template <typename T> static __device__ __forceinline__ kr_vec16<T> load_gain(co
 }
 
 /* Extra offset of row o due to the row stride. */
-static __device__ __forceinline__ int64_t gap_offset(int64_t gap, int64_t o)
+static __device__ __forceinline__ int64_t padding_offset(int64_t padding, int64_t o)
 {
-    return gap ? o * gap : 0;
+    return padding ? o * padding : 0;
 }
 
 template <int THREADS> static __device__ __forceinline__ int64_t unit_of(void)

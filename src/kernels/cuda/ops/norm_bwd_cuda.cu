@@ -26,7 +26,7 @@ enum {
 template <typename T> struct bwd_job {
     int64_t no, ni, ng, width;
     int64_t rows, chunks; /* rows per unit; units per group */
-    int64_t x_gap, z_gap;
+    int64_t x_padding, z_padding;
     int64_t x_step, z_step, g_y_step, g_x_step, g_z_step; /* row strides in bytes */
     const void *x, *g_y;
     kr_storage_dtype x_dtype, g_y_dtype;
@@ -224,7 +224,8 @@ static __global__ void __launch_bounds__(THREADS) norm_bwd_long_kernel(const bwd
     const int64_t first = blockIdx.x * k.width, channel = blockIdx.x % k.ng * k.width;
     const int64_t row = blockIdx.x / k.ng;
     const T q = k.q[blockIdx.x];
-    const int64_t first_x = first + gap_offset(k.x_gap, row), first_z = first + gap_offset(k.z_gap, row);
+    const int64_t first_x = first + padding_offset(k.x_padding, row),
+                  first_z = first + padding_offset(k.z_padding, row);
     T wu = 0;
     for (int64_t i = threadIdx.x; i < k.width; i += THREADS) {
         T silu, slope;
@@ -243,9 +244,9 @@ static __global__ void __launch_bounds__(THREADS) norm_bwd_long_kernel(const bwd
                                                   kr_element<T>(k.g_y, first + i, k.g_y_dtype));
         store_row<KIND>(t, x, q, grad_u(t, q, shrink), &g_x, &g_z);
         if (KIND == PLAIN && k.adds) g_x += ((const T *)k.g_x)[first + i];
-        if (k.g_x) kr_store_as(k.g_x, first + i + gap_offset(k.g_x_rows.gap, row), g_x, k.g_x_rows.dtype);
+        if (k.g_x) kr_store_as(k.g_x, first + i + padding_offset(k.g_x_rows.padding, row), g_x, k.g_x_rows.dtype);
         if (KIND != PLAIN && k.g_z)
-            kr_store_as(k.g_z, first + i + gap_offset(k.g_z_rows.gap, row), g_z, k.g_z_rows.dtype);
+            kr_store_as(k.g_z, first + i + padding_offset(k.g_z_rows.padding, row), g_z, k.g_z_rows.dtype);
     }
 }
 
@@ -260,9 +261,9 @@ static __global__ void __launch_bounds__(THREADS) norm_gain_kernel(const bwd_job
         const int64_t at = o * k.ni + i;
         const T g_y = kr_element<T>(k.g_y, at, k.g_y_dtype);
         T silu, slope;
-        gate_at<KIND>(k, at + o * k.z_gap, &silu, &slope);
+        gate_at<KIND>(k, at + o * k.z_padding, &silu, &slope);
         const channel_terms<T> t =
-            terms_of<KIND>(kr_element<T>(k.x, at + o * k.x_gap, k.x_dtype), silu, slope, (T)1, g_y);
+            terms_of<KIND>(kr_element<T>(k.x, at + o * k.x_padding, k.x_dtype), silu, slope, (T)1, g_y);
         sum += g_y * t.u * k.q[o * k.ng + i / k.width] * t.of_y;
     }
     k.parts[chunk * k.ni + i] = sum;
@@ -312,22 +313,22 @@ template <typename T> static void norm_bwd_run(const kr_norm_bwd_args *a)
     bwd_job<T> k = {};
     k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng;
     k.rows = rows, k.chunks = kr_ceil_div(a->no, rows);
-    k.x_gap = a->x_gap, k.z_gap = a->z_gap, k.x = a->x, k.x_dtype = a->x_dtype;
+    k.x_padding = a->x_padding, k.z_padding = a->z_padding, k.x = a->x, k.x_dtype = a->x_dtype;
     k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.q = (const T *)a->q;
     k.g_y = a->g_y, k.g_y_dtype = a->g_y_dtype;
     k.g_x = a->g_x, k.g_z = a->g_z, k.g_x_rows = a->g_x_rows, k.g_z_rows = a->g_z_rows;
     k.parts = a->g_gain ? (T *)a->exec.scratch : NULL, k.adds = a->adds, k.fast = kr_is_fast<T>(&a->exec);
-    k.x_step = (k.ni + k.x_gap) * kr_element_bytes<T>(k.x_dtype);
-    k.z_step = (k.ni + k.z_gap) * (int64_t)sizeof(T);
+    k.x_step = (k.ni + k.x_padding) * kr_element_bytes<T>(k.x_dtype);
+    k.z_step = (k.ni + k.z_padding) * (int64_t)sizeof(T);
     k.g_y_step = k.ni * kr_element_bytes<T>(k.g_y_dtype);
-    k.g_x_step = (k.ni + k.g_x_rows.gap) * kr_element_bytes<T>(k.g_x_rows.dtype);
-    k.g_z_step = (k.ni + k.g_z_rows.gap) * kr_element_bytes<T>(k.g_z_rows.dtype);
+    k.g_x_step = (k.ni + k.g_x_rows.padding) * kr_element_bytes<T>(k.g_x_rows.dtype);
+    k.g_z_step = (k.ni + k.g_z_rows.padding) * kr_element_bytes<T>(k.g_z_rows.dtype);
     k.per_width = (T)(1 / (double)k.width), k.eps = (T)a->eps;
     const bool whole = kr_is_aligned16(k.x) && kr_is_aligned16(k.z) && kr_is_aligned16(k.gain) &&
                        kr_is_aligned16(k.g_y) && kr_is_aligned16(k.g_x) && kr_is_aligned16(k.g_z) &&
-                       k.width % kr_vec16<T>::N == 0 && k.z_gap % kr_vec16<T>::N == 0 &&
-                       k.g_z_rows.gap % kr_vec16<T>::N == 0 && k.x_gap % kr_vec16<T>::N == 0 &&
-                       k.g_x_rows.gap % kr_vec16<T>::N == 0;
+                       k.width % kr_vec16<T>::N == 0 && k.z_padding % kr_vec16<T>::N == 0 &&
+                       k.g_z_rows.padding % kr_vec16<T>::N == 0 && k.x_padding % kr_vec16<T>::N == 0 &&
+                       k.g_x_rows.padding % kr_vec16<T>::N == 0;
 #define RUN(kind)                                                                                                      \
     do {                                                                                                               \
         if (whole) norm_bwd_launch<T, kind, true>(k, stream);                                                          \

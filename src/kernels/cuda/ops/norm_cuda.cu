@@ -15,7 +15,7 @@ enum { VECS_PER_SM = 1536 }; /* vectors per multiprocessor */
 template <typename T> struct norm_job {
     int64_t no, ni, ng, width;
     int64_t walkers; /* units per group */
-    int64_t x_gap, z_gap;
+    int64_t x_padding, z_padding;
     int64_t x_step, z_step, y_step; /* strides between a unit's rows in bytes */
     const void *x;
     const T *z, *gain;
@@ -52,8 +52,8 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
     {
         const int64_t in = channel + threadIdx.x % THREADS * N, of_x = kr_element_bytes<T>(k.x_dtype);
         left = (int)(k.width - threadIdx.x % THREADS * N);
-        x = (const char *)k.x + (row * (k.ni + k.x_gap) + in) * of_x;
-        z = (const char *)k.z + (row * (k.ni + k.z_gap) + in) * (int64_t)sizeof(T);
+        x = (const char *)k.x + (row * (k.ni + k.x_padding) + in) * of_x;
+        z = (const char *)k.z + (row * (k.ni + k.z_padding) + in) * (int64_t)sizeof(T);
     }
 
     __device__ __forceinline__ void load_ahead(const norm_job<T> &k, row_ahead<VECS> *row)
@@ -91,8 +91,8 @@ static __global__ void __launch_bounds__(block_of(THREADS), ctas_per_sm<T>(THREA
     char *y = (char *)k.y + (walker * k.ni + group * k.width + lane * N) * kr_element_bytes<T>(k.y_dtype);
     row_ahead<VECS> next;
     feed.load_ahead(k, &next);
-    int turn = 0;
-    for (int64_t o = walker; o < k.no; o += k.walkers, y += k.y_step, turn ^= 1) {
+    int parity = 0;
+    for (int64_t o = walker; o < k.no; o += k.walkers, y += k.y_step, parity ^= 1) {
         const row_ahead<VECS> row = next;
         if (o + k.walkers < k.no) feed.load_ahead(k, &next);
         kr_vec16<T> u[VECS], z[VECS];
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(block_of(THREADS), ctas_per_sm<T>(THREA
                 squares += u[p].v[i] * u[p].v[i];
             }
         }
-        const T q = kr_rsqrt_newton(kr_block_sum_alternating<THREADS>(squares, shared, turn) * k.per_width + k.eps);
+        const T q = kr_rsqrt_newton(kr_block_sum_alternating<THREADS>(squares, shared, parity) * k.per_width + k.eps);
         if (lane == 0) k.q[o * k.ng + group] = q;
 #pragma unroll
         for (int p = 0; p < VECS; p++) {
@@ -126,8 +126,8 @@ static __global__ void __launch_bounds__(THREADS) norm_long_kernel(const norm_jo
     enum { N = kr_vec16<T>::N };
     __shared__ T shared[32];
     const int64_t first = blockIdx.x * k.width, channel = blockIdx.x % k.ng * k.width;
-    const int64_t first_z = first + gap_offset(k.z_gap, blockIdx.x / k.ng);
-    const int64_t first_x = first + gap_offset(k.x_gap, blockIdx.x / k.ng);
+    const int64_t first_z = first + padding_offset(k.z_padding, blockIdx.x / k.ng);
+    const int64_t first_x = first + padding_offset(k.x_padding, blockIdx.x / k.ng);
     T squares = 0;
     for (int64_t at = threadIdx.x * N; at < k.width; at += THREADS * N) {
         kr_vec16<T> u = kr_load_vec16_as<T>(k.x, first_x + at, k.x_dtype, k.width - at, aligned), z;
@@ -154,8 +154,8 @@ static __global__ void __launch_bounds__(THREADS) norm_long_kernel(const norm_jo
 template <typename T> static void walk_with(norm_job<T> *k, int64_t walkers)
 {
     k->walkers = walkers;
-    k->x_step = walkers * (k->ni + k->x_gap) * kr_element_bytes<T>(k->x_dtype);
-    k->z_step = walkers * (k->ni + k->z_gap) * (int64_t)sizeof(T);
+    k->x_step = walkers * (k->ni + k->x_padding) * kr_element_bytes<T>(k->x_dtype);
+    k->z_step = walkers * (k->ni + k->z_padding) * (int64_t)sizeof(T);
     k->y_step = walkers * k->ni * kr_element_bytes<T>(k->y_dtype);
 }
 
@@ -180,13 +180,14 @@ template <typename T> static void norm_run(const kr_norm_args *a)
 {
     if (a->no * a->ng == 0) return;
     norm_job<T> k = {};
-    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_gap = a->x_gap, k.z_gap = a->z_gap;
+    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_padding = a->x_padding,
+    k.z_padding = a->z_padding;
     k.x = a->x, k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.x_dtype = a->x_dtype;
     k.y = a->y, k.y_dtype = a->y_dtype, k.q = (T *)a->q, k.eps = (T)a->eps, k.fast = kr_is_fast<T>(&a->exec);
     k.per_width = (T)(1 / (double)k.width);
     const bool whole = kr_is_aligned16(k.x) && kr_is_aligned16(k.z) && kr_is_aligned16(k.gain) &&
-                       kr_is_aligned16(k.y) && k.width % kr_vec16<T>::N == 0 && k.z_gap % kr_vec16<T>::N == 0 &&
-                       k.x_gap % kr_vec16<T>::N == 0;
+                       kr_is_aligned16(k.y) && k.width % kr_vec16<T>::N == 0 && k.z_padding % kr_vec16<T>::N == 0 &&
+                       k.x_padding % kr_vec16<T>::N == 0;
 #define RUN(kind)                                                                                                      \
     do {                                                                                                               \
         if (whole) norm_launch<T, kind, true>(k, &a->exec);                                                            \

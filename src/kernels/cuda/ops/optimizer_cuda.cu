@@ -21,7 +21,7 @@ template <typename T> struct taken {
 
 template <typename T> static taken<T> taken_of(const kr_taken_grad *grad)
 {
-    return { grad->g, grad->half, (T)grad->scale, (T)grad->clip, grad->clears };
+    return { grad->g, grad->dtype, (T)grad->scale, (T)grad->clip, grad->clears };
 }
 
 template <typename T>

@@ -183,7 +183,7 @@ typedef struct sizes {
 /* A thread's block: offsets in cum, and in the row of rank 0. */
 typedef struct position {
     int64_t cum, row, u;
-    bool turns;
+    bool is_rotated;
 } position;
 
 KR_DEVICE position position_of(const sizes &n, int64_t o, uint32_t i)
@@ -209,10 +209,11 @@ static __global__ void __launch_bounds__(THREADS) quaternion_rotate(const sizes 
     for (uint32_t i = threadIdx.x; i < n.nh * n.nunits; i += blockDim.x) {
         const position p = position_of(n, o, i);
         quaternion<T> c = {};
-        if (p.turns) c = conjugate(load_quaternion<T, VECTOR>(cum, p.cum));
+        if (p.is_rotated) c = conjugate(load_quaternion<T, VECTOR>(cum, p.cum));
         for (int64_t m = 0; m < n.nm; m++) {
             const int64_t row = p.row + m * n.nh * n.nr;
-            if (p.turns) store_quaternion<VECTOR>(y + row, p.u, product(c, load_quaternion<T, VECTOR>(x + row, p.u)));
+            if (p.is_rotated)
+                store_quaternion<VECTOR>(y + row, p.u, product(c, load_quaternion<T, VECTOR>(x + row, p.u)));
             else pass<T, VECTOR>(n, x + row, y + row, p.u);
         }
     }
@@ -239,10 +240,10 @@ static __global__ void __launch_bounds__(THREADS)
     for (uint32_t i = threadIdx.x; i < n.nh * n.nunits; i += blockDim.x) {
         const position p = position_of(n, o, i);
         quaternion<T> c = {}, sum = {};
-        if (p.turns && (g_x || is_autocast)) c = load_quaternion<T, VECTOR>(cum, p.cum);
+        if (p.is_rotated && (g_x || is_autocast)) c = load_quaternion<T, VECTOR>(cum, p.cum);
         for (int64_t m = 0; m < n.nm; m++) {
             const int64_t row = p.row + m * n.nh * n.nr;
-            if (!p.turns) {
+            if (!p.is_rotated) {
                 if (g_x) pass<T, VECTOR>(n, g_y + row, g_x + row, p.u);
                 continue;
             }
@@ -253,7 +254,7 @@ static __global__ void __launch_bounds__(THREADS)
             if (is_autocast) from = product(c, in_bf16(product(conjugate(c), from)));
             sum = plus(sum, (T)1, product(from, conjugate(g)));
         }
-        if (p.turns && g_cum) store_quaternion<VECTOR>(g_cum, p.cum, sum);
+        if (p.is_rotated && g_cum) store_quaternion<VECTOR>(g_cum, p.cum, sum);
     }
 }
 

@@ -18,16 +18,16 @@ __device__ inline uint64_t bits_below(uint64_t bits, uint64_t sign)
 }
 
 /* A uniform sample that rounding would lift to beta takes the next lower value of its type. */
-__device__ inline void store(const kr_random_args &a, int64_t i, double draw)
+__device__ inline void store(const kr_random_args &a, int64_t i, double sample)
 {
     const bool half_open = !a.normal && a.alpha < a.beta;
     if (a.dtype == KR_DTYPE_F64) {
-        uint64_t bits = (uint64_t)__double_as_longlong(draw);
-        if (half_open && draw >= a.beta) bits = bits_below(bits, UINT64_C(1) << 63);
+        uint64_t bits = (uint64_t)__double_as_longlong(sample);
+        if (half_open && sample >= a.beta) bits = bits_below(bits, UINT64_C(1) << 63);
         ((uint64_t *)a.y)[i] = bits;
         return;
     }
-    const float single = (float)draw;
+    const float single = (float)sample;
     if (a.dtype == KR_DTYPE_F32) {
         uint32_t bits = kr_float_bits(single);
         if (half_open && (double)single >= a.beta) bits = (uint32_t)bits_below(bits, 0x80000000u);
@@ -44,17 +44,17 @@ __device__ inline void store(const kr_random_args &a, int64_t i, double draw)
 template <int lanes> __device__ inline void draw_block(const kr_random_args &a, uint64_t number)
 {
     const kr_philox_block block = kr_philox_at(a.seed, a.stream, number);
-    double draw[lanes];
-    if (lanes == 2) a.normal ? kr_normals_f64(&block, draw) : kr_uniforms_f64(&block, draw);
-    else a.normal ? kr_normals_f32(&block, draw) : kr_uniforms_f32(&block, draw);
+    double sample[lanes];
+    if (lanes == 2) a.normal ? kr_normals_f64(&block, sample) : kr_uniforms_f64(&block, sample);
+    else a.normal ? kr_normals_f32(&block, sample) : kr_uniforms_f32(&block, sample);
     const double scale = a.normal ? a.beta : a.beta - a.alpha;
     for (int lane = 0; lane < lanes; lane++) {
         const int64_t i = (int64_t)(number * (uint64_t)lanes + (uint64_t)lane - a.offset);
-        if (i >= 0 && i < a.n) store(a, i, a.alpha + scale * draw[lane]);
+        if (i >= 0 && i < a.n) store(a, i, a.alpha + scale * sample[lane]);
     }
 }
 
-template <int lanes> void draw(const kr_random_args *args)
+template <int lanes> void launch(const kr_random_args *args)
 {
     const kr_random_args a = *args;
     const uint64_t start = a.offset / lanes, nblocks = (a.offset % lanes + (uint64_t)a.n + lanes - 1) / lanes;
@@ -67,6 +67,6 @@ template <int lanes> void draw(const kr_random_args *args)
 void kr_cuda_random(const kr_random_args *a)
 {
     if (a->n <= 0) return;
-    if (a->dtype == KR_DTYPE_F64) draw<2>(a);
-    else draw<4>(a);
+    if (a->dtype == KR_DTYPE_F64) launch<2>(a);
+    else launch<4>(a);
 }

@@ -2,7 +2,7 @@
  * f64.
  *
  *   x [no nm ng nr]    bias [nh nm nr]    y [no nm nh nr]    angle [no nh na]
- *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with half (i, i + nr/2)
+ *   u = x + bias, x repeated for the heads of its group; pair i is (2i, 2i + 1), or with split_pairs (i, i + nr/2)
  *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos); other entries are copied
  * backward: (g_u0, g_u1) = (g_y0 cos + g_y1 sin, g_y1 cos - g_y0 sin);   g_angle = sum over m of u0 g_u1 - u1 g_u0
  *           g_x = sum over the group's heads of g_u;   g_bias = sum over o of g_u
@@ -341,16 +341,16 @@ static __global__ void __launch_bounds__(RANKS == 1 ? WIDEST : 256, sizeof(T) ==
 template <typename A> static sizes sizes_of(const A *a, int pairs, int parts)
 {
     sizes n = { a->no, a->nm, a->nh, a->ng, a->nr, a->na, 0, {}, {} };
-    n.lanes = kr_most(1, a->half ? a->nr / 2 / pairs : kr_ceil_div(a->nr, 2 * pairs)) / parts;
+    n.lanes = kr_most(1, a->split_pairs ? a->nr / 2 / pairs : kr_ceil_div(a->nr, 2 * pairs)) / parts;
     n.units = kr_divisor_of(n.lanes);
     n.each = kr_divisor_of(a->nh / a->ng);
     return n;
 }
 
 /* Do rows of that many entries allow units of two pairs from p on? */
-template <typename T> static bool is_even(const void *p, int64_t nr, bool half)
+template <typename T> static bool is_even(const void *p, int64_t nr, bool split_pairs)
 {
-    return nr % 4 == 0 && kr_is_aligned(p, sizeof(T) * (half ? 2 : 4));
+    return nr % 4 == 0 && kr_is_aligned(p, sizeof(T) * (split_pairs ? 2 : 4));
 }
 
 /* Does a row of such units have a second half that is only copied? */
@@ -376,13 +376,13 @@ template <typename T, int V, bool SPLIT_PAIRS, int E> static void launch(const k
 template <typename T> static void run(const kr_rotate_args *a)
 {
     if (a->no * a->nm * a->nh * a->nr == 0 || a->ng == 0) return;
-    const bool even =
-        is_even<T>(a->x, a->nr, a->half) && is_even<T>(a->bias, a->nr, a->half) && is_even<T>(a->y, a->nr, a->half);
-    if (even && a->half && has_rest(a->nr, a->na)) launch<T, 2, true, 2>(a);
-    else if (even && a->half) launch<T, 2, true, 1>(a);
+    const bool even = is_even<T>(a->x, a->nr, a->split_pairs) && is_even<T>(a->bias, a->nr, a->split_pairs) &&
+                      is_even<T>(a->y, a->nr, a->split_pairs);
+    if (even && a->split_pairs && has_rest(a->nr, a->na)) launch<T, 2, true, 2>(a);
+    else if (even && a->split_pairs) launch<T, 2, true, 1>(a);
     else if (even && has_rest(a->nr, a->na)) launch<T, 2, false, 2>(a);
     else if (even) launch<T, 2, false, 1>(a);
-    else if (a->half) launch<T, 1, true, 1>(a);
+    else if (a->split_pairs) launch<T, 1, true, 1>(a);
     else launch<T, 1, false, 1>(a);
 }
 
@@ -436,14 +436,14 @@ template <typename T> static size_t bwd_scratch(const kr_rotate_bwd_args *a)
 template <typename T> static void run_bwd(const kr_rotate_bwd_args *a)
 {
     if (is_empty(a)) return;
-    const bool even = is_even<T>(a->x, a->nr, a->half) && is_even<T>(a->bias, a->nr, a->half) &&
-                      is_even<T>(a->g_y, a->nr, a->half) && is_even<T>(a->g_x, a->nr, a->half);
+    const bool even = is_even<T>(a->x, a->nr, a->split_pairs) && is_even<T>(a->bias, a->nr, a->split_pairs) &&
+                      is_even<T>(a->g_y, a->nr, a->split_pairs) && is_even<T>(a->g_x, a->nr, a->split_pairs);
     if (a->no > 0) {
-        if (even && a->half && has_rest(a->nr, a->na)) launch_ranks<T, 2, true, 2>(a);
-        else if (even && a->half) launch_ranks<T, 2, true, 1>(a);
+        if (even && a->split_pairs && has_rest(a->nr, a->na)) launch_ranks<T, 2, true, 2>(a);
+        else if (even && a->split_pairs) launch_ranks<T, 2, true, 1>(a);
         else if (even && has_rest(a->nr, a->na)) launch_ranks<T, 2, false, 2>(a);
         else if (even) launch_ranks<T, 2, false, 1>(a);
-        else if (a->half) launch_ranks<T, 1, true, 1>(a);
+        else if (a->split_pairs) launch_ranks<T, 1, true, 1>(a);
         else launch_ranks<T, 1, false, 1>(a);
     }
     if (a->g_bias)

@@ -17,7 +17,7 @@
 enum { THREADS = 256 };
 
 template <typename T> struct operands {
-    int64_t raw_gap;
+    int64_t raw_padding;
     const T *dt_raw, *dt_bias, *a_raw, *lambda_raw;
     T a_floor, dt_min, dt_max;
     bool softplus;
@@ -39,7 +39,7 @@ KR_DEVICE int64_t token_of(int64_t i, const kr_divisor &nh)
 template <typename T> KR_DEVICE coefficients<T> point_of(const operands<T> &t, int64_t i, const kr_divisor &nh)
 {
     coefficients<T> p;
-    const int64_t o = token_of(i, nh), h = i - o * nh.d, from = i + o * t.raw_gap;
+    const int64_t o = token_of(i, nh), h = i - o * nh.d, from = i + o * t.raw_padding;
     p.raw = t.dt_raw[from] + (t.dt_bias ? t.dt_bias[h] : (T)0);
     p.step = kr_softplus(p.raw);
     p.dt = p.step < t.dt_min ? t.dt_min : p.step > t.dt_max ? t.dt_max : p.step;
@@ -71,7 +71,7 @@ template <typename T> struct gradients {
     const T *dt, *da, *gamma, *carry, *beta; /* NULL: 0 */
     void *dt_raw, *a_raw, *lambda_raw;       /* NULL: not wanted */
     T *dt_summed;
-    kr_strided_rows place;
+    kr_strided_rows rows;
 };
 
 template <typename T>
@@ -87,20 +87,20 @@ static __global__ void __launch_bounds__(THREADS)
     const T g_gamma = g.gamma ? g.gamma[i] : (T)0;
     const T g_dt = (g.dt ? g.dt[i] : (T)0) + p.a * d + p.l * g_gamma + p.rest * c;
     const bool is_cut = p.step < t.dt_min || p.step > t.dt_max;
-    const int64_t to = i + token_of(i, nh) * g.place.gap;
+    const int64_t to = i + token_of(i, nh) * g.rows.padding;
     const T g_raw = is_cut ? (T)0 : g_dt * kr_sigmoid(p.raw);
-    if (g.dt_raw) kr_store_as(g.dt_raw, to, g_raw, g.place.dtype);
+    if (g.dt_raw) kr_store_as(g.dt_raw, to, g_raw, g.rows.dtype);
     if (g.dt_summed) g.dt_summed[i] = g_raw;
     const T slope = t.softplus ? kr_sigmoid(p.a_raw) : p.a_raw < (T)0 ? p.rate * p.rate : (T)1;
-    if (g.a_raw) kr_store_as(g.a_raw, to, p.rate < t.a_floor ? (T)0 : -p.dt * d * slope, g.place.dtype);
-    if (g.lambda_raw) kr_store_as(g.lambda_raw, to, p.dt * (g_gamma - c) * p.l * p.rest, g.place.dtype);
+    if (g.a_raw) kr_store_as(g.a_raw, to, p.rate < t.a_floor ? (T)0 : -p.dt * d * slope, g.rows.dtype);
+    if (g.lambda_raw) kr_store_as(g.lambda_raw, to, p.dt * (g_gamma - c) * p.l * p.rest, g.rows.dtype);
 }
 
 template <typename T, typename A> static operands<T> operands_of(const A *a)
 {
     operands<T> t = {
-        a->raw_gap,    (const T *)a->dt_raw, (const T *)a->dt_bias, (const T *)a->a_raw, (const T *)a->lambda_raw,
-        (T)a->a_floor, (T)a->dt_min,         (T)a->dt_max,          a->softplus
+        a->raw_padding, (const T *)a->dt_raw, (const T *)a->dt_bias, (const T *)a->a_raw, (const T *)a->lambda_raw,
+        (T)a->a_floor,  (T)a->dt_min,         (T)a->dt_max,          a->softplus
     };
     return t;
 }

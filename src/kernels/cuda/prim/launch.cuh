@@ -66,9 +66,9 @@ template <int N, typename index> static __device__ inline void kr_walk_decode(co
     for (int o = 0; o < N; o++) at[o] = 0;
     for (int axis = walk.rank - 1; axis > 0; axis--) {
         const index dim = (index)walk.dims[axis], next = i / dim;
-        const int64_t place = (int64_t)(i - next * dim);
+        const int64_t position = (int64_t)(i - next * dim);
 #pragma unroll
-        for (int o = 0; o < N; o++) at[o] += place * walk.strides[o][axis];
+        for (int o = 0; o < N; o++) at[o] += position * walk.strides[o][axis];
         i = next;
     }
     if (walk.rank == 0) return;

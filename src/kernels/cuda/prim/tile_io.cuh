@@ -76,7 +76,7 @@ static __device__ __forceinline__ void kr_load_rows(uint32_t tile, const kr_rows
     const kr_bf16 *x = s.x + unit * 8;
     const uint32_t to =
         tile + kr_unit_at<W, PANELS>((int)row0, (int)unit); /* rows of one lane agree in the last 3 bits */
-    static_assert(step % 8 == 0, "a lane's rows have one place in the swizzle");
+    static_assert(step % 8 == 0, "the rows of a lane have one position in the swizzle");
     const uint32_t line = (PANELS ? 64 : W) * 2 * step;
     if (__builtin_expect(s.aligned && nf == 64 && s.width >= W && (s.nm == 1 || s.token == s.nm * s.rank), 1)) {
         const int64_t next = s.nm == 1 ? s.token : s.rank;
@@ -109,7 +109,7 @@ static __device__ __forceinline__ void kr_load_image(uint32_t tile, const kr_bf1
 {
     const unsigned units = W / 8, step = THREADS / units, row = (unsigned)thread / units,
                    unit = (unsigned)thread % units;
-    static_assert(step % 8 == 0, "a lane's rows have one place in the swizzle");
+    static_assert(step % 8 == 0, "the rows of a lane have one position in the swizzle");
     const uint32_t to = tile + kr_unit_at<W, PANELS>((int)row, (int)unit), line = (PANELS ? 64 : W) * 2 * step;
     from += (unsigned)thread * 8;
 #pragma unroll

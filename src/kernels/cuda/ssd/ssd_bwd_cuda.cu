@@ -195,8 +195,8 @@ static kr_ssd_bwd_args widened_args(const kr_ssd_bwd_args *a, const kr_ssd_dims 
     if (a->g_y_dtype) n.g_y = kr_ssd_cast_add(&o, m, true, a->g_y, tokens, values, NULL);
     if (m->base) kr_ssd_casts_run(&o, (cudaStream_t)a->exec.stream);
     const kr_strided_rows strided = a->g_v_rows;
-    if (a->g_v && (strided.dtype || strided.gap))
-        n.g_v = kr_ssd_result_add(r, m, a->g_v, tokens, values, values + strided.gap, strided.dtype);
+    if (a->g_v && (strided.dtype || strided.padding))
+        n.g_v = kr_ssd_result_add(r, m, a->g_v, tokens, values, values + strided.padding, strided.dtype);
     if (a->g_b && a->g_bc_dtype) n.g_b = kr_ssd_result_add(r, m, a->g_b, tokens, bc, bc, a->g_bc_dtype);
     if (a->g_c && a->g_bc_dtype) n.g_c = kr_ssd_result_add(r, m, a->g_c, tokens, bc, bc, a->g_bc_dtype);
     n.g_y_dtype = n.g_bc_dtype = KR_STORAGE_NATIVE;

@@ -91,16 +91,16 @@ static __global__ void __launch_bounds__(THREADS) store_tokens(const kr_ssd_map 
     for (int64_t i = blockIdx.y * THREADS + threadIdx.x; i < c.nt * o.width; i += gridDim.y * THREADS) {
         const int64_t token = c.at + i / o.width, at = token * o.stride + i % o.width;
         const float x = o.from[c.at * o.width + i];
-        if (o.half) ((__nv_bfloat16 *)o.to)[at] = __float2bfloat16_rn(x);
+        if (o.dtype) ((__nv_bfloat16 *)o.to)[at] = __float2bfloat16_rn(x);
         else ((float *)o.to)[at] = x;
     }
 }
 
 void *kr_ssd_result_add(kr_ssd_results *r, kr_cuda_scratch *m, void *to, int64_t tokens, int64_t width, int64_t stride,
-                        kr_storage_dtype half)
+                        kr_storage_dtype dtype)
 {
     void *from = kr_scratch_take(m, tokens * width * (int64_t)sizeof(float));
-    const kr_ssd_result o = { (const float *)from, to, width, stride, half };
+    const kr_ssd_result o = { (const float *)from, to, width, stride, dtype };
     r->of[r->count++] = o;
     return m->base ? from : to;
 }

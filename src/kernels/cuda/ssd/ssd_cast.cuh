@@ -52,7 +52,7 @@ typedef struct kr_ssd_result {
     const float *from;
     void *to;
     int64_t width, stride;
-    kr_storage_dtype half;
+    kr_storage_dtype dtype;
 } kr_ssd_result;
 
 typedef struct kr_ssd_results {
@@ -63,7 +63,7 @@ typedef struct kr_ssd_results {
 
 /* Adds a result and allocates the buffer in which it is computed; returns `to` itself where m only counts. */
 void *kr_ssd_result_add(kr_ssd_results *r, kr_cuda_scratch *m, void *to, int64_t tokens, int64_t width, int64_t stride,
-                        kr_storage_dtype half);
+                        kr_storage_dtype dtype);
 
 void kr_ssd_results_store(const kr_ssd_results *r, cudaStream_t stream);
 

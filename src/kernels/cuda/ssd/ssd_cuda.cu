@@ -212,7 +212,7 @@ void kr_cuda_f64_ssd(const kr_ssd_args *a)
 const char *kr_cuda_ssd_path(const kr_ssd_args *a)
 {
     const kr_ssd_dims d = kr_ssd_dims_of(a);
-    if (uses_tensor_cores(a, &d)) return "matrix units";
+    if (uses_tensor_cores(a, &d)) return "tensor cores";
     if (a->angle) return "B and C rotated before";
     if (kr_ssd_recurrence_fits(a)) return "the recurrence";
     return kr_ssd_tiled_fits(a->nm, a->np, a->nr) ? "tiles" : "plain arithmetic";

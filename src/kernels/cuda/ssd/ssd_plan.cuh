@@ -105,7 +105,7 @@ typedef struct kr_ssd_rotate {
 /* Do the wgmma kernels with rotary support these sizes? a: kr_ssd_args or kr_ssd_bwd_args. */
 template <typename A> static bool kr_ssd_rotate_fits(const A *a, const kr_ssd_dims *d)
 {
-    return d->limits.warpgroups && a->nm == 1 && !a->half && a->np <= 64 && a->nr <= 128 && a->nr % 8 == 0 &&
+    return d->limits.warpgroups && a->nm == 1 && !a->split_pairs && a->np <= 64 && a->nr <= 128 && a->nr % 8 == 0 &&
            a->na % 4 == 0 && a->nh * a->na < 1 << 24 && (uintptr_t)a->angle % 16 == 0 &&
            (uintptr_t)a->bias_b % 16 == 0 && (uintptr_t)a->bias_c % 16 == 0;
 }

@@ -27,7 +27,7 @@ template <> struct slot<double> {
 };
 
 /* a: kr_ssd_args or kr_ssd_bwd_args. Does the core round B and C on every device? Then they are stored in bf16. */
-template <typename F, typename A> static bool rounds(const A *a)
+template <typename F, typename A> static bool autocasts(const A *a)
 {
     return sizeof(F) == sizeof(float) && a->exec.precision == KR_PRECISION_BF16 && a->ns > 4 && a->nm <= 64 &&
            a->nr <= 128;
@@ -38,16 +38,17 @@ template <typename F, typename A> static void rotate_operand(const A *a, int whi
 {
     kr_rotate_args r = {};
     r.exec = a->exec;
-    r.no = a->nb * a->ns, r.nm = a->nm, r.nh = a->nh, r.ng = a->ng, r.nr = a->nr, r.na = a->na, r.half = a->half;
+    r.no = a->nb * a->ns, r.nm = a->nm, r.nh = a->nh, r.ng = a->ng, r.nr = a->nr, r.na = a->na,
+    r.split_pairs = a->split_pairs;
     r.x = which ? a->c : a->b, r.bias = which ? a->bias_c : a->bias_b, r.angle = a->angle;
-    r.y = to, r.y_dtype = rounds<F>(a) ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE;
+    r.y = to, r.y_dtype = autocasts<F>(a) ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE;
     slot<F>::rotate(&r);
 }
 
 /* The arguments of the core with one B and C per head, rotated to scratch. */
 template <typename F, typename A> static A of_heads(A *a, kr_cuda_scratch *m)
 {
-    const int64_t row = a->nm * a->nh * a->nr, bytes = a->nb * a->ns * row * (rounds<F>(a) ? 2 : (int64_t)sizeof(F));
+    const int64_t row = a->nm * a->nh * a->nr, bytes = a->nb * a->ns * row * (autocasts<F>(a) ? 2 : (int64_t)sizeof(F));
     kr_ssd_casts r = {};
     const kr_storage_dtype v_dtype = a->v_dtype;
     if (a->b_dtype || a->c_dtype) {     /* of the groups, and so small */
@@ -60,7 +61,7 @@ template <typename F, typename A> static A of_heads(A *a, kr_cuda_scratch *m)
     if (m->base) rotate_operand<F>(a, 0, b), rotate_operand<F>(a, 1, c);
     n.v_dtype = v_dtype;
     n.b = b ? b : a->b, n.c = c ? c : a->c; /* scratch functions only ask whether it is NULL */
-    n.b_dtype = n.c_dtype = rounds<F>(a) ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE;
+    n.b_dtype = n.c_dtype = autocasts<F>(a) ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE;
     n.b_stride = n.c_stride = row;
     n.ng = n.nh;
     n.angle = n.bias_b = n.bias_c = NULL;
@@ -90,7 +91,7 @@ static kr_rotate_bwd_args rotate_bwd_of(const kr_ssd_bwd_args *groups, const kr_
     kr_rotate_bwd_args r = {};
     r.exec = groups->exec;
     r.no = groups->nb * groups->ns, r.nm = groups->nm, r.nh = groups->nh, r.ng = groups->ng, r.nr = groups->nr;
-    r.na = groups->na, r.half = groups->half;
+    r.na = groups->na, r.split_pairs = groups->split_pairs;
     r.x = which ? groups->c : groups->b, r.bias = which ? groups->bias_c : groups->bias_b, r.angle = groups->angle;
     r.g_y = which ? heads->g_c : heads->g_b;
     r.g_x = which ? groups->g_c : groups->g_b, r.g_bias = which ? groups->g_bias_c : groups->g_bias_b;

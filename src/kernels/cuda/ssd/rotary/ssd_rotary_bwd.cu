@@ -45,7 +45,7 @@ static slice slice_of(const kr_ssd_bwd_args *all, int64_t row0, int64_t rows, in
     a->diag_weight = offset_pointer(a->diag_weight, at * a->nh * 4);
     a->initial = offset_pointer(a->initial, state), a->g_final = offset_pointer(a->g_final, state);
     a->g_initial = offset_pointer(a->g_initial, state);
-    a->g_v = offset_pointer(a->g_v, at * (a->nh * a->np + a->g_v_rows.gap) * of_v);
+    a->g_v = offset_pointer(a->g_v, at * (a->nh * a->np + a->g_v_rows.padding) * of_v);
     a->g_b = offset_pointer(a->g_b, at * a->ng * a->nr * bc_bytes),
     a->g_c = offset_pointer(a->g_c, at * a->ng * a->nr * bc_bytes);
     a->g_da = offset_pointer(a->g_da, at * a->nh * 4), a->g_w = offset_pointer(a->g_w, at * a->nh * 4);

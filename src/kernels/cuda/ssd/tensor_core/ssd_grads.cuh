@@ -49,7 +49,7 @@ static inline kr_ssd_grads kr_ssd_grads_of(const kr_ssd_bwd_args *a)
     o.b_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
     o.c_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
     o.y_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
-    o.g_v_line = a->nh * a->np + a->g_v_rows.gap;
+    o.g_v_line = a->nh * a->np + a->g_v_rows.padding;
     o.g_v_aligned =
         wide_v ? kr_ssd_paired(a->g_v, a->np) && o.g_v_line % 2 == 0 : kr_ssd_aligned(a->g_v, o.g_v_line, a->np);
     o.r_aligned = a->nr % 2 == 0 && (uintptr_t)a->g_b % pair == 0 && (uintptr_t)a->g_c % pair == 0;

@@ -1,4 +1,4 @@
-/* test_halves.c - forms that only the f32 kernels of CUDA support: operands and results of bf16, and strided rows. They
+/* test_16bit.c - forms that only the f32 kernels of CUDA support: operands and results of bf16, and strided rows. They
  * have the bits of f32 and contiguous rows, a result of bf16 being the f32 one rounded; nothing is written between
  * rows. The state space core has such a test in test_cuda_precision.c. */
 #include "tests/kernels/both.h"
@@ -24,9 +24,9 @@ static void check_law(const char *name, const void *args, size_t bytes, const li
         expected[i] = must_have(malloc(size + 1));
         memcpy(expected[i], links[i].to->single, size);
     }
-    in_halves = true, row_gap = gap;
+    in_halves = true, row_padding = gap;
     run_copy(name, args, bytes, links, nlinks);
-    in_halves = false, row_gap = 0;
+    in_halves = false, row_padding = 0;
     for (int i = 0; i < nlinks; i++) {
         if (!expected[i]) continue;
         const int64_t different = count_different(expected[i], links[i].to, links[i].half != 0);
@@ -42,11 +42,11 @@ static void check_law(const char *name, const void *args, size_t bytes, const li
 
 /* Rows that allow 16-byte accesses, and rows that do not; short ones, and ones longer than a CTA's tile. */
 static const struct {
-    int64_t no, ni, gap;
+    int64_t no, ni, padding;
 } shapes[] = { { 37, 64, 8 }, { 19, 61, 3 }, { 5, 64, 1 }, { 700, 1536, 16 }, { 3, 9000, 4 }, { 1, 12, 4 } };
 enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
-#define PLACE(args, name) .half = offsetof(args, name.dtype), .gap = offsetof(args, name.gap)
+#define PLACE(args, name) .half = offsetof(args, name.dtype), .padding = offsetof(args, name.padding)
 
 static void gate_law(int64_t no, int64_t ni, int64_t gap)
 {
@@ -69,19 +69,19 @@ static void norm_law(int64_t no, int64_t ni, int64_t gap, int kind)
 {
     const bool gated = kind > 0;
     const kr_norm_args a = { .no = no, .ni = ni, .ng = 1, .eps = 1e-5, .norm_first = kind == 2 };
-    const link forth[] = {
-        IN(kr_norm_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_norm_args, x_dtype), .row = ni,
-           .gap = offsetof(kr_norm_args, x_gap)),
-        IN(kr_norm_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, .row = ni, .gap = offsetof(kr_norm_args, z_gap)),
-        IN(kr_norm_args, gain, drawn(ni, -2, 2)),
-        OUT(kr_norm_args, y, blank(no * ni), .half = offsetof(kr_norm_args, y_dtype)), OUT(kr_norm_args, q, blank(no))
-    };
+    const link forth[] = { IN(kr_norm_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_norm_args, x_dtype),
+                              .row = ni, .padding = offsetof(kr_norm_args, x_padding)),
+                           IN(kr_norm_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, .row = ni,
+                              .padding = offsetof(kr_norm_args, z_padding)),
+                           IN(kr_norm_args, gain, drawn(ni, -2, 2)),
+                           OUT(kr_norm_args, y, blank(no * ni), .half = offsetof(kr_norm_args, y_dtype)),
+                           OUT(kr_norm_args, q, blank(no)) };
     LAW("norm", a, forth, gap);
     const kr_norm_bwd_args b = { .no = no, .ni = ni, .ng = 1, .norm_first = kind == 2 };
     const link back[] = { IN(kr_norm_bwd_args, x, drawn_bf16(no * ni, 1), .half = offsetof(kr_norm_bwd_args, x_dtype),
-                             .row = ni, .gap = offsetof(kr_norm_bwd_args, x_gap)),
+                             .row = ni, .padding = offsetof(kr_norm_bwd_args, x_padding)),
                           IN(kr_norm_bwd_args, z, gated ? drawn_bf16(no * ni, 2) : NULL, .row = ni,
-                             .gap = offsetof(kr_norm_bwd_args, z_gap)),
+                             .padding = offsetof(kr_norm_bwd_args, z_padding)),
                           IN(kr_norm_bwd_args, gain, drawn(ni, -2, 2)),
                           IN(kr_norm_bwd_args, q, drawn(no, 0.5, 2)),
                           IN(kr_norm_bwd_args, g_y, drawn(no * ni, -1, 1)),
@@ -97,8 +97,8 @@ TEST(norms_and_gates_in_halves)
     if (!device_kernels()) SKIP(device_why_not());
     if (!device_is_cuda()) SKIP("this device takes no halves");
     for (int i = 0; i < NSHAPES; i++) {
-        gate_law(shapes[i].no, shapes[i].ni, shapes[i].gap);
-        for (int kind = 0; kind < 3; kind++) norm_law(shapes[i].no, shapes[i].ni, shapes[i].gap, kind);
+        gate_law(shapes[i].no, shapes[i].ni, shapes[i].padding);
+        for (int kind = 0; kind < 3; kind++) norm_law(shapes[i].no, shapes[i].ni, shapes[i].padding, kind);
     }
 }
 
@@ -183,7 +183,7 @@ TEST(convolutions_in_halves)
 static void trapezoid_law(int64_t no, int64_t nh, int64_t gap)
 {
     const kr_trapezoid_bwd_args a = { .no = no, .nh = nh, .a_floor = 1e-4, .dt_max = (double)INFINITY };
-#define RAW .gap = offsetof(kr_trapezoid_bwd_args, raw_gap), .row = nh
+#define RAW .padding = offsetof(kr_trapezoid_bwd_args, raw_padding), .row = nh
     const int64_t n = no * nh;
     const link links[] = {
         IN(kr_trapezoid_bwd_args, dt_raw, drawn(n, -4, 4), RAW),
@@ -210,7 +210,7 @@ static void angles_law(int64_t nb, int64_t ns, int64_t nh, int64_t na, int64_t g
     for (a.nq = 0; a.nq < nb; a.nq++) list[a.nq] = (kr_sequence){ a.nq, 0, ns };
     const int64_t tokens = nb * ns;
     const link links[] = {
-        IN(kr_angles_bwd_args, theta, drawn(tokens * na, -2, 2), .gap = offsetof(kr_angles_bwd_args, theta_gap),
+        IN(kr_angles_bwd_args, theta, drawn(tokens * na, -2, 2), .padding = offsetof(kr_angles_bwd_args, theta_padding),
            .row = na),
         IN(kr_angles_bwd_args, dt, drawn(tokens * nh, 0, 1)),
         IN(kr_angles_bwd_args, g_angle, drawn(tokens * nh * na, -1, 1)),
