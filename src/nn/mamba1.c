@@ -150,6 +150,7 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
 
 const kr_block_kind kr_mamba1_kind = { .family = KR_FAMILY_MAMBA1,
                                        .name = "mamba1",
+                                       .calls = KR_BLOCK_CALLS("mamba1"),
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba1_declare,

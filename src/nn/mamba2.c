@@ -202,6 +202,7 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
 
 const kr_block_kind kr_mamba2_kind = { .family = KR_FAMILY_MAMBA2,
                                        .name = "mamba2",
+                                       .calls = KR_BLOCK_CALLS("mamba2"),
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba2_declare,

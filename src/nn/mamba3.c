@@ -182,6 +182,7 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
 
 const kr_block_kind kr_mamba3_kind = { .family = KR_FAMILY_MAMBA3,
                                        .name = "mamba3",
+                                       .calls = KR_BLOCK_CALLS("mamba3"),
                                        .ncache = 4,
                                        .cache_names = { "ssm", "k", "v", "rotation" },
                                        .create = kr_mamba3_declare,

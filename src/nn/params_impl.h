@@ -55,6 +55,13 @@ void kr_params_zero_biases(kr_params *params);
 /* Multiplies the initial values of residual outputs by `scale`. Before seal. */
 void kr_params_rescale_residual(kr_params *params, double scale);
 
+/* While a block of a registered family is created: kr_params_make declares, as add does, under the prefix. */
+void kr_params_set_declaring(kr_params *params, bool is_declaring);
+bool kr_params_is_declaring(const kr_params *params);
+
+/* Is there a row of that name under the prefix? */
+bool kr_params_has(const kr_params *params, const char *name);
+
 /* Allocates the memory of all tensors, one slab for each type, all zero. */
 bool kr_params_allocate(kr_params *params);
 
