@@ -386,8 +386,9 @@ typedef struct kr_block_args {
     /* Packed rows: nonzero where a sequence starts, as in kr_block_call. NULL: each row is one sequence; always NULL
      * unless packs_rows is set. */
     kr_tensor *seq_start_bs;
-    kr_tensor *mask_bs1; /* 0 for padding, otherwise 1, in f32 or f64; x is already multiplied by it. NULL: no padding */
-    kr_ssd_path path;    /* of the call */
+    kr_tensor
+        *mask_bs1;    /* 0 for padding, otherwise 1, in f32 or f64; x is already multiplied by it. NULL: no padding */
+    kr_ssd_path path; /* of the call */
 } kr_block_args;
 
 /* A family of blocks. The functions get `user`; `block` is what `create` returned. They may run in any thread that uses
@@ -404,10 +405,10 @@ typedef struct kr_block_kind_info {
     int version; /* KR_BLOCK_VERSION, set by kr_block_kind_info_init */
     /* Of the family, in files and messages: from 1 to 31 letters a-z, digits and _, beginning with a letter. */
     const char *name;
-    size_t config_bytes;           /* sizeof the config, whose first member is a kr_config_head; at most 512 */
-    int n_fields;                  /* 0 to 32 */
-    const kr_config_field *fields; /* of the config; no default is read or written for others */
-    int n_cache;                   /* 0 to KR_CACHE_TENSORS */
+    size_t config_bytes;            /* sizeof the config, whose first member is a kr_config_head; at most 512 */
+    int n_fields;                   /* 0 to 32 */
+    const kr_config_field *fields;  /* of the config; no default is read or written for others */
+    int n_cache;                    /* 0 to KR_CACHE_TENSORS */
     const char *const *cache_names; /* [n_cache]: "conv"; names as above, at most 15 letters */
     /* false: the library calls forward for each packed sequence alone. true: forward handles seq_start_bs. */
     bool packs_rows;

@@ -41,9 +41,8 @@ static bool check_schedule(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtua
 
 static bool check_config(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtual)
 {
-    return kr_block_config_check(ctx, OP, &c->block) &&
-           check_count(ctx, "n_layers", c->n_layers) && check_count(ctx, "n_virtual", nvirtual) &&
-           check_schedule(ctx, c, nvirtual) &&
+    return kr_block_config_check(ctx, OP, &c->block) && check_count(ctx, "n_layers", c->n_layers) &&
+           check_count(ctx, "n_virtual", nvirtual) && check_schedule(ctx, c, nvirtual) &&
            kr_require(ctx, c->merge == KR_BIDI_MERGE_MEAN || c->merge == KR_BIDI_MERGE_CAT_LINEAR, KR_ERR_ARG,
                       OP ": merge = %d is neither mean nor cat-linear", (int)c->merge) &&
            kr_config_positive(ctx, OP, "norm_eps", c->norm_eps) && kr_residual_check(ctx, OP, &c->residual) &&

@@ -367,7 +367,10 @@ kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x
     if (!call) call = &defaults;
     const bool is_packed = call->seq_start_bs || call->cu_seqlens;
     const kr_block_calls *calls = block ? &block->kind->calls : NULL;
-    const char *op = !calls ? "block.forward" : call->reset_bs ? calls->reset : is_packed ? calls->packed : calls->forward;
+    const char *op = !calls           ? "block.forward"
+                     : call->reset_bs ? calls->reset
+                     : is_packed      ? calls->packed
+                                      : calls->forward;
     kr_tensor *seq_start_bs = call->seq_start_bs;
     if (!exists(tape, op, block) || !call_is_valid(tape->ctx, op, call) ||
         !take_cu_seqlens(tape, op, x_bsd, call, &seq_start_bs))

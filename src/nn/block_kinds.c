@@ -105,8 +105,9 @@ static bool check_field(kr_ctx *ctx, const kr_block_kind_info *info, int i)
         !kr_require(ctx, bytes > 0, KR_ERR_ARG, OP ": %s: field %s has kind = %d, which is not a kr_field_kind",
                     info->name, f->name, (int)f->kind) ||
         !KR_RESERVED(ctx, OP, "kr_config_field", f) ||
-        !kr_require(ctx, f->offset >= sizeof(kr_config_head) && f->offset % bytes == 0 &&
-                             f->offset <= info->config_bytes && bytes <= info->config_bytes - f->offset,
+        !kr_require(ctx,
+                    f->offset >= sizeof(kr_config_head) && f->offset % bytes == 0 && f->offset <= info->config_bytes &&
+                        bytes <= info->config_bytes - f->offset,
                     KR_ERR_ARG,
                     OP ": %s: field %s has offset = %zu, but must be within the config of %zu bytes, after its "
                        "kr_config_head",
@@ -169,11 +170,11 @@ static bool check_info(kr_ctx *ctx, const kr_block_kind_info *info)
            kr_require(ctx, is_name(info->name, KR_KIND_NAME_BYTES), KR_ERR_ARG,
                       OP ": name is %s, but must be from 1 to %d of the characters a-z, 0-9 and _, the first a letter",
                       info->name ? info->name : "NULL", KR_KIND_NAME_BYTES - 1) &&
-           kr_require(ctx, info->config_bytes >= sizeof(kr_config_head) && info->config_bytes <= KR_CONFIG_BYTES_MAX,
+           kr_require(ctx, info->config_bytes >= sizeof(kr_config_head) && info->config_bytes <= KR_BLOCK_CONFIG_BYTES,
                       KR_ERR_ARG,
                       OP ": %s: config_bytes = %zu, but must be from %zu to %d: a struct that begins with a "
                          "kr_config_head",
-                      info->name, info->config_bytes, sizeof(kr_config_head), KR_CONFIG_BYTES_MAX) &&
+                      info->name, info->config_bytes, sizeof(kr_config_head), KR_BLOCK_CONFIG_BYTES) &&
            check_fields(ctx, info) && check_cache_names(ctx, info) &&
            kr_require(ctx, info->create != NULL, KR_ERR_ARG, OP ": %s: create is NULL", info->name) &&
            kr_require(ctx, info->forward != NULL, KR_ERR_ARG, OP ": %s: forward is NULL", info->name);
@@ -227,13 +228,13 @@ static void fill(kr_registered_kind *r, const kr_block_kind_info *info, kr_famil
     memcpy(r->name, info->name, strlen(info->name) + 1);
     for (int i = 0; i < 5; i++) snprintf(r->op_names[i], sizeof r->op_names[i], "%s.%s", info->name, calls[i]);
     r->info = *info;
-    r->kind = (kr_block_kind){ .family = family,
-                               .name = r->name,
-                               .calls = { r->op_names[0], r->op_names[1], r->op_names[2], r->op_names[3],
-                                          r->op_names[4] },
-                               .registered = r,
-                               .has_varying_steps = !info->has_fixed_steps,
-                               .ncache = info->n_cache };
+    r->kind =
+        (kr_block_kind){ .family = family,
+                         .name = r->name,
+                         .calls = { r->op_names[0], r->op_names[1], r->op_names[2], r->op_names[3], r->op_names[4] },
+                         .registered = r,
+                         .has_varying_steps = !info->has_fixed_steps,
+                         .ncache = info->n_cache };
     copy_lists(r, info);
     r->info.name = r->name;
     r->info.cache_names = r->cache_list;
@@ -327,7 +328,8 @@ kr_status kr_block_config_init(kr_ctx *ctx, kr_family family, void *config, size
     return ctx->status;
 }
 
-bool kr_registered_field_check(kr_ctx *ctx, const char *op, const kr_config_field *f, const void *config)
+bool kr_registered_field_check(kr_ctx *ctx, kr_status status, const char *prefix, const kr_config_field *f,
+                               const void *config)
 {
     const char *at = (const char *)config + f->offset;
     int64_t integer;
@@ -336,19 +338,18 @@ bool kr_registered_field_check(kr_ctx *ctx, const char *op, const kr_config_fiel
     switch (f->kind) {
     case KR_FIELD_INTEGER:
         memcpy(&integer, at, sizeof integer);
-        return kr_require(ctx, !has_range(f) || ((double)integer >= f->least && (double)integer <= f->most), KR_ERR_ARG,
-                          "%s: %s = %lld, but must be from %.15g to %.15g", op, f->name, (long long)integer, f->least,
+        return kr_require(ctx, !has_range(f) || ((double)integer >= f->least && (double)integer <= f->most), status,
+                          "%s%s = %lld, but must be from %.15g to %.15g", prefix, f->name, (long long)integer, f->least,
                           f->most);
     case KR_FIELD_NUMBER:
         memcpy(&number, at, sizeof number);
-        return kr_require(ctx, isfinite(number), KR_ERR_ARG, "%s: %s = %g, but must be finite", op, f->name, number) &&
-               kr_require(ctx, !has_range(f) || (number >= f->least && number <= f->most), KR_ERR_ARG,
-                          "%s: %s = %g, but must be from %g to %g", op, f->name, number, f->least, f->most);
+        return kr_require(ctx, isfinite(number), status, "%s%s = %g, but must be finite", prefix, f->name, number) &&
+               kr_require(ctx, !has_range(f) || (number >= f->least && number <= f->most), status,
+                          "%s%s = %g, but must be from %g to %g", prefix, f->name, number, f->least, f->most);
     case KR_FIELD_TEXT:
         memcpy(&text, at, sizeof text);
-        return kr_require(ctx, text != NULL, KR_ERR_ARG, "%s: %s is NULL; call kr_block_config_init before setting "
-                                                         "fields",
-                          op, f->name);
+        return kr_require(ctx, text != NULL, status, "%s%s is NULL; call kr_block_config_init before setting fields",
+                          prefix, f->name);
     case KR_FIELD_BOOL: break;
     }
     return true;
@@ -356,7 +357,9 @@ bool kr_registered_field_check(kr_ctx *ctx, const char *op, const kr_config_fiel
 
 bool kr_registered_config_check(kr_ctx *ctx, const char *op, const kr_registered_kind *r, const void *config)
 {
+    char prefix[KR_KIND_NAME_BYTES + 32];
     kr_config_head head;
+    snprintf(prefix, sizeof prefix, "%s: ", op);
     if (!kr_config_given(ctx, op, config)) return false;
     memcpy(&head, config, sizeof head);
     if (!kr_require(ctx, head.size == r->info.config_bytes, KR_ERR_ARG,
@@ -366,6 +369,6 @@ bool kr_registered_config_check(kr_ctx *ctx, const char *op, const kr_registered
         !kr_config_dtype(ctx, op, head.dtype) || !kr_config_at_least(ctx, op, "d_model", head.d_model, 1))
         return false;
     for (int i = 0; i < r->info.n_fields; i++)
-        if (!kr_registered_field_check(ctx, op, &r->fields[i], config)) return false;
+        if (!kr_registered_field_check(ctx, KR_ERR_ARG, prefix, &r->fields[i], config)) return false;
     return true;
 }

@@ -5,10 +5,10 @@
 #include "nn/block_impl.h"
 
 enum {
-    KR_KINDS_MOST = 64,         /* registered families */
-    KR_CONFIG_BYTES_MAX = 512,  /* of the config of one */
-    KR_CONFIG_FIELDS_MAX = 32,  /* that it describes */
-    KR_KIND_NAME_BYTES = 32,    /* with the final zero, as the next two */
+    KR_KINDS_MOST = 64,          /* registered families */
+    KR_BLOCK_CONFIG_BYTES = 512, /* of the config of one */
+    KR_CONFIG_FIELDS_MAX = 32,   /* that it describes */
+    KR_KIND_NAME_BYTES = 32,     /* with the final zero, as the next two */
     KR_CACHE_NAME_BYTES = 16,
     KR_FIELD_TEXT_BYTES = 64
 };
@@ -38,8 +38,9 @@ void kr_registered_config_init(const kr_registered_kind *r, void *config);
 /* Is the config of the right size, of a float type, of a width, and are its fields in range? op begins messages. */
 bool kr_registered_config_check(kr_ctx *ctx, const char *op, const kr_registered_kind *r, const void *config);
 
-/* The range of one field. */
-bool kr_registered_field_check(kr_ctx *ctx, const char *op, const kr_config_field *field, const void *config);
+/* The range of one field; an error is of this status and begins with the prefix. */
+bool kr_registered_field_check(kr_ctx *ctx, kr_status status, const char *prefix, const kr_config_field *field,
+                               const void *config);
 
 /* Fills in the functions of a family's kr_block_kind that call those of the program (block_registered.c). */
 void kr_registered_kind_fill(kr_block_kind *kind);

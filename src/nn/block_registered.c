@@ -90,8 +90,9 @@ static bool check_tensor(kr_ctx *ctx, const char *op, const char *what, const kr
     return kr_require(ctx, x != NULL, KR_ERR_STATE,
                       "%s: the function left %s NULL without an error; report one with kr_ctx_fail", op, what) &&
            kr_require(ctx, x->ctx == ctx, KR_ERR_STATE, "%s: the function returned %s of another context", op, what) &&
-           kr_require(ctx, kr_shape_equal(&got, want), KR_ERR_SHAPE, "%s: the function returned %s %s, but must return %s",
-                      op, what, KR_TEXT_OF(x), KR_TEXT_OF_SHAPE(want));
+           kr_require(ctx, kr_shape_equal(&got, want), KR_ERR_SHAPE,
+                      "%s: the function returned %s %s, but must return %s", op, what, KR_TEXT_OF(x),
+                      KR_TEXT_OF_SHAPE(want));
 }
 
 static bool check_cache(kr_ctx *ctx, const char *op, const registered_block *m, kr_tensor *const *cache, int64_t rows)
@@ -157,11 +158,12 @@ static kr_block_result call(kr_tape *tape, const registered_block *m, const char
     kr_ctx *ctx = tape->ctx;
     const kr_shape shape = kr_tensor_shape(args->x_bsd);
     const kr_block_out out = info->forward(info->user, tape, m->own, args);
-    if (kr_ctx_failed(ctx) || !KR_RESERVED(ctx, op, "kr_block_out", &out) || !check_tensor(ctx, op, "y", out.y, &shape) ||
-        !kr_require(ctx, kr_dtype_is_float(out.y->dtype) &&
-                             (out.y->dtype == KR_DTYPE_F64) == (m->head.dtype == KR_DTYPE_F64),
-                    KR_ERR_DTYPE, "%s: the function returned y in %s, but the block is %s", op,
-                    kr_dtype_name(out.y->dtype), kr_dtype_name(m->head.dtype)) ||
+    if (kr_ctx_failed(ctx) || !KR_RESERVED(ctx, op, "kr_block_out", &out) ||
+        !check_tensor(ctx, op, "y", out.y, &shape) ||
+        !kr_require(
+            ctx, kr_dtype_is_float(out.y->dtype) && (out.y->dtype == KR_DTYPE_F64) == (m->head.dtype == KR_DTYPE_F64),
+            KR_ERR_DTYPE, "%s: the function returned y in %s, but the block is %s", op, kr_dtype_name(out.y->dtype),
+            kr_dtype_name(m->head.dtype)) ||
         !check_cache(ctx, op, m, out.cache.tensors, args->n_sequences))
         return none;
     kr_block_result result = { out.y, { .family = m->head.kind->family } };
@@ -200,7 +202,8 @@ static kr_block_result run_alone(kr_tape *tape, const registered_block *m, const
     }
     kr_block_result result = { .cache = { .family = m->head.kind->family } };
     result.y_bsd = kr_reshape(tape, kr_concat(tape, 1, n, parts), kr_tensor_shape(all->x_bsd));
-    for (int i = 0; i < ncache; i++) result.cache.tensors[i] = kr_concat(tape, 0, n, parts + (size_t)n * (size_t)(1 + i));
+    for (int i = 0; i < ncache; i++)
+        result.cache.tensors[i] = kr_concat(tape, 0, n, parts + (size_t)n * (size_t)(1 + i));
     return kr_ctx_failed(tape->ctx) ? none : result;
 }
 

@@ -57,8 +57,7 @@ static bool check_class_tokens(kr_ctx *ctx, const kr_layers_config *c)
 
 static bool check_config(kr_ctx *ctx, const kr_layers_config *c, int64_t nvirtual)
 {
-    return kr_block_config_check(ctx, OP, &c->block) &&
-           kr_config_at_least(ctx, OP, "n_layers", c->n_layers, 1) &&
+    return kr_block_config_check(ctx, OP, &c->block) && kr_config_at_least(ctx, OP, "n_layers", c->n_layers, 1) &&
            kr_config_at_least(ctx, OP, "n_virtual", c->n_virtual, 0) && check_schedule(ctx, c, nvirtual) &&
            kr_config_positive(ctx, OP, "norm_eps", c->norm_eps) &&
            kr_config_at_least(ctx, OP, "d_intermediate", c->d_intermediate, 0) &&

@@ -95,9 +95,9 @@ static kr_param_spec spec_of(const char *name, const kr_param_options *o)
 /* A table that a network is declared in has no rows but those of kr_params_make. */
 static bool check_complete(const kr_params *params, const char *op)
 {
-    return kr_require(kr_params_ctx(params), !kr_params_is_declaring(params), KR_ERR_STATE,
-                      "%s: the create function of a block adds parameters with kr_params_make and kr_params_linear only",
-                      op);
+    return kr_require(
+        kr_params_ctx(params), !kr_params_is_declaring(params), KR_ERR_STATE,
+        "%s: the create function of a block adds parameters with kr_params_make and kr_params_linear only", op);
 }
 
 /* One step of an optimizer would move it twice. */
