@@ -226,7 +226,7 @@ KR_API_INLINE const char *kr_family_name(kr_family family)
     return kr_enum_name(KR_ENUM_FAMILY, (int)family);
 }
 
-/* The fields that the config of every family begins with. */
+/* The fields that the config of every family begins with; there will be no others. */
 typedef struct kr_config_head {
     size_t size;    /* set by kr_block_config_init, or kr_mamba1_config_init and so on */
     kr_dtype dtype; /* of the matrices */
@@ -415,7 +415,6 @@ typedef struct kr_block_kind_info {
     /* false; true: a step calls the same ops on the same shapes whatever came before, and reads no values, so that a GPU
      * may capture steps as a graph and replay them without calling forward. */
     bool has_fixed_steps;
-    void *user;
     /* Makes a block: checks the config, adds its parameters to `params` with kr_params_make and kr_params_linear, which
      * only declare them here (their values exist after create has returned), and fills in *spec. `config` and its texts
      * are valid during the call. The result is anything but NULL, which is for errors. */
@@ -427,6 +426,7 @@ typedef struct kr_block_kind_info {
     bool (*initial_cache)(void *user, kr_tape *tape, const void *block, int64_t batch, kr_tensor **cache);
     /* Steady state for kr_block_step_infinite: y [b d]. NULL: the family has none. */
     kr_tensor *(*step_infinite)(void *user, kr_tape *tape, const void *block, kr_tensor *x_bd);
+    void *user;
 } kr_block_kind_info;
 #define kr_block_kind_info_init(info)                                                                                  \
     (KR_STRUCT_INIT(BLOCK_KIND_INFO, kr_block_kind_info, info), (void)((info)->version = KR_BLOCK_VERSION))

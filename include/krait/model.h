@@ -61,6 +61,9 @@ typedef struct kr_model_config {
     kr_mamba1_config *mamba1;
     kr_mamba2_config *mamba2;
     kr_mamba3_config *mamba3;
+    /* The config of a registered family; NULL for the others. _parse and _load set it; otherwise the caller does, and
+     * keeps the struct and its texts until the config has been used. */
+    void *registered;
     kr_layers_config *layers;   /* layers->block is ignored; the config named by `family` is used */
     kr_network_config *network; /* network->layers is ignored; `layers` above is used */
     bool fused_add_norm;        /* true; official key, kept for saving, no effect */
@@ -69,9 +72,6 @@ typedef struct kr_model_config {
     int n_eos;
     int64_t eos[KR_MAX_EOS];
     int64_t bos, pad; /* ... as are these; -1: not set */
-    /* The config of a registered family, with its texts; NULL for the others. In a config of the library it is set by
-     * _parse and _load, or by the caller, who keeps it until the config has been used. */
-    void *registered;
 } kr_model_config;
 #define kr_model_config_init(config) KR_STRUCT_INIT(MODEL_CONFIG, kr_model_config, config)
 

@@ -444,6 +444,31 @@ static bool take_bidi_call(void *o)
     return ok;
 }
 
+static void *no_block(void *user, kr_ctx *of, kr_params *params, const void *config, kr_block_spec *spec)
+{
+    (void)user, (void)of, (void)params, (void)config, (void)spec;
+    return NULL;
+}
+
+static kr_block_out no_forward(void *user, kr_tape *t, const void *block, const kr_block_args *args)
+{
+    (void)user, (void)t, (void)block, (void)args;
+    return (kr_block_out){ .y = NULL };
+}
+
+static bool take_block_kind_info(void *o)
+{
+    kr_block_kind_info *info = o;
+    kr_family family = KR_FAMILY_NONE;
+    info->name = "of_another_size";
+    info->config_bytes = sizeof(kr_config_head);
+    info->create = no_block;
+    info->forward = no_forward;
+    const bool ok = kr_block_kind_register(ctx, info, &family) == KR_OK;
+    snprintf(text, sizeof text, "%d", (int)family);
+    return ok;
+}
+
 /* ---- all of them ---- */
 
 typedef struct sized {
@@ -473,7 +498,7 @@ static const sized structs[] = {
     ROW(BIDI_CONFIG, bidi_config, latents),
     ROW(NETWORK_CONFIG, network_config, class_tokens),
     ROW(CALL, call, dropout),
-    ROW(PARAM_OPTIONS, param_options, segments),
+    ROW(PARAM_OPTIONS, param_options, is_residual_out),
     ROW(JSON_OPTIONS, json_options, allow_nonfinite),
     ROW(MODEL_CONFIG, model_config, pad),
     ROW(LOAD_OPTIONS, load_options, recompute_budget),
@@ -495,6 +520,7 @@ static const sized structs[] = {
     ROW(GRADCHECK_OPTIONS, gradcheck_options, seed),
     ROW(SOURCE_OPTIONS, source_options, separator_id),
     ROW(BIDI_CALL, bidi_call, dropout),
+    ROW(BLOCK_KIND_INFO, block_kind_info, user),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 
