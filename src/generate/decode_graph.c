@@ -30,8 +30,9 @@ static uint64_t signature_of(const kr_state *state, const kr_sampler *sampler)
 bool kr_decode_graph_applies(const kr_decode_graph *graph, const kr_network *net, const kr_state *state)
 {
     const kr_device *device = net->ctx->device;
-    return !graph->cannot && !net->is_custom && !net->layers->kind->has_varying_steps && device->vtable && device->vtable->capture_begin &&
-           !net->ctx->check_finite && !net->has_class_tokens && !state->cursors.is_on && !kr_state_is_initial(state);
+    return !graph->cannot && !net->is_custom && !net->layers->kind->has_varying_steps && device->vtable &&
+           device->vtable->capture_begin && !net->ctx->check_finite && !net->has_class_tokens &&
+           !state->cursors.is_on && !kr_state_is_initial(state);
 }
 
 void kr_decode_graph_free(kr_decode_graph *graph, kr_ctx *ctx)
