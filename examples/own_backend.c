@@ -44,7 +44,7 @@ static const kr_kernels kernels = { .name = "counting",
                                     .ssd = { [KR_REAL_F32] = { run_ssd, scratch_ssd } },
                                     .ssd_bwd = { [KR_REAL_F32] = { run_ssd_bwd, scratch_ssd_bwd } } };
 
-static const kr_backend_info info = { KR_BACKEND_HEAD, .name = "counting", .target = "cpu", .kernels = &kernels };
+static const kr_backend_info counting = { KR_BACKEND_HEAD, .name = "counting", .target = "cpu", .kernels = &kernels };
 
 #ifdef OWN_BACKEND_SHARED
 
@@ -53,7 +53,7 @@ __attribute__((visibility("default"))) const kr_backend_info *krait_backend(cons
 const kr_backend_info *krait_backend(const kr_backend_host *host)
 {
     library = host;
-    return &info;
+    return &counting;
 }
 
 #else
@@ -90,7 +90,7 @@ int main(void)
     kr_ctx_options_init(&options);
     kr_ctx *any = kr_ctx_create(NULL);
     library = kr_backend_services();
-    bool failed = kr_backend_register(any, &info) != KR_OK;
+    bool failed = kr_backend_register(any, &counting) != KR_OK;
     if (failed) fprintf(stderr, "krait: %s\n", kr_ctx_message(any));
     kr_ctx_destroy(any);
     if (failed) return 1;

@@ -152,14 +152,14 @@ static const char text[] = "the quick brown fox jumps over the lazy dog; ";
 
 static kr_model *make_model(kr_ctx *ctx, kr_family family)
 {
-    average_config average;
+    average_config own;
     kr_model_config *config = kr_model_config_create(ctx);
-    if (!config || kr_block_config_init(ctx, family, &average, sizeof average) != KR_OK) {
+    if (!config || kr_block_config_init(ctx, family, &own, sizeof own) != KR_OK) {
         kr_model_config_destroy(config);
         return NULL;
     }
     config->family = family;
-    config->registered = &average;
+    config->registered = &own;
     kr_model_config_set_d_model(config, 48);
     config->layers->n_layers = 2;
     config->network->vocab_size = 256;

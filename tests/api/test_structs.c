@@ -485,7 +485,7 @@ typedef struct sized {
         "kr_" #name, KR_STRUCT_##ID, sizeof(kr_##name), &kr_##name##_defaults, take_##name, offsetof(kr_##name, field) \
     }
 static const sized structs[] = {
-    ROW(CTX_OPTIONS, ctx_options, pin_threads),
+    ROW(CTX_OPTIONS, ctx_options, backend),
     ROW(NORM_OPTIONS, norm_options, norm_before_gate),
     ROW(TRAPEZOID_OPTIONS, trapezoid_options, dt_max),
     ROW(CROSS_ENTROPY_OPTIONS, cross_entropy_options, scores),
