@@ -89,8 +89,8 @@ static bool open_network(grok *g, const char *from)
     kr_model_config_destroy(config);
     if (!g->model) return cli_failed(g->ctx), false;
     if (!is_same) {
-        cli_complain("give the --p, --d-model, --expand, --state-rank and --n-layers that it was made with",
-                     "task grokking: %s holds another network than the options say", from);
+        cli_complain("give the --p, --d-model, --expand, --state-rank and --n-layers of that network",
+                     "task grokking: the network in %s does not match the options", from);
         return false;
     }
     g->net = kr_model_network(g->model);
