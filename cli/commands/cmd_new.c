@@ -81,7 +81,7 @@ static int run(int argc, char **argv)
     if (status >= 0) return status;
     const char *missing = v.model.config       ? NULL
                           : v.model.family < 0 ? "--family is missing: mamba1, mamba2 or mamba3"
-                          : !v.model.d_model   ? "--d-model is missing: the width of the model, 256 say"
+                          : !v.model.d_model   ? "--d-model is missing: the width of the model, such as 256"
                                                : NULL;
     if (missing) {
         cli_complain("see krait new --help", "new: %s", missing);

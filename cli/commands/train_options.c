@@ -238,7 +238,7 @@ static bool check_names(const train_setup *s, const char *names, bool has_meanin
     for (const char *at = names; !has_meaning && *at; at += *at == ',') {
         const size_t length = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)length, at);
-        if (train_is_given(s, name)) return train_refuse(s, "--%s has no meaning %s", name, where);
+        if (train_is_given(s, name)) return train_refuse(s, "--%s has no effect %s", name, where);
         at += length;
     }
     return true;
@@ -286,7 +286,7 @@ static bool check_training(const train_setup *s)
            check_names(s, "dampening,nesterov", is_sgd, where) &&
            check_names(s, "no-nesterov,muon-ratio,muon-steps,muon-decay,muon-without", is_muon, where) &&
            check_names(s, "min-lr", !is_constant, "for --lr-schedule constant") &&
-           check_names(s, "decay-steps,decay-shape", is_wsd, "but for --lr-schedule wsd") &&
+           check_names(s, "decay-steps,decay-shape", is_wsd, "without --lr-schedule wsd") &&
            (!v->steps || !v->epochs || train_refuse(s, "--steps and --epochs exclude each other"));
 }
 
@@ -295,9 +295,9 @@ static bool check_model(const train_setup *s)
     const train_values *v = s->values;
     for (const cli_option *o = s->command->options; v->model_folder && o->name; o++)
         if (cli_has_mark(o, CLI_SHAPE) && train_is_given(s, o->name))
-            return train_refuse(s, "--%s has no meaning with --model: the model has its shape", o->name);
+            return train_refuse(s, "--%s has no effect with --model, which defines the architecture", o->name);
     return check_names(s, "vocab", !v->model_folder || s->kind == TRAIN_RAW,
-                       "with --model: the model has its tokens") &&
+                       "with --model, which defines the vocabulary") &&
            (!v->memory_budget || cli_size_of(v->memory_budget) ||
             train_refuse(s, "--memory-budget is '%.40s', but must be a size, such as 2GiB", v->memory_budget)) &&
            (cli_size_of(v->data_budget) ||

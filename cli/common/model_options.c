@@ -200,7 +200,7 @@ bool cli_model_shape_set(const char *command, const cli_model_values *v, cli_mod
 {
     kr_model_config *config = shape->config;
     if (v->family >= 0 && shape->is_loaded && v->family != (int)config->family)
-        return refuse(command, "--family is another than that of %s, %s", v->config, kr_family_name(config->family));
+        return refuse(command, "--family differs from that of %s, %s", v->config, kr_family_name(config->family));
     if (v->family >= 0) config->family = (kr_family)v->family;
     if (!fits_family(command, v, config->family)) return false;
     set_sizes(v, config);

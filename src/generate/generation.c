@@ -377,7 +377,7 @@ kr_status kr_generation_next(kr_generation *g)
     if (!g) return KR_ERR_ARG;
     if (kr_ctx_failed(g->ctx) || !begin(g, op) ||
         !kr_require(g->ctx, g->rows[0].pending >= 0, KR_ERR_STATE,
-                    "%s: nothing was read; feed at least one token, such as the model's beginning of a text", op))
+                    "%s: no prompt was fed; feed at least one token, such as BOS", op))
         return g->ctx->status;
     int64_t nlive = 0;
     for (int64_t r = 0; r < g->nrows; r++) {

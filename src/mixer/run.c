@@ -28,7 +28,7 @@ static bool check_sizes(kr_tape *tape, const kr_ssd_request *q, const kr_dims *d
                       "%s: chunk_len = %lld, but must be at least 1, or 0 for the optimal one", q->op,
                       (long long)path.chunk_len) &&
            kr_require(ctx, !is_chunked(q) || path.chunk_len == 0 || path.chunk_len == d->l, KR_ERR_ARG,
-                      "%s: chunk_len = %lld, but the operands come in chunks of l = %lld", q->op,
+                      "%s: chunk_len = %lld, but the operands have chunks of l = %lld", q->op,
                       (long long)path.chunk_len, (long long)d->l) &&
            kr_require(ctx, d->s >= 1, KR_ERR_SHAPE, "%s: %c %s has no token; a sequence needs at least one", q->op,
                       q->names[0], KR_TEXT_OF(q->v)) &&

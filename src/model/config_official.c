@@ -145,13 +145,12 @@ static bool check_supported(const kr_reading *r, const kr_json *root)
     if (kr_json_kind_of(attention) != KR_JSON_NULL && kr_json_kind_of(attention) != KR_JSON_ARRAY)
         return kr_key_refuse(r, "attn_layer_idx", attention, "an array");
     if (rms && kr_json_kind_of(rms) != KR_JSON_BOOL) return kr_key_refuse(r, "rms_norm", rms, "true or false");
-    return kr_require(r->ctx, kr_json_length(attention) == 0, KR_ERR_UNSUPPORTED,
-                      "config.json: attn_layer_idx names %lld attention layer(s), but krait has no attention: hybrid "
-                      "models are not supported",
-                      (long long)kr_json_length(attention)) &&
+    return kr_require(
+               r->ctx, kr_json_length(attention) == 0, KR_ERR_UNSUPPORTED,
+               "config.json: attn_layer_idx names %lld attention layer(s), but models with attention are not supported",
+               (long long)kr_json_length(attention)) &&
            kr_require(r->ctx, kr_json_bool(rms, true), KR_ERR_UNSUPPORTED,
-                      "config.json: rms_norm = false, but krait has RMS norms only: models with layer norms are not "
-                      "supported");
+                      "config.json: rms_norm = false, but models with layer norms are not supported");
 }
 
 static bool read_family(const kr_reading *r, const kr_json *ssm, kr_family *family)

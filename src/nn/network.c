@@ -91,7 +91,7 @@ static bool check_input(kr_tape *tape, const char *op, const kr_network *net, kr
 static bool has_stack(kr_tape *tape, const char *op, const kr_network *net)
 {
     return kr_require(tape->ctx, !net->is_custom, KR_ERR_UNSUPPORTED,
-                      "%s: the network was put together by hand; call what it is made of", op);
+                      "%s: the network is custom; call its parts instead", op);
 }
 
 /* ---- calls ---- */

@@ -94,9 +94,9 @@ static bool check_call(kr_tape *tape, const char *op, const kr_network *net, con
     return kr_require(tape->ctx, net->custom.forward != NULL, KR_ERR_ARG,
                       "%s: the custom network has no forward; it is for states only", op) &&
            kr_require(tape->ctx, !call->skip_head, KR_ERR_UNSUPPORTED,
-                      "%s: skips_head is set, but a custom network has no head that is known here", op) &&
+                      "%s: skip_head is set, but a custom network has no separate head", op) &&
            kr_require(tape->ctx, !call->streams, KR_ERR_UNSUPPORTED,
-                      "%s: streams is given, but a custom network has no residual stream that is known here", op);
+                      "%s: streams is given, but a custom network has no residual streams", op);
 }
 
 static bool check_output(kr_tape *tape, const char *op, const kr_network *net, const kr_tensor *x, kr_tensor *y,

@@ -110,9 +110,10 @@ static bool add_segments(kr_optimizer *opt, kr_optimizer_slot *slot)
     const kr_param_row *row = slot->row;
     int64_t at = 0, cols = kr_dim_of(row->tensor, 1);
     for (int i = 0; i < row->n_segments; i++) at += row->segments[i].rows;
-    if (!kr_require(opt->ctx, row->tensor->rank == 2 && at == row->tensor->dims[0], KR_ERR_SHAPE,
-                    "optimizer: %s %s has segments of %lld rows in all, but muon steps matrices, and all of their rows",
-                    row->name, KR_TEXT_OF(row->tensor), (long long)at))
+    if (!kr_require(
+            opt->ctx, row->tensor->rank == 2 && at == row->tensor->dims[0], KR_ERR_SHAPE,
+            "optimizer: %s %s has segments of %lld rows in all, but Muon updates matrices, and all of their rows",
+            row->name, KR_TEXT_OF(row->tensor), (long long)at))
         return false;
     at = 0;
     for (int i = 0; i < row->n_segments; i++) {
@@ -223,7 +224,8 @@ static bool allocate(kr_optimizer *opt)
     lay_out(opt);
     opt->work = kr_memory_alloc(kr_float_memory(opt->ctx), opt->work_bytes);
     if (!opt->work)
-        return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %zu bytes to step with", opt->work_bytes);
+        return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %zu bytes of scratch for a step",
+                       opt->work_bytes);
     return true;
 }
 

@@ -222,7 +222,7 @@ TEST(cumulative_lengths_are_checked)
     begin();
 #define NAME "seq_start_from_cu_seqlens: "
     REFUSED(KR_ERR_ARG, NAME "cu_seqlens[0] is 1, but must be 0", FROM(1, 4, 8));
-    REFUSED(KR_ERR_ARG, NAME "cu_seqlens[2] is 3 after 3, but must be larger: a sequence has a token at least",
+    REFUSED(KR_ERR_ARG, NAME "cu_seqlens[2] is 3 after 3, but must be larger: a sequence has at least one token",
             FROM(0, 3, 3, 4, 8));
     REFUSED(KR_ERR_ARG, NAME "cu_seqlens[2], the last, is 4, but there are 8 tokens", FROM(0, 2, 4));
     REFUSED(KR_ERR_ARG,

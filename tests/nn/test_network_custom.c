@@ -247,7 +247,7 @@ TEST(custom_network_faults)
     kr_call_init(&call);
     call.skip_head = true;
     CHECK(!kr_network_forward(tape, m.net, ids_of(tape, 0, S), &call).y, "no head");
-    CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "skips_head is set");
+    CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "skip_head is set");
     kr_tape_reset(tape);
     kr_tensor *streams[SLOTS];
     kr_call_init(&call);
