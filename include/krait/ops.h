@@ -4,8 +4,8 @@
  *   kr_tensor *y_bo = kr_matmul(tape, x_bi, kr_transpose(tape, w_oi));
  *
  * Every op returns a new tensor on the tape, has a gradient for each float operand, and takes views of any strides.
- * Operand types must agree. bf16 and f16 are computed in f32 and rounded once; together with an f32 operand they are
- * widened. Axes < 0 count from the end. NULL operands after an error give NULL.
+ * bf16 and f16 are computed in f32 and rounded once; together with an f32 operand the result is f32. f64 mixes with no
+ * other type. Axes < 0 count from the end. NULL operands after an error give NULL.
  *
  * Sections: Arithmetic, shapes, parts of a block, losses, checking gradients. */
 #ifndef KRAIT_OPS_H
@@ -571,10 +571,9 @@ typedef struct kr_gradcheck_options {
     size_t size;       /* set by kr_gradcheck_options_init */
     double eps;        /* 1e-5: element x is perturbed by +-eps (1 + |x|) */
     double atol, rtol; /* 1e-7, 1e-6: tolerance atol + rtol |finite difference| */
-    int64_t
-        /* 256, at least 1: elements of an input that are perturbed one by one. For a larger input they are evenly
-         * spaced, and a random direction through all its elements is checked as well. */
-        max_elements;
+    /* 256, at least 1: elements of an input that are perturbed one by one. For a larger input they are evenly spaced,
+     * and a random direction through all its elements is checked as well. */
+    int64_t max_elements;
     uint64_t seed; /* 0; for random directions and for the weights of the outputs */
 } kr_gradcheck_options;
 #define kr_gradcheck_options_init(options) KR_STRUCT_INIT(GRADCHECK_OPTIONS, kr_gradcheck_options, options)

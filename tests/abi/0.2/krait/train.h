@@ -346,10 +346,9 @@ typedef struct kr_train_options {
      * fewer. */
     int64_t accumulate;
     const kr_optimizer_options *optimizer; /* NULL: all defaults; copied */
-    const kr_lr_schedule
-        /* NULL: all defaults; copied. The first step of the run is step 1 of the schedule; total_steps = 0 stands for
-         * all steps. */
-        *schedule;
+    /* NULL: all defaults; copied. The first step of the run is step 1 of the schedule; total_steps = 0 means all steps of
+     * the run. */
+    const kr_lr_schedule *schedule;
 
     kr_loss_kind loss; /* KR_LOSS_CROSS_ENTROPY uses the labels of a batch, other kinds the targets */
     double label_smoothing;
