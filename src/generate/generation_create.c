@@ -153,7 +153,7 @@ void kr_generation_destroy(kr_generation *g)
 {
     if (!g) return;
     for (int64_t r = 0; g->rows && r < g->nrows; r++) {
-        kr_state_destroy(g->rows[r].resting);
+        kr_state_destroy(g->rows[r].idle_state);
         kr_held_text_free(&g->rows[r].text, &g->ctx->memory);
     }
     kr_decode_graph_free(&g->steps, g->ctx);

@@ -1,4 +1,4 @@
-/* sampler.c - a sampler's options, its rows and their tokens; sampler_choose.c makes the choice. */
+/* sampler.c - options of a sampler, its rows and their tokens; sampler_choose.c selects a token. */
 #include "generate/sampler_impl.h"
 
 #include "base/sized.h"
@@ -53,7 +53,7 @@ static bool check_biases(const kr_sampler *s)
     return true;
 }
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 /* Zeroed memory of the sampler's arena; NULL after an error. */
 static void *alloc_zeroed(kr_sampler *s, int64_t count, size_t bytes)
@@ -183,7 +183,7 @@ kr_status kr_sampler_sample(kr_sampler *s, const char *op, const kr_tensor *logi
     return KR_OK;
 }
 
-/* Nothing is remembered unless every row has its token. */
+/* Counts are updated only if every row has a token. */
 static kr_status next_rows(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
                            const int64_t *rows, kr_sample *samples)
 {

@@ -1,7 +1,7 @@
 /* network.c - a call through a network: its input, the stack, its head. */
 #include "nn/network_impl.h"
 
-/* ---- the two ends ---- */
+/* ---- input and head ---- */
 
 /* ids or features, one token or many -> the stack's input, [.. d]; later: see kr_embedding_to_widen. */
 static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, kr_embedding_args *later)

@@ -7,7 +7,7 @@
 
 KR_DEFAULTS(kr_custom_network) = { .size = sizeof(kr_custom_network) };
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 static bool check_part(kr_ctx *ctx, const kr_network_part *part, int i)
 {
