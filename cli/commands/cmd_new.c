@@ -23,10 +23,8 @@ static const cli_operand operands[] = {
 
 #define AT(field) offsetof(new_values, field)
 static const cli_option options[] = {
-    { "family", 0, "mamba1|mamba2|mamba3", CLI_CHOICE, AT(model.family), NULL, 0, "block family (required)" },
-    { "d-model", 0, "N", CLI_I64, AT(model.d_model), NULL, 1, "model width (required)" },
-    { "vocab", 0, "N", CLI_I64, AT(model.vocab), NULL, 1, "vocabulary size (default 256: bytes)" },
-    CLI_MODEL_OPTIONS(new_values, model),
+    CLI_MODEL_OPTIONS(new_values, model, "block family (required)", "model width (required)",
+                      "vocabulary size (default 256: bytes)"),
     { "config", 0, "FILE", CLI_TEXT, AT(model.config), NULL, 0,
       "start from this config.json: its values become the defaults" },
     { "layout", 0, "official|hf", CLI_CHOICE, AT(model.layout), NULL, 0,
