@@ -188,9 +188,9 @@ TEST(top_tokens_refused)
     REFUSED(KR_ERR_ARG, "top_tokens: vocab = 0, but must be at least 1", kr_top_tokens(F(8), 0, 1, top) == KR_OK);
     REFUSED(KR_ERR_SHAPE, "top_tokens: axis w of logits [8] is 8, but there are 9 tokens",
             kr_top_tokens(F(8), 9, 1, top) == KR_OK);
-    REFUSED(KR_ERR_ARG, "top_tokens: count =  9, but must be from 1 to vocab = 8",
+    REFUSED(KR_ERR_ARG, "top_tokens: count = 9, but must be from 1 to vocab = 8",
             kr_top_tokens(F(8), 8, 9, top) == KR_OK);
-    REFUSED(KR_ERR_ARG, "top_tokens: count =  0, but must be from 1 to vocab = 8",
+    REFUSED(KR_ERR_ARG, "top_tokens: count = 0, but must be from 1 to vocab = 8",
             kr_top_tokens(F(8), 8, 1, NULL) == KR_OK);
     REFUSED(KR_ERR_NUMERIC, "top_tokens: logits [8] hold nan for token 0 of row 0",
             kr_top_tokens(kr_full(t, KR_DTYPE_F32, KR_SHAPE(8), NAN), 8, 1, top) == KR_OK);

@@ -60,8 +60,8 @@ TEST(tensors_that_are_not_the_models)
     refuse_changed(one, f, "model.load: %s: the tensors do not match the config: 1 missing: 'backbone.norm_f.weight'",
                    &(change){ .name = "backbone.norm_f.weight", .renamed = "" });
     refuse_changed(one, f,
-                   "model.load: %s: the tensors do not match the config: 1 missing: 'backbone.norm_f.weight'; 1 not of "
-                   "the model: 'norm'",
+                   "model.load: %s: the tensors do not match the config: 1 missing: 'backbone.norm_f.weight'; 1 "
+                   "unexpected: 'norm'",
                    &(change){ .name = "backbone.norm_f.weight", .renamed = "norm" });
     refuse_changed(one, f, "model.load: %s: the tensors do not match the config: 1 unexpected: 'foo?bar'",
                    &(change){ .added = "foo\nbar" });

@@ -256,7 +256,7 @@ TEST(custom_network_faults)
     CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "streams is given");
     kr_tape_reset(tape);
     CHECK(!kr_network_step_infinite(tape, m.net, kr_reshape(tape, ids_of(tape, 0, 1), KR_SHAPE(B))), "no stack");
-    CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "put together by hand");
+    CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "the network is custom");
     kr_tape_reset(tape);
     kr_call_init(&call);
     kr_state *alien = kr_state_create(m.ctx, m.stack, B);
