@@ -191,11 +191,11 @@ CASE(quaternion)
 
 CASE(ssd_mamba2)
 {
-    const kr_mamba2_ssd_input i = { .x_bnlhp = X(0, -2, 2, 2, 75, 4, 16),
-                                    .dt_bnlh = X(1, 0.0078125, 0.25, 2, 75, 4),
+    const kr_mamba2_ssd_input i = { .x_bshp = X(0, -2, 2, 2, 75, 4, 16),
+                                    .dt_bsh = X(1, 0.0078125, 0.25, 2, 75, 4),
                                     .a_decay_h = X(2, -4, -0.5, 4),
-                                    .b_bnlgr = X(3, -1, 1, 2, 75, 2, 24),
-                                    .c_bnlgr = X(4, -1, 1, 2, 75, 2, 24),
+                                    .b_bsgr = X(3, -1, 1, 2, 75, 2, 24),
+                                    .c_bsgr = X(4, -1, 1, 2, 75, 2, 24),
                                     .d_h = X(5, -1, 1, 4),
                                     .initial_state_bhpr = X(6, -1, 1, 2, 4, 16, 24) };
     const kr_ssd_out o = kr_mamba2_ssd_run(t, &i, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 32 });
@@ -204,11 +204,11 @@ CASE(ssd_mamba2)
 }
 CASE(ssd_few_tokens)
 {
-    const kr_mamba2_ssd_input i = { .x_bnlhp = X(0, -2, 2, 2, 3, 4, 16),
-                                    .dt_bnlh = X(1, 0.0078125, 0.25, 2, 3, 4),
+    const kr_mamba2_ssd_input i = { .x_bshp = X(0, -2, 2, 2, 3, 4, 16),
+                                    .dt_bsh = X(1, 0.0078125, 0.25, 2, 3, 4),
                                     .a_decay_h = X(2, -4, -0.5, 4),
-                                    .b_bnlgr = X(3, -1, 1, 2, 3, 1, 24),
-                                    .c_bnlgr = X(4, -1, 1, 2, 3, 1, 24),
+                                    .b_bsgr = X(3, -1, 1, 2, 3, 1, 24),
+                                    .c_bsgr = X(4, -1, 1, 2, 3, 1, 24),
                                     .initial_state_bhpr = X(5, -1, 1, 2, 4, 16, 24) };
     const kr_ssd_out o = kr_mamba2_ssd_run(t, &i, kr_ssd_path_default());
     vector_out(r, o.y);
@@ -216,12 +216,12 @@ CASE(ssd_few_tokens)
 }
 CASE(ssd_mamba3)
 {
-    const kr_mamba3_single_ssd_input i = { .v_bnlmhp = X(0, -2, 2, 1, 45, 2, 3, 16),
-                                           .b_bnlmhr = X(1, -1, 1, 1, 45, 2, 3, 24),
-                                           .c_bnlmhr = X(2, -1, 1, 1, 45, 2, 3, 24),
-                                           .da_bnlh = X(3, -1, 0, 1, 45, 3),
-                                           .gamma_bnlh = X(4, 0, 0.25, 1, 45, 3),
-                                           .scale_bnlh = X(5, 0, 0.5, 1, 45, 3) };
+    const kr_mamba3_single_ssd_input i = { .v_bsmhp = X(0, -2, 2, 1, 45, 2, 3, 16),
+                                           .b_bsmhr = X(1, -1, 1, 1, 45, 2, 3, 24),
+                                           .c_bsmhr = X(2, -1, 1, 1, 45, 2, 3, 24),
+                                           .da_bsh = X(3, -1, 0, 1, 45, 3),
+                                           .gamma_bsh = X(4, 0, 0.25, 1, 45, 3),
+                                           .scale_bsh = X(5, 0, 0.5, 1, 45, 3) };
     const kr_ssd_out o = kr_mamba3_single_ssd_run(t, &i, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 16 });
     vector_out(r, o.y);
     vector_out(r, o.final_state);
@@ -313,7 +313,7 @@ static void optimizer_case(vector_run *r, kr_tape *t, const kr_optimizer_options
     kr_params *params = kr_params_create(ctx);
     kr_param_options row;
     kr_param_options_init(&row);
-    const kr_segment segment = { .name = "w", .rows = STEP_ROWS, .muon = true };
+    const kr_segment segment = { .name = "w", .rows = STEP_ROWS, .use_muon = true };
     row.has_decay = row.is_linear = true;
     row.n_segments = 1;
     row.segments = &segment;
@@ -365,7 +365,7 @@ CASE(adamw_ema)
 CASE(sgd)
 {
     kr_optimizer_options o = optimizer_options(KR_OPTIMIZER_SGD);
-    o.nesterov = true;
+    o.use_nesterov = true;
     optimizer_case(r, t, &o);
 }
 CASE(muon)

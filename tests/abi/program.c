@@ -57,11 +57,11 @@ static void run_ops(void)
     kr_loss_options_init(&loss);
     loss.reduction = KR_REDUCTION_SUM;
     tell("mse", kr_mse(tape, x, step.dt_bsh, &loss));
-    const kr_mamba2_ssd_input in = { .x_bnlhp = kr_reshape(tape, x, KR_SHAPE(2, 3, 2, 4)),
-                                     .dt_bnlh = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(2, 3, 2), 0.5),
+    const kr_mamba2_ssd_input in = { .x_bshp = kr_reshape(tape, x, KR_SHAPE(2, 3, 2, 4)),
+                                     .dt_bsh = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(2, 3, 2), 0.5),
                                      .a_decay_h = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(2), -1),
-                                     .b_bnlgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)),
-                                     .c_bnlgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)) };
+                                     .b_bsgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)),
+                                     .c_bsgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)) };
     tell("ssd", kr_mamba2_ssd_run(tape, &in, kr_ssd_path_default()).final_state);
 }
 
