@@ -434,6 +434,7 @@ KR_API kr_tensor *kr_seq_start_from_cu_seqlens(kr_tape *tape, kr_tensor *cu_seql
 typedef struct kr_conv_out {
     kr_tensor *y_bsv;
     kr_tensor *window_bvk; /* the last k inputs, newest last: the window of the next call */
+    void *reserved[4];     /* NULL; for later versions */
 } kr_conv_out;
 
 /* Causal depthwise convolution: y[b,s,v] = bias[v] + sum over j < k of weight[v,j] x[b, s-(k-1)+j, v], then optionally
