@@ -432,6 +432,38 @@ CASE(sample_min_p)
     sampler_case(r, t, &o);
 }
 
+/* Numbers of taps with loops of their own, and more, without an input window and with one. */
+CASE(conv_taps)
+{
+    kr_tensor *x = X(0, -2, 2, 2, 23, 37), *bias = X(1, -1, 1, 37), *window = X(2, -2, 2, 2, 37, 6);
+    vector_out(r, kr_causal_conv(t, x, X(3, -1, 1, 37, 2), bias, NULL, NULL, true).y_bsv);
+    vector_out(r, kr_causal_conv(t, x, X(4, -1, 1, 37, 3), bias, NULL, NULL, true).y_bsv);
+    const kr_conv_out many = kr_causal_conv(t, x, X(5, -1, 1, 37, 6), bias, window, NULL, true);
+    vector_out(r, many.y_bsv);
+    vector_out(r, many.window_bvk);
+}
+/* Few values, so that many are equal, 0, or at a limit. */
+CASE(ties)
+{
+    kr_tensor *a = X(0, -0.0078125, 0.0078125, 5, 37), *b = X(1, -0.0078125, 0.0078125, 37);
+    vector_out(r, kr_add(t, kr_maximum(t, a, b), kr_scale(t, kr_minimum(t, a, b), 3)));
+    vector_out(r, kr_add(t, kr_abs(t, a), kr_scale(t, kr_relu(t, a), 4)));
+    vector_out(r, kr_clamp(t, a, -0.00390625, 0.00390625));
+    vector_out(r, kr_max(t, a, KR_AXES(-1), false));
+}
+/* Training: the gradient of the logits in the pass of the loss, with smoothing, ignored labels and a padded vocabulary. */
+CASE(head_cross_entropy)
+{
+    kr_cross_entropy_options o;
+    kr_cross_entropy_options_init(&o);
+    o.label_smoothing = 0.125;
+    o.ignore_index = 3;
+    o.n_classes = 101;
+    o.exclude_padding = true;
+    vector_out(r, kr_head_cross_entropy(t, X(0, -1, 1, 9, 67), X(1, -1, 1, 104, 67), X(2, -1, 1, 104),
+                                        vector_ids(r, KR_SHAPE(9), 101), &o));
+}
+
 static const vector_case cases[] = {
     ROW(neg, "scale, scale_bwd"),
     ROW(exp, "exp, exp_bwd"),
@@ -501,5 +533,9 @@ static const vector_case cases[] = {
     ROW(sample_top_p, NULL),
     ROW(sample_min_p, NULL),
     ROW(adamw_ema, "adamw, lerp"),
+    ROW(conv_taps, "conv, conv_bwd"),
+    ROW(ties,
+        "maximum, maximum_bwd, minimum, minimum_bwd, abs, abs_bwd, relu, relu_bwd, clamp, clamp_bwd, max, max_bwd"),
+    ROW(head_cross_entropy, "cross_entropy, matmul"),
 };
 const vector_table vector_ops = { cases, sizeof cases / sizeof *cases, 1 };
