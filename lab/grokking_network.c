@@ -76,7 +76,7 @@ static bool is_same_network(const kr_model_config *a, const kr_model_config *b)
     const kr_mamba2_config *m = a->mamba2, *n = b->mamba2;
     return a->family == b->family && m->d_model == n->d_model && m->expand == n->expand &&
            m->per_head_dim == n->per_head_dim && m->state_rank == n->state_rank && m->conv_kernel == n->conv_kernel &&
-           m->ngroups == n->ngroups && a->layers->n_layers == b->layers->n_layers && !a->layers->n_virtual &&
+           m->n_groups == n->n_groups && a->layers->n_layers == b->layers->n_layers && !a->layers->n_virtual &&
            a->network->vocab_size == b->network->vocab_size && !a->network->tie_embeddings;
 }
 

@@ -33,9 +33,9 @@ static void sizes_mamba2(cli_report *r, const kr_mamba2_config *c)
     size(r, "h", "nheads", over(ssm, (double)c->per_head_dim), "heads");
     size(r, "p", "headdim", (double)c->per_head_dim, "channels per head");
     size(r, "r", "d_state", (double)c->state_rank, "state rank");
-    size(r, "g", "ngroups", (double)c->ngroups, "groups of B and C");
+    size(r, "g", "ngroups", (double)c->n_groups, "groups of B and C");
     size(r, "k", "d_conv", (double)c->conv_kernel, "convolution kernel size");
-    size(r, "v", "conv_dim", ssm + 2 * (double)c->ngroups * (double)c->state_rank, "channels of the convolution");
+    size(r, "v", "conv_dim", ssm + 2 * (double)c->n_groups * (double)c->state_rank, "channels of the convolution");
 }
 
 static void sizes_mamba3(cli_report *r, const kr_mamba3_config *c)
@@ -45,7 +45,7 @@ static void sizes_mamba3(cli_report *r, const kr_mamba3_config *c)
     size(r, "h", "nheads", over(inner, (double)c->per_head_dim), "heads");
     size(r, "p", "headdim", (double)c->per_head_dim, "channels per head");
     size(r, "r", "d_state", (double)c->state_rank, "state rank");
-    size(r, "g", "ngroups", (double)c->ngroups, "groups of B and C");
+    size(r, "g", "ngroups", (double)c->n_groups, "groups of B and C");
     if (c->is_mimo) size(r, "m", "mimo_rank", (double)c->mimo_rank, "MIMO rank");
     if (c->rotation == KR_ROTATION_QUATERNION) size(r, "j", "quaternion_blocks", over(rotated, 4), "quaternion blocks");
     else size(r, "a", "num_rope_angles", over(rotated, 2), "rotation angles");
@@ -83,7 +83,7 @@ static void sizes(cli_report *r, const kr_model_config *c)
 static void settings_mamba2(cli_report *r, const kr_mamba2_config *c)
 {
     if (!c->has_norm) cli_report_text(r, "gated_norm", "none");
-    else if (c->ngroups > 1) cli_report_text(r, "gated_norm", c->norm_per_group ? "each group" : "whole width");
+    else if (c->n_groups > 1) cli_report_text(r, "gated_norm", c->norm_per_group ? "each group" : "whole width");
 }
 
 static void settings_mamba3(cli_report *r, const kr_mamba3_config *c)

@@ -361,8 +361,8 @@ static void fill_optimizer(const train_setup *s, kr_optimizer_options *o)
     o->is_cautious = v->is_cautious;
     if (train_is_given(s, "momentum")) o->momentum = o->muon_momentum = v->momentum;
     o->dampening = v->dampening;
-    o->nesterov = v->is_nesterov;
-    o->muon_nesterov = !v->has_no_nesterov;
+    o->use_nesterov = v->is_nesterov;
+    o->use_muon_nesterov = !v->has_no_nesterov;
     o->muon_steps = v->muon_steps;
     o->muon_ratio = (kr_muon_ratio)v->muon_ratio;
     if (train_is_given(s, "muon-decay")) o->muon_weight_decay = v->muon_decay;

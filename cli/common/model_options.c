@@ -64,7 +64,7 @@ static const model_size sizes[] = {
     { "state_rank", AT(d_state), { IN(mamba1, state_rank), IN(mamba2, state_rank), IN(mamba3, state_rank) } },
     { "expand", AT(expand), { IN(mamba1, expand), IN(mamba2, expand), IN(mamba3, expand) } },
     { "per_head_dim", AT(head_dim), { IN_NONE, IN(mamba2, per_head_dim), IN(mamba3, per_head_dim) } },
-    { "ngroups", AT(groups), { IN_NONE, IN(mamba2, ngroups), IN(mamba3, ngroups) } },
+    { "n_groups", AT(groups), { IN_NONE, IN(mamba2, n_groups), IN(mamba3, n_groups) } },
     { "conv_kernel", AT(d_conv), { IN(mamba1, conv_kernel), IN(mamba2, conv_kernel), IN_NONE } },
     { "mimo_rank", AT(mimo_rank), { IN_NONE, IN_NONE, IN(mamba3, mimo_rank) } },
 };

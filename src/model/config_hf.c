@@ -205,7 +205,7 @@ static const kr_key mamba2_rows[] = {
       .flags = KR_KEY_ALWAYS },
     { .name = "n_groups",
       .kind = &kr_integer_key,
-      .offset = KR_FIELD(mamba2.ngroups),
+      .offset = KR_FIELD(mamba2.n_groups),
       .least = 1,
       .flags = KR_KEY_ALWAYS },
     { .name = "expand",
@@ -295,7 +295,7 @@ static void set_defaults(kr_model_values *c, type t)
     c->network.embedding_std = 0.1;
     c->network.rescale_residual = false;
     c->mamba1.bcdt_norm_eps = t == FALCON ? 1e-6 : 0;
-    c->mamba2.ngroups = 8;
+    c->mamba2.n_groups = 8;
     c->mamba2.norm_per_group = false;
 }
 

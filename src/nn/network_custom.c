@@ -13,8 +13,8 @@ static bool check_part(kr_ctx *ctx, const kr_network_part *part, int i)
 {
     return KR_RESERVED(ctx, OP, "kr_network_part", part) &&
            kr_require(ctx, (part->block != NULL) != (part->layers != NULL), KR_ERR_ARG,
-                      OP ": parts[%d] has %s block and layers, but must have one of them", i,
-                      part->block ? "both" : "neither") &&
+                      OP ": parts[%d] has %s layers, but must have one of them", i,
+                      part->block ? "both block and" : "neither block nor") &&
            kr_require(ctx, (part->block ? part->block->ctx : part->layers->ctx) == ctx, KR_ERR_STATE,
                       OP ": parts[%d] belongs to another context", i) &&
            kr_require(

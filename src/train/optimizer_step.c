@@ -195,7 +195,7 @@ static void step_sgd(const stepping *s, const kr_optimizer_slot *slot, const kr_
                          .penalty = decay_of(s, slot, o->weight_decay),
                          .rate = s->lr,
                          .is_first = t == 1,
-                         .nesterov = o->nesterov };
+                         .nesterov = o->use_nesterov };
     KR_RUN(s->opt->ctx, sgd[kr_real_of(slot->dtype)], &args);
 }
 
@@ -210,7 +210,7 @@ static void step_muon(const stepping *s, const kr_optimizer_slot *slot, const kr
                            .momentum = o->muon_momentum,
                            .gain = 1,
                            .is_first = t == 1,
-                           .nesterov = o->muon_nesterov };
+                           .nesterov = o->use_muon_nesterov };
     KR_RUN(s->opt->ctx, sgd[kr_real_of(slot->dtype)], &gather);
     const double decay = o->muon_weight_decay == KR_SAME_DECAY ? o->weight_decay : o->muon_weight_decay;
     kr_sgd_args apply = {

@@ -88,7 +88,7 @@ TEST(official_blocks)
         "null, \"sequence_parallel\": true, \"layer_idx\": 0, \"device\": null, \"dtype\": null}}");
     const kr_mamba2_config *m2 = c->mamba2;
     CHECK(m2->state_rank == 3 && m2->conv_kernel == 5 && m2->conv_init == 0.25 && m2->expand == 6 &&
-              m2->per_head_dim == 7 && m2->d_ssm == 14 && m2->ngroups == 2 && m2->a_init_min == 2 &&
+              m2->per_head_dim == 7 && m2->d_ssm == 14 && m2->n_groups == 2 && m2->a_init_min == 2 &&
               m2->a_init_max == 8 && m2->has_d_per_dim && !m2->has_norm && m2->norm_before_gate,
           "Mamba-2");
     CHECK(m2->dt_min == 0.01 && m2->dt_max == 0.2 && m2->dt_init_floor == 1e-3 && m2->dt_limit_min == 0.5 &&
@@ -102,7 +102,7 @@ TEST(official_blocks)
         "\"is_outproj_norm\": true, \"is_mimo\": true, \"mimo_rank\": 3, \"fuse_pregate_headwise_norm\": false, "
         "\"chunk_size\": 32, \"dropout\": 0.1, \"layer_idx\": 0, \"n_layer\": 3, \"device\": null, \"dtype\": null}}");
     const kr_mamba3_config *m3 = c->mamba3;
-    CHECK(m3->state_rank == 4 && m3->expand == 6 && m3->per_head_dim == 7 && m3->ngroups == 2 &&
+    CHECK(m3->state_rank == 4 && m3->expand == 6 && m3->per_head_dim == 7 && m3->n_groups == 2 &&
               m3->rope_fraction == 1 && m3->dt_min == 0.01 && m3->dt_max == 0.2 && m3->dt_init_floor == 1e-3 &&
               m3->a_floor == 0.5 && m3->has_outproj_norm && m3->is_mimo && m3->mimo_rank == 3 && c->chunk_size == 32,
           "Mamba-3");
@@ -116,7 +116,7 @@ TEST(hf_spellings)
     begin();
     kr_model_config *c = READ("{\"model_type\": \"mamba2\", \"use_bias\": false}");
     CHECK(c && c->layout == KR_LAYOUT_HF && c->family == KR_FAMILY_MAMBA2 && c->mamba2->d_model == 4096 &&
-              c->layers->n_layers == 64 && c->network->vocab_size == 32768 && c->mamba2->ngroups == 8 &&
+              c->layers->n_layers == 64 && c->network->vocab_size == 32768 && c->mamba2->n_groups == 8 &&
               !c->network->tie_embeddings && !c->mamba2->norm_per_group && c->network->pad_vocab_size_multiple == 1,
           "defaults of mamba2");
     kr_model_config_destroy(c);

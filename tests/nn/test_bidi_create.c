@@ -64,7 +64,7 @@ static void check_row(const kr_params *params, const char *name, kr_shape want, 
               row->has_decay == has_decay && row->n_segments == n_segments,
           "%s is another", name);
     for (int i = 0; i < row->n_segments; i++)
-        CHECK(row->segments[i].muon && row->segments[i].rows == got.dims[0], "%s is Muon's as a whole", name);
+        CHECK(row->segments[i].use_muon && row->segments[i].rows == got.dims[0], "%s is Muon's as a whole", name);
 }
 
 TEST(bidi_table)

@@ -24,7 +24,7 @@ static void check_row(const kr_param_row *row, const wanted *w)
         const kr_segment *s = &row->segments[i];
         const size_t used = strlen(segments);
         snprintf(segments + used, sizeof segments - used, "%s%s %lld%s", i ? ", " : "", s->name, (long long)s->rows,
-                 s->muon ? "" : " adamw");
+                 s->use_muon ? "" : " adamw");
     }
     const kr_shape got = kr_tensor_shape(row->tensor);
     CHECK(strcmp(row->name, w->name) == 0, "%s is where %s should be", row->name, w->name);

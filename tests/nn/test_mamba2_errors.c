@@ -32,10 +32,10 @@ TEST(mamba2_config_sizes)
     REFUSED_CONFIG(KR_ERR_ARG, "per_head_dim = 8 does not divide d_ssm = 12", c.d_ssm = 12);
     REFUSED_CONFIG(KR_ERR_ARG, "d_ssm = -8, but must be at least 0", c.d_ssm = -8);
     REFUSED_CONFIG(KR_ERR_ARG, "d_ssm = 72, but must be at most d_inner = expand d_model = 64", c.d_ssm = 72);
-    REFUSED_CONFIG(KR_ERR_ARG, "ngroups = 0, but must be at least 1", c.ngroups = 0);
-    REFUSED_CONFIG(KR_ERR_ARG, "ngroups = 3 does not divide the 8 heads (d_inner / per_head_dim)", c.ngroups = 3);
-    REFUSED_CONFIG(KR_ERR_ARG, "ngroups = 2 does not divide the 5 heads (d_ssm / per_head_dim)", c.d_ssm = 40,
-                   c.ngroups = 2);
+    REFUSED_CONFIG(KR_ERR_ARG, "n_groups = 0, but must be at least 1", c.n_groups = 0);
+    REFUSED_CONFIG(KR_ERR_ARG, "n_groups = 3 does not divide the 8 heads (d_inner / per_head_dim)", c.n_groups = 3);
+    REFUSED_CONFIG(KR_ERR_ARG, "n_groups = 2 does not divide the 5 heads (d_ssm / per_head_dim)", c.d_ssm = 40,
+                   c.n_groups = 2);
     end();
 }
 

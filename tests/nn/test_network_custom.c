@@ -292,7 +292,7 @@ TEST(custom_network_errors)
     REFUSED(custom.input_size = 3, "one of them must be above 0");
     REFUSED((custom.vocab_size = 0, custom.input_size = 3), "width = 0");
     REFUSED(parts[1].block = (const kr_block *)m.block, "parts[1] has both block and layers");
-    REFUSED(parts[2].block = NULL, "parts[2] has neither block and layers");
+    REFUSED(parts[2].block = NULL, "parts[2] has neither block nor layers");
     REFUSED(parts[0].reserved[1] = &m, "reserved");
     kr_custom_network custom = custom_of(&m, parts);
     custom.forward = NULL;

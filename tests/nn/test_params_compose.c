@@ -48,7 +48,8 @@ TEST(params_compose_rows_are_in_order_under_their_prefixes)
                   strcmp(row->axes, its->axes) == 0,
               "%s has another row", row->name);
         for (int s = 0; s < row->n_segments; s++)
-            CHECK(row->segments[s].rows == its->segments[s].rows && row->segments[s].muon == its->segments[s].muon &&
+            CHECK(row->segments[s].rows == its->segments[s].rows &&
+                      row->segments[s].use_muon == its->segments[s].use_muon &&
                       strcmp(row->segments[s].name, its->segments[s].name) == 0,
                   "%s: segment %d", row->name, s);
         CHECK(kr_params_at(mine, 2 + n + i)->tensor == kr_params_at(kr_mamba2_params(b), i)->tensor, "no prefix");

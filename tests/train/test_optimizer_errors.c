@@ -39,10 +39,10 @@ TEST(optimizer_refuses_options)
     REFUSED_OPTION(weight_decay = (double)INFINITY, "weight_decay = inf, but must be finite and not negative");
     REFUSED_OPTION(momentum = 1, "momentum = 1, but must be from 0 to below 1");
     REFUSED_OPTION(dampening = 2, "dampening = 2, but must be from 0 to 1");
-    o.nesterov = true;
-    REFUSED_OPTION(dampening = 0.5, "nesterov needs a momentum (0.9) above 0 and a dampening (0.5) of 0");
-    o.nesterov = true;
-    REFUSED_OPTION(momentum = 0, "nesterov needs a momentum (0) above 0 and a dampening (0) of 0");
+    o.use_nesterov = true;
+    REFUSED_OPTION(dampening = 0.5, "use_nesterov needs a momentum (0.9) above 0 and a dampening (0.5) of 0");
+    o.use_nesterov = true;
+    REFUSED_OPTION(momentum = 0, "use_nesterov needs a momentum (0) above 0 and a dampening (0) of 0");
     REFUSED_OPTION(muon_momentum = 1, "muon_momentum = 1, but must be from 0 to below 1");
     REFUSED_OPTION(muon_steps = 0, "muon_steps = 0, but must be from 1 to 100");
     REFUSED_OPTION(muon_steps = 101, "muon_steps = 101, but must be from 1 to 100");
