@@ -68,7 +68,7 @@ bool kr_registered_read(kr_reading *r, const kr_json *ssm, const kr_keys *idle)
         const kr_config_field *f = find_field(kind, member);
         if (!f && is_idle(idle, member)) continue;
         if (!kr_require(r->ctx, f != NULL, KR_ERR_FORMAT,
-                        "config.json: the key 'ssm_cfg.%s' means nothing to blocks of %s",
+                        "config.json: the key 'ssm_cfg.%s' is unknown to blocks of %s",
                         kr_quote_of(member->key, member->key_length).text, kind->name) ||
             !read_field(r, f, member))
             return false;

@@ -121,9 +121,9 @@ static const struct {
     { "{\"ssm_cfg\": {\"layer\": \"own_packed\", \"label\": \"a\\u0000b\"}}",
       "config.json: ssm_cfg.label = 'a?b', but must be a string without zero bytes" },
     { "{\"ssm_cfg\": {\"layer\": \"own_packed\", \"d_state\": 16}}",
-      "config.json: the key 'ssm_cfg.d_state' means nothing to blocks of own_packed" },
+      "config.json: the key 'ssm_cfg.d_state' is unknown to blocks of own_packed" },
     { "{\"ssm_cfg\": {\"layer\": \"own_packed\"}, \"krait\": {\"norm_per_group\": true}}",
-      "config.json: the key 'krait.norm_per_group' means nothing to krait" },
+      "config.json: the key 'krait.norm_per_group' is unknown" },
 };
 
 TEST(own_configs_in_files_that_are_refused)

@@ -312,7 +312,7 @@ static const struct {
       "own_average.create: the function returned NULL without an error; report one with kr_ctx_fail" },
     { OWN_ERROR_IN_CREATE, KR_ERR_ARG, "own: no such average" },
     { OWN_NO_CACHE_SIZE, KR_ERR_SHAPE, "own_average.create: spec of the cache tensor mean is out of range: " },
-    { OWN_TWICE_THE_NAME, KR_ERR_ARG, "params.make: there is a parameter rate already" },
+    { OWN_TWICE_THE_NAME, KR_ERR_ARG, "params.make: the table already has a parameter rate" },
     { OWN_WRITES_A_PARAMETER, KR_ERR_STATE, "param_fill: the parameter [16] has no values yet: its network is being" },
     { OWN_READS_A_PARAMETER, KR_ERR_STATE, "tensor_at: the parameter [16] has no values yet: its network is being" },
     { OWN_SHARES_A_PARAMETER, KR_ERR_STATE, "params.share: the create function of a block adds parameters with" },
