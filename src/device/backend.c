@@ -287,12 +287,22 @@ void kr_backends_overlay_cpu(kr_ctx *ctx, kr_kernels *table, const kr_kernels *l
     }
 }
 
+/* Does it replace a kernel that a device also runs for lists of arguments, past its slot (kr_device_lists)? */
+static bool replaces_lists(const kr_kernels *set)
+{
+    const bool in_f32 = set->adamw[KR_REAL_F32].run || set->decode_linear[KR_REAL_F32].run ||
+                        set->decode_ssd[KR_REAL_F32].run || set->embedding[KR_REAL_F32].run;
+    return in_f32 || set->adamw[KR_REAL_F64].run || set->squares.run;
+}
+
 void kr_backends_overlay_device(kr_ctx *ctx, const char *kind)
 {
     for (int i = 0; i < ctx->device->nbackends; i++) {
         kr_backend_use *use = &ctx->device->backends[i];
-        if (use->info->target && strcmp(use->info->target, kind) == 0 && use->info->kernels)
+        if (use->info->target && strcmp(use->info->target, kind) == 0 && use->info->kernels) {
             lay_over(ctx, use, &ctx->device->kernels);
+            if (replaces_lists(use->info->kernels)) ctx->device->lists = NULL;
+        }
         if (use->info->device && strcmp(use->info->name, kind) == 0) use->is_used = true;
     }
 }

@@ -100,7 +100,7 @@ static bool check_field(kr_ctx *ctx, const kr_block_kind_info *info, int i)
     const size_t bytes = field_bytes(f->kind);
     if (!kr_require(ctx, is_name(f->name, KR_KIND_NAME_BYTES) && !is_reserved(f->name), KR_ERR_ARG,
                     OP ": %s: fields[%d].name is %s, but must be from 1 to %d of the characters a-z, 0-9 and _, the "
-                       "first a letter, and no key with a meaning of its own in ssm_cfg",
+                       "first a letter, and not a key that ssm_cfg has in every family",
                     info->name, i, f->name ? f->name : "NULL", KR_KIND_NAME_BYTES - 1) ||
         !kr_require(ctx, bytes > 0, KR_ERR_ARG, OP ": %s: field %s has kind = %d, which is not a kr_field_kind",
                     info->name, f->name, (int)f->kind) ||

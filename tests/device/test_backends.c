@@ -4,6 +4,8 @@
 #define _DEFAULT_SOURCE
 #include "tests/temp_folder.h"
 
+#include "device/device.h"
+
 #include <krait/backend/kernels.h>
 
 /* ---- a backend of the program: the SSD core by the reference, counted ---- */
@@ -467,6 +469,39 @@ TEST(backends_replace_kernels_of_a_device)
     CHECK(kr_ctx_backend_stats(cpu).n_backends == 0, "used");
     kr_ctx_destroy(cpu);
     kr_ctx_destroy(ctx);
+}
+
+/* Lists of arguments would pass by the slots of a device: the mock device runs layers as one. */
+static void no_adamw(const kr_adamw_args *args)
+{
+    (void)args;
+}
+
+static const kr_kernels still = { .adamw = { [KR_REAL_F32] = { .run = no_adamw } } };
+static const kr_backend_info for_mock = { KR_BACKEND_HEAD, .name = "still", .target = "mock", .kernels = &still };
+
+TEST(backends_replace_kernels_of_lists)
+{
+    add(&for_mock);
+    kr_ctx *ctx = with("still", "mock:1", NULL), *plain = with("", "mock:1", NULL);
+    CHECK_OK(ctx);
+    CHECK(plain->device->lists && !ctx->device->lists, "lists are run past the slots");
+    CHECK(strcmp(kr_ctx_kernel(ctx, "adamw"), "still") == 0 && strcmp(kr_ctx_kernel(ctx, "ssd"), "mock") == 0,
+          "adamw runs on %s, ssd on %s", kr_ctx_kernel(ctx, "adamw"), kr_ctx_kernel(ctx, "ssd"));
+    kr_tensor *w = kr_param_create(ctx, KR_DTYPE_F32, KR_SHAPE(4));
+    kr_params *params = kr_params_create(ctx);
+    kr_params_share(params, "w", w, NULL);
+    kr_optimizer *optimizer = kr_optimizer_create(ctx, params, NULL);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_backward(tape, kr_sum(tape, w, KR_AXES(0), false));
+    CHECK(kr_optimizer_step(optimizer, 1, 1) == KR_OK, "%s", kr_ctx_message(ctx));
+    CHECK(kr_tensor_at(w, (int64_t[]){ 0 }) == 0, "w is %g", kr_tensor_at(w, (int64_t[]){ 0 }));
+    kr_tape_destroy(tape);
+    kr_optimizer_destroy(optimizer);
+    kr_params_destroy(params);
+    kr_param_destroy(w);
+    kr_ctx_destroy(ctx);
+    kr_ctx_destroy(plain);
 }
 
 TEST(backend_devices_that_fail)
