@@ -60,11 +60,11 @@ typedef struct sizes {
 static void check_mamba2(kr_tape *tape, kr_dtype d, sizes n, bool from_zero)
 {
     const kr_ssd_path path = { KR_SSD_SERIAL_RECALCULATED, n.nl };
-    const kr_mamba2_ssd_input all = { .x_bnlhp = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh, n.np), -1, 1),
-                                      .dt_bnlh = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), 0, 0.5),
+    const kr_mamba2_ssd_input all = { .x_bshp = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh, n.np), -1, 1),
+                                      .dt_bsh = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), 0, 0.5),
                                       .a_decay_h = uniform(tape, d, KR_SHAPE(n.nh), -2, -0.5),
-                                      .b_bnlgr = uniform(tape, d, KR_SHAPE(2, n.ns, n.ng, n.nr), -1, 1),
-                                      .c_bnlgr = uniform(tape, d, KR_SHAPE(2, n.ns, n.ng, n.nr), -1, 1),
+                                      .b_bsgr = uniform(tape, d, KR_SHAPE(2, n.ns, n.ng, n.nr), -1, 1),
+                                      .c_bsgr = uniform(tape, d, KR_SHAPE(2, n.ns, n.ng, n.nr), -1, 1),
                                       .d_h = uniform(tape, d, KR_SHAPE(n.nh), -1, 1),
                                       .initial_state_bhpr =
                                           from_zero ? NULL : uniform(tape, d, KR_SHAPE(2, n.nh, n.np, n.nr), -1, 1) };
@@ -73,10 +73,10 @@ static void check_mamba2(kr_tape *tape, kr_dtype d, sizes n, bool from_zero)
     kr_mamba2_ssd_input part = all;
     kr_tensor *y[MOST_PIECES];
     for (int i = 0; i < c.count; i++) {
-        part.x_bnlhp = tokens(tape, all.x_bnlhp, &c, i);
-        part.dt_bnlh = tokens(tape, all.dt_bnlh, &c, i);
-        part.b_bnlgr = tokens(tape, all.b_bnlgr, &c, i);
-        part.c_bnlgr = tokens(tape, all.c_bnlgr, &c, i);
+        part.x_bshp = tokens(tape, all.x_bshp, &c, i);
+        part.dt_bsh = tokens(tape, all.dt_bsh, &c, i);
+        part.b_bsgr = tokens(tape, all.b_bsgr, &c, i);
+        part.c_bsgr = tokens(tape, all.c_bsgr, &c, i);
         const kr_ssd_out out = kr_mamba2_ssd_run(tape, &part, path);
         y[i] = out.y;
         part.initial_state_bhpr = out.final_state;
@@ -97,17 +97,17 @@ static kr_tensor *before(kr_tape *tape, kr_tensor *x, int64_t s, int64_t nh)
 
 static kr_mamba3_single_ssd_input single_input(kr_tape *tape, kr_dtype d, sizes n, bool from_zero)
 {
-    kr_mamba3_single_ssd_input in = { .v_bnlmhp = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.nh, n.np), -1, 1),
-                                      .b_bnlmhr = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.ng, n.nr), -1, 1),
-                                      .c_bnlmhr = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.ng, n.nr), -1, 1),
-                                      .da_bnlh = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), -0.5, 0),
-                                      .gamma_bnlh = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), 0, 1),
-                                      .carry_bnlh = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), 0, 1),
+    kr_mamba3_single_ssd_input in = { .v_bsmhp = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.nh, n.np), -1, 1),
+                                      .b_bsmhr = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.ng, n.nr), -1, 1),
+                                      .c_bsmhr = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.ng, n.nr), -1, 1),
+                                      .da_bsh = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), -0.5, 0),
+                                      .gamma_bsh = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), 0, 1),
+                                      .carry_bsh = uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), 0, 1),
                                       .d_h = uniform(tape, d, KR_SHAPE(n.nh), -1, 1) };
-    in.scale_bnlh = kr_trapezoid_scale(tape, in.gamma_bnlh, in.carry_bnlh, NULL);
+    in.scale_bsh = kr_trapezoid_scale(tape, in.gamma_bsh, in.carry_bsh, NULL);
     if (from_zero) return in;
     in.initial_state_bhpr = uniform(tape, d, KR_SHAPE(2, n.nh, n.np, n.nr), -1, 1);
-    in.carry0_bh = token(tape, in.carry_bnlh, 0);
+    in.carry0_bh = token(tape, in.carry_bsh, 0);
     in.v_before_bmhp = uniform(tape, d, KR_SHAPE(2, n.nm, n.nh, n.np), -1, 1);
     in.k_before_bmhr = uniform(tape, d, KR_SHAPE(2, n.nm, n.nh, n.nr), -1, 1);
     return in;
@@ -122,17 +122,17 @@ static void check_single(kr_tape *tape, kr_dtype d, sizes n, bool from_zero)
     kr_mamba3_single_ssd_input part = all;
     kr_tensor *y[MOST_PIECES];
     for (int i = 0; i < c.count; i++) {
-        part.v_bnlmhp = tokens(tape, all.v_bnlmhp, &c, i);
-        part.b_bnlmhr = tokens(tape, all.b_bnlmhr, &c, i);
-        part.c_bnlmhr = tokens(tape, all.c_bnlmhr, &c, i);
-        part.da_bnlh = tokens(tape, all.da_bnlh, &c, i);
-        part.gamma_bnlh = tokens(tape, all.gamma_bnlh, &c, i);
-        part.carry_bnlh = tokens(tape, all.carry_bnlh, &c, i);
-        part.scale_bnlh = kr_trapezoid_scale(tape, part.gamma_bnlh, part.carry_bnlh, NULL);
+        part.v_bsmhp = tokens(tape, all.v_bsmhp, &c, i);
+        part.b_bsmhr = tokens(tape, all.b_bsmhr, &c, i);
+        part.c_bsmhr = tokens(tape, all.c_bsmhr, &c, i);
+        part.da_bsh = tokens(tape, all.da_bsh, &c, i);
+        part.gamma_bsh = tokens(tape, all.gamma_bsh, &c, i);
+        part.carry_bsh = tokens(tape, all.carry_bsh, &c, i);
+        part.scale_bsh = kr_trapezoid_scale(tape, part.gamma_bsh, part.carry_bsh, NULL);
         if (i > 0) {
-            part.carry0_bh = token(tape, all.carry_bnlh, c.at[i]);
-            part.v_before_bmhp = before(tape, all.v_bnlmhp, c.at[i], n.nh);
-            part.k_before_bmhr = before(tape, all.b_bnlmhr, c.at[i], n.nh);
+            part.carry0_bh = token(tape, all.carry_bsh, c.at[i]);
+            part.v_before_bmhp = before(tape, all.v_bsmhp, c.at[i], n.nh);
+            part.k_before_bmhr = before(tape, all.b_bsmhr, c.at[i], n.nh);
         }
         const kr_ssd_out out = kr_mamba3_single_ssd_run(tape, &part, path);
         y[i] = out.y;
@@ -149,10 +149,10 @@ static void check_double(kr_tape *tape, kr_dtype d, sizes n, bool from_zero)
     kr_mamba3_double_ssd_input all[2];
     for (int k = 0; k < 2; k++)
         all[k] = (kr_mamba3_double_ssd_input){
-            .v_bnlmhp = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.nh, n.np), -1, 1),
-            .b_bnlmhr = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.ng, n.nr), -1, 1),
-            .c_bnlmhr = k ? all[0].c_bnlmhr : uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.ng, n.nr), -1, 1),
-            .da_bnlh = k ? all[0].da_bnlh : uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), -1, 0)
+            .v_bsmhp = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.nh, n.np), -1, 1),
+            .b_bsmhr = uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.ng, n.nr), -1, 1),
+            .c_bsmhr = k ? all[0].c_bsmhr : uniform(tape, d, KR_SHAPE(2, n.ns, n.nm, n.ng, n.nr), -1, 1),
+            .da_bsh = k ? all[0].da_bsh : uniform(tape, d, KR_SHAPE(2, n.ns, n.nh), -1, 0)
         };
     if (!from_zero) all[0].initial_state_bhpr = uniform(tape, d, KR_SHAPE(2, n.nh, n.np, n.nr), -1, 1);
     const kr_ssd_out whole = kr_mamba3_double_ssd_run_pair(tape, &all[0], &all[1], path);
@@ -167,10 +167,10 @@ static void check_double(kr_tape *tape, kr_dtype d, sizes n, bool from_zero)
     for (int i = 0; i < c.count; i++) {
         kr_mamba3_double_ssd_input part[2] = { all[0], all[1] };
         for (int k = 0; k < 2; k++) {
-            part[k].v_bnlmhp = tokens(tape, all[k].v_bnlmhp, &c, i);
-            part[k].b_bnlmhr = tokens(tape, all[k].b_bnlmhr, &c, i);
-            part[k].c_bnlmhr = tokens(tape, all[k].c_bnlmhr, &c, i);
-            part[k].da_bnlh = tokens(tape, all[k].da_bnlh, &c, i);
+            part[k].v_bsmhp = tokens(tape, all[k].v_bsmhp, &c, i);
+            part[k].b_bsmhr = tokens(tape, all[k].b_bsmhr, &c, i);
+            part[k].c_bsmhr = tokens(tape, all[k].c_bsmhr, &c, i);
+            part[k].da_bsh = tokens(tape, all[k].da_bsh, &c, i);
         }
         part[0].initial_state_bhpr = state;
         const kr_ssd_out out = kr_mamba3_double_ssd_run_pair(tape, &part[0], &part[1], path);
@@ -264,16 +264,16 @@ TEST(carry_changes_no_gradient)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
     kr_mamba3_single_ssd_input in = single_input(tape, KR_DTYPE_F64, n, true);
-    kr_tensor *leaf[2][5], *carry = in.carry_bnlh;
+    kr_tensor *leaf[2][5], *carry = in.carry_bsh;
     kr_ssd_out out[2];
     for (int i = 0; i < 2; i++) {
-        in.v_bnlmhp = leaf[i][0] = kr_input(tape, in.v_bnlmhp);
-        in.b_bnlmhr = leaf[i][1] = kr_input(tape, in.b_bnlmhr);
-        in.da_bnlh = leaf[i][2] = kr_input(tape, in.da_bnlh);
-        in.gamma_bnlh = leaf[i][3] = kr_input(tape, in.gamma_bnlh);
+        in.v_bsmhp = leaf[i][0] = kr_input(tape, in.v_bsmhp);
+        in.b_bsmhr = leaf[i][1] = kr_input(tape, in.b_bsmhr);
+        in.da_bsh = leaf[i][2] = kr_input(tape, in.da_bsh);
+        in.gamma_bsh = leaf[i][3] = kr_input(tape, in.gamma_bsh);
         leaf[i][4] = kr_input(tape, carry);
-        in.carry_bnlh = i ? leaf[i][4] : NULL;
-        in.scale_bnlh = kr_trapezoid_scale(tape, in.gamma_bnlh, leaf[i][4], NULL);
+        in.carry_bsh = i ? leaf[i][4] : NULL;
+        in.scale_bsh = kr_trapezoid_scale(tape, in.gamma_bsh, leaf[i][4], NULL);
         out[i] = kr_mamba3_single_ssd_run(tape, &in, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, n.nl });
     }
     CHECK_TENSORS("y", out[1].y, out[0].y, 1e-13, 1);
@@ -292,14 +292,14 @@ TEST(carry_errors)
     kr_ctx *ctx = kr_test_ctx(1, NULL);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
     kr_mamba3_single_ssd_input in = single_input(tape, KR_DTYPE_F64, (sizes){ 5, 1, 2, 3, 2, 4, 2 }, true);
-    in.carry_bnlh = kr_zeros(tape, KR_DTYPE_F64, KR_SHAPE(2, 4, 2));
+    in.carry_bsh = kr_zeros(tape, KR_DTYPE_F64, KR_SHAPE(2, 4, 2));
     const kr_ssd_out out = kr_mamba3_single_ssd_run(tape, &in, kr_ssd_path_default());
     CHECK(!out.y && !out.final_state, "something came out");
     CHECK_ERROR(ctx, KR_ERR_SHAPE,
                 "mamba3_single_ssd: axis s of carry [2, 4, 2] is 4, but v [2, 5, 1, 2, 3] says s = 5");
     kr_tape_reset(tape);
     in = single_input(tape, KR_DTYPE_F64, (sizes){ 5, 1, 2, 3, 2, 4, 2 }, true);
-    kr_test_put(in.carry_bnlh, 3, NAN);
+    kr_test_put(in.carry_bsh, 3, NAN);
     CHECK(kr_mamba3_single_ssd_sanity(tape, &in) == KR_ERR_NUMERIC, "a NaN");
     CHECK_ERROR(ctx, KR_ERR_NUMERIC, "mamba3_single_ssd_sanity: carry [2, 5, 2] holds nan at [0, 1, 1]");
     kr_tape_destroy(tape);

@@ -15,7 +15,7 @@ static void vary_mamba2(net_recipe *r, int64_t chunk_len)
     r->mamba2.d_model = 24;
     r->mamba2.per_head_dim = one_of((const int64_t[]){ 4, 6, 12 }, 3);
     r->mamba2.state_rank = one_of((const int64_t[]){ 5, 16, 20 }, 3);
-    r->mamba2.ngroups = 1 + kr_test_below(2);
+    r->mamba2.n_groups = 1 + kr_test_below(2);
     r->mamba2.path.chunk_len = chunk_len;
 }
 
@@ -29,7 +29,7 @@ static void vary_mamba3(net_recipe *r, int which, int64_t chunk_len)
     c->d_model = 24;
     c->per_head_dim = one_of((const int64_t[]){ 4, 6, 12 }, 3);
     c->state_rank = one_of((const int64_t[]){ 8, 16, 20 }, which & QUATERNIONS ? 2 : 3); /* blocks of four */
-    c->ngroups = 1 + kr_test_below(2);
+    c->n_groups = 1 + kr_test_below(2);
     c->pathway = which & DOUBLE ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
     c->rotation = which & QUATERNIONS ? KR_ROTATION_QUATERNION : KR_ROTATION_COMPLEX;
     c->rope_fraction = which & HALF ? 0.5 : 1;
@@ -83,8 +83,8 @@ static void check_pieces(net *n, int64_t grid, const char *what)
              (long long)grid);
     outcome *whole = net_run(n, &p, &(net_mode){ .name = "whole" }), *pieces = net_run(n, &p, &way);
     if (!kr_test_on_device(n->ctx)) compare_bits(text, pieces, whole, false);
-    /* gradients of parameters are sums over all tokens, in another order */
-    net_compare(n, &p, text, pieces, whole);
+    /* gradients of parameters are sums over all tokens, in another order; 16-bit ones are too coarse to compare */
+    if (!kr_dtype_is_16bit(n->dtype)) net_compare(n, &p, text, pieces, whole);
     outcome_free(whole);
     outcome_free(pieces);
 }
@@ -96,7 +96,8 @@ static void check_network(kr_family family, int which, kr_dtype dtype, const cha
     const net_recipe r = recipe_of(family, which, dtype, chunk_len);
     net n;
     char what[80];
-    snprintf(what, sizeof what, "%s %d, %s", kr_family_name(family), which, isa);
+    snprintf(what, sizeof what, "%s %d, %s, %s", kr_family_name(family), which, kr_dtype_name(dtype),
+             isa ? isa : "best");
     if (!net_open_isa(&n, what, &r, 1 + (int)kr_test_below(2), isa)) return;
     const int64_t grid = kr_network_grid(n.network);
     CHECK(grid == (family == KR_FAMILY_MAMBA1 ? 1 : chunk_len), "the grid is %lld", (long long)grid);
@@ -115,6 +116,8 @@ static void check_family(kr_family family, int variants)
         }
     for (int which = (int)kr_test_below(2); which < variants; which += 2)
         check_network(family, which, KR_DTYPE_F64, NULL);
+    for (int which = (int)kr_test_below(4); which < variants; which += 4)
+        check_network(family, which, which % 8 < 4 ? KR_DTYPE_BF16 : KR_DTYPE_F16, NULL);
 }
 
 TEST(grid_pieces_are_the_whole_mamba1_threads)
