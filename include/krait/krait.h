@@ -14,6 +14,7 @@
 
 #include <krait/backend.h>
 #include <krait/base.h>
+#include <krait/batch.h>
 #include <krait/block.h>
 #include <krait/ctx.h>
 #include <krait/data.h>
