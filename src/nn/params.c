@@ -428,8 +428,9 @@ static void count_weights(kr_params *params)
 kr_status kr_params_pack(kr_params *params)
 {
     if (!params) return KR_ERR_ARG;
+    if (kr_ctx_on_device(params->ctx)) return params->ctx->status; /* it has no panels */
     if (!kr_params_begin_write(params, "params.pack")) return params->ctx->status;
-    if (!kr_ctx_on_device(params->ctx)) count_weights(params);
+    count_weights(params);
     for (int64_t i = 0; i < params->count; i++) {
         const row *r = params->rows[i];
         if (r->is_linear && !kr_param_pack(r->seen.tensor)) {
@@ -443,7 +444,7 @@ kr_status kr_params_pack(kr_params *params)
 
 void kr_params_unpack(kr_params *params)
 {
-    if (!params || !kr_params_begin_write(params, "params.unpack")) return;
+    if (!params || kr_ctx_on_device(params->ctx) || !kr_params_begin_write(params, "params.unpack")) return;
     for (int64_t i = 0; i < params->count; i++) kr_param_unpack(params->rows[i]->seen.tensor);
     kr_params_end_write(params);
 }

@@ -71,6 +71,7 @@ bool kr_weights_share(kr_weights *w)
         if (state > all_users) return false;
     } while (!atomic_compare_exchange_weak_explicit(&w->state, &state, state + 1, memory_order_acquire,
                                                     memory_order_relaxed));
+    atomic_store_explicit(&w->written, 0, memory_order_relaxed);
     return true;
 }
 

@@ -26,8 +26,9 @@ typedef struct kr_weights_map {
 } kr_weights_map;
 
 typedef struct kr_weights {
-    atomic_uint_least64_t state;             /* users, and writers in the upper half */
-    atomic_uint_least64_t written;           /* kr_ctx.nwrites of the last write; a device may not have finished it */
+    atomic_uint_least64_t state; /* users, and writers in the upper half */
+    atomic_uint_least64_t
+        written; /* kr_ctx.nwrites of the last write, which a device may not have finished; 0: shared since */
     kr_memory host, device;                  /* branches of those of the context that made it */
     kr_memory *floats;                       /* the one of the slabs */
     kr_weights_slab slabs[KR_DTYPE_F16 + 1]; /* by kr_dtype */
@@ -44,7 +45,7 @@ bool kr_weights_allocate(kr_weights *weights, kr_dtype dtype, size_t bytes);
 /* A list for `count` maps, zeroed, which are released with the weights; NULL if there is no memory. Once at most. */
 kr_weights_map *kr_weights_add_maps(kr_weights *weights, int count);
 
-/* One user more; false if somebody writes. */
+/* One user more; false if somebody writes. What was written must have reached the memory: see `written`. */
 bool kr_weights_share(kr_weights *weights);
 uint32_t kr_weights_users(const kr_weights *weights);
 
