@@ -330,3 +330,29 @@ TEST(sharing_a_model_may_fail)
     drop_folder("m");
     end();
 }
+
+/* The headers of a model of 130 M parameters do not depend on its widths: those of a narrow one with as many layers. */
+TEST(a_second_context_costs_little)
+{
+    begin_folder();
+    ctx = kr_test_ctx(1, NULL);
+    kr_model_config *config = kr_model_config_create(ctx);
+    kr_model_config_set_d_model(config, 8);
+    config->layers->n_layers = 24;
+    config->network->vocab_size = 256;
+    config->mamba2->state_rank = config->mamba2->per_head_dim = 4;
+    kr_model *model = kr_model_create(ctx, config);
+    kr_model_config_destroy(config);
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.threads = 1;
+    kr_ctx *other = kr_ctx_create(&options);
+    kr_model *shared = kr_model_share(other, model);
+    const kr_memory_stats memory = kr_ctx_memory(other);
+    CHECK(shared && memory.peak_bytes < 512 * 1024, "%zu bytes, %zu at most", memory.live_bytes, memory.peak_bytes);
+    CHECK(memory.live_blocks < 400, "%zu blocks", memory.live_blocks);
+    kr_model_destroy(shared);
+    kr_ctx_destroy(other);
+    kr_model_destroy(model);
+    end();
+}
