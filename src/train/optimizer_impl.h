@@ -42,7 +42,7 @@ struct kr_optimizer {
     kr_arena arena; /* slots, parts, steps, names of options.without */
     int64_t count;
     kr_optimizer_slot *slots; /* in the order of the table */
-    int64_t nheld;            /* of the weights of their parameters: held as a writer, so that nobody shares them */
+    int64_t nheld;            /* of the weights of their parameters: held as a writer, so that they are not shared */
     kr_weights **held;
     int64_t *steps; /* of each parameter */
     int64_t step;

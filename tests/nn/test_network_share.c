@@ -247,7 +247,7 @@ TEST(sharing_a_network_may_fail)
         if (shared) break;
         CHECK_ERROR_HAS(two, KR_ERR_NOMEM, "network");
         CHECK(live(two) == idle, "failure %d leaves %zu bytes", failures, live(two) - idle);
-        CHECK(kr_params_reset(kr_network_params(owner)) == KR_OK, "nobody shares: %s", kr_ctx_message(one));
+        CHECK(kr_params_reset(kr_network_params(owner)) == KR_OK, "no user is left: %s", kr_ctx_message(one));
     }
     CHECK(failures > 10, "%d allocations", failures);
     kr_ctx_fail_allocation(two, 0);
