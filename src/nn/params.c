@@ -300,8 +300,9 @@ static bool check_source(kr_ctx *ctx, const kr_params *from, const char *op)
                "model in the child",
                op) &&
            kr_require(ctx,
-                      !kr_ctx_on_device(ctx) || atomic_load_explicit(&from->weights->written, memory_order_relaxed) <=
-                                                    atomic_load_explicit(&owner->nwaited, memory_order_acquire),
+                      !kr_ctx_on_device(ctx) || kr_weights_are_held(from->weights) ||
+                          atomic_load_explicit(&from->weights->written, memory_order_relaxed) <=
+                              atomic_load_explicit(&owner->nwaited, memory_order_acquire),
                       KR_ERR_STATE,
                       "%s: %.60s may still be writing the weights; call kr_ctx_wait with their context first", op,
                       owner->device->name);

@@ -91,6 +91,11 @@ bool kr_weights_leave(kr_weights *w, kr_ctx *ctx, bool is_counted)
 
 /* ---- writers ---- */
 
+bool kr_weights_are_held(const kr_weights *w)
+{
+    return atomic_load_explicit(&w->state, memory_order_relaxed) > all_users;
+}
+
 bool kr_weights_hold(kr_weights *w)
 {
     if (!w) return true;
@@ -105,7 +110,7 @@ bool kr_weights_hold(kr_weights *w)
 void kr_weights_release(kr_weights *w, kr_ctx *ctx)
 {
     if (!w) return;
-    atomic_store_explicit(&w->written, ++ctx->nwrites, memory_order_relaxed);
+    if (ctx->device->is_busy) atomic_store_explicit(&w->written, ++ctx->nwrites, memory_order_relaxed);
     if (atomic_fetch_sub_explicit(&w->state, one_writer, memory_order_acq_rel) == one_writer) free_struct(w);
 }
 

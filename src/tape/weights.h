@@ -61,6 +61,7 @@ void kr_weights_end_write(const kr_tensor *param);
 
 /* The same without a parameter, which may be destroyed before the end. NULL: nothing to do. */
 bool kr_weights_hold(kr_weights *weights);
+bool kr_weights_are_held(const kr_weights *weights);
 void kr_weights_release(kr_weights *weights, kr_ctx *ctx);
 
 #endif
