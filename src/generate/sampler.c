@@ -2,6 +2,7 @@
 #include "generate/sampler_impl.h"
 
 #include "base/sized.h"
+#include "device/device.h"
 #include "generate/logits.h"
 #include "generate/softmax_f64.h"
 
@@ -107,7 +108,7 @@ kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, in
 void kr_sampler_destroy(kr_sampler *sampler)
 {
     if (!sampler) return;
-    kr_sampler_free_device(sampler);
+    kr_device_sampler_destroy(sampler->device);
     kr_arena_deinit(&sampler->arena);
     kr_memory_free(&sampler->ctx->memory, sampler, sizeof *sampler);
 }
@@ -115,8 +116,28 @@ void kr_sampler_destroy(kr_sampler *sampler)
 void kr_sampler_forget(kr_sampler *sampler, uint64_t seed)
 {
     sampler->options.seed = seed;
+    if (sampler->device) sampler->device->rules.seed = seed;
     memset(sampler->n_sampled, 0, (size_t)sampler->nrows * sizeof *sampler->n_sampled);
     memset(sampler->occurred, 0, (size_t)(sampler->nrows * sampler->vocab) * sizeof *sampler->occurred);
+}
+
+/* ---- on a device ---- */
+
+/* Penalties and biases are the host's. */
+kr_device_sampler *kr_sampler_on_device(kr_sampler *s, int64_t count, const int64_t *rows)
+{
+    const kr_sampler_options *o = &s->options;
+    if (!kr_ctx_on_device(s->ctx) || o->n_biases || o->repetition_penalty != 1 || o->presence_penalty != 0 ||
+        o->frequency_penalty != 0)
+        return NULL;
+    const kr_device_sampling rules = { .vocab = s->vocab,
+                                       .top_k = o->top_k,
+                                       .temperature = o->temperature,
+                                       .top_p = o->top_p,
+                                       .min_p = o->min_p,
+                                       .seed = o->seed };
+    if (!s->device) s->device = kr_device_sampler_create(s->ctx, s->nrows, &rules);
+    return s->device && kr_device_sampler_prepare(s->device, count, rows, s->n_sampled) ? s->device : NULL;
 }
 
 /* ---- tokens ---- */

@@ -3,6 +3,7 @@
 #define KR_GENERATE_SAMPLER_IMPL_H
 
 #include "base/ctx_impl.h"
+#include "decode/device_sampler.h"
 #include "generate/select_top.h"
 
 #include <krait/generate.h>
@@ -26,9 +27,7 @@ struct kr_sampler {
     int32_t *ids;             /* [vocab] */
     kr_ranked *ranked;        /* [vocab] */
 
-    /* on a device; NULL: not allocated yet */
-    char *shared;           /* arguments and results in pinned memory */
-    int64_t *device_memory; /* [2 nrows] row numbers and counts of sampled tokens, which kernels increment */
+    kr_device_sampler *device; /* for options that it has; NULL: not created yet */
 };
 
 static inline kr_occurrence *kr_sampler_occurred(const kr_sampler *sampler, int64_t row)
@@ -47,18 +46,9 @@ void kr_sampler_count(kr_sampler *sampler, int64_t row, int32_t id);
 kr_status kr_sampler_sample(kr_sampler *sampler, const char *op, const kr_tensor *logits_bw, int64_t count,
                             const int64_t *rows, kr_sample *samples);
 
-/* ---- on a device ----
- *
- * queue: samples for rows[0..count) from logits [count w], by a kernel that also stores the ids in next; does nothing
- * for unsupported logits. take: the result, already copied, which updates the counts; false if a row has none. One
- * sample may be queued before the previous result is taken. prepare: sets the rows on the device, before the first of
- * several consecutive samples. on_device: do the options allow it? */
-bool kr_sampler_on_device(kr_sampler *sampler);
-bool kr_sampler_reads(const kr_tensor *logits);
-bool kr_sampler_queue(kr_sampler *sampler, const kr_tensor *logits, int32_t *next);
-bool kr_sampler_prepare(kr_sampler *sampler, int64_t count, const int64_t *rows);
-bool kr_sampler_take(const kr_sampler *sampler, kr_dtype dtype, int64_t count, const int64_t *rows, kr_sample *samples);
-void kr_sampler_free_device(kr_sampler *sampler);
+/* The device's sampler for these options, its rows set to those of the next samples; NULL: the host samples, or after an
+ * error. */
+kr_device_sampler *kr_sampler_on_device(kr_sampler *sampler, int64_t count, const int64_t *rows);
 
 /* All rows as new, with another seed. */
 void kr_sampler_forget(kr_sampler *sampler, uint64_t seed);

@@ -23,8 +23,8 @@ struct kr_state {
     int64_t nslots, batch;
     kr_cache *slots; /* [nslots]: each with its family; all tensors NULL: nothing went through */
     kr_cursors cursors;
-    bool is_inconsistent;         /* a call that updates it in place failed midway */
-    struct kr_deferred *deferred; /* deferred updates (nn/deferred_state.h); NULL: never deferred */
+    bool is_inconsistent; /* a call that updates it in place failed midway */
+    int64_t room;         /* rows that its tensors have memory for, of which `batch` are in use; 0: these alone */
 };
 
 /* The slots of a state: all of one family, or one for each block of a list. */
@@ -55,8 +55,17 @@ const char *kr_state_layout_family(const kr_state_layout *layout);
 /* An initial state of the caller; op is for messages. NULL after an error. */
 kr_state *kr_state_allocate(kr_ctx *ctx, const char *op, const kr_state_layout *layout, int64_t batch);
 
-/* Flushes pending updates into the state; an error if it is inconsistent. Call before reading its tensors. */
-bool kr_state_flush(const char *op, const kr_state *state);
+/* An error if it is inconsistent. */
+bool kr_state_is_usable(const char *op, const kr_state *state);
+
+static inline int64_t kr_state_room(const kr_state *state)
+{
+    return state->room ? state->room : state->batch;
+}
+
+/* From now on its first `rows` rows are in use, of those that its tensors have memory for: addresses and row contents stay.
+ * The state's tensors are the caller's. */
+bool kr_state_use_rows(kr_state *state, const char *op, int64_t rows);
 
 /* Can an op on the tape read it? False after an error. */
 bool kr_state_usable(kr_tape *tape, const char *op, const kr_state *state);

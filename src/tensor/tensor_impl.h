@@ -20,7 +20,6 @@ struct kr_tensor {
     const char *name;  /* of a parameter in a table, or of a state's tensor; or NULL */
     bool is_state;     /* of a state of the caller's */
     bool is_destroyed; /* of a parameter: only this header is left, for tapes that refer to it */
-    char *device_ids;  /* of ids: their copy in device memory, for kernels; NULL: only in data */
 
     /* owned by the tape */
     struct kr_node *node; /* the op that produced it; NULL: a leaf or a constant */
