@@ -333,7 +333,7 @@ typedef struct kr_call {
      * pointer. Same bits, no copies. Only without gradients. If the call fails midway the state is inconsistent and is
      * rejected until kr_state_zero resets it or kr_state_copy overwrites it. */
     kr_state *advance;
-    bool skip_head;   /* networks: do not apply the head: y is NULL */
+    bool skip_head; /* networks: do not apply the head: y is NULL */
     /* Packed rows as cumulative lengths, instead of seq_start_bs: i32 or i64 [q+1]; see
      * kr_seq_start_from_cu_seqlens. */
     kr_tensor *cu_seqlens;

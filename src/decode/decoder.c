@@ -109,7 +109,7 @@ typedef struct choice {
 static choice choose(const kr_decoder *d, const kr_state *state, const kr_device_sampler *sampler)
 {
     choice c = { .is_fused = d->is_fused && kr_decode_state_fits(d->net->layers, state), .nb = state->batch };
-    int64_t most = kr_state_room(state);
+    int64_t most = kr_state_capacity(state);
     if (most > d->max_rows) most = d->max_rows;
     if (sampler && most > sampler->nrows) most = sampler->nrows;
     if (c.is_fused) c.nb = bucket_of(state->batch, most);
@@ -173,7 +173,7 @@ void kr_decoder_forget(kr_decoder *d, const kr_state *state)
 static bool prepare_records(kr_decoder *d, kr_state *state, bool defers)
 {
     kr_lazy_state *lazy = &d->lazy;
-    const bool continues = defers && lazy->state == state && lazy->room >= kr_state_room(state);
+    const bool continues = defers && lazy->state == state && lazy->capacity >= kr_state_capacity(state);
     if (!continues && !kr_lazy_flush(lazy)) return false;
     return continues || !defers || kr_lazy_open(lazy, state);
 }

@@ -44,7 +44,7 @@ static bool allocate(kr_lazy_state *lazy)
                     "decode: no memory for the deferred updates of %lld layers", (long long)layers->nvirtual))
         return false;
     for (int64_t s = 0; s < layers->nvirtual; s++) {
-        const int64_t elements = lazy->room * family->record_elements(block_of(layers, s));
+        const int64_t elements = lazy->capacity * family->record_elements(block_of(layers, s));
         lazy->records[s] = kr_state_tensor(layers->ctx, "deferred updates", KR_DTYPE_F32, KR_SHAPE(elements));
         if (!lazy->records[s]) return false;
     }
@@ -53,14 +53,14 @@ static bool allocate(kr_lazy_state *lazy)
 
 bool kr_lazy_open(kr_lazy_state *lazy, kr_state *state)
 {
-    const int64_t room = kr_state_room(state);
-    if (lazy->records && lazy->room >= room) {
+    const int64_t capacity = kr_state_capacity(state);
+    if (lazy->records && lazy->capacity >= capacity) {
         lazy->state = state; /* nothing is pending, so the records hold no token */
         return true;
     }
     kr_lazy_forget(lazy);
     lazy->state = state;
-    lazy->room = room;
+    lazy->capacity = capacity;
     if (allocate(lazy)) return true;
     kr_lazy_forget(lazy);
     return false;

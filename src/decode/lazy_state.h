@@ -13,7 +13,7 @@
 typedef struct kr_lazy_state {
     const kr_layers *layers;
     kr_state *state;     /* that the records belong to; NULL: none */
-    int64_t room;        /* rows that the records have memory for */
+    int64_t capacity;    /* rows that the records have memory for */
     int64_t rows;        /* the first rows, which may have pending updates; 0: nothing is pending */
     kr_tensor **records; /* [nslots] f32; NULL: not allocated */
 } kr_lazy_state;

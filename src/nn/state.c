@@ -139,14 +139,14 @@ static void set_rows(kr_state *state, int64_t rows)
 
 bool kr_state_use_rows(kr_state *state, const char *op, int64_t rows)
 {
-    const int64_t room = kr_state_room(state);
+    const int64_t capacity = kr_state_capacity(state);
     if (!kr_require(state->ctx, !kr_state_is_initial(state), KR_ERR_STATE,
                     "%s: the state is initial: it has no memory for rows yet", op) ||
-        !kr_require(state->ctx, rows >= 1 && rows <= room, KR_ERR_ARG,
+        !kr_require(state->ctx, rows >= 1 && rows <= capacity, KR_ERR_ARG,
                     "%s: rows = %lld, but the state has memory for rows from 1 to %lld", op, (long long)rows,
-                    (long long)room))
+                    (long long)capacity))
         return false;
-    state->room = room;
+    state->capacity = capacity;
     set_rows(state, rows);
     return true;
 }
@@ -154,8 +154,8 @@ bool kr_state_use_rows(kr_state *state, const char *op, int64_t rows)
 /* Tensors are freed with all their rows. */
 static void use_all_rows(kr_state *state)
 {
-    if (state->room) set_rows(state, state->room);
-    state->room = 0;
+    if (state->capacity) set_rows(state, state->capacity);
+    state->capacity = 0;
 }
 
 static void drop_tensors(kr_cache *cache)
@@ -309,7 +309,7 @@ kr_status kr_state_copy(kr_state *to, const kr_state *from)
                     (long long)from->nslots, kr_state_family(from), (long long)to->nslots, kr_state_family(to)) ||
         !kr_state_is_usable("state.copy", from) || to == from)
         return ctx->status;
-    if (to->room >= from->batch) set_rows(to, from->batch);
+    if (to->capacity >= from->batch) set_rows(to, from->batch);
     if (!all_fit(to, from)) {
         use_all_rows(to);
         if (!reshape_tensors(to, from)) return ctx->status;

@@ -24,7 +24,7 @@ struct kr_state {
     kr_cache *slots; /* [nslots]: each with its family; all tensors NULL: nothing went through */
     kr_cursors cursors;
     bool is_inconsistent; /* a call that updates it in place failed midway */
-    int64_t room;         /* rows that its tensors have memory for, of which `batch` are in use; 0: these alone */
+    int64_t capacity;     /* rows that its tensors have memory for, of which `batch` are in use; 0: these alone */
 };
 
 /* The slots of a state: all of one family, or one for each block of a list. */
@@ -58,9 +58,9 @@ kr_state *kr_state_allocate(kr_ctx *ctx, const char *op, const kr_state_layout *
 /* An error if it is inconsistent. */
 bool kr_state_is_usable(const char *op, const kr_state *state);
 
-static inline int64_t kr_state_room(const kr_state *state)
+static inline int64_t kr_state_capacity(const kr_state *state)
 {
-    return state->room ? state->room : state->batch;
+    return state->capacity ? state->capacity : state->batch;
 }
 
 /* From now on its first `rows` rows are in use, of those that its tensors have memory for: addresses and row contents stay.

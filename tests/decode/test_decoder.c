@@ -306,24 +306,25 @@ static kr_state *first_rows(const kr_network *net, const kr_state *all, int64_t 
 }
 
 /* Some steps of `rows` rows in a state with memory for MOST, and in one with memory for these alone. */
-static void visit(kr_decoder *d, kr_decoder *exact, kr_state *roomy, const kr_state *begin, int64_t rows)
+static void visit(kr_decoder *d, kr_decoder *exact, kr_state *spacious, const kr_state *begin, int64_t rows)
 {
     const kr_network *net = d->net;
-    kr_decoder_flush(d, roomy);
-    CHECK(kr_state_use_rows(roomy, "test", MOST) && kr_state_copy(roomy, begin) == KR_OK &&
-              kr_state_use_rows(roomy, "test", rows),
+    kr_decoder_flush(d, spacious);
+    CHECK(kr_state_use_rows(spacious, "test", MOST) && kr_state_copy(spacious, begin) == KR_OK &&
+              kr_state_use_rows(spacious, "test", rows),
           "%s", kr_ctx_message(net->ctx));
     kr_state *few = first_rows(net, begin, rows);
     for (int i = 0; i < 3 && !kr_ctx_failed(net->ctx); i++) {
         int32_t ids[MOST];
         choose_ids(i, rows, ids);
-        CHECK_TENSORS("logits", kr_decoder_step(d, roomy, ids), kr_decoder_step(exact, few, ids), 1e-5, 1);
+        CHECK_TENSORS("logits", kr_decoder_step(d, spacious, ids), kr_decoder_step(exact, few, ids), 1e-5, 1);
     }
-    kr_decoder_flush(d, roomy);
+    kr_decoder_flush(d, spacious);
     kr_decoder_flush(exact, few);
     for (int64_t s = 0; s < few->nslots; s++)
         for (int i = 0; i < kr_slot_kind(few, s)->ncache; i++)
-            CHECK_TENSORS("state", kr_state_cache(roomy, s)->tensors[i], kr_state_cache(few, s)->tensors[i], 1e-5, 1);
+            CHECK_TENSORS("state", kr_state_cache(spacious, s)->tensors[i], kr_state_cache(few, s)->tensors[i], 1e-5,
+                          1);
     kr_decoder_forget(exact, few);
     kr_state_destroy(few);
 }
@@ -336,10 +337,10 @@ static void walk_buckets(kr_ctx *ctx, kr_family family)
     const bool on_device = kr_ctx_on_device(ctx);
     kr_network *net = chat_network(ctx, family, KR_DTYPE_F32, 0, NULL);
     kr_decoder *d = kr_decoder_create(net, MOST), *exact = kr_decoder_create(net, MOST);
-    kr_state *roomy = primed(net, MOST), *begin = primed(net, MOST);
+    kr_state *spacious = primed(net, MOST), *begin = primed(net, MOST);
     int64_t captured = 0;
     for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < N && !kr_ctx_failed(ctx); i++) visit(d, exact, roomy, begin, rows[i]);
+        for (int i = 0; i < N && !kr_ctx_failed(ctx); i++) visit(d, exact, spacious, begin, rows[i]);
         if (round == 1) captured = d->n_captured;
     }
     CHECK_OK(ctx);
@@ -350,7 +351,7 @@ static void walk_buckets(kr_ctx *ctx, kr_family family)
     CHECK(!on_device || captured >= BUCKETS, "%d captures", (int)captured);
     kr_decoder_destroy(d);
     kr_decoder_destroy(exact);
-    kr_state_destroy(roomy);
+    kr_state_destroy(spacious);
     kr_state_destroy(begin);
     kr_network_destroy(net);
 }
