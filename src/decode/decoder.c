@@ -204,6 +204,13 @@ static bool check_step(const kr_decoder *d, const kr_state *state, const int32_t
     return true;
 }
 
+/* Steps write the state: ops that were recorded with its old contents cannot be run backwards any longer. */
+static void note_writes(const kr_state *state)
+{
+    for (int64_t s = 0; s < state->nslots; s++)
+        for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++) kr_wrote(state->slots[s].tensors[i]);
+}
+
 /* A network or a state that no step is kept for. */
 static kr_tensor *run_call(kr_decoder *d, kr_state *state, const int32_t *ids)
 {
@@ -246,6 +253,7 @@ kr_tensor *kr_decoder_step_and_sample(kr_decoder *d, kr_state *state, const int3
     kr_decode_step *step = find_or_make(d, state, &c, signature_of(d, state, c.nb, c.defers, sampler));
     if (!step) return NULL;
     if (c.defers) kr_lazy_append(&d->lazy, c.nb);
+    note_writes(state);
     if (!kr_decode_step_run(d, step, state, ids, sampler)) {
         drop_first(d);
         return NULL;
@@ -276,6 +284,7 @@ bool kr_decoder_run_ahead(kr_decoder *d, kr_state *state, kr_device_sampler *sam
         !kr_graph_is_complete(d->ctx, step->captured))
         return false;
     if (c.defers) kr_lazy_append(&d->lazy, c.nb);
+    note_writes(state);
     return kr_graph_launch(d->ctx, step->captured) && record_sample(d);
 }
 

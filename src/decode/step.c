@@ -64,6 +64,12 @@ static bool lay_out_plan(kr_decoder *d, kr_decode_step *step, const kr_state *st
     return kr_decode_plan_make(step->tape, &step->plan);
 }
 
+static bool has_f32_stream(const kr_network *net)
+{
+    const kr_dtype table = net->embedding_wd->dtype;
+    return table == KR_DTYPE_F32 || (kr_dtype_is_16bit(table) && net->layers->config.residual_in_f32);
+}
+
 static bool lay_out(kr_decoder *d, kr_decode_step *step, const kr_state *state)
 {
     const kr_network *net = d->net;
@@ -71,10 +77,9 @@ static bool lay_out(kr_decoder *d, kr_decode_step *step, const kr_state *state)
     if (!kr_tape_ready(step->tape, OP) || !lay_out_ids(step) || !lay_out_lookup(step, net) ||
         (step->is_fused && !lay_out_plan(d, step, state)))
         return false;
-    step->has_fused_head = kr_decode_head_is_fused(net);
-    if (step->has_fused_head) {
-        step->logits = kr_new(step->tape, KR_DTYPE_F32, KR_SHAPE(step->nb, net->nw));
-        if (!step->logits) return false;
+    if (kr_decode_head_is_fused(net) && has_f32_stream(net)) {
+        step->fused_logits = kr_new(step->tape, KR_DTYPE_F32, KR_SHAPE(step->nb, net->nw));
+        if (!step->fused_logits) return false;
     }
     step->mark = kr_tape_mark_now(step->tape);
     return true;
@@ -108,16 +113,16 @@ static bool look_up(kr_ctx *ctx, kr_decode_step *step)
                                                   : KR_RUN(ctx, embedding[KR_REAL_F32], &step->lookup);
 }
 
-/* Logits of the stack's output [b 1 d] or [b d]. */
+/* Logits of the stack's output [b 1 d]. */
 static kr_tensor *run_head(const kr_network *net, kr_decode_step *step, kr_tensor *x)
 {
     kr_tape *tape = step->tape;
-    if (step->has_fused_head && x->dtype == KR_DTYPE_F32 && kr_tensor_is_row_major(x)) {
-        step->head = kr_decode_head_args(net, x, step->logits);
-        return KR_RUN(tape->ctx, decode_linear[KR_REAL_F32], &step->head) ? step->logits : NULL;
+    if (step->fused_logits && x->dtype == KR_DTYPE_F32 && kr_tensor_is_row_major(x)) {
+        step->head = kr_decode_head_args(net, x, step->fused_logits);
+        return KR_RUN(tape->ctx, decode_linear[KR_REAL_F32], &step->head) ? step->fused_logits : NULL;
     }
     const kr_head head = kr_network_head(net);
-    x = kr_last_token(tape, kr_dim_of(x, 1) == 1 && x->rank == 3 ? x : kr_reshape(tape, x, KR_SHAPE(step->nb, 1, -1)));
+    x = kr_reshape(tape, x, KR_SHAPE(step->nb, -1));
     if (net->norm_f_d) x = kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm);
     x = kr_linear(tape, x, head.weight_wd, head.bias_w);
     if (!x) kr_blame(tape->ctx, OP ", head");
@@ -128,10 +133,7 @@ static kr_tensor *run_planned(const kr_network *net, kr_decode_step *step, kr_st
 {
     kr_ctx *ctx = net->ctx;
     const kr_decode_plan *plan = &step->plan;
-    const int ncache = net->layers->kind->ncache;
     state->is_inconsistent = true; /* until all is queued */
-    for (int64_t s = 0; s < state->nslots; s++)
-        for (int i = 0; i < ncache; i++) kr_wrote(state->slots[s].tensors[i]);
     if (!plan->lookup && (!look_up(ctx, step) || !kr_assign(ctx, plan->stream_bsd, step->looked_up))) return NULL;
     if (!kr_decode_plan_run(step->tape, &step->plan)) return NULL;
     kr_tensor *logits = run_head(net, step, plan->stream_bsd);

@@ -9,16 +9,17 @@ struct kr_decode_step {
     kr_tape_mark mark;  /* what is allocated after it belongs to one run */
     uint64_t signature; /* of everything whose addresses it contains */
     int64_t nb;         /* rows, those not in use included */
-    bool is_fused, has_fused_head, defers;
+    bool is_fused, defers;
     kr_tensor *ids;      /* i32 [nb] in host memory ... */
     int32_t *device_ids; /* ... and where kernels read them */
     kr_embedding_args lookup;
     kr_tensor *looked_up; /* [nb 1 d], of the table's type or f32 */
     kr_decode_plan plan;
     kr_decode_linear_args head;
-    kr_tensor *logits;  /* [nb w] of the last run */
-    kr_tensor in_use;   /* the rows of the state among them */
-    kr_graph *captured; /* NULL: none yet */
+    kr_tensor *fused_logits; /* [nb w] of a fused head; NULL: the head runs op by op */
+    kr_tensor *logits;       /* [nb w] of the last run */
+    kr_tensor in_use;        /* the rows of the state among them */
+    kr_graph *captured;      /* NULL: none yet */
     bool was_run;
 };
 

@@ -393,6 +393,33 @@ TEST(plans_of_many_states)
     }
 }
 
+/* A step that is launched writes the state, too: what was recorded before it cannot be run backwards. */
+TEST(steps_write_the_state)
+{
+    for (int n = 0; n < NDEVICES; n++)
+        for (int before = 0; before < 4; before++) {
+            kr_ctx *ctx = open_device(n);
+            if (!ctx) continue;
+            kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
+            kr_decoder *d = kr_decoder_create(net, 2);
+            kr_state *state = primed(net, 2);
+            const int32_t ids[2] = { 3, 4 };
+            for (int i = 0; i < before; i++) kr_decoder_step(d, state, ids);
+            kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+            kr_tensor *cache = kr_state_cache(state, 0)->mamba2.ssm_bhpr;
+            kr_tensor *x = kr_input(tape, kr_zeros(tape, KR_DTYPE_F32, kr_tensor_shape(cache)));
+            kr_tensor *y = kr_sum(tape, kr_mul(tape, x, cache), KR_ALL_AXES, false);
+            CHECK(kr_decoder_step(d, state, ids), "%s", kr_ctx_message(ctx));
+            CHECK(kr_backward(tape, y) != KR_OK, "%s, step %d: the state's old bits are gone", devices[n], before);
+            CHECK_ERROR_HAS(ctx, KR_ERR_STATE, "written");
+            kr_tape_destroy(tape);
+            kr_decoder_destroy(d);
+            kr_state_destroy(state);
+            kr_network_destroy(net);
+            kr_ctx_destroy(ctx);
+        }
+}
+
 /* ---- errors ---- */
 
 TEST(decoder_errors)
