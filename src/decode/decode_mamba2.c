@@ -46,12 +46,12 @@ static kr_decode_mamba2 core(const kr_mamba2 *m, const kr_decode_request *r, boo
     kr_decode_mamba2 y = { .z_at = 0,
                            .x_at = m->nssm,
                            .b_at = 2 * m->nssm,
-                           .c_at = 2 * m->nssm + c->ngroups * c->state_rank,
+                           .c_at = 2 * m->nssm + c->n_groups * c->state_rank,
                            .dt_at = m->nssm + m->nv };
     y.core = (kr_decode_ssd_args){ .nb = r->nb,
                                    .nh = m->nh,
                                    .np = c->per_head_dim,
-                                   .ng = c->ngroups,
+                                   .ng = c->n_groups,
                                    .nr = c->state_rank,
                                    .stride = buffers->row_bo->dims[1],
                                    .y_stride = m->nssm,
@@ -118,7 +118,7 @@ static int64_t record_elements(const void *block)
 {
     const kr_mamba2 *m = block;
     const kr_mamba2_config *c = &m->config;
-    return kr_deferred_parts_of(m->nh, c->per_head_dim, c->ngroups, c->state_rank).row;
+    return kr_deferred_parts_of(m->nh, c->per_head_dim, c->n_groups, c->state_rank).row;
 }
 
 static bool flush(kr_ctx *ctx, const void *block, const kr_cache *cache, int64_t nb, kr_tensor *records)
@@ -128,7 +128,7 @@ static bool flush(kr_ctx *ctx, const void *block, const kr_cache *cache, int64_t
     kr_decode_ssd_args args = { .nb = nb,
                                 .nh = m->nh,
                                 .np = c->per_head_dim,
-                                .ng = c->ngroups,
+                                .ng = c->n_groups,
                                 .nr = c->state_rank,
                                 .state = cache->mamba2.ssm_bhpr->data,
                                 .deferred = records->data };

@@ -28,13 +28,13 @@ static kr_decode_mamba3_args core(const kr_mamba3 *m, const kr_decode_request *r
     const kr_mamba3_config *c = &m->config;
     const kr_mamba3_cache *cache = &r->cache->mamba3;
     const kr_tensor *row_bo = r->buffers->row_bo;
-    const int64_t nmgr = m->nm * c->ngroups * c->state_rank;
+    const int64_t nmgr = m->nm * c->n_groups * c->state_rank;
     const float *z = (const float *)(const void *)row_bo->data, *b = z + 2 * m->ni, *dt = b + 2 * nmgr;
     return (kr_decode_mamba3_args){ .nb = r->nb,
                                     .nm = m->nm,
                                     .nh = m->nh,
                                     .np = c->per_head_dim,
-                                    .ng = c->ngroups,
+                                    .ng = c->n_groups,
                                     .nr = c->state_rank,
                                     .na = m->nrotations,
                                     .nrotated = m->nrotated,

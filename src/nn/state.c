@@ -195,7 +195,8 @@ static kr_status status_of(const kr_state *state)
 
 kr_status kr_state_zero(kr_state *state)
 {
-    if (!is_changeable(state, "state.zero", "call with state NULL to begin afresh")) return status_of(state);
+    if (!is_changeable(state, "state.zero", "call with state NULL to start from the initial state"))
+        return status_of(state);
     const int64_t batch = state->batch;
     use_all_rows(state);
     state->batch = batch;

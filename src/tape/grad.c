@@ -120,7 +120,7 @@ bool kr_slab_create(kr_tape *tape, kr_tensor *x)
 {
     if (!tape->recording) return true;
     kr_grad_slab *slab = kr_arena_alloc(&tape->heads, sizeof *slab);
-    if (!slab) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no memory for the place of a gradient");
+    if (!slab) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no memory for the buffer of a gradient");
     *slab = (kr_grad_slab){ .rows = 1, .columns = kr_count_of(x), .is_own = true };
     x->slab = slab;
     return true;
