@@ -39,6 +39,16 @@ static kr_tensor *call_step(kr_tape *tape, const kr_network *net, kr_state *stat
     return kr_network_step(tape, net, kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(kr_state_batch(state)), ids), &call).y;
 }
 
+/* The same op by op, on any device. */
+static kr_tensor *step_of_ops(kr_tape *tape, const kr_network *net, kr_state *state, const int32_t *ids)
+{
+    kr_call call;
+    kr_call_init(&call);
+    call.advance = state;
+    kr_tensor *x = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(kr_state_batch(state)), ids);
+    return kr_network_run_call(tape, net, KR_CALL_STEP, x, &call, kr_layers_run).y;
+}
+
 static void compare_states(const char *what, const kr_state *got, const kr_state *want)
 {
     for (int64_t s = 0; s < want->nslots; s++)
@@ -166,8 +176,8 @@ static const kind kinds[] = {
 };
 enum { NKINDS = (int)(sizeof kinds / sizeof *kinds) };
 
-/* The reason, and steps against calls: to the bit on a processor, within rounding on a device, where states of fused steps
- * and fused calls are the same. */
+/* The reason, and steps against calls and ops: to the bit on a processor, within rounding on a device, where states of
+ * steps and calls are the same. */
 static void check_kind(kr_ctx *ctx, kr_family family, const kind *k)
 {
     const bool on_device = kr_ctx_on_device(ctx);
@@ -178,15 +188,18 @@ static void check_kind(kr_ctx *ctx, kr_family family, const kind *k)
     const char *reason = kr_decoder_fallback(d);
     CHECK(on_device && k->reason ? reason && strncmp(reason, k->reason, strlen(k->reason)) == 0 : !reason,
           "%s: fallback: %s", what, reason ? reason : "none");
-    kr_state *got = primed(net, 3), *want = primed(net, 3);
+    kr_state *got = primed(net, 3), *want = primed(net, 3), *ops = primed(net, 3);
     const double bound = !on_device ? 0 : k->change == of_halves || k->change == of_half_streams ? 2e-2 : 1e-4;
     for (int i = 0; i < STEPS && !kr_ctx_failed(ctx); i++) {
         int32_t ids[3];
         choose_ids(i, 3, ids);
         kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         const kr_tensor *y = kr_decoder_step(d, got, ids), *logits = call_step(tape, net, want, ids);
+        const kr_tensor *of_ops = step_of_ops(tape, net, ops, ids);
         if (bound == 0) CHECK_SAME_BITS(what, y, logits);
         else CHECK_TENSORS(what, y, logits, bound, 1);
+        if (bound == 0) CHECK_SAME_BITS(what, y, of_ops);
+        else CHECK_TENSORS(what, y, of_ops, bound, 1);
         CHECK_OK(ctx);
         kr_tape_destroy(tape);
     }
@@ -197,6 +210,7 @@ static void check_kind(kr_ctx *ctx, kr_family family, const kind *k)
     kr_decoder_destroy(d);
     kr_state_destroy(got);
     kr_state_destroy(want);
+    kr_state_destroy(ops);
     kr_network_destroy(net);
 }
 
@@ -211,6 +225,67 @@ TEST(steps_are_calls)
                 check_kind(ctx, (kr_family)family, &kinds[k]);
                 kr_ctx_destroy(ctx);
             }
+}
+
+/* ---- calls ---- */
+
+static void count_core(void *user, const char *slot)
+{
+    *(int *)user += strncmp(slot, "decode_", 7) == 0;
+}
+
+/* Calls of one token use the decode kernels on a device, with a state to advance or without, and agree with ops. */
+TEST(calls_of_one_token_are_fused_on_devices)
+{
+    for (int n = 0; n < 3; n++) {
+        kr_ctx *ctx = open_device(n);
+        int count = 0, seen = 0;
+        ctx->device->probe = count_core;
+        ctx->device->probe_user = &count;
+        kr_network *net = chat_network(ctx, KR_FAMILY_MAMBA2, KR_DTYPE_F32, 0, NULL);
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+        kr_state *state = primed(net, 2);
+        const int32_t ids[2] = { 3, 4 };
+        kr_tensor *x_b = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(2), ids),
+                  *x_bs = kr_reshape(tape, x_b, KR_SHAPE(2, 1)), *x_bd = kr_embedding(tape, net->embedding_wd, x_b),
+                  *x_bsd = kr_reshape(tape, x_bd, KR_SHAPE(2, 1, -1));
+        kr_call call, ops;
+        kr_call_init(&call);
+        call.state = state;
+        ops = call;
+        const kr_network_out want = kr_network_run_call(tape, net, KR_CALL_STEP, x_b, &ops, kr_layers_run);
+        CHECK(count == 0, "ops use decode kernels");
+        const kr_layers *layers = kr_network_layers(net);
+        const kr_tensor *of_stack = kr_layers_run_call(tape, layers, KR_CALL_STEP, x_bd, &ops, kr_layers_run).y;
+        const kr_network_out step = kr_network_step(tape, net, x_b, &call),
+                             forward = kr_network_forward(tape, net, x_bs, &call);
+        const kr_tensor *stack = kr_layers_step(tape, layers, x_bd, &call).y,
+                        *stack_forward = kr_layers_forward(tape, layers, x_bsd, &call).y;
+        CHECK_TENSORS("step", step.y, want.y, 1e-5, 1);
+        CHECK_TENSORS("hidden", step.hidden, want.hidden, 1e-5, 1);
+        CHECK_TENSORS("forward", kr_reshape(tape, forward.y, kr_tensor_shape(want.y)), want.y, 1e-5, 1);
+        CHECK_TENSORS("stack", stack, of_stack, 1e-5, 1);
+        CHECK_TENSORS("forward of a stack", kr_reshape(tape, (kr_tensor *)stack_forward, kr_tensor_shape(of_stack)),
+                      of_stack, 1e-5, 1);
+        for (int64_t s = 0; s < 2; s++) {
+            CHECK_TENSORS("state", step.state->slots[s].mamba2.ssm_bhpr, want.state->slots[s].mamba2.ssm_bhpr, 1e-5, 1);
+            CHECK_SAME_BITS("the old state", step.state->slots[s].mamba2.conv_bvk,
+                            forward.state->slots[s].mamba2.conv_bvk);
+        }
+        CHECK(count == (n ? 4 * 2 * 3 : 0), "%s: %d decode kernels", devices[n], count);
+        seen = count;
+        kr_call_init(&call);
+        call.advance = state;
+        const kr_tensor *moved = kr_network_step(tape, net, x_b, &call).y;
+        CHECK_SAME_BITS("in place", moved, step.y);
+        CHECK_SAME_BITS("its state", state->slots[1].mamba2.ssm_bhpr, step.state->slots[1].mamba2.ssm_bhpr);
+        CHECK(count - seen == (n ? 2 * 3 : 0), "%s: %d decode kernels", devices[n], count - seen);
+        CHECK_OK(ctx);
+        kr_tape_destroy(tape);
+        kr_state_destroy(state);
+        kr_network_destroy(net);
+        kr_ctx_destroy(ctx);
+    }
 }
 
 /* ---- networks whose steps are calls ---- */
@@ -333,6 +408,8 @@ static void visit(kr_decoder *d, kr_decoder *exact, kr_state *spacious, const kr
 static void walk_buckets(kr_ctx *ctx, kr_family family)
 {
     static const int64_t rows[] = { 24, 9, 10, 12, 1, 2, 3, 5, 6, 17, 24, 9, 11, 5, 2, 21, 12, 1 };
+    static const int64_t buckets[MOST + 1] = { 0,  1,  2,  3,  4,  6,  6,  8,  8,  12, 12, 12, 12,
+                                               16, 16, 16, 16, 24, 24, 24, 24, 24, 24, 24, 24 };
     enum { N = sizeof rows / sizeof *rows, BUCKETS = 6, DIFFERENT = 12 }; /* 1 2 3 6 12 24 */
     const bool on_device = kr_ctx_on_device(ctx);
     kr_network *net = chat_network(ctx, family, KR_DTYPE_F32, 0, NULL);
@@ -340,7 +417,11 @@ static void walk_buckets(kr_ctx *ctx, kr_family family)
     kr_state *spacious = primed(net, MOST), *begin = primed(net, MOST);
     int64_t captured = 0;
     for (int round = 0; round < 3; round++) {
-        for (int i = 0; i < N && !kr_ctx_failed(ctx); i++) visit(d, exact, spacious, begin, rows[i]);
+        for (int i = 0; i < N && !kr_ctx_failed(ctx); i++) {
+            visit(d, exact, spacious, begin, rows[i]);
+            const int64_t nb = d->kept[0]->nb, want = on_device ? buckets[rows[i]] : rows[i];
+            CHECK(nb == want, "%s: a step of %d rows for %d rows", kr_ctx_device(ctx), (int)nb, (int)rows[i]);
+        }
         if (round == 1) captured = d->n_captured;
     }
     CHECK_OK(ctx);
