@@ -28,6 +28,7 @@ static void decide(kr_decoder *d)
     const kr_network *net = d->net;
     const kr_device *device = d->ctx->device;
     const bool on_device = kr_ctx_on_device(d->ctx);
+    d->most_kept = on_device ? KR_DECODER_STEPS : KR_DECODER_STEPS_ON_CPU;
     d->fallback = network_refusal(net);
     if (!d->fallback && on_device) d->fallback = kr_decode_device_refusal(d->ctx);
     d->is_planned = !d->fallback;
@@ -127,7 +128,7 @@ static void move_to_front(kr_decoder *d, int at)
 /* The kept step, which becomes the first; NULL: there is none. */
 static kr_decode_step *find(kr_decoder *d, uint64_t signature)
 {
-    for (int i = 0; i < KR_DECODER_STEPS && d->kept[i]; i++)
+    for (int i = 0; i < d->most_kept && d->kept[i]; i++)
         if (d->kept[i]->signature == signature) {
             move_to_front(d, i);
             return d->kept[0];
@@ -142,9 +143,9 @@ static kr_decode_step *find_or_make(kr_decoder *d, kr_state *state, const choice
     step = kr_decode_step_create(d, state, c->nb, c->is_fused, c->defers);
     if (!step) return NULL;
     step->signature = signature;
-    kr_decode_step_destroy(d->kept[KR_DECODER_STEPS - 1], d->ctx);
-    d->kept[KR_DECODER_STEPS - 1] = step;
-    move_to_front(d, KR_DECODER_STEPS - 1);
+    kr_decode_step_destroy(d->kept[d->most_kept - 1], d->ctx);
+    d->kept[d->most_kept - 1] = step;
+    move_to_front(d, d->most_kept - 1);
     d->n_planned++;
     return step;
 }

@@ -9,7 +9,7 @@
  *   kr_decoder_flush(d, state);                         // before anybody else reads, changes or destroys the state
  *
  * Steps of n rows run with as many rows as the next bucket has (1 2 3 4 6 8 12 16 24 ...), if the state has memory for them
- * (kr_state_use_rows): the further rows are computed and their results unused. So graphs are few, and rows that come back
+ * (nn/state_rows.h): the further rows are computed and their results unused. So graphs are few, and rows that come back
  * find theirs. Plans and graphs of a few states and numbers of rows are kept; the one used longest ago goes first.
  *
  * On devices updates of a state may be deferred (decode/lazy_state.h): the decoder holds them until the flush. One thread
@@ -23,7 +23,7 @@
 #include "decode/plan.h"
 #include "device/device.h"
 
-enum { KR_DECODER_STEPS = 12 }; /* that are kept */
+enum { KR_DECODER_STEPS = 12, KR_DECODER_STEPS_ON_CPU = 2 }; /* that are kept; without graphs, for their buffers only */
 
 typedef struct kr_decode_step kr_decode_step;
 
@@ -31,10 +31,11 @@ typedef struct kr_decoder {
     kr_ctx *ctx;
     const kr_network *net;
     int64_t max_rows;
-    const char *fallback;                   /* why steps are not planned, or their layers run op by op; NULL */
-    bool is_planned, is_fused;              /* by kept steps; their layers by fused kernels */
-    bool can_capture;                       /* until capture fails */
-    kr_tape *tape;                          /* of steps that are not planned */
+    const char *fallback;      /* why steps are not planned, or their layers run op by op; NULL */
+    bool is_planned, is_fused; /* by kept steps; their layers by fused kernels */
+    bool can_capture;          /* until capture fails */
+    kr_tape *tape;             /* of steps that are not planned */
+    int most_kept;
     kr_decode_step *kept[KR_DECODER_STEPS]; /* the one used last comes first; NULL after the last */
     kr_lazy_state lazy;
     kr_tensor *logits;     /* of the last step, all its rows; NULL: none */

@@ -46,12 +46,14 @@ static int32_t *ids(const kr_device_sampler *s)
     return (int32_t *)(void *)(logprobs(s) + 2 * s->nrows);
 }
 
-bool kr_device_sampler_prepare(kr_device_sampler *s, int64_t count, const int64_t *rows, const uint64_t *n_sampled)
+void kr_device_sampler_set(kr_device_sampler *s, int64_t i, int64_t row, uint64_t n_sampled)
 {
-    for (int64_t i = 0; i < count; i++) {
-        numbers(s)[i] = rows[i];
-        numbers(s)[s->nrows + i] = (int64_t)n_sampled[rows[i]];
-    }
+    numbers(s)[i] = row;
+    numbers(s)[s->nrows + i] = (int64_t)n_sampled;
+}
+
+bool kr_device_sampler_begin(kr_device_sampler *s)
+{
     return kr_store(s->ctx, s->device_memory, numbers(s), (size_t)s->nrows * DEVICE_PER_ROW);
 }
 

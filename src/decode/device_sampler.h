@@ -30,9 +30,9 @@ void kr_device_sampler_destroy(kr_device_sampler *sampler);
 /* Can it sample from such logits? */
 bool kr_device_sampler_reads(const kr_tensor *logits);
 
-/* Sets the rows, and how many tokens each row of n_sampled has sampled, before the first of several consecutive samples. */
-bool kr_device_sampler_prepare(kr_device_sampler *sampler, int64_t count, const int64_t *rows,
-                               const uint64_t *n_sampled);
+/* Before the first of several consecutive samples: the i-th row, and how many tokens it has sampled; then all of them. */
+void kr_device_sampler_set(kr_device_sampler *sampler, int64_t i, int64_t row, uint64_t n_sampled);
+bool kr_device_sampler_begin(kr_device_sampler *sampler);
 
 /* Samples from logits [count w], by a kernel that also stores the ids in next; does nothing for logits that it cannot
  * read. */

@@ -90,8 +90,8 @@ static bool take_samples(kr_generation *g)
     if (!kr_decoder_wait(g->decoder)) return false;
     for (int64_t m = 0; m < g->nmembers; m++) {
         kr_sample *to = &g->samples[m];
-        has_all &= kr_device_sampler_take(g->sampler->device, logits->dtype, m, g->sampler->n_sampled[g->members[m]],
-                                          &to->id, &to->logprob);
+        const uint64_t n_sampled = g->sampler->rows[g->members[m]].n_sampled;
+        has_all &= kr_device_sampler_take(g->sampler->device, logits->dtype, m, n_sampled, &to->id, &to->logprob);
     }
     if (has_all) return true;
     if (!kr_decoder_is_ahead(g->decoder)) return sample_next(g, logits); /* reports the error in the logits */
@@ -236,7 +236,8 @@ static bool read_prompt(kr_generation *g, const int32_t *ids, int64_t count)
         kr_tape_reset(g->tape);
     }
     for (int64_t r = 0; r < g->nrows; r++) {
-        for (int64_t i = 0; i < count; i++) kr_sampler_accept(g->sampler, r, ids[i]);
+        for (int64_t i = 0; i < count; i++)
+            if (kr_sampler_accept(g->sampler, r, ids[i]) != KR_OK) return false;
         g->rows[r].pending = ids[count - 1];
         g->rows[r].is_ready = false;
     }
@@ -318,7 +319,7 @@ static bool put_text(kr_generation *g, kr_continuation *row, int32_t id)
 
 static void put_token(kr_generation *g, kr_continuation *row, kr_sample sample)
 {
-    kr_sampler_count(g->sampler, row - g->rows, sample.id);
+    kr_row_sampler_count(&g->sampler->rows[row - g->rows], sample.id);
     row->pending = sample.id;
     row->is_ready = false;
     row->ntokens++;
@@ -395,6 +396,7 @@ kr_status kr_generation_next(kr_generation *g)
         nlive += row->finish == KR_FINISH_NONE;
     }
     if (nlive == 0) return KR_END;
+    if (!kr_sampler_reserve(g->sampler, op)) return g->ctx->status;
     g->is_inconsistent = true;
     if (!step(g)) {
         kr_blame(g->ctx, "%s", op);

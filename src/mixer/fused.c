@@ -1,13 +1,15 @@
 /* fused.c - SerialRecalculated: the core as one node that saves only its inputs.
  *
  *   v, y [b s m h p]   b, c [b s m g r]   da, w, diag_weight [b s h]   d [h]   initial, final [q h p r]
- *   boundary [q h]   boundary_v [q m h p]   boundary_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]
+ *   boundary [q h]   boundary_v [q m h p]   boundary_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]   carry [b s h]
  * Formulas and their gradients: kernels/args/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states.
  * v, b and c may be strided parts of wider rows; they are read in place. If the core casts them to bf16 they may be
  * passed as bf16, and y and the gradients of all four may be bf16 too, if all their readers cast them (tape/tape.h,
  * slabs).
  */
 #include "mixer/core.h"
+
+#include <string.h>
 
 enum { V, B, C, DA, W, SAME, D, INITIAL, ANGLE, BIAS_B, BIAS_C, BOUNDARY, BOUNDARY_V, BOUNDARY_B, NIN };
 
@@ -185,62 +187,105 @@ kr_tensor *kr_final_states(kr_tape *tape, kr_dtype dtype, kr_shape shape, const 
     return kr_new(tape, dtype, shape);
 }
 
+/* A core's operands, results and kernel arguments. */
+typedef struct fused {
+    kr_tensor *in[NIN], *out[2];
+    kr_dtype dtype;
+    kr_ssd_args args;
+} fused;
+
+/* The arguments of a core whose tensors are known. */
+static kr_ssd_args args_of(const kr_ssd_core *core, const fused *f, const int64_t *stride, const kr_tensor *carry)
+{
+    kr_tensor *const *in = f->in;
+    return (kr_ssd_args){ .nb = core->nb,
+                          .ns = core->ns,
+                          .nm = core->nm,
+                          .nh = core->nh,
+                          .np = core->np,
+                          .ng = core->ng,
+                          .nr = core->nr,
+                          .nl = core->nl,
+                          .nq = core->sequences.count,
+                          .v_stride = stride[V],
+                          .b_stride = stride[B],
+                          .c_stride = stride[C],
+                          .sequences = core->sequences.list,
+                          .v = in[V]->data,
+                          .b = in[B]->data,
+                          .c = in[C]->data,
+                          .da = in[DA]->data,
+                          .w = kr_tensor_data(in[W]),
+                          .diag_weight = kr_tensor_data(in[SAME]),
+                          .d = kr_tensor_data(in[D]),
+                          .initial = kr_tensor_data(in[INITIAL]),
+                          .boundary = kr_tensor_data(in[BOUNDARY]),
+                          .boundary_v = kr_tensor_data(in[BOUNDARY_V]),
+                          .boundary_b = kr_tensor_data(in[BOUNDARY_B]),
+                          .carry = kr_tensor_data(carry),
+                          .angle = kr_tensor_data(in[ANGLE]),
+                          .bias_b = kr_tensor_data(in[BIAS_B]),
+                          .bias_c = kr_tensor_data(in[BIAS_C]),
+                          .na = in[ANGLE] ? in[ANGLE]->dims[3] : 0,
+                          .split_pairs = core->rotary.pairing == KR_PAIRING_SPLIT,
+                          .y = f->out[0]->data,
+                          .final = f->out[1]->data,
+                          .v_dtype = kr_storage_dtype_of(in[V]->dtype),
+                          .b_dtype = kr_storage_dtype_of(in[B]->dtype),
+                          .c_dtype = kr_storage_dtype_of(in[C]->dtype),
+                          .y_dtype = core->casts_y ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
+}
+
+static bool begin(kr_tape *tape, const kr_ssd_core *core, fused *f)
+{
+    const kr_ssd_rotary_args *rotary = &core->rotary;
+    kr_tensor *const in[NIN] = { core->v_bsmhp,         core->b_bsmgr,         core->c_bsmgr,      core->da_bsh,
+                                 core->w_bsh,           core->diag_weight_bsh, core->d_h,          core->initial_qhpr,
+                                 rotary->angle_bsha,    rotary->bias_b_hmr,    rotary->bias_c_hmr, core->boundary_qh,
+                                 core->boundary_v_qmhp, core->boundary_b_qmhr };
+    memcpy(f->in, in, sizeof in);
+    int64_t stride[C + 1] = { 0 };
+    kr_tensor *carry = core->carry_bsh ? kr_contiguous(tape, core->carry_bsh) : NULL;
+    if (!lay_out(tape, f->in, stride)) return false;
+    f->dtype = kr_grad_dtype(f->in[V]);
+    const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
+    f->out[0] = kr_new(tape, core->casts_y ? KR_DTYPE_BF16 : f->dtype, kr_tensor_shape(f->in[V]));
+    f->out[1] = kr_final_states(tape, f->dtype, states, core->final_qhpr);
+    if (!f->out[0] || !f->out[1] || (core->casts_y && !kr_slab_create(tape, f->out[0]))) return false;
+    f->out[0]->is_autocast = core->casts_y;
+    f->args = args_of(core, f, stride, carry);
+    return true;
+}
+
+static kr_ssd_out record(kr_tape *tape, const kr_ssd_core *core, const fused *f)
+{
+    const sizes n = { core->nb, core->ns, core->nm, core->nh,        core->np,
+                      core->ng, core->nr, core->nl, core->sequences, f->args.split_pairs };
+    const kr_record_args args = {
+        .rule = &fused_rule, .n_in = NIN, .in = f->in, .n_out = 2, .out = f->out, .attrs = &n, .attrs_bytes = sizeof n
+    };
+    if (!kr_record_node(tape, &args, false)) return (kr_ssd_out){ .y = NULL };
+    return (kr_ssd_out){ .y = f->out[0], .final_state = f->out[1] };
+}
+
 kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
 {
+    fused f;
+    if (!begin(tape, core, &f) || !KR_RUN(tape->ctx, ssd[kr_real_of(f.dtype)], &f.args))
+        return (kr_ssd_out){ .y = NULL };
+    return record(tape, core, &f);
+}
+
+/* Two nodes, as of two runs: how the kernel divides the state among them has no part in the gradients, which recompute the
+ * states of each. Only the sums of their results are those of two runs. */
+kr_ssd_out kr_ssd_fused_pair(kr_tape *tape, const kr_ssd_core *now, const kr_ssd_core *then)
+{
     const kr_ssd_out none = { .y = NULL };
-    const kr_ssd_rotary_args *rotary = &core->rotary;
-    kr_tensor *in[NIN] = { core->v_bsmhp,         core->b_bsmgr,         core->c_bsmgr,      core->da_bsh,
-                           core->w_bsh,           core->diag_weight_bsh, core->d_h,          core->initial_qhpr,
-                           rotary->angle_bsha,    rotary->bias_b_hmr,    rotary->bias_c_hmr, core->boundary_qh,
-                           core->boundary_v_qmhp, core->boundary_b_qmhr };
-    int64_t stride[C + 1] = { 0 };
-    if (!lay_out(tape, in, stride)) return none;
-    const kr_dtype dtype = kr_grad_dtype(in[V]);
-    const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
-    kr_tensor *out[2] = { kr_new(tape, core->casts_y ? KR_DTYPE_BF16 : dtype, kr_tensor_shape(in[V])),
-                          kr_final_states(tape, dtype, states, core->final_qhpr) };
-    if (!out[0] || !out[1] || (core->casts_y && !kr_slab_create(tape, out[0]))) return none;
-    out[0]->is_autocast = core->casts_y;
-    kr_ssd_args args = { .nb = core->nb,
-                         .ns = core->ns,
-                         .nm = core->nm,
-                         .nh = core->nh,
-                         .np = core->np,
-                         .ng = core->ng,
-                         .nr = core->nr,
-                         .nl = core->nl,
-                         .nq = core->sequences.count,
-                         .v_stride = stride[V],
-                         .b_stride = stride[B],
-                         .c_stride = stride[C],
-                         .sequences = core->sequences.list,
-                         .v = in[V]->data,
-                         .b = in[B]->data,
-                         .c = in[C]->data,
-                         .da = in[DA]->data,
-                         .w = kr_tensor_data(in[W]),
-                         .diag_weight = kr_tensor_data(in[SAME]),
-                         .d = kr_tensor_data(in[D]),
-                         .initial = kr_tensor_data(in[INITIAL]),
-                         .boundary = kr_tensor_data(in[BOUNDARY]),
-                         .boundary_v = kr_tensor_data(in[BOUNDARY_V]),
-                         .boundary_b = kr_tensor_data(in[BOUNDARY_B]),
-                         .angle = kr_tensor_data(in[ANGLE]),
-                         .bias_b = kr_tensor_data(in[BIAS_B]),
-                         .bias_c = kr_tensor_data(in[BIAS_C]),
-                         .na = in[ANGLE] ? in[ANGLE]->dims[3] : 0,
-                         .split_pairs = rotary->pairing == KR_PAIRING_SPLIT,
-                         .y = out[0]->data,
-                         .final = out[1]->data,
-                         .v_dtype = kr_storage_dtype_of(in[V]->dtype),
-                         .b_dtype = kr_storage_dtype_of(in[B]->dtype),
-                         .c_dtype = kr_storage_dtype_of(in[C]->dtype),
-                         .y_dtype = core->casts_y ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
-    if (!KR_RUN(tape->ctx, ssd[kr_real_of(dtype)], &args)) return none;
-    const sizes n = { core->nb, core->ns, core->nm, core->nh,        core->np,
-                      core->ng, core->nr, core->nl, core->sequences, args.split_pairs };
-    const kr_record_args record = {
-        .rule = &fused_rule, .n_in = NIN, .in = in, .n_out = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
-    };
-    return kr_record_node(tape, &record, false) ? (kr_ssd_out){ .y = out[0], .final_state = out[1] } : none;
+    fused a, b;
+    if (!begin(tape, now, &a) || !begin(tape, then, &b)) return none;
+    a.args.pair = &b.args;
+    if (!KR_RUN(tape->ctx, ssd[kr_real_of(a.dtype)], &a.args)) return none;
+    const kr_ssd_out x = record(tape, now, &a), y = record(tape, then, &b);
+    if (kr_ctx_failed(tape->ctx)) return none;
+    return (kr_ssd_out){ .y = kr_add(tape, x.y, y.y), .final_state = kr_add(tape, x.final_state, y.final_state) };
 }

@@ -7,6 +7,7 @@
 #include "nn/state_impl.h"
 
 #include "nn/layers_impl.h"
+#include "nn/state_rows.h"
 
 #include <string.h>
 
@@ -118,6 +119,31 @@ bool kr_state_same_slots(const kr_state *a, const kr_state *b)
     return true;
 }
 
+/* Everything but the tensors. */
+static void take_frame(kr_state *to, const kr_state *like)
+{
+    copy_cursors(to, like);
+    for (int64_t s = 0; s < like->nslots; s++) {
+        to->slots[s] = like->slots[s];
+        for (int i = 0; i < kr_cache_count(like->slots[s].family); i++) to->slots[s].tensors[i] = NULL;
+    }
+}
+
+kr_state *kr_state_allocate_like(kr_ctx *ctx, const char *op, const kr_state *like, int64_t batch)
+{
+    const kr_state_layout layout = { like->nslots, like->slots[0].family, NULL };
+    kr_state *state = kr_state_allocate(ctx, op, &layout, batch);
+    if (state) take_frame(state, like);
+    return state;
+}
+
+kr_state *kr_state_new_like(kr_tape *tape, const kr_state *like, int64_t batch)
+{
+    kr_state *state = new_like(tape, like->nslots, batch);
+    if (state) take_frame(state, like);
+    return state;
+}
+
 bool kr_state_is_usable(const char *op, const kr_state *state)
 {
     return kr_require(
@@ -127,34 +153,10 @@ bool kr_state_is_usable(const char *op, const kr_state *state)
         op);
 }
 
-/* ---- rows in use ---- */
-
-static void set_rows(kr_state *state, int64_t rows)
-{
-    for (int64_t s = 0; s < state->nslots; s++)
-        for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++)
-            if (state->slots[s].tensors[i]) state->slots[s].tensors[i]->dims[0] = rows;
-    state->batch = rows;
-}
-
-bool kr_state_use_rows(kr_state *state, const char *op, int64_t rows)
-{
-    const int64_t capacity = kr_state_capacity(state);
-    if (!kr_require(state->ctx, !kr_state_is_initial(state), KR_ERR_STATE,
-                    "%s: the state is initial: it has no memory for rows yet", op) ||
-        !kr_require(state->ctx, rows >= 1 && rows <= capacity, KR_ERR_ARG,
-                    "%s: rows = %lld, but the state has memory for rows from 1 to %lld", op, (long long)rows,
-                    (long long)capacity))
-        return false;
-    state->capacity = capacity;
-    set_rows(state, rows);
-    return true;
-}
-
 /* Tensors are freed with all their rows. */
 static void use_all_rows(kr_state *state)
 {
-    if (state->capacity) set_rows(state, state->capacity);
+    if (state->capacity) kr_state_rows_use(state, state->capacity);
     state->capacity = 0;
 }
 
@@ -310,7 +312,7 @@ kr_status kr_state_copy(kr_state *to, const kr_state *from)
                     (long long)from->nslots, kr_state_family(from), (long long)to->nslots, kr_state_family(to)) ||
         !kr_state_is_usable("state.copy", from) || to == from)
         return ctx->status;
-    if (to->capacity >= from->batch) set_rows(to, from->batch);
+    if (to->capacity >= from->batch) kr_state_rows_use(to, from->batch);
     if (!all_fit(to, from)) {
         use_all_rows(to);
         if (!reshape_tensors(to, from)) return ctx->status;
