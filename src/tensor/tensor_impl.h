@@ -6,6 +6,7 @@
 
 struct kr_node;
 struct kr_grad_slab;
+struct kr_weights;
 
 struct kr_tensor {
     kr_ctx *ctx;
@@ -21,6 +22,9 @@ struct kr_tensor {
     bool is_state;     /* of a state of the caller's */
     bool is_destroyed; /* of a parameter: only this header is left, for tapes that refer to it */
 
+    /* of a parameter: the memory of its table, which has the data (tape/weights.h); NULL: its own */
+    struct kr_weights *weights;
+
     /* owned by the tape */
     struct kr_node *node; /* the op that produced it; NULL: a leaf or a constant */
     kr_tensor *grad;
@@ -31,7 +35,6 @@ struct kr_tensor {
     kr_tensor *slab_of;        /* the base tensor that shares the slab columns; NULL: itself */
     bool slab_is_taken;        /* a gradient was written there */
     bool grad_is_zero;         /* of a parameter: the gradient's memory holds zeros only */
-    bool in_slab;              /* of a parameter: the data belong to a parameter table */
     union {
         void *packed;                /* of a weight [o i]: a copy in panels of its own type, or NULL */
         struct kr_device_span *span; /* in_heap, of a base: its data in device memory; or NULL */
