@@ -19,7 +19,7 @@ static bool check_options(kr_ctx *ctx, const kr_row_batch_options *o, int64_t un
     const int64_t most = INT64_C(1) << 20;
     return kr_require(ctx, o->max_rows >= 1 && o->max_rows <= most, KR_ERR_ARG,
                       OP ": max_rows = %lld, but must be from 1 to %lld", (long long)o->max_rows, (long long)most) &&
-           kr_require(ctx, o->grid >= 0 && o->grid <= most && o->grid % unit == 0, KR_ERR_ARG,
+           kr_require(ctx, o->grid >= 0 && (o->grid <= most || o->grid == unit) && o->grid % unit == 0, KR_ERR_ARG,
                       OP ": grid = %lld, but must be a multiple of %lld, the network's chunks, and at most %lld",
                       (long long)o->grid, (long long)unit, (long long)most) &&
            kr_require(ctx, o->prefill_tokens >= 0, KR_ERR_ARG, OP ": prefill_tokens = %lld, but must not be negative",
@@ -38,7 +38,7 @@ static int64_t default_grid(const kr_ctx *ctx, int64_t unit)
 {
     enum { ON_CPU = 192, ON_DEVICE = 1024 };
     const int64_t least = kr_ctx_on_device(ctx) ? ON_DEVICE : ON_CPU;
-    return (least + unit - 1) / unit * unit;
+    return unit >= least ? unit : (least + unit - 1) / unit * unit;
 }
 
 static bool make_parts(kr_row_batch *b)
