@@ -49,12 +49,12 @@ typedef struct kr_device_ops {
 } kr_device_ops;
 
 /* Kernels that a device runs for several arguments in few launches. squares: exec.scratch is the sum of what they need.
- * decode_layers: what its scratch function returns, 0 if these layers are not supported. */
+ * decode_layers: what its scratch function returns, 0 if these layers are not supported or not faster together. */
 typedef struct kr_device_lists {
     void (*adamw[KR_NREALS])(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
     void (*squares)(const kr_exec *exec, int64_t count, const kr_squares_args *each);
-    void (*decode_layers)(const kr_exec *exec, int64_t count, const kr_decode_layer *each);
-    size_t (*decode_layers_scratch)(const kr_exec *exec, int64_t count, const kr_decode_layer *each);
+    void (*decode_layers)(const kr_exec *exec, const kr_decode_stack *stack);
+    size_t (*decode_layers_scratch)(const kr_exec *exec, const kr_decode_stack *stack);
 } kr_device_lists;
 
 /* A number that a kernel returns to the host. */
@@ -194,8 +194,6 @@ bool kr_swap_floats(kr_ctx *ctx, void *a, void *b, size_t bytes);
 bool kr_run_adamw(kr_ctx *ctx, int real, int64_t count, kr_adamw_args *each);
 bool kr_run_squares(kr_ctx *ctx, int64_t count, kr_squares_args *each, void *work);
 size_t kr_squares_work_of(kr_ctx *ctx, int64_t count, kr_squares_args *each);
-/* The same for layers, each of which reads what the previous one wrote. */
-bool kr_run_decode_layers(kr_ctx *ctx, int64_t count, kr_decode_layer *each);
 
 bool kr_exec_set(kr_ctx *ctx, kr_exec *exec, bool has_kernel, const char *slot);
 bool kr_exec_begin(kr_ctx *ctx, kr_exec *exec, size_t scratch_bytes);

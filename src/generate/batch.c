@@ -51,10 +51,11 @@ static bool make_parts(kr_row_batch *b)
     b->ids = kr_arena_alloc(&b->arena, rows * sizeof *b->ids);
     b->allowed = kr_arena_alloc(&b->arena, words * sizeof *b->allowed);
     b->tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    b->decoder = kr_decoder_create(b->net, b->options.max_rows);
     return kr_require(ctx,
                       b->members && b->ids && b->allowed && kr_sampler_work_init(&b->work, ctx, &b->arena, b->vocab),
                       KR_ERR_NOMEM, OP ": no memory for %zu rows of %lld tokens", rows, (long long)b->vocab) &&
-           b->tape;
+           b->tape && b->decoder;
 }
 
 kr_row_batch *kr_row_batch_create(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok,
@@ -90,6 +91,7 @@ kr_row_batch *kr_row_batch_create(kr_ctx *ctx, const kr_network *net, const kr_t
 void kr_row_batch_destroy(kr_row_batch *batch)
 {
     if (!batch) return;
+    kr_decoder_destroy(batch->decoder);
     kr_state_destroy(batch->live);
     batch->live = NULL;
     for (kr_row *row = batch->first; row; row = row->next) row->place = -1;

@@ -220,13 +220,6 @@ kr_tensor *kr_block_masked(kr_tape *tape, const kr_block_input *input, kr_tensor
     return input->mask_bs1 && x ? kr_mul(tape, x, kr_cast(tape, input->mask_bs1, x->dtype)) : x;
 }
 
-kr_tensor *kr_decode_own(kr_tape *tape, const kr_decode_input *input, kr_tensor *x)
-{
-    if (input->in_place) return x;
-    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
-    return y && kr_assign(tape->ctx, y, x) ? y : NULL;
-}
-
 kr_tensor *kr_block_state_destination(const kr_block_input *input, kr_tensor *state)
 {
     return input->in_place ? state : NULL;

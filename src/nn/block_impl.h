@@ -38,28 +38,6 @@ typedef struct kr_block_result {
     kr_cache cache;
 } kr_block_result;
 
-/* Tokens of layers that are run together, when all are known (kr_run_decode_layers). */
-typedef struct kr_decode_list {
-    int64_t count, most;
-    kr_decode_layer *layers;
-    kr_embedding_args *lookup; /* the pending kernel that produces the first layer's input; NULL: none */
-} kr_decode_list;
-
-/* One token of each row through norm, block and residual, unrecorded: y = x + block(norm(x)), by few kernels. */
-typedef struct kr_decode_input {
-    kr_tensor *x_bsd; /* [b 1 d] */
-    kr_tensor *norm_d;
-    const kr_norm_options *norm;
-    const kr_cache *cache;
-    bool in_place;                     /* see kr_block_input */
-    struct kr_deferred_slot *deferred; /* where the token may be kept (nn/deferred_state.h); NULL: the state gets it */
-    kr_decode_list *list;              /* queue for the kernels of several layers; NULL: they run at once */
-    kr_tensor *y_bsd;                  /* where the result goes; x itself, or a tensor of its shape and type */
-} kr_decode_input;
-
-/* A tensor of the cache as the token's kernels change it: itself in place, else a copy; NULL after an error. */
-kr_tensor *kr_decode_own(kr_tape *tape, const kr_decode_input *input, kr_tensor *x);
-
 struct kr_registered_kind;
 
 /* The names of a family's calls, for messages: "mamba2.forward". */
@@ -91,17 +69,6 @@ typedef struct kr_block_kind {
     kr_cache (*initial_cache)(kr_tape *tape, const void *block, int64_t batch);
     kr_block_result (*forward)(kr_tape *tape, const void *block, const kr_block_input *input);
     kr_tensor *(*step_infinite)(kr_tape *tape, const void *block, kr_tensor *x_bd);
-
-    /* NULL: the family has no decode kernels. can_decode: they support this block's sizes and types. batches_layers: they are
-     * queued in the list, if there is one. */
-    bool batches_layers;
-    bool (*can_decode)(const void *block, const kr_decode_input *input);
-    bool (*token)(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
-
-    /* NULL: no deferred state updates. may_defer: fills in the sizes for a slot of that many rows; flush: applies the
-     * slot's pending updates to its state. */
-    bool (*may_defer)(const void *block, int64_t batch, struct kr_deferred_slot *slot);
-    bool (*flush)(kr_ctx *ctx, const kr_cache *cache, const struct kr_deferred_slot *slot);
 } kr_block_kind;
 
 extern const kr_block_kind kr_mamba1_kind, kr_mamba2_kind, kr_mamba3_kind;

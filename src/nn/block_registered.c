@@ -6,6 +6,7 @@
 #include "ops/sequences.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,6 +16,7 @@ typedef struct registered_block {
     kr_dtype small; /* of caches */
     void *own;      /* what create returned */
     kr_block_spec spec;
+    _Alignas(max_align_t) char config[]; /* of the size that the family has, then the texts of its fields */
 } registered_block;
 
 /* ---- creation ---- */
@@ -39,6 +41,35 @@ static bool check_spec(kr_ctx *ctx, const kr_registered_kind *r, const kr_block_
                       (long long)spec->token_elements);
 }
 
+/* The bytes of the texts of a config, with their final zeros. */
+static size_t text_bytes(const kr_registered_kind *r, const void *config)
+{
+    size_t bytes = 0;
+    for (int i = 0; i < r->info.n_fields; i++) {
+        const char *text;
+        if (r->fields[i].kind != KR_FIELD_TEXT) continue;
+        memcpy(&text, (const char *)config + r->fields[i].offset, sizeof text);
+        bytes += strlen(text) + 1;
+    }
+    return bytes;
+}
+
+static void keep_config(registered_block *m, const void *config)
+{
+    const kr_registered_kind *r = m->kind;
+    char *to = m->config + r->info.config_bytes;
+    memcpy(m->config, config, r->info.config_bytes);
+    for (int i = 0; i < r->info.n_fields; i++) {
+        const char *text;
+        if (r->fields[i].kind != KR_FIELD_TEXT) continue;
+        memcpy(&text, m->config + r->fields[i].offset, sizeof text);
+        const size_t bytes = strlen(text) + 1;
+        memcpy(to, text, bytes);
+        memcpy(m->config + r->fields[i].offset, &to, sizeof to);
+        to += bytes;
+    }
+}
+
 static void free_own(registered_block *m)
 {
     const kr_block_kind_info *info = &m->kind->info;
@@ -57,12 +88,14 @@ void *kr_registered_declare(kr_ctx *ctx, const kr_registered_kind *r, kr_params 
     snprintf(op, sizeof op, "%s.create", r->name);
     if (kr_ctx_failed(ctx) || !kr_registered_config_check(ctx, op, r, config)) return NULL;
     memcpy(&head, config, sizeof head);
-    registered_block *m = kr_block_alloc(ctx, &r->kind, sizeof *m, head.d_model, head.dtype);
+    const size_t bytes = sizeof(registered_block) + r->info.config_bytes + text_bytes(r, config);
+    registered_block *m = kr_block_alloc(ctx, &r->kind, bytes, head.d_model, head.dtype);
     if (!m) return NULL;
     m->kind = r;
+    keep_config(m, config);
     m->small = kr_config_small_dtype(head.dtype);
     kr_params_set_declaring(params, true);
-    m->own = r->info.create(r->info.user, ctx, params, config, &m->spec);
+    m->own = r->info.create(r->info.user, ctx, params, m->config, &m->spec);
     kr_params_set_declaring(params, false);
     if (!kr_ctx_failed(ctx) &&
         kr_require(ctx, m->own != NULL, KR_ERR_STATE,
@@ -232,6 +265,11 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
 
 /* ---- the kind ---- */
 
+static const void *config_of(const void *block)
+{
+    return ((const registered_block *)block)->config;
+}
+
 static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_bd)
 {
     const registered_block *m = block;
@@ -264,6 +302,7 @@ int64_t kr_registered_token_elements(const void *block)
 
 void kr_registered_kind_fill(kr_block_kind *kind)
 {
+    kind->config = config_of;
     kind->path = path;
     kind->optimal_chunk_len = optimal_chunk_len;
     kind->cache_shape = cache_shape;

@@ -164,6 +164,4 @@ const kr_block_kind kr_mamba1_kind = { .family = KR_FAMILY_MAMBA1,
                                        .cache_shape = cache_shape,
                                        .initial_cache = initial_cache,
                                        .forward = forward,
-                                       .step_infinite = step_infinite,
-                                       .can_decode = kr_mamba1_can_decode,
-                                       .token = kr_mamba1_decode };
+                                       .step_infinite = step_infinite };

@@ -200,6 +200,4 @@ const kr_block_kind kr_mamba3_kind = { .family = KR_FAMILY_MAMBA3,
                                        .cache_shape = cache_shape,
                                        .initial_cache = initial_cache,
                                        .forward = forward,
-                                       .step_infinite = kr_mamba3_infinite,
-                                       .can_decode = kr_mamba3_can_decode,
-                                       .token = kr_mamba3_decode };
+                                       .step_infinite = kr_mamba3_infinite };

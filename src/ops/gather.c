@@ -76,11 +76,9 @@ kr_tensor *kr_gather(kr_tape *tape, kr_tensor *x, int axis, kr_tensor *id)
 
 static kr_embedding_args embedding_args(const kr_tensor *table, const kr_tensor *id)
 {
-    return (kr_embedding_args){ .no = kr_count_of(id),
-                                .nr = table->dims[0],
-                                .ni = table->dims[1],
-                                .id = id->device_ids ? id->device_ids : id->data,
-                                .id_dtype = id->dtype };
+    return (kr_embedding_args){
+        .no = kr_count_of(id), .nr = table->dims[0], .ni = table->dims[1], .id = id->data, .id_dtype = id->dtype
+    };
 }
 
 static bool add_rows(kr_back *back, const kr_tensor *g, kr_tensor *g_table)
@@ -110,8 +108,8 @@ static void embedding_backward(kr_back *back)
 
 static const kr_rule embedding_rule = { .name = "embedding", .backward = embedding_backward };
 
-/* With `widens` the result of a 16-bit table is f32, and not recorded; with `later` the caller runs the kernel. */
-static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool widens, kr_embedding_args *later)
+/* With `widens` the result of a 16-bit table is f32, and not recorded. */
+static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool widens)
 {
     kr_dims d;
     kr_dtype result;
@@ -132,22 +130,18 @@ static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool w
     args.x = table->data;
     args.y = y->data;
     args.dtype = kr_storage_dtype_of(table->dtype);
-    if (later) *later = args;
-    else if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_DTYPE_F64 ? KR_REAL_F64 : KR_REAL_F32], &args))
-        return NULL;
-    return widens || later ? y : kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
+    if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_DTYPE_F64 ? KR_REAL_F64 : KR_REAL_F32], &args)) return NULL;
+    return widens ? y : kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
 }
 
 kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
 {
-    return look_up(tape, table, id, false, NULL);
+    return look_up(tape, table, id, false);
 }
 
-kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id, kr_embedding_args *later)
+kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id)
 {
     const bool widens =
         tape && table && kr_dtype_is_16bit(table->dtype) && tape->ctx->device->takes_16bit && !tape->recording;
-    const bool is_f32 = widens || (table && table->dtype == KR_DTYPE_F32);
-    if (later) *later = (kr_embedding_args){ .no = 0 };
-    return look_up(tape, table, id, widens, is_f32 ? later : NULL);
+    return look_up(tape, table, id, widens);
 }

@@ -235,7 +235,6 @@ kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, 
     kr_tensor_layout(y, x->dtype, shape);
     if (strides) memcpy(y->strides, strides, (size_t)shape->rank * sizeof *strides);
     y->data = x->data + offset * (int64_t)kr_dtype_bytes(x->dtype);
-    if (x->device_ids) y->device_ids = x->device_ids + offset * (int64_t)kr_dtype_bytes(x->dtype);
     y->is_autocast = x->is_autocast;
     y->storage = x->storage ? x->storage : (kr_tensor *)x;
     if (y->in_heap && x->in_heap) {

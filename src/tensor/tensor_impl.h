@@ -21,7 +21,6 @@ struct kr_tensor {
     const char *name;  /* of a parameter in a table, or of a state's tensor; or NULL */
     bool is_state;     /* of a state of the caller's */
     bool is_destroyed; /* of a parameter: only this header is left, for tapes that refer to it */
-    char *device_ids;  /* of ids: their copy in device memory, for kernels; NULL: only in data */
 
     /* of a parameter: the memory of its table, which has the data (tape/weights.h); NULL: its own */
     struct kr_weights *weights;

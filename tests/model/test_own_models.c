@@ -248,6 +248,37 @@ TEST(own_models_pass_the_self_test)
     end();
 }
 
+TEST(own_models_are_shared)
+{
+    begin();
+    kr_model *model = make_model(own_packed(), KR_DTYPE_F32);
+    kr_ctx *other = kr_test_ctx(1, NULL);
+    kr_model *shared = kr_model_share(other, model);
+    if (CHECK(shared != NULL, "%s", kr_ctx_message(other))) {
+        const own_config *own = kr_model_config_of(shared)->registered;
+        CHECK(own->expand == 3 && strcmp(own->label, "a \"label\"") == 0, "its config");
+        const kr_model *models[2] = { model, shared };
+        float *logits[2];
+        for (int i = 0; i < 2; i++) {
+            const int64_t ids[] = { 65, 66, 67, 68, 69 };
+            kr_tape *tape = kr_tape_create(i ? other : ctx, KR_TAPE_NO_GRAD);
+            kr_tensor *id = kr_from_data(tape, KR_DTYPE_I64, KR_SHAPE(1, 5), ids);
+            kr_tensor *y = kr_network_forward(tape, kr_model_network(models[i]), id, NULL).y;
+            logits[i] = calloc((size_t)kr_tensor_count(y), sizeof(float));
+            IGNORE(kr_tensor_read(y, KR_DTYPE_F32, logits[i], kr_tensor_count(y)));
+            kr_tape_destroy(tape);
+        }
+        CHECK(memcmp(logits[0], logits[1], 5 * 256 * sizeof(float)) == 0 && logits[0][7] != 0, "other logits");
+        free(logits[0]);
+        free(logits[1]);
+    }
+    CHECK_OK(other);
+    kr_model_destroy(model); /* the weights stay */
+    kr_model_destroy(shared);
+    kr_ctx_destroy(other);
+    end();
+}
+
 /* ---- memory ---- */
 
 TEST(own_models_without_memory)

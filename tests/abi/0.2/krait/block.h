@@ -372,7 +372,8 @@ typedef struct kr_block_spec {
      * token. Caches are f32, or f64 in a block of f64. Sizes are at least 1 and do not depend on the number of tokens. */
     kr_shape cache_shape[KR_CACHE_TENSORS];
     double cache_value[KR_CACHE_TENSORS];
-    /* Default chunk length of kr_block_path: 0 if the algorithm has no chunks. */
+    /* Default chunk length of kr_block_path. On the CPU, calls that are cut at its multiples give the same bits (see
+     * kr_network_grid); 1: anywhere. 0: the algorithm has no chunks, and where a cut changes no bit is not known. */
     int64_t chunk_len;
     /* Elements that an unrecorded forward keeps for each token until its end, for kr_model_measure. 0: unknown. */
     int64_t token_elements;
@@ -417,7 +418,7 @@ typedef struct kr_block_kind_info {
     bool has_fixed_steps;
     /* Makes a block: checks the config, adds its parameters to `params` with kr_params_make and kr_params_linear, which
      * only declare them here (their values exist after create has returned), and fills in *spec. `config` and its texts
-     * are valid during the call. The result is anything but NULL, which is for errors. */
+     * are valid as long as the block. The result is anything but NULL, which is for errors. */
     void *(*create)(void *user, kr_ctx *ctx, kr_params *params, const void *config, kr_block_spec *spec);
     void (*destroy)(void *user, void *block); /* NULL: nothing to free */
     kr_block_out (*forward)(void *user, kr_tape *tape, const void *block, const kr_block_args *args);
