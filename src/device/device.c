@@ -80,6 +80,7 @@ bool kr_exec_set(kr_ctx *ctx, kr_exec *exec, bool has_kernel, const char *slot)
     exec->stream = ctx->device->stream;
     exec->own = ctx->device->own;
     exec->precision = ctx->device->precision;
+    exec->fallback = ctx;
     return kr_require(ctx, has_kernel, KR_ERR_UNSUPPORTED, "%s: no kernel %.*s%s", ctx->device->name,
                       (int)strcspn(slot, "["), slot, strchr(slot, '[') ? " of this type" : "");
 }

@@ -15,7 +15,7 @@
 
 #include "base/ctx_impl.h"
 #include "base/device_memory.h"
-#include "kernels/kernels.h"
+#include "kernels/select.h"
 #include "tensor/tensor_impl.h"
 
 typedef struct kr_device kr_device;
@@ -69,6 +69,22 @@ enum { KR_RESULTS = 512, KR_EVENTS = 2 };
 typedef void kr_probe_fn(void *user, const char *slot);
 #define KR_PROBE_WAIT "wait"
 
+/* A backend that the context uses. */
+struct kr_backend_info;
+typedef struct kr_backend_use {
+    const struct kr_backend_info *info;
+    void *object; /* its shared object; NULL: it is registered */
+    bool is_used; /* it replaced a kernel, or is the device */
+} kr_backend_use;
+enum { KR_BACKENDS_MOST = 8 };
+
+/* Kernels that the CPU runs for the device (device/fallback.c). */
+typedef struct kr_fallback {
+    uint64_t calls, bytes;
+    const char *trouble; /* what went wrong; NULL: nothing */
+    bool is_host_visible;
+} kr_fallback;
+
 struct kr_device {
     const kr_device_ops *vtable;  /* NULL: the CPU */
     kr_precision precision;       /* of kr_exec; never UNSET */
@@ -97,6 +113,10 @@ struct kr_device {
     bool is_capturing;                      /* kernels are captured, not run ... */
     bool capture_failed;                    /* ... but the host needed a result, or freed memory */
     kr_kernels processor;                   /* `host` */
+    kr_fallback fallback;
+
+    int nbackends;
+    kr_backend_use backends[KR_BACKENDS_MOST];
 };
 
 /* Index of the slot that computes in this type: KR_REAL_F32 or KR_REAL_F64. */
@@ -220,8 +240,9 @@ size_t kr_devices_write(char *text, size_t bytes);
 /* One more, which test programs may set before they create a context; NULL. */
 extern const kr_device_kind *kr_device_kind_of_tests;
 
-/* Opens the context's device: `asked` ("cpu", "cuda:0"; NULL: KR_DEVICE, else cpu) on top of the CPU kernels. */
-bool kr_device_open(kr_ctx *ctx, const char *asked, const kr_kernels *last, uint64_t features);
+/* Opens the context's device: `asked` ("cpu", "cuda:0"; NULL: KR_DEVICE, else cpu) on top of the CPU kernels, with the
+ * backends (NULL: KR_BACKEND). */
+bool kr_device_open(kr_ctx *ctx, const char *asked, const char *backends, const kr_kernels *last, uint64_t features);
 void kr_device_close(kr_ctx *ctx);
 
 #endif

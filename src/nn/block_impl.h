@@ -1,6 +1,7 @@
 /* block_impl.h - the interface of a block family: a table of functions over its struct and a kr_cache.
  *
- * Adding a family is one file that fills a kr_block_kind, and its line in block.c.
+ * Adding a family is one file that fills a kr_block_kind, and its line in block_kinds.c. Programs add theirs by
+ * kr_block_kind_register, and block_registered.c fills the same table for them.
  */
 #ifndef KR_NN_BLOCK_IMPL_H
 #define KR_NN_BLOCK_IMPL_H
@@ -37,13 +38,28 @@ typedef struct kr_block_result {
     kr_cache cache;
 } kr_block_result;
 
+struct kr_registered_kind;
+
+/* The names of a family's calls, for messages: "mamba2.forward". */
+typedef struct kr_block_calls {
+    const char *forward, *packed, *reset, *step, *step_infinite;
+} kr_block_calls;
+#define KR_BLOCK_CALLS(name)                                                                                           \
+    {                                                                                                                  \
+        name ".forward", name ".forward_packed", name ".forward_reset", name ".step", name ".step_infinite"            \
+    }
+
 typedef struct kr_block_kind {
     kr_family family;
     const char *name;
+    kr_block_calls calls;
+    const struct kr_registered_kind *registered; /* NULL: a family of the library (nn/block_kinds.h) */
+    bool has_varying_steps;                      /* a device cannot capture a step and replay it */
     int ncache;
     const char *cache_names[KR_CACHE_TENSORS];
 
-    /* Declares the parameters in `params`, under its prefix. NULL after an error; free with kr_block_free. */
+    /* Declares the parameters in `params`, under its prefix. NULL after an error; free with kr_block_free. Call it by
+     * kr_block_declare. NULL for a registered family. */
     void *(*create)(kr_ctx *ctx, kr_params *params, const void *config);
 
     const void *(*config)(const void *block); /* the config that it was created with, complete */
@@ -59,6 +75,13 @@ extern const kr_block_kind kr_mamba1_kind, kr_mamba2_kind, kr_mamba3_kind;
 
 /* NULL for a value that is no family. */
 const kr_block_kind *kr_block_kind_of(kr_family family);
+
+/* A block of the family whose parameters are declared in `params`, under its prefix. NULL after an error; free with
+ * kr_block_free. */
+void *kr_block_declare(kr_ctx *ctx, const kr_block_kind *kind, kr_params *params, const void *config);
+
+/* A kr_family, with its config; where it stands begins the message: "layers.create: block". */
+bool kr_block_config_check(kr_ctx *ctx, const char *op, const kr_block_config *block);
 
 /* The zeroed struct of a family, its head filled in; NULL after an error. */
 void *kr_block_alloc(kr_ctx *ctx, const kr_block_kind *kind, size_t bytes, int64_t d_model, kr_dtype dtype);

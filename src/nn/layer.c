@@ -39,7 +39,8 @@ static kr_tensor *mix(kr_tape *tape, const kr_layer_job *job, const kr_layer_wei
                       const kr_cache *cache, kr_cache *after)
 {
     const kr_block_kind *kind = job->layers->kind;
-    const bool is_whole = !job->reset_bs && !job->mask_bs1; /* the block's projection reads it, and nothing else */
+    /* the block's projection reads it, and nothing else */
+    const bool is_whole = !job->reset_bs && !job->mask_bs1 && !kind->registered;
     kr_tensor *u = is_whole ? kr_norm_operand(tape, x, NULL, l->norm_d, &job->layers->norm)
                             : kr_rms_norm(tape, x, l->norm_d, &job->layers->norm);
     if (job->is_infinite) return kind->step_infinite(tape, l->block, u);

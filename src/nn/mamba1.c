@@ -155,6 +155,7 @@ static const void *config_of(const void *block)
 
 const kr_block_kind kr_mamba1_kind = { .family = KR_FAMILY_MAMBA1,
                                        .name = "mamba1",
+                                       .calls = KR_BLOCK_CALLS("mamba1"),
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba1_declare,
