@@ -37,7 +37,7 @@ static void decide(kr_decoder *d)
     if (!d->is_planned || !on_device) return;
     d->fallback = fused_refusal(net);
     d->is_fused = !d->fallback;
-    d->can_capture = device->vtable->capture_begin != NULL;
+    d->can_capture = device->vtable->capture_begin != NULL && !net->layers->kind->has_varying_steps;
 }
 
 kr_decoder *kr_decoder_create(const kr_network *net, int64_t max_rows)
