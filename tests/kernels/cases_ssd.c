@@ -76,15 +76,24 @@ static void keep_decays(void *args)
     for (int64_t i = 0; i < a->nb * a->ns * a->nh; i++) da[i] = -da[i];
 }
 
-/* w_t = diag_weight_t + carry_{t+1}, without carry at the end of a sequence. */
-static void sum_weights(const kr_ssd_args *a, const double *diag_weight, const double *carry, double *w)
+/* Multiples of 2^-12, so that sums of two are exact in every type. */
+static void make_coarse(double *x, int64_t count)
 {
+    for (int64_t i = 0; i < count; i++) x[i] = floor(x[i] * 4096) / 4096;
+}
+
+/* w_t = diag_weight_t + carry_{t+1}, without carry at the end of a sequence: exactly, since kernels read either the sum or
+ * its parts. */
+static void sum_weights(const kr_ssd_args *a, double *diag_weight, double *carry, double *w)
+{
+    make_coarse(diag_weight, a->nb * a->ns * a->nh);
+    make_coarse(carry, a->nb * a->ns * a->nh);
     for (int64_t q = 0; q < a->nq; q++) {
         const kr_sequence *s = &a->sequences[q];
         for (int64_t t = s->start; t < s->end; t++)
             for (int64_t h = 0; h < a->nh; h++) {
                 const int64_t at = (s->row * a->ns + t) * a->nh + h;
-                w[at] = kr_to_float(diag_weight[at] + (t + 1 < s->end ? carry[at + a->nh] : 0));
+                w[at] = diag_weight[at] + (t + 1 < s->end ? carry[at + a->nh] : 0);
             }
     }
 }
