@@ -47,7 +47,7 @@ static bool upload_ids(const kr_decode_graph *graph, kr_ctx *ctx, const int32_t 
     kr_tensor *to = graph->ids;
     const size_t bytes = (size_t)to->dims[0] * sizeof *ids;
     memcpy(to->data, ids, bytes);
-    return ctx->device->is_capturing || kr_store(ctx, to->device_ids, to->data, bytes);
+    return ctx->device->is_capturing || kr_store(ctx, to->storage->device_ids, to->data, bytes);
 }
 
 static kr_tensor *step(kr_decode_graph *graph, const kr_network *net, kr_state *state, const int32_t *ids)
@@ -60,7 +60,7 @@ static kr_tensor *step(kr_decode_graph *graph, const kr_network *net, kr_state *
     graph->ids = kr_new(graph->tape, KR_DTYPE_I32, shape);
     const kr_tensor *buffer = kr_new(graph->tape, KR_DTYPE_F32, shape); /* device memory, of the same size */
     if (!graph->ids || !buffer) return NULL;
-    graph->ids->device_ids = buffer->data;
+    graph->ids->storage->device_ids = buffer->data;
     if (!upload_ids(graph, net->ctx, ids)) return NULL;
     return kr_network_step(graph->tape, net, graph->ids, &call).y;
 }
@@ -69,8 +69,9 @@ static kr_tensor *step_and_sample(kr_decode_graph *graph, const kr_network *net,
                                   kr_sampler *sampler)
 {
     kr_tensor *logits = step(graph, net, state, ids);
-    return logits && sampler && !kr_sampler_queue(sampler, logits, (int32_t *)(void *)graph->ids->device_ids) ? NULL
-                                                                                                              : logits;
+    return logits && sampler && !kr_sampler_queue(sampler, logits, (int32_t *)(void *)graph->ids->storage->device_ids)
+               ? NULL
+               : logits;
 }
 
 /* No allocation may happen during capture: the tape reserves one block of the size that the previous step needed. */

@@ -45,8 +45,8 @@ static void boundary_backward(kr_back *back, kr_tensor *g_qhpr)
 static void find_slabs(kr_back *back, int64_t nm, kr_tensor **slab)
 {
     const bool is_bf16_slab = !kr_back_in(back, ANGLE) && kr_back_has_slab(back, B) &&
-                              kr_back_in(back, B)->slab->is_own && kr_back_has_slab(back, C) &&
-                              kr_back_in(back, C)->slab->is_own;
+                              kr_slab_of(kr_back_in(back, B))->is_own && kr_back_has_slab(back, C) &&
+                              kr_slab_of(kr_back_in(back, C))->is_own;
     slab[V] = nm == 1 ? kr_back_slab(back, V) : NULL;
     slab[B] = is_bf16_slab ? kr_back_slab(back, B) : NULL;
     slab[C] = is_bf16_slab ? kr_back_slab(back, C) : NULL;
@@ -160,7 +160,7 @@ static void compute_gradients(kr_back *back)
 static void fused_backward(kr_back *back)
 {
     compute_gradients(back);
-    kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
+    kr_slab_release(kr_back_tape(back), kr_slab_of(kr_back_out(back, 0)));
 }
 
 static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };
@@ -199,8 +199,8 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
     const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
     kr_tensor *out[2] = { kr_new(tape, core->casts_y ? KR_DTYPE_BF16 : dtype, kr_tensor_shape(in[V])),
                           kr_final_states(tape, dtype, states, core->final_qhpr) };
-    if (!out[0] || !out[1] || (core->casts_y && !kr_slab_create(tape, out[0]))) return none;
-    out[0]->is_autocast = core->casts_y;
+    if (!out[0] || !out[1] || (core->casts_y && !kr_slab_create_own(tape, out[0]))) return none;
+    out[0]->flags.grad_f32 = core->casts_y;
     kr_ssd_args args = { .nb = core->nb,
                          .ns = core->ns,
                          .nm = core->nm,

@@ -166,7 +166,7 @@ static bool convert_operands(kr_tape *tape, kr_ssd_request *q, bool autocasts, k
 {
     kr_tensor **const vbc[3] = { &q->v, &q->b, &q->c }, *autocast[3] = { NULL };
     for (int i = 0; autocasts && i < 3; i++) {
-        if (!(*vbc[i])->is_autocast) continue;
+        if (!(*vbc[i])->flags.grad_f32) continue;
         autocast[i] = *vbc[i];
         *vbc[i] = NULL;
     }

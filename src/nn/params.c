@@ -150,7 +150,7 @@ kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec)
         kr_blame(params->ctx, "%s", r->seen.name);
         return NULL;
     }
-    r->seen.tensor->name = r->seen.name;
+    r->seen.tensor->storage->name = r->seen.name;
     params->rows[params->count++] = r;
     return r->seen.tensor;
 }
@@ -162,7 +162,7 @@ bool kr_params_put(kr_params *params, const kr_param_spec *spec, double init_sca
     r->seen.tensor = tensor;
     r->seen.init_scale = init_scale;
     r->is_shared = is_shared;
-    if (!is_shared) tensor->name = r->seen.name;
+    if (!is_shared) tensor->storage->name = r->seen.name;
     params->rows[params->count++] = r;
     return true;
 }

@@ -92,7 +92,7 @@ static void conv_backward(kr_back *back)
 {
     const conv_attrs *attrs = kr_back_attrs(back);
     accumulate_gradients(back);
-    for (int i = 0; i < attrs->nparts; i++) kr_slab_release(kr_back_tape(back), kr_back_out(back, i)->slab);
+    for (int i = 0; i < attrs->nparts; i++) kr_slab_release(kr_back_tape(back), kr_slab_of(kr_back_out(back, i)));
 }
 
 static const kr_rule conv_rule = { .name = "causal_conv", .backward = conv_backward };
@@ -134,7 +134,7 @@ static bool run_conv(kr_tape *tape, const kr_dims *d, kr_tensor *const *in, cons
     *y = kr_new(tape, is_autocast ? KR_DTYPE_BF16 : dtype, KR_SHAPE(d->b, d->s, d->v));
     *window = kr_new(tape, dtype, KR_SHAPE(attrs->sequences.count, d->v, d->k));
     if (!*y || !*window) return false;
-    (*y)->is_autocast = is_autocast;
+    (*y)->flags.grad_f32 = is_autocast;
     kr_conv_args args = { .nb = d->b,
                           .ns = d->s,
                           .nv = d->v,
@@ -194,7 +194,7 @@ kr_tensor *kr_causal_conv_parts(kr_tape *tape, const kr_conv_operands *o, int co
         return NULL;
     for (int64_t i = 0, from = 0; i < count; from += sizes[i++])
         if (!(out[i] = kr_view_of(tape, y, &KR_SHAPE(d.b, d.s, sizes[i]), y->strides, from)) ||
-            !kr_slab_create(tape, out[i]))
+            !kr_slab_create_own(tape, out[i]))
             return NULL;
     if (!record(tape, in, &attrs, count + 1, out)) return NULL;
     for (int i = 0; i < count; i++) parts[i] = out[i];

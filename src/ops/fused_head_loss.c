@@ -51,7 +51,7 @@ static void head_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_tensor *g_loss = kr_back_grad(back, 0);
-    const double g = g_loss->is_one ? 1 : kr_item(g_loss); /* 1 is known without synchronizing with a device */
+    const double g = g_loss->flags.is_one ? 1 : kr_item(g_loss); /* 1 is known without synchronizing with a device */
     for (int i = 0; i < NINPUTS; i++) {
         kr_tensor *own = kr_back_saved(back, i);
         if (!own || !kr_back_wants(back, i)) continue;

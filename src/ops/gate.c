@@ -39,7 +39,7 @@ static void accumulate_gradients(kr_back *back)
 static void gate_backward(kr_back *back)
 {
     accumulate_gradients(back);
-    kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
+    kr_slab_release(kr_back_tape(back), kr_slab_of(kr_back_out(back, 0)));
 }
 
 static const kr_rule gate_rule = { .name = "gate", .backward = gate_backward };
@@ -55,8 +55,8 @@ static kr_tensor *gate(kr_tape *tape, kr_tensor *x, kr_tensor *z, bool as_operan
     const kr_rows x_rows = kr_rows_of(tape, x), z_rows = kr_rows_of(tape, z);
     const bool is_autocast = as_operand && kr_autocasts_product(tape->ctx, dtype, x_rows.no);
     kr_tensor *y = kr_new(tape, is_autocast ? KR_DTYPE_BF16 : dtype, kr_tensor_shape(x));
-    if (!x_rows.x || !z_rows.x || !y || (is_autocast && !kr_slab_create(tape, y))) return NULL;
-    y->is_autocast = is_autocast;
+    if (!x_rows.x || !z_rows.x || !y || (is_autocast && !kr_slab_create_own(tape, y))) return NULL;
+    y->flags.grad_f32 = is_autocast;
     kr_gate_args args = { .no = x_rows.no,
                           .ni = x_rows.ni,
                           .x_stride = x_rows.stride,

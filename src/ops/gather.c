@@ -74,13 +74,18 @@ kr_tensor *kr_gather(kr_tape *tape, kr_tensor *x, int axis, kr_tensor *id)
     return kr_store_as(tape, kr_recorded(tape, &gather_rule, y, &axis, sizeof axis, KR_LIST(x, id)), result);
 }
 
+/* Ids as a kernel reads them: in device memory if a copy is there. */
+static const void *ids_of(const kr_tensor *id)
+{
+    const char *copy = id->storage->device_ids;
+    return copy ? copy + (id->data - id->storage->owner->data) : id->data;
+}
+
 static kr_embedding_args embedding_args(const kr_tensor *table, const kr_tensor *id)
 {
-    return (kr_embedding_args){ .no = kr_count_of(id),
-                                .nr = table->dims[0],
-                                .ni = table->dims[1],
-                                .id = id->device_ids ? id->device_ids : id->data,
-                                .id_dtype = id->dtype };
+    return (kr_embedding_args){
+        .no = kr_count_of(id), .nr = table->dims[0], .ni = table->dims[1], .id = ids_of(id), .id_dtype = id->dtype
+    };
 }
 
 static bool add_rows(kr_back *back, const kr_tensor *g, kr_tensor *g_table)

@@ -63,7 +63,7 @@ static void accumulate_gradients(kr_back *back)
 static void norm_backward(kr_back *back)
 {
     accumulate_gradients(back);
-    kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
+    kr_slab_release(kr_back_tape(back), kr_slab_of(kr_back_out(back, 0)));
 }
 
 static const kr_rule rms_norm_rule = { .name = "rms_norm", .backward = norm_backward };
@@ -96,8 +96,8 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
     q_shape.dims[q_shape.rank++] = o.groups;
     kr_tensor *y = kr_new(tape, is_autocast ? KR_DTYPE_BF16 : dtype, kr_tensor_shape(x));
     kr_tensor *q = kr_new(tape, dtype, q_shape);
-    if (!y || !q || (is_autocast && z && !kr_slab_create(tape, y))) return NULL;
-    y->is_autocast = is_autocast;
+    if (!y || !q || (is_autocast && z && !kr_slab_create_own(tape, y))) return NULL;
+    y->flags.grad_f32 = is_autocast;
     kr_norm_args args = { .no = d.rows,
                           .ni = d.i,
                           .ng = o.groups,

@@ -66,7 +66,7 @@ bool kr_reals_autocast(kr_tape *tape, const char *op, const char *names, kr_dtyp
                        kr_tensor **const *operands)
 {
     kr_tensor *kept = *operands[0];
-    if (!kept || !kept->is_autocast) return kr_reals(tape, op, names, result, count, operands);
+    if (!kept || !kept->flags.grad_f32) return kr_reals(tape, op, names, result, count, operands);
     *operands[0] = NULL;
     const bool ok = kr_reals(tape, op, names, result, count, operands);
     *operands[0] = kept;

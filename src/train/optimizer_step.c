@@ -44,7 +44,7 @@ double kr_squares_of(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, void
 
 static bool has_grad(const kr_tensor *param)
 {
-    return param->requires_grad && param->grad && !param->grad_is_zero;
+    return param->flags.requires_grad && param->grad && !param->flags.grad_is_zero;
 }
 
 /* Sums of squares of each gradient and of all; their number. As many as fit into results are queued at once. */
