@@ -3,9 +3,8 @@
  *   v, y [b s m h p]   b, c [b s m g r]   da, w, diag_weight [b s h]   d [h]   initial, final [q h p r]
  *   boundary [q h]   boundary_v [q m h p]   boundary_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]
  * Formulas and their gradients: kernels/args/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states.
- * v, b and c may be strided parts of wider rows; they are read in place. If the core casts them to bf16 they may be
- * passed as bf16, and y and the gradients of all four may be bf16 too, if all their readers cast them (tape/tape.h,
- * slabs).
+ * v, b and c may be strided parts of wider rows; they are read in place. If the core rounds them to bf16 they may be
+ * passed as bf16, and y and the gradients of all four may be bf16 too, if all their readers round them (ops/autocast.h).
  */
 #include "mixer/core.h"
 
@@ -44,20 +43,14 @@ static void boundary_backward(kr_back *back, kr_tensor *g_qhpr)
  * rotary. */
 static void find_slabs(kr_back *back, int64_t nm, kr_tensor **slab)
 {
-    const bool is_bf16_slab = !kr_back_in(back, ANGLE) && kr_back_has_slab(back, B) &&
+    const kr_ctx *ctx = kr_back_tape(back)->ctx;
+    const bool takes_bf16 = kr_accepts(ctx, ssd_bwd_g_b, KR_DTYPE_BF16) && kr_accepts(ctx, ssd_bwd_g_c, KR_DTYPE_BF16);
+    const bool is_bf16_slab = takes_bf16 && !kr_back_in(back, ANGLE) && kr_back_has_slab(back, B) &&
                               kr_slab_of(kr_back_in(back, B))->is_own && kr_back_has_slab(back, C) &&
                               kr_slab_of(kr_back_in(back, C))->is_own;
-    slab[V] = nm == 1 ? kr_back_slab(back, V) : NULL;
+    slab[V] = nm == 1 ? KR_BACK_SLAB(back, V, ssd_bwd_g_v) : NULL;
     slab[B] = is_bf16_slab ? kr_back_slab(back, B) : NULL;
     slab[C] = is_bf16_slab ? kr_back_slab(back, C) : NULL;
-}
-
-/* Layout of g_v, by tokens. */
-static kr_strided_rows rows_of_v(kr_tape *tape, kr_tensor *slab, int64_t values)
-{
-    int64_t stride = values;
-    if (!slab || !kr_with_token_stride(tape, slab, &stride)) return (kr_strided_rows){ 0, KR_STORAGE_NATIVE };
-    return (kr_strided_rows){ stride - values, kr_storage_dtype_of(slab->dtype) };
 }
 
 /* The states before the first tokens, with the boundary added. */
@@ -109,10 +102,12 @@ static void compute_gradients(kr_back *back)
     create_gradients(back, slab, g_d, g);
     const kr_tensor *initial = initial_of(back);
     kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
-    g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
+    g_y = g_y ? KR_AS_TAKEN(tape, ssd_bwd_g_y, kr_contiguous(tape, g_y))
+              : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
     g_final = g_final ? kr_contiguous(tape, g_final) : NULL;
-    int64_t stride[C + 1] = { 0 };
-    for (int i = V; i <= C; i++) kr_with_token_stride(tape, kr_back_in(back, i), &stride[i]);
+    const kr_tensor *v = KR_AS_TAKEN(tape, ssd_bwd_v, kr_back_in(back, V));
+    const kr_tensor *b = KR_AS_TAKEN(tape, ssd_bwd_b, kr_back_in(back, B));
+    const kr_tensor *c = KR_AS_TAKEN(tape, ssd_bwd_c, kr_back_in(back, C));
     if (kr_ctx_failed(tape->ctx)) return;
     kr_ssd_bwd_args args = { .nb = n->nb,
                              .ns = n->ns,
@@ -123,34 +118,25 @@ static void compute_gradients(kr_back *back)
                              .nr = n->nr,
                              .nl = n->nl,
                              .nq = n->sequences.count,
-                             .v_stride = stride[V],
-                             .b_stride = stride[B],
-                             .c_stride = stride[C],
                              .sequences = n->sequences.list,
-                             .v = kr_tensor_data(kr_back_in(back, V)),
-                             .b = kr_tensor_data(kr_back_in(back, B)),
-                             .c = kr_tensor_data(kr_back_in(back, C)),
+                             .v = kr_token_operand(v),
+                             .b = kr_token_operand(b),
+                             .c = kr_token_operand(c),
                              .da = kr_tensor_data(kr_back_in(back, DA)),
                              .w = kr_tensor_data(kr_back_in(back, W)),
                              .diag_weight = kr_tensor_data(kr_back_in(back, SAME)),
                              .d = kr_tensor_data(kr_back_in(back, D)),
                              .initial = kr_tensor_data(initial),
-                             .g_y = g_y->data,
+                             .g_y = kr_token_operand(g_y),
                              .g_final = kr_tensor_data(g_final),
-                             .g_v = kr_tensor_data(slab[V] ? slab[V] : g[V]),
-                             .g_b = kr_tensor_data(slab[B] ? slab[B] : g[B]),
-                             .g_c = kr_tensor_data(slab[C] ? slab[C] : g[C]),
+                             .g_v = kr_token_operand(slab[V] ? slab[V] : g[V]),
+                             .g_b = kr_token_operand(slab[B] ? slab[B] : g[B]),
+                             .g_c = kr_token_operand(slab[C] ? slab[C] : g[C]),
                              .g_da = kr_tensor_data(g[DA]),
                              .g_w = kr_tensor_data(g[W]),
                              .g_diag_weight = kr_tensor_data(g[SAME]),
                              .g_d = kr_tensor_data(g_d ? g_d : g[D]),
-                             .g_initial = kr_tensor_data(g[INITIAL]),
-                             .v_dtype = kr_storage_dtype_of(kr_back_in(back, V)->dtype),
-                             .b_dtype = kr_storage_dtype_of(kr_back_in(back, B)->dtype),
-                             .c_dtype = kr_storage_dtype_of(kr_back_in(back, C)->dtype),
-                             .g_y_dtype = kr_storage_dtype_of(g_y->dtype),
-                             .g_bc_dtype = slab[B] ? kr_storage_dtype_of(slab[B]->dtype) : KR_STORAGE_NATIVE,
-                             .g_v_rows = rows_of_v(tape, slab[V], n->nh * n->np) };
+                             .g_initial = kr_tensor_data(g[INITIAL]) };
     if (kr_back_in(back, ANGLE)) set_rotary(&args, back, g);
     if (!KR_RUN(tape->ctx, ssd_bwd[kr_real_of(dtype)], &args)) return;
     for (int i = 0; i < BOUNDARY; i++) kr_back_accumulate(back, i, g[i]);
@@ -166,12 +152,13 @@ static void fused_backward(kr_back *back)
 static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };
 
 /* Operands in the layout that the kernel reads; false after an error. Rotated operands are contiguous. */
-static bool lay_out(kr_tape *tape, kr_tensor **in, int64_t *stride)
+static bool lay_out(kr_tape *tape, kr_tensor **in)
 {
     for (int i = 0; i < NIN; i++) {
         const bool may_be_strided = i == V || (i <= C && !in[ANGLE]);
         if (in[i] && !may_be_strided) in[i] = kr_contiguous(tape, in[i]);
-        if (in[i] && i <= C) in[i] = kr_with_token_stride(tape, in[i], &stride[i]);
+        int64_t stride;
+        if (in[i] && i <= C) in[i] = kr_with_token_stride(tape, in[i], &stride);
     }
     return !kr_ctx_failed(tape->ctx);
 }
@@ -193,14 +180,12 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                            core->w_bsh,           core->diag_weight_bsh, core->d_h,          core->initial_qhpr,
                            rotary->angle_bsha,    rotary->bias_b_hmr,    rotary->bias_c_hmr, core->boundary_qh,
                            core->boundary_v_qmhp, core->boundary_b_qmhr };
-    int64_t stride[C + 1] = { 0 };
-    if (!lay_out(tape, in, stride)) return none;
+    if (!lay_out(tape, in)) return none;
     const kr_dtype dtype = kr_grad_dtype(in[V]);
     const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
-    kr_tensor *out[2] = { kr_new(tape, core->casts_y ? KR_DTYPE_BF16 : dtype, kr_tensor_shape(in[V])),
+    kr_tensor *out[2] = { kr_new_activation(tape, dtype, core->rounds_y, kr_tensor_shape(in[V])),
                           kr_final_states(tape, dtype, states, core->final_qhpr) };
-    if (!out[0] || !out[1] || (core->casts_y && !kr_slab_create_own(tape, out[0]))) return none;
-    out[0]->flags.grad_f32 = core->casts_y;
+    if (!out[0] || !out[1] || (core->rounds_y && !kr_slab_create_own(tape, out[0]))) return none;
     kr_ssd_args args = { .nb = core->nb,
                          .ns = core->ns,
                          .nm = core->nm,
@@ -210,13 +195,10 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                          .nr = core->nr,
                          .nl = core->nl,
                          .nq = core->sequences.count,
-                         .v_stride = stride[V],
-                         .b_stride = stride[B],
-                         .c_stride = stride[C],
                          .sequences = core->sequences.list,
-                         .v = in[V]->data,
-                         .b = in[B]->data,
-                         .c = in[C]->data,
+                         .v = kr_token_operand(in[V]),
+                         .b = kr_token_operand(in[B]),
+                         .c = kr_token_operand(in[C]),
                          .da = in[DA]->data,
                          .w = kr_tensor_data(in[W]),
                          .diag_weight = kr_tensor_data(in[SAME]),
@@ -230,12 +212,8 @@ kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
                          .bias_c = kr_tensor_data(in[BIAS_C]),
                          .na = in[ANGLE] ? in[ANGLE]->dims[3] : 0,
                          .split_pairs = rotary->pairing == KR_PAIRING_SPLIT,
-                         .y = out[0]->data,
-                         .final = out[1]->data,
-                         .v_dtype = kr_storage_dtype_of(in[V]->dtype),
-                         .b_dtype = kr_storage_dtype_of(in[B]->dtype),
-                         .c_dtype = kr_storage_dtype_of(in[C]->dtype),
-                         .y_dtype = core->casts_y ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
+                         .y = kr_token_operand(out[0]),
+                         .final = out[1]->data };
     if (!KR_RUN(tape->ctx, ssd[kr_real_of(dtype)], &args)) return none;
     const sizes n = { core->nb, core->ns, core->nm, core->nh,        core->np,
                       core->ng, core->nr, core->nl, core->sequences, args.split_pairs };

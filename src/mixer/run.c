@@ -153,30 +153,16 @@ static kr_ssd_out run_core(kr_tape *tape, const kr_ssd_core *core, kr_ssd_algori
     return core->sequences.count == core->nb ? kr_ssd_chunked(tape, core, serial) : run_packed(tape, core, serial);
 }
 
-/* The sizes that kernels/cuda runs on tensor cores on every device. */
-bool kr_ssd_autocasts(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr)
-{
-    enum { STEPS = 4, MOST_RANKS = 64, MOST_STATES = 128 };
-    return kr_autocasts_operands(ctx) && path.algorithm == KR_SSD_SERIAL_RECALCULATED && ns > STEPS &&
-           nm <= MOST_RANKS && nr <= MOST_STATES;
-}
-
 /* Converts all operands to one type; bf16 v, b and c stay bf16 if the core takes them. */
 static bool convert_operands(kr_tape *tape, kr_ssd_request *q, bool autocasts, kr_dtype *result)
 {
-    kr_tensor **const vbc[3] = { &q->v, &q->b, &q->c }, *autocast[3] = { NULL };
-    for (int i = 0; autocasts && i < 3; i++) {
-        if (!(*vbc[i])->flags.grad_f32) continue;
-        autocast[i] = *vbc[i];
-        *vbc[i] = NULL;
-    }
-    if (!KR_REALS(tape, q->op, q->names, result, &q->v, &q->b, &q->c, &q->da, &q->w, &q->diag_weight, &q->d,
-                  &q->initial_state, &q->init_state, &q->carry0, &q->v_before, &q->k_before, &q->rotary.angle_bsha,
-                  &q->rotary.bias_b_hmr, &q->rotary.bias_c_hmr))
-        return false;
-    for (int i = 0; i < 3; i++)
-        if (autocast[i]) *vbc[i] = autocast[i];
-    return true;
+    unsigned kept = 0;
+    if (autocasts)
+        kept = KR_KEEPS_ACTIVATION(tape, ssd_v, q->v) | KR_KEEPS_ACTIVATION(tape, ssd_b, q->b) << 1 |
+               KR_KEEPS_ACTIVATION(tape, ssd_c, q->c) << 2;
+    return KR_REALS_KEPT(tape, q->op, q->names, result, kept, &q->v, &q->b, &q->c, &q->da, &q->w, &q->diag_weight,
+                         &q->d, &q->initial_state, &q->init_state, &q->carry0, &q->v_before, &q->k_before,
+                         &q->rotary.angle_bsha, &q->rotary.bias_b_hmr, &q->rotary.bias_c_hmr);
 }
 
 kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path path)
@@ -206,11 +192,11 @@ kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path 
     core.d_h = q.d;
     core.rotary = q.rotary;
     core.final_qhpr = q.final;
-    core.casts_y = q.casts_y && autocasts && result == KR_DTYPE_F32;
+    core.rounds_y = q.rounds_y && autocasts && result == KR_DTYPE_F32 && kr_accepts(tape->ctx, ssd_y, KR_DTYPE_BF16);
     if (kr_ctx_failed(tape->ctx)) return none;
     const kr_ssd_out out = run_core(tape, &core, path.algorithm);
     if (!out.y || !out.final_state) return none;
     kr_tensor *y = kr_reshape(tape, out.y, kr_tensor_shape(q.v));
-    return (kr_ssd_out){ .y = core.casts_y ? y : kr_store_as(tape, y, result),
+    return (kr_ssd_out){ .y = core.rounds_y ? y : kr_store_as(tape, y, result),
                          .final_state = kr_store_as(tape, out.final_state, result) };
 }

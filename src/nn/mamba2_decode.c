@@ -158,8 +158,9 @@ bool kr_mamba2_decode(kr_tape *tape, const void *block, const kr_decode_input *i
 {
     const kr_mamba2 *m = block;
     const int64_t nb = in->x_bsd->dims[0], np = m->config.per_head_dim;
-    const bool gates = core_gates(m, nb),
-               casts = m->out_proj->dtype == KR_DTYPE_BF16 && kr_autocasts_operands(tape->ctx);
+    const bool gates = core_gates(m, nb), casts = m->out_proj->dtype == KR_DTYPE_BF16 && kr_autocasts(tape->ctx) &&
+                                                  kr_accepts(tape->ctx, decode_ssd_y, KR_DTYPE_BF16) &&
+                                                  kr_accepts(tape->ctx, decode_linear_x, KR_DTYPE_BF16);
     step s = { .m = m, .in = in };
     s.window_bvk = kr_decode_own(tape, in, in->cache->mamba2.conv_bvk);
     s.state_bhpr = kr_decode_own(tape, in, in->cache->mamba2.ssm_bhpr);

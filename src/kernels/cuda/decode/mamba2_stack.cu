@@ -492,8 +492,8 @@ static void init_lookup(const kr_exec *exec, const kr_decode_layer *first, stack
     kr_embedding_args *lookup = first->lookup;
     s->table = NULL;
     if (!lookup) return;
-    if (lookup->y == first->in_proj.x && lookup->ni == first->in_proj.nk && first->in_proj.x_m == lookup->ni) {
-        s->table = lookup->x, s->table_dtype = lookup->dtype;
+    if (lookup->y.data == first->in_proj.x && lookup->ni == first->in_proj.nk && first->in_proj.x_m == lookup->ni) {
+        s->table = lookup->x.data, s->table_dtype = lookup->x.dtype;
         s->ids = lookup->id, s->wide_ids = lookup->id_dtype == KR_DTYPE_I64;
     } else {
         lookup->exec = *exec;
