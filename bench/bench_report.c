@@ -201,7 +201,8 @@ static bool write_json(const bench_report *report, const char *path, double fore
 bool report_end(bench_report *report, const char *path)
 {
     const double foreign = load_foreign(&report->begin);
-    printf("%.0f s; other processes kept %.2f CPUs busy meanwhile\n", clock_ns() / 1e9 - report->begin.wall, foreign);
+    printf("%.0f s; other processes kept %.2f CPUs busy during the run\n", clock_ns() / 1e9 - report->begin.wall,
+           foreign);
     const bool ok = !path || write_json(report, path, foreign);
     free(report->rows);
     free(report);

@@ -37,10 +37,10 @@ double mamba1_flops(const kr_mamba1_config *c, int64_t nb, int64_t ns)
 double mamba2_flops(const kr_mamba2_config *c, int64_t nb, int64_t ns)
 {
     const int64_t nt = nb * ns, nd = c->d_model, ni = c->expand * nd, np = c->per_head_dim;
-    const int64_t nssm = c->d_ssm ? c->d_ssm : ni, nh = nssm / np, ngr = c->ngroups * c->state_rank;
+    const int64_t nssm = c->d_ssm ? c->d_ssm : ni, nh = nssm / np, ngr = c->n_groups * c->state_rank;
     const int64_t nl = kr_ssd_chunk_len_or_optimal(c->path, c->state_rank, np);
     return product(nt, nd, 2 * ni + 2 * ngr + nh) + product(nt, c->conv_kernel, nssm + 2 * ngr) +
-           (double)nb * core(ns, nl, 1, nh, np, c->ngroups, c->state_rank) + product(nt, ni, nd);
+           (double)nb * core(ns, nl, 1, nh, np, c->n_groups, c->state_rank) + product(nt, ni, nd);
 }
 
 /* Channels of the projection for the rotation. */
@@ -58,7 +58,7 @@ double mamba3_flops(const kr_mamba3_config *c, int64_t nb, int64_t ns)
 {
     const int64_t nt = nb * ns, nd = c->d_model, ni = c->expand * nd, np = c->per_head_dim, nh = ni / np;
     const int64_t nm = c->is_mimo ? c->mimo_rank : 1, nr = c->state_rank;
-    const int64_t n_in = 2 * ni + 2 * nm * c->ngroups * nr + 3 * nh + rotate_channels(c, nh);
+    const int64_t n_in = 2 * ni + 2 * nm * c->n_groups * nr + 3 * nh + rotate_channels(c, nh);
     const int64_t nl = kr_ssd_chunk_len_or_optimal(c->path, nr, np);
     const double runs = c->pathway == KR_MAMBA3_PATHWAY_DOUBLE ? 2 : 1;
     return product(nt, nd, n_in) + runs * (double)nb * core(ns, nl, nm, nh, np, nh, nr) + product(nt, ni, nd);

@@ -98,14 +98,14 @@ static void case_gemv(bench_env *env, const bench_case *self)
 }
 
 const bench_case bench_gemv_cases[] = {
-    { "gemv/768x3352-hot", "one W again and again", case_gemv, { 768, 3352 }, 0 },
+    { "gemv/768x3352-hot", "one W, repeated", case_gemv, { 768, 3352 }, 0 },
     { "gemv/768x3352-cold", "W out of memory", case_gemv, { 768, 3352 }, COLD },
-    { "gemv/768x3352-kn-hot", "one W [k n] again and again", case_gemv, { 768, 3352 }, BY_K },
+    { "gemv/768x3352-kn-hot", "one W [k n], repeated", case_gemv, { 768, 3352 }, BY_K },
     { "gemv/768x3352-kn-cold", "W [k n] out of memory", case_gemv, { 768, 3352 }, BY_K | COLD },
     /* whole panels */
-    { "gemv/768x3328-packed-hot", "one packed W again and again", case_gemv, { 768, 3328 }, PACKED },
+    { "gemv/768x3328-packed-hot", "one packed W, repeated", case_gemv, { 768, 3328 }, PACKED },
     { "gemv/768x3328-packed-cold", "packed W out of memory", case_gemv, { 768, 3328 }, PACKED | COLD },
-    { "gemv/768x3352-bf16-hot", "one W of bf16 again and again", case_gemv, { 768, 3352 }, BF16 },
+    { "gemv/768x3352-bf16-hot", "one W of bf16, repeated", case_gemv, { 768, 3352 }, BF16 },
     { "gemv/768x3352-bf16-cold", "W of bf16 out of memory", case_gemv, { 768, 3352 }, BF16 | COLD },
     { "gemv/768x3328-packed-bf16-hot", "one packed W of bf16", case_gemv, { 768, 3328 }, BF16 | PACKED },
     { "gemv/768x3328-packed-bf16-cold", "packed W of bf16", case_gemv, { 768, 3328 }, BF16 | PACKED | COLD },

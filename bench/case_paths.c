@@ -15,11 +15,11 @@ static void call_path(void *arg)
     path_job *job = arg;
     kr_tape_reset(job->tape);
     kr_tensor *const *p = job->params;
-    const kr_mamba2_ssd_input in = { .x_bnlhp = p[0],
-                                     .dt_bnlh = p[1],
+    const kr_mamba2_ssd_input in = { .x_bshp = p[0],
+                                     .dt_bsh = p[1],
                                      .a_decay_h = p[2],
-                                     .b_bnlgr = p[3],
-                                     .c_bnlgr = p[4],
+                                     .b_bsgr = p[3],
+                                     .c_bsgr = p[4],
                                      .d_h = p[5],
                                      .initial_state_bhpr = p[6] };
     const kr_ssd_out out = kr_mamba2_ssd_run(job->tape, &in, job->path);

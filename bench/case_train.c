@@ -165,7 +165,7 @@ static double muon_flops(const kr_params *params)
         for (int s = 0; s < row->n_segments; s++) {
             const int64_t rows = row->segments[s].rows, cols = kr_tensor_dim(row->tensor, 1);
             const double k = (double)(rows < cols ? rows : cols), n = (double)(rows < cols ? cols : rows);
-            if (row->segments[s].muon) flops += 5 * (k * (k + 1) * n + k * k * (k + 1) + 2 * k * k * n);
+            if (row->segments[s].use_muon) flops += 5 * (k * (k + 1) * n + k * k * (k + 1) + 2 * k * k * n);
         }
     }
     return flops;

@@ -1,4 +1,4 @@
-# libkrait: one set of position-independent objects, gathered into a static and a shared library.
+# libkrait: one set of position-independent objects, gathered into a static and a shared library with entries of their own.
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
@@ -115,11 +115,14 @@ if(pcre2_library)
     target_include_directories(krait_modules SYSTEM PRIVATE ${PCRE2_INCLUDE_DIR})
 endif()
 
-add_library(krait_entries OBJECT ${entry_sources} src/api/error_entries.c)
-set_target_properties(krait_entries PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
-target_compile_definitions(krait_entries PRIVATE KR_BUILDING)
-target_link_libraries(krait_entries PRIVATE krait_internal Threads::Threads)
-set_property(GLOBAL APPEND PROPERTY krait_object_sets $<TARGET_OBJECTS:krait_entries>)
+# The entries, once for each library: what links the static one, such as a plug-in, does not export them.
+foreach(entries_of IN ITEMS krait_entries krait_entries_static)
+    add_library(${entries_of} OBJECT ${entry_sources} src/api/error_entries.c)
+    set_target_properties(${entries_of} PROPERTIES POSITION_INDEPENDENT_CODE ON C_VISIBILITY_PRESET hidden)
+    target_compile_definitions(${entries_of} PRIVATE KR_BUILDING)
+    target_link_libraries(${entries_of} PRIVATE krait_internal Threads::Threads)
+endforeach()
+target_compile_definitions(krait_entries_static PRIVATE KR_STATIC)
 
 # src/kernels/cuda and the device over it. The runtime is linked statically: programs start without a driver, too.
 set(cuda_library) # what the two libraries link
@@ -162,8 +165,8 @@ if(KR_CUDA)
 endif()
 
 get_property(object_sets GLOBAL PROPERTY krait_object_sets)
-add_library(krait_static STATIC ${object_sets})
-add_library(krait_shared SHARED ${object_sets})
+add_library(krait_static STATIC ${object_sets} $<TARGET_OBJECTS:krait_entries_static>)
+add_library(krait_shared SHARED ${object_sets} $<TARGET_OBJECTS:krait_entries>)
 set_target_properties(krait_static PROPERTIES OUTPUT_NAME krait)
 set_target_properties(krait_shared PROPERTIES OUTPUT_NAME krait EXPORT_NAME krait VERSION ${PROJECT_VERSION}
                       SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})

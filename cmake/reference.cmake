@@ -7,7 +7,7 @@ set(reference_folder ${PROJECT_BINARY_DIR}/reference)
 if(KR_DOXYGEN)
     set(reference_filter ${PROJECT_SOURCE_DIR}/tools/reference_filter)
     configure_file(cmake/Doxyfile.in ${PROJECT_BINARY_DIR}/Doxyfile @ONLY)
-    file(GLOB reference_headers CONFIGURE_DEPENDS include/krait/*.h include/krait/experimental/*.h)
+    file(GLOB reference_headers CONFIGURE_DEPENDS include/krait/*.h include/krait/*.hpp include/krait/experimental/*.h)
     add_custom_target(reference
         COMMAND ${CMAKE_COMMAND} -E make_directory ${reference_folder}
         COMMAND ${KR_DOXYGEN} -q ${PROJECT_BINARY_DIR}/Doxyfile
@@ -15,7 +15,9 @@ if(KR_DOXYGEN)
         SOURCES ${reference_headers}
         COMMENT "Writing the API reference to ${reference_folder}"
         VERBATIM)
-    install(DIRECTORY ${reference_folder}/man/man3 DESTINATION ${CMAKE_INSTALL_MANDIR} OPTIONAL FILES_MATCHING PATTERN "kr_*.3" PATTERN "*.h.3")
+    install(DIRECTORY ${reference_folder}/man/man3 DESTINATION ${CMAKE_INSTALL_MANDIR} OPTIONAL FILES_MATCHING
+            PATTERN "kr_*.3" PATTERN "*.h.3" PATTERN "krait_*.3" PATTERN "*.hpp.3"
+            PATTERN "*_detail*" EXCLUDE PATTERN "* *" EXCLUDE)
     install(DIRECTORY ${reference_folder}/html DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
 else()
     add_custom_target(reference

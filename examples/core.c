@@ -7,10 +7,10 @@ enum { B = 2, S = 200, H = 4, P = 32, G = 1, R = 64 };
 /* Tokens from .. to - 1 of every operand with a token axis. */
 static kr_mamba2_ssd_input slice_tokens(kr_tape *tape, kr_mamba2_ssd_input in, int64_t from, int64_t to)
 {
-    in.x_bnlhp = kr_slice(tape, in.x_bnlhp, 1, from, to);
-    in.dt_bnlh = kr_slice(tape, in.dt_bnlh, 1, from, to);
-    in.b_bnlgr = kr_slice(tape, in.b_bnlgr, 1, from, to);
-    in.c_bnlgr = kr_slice(tape, in.c_bnlgr, 1, from, to);
+    in.x_bshp = kr_slice(tape, in.x_bshp, 1, from, to);
+    in.dt_bsh = kr_slice(tape, in.dt_bsh, 1, from, to);
+    in.b_bsgr = kr_slice(tape, in.b_bsgr, 1, from, to);
+    in.c_bsgr = kr_slice(tape, in.c_bsgr, 1, from, to);
     return in;
 }
 
@@ -25,11 +25,11 @@ int main(void)
 {
     kr_ctx *ctx = kr_ctx_create(NULL);
     kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
-    kr_mamba2_ssd_input in = { .x_bnlhp = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, H, P))),
-                               .dt_bnlh = kr_rand(tape, KR_DTYPE_F32, KR_SHAPE(B, S, H), 0.01, 0.1),
+    kr_mamba2_ssd_input in = { .x_bshp = kr_input(tape, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, H, P))),
+                               .dt_bsh = kr_rand(tape, KR_DTYPE_F32, KR_SHAPE(B, S, H), 0.01, 0.1),
                                .a_decay_h = kr_rand(tape, KR_DTYPE_F32, KR_SHAPE(H), -4, -1),
-                               .b_bnlgr = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, G, R)),
-                               .c_bnlgr = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, G, R)) };
+                               .b_bsgr = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, G, R)),
+                               .c_bsgr = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, G, R)) };
     const kr_ssd_path path = kr_ssd_path_default(); /* fused; the backward pass recomputes activations */
     const kr_ssd_out whole = kr_mamba2_ssd_run(tape, &in, path);
     printf("whole sequence on %s kernels, chunks of %lld\n", kr_ctx_kernel(ctx, "ssd"),
@@ -53,7 +53,7 @@ int main(void)
     kr_backward(tape, kr_mean(tape, kr_mul(tape, whole.y, whole.y), KR_ALL_AXES, false));
     if (kr_ctx_failed(ctx)) fprintf(stderr, "krait: %s\n", kr_ctx_message(ctx));
     const int failed =
-        kr_ctx_failed(ctx) || !kr_grad(in.x_bnlhp) || !(difference < 1e-4) || KR_DIM(packed.final_state, 0) != 4;
+        kr_ctx_failed(ctx) || !kr_grad(in.x_bshp) || !(difference < 1e-4) || KR_DIM(packed.final_state, 0) != 4;
     kr_tape_destroy(tape);
     kr_ctx_destroy(ctx);
     return failed;

@@ -76,7 +76,7 @@ static bool is_same_network(const kr_model_config *a, const kr_model_config *b)
     const kr_mamba2_config *m = a->mamba2, *n = b->mamba2;
     return a->family == b->family && m->d_model == n->d_model && m->expand == n->expand &&
            m->per_head_dim == n->per_head_dim && m->state_rank == n->state_rank && m->conv_kernel == n->conv_kernel &&
-           m->ngroups == n->ngroups && a->layers->n_layers == b->layers->n_layers && !a->layers->n_virtual &&
+           m->n_groups == n->n_groups && a->layers->n_layers == b->layers->n_layers && !a->layers->n_virtual &&
            a->network->vocab_size == b->network->vocab_size && !a->network->tie_embeddings;
 }
 
@@ -89,8 +89,8 @@ static bool open_network(grok *g, const char *from)
     kr_model_config_destroy(config);
     if (!g->model) return cli_failed(g->ctx), false;
     if (!is_same) {
-        cli_complain("give the --p, --d-model, --expand, --state-rank and --n-layers that it was made with",
-                     "task grokking: %s holds another network than the options say", from);
+        cli_complain("give the --p, --d-model, --expand, --state-rank and --n-layers of that network",
+                     "task grokking: the network in %s does not match the options", from);
         return false;
     }
     g->net = kr_model_network(g->model);

@@ -208,8 +208,8 @@ static void report_setup(training *t)
     const grok_values *v = t->g.v;
     if (v->is_quiet) return;
     cli_live_say(&t->live,
-                 "%" PRId64 " symbols of %" PRId64 ": %" PRId64 " sums to learn, %" PRId64 " to test %s %" PRId64
-                 " parameters %s %s",
+                 "%" PRId64 " symbols of %" PRId64 ": %" PRId64 " sums for training, %" PRId64
+                 " for the test %s %" PRId64 " parameters %s %s",
                  v->k, v->p, kr_source_info_of(t->g.sources[0]).count / v->k,
                  kr_source_info_of(t->g.sources[1]).count / v->k, cli_dot(&t->live),
                  kr_params_elements(kr_network_params(t->g.net)), cli_dot(&t->live), isnan(v->sgd) ? "adamw" : "sgd");
@@ -224,7 +224,7 @@ static void report_result(training *t)
     if (p.n_scored) printf(": train %.2f %% right", 100 * (double)p.n_right / (double)p.n_scored);
     if (!isnan(t->test_accuracy)) printf(", test %.2f %%", 100 * t->test_accuracy);
     putchar('\n');
-    if (t->memorised) printf("99 %% of the training sums by step %" PRId64, t->memorised);
+    if (t->memorised) printf("99 %% of the training sums right by step %" PRId64, t->memorised);
     if (t->memorised) printf(t->generalised ? ", of the test sums by step %" PRId64 "\n" : "\n", t->generalised);
     if (!t->folder) return;
     cli_shell_word(t->folder, word, sizeof word);

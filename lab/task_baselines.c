@@ -120,11 +120,11 @@ static int64_t word_keys(int64_t ns)
     return (int64_t)2 << ns;
 }
 
-static const key_kind by_symbol = { "table of the symbol", symbol_key, symbol_keys, false },
-                      by_steps = { "table of symbol and steps since R", steps_key, steps_keys, false },
-                      by_counts = { "table of counts since R", counts_key, counts_keys, true },
+static const key_kind by_symbol = { "lookup by symbol", symbol_key, symbol_keys, false },
+                      by_steps = { "lookup by symbol and steps since R", steps_key, steps_keys, false },
+                      by_counts = { "lookup by counts since R", counts_key, counts_keys, true },
                       by_parity = { "best readout of an abelian state", parity_key, parity_keys, false },
-                      by_word = { "table of all symbols since R", word_key, word_keys, true };
+                      by_word = { "lookup by all symbols since R", word_key, word_keys, true };
 
 /* ---- tables ---- */
 
@@ -340,14 +340,14 @@ static void list_rotor(listing *l)
         add(l, "the same rotation for every symbol", 51.8, 40.7, 42.1, "the reference does not state its angles");
     for (int f = 0; f < l->nfamily; f++) rotary->here.percent[f] = best_rotary(&l->eval[f]);
     task_baseline *still = add(l, "a counter without rotation", 59.5, 37.4, 41.9,
-                               "the reference does not state its decays, nor how it reads the state");
+                               "the reference states neither its decays nor its readout");
     rotation_free_baseline(l->eval, l->nfamily, still->here.percent);
 }
 
 static void list_spinor(listing *l)
 {
     add_table(l, &by_symbol, 34.2, 17.4, 18.7, NULL);
-    add_table(l, &by_parity, 59.8, 51.8, 52.7, "the reference does not state how it reads that state");
+    add_table(l, &by_parity, 59.8, 51.8, 52.7, "the reference does not state its readout");
     add_table(l, &by_counts, 71.4, 55.8, 77.1, NULL);
 }
 
@@ -359,7 +359,7 @@ static void list_tracking(listing *l)
     add_table(l, &by_symbol, NAN, NAN, NAN, NULL);
     add_table(l, &by_counts, NAN, NAN, NAN, NULL);
     if (l->eval->ns < MOST_WORD)
-        add_table(l, &by_word, NAN, NAN, NAN, "training rows learned by heart, and class 0 for all others");
+        add_table(l, &by_word, NAN, NAN, NAN, "memorised training rows; class 0 for all others");
 }
 
 int task_baselines(const task_spec *spec, const task_values *values, task_baseline list[TASK_MOST_BASELINES])

@@ -18,9 +18,9 @@ typedef struct digits_values {
 
 static const cli_option options[] = {
     { "out", 0, "DIR", CLI_TEXT, offsetof(digits_values, out), NULL, 0, "folder for the files" },
-    { "rows", 0, "N", CLI_I64, offsetof(digits_values, rows), "10000", 1, "images for training" },
-    { "test-rows", 0, "N", CLI_I64, offsetof(digits_values, test_rows), "1000", 1, "images for the evaluation" },
-    { "force", 0, NULL, CLI_FLAG, offsetof(digits_values, force), NULL, 0, "replace files that are there" },
+    { "rows", 0, "N", CLI_I64, offsetof(digits_values, rows), "10000", 1, "number of training images" },
+    { "test-rows", 0, "N", CLI_I64, offsetof(digits_values, test_rows), "1000", 1, "number of test images" },
+    { "force", 0, NULL, CLI_FLAG, offsetof(digits_values, force), NULL, 0, "replace existing files" },
     { 0 },
 };
 
@@ -103,7 +103,7 @@ static int run(int argc, char **argv)
 
 const cli_command cli_task_digits = {
     .name = "task digits",
-    .summary = "write synthetic digit images, if MNIST is not at hand",
+    .summary = "write synthetic digit images, if MNIST is not available",
     .options = options,
     .run = run,
 };

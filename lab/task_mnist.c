@@ -43,15 +43,14 @@ static bool check_files(const request *r)
 {
     const mnist_values *v = &r->values;
     const bool has_labels = r->kind->has_labels;
-    if (!v->images && v->test_images && !v->eval)
-        return mnist_refuse(r->kind, "--test-images is given, but no --images to train on");
+    if (!v->images && v->test_images && !v->eval) return mnist_refuse(r->kind, "--test-images needs --images");
     if ((v->labels && !v->images) || (v->test_labels && !v->test_images))
-        return mnist_refuse(r->kind, "labels are given, but no images that they are of");
+        return mnist_refuse(r->kind, "--labels needs --images, and --test-labels needs --test-images");
     if (has_labels && v->images && !v->labels) return mnist_refuse(r->kind, "--images needs --labels");
     if (has_labels && v->test_images && !v->test_labels)
         return mnist_refuse(r->kind, "--test-images needs --test-labels");
     if (v->eval_rows && v->images && !v->test_images)
-        return mnist_refuse(r->kind, "--eval-rows is of --test-images; without them a tenth of --images is evaluated");
+        return mnist_refuse(r->kind, "--eval-rows needs --test-images; without them a tenth of --images is evaluated");
     return true;
 }
 
@@ -106,7 +105,7 @@ static void report_heading(const mnist_run *run)
     char words[200];
     run->kind->describe(run, words, sizeof words);
     printf("%s: %s\n%s, seed %" PRIu64 "\n", run->kind->command->name, run->kind->target, words, v->seed);
-    if (d->is_drawn) printf("no --images were given: digits are drawn\n");
+    if (d->is_drawn) printf("no --images: using synthetic digits\n");
     if (!v->eval) printf("%lld images for training, ", (long long)d->n_train);
     printf("%lld for the evaluation, each %lld patches of %lldx%lld", (long long)d->n_test,
            (long long)(d->height / d->patch_height * (d->width / d->patch_width)), (long long)d->patch_height,
@@ -124,7 +123,7 @@ static bool report_evaluation(mnist_run *run)
     if (run->kind->has_labels)
         printf("%lld of %lld test images right (%.2f %%), loss %.4f\n", (long long)e.n_right, (long long)e.n_scored,
                e.n_scored ? 100 * (double)e.n_right / (double)e.n_scored : 0.0, e.loss);
-    else printf("test images: loss %.4f a pixel\n", e.loss);
+    else printf("test images: loss %.4f per pixel\n", e.loss);
     fflush(stdout);
     return !run->values->baselines || run->kind->baselines(run);
 }
@@ -136,10 +135,7 @@ static void report_folder(const request *r, const char *folder, bool is_stopped)
     if (!folder) return;
     cli_shell_word(folder, word, sizeof word);
     if (is_stopped) printf("continue with krait %s --resume %s\n", name, word);
-    else
-        printf("%s/report.html shows its curves, %s/pictures what it makes of images; krait %s --eval %s evaluates it "
-               "again\n",
-               word, word, name, word);
+    else printf("curves: %s/report.html; pictures: %s/pictures; next: krait %s --eval %s\n", word, word, name, word);
 }
 
 /* ---- runs ---- */

@@ -32,34 +32,39 @@ typedef struct mnist_values {
         name, 0, arg, kind, MNIST_AT(field), fallback, least, help                                                     \
     }
 #define MNIST_OPTIONS(patch_, rotation_, lr_, min_lr_, warmup_)                                                        \
-    MNIST_OPTION("images", "FILE", CLI_TEXT, images, NULL, 0, "IDX file for training (default: digits are drawn)"),    \
-        MNIST_OPTION("labels", "FILE", CLI_TEXT, labels, NULL, 0, "IDX file of what they show"),                       \
+    MNIST_OPTION("images", "FILE", CLI_TEXT, images, NULL, 0,                                                          \
+                 "IDX file of training images (default: synthetic digits)"),                                           \
+        MNIST_OPTION("labels", "FILE", CLI_TEXT, labels, NULL, 0, "IDX file of their classes"),                        \
         MNIST_OPTION("test-images", "FILE", CLI_TEXT, test_images, NULL, 0,                                            \
-                     "IDX file for the evaluation (default: a tenth of --images)"),                                    \
-        MNIST_OPTION("test-labels", "FILE", CLI_TEXT, test_labels, NULL, 0, "IDX file of what those show"),            \
-        MNIST_OPTION("rows", "N", CLI_I64, rows, NULL, 1, "images for training (default all, or 10000 drawn ones)"),   \
+                     "IDX file of test images (default: a tenth of --images)"),                                        \
+        MNIST_OPTION("test-labels", "FILE", CLI_TEXT, test_labels, NULL, 0,                                            \
+                     "IDX file of the classes of the test images"),                                                    \
+        MNIST_OPTION("rows", "N", CLI_I64, rows, NULL, 1,                                                              \
+                     "number of training images (default: all, or 10000 synthetic ones)"),                             \
         MNIST_OPTION("eval-rows", "N", CLI_I64, eval_rows, NULL, 1,                                                    \
-                     "images for the evaluation (default all, or 1000 drawn ones)"),                                   \
-        MNIST_OPTION("patch", "HxW", CLI_TEXT, patch, patch_, 0, "pixels of a position"),                              \
+                     "number of test images (default: all, or 1000 synthetic ones)"),                                  \
+        MNIST_OPTION("patch", "HxW", CLI_TEXT, patch, patch_, 0, "patch size of a position, in pixels"),               \
         MNIST_OPTION("rotation", "none|complex|quaternion", CLI_CHOICE, rotation, rotation_, 0,                        \
-                     "how the state turns"),                                                                           \
-        MNIST_OPTION("epochs", "N", CLI_I64, epochs, "3", 1, "passes over the images"),                                \
-        MNIST_OPTION("batch", "N", CLI_I64, batch, "16", 1, "images of a step"),                                       \
-        MNIST_OPTION("lr", "X", CLI_REAL, lr, lr_, 0, "the largest learning rate"),                                    \
-        MNIST_OPTION("min-lr", "X", CLI_REAL, min_lr, min_lr_, 0, "where a cosine takes it"),                          \
+                     "rotation of the state"),                                                                         \
+        MNIST_OPTION("epochs", "N", CLI_I64, epochs, "3", 1, "number of epochs"),                                      \
+        MNIST_OPTION("batch", "N", CLI_I64, batch, "16", 1, "batch size (images)"),                                    \
+        MNIST_OPTION("lr", "X", CLI_REAL, lr, lr_, 0, "maximum learning rate"),                                        \
+        MNIST_OPTION("min-lr", "X", CLI_REAL, min_lr, min_lr_, 0,                                                      \
+                     "minimum learning rate, at the end of the cosine schedule"),                                      \
         MNIST_OPTION("warmup", "X", CLI_REAL, warmup, warmup_, 0, "warm-up epochs"),                                   \
-        MNIST_OPTION("weight-decay", "X", CLI_REAL, weight_decay, "1e-4", 0, "of all parameters"),                     \
-        MNIST_OPTION("seed", "N", CLI_U64, seed, "0", 0, "of the initial weights and of the order of images"),         \
+        MNIST_OPTION("weight-decay", "X", CLI_REAL, weight_decay, "1e-4", 0, "weight decay of all parameters"),        \
+        MNIST_OPTION("seed", "N", CLI_U64, seed, "0", 0,                                                               \
+                     "random seed of the initial weights and the order of images"),                                    \
         MNIST_OPTION("eval-every", "N", CLI_I64, eval_every, "100", 1,                                                 \
                      "steps between evaluations, pictures and checkpoints"),                                           \
         MNIST_OPTION("eval-batches", "N", CLI_I64, eval_batches, "16", 1,                                              \
-                     "batches of these evaluations; the last one is over all"),                                        \
-        MNIST_OPTION("stop-after", "N", CLI_I64, stop_after, NULL, 1, "stops at this step, as Ctrl-C does"),           \
-        MNIST_OPTION("baselines", NULL, CLI_FLAG, baselines, NULL, 0, "also shows what can be done by simpler means"), \
+                     "batches per evaluation; the last evaluation uses all"),                                          \
+        MNIST_OPTION("stop-after", "N", CLI_I64, stop_after, NULL, 1, "stop at this step, as after Ctrl-C"),           \
+        MNIST_OPTION("baselines", NULL, CLI_FLAG, baselines, NULL, 0, "also print the results of simpler methods"),    \
         MNIST_OPTION("out", "DIR", CLI_TEXT, out, NULL, 0, "folder for weights, checkpoints, pictures and report"),    \
-        MNIST_OPTION("force", NULL, CLI_FLAG, force, NULL, 0, "replace the run that the folder holds"),                \
+        MNIST_OPTION("force", NULL, CLI_FLAG, force, NULL, 0, "replace an existing run in the folder"),                \
         MNIST_OPTION("resume", "DIR", CLI_TEXT, resume, NULL, 0, "resume the run in this folder"),                     \
-        MNIST_OPTION("eval", "DIR", CLI_TEXT, eval, NULL, 0, "evaluates the run in this folder, and trains nothing"),  \
+        MNIST_OPTION("eval", "DIR", CLI_TEXT, eval, NULL, 0, "evaluate the run in this folder; no training"),          \
         CLI_MACHINE_OPTIONS(mnist_values, machine)
 
 /* Options that are not written to task.json. */

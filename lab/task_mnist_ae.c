@@ -118,7 +118,7 @@ static bool draw(mnist_run *run, kr_tape *tape, const kr_batch *batch, cli_pictu
 
 static const mnist_kind kind = {
     .command = &cli_task_mnist_ae,
-    .target = "an image through a few numbers and back",
+    .target = "reconstruct an image from a few numbers",
     .mean = 0,
     .deviation = 1,
     .create = create,
@@ -137,11 +137,11 @@ static int run_ae(int argc, char **argv)
 
 static const cli_option options[] = {
     MNIST_OPTIONS("4x4", "quaternion", "1e-3", "5e-5", "0"),
-    MNIST_OPTION("latents", "N", CLI_I64, latents, "16", 1, "numbers that an image goes through"),
+    MNIST_OPTION("latents", "N", CLI_I64, latents, "16", 1, "size of the bottleneck between encoder and decoder"),
     MNIST_OPTION("pool", "mean|middle", CLI_CHOICE, pool, "mean", 0,
-                 "what the latents are read from: all patches, or a learned row in their middle"),
+                 "input of the bottleneck: the mean over all patches, or a learned row in the middle"),
     MNIST_OPTION("modulation", "film|add", CLI_CHOICE, modulation, "film", 0,
-                 "how the latents reach the decoder: scale and shift of its queries, or a shift alone"),
+                 "effect of the latents on the decoder's queries: scale and shift, or shift only"),
     { 0 },
 };
 

@@ -44,7 +44,7 @@ static bool open_whole(mnist_run *run, mnist_data *data)
     if (mnist_open(data, run->ctx, &values, run->kind->mean, run->kind->deviation, run->kind->has_labels) &&
         data->loader)
         return true;
-    if (!cli_failed(run->ctx)) mnist_refuse(run->kind, "--baselines needs the images for training");
+    if (!cli_failed(run->ctx)) mnist_refuse(run->kind, "--baselines needs the training images");
     return false;
 }
 
@@ -155,7 +155,7 @@ bool mnist_mean_baseline(mnist_run *run)
         for_batches(run->ctx, data.check, &s, add_loss);
         ok = !cli_failed(run->ctx);
         if (ok)
-            printf("the mean image as the answer: loss %.4f a pixel; the image itself, the least: %.4f\n",
+            printf("the mean image for every input: loss %.4f per pixel; lower bound (the image itself): %.4f\n",
                    s.of_mean / (double)s.count, s.least / (double)s.count);
     }
     free(s.mean);

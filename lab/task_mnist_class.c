@@ -129,7 +129,7 @@ static bool draw(mnist_run *run, kr_tape *tape, const kr_batch *batch, cli_pictu
 
 static const mnist_kind kind = {
     .command = &cli_task_mnist_class,
-    .target = "which digit an image shows, told after its last patch",
+    .target = "the digit in an image, predicted after its last patch",
     .mean = 0.1307,
     .deviation = 0.3081,
     .has_labels = true,
@@ -149,7 +149,7 @@ static int run_class(int argc, char **argv)
 
 static const cli_option options[] = {
     MNIST_OPTIONS("1x1", "complex", "8e-4", "4e-4", "0.05"),
-    { "muon", 0, NULL, CLI_FLAG, MNIST_AT(has_muon), NULL, 0, "projections are stepped by Muon, the rest by AdamW" },
+    { "muon", 0, NULL, CLI_FLAG, MNIST_AT(has_muon), NULL, 0, "update projections with Muon and the rest with AdamW" },
     { 0 },
 };
 
@@ -159,5 +159,5 @@ const cli_command cli_task_mnist_class = {
     .options = options,
     .run = run_class,
     .line_only = MNIST_LINE_ONLY,
-    .more = "--patch 4x4 or 1x28 is the same task in 49 or 28 steps, and much faster.\n",
+    .more = "With --patch 4x4 or 1x28 an image has 49 or 28 positions, and training is much faster.\n",
 };

@@ -31,7 +31,7 @@ static bool read_size(const char *path, int64_t *height, int64_t *width)
     const size_t n = fread(head, 1, sizeof head, file);
     fclose(file);
     if (n < sizeof head || head[2] != 8 || head[3] != 3) {
-        cli_complain(NULL, "%s: no IDX file of images: bytes [count height width], as MNIST's, unpacked", path);
+        cli_complain(NULL, "%s: not an uncompressed IDX file of images: bytes [count height width], as MNIST's", path);
         return false;
     }
     *height = (int64_t)head[8] << 24 | head[9] << 16 | head[10] << 8 | head[11];

@@ -54,7 +54,7 @@ static const task_spec majority = {
 static const task_spec rotor = {
     .kind = LAB_TASK_ROTOR,
     .command = &cli_task_reset_rotor,
-    .target = "the number of + less that of - since the last R, modulo 3",
+    .target = "the number of + minus the number of - since the last R, modulo 3",
     .rotation = TASK_ROTATION_COMPLEX,
     .of_reference = { 100, 100, 100 },
     .set_network = set_rotor,
@@ -97,7 +97,7 @@ const cli_command cli_task_reset_majority = {
     .options = majority_options,
     .run = run_majority,
     .line_only = TASK_LINE_ONLY,
-    .more = "It needs luck with the seed: --restarts 5 tries others. --fixed-decay shows that it cannot do without.\n",
+    .more = "Some seeds fail; --restarts 5 tries the next ones. With --fixed-decay the task cannot be solved.\n",
 };
 
 const cli_command cli_task_reset_rotor = {
@@ -106,7 +106,7 @@ const cli_command cli_task_reset_rotor = {
     .options = rotor_options,
     .run = run_rotor,
     .line_only = TASK_LINE_ONLY,
-    .more = "--model-family mamba2 or --rotation none show that it cannot do without.\n",
+    .more = "With --model-family mamba2 or --rotation none the task cannot be solved.\n",
 };
 
 const cli_command cli_task_reset_spinor = {
@@ -115,5 +115,5 @@ const cli_command cli_task_reset_spinor = {
     .options = spinor_options,
     .run = run_spinor,
     .line_only = TASK_LINE_ONLY,
-    .more = "--rotation complex, whose rotations commute, fails on it.\n",
+    .more = "With --rotation complex, whose rotations commute, the task cannot be solved.\n",
 };

@@ -151,7 +151,7 @@ static bool fits_task(const request *r, const kr_model *model)
     const kr_network_config *network = kr_model_config_of(model)->network;
     const int classes = lab_task_classes(r->spec->kind);
     if (network->input_size == LAB_TASK_SYMBOLS && network->output_size == classes) return true;
-    return refuse(r->spec, "the model in %s has %lld inputs and %lld outputs, but this task needs %d and %d",
+    return refuse(r->spec, "the model in %s has %lld inputs and %lld outputs, but this task has %d and %d",
                   r->values.eval, (long long)network->input_size, (long long)network->output_size, LAB_TASK_SYMBOLS,
                   classes);
 }
@@ -214,11 +214,9 @@ static void print_end(const request *r, const task_run *run)
         return;
     }
     if (r->values.epochs > 0)
-        printf("%s %lld %s, %.1f s here\n", run->is_solved ? "solved after" : "not solved in", (long long)run->epochs,
+        printf("%s %lld %s, %.1f s\n", run->is_solved ? "solved after" : "not solved in", (long long)run->epochs,
                epochs_of(run->epochs), run->seconds);
-    if (folder)
-        printf("%s/report.html shows its curves; krait %s --eval %s evaluates it again\n", folder,
-               r->spec->command->name, folder);
+    if (folder) printf("curves: %s/report.html; next: krait %s --eval %s\n", folder, r->spec->command->name, folder);
 }
 
 /* One run with the current values; false after an error message. */
@@ -253,7 +251,7 @@ static bool may_restart(const request *r, const task_run *run)
 static bool restart(request *r, task_run *run)
 {
     task_values *v = &r->values;
-    printf("not solved in %lld %s, %.1f s: again, with seed %" PRIu64 "\n", (long long)run->epochs,
+    printf("not solved in %lld %s, %.1f s; starting again with seed %" PRIu64 "\n", (long long)run->epochs,
            epochs_of(run->epochs), run->seconds, v->seed + 1);
     if (run->folder && !task_folder_set_aside(run->folder, v->seed)) return false;
     v->seed++;

@@ -37,53 +37,63 @@ typedef struct task_values {
 
 /* Option rows; the parts that differ between tasks are arguments, in command-line syntax. */
 #define TASK_AT(field) offsetof(task_values, field)
-#define TASK_OPTIONS(family_, rotations_, epochs_, lr_, min_lr_, warmup_, decay_, length_, rows_, eval_rows_)              \
-    { "model-family", 0, "mamba1|mamba2|mamba3", CLI_CHOICE, TASK_AT(family), family_, 0, "of the layer" },                \
-        { "rotation",                                                                                                      \
-          0,                                                                                                               \
-          "none|complex|quaternion",                                                                                       \
-          CLI_CHOICE,                                                                                                      \
-          TASK_AT(rotation),                                                                                               \
-          NULL,                                                                                                            \
-          0,                                                                                                               \
-          "mamba3: how its state turns (default " rotations_ ")" },                                                        \
-        { "fixed-decay",                                                                                                   \
-          0,                                                                                                               \
-          NULL,                                                                                                            \
-          CLI_FLAG,                                                                                                        \
-          TASK_AT(has_fixed_decay),                                                                                        \
-          NULL,                                                                                                            \
-          0,                                                                                                               \
-          "the decay of the state does not depend on the input" },                                                         \
-        { "epochs", 0, "N", CLI_I64, TASK_AT(epochs), epochs_, 0, "passes over the rows; 0: nothing is trained" },         \
-        { "batch", 0, "N", CLI_I64, TASK_AT(batch), "64", 1, "rows of a step" },                                           \
-        { "lr", 0, "X", CLI_REAL, TASK_AT(lr), lr_, 0, "the largest learning rate" },                                      \
-        { "min-lr", 0, "X", CLI_REAL, TASK_AT(min_lr), min_lr_, 0, "where a cosine takes it" },                            \
-        { "warmup", 0, "N", CLI_I64, TASK_AT(warmup), warmup_, 0, "warm-up steps" },                                       \
-        { "weight-decay", 0, "X", CLI_REAL, TASK_AT(weight_decay), decay_, 0, "of all parameters" },                       \
-        { "seed", 0, "N", CLI_U64, TASK_AT(seed), "0", 0, "of the initial weights and of the order of rows" },             \
-        { "restarts",        0,   "N", CLI_INT,                                                                            \
-          TASK_AT(restarts), "0", 0,   "restart a run below 100 % after all epochs with the next seed, at most N times" }, \
-        { "all-epochs",        0,    NULL, CLI_FLAG,                                                                       \
-          TASK_AT(all_epochs), NULL, 0,    "continue after two evaluations in a row without a mistake" },                  \
-        { "length", 0, "N", CLI_I64, TASK_AT(length), length_, 1, "symbols of a row" },                                    \
-        { "rows", 0, "N", CLI_I64, TASK_AT(rows), rows_, 1, "for training" },                                              \
-        { "eval-rows", 0, "N", CLI_I64, TASK_AT(eval_rows), eval_rows_, 1, "for the evaluation, of each family" },         \
-        { "baselines",        0,    NULL, CLI_FLAG,                                                                        \
-          TASK_AT(baselines), NULL, 0,    "also shows what can be done without what the task asks for" },                  \
-        { "out", 0, "DIR", CLI_TEXT, TASK_AT(out), NULL, 0, "folder for the model, checkpoints, metrics and report" },     \
-        { "force", 0, NULL, CLI_FLAG, TASK_AT(force), NULL, 0, "replace the run that the folder holds" },                  \
-        { "resume", 0, "DIR", CLI_TEXT, TASK_AT(resume), NULL, 0, "resume the run in this folder" },                       \
-        { "eval", 0, "DIR", CLI_TEXT, TASK_AT(eval), NULL, 0, "evaluates the run in this folder, and trains nothing" },    \
-        { "threads", 0, "N", CLI_INT, TASK_AT(machine.threads), NULL, 1, "threads (default 1: these tensors are small)" }, \
-        { "isa",                                                                                                           \
-          0,                                                                                                               \
-          "NAME",                                                                                                          \
-          CLI_TEXT,                                                                                                        \
-          TASK_AT(machine.isa),                                                                                            \
-          NULL,                                                                                                            \
-          0,                                                                                                               \
-          "instruction set: ref, avx2, avx512 (default the best)" },                                                       \
+#define TASK_OPTIONS(family_, rotations_, epochs_, lr_, min_lr_, warmup_, decay_, length_, rows_, eval_rows_)           \
+    {                                                                                                                   \
+        "model-family", 0, "mamba1|mamba2|mamba3", CLI_CHOICE, TASK_AT(family), family_, 0, "block family of the layer" \
+    },                                                                                                                  \
+        { "rotation",                                                                                                   \
+          0,                                                                                                            \
+          "none|complex|quaternion",                                                                                    \
+          CLI_CHOICE,                                                                                                   \
+          TASK_AT(rotation),                                                                                            \
+          NULL,                                                                                                         \
+          0,                                                                                                            \
+          "mamba3: rotation of the state (default " rotations_ ")" },                                                   \
+        { "fixed-decay",                                                                                                \
+          0,                                                                                                            \
+          NULL,                                                                                                         \
+          CLI_FLAG,                                                                                                     \
+          TASK_AT(has_fixed_decay),                                                                                     \
+          NULL,                                                                                                         \
+          0,                                                                                                            \
+          "make the decay of the state independent of the input" },                                                     \
+        { "epochs", 0, "N", CLI_I64, TASK_AT(epochs), epochs_, 0, "number of epochs; 0: no training" },                 \
+        { "batch", 0, "N", CLI_I64, TASK_AT(batch), "64", 1, "batch size (rows)" },                                     \
+        { "lr", 0, "X", CLI_REAL, TASK_AT(lr), lr_, 0, "maximum learning rate" },                                       \
+        { "min-lr",        0,       "X", CLI_REAL,                                                                      \
+          TASK_AT(min_lr), min_lr_, 0,   "minimum learning rate, at the end of the cosine schedule" },                  \
+        { "warmup", 0, "N", CLI_I64, TASK_AT(warmup), warmup_, 0, "warm-up steps" },                                    \
+        { "weight-decay", 0, "X", CLI_REAL, TASK_AT(weight_decay), decay_, 0, "weight decay of all parameters" },       \
+        { "seed", 0, "N", CLI_U64, TASK_AT(seed), "0", 0, "random seed of the initial weights and the order of rows" }, \
+        { "restarts",        0,   "N", CLI_INT,                                                                         \
+          TASK_AT(restarts), "0", 0,   "if a run ends below 100 %, train again with the next seed, at most N times" },  \
+        { "all-epochs",        0,    NULL, CLI_FLAG,                                                                    \
+          TASK_AT(all_epochs), NULL, 0,    "do not stop early after two evaluations without an error" },                \
+        { "length", 0, "N", CLI_I64, TASK_AT(length), length_, 1, "symbols per row" },                                  \
+        { "rows", 0, "N", CLI_I64, TASK_AT(rows), rows_, 1, "rows for training" },                                      \
+        { "eval-rows", 0, "N", CLI_I64, TASK_AT(eval_rows), eval_rows_, 1, "rows for the evaluation, of each family" }, \
+        { "baselines",        0,    NULL, CLI_FLAG,                                                                     \
+          TASK_AT(baselines), NULL, 0,    "also print baselines that lack what the task needs" },                       \
+        { "out", 0, "DIR", CLI_TEXT, TASK_AT(out), NULL, 0, "folder for the model, checkpoints, metrics and report" },  \
+        { "force", 0, NULL, CLI_FLAG, TASK_AT(force), NULL, 0, "replace an existing run in the folder" },               \
+        { "resume", 0, "DIR", CLI_TEXT, TASK_AT(resume), NULL, 0, "resume the run in this folder" },                    \
+        { "eval", 0, "DIR", CLI_TEXT, TASK_AT(eval), NULL, 0, "evaluate the run in this folder; no training" },         \
+        { "threads",                                                                                                    \
+          0,                                                                                                            \
+          "N",                                                                                                          \
+          CLI_INT,                                                                                                      \
+          TASK_AT(machine.threads),                                                                                     \
+          NULL,                                                                                                         \
+          1,                                                                                                            \
+          "number of threads (default 1: the tensors are small)" },                                                     \
+        { "isa",                                                                                                        \
+          0,                                                                                                            \
+          "NAME",                                                                                                       \
+          CLI_TEXT,                                                                                                     \
+          TASK_AT(machine.isa),                                                                                         \
+          NULL,                                                                                                         \
+          0,                                                                                                            \
+          "instruction set: ref, avx2, avx512 (default: the best available)" },                                         \
         CLI_DEVICE_OPTION(TASK_AT(machine.device))
 
 /* Options that are not written to task.json. */

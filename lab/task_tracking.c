@@ -18,7 +18,7 @@ static void set_network(kr_model_config *config, task_rotation rotation)
 static const task_spec tracking = {
     .kind = LAB_TASK_A5,
     .command = &cli_task_state_tracking,
-    .target = "product of all permutations so far, one of the 60 even ones of five",
+    .target = "product of all permutations so far: one of the 60 even permutations of five elements",
     .rotation = TASK_ROTATION_COMPLEX,
     .reports_positions = true,
     .of_reference = { NAN, NAN, NAN },

@@ -156,7 +156,7 @@ static int run(int argc, char **argv)
     }
     if (values.records && (values.model || values.ops || values.is_json)) {
         cli_complain("see krait check --help",
-                     "check: --record prints the table of the built-in cases; it does not go with --%s",
+                     "check: --record prints the table of the built-in cases; it cannot be combined with --%s",
                      values.model ? "model"
                      : values.ops ? "ops"
                                   : "json");

@@ -58,7 +58,7 @@ static bool copy_side_files(const convert_values *v, char *copied, size_t bytes)
             if (!cli_copy_file(from, to)) return false;
             n += (size_t)snprintf(copied + n, bytes - n, "%s%s", n ? ", " : "", side_files[i]);
         } else if (i < NSIDE_FILES - 1 && cli_exists(to)) {
-            fprintf(stderr, "krait: warning: %s was there before and stays; %s has none\n", to, v->source);
+            fprintf(stderr, "krait: warning: %s existed before and is kept; %s has none\n", to, v->source);
         }
     }
     return true;

@@ -111,7 +111,7 @@ static int check(const generate_values *v)
     if ((v->prompt != NULL) + (v->file != NULL) + has_dash > 1)
         return refuse("-p, -f and - are three prompts: give one");
     if (v->is_greedy && v->temperature > 0) return refuse("--greedy and --temperature contradict each other");
-    if (v->echoes && v->shows_logprobs) return refuse("--echo and --logprobs do not go together");
+    if (v->echoes && v->shows_logprobs) return refuse("--echo and --logprobs cannot be combined");
     if (v->is_ids && v->stops.count && !v->language.tokenizer)
         return refuse("--stop with --ids needs --tokenizer; --stop-id does not");
     if (v->is_ids && (v->adds_no_bos || v->is_plain))

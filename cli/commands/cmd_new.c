@@ -23,10 +23,8 @@ static const cli_operand operands[] = {
 
 #define AT(field) offsetof(new_values, field)
 static const cli_option options[] = {
-    { "family", 0, "mamba1|mamba2|mamba3", CLI_CHOICE, AT(model.family), NULL, 0, "block family (required)" },
-    { "d-model", 0, "N", CLI_I64, AT(model.d_model), NULL, 1, "model width (required)" },
-    { "vocab", 0, "N", CLI_I64, AT(model.vocab), NULL, 1, "vocabulary size (default 256: bytes)" },
-    CLI_MODEL_OPTIONS(new_values, model),
+    CLI_MODEL_OPTIONS(new_values, model, "block family (required)", "model width (required)",
+                      "vocabulary size (default 256: bytes)"),
     { "config", 0, "FILE", CLI_TEXT, AT(model.config), NULL, 0,
       "start from this config.json: its values become the defaults" },
     { "layout", 0, "official|hf", CLI_CHOICE, AT(model.layout), NULL, 0,
@@ -81,7 +79,7 @@ static int run(int argc, char **argv)
     if (status >= 0) return status;
     const char *missing = v.model.config       ? NULL
                           : v.model.family < 0 ? "--family is missing: mamba1, mamba2 or mamba3"
-                          : !v.model.d_model   ? "--d-model is missing: the width of the model, 256 say"
+                          : !v.model.d_model   ? "--d-model is missing: the width of the model, such as 256"
                                                : NULL;
     if (missing) {
         cli_complain("see krait new --help", "new: %s", missing);

@@ -22,8 +22,8 @@ static const char help[] = "  TEXT          continue from this line; an empty li
                            "  //...         a line that begins with /\n"
                            "  /save FILE    save the state of this chat\n"
                            "  /load FILE    continue from a saved state\n"
-                           "  /reset        forgets everything\n"
-                           "  /help         this\n"
+                           "  /reset        reset the state\n"
+                           "  /help         this list\n"
                            "  /quit         end the chat, like Ctrl-D; Ctrl-C ends an answer\n";
 
 /* The word after a command; NULL, after an error message, if it is missing. */
@@ -32,7 +32,7 @@ static char *file_of(char *line, const char *command)
     char *name = line + strlen(command);
     while (*name == ' ') name++;
     if (*name) return name;
-    cli_complain(NULL, "%s needs the name of a file", command);
+    cli_complain(NULL, "%s needs a file name", command);
     return NULL;
 }
 
@@ -79,7 +79,7 @@ static void answer(chat *t, char *line, size_t bytes)
     run->n_prompt = 0;
     run_status status = run_read(run, &source);
     if (status == RUN_OK) status = run_answer(run);
-    else if (status == RUN_INTERRUPTED) fputs("krait: interrupted while reading; what was read stays read\n", stderr);
+    else if (status == RUN_INTERRUPTED) fputs("krait: interrupted; the tokens read so far are kept\n", stderr);
     if (run->out.is_closed || run->out.has_failed) t->is_over = true;
 }
 
@@ -111,7 +111,8 @@ static bool next_line(chat *t)
 int generate_chat(generate_run *run)
 {
     chat t = { .run = run };
-    fputs("type a line and the model continues from it; /help lists commands, Ctrl-C ends an answer, Ctrl-D the chat\n",
+    fputs("type a line, and the model continues from it; /help lists the commands, Ctrl-C ends an answer, Ctrl-D the "
+          "chat\n",
           stderr);
     while (next_line(&t)) continue;
     free(t.line);

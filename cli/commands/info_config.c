@@ -20,7 +20,7 @@ static double over(double a, double b)
 static void sizes_mamba1(cli_report *r, const kr_mamba1_config *c)
 {
     size(r, "i", "d_inner", c->d_inner ? (double)c->d_inner : (double)c->expand * (double)c->d_model, "inner width");
-    size(r, "r", "d_state", (double)c->state_rank, "state of a channel");
+    size(r, "r", "d_state", (double)c->state_rank, "state rank");
     size(r, "k", "d_conv", (double)c->conv_kernel, "convolution kernel size");
     size(r, "x", "dt_rank", c->dt_rank ? (double)c->dt_rank : ceil((double)c->d_model / 16), "rank of dt");
 }
@@ -29,13 +29,13 @@ static void sizes_mamba2(cli_report *r, const kr_mamba2_config *c)
 {
     const double inner = (double)c->expand * (double)c->d_model, ssm = c->d_ssm ? (double)c->d_ssm : inner;
     size(r, "i", "d_inner", inner, "inner width");
-    if (c->d_ssm && ssm != inner) size(r, "h_p", "d_ssm", ssm, "part of it with a state");
+    if (c->d_ssm && ssm != inner) size(r, "h_p", "d_ssm", ssm, "width of the SSM");
     size(r, "h", "nheads", over(ssm, (double)c->per_head_dim), "heads");
     size(r, "p", "headdim", (double)c->per_head_dim, "channels per head");
-    size(r, "r", "d_state", (double)c->state_rank, "state of a channel");
-    size(r, "g", "ngroups", (double)c->ngroups, "groups of B and C");
+    size(r, "r", "d_state", (double)c->state_rank, "state rank");
+    size(r, "g", "ngroups", (double)c->n_groups, "groups of B and C");
     size(r, "k", "d_conv", (double)c->conv_kernel, "convolution kernel size");
-    size(r, "v", "conv_dim", ssm + 2 * (double)c->ngroups * (double)c->state_rank, "channels of the convolution");
+    size(r, "v", "conv_dim", ssm + 2 * (double)c->n_groups * (double)c->state_rank, "channels of the convolution");
 }
 
 static void sizes_mamba3(cli_report *r, const kr_mamba3_config *c)
@@ -44,9 +44,9 @@ static void sizes_mamba3(cli_report *r, const kr_mamba3_config *c)
     size(r, "i", "d_inner", inner, "inner width");
     size(r, "h", "nheads", over(inner, (double)c->per_head_dim), "heads");
     size(r, "p", "headdim", (double)c->per_head_dim, "channels per head");
-    size(r, "r", "d_state", (double)c->state_rank, "state of a channel");
-    size(r, "g", "ngroups", (double)c->ngroups, "groups of B and C");
-    if (c->is_mimo) size(r, "m", "mimo_rank", (double)c->mimo_rank, "inputs and outputs of a head");
+    size(r, "r", "d_state", (double)c->state_rank, "state rank");
+    size(r, "g", "ngroups", (double)c->n_groups, "groups of B and C");
+    if (c->is_mimo) size(r, "m", "mimo_rank", (double)c->mimo_rank, "MIMO rank");
     if (c->rotation == KR_ROTATION_QUATERNION) size(r, "j", "quaternion_blocks", over(rotated, 4), "quaternion blocks");
     else size(r, "a", "num_rope_angles", over(rotated, 2), "rotation angles");
 }
@@ -68,13 +68,13 @@ static void sizes(cli_report *r, const kr_model_config *c)
     case KR_FAMILY_MAMBA3: sizes_mamba3(r, c->mamba3); break;
     }
     if (c->network->input_size) {
-        size(r, "f", "input_size", (double)c->network->input_size, "features of a position");
+        size(r, "f", "input_size", (double)c->network->input_size, "input features");
         size(r, "o", "output_size", (double)c->network->output_size, "outputs");
         cli_report_close(r);
         return;
     }
     size(r, "w", "vocab_size", (double)c->network->vocab_size, "vocabulary");
-    if (rows != (double)c->network->vocab_size) size(r, "", "vocab_rows", rows, "with its padding");
+    if (rows != (double)c->network->vocab_size) size(r, "", "vocab_rows", rows, "including padding");
     cli_report_close(r);
 }
 
@@ -83,7 +83,7 @@ static void sizes(cli_report *r, const kr_model_config *c)
 static void settings_mamba2(cli_report *r, const kr_mamba2_config *c)
 {
     if (!c->has_norm) cli_report_text(r, "gated_norm", "none");
-    else if (c->ngroups > 1) cli_report_text(r, "gated_norm", c->norm_per_group ? "each group" : "whole width");
+    else if (c->n_groups > 1) cli_report_text(r, "gated_norm", c->norm_per_group ? "each group" : "whole width");
 }
 
 static void settings_mamba3(cli_report *r, const kr_mamba3_config *c)

@@ -42,7 +42,7 @@ static void folder_tokenizer(info_run *run, const kr_model_config *config)
     }
     const int64_t count = info_tokenizer(run, path), vocab = config ? config->network->vocab_size : INT64_MAX;
     char text[160];
-    snprintf(text, sizeof text, "the tokenizer has %lld tokens, but the model knows %lld only", (long long)count,
+    snprintf(text, sizeof text, "the tokenizer has %lld tokens, but the model only %lld", (long long)count,
              (long long)vocab);
     if (count > vocab) info_note(&run->warnings, text);
 }

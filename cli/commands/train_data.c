@@ -236,7 +236,7 @@ static bool split(train_setup *s, double *fraction)
     if (s->validation) return true;
     if (is_asked_for || kr_ctx_status(s->ctx) == KR_ERR_NOMEM) return cli_failed(s->ctx) && false;
     kr_ctx_clear(s->ctx);
-    snprintf(s->remark, sizeof s->remark, "no validation: %g of %s is too little for it; see --validation", *fraction,
+    snprintf(s->remark, sizeof s->remark, "no validation: %g of %s is too small; see --validation", *fraction,
              cli_count_text((double)s->info.count).text);
     *fraction = 0;
     return true;

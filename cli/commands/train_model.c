@@ -61,7 +61,7 @@ static bool check_model(const train_setup *s)
     if (info->n_ids) {
         if (n->vocab_size >= info->n_ids) return true;
         if (!n->vocab_size)
-            return train_refuse(s, "%s is a model of numbers, but %s holds tokens", folder, s->values->data);
+            return train_refuse(s, "%s is a network over features, but %s holds tokens", folder, s->values->data);
         return train_refuse(s, "%s has %" PRId64 " tokens, but those of %s go up to %" PRId64, folder, n->vocab_size,
                             s->values->data, info->n_ids - 1);
     }

@@ -71,12 +71,8 @@ cli_option train_options[] = {
     { "score-last", 0, NULL, CLI_FLAG, AT(score_last), NULL, 0, "csv: score only the last row of a sequence" },
 
     HEADING("Model"),
-    { "family", 0, "mamba1|mamba2|mamba3", CLI_CHOICE | CLI_SHAPE, AT(model.family), NULL, 0,
-      "block family (default mamba3)" },
-    { "d-model", 0, "N", CLI_I64 | CLI_SHAPE, AT(model.d_model), NULL, 1, "model width (default 256)" },
-    { "vocab", 0, "N", CLI_I64 | CLI_FIXED, AT(model.vocab), NULL, 1,
-      "vocabulary size (default: from the data); required for raw" },
-    CLI_MODEL_OPTIONS(train_values, model),
+    CLI_MODEL_OPTIONS(train_values, model, "block family (default mamba3)", "model width (default 256)",
+                      "vocabulary size (default: from the data); required for raw"),
     { "model-config", 0, "FILE", CLI_TEXT | CLI_SHAPE, AT(model.config), NULL, 0,
       "take the architecture from this config.json" },
     { "memory-budget", 0, "SIZE", CLI_TEXT, AT(memory_budget), NULL, 0,
@@ -238,7 +234,7 @@ static bool check_names(const train_setup *s, const char *names, bool has_meanin
     for (const char *at = names; !has_meaning && *at; at += *at == ',') {
         const size_t length = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)length, at);
-        if (train_is_given(s, name)) return train_refuse(s, "--%s has no meaning %s", name, where);
+        if (train_is_given(s, name)) return train_refuse(s, "--%s has no effect %s", name, where);
         at += length;
     }
     return true;
@@ -286,7 +282,7 @@ static bool check_training(const train_setup *s)
            check_names(s, "dampening,nesterov", is_sgd, where) &&
            check_names(s, "no-nesterov,muon-ratio,muon-steps,muon-decay,muon-without", is_muon, where) &&
            check_names(s, "min-lr", !is_constant, "for --lr-schedule constant") &&
-           check_names(s, "decay-steps,decay-shape", is_wsd, "but for --lr-schedule wsd") &&
+           check_names(s, "decay-steps,decay-shape", is_wsd, "without --lr-schedule wsd") &&
            (!v->steps || !v->epochs || train_refuse(s, "--steps and --epochs exclude each other"));
 }
 
@@ -295,9 +291,9 @@ static bool check_model(const train_setup *s)
     const train_values *v = s->values;
     for (const cli_option *o = s->command->options; v->model_folder && o->name; o++)
         if (cli_has_mark(o, CLI_SHAPE) && train_is_given(s, o->name))
-            return train_refuse(s, "--%s has no meaning with --model: the model has its shape", o->name);
+            return train_refuse(s, "--%s has no effect with --model, which defines the architecture", o->name);
     return check_names(s, "vocab", !v->model_folder || s->kind == TRAIN_RAW,
-                       "with --model: the model has its tokens") &&
+                       "with --model, which defines the vocabulary") &&
            (!v->memory_budget || cli_size_of(v->memory_budget) ||
             train_refuse(s, "--memory-budget is '%.40s', but must be a size, such as 2GiB", v->memory_budget)) &&
            (cli_size_of(v->data_budget) ||
@@ -365,8 +361,8 @@ static void fill_optimizer(const train_setup *s, kr_optimizer_options *o)
     o->is_cautious = v->is_cautious;
     if (train_is_given(s, "momentum")) o->momentum = o->muon_momentum = v->momentum;
     o->dampening = v->dampening;
-    o->nesterov = v->is_nesterov;
-    o->muon_nesterov = !v->has_no_nesterov;
+    o->use_nesterov = v->is_nesterov;
+    o->use_muon_nesterov = !v->has_no_nesterov;
     o->muon_steps = v->muon_steps;
     o->muon_ratio = (kr_muon_ratio)v->muon_ratio;
     if (train_is_given(s, "muon-decay")) o->muon_weight_decay = v->muon_decay;

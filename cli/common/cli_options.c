@@ -113,9 +113,9 @@ const char *cli_rule(const cli_option *option, char *text, size_t bytes)
     case CLI_U64: snprintf(text, bytes, "a whole number from 0 to 2^64 - 1"); break;
     case CLI_REAL: snprintf(text, bytes, "a number of at least %d", option->least); break;
     case CLI_CHOICE: snprintf(text, bytes, "one of %s", option->arg); break;
-    case CLI_TEXTS: snprintf(text, bytes, "a text that is not empty, %d times at most", CLI_MAX_TEXTS); break;
+    case CLI_TEXTS: snprintf(text, bytes, "a non-empty text, %d times at most", CLI_MAX_TEXTS); break;
     case CLI_FLAG: snprintf(text, bytes, "true or false"); break;
-    default: snprintf(text, bytes, "a text that is not empty"); break;
+    default: snprintf(text, bytes, "a non-empty text"); break;
     }
     return text;
 }
@@ -212,7 +212,7 @@ static bool take_option(parse *p)
     if (p->given) p->given->origin[option - p->command->options] = CLI_LINE;
     if (cli_kind_of(option) == CLI_FLAG) {
         if (cli_set(option, p->values, value ? value : "true")) return true;
-        cli_complain(p->remedy, "%s: --%s takes no value but true or false, and was given '%s'", name, option->name,
+        cli_complain(p->remedy, "%s: --%s is a switch: its value must be true or false, not '%s'", name, option->name,
                      value);
         return false;
     }

@@ -11,7 +11,24 @@
 
 const kr_dtype cli_model_dtypes[3] = { KR_DTYPE_F32, KR_DTYPE_BF16, KR_DTYPE_F16 };
 
-/* ---- whole numbers: which option goes where ---- */
+/* ---- names of options ---- */
+
+typedef struct model_only {
+    cli_model_values model;
+} model_only;
+static const cli_option options[] = { CLI_MODEL_OPTIONS(model_only, model, "", "", "") };
+
+#define AT(field) offsetof(cli_model_values, field)
+
+/* The name of the option that sets a value, by its offset. */
+static const char *option_of(size_t value)
+{
+    size_t i = 0;
+    while (options[i].offset != value) i++;
+    return options[i].name;
+}
+
+/* ---- whole numbers: which option sets which field ---- */
 
 enum { NFAMILIES = 3 };
 
@@ -21,12 +38,11 @@ typedef struct model_place {
 } model_place;
 
 typedef struct model_size {
-    const char *option, *field; /* on the line, and in the library's messages */
+    const char *field; /* in the library's messages */
     size_t value;
     model_place place[NFAMILIES];
 } model_size;
 
-#define AT(field) offsetof(cli_model_values, field)
 #define IN(part, field)                                                                                                \
     {                                                                                                                  \
         offsetof(kr_model_config, part), offsetof(kr_##part##_config, field)                                           \
@@ -40,20 +56,17 @@ typedef struct model_size {
         0, 0                                                                                                           \
     }
 static const model_size sizes[] = {
-    { "layers", "n_layers", AT(layers), IN_ALL(layers, n_layers) },
-    { "vocab", "vocab_size", AT(vocab), IN_ALL(network, vocab_size) },
-    { "mlp", "d_intermediate", AT(mlp), IN_ALL(layers, d_intermediate) },
-    { "virtual-layers", "n_virtual", AT(virtual_layers), IN_ALL(layers, n_virtual) },
-    { "streams", "n_stream", AT(streams), IN_ALL(layers, residual.n_stream) },
-    { "d-state",
-      "state_rank",
-      AT(d_state),
-      { IN(mamba1, state_rank), IN(mamba2, state_rank), IN(mamba3, state_rank) } },
-    { "expand", "expand", AT(expand), { IN(mamba1, expand), IN(mamba2, expand), IN(mamba3, expand) } },
-    { "head-dim", "per_head_dim", AT(head_dim), { IN_NONE, IN(mamba2, per_head_dim), IN(mamba3, per_head_dim) } },
-    { "groups", "ngroups", AT(groups), { IN_NONE, IN(mamba2, ngroups), IN(mamba3, ngroups) } },
-    { "d-conv", "conv_kernel", AT(d_conv), { IN(mamba1, conv_kernel), IN(mamba2, conv_kernel), IN_NONE } },
-    { "mimo-rank", "mimo_rank", AT(mimo_rank), { IN_NONE, IN_NONE, IN(mamba3, mimo_rank) } },
+    { "n_layers", AT(layers), IN_ALL(layers, n_layers) },
+    { "vocab_size", AT(vocab), IN_ALL(network, vocab_size) },
+    { "d_intermediate", AT(mlp), IN_ALL(layers, d_intermediate) },
+    { "n_virtual", AT(virtual_layers), IN_ALL(layers, n_virtual) },
+    { "n_stream", AT(streams), IN_ALL(layers, residual.n_stream) },
+    { "state_rank", AT(d_state), { IN(mamba1, state_rank), IN(mamba2, state_rank), IN(mamba3, state_rank) } },
+    { "expand", AT(expand), { IN(mamba1, expand), IN(mamba2, expand), IN(mamba3, expand) } },
+    { "per_head_dim", AT(head_dim), { IN_NONE, IN(mamba2, per_head_dim), IN(mamba3, per_head_dim) } },
+    { "n_groups", AT(groups), { IN_NONE, IN(mamba2, n_groups), IN(mamba3, n_groups) } },
+    { "conv_kernel", AT(d_conv), { IN(mamba1, conv_kernel), IN(mamba2, conv_kernel), IN_NONE } },
+    { "mimo_rank", AT(mimo_rank), { IN_NONE, IN_NONE, IN(mamba3, mimo_rank) } },
 };
 enum { NSIZES = sizeof sizes / sizeof *sizes };
 
@@ -82,17 +95,17 @@ static bool fits_family(const char *command, const cli_model_values *v, kr_famil
 {
     for (int i = 0; i < NSIZES; i++)
         if (given(v, &sizes[i]) && !sizes[i].place[family].part)
-            return refuse(command, "--%s does not apply to %s", sizes[i].option, kr_family_name(family));
+            return refuse(command, "--%s does not apply to %s", option_of(sizes[i].value), kr_family_name(family));
     const struct {
-        const char *option;
+        size_t value;
         bool is_given;
-    } others[] = { { "rotation", v->rotation >= 0 },
-                   { "rope-fraction", v->rope_fraction >= 0 },
-                   { "a-activation", v->a_activation >= 0 },
-                   { "outproj-norm", v->has_outproj_norm } };
+    } others[] = { { AT(rotation), v->rotation >= 0 },
+                   { AT(rope_fraction), v->rope_fraction >= 0 },
+                   { AT(a_activation), v->a_activation >= 0 },
+                   { AT(has_outproj_norm), v->has_outproj_norm } };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i].is_given && family != KR_FAMILY_MAMBA3)
-            return refuse(command, "--%s does not apply to %s", others[i].option, kr_family_name(family));
+            return refuse(command, "--%s does not apply to %s", option_of(others[i].value), kr_family_name(family));
     return true;
 }
 
@@ -200,7 +213,7 @@ bool cli_model_shape_set(const char *command, const cli_model_values *v, cli_mod
 {
     kr_model_config *config = shape->config;
     if (v->family >= 0 && shape->is_loaded && v->family != (int)config->family)
-        return refuse(command, "--family is another than that of %s, %s", v->config, kr_family_name(config->family));
+        return refuse(command, "--family differs from that of %s, %s", v->config, kr_family_name(config->family));
     if (v->family >= 0) config->family = (kr_family)v->family;
     if (!fits_family(command, v, config->family)) return false;
     set_sizes(v, config);
@@ -233,11 +246,11 @@ void cli_model_shape_free(cli_model_shape *shape)
 /* Where the fields that a message names are set on the line: "state_rank is --d-state". */
 static const char *options_of(const char *message, char *text, size_t bytes)
 {
-    static const model_size d_model = { .option = "d-model", .field = "d_model" },
-                            others[] = { { .option = "rope-fraction", .field = "rope_fraction" },
-                                         { .option = "schedule", .field = "custom_schedule" },
-                                         { .option = "gate-bias", .field = "init_bias" } };
-    const model_size *rows[NSIZES + 4] = { &d_model, &others[0], &others[1], &others[2] };
+    static const model_size others[] = { { .field = "d_model", .value = AT(d_model) },
+                                         { .field = "rope_fraction", .value = AT(rope_fraction) },
+                                         { .field = "custom_schedule", .value = AT(schedule) },
+                                         { .field = "init_bias", .value = AT(gate_bias) } };
+    const model_size *rows[NSIZES + 4] = { &others[0], &others[1], &others[2], &others[3] };
     size_t n = 0;
     for (int i = 0; i < NSIZES; i++) rows[i + 4] = &sizes[i];
     for (const char *word = message; *word;) {
@@ -246,7 +259,7 @@ static const char *options_of(const char *message, char *text, size_t bytes)
             const char *field = rows[i]->field;
             if (strlen(field) != length || memcmp(field, word, length) != 0) continue;
             char part[80];
-            snprintf(part, sizeof part, "%s is --%s", field, rows[i]->option);
+            snprintf(part, sizeof part, "%s is --%s", field, option_of(rows[i]->value));
             if (!strstr(text, part) && n + strlen(part) + 3 < bytes)
                 n += (size_t)snprintf(text + n, bytes - n, "%s%s", n ? ", " : "", part);
         }

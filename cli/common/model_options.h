@@ -2,9 +2,7 @@
  *
  *   typedef struct hello_values { cli_model_values model; } hello_values;
  *   static const cli_option options[] = {
- *       { "family", 0, "mamba1|mamba2|mamba3", CLI_CHOICE, offsetof(hello_values, model.family), NULL, 0, "..." },
- *       { "d-model", 0, "N", CLI_I64, offsetof(hello_values, model.d_model), NULL, 1, "..." },
- *       CLI_MODEL_OPTIONS(hello_values, model),
+ *       CLI_MODEL_OPTIONS(hello_values, model, "block family", "model width", "vocabulary size"),
  *       { 0 },
  *   };
  *   ...
@@ -37,14 +35,17 @@ typedef struct cli_model_values {
         .layout = -1, .gate_bias = NAN, .gate_bias_step = NAN                                                          \
     }
 
-/* All but the family, the width, the vocabulary and the config, which differ between commands. */
+/* All but the config, which differs between commands, as does the help of the first three. */
 #define CLI_MODEL_ROW(values, name, arg, kind, field, least, help)                                                     \
     {                                                                                                                  \
         name, 0, arg, kind, offsetof(values, field), NULL, least, help                                                 \
     }
-#define CLI_MODEL_OPTIONS(values, field)                                                                               \
-    CLI_MODEL_ROW(values, "layers", "N", CLI_I64 | CLI_SHAPE, field.layers, 1,                                         \
-                  "number of layers with their own weights (default 4)"),                                              \
+#define CLI_MODEL_OPTIONS(values, field, family_help, d_model_help, vocab_help)                                        \
+    CLI_MODEL_ROW(values, "family", "mamba1|mamba2|mamba3", CLI_CHOICE | CLI_SHAPE, field.family, 0, family_help),     \
+        CLI_MODEL_ROW(values, "d-model", "N", CLI_I64 | CLI_SHAPE, field.d_model, 1, d_model_help),                    \
+        CLI_MODEL_ROW(values, "vocab", "N", CLI_I64 | CLI_FIXED, field.vocab, 1, vocab_help),                          \
+        CLI_MODEL_ROW(values, "layers", "N", CLI_I64 | CLI_SHAPE, field.layers, 1,                                     \
+                      "number of layers with their own weights (default 4)"),                                          \
         CLI_MODEL_ROW(values, "d-state", "N", CLI_I64 | CLI_SHAPE, field.d_state, 1,                                   \
                       "state rank (default 16 for mamba1, else 128)"),                                                 \
         CLI_MODEL_ROW(values, "head-dim", "N", CLI_I64 | CLI_SHAPE, field.head_dim, 1,                                 \

@@ -49,7 +49,7 @@ static const char *kind_text(const cli_option *option)
     case CLI_I64:
     case CLI_U64: return "a whole number";
     case CLI_REAL: return "a number";
-    case CLI_TEXTS: return "a list of texts";
+    case CLI_TEXTS: return "a list of strings";
     default: return "a text";
     }
 }
@@ -104,7 +104,7 @@ static bool take_all(const cli_json_file *file, const cli_command *command, void
     char remedy[80];
     snprintf(remedy, sizeof remedy, "see krait %s --help", command->name);
     if (kr_json_kind_of(file->root) != KR_JSON_OBJECT) {
-        cli_complain(remedy, "%s: a JSON object is wanted, with a member for each option", path);
+        cli_complain(remedy, "%s: expected a JSON object with a member for each option", path);
         return false;
     }
     for (const kr_json *member = kr_json_first(file->root); member; member = kr_json_next(member)) {

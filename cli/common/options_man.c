@@ -86,14 +86,14 @@ void cli_man(const cli_command *command)
         put_text(command->more);
         fputs(".fi\n", stdout);
     }
-    fputs(".SH EXIT STATUS\n0: done. 1: not done, and stderr says why. 2: a mistake on the command line.\n"
+    fputs(".SH EXIT STATUS\n0: success. 1: failure, with the reason on stderr. 2: usage error.\n"
           ".SH SEE ALSO\n.BR krait (1)\n",
           stdout);
 }
 
 void cli_man_all(const cli_command *const *commands, int count)
 {
-    put_head(NULL, "trains and runs Mamba state space models");
+    put_head(NULL, "train and run Mamba state space models");
     fputs(".SH SYNOPSIS\n.B krait\n.I COMMAND\n.RI [ options ]\n.SH COMMANDS\n", stdout);
     for (int i = 0; i < count; i++) {
         fputs(".TP\n\\fB", stdout);
@@ -105,7 +105,7 @@ void cli_man_all(const cli_command *const *commands, int count)
     fputs(".TP\n\\fBhelp\\fR [\\fB\\-\\-man\\fR] [\\fICOMMAND\\fR]\n"
           "the commands, or the options of one; with \\-\\-man as a manual page\n"
           ".SH OPTIONS\n.TP\n\\fB\\-\\-version\\fR\nprints the version\n"
-          ".SH EXIT STATUS\n0: done. 1: not done, and stderr says why. 2: a mistake on the command line.\n"
+          ".SH EXIT STATUS\n0: success. 1: failure, with the reason on stderr. 2: usage error.\n"
           ".SH SEE ALSO\n",
           stdout);
     for (int i = 0; i < count; i++) {

@@ -293,7 +293,7 @@ static bool read_file(reader *r, FILE *file, const char *path)
     end_file(r);
     if (r->has_failed) return cli_cannot("read", path, ENOMEM);
     if (is_empty) cli_complain(remedy, "%s is empty", path);
-    else if (!r->c->count) cli_complain(remedy, "%s has no column that is known", path);
+    else if (!r->c->count) cli_complain(remedy, "%s has no known column", path);
     return r->c->count > 0;
 }
 

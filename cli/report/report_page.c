@@ -87,7 +87,7 @@ void page_begin(markup *m, const char *title, const report_run *runs, int count)
 
 void page_end(markup *m)
 {
-    markup_format(m, "<footer>Written by krait %s out of metrics.csv. This page needs nothing but itself.</footer>\n",
+    markup_format(m, "<footer>Written by krait %s from metrics.csv. This page is self-contained.</footer>\n",
                   kr_version());
     markup_add(m, "</main>\n</body>\n</html>\n");
 }

@@ -79,7 +79,7 @@ static int run_report(int argc, char **argv)
         return CLI_USAGE;
     }
     if (!values.is_terminal && values.chart >= 0) {
-        cli_complain(see, "report: --chart goes with --terminal; a page has all charts");
+        cli_complain(see, "report: --chart needs --terminal; a page has all charts");
         return CLI_USAGE;
     }
     if (values.is_terminal) return show(&values) ? CLI_OK : CLI_FAILED;

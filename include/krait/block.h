@@ -104,7 +104,7 @@ typedef struct kr_mamba2_config {
     int64_t expand;        /* 2 */
     int64_t per_head_dim;  /* 64 */
     int64_t d_ssm;         /* 0: d_inner; less: the rest of the width is a gated MLP parallel to the SSM */
-    int64_t ngroups;       /* 1 */
+    int64_t n_groups;      /* 1 */
     double a_init_min;     /* 1: range of the initial decay rates */
     double a_init_max;     /* 16 */
     bool has_d_per_dim;    /* false: D per head; true: D per head and channel (D_has_hdim) */
@@ -167,7 +167,7 @@ typedef struct kr_mamba3_config {
     int64_t state_rank;   /* 128; even, for quaternions a multiple of 4 */
     int64_t expand;       /* 2 */
     int64_t per_head_dim; /* 64 */
-    int64_t ngroups;      /* 1 */
+    int64_t n_groups;     /* 1 */
     bool is_mimo;         /* false; true: mimo_* parameters, and pairs (q, q + r/2) instead of (2q, 2q + 1) */
     int64_t mimo_rank;    /* 4; used only with is_mimo, otherwise the rank is 1 */
     kr_rotation_kind rotation;

@@ -4,8 +4,8 @@
  *   kr_tensor *y_bo = kr_matmul(tape, x_bi, kr_transpose(tape, w_oi));
  *
  * Every op returns a new tensor on the tape, has a gradient for each float operand, and takes views of any strides.
- * Operand types must agree. bf16 and f16 are computed in f32 and rounded once; together with an f32 operand they are
- * widened. Axes < 0 count from the end. NULL operands after an error give NULL.
+ * bf16 and f16 are computed in f32 and rounded once; together with an f32 operand the result is f32. f64 mixes with no
+ * other type. Axes < 0 count from the end. NULL operands after an error give NULL.
  *
  * Sections: Arithmetic, shapes, parts of a block, losses, checking gradients. */
 #ifndef KRAIT_OPS_H
@@ -68,18 +68,18 @@ KR_API_INLINE kr_tensor *kr_pow(kr_tape *tape, kr_tensor *a, kr_tensor *b)
 }
 
 /* Comparisons. Values are fixed. */
-typedef enum kr_comparison {
+typedef enum kr_compare_kind {
     KR_COMPARE_EQ = 0,
     KR_COMPARE_NE = 1,
     KR_COMPARE_LT = 2,
     KR_COMPARE_LE = 3,
     KR_COMPARE_GT = 4,
     KR_COMPARE_GE = 5
-} kr_comparison;
+} kr_compare_kind;
 
 /* Compares with broadcast: an i32 mask, 1 where true and 0 elsewhere, for kr_where, kr_mask_fill and the masks of
  * losses. Both operands are floats, or both integers. With NaN kr_ne is true and the others are false. No gradient. */
-KR_API kr_tensor *kr_compare(kr_tape *tape, kr_comparison comparison, kr_tensor *a, kr_tensor *b);
+KR_API kr_tensor *kr_compare(kr_tape *tape, kr_compare_kind kind, kr_tensor *a, kr_tensor *b);
 KR_API_INLINE kr_tensor *kr_eq(kr_tape *tape, kr_tensor *a, kr_tensor *b)
 {
     return kr_compare(tape, KR_COMPARE_EQ, a, b);
@@ -434,6 +434,7 @@ KR_API kr_tensor *kr_seq_start_from_cu_seqlens(kr_tape *tape, kr_tensor *cu_seql
 typedef struct kr_conv_out {
     kr_tensor *y_bsv;
     kr_tensor *window_bvk; /* the last k inputs, newest last: the window of the next call */
+    void *reserved[4];     /* NULL; for later versions */
 } kr_conv_out;
 
 /* Causal depthwise convolution: y[b,s,v] = bias[v] + sum over j < k of weight[v,j] x[b, s-(k-1)+j, v], then optionally
@@ -503,12 +504,12 @@ typedef struct kr_loss_options {
      * kr_soft_cross_entropy it has one value per row, [..]. */
     kr_tensor *mask;
     kr_reduction reduction;
-    bool from_probabilities; /* bce, soft_cross_entropy: outputs are probabilities; false: logits */
-    bool target_logits;      /* soft_cross_entropy: targets are logits too and pass through softmax */
-    double eps;              /* added to probabilities before the logarithm; 0: 2^-23, in f64 2^-52 */
-    int64_t *n_scored;       /* NULL, or receives the number of scored outputs or rows */
-    double huber_delta;      /* 1; huber_loss: threshold above which the loss is linear; > 0 */
-    double quantile;         /* 0.5; quantile_loss: in (0, 1) */
+    bool has_probabilities; /* bce, soft_cross_entropy: outputs are probabilities; false: logits */
+    bool has_target_logits; /* soft_cross_entropy: targets are logits too and pass through softmax */
+    double eps;             /* added to probabilities before the logarithm; 0: 2^-23, in f64 2^-52 */
+    int64_t *n_scored;      /* NULL, or receives the number of scored outputs or rows */
+    double huber_delta;     /* 1; huber_loss: threshold above which the loss is linear; > 0 */
+    double quantile;        /* 0.5; quantile_loss: in (0, 1) */
 } kr_loss_options;
 #define kr_loss_options_init(options) KR_STRUCT_INIT(LOSS_OPTIONS, kr_loss_options, options)
 
@@ -571,10 +572,9 @@ typedef struct kr_gradcheck_options {
     size_t size;       /* set by kr_gradcheck_options_init */
     double eps;        /* 1e-5: element x is perturbed by +-eps (1 + |x|) */
     double atol, rtol; /* 1e-7, 1e-6: tolerance atol + rtol |finite difference| */
-    int64_t
-        /* 256, at least 1: elements of an input that are perturbed one by one. For a larger input they are evenly
-         * spaced, and a random direction through all its elements is checked as well. */
-        max_elements;
+    /* 256, at least 1: elements of an input that are perturbed one by one. For a larger input they are evenly spaced,
+     * and a random direction through all its elements is checked as well. */
+    int64_t max_elements;
     uint64_t seed; /* 0; for random directions and for the weights of the outputs */
 } kr_gradcheck_options;
 #define kr_gradcheck_options_init(options) KR_STRUCT_INIT(GRADCHECK_OPTIONS, kr_gradcheck_options, options)

@@ -23,7 +23,7 @@ typedef struct kr_params kr_params;
 typedef struct kr_segment {
     const char *name;
     int64_t rows;
-    bool muon; /* Muon updates these rows as one matrix; otherwise AdamW */
+    bool use_muon; /* Muon updates these rows as one matrix; otherwise AdamW */
 } kr_segment;
 
 /* How a parameter is initialised. */

@@ -179,10 +179,10 @@ typedef struct kr_optimizer_options {
     bool is_cautious; /* false; AdamW: decay an element only where w and m have the same sign */
 
     double momentum, dampening; /* 0.9, 0: for SGD */
-    bool nesterov;              /* false */
+    bool use_nesterov;          /* false */
 
     double muon_momentum;        /* 0.95 */
-    bool muon_nesterov;          /* true */
+    bool use_muon_nesterov;      /* true */
     int muon_steps;              /* 5 */
     double muon_coefficients[3]; /* 3.4445, -4.775, 2.0315: a, b, c */
     kr_muon_ratio muon_ratio;    /* KR_MUON_RATIO_MATCH_RMS */
@@ -291,7 +291,7 @@ typedef struct kr_loss_call {
     int64_t ignore_index;
     double label_smoothing;
     kr_reduction reduction;
-    bool exclude_padding, from_probabilities, target_logits;
+    bool exclude_padding, has_probabilities, has_target_logits;
     double eps;
     double huber_delta, quantile; /* 1, 0.5 */
 } kr_loss_call;
@@ -346,10 +346,9 @@ typedef struct kr_train_options {
      * fewer. */
     int64_t accumulate;
     const kr_optimizer_options *optimizer; /* NULL: all defaults; copied */
-    const kr_lr_schedule
-        /* NULL: all defaults; copied. The first step of the run is step 1 of the schedule; total_steps = 0 stands for
-         * all steps. */
-        *schedule;
+    /* NULL: all defaults; copied. The first step of the run is step 1 of the schedule; total_steps = 0 means all steps of
+     * the run. */
+    const kr_lr_schedule *schedule;
 
     kr_loss_kind loss; /* KR_LOSS_CROSS_ENTROPY uses the labels of a batch, other kinds the targets */
     double label_smoothing;

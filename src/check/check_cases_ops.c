@@ -191,11 +191,11 @@ CASE(quaternion)
 
 CASE(ssd_mamba2)
 {
-    const kr_mamba2_ssd_input i = { .x_bnlhp = X(0, -2, 2, 2, 75, 4, 16),
-                                    .dt_bnlh = X(1, 0.0078125, 0.25, 2, 75, 4),
+    const kr_mamba2_ssd_input i = { .x_bshp = X(0, -2, 2, 2, 75, 4, 16),
+                                    .dt_bsh = X(1, 0.0078125, 0.25, 2, 75, 4),
                                     .a_decay_h = X(2, -4, -0.5, 4),
-                                    .b_bnlgr = X(3, -1, 1, 2, 75, 2, 24),
-                                    .c_bnlgr = X(4, -1, 1, 2, 75, 2, 24),
+                                    .b_bsgr = X(3, -1, 1, 2, 75, 2, 24),
+                                    .c_bsgr = X(4, -1, 1, 2, 75, 2, 24),
                                     .d_h = X(5, -1, 1, 4),
                                     .initial_state_bhpr = X(6, -1, 1, 2, 4, 16, 24) };
     const kr_ssd_out o = kr_mamba2_ssd_run(t, &i, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 32 });
@@ -204,11 +204,11 @@ CASE(ssd_mamba2)
 }
 CASE(ssd_few_tokens)
 {
-    const kr_mamba2_ssd_input i = { .x_bnlhp = X(0, -2, 2, 2, 3, 4, 16),
-                                    .dt_bnlh = X(1, 0.0078125, 0.25, 2, 3, 4),
+    const kr_mamba2_ssd_input i = { .x_bshp = X(0, -2, 2, 2, 3, 4, 16),
+                                    .dt_bsh = X(1, 0.0078125, 0.25, 2, 3, 4),
                                     .a_decay_h = X(2, -4, -0.5, 4),
-                                    .b_bnlgr = X(3, -1, 1, 2, 3, 1, 24),
-                                    .c_bnlgr = X(4, -1, 1, 2, 3, 1, 24),
+                                    .b_bsgr = X(3, -1, 1, 2, 3, 1, 24),
+                                    .c_bsgr = X(4, -1, 1, 2, 3, 1, 24),
                                     .initial_state_bhpr = X(5, -1, 1, 2, 4, 16, 24) };
     const kr_ssd_out o = kr_mamba2_ssd_run(t, &i, kr_ssd_path_default());
     vector_out(r, o.y);
@@ -216,12 +216,12 @@ CASE(ssd_few_tokens)
 }
 CASE(ssd_mamba3)
 {
-    const kr_mamba3_single_ssd_input i = { .v_bnlmhp = X(0, -2, 2, 1, 45, 2, 3, 16),
-                                           .b_bnlmhr = X(1, -1, 1, 1, 45, 2, 3, 24),
-                                           .c_bnlmhr = X(2, -1, 1, 1, 45, 2, 3, 24),
-                                           .da_bnlh = X(3, -1, 0, 1, 45, 3),
-                                           .gamma_bnlh = X(4, 0, 0.25, 1, 45, 3),
-                                           .scale_bnlh = X(5, 0, 0.5, 1, 45, 3) };
+    const kr_mamba3_single_ssd_input i = { .v_bsmhp = X(0, -2, 2, 1, 45, 2, 3, 16),
+                                           .b_bsmhr = X(1, -1, 1, 1, 45, 2, 3, 24),
+                                           .c_bsmhr = X(2, -1, 1, 1, 45, 2, 3, 24),
+                                           .da_bsh = X(3, -1, 0, 1, 45, 3),
+                                           .gamma_bsh = X(4, 0, 0.25, 1, 45, 3),
+                                           .scale_bsh = X(5, 0, 0.5, 1, 45, 3) };
     const kr_ssd_out o = kr_mamba3_single_ssd_run(t, &i, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 16 });
     vector_out(r, o.y);
     vector_out(r, o.final_state);
@@ -313,7 +313,7 @@ static void optimizer_case(vector_run *r, kr_tape *t, const kr_optimizer_options
     kr_params *params = kr_params_create(ctx);
     kr_param_options row;
     kr_param_options_init(&row);
-    const kr_segment segment = { .name = "w", .rows = STEP_ROWS, .muon = true };
+    const kr_segment segment = { .name = "w", .rows = STEP_ROWS, .use_muon = true };
     row.has_decay = row.is_linear = true;
     row.n_segments = 1;
     row.segments = &segment;
@@ -365,7 +365,7 @@ CASE(adamw_ema)
 CASE(sgd)
 {
     kr_optimizer_options o = optimizer_options(KR_OPTIMIZER_SGD);
-    o.nesterov = true;
+    o.use_nesterov = true;
     optimizer_case(r, t, &o);
 }
 CASE(muon)
@@ -430,6 +430,38 @@ CASE(sample_min_p)
     kr_sampler_options o = sampler_options(4);
     o.min_p = 0.125;
     sampler_case(r, t, &o);
+}
+
+/* Numbers of taps with loops of their own, and more, without an input window and with one. */
+CASE(conv_taps)
+{
+    kr_tensor *x = X(0, -2, 2, 2, 23, 37), *bias = X(1, -1, 1, 37), *window = X(2, -2, 2, 2, 37, 6);
+    vector_out(r, kr_causal_conv(t, x, X(3, -1, 1, 37, 2), bias, NULL, NULL, true).y_bsv);
+    vector_out(r, kr_causal_conv(t, x, X(4, -1, 1, 37, 3), bias, NULL, NULL, true).y_bsv);
+    const kr_conv_out many = kr_causal_conv(t, x, X(5, -1, 1, 37, 6), bias, window, NULL, true);
+    vector_out(r, many.y_bsv);
+    vector_out(r, many.window_bvk);
+}
+/* Few values, so that many are equal, 0, or at a limit. */
+CASE(ties)
+{
+    kr_tensor *a = X(0, -0.0078125, 0.0078125, 5, 37), *b = X(1, -0.0078125, 0.0078125, 37);
+    vector_out(r, kr_add(t, kr_maximum(t, a, b), kr_scale(t, kr_minimum(t, a, b), 3)));
+    vector_out(r, kr_add(t, kr_abs(t, a), kr_scale(t, kr_relu(t, a), 4)));
+    vector_out(r, kr_clamp(t, a, -0.00390625, 0.00390625));
+    vector_out(r, kr_max(t, a, KR_AXES(-1), false));
+}
+/* Training: the gradient of the logits in the pass of the loss, with smoothing, ignored labels and a padded vocabulary. */
+CASE(head_cross_entropy)
+{
+    kr_cross_entropy_options o;
+    kr_cross_entropy_options_init(&o);
+    o.label_smoothing = 0.125;
+    o.ignore_index = 3;
+    o.n_classes = 101;
+    o.exclude_padding = true;
+    vector_out(r, kr_head_cross_entropy(t, X(0, -1, 1, 9, 67), X(1, -1, 1, 104, 67), X(2, -1, 1, 104),
+                                        vector_ids(r, KR_SHAPE(9), 101), &o));
 }
 
 static const vector_case cases[] = {
@@ -501,5 +533,9 @@ static const vector_case cases[] = {
     ROW(sample_top_p, NULL),
     ROW(sample_min_p, NULL),
     ROW(adamw_ema, "adamw, lerp"),
+    ROW(conv_taps, "conv, conv_bwd"),
+    ROW(ties,
+        "maximum, maximum_bwd, minimum, minimum_bwd, abs, abs_bwd, relu, relu_bwd, clamp, clamp_bwd, max, max_bwd"),
+    ROW(head_cross_entropy, "cross_entropy, matmul"),
 };
 const vector_table vector_ops = { cases, sizeof cases / sizeof *cases, 1 };

@@ -53,11 +53,11 @@ CASE(quaternion_packed)
 }
 CASE(ssd_mamba2_packed)
 {
-    const kr_mamba2_ssd_input i = { .x_bnlhp = X(0, -2, 2, ROWS, TOKENS, 4, 16),
-                                    .dt_bnlh = X(1, 0.0078125, 0.25, ROWS, TOKENS, 4),
+    const kr_mamba2_ssd_input i = { .x_bshp = X(0, -2, 2, ROWS, TOKENS, 4, 16),
+                                    .dt_bsh = X(1, 0.0078125, 0.25, ROWS, TOKENS, 4),
                                     .a_decay_h = X(2, -4, -0.5, 4),
-                                    .b_bnlgr = X(3, -1, 1, ROWS, TOKENS, 2, 24),
-                                    .c_bnlgr = X(4, -1, 1, ROWS, TOKENS, 2, 24),
+                                    .b_bsgr = X(3, -1, 1, ROWS, TOKENS, 2, 24),
+                                    .c_bsgr = X(4, -1, 1, ROWS, TOKENS, 2, 24),
                                     .initial_state_bhpr = X(5, -1, 1, count_sequences(), 4, 16, 24),
                                     .seq_start_bs = starts(t) };
     const kr_ssd_out o = kr_mamba2_ssd_run(t, &i, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 16 });
@@ -66,12 +66,12 @@ CASE(ssd_mamba2_packed)
 }
 CASE(ssd_mamba3_packed)
 {
-    const kr_mamba3_single_ssd_input i = { .v_bnlmhp = X(0, -2, 2, ROWS, TOKENS, 2, 3, 16),
-                                           .b_bnlmhr = X(1, -1, 1, ROWS, TOKENS, 2, 3, 24),
-                                           .c_bnlmhr = X(2, -1, 1, ROWS, TOKENS, 2, 3, 24),
-                                           .da_bnlh = X(3, -1, 0, ROWS, TOKENS, 3),
-                                           .gamma_bnlh = X(4, 0, 0.25, ROWS, TOKENS, 3),
-                                           .scale_bnlh = X(5, 0, 0.5, ROWS, TOKENS, 3),
+    const kr_mamba3_single_ssd_input i = { .v_bsmhp = X(0, -2, 2, ROWS, TOKENS, 2, 3, 16),
+                                           .b_bsmhr = X(1, -1, 1, ROWS, TOKENS, 2, 3, 24),
+                                           .c_bsmhr = X(2, -1, 1, ROWS, TOKENS, 2, 3, 24),
+                                           .da_bsh = X(3, -1, 0, ROWS, TOKENS, 3),
+                                           .gamma_bsh = X(4, 0, 0.25, ROWS, TOKENS, 3),
+                                           .scale_bsh = X(5, 0, 0.5, ROWS, TOKENS, 3),
                                            .seq_start_bs = starts(t) };
     const kr_ssd_out o = kr_mamba3_single_ssd_run(t, &i, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 16 });
     vector_out(r, o.y);

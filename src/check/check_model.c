@@ -49,7 +49,7 @@ static void describe(check_tally *t, kr_ctx *ctx, const kr_model *model)
              machine);
     check_print(t, KR_CHECK_HEADING, NULL, text);
     if (!o->against || (stored != KR_DTYPE_BF16 && stored != KR_DTYPE_F16) || o->dtype == stored) return;
-    snprintf(text, sizeof text, "what was recorded by a program that computes in %s is further away; see --tolerance",
+    snprintf(text, sizeof text, "results recorded in %s need a larger tolerance; see --tolerance",
              kr_dtype_name(stored));
     check_print(t, KR_CHECK_NOTE, NULL, text);
 }

@@ -49,7 +49,7 @@ static void find_elements(recorded_check *check, const kr_tensor_file *file)
     const kr_tensor_file_item *item = check->item;
     check->dtype = item->dtype == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
     if (!item->is_readable || item->dtype == KR_DTYPE_I32 || item->dtype == KR_DTYPE_I64) {
-        recorded_trouble(check, "its elements are %s, which are no numbers to compare", item->type);
+        recorded_trouble(check, "its elements are %s, which cannot be compared", item->type);
         return;
     }
     check->data = item->data;

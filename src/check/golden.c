@@ -248,7 +248,7 @@ static void check_case(const kr_tensor_file *file, const kr_json *settings, int 
     const char *name = kr_json_key(settings);
     const golden_kind *kind = find_kind(name);
     if (!kind) {
-        check_print(t, KR_CHECK_SKIPPED, shown(name).text, "no such kind is known");
+        check_print(t, KR_CHECK_SKIPPED, shown(name).text, "unknown kind");
         return;
     }
     /* four times the reference's own f32 error: another order of sums may have an error of the opposite sign */

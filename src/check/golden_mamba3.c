@@ -187,12 +187,12 @@ static kr_ssd_out run_single(const block *o, const core *c, const carried *befor
     kr_tensor *state = before->state_bhpr;
     if (before->k_bmhr)
         state = kr_boundary_state(o->tape, state, first_token(o, c->carry), before->v_bmhp, before->k_bmhr);
-    const kr_mamba3_single_ssd_input in = { .v_bnlmhp = c->v,
-                                            .b_bnlmhr = c->k,
-                                            .c_bnlmhr = c->q,
-                                            .da_bnlh = c->da,
-                                            .gamma_bnlh = c->gamma,
-                                            .scale_bnlh =
+    const kr_mamba3_single_ssd_input in = { .v_bsmhp = c->v,
+                                            .b_bsmhr = c->k,
+                                            .c_bsmhr = c->q,
+                                            .da_bsh = c->da,
+                                            .gamma_bsh = c->gamma,
+                                            .scale_bsh =
                                                 kr_trapezoid_scale(o->tape, c->gamma, c->carry, o->packed.start_bs),
                                             .initial_state_bhpr = state,
                                             .seq_start_bs = o->packed.start_bs };
@@ -203,16 +203,16 @@ static kr_ssd_out run_double(const block *o, const core *c, const carried *befor
 {
     kr_tape *t = o->tape;
     kr_tensor *beta = kr_mul(t, c->carry, kr_exp(t, c->da));
-    const kr_mamba3_double_ssd_input now = { .v_bnlmhp = weighted(o, c->v, c->gamma),
-                                             .da_bnlh = c->da,
-                                             .b_bnlmhr = c->k,
-                                             .c_bnlmhr = c->q,
+    const kr_mamba3_double_ssd_input now = { .v_bsmhp = weighted(o, c->v, c->gamma),
+                                             .da_bsh = c->da,
+                                             .b_bsmhr = c->k,
+                                             .c_bsmhr = c->q,
                                              .initial_state_bhpr = before->state_bhpr,
                                              .seq_start_bs = o->packed.start_bs };
-    const kr_mamba3_double_ssd_input last = { .v_bnlmhp = weighted(o, delayed(o, c->v, before->v_bmhp), beta),
-                                              .da_bnlh = c->da,
-                                              .b_bnlmhr = delayed(o, c->k, before->k_bmhr),
-                                              .c_bnlmhr = c->q,
+    const kr_mamba3_double_ssd_input last = { .v_bsmhp = weighted(o, delayed(o, c->v, before->v_bmhp), beta),
+                                              .da_bsh = c->da,
+                                              .b_bsmhr = delayed(o, c->k, before->k_bmhr),
+                                              .c_bsmhr = c->q,
                                               .seq_start_bs = o->packed.start_bs };
     const kr_ssd_out a = kr_mamba3_double_ssd_run(t, &now, c->path), b = kr_mamba3_double_ssd_run(t, &last, c->path);
     return (kr_ssd_out){ .y = kr_add(t, a.y, b.y), .final_state = kr_add(t, a.final_state, b.final_state) };

@@ -21,10 +21,10 @@ void golden_ssd_minimal(golden_run *run)
     kr_tape *t = run->tape;
     kr_tensor *x_bshp = golden_in(run, "X"), *b_bshr = golden_in(run, "B"), *c_bshr = golden_in(run, "C");
     const int64_t nb = kr_tensor_dim(x_bshp, 0), ns = kr_tensor_dim(x_bshp, 1), nh = kr_tensor_dim(x_bshp, 2);
-    const kr_mamba3_double_ssd_input in = { .v_bnlmhp = kr_reshape(t, x_bshp, KR_SHAPE(nb, ns, 1, nh, -1)),
-                                            .da_bnlh = golden_in(run, "A"),
-                                            .b_bnlmhr = kr_reshape(t, b_bshr, KR_SHAPE(nb, ns, 1, nh, -1)),
-                                            .c_bnlmhr = kr_reshape(t, c_bshr, KR_SHAPE(nb, ns, 1, nh, -1)),
+    const kr_mamba3_double_ssd_input in = { .v_bsmhp = kr_reshape(t, x_bshp, KR_SHAPE(nb, ns, 1, nh, -1)),
+                                            .da_bsh = golden_in(run, "A"),
+                                            .b_bsmhr = kr_reshape(t, b_bshr, KR_SHAPE(nb, ns, 1, nh, -1)),
+                                            .c_bsmhr = kr_reshape(t, c_bshr, KR_SHAPE(nb, ns, 1, nh, -1)),
                                             .initial_state_bhpr = golden_in_if(run, "initial_states") };
     const kr_ssd_out out = kr_mamba3_double_ssd_run(t, &in, path_of(run, run->variant));
     golden_out(run, "Y", kr_reshape(t, out.y, KR_SHAPE(nb, ns, nh, -1)));
@@ -63,11 +63,11 @@ void golden_ssd_combined(golden_run *run)
 {
     kr_tensor *x_bshp = golden_in(run, "x"), *d = golden_in_if(run, "D");
     const bool d_of_head = d && kr_tensor_rank(d) == 1;
-    const kr_mamba2_ssd_input in = { .x_bnlhp = x_bshp,
-                                     .dt_bnlh = step_of(run, false),
+    const kr_mamba2_ssd_input in = { .x_bshp = x_bshp,
+                                     .dt_bsh = step_of(run, false),
                                      .a_decay_h = golden_in(run, "A"),
-                                     .b_bnlgr = golden_in(run, "B"),
-                                     .c_bnlgr = golden_in(run, "C"),
+                                     .b_bsgr = golden_in(run, "B"),
+                                     .c_bsgr = golden_in(run, "C"),
                                      .d_h = d_of_head ? d : NULL,
                                      .initial_state_bhpr = golden_in_if(run, "initial_states") };
     const kr_ssd_out out = kr_mamba2_ssd_run(run->tape, &in, path_of(run, run->variant));
@@ -115,11 +115,11 @@ static void update_by_core(golden_run *run)
     kr_tensor *x = golden_in(run, "x"), *state = golden_in(run, "state"), *dt = step_of(run, false);
     kr_tensor *b = golden_in(run, "B"), *c = golden_in(run, "C");
     const int64_t nb = kr_tensor_dim(x, 0), nh = kr_tensor_dim(x, 1), ng = kr_tensor_dim(b, 1);
-    const kr_mamba2_ssd_input in = { .x_bnlhp = kr_reshape(t, x, KR_SHAPE(nb, 1, nh, -1)),
-                                     .dt_bnlh = kr_reshape(t, dt, KR_SHAPE(nb, 1, nh)),
+    const kr_mamba2_ssd_input in = { .x_bshp = kr_reshape(t, x, KR_SHAPE(nb, 1, nh, -1)),
+                                     .dt_bsh = kr_reshape(t, dt, KR_SHAPE(nb, 1, nh)),
                                      .a_decay_h = golden_in(run, "A"),
-                                     .b_bnlgr = kr_reshape(t, b, KR_SHAPE(nb, 1, ng, -1)),
-                                     .c_bnlgr = kr_reshape(t, c, KR_SHAPE(nb, 1, ng, -1)),
+                                     .b_bsgr = kr_reshape(t, b, KR_SHAPE(nb, 1, ng, -1)),
+                                     .c_bsgr = kr_reshape(t, c, KR_SHAPE(nb, 1, ng, -1)),
                                      .d_h = golden_in_if(run, "D"),
                                      .initial_state_bhpr = state };
     const kr_ssd_out out = kr_mamba2_ssd_run(t, &in, path_of(run, run->variant - 1));

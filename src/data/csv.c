@@ -68,8 +68,8 @@ kr_csv_line kr_csv_next(const kr_csv *csv, kr_csv_position *position, kr_csv_fie
     for (size_t at = 0;; at++) {
         kr_csv_field field;
         if (!kr_require(csv->ctx, take_field(csv, text, length, &at, &field), KR_ERR_FORMAT,
-                        "%s, line %lld, column %lld: a double quote that no other closes at the end of the field",
-                        csv->path, (long long)position->line, (long long)*count + 1))
+                        "%s, line %lld, column %lld: a double quote is not closed at the end of the field", csv->path,
+                        (long long)position->line, (long long)*count + 1))
             return KR_CSV_BAD;
         if (*count < capacity) fields[*count] = field;
         ++*count;

@@ -13,8 +13,8 @@ static bool read_header(kr_idx *idx, kr_ctx *ctx, const char *path, int rank)
     if (!kr_require(ctx, bytes < 2 || data[0] != 0x1f || data[1] != 0x8b, KR_ERR_FORMAT,
                     "%s: is compressed; unpack it first (gunzip)", path) ||
         !kr_require(ctx, bytes >= 4 && data[0] == 0 && data[1] == 0, KR_ERR_FORMAT,
-                    "%s: no IDX file: it does not begin with two zero bytes, a type and a rank", path) ||
-        !kr_require(ctx, data[2] == 8, KR_ERR_FORMAT, "%s: IDX of type 0x%02x, but bytes (0x08) are wanted", path,
+                    "%s: not an IDX file: it does not begin with two zero bytes, a type and a rank", path) ||
+        !kr_require(ctx, data[2] == 8, KR_ERR_FORMAT, "%s: IDX of type 0x%02x, but it must be bytes (0x08)", path,
                     (unsigned)data[2]) ||
         !kr_require(ctx, data[3] == rank, KR_ERR_FORMAT, "%s: IDX of rank %d, but %d is wanted", path, (int)data[3],
                     rank) ||
@@ -33,7 +33,7 @@ static bool read_header(kr_idx *idx, kr_ctx *ctx, const char *path, int rank)
         count = fits ? count * n : count;
     }
     if (!kr_require(ctx, fits && count == bytes - header, KR_ERR_FORMAT,
-                    "%s: %zu bytes follow the header, which its sizes do not make", path, bytes - header))
+                    "%s: %zu bytes follow the header, which does not match its sizes", path, bytes - header))
         return false;
     idx->rank = rank;
     idx->data = data + header;

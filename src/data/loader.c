@@ -64,7 +64,7 @@ static bool take_stretch(kr_loader *l)
     if (!o->carry) return true;
     l->steps = o->drop_last ? l->count / o->batch / o->length : ceil_div(ceil_div(l->count, o->batch), o->length);
     return kr_require(l->ctx, l->count >= o->batch, KR_ERR_ARG,
-                      "loader: %lld positions are too few for %lld rows that are carried", (long long)l->count,
+                      "loader: %lld positions are too few for %lld carried rows", (long long)l->count,
                       (long long)o->batch);
 }
 
@@ -215,14 +215,15 @@ kr_status kr_loader_restore(kr_loader *l, const kr_loader_position *position)
     kr_ctx *ctx = l->ctx;
     if (kr_ctx_failed(ctx)) return kr_ctx_status(ctx);
     if (kr_require(ctx, position, KR_ERR_ARG, "loader.restore: position is NULL") &&
-        kr_require(ctx, position->count == l->count && position->steps_per_epoch == l->steps, KR_ERR_ARG,
-                   "loader.restore: the position is of %lld steps through %lld positions, but this loader has %lld "
-                   "through %lld; source and options must be those it was saved with",
-                   (long long)position->steps_per_epoch, (long long)position->count, (long long)l->steps,
-                   (long long)l->count) &&
+        kr_require(
+            ctx, position->count == l->count && position->steps_per_epoch == l->steps, KR_ERR_ARG,
+            "loader.restore: the position belongs to %lld steps through %lld positions, but this loader has %lld "
+            "through %lld; source and options must be those it was saved with",
+            (long long)position->steps_per_epoch, (long long)position->count, (long long)l->steps,
+            (long long)l->count) &&
         kr_require(ctx, position->epoch >= 0 && position->step >= 0 && position->step < l->steps, KR_ERR_ARG,
-                   "loader.restore: no position: step %lld of epoch %lld, of %lld steps", (long long)position->step,
-                   (long long)position->epoch, (long long)l->steps)) {
+                   "loader.restore: invalid position: step %lld of epoch %lld, of %lld steps",
+                   (long long)position->step, (long long)position->epoch, (long long)l->steps)) {
         l->options.seed = position->seed;
         l->epoch = position->epoch;
         l->step = position->step;

@@ -113,7 +113,7 @@ static kr_source *finish(encoder *e, bool ok)
 {
     kr_tokens tokens;
     kr_memory_free(&e->ctx->memory, e->ids, (size_t)e->capacity * sizeof *e->ids);
-    ok = ok && kr_require(e->ctx, e->writer.count > 0, KR_ERR_FORMAT, "%s: there is no text in it", e->name);
+    ok = ok && kr_require(e->ctx, e->writer.count > 0, KR_ERR_FORMAT, "%s: it contains no text", e->name);
     return kr_token_writer_end(&e->writer, ok, &tokens) ? kr_source_of_tokens(e->ctx, &tokens) : NULL;
 }
 
@@ -145,8 +145,8 @@ kr_source *kr_source_open_jsonl(kr_ctx *ctx, const kr_source_options *o)
     encoder e = { .ctx = ctx, .name = o->path, .tok = o->tok };
     kr_source *source = NULL;
     if (check(&e, o->text_options) &&
-        kr_require(ctx, !e.options.separator, KR_ERR_ARG, "%s: a separator, but in JSON Lines a line is a document",
-                   o->path) &&
+        kr_require(ctx, !e.options.separator, KR_ERR_ARG,
+                   "%s: a separator is given, but in JSON Lines a line is a document", o->path) &&
         begin(&e, lines.file.bytes)) {
         bool ok = true;
         size_t bytes;

@@ -38,7 +38,8 @@ static bool read_header(kr_tokens *tokens, const char *path)
     const unsigned char *data = tokens->file.data;
     const uint64_t bytes = tokens->file.bytes;
     if (!kr_require(ctx, bytes >= HEADER_BYTES && !memcmp(data, magic, 8), KR_ERR_FORMAT,
-                    "%s: no token file: it does not begin with %s and a header of %d bytes", path, magic, HEADER_BYTES))
+                    "%s: not a token file: it does not begin with %s and a header of %d bytes", path, magic,
+                    HEADER_BYTES))
         return false;
     const uint64_t version = kr_little_get(data + 8, 4), width = kr_little_get(data + 12, 4);
     const uint64_t count = kr_little_get(data + 16, 8), documents = kr_little_get(data + 24, 8);
@@ -56,7 +57,7 @@ static bool read_header(kr_tokens *tokens, const char *path)
         return false;
     const bool fits = count <= bytes / width && documents <= bytes / START_BYTES;
     if (!kr_require(ctx, fits && HEADER_BYTES + padded(count * width) + documents * START_BYTES == bytes, KR_ERR_FORMAT,
-                    "%s: has %llu bytes, which %llu ids of %llu bytes and %llu documents do not make", path,
+                    "%s: has %llu bytes, which %llu ids of %llu bytes and %llu documents do not add up to", path,
                     (unsigned long long)bytes, (unsigned long long)count, (unsigned long long)width,
                     (unsigned long long)documents))
         return false;
@@ -79,11 +80,11 @@ static bool check_starts(const kr_tokens *tokens, const char *path)
     int64_t last = -1;
     for (int64_t i = 0; i < tokens->n_starts; i++) {
         const int64_t start = start_at(tokens, i);
-        if (!kr_require(tokens->ctx, i == 0 ? start == 0 : start > last && start < tokens->count, KR_ERR_FORMAT,
-                        "%s: at byte %llu: document %lld begins at id %lld, but the first begins at 0, each behind the "
-                        "one before, and all within %lld ids",
-                        path, (unsigned long long)(tokens->starts - tokens->file.data + i * START_BYTES), (long long)i,
-                        (long long)start, (long long)tokens->count))
+        if (!kr_require(
+                tokens->ctx, i == 0 ? start == 0 : start > last && start < tokens->count, KR_ERR_FORMAT,
+                "%s: at byte %llu: document %lld begins at id %lld, but starts must ascend from 0 and be below %lld",
+                path, (unsigned long long)(tokens->starts - tokens->file.data + i * START_BYTES), (long long)i,
+                (long long)start, (long long)tokens->count))
             return false;
         last = start;
     }
@@ -244,7 +245,7 @@ static bool commit_file(kr_token_writer *w)
 
 bool kr_token_writer_end(kr_token_writer *w, bool commits, kr_tokens *tokens)
 {
-    bool ok = commits && kr_require(w->ctx, w->count > 0, KR_ERR_FORMAT, "tokens: there is not a single one");
+    bool ok = commits && kr_require(w->ctx, w->count > 0, KR_ERR_FORMAT, "tokens: there are no tokens");
     if (ok && w->path) ok = commit_file(w) && (!tokens || kr_tokens_open(tokens, w->ctx, w->path));
     else if (ok && tokens) {
         *tokens = (kr_tokens){ .ctx = w->ctx, .separator = -1, .id_memory = w->ids, .start_memory = w->starts };

@@ -22,7 +22,7 @@ static bool pick_threads(kr_ctx *ctx, int asked, int *threads)
     if (asked != 0) {
         *threads = asked;
         return kr_require(ctx, asked >= 1 && asked <= KR_POOL_MAX, KR_ERR_ARG,
-                          "ctx: threads = %d, but must be from 1 to %d, or 0 for one on each CPU", asked, KR_POOL_MAX);
+                          "ctx: threads = %d, but must be from 1 to %d, or 0 for one per CPU", asked, KR_POOL_MAX);
     }
     const char *text = getenv("KR_THREADS");
     if (!text || !*text) {
@@ -34,7 +34,7 @@ static bool pick_threads(kr_ctx *ctx, int asked, int *threads)
     const long value = strtol(text, &end, 10);
     *threads = (int)value;
     return kr_require(ctx, *end == '\0' && value >= 1 && value <= KR_POOL_MAX, KR_ERR_ARG,
-                      "ctx: KR_THREADS=%.40s is not a number from 1 to %d; unset it for one thread on each CPU", text,
+                      "ctx: KR_THREADS=%.40s is not a number from 1 to %d; unset it for one thread per CPU", text,
                       KR_POOL_MAX);
 }
 

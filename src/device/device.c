@@ -17,7 +17,7 @@ bool kr_device_fault(kr_ctx *ctx, const char *when, const char *why)
     const kr_device *device = ctx->device;
     const char *kernel = device->last_kernel ? device->last_kernel : "none";
     ctx->broken = true;
-    return kr_fail(ctx, KR_ERR_DEVICE, "%s: %s: %s; the last kernel that was queued: %.*s, by %s, which last made %s",
+    return kr_fail(ctx, KR_ERR_DEVICE, "%s: %s: %s; the last queued kernel: %.*s, by %s, which last made %s",
                    device->name, when, why, (int)strcspn(kernel, "["), kernel,
                    device->last_op ? device->last_op : "no op", KR_TEXT_OF_SHAPE(&device->made));
 }

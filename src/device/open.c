@@ -119,7 +119,7 @@ static bool open_in_device_memory(kr_ctx *ctx, const kr_device_kind *kind, int n
                                                 .stage_bytes = STAGE_BYTES };
     ctx->device_access = &device->access;
     return kr_require(ctx, device->host_stage && device->device_stage, KR_ERR_NOMEM,
-                      "ctx: %s: no memory for pieces of %d bytes on their way", device->name, (int)STAGE_BYTES);
+                      "ctx: %s: no memory for staging buffers of %d bytes", device->name, (int)STAGE_BYTES);
 }
 
 void kr_device_close(kr_ctx *ctx)

@@ -101,7 +101,7 @@ kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t 
         return KR_ERR_DTYPE;
     }
     if (count != kr_count_of(x)) {
-        kr_fail(x->ctx, KR_ERR_ARG, "tensor_read: capacity is %lld elements, but x %s has %lld", (long long)count,
+        kr_fail(x->ctx, KR_ERR_ARG, "tensor_read: count is %lld elements, but x %s has %lld", (long long)count,
                 KR_TEXT_OF(x), (long long)kr_count_of(x));
         return KR_ERR_ARG;
     }

@@ -18,7 +18,7 @@ static kr_status status_of(const kr_generation *g)
     return g ? g->ctx->status : KR_ERR_ARG;
 }
 
-/* Can a call begin? */
+/* Checks at the start of a call. */
 static bool begin(kr_generation *g, const char *op)
 {
     kr_tape_reset(g->tape);
@@ -29,7 +29,7 @@ static bool begin(kr_generation *g, const char *op)
 
 /* ---- states ---- */
 
-/* The member's state alone, on the tape. */
+/* The state of one member, on the tape. */
 static kr_state *state_of_member(const kr_generation *g, int64_t member)
 {
     return kr_state_select(g->tape, g->state, 1, &member);
@@ -40,7 +40,7 @@ kr_state *kr_generation_whole_state(const kr_generation *g)
     if (!g->is_forked || g->nmembers == g->nrows) return g->state;
     for (int64_t r = 0, member = 0; r < g->nrows; r++) {
         const bool is_member = member < g->nmembers && g->members[member] == r;
-        g->joined[r] = is_member ? state_of_member(g, member) : g->rows[r].resting;
+        g->joined[r] = is_member ? state_of_member(g, member) : g->rows[r].idle_state;
         member += is_member;
         if (!g->joined[r]) return NULL;
     }
@@ -53,8 +53,8 @@ static void gather_members(kr_generation *g)
     g->nmembers = g->nrows;
     for (int64_t r = 0; r < g->nrows; r++) {
         g->members[r] = r;
-        kr_state_destroy(g->rows[r].resting);
-        g->rows[r].resting = NULL;
+        kr_state_destroy(g->rows[r].idle_state);
+        g->rows[r].idle_state = NULL;
     }
 }
 
@@ -66,7 +66,7 @@ void kr_generation_set_state(kr_generation *g, kr_state *state)
     gather_members(g);
 }
 
-static bool bring_all_back(kr_generation *g)
+static bool rejoin_rows(kr_generation *g)
 {
     if (g->nmembers == g->nrows) return true;
     const kr_state *whole = kr_generation_whole_state(g);
@@ -80,8 +80,8 @@ static bool sample_next(kr_generation *g, const kr_tensor *logits)
     return kr_sampler_sample(g->sampler, "sampler.next_rows", logits, g->nmembers, g->members, g->samples) == KR_OK;
 }
 
-/* Copies the oldest samples for the members that were not taken from the device to g->samples. */
-static bool take_choice(kr_generation *g)
+/* Copies the oldest samples that are still on the device to g->samples, one per member. */
+static bool take_samples(kr_generation *g)
 {
     kr_ctx *ctx = g->ctx;
     if (kr_decode_graph_take(&g->steps, g->sampler, g->nmembers, g->members, g->samples)) return true;
@@ -97,8 +97,8 @@ bool kr_generation_catch_up(kr_generation *g)
 {
     const bool was_inconsistent = g->is_inconsistent;
     if (!kr_decode_graph_is_ahead(&g->steps)) return true;
-    g->is_inconsistent = true; /* unless all is well: the state has gone on */
-    if (!take_choice(g)) return false;
+    g->is_inconsistent = true; /* after an error: the state has advanced, the rows have not */
+    if (!take_samples(g)) return false;
     g->is_inconsistent = was_inconsistent;
     for (int64_t m = 0; m < g->nmembers; m++) {
         kr_continuation *row = &g->rows[g->members[m]];
@@ -125,7 +125,7 @@ static bool are_all(const kr_generation *g, bool (*stays)(const kr_continuation 
     return true;
 }
 
-/* Removes the members for which it is false, with their states. It is true for at least one. */
+/* Removes the members for which `stays` is false, with their states. It is true for at least one. */
 static bool remove_members(kr_generation *g, bool (*stays)(const kr_continuation *))
 {
     int64_t nleft = 0;
@@ -137,8 +137,8 @@ static bool remove_members(kr_generation *g, bool (*stays)(const kr_continuation
             g->chosen[nleft++] = m;
             continue;
         }
-        row->resting = kr_network_state(g->net, 1);
-        if (!row->resting || kr_state_copy(row->resting, state_of_member(g, m)) != KR_OK) return false;
+        row->idle_state = kr_network_state(g->net, 1);
+        if (!row->idle_state || kr_state_copy(row->idle_state, state_of_member(g, m)) != KR_OK) return false;
     }
     if (kr_state_copy(g->state, kr_state_select(g->tape, g->state, nleft, g->chosen)) != KR_OK) return false;
     for (int64_t i = 0; i < nleft; i++) g->members[i] = g->members[g->chosen[i]];
@@ -180,32 +180,33 @@ static const int32_t *pending_ids(kr_generation *g)
 
 /* ---- reading a prompt ---- */
 
-/* Of the first row, and then of all rows, unless it was read: -1. */
+/* The pending token of the first row, and so of all rows; -1 if the network has read it. */
 static int32_t first_pending(const kr_generation *g)
 {
     return g->rows[0].is_ready ? -1 : g->rows[0].pending;
 }
 
-/* The row, which rests, reads its pending token and chooses the next one. */
+/* A row outside the batch reads its pending token and samples the next one. */
 static bool make_ready(kr_generation *g, int64_t r)
 {
     kr_continuation *row = &g->rows[r];
-    const kr_tensor *logits = read_to(g, row->resting, kr_from_data(g->tape, KR_DTYPE_I32, KR_SHAPE(1), &row->pending));
+    const kr_tensor *logits =
+        read_to(g, row->idle_state, kr_from_data(g->tape, KR_DTYPE_I32, KR_SHAPE(1), &row->pending));
     row->is_ready = logits && kr_sampler_sample(g->sampler, "sampler.next_rows", logits, 1, &r, &row->ready) == KR_OK;
     return row->is_ready;
 }
 
-/* Makes all rows ready or none, with all rows in the batch. */
-static bool bring_all_to_one_place(kr_generation *g)
+/* Puts all rows into the batch, either all ready or none. */
+static bool sync_rows(kr_generation *g)
 {
     int64_t nready = 0;
     if (!kr_generation_catch_up(g)) return false;
     for (int64_t r = 0; r < g->nrows; r++) nready += g->rows[r].is_ready;
-    if (nready == 0 || nready == g->nrows) return bring_all_back(g);
-    if (!bring_all_back(g) || !remove_members(g, is_ready)) return false;
+    if (nready == 0 || nready == g->nrows) return rejoin_rows(g);
+    if (!rejoin_rows(g) || !remove_members(g, is_ready)) return false;
     for (int64_t r = 0; r < g->nrows; r++)
-        if (g->rows[r].resting && !make_ready(g, r)) return false;
-    return bring_all_back(g);
+        if (g->rows[r].idle_state && !make_ready(g, r)) return false;
+    return rejoin_rows(g);
 }
 
 /* `count` tokens from index `from` of the input: the pending token, if there is one, and then ids. */
@@ -261,7 +262,7 @@ kr_status kr_generation_feed(kr_generation *g, const int32_t *ids, int64_t count
                         (int)ids[i], (long long)g->vocab - 1))
             return status_of(g);
     g->is_inconsistent = true;
-    if (bring_all_to_one_place(g) && (count == 0 || read_prompt(g, ids, count))) {
+    if (sync_rows(g) && (count == 0 || read_prompt(g, ids, count))) {
         open_rows(g);
         g->is_inconsistent = false;
     } else {
@@ -322,7 +323,7 @@ static void put_token(kr_generation *g, kr_continuation *row, kr_sample sample)
     row->made = (kr_generated){ true, sample, row->text.shown, row->text.nshown, row->finish };
 }
 
-/* Logits for the one state that all rows share: a row for each, and a state. */
+/* Forks the one state that all rows share: afterwards each row has logits and a state. */
 static kr_tensor *step_and_fork(kr_generation *g)
 {
     kr_tensor *logits = read_ids(g, kr_from_data(g->tape, KR_DTYPE_I32, KR_SHAPE(1), pending_ids(g)));
@@ -331,7 +332,7 @@ static kr_tensor *step_and_fork(kr_generation *g)
     return kr_expand(g->tape, logits, KR_SHAPE(g->nrows, kr_dim_of(logits, 1)));
 }
 
-/* Will every member continue after the current token, unless that is a stop? */
+/* Does every member continue after the current token, unless that token is a stop? */
 static bool goes_on(const kr_generation *g)
 {
     for (int64_t m = 0; m < g->nmembers; m++)
@@ -339,7 +340,7 @@ static bool goes_on(const kr_generation *g)
     return true;
 }
 
-/* The device samples, or has done so if it was ahead, and starts the next step before the host receives the tokens. */
+/* Sampling on the device. The next step is queued before the host receives the tokens. */
 static bool step_there(kr_generation *g)
 {
     const bool is_ahead = kr_decode_graph_is_ahead(&g->steps);
@@ -348,7 +349,7 @@ static bool step_there(kr_generation *g)
     if (!kr_sampler_reads(g->steps.logits)) return sample_next(g, g->steps.logits);
     if (goes_on(g) && !kr_decode_graph_run_ahead(&g->steps, g->net, g->state, g->sampler) && kr_ctx_failed(g->ctx))
         return false;
-    return take_choice(g);
+    return take_samples(g);
 }
 
 /* One more token for all members, to g->samples. */
@@ -377,7 +378,7 @@ kr_status kr_generation_next(kr_generation *g)
     if (!g) return KR_ERR_ARG;
     if (kr_ctx_failed(g->ctx) || !begin(g, op) ||
         !kr_require(g->ctx, g->rows[0].pending >= 0, KR_ERR_STATE,
-                    "%s: nothing was read; feed at least one token, such as the model's beginning of a text", op))
+                    "%s: no prompt was fed; feed at least one token, such as BOS", op))
         return g->ctx->status;
     int64_t nlive = 0;
     for (int64_t r = 0; r < g->nrows; r++) {

@@ -19,7 +19,7 @@ static bool check_options(kr_ctx *ctx, const kr_generate_options *o, int64_t voc
     if (!kr_require(ctx, o->n_samples >= 1 && o->n_samples <= most, KR_ERR_ARG,
                     OP ": n_samples = %lld, but must be from 1 to %lld", (long long)o->n_samples, (long long)most) ||
         !kr_require(ctx, o->max_tokens >= -1, KR_ERR_ARG,
-                    OP ": max_tokens = %lld, but must not be negative, or -1 for no end", (long long)o->max_tokens) ||
+                    OP ": max_tokens = %lld, but must be at least 0, or -1 for no limit", (long long)o->max_tokens) ||
         !kr_require(ctx, o->prefill_chunk >= 1 && o->prefill_chunk <= most, KR_ERR_ARG,
                     OP ": prefill_chunk = %lld, but must be from 1 to %lld", (long long)o->prefill_chunk,
                     (long long)most) ||
@@ -153,7 +153,7 @@ void kr_generation_destroy(kr_generation *g)
 {
     if (!g) return;
     for (int64_t r = 0; g->rows && r < g->nrows; r++) {
-        kr_state_destroy(g->rows[r].resting);
+        kr_state_destroy(g->rows[r].idle_state);
         kr_held_text_free(&g->rows[r].text, &g->ctx->memory);
     }
     kr_decode_graph_free(&g->steps, g->ctx);

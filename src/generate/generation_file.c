@@ -130,7 +130,7 @@ static int64_t *read_numbers(content *c, const kr_tensor_file *file, const kr_te
     const kr_shape *shape = &item->shape;
     const bool fits = shape->rank == 1 + (ncolumns > 0) && (nrows < 0 || shape->dims[0] == nrows) &&
                       (ncolumns == 0 || shape->dims[1] == ncolumns);
-    if (!kr_require(c->ctx, fits && item->dtype == dtype, KR_ERR_FORMAT, "tensor '%s' is %s %s, which it cannot be",
+    if (!kr_require(c->ctx, fits && item->dtype == dtype, KR_ERR_FORMAT, "tensor '%s' is %s %s, which is not valid",
                     item->name, item->type, KR_TEXT_OF_SHAPE(shape)))
         return NULL;
     int64_t *numbers = kr_arena_alloc(&c->arena, (size_t)item->count * sizeof *numbers);
@@ -201,12 +201,12 @@ static bool check_rows(const content *c, const kr_state *state)
         nbytes += row[WAITING];
     }
     return kr_require(c->ctx, first[PENDING] >= 0 || kr_state_is_initial(state), KR_ERR_FORMAT,
-                      "the state has read something, but no token is pending") &&
+                      "the state is not initial, but no token is pending") &&
            kr_require(c->ctx, ntokens == c->ntokens && nbytes == c->nbytes, KR_ERR_FORMAT,
                       "'generation.rows' counts %lld tokens and %lld bytes, but there are %lld and %lld",
                       (long long)ntokens, (long long)nbytes, (long long)c->ntokens, (long long)c->nbytes) &&
            kr_require(c->ctx, nbytes == 0 || c->g->tok, KR_ERR_ARG,
-                      "the file has text that waits, but this generation has no tokenizer");
+                      "the file has buffered text, but this generation has no tokenizer");
 }
 
 static bool check_tokens(const content *c)
@@ -229,7 +229,7 @@ static bool check_tokens(const content *c)
                         "tensor 'generation.text' holds %lld, which is not a byte", (long long)c->text[i]))
             return false;
     return kr_require(c->ctx, c->totals[PROMPT_TOKENS] >= 0 && c->totals[TOKENS] >= 0, KR_ERR_FORMAT,
-                      "tensor 'generation.totals' counts less than no tokens");
+                      "tensor 'generation.totals' has a negative count");
 }
 
 /* The file's held text may be longer than this generation's stops need. */

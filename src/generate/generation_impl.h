@@ -16,7 +16,7 @@ typedef struct kr_continuation {
     kr_finish finish;
     int64_t ntokens; /* since the last feed */
     kr_held_text text;
-    kr_state *resting; /* of a row that has left the batch; else NULL */
+    kr_state *idle_state; /* of a row that has left the batch; else NULL */
     kr_generated made;
 } kr_continuation;
 

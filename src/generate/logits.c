@@ -54,7 +54,7 @@ bool kr_logits_read(kr_logits *logits, const char *op, const kr_tensor *logits_b
     if (!check_numbers(logits, op, logits_bw, row, 0, x, vocab)) return false;
     logits->max = kr_max_of(x, vocab);
     if (!kr_require(logits_bw->ctx, logits->max > -(double)INFINITY, KR_ERR_NUMERIC,
-                    "%s: logits %s: all %lld tokens of row %lld have -inf, so there is none to choose", op,
+                    "%s: logits %s: all %lld tokens of row %lld are -inf, so no token can be sampled", op,
                     KR_TEXT_OF(logits_bw), (long long)vocab, (long long)row))
         return false;
 

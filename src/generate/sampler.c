@@ -1,4 +1,4 @@
-/* sampler.c - a sampler's options, its rows and their tokens; sampler_choose.c makes the choice. */
+/* sampler.c - options of a sampler, its rows and their tokens; sampler_choose.c selects a token. */
 #include "generate/sampler_impl.h"
 
 #include "base/sized.h"
@@ -53,7 +53,7 @@ static bool check_biases(const kr_sampler *s)
     return true;
 }
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 /* Zeroed memory of the sampler's arena; NULL after an error. */
 static void *alloc_zeroed(kr_sampler *s, int64_t count, size_t bytes)
@@ -153,8 +153,7 @@ static bool check_call(const kr_sampler *s, const char *op, const kr_tensor *log
     if (kr_ctx_failed(ctx) || !kr_require(ctx, logits != NULL, KR_ERR_ARG, "%s: logits is NULL", op) ||
         !kr_require(ctx, samples != NULL, KR_ERR_ARG, "%s: samples is NULL", op) ||
         !kr_require(ctx, logits->rank == 2 && logits->dims[0] == count, KR_ERR_SHAPE,
-                    "%s: logits are %s, but must be [b, w] with a row for each of %lld", op, KR_TEXT_OF(logits),
-                    (long long)count) ||
+                    "%s: logits are %s, but must be [b, w] with %lld rows", op, KR_TEXT_OF(logits), (long long)count) ||
         !kr_logits_check(ctx, op, logits, s->vocab))
         return false;
     for (int64_t i = 0; rows && i < count; i++)
@@ -184,7 +183,7 @@ kr_status kr_sampler_sample(kr_sampler *s, const char *op, const kr_tensor *logi
     return KR_OK;
 }
 
-/* Nothing is remembered unless every row has its token. */
+/* Counts are updated only if every row has a token. */
 static kr_status next_rows(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
                            const int64_t *rows, kr_sample *samples)
 {
@@ -204,8 +203,8 @@ kr_status kr_sampler_next_rows(kr_sampler *sampler, const kr_tensor *logits_bw, 
     const char *op = "sampler.next_rows";
     if (!sampler) return KR_ERR_ARG;
     if (kr_ctx_failed(sampler->ctx) ||
-        !kr_require(sampler->ctx, count >= 1 && rows, KR_ERR_ARG,
-                    "%s: count = %lld rows, but there must be one at least", op, rows ? (long long)count : 0LL))
+        !kr_require(sampler->ctx, count >= 1 && rows, KR_ERR_ARG, "%s: count = %lld rows, but must be at least 1", op,
+                    rows ? (long long)count : 0LL))
         return sampler->ctx->status;
     return next_rows(sampler, op, logits_bw, count, rows, samples);
 }
@@ -239,7 +238,7 @@ kr_status kr_top_tokens(const kr_tensor *logits, int64_t vocab, int64_t count, k
                     (long long)vocab) ||
         !kr_logits_check(ctx, "top_tokens", logits, vocab) ||
         !kr_require(ctx, count >= 1 && count <= vocab && top, KR_ERR_ARG,
-                    "top_tokens: capacity = %lld, but must be from 1 to vocab = %lld", top ? (long long)count : 0LL,
+                    "top_tokens: count = %lld, but must be from 1 to vocab = %lld", top ? (long long)count : 0LL,
                     (long long)vocab))
         return ctx->status;
     const kr_arena_mark mark = kr_arena_mark_now(&ctx->scratch);

@@ -1,4 +1,4 @@
-/* softmax_f64.c - e^x of many numbers, their sum and the largest of them, in loops without a choice in them. */
+/* softmax_f64.c - e^x of many numbers, their sum and their maximum, in loops without branches. */
 #include "generate/softmax_f64.h"
 
 #include <math.h>

@@ -45,8 +45,8 @@ static size_t stop_ending_at(const kr_held_text *text, const kr_stops *stops, si
     return longest;
 }
 
-/* Where the text's end begins that may be the beginning of a stop. */
-static size_t start_of_possible_stop(const kr_held_text *text, const kr_stops *stops)
+/* Index of the first held byte that may start a stop; nheld if there is none. */
+static size_t possible_stop_start(const kr_held_text *text, const kr_stops *stops)
 {
     for (size_t from = text->match_from; from < text->nheld; from++)
         for (int i = 0; i < stops->count; i++)
@@ -56,7 +56,7 @@ static size_t start_of_possible_stop(const kr_held_text *text, const kr_stops *s
     return text->nheld;
 }
 
-/* Shows the first `count` bytes, and forgets `skipped` more behind them. */
+/* Shows the first `count` bytes, and drops the next `skipped`. */
 static void show(kr_held_text *text, size_t count, size_t skipped)
 {
     memcpy(text->shown, text->held, count);
@@ -78,7 +78,7 @@ bool kr_held_text_put(kr_held_text *text, const kr_stops *stops, const char *byt
         show(text, end - stop, text->nheld - (end - stop));
         return true;
     }
-    const size_t to = start_of_possible_stop(text, stops);
+    const size_t to = possible_stop_start(text, stops);
     show(text, to - kr_utf8_unfinished((const unsigned char *)text->held + text->match_from, to - text->match_from), 0);
     return false;
 }

@@ -41,18 +41,18 @@ static const char *likely_tokenizer(const kr_text_model *lm)
 static bool fail_without_tokenizer(const kr_text_model *lm, const char *folder)
 {
     if (!lm->vocab)
-        return kr_fail(lm->ctx, KR_ERR_ARG, "%s is a model of numbers: it has no tokens; load it with kr_model_load",
+        return kr_fail(lm->ctx, KR_ERR_ARG, "%s is a network over features, without tokens; load it with kr_model_load",
                        folder);
     if (lm->vocab < 256)
         return kr_fail(lm->ctx, KR_ERR_ARG,
-                       "%s has no tokenizer.json, and its %lld tokens are fewer than there are bytes; no tokenizer is "
-                       "known for it: use ids",
+                       "%s has no tokenizer.json, and its vocabulary of %lld tokens is smaller than the 256 bytes; no "
+                       "known tokenizer: use ids",
                        folder, (long long)lm->vocab);
-    return kr_fail(
-        lm->ctx, KR_ERR_ARG,
-        "%s has no tokenizer.json, and its %lld tokens are not the 256 bytes; put tokenizer.json into the folder "
-        "or name it: %s",
-        folder, (long long)lm->vocab, likely_tokenizer(lm));
+    return kr_fail(lm->ctx, KR_ERR_ARG,
+                   "%s has no tokenizer.json, and its vocabulary of %lld tokens is not that of bytes; put "
+                   "tokenizer.json into the folder "
+                   "or name it: %s",
+                   folder, (long long)lm->vocab, likely_tokenizer(lm));
 }
 
 static bool load_tokenizer(kr_text_model *lm, const char *folder, const char *name)
@@ -172,6 +172,6 @@ kr_status kr_text_model_feed(const kr_text_model *lm, kr_generation *g, const ch
     if (bytes) return kr_generation_feed_text(g, text, bytes);
     if (lm->n_bos) return kr_generation_feed(g, lm->bos, lm->n_bos);
     if (lm->start >= 0) return kr_generation_feed(g, &lm->start, 1);
-    kr_fail(lm->ctx, KR_ERR_ARG, OP ": the prompt is empty, and the model has no BOS or EOS token to begin with");
+    kr_fail(lm->ctx, KR_ERR_ARG, OP ": the prompt is empty, and the model has no BOS or EOS token");
     return KR_ERR_ARG;
 }

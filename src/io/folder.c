@@ -139,7 +139,7 @@ static bool point(const char *target, const char *path)
 
 bool kr_folder_make(kr_ctx *ctx, const char *path)
 {
-    if (!path) return kr_fail(ctx, KR_ERR_ARG, "cannot make a folder: path is NULL");
+    if (!path) return kr_fail(ctx, KR_ERR_ARG, "cannot create a folder: path is NULL");
     if (make_folder(path) == 0) return true;
     const int error = errno;
     struct stat info;

@@ -113,7 +113,7 @@ static bool read_hex4(parser *p, uint32_t *unit)
     *unit = 0;
     for (int i = 0; i < 4; i++, p->at++) {
         const int digit = hex_digit(peek(p));
-        if (digit < 0) return expected(p, "one of the four hexadecimal digits behind \\u");
+        if (digit < 0) return expected(p, "one of the four hexadecimal digits after \\u");
         *unit = *unit << 4 | (uint32_t)digit;
     }
     return true;

@@ -73,7 +73,8 @@ static bool append(kr_named_list *list, const char *what, const kr_named *given)
     bool found;
     const int64_t position = position_of(list, given->name, &found);
     const kr_quote quoted = kr_quote_of(given->name, strlen(given->name));
-    if (found) return kr_fail(list->ctx, KR_ERR_ARG, "%s: %s '%s' was added before", list->who, what, quoted.text);
+    if (found)
+        return kr_fail(list->ctx, KR_ERR_ARG, "%s: %s '%s' has already been added", list->who, what, quoted.text);
     kr_named *e = kr_arena_alloc(list->arena, sizeof *e);
     const char *name = copy_text(list->arena, given->name);
     const char *value = given->value ? copy_text(list->arena, given->value) : NULL;
@@ -99,13 +100,13 @@ static bool check_tensor(const kr_named_list *list, const char *name, kr_dtype d
     const kr_quote quoted = kr_quote_of(name, strlen(name));
     const int64_t count = kr_shape_count(shape);
     return kr_require(ctx, strcmp(name, "__metadata__") != 0, KR_ERR_ARG,
-                      "%s: no tensor can have the name __metadata__, which safetensors keep for themselves",
-                      list->who) &&
+                      "%s: no tensor can have the name __metadata__, which safetensors files reserve", list->who) &&
            kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: tensor '%s': %d is not a kr_dtype", list->who,
                       quoted.text, (int)dtype) &&
-           kr_require(ctx, count >= 0, KR_ERR_SHAPE,
-                      "%s: tensor '%s': no shape: rank %d must be from 0 to %d, and sizes not negative and addressable",
-                      list->who, quoted.text, shape->rank, KR_MAX_RANK) &&
+           kr_require(
+               ctx, count >= 0, KR_ERR_SHAPE,
+               "%s: tensor '%s': invalid shape: rank %d must be from 0 to %d, and sizes not negative and addressable",
+               list->who, quoted.text, shape->rank, KR_MAX_RANK) &&
            kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "%s: tensor '%s': data is NULL", list->who,
                       quoted.text) &&
            kr_require(ctx, (size_t)count * kr_dtype_bytes(dtype) <= SIZE_MAX / 2 - list->data_bytes, KR_ERR_SHAPE,

@@ -22,7 +22,7 @@ static const size_t most_object_bytes = (size_t)256 << 20;
 void *kr_pickle_alloc(machine *m, size_t bytes)
 {
     if ((size_t)m->nobjects == most_values || bytes > most_object_bytes - m->arena.used) {
-        FAIL(m, "it makes more than %zu objects, or more than %zu bytes of them", most_values, most_object_bytes);
+        FAIL(m, "it creates more than %zu objects, or more than %zu bytes of them", most_values, most_object_bytes);
         return NULL;
     }
     m->nobjects++;
@@ -491,7 +491,7 @@ static bool step(machine *m, unsigned char code)
 {
     const instruction *known = &instructions[code];
     if (known->run) return known->run(m);
-    if (known->name) return FAIL(m, "the instruction %s makes no tensor and no dictionary of them", known->name);
+    if (known->name) return FAIL(m, "the instruction %s creates neither tensors nor dictionaries of them", known->name);
     return FAIL(m, "0x%02x is not an instruction", code);
 }
 
@@ -516,7 +516,7 @@ static bool run(machine *m, const value **result)
 static bool begin(machine *m)
 {
     if (m->bytes > most_bytes)
-        return FAIL(m, "the pickle has %zu bytes, but at most %zu are taken", m->bytes, most_bytes);
+        return FAIL(m, "the pickle has %zu bytes, but at most %zu are accepted", m->bytes, most_bytes);
     if (m->bytes < 2 || m->program[0] != PROTO || m->program[1] < PROTOCOL_FIRST || m->program[1] > PROTOCOL_LAST)
         return FAIL(m, "the pickle does not begin with a protocol from %d to %d", PROTOCOL_FIRST, PROTOCOL_LAST);
     m->at = 2;

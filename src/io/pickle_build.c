@@ -249,7 +249,8 @@ static bool take_tensor(machine *m, const value *pair, kr_arena *arena, kr_pickl
 {
     const value *name = &pair[0];
     if (pair[1].kind != VALUE_TENSOR)
-        return FAIL(m, "'%s' is %s, but only tensors are taken", quoted(name).text, kr_pickle_kind_name(pair[1].kind));
+        return FAIL(m, "'%s' is %s, but only tensors are accepted", quoted(name).text,
+                    kr_pickle_kind_name(pair[1].kind));
     if (memchr(name->text, 0, name->length))
         return FAIL(m, "the name of tensor '%s' holds a zero byte", quoted(name).text);
     char *copy = kr_arena_alloc(arena, (size_t)name->length + 1);

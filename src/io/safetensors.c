@@ -38,7 +38,7 @@ static bool read_shape(kr_ctx *ctx, const kr_json *entry, const kr_json *sizes, 
     if (kr_json_kind_of(sizes) != KR_JSON_ARRAY)
         return kr_fail(ctx, KR_ERR_FORMAT, "tensor '%s' has no shape: an array of sizes", QUOTED(entry));
     if (sizes->count > KR_MAX_RANK)
-        return kr_fail(ctx, KR_ERR_FORMAT, "tensor '%s' has %lld axes, but at most %d are taken", QUOTED(entry),
+        return kr_fail(ctx, KR_ERR_FORMAT, "tensor '%s' has %lld axes, but at most %d are supported", QUOTED(entry),
                        (long long)sizes->count, KR_MAX_RANK);
     for (const kr_json *size = sizes->first; size; size = size->next) {
         if (!is_size(size))
@@ -77,8 +77,8 @@ static bool check_keys(kr_ctx *ctx, const kr_json *entry)
         if (strcmp(member->key, "dtype") != 0 && strcmp(member->key, "shape") != 0 &&
             strcmp(member->key, "data_offsets") != 0)
             return kr_fail(ctx, KR_ERR_FORMAT,
-                           "tensor '%s' has the key '%s', but dtype, shape and data_offsets are all", QUOTED(entry),
-                           QUOTED(member));
+                           "tensor '%s' has the key '%s', but only dtype, shape and data_offsets are allowed",
+                           QUOTED(entry), QUOTED(member));
     return true;
 }
 

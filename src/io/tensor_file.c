@@ -29,11 +29,10 @@ static bool read_part(kr_tensor_file *w, kr_tensor_file_part *part, const unsign
     }
     if (kr_torch_is_old(data, bytes))
         return kr_fail(ctx, KR_ERR_UNSUPPORTED,
-                       "a torch file of the kind before torch 1.6, which is not a zip; in Python, write it again with "
+                       "a torch file in the format before torch 1.6, which is not a zip; rewrite it in Python with "
                        "torch.save(torch.load(path), path)");
     if (begins_with(data, bytes, "version https://git-lfs"))
-        return kr_fail(ctx, KR_ERR_FORMAT,
-                       "a pointer that git-lfs has put in the place of the file; fetch the file with: git lfs pull");
+        return kr_fail(ctx, KR_ERR_FORMAT, "a Git LFS pointer in place of the file; fetch the file with: git lfs pull");
     if (bytes > KR_SAFETENSORS_PREFIX && data[KR_SAFETENSORS_PREFIX] != '{')
         return kr_fail(ctx, KR_ERR_FORMAT, "neither safetensors nor a torch file");
     part->container = KR_CONTAINER_SAFETENSORS;

@@ -282,7 +282,7 @@ static bool save_folder(saving *s, size_t max_shard_bytes)
     if (!s->folder) return kr_fail(s->ctx, KR_ERR_ARG, "folder is NULL");
     if (!check_container(s)) return false;
     if (kr_path_kind_of(s->folder) != KR_PATH_FOLDER)
-        return kr_fail(s->ctx, KR_ERR_IO, "cannot write to %s: there is no such folder", s->folder);
+        return kr_fail(s->ctx, KR_ERR_IO, "cannot write to %s: no such folder", s->folder);
     return choose_shards(s, max_shard_bytes) && sort_by_shard(s) && make_names(s) && write_files(s) && commit_files(s);
 }
 

@@ -62,7 +62,7 @@ static bool check_notes(const torch_file *t)
 {
     const kr_zip_member *order = find(t, "byteorder", 9), *version = find(t, "version", 7);
     if (order && (order->bytes != 6 || memcmp(order->data, "little", 6) != 0))
-        return kr_fail(t->ctx, KR_ERR_FORMAT, "its byteorder is '%s', but only 'little' is taken",
+        return kr_fail(t->ctx, KR_ERR_FORMAT, "its byteorder is '%s', but only 'little' is supported",
                        kr_quote_of((const char *)order->data, order->bytes).text);
     int number = 0;
     for (size_t i = 0; version && i < version->bytes && version->data[i] != '\n'; i++) {
@@ -70,7 +70,7 @@ static bool check_notes(const torch_file *t)
         number = digit >= 0 && digit <= 9 && number <= VERSION_MOST ? 10 * number + digit : VERSION_MOST + 1;
     }
     return kr_require(t->ctx, !version || (number >= 1 && number <= VERSION_MOST), KR_ERR_UNSUPPORTED,
-                      "its version is '%s', but only 1 to %d are known",
+                      "its version is '%s', but only 1 to %d are supported",
                       kr_quote_of((const char *)version->data, version->bytes).text, VERSION_MOST);
 }
 

@@ -281,6 +281,6 @@ bool kr_zip_check(kr_ctx *ctx, const kr_zip_member *member)
     kr_crc32_table table;
     kr_crc32_prepare(&table);
     return kr_require(ctx, member->crc == 0 || kr_crc32(&table, 0, member->data, member->bytes) == member->crc,
-                      KR_ERR_FORMAT, "member '%s' of the zip is damaged: its checksum does not fit",
+                      KR_ERR_FORMAT, "member '%s' of the zip is damaged: its checksum does not match",
                       quoted(member).text);
 }

@@ -44,11 +44,11 @@ typedef struct kr_ssd_core {
  * chunks [b n l ...], and the members common to all families. */
 typedef struct kr_ssd_request {
     const char *op;
-    const char *whole, *chunked; /* shape contracts of v b c da w diag_weight d init_state, by the family's names */
-    const char
-        *names; /* of v b c da w diag_weight d initial_state init_state carry0 v_before k_before angle bias_b bias_c */
+    const char *whole, *chunked; /* shape contracts of v b c da w diag_weight d learned_init, by the family's names */
+    const char *
+        names; /* of v b c da w diag_weight d initial_state learned_init carry0 v_before k_before angle bias_b bias_c */
     kr_tensor *v, *b, *c, *da, *w, *diag_weight, *d;
-    kr_tensor *initial_state, *init_state, *seq_start, *cu_seqlens;
+    kr_tensor *initial_state, *learned_init, *seq_start, *cu_seqlens;
     kr_tensor *carry0, *v_before, *k_before; /* all three or none */
     kr_ssd_rotary_args rotary;
     kr_tensor *final; /* memory for the final states */

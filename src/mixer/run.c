@@ -11,7 +11,7 @@ static bool bind_sizes(kr_tape *tape, const kr_ssd_request *q, kr_dims *d)
 {
     const bool chunked = is_chunked(q);
     if (!kr_bind(tape, q->op, d, chunked ? q->chunked : q->whole, q->v, q->b, q->c, q->da, q->w, q->diag_weight, q->d,
-                 q->init_state))
+                 q->learned_init))
         return false;
     if (chunked) d->s = d->n * d->l;
     if (!q->has_rank) d->m = 1;
@@ -28,7 +28,7 @@ static bool check_sizes(kr_tape *tape, const kr_ssd_request *q, const kr_dims *d
                       "%s: chunk_len = %lld, but must be at least 1, or 0 for the optimal one", q->op,
                       (long long)path.chunk_len) &&
            kr_require(ctx, !is_chunked(q) || path.chunk_len == 0 || path.chunk_len == d->l, KR_ERR_ARG,
-                      "%s: chunk_len = %lld, but the operands come in chunks of l = %lld", q->op,
+                      "%s: chunk_len = %lld, but the operands have chunks of l = %lld", q->op,
                       (long long)path.chunk_len, (long long)d->l) &&
            kr_require(ctx, d->s >= 1, KR_ERR_SHAPE, "%s: %c %s has no token; a sequence needs at least one", q->op,
                       q->names[0], KR_TEXT_OF(q->v)) &&
@@ -57,7 +57,7 @@ static kr_tensor *whole(kr_tape *tape, kr_tensor *x, kr_shape shape)
     return x ? kr_reshape(tape, x, shape) : NULL;
 }
 
-/* initial_state + init_state for each sequence, or NULL for zero. */
+/* initial_state + learned_init for each sequence, or NULL for zero. */
 static bool initial_states(kr_tape *tape, const kr_ssd_request *q, kr_ssd_core *core)
 {
     core->initial_qhpr = q->initial_state;
@@ -70,8 +70,8 @@ static bool initial_states(kr_tape *tape, const kr_ssd_request *q, kr_ssd_core *
                         KR_TEXT_OF(q->initial_state), KR_TEXT_OF_SHAPE(&KR_SHAPE(nq, core->nh, core->np, core->nr))))
             return false;
     }
-    if (!q->init_state) return true;
-    kr_tensor *learned = kr_expand(tape, q->init_state, KR_SHAPE(nq, core->nh, core->np, core->nr));
+    if (!q->learned_init) return true;
+    kr_tensor *learned = kr_expand(tape, q->learned_init, KR_SHAPE(nq, core->nh, core->np, core->nr));
     core->initial_qhpr = q->initial_state ? kr_add(tape, q->initial_state, learned) : learned;
     return core->initial_qhpr != NULL;
 }
@@ -161,7 +161,7 @@ static bool convert_operands(kr_tape *tape, kr_ssd_request *q, bool autocasts, k
         kept = KR_KEEPS_ACTIVATION(tape, ssd_v, q->v) | KR_KEEPS_ACTIVATION(tape, ssd_b, q->b) << 1 |
                KR_KEEPS_ACTIVATION(tape, ssd_c, q->c) << 2;
     return KR_REALS_KEPT(tape, q->op, q->names, result, kept, &q->v, &q->b, &q->c, &q->da, &q->w, &q->diag_weight,
-                         &q->d, &q->initial_state, &q->init_state, &q->carry0, &q->v_before, &q->k_before,
+                         &q->d, &q->initial_state, &q->learned_init, &q->carry0, &q->v_before, &q->k_before,
                          &q->rotary.angle_bsha, &q->rotary.bias_b_hmr, &q->rotary.bias_c_hmr);
 }
 

@@ -64,27 +64,27 @@ static kr_status no_input(kr_tape *tape, const char *op)
 static kr_status mamba2_sanity(kr_tape *tape, const kr_mamba2_ssd_input *in)
 {
     if (!in) return no_input(tape, "mamba2_ssd_sanity");
-    return SANITY(tape, "mamba2_ssd_sanity", { "x", in->x_bnlhp, false }, { "dt", in->dt_bnlh, false },
-                  { "a_decay", in->a_decay_h, true }, { "b", in->b_bnlgr, false }, { "c", in->c_bnlgr, false },
+    return SANITY(tape, "mamba2_ssd_sanity", { "x", in->x_bshp, false }, { "dt", in->dt_bsh, false },
+                  { "a_decay", in->a_decay_h, true }, { "b", in->b_bsgr, false }, { "c", in->c_bsgr, false },
                   { "d", in->d_h, false }, { "initial_state", in->initial_state_bhpr, false },
-                  { "init_state", in->init_state_hpr, false });
+                  { "learned_init", in->learned_init_hpr, false });
 }
 
 static kr_status mamba3_double_sanity(kr_tape *tape, const kr_mamba3_double_ssd_input *in)
 {
     if (!in) return no_input(tape, "mamba3_double_ssd_sanity");
-    return SANITY(tape, "mamba3_double_ssd_sanity", { "v", in->v_bnlmhp, false }, { "da", in->da_bnlh, true },
-                  { "b", in->b_bnlmhr, false }, { "c", in->c_bnlmhr, false }, { "d", in->d_h, false },
-                  { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false });
+    return SANITY(tape, "mamba3_double_ssd_sanity", { "v", in->v_bsmhp, false }, { "da", in->da_bsh, true },
+                  { "b", in->b_bsmhr, false }, { "c", in->c_bsmhr, false }, { "d", in->d_h, false },
+                  { "initial_state", in->initial_state_bhpr, false }, { "learned_init", in->learned_init_hpr, false });
 }
 
 static kr_status mamba3_single_sanity(kr_tape *tape, const kr_mamba3_single_ssd_input *in)
 {
     if (!in) return no_input(tape, "mamba3_single_ssd_sanity");
-    return SANITY(tape, "mamba3_single_ssd_sanity", { "v", in->v_bnlmhp, false }, { "b", in->b_bnlmhr, false },
-                  { "c", in->c_bnlmhr, false }, { "da", in->da_bnlh, true }, { "gamma", in->gamma_bnlh, false },
-                  { "scale", in->scale_bnlh, false }, { "d", in->d_h, false },
-                  { "initial_state", in->initial_state_bhpr, false }, { "init_state", in->init_state_hpr, false },
+    return SANITY(tape, "mamba3_single_ssd_sanity", { "v", in->v_bsmhp, false }, { "b", in->b_bsmhr, false },
+                  { "c", in->c_bsmhr, false }, { "da", in->da_bsh, true }, { "gamma", in->gamma_bsh, false },
+                  { "scale", in->scale_bsh, false }, { "d", in->d_h, false },
+                  { "initial_state", in->initial_state_bhpr, false }, { "learned_init", in->learned_init_hpr, false },
                   { "carry0", in->carry0_bh, false }, { "v_before", in->v_before_bmhp, false },
                   { "k_before", in->k_before_bmhr, false });
 }

@@ -58,7 +58,7 @@ static int64_t heads_of(const kr_model_values *c)
 static bool read_heads(kr_reading *r, const kr_key *key, const kr_json *value)
 {
     if (!kr_json_is_integer(value) || value->integer < 1)
-        return kr_key_refuse(r, key->name, value, "a whole number from 1 on");
+        return kr_key_refuse(r, key->name, value, "a positive integer");
     r->num_heads = value->integer;
     return true;
 }
@@ -83,7 +83,7 @@ static bool read_dtype(kr_reading *r, const kr_key *key, const kr_json *value)
             return true;
         }
     if (!kr_json_text(value)) return kr_key_refuse(r, key->name, value, "the name of a type");
-    kr_note(r->ctx, KR_LOG_WARNING, "config.json: %s = '%s' is not a type that krait has; the weights decide",
+    kr_note(r->ctx, KR_LOG_WARNING, "config.json: %s = '%s' is not a supported type; the type of the weights is used",
             key->name, kr_quote_of(value->text, value->length).text);
     return true;
 }
@@ -205,7 +205,7 @@ static const kr_key mamba2_rows[] = {
       .flags = KR_KEY_ALWAYS },
     { .name = "n_groups",
       .kind = &kr_integer_key,
-      .offset = KR_FIELD(mamba2.ngroups),
+      .offset = KR_FIELD(mamba2.n_groups),
       .least = 1,
       .flags = KR_KEY_ALWAYS },
     { .name = "expand",
@@ -295,7 +295,7 @@ static void set_defaults(kr_model_values *c, type t)
     c->network.embedding_std = 0.1;
     c->network.rescale_residual = false;
     c->mamba1.bcdt_norm_eps = t == FALCON ? 1e-6 : 0;
-    c->mamba2.ngroups = 8;
+    c->mamba2.n_groups = 8;
     c->mamba2.norm_per_group = false;
 }
 
@@ -338,7 +338,7 @@ static bool read(kr_reading *r, const kr_json *root)
                                       &dtype_alias, &idle,           &idle_mamba2 };
     if (!kr_keys_read(r, tables, t == MAMBA2 ? 7 : 6, false)) return false;
     if (!kr_json_find(root, "use_bias"))
-        kr_note(r->ctx, KR_LOG_WARNING, "config.json: use_bias is not given and was taken for false");
+        kr_note(r->ctx, KR_LOG_WARNING, "config.json: use_bias is missing; assuming false");
     derive_sizes(r->config);
     return t != MAMBA2 || check_heads(r);
 }
@@ -408,4 +408,4 @@ static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config,
     return true;
 }
 
-const kr_layout_kind kr_hf_layout = { read, write, "transformers passes over it and computes other numbers" };
+const kr_layout_kind kr_hf_layout = { read, write, "transformers ignores it and computes different results" };

@@ -70,7 +70,7 @@ static const kr_key mamba2_rows[] = {
     { .name = "expand", .kind = &kr_integer_key, .offset = KR_FIELD(mamba2.expand), .least = 1 },
     { .name = "headdim", .kind = &kr_integer_key, .offset = KR_FIELD(mamba2.per_head_dim), .least = 1 },
     { .name = "d_ssm", .kind = &kr_optional_key, .offset = KR_FIELD(mamba2.d_ssm) },
-    { .name = "ngroups", .kind = &kr_integer_key, .offset = KR_FIELD(mamba2.ngroups), .least = 1 },
+    { .name = "ngroups", .kind = &kr_integer_key, .offset = KR_FIELD(mamba2.n_groups), .least = 1 },
     { .name = "A_init_range", .kind = &kr_pair_key, .offset = KR_FIELD(mamba2.a_init_min), .flags = KR_KEY_ABOVE },
     { .name = "D_has_hdim", .kind = &kr_bool_key, .offset = KR_FIELD(mamba2.has_d_per_dim) },
     { .name = "rmsnorm", .kind = &kr_bool_key, .offset = KR_FIELD(mamba2.has_norm) },
@@ -91,7 +91,7 @@ static const kr_key mamba3_rows[] = {
     { .name = "d_state", .kind = &kr_integer_key, .offset = KR_FIELD(mamba3.state_rank), .least = 1 },
     { .name = "expand", .kind = &kr_integer_key, .offset = KR_FIELD(mamba3.expand), .least = 1 },
     { .name = "headdim", .kind = &kr_integer_key, .offset = KR_FIELD(mamba3.per_head_dim), .least = 1 },
-    { .name = "ngroups", .kind = &kr_integer_key, .offset = KR_FIELD(mamba3.ngroups), .least = 1 },
+    { .name = "ngroups", .kind = &kr_integer_key, .offset = KR_FIELD(mamba3.n_groups), .least = 1 },
     { .name = "rope_fraction",
       .kind = &kr_number_key,
       .offset = KR_FIELD(mamba3.rope_fraction),
@@ -145,13 +145,12 @@ static bool check_supported(const kr_reading *r, const kr_json *root)
     if (kr_json_kind_of(attention) != KR_JSON_NULL && kr_json_kind_of(attention) != KR_JSON_ARRAY)
         return kr_key_refuse(r, "attn_layer_idx", attention, "an array");
     if (rms && kr_json_kind_of(rms) != KR_JSON_BOOL) return kr_key_refuse(r, "rms_norm", rms, "true or false");
-    return kr_require(r->ctx, kr_json_length(attention) == 0, KR_ERR_UNSUPPORTED,
-                      "config.json: attn_layer_idx names %lld attention layer(s), but krait has no attention: hybrid "
-                      "models are not supported",
-                      (long long)kr_json_length(attention)) &&
+    return kr_require(
+               r->ctx, kr_json_length(attention) == 0, KR_ERR_UNSUPPORTED,
+               "config.json: attn_layer_idx names %lld attention layer(s), but models with attention are not supported",
+               (long long)kr_json_length(attention)) &&
            kr_require(r->ctx, kr_json_bool(rms, true), KR_ERR_UNSUPPORTED,
-                      "config.json: rms_norm = false, but krait has RMS norms only: models with layer norms are not "
-                      "supported");
+                      "config.json: rms_norm = false, but models with layer norms are not supported");
 }
 
 static bool read_family(const kr_reading *r, const kr_json *ssm, kr_family *family)

@@ -10,7 +10,7 @@ static bool read_token(kr_reading *r, const kr_key *key, const kr_json *value)
     int64_t id = -1;
     if (kr_json_kind_of(value) != KR_JSON_NULL) {
         if (!kr_json_is_integer(value) || value->integer < -1)
-            return kr_key_refuse(r, key->name, value, "an id from 0 on, or null for none");
+            return kr_key_refuse(r, key->name, value, "a token id, or null for none");
         id = value->integer;
     }
     memcpy((char *)r->config + key->offset, &id, sizeof id);
@@ -47,7 +47,7 @@ static bool read_eos(kr_reading *r, const kr_key *key, const kr_json *value)
     if (kr_json_kind_of(value) == KR_JSON_NULL) return true;
     for (const kr_json *id = is_list ? kr_json_first(value) : value; id; id = is_list ? kr_json_next(id) : NULL) {
         if (!kr_json_is_integer(id) || id->integer < 0)
-            return kr_key_refuse(r, key->name, value, "an id from 0 on, an array of such, or null for none");
+            return kr_key_refuse(r, key->name, value, "a token id, an array of such, or null for none");
         c->eos[c->n_eos++] = id->integer;
     }
     return true;

@@ -121,7 +121,7 @@ static bool read_but_zero(kr_reading *r, const kr_key *key, const kr_json *value
 
 static bool read_auto(kr_reading *r, const kr_key *key, const kr_json *value)
 {
-    return read_but_zero(r, key, value, kr_json_is_word(value, "auto"), "a whole number from 1 on, or 'auto'");
+    return read_but_zero(r, key, value, kr_json_is_word(value, "auto"), "a positive integer, or 'auto'");
 }
 
 static void write_auto(kr_json_writer *w, const kr_key *key, const kr_model_values *config)
@@ -134,7 +134,7 @@ const kr_key_kind kr_auto_key = { sizeof(int64_t), read_auto, check_integer, wri
 
 static bool read_optional(kr_reading *r, const kr_key *key, const kr_json *value)
 {
-    return read_but_zero(r, key, value, kr_json_kind_of(value) == KR_JSON_NULL, "a whole number from 1 on, or null");
+    return read_but_zero(r, key, value, kr_json_kind_of(value) == KR_JSON_NULL, "a positive integer, or null");
 }
 
 const kr_key_kind kr_optional_key = { sizeof(int64_t), read_optional, check_integer, write_integer, NULL, NULL };
@@ -326,10 +326,9 @@ bool kr_keys_read(kr_reading *r, const kr_keys *const *tables, int ntables, bool
         if (!key) {
             const kr_quote name = kr_quote_of(member->key, member->key_length);
             if (is_strict)
-                return kr_fail(r->ctx, KR_ERR_FORMAT, "config.json: the key '%s%s' means nothing to krait", r->prefix,
-                               name.text);
-            kr_note(r->ctx, KR_LOG_WARNING, "config.json: the key '%s%s' means nothing to krait and was passed over",
-                    r->prefix, name.text);
+                return kr_fail(r->ctx, KR_ERR_FORMAT, "config.json: the key '%s%s' is unknown", r->prefix, name.text);
+            kr_note(r->ctx, KR_LOG_WARNING, "config.json: the key '%s%s' is unknown and was ignored", r->prefix,
+                    name.text);
             continue;
         }
         const bool is_sentinel = (key->flags & KR_KEY_NULLABLE) && kr_json_kind_of(member) == KR_JSON_NULL;

@@ -295,7 +295,7 @@ static void normalise_fields(kr_model_values *c, const kr_model_values *seen)
 {
     kr_mamba1_config *m = &c->mamba1;
     if (c->family == KR_FAMILY_MAMBA1 && m->d_inner == m->expand * m->d_model) m->d_inner = 0;
-    if (c->mamba2.ngroups == 1) c->mamba2.norm_per_group = seen->mamba2.norm_per_group;
+    if (c->mamba2.n_groups == 1) c->mamba2.norm_per_group = seen->mamba2.norm_per_group;
 }
 
 static bool check_config(kr_ctx *ctx, const kr_model_values *c, kr_layout layout)

@@ -97,9 +97,9 @@ static bool check_names(loading *l)
         snprintf(absent, sizeof absent, "%lld missing: %s%s%s", (long long)missing.count, missing.text, more(&missing),
                  needs_head ? " (the embeddings are not tied, so there must be a head)" : "");
     if (nstrange)
-        snprintf(present, sizeof present, "%lld not of the model: %s%s", (long long)nstrange, strange.text,
+        snprintf(present, sizeof present, "%lld unexpected: %s%s", (long long)nstrange, strange.text,
                  nstrange > 3 ? ", ..." : "");
-    return kr_fail(l->ctx, KR_ERR_FORMAT, "the tensors are not those of the config: %s%s%s", absent,
+    return kr_fail(l->ctx, KR_ERR_FORMAT, "the tensors do not match the config: %s%s%s", absent,
                    missing.count && nstrange ? "; " : "", present);
 }
 
@@ -337,7 +337,7 @@ static void report_tensors(const loading *l, reporter *t)
     for (int64_t i = 0; nstrange > 0 && i < kr_tensor_file_count(l->weights); i++) {
         const kr_tensor_file_item *item = kr_tensor_file_at(l->weights, i);
         if (is_known(l, item)) continue;
-        report(t, "tensor '%s' is not of the model", QUOTED(item->name));
+        report(t, "tensor '%s' is not a parameter of the model", QUOTED(item->name));
         nstrange--;
     }
 }

@@ -39,7 +39,7 @@ static int64_t mamba1_numbers(const kr_mamba1 *m)
 
 static int64_t mamba2_numbers(const kr_mamba2 *m)
 {
-    const int64_t ngr = m->config.ngroups * m->config.state_rank;
+    const int64_t ngr = m->config.n_groups * m->config.state_rank;
     /* in_proj, conv, dt three times, x separately, y, the norm's y */
     return 2 * m->ni + 2 * ngr + m->nh + m->nv + 3 * m->nh + 2 * m->nssm + m->ni;
 }
@@ -47,7 +47,7 @@ static int64_t mamba2_numbers(const kr_mamba2 *m)
 static int64_t mamba3_numbers(const kr_mamba3 *m)
 {
     const kr_mamba3_config *c = &m->config;
-    const int64_t hmr = m->nh * m->nm * c->state_rank, mgr = m->nm * c->ngroups * c->state_rank;
+    const int64_t hmr = m->nh * m->nm * c->state_rank, mgr = m->nm * c->n_groups * c->state_rank;
     const int64_t angles = m->nh * m->nrotations * (c->rotation == KR_ROTATION_QUATERNION ? 8 : 1) + m->nchannel;
     /* in_proj; B and C by group twice, by head, and rotated; angles; step coefficients; y, and its gate */
     const int64_t common = m->n_in + 4 * mgr + 2 * hmr + (m->nrotated ? 2 * hmr : 0) + angles + 8 * m->nh + 2 * m->ni;

@@ -315,7 +315,7 @@ static bool read_texts(loading *l)
     for (int i = 0; i < NTEXTS; i++) l->texts[i] = kr_tensor_file_metadata(l->file, keys[i]);
     const char *format = l->texts[FORMAT], *version = l->texts[VERSION];
     if (!kr_require(l->ctx, format && strcmp(format, l->format->name) == 0, KR_ERR_FORMAT,
-                    "not a %s of krait: metadata 'format' is not '%s'", l->format->what, l->format->name) ||
+                    "not a %s file of Krait: metadata 'format' is not '%s'", l->format->what, l->format->name) ||
         !kr_require(l->ctx, version && strcmp(version, l->format->version) == 0, KR_ERR_FORMAT,
                     "the %s has version '%s' of the format, but this library reads version %s", l->format->what,
                     version ? QUOTED(version) : "", l->format->version))
@@ -346,14 +346,14 @@ static bool read_count(loading *l, int key, int64_t *n)
 {
     const char *at = l->texts[key];
     return kr_require(l->ctx, take_number(&at, n) && *at == '\0' && *n >= 1 && *n <= KR_CURSOR_MAX, KR_ERR_FORMAT,
-                      "metadata '%s' is '%s', but must be a whole number from 1 on", keys[key], QUOTED(l->texts[key]));
+                      "metadata '%s' is '%s', but must be a positive integer", keys[key], QUOTED(l->texts[key]));
 }
 
 static bool check_network(loading *l)
 {
     const kr_state_layout layout = kr_network_layout(l->net);
     const char *family = kr_state_layout_family(&layout);
-    static const char other[] = "the state is of another architecture";
+    static const char other[] = "the state belongs to another architecture";
     int64_t nslots;
     if (!kr_require(l->ctx, strcmp(l->texts[FAMILY], family) == 0, KR_ERR_FORMAT,
                     "%s: its blocks are '%s', those of the network are '%s'", other, QUOTED(l->texts[FAMILY]),

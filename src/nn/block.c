@@ -180,7 +180,7 @@ bool kr_block_begin(kr_tape *tape, const kr_block_kind *kind, const void *block,
     if (!exists(tape, op, block) || !kr_bind(tape, op, d, "x:bsd", input->x_bsd) ||
         !check_input(tape, op, block, input->x_bsd, d->d) ||
         !kr_require(tape->ctx, d->b >= 1 && d->s >= 1, KR_ERR_SHAPE,
-                    "%s: x %s is empty; there must be a row and a token at least", op, KR_TEXT_OF(input->x_bsd)))
+                    "%s: x %s is empty; at least one row and one token are needed", op, KR_TEXT_OF(input->x_bsd)))
         return false;
     if (!input->seq_start_bs)
         return !input->cache || kr_cache_check(tape, op, kind, block, input->cache, d->b, "one for each row of x");
@@ -193,7 +193,7 @@ bool kr_block_begin(kr_tape *tape, const kr_block_kind *kind, const void *block,
 bool kr_block_begin_token(kr_tape *tape, const char *op, const void *block, kr_tensor *x_bd, kr_dims *d)
 {
     return exists(tape, op, block) && kr_bind(tape, op, d, "x:bd", x_bd) && check_input(tape, op, block, x_bd, d->d) &&
-           kr_require(tape->ctx, d->b >= 1, KR_ERR_SHAPE, "%s: x %s is empty; there must be a row at least", op,
+           kr_require(tape->ctx, d->b >= 1, KR_ERR_SHAPE, "%s: x %s is empty; at least one row is needed", op,
                       KR_TEXT_OF(x_bd));
 }
 

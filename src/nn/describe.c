@@ -16,7 +16,7 @@ static int64_t muon_elements(const kr_param_row *row)
 {
     int64_t rows = 0;
     for (int i = 0; i < row->n_segments; i++)
-        if (row->segments[i].muon) rows += row->segments[i].rows;
+        if (row->segments[i].use_muon) rows += row->segments[i].rows;
     const int64_t first = kr_dim_of(row->tensor, 0);
     return first ? kr_count_of(row->tensor) / first * rows : 0;
 }
@@ -30,7 +30,7 @@ static void write_owner(kr_text_buffer *p, const kr_param_row *row)
     kr_text_buffer_print(p, "muon[");
     for (int i = 0; i < row->n_segments; i++)
         kr_text_buffer_print(p, "%s%s:%lld%s", i ? " " : "", row->segments[i].name, (long long)row->segments[i].rows,
-                             row->segments[i].muon ? "" : "*");
+                             row->segments[i].use_muon ? "" : "*");
     kr_text_buffer_print(p, "]\n");
 }
 

@@ -62,10 +62,10 @@ static kr_tensor *rates(kr_tape *tape, const kr_mamba1 *m)
 static kr_tensor *initial_states(kr_tape *tape, const kr_mamba1 *m, const kr_block_input *input, const kr_dims *d)
 {
     if (input->cache) return input->cache->mamba1.ssm_bir;
-    if (!m->init_state_ir) return NULL;
+    if (!m->learned_init_ir) return NULL;
     kr_sequences sequences;
     if (!kr_sequences_from(tape, input->op, input->seq_start_bs, d->b, d->s, &sequences)) return NULL;
-    return kr_expand(tape, m->init_state_ir, KR_SHAPE(sequences.count, m->ni, m->config.state_rank));
+    return kr_expand(tape, m->learned_init_ir, KR_SHAPE(sequences.count, m->ni, m->config.state_rank));
 }
 
 static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_input *input)
@@ -143,8 +143,8 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
     if (!kr_block_begin_initial(tape, &kr_mamba1_kind, m, batch)) return (kr_cache){ .family = KR_FAMILY_MAMBA1 };
     const kr_shape state = cache_shape(m, 1, batch);
     const kr_mamba1_cache cache = { kr_zeros(tape, m->small, cache_shape(m, 0, batch)),
-                                    m->init_state_ir ? kr_expand(tape, m->init_state_ir, state)
-                                                     : kr_zeros(tape, m->small, state) };
+                                    m->learned_init_ir ? kr_expand(tape, m->learned_init_ir, state)
+                                                       : kr_zeros(tape, m->small, state) };
     return (kr_cache){ KR_FAMILY_MAMBA1, { .mamba1 = cache } };
 }
 

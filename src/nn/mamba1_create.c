@@ -118,11 +118,11 @@ static void declare_output(kr_mamba1 *m, kr_params *params)
                                                                  .segments = (kr_segment[]){ { "out", nd, true } } });
     if (c->has_proj_bias) m->out_proj_bias = kr_params_add_bias(params, "out_proj.bias", "d", c->dtype, nd, m->ni);
     if (c->has_learnable_init_state)
-        m->init_state_ir = kr_params_add(params, &(kr_param_spec){ .name = "init_states",
-                                                                   .axes = "i r",
-                                                                   .dtype = m->small,
-                                                                   .shape = KR_SHAPE(m->ni, c->state_rank),
-                                                                   .init = kr_init_fill(0) });
+        m->learned_init_ir = kr_params_add(params, &(kr_param_spec){ .name = "init_states",
+                                                                     .axes = "i r",
+                                                                     .dtype = m->small,
+                                                                     .shape = KR_SHAPE(m->ni, c->state_rank),
+                                                                     .init = kr_init_fill(0) });
 }
 
 void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config)

@@ -11,7 +11,7 @@ struct kr_mamba1 {
     kr_norm_options bcdt_norm;
     kr_dtype small; /* of the parameters that are no matrices, and of the caches */
     kr_tensor *a_log_ir, *d_i, *in_proj, *in_proj_bias, *conv_weight, *conv_bias, *x_proj, *dt_proj, *dt_bias_i,
-        *out_proj, *out_proj_bias, *init_state_ir;
+        *out_proj, *out_proj_bias, *learned_init_ir;
 };
 
 /* create of kr_block_kind. */

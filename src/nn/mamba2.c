@@ -82,7 +82,7 @@ static kr_tensor *taps(kr_tape *tape, const kr_mamba2 *m)
 static bool autocasts(const kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input)
 {
     return kr_tensor_dtype(m->dt_bias_h) == KR_DTYPE_F32 && !input->mask_bs1 && !m->config.has_d_per_dim &&
-           m->nssm % 4 == 0 && m->config.ngroups * m->config.state_rank % 4 == 0 &&
+           m->nssm % 4 == 0 && m->config.n_groups * m->config.state_rank % 4 == 0 &&
            kr_ssd_autocasts(tape->ctx, input->path, input->x_bsd->dims[1], 1, m->config.state_rank);
 }
 
@@ -90,7 +90,7 @@ static bool autocasts(const kr_tape *tape, const kr_mamba2 *m, const kr_block_in
 static kr_tensor *convolve(kr_tape *tape, const kr_mamba2 *m, const kr_block_input *input, kr_tensor *in_bsv,
                            kr_tensor *window, kr_tensor **xbc)
 {
-    const int64_t nr = m->config.state_rank, sizes[3] = { m->nssm, m->config.ngroups * nr, m->config.ngroups * nr };
+    const int64_t nr = m->config.state_rank, sizes[3] = { m->nssm, m->config.n_groups * nr, m->config.n_groups * nr };
     if (autocasts(tape, m, input) && in_bsv) {
         const kr_conv_operands operands = { in_bsv, taps(tape, m), m->conv_bias, window, input->seq_start_bs };
         return kr_causal_conv_parts(tape, &operands, 3, sizes, xbc);
@@ -109,20 +109,20 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
     if (!kr_block_begin(tape, &kr_mamba2_kind, m, input, &d)) return none;
     const kr_mamba2_config *c = &m->config;
     const kr_mamba2_cache *cache = input->cache ? &input->cache->mamba2 : NULL;
-    const int64_t ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim;
+    const int64_t ng = c->n_groups, nr = c->state_rank, np = c->per_head_dim;
 
     const bool is_autocast = autocasts(tape, m, input);
     const projected in = project(tape, m, kr_block_masked(tape, input, input->x_bsd), is_autocast);
     kr_tensor *xbc[3] = { NULL }, *window = convolve(tape, m, input, in.xbc, cache ? cache->conv_bvk : NULL, xbc);
 
-    const kr_mamba2_ssd_input ssd = { .x_bnlhp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
-                                      .dt_bnlh = steps(tape, m, in.dt),
+    const kr_mamba2_ssd_input ssd = { .x_bshp = kr_reshape(tape, xbc[0], KR_SHAPE(d.b, d.s, m->nh, np)),
+                                      .dt_bsh = steps(tape, m, in.dt),
                                       .a_decay_h = rates(tape, m),
-                                      .b_bnlgr = kr_reshape(tape, xbc[1], KR_SHAPE(d.b, d.s, ng, nr)),
-                                      .c_bnlgr = kr_reshape(tape, xbc[2], KR_SHAPE(d.b, d.s, ng, nr)),
+                                      .b_bsgr = kr_reshape(tape, xbc[1], KR_SHAPE(d.b, d.s, ng, nr)),
+                                      .c_bsgr = kr_reshape(tape, xbc[2], KR_SHAPE(d.b, d.s, ng, nr)),
                                       .d_h = c->has_d_per_dim ? NULL : m->d,
                                       .initial_state_bhpr = cache ? cache->ssm_bhpr : NULL,
-                                      .init_state_hpr = cache ? NULL : m->init_state_hpr,
+                                      .learned_init_hpr = cache ? NULL : m->learned_init_hpr,
                                       .seq_start_bs = input->seq_start_bs };
     kr_tensor *destination = cache ? kr_block_state_destination(input, cache->ssm_bhpr) : NULL;
     const kr_ssd_out out = kr_mamba2_ssd_run_into(tape, &ssd, input->path, destination, is_autocast);
@@ -144,7 +144,7 @@ static kr_tensor *step_infinite(kr_tape *tape, const void *block, kr_tensor *x_b
     kr_dims d;
     if (!kr_block_begin_token(tape, "mamba2.step_infinite", m, x_bd, &d)) return NULL;
     const kr_mamba2_config *c = &m->config;
-    const int64_t nb = d.b, ng = c->ngroups, nr = c->state_rank, np = c->per_head_dim, nhg = m->nh / ng;
+    const int64_t nb = d.b, ng = c->n_groups, nr = c->state_rank, np = c->per_head_dim, nhg = m->nh / ng;
 
     const projected in = project(tape, m, x_bd, false);
     kr_tensor *conv = kr_mul(
@@ -195,8 +195,8 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
     const kr_dtype type = cache_dtype(m);
     const kr_shape state = cache_shape(m, 1, batch);
     const kr_mamba2_cache cache = { kr_zeros(tape, type, cache_shape(m, 0, batch)),
-                                    m->init_state_hpr ? kr_expand(tape, m->init_state_hpr, state)
-                                                      : kr_zeros(tape, type, state) };
+                                    m->learned_init_hpr ? kr_expand(tape, m->learned_init_hpr, state)
+                                                        : kr_zeros(tape, type, state) };
     return (kr_cache){ KR_FAMILY_MAMBA2, { .mamba2 = cache } };
 }
 

@@ -21,7 +21,7 @@ KR_DEFAULTS(kr_mamba2_config) = { .size = sizeof(kr_mamba2_config),
                                   .conv_kernel = 4,
                                   .expand = 2,
                                   .per_head_dim = 64,
-                                  .ngroups = 1,
+                                  .n_groups = 1,
                                   .a_init_min = 1,
                                   .a_init_max = 16,
                                   .has_norm = true,
@@ -41,7 +41,7 @@ static bool check_sizes(kr_ctx *ctx, const kr_mamba2_config *c)
            kr_config_at_least(ctx, OP, "conv_kernel", c->conv_kernel, 1) &&
            kr_config_at_least(ctx, OP, "expand", c->expand, 1) &&
            kr_config_at_least(ctx, OP, "per_head_dim", c->per_head_dim, 1) &&
-           kr_config_at_least(ctx, OP, "d_ssm", c->d_ssm, 0) && kr_config_at_least(ctx, OP, "ngroups", c->ngroups, 1);
+           kr_config_at_least(ctx, OP, "d_ssm", c->d_ssm, 0) && kr_config_at_least(ctx, OP, "n_groups", c->n_groups, 1);
 }
 
 static bool check_config(kr_ctx *ctx, const kr_mamba2_config *c)
@@ -56,8 +56,8 @@ static bool check_config(kr_ctx *ctx, const kr_mamba2_config *c)
            kr_require(ctx, nssm % c->per_head_dim == 0, KR_ERR_ARG,
                       OP ": per_head_dim = %lld does not divide %s = %lld", (long long)c->per_head_dim,
                       c->d_ssm ? "d_ssm" : "d_inner", (long long)nssm) &&
-           kr_require(ctx, nssm / c->per_head_dim % c->ngroups == 0, KR_ERR_ARG,
-                      OP ": ngroups = %lld does not divide the %lld heads (%s / per_head_dim)", (long long)c->ngroups,
+           kr_require(ctx, nssm / c->per_head_dim % c->n_groups == 0, KR_ERR_ARG,
+                      OP ": n_groups = %lld does not divide the %lld heads (%s / per_head_dim)", (long long)c->n_groups,
                       (long long)(nssm / c->per_head_dim), c->d_ssm ? "d_ssm" : "d_inner") &&
            kr_config_positive(ctx, OP, "a_init_min", c->a_init_min) &&
            kr_require(ctx, c->a_init_max >= c->a_init_min && isfinite(c->a_init_max), KR_ERR_ARG,
@@ -71,7 +71,7 @@ static bool check_config(kr_ctx *ctx, const kr_mamba2_config *c)
 static void declare_projections(kr_mamba2 *m, kr_params *params)
 {
     const kr_mamba2_config *c = &m->config;
-    const int64_t nd = c->d_model, ngr = c->ngroups * c->state_rank;
+    const int64_t nd = c->d_model, ngr = c->n_groups * c->state_rank;
     const kr_segment in_rows[] = { { "z0", m->nmlp, true }, { "x0", m->nmlp, true }, { "z", m->nssm, true },
                                    { "x", m->nssm, true },  { "b", ngr, true },      { "c", ngr, true },
                                    { "dt", m->nh, false } };
@@ -119,7 +119,7 @@ static void declare(kr_mamba2 *m, kr_params *params)
         m->conv_bias = kr_params_add_vector(params, "conv1d.bias", "v", small, m->nv, kr_init_linear(c->conv_kernel));
     if (c->has_norm) m->norm_gain = kr_params_add_vector(params, "norm.weight", "i", small, m->nssm, kr_init_fill(1));
     if (c->has_learnable_init_state)
-        m->init_state_hpr =
+        m->learned_init_hpr =
             kr_params_add(params, &(kr_param_spec){ .name = "init_states",
                                                     .axes = "h p r",
                                                     .dtype = small,
@@ -140,10 +140,10 @@ void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config)
     m->nssm = own.d_ssm ? own.d_ssm : m->ni;
     m->nmlp = m->ni - m->nssm;
     m->nh = m->nssm / own.per_head_dim;
-    m->nv = m->nssm + 2 * own.ngroups * own.state_rank;
+    m->nv = m->nssm + 2 * own.n_groups * own.state_rank;
     kr_norm_options_init(&m->norm);
     m->norm.eps = own.norm_eps;
-    m->norm.groups = own.norm_per_group ? own.ngroups : 1;
+    m->norm.groups = own.norm_per_group ? own.n_groups : 1;
     m->norm.norm_before_gate = own.norm_before_gate;
     declare(m, params);
     if (!kr_ctx_failed(ctx)) return m;

@@ -64,13 +64,13 @@ static kr_decode_ssd_args core_args(const step *s)
     return (kr_decode_ssd_args){ .nb = s->all_bo->dims[0],
                                  .nh = m->nh,
                                  .np = c->per_head_dim,
-                                 .ng = c->ngroups,
+                                 .ng = c->n_groups,
                                  .nr = c->state_rank,
                                  .stride = s->all_bo->dims[1],
                                  .y_stride = m->nssm,
                                  .x = x,
                                  .b = x + m->nssm,
-                                 .c = x + m->nssm + c->ngroups * c->state_rank,
+                                 .c = x + m->nssm + c->n_groups * c->state_rank,
                                  .dt = x + m->nv,
                                  .dt_bias = m->dt_bias_h->data,
                                  .a_log = m->a_log_h->data,
@@ -130,8 +130,8 @@ bool kr_mamba2_may_defer(const void *block, int64_t batch, kr_deferred_slot *slo
     const kr_mamba2 *m = block;
     const kr_mamba2_config *c = &m->config;
     if (batch <= KR_GEMV_ROWS) return false;
-    slot->ngroups = c->ngroups;
-    slot->elements = batch * kr_deferred_parts_of(m->nh, c->per_head_dim, c->ngroups, c->state_rank).row;
+    slot->ngroups = c->n_groups;
+    slot->elements = batch * kr_deferred_parts_of(m->nh, c->per_head_dim, c->n_groups, c->state_rank).row;
     return true;
 }
 

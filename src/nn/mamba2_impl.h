@@ -10,7 +10,7 @@ struct kr_mamba2 {
     int64_t ni, nh, nv, nssm, nmlp; /* d_inner, heads, conv channels, d_ssm, d_inner - d_ssm */
     kr_norm_options norm;
     kr_tensor *in_proj, *in_proj_bias, *conv_weight, *conv_bias, *dt_bias_h, *a_log_h, *d, *norm_gain, *out_proj,
-        *out_proj_bias, *init_state_hpr;
+        *out_proj_bias, *learned_init_hpr;
 };
 
 /* create of kr_block_kind. */

@@ -74,7 +74,7 @@ static kr_tensor *last_key(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_to
     if (!tokens->rotary.angle_bsha) return last;
     const int64_t nq = spans->count, nr = m->config.state_rank;
     kr_tensor *angle_qsha = kr_reshape(tape, rotation->final, KR_SHAPE(nq, 1, m->nh, m->nrotations));
-    kr_tensor *k_qsmhr = kr_rotate_groups(tape, kr_reshape(tape, last, KR_SHAPE(nq, 1, m->nm, m->config.ngroups, nr)),
+    kr_tensor *k_qsmhr = kr_rotate_groups(tape, kr_reshape(tape, last, KR_SHAPE(nq, 1, m->nm, m->config.n_groups, nr)),
                                           m->b_bias_hmr, angle_qsha, pairing_of(m));
     return kr_reshape(tape, k_qsmhr, KR_SHAPE(nq, m->nm, m->nh, nr));
 }
@@ -171,8 +171,8 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
     if (!kr_block_begin_initial(tape, &kr_mamba3_kind, m, batch)) return (kr_cache){ .family = KR_FAMILY_MAMBA3 };
     const kr_dtype type = kr_tensor_dtype(m->dt_bias_h);
     const kr_shape state = cache_shape(m, 0, batch);
-    const kr_mamba3_cache cache = { .ssm_bhpr = m->init_state_hpr ? kr_expand(tape, m->init_state_hpr, state)
-                                                                  : kr_zeros(tape, type, state),
+    const kr_mamba3_cache cache = { .ssm_bhpr = m->learned_init_hpr ? kr_expand(tape, m->learned_init_hpr, state)
+                                                                    : kr_zeros(tape, type, state),
                                     .k_bmhr = kr_zeros(tape, type, cache_shape(m, 1, batch)),
                                     .v_bhp = kr_zeros(tape, type, cache_shape(m, 2, batch)),
                                     .rotation = no_rotation(tape, m, type, batch),

@@ -21,7 +21,7 @@ KR_DEFAULTS(kr_mamba3_config) = { .size = sizeof(kr_mamba3_config),
                                   .state_rank = 128,
                                   .expand = 2,
                                   .per_head_dim = 64,
-                                  .ngroups = 1,
+                                  .n_groups = 1,
                                   .mimo_rank = 4,
                                   .rotation = KR_ROTATION_COMPLEX,
                                   .rope_fraction = 0.5,
@@ -44,7 +44,7 @@ static bool check_sizes(kr_ctx *ctx, const kr_mamba3_config *c)
            kr_config_at_least(ctx, OP, "state_rank", c->state_rank, 1) &&
            kr_config_at_least(ctx, OP, "expand", c->expand, 1) &&
            kr_config_at_least(ctx, OP, "per_head_dim", c->per_head_dim, 1) &&
-           kr_config_at_least(ctx, OP, "ngroups", c->ngroups, 1) &&
+           kr_config_at_least(ctx, OP, "n_groups", c->n_groups, 1) &&
            (!c->is_mimo || kr_config_at_least(ctx, OP, "mimo_rank", c->mimo_rank, 1));
 }
 
@@ -54,9 +54,9 @@ static bool check_heads(kr_ctx *ctx, const kr_mamba3_config *c)
     return kr_require(ctx, ni % c->per_head_dim == 0, KR_ERR_ARG,
                       OP ": per_head_dim = %lld does not divide d_inner = %lld", (long long)c->per_head_dim,
                       (long long)ni) &&
-           kr_require(ctx, nh % c->ngroups == 0, KR_ERR_ARG,
-                      OP ": ngroups = %lld does not divide the %lld heads (d_inner / per_head_dim)",
-                      (long long)c->ngroups, (long long)nh);
+           kr_require(ctx, nh % c->n_groups == 0, KR_ERR_ARG,
+                      OP ": n_groups = %lld does not divide the %lld heads (d_inner / per_head_dim)",
+                      (long long)c->n_groups, (long long)nh);
 }
 
 /* Rotated entries of a state row: in pairs, so an even number. */
@@ -90,7 +90,7 @@ static bool check_rows(kr_ctx *ctx, const kr_mamba3_config *c)
 {
     const double nr = (double)c->state_rank, ni = (double)c->expand * (double)c->d_model;
     const double nh = ni / (double)c->per_head_dim, nm = c->is_mimo ? (double)c->mimo_rank : 1;
-    const double rows = 2 * ni + 2 * nm * (double)c->ngroups * nr + 3 * nh + nh * nr;
+    const double rows = 2 * ni + 2 * nm * (double)c->n_groups * nr + 3 * nh + nh * nr;
     return kr_require(ctx, rows < 0x1p60, KR_ERR_SHAPE,
                       OP ": in_proj would have some %.3g rows, more than can be addressed", rows);
 }
@@ -113,7 +113,7 @@ static bool check_config(kr_ctx *ctx, const kr_mamba3_config *c)
 static void declare_in_proj(kr_mamba3 *m, kr_params *params)
 {
     const kr_mamba3_config *c = &m->config;
-    const int64_t nd = c->d_model, nmgr = m->nm * c->ngroups * c->state_rank;
+    const int64_t nd = c->d_model, nmgr = m->nm * c->n_groups * c->state_rank;
     const kr_segment rows[] = { { "z", m->ni, true },       { "x", m->ni, true },
                                 { "b", nmgr, true },        { "c", nmgr, true },
                                 { "dt", m->nh, false },     { "a", m->nh, false },
@@ -177,7 +177,7 @@ static void declare(kr_mamba3 *m, kr_params *params)
                                                : add_small(params, small, "norm.weight", "i", KR_SHAPE(m->ni), 1);
     declare_out_proj(m, params);
     if (c->has_learnable_init_state)
-        m->init_state_hpr = add_small(params, small, "init_states", "h p r", KR_SHAPE(m->nh, np, nr), 0);
+        m->learned_init_hpr = add_small(params, small, "init_states", "h p r", KR_SHAPE(m->nh, np, nr), 0);
 }
 
 /* ---- making one ---- */
@@ -191,7 +191,7 @@ static void set_sizes(kr_mamba3 *m)
     m->nrotated = rotated_entry_count(c) / (c->rotation == KR_ROTATION_QUATERNION ? 4 : 2);
     m->nrotations = m->nrotated > 0 ? m->nrotated : 1;
     m->nchannel = c->rotation == KR_ROTATION_QUATERNION ? 3 * m->nh * m->nrotations : m->nrotations;
-    m->n_in = 2 * m->ni + 2 * m->nm * c->ngroups * c->state_rank + 3 * m->nh + m->nchannel;
+    m->n_in = 2 * m->ni + 2 * m->nm * c->n_groups * c->state_rank + 3 * m->nh + m->nchannel;
     kr_trapezoid_options_init(&m->steps);
     m->steps.a_activation = c->a_activation;
     m->steps.a_floor = c->a_floor;

@@ -68,13 +68,13 @@ static bool run_out_proj(kr_tape *tape, const kr_mamba3 *m, const kr_decode_inpu
 static kr_decode_mamba3_args core_args(const kr_mamba3 *m, const kr_tensor *all_bo)
 {
     const kr_mamba3_config *c = &m->config;
-    const int64_t nmgr = m->nm * c->ngroups * c->state_rank;
+    const int64_t nmgr = m->nm * c->n_groups * c->state_rank;
     const float *z = (const float *)(const void *)all_bo->data, *b = z + 2 * m->ni, *dt = b + 2 * nmgr;
     return (kr_decode_mamba3_args){ .nb = all_bo->dims[0],
                                     .nm = m->nm,
                                     .nh = m->nh,
                                     .np = c->per_head_dim,
-                                    .ng = c->ngroups,
+                                    .ng = c->n_groups,
                                     .nr = c->state_rank,
                                     .na = m->nrotations,
                                     .nrotated = m->nrotated,

@@ -15,7 +15,7 @@ struct kr_mamba3 {
     kr_trapezoid_options steps;
     kr_norm_options norm; /* of the output */
     kr_tensor *dt_bias_h, *b_bias_hmr, *c_bias_hmr, *mimo_x_hmp, *mimo_z_hmp, *mimo_o_hmp, *d_h, *in_proj,
-        *in_proj_bias, *b_gain_r, *c_gain_r, *norm_gain, *out_proj, *out_proj_bias, *init_state_hpr;
+        *in_proj_bias, *b_gain_r, *c_gain_r, *norm_gain, *out_proj, *out_proj_bias, *learned_init_hpr;
 };
 
 /* create of kr_block_kind. */

@@ -45,7 +45,7 @@ static void rotated_parts(kr_tape *tape, const limit *l, kr_tensor *c, kr_tensor
 }
 
 /* [b h 1] with one more axis, to broadcast over the entries of a head. */
-static limit for_each_turn(kr_tape *tape, const kr_mamba3 *m, limit l, int64_t nb)
+static limit for_each_rotation(kr_tape *tape, const kr_mamba3 *m, limit l, int64_t nb)
 {
     const kr_shape shape = KR_SHAPE(nb, m->nh, 1, 1);
     return (limit){ kr_reshape(tape, l.t, shape), kr_reshape(tape, l.offset, shape), kr_reshape(tape, l.mean, shape) };
@@ -64,7 +64,7 @@ static kr_tensor *weigh_pairs(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3
     const kr_rotation_out rotation =
         kr_rotation_angles(tape, tokens->rotation, tokens->step.dt_bsh, NULL, m->config.rotation_range / 2, NULL);
     kr_tensor *half = kr_reshape(tape, rotation.angle_bsha, KR_SHAPE(nb, nh, na, 1)), *real, *imag;
-    const limit each = for_each_turn(tape, m, *l, nb);
+    const limit each = for_each_rotation(tape, m, *l, nb);
     rotated_parts(tape, &each, kr_cos(tape, half), kr_div(tape, kr_sin(tape, half), each.t), &real, &imag);
     real = kr_reshape(tape, real, KR_SHAPE(nb, nh, na));
     imag = kr_reshape(tape, imag, KR_SHAPE(nb, nh, na));
@@ -94,7 +94,7 @@ static kr_tensor *weigh_blocks(kr_tape *tape, const kr_mamba3 *m, const kr_mamba
         kr_quaternion_increments(tape, tokens->rotation, tokens->step.dt_bsh, m->config.rotation_range / 2);
     kr_tensor *part[2], *real, *imag;
     kr_split(tape, kr_reshape(tape, half, KR_SHAPE(nb, nh, nj, 4)), -1, 2, (int64_t[]){ 1, 3 }, part);
-    const limit each = for_each_turn(tape, m, *l, nb);
+    const limit each = for_each_rotation(tape, m, *l, nb);
     rotated_parts(tape, &each, part[0], kr_div(tape, part[1], each.t), &real, &imag);
     kr_tensor *rotary = kr_concat(tape, 3, 2, (kr_tensor *[]){ real, kr_neg(tape, imag) });
     kr_tensor *still = repeated(tape, m, kr_add(tape, l->mean, l->offset), nb, nblocks - nj);

@@ -38,7 +38,7 @@ kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor 
 {
     enum { Z, X, B, C, DT, A, LAMBDA, ROTATION, NPARTS };
     const kr_mamba3_config *c = &m->config;
-    const int64_t nh = m->nh, nm = m->nm, ng = c->ngroups, nr = c->state_rank, nmgr = nm * ng * nr;
+    const int64_t nh = m->nh, nm = m->nm, ng = c->n_groups, nr = c->state_rank, nmgr = nm * ng * nr;
     const int64_t sizes[NPARTS] = { m->ni, m->ni, nmgr, nmgr, nh, nh, nh, m->nchannel };
     kr_tensor *part[NPARTS] = { NULL };
     if (!kr_linear_parts(tape, u_bsd, m->in_proj, m->in_proj_bias, NPARTS, sizes, autocasts ? X : -1, part))

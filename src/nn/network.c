@@ -1,7 +1,7 @@
 /* network.c - a call through a network: its input, the stack, its head. */
 #include "nn/network_impl.h"
 
-/* ---- the two ends ---- */
+/* ---- input and head ---- */
 
 /* ids or features, one token or many -> the stack's input, [.. d]; later: see kr_embedding_to_widen. */
 static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, kr_embedding_args *later)
@@ -91,7 +91,7 @@ static bool check_input(kr_tape *tape, const char *op, const kr_network *net, kr
 static bool has_stack(kr_tape *tape, const char *op, const kr_network *net)
 {
     return kr_require(tape->ctx, !net->is_custom, KR_ERR_UNSUPPORTED,
-                      "%s: the network was put together by hand; call what it is made of", op);
+                      "%s: the network is custom; call its parts instead", op);
 }
 
 /* ---- calls ---- */

@@ -1,4 +1,4 @@
-/* network_create.c - the config of a network, its checks, its parameters and how they begin.
+/* network_create.c - the config of a network, its checks, its parameters and their initial values.
  *
  *   vocabulary   backbone.embedding.weight [w d], backbone.layers..., backbone.norm_f.weight [d], lm_head.weight [w d]
  *   latent       in_proj [d f], backbone.layers..., backbone.norm_f.weight [d], out_proj [o d], class_tokens [n f]

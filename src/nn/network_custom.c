@@ -7,14 +7,14 @@
 
 KR_DEFAULTS(kr_custom_network) = { .size = sizeof(kr_custom_network) };
 
-/* ---- making one ---- */
+/* ---- creation ---- */
 
 static bool check_part(kr_ctx *ctx, const kr_network_part *part, int i)
 {
     return KR_RESERVED(ctx, OP, "kr_network_part", part) &&
            kr_require(ctx, (part->block != NULL) != (part->layers != NULL), KR_ERR_ARG,
-                      OP ": parts[%d] has %s block and layers, but must have one of them", i,
-                      part->block ? "both" : "neither") &&
+                      OP ": parts[%d] has %s layers, but must have one of them", i,
+                      part->block ? "both block and" : "neither block nor") &&
            kr_require(ctx, (part->block ? part->block->ctx : part->layers->ctx) == ctx, KR_ERR_STATE,
                       OP ": parts[%d] belongs to another context", i) &&
            kr_require(
@@ -94,9 +94,9 @@ static bool check_call(kr_tape *tape, const char *op, const kr_network *net, con
     return kr_require(tape->ctx, net->custom.forward != NULL, KR_ERR_ARG,
                       "%s: the custom network has no forward; it is for states only", op) &&
            kr_require(tape->ctx, !call->skip_head, KR_ERR_UNSUPPORTED,
-                      "%s: skips_head is set, but a custom network has no head that is known here", op) &&
+                      "%s: skip_head is set, but a custom network has no separate head", op) &&
            kr_require(tape->ctx, !call->streams, KR_ERR_UNSUPPORTED,
-                      "%s: streams is given, but a custom network has no residual stream that is known here", op);
+                      "%s: streams is given, but a custom network has no residual streams", op);
 }
 
 static bool check_output(kr_tape *tape, const char *op, const kr_network *net, const kr_tensor *x, kr_tensor *y,

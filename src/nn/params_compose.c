@@ -22,7 +22,8 @@ static bool check_name(const kr_params *params, const char *op, const char *name
 {
     kr_ctx *ctx = kr_params_ctx(params);
     return kr_require(ctx, name && *name, KR_ERR_ARG, "%s: a parameter needs a name", op) &&
-           kr_require(ctx, !kr_params_find(params, name), KR_ERR_ARG, "%s: there is a parameter %s already", op, name);
+           kr_require(ctx, !kr_params_find(params, name), KR_ERR_ARG, "%s: the table already has a parameter %s", op,
+                      name);
 }
 
 /* Checks for ranges that would give NaN or no values. */
@@ -39,7 +40,7 @@ static bool check_init(kr_ctx *ctx, const char *op, const char *name, const kr_i
     case KR_INIT_DT_BIAS: ok = ok && a > 0 && a <= b && c >= 0; break;
     case KR_INIT_LOG_RANGE: ok = ok && a > 0 && a <= b; break;
     default:
-        return kr_require(ctx, false, KR_ERR_ARG, "%s: %s has init.kind = %d, which is none", op, name,
+        return kr_require(ctx, false, KR_ERR_ARG, "%s: %s has init.kind = %d, which is not a kr_init_kind", op, name,
                           (int)init->kind);
     }
     return kr_require(ctx, ok, KR_ERR_ARG, "%s: %s has an init that cannot be sampled: kind %d of %g, %g, %g", op, name,
@@ -75,8 +76,7 @@ static bool take(kr_ctx *ctx, const char *op, const char *name, const kr_shape *
     if (!own->axes) own->axes = "";
     return check_init(ctx, op, name, &own->init) &&
            kr_require(ctx, !own->is_linear || shape->rank == 2, KR_ERR_SHAPE,
-                      "%s: %s %s is said to be linear, but is not a matrix [out in]", op, name,
-                      KR_TEXT_OF_SHAPE(shape)) &&
+                      "%s: %s %s has is_linear set, but is not a matrix [out in]", op, name, KR_TEXT_OF_SHAPE(shape)) &&
            check_segments(ctx, op, name, shape, own);
 }
 
@@ -97,7 +97,7 @@ static bool check_once(const kr_params *params, const char *op, const char *name
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_param_row *row = kr_params_at(params, i);
         if (!kr_require(kr_params_ctx(params), row->tensor != tensor, KR_ERR_ARG,
-                        "%s: %s is the parameter that the table has as %s", op, name, row->name))
+                        "%s: %s is already in the table, as %s", op, name, row->name))
             return false;
     }
     return true;

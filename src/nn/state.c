@@ -167,7 +167,8 @@ static kr_status status_of(const kr_state *state)
 
 kr_status kr_state_zero(kr_state *state)
 {
-    if (!is_changeable(state, "state.zero", "call with state NULL to begin afresh")) return status_of(state);
+    if (!is_changeable(state, "state.zero", "call with state NULL to start from the initial state"))
+        return status_of(state);
     kr_deferred_drop(state);
     for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
     forget_cursors(&state->cursors, state->nslots);

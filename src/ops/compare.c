@@ -51,11 +51,11 @@ static const comparison comparisons[] = {
 #undef KR_COMPARISON
 };
 
-/* compare.def has the order of kr_comparison. */
-kr_tensor *kr_compare(kr_tape *tape, kr_comparison which, kr_tensor *a, kr_tensor *b)
+/* compare.def has the order of kr_compare_kind. */
+kr_tensor *kr_compare(kr_tape *tape, kr_compare_kind which, kr_tensor *a, kr_tensor *b)
 {
     if ((size_t)which < sizeof comparisons / sizeof *comparisons)
         return compare(tape, comparisons[which].name, comparisons[which].outcomes, a, b);
-    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "compare: %d is not a kr_comparison", (int)which);
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "compare: %d is not a kr_compare_kind", (int)which);
     return NULL;
 }

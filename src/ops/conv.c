@@ -160,7 +160,7 @@ static bool record(kr_tape *tape, kr_tensor *const *in, const conv_attrs *attrs,
 kr_conv_out kr_causal_conv(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, kr_tensor *window,
                            kr_tensor *seq_start, bool silu)
 {
-    const kr_conv_out none = { NULL, NULL };
+    const kr_conv_out none = { 0 };
     kr_tensor *in[NIN] = { x, weight, bias, window }, *out[2];
     conv_attrs attrs = { .silu = silu };
     kr_dims d;
@@ -168,7 +168,7 @@ kr_conv_out kr_causal_conv(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_te
     if (!bind_conv(tape, in, seq_start, &d, &attrs.sequences) || !take_operands(tape, in, &result) ||
         !run_conv(tape, &d, in, &attrs, false, &out[0], &out[1]) || !record(tape, in, &attrs, 2, out))
         return none;
-    return (kr_conv_out){ kr_store_as(tape, out[0], result), kr_store_as(tape, out[1], result) };
+    return (kr_conv_out){ .y_bsv = kr_store_as(tape, out[0], result), .window_bvk = kr_store_as(tape, out[1], result) };
 }
 
 kr_tensor *kr_causal_conv_parts(kr_tape *tape, const kr_conv_operands *o, int count, const int64_t *sizes,

@@ -16,7 +16,7 @@ static bool borrow(kr_tape *tape, const char *op, kr_dtype dtype, const kr_shape
     const int64_t count = kr_shape_count(shape);
     if (!kr_require(tape->ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "%s: %d is not a kr_dtype", op, (int)dtype) ||
         !kr_require(tape->ctx, count >= 0, KR_ERR_SHAPE,
-                    "%s: no shape: rank %d must be from 0 to %d, and sizes not negative and addressable", op,
+                    "%s: invalid shape: rank %d must be from 0 to %d, and sizes not negative and addressable", op,
                     shape->rank, KR_MAX_RANK) ||
         !kr_require(tape->ctx, data != NULL || count == 0, KR_ERR_ARG, "%s: data is NULL, but the shape is %s", op,
                     KR_TEXT_OF_SHAPE(shape)))

@@ -12,7 +12,7 @@ static bool check_entry(kr_tape *tape, const char *op, const kr_tensor *cu, int6
     const int64_t before = kr_integer_at(cu, i - 1), at = kr_integer_at(cu, i);
     const int64_t row_end = (before / ns + 1) * ns; /* of the sequence's first token */
     return kr_require(tape->ctx, at > before, KR_ERR_ARG,
-                      "%s: cu_seqlens[%lld] is %lld after %lld, but must be larger: a sequence has a token at least",
+                      "%s: cu_seqlens[%lld] is %lld after %lld, but must be larger: a sequence has at least one token",
                       op, (long long)i, (long long)at, (long long)before) &&
            kr_require(
                tape->ctx, at <= row_end, KR_ERR_ARG,

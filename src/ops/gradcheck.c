@@ -324,7 +324,7 @@ kr_status kr_gradcheck(kr_ctx *ctx, kr_checkpoint_fn *fn, void *user, int n_in, 
     if (!ctx) return KR_ERR_ARG;
     if (kr_ctx_failed(ctx) || !KR_TAKE(ctx, OP, kr_gradcheck_options, options, &c.o) || !check_options(ctx, &c.o) ||
         !kr_require(ctx, fn != NULL, KR_ERR_ARG, OP ": fn is NULL") ||
-        !kr_require(ctx, n_in >= 1 && n_out >= 1, KR_ERR_ARG, OP ": nin = %d and nout = %d, but must be at least 1",
+        !kr_require(ctx, n_in >= 1 && n_out >= 1, KR_ERR_ARG, OP ": n_in = %d and n_out = %d, but must be at least 1",
                     n_in, n_out))
         return ctx->status;
     c.seed = ctx->seed;

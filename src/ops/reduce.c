@@ -119,8 +119,7 @@ static kr_tensor *max_over(kr_tape *tape, kr_tensor *x, const kr_axes *axes, boo
     plan p;
     if (!kr_bind_any(tape, "max", x) || !KR_REALS(tape, "max", "x", &result, &x) ||
         !make_plan(tape, "max", x, axes, &p) ||
-        !kr_require(tape->ctx, p.around.nr > 0, KR_ERR_SHAPE, "max: x %s has no element to be the largest",
-                    KR_TEXT_OF(x)))
+        !kr_require(tape->ctx, p.around.nr > 0, KR_ERR_SHAPE, "max: x %s has no elements", KR_TEXT_OF(x)))
         return NULL;
     kr_tensor *y = kr_new(tape, x->dtype, keep ? p.kept : p.dropped);
     if (!y) return NULL;
@@ -146,8 +145,7 @@ kr_tensor *kr_argmax(kr_tape *tape, kr_tensor *x, int axis, bool keep)
     plan p;
     if (!kr_bind_any(tape, "argmax", x) || !KR_REALS(tape, "argmax", "x", &result, &x) ||
         !make_plan(tape, "argmax", x, &(kr_axes){ 1, { axis } }, &p) ||
-        !kr_require(tape->ctx, p.around.nr > 0, KR_ERR_SHAPE, "argmax: x %s has no element to be the largest",
-                    KR_TEXT_OF(x)))
+        !kr_require(tape->ctx, p.around.nr > 0, KR_ERR_SHAPE, "argmax: x %s has no elements", KR_TEXT_OF(x)))
         return NULL;
     kr_tensor *y = kr_new(tape, KR_DTYPE_I64, keep ? p.kept : p.dropped);
     if (!y) return NULL;

@@ -36,10 +36,10 @@ static bool check_options(const job *j, bool has_logits, bool has_target_logits)
     return kr_require(ctx, o->reduction == KR_REDUCTION_MEAN || o->reduction == KR_REDUCTION_SUM, KR_ERR_ARG,
                       "%s: reduction = %d is neither KR_REDUCTION_MEAN nor KR_REDUCTION_SUM", j->op,
                       (int)o->reduction) &&
-           kr_require(ctx, has_logits || !o->from_probabilities, KR_ERR_ARG,
-                      "%s: from_probabilities is set, but outputs are taken as they are", j->op) &&
-           kr_require(ctx, has_target_logits || !o->target_logits, KR_ERR_ARG,
-                      "%s: target_logits is set, but is for soft_cross_entropy", j->op) &&
+           kr_require(ctx, has_logits || !o->has_probabilities, KR_ERR_ARG,
+                      "%s: has_probabilities is set, but outputs are taken as they are", j->op) &&
+           kr_require(ctx, has_target_logits || !o->has_target_logits, KR_ERR_ARG,
+                      "%s: has_target_logits is set, but is for soft_cross_entropy", j->op) &&
            kr_require(ctx, o->eps >= 0 && o->eps < 1, KR_ERR_ARG, "%s: eps = %g, but must be from 0 to below 1", j->op,
                       o->eps) &&
            kr_require(ctx, o->huber_delta > 0 && isfinite(o->huber_delta), KR_ERR_ARG,
@@ -131,8 +131,8 @@ static kr_tensor *soft_cross_entropy(kr_tape *tape, kr_tensor *outputs, kr_tenso
         j.mask = kr_reshape(tape, mask_r, column);
     }
     kr_tensor *y = scored(&j, j.y, 0.5), *t = scored(&j, j.t, 0);
-    kr_tensor *log_p = j.o.from_probabilities ? log_of(&j, y, 1, 0) : kr_log_softmax(tape, y, -1);
-    if (j.o.target_logits) t = kr_softmax(tape, t, -1);
+    kr_tensor *log_p = j.o.has_probabilities ? log_of(&j, y, 1, 0) : kr_log_softmax(tape, y, -1);
+    if (j.o.has_target_logits) t = kr_softmax(tape, t, -1);
     j.mask = mask_r;
     return finish(&j, kr_neg(tape, kr_sum(tape, kr_mul(tape, t, log_p), KR_AXES(-1), false)));
 }
@@ -144,7 +144,7 @@ static kr_tensor *bce(kr_tape *tape, kr_tensor *outputs, kr_tensor *targets, con
     const kr_shape shape = kr_tensor_shape(j.y);
     if (!take_mask(&j, &shape, "the outputs' shape")) return NULL;
     kr_tensor *y = scored(&j, j.y, 0.5), *t = scored(&j, j.t, 0), *log_p, *log_rest;
-    if (j.o.from_probabilities) {
+    if (j.o.has_probabilities) {
         log_p = log_of(&j, y, 1, 0);
         log_rest = log_of(&j, y, -1, 1);
     } else {

@@ -16,8 +16,8 @@ kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
     if (!kr_require(ctx, kr_dtype_is_float(dtype), KR_ERR_DTYPE,
                     "param: type %s, but a parameter is f32, f64, bf16 or f16", kr_dtype_name(dtype)) ||
         !kr_require(ctx, kr_shape_count(&shape) >= 0, KR_ERR_SHAPE,
-                    "param: no shape: rank %d must be from 0 to %d, and sizes not negative and addressable", shape.rank,
-                    KR_MAX_RANK))
+                    "param: invalid shape: rank %d must be from 0 to %d, and sizes not negative and addressable",
+                    shape.rank, KR_MAX_RANK))
         return NULL;
     kr_header *header = kr_memory_alloc_zeroed(&ctx->memory, sizeof *header);
     if (!header) {

@@ -92,6 +92,17 @@ static void keep_and_release(kr_tape *tape, const scope *s, int count, kr_tensor
     }
 }
 
+static bool check_keep(kr_ctx *ctx, int count, kr_tensor **const *keep)
+{
+    if (!kr_require(ctx, count >= 0 && count <= KR_KEEP_MAX, KR_ERR_ARG,
+                    "no_grad_end: %d tensors to keep, but at most %d fit", count, KR_KEEP_MAX) ||
+        !kr_require(ctx, keep || count == 0, KR_ERR_ARG, "no_grad_end: keep is NULL"))
+        return false;
+    for (int i = 0; i < count; i++)
+        if (!kr_require(ctx, keep[i], KR_ERR_ARG, "no_grad_end: keep[%d] is NULL", i)) return false;
+    return true;
+}
+
 kr_status kr_no_grad_end(kr_tape *tape, kr_scope box, int count, kr_tensor **const *keep)
 {
     if (!tape) return KR_ERR_ARG;
@@ -100,9 +111,7 @@ kr_status kr_no_grad_end(kr_tape *tape, kr_scope box, int count, kr_tensor **con
     kr_ctx *ctx = tape->ctx;
     const bool matches = (int)s.depth == tape->depth - 1 && s.in_backward == tape->in_backward;
     if (!kr_require(ctx, matches, KR_ERR_STATE, "no_grad_end: scopes must end in the reverse order of their begin") ||
-        !kr_require(ctx, count >= 0 && count <= KR_KEEP_MAX, KR_ERR_ARG,
-                    "no_grad_end: %d tensors to keep, but at most %d fit", count, KR_KEEP_MAX) ||
-        !kr_require(ctx, keep || count == 0, KR_ERR_ARG, "no_grad_end: keep is NULL"))
+        !check_keep(ctx, count, keep))
         return ctx->status;
     tape->depth--;
     tape->recording = s.recording;

@@ -145,7 +145,7 @@ static void merge_long(long_piece *l, uint32_t count)
 static bool encode_long(kr_encoder *e, const unsigned char *piece, size_t bytes)
 {
     if (!kr_require(e->ctx, bytes < UINT32_MAX / 4, KR_ERR_ARG,
-                    "tokenizer.encode: a piece of %zu bytes that nothing divides; at most %u are taken", bytes,
+                    "tokenizer.encode: a piece of %zu bytes without a split point; at most %u are supported", bytes,
                     UINT32_MAX / 4))
         return false;
     e->symbols.bytes = e->heap.bytes = 0;

@@ -103,7 +103,7 @@ static bool prepare_matching(kr_regex *regex, const char *path)
 kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *path)
 {
     if (!kr_require(ctx, bytes <= MAX_PATTERN, KR_ERR_FORMAT,
-                    "tokenizer: %s: a regular expression of %zu bytes, but at most %d are taken", path, bytes,
+                    "tokenizer: %s: a regular expression of %zu bytes, but at most %d are supported", path, bytes,
                     MAX_PATTERN))
         return NULL;
     kr_regex *regex = kr_memory_alloc_zeroed(&ctx->memory, sizeof *regex);
@@ -184,9 +184,10 @@ static int fail_to_match(kr_regex *regex, int error, size_t at)
         kr_fail(regex->ctx, KR_ERR_NOMEM, "tokenizer.encode: no memory to match the regular expression \"%s\"",
                 regex->pattern.text);
     else
-        kr_fail(regex->ctx, KR_ERR_FORMAT,
-                "tokenizer.encode: the regular expression \"%s\" takes too long or too much at byte %zu of a text: %s",
-                regex->pattern.text, at, reason);
+        kr_fail(
+            regex->ctx, KR_ERR_FORMAT,
+            "tokenizer.encode: the regular expression \"%s\" takes too much time or memory at byte %zu of a text: %s",
+            regex->pattern.text, at, reason);
     regex->was_refused = false;
     return -1;
 }
@@ -238,11 +239,10 @@ int kr_regex_find(kr_regex *regex, const char *text, size_t bytes, size_t from, 
 
 kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *path)
 {
-    kr_fail(
-        ctx, KR_ERR_UNSUPPORTED,
-        "tokenizer: %s: the regular expression \"%s\" needs PCRE2, which this build of krait is without; install it "
-        "(Debian: libpcre2-dev) and build krait again",
-        path, kr_quote_of(pattern, bytes).text);
+    kr_fail(ctx, KR_ERR_UNSUPPORTED,
+            "tokenizer: %s: the regular expression \"%s\" needs PCRE2, which this build lacks; install it (Debian: "
+            "libpcre2-dev) and rebuild",
+            path, kr_quote_of(pattern, bytes).text);
     return NULL;
 }
 

@@ -81,7 +81,7 @@ static bool read_vocab(kr_reader *r)
         const int32_t id = (int32_t)member->integer;
         const kr_token *other = kr_token_of(tok, id);
         if (other)
-            return kr_refuse(r, "model.vocab:", "\"%s\" has the id %d, which \"%s\" has already",
+            return kr_refuse(r, "model.vocab:", "\"%s\" has the id %d, which \"%s\" already has",
                              QUOTED(member->key, member->key_length), id, QUOTED(other->text, other->bytes));
         size_t bytes;
         const bool is_spelt = read_spelt(member->key, member->key_length, pool, &bytes);
@@ -161,7 +161,7 @@ static bool read_merge(kr_reader *r, const kr_json *item, uint32_t rank, kr_buff
         return kr_refuse(r, path.text, "makes \"%s%s\", which is not in the vocabulary", QUOTED(word[0], length[0]),
                          QUOTED(word[1], length[1]));
     return kr_merge_map_add(&r->tok->merges, token[0], token[1], rank, merged) ||
-           kr_refuse(r, path.text, "is \"%s %s\", which was there before", QUOTED(word[0], length[0]),
+           kr_refuse(r, path.text, "is \"%s %s\", which occurs twice", QUOTED(word[0], length[0]),
                      QUOTED(word[1], length[1]));
 }
 
@@ -235,7 +235,7 @@ static bool enter_added(kr_reader *r, kr_added_token *a, const char *path)
         return kr_refuse(r, path, "\"%s\" was added before, with the id %d", QUOTED(a->text, a->text_bytes),
                          kr_tokenizer_find(tok, a->text));
     if (token && (!word || token->is_added))
-        return kr_refuse(r, path, "\"%s\" has the id %d, which \"%s\" has already", QUOTED(a->text, a->text_bytes),
+        return kr_refuse(r, path, "\"%s\" has the id %d, which \"%s\" already has", QUOTED(a->text, a->text_bytes),
                          a->id, QUOTED(token->text, token->bytes));
     if (token && (token->bytes != a->text_bytes || memcmp(token->text, a->text, token->bytes) != 0))
         return kr_refuse(r, path, "\"%s\" is how the vocabulary spells other bytes", QUOTED(a->text, a->text_bytes));

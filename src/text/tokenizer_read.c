@@ -71,7 +71,7 @@ void kr_warn_of_keys(kr_reader *r, const kr_json *object, const char *known, con
 {
     for (const kr_json *member = kr_json_first(object); member; member = kr_json_next(member))
         if (!is_among(member->key, member->key_length, known))
-            kr_note(r->ctx, KR_LOG_WARNING, "tokenizer: %s.%s is not known and has no effect", path,
+            kr_note(r->ctx, KR_LOG_WARNING, "tokenizer: %s.%s is unknown and has no effect", path,
                     kr_quote_of(member->key, member->key_length).text);
 }
 

@@ -181,7 +181,7 @@ static bool link_best(const kr_trainer *t, kr_run_folder *f)
     bool is_made = false;
     const char *target = step_path + strlen(f->path) + (f->path[strlen(f->path) - 1] != '/');
     if (!kr_path_link(f->ctx, target, path, spare, &is_made)) return false;
-    if (!is_made) kr_note(f->ctx, KR_LOG_WARNING, "%s: there are no links here; the best is %s", path, target);
+    if (!is_made) kr_note(f->ctx, KR_LOG_WARNING, "%s: this file system has no links; the best is %s", path, target);
     return true;
 }
 
@@ -201,7 +201,7 @@ kr_status kr_trainer_save(kr_trainer *t)
     if (!t) return KR_ERR_ARG;
     if (!kr_trainer_ready(t)) return t->ctx->status;
     if (!kr_require(t->ctx, t->o.folder != NULL, KR_ERR_STATE,
-                    OP ": options.folder is NULL: there is nowhere to save") ||
+                    OP ": options.folder is NULL: checkpoints need a folder") ||
         !kr_trainer_take_folder(t))
         return t->ctx->status;
     kr_run_folder f;

@@ -215,7 +215,7 @@ static bool check_file(kr_run_folder *f, const char *step_path, const char *name
                           strcmp(hash, print.hash) == 0,
                       KR_ERR_FORMAT,
                       "%s was changed or damaged: it is not the file that " KR_MANIFEST_FILE
-                      " tells of; remove %s to go on from the checkpoint before it",
+                      " tells of; remove %s to resume from the checkpoint before it",
                       path, step_path);
 }
 

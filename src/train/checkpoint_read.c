@@ -57,9 +57,9 @@ static bool read_numbers(loading *l)
     const char *format = kr_tensor_file_metadata(l->file, "format"),
                *version = kr_tensor_file_metadata(l->file, "version");
     if (!kr_require(l->ctx, format && strcmp(format, "krait.training") == 0, KR_ERR_FORMAT,
-                    "not a training of krait: metadata 'format' is not 'krait.training'") ||
+                    "not a training checkpoint of Krait: metadata 'format' is not 'krait.training'") ||
         !kr_require(l->ctx, version && strcmp(version, "1") == 0, KR_ERR_FORMAT,
-                    "the training has version '%s' of the format, but this library reads version 1",
+                    "the checkpoint has version '%s' of the format, but this library reads version 1",
                     version ? QUOTED(version) : ""))
         return false;
     for (const kr_train_number *row = kr_train_number_rows; row->name; row++)
@@ -88,15 +88,15 @@ static bool read_weight(loading *l, int64_t i)
     const kr_tensor_file_item *separate = kr_tensor_file_find(l->file, name);
     const char *model_name = t->model ? kr_layout_parameter(t->model->box->config.layout, row->name) : row->name;
     const kr_tensor_file_item *item = separate ? NULL : kr_tensor_file_find(l->weights, model_name);
-    if (!kr_require(l->ctx, separate || item, KR_ERR_FORMAT, "it is of another model: there is no tensor '%s' in it",
-                    model_name))
+    if (!kr_require(l->ctx, separate || item, KR_ERR_FORMAT,
+                    "it belongs to another model: there is no tensor '%s' in it", model_name))
         return false;
     const kr_shape got = separate ? separate->shape : item->shape;
     if (!kr_require(l->ctx, kr_shape_equal(&got, &shape), KR_ERR_FORMAT,
-                    "it is of another model: tensor '%s' is %s, but here it is %s", row->name, KR_TEXT_OF_SHAPE(&got),
-                    KR_TEXT_OF_SHAPE(&shape)) ||
+                    "it belongs to another model: tensor '%s' is %s, but here it is %s", row->name,
+                    KR_TEXT_OF_SHAPE(&got), KR_TEXT_OF_SHAPE(&shape)) ||
         !kr_require(l->ctx, (separate ? separate->is_native && separate->dtype == dtype : item->dtype == dtype),
-                    KR_ERR_FORMAT, "it is of another model: tensor '%s' is %s, but here it is %s", row->name,
+                    KR_ERR_FORMAT, "it belongs to another model: tensor '%s' is %s, but here it is %s", row->name,
                     separate ? separate->type : item->type, kr_dtype_name(dtype)))
         return false;
     kr_wrote(row->tensor);
@@ -177,8 +177,8 @@ static bool check_config(loading *l)
     if (same && strcmp(stored, own) != 0) {
         find_difference(&stored, &own);
         same = kr_fail(l->ctx, KR_ERR_FORMAT,
-                       "it is of another model: its " KR_CONFIG_FILE " has `%s`, but here it is `%s`", QUOTED(stored),
-                       QUOTED(own));
+                       "it belongs to another model: its " KR_CONFIG_FILE " has `%s`, but here it is `%s`",
+                       QUOTED(stored), QUOTED(own));
     }
     kr_model_config_destroy(config);
     return same;
@@ -270,7 +270,7 @@ static const char *find(kr_run_folder *f, int64_t *step)
     for (int64_t i = 0; i < count; i++) {
         const char *path = kr_run_step_path(f, *step = steps[i]);
         if (!path || kr_checkpoint_is_there(f, path)) return path;
-        kr_note(f->ctx, KR_LOG_WARNING, "%s is not complete, and passed over", path);
+        kr_note(f->ctx, KR_LOG_WARNING, "%s is incomplete and was skipped", path);
     }
     return NULL;
 }
@@ -291,7 +291,7 @@ kr_status kr_trainer_resume(kr_trainer *t)
     if (!t) return KR_ERR_ARG;
     if (!kr_trainer_ready(t)) return t->ctx->status;
     if (!kr_require(t->ctx, t->o.folder != NULL, KR_ERR_STATE,
-                    OP ": options.folder is NULL: there is nothing to go on from"))
+                    OP ": options.folder is NULL: a resumed run needs a folder"))
         return t->ctx->status;
     kr_run_folder f;
     if (kr_run_folder_open(&f, t->ctx, t->o.folder)) {
@@ -311,12 +311,11 @@ bool kr_trainer_take_folder(kr_trainer *t)
     if (!t->o.folder || t->has_taken_folder) return true;
     kr_run_folder f;
     int64_t *steps, count;
-    t->has_taken_folder =
-        kr_run_folder_open(&f, t->ctx, t->o.folder) && kr_run_steps(&f, &steps, &count) &&
-        kr_require(t->ctx, count == 0, KR_ERR_STATE,
-                   "trainer: %s has checkpoints already, up to step %lld; call kr_trainer_resume to go on "
-                   "from there, or take another folder",
-                   t->o.folder, (long long)steps[0]);
+    t->has_taken_folder = kr_run_folder_open(&f, t->ctx, t->o.folder) && kr_run_steps(&f, &steps, &count) &&
+                          kr_require(t->ctx, count == 0, KR_ERR_STATE,
+                                     "trainer: %s has checkpoints already, up to step %lld; call kr_trainer_resume to "
+                                     "continue from there, or choose another folder",
+                                     t->o.folder, (long long)steps[0]);
     kr_run_folder_close(&f);
     return t->has_taken_folder;
 }

@@ -140,9 +140,9 @@ bool kr_trainer_check_weights(const kr_trainer *t)
         int64_t first;
         if (!find_first(row->tensor, &first)) return false;
         if (first >= 0)
-            return fail_of_values(t->ctx, "parameter ", row->name, row->tensor,
-                                  t->progress.step > 0 ? ": a step before this one was too large, or it was put there"
-                                                       : "");
+            return fail_of_values(
+                t->ctx, "parameter ", row->name, row->tensor,
+                t->progress.step > 0 ? ": a step before this one was too large, or the value was written" : "");
     }
     return true;
 }
@@ -248,9 +248,9 @@ static bool explain_loss(search *s, double loss)
         put_token(&where, &s->batch, s->streams[v], range_of(s->streams[v]).first);
         if (v > 0) put_range(&values, "; the stream before the layer is", range_of(s->streams[v - 1]));
         else put_input(&values, s);
-        put_range(&values, "; behind it", range_of(s->streams[v]));
+        put_range(&values, "; after it", range_of(s->streams[v]));
     } else if (s->count > 0) {
-        put(&where, "it began behind the last layer");
+        put(&where, "it began after the last layer");
         put_range(&values, "; the stream there is", range_of(s->streams[s->count - 1]));
     } else {
         put(&where, "it is the loss of options.loss_fn");
@@ -272,15 +272,15 @@ static bool explain_gradient(search *s, const kr_param_row *row, double loss)
         if (!before || !is_finite(before)) break;
     }
     if (v >= 0 && before && v == s->count - 1) {
-        put(&where, "; it began behind the last layer, ");
+        put(&where, "; it began after the last layer, ");
         put_token(&where, &s->batch, before, range_of(before).first);
         put_range(&where, ": the stream's gradient there is", range_of(before));
     } else if (v >= 0 && before) {
-        put(&where, "; it began on the way back through ");
+        put(&where, "; it began in the backward pass of ");
         put_layer(&where, s, v + 1);
         put(&where, ", ");
         put_token(&where, &s->batch, before, range_of(before).first);
-        put_range(&where, ": the stream's gradient behind the layer is", range_of(behind));
+        put_range(&where, ": the stream's gradient after the layer is", range_of(behind));
         put_range(&where, "; before it", range_of(before));
     } else if (s->count > 0) {
         put(&where, "; the gradients of the stream between the layers are finite");

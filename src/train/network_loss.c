@@ -141,8 +141,8 @@ static kr_tensor *targeted(kr_tape *tape, const kr_loss_call *c, kr_tensor *y, k
     kr_loss_options_init(&o);
     o.mask = c->scored;
     o.reduction = c->reduction;
-    o.from_probabilities = c->from_probabilities;
-    o.target_logits = c->target_logits;
+    o.has_probabilities = c->has_probabilities;
+    o.has_target_logits = c->has_target_logits;
     o.eps = c->eps;
     o.huber_delta = c->huber_delta;
     o.quantile = c->quantile;

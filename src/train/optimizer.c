@@ -20,7 +20,7 @@ KR_DEFAULTS(kr_optimizer_options) = { .size = sizeof(kr_optimizer_options),
                                       .weight_decay = 0.1,
                                       .momentum = 0.9,
                                       .muon_momentum = 0.95,
-                                      .muon_nesterov = true,
+                                      .use_muon_nesterov = true,
                                       .muon_steps = 5,
                                       .muon_coefficients = { 3.4445, -4.775, 2.0315 },
                                       .muon_ratio = KR_MUON_RATIO_MATCH_RMS,
@@ -44,8 +44,8 @@ static bool check_sgd(kr_ctx *ctx, const kr_optimizer_options *o)
     return check_number(ctx, "momentum", o->momentum, 1) &&
            kr_require(ctx, o->dampening >= 0 && o->dampening <= 1, KR_ERR_ARG,
                       "optimizer: dampening = %g, but must be from 0 to 1", o->dampening) &&
-           kr_require(ctx, !o->nesterov || (o->momentum > 0 && o->dampening == 0), KR_ERR_ARG,
-                      "optimizer: nesterov needs a momentum (%g) above 0 and a dampening (%g) of 0", o->momentum,
+           kr_require(ctx, !o->use_nesterov || (o->momentum > 0 && o->dampening == 0), KR_ERR_ARG,
+                      "optimizer: use_nesterov needs a momentum (%g) above 0 and a dampening (%g) of 0", o->momentum,
                       o->dampening);
 }
 
@@ -110,16 +110,17 @@ static bool add_segments(kr_optimizer *opt, kr_optimizer_slot *slot)
     const kr_param_row *row = slot->row;
     int64_t at = 0, cols = kr_dim_of(row->tensor, 1);
     for (int i = 0; i < row->n_segments; i++) at += row->segments[i].rows;
-    if (!kr_require(opt->ctx, row->tensor->rank == 2 && at == row->tensor->dims[0], KR_ERR_SHAPE,
-                    "optimizer: %s %s has segments of %lld rows in all, but muon steps matrices, and all of their rows",
-                    row->name, KR_TEXT_OF(row->tensor), (long long)at))
+    if (!kr_require(
+            opt->ctx, row->tensor->rank == 2 && at == row->tensor->dims[0], KR_ERR_SHAPE,
+            "optimizer: %s %s has segments of %lld rows in all, but Muon updates matrices, and all of their rows",
+            row->name, KR_TEXT_OF(row->tensor), (long long)at))
         return false;
     at = 0;
     for (int i = 0; i < row->n_segments; i++) {
         const kr_segment *segment = &row->segments[i];
         if (segment->rows * cols > 0)
             slot->parts[slot->nparts++] =
-                (kr_optimizer_part){ .kind = segment->muon && !is_named(&opt->options, segment->name)
+                (kr_optimizer_part){ .kind = segment->use_muon && !is_named(&opt->options, segment->name)
                                                  ? KR_OPTIMIZER_MUON
                                                  : KR_OPTIMIZER_ADAMW,
                                      .segment = segment,
@@ -223,7 +224,8 @@ static bool allocate(kr_optimizer *opt)
     lay_out(opt);
     opt->work = kr_memory_alloc(kr_float_memory(opt->ctx), opt->work_bytes);
     if (!opt->work)
-        return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %zu bytes to step with", opt->work_bytes);
+        return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %zu bytes of scratch for a step",
+                       opt->work_bytes);
     return true;
 }
 

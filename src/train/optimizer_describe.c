@@ -1,6 +1,6 @@
 /* optimizer_describe.c - an optimizer as text.
  *
- *   rank  name            shape      count  decay  steps by
+ *   rank  name            shape      count  decay  updated by
  *      1  dt_bias         [4]            4  no     adamw
  *      2  in_proj.weight  [228, 32]   7296  yes    muon[z:64 x:64 b:32 c:32 dt:4* ..]
  *   total 12345 parameters, 7168 on muon (58.1 %)
@@ -37,7 +37,8 @@ size_t kr_optimizer_describe(const kr_optimizer *opt, char *text, size_t bytes)
         const int length = (int)strlen(opt->slots[i].row->name);
         if (length > width) width = length;
     }
-    kr_text_buffer_print(&buffer, "rank  %-*s  %-20s %10s  %-5s  steps by\n", width, "name", "shape", "count", "decay");
+    kr_text_buffer_print(&buffer, "rank  %-*s  %-20s %10s  %-5s  updated by\n", width, "name", "shape", "count",
+                         "decay");
     for (int64_t i = 0; i < opt->count; i++) {
         const kr_optimizer_slot *slot = &opt->slots[i];
         const kr_tensor *w = slot->row->tensor;

@@ -91,12 +91,12 @@ static bool blame_element(const kr_optimizer *opt)
         bad.rank = 0;
         bad.data += first * (int64_t)kr_dtype_bytes(grad->dtype);
         char index[KR_SHAPE_TEXT_BYTES];
-        return kr_fail(opt->ctx, KR_ERR_NUMERIC, OP ": the gradient of %s %s holds %g at %s; nothing was stepped",
+        return kr_fail(opt->ctx, KR_ERR_NUMERIC, OP ": the gradient of %s %s holds %g at %s; no parameter has changed",
                        slot->row->name, KR_TEXT_OF(grad), kr_item(&bad),
                        kr_index_text(grad, first, index, sizeof index));
     }
     return kr_fail(opt->ctx, KR_ERR_NUMERIC,
-                   OP ": the gradients are finite, but the sum of their squares is not; nothing was stepped");
+                   OP ": the gradients are finite, but the sum of their squares is not; no parameter has changed");
 }
 
 /* After scaling, squares must be finite in the type of the state. */
@@ -109,7 +109,7 @@ static bool check_sizes(const kr_optimizer *opt, double scale)
         const double norm = scale * sqrt(slot->squares);
         if (!kr_require(opt->ctx, !slot->has_grad || slot->dtype == KR_DTYPE_F64 || norm <= most_in_f32, KR_ERR_NUMERIC,
                         OP ": the gradient of %s has the norm %g, too large to be squared in f32; set "
-                           "options.clip_norm; nothing was stepped",
+                           "options.clip_norm; no parameter has changed",
                         slot->row->name, norm))
             return false;
     }
@@ -194,7 +194,7 @@ static void step_sgd(const stepping *s, const kr_optimizer_slot *slot, const kr_
                          .penalty = decay_of(s, slot, o->weight_decay),
                          .rate = s->lr,
                          .is_first = t == 1,
-                         .nesterov = o->nesterov };
+                         .nesterov = o->use_nesterov };
     KR_RUN(s->opt->ctx, sgd[kr_real_of(slot->dtype)], &args);
 }
 
@@ -209,7 +209,7 @@ static void step_muon(const stepping *s, const kr_optimizer_slot *slot, const kr
                            .momentum = o->muon_momentum,
                            .gain = 1,
                            .is_first = t == 1,
-                           .nesterov = o->muon_nesterov };
+                           .nesterov = o->use_muon_nesterov };
     KR_RUN(s->opt->ctx, sgd[kr_real_of(slot->dtype)], &gather);
     const double decay = o->muon_weight_decay == KR_SAME_DECAY ? o->weight_decay : o->muon_weight_decay;
     kr_sgd_args apply = { .n = part->count,

@@ -22,7 +22,7 @@ static kr_loss_out loss_of_model(const kr_trainer *t, kr_tape *tape, const kr_ba
     kr_loss_call call;
     kr_loss_call_init(&call);
     if (!kr_require(t->ctx, is_labelled ? batch->labels_bs != NULL : batch->targets_bso != NULL, KR_ERR_ARG,
-                    OP ": this kind of loss is of %s, which the loader's source does not have",
+                    OP ": this kind of loss needs %s, which the loader's source does not have",
                     is_labelled ? "labels" : "targets"))
         return (kr_loss_out){ 0 };
     call.kind = t->o.loss;
@@ -57,14 +57,15 @@ static bool check_loss(const kr_trainer *t, const kr_loss_out *out, const kr_sta
     kr_ctx *ctx = t->ctx;
     return !kr_ctx_failed(ctx) &&
            kr_require(ctx, out->loss != NULL && kr_count_of(out->loss) == 1, KR_ERR_ARG,
-                      OP ": loss_fn gave no loss of one element") &&
+                      OP ": loss_fn did not return a loss of one element") &&
            kr_require(ctx, out->scores.scored >= 0, KR_ERR_ARG, OP ": loss_fn has scores.scored = %lld",
                       (long long)out->scores.scored) &&
            kr_require(ctx, out->scores.scored > 0 || kr_item(out->loss) == 0, KR_ERR_ARG,
-                      OP ": loss_fn has scores.scored = 0, but a loss of %g; say how many things it is the mean over",
+                      OP ": loss_fn has scores.scored = 0, but a loss of %g; set it to the number of values that the "
+                         "loss is the mean of",
                       kr_item(out->loss)) &&
            kr_require(ctx, !state || out->state != NULL, KR_ERR_ARG,
-                      OP ": the loader carries, but loss_fn gave no state");
+                      OP ": the loader carries states, but loss_fn returned no state");
 }
 
 kr_loss_out kr_trainer_loss(const kr_trainer *t, kr_tape *tape, const kr_batch *batch, const kr_state *state,

@@ -57,12 +57,33 @@ static void run_ops(void)
     kr_loss_options_init(&loss);
     loss.reduction = KR_REDUCTION_SUM;
     tell("mse", kr_mse(tape, x, step.dt_bsh, &loss));
-    const kr_mamba2_ssd_input in = { .x_bnlhp = kr_reshape(tape, x, KR_SHAPE(2, 3, 2, 4)),
-                                     .dt_bnlh = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(2, 3, 2), 0.5),
+    const kr_mamba2_ssd_input in = { .x_bshp = kr_reshape(tape, x, KR_SHAPE(2, 3, 2, 4)),
+                                     .dt_bsh = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(2, 3, 2), 0.5),
                                      .a_decay_h = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(2), -1),
-                                     .b_bnlgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)),
-                                     .c_bnlgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)) };
+                                     .b_bsgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)),
+                                     .c_bsgr = kr_reshape(tape, x, KR_SHAPE(2, 3, 1, 8)) };
     tell("ssd", kr_mamba2_ssd_run(tape, &in, kr_ssd_path_default()).final_state);
+    kr_dropout_options dropout;
+    kr_dropout_options_init(&dropout);
+    dropout.stream = 7;
+    tell("dropout", kr_dropout(tape, x, 0.5, &dropout));
+}
+
+static void squares(kr_tape *on, void *user, kr_tensor *const *in, kr_tensor **out)
+{
+    (void)user;
+    out[0] = kr_mul(on, in[0], in[0]);
+}
+
+static void run_gradcheck(void)
+{
+    kr_tensor *x = kr_randn(tape, KR_DTYPE_F64, KR_SHAPE(300));
+    kr_gradcheck_options options;
+    kr_gradcheck_options_init(&options);
+    options.max_elements = 10;
+    kr_gradcheck_result result;
+    if (kr_gradcheck(ctx, squares, NULL, 1, &x, 1, &options, &result) != KR_OK) check("gradcheck");
+    printf("gradcheck %lld\n", (long long)result.n_compared);
 }
 
 static kr_network *run_networks(void)
@@ -104,9 +125,54 @@ static kr_network *run_networks(void)
     both.block = blocks[0];
     both.n_layers = 2;
     kr_bidi *bidi = kr_bidi_create(ctx, &both);
-    tell("bidi", kr_bidi_forward(tape, bidi, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(1, 3, 16)), NULL).y);
+    kr_bidi_call call;
+    kr_bidi_call_init(&call);
+    call.caches = NULL;
+    tell("bidi", kr_bidi_forward(tape, bidi, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(1, 3, 16)), &call).y);
     kr_bidi_destroy(bidi);
     return net;
+}
+
+/* A network of one layer, by hand. */
+static kr_layer *layer;
+static kr_tensor *embedding_wd;
+
+static kr_tensor *forward(void *user, kr_tape *on, kr_tensor *x, kr_state *state, const kr_call *call)
+{
+    (void)user, (void)call;
+    const kr_block_call how = { .cache = kr_state_cache(state, 0) };
+    const kr_block_out out = kr_layer_forward(on, layer, kr_embedding(on, embedding_wd, x), &how);
+    kr_state_set_cache(state, 0, &out.cache);
+    return kr_linear(on, out.y, embedding_wd, NULL);
+}
+
+static void run_custom(void)
+{
+    kr_mamba2_config block;
+    kr_mamba2_config_init(&block);
+    block.d_model = 16;
+    block.per_head_dim = 8;
+    kr_layer_config config;
+    kr_layer_config_init(&config);
+    config.block = kr_mamba2_block(&block);
+    config.d_intermediate = 8;
+    layer = kr_layer_create(ctx, &config);
+    kr_params *params = kr_params_create(ctx);
+    kr_params_join(params, "layer.", kr_layer_params(layer));
+    embedding_wd = kr_params_linear(params, "embedding", KR_DTYPE_F32, 10, 16, NULL);
+    const kr_network_part part = { .block = kr_layer_block(layer) };
+    kr_custom_network custom;
+    kr_custom_network_init(&custom);
+    custom.params = params;
+    custom.n_parts = 1;
+    custom.parts = &part;
+    custom.vocab_size = 10;
+    custom.forward = forward;
+    kr_network *net = kr_network_custom(ctx, &custom);
+    tell("custom", kr_network_forward(tape, net, ids(), NULL).y);
+    kr_network_destroy(net);
+    kr_params_destroy(params);
+    kr_layer_destroy(layer);
 }
 
 static void run_params(void)
@@ -144,18 +210,46 @@ static void run_generation(const kr_network *net)
     kr_generation_destroy(g);
 }
 
+static void write_file(const char *path, const void *data, size_t bytes)
+{
+    FILE *f = fopen(path, "wb");
+    if (!f || fwrite(data, 1, bytes, f) != bytes || fclose(f) != 0) exit(2);
+}
+
+static void tell_source(const char *what, kr_source *source)
+{
+    check(what);
+    const kr_source_info info = kr_source_info_of(source);
+    printf("%s %lld %lld %lld\n", what, (long long)info.count, (long long)info.n_features, (long long)info.n_ids);
+    kr_source_destroy(source);
+}
+
+static void run_other_sources(void)
+{
+    static const char images[16 + 4] = { 0, 0, 8, 3, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 2, 1, 2, 3, 4 };
+    write_file("images", images, sizeof images);
+    kr_idx_options idx;
+    kr_idx_options_init(&idx);
+    idx.deviation = 0.5;
+    tell_source("idx", kr_source_idx(ctx, "images", NULL, &idx));
+    static const char two_ids[] = { 1, 0, 2, 0 };
+    write_file("ids", two_ids, sizeof two_ids);
+    kr_source_options options;
+    kr_source_options_init(&options);
+    options.format = KR_SOURCE_FORMAT_RAW_TOKENS;
+    options.path = "ids";
+    options.n_ids = 3;
+    tell_source("ids", kr_source_open(ctx, &options));
+}
+
 static kr_loader *run_sources(kr_source **source)
 {
-    FILE *f = fopen("numbers.csv", "w");
-    if (!f || fprintf(f, "a,b\n1,2\n3,4\n") < 0 || fclose(f) != 0) exit(2);
+    static const char table[] = "a,b\n1,2\n3,4\n";
+    write_file("numbers.csv", table, sizeof table - 1);
     kr_csv_options csv;
     kr_csv_options_init(&csv);
     csv.delimiter = ',';
-    kr_source *numbers = kr_source_csv(ctx, "numbers.csv", &csv);
-    check("csv");
-    const kr_source_info info = kr_source_info_of(numbers);
-    printf("csv %lld %lld\n", (long long)info.count, (long long)info.n_features);
-    kr_source_destroy(numbers);
+    tell_source("csv", kr_source_csv(ctx, "numbers.csv", &csv));
     kr_text_options text;
     kr_text_options_init(&text);
     text.separator = "|";
@@ -233,9 +327,12 @@ int main(void)
     tok = kr_tokenizer_bytes(ctx);
     check("context");
     run_ops();
+    run_gradcheck();
     run_params();
+    run_custom();
     kr_network *net = run_networks();
     run_generation(net);
+    run_other_sources();
     kr_source *source;
     kr_loader *loader = run_sources(&source);
     run_training(loader);

@@ -637,7 +637,7 @@ static void no_backward(kr_back *back)
 TEST(reserved_words_are_checked)
 {
     begin();
-    kr_mamba2_ssd_input mamba2 = { .x_bnlhp = some(KR_SHAPE(1, 2, 2, 2)), .reserved = { &ctx } };
+    kr_mamba2_ssd_input mamba2 = { .x_bshp = some(KR_SHAPE(1, 2, 2, 2)), .reserved = { &ctx } };
     CHECK(!kr_mamba2_ssd_run(tape, &mamba2, kr_ssd_path_default()).y, "taken");
     reserved_refused("mamba2_ssd: ");
     kr_mamba3_double_ssd_input twice = { .reserved = { NULL, NULL, &ctx } };

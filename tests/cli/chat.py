@@ -100,8 +100,8 @@ _, shown = chat.say(b"/reset")
 claim("reset", shown == b"", shown)
 said, _ = chat.say(b"Krait")
 claim("answer after reset", said == answer("-p", "Krait", "-n", "5"), said)
-for line, part in ((b"/help", b"/save FILE"), (b"/nonsense", b"unknown command /nonsense"), (b"/save", b"needs the name of a file"),
-                   (b"/load", b"needs the name of a file"), (b"/load no/such", b"no/such"), (b"/save no/such/state", b"no/such/state"),
+for line, part in ((b"/help", b"/save FILE"), (b"/nonsense", b"unknown command /nonsense"), (b"/save", b"needs a file name"),
+                   (b"/load", b"needs a file name"), (b"/load no/such", b"no/such"), (b"/save no/such/state", b"no/such/state"),
                    (b"/loads x", b"unknown command /loads x")):
     said, shown = chat.say(line)
     claim(line.decode(), part in shown and not said, shown)

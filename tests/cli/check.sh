@@ -49,5 +49,5 @@ if command -v python3 >/dev/null; then
 else
     skip check_json "no python3 to read JSON with"
 fi
-gives "check --record --json" 2 '^krait: check: --record prints the table of the built-in cases; it does not go with --json$' check --record --json
-gives "check --record --model" 2 'it does not go with --model$' check --record --model $check_lm
+gives "check --record --json" 2 '^krait: check: --record prints the table of the built-in cases; it cannot be combined with --json$' check --record --json
+gives "check --record --model" 2 'it cannot be combined with --model$' check --record --model $check_lm

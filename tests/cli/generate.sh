@@ -281,7 +281,7 @@ usage a_word "^krait: generate: unexpected argument 'Hello'$" "$model" Hello
 usage two_words "^krait: generate: unexpected argument 'more'$" "$model" - more
 usage unknown '^krait: generate: unknown option --top$' "$model" -p A --top 3
 usage greedy_and_warm '^krait: generate: --greedy and --temperature contradict' "$model" -p A --greedy --temperature 1
-usage echo_logprobs '^krait: generate: --echo and --logprobs do not go together$' "$model" -p A --echo --logprobs
+usage echo_logprobs '^krait: generate: --echo and --logprobs cannot be combined$' "$model" -p A --echo --logprobs
 usage stop_ids_alone '^krait: generate: --stop with --ids needs --tokenizer' "$model" --ids -p 1 --stop A
 usage ids_plain '^krait: generate: with --ids there is no text for --no-bos' "$model" --ids -p 1 --plain
 usage bad_bias "^krait: generate: --logit-bias is '7', but must be ID=VALUE" "$model" -p A --logit-bias 7

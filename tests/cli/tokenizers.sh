@@ -45,7 +45,7 @@ text() {
     cut -f 2 "$out" | paste -sd ' ' >"$work/got"
     same "$name" "$work/got" "$work/want"
 }
-gives no_tokenizer 1 "^krait: $model has no tokenizer.json, and its 300 tokens are not the 256 bytes\$" generate "$model" -p A
+gives no_tokenizer 1 "^krait: $model has no tokenizer.json, and its vocabulary of 300 tokens is not that of bytes\$" generate "$model" -p A
 gives no_tokenizer 1 "^       put tokenizer.json into the folder or name it: the one that the model was trained with \(see --tokenizer\)\$" \
     eval "$model" --text "$work/tokenizer.json"
 text begin "256 72 105" -p Hi --tokenizer "$work/tokenizer.json"
@@ -78,7 +78,7 @@ equal utf8 "$(wc -c <"$out")" 7
 gives too_many 1 "^krait: tokenizer .*/tokenizer.json has 258 tokens, but model tests/golden/official_lm/mamba2 has 256\$" \
     generate tests/golden/official_lm/mamba2 -p A --tokenizer "$work/tokenizer.json"
 gives too_many 1 "^krait: tokenizer bytes has 256 tokens, but model .*/few has 100\$" generate "$(new_model few 100 && echo "$work/few")" -p A --tokenizer bytes
-gives few 1 "^krait: $work/few has no tokenizer.json, and its 100 tokens are fewer than there are bytes\$" generate "$work/few" -p A
+gives few 1 "^krait: $work/few has no tokenizer.json, and its vocabulary of 100 tokens is smaller than the 256 bytes\$" generate "$work/few" -p A
 quiet "few by ids" generate "$work/few" --ids -p "1 2" -n 3
 quiet "bytes and two more" generate "$work/bytes" -p A -n 3
 echo '{"version": 1' >"$work/bad.json"

@@ -48,27 +48,23 @@ TEST(token_file_errors)
 {
     begin();
     begin_folder();
-    REFUSED_FILE(": no token file: it does not begin with KRTOKENS and a header of 64 bytes",
+    REFUSED_FILE(": not a token file: it does not begin with KRTOKENS and a header of 64 bytes",
                  kr_source_tokens(ctx, TEXT("hello")));
-    REFUSED_FILE(": no token file: it does not begin with KRTOKENS and a header of 64 bytes",
+    REFUSED_FILE(": not a token file: it does not begin with KRTOKENS and a header of 64 bytes",
                  kr_source_tokens(ctx, token_file(0, 'k', 1, 0)));
     REFUSED_FILE(": token file of version 2, but 1 is known", kr_source_tokens(ctx, token_file(8, 2, 4, 0)));
     REFUSED_FILE(": ids of 3 bytes, but they have 2 or 4", kr_source_tokens(ctx, token_file(12, 3, 4, 0)));
     REFUSED_FILE(": ids below 70000 do not fit 2 bytes", kr_source_tokens(ctx, token_file(12, 2, 4, 0)));
     REFUSED_FILE(": 0 documents in 3 ids: both must be at least 1, and documents no more than ids",
                  kr_source_tokens(ctx, token_file(24, 0, 8, 0)));
-    REFUSED_FILE(": has 96 bytes, which 18446744073709551615 ids of 4 bytes and 2 documents do not make",
+    REFUSED_FILE(": has 96 bytes, which 18446744073709551615 ids of 4 bytes and 2 documents do not add up to",
                  kr_source_tokens(ctx, token_file(16, UINT64_MAX, 8, 0)));
-    REFUSED_FILE(": has 95 bytes, which 3 ids of 4 bytes and 2 documents do not make",
+    REFUSED_FILE(": has 95 bytes, which 3 ids of 4 bytes and 2 documents do not add up to",
                  kr_source_tokens(ctx, token_file(0, 'K', 1, 95)));
-    REFUSED_FILE(
-        ": at byte 80: document 0 begins at id 1, but the first begins at 0, each behind the one before, and all "
-        "within 3 ids",
-        kr_source_tokens(ctx, token_file(80, 1, 8, 0)));
-    REFUSED_FILE(
-        ": at byte 88: document 1 begins at id 3, but the first begins at 0, each behind the one before, and all "
-        "within 3 ids",
-        kr_source_tokens(ctx, token_file(88, 3, 8, 0)));
+    REFUSED_FILE(": at byte 80: document 0 begins at id 1, but starts must ascend from 0 and be below 3",
+                 kr_source_tokens(ctx, token_file(80, 1, 8, 0)));
+    REFUSED_FILE(": at byte 88: document 1 begins at id 3, but starts must ascend from 0 and be below 3",
+                 kr_source_tokens(ctx, token_file(88, 3, 8, 0)));
     /* ids are looked at when they are read */
     kr_source *source = kr_source_tokens(ctx, token_file(68, 70000, 4, 0));
     kr_loader *loader = kr_loader_create(source, NULL);
@@ -117,7 +113,7 @@ TEST(text_errors)
     kr_tokenizer *tok = kr_tokenizer_bytes(ctx);
     kr_text_options o;
     kr_text_options_init(&o);
-    REFUSED_FILE(": there is no text in it", kr_source_text(ctx, TEXT(""), tok, NULL));
+    REFUSED_FILE(": it contains no text", kr_source_text(ctx, TEXT(""), tok, NULL));
     REFUSED_FILE(", line 2: json: at byte 9: expected a value, got '}'",
                  kr_source_jsonl(ctx, TEXT("{\"text\": \"a\"}\n{\"text\": }\n"), "text", tok, NULL));
     REFUSED_FILE(", line 1: the object has no field \"body\"",
@@ -125,7 +121,7 @@ TEST(text_errors)
     REFUSED_FILE(", line 3: field \"text\" is a number, but must be a string",
                  kr_source_jsonl(ctx, TEXT("\n{\"text\": \"a\"}\n{\"text\": 5}"), "text", tok, NULL));
     REFUSED_FILE(", line 1: is not an object", kr_source_jsonl(ctx, TEXT("[1]"), "text", tok, NULL));
-    REFUSED_FILE(": there is no text in it", kr_source_jsonl(ctx, TEXT("\n \n{\"text\": \"\"}"), "text", tok, NULL));
+    REFUSED_FILE(": it contains no text", kr_source_jsonl(ctx, TEXT("\n \n{\"text\": \"\"}"), "text", tok, NULL));
     REFUSED(KR_ERR_ARG, "jsonl: field is NULL", kr_source_jsonl(ctx, path, NULL, tok, NULL));
     REFUSED(KR_ERR_ARG, "text: the tokenizer is NULL", kr_source_string(ctx, "a", 1, NULL, NULL));
     REFUSED(KR_ERR_ARG, "text: is NULL, but has 1 bytes", kr_source_string(ctx, NULL, 1, tok, NULL));
@@ -161,7 +157,7 @@ TEST(table_errors)
     REFUSED_FILE(", line 2, column 1: '+-1' is not a decimal number", kr_source_csv(ctx, TEXT("a\n+-1\n"), &o));
     REFUSED_FILE(", line 3: 1 columns, but there are 2 in the first line",
                  kr_source_csv(ctx, TEXT("a,b\n1,2\n3\n"), &o));
-    REFUSED_FILE(", line 2, column 2: a double quote that no other closes at the end of the field",
+    REFUSED_FILE(", line 2, column 2: a double quote is not closed at the end of the field",
                  kr_source_csv(ctx, TEXT("a,b\n1,\"2\n"), &o));
     o.targets = "b";
     o.is_class = true;
@@ -193,14 +189,14 @@ TEST(image_errors)
     unsigned char bad[sizeof good];
 #define WITH(at, value) (memcpy(bad, good, sizeof good), bad[at] = (value), with(bad, sizeof bad))
     REFUSED_FILE(": is compressed; unpack it first (gunzip)", kr_source_idx(ctx, TEXT("\x1f\x8b\x08"), NULL, NULL));
-    REFUSED_FILE(": no IDX file: it does not begin with two zero bytes, a type and a rank",
+    REFUSED_FILE(": not an IDX file: it does not begin with two zero bytes, a type and a rank",
                  kr_source_idx(ctx, WITH(1, 1), NULL, NULL));
-    REFUSED_FILE(": IDX of type 0x0d, but bytes (0x08) are wanted", kr_source_idx(ctx, WITH(2, 13), NULL, NULL));
+    REFUSED_FILE(": IDX of type 0x0d, but it must be bytes (0x08)", kr_source_idx(ctx, WITH(2, 13), NULL, NULL));
     REFUSED_FILE(": IDX of rank 1, but 3 is wanted", kr_source_idx(ctx, WITH(3, 1), NULL, NULL));
     REFUSED_FILE(": at byte 8: axis 1 has size 0", kr_source_idx(ctx, WITH(11, 0), NULL, NULL));
-    REFUSED_FILE(": 4 bytes follow the header, which its sizes do not make",
+    REFUSED_FILE(": 4 bytes follow the header, which does not match its sizes",
                  kr_source_idx(ctx, WITH(7, 2), NULL, NULL));
-    REFUSED_FILE(": 4 bytes follow the header, which its sizes do not make",
+    REFUSED_FILE(": 4 bytes follow the header, which does not match its sizes",
                  kr_source_idx(ctx, WITH(4, 255), NULL, NULL));
     REFUSED_FILE(": ends in its header, after 12 of 16 bytes", kr_source_idx(ctx, with(good, 12), NULL, NULL));
 #undef WITH
@@ -254,18 +250,18 @@ TEST(loader_errors)
                  "loader: drop_last leaves no batch: 19 positions do not fill 8 rows of 4");
     o.carry = true;
     REFUSED_WITH(pack, false, KR_ERR_ARG, "loader: carry needs pack = true");
-    REFUSED_WITH(batch, 20, KR_ERR_ARG, "loader: 19 positions are too few for 20 rows that are carried");
+    REFUSED_WITH(batch, 20, KR_ERR_ARG, "loader: 19 positions are too few for 20 carried rows");
     kr_loader *loader = kr_loader_create(source, &o);
     kr_loader_position position = kr_loader_snapshot(loader);
     position.step = 1;
-    REFUSED(KR_ERR_ARG, "loader.restore: no position: step 1 of epoch 0, of 1 steps",
+    REFUSED(KR_ERR_ARG, "loader.restore: invalid position: step 1 of epoch 0, of 1 steps",
             kr_loader_restore(loader, &position) == KR_OK);
     position.count = 18;
-    REFUSED(
-        KR_ERR_ARG,
-        "loader.restore: the position is of 1 steps through 18 positions, but this loader has 1 through 19; source and "
-        "options must be those it was saved with",
-        kr_loader_restore(loader, &position) == KR_OK);
+    REFUSED(KR_ERR_ARG,
+            "loader.restore: the position belongs to 1 steps through 18 positions, but this loader has 1 through 19; "
+            "source and "
+            "options must be those it was saved with",
+            kr_loader_restore(loader, &position) == KR_OK);
     REFUSED(KR_ERR_ARG, "loader.restore: position is NULL", kr_loader_restore(loader, NULL) == KR_OK);
     kr_ctx *foreign = kr_test_ctx(1, NULL);
     kr_tape *foreign_tape = kr_tape_create(foreign, KR_TAPE_NO_GRAD);

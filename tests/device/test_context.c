@@ -95,7 +95,7 @@ TEST(faults_stay)
     for (int i = 0; i < 20; i++) y = kr_mul(t, y, w);
     CHECK(y == NULL, "it did not break");
     const char *text =
-        "mock:2 breaks: queueing a kernel: it broke, as it was asked to; the last kernel that was queued: mul, by mul, "
+        "mock:2 breaks: queueing a kernel: it broke, as it was asked to; the last queued kernel: mul, by mul, "
         "which last made [5]";
     for (int i = 0; i < 2; i++) {
         CHECK(kr_ctx_status(ctx) == KR_ERR_DEVICE && strcmp(kr_ctx_message(ctx), text) == 0, "%s", kr_ctx_message(ctx));

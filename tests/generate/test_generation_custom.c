@@ -95,7 +95,7 @@ TEST(custom_generation_is_the_networks)
 
         /* the file is the custom network's, and of these weights */
         CHECK(kr_generation_load(a, in_folder("chat")) == KR_ERR_FORMAT, "another architecture");
-        CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "the state is of another architecture");
+        CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "the state belongs to another architecture");
         kr_test_put(kr_params_at(kr_network_params(net), 0)->tensor, 0, 0.25);
         CHECK(kr_generation_load(c, in_folder("chat")) == KR_ERR_FORMAT, "other weights");
         CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "other weights");
@@ -181,7 +181,7 @@ TEST(custom_state_file_comes_back)
     loop other = { .ctx = l.ctx };
     make_loop(&other, 8);
     CHECK(!kr_state_load(l.ctx, other.net, in_folder("s")), "other sizes");
-    CHECK_ERROR_HAS(l.ctx, KR_ERR_FORMAT, "the state is of another architecture");
+    CHECK_ERROR_HAS(l.ctx, KR_ERR_FORMAT, "the state belongs to another architecture");
     CHECK(kr_state_save(state, other.net, in_folder("t")) != KR_OK, "the state of another network");
     CHECK_ERROR_HAS(l.ctx, KR_ERR_SHAPE, "but must be");
     drop_loop(&other);

@@ -41,7 +41,7 @@ TEST(generate_options_out_of_range)
     const size_t blocks = kr_ctx_memory(ctx).live_blocks;
     NO_OPTIONS(KR_ERR_ARG, "n_samples = 0, but must be from 1 to 1048576", o.n_samples = 0);
     NO_OPTIONS(KR_ERR_ARG, "n_samples = 1048577, but must be from 1 to 1048576", o.n_samples = 1048577);
-    NO_OPTIONS(KR_ERR_ARG, "max_tokens = -2, but must not be negative, or -1 for no end", o.max_tokens = -2);
+    NO_OPTIONS(KR_ERR_ARG, "max_tokens = -2, but must be at least 0, or -1 for no limit", o.max_tokens = -2);
     NO_OPTIONS(KR_ERR_ARG, "prefill_chunk = 0, but must be from 1 to 1048576", o.prefill_chunk = 0);
     NO_OPTIONS(KR_ERR_ARG, "n_stop_ids = 1, but stop_ids is NULL", o.n_stop_ids = 1);
     NO_OPTIONS(KR_ERR_ARG, "n_stop_ids = -1, but stop_ids is NULL", o.n_stop_ids = -1);
@@ -109,8 +109,7 @@ TEST(feeds_that_are_refused)
     begin();
     kr_generation *g = kr_generation_create(ctx, net, NULL, NULL);
     CHECK(kr_generation_next(g) != KR_OK, "nothing was read");
-    CHECK_ERROR(ctx, KR_ERR_STATE,
-                "generation.next: nothing was read; feed at least one token, such as the model's beginning of a text");
+    CHECK_ERROR(ctx, KR_ERR_STATE, "generation.next: no prompt was fed; feed at least one token, such as BOS");
     kr_generation_feed(g, NULL, 3);
     CHECK_ERROR(ctx, KR_ERR_ARG, "generation.feed: count = 3, and ids is NULL");
     kr_generation_feed(g, (int32_t[]){ 1 }, -1);

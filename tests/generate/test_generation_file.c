@@ -166,7 +166,7 @@ TEST(files_are_read_elsewhere)
     }
     /* a state of it can be read as tensors by others, not as a plain state */
     CHECK(!kr_state_load(s.ctx, s.net, in_folder("chat")), "a plain state");
-    CHECK_ERROR_HAS(s.ctx, KR_ERR_FORMAT, "not a state of krait: metadata 'format' is not 'krait.state'");
+    CHECK_ERROR_HAS(s.ctx, KR_ERR_FORMAT, "not a state file of Krait: metadata 'format' is not 'krait.state'");
     kr_generation_destroy(g);
     kr_generation_destroy(h);
     end_scene(&s);
@@ -206,7 +206,7 @@ TEST(files_have_no_options)
 
     g = kr_generation_create(s.ctx, s.net, NULL, &s.o);
     IGNORE(kr_generation_load(g, in_folder("chat")));
-    CHECK_ERROR_HAS(s.ctx, KR_ERR_ARG, "the file has text that waits, but this generation has no tokenizer");
+    CHECK_ERROR_HAS(s.ctx, KR_ERR_ARG, "the file has buffered text, but this generation has no tokenizer");
     kr_generation_destroy(g);
     end_scene(&s);
     end_folder();
@@ -348,8 +348,8 @@ TEST(forged_generations)
           kr_ctx_message(s.ctx));
 
 #define REFUSE(status, text, ...) refuse(g, &before, status, text, &(edit){ __VA_ARGS__ })
-    REFUSE(KR_ERR_FORMAT, "not a generation of krait: metadata 'format' is not 'krait.generation'", .key = "format",
-           .text = "krait.state");
+    REFUSE(KR_ERR_FORMAT, "not a generation file of Krait: metadata 'format' is not 'krait.generation'",
+           .key = "format", .text = "krait.state");
     REFUSE(KR_ERR_FORMAT, "the generation has version '3' of the format, but this library reads version 2",
            .key = "version", .text = "3");
     static const char *const names[] = { "generation.totals", "generation.rows", "generation.occurred",
@@ -361,11 +361,11 @@ TEST(forged_generations)
     }
     const kr_dtype f64 = KR_DTYPE_F64;
     const kr_shape column = KR_SHAPE(18), rotated = KR_SHAPE(9, 2), row = KR_SHAPE(1, 3), flat = KR_SHAPE(1, 1, 3);
-    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' is F64 [3], which it cannot be", .tensor = names[0],
+    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' is F64 [3], which is not valid", .tensor = names[0],
            .dtype = &f64);
-    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' is I64 [1, 3], which it cannot be", .tensor = names[0],
+    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' is I64 [1, 3], which is not valid", .tensor = names[0],
            .shape = &row);
-    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' is I64 [1, 1, 3], which it cannot be", .tensor = names[0],
+    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' is I64 [1, 1, 3], which is not valid", .tensor = names[0],
            .shape = &flat);
     REFUSE(KR_ERR_ARG, "the file has 18 rows, but this generation has n_samples = 2", .tensor = names[1],
            .shape = &column);
@@ -408,10 +408,8 @@ TEST(forged_generations)
            .at = 2, .value = INT64_C(1) << 31);
     REFUSE(KR_ERR_FORMAT, "tensor 'generation.text' holds 256, which is not a byte", .tensor = names[3], .at = 0,
            .value = 256);
-    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' counts less than no tokens", .tensor = names[0], .at = 1,
-           .value = -1);
-    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' counts less than no tokens", .tensor = names[0], .at = 2,
-           .value = -1);
+    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' has a negative count", .tensor = names[0], .at = 1, .value = -1);
+    REFUSE(KR_ERR_FORMAT, "tensor 'generation.totals' has a negative count", .tensor = names[0], .at = 2, .value = -1);
     free(before.data);
     kr_generation_destroy(source);
     kr_generation_destroy(g);
@@ -440,8 +438,7 @@ TEST(forged_before_the_fork)
     CHECK(kr_generation_save(initial, in_folder("initial")) == KR_OK, "%s", kr_ctx_message(s.ctx));
     kr_generation_feed_text(other, "abc", 3);
     CHECK(kr_generation_load(other, in_folder("initial")) == KR_OK && kr_generation_next(other) != KR_OK, "as new");
-    CHECK_ERROR(s.ctx, KR_ERR_STATE,
-                "generation.next: nothing was read; feed at least one token, such as the model's beginning of a text");
+    CHECK_ERROR(s.ctx, KR_ERR_STATE, "generation.next: no prompt was fed; feed at least one token, such as BOS");
     kr_generation_destroy(initial);
     kr_generation_destroy(other);
     end_scene(&s);
@@ -461,7 +458,7 @@ TEST(other_files)
     file_image before = image_of(g);
     char message[700];
     snprintf(message, sizeof message,
-             "generation.load: %s: not a generation of krait: metadata 'format' is not 'krait.generation'",
+             "generation.load: %s: not a generation file of Krait: metadata 'format' is not 'krait.generation'",
              in_folder("state"));
     IGNORE(kr_generation_load(g, in_folder("state")));
     CHECK_ERROR(s.ctx, KR_ERR_FORMAT, message);
@@ -470,7 +467,7 @@ TEST(other_files)
     IGNORE(kr_generation_load(g, in_folder("none")));
     CHECK_ERROR(s.ctx, KR_ERR_IO, message);
     rewrite(s.ctx, in_folder("chat"), in_folder("forged"), &(edit){ .tensor = "generation.rows", .value = -1 });
-    snprintf(message, sizeof message, "generation.load: %s: the state has read something, but no token is pending",
+    snprintf(message, sizeof message, "generation.load: %s: the state is not initial, but no token is pending",
              in_folder("forged"));
     IGNORE(kr_generation_load(g, in_folder("forged")));
     CHECK_ERROR(s.ctx, KR_ERR_FORMAT, message);
@@ -487,7 +484,7 @@ TEST(other_files)
     kr_network *third = chat_network(s.ctx, KR_FAMILY_MAMBA3, KR_DTYPE_F32, 0, NULL);
     kr_generation *wrong = kr_generation_create(s.ctx, third, s.tok, &s.o);
     IGNORE(kr_generation_load(wrong, in_folder("chat")));
-    CHECK_ERROR_HAS(s.ctx, KR_ERR_FORMAT, "the state is of another architecture");
+    CHECK_ERROR_HAS(s.ctx, KR_ERR_FORMAT, "the state belongs to another architecture");
     CHECK(is_unchanged(g, &before), "none of this changed anything");
     free(before.data);
     kr_generation_destroy(wrong);

@@ -13,7 +13,7 @@ static const double BOUND = 4e-3;
 enum { VOCAB = 61, STEPS = 2 * KR_DEFERRED_TOKENS + 3, MOST_ROWS = 80 };
 
 typedef struct sizes {
-    int64_t rows, d_model, per_head_dim, state_rank, ngroups, layers;
+    int64_t rows, d_model, per_head_dim, state_rank, n_groups, layers;
 } sizes;
 
 static kr_network *network(kr_ctx *ctx, const sizes *n)
@@ -23,7 +23,7 @@ static kr_network *network(kr_ctx *ctx, const sizes *n)
     block.d_model = n->d_model;
     block.per_head_dim = n->per_head_dim;
     block.state_rank = n->state_rank;
-    block.ngroups = n->ngroups;
+    block.n_groups = n->n_groups;
     block.norm_per_group = false;
     block.dtype = KR_DTYPE_BF16;
     kr_layers_config layers;

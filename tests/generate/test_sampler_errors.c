@@ -75,9 +75,9 @@ TEST(logits_that_are_refused)
     kr_sample got[3];
     REFUSED(KR_ERR_ARG, "sampler.next: logits is NULL", kr_sampler_next(sampler, NULL, got) == KR_OK);
     REFUSED(KR_ERR_ARG, "sampler.next: samples is NULL", kr_sampler_next(sampler, F(2, 8), NULL) == KR_OK);
-    REFUSED(KR_ERR_SHAPE, "sampler.next: logits are [8], but must be [b, w] with a row for each of 2",
+    REFUSED(KR_ERR_SHAPE, "sampler.next: logits are [8], but must be [b, w] with 2 rows",
             kr_sampler_next(sampler, F(8), got) == KR_OK);
-    REFUSED(KR_ERR_SHAPE, "sampler.next: logits are [3, 8], but must be [b, w] with a row for each of 2",
+    REFUSED(KR_ERR_SHAPE, "sampler.next: logits are [3, 8], but must be [b, w] with 2 rows",
             kr_sampler_next(sampler, F(3, 8), got) == KR_OK);
     REFUSED(KR_ERR_SHAPE, "sampler.next: axis w of logits [2, 7] is 7, but there are 8 tokens",
             kr_sampler_next(sampler, F(2, 7), got) == KR_OK);
@@ -85,7 +85,7 @@ TEST(logits_that_are_refused)
             kr_sampler_next(sampler, I(2, 8), got) == KR_OK);
     REFUSED(KR_ERR_STATE, "sampler.next: the logits belong to another context",
             kr_sampler_next(sampler, kr_zeros(far, KR_DTYPE_F32, KR_SHAPE(2, 8)), got) == KR_OK);
-    REFUSED(KR_ERR_ARG, "sampler.next_rows: count = 0 rows, but there must be one at least",
+    REFUSED(KR_ERR_ARG, "sampler.next_rows: count = 0 rows, but must be at least 1",
             kr_sampler_next_rows(sampler, F(1, 8), 1, NULL, got) == KR_OK);
     REFUSED(KR_ERR_ARG, "sampler.next_rows: row = 2, but the sampler has rows from 0 to 1",
             kr_sampler_next_rows(sampler, F(1, 8), 1, (int64_t[]){ 2 }, got) == KR_OK);
@@ -109,7 +109,7 @@ TEST(logits_that_are_refused)
     REFUSED(KR_ERR_NUMERIC, "sampler.next: logits [2, 10] hold inf for token 3 of row 0",
             kr_sampler_next(sampler, kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(2, 10), x), got) == KR_OK);
     for (int i = 0; i < 8; i++) x[0][i] = -INFINITY;
-    REFUSED(KR_ERR_NUMERIC, "sampler.next: logits [2, 10]: all 8 tokens of row 0 have -inf, so there is none to choose",
+    REFUSED(KR_ERR_NUMERIC, "sampler.next: logits [2, 10]: all 8 tokens of row 0 are -inf, so no token can be sampled",
             kr_sampler_next(sampler, kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(2, 10), x), got) == KR_OK);
     CHECK(kr_sampler_next(NULL, NULL, NULL) == KR_ERR_ARG && kr_sampler_accept(NULL, 0, 0) == KR_ERR_ARG &&
               kr_sampler_next_rows(NULL, NULL, 0, NULL, NULL) == KR_ERR_ARG,
@@ -188,9 +188,9 @@ TEST(top_tokens_refused)
     REFUSED(KR_ERR_ARG, "top_tokens: vocab = 0, but must be at least 1", kr_top_tokens(F(8), 0, 1, top) == KR_OK);
     REFUSED(KR_ERR_SHAPE, "top_tokens: axis w of logits [8] is 8, but there are 9 tokens",
             kr_top_tokens(F(8), 9, 1, top) == KR_OK);
-    REFUSED(KR_ERR_ARG, "top_tokens: capacity = 9, but must be from 1 to vocab = 8",
+    REFUSED(KR_ERR_ARG, "top_tokens: count = 9, but must be from 1 to vocab = 8",
             kr_top_tokens(F(8), 8, 9, top) == KR_OK);
-    REFUSED(KR_ERR_ARG, "top_tokens: capacity = 0, but must be from 1 to vocab = 8",
+    REFUSED(KR_ERR_ARG, "top_tokens: count = 0, but must be from 1 to vocab = 8",
             kr_top_tokens(F(8), 8, 1, NULL) == KR_OK);
     REFUSED(KR_ERR_NUMERIC, "top_tokens: logits [8] hold nan for token 0 of row 0",
             kr_top_tokens(kr_full(t, KR_DTYPE_F32, KR_SHAPE(8), NAN), 8, 1, top) == KR_OK);

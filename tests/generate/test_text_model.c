@@ -136,8 +136,7 @@ TEST(text_model_without_special_tokens)
     kr_generation *g =
         kr_generation_create(ctx, kr_model_network(kr_text_model_model(lm)), kr_text_model_tokenizer(lm), NULL);
     CHECK(kr_text_model_feed(lm, g, "", 0) == KR_ERR_ARG, "an empty prompt");
-    CHECK_ERROR(ctx, KR_ERR_ARG,
-                "text_model: the prompt is empty, and the model has no BOS or EOS token to begin with");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "text_model: the prompt is empty, and the model has no BOS or EOS token");
     kr_generation_destroy(g);
     kr_text_model_destroy(lm);
     end();
@@ -148,10 +147,10 @@ TEST(text_model_errors)
     begin();
     make_model(300, -1, -1);
     CHECK(!kr_text_model_open(ctx, model_path, NULL), "no tokenizer");
-    CHECK_ERROR_HAS(
-        ctx, KR_ERR_ARG,
-        "has no tokenizer.json, and its 300 tokens are not the 256 bytes; put tokenizer.json into the folder or "
-        "name it: the one that the model was trained with");
+    CHECK_ERROR_HAS(ctx, KR_ERR_ARG,
+                    "has no tokenizer.json, and its vocabulary of 300 tokens is not that of bytes; put tokenizer.json "
+                    "into the folder or "
+                    "name it: the one that the model was trained with");
     kr_text_model *lm = kr_text_model_open(ctx, model_path, &(kr_text_model_options){ .skip_tokenizer = true });
     CHECK(lm && !kr_text_model_tokenizer(lm) && kr_text_model_start(lm) == -1, "%s", kr_ctx_message(ctx));
     kr_text_model_destroy(lm);
@@ -166,7 +165,7 @@ TEST(text_model_errors)
     CHECK_ERROR_HAS(ctx, KR_ERR_ARG, "the folder's path is NULL or empty");
     make_model(100, -1, -1);
     CHECK(!kr_text_model_open(ctx, model_path, NULL), "few tokens");
-    CHECK_ERROR_HAS(ctx, KR_ERR_ARG, "its 100 tokens are fewer than there are bytes");
+    CHECK_ERROR_HAS(ctx, KR_ERR_ARG, "its vocabulary of 100 tokens is smaller than the 256 bytes");
     CHECK(!kr_text_model_open(ctx, model_path, &(kr_text_model_options){ .tokenizer = "bytes" }), "too many tokens");
     CHECK_ERROR_HAS(ctx, KR_ERR_ARG, "tokenizer bytes has 256 tokens, but model ");
     int count = 7;

@@ -133,7 +133,7 @@ TEST(errors)
         { "\"abc", "json: at byte 0: a string without its closing quote" },
         { "\"abc\\", "json: at byte 5: expected one of \"\\/bfnrtu after a backslash, got the end of the text" },
         { "\"\\x41\"", "json: at byte 2: expected one of \"\\/bfnrtu after a backslash, got 'x'" },
-        { "\"\\u12g4\"", "json: at byte 5: expected one of the four hexadecimal digits behind \\u, got 'g'" },
+        { "\"\\u12g4\"", "json: at byte 5: expected one of the four hexadecimal digits after \\u, got 'g'" },
         { "\"\\ude00\"", "json: at byte 1: \\ude00 is the second half of a pair without the first" },
         { "\"\\ud83d x\"", "json: at byte 1: \\ud83d is the first half of a pair without the second" },
         { "\"\\ud83d\\u0041\"", "json: at byte 1: \\ud83d is the first half of a pair, but \\u0041 is not a second" },

@@ -112,6 +112,6 @@ TEST(folders_are_made_once)
     CHECK(!kr_folder_make(ctx, "no/such/folder"), "in none");
     CHECK_ERROR(ctx, KR_ERR_IO, "cannot make no/such/folder: no such file or directory");
     CHECK(!kr_folder_make(ctx, NULL), "NULL");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "cannot make a folder: path is NULL");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "cannot create a folder: path is NULL");
     kr_ctx_destroy(ctx);
 }

@@ -193,7 +193,7 @@ TEST(refused_tensors)
     kr_tensor_writer_add(w, NULL, KR_DTYPE_F32, one, floats);
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor is NULL");
     kr_tensor_writer_add(w, "x", KR_DTYPE_F64, one, doubles);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'x' was added before");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'x' has already been added");
     kr_tensor_writer_add(w,
                          "a\xff"
                          "b",
@@ -203,17 +203,17 @@ TEST(refused_tensors)
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'cut?' is not UTF-8");
     kr_tensor_writer_add(w, "__metadata__", KR_DTYPE_F32, one, floats);
     CHECK_ERROR(ctx, KR_ERR_ARG,
-                "tensor_file: no tensor can have the name __metadata__, which safetensors keep for themselves");
+                "tensor_file: no tensor can have the name __metadata__, which safetensors files reserve");
     kr_tensor_writer_add(w, "y", (kr_dtype)6, one, floats);
     CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: tensor 'y': 6 is not a kr_dtype");
     kr_tensor_writer_add(w, "y", KR_DTYPE_F32, KR_SHAPE(2, -1), floats);
     CHECK_ERROR(
         ctx, KR_ERR_SHAPE,
-        "tensor_file: tensor 'y': no shape: rank 2 must be from 0 to 8, and sizes not negative and addressable");
+        "tensor_file: tensor 'y': invalid shape: rank 2 must be from 0 to 8, and sizes not negative and addressable");
     kr_tensor_writer_add(w, "y", KR_DTYPE_F32, (kr_shape){ .rank = 9 }, floats);
     CHECK_ERROR(
         ctx, KR_ERR_SHAPE,
-        "tensor_file: tensor 'y': no shape: rank 9 must be from 0 to 8, and sizes not negative and addressable");
+        "tensor_file: tensor 'y': invalid shape: rank 9 must be from 0 to 8, and sizes not negative and addressable");
     kr_tensor_writer_add(w, "y", KR_DTYPE_F32, one, NULL);
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'y': data is NULL");
     /* two that could be addressed one by one */
@@ -228,7 +228,7 @@ TEST(refused_tensors)
     kr_tensor_writer_add_metadata(w, "key", "\xed\xa0\x80 x");
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: the metadata value '??? x' is not UTF-8");
     kr_tensor_writer_add_metadata(w, "k", "other");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: the metadata key 'k' was added before");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: the metadata key 'k' has already been added");
     kr_tensor_writer_destroy(w);
     CHECK(kr_tensor_writer_add(NULL, "x", KR_DTYPE_F32, one, floats) == KR_ERR_ARG &&
               kr_tensor_writer_add_metadata(NULL, "k", "v") == KR_ERR_ARG &&

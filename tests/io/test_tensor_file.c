@@ -359,14 +359,13 @@ TEST(weights_files_refused)
     write_text("a", "Some other text");
     check_path_error(ctx, in_folder("a"), KR_ERR_FORMAT, "tensor_file: @/a: neither safetensors nor a torch file");
     write_text("a", "version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 5\n");
-    check_path_error(
-        ctx, in_folder("a"), KR_ERR_FORMAT,
-        "tensor_file: @/a: a pointer that git-lfs has put in the place of the file; fetch the file with: git lfs pull");
+    check_path_error(ctx, in_folder("a"), KR_ERR_FORMAT,
+                     "tensor_file: @/a: a Git LFS pointer in place of the file; fetch the file with: git lfs pull");
     static const unsigned char old[] = "\x80\2\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\2M\xe9\3.";
     write_image(in_folder("a"), old, sizeof old - 1);
     check_path_error(
         ctx, in_folder("a"), KR_ERR_UNSUPPORTED,
-        "tensor_file: @/a: a torch file of the kind before torch 1.6, which is not a zip; in Python, write it again "
+        "tensor_file: @/a: a torch file in the format before torch 1.6, which is not a zip; rewrite it in Python "
         "with torch.save(torch.load(path), path)");
     image m = TORCH(BEGIN "cos\nsystem\n.");
     write_image(in_folder("pytorch_model.bin"), m.bytes, m.count);

@@ -179,9 +179,10 @@ TEST(pickle_instructions_refused)
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const unsigned char program[] = { 0x80, 2, rows[i].code, '.' };
         char part[120];
-        snprintf(part, sizeof part,
-                 "tensor_file: the pickle at byte 2: the instruction %s makes no tensor and no dictionary of them",
-                 rows[i].name);
+        snprintf(
+            part, sizeof part,
+            "tensor_file: the pickle at byte 2: the instruction %s creates neither tensors nor dictionaries of them",
+            rows[i].name);
         check_refused(ctx, make_torch(program, sizeof program), part);
         is_known[rows[i].code] = true;
     }
@@ -293,13 +294,13 @@ TEST(pickle_objects_refused)
     REFUSED(BEGIN SIX ".", "the file holds a storage, but must hold a dictionary of tensors");
     REFUSED(BEGIN REBUILD ".", "the file holds a function, but must hold a dictionary of tensors");
     REFUSED(BEGIN "ctorch\nByteStorage\n.", "the file holds a storage's type, but must hold");
-    REFUSED(BEGIN "}" X INT("\1") "s.", "'x' is an integer, but only tensors are taken");
-    REFUSED(BEGIN "}" X "\x89s.", "'x' is a bool, but only tensors are taken");
-    REFUSED(BEGIN "}" X "G12345678s.", "'x' is a float, but only tensors are taken");
-    REFUSED(BEGIN "}" X X "s.", "'x' is a text, but only tensors are taken");
-    REFUSED(BEGIN "}" X "}" X TENSOR "ss.", "'x' is a dictionary, but only tensors are taken");
-    REFUSED(BEGIN "}q\0" X "h\0s.", "'x' is a dictionary, but only tensors are taken"); /* itself */
-    REFUSED(BEGIN "}q\0" TEXT("\5", "model") "h\0s.", "'model' is a dictionary, but only tensors are taken");
+    REFUSED(BEGIN "}" X INT("\1") "s.", "'x' is an integer, but only tensors are accepted");
+    REFUSED(BEGIN "}" X "\x89s.", "'x' is a bool, but only tensors are accepted");
+    REFUSED(BEGIN "}" X "G12345678s.", "'x' is a float, but only tensors are accepted");
+    REFUSED(BEGIN "}" X X "s.", "'x' is a text, but only tensors are accepted");
+    REFUSED(BEGIN "}" X "}" X TENSOR "ss.", "'x' is a dictionary, but only tensors are accepted");
+    REFUSED(BEGIN "}q\0" X "h\0s.", "'x' is a dictionary, but only tensors are accepted"); /* itself */
+    REFUSED(BEGIN "}q\0" TEXT("\5", "model") "h\0s.", "'model' is a dictionary, but only tensors are accepted");
     REFUSED(BEGIN "}" TEXT("\3", "a\0b") TENSOR "s.", "the name of tensor 'a?b' holds a zero byte");
     REFUSED(BEGIN "}(" X TENSOR TEXT("\1", "y") TENSOR X TENSOR "u.", "tensor_file: tensor 'x' occurs twice");
     REFUSED(BEGIN "}(" TEXT("\5", "model") "}" X TENSOR "u.",
@@ -384,7 +385,7 @@ TEST(pickle_limits)
     if (!kr_test_quick()) {
         for (size_t i = 0; i < n; i++) memcpy(program + 2 + 2 * i, "}\x85", 2); /* nested tuples and dictionaries */
         check_refused(ctx, make_torch(program, 2 * n),
-                      "it makes more than 4194304 objects, or more than 268435456 bytes");
+                      "it creates more than 4194304 objects, or more than 268435456 bytes");
     }
     /* one value, wrapped many times over: no call for each wrapping */
     memset(program + 2, 0x85, n - 3);

@@ -415,7 +415,7 @@ TEST(save_refused)
     kr_tensor_writer *w = kr_tensor_writer_create(ctx);
     add_floats(w, "x", 1, floats);
     add_floats(w, "x", 1, floats);
-    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'x' was added before");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'x' has already been added");
     add_floats(w, NULL, 1, floats);
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor is NULL");
     add_floats(w, "\xff", 1, floats);
@@ -424,7 +424,7 @@ TEST(save_refused)
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: tensor 'y': data is NULL");
     add_floats(w, "__metadata__", 1, floats);
     CHECK_ERROR(ctx, KR_ERR_ARG,
-                "tensor_file: no tensor can have the name __metadata__, which safetensors keep for themselves");
+                "tensor_file: no tensor can have the name __metadata__, which safetensors files reserve");
     kr_tensor_writer_add(w, "y", (kr_dtype)7, KR_SCALAR, floats);
     CHECK_ERROR(ctx, KR_ERR_DTYPE, "tensor_file: tensor 'y': 7 is not a kr_dtype");
     IGNORE(kr_tensor_writer_save_folder(w, NULL, KR_CONTAINER_TORCH, 0));
@@ -432,7 +432,7 @@ TEST(save_refused)
     IGNORE(kr_tensor_writer_save_folder(w, folder, (kr_container)2, 0));
     CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_file: 2 is not a kr_container");
     char message[600];
-    snprintf(message, sizeof message, "tensor_file: cannot write to %s: there is no such folder", in_folder("none"));
+    snprintf(message, sizeof message, "tensor_file: cannot write to %s: no such folder", in_folder("none"));
     IGNORE(kr_tensor_writer_save_folder(w, in_folder("none"), KR_CONTAINER_TORCH, 0));
     CHECK_ERROR(ctx, KR_ERR_IO, message);
     mkdir(in_folder("pytorch_model.bin"), 0755);

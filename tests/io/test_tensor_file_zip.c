@@ -236,17 +236,17 @@ TEST(zip_is_no_torch_file)
                 { "m/data/0", seven, 27 });
     ZIP_REFUSED("tensor 'x': its storage '0' has 0 bytes, but should be 6 times 4", PROGRAM, { "m/data/0", six, 0 });
     ZIP_REFUSED("the zip has two members of the name 'm/data/0'", PROGRAM, STORED, STORED);
-    ZIP_REFUSED("its byteorder is 'big', but only 'little' is taken", PROGRAM, STORED, { "m/byteorder", "big", 3 });
-    ZIP_REFUSED("its byteorder is 'little?', but only 'little' is taken", PROGRAM, STORED,
+    ZIP_REFUSED("its byteorder is 'big', but only 'little' is supported", PROGRAM, STORED, { "m/byteorder", "big", 3 });
+    ZIP_REFUSED("its byteorder is 'little?', but only 'little' is supported", PROGRAM, STORED,
                 { "m/byteorder", "little\n", 7 });
     static const struct {
         const char *text, *message;
-    } versions[] = { { "11", "tensor_file: its version is '11', but only 1 to 10 are known" },
-                     { "0", "tensor_file: its version is '0', but only 1 to 10 are known" },
-                     { "", "tensor_file: its version is '', but only 1 to 10 are known" },
-                     { "x", "tensor_file: its version is 'x', but only 1 to 10 are known" },
+    } versions[] = { { "11", "tensor_file: its version is '11', but only 1 to 10 are supported" },
+                     { "0", "tensor_file: its version is '0', but only 1 to 10 are supported" },
+                     { "", "tensor_file: its version is '', but only 1 to 10 are supported" },
+                     { "x", "tensor_file: its version is 'x', but only 1 to 10 are supported" },
                      { "99999999999999999999",
-                       "tensor_file: its version is '99999999999999999999', but only 1 to 10 are known" } };
+                       "tensor_file: its version is '99999999999999999999', but only 1 to 10 are supported" } };
     for (size_t i = 0; i < COUNT_OF(versions); i++) {
         const zip_content contents[] = { PROGRAM, STORED, { "m/version", versions[i].text, strlen(versions[i].text) } };
         image m = make_zip(contents, 3, (zip_style){ 0 });
@@ -256,7 +256,7 @@ TEST(zip_is_no_torch_file)
     }
     image m = make_styled((zip_style){ 0 });
     m.bytes[m.data[0] + 5] ^= 1;
-    check_refused(ctx, &m, "member 'm/data.pkl' of the zip is damaged: its checksum does not fit");
+    check_refused(ctx, &m, "member 'm/data.pkl' of the zip is damaged: its checksum does not match");
     /* two members in one place: the second's records point to the first's, which has the same name */
     const zip_content twins[] = { PROGRAM, STORED, { "m/data/1", six, sizeof six } };
     m = make_zip(twins, 3, (zip_style){ 0 });

@@ -19,11 +19,11 @@ static mamba2_set make_mamba2(void)
 {
     mamba2_set m = { .ctx = kr_test_ctx(1, NULL) };
     m.tape = kr_tape_create(m.ctx, KR_TAPE_GRAD);
-    m.in = (kr_mamba2_ssd_input){ .x_bnlhp = uniform(m.tape, KR_SHAPE(2, 37, 4, 6), -1, 1),
-                                  .dt_bnlh = uniform(m.tape, KR_SHAPE(2, 37, 4), 0.05, 0.3),
+    m.in = (kr_mamba2_ssd_input){ .x_bshp = uniform(m.tape, KR_SHAPE(2, 37, 4, 6), -1, 1),
+                                  .dt_bsh = uniform(m.tape, KR_SHAPE(2, 37, 4), 0.05, 0.3),
                                   .a_decay_h = uniform(m.tape, KR_SHAPE(4), -1, -0.5),
-                                  .b_bnlgr = uniform(m.tape, KR_SHAPE(2, 37, 2, 5), -1, 1),
-                                  .c_bnlgr = uniform(m.tape, KR_SHAPE(2, 37, 2, 5), -1, 1),
+                                  .b_bsgr = uniform(m.tape, KR_SHAPE(2, 37, 2, 5), -1, 1),
+                                  .c_bsgr = uniform(m.tape, KR_SHAPE(2, 37, 2, 5), -1, 1),
                                   .d_h = uniform(m.tape, KR_SHAPE(4), -1, 1),
                                   .initial_state_bhpr = uniform(m.tape, KR_SHAPE(2, 4, 6, 5), -1, 1) };
     return m;
@@ -40,10 +40,10 @@ static void drop(mamba2_set *m)
 static kr_ssd_out run_part(const mamba2_set *m, int64_t from, int64_t to, kr_tensor *state, kr_ssd_path path)
 {
     kr_mamba2_ssd_input in = m->in;
-    in.x_bnlhp = kr_slice(m->tape, in.x_bnlhp, 1, from, to);
-    in.dt_bnlh = kr_slice(m->tape, in.dt_bnlh, 1, from, to);
-    in.b_bnlgr = kr_slice(m->tape, in.b_bnlgr, 1, from, to);
-    in.c_bnlgr = kr_slice(m->tape, in.c_bnlgr, 1, from, to);
+    in.x_bshp = kr_slice(m->tape, in.x_bshp, 1, from, to);
+    in.dt_bsh = kr_slice(m->tape, in.dt_bsh, 1, from, to);
+    in.b_bsgr = kr_slice(m->tape, in.b_bsgr, 1, from, to);
+    in.c_bsgr = kr_slice(m->tape, in.c_bsgr, 1, from, to);
     in.initial_state_bhpr = state;
     return kr_mamba2_ssd_run(m->tape, &in, path);
 }
@@ -86,7 +86,7 @@ TEST(linear_in_x_and_state)
         const kr_ssd_path path = { algorithms[a], 16 };
         const kr_ssd_out one = kr_mamba2_ssd_run(m.tape, &m.in, path);
         kr_mamba2_ssd_input twice = m.in;
-        twice.x_bnlhp = kr_scale(m.tape, m.in.x_bnlhp, -2);
+        twice.x_bshp = kr_scale(m.tape, m.in.x_bshp, -2);
         twice.initial_state_bhpr = kr_scale(m.tape, m.in.initial_state_bhpr, -2);
         const kr_ssd_out two = kr_mamba2_ssd_run(m.tape, &twice, path);
         CHECK_SAME_BITS("y", two.y, kr_scale(m.tape, one.y, -2)); /* a power of two scales all roundings equally */
@@ -112,7 +112,7 @@ TEST(double_pathway_is_single_pathway)
         const kr_ssd_out single = kr_mamba3_single_ssd_run(
             tape,
             &(kr_mamba3_single_ssd_input){
-                .v_bnlmhp = v, .b_bnlmhr = b, .c_bnlmhr = c, .da_bnlh = da, .gamma_bnlh = gamma, .scale_bnlh = scale },
+                .v_bsmhp = v, .b_bsmhr = b, .c_bsmhr = c, .da_bsh = da, .gamma_bsh = gamma, .scale_bsh = scale },
             path);
 
         kr_tensor *gamma_v = kr_mul(tape, v, kr_reshape(tape, gamma, KR_SHAPE(2, S, 1, H, 1)));
@@ -121,10 +121,9 @@ TEST(double_pathway_is_single_pathway)
         kr_tensor *b_prev = kr_pad(tape, kr_slice(tape, b, 1, 0, S - 1), 1, 1, 0, 0);
         kr_tensor *beta_v = kr_mul(tape, v_prev, kr_reshape(tape, beta, KR_SHAPE(2, S, 1, H, 1)));
         const kr_ssd_out now = kr_mamba3_double_ssd_run(
-            tape, &(kr_mamba3_double_ssd_input){ .v_bnlmhp = gamma_v, .da_bnlh = da, .b_bnlmhr = b, .c_bnlmhr = c },
-            path);
+            tape, &(kr_mamba3_double_ssd_input){ .v_bsmhp = gamma_v, .da_bsh = da, .b_bsmhr = b, .c_bsmhr = c }, path);
         const kr_ssd_out before = kr_mamba3_double_ssd_run(
-            tape, &(kr_mamba3_double_ssd_input){ .v_bnlmhp = beta_v, .da_bnlh = da, .b_bnlmhr = b_prev, .c_bnlmhr = c },
+            tape, &(kr_mamba3_double_ssd_input){ .v_bsmhp = beta_v, .da_bsh = da, .b_bsmhr = b_prev, .c_bsmhr = c },
             path);
         CHECK_TENSORS("y", single.y, kr_add(tape, now.y, before.y), 1e-13, 0);
         CHECK_TENSORS("state", single.final_state, kr_add(tape, now.final_state, before.final_state), 1e-13, 0);
@@ -225,7 +224,7 @@ TEST(sanity_names_the_operand)
 {
     mamba2_set m = make_mamba2();
     CHECK(kr_mamba2_ssd_sanity(m.tape, &m.in) == KR_OK, "a sane input");
-    kr_test_put(m.in.b_bnlgr, (1 * 37 + 3) * 10 + 7, INFINITY);
+    kr_test_put(m.in.b_bsgr, (1 * 37 + 3) * 10 + 7, INFINITY);
     CHECK(kr_mamba2_ssd_sanity(m.tape, &m.in) == KR_ERR_NUMERIC, "an infinity");
     CHECK_ERROR(m.ctx, KR_ERR_NUMERIC, "mamba2_ssd_sanity: b [2, 37, 2, 5] holds inf at [1, 3, 1, 2]");
     kr_tape_reset(m.tape);
@@ -265,19 +264,19 @@ TEST(errors)
 
     m = make_mamba2();
     in = m.in;
-    in.b_bnlgr = in.c_bnlgr = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 37, 3, 5));
+    in.b_bsgr = in.c_bsgr = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 37, 3, 5));
     refuse(in, path, KR_ERR_SHAPE, "mamba2_ssd: g = 3 groups of b [2, 37, 3, 5] do not divide h = 4 heads", &m);
 
     m = make_mamba2();
     in = m.in;
-    in.x_bnlhp = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 0, 4, 6));
-    in.dt_bnlh = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 0, 4));
-    in.b_bnlgr = in.c_bnlgr = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 0, 2, 5));
+    in.x_bshp = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 0, 4, 6));
+    in.dt_bsh = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 0, 4));
+    in.b_bsgr = in.c_bsgr = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 0, 2, 5));
     refuse(in, path, KR_ERR_SHAPE, "mamba2_ssd: x [2, 0, 4, 6] has no token; a sequence needs at least one", &m);
 
     m = make_mamba2();
     in = m.in;
-    in.c_bnlgr = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 36, 2, 5));
+    in.c_bsgr = kr_zeros(m.tape, KR_DTYPE_F64, KR_SHAPE(2, 36, 2, 5));
     refuse(in, path, KR_ERR_SHAPE, "mamba2_ssd: axis s of c [2, 36, 2, 5] is 36, but x [2, 37, 4, 6] says s = 37", &m);
 
     m = make_mamba2();

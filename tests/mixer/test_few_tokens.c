@@ -14,12 +14,12 @@ static kr_tensor *uniform(kr_tape *tape, kr_dtype dtype, kr_shape shape, double 
 /* Rows of ns tokens with nq sequences in all, each with a state and a boundary. */
 static kr_mamba3_single_ssd_input make_input(kr_tape *tape, kr_dtype dtype, int64_t nb, int64_t ns, int64_t nq)
 {
-    return (kr_mamba3_single_ssd_input){ .v_bnlmhp = uniform(tape, dtype, KR_SHAPE(nb, ns, M, H, P), -1, 1),
-                                         .b_bnlmhr = uniform(tape, dtype, KR_SHAPE(nb, ns, M, H, R), -1, 1),
-                                         .c_bnlmhr = uniform(tape, dtype, KR_SHAPE(nb, ns, M, H, R), -1, 1),
-                                         .da_bnlh = uniform(tape, dtype, KR_SHAPE(nb, ns, H), -1, 0),
-                                         .gamma_bnlh = uniform(tape, dtype, KR_SHAPE(nb, ns, H), 0, 1),
-                                         .scale_bnlh = uniform(tape, dtype, KR_SHAPE(nb, ns, H), 0, 1),
+    return (kr_mamba3_single_ssd_input){ .v_bsmhp = uniform(tape, dtype, KR_SHAPE(nb, ns, M, H, P), -1, 1),
+                                         .b_bsmhr = uniform(tape, dtype, KR_SHAPE(nb, ns, M, H, R), -1, 1),
+                                         .c_bsmhr = uniform(tape, dtype, KR_SHAPE(nb, ns, M, H, R), -1, 1),
+                                         .da_bsh = uniform(tape, dtype, KR_SHAPE(nb, ns, H), -1, 0),
+                                         .gamma_bsh = uniform(tape, dtype, KR_SHAPE(nb, ns, H), 0, 1),
+                                         .scale_bsh = uniform(tape, dtype, KR_SHAPE(nb, ns, H), 0, 1),
                                          .d_h = uniform(tape, dtype, KR_SHAPE(H), -1, 1),
                                          .initial_state_bhpr = uniform(tape, dtype, KR_SHAPE(nq, H, P, R), -1, 1),
                                          .carry0_bh = uniform(tape, dtype, KR_SHAPE(nq, H), 0, 1),
@@ -44,8 +44,9 @@ static kr_mamba3_single_ssd_input alone(kr_tape *tape, const kr_mamba3_single_ss
                                         int64_t to)
 {
     kr_mamba3_single_ssd_input one = *all;
-    kr_tensor **const tokens[] = { &one.v_bnlmhp, &one.b_bnlmhr,   &one.c_bnlmhr,
-                                   &one.da_bnlh,  &one.gamma_bnlh, &one.scale_bnlh };
+    kr_tensor **const tokens[] = {
+        &one.v_bsmhp, &one.b_bsmhr, &one.c_bsmhr, &one.da_bsh, &one.gamma_bsh, &one.scale_bsh
+    };
     kr_tensor **const sequences[] = { &one.initial_state_bhpr, &one.carry0_bh, &one.v_before_bmhp, &one.k_before_bmhr };
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) *tokens[i] = kr_slice(tape, *tokens[i], 1, from, to);
     for (size_t i = 0; i < sizeof sequences / sizeof *sequences; i++)
@@ -93,11 +94,11 @@ TEST(few_tokens_infinite_values)
         kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
         const double x[P] = { INFINITY, 1, 1, 1, 1, -INFINITY };
         const kr_mamba2_ssd_input in = {
-            .x_bnlhp = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(1, 1, 1, P), x), KR_DTYPE_F32),
-            .dt_bnlh = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(1, 1, 1), 0.5),
+            .x_bshp = kr_cast(tape, kr_from_data(tape, KR_DTYPE_F64, KR_SHAPE(1, 1, 1, P), x), KR_DTYPE_F32),
+            .dt_bsh = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(1, 1, 1), 0.5),
             .a_decay_h = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(1), -1),
-            .b_bnlgr = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(1, 1, 1, R), 1),
-            .c_bnlgr = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(1, 1, 1, R), 2),
+            .b_bsgr = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(1, 1, 1, R), 1),
+            .c_bsgr = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(1, 1, 1, R), 2),
         };
         const kr_ssd_out out = kr_mamba2_ssd_run(tape, &in, kr_ssd_path_default());
         double *y = kr_test_values(out.y);
@@ -118,9 +119,17 @@ enum { OPERANDS = 11 };
 
 static void list_operands(const kr_mamba3_single_ssd_input *in, kr_tensor **list)
 {
-    kr_tensor *const all[OPERANDS] = { in->v_bnlmhp,   in->b_bnlmhr,      in->c_bnlmhr,           in->da_bnlh,
-                                       in->gamma_bnlh, in->scale_bnlh,    in->initial_state_bhpr, in->d_h,
-                                       in->carry0_bh,  in->v_before_bmhp, in->k_before_bmhr };
+    kr_tensor *const all[OPERANDS] = { in->v_bsmhp,
+                                       in->b_bsmhr,
+                                       in->c_bsmhr,
+                                       in->da_bsh,
+                                       in->gamma_bsh,
+                                       in->scale_bsh,
+                                       in->initial_state_bhpr,
+                                       in->d_h,
+                                       in->carry0_bh,
+                                       in->v_before_bmhp,
+                                       in->k_before_bmhr };
     for (int i = 0; i < OPERANDS; i++) list[i] = all[i];
 }
 

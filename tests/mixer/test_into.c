@@ -42,21 +42,21 @@ static both run(kr_tape *t, int family, int64_t ns, kr_tensor *initial, kr_tenso
         return (both){ out.y_bsi, out.final_state };
     }
     if (family == 1) {
-        const kr_mamba2_ssd_input in = { .x_bnlhp = noise(t, KR_SHAPE(NB, ns, NH, NP), -1, 1),
-                                         .dt_bnlh = noise(t, KR_SHAPE(NB, ns, NH), 0.01, 0.5),
+        const kr_mamba2_ssd_input in = { .x_bshp = noise(t, KR_SHAPE(NB, ns, NH, NP), -1, 1),
+                                         .dt_bsh = noise(t, KR_SHAPE(NB, ns, NH), 0.01, 0.5),
                                          .a_decay_h = noise(t, KR_SHAPE(NH), -2, -0.1),
-                                         .b_bnlgr = noise(t, KR_SHAPE(NB, ns, 1, NR), -1, 1),
-                                         .c_bnlgr = noise(t, KR_SHAPE(NB, ns, 1, NR), -1, 1),
+                                         .b_bsgr = noise(t, KR_SHAPE(NB, ns, 1, NR), -1, 1),
+                                         .c_bsgr = noise(t, KR_SHAPE(NB, ns, 1, NR), -1, 1),
                                          .initial_state_bhpr = initial };
         const kr_ssd_out out = kr_mamba2_ssd_run_into(t, &in, path, into, false);
         return (both){ out.y, out.final_state };
     }
-    const kr_mamba3_single_ssd_input in = { .v_bnlmhp = noise(t, KR_SHAPE(NB, ns, 1, NH, NP), -1, 1),
-                                            .b_bnlmhr = noise(t, KR_SHAPE(NB, ns, 1, NH, NR), -1, 1),
-                                            .c_bnlmhr = noise(t, KR_SHAPE(NB, ns, 1, NH, NR), -1, 1),
-                                            .da_bnlh = noise(t, KR_SHAPE(NB, ns, NH), -0.5, 0),
-                                            .gamma_bnlh = noise(t, KR_SHAPE(NB, ns, NH), 0, 1),
-                                            .scale_bnlh = noise(t, KR_SHAPE(NB, ns, NH), 0, 1),
+    const kr_mamba3_single_ssd_input in = { .v_bsmhp = noise(t, KR_SHAPE(NB, ns, 1, NH, NP), -1, 1),
+                                            .b_bsmhr = noise(t, KR_SHAPE(NB, ns, 1, NH, NR), -1, 1),
+                                            .c_bsmhr = noise(t, KR_SHAPE(NB, ns, 1, NH, NR), -1, 1),
+                                            .da_bsh = noise(t, KR_SHAPE(NB, ns, NH), -0.5, 0),
+                                            .gamma_bsh = noise(t, KR_SHAPE(NB, ns, NH), 0, 1),
+                                            .scale_bsh = noise(t, KR_SHAPE(NB, ns, NH), 0, 1),
                                             .initial_state_bhpr = initial };
     const kr_ssd_out out = kr_mamba3_single_ssd_run_into(t, &in, path, into, false);
     return (both){ out.y, out.final_state };

@@ -43,9 +43,9 @@ TEST(mamba3_trapezoid_errors)
 TEST(mamba3_norm_and_rotation_errors)
 {
     begin();
-    REFUSED(KR_ERR_SHAPE, "qk_norm: g = 2 groups of x [1, 1, 1, 2, 4] do not divide nheads = 5",
+    REFUSED(KR_ERR_SHAPE, "qk_norm: g = 2 groups of x [1, 1, 1, 2, 4] do not divide n_heads = 5",
             kr_qk_norm(t, F(1, 1, 1, 2, 4), NULL, NULL, 5, 1e-5));
-    REFUSED(KR_ERR_SHAPE, "qk_norm: axis h of bias [3, 1, 4] is 3, but nheads = 4",
+    REFUSED(KR_ERR_SHAPE, "qk_norm: axis h of bias [3, 1, 4] is 3, but n_heads = 4",
             kr_qk_norm(t, F(1, 1, 1, 2, 4), NULL, F(3, 1, 4), 4, 1e-5));
     REFUSED(KR_ERR_ARG, "qk_norm: eps = -1, but must not be negative",
             kr_qk_norm(t, F(1, 1, 1, 2, 4), NULL, NULL, 4, -1));

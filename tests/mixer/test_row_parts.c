@@ -43,10 +43,10 @@ typedef kr_ssd_out run_fn(kr_tape *t, int64_t nb, int64_t ns, const row *r);
 
 static kr_ssd_out run_mamba2(kr_tape *t, int64_t nb, int64_t ns, const row *r)
 {
-    kr_mamba2_ssd_input in = { .x_bnlhp = r->parts[0],
-                               .b_bnlgr = r->parts[1],
-                               .c_bnlgr = r->parts[2],
-                               .dt_bnlh = kr_full(t, KR_DTYPE_F32, KR_SHAPE(nb, ns, 4), 0.1),
+    kr_mamba2_ssd_input in = { .x_bshp = r->parts[0],
+                               .b_bsgr = r->parts[1],
+                               .c_bsgr = r->parts[2],
+                               .dt_bsh = kr_full(t, KR_DTYPE_F32, KR_SHAPE(nb, ns, 4), 0.1),
                                .a_decay_h = kr_full(t, KR_DTYPE_F32, KR_SHAPE(4), -0.5),
                                .d_h = kr_full(t, KR_DTYPE_F32, KR_SHAPE(4), 0.7) };
     return kr_mamba2_ssd_run(t, &in, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 32 });
@@ -54,10 +54,10 @@ static kr_ssd_out run_mamba2(kr_tape *t, int64_t nb, int64_t ns, const row *r)
 
 static kr_ssd_out run_double(kr_tape *t, int64_t nb, int64_t ns, const row *r)
 {
-    kr_mamba3_double_ssd_input in = { .v_bnlmhp = r->parts[0],
-                                      .b_bnlmhr = r->parts[1],
-                                      .c_bnlmhr = r->parts[2],
-                                      .da_bnlh = kr_full(t, KR_DTYPE_F32, KR_SHAPE(nb, ns, 4), -0.05) };
+    kr_mamba3_double_ssd_input in = { .v_bsmhp = r->parts[0],
+                                      .b_bsmhr = r->parts[1],
+                                      .c_bsmhr = r->parts[2],
+                                      .da_bsh = kr_full(t, KR_DTYPE_F32, KR_SHAPE(nb, ns, 4), -0.05) };
     return kr_mamba3_double_ssd_run(t, &in, (kr_ssd_path){ KR_SSD_SERIAL_RECALCULATED, 32 });
 }
 

@@ -86,7 +86,8 @@ TEST(every_tensor_is_accounted_for)
           { "tensor 'backbone.norm_f.weight' is missing", NULL } },
         { { .name = "backbone.norm_f.weight", .renamed = "backbone.norm_g.weight" },
           2,
-          { "tensor 'backbone.norm_f.weight' is missing", "tensor 'backbone.norm_g.weight' is not of the model" } },
+          { "tensor 'backbone.norm_f.weight' is missing",
+            "tensor 'backbone.norm_g.weight' is not a parameter of the model" } },
         { { .name = "backbone.embedding.weight", .shape = &rotated },
           1,
           { "tensor 'backbone.embedding.weight' is [64, 256], but must be [256, 64]", NULL } },
@@ -98,7 +99,7 @@ TEST(every_tensor_is_accounted_for)
         { { .added = "lm_head.weight" }, 1, { "tensor 'lm_head.weight' is [1], but must be [256, 64]", NULL } },
         { { .added = "backbone.extra", .from = "backbone.norm_f.weight" },
           1,
-          { "tensor 'backbone.extra' is not of the model", NULL } },
+          { "tensor 'backbone.extra' is not a parameter of the model", NULL } },
     };
     copy_config("official_lm/mamba2", "model");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -131,7 +132,7 @@ TEST(configs_and_files_are_told_of)
     put_text("model", "config.json", CONFIG("1", ""));
     r = check("one layer");
     CHECK(r.count == 9, "%lld reasons, a layer has 9 tensors:\n%s", (long long)r.count, r.text);
-    has("one layer", &r, "tensor 'backbone.layers.1.mixer.in_proj.weight' is not of the model");
+    has("one layer", &r, "tensor 'backbone.layers.1.mixer.in_proj.weight' is not a parameter of the model");
 
     put_text("model", "config.json", CONFIG("5000", ""));
     r = check("many layers");

@@ -88,7 +88,7 @@ TEST(official_blocks)
         "null, \"sequence_parallel\": true, \"layer_idx\": 0, \"device\": null, \"dtype\": null}}");
     const kr_mamba2_config *m2 = c->mamba2;
     CHECK(m2->state_rank == 3 && m2->conv_kernel == 5 && m2->conv_init == 0.25 && m2->expand == 6 &&
-              m2->per_head_dim == 7 && m2->d_ssm == 14 && m2->ngroups == 2 && m2->a_init_min == 2 &&
+              m2->per_head_dim == 7 && m2->d_ssm == 14 && m2->n_groups == 2 && m2->a_init_min == 2 &&
               m2->a_init_max == 8 && m2->has_d_per_dim && !m2->has_norm && m2->norm_before_gate,
           "Mamba-2");
     CHECK(m2->dt_min == 0.01 && m2->dt_max == 0.2 && m2->dt_init_floor == 1e-3 && m2->dt_limit_min == 0.5 &&
@@ -102,7 +102,7 @@ TEST(official_blocks)
         "\"is_outproj_norm\": true, \"is_mimo\": true, \"mimo_rank\": 3, \"fuse_pregate_headwise_norm\": false, "
         "\"chunk_size\": 32, \"dropout\": 0.1, \"layer_idx\": 0, \"n_layer\": 3, \"device\": null, \"dtype\": null}}");
     const kr_mamba3_config *m3 = c->mamba3;
-    CHECK(m3->state_rank == 4 && m3->expand == 6 && m3->per_head_dim == 7 && m3->ngroups == 2 &&
+    CHECK(m3->state_rank == 4 && m3->expand == 6 && m3->per_head_dim == 7 && m3->n_groups == 2 &&
               m3->rope_fraction == 1 && m3->dt_min == 0.01 && m3->dt_max == 0.2 && m3->dt_init_floor == 1e-3 &&
               m3->a_floor == 0.5 && m3->has_outproj_norm && m3->is_mimo && m3->mimo_rank == 3 && c->chunk_size == 32,
           "Mamba-3");
@@ -116,7 +116,7 @@ TEST(hf_spellings)
     begin();
     kr_model_config *c = READ("{\"model_type\": \"mamba2\", \"use_bias\": false}");
     CHECK(c && c->layout == KR_LAYOUT_HF && c->family == KR_FAMILY_MAMBA2 && c->mamba2->d_model == 4096 &&
-              c->layers->n_layers == 64 && c->network->vocab_size == 32768 && c->mamba2->ngroups == 8 &&
+              c->layers->n_layers == 64 && c->network->vocab_size == 32768 && c->mamba2->n_groups == 8 &&
               !c->network->tie_embeddings && !c->mamba2->norm_per_group && c->network->pad_vocab_size_multiple == 1,
           "defaults of mamba2");
     kr_model_config_destroy(c);
@@ -222,15 +222,14 @@ TEST(unknown_keys_are_named)
     begin();
     kr_model_config *c = READ("{\"foo\": 1, \"ssm_cfg\": {\"bar\": [2]}}");
     CHECK(c != NULL && nlogged == 2, "%d warnings", nlogged);
-    CHECK(strcmp(logged, "config.json: the key 'foo' means nothing to krait and was passed over\n"
-                         "config.json: the key 'ssm_cfg.bar' means nothing to krait and was passed over\n") == 0,
+    CHECK(strcmp(logged, "config.json: the key 'foo' is unknown and was ignored\n"
+                         "config.json: the key 'ssm_cfg.bar' is unknown and was ignored\n") == 0,
           "%s", logged);
     kr_model_config_destroy(c);
     forget_log();
     c = READ("{\"model_type\": \"mamba\", \"mixer_rms_eps\": 1e-6}");
-    CHECK(c != NULL &&
-              strcmp(logged, "config.json: the key 'mixer_rms_eps' means nothing to krait and was passed over\n"
-                             "config.json: use_bias is not given and was taken for false\n") == 0,
+    CHECK(c != NULL && strcmp(logged, "config.json: the key 'mixer_rms_eps' is unknown and was ignored\n"
+                                      "config.json: use_bias is missing; assuming false\n") == 0,
           "%s", logged);
     kr_model_config_destroy(c);
     end();
@@ -280,9 +279,9 @@ TEST(official_errors)
         { F, "{\"ssm_cfg\": {\"layer\": \"Mamba1\\u0000\"}}",
           "config.json: ssm_cfg.layer = 'Mamba1?', but must be 'Mamba1', 'Mamba2' or 'Mamba3'" },
         { F, "{\"ssm_cfg\": {\"dt_rank\": \"automatic\"}}",
-          "config.json: ssm_cfg.dt_rank = 'automatic', but must be a whole number from 1 on, or 'auto'" },
+          "config.json: ssm_cfg.dt_rank = 'automatic', but must be a positive integer, or 'auto'" },
         { F, "{\"ssm_cfg\": {\"dt_rank\": 0}}",
-          "config.json: ssm_cfg.dt_rank = 0, but must be a whole number from 1 on, or 'auto'" },
+          "config.json: ssm_cfg.dt_rank = 0, but must be a positive integer, or 'auto'" },
         { F, "{\"ssm_cfg\": {\"dt_init\": \"zero\"}}",
           "config.json: ssm_cfg.dt_init = 'zero', but must be 'random' or 'constant'" },
         { F, "{\"ssm_cfg\": {\"dt_min\": 0}}", "config.json: ssm_cfg.dt_min = 0, but must be finite and above 0" },
@@ -300,17 +299,15 @@ TEST(official_errors)
           "config.json: ssm_cfg.A_init_range = [0, 1], but must be a range: the first above 0, the second finite and "
           "no less" },
         { F, "{\"ssm_cfg\": {\"layer\": \"Mamba2\", \"d_ssm\": 0}}",
-          "config.json: ssm_cfg.d_ssm = 0, but must be a whole number from 1 on, or null" },
+          "config.json: ssm_cfg.d_ssm = 0, but must be a positive integer, or null" },
         { F, "{\"ssm_cfg\": {\"layer\": \"Mamba3\", \"rope_fraction\": 0.25}}",
           "config.json: ssm_cfg.rope_fraction = 0.25, but must be 0.5 or 1" },
         { F, "{\"ssm_cfg\": {\"layer\": \"Mamba3\", \"rope_fraction\": 0}}",
           "config.json: ssm_cfg.rope_fraction = 0, but must be finite and above 0" },
         { F, "{\"attn_layer_idx\": 3}", "config.json: attn_layer_idx = 3, but must be an array" },
         { U, "{\"attn_layer_idx\": [9, 18]}",
-          "config.json: attn_layer_idx names 2 attention layer(s), but krait has no attention: hybrid models are not "
-          "supported" },
-        { U, "{\"rms_norm\": false}",
-          "config.json: rms_norm = false, but krait has RMS norms only: models with layer norms are not supported" },
+          "config.json: attn_layer_idx names 2 attention layer(s), but models with attention are not supported" },
+        { U, "{\"rms_norm\": false}", "config.json: rms_norm = false, but models with layer norms are not supported" },
     };
     REFUSE_ALL(rows);
     CHECK(!kr_model_config_parse(ctx, NULL, 0), "NULL");
@@ -342,17 +339,17 @@ TEST(hf_errors)
           "config.json: num_heads = 9223372036854775807 times head_dim = 64 must be hidden_size = 4096 times expand = "
           "2" },
         { F, "{\"model_type\": \"mamba2\", \"num_heads\": 0}",
-          "config.json: num_heads = 0, but must be a whole number from 1 on" },
+          "config.json: num_heads = 0, but must be a positive integer" },
         { F, "{\"model_type\": \"mamba\", \"vocab_size\": 0}",
           "config.json: vocab_size = 0, but must be from 1 to 1073741824" },
         { F, "{\"model_type\": \"mamba\", \"eos_token_id\": -3}",
-          "config.json: eos_token_id = -3, but must be an id from 0 on, an array of such, or null for none" },
+          "config.json: eos_token_id = -3, but must be a token id, an array of such, or null for none" },
         { F, "{\"model_type\": \"mamba\", \"eos_token_id\": [1, \"2\"]}",
-          "config.json: eos_token_id = [...], but must be an id from 0 on, an array of such, or null for none" },
+          "config.json: eos_token_id = [...], but must be a token id, an array of such, or null for none" },
         { F, "{\"model_type\": \"mamba\", \"eos_token_id\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}",
           "config.json: eos_token_id has 9 ids, but at most 8 are kept" },
         { F, "{\"model_type\": \"mamba\", \"pad_token_id\": -2}",
-          "config.json: pad_token_id = -2, but must be an id from 0 on, or null for none" },
+          "config.json: pad_token_id = -2, but must be a token id, or null for none" },
         { F, "{\"model_type\": \"mamba\", \"torch_dtype\": 3}",
           "config.json: torch_dtype = 3, but must be the name of a type" },
         { F, "{\"model_type\": \"falcon_mamba\", \"mixer_rms_eps\": 0}",
@@ -369,9 +366,8 @@ TEST(krait_errors)
 #define KRAIT3(text) "{\"ssm_cfg\": {\"layer\": \"Mamba3\"}, \"krait\": {" text "}}"
     static const error_case rows[] = {
         { F, "{\"krait\": 3}", "config.json: krait = 3, but must be an object" },
-        { F, KRAIT("\"foo\": 1"), "config.json: the key 'krait.foo' means nothing to krait" },
-        { F, KRAIT("\"a_activation\": \"softplus\""),
-          "config.json: the key 'krait.a_activation' means nothing to krait" },
+        { F, KRAIT("\"foo\": 1"), "config.json: the key 'krait.foo' is unknown" },
+        { F, KRAIT("\"a_activation\": \"softplus\""), "config.json: the key 'krait.a_activation' is unknown" },
         { F, KRAIT3("\"a_activation\": \"relu\""),
           "config.json: krait.a_activation = 'relu', but must be 'heavy_tail' or 'softplus'" },
         { F, KRAIT3("\"rope_fraction\": 0.25"), "config.json: krait.rope_fraction = 0.25, but must be 0, 0.5 or 1" },
@@ -395,7 +391,7 @@ TEST(krait_errors)
         { F, KRAIT("\"residual\": \"multi_gate\""),
           "config.json: krait.residual = 'multi_gate', but must be an object" },
         { F, KRAIT("\"residual\": {\"kind\": \"multi_gate\", \"streams\": 2}"),
-          "config.json: the key 'krait.residual.streams' means nothing to krait" },
+          "config.json: the key 'krait.residual.streams' is unknown" },
         { F, KRAIT("\"residual\": {\"kind\": \"multi_gate\"}"),
           "config.json: krait.residual.n_stream = 0, but must be from 1 to 32" },
         { F, KRAIT("\"latents\": [{\"kind\": \"custom\"}]"),

@@ -92,7 +92,7 @@ static const field fields[] = {
     ROW('i', KR_FAMILY_MAMBA2, mamba2.expand, 1, 5, BOTH),
     ROW('i', KR_FAMILY_MAMBA2, mamba2.per_head_dim, 1, 2, BOTH),
     ROW('i', KR_FAMILY_MAMBA2, mamba2.d_ssm, 0, 9, OFFICIAL),
-    ROW('i', KR_FAMILY_MAMBA2, mamba2.ngroups, 2, 9, BOTH),
+    ROW('i', KR_FAMILY_MAMBA2, mamba2.n_groups, 2, 9, BOTH),
     ROW('d', KR_FAMILY_MAMBA2, mamba2.a_init_min, 0, 0, BOTH),
     ROW('b', KR_FAMILY_MAMBA2, mamba2.has_d_per_dim, 0, 1, OFFICIAL),
     ROW('b', KR_FAMILY_MAMBA2, mamba2.has_norm, 0, 1, OFFICIAL),
@@ -111,7 +111,7 @@ static const field fields[] = {
     ROW('i', KR_FAMILY_MAMBA3, mamba3.state_rank, 1, 99, BOTH),
     ROW('i', KR_FAMILY_MAMBA3, mamba3.expand, 1, 5, BOTH),
     ROW('i', KR_FAMILY_MAMBA3, mamba3.per_head_dim, 1, 99, BOTH),
-    ROW('i', KR_FAMILY_MAMBA3, mamba3.ngroups, 1, 9, BOTH),
+    ROW('i', KR_FAMILY_MAMBA3, mamba3.n_groups, 1, 9, BOTH),
     ROW('b', KR_FAMILY_MAMBA3, mamba3.is_mimo, 0, 1, BOTH),
     ROW('i', KR_FAMILY_MAMBA3, mamba3.mimo_rank, 1, 9, BOTH),
     ROW('e', KR_FAMILY_MAMBA3, mamba3.rotation, 0, 1, BOTH),
@@ -190,7 +190,7 @@ static kr_model_values draw_config(kr_family family, kr_layout layout)
     c.layers.n_layers = 2;
     c.network.vocab_size = 100;
     kr_config_set_d_model(&c, 64 + 2 * kr_test_below(50));
-    c.mamba2.ngroups = 2;      /* of one group it does not matter how norms go, and that is not told */
+    c.mamba2.n_groups = 2;     /* of one group it does not matter how norms go, and that is not told */
     c.mamba2.per_head_dim = 2; /* the Hugging Face layout counts heads, whole ones */
     const int64_t odds = 1 + kr_test_below(6);
     for (int i = 0; i < FIELDS; i++)
@@ -339,7 +339,7 @@ TEST(layouts_there_and_back)
     check_there_and_back("official_lm/mamba2", "");
     check_there_and_back(
         "official_lm/mamba2_g2_untied",
-        "config.json: 'krait' holds norm_per_group: transformers passes over it and computes other numbers\n");
+        "config.json: 'krait' holds norm_per_group: transformers ignores it and computes different results\n");
     check_there_and_back("hf_mamba/tied", "");
     check_there_and_back("hf_mamba2/g1_untied", "");
     check_there_and_back("hf_mamba2/g2_untied",

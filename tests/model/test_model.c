@@ -487,7 +487,7 @@ TEST(measured_before_it_is_made)
             char what[40];
             snprintf(what, sizeof what, "mamba%d, variant %d", f + 1, v);
             if (v == 1) c.layers.d_intermediate = 300;
-            if (v == 2) c.mamba2.ngroups = c.mamba3.ngroups = 4;
+            if (v == 2) c.mamba2.n_groups = c.mamba3.n_groups = 4;
             if (v == 2) c.layers.n_virtual = 5;
             if (v == 3) c.mamba3.is_mimo = true;
             if (v == 3) c.mamba3.has_outproj_norm = c.mamba2.has_proj_bias = true;

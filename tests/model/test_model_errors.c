@@ -57,29 +57,25 @@ TEST(tensors_that_are_not_the_models)
     begin();
     static const char one[] = "official_lm/mamba1", untied[] = "official_lm/mamba2_g2_untied";
     const kr_status f = KR_ERR_FORMAT;
-    refuse_changed(one, f,
-                   "model.load: %s: the tensors are not those of the config: 1 missing: 'backbone.norm_f.weight'",
+    refuse_changed(one, f, "model.load: %s: the tensors do not match the config: 1 missing: 'backbone.norm_f.weight'",
                    &(change){ .name = "backbone.norm_f.weight", .renamed = "" });
-    refuse_changed(
-        one, f,
-        "model.load: %s: the tensors are not those of the config: 1 missing: 'backbone.norm_f.weight'; 1 not of "
-        "the model: 'norm'",
-        &(change){ .name = "backbone.norm_f.weight", .renamed = "norm" });
-    refuse_changed(one, f, "model.load: %s: the tensors are not those of the config: 1 not of the model: 'foo?bar'",
+    refuse_changed(one, f,
+                   "model.load: %s: the tensors do not match the config: 1 missing: 'backbone.norm_f.weight'; 1 "
+                   "unexpected: 'norm'",
+                   &(change){ .name = "backbone.norm_f.weight", .renamed = "norm" });
+    refuse_changed(one, f, "model.load: %s: the tensors do not match the config: 1 unexpected: 'foo?bar'",
                    &(change){ .added = "foo\nbar" });
-    refuse_changed(
-        untied, f,
-        "model.load: %s: the tensors are not those of the config: 1 missing: 'lm_head.weight' (the embeddings "
-        "are not tied, so there must be a head)",
-        &(change){ .name = "lm_head.weight", .renamed = "" });
+    refuse_changed(untied, f,
+                   "model.load: %s: the tensors do not match the config: 1 missing: 'lm_head.weight' (the embeddings "
+                   "are not tied, so there must be a head)",
+                   &(change){ .name = "lm_head.weight", .renamed = "" });
     refuse_changed("hf_mamba/tied", f,
-                   "model.load: %s: the tensors are not those of the config: 1 missing: 'backbone.embeddings.weight'",
+                   "model.load: %s: the tensors do not match the config: 1 missing: 'backbone.embeddings.weight'",
                    &(change){ .name = "backbone.embeddings.weight", .renamed = "" });
-    refuse_changed(
-        one, f,
-        "model.load: %s: the tensors are not those of the config: 1 missing: 'backbone.embedding.weight'; 1 not "
-        "of the model: 'backbone.embeddings.weight'",
-        &(change){ .name = "backbone.embedding.weight", .renamed = "backbone.embeddings.weight" });
+    refuse_changed(one, f,
+                   "model.load: %s: the tensors do not match the config: 1 missing: 'backbone.embedding.weight'; 1 "
+                   "unexpected: 'backbone.embeddings.weight'",
+                   &(change){ .name = "backbone.embedding.weight", .renamed = "backbone.embeddings.weight" });
     const kr_shape line = KR_SHAPE(63), rotated = KR_SHAPE(64, 256);
     refuse_changed(one, KR_ERR_SHAPE,
                    "model.load: %s: 1 tensor(s) of another shape: 'backbone.norm_f.weight' is [63] and must be [64]",
@@ -108,8 +104,8 @@ TEST(weights_of_another_model)
     kr_model_destroy(model);
     copy_config("official_lm/mamba3_siso", "m");
     refuse(KR_ERR_FORMAT,
-           "model.load: %s: the tensors are not those of the config: 10 missing: 'backbone.layers.0.mixer.dt_bias', "
-           "'backbone.layers.0.mixer.B_bias', 'backbone.layers.0.mixer.C_bias', ...; 12 not of the model: "
+           "model.load: %s: the tensors do not match the config: 10 missing: 'backbone.layers.0.mixer.dt_bias', "
+           "'backbone.layers.0.mixer.B_bias', 'backbone.layers.0.mixer.C_bias', ...; 12 unexpected: "
            "'backbone.layers.0.mixer.A_log', 'backbone.layers.0.mixer.conv1d.weight', "
            "'backbone.layers.0.mixer.conv1d.bias', ...");
     put_text("m", "config.json", "{\"d_model\": 32, \"n_layer\": 2, \"vocab_size\": 256}");

@@ -319,8 +319,8 @@ TEST(forged_files)
     kr_state_destroy(loaded);
 
 #define TEXT(text, ...) refuse(ctx, net, KR_ERR_FORMAT, text, &(edit){ __VA_ARGS__ })
-    TEXT("not a state of krait: metadata 'format' is not 'krait.state'", .key = "format");
-    TEXT("not a state of krait: metadata 'format' is not 'krait.state'", .key = "format", .value = "pt");
+    TEXT("not a state file of Krait: metadata 'format' is not 'krait.state'", .key = "format");
+    TEXT("not a state file of Krait: metadata 'format' is not 'krait.state'", .key = "format", .value = "pt");
     TEXT("the state has version '2' of the format, but this library reads version 1", .key = "version", .value = "2");
     TEXT("the state has version '' of the format, but this library reads version 1", .key = "version");
     for (size_t i = 2; i < sizeof keys / sizeof *keys; i++) {
@@ -328,13 +328,14 @@ TEST(forged_files)
         snprintf(text, sizeof text, "metadata '%s' is missing", keys[i]);
         refuse(ctx, net, KR_ERR_FORMAT, text, &(edit){ .key = keys[i] });
     }
-    TEXT("the state is of another architecture: its blocks are 'mamba1', those of the network are 'mamba2'",
+    TEXT("the state belongs to another architecture: its blocks are 'mamba1', those of the network are 'mamba2'",
          .key = "family", .value = "mamba1");
-    TEXT("the state is of another architecture: its blocks are 'a?\x5c', those of the network are 'mamba2'",
+    TEXT("the state belongs to another architecture: its blocks are 'a?\x5c', those of the network are 'mamba2'",
          .key = "family", .value = "a\x1b\x5c");
-    TEXT("the state is of another architecture: it has 4 slots, but the network has 3 virtual layers", .key = "slots",
-         .value = "4");
-    TEXT("the state is of another architecture: names, types or shapes of the network's parameters, its schedule or "
+    TEXT("the state belongs to another architecture: it has 4 slots, but the network has 3 virtual layers",
+         .key = "slots", .value = "4");
+    TEXT("the state belongs to another architecture: names, types or shapes of the network's parameters, its schedule "
+         "or "
          "its class tokens differ",
          .key = "architecture", .value = "0123456789abcdef");
     TEXT("the state was made with other weights of the same architecture", .key = "weights",
@@ -355,10 +356,10 @@ TEST(forged_files)
                                              "-0" };
     for (size_t i = 0; i < sizeof no_counts / sizeof *no_counts; i++) {
         char text[128];
-        snprintf(text, sizeof text, "metadata 'batch' is '%s', but must be a whole number from 1 on", no_counts[i]);
+        snprintf(text, sizeof text, "metadata 'batch' is '%s', but must be a positive integer", no_counts[i]);
         refuse(ctx, net, KR_ERR_FORMAT, text, &(edit){ .key = "batch", .value = no_counts[i] });
     }
-    TEXT("metadata 'slots' is 'many', but must be a whole number from 1 on", .key = "slots", .value = "many");
+    TEXT("metadata 'slots' is 'many', but must be a positive integer", .key = "slots", .value = "many");
     static const char *const no_digits[] = { "", "11", "1111", "1 1", "112", "11/" };
     for (size_t i = 0; i < sizeof no_digits / sizeof *no_digits; i++) {
         TEXT("metadata 'filled' is not 3 digits from 0 to 1", .key = "filled", .value = no_digits[i]);
@@ -441,13 +442,15 @@ TEST(other_networks)
         const char *format;
     } rows[] = {
         { { .family = KR_FAMILY_MAMBA1, .latents = class_tokens, .n_latents = 2 },
-          "state.load: %s: the state is of another architecture: its blocks are 'mamba2', those of the network are "
+          "state.load: %s: the state belongs to another architecture: its blocks are 'mamba2', those of the network "
+          "are "
           "'mamba1'" },
         { { .family = KR_FAMILY_MAMBA2, .latents = class_tokens, .n_latents = 2, .n_virtual = 5 },
-          "state.load: %s: the state is of another architecture: it has 3 slots, but the network has 5 virtual "
+          "state.load: %s: the state belongs to another architecture: it has 3 slots, but the network has 5 virtual "
           "layers" },
 #define DIFFERS                                                                                                        \
-    "state.load: %s: the state is of another architecture: names, types or shapes of the network's parameters, its "   \
+    "state.load: %s: the state belongs to another architecture: names, types or shapes of the network's parameters, "  \
+    "its "                                                                                                             \
     "schedule or its class tokens differ"
         { { .family = KR_FAMILY_MAMBA2, .latents = class_tokens, .n_latents = 2, .state_rank = 8 }, DIFFERS },
         { { .family = KR_FAMILY_MAMBA2, .latents = class_tokens, .n_latents = 2, .dtype = KR_DTYPE_F64 }, DIFFERS },
@@ -498,7 +501,7 @@ TEST(other_files_and_arguments)
     IGNORE(kr_tensor_writer_save(w, in_folder("other"), KR_CONTAINER_SAFETENSORS));
     kr_tensor_writer_destroy(w);
     refuse_whole(ctx, net, in_folder("other"), KR_ERR_FORMAT,
-                 "state.load: %s: not a state of krait: metadata 'format' is not 'krait.state'");
+                 "state.load: %s: not a state file of Krait: metadata 'format' is not 'krait.state'");
     CHECK(!kr_state_load(ctx, net, NULL), "NULL");
     CHECK_ERROR(ctx, KR_ERR_ARG, "state.load: tensor_file: path is NULL");
     CHECK(!kr_state_load(ctx, NULL, in_folder("other")), "NULL");

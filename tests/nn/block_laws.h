@@ -1,7 +1,7 @@
 /* block_laws.h - what holds for a block of every family, whatever its config.
  *
  *   kr_mamba2_config config = small();
- *   config.ngroups = 2;
+ *   config.n_groups = 2;
  *   block_laws(&(block_case){ "ngroups 2", kr_mamba2_block(&config) });
  */
 #ifndef KR_TESTS_NN_BLOCK_LAWS_H

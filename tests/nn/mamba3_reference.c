@@ -15,7 +15,7 @@ typedef struct sizes {
 
 static sizes sizes_of(const kr_mamba3_config *c)
 {
-    sizes n = { .nd = c->d_model, .np = c->per_head_dim, .nr = c->state_rank, .ng = c->ngroups };
+    sizes n = { .nd = c->d_model, .np = c->per_head_dim, .nr = c->state_rank, .ng = c->n_groups };
     n.ni = c->expand * c->d_model;
     n.nh = n.ni / n.np;
     n.nm = c->is_mimo ? c->mimo_rank : 1;

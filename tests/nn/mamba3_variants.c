@@ -13,7 +13,7 @@ static void base(kr_mamba3_config *c)
 
 static void groups(kr_mamba3_config *c)
 {
-    c->ngroups = 2;
+    c->n_groups = 2;
 }
 static void mimo(kr_mamba3_config *c)
 {
@@ -122,7 +122,7 @@ static const struct {
 } recipes[] = { { "base", NULL },
                 { "ngroups 2", groups },
                 { "mimo 2", mimo },
-                { "mimo 2, ngroups 2", mimo_groups },
+                { "mimo 2, n_groups 2", mimo_groups },
                 { "is_mimo of rank 1", mimo_of_one },
                 { "rope 0", still },
                 { "rope 0.5", half },
@@ -138,7 +138,7 @@ static const struct {
                 { "quaternion", quaternion },
                 { "quaternion, rope 0.5", quaternion_half },
                 { "quaternion, rope 0", quaternion_still },
-                { "quaternion, mimo, ngroups 2", quaternion_mimo },
+                { "quaternion, mimo, n_groups 2", quaternion_mimo },
                 { "learned state", learned },
                 { "everything", everything } };
 

@@ -64,7 +64,7 @@ static void check_row(const kr_params *params, const char *name, kr_shape want, 
               row->has_decay == has_decay && row->n_segments == n_segments,
           "%s is another", name);
     for (int i = 0; i < row->n_segments; i++)
-        CHECK(row->segments[i].muon && row->segments[i].rows == got.dims[0], "%s is Muon's as a whole", name);
+        CHECK(row->segments[i].use_muon && row->segments[i].rows == got.dims[0], "%s is Muon's as a whole", name);
 }
 
 TEST(bidi_table)
@@ -228,7 +228,7 @@ TEST(bidi_forward_errors)
         refused(t, KR_ERR_DTYPE,
                 "bidi.forward: x is f64, but the block is f32; cast x, or create the block with that dtype", bidi,
                 kr_zeros(t, KR_DTYPE_F64, KR_SHAPE(1, 2, BIDI_ND)), NULL);
-        refused(t, KR_ERR_SHAPE, "bidi.forward: x [1, 0, 8] is empty; there must be a row and a token at least", bidi,
+        refused(t, KR_ERR_SHAPE, "bidi.forward: x [1, 0, 8] is empty; at least one row and one token are needed", bidi,
                 kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(1, 0, BIDI_ND)), NULL);
         kr_cache caches[4];
         kr_tensor *x = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(1, 2, BIDI_ND));

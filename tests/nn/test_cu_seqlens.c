@@ -42,11 +42,11 @@ TEST(cores_take_cumulative_lengths)
     const kr_scan_out counted = kr_selective_scan(t, &scan);
     CHECK_SAME_BITS("scan", counted.y_bsi, marked.y_bsi);
     CHECK_SAME_BITS("its states", counted.final_state, marked.final_state);
-    kr_mamba2_ssd_input ssd = { .x_bnlhp = noise(KR_DTYPE_F32, KR_SHAPE(B, 3, 4, 2, 8), -1, 1),
-                                .dt_bnlh = noise(KR_DTYPE_F32, KR_SHAPE(B, 3, 4, 2), 0.1, 1),
+    kr_mamba2_ssd_input ssd = { .x_bshp = noise(KR_DTYPE_F32, KR_SHAPE(B, 3, 4, 2, 8), -1, 1),
+                                .dt_bsh = noise(KR_DTYPE_F32, KR_SHAPE(B, 3, 4, 2), 0.1, 1),
                                 .a_decay_h = noise(KR_DTYPE_F32, KR_SHAPE(2), -2, -0.5),
-                                .b_bnlgr = noise(KR_DTYPE_F32, KR_SHAPE(B, 3, 4, 1, 4), -1, 1),
-                                .c_bnlgr = noise(KR_DTYPE_F32, KR_SHAPE(B, 3, 4, 1, 4), -1, 1),
+                                .b_bsgr = noise(KR_DTYPE_F32, KR_SHAPE(B, 3, 4, 1, 4), -1, 1),
+                                .c_bsgr = noise(KR_DTYPE_F32, KR_SHAPE(B, 3, 4, 1, 4), -1, 1),
                                 .seq_start_bs = marker };
     const kr_ssd_out first = kr_mamba2_ssd_run(t, &ssd, kr_ssd_path_default());
     ssd.seq_start_bs = NULL;
@@ -54,21 +54,21 @@ TEST(cores_take_cumulative_lengths)
     const kr_ssd_out second = kr_mamba2_ssd_run(t, &ssd, kr_ssd_path_default());
     CHECK_SAME_BITS("ssd, in chunks", second.y, first.y);
     CHECK_SAME_BITS("its states", second.final_state, first.final_state);
-    kr_mamba3_single_ssd_input single = { .v_bnlmhp = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 1, 2, 8), -1, 1),
-                                          .b_bnlmhr = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 1, 2, 4), -1, 1),
-                                          .c_bnlmhr = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 1, 2, 4), -1, 1),
-                                          .da_bnlh = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 2), -1, -0.1),
-                                          .gamma_bnlh = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 2), 0, 1),
-                                          .scale_bnlh = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 2), 0, 1),
+    kr_mamba3_single_ssd_input single = { .v_bsmhp = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 1, 2, 8), -1, 1),
+                                          .b_bsmhr = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 1, 2, 4), -1, 1),
+                                          .c_bsmhr = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 1, 2, 4), -1, 1),
+                                          .da_bsh = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 2), -1, -0.1),
+                                          .gamma_bsh = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 2), 0, 1),
+                                          .scale_bsh = noise(KR_DTYPE_F32, KR_SHAPE(B, S, 2), 0, 1),
                                           .seq_start_bs = marker };
     const kr_ssd_out third = kr_mamba3_single_ssd_run(t, &single, kr_ssd_path_default());
     single.seq_start_bs = NULL;
     single.cu_seqlens = lengths();
     CHECK_SAME_BITS("mamba-3", kr_mamba3_single_ssd_run(t, &single, kr_ssd_path_default()).y, third.y);
-    kr_mamba3_double_ssd_input pair = { .v_bnlmhp = single.v_bnlmhp,
-                                        .b_bnlmhr = single.b_bnlmhr,
-                                        .c_bnlmhr = single.c_bnlmhr,
-                                        .da_bnlh = single.da_bnlh,
+    kr_mamba3_double_ssd_input pair = { .v_bsmhp = single.v_bsmhp,
+                                        .b_bsmhr = single.b_bsmhr,
+                                        .c_bsmhr = single.c_bsmhr,
+                                        .da_bsh = single.da_bsh,
                                         .seq_start_bs = marker };
     const kr_ssd_out fourth = kr_mamba3_double_ssd_run(t, &pair, kr_ssd_path_default());
     pair.seq_start_bs = NULL;
@@ -222,7 +222,7 @@ TEST(cumulative_lengths_are_checked)
     begin();
 #define NAME "seq_start_from_cu_seqlens: "
     REFUSED(KR_ERR_ARG, NAME "cu_seqlens[0] is 1, but must be 0", FROM(1, 4, 8));
-    REFUSED(KR_ERR_ARG, NAME "cu_seqlens[2] is 3 after 3, but must be larger: a sequence has a token at least",
+    REFUSED(KR_ERR_ARG, NAME "cu_seqlens[2] is 3 after 3, but must be larger: a sequence has at least one token",
             FROM(0, 3, 3, 4, 8));
     REFUSED(KR_ERR_ARG, NAME "cu_seqlens[2], the last, is 4, but there are 8 tokens", FROM(0, 2, 4));
     REFUSED(KR_ERR_ARG,

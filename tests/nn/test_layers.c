@@ -82,7 +82,7 @@ static void everything_of_blocks(net_recipe *r)
     r->mamba1.has_proj_bias = r->mamba2.has_proj_bias = r->mamba3.has_proj_bias = true;
     r->mamba1.has_learnable_init_state = r->mamba2.has_learnable_init_state = true;
     r->mamba3.has_learnable_init_state = true;
-    r->mamba2.ngroups = 2;
+    r->mamba2.n_groups = 2;
     r->mamba3.rotation = KR_ROTATION_QUATERNION;
     r->mamba3.is_mimo = true;
     r->mamba3.mimo_rank = 2;

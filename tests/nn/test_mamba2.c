@@ -110,7 +110,7 @@ static void core(const kr_mamba2 *m, const kr_mamba2_config *c, memory *s, const
         nabove += free > dt;
         nfree += free == dt;
         const double decay = exp(-dt * exp(param(m, "A_log")[h]));
-        const double *b = xbc + nssm + h / (nh / c->ngroups) * nr, *cc = b + c->ngroups * nr;
+        const double *b = xbc + nssm + h / (nh / c->n_groups) * nr, *cc = b + c->n_groups * nr;
         for (int64_t p = 0; p < np; p++) {
             const int64_t i = h * np + p;
             y[i] = param(m, "D")[c->has_d_per_dim ? i : h] * xbc[i];
@@ -125,7 +125,7 @@ static void core(const kr_mamba2 *m, const kr_mamba2_config *c, memory *s, const
 
 static void gate_and_norm(const kr_mamba2 *m, const kr_mamba2_config *c, int64_t nssm, const double *z, double *y)
 {
-    const int64_t group = nssm / (c->norm_per_group ? c->ngroups : 1);
+    const int64_t group = nssm / (c->norm_per_group ? c->n_groups : 1);
     for (int64_t i = 0; i < nssm; i++)
         if (!c->has_norm || !c->norm_before_gate) y[i] *= silu(z[i]);
     for (int64_t from = 0; c->has_norm && from < nssm; from += group) {
@@ -142,7 +142,7 @@ static void token(const kr_mamba2 *m, const kr_mamba2_config *c, memory *s, cons
                   double *out)
 {
     const int64_t ni = c->expand * ND, nssm = c->d_ssm ? c->d_ssm : ni, nmlp = ni - nssm;
-    const int64_t nv = nssm + 2 * c->ngroups * c->state_rank, nh = nssm / c->per_head_dim;
+    const int64_t nv = nssm + 2 * c->n_groups * c->state_rank, nh = nssm / c->per_head_dim;
     double u[ND], in[MAX_WIDTH], wide[MAX_WIDTH];
     for (int64_t i = 0; i < ND; i++) u[i] = is_padding ? 0 : read[i];
     project(param(m, "in_proj.weight"), param(m, "in_proj.bias"), 2 * nmlp + nssm + nv + nh, ND, u, in);

@@ -32,10 +32,10 @@ TEST(mamba2_config_sizes)
     REFUSED_CONFIG(KR_ERR_ARG, "per_head_dim = 8 does not divide d_ssm = 12", c.d_ssm = 12);
     REFUSED_CONFIG(KR_ERR_ARG, "d_ssm = -8, but must be at least 0", c.d_ssm = -8);
     REFUSED_CONFIG(KR_ERR_ARG, "d_ssm = 72, but must be at most d_inner = expand d_model = 64", c.d_ssm = 72);
-    REFUSED_CONFIG(KR_ERR_ARG, "ngroups = 0, but must be at least 1", c.ngroups = 0);
-    REFUSED_CONFIG(KR_ERR_ARG, "ngroups = 3 does not divide the 8 heads (d_inner / per_head_dim)", c.ngroups = 3);
-    REFUSED_CONFIG(KR_ERR_ARG, "ngroups = 2 does not divide the 5 heads (d_ssm / per_head_dim)", c.d_ssm = 40,
-                   c.ngroups = 2);
+    REFUSED_CONFIG(KR_ERR_ARG, "n_groups = 0, but must be at least 1", c.n_groups = 0);
+    REFUSED_CONFIG(KR_ERR_ARG, "n_groups = 3 does not divide the 8 heads (d_inner / per_head_dim)", c.n_groups = 3);
+    REFUSED_CONFIG(KR_ERR_ARG, "n_groups = 2 does not divide the 5 heads (d_ssm / per_head_dim)", c.d_ssm = 40,
+                   c.n_groups = 2);
     end();
 }
 
@@ -93,7 +93,7 @@ TEST(mamba2_config_as_a_whole)
     kr_mamba2_config c = mamba2_small();
     c.d_model = c.expand = 1 << 30;
     REFUSED(KR_ERR_SHAPE,
-            "in_proj.weight: param: no shape: rank 2 must be from 0 to 8, and sizes not negative and addressable",
+            "in_proj.weight: param: invalid shape: rank 2 must be from 0 to 8, and sizes not negative and addressable",
             kr_mamba2_create(ctx, &c));
     CHECK(!kr_mamba2_create(NULL, &c), "a block without a context");
     end();
@@ -164,13 +164,13 @@ TEST(mamba2_tokens)
             kr_mamba2_forward(t, m, D(2, 3, 32), NULL, path).y);
     REFUSED(KR_ERR_DTYPE, "mamba2.step: x is i32, but the block is f32; cast x, or create the block with that dtype",
             kr_mamba2_step(t, m, I(2, 32), NULL).y);
-    REFUSED(KR_ERR_SHAPE, "mamba2.forward: x [2, 0, 32] is empty; there must be a row and a token at least",
+    REFUSED(KR_ERR_SHAPE, "mamba2.forward: x [2, 0, 32] is empty; at least one row and one token are needed",
             kr_mamba2_forward(t, m, F(2, 0, 32), NULL, path).y);
-    REFUSED(KR_ERR_SHAPE, "mamba2.forward: x [0, 3, 32] is empty; there must be a row and a token at least",
+    REFUSED(KR_ERR_SHAPE, "mamba2.forward: x [0, 3, 32] is empty; at least one row and one token are needed",
             kr_mamba2_forward(t, m, F(0, 3, 32), NULL, path).y);
     REFUSED(KR_ERR_SHAPE, "mamba2.forward_reset: s = 0, but a sequence needs at least one token",
             kr_mamba2_forward_reset(t, m, F(2, 0, 32), I(2, 0), NULL, path).y);
-    REFUSED(KR_ERR_SHAPE, "mamba2.step: x [0, 32] is empty; there must be a row at least",
+    REFUSED(KR_ERR_SHAPE, "mamba2.step: x [0, 32] is empty; at least one row is needed",
             kr_mamba2_step(t, m, F(0, 32), NULL).y);
     REFUSED(KR_ERR_ARG, "mamba2.forward: operand x is NULL", kr_mamba2_forward(t, m, NULL, NULL, path).y);
     REFUSED(KR_ERR_ARG,

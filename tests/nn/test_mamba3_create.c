@@ -85,7 +85,7 @@ TEST(mamba3_parameters_of_every_option)
     kr_mamba3_config c = small();
     c.has_proj_bias = c.has_outproj_norm = c.has_learnable_init_state = c.is_mimo = true;
     c.mimo_rank = 1;
-    c.ngroups = 2;
+    c.n_groups = 2;
     c.rotation = KR_ROTATION_QUATERNION;
     const double d = 0.25, i = 1 / sqrt(32.0), low = inverse_softplus(1e-3), high = inverse_softplus(0.1);
     /* 2 32 + 2 1 2 8 + 3 4 rows, and 4 heads with a quaternion of 3 channels each */
@@ -129,7 +129,7 @@ TEST(mamba3_segments)
         kr_mamba3_config c = small();
         c.is_mimo = true;
         c.mimo_rank = 3;
-        c.ngroups = 2;
+        c.n_groups = 2;
         c.rotation = cases[i].rotation;
         c.rope_fraction = cases[i].fraction;
         kr_mamba3 *m = kr_mamba3_create(ctx, &c);
@@ -137,11 +137,11 @@ TEST(mamba3_segments)
         if (CHECK(row && row->n_segments == 8, "case %zu: segments", i))
             for (int k = 0; k < 8; k++)
                 CHECK(strcmp(row->segments[k].name, want[k].name) == 0 && row->segments[k].rows == want[k].rows &&
-                          row->segments[k].muon == want[k].muon,
+                          row->segments[k].use_muon == want[k].use_muon,
                       "case %zu: segment %d is %s, %lld rows", i, k, row->segments[k].name,
                       (long long)row->segments[k].rows);
         const kr_param_row *out = kr_params_find(kr_mamba3_params(m), "out_proj.weight");
-        CHECK(out && out->n_segments == 1 && strcmp(out->segments[0].name, "out") == 0 && out->segments[0].muon,
+        CHECK(out && out->n_segments == 1 && strcmp(out->segments[0].name, "out") == 0 && out->segments[0].use_muon,
               "out_proj is one matrix");
         const kr_mamba3_cache initial = kr_mamba3_initial_cache(t, m, 2);
         CHECK(kr_tensor_dim(initial.rotation, 2) == (cases[i].rows < 5 ? cases[i].rows : cases[i].rows / 12),
@@ -174,7 +174,7 @@ TEST(mamba3_defaults_and_path)
     kr_mamba3_config c;
     kr_mamba3_config_init(&c);
     CHECK(c.size == sizeof c && c.dtype == KR_DTYPE_F32 && c.d_model == 0 && c.state_rank == 128 && c.expand == 2 &&
-              c.per_head_dim == 64 && c.ngroups == 1 && !c.is_mimo && c.mimo_rank == 4,
+              c.per_head_dim == 64 && c.n_groups == 1 && !c.is_mimo && c.mimo_rank == 4,
           "sizes");
     CHECK(c.rotation == KR_ROTATION_COMPLEX && c.rope_fraction == 0.5 && c.rotation_range == 1 &&
               c.a_activation == KR_A_ACTIVATION_HEAVY_TAIL && c.a_floor == 1e-4 && c.norm_eps == 1e-5,
@@ -222,11 +222,11 @@ TEST(mamba3_config_errors)
     BAD(KR_ERR_ARG, "state_rank = 0, but must be at least 1", c.state_rank = 0);
     BAD(KR_ERR_ARG, "expand = -1, but must be at least 1", c.expand = -1);
     BAD(KR_ERR_ARG, "per_head_dim = 0, but must be at least 1", c.per_head_dim = 0);
-    BAD(KR_ERR_ARG, "ngroups = 0, but must be at least 1", c.ngroups = 0);
+    BAD(KR_ERR_ARG, "n_groups = 0, but must be at least 1", c.n_groups = 0);
     BAD(KR_ERR_ARG, "mimo_rank = 0, but must be at least 1", (c.mimo_rank = 0, c.is_mimo = true));
     BAD(KR_ERR_ARG, "d_model = 4611686018427387904, but must be at most 1073741824", c.d_model = INT64_C(1) << 62);
     BAD(KR_ERR_ARG, "per_head_dim = 5 does not divide d_inner = 32", c.per_head_dim = 5);
-    BAD(KR_ERR_ARG, "ngroups = 3 does not divide the 4 heads (d_inner / per_head_dim)", c.ngroups = 3);
+    BAD(KR_ERR_ARG, "n_groups = 3 does not divide the 4 heads (d_inner / per_head_dim)", c.n_groups = 3);
     BAD(KR_ERR_ARG, "rotation = 2 is neither complex nor quaternion", c.rotation = (kr_rotation_kind)2);
     BAD(KR_ERR_ARG, "state_rank = 7, but must be even: entries are rotated in pairs", c.state_rank = 7);
     BAD(KR_ERR_ARG, "state_rank = 6, but must be a multiple of 4: quaternions rotate blocks of four",

@@ -25,7 +25,7 @@ TEST(mamba3_laws_16bit)
 /* The double pathway as the config's own: sequences, rows and paths go that way too. */
 TEST(mamba3_laws_double)
 {
-    static const char *const names[] = { "base", "mimo 2, ngroups 2", "quaternion, rope 0.5", "learned state",
+    static const char *const names[] = { "base", "mimo 2, n_groups 2", "quaternion, rope 0.5", "learned state",
                                          "everything" };
     for (int i = 0; variant_at(i); i++) {
         variant v = *variant_at(i);
@@ -38,7 +38,7 @@ TEST(mamba3_laws_double)
 
 TEST(mamba3_laws_threads)
 {
-    static const char *const names[] = { "base", "quaternion, mimo, ngroups 2", "everything" };
+    static const char *const names[] = { "base", "quaternion, mimo, n_groups 2", "everything" };
     for (int i = 0; variant_at(i); i++) {
         variant v = *variant_at(i);
         for (size_t k = 0; k < sizeof names / sizeof *names; k++) {

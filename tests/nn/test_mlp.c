@@ -110,10 +110,10 @@ TEST(rows_of_the_table)
                   kr_params_find(params, "layers.3.mlp.fc2.bias"),
               "the names")) {
         CHECK(fc1->n_segments == 2 && strcmp(fc1->segments[0].name, "value") == 0 && fc1->segments[0].rows == NH &&
-                  strcmp(fc1->segments[1].name, "gate") == 0 && fc1->segments[1].rows == NH && fc1->segments[0].muon &&
-                  fc1->segments[1].muon && fc1->has_decay && fc1->init_scale == 1,
+                  strcmp(fc1->segments[1].name, "gate") == 0 && fc1->segments[1].rows == NH &&
+                  fc1->segments[0].use_muon && fc1->segments[1].use_muon && fc1->has_decay && fc1->init_scale == 1,
               "fc1");
-        CHECK(fc2->n_segments == 1 && fc2->segments[0].rows == ND && fc2->segments[0].muon && fc2->has_decay &&
+        CHECK(fc2->n_segments == 1 && fc2->segments[0].rows == ND && fc2->segments[0].use_muon && fc2->has_decay &&
                   fc2->init_scale == 0.5,
               "fc2 ends a residual branch");
         CHECK(!kr_params_find(params, "layers.3.mlp.fc1.bias")->has_decay &&

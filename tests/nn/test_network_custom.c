@@ -247,7 +247,7 @@ TEST(custom_network_faults)
     kr_call_init(&call);
     call.skip_head = true;
     CHECK(!kr_network_forward(tape, m.net, ids_of(tape, 0, S), &call).y, "no head");
-    CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "skips_head is set");
+    CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "skip_head is set");
     kr_tape_reset(tape);
     kr_tensor *streams[SLOTS];
     kr_call_init(&call);
@@ -256,7 +256,7 @@ TEST(custom_network_faults)
     CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "streams is given");
     kr_tape_reset(tape);
     CHECK(!kr_network_step_infinite(tape, m.net, kr_reshape(tape, ids_of(tape, 0, 1), KR_SHAPE(B))), "no stack");
-    CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "put together by hand");
+    CHECK_ERROR_HAS(m.ctx, KR_ERR_UNSUPPORTED, "the network is custom");
     kr_tape_reset(tape);
     kr_call_init(&call);
     kr_state *alien = kr_state_create(m.ctx, m.stack, B);
@@ -292,7 +292,7 @@ TEST(custom_network_errors)
     REFUSED(custom.input_size = 3, "one of them must be above 0");
     REFUSED((custom.vocab_size = 0, custom.input_size = 3), "width = 0");
     REFUSED(parts[1].block = (const kr_block *)m.block, "parts[1] has both block and layers");
-    REFUSED(parts[2].block = NULL, "parts[2] has neither block and layers");
+    REFUSED(parts[2].block = NULL, "parts[2] has neither block nor layers");
     REFUSED(parts[0].reserved[1] = &m, "reserved");
     kr_custom_network custom = custom_of(&m, parts);
     custom.forward = NULL;

@@ -161,7 +161,7 @@ TEST(layers_refuse_inputs)
     REFUSED(KR_ERR_SHAPE, "layers.forward: x [2, 8] has rank 2, but must have 3 (axes bsd)",
             kr_layers_forward(t, s, F(2, 8), NULL).y);
     REFUSED(KR_ERR_SHAPE,
-            "layers.forward, layer 0: mamba2: x [2, 0, 8] is empty; there must be a row and a token at least",
+            "layers.forward, layer 0: mamba2: x [2, 0, 8] is empty; at least one row and one token are needed",
             kr_layers_forward(t, s, F(2, 0, 8), NULL).y);
     REFUSED(KR_ERR_DTYPE, "layers.forward: x is f64, but the blocks are f32; cast x, or create them with that dtype",
             kr_layers_forward(t, s, D(2, 3, 8), NULL).y);

@@ -40,7 +40,7 @@ static void rotary(net_recipe *r)
 {
     r->mamba3.rotation = KR_ROTATION_QUATERNION;
     r->mamba3.rope_fraction = 1;
-    r->mamba2.ngroups = 2;
+    r->mamba2.n_groups = 2;
     r->mamba1.has_learnable_init_state = r->mamba2.has_learnable_init_state = true;
     r->mamba3.has_learnable_init_state = true;
 }

@@ -106,7 +106,7 @@ TEST(params_segments_add_up)
             const kr_segment *segment = &in->segments[s];
             CHECK(strcmp(segment->name, names[first + s]) == 0 && segment->rows == rows[k][first + s],
                   "segment %s of %lld rows", segment->name, (long long)segment->rows);
-            CHECK(segment->muon == (first + s < 6), "segment %s: muon %d", segment->name, segment->muon);
+            CHECK(segment->use_muon == (first + s < 6), "segment %s: muon %d", segment->name, segment->use_muon);
         }
         kr_mamba2_destroy(blocks[k]);
     }

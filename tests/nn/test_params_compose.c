@@ -48,7 +48,8 @@ TEST(params_compose_rows_are_in_order_under_their_prefixes)
                   strcmp(row->axes, its->axes) == 0,
               "%s has another row", row->name);
         for (int s = 0; s < row->n_segments; s++)
-            CHECK(row->segments[s].rows == its->segments[s].rows && row->segments[s].muon == its->segments[s].muon &&
+            CHECK(row->segments[s].rows == its->segments[s].rows &&
+                      row->segments[s].use_muon == its->segments[s].use_muon &&
                       strcmp(row->segments[s].name, its->segments[s].name) == 0,
                   "%s: segment %d", row->name, s);
         CHECK(kr_params_at(mine, 2 + n + i)->tensor == kr_params_at(kr_mamba2_params(b), i)->tensor, "no prefix");
@@ -179,7 +180,7 @@ TEST(params_compose_errors_of_rows)
     kr_param_options_init(&o);
     REFUSED(KR_ERR_ARG, "params.make: a parameter needs a name",
             kr_params_make(p, "", KR_DTYPE_F32, KR_SHAPE(1), NULL));
-    REFUSED(KR_ERR_ARG, "params.make: there is a parameter x already",
+    REFUSED(KR_ERR_ARG, "params.make: the table already has a parameter x",
             kr_params_make(p, "x", KR_DTYPE_F32, KR_SHAPE(1), NULL));
     REFUSED(KR_ERR_DTYPE, "params.make: y: param: type i32, but a parameter is f32, f64, bf16 or f16",
             kr_params_make(p, "y", KR_DTYPE_I32, KR_SHAPE(1), NULL));
@@ -187,11 +188,11 @@ TEST(params_compose_errors_of_rows)
     REFUSED(KR_ERR_ARG, "params.make: y has an init that cannot be sampled: kind 1 of 1, -1, 0",
             kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(1), &o));
     o.init = (kr_init){ (kr_init_kind)9, 0, 0, 0 };
-    REFUSED(KR_ERR_ARG, "params.make: y has init.kind = 9, which is none",
+    REFUSED(KR_ERR_ARG, "params.make: y has init.kind = 9, which is not a kr_init_kind",
             kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(1), &o));
     kr_param_options_init(&o);
     o.is_linear = true;
-    REFUSED(KR_ERR_SHAPE, "params.make: y [4] is said to be linear, but is not a matrix [out in]",
+    REFUSED(KR_ERR_SHAPE, "params.make: y [4] has is_linear set, but is not a matrix [out in]",
             kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(4), &o));
     o.n_segments = 1;
     REFUSED(KR_ERR_ARG, "params.make: y has n_segments = 1, but segments is NULL",
@@ -201,9 +202,9 @@ TEST(params_compose_errors_of_rows)
     REFUSED(KR_ERR_SHAPE,
             "params.make: y [4, 2] has segments of 3 rows in all, but they are for matrices, and for all rows",
             kr_params_make(p, "y", KR_DTYPE_F32, KR_SHAPE(4, 2), &o));
-    REFUSED(KR_ERR_ARG, "params.share: there is a parameter x already", kr_params_share(p, "x", lent, NULL) == KR_OK);
-    REFUSED(KR_ERR_ARG, "params.share: y is the parameter that the table has as x",
-            kr_params_share(p, "y", x, NULL) == KR_OK);
+    REFUSED(KR_ERR_ARG, "params.share: the table already has a parameter x",
+            kr_params_share(p, "x", lent, NULL) == KR_OK);
+    REFUSED(KR_ERR_ARG, "params.share: y is already in the table, as x", kr_params_share(p, "y", x, NULL) == KR_OK);
     REFUSED(KR_ERR_ARG, "params.share: y is not a parameter of this context: kr_param_create makes one",
             kr_params_share(p, "y", F(2), NULL) == KR_OK);
     REFUSED(KR_ERR_ARG, "params.share: y is not a parameter of this context: kr_param_create makes one",
@@ -225,18 +226,20 @@ TEST(params_compose_errors_of_tables)
     kr_tensor *bias = NULL;
     kr_params_join(p, "a.", its);
     const int64_t n = kr_params_count(p);
-    REFUSED(KR_ERR_ARG, "params.join: there is a parameter a.dt_bias already", kr_params_join(p, "a.", its) == KR_OK);
-    REFUSED(KR_ERR_ARG, "params.join: b.dt_bias is the parameter that the table has as a.dt_bias",
+    REFUSED(KR_ERR_ARG, "params.join: the table already has a parameter a.dt_bias",
+            kr_params_join(p, "a.", its) == KR_OK);
+    REFUSED(KR_ERR_ARG, "params.join: b.dt_bias is already in the table, as a.dt_bias",
             kr_params_join(p, "b.", its) == KR_OK);
     REFUSED(KR_ERR_ARG, "params.join: the table to join is NULL, or the table itself",
             kr_params_join(p, "c.", p) == KR_OK);
     REFUSED(KR_ERR_ARG, "params.join: the prefix is NULL; \"\" is none", kr_params_join(p, NULL, its) == KR_OK);
     kr_params_make(other, "fine", KR_DTYPE_F32, KR_SHAPE(2), NULL);
     kr_params_make(other, "A_log", KR_DTYPE_F32, KR_SHAPE(2), NULL);
-    REFUSED(KR_ERR_ARG, "params.join: there is a parameter a.A_log already", kr_params_join(p, "a.", other) == KR_OK);
+    REFUSED(KR_ERR_ARG, "params.join: the table already has a parameter a.A_log",
+            kr_params_join(p, "a.", other) == KR_OK);
     CHECK(kr_params_count(p) == n && !kr_params_find(p, "a.fine"), "half of a table was joined");
     kr_params_make(other, "fine.bias", KR_DTYPE_F32, KR_SHAPE(2), NULL);
-    REFUSED(KR_ERR_ARG, "params.make: there is a parameter fine.bias already",
+    REFUSED(KR_ERR_ARG, "params.make: the table already has a parameter fine.bias",
             kr_params_linear(other, "fine", KR_DTYPE_F32, 2, 2, &bias));
     CHECK(kr_params_count(other) == 3, "half of a projection was made");
     char longest[600];

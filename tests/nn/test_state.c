@@ -515,7 +515,8 @@ TEST(state_errors)
             "state.copy: the state is on a tape, where states do not change; copy into one of kr_state_create",
             kr_state_copy(used, state) == KR_ERR_ARG);
     REFUSED(KR_ERR_ARG,
-            "state.zero: the state is on a tape, where states do not change; call with state NULL to begin afresh",
+            "state.zero: the state is on a tape, where states do not change; call with state NULL to start from the "
+            "initial state",
             kr_state_zero(used) == KR_ERR_ARG);
     REFUSED(KR_ERR_ARG,
             "state.announce: the state is on a tape, where states do not change; announce to one of kr_state_create "

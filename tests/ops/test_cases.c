@@ -155,10 +155,10 @@ static kr_tensor *targeted(kr_tape *t, target_loss *op, int flags, kr_tensor *x,
     if (flags & TARGETS_ROWS) shape.rank--;
     if (flags & TARGETS_SUM) o.reduction = KR_REDUCTION_SUM;
     if (flags & TARGETS_MASKED) o.mask = mask(t, KR_DTYPE_I32, shape);
-    o.target_logits = flags & TARGETS_LOGITS;
+    o.has_target_logits = flags & TARGETS_LOGITS;
     o.huber_delta = 0.83; /* inputs are multiples of fractions: none is at the end of the parabola */
     o.quantile = 0.8;
-    o.from_probabilities = flags & TARGETS_PROBABILITIES;
+    o.has_probabilities = flags & TARGETS_PROBABILITIES;
     /* halves are widened first: each probability rounded to one would move the sum by as much as the test allows */
     const kr_dtype dtype = kr_tensor_dtype(x) == KR_DTYPE_F64 ? KR_DTYPE_F64 : KR_DTYPE_F32;
     if (flags & TARGETS_PROBABILITIES) o.eps = 1e-3, x = kr_affine(t, kr_cast(t, x, dtype), 0.2, 0.5);

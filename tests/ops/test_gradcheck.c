@@ -155,7 +155,7 @@ TEST(gradcheck_refuses)
     IGNORE(kr_gradcheck(ctx, NULL, NULL, 1, &x, 1, NULL, NULL));
     CHECK_ERROR(ctx, KR_ERR_ARG, "gradcheck: fn is NULL");
     IGNORE(kr_gradcheck(ctx, draws, NULL, 1, &x, 0, NULL, NULL));
-    CHECK_ERROR(ctx, KR_ERR_ARG, "gradcheck: nin = 1 and nout = 0, but must be at least 1");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "gradcheck: n_in = 1 and n_out = 0, but must be at least 1");
     kr_gradcheck_options_init(&o);
     o.eps = 0;
     IGNORE(kr_gradcheck(ctx, draws, NULL, 1, &x, 1, &o, NULL));

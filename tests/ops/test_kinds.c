@@ -57,7 +57,7 @@ TEST(numbers_of_other_kinds)
     for (int kind = 0; kind < 7; kind++)
         CHECK(kr_item(kr_binary(tape, (kr_binary_kind)kind, a, b)) == results[kind], "binary kind %d", kind);
     for (int kind = 0; kind < 6; kind++)
-        CHECK(kr_item(kr_compare(tape, (kr_comparison)kind, a, b)) == compared[kind], "comparison %d", kind);
+        CHECK(kr_item(kr_compare(tape, (kr_compare_kind)kind, a, b)) == compared[kind], "comparison %d", kind);
     CHECK(kr_item(kr_reduce(tape, (kr_reduce_kind)0, x, KR_ALL_AXES, false)) == 5 &&
               kr_item(kr_reduce(tape, (kr_reduce_kind)1, x, KR_ALL_AXES, false)) == 2.5 &&
               kr_item(kr_reduce(tape, (kr_reduce_kind)2, x, KR_ALL_AXES, false)) == 3,
@@ -82,7 +82,7 @@ TEST(kinds_that_are_none)
     NONE(kr_unary(tape, (kr_unary_kind)99, x, 0, 0), "unary: 99 is not a kr_unary_kind");
     NONE(kr_unary(tape, (kr_unary_kind)(-1), x, 0, 0), "unary: -1 is not a kr_unary_kind");
     NONE(kr_binary(tape, (kr_binary_kind)7, x, x), "binary: 7 is not a kr_binary_kind");
-    NONE(kr_compare(tape, (kr_comparison)6, x, x), "compare: 6 is not a kr_comparison");
+    NONE(kr_compare(tape, (kr_compare_kind)6, x, x), "compare: 6 is not a kr_compare_kind");
     NONE(kr_reduce(tape, (kr_reduce_kind)3, x, KR_ALL_AXES, false), "reduce: 3 is not a kr_reduce_kind");
     NONE(kr_random(tape, KR_DTYPE_F32, KR_SHAPE(2), (kr_random_kind)2, 0, 1), "random: 2 is not a kr_random_kind");
     NONE(kr_ssd_core_run(tape, (kr_ssd_kind)3, x, kr_ssd_path_default()).y, "ssd_core_run: 3 is not a kr_ssd_kind");

@@ -180,7 +180,9 @@ typedef struct convolved {
 static convolved convolve(kr_tape *t, kr_tensor *x, kr_tensor *w, kr_tensor *bias, kr_tensor *window,
                           kr_tensor *seq_start, bool apart)
 {
-    convolved c = { kr_input(t, x), kr_input(t, w), kr_input(t, bias), kr_input(t, window), { NULL, NULL } };
+    convolved c = {
+        .x = kr_input(t, x), .w = kr_input(t, w), .bias = kr_input(t, bias), .window = kr_input(t, window)
+    };
     kr_tensor *in = apart ? kr_slice(t, kr_pad(t, c.x, -1, 3, 5, 7), -1, 3, -5) : c.x;
     c.out = kr_causal_conv(t, in, c.w, c.bias, c.window, seq_start, true);
     return c;

@@ -126,9 +126,9 @@ TEST(axes)
     REFUSED(KR_ERR_ARG, "mean: axis -3 of x [2, 3], which has rank 2", kr_mean(t, F(2, 3), KR_AXES(-3), false));
     REFUSED(KR_ERR_ARG, "max: axis 1 of x [2, 3] is named twice", kr_max(t, F(2, 3), KR_AXES(1, -1), false));
     REFUSED(KR_ERR_ARG, "sum: 9 axes, but at most 8 exist", kr_sum(t, F(2), (kr_axes){ 9, { 0 } }, false));
-    REFUSED(KR_ERR_SHAPE, "max: x [2, 0] has no element to be the largest", kr_max(t, F(2, 0), KR_AXES(1), false));
+    REFUSED(KR_ERR_SHAPE, "max: x [2, 0] has no elements", kr_max(t, F(2, 0), KR_AXES(1), false));
     REFUSED(KR_ERR_ARG, "argmax: axis 2 of x [2, 3], which has rank 2", kr_argmax(t, F(2, 3), 2, false));
-    REFUSED(KR_ERR_SHAPE, "argmax: x [2, 0] has no element to be the largest", kr_argmax(t, F(2, 0), 1, false));
+    REFUSED(KR_ERR_SHAPE, "argmax: x [2, 0] has no elements", kr_argmax(t, F(2, 0), 1, false));
     REFUSED(KR_ERR_ARG, "argmax: operand x is NULL", kr_argmax(t, NULL, 0, false));
     REFUSED(KR_ERR_DTYPE, "argmax: x [2] is i32, but must be f32, f64, bf16 or f16; kr_cast converts",
             kr_argmax(t, I(2), 0, false));
@@ -381,13 +381,14 @@ TEST(new_tensors)
             kr_rand(t, KR_DTYPE_I64, KR_SHAPE(2), 0, 1));
     REFUSED(KR_ERR_ARG, "from_data: data is NULL, but the shape is [2]",
             kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(2), NULL));
-    REFUSED(KR_ERR_SHAPE, "from_data: no shape: rank 1 must be from 0 to 8, and sizes not negative and addressable",
+    REFUSED(KR_ERR_SHAPE,
+            "from_data: invalid shape: rank 1 must be from 0 to 8, and sizes not negative and addressable",
             kr_from_data(t, KR_DTYPE_F32, KR_SHAPE(-2), &ctx));
     REFUSED(KR_ERR_DTYPE, "view_data: -1 is not a kr_dtype", kr_view_data(t, (kr_dtype)-1, KR_SHAPE(2), NULL, &ctx));
     REFUSED(KR_ERR_DTYPE, "input: x is i32, but only floats have gradients", kr_input(t, I(2)));
     REFUSED(KR_ERR_DTYPE, "param: type i32, but a parameter is f32, f64, bf16 or f16",
             kr_param_create(ctx, KR_DTYPE_I32, KR_SHAPE(2)));
-    REFUSED(KR_ERR_SHAPE, "param: no shape: rank -1 must be from 0 to 8, and sizes not negative and addressable",
+    REFUSED(KR_ERR_SHAPE, "param: invalid shape: rank -1 must be from 0 to 8, and sizes not negative and addressable",
             kr_param_create(ctx, KR_DTYPE_F32, (kr_shape){ -1, { 0 } }));
     end();
 }
@@ -408,7 +409,7 @@ TEST(reading_and_writing)
     CHECK(kr_param_normal(x, 0, 1) == KR_ERR_ARG && kr_param_fill(NULL, 0) == KR_ERR_ARG, "status");
     CHECK_ERROR(ctx, KR_ERR_ARG, "param_normal: the tensor [2, 3] is on a tape; only parameters are written");
     CHECK(kr_tensor_read(x, KR_DTYPE_F32, out, 4) == KR_ERR_ARG, "status");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_read: capacity is 4 elements, but x [2, 3] has 6");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "tensor_read: count is 4 elements, but x [2, 3] has 6");
     CHECK(kr_tensor_read(x, (kr_dtype)6, out, 6) == KR_ERR_DTYPE &&
               kr_tensor_read(NULL, KR_DTYPE_F32, out, 0) == KR_ERR_ARG,
           "status");
@@ -503,9 +504,9 @@ TEST(contexts)
     unsetenv("KR_ISA");
     unsetenv("KR_THREADS");
     check_broken(with_options(-1, NULL), KR_ERR_ARG,
-                 "ctx: threads = -1, but must be from 1 to 1024, or 0 for one on each CPU");
+                 "ctx: threads = -1, but must be from 1 to 1024, or 0 for one per CPU");
     check_broken(with_options(1025, NULL), KR_ERR_ARG,
-                 "ctx: threads = 1025, but must be from 1 to 1024, or 0 for one on each CPU");
+                 "ctx: threads = 1025, but must be from 1 to 1024, or 0 for one per CPU");
     snprintf(text, sizeof text, "ctx: isa = sse9 is not an instruction set of this build; choose one of: %s", choices);
     check_broken(with_options(1, "sse9"), KR_ERR_ARG, text);
     kr_ctx_options empty = { .size = 0 };
@@ -527,7 +528,7 @@ TEST(contexts)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         setenv("KR_THREADS", bad[i], 1);
         snprintf(text, sizeof text,
-                 "ctx: KR_THREADS=%s is not a number from 1 to 1024; unset it for one thread on each CPU", bad[i]);
+                 "ctx: KR_THREADS=%s is not a number from 1 to 1024; unset it for one thread per CPU", bad[i]);
         check_broken(kr_ctx_create(NULL), KR_ERR_ARG, text);
     }
     unsetenv("KR_THREADS");

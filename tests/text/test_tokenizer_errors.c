@@ -48,7 +48,7 @@ static const error_case cases[] = {
       "tokenizer: model.merges[1] names \"cd\", which is not in the vocabulary or not spelt in bytes" },
     { { .words = "\"ab\"", .merges = "\"a b\", [\"a\", \"b\"]" },
       KR_ERR_FORMAT,
-      "tokenizer: model.merges[1] is \"a b\", which was there before" },
+      "tokenizer: model.merges[1] is \"a b\", which occurs twice" },
     { { .words = "\"ab\"", .merges = "\"ab\"" },
       KR_ERR_FORMAT,
       "tokenizer: model.merges[0] is \"ab\", without a space" },
@@ -81,7 +81,7 @@ static const error_case cases[] = {
       "tokenizer: added_tokens[0] is an added token whose content is empty or holds a zero" },
     { { .added = "{\"id\": 300, \"content\": \"<a>\"}, {\"id\": 300, \"content\": \"<b>\"}" },
       KR_ERR_FORMAT,
-      "tokenizer: added_tokens[1] \"<b>\" has the id 300, which \"<a>\" has already" },
+      "tokenizer: added_tokens[1] \"<b>\" has the id 300, which \"<a>\" already has" },
     { { .added = "{\"id\": 300, \"content\": \"<a>\"}, {\"id\": 300, \"content\": \"<a>\"}" },
       KR_ERR_FORMAT,
       "tokenizer: added_tokens[1] \"<a>\" was added before, with the id 300" },
@@ -90,7 +90,7 @@ static const error_case cases[] = {
       "tokenizer: added_tokens[1] \"<a>\" was added before, with the id 300" },
     { { .added = "{\"id\": 97, \"content\": \"<a>\"}" },
       KR_ERR_FORMAT,
-      "tokenizer: added_tokens[0] \"<a>\" has the id 97, which \"a\" has already" },
+      "tokenizer: added_tokens[0] \"<a>\" has the id 97, which \"a\" already has" },
     { { .added = "{\"id\": 300, \"content\": \"b\"}" },
       KR_ERR_FORMAT,
       "tokenizer: added_tokens[0] \"b\" has the id 300, but 98 in the vocabulary" },
@@ -205,7 +205,7 @@ TEST(files_that_are_no_tokenizers)
         { "{\"model\": {\"vocab\": {\"a\": 1.5}}}",
           "tokenizer: model.vocab: the id of \"a\" is not a whole number from 0 to 16777215" },
         { "{\"model\": {\"vocab\": {\"a\": 3, \"b\": 3}}}",
-          "tokenizer: model.vocab: \"b\" has the id 3, which \"a\" has already" },
+          "tokenizer: model.vocab: \"b\" has the id 3, which \"a\" already has" },
         { "{\"model\": {\"unk_token\": \"a\", \"vocab\": {\"a\": 0}}}",
           "tokenizer: model.merges is not there, but must be of the kind array" },
     };
@@ -301,7 +301,7 @@ TEST(without_pcre2_expressions_are_refused)
     CHECK_ERROR(
         ctx, KR_ERR_UNSUPPORTED,
         "tokenizer: pre_tokenizer.pretokenizers[0].pattern: the regular expression \"a+\" needs PCRE2, which this "
-        "build of krait is without; install it (Debian: libpcre2-dev) and build krait again");
+        "build lacks; install it (Debian: libpcre2-dev) and rebuild");
     kr_ctx_destroy(ctx);
 }
 
@@ -389,8 +389,8 @@ TEST(what_has_no_effect_is_warned_of)
     kr_tokenizer_destroy(small_tokenizer(ctx, &(small_file){ .more = "\"novelty\": 1,", .model = "\"speed\": 2," }));
     static const char json[] = "{\"padding\": {}, \"truncation\": {}, \"model\": 1}";
     CHECK(!kr_tokenizer_parse(ctx, json, strlen(json)), "no model");
-    const char *want = "tokenizer: the file.novelty is not known and has no effect\n"
-                       "tokenizer: model.speed is not known and has no effect\n"
+    const char *want = "tokenizer: the file.novelty is unknown and has no effect\n"
+                       "tokenizer: model.speed is unknown and has no effect\n"
                        "tokenizer: truncation is set in the file, but has no effect here\n"
                        "tokenizer: padding is set in the file, but has no effect here\n";
     CHECK(strcmp(warnings, want) == 0, "%s", warnings);

@@ -104,7 +104,7 @@ static void sgd(plain_optimizer *p, const kr_param_row *row, const double *g, in
     for (int64_t i = first; i < first + n; i++) {
         const double h = g[i] + decay_of(p, row) * p->w[i];
         p->u[i] = p->t == 1 ? h : o->momentum * p->u[i] + (1 - o->dampening) * h;
-        p->w[i] -= lr * (o->nesterov ? h + o->momentum * p->u[i] : p->u[i]);
+        p->w[i] -= lr * (o->use_nesterov ? h + o->momentum * p->u[i] : p->u[i]);
     }
 }
 
@@ -123,7 +123,7 @@ static void muon(plain_optimizer *p, const kr_param_row *row, const double *g, i
     for (int64_t i = 0; i < n; i++) {
         double *u = &p->u[first + i];
         *u = g[first + i] + o->muon_momentum * *u;
-        x[i] = o->muon_nesterov ? g[first + i] + o->muon_momentum * *u : *u;
+        x[i] = o->use_muon_nesterov ? g[first + i] + o->muon_momentum * *u : *u;
     }
     plain_orthogonalise(x, rows, cols, o->muon_steps, o->muon_coefficients);
     const double ratio = ratio_of(o->muon_ratio, (double)rows, (double)cols);
@@ -133,7 +133,7 @@ static void muon(plain_optimizer *p, const kr_param_row *row, const double *g, i
 
 static bool is_muon(const plain_optimizer *p, const kr_segment *segment)
 {
-    bool is = segment->muon;
+    bool is = segment->use_muon;
     for (int i = 0; i < p->options.n_without; i++) is = is && strcmp(p->options.without[i], segment->name) != 0;
     return is;
 }

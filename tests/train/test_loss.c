@@ -227,8 +227,8 @@ static double plain_row(target_kind k, const double *y, const double *t, int64_t
 
 static kr_tensor *run_kind(kr_tape *t, target_kind k, kr_tensor *y, kr_tensor *target, kr_loss_options *o)
 {
-    o->from_probabilities = k == SOFT_OF_PROBABILITIES || k == BCE_OF_PROBABILITIES;
-    o->target_logits = k == SOFT_OF_LOGITS;
+    o->has_probabilities = k == SOFT_OF_PROBABILITIES || k == BCE_OF_PROBABILITIES;
+    o->has_target_logits = k == SOFT_OF_LOGITS;
     o->huber_delta = DELTA;
     o->quantile = Q;
     return k <= SOFT_OF_PROBABILITIES ? kr_soft_cross_entropy(t, y, target, o)

@@ -91,11 +91,11 @@ TEST(losses_with_targets_refuse)
             kr_soft_cross_entropy(t, F(2, 3), F(2, 4), NULL));
     REFUSED(KR_ERR_DTYPE, "bce: targets [2] is i32, but must be f32, f64, bf16 or f16; kr_cast converts",
             kr_bce(t, F(2), I(2), NULL));
-    l.from_probabilities = true;
-    REFUSED(KR_ERR_ARG, "mse: from_probabilities is set, but outputs are taken as they are", kr_mse(t, F(2), F(2), &l));
+    l.has_probabilities = true;
+    REFUSED(KR_ERR_ARG, "mse: has_probabilities is set, but outputs are taken as they are", kr_mse(t, F(2), F(2), &l));
     defaults();
-    l.target_logits = true;
-    REFUSED(KR_ERR_ARG, "bce: target_logits is set, but is for soft_cross_entropy", kr_bce(t, F(2), F(2), &l));
+    l.has_target_logits = true;
+    REFUSED(KR_ERR_ARG, "bce: has_target_logits is set, but is for soft_cross_entropy", kr_bce(t, F(2), F(2), &l));
     defaults();
     l.eps = 1;
     REFUSED(KR_ERR_ARG, "bce: eps = 1, but must be from 0 to below 1", kr_bce(t, F(2), F(2), &l));

@@ -653,7 +653,7 @@ static void describes(kr_optimizer_kind kind, const char *const *names, int coun
 
 TEST(optimizer_describes_itself)
 {
-    static const char head[] = "rank  name             shape                     count  decay  steps by\n"
+    static const char head[] = "rank  name             shape                     count  decay  updated by\n"
                                "   1  norm.weight      [6]                           6  no     %s\n"
                                "   2  embed.weight     [7, 5]                       35  yes    %s\n"
                                "   3  conv.weight      [4, 1, 3]                    12  yes    %s\n"

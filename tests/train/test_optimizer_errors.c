@@ -39,10 +39,10 @@ TEST(optimizer_refuses_options)
     REFUSED_OPTION(weight_decay = (double)INFINITY, "weight_decay = inf, but must be finite and not negative");
     REFUSED_OPTION(momentum = 1, "momentum = 1, but must be from 0 to below 1");
     REFUSED_OPTION(dampening = 2, "dampening = 2, but must be from 0 to 1");
-    o.nesterov = true;
-    REFUSED_OPTION(dampening = 0.5, "nesterov needs a momentum (0.9) above 0 and a dampening (0.5) of 0");
-    o.nesterov = true;
-    REFUSED_OPTION(momentum = 0, "nesterov needs a momentum (0) above 0 and a dampening (0) of 0");
+    o.use_nesterov = true;
+    REFUSED_OPTION(dampening = 0.5, "use_nesterov needs a momentum (0.9) above 0 and a dampening (0.5) of 0");
+    o.use_nesterov = true;
+    REFUSED_OPTION(momentum = 0, "use_nesterov needs a momentum (0) above 0 and a dampening (0) of 0");
     REFUSED_OPTION(muon_momentum = 1, "muon_momentum = 1, but must be from 0 to below 1");
     REFUSED_OPTION(muon_steps = 0, "muon_steps = 0, but must be from 1 to 100");
     REFUSED_OPTION(muon_steps = 101, "muon_steps = 101, but must be from 1 to 100");
@@ -80,7 +80,7 @@ TEST(optimizer_refuses_tables)
     CHECK(create(), "AdamW steps what has segments of any shape");
     o.kind = KR_OPTIMIZER_MUON;
     REFUSED(KR_ERR_SHAPE,
-            "optimizer: cube [5, 2, 2] has segments of 5 rows in all, but muon steps matrices, and all of their rows",
+            "optimizer: cube [5, 2, 2] has segments of 5 rows in all, but Muon updates matrices, and all of their rows",
             create());
     kr_params_destroy(params);
     kr_ctx *other = kr_test_ctx(1, NULL);
@@ -126,19 +126,21 @@ TEST(optimizer_refuses_steps)
     step_refused(opt, 0.1, 1, KR_ERR_STATE,
                  "optimizer.step: no gradient has reached any parameter that is not frozen; call kr_backward before");
     give("conv.weight", 1, 5, (double)INFINITY);
-    step_refused(opt, 0.1, 1, KR_ERR_NUMERIC,
-                 "optimizer.step: the gradient of conv.weight [4, 1, 3] holds inf at [1, 0, 2]; nothing was stepped");
+    step_refused(
+        opt, 0.1, 1, KR_ERR_NUMERIC,
+        "optimizer.step: the gradient of conv.weight [4, 1, 3] holds inf at [1, 0, 2]; no parameter has changed");
     CHECK(isinf(kr_optimizer_grad_norm(opt)), "norm %g", kr_optimizer_grad_norm(opt));
     kr_params_zero_grad(params);
     give("norm.weight", 1, 0, 1);
     give("out_proj.weight", 0, 35, (double)NAN);
-    step_refused(opt, 0.1, 1, KR_ERR_NUMERIC,
-                 "optimizer.step: the gradient of out_proj.weight [9, 4] holds nan at [8, 3]; nothing was stepped");
+    step_refused(
+        opt, 0.1, 1, KR_ERR_NUMERIC,
+        "optimizer.step: the gradient of out_proj.weight [9, 4] holds nan at [8, 3]; no parameter has changed");
     kr_params_zero_grad(params);
     give("norm.weight", 0, 2, 3e20);
     step_refused(opt, 0.1, 1, KR_ERR_NUMERIC,
                  "optimizer.step: the gradient of norm.weight has the norm 3e+20, too large to be squared in f32; set "
-                 "options.clip_norm; nothing was stepped");
+                 "options.clip_norm; no parameter has changed");
     CHECK(kr_optimizer_step(opt, 0.1, 1e-10) == KR_OK, "scaled down it is small enough");
     give("norm.weight", 1, 0, 1);
     step_refused(opt, -1, 1, KR_ERR_ARG, "optimizer.step: lr = -1, but a learning rate is finite and not negative");

@@ -60,7 +60,7 @@ static void sgd_momentum(kr_optimizer_options *o)
 static void sgd_nesterov(kr_optimizer_options *o)
 {
     o->kind = KR_OPTIMIZER_SGD;
-    o->nesterov = true;
+    o->use_nesterov = true;
     o->decay_all = true;
 }
 
@@ -73,7 +73,7 @@ static void muon_original(kr_optimizer_options *o)
 {
     o->kind = KR_OPTIMIZER_MUON;
     o->muon_ratio = KR_MUON_RATIO_ORIGINAL;
-    o->muon_nesterov = false;
+    o->use_muon_nesterov = false;
     o->muon_weight_decay = 0.2;
     o->n_without = 2;
     o->without = without;

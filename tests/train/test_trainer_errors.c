@@ -84,17 +84,17 @@ static void refuse_step(const run_setup *setup, kr_status status, const char *te
 
 TEST(trainer_refuses_losses)
 {
-    refuse_step(
-        &(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5, .loss_fn = count_nothing }, KR_ERR_ARG,
-        "trainer.step: loss_fn has scores.scored = 0, but a loss of 2; say how many things it is the mean over");
+    refuse_step(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5, .loss_fn = count_nothing }, KR_ERR_ARG,
+                "trainer.step: loss_fn has scores.scored = 0, but a loss of 2; set it to the number of values that the "
+                "loss is the mean of");
     refuse_step(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5, .loss_fn = give_nothing }, KR_ERR_ARG,
-                "trainer.step: loss_fn gave no loss of one element");
+                "trainer.step: loss_fn did not return a loss of one element");
     run r = run_prepare(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5 });
     r.options.loss = KR_LOSS_MSE;
     r.trainer = run_trainer(&r, r.model, r.loader);
     CHECK(kr_trainer_step(r.trainer) != KR_OK, "tokens have targets");
     CHECK_ERROR(r.ctx, KR_ERR_ARG,
-                "trainer.step: this kind of loss is of targets, which the loader's source does not have");
+                "trainer.step: this kind of loss needs targets, which the loader's source does not have");
     run_end(&r);
 }
 
@@ -110,8 +110,8 @@ TEST(trainer_refuses_a_folder_of_another_run)
     r = run_begin(&setup);
     CHECK(kr_trainer_run(r.trainer) == KR_ERR_STATE, "it begins anew over a run");
     CHECK_ERROR_HAS(r.ctx, KR_ERR_STATE,
-                    "run has checkpoints already, up to step 4; call kr_trainer_resume to go on from "
-                    "there, or take another folder");
+                    "run has checkpoints already, up to step 4; call kr_trainer_resume to continue from "
+                    "there, or choose another folder");
     CHECK(kr_trainer_step(r.trainer) != KR_OK, "it begins anew over a run");
     kr_ctx_clear(r.ctx);
     CHECK(kr_trainer_save(r.trainer) == KR_ERR_STATE, "it saves over a run");
@@ -119,9 +119,9 @@ TEST(trainer_refuses_a_folder_of_another_run)
     run_end(&r);
     r = run_begin(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 4 });
     CHECK(kr_trainer_save(r.trainer) == KR_ERR_STATE, "saved nowhere");
-    CHECK_ERROR(r.ctx, KR_ERR_STATE, "trainer.save: options.folder is NULL: there is nowhere to save");
+    CHECK_ERROR(r.ctx, KR_ERR_STATE, "trainer.save: options.folder is NULL: checkpoints need a folder");
     CHECK(kr_trainer_resume(r.trainer) == KR_ERR_STATE, "resumed from nowhere");
-    CHECK_ERROR(r.ctx, KR_ERR_STATE, "trainer.resume: options.folder is NULL: there is nothing to go on from");
+    CHECK_ERROR(r.ctx, KR_ERR_STATE, "trainer.resume: options.folder is NULL: a resumed run needs a folder");
     run_end(&r);
     remove_tree(folder);
 }
@@ -176,7 +176,7 @@ TEST(trainer_refuses_checkpoints_of_others)
     const run_setup own = { .family = KR_FAMILY_MAMBA2, .steps = 5, .folder = keep };
     save_one(&own);
     refuse_other(&(run_setup){ .family = KR_FAMILY_MAMBA3, .steps = 5, .folder = keep },
-                 "checkpoints/step-00000002: it is of another model: its config.json has `");
+                 "checkpoints/step-00000002: it belongs to another model: its config.json has `");
     refuse_other(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5, .folder = keep, .kind = KR_OPTIMIZER_MUON },
                  "the file has another kind of optimizer");
     refuse_other(&(run_setup){ .family = KR_FAMILY_MAMBA2, .steps = 5, .folder = keep, .has_ema = true },
@@ -187,7 +187,7 @@ TEST(trainer_refuses_checkpoints_of_others)
     kr_loader_destroy(r.loader);
     r.loader = run_loader(r.source, false, KR_DATA_PART_VALIDATION);
     r.trainer = run_trainer(&r, r.model, r.loader);
-    refuse_resume(&r, KR_ERR_ARG, "loader.restore: the position is of ");
+    refuse_resume(&r, KR_ERR_ARG, "loader.restore: the position belongs to ");
     run_end(&r);
     remove_tree(folder);
 }

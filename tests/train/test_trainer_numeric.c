@@ -53,7 +53,7 @@ TEST(trainer_names_the_layer_and_the_token)
                      "row 0, token 0 (id 111), in ");
     CHECK(kr_trainer_step(r.trainer) != KR_OK, "a step that is not finite is made");
     const char *message = kr_ctx_message(r.ctx);
-    CHECK(strstr(message, "; the stream before the layer is from -") && strstr(message, "; behind it ") &&
+    CHECK(strstr(message, "; the stream before the layer is from -") && strstr(message, "; after it ") &&
               strstr(message, " not finite"),
           "no ranges in: %s", message);
     kr_ctx_clear(r.ctx);
@@ -64,7 +64,7 @@ TEST(trainer_names_what_is_behind_the_layers)
 {
     run r = run_begin(&(run_setup){ .family = KR_FAMILY_MAMBA1, .steps = 5 });
     fill(weight(&r, "backbone.norm_f.weight"), 3e38);
-    check_step_fails(&r, "it began behind the last layer");
+    check_step_fails(&r, "it began after the last layer");
     run_end(&r);
 }
 
@@ -75,8 +75,8 @@ TEST(trainer_names_where_a_gradient_began)
     fill(weight(&r, "backbone.layers.1.mixer.norm.weight"), 2e-38);
     fill(weight(&r, "backbone.layers.1.mixer.out_proj.weight"), 3e38);
     fill(weight(&r, "backbone.norm_f.weight"), 1e4);
-    check_step_fails(&r, "it began on the way back through layer 1 (backbone.layers.1), row 0, token 0 (id 111): the "
-                         "stream's gradient behind the layer is from -");
+    check_step_fails(&r, "it began in the backward pass of layer 1 (backbone.layers.1), row 0, token 0 (id 111): the "
+                         "stream's gradient after the layer is from -");
     CHECK(kr_trainer_step(r.trainer) != KR_OK, "a step that is not finite is made");
     CHECK(
         strstr(kr_ctx_message(r.ctx), "trainer.step: step 1: the loss is ") &&

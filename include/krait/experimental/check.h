@@ -19,8 +19,8 @@ extern "C" {
 #endif
 
 typedef enum kr_check_kind {
-    KR_CHECK_MACHINE =
-        0, /* recorded results of every op family, gradients, threads and networks, on each instruction set */
+    /* Recorded results of every op family, gradients, threads and networks, on each instruction set. */
+    KR_CHECK_MACHINE = 0,
     KR_CHECK_OPS = 1,   /* the cases of a safetensors file (tests/golden/README.md) */
     KR_CHECK_MODEL = 2, /* a model: with `against` compared with recorded numbers, else with itself */
     KR_CHECK_RECORD = 3 /* checks nothing: reports the results of the built-in cases, computed here in f64 */
@@ -54,8 +54,8 @@ typedef struct kr_check_options {
     void *user;
     const char *device;    /* as in kr_ctx_options */
     const char *isa;       /* NULL: every instruction set; KR_CHECK_MODEL: the best */
-    int threads;           /* one thread is compared with so many; 0: all CPUs, at least 2 */
-    uint64_t seed;         /* 1; of random operands */
+    int threads;           /* compared with one thread; 0: all CPUs, at least 2 */
+    uint64_t seed;         /* 1; seed of random operands */
     const char *ops;       /* KR_CHECK_OPS: the file */
     const char *model;     /* KR_CHECK_MODEL: the folder */
     const char *against;   /* KR_CHECK_MODEL: a safetensors file of recorded numbers; NULL: none */

@@ -135,8 +135,26 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
             kr_store_raw16<T, WHOLE>(g_z + at * kr_element_bytes<T>(k.g_z.dtype), to_z, k.g_z.dtype, left - at);
     }
 
-    __device__ __forceinline__ void next_row(const bwd_job<T> &k)
+    /* g_x and g_z of a row, and on to the next row; shrink: q^2 mean_group(w u). */
+    __device__ __forceinline__ void store_grads(const bwd_job<T> &k, const row_ahead<T, VECS> &row,
+                                                const channel_terms<T> (&t)[VECS][N], const kr_vec16<T> (&x_of)[VECS],
+                                                T shrink, bool is_single)
     {
+#pragma unroll
+        for (int p = 0; p < VECS; p++) {
+            kr_vec16<T> to_x, to_z;
+#pragma unroll
+            for (int i = 0; i < N; i++) {
+                const T g_u = is_single ? k.eps * row.q * row.q * row.q * t[p][i].w : grad_u(t[p][i], row.q, shrink);
+                store_row<KIND>(t[p][i], x_of[p].v[i], row.q, g_u, &to_x.v[i], &to_z.v[i]);
+            }
+            if (KIND == PLAIN && k.adds) {
+                const kr_vec16<T> to = kr_unpack_raw16<T, WHOLE>(row.g_x[p], kr_dtype_of<T>());
+#pragma unroll
+                for (int i = 0; i < N; i++) to_x.v[i] += to.v[i];
+            }
+            store_vec(k, p, to_x, to_z);
+        }
         g_x += k.g_x_step;
         if (KIND != PLAIN) g_z += k.g_z_step;
     }
@@ -188,22 +206,7 @@ static __global__ void __launch_bounds__(block_of(THREADS),
         if (!k.g_x.data && !k.g_z.data) continue;
         const T mean = kr_block_sum_alternating<THREADS>(wu, shared, row & 1) * k.per_width,
                 shrink = own.q * own.q * mean;
-#pragma unroll
-        for (int p = 0; p < VECS; p++) {
-            kr_vec16<T> g_x, g_z;
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                const T g_u = is_single ? k.eps * own.q * own.q * own.q * t[p][i].w : grad_u(t[p][i], own.q, shrink);
-                store_row<KIND>(t[p][i], x[p].v[i], own.q, g_u, &g_x.v[i], &g_z.v[i]);
-            }
-            if (KIND == PLAIN && k.adds) {
-                const kr_vec16<T> to = kr_unpack_raw16<T, WHOLE>(own.g_x[p], kr_dtype_of<T>());
-#pragma unroll
-                for (int i = 0; i < N; i++) g_x.v[i] += to.v[i];
-            }
-            feed.store_vec(k, p, g_x, g_z);
-        }
-        feed.next_row(k);
+        feed.store_grads(k, own, t, x, shrink, is_single);
     }
     if (!k.parts) return;
 #pragma unroll

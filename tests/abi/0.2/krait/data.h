@@ -36,11 +36,11 @@ typedef struct kr_source kr_source;
 
 typedef struct kr_text_options {
     size_t size; /* set by kr_text_options_init */
-    const char
-        *separator;       /* NULL: the text is one document; otherwise the string between documents, which is dropped */
-    int32_t document_end; /* -1: none; id appended to each document */
-    bool parse_special;   /* false: special tokens in the text are plain text */
-    size_t memory_budget; /* KR_DATA_BUDGET; if the ids may need more memory ... */
+    /* NULL: the text is one document; otherwise the string between documents, which is dropped. */
+    const char *separator;
+    int32_t document_end;   /* -1: none; id appended to each document */
+    bool parse_special;     /* false: special tokens in the text are plain text */
+    size_t memory_budget;   /* KR_DATA_BUDGET; if the ids may need more memory ... */
     const char *token_path; /* ... they are first written to this token file (see below), which is kept */
 } kr_text_options;
 #define KR_DATA_BUDGET ((size_t)256 << 20)
@@ -232,10 +232,8 @@ typedef struct kr_positions {
     float *x;        /* n_features > 0: n_features values per position */
     int32_t *labels; /* n_classes > 0: from 0 to n_classes - 1, or KR_NOT_SCORED; not with predict_next */
     float *targets;  /* n_targets > 0: n_targets values per position, NaN: not scored; not with predict_next */
-    bool *
-        /* Initially false. Set to true where x was imputed; imputed values are not scored as targets. NULL: not
-         * needed. */
-        is_filled;
+    /* Initially false. Set to true where x was imputed; imputed values are not scored as targets. NULL: not needed. */
+    bool *is_filled;
 } kr_positions;
 
 /* Callbacks of a custom source, always called on the thread of the context. */

@@ -1,8 +1,8 @@
 /* ssd.h - sequence mixers: the SSD core of Mamba-2 and Mamba-3, the selective scan of Mamba-1, the parts of Mamba-3.
  *
- *   kr_mamba2_ssd_input in = { .x_bnlhp = x_bshp, .dt_bnlh = dt_bsh, .a_decay_h = a_h };
- *   in.b_bnlgr = b_bsgr;
- *   in.c_bnlgr = c_bsgr;
+ *   kr_mamba2_ssd_input in = { .x_bshp = x_bshp, .dt_bsh = dt_bsh, .a_decay_h = a_h };
+ *   in.b_bsgr = b_bsgr;
+ *   in.c_bsgr = c_bsgr;
  *   kr_ssd_out out = kr_mamba2_ssd_run(tape, &in, kr_ssd_path_default());
  *
  * Three algorithms give the same values and gradients. Minimal and Serial are the chunked formulas composed of ops.
@@ -79,22 +79,24 @@ typedef struct kr_ssd_out {
 } kr_ssd_out;
 
 /* Fields common to all inputs:
- *   initial_state   [b h p r], or [q h p r] with seq_start: the state before the first token of each sequence; NULL: 0
- *   init_state_hpr  learned initial state, added to that of every sequence; NULL: none
- *   seq_start_bs    i32 or i64, [b s] (or [b n l]): nonzero where a sequence starts and the state is reset; NULL: one
- *                   sequence per row. The first token of a row always starts a sequence.
- *   cu_seqlens      instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens
- * B and C are given for g groups; head h uses group h / (h_total / g). All float operands have gradients, through y and
- * through the final state. A positive log-decay is computed as given. */
+ *   initial_state_bhpr  [b h p r], or [q h p r] with seq_start: the state before the first token of each sequence;
+ *                       NULL: 0
+ *   learned_init_hpr    learned initial state, added to that of every sequence; NULL: none
+ *   seq_start_bs        i32 or i64: nonzero where a sequence starts and the state is reset; NULL: one sequence per row.
+ *                       The first token of a row always starts a sequence.
+ *   cu_seqlens          instead of seq_start_bs: i32 or i64 [q+1]; see kr_seq_start_from_cu_seqlens
+ * Names give the axes of whole sequences; pre-chunked operands have n l instead of s, all of them. B and C are given
+ * for g groups; head h uses group h / (h_total / g). All float operands have gradients, through y and through the final
+ * state. A positive log-decay is computed as given. */
 
 /* Mamba-2: H_t = exp(dt_t A) H_{t-1} + dt_t x_t (outer) B_t;  y_t = H_t C_t + D x_t. */
 typedef struct kr_mamba2_ssd_input {
-    kr_tensor *x_bnlhp;   /* or [b s h p] */
-    kr_tensor *dt_bnlh;   /* after softplus */
+    kr_tensor *x_bshp;    /* or [b n l h p] */
+    kr_tensor *dt_bsh;    /* after softplus */
     kr_tensor *a_decay_h; /* < 0 */
-    kr_tensor *b_bnlgr, *c_bnlgr;
+    kr_tensor *b_bsgr, *c_bsgr;
     kr_tensor *d_h; /* NULL: no skip connection */
-    kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
+    kr_tensor *initial_state_bhpr, *learned_init_hpr, *seq_start_bs;
     kr_tensor *cu_seqlens;
     void *reserved[3]; /* must be NULL; for later versions */
 } kr_mamba2_ssd_input;
@@ -102,10 +104,10 @@ typedef struct kr_mamba2_ssd_input {
 /* Mamba-3, double: H_t = exp(da_t) H_{t-1} + sum_m v_t[m] (outer) B_t[m];  y_t[m] = H_t C_t[m]. The block is the sum of
  * two passes, one on gamma V and one on beta V_prev. */
 typedef struct kr_mamba3_double_ssd_input {
-    kr_tensor *v_bnlmhp; /* or [b s m h p] */
-    kr_tensor *da_bnlh;
-    kr_tensor *b_bnlmhr, *c_bnlmhr; /* for g groups: [b n l m g r] */
-    kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
+    kr_tensor *v_bsmhp; /* or [b n l m h p] */
+    kr_tensor *da_bsh;
+    kr_tensor *b_bsmhr, *c_bsmhr; /* for g groups: [b s m g r] */
+    kr_tensor *initial_state_bhpr, *learned_init_hpr, *seq_start_bs;
     kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip connection */
     kr_tensor *cu_seqlens;
     void *reserved[3]; /* must be NULL; for later versions */
@@ -117,10 +119,10 @@ typedef struct kr_mamba3_double_ssd_input {
  * initial state: kr_boundary_state without a separate pass over the state. Set all three fields or none; with seq_start
  * they have one row per sequence. */
 typedef struct kr_mamba3_single_ssd_input {
-    kr_tensor *v_bnlmhp; /* or [b s m h p] */
-    kr_tensor *b_bnlmhr, *c_bnlmhr;
-    kr_tensor *da_bnlh, *gamma_bnlh, *scale_bnlh;
-    kr_tensor *initial_state_bhpr, *init_state_hpr, *seq_start_bs;
+    kr_tensor *v_bsmhp; /* or [b n l m h p] */
+    kr_tensor *b_bsmhr, *c_bsmhr;
+    kr_tensor *da_bsh, *gamma_bsh, *scale_bsh;
+    kr_tensor *initial_state_bhpr, *learned_init_hpr, *seq_start_bs;
     kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip connection */
     kr_tensor *carry0_bh, *v_before_bmhp, *k_before_bmhr;
     kr_tensor *cu_seqlens;
@@ -258,8 +260,8 @@ KR_API kr_tensor *kr_boundary_state(kr_tape *tape, kr_tensor *state_bhpr, kr_ten
                                     kr_tensor *k_bmhr);
 
 /* RMS norm over r, then gain, then broadcast of groups to heads, then bias per head: x [b s m g r], gain [r] or NULL,
- * bias [h m r] or NULL -> [b s m h r]. Head h uses group h / (nheads / g). */
-KR_API kr_tensor *kr_qk_norm(kr_tape *tape, kr_tensor *x_bsmgr, kr_tensor *gain_r, kr_tensor *bias_hmr, int64_t nheads,
+ * bias [h m r] or NULL -> [b s m h r]. Head h uses group h / (n_heads / g). */
+KR_API kr_tensor *kr_qk_norm(kr_tape *tape, kr_tensor *x_bsmgr, kr_tensor *gain_r, kr_tensor *bias_hmr, int64_t n_heads,
                              double eps);
 
 /* ---- rotary embedding by angles ---- */
