@@ -58,6 +58,7 @@ static void fill_forward(bench_env *env, ssd_job *job, const kr_kernels *set, co
     a->da = bench_floats(env, a->ns * a->nh, -0.2, 0);
     a->w = bench_floats(env, a->ns * a->nh, 0, 0.2);
     a->diag_weight = per_head ? bench_floats(env, a->ns * a->nh, 0, 0.2) : NULL;
+    a->carry = per_head ? bench_floats(env, a->ns * a->nh, 0, 0.2) : NULL;
     a->d = per_head ? NULL : bench_floats(env, a->nh, 0, 1);
     a->initial = bench_floats(env, a->nh * a->np * a->nr, -1, 1);
     a->y = (kr_operand){ bench_floats(env, places * a->nh * a->np, 0, 1), KR_DTYPE_F32, of_v };

@@ -117,7 +117,11 @@ typedef struct kr_mamba3_double_ssd_input {
  *   y_t[m] = exp(da_t) H_{t-1} C_t[m] + gamma_t sum_m' <C_t[m], B_t[m']> v_t[m'].
  * The contribution of the token before the first one, carry0 sum_m v_before[m] (outer) k_before[m], is added to the
  * initial state: kr_boundary_state without a separate pass over the state. Set all three fields or none; with seq_start
- * they have one row per sequence. */
+ * they have one row per sequence.
+ *
+ * carry is the carry that scale was made from by kr_trapezoid_scale, or NULL. With it a sequence gives the same bits in one
+ * call and in several calls that are cut at multiples of the chunk length, on the CPU and by SerialRecalculated: the end of
+ * a chunk is computed as the end of a call. It changes rounding alone, and has no gradient: scale has. */
 typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *v_bsmhp; /* or [b n l m h p] */
     kr_tensor *b_bsmhr, *c_bsmhr;
@@ -126,7 +130,8 @@ typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip connection */
     kr_tensor *carry0_bh, *v_before_bmhp, *k_before_bmhr;
     kr_tensor *cu_seqlens;
-    void *reserved[3]; /* must be NULL; for later versions */
+    kr_tensor *carry_bsh; /* NULL: not known */
+    void *reserved[2];    /* must be NULL; for later versions */
 } kr_mamba3_single_ssd_input;
 
 /* Kind of input. Values are fixed; new ones are appended. */

@@ -50,7 +50,7 @@ bool kr_sampler_prepare(kr_sampler *s, int64_t count, const int64_t *rows)
 {
     for (int64_t i = 0; i < count; i++) {
         numbers(s)[i] = rows[i];
-        numbers(s)[s->nrows + i] = (int64_t)s->n_sampled[rows[i]];
+        numbers(s)[s->nrows + i] = (int64_t)s->rows[rows[i]].n_sampled;
     }
     return kr_store(s->ctx, s->device_memory, numbers(s), (size_t)s->nrows * DEVICE_PER_ROW);
 }
@@ -87,7 +87,7 @@ bool kr_sampler_queue(kr_sampler *s, const kr_tensor *logits, int32_t *next)
 bool kr_sampler_take(const kr_sampler *s, kr_dtype dtype, int64_t count, const int64_t *rows, kr_sample *samples)
 {
     for (int64_t i = 0; i < count; i++) {
-        const int64_t index = i + (int64_t)(s->n_sampled[rows[i]] % 2) * s->nrows;
+        const int64_t index = i + (int64_t)(s->rows[rows[i]].n_sampled % 2) * s->nrows;
         const double single = (double)((const float *)(const void *)logprobs(s))[index];
         if (ids(s)[index] < 0) return false;
         samples[i] = (kr_sample){ ids(s)[index], dtype == KR_DTYPE_F64 ? logprobs(s)[index] : single };

@@ -230,7 +230,8 @@ static bool read_prompt(kr_generation *g, const int32_t *ids, int64_t count)
         kr_tape_reset(g->tape);
     }
     for (int64_t r = 0; r < g->nrows; r++) {
-        for (int64_t i = 0; i < count; i++) kr_sampler_accept(g->sampler, r, ids[i]);
+        for (int64_t i = 0; i < count; i++)
+            if (kr_sampler_accept(g->sampler, r, ids[i]) != KR_OK) return false;
         g->rows[r].pending = ids[count - 1];
         g->rows[r].is_ready = false;
     }
@@ -312,7 +313,7 @@ static bool put_text(kr_generation *g, kr_continuation *row, int32_t id)
 
 static void put_token(kr_generation *g, kr_continuation *row, kr_sample sample)
 {
-    kr_sampler_count(g->sampler, row - g->rows, sample.id);
+    kr_row_sampler_count(&g->sampler->rows[row - g->rows], sample.id);
     row->pending = sample.id;
     row->is_ready = false;
     row->ntokens++;
@@ -388,6 +389,7 @@ kr_status kr_generation_next(kr_generation *g)
         nlive += row->finish == KR_FINISH_NONE;
     }
     if (nlive == 0) return KR_END;
+    if (!kr_sampler_reserve(g->sampler, op)) return g->ctx->status;
     g->is_inconsistent = true;
     if (!step(g)) {
         kr_blame(g->ctx, "%s", op);

@@ -14,6 +14,7 @@
 #include "model/state_file.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { TOTALS, ROWS, OCCURRED, TEXT, NEXTRAS };
@@ -30,24 +31,16 @@ static const kr_state_format format = { .name = "krait.generation",
 
 /* ---- writing ---- */
 
-static int64_t count_distinct(const kr_generation *g, int64_t row)
-{
-    const kr_occurrence *occurred = kr_sampler_occurred(g->sampler, row);
-    int64_t count = 0;
-    for (int64_t id = 0; id < g->vocab; id++) count += occurred[id] != 0;
-    return count;
-}
-
 static void list_row(const kr_generation *g, int64_t row, int64_t *fields)
 {
     const kr_continuation *r = &g->rows[row];
     fields[PENDING] = r->pending;
     fields[FINISH] = r->finish;
     fields[SINCE_FEED] = r->ntokens;
-    fields[SAMPLED] = (int64_t)g->sampler->n_sampled[row];
+    fields[SAMPLED] = (int64_t)g->sampler->rows[row].n_sampled;
     fields[WAITING] = (int64_t)r->text.nheld;
     fields[MATCH_FROM] = (int64_t)r->text.match_from;
-    fields[DISTINCT] = count_distinct(g, row);
+    fields[DISTINCT] = g->sampler->rows[row].counts.count;
     fields[READY] = -1;
     fields[READY_LOGPROB] = 0;
     if (!r->is_ready) return;
@@ -55,17 +48,24 @@ static void list_row(const kr_generation *g, int64_t row, int64_t *fields)
     memcpy(&fields[READY_LOGPROB], &r->ready.logprob, sizeof fields[READY_LOGPROB]);
 }
 
+static int by_id(const void *a, const void *b)
+{
+    const int64_t x = ((const int64_t *)a)[ID], y = ((const int64_t *)b)[ID];
+    return (x > y) - (x < y);
+}
+
+/* In the order of their ids. */
 static int64_t *list_occurred(const kr_generation *g, int64_t row, int64_t *to)
 {
-    const kr_occurrence *occurred = kr_sampler_occurred(g->sampler, row);
-    for (int64_t id = 0; id < g->vocab; id++) {
-        if (!occurred[id]) continue;
-        to[ID] = id;
-        to[IN_PROMPT] = occurred[id] & KR_OCCURRENCE_PROMPT;
-        to[GENERATED] = occurred[id] / KR_OCCURRENCE_ONCE;
-        to += TOKEN_FIELDS;
+    const kr_token_counts *counts = &g->sampler->rows[row].counts;
+    int64_t at = 0, *next = to;
+    for (const kr_token_count *count; (count = kr_token_counts_next(counts, &at)); next += TOKEN_FIELDS) {
+        next[ID] = count->id;
+        next[IN_PROMPT] = count->is_prompt;
+        next[GENERATED] = count->generated;
     }
-    return to;
+    qsort(to, (size_t)counts->count, TOKEN_FIELDS * sizeof *to, by_id);
+    return next;
 }
 
 static bool save(const kr_generation *g, kr_arena *arena, const char *path)
@@ -211,7 +211,7 @@ static bool check_rows(const content *c, const kr_state *state)
 
 static bool check_tokens(const content *c)
 {
-    const int64_t most = KR_OCCURRENCE_MOST / KR_OCCURRENCE_ONCE, *token = c->occurred;
+    const int64_t most = KR_TOKEN_COUNT_MOST, *token = c->occurred;
     for (int64_t r = 0; r < c->g->nrows; r++) {
         int64_t before = -1;
         for (int64_t i = 0; i < c->rows[r * ROW_FIELDS + DISTINCT]; i++, token += TOKEN_FIELDS) {
@@ -232,11 +232,13 @@ static bool check_tokens(const content *c)
                       "tensor 'generation.totals' has a negative count");
 }
 
-/* The file's held text may be longer than this generation's stops need. */
-static bool reserve_texts(const content *c)
+/* Capacity for the counts of tokens, and for held text, which may be longer than this generation's stops need. */
+static bool reserve(const content *c)
 {
     for (int64_t r = 0; r < c->g->nrows; r++)
-        if (!kr_require(c->ctx,
+        if (!kr_row_sampler_reserve(&c->g->sampler->rows[r], c->ctx, "generation.load",
+                                    c->rows[r * ROW_FIELDS + DISTINCT]) ||
+            !kr_require(c->ctx,
                         kr_held_text_reserve(&c->g->rows[r].text, &c->ctx->memory,
                                              c->g->longest + (size_t)c->rows[r * ROW_FIELDS + WAITING]),
                         KR_ERR_NOMEM, "no memory for the text of row %lld", (long long)r))
@@ -262,13 +264,15 @@ static void apply(const content *c)
         memcpy(&row->ready.logprob, &from[READY_LOGPROB], sizeof row->ready.logprob);
         row->finish = (kr_finish)from[FINISH];
         row->ntokens = from[SINCE_FEED];
-        g->sampler->n_sampled[r] = (uint64_t)from[SAMPLED];
+        g->sampler->rows[r].n_sampled = (uint64_t)from[SAMPLED];
         row->text.nheld = (size_t)from[WAITING];
         row->text.match_from = (size_t)from[MATCH_FROM];
         for (size_t i = 0; i < row->text.nheld; i++) row->text.held[i] = (char)(unsigned char)*byte++;
-        for (int64_t i = 0; i < from[DISTINCT]; i++, token += TOKEN_FIELDS)
-            kr_sampler_occurred(g->sampler, r)[token[ID]] =
-                (kr_occurrence)token[GENERATED] * KR_OCCURRENCE_ONCE + (kr_occurrence)token[IN_PROMPT];
+        for (int64_t i = 0; i < from[DISTINCT]; i++, token += TOKEN_FIELDS) {
+            kr_token_count *count = kr_token_counts_put(&g->sampler->rows[r].counts, (int32_t)token[ID]);
+            count->is_prompt = token[IN_PROMPT] != 0;
+            count->generated = (uint32_t)token[GENERATED];
+        }
         kr_held_text_hide(&row->text);
         row->made = (kr_generated){ .text = row->text.shown, .finish = row->finish };
     }
@@ -278,7 +282,7 @@ static bool take(void *user, const kr_state *state, const kr_tensor_file *file,
                  const kr_tensor_file_item *const *extras)
 {
     content *c = user;
-    if (!read_content(c, file, extras) || !check_rows(c, state) || !check_tokens(c) || !reserve_texts(c)) return false;
+    if (!read_content(c, file, extras) || !check_rows(c, state) || !check_tokens(c) || !reserve(c)) return false;
     apply(c);
     return true;
 }

@@ -16,41 +16,44 @@ KR_DEFAULTS(kr_sampler_options) = {
 
 /* ---- options ---- */
 
-static bool take_options(kr_ctx *ctx, kr_sampler_options *own, const kr_sampler_options *options)
+static bool check_biases(kr_ctx *ctx, const char *op, const kr_sampler_options *o, int64_t vocab)
 {
-    if (!KR_TAKE(ctx, OP, kr_sampler_options, options, own)) return false;
-    const kr_sampler_options *o = own;
-    return kr_require(ctx, o->temperature >= 0 && isfinite(o->temperature), KR_ERR_ARG,
-                      OP ": temperature = %g, but must be finite and not negative", o->temperature) &&
-           kr_require(ctx, o->top_k >= 0, KR_ERR_ARG, OP ": top_k = %lld, but must be at least 1, or 0 for all tokens",
-                      (long long)o->top_k) &&
-           kr_require(ctx, o->top_p > 0 && o->top_p <= 1, KR_ERR_ARG,
-                      OP ": top_p = %g, but must be above 0 and at most 1", o->top_p) &&
-           kr_require(ctx, o->min_p >= 0 && o->min_p <= 1, KR_ERR_ARG, OP ": min_p = %g, but must be from 0 to 1",
-                      o->min_p) &&
-           kr_require(ctx, o->repetition_penalty > 0 && isfinite(o->repetition_penalty), KR_ERR_ARG,
-                      OP ": repetition_penalty = %g, but must be above 0 and finite", o->repetition_penalty) &&
-           kr_require(ctx, isfinite(o->presence_penalty), KR_ERR_ARG, OP ": presence_penalty = %g, but must be finite",
-                      o->presence_penalty) &&
-           kr_require(ctx, isfinite(o->frequency_penalty), KR_ERR_ARG,
-                      OP ": frequency_penalty = %g, but must be finite", o->frequency_penalty) &&
-           kr_require(ctx, o->n_biases >= 0, KR_ERR_ARG, OP ": n_biases = %d, but must not be negative", o->n_biases) &&
-           kr_require(ctx, o->n_biases == 0 || o->biases, KR_ERR_ARG, OP ": n_biases = %d, but biases is NULL",
-                      o->n_biases);
-}
-
-static bool check_biases(const kr_sampler *s)
-{
-    for (int i = 0; i < s->options.n_biases; i++) {
-        const kr_logit_bias *b = &s->options.biases[i];
-        if (!kr_require(s->ctx, b->id >= 0 && b->id < s->vocab, KR_ERR_ARG,
-                        OP ": biases[%d].id = %d, but tokens are from 0 to %lld", i, (int)b->id,
-                        (long long)s->vocab - 1) ||
-            !kr_require(s->ctx, b->bias < (double)INFINITY, KR_ERR_ARG,
-                        OP ": biases[%d].bias = %g, but must be finite or -inf", i, b->bias))
+    for (int i = 0; i < o->n_biases; i++) {
+        const kr_logit_bias *b = &o->biases[i];
+        if (!kr_require(ctx, b->id >= 0 && b->id < vocab, KR_ERR_ARG,
+                        "%s: biases[%d].id = %d, but tokens are from 0 to %lld", op, i, (int)b->id,
+                        (long long)vocab - 1) ||
+            !kr_require(ctx, b->bias < (double)INFINITY, KR_ERR_ARG,
+                        "%s: biases[%d].bias = %g, but must be finite or -inf", op, i, b->bias))
             return false;
     }
     return true;
+}
+
+bool kr_sampler_take_options(kr_ctx *ctx, const char *op, const kr_sampler_options *options, int64_t vocab,
+                             kr_sampler_options *own)
+{
+    if (!KR_TAKE(ctx, op, kr_sampler_options, options, own)) return false;
+    const kr_sampler_options *o = own;
+    return kr_require(ctx, o->temperature >= 0 && isfinite(o->temperature), KR_ERR_ARG,
+                      "%s: temperature = %g, but must be finite and not negative", op, o->temperature) &&
+           kr_require(ctx, o->top_k >= 0, KR_ERR_ARG, "%s: top_k = %lld, but must be at least 1, or 0 for all tokens",
+                      op, (long long)o->top_k) &&
+           kr_require(ctx, o->top_p > 0 && o->top_p <= 1, KR_ERR_ARG,
+                      "%s: top_p = %g, but must be above 0 and at most 1", op, o->top_p) &&
+           kr_require(ctx, o->min_p >= 0 && o->min_p <= 1, KR_ERR_ARG, "%s: min_p = %g, but must be from 0 to 1", op,
+                      o->min_p) &&
+           kr_require(ctx, o->repetition_penalty > 0 && isfinite(o->repetition_penalty), KR_ERR_ARG,
+                      "%s: repetition_penalty = %g, but must be above 0 and finite", op, o->repetition_penalty) &&
+           kr_require(ctx, isfinite(o->presence_penalty), KR_ERR_ARG, "%s: presence_penalty = %g, but must be finite",
+                      op, o->presence_penalty) &&
+           kr_require(ctx, isfinite(o->frequency_penalty), KR_ERR_ARG, "%s: frequency_penalty = %g, but must be finite",
+                      op, o->frequency_penalty) &&
+           kr_require(ctx, o->n_biases >= 0, KR_ERR_ARG, "%s: n_biases = %d, but must not be negative", op,
+                      o->n_biases) &&
+           kr_require(ctx, o->n_biases == 0 || o->biases, KR_ERR_ARG, "%s: n_biases = %d, but biases is NULL", op,
+                      o->n_biases) &&
+           check_biases(ctx, op, o, vocab);
 }
 
 /* ---- creation ---- */
@@ -72,28 +75,45 @@ static bool copy_biases(kr_sampler *s)
     kr_logit_bias *own = n ? alloc_zeroed(s, n, sizeof *own) : NULL;
     if (own) memcpy(own, s->options.biases, (size_t)n * sizeof *own);
     s->options.biases = own;
-    return (own || n == 0) && check_biases(s);
+    return own || n == 0;
 }
 
+bool kr_sampler_work_init(kr_sampler_work *work, kr_ctx *ctx, kr_arena *arena, int64_t vocab)
+{
+    const size_t n = (size_t)vocab;
+    *work = (kr_sampler_work){ .ctx = ctx,
+                               .vocab = vocab,
+                               .logits = kr_arena_alloc(arena, n * sizeof *work->logits),
+                               .weights = kr_arena_alloc(arena, n * sizeof *work->weights),
+                               .ids = kr_arena_alloc(arena, n * sizeof *work->ids),
+                               .ranked = kr_arena_alloc(arena, n * sizeof *work->ranked) };
+    return work->logits && work->weights && work->ids && work->ranked;
+}
+
+/* Capacity for the distinct tokens of a long text, so that sampling rarely allocates. */
 static bool allocate_arrays(kr_sampler *s)
 {
-    return (s->n_sampled = alloc_zeroed(s, s->nrows, sizeof *s->n_sampled)) &&
-           (s->occurred = alloc_zeroed(s, s->nrows * s->vocab, sizeof *s->occurred)) &&
-           (s->logits = alloc_zeroed(s, s->vocab, sizeof *s->logits)) &&
-           (s->weights = alloc_zeroed(s, s->vocab, sizeof *s->weights)) &&
-           (s->ids = alloc_zeroed(s, s->vocab, sizeof *s->ids)) &&
-           (s->ranked = alloc_zeroed(s, s->vocab, sizeof *s->ranked));
+    enum { DISTINCT = 4096 };
+    const int64_t distinct = s->vocab < DISTINCT ? s->vocab : DISTINCT;
+    if (!(s->rows = alloc_zeroed(s, s->nrows, sizeof *s->rows))) return false;
+    for (int64_t row = 0; row < s->nrows; row++) {
+        s->rows[row] = (kr_row_sampler){ .options = &s->options, .stream = (uint64_t)row };
+        if (!kr_row_sampler_reserve(&s->rows[row], s->ctx, OP, distinct)) return false;
+    }
+    return kr_require(s->ctx, kr_sampler_work_init(&s->work, s->ctx, &s->arena, s->vocab), KR_ERR_NOMEM,
+                      OP ": no memory for %lld rows of %lld tokens", (long long)s->nrows, (long long)s->vocab);
 }
 
 kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, int64_t rows, int64_t vocab)
 {
     const int64_t most = INT64_C(1) << 30;
     kr_sampler_options own;
-    if (kr_ctx_failed(ctx) || !take_options(ctx, &own, options) ||
+    if (kr_ctx_failed(ctx) ||
         !kr_require(ctx, rows >= 1 && rows <= most, KR_ERR_ARG, OP ": rows = %lld, but must be from 1 to %lld",
                     (long long)rows, (long long)most) ||
         !kr_require(ctx, vocab >= 1 && vocab <= most, KR_ERR_ARG, OP ": vocab = %lld, but must be from 1 to %lld",
-                    (long long)vocab, (long long)most))
+                    (long long)vocab, (long long)most) ||
+        !kr_sampler_take_options(ctx, OP, options, vocab, &own))
         return NULL;
     kr_sampler *s = kr_memory_alloc_zeroed(&ctx->memory, sizeof *s);
     if (!kr_require(ctx, s != NULL, KR_ERR_NOMEM, OP ": no memory for a sampler")) return NULL;
@@ -108,6 +128,8 @@ void kr_sampler_destroy(kr_sampler *sampler)
 {
     if (!sampler) return;
     kr_sampler_free_device(sampler);
+    for (int64_t row = 0; sampler->rows && row < sampler->nrows; row++)
+        kr_token_counts_free(&sampler->rows[row].counts, &sampler->ctx->memory);
     kr_arena_deinit(&sampler->arena);
     kr_memory_free(&sampler->ctx->memory, sampler, sizeof *sampler);
 }
@@ -115,8 +137,10 @@ void kr_sampler_destroy(kr_sampler *sampler)
 void kr_sampler_forget(kr_sampler *sampler, uint64_t seed)
 {
     sampler->options.seed = seed;
-    memset(sampler->n_sampled, 0, (size_t)sampler->nrows * sizeof *sampler->n_sampled);
-    memset(sampler->occurred, 0, (size_t)(sampler->nrows * sampler->vocab) * sizeof *sampler->occurred);
+    for (int64_t row = 0; row < sampler->nrows; row++) {
+        sampler->rows[row].n_sampled = 0;
+        kr_token_counts_clear(&sampler->rows[row].counts);
+    }
 }
 
 /* ---- tokens ---- */
@@ -134,16 +158,35 @@ kr_status kr_sampler_accept(kr_sampler *sampler, int64_t row, int32_t id)
     const char *op = "sampler.accept";
     if (!kr_ctx_failed(sampler->ctx) && check_row(sampler, op, row) &&
         kr_require(sampler->ctx, id >= 0 && id < sampler->vocab, KR_ERR_ARG,
-                   "%s: id = %d, but tokens are from 0 to %lld", op, (int)id, (long long)sampler->vocab - 1))
-        kr_sampler_occurred(sampler, row)[id] |= KR_OCCURRENCE_PROMPT;
+                   "%s: id = %d, but tokens are from 0 to %lld", op, (int)id, (long long)sampler->vocab - 1) &&
+        kr_row_sampler_reserve(&sampler->rows[row], sampler->ctx, op, 1))
+        kr_row_sampler_accept(&sampler->rows[row], id);
     return sampler->ctx->status;
 }
 
-void kr_sampler_count(kr_sampler *s, int64_t row, int32_t id)
+bool kr_row_sampler_reserve(kr_row_sampler *row, kr_ctx *ctx, const char *op, int64_t more)
 {
-    kr_occurrence *occurrence = kr_sampler_occurred(s, row) + id;
-    s->n_sampled[row]++;
-    if (*occurrence < KR_OCCURRENCE_MOST) *occurrence += KR_OCCURRENCE_ONCE;
+    return kr_require(ctx, kr_token_counts_reserve(&row->counts, &ctx->memory, more), KR_ERR_NOMEM,
+                      "%s: no memory for the counts of %lld tokens", op, (long long)(row->counts.count + more));
+}
+
+bool kr_sampler_reserve(kr_sampler *s, const char *op)
+{
+    for (int64_t row = 0; row < s->nrows; row++)
+        if (!kr_row_sampler_reserve(&s->rows[row], s->ctx, op, 1)) return false;
+    return true;
+}
+
+void kr_row_sampler_accept(kr_row_sampler *row, int32_t id)
+{
+    kr_token_counts_put(&row->counts, id)->is_prompt = true;
+}
+
+void kr_row_sampler_count(kr_row_sampler *row, int32_t id)
+{
+    kr_token_count *count = kr_token_counts_put(&row->counts, id);
+    row->n_sampled++;
+    if (count->generated < KR_TOKEN_COUNT_MOST) count->generated++;
 }
 
 static bool check_call(const kr_sampler *s, const char *op, const kr_tensor *logits, int64_t count, const int64_t *rows,
@@ -164,22 +207,24 @@ static bool check_call(const kr_sampler *s, const char *op, const kr_tensor *log
     return true;
 }
 
+bool kr_sampler_sample_row(kr_sampler_work *work, const kr_row_sampler *row, const char *op, const kr_tensor *logits_bw,
+                           int64_t index, kr_sample *sample)
+{
+    kr_logits logits;
+    if (!kr_logits_read(&logits, op, logits_bw, index, work->vocab, work->logits, work->weights)) return false;
+    const int32_t id = kr_sampler_choose(work, row, logits.max);
+    if (id >= 0) *sample = (kr_sample){ id, kr_logits_logprob(&logits, id) };
+    return id >= 0 || kr_blame(work->ctx, "%s: row %lld", op, (long long)row->stream);
+}
+
 /* rows NULL: all of them. */
 kr_status kr_sampler_sample(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
                             const int64_t *rows, kr_sample *samples)
 {
     if (!check_call(s, op, logits_bw, count, rows, samples)) return s->ctx->status;
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t row = rows ? rows[i] : i;
-        kr_logits logits;
-        if (!kr_logits_read(&logits, op, logits_bw, i, s->vocab, s->logits, s->weights)) return s->ctx->status;
-        const int32_t id = kr_sampler_choose(s, row, logits.max);
-        if (id < 0) {
-            kr_blame(s->ctx, "%s: row %lld", op, (long long)row);
+    for (int64_t i = 0; i < count; i++)
+        if (!kr_sampler_sample_row(&s->work, &s->rows[rows ? rows[i] : i], op, logits_bw, i, &samples[i]))
             return s->ctx->status;
-        }
-        samples[i] = (kr_sample){ id, kr_logits_logprob(&logits, id) };
-    }
     return KR_OK;
 }
 
@@ -187,8 +232,10 @@ kr_status kr_sampler_sample(kr_sampler *s, const char *op, const kr_tensor *logi
 static kr_status next_rows(kr_sampler *s, const char *op, const kr_tensor *logits_bw, int64_t count,
                            const int64_t *rows, kr_sample *samples)
 {
+    if (!kr_ctx_failed(s->ctx) && !kr_sampler_reserve(s, op)) return s->ctx->status;
     const kr_status status = kr_sampler_sample(s, op, logits_bw, count, rows, samples);
-    for (int64_t i = 0; status == KR_OK && i < count; i++) kr_sampler_count(s, rows ? rows[i] : i, samples[i].id);
+    for (int64_t i = 0; status == KR_OK && i < count; i++)
+        kr_row_sampler_count(&s->rows[rows ? rows[i] : i], samples[i].id);
     return status;
 }
 

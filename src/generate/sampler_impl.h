@@ -1,51 +1,76 @@
-/* sampler_impl.h - struct of a sampler: its options, the tokens that occurred in each row, and scratch. */
+/* sampler_impl.h - sampling of a row, and the struct of a sampler: rows with the same options. */
 #ifndef KR_GENERATE_SAMPLER_IMPL_H
 #define KR_GENERATE_SAMPLER_IMPL_H
 
 #include "base/ctx_impl.h"
+#include "base/sized.h"
 #include "generate/select_top.h"
+#include "generate/token_counts.h"
 
 #include <krait/generate.h>
 
-/* How often a token occurred in a row: 2 times as often as it was generated, and 1 if it was in the prompt. */
-typedef uint32_t kr_occurrence;
-#define KR_OCCURRENCE_PROMPT 1u
-#define KR_OCCURRENCE_ONCE 2u
-#define KR_OCCURRENCE_MOST (UINT32_MAX - 1) /* counting ends there */
+KR_DECLARE_DEFAULTS(kr_sampler_options);
 
-struct kr_sampler {
+/* One row: the rules by which its tokens are sampled, and its tokens so far. */
+typedef struct kr_row_sampler {
+    const kr_sampler_options *options;
+    uint64_t stream;    /* of the seed: rows with the same seed and other streams are independent */
+    uint64_t n_sampled; /* tokens sampled so far */
+    kr_token_counts counts;
+    /* Changes the logits [vocab] after biases and penalties; false after an error of the row. NULL: nothing to change. */
+    bool (*change)(void *user, kr_ctx *ctx, double *logits, int64_t vocab);
+    void *user;
+} kr_row_sampler;
+
+/* Scratch for one row at a time: its tokens in the order of their ids, fewer after each filter. */
+typedef struct kr_sampler_work {
     kr_ctx *ctx;
-    kr_arena arena;             /* everything below */
-    kr_sampler_options options; /* biases is a copy */
-    int64_t nrows, vocab;
-    uint64_t *n_sampled;     /* [nrows]: tokens that each row has sampled */
-    kr_occurrence *occurred; /* [nrows vocab] */
-
-    /* one row at work: its tokens in the order of their ids, fewer after each filter */
+    int64_t vocab;
     double *logits, *weights; /* [vocab] */
     int32_t *ids;             /* [vocab] */
     kr_ranked *ranked;        /* [vocab] */
+} kr_sampler_work;
+
+struct kr_sampler {
+    kr_ctx *ctx;
+    kr_arena arena;             /* the arrays below, and biases */
+    kr_sampler_options options; /* biases is a copy */
+    int64_t nrows, vocab;
+    kr_row_sampler *rows; /* [nrows]: row i has stream i */
+    kr_sampler_work work;
 
     /* on a device; NULL: not allocated yet */
     char *shared;           /* arguments and results in pinned memory */
     int64_t *device_memory; /* [2 nrows] row numbers and counts of sampled tokens, which kernels increment */
 };
 
-static inline kr_occurrence *kr_sampler_occurred(const kr_sampler *sampler, int64_t row)
-{
-    return sampler->occurred + row * sampler->vocab;
-}
+/* *own <- the options, checked; biases is still the caller's. False after an error; op names the call in messages. */
+bool kr_sampler_take_options(kr_ctx *ctx, const char *op, const kr_sampler_options *options, int64_t vocab,
+                             kr_sampler_options *own);
 
-/* Chooses the token of a row out of sampler->logits [vocab], which holds the model's own logits, finite or -infinity;
- * it is changed. -1 after an error. */
-int32_t kr_sampler_choose(kr_sampler *sampler, int64_t row, double max);
+/* Arrays for a vocabulary in the arena; false if the allocation fails. */
+bool kr_sampler_work_init(kr_sampler_work *work, kr_ctx *ctx, kr_arena *arena, int64_t vocab);
 
-/* Counts a token that was chosen. */
-void kr_sampler_count(kr_sampler *sampler, int64_t row, int32_t id);
+/* Chooses the token of a row out of work->logits [vocab], which holds the model's own logits, finite or -infinity, the
+ * largest of which is max; it is changed. -1 after an error. */
+int32_t kr_sampler_choose(kr_sampler_work *work, const kr_row_sampler *row, double max);
 
-/* kr_sampler_next_rows for tokens that are counted later, or not at all. */
+/* Samples from row `index` of logits [b w]: *sample, which is not counted yet. False after an error. */
+bool kr_sampler_sample_row(kr_sampler_work *work, const kr_row_sampler *row, const char *op, const kr_tensor *logits_bw,
+                           int64_t index, kr_sample *sample);
+
+/* reserve: capacity for counting more tokens; false if the allocation fails. count: a sampled token, within the
+ * capacity. */
+bool kr_row_sampler_reserve(kr_row_sampler *row, kr_ctx *ctx, const char *op, int64_t more);
+void kr_row_sampler_count(kr_row_sampler *row, int32_t id);
+void kr_row_sampler_accept(kr_row_sampler *row, int32_t id); /* of the prompt */
+
+/* kr_sampler_next_rows for tokens that are counted later, or not at all; the counts have capacity for them. */
 kr_status kr_sampler_sample(kr_sampler *sampler, const char *op, const kr_tensor *logits_bw, int64_t count,
                             const int64_t *rows, kr_sample *samples);
+
+/* Capacity for one more token in each row. False after an error. */
+bool kr_sampler_reserve(kr_sampler *sampler, const char *op);
 
 /* ---- on a device ----
  *

@@ -59,9 +59,9 @@ static chunks cut_core(kr_tape *tape, const kr_ssd_core *core)
     k.np = core->np;
     k.nr = core->nr;
     k.nf = nl * core->nm;
-    kr_tensor *v_bnlmhp = cut(tape, &k, core->v_bsmhp, core->ns);
+    kr_tensor *v_bsmhp = cut(tape, &k, core->v_bsmhp, core->ns);
     k.v_bnhfp =
-        kr_reshape(tape, kr_permute(tape, v_bnlmhp, KR_AXES(0, 1, 4, 2, 3, 5)), KR_SHAPE(k.nb, k.nn, k.nh, k.nf, k.np));
+        kr_reshape(tape, kr_permute(tape, v_bsmhp, KR_AXES(0, 1, 4, 2, 3, 5)), KR_SHAPE(k.nb, k.nn, k.nh, k.nf, k.np));
     k.b_bnhfr = cut_bc(tape, &k, core->b_bsmgr, core->ns, core->ng);
     k.c_bnhfr = cut_bc(tape, &k, core->c_bsmgr, core->ns, core->ng);
     k.da_bnhl = cut_steps(tape, &k, core->da_bsh, core->ns);

@@ -29,6 +29,7 @@ typedef struct kr_ssd_rotary_args {
 typedef struct kr_ssd_core {
     kr_tensor *v_bsmhp, *b_bsmgr, *c_bsmgr, *da_bsh;
     kr_tensor *w_bsh, *diag_weight_bsh, *d_h; /* NULL: 1, inclusive, none */
+    kr_tensor *carry_bsh;                     /* the fused core only, without a gradient: see kr_ssd_args */
     kr_tensor *initial_qhpr;                  /* NULL: 0 */
     /* The fused core only: boundary sum_m boundary_v[m] (outer) boundary_b[m] is added to the initial state; NULL:
      * none. */
@@ -45,9 +46,10 @@ typedef struct kr_ssd_core {
 typedef struct kr_ssd_request {
     const char *op;
     const char *whole, *chunked; /* shape contracts of v b c da w diag_weight d learned_init, by the family's names */
-    const char *
-        names; /* of v b c da w diag_weight d initial_state learned_init carry0 v_before k_before angle bias_b bias_c */
+    /* of v b c da w diag_weight d initial_state learned_init carry0 v_before k_before angle bias_b bias_c carry */
+    const char *names;
     kr_tensor *v, *b, *c, *da, *w, *diag_weight, *d;
+    kr_tensor *carry; /* NULL, or w = diag_weight + the next token's carry */
     kr_tensor *initial_state, *learned_init, *seq_start, *cu_seqlens;
     kr_tensor *carry0, *v_before, *k_before; /* all three or none */
     kr_ssd_rotary_args rotary;
@@ -59,8 +61,13 @@ typedef struct kr_ssd_request {
 /* Checks the request, runs it by the path, and returns y in the layout of v. */
 kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path path);
 
+/* The sum of two runs that differ in v and b alone; `then` has no initial state. On the CPU the fused core adds their states
+ * at the end of each chunk, as they are added at the end of a call. */
+kr_ssd_out kr_ssd_run_pair(kr_tape *tape, const kr_ssd_request *now, const kr_ssd_request *then, kr_ssd_path path);
+
 /* y [b s m h p] and the final states [q h p r]. */
 kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core);
+kr_ssd_out kr_ssd_fused_pair(kr_tape *tape, const kr_ssd_core *now, const kr_ssd_core *then);
 
 /* The chunked formulas composed of ops, for rows of one sequence each. */
 kr_ssd_out kr_ssd_chunked(kr_tape *tape, const kr_ssd_core *core, bool serial);
@@ -81,6 +88,10 @@ kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_s
 kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single_ssd_input *input,
                                            const kr_ssd_rotary_args *rotary, kr_ssd_path path, kr_tensor *final,
                                            bool rounds_y);
+
+/* Both runs of the double pathway, y and the final state of which are added: kr_ssd_run_pair. */
+kr_ssd_out kr_mamba3_double_ssd_run_pair(kr_tape *tape, const kr_mamba3_double_ssd_input *now,
+                                         const kr_mamba3_double_ssd_input *then, kr_ssd_path path);
 
 /* kr_autocasts_core, for the algorithm of that path. */
 static inline bool kr_ssd_autocasts(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr)

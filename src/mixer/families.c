@@ -3,10 +3,9 @@
 
 #include "base/sized.h"
 
-/* The reserved words of an input; all three inputs have the same number. NULL: there is no input. */
-static bool check_input(kr_tape *tape, const char *op, void *const *reserved)
+/* The reserved words of an input. NULL: there is no input. */
+static bool check_input(kr_tape *tape, const char *op, void *const *reserved, size_t bytes)
 {
-    const size_t bytes = sizeof((kr_mamba2_ssd_input *)NULL)->reserved;
     return kr_tape_ready(tape, op) && kr_require(tape->ctx, reserved, KR_ERR_ARG, "%s: the input is NULL", op) &&
            (kr_words_are_zero(reserved, bytes) || kr_reserved_fail(tape->ctx, op, "the input"));
 }
@@ -20,8 +19,8 @@ kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, 
         return (kr_ssd_out){ .y = NULL };
     const kr_ssd_request request = {
         .op = "mamba2_ssd",
-        .whole = "x:bshp b:bsgr c:bsgr da:bsh dt:bsh diag_weight:bsh? d:h? learned_init:hpr?",
-        .chunked = "x:bnlhp b:bnlgr c:bnlgr da:bnlh dt:bnlh diag_weight:bnlh? d:h? learned_init:hpr?",
+        .whole = "x:bshp b:bsgr c:bsgr da:bsh dt:bsh diag_weight:bsh? d:h? learned_init:hpr? carry:bsh?",
+        .chunked = "x:bnlhp b:bnlgr c:bnlgr da:bnlh dt:bnlh diag_weight:bnlh? d:h? learned_init:hpr? carry:bnlh?",
         .names = "x b c da dt diag_weight d initial_state learned_init",
         .v = in->x_bshp,
         .b = in->b_bsgr,
@@ -41,17 +40,17 @@ kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, 
 
 static kr_ssd_out run_mamba2(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path)
 {
-    if (!check_input(tape, "mamba2_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
+    if (!check_input(tape, "mamba2_ssd", in ? in->reserved : NULL, sizeof in->reserved))
+        return (kr_ssd_out){ .y = NULL };
     return kr_mamba2_ssd_run_into(tape, in, path, NULL, false);
 }
 
-static kr_ssd_out run_mamba3_double(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
+static kr_ssd_request double_request(const kr_mamba3_double_ssd_input *in)
 {
-    if (!check_input(tape, "mamba3_double_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
-    const kr_ssd_request request = {
+    return (kr_ssd_request){
         .op = "mamba3_double_ssd",
-        .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? diag_weight:bsh? d:h? learned_init:hpr?",
-        .chunked = "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh w:bnlh? diag_weight:bnlh? d:h? learned_init:hpr?",
+        .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh w:bsh? diag_weight:bsh? d:h? learned_init:hpr? carry:bsh?",
+        .chunked = "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh w:bnlh? diag_weight:bnlh? d:h? learned_init:hpr? carry:bnlh?",
         .names = "v b c da w diag_weight d initial_state learned_init",
         .v = in->v_bsmhp,
         .b = in->b_bsmhr,
@@ -64,7 +63,21 @@ static kr_ssd_out run_mamba3_double(kr_tape *tape, const kr_mamba3_double_ssd_in
         .cu_seqlens = in->cu_seqlens,
         .has_rank = true
     };
+}
+
+static kr_ssd_out run_mamba3_double(kr_tape *tape, const kr_mamba3_double_ssd_input *in, kr_ssd_path path)
+{
+    if (!check_input(tape, "mamba3_double_ssd", in ? in->reserved : NULL, sizeof in->reserved))
+        return (kr_ssd_out){ .y = NULL };
+    const kr_ssd_request request = double_request(in);
     return kr_ssd_run(tape, &request, path);
+}
+
+kr_ssd_out kr_mamba3_double_ssd_run_pair(kr_tape *tape, const kr_mamba3_double_ssd_input *now,
+                                         const kr_mamba3_double_ssd_input *then, kr_ssd_path path)
+{
+    const kr_ssd_request first = double_request(now), second = double_request(then);
+    return kr_ssd_run_pair(tape, &first, &second, path);
 }
 
 kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single_ssd_input *in,
@@ -73,9 +86,9 @@ kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single
 {
     const kr_ssd_request request = {
         .op = "mamba3_single_ssd",
-        .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh scale:bsh gamma:bsh d:h? learned_init:hpr?",
-        .chunked = "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh scale:bnlh gamma:bnlh d:h? learned_init:hpr?",
-        .names = "v b c da scale gamma d initial_state learned_init carry0 v_before k_before angle bias_b bias_c",
+        .whole = "v:bsmhp b:bsmgr c:bsmgr da:bsh scale:bsh gamma:bsh d:h? learned_init:hpr? carry:bsh?",
+        .chunked = "v:bnlmhp b:bnlmgr c:bnlmgr da:bnlh scale:bnlh gamma:bnlh d:h? learned_init:hpr? carry:bnlh?",
+        .names = "v b c da scale gamma d initial_state learned_init carry0 v_before k_before angle bias_b bias_c carry",
         .v = in->v_bsmhp,
         .b = in->b_bsmhr,
         .c = in->c_bsmhr,
@@ -87,6 +100,7 @@ kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single
         .learned_init = in->learned_init_hpr,
         .seq_start = in->seq_start_bs,
         .cu_seqlens = in->cu_seqlens,
+        .carry = in->carry_bsh,
         .carry0 = in->carry0_bh,
         .v_before = in->v_before_bmhp,
         .k_before = in->k_before_bmhr,
@@ -107,7 +121,8 @@ kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_s
 
 static kr_ssd_out run_mamba3_single(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)
 {
-    if (!check_input(tape, "mamba3_single_ssd", in ? in->reserved : NULL)) return (kr_ssd_out){ .y = NULL };
+    if (!check_input(tape, "mamba3_single_ssd", in ? in->reserved : NULL, sizeof in->reserved))
+        return (kr_ssd_out){ .y = NULL };
     return kr_mamba3_single_ssd_run_into(tape, in, path, NULL, false);
 }
 

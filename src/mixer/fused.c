@@ -1,12 +1,14 @@
 /* fused.c - SerialRecalculated: the core as one node that saves only its inputs.
  *
  *   v, y [b s m h p]   b, c [b s m g r]   da, w, diag_weight [b s h]   d [h]   initial, final [q h p r]
- *   boundary [q h]   boundary_v [q m h p]   boundary_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]
+ *   boundary [q h]   boundary_v [q m h p]   boundary_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]   carry [b s h]
  * Formulas and their gradients: kernels/args/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states.
  * v, b and c may be strided parts of wider rows; they are read in place. If the core rounds them to bf16 they may be
  * passed as bf16, and y and the gradients of all four may be bf16 too, if all their readers round them (ops/autocast.h).
  */
 #include "mixer/core.h"
+
+#include <string.h>
 
 enum { V, B, C, DA, W, SAME, D, INITIAL, ANGLE, BIAS_B, BIAS_C, BOUNDARY, BOUNDARY_V, BOUNDARY_B, NIN };
 
@@ -172,53 +174,96 @@ kr_tensor *kr_final_states(kr_tape *tape, kr_dtype dtype, kr_shape shape, const 
     return kr_new(tape, dtype, shape);
 }
 
+/* A core's operands, results and kernel arguments. */
+typedef struct fused {
+    kr_tensor *in[NIN], *out[2];
+    kr_dtype dtype;
+    kr_ssd_args args;
+} fused;
+
+/* The arguments of a core whose tensors are known. */
+static kr_ssd_args args_of(const kr_ssd_core *core, const fused *f, const kr_tensor *carry)
+{
+    kr_tensor *const *in = f->in;
+    return (kr_ssd_args){ .nb = core->nb,
+                          .ns = core->ns,
+                          .nm = core->nm,
+                          .nh = core->nh,
+                          .np = core->np,
+                          .ng = core->ng,
+                          .nr = core->nr,
+                          .nl = core->nl,
+                          .nq = core->sequences.count,
+                          .sequences = core->sequences.list,
+                          .v = kr_token_operand(in[V]),
+                          .b = kr_token_operand(in[B]),
+                          .c = kr_token_operand(in[C]),
+                          .da = in[DA]->data,
+                          .w = kr_tensor_data(in[W]),
+                          .diag_weight = kr_tensor_data(in[SAME]),
+                          .d = kr_tensor_data(in[D]),
+                          .initial = kr_tensor_data(in[INITIAL]),
+                          .boundary = kr_tensor_data(in[BOUNDARY]),
+                          .boundary_v = kr_tensor_data(in[BOUNDARY_V]),
+                          .boundary_b = kr_tensor_data(in[BOUNDARY_B]),
+                          .carry = kr_tensor_data(carry),
+                          .angle = kr_tensor_data(in[ANGLE]),
+                          .bias_b = kr_tensor_data(in[BIAS_B]),
+                          .bias_c = kr_tensor_data(in[BIAS_C]),
+                          .na = in[ANGLE] ? in[ANGLE]->dims[3] : 0,
+                          .split_pairs = core->rotary.pairing == KR_PAIRING_SPLIT,
+                          .y = kr_token_operand(f->out[0]),
+                          .final = f->out[1]->data };
+}
+
+static bool begin(kr_tape *tape, const kr_ssd_core *core, fused *f)
+{
+    const kr_ssd_rotary_args *rotary = &core->rotary;
+    kr_tensor *const in[NIN] = { core->v_bsmhp,         core->b_bsmgr,         core->c_bsmgr,      core->da_bsh,
+                                 core->w_bsh,           core->diag_weight_bsh, core->d_h,          core->initial_qhpr,
+                                 rotary->angle_bsha,    rotary->bias_b_hmr,    rotary->bias_c_hmr, core->boundary_qh,
+                                 core->boundary_v_qmhp, core->boundary_b_qmhr };
+    memcpy(f->in, in, sizeof in);
+    kr_tensor *carry = core->carry_bsh ? kr_contiguous(tape, core->carry_bsh) : NULL;
+    if (!lay_out(tape, f->in)) return false;
+    f->dtype = kr_grad_dtype(f->in[V]);
+    const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
+    f->out[0] = kr_new_activation(tape, f->dtype, core->rounds_y, kr_tensor_shape(f->in[V]));
+    f->out[1] = kr_final_states(tape, f->dtype, states, core->final_qhpr);
+    if (!f->out[0] || !f->out[1] || (core->rounds_y && !kr_slab_create_own(tape, f->out[0]))) return false;
+    f->args = args_of(core, f, carry);
+    return true;
+}
+
+static kr_ssd_out record(kr_tape *tape, const kr_ssd_core *core, const fused *f)
+{
+    const sizes n = { core->nb, core->ns, core->nm, core->nh,        core->np,
+                      core->ng, core->nr, core->nl, core->sequences, f->args.split_pairs };
+    const kr_record_args args = {
+        .rule = &fused_rule, .n_in = NIN, .in = f->in, .n_out = 2, .out = f->out, .attrs = &n, .attrs_bytes = sizeof n
+    };
+    if (!kr_record_node(tape, &args, false)) return (kr_ssd_out){ .y = NULL };
+    return (kr_ssd_out){ .y = f->out[0], .final_state = f->out[1] };
+}
+
 kr_ssd_out kr_ssd_fused(kr_tape *tape, const kr_ssd_core *core)
 {
+    fused f;
+    if (!begin(tape, core, &f) || !KR_RUN(tape->ctx, ssd[kr_real_of(f.dtype)], &f.args))
+        return (kr_ssd_out){ .y = NULL };
+    return record(tape, core, &f);
+}
+
+/* Two nodes, as of two runs: how the kernel divides the state among them has no part in the gradients, which recompute the
+ * states of each. Only the sums of their results are those of two runs. */
+kr_ssd_out kr_ssd_fused_pair(kr_tape *tape, const kr_ssd_core *now, const kr_ssd_core *then)
+{
     const kr_ssd_out none = { .y = NULL };
-    const kr_ssd_rotary_args *rotary = &core->rotary;
-    kr_tensor *in[NIN] = { core->v_bsmhp,         core->b_bsmgr,         core->c_bsmgr,      core->da_bsh,
-                           core->w_bsh,           core->diag_weight_bsh, core->d_h,          core->initial_qhpr,
-                           rotary->angle_bsha,    rotary->bias_b_hmr,    rotary->bias_c_hmr, core->boundary_qh,
-                           core->boundary_v_qmhp, core->boundary_b_qmhr };
-    if (!lay_out(tape, in)) return none;
-    const kr_dtype dtype = kr_grad_dtype(in[V]);
-    const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
-    kr_tensor *out[2] = { kr_new_activation(tape, dtype, core->rounds_y, kr_tensor_shape(in[V])),
-                          kr_final_states(tape, dtype, states, core->final_qhpr) };
-    if (!out[0] || !out[1] || (core->rounds_y && !kr_slab_create_own(tape, out[0]))) return none;
-    kr_ssd_args args = { .nb = core->nb,
-                         .ns = core->ns,
-                         .nm = core->nm,
-                         .nh = core->nh,
-                         .np = core->np,
-                         .ng = core->ng,
-                         .nr = core->nr,
-                         .nl = core->nl,
-                         .nq = core->sequences.count,
-                         .sequences = core->sequences.list,
-                         .v = kr_token_operand(in[V]),
-                         .b = kr_token_operand(in[B]),
-                         .c = kr_token_operand(in[C]),
-                         .da = in[DA]->data,
-                         .w = kr_tensor_data(in[W]),
-                         .diag_weight = kr_tensor_data(in[SAME]),
-                         .d = kr_tensor_data(in[D]),
-                         .initial = kr_tensor_data(in[INITIAL]),
-                         .boundary = kr_tensor_data(in[BOUNDARY]),
-                         .boundary_v = kr_tensor_data(in[BOUNDARY_V]),
-                         .boundary_b = kr_tensor_data(in[BOUNDARY_B]),
-                         .angle = kr_tensor_data(in[ANGLE]),
-                         .bias_b = kr_tensor_data(in[BIAS_B]),
-                         .bias_c = kr_tensor_data(in[BIAS_C]),
-                         .na = in[ANGLE] ? in[ANGLE]->dims[3] : 0,
-                         .split_pairs = rotary->pairing == KR_PAIRING_SPLIT,
-                         .y = kr_token_operand(out[0]),
-                         .final = out[1]->data };
-    if (!KR_RUN(tape->ctx, ssd[kr_real_of(dtype)], &args)) return none;
-    const sizes n = { core->nb, core->ns, core->nm, core->nh,        core->np,
-                      core->ng, core->nr, core->nl, core->sequences, args.split_pairs };
-    const kr_record_args record = {
-        .rule = &fused_rule, .n_in = NIN, .in = in, .n_out = 2, .out = out, .attrs = &n, .attrs_bytes = sizeof n
-    };
-    return kr_record_node(tape, &record, false) ? (kr_ssd_out){ .y = out[0], .final_state = out[1] } : none;
+    fused a, b;
+    if (!begin(tape, now, &a) || !begin(tape, then, &b)) return none;
+    a.args.pair = &b.args;
+    if (!KR_RUN(tape->ctx, ssd[kr_real_of(a.dtype)], &a.args)) return none;
+    const kr_ssd_out x = record(tape, now, &a), y = record(tape, then, &b);
+    if (kr_ctx_failed(tape->ctx)) return none;
+    return (kr_ssd_out){ .y = kr_add(tape, x.y, y.y), .final_state = kr_add(tape, x.final_state, y.final_state) };
 }

@@ -4,10 +4,10 @@
  *   x [b s m h r], cum -> y [b s m h r]
  * Formulas and gradients: kernels/args/mamba3_args.h. Saved: the operands, and of the products their results.
  */
+#include "mixer/rotary.h"
+
 #include "ops/ops_impl.h"
 #include "ops/sequences.h"
-
-#include <krait/ssd.h>
 
 /* ---- increments ---- */
 
@@ -95,7 +95,8 @@ static bool bind_cumprod(kr_tape *tape, kr_tensor *q, kr_tensor *initial, kr_ten
                       KR_TEXT_OF_SHAPE(&KR_SHAPE(sequences->count, d->h, d->j, 4)));
 }
 
-kr_quaternion_out kr_quaternion_cumprod(kr_tape *tape, kr_tensor *q, kr_tensor *initial, kr_tensor *seq_start)
+kr_quaternion_out kr_quaternion_cumprod_chunked(kr_tape *tape, kr_tensor *q, kr_tensor *initial, kr_tensor *seq_start,
+                                                int64_t chunk_len)
 {
     const kr_quaternion_out none = { .cum_bshj4 = NULL };
     kr_sequences sequences;
@@ -113,6 +114,7 @@ kr_quaternion_out kr_quaternion_cumprod(kr_tape *tape, kr_tensor *q, kr_tensor *
                                      .nh = d.h,
                                      .nj = d.j,
                                      .nq = sequences.count,
+                                     .nl = chunk_len,
                                      .sequences = sequences.list,
                                      .q = q->data,
                                      .initial = kr_tensor_data(initial),
@@ -128,6 +130,11 @@ kr_quaternion_out kr_quaternion_cumprod(kr_tape *tape, kr_tensor *q, kr_tensor *
                                     .attrs_bytes = sizeof sequences };
     if (!kr_record_node(tape, &record, false)) return none;
     return (kr_quaternion_out){ .cum_bshj4 = out[0], .final_bhj4 = out[1] };
+}
+
+kr_quaternion_out kr_quaternion_cumprod(kr_tape *tape, kr_tensor *q, kr_tensor *initial, kr_tensor *seq_start)
+{
+    return kr_quaternion_cumprod_chunked(tape, q, initial, seq_start, 0);
 }
 
 /* ---- rows ---- */

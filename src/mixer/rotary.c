@@ -67,8 +67,8 @@ static bool bind_angles(kr_tape *tape, kr_tensor *const *in, double range, kr_te
                       KR_TEXT_OF_SHAPE(&KR_SHAPE(sequences->count, d->h, d->a)));
 }
 
-kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *dt, kr_tensor *initial, double range,
-                                   kr_tensor *seq_start)
+kr_rotation_out kr_rotation_angles_chunked(kr_tape *tape, kr_tensor *theta, kr_tensor *dt, kr_tensor *initial,
+                                           double range, kr_tensor *seq_start, int64_t chunk_len)
 {
     const kr_rotation_out none = { .angle_bsha = NULL };
     kr_tensor *in[NIN] = { theta, dt, initial };
@@ -89,6 +89,7 @@ kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *d
                             .nh = d.h,
                             .na = d.a,
                             .nq = attrs.sequences.count,
+                            .nl = chunk_len,
                             .sequences = attrs.sequences.list,
                             .theta = kr_operand_of(in[THETA]),
                             .dt = in[DT]->data,
@@ -106,6 +107,12 @@ kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *d
                                     .attrs_bytes = sizeof attrs };
     if (!kr_record_node(tape, &record, false)) return none;
     return (kr_rotation_out){ .angle_bsha = out[0], .final_bha = out[1] };
+}
+
+kr_rotation_out kr_rotation_angles(kr_tape *tape, kr_tensor *theta, kr_tensor *dt, kr_tensor *initial, double range,
+                                   kr_tensor *seq_start)
+{
+    return kr_rotation_angles_chunked(tape, theta, dt, initial, range, seq_start, 0);
 }
 
 /* ---- rows ---- */

@@ -11,7 +11,7 @@ static bool bind_sizes(kr_tape *tape, const kr_ssd_request *q, kr_dims *d)
 {
     const bool chunked = is_chunked(q);
     if (!kr_bind(tape, q->op, d, chunked ? q->chunked : q->whole, q->v, q->b, q->c, q->da, q->w, q->diag_weight, q->d,
-                 q->learned_init))
+                 q->learned_init, q->carry))
         return false;
     if (chunked) d->s = d->n * d->l;
     if (!q->has_rank) d->m = 1;
@@ -162,18 +162,24 @@ static bool convert_operands(kr_tape *tape, kr_ssd_request *q, bool autocasts, k
                KR_KEEPS_ACTIVATION(tape, ssd_c, q->c) << 2;
     return KR_REALS_KEPT(tape, q->op, q->names, result, kept, &q->v, &q->b, &q->c, &q->da, &q->w, &q->diag_weight,
                          &q->d, &q->initial_state, &q->learned_init, &q->carry0, &q->v_before, &q->k_before,
-                         &q->rotary.angle_bsha, &q->rotary.bias_b_hmr, &q->rotary.bias_c_hmr);
+                         &q->rotary.angle_bsha, &q->rotary.bias_b_hmr, &q->rotary.bias_c_hmr, &q->carry);
 }
 
-kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path path)
+/* A request as it is run. */
+typedef struct prepared {
+    kr_ssd_core core;
+    kr_shape y_shape;
+    kr_dtype result;
+} prepared;
+
+static bool prepare(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path path, prepared *run)
 {
-    const kr_ssd_out none = { .y = NULL };
     kr_ssd_request q = *request;
     kr_dims d;
-    kr_dtype result;
-    if (!bind_sizes(tape, &q, &d) || !check_sizes(tape, &q, &d, path) || !check_rotary(tape, &q, &d, path)) return none;
+    if (!bind_sizes(tape, &q, &d) || !check_sizes(tape, &q, &d, path) || !check_rotary(tape, &q, &d, path))
+        return false;
     const bool autocasts = kr_ssd_autocasts(tape->ctx, path, d.s, d.m, d.r);
-    if (!convert_operands(tape, &q, autocasts, &result)) return none;
+    if (!convert_operands(tape, &q, autocasts, &run->result)) return false;
     kr_ssd_core core = { .nb = d.b, .ns = d.s, .nm = d.m, .nh = d.h, .np = d.p, .ng = d.g, .nr = d.r };
     core.nl = is_chunked(&q) ? d.l : kr_ssd_chunk_len_or_optimal(path, d.r, d.p);
     const kr_shape steps = KR_SHAPE(d.b, d.s, d.h), bc = KR_SHAPE(d.b, d.s, d.m, d.g, d.r);
@@ -182,21 +188,46 @@ kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path 
     if (!kr_cu_seqlens_take(tape, q.op, q.cu_seqlens, d.b, d.s, &q.seq_start) ||
         !kr_sequences_from(tape, q.op, q.seq_start, d.b, d.s, &core.sequences) || !initial_states(tape, &q, &core) ||
         !set_boundary(tape, &q, &core, path.algorithm == KR_SSD_SERIAL_RECALCULATED))
-        return none;
+        return false;
     core.v_bsmhp = whole(tape, q.v, KR_SHAPE(d.b, d.s, d.m, d.h, d.p));
     core.b_bsmgr = whole(tape, q.b, bc);
     core.c_bsmgr = whole(tape, q.c, bc);
     core.da_bsh = whole(tape, q.da, steps);
     core.w_bsh = whole(tape, q.w, steps);
     core.diag_weight_bsh = whole(tape, q.diag_weight, steps);
+    core.carry_bsh = whole(tape, q.carry, steps);
     core.d_h = q.d;
     core.rotary = q.rotary;
     core.final_qhpr = q.final;
-    core.rounds_y = q.rounds_y && autocasts && result == KR_DTYPE_F32 && kr_accepts(tape->ctx, ssd_y, KR_DTYPE_BF16);
-    if (kr_ctx_failed(tape->ctx)) return none;
-    const kr_ssd_out out = run_core(tape, &core, path.algorithm);
-    if (!out.y || !out.final_state) return none;
-    kr_tensor *y = kr_reshape(tape, out.y, kr_tensor_shape(q.v));
-    return (kr_ssd_out){ .y = core.rounds_y ? y : kr_store_as(tape, y, result),
-                         .final_state = kr_store_as(tape, out.final_state, result) };
+    core.rounds_y =
+        q.rounds_y && autocasts && run->result == KR_DTYPE_F32 && kr_accepts(tape->ctx, ssd_y, KR_DTYPE_BF16);
+    run->core = core;
+    run->y_shape = kr_tensor_shape(q.v);
+    return !kr_ctx_failed(tape->ctx);
+}
+
+static kr_ssd_out finish(kr_tape *tape, const prepared *run, kr_ssd_out out)
+{
+    if (!out.y || !out.final_state) return (kr_ssd_out){ .y = NULL };
+    kr_tensor *y = kr_reshape(tape, out.y, run->y_shape);
+    return (kr_ssd_out){ .y = run->core.rounds_y ? y : kr_store_as(tape, y, run->result),
+                         .final_state = kr_store_as(tape, out.final_state, run->result) };
+}
+
+kr_ssd_out kr_ssd_run(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path path)
+{
+    prepared run;
+    if (!prepare(tape, request, path, &run)) return (kr_ssd_out){ .y = NULL };
+    return finish(tape, &run, run_core(tape, &run.core, path.algorithm));
+}
+
+kr_ssd_out kr_ssd_run_pair(kr_tape *tape, const kr_ssd_request *now, const kr_ssd_request *then, kr_ssd_path path)
+{
+    prepared a, b;
+    if (path.algorithm != KR_SSD_SERIAL_RECALCULATED || kr_ctx_on_device(tape->ctx)) {
+        const kr_ssd_out x = kr_ssd_run(tape, now, path), y = kr_ssd_run(tape, then, path);
+        return (kr_ssd_out){ .y = kr_add(tape, x.y, y.y), .final_state = kr_add(tape, x.final_state, y.final_state) };
+    }
+    if (!prepare(tape, now, path, &a) || !prepare(tape, then, path, &b)) return (kr_ssd_out){ .y = NULL };
+    return finish(tape, &a, kr_ssd_fused_pair(tape, &a.core, &b.core));
 }

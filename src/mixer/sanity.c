@@ -86,7 +86,7 @@ static kr_status mamba3_single_sanity(kr_tape *tape, const kr_mamba3_single_ssd_
                   { "scale", in->scale_bsh, false }, { "d", in->d_h, false },
                   { "initial_state", in->initial_state_bhpr, false }, { "learned_init", in->learned_init_hpr, false },
                   { "carry0", in->carry0_bh, false }, { "v_before", in->v_before_bmhp, false },
-                  { "k_before", in->k_before_bmhr, false });
+                  { "k_before", in->k_before_bmhr, false }, { "carry", in->carry_bsh, false });
 }
 
 kr_status kr_ssd_core_sanity(kr_tape *tape, kr_ssd_kind kind, const void *in)

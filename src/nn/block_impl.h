@@ -99,6 +99,9 @@ void kr_block_free(void *block);
 int64_t kr_block_d_model(const void *block);
 kr_dtype kr_block_dtype(const void *block);
 
+/* The tokens at whose multiples a sequence can be cut without changing a bit on the CPU, by the block's own path; 0: none. */
+int64_t kr_block_grid(const void *block);
+
 /* A config that is not NULL; op names the constructor in the message. */
 bool kr_config_given(kr_ctx *ctx, const char *op, const void *config);
 

@@ -16,16 +16,19 @@ typedef struct rotations {
 } rotations;
 
 static rotations rotations_of(kr_tape *tape, const kr_mamba3 *m, const kr_mamba3_tokens *tokens, kr_tensor *initial,
-                              kr_tensor *seq_start_bs)
+                              const kr_block_input *input)
 {
-    const double range = m->config.rotation_range;
-    kr_tensor *dt = tokens->step.dt_bsh;
-    if (m->config.rotation == KR_ROTATION_QUATERNION) {
+    const kr_mamba3_config *c = &m->config;
+    const int64_t chunk_len = kr_ssd_chunk_len_or_optimal(input->path, c->state_rank, c->per_head_dim);
+    const double range = c->rotation_range;
+    kr_tensor *dt = tokens->step.dt_bsh, *seq_start_bs = input->seq_start_bs;
+    if (c->rotation == KR_ROTATION_QUATERNION) {
         kr_tensor *q_bshj4 = kr_quaternion_increments(tape, tokens->rotation, dt, range);
-        const kr_quaternion_out out = kr_quaternion_cumprod(tape, q_bshj4, initial, seq_start_bs);
+        const kr_quaternion_out out = kr_quaternion_cumprod_chunked(tape, q_bshj4, initial, seq_start_bs, chunk_len);
         return (rotations){ out.cum_bshj4, out.final_bhj4 };
     }
-    const kr_rotation_out out = kr_rotation_angles(tape, tokens->rotation, dt, initial, range, seq_start_bs);
+    const kr_rotation_out out =
+        kr_rotation_angles_chunked(tape, tokens->rotation, dt, initial, range, seq_start_bs, chunk_len);
     return (rotations){ out.angle_bsha, out.final_bha };
 }
 
@@ -107,7 +110,7 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
                            kr_ssd_autocasts(tape->ctx, input->path, d.s, m->nm, m->config.state_rank);
     kr_mamba3_tokens tokens = kr_mamba3_project(tape, m, kr_block_masked(tape, input, input->x_bsd), d.b, d.s,
                                                 autocasts && !m->config.is_mimo);
-    const rotations rotation = rotations_of(tape, m, &tokens, cache ? cache->rotation : NULL, input->seq_start_bs);
+    const rotations rotation = rotations_of(tape, m, &tokens, cache ? cache->rotation : NULL, input);
     make_bc(tape, m, &tokens, rotation.each, autocasts && m->nrotated > 0 && m->config.rotation == KR_ROTATION_COMPLEX);
 
     const kr_mamba3_before before =

@@ -72,6 +72,7 @@ static kr_ssd_out run_single(kr_tape *tape, const kr_mamba3 *m, const kr_block_i
                                        .gamma_bsh = step->gamma_bsh,
                                        .scale_bsh = kr_trapezoid_scale(tape, step->gamma_bsh, step->carry_bsh,
                                                                        input->seq_start_bs),
+                                       .carry_bsh = step->carry_bsh,
                                        .d_h = m->d_h,
                                        .learned_init_hpr = before ? NULL : m->learned_init_hpr,
                                        .seq_start_bs = input->seq_start_bs };
@@ -133,22 +134,22 @@ static kr_ssd_out run_double(kr_tape *tape, const kr_mamba3 *m, const kr_block_i
                              const kr_mamba3_spans *spans)
 {
     const kr_trapezoid_out *step = &tokens->step;
-    kr_mamba3_double_ssd_input ssd = { .v_bsmhp = weighted(tape, tokens, tokens->v_bsmhp, step->gamma_bsh),
-                                       .da_bsh = step->da_bsh,
-                                       .b_bsmhr = tokens->b_bsmhr,
-                                       .c_bsmhr = tokens->c_bsmhr,
-                                       .initial_state_bhpr = before ? before->state_qhpr : NULL,
-                                       .learned_init_hpr = before ? NULL : m->learned_init_hpr,
-                                       .seq_start_bs = input->seq_start_bs };
-    const kr_ssd_out now = kr_mamba3_double_ssd_run(tape, &ssd, input->path);
+    const kr_mamba3_double_ssd_input now = { .v_bsmhp = weighted(tape, tokens, tokens->v_bsmhp, step->gamma_bsh),
+                                             .da_bsh = step->da_bsh,
+                                             .b_bsmhr = tokens->b_bsmhr,
+                                             .c_bsmhr = tokens->c_bsmhr,
+                                             .initial_state_bhpr = before ? before->state_qhpr : NULL,
+                                             .learned_init_hpr = before ? NULL : m->learned_init_hpr,
+                                             .seq_start_bs = input->seq_start_bs };
     kr_tensor *v_prev = previous(tape, spans, tokens->v_bsmhp, before ? before->v_qmhp : NULL);
-    ssd.v_bsmhp = weighted(tape, tokens, v_prev, step->beta_bsh);
-    ssd.b_bsmhr = previous(tape, spans, tokens->b_bsmhr, before ? before->k_qmhr : NULL);
-    ssd.initial_state_bhpr = NULL;
-    ssd.learned_init_hpr = NULL;
-    const kr_ssd_out then = kr_mamba3_double_ssd_run(tape, &ssd, input->path);
-    kr_tensor *y = kr_mamba3_add_skip(tape, m, kr_add(tape, now.y, then.y), tokens->v_bsmhp);
-    return (kr_ssd_out){ .y = y, .final_state = kr_add(tape, now.final_state, then.final_state) };
+    const kr_mamba3_double_ssd_input then = { .v_bsmhp = weighted(tape, tokens, v_prev, step->beta_bsh),
+                                              .da_bsh = step->da_bsh,
+                                              .b_bsmhr = previous(tape, spans, tokens->b_bsmhr,
+                                                                  before ? before->k_qmhr : NULL),
+                                              .c_bsmhr = tokens->c_bsmhr,
+                                              .seq_start_bs = input->seq_start_bs };
+    const kr_ssd_out out = kr_mamba3_double_ssd_run_pair(tape, &now, &then, input->path);
+    return (kr_ssd_out){ .y = kr_mamba3_add_skip(tape, m, out.y, tokens->v_bsmhp), .final_state = out.final_state };
 }
 
 kr_ssd_out kr_mamba3_run(kr_tape *tape, const kr_mamba3 *m, const kr_block_input *input, kr_mamba3_pathway pathway,

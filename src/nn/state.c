@@ -8,6 +8,7 @@
 
 #include "nn/layers_impl.h"
 #include "nn/deferred_state.h"
+#include "nn/state_rows.h"
 
 #include <string.h>
 
@@ -119,6 +120,31 @@ bool kr_state_same_slots(const kr_state *a, const kr_state *b)
     return true;
 }
 
+/* Everything but the tensors. */
+static void take_frame(kr_state *to, const kr_state *like)
+{
+    copy_cursors(to, like);
+    for (int64_t s = 0; s < like->nslots; s++) {
+        to->slots[s] = like->slots[s];
+        for (int i = 0; i < kr_cache_count(like->slots[s].family); i++) to->slots[s].tensors[i] = NULL;
+    }
+}
+
+kr_state *kr_state_allocate_like(kr_ctx *ctx, const char *op, const kr_state *like, int64_t batch)
+{
+    const kr_state_layout layout = { like->nslots, like->slots[0].family, NULL };
+    kr_state *state = kr_state_allocate(ctx, op, &layout, batch);
+    if (state) take_frame(state, like);
+    return state;
+}
+
+kr_state *kr_state_new_like(kr_tape *tape, const kr_state *like, int64_t batch)
+{
+    kr_state *state = new_like(tape, like->nslots, batch);
+    if (state) take_frame(state, like);
+    return state;
+}
+
 bool kr_state_flush(const char *op, const kr_state *state)
 {
     if (!kr_require(
@@ -146,6 +172,7 @@ void kr_state_destroy(kr_state *state)
         return;
     }
     kr_deferred_drop(state);
+    if (state->capacity) kr_state_rows_use(state, state->capacity); /* the size of what is freed */
     for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
     kr_memory_free(&state->ctx->memory, state, box_bytes(state->nslots));
 }

@@ -21,7 +21,8 @@ struct kr_state {
     kr_ctx *ctx;
     kr_tape *tape; /* NULL: the caller's */
     int64_t nslots, batch;
-    kr_cache *slots; /* [nslots]: each with its family; all tensors NULL: nothing went through */
+    int64_t capacity; /* rows that its tensors have memory for (nn/state_rows.h); 0: the rows of the batch */
+    kr_cache *slots;  /* [nslots]: each with its family; all tensors NULL: nothing went through */
     kr_cursors cursors;
     bool is_inconsistent;         /* a call that updates it in place failed midway */
     struct kr_deferred *deferred; /* deferred updates (nn/deferred_state.h); NULL: never deferred */
@@ -51,6 +52,11 @@ bool kr_state_same_slots(const kr_state *a, const kr_state *b);
 /* The name of the family of all slots, or "mixed". */
 const char *kr_state_family(const kr_state *state);
 const char *kr_state_layout_family(const kr_state_layout *layout);
+
+/* States of `batch` rows with slots, pathways and cursors of `like`, but no tensors: of the caller, or on the tape. NULL
+ * after an error. */
+kr_state *kr_state_allocate_like(kr_ctx *ctx, const char *op, const kr_state *like, int64_t batch);
+kr_state *kr_state_new_like(kr_tape *tape, const kr_state *like, int64_t batch);
 
 /* An initial state of the caller; op is for messages. NULL after an error. */
 kr_state *kr_state_allocate(kr_ctx *ctx, const char *op, const kr_state_layout *layout, int64_t batch);

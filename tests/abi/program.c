@@ -210,6 +210,32 @@ static void run_generation(const kr_network *net)
     kr_generation_destroy(g);
 }
 
+static void run_batch(const kr_network *net)
+{
+    kr_sampler_options sampler;
+    kr_sampler_options_init(&sampler);
+    sampler.temperature = 0;
+    kr_row_batch_options batching;
+    kr_row_batch_options_init(&batching);
+    batching.max_rows = 2;
+    kr_row_options options;
+    kr_row_options_init(&options);
+    options.sampler = &sampler;
+    options.max_tokens = 3;
+    kr_row_batch *batch = kr_row_batch_create(ctx, net, tok, &batching);
+    kr_row *row = kr_row_create(batch);
+    kr_row_feed_text(row, "abc", 3);
+    kr_row_generate(row, &options);
+    const kr_row_event *events;
+    int64_t count;
+    printf("row");
+    while (kr_row_batch_step(batch, &events, &count) == KR_OK)
+        for (int64_t i = 0; i < count; i++) printf(" %d", (int)events[i].sample.id);
+    printf("\n");
+    check("batch");
+    kr_row_batch_destroy(batch);
+}
+
 static void write_file(const char *path, const void *data, size_t bytes)
 {
     FILE *f = fopen(path, "wb");
@@ -332,6 +358,7 @@ int main(void)
     run_custom();
     kr_network *net = run_networks();
     run_generation(net);
+    run_batch(net);
     run_other_sources();
     kr_source *source;
     kr_loader *loader = run_sources(&source);

@@ -444,6 +444,36 @@ static bool take_bidi_call(void *o)
     return ok;
 }
 
+/* Events of two rows of two tokens, with these options. */
+static bool tell_batch(const kr_row_batch_options *options, const kr_row_options *row_options)
+{
+    const kr_row_event *events;
+    int64_t count;
+    size_t at = 0;
+    kr_row_batch *batch = kr_row_batch_create(ctx, net, NULL, options);
+    for (int i = 0; batch && i < 2; i++) {
+        kr_row *row = kr_row_create(batch);
+        kr_row_feed(row, (const int32_t[]){ 1, 2 }, 2);
+        if (kr_row_generate(row, row_options) != KR_OK) break;
+    }
+    for (int steps = 0; batch && steps < 5 && kr_row_batch_step(batch, &events, &count) == KR_OK; steps++)
+        for (int64_t i = 0; i < count; i++)
+            at += (size_t)snprintf(text + at, sizeof text - at, "%d %d ", (int)events[i].kind, events[i].sample.id);
+    const bool ok = batch && !kr_ctx_failed(ctx);
+    kr_row_batch_destroy(batch);
+    return ok;
+}
+
+static bool take_row_batch_options(void *o)
+{
+    return tell_batch(o, NULL);
+}
+
+static bool take_row_options(void *o)
+{
+    return tell_batch(NULL, o);
+}
+
 /* ---- all of them ---- */
 
 typedef struct sized {
@@ -495,6 +525,8 @@ static const sized structs[] = {
     ROW(GRADCHECK_OPTIONS, gradcheck_options, seed),
     ROW(SOURCE_OPTIONS, source_options, separator_id),
     ROW(BIDI_CALL, bidi_call, dropout),
+    ROW(ROW_BATCH_OPTIONS, row_batch_options, prefill_tokens),
+    ROW(ROW_OPTIONS, row_options, constrain_user),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 

@@ -23,6 +23,9 @@ static struct {
     kr_trainer *trainer;
     kr_sampler *sampler;
     kr_generation *generation;
+    kr_row_batch *batch;
+    kr_row *row;
+    kr_snapshot *snapshot;
     kr_layer *layer;
     kr_tensor_file *file;
     kr_tensor_writer *writer;
@@ -111,6 +114,23 @@ static inline kr_sampler *v_kr_sampler(void)
 static inline kr_generation *v_kr_generation(void)
 {
     return made.generation;
+}
+static inline kr_row_batch *v_kr_row_batch(void)
+{
+    return made.batch;
+}
+static inline kr_row *v_kr_row(void)
+{
+    return made.row;
+}
+static inline kr_snapshot *v_kr_snapshot(void)
+{
+    return made.snapshot;
+}
+static inline const kr_row_event **v_kr_row_event_list(void)
+{
+    static const kr_row_event *list[1];
+    return list;
 }
 static inline kr_layer *v_kr_layer(void)
 {
@@ -230,6 +250,9 @@ static inline void make_text(void)
     made.trainer = kr_trainer_create(ctx, made.model, made.loader, &training);
     made.sampler = kr_sampler_create(ctx, NULL, 2, 2);
     made.generation = kr_generation_create(ctx, v_kr_network(), made.tok, NULL);
+    made.batch = kr_row_batch_create(ctx, v_kr_network(), made.tok, NULL);
+    made.row = kr_row_create(made.batch);
+    made.snapshot = kr_row_snapshot(made.row);
     made.writer = kr_tensor_writer_create(ctx);
     kr_tensor_writer_add(made.writer, "x", KR_DTYPE_F32, KR_SHAPE(2, 2), v_memory());
     IGNORE(kr_tensor_writer_save(made.writer, in_folder("x.safetensors"), KR_CONTAINER_SAFETENSORS));
@@ -248,6 +271,8 @@ static inline void make_values(void)
 
 static inline void destroy_values(void)
 {
+    kr_snapshot_destroy(made.snapshot);
+    kr_row_batch_destroy(made.batch);
     kr_generation_destroy(made.generation);
     kr_sampler_destroy(made.sampler);
     kr_trainer_destroy(made.trainer);

@@ -150,7 +150,7 @@ static const scan scan_shapes[] = { { 1, 1, 1, 1, false },   { 2, 3, 2, 3, false
                                     { 2, 400, 4, 16, true }, { 3, 130, 6, 33, true } };
 enum { NSCAN_SHAPES = (int)(sizeof scan_shapes / sizeof *scan_shapes) };
 
-enum { INITIAL = 1, PACKED = 2, MANY_SEQUENCES = 2048 };
+enum { INITIAL = 1, PACKED = 2, CHUNKED = 4, CHUNK = 5, MANY_SEQUENCES = 2048 };
 
 /* Rows of one sequence each, or split into sequences of 1, 2, 4, 8, .. tokens. */
 static int64_t sequences_of(scan n, int with, kr_sequence *list)
@@ -184,6 +184,8 @@ static void angles_case(kr_sweep *sweep, scan n, int with)
     kr_sequence list[MANY_SEQUENCES];
     kr_angles_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .na = n.n, .sequences = list, .range = 1.5 };
     a.nq = sequences_of(n, with, list);
+    a.nl = with & CHUNKED ? CHUNK : 0;
+    const double size = with & CHUNKED ? 4 : 1e-3; /* sums run in double, and are rounded at ends of chunks */
     kr_case c;
     case_begin(&c, &a, sizeof a, "b %lld s %lld h %lld a %lld, with %d", (long long)n.nb, (long long)n.ns,
                (long long)n.nh, (long long)n.n, with);
@@ -194,10 +196,11 @@ static void angles_case(kr_sweep *sweep, scan n, int with)
     case_input(&c, FIELD(kr_angles_args, dt), KR_SHAPE(n.nb, n.ns, n.nh), 0, 2);
     if (with & INITIAL) case_input(&c, FIELD(kr_angles_args, initial), KR_SHAPE(a.nq, n.nh, n.n), -9, 9);
     case_output(&c, FIELD(kr_angles_args, angle), KR_SHAPE(n.nb, n.ns, n.nh, n.n));
-    all_of_size(&c, 1e-3); /* sums run in double */
+    all_of_size(&c, size);
     case_output(&c, FIELD(kr_angles_args, final), KR_SHAPE(a.nq, n.nh, n.n));
-    all_of_size(&c, 1e-3);
+    all_of_size(&c, size);
     c.terms = 2 * n.ns;
+    c.roundings = with & CHUNKED ? (n.ns - 1) / CHUNK : 0;
     c.many_tasks = n.many_tasks;
     c.first_row = angles_first_row;
     case_done(sweep, &c);
@@ -206,7 +209,7 @@ static void angles_case(kr_sweep *sweep, scan n, int with)
 void kr_cases_angles(kr_sweep *sweep)
 {
     for (int i = 0; i < NSCAN_SHAPES; i++)
-        for (int with = 0; with < 4; with++) angles_case(sweep, scan_shapes[i], with);
+        for (int with = 0; with < 8; with++) angles_case(sweep, scan_shapes[i], with);
 }
 
 static void angles_bwd_first_row(void *args)
@@ -433,6 +436,8 @@ static void scan_case(kr_sweep *sweep, scan n, int with)
     kr_sequence list[MANY_SEQUENCES];
     kr_quaternion_scan_args a = { .nb = n.nb, .ns = n.ns, .nh = n.nh, .nj = n.n, .sequences = list };
     a.nq = sequences_of(n, with, list);
+    a.nl = with & CHUNKED ? CHUNK : 0;
+    const double size = with & CHUNKED ? 1 : 1e-3; /* products run in double, and are rounded at ends of chunks */
     const int64_t count = n.nb * n.ns * n.nh * n.n * 4, states = a.nq * n.nh * n.n * 4;
     kr_case c;
     case_begin(&c, &a, sizeof a, "b %lld s %lld h %lld j %lld, with %d", (long long)n.nb, (long long)n.ns,
@@ -441,10 +446,11 @@ static void scan_case(kr_sweep *sweep, scan n, int with)
     if (with & INITIAL)
         make_unit(case_input(&c, FIELD(kr_quaternion_scan_args, initial), KR_SHAPE(a.nq, n.nh, n.n, 4), -1, 1), states);
     case_output(&c, FIELD(kr_quaternion_scan_args, cum), KR_SHAPE(n.nb, n.ns, n.nh, n.n, 4));
-    all_of_size(&c, 1e-3); /* products run in double */
+    all_of_size(&c, size);
     case_output(&c, FIELD(kr_quaternion_scan_args, final), KR_SHAPE(a.nq, n.nh, n.n, 4));
-    all_of_size(&c, 1e-3);
+    all_of_size(&c, size);
     c.terms = 8 * n.ns;
+    c.roundings = with & CHUNKED ? (n.ns - 1) / CHUNK : 0;
     c.many_tasks = n.many_tasks;
     c.first_row = scan_first_row;
     case_done(sweep, &c);
@@ -453,7 +459,7 @@ static void scan_case(kr_sweep *sweep, scan n, int with)
 void kr_cases_quaternion_scan(kr_sweep *sweep)
 {
     for (int i = 0; i < NSCAN_SHAPES; i++)
-        for (int with = 0; with < 4; with++) scan_case(sweep, scan_shapes[i], with);
+        for (int with = 0; with < 8; with++) scan_case(sweep, scan_shapes[i], with);
 }
 
 static void scan_bwd_first_row(void *args)

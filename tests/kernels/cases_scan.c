@@ -79,6 +79,7 @@ static void scan_case(kr_sweep *sweep, shape n, int with, int kind)
     }
     case_output(&c, FIELD(kr_scan_args, y), values);
     c.terms = n.ns + n.nr;
+    c.roundings = n.ns > 0 ? n.ns - 1 : 0;
     c.by_magnitudes = true;
     c.for_scale = keep_decays;
     c.many_tasks = n.many_tasks;

@@ -20,7 +20,7 @@ enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
 /* Optional operands: bits of a case's number. STRIDED: tokens of v, b, c are parts of wider rows. MIXED: rows of
  * MIXED_TOKENS tokens mix single tokens and longer sequences. IN_PLACE: with INITIAL, the final states overwrite the
- * initial ones. */
+ * initial ones. CARRY: with DIAG_WEIGHT and WEIGHT, the weight is the sum of two. */
 enum {
     DIAG_WEIGHT = 1,
     WEIGHT = 2,
@@ -31,7 +31,8 @@ enum {
     STRIDED = 32,
     MIXED = 64,
     BOUNDARY = 128,
-    IN_PLACE = 256
+    IN_PLACE = 256,
+    CARRY = 512
 };
 
 /* Single tokens, a few, and more than any kernel set processes token by token; the last token is outside all sequences. */
@@ -51,12 +52,12 @@ static int64_t cut_case(kr_sequence *sequences, shape n, int with)
 
 static const char *case_text(char *text, size_t bytes, shape n, int with, int kind)
 {
-    snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s%s%s%s%s, decay %s",
+    snprintf(text, bytes, "b %lld s %lld m %lld h %lld p %lld g %lld r %lld l %lld%s%s%s%s%s%s%s%s%s%s, decay %s",
              (long long)n.nb, (long long)n.ns, (long long)n.nm, (long long)n.nh, (long long)n.np, (long long)n.ng,
              (long long)n.nr, (long long)n.nl, with & DIAG_WEIGHT ? ", same" : "", with & WEIGHT ? ", w" : "",
              with & SKIP ? ", d" : "", with & INITIAL ? ", initial" : "", with & PACKED ? ", packed" : "",
              with & STRIDED ? ", gap" : "", with & MIXED ? ", mixed" : "", with & BOUNDARY ? ", seed" : "",
-             with & IN_PLACE ? ", in place" : "", decay_names[kind]);
+             with & IN_PLACE ? ", in place" : "", with & CARRY ? ", carry" : "", decay_names[kind]);
     return text;
 }
 
@@ -73,6 +74,28 @@ static void keep_decays(void *args)
     const kr_ssd_args *a = args;
     double *da = (double *)(uintptr_t)a->da;
     for (int64_t i = 0; i < a->nb * a->ns * a->nh; i++) da[i] = -da[i];
+}
+
+/* w_t = diag_weight_t + carry_{t+1}, without carry at the end of a sequence. */
+static void sum_weights(const kr_ssd_args *a, const double *diag_weight, const double *carry, double *w)
+{
+    for (int64_t q = 0; q < a->nq; q++) {
+        const kr_sequence *s = &a->sequences[q];
+        for (int64_t t = s->start; t < s->end; t++)
+            for (int64_t h = 0; h < a->nh; h++) {
+                const int64_t at = (s->row * a->ns + t) * a->nh + h;
+                w[at] = kr_to_float(diag_weight[at] + (t + 1 < s->end ? carry[at + a->nh] : 0));
+            }
+    }
+}
+
+static void add_weights(kr_case *c, const kr_ssd_args *a, int with)
+{
+    const kr_shape scalars = KR_SHAPE(a->nb, a->ns, a->nh);
+    double *w = NULL, *diag_weight = NULL;
+    if (with & WEIGHT) w = case_input(c, FIELD(kr_ssd_args, w), scalars, 0.1, 1);
+    if (with & DIAG_WEIGHT) diag_weight = case_input(c, FIELD(kr_ssd_args, diag_weight), scalars, 0.1, 1);
+    if (with & CARRY) sum_weights(a, diag_weight, case_input(c, FIELD(kr_ssd_args, carry), scalars, 0.1, 1), w);
 }
 
 static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
@@ -93,8 +116,7 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     case_walk_input(&c, OPERAND(kr_ssd_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b.row), -1, 1);
     case_walk_input(&c, OPERAND(kr_ssd_args, c), lay_out_tokens(tokens, of_b, 7 * gap, &a.c.row), -1, 1);
     change_decays(case_input(&c, FIELD(kr_ssd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
-    if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_args, w), scalars, 0.1, 1);
-    if (with & DIAG_WEIGHT) case_input(&c, FIELD(kr_ssd_args, diag_weight), scalars, 0.1, 1);
+    add_weights(&c, &a, with);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_args, d), KR_SHAPE(n.nh), -1, 1);
     if (with & IN_PLACE) {
         case_in_out(&c, FIELD(kr_ssd_args, initial), states, -1, 1);
@@ -108,6 +130,7 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     case_output(&c, OPERAND(kr_ssd_args, y), values);
     if (with & (INITIAL | PACKED | MIXED) && !(with & IN_PLACE)) case_output(&c, FIELD(kr_ssd_args, final), states);
     c.terms = n.ns * n.nm + n.nr;
+    c.roundings = (n.ns - 1) / n.nl;
     c.by_magnitudes = true;
     c.for_scale = keep_decays;
     c.many_tasks = n.many_tasks;
@@ -158,10 +181,32 @@ static void in_place_cases(kr_sweep *sweep)
     }
 }
 
+/* Ends of chunks: of one to four tokens, of more, short last ones; more rows than a chunk of the kernels has. */
+static void carry_cases(kr_sweep *sweep)
+{
+    static const int64_t lengths[] = { 1, 2, 3, 4, 5, 7, 8, 16 };
+    const int all = DIAG_WEIGHT + WEIGHT + CARRY;
+    for (int i = 0; i < 4 * 8; i++) {
+        if (kr_test_quick() && i % 5 != 0) continue;
+        shape n = { .nb = 1 + i % 2, .ns = 17 + i % 7, .nm = 1 + i / 8 * 2, .nh = 4, .np = 5 + i, .nr = 19 };
+        n.nl = lengths[i % 8];
+        n.ng = 1 + i % 3 % 2;
+        ssd_case(sweep, n, all + i % 3 / 2 * PACKED + i % 2 * (INITIAL + BOUNDARY), i % DECAYS);
+        ssd_case(sweep, n, all + SKIP + STRIDED + INITIAL + i % 2 * IN_PLACE, GENTLE);
+        n.ns = MIXED_TOKENS;
+        ssd_case(sweep, n, all + MIXED + i % 2 * BOUNDARY, GENTLE);
+    }
+    const shape ranks = { 1, 60, 100, 2, 5, 1, 7, 17, false }, large = { 1, 130, 4, 24, 64, 24, 64, 32, true };
+    ssd_case(sweep, ranks, all + INITIAL, GENTLE);
+    ssd_case(sweep, ranks, INITIAL + WEIGHT, GENTLE);
+    ssd_case(sweep, large, all + INITIAL + BOUNDARY, GENTLE);
+}
+
 void kr_cases_ssd(kr_sweep *sweep)
 {
     single_token_cases(sweep);
     in_place_cases(sweep);
+    carry_cases(sweep);
     for (int i = 0; i < NSHAPES; i++) {
         /* over time all combinations are used */
         for (int with = i % 3; with < COMBINATIONS; with += combination_step(shapes[i].many_tasks, 3, 9)) {

@@ -290,11 +290,12 @@ static double limit_of(const runner *who, const kr_case *c, int dtype, double wa
 {
     const kr_tolerance *t = who->tolerance;
     const double unit = dtype == KR_DTYPE_F32 ? 0x1p-24 : 0x1p-53;
-    const double size = isfinite(scale) ? scale : 0;
+    const double size = isfinite(scale) ? scale : 0, carried = (double)c->roundings * unit * size;
     if (strcmp(who->set->name, "ref") == 0 && !t->adds_in_place)
-        return 0.501 * ulp_of(want, dtype) +
+        return 0.501 * ulp_of(want, dtype) + carried +
                (double)(c->terms + 16) * 0x1p-53 * (size > fabs(want) ? size : fabs(want));
     double in_double = t->doubles * sqrt((double)c->terms) * 0x1p-53 * fmax(1, fabs(want));
+    if (t->doubles > 0) in_double += carried;
     if (dtype == KR_DTYPE_F64 && who->set == device_kernels()) in_double += t->device_f64 * 0x1p-53 * fabs(want);
     return t->ulps * ulp_of(want, dtype) + (t->plain + t->root * sqrt((double)c->terms)) * unit * size + in_double;
 }

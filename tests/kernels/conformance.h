@@ -48,9 +48,10 @@ typedef struct kr_case {
     size_t args_bytes;
     int noperands;
     kr_case_operand operands[KR_MAX_OPERANDS];
-    int64_t terms;             /* summed in one element, 1 if none are */
-    bool many_tasks;           /* large enough for several tasks: runs the law of threads */
-    bool by_magnitudes;        /* scales are the reference's results for the magnitudes of all inputs ... */
+    int64_t terms;      /* summed in one element, 1 if none are */
+    int64_t roundings;  /* of a value that the reference carries in double, to the element type, at ends of chunks */
+    bool many_tasks;    /* large enough for several tasks: runs the law of threads */
+    bool by_magnitudes; /* scales are the reference's results for the magnitudes of all inputs ... */
     void (*for_scale)(void *); /* ... after these changes to the arguments */
     void (*first_row)(void *); /* reduces the arguments to their first row: runs the law of rows */
 } kr_case;
@@ -121,7 +122,8 @@ kr_pool *kr_test_pool(int nthreads);
 /* |got - want| <= ulps * ulp(want) + (plain + root * terms^1/2) * unit * scale + doubles * terms^1/2 * 2^-53 *
  * max(1, |want|), with ulp and unit (half an ulp of 1) of the element type; doubles: of values held in double in every
  * slot. The reference sums in double and rounds once, so its f32 slots must stay within half an ulp plus the rounding of
- * double, unless adds_in_place. exact: bit by bit, except for the payload of a NaN.
+ * double, unless adds_in_place. What is carried in double from chunk to chunk is rounded at the ends of chunks: half an ulp
+ * of the scale each time. exact: bit by bit, except for the payload of a NaN.
  * A device has other functions in f64, where the roundings of the reference count as much as the device's: device_f64 more
  * units of |want|. And there sizes, strides and addresses may select the kernel (selects_kernel): bits are the same from
  * run to run, but a row computed alone is only as close to the reference as any. */

@@ -129,8 +129,13 @@ static void move_params(net *n)
 
 bool net_open(net *n, const char *name, const net_recipe *recipe, int threads)
 {
+    return net_open_isa(n, name, recipe, threads, NULL);
+}
+
+bool net_open_isa(net *n, const char *name, const net_recipe *recipe, int threads, const char *isa)
+{
     *n = (net){ .name = name, .recipe = *recipe, .kind = kr_block_kind_of(recipe->family) };
-    n->ctx = kr_test_ctx(threads, NULL);
+    n->ctx = kr_test_ctx(threads, isa);
     n->tape = kr_tape_create(n->ctx, KR_TAPE_GRAD);
     make(n);
     if (n->layers) move_params(n);

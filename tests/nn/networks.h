@@ -55,6 +55,7 @@ typedef struct net {
 
 /* Parameters are moved off their initial values, and steps are made longer, as in rig_open. False after a failed check. */
 bool net_open(net *n, const char *name, const net_recipe *recipe, int threads);
+bool net_open_isa(net *n, const char *name, const net_recipe *recipe, int threads, const char *isa);
 void net_close(net *n);
 
 typedef struct net_problem {

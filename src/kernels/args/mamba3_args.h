@@ -48,11 +48,13 @@ typedef struct kr_trapezoid_bwd_args {
  *
  *   phi_t[h, a] = wrap(phi_{t-1}[h, a] + dt_t[h] range pi tanh(theta_t[a]));   wrap(x) = x - 2 pi round(x / 2 pi)
  *
- * theta [b s a], dt [b s h], angle [b s h a]; initial [q h a] or NULL (0), final [q h a]. A row of theta is a token. The running angle and its increments are in double for f32 too, so that it does not
- * drift over long sequences. */
+ * theta [b s a], dt [b s h], angle [b s h a]; initial [q h a] or NULL (0), final [q h a]. A row of theta is a token.
+ * The running angle and its increments are in double for f32 too, so that it does not
+ * drift over long sequences. The reference and the CPU kernels round it every nl tokens of a sequence to what a call would
+ * return there and the next one begin with; nl 0: not inside a call. */
 typedef struct kr_angles_args {
     kr_exec exec;
-    int64_t nb, ns, nh, na, nq;
+    int64_t nb, ns, nh, na, nq, nl;
     const kr_sequence *sequences; /* [q] */
     kr_operand theta;
     const void *dt, *initial;
@@ -129,10 +131,11 @@ typedef struct kr_quaternion_exp_bwd_args {
  *
  *   cum_t = p_t / |p_t|,   p_t = q_t (x) cum_{t-1},   cum_{start-1} = initial[q] (NULL: 1)
  *
- * q, cum [b s h j 4], initial, final [q h j 4]; (x) is the Hamilton product. */
+ * q, cum [b s h j 4], initial, final [q h j 4]; (x) is the Hamilton product. The running product is in double for f32 too, and
+ * rounded every nl tokens as the running angle is. */
 typedef struct kr_quaternion_scan_args {
     kr_exec exec;
-    int64_t nb, ns, nh, nj, nq;
+    int64_t nb, ns, nh, nj, nq, nl;
     const kr_sequence *sequences;
     const void *q, *initial;
     void *cum, *final;

@@ -15,10 +15,23 @@
  *   y_t[m] += D_h V_t[m] if d is given;   final[q, h] = H_{end-1}
  *   with boundary: H_{start-1} = initial[q, h] + boundary[q, h] sum_m boundary_v[q, m, h] (outer) boundary_b[q, m, h]
  *
- * v, y [b s m h p], b, c [b s m g r], da, w, diag_weight [b s h], d [h], initial, final [q h p r], boundary [q h],
+ * v, y [b s m h p], b, c [b s m g r], da, w, diag_weight, carry [b s h], d [h], initial, final [q h p r], boundary [q h],
  * boundary_v [q m h p], boundary_b [q m h r]. w NULL is 1; initial NULL is 0; boundary NULL is none, and then the other two
- * are not read. A row of v, b, c, y is a token, which is contiguous; y's rows are, too. Tokens outside all sequences are not read and their y is not written. nl is the chunk length of the parallel form:
- * it may change rounding, not meaning. final may be initial itself: the same bits, in place.
+ * are not read. A row of v, b, c, y is a token, which is contiguous; y's rows are, too.
+ * Tokens outside all sequences are not read and their y is not written. nl is the chunk length of the parallel form,
+ * counted from the start of each sequence: it may change rounding, not meaning. final may be initial itself: the same bits,
+ * in place.
+ *
+ * The reference and the CPU kernels treat the end of a chunk as the end of a call, so that a sequence has the same bits in one
+ * call and in several that are cut at multiples of nl:
+ *   - the state is rounded to the type of `final`;
+ *   - carry (strict, w given) says that w_t = diag_weight_t + carry_{t+1}, and diag_weight_t at the end of a sequence. The last
+ *     token of a chunk then enters the state with diag_weight_t, and the rest, carry_{t+1} sum_m V_t[m] (outer) B_t[m], is
+ *     added at the start of the next chunk, as `boundary` is at the start of a call. NULL: w_t as given;
+ *   - pair is a second core with the same sizes, strides, sequences, da and c, without w, diag_weight, carry, initial, boundary,
+ *     angle and pair. Its state starts each chunk from 0. At the end of each chunk but the last it is added to the state of
+ *     the first core. The sums of both y and of both final are those of two separate runs. NULL: none.
+ * Other kernels ignore carry, and do not take pair.
  *
  * With angle [b s h a], which not every set takes, B and C of each head are those of its group, plus bias_b
  * and bias_c [h m r] (NULL: 0), rotated as in kr_rotate_args, with `split_pairs` as there; angles are wrapped, as in
@@ -28,7 +41,8 @@ typedef struct kr_ssd_args {
     int64_t nb, ns, nm, nh, np, ng, nr, nl, nq;
     const kr_sequence *sequences; /* [q] */
     kr_operand v, b, c;
-    const void *da, *w, *diag_weight, *d, *initial, *boundary, *boundary_v, *boundary_b;
+    const void *da, *w, *diag_weight, *d, *initial, *boundary, *boundary_v, *boundary_b, *carry;
+    const struct kr_ssd_args *pair;
     kr_operand y;
     void *final;
     const void *angle, *bias_b, *bias_c; /* NULL: B and C are used as given */

@@ -2,6 +2,7 @@
  *
  *   theta [b s a]    dt [b s h]    angle [b s h a]    initial, final [q h a]
  *   phi_t = wrap(phi_{t-1} + dt_t[h] rate_t[a]),   rate = range pi tanh(theta),   wrap(x) = x - 2 pi round(x / 2 pi)
+ *   every nl tokens phi is rounded to f32, as between calls
  * backward, G_t = g_final + sum of g_angle_k over k >= t:
  *   g_initial = G_start;   g_dt_t[h] = sum_a G_t rate_t[a];   g_theta_t[a] = range pi (1 - tanh^2) sum_h dt_t[h] G_t
  *
@@ -83,18 +84,25 @@ KR_INLINE void sum_lanes(const kr_angles_args *n, int64_t q, int64_t h, int64_t 
 {
     const kr_sequence sequence = n->sequences[q];
     const int64_t state = (q * n->nh + h) * n->na + a0, token0 = sequence.row * n->ns;
-    double phi[LANES];
-    for (int64_t i = 0; i < count; i++) phi[i] = n->initial ? wrap((double)((const float *)n->initial)[state + i]) : 0;
-    for (int64_t token = token0 + sequence.start; token < token0 + sequence.end; token++) {
-        const double dt = (double)((const float *)n->dt)[token * n->nh + h];
-        const double *rate = (const double *)n->exec.scratch + token * n->na + a0;
-        float *angle = (float *)n->angle + (token * n->nh + h) * n->na + a0;
-        for (int64_t i = 0; i < count; i++) {
-            phi[i] = wrap(phi[i] + dt * rate[i]);
-            angle[i] = (float)phi[i];
+    int64_t token = token0 + sequence.start, end = token0 + sequence.end;
+    float carried[LANES]; /* the angle before a chunk */
+    for (int64_t i = 0; i < count; i++) carried[i] = n->initial ? ((const float *)n->initial)[state + i] : 0;
+    do {
+        const int64_t stop = n->nl > 0 && n->nl < end - token ? token + n->nl : end;
+        double phi[LANES];
+        for (int64_t i = 0; i < count; i++) phi[i] = wrap((double)carried[i]);
+        for (; token < stop; token++) {
+            const double dt = (double)((const float *)n->dt)[token * n->nh + h];
+            const double *rate = (const double *)n->exec.scratch + token * n->na + a0;
+            float *angle = (float *)n->angle + (token * n->nh + h) * n->na + a0;
+            for (int64_t i = 0; i < count; i++) {
+                phi[i] = wrap(phi[i] + dt * rate[i]);
+                angle[i] = (float)phi[i];
+            }
         }
-    }
-    for (int64_t i = 0; i < count; i++) ((float *)n->final)[state + i] = (float)phi[i];
+        for (int64_t i = 0; i < count; i++) carried[i] = (float)phi[i];
+    } while (token < end);
+    memcpy((float *)n->final + state, carried, (size_t)count * sizeof *carried);
 }
 
 /* Units are (sequence, head). */

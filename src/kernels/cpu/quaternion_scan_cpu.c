@@ -1,7 +1,7 @@
 /* quaternion_scan_cpu.c - running products of quaternions along each sequence, and the gradients, in f32.
  *
  *   q, cum [b s h j 4]    initial, final [q h j 4]    (w, x, y, z); (x) is the Hamilton product
- *   cum_t = p / |p|,  p = q_t (x) cum_{t-1}
+ *   cum_t = p / |p|,  p = q_t (x) cum_{t-1};  every nl tokens cum is rounded to f32, as between calls
  * backward, from the last token to the first, G starting as g_final:
  *   G += g_cum_t;  P = (G - c <c, G>) / |p|, c = p / |p|;  g_q_t = P (x) conj(cum_{t-1});  G = conj(q_t) (x) P
  *   g_initial = G in the end
@@ -95,8 +95,13 @@ KR_INLINE void scan_lanes(const kr_quaternion_scan_args *a, int64_t sequence, in
     double inverse[LANES];
     if (a->initial) load(&cum, (const float *)a->initial + state, n);
     else fill(&cum, 1);
-    for (int64_t s = at.start; s < at.end; s++) {
+    int64_t left = a->nl; /* tokens of the chunk */
+    for (int64_t s = at.start; s < at.end; s++, left--) {
         const int64_t offset = ((at.row * a->ns + s) * width + lane) * 4;
+        if (a->nl > 0 && left == 0) {
+            load(&cum, (const float *)a->cum + offset - 4 * width, n);
+            left = a->nl;
+        }
         load(&q, (const float *)a->q + offset, n);
         multiply(&p, &q, 1, &cum, 1);
         normalise(&p, inverse);

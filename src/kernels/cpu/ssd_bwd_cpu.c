@@ -551,7 +551,7 @@ static backward backward_of(const kr_ssd_bwd_args *a)
     ssd_cut(&k.d, a->nl);
     k.state = k.d.np * k.d.r_line;
     k.r_whole = ssd_round_up(k.d.nr, VF);
-    k.most_chunks = kr_larger(1, kr_blocks(k.d.ns, k.d.nl));
+    k.most_chunks = kr_larger(1, ssd_chunks_of(&k.d, k.d.ns));
     k.panel = (k.d.nf + k.d.nr) * GEMM_NR;
     return k;
 }

@@ -1,5 +1,5 @@
-/* ssd_cpu.c - the state space core in f32 for all families, in one pass over each sequence: token by token for short
- * ones, else chunk by chunk.
+/* ssd_cpu.c - the state space core in f32 for all families, in one pass over each sequence, chunk by chunk; chunks of few
+ * tokens token by token.
  *
  *   v, y [b s m h p]    b, c [b s m g r]    da, w, diag_weight [b s h]    d [h]    initial, final [q h p r]
  *
@@ -15,12 +15,15 @@
  * y is one product [e^a C | W] [H ; V]: the left side is formed one tile of rows at a time, with as many columns of W
  * as the tile's last token sees; the right side is stored in panels of p, the state in place between chunks. No
  * exponent is a difference to a later token.
+ *
+ * A chunk's bits do not depend on where the call begins (ssd_args.h): its length alone selects how it is processed, and with
+ * `carry` its last token has the weight diag_weight, the rest of which is added to H before the next chunk.
  */
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/ssd_parts.h"
 #include "kernels/cpu/vec_lanes.h"
 
-/* Sequences of few tokens: the recurrence itself, token by token, on the state in place.
+/* Chunks of few tokens: the recurrence itself, token by token, on the state in place.
  *
  *   of one head: H [p r];   V, y [m p]   B, C [m r]   direct [m m]
  *   K = e^da H;   H = K + sum over m of w V[m] (x) B[m]
@@ -273,7 +276,8 @@ typedef struct workspace {
     float *cb;         /* C B^T of a tile's rows, [GEMM_MR][f_line] */
     float *left;       /* [GEMM_MR][left_line] */
     int64_t left_line;
-    float *decay; /* e^(a_t - a_j) w_j of one token t, [f] */
+    float *decay;  /* e^(a_t - a_j) w_j of one token t, [f] */
+    float *states; /* [heads][p][r] where the final states are not wanted */
     ssd_token_memory tokens;
 } workspace;
 
@@ -292,55 +296,131 @@ static int64_t take_workspace(const forward *f, workspace *w, float *base)
     w->left_line = ssd_stride(d->nr + d->nf);
     w->left = ssd_take(&m, GEMM_MR * w->left_line);
     w->decay = ssd_take(&m, d->nf);
+    w->states = ssd_take(&m, f->a->final ? 0 : d->heads * d->np * d->nr);
     w->tokens.zeros = ssd_take(&m, d->nr);
     w->tokens.rows = ssd_take(&m, SSD_TILE_ROWS * d->nr);
     return m.used;
 }
 
-/* H += boundary boundary_b (x) boundary_v, of the unit's head k. */
-static void add_boundary(const forward *f, const ssd_unit *u, workspace *w, int64_t k)
+/* ---- tokens that only add to the state ---- */
+
+/* Of a head: V and B of the token before the call, or of the last token of the previous chunk, with the weight that is left.
+ * v NULL: none. */
+static ssd_token boundary_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h)
 {
-    const ssd_dims *d = &f->d;
-    int64_t h = u->h0 + k, at = u->q * d->nm * d->nh + h, panel = d->nm * GEMM_NR;
-    ssd_copy_panels((const float *)f->a->boundary_v + at * d->np, d->nh * d->np, d->nm, d->np, w->weighted_v, panel);
-    ssd_scale(w->weighted_v, d->panels * panel, ((const float *)f->a->boundary)[u->q * d->nh + h]);
-    ssd_multiply(d->nr, ssd_round_up(d->np, VF), d->nm,
-                 ssd_columns((const float *)f->a->boundary_b + at * d->nr, d->nh * d->nr),
-                 ssd_panels(w->weighted_v, panel), (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
+    int64_t at = u->q * a->nm * a->nh + h;
+    if (!a->boundary) return (ssd_token){ .v = NULL };
+    return (ssd_token){ .v = (const float *)a->boundary_v + at * a->np,
+                        .b = (const float *)a->boundary_b + at * a->nr,
+                        .decay = 1,
+                        .weight = ((const float *)a->boundary)[u->q * a->nh + h],
+                        .nm = a->nm,
+                        .np = a->np,
+                        .nr = a->nr,
+                        .v_row = a->nh * a->np,
+                        .b_row = a->nh * a->nr };
 }
 
-static void load_states(const forward *f, const ssd_unit *u, workspace *w)
+static ssd_token carry_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h, int64_t at)
+{
+    if (!a->carry) return (ssd_token){ .v = NULL };
+    return (ssd_token){ .v = (const float *)a->v.data + (at - 1) * a->v.row + h * a->np,
+                        .b = (const float *)a->b.data + (at - 1) * a->b.row + u->e * a->nr,
+                        .decay = 1,
+                        .weight = ((const float *)a->carry)[at * a->nh + h],
+                        .nm = a->nm,
+                        .np = a->np,
+                        .nr = a->nr,
+                        .v_row = a->nh * a->np,
+                        .b_row = a->ng * a->nr };
+}
+
+/* Before the chunk that begins at `at`. */
+static ssd_token token_before(const kr_ssd_args *a, const ssd_unit *u, int64_t h, int64_t at, bool is_first)
+{
+    return is_first ? boundary_at(a, u, h) : carry_at(a, u, h, at);
+}
+
+/* H += w B (x) V, of the unit's head k. */
+static void add_token(const forward *f, const ssd_token *t, const workspace *w, int64_t k)
 {
     const ssd_dims *d = &f->d;
+    int64_t panel = d->nm * GEMM_NR;
+    ssd_copy_panels(t->v, t->v_row, d->nm, d->np, w->weighted_v, panel);
+    ssd_scale(w->weighted_v, d->panels * panel, t->weight);
+    ssd_multiply(d->nr, ssd_round_up(d->np, VF), d->nm, ssd_columns(t->b, t->b_row), ssd_panels(w->weighted_v, panel),
+                 (ssd_out){ w->right[k], GEMM_NR, f->panel, true });
+}
+
+/* ---- states ---- */
+
+/* The state of the unit's head k between chunks, [p r]: in the final states, or in scratch. */
+static float *state_of(const forward *f, const ssd_unit *u, const workspace *w, int64_t k)
+{
+    int64_t size = f->d.np * f->d.nr;
+    return f->a->final ? (float *)f->a->final + (u->q * f->d.nh + u->h0 + k) * size : w->states + k * size;
+}
+
+/* The state before the first chunk; NULL: 0. */
+static const float *initial_of(const forward *f, const ssd_unit *u, int64_t k)
+{
     const float *initial = f->a->initial;
+    return initial ? initial + (u->q * f->d.nh + u->h0 + k) * f->d.np * f->d.nr : NULL;
+}
+
+static void load_states(const forward *f, const ssd_unit *u, const workspace *w, bool is_first)
+{
+    const ssd_dims *d = &f->d;
     for (int64_t k = 0; k < u->nheads; k++) {
-        int64_t at = (u->q * d->nh + u->h0 + k) * d->np * d->nr;
-        if (initial) {
-            ssd_transpose_to_panels(initial + at, d->nr, d->np, d->nr, w->right[k], f->panel);
+        const float *from = is_first ? initial_of(f, u, k) : state_of(f, u, w, k);
+        if (from) {
+            ssd_transpose_to_panels(from, d->nr, d->np, d->nr, w->right[k], f->panel);
         } else {
             for (int64_t i = 0; i < d->panels; i++)
                 memset(w->right[k] + i * f->panel, 0, (size_t)(d->nr * GEMM_NR) * sizeof(float));
         }
-        if (f->a->boundary) add_boundary(f, u, w, k);
     }
 }
 
 static void store_states(const forward *f, const ssd_unit *u, const workspace *w)
 {
     const ssd_dims *d = &f->d;
-    float *final = f->a->final;
-    for (int64_t k = 0; final && k < u->nheads; k++) {
-        float *final_pr = final + (u->q * d->nh + u->h0 + k) * d->np * d->nr;
+    for (int64_t k = 0; k < u->nheads; k++) {
+        float *state_pr = state_of(f, u, w, k);
         for (int64_t i = 0; i < d->panels; i++)
             kr_transpose(w->right[k] + i * f->panel, GEMM_NR, d->nr, ssd_panel_columns(d->np, i),
-                         final_pr + i * GEMM_NR * d->nr, d->nr);
+                         state_pr + i * GEMM_NR * d->nr, d->nr);
     }
 }
 
-static void load_chunk(const forward *f, const ssd_unit *u, const ssd_chunk *c, workspace *w)
+/* ---- a chunk ---- */
+
+/* Where a pass over a sequence is. */
+typedef struct position {
+    ssd_chunk chunk;
+    bool is_first,
+        is_last; /* chunk of the sequence; the first of a pair's second core always begins with a state of 0 */
+} position;
+
+/* The last token of the chunk has the weight diag_weight, and the rest follows as a token before the next chunk. */
+static bool leaves_carry(const forward *f, const position *at)
+{
+    return f->a->carry && !at->is_last;
+}
+
+static void set_last_weight(const forward *f, const ssd_decays *decays, int64_t nf, float weight)
+{
+    for (int64_t i = nf - f->d.nm; i < nf; i++) {
+        decays->weight[i] = weight;
+        decays->weight_to_end[i] = decays->to_end[i] * weight;
+    }
+}
+
+static void load_chunk(const forward *f, const ssd_unit *u, const position *at, workspace *w)
 {
     const ssd_dims *d = &f->d;
     const kr_ssd_args *a = f->a;
+    const ssd_chunk *c = &at->chunk;
     int64_t row = d->ng * d->nr;
     const float *b = (const float *)a->b.data + c->at * a->b.row + u->e * d->nr;
     const float *c_0 = (const float *)a->c.data + c->at * a->c.row + u->e * d->nr;
@@ -350,6 +430,8 @@ static void load_chunk(const forward *f, const ssd_unit *u, const ssd_chunk *c, 
         int64_t h = u->h0 + k, scalars = c->at * d->nh + h;
         ssd_decays_fill(&w->decays[k], (const float *)a->da + scalars, a->w ? (const float *)a->w + scalars : NULL,
                         d->nh, c->nt, d->nm);
+        if (leaves_carry(f, at))
+            set_last_weight(f, &w->decays[k], c->nf, ((const float *)a->diag_weight)[scalars + (c->nt - 1) * d->nh]);
         const float *v = (const float *)a->v.data + c->at * a->v.row + h * d->np;
         ssd_fetch_panels(ssd_rows_at(v, d->nh * d->np, a->v.row, d->nm), c->nf, d->np, w->right[k] + d->nr * GEMM_NR,
                          f->panel);
@@ -448,65 +530,102 @@ static ssd_token token_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h, in
                         .b_row = a->ng * a->nr };
 }
 
-/* The boundary's addition to the initial state, as a token that produces no output. */
-static ssd_token boundary_at(const kr_ssd_args *a, int64_t q, int64_t h)
-{
-    int64_t at = q * a->nm * a->nh + h;
-    return (ssd_token){ .v = (const float *)a->boundary_v + at * a->np,
-                        .b = (const float *)a->boundary_b + at * a->nr,
-                        .decay = 1,
-                        .weight = ((const float *)a->boundary)[q * a->nh + h],
-                        .nm = a->nm,
-                        .np = a->np,
-                        .nr = a->nr,
-                        .v_row = a->nh * a->np,
-                        .b_row = a->nh * a->nr };
-}
+/* ---- a sequence ---- */
 
-static void walk_tokens(const forward *f, const ssd_unit *u, const kr_sequence *s, const workspace *w)
+/* The chunk token by token, on the state in memory. */
+static void walk_tokens(const forward *f, const ssd_unit *u, const position *at, const workspace *w)
 {
     const kr_ssd_args *a = f->a;
-    int64_t count = s->end - s->start, first = s->row * a->ns + s->start;
+    const ssd_chunk *c = &at->chunk;
     memset(w->tokens.zeros, 0, (size_t)a->nr * sizeof(float));
-    for (int64_t h = u->h0; h < u->h0 + u->nheads; h++) {
-        ssd_token tokens[SSD_MAX_TOKENS], boundary;
-        if (a->boundary) boundary = boundary_at(a, u->q, h);
-        for (int64_t t = 0; t < count; t++) tokens[t] = token_at(a, u, h, first + t);
-        int64_t state = (u->q * a->nh + h) * a->np * a->nr;
-        ssd_tokens_run(a->boundary ? &boundary : NULL, tokens, count,
-                       a->initial ? (const float *)a->initial + state : NULL,
-                       a->final ? (float *)a->final + state : NULL, &w->tokens, a->d ? (const float *)a->d + h : NULL);
+    for (int64_t k = 0; k < u->nheads; k++) {
+        int64_t h = u->h0 + k;
+        ssd_token tokens[SSD_MAX_TOKENS], before = token_before(a, u, h, c->at, at->is_first);
+        for (int64_t t = 0; t < c->nt; t++) tokens[t] = token_at(a, u, h, c->at + t);
+        if (leaves_carry(f, at)) tokens[c->nt - 1].weight = tokens[c->nt - 1].diag_weight;
+        ssd_tokens_run(
+            before.v ? &before : NULL, tokens, c->nt, at->is_first ? initial_of(f, u, k) : state_of(f, u, w, k),
+            at->is_last && !a->final ? NULL : state_of(f, u, w, k), &w->tokens, a->d ? (const float *)a->d + h : NULL);
     }
 }
 
-static void walk_chunks(const forward *f, const ssd_unit *u, const kr_sequence *s, workspace *w)
+/* One core over a sequence. */
+typedef struct walk {
+    const forward *f;
+    const ssd_unit *u;
+    workspace *w;
+    bool in_panels; /* the states are in w->right; false: where state_of says */
+} walk;
+
+/* Loads the state before the chunk, and adds the token before it. */
+static void enter_chunk(walk *k, const position *at)
 {
-    const int64_t nchunks = ssd_chunks(&f->d, s);
-    load_states(f, u, w);
+    if (at->is_first || !k->in_panels) load_states(k->f, k->u, k->w, at->is_first);
+    k->in_panels = true;
+    for (int64_t i = 0; i < k->u->nheads; i++) {
+        const ssd_token before = token_before(k->f->a, k->u, k->u->h0 + i, at->chunk.at, at->is_first);
+        if (before.v) add_token(k->f, &before, k->w, i);
+    }
+}
+
+static void run_chunk(walk *k, const position *at)
+{
+    const forward *f = k->f;
+    const ssd_chunk *c = &at->chunk;
+    workspace *w = k->w;
+    if (c->nt <= SSD_MAX_TOKENS) {
+        if (k->in_panels && !at->is_first) store_states(f, k->u, w);
+        k->in_panels = false;
+        walk_tokens(f, k->u, at, w);
+        return;
+    }
+    load_chunk(f, k->u, at, w);
+    enter_chunk(k, at);
+    read_out(f, k->u, c, w, at->is_first && !f->a->initial && !f->a->boundary);
+    if (at->is_last && !f->a->final) return;
+    for (int64_t i = 0; i < k->u->nheads; i++) pass_state(f, c, w, i);
+}
+
+static void add(float *x, const float *y, int64_t n)
+{
+    int64_t i = 0;
+    for (; i + VF <= n; i += VF) vf_store(x + i, vf_add(vf_load(x + i), vf_load(y + i)));
+    for (; i < n; i++) x[i] += y[i];
+}
+
+/* Adds the states of a pair's second core. */
+static void add_states(const walk *to, const walk *from)
+{
+    const forward *f = to->f;
+    const ssd_dims *d = &f->d;
+    for (int64_t k = 0; k < to->u->nheads; k++) {
+        if (!to->in_panels) add(state_of(f, to->u, to->w, k), state_of(from->f, to->u, from->w, k), d->np * d->nr);
+        for (int64_t i = 0; to->in_panels && i < d->panels; i++)
+            add(to->w->right[k] + i * f->panel, from->w->right[k] + i * f->panel, d->nr * GEMM_NR);
+    }
+}
+
+static void finish(walk *k, bool is_empty)
+{
+    if (is_empty) enter_chunk(k, &(position){ .is_first = true });
+    if (k->in_panels && k->f->a->final) store_states(k->f, k->u, k->w);
+}
+
+/* pair: the second core, or NULL. */
+static void walk_sequence(walk *k, walk *pair, const kr_sequence *s)
+{
+    const ssd_dims *d = &k->f->d;
+    const int64_t nchunks = ssd_chunks(d, s);
     for (int64_t n = 0; n < nchunks; n++) {
-        ssd_chunk c = ssd_chunk_at(&f->d, s, n);
-        load_chunk(f, u, &c, w);
-        read_out(f, u, &c, w, n == 0 && !f->a->initial && !f->a->boundary);
-        if (n + 1 == nchunks && !f->a->final) break;
-        for (int64_t k = 0; k < u->nheads; k++) pass_state(f, &c, w, k);
+        position at = { ssd_chunk_at(d, s, n), n == 0, n + 1 == nchunks };
+        run_chunk(k, &at);
+        if (!pair) continue;
+        at.is_first = true;
+        run_chunk(pair, &at);
+        if (!at.is_last) add_states(k, pair);
     }
-    store_states(f, u, w);
-}
-
-/* The path, by tokens or by chunks, depends on the sequence's length alone. */
-static void forward_units(const void *args, int64_t first, int64_t end, int worker)
-{
-    const forward *f = args;
-    workspace w;
-    int64_t floats = take_workspace(f, &w, NULL);
-    take_workspace(f, &w, (float *)f->a->exec.scratch + worker * floats);
-    for (int64_t index = first; index < end; index++) {
-        ssd_unit u = ssd_unit_at(&f->d, index);
-        const kr_sequence *s = &f->a->sequences[u.q];
-        int64_t count = s->end - s->start;
-        if (count >= 1 && count <= SSD_MAX_TOKENS) walk_tokens(f, &u, s, &w);
-        else walk_chunks(f, &u, s, &w);
-    }
+    finish(k, nchunks == 0);
+    if (pair) finish(pair, nchunks == 0);
 }
 
 static forward forward_of(const kr_ssd_args *a)
@@ -520,15 +639,44 @@ static forward forward_of(const kr_ssd_args *a)
     return f;
 }
 
+/* Scratch of a worker, for both cores. */
+static int64_t take_workspaces(const forward *f, const forward *pair, workspace w[2], float *base)
+{
+    int64_t floats = take_workspace(f, &w[0], base);
+    return pair ? floats + take_workspace(pair, &w[1], base ? base + floats : NULL) : floats;
+}
+
+static void forward_units(const void *args, int64_t first, int64_t end, int worker)
+{
+    const forward *f = args, *pair = f->a->pair ? f + 1 : NULL;
+    workspace w[2];
+    int64_t floats = take_workspaces(f, pair, w, NULL);
+    take_workspaces(f, pair, w, (float *)f->a->exec.scratch + worker * floats);
+    for (int64_t index = first; index < end; index++) {
+        const ssd_unit u = ssd_unit_at(&f->d, index);
+        walk one = { f, &u, &w[0], false }, two = { pair, &u, &w[1], false };
+        walk_sequence(&one, pair ? &two : NULL, &f->a->sequences[u.q]);
+    }
+}
+
+static void list_cores(const kr_ssd_args *a, forward f[2])
+{
+    f[0] = forward_of(a);
+    f[1] = forward_of(a->pair ? a->pair : a);
+}
+
 size_t KR_FN(ssd_scratch)(const kr_ssd_args *a)
 {
-    forward f = forward_of(a);
-    workspace w;
-    return (size_t)(kr_pool_size(a->exec.pool) * take_workspace(&f, &w, NULL)) * sizeof(float);
+    forward f[2];
+    workspace w[2];
+    list_cores(a, f);
+    return (size_t)(kr_pool_size(a->exec.pool) * take_workspaces(&f[0], a->pair ? &f[1] : NULL, w, NULL)) *
+           sizeof(float);
 }
 
 void KR_FN(ssd)(const kr_ssd_args *a)
 {
-    forward f = forward_of(a);
-    kr_ranges_run(a->exec.pool, ssd_units(&f.d), ssd_unit_elements(&f.d), forward_units, &f);
+    forward f[2];
+    list_cores(a, f);
+    kr_ranges_run(a->exec.pool, ssd_units(&f[0].d), ssd_unit_elements(&f[0].d), forward_units, f);
 }

@@ -224,7 +224,8 @@ enum {
 
 typedef struct ssd_dims {
     int64_t nb, ns, nm, nh, np, ng, nr, nq;
-    int64_t nl, nf;                 /* tokens and rows of a whole chunk */
+    int64_t period, parts;          /* the caller's chunk length, and the chunks that it is processed in */
+    int64_t nl, nf;                 /* tokens and rows of such a chunk; the last of a period may be shorter */
     int64_t heads, blocks;          /* heads of a task, tasks of a group and sequence */
     int64_t p_line, r_line, f_line; /* row strides of matrices with np, nr, nf columns */
     int64_t panels;                 /* of np columns */
@@ -241,11 +242,15 @@ static inline int64_t ssd_stride(int64_t n)
     return (kr_blocks(n, SSD_LINE) | 1) * SSD_LINE;
 }
 
-/* Computes the sizes that depend on nm .. nr; nl is the caller's chunk length. */
+/* Computes the sizes that depend on nm .. nr; nl is the caller's chunk length. A period begins at each multiple of it, however
+ * many rows a token has: a sequence that is cut there has the chunks of its parts. */
 static inline void ssd_cut(ssd_dims *d, int64_t nl)
 {
+    const int64_t longest = (int64_t)1 << 40; /* longer than any sequence */
     int64_t of_group = d->nh / d->ng;
-    d->nl = kr_larger(1, kr_smaller(kr_smaller(nl, d->ns), SSD_ROWS / d->nm));
+    d->period = kr_smaller(kr_larger(1, nl), longest);
+    d->parts = kr_blocks(d->period, kr_larger(1, SSD_ROWS / d->nm));
+    d->nl = kr_larger(1, kr_smaller(kr_blocks(d->period, d->parts), d->ns));
     d->nf = d->nl * d->nm;
     d->blocks = kr_blocks(of_group, SSD_HEADS);
     if (d->ng == 1 && d->blocks % 2 == 1) d->blocks++; /* an even number of tasks keeps two threads busy */
@@ -296,13 +301,20 @@ typedef struct ssd_chunk {
 
 static inline ssd_chunk ssd_chunk_at(const ssd_dims *d, const kr_sequence *s, int64_t n)
 {
-    int64_t t = s->start + n * d->nl, nt = kr_smaller(d->nl, s->end - t);
-    return (ssd_chunk){ s->row * d->ns + t, nt, nt * d->nm };
+    int64_t t = n / d->parts * d->period + n % d->parts * d->nl; /* from the start of the sequence */
+    int64_t end = kr_smaller((n / d->parts + 1) * d->period, s->end - s->start), nt = kr_smaller(d->nl, end - t);
+    return (ssd_chunk){ s->row * d->ns + s->start + t, nt, nt * d->nm };
+}
+
+/* Chunks of that many tokens. */
+static inline int64_t ssd_chunks_of(const ssd_dims *d, int64_t count)
+{
+    return count / d->period * d->parts + kr_blocks(count % d->period, d->nl);
 }
 
 static inline int64_t ssd_chunks(const ssd_dims *d, const kr_sequence *s)
 {
-    return kr_blocks(s->end - s->start, d->nl);
+    return ssd_chunks_of(d, s->end - s->start);
 }
 
 /* ---- memory ---- */

@@ -2,6 +2,7 @@
  *
  *   theta [b s a]    dt [b s h]    angle [b s h a]    initial, final [q h a]
  *   phi_t = wrap(phi_{t-1} + dt_t[h] range pi tanh(theta_t[a])),   wrap(x) = x - 2 pi round(x / 2 pi)
+ *   every nl tokens phi is rounded to its type, as between calls
  * backward, G_t = g_final + sum of g_angle_k over k >= t:
  *   g_initial = G_start;   g_dt_t[h] = range pi sum_a G_t tanh(theta_t[a])
  *   g_theta_t[a] = range pi (1 - tanh^2) sum_h dt_t[h] G_t
@@ -29,6 +30,8 @@ void KR_REF(angles)(const kr_angles_args *n)
             double phi = initial ? wrap((double)initial[q * n->nh * n->na + ha]) : 0.0;
             for (int64_t s = sequence.start; s < sequence.end; s++) {
                 const int64_t token = sequence.row * n->ns + s;
+                const bool starts_chunk = n->nl > 0 && s > sequence.start && (s - sequence.start) % n->nl == 0;
+                if (starts_chunk) phi = wrap((double)(real)phi);
                 const double rate = n->range * PI * tanh(kr_ref_at(&n->theta, token, a));
                 phi = wrap(phi + (double)dt[token * n->nh + h] * rate);
                 angle[token * n->nh * n->na + ha] = (real)phi;

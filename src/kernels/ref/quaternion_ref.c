@@ -3,7 +3,7 @@
  *
  *   raw [no nj 3]    dt [no]    q [no nj 4];   q, cum [b s h j 4]    initial, final [q h j 4];   x, y [no nm nh nr]
  *   exp:    q = (cos f, n sin f),  f = dt range pi/2 tanh(rho),  rho = |raw|, n = raw / rho
- *   scan:   cum_t = p / |p|,  p = q_t (x) cum_{t-1}
+ *   scan:   cum_t = p / |p|,  p = q_t (x) cum_{t-1};  cum is rounded to its type every nl tokens, as between calls
  *   rotate: y = conj(cum) (x) x for the first nj blocks of four of a row, the remaining entries are copied
  * backward:
  *   exp:    g_raw = n g_f dt k (1 - tanh^2(rho)) + s (g_v - n <n, g_v>),  g_dt = sum_j g_f k tanh(rho),
@@ -128,6 +128,8 @@ void KR_REF(quaternion_scan)(const kr_quaternion_scan_args *a)
         quaternion cum = a->initial ? load(a->initial, lane) : (quaternion){ 1, 0, 0, 0 };
         for (int64_t s = sequence.start; s < sequence.end; s++) {
             const int64_t at = (sequence.row * a->ns + s) * nhj + lane % nhj;
+            const bool starts_chunk = a->nl > 0 && s > sequence.start && (s - sequence.start) % a->nl == 0;
+            if (starts_chunk) cum = load(a->cum, at - nhj);
             const quaternion p = product(load(a->q, at), cum);
             cum = times(p, 1 / sqrt(dot(p, p)));
             store(a->cum, at, cum);

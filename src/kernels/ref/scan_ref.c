@@ -9,8 +9,8 @@
  *   y_t = p_t, or p_t silu(z_t)                    |   g_x_t   = dt_t <G, B_t> + D g_p
  *                                                  |   g_dt_t  = x_t <G, B_t> + <A_t G, a H_{t-1}>
  *                                                  |   g_a    += dt_t A_t G H_{t-1}      G = A_t G, at last g_initial
- * Sums over the channels of a group (g_B, g_C) and over all tokens (g_a, g_D) are held in double. The states of one
- * channel are recomputed and kept for the length of a sequence.
+ * Forward, the state is rounded to its type after each token, so that a sequence has the same bits wherever it is cut. Sums
+ * over the channels of a group (g_B, g_C) and over all tokens (g_a, g_D) are held in double. The states of one channel are recomputed and kept for the length of a sequence.
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ref/ref_operand.h"
@@ -35,9 +35,10 @@ void KR_REF(scan)(const kr_scan_args *a)
                 double step = kr_ref_at(&a->dt, token, i), input = kr_ref_at(&a->x, token, i);
                 double sum = d ? (double)d[i] * input : 0.0;
                 for (int64_t r = 0; r < a->nr; r++) {
-                    state[r] = exp(step * (double)rates[r]) * state[r] +
-                               step * kr_ref_at(&a->b, token, group * a->nr + r) * input;
-                    sum += kr_ref_at(&a->c, token, group * a->nr + r) * state[r];
+                    const double h = exp(step * (double)rates[r]) * state[r] +
+                                     step * kr_ref_at(&a->b, token, group * a->nr + r) * input;
+                    sum += kr_ref_at(&a->c, token, group * a->nr + r) * h;
+                    state[r] = (double)(real)h; /* as between calls */
                 }
                 double gate = is_gated ? kr_ref_at(&a->z, token, i) : 0.0;
                 y[token * a->ni + i] = (real)(is_gated ? sum * gate * sigmoid(gate) : sum);

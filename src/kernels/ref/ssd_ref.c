@@ -17,7 +17,8 @@
  *
  * A task is a sequence and a head, in the gradient a sequence and a group: its g_b and g_c are summed in double before
  * they are rounded. States are recomputed in blocks of about ns^1/2 tokens from the state at each block's start.
- * With angles, B and C of each head are rotated first, by rotate_ref.c, and their gradients rotated back last.
+ * With angles, B and C of each head are rotated first, by rotate_ref.c, and their gradients rotated back last. Forward, the
+ * end of a chunk of nl tokens is as the end of a call: see ssd_args.h, also for carry and pair.
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ref/ref_operand.h"
@@ -90,10 +91,14 @@ static void decay(const head *n, double *state_pr, int64_t at)
 }
 
 /* H_t from K. */
+static void receive_weighted(const head *n, double *state_pr, int64_t at, double w)
+{
+    for (int64_t m = 0; m < n->nm; m++) add_outer(n, state_pr, w, v_at(n, at, m), b_at(n, at, m));
+}
+
 static void receive(const head *n, double *state_pr, int64_t at)
 {
-    double w = scalar(n, n->w, at, 1);
-    for (int64_t m = 0; m < n->nm; m++) add_outer(n, state_pr, w, v_at(n, at, m), b_at(n, at, m));
+    receive_weighted(n, state_pr, at, scalar(n, n->w, at, 1));
 }
 
 static void load_state(double *state_pr, const real *from, int64_t q, const head *n)
@@ -161,27 +166,61 @@ static void add_boundary(const head *n, const kr_ssd_args *a, int64_t q, double 
     }
 }
 
+/* Tokens first .. end-1, a chunk. leaves_carry: the last one has the weight diag_weight. */
+static void run_chunk(const head *n, const kr_ssd_args *a, int64_t first, int64_t end, bool leaves_carry,
+                      double *state_pr)
+{
+    for (int64_t at = first; at < end; at++) {
+        decay(n, state_pr, at);
+        if (a->diag_weight) read_out(n, state_pr, at, a->y.data);
+        if (leaves_carry && at + 1 == end) receive_weighted(n, state_pr, at, scalar(n, n->diag_weight, at, 0));
+        else receive(n, state_pr, at);
+        if (!a->diag_weight) read_out(n, state_pr, at, a->y.data);
+    }
+}
+
+static void round_state(const head *n, double *state_pr)
+{
+    for (int64_t i = 0; i < n->np * n->nr; i++) state_pr[i] = (double)(real)state_pr[i];
+}
+
+/* The chunk of a pair's second core, whose state starts from 0, and is left in state_pr. */
+static void run_pair(const kr_ssd_args *a, int64_t h, int64_t first, int64_t end, double *state_pr)
+{
+    const head n = HEAD(a, h);
+    memset(state_pr, 0, (size_t)(n.np * n.nr) * sizeof *state_pr);
+    run_chunk(&n, a, first, end, false, state_pr);
+    round_state(&n, state_pr);
+}
+
 static void forward_task(void *arg, int64_t index, int worker)
 {
     const kr_ssd_args *a = arg;
-    int64_t q = index / a->nh, h = index % a->nh;
+    int64_t q = index / a->nh, h = index % a->nh, size = a->np * a->nr;
     const head n = HEAD(a, h);
-    double *state_pr = (double *)a->exec.scratch + worker * a->np * a->nr;
+    double *state_pr = (double *)a->exec.scratch + worker * 2 * size, *pair_pr = state_pr + size;
     const kr_sequence *s = &a->sequences[q];
+    const int64_t first = s->row * a->ns + s->start, end = s->row * a->ns + s->end;
     load_state(state_pr, a->initial, q, &n);
+    load_state(pair_pr, NULL, q, &n);
     add_boundary(&n, a, q, state_pr);
-    for (int64_t at = s->row * a->ns + s->start; at < s->row * a->ns + s->end; at++) {
-        decay(&n, state_pr, at);
-        if (a->diag_weight) read_out(&n, state_pr, at, a->y.data);
-        receive(&n, state_pr, at);
-        if (!a->diag_weight) read_out(&n, state_pr, at, a->y.data);
+    for (int64_t from = first, to; from < end; from = to) {
+        to = a->nl > 0 && a->nl < end - from ? from + a->nl : end;
+        if (from > first && a->carry) receive_weighted(&n, state_pr, from - 1, scalar(&n, a->carry, from, 0));
+        run_chunk(&n, a, from, to, a->carry && to < end, state_pr);
+        round_state(&n, state_pr);
+        if (!a->pair) continue;
+        run_pair(a->pair, h, from, to, pair_pr);
+        for (int64_t i = 0; to < end && i < size; i++) state_pr[i] += pair_pr[i];
+        round_state(&n, state_pr);
     }
     store_state(state_pr, a->final, q, &n);
+    if (a->pair) store_state(pair_pr, a->pair->final, q, &n);
 }
 
 static size_t forward_bytes(const kr_ssd_args *a)
 {
-    return (size_t)(kr_pool_size(a->exec.pool) * a->np * a->nr) * sizeof(double);
+    return (size_t)(kr_pool_size(a->exec.pool) * 2 * a->np * a->nr) * sizeof(double);
 }
 
 /* Copies of the operands of either direction that are not of the slot's type. */
@@ -206,7 +245,9 @@ static size_t rotary_bytes(const kr_ssd_args *a)
 
 size_t KR_REF(ssd_scratch)(const kr_ssd_args *a)
 {
-    return forward_bytes(a) + rotary_bytes(a) + 16 + VBC_COPY_BYTES(a) +
+    const size_t of_pair =
+        a->pair ? VBC_COPY_BYTES(a->pair) + kr_ref_copy_bytes(&a->pair->y, TOKENS_OF(a), V_ROW(a), false) : 0;
+    return forward_bytes(a) + rotary_bytes(a) + 16 + VBC_COPY_BYTES(a) + of_pair +
            kr_ref_copy_bytes(&a->y, TOKENS_OF(a), V_ROW(a), false);
 }
 
@@ -216,9 +257,17 @@ void KR_REF(ssd)(const kr_ssd_args *given)
     char *more = (char *)a->exec.scratch + forward_bytes(a), *copies = more + (rotary_bytes(a) + 15) / 16 * 16;
     COPY_VBC(a, &copies);
     a->y = kr_ref_copied(&given->y, TOKENS_OF(a), V_ROW(a), false, &copies);
+    kr_ssd_args of_pair;
+    if (a->pair) {
+        of_pair = *a->pair;
+        COPY_VBC(&of_pair, &copies);
+        of_pair.y = kr_ref_copied(&given->pair->y, TOKENS_OF(a), V_ROW(a), false, &copies);
+        a->pair = &of_pair;
+    }
     if (a->angle) ROTATE_BC(a, (real *)(void *)more);
     if (a->nq > 0 && a->nh > 0) kr_pool_run(a->exec.pool, a->nq * a->nh, forward_task, (void *)(uintptr_t)a);
     kr_ref_write_back(&given->y, &a->y, TOKENS_OF(a), V_ROW(a));
+    if (given->pair) kr_ref_write_back(&given->pair->y, &of_pair.y, TOKENS_OF(a), V_ROW(a));
 }
 
 /* ---- backward ---- */

@@ -13,6 +13,7 @@
 #define KRAIT_KRAIT_H
 
 #include <krait/base.h>
+#include <krait/batch.h>
 #include <krait/block.h>
 #include <krait/ctx.h>
 #include <krait/data.h>

@@ -385,6 +385,9 @@ KR_API kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *layers
 KR_API int64_t kr_layers_virtual(const kr_layers *layers);
 KR_API int64_t kr_layers_d_model(const kr_layers *layers);
 
+/* See kr_network_grid. */
+KR_API int64_t kr_layers_grid(const kr_layers *layers);
+
 /* ==== Networks ==== */
 
 typedef struct kr_network_config {
@@ -459,6 +462,13 @@ KR_API kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net,
 
 /* The width of y: vocab_size with padding, or output_size. */
 KR_API int64_t kr_network_width(const kr_network *net);
+
+/* The smallest number of tokens at whose multiples a text can be cut: forward calls over the pieces, one after another with
+ * the state, give the same bits as one forward call over the text, outputs and final state, on the CPU, with the paths of
+ * the blocks. 1 for Mamba-1; else the least common multiple of the chunk lengths of all layers. For a custom network that
+ * of its parts, provided that its forward function does everything else token by token. 0 if there is no such number:
+ * for Minimal and Serial paths, for class tokens, for NULL. It never changes, and any thread may ask. */
+KR_API int64_t kr_network_grid(const kr_network *net);
 
 /* ---- custom networks ---- */
 

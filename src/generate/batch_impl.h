@@ -1,0 +1,147 @@
+/* batch_impl.h - structs of a batch and its rows, and the parts of a step: prompts are read, tokens are generated. */
+#ifndef KR_GENERATE_BATCH_IMPL_H
+#define KR_GENERATE_BATCH_IMPL_H
+
+#include "generate/sampler_impl.h"
+#include "generate/stop_text.h"
+#include "nn/network_impl.h"
+
+#include <krait/batch.h>
+
+/* Tokens of a row that the network has not read, and where feeds end among them. Initialised with { 0 }. */
+typedef struct kr_row_queue {
+    int32_t *ids; /* [capacity]; ids[from .. from + count) are unread */
+    int64_t capacity, from, count;
+    int64_t
+        *ends; /* [end_capacity]; positions in the text: ends[end_from .. end_from + n_ends) lie behind what was read */
+    int64_t end_capacity, end_from, n_ends;
+} kr_row_queue;
+
+struct kr_row {
+    kr_ctx *ctx;
+    kr_row_batch *batch;
+    kr_row *prev, *next; /* in the order of creation */
+    uint64_t serial;     /* ascends in that order */
+    uint64_t ticket;     /* rows that ask earlier are served first; 0: nothing to do */
+
+    /* the text */
+    int64_t n_tokens;   /* fed and generated */
+    kr_row_queue queue; /* the last of them */
+    int64_t feed_start; /* where the feed begins that is being read: pieces are counted from here */
+    int64_t sampled_at; /* position of the last generated token; -1: none */
+    kr_state *state;    /* its own; NULL: initial, or place is given */
+    int64_t place;      /* its row of the batch's state of generating rows; -1: none */
+
+    /* generation */
+    kr_arena arena; /* what the options point to */
+    kr_row_options options;
+    kr_sampler_options sampler_options;
+    kr_row_sampler sampler;
+    kr_stops stops;
+    kr_held_text text;
+    int32_t *generated; /* [generated_capacity]: for callbacks only */
+    int64_t n_generated, generated_capacity;
+    bool is_generating;
+    kr_finish finish;
+    kr_status status;
+    char message[1024]; /* of the status */
+};
+
+struct kr_row_batch {
+    kr_ctx *ctx;
+    const kr_network *net;
+    const kr_tokenizer *tok; /* NULL: no texts */
+    kr_row_batch_options options;
+    kr_arena arena; /* arrays below, and the scratch of the sampler */
+    kr_tape *tape;
+    kr_sampler_work work;
+    uint32_t *allowed; /* [(vocab + 31) / 32], of a constraint */
+    int64_t vocab, grid;
+    size_t longest; /* bytes of a token */
+
+    kr_row *first, *last;
+    int64_t nrows;
+    uint64_t n_serials, n_tickets, reads_after; /* the ticket of the row that read last */
+
+    /* generating rows: row i of `live` is the state of members[i] */
+    bool
+        is_separate; /* rows keep their own states and are stepped one after another: class tokens have one position a state */
+    kr_state *live; /* NULL: not allocated yet */
+    int64_t n_members;
+    kr_row **members; /* [max_rows] */
+    int32_t *ids;     /* [max_rows] */
+
+    kr_row_event *events;
+    int64_t n_events, event_capacity;
+    kr_arena lists; /* of events: scores and top tokens */
+    int64_t prompt_tokens, tokens;
+    size_t state_bytes;
+};
+
+/* ---- queues ---- */
+
+/* Capacity for more tokens and ends. False if the allocation fails: what the queue holds has not changed. */
+bool kr_row_queue_reserve(kr_row_queue *queue, kr_memory *memory, int64_t more_ids, int64_t more_ends);
+void kr_row_queue_put(kr_row_queue *queue, int32_t id);      /* within the capacity */
+void kr_row_queue_put_end(kr_row_queue *queue, int64_t end); /* likewise */
+void kr_row_queue_take(kr_row_queue *queue, int64_t count);  /* the first tokens were read */
+void kr_row_queue_free(kr_row_queue *queue, kr_memory *memory);
+bool kr_row_queue_copy(kr_row_queue *to, const kr_row_queue *from, kr_memory *memory); /* false: nothing has changed */
+static inline const int32_t *kr_row_queue_ids(const kr_row_queue *queue)
+{
+    return queue->ids + queue->from;
+}
+
+/* ---- rows ---- */
+
+/* Tokens that the row reads next, as one piece; 0: none, or only the last one, which waits for a step. */
+int64_t kr_row_piece(const kr_row *row);
+
+/* Has it read all but its last token, and does it generate? */
+static inline bool kr_row_is_ready(const kr_row *row)
+{
+    return row->is_generating && row->queue.count == 1;
+}
+
+/* The first `count` tokens of the queue were read: they count as part of the prompt, unless sampled. The
+ * counts have capacity for them. */
+void kr_row_was_read(kr_row *row, int64_t count);
+
+/* The context's error becomes the row's, and the context is clean again; an event tells. False if the error stays: a fault
+ * of the device, or no memory. */
+bool kr_row_fail(kr_row *row);
+
+/* A view on the row's state, on the batch's tape, or of an initial one; NULL after an error. */
+kr_state *kr_row_state_view(kr_row *row);
+
+/* The row gets a state of its own; false after an error. */
+bool kr_row_own_state(kr_row *row);
+
+/* Stops generating. */
+void kr_row_end(kr_row *row, kr_finish finish);
+
+/* Its options' change of the logits, for kr_row_sampler; user is the row. */
+bool kr_row_change_logits(void *user, kr_ctx *ctx, double *logits, int64_t vocab);
+
+/* ---- steps ---- */
+
+/* A zeroed event of the row; NULL after an error. */
+kr_row_event *kr_row_batch_event(kr_row_batch *batch, kr_row *row, kr_row_event_kind kind);
+
+/* The n_top most probable tokens of row `index` of logits [b w], in memory of the events; NULL after an error. */
+const kr_sample *kr_row_batch_top(kr_row_batch *batch, const kr_tensor *logits_bw, int64_t index, int64_t n_top);
+
+/* Reads pieces of prompts, `most` tokens at most but one piece at least. False after an error of the batch. */
+bool kr_row_batch_read(kr_row_batch *batch, int64_t most);
+
+/* Takes the row out of the generating ones. Its state, which it keeps if `keep`, is copied, and that of the last one into
+ * its place. False after an error. */
+bool kr_row_batch_leave(kr_row *row, bool keep);
+
+/* Takes in ready rows while there are places, and lets rows leave that have finished. False after an error. */
+bool kr_row_batch_assemble(kr_row_batch *batch);
+
+/* One token for each generating row. False after an error of the batch. */
+bool kr_row_batch_decode(kr_row_batch *batch);
+
+#endif
