@@ -209,6 +209,31 @@ static void case_model(bench_env *env, const bench_case *self)
     bench_each_width(env, self, run_width);
 }
 
+/* A second context over the weights of a model: opened, shared and destroyed. */
+static void call_share(void *arg)
+{
+    const model *m = arg;
+    kr_ctx_options options;
+    kr_ctx_options_init(&options);
+    options.threads = 1;
+    options.device = "cpu";
+    kr_ctx *ctx = kr_ctx_create(&options);
+    kr_network *net = kr_network_share(ctx, m->net);
+    if (!net) bench_fail("%s", kr_ctx_message(ctx));
+    kr_network_destroy(net);
+    kr_ctx_destroy(ctx);
+}
+
+static void case_share(bench_env *env, const bench_case *self)
+{
+    model *m = make(env, open_context(&env->sets[env->nsets - 1], 1), self->variant, KR_DTYPE_F32);
+    contender line[BENCH_CONTENDERS];
+    int n = 0;
+    bench_enter(line, &n, call_share, m, 1e9, "krait");
+    bench_run(env, self, 1, "contexts/s", line, n);
+    drop(m);
+}
+
 /* ---- on a device ---- */
 
 static void call_generate(void *arg)
@@ -269,6 +294,7 @@ const bench_case bench_model_cases[] = {
     MODEL("mamba1-130m", BLOCK_MAMBA1, "24 layers, f32 and bf16"),
     MODEL("mamba2-130m", BLOCK_MAMBA2, "24 layers, f32 and bf16"),
     MODEL("mamba3-siso", BLOCK_SISO, "12 layers with MLPs, f32 and bf16"),
+    { "model/share/mamba2-130m", "24 layers, another context over the same weights", case_share, { 0 }, BLOCK_MAMBA2 },
     { 0 },
 };
 /* clang-format on */

@@ -1,4 +1,5 @@
-/* generate.cpp - the C++ interface: a network and its state, a model folder that continues a prompt, and a gradient. */
+/* generate.cpp - the C++ interface: a network and its state, a model folder that continues a prompt in two contexts, and a
+ * gradient. */
 #include <krait/krait.hpp>
 
 #include <cstdio>
@@ -56,8 +57,11 @@ static void run_model(kr_ctx *ctx, const std::string &folder)
     kr_generate_options_init(&options);
     options.max_tokens = 16;
     krait::generation generation = lm.generate("Once upon a time", &options);
+    krait::context other; /* of another thread, for example */
+    krait::text_model shared = lm.share(other);
+    krait::generation second = shared.generate("Once upon a time", &options);
     int tokens = 0;
-    while (generation.next()) tokens++;
+    while (generation.next() && second.next()) tokens += 2;
     std::printf("%d tokens\n", tokens);
 }
 

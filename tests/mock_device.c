@@ -3,7 +3,8 @@
  * Its kernels are the processor's. Its device memory is a region of addresses that only kernels and device functions may touch
  * while they run: a host that does faults at once. What is handed out there holds NaN. "mock" runs a kernel when it is
  * queued, "mock:1" as late as can be, when the host waits: one that reads too early, or gives away what a kernel still
- * needs, gets other results. "mock:2" breaks after a dozen kernels; "mock:3" has 8 MiB and no more.
+ * needs, gets other results. "mock:2" breaks after a dozen kernels; "mock:3" has 8 MiB and no more. All have one region, as
+ * contexts on one GPU have.
  */
 #if defined(__linux__)
 #define _DEFAULT_SOURCE /* MAP_ANONYMOUS, MAP_NORESERVE */
@@ -12,6 +13,7 @@
 
 #include "device/device.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 enum { PAGE = 1 << 12, LARGE_PAGE = 2 << 20, ARGS_BYTES = 1024 };
@@ -22,6 +24,7 @@ typedef struct block {
     char *data;
     size_t bytes;
     bool is_free;
+    struct mock *owner; /* NULL: closed */
     struct block *next;
 } block;
 
@@ -33,11 +36,9 @@ typedef struct queued {
 
 typedef struct mock {
     const kr_kernels *host;
-    char *mapped, *region, *top;
-    block *blocks;
-    bool is_late;
-    int until_broken;  /* kernels; -1: never */
-    size_t used, most; /* bytes that are handed out; that may be */
+    bool is_late, is_detached; /* is_detached: blocks may outlast the device */
+    int until_broken;          /* kernels; -1: never */
+    size_t used, most;         /* bytes that are handed out; that may be */
     queued *first, **last;
     int64_t nqueued, nrun, marks[KR_EVENTS]; /* so far; of them before each mark */
     bool is_capturing;                       /* what is queued is noted ... */
@@ -46,27 +47,73 @@ typedef struct mock {
 
 /* ---- the region ---- */
 
+static pthread_mutex_t region_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    int ndevices, nopen; /* devices that are open; threads that may touch it now */
+    char *mapped, *begin, *top;
+    block *blocks;
+} region;
+
 /* Of whole large pages, which are opened and closed quickly. */
-static size_t used_bytes(const mock *m)
+static size_t used_bytes(void)
 {
-    return ((size_t)(m->top - m->region) + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
+    return ((size_t)(region.top - region.begin) + LARGE_PAGE - 1) / LARGE_PAGE * LARGE_PAGE;
 }
 
-static void open_region(const mock *m)
+static void open_region(void)
 {
-    if (m->top > m->region) mprotect(m->region, used_bytes(m), PROT_READ | PROT_WRITE);
+    pthread_mutex_lock(&region_lock);
+    region.nopen++;
+    if (region.top > region.begin) mprotect(region.begin, used_bytes(), PROT_READ | PROT_WRITE);
+    pthread_mutex_unlock(&region_lock);
 }
 
-static void close_region(const mock *m)
+static void close_region(void)
 {
-    if (m->top > m->region) mprotect(m->region, used_bytes(m), PROT_NONE);
+    pthread_mutex_lock(&region_lock);
+    if (--region.nopen == 0 && region.top > region.begin) mprotect(region.begin, used_bytes(), PROT_NONE);
+    pthread_mutex_unlock(&region_lock);
+}
+
+static bool begin_region(void)
+{
+    pthread_mutex_lock(&region_lock);
+    if (!region.mapped) {
+        void *mapped =
+            mmap(NULL, region_bytes + LARGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (mapped != MAP_FAILED) {
+            region.mapped = mapped;
+            region.begin = region.top = region.mapped + (LARGE_PAGE - (uintptr_t)mapped % LARGE_PAGE) % LARGE_PAGE;
+            madvise(region.begin, region_bytes, MADV_HUGEPAGE); /* advice: without it the device is slow */
+        }
+    }
+    const bool begun = region.mapped != NULL;
+    region.ndevices += begun;
+    pthread_mutex_unlock(&region_lock);
+    return begun;
+}
+
+/* Frees it after the last device and the last block. */
+static void end_region(void)
+{
+    block *b = region.blocks;
+    while (b && b->is_free) b = b->next;
+    if (region.ndevices > 0 || b) return;
+    for (b = region.blocks; b;) {
+        block *next = b->next;
+        free(b);
+        b = next;
+    }
+    region.blocks = NULL;
+    munmap(region.mapped, region_bytes + LARGE_PAGE);
+    region.mapped = NULL;
 }
 
 /* The first `count` that were ever queued. */
 static void run_until(mock *m, int64_t count)
 {
     if (m->nrun >= count) return;
-    open_region(m);
+    open_region();
     for (; m->nrun < count; m->nrun++) {
         queued *q = m->first;
         q->run(q->args);
@@ -74,7 +121,7 @@ static void run_until(mock *m, int64_t count)
         free(q);
     }
     if (!m->first) m->last = &m->first;
-    close_region(m);
+    close_region();
 }
 
 static void run_queue(mock *m)
@@ -82,16 +129,16 @@ static void run_queue(mock *m)
     run_until(m, m->nqueued);
 }
 
-static block *new_block(mock *m, size_t bytes)
+static block *new_block(size_t bytes)
 {
-    if (bytes > region_bytes - (size_t)(m->top - m->region)) return NULL;
-    block **link = &m->blocks;
+    if (bytes > region_bytes - (size_t)(region.top - region.begin)) return NULL;
+    block **link = &region.blocks;
     while (*link) link = &(*link)->next;
     block *b = malloc(sizeof *b);
     if (!b) return NULL;
-    *b = (block){ .data = m->top, .bytes = bytes };
+    *b = (block){ .data = region.top, .bytes = bytes };
     *link = b;
-    m->top += bytes;
+    region.top += bytes;
     return b;
 }
 
@@ -102,16 +149,34 @@ static void *device_alloc(void *user, size_t bytes, size_t align)
     if (bytes > region_bytes / 2) return NULL;
     bytes = (bytes + PAGE - 1) / PAGE * PAGE;
     if (bytes > m->most - m->used) return NULL;
-    block *b = m->blocks;
+    pthread_mutex_lock(&region_lock);
+    block *b = region.blocks;
     while (b && !(b->is_free && b->bytes == bytes)) b = b->next;
-    if (!b) b = new_block(m, bytes);
+    if (!b) b = new_block(bytes);
+    if (b) {
+        b->is_free = false;
+        b->owner = m;
+    }
+    pthread_mutex_unlock(&region_lock);
     if (!b) return NULL;
-    b->is_free = false;
     m->used += b->bytes;
-    open_region(m);
+    open_region();
     memset(b->data, 0xff, bytes);
-    close_region(m);
+    close_region();
     return b->data;
+}
+
+/* m: the device that frees it; NULL: none */
+static void free_block(mock *m, const void *p)
+{
+    pthread_mutex_lock(&region_lock);
+    block *b = region.blocks;
+    while (b && b->data != p) b = b->next;
+    if (!b || b->is_free) abort();
+    b->is_free = true;
+    if (m) m->used -= b->bytes;
+    end_region();
+    pthread_mutex_unlock(&region_lock);
 }
 
 static void device_free(void *user, void *p)
@@ -119,11 +184,19 @@ static void device_free(void *user, void *p)
     mock *m = user;
     CHECK(!m->is_capturing, "device memory was freed while kernels were recorded");
     run_queue(m);
-    block *b = m->blocks;
-    while (b && b->data != p) b = b->next;
-    if (!b || b->is_free) abort();
-    b->is_free = true;
-    m->used -= b->bytes;
+    free_block(m, p);
+}
+
+static void detached_free(void *user, void *p)
+{
+    (void)user;
+    free_block(NULL, p);
+}
+
+static kr_allocator detached(const kr_device *device)
+{
+    ((mock *)device->handle)->is_detached = true;
+    return (kr_allocator){ NULL, detached_free, NULL };
 }
 
 /* ---- device functions ---- */
@@ -177,8 +250,8 @@ static void device_zero(void *user, void *p, size_t bytes)
 
 static bool holds(const kr_device *device, const void *p)
 {
-    const mock *m = device->handle;
-    return (const char *)p >= m->region && (const char *)p < m->region + region_bytes;
+    (void)device;
+    return (const char *)p >= region.begin && (const char *)p < region.begin + region_bytes;
 }
 
 static const char *move(kr_device *device, void *to, const void *from, size_t bytes)
@@ -186,9 +259,9 @@ static const char *move(kr_device *device, void *to, const void *from, size_t by
     mock *m = device->handle;
     CHECK(!m->is_capturing, "the host moved data while kernels were recorded");
     run_queue(m);
-    open_region(m);
+    open_region();
     memmove(to, from, bytes);
-    close_region(m);
+    close_region();
     return NULL;
 }
 
@@ -237,13 +310,15 @@ static void close(kr_device *device)
 {
     mock *m = device->handle;
     run_queue(m);
-    for (block *b = m->blocks; b;) {
-        block *next = b->next;
-        CHECK(b->is_free, "%zu device bytes were not freed", b->bytes);
-        free(b);
-        b = next;
+    pthread_mutex_lock(&region_lock);
+    for (block *b = region.blocks; b; b = b->next) {
+        if (b->owner != m) continue;
+        CHECK(b->is_free || m->is_detached, "%zu device bytes were not freed", b->bytes);
+        b->owner = NULL;
     }
-    munmap(m->mapped, region_bytes + LARGE_PAGE);
+    region.ndevices--;
+    end_region();
+    pthread_mutex_unlock(&region_lock);
     free(m);
 }
 
@@ -300,6 +375,7 @@ static const kr_device_ops vtable = { .holds = holds,
                                       .check = check,
                                       .memory_info = memory_info,
                                       .close = close,
+                                      .detached = detached,
                                       .capture_begin = capture_begin,
                                       .capture_end = capture_end,
                                       .launch_graph = launch_graph,
@@ -382,17 +458,11 @@ static bool open(kr_ctx *ctx, kr_device *device, int number)
 {
     if (number > 3) return kr_fail(ctx, KR_ERR_ARG, "ctx: device mock:%d, but there are 4, numbered from 0", number);
     mock *m = calloc(1, sizeof *m);
-    void *region =
-        m ? mmap(NULL, region_bytes + LARGE_PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-          : MAP_FAILED;
-    if (region == MAP_FAILED) {
+    if (!m || !begin_region()) {
         free(m);
         return kr_fail(ctx, KR_ERR_NOMEM, "ctx: no addresses for a mock device");
     }
     m->host = device->host;
-    m->mapped = region;
-    m->region = m->top = m->mapped + (LARGE_PAGE - (uintptr_t)region % LARGE_PAGE) % LARGE_PAGE;
-    madvise(m->region, region_bytes, MADV_HUGEPAGE); /* advice: without it the device is slow */
     m->is_late = number == 1;
     m->until_broken = number == 2 ? 12 : -1;
     m->most = number == 3 ? (size_t)8 << 20 : region_bytes;

@@ -23,6 +23,9 @@ static const cli_operand operands[] = {
 static const cli_option options[] = {
     { "prompt", 'p', "TEXT", CLI_ANY, FIELD(prompt), NULL, 0, "prompt; \"\": start with BOS only" },
     { "file", 'f', "FILE", CLI_TEXT, FIELD(file), NULL, 0, "read the prompt from a file of any size" },
+    { "prompts", 0, "FILE", CLI_TEXT, FIELD(prompts), NULL, 0,
+      "many prompts at once: JSON Lines, one for each prompt; -: standard input" },
+    { "rows", 0, "N", CLI_I64, FIELD(rows), "32", 1, "with --prompts: prompts that generate at the same time" },
     { "max-tokens", 'n', "N", CLI_I64, FIELD(max_tokens), "256", -1,
       "maximum number of tokens; 0: only prefill; -1: until a stop" },
     { "temperature", 0, "T", CLI_REAL, FIELD(temperature), NULL, 0,
@@ -67,6 +70,13 @@ static const char more[] =
     "commands.\n"
     "Decoding is greedy by default, as in the official implementation; --temperature, --top-k, --top-p, --min-p or\n"
     "--samples enable sampling.\n"
+    "With --prompts each line of FILE is a prompt: a string, or an object with \"prompt\" (a string, or a list of "
+    "ids),\n"
+    "\"id\", and members that replace options: max_tokens, temperature, top_k, top_p, min_p, seed, stop and the "
+    "penalties.\n"
+    "Each gives a line, in the same order: {\"index\": 0, \"id\": ..., \"text\": ..., \"ids\": [...], \"finish\": "
+    "...},\n"
+    "or {\"index\": 0, \"error\": ...}; after an error the exit status is 1.\n"
     "Only generated text goes to stdout. With several samples each follows a line '--- sample N' before it; with --ids "
     "each is\n"
     "a line. Ctrl-C stops after the current token, still writes --save-state, and exits with status 130.\n";
@@ -108,6 +118,9 @@ static int check(const generate_values *v)
         cli_complain("give a prompt with -p, a file with -f", "generate: unexpected argument '%s'", v->dash);
         return CLI_USAGE;
     }
+    if (v->prompts &&
+        (v->prompt || v->file || has_dash || v->load_state || v->save_state || v->echoes || v->samples > 1))
+        return refuse("--prompts does not go with -p, -f, -, --load-state, --save-state, --echo or --samples");
     if ((v->prompt != NULL) + (v->file != NULL) + has_dash > 1)
         return refuse("-p, -f and - are three prompts: give one");
     if (v->is_greedy && v->temperature > 0) return refuse("--greedy and --temperature contradict each other");
@@ -116,7 +129,7 @@ static int check(const generate_values *v)
         return refuse("--stop with --ids needs --tokenizer; --stop-id does not");
     if (v->is_ids && (v->adds_no_bos || v->is_plain))
         return refuse("with --ids there is no text for --no-bos or --plain");
-    const bool has_prompt = v->prompt || v->file || has_dash || v->load_state;
+    const bool has_prompt = v->prompt || v->file || has_dash || v->load_state || v->prompts;
     if (!has_prompt && !isatty(STDIN_FILENO))
         return refuse("there is no prompt: give -p TEXT, -f FILE, or - for standard input");
     if (!has_prompt && v->samples > 1) return refuse("a chat has one sample: give a prompt, or omit --samples");
@@ -168,6 +181,7 @@ static int work(generate_run *run)
         return CLI_FAILED;
     if (!run_options(run)) return CLI_USAGE;
     if (!v->is_low_memory && v->max_tokens) kr_params_pack(kr_network_params(run->language.net));
+    if (v->prompts) return cli_failed(run->ctx) ? CLI_FAILED : generate_prompts(run);
     if (cli_failed(run->ctx) || !printer_open(&run->out, v, run->language.tok) || !run_reset(run)) return CLI_FAILED;
     if (v->load_state && !run_load(run, v->load_state)) return CLI_FAILED;
     run->asked = cli_seconds();

@@ -12,9 +12,9 @@ typedef struct generate_values {
     cli_language_values language;
     cli_machine machine;
     const char *dash; /* the operand after MODEL */
-    const char *prompt, *file;
+    const char *prompt, *file, *prompts;
     bool is_ids, is_plain, adds_no_bos, echoes;
-    int64_t max_tokens, samples, top_k, prefill_chunk;
+    int64_t max_tokens, samples, top_k, prefill_chunk, rows;
     double temperature; /* < 0: not given */
     double top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     bool is_greedy, ignores_eos, shows_logprobs, is_low_memory, shows_stats;
@@ -100,5 +100,10 @@ bool run_load(generate_run *run, const char *path);
 
 /* Lines from the terminal, with an answer after each. Returns the exit status. */
 int generate_chat(generate_run *run);
+
+/* ---- many prompts (generate_prompts.c) ---- */
+
+/* Reads prompts as JSON Lines and writes their continuations. The exit status. */
+int generate_prompts(generate_run *run);
 
 #endif

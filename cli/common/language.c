@@ -55,6 +55,7 @@ bool cli_language_open(kr_ctx *ctx, const cli_language_values *values, bool need
     kr_text_model_options options = { 0 };
     kr_load_options_init(&load);
     load.dtype = dtypes[values->dtype];
+    load.no_mmap = values->no_mmap;
     options.tokenizer = values->tokenizer;
     options.skip_tokenizer = !needs_tokenizer;
     options.load = &load;

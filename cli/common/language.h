@@ -19,6 +19,7 @@ typedef struct cli_language_values {
     const char *folder;    /* an operand of the subcommand */
     const char *tokenizer; /* NULL: the folder's, or bytes */
     int dtype;
+    bool no_mmap;
 } cli_language_values;
 
 #define CLI_LANGUAGE_OPTIONS(values, field)                                                                            \
@@ -30,6 +31,14 @@ typedef struct cli_language_values {
       NULL,                                                                                                            \
       0,                                                                                                               \
       "tokenizer.json, or the word bytes (default: MODEL/tokenizer.json; bytes for a model with 256 tokens)" },        \
+        { "no-mmap",                                                                                                   \
+          0,                                                                                                           \
+          NULL,                                                                                                        \
+          CLI_FLAG,                                                                                                    \
+          offsetof(values, field.no_mmap),                                                                             \
+          NULL,                                                                                                        \
+          0,                                                                                                           \
+          "copy the weights into memory instead of using them in the mapped file" },                                   \
     {                                                                                                                  \
         "dtype", 0, "stored|f32|bf16|f16", CLI_CHOICE, offsetof(values, field.dtype), "stored", 0,                     \
             "type of the weights in memory"                                                                            \

@@ -11,8 +11,8 @@
  * GPU ops are queued: a call returns before its kernels have run, and the host waits where it reads a value (kr_item,
  * kr_tensor_read, a checkpoint) or calls kr_ctx_wait. Nothing else in a program changes.
  *
- * Every object belongs to one context, and one thread at a time uses a context. Contexts share no state, so different
- * threads may each have their own. If a second thread calls while a call of the first one runs, the second call changes
+ * Every object belongs to one context, and one thread at a time uses a context. Contexts share nothing that changes, so
+ * different threads may each have their own, also over the same model (kr_model_share). If a second thread calls while a call of the first one runs, the second call changes
  * nothing, returns NULL, 0 or KR_ERR_STATE, and becomes the context's error. Threads may use a context one after
  * another, and callbacks may call the library. A forked child may destroy the objects of its parent's contexts, but
  * computes only with its own contexts (docs/embedding.md). The library prints nothing and never ends the process. */
@@ -26,7 +26,8 @@ extern "C" {
 #endif
 
 /* Memory hooks. alloc returns `bytes` bytes aligned to `align` (a power of two) or NULL; free takes a pointer returned
- * by alloc. Only the thread that uses the context calls them. */
+ * by alloc. Only the thread that uses the context calls them, except for weights and tokenizers that are shared
+ * (kr_network_share): the thread of the last handle frees those, maybe after the context. */
 typedef struct kr_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p);
@@ -145,7 +146,8 @@ typedef struct kr_memory_stats {
     uint64_t reserved[4]; /* 0; for later versions */
 } kr_memory_stats;
 
-/* Host memory, from the context's allocator (with a GPU: headers and lists only); device memory (parameters, gradients,
+/* Shared weights are counted in the context that created them, as long as its own handle exists; mapped files nowhere.
+ * Host memory, from the context's allocator (with a GPU: headers and lists only); device memory (parameters, gradients,
  * tensors on tapes, kernel scratch); pinned host memory (integer tensors and staging). Device and pinned memory are 0
  * on the CPU. */
 typedef enum kr_memory_kind { KR_MEMORY_HOST = 0, KR_MEMORY_DEVICE = 1, KR_MEMORY_PINNED = 2 } kr_memory_kind;

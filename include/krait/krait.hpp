@@ -256,8 +256,11 @@ class network : public handle<kr_network, kr_network_destroy>
         check(t.ctx());
         return out;
     }
+    /* Creates a network of another context over the same weights; from any thread. */
+    network share(kr_ctx *ctx) const { return network(ctx, check(ctx, kr_network_share(ctx, get()))); }
 
   private:
+    network(kr_ctx *ctx, kr_network *net) noexcept : handle(net), ctx_(ctx) {}
     kr_ctx *ctx_;
 };
 
@@ -301,8 +304,11 @@ class model : public handle<kr_model, kr_model_destroy>
     {
         check(ctx_, kr_model_save(get(), folder.c_str(), options));
     }
+    /* Creates a model of another context over the same weights; from any thread. */
+    model share(kr_ctx *ctx) const { return model(ctx, check(ctx, kr_model_share(ctx, get()))); }
 
   private:
+    model(kr_ctx *ctx, kr_model *shared) noexcept : handle(shared), ctx_(ctx) {}
     kr_ctx *ctx_;
 };
 
@@ -326,8 +332,11 @@ class tokenizer : public handle<kr_tokenizer, kr_tokenizer_destroy>
         ids.resize(count > 0 ? (size_t)count : 0);
         return ids;
     }
+    /* Creates a tokenizer of another context over the same tables; from any thread. */
+    tokenizer share(kr_ctx *ctx) const { return tokenizer(ctx, check(ctx, kr_tokenizer_share(ctx, get()))); }
 
   private:
+    tokenizer(kr_ctx *ctx, kr_tokenizer *tok) noexcept : handle(tok), ctx_(ctx) {}
     kr_ctx *ctx_;
 };
 
@@ -382,8 +391,11 @@ class text_model : public handle<kr_text_model, kr_text_model_destroy>
         check(ctx_, kr_text_model_feed(get(), generation, prompt.data(), prompt.size()));
         return generation;
     }
+    /* Creates a text model of another context over the same weights and tokenizer; from any thread. */
+    text_model share(kr_ctx *ctx) const { return text_model(ctx, check(ctx, kr_text_model_share(ctx, get()))); }
 
   private:
+    text_model(kr_ctx *ctx, kr_text_model *lm) noexcept : handle(lm), ctx_(ctx) {}
     kr_ctx *ctx_;
 };
 

@@ -121,11 +121,22 @@ typedef struct kr_load_options {
     int64_t grad_horizon; /* KR_NO_HORIZON */
     kr_recompute recompute;
     size_t recompute_budget;
+    bool no_mmap; /* false; true: copy all weights into memory, and close the files before the call returns */
 } kr_load_options;
 #define kr_load_options_init(options) KR_STRUCT_INIT(LOAD_OPTIONS, kr_load_options, options)
 
-/* Loads a model folder. NULL options: all defaults. NULL after an error. */
+/* Loads a model folder. NULL options: all defaults. NULL after an error.
+ *
+ * On the CPU a safetensors file is mapped, and weights that have the wanted dtype in it are used where they lie: they are
+ * not copied, and processes that load the same file share its pages. Writing a parameter copies its pages; the file never
+ * changes. A mapped file must not be truncated or changed in place while the model exists (kr_model_save and other
+ * programs replace files, which is fine); no_mmap has no such condition. Files on network file systems are always
+ * copied. */
 KR_API kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_options *options);
+
+/* Creates a model in `ctx` over the weights of another one, as kr_network_share does for its network, with the same
+ * ownership, thread safety and errors. */
+KR_API kr_model *kr_model_share(kr_ctx *ctx, const kr_model *model);
 
 /* The network and the config of a model; both are valid as long as the model. NULL for NULL. */
 KR_API const kr_network *kr_model_network(const kr_model *model);

@@ -34,6 +34,15 @@ KR_API kr_tokenizer *kr_tokenizer_parse(kr_ctx *ctx, const char *json, size_t by
 KR_API kr_tokenizer *kr_tokenizer_bytes(kr_ctx *ctx);
 KR_API void kr_tokenizer_destroy(kr_tokenizer *tok);
 
+/* Creates a tokenizer in `ctx` over the tables of `tok`, which belongs to any context: vocabulary, merges and compiled
+ * expressions are shared, not copied.
+ *
+ * Ownership: the caller destroys the result before `ctx`; it may outlive `tok` and its context. The last of the tokenizers
+ * frees the tables, as the last network frees shared weights (kr_network_share).
+ * Thread safety: may be called while other threads use `tok`; each thread encodes with the tokenizer of its context.
+ * Errors: NULL. */
+KR_API kr_tokenizer *kr_tokenizer_share(kr_ctx *ctx, const kr_tokenizer *tok);
+
 typedef struct kr_encode_options {
     size_t size;        /* set by kr_encode_options_init */
     bool add_special;   /* true: apply the post-processor of the file, which adds <|begin_of_text|>, for example */

@@ -45,6 +45,37 @@ void kr_memory_init(kr_memory *memory, const kr_allocator *hooks)
     memory->hooks = hooks && hooks->alloc ? *hooks : (kr_allocator){ libc_alloc, libc_free, NULL };
 }
 
+static void count_peak(kr_memory_stats *stats)
+{
+    if (stats->live_bytes > stats->peak_bytes) stats->peak_bytes = stats->live_bytes;
+}
+
+void kr_memory_branch(kr_memory *branch, kr_memory *memory)
+{
+    *branch = *memory;
+    branch->stats = (kr_memory_stats){ 0 };
+    branch->refused = branch->fail_in = 0;
+    branch->counted_in = memory;
+    if (!branch->fail_in_of) branch->fail_in_of = memory;
+}
+
+void kr_memory_leave(kr_memory *branch)
+{
+    if (branch->counted_in) {
+        branch->counted_in->stats.live_bytes -= branch->stats.live_bytes;
+        branch->counted_in->stats.live_blocks -= branch->stats.live_blocks;
+    }
+    branch->counted_in = branch->fail_in_of = NULL;
+}
+
+void kr_memory_join(kr_memory *branch, kr_memory *memory)
+{
+    memory->stats.live_bytes += branch->stats.live_bytes;
+    memory->stats.live_blocks += branch->stats.live_blocks;
+    count_peak(&memory->stats);
+    branch->counted_in = branch->fail_in_of = memory;
+}
+
 bool kr_memory_is_host(const kr_memory *memory)
 {
     return !memory->zero;
@@ -64,15 +95,16 @@ static bool refused(kr_memory *memory)
 void *kr_memory_alloc(kr_memory *memory, size_t bytes)
 {
     void *p = refused(memory) ? NULL : memory->hooks.alloc(memory->hooks.user, bytes ? bytes : 1, ALIGN);
-    if (!p) {
-        memory->refused = bytes ? bytes : 1;
-        return NULL;
+    for (kr_memory *m = memory; m; m = m->counted_in) {
+        if (!p) {
+            m->refused = bytes ? bytes : 1;
+            continue;
+        }
+        m->stats.live_bytes += bytes;
+        m->stats.live_blocks++;
+        m->stats.total_blocks++;
+        count_peak(&m->stats);
     }
-    kr_memory_stats *stats = &memory->stats;
-    stats->live_bytes += bytes;
-    if (stats->live_bytes > stats->peak_bytes) stats->peak_bytes = stats->live_bytes;
-    stats->live_blocks++;
-    stats->total_blocks++;
     return p;
 }
 
@@ -87,7 +119,9 @@ void *kr_memory_alloc_zeroed(kr_memory *memory, size_t bytes)
 void kr_memory_free(kr_memory *memory, void *p, size_t bytes)
 {
     if (!p) return;
-    memory->stats.live_bytes -= bytes;
-    memory->stats.live_blocks--;
+    for (kr_memory *m = memory; m; m = m->counted_in) {
+        m->stats.live_bytes -= bytes;
+        m->stats.live_blocks--;
+    }
     if (!kr_memory_is_parents(memory)) memory->hooks.free(memory->hooks.user, p);
 }

@@ -15,11 +15,18 @@ typedef struct kr_memory {
     size_t refused;               /* bytes of the last refused allocation; 0: none since the last report */
     size_t fail_in;               /* 0: never; n: the n-th next allocation is refused */
     struct kr_memory *fail_in_of; /* NULL, or the memory whose fail_in counts for this one too */
+    struct kr_memory *counted_in; /* NULL, or the memory whose figures include those of this one */
     bool is_device;               /* of a device or pinned for it: a forked child cannot touch or free it */
     unsigned nforks;              /* is_device: kr_fork_count of the process that has it */
 } kr_memory;
 
 void kr_memory_init(kr_memory *memory, const kr_allocator *hooks);
+
+/* Memory by the same hooks with figures of its own, which those of `memory` include until kr_memory_leave: for what may
+ * outlive the context. kr_memory_join lets another memory include them. */
+void kr_memory_branch(kr_memory *branch, kr_memory *memory);
+void kr_memory_leave(kr_memory *branch);
+void kr_memory_join(kr_memory *branch, kr_memory *memory);
 
 /* Is it host-accessible? */
 bool kr_memory_is_host(const kr_memory *memory);

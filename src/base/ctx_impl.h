@@ -27,6 +27,7 @@ struct kr_ctx {
     unsigned nforks;       /* kr_fork_count of the process that created it */
 
     kr_pool *pool;
+    atomic_uint_least64_t nwaited; /* nwrites of the last wait for a device, which any thread may read */
     uint64_t nwrites;  /* to parameters and other tensors that may have been read (tape/tape_impl.h, kr_wrote) */
     int64_t nrecorded; /* tapes that hold recorded ops */
     struct kr_tensor *destroyed; /* headers of parameters that such a tape may refer to (tape/param.c) */

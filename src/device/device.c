@@ -22,10 +22,20 @@ bool kr_device_fault(kr_ctx *ctx, const char *when, const char *why)
                    device->last_op ? device->last_op : "no op", KR_TEXT_OF_SHAPE(&device->made));
 }
 
+/* For contexts that share weights which this one has written. */
+static void note_wait(kr_ctx *ctx)
+{
+    atomic_store_explicit(&ctx->nwaited, ctx->nwrites, memory_order_release);
+}
+
 bool kr_wait(kr_ctx *ctx)
 {
     kr_device *device = ctx->device;
-    if (!device->vtable || !device->is_busy || kr_ctx_is_forked(ctx)) return true;
+    if (!device->vtable || kr_ctx_is_forked(ctx)) return true;
+    if (!device->is_busy) {
+        note_wait(ctx);
+        return true;
+    }
     if (device->is_capturing) {
         device->capture_failed = true;
         return true;
@@ -33,6 +43,7 @@ bool kr_wait(kr_ctx *ctx)
     device->is_busy = device->wrote_integers = false;
     if (device->probe) device->probe(device->probe_user, KR_PROBE_WAIT);
     const char *why = device->vtable->wait(device);
+    note_wait(ctx);
     return !why || kr_device_fault(ctx, "waiting for it", why);
 }
 

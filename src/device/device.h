@@ -36,6 +36,10 @@ typedef struct kr_device_ops {
     bool (*memory_info)(const kr_device *device, size_t *free, size_t *all); /* bytes of device memory; NULL: unknown */
     void (*close)(kr_device *device);
 
+    /* An allocator whose `free` takes this device's memory on any thread, also after the device has been closed; it waits for
+     * everything queued. Its `alloc` is NULL. */
+    kr_allocator (*detached)(const kr_device *device);
+
     /* Captures what is queued instead of running it. capture_end returns a graph to launch and the number of kernels in it,
      * or NULL if capture failed. NULL operations: not supported. */
     const char *(*capture_begin)(kr_device *device);

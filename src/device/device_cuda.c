@@ -84,6 +84,18 @@ static void device_free(void *user, void *p)
     else cudaFreeAsync(p, c->is_capturing && c->aside ? c->aside : c->stream);
 }
 
+/* Pool memory stays valid after its pool and its stream have been destroyed. The user is the number of the GPU. */
+static void detached_free(void *user, void *p)
+{
+    cudaSetDevice((int)(intptr_t)user);
+    cudaFree(p);
+}
+
+static kr_allocator detached(const kr_device *device)
+{
+    return (kr_allocator){ NULL, detached_free, (void *)(intptr_t)((const cuda *)device->handle)->shown.number };
+}
+
 static void device_zero(void *user, void *p, size_t bytes)
 {
     const cuda *c = user;
@@ -278,6 +290,7 @@ static const kr_device_ops vtable = { .enter = enter,
                                       .check = check,
                                       .memory_info = memory_info,
                                       .close = close_device,
+                                      .detached = detached,
                                       .capture_begin = capture_begin,
                                       .capture_end = capture_end,
                                       .launch_graph = launch_graph,

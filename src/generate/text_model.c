@@ -138,6 +138,20 @@ kr_text_model *kr_text_model_open(kr_ctx *ctx, const char *folder, const kr_text
     return NULL;
 }
 
+kr_text_model *kr_text_model_share(kr_ctx *ctx, const kr_text_model *from)
+{
+    if (kr_ctx_failed(ctx) || !kr_require(ctx, from, KR_ERR_ARG, "text_model.share: lm is NULL")) return NULL;
+    kr_text_model *lm = kr_memory_alloc_zeroed(&ctx->memory, sizeof *lm);
+    if (!kr_require(ctx, lm, KR_ERR_NOMEM, "text_model.share: no memory for a text model")) return NULL;
+    *lm = *from;
+    lm->ctx = ctx;
+    lm->tok = NULL;
+    lm->model = kr_model_share(ctx, from->model);
+    if (lm->model && (!from->tok || (lm->tok = kr_tokenizer_share(ctx, from->tok)))) return lm;
+    kr_text_model_destroy(lm);
+    return NULL;
+}
+
 void kr_text_model_destroy(kr_text_model *lm)
 {
     if (!lm) return;

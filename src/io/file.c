@@ -1,5 +1,8 @@
 /* file.c - opens files. */
-#if !defined(_WIN32)
+#if defined(__linux__)
+#define _DEFAULT_SOURCE /* MAP_NORESERVE, madvise */
+#define _FILE_OFFSET_BITS 64
+#elif !defined(_WIN32)
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 #endif
@@ -14,6 +17,9 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#endif
+#if defined(__linux__)
+#include <sys/vfs.h>
 #endif
 
 bool kr_file_fail(kr_ctx *ctx, const char *verb, const char *path, int error)
@@ -95,6 +101,47 @@ static bool read_all(kr_file *file, const char *path, int handle)
     return true;
 }
 
+/* Pages of a mapped file that a server has removed or truncated, or does not return, are a fatal signal for who reads them:
+ * such maps must not outlast the call that reads the file. */
+static bool is_local(int handle)
+{
+#if defined(__linux__)
+    static const unsigned long remote[] = { 0x6969,     0x517b,     0xff534d42, 0xfe534d42, 0x65735546, 0x01021997,
+                                            0x00c36400, 0x5346414f, 0x6b414653, 0x47504653, 0x0bd00bd0, 0x7461636f };
+    struct statfs about; /* NFS, SMB, CIFS, SMB2, FUSE, 9p, Ceph, AFS (two), GPFS, Lustre, OCFS2 */
+    if (fstatfs(handle, &about) != 0) return false;
+    for (size_t i = 0; i < sizeof remote / sizeof *remote; i++)
+        if (((unsigned long)about.f_type & 0xffffffff) == remote[i]) return false;
+    return true;
+#else
+    (void)handle;
+    return false;
+#endif
+}
+
+static void *map_file(int handle, size_t bytes)
+{
+#if defined(__linux__)
+    const int flags = MAP_PRIVATE | MAP_NORESERVE; /* no page is reserved for writes that may never come */
+#else
+    const int flags = MAP_PRIVATE;
+#endif
+    void *map = mmap(NULL, bytes, PROT_READ, flags, handle, 0);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+bool kr_file_make_writable(kr_file *file)
+{
+    if (!file->is_writable && file->map)
+        file->is_writable = mprotect(file->map, file->bytes, PROT_READ | PROT_WRITE) == 0;
+    return file->is_writable;
+}
+
+void kr_file_unmap(void *map, size_t bytes)
+{
+    munmap(map, bytes);
+}
+
 static bool load(kr_file *file, const char *path, int handle, bool mapped)
 {
     struct stat info;
@@ -105,11 +152,9 @@ static bool load(kr_file *file, const char *path, int handle, bool mapped)
                        (long long)info.st_size);
     file->bytes = (size_t)info.st_size;
     if (mapped && file->bytes > 0) {
-        void *map = mmap(NULL, file->bytes, PROT_READ, MAP_PRIVATE, handle, 0);
-        if (map != MAP_FAILED) {
-            file->data = file->map = map;
-            return true;
-        }
+        file->data = file->map = map_file(handle, file->bytes);
+        file->is_local = is_local(handle);
+        if (file->map) return true;
     }
     return read_all(file, path, handle);
 }
@@ -149,6 +194,17 @@ static bool read_all(kr_file *file, const char *path, FILE *stream)
     if (fread(file->memory, 1, file->bytes, stream) != file->bytes)
         return kr_fail(file->ctx, KR_ERR_IO, "cannot read %s: it ended too early", path);
     return true;
+}
+
+bool kr_file_make_writable(kr_file *file)
+{
+    (void)file;
+    return false;
+}
+
+void kr_file_unmap(void *map, size_t bytes)
+{
+    (void)map, (void)bytes;
 }
 
 bool kr_file_open(kr_file *file, kr_ctx *ctx, const char *path, bool mapped)

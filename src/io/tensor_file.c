@@ -266,6 +266,24 @@ kr_status kr_tensor_file_metadata_at(const kr_tensor_file *w, int64_t i, const c
     return kr_safetensors_metadata_at(w->parts[0].safetensors, i, key, value) ? KR_OK : KR_END;
 }
 
+void *kr_tensor_file_place(kr_tensor_file *w, const kr_tensor_file_item *item, kr_dtype dtype)
+{
+    kr_file *file = &w->parts[item->shard].file;
+    if (!item->data || !item->is_native || item->dtype != dtype || !file->is_local ||
+        (uintptr_t)item->data % kr_dtype_bytes(dtype) != 0 || !kr_file_make_writable(file))
+        return NULL;
+    return (char *)file->map + ((const unsigned char *)item->data - file->data);
+}
+
+void *kr_tensor_file_take_map(kr_tensor_file *w, int shard, size_t *bytes)
+{
+    kr_file *file = &w->parts[shard].file;
+    void *map = file->map;
+    *bytes = file->bytes;
+    file->map = NULL;
+    return map;
+}
+
 kr_status kr_tensor_file_read(const kr_tensor_file *w, const kr_tensor_file_item *item, kr_dtype dtype, void *out,
                               int64_t count)
 {

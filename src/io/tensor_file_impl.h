@@ -43,6 +43,13 @@ bool kr_tensor_file_open_parts(kr_tensor_file *weights, const char *const *paths
 /* Brings the tensors of all files together; each name may occur once. */
 bool kr_tensor_file_gather(kr_tensor_file *weights);
 
+/* The elements of an item where they lie in a mapped file, writable in this process, for kr_tensor_file_take_map; NULL: they
+ * must be read, because they are converted, of another order or not aligned, or because the file cannot stay mapped. */
+void *kr_tensor_file_place(kr_tensor_file *weights, const kr_tensor_file_item *item, kr_dtype dtype);
+
+/* Takes the map of a file out of the tensor file: the caller passes it to kr_file_unmap. NULL: it has none. */
+void *kr_tensor_file_take_map(kr_tensor_file *weights, int shard, size_t *bytes);
+
 /* Opens all files that an index names, and holds their tensors against it. */
 bool kr_tensor_file_open_index(kr_tensor_file *weights, const char *path);
 

@@ -5,8 +5,10 @@
  */
 #include "model/model_impl.h"
 
+#include "device/device.h"
 #include "io/file.h"
 #include "io/quote.h"
+#include "io/tensor_file_impl.h"
 #include "tensor/tensor_impl.h"
 
 #include <stdarg.h>
@@ -200,13 +202,51 @@ static bool read_item(loading *l, const kr_tensor_file_item *item, kr_dtype dtyp
     return n == 0 || refuse_large(l, item, dtype, n);
 }
 
+/* Weights that are used where they lie. Their maps stay with the files until all is loaded. */
+static void place_values(loading *l, kr_params *params)
+{
+    if (kr_ctx_on_device(l->ctx)) return;
+    for (int64_t i = 0; i < kr_params_count(params); i++) {
+        const kr_param_row *row = kr_params_at(params, i);
+        const kr_tensor_file_item *item = item_of(l, row->name);
+        void *data = item->count ? kr_tensor_file_place(l->weights, item, kr_tensor_dtype(row->tensor)) : NULL;
+        if (data) kr_params_place(params, i, data);
+    }
+}
+
+/* Is a placed weight in this file? */
+static bool is_used(const loading *l, const kr_params *params, int shard)
+{
+    for (int64_t i = 0; i < kr_params_count(params); i++) {
+        const kr_param_row *row = kr_params_at(params, i);
+        const kr_tensor_file_item *item = item_of(l, row->name);
+        if (item->shard == shard && kr_tensor_data(row->tensor) == item->data) return true;
+    }
+    return false;
+}
+
+/* Moves the maps of such weights into the model. */
+static bool keep_maps(loading *l, kr_params *params)
+{
+    const int count = kr_tensor_file_info_of(l->weights).shards;
+    kr_weights_map *maps = kr_params_add_maps(params, count);
+    for (int shard = 0; maps && shard < count; shard++) {
+        if (!is_used(l, params, shard)) continue;
+        maps[shard].data = kr_tensor_file_take_map(l->weights, shard, &maps[shard].bytes);
+        maps[shard].release = kr_file_unmap;
+    }
+    return maps != NULL;
+}
+
 static bool read_values(loading *l, kr_model *model, bool is_as_stored)
 {
     const kr_params *params = kr_network_params(model->net);
     for (int64_t i = 0; i < model->count; i++) {
         const kr_param_row *row = kr_params_at(params, i);
         const kr_tensor_file_item *item = item_of(l, row->name);
-        if (!read_item(l, item, kr_tensor_dtype(row->tensor), kr_tensor_data(row->tensor))) return false;
+        if (kr_tensor_data(row->tensor) != item->data &&
+            !read_item(l, item, kr_tensor_dtype(row->tensor), kr_tensor_data(row->tensor)))
+            return false;
         if (is_as_stored) model->stored[i] = item->dtype;
     }
     return true;
@@ -249,8 +289,9 @@ static kr_model *make_model(loading *l, const kr_load_options *options)
     l->config->layers.recompute = options->recompute;
     l->config->layers.recompute_budget = options->recompute_budget;
     kr_network *net = check_copy(l) ? kr_model_declare(l->ctx, l->config, dtype) : NULL;
+    if (net && !options->no_mmap) place_values(l, net->params);
     kr_model *model = net ? kr_model_of(l->ctx, l->config, net) : NULL;
-    if (model && read_values(l, model, is_as_stored)) return model;
+    if (model && read_values(l, model, is_as_stored) && keep_maps(l, net->params) && kr_wait(l->ctx)) return model;
     kr_model_destroy(model);
     return NULL;
 }

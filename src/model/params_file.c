@@ -62,6 +62,7 @@ kr_status kr_params_load(kr_params *params, const char *path)
     if (!params) return KR_ERR_ARG;
     kr_ctx *ctx = kr_params_ctx(params);
     if (kr_ctx_failed(ctx) || !kr_require(ctx, path, KR_ERR_ARG, "params.load: the path is NULL")) return ctx->status;
+    if (!kr_params_begin_write(params, "params.load")) return ctx->status;
     kr_tensor_file *file = kr_tensor_file_open(ctx, path);
     if (file && check_file(params, file, path))
         for (int64_t i = 0; i < kr_params_count(params); i++) {
@@ -72,5 +73,6 @@ kr_status kr_params_load(kr_params *params, const char *path)
                 break;
         }
     kr_tensor_file_close(file);
+    kr_params_end_write(params);
     return ctx->status;
 }

@@ -68,6 +68,7 @@ typedef struct kr_block_kind {
     /* Declares the parameters in `params`, under its prefix. NULL after an error; free with kr_block_free. */
     void *(*create)(kr_ctx *ctx, kr_params *params, const void *config);
 
+    const void *(*config)(const void *block); /* the config that it was created with, complete */
     kr_ssd_path (*path)(const void *block);
     int64_t (*optimal_chunk_len)(const void *block); /* NULL: the family has no chunks */
     kr_shape (*cache_shape)(const void *block, int i, int64_t batch);

@@ -148,11 +148,17 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
     return (kr_cache){ KR_FAMILY_MAMBA1, { .mamba1 = cache } };
 }
 
+static const void *config_of(const void *block)
+{
+    return &((const kr_mamba1 *)block)->config;
+}
+
 const kr_block_kind kr_mamba1_kind = { .family = KR_FAMILY_MAMBA1,
                                        .name = "mamba1",
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba1_declare,
+                                       .config = config_of,
                                        .path = no_path,
                                        .cache_shape = cache_shape,
                                        .initial_cache = initial_cache,

@@ -200,11 +200,17 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
     return (kr_cache){ KR_FAMILY_MAMBA2, { .mamba2 = cache } };
 }
 
+static const void *config_of(const void *block)
+{
+    return &((const kr_mamba2 *)block)->config;
+}
+
 const kr_block_kind kr_mamba2_kind = { .family = KR_FAMILY_MAMBA2,
                                        .name = "mamba2",
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba2_declare,
+                                       .config = config_of,
                                        .path = path_of,
                                        .optimal_chunk_len = optimal_chunk_len,
                                        .cache_shape = cache_shape,

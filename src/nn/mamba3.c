@@ -183,11 +183,17 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
     return (kr_cache){ KR_FAMILY_MAMBA3, { .mamba3 = cache } };
 }
 
+static const void *config_of(const void *block)
+{
+    return &((const kr_mamba3 *)block)->config;
+}
+
 const kr_block_kind kr_mamba3_kind = { .family = KR_FAMILY_MAMBA3,
                                        .name = "mamba3",
                                        .ncache = 4,
                                        .cache_names = { "ssm", "k", "v", "rotation" },
                                        .create = kr_mamba3_declare,
+                                       .config = config_of,
                                        .path = path_of,
                                        .optimal_chunk_len = optimal_chunk_len,
                                        .cache_shape = cache_shape,

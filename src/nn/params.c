@@ -19,19 +19,16 @@ typedef struct row {
     kr_param_row seen; /* by the user */
     bool is_residual_out, is_proj_bias, is_linear;
     bool is_shared; /* the tensor is someone else's */
+    char *place;    /* its elements in a mapped file; NULL: a slab has them */
 } row;
-
-typedef struct slab {
-    void *data;
-    size_t bytes;
-} slab;
 
 struct kr_params {
     kr_ctx *ctx;
     kr_arena arena; /* rows, names, segments */
     row **rows;
     int64_t count, capacity;
-    slab slabs[KR_DTYPE_F16 + 1]; /* by kr_dtype */
+    kr_weights *weights; /* of the rows that are its own; NULL: none was allocated */
+    bool is_counted;     /* the memories of ctx include them */
     char prefix[PREFIX_BYTES];
 };
 
@@ -52,11 +49,15 @@ void kr_params_destroy(kr_params *params)
 {
     if (!params) return;
     kr_memory *memory = &params->ctx->memory;
-    for (int64_t i = 0; i < params->count; i++)
-        if (!params->rows[i]->is_shared) kr_param_destroy(params->rows[i]->seen.tensor);
-    for (int t = 0; t <= KR_DTYPE_F16; t++)
-        if (params->slabs[t].data)
-            kr_memory_free(kr_float_memory(params->ctx), params->slabs[t].data, params->slabs[t].bytes);
+    kr_weights *weights = params->weights;
+    const bool is_last = weights && kr_weights_leave(weights, params->ctx, params->is_counted);
+    for (int64_t i = 0; i < params->count; i++) {
+        kr_tensor *x = params->rows[i]->seen.tensor;
+        if (params->rows[i]->is_shared) continue;
+        if (x->storage->weights && !is_last) x->storage->packed = NULL; /* the other users' */
+        kr_param_destroy(x);
+    }
+    if (is_last) kr_weights_free(weights);
     kr_memory_free(memory, params->rows, (size_t)params->capacity * sizeof *params->rows);
     kr_arena_deinit(&params->arena);
     kr_memory_free(memory, params, sizeof *params);
@@ -229,35 +230,118 @@ void kr_params_rescale_residual(kr_params *params, double scale)
         if (params->rows[i]->is_residual_out) params->rows[i]->seen.init_scale = scale;
 }
 
+void kr_params_place(kr_params *params, int64_t i, void *data)
+{
+    params->rows[i]->place = data;
+}
+
 static size_t bytes_of(const kr_tensor *x)
 {
     const size_t bytes = (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
     return (bytes + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
 }
 
-bool kr_params_allocate(kr_params *params)
+/* Adds up the slabs; false if they are more bytes than can be addressed. */
+static bool measure(const kr_params *params, size_t bytes[KR_DTYPE_F16 + 1])
 {
-    if (!params || kr_ctx_failed(params->ctx)) return false;
     for (int64_t i = 0; i < params->count; i++) {
         const kr_tensor *x = params->rows[i]->seen.tensor;
-        slab *s = &params->slabs[x->dtype];
-        if (!kr_require(params->ctx, bytes_of(x) <= SIZE_MAX / 2 - s->bytes, KR_ERR_SHAPE,
+        if (params->rows[i]->place) continue;
+        if (!kr_require(params->ctx, bytes_of(x) <= SIZE_MAX / 2 - bytes[x->dtype], KR_ERR_SHAPE,
                         "params: with %s %s there are more bytes of %s parameters than can be addressed",
                         params->rows[i]->seen.name, KR_TEXT_OF(x), kr_dtype_name(x->dtype)))
             return false;
-        s->bytes += bytes_of(x);
+        bytes[x->dtype] += bytes_of(x);
     }
-    for (int t = 0; t <= KR_DTYPE_F16; t++) {
-        slab *s = &params->slabs[t];
-        if (!s->bytes || (s->data = kr_memory_alloc_zeroed(kr_float_memory(params->ctx), s->bytes))) continue;
-        return kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for %zu bytes of %s parameters", s->bytes,
-                       kr_dtype_name((kr_dtype)t));
-    }
-    size_t used[KR_DTYPE_F16 + 1] = { 0 };
+    return true;
+}
+
+bool kr_params_allocate(kr_params *params)
+{
+    size_t bytes[KR_DTYPE_F16 + 1] = { 0 }, used[KR_DTYPE_F16 + 1] = { 0 };
+    if (!params || kr_ctx_failed(params->ctx) || !measure(params, bytes) ||
+        !(params->weights = kr_weights_create(params->ctx)))
+        return false;
+    params->is_counted = true;
+    for (int t = 0; t <= KR_DTYPE_F16; t++)
+        if (bytes[t] && !kr_weights_allocate(params->weights, (kr_dtype)t, bytes[t]))
+            return kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for %zu bytes of %s parameters", bytes[t],
+                           kr_dtype_name((kr_dtype)t));
     for (int64_t i = 0; i < params->count; i++) {
         kr_tensor *x = params->rows[i]->seen.tensor;
-        x->data = (char *)params->slabs[x->dtype].data + used[x->dtype];
+        x->storage->weights = params->weights;
+        if ((x->data = params->rows[i]->place)) continue;
+        x->data = (char *)params->weights->slabs[x->dtype].data + used[x->dtype];
         used[x->dtype] += bytes_of(x);
+    }
+    return true;
+}
+
+kr_weights_map *kr_params_add_maps(kr_params *params, int count)
+{
+    kr_weights_map *maps = kr_weights_add_maps(params->weights, count);
+    if (!maps) kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for a list of %d mapped files", count);
+    return maps;
+}
+
+static bool check_source(kr_ctx *ctx, const kr_params *from, const char *op)
+{
+    const kr_ctx *owner = from->ctx;
+    return kr_require(ctx, from->weights && owner->device && !owner->broken, KR_ERR_STATE,
+                      "%s: the model's context has failed, or its weights have no memory", op) &&
+           kr_require(
+               ctx, strcmp(ctx->device->name, owner->device->name) == 0, KR_ERR_STATE,
+               "%s: the weights are on device %.60s, but the context is on %.60s; create it with the same device, "
+               "or load the model there",
+               op, owner->device->name, ctx->device->name) &&
+           kr_require(
+               ctx, !kr_memory_is_parents(from->weights->floats), KR_ERR_STATE,
+               "%s: the weights are in the memory of a GPU, which belongs to the parent of this process; load the "
+               "model in the child",
+               op) &&
+           kr_require(ctx,
+                      !kr_ctx_on_device(ctx) || kr_weights_are_held(from->weights) ||
+                          atomic_load_explicit(&from->weights->written, memory_order_relaxed) <=
+                              atomic_load_explicit(&owner->nwaited, memory_order_acquire),
+                      KR_ERR_STATE,
+                      "%s: %.60s may still be writing the weights; call kr_ctx_wait with their context first", op,
+                      owner->device->name);
+}
+
+/* Rows that the program has added are not those of the declaration. */
+static bool check_rows(const kr_params *params, const kr_params *from, const char *op)
+{
+    bool is_same = params->count == from->count;
+    for (int64_t i = 0; is_same && i < params->count; i++) {
+        const kr_param_row *own = &params->rows[i]->seen, *other = &from->rows[i]->seen;
+        const kr_shape shape = kr_tensor_shape(own->tensor), given = kr_tensor_shape(other->tensor);
+        is_same = other->tensor->storage->weights == from->weights && own->tensor->dtype == other->tensor->dtype &&
+                  kr_shape_equal(&shape, &given) && strcmp(own->name, other->name) == 0;
+    }
+    return kr_require(
+        params->ctx, is_same, KR_ERR_UNSUPPORTED,
+        "%s: the parameter table has rows that were added to it (%lld, and %lld declared); only a network's "
+        "own parameters are shared",
+        op, (long long)from->count, (long long)params->count);
+}
+
+bool kr_params_share_weights(kr_params *params, const kr_params *from, const char *op)
+{
+    if (!check_source(params->ctx, from, op) || !check_rows(params, from, op) ||
+        !kr_require(
+            params->ctx, kr_weights_share(from->weights), KR_ERR_STATE,
+            "%s: the weights are being trained or written; destroy their optimizer or trainer first, or save the "
+            "model and load it",
+            op))
+        return false;
+    params->weights = from->weights;
+    for (int64_t i = 0; i < params->count; i++) {
+        kr_tensor *x = params->rows[i]->seen.tensor;
+        const kr_tensor *source = from->rows[i]->seen.tensor;
+        x->data = source->data;
+        x->storage->weights = params->weights;
+        x->storage->packed = source->storage->packed;
+        x->flags.requires_grad = false;
     }
     return true;
 }
@@ -293,9 +377,25 @@ int64_t kr_params_elements(const kr_params *params)
     return count;
 }
 
+bool kr_params_begin_write(const kr_params *params, const char *op)
+{
+    for (int64_t i = 0; i < params->count; i++) {
+        if (kr_weights_begin_write(params->rows[i]->seen.tensor, op)) continue;
+        while (i-- > 0) kr_weights_end_write(params->rows[i]->seen.tensor);
+        return false;
+    }
+    return true;
+}
+
+void kr_params_end_write(const kr_params *params)
+{
+    for (int64_t i = 0; i < params->count; i++) kr_weights_end_write(params->rows[i]->seen.tensor);
+}
+
 kr_status kr_params_reset(kr_params *params)
 {
     if (!params) return KR_ERR_ARG;
+    if (!kr_params_begin_write(params, "params.reset")) return params->ctx->status;
     for (int64_t i = 0; i < params->count; i++) {
         const kr_param_row *r = &params->rows[i]->seen;
         if (!kr_init_apply(r->tensor, &r->init, r->init_scale)) {
@@ -303,6 +403,8 @@ kr_status kr_params_reset(kr_params *params)
             break;
         }
     }
+    kr_params_end_write(params);
+    kr_wait(params->ctx); /* other contexts may share them at once */
     return params->ctx->status;
 }
 
@@ -316,9 +418,20 @@ void kr_params_freeze(kr_params *params, bool frozen)
     for (int64_t i = 0; params && i < params->count; i++) kr_param_freeze(params->rows[i]->seen.tensor, frozen);
 }
 
+/* The panels of weights that another context made are counted in this one, with the rest of them. */
+static void count_weights(kr_params *params)
+{
+    if (!params->weights || params->is_counted) return;
+    kr_memory_join(&params->weights->host, &params->ctx->memory);
+    params->is_counted = true;
+}
+
 kr_status kr_params_pack(kr_params *params)
 {
     if (!params) return KR_ERR_ARG;
+    if (kr_ctx_on_device(params->ctx)) return params->ctx->status; /* it has no panels */
+    if (!kr_params_begin_write(params, "params.pack")) return params->ctx->status;
+    count_weights(params);
     for (int64_t i = 0; i < params->count; i++) {
         const row *r = params->rows[i];
         if (r->is_linear && !kr_param_pack(r->seen.tensor)) {
@@ -326,12 +439,15 @@ kr_status kr_params_pack(kr_params *params)
             break;
         }
     }
+    kr_params_end_write(params);
     return params->ctx->status;
 }
 
 void kr_params_unpack(kr_params *params)
 {
-    for (int64_t i = 0; params && i < params->count; i++) kr_param_unpack(params->rows[i]->seen.tensor);
+    if (!params || kr_ctx_on_device(params->ctx) || !kr_params_begin_write(params, "params.unpack")) return;
+    for (int64_t i = 0; i < params->count; i++) kr_param_unpack(params->rows[i]->seen.tensor);
+    kr_params_end_write(params);
 }
 
 uint64_t kr_params_structure_hash(const kr_params *params)

@@ -13,6 +13,7 @@
 #include "base/arena.h"
 #include "base/ctx_impl.h"
 #include "tape/tape_impl.h"
+#include "tape/weights.h"
 
 #include <krait/params.h>
 
@@ -55,7 +56,12 @@ void kr_params_zero_biases(kr_params *params);
 /* Multiplies the initial values of residual outputs by `scale`. Before seal. */
 void kr_params_rescale_residual(kr_params *params, double scale);
 
-/* Allocates the memory of all tensors, one slab for each type, all zero. */
+/* Lets row i have its elements at `data`, in a mapped file. Before allocate; after it the map goes into the list of
+ * kr_params_add_maps, zeroed, for `count` of them: NULL after an error. */
+void kr_params_place(kr_params *params, int64_t i, void *data);
+kr_weights_map *kr_params_add_maps(kr_params *params, int count);
+
+/* Allocates the memory of all other tensors, one slab for each type, all zero. */
 bool kr_params_allocate(kr_params *params);
 
 /* The same, and the initial values. */
@@ -63,6 +69,14 @@ bool kr_params_seal(kr_params *params);
 
 /* A row for an existing tensor of the spec's shape; a shared tensor still belongs to its owner. */
 bool kr_params_put(kr_params *params, const kr_param_spec *spec, double init_scale, kr_tensor *tensor, bool is_shared);
+
+/* Before and after all rows are written: false, with an error, if other tables use the weights of one. */
+bool kr_params_begin_write(const kr_params *params, const char *op);
+void kr_params_end_write(const kr_params *params);
+
+/* Lets the rows of a declared table have the memory of another one, of the same declaration and maybe of another context;
+ * they are frozen. False after an error. `op` is for messages. */
+bool kr_params_share_weights(kr_params *params, const kr_params *from, const char *op);
 
 /* Drops the rows from `count` on; their tensors are not destroyed. */
 void kr_params_shorten(kr_params *params, int64_t count);

@@ -2,6 +2,7 @@
 #include "device/device.h"
 #include "device/walk.h"
 #include "tape/tape_impl.h"
+#include "tape/weights.h"
 
 #include <string.h>
 
@@ -28,7 +29,6 @@ kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
     x->ctx = ctx;
     kr_tensor_layout(x, dtype, &shape);
     x->flags.requires_grad = true;
-    x->flags.in_table = true;
     return x;
 }
 
@@ -36,7 +36,6 @@ kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
 {
     kr_tensor *x = kr_param_head(ctx, dtype, shape);
     if (!x) return NULL;
-    x->flags.in_table = false;
     x->data = kr_memory_alloc_zeroed(kr_float_memory(ctx), data_bytes(x));
     if (x->data) return x;
     kr_fail(ctx, KR_ERR_NOMEM, "param: no memory for %s %s", kr_dtype_name(dtype), KR_TEXT_OF_SHAPE(&shape));
@@ -82,6 +81,7 @@ static void keep_header(kr_tensor *param)
     storage->written = ++ctx->nwrites;
     storage->next = ctx->destroyed;
     param->data = NULL;
+    storage->weights = NULL;
     param->flags.is_destroyed = true;
     param->flags.requires_grad = false;
     ctx->destroyed = param;
@@ -97,17 +97,18 @@ void kr_param_destroy(kr_tensor *param)
     }
     kr_param_drop_grad(param);
     kr_param_unpack(param);
-    if (!param->flags.in_table) kr_memory_free(kr_float_memory(param->ctx), param->data, data_bytes(param));
+    if (!param->storage->weights) kr_memory_free(kr_float_memory(param->ctx), param->data, data_bytes(param));
     if (param->ctx->nrecorded) keep_header(param);
     else kr_memory_free(&param->ctx->memory, param, sizeof(kr_header));
 }
 
-/* A parameter that may be written. */
-static bool writable(kr_tensor *param, const char *op)
+/* A parameter that may be written; then kr_weights_end_write follows. */
+static bool begin_write(kr_tensor *param, const char *op)
 {
     if (!param || kr_ctx_failed(param->ctx) ||
         !kr_require(param->ctx, param->tape == NULL, KR_ERR_ARG,
-                    "%s: the tensor %s is on a tape; only parameters are written", op, KR_TEXT_OF(param)))
+                    "%s: the tensor %s is on a tape; only parameters are written", op, KR_TEXT_OF(param)) ||
+        !kr_weights_begin_write(param, op))
         return false;
     kr_wrote(param);
     return true;
@@ -128,15 +129,15 @@ static void write_elements(kr_tensor *x, kr_dtype dtype, const void *data)
 
 kr_status kr_param_write(kr_tensor *param, kr_dtype dtype, const void *data, int64_t count)
 {
-    if (!writable(param, "param_write")) return status_of(param);
+    if (!begin_write(param, "param_write")) return status_of(param);
     kr_ctx *ctx = param->ctx;
-    if (!kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "param_write: %d is not a kr_dtype", (int)dtype) ||
-        !kr_require(ctx, count == kr_count_of(param), KR_ERR_SHAPE,
-                    "param_write: %lld elements for a parameter %s of %lld", (long long)count, KR_TEXT_OF(param),
-                    (long long)kr_count_of(param)) ||
-        !kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "param_write: data is NULL"))
-        return ctx->status;
-    write_elements(param, dtype, data);
+    if (kr_require(ctx, kr_dtype_is_valid(dtype), KR_ERR_DTYPE, "param_write: %d is not a kr_dtype", (int)dtype) &&
+        kr_require(ctx, count == kr_count_of(param), KR_ERR_SHAPE,
+                   "param_write: %lld elements for a parameter %s of %lld", (long long)count, KR_TEXT_OF(param),
+                   (long long)kr_count_of(param)) &&
+        kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "param_write: data is NULL"))
+        write_elements(param, dtype, data);
+    kr_weights_end_write(param);
     return ctx->status;
 }
 
@@ -159,18 +160,15 @@ kr_status kr_tensor_write(kr_tensor *x, kr_dtype dtype, const void *data, int64_
 
 kr_status kr_param_fill(kr_tensor *param, double value)
 {
-    if (writable(param, "param_fill")) kr_assign_value(param->ctx, param, value);
+    if (!begin_write(param, "param_fill")) return status_of(param);
+    kr_assign_value(param->ctx, param, value);
+    kr_weights_end_write(param);
     return status_of(param);
 }
 
-kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, double b)
+static void fill_random(kr_tensor *param, kr_random_kind kind, double a, double b)
 {
-    static const char *const ops[] = { "param_normal", "param_uniform" };
-    const bool is_known = kind == KR_RANDOM_NORMAL || kind == KR_RANDOM_UNIFORM;
-    if (!writable(param, is_known ? ops[kind] : "param_random")) return status_of(param);
     kr_ctx *ctx = param->ctx;
-    if (!kr_require(ctx, is_known, KR_ERR_ARG, "param_random: %d is not a kr_random_kind", (int)kind))
-        return ctx->status;
     kr_random_args args = { .n = kr_count_of(param),
                             .dtype = param->dtype,
                             .y = param->data,
@@ -180,6 +178,17 @@ kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, doubl
                             .alpha = a,
                             .beta = b };
     KR_RUN(ctx, random, &args);
+}
+
+kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, double b)
+{
+    static const char *const ops[] = { "param_normal", "param_uniform" };
+    const bool is_known = kind == KR_RANDOM_NORMAL || kind == KR_RANDOM_UNIFORM;
+    if (!begin_write(param, is_known ? ops[kind] : "param_random")) return status_of(param);
+    kr_ctx *ctx = param->ctx;
+    if (kr_require(ctx, is_known, KR_ERR_ARG, "param_random: %d is not a kr_random_kind", (int)kind))
+        fill_random(param, kind, a, b);
+    kr_weights_end_write(param);
     return ctx->status;
 }
 
@@ -216,11 +225,16 @@ static void fill_panels(const kr_tensor *weight)
     }
 }
 
+static kr_memory *panel_memory(const kr_tensor *weight)
+{
+    return weight->storage->weights ? &weight->storage->weights->host : &weight->ctx->memory;
+}
+
 bool kr_param_pack(kr_tensor *weight)
 {
     kr_storage *storage = weight->storage;
     if (weight->dtype == KR_DTYPE_F64 || storage->packed || kr_ctx_on_device(weight->ctx)) return true;
-    storage->packed = kr_memory_alloc_zeroed(&weight->ctx->memory, packed_bytes(weight));
+    storage->packed = kr_memory_alloc_zeroed(panel_memory(weight), packed_bytes(weight));
     if (!storage->packed)
         return kr_fail(weight->ctx, KR_ERR_NOMEM, "pack: no memory for a copy of a weight %s", KR_TEXT_OF(weight));
     fill_panels(weight);
@@ -230,7 +244,7 @@ bool kr_param_pack(kr_tensor *weight)
 void kr_param_unpack(kr_tensor *weight)
 {
     kr_storage *storage = weight->storage;
-    if (storage->packed) kr_memory_free(&weight->ctx->memory, storage->packed, packed_bytes(weight));
+    if (storage->packed) kr_memory_free(panel_memory(weight), storage->packed, packed_bytes(weight));
     storage->packed = NULL;
 }
 
@@ -248,5 +262,9 @@ void kr_param_grad_is_zero(kr_tensor *param)
 
 void kr_param_freeze(kr_tensor *param, bool frozen)
 {
-    if (param && !param->tape) param->flags.requires_grad = !frozen;
+    if (!param || param->tape) return;
+    const bool thaws = !frozen && !param->flags.requires_grad;
+    if (thaws && !kr_weights_begin_write(param, "param_freeze")) return;
+    param->flags.requires_grad = !frozen;
+    if (thaws) kr_weights_end_write(param);
 }

@@ -6,22 +6,24 @@
 
 struct kr_node;
 struct kr_grad_view;
+struct kr_weights;
 
 /* The memory that a tensor and its views show. */
 typedef struct kr_storage {
     struct kr_tensor *owner; /* the tensor it was made for; all others are views */
     uint64_t written;        /* kr_ctx.nwrites at the last write by the caller or an optimizer; 0: none */
     const char *name;        /* of a parameter in a table, or of a state's tensor; or NULL */
-    void *packed;            /* of a weight [o i]: a copy in panels of its own type, or NULL */
-    char *device_ids;        /* of ids: their copy in device memory, for kernels; NULL: only in data */
-    struct kr_tensor *next;  /* of a destroyed owner: list of the context's */
+    struct kr_weights
+        *weights;           /* of a parameter: its table's memory, which has the data (tape/weights.h); NULL: its own */
+    void *packed;           /* of a weight [o i]: a copy in panels of its own type, or NULL */
+    char *device_ids;       /* of ids: their copy in device memory, for kernels; NULL: only in data */
+    struct kr_tensor *next; /* of a destroyed owner: list of the context's */
 } kr_storage;
 
 typedef struct kr_tensor_flags {
     bool requires_grad : 1, retain_grad : 1;
     bool grad_f32 : 1;     /* 16-bit, but its gradient is f32: an activation that is rounded for its readers */
     bool grad_is_zero : 1; /* of a parameter: the gradient's memory holds zeros only */
-    bool in_table : 1;     /* of a parameter: its memory belongs to a parameter table */
     bool is_state : 1;     /* of a state of the caller's */
     bool is_destroyed : 1; /* of a parameter: only this header is left, for tapes that refer to it */
     bool in_heap : 1;      /* made during a backward pass (kr_temporary in tape/tape_impl.h) */

@@ -16,6 +16,10 @@ typedef struct kr_regex kr_regex;
 kr_regex *kr_regex_create(kr_ctx *ctx, const char *pattern, size_t bytes, const char *path);
 void kr_regex_destroy(kr_regex *regex);
 
+/* The same expression in another context, without compiling it again; `from` may be in use by another thread. NULL after an
+ * error. */
+kr_regex *kr_regex_share(kr_ctx *ctx, const kr_regex *from);
+
 /* Resets the budget for texts of `bytes` bytes in total. */
 void kr_regex_begin(kr_regex *regex, size_t bytes);
 

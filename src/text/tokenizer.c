@@ -12,8 +12,41 @@ kr_tokenizer *kr_tokenizer_new(kr_ctx *ctx)
     tok->ctx = ctx;
     tok->self = tok;
     tok->unknown = -1;
-    kr_arena_init(&tok->arena, &ctx->memory, BLOCK_BYTES);
-    return tok;
+    tok->is_first = true;
+    tok->shared = kr_shared_create(&ctx->memory, sizeof *tok->shared);
+    if (tok->shared) {
+        kr_arena_init(&tok->arena, &tok->shared->memory, BLOCK_BYTES);
+        return tok;
+    }
+    kr_fail(ctx, KR_ERR_NOMEM, "tokenizer: no memory for a tokenizer");
+    kr_memory_free(&ctx->memory, tok, sizeof *tok);
+    return NULL;
+}
+
+/* The regular expressions of `tok`, which are still those of `from`. */
+static bool share_regexes(kr_tokenizer *tok, const kr_tokenizer *from)
+{
+    tok->word = NULL;
+    for (int i = 0; i < tok->nstages; i++) tok->stages[i].regex = NULL;
+    for (int i = 0; i < tok->nstages; i++)
+        if (from->stages[i].regex && !(tok->stages[i].regex = kr_regex_share(tok->ctx, from->stages[i].regex)))
+            return false;
+    return !from->word || (tok->word = kr_regex_share(tok->ctx, from->word));
+}
+
+kr_tokenizer *kr_tokenizer_share(kr_ctx *ctx, const kr_tokenizer *from)
+{
+    if (kr_ctx_failed(ctx) || !kr_require(ctx, from, KR_ERR_ARG, "tokenizer.share: tok is NULL")) return NULL;
+    kr_tokenizer *tok = kr_memory_alloc_zeroed(&ctx->memory, sizeof *tok);
+    if (!kr_require(ctx, tok, KR_ERR_NOMEM, "tokenizer.share: no memory for a tokenizer")) return NULL;
+    memcpy(tok, from, offsetof(kr_tokenizer, work));
+    tok->ctx = ctx;
+    tok->self = tok;
+    tok->is_first = false;
+    kr_shared_add(tok->shared);
+    if (share_regexes(tok, from)) return tok;
+    kr_tokenizer_destroy(tok);
+    return NULL;
 }
 
 void kr_tokenizer_destroy(kr_tokenizer *tok)
@@ -22,7 +55,10 @@ void kr_tokenizer_destroy(kr_tokenizer *tok)
     kr_memory *memory = &tok->ctx->memory;
     for (int i = 0; i < tok->nstages; i++) kr_regex_destroy(tok->stages[i].regex);
     kr_regex_destroy(tok->word);
-    kr_arena_deinit(&tok->arena);
+    if (kr_shared_leave(tok->shared, tok->is_first)) {
+        kr_arena_deinit(&tok->arena);
+        kr_shared_free(tok->shared, sizeof *tok->shared);
+    }
     kr_memory_free(memory, tok, sizeof *tok);
 }
 

@@ -8,6 +8,7 @@
 #ifndef KR_TEXT_TOKENIZER_IMPL_H
 #define KR_TEXT_TOKENIZER_IMPL_H
 
+#include "base/shared.h"
 #include "base/sized.h"
 #include "text/added_tokens.h"
 #include "text/nfc.h"
@@ -46,8 +47,10 @@ typedef struct kr_stage {
 struct kr_tokenizer {
     kr_ctx *ctx;
     kr_tokenizer *self; /* caches properties of the tokens that encoding computes */
-    kr_arena arena;
-    bool is_bytes; /* no file: ids are bytes */
+    kr_shared *shared;  /* counts the tokenizers over the tables, and has the memory of the arena */
+    bool is_first;      /* the one that made the tables; the others have copies of this struct */
+    kr_arena arena;     /* the tables: complete before they are shared, except for kr_token.is_whole */
+    bool is_bytes;      /* no file: ids are bytes */
 
     kr_token *tokens; /* of the vocabulary, then the added ones */
     int64_t ntokens;
@@ -76,7 +79,7 @@ struct kr_tokenizer {
     int32_t *before, *after; /* ids that the post-processor adds around a text */
     int64_t nbefore, nafter;
 
-    uint64_t work; /* steps of the last encoding, for tests of its growth */
+    uint64_t work; /* steps of the last encoding, for tests of its growth; the last member: not read by other threads */
 };
 
 /* ---- one text ---- */

@@ -231,6 +231,14 @@ static bool allocate(kr_optimizer *opt)
 
 /* ---- */
 
+/* Until the optimizer is destroyed, maybe after the parameter. */
+static bool hold(kr_optimizer *opt, const kr_tensor *param)
+{
+    if (!kr_weights_begin_write(param, "optimizer")) return false;
+    if (param->storage->weights) opt->held[opt->nheld++] = param->storage->weights;
+    return true;
+}
+
 static bool build(kr_optimizer *opt, kr_params *params)
 {
     const int64_t count = kr_params_count(params);
@@ -240,11 +248,12 @@ static bool build(kr_optimizer *opt, kr_params *params)
         return false;
     opt->slots = kr_arena_alloc(&opt->arena, (size_t)count * sizeof *opt->slots);
     opt->steps = kr_arena_alloc(&opt->arena, (size_t)count * sizeof *opt->steps);
-    if (!opt->slots || !opt->steps)
+    opt->held = kr_arena_alloc(&opt->arena, (size_t)count * sizeof *opt->held);
+    if (!opt->slots || !opt->steps || !opt->held)
         return kr_fail(opt->ctx, KR_ERR_NOMEM, "optimizer: no memory for %lld parameters", (long long)count);
     memset(opt->steps, 0, (size_t)count * sizeof *opt->steps);
     for (int64_t i = 0; i < count; i++)
-        if (!add_slot(opt, kr_params_at(params, i))) return false;
+        if (!add_slot(opt, kr_params_at(params, i)) || !hold(opt, kr_params_at(params, i)->tensor)) return false;
     return allocate(opt) && kr_optimizer_reread(opt) == KR_OK;
 }
 
@@ -271,6 +280,7 @@ void kr_optimizer_destroy(kr_optimizer *opt)
 {
     if (!opt) return;
     kr_memory *memory = &opt->ctx->memory, *floats = kr_float_memory(opt->ctx);
+    while (opt->nheld > 0) kr_weights_release(opt->held[--opt->nheld], opt->ctx);
     if (opt->state) kr_memory_free(floats, opt->state, opt->state_bytes);
     if (opt->work) kr_memory_free(floats, opt->work, opt->work_bytes);
     kr_arena_deinit(&opt->arena);

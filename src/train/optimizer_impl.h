@@ -10,6 +10,7 @@
 #include "base/ctx_impl.h"
 #include "kernels/args/optimizer_args.h"
 #include "tape/tape_impl.h"
+#include "tape/weights.h"
 
 #include <krait/train.h>
 
@@ -41,7 +42,9 @@ struct kr_optimizer {
     kr_arena arena; /* slots, parts, steps, names of options.without */
     int64_t count;
     kr_optimizer_slot *slots; /* in the order of the table */
-    int64_t *steps;           /* of each parameter */
+    int64_t nheld;            /* of the weights of their parameters: held as a writer, so that they are not shared */
+    kr_weights **held;
+    int64_t *steps; /* of each parameter */
     int64_t step;
     double grad_norm;
     bool ema_is_in; /* the parameters hold the averages */

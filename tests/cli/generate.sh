@@ -321,6 +321,41 @@ run generate --help
 equal "help: status" $rc 0
 for option in -p -f -n --temperature --top-k --top-p --min-p --repetition-penalty --presence-penalty --frequency-penalty --logit-bias \
     --stop --stop-id --ignore-eos --seed --samples --logprobs --greedy --save-state --load-state --prefill-chunk --dtype --threads \
-    --isa --stats --echo --no-bos --plain --ids --low-memory --tokenizer; do
+    --isa --stats --echo --no-bos --plain --ids --low-memory --tokenizer --prompts --rows; do
     if grep -qE "^  (-., )?$option( |,|$)" "$out"; then pass; else fail "help: $option"; fi
 done
+
+# ---- many prompts ----
+
+lines=$work/prompts.jsonl
+{
+    echo "{\"prompt\": [${prompt// /, }], \"id\": \"a \\\"b\\\"\", \"max_tokens\": 20, \"temperature\": 0}"
+    echo "[${prompt// /, }]"
+    echo
+    echo "{\"prompt\": [17, 4], \"id\": 7, \"max_tokens\": 3, \"temperature\": 0.8, \"top_k\": 9, \"seed\": 5}"
+    for ((i = 0; i < 9; i++)); do echo "{\"prompt\": [$((i + 1)), 200, 31], \"max_tokens\": $((i + 1))}"; done
+} >"$lines"
+quiet prompts generate "$model" --ids --prompts "$lines" -n 5
+cp "$out" "$work/answers"
+equal prompts/count "$(wc -l <"$work/answers")" 12
+equal prompts/greedy "$(sed -n 1p "$work/answers")" \
+    "{\"index\": 0, \"id\": \"a \\\"b\\\"\", \"ids\": [${greedy// /, }], \"finish\": \"length\", \"prompt_tokens\": 8, \"tokens\": 20}"
+ids_quiet prompts/alone -n 5
+equal prompts/list "$(sed -n 2p "$work/answers")" \
+    "{\"index\": 1, \"ids\": [${got// /, }], \"finish\": \"length\", \"prompt_tokens\": 8, \"tokens\": 5}"
+for options in "--rows 1" "--rows 3" "--threads 1"; do # a prompt's answer does not depend on its neighbours
+    quiet "prompts/$options" generate "$model" --ids --prompts "$lines" -n 5 $options
+    same "prompts/$options" "$out" "$work/answers"
+done
+timeout 60 "$krait" generate "$model" --ids --prompts - -n 5 <"$lines" >"$out" 2>"$err"
+same prompts/stdin "$out" "$work/answers"
+printf '%s\n' '{"prompt": [1, 256]}' '{"prompt": "A", "x": 1}' '{"prompt": "A", "top_p": 2}' '{' '{"id": 1}' '{"prompt": "A", "max_tokens": "2"}' \
+    '{"prompt": "A", "stop": [""]}' '{"prompt": "A", "max_tokens": 1}' >"$lines"
+run generate "$model" --prompts "$lines" --ignore-eos
+equal prompts/status $rc 1
+for text in 'prompt\[1\] must be a token from 0 to 255' 'unknown member \\"x\\"' 'top_p = 2, but must be above 0 and at most 1' 'json: at byte' \
+    'the line has no \\"prompt\\"' 'max_tokens must be a whole number' 'stop must be a text that is not empty' '"finish": "length"'; do
+    if grep -q -- "$text" "$out"; then pass; else fail "prompts/errors" "no line has: $text"; fi
+done
+usage prompts_and_prompt '^krait: generate: --prompts does not go with -p' "$model" --prompts "$lines" -p A
+refuses no_prompts '^krait: cannot open no/such: no such file or directory$' "$model" --prompts no/such

@@ -1,7 +1,7 @@
 /* test_fork.c - the child of a fork: computing with a context of the parent is an error, destroying it works, and a context
  * of its own too. */
 #define _GNU_SOURCE
-#include "tests/temp_folder.h"
+#include "tests/embedding/shared_model.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -157,5 +157,66 @@ TEST(a_forked_child_leaves_the_device_alone)
     CHECK_OK(p.ctx);
     destroy_parent(&p);
     if (before) setenv("KR_DEVICE", kept, 1);
+    else unsetenv("KR_DEVICE");
+}
+
+/* ---- a model of the parent ---- */
+
+typedef struct loaded {
+    kr_ctx *ctx;
+    kr_text_model *lm;
+    shared_results want;
+} loaded;
+
+/* The child has a context of its own over the weights of the parent, whose memory it has. */
+static int share(void *user)
+{
+    loaded *l = user;
+    shared_results got;
+    kr_ctx *ctx = kr_test_ctx(2, NULL);
+    kr_text_model *own = kr_text_model_share(ctx, l->lm);
+    if (!own) return 1;
+    kr_text_model_destroy(l->lm);
+    kr_ctx_destroy(l->ctx);
+    if (!compute_shared(ctx, own, &got)) return 2;
+    if (memcmp(&got, &l->want, sizeof got) != 0) return 3;
+    kr_text_model_destroy(own);
+    kr_ctx_destroy(ctx);
+    return 0;
+}
+
+static int refuse(void *user)
+{
+    loaded *l = user;
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    if (kr_text_model_share(ctx, l->lm) || kr_ctx_status(ctx) != KR_ERR_STATE) return 1;
+    return strstr(kr_ctx_message(ctx), "in the memory of a GPU, which belongs to the parent") ? 0 : 2;
+}
+
+static void check_shared_child(int (*fn)(void *user))
+{
+    loaded l = { .ctx = kr_test_ctx(2, NULL) };
+    begin_folder();
+    save_shared_model(l.ctx);
+    l.lm = kr_text_model_open(l.ctx, in_folder("m"), NULL);
+    CHECK(compute_shared(l.ctx, l.lm, &l.want), "%s", kr_ctx_message(l.ctx));
+    const int result = in_child(fn, &l);
+    CHECK(result == 0, "the child ended with %d", result);
+    shared_results again;
+    CHECK(compute_shared(l.ctx, l.lm, &again) && memcmp(&again, &l.want, sizeof again) == 0, "the parent's model");
+    kr_text_model_destroy(l.lm);
+    kr_ctx_destroy(l.ctx);
+    drop_shared_model();
+    end_folder();
+}
+
+TEST(a_forked_child_shares_the_model_of_its_parent)
+{
+    const char *before = getenv("KR_DEVICE");
+    if (before && *before && strcmp(before, "cpu") != 0) SKIP("a device belongs to the parent");
+    check_shared_child(share);
+    setenv("KR_DEVICE", "mock", 1);
+    check_shared_child(refuse);
+    if (before) setenv("KR_DEVICE", before, 1);
     else unsetenv("KR_DEVICE");
 }

@@ -363,3 +363,71 @@ TEST(steps_grow_with_the_text_only)
     }
     kr_ctx_destroy(ctx);
 }
+
+/* ---- shared ---- */
+
+/* A second context's tokenizer gives the same ids, in every order of destruction, and takes little memory. */
+TEST(shared_tokenizers_encode_alike)
+{
+    if (!has_regex()) SKIP("regular expressions need PCRE2");
+    static const char text[] = "They're  here: 12 caf\xc3\xa9s <b>";
+    const small_file file = { .words = "\"he\", \"re\"",
+                              .merges = "\"h e\", \"r e\"",
+                              .added = "{\"id\": 300, \"content\": \"<b>\", \"single_word\": true, \"lstrip\": false, "
+                                       "\"rstrip\": false, \"normalized\": false, \"special\": false}",
+                              .pre_tokenizer = GPT2_BYTES };
+    for (int order = 0; order < 2; order++) {
+        kr_ctx *other = kr_test_ctx(1, NULL);
+        ctx = kr_test_ctx(1, NULL);
+        const size_t idle[2] = { kr_ctx_memory(ctx).live_bytes, kr_ctx_memory(other).live_bytes };
+        kr_tokenizer *tok = small_tokenizer(ctx, &file);
+        char want[1024];
+        snprintf(want, sizeof want, "%s", ids_text(tok, text, sizeof text - 1, NULL));
+        const size_t whole = kr_ctx_memory(ctx).live_bytes;
+        kr_tokenizer *shared = kr_tokenizer_share(other, tok);
+        CHECK(shared != NULL, "%s", kr_ctx_message(other));
+        CHECK(kr_ctx_memory(ctx).live_bytes == whole, "sharing takes nothing from the first");
+        CHECK(kr_ctx_memory(other).live_bytes - idle[1] < 65536, "%zu bytes",
+              kr_ctx_memory(other).live_bytes - idle[1]);
+        kr_tokenizer *pair[2] = { tok, shared };
+        kr_ctx *of[2] = { ctx, other };
+        for (int i = 0; i < 2; i++) {
+            const int which = i ^ order;
+            CHECK_IDS(pair[1 - which], text, want);
+            CHECK_IDS(pair[which], text, want);
+            kr_tokenizer_destroy(pair[which]);
+            CHECK(kr_ctx_memory(of[which]).live_bytes == idle[which], "%zu bytes are left",
+                  kr_ctx_memory(of[which]).live_bytes - idle[which]);
+            kr_ctx_destroy(of[which]);
+            if (i == 0) {
+                CHECK_IDS(pair[1 - which], text, want);
+                pair[which] = pair[1 - which];
+            }
+        }
+    }
+}
+
+TEST(sharing_a_tokenizer_may_fail)
+{
+    if (!has_regex()) SKIP("regular expressions need PCRE2");
+    kr_ctx *other = kr_test_ctx(1, NULL);
+    ctx = kr_test_ctx(1, NULL);
+    kr_tokenizer *tok = small_tokenizer(ctx, &(small_file){ .pre_tokenizer = GPT2_BYTES }), *shared = NULL;
+    const size_t idle = kr_ctx_memory(other).live_bytes;
+    int failures = 0;
+    for (;; failures++) {
+        kr_ctx_fail_allocation(other, (size_t)failures + 1);
+        if ((shared = kr_tokenizer_share(other, tok))) break;
+        CHECK_ERROR_HAS(other, KR_ERR_NOMEM, "tokenizer");
+        CHECK(kr_ctx_memory(other).live_bytes == idle, "failure %d leaves memory", failures);
+    }
+    kr_ctx_fail_allocation(other, 0);
+    CHECK(failures >= 4, "%d allocations", failures);
+    kr_tokenizer_destroy(tok);
+    CHECK(kr_tokenizer_encode(shared, "abc", 3, NULL, NULL, 0) == 3, "%s", kr_ctx_message(other));
+    kr_tokenizer_destroy(shared);
+    CHECK(!kr_tokenizer_share(other, NULL), "NULL");
+    CHECK_ERROR(other, KR_ERR_ARG, "tokenizer.share: tok is NULL");
+    kr_ctx_destroy(other);
+    kr_ctx_destroy(ctx);
+}

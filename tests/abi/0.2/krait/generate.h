@@ -209,6 +209,10 @@ typedef struct kr_text_model_options {
 KR_API kr_text_model *kr_text_model_open(kr_ctx *ctx, const char *folder, const kr_text_model_options *options);
 KR_API void kr_text_model_destroy(kr_text_model *lm);
 
+/* Creates a text model in `ctx` over the weights and the tokenizer of another one, with the ownership, thread safety and
+ * errors of kr_network_share. */
+KR_API kr_text_model *kr_text_model_share(kr_ctx *ctx, const kr_text_model *lm);
+
 /* The parts of a text model, all valid as long as the text model. */
 typedef struct kr_text_model_info {
     kr_model *model;

@@ -416,6 +416,19 @@ typedef struct kr_network_config {
  * context. */
 KR_API kr_network *kr_network_create(kr_ctx *ctx, const kr_network_config *config);
 KR_API void kr_network_destroy(kr_network *net);
+
+/* Creates a network in `ctx` over the weights of `net`, which belongs to any context on the same device. Only headers are
+ * created: values, mapped files and packed panels (kr_params_pack) are shared. Results have the same bits as those of
+ * `net`, up to the options of `ctx` (isa, precision).
+ *
+ * Ownership: the caller destroys the result before `ctx`; it may outlive `net` and its context. The last of the networks
+ * frees the weights, on its thread, with the allocator of the context that created them: with an allocator of your own,
+ * `free` must then be callable from that thread, and `user` be valid until then.
+ * Thread safety: may be called while other threads use `net`, except to write, pack or destroy it.
+ * Errors: NULL. KR_ERR_STATE if the contexts are on different devices, or if an optimizer or a trainer holds the weights.
+ * While several networks share weights, writing, packing, training and unfreezing them is KR_ERR_STATE, too; the
+ * parameters of the result are frozen (kr_params_freeze). Custom networks cannot be shared. */
+KR_API kr_network *kr_network_share(kr_ctx *ctx, const kr_network *net);
 KR_API kr_params *kr_network_params(const kr_network *net);
 KR_API const kr_layers *kr_network_layers(const kr_network *net); /* for kr_state_create */
 

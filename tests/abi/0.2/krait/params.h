@@ -72,7 +72,8 @@ KR_API void kr_params_freeze(kr_params *params, bool frozen);
 /* Packs a second copy of every projection weight for decoding (few rows): steps run at memory bandwidth with the same
  * bits. The copies are as large as the weights and have their dtype: for bf16 and f16 they are half the size of f32 and
  * twice as fast. f64 weights are not packed. Writing a parameter drops its copy, but writing through kr_tensor_data
- * does not: pack or unpack after that. kr_params_unpack frees the copies. */
+ * does not: pack or unpack after that. kr_params_unpack frees the copies. Both are KR_ERR_STATE, an error of the
+ * context, while networks share the weights (kr_network_share), as is any call that writes them. */
 KR_API kr_status kr_params_pack(kr_params *params);
 KR_API void kr_params_unpack(kr_params *params);
 
