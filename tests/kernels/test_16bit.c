@@ -117,6 +117,31 @@ static void accumulation_law(int64_t no, int64_t ni)
     free_buffers();
 }
 
+/* The same of the angles' gradient, to which B and C add one after another. */
+static void angle_law(int64_t no, int64_t nm, bool split_pairs)
+{
+    enum { NH = 3, NR = 40, NA = 18 };
+    const int64_t n = no * nm * NH * NR, angles = no * NH * NA;
+    kr_rotate_bwd_args a = { .no = no, .nm = nm, .nh = NH, .ng = NH, .nr = NR, .na = NA, .split_pairs = split_pairs };
+    buffer *g_angle = blank(angles), *before = drawn(angles, -1, 1);
+    float *sum = must_have(malloc((size_t)angles * sizeof(float)));
+    link links[] = { IN(kr_rotate_bwd_args, x, drawn(n, -1, 1)), IN(kr_rotate_bwd_args, angle, drawn(angles, -3, 3)),
+                     IN(kr_rotate_bwd_args, g_y, drawn(n, -1, 1)), OUT(kr_rotate_bwd_args, g_x, blank(n)),
+                     OUT(kr_rotate_bwd_args, g_angle, g_angle) };
+    enum { NLINKS = (int)(sizeof links / sizeof *links) };
+    run_copy("rotate_bwd", &a, sizeof a, links, NLINKS);
+    for (int64_t i = 0; i < angles; i++) sum[i] = before->single[i] + g_angle->single[i];
+    links[NLINKS - 1].to = before;
+    links[NLINKS - 1].adds = true;
+    a.accumulate = true;
+    run_copy("rotate_bwd", &a, sizeof a, links, NLINKS);
+    const int64_t different = count_different(sum, before, false);
+    CHECK(different == 0, "%s, %lld tokens of rank %lld, %s pairs: %lld of what is accumulated differ", judged->name,
+          (long long)no, (long long)nm, split_pairs ? "split" : "adjacent", (long long)different);
+    free(sum);
+    free_buffers();
+}
+
 TEST(norms_and_gates_in_halves)
 {
     FOR_SETS_THAT_TAKE(norm_x)
@@ -127,10 +152,12 @@ TEST(norms_and_gates_in_halves)
     judged = NULL;
 }
 
-TEST(gradients_of_norms_accumulate)
+TEST(gradients_of_norms_and_angles_accumulate)
 {
-    for (int n = 0; (judged = kr_judged_set(n)) != NULL; n++)
+    for (int n = 0; (judged = kr_judged_set(n)) != NULL; n++) {
         for (int i = 0; i < NSHAPES; i++) accumulation_law(shapes[i].no, shapes[i].ni);
+        for (int i = 0; i < 4; i++) angle_law(7, 1 + 3 * (i / 2), i % 2);
+    }
     judged = NULL;
 }
 

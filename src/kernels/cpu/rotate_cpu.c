@@ -105,7 +105,7 @@ KR_INLINE void rotate_bwd_split(const rows *k, int64_t i, int64_t n)
         store_grad(k, m, other, n, g_u1);
         sum = vf_fnma(entries(k, m, other, n), g_u0, vf_fma(entries(k, m, i, n), g_u1, sum));
     }
-    if (k->g_angle) row_store(k->g_angle + i, n, sum);
+    store_angle(k, i, n, sum);
 }
 
 /* ---- adjacent pairs ---- */
