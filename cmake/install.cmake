@@ -4,6 +4,7 @@ include(CMakePackageConfigHelpers)
 set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/krait)
 
 install(DIRECTORY include/krait DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h" PATTERN "*.hpp")
+install(FILES ${generated_include}/krait/backend/kernels.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/krait/backend)
 install(TARGETS krait_static krait_shared EXPORT kraitTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}

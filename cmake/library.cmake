@@ -52,6 +52,18 @@ execute_process(COMMAND ${CMAKE_COMMAND} -E copy_if_different ${new_files} ${ent
 file(GLOB entry_sources RELATIVE ${entries}/new ${entries}/new/*.c)
 list(TRANSFORM entry_sources PREPEND ${entries}/)
 
+# <krait/backend/kernels.h>: what backends see of src/kernels (src/kernels/backend_header.awk).
+file(GLOB kernel_headers CONFIGURE_DEPENDS src/kernels/*.h src/kernels/*.def src/kernels/args/*.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${kernel_headers} ${PROJECT_SOURCE_DIR}/src/kernels/backend_header.awk)
+set(generated_include ${PROJECT_BINARY_DIR}/include)
+file(MAKE_DIRECTORY ${generated_include}/krait/backend)
+execute_process(COMMAND ${KR_AWK} -v root=${PROJECT_SOURCE_DIR}/src -f ${PROJECT_SOURCE_DIR}/src/kernels/backend_header.awk
+                OUTPUT_FILE ${generated_include}/krait/backend/kernels.new COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} -E copy_if_different ${generated_include}/krait/backend/kernels.new
+                ${generated_include}/krait/backend/kernels.h)
+file(REMOVE ${generated_include}/krait/backend/kernels.new)
+target_include_directories(krait_internal INTERFACE ${generated_include})
+
 # krait_objects(NAME SOURCES... [OPTIONS...]) - compiles the sources and adds them to both libraries.
 function(krait_objects name)
     cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;OPTIONS")
@@ -106,7 +118,7 @@ krait_objects(krait_ref_f32 SOURCES ${ref_sources} OPTIONS -DKR_REF_F32)
 krait_objects(krait_ref_f64 SOURCES ${ref_sources} OPTIONS -DKR_REF_F64)
 
 file(GLOB module_sources CONFIGURE_DEPENDS src/base/*.c src/tensor/*.c src/kernels/*.c src/device/*.c src/tape/*.c
-     src/ops/*.c src/mixer/*.c src/io/*.c src/nn/*.c src/model/*.c src/text/*.c src/data/*.c src/train/*.c
+     src/ops/*.c src/mixer/*.c src/io/*.c src/nn/*.c src/decode/*.c src/model/*.c src/text/*.c src/data/*.c src/train/*.c
      src/generate/*.c src/check/*.c src/api/*.c)
 list(FILTER module_sources EXCLUDE REGEX "(_cuda|/error_entries)\\.c$")
 krait_objects(krait_modules SOURCES ${module_sources})
@@ -174,8 +186,9 @@ set_target_properties(krait_shared PROPERTIES OUTPUT_NAME krait EXPORT_NAME krai
 set_target_properties(krait_static krait_shared PROPERTIES LINKER_LANGUAGE C)
 foreach(library IN ITEMS krait_static krait_shared)
     target_include_directories(${library} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+                               $<BUILD_INTERFACE:${generated_include}>
                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    target_link_libraries(${library} PRIVATE ${pcre2_library} ${cuda_library} Threads::Threads m)
+    target_link_libraries(${library} PRIVATE ${pcre2_library} ${cuda_library} Threads::Threads ${CMAKE_DL_LIBS} m)
 endforeach()
 target_compile_definitions(krait_static INTERFACE KR_STATIC)
 add_library(krait::krait ALIAS krait_shared)

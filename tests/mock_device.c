@@ -418,29 +418,29 @@ static void fill_table(kr_kernels *table, const kr_kernels *host)
 }
 
 /* Layers as one, as far as anybody can tell. */
-static void queue_decode_layers(const kr_exec *exec, int64_t count, const kr_decode_layer *each)
+static void queue_decode_layers(const kr_exec *exec, const kr_decode_stack *stack)
 {
-    if (each->lookup) {
-        kr_embedding_args lookup = *each->lookup;
+    if (stack->lookup) {
+        kr_embedding_args lookup = *stack->lookup;
         lookup.exec = *exec;
         queue_embedding_f32(&lookup);
     }
-    for (int64_t i = 0; i < count; i++) {
-        kr_decode_layer l = each[i];
-        l.in_proj.exec = l.core.exec = l.out_proj.exec = *exec;
+    for (int64_t i = 0; i < stack->count; i++) {
+        kr_decode_layer l = stack->layers[i];
+        l.in_proj.exec = l.mamba2.core.exec = l.out_proj.exec = *exec;
         queue_decode_linear_f32(&l.in_proj);
-        queue_decode_ssd_f32(&l.core);
+        queue_decode_ssd_f32(&l.mamba2.core);
         queue_decode_linear_f32(&l.out_proj);
     }
 }
 
 /* The scratch of one at a time. */
-static size_t decode_layers_scratch(const kr_exec *exec, int64_t count, const kr_decode_layer *each)
+static size_t decode_layers_scratch(const kr_exec *exec, const kr_decode_stack *stack)
 {
     const kr_kernels *host = host_of(exec);
     size_t most = 64;
-    for (int64_t i = 0; i < count; i++) {
-        const kr_decode_linear_args *jobs[] = { &each[i].in_proj, &each[i].out_proj };
+    for (int64_t i = 0; i < stack->count; i++) {
+        const kr_decode_linear_args *jobs[] = { &stack->layers[i].in_proj, &stack->layers[i].out_proj };
         for (int j = 0; j < 2 && host->decode_linear[KR_REAL_F32].scratch; j++) {
             const size_t bytes = host->decode_linear[KR_REAL_F32].scratch(jobs[j]);
             if (bytes > most) most = bytes;

@@ -70,13 +70,10 @@ static const char more[] =
     "commands.\n"
     "Decoding is greedy by default, as in the official implementation; --temperature, --top-k, --top-p, --min-p or\n"
     "--samples enable sampling.\n"
-    "With --prompts each line of FILE is a prompt: a string, or an object with \"prompt\" (a string, or a list of "
-    "ids),\n"
-    "\"id\", and members that replace options: max_tokens, temperature, top_k, top_p, min_p, seed, stop and the "
-    "penalties.\n"
-    "Each gives a line, in the same order: {\"index\": 0, \"id\": ..., \"text\": ..., \"ids\": [...], \"finish\": "
-    "...},\n"
-    "or {\"index\": 0, \"error\": ...}; after an error the exit status is 1.\n"
+    "With --prompts each line of FILE is a prompt: a string, or an object with \"prompt\" (a string, or a list\n"
+    "of ids), \"id\", and members that replace options: max_tokens, temperature, top_k, top_p, min_p, seed,\n"
+    "stop and the penalties. Each gives a line, in the same order: {\"index\": 0, \"id\": ..., \"text\": ...,\n"
+    "\"ids\": [...], \"finish\": ...}, or {\"index\": 0, \"error\": ...}; after an error the exit status is 1.\n"
     "Only generated text goes to stdout. With several samples each follows a line '--- sample N' before it; with --ids "
     "each is\n"
     "a line. Ctrl-C stops after the current token, still writes --save-state, and exits with status 130.\n";
@@ -110,6 +107,21 @@ static int check_ranges(const generate_values *v)
     return -1;
 }
 
+static bool is_single(const generate_values *v)
+{
+    return v->prompt || v->file || v->dash || v->load_state || v->save_state || v->echoes || v->samples > 1;
+}
+
+/* Prompts that contradict each other; -1: none. */
+static int check_prompts(const generate_values *v)
+{
+    if (v->prompts && is_single(v))
+        return refuse("--prompts does not go with -p, -f, -, --load-state, --save-state, --echo or --samples");
+    if ((v->prompt != NULL) + (v->file != NULL) + (v->dash != NULL) > 1)
+        return refuse("-p, -f and - are three prompts: give one");
+    return -1;
+}
+
 /* Options that contradict each other; -1: none. */
 static int check(const generate_values *v)
 {
@@ -118,11 +130,7 @@ static int check(const generate_values *v)
         cli_complain("give a prompt with -p, a file with -f", "generate: unexpected argument '%s'", v->dash);
         return CLI_USAGE;
     }
-    if (v->prompts &&
-        (v->prompt || v->file || has_dash || v->load_state || v->save_state || v->echoes || v->samples > 1))
-        return refuse("--prompts does not go with -p, -f, -, --load-state, --save-state, --echo or --samples");
-    if ((v->prompt != NULL) + (v->file != NULL) + has_dash > 1)
-        return refuse("-p, -f and - are three prompts: give one");
+    if (check_prompts(v) >= 0) return CLI_USAGE;
     if (v->is_greedy && v->temperature > 0) return refuse("--greedy and --temperature contradict each other");
     if (v->echoes && v->shows_logprobs) return refuse("--echo and --logprobs cannot be combined");
     if (v->is_ids && v->stops.count && !v->language.tokenizer)

@@ -66,6 +66,7 @@ static void sizes(cli_report *r, const kr_model_config *c)
     case KR_FAMILY_MAMBA1: sizes_mamba1(r, c->mamba1); break;
     case KR_FAMILY_MAMBA2: sizes_mamba2(r, c->mamba2); break;
     case KR_FAMILY_MAMBA3: sizes_mamba3(r, c->mamba3); break;
+    default: break; /* a family of another program */
     }
     if (c->network->input_size) {
         size(r, "f", "input_size", (double)c->network->input_size, "input features");
@@ -136,7 +137,8 @@ static kr_dtype dtype_of(const kr_model_config *c)
 {
     return c->family == KR_FAMILY_MAMBA1   ? c->mamba1->dtype
            : c->family == KR_FAMILY_MAMBA2 ? c->mamba2->dtype
-                                           : c->mamba3->dtype;
+           : c->family == KR_FAMILY_MAMBA3 ? c->mamba3->dtype
+                                           : ((const kr_config_head *)c->registered)->dtype;
 }
 
 void info_config(info_run *run, const kr_model_config *c)

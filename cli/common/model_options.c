@@ -93,6 +93,8 @@ static bool refuse(const char *command, const char *format, ...)
 /* Options of another family or scheme are an error, not ignored. */
 static bool fits_family(const char *command, const cli_model_values *v, kr_family family)
 {
+    if (family > KR_FAMILY_MAMBA3)
+        return refuse(command, "there are no options for blocks of %s", kr_family_name(family));
     for (int i = 0; i < NSIZES; i++)
         if (given(v, &sizes[i]) && !sizes[i].place[family].part)
             return refuse(command, "--%s does not apply to %s", option_of(sizes[i].value), kr_family_name(family));

@@ -124,7 +124,8 @@ const char *facts_model(kr_ctx *ctx, const char *folder, char *text, size_t byte
     kr_model_size size = { 0 };
     kr_model_config *config = kr_model_config_load(ctx, path);
     if (config && kr_model_measure(ctx, config, &size) == KR_OK)
-        snprintf(text, bytes, "%s, %s parameters", families[config->family],
+        snprintf(text, bytes, "%s, %s parameters",
+                 config->family <= KR_FAMILY_MAMBA3 ? families[config->family] : kr_family_name(config->family),
                  cli_count_text((double)size.parameters).text);
     kr_model_config_destroy(config);
     kr_ctx_clear(ctx);

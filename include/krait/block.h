@@ -13,9 +13,10 @@
  * one on the tape. Any mix of forward calls and steps over a sequence gives the same outputs, final cache and
  * gradients.
  *
- * The functions at the end of this header (kr_mamba2_forward and so on) are typed inline wrappers of kr_block_*.
+ * A program adds families with kr_block_kind_register. The functions at the end of this header (kr_mamba2_forward and
+ * so on) are typed inline wrappers of kr_block_*.
  *
- * Sections: Mamba-1, Mamba-2, Mamba-3, blocks of any family. */
+ * Sections: Mamba-1, Mamba-2, Mamba-3, blocks of any family, families of a program. */
 #ifndef KRAIT_BLOCK_H
 #define KRAIT_BLOCK_H
 
@@ -208,18 +209,34 @@ typedef struct kr_mamba3_out {
 
 /* ==== Blocks of any family ==== */
 
-typedef enum kr_family { KR_FAMILY_MAMBA1 = 0, KR_FAMILY_MAMBA2 = 1, KR_FAMILY_MAMBA3 = 2 } kr_family;
+/* Families of the library, and those that the program has registered (kr_block_kind_register), whose values are
+ * assigned when they are registered and differ from run to run. Files hold names. */
+typedef enum kr_family {
+    KR_FAMILY_NONE = -1,
+    KR_FAMILY_MAMBA1 = 0,
+    KR_FAMILY_MAMBA2 = 1,
+    KR_FAMILY_MAMBA3 = 2,
+    KR_FAMILY_REGISTERED = 1024, /* the first registered family ... */
+    KR_FAMILY_LAST = 2047        /* ... and the largest value */
+} kr_family;
 
-/* "mamba1", ...; "?" for an invalid value. */
+/* "mamba1", ..., or the name of a registered family; "?" for an invalid value. */
 KR_API_INLINE const char *kr_family_name(kr_family family)
 {
     return kr_enum_name(KR_ENUM_FAMILY, (int)family);
 }
 
+/* The fields that the config of every family begins with; there will be no others. */
+typedef struct kr_config_head {
+    size_t size;    /* set by kr_block_config_init, or kr_mamba1_config_init and so on */
+    kr_dtype dtype; /* of the matrices */
+    int64_t d_model;
+} kr_config_head;
+
 /* A family and its config. Constructors copy both. */
 typedef struct kr_block_config {
     kr_family family;
-    const void *config; /* kr_mamba1_config, kr_mamba2_config or kr_mamba3_config */
+    const void *config; /* kr_mamba1_config, kr_mamba2_config, kr_mamba3_config, or that of a registered family */
 } kr_block_config;
 
 #define KR_CACHE_TENSORS 8
@@ -308,8 +325,127 @@ KR_API kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_te
 /* One token: x [b d]. cache NULL, or all its tensors NULL: the initial cache. */
 KR_API kr_block_out kr_block_step(kr_tape *tape, const kr_block *block, kr_tensor *x_bd, const kr_cache *cache);
 
-/* Limit of the output of step for a constant input x [b d] (steady state), in closed form. NULL after an error. */
+/* Limit of the output of step for a constant input x [b d] (steady state), in closed form. NULL after an error, and for
+ * a registered family without one (KR_ERR_UNSUPPORTED). */
 KR_API kr_tensor *kr_block_step_infinite(kr_tape *tape, const kr_block *block, kr_tensor *x_bd);
+
+/* ==== Families of a program ====
+ *
+ * A program registers a family of blocks: its name, its config, its cache and its functions. From then on the family
+ * works wherever Mamba-1 to 3 do: in blocks, layers, stacks, networks and states, in training with recomputation, in
+ * model folders and state files. docs/add-a-block.md explains it; examples/own_block.c is a complete one.
+ *
+ *   const kr_family family = kr_family_find("mamba2");     // or the name of a registered one
+ *   kr_mamba2_config config2;
+ *   kr_block_config_init(ctx, family, &config2, sizeof config2);
+ *   config2.d_model = 64;
+ *   kr_block *any = kr_block_create(ctx, &(kr_block_config){ family, &config2 });
+ *   printf("%s, %d cache tensors\n", kr_family_name(family), kr_cache_count(family));    // mamba2, 2 cache tensors
+ *   kr_block_destroy(any);
+ *
+ * Families belong to the process, because a model can be used in several contexts: every context and every thread finds
+ * them, and they cannot be removed. */
+
+#define KR_BLOCK_VERSION 1 /* of this section: a library refuses families of versions that it does not know */
+
+/* A field of a family's config, after its kr_config_head: how it is spelled in config.json. */
+typedef enum kr_field_kind {
+    KR_FIELD_INTEGER = 0, /* int64_t */
+    KR_FIELD_NUMBER = 1,  /* double */
+    KR_FIELD_BOOL = 2,    /* bool */
+    KR_FIELD_TEXT = 3     /* const char *, UTF-8; a config read from a file owns the text */
+} kr_field_kind;
+
+typedef struct kr_config_field {
+    const char *name; /* the key: "expand" */
+    kr_field_kind kind;
+    size_t offset;      /* offsetof(my_config, expand) */
+    double value;       /* the default of an integer, a number, or a bool (0 or 1) */
+    double least, most; /* range of an integer or a number; both 0: any finite one */
+    const char *text;   /* the default of a text; NULL: "" */
+    void *reserved[2];  /* must be NULL; for later versions */
+} kr_config_field;
+
+/* What `create` says about one block. Zeroed before. */
+typedef struct kr_block_spec {
+    /* Shape of each cache tensor for one row, without the batch axis, and the value of its elements before the first
+     * token. Caches are f32, or f64 in a block of f64. Sizes are at least 1 and do not depend on the number of tokens. */
+    kr_shape cache_shape[KR_CACHE_TENSORS];
+    double cache_value[KR_CACHE_TENSORS];
+    /* Default chunk length of kr_block_path: 0 if the algorithm has no chunks. */
+    int64_t chunk_len;
+    /* Elements that an unrecorded forward keeps for each token until its end, for kr_model_measure. 0: unknown. */
+    int64_t token_elements;
+} kr_block_spec;
+
+/* The arguments of `forward`, checked by the library. */
+typedef struct kr_block_args {
+    kr_tensor *x_bsd;        /* of the block's d_model; 0 where the mask is 0 */
+    kr_tensor *const *cache; /* [n_cache]: before the tokens; never NULL */
+    int64_t n_sequences;     /* rows of each cache tensor: b, or the number of packed sequences */
+    /* Packed rows: nonzero where a sequence starts, as in kr_block_call. NULL: each row is one sequence; always NULL
+     * unless packs_rows is set. */
+    kr_tensor *seq_start_bs;
+    kr_tensor
+        *mask_bs1;    /* 0 for padding, otherwise 1, in f32 or f64; x is already multiplied by it. NULL: no padding */
+    kr_ssd_path path; /* of the call */
+} kr_block_args;
+
+/* A family of blocks. The functions get `user`; `block` is what `create` returned. They may run in any thread that uses
+ * a context, in several at once, each with its own tape. They report errors with kr_ctx_fail and return NULL or false.
+ *
+ * forward returns y [b s d] and the cache after the tokens, out.cache.tensors, of the shapes and types of the cache
+ * before them, all new or unchanged. It is a pure function that is written in ops, so that it has gradients:
+ *   - calls may split a sequence anywhere: the results are those of one call
+ *   - a row does not depend on other rows
+ *   - with packs_rows, each packed sequence begins from its own row of the cache
+ *   - it computes the same values when it is called again (recomputation) */
+typedef struct kr_block_kind_info {
+    size_t size; /* set by kr_block_kind_info_init */
+    int version; /* KR_BLOCK_VERSION, set by kr_block_kind_info_init */
+    /* Of the family, in files and messages: from 1 to 31 letters a-z, digits and _, beginning with a letter. */
+    const char *name;
+    size_t config_bytes;            /* sizeof the config, whose first member is a kr_config_head; at most 512 */
+    int n_fields;                   /* 0 to 32 */
+    const kr_config_field *fields;  /* of the config; no default is read or written for others */
+    int n_cache;                    /* 0 to KR_CACHE_TENSORS */
+    const char *const *cache_names; /* [n_cache]: "conv"; names as above, at most 15 letters */
+    /* false: the library calls forward for each packed sequence alone. true: forward handles seq_start_bs. */
+    bool packs_rows;
+    /* false; true: a step calls the same ops on the same shapes whatever came before, and reads no values, so that a GPU
+     * may capture steps as a graph and replay them without calling forward. */
+    bool has_fixed_steps;
+    /* Makes a block: checks the config, adds its parameters to `params` with kr_params_make and kr_params_linear, which
+     * only declare them here (their values exist after create has returned), and fills in *spec. `config` and its texts
+     * are valid during the call. The result is anything but NULL, which is for errors. */
+    void *(*create)(void *user, kr_ctx *ctx, kr_params *params, const void *config, kr_block_spec *spec);
+    void (*destroy)(void *user, void *block); /* NULL: nothing to free */
+    kr_block_out (*forward)(void *user, kr_tape *tape, const void *block, const kr_block_args *args);
+    /* The cache before the first token, cache[0 .. n_cache), each tensor of `batch` rows. NULL: the values of the spec.
+     * false after an error. */
+    bool (*initial_cache)(void *user, kr_tape *tape, const void *block, int64_t batch, kr_tensor **cache);
+    /* Steady state for kr_block_step_infinite: y [b d]. NULL: the family has none. */
+    kr_tensor *(*step_infinite)(void *user, kr_tape *tape, const void *block, kr_tensor *x_bd);
+    void *user;
+} kr_block_kind_info;
+#define kr_block_kind_info_init(info)                                                                                  \
+    (KR_STRUCT_INIT(BLOCK_KIND_INFO, kr_block_kind_info, info), (void)((info)->version = KR_BLOCK_VERSION))
+
+/* Registers a family for the process; *family is its value. The struct, its lists and texts are copied; functions and
+ * `user` must be valid until the process ends. The same struct registered again gives the same value, so that
+ * independent parts of a program may register it.
+ *
+ * Errors: of ctx. KR_ERR_ARG: a field is missing or out of range, or the name belongs to another family.
+ * KR_ERR_UNSUPPORTED: a version that this library does not know, or more than 64 families. Nothing is registered then.
+ * Thread safety: threads may register families at the same time, each with its own context. */
+KR_API kr_status kr_block_kind_register(kr_ctx *ctx, const kr_block_kind_info *info, kr_family *family);
+
+/* The family of this name; KR_FAMILY_NONE: there is none. Thread-safe. */
+KR_API kr_family kr_family_find(const char *name);
+
+/* Sets the config of a family to its defaults; `size` is sizeof *config. Everything that the fields do not describe is
+ * 0. */
+KR_API kr_status kr_block_config_init(kr_ctx *ctx, kr_family family, void *config, size_t size);
 
 /* ---- typed wrappers ---- */
 

@@ -12,6 +12,7 @@
 #ifndef KRAIT_KRAIT_H
 #define KRAIT_KRAIT_H
 
+#include <krait/backend.h>
 #include <krait/base.h>
 #include <krait/batch.h>
 #include <krait/block.h>

@@ -10,6 +10,9 @@
  *   kr_model_destroy(model);
  *   kr_ctx_clear(ctx);                    // there may be no such folder
  *
+ * A model of a registered family (kr_block_kind_register) has the family's name as ssm_cfg.layer and its config's fields
+ * in ssm_cfg; the program that loads it must have registered the family. The Hugging Face layout has no such models.
+ *
  * Loading is strict: every tensor in the files must belong to a parameter, every parameter must have its tensor, and
  * every shape must match. Unsupported features are errors that name them. Unknown keys of config.json are listed in a
  * warning to the context's log. */
@@ -54,10 +57,13 @@ KR_API_INLINE const char *kr_layout_name(kr_layout layout)
 typedef struct kr_model_config {
     size_t size;      /* set by kr_model_config_init */
     kr_layout layout; /* KR_LAYOUT_OFFICIAL, or the layout of the parsed file */
-    kr_family family; /* KR_FAMILY_MAMBA2; selects one of the next three */
+    kr_family family; /* KR_FAMILY_MAMBA2; selects one of the next three, or `registered` */
     kr_mamba1_config *mamba1;
     kr_mamba2_config *mamba2;
     kr_mamba3_config *mamba3;
+    /* The config of a registered family; NULL for the others. _parse and _load set it; otherwise the caller does, and
+     * keeps the struct and its texts until the config has been used. */
+    void *registered;
     kr_layers_config *layers;   /* layers->block is ignored; the config named by `family` is used */
     kr_network_config *network; /* network->layers is ignored; `layers` above is used */
     bool fused_add_norm;        /* true; official key, kept for saving, no effect */
@@ -72,19 +78,21 @@ typedef struct kr_model_config {
 /* Creates a config with all defaults. NULL after an error. */
 KR_API kr_model_config *kr_model_config_create(kr_ctx *ctx);
 
-/* Sets d_model in the configs of all three families, as far as they are given; and returns that of the selected
- * family. */
+/* Sets d_model in the configs of all families, as far as they are given; and returns that of the selected family. */
 KR_API_INLINE void kr_model_config_set_d_model(kr_model_config *config, int64_t d_model)
 {
     if (config && config->mamba1) config->mamba1->d_model = d_model;
     if (config && config->mamba2) config->mamba2->d_model = d_model;
     if (config && config->mamba3) config->mamba3->d_model = d_model;
+    if (config && config->registered) ((kr_config_head *)config->registered)->d_model = d_model;
 }
 KR_API_INLINE int64_t kr_model_config_d_model(const kr_model_config *config)
 {
     if (config && config->family == KR_FAMILY_MAMBA1 && config->mamba1) return config->mamba1->d_model;
     if (config && config->family == KR_FAMILY_MAMBA2 && config->mamba2) return config->mamba2->d_model;
     if (config && config->family == KR_FAMILY_MAMBA3 && config->mamba3) return config->mamba3->d_model;
+    if (config && config->family >= KR_FAMILY_REGISTERED && config->registered)
+        return ((const kr_config_head *)config->registered)->d_model;
     return 0;
 }
 

@@ -333,8 +333,7 @@ typedef struct kr_call {
      * pointer. Same bits, no copies. Only without gradients. If the call fails midway the state is inconsistent and is
      * rejected until kr_state_zero resets it or kr_state_copy overwrites it. */
     kr_state *advance;
-    bool skip_head;   /* networks: do not apply the head: y is NULL */
-    bool skip_hidden; /* networks: hidden is NULL if y is not; may be faster */
+    bool skip_head; /* networks: do not apply the head: y is NULL */
     /* Packed rows as cumulative lengths, instead of seq_start_bs: i32 or i64 [q+1]; see
      * kr_seq_start_from_cu_seqlens. */
     kr_tensor *cu_seqlens;
@@ -442,7 +441,7 @@ typedef struct kr_network_out {
     /* Logits [b s w], or [b w] from step and with last_logits_only; or outputs [b s o] or [b o]. NULL with
      * skip_head. */
     kr_tensor *y;
-    kr_tensor *hidden; /* input of the head; NULL with skip_hidden if y is not */
+    kr_tensor *hidden; /* input of the head */
     kr_state *state;   /* belongs to the tape, or is call.advance; NULL with drop_state */
     void *reserved[4]; /* NULL; for later versions */
 } kr_network_out;

@@ -116,11 +116,16 @@ typedef struct kr_param_options {
     bool is_linear;   /* false; true: a matrix [out in] for kr_linear, which kr_params_pack packs */
     int n_segments;   /* 0; segments of a matrix, whose rows add up to its rows */
     const kr_segment *segments;
+    /* false; true: the last projection of a block, whose initial values networks scale down with their depth */
+    bool is_residual_out;
 } kr_param_options;
 #define kr_param_options_init(options) KR_STRUCT_INIT(PARAM_OPTIONS, kr_param_options, options)
 
 /* Creates a parameter owned by the table and initialises it. NULL options: all defaults. NULL after an error; the table
- * has not changed. */
+ * has not changed.
+ *
+ * In the create function of a family (kr_block_kind_info) the table is that of the network: the name gets the block's
+ * prefix, and memory and values follow when the whole network has been declared. */
 KR_API kr_tensor *kr_params_make(kr_params *params, const char *name, kr_dtype dtype, kr_shape shape,
                                  const kr_param_options *options);
 

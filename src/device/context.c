@@ -5,7 +5,7 @@
 #include "base/cpu.h"
 #include "base/fork.h"
 #include "base/sized.h"
-#include "device/device.h"
+#include "device/backend_impl.h"
 #include "kernels/select.h"
 
 #include <krait/experimental/testing.h>
@@ -99,7 +99,7 @@ static bool set_up(kr_ctx *ctx, const kr_ctx_options *options)
     if (!pick_threads(ctx, options->threads, &threads) || !pick_pinning(ctx, options->pin_threads, &pins)) return false;
     const kr_kernels *last = pick_isa(ctx, options->isa, features);
     if (!last) return false;
-    if (!kr_device_open(ctx, options->device, last, features) ||
+    if (!kr_device_open(ctx, options->device, options->backend, last, features) ||
         !pick_precision(ctx, options->precision, &ctx->device->precision))
         return false;
     ctx->pool = kr_pool_create(&ctx->memory, threads, pins);
@@ -161,28 +161,31 @@ kr_ctx_info kr_ctx_info_of(const kr_ctx *ctx)
                           .products = device ? products_of(device) : KR_PRECISION_EXACT };
 }
 
-/* The name of the set whose slot is the one in the table; sets are searched from the best to the reference. */
-#define ORIGIN(kernel, slot)                                                                                           \
-    if (on_device && strcmp(name, #kernel) == 0) return table->slot.run ? table->name : NULL;                          \
-    if (strcmp(name, #kernel) == 0)                                                                                    \
-        for (int n = last; n >= 0; n--)                                                                                \
-            if (kr_kernels_nth(n)->slot.run == table->slot.run) return kr_kernels_nth(n)->name;
+/* The name of the backend or set whose function runs a kernel on the CPU; sets are searched from the best to the
+ * reference. */
+static const char *origin_on_cpu(const char *name, kr_any_fn *run)
+{
+    int n = 0;
+    while (kr_kernels_nth(n + 1)) n++;
+    for (; n >= 0; n--)
+        if (kr_kernels_function(kr_kernels_nth(n), name) == run) return kr_kernels_nth(n)->name;
+    return NULL;
+}
 
 const char *kr_ctx_kernel(const kr_ctx *ctx, const char *name)
 {
     if (!ctx || !ctx->device || !name) return NULL;
-    const kr_kernels *table = &ctx->device->kernels;
-    const bool on_device = kr_ctx_on_device(ctx);
-    int last = 0;
-    while (kr_kernels_nth(last + 1)) last++;
-#define KR_KERNEL(kernel, args) ORIGIN(kernel, kernel[KR_REAL_F32])
-#define KR_KERNEL_ANY(kernel, args) ORIGIN(kernel, kernel)
-#include "kernels/kernels.def"
-#undef KR_KERNEL
-#undef KR_KERNEL_ANY
-    return NULL;
+    const kr_device *device = ctx->device;
+    kr_any_fn *run = kr_kernels_function(&device->kernels, name);
+    const bool falls_back = run && kr_ctx_on_device(ctx) && kr_fallback_is(name, run);
+    if (falls_back) run = kr_kernels_function(device->host, name);
+    if (!run) return NULL;
+    for (int i = device->nbackends - 1; i >= 0; i--) {
+        const kr_kernels *set = device->backends[i].info->kernels;
+        if (set && kr_kernels_function(set, name) == run) return device->backends[i].info->name;
+    }
+    return kr_ctx_on_device(ctx) && !falls_back ? device->kernels.name : origin_on_cpu(name, run);
 }
-#undef ORIGIN
 
 void kr_ctx_fail_allocation(kr_ctx *ctx, size_t n)
 {

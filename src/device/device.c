@@ -80,6 +80,7 @@ bool kr_exec_set(kr_ctx *ctx, kr_exec *exec, bool has_kernel, const char *slot)
     exec->stream = ctx->device->stream;
     exec->own = ctx->device->own;
     exec->precision = ctx->device->precision;
+    exec->fallback = ctx;
     return kr_require(ctx, has_kernel, KR_ERR_UNSUPPORTED, "%s: no kernel %.*s%s", ctx->device->name,
                       (int)strcspn(slot, "["), slot, strchr(slot, '[') ? " of this type" : "");
 }
@@ -137,32 +138,6 @@ size_t kr_squares_work_of(kr_ctx *ctx, int64_t count, kr_squares_args *each)
         if (bytes > most) most = bytes;
     }
     return ctx->device->lists && ctx->device->lists->squares ? sum : most;
-}
-
-static bool run_decode_layer(kr_ctx *ctx, kr_decode_layer *l)
-{
-    return KR_RUN(ctx, decode_linear[KR_REAL_F32], &l->in_proj) && KR_RUN(ctx, decode_ssd[KR_REAL_F32], &l->core) &&
-           KR_RUN(ctx, decode_linear[KR_REAL_F32], &l->out_proj);
-}
-
-bool kr_run_decode_layers(kr_ctx *ctx, int64_t count, kr_decode_layer *each)
-{
-    const kr_device_lists *lists = ctx->device->lists;
-    kr_exec exec = { .scratch = NULL };
-    size_t bytes = 0;
-    if (lists && lists->decode_layers && count > 1) {
-        if (!kr_exec_set(ctx, &exec, true, "decode_layers")) return false;
-        bytes = lists->decode_layers_scratch(&exec, count, each);
-    }
-    if (bytes > 0) {
-        if (!kr_exec_begin(ctx, &exec, bytes)) return false;
-        lists->decode_layers(&exec, count, each);
-        return kr_exec_end(ctx, "decode_layers");
-    }
-    if (count > 0 && each->lookup && !KR_RUN(ctx, embedding[KR_REAL_F32], each->lookup)) return false;
-    for (int64_t i = 0; i < count; i++)
-        if (!run_decode_layer(ctx, &each[i])) return false;
-    return true;
 }
 
 bool kr_run_squares(kr_ctx *ctx, int64_t count, kr_squares_args *each, void *work)

@@ -15,7 +15,7 @@
 
 #include "base/ctx_impl.h"
 #include "base/device_memory.h"
-#include "kernels/kernels.h"
+#include "kernels/select.h"
 #include "tensor/tensor_impl.h"
 
 typedef struct kr_device kr_device;
@@ -49,12 +49,12 @@ typedef struct kr_device_ops {
 } kr_device_ops;
 
 /* Kernels that a device runs for several arguments in few launches. squares: exec.scratch is the sum of what they need.
- * decode_layers: what its scratch function returns, 0 if these layers are not supported. */
+ * decode_layers: what its scratch function returns, 0 if these layers are not supported or not faster together. */
 typedef struct kr_device_lists {
     void (*adamw[KR_NREALS])(const kr_exec *exec, int64_t count, const kr_adamw_args *each);
     void (*squares)(const kr_exec *exec, int64_t count, const kr_squares_args *each);
-    void (*decode_layers)(const kr_exec *exec, int64_t count, const kr_decode_layer *each);
-    size_t (*decode_layers_scratch)(const kr_exec *exec, int64_t count, const kr_decode_layer *each);
+    void (*decode_layers)(const kr_exec *exec, const kr_decode_stack *stack);
+    size_t (*decode_layers_scratch)(const kr_exec *exec, const kr_decode_stack *stack);
 } kr_device_lists;
 
 /* A number that a kernel returns to the host. */
@@ -68,6 +68,22 @@ enum { KR_RESULTS = 512, KR_EVENTS = 2 };
  * before it: for tests and benchmarks. */
 typedef void kr_probe_fn(void *user, const char *slot);
 #define KR_PROBE_WAIT "wait"
+
+/* A backend that the context uses. */
+struct kr_backend_info;
+typedef struct kr_backend_use {
+    const struct kr_backend_info *info;
+    void *object; /* its shared object; NULL: it is registered */
+    bool is_used; /* it replaced a kernel, or is the device */
+} kr_backend_use;
+enum { KR_BACKENDS_MOST = 8 };
+
+/* Kernels that the CPU runs for the device (device/fallback.c). */
+typedef struct kr_fallback {
+    uint64_t calls, bytes;
+    const char *trouble; /* what went wrong; NULL: nothing */
+    bool is_host_visible;
+} kr_fallback;
 
 struct kr_device {
     const kr_device_ops *vtable;  /* NULL: the CPU */
@@ -96,6 +112,10 @@ struct kr_device {
     bool is_capturing;                      /* kernels are captured, not run ... */
     bool capture_failed;                    /* ... but the host needed a result, or freed memory */
     kr_kernels processor;                   /* `host` */
+    kr_fallback fallback;
+
+    int nbackends;
+    kr_backend_use backends[KR_BACKENDS_MOST];
 };
 
 /* Index of the slot that computes in this type: KR_REAL_F32 or KR_REAL_F64. */
@@ -173,8 +193,6 @@ bool kr_swap_floats(kr_ctx *ctx, void *a, void *b, size_t bytes);
 bool kr_run_adamw(kr_ctx *ctx, int real, int64_t count, kr_adamw_args *each);
 bool kr_run_squares(kr_ctx *ctx, int64_t count, kr_squares_args *each, void *work);
 size_t kr_squares_work_of(kr_ctx *ctx, int64_t count, kr_squares_args *each);
-/* The same for layers, each of which reads what the previous one wrote. */
-bool kr_run_decode_layers(kr_ctx *ctx, int64_t count, kr_decode_layer *each);
 
 bool kr_exec_set(kr_ctx *ctx, kr_exec *exec, bool has_kernel, const char *slot);
 bool kr_exec_begin(kr_ctx *ctx, kr_exec *exec, size_t scratch_bytes);
@@ -221,8 +239,9 @@ size_t kr_devices_write(char *text, size_t bytes);
 /* One more, which test programs may set before they create a context; NULL. */
 extern const kr_device_kind *kr_device_kind_of_tests;
 
-/* Opens the context's device: `asked` ("cpu", "cuda:0"; NULL: KR_DEVICE, else cpu) on top of the CPU kernels. */
-bool kr_device_open(kr_ctx *ctx, const char *asked, const kr_kernels *last, uint64_t features);
+/* Opens the context's device: `asked` ("cpu", "cuda:0"; NULL: KR_DEVICE, else cpu) on top of the CPU kernels, with the
+ * backends (NULL: KR_BACKEND). */
+bool kr_device_open(kr_ctx *ctx, const char *asked, const char *backends, const kr_kernels *last, uint64_t features);
 void kr_device_close(kr_ctx *ctx);
 
 #endif

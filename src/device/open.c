@@ -1,5 +1,5 @@
 /* open.c - opens and closes the device of the options or the environment, by name. */
-#include "device/device.h"
+#include "device/backend_impl.h"
 #include "kernels/select.h"
 
 #include "base/entry.h"
@@ -46,6 +46,9 @@ size_t kr_devices_write(char *text, size_t bytes)
     kr_text_buffer buffer = kr_text_buffer_of(text, bytes);
     const kr_device_kind *kind;
     kr_text_buffer_print(&buffer, "cpu\n");
+    const kr_backend_info *backend;
+    for (int n = 0; (backend = kr_backend_nth(n)); n++)
+        if (backend->device) kr_text_buffer_print(&buffer, "%s: the device of a backend\n", backend->name);
     for (int n = 0; (kind = kr_device_kind_nth(n)); n++)
         buffer.length += kind->describe(buffer.length < buffer.capacity ? text + buffer.length : NULL,
                                         buffer.length < buffer.capacity ? buffer.capacity - buffer.length : 0);
@@ -96,15 +99,18 @@ static bool store(kr_ctx *ctx, void *p, const void *host, size_t bytes)
 
 /* ---- opening and closing ---- */
 
-static bool open_in_device_memory(kr_ctx *ctx, const kr_device_kind *kind, int number)
+/* A device of a kind of the library, or of a backend. */
+static bool open_in_device_memory(kr_ctx *ctx, const kr_device_kind *kind, const kr_backend_info *backend, int number)
 {
     kr_device *device = ctx->device;
     device->processor = device->kernels;
     device->host = &device->processor;
-    if (!kind->open(ctx, device, number)) {
+    if (!(kind ? kind->open(ctx, device, number) : kr_backend_device_open(ctx, device, backend, number))) {
         device->vtable = NULL;
         return false;
     }
+    kr_backends_overlay_device(ctx, kind ? kind->name : backend->name);
+    if (backend) kr_fallback_fill(ctx);
     device->device_memory.fail_in_of = device->shared.fail_in_of = &ctx->memory;
     device->device_memory.is_device = device->shared.is_device = true;
     device->device_memory.nforks = device->shared.nforks = ctx->nforks;
@@ -133,6 +139,7 @@ void kr_device_close(kr_ctx *ctx)
         if (device->host_stage) kr_memory_free(&device->shared, device->host_stage, RESULT_BYTES + STAGE_BYTES);
         if (!kr_ctx_is_forked(ctx)) device->vtable->close(device);
     }
+    kr_backends_close(device);
     kr_memory_free(&ctx->memory, device, sizeof *device);
     ctx->device = NULL;
     ctx->device_access = NULL;
@@ -156,16 +163,23 @@ static bool open_named(kr_ctx *ctx, const char *asked, const char *source)
     if (strcmp(asked, "cpu") == 0) return true;
     const kr_device_kind *kind = NULL;
     for (int n = 0; (kind = kr_device_kind_nth(n)) && number_of(asked, kind->name) < 0;) n++;
-    return kind ? open_in_device_memory(ctx, kind, number_of(asked, kind->name))
-                : kr_fail(ctx, KR_ERR_ARG, "ctx: %s%.40s is not a device; choose one of: cpu, cuda, cuda:N", source,
-                          asked);
+    if (kind) return open_in_device_memory(ctx, kind, NULL, number_of(asked, kind->name));
+    const kr_backend_info *backend = kr_backend_with_device(ctx->device, asked, strcspn(asked, ":"));
+    const int number = backend ? number_of(asked, backend->name) : -1;
+    return number >= 0 ? open_in_device_memory(ctx, NULL, backend, number)
+                       : kr_fail(ctx, KR_ERR_ARG,
+                                 "ctx: %s%.40s is not a device; choose one of: cpu, cuda, cuda:N, or the name of a "
+                                 "backend with a device",
+                                 source, asked);
 }
 
-bool kr_device_open(kr_ctx *ctx, const char *asked, const kr_kernels *last, uint64_t features)
+bool kr_device_open(kr_ctx *ctx, const char *asked, const char *backends, const kr_kernels *last, uint64_t features)
 {
     kr_device *device = ctx->device = kr_memory_alloc_zeroed(&ctx->memory, sizeof *device);
     if (!kr_require(ctx, device != NULL, KR_ERR_NOMEM, "ctx: no memory for the kernel table")) return false;
+    if (!kr_backends_load(ctx, backends)) return false;
     kr_kernels_merge(&device->kernels, last, features);
+    kr_backends_overlay_cpu(ctx, &device->kernels, last);
     device->host = &device->kernels;
     memcpy(device->name, "cpu", sizeof "cpu");
     const char *source = "device = ";

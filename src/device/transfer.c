@@ -93,6 +93,12 @@ static bool copy_device(const kr_tensor *y, const kr_tensor *x)
     return KR_RUN(y->ctx, copy, &args);
 }
 
+static bool has_values(const kr_tensor *x, const char *op)
+{
+    return kr_require(x->ctx, x->data || kr_count_of(x) == 0, KR_ERR_STATE,
+                      "%s: the parameter %s has no values yet: its network is being created", op, KR_TEXT_OF(x));
+}
+
 kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t count)
 {
     if (!x) return KR_ERR_ARG;
@@ -105,7 +111,8 @@ kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, int64_t 
                 KR_TEXT_OF(x), (long long)kr_count_of(x));
         return KR_ERR_ARG;
     }
-    if (!kr_require(x->ctx, out || count == 0, KR_ERR_ARG, "tensor_read: out is NULL")) return KR_ERR_ARG;
+    if (!kr_require(x->ctx, out || count == 0, KR_ERR_ARG, "tensor_read: out is NULL") || !has_values(x, "tensor_read"))
+        return KR_ERR_ARG;
     const kr_tensor y = laid_out(x, dtype, out);
     return (kr_on_device(x->ctx, out) ? copy_device(&y, x) : read_into(x, dtype, out)) ? KR_OK : KR_ERR_DEVICE;
 }
@@ -115,7 +122,9 @@ double kr_tensor_at(const kr_tensor *x, const int64_t *index)
     if (!x) return NAN;
     kr_tensor one = *x;
     one.rank = 0;
-    if (!kr_require(x->ctx, index || x->rank == 0, KR_ERR_ARG, "tensor_at: index is NULL")) return NAN;
+    if (!kr_require(x->ctx, index || x->rank == 0, KR_ERR_ARG, "tensor_at: index is NULL") ||
+        !has_values(x, "tensor_at"))
+        return NAN;
     for (int axis = 0; axis < x->rank; axis++) {
         if (!kr_require(x->ctx, index[axis] >= 0 && index[axis] < x->dims[axis], KR_ERR_ARG,
                         "tensor_at: index %lld on axis %d of x %s", (long long)index[axis], axis, KR_TEXT_OF(x)))

@@ -19,7 +19,7 @@ static bool check_options(kr_ctx *ctx, const kr_row_batch_options *o, int64_t un
     const int64_t most = INT64_C(1) << 20;
     return kr_require(ctx, o->max_rows >= 1 && o->max_rows <= most, KR_ERR_ARG,
                       OP ": max_rows = %lld, but must be from 1 to %lld", (long long)o->max_rows, (long long)most) &&
-           kr_require(ctx, o->grid >= 0 && o->grid <= most && o->grid % unit == 0, KR_ERR_ARG,
+           kr_require(ctx, o->grid >= 0 && (o->grid <= most || o->grid == unit) && o->grid % unit == 0, KR_ERR_ARG,
                       OP ": grid = %lld, but must be a multiple of %lld, the network's chunks, and at most %lld",
                       (long long)o->grid, (long long)unit, (long long)most) &&
            kr_require(ctx, o->prefill_tokens >= 0, KR_ERR_ARG, OP ": prefill_tokens = %lld, but must not be negative",
@@ -38,7 +38,7 @@ static int64_t default_grid(const kr_ctx *ctx, int64_t unit)
 {
     enum { ON_CPU = 192, ON_DEVICE = 1024 };
     const int64_t least = kr_ctx_on_device(ctx) ? ON_DEVICE : ON_CPU;
-    return (least + unit - 1) / unit * unit;
+    return unit >= least ? unit : (least + unit - 1) / unit * unit;
 }
 
 static bool make_parts(kr_row_batch *b)
@@ -51,10 +51,11 @@ static bool make_parts(kr_row_batch *b)
     b->ids = kr_arena_alloc(&b->arena, rows * sizeof *b->ids);
     b->allowed = kr_arena_alloc(&b->arena, words * sizeof *b->allowed);
     b->tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    b->decoder = kr_decoder_create(b->net, b->options.max_rows);
     return kr_require(ctx,
                       b->members && b->ids && b->allowed && kr_sampler_work_init(&b->work, ctx, &b->arena, b->vocab),
                       KR_ERR_NOMEM, OP ": no memory for %zu rows of %lld tokens", rows, (long long)b->vocab) &&
-           b->tape;
+           b->tape && b->decoder;
 }
 
 kr_row_batch *kr_row_batch_create(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok,
@@ -90,6 +91,7 @@ kr_row_batch *kr_row_batch_create(kr_ctx *ctx, const kr_network *net, const kr_t
 void kr_row_batch_destroy(kr_row_batch *batch)
 {
     if (!batch) return;
+    kr_decoder_destroy(batch->decoder);
     kr_state_destroy(batch->live);
     batch->live = NULL;
     for (kr_row *row = batch->first; row; row = row->next) row->place = -1;

@@ -22,6 +22,7 @@ static bool make_place(kr_row_batch *b, const kr_state *like)
             kr_state_destroy(wider);
             return false;
         }
+    if (b->live) kr_decoder_forget(b->decoder, b->live);
     kr_state_destroy(b->live);
     b->live = wider;
     return true;
@@ -34,7 +35,9 @@ static bool join(kr_row *row)
         if (!kr_row_own_state(row)) return false;
     } else {
         const kr_state *view = kr_row_state_view(row);
-        if (!view || !make_place(b, view) || !kr_state_row_copy(b->live, b->n_members, view, 0)) return false;
+        if (!view || !kr_row_batch_flush(b) || !make_place(b, view) ||
+            !kr_state_row_copy(b->live, b->n_members, view, 0))
+            return false;
         kr_state_destroy(row->state);
         row->state = NULL;
     }
@@ -59,6 +62,7 @@ bool kr_row_batch_leave(kr_row *row, bool keep)
     kr_row_batch *b = row->batch;
     const int64_t place = row->place, last = b->n_members - 1;
     if (!b->is_separate) {
+        if (!kr_row_batch_flush(b)) return false;
         kr_state *own = keep ? copy_out(row) : NULL;
         if (keep && !own) return false;
         row->state = own;
@@ -205,13 +209,8 @@ static bool sample_row(kr_row *row, const kr_tensor *logits, int64_t index)
 /* Logits [n w] of the pending tokens of n rows, whose state is advanced. NULL after an error. */
 static kr_tensor *run(kr_row_batch *b, kr_state *state, int64_t n, kr_row *const *rows)
 {
-    kr_call call;
-    kr_call_init(&call);
-    call.advance = state;
-    call.skip_hidden = true;
     for (int64_t i = 0; i < n; i++) b->ids[i] = *kr_row_queue_ids(&rows[i]->queue);
-    kr_tensor *x = kr_from_data(b->tape, KR_DTYPE_I32, KR_SHAPE(n), b->ids);
-    return kr_network_step(b->tape, b->net, x, &call).y;
+    return kr_decoder_step(b->decoder, state, b->ids);
 }
 
 /* A failed step has left the states of its rows undefined. */

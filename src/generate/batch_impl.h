@@ -2,6 +2,7 @@
 #ifndef KR_GENERATE_BATCH_IMPL_H
 #define KR_GENERATE_BATCH_IMPL_H
 
+#include "decode/decoder.h"
 #include "generate/sampler_impl.h"
 #include "generate/stop_text.h"
 #include "nn/network_impl.h"
@@ -66,7 +67,8 @@ struct kr_row_batch {
     /* generating rows: row i of `live` is the state of members[i] */
     bool
         is_separate; /* rows keep their own states and are stepped one after another: class tokens have one position a state */
-    kr_state *live; /* NULL: not allocated yet */
+    kr_state *live; /* NULL: not allocated yet. The decoder may defer its updates: kr_row_batch_flush */
+    kr_decoder *decoder;
     int64_t n_members;
     kr_row **members; /* [max_rows] */
     int32_t *ids;     /* [max_rows] */
@@ -110,6 +112,12 @@ void kr_row_was_read(kr_row *row, int64_t count);
 /* The context's error becomes the row's, and the context is clean again; an event tells. False if the error stays: a fault
  * of the device, or no memory. */
 bool kr_row_fail(kr_row *row);
+
+/* Completes `live` for readers and writers other than the decoder. False after an error. */
+static inline bool kr_row_batch_flush(kr_row_batch *batch)
+{
+    return !batch->live || kr_decoder_flush(batch->decoder, batch->live);
+}
 
 /* A view on the row's state, on the batch's tape, or of an initial one; NULL after an error. */
 kr_state *kr_row_state_view(kr_row *row);

@@ -353,7 +353,8 @@ bool kr_row_fail(kr_row *row)
 kr_state *kr_row_state_view(kr_row *row)
 {
     kr_row_batch *batch = row->batch;
-    if (row->place >= 0 && !batch->is_separate) return kr_state_row_view(batch->tape, batch->live, row->place);
+    if (row->place >= 0 && !batch->is_separate)
+        return kr_row_batch_flush(batch) ? kr_state_row_view(batch->tape, batch->live, row->place) : NULL;
     if (row->state && !kr_state_is_initial(row->state)) return kr_state_row_view(batch->tape, row->state, 0);
     return kr_network_initial_row(batch->tape, batch->net);
 }

@@ -37,6 +37,7 @@ static kr_state *state_of_member(const kr_generation *g, int64_t member)
 
 kr_state *kr_generation_whole_state(const kr_generation *g)
 {
+    if (!kr_decoder_flush(g->decoder, g->state)) return NULL;
     if (!g->is_forked || g->nmembers == g->nrows) return g->state;
     for (int64_t r = 0, member = 0; r < g->nrows; r++) {
         const bool is_member = member < g->nmembers && g->members[member] == r;
@@ -60,6 +61,7 @@ static void gather_members(kr_generation *g)
 
 void kr_generation_set_state(kr_generation *g, kr_state *state)
 {
+    kr_decoder_forget(g->decoder, g->state);
     kr_state_destroy(g->state);
     g->state = state;
     g->is_forked = kr_state_batch(state) == g->nrows;
@@ -83,20 +85,25 @@ static bool sample_next(kr_generation *g, const kr_tensor *logits)
 /* Copies the oldest samples that are still on the device to g->samples, one per member. */
 static bool take_samples(kr_generation *g)
 {
-    kr_ctx *ctx = g->ctx;
-    if (kr_decode_graph_take(&g->steps, g->sampler, g->nmembers, g->members, g->samples)) return true;
-    if (kr_ctx_failed(ctx)) return false;
-    if (!kr_decode_graph_is_ahead(&g->steps))
-        return sample_next(g, g->steps.logits); /* reports the error in the logits */
-    return kr_fail(ctx, KR_ERR_NUMERIC,
+    const kr_tensor *logits = g->decoder->logits;
+    bool has_all = true;
+    if (!kr_decoder_wait(g->decoder)) return false;
+    for (int64_t m = 0; m < g->nmembers; m++) {
+        kr_sample *to = &g->samples[m];
+        const uint64_t n_sampled = g->sampler->rows[g->members[m]].n_sampled;
+        has_all &= kr_device_sampler_take(g->sampler->device, logits->dtype, m, n_sampled, &to->id, &to->logprob);
+    }
+    if (has_all) return true;
+    if (!kr_decoder_is_ahead(g->decoder)) return sample_next(g, logits); /* reports the error in the logits */
+    return kr_fail(g->ctx, KR_ERR_NUMERIC,
                    "sampler.next_rows: logits %s hold a NaN or an infinity, or -inf for all tokens of a row",
-                   KR_TEXT_OF(g->steps.logits));
+                   KR_TEXT_OF(logits));
 }
 
 bool kr_generation_catch_up(kr_generation *g)
 {
     const bool was_inconsistent = g->is_inconsistent;
-    if (!kr_decode_graph_is_ahead(&g->steps)) return true;
+    if (!kr_decoder_is_ahead(g->decoder)) return true;
     g->is_inconsistent = true; /* after an error: the state has advanced, the rows have not */
     if (!take_samples(g)) return false;
     g->is_inconsistent = was_inconsistent;
@@ -130,7 +137,7 @@ static bool remove_members(kr_generation *g, bool (*stays)(const kr_continuation
 {
     int64_t nleft = 0;
     if (are_all(g, stays)) return true;
-    if (!kr_generation_catch_up(g)) return false;
+    if (!kr_generation_catch_up(g) || !kr_decoder_flush(g->decoder, g->state)) return false;
     for (int64_t m = 0; m < g->nmembers; m++) {
         kr_continuation *row = &g->rows[g->members[m]];
         if (stays(row)) {
@@ -160,14 +167,13 @@ static kr_tensor *read_to(const kr_generation *g, kr_state *state, kr_tensor *id
     kr_call_init(&call);
     call.advance = state;
     call.last_logits_only = true;
-    call.skip_hidden = true;
     return kr_tensor_rank(ids) == 1 ? kr_network_step(g->tape, g->net, ids, &call).y
                                     : kr_network_forward(g->tape, g->net, ids, &call).y;
 }
 
 static kr_tensor *read_ids(const kr_generation *g, kr_tensor *ids)
 {
-    return read_to(g, g->state, ids);
+    return kr_decoder_flush(g->decoder, g->state) ? read_to(g, g->state, ids) : NULL;
 }
 
 /* The pending tokens, to g->ids. */
@@ -342,15 +348,20 @@ static bool goes_on(const kr_generation *g)
 }
 
 /* Sampling on the device. The next step is queued before the host receives the tokens. */
-static bool step_there(kr_generation *g)
+static bool step_there(kr_generation *g, kr_device_sampler *sampler)
 {
-    const bool is_ahead = kr_decode_graph_is_ahead(&g->steps);
-    if (!is_ahead && !kr_decode_graph_run(&g->steps, g->net, g->state, pending_ids(g), g->sampler, g->members))
-        return false;
-    if (!kr_sampler_reads(g->steps.logits)) return sample_next(g, g->steps.logits);
-    if (goes_on(g) && !kr_decode_graph_run_ahead(&g->steps, g->net, g->state, g->sampler) && kr_ctx_failed(g->ctx))
-        return false;
+    kr_decoder *d = g->decoder;
+    if (!kr_decoder_is_ahead(d) && !kr_decoder_step_and_sample(d, g->state, pending_ids(g), sampler)) return false;
+    if (!kr_device_sampler_reads(d->logits)) return sample_next(g, d->logits);
+    if (goes_on(g) && !kr_decoder_run_ahead(d, g->state, sampler) && kr_ctx_failed(g->ctx)) return false;
     return take_samples(g);
+}
+
+/* The device's sampler, ready for the members unless it is ahead; NULL: the host samples, or after an error. */
+static kr_device_sampler *device_sampler(kr_generation *g)
+{
+    if (kr_decoder_is_ahead(g->decoder)) return g->sampler->device;
+    return kr_decoder_samples(g->decoder, g->state) ? kr_sampler_on_device(g->sampler, g->nmembers, g->members) : NULL;
 }
 
 /* One more token for all members, to g->samples. */
@@ -362,14 +373,10 @@ static bool step(kr_generation *g)
         for (int64_t m = 0; m < g->nmembers; m++) g->samples[m] = g->rows[g->members[m]].ready;
         return true;
     }
-    if (g->is_forked && kr_decode_graph_applies(&g->steps, g->net, g->state)) {
-        if (kr_sampler_on_device(g->sampler)) return step_there(g);
-        logits = kr_decode_graph_run(&g->steps, g->net, g->state, pending_ids(g), NULL, g->members);
-    } else if (g->is_forked) {
-        logits = read_ids(g, kr_from_data(g->tape, KR_DTYPE_I32, KR_SHAPE(batch_of(g)), pending_ids(g)));
-    } else {
-        logits = step_and_fork(g);
-    }
+    kr_device_sampler *sampler = g->is_forked ? device_sampler(g) : NULL;
+    if (sampler) return step_there(g, sampler);
+    if (kr_ctx_failed(g->ctx)) return false;
+    logits = g->is_forked ? kr_decoder_step(g->decoder, g->state, pending_ids(g)) : step_and_fork(g);
     return logits && sample_next(g, logits);
 }
 

@@ -119,7 +119,8 @@ static bool make_parts(kr_generation *g)
     if (!copy_stop_ids(g) || !copy_stops(g) || !make_rows(g)) return false;
     g->tape = kr_tape_create(g->ctx, KR_TAPE_NO_GRAD);
     g->sampler = kr_sampler_create(g->ctx, g->options.sampler, g->nrows, g->vocab);
-    return (make_state(g) && g->tape && g->sampler) || kr_blame(g->ctx, OP);
+    g->decoder = kr_decoder_create(g->net, g->nrows);
+    return (make_state(g) && g->tape && g->sampler && g->decoder) || kr_blame(g->ctx, OP);
 }
 
 kr_generation *kr_generation_create(kr_ctx *ctx, const kr_network *net, const kr_tokenizer *tok,
@@ -156,7 +157,7 @@ void kr_generation_destroy(kr_generation *g)
         kr_state_destroy(g->rows[r].idle_state);
         kr_held_text_free(&g->rows[r].text, &g->ctx->memory);
     }
-    kr_decode_graph_free(&g->steps, g->ctx);
+    kr_decoder_destroy(g->decoder);
     kr_state_destroy(g->state);
     kr_sampler_destroy(g->sampler);
     kr_tape_destroy(g->tape);

@@ -298,7 +298,7 @@ kr_status kr_generation_load(kr_generation *g, const char *path)
     kr_state *state = kr_state_file_read(&format, ctx, g->net, path, take, &c);
     kr_arena_deinit(&c.arena);
     if (state) {
-        kr_decode_graph_forget(&g->steps, ctx);
+        kr_decoder_drop_samples(g->decoder);
         kr_generation_set_state(g, state);
         g->is_inconsistent = false;
     } else {

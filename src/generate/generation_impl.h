@@ -2,9 +2,9 @@
 #ifndef KR_GENERATE_GENERATION_IMPL_H
 #define KR_GENERATE_GENERATION_IMPL_H
 
+#include "decode/decoder.h"
 #include "generate/stop_text.h"
 #include "generate/sampler_impl.h"
-#include "generate/decode_graph.h"
 #include "nn/network_impl.h"
 
 #include <krait/generate.h>
@@ -31,7 +31,7 @@ struct kr_generation {
     int64_t vocab;
     kr_tape *tape;
     kr_sampler *sampler;
-    kr_decode_graph steps;
+    kr_decoder *decoder;
 
     int64_t nrows;
     kr_continuation *rows;

@@ -2,6 +2,7 @@
 #include "generate/sampler_impl.h"
 
 #include "base/sized.h"
+#include "device/device.h"
 #include "generate/logits.h"
 #include "generate/softmax_f64.h"
 
@@ -127,7 +128,7 @@ kr_sampler *kr_sampler_create(kr_ctx *ctx, const kr_sampler_options *options, in
 void kr_sampler_destroy(kr_sampler *sampler)
 {
     if (!sampler) return;
-    kr_sampler_free_device(sampler);
+    kr_device_sampler_destroy(sampler->device);
     for (int64_t row = 0; sampler->rows && row < sampler->nrows; row++)
         kr_token_counts_free(&sampler->rows[row].counts, &sampler->ctx->memory);
     kr_arena_deinit(&sampler->arena);
@@ -137,10 +138,32 @@ void kr_sampler_destroy(kr_sampler *sampler)
 void kr_sampler_forget(kr_sampler *sampler, uint64_t seed)
 {
     sampler->options.seed = seed;
+    if (sampler->device) sampler->device->rules.seed = seed;
     for (int64_t row = 0; row < sampler->nrows; row++) {
         sampler->rows[row].n_sampled = 0;
         kr_token_counts_clear(&sampler->rows[row].counts);
     }
+}
+
+/* ---- on a device ---- */
+
+/* Penalties and biases are the host's. */
+kr_device_sampler *kr_sampler_on_device(kr_sampler *s, int64_t count, const int64_t *rows)
+{
+    const kr_sampler_options *o = &s->options;
+    if (!kr_ctx_on_device(s->ctx) || o->n_biases || o->repetition_penalty != 1 || o->presence_penalty != 0 ||
+        o->frequency_penalty != 0)
+        return NULL;
+    const kr_device_sampling rules = { .vocab = s->vocab,
+                                       .top_k = o->top_k,
+                                       .temperature = o->temperature,
+                                       .top_p = o->top_p,
+                                       .min_p = o->min_p,
+                                       .seed = o->seed };
+    if (!s->device) s->device = kr_device_sampler_create(s->ctx, s->nrows, &rules);
+    if (!s->device) return NULL;
+    for (int64_t i = 0; i < count; i++) kr_device_sampler_set(s->device, i, rows[i], s->rows[rows[i]].n_sampled);
+    return kr_device_sampler_begin(s->device) ? s->device : NULL;
 }
 
 /* ---- tokens ---- */

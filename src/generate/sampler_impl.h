@@ -4,6 +4,7 @@
 
 #include "base/ctx_impl.h"
 #include "base/sized.h"
+#include "decode/device_sampler.h"
 #include "generate/select_top.h"
 #include "generate/token_counts.h"
 
@@ -39,9 +40,7 @@ struct kr_sampler {
     kr_row_sampler *rows; /* [nrows]: row i has stream i */
     kr_sampler_work work;
 
-    /* on a device; NULL: not allocated yet */
-    char *shared;           /* arguments and results in pinned memory */
-    int64_t *device_memory; /* [2 nrows] row numbers and counts of sampled tokens, which kernels increment */
+    kr_device_sampler *device; /* for options that it has; NULL: not created yet */
 };
 
 /* *own <- the options, checked; biases is still the caller's. False after an error; op names the call in messages. */
@@ -72,18 +71,9 @@ kr_status kr_sampler_sample(kr_sampler *sampler, const char *op, const kr_tensor
 /* Capacity for one more token in each row. False after an error. */
 bool kr_sampler_reserve(kr_sampler *sampler, const char *op);
 
-/* ---- on a device ----
- *
- * queue: samples for rows[0..count) from logits [count w], by a kernel that also stores the ids in next; does nothing
- * for unsupported logits. take: the result, already copied, which updates the counts; false if a row has none. One
- * sample may be queued before the previous result is taken. prepare: sets the rows on the device, before the first of
- * several consecutive samples. on_device: do the options allow it? */
-bool kr_sampler_on_device(kr_sampler *sampler);
-bool kr_sampler_reads(const kr_tensor *logits);
-bool kr_sampler_queue(kr_sampler *sampler, const kr_tensor *logits, int32_t *next);
-bool kr_sampler_prepare(kr_sampler *sampler, int64_t count, const int64_t *rows);
-bool kr_sampler_take(const kr_sampler *sampler, kr_dtype dtype, int64_t count, const int64_t *rows, kr_sample *samples);
-void kr_sampler_free_device(kr_sampler *sampler);
+/* The device's sampler for these options, its rows set to those of the next samples; NULL: the host samples, or after an
+ * error. */
+kr_device_sampler *kr_sampler_on_device(kr_sampler *sampler, int64_t count, const int64_t *rows);
 
 /* All rows as new, with another seed. */
 void kr_sampler_forget(kr_sampler *sampler, uint64_t seed);

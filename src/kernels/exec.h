@@ -12,6 +12,7 @@ typedef struct kr_exec {
     void *stream;           /* the cudaStream_t of a CUDA device; not read elsewhere */
     void *own;              /* device data of its kernels: struct kr_cuda of kernels/cuda/cuda.h; not read elsewhere */
     kr_precision precision; /* of products on a CUDA device, never UNSET; not read elsewhere */
+    void *fallback;         /* of the library, where the CPU runs a kernel for a device */
 } kr_exec;
 
 #endif

@@ -41,13 +41,14 @@ bool kr_kernels_runnable(const kr_kernels *set, uint64_t features)
     return (set->needs & ~features) == 0;
 }
 
-static void overlay(kr_kernels *table, const kr_kernels *set)
+int kr_kernels_overlay(kr_kernels *table, const kr_kernels *set)
 {
+    int count = 0;
 #define KR_KERNEL(name, args)                                                                                          \
     for (int real = 0; real < KR_NREALS; real++)                                                                       \
-        if (set->name[real].run) table->name[real] = set->name[real];
+        if (set->name[real].run) table->name[real] = set->name[real], count++;
 #define KR_KERNEL_ANY(name, args)                                                                                      \
-    if (set->name.run) table->name = set->name;
+    if (set->name.run) table->name = set->name, count++;
 #include "kernels/kernels.def"
 #undef KR_KERNEL
 #undef KR_KERNEL_ANY
@@ -55,13 +56,26 @@ static void overlay(kr_kernels *table, const kr_kernels *set)
     if (set->kernel[KR_REAL_F32].run) table->accepts.kernel##_##operand = set->accepts.kernel##_##operand;
 #include "kernels/accepts.def"
 #undef KR_ACCEPTS
+    return count;
+}
+
+kr_any_fn *kr_kernels_function(const kr_kernels *table, const char *kernel)
+{
+#define KR_KERNEL(name, args)                                                                                          \
+    if (strcmp(kernel, #name) == 0) return (kr_any_fn *)table->name[KR_REAL_F32].run;
+#define KR_KERNEL_ANY(name, args)                                                                                      \
+    if (strcmp(kernel, #name) == 0) return (kr_any_fn *)table->name.run;
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+    return NULL;
 }
 
 void kr_kernels_merge(kr_kernels *table, const kr_kernels *last, uint64_t features)
 {
     memset(table, 0, sizeof *table);
     for (int n = 0; kr_kernels_nth(n); n++) {
-        if (kr_kernels_runnable(sets[n], features)) overlay(table, sets[n]);
+        if (kr_kernels_runnable(sets[n], features)) kr_kernels_overlay(table, sets[n]);
         if (sets[n] == last) break;
     }
     table->name = last->name;

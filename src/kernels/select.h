@@ -17,6 +17,13 @@ const kr_kernels *kr_kernels_named(const char *name);
 /* Can a CPU with these features run the set? */
 bool kr_kernels_runnable(const kr_kernels *set, uint64_t features);
 
+/* Replaces the slots of the table that the set has; how many it has. */
+int kr_kernels_overlay(kr_kernels *table, const kr_kernels *set);
+
+/* The function that runs a kernel in f32, to compare tables; NULL: the table has none, or there is no such kernel. */
+typedef void kr_any_fn(void);
+kr_any_fn *kr_kernels_function(const kr_kernels *table, const char *kernel);
+
 /* table = the reference, overlaid by every runnable set up to and including `last`; each slot gets the best that has it.
  * The table is named after `last`. */
 void kr_kernels_merge(kr_kernels *table, const kr_kernels *last, uint64_t features);

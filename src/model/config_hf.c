@@ -355,6 +355,7 @@ static bool refuse(kr_ctx *ctx, const char *what)
 static bool check_network(kr_ctx *ctx, const kr_model_values *c)
 {
     if (c->family == KR_FAMILY_MAMBA3) return refuse(ctx, "Mamba-3");
+    if (kr_registered_kind_of(c->family)) return refuse(ctx, "blocks that a program has registered");
     if (c->network.input_size > 0) return refuse(ctx, "network from features (input_size)");
     if (c->layers.d_intermediate > 0) return refuse(ctx, "MLP (d_intermediate)");
     return true;

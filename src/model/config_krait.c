@@ -356,6 +356,13 @@ static const kr_key mamba3_rows[] = {
 static const kr_keys common = KR_KEYS(common_rows);
 static const kr_keys families[] = { KR_KEYS(mamba1_rows), KR_KEYS(mamba2_rows), KR_KEYS(mamba3_rows) };
 
+/* A registered family has all of its keys in ssm_cfg. */
+static const kr_keys *keys_of(kr_family family)
+{
+    static const kr_keys none = { NULL, 0 };
+    return kr_registered_kind_of(family) ? &none : &families[family];
+}
+
 /* ---- checks of several fields ---- */
 
 static bool check_schedule(kr_ctx *ctx, const kr_model_values *c, int64_t count)
@@ -413,8 +420,7 @@ static bool check_together(kr_ctx *ctx, const kr_model_values *c, int64_t nsched
 
 bool kr_krait_check(kr_ctx *ctx, const kr_model_values *config)
 {
-    return kr_keys_check(ctx, PREFIX, &common, config) &&
-           kr_keys_check(ctx, PREFIX, &families[config->family], config) &&
+    return kr_keys_check(ctx, PREFIX, &common, config) && kr_keys_check(ctx, PREFIX, keys_of(config->family), config) &&
            kr_require(ctx, config->layers.n_layers >= 1 && config->layers.n_layers <= KR_LAYERS_MOST, KR_ERR_FORMAT,
                       "config.json: n_layers = %lld, but must be from 1 to %d", (long long)config->layers.n_layers,
                       KR_LAYERS_MOST) &&
@@ -432,7 +438,7 @@ bool kr_krait_read(kr_reading *r, const kr_json *root)
     if (krait && kr_json_kind_of(krait) != KR_JSON_OBJECT) return kr_key_refuse(r, "krait", krait, "an object");
     r->object = krait;
     r->prefix = PREFIX;
-    if (krait && !kr_keys_read(r, (const kr_keys *const[]){ &common, &families[c->family] }, 2, true)) return false;
+    if (krait && !kr_keys_read(r, (const kr_keys *const[]){ &common, keys_of(c->family) }, 2, true)) return false;
     if (!kr_require(r->ctx, r->nschedule < 0 || c->layers.schedule == KR_SCHEDULE_CUSTOM, KR_ERR_FORMAT,
                     "config.json: " PREFIX "custom_schedule is given, but " PREFIX "schedule is not 'custom'"))
         return false;
@@ -471,7 +477,7 @@ static void warn(kr_ctx *ctx, const needs *n, const kr_layout_kind *layout)
 {
     char names[512] = "";
     size_t length = 0;
-    const kr_keys *const tables[] = { &common, &families[n->config->family] };
+    const kr_keys *const tables[] = { &common, keys_of(n->config->family) };
     for (int t = 0; t < 2; t++)
         for (size_t i = 0; i < tables[t]->count && length < sizeof names; i++) {
             const kr_key *key = &tables[t]->rows[i];
@@ -489,7 +495,7 @@ void kr_krait_write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *confi
     const needs n = { config, seen, layout == &kr_hf_layout || config->layout == KR_LAYOUT_OFFICIAL };
     bool is_open = false;
     write_table(w, &n, &common, &is_open);
-    write_table(w, &n, &families[config->family], &is_open);
+    write_table(w, &n, keys_of(config->family), &is_open);
     if (is_open) kr_json_write_close(w, '}');
     if (warns) warn(ctx, &n, layout);
 }

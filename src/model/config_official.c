@@ -132,7 +132,7 @@ static const char *const layer_names[] = { "Mamba1", "Mamba2", "Mamba3" };
 static void set_defaults(kr_model_values *c, kr_family family)
 {
     kr_model_values_init(c);
-    c->family = family;
+    kr_model_values_set_family(c, family);
     kr_config_set_d_model(c, 2560);
     c->layers.n_layers = 64;
     c->network.vocab_size = 50277;
@@ -165,7 +165,14 @@ static bool read_family(const kr_reading *r, const kr_json *ssm, kr_family *fami
             *family = (kr_family)f;
             return true;
         }
-    return kr_key_refuse(r, "ssm_cfg.layer", layer, "'Mamba1', 'Mamba2' or 'Mamba3'");
+    const char *text = kr_json_text(layer);
+    const kr_block_kind *kind = text ? kr_block_kind_named(text, (size_t)kr_json_length(layer)) : NULL;
+    if (kind && kind->registered) {
+        *family = kind->family;
+        return true;
+    }
+    return kr_key_refuse(r, "ssm_cfg.layer", layer,
+                         "'Mamba1', 'Mamba2', 'Mamba3' or a family that the program has registered");
 }
 
 /* The official code supports these two only; 0 needs the object "krait". */
@@ -186,6 +193,7 @@ static bool read(kr_reading *r, const kr_json *root)
     if (!kr_keys_read(r, (const kr_keys *const[]){ &head, &tail, &others }, 3, false)) return false;
     r->object = ssm;
     r->prefix = "ssm_cfg.";
+    if (kr_registered_kind_of(family)) return kr_registered_read(r, ssm, &idle);
     return kr_keys_read(r, (const kr_keys *const[]){ &families[family], &idle }, 2, false) &&
            check_rope(r->ctx, r->config);
 }
@@ -195,6 +203,11 @@ static bool read(kr_reading *r, const kr_json *root)
 static void write_ssm(kr_json_writer *w, const kr_model_values *c, const kr_model_values *defaults)
 {
     kr_json_write_open(w, "ssm_cfg", '{');
+    if (kr_registered_kind_of(c->family)) {
+        kr_registered_write(w, c);
+        kr_json_write_close(w, '}');
+        return;
+    }
     if (c->family != KR_FAMILY_MAMBA1)
         kr_json_write_string(w, "layer", layer_names[c->family]); /* older code has no such key */
     w->has_bare_infinity = true;
@@ -207,7 +220,9 @@ static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config,
 {
     kr_model_values expressible = *config;
     if (expressible.mamba3.rope_fraction == 0) expressible.mamba3.rope_fraction = 0.5;
-    const kr_keys *own = &families[expressible.family];
+    static const kr_keys none = { NULL, 0 };
+    const bool is_registered = kr_registered_kind_of(expressible.family) != NULL;
+    const kr_keys *own = is_registered ? &none : &families[expressible.family];
     if (!kr_keys_check(ctx, "", &head, &expressible) || !kr_keys_check(ctx, "", &tail, &expressible) ||
         !kr_keys_check(ctx, "ssm_cfg.", own, &expressible) || !check_rope(ctx, &expressible))
         return false;
@@ -223,6 +238,7 @@ static bool write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *config,
     kr_keys_copy(&head, seen, &expressible);
     kr_keys_copy(&tail, seen, &expressible);
     kr_keys_copy(own, seen, &expressible);
+    if (is_registered) seen->registered = expressible.registered;
     return true;
 }
 

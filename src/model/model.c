@@ -71,9 +71,7 @@ kr_network *kr_model_declare(kr_ctx *ctx, const kr_model_values *config, kr_dtyp
 {
     kr_model_values values = *config;
     kr_config_set_dtype(&values, dtype);
-    values.layers.block = values.family == KR_FAMILY_MAMBA1   ? kr_mamba1_block(&values.mamba1)
-                          : values.family == KR_FAMILY_MAMBA2 ? kr_mamba2_block(&values.mamba2)
-                                                              : kr_mamba3_block(&values.mamba3);
+    values.layers.block = (kr_block_config){ values.family, kr_model_values_block(&values) };
     values.network.layers = &values.layers;
     return kr_network_declare(ctx, &values.network);
 }
@@ -120,7 +118,7 @@ bool kr_model_take_config(kr_ctx *ctx, const char *op, kr_model_values *values, 
            kr_require(ctx, values->layout == KR_LAYOUT_OFFICIAL || values->layout == KR_LAYOUT_HF, KR_ERR_ARG,
                       "%s: layout = %d is neither official nor hf", op, (int)values->layout) &&
            kr_require(ctx, kr_block_kind_of(values->family) != NULL, KR_ERR_ARG,
-                      "%s: family = %d is not one of mamba1, mamba2, mamba3", op, (int)values->family) &&
+                      "%s: family = %d is not one of mamba1, mamba2, mamba3, or registered", op, (int)values->family) &&
            kr_require(ctx, values->n_eos >= 0 && values->n_eos <= KR_MAX_EOS, KR_ERR_ARG,
                       "%s: n_eos = %d, but must be from 0 to %d", op, values->n_eos, KR_MAX_EOS);
 }

@@ -36,6 +36,39 @@ void kr_model_values_init(kr_model_values *values)
     kr_network_config_init(&values->network);
 }
 
+void *kr_model_values_block(kr_model_values *values)
+{
+    return values->family == KR_FAMILY_MAMBA1   ? (void *)&values->mamba1
+           : values->family == KR_FAMILY_MAMBA2 ? (void *)&values->mamba2
+           : values->family == KR_FAMILY_MAMBA3 ? (void *)&values->mamba3
+                                                : (void *)&values->registered;
+}
+
+void kr_model_values_set_family(kr_model_values *values, kr_family family)
+{
+    const kr_registered_kind *r = kr_registered_kind_of(family);
+    values->family = family;
+    memset(&values->registered, 0, sizeof values->registered);
+    if (r) kr_registered_config_init(r, &values->registered);
+}
+
+/* The caller's config of a registered family, or its defaults. */
+static bool take_registered(kr_ctx *ctx, const char *op, kr_model_values *values, const void *config)
+{
+    const kr_registered_kind *r = kr_registered_kind_of(values->family);
+    kr_model_values_set_family(values, values->family);
+    if (!r || !config) return true;
+    size_t size;
+    memcpy(&size, config, sizeof size);
+    if (!kr_require(ctx, size == r->info.config_bytes, KR_ERR_ARG,
+                    "%s: registered.size is %zu, but the config of %s has %zu bytes; call kr_block_config_init before "
+                    "setting fields",
+                    op, size, r->name, r->info.config_bytes))
+        return false;
+    memcpy(&values->registered, config, size);
+    return true;
+}
+
 bool kr_model_values_take(kr_ctx *ctx, const char *op, kr_model_values *values, const kr_model_config *config)
 {
     kr_model_config c;
@@ -48,7 +81,8 @@ bool kr_model_values_take(kr_ctx *ctx, const char *op, kr_model_values *values, 
                                  .bos = c.bos,
                                  .pad = c.pad };
     memcpy(values->eos, c.eos, sizeof c.eos);
-    return KR_TAKE(ctx, op, kr_mamba1_config, c.mamba1, &values->mamba1) &&
+    return take_registered(ctx, op, values, c.registered) &&
+           KR_TAKE(ctx, op, kr_mamba1_config, c.mamba1, &values->mamba1) &&
            KR_TAKE(ctx, op, kr_mamba2_config, c.mamba2, &values->mamba2) &&
            KR_TAKE(ctx, op, kr_mamba3_config, c.mamba3, &values->mamba3) &&
            KR_TAKE(ctx, op, kr_layers_config, c.layers, &values->layers) &&
@@ -70,7 +104,8 @@ void kr_config_box_publish(kr_config_box *box)
                                      .chunk_size = v->chunk_size,
                                      .n_eos = v->n_eos,
                                      .bos = v->bos,
-                                     .pad = v->pad };
+                                     .pad = v->pad,
+                                     .registered = kr_registered_kind_of(v->family) ? &v->registered : NULL };
     memcpy(box->config.eos, v->eos, sizeof v->eos);
 }
 
@@ -84,24 +119,27 @@ static int64_t d_model_of(const kr_model_values *values)
 {
     return values->family == KR_FAMILY_MAMBA1   ? values->mamba1.d_model
            : values->family == KR_FAMILY_MAMBA2 ? values->mamba2.d_model
-                                                : values->mamba3.d_model;
+           : values->family == KR_FAMILY_MAMBA3 ? values->mamba3.d_model
+                                                : values->registered.head.d_model;
 }
 
 void kr_config_set_d_model(kr_model_values *values, int64_t d_model)
 {
-    values->mamba1.d_model = values->mamba2.d_model = values->mamba3.d_model = d_model;
+    values->mamba1.d_model = values->mamba2.d_model = values->mamba3.d_model = values->registered.head.d_model =
+        d_model;
 }
 
 void kr_config_set_dtype(kr_model_values *config, kr_dtype dtype)
 {
-    config->mamba1.dtype = config->mamba2.dtype = config->mamba3.dtype = dtype;
+    config->mamba1.dtype = config->mamba2.dtype = config->mamba3.dtype = config->registered.head.dtype = dtype;
 }
 
 kr_dtype kr_config_dtype_of(const kr_model_values *config)
 {
     return config->family == KR_FAMILY_MAMBA1   ? config->mamba1.dtype
            : config->family == KR_FAMILY_MAMBA2 ? config->mamba2.dtype
-                                                : config->mamba3.dtype;
+           : config->family == KR_FAMILY_MAMBA3 ? config->mamba3.dtype
+                                                : config->registered.head.dtype;
 }
 
 /* ---- the width, which every family's config has ---- */
@@ -182,7 +220,7 @@ kr_config_box *kr_config_box_clone(kr_ctx *ctx, const kr_model_values *values)
     kr_layers_config *l = &box->values.layers;
     kr_network_config *n = &box->values.network;
     const int64_t nschedule = l->schedule != KR_SCHEDULE_CUSTOM ? 0 : l->n_virtual ? l->n_virtual : l->n_layers;
-    bool ok = true;
+    bool ok = kr_registered_copy_texts(&box->arena, &box->values);
     l->custom_schedule = copy_list(&box->arena, l->custom_schedule, nschedule, sizeof *l->custom_schedule, &ok);
     l->latents = copy_list(&box->arena, l->latents, l->n_latents, sizeof *l->latents, &ok);
     l->layer_latents = copy_list(&box->arena, l->layer_latents, l->n_layer_latents, sizeof *l->layer_latents, &ok);
@@ -298,13 +336,20 @@ static void normalise_fields(kr_model_values *c, const kr_model_values *seen)
     if (c->mamba2.n_groups == 1) c->mamba2.norm_per_group = seen->mamba2.norm_per_group;
 }
 
+static bool check_registered(kr_ctx *ctx, const kr_model_values *c)
+{
+    const kr_registered_kind *r = kr_registered_kind_of(c->family);
+    return !r || kr_registered_config_check(ctx, "config.json", r, &c->registered);
+}
+
 static bool check_config(kr_ctx *ctx, const kr_model_values *c, kr_layout layout)
 {
     return kr_require(ctx, layout == KR_LAYOUT_OFFICIAL || layout == KR_LAYOUT_HF, KR_ERR_ARG,
                       "config.json: layout = %d is neither official nor hf", (int)layout) &&
            kr_require(ctx, kr_block_kind_of(c->family) != NULL, KR_ERR_ARG,
-                      "config.json: family = %d is not one of mamba1, mamba2, mamba3", (int)c->family) &&
-           kr_config_dtype(ctx, "config.json", kr_config_dtype_of(c)) && kr_krait_check(ctx, c);
+                      "config.json: family = %d is not one of mamba1, mamba2, mamba3, or registered", (int)c->family) &&
+           kr_config_dtype(ctx, "config.json", kr_config_dtype_of(c)) && check_registered(ctx, c) &&
+           kr_krait_check(ctx, c);
 }
 
 kr_status kr_model_config_format(kr_ctx *ctx, const kr_model_config *config, kr_layout layout, char *text, size_t bytes,

@@ -10,6 +10,7 @@
 #include "base/ctx_impl.h"
 #include "io/json_impl.h"
 #include "io/json_write.h"
+#include "nn/block_kinds.h"
 
 #include <krait/model.h>
 
@@ -27,7 +28,17 @@ typedef struct kr_model_values {
     int n_eos;
     int64_t eos[KR_MAX_EOS];
     int64_t bos, pad;
+    union {
+        kr_config_head head;
+        unsigned char bytes[KR_BLOCK_CONFIG_BYTES];
+    } registered; /* the config of a registered family */
 } kr_model_values;
+
+/* The config of the family, which begins with a kr_config_head. */
+void *kr_model_values_block(kr_model_values *values);
+
+/* The family, with the defaults of a registered one. */
+void kr_model_values_set_family(kr_model_values *values, kr_family family);
 
 void kr_model_values_init(kr_model_values *values);
 
@@ -167,6 +178,13 @@ void kr_krait_write(kr_ctx *ctx, kr_json_writer *w, const kr_model_values *confi
 
 /* Ranges of the fields of "krait", and its lists. */
 bool kr_krait_check(kr_ctx *ctx, const kr_model_values *config);
+
+/* ssm_cfg of a registered family: its fields, and keys of `idle`, which are not read. Every other key is an error. */
+bool kr_registered_read(kr_reading *r, const kr_json *ssm, const kr_keys *idle);
+void kr_registered_write(kr_json_writer *w, const kr_model_values *config);
+
+/* Copies the texts of the fields to the arena. False without memory. */
+bool kr_registered_copy_texts(kr_arena *arena, kr_model_values *config);
 
 /* kr_model_config_load of a directory. */
 kr_config_box *kr_config_load_folder(kr_ctx *ctx, const char *folder);

@@ -61,7 +61,8 @@ static int64_t layer_numbers(const kr_layers *layers)
     const kr_layers_config *c = &layers->config;
     const int64_t nhidden = c->d_intermediate ? kr_mlp_hidden(c->d_intermediate, c->mlp_multiple_of) : 0;
     const int64_t nstreams = c->residual.kind == KR_RESIDUAL_MULTI_GATE ? c->residual.n_stream : 0;
-    const int64_t mixer = layers->kind->family == KR_FAMILY_MAMBA1   ? mamba1_numbers(block)
+    const int64_t mixer = layers->kind->registered                   ? kr_registered_token_elements(block)
+                          : layers->kind->family == KR_FAMILY_MAMBA1 ? mamba1_numbers(block)
                           : layers->kind->family == KR_FAMILY_MAMBA2 ? mamba2_numbers(block)
                                                                      : mamba3_numbers(block);
     /* the residual stream before and after, its norm input, the norm and the branch; the MLP's norm, fc1, gate and

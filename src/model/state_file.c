@@ -17,7 +17,6 @@
 #include "device/device.h"
 #include "io/quote.h"
 #include "nn/network_impl.h"
-#include "nn/deferred_state.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -280,8 +279,7 @@ bool kr_state_file_write(const kr_state_format *format, const kr_state *state, c
     saving s = { .ctx = ctx, .format = format, .state = state, .net = net };
     kr_arena_init(&s.arena, &ctx->memory, BLOCK_BYTES);
     const bool saved = kr_require(ctx, net != NULL, KR_ERR_ARG, "the network is NULL") && is_of(state, net) &&
-                       kr_deferred_flush(state) && (s.writer = kr_tensor_writer_create(ctx)) != NULL &&
-                       save(&s, extras, path);
+                       (s.writer = kr_tensor_writer_create(ctx)) != NULL && save(&s, extras, path);
     kr_tensor_writer_destroy(s.writer);
     kr_arena_deinit(&s.arena);
     return saved;
@@ -290,7 +288,7 @@ bool kr_state_file_write(const kr_state_format *format, const kr_state *state, c
 kr_status kr_state_save(const kr_state *state, const kr_network *net, const char *path)
 {
     if (!state) return KR_ERR_ARG;
-    if (!kr_ctx_failed(state->ctx) && kr_state_flush("state.save", state) &&
+    if (!kr_ctx_failed(state->ctx) && kr_state_is_usable("state.save", state) &&
         !kr_state_file_write(&state_format, state, net, NULL, path))
         kr_blame(state->ctx, "state.save");
     return state->ctx->status;

@@ -41,13 +41,8 @@ static bool check_schedule(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtua
 
 static bool check_config(kr_ctx *ctx, const kr_bidi_config *c, int64_t nvirtual)
 {
-    return kr_require(ctx, kr_block_kind_of(c->block.family) != NULL, KR_ERR_ARG,
-                      OP ": block.family = %d is not one of mamba1, mamba2, mamba3", (int)c->block.family) &&
-           kr_require(ctx, c->block.config != NULL, KR_ERR_ARG,
-                      OP
-                      ": block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block") &&
-           check_count(ctx, "n_layers", c->n_layers) && check_count(ctx, "n_virtual", nvirtual) &&
-           check_schedule(ctx, c, nvirtual) &&
+    return kr_block_config_check(ctx, OP, &c->block) && check_count(ctx, "n_layers", c->n_layers) &&
+           check_count(ctx, "n_virtual", nvirtual) && check_schedule(ctx, c, nvirtual) &&
            kr_require(ctx, c->merge == KR_BIDI_MERGE_MEAN || c->merge == KR_BIDI_MERGE_CAT_LINEAR, KR_ERR_ARG,
                       OP ": merge = %d is neither mean nor cat-linear", (int)c->merge) &&
            kr_config_positive(ctx, OP, "norm_eps", c->norm_eps) && kr_residual_check(ctx, OP, &c->residual) &&
@@ -95,7 +90,7 @@ static bool declare_layer(kr_bidi *bidi, int64_t i)
     kr_bidi_layer *l = &bidi->layers[i];
     const size_t outer = kr_params_enter(params, "layers.%lld.", (long long)i);
     const size_t inner = kr_params_enter(params, "mixer.");
-    l->block = bidi->kind->create(bidi->ctx, params, bidi->config.block.config);
+    l->block = kr_block_declare(bidi->ctx, bidi->kind, params, bidi->config.block.config);
     kr_params_leave(params, inner);
     if (!l->block) return kr_blame(bidi->ctx, OP);
     const kr_dtype small = kr_config_small_dtype(kr_block_dtype(l->block));

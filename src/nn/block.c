@@ -2,17 +2,10 @@
 #include "nn/block_impl.h"
 
 #include "nn/block_config.h"
+#include "nn/block_kinds.h"
 #include "ops/sequences.h"
 
 #include <string.h>
-
-const kr_block_kind *kr_block_kind_of(kr_family family)
-{
-    static const kr_block_kind *const kinds[] = { &kr_mamba1_kind, &kr_mamba2_kind, &kr_mamba3_kind };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (kinds[i]->family == family) return kinds[i];
-    return NULL;
-}
 
 int kr_cache_count(kr_family family)
 {
@@ -41,9 +34,26 @@ void *kr_block_alloc(kr_ctx *ctx, const kr_block_kind *kind, size_t bytes, int64
     return block;
 }
 
+void *kr_block_declare(kr_ctx *ctx, const kr_block_kind *kind, kr_params *params, const void *config)
+{
+    return kind->registered ? kr_registered_declare(ctx, kind->registered, params, config)
+                            : kind->create(ctx, params, config);
+}
+
+bool kr_block_config_check(kr_ctx *ctx, const char *op, const kr_block_config *block)
+{
+    return kr_require(ctx, kr_block_kind_of(block->family) != NULL, KR_ERR_ARG,
+                      "%s: block.family = %d is not one of mamba1, mamba2, mamba3, or registered", op,
+                      (int)block->family) &&
+           kr_require(ctx, block->config != NULL, KR_ERR_ARG,
+                      "%s: block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block",
+                      op);
+}
+
 void kr_block_free(void *block)
 {
     kr_block *head = block;
+    if (head->kind->registered) kr_registered_free(block);
     kr_memory_free(&head->ctx->memory, head, head->bytes);
 }
 
@@ -64,7 +74,7 @@ kr_block *kr_block_create(kr_ctx *ctx, const kr_block_config *config)
     if (!kr_require(ctx, kind != NULL, KR_ERR_ARG, "block.create: family = %d is not a kr_family", (int)config->family))
         return NULL;
     kr_params *params = kr_params_create(ctx);
-    kr_block *block = params ? kind->create(ctx, params, config->config) : NULL;
+    kr_block *block = params ? kr_block_declare(ctx, kind, params, config->config) : NULL;
     if (block) block->params = params;
     if (block && kr_params_seal(params)) return block;
     if (block) kr_block_destroy(block);
@@ -210,13 +220,6 @@ kr_tensor *kr_block_masked(kr_tape *tape, const kr_block_input *input, kr_tensor
     return input->mask_bs1 && x ? kr_mul(tape, x, kr_cast(tape, input->mask_bs1, x->dtype)) : x;
 }
 
-kr_tensor *kr_decode_own(kr_tape *tape, const kr_decode_input *input, kr_tensor *x)
-{
-    if (input->in_place) return x;
-    kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
-    return y && kr_assign(tape->ctx, y, x) ? y : NULL;
-}
-
 kr_tensor *kr_block_state_destination(const kr_block_input *input, kr_tensor *state)
 {
     return input->in_place ? state : NULL;
@@ -311,12 +314,6 @@ static kr_block_out public_out(kr_block_result result)
     return (kr_block_out){ .y = result.y_bsd, .cache = result.cache };
 }
 
-/* "mamba2.forward" for messages, one static text for each family. */
-static const char *op_name(const kr_block *block, const char *const names[KR_N_FAMILIES], const char *any)
-{
-    return block ? names[block->kind->family] : any;
-}
-
 kr_cache kr_block_initial_cache(kr_tape *tape, const kr_block *block, int64_t batch)
 {
     if (!exists(tape, "block.initial_cache", block)) return (kr_cache){ .family = KR_FAMILY_MAMBA1 };
@@ -359,13 +356,14 @@ static bool take_cu_seqlens(kr_tape *tape, const char *op, kr_tensor *x_bsd, con
 
 kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x_bsd, const kr_block_call *call)
 {
-    static const char *const forward[] = { "mamba1.forward", "mamba2.forward", "mamba3.forward" };
-    static const char *const packed[] = { "mamba1.forward_packed", "mamba2.forward_packed", "mamba3.forward_packed" };
-    static const char *const reset[] = { "mamba1.forward_reset", "mamba2.forward_reset", "mamba3.forward_reset" };
     const kr_block_call defaults = { 0 };
     if (!call) call = &defaults;
     const bool is_packed = call->seq_start_bs || call->cu_seqlens;
-    const char *op = op_name(block, call->reset_bs ? reset : is_packed ? packed : forward, "block.forward");
+    const kr_block_calls *calls = block ? &block->kind->calls : NULL;
+    const char *op = !calls           ? "block.forward"
+                     : call->reset_bs ? calls->reset
+                     : is_packed      ? calls->packed
+                                      : calls->forward;
     kr_tensor *seq_start_bs = call->seq_start_bs;
     if (!exists(tape, op, block) || !call_is_valid(tape->ctx, op, call) ||
         !take_cu_seqlens(tape, op, x_bsd, call, &seq_start_bs))
@@ -385,8 +383,7 @@ kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x
 
 kr_block_out kr_block_step(kr_tape *tape, const kr_block *block, kr_tensor *x_bd, const kr_cache *cache)
 {
-    static const char *const names[] = { "mamba1.step", "mamba2.step", "mamba3.step" };
-    const char *op = op_name(block, names, "block.step");
+    const char *op = block ? block->kind->calls.step : "block.step";
     if (!exists(tape, op, block)) return (kr_block_out){ .y = NULL };
     return public_out(kr_block_run_step(tape, block->kind, block, op, x_bd, given_cache(block, cache)));
 }

@@ -1,6 +1,7 @@
 /* block_impl.h - the interface of a block family: a table of functions over its struct and a kr_cache.
  *
- * Adding a family is one file that fills a kr_block_kind, and its line in block.c.
+ * Adding a family is one file that fills a kr_block_kind, and its line in block_kinds.c. Programs add theirs by
+ * kr_block_kind_register, and block_registered.c fills the same table for them.
  */
 #ifndef KR_NN_BLOCK_IMPL_H
 #define KR_NN_BLOCK_IMPL_H
@@ -37,35 +38,28 @@ typedef struct kr_block_result {
     kr_cache cache;
 } kr_block_result;
 
-/* Tokens of layers that are run together, when all are known (kr_run_decode_layers). */
-typedef struct kr_decode_list {
-    int64_t count, most;
-    kr_decode_layer *layers;
-    kr_embedding_args *lookup; /* the pending kernel that produces the first layer's input; NULL: none */
-} kr_decode_list;
+struct kr_registered_kind;
 
-/* One token of each row through norm, block and residual, unrecorded: y = x + block(norm(x)), by few kernels. */
-typedef struct kr_decode_input {
-    kr_tensor *x_bsd; /* [b 1 d] */
-    kr_tensor *norm_d;
-    const kr_norm_options *norm;
-    const kr_cache *cache;
-    bool in_place;                     /* see kr_block_input */
-    struct kr_deferred_slot *deferred; /* where the token may be kept (nn/deferred_state.h); NULL: the state gets it */
-    kr_decode_list *list;              /* queue for the kernels of several layers; NULL: they run at once */
-    kr_tensor *y_bsd;                  /* where the result goes; x itself, or a tensor of its shape and type */
-} kr_decode_input;
-
-/* A tensor of the cache as the token's kernels change it: itself in place, else a copy; NULL after an error. */
-kr_tensor *kr_decode_own(kr_tape *tape, const kr_decode_input *input, kr_tensor *x);
+/* The names of a family's calls, for messages: "mamba2.forward". */
+typedef struct kr_block_calls {
+    const char *forward, *packed, *reset, *step, *step_infinite;
+} kr_block_calls;
+#define KR_BLOCK_CALLS(name)                                                                                           \
+    {                                                                                                                  \
+        name ".forward", name ".forward_packed", name ".forward_reset", name ".step", name ".step_infinite"            \
+    }
 
 typedef struct kr_block_kind {
     kr_family family;
     const char *name;
+    kr_block_calls calls;
+    const struct kr_registered_kind *registered; /* NULL: a family of the library (nn/block_kinds.h) */
+    bool has_varying_steps;                      /* a device cannot capture a step and replay it */
     int ncache;
     const char *cache_names[KR_CACHE_TENSORS];
 
-    /* Declares the parameters in `params`, under its prefix. NULL after an error; free with kr_block_free. */
+    /* Declares the parameters in `params`, under its prefix. NULL after an error; free with kr_block_free. Call it by
+     * kr_block_declare. NULL for a registered family. */
     void *(*create)(kr_ctx *ctx, kr_params *params, const void *config);
 
     const void *(*config)(const void *block); /* the config that it was created with, complete */
@@ -75,23 +69,19 @@ typedef struct kr_block_kind {
     kr_cache (*initial_cache)(kr_tape *tape, const void *block, int64_t batch);
     kr_block_result (*forward)(kr_tape *tape, const void *block, const kr_block_input *input);
     kr_tensor *(*step_infinite)(kr_tape *tape, const void *block, kr_tensor *x_bd);
-
-    /* NULL: the family has no decode kernels. can_decode: they support this block's sizes and types. batches_layers: they are
-     * queued in the list, if there is one. */
-    bool batches_layers;
-    bool (*can_decode)(const void *block, const kr_decode_input *input);
-    bool (*token)(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
-
-    /* NULL: no deferred state updates. may_defer: fills in the sizes for a slot of that many rows; flush: applies the
-     * slot's pending updates to its state. */
-    bool (*may_defer)(const void *block, int64_t batch, struct kr_deferred_slot *slot);
-    bool (*flush)(kr_ctx *ctx, const kr_cache *cache, const struct kr_deferred_slot *slot);
 } kr_block_kind;
 
 extern const kr_block_kind kr_mamba1_kind, kr_mamba2_kind, kr_mamba3_kind;
 
 /* NULL for a value that is no family. */
 const kr_block_kind *kr_block_kind_of(kr_family family);
+
+/* A block of the family whose parameters are declared in `params`, under its prefix. NULL after an error; free with
+ * kr_block_free. */
+void *kr_block_declare(kr_ctx *ctx, const kr_block_kind *kind, kr_params *params, const void *config);
+
+/* A kr_family, with its config; where it stands begins the message: "layers.create: block". */
+bool kr_block_config_check(kr_ctx *ctx, const char *op, const kr_block_config *block);
 
 /* The zeroed struct of a family, its head filled in; NULL after an error. */
 void *kr_block_alloc(kr_ctx *ctx, const kr_block_kind *kind, size_t bytes, int64_t d_model, kr_dtype dtype);

@@ -6,8 +6,6 @@
  */
 #include "nn/layers_impl.h"
 
-#include "device/device.h"
-
 #include <string.h>
 
 typedef struct kept {
@@ -17,6 +15,12 @@ typedef struct kept {
 static kept ignored(const kr_layers *s, int64_t v)
 {
     return (kept){ s->config.ignore_first_residual && v == 0, s->config.ignore_last_residual && v == s->nvirtual - 1 };
+}
+
+bool kr_layer_ignores_residual(const kr_layers *s, int64_t v)
+{
+    const kept k = ignored(s, v);
+    return k.first || k.last;
 }
 
 int64_t kr_layer_streams(const kr_layers *s, int64_t v)
@@ -35,7 +39,8 @@ static kr_tensor *mix(kr_tape *tape, const kr_layer_job *job, const kr_layer_wei
                       const kr_cache *cache, kr_cache *after)
 {
     const kr_block_kind *kind = job->layers->kind;
-    const bool is_whole = !job->reset_bs && !job->mask_bs1; /* the block's projection reads it, and nothing else */
+    /* the block's projection reads it, and nothing else */
+    const bool is_whole = !job->reset_bs && !job->mask_bs1 && !kind->registered;
     kr_tensor *u = is_whole ? kr_norm_operand(tape, x, NULL, l->norm_d, &job->layers->norm)
                             : kr_rms_norm(tape, x, l->norm_d, &job->layers->norm);
     if (job->is_infinite) return kind->step_infinite(tape, l->block, u);
@@ -77,43 +82,9 @@ static kr_tensor *narrow(kr_tape *tape, kr_tensor *x, kr_dtype stream)
     return kr_dtype_is_16bit(stream) ? kr_cast(tape, x, stream) : x;
 }
 
-/* One token, unrecorded, on a device where kernel launches are expensive: x + h1 in few kernels. False: not supported,
- * or an error. */
-static bool take_token(kr_tape *tape, const kr_layer_job *job, const kr_layer_weights *l, kr_tensor *x,
-                       const kr_cache *cache, kr_cache *after)
-{
-    const kr_block_kind *kind = job->layers->kind;
-    if (!job->destination || job->dropout > 0 || tape->ctx->check_finite || !cache || !kind->token || tape->recording ||
-        job->seq_start_bs || job->reset_bs || job->mask_bs1)
-        return false;
-    const kr_decode_input input = { .x_bsd = x,
-                                    .norm_d = l->norm_d,
-                                    .norm = &job->layers->norm,
-                                    .cache = cache,
-                                    .in_place = job->in_place,
-                                    .deferred = job->deferred,
-                                    .list = job->tokens,
-                                    .y_bsd = job->destination };
-    return kind->can_decode(l->block, &input) && kind->token(tape, l->block, &input, after);
-}
-
 static kr_tensor *drop(kr_tape *tape, const kr_layer_job *job, kr_tensor *h)
 {
     return job->dropout > 0 ? kr_dropout(tape, h, job->dropout, NULL) : h;
-}
-
-bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job)
-{
-    kr_decode_list *list = job->tokens;
-    if (!list) return !kr_ctx_failed(tape->ctx);
-    const int64_t count = list->count;
-    kr_embedding_args *lookup = list->lookup;
-    list->count = 0;
-    list->lookup = NULL;
-    if (kr_ctx_failed(tape->ctx)) return false;
-    if (count == 0) return !lookup || KR_RUN(tape->ctx, embedding[KR_REAL_F32], lookup);
-    list->layers[0].lookup = lookup;
-    return kr_run_decode_layers(tape->ctx, count, list->layers);
 }
 
 void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const kr_cache *cache, kr_cache *after)
@@ -123,16 +94,8 @@ void kr_layer_run(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, const k
     const kept k = ignored(s, job->v);
     const kr_dtype dtype = kr_tensor_dtype(flow->x);
     const bool adds = !s->gates && !k.first && !k.last;
-    kr_tensor *h1 = NULL, *sum; /* x + h1, where someone reads it */
-    if (adds && take_token(tape, job, l, flow->x, cache, after)) {
-        sum = job->destination;
-        if (l->norm2_d) kr_layer_run_tokens(tape, job);
-    } else {
-        kr_layer_run_tokens(tape, job);
-        h1 = narrow(tape, drop(tape, job, mix(tape, job, l, flow->x, cache, after)), dtype);
-        sum = adds || l->norm2_d ? narrow(tape, kr_add(tape, flow->x, h1), dtype) : h1;
-    }
-    kr_tensor *h2 = NULL;
+    kr_tensor *h1 = narrow(tape, drop(tape, job, mix(tape, job, l, flow->x, cache, after)), dtype), *h2 = NULL;
+    kr_tensor *sum = adds || l->norm2_d ? narrow(tape, kr_add(tape, flow->x, h1), dtype) : h1; /* x + h1, if read */
     if (l->norm2_d) h2 = drop(tape, job, kr_mlp_run(tape, &l->mlp, kr_rms_norm(tape, sum, l->norm2_d, &s->norm)));
     kr_tensor *base = adds ? sum : h1;
     kr_tensor *f = h2 ? narrow(tape, kr_add(tape, base, h2), dtype) : base;
@@ -178,28 +141,15 @@ static void overwrite_cache(kr_tape *tape, const kr_layers *s, const kr_cache *o
     }
 }
 
-/* Output buffer for the stream of one token, allocated here if no earlier layer has one. NULL: not such a layer. */
-static kr_tensor *token_destination(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, kr_flow *destinations)
-{
-    const kr_tensor *x = flow->x;
-    if (!kr_ctx_on_device(tape->ctx) || !job->layers->kind->token || x->dims[1] != 1 || x->dtype != KR_DTYPE_F32 ||
-        !kr_tensor_is_row_major(x))
-        return NULL;
-    if (!fits(destinations->x, x)) destinations->x = kr_new(tape, x->dtype, kr_tensor_shape(x));
-    return destinations->x;
-}
-
 /* Results reuse the buffers of an earlier layer's results, so that memory does not grow with depth; without a buffer
  * that fits, the scope keeps the result, which becomes the buffer. Tensors that the layer returned unchanged are not
  * copied. */
 void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *destinations,
                            const kr_cache *cache, kr_cache *after)
 {
-    kr_layer_job direct = *job;
-    direct.destination = token_destination(tape, job, flow, destinations);
     const kr_arena_mark before = kr_arena_mark_now(&tape->data);
     const kr_scope scope = kr_no_grad_begin(tape);
-    kr_layer_run(tape, &direct, flow, cache, after);
+    kr_layer_run(tape, job, flow, cache, after);
     kr_tensor **results[LIST_MAX], **own[LIST_MAX], **keep[LIST_MAX];
     const int n = list_flow(flow, results);
     destinations->nstreams = flow->nstreams;

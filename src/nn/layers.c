@@ -3,7 +3,6 @@
 
 #include "base/sized.h"
 #include "nn/block_config.h"
-#include "nn/deferred_state.h"
 #include "ops/straight_through.h"
 #include "ops/sequences.h"
 
@@ -17,7 +16,7 @@ static bool check_state(kr_tape *tape, const char *op, const kr_state_layout *la
 {
     kr_ctx *ctx = tape->ctx;
     return kr_require(ctx, state->ctx == ctx, KR_ERR_STATE, "%s: the state belongs to another context", op) &&
-           kr_state_flush(op, state) &&
+           kr_state_is_usable(op, state) &&
            kr_require(ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
                       "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
                       op) &&
@@ -289,7 +288,6 @@ static void run_layer(kr_tape *tape, passage *p)
         for (int i = 0; i < job->layers->kind->ncache; i++)
             if (cache->tensors[i]) kr_wrote(cache->tensors[i]);
     }
-    p->job.deferred = job->in_place ? kr_deferred_slot_of(old, job->v) : NULL;
     const bool is_recorded = tape->recording && job->v >= p->cut;
     if (is_recorded && p->recorded_from < 0) {
         p->recorded_from = kr_recompute_until(tape, job, &p->flow, p->run);
@@ -317,26 +315,6 @@ static void skip_layer(passage *p)
     if (p->run->call.state) keep_slot(p->run, v, &p->run->call.state->slots[v]);
 }
 
-/* They are not read in between. */
-bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_layers *layers)
-{
-    const kr_device *device = tape->ctx->device;
-    return layers->kind->batches_layers && device->lists && device->lists->decode_layers && run->mode == KR_RUN_STEP &&
-           run->call.advance && !run->has_class_tokens && !run->call.streams && !tape->recording &&
-           !tape->ctx->check_finite;
-}
-
-static bool begin_tokens(kr_tape *tape, passage *p, kr_decode_list *list)
-{
-    const kr_run *run = p->run;
-    if (!kr_run_batches_layers(tape, run, p->job.layers)) return true;
-    list->most = p->job.layers->nvirtual;
-    list->layers = kr_arena_alloc(&tape->heads, (size_t)list->most * sizeof *list->layers);
-    p->job.tokens = list;
-    return kr_require(tape->ctx, list->layers != NULL, KR_ERR_NOMEM, "%s: no memory for the tokens of %lld layers",
-                      run->op, (long long)list->most);
-}
-
 kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run *run)
 {
     const kr_layers_config *c = &s->config;
@@ -360,8 +338,6 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
                            .in_place = call->advance != NULL },
                   .cut = cut_of(tape, s),
                   .recorded_from = -1 };
-    kr_decode_list tokens = { 0, 0, NULL, run->lookup.no > 0 ? &run->lookup : NULL };
-    if (!begin_tokens(tape, &p, &tokens)) return NULL;
     begin_flow(s, x, &p.flow);
     if (p.cut > 0) p.carry = x;
     for (int64_t v = 0; v < s->nvirtual && !kr_ctx_failed(tape->ctx); v++) {
@@ -372,7 +348,6 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *s, kr_tensor *x, kr_run
         else skip_layer(&p);
         if (call->streams && !kr_ctx_failed(tape->ctx)) keep_stream(tape, &p);
     }
-    if (!kr_layer_run_tokens(tape, &p.job)) return NULL;
     if (p.cut == s->nvirtual) pass_to_carry(tape, &p);
     return kr_ctx_failed(tape->ctx) ? NULL : p.flow.x;
 }
@@ -408,7 +383,8 @@ static bool exists(kr_tape *tape, const char *op, const kr_layers *s)
     return kr_tape_ready(tape, op) && kr_require(tape->ctx, s != NULL, KR_ERR_ARG, "%s: the stack is NULL", op);
 }
 
-static kr_layers_out run_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
+static kr_layers_out run_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call,
+                                 kr_stack_fn *run_stack)
 {
     const char *op = "layers.forward";
     const kr_layers_out none = { .y = NULL };
@@ -418,11 +394,12 @@ static kr_layers_out run_forward(kr_tape *tape, const kr_layers *s, kr_tensor *x
         !kr_run_begin(tape, &run, op, KR_RUN_FORWARD, kr_layers_layout(s), call, x, s->has_class_tokens,
                       s->has_length_class_tokens))
         return none;
-    kr_tensor *y = kr_layers_run(tape, s, x, &run);
+    kr_tensor *y = run_stack(tape, s, x, &run);
     return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
 }
 
-static kr_layers_out run_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
+static kr_layers_out run_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call,
+                              kr_stack_fn *run_stack)
 {
     const char *op = "layers.step";
     const kr_layers_out none = { .y = NULL };
@@ -434,7 +411,7 @@ static kr_layers_out run_step(kr_tape *tape, const kr_layers *s, kr_tensor *x, c
     if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, kr_layers_layout(s), call, x_bsd, s->has_class_tokens,
                       s->has_length_class_tokens))
         return none;
-    kr_tensor *y = kr_last_token(tape, kr_layers_run(tape, s, x_bsd, &run));
+    kr_tensor *y = kr_last_token(tape, run_stack(tape, s, x_bsd, &run));
     return y ? (kr_layers_out){ .y = y, .state = kr_run_end(&run) } : none;
 }
 
@@ -450,11 +427,12 @@ static kr_layers_out run_prime(kr_tape *tape, const kr_layers *s, const kr_call 
     return kr_ctx_failed(tape->ctx) ? none : (kr_layers_out){ .y = y, .state = kr_run_end(&run) };
 }
 
-kr_layers_out kr_layers_call(kr_tape *tape, const kr_layers *s, kr_call_kind kind, kr_tensor *x, const kr_call *call)
+kr_layers_out kr_layers_run_call(kr_tape *tape, const kr_layers *s, kr_call_kind kind, kr_tensor *x,
+                                 const kr_call *call, kr_stack_fn *run_stack)
 {
     switch (kind) {
-    case KR_CALL_FORWARD: return run_forward(tape, s, x, call);
-    case KR_CALL_STEP: return run_step(tape, s, x, call);
+    case KR_CALL_FORWARD: return run_forward(tape, s, x, call, run_stack);
+    case KR_CALL_STEP: return run_step(tape, s, x, call, run_stack);
     case KR_CALL_PRIME: return run_prime(tape, s, call);
     }
     if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "layers: %d is not a kr_call_kind", (int)kind);

@@ -57,12 +57,7 @@ static bool check_class_tokens(kr_ctx *ctx, const kr_layers_config *c)
 
 static bool check_config(kr_ctx *ctx, const kr_layers_config *c, int64_t nvirtual)
 {
-    return kr_require(ctx, kr_block_kind_of(c->block.family) != NULL, KR_ERR_ARG,
-                      OP ": block.family = %d is not one of mamba1, mamba2, mamba3", (int)c->block.family) &&
-           kr_require(ctx, c->block.config != NULL, KR_ERR_ARG,
-                      OP
-                      ": block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block") &&
-           kr_config_at_least(ctx, OP, "n_layers", c->n_layers, 1) &&
+    return kr_block_config_check(ctx, OP, &c->block) && kr_config_at_least(ctx, OP, "n_layers", c->n_layers, 1) &&
            kr_config_at_least(ctx, OP, "n_virtual", c->n_virtual, 0) && check_schedule(ctx, c, nvirtual) &&
            kr_config_positive(ctx, OP, "norm_eps", c->norm_eps) &&
            kr_config_at_least(ctx, OP, "d_intermediate", c->d_intermediate, 0) &&
@@ -158,7 +153,7 @@ static bool declare_layer(kr_layers *s, kr_params *params, int64_t i, bool is_si
     const size_t outer =
         is_single ? kr_params_enter(params, "%s", "") : kr_params_enter(params, "layers.%lld.", (long long)i);
     const size_t inner = kr_params_enter(params, "mixer.");
-    l->block = s->kind->create(s->ctx, params, c->block.config);
+    l->block = kr_block_declare(s->ctx, s->kind, params, c->block.config);
     kr_params_leave(params, inner);
     if (!l->block) return kr_blame(s->ctx, OP);
     const int64_t nd = kr_block_d_model(l->block);

@@ -91,15 +91,11 @@ typedef struct kr_layer_job {
     const char *op;
     kr_ssd_path path;
     kr_tensor *seq_start_bs, *reset_bs;
-    kr_tensor *mask_bs1;    /* see kr_block_input */
-    double dropout;         /* of h1 and h2 */
-    bool drop_state;        /* *after is not wanted */
-    bool is_infinite;       /* x is [b d], a constant input (steady state); no cache */
-    bool in_place;          /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
-    kr_tensor *destination; /* where the new stream may go; NULL: the layer makes a tensor for it */
-    kr_decode_list *tokens; /* queue of layers that run together; NULL: none */
-    struct kr_deferred_slot
-        *deferred; /* where the token may be kept instead of giving it to the state; NULL: nowhere */
+    kr_tensor *mask_bs1; /* see kr_block_input */
+    double dropout;      /* of h1 and h2 */
+    bool drop_state;     /* *after is not wanted */
+    bool is_infinite;    /* x is [b d], a constant input (steady state); no cache */
+    bool in_place;       /* unrecorded: the new cache goes into the tensors of the old one, where they fit */
 } kr_layer_job;
 
 /* flow <- layer(flow). cache: before the tokens, NULL for the initial one; *after: after the tokens. */
@@ -114,8 +110,8 @@ void kr_layer_run_recomputed(kr_tape *tape, const kr_layer_job *job, kr_flow *fl
 void kr_layer_run_released(kr_tape *tape, const kr_layer_job *job, kr_flow *flow, kr_flow *destinations,
                            const kr_cache *cache, kr_cache *after);
 
-/* Runs the queued layers, if any; needed before their results are read. False after an error. */
-bool kr_layer_run_tokens(kr_tape *tape, const kr_layer_job *job);
+/* Is the residual of the first or the last virtual layer ignored? Its output then replaces the stream. */
+bool kr_layer_ignores_residual(const kr_layers *layers, int64_t v);
 
 /* The number of streams before virtual layer v. */
 int64_t kr_layer_streams(const kr_layers *layers, int64_t v);
@@ -134,15 +130,11 @@ typedef struct kr_run {
     kr_cursors cursors;    /* their positions; of the new state, or for this call only */
     int64_t full_len;      /* of the whole sequence, as the level that is running sees it; KR_LENGTH_UNKNOWN */
     int64_t batch;
-    kr_embedding_args lookup; /* no > 0: the kernel that computes the stack's input is pending */
 } kr_run;
 
 /* x [b c ..] of c tokens, or NULL with c = 0. has_length_class_tokens and the rest are the caller's level's own. */
 bool kr_run_begin(kr_tape *tape, kr_run *run, const char *op, kr_run_mode mode, kr_state_layout layout,
                   const kr_call *call, kr_tensor *x, bool has_class_tokens, bool has_length_class_tokens);
-
-/* Are the layers of this run, the stack's only part, queued, because a device runs many of them in one kernel? */
-bool kr_run_batches_layers(const kr_tape *tape, const kr_run *run, const kr_layers *layers);
 
 /* The first virtual layer from job->v on that is recorded; those before it are recomputed. -1 after an error: no choice
  * fits the budget. */
@@ -157,6 +149,18 @@ bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *class_token
 
 /* The stack over x [b c d] (NULL: c = 0): y [b c' d], or NULL if nothing was run. */
 kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bcd, kr_run *run);
+
+/* What runs the stack of a call whose arguments have been checked: kr_layers_run, or what prefers other kernels for some
+ * calls. */
+typedef kr_tensor *kr_stack_fn(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bcd, kr_run *run);
+
+/* kr_layers_call, kr_layer_forward and kr_layer_step. */
+kr_layers_out kr_layers_run_call(kr_tape *tape, const kr_layers *layers, kr_call_kind kind, kr_tensor *x,
+                                 const kr_call *call, kr_stack_fn *run_stack);
+kr_block_out kr_layer_run_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd, const kr_block_call *call,
+                                  kr_stack_fn *run_stack);
+kr_block_out kr_layer_run_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_cache *cache,
+                               kr_stack_fn *run_stack);
 
 /* x [b d], a constant input: the limit of the stack's output (steady state). */
 kr_tensor *kr_layers_run_infinite(kr_tape *tape, const char *op, const kr_layers *layers, kr_tensor *x_bd);

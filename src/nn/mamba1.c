@@ -155,6 +155,7 @@ static const void *config_of(const void *block)
 
 const kr_block_kind kr_mamba1_kind = { .family = KR_FAMILY_MAMBA1,
                                        .name = "mamba1",
+                                       .calls = KR_BLOCK_CALLS("mamba1"),
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba1_declare,
@@ -163,6 +164,4 @@ const kr_block_kind kr_mamba1_kind = { .family = KR_FAMILY_MAMBA1,
                                        .cache_shape = cache_shape,
                                        .initial_cache = initial_cache,
                                        .forward = forward,
-                                       .step_infinite = step_infinite,
-                                       .can_decode = kr_mamba1_can_decode,
-                                       .token = kr_mamba1_decode };
+                                       .step_infinite = step_infinite };

@@ -17,8 +17,4 @@ struct kr_mamba1 {
 /* create of kr_block_kind. */
 void *kr_mamba1_declare(kr_ctx *ctx, kr_params *params, const void *config);
 
-/* can_decode and token of kr_block_kind. */
-bool kr_mamba1_can_decode(const void *block, const kr_decode_input *input);
-bool kr_mamba1_decode(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
-
 #endif

@@ -207,6 +207,7 @@ static const void *config_of(const void *block)
 
 const kr_block_kind kr_mamba2_kind = { .family = KR_FAMILY_MAMBA2,
                                        .name = "mamba2",
+                                       .calls = KR_BLOCK_CALLS("mamba2"),
                                        .ncache = 2,
                                        .cache_names = { "conv", "ssm" },
                                        .create = kr_mamba2_declare,
@@ -216,9 +217,4 @@ const kr_block_kind kr_mamba2_kind = { .family = KR_FAMILY_MAMBA2,
                                        .cache_shape = cache_shape,
                                        .initial_cache = initial_cache,
                                        .forward = forward,
-                                       .step_infinite = step_infinite,
-                                       .batches_layers = true,
-                                       .can_decode = kr_mamba2_can_decode,
-                                       .may_defer = kr_mamba2_may_defer,
-                                       .flush = kr_mamba2_flush,
-                                       .token = kr_mamba2_decode };
+                                       .step_infinite = step_infinite };

@@ -16,12 +16,4 @@ struct kr_mamba2 {
 /* create of kr_block_kind. */
 void *kr_mamba2_declare(kr_ctx *ctx, kr_params *params, const void *config);
 
-/* can_decode and token of kr_block_kind. */
-bool kr_mamba2_can_decode(const void *block, const kr_decode_input *input);
-bool kr_mamba2_decode(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
-
-/* may_defer and flush of kr_block_kind. */
-bool kr_mamba2_may_defer(const void *block, int64_t batch, struct kr_deferred_slot *slot);
-bool kr_mamba2_flush(kr_ctx *ctx, const kr_cache *cache, const struct kr_deferred_slot *slot);
-
 #endif

@@ -190,6 +190,7 @@ static const void *config_of(const void *block)
 
 const kr_block_kind kr_mamba3_kind = { .family = KR_FAMILY_MAMBA3,
                                        .name = "mamba3",
+                                       .calls = KR_BLOCK_CALLS("mamba3"),
                                        .ncache = 4,
                                        .cache_names = { "ssm", "k", "v", "rotation" },
                                        .create = kr_mamba3_declare,
@@ -199,6 +200,4 @@ const kr_block_kind kr_mamba3_kind = { .family = KR_FAMILY_MAMBA3,
                                        .cache_shape = cache_shape,
                                        .initial_cache = initial_cache,
                                        .forward = forward,
-                                       .step_infinite = kr_mamba3_infinite,
-                                       .can_decode = kr_mamba3_can_decode,
-                                       .token = kr_mamba3_decode };
+                                       .step_infinite = kr_mamba3_infinite };

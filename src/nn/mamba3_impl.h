@@ -21,10 +21,6 @@ struct kr_mamba3 {
 /* create of kr_block_kind. */
 void *kr_mamba3_declare(kr_ctx *ctx, kr_params *params, const void *config);
 
-/* can_decode and token of kr_block_kind. */
-bool kr_mamba3_can_decode(const void *block, const kr_decode_input *input);
-bool kr_mamba3_decode(kr_tape *tape, const void *block, const kr_decode_input *input, kr_cache *after);
-
 /* The parts of the input projection, before the rotation. autocasts: x may be cast to bf16. */
 typedef struct kr_mamba3_tokens {
     int64_t nb, ns;

@@ -3,13 +3,13 @@
 
 /* ---- input and head ---- */
 
-/* ids or features, one token or many -> the stack's input, [.. d]; later: see kr_embedding_to_widen. */
-static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, kr_embedding_args *later)
+/* ids or features, one token or many -> the stack's input, [.. d]. */
+static kr_tensor *enter(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x)
 {
     if (!x) return NULL;
     const bool in_f32 = net->layers->config.residual_in_f32;
     kr_tensor *y = !net->is_vocab ? kr_linear(tape, x, net->in_proj, net->in_proj_bias)
-                   : in_f32       ? kr_embedding_to_widen(tape, net->embedding_wd, x, later)
+                   : in_f32       ? kr_embedding_to_widen(tape, net->embedding_wd, x)
                                   : kr_embedding(tape, net->embedding_wd, x);
     /* a 16-bit stream starts as 16-bit, though the bias is wider */
     if (!in_f32 && kr_dtype_is_16bit(x->dtype)) y = kr_cast(tape, y, x->dtype);
@@ -23,48 +23,14 @@ kr_head kr_network_head(const kr_network *net)
     return (kr_head){ net->head_wd ? net->head_wd : net->embedding_wd, NULL };
 }
 
-/* Norm and head of tokens in one kernel, if the device has one that is profitable and the normed stream is not an
- * output. */
-static kr_tensor *run_fused_head(kr_tape *tape, const kr_network *net, kr_tensor *x_bd)
-{
-    const kr_head head = kr_network_head(net);
-    const kr_tensor *w = head.weight_wd, *gain_d = net->norm_f_d, *bias_w = head.bias_w;
-    const bool fits = kr_ctx_on_device(tape->ctx) && !tape->recording && !tape->ctx->check_finite && gain_d &&
-                      kr_tensor_rank(x_bd) == 2 && kr_tensor_is_row_major(x_bd) && x_bd->dtype == KR_DTYPE_F32 &&
-                      gain_d->dtype == KR_DTYPE_F32 && (!bias_w || bias_w->dtype == KR_DTYPE_F32) &&
-                      w->dtype != KR_DTYPE_F64;
-    kr_tensor *y_bw = fits ? kr_new(tape, KR_DTYPE_F32, KR_SHAPE(x_bd->dims[0], w->dims[0])) : NULL;
-    if (!y_bw) return NULL;
-    kr_decode_linear_args args = { .nm = x_bd->dims[0],
-                                   .nn = w->dims[0],
-                                   .nk = w->dims[1],
-                                   .ng = 1,
-                                   .x_m = w->dims[1],
-                                   .y_m = w->dims[0],
-                                   .x = x_bd->data,
-                                   .gain = gain_d->data,
-                                   .w = w->data,
-                                   .bias = kr_tensor_data(bias_w),
-                                   .y = y_bw->data,
-                                   .w_dtype = kr_storage_dtype_of(w->dtype),
-                                   .has_norm = true,
-                                   .eps = net->layers->norm.eps };
-    return KR_RUN(tape->ctx, decode_linear[KR_REAL_F32], &args) ? y_bw : NULL;
-}
-
-/* The stack's output -> out->hidden, the head's output -> out->y; NULL if they are skipped. */
+/* The stack's output -> out->hidden, the head's output -> out->y, unless it is skipped. */
 static void apply_head(kr_tape *tape, const char *op, const kr_network *net, kr_tensor *x, const kr_call *call,
                        kr_network_out *out)
 {
     const kr_head head = kr_network_head(net);
-    const bool keeps = call->skip_head || !call->skip_hidden;
     if (!x) return;
-    if (!keeps) out->y = run_fused_head(tape, net, x);
-    if (!out->y && !kr_ctx_failed(tape->ctx)) {
-        kr_tensor *hidden = net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
-        if (!call->skip_head) out->y = kr_linear(tape, hidden, head.weight_wd, head.bias_w);
-        if (keeps) out->hidden = hidden;
-    }
+    out->hidden = net->norm_f_d ? kr_rms_norm(tape, x, net->norm_f_d, &net->layers->norm) : x;
+    if (!call->skip_head) out->y = kr_linear(tape, out->hidden, head.weight_wd, head.bias_w);
     if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, head", op);
 }
 
@@ -97,7 +63,8 @@ static bool has_stack(kr_tape *tape, const char *op, const kr_network *net)
 /* ---- calls ---- */
 
 /* x [b c] or [b c f]; NULL: c = 0. */
-static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *run, kr_tensor *x)
+static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *run, kr_tensor *x,
+                                  kr_stack_fn *run_stack)
 {
     const kr_network_config *c = &net->config;
     const kr_network_out none = { .y = NULL };
@@ -106,9 +73,9 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
     if (!plan || !kr_run_splice(tape, run, c->class_tokens, c->n_class_tokens, net->class_tokens_nf,
                                 &run->cursors.network, plan, &nplan, &x))
         return none;
-    x = enter(tape, run->op, net, x, kr_run_batches_layers(tape, run, net->layers) ? &run->lookup : NULL);
+    x = enter(tape, run->op, net, x);
     if (kr_ctx_failed(tape->ctx)) return none;
-    kr_tensor *y = kr_layers_run(tape, net->layers, x, run);
+    kr_tensor *y = run_stack(tape, net->layers, x, run);
     if (kr_ctx_failed(tape->ctx)) return none;
     if (y && (run->mode != KR_RUN_FORWARD || run->call.last_logits_only)) y = kr_last_token(tape, y);
     kr_network_out out = none;
@@ -118,7 +85,8 @@ static kr_network_out run_network(kr_tape *tape, const kr_network *net, kr_run *
     return out;
 }
 
-static kr_network_out run_forward(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
+static kr_network_out run_forward(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call,
+                                  kr_stack_fn *run_stack)
 {
     const char *op = "network.forward";
     kr_run run;
@@ -127,10 +95,11 @@ static kr_network_out run_forward(kr_tape *tape, const kr_network *net, kr_tenso
     if (!kr_run_begin(tape, &run, op, KR_RUN_FORWARD, kr_layers_layout(net->layers), call, x, net->has_class_tokens,
                       net->has_length_class_tokens))
         return (kr_network_out){ .y = NULL };
-    return run_network(tape, net, &run, x);
+    return run_network(tape, net, &run, x, run_stack);
 }
 
-static kr_network_out run_step(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
+static kr_network_out run_step(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call,
+                               kr_stack_fn *run_stack)
 {
     const char *op = "network.step";
     const kr_network_out none = { .y = NULL };
@@ -142,7 +111,7 @@ static kr_network_out run_step(kr_tape *tape, const kr_network *net, kr_tensor *
     if (!kr_run_begin(tape, &run, op, KR_RUN_STEP, kr_layers_layout(net->layers), call, one, net->has_class_tokens,
                       net->has_length_class_tokens))
         return none;
-    return run_network(tape, net, &run, one);
+    return run_network(tape, net, &run, one, run_stack);
 }
 
 static kr_network_out run_prime(kr_tape *tape, const kr_network *net, const kr_call *call)
@@ -154,15 +123,15 @@ static kr_network_out run_prime(kr_tape *tape, const kr_network *net, const kr_c
         !kr_run_begin(tape, &run, op, KR_RUN_PRIME, kr_layers_layout(net->layers), call, NULL, net->has_class_tokens,
                       net->has_length_class_tokens))
         return (kr_network_out){ .y = NULL };
-    return run_network(tape, net, &run, NULL);
+    return run_network(tape, net, &run, NULL, kr_layers_run);
 }
 
-kr_network_out kr_network_call(kr_tape *tape, const kr_network *net, kr_call_kind kind, kr_tensor *x,
-                               const kr_call *call)
+kr_network_out kr_network_run_call(kr_tape *tape, const kr_network *net, kr_call_kind kind, kr_tensor *x,
+                                   const kr_call *call, kr_stack_fn *run_stack)
 {
     switch (kind) {
-    case KR_CALL_FORWARD: return run_forward(tape, net, x, call);
-    case KR_CALL_STEP: return run_step(tape, net, x, call);
+    case KR_CALL_FORWARD: return run_forward(tape, net, x, call, run_stack);
+    case KR_CALL_STEP: return run_step(tape, net, x, call, run_stack);
     case KR_CALL_PRIME: return run_prime(tape, net, call);
     }
     if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "network: %d is not a kr_call_kind", (int)kind);
@@ -176,6 +145,6 @@ kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_ten
     kr_call call;
     kr_call_init(&call);
     kr_network_out out = { .y = NULL };
-    apply_head(tape, op, net, kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x, NULL)), &call, &out);
+    apply_head(tape, op, net, kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x)), &call, &out);
     return out.y;
 }

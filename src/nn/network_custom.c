@@ -118,7 +118,8 @@ static bool check_output(kr_tape *tape, const char *op, const kr_network *net, c
 static bool check_caches(kr_tape *tape, const kr_run *run, const kr_cache *before)
 {
     for (int64_t slot = 0; slot < run->state->nslots; slot++)
-        if (!kr_require(tape->ctx, run->state->slots[slot].tensors[0] != before[slot].tensors[0], KR_ERR_STATE,
+        if (kr_slot_kind(run->state, slot)->ncache > 0 &&
+            !kr_require(tape->ctx, run->state->slots[slot].tensors[0] != before[slot].tensors[0], KR_ERR_STATE,
                         "%s: the custom network's forward left the cache of slot %lld as it was; replace it with "
                         "kr_state_set_cache or kr_state_set_part",
                         run->op, (long long)slot))

@@ -30,6 +30,10 @@ struct kr_network {
 kr_state_layout kr_network_layout(const kr_network *net);
 const kr_block *kr_network_slot(const kr_network *net, int64_t slot);
 
+/* kr_network_call; run_stack: see layers_impl.h. */
+kr_network_out kr_network_run_call(kr_tape *tape, const kr_network *net, kr_call_kind kind, kr_tensor *x,
+                                   const kr_call *call, kr_stack_fn *run_stack);
+
 /* A call through a custom network; x [b c ..], of the mode's c. */
 kr_network_out kr_custom_run(kr_tape *tape, const char *op, kr_run_mode mode, const kr_network *net, kr_tensor *x,
                              const kr_call *call);

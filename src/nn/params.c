@@ -30,6 +30,7 @@ struct kr_params {
     kr_weights *weights; /* of the rows that are its own; NULL: none was allocated */
     bool is_counted;     /* the memories of ctx include them */
     char prefix[PREFIX_BYTES];
+    bool is_declaring;
 };
 
 kr_params *kr_params_create(kr_ctx *ctx)
@@ -81,6 +82,26 @@ size_t kr_params_enter(kr_params *params, const char *format, ...)
 void kr_params_leave(kr_params *params, size_t outer)
 {
     if (params) params->prefix[outer] = '\0';
+}
+
+void kr_params_set_declaring(kr_params *params, bool is_declaring)
+{
+    params->is_declaring = is_declaring;
+}
+
+bool kr_params_is_declaring(const kr_params *params)
+{
+    return params->is_declaring;
+}
+
+bool kr_params_has(const kr_params *params, const char *name)
+{
+    const size_t length = strlen(params->prefix);
+    for (int64_t i = 0; i < params->count; i++) {
+        const char *own = params->rows[i]->seen.name;
+        if (strncmp(own, params->prefix, length) == 0 && strcmp(own + length, name) == 0) return true;
+    }
+    return false;
 }
 
 static char *copy_text(kr_arena *arena, const char *prefix, const char *text)

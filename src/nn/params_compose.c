@@ -22,7 +22,7 @@ static bool check_name(const kr_params *params, const char *op, const char *name
 {
     kr_ctx *ctx = kr_params_ctx(params);
     return kr_require(ctx, name && *name, KR_ERR_ARG, "%s: a parameter needs a name", op) &&
-           kr_require(ctx, !kr_params_find(params, name), KR_ERR_ARG, "%s: the table already has a parameter %s", op,
+           kr_require(ctx, !kr_params_has(params, name), KR_ERR_ARG, "%s: the table already has a parameter %s", op,
                       name);
 }
 
@@ -87,8 +87,17 @@ static kr_param_spec spec_of(const char *name, const kr_param_options *o)
                             .init = o->init,
                             .has_decay = o->has_decay,
                             .is_linear = o->is_linear,
+                            .is_residual_out = o->is_residual_out,
                             .n_segments = o->n_segments,
                             .segments = o->segments };
+}
+
+/* A table that a network is declared in has no rows but those of kr_params_make. */
+static bool check_complete(const kr_params *params, const char *op)
+{
+    return kr_require(
+        kr_params_ctx(params), !kr_params_is_declaring(params), KR_ERR_STATE,
+        "%s: the create function of a block adds parameters with kr_params_make and kr_params_linear only", op);
 }
 
 /* One step of an optimizer would move it twice. */
@@ -105,6 +114,15 @@ static bool check_once(const kr_params *params, const char *op, const char *name
 
 /* ---- rows ---- */
 
+static kr_tensor *declare(kr_params *params, const char *name, kr_dtype dtype, kr_shape shape,
+                          const kr_param_options *options)
+{
+    kr_param_spec spec = spec_of(name, options);
+    spec.dtype = dtype;
+    spec.shape = shape;
+    return kr_params_add(params, &spec);
+}
+
 kr_tensor *kr_params_make(kr_params *params, const char *name, kr_dtype dtype, kr_shape shape,
                           const kr_param_options *options)
 {
@@ -113,6 +131,7 @@ kr_tensor *kr_params_make(kr_params *params, const char *name, kr_dtype dtype, k
     if (!check_table(params) || !check_name(params, op, name) ||
         !take(kr_params_ctx(params), op, name, &shape, options, &own))
         return NULL;
+    if (kr_params_is_declaring(params)) return declare(params, name, dtype, shape, &own);
     kr_tensor *tensor = kr_param_create(kr_params_ctx(params), dtype, shape);
     const kr_param_spec spec = spec_of(name, &own);
     if (!tensor) {
@@ -131,7 +150,7 @@ kr_status kr_params_share(kr_params *params, const char *name, kr_tensor *param,
     kr_ctx *ctx = kr_params_ctx(params);
     kr_param_options own;
     const kr_shape shape = kr_tensor_shape(param);
-    if (!kr_ctx_failed(ctx) && check_name(params, op, name) &&
+    if (!kr_ctx_failed(ctx) && check_complete(params, op) && check_name(params, op, name) &&
         kr_require(ctx, param && !param->tape && param->ctx == ctx, KR_ERR_ARG,
                    "%s: %s is not a parameter of this context: kr_param_create makes one", op, name) &&
         take(ctx, op, name, &shape, options, &own) && check_once(params, op, name, param)) {
@@ -163,7 +182,7 @@ kr_status kr_params_join(kr_params *params, const char *prefix, const kr_params 
     if (!params) return KR_ERR_ARG;
     kr_ctx *ctx = kr_params_ctx(params);
     const int64_t before = kr_params_count(params), count = kr_params_count(other);
-    if (kr_ctx_failed(ctx) ||
+    if (kr_ctx_failed(ctx) || !check_complete(params, "params.join") ||
         !kr_require(ctx, prefix && other && other != params, KR_ERR_ARG, "params.join: the %s",
                     prefix ? "table to join is NULL, or the table itself" : "prefix is NULL; \"\" is none"))
         return ctx->status;
@@ -181,6 +200,9 @@ kr_status kr_params_join(kr_params *params, const char *prefix, const kr_params 
 
 static kr_tensor *make_bias(kr_params *params, const char *name, kr_dtype dtype, int64_t n_out, int64_t n_in)
 {
+    if (kr_params_is_declaring(params))
+        return check_name(params, "params.linear", name) ? kr_params_add_bias(params, name, "o", dtype, n_out, n_in)
+                                                         : NULL;
     kr_param_options o;
     kr_param_options_init(&o);
     o.axes = "o";

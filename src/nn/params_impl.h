@@ -56,6 +56,13 @@ void kr_params_zero_biases(kr_params *params);
 /* Multiplies the initial values of residual outputs by `scale`. Before seal. */
 void kr_params_rescale_residual(kr_params *params, double scale);
 
+/* While a block of a registered family is created: kr_params_make declares, as add does, under the prefix. */
+void kr_params_set_declaring(kr_params *params, bool is_declaring);
+bool kr_params_is_declaring(const kr_params *params);
+
+/* Is there a row of that name under the prefix? */
+bool kr_params_has(const kr_params *params, const char *name);
+
 /* Lets row i have its elements at `data`, in a mapped file. Before allocate; after it the map goes into the list of
  * kr_params_add_maps, zeroed, for `count` of them: NULL after an error. */
 void kr_params_place(kr_params *params, int64_t i, void *data);

@@ -99,7 +99,7 @@ static kr_state *state_of(kr_tape *tape, const char *op, const kr_layers *s, con
 
 /* x [b s d] -> y [b s d]. */
 static kr_block_out run(kr_tape *tape, const char *op, kr_run_mode mode, const kr_layer *layer, kr_tensor *x_bsd,
-                        const kr_block_call *how)
+                        const kr_block_call *how, kr_stack_fn *run_stack)
 {
     const kr_layers *s = layer->stack;
     const kr_block_out none = { .y = NULL };
@@ -114,11 +114,12 @@ static kr_block_out run(kr_tape *tape, const char *op, kr_run_mode mode, const k
     if (kr_ctx_failed(tape->ctx) ||
         !kr_run_begin(tape, &run, op, mode, kr_layers_layout(s), &call, x_bsd, false, false))
         return none;
-    kr_tensor *y_bsd = kr_layers_run(tape, s, x_bsd, &run);
+    kr_tensor *y_bsd = run_stack(tape, s, x_bsd, &run);
     return y_bsd ? (kr_block_out){ .y = y_bsd, .cache = run.state->slots[0] } : none;
 }
 
-kr_block_out kr_layer_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd, const kr_block_call *call)
+kr_block_out kr_layer_run_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd, const kr_block_call *call,
+                                  kr_stack_fn *run_stack)
 {
     const char *op = "layer.forward";
     const kr_block_call defaults = { 0 };
@@ -127,10 +128,11 @@ kr_block_out kr_layer_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x
     if (!exists(tape, op, layer) || !KR_RESERVED(tape->ctx, op, "kr_block_call", call) ||
         !kr_bind(tape, op, &d, "x:bsd", x_bsd) || !kr_layers_check_input(tape, op, layer->stack, x_bsd))
         return (kr_block_out){ .y = NULL };
-    return run(tape, op, KR_RUN_FORWARD, layer, x_bsd, call);
+    return run(tape, op, KR_RUN_FORWARD, layer, x_bsd, call, run_stack);
 }
 
-kr_block_out kr_layer_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_cache *cache)
+kr_block_out kr_layer_run_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_cache *cache,
+                               kr_stack_fn *run_stack)
 {
     const char *op = "layer.step";
     const kr_block_call call = { .cache = cache };
@@ -138,7 +140,8 @@ kr_block_out kr_layer_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd
     if (!exists(tape, op, layer) || !kr_bind(tape, op, &d, "x:bd", x_bd) ||
         !kr_layers_check_input(tape, op, layer->stack, x_bd))
         return (kr_block_out){ .y = NULL };
-    kr_block_out out = run(tape, op, KR_RUN_STEP, layer, kr_reshape(tape, x_bd, KR_SHAPE(d.b, 1, d.d)), &call);
+    kr_block_out out =
+        run(tape, op, KR_RUN_STEP, layer, kr_reshape(tape, x_bd, KR_SHAPE(d.b, 1, d.d)), &call, run_stack);
     out.y = kr_last_token(tape, out.y);
     return out;
 }

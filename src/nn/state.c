@@ -7,7 +7,6 @@
 #include "nn/state_impl.h"
 
 #include "nn/layers_impl.h"
-#include "nn/deferred_state.h"
 #include "nn/state_rows.h"
 
 #include <string.h>
@@ -145,15 +144,20 @@ kr_state *kr_state_new_like(kr_tape *tape, const kr_state *like, int64_t batch)
     return state;
 }
 
-bool kr_state_flush(const char *op, const kr_state *state)
+bool kr_state_is_usable(const char *op, const kr_state *state)
 {
-    if (!kr_require(
-            state->ctx, !state->is_inconsistent, KR_ERR_STATE,
-            "%s: the state is inconsistent: a call that updated it failed midway; reset it with kr_state_zero, or "
-            "overwrite it with kr_state_copy",
-            op))
-        return false;
-    return kr_deferred_flush(state) || kr_blame(state->ctx, "%s", op);
+    return kr_require(
+        state->ctx, !state->is_inconsistent, KR_ERR_STATE,
+        "%s: the state is inconsistent: a call that updated it failed midway; reset it with kr_state_zero, or "
+        "overwrite it with kr_state_copy",
+        op);
+}
+
+/* Tensors are freed with all their rows. */
+static void use_all_rows(kr_state *state)
+{
+    if (state->capacity) kr_state_rows_use(state, state->capacity);
+    state->capacity = 0;
 }
 
 static void drop_tensors(kr_cache *cache)
@@ -171,8 +175,7 @@ void kr_state_destroy(kr_state *state)
         kr_fail(state->ctx, KR_ERR_ARG, "state.destroy: the state is on a tape, which frees it by itself");
         return;
     }
-    kr_deferred_drop(state);
-    if (state->capacity) kr_state_rows_use(state, state->capacity); /* the size of what is freed */
+    use_all_rows(state);
     for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
     kr_memory_free(&state->ctx->memory, state, box_bytes(state->nslots));
 }
@@ -196,7 +199,9 @@ kr_status kr_state_zero(kr_state *state)
 {
     if (!is_changeable(state, "state.zero", "call with state NULL to start from the initial state"))
         return status_of(state);
-    kr_deferred_drop(state);
+    const int64_t batch = state->batch;
+    use_all_rows(state);
+    state->batch = batch;
     for (int64_t i = 0; i < state->nslots; i++) drop_tensors(&state->slots[i]);
     forget_cursors(&state->cursors, state->nslots);
     state->is_inconsistent = false;
@@ -305,10 +310,13 @@ kr_status kr_state_copy(kr_state *to, const kr_state *from)
                     "state.copy: from has %lld slots of the family %s, but to has %lld of %s; create it for the stack "
                     "that from is of",
                     (long long)from->nslots, kr_state_family(from), (long long)to->nslots, kr_state_family(to)) ||
-        !kr_state_flush("state.copy", from) || to == from || (!all_fit(to, from) && !reshape_tensors(to, from)))
+        !kr_state_is_usable("state.copy", from) || to == from)
         return ctx->status;
-    if (!to->deferred || !to->deferred->is_open)
-        kr_deferred_drop(to); /* otherwise the step that defers its update advances it */
+    if (to->capacity >= from->batch) kr_state_rows_use(to, from->batch);
+    if (!all_fit(to, from)) {
+        use_all_rows(to);
+        if (!reshape_tensors(to, from)) return ctx->status;
+    }
     for (int64_t s = 0; s < to->nslots; s++) {
         copy_cache_fields(&to->slots[s], &from->slots[s], kr_slot_kind(to, s)->ncache);
         for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++)
@@ -353,7 +361,7 @@ bool kr_state_usable(kr_tape *tape, const char *op, const kr_state *state)
            kr_require(tape->ctx, !state->tape || state->tape == tape, KR_ERR_STATE,
                       "%s: the state is on another tape; carry it over with kr_state_copy into one of kr_state_create",
                       op) &&
-           kr_state_flush(op, state);
+           kr_state_is_usable(op, state);
 }
 
 static kr_tensor *select_tensor(kr_tape *tape, kr_tensor *x, const row_list *list)
@@ -498,7 +506,7 @@ kr_state *kr_state_join(kr_tape *tape, int count, kr_state *const *states)
 
 const kr_cache *kr_state_cache(const kr_state *state, int64_t slot)
 {
-    return state && slot >= 0 && slot < state->nslots && kr_deferred_flush(state) ? &state->slots[slot] : NULL;
+    return state && slot >= 0 && slot < state->nslots ? &state->slots[slot] : NULL;
 }
 
 bool kr_state_slot_is_initial(const kr_state *state, int64_t slot)

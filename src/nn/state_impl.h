@@ -24,8 +24,7 @@ struct kr_state {
     int64_t capacity; /* rows that its tensors have memory for (nn/state_rows.h); 0: the rows of the batch */
     kr_cache *slots;  /* [nslots]: each with its family; all tensors NULL: nothing went through */
     kr_cursors cursors;
-    bool is_inconsistent;         /* a call that updates it in place failed midway */
-    struct kr_deferred *deferred; /* deferred updates (nn/deferred_state.h); NULL: never deferred */
+    bool is_inconsistent; /* a call that updates it in place failed midway */
 };
 
 /* The slots of a state: all of one family, or one for each block of a list. */
@@ -61,8 +60,13 @@ kr_state *kr_state_new_like(kr_tape *tape, const kr_state *like, int64_t batch);
 /* An initial state of the caller; op is for messages. NULL after an error. */
 kr_state *kr_state_allocate(kr_ctx *ctx, const char *op, const kr_state_layout *layout, int64_t batch);
 
-/* Flushes pending updates into the state; an error if it is inconsistent. Call before reading its tensors. */
-bool kr_state_flush(const char *op, const kr_state *state);
+/* An error if it is inconsistent. */
+bool kr_state_is_usable(const char *op, const kr_state *state);
+
+static inline int64_t kr_state_capacity(const kr_state *state)
+{
+    return state->capacity ? state->capacity : state->batch;
+}
 
 /* Can an op on the tape read it? False after an error. */
 bool kr_state_usable(kr_tape *tape, const char *op, const kr_state *state);

@@ -1,5 +1,4 @@
 /* state_parts.c - single slots of a state, and runs of slots as a state: for custom networks. */
-#include "nn/deferred_state.h"
 #include "nn/state_impl.h"
 
 static bool check_range(const kr_state *state, const char *op, int64_t first, int64_t count)
@@ -44,7 +43,7 @@ static bool fits_there(const kr_state *state, const char *op, int64_t first, con
 
 static bool is_open(const kr_state *state, const char *op)
 {
-    return !kr_ctx_failed(state->ctx) && kr_state_flush(op, state);
+    return !kr_ctx_failed(state->ctx) && kr_state_is_usable(op, state);
 }
 
 kr_status kr_state_set_part(kr_state *state, int64_t first, const kr_state *part)
@@ -56,7 +55,8 @@ kr_status kr_state_set_part(kr_state *state, int64_t first, const kr_state *part
         kr_require(ctx, part->ctx == ctx, KR_ERR_STATE, "%s: part belongs to another context", op) &&
         kr_require(ctx, !state->tape || !part->tape || part->tape == state->tape, KR_ERR_STATE,
                    "%s: part is on another tape than the state", op) &&
-        check_range(state, op, first, part->nslots) && fits_there(state, op, first, part) && kr_state_flush(op, part))
+        check_range(state, op, first, part->nslots) && fits_there(state, op, first, part) &&
+        kr_state_is_usable(op, part))
         put_slots(state, first, part);
     return ctx->status;
 }

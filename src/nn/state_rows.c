@@ -44,7 +44,7 @@ void kr_state_rows_use(kr_state *state, int64_t batch)
 
 bool kr_state_row_copy(kr_state *to, int64_t row, const kr_state *from, int64_t from_row)
 {
-    if (!kr_state_flush("state.row_copy", to) || !kr_state_flush("state.row_copy", from)) return false;
+    if (!kr_state_is_usable("state.row_copy", to) || !kr_state_is_usable("state.row_copy", from)) return false;
     for (int64_t s = 0; s < to->nslots; s++)
         for (int i = 0; i < kr_slot_kind(to, s)->ncache; i++) {
             kr_tensor *x = to->slots[s].tensors[i];

@@ -74,17 +74,10 @@ kr_tensor *kr_gather(kr_tape *tape, kr_tensor *x, int axis, kr_tensor *id)
     return kr_store_as(tape, kr_recorded(tape, &gather_rule, y, &axis, sizeof axis, KR_LIST(x, id)), result);
 }
 
-/* Ids as a kernel reads them: in device memory if a copy is there. */
-static const void *ids_of(const kr_tensor *id)
-{
-    const char *copy = id->storage->device_ids;
-    return copy ? copy + (id->data - id->storage->owner->data) : id->data;
-}
-
 static kr_embedding_args embedding_args(const kr_tensor *table, const kr_tensor *id)
 {
     return (kr_embedding_args){
-        .no = kr_count_of(id), .nr = table->dims[0], .ni = table->dims[1], .id = ids_of(id), .id_dtype = id->dtype
+        .no = kr_count_of(id), .nr = table->dims[0], .ni = table->dims[1], .id = id->data, .id_dtype = id->dtype
     };
 }
 
@@ -115,8 +108,8 @@ static void embedding_backward(kr_back *back)
 
 static const kr_rule embedding_rule = { .name = "embedding", .backward = embedding_backward };
 
-/* With `widens` the result of a 16-bit table is f32, and not recorded; with `later` the caller runs the kernel. */
-static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool widens, kr_embedding_args *later)
+/* With `widens` the result of a 16-bit table is f32, and not recorded. */
+static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool widens)
 {
     kr_dims d;
     kr_dtype result;
@@ -135,21 +128,16 @@ static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool w
     kr_embedding_args args = embedding_args(table, id);
     args.x = kr_operand_of(table);
     args.y = kr_operand_of(y);
-    if (later) *later = args;
-    else if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_DTYPE_F64 ? KR_REAL_F64 : KR_REAL_F32], &args))
-        return NULL;
-    return widens || later ? y : kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
+    if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_DTYPE_F64 ? KR_REAL_F64 : KR_REAL_F32], &args)) return NULL;
+    return widens ? y : kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
 }
 
 kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
 {
-    return look_up(tape, table, id, false, NULL);
+    return look_up(tape, table, id, false);
 }
 
-kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id, kr_embedding_args *later)
+kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id)
 {
-    const bool widens = tape && KR_KEEPS(tape, embedding_x, table) && !tape->recording;
-    const bool is_f32 = widens || (table && table->dtype == KR_DTYPE_F32);
-    if (later) *later = (kr_embedding_args){ .no = 0 };
-    return look_up(tape, table, id, widens, is_f32 ? later : NULL);
+    return look_up(tape, table, id, tape && KR_KEEPS(tape, embedding_x, table) && !tape->recording);
 }

@@ -97,9 +97,8 @@ kr_tensor *kr_norm_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor 
 /* kr_gate likewise. */
 kr_tensor *kr_gate_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z);
 
-/* kr_embedding for a reader of f32: of a 16-bit table the result may be f32 already, if nothing is recorded. later:
- * NULL, or, if nothing is recorded, the kernel call to be run before the result is read, if later->no > 0. */
-kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id, kr_embedding_args *later);
+/* kr_embedding for a reader of f32: of a 16-bit table the result may be f32 already, if nothing is recorded. */
+kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id);
 
 /* kr_causal_conv with SiLU, its y in bf16 for readers that cast it, and split along the channels into at most
  * KR_CONV_PARTS parts of a multiple of four channels, whose gradients are then read in place. Returns the window;

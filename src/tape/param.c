@@ -108,6 +108,8 @@ static bool begin_write(kr_tensor *param, const char *op)
     if (!param || kr_ctx_failed(param->ctx) ||
         !kr_require(param->ctx, param->tape == NULL, KR_ERR_ARG,
                     "%s: the tensor %s is on a tape; only parameters are written", op, KR_TEXT_OF(param)) ||
+        !kr_require(param->ctx, param->data || kr_count_of(param) == 0, KR_ERR_STATE,
+                    "%s: the parameter %s has no values yet: its network is being created", op, KR_TEXT_OF(param)) ||
         !kr_weights_begin_write(param, op))
         return false;
     kr_wrote(param);

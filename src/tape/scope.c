@@ -64,10 +64,8 @@ static kr_tensor *put_back(kr_tape *tape, const parcel *p)
     if (!p->stash && !p->span) {
         kr_tensor *view = kr_view_of(tape, &p->head, &shape, p->head.strides, 0);
         if (!view || p->head.storage) return view;
-        const kr_tensor *owner = p->storage.owner;
         *view->storage = p->storage;
         view->storage->owner = view;
-        if (p->storage.device_ids) view->storage->device_ids += view->data - owner->data;
         return view;
     }
     kr_tensor *y = kr_new(tape, p->head.dtype, shape);

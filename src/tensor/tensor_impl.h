@@ -16,7 +16,6 @@ typedef struct kr_storage {
     struct kr_weights
         *weights;           /* of a parameter: its table's memory, which has the data (tape/weights.h); NULL: its own */
     void *packed;           /* of a weight [o i]: a copy in panels of its own type, or NULL */
-    char *device_ids;       /* of ids: their copy in device memory, for kernels; NULL: only in data */
     struct kr_tensor *next; /* of a destroyed owner: list of the context's */
 } kr_storage;
 

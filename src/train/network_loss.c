@@ -20,7 +20,6 @@ static bool take_call(kr_ctx *ctx, const kr_network *net, kr_loss_call *own, kr_
         !KR_TAKE(ctx, OP, kr_loss_call, call, own) || !KR_TAKE(ctx, OP, kr_call, own->call, how))
         return false;
     how->skip_head = own->kind == KR_LOSS_CROSS_ENTROPY && !net->is_custom;
-    how->skip_hidden = false;
     own->call = how;
     return true;
 }

@@ -133,6 +133,47 @@ static kr_network *run_networks(void)
     return net;
 }
 
+static void *create_block(void *user, kr_ctx *of, kr_params *params, const void *config, kr_block_spec *spec)
+{
+    const kr_config_head *head = config;
+    (void)user, (void)of;
+    spec->cache_shape[0] = KR_SHAPE(head->d_model);
+    return kr_params_make(params, "w", head->dtype, KR_SHAPE(head->d_model), NULL);
+}
+
+/* y = x + w + 1; the cache is the last token. */
+static kr_block_out run_block(void *user, kr_tape *on, const void *block, const kr_block_args *args)
+{
+    const int64_t nb = kr_tensor_dim(args->x_bsd, 0), ns = kr_tensor_dim(args->x_bsd, 1);
+    kr_block_out out = { .y = kr_affine(on, kr_add(on, args->x_bsd, (kr_tensor *)block), 1, 1) };
+    (void)user;
+    out.cache.tensors[0] = kr_reshape(on, kr_slice(on, args->x_bsd, 1, ns - 1, ns), KR_SHAPE(nb, -1));
+    return out;
+}
+
+static void run_registered(void)
+{
+    static const char *const names[] = { "last" };
+    kr_block_kind_info info;
+    kr_block_kind_info_init(&info);
+    info.name = "plus_one";
+    info.config_bytes = sizeof(kr_config_head);
+    info.n_cache = 1;
+    info.cache_names = names;
+    info.create = create_block;
+    info.forward = run_block;
+    kr_family family;
+    kr_config_head config;
+    kr_block_kind_register(ctx, &info, &family);
+    kr_block_config_init(ctx, family, &config, sizeof config);
+    config.d_model = 4;
+    const kr_block_config any = { family, &config };
+    kr_block *block = kr_block_create(ctx, &any);
+    tell(kr_family_name(family),
+         kr_block_forward(tape, block, kr_zeros(tape, KR_DTYPE_F32, KR_SHAPE(1, 3, 4)), NULL).y);
+    kr_block_destroy(block);
+}
+
 /* A network of one layer, by hand. */
 static kr_layer *layer;
 static kr_tensor *embedding_wd;
@@ -355,6 +396,7 @@ int main(void)
     run_ops();
     run_gradcheck();
     run_params();
+    run_registered();
     run_custom();
     kr_network *net = run_networks();
     run_generation(net);

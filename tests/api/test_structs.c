@@ -474,6 +474,31 @@ static bool take_row_options(void *o)
     return tell_batch(NULL, o);
 }
 
+static void *no_block(void *user, kr_ctx *of, kr_params *params, const void *config, kr_block_spec *spec)
+{
+    (void)user, (void)of, (void)params, (void)config, (void)spec;
+    return NULL;
+}
+
+static kr_block_out no_forward(void *user, kr_tape *t, const void *block, const kr_block_args *args)
+{
+    (void)user, (void)t, (void)block, (void)args;
+    return (kr_block_out){ .y = NULL };
+}
+
+static bool take_block_kind_info(void *o)
+{
+    kr_block_kind_info *info = o;
+    kr_family family = KR_FAMILY_NONE;
+    info->name = "of_another_size";
+    info->config_bytes = sizeof(kr_config_head);
+    info->create = no_block;
+    info->forward = no_forward;
+    const bool ok = kr_block_kind_register(ctx, info, &family) == KR_OK;
+    snprintf(text, sizeof text, "%d", (int)family);
+    return ok;
+}
+
 /* ---- all of them ---- */
 
 typedef struct sized {
@@ -490,7 +515,7 @@ typedef struct sized {
         "kr_" #name, KR_STRUCT_##ID, sizeof(kr_##name), &kr_##name##_defaults, take_##name, offsetof(kr_##name, field) \
     }
 static const sized structs[] = {
-    ROW(CTX_OPTIONS, ctx_options, pin_threads),
+    ROW(CTX_OPTIONS, ctx_options, backend),
     ROW(NORM_OPTIONS, norm_options, norm_before_gate),
     ROW(TRAPEZOID_OPTIONS, trapezoid_options, dt_max),
     ROW(CROSS_ENTROPY_OPTIONS, cross_entropy_options, scores),
@@ -503,7 +528,7 @@ static const sized structs[] = {
     ROW(BIDI_CONFIG, bidi_config, latents),
     ROW(NETWORK_CONFIG, network_config, class_tokens),
     ROW(CALL, call, dropout),
-    ROW(PARAM_OPTIONS, param_options, segments),
+    ROW(PARAM_OPTIONS, param_options, is_residual_out),
     ROW(JSON_OPTIONS, json_options, allow_nonfinite),
     ROW(MODEL_CONFIG, model_config, pad),
     ROW(LOAD_OPTIONS, load_options, recompute_budget),
@@ -527,6 +552,7 @@ static const sized structs[] = {
     ROW(BIDI_CALL, bidi_call, dropout),
     ROW(ROW_BATCH_OPTIONS, row_batch_options, prefill_tokens),
     ROW(ROW_OPTIONS, row_options, constrain_user),
+    ROW(BLOCK_KIND_INFO, block_kind_info, user),
 };
 enum { STRUCTS = sizeof structs / sizeof *structs };
 

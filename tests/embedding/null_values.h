@@ -59,6 +59,11 @@ static inline kr_layers *v_kr_layers(void)
 {
     return (kr_layers *)kr_network_layers(v_kr_network());
 }
+static inline kr_family *v_kr_family(void)
+{
+    static kr_family family;
+    return &family;
+}
 static inline kr_block *v_kr_block(void)
 {
     return made.block;

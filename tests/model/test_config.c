@@ -275,9 +275,11 @@ TEST(official_errors)
         { F, "{\"tie_embeddings\": 1}", "config.json: tie_embeddings = 1, but must be true or false" },
         { F, "{\"ssm_cfg\": []}", "config.json: ssm_cfg = [], but must be an object" },
         { F, "{\"ssm_cfg\": {\"layer\": \"Mamba4\"}}",
-          "config.json: ssm_cfg.layer = 'Mamba4', but must be 'Mamba1', 'Mamba2' or 'Mamba3'" },
+          "config.json: ssm_cfg.layer = 'Mamba4', but must be 'Mamba1', 'Mamba2', 'Mamba3' or a family that the "
+          "program has registered" },
         { F, "{\"ssm_cfg\": {\"layer\": \"Mamba1\\u0000\"}}",
-          "config.json: ssm_cfg.layer = 'Mamba1?', but must be 'Mamba1', 'Mamba2' or 'Mamba3'" },
+          "config.json: ssm_cfg.layer = 'Mamba1?', but must be 'Mamba1', 'Mamba2', 'Mamba3' or a family that the "
+          "program has registered" },
         { F, "{\"ssm_cfg\": {\"dt_rank\": \"automatic\"}}",
           "config.json: ssm_cfg.dt_rank = 'automatic', but must be a positive integer, or 'auto'" },
         { F, "{\"ssm_cfg\": {\"dt_rank\": 0}}",

@@ -438,7 +438,7 @@ TEST(what_is_no_config)
     const kr_status f = KR_ERR_FORMAT;
     REFUSE(KR_FAMILY_MAMBA1, (kr_layout)7, KR_ERR_ARG, "config.json: layout = 7 is neither official nor hf", (void)c);
     REFUSE(KR_FAMILY_MAMBA1, KR_LAYOUT_AS_LOADED, KR_ERR_ARG,
-           "config.json: family = 9 is not one of mamba1, mamba2, mamba3", c.family = (kr_family)9);
+           "config.json: family = 9 is not one of mamba1, mamba2, mamba3, or registered", c.family = (kr_family)9);
     REFUSE(KR_FAMILY_MAMBA1, KR_LAYOUT_AS_LOADED, KR_ERR_DTYPE,
            "config.json: dtype = i32, but must be f32, f64, bf16 or f16", c.mamba1.dtype = KR_DTYPE_I32);
     REFUSE(KR_FAMILY_MAMBA1, KR_LAYOUT_OFFICIAL, f, "config.json: d_model = 0, but must be from 1 to 1073741824",

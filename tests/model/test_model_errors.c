@@ -162,7 +162,7 @@ TEST(arguments_of_create_and_save)
     CHECK_ERROR_HAS(ctx, KR_ERR_ARG, "model.create: network.create: ");
     c.family = (kr_family)5;
     CHECK(!kr_model_create(ctx, config_of(&c)), "no family");
-    CHECK_ERROR(ctx, KR_ERR_ARG, "model.create: family = 5 is not one of mamba1, mamba2, mamba3");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "model.create: family = 5 is not one of mamba1, mamba2, mamba3, or registered");
     CHECK(!kr_model_create(ctx, NULL), "NULL");
     CHECK_ERROR(ctx, KR_ERR_ARG, "model.create: config is NULL");
     kr_model_values_init(&c);

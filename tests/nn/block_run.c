@@ -35,29 +35,21 @@ static double *new_values(int64_t count)
 /* ---- rigs ---- */
 
 typedef union any_config {
+    kr_config_head head;
     kr_mamba1_config mamba1;
     kr_mamba2_config mamba2;
     kr_mamba3_config mamba3;
+    unsigned char bytes[KR_BLOCK_CONFIG_BYTES];
 } any_config;
 
 static any_config with_dtype(kr_block_config config, kr_dtype dtype)
 {
     any_config copy;
+    size_t size;
     memset(&copy, 0, sizeof copy);
-    switch (config.family) {
-    case KR_FAMILY_MAMBA1:
-        copy.mamba1 = *(const kr_mamba1_config *)config.config;
-        copy.mamba1.dtype = dtype;
-        break;
-    case KR_FAMILY_MAMBA2:
-        copy.mamba2 = *(const kr_mamba2_config *)config.config;
-        copy.mamba2.dtype = dtype;
-        break;
-    case KR_FAMILY_MAMBA3:
-        copy.mamba3 = *(const kr_mamba3_config *)config.config;
-        copy.mamba3.dtype = dtype;
-        break;
-    }
+    memcpy(&size, config.config, sizeof size);
+    memcpy(copy.bytes, config.config, size);
+    copy.head.dtype = dtype;
     return copy;
 }
 

@@ -8,7 +8,7 @@
 #ifndef KR_TESTS_NN_BLOCK_RUN_H
 #define KR_TESTS_NN_BLOCK_RUN_H
 
-#include "nn/block_impl.h"
+#include "nn/block_kinds.h"
 #include "tests/harness.h"
 
 typedef struct rig {

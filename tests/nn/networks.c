@@ -79,6 +79,7 @@ const kr_layers_config *net_layers_config(net_recipe *r)
     case KR_FAMILY_MAMBA1: r->layers.block = kr_mamba1_block(&r->mamba1); break;
     case KR_FAMILY_MAMBA2: r->layers.block = kr_mamba2_block(&r->mamba2); break;
     case KR_FAMILY_MAMBA3: r->layers.block = kr_mamba3_block(&r->mamba3); break;
+    default: break;
     }
     return &r->layers;
 }

@@ -153,7 +153,7 @@ TEST(bidi_config_errors)
     const int64_t beyond[4] = { 0, 1, 4, 0 }, negative[4] = { 0, -1, 2, 3 };
     const kr_class_token bad_kind[2] = { { .kind = KR_CLASS_TOKEN_START }, { .kind = (kr_class_token_kind)9 } };
     const kr_class_token bad_position[1] = { { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -1 } };
-    REFUSES("block.family = 3 is not one of mamba1, mamba2, mamba3", c.block.family = (kr_family)3);
+    REFUSES("block.family = 3 is not one of mamba1, mamba2, mamba3, or registered", c.block.family = (kr_family)3);
     REFUSES("block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block",
             c.block.config = NULL);
     REFUSES("n_layers = 0, but must be at least 2", c.n_layers = 0);

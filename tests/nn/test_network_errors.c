@@ -26,7 +26,7 @@ TEST(layers_refuse_configs)
                                                      { 1, { .kind = (kr_class_token_kind)-1 } } };
     static const kr_layer_class_token bad_at[] = { { 1, { .kind = KR_CLASS_TOKEN_CUSTOM, .at = -4 } } };
     REFUSED(KR_ERR_ARG, "layers.create: config is NULL", kr_layers_create(ctx, NULL));
-    STACK("block.family = 7 is not one of mamba1, mamba2, mamba3", c->block.family = (kr_family)7);
+    STACK("block.family = 7 is not one of mamba1, mamba2, mamba3, or registered", c->block.family = (kr_family)7);
     STACK("block.config is NULL; set block with kr_mamba1_block, kr_mamba2_block or kr_mamba3_block",
           c->block.config = NULL);
     STACK("n_layers = 0, but must be at least 1", c->n_layers = 0);

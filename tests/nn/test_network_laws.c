@@ -169,8 +169,8 @@ TEST(last_logits_only)
         }
 }
 
-/* y is as it was, on the processor to the bit; without a head hidden is all there is. */
-TEST(hidden_may_be_skipped)
+/* Without a head hidden is all there is. */
+TEST(the_head_may_be_skipped)
 {
     for (int family = 0; family < NET_FAMILIES; family++)
         for (int i = 0; i < NVARIANTS; i += 2) {
@@ -182,12 +182,8 @@ TEST(hidden_may_be_skipped)
             kr_call_init(&call);
             for (int last_only = 0; last_only < 2; last_only++) {
                 call.last_logits_only = last_only;
-                call.skip_hidden = false;
                 const kr_network_out want = kr_network_forward(n.tape, n.network, x, &call);
-                call.skip_hidden = true;
-                const kr_network_out got = kr_network_forward(n.tape, n.network, x, &call);
-                CHECK_SAME(n.ctx, variants[i].name, got.y, want.y, 1e-5, 1);
-                CHECK(!got.hidden && want.hidden && got.state, "hidden is not there, the state is");
+                CHECK(want.y && want.hidden && want.state, "%s: a result is missing", variants[i].name);
                 call.skip_head = true;
                 const kr_network_out headless = kr_network_forward(n.tape, n.network, x, &call);
                 CHECK(!headless.y, "the head is skipped");

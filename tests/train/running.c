@@ -1,5 +1,6 @@
 /* running.c - a small run to train. */
 #define _POSIX_C_SOURCE 200809L
+#include "tests/nn/own_kinds.h"
 #include "tests/train/running.h"
 
 #include "base/device_memory.h"
@@ -19,6 +20,12 @@ static const char corpus[] =
 kr_model *run_model(kr_ctx *ctx, kr_family family, kr_dtype dtype)
 {
     kr_model_config *config = kr_model_config_create(ctx);
+    own_config own = { .label = "" };
+    if (family >= KR_FAMILY_REGISTERED) {
+        kr_block_config_init(ctx, family, &own, sizeof own);
+        own.head.dtype = dtype;
+        config->registered = &own;
+    }
     config->family = family;
     kr_model_config_set_d_model(config, 16);
     config->mamba1->state_rank = 4;

@@ -1,5 +1,6 @@
 /* test_trainer_resume.c - 20 steps are 10, a checkpoint, and 10 more in another trainer: to the bit. */
 #define _POSIX_C_SOURCE 200809L
+#include "tests/nn/own_kinds.h"
 #include "tests/train/running.h"
 
 #include "train/trainer.h"
@@ -78,6 +79,14 @@ TEST(trainer_resumes_to_the_bit)
     static const char *const names[] = { "mamba1", "mamba2", "mamba3" };
     for (int family = KR_FAMILY_MAMBA1; family <= KR_FAMILY_MAMBA3; family++)
         check_halves(names[family], (run_setup){ .family = (kr_family)family });
+}
+
+TEST(trainer_resumes_registered_families)
+{
+    check_halves("average", (run_setup){ .family = own_average() });
+    check_halves("average, carried", (run_setup){ .family = own_packed(), .carry = true, .has_ema = true });
+    check_halves("average in bf16, muon",
+                 (run_setup){ .family = own_packed(), .dtype = KR_DTYPE_BF16, .kind = KR_OPTIMIZER_MUON });
 }
 
 /* The masks go on where they stood; evaluations have none and change none. */

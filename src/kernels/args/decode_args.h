@@ -61,16 +61,6 @@ typedef struct kr_decode_ssd_args {
     void *deferred;
 } kr_decode_ssd_args;
 
-/* A Mamba-2 layer for one token of all rows. in_proj writes what core reads, out_proj reads what core writes and adds it to
- * the residual stream, the input of the next layer. When layers are run together, results of in_proj and core need not be
- * stored at their addresses. */
-typedef struct kr_decode_layer {
-    kr_decode_linear_args in_proj;
-    kr_decode_ssd_args core;
-    kr_decode_linear_args out_proj;
-    struct kr_embedding_args *lookup; /* first layer: embedding lookup of its input, still to be run; NULL: done */
-} kr_decode_layer;
-
 enum { KR_DECODE_TILE = 8 }; /* rows p of a tile, whose squares are one sum */
 enum { KR_DEFERRED_TOKENS = 8 };
 #define KR_DEFERRED_PHASE(tile) ((tile) / 2)
@@ -137,6 +127,46 @@ static inline int64_t kr_decode_mamba3_elements(int64_t nm, int64_t nr, int64_t 
 {
     return 3 * nm * ((nr + 3) / 4 * 4) + nm * np + 2 * na;
 }
+
+/* A layer for one token of all rows, by kernels that run in this order. The stream is the residual stream, [m d]:
+ *
+ *   in_proj    stream -> row      its norm and projection, for Mamba-1 and 2 with the convolution
+ *   x_proj     row -> low, B, C   Mamba-1
+ *   core       row -> y           state updated in place, output gated, or for Mamba-2 left to out_proj
+ *   out_proj   stream + y W       -> stream
+ *
+ * Mamba-2: *_at are the columns of the core's operands in the row that in_proj writes. */
+typedef enum kr_decode_kind { KR_DECODE_MAMBA1, KR_DECODE_MAMBA2, KR_DECODE_MAMBA3 } kr_decode_kind;
+
+typedef struct kr_decode_mamba1 {
+    kr_decode_linear_args x_proj;
+    kr_decode_scan_args core;
+} kr_decode_mamba1;
+
+typedef struct kr_decode_mamba2 {
+    kr_decode_ssd_args core;
+    int64_t z_at, x_at, b_at, c_at, dt_at;
+} kr_decode_mamba2;
+
+typedef struct kr_decode_layer {
+    kr_decode_kind kind;
+    kr_decode_linear_args in_proj, out_proj;
+    union {
+        kr_decode_mamba1 mamba1;
+        kr_decode_mamba2 mamba2;
+        kr_decode_mamba3_args mamba3;
+    };
+} kr_decode_layer;
+
+/* Mamba-2 layers, one after another, that a device may run in one kernel. `stream` is x of every in_proj, and base and y of
+ * every out_proj; core reads the row of in_proj, out_proj reads y and squares of core. What in_proj and core write need not
+ * be stored at their addresses. */
+typedef struct kr_decode_stack {
+    int64_t count;
+    kr_decode_layer *layers;
+    void *stream;
+    struct kr_embedding_args *lookup; /* writes the stream before the first layer; NULL: it is written */
+} kr_decode_stack;
 
 /* Samples a token from each row of logits x, with its log-probability (rules: generate/sampler_choose.c):
  *   temperature 0: the first of the largest. Otherwise weights e^((x - max) / temperature) of the top_k largest (0: all),

@@ -308,22 +308,14 @@ static bool is_divisible(const kr_decode_linear_args *a, int outputs)
     return kr_decode_skinny_can(a) && a->nk % STEP == 0 && a->nn % outputs == 0;
 }
 
-/* Does layer i take its input from layer i - 1, with equal sizes? */
-static bool follows(const kr_decode_layer *each, int64_t i)
+/* Do two layers have equal sizes? */
+static bool same_size(const kr_decode_layer *a, const kr_decode_layer *b)
 {
-    const kr_decode_layer *a = &each[i - 1], *b = &each[i];
-    return b->in_proj.x == a->out_proj.y && b->in_proj.x_m == a->out_proj.y_m && b->in_proj.nm == a->in_proj.nm &&
-           b->in_proj.nn == a->in_proj.nn && b->in_proj.nk == a->in_proj.nk && b->out_proj.nn == a->out_proj.nn &&
-           b->out_proj.nk == a->out_proj.nk && b->core.nb == a->core.nb && b->core.nh == a->core.nh &&
-           b->core.np == a->core.np && b->core.nr == a->core.nr && b->core.ng == a->core.ng &&
-           b->out_proj.y == a->out_proj.y; /* the halves are at different layers */
-}
-
-/* Is the operand of the core inside the row that in_proj writes? */
-static bool is_from_in_proj(const kr_decode_layer *l, const void *x)
-{
-    const float *y = (const float *)l->in_proj.y;
-    return (const float *)x >= y && (const float *)x < y + l->in_proj.y_m;
+    const kr_decode_ssd_args *p = &a->mamba2.core, *q = &b->mamba2.core;
+    return a->kind == b->kind && a->in_proj.nm == b->in_proj.nm && a->in_proj.nn == b->in_proj.nn &&
+           a->in_proj.nk == b->in_proj.nk && a->in_proj.x_m == b->in_proj.x_m && a->out_proj.nn == b->out_proj.nn &&
+           a->out_proj.nk == b->out_proj.nk && p->nb == q->nb && p->nh == q->nh && p->np == q->np && p->nr == q->nr &&
+           p->ng == q->ng;
 }
 
 static bool are_gemms_supported(const kr_decode_linear_args *in, const kr_decode_linear_args *out)
@@ -334,14 +326,13 @@ static bool are_gemms_supported(const kr_decode_linear_args *in, const kr_decode
            out->nsquares * KR_DECODE_TILE == out->nk;
 }
 
-/* Does the core read what in_proj writes, and out_proj what the core writes? */
+/* The core applies the gate, stores squares and defers its update. */
 static bool is_supported(const kr_decode_layer *l)
 {
-    const kr_ssd_job<float> core = kr_ssd_job_of<float>(&l->core);
+    if (l->kind != KR_DECODE_MAMBA2) return false;
+    const kr_ssd_job<float> core = kr_ssd_job_of<float>(&l->mamba2.core);
     return are_gemms_supported(&l->in_proj, &l->out_proj) && core.x && core.z && core.squares && core.deferred &&
-           kr_ssd_is_aligned(core) && core.stride == l->in_proj.y_m && is_from_in_proj(l, core.x) &&
-           is_from_in_proj(l, core.z) && is_from_in_proj(l, core.b) && is_from_in_proj(l, core.c) &&
-           is_from_in_proj(l, core.dt) && l->out_proj.x == l->core.y && l->out_proj.squares == l->core.squares;
+           kr_ssd_is_aligned(core) && core.stride == l->in_proj.y_m;
 }
 
 /* The most steps per stage that divide both GEMMs; 0: none. */
@@ -406,17 +397,19 @@ static bool is_profitable(const kr_decode_layer *l, int steps)
     return l->in_proj.nm >= (stages == 1 ? 32 : 64) && l->in_proj.nm <= MAX_ROWS && stages <= 2;
 }
 
-static bool choose(const kr_exec *exec, int64_t count, const kr_decode_layer *each, choice *c)
+static bool choose(const kr_exec *exec, const kr_decode_stack *from, choice *c)
 {
     const kr_cuda *device = (const kr_cuda *)exec->own;
-    if (device->arch != 90 || count < 1) return false;
-    for (int64_t i = 0; i < count; i++) {
+    const kr_decode_layer *each = from->layers;
+    if (device->arch != 90 || from->count < 1) return false;
+    for (int64_t i = 0; i < from->count; i++) {
         kr_decode_layer l = each[i];
         l.in_proj.exec = l.out_proj.exec = *exec;
-        if (!is_supported(&l) || (i > 0 && !follows(each, i))) return false;
+        if (!is_supported(&l) || !same_size(&each[0], &each[i])) return false;
     }
     c->steps = stage_steps(each);
-    return c->steps > 0 && is_profitable(each, c->steps) && plan_core(device, kr_ssd_job_of<float>(&each[0].core), c);
+    return c->steps > 0 && is_profitable(each, c->steps) &&
+           plan_core(device, kr_ssd_job_of<float>(&each[0].mamba2.core), c);
 }
 
 /* Assigns mailboxes from `at` on; NULL: only counts bytes. The first layer's input comes first. */
@@ -442,28 +435,22 @@ static size_t layout_mailboxes(const kr_decode_layer *l, char *at, stack *s)
     return bytes;
 }
 
-size_t kr_cuda_decode_layers_scratch(const kr_exec *exec, int64_t count, const kr_decode_layer *each)
+size_t kr_cuda_decode_layers_scratch(const kr_exec *exec, const kr_decode_stack *from)
 {
     choice c;
     stack s;
-    return choose(exec, count, each, &c) ? layout_mailboxes(each, NULL, &s) : 0;
-}
-
-/* The same offset in another mailbox row. */
-static const float *rebased(const void *from, const kr_decode_layer *l, const mailboxes &to)
-{
-    return to.projected + ((const float *)from - (const float *)l->in_proj.y);
+    return choose(exec, from, &c) ? layout_mailboxes(from->layers, NULL, &s) : 0;
 }
 
 static layer layer_of(const kr_decode_layer *from, const mailboxes &to)
 {
     layer l = { kr_linear_job_of<float>(&from->in_proj), kr_linear_job_of<float>(&from->out_proj),
-                kr_ssd_job_of<float>(&from->core) };
+                kr_ssd_job_of<float>(&from->mamba2.core) };
     l.in_proj.x = to.stream, l.in_proj.x_m = l.in_proj.nk, l.in_proj.x_dtype = KR_STORAGE_BF16;
     l.in_proj.squares = to.stream_squares, l.in_proj.nsquares = l.in_proj.nk / SPAN;
-    l.core.x = rebased(l.core.x, from, to), l.core.z = rebased(l.core.z, from, to),
-    l.core.b = rebased(l.core.b, from, to);
-    l.core.c = rebased(l.core.c, from, to), l.core.dt = rebased(l.core.dt, from, to);
+    const kr_decode_mamba2 *at = &from->mamba2;
+    l.core.x = to.projected + at->x_at, l.core.z = to.projected + at->z_at, l.core.b = to.projected + at->b_at;
+    l.core.c = to.projected + at->c_at, l.core.dt = to.projected + at->dt_at;
     l.core.y = to.y, l.core.squares = to.y_squares;
     l.out_proj.x = to.y, l.out_proj.x_m = l.out_proj.nk, l.out_proj.squares = to.y_squares;
     return l;
@@ -487,12 +474,13 @@ template <int STEPS> static void launch(const kr_exec *exec, const stack &s, siz
 }
 
 /* The first layer's input is looked up by this kernel if possible, otherwise by an embedding kernel before it. */
-static void init_lookup(const kr_exec *exec, const kr_decode_layer *first, stack *s)
+static void init_lookup(const kr_exec *exec, const kr_decode_stack *from, stack *s)
 {
-    kr_embedding_args *lookup = first->lookup;
+    const kr_decode_linear_args *first = &from->layers[0].in_proj;
+    kr_embedding_args *lookup = from->lookup;
     s->table = NULL;
     if (!lookup) return;
-    if (lookup->y.data == first->in_proj.x && lookup->ni == first->in_proj.nk && first->in_proj.x_m == lookup->ni) {
+    if (lookup->ni == first->nk && first->x_m == lookup->ni) {
         s->table = lookup->x.data, s->table_dtype = lookup->x.dtype;
         s->ids = lookup->id, s->wide_ids = lookup->id_dtype == KR_DTYPE_I64;
     } else {
@@ -501,19 +489,20 @@ static void init_lookup(const kr_exec *exec, const kr_decode_layer *first, stack
     }
 }
 
-void kr_cuda_decode_layers(const kr_exec *exec, int64_t count, const kr_decode_layer *each)
+void kr_cuda_decode_layers(const kr_exec *exec, const kr_decode_stack *from)
 {
+    const kr_decode_layer *each = from->layers;
     choice c;
     stack s;
-    if (!choose(exec, count, each, &c)) return;
+    if (!choose(exec, from, &c)) return;
     s.plan = c.plan, s.indices_at = c.indices_at, s.workspace_at = c.workspace_at, s.stage_at = c.stage_at;
     s.nm = (int)each->in_proj.nm, s.half = (s.nm + 1) / BATCH_HALVES;
     s.arrivals = ((const kr_cuda *)exec->own)->arrivals;
     layout_mailboxes(each, (char *)exec->scratch, &s);
-    init_lookup(exec, each, &s);
-    for (int64_t first = 0; first < count; first += MAX_LAYERS) {
-        s.count = (int)kr_least(MAX_LAYERS, count - first);
-        s.x = (float *)each[first].in_proj.x, s.x_m = (int)each[first].in_proj.x_m;
+    init_lookup(exec, from, &s);
+    s.x = (float *)from->stream, s.x_m = (int)each->in_proj.x_m;
+    for (int64_t first = 0; first < from->count; first += MAX_LAYERS) {
+        s.count = (int)kr_least(MAX_LAYERS, from->count - first);
         for (int i = 0; i < s.count; i++) s.layers[i] = layer_of(&each[first + i], s.to[i % PARITIES]);
         for (int i = 0; i + 1 < s.count; i++) s.layers[i].out_proj.gain = s.layers[i + 1].in_proj.gain;
         if (c.steps == 3) launch<3>(exec, s, c.shared);

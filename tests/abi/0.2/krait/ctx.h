@@ -63,6 +63,9 @@ typedef struct kr_ctx_options {
     const char *device;     /* NULL: KR_DEVICE, or "cpu"; "cuda" or "cuda:1": an NVIDIA GPU, numbered from 0 */
     kr_precision precision; /* precision of matrix products; KR_PRECISION_UNSET by default */
     bool pin_threads;       /* or KR_PIN_THREADS=1: each worker stays on one CPU; otherwise the system places them */
+    /* NULL: KR_BACKEND, or none. Backends (backend.h), separated by commas: names of registered ones, and paths of
+     * shared objects, which contain a '/'; later ones replace kernels of earlier ones. "": none. */
+    const char *backend;
 } kr_ctx_options;
 
 /* Fills in the defaults for exactly the fields that this caller was compiled with. */
@@ -133,8 +136,8 @@ KR_API_INLINE kr_precision kr_ctx_precision(const kr_ctx *ctx)
  * every later call returns it. Returns at once on the CPU. */
 KR_API kr_status kr_ctx_wait(kr_ctx *ctx);
 
-/* The kernel set that runs a kernel in f32: "avx512", "avx2", "ref" or "cuda". NULL for an unknown name and for a
- * kernel that the device lacks. kr_ctx_kernel(ctx, "ssd") names the set of the fused SSD core. */
+/* The kernel set that runs a kernel in f32: "avx512", "avx2", "ref" or "cuda", or the name of a backend. NULL for an
+ * unknown name and for a kernel that the device lacks. kr_ctx_kernel(ctx, "ssd") names the set of the fused SSD core. */
 KR_API const char *kr_ctx_kernel(const kr_ctx *ctx, const char *kernel);
 
 /* Exact statistics of one of the context's memories. */

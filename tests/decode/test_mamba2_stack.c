@@ -4,10 +4,9 @@
  * operand in some ten thousands by 2^-8, one of hundreds in a sum: BOUND is of the largest element. Where the same kernels
  * run, bits are the same.
  */
-#include "generate/decode_graph.h"
-#include "nn/layers_impl.h"
-#include "nn/deferred_state.h"
-#include "tests/generate/chat.h"
+#include "tests/decode/decoding.h"
+
+#include <math.h>
 
 static const double BOUND = 4e-3;
 enum { VOCAB = 61, STEPS = 2 * KR_DEFERRED_TOKENS + 3, MOST_ROWS = 80 };
@@ -70,24 +69,20 @@ static void count_slot(void *user, const char *slot)
     *(int *)user += strcmp(slot, "decode_layers") == 0;
 }
 
-/* Steps with deferred updates, recorded, of layers that may run as one; and steps that return new states, of layers that do not:
- * the state that comes is the next step's. */
-static void step_both(kr_decode_graph *steps, kr_tape *tape, const kr_network *net, kr_state *moved, kr_state *pure,
-                      int i, double bound)
+/* A captured step with deferred updates, of layers that may run as one; and one of another decoder, whose layers run one by
+ * one, with updates that are applied at once: its records hold one token at most. */
+static void step_both(kr_decoder *joined, kr_decoder *single, kr_state *moved, kr_state *want, int i, double bound)
 {
-    const int64_t rows = kr_state_batch(pure);
+    const int64_t rows = kr_state_batch(want);
+    const kr_device_lists *lists = joined->ctx->device->lists;
     int32_t ids[MOST_ROWS];
     for (int r = 0; r < rows; r++) ids[r] = (i * 31 + r * 7) % VOCAB;
-    kr_call call;
-    kr_call_init(&call);
-    call.state = pure;
-    call.skip_hidden = true; /* as steps do */
-    kr_tape_reset(tape);
-    const kr_network_out want =
-        kr_network_step(tape, net, kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(rows), ids), &call);
-    compare("logits", kr_decode_graph_run(steps, net, moved, ids, NULL, NULL), want.y, bound);
-    CHECK(want.state && kr_state_copy(pure, want.state) == KR_OK, "the state that came is kept");
-    CHECK_OK(net->ctx);
+    joined->ctx->device->lists = NULL;
+    const kr_tensor *logits = kr_decoder_step(single, want, ids);
+    kr_decoder_flush(single, want);
+    joined->ctx->device->lists = lists;
+    compare("logits", kr_decoder_step(joined, moved, ids), logits, bound);
+    CHECK_OK(joined->ctx);
 }
 
 static void run_both(const char *device, const sizes *n, bool exactly, bool as_one)
@@ -100,20 +95,20 @@ static void run_both(const char *device, const sizes *n, bool exactly, bool as_o
     ctx->device->probe_user = &count;
     kr_network *net = network(ctx, n);
     kr_state *moved = primed(ctx, net, n->rows), *pure = primed(ctx, net, n->rows);
-    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
-    kr_decode_graph steps = { .tape = NULL };
-    for (int i = 0; i < STEPS && !kr_ctx_failed(ctx); i++) step_both(&steps, tape, net, moved, pure, i, bound);
+    kr_decoder *steps = kr_decoder_create(net, n->rows), *single = kr_decoder_create(net, n->rows);
+    for (int i = 0; i < STEPS && !kr_ctx_failed(ctx); i++) step_both(steps, single, moved, pure, i, bound);
     CHECK((count > 0) == as_one, "%s: layers ran as one %d times", device, count);
+    kr_decoder_flush(steps, moved);
     for (int64_t s = 0; s < n->layers; s++) {
         const kr_cache *got = kr_state_cache(moved, s), *want = kr_state_cache(pure, s);
         compare("windows", got->mamba2.conv_bvk, want->mamba2.conv_bvk, bound);
         compare("states", got->mamba2.ssm_bhpr, want->mamba2.ssm_bhpr, bound);
     }
     CHECK_OK(ctx);
-    kr_decode_graph_free(&steps, ctx);
+    kr_decoder_destroy(steps);
+    kr_decoder_destroy(single);
     kr_state_destroy(moved);
     kr_state_destroy(pure);
-    kr_tape_destroy(tape);
     kr_network_destroy(net);
     kr_ctx_destroy(ctx);
 }
@@ -151,18 +146,19 @@ TEST(layers_as_one_kernel_give_the_same_bits)
     const sizes *n = &all[0];
     kr_network *net = network(ctx, n);
     kr_state *one = primed(ctx, net, n->rows), *other = primed(ctx, net, n->rows);
-    kr_decode_graph steps = { .tape = NULL }, again = { .tape = NULL };
+    kr_decoder *steps = kr_decoder_create(net, n->rows), *again = kr_decoder_create(net, n->rows);
     int32_t ids[MOST_ROWS];
     for (int i = 0; i < STEPS; i++) {
         for (int r = 0; r < n->rows; r++) ids[r] = (i * 31 + r * 7) % VOCAB;
-        CHECK_SAME_BITS("logits", kr_decode_graph_run(&steps, net, one, ids, NULL, NULL),
-                        kr_decode_graph_run(&again, net, other, ids, NULL, NULL));
+        CHECK_SAME_BITS("logits", kr_decoder_step(steps, one, ids), kr_decoder_step(again, other, ids));
     }
+    kr_decoder_flush(steps, one);
+    kr_decoder_flush(again, other);
     for (int64_t s = 0; s < n->layers; s++)
         CHECK_SAME_BITS("states", kr_state_cache(one, s)->mamba2.ssm_bhpr, kr_state_cache(other, s)->mamba2.ssm_bhpr);
     CHECK_OK(ctx);
-    kr_decode_graph_free(&steps, ctx);
-    kr_decode_graph_free(&again, ctx);
+    kr_decoder_destroy(steps);
+    kr_decoder_destroy(again);
     kr_state_destroy(one);
     kr_state_destroy(other);
     kr_network_destroy(net);

@@ -1,0 +1,150 @@
+/* fallback.c - kernels that a device lacks, run by the CPU.
+ *
+ * The operands of a kernel are pointers in its argument struct. A word of the struct that is an address in the device's
+ * memory is such a pointer; sizes and factors are not, since no number that occurs there is an address. For each of them the
+ * whole block of memory that it points into is downloaded, and the struct's copy points to that; after the kernel the
+ * blocks are uploaded. So strides and overlaps of operands do not matter. This is slow, and counted: a device should have
+ * the kernels that its programs spend their time in.
+ */
+#include "device/backend_impl.h"
+
+#include <string.h>
+
+enum { ARGS_BYTES = 1024, OPERANDS_MOST = ARGS_BYTES / (int)sizeof(void *) };
+
+/* A block of device memory and its copy on the host. */
+typedef struct shadow {
+    char *device, *host;
+    size_t bytes;
+} shadow;
+
+typedef struct staging {
+    kr_ctx *ctx;
+    shadow shadows[OPERANDS_MOST];
+    int count;
+} staging;
+
+typedef void run_fn(const kr_kernels *host, const void *args);
+
+/* ---- transfers ---- */
+
+static const char *add_shadow(staging *s, char *data, size_t bytes)
+{
+    kr_device *device = s->ctx->device;
+    char *host = kr_memory_alloc(&s->ctx->memory, bytes);
+    if (!host) return "no host memory for the operands of a kernel that the device lacks";
+    s->shadows[s->count++] = (shadow){ data, host, bytes };
+    device->fallback.bytes += bytes;
+    return device->vtable->download(device, host, data, bytes);
+}
+
+/* *p <- the same place in the copy of its block, if it is in device memory. */
+static const char *redirect(staging *s, char **p)
+{
+    size_t bytes;
+    char *data = kr_backend_device_block(s->ctx->device, *p, &bytes);
+    if (!data) return NULL;
+    int i = 0;
+    while (i < s->count && s->shadows[i].device != data) i++;
+    const char *why = i < s->count ? NULL : add_shadow(s, data, bytes);
+    if (!why) *p = s->shadows[i].host + (*p - data);
+    return why;
+}
+
+static const char *redirect_all(staging *s, char *args, size_t bytes)
+{
+    const char *why = NULL;
+    for (size_t at = 0; !why && at + sizeof(char *) <= bytes; at += sizeof(char *)) {
+        char *p;
+        memcpy(&p, args + at, sizeof p);
+        if (!p) continue;
+        why = redirect(s, &p);
+        memcpy(args + at, &p, sizeof p);
+    }
+    return why;
+}
+
+static const char *finish(staging *s, bool uploads)
+{
+    kr_device *device = s->ctx->device;
+    const char *why = NULL;
+    for (int i = 0; i < s->count; i++) {
+        const shadow *x = &s->shadows[i];
+        if (uploads && !why) {
+            why = device->vtable->upload(device, x->device, x->host, x->bytes);
+            device->fallback.bytes += x->bytes;
+        }
+        kr_memory_free(&s->ctx->memory, x->host, x->bytes);
+    }
+    return why;
+}
+
+/* A kernel cannot fail: what goes wrong is the device's error in the check that follows it. */
+static void fall_back(const kr_exec *exec, run_fn *run, const void *args, size_t bytes)
+{
+    _Alignas(16) char own[ARGS_BYTES];
+    kr_ctx *ctx = exec->fallback;
+    kr_device *device = ctx->device;
+    staging s = { .ctx = ctx };
+    device->fallback.calls++;
+    const char *why = device->vtable->wait(device);
+    memcpy(own, args, bytes);
+    if (!why && !device->fallback.is_host_visible) why = redirect_all(&s, own, bytes);
+    if (!why) run(device->host, own);
+    const char *after = finish(&s, !why);
+    if (!device->fallback.trouble) device->fallback.trouble = why ? why : after;
+}
+
+/* ---- one function for each slot ---- */
+
+#define SLOT(name, slot, type)                                                                                         \
+    static void run_##name(const kr_kernels *host, const void *args)                                                   \
+    {                                                                                                                  \
+        host->slot.run(args);                                                                                          \
+    }                                                                                                                  \
+    static void fall_back_##name(const type *args)                                                                     \
+    {                                                                                                                  \
+        _Static_assert(sizeof(type) <= ARGS_BYTES, "the arguments of " #name);                                         \
+        fall_back(&args->exec, run_##name, args, sizeof *args);                                                        \
+    }
+#define KR_KERNEL(name, type)                                                                                          \
+    SLOT(name##_f32, name[KR_REAL_F32], type)                                                                          \
+    SLOT(name##_f64, name[KR_REAL_F64], type)
+#define KR_KERNEL_ANY(name, type) SLOT(name, name, type)
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+#undef SLOT
+
+static const kr_kernels functions = {
+#define KR_KERNEL(kernel, type)                                                                                        \
+    .kernel = {                                                                                                        \
+        [KR_REAL_F32] = { .run = fall_back_##kernel##_f32 }, [KR_REAL_F64] = { .run = fall_back_##kernel##_f64 }       \
+    },
+#define KR_KERNEL_ANY(kernel, type) .kernel = { .run = fall_back_##kernel },
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+};
+
+void kr_fallback_fill(kr_ctx *ctx)
+{
+    kr_kernels *table = &ctx->device->kernels;
+    const kr_kernels *host = ctx->device->host;
+#define SLOT(slot)                                                                                                     \
+    if (!table->slot.run && host->slot.run) {                                                                          \
+        table->slot.run = functions.slot.run;                                                                          \
+        table->slot.scratch = host->slot.scratch;                                                                      \
+    }
+#define KR_KERNEL(kernel, type) SLOT(kernel[KR_REAL_F32]) SLOT(kernel[KR_REAL_F64])
+#define KR_KERNEL_ANY(kernel, type) SLOT(kernel)
+#include "kernels/kernels.def"
+#undef KR_KERNEL
+#undef KR_KERNEL_ANY
+#undef SLOT
+}
+
+bool kr_fallback_is(const char *kernel, kr_any_fn *run)
+{
+    return run == kr_kernels_function(&functions, kernel);
+}
