@@ -121,14 +121,9 @@ contender *block_enter_product(bench_env *env, contender *line, int *n, const kr
                        .args = { .nm = nm,
                                  .nn = nn,
                                  .nk = nk,
-                                 .a = bench_floats(env, nm * nk, -1, 1),
-                                 .a_m = nk,
-                                 .a_k = 1,
-                                 .b = kr_tensor_data(w),
-                                 .b_k = 1,
-                                 .b_n = nk,
-                                 .c = bench_floats(env, nm * nn, 0, 1),
-                                 .c_m = nn } };
+                                 .a = { bench_floats(env, nm * nk, -1, 1), KR_DTYPE_F32, nk, 1 },
+                                 .b = { w->data, KR_DTYPE_F32, 1, nk },
+                                 .c = { bench_floats(env, nm * nn, 0, 1), KR_DTYPE_F32, nn } } };
     job->args.exec.pool = pool;
     size_t (*scratch)(const kr_matmul_args *) = set->matmul[KR_REAL_F32].scratch;
     job->args.exec.scratch = bench_bytes(env, scratch ? scratch(&job->args) : 0);

@@ -39,11 +39,10 @@ static void fill_forward(bench_env *env, conv_job *job, const kr_kernels *set, c
     a->nq = a->nb;
     a->sequences = rows;
     a->x_batch = a->ns * a->nv;
-    a->x_stride = a->nv;
-    a->x = bench_floats(env, a->nb * a->ns * a->nv, -1, 1);
+    a->x = (kr_operand){ bench_floats(env, a->nb * a->ns * a->nv, -1, 1), KR_DTYPE_F32, a->nv };
     a->weight = bench_floats(env, a->nv * TAPS, -1, 1);
     a->bias = bench_floats(env, a->nv, -1, 1);
-    a->y = bench_floats(env, a->nb * a->ns * a->nv, 0, 1);
+    a->y = (kr_operand){ bench_floats(env, a->nb * a->ns * a->nv, 0, 1), KR_DTYPE_F32, a->nv };
     a->exec.scratch = bench_bytes(env, set->conv[KR_REAL_F32].scratch ? set->conv[KR_REAL_F32].scratch(a) : 0);
     job->run = set->conv[KR_REAL_F32].run;
 }
@@ -58,15 +57,16 @@ static void fill_backward(bench_env *env, conv_job *job, const kr_kernels *set)
                              .nk = a->nk,
                              .nq = a->nq,
                              .x_batch = a->x_batch,
-                             .x_stride = a->x_stride,
                              .sequences = a->sequences,
                              .x = a->x,
                              .weight = a->weight,
                              .bias = a->bias,
                              .silu = true,
-                             .g_y = a->y };
+                             .ng_y = 1,
+                             .g_y = { a->y },
+                             .from = { 0, a->nv } };
     b->exec.pool = a->exec.pool;
-    b->g_x = bench_floats(env, a->nb * a->ns * a->nv, 0, 1);
+    b->g_x = (kr_operand){ bench_floats(env, a->nb * a->ns * a->nv, 0, 1), KR_DTYPE_F32, a->nv };
     b->g_weight = bench_floats(env, a->nv * TAPS, 0, 1);
     b->g_bias = bench_floats(env, a->nv, 0, 1);
     b->exec.scratch = bench_bytes(env, set->conv_bwd[KR_REAL_F32].scratch ? set->conv_bwd[KR_REAL_F32].scratch(b) : 0);

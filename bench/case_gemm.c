@@ -59,14 +59,11 @@ static kr_matmul_args matmul_of(const operands *o, int64_t item, float *c)
     return (kr_matmul_args){ .nm = o->nm,
                              .nn = o->nn,
                              .nk = o->nk,
-                             .a = o->a + item * o->nm * o->nk,
-                             .a_m = a_transposed ? 1 : o->nk,
-                             .a_k = a_transposed ? o->nm : 1,
-                             .b = o->b + item * o->nk * o->nn,
-                             .b_k = b_transposed ? 1 : o->nn,
-                             .b_n = b_transposed ? o->nk : 1,
-                             .c = c + item * o->nm * o->nn,
-                             .c_m = o->nn };
+                             .a = { (float *)(uintptr_t)o->a + item * o->nm * o->nk, KR_DTYPE_F32,
+                                    a_transposed ? 1 : o->nk, a_transposed ? o->nm : 1 },
+                             .b = { (float *)(uintptr_t)o->b + item * o->nk * o->nn, KR_DTYPE_F32,
+                                    b_transposed ? 1 : o->nn, b_transposed ? o->nk : 1 },
+                             .c = { c + item * o->nm * o->nn, KR_DTYPE_F32, o->nn } };
 }
 
 static void give_scratch(bench_env *env, const kr_kernels *set, gemm_job *job)
@@ -114,9 +111,9 @@ static gemm_job *peers(bench_env *env, const operands *o)
                                                .nm = o->nm,
                                                .nn = o->nn,
                                                .nk = o->nk,
-                                               .a = m.a,
-                                               .b = m.b,
-                                               .c = m.c };
+                                               .a = m.a.data,
+                                               .b = m.b.data,
+                                               .c = m.c.data };
     }
     return job;
 }

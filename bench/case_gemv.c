@@ -22,7 +22,7 @@ static void call_gemv(void *arg)
 {
     gemv_job *job = arg;
     job->at = (job->at + 1) % job->count;
-    job->args.b = job->w + job->at * job->bytes;
+    job->args.b.data = (char *)(uintptr_t)job->w + job->at * job->bytes;
     job->set->matmul[KR_REAL_F32].run(&job->args);
 }
 
@@ -30,7 +30,7 @@ static void call_packed(void *arg)
 {
     gemv_job *job = arg;
     job->at = (job->at + 1) % job->count;
-    job->packed.panels = job->w + job->at * job->bytes;
+    job->packed.w.data = (char *)(uintptr_t)job->w + job->at * job->bytes;
     job->set->panels[KR_REAL_F32].run(&job->packed);
 }
 
@@ -45,27 +45,25 @@ static gemv_job *ours(bench_env *env, const kr_kernels *set, const bench_case *s
     gemv_job *job = bench_bytes(env, sizeof *job);
     const int64_t nk = self->size[0], nn = self->size[1];
     *job = (gemv_job){ .set = set, .w = (const char *)w, .bytes = bytes_of(self), .count = count };
-    job->args = (kr_matmul_args){ .nm = 1, .nn = nn, .nk = nk, .a_m = nk, .a_k = 1, .b_k = 1, .b_n = nk, .c_m = nn };
+    job->args = (kr_matmul_args){ .nm = 1, .nn = nn, .nk = nk };
+    const kr_dtype dtype = self->variant & BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F32;
+    job->args.b = (kr_matrix){ (void *)(uintptr_t)w, dtype, 1, nk };
     if (self->variant & BY_K) {
-        job->args.b_k = nn;
-        job->args.b_n = 1;
+        job->args.b.row = nn;
+        job->args.b.column = 1;
     }
-    if (self->variant & BF16) job->args.b_dtype = KR_STORAGE_BF16;
     job->args.exec.pool = bench_pool(env, threads);
-    job->args.a = bench_floats(env, nk, -1, 1);
-    job->args.b = w;
-    job->args.c = bench_floats(env, nn, 0, 1);
+    job->args.a = (kr_matrix){ bench_floats(env, nk, -1, 1), KR_DTYPE_F32, nk, 1 };
+    job->args.c = (kr_operand){ bench_floats(env, nn, 0, 1), KR_DTYPE_F32, nn };
     size_t (*scratch)(const kr_matmul_args *) = set->matmul[KR_REAL_F32].scratch;
     job->args.exec.scratch = bench_bytes(env, scratch ? scratch(&job->args) : 0);
     job->packed = (kr_panels_args){ .exec = job->args.exec,
                                     .nm = 1,
                                     .nn = nn,
                                     .nk = nk,
-                                    .x_m = nk,
-                                    .y_m = nn,
-                                    .x = job->args.a,
-                                    .y = job->args.c,
-                                    .dtype = job->args.b_dtype };
+                                    .x = { job->args.a.data, KR_DTYPE_F32, nk },
+                                    .w = { NULL, dtype, nk },
+                                    .y = job->args.c };
     return job;
 }
 

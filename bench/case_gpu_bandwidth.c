@@ -63,6 +63,11 @@ static float *floats(bench_gpu *gpu, int64_t n)
     return gpu_rand(gpu, KR_DTYPE_F32, n, -1, 1);
 }
 
+static kr_operand rows_of(const void *data, int64_t row)
+{
+    return (kr_operand){ (void *)(uintptr_t)data, KR_DTYPE_F32, row };
+}
+
 /* Each fills in a job of size [rows width], and returns the bytes. */
 static double fill_norm(pass_job *job, int64_t rows, int64_t width, bool backward)
 {
@@ -72,18 +77,21 @@ static double fill_norm(pass_job *job, int64_t rows, int64_t width, bool backwar
     void *y = gpu_result(g, KR_DTYPE_F32, n), *q = floats(g, rows);
     const kr_exec exec = gpu_exec(g, KR_PRECISION_EXACT);
     if (!backward) {
-        job->args.norm = (kr_norm_args){
-            .exec = exec, .no = rows, .ni = width, .ng = 1, .x = x, .z = z, .gain = gain, .y = y, .q = q, .eps = 1e-5
-        };
+        job->args.norm =
+            (kr_norm_args){ .exec = exec, .no = rows, .ni = width, .ng = 1, .gain = gain, .q = q, .eps = 1e-5 };
+        job->args.norm.x = rows_of(x, width);
+        job->args.norm.z = rows_of(z, width);
+        job->args.norm.y = rows_of(y, width);
         ready_norm(job);
         return 12.0 * (double)n;
     }
-    job->args.norm_bwd =
-        (kr_norm_bwd_args){ .exec = exec, .no = rows, .ni = width, .ng = 1, .x = x, .z = z, .gain = gain };
+    job->args.norm_bwd = (kr_norm_bwd_args){ .exec = exec, .no = rows, .ni = width, .ng = 1, .gain = gain };
+    job->args.norm_bwd.x = rows_of(x, width);
+    job->args.norm_bwd.z = rows_of(z, width);
     job->args.norm_bwd.q = q;
-    job->args.norm_bwd.g_y = y;
-    job->args.norm_bwd.g_x = gpu_result(g, KR_DTYPE_F32, n);
-    job->args.norm_bwd.g_z = gpu_result(g, KR_DTYPE_F32, n);
+    job->args.norm_bwd.g_y = rows_of(y, width);
+    job->args.norm_bwd.g_x = rows_of(gpu_result(g, KR_DTYPE_F32, n), width);
+    job->args.norm_bwd.g_z = rows_of(gpu_result(g, KR_DTYPE_F32, n), width);
     job->args.norm_bwd.g_gain = gpu_result(g, KR_DTYPE_F32, width);
     ready_norm_bwd(job);
     return 20.0 * (double)n;
@@ -108,12 +116,11 @@ static double fill_conv(pass_job *job, int64_t rows, int64_t width, bool backwar
         .exec = gpu_exec(g, KR_PRECISION_EXACT), .nb = ROWS, .ns = ns, .nv = width, .nk = TAPS, .nq = ROWS
     };
     a.x_batch = ns * width;
-    a.x_stride = width;
     a.sequences = list;
-    a.x = floats(g, n);
+    a.x = rows_of(floats(g, n), width);
     a.weight = floats(g, width * TAPS);
     a.bias = floats(g, width);
-    a.y = gpu_result(g, KR_DTYPE_F32, n);
+    a.y = rows_of(gpu_result(g, KR_DTYPE_F32, n), width);
     a.silu = true;
     job->args.conv = a;
     if (!backward) {
@@ -123,14 +130,15 @@ static double fill_conv(pass_job *job, int64_t rows, int64_t width, bool backwar
     kr_conv_bwd_args b = {
         .exec = a.exec, .nb = a.nb, .ns = a.ns, .nv = a.nv, .nk = a.nk, .nq = a.nq, .x_batch = a.x_batch
     };
-    b.x_stride = a.x_stride;
     b.sequences = list;
     b.x = a.x;
     b.weight = a.weight;
     b.bias = a.bias;
-    b.g_y = a.y;
+    b.ng_y = 1;
+    b.g_y[0] = a.y;
+    b.from[1] = width;
     b.silu = true;
-    b.g_x = gpu_result(g, KR_DTYPE_F32, n);
+    b.g_x = rows_of(gpu_result(g, KR_DTYPE_F32, n), width);
     b.g_weight = gpu_result(g, KR_DTYPE_F32, width * TAPS);
     b.g_bias = gpu_result(g, KR_DTYPE_F32, width);
     job->args.conv_bwd = b;
@@ -147,16 +155,14 @@ static double fill_scan(pass_job *job, int64_t rows, int64_t width, bool backwar
         .exec = gpu_exec(g, KR_PRECISION_EXACT), .nb = ROWS, .ns = rows / ROWS, .ni = width, .ng = 1, .nr = STATES
     };
     a.nq = ROWS;
-    a.x_stride = a.dt_stride = a.z_stride = width;
-    a.b_stride = a.c_stride = STATES;
     a.sequences = whole_rows(g, a.nb, a.ns);
-    a.x = floats(g, n);
-    a.dt = gpu_rand(g, KR_DTYPE_F32, n, 0.001, 0.1);
+    a.x = rows_of(floats(g, n), width);
+    a.dt = rows_of(gpu_rand(g, KR_DTYPE_F32, n, 0.001, 0.1), width);
     a.a = gpu_rand(g, KR_DTYPE_F32, width * STATES, -16, -1);
-    a.b = floats(g, rows * STATES);
-    a.c = floats(g, rows * STATES);
+    a.b = rows_of(floats(g, rows * STATES), STATES);
+    a.c = rows_of(floats(g, rows * STATES), STATES);
     a.d = floats(g, width);
-    a.z = floats(g, n);
+    a.z = rows_of(floats(g, n), width);
     a.y = gpu_result(g, KR_DTYPE_F32, n);
     job->args.scan = a;
     if (!backward) {
@@ -164,8 +170,6 @@ static double fill_scan(pass_job *job, int64_t rows, int64_t width, bool backwar
         return 16.0 * (double)n;
     }
     kr_scan_bwd_args b = { .exec = a.exec, .nb = a.nb, .ns = a.ns, .ni = a.ni, .ng = a.ng, .nr = a.nr, .nq = a.nq };
-    b.x_stride = b.dt_stride = b.z_stride = width;
-    b.b_stride = b.c_stride = STATES;
     b.sequences = a.sequences;
     b.x = a.x, b.dt = a.dt, b.a = a.a, b.b = a.b, b.c = a.c, b.d = a.d, b.z = a.z, b.g_y = a.y;
     b.g_x = gpu_result(g, KR_DTYPE_F32, n), b.g_dt = gpu_result(g, KR_DTYPE_F32, n),
@@ -189,7 +193,7 @@ static double fill_loss(pass_job *job, int64_t rows, int64_t width)
     job->args.loss.x = floats(g, rows * width);
     job->args.loss.loss = gpu_result(g, KR_DTYPE_F32, rows);
     job->args.loss.stats = gpu_result(g, KR_DTYPE_F32, rows * KR_ROW_STATS);
-    job->args.loss.g_x = gpu_result(g, KR_DTYPE_F32, rows * width);
+    job->args.loss.g_x = rows_of(gpu_result(g, KR_DTYPE_F32, rows * width), width);
     ready_cross_entropy(job);
     return 8.0 * (double)(rows * width);
 }
@@ -199,7 +203,7 @@ static double fill_adamw(pass_job *job, int64_t n)
     bench_gpu *g = job->gpu;
     job->args.adamw = (kr_adamw_args){ .exec = gpu_exec(g, KR_PRECISION_EXACT), .n = n };
     kr_adamw_args *a = &job->args.adamw;
-    a->grad.g = gpu_rand(g, KR_DTYPE_F32, n, -1, 1);
+    a->grad.g = rows_of(gpu_rand(g, KR_DTYPE_F32, n, -1, 1), 0);
     a->grad.scale = 1;
     a->grad.clip = INFINITY;
     a->w = floats(g, n);

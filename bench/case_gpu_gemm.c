@@ -28,15 +28,9 @@ static gemm_job *make(bench_env *env, bench_gpu *gpu, const bench_case *self, kr
     const kr_dtype dtype = bf16 ? KR_DTYPE_BF16 : KR_DTYPE_F32;
     *job = (gemm_job){ .gpu = gpu, .args = { .exec = gpu_exec(gpu, precision), .nm = nm, .nn = nn, .nk = nk } };
     kr_matmul_args *a = &job->args;
-    a->a = gpu_rand(gpu, dtype, nm * nk, -1, 1);
-    a->a_m = nk;
-    a->a_k = 1;
-    a->b = gpu_rand(gpu, dtype, nn * nk, -1, 1);
-    a->b_k = 1;
-    a->b_n = nk;
-    a->c = gpu_result(gpu, dtype, nm * nn);
-    a->c_m = nn;
-    if (bf16) a->a_dtype = a->b_dtype = a->c_dtype = KR_STORAGE_BF16;
+    a->a = (kr_matrix){ gpu_rand(gpu, dtype, nm * nk, -1, 1), dtype, nk, 1 };
+    a->b = (kr_matrix){ gpu_rand(gpu, dtype, nn * nk, -1, 1), dtype, 1, nk };
+    a->c = (kr_operand){ gpu_result(gpu, dtype, nm * nn), dtype, nn };
     size_t (*scratch)(const kr_matmul_args *) = gpu->kernels->matmul[KR_REAL_F32].scratch;
     a->exec.scratch = gpu_scratch(gpu, scratch ? scratch(a) : 0);
     return job;
@@ -61,9 +55,9 @@ static contender *enter_cublaslt(bench_env *env, bench_gpu *gpu, const bench_cas
                                     .nn = a->nn,
                                     .nk = a->nk,
                                     .nbatch = 1,
-                                    .a = { a->a, KR_LT_BF16, false, a->nk, 0 },
-                                    .b = { a->b, KR_LT_BF16, true, a->nk, 0 },
-                                    .c = { a->c, KR_LT_BF16, false, a->nn, 0 } };
+                                    .a = { a->a.data, KR_LT_BF16, false, a->nk, 0 },
+                                    .b = { a->b.data, KR_LT_BF16, true, a->nk, 0 },
+                                    .c = { a->c.data, KR_LT_BF16, false, a->nn, 0 } };
     job->workspace = gpu_scratch(gpu, KR_LT_WORKSPACE);
     return gpu_enter(line, n, call_cublaslt, job, work, "cuBLASLt/bf16");
 }

@@ -87,11 +87,10 @@ static void fill_forward(ssd_job *job, const bench_case *self, variant_kind w)
     for (int64_t q = 0; q < a->nq; q++) list[q] = (kr_sequence){ q, 0, a->ns };
     a->sequences = list;
     const int64_t tokens = a->nb * a->ns, places = tokens * a->nm;
-    a->v_stride = a->nm * a->nh * a->np;
-    a->b_stride = a->c_stride = a->nm * a->ng * a->nr;
-    a->v = gpu_rand(g, dtype, places * a->nh * a->np, -1, 1);
-    a->b = gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1);
-    a->c = gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1);
+    const int64_t of_v = a->nm * a->nh * a->np, of_b = a->nm * a->ng * a->nr;
+    a->v = (kr_operand){ gpu_rand(g, dtype, places * a->nh * a->np, -1, 1), dtype, of_v };
+    a->b = (kr_operand){ gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1), dtype, of_b };
+    a->c = (kr_operand){ gpu_rand(g, dtype, places * a->ng * a->nr, -1, 1), dtype, of_b };
     a->da = gpu_rand(g, KR_DTYPE_F32, tokens * a->nh, -0.2, 0);
     a->w = gpu_rand(g, KR_DTYPE_F32, tokens * a->nh, 0, 0.2);
     a->diag_weight = per_head ? gpu_rand(g, KR_DTYPE_F32, tokens * a->nh, 0, 0.2) : NULL;
@@ -101,8 +100,7 @@ static void fill_forward(ssd_job *job, const bench_case *self, variant_kind w)
         a->final = (void *)a->initial;
     }
     g->result_bytes = 0;
-    a->y = gpu_result(g, dtype, places * a->nh * a->np);
-    a->v_dtype = a->b_dtype = a->c_dtype = a->y_dtype = kr_storage_dtype_of(dtype);
+    a->y = (kr_operand){ gpu_result(g, dtype, places * a->nh * a->np), dtype, of_v };
 }
 
 static void fill_backward(ssd_job *job, variant_kind w)
@@ -121,9 +119,6 @@ static void fill_backward(ssd_job *job, variant_kind w)
     b->nl = a->nl;
     b->nq = a->nq;
     b->sequences = a->sequences;
-    b->v_stride = a->v_stride;
-    b->b_stride = a->b_stride;
-    b->c_stride = a->c_stride;
     b->v = a->v;
     b->b = a->b;
     b->c = a->c;
@@ -131,12 +126,10 @@ static void fill_backward(ssd_job *job, variant_kind w)
     b->w = a->w;
     b->diag_weight = a->diag_weight;
     b->d = a->d;
-    b->g_y = gpu_rand(g, dtype, places * a->nh * a->np, -1, 1);
-    b->g_v = gpu_result(g, dtype, places * a->nh * a->np);
-    b->g_b = gpu_result(g, bc_dtype, places * a->ng * a->nr);
-    b->g_c = gpu_result(g, bc_dtype, places * a->ng * a->nr);
-    b->v_dtype = b->b_dtype = b->c_dtype = b->g_y_dtype = b->g_v_rows.dtype = kr_storage_dtype_of(dtype);
-    b->g_bc_dtype = kr_storage_dtype_of(bc_dtype);
+    b->g_y = (kr_operand){ gpu_rand(g, dtype, places * a->nh * a->np, -1, 1), dtype, a->v.row };
+    b->g_v = (kr_operand){ gpu_result(g, dtype, places * a->nh * a->np), dtype, a->v.row };
+    b->g_b = (kr_operand){ gpu_result(g, bc_dtype, places * a->ng * a->nr), bc_dtype, a->b.row };
+    b->g_c = (kr_operand){ gpu_result(g, bc_dtype, places * a->ng * a->nr), bc_dtype, a->b.row };
     b->g_da = gpu_result(g, KR_DTYPE_F32, tokens * a->nh);
     b->g_w = gpu_result(g, KR_DTYPE_F32, tokens * a->nh);
     b->g_diag_weight = a->diag_weight ? gpu_result(g, KR_DTYPE_F32, tokens * a->nh) : NULL;

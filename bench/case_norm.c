@@ -46,10 +46,10 @@ static void fill_forward(bench_env *env, norm_job *job, const kr_kernels *set, i
     a->no = no;
     a->ni = ni;
     a->ng = 1;
-    a->x = bench_floats(env, no * ni, -1, 1);
-    a->z = gated ? bench_floats(env, no * ni, -4, 4) : NULL;
+    a->x = (kr_operand){ bench_floats(env, no * ni, -1, 1), KR_DTYPE_F32, ni };
+    a->z = (kr_operand){ gated ? bench_floats(env, no * ni, -4, 4) : NULL, KR_DTYPE_F32, ni };
     a->gain = bench_floats(env, ni, 0.5, 1.5);
-    a->y = bench_floats(env, no * ni, 0, 1);
+    a->y = (kr_operand){ bench_floats(env, no * ni, 0, 1), KR_DTYPE_F32, ni };
     a->q = bench_floats(env, no, 0, 1);
     a->eps = 1e-5;
     a->exec.scratch = bench_bytes(env, set->norm[KR_REAL_F32].scratch ? set->norm[KR_REAL_F32].scratch(a) : 0);
@@ -63,8 +63,8 @@ static void fill_backward(bench_env *env, norm_job *job, const kr_kernels *set)
     *b = (kr_norm_bwd_args){ .no = a->no, .ni = a->ni, .ng = 1, .x = a->x, .z = a->z, .gain = a->gain, .q = a->q };
     b->exec.pool = a->exec.pool;
     b->g_y = a->y;
-    b->g_x = bench_floats(env, a->no * a->ni, 0, 1);
-    b->g_z = a->z ? bench_floats(env, a->no * a->ni, 0, 1) : NULL;
+    b->g_x = (kr_operand){ bench_floats(env, a->no * a->ni, 0, 1), KR_DTYPE_F32, a->ni };
+    b->g_z = (kr_operand){ a->z.data ? bench_floats(env, a->no * a->ni, 0, 1) : NULL, KR_DTYPE_F32, a->ni };
     b->g_gain = bench_floats(env, a->ni, 0, 1);
     b->exec.scratch = bench_bytes(env, set->norm_bwd[KR_REAL_F32].scratch ? set->norm_bwd[KR_REAL_F32].scratch(b) : 0);
     job->run_bwd = set->norm_bwd[KR_REAL_F32].run;

@@ -48,15 +48,13 @@ static void fill(bench_env *env, scan_job *job, const kr_kernels *set, const ben
     a->nr = self->size[2];
     job->sequence = (kr_sequence){ 0, 0, a->ns };
     a->sequences = &job->sequence;
-    a->x_stride = a->dt_stride = a->z_stride = a->ni;
-    a->b_stride = a->c_stride = a->nr;
-    a->x = bench_floats(env, a->ns * a->ni, -1, 1);
-    a->dt = bench_floats(env, a->ns * a->ni, 0, 0.1);
+    a->x = (kr_operand){ bench_floats(env, a->ns * a->ni, -1, 1), KR_DTYPE_F32, a->ni };
+    a->dt = (kr_operand){ bench_floats(env, a->ns * a->ni, 0, 0.1), KR_DTYPE_F32, a->ni };
     a->a = bench_floats(env, a->ni * a->nr, -16, -1);
-    a->b = bench_floats(env, a->ns * a->nr, -1, 1);
-    a->c = bench_floats(env, a->ns * a->nr, -1, 1);
+    a->b = (kr_operand){ bench_floats(env, a->ns * a->nr, -1, 1), KR_DTYPE_F32, a->nr };
+    a->c = (kr_operand){ bench_floats(env, a->ns * a->nr, -1, 1), KR_DTYPE_F32, a->nr };
     a->d = bench_floats(env, a->ni, 0, 1);
-    a->z = bench_floats(env, a->ns * a->ni, -4, 4);
+    a->z = (kr_operand){ bench_floats(env, a->ns * a->ni, -4, 4), KR_DTYPE_F32, a->ni };
     a->y = bench_floats(env, a->ns * a->ni, 0, 1);
     a->final = bench_floats(env, a->ni * a->nr, 0, 1);
     a->exec.scratch = bench_bytes(env, set->scan[KR_REAL_F32].scratch ? set->scan[KR_REAL_F32].scratch(a) : 0);
@@ -65,8 +63,6 @@ static void fill(bench_env *env, scan_job *job, const kr_kernels *set, const ben
         .exec.pool = a->exec.pool, .nb = 1, .ns = a->ns, .ni = a->ni, .ng = 1, .nr = a->nr, .nq = 1
     };
     b->sequences = &job->sequence;
-    b->x_stride = b->dt_stride = b->z_stride = a->ni;
-    b->b_stride = b->c_stride = a->nr;
     b->x = a->x;
     b->dt = a->dt;
     b->a = a->a;

@@ -64,7 +64,7 @@ static void call_optimizer(void *arg)
 {
     trainee *t = arg;
     const kr_params *params = kr_network_params(t->net);
-    for (int64_t i = 0; i < kr_params_count(params); i++) kr_params_at(params, i)->tensor->grad_is_zero = false;
+    for (int64_t i = 0; i < kr_params_count(params); i++) kr_params_at(params, i)->tensor->flags.grad_is_zero = false;
     kr_optimizer_step(t->optimizer, 1e-4, 1);
     check(t);
 }

@@ -103,6 +103,12 @@ static int info_machine(const info_values *values)
     cli_report_text(&r, "version", "%s", kr_version());
     cli_report_text(&r, "cpu_features", "%s", kr_cpu_features_text(text, sizeof text));
     cli_report_text(&r, "instruction_sets", "%s", kr_isa_choices(text, sizeof text));
+    static const char *const precisions[] = { "exact", "tf32", "bf16" };
+    const kr_ctx_info info = kr_ctx_info_of(ctx);
+    if (!has_failed)
+        cli_report_text(&r, "precision", "%s%s", precisions[info.precision],
+                        info.products == info.precision ? ""
+                                                        : ", which no kernel for products has here: they are exact");
     if (!has_failed && values->is_json) {
         cli_report_text(&r, "device", "%s", kr_ctx_device(ctx));
         cli_report_text(&r, "isa", "%s", kr_ctx_isa(ctx));

@@ -9,6 +9,7 @@
 #include "decode/decode_family.h"
 #include "device/device.h"
 #include "nn/mamba2_impl.h"
+#include "ops/autocast.h"
 
 static const char *refusal(const void *block)
 {
@@ -99,8 +100,10 @@ static bool describe(kr_tape *tape, const kr_decode_request *r, kr_decode_layer 
     const kr_mamba2 *m = r->block;
     kr_decode_buffers *buffers = r->buffers;
     const int64_t tiles = m->nh * ((m->config.per_head_dim + KR_DECODE_TILE - 1) / KR_DECODE_TILE);
-    const bool gates = core_gates(m, r->nb),
-               casts = gates && m->out_proj->dtype == KR_DTYPE_BF16 && kr_autocasts_operands(tape->ctx);
+    const bool gates = core_gates(m, r->nb), casts = gates && m->out_proj->dtype == KR_DTYPE_BF16 &&
+                                                     kr_autocasts(tape->ctx) &&
+                                                     kr_accepts(tape->ctx, decode_ssd_y, KR_DTYPE_BF16) &&
+                                                     kr_accepts(tape->ctx, decode_linear_x, KR_DTYPE_BF16);
     if (!kr_decode_buffer(tape, &buffers->row_bo, KR_DTYPE_F32, r->nb, m->in_proj->dims[0]) ||
         !kr_decode_buffer(tape, &buffers->y_bi, casts ? KR_DTYPE_BF16 : KR_DTYPE_F32, r->nb, m->nssm) ||
         (gates && !kr_decode_buffer(tape, &buffers->squares_bt, KR_DTYPE_F32, r->nb, tiles)))

@@ -241,7 +241,6 @@ static kr_tensor *rows_in_use(kr_decode_step *step, int64_t rows)
 {
     if (rows == step->nb) return step->logits;
     step->in_use = *step->logits;
-    step->in_use.storage = step->logits;
     step->in_use.dims[0] = rows;
     return &step->in_use;
 }

@@ -30,8 +30,7 @@ static bool lay_out_ids(kr_decode_step *step)
 static bool lay_out_lookup(kr_decode_step *step, const kr_network *net)
 {
     const kr_tensor *table = net->embedding_wd;
-    const bool widens =
-        kr_dtype_is_16bit(table->dtype) && net->layers->config.residual_in_f32 && net->ctx->device->takes_16bit;
+    const bool widens = kr_dtype_is_16bit(table->dtype) && net->layers->config.residual_in_f32;
     step->looked_up = kr_new(step->tape, widens ? KR_DTYPE_F32 : table->dtype, KR_SHAPE(step->nb, 1, table->dims[1]));
     if (!step->looked_up) return false;
     step->lookup = (kr_embedding_args){ .no = step->nb,
@@ -39,10 +38,8 @@ static bool lay_out_lookup(kr_decode_step *step, const kr_network *net)
                                         .ni = table->dims[1],
                                         .id = step->device_ids,
                                         .id_dtype = KR_DTYPE_I32,
-                                        .widens = widens,
-                                        .x = table->data,
-                                        .y = step->looked_up->data,
-                                        .dtype = kr_storage_dtype_of(table->dtype) };
+                                        .x = { table->data, table->dtype, table->dims[1] },
+                                        .y = { step->looked_up->data, step->looked_up->dtype, table->dims[1] } };
     return true;
 }
 

@@ -143,13 +143,22 @@ void kr_ctx_destroy(kr_ctx *ctx)
     kr_memory_free(&memory, ctx, sizeof *ctx);
 }
 
+/* bf16 is where products have kernels for its operands, tf32 inside the kernels of a GPU. */
+static kr_precision products_of(const kr_device *device)
+{
+    const bool has_bf16 = device->kernels.accepts.matmul_a & KR_DTYPE_BIT(KR_DTYPE_BF16);
+    if (device->precision == KR_PRECISION_BF16 && has_bf16) return KR_PRECISION_BF16;
+    return device->precision == KR_PRECISION_TF32 && device->vtable ? KR_PRECISION_TF32 : KR_PRECISION_EXACT;
+}
+
 kr_ctx_info kr_ctx_info_of(const kr_ctx *ctx)
 {
     const kr_device *device = ctx ? ctx->device : NULL;
     return (kr_ctx_info){ .threads = ctx ? kr_pool_size(ctx->pool) : 0,
                           .isa = device ? device->host->name : "none",
                           .device = device ? device->name : "none",
-                          .precision = device ? device->precision : KR_PRECISION_EXACT };
+                          .precision = device ? device->precision : KR_PRECISION_EXACT,
+                          .products = device ? products_of(device) : KR_PRECISION_EXACT };
 }
 
 /* The name of the backend or set whose function runs a kernel on the CPU; sets are searched from the best to the

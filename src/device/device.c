@@ -162,11 +162,6 @@ bool kr_ctx_on_device(const kr_ctx *ctx)
     return ctx->device->vtable != NULL;
 }
 
-bool kr_autocasts_operands(const kr_ctx *ctx)
-{
-    return ctx->device->takes_16bit && ctx->device->precision == KR_PRECISION_BF16;
-}
-
 kr_memory *kr_float_memory(kr_ctx *ctx)
 {
     return ctx->device->vtable ? &ctx->device->device_memory : &ctx->memory;

@@ -89,8 +89,7 @@ struct kr_device {
     const kr_device_ops *vtable;  /* NULL: the CPU */
     kr_precision precision;       /* of kr_exec; never UNSET */
     const kr_device_lists *lists; /* NULL, or NULL members: one after another */
-    bool takes_16bit;   /* its f32 kernels take 16-bit operands where their structs say that only those of CUDA do */
-    kr_probe_fn *probe; /* NULL: none */
+    kr_probe_fn *probe;           /* NULL: none */
     void *probe_user;
     kr_kernels kernels;     /* what KR_RUN runs */
     const kr_kernels *host; /* those of the CPU: `kernels` itself, or what runs on staged data */
@@ -126,9 +125,9 @@ int kr_real_of(kr_dtype dtype);
 
 bool kr_ctx_on_device(const kr_ctx *ctx);
 
-/* Do products round their f32 operands to bf16? Then an operand may be passed to them in bf16: the result has the same
- * bits, and it is read at half the cost from then on. */
-bool kr_autocasts_operands(const kr_ctx *ctx);
+/* Do this context's f32 kernels take an operand in that type, besides their own? operand: kernel_operand of
+ * kernels/accepts.def, such as matmul_b. */
+#define kr_accepts(ctx, operand, dtype) (((ctx)->device->kernels.accepts.operand & KR_DTYPE_BIT(dtype)) != 0)
 
 /* Memory of this context's floats, and memory shared by host and kernels; on the CPU both are its host memory. */
 kr_memory *kr_float_memory(kr_ctx *ctx);

@@ -388,7 +388,6 @@ static bool open_device(kr_ctx *ctx, kr_device *device, int number)
     device->vtable = &vtable;
     device->kernels = kr_cuda_kernels;
     device->lists = &lists;
-    device->takes_16bit = true;
     device->handle = c;
     device->stream = c->stream;
     device->own = &c->shown;

@@ -2,8 +2,8 @@
  *
  * A kernel is a pure function of one struct: raw pointers, sizes, strides in elements. It knows no tensor, no tape and no
  * context, allocates nothing and cannot fail: the op has checked everything before. Pointers are void because one struct
- * serves f32 and f64; a slot's index says which. Unless a field says otherwise operands are contiguous, outputs are written
- * and do not overlap inputs.
+ * serves f32 and f64; a slot's index says which. A kr_operand says itself what it holds (args/operand.h). Unless a field
+ * says otherwise operands are contiguous, outputs are written and do not overlap inputs.
  *
  * Work is partitioned by shape, never by thread count, and sums have one fixed order, so that results do not depend on the
  * number of threads, nor a row's result on the other rows.
@@ -173,15 +173,15 @@ enum {
  *   g_x = alpha (p - q / nv - (1 - q) [at the label]),  0 beyond the classes
  * ln S and 1 - p[label] are computed from the sum without the largest term, so that they keep their precision where
  * p[label] is close to 1; so does the label's g_x. label < 0: the row is ignored. It is not read; its loss, stats and g_x
- * are 0. loss [no], stats [no KR_ROW_STATS]; g_x [no nr] or NULL, and may be x, unless it is 16-bit. */
+ * are 0. loss [no], stats [no KR_ROW_STATS]; g_x [no nr], contiguous, or absent; it may be x, if it has its type. */
 typedef struct kr_cross_entropy_args {
     kr_exec exec;
     int64_t no, nr, nv;
     const void *x;
     const int64_t *label; /* [no] */
     double smoothing, alpha;
-    void *loss, *stats, *g_x;
-    kr_storage_dtype g_dtype; /* of g_x: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
+    void *loss, *stats;
+    kr_operand g_x;
 } kr_cross_entropy_args;
 
 /* The same g_x times *g_y, from x and the stats. */
@@ -197,44 +197,42 @@ typedef struct kr_cross_entropy_bwd_args {
 /* RMS norm over groups of the last axis, with an optional gate z.
  *   gate first (or no gate): u = x silu(z);  q = (mean_group(u^2) + eps)^-1/2;  y = u q gain
  *   norm first:              u = x;          q as above;                        y = u q gain silu(z)
- * x, z, y [no ni], gain [ni] or NULL (1), q [no ng], z NULL: no gate. Group e holds channels e*ni/ng ...
- * x_padding, z_padding: elements between a row of x or of z and the next. */
+ * x, z, y [no ni], y contiguous, gain [ni] or NULL (1), q [no ng]; z absent: no gate. Group e holds channels e*ni/ng ... */
 typedef struct kr_norm_args {
     kr_exec exec;
-    int64_t no, ni, ng, x_padding, z_padding;
-    const void *x, *z, *gain;
-    void *y, *q;
+    int64_t no, ni, ng;
+    kr_operand x, z, y;
+    const void *gain;
+    void *q;
     double eps;
     bool norm_first;
-    kr_storage_dtype x_dtype,
-        y_dtype; /* of x and y: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
 } kr_norm_args;
 
 /* With w = gain g_y (norm first: gain g_y silu(z)), per group:
  *   g_u = q w - q^3 u mean_group(w u);   gate first: g_x = g_u silu(z), g_z = g_u x silu'(z);
  *   norm first: g_x = g_u, g_z = u q gain g_y silu'(z);   g_gain[i] = sum over rows of g_y u q (silu(z) if norm first).
  * In a group of one channel the two terms of g_u cancel but for g_u = eps q^3 w, which is how it is computed there.
- * g_x, g_z, g_gain may be NULL when not wanted. */
+ * g_x, g_z, g_gain may be absent when not wanted. g_y is contiguous. accumulate: g_x is added to what is there; it is of
+ * the slot's type and contiguous then, and there is no gate. */
 typedef struct kr_norm_bwd_args {
     kr_exec exec;
-    int64_t no, ni, ng, x_padding, z_padding;
-    const void *x, *z, *gain, *q, *g_y;
-    void *g_x, *g_z, *g_gain;
+    int64_t no, ni, ng;
+    kr_operand x, z, g_y;
+    const void *gain, *q;
+    kr_operand g_x, g_z;
+    void *g_gain;
     double eps;
-    bool norm_first;
-    kr_storage_dtype x_dtype, g_y_dtype; /* of x and of g_y, as above */
-    kr_strided_rows g_x_rows, g_z_rows;
-    bool adds; /* g_x is accumulated: without a gate and a g_x_rows, f32 slot of CUDA only */
+    bool norm_first, accumulate;
 } kr_norm_bwd_args;
 
 /* Layer norm over groups of the last axis:
  *   mean = mean_group(x);  q = (mean_group((x - mean)^2) + eps)^-1/2;  y = (x - mean) q gain + bias
- * x, y [no ni], gain [ni] or NULL (1), bias [ni] or NULL (0), mean and q [no ng]. Group e holds channels e*ni/ng ...
- * x_padding: elements between a row of x and the next. */
+ * x, y [no ni], gain [ni] or NULL (1), bias [ni] or NULL (0), mean and q [no ng]. Group e holds channels e*ni/ng ... */
 typedef struct kr_layer_norm_args {
     kr_exec exec;
-    int64_t no, ni, ng, x_padding;
-    const void *x, *gain, *bias;
+    int64_t no, ni, ng;
+    kr_operand x;
+    const void *gain, *bias;
     void *y, *mean, *q;
     double eps;
 } kr_layer_norm_args;
@@ -244,61 +242,60 @@ typedef struct kr_layer_norm_args {
  * g_x is contiguous. g_x, g_gain, g_bias may be NULL when not wanted. */
 typedef struct kr_layer_norm_bwd_args {
     kr_exec exec;
-    int64_t no, ni, ng, x_padding;
-    const void *x, *gain, *mean, *q, *g_y;
+    int64_t no, ni, ng;
+    kr_operand x;
+    const void *gain, *mean, *q, *g_y;
     void *g_x, *g_gain, *g_bias;
 } kr_layer_norm_bwd_args;
 
-/* y = x silu(z). x, z, y [no ni]; x_stride, z_stride: row strides in elements (of any sign, or 0). */
+/* y = x silu(z). x, z, y [no ni], y contiguous. */
 typedef struct kr_gate_args {
     kr_exec exec;
-    int64_t no, ni, x_stride, z_stride;
-    const void *x, *z;
-    void *y;
-    kr_storage_dtype x_dtype,
-        y_dtype; /* of x and y: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
+    int64_t no, ni;
+    kr_operand x, z, y;
 } kr_gate_args;
 
-/* g_x = g_y silu(z), g_z = g_y x silu'(z); g_y has a row stride too. g_x, g_z may be NULL when not wanted. */
+/* g_x = g_y silu(z), g_z = g_y x silu'(z). g_x, g_z may be absent when not wanted. */
 typedef struct kr_gate_bwd_args {
     kr_exec exec;
-    int64_t no, ni, x_stride, z_stride, g_y_stride;
-    const void *x, *z, *g_y;
-    void *g_x, *g_z;
-    kr_storage_dtype x_dtype, g_y_dtype; /* of x and of g_y, as above */
-    kr_strided_rows g_x_rows, g_z_rows;
+    int64_t no, ni;
+    kr_operand x, z, g_y, g_x, g_z;
 } kr_gate_bwd_args;
 
 /* Causal depthwise convolution with a carried window. For each sequence q, its tokens numbered s = 0 .. length-1:
  *   u[s, v] = bias[v] + sum over j < nk of weight[v, j] * past(s - (nk-1) + j, v);   y = u, or silu(u)
  * past(t, v) is x at token t of the sequence, and for t < 0 window[q, v, nk + t] (0 if there is no window).
- * x [b s v], its channels adjacent, token stride x_stride, row stride x_batch, in elements; y [b s v], weight [v k], bias
+ * x [b s v], its rows being tokens, x_batch elements from a sequence of tokens to the next; y [b s v], contiguous, weight [v k], bias
  * [v] or NULL; window, window_out [q v k] or NULL: the last nk inputs, newest last; window's column 0 is never read by the sum.
  * window_out[q, v, j] = past(length - nk + j, v). Tokens of no sequence are not read and their y is not written. */
 typedef struct kr_conv_args {
     kr_exec exec;
-    int64_t nb, ns, nv, nk, nq, x_batch, x_stride;
+    int64_t nb, ns, nv, nk, nq, x_batch;
     const kr_sequence *sequences; /* [q] */
-    const void *x, *weight, *bias, *window;
-    void *y, *window_out;
+    kr_operand x, y;
+    const void *weight, *bias, *window;
+    void *window_out;
     bool silu;
-    kr_storage_dtype x_dtype,
-        y_dtype; /* of x and y: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
 } kr_conv_args;
 
-/* Gradients of the above; u is recomputed. g_y, g_x [b s v] contiguous. g_window_out NULL means 0. g_x, g_weight, g_bias,
- * g_window NULL: not wanted. All are written; tokens of no sequence get 0. Sums over all tokens for g_weight and g_bias
- * have a fixed order. */
+/* Gradients of the above; u is recomputed. g_y [b s v] is given in ng_y parts along the channels, all of one type: part i is
+ * g_y[i] [b s from[i+1]-from[i]], contiguous, and has the channels from[i] .. from[i+1]-1. One part, or if the kernel takes a
+ * g_y of bf16 up to KR_CONV_PARTS of a multiple of four channels each. g_x [b s v], its rows being tokens. g_window_out
+ * NULL means 0. g_x absent, g_weight, g_bias, g_window NULL: not wanted. All are written; tokens of no sequence get 0. Sums
+ * over all tokens for g_weight and g_bias have a fixed order. */
+enum { KR_CONV_PARTS = 3 };
 typedef struct kr_conv_bwd_args {
     kr_exec exec;
-    int64_t nb, ns, nv, nk, nq, x_batch, x_stride;
+    int64_t nb, ns, nv, nk, nq, x_batch;
     const kr_sequence *sequences;
-    const void *x, *weight, *bias, *window, *g_y, *g_window_out;
-    void *g_x, *g_weight, *g_bias, *g_window;
+    kr_operand x;
+    const void *weight, *bias, *window, *g_window_out;
+    int ng_y;
+    kr_operand g_y[KR_CONV_PARTS];
+    int64_t from[KR_CONV_PARTS + 1];
+    kr_operand g_x;
+    void *g_weight, *g_bias, *g_window;
     bool silu;
-    kr_storage_dtype x_dtype; /* of x, as above */
-    kr_strided_rows g_x_rows;
-    kr_column_parts g_y_columns; /* g_y as several tensors; then g_y is NULL */
 } kr_conv_bwd_args;
 
 /* gather:     y[o, j, i] = x[o, id[o, j, i], i];   x [no nr ni], id and y [no nj ni]
@@ -312,17 +309,16 @@ typedef struct kr_gather_args {
     void *y;
 } kr_gather_args;
 
-/* embedding:     y[o, i] = x[id[o], i];    x [nr ni], id [no], y [no ni]; both may be 16-bit
- * embedding_bwd: y[id[o], i] += x[o, i], over o in order; y [nr ni] accumulates. ids are in range. */
+/* embedding:     y[o, i] = x[id[o], i];    x [nr ni], id [no], y [no ni]; y has x's type, or the slot's
+ * embedding_bwd: y[id[o], i] += x[o, i], over o in order; y [nr ni] accumulates. ids are in range. Both are of the slot's type.
+ * All are contiguous. */
 typedef struct kr_embedding_args {
     kr_exec exec;
     int64_t no, nr, ni;
-    const void *x;
+    kr_operand x;
     const void *id;
     kr_dtype id_dtype;
-    kr_storage_dtype dtype; /* of x and y, which are copied as bits; none in embedding_bwd */
-    bool widens;            /* y is f32 nevertheless: f32 slot of CUDA only */
-    void *y;
+    kr_operand y;
 } kr_embedding_args;
 
 /* y = x, converted from x_dtype to y_dtype, between any strides. walk: y, x.
@@ -379,11 +375,19 @@ typedef struct kr_finite_args {
 
 enum { KR_REAL_F32 = 0, KR_REAL_F64 = 1, KR_NREALS = 2 };
 
+/* Types besides the slot's own that f32 kernels take, by operand: sets of KR_DTYPE_BIT (accepts.def). */
+typedef struct kr_accepts {
+#define KR_ACCEPTS(kernel, operand, cpu, cuda) uint32_t kernel##_##operand;
+#include "kernels/accepts.def"
+#undef KR_ACCEPTS
+} kr_accepts;
+
 /* A set of kernels: run pointers NULL where the set has none. `scratch` (NULL: 0 bytes) says how much exec.scratch a
  * call needs; it reads sizes, sequences and the pool's width only. */
 typedef struct kr_kernels {
     const char *name; /* "ref", "avx2", "avx512" */
     uint64_t needs;   /* kr_cpu_feature bits that its code uses */
+    kr_accepts accepts;
 #define KR_SLOT(args)                                                                                                  \
     struct {                                                                                                           \
         void (*run)(const args *);                                                                                     \

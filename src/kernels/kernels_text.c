@@ -1,4 +1,4 @@
-/* kernels_text.c - the kernels with their devices and element types, as text. */
+/* kernels_text.c - the kernels with their devices and element types, and the types of their operands, as text. */
 #include "kernels/select.h"
 
 #include <krait/ctx.h>
@@ -68,6 +68,31 @@ static void put_row(writer *w, const char *kernel, int count, const unsigned cha
     put(w, "\n");
 }
 
+/* Types that an operand may have besides the kernel's own, as words. */
+static void put_types(writer *w, uint32_t types)
+{
+    static const kr_dtype all[] = { KR_DTYPE_F32, KR_DTYPE_F64, KR_DTYPE_BF16, KR_DTYPE_F16 };
+    const char *between = "\t";
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (!(types & KR_DTYPE_BIT(all[i]))) continue;
+        put(w, "%s%s", between, kr_dtype_name(all[i]));
+        between = " ";
+    }
+    if (!types) put(w, "\t-");
+}
+
+/* A line for each operand of accepts.def: of the first `count` sets, and of CUDA. */
+static void put_operands(writer *w, int count)
+{
+#define KR_ACCEPTS(kernel, operand, cpu, cuda)                                                                         \
+    put(w, #kernel "." #operand);                                                                                      \
+    for (int s = 0; s < count; s++) put_types(w, kr_kernels_nth(s)->accepts.kernel##_##operand);                       \
+    put_types(w, (cuda));                                                                                              \
+    put(w, "\n");
+#include "kernels/accepts.def"
+#undef KR_ACCEPTS
+}
+
 size_t kr_kernels_write(char *text, size_t bytes)
 {
     enum { MOST_SETS = 8 };
@@ -89,5 +114,6 @@ size_t kr_kernels_write(char *text, size_t bytes)
 #include "kernels/kernels.def"
 #undef KR_KERNEL
 #undef KR_KERNEL_ANY
+    put_operands(&w, count - 1);
     return w.at;
 }

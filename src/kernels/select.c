@@ -52,6 +52,10 @@ int kr_kernels_overlay(kr_kernels *table, const kr_kernels *set)
 #include "kernels/kernels.def"
 #undef KR_KERNEL
 #undef KR_KERNEL_ANY
+#define KR_ACCEPTS(kernel, operand, cpu, cuda)                                                                         \
+    if (set->kernel[KR_REAL_F32].run) table->accepts.kernel##_##operand = set->accepts.kernel##_##operand;
+#include "kernels/accepts.def"
+#undef KR_ACCEPTS
     return count;
 }
 

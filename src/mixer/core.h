@@ -34,9 +34,9 @@ typedef struct kr_ssd_core {
     /* The fused core only: boundary sum_m boundary_v[m] (outer) boundary_b[m] is added to the initial state; NULL:
      * none. */
     kr_tensor *boundary_qh, *boundary_v_qmhp, *boundary_b_qmhr;
-    kr_ssd_rotary_args rotary; /* the fused core only, on devices for which kr_ssd_autocasts holds */
+    kr_ssd_rotary_args rotary; /* the fused core only, where kr_ssd_autocasts holds */
     kr_tensor *final_qhpr;     /* the fused core only: memory for the final states (below); NULL: a new tensor */
-    bool casts_y;              /* the fused core only, if it casts v, b and c to bf16: y is bf16 too (is_autocast) */
+    bool rounds_y;             /* the fused core only, if it rounds v, b and c to bf16: y is bf16 too */
     kr_sequences sequences;
     int64_t nb, ns, nm, nh, np, ng, nr, nl;
 } kr_ssd_core;
@@ -54,7 +54,7 @@ typedef struct kr_ssd_request {
     kr_tensor *carry0, *v_before, *k_before; /* all three or none */
     kr_ssd_rotary_args rotary;
     kr_tensor *final; /* memory for the final states */
-    bool casts_y;
+    bool rounds_y;
     bool has_rank; /* v, b, c have an axis for the mimo rank */
 } kr_ssd_request;
 
@@ -78,24 +78,26 @@ kr_ssd_out kr_ssd_chunked(kr_tape *tape, const kr_ssd_core *core, bool serial);
  * the memory fits: row-major, of the result's shape and of the compute type. Otherwise, and if it is NULL, the final
  * states are new tensors. The caller sees which by comparing the result's data with final's. */
 kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input *input, kr_tensor *final);
-/* casts_y: if kr_ssd_autocasts holds, y is bf16 (is_autocast) and may have its gradient in bf16; for norms and gates. */
+/* rounds_y: if kr_ssd_autocasts holds, y is bf16 and may have its gradient in bf16; for norms and gates. */
 kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *input, kr_ssd_path path, kr_tensor *final,
-                                  bool casts_y);
+                                  bool rounds_y);
 kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *input, kr_ssd_path path,
-                                         kr_tensor *final, bool casts_y);
+                                         kr_tensor *final, bool rounds_y);
 
 /* The same, if kr_ssd_autocasts holds, with B and C of groups. */
 kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single_ssd_input *input,
                                            const kr_ssd_rotary_args *rotary, kr_ssd_path path, kr_tensor *final,
-                                           bool casts_y);
+                                           bool rounds_y);
 
 /* Both runs of the double pathway, y and the final state of which are added: kr_ssd_run_pair. */
 kr_ssd_out kr_mamba3_double_ssd_run_pair(kr_tape *tape, const kr_mamba3_double_ssd_input *now,
                                          const kr_mamba3_double_ssd_input *then, kr_ssd_path path);
 
-/* Does the core cast v, b and c to bf16? Then they may be passed in bf16 (is_autocast), and it applies the rotary
- * embedding to b and c itself. Depends on the sizes of a row alone. */
-bool kr_ssd_autocasts(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr);
+/* kr_autocasts_core, for the algorithm of that path. */
+static inline bool kr_ssd_autocasts(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr)
+{
+    return path.algorithm == KR_SSD_SERIAL_RECALCULATED && kr_autocasts_core(ctx, ns, nm, nr);
+}
 
 /* The tensor to write final states of that shape and type into; NULL after an error. */
 kr_tensor *kr_final_states(kr_tape *tape, kr_dtype dtype, kr_shape shape, const kr_tensor *final);

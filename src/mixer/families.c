@@ -12,7 +12,7 @@ static bool check_input(kr_tape *tape, const char *op, void *const *reserved, si
 
 /* da = dt A, head by head. */
 kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, kr_ssd_path path, kr_tensor *final,
-                                  bool casts_y)
+                                  bool rounds_y)
 {
     kr_dims d;
     if (!kr_bind(tape, "mamba2_ssd", &d, "dt:..h a_decay:h", in->dt_bsh, in->a_decay_h))
@@ -33,7 +33,7 @@ kr_ssd_out kr_mamba2_ssd_run_into(kr_tape *tape, const kr_mamba2_ssd_input *in, 
         .seq_start = in->seq_start_bs,
         .cu_seqlens = in->cu_seqlens,
         .final = final,
-        .casts_y = casts_y
+        .rounds_y = rounds_y
     };
     return kr_ssd_run(tape, &request, path);
 }
@@ -82,7 +82,7 @@ kr_ssd_out kr_mamba3_double_ssd_run_pair(kr_tape *tape, const kr_mamba3_double_s
 
 kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single_ssd_input *in,
                                            const kr_ssd_rotary_args *rotary, kr_ssd_path path, kr_tensor *final,
-                                           bool casts_y)
+                                           bool rounds_y)
 {
     const kr_ssd_request request = {
         .op = "mamba3_single_ssd",
@@ -107,16 +107,16 @@ kr_ssd_out kr_mamba3_single_ssd_run_rotary(kr_tape *tape, const kr_mamba3_single
         .rotary = *rotary,
         .has_rank = true,
         .final = final,
-        .casts_y = casts_y
+        .rounds_y = rounds_y
     };
     return kr_ssd_run(tape, &request, path);
 }
 
 kr_ssd_out kr_mamba3_single_ssd_run_into(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path,
-                                         kr_tensor *final, bool casts_y)
+                                         kr_tensor *final, bool rounds_y)
 {
     const kr_ssd_rotary_args none = { .angle_bsha = NULL };
-    return kr_mamba3_single_ssd_run_rotary(tape, in, &none, path, final, casts_y);
+    return kr_mamba3_single_ssd_run_rotary(tape, in, &none, path, final, rounds_y);
 }
 
 static kr_ssd_out run_mamba3_single(kr_tape *tape, const kr_mamba3_single_ssd_input *in, kr_ssd_path path)

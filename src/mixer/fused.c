@@ -3,9 +3,8 @@
  *   v, y [b s m h p]   b, c [b s m g r]   da, w, diag_weight [b s h]   d [h]   initial, final [q h p r]
  *   boundary [q h]   boundary_v [q m h p]   boundary_b [q m h r]   angle [b s h a]   bias_b, bias_c [h m r]   carry [b s h]
  * Formulas and their gradients: kernels/args/ssd_args.h. Saved: the inputs; the backward kernel recomputes the states.
- * v, b and c may be strided parts of wider rows; they are read in place. If the core casts them to bf16 they may be
- * passed as bf16, and y and the gradients of all four may be bf16 too, if all their readers cast them (tape/tape.h,
- * slabs).
+ * v, b and c may be strided parts of wider rows; they are read in place. If the core rounds them to bf16 they may be
+ * passed as bf16, and y and the gradients of all four may be bf16 too, if all their readers round them (ops/autocast.h).
  */
 #include "mixer/core.h"
 
@@ -46,20 +45,14 @@ static void boundary_backward(kr_back *back, kr_tensor *g_qhpr)
  * rotary. */
 static void find_slabs(kr_back *back, int64_t nm, kr_tensor **slab)
 {
-    const bool is_bf16_slab = !kr_back_in(back, ANGLE) && kr_back_has_slab(back, B) &&
-                              kr_back_in(back, B)->slab->is_own && kr_back_has_slab(back, C) &&
-                              kr_back_in(back, C)->slab->is_own;
-    slab[V] = nm == 1 ? kr_back_slab(back, V) : NULL;
+    const kr_ctx *ctx = kr_back_tape(back)->ctx;
+    const bool takes_bf16 = kr_accepts(ctx, ssd_bwd_g_b, KR_DTYPE_BF16) && kr_accepts(ctx, ssd_bwd_g_c, KR_DTYPE_BF16);
+    const bool is_bf16_slab = takes_bf16 && !kr_back_in(back, ANGLE) && kr_back_has_slab(back, B) &&
+                              kr_slab_of(kr_back_in(back, B))->is_own && kr_back_has_slab(back, C) &&
+                              kr_slab_of(kr_back_in(back, C))->is_own;
+    slab[V] = nm == 1 ? KR_BACK_SLAB(back, V, ssd_bwd_g_v) : NULL;
     slab[B] = is_bf16_slab ? kr_back_slab(back, B) : NULL;
     slab[C] = is_bf16_slab ? kr_back_slab(back, C) : NULL;
-}
-
-/* Layout of g_v, by tokens. */
-static kr_strided_rows rows_of_v(kr_tape *tape, kr_tensor *slab, int64_t values)
-{
-    int64_t stride = values;
-    if (!slab || !kr_with_token_stride(tape, slab, &stride)) return (kr_strided_rows){ 0, KR_STORAGE_NATIVE };
-    return (kr_strided_rows){ stride - values, kr_storage_dtype_of(slab->dtype) };
 }
 
 /* The states before the first tokens, with the boundary added. */
@@ -111,10 +104,12 @@ static void compute_gradients(kr_back *back)
     create_gradients(back, slab, g_d, g);
     const kr_tensor *initial = initial_of(back);
     kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
-    g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
+    g_y = g_y ? KR_AS_TAKEN(tape, ssd_bwd_g_y, kr_contiguous(tape, g_y))
+              : kr_zeros(tape, dtype, kr_tensor_shape(kr_back_out(back, 0)));
     g_final = g_final ? kr_contiguous(tape, g_final) : NULL;
-    int64_t stride[C + 1] = { 0 };
-    for (int i = V; i <= C; i++) kr_with_token_stride(tape, kr_back_in(back, i), &stride[i]);
+    const kr_tensor *v = KR_AS_TAKEN(tape, ssd_bwd_v, kr_back_in(back, V));
+    const kr_tensor *b = KR_AS_TAKEN(tape, ssd_bwd_b, kr_back_in(back, B));
+    const kr_tensor *c = KR_AS_TAKEN(tape, ssd_bwd_c, kr_back_in(back, C));
     if (kr_ctx_failed(tape->ctx)) return;
     kr_ssd_bwd_args args = { .nb = n->nb,
                              .ns = n->ns,
@@ -125,34 +120,25 @@ static void compute_gradients(kr_back *back)
                              .nr = n->nr,
                              .nl = n->nl,
                              .nq = n->sequences.count,
-                             .v_stride = stride[V],
-                             .b_stride = stride[B],
-                             .c_stride = stride[C],
                              .sequences = n->sequences.list,
-                             .v = kr_tensor_data(kr_back_in(back, V)),
-                             .b = kr_tensor_data(kr_back_in(back, B)),
-                             .c = kr_tensor_data(kr_back_in(back, C)),
+                             .v = kr_token_operand(v),
+                             .b = kr_token_operand(b),
+                             .c = kr_token_operand(c),
                              .da = kr_tensor_data(kr_back_in(back, DA)),
                              .w = kr_tensor_data(kr_back_in(back, W)),
                              .diag_weight = kr_tensor_data(kr_back_in(back, SAME)),
                              .d = kr_tensor_data(kr_back_in(back, D)),
                              .initial = kr_tensor_data(initial),
-                             .g_y = g_y->data,
+                             .g_y = kr_token_operand(g_y),
                              .g_final = kr_tensor_data(g_final),
-                             .g_v = kr_tensor_data(slab[V] ? slab[V] : g[V]),
-                             .g_b = kr_tensor_data(slab[B] ? slab[B] : g[B]),
-                             .g_c = kr_tensor_data(slab[C] ? slab[C] : g[C]),
+                             .g_v = kr_token_operand(slab[V] ? slab[V] : g[V]),
+                             .g_b = kr_token_operand(slab[B] ? slab[B] : g[B]),
+                             .g_c = kr_token_operand(slab[C] ? slab[C] : g[C]),
                              .g_da = kr_tensor_data(g[DA]),
                              .g_w = kr_tensor_data(g[W]),
                              .g_diag_weight = kr_tensor_data(g[SAME]),
                              .g_d = kr_tensor_data(g_d ? g_d : g[D]),
-                             .g_initial = kr_tensor_data(g[INITIAL]),
-                             .v_dtype = kr_storage_dtype_of(kr_back_in(back, V)->dtype),
-                             .b_dtype = kr_storage_dtype_of(kr_back_in(back, B)->dtype),
-                             .c_dtype = kr_storage_dtype_of(kr_back_in(back, C)->dtype),
-                             .g_y_dtype = kr_storage_dtype_of(g_y->dtype),
-                             .g_bc_dtype = slab[B] ? kr_storage_dtype_of(slab[B]->dtype) : KR_STORAGE_NATIVE,
-                             .g_v_rows = rows_of_v(tape, slab[V], n->nh * n->np) };
+                             .g_initial = kr_tensor_data(g[INITIAL]) };
     if (kr_back_in(back, ANGLE)) set_rotary(&args, back, g);
     if (!KR_RUN(tape->ctx, ssd_bwd[kr_real_of(dtype)], &args)) return;
     for (int i = 0; i < BOUNDARY; i++) kr_back_accumulate(back, i, g[i]);
@@ -162,18 +148,19 @@ static void compute_gradients(kr_back *back)
 static void fused_backward(kr_back *back)
 {
     compute_gradients(back);
-    kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
+    kr_slab_release(kr_back_tape(back), kr_slab_of(kr_back_out(back, 0)));
 }
 
 static const kr_rule fused_rule = { .name = "ssd", .backward = fused_backward };
 
 /* Operands in the layout that the kernel reads; false after an error. Rotated operands are contiguous. */
-static bool lay_out(kr_tape *tape, kr_tensor **in, int64_t *stride)
+static bool lay_out(kr_tape *tape, kr_tensor **in)
 {
     for (int i = 0; i < NIN; i++) {
         const bool may_be_strided = i == V || (i <= C && !in[ANGLE]);
         if (in[i] && !may_be_strided) in[i] = kr_contiguous(tape, in[i]);
-        if (in[i] && i <= C) in[i] = kr_with_token_stride(tape, in[i], &stride[i]);
+        int64_t stride;
+        if (in[i] && i <= C) in[i] = kr_with_token_stride(tape, in[i], &stride);
     }
     return !kr_ctx_failed(tape->ctx);
 }
@@ -195,7 +182,7 @@ typedef struct fused {
 } fused;
 
 /* The arguments of a core whose tensors are known. */
-static kr_ssd_args args_of(const kr_ssd_core *core, const fused *f, const int64_t *stride, const kr_tensor *carry)
+static kr_ssd_args args_of(const kr_ssd_core *core, const fused *f, const kr_tensor *carry)
 {
     kr_tensor *const *in = f->in;
     return (kr_ssd_args){ .nb = core->nb,
@@ -207,13 +194,10 @@ static kr_ssd_args args_of(const kr_ssd_core *core, const fused *f, const int64_
                           .nr = core->nr,
                           .nl = core->nl,
                           .nq = core->sequences.count,
-                          .v_stride = stride[V],
-                          .b_stride = stride[B],
-                          .c_stride = stride[C],
                           .sequences = core->sequences.list,
-                          .v = in[V]->data,
-                          .b = in[B]->data,
-                          .c = in[C]->data,
+                          .v = kr_token_operand(in[V]),
+                          .b = kr_token_operand(in[B]),
+                          .c = kr_token_operand(in[C]),
                           .da = in[DA]->data,
                           .w = kr_tensor_data(in[W]),
                           .diag_weight = kr_tensor_data(in[SAME]),
@@ -228,12 +212,8 @@ static kr_ssd_args args_of(const kr_ssd_core *core, const fused *f, const int64_
                           .bias_c = kr_tensor_data(in[BIAS_C]),
                           .na = in[ANGLE] ? in[ANGLE]->dims[3] : 0,
                           .split_pairs = core->rotary.pairing == KR_PAIRING_SPLIT,
-                          .y = f->out[0]->data,
-                          .final = f->out[1]->data,
-                          .v_dtype = kr_storage_dtype_of(in[V]->dtype),
-                          .b_dtype = kr_storage_dtype_of(in[B]->dtype),
-                          .c_dtype = kr_storage_dtype_of(in[C]->dtype),
-                          .y_dtype = core->casts_y ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
+                          .y = kr_token_operand(f->out[0]),
+                          .final = f->out[1]->data };
 }
 
 static bool begin(kr_tape *tape, const kr_ssd_core *core, fused *f)
@@ -244,16 +224,14 @@ static bool begin(kr_tape *tape, const kr_ssd_core *core, fused *f)
                                  rotary->angle_bsha,    rotary->bias_b_hmr,    rotary->bias_c_hmr, core->boundary_qh,
                                  core->boundary_v_qmhp, core->boundary_b_qmhr };
     memcpy(f->in, in, sizeof in);
-    int64_t stride[C + 1] = { 0 };
     kr_tensor *carry = core->carry_bsh ? kr_contiguous(tape, core->carry_bsh) : NULL;
-    if (!lay_out(tape, f->in, stride)) return false;
+    if (!lay_out(tape, f->in)) return false;
     f->dtype = kr_grad_dtype(f->in[V]);
     const kr_shape states = KR_SHAPE(core->sequences.count, core->nh, core->np, core->nr);
-    f->out[0] = kr_new(tape, core->casts_y ? KR_DTYPE_BF16 : f->dtype, kr_tensor_shape(f->in[V]));
+    f->out[0] = kr_new_activation(tape, f->dtype, core->rounds_y, kr_tensor_shape(f->in[V]));
     f->out[1] = kr_final_states(tape, f->dtype, states, core->final_qhpr);
-    if (!f->out[0] || !f->out[1] || (core->casts_y && !kr_slab_create(tape, f->out[0]))) return false;
-    f->out[0]->is_autocast = core->casts_y;
-    f->args = args_of(core, f, stride, carry);
+    if (!f->out[0] || !f->out[1] || (core->rounds_y && !kr_slab_create_own(tape, f->out[0]))) return false;
+    f->args = args_of(core, f, carry);
     return true;
 }
 

@@ -23,7 +23,7 @@ static void angles_backward(kr_back *back)
     kr_tape *tape = kr_back_tape(back);
     const angles_attrs *attrs = kr_back_attrs(back);
     const kr_tensor *theta = kr_back_in(back, THETA), *dt = kr_back_in(back, DT), *angle = kr_back_out(back, 0);
-    kr_tensor *g[NIN] = { NULL, NULL, NULL }, *slab = kr_back_slab(back, THETA);
+    kr_tensor *g[NIN] = { NULL, NULL, NULL }, *slab = KR_BACK_SLAB(back, THETA, angles_bwd_g_theta);
     for (int i = 0; i < NIN; i++)
         if (kr_back_wants(back, i) && !(slab && i == THETA))
             g[i] = kr_new(tape, theta->dtype, kr_tensor_shape(kr_back_in(back, i)));
@@ -37,14 +37,12 @@ static void angles_backward(kr_back *back)
                                 .nh = dt->dims[2],
                                 .na = theta->dims[2],
                                 .nq = attrs->sequences.count,
-                                .theta_padding = kr_rows_of(tape, kr_back_in(back, THETA)).stride - theta->dims[2],
                                 .sequences = attrs->sequences.list,
-                                .theta = theta->data,
+                                .theta = kr_operand_of(theta),
                                 .dt = dt->data,
                                 .g_angle = g_angle->data,
                                 .g_final = kr_tensor_data(g_final),
-                                .g_theta = kr_tensor_data(slab ? slab : g[THETA]),
-                                .g_theta_rows = kr_slab_operand(tape, slab),
+                                .g_theta = kr_operand_of(slab ? slab : g[THETA]),
                                 .g_dt = kr_tensor_data(g[DT]),
                                 .g_initial = kr_tensor_data(g[INITIAL]),
                                 .range = attrs->range };
@@ -92,9 +90,8 @@ kr_rotation_out kr_rotation_angles_chunked(kr_tape *tape, kr_tensor *theta, kr_t
                             .na = d.a,
                             .nq = attrs.sequences.count,
                             .nl = chunk_len,
-                            .theta_padding = rows.stride - d.a,
                             .sequences = attrs.sequences.list,
-                            .theta = in[THETA]->data,
+                            .theta = kr_operand_of(in[THETA]),
                             .dt = in[DT]->data,
                             .initial = kr_tensor_data(in[INITIAL]),
                             .angle = out[0]->data,
@@ -129,11 +126,9 @@ static void rotate_backward(kr_back *back)
     kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0)), *g[NROTATE] = { NULL, NULL, NULL };
     /* B and C share their angles: the gradient of the second is added to the first one's */
     bool is_first = true;
-    const bool accumulates = tape->ctx->device->takes_16bit && x->dtype == KR_DTYPE_F32;
-    kr_tensor *g_angle = accumulates ? kr_back_into(back, ANGLE, &is_first) : NULL;
-    for (int i = 0; i < NROTATE; i++)
-        if (kr_back_wants(back, i) && !(i == ANGLE && g_angle))
-            g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
+    kr_tensor *g_angle = kr_back_into(back, ANGLE, &is_first);
+    for (int i = 0; i < ANGLE; i++)
+        if (kr_back_wants(back, i)) g[i] = kr_new(tape, x->dtype, kr_tensor_shape(kr_back_in(back, i)));
     if (!g_y || kr_ctx_failed(tape->ctx)) return;
     kr_rotate_bwd_args args = { .no = x->dims[0] * x->dims[1],
                                 .nm = x->dims[2],
@@ -147,9 +142,9 @@ static void rotate_backward(kr_back *back)
                                 .g_y = g_y->data,
                                 .g_x = kr_tensor_data(g[X]),
                                 .g_bias = kr_tensor_data(g[BIAS]),
-                                .g_angle = kr_tensor_data(g_angle ? g_angle : g[ANGLE]),
+                                .g_angle = kr_tensor_data(g_angle),
                                 .split_pairs = *(const bool *)kr_back_attrs(back),
-                                .adds = g_angle && !is_first };
+                                .accumulate = g_angle && !is_first };
     if (!KR_RUN(tape->ctx, rotate_bwd[kr_real_of(x->dtype)], &args)) return;
     for (int i = 0; i < NROTATE; i++) kr_back_accumulate(back, i, g[i]);
 }
@@ -188,7 +183,7 @@ static kr_tensor *rotate(kr_tape *tape, const kr_dims *d, kr_tensor *x, kr_tenso
                             .x = x->data,
                             .bias = kr_tensor_data(bias),
                             .angle = angle->data,
-                            .y = y->data,
+                            .y = kr_operand_of(y),
                             .split_pairs = split_pairs };
     if (!KR_RUN(tape->ctx, rotate[kr_real_of(x->dtype)], &args)) return NULL;
     y = kr_recorded(tape, &rotate_rule, y, &split_pairs, sizeof split_pairs, KR_LIST(x, bias, angle));

@@ -153,30 +153,16 @@ static kr_ssd_out run_core(kr_tape *tape, const kr_ssd_core *core, kr_ssd_algori
     return core->sequences.count == core->nb ? kr_ssd_chunked(tape, core, serial) : run_packed(tape, core, serial);
 }
 
-/* The sizes that kernels/cuda runs on tensor cores on every device. */
-bool kr_ssd_autocasts(const kr_ctx *ctx, kr_ssd_path path, int64_t ns, int64_t nm, int64_t nr)
-{
-    enum { STEPS = 4, MOST_RANKS = 64, MOST_STATES = 128 };
-    return kr_autocasts_operands(ctx) && path.algorithm == KR_SSD_SERIAL_RECALCULATED && ns > STEPS &&
-           nm <= MOST_RANKS && nr <= MOST_STATES;
-}
-
 /* Converts all operands to one type; bf16 v, b and c stay bf16 if the core takes them. */
 static bool convert_operands(kr_tape *tape, kr_ssd_request *q, bool autocasts, kr_dtype *result)
 {
-    kr_tensor **const vbc[3] = { &q->v, &q->b, &q->c }, *autocast[3] = { NULL };
-    for (int i = 0; autocasts && i < 3; i++) {
-        if (!(*vbc[i])->is_autocast) continue;
-        autocast[i] = *vbc[i];
-        *vbc[i] = NULL;
-    }
-    if (!KR_REALS(tape, q->op, q->names, result, &q->v, &q->b, &q->c, &q->da, &q->w, &q->diag_weight, &q->d,
-                  &q->initial_state, &q->learned_init, &q->carry0, &q->v_before, &q->k_before, &q->rotary.angle_bsha,
-                  &q->rotary.bias_b_hmr, &q->rotary.bias_c_hmr, &q->carry))
-        return false;
-    for (int i = 0; i < 3; i++)
-        if (autocast[i]) *vbc[i] = autocast[i];
-    return true;
+    unsigned kept = 0;
+    if (autocasts)
+        kept = KR_KEEPS_ACTIVATION(tape, ssd_v, q->v) | KR_KEEPS_ACTIVATION(tape, ssd_b, q->b) << 1 |
+               KR_KEEPS_ACTIVATION(tape, ssd_c, q->c) << 2;
+    return KR_REALS_KEPT(tape, q->op, q->names, result, kept, &q->v, &q->b, &q->c, &q->da, &q->w, &q->diag_weight,
+                         &q->d, &q->initial_state, &q->learned_init, &q->carry0, &q->v_before, &q->k_before,
+                         &q->rotary.angle_bsha, &q->rotary.bias_b_hmr, &q->rotary.bias_c_hmr, &q->carry);
 }
 
 /* A request as it is run. */
@@ -213,7 +199,8 @@ static bool prepare(kr_tape *tape, const kr_ssd_request *request, kr_ssd_path pa
     core.d_h = q.d;
     core.rotary = q.rotary;
     core.final_qhpr = q.final;
-    core.casts_y = q.casts_y && autocasts && run->result == KR_DTYPE_F32;
+    core.rounds_y =
+        q.rounds_y && autocasts && run->result == KR_DTYPE_F32 && kr_accepts(tape->ctx, ssd_y, KR_DTYPE_BF16);
     run->core = core;
     run->y_shape = kr_tensor_shape(q.v);
     return !kr_ctx_failed(tape->ctx);
@@ -223,7 +210,7 @@ static kr_ssd_out finish(kr_tape *tape, const prepared *run, kr_ssd_out out)
 {
     if (!out.y || !out.final_state) return (kr_ssd_out){ .y = NULL };
     kr_tensor *y = kr_reshape(tape, out.y, run->y_shape);
-    return (kr_ssd_out){ .y = run->core.casts_y ? y : kr_store_as(tape, y, run->result),
+    return (kr_ssd_out){ .y = run->core.rounds_y ? y : kr_store_as(tape, y, run->result),
                          .final_state = kr_store_as(tape, out.final_state, run->result) };
 }
 

@@ -12,12 +12,12 @@
 enum { X, DT, A, B, C, D, Z, INITIAL, NIN };
 
 /* Operands as the kernel takes them: those of tokens by their strides, the others row-major. */
-static bool lay_out(kr_tape *tape, kr_tensor **in, int64_t *stride)
+static bool lay_out(kr_tape *tape, kr_tensor **in)
 {
     for (int i = 0; i < NIN; i++) {
         const bool of_tokens = i == X || i == DT || i == B || i == C || i == Z;
-        stride[i] = 0;
-        if (in[i] && !(in[i] = of_tokens ? kr_with_token_stride(tape, in[i], &stride[i]) : kr_contiguous(tape, in[i])))
+        int64_t stride;
+        if (in[i] && !(in[i] = of_tokens ? kr_with_token_stride(tape, in[i], &stride) : kr_contiguous(tape, in[i])))
             return false;
     }
     return true;
@@ -27,7 +27,6 @@ static void selective_scan_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_sequences *sequences = kr_back_attrs(back);
-    int64_t stride[NIN];
     kr_tensor *in[NIN], *g[NIN] = { NULL };
     for (int i = 0; i < NIN; i++) in[i] = kr_back_in(back, i);
     for (int i = 0; i < NIN; i++)
@@ -36,26 +35,21 @@ static void selective_scan_backward(kr_back *back)
     kr_tensor *g_y = kr_back_grad(back, 0), *g_final = kr_back_grad(back, 1);
     g_y = g_y ? kr_contiguous(tape, g_y) : kr_zeros(tape, in[X]->dtype, kr_tensor_shape(in[X]));
     if (g_final) g_final = kr_contiguous(tape, g_final);
-    if (kr_ctx_failed(tape->ctx) || !lay_out(tape, in, stride)) return;
+    if (kr_ctx_failed(tape->ctx) || !lay_out(tape, in)) return;
     kr_scan_bwd_args args = { .nb = in[X]->dims[0],
                               .ns = in[X]->dims[1],
                               .ni = in[X]->dims[2],
                               .ng = in[B]->dims[2],
                               .nr = in[B]->dims[3],
                               .nq = sequences->count,
-                              .x_stride = stride[X],
-                              .dt_stride = stride[DT],
-                              .z_stride = stride[Z],
-                              .b_stride = stride[B],
-                              .c_stride = stride[C],
                               .sequences = sequences->list,
-                              .x = in[X]->data,
-                              .dt = in[DT]->data,
+                              .x = kr_token_operand(in[X]),
+                              .dt = kr_token_operand(in[DT]),
                               .a = in[A]->data,
-                              .b = in[B]->data,
-                              .c = in[C]->data,
+                              .b = kr_token_operand(in[B]),
+                              .c = kr_token_operand(in[C]),
                               .d = kr_tensor_data(in[D]),
-                              .z = kr_tensor_data(in[Z]),
+                              .z = kr_token_operand(in[Z]),
                               .initial = kr_tensor_data(in[INITIAL]),
                               .g_y = g_y->data,
                               .g_final = kr_tensor_data(g_final),
@@ -96,7 +90,7 @@ static bool check_initial(kr_tape *tape, const kr_dims *d, kr_tensor *initial, i
 }
 
 static bool run(kr_tape *tape, const kr_dims *d, const kr_sequences *sequences, kr_tensor *const *in,
-                const int64_t *stride, kr_tensor *const *out)
+                kr_tensor *const *out)
 {
     kr_scan_args args = { .nb = d->b,
                           .ns = d->s,
@@ -104,19 +98,14 @@ static bool run(kr_tape *tape, const kr_dims *d, const kr_sequences *sequences, 
                           .ng = d->g,
                           .nr = d->r,
                           .nq = sequences->count,
-                          .x_stride = stride[X],
-                          .dt_stride = stride[DT],
-                          .z_stride = stride[Z],
-                          .b_stride = stride[B],
-                          .c_stride = stride[C],
                           .sequences = sequences->list,
-                          .x = in[X]->data,
-                          .dt = in[DT]->data,
+                          .x = kr_token_operand(in[X]),
+                          .dt = kr_token_operand(in[DT]),
                           .a = in[A]->data,
-                          .b = in[B]->data,
-                          .c = in[C]->data,
+                          .b = kr_token_operand(in[B]),
+                          .c = kr_token_operand(in[C]),
                           .d = kr_tensor_data(in[D]),
-                          .z = kr_tensor_data(in[Z]),
+                          .z = kr_token_operand(in[Z]),
                           .initial = kr_tensor_data(in[INITIAL]),
                           .y = out[0]->data,
                           .final = out[1]->data };
@@ -150,11 +139,10 @@ kr_scan_out kr_selective_scan_into(kr_tape *tape, const kr_selective_scan_input 
         !KR_REALS(tape, "selective_scan", "x dt a b c d z initial_state", &result, &in[X], &in[DT], &in[A], &in[B],
                   &in[C], &in[D], &in[Z], &in[INITIAL]))
         return none;
-    int64_t stride[NIN];
-    if (!lay_out(tape, in, stride)) return none;
+    if (!lay_out(tape, in)) return none;
     kr_tensor *out[2] = { kr_new(tape, in[X]->dtype, KR_SHAPE(d.b, d.s, d.i)),
                           kr_final_states(tape, in[X]->dtype, KR_SHAPE(sequences.count, d.i, d.r), final) };
-    if (!out[0] || !out[1] || !run(tape, &d, &sequences, in, stride, out)) return none;
+    if (!out[0] || !out[1] || !run(tape, &d, &sequences, in, out)) return none;
     const kr_record_args record = { .rule = &selective_scan_rule,
                                     .n_in = NIN,
                                     .in = in,

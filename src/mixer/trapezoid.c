@@ -27,6 +27,7 @@ KR_DEFAULTS(kr_trapezoid_options) = { .size = sizeof(kr_trapezoid_options),
 /* The gradients of the projections, if all three can be written into the fused buffer. */
 static bool find_slabs(kr_back *back, kr_tensor **slab)
 {
+    if (!kr_accepts(kr_back_tape(back)->ctx, trapezoid_bwd_g_raw, KR_DTYPE_BF16)) return false;
     if (!kr_back_has_slab(back, DT_RAW) || !kr_back_has_slab(back, A_RAW) || !kr_back_has_slab(back, LAMBDA_RAW))
         return false;
     for (int i = 0; i < NIN; i++) slab[i] = i == DT_BIAS ? NULL : kr_back_slab(back, i);
@@ -52,21 +53,19 @@ static void trapezoid_backward(kr_back *back)
     if (kr_ctx_failed(tape->ctx)) return;
     kr_trapezoid_bwd_args args = { .no = shape.dims[0] * shape.dims[1],
                                    .nh = shape.dims[2],
-                                   .raw_padding = kr_rows_of(tape, in[DT_RAW]).stride - shape.dims[2],
-                                   .dt_raw = in[DT_RAW]->data,
+                                   .dt_raw = kr_operand_of(in[DT_RAW]),
+                                   .a_raw = kr_operand_of(in[A_RAW]),
+                                   .lambda_raw = kr_operand_of(in[LAMBDA_RAW]),
                                    .dt_bias = kr_tensor_data(in[DT_BIAS]),
-                                   .a_raw = in[A_RAW]->data,
-                                   .lambda_raw = in[LAMBDA_RAW]->data,
                                    .g_dt = kr_tensor_data(g_out[DT]),
                                    .g_da = kr_tensor_data(g_out[DA]),
                                    .g_gamma = kr_tensor_data(g_out[GAMMA]),
                                    .g_carry = kr_tensor_data(g_out[CARRY]),
                                    .g_beta = kr_tensor_data(g_out[BETA]),
-                                   .g_dt_raw = kr_tensor_data(is_in_slab ? slab[DT_RAW] : g[DT_RAW]),
-                                   .g_a_raw = kr_tensor_data(is_in_slab ? slab[A_RAW] : g[A_RAW]),
-                                   .g_lambda_raw = kr_tensor_data(is_in_slab ? slab[LAMBDA_RAW] : g[LAMBDA_RAW]),
+                                   .g_dt_raw = kr_operand_of(is_in_slab ? slab[DT_RAW] : g[DT_RAW]),
+                                   .g_a_raw = kr_operand_of(is_in_slab ? slab[A_RAW] : g[A_RAW]),
+                                   .g_lambda_raw = kr_operand_of(is_in_slab ? slab[LAMBDA_RAW] : g[LAMBDA_RAW]),
                                    .g_dt_summed = kr_tensor_data(is_in_slab ? g[DT_RAW] : NULL),
-                                   .g_rows = kr_slab_operand(tape, slab[DT_RAW]),
                                    .a_floor = o->a_floor,
                                    .dt_min = o->dt_min,
                                    .dt_max = o->dt_max,
@@ -108,11 +107,10 @@ static bool run_trapezoid(kr_tape *tape, kr_tensor *const *in, kr_tensor *const 
 {
     kr_trapezoid_args args = { .no = in[DT_RAW]->dims[0] * in[DT_RAW]->dims[1],
                                .nh = in[DT_RAW]->dims[2],
-                               .raw_padding = kr_rows_of(tape, in[DT_RAW]).stride - in[DT_RAW]->dims[2],
-                               .dt_raw = in[DT_RAW]->data,
+                               .dt_raw = kr_operand_of(in[DT_RAW]),
+                               .a_raw = kr_operand_of(in[A_RAW]),
+                               .lambda_raw = kr_operand_of(in[LAMBDA_RAW]),
                                .dt_bias = kr_tensor_data(in[DT_BIAS]),
-                               .a_raw = in[A_RAW]->data,
-                               .lambda_raw = in[LAMBDA_RAW]->data,
                                .dt = out[DT]->data,
                                .da = out[DA]->data,
                                .gamma = out[GAMMA]->data,

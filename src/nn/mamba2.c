@@ -28,7 +28,7 @@ static projected project(kr_tape *tape, const kr_mamba2 *m, kr_tensor *u, bool a
     if (!kr_linear_parts(tape, u, m->in_proj, m->in_proj_bias, count, sizes + without, autocasts ? 3 - without : -1,
                          part + without))
         return (projected){ NULL, NULL, NULL, NULL, NULL };
-    if (!part[3]->is_autocast) part[3] = kr_cast(tape, part[3], kr_tensor_dtype(m->dt_bias_h));
+    if (!part[3]->flags.grad_f32) part[3] = kr_cast(tape, part[3], kr_tensor_dtype(m->dt_bias_h));
     return (projected){ part[0], part[1], part[2], part[3], part[4] };
 }
 

@@ -119,7 +119,7 @@ static kr_block_result forward(kr_tape *tape, const void *block, const kr_block_
     kr_tensor *y = kr_mamba3_finish(tape, m, out.y, &tokens);
 
     kr_tensor *x_last = kr_mamba3_last(tape, &spans, tokens.x_bsi);
-    if (x_last && x_last->is_autocast) x_last = kr_cast(tape, x_last, KR_DTYPE_F32);
+    if (x_last && x_last->flags.grad_f32) x_last = kr_cast(tape, x_last, KR_DTYPE_F32);
     const kr_mamba3_cache next = { .ssm_bhpr = out.final_state,
                                    .k_bmhr = last_key(tape, m, &tokens, &rotation, &spans),
                                    .v_bhp = kr_reshape(tape, x_last, KR_SHAPE(spans.count, m->nh, -1)),

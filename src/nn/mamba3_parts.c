@@ -48,7 +48,7 @@ kr_mamba3_tokens kr_mamba3_project(kr_tape *tape, const kr_mamba3 *m, kr_tensor 
 
     const kr_shape bc_shape = KR_SHAPE(nb, ns, nm, ng, nr);
     kr_tensor *x = part[X];
-    if (!x->is_autocast) x = kr_cast(tape, x, kr_config_small_dtype(kr_tensor_dtype(x)));
+    if (!x->flags.grad_f32) x = kr_cast(tape, x, kr_config_small_dtype(kr_tensor_dtype(x)));
     return (kr_mamba3_tokens){
         .nb = nb,
         .ns = ns,

@@ -55,7 +55,7 @@ void kr_params_destroy(kr_params *params)
     for (int64_t i = 0; i < params->count; i++) {
         kr_tensor *x = params->rows[i]->seen.tensor;
         if (params->rows[i]->is_shared) continue;
-        if (x->weights && !is_last) x->packed = NULL; /* the other users' */
+        if (x->storage->weights && !is_last) x->storage->packed = NULL; /* the other users' */
         kr_param_destroy(x);
     }
     if (is_last) kr_weights_free(weights);
@@ -172,7 +172,7 @@ kr_tensor *kr_params_add(kr_params *params, const kr_param_spec *spec)
         kr_blame(params->ctx, "%s", r->seen.name);
         return NULL;
     }
-    r->seen.tensor->name = r->seen.name;
+    r->seen.tensor->storage->name = r->seen.name;
     params->rows[params->count++] = r;
     return r->seen.tensor;
 }
@@ -184,7 +184,7 @@ bool kr_params_put(kr_params *params, const kr_param_spec *spec, double init_sca
     r->seen.tensor = tensor;
     r->seen.init_scale = init_scale;
     r->is_shared = is_shared;
-    if (!is_shared) tensor->name = r->seen.name;
+    if (!is_shared) tensor->storage->name = r->seen.name;
     params->rows[params->count++] = r;
     return true;
 }
@@ -290,7 +290,7 @@ bool kr_params_allocate(kr_params *params)
                            kr_dtype_name((kr_dtype)t));
     for (int64_t i = 0; i < params->count; i++) {
         kr_tensor *x = params->rows[i]->seen.tensor;
-        x->weights = params->weights;
+        x->storage->weights = params->weights;
         if ((x->data = params->rows[i]->place)) continue;
         x->data = (char *)params->weights->slabs[x->dtype].data + used[x->dtype];
         used[x->dtype] += bytes_of(x);
@@ -336,7 +336,7 @@ static bool check_rows(const kr_params *params, const kr_params *from, const cha
     for (int64_t i = 0; is_same && i < params->count; i++) {
         const kr_param_row *own = &params->rows[i]->seen, *other = &from->rows[i]->seen;
         const kr_shape shape = kr_tensor_shape(own->tensor), given = kr_tensor_shape(other->tensor);
-        is_same = other->tensor->weights == from->weights && own->tensor->dtype == other->tensor->dtype &&
+        is_same = other->tensor->storage->weights == from->weights && own->tensor->dtype == other->tensor->dtype &&
                   kr_shape_equal(&shape, &given) && strcmp(own->name, other->name) == 0;
     }
     return kr_require(
@@ -360,9 +360,9 @@ bool kr_params_share_weights(kr_params *params, const kr_params *from, const cha
         kr_tensor *x = params->rows[i]->seen.tensor;
         const kr_tensor *source = from->rows[i]->seen.tensor;
         x->data = source->data;
-        x->weights = params->weights;
-        x->packed = source->packed;
-        x->requires_grad = false;
+        x->storage->weights = params->weights;
+        x->storage->packed = source->storage->packed;
+        x->flags.requires_grad = false;
     }
     return true;
 }

@@ -25,7 +25,7 @@ static aside *set_gradients_aside(const kr_layers *s)
     aside *list = kr_memory_alloc(&s->ctx->memory, (size_t)n * sizeof *list);
     for (int64_t i = 0; list && i < n; i++) {
         kr_tensor *x = kr_params_at(s->params, i)->tensor;
-        list[i] = (aside){ x->grad, x->grad_is_zero };
+        list[i] = (aside){ x->grad, x->flags.grad_is_zero };
         x->grad = NULL;
     }
     return list;
@@ -38,7 +38,7 @@ static void put_gradients_back(const kr_layers *s, aside *list)
         kr_tensor *x = kr_params_at(s->params, i)->tensor;
         kr_param_drop_grad(x);
         x->grad = list[i].grad;
-        x->grad_is_zero = list[i].is_zero;
+        x->flags.grad_is_zero = list[i].is_zero;
     }
     kr_memory_free(&s->ctx->memory, list, (size_t)n * sizeof *list);
 }

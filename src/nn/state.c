@@ -241,8 +241,8 @@ kr_tensor *kr_state_tensor(kr_ctx *ctx, const char *name, kr_dtype dtype, kr_sha
     kr_tensor *x = kr_param_create(ctx, dtype, shape);
     if (!x) return NULL;
     kr_param_freeze(x, true);
-    x->name = name;
-    x->is_state = true;
+    x->storage->name = name;
+    x->flags.is_state = true;
     return x;
 }
 

@@ -38,6 +38,6 @@ kr_tensor *kr_contiguous(kr_tape *tape, kr_tensor *x)
     if (kr_tensor_is_row_major(x)) return x;
     kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
     if (!y || !kr_assign(tape->ctx, y, x)) return NULL;
-    y->is_autocast = x->is_autocast;
+    y->flags.grad_f32 = x->flags.grad_f32;
     return kr_recorded(tape, &contiguous_rule, y, NULL, 0, KR_LIST(x));
 }

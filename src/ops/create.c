@@ -44,9 +44,7 @@ kr_tensor *kr_view_data(kr_tape *tape, kr_dtype dtype, kr_shape shape, const int
         if (strides) memcpy(borrowed.strides, strides, (size_t)shape.rank * sizeof *strides);
         return y && kr_tensor_take(y, &borrowed) ? y : NULL;
     }
-    kr_tensor *view = kr_view_of(tape, &borrowed, &shape, strides, 0);
-    if (view) view->storage = NULL; /* the memory is the caller's; `borrowed` is a temporary */
-    return view;
+    return kr_view_of(tape, &borrowed, &shape, strides, 0);
 }
 
 kr_tensor *kr_random(kr_tape *tape, kr_dtype dtype, kr_shape shape, kr_random_kind kind, double a, double b)

@@ -5,7 +5,7 @@
  * Logits are computed for a chunk of rows and replaced by their gradient g in place; the products with g follow at
  * once: g_hidden = g weight, g_weight += g^T hidden, g_bias += column sums of g. So the forward pass computes the
  * gradients for an incoming gradient of 1, and the backward pass scales them. Where products round their operands to
- * bf16 (kr_autocasts_operands), hidden, weight and g are rounded once each.
+ * bf16 (ops/autocast.h), hidden, weight and g are rounded once each.
  *   saved: g_hidden, g_weight, g_bias, if they are needed.   Where nothing is recorded none of them is made.
  * Rows that are not scored are left out of all products.
  */
@@ -51,7 +51,7 @@ static void head_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     const kr_tensor *g_loss = kr_back_grad(back, 0);
-    const double g = g_loss->is_one ? 1 : kr_item(g_loss); /* 1 is known without synchronizing with a device */
+    const double g = g_loss->flags.is_one ? 1 : kr_item(g_loss); /* 1 is known without synchronizing with a device */
     for (int i = 0; i < NINPUTS; i++) {
         kr_tensor *own = kr_back_saved(back, i);
         if (!own || !kr_back_wants(back, i)) continue;
@@ -81,8 +81,8 @@ static kr_embedding_args moved(const head_job *job, const kr_tensor *x, kr_tenso
     return (kr_embedding_args){ .no = count,
                                 .nr = job->hidden_rd->dims[0],
                                 .ni = job->hidden_rd->dims[1],
-                                .x = x->data,
-                                .y = y->data,
+                                .x = kr_operand_of(x),
+                                .y = kr_operand_of(y),
                                 .id = job->labels.rows->data + from * (int64_t)sizeof(int64_t),
                                 .id_dtype = KR_DTYPE_I64 };
 }
@@ -111,8 +111,7 @@ static bool score(const head_job *job, kr_tensor *logits_cv, int64_t from, int64
         .alpha = job->labels.alpha,
         .loss = job->loss_q->data + from * bytes,
         .stats = job->stats->data + from * KR_ROW_STATS * bytes,
-        .g_x = kr_tensor_data(g_cv),
-        .g_dtype = g_cv ? kr_storage_dtype_of(g_cv->dtype) : KR_STORAGE_NATIVE,
+        .g_x = kr_operand_of(g_cv),
     };
     return KR_RUN(job->tape->ctx, cross_entropy[kr_real_of(logits_cv->dtype)], &args);
 }
@@ -139,7 +138,7 @@ static bool accumulate_bias(const head_job *job, const kr_tensor *g_cv, bool is_
 static bool run_chunk(const head_job *job, int64_t from, int64_t count)
 {
     kr_tape *tape = job->tape;
-    kr_tensor *hidden_cd = kr_operand(tape, hidden_rows(job, from, count), count);
+    kr_tensor *hidden_cd = kr_autocast_operand(tape, hidden_rows(job, from, count), count);
     kr_tensor *logits_cv = part(job, job->logits_cv, 0, count), *g_cv = NULL;
     if (job->g[HIDDEN] || job->g[WEIGHT] || job->g[BIAS]) g_cv = job->g_cv ? part(job, job->g_cv, 0, count) : logits_cv;
     return multiply(job, logits_cv, hidden_cd, kr_transpose(tape, job->operand_vd), job->bias_v, false) &&
@@ -165,9 +164,10 @@ static bool run_chunks(head_job *job)
     const int64_t count = job->labels.count, nv = job->weight_vd->dims[0], nd = job->weight_vd->dims[1];
     const int64_t rows = chunk_rows(count, nv, kr_ctx_on_device(tape->ctx) ? DEVICE_CHUNK_FLOATS : CHUNK_FLOATS);
     const bool has_products = job->g[HIDDEN] || job->g[WEIGHT];
-    job->operand_vd = kr_operand(tape, job->weight_vd, rows);
+    job->operand_vd = kr_autocast_operand(tape, job->weight_vd, rows);
     job->logits_cv = kr_new(tape, dtype, KR_SHAPE(rows, nv));
-    if (has_products && !job->g[BIAS] && dtype == KR_DTYPE_F32 && kr_autocasts_operands(tape->ctx))
+    if (has_products && !job->g[BIAS] && dtype == KR_DTYPE_F32 && kr_autocasts(tape->ctx) &&
+        kr_accepts(tape->ctx, cross_entropy_g_x, KR_DTYPE_BF16))
         job->g_cv = kr_new(tape, KR_DTYPE_BF16, KR_SHAPE(rows, nv));
     if (job->labels.rows) job->rows_cd = kr_new(tape, dtype, KR_SHAPE(rows, nd));
     if (job->labels.rows && job->g[HIDDEN]) job->g_rows_cd = kr_new(tape, dtype, KR_SHAPE(rows, nd));
@@ -222,7 +222,8 @@ kr_tensor *kr_head_cross_entropy(kr_tape *tape, kr_tensor *hidden, kr_tensor *we
         !kr_bind(tape, OP, &d, "hidden:..d weight:wd bias:w? labels:.. mask:..?", hidden, weight, bias, labels,
                  o.mask) ||
         !kr_cross_entropy_check(tape, OP, &o, "weight", weight, d.w) ||
-        !KR_REALS_BUT(tape, OP, "hidden weight bias", &result, WEIGHT, &hidden, &weight, &bias) ||
+        !KR_REALS_KEPT(tape, OP, "hidden weight bias", &result, KR_KEEPS(tape, matmul_b, weight) << WEIGHT, &hidden,
+                       &weight, &bias) ||
         (bias && !(bias = kr_contiguous(tape, bias))) || !kr_labels_from(tape, OP, labels, &o, d.w, true, &job.labels))
         return NULL;
     job.smoothing = o.label_smoothing;

@@ -84,8 +84,8 @@ static kr_embedding_args embedding_args(const kr_tensor *table, const kr_tensor 
 static bool add_rows(kr_back *back, const kr_tensor *g, kr_tensor *g_table)
 {
     kr_embedding_args args = embedding_args(g_table, kr_back_in(back, 1));
-    args.x = g->data;
-    args.y = g_table->data;
+    args.x = kr_operand_of(g);
+    args.y = kr_operand_of(g_table);
     return KR_RUN(kr_back_tape(back)->ctx, embedding_bwd[kr_real_of(g->dtype)], &args);
 }
 
@@ -114,8 +114,8 @@ static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool w
     kr_dims d;
     kr_dtype result;
     if (!kr_bind(tape, "embedding", &d, "id:..", id) || !kr_bind(tape, "embedding", &d, "table:wd", table) ||
-        !KR_REALS_BUT(tape, "embedding", "table", &result, 0, &table) || !(table = kr_contiguous(tape, table)) ||
-        !(id = checked_ids(tape, "embedding", id, d.w)))
+        !KR_REALS_KEPT(tape, "embedding", "table", &result, KR_KEEPS(tape, embedding_x, table), &table) ||
+        !(table = kr_contiguous(tape, table)) || !(id = checked_ids(tape, "embedding", id, d.w)))
         return NULL;
     kr_shape shape = kr_tensor_shape(id);
     if (!kr_require(tape->ctx, shape.rank < KR_MAX_RANK, KR_ERR_SHAPE,
@@ -126,10 +126,8 @@ static kr_tensor *look_up(kr_tape *tape, kr_tensor *table, kr_tensor *id, bool w
     kr_tensor *y = kr_new(tape, widens ? KR_DTYPE_F32 : table->dtype, shape);
     if (!y) return NULL;
     kr_embedding_args args = embedding_args(table, id);
-    args.widens = widens;
-    args.x = table->data;
-    args.y = y->data;
-    args.dtype = kr_storage_dtype_of(table->dtype);
+    args.x = kr_operand_of(table);
+    args.y = kr_operand_of(y);
     if (!KR_RUN(tape->ctx, embedding[table->dtype == KR_DTYPE_F64 ? KR_REAL_F64 : KR_REAL_F32], &args)) return NULL;
     return widens ? y : kr_recorded(tape, &embedding_rule, y, NULL, 0, KR_LIST(table, id));
 }
@@ -141,7 +139,5 @@ kr_tensor *kr_embedding(kr_tape *tape, kr_tensor *table, kr_tensor *id)
 
 kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id)
 {
-    const bool widens =
-        tape && table && kr_dtype_is_16bit(table->dtype) && tape->ctx->device->takes_16bit && !tape->recording;
-    return look_up(tape, table, id, widens);
+    return look_up(tape, table, id, tape && KR_KEEPS(tape, embedding_x, table) && !tape->recording);
 }

@@ -15,7 +15,7 @@ enum { X, WEIGHT, BIAS };
 static void accumulate(kr_back *back, int i, kr_tensor *a, kr_tensor *b)
 {
     bool is_new = true;
-    kr_tensor *g = a && b ? kr_back_slab(back, i) : NULL; /* of a tensor that is bf16 for products only */
+    kr_tensor *g = a && b ? KR_BACK_SLAB(back, i, matmul_c) : NULL;
     if (!g && a && b) g = kr_back_into(back, i, &is_new);
     if (g) kr_run_matmul(kr_back_tape(back)->ctx, g, a, b, NULL, !is_new);
 }
@@ -43,7 +43,7 @@ static void linear_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
     kr_tensor *g = kr_back_grad(back, 0);
-    accumulate_products(back, kr_operand(tape, g, g->dims[0]));
+    accumulate_products(back, kr_autocast_operand(tape, g, g->dims[0]));
     if (kr_back_wants(back, BIAS)) kr_back_accumulate(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
 }
 
@@ -54,7 +54,9 @@ enum { FEW = 4 };
 
 static bool takes_panels(const kr_tape *tape, const kr_tensor *x_ri, const kr_tensor *weight)
 {
-    return weight->packed && !tape->recording && x_ri->dims[0] <= FEW && x_ri->strides[1] == 1;
+    const kr_storage *storage = weight->storage;
+    return storage->packed && storage->owner == weight && !tape->recording && x_ri->dims[0] <= FEW &&
+           x_ri->strides[1] == 1;
 }
 
 static bool run_panels(kr_ctx *ctx, kr_tensor *y_ro, const kr_tensor *x_ri, const kr_tensor *weight,
@@ -63,13 +65,10 @@ static bool run_panels(kr_ctx *ctx, kr_tensor *y_ro, const kr_tensor *x_ri, cons
     kr_panels_args args = { .nm = x_ri->dims[0],
                             .nn = weight->dims[0],
                             .nk = weight->dims[1],
-                            .x_m = x_ri->strides[0],
-                            .y_m = y_ro->strides[0],
-                            .x = x_ri->data,
-                            .panels = weight->packed,
-                            .dtype = kr_storage_dtype_of(weight->dtype),
-                            .bias = kr_tensor_data(bias),
-                            .y = y_ro->data };
+                            .x = { x_ri->data, x_ri->dtype, x_ri->strides[0] },
+                            .w = { weight->storage->packed, weight->dtype, weight->dims[1] },
+                            .y = { y_ro->data, y_ro->dtype, y_ro->strides[0] },
+                            .bias = kr_tensor_data(bias) };
     return KR_RUN(ctx, panels[kr_real_of(y_ro->dtype)], &args);
 }
 
@@ -84,11 +83,8 @@ typedef struct product {
 
 static bool bring_to_types(kr_tape *tape, kr_tensor **x, product *p)
 {
-    if (!(*x)->is_autocast)
-        return KR_REALS_BUT(tape, "linear", "x weight bias", &p->result, WEIGHT, x, &p->weight, &p->bias);
-    const bool ok = KR_REALS_BUT(tape, "linear", "weight bias", &p->result, 0, &p->weight, &p->bias);
-    p->result = KR_DTYPE_F32;
-    return ok;
+    const unsigned kept = KR_KEEPS_ACTIVATION(tape, matmul_a, *x) << X | KR_KEEPS(tape, matmul_b, p->weight) << WEIGHT;
+    return KR_REALS_KEPT(tape, "linear", "x weight bias", &p->result, kept, x, &p->weight, &p->bias);
 }
 
 /* `count` columns of y from `at` on are x times the weight's rows from `first` on. */
@@ -121,11 +117,10 @@ static bool multiply(kr_tape *tape, kr_tensor *x, product *p)
     p->lead = d.lead;
     p->x_ri = kr_reshape(tape, x, KR_SHAPE(d.rows, d.i));
     p->y_ro = kr_new(tape, kr_grad_dtype(x), KR_SHAPE(d.rows, d.o - p->n_autocast));
-    if (p->n_autocast) p->rounded_ro = kr_new(tape, KR_DTYPE_BF16, KR_SHAPE(d.rows, p->n_autocast));
-    p->operand = kr_operand(tape, p->x_ri, d.rows);
+    if (p->n_autocast) p->rounded_ro = kr_new_activation(tape, KR_DTYPE_F32, true, KR_SHAPE(d.rows, p->n_autocast));
+    p->operand = kr_autocast_operand(tape, p->x_ri, d.rows);
     if (!p->y_ro || !p->operand || (p->n_autocast && !p->rounded_ro)) return false;
     if (takes_panels(tape, p->x_ri, p->weight)) return run_panels(tape->ctx, p->y_ro, p->x_ri, p->weight, p->bias);
-    if (p->rounded_ro) p->rounded_ro->is_autocast = true;
     return p->rounded_ro ? multiply_parts(tape, p) : run_rows(tape, p, p->y_ro, 0, 0, p->y_ro->dims[1]);
 }
 
@@ -178,7 +173,7 @@ static bool gather_parts(kr_back *back, kr_tensor *g_ro)
         const kr_tensor *y = kr_back_out(back, (int)i);
         const kr_shape shape = kr_tensor_shape(y);
         kr_tensor *g = kr_back_grad(back, (int)i);
-        const bool is_there = g && g->base == g_ro->base;
+        const bool is_there = g && g->storage == g_ro->storage;
         int64_t strides[KR_MAX_RANK];
         strides_in_rows(&shape, no, strides);
         kr_tensor *part = is_there ? g : kr_view_of(tape, g_ro, &shape, strides, from);
@@ -192,11 +187,11 @@ static bool gather_parts(kr_back *back, kr_tensor *g_ro)
 static void parts_backward(kr_back *back)
 {
     kr_tape *tape = kr_back_tape(back);
-    kr_grad_slab *slab = kr_back_out(back, 0)->slab;
+    kr_grad_slab *slab = kr_slab_of(kr_back_out(back, 0));
     const kr_shape shape = KR_SHAPE(kr_back_saved(back, 0)->dims[0], kr_back_in(back, WEIGHT)->dims[0]);
     kr_tensor *g = slab && slab->whole ? slab->whole : kr_new(tape, slab ? KR_DTYPE_BF16 : KR_DTYPE_F32, shape);
     if (g && gather_parts(back, g)) {
-        accumulate_products(back, kr_operand(tape, g, g->dims[0]));
+        accumulate_products(back, kr_autocast_operand(tape, g, g->dims[0]));
         if (kr_back_wants(back, BIAS)) kr_back_accumulate(back, BIAS, kr_sum(tape, g, KR_AXES(0), false));
     }
     kr_slab_release(tape, slab);
@@ -207,12 +202,9 @@ static const kr_rule parts_rule = { .name = "linear_parts", .backward = parts_ba
 /* Views of y [r o] along its columns, in the shape of x but for the last axis. */
 static bool cut(kr_tape *tape, const product *p, int count, const int64_t *sizes, kr_tensor **parts)
 {
-    kr_grad_slab *slab = NULL;
-    if (tape->recording && !(p->bias && p->bias->requires_grad)) {
-        if (!(slab = kr_arena_alloc(&tape->heads, sizeof *slab)))
-            return kr_fail(tape->ctx, KR_ERR_NOMEM, "linear: no memory for a list of gradients");
-        *slab = (kr_grad_slab){ .rows = p->y_ro->dims[0], .columns = p->n_autocast + p->y_ro->dims[1] };
-    }
+    const bool has_slab = !(p->bias && p->bias->flags.requires_grad);
+    kr_grad_slab *slab = has_slab ? kr_slab_create(tape, p->y_ro->dims[0], p->n_autocast + p->y_ro->dims[1]) : NULL;
+    if (kr_ctx_failed(tape->ctx)) return false;
     kr_shape shape = p->lead;
     const int last = shape.rank++;
     for (int64_t i = 0, from = 0; i < count; from += sizes[i++]) {
@@ -222,10 +214,8 @@ static bool cut(kr_tape *tape, const product *p, int count, const int64_t *sizes
         int64_t strides[KR_MAX_RANK];
         shape.dims[last] = sizes[i];
         strides_in_rows(&shape, y->dims[1], strides);
-        if (!(parts[i] = kr_view_of(tape, y, &shape, strides, at))) return false;
-        parts[i]->slab = slab;
-        parts[i]->slab_at = from;
-        parts[i]->slab_row = y->dims[1];
+        parts[i] = kr_view_of(tape, y, &shape, strides, at);
+        if (!parts[i] || !kr_slab_assign(tape, slab, parts[i], from, y->dims[1])) return false;
     }
     return true;
 }

@@ -17,12 +17,17 @@ static void fold_batch(kr_matmul_args *args)
 {
     while (args->batch_rank > 0) {
         const int i = args->batch_rank - 1;
-        if (args->batch_b[i] != 0 || args->batch_a[i] != args->nm * args->a_m ||
-            args->batch_c[i] != args->nm * args->c_m)
+        if (args->batch_b[i] != 0 || args->batch_a[i] != args->nm * args->a.row ||
+            args->batch_c[i] != args->nm * args->c.row)
             return;
         args->nm *= args->batch_dims[i];
         args->batch_rank--;
     }
+}
+
+static kr_matrix matrix_of(const kr_tensor *x)
+{
+    return (kr_matrix){ x->data, x->dtype, x->strides[x->rank - 2], x->strides[x->rank - 1] };
 }
 
 bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
@@ -31,17 +36,9 @@ bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tenso
     kr_matmul_args args = { .nm = a->dims[a->rank - 2],
                             .nk = a->dims[a->rank - 1],
                             .nn = b->dims[b->rank - 1],
-                            .a = a->data,
-                            .a_m = a->strides[a->rank - 2],
-                            .a_k = a->strides[a->rank - 1],
-                            .b = b->data,
-                            .b_k = b->strides[b->rank - 2],
-                            .b_n = b->strides[b->rank - 1],
-                            .a_dtype = kr_storage_dtype_of(a->dtype),
-                            .b_dtype = kr_storage_dtype_of(b->dtype),
-                            .c = y->data,
-                            .c_dtype = kr_storage_dtype_of(y->dtype),
-                            .c_m = y->strides[y->rank - 2],
+                            .a = matrix_of(a),
+                            .b = matrix_of(b),
+                            .c = { y->data, y->dtype, y->strides[y->rank - 2] },
                             .bias = bias ? bias->data : NULL,
                             .accumulate = accumulate };
     for (int axis = 0; axis < y->rank - 2; axis++) {
@@ -54,18 +51,6 @@ bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tenso
     }
     fold_batch(&args);
     return KR_RUN(ctx, matmul[kr_real_of(y->dtype)], &args);
-}
-
-bool kr_autocasts_product(const kr_ctx *ctx, kr_dtype dtype, int64_t rows)
-{
-    return dtype == KR_DTYPE_F32 && rows > KR_GEMV_AUTOCAST && kr_autocasts_operands(ctx);
-}
-
-kr_tensor *kr_operand(kr_tape *tape, kr_tensor *x, int64_t rows)
-{
-    if (!x || !kr_autocasts_product(tape->ctx, x->dtype, rows)) return x;
-    kr_tensor *y = kr_new(tape, KR_DTYPE_BF16, kr_tensor_shape(x));
-    return y && kr_assign(tape->ctx, y, x) ? y : NULL;
 }
 
 /* Adds a b to the gradient of input i, directly if no sum over batches is needed. */

@@ -5,7 +5,7 @@
  *   norm first: u = x;          q as above;                        y = u q gain silu(z)
  *   backward: kernels/kernels.h, kr_norm_bwd_args.  saved: q       (u is recomputed)
  * x and z are often parts of a projection, so that their rows are strided; they are read in place, and their gradients
- * are written in place. An x in bf16 (autocast) is read as such.
+ * are written in place. An activation x in bf16 (ops/autocast.h) is read as such.
  */
 #include "ops/ops_impl.h"
 
@@ -20,42 +20,35 @@ static void accumulate_gradients(kr_back *back)
     kr_tape *tape = kr_back_tape(back);
     const kr_norm_options *o = kr_back_attrs(back);
     const kr_tensor *x = kr_back_in(back, 0), *gain = kr_back_in(back, 2);
-    kr_tensor *g_y = kr_contiguous(tape, kr_back_grad(back, 0));
-    const kr_rows x_rows = kr_rows_of(tape, kr_back_in(back, 0)), z_rows = kr_rows_of(tape, kr_back_in(back, 1));
-    kr_tensor *g[3] = { NULL, NULL, NULL }, *slab[2] = { kr_back_slab(back, 0), NULL }, *g_x = NULL;
-    if (z_rows.x) slab[1] = kr_back_slab(back, 1);
-    /* the residual stream already has a gradient, which is added to */
+    kr_tensor *g_y = KR_AS_TAKEN(tape, norm_bwd_g_y, kr_contiguous(tape, kr_back_grad(back, 0)));
+    kr_tensor *in_x = KR_AS_TAKEN(tape, norm_bwd_x, kr_back_in(back, 0)), *z = kr_back_in(back, 1);
+    kr_tensor *g[3] = { NULL, NULL, NULL }, *slab[2] = { KR_BACK_SLAB(back, 0, norm_bwd_g_x), NULL }, *g_x = NULL;
+    if (z) slab[1] = KR_BACK_SLAB(back, 1, norm_bwd_g_z);
+    /* without a gate x is often the residual stream, which already has a gradient: it is added to */
     bool is_first = true;
-    if (!slab[0] && !z_rows.x && tape->ctx->device->takes_16bit && x->dtype == KR_DTYPE_F32)
-        g_x = kr_back_into(back, 0, &is_first);
+    if (!slab[0] && !z && !kr_dtype_is_16bit(x->dtype)) g_x = kr_back_into(back, 0, &is_first);
     kr_tensor *g_gain = kr_back_new(back, 2);
     for (int i = 0; i < 3; i++)
         if (kr_back_wants(back, i) && !(i < 2 && slab[i]) && !(g_x && i == 0) && !(g_gain && i == 2))
             g[i] = kr_new(tape, kr_grad_dtype(x), kr_tensor_shape(kr_back_in(back, i)));
-    if (!g_y || kr_ctx_failed(tape->ctx)) return;
+    if (!g_y || !in_x || kr_ctx_failed(tape->ctx)) return;
     const kr_around a = kr_around_axis(x, x->rank - 1);
     kr_norm_bwd_args args = { .no = a.no,
                               .ni = a.nr,
                               .ng = o->groups,
-                              .x_padding = x_rows.stride - a.nr,
-                              .z_padding = z_rows.x ? z_rows.stride - a.nr : 0,
-                              .x = x->data,
-                              .z = kr_tensor_data(z_rows.x),
+                              .x = kr_operand_of(in_x),
+                              .z = kr_operand_of(z),
+                              .g_y = kr_operand_of(g_y),
                               .gain = kr_tensor_data(gain),
                               .q = kr_back_saved(back, 0)->data,
-                              .g_y = g_y->data,
-                              .g_x = kr_tensor_data(g_x       ? g_x
-                                                    : slab[0] ? slab[0]
-                                                              : g[0]),
-                              .g_z = kr_tensor_data(slab[1] ? slab[1] : g[1]),
+                              .g_x = kr_operand_of(g_x       ? g_x
+                                                   : slab[0] ? slab[0]
+                                                             : g[0]),
+                              .g_z = kr_operand_of(slab[1] ? slab[1] : g[1]),
                               .g_gain = kr_tensor_data(g_gain ? g_gain : g[2]),
                               .eps = o->eps,
                               .norm_first = o->norm_before_gate,
-                              .x_dtype = kr_storage_dtype_of(x->dtype),
-                              .g_y_dtype = kr_storage_dtype_of(g_y->dtype),
-                              .g_x_rows = kr_slab_operand(tape, slab[0]),
-                              .g_z_rows = kr_slab_operand(tape, slab[1]),
-                              .adds = g_x && !is_first };
+                              .accumulate = g_x && !is_first };
     if (!KR_RUN(tape->ctx, norm_bwd[kr_real_of(kr_grad_dtype(x))], &args)) return;
     for (int i = 0; i < 3; i++) kr_back_accumulate(back, i, g[i]);
 }
@@ -63,7 +56,7 @@ static void accumulate_gradients(kr_back *back)
 static void norm_backward(kr_back *back)
 {
     accumulate_gradients(back);
-    kr_slab_release(kr_back_tape(back), kr_back_out(back, 0)->slab);
+    kr_slab_release(kr_back_tape(back), kr_slab_of(kr_back_out(back, 0)));
 }
 
 static const kr_rule rms_norm_rule = { .name = "rms_norm", .backward = norm_backward };
@@ -76,7 +69,7 @@ static bool check_options(kr_tape *tape, const char *op, const kr_norm_options *
            kr_require(tape->ctx, o->eps >= 0, KR_ERR_ARG, "%s: eps = %g, but must not be negative", op, o->eps);
 }
 
-/* as_operand: bf16 if matrix products would cast it. */
+/* as_operand: bf16 if matrix products would round it. */
 static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tensor *z, kr_tensor *gain,
                        const kr_norm_options *given, bool as_operand)
 {
@@ -85,33 +78,29 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
     kr_dtype result;
     if (!kr_bind(tape, rule->name, &d, "x:..i z:..i? gain:i?", x, z, gain) ||
         !KR_TAKE(tape->ctx, rule->name, kr_norm_options, given, &o) || !check_options(tape, rule->name, &o, d.i) ||
-        !KR_REALS_AUTOCAST(tape, rule->name, "x z gain", &result, &x, &z, &gain) ||
+        !KR_REALS_KEPT(tape, rule->name, "x z gain", &result, KR_KEEPS_ACTIVATION(tape, norm_x, x), &x, &z, &gain) ||
         (gain && !(gain = kr_contiguous(tape, gain))))
         return NULL;
     const kr_rows x_rows = kr_rows_of(tape, x), z_rows = kr_rows_of(tape, z);
     if (!(x = x_rows.x) || (z && !(z = z_rows.x))) return NULL;
     const kr_dtype dtype = kr_grad_dtype(x);
-    const bool is_autocast = as_operand && kr_autocasts_product(tape->ctx, dtype, d.rows);
+    const bool rounds =
+        as_operand && kr_autocasts_product(tape->ctx, dtype, d.rows) && kr_accepts(tape->ctx, norm_y, KR_DTYPE_BF16);
     kr_shape q_shape = d.lead;
     q_shape.dims[q_shape.rank++] = o.groups;
-    kr_tensor *y = kr_new(tape, is_autocast ? KR_DTYPE_BF16 : dtype, kr_tensor_shape(x));
+    kr_tensor *y = kr_new_activation(tape, dtype, rounds, kr_tensor_shape(x));
     kr_tensor *q = kr_new(tape, dtype, q_shape);
-    if (!y || !q || (is_autocast && z && !kr_slab_create(tape, y))) return NULL;
-    y->is_autocast = is_autocast;
+    if (!y || !q || (rounds && z && !kr_slab_create_own(tape, y))) return NULL;
     kr_norm_args args = { .no = d.rows,
                           .ni = d.i,
                           .ng = o.groups,
-                          .x_padding = x_rows.stride - d.i,
-                          .z_padding = z ? z_rows.stride - d.i : 0,
-                          .x = x->data,
-                          .z = kr_tensor_data(z),
+                          .x = kr_operand_of(x),
+                          .z = kr_operand_of(z),
+                          .y = kr_operand_of(y),
                           .gain = kr_tensor_data(gain),
-                          .y = y->data,
                           .q = q->data,
                           .eps = o.eps,
-                          .norm_first = o.norm_before_gate,
-                          .x_dtype = kr_storage_dtype_of(x->dtype),
-                          .y_dtype = is_autocast ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE };
+                          .norm_first = o.norm_before_gate };
     if (!KR_RUN(tape->ctx, norm[kr_real_of(dtype)], &args)) return NULL;
     const kr_record_args record = { .rule = rule,
                                     .n_in = 3,
@@ -123,7 +112,7 @@ static kr_tensor *norm(kr_tape *tape, const kr_rule *rule, kr_tensor *x, kr_tens
                                     .attrs = &o,
                                     .attrs_bytes = sizeof o };
     if (!kr_record_node(tape, &record, false)) return NULL;
-    return is_autocast ? y : kr_store_as(tape, y, result);
+    return rounds ? y : kr_store_as(tape, y, result);
 }
 
 kr_tensor *kr_rms_norm(kr_tape *tape, kr_tensor *x, kr_tensor *gain, const kr_norm_options *options)

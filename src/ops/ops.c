@@ -29,9 +29,9 @@ static bool check_types(kr_tape *tape, const char *op, const char *names, int co
         if (!first) {
             first = x;
             first_at = i;
-            *common = x->dtype;
+            *common = kr_grad_dtype(x);
         }
-        if (x->dtype == first->dtype) continue;
+        if (x->dtype == first->dtype && x->flags.grad_f32 == first->flags.grad_f32) continue;
         if (x->dtype == KR_DTYPE_F64 || first->dtype == KR_DTYPE_F64) {
             const char *name = nth_name(names, i, &len), *first_name = nth_name(names, first_at, &first_len);
             return kr_fail(tape->ctx, KR_ERR_DTYPE,
@@ -44,34 +44,22 @@ static bool check_types(kr_tape *tape, const char *op, const char *names, int co
     return true;
 }
 
-bool kr_reals_but(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int kept, int count,
-                  kr_tensor **const *operands)
+bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result, unsigned kept, int count,
+              kr_tensor **const *operands)
 {
     if (!kr_tape_ready(tape, op) || !check_types(tape, op, names, count, operands, result)) return false;
     for (int i = 0; i < count; i++) {
         kr_tensor **x = operands[i];
-        if (i == kept || !*x || !kr_dtype_is_16bit((*x)->dtype)) continue;
+        if (kept >> i & 1 || !*x || !kr_dtype_is_16bit((*x)->dtype)) continue;
         if (!(*x = kr_cast(tape, *x, KR_DTYPE_F32))) return false;
     }
     return true;
 }
 
-bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
-              kr_tensor **const *operands)
+kr_tensor *kr_as_taken(kr_tape *tape, uint32_t accepts, kr_tensor *x)
 {
-    return kr_reals_but(tape, op, names, result, -1, count, operands);
-}
-
-bool kr_reals_autocast(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
-                       kr_tensor **const *operands)
-{
-    kr_tensor *kept = *operands[0];
-    if (!kept || !kept->is_autocast) return kr_reals(tape, op, names, result, count, operands);
-    *operands[0] = NULL;
-    const bool ok = kr_reals(tape, op, names, result, count, operands);
-    *operands[0] = kept;
-    *result = KR_DTYPE_F32;
-    return ok;
+    if (!x || !kr_dtype_is_16bit(x->dtype) || accepts & KR_DTYPE_BIT(x->dtype)) return x;
+    return kr_cast(tape, x, KR_DTYPE_F32);
 }
 
 kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result)
@@ -144,11 +132,12 @@ kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x)
     return (kr_rows){ kr_contiguous(tape, x), a.no, a.nr, a.nr };
 }
 
-kr_strided_rows kr_slab_operand(kr_tape *tape, kr_tensor *slab)
+kr_operand kr_operand_of(const kr_tensor *x)
 {
-    if (!slab) return (kr_strided_rows){ 0, KR_STORAGE_NATIVE };
-    const kr_rows rows = kr_rows_of(tape, slab);
-    return (kr_strided_rows){ rows.stride - rows.ni, kr_storage_dtype_of(slab->dtype) };
+    if (!x) return (kr_operand){ .data = NULL };
+    kr_operand rows = { x->data, x->dtype, x->rank ? x->dims[x->rank - 1] : 1 };
+    if (x->rank && kr_count_of(x) > 0) row_stride(x, &rows.row);
+    return rows;
 }
 
 /* Elements of one token of x [b s ..]. */
@@ -170,6 +159,14 @@ static bool token_stride(const kr_tensor *x, int64_t *stride)
     if (ns == 1) *stride = nb == 1 ? inner : x->strides[0];
     else *stride = x->strides[1];
     return ns == 1 || nb == 1 || x->strides[0] == ns * x->strides[1];
+}
+
+kr_operand kr_token_operand(const kr_tensor *x)
+{
+    if (!x) return (kr_operand){ .data = NULL };
+    kr_operand tokens = { x->data, x->dtype, token_elements(x) };
+    if (kr_count_of(x) > 0) token_stride(x, &tokens.row);
+    return tokens;
 }
 
 kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride)

@@ -5,6 +5,7 @@
 #include "base/sized.h"
 #include "device/device.h"
 #include "device/walk.h"
+#include "ops/autocast.h"
 #include "tape/tape_impl.h"
 
 #include <krait/ops.h>
@@ -12,29 +13,40 @@
 KR_DECLARE_DEFAULTS(kr_norm_options); /* of norm.c */
 
 /* Converts float operands (kr_tensor **, each may point at NULL; named in order in `names`, "x z gain") to one compute
- * type: 16-bit types are widened to f32. *result is the type of the result: the operands' type if they agree, f32 for a
- * 16-bit type mixed with f32. Fails for integers, and for f64 mixed with another type. */
-bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
+ * type: 16-bit types are widened to f32. Operand number i stays as it is if bit i of `kept` is set: its kernel takes its type.
+ * *result is the type of the result: the operands' type if they agree, f32 for a 16-bit type mixed with f32; an activation
+ * that is rounded for its readers counts as f32 (kr_grad_dtype). Fails for integers, and for f64 mixed with another type. */
+bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result, unsigned kept, int count,
               kr_tensor **const *operands);
-#define KR_REALS(tape, op, names, result, ...)                                                                         \
-    kr_reals((tape), (op), (names), (result), (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),   \
-             (kr_tensor * *[]){ __VA_ARGS__ })
+#define KR_REALS_KEPT(tape, op, names, result, kept, ...)                                                              \
+    kr_reals((tape), (op), (names), (result), (kept),                                                                  \
+             (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)), (kr_tensor * *[]){ __VA_ARGS__ })
+#define KR_REALS(tape, op, names, result, ...) KR_REALS_KEPT(tape, op, names, result, 0, __VA_ARGS__)
 
-/* The same where operand number `kept` (counted from 0) stays as it is if it is 16-bit: its kernel widens it. */
-bool kr_reals_but(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int kept, int count,
-                  kr_tensor **const *operands);
-#define KR_REALS_BUT(tape, op, names, result, kept, ...)                                                               \
-    kr_reals_but((tape), (op), (names), (result), (kept),                                                              \
-                 (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),                                \
-                 (kr_tensor * *[]){ __VA_ARGS__ })
+/* Bit 0 of `kept`, shifted by the operand's number: x is 16-bit and the kernel takes it. operand: kernel_operand of
+ * kernels/accepts.def. KR_KEEPS_ACTIVATION: only an activation that is rounded for its readers; others are widened by an op of
+ * their own, which rounds their gradients. */
+#define KR_KEEPS(tape, operand, x) (unsigned)(kr_may_take(tape, x) && kr_accepts((tape)->ctx, operand, (x)->dtype))
+#define KR_KEEPS_ACTIVATION(tape, operand, x)                                                                          \
+    (unsigned)(kr_may_take(tape, x) && (x)->flags.grad_f32 && kr_accepts((tape)->ctx, operand, (x)->dtype))
+static inline bool kr_may_take(const kr_tape *tape, const kr_tensor *x)
+{
+    return tape && x && kr_dtype_is_16bit(x->dtype);
+}
 
-/* The same, but a first operand in bf16 by autocast (is_autocast) stays bf16 and counts as f32. */
-bool kr_reals_autocast(kr_tape *tape, const char *op, const char *names, kr_dtype *result, int count,
-                       kr_tensor **const *operands);
-#define KR_REALS_AUTOCAST(tape, op, names, result, ...)                                                                \
-    kr_reals_autocast((tape), (op), (names), (result),                                                                 \
-                      (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)),                           \
-                      (kr_tensor * *[]){ __VA_ARGS__ })
+/* x itself, or widened to f32 if it is 16-bit and the kernel does not take it; NULL for NULL and after an error. */
+#define KR_AS_TAKEN(tape, operand, x) kr_as_taken((tape), (tape)->ctx->device->kernels.accepts.operand, (x))
+kr_tensor *kr_as_taken(kr_tape *tape, uint32_t accepts, kr_tensor *x);
+
+/* x as a kernel takes it: rows of its last axis, which have one stride (kr_rows_of). Absent for NULL. */
+kr_operand kr_operand_of(const kr_tensor *x);
+
+/* x [b s ..] likewise, its rows being tokens (kr_with_token_stride). */
+kr_operand kr_token_operand(const kr_tensor *x);
+
+/* kr_back_slab if the kernel stores a gradient of bf16. */
+#define KR_BACK_SLAB(back, in, operand)                                                                                \
+    (kr_accepts(kr_back_tape(back)->ctx, operand, KR_DTYPE_BF16) ? kr_back_slab((back), (in)) : NULL)
 
 /* y in the type that kr_reals found. */
 kr_tensor *kr_store_as(kr_tape *tape, kr_tensor *y, kr_dtype result);
@@ -74,21 +86,12 @@ typedef struct kr_rows {
 } kr_rows;
 kr_rows kr_rows_of(kr_tape *tape, kr_tensor *x);
 
-/* A gradient in a slab, as a strided operand of rows for a kernel; none for NULL. */
-kr_strided_rows kr_slab_operand(kr_tape *tape, kr_tensor *slab);
-
 /* x [b s ..] as the sequence kernels take it: the elements of a token are row-major, and tokens, row after row, have a
  * stride of *stride elements. x itself if its strides allow it, else a row-major copy (recorded); NULL after an
  * error. */
 kr_tensor *kr_with_token_stride(kr_tape *tape, kr_tensor *x, int64_t *stride);
 
-/* Would a product round an operand of that type with so many rows to bf16? */
-bool kr_autocasts_product(const kr_ctx *ctx, kr_dtype dtype, int64_t rows);
-
-/* Norms and gates read an x in bf16 (autocast) directly.
- *
- * kr_rms_norm, or with z kr_gated_norm, for a result that only products read: bf16 (is_autocast) if they would cast
- * it. */
+/* kr_rms_norm, or with z kr_gated_norm, for a result that only products read: bf16 if they would round it. */
 kr_tensor *kr_norm_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z, kr_tensor *gain, const kr_norm_options *options);
 
 /* kr_gate likewise. */
@@ -98,8 +101,8 @@ kr_tensor *kr_gate_operand(kr_tape *tape, kr_tensor *x, kr_tensor *z);
 kr_tensor *kr_embedding_to_widen(kr_tape *tape, kr_tensor *table, kr_tensor *id);
 
 /* kr_causal_conv with SiLU, its y in bf16 for readers that cast it, and split along the channels into at most
- * KR_MOST_COLUMNS parts of a multiple of four channels, whose gradients are then read in place. Returns the window;
- * NULL after an error. Only where kr_autocasts_operands holds, for x of f32. */
+ * KR_CONV_PARTS parts of a multiple of four channels, whose gradients are then read in place. Returns the window;
+ * NULL after an error. Only where kr_ssd_autocasts holds, for x of f32. */
 typedef struct kr_conv_operands {
     kr_tensor *x, *weight, *bias, *window, *seq_start;
 } kr_conv_operands;
@@ -107,16 +110,12 @@ kr_tensor *kr_causal_conv_parts(kr_tape *tape, const kr_conv_operands *operands,
                                 kr_tensor **parts);
 
 /* kr_linear, and its result cut along the last axis as by kr_split. With autocast the gradients of the parts are
- * concatenated and cast in one pass, and part number `autocast_part` (-1: none) is bf16 itself (is_autocast). */
+ * concatenated and rounded in one pass, and part number `autocast_part` (-1: none) is bf16 itself. */
 bool kr_linear_parts(kr_tape *tape, kr_tensor *x, kr_tensor *weight, kr_tensor *bias, int count, const int64_t *sizes,
                      int autocast_part, kr_tensor **parts);
 
-/* x as an operand of a product with that many rows: bf16 if the product would cast it (kr_autocasts_operands) and there
- * are several readers, else x. Not recorded; NULL after an error. */
-kr_tensor *kr_operand(kr_tape *tape, kr_tensor *x, int64_t rows);
-
-/* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. b may be 16-bit, a too if it
- * comes from kr_operand, and y if kr_autocasts_product holds. */
+/* y = a b (+ bias) (+ y if accumulate), the last two axes; leading axes broadcast to y's. Each may be 16-bit if
+ * the kernel takes it. */
 bool kr_run_matmul(kr_ctx *ctx, kr_tensor *y, const kr_tensor *a, const kr_tensor *b, const kr_tensor *bias,
                    bool accumulate);
 

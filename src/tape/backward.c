@@ -21,7 +21,7 @@ static void release_output_grads(kr_tape *tape, const kr_node *node)
 {
     for (int i = 0; i < node->n_out; i++) {
         kr_tensor *y = node->out[i];
-        if (!y->grad || y->retain_grad) continue;
+        if (!y->grad || y->flags.retain_grad) continue;
         kr_release(tape, y->grad);
         y->grad = NULL;
     }
@@ -31,8 +31,8 @@ static void release_output_grads(kr_tape *tape, const kr_node *node)
 static const kr_tensor *find_written(int count, kr_tensor *const *list, uint64_t nwrites)
 {
     for (int i = 0; i < count; i++) {
-        const kr_tensor *x = list[i], *base = x && x->storage ? x->storage : x;
-        if (base && base->written > nwrites) return x;
+        const kr_tensor *x = list[i];
+        if (x && x->storage->written > nwrites) return x;
     }
     return NULL;
 }
@@ -44,24 +44,24 @@ static bool check_writes(kr_ctx *ctx, const kr_node *node)
     if (!x) x = find_written(node->n_out, node->out, node->nwrites);
     if (!x) x = find_written(node->n_saved, node->saved, node->nwrites);
     if (!x) return true;
-    const kr_tensor *base = x->storage ? x->storage : x;
+    const kr_tensor *owner = x->storage->owner;
+    const char *name = x->storage->name;
     const char *kind = "parameter", *change = "written", *again = "write";
-    if (base->tape) kind = "tensor";
-    if (base->is_state) kind = "state's";
-    if (base->is_destroyed) {
-        change = base->is_state ? "reset, resized or destroyed" : "destroyed";
-        again = base->is_state ? "change" : "destroy";
+    if (owner->tape) kind = "tensor";
+    if (owner->flags.is_state) kind = "state's";
+    if (owner->flags.is_destroyed) {
+        change = owner->flags.is_state ? "reset, resized or destroyed" : "destroyed";
+        again = owner->flags.is_state ? "change" : "destroy";
     }
     return kr_fail(ctx, KR_ERR_STATE,
                    "the %s%s%s %s was %s after %s had used it; %s it after kr_backward, or call kr_tape_reset and "
                    "run the step again",
-                   kind, base->name ? " " : "", base->name ? base->name : "", KR_TEXT_OF(base), change,
-                   node->rule->name, again);
+                   kind, name ? " " : "", name ? name : "", KR_TEXT_OF(owner), change, node->rule->name, again);
 }
 
 bool kr_run_backward(kr_tape *tape, const kr_node *stop)
 {
-    kr_tensor *outer = tape->temporaries;
+    kr_temporary *outer = tape->temporaries;
     for (const kr_node *node = tape->last; node != stop; node = node->prev) {
         if (!reached(node)) continue;
         tape->temporaries = NULL;
@@ -84,7 +84,7 @@ static bool check_seed(kr_tape *tape, int i, const kr_tensor *y, const kr_tensor
     if (!y) return kr_fail(ctx, KR_ERR_ARG, "backward: output %d is NULL", i);
     if (y->tape != tape)
         return kr_fail(ctx, KR_ERR_STATE, "backward: output %d %s was not made on this tape", i, KR_TEXT_OF(y));
-    if (!y->requires_grad)
+    if (!y->flags.requires_grad)
         return kr_fail(ctx, KR_ERR_ARG,
                        "backward: output %d %s depends on no parameter and no kr_input, or was made without recording",
                        i, KR_TEXT_OF(y));
@@ -107,9 +107,9 @@ static bool seed(kr_tape *tape, kr_tensor *y, kr_tensor *g)
         if (!g || !kr_assign_value(tape->ctx, g, 1.0)) return false;
     }
     /* a gradient that the caller will not read need not be a copy of the caller's */
-    if (is_first && y->node && !y->retain_grad && !g->in_heap) return kr_grad_borrow(tape, y, g);
+    if (is_first && y->node && !y->flags.retain_grad && !g->flags.in_heap) return kr_grad_borrow(tape, y, g);
     if (!kr_grad_add(tape, y, g)) return false;
-    if (y->grad && is_first) y->grad->is_one = is_one;
+    if (y->grad && is_first) y->grad->flags.is_one = is_one;
     return true;
 }
 
@@ -193,7 +193,7 @@ const void *kr_back_attrs(kr_back *back)
 bool kr_back_wants(kr_back *back, int in)
 {
     const kr_tensor *x = kr_back_in(back, in);
-    return x && x->requires_grad;
+    return x && x->flags.requires_grad;
 }
 
 void kr_back_accumulate(kr_back *back, int in, kr_tensor *g)
@@ -212,7 +212,7 @@ kr_tensor *kr_back_new(kr_back *back, int in)
     kr_tensor *x = back->node->in[in];
     bool is_new;
     if (kr_ctx_failed(back->tape->ctx) || !kr_back_wants(back, in) || x->tape) return NULL;
-    return x->grad && !x->grad_is_zero ? NULL : kr_grad_into(back->tape, x, &is_new);
+    return x->grad && !x->flags.grad_is_zero ? NULL : kr_grad_into(back->tape, x, &is_new);
 }
 
 kr_tensor *kr_back_slab(kr_back *back, int in)

@@ -10,18 +10,18 @@
 
 void kr_release(kr_tape *tape, kr_tensor *x)
 {
-    kr_tensor *base = x->base;
-    if (x != base) kr_heap_free(&tape->heap, x);
-    if (--base->refs > 0) return;
-    kr_device_heap_free(&tape->device_heap, base->span);
-    kr_heap_free(&tape->heap, base);
+    kr_tensor *owner = x->storage->owner;
+    if (!owner->flags.in_heap || x != owner) kr_heap_free(&tape->heap, x);
+    if (!owner->flags.in_heap || --kr_temporary_of(owner)->refs > 0) return;
+    kr_device_heap_free(&tape->device_heap, kr_temporary_of(owner)->span);
+    kr_heap_free(&tape->heap, owner);
 }
 
 void kr_release_temporaries(kr_tape *tape)
 {
-    for (kr_tensor *x = tape->temporaries; x;) {
-        kr_tensor *next = x->next;
-        kr_release(tape, x);
+    for (kr_temporary *x = tape->temporaries; x;) {
+        kr_temporary *next = x->next;
+        kr_release(tape, &x->header.tensor);
         x = next;
     }
     tape->temporaries = NULL;
@@ -30,10 +30,10 @@ void kr_release_temporaries(kr_tape *tape)
 /* Takes the newest temporary off the list, so that it outlives the rule. */
 static kr_tensor *keep_newest(kr_tape *tape)
 {
-    kr_tensor *x = tape->temporaries;
+    kr_temporary *x = tape->temporaries;
     tape->temporaries = x->next;
     x->next = NULL;
-    return x;
+    return &x->header.tensor;
 }
 
 static kr_tensor *new_kept(kr_tape *tape, kr_dtype dtype, const kr_shape *shape)
@@ -46,8 +46,8 @@ static kr_tensor *new_kept(kr_tape *tape, kr_dtype dtype, const kr_shape *shape)
 static kr_tensor *keep(kr_tape *tape, const kr_tensor *x, const kr_tensor *g)
 {
     const kr_shape shape = kr_tensor_shape(g);
-    const bool is_read = !x->node || x->retain_grad, is_safe = g->in_heap && (!g->base->borrows || g->base->lasts);
-    if (is_safe && (!is_read || (!g->base->borrows && kr_tensor_is_row_major(g))))
+    const bool is_read = !x->node || x->flags.retain_grad, is_counted = kr_is_counted(g);
+    if ((is_counted || g->flags.lasts) && (!is_read || (is_counted && kr_tensor_is_row_major(g))))
         return kr_view_of(tape, g, &shape, g->strides, 0) ? keep_newest(tape) : NULL;
     kr_tensor *copy = new_kept(tape, g->dtype, &shape);
     return copy && kr_assign(tape->ctx, copy, g) ? copy : NULL;
@@ -56,16 +56,17 @@ static kr_tensor *keep(kr_tape *tape, const kr_tensor *x, const kr_tensor *g)
 static kr_tensor *param_grad(kr_tensor *param, bool *is_new)
 {
     kr_ctx *ctx = param->ctx;
-    *is_new = param->grad_is_zero || !param->grad;
-    param->grad_is_zero = false;
+    *is_new = param->flags.grad_is_zero || !param->grad;
+    param->flags.grad_is_zero = false;
     if (param->grad) return param->grad;
     const size_t bytes = (size_t)kr_count_of(param) * kr_dtype_bytes(param->dtype);
-    kr_tensor *grad = kr_memory_alloc_zeroed(&ctx->memory, sizeof *grad);
+    kr_header *header = kr_memory_alloc_zeroed(&ctx->memory, sizeof *header);
+    kr_tensor *grad = header ? kr_header_init(header) : NULL;
     /* zeroed, though a new gradient is written whole: if a rule fails before that, the gradient is 0 and not
      * undefined */
     if (grad) grad->data = kr_memory_alloc_zeroed(kr_float_memory(ctx), bytes);
     if (!grad || !grad->data) {
-        kr_memory_free(&ctx->memory, grad, sizeof *grad);
+        kr_memory_free(&ctx->memory, header, sizeof *header);
         kr_fail(ctx, KR_ERR_NOMEM, "backward: no memory for the gradient %s of a parameter", KR_TEXT_OF(param));
         return NULL;
     }
@@ -78,12 +79,12 @@ static kr_tensor *param_grad(kr_tensor *param, bool *is_new)
 
 static bool owned_alone(const kr_tensor *g)
 {
-    return g->base->refs == 1 && !g->base->borrows && kr_tensor_is_row_major(g);
+    return kr_is_counted(g) && kr_temporary_of(g->storage->owner)->refs == 1 && kr_tensor_is_row_major(g);
 }
 
 static bool add_again(kr_tape *tape, kr_tensor *x, kr_tensor *g)
 {
-    x->grad->is_one = false;
+    x->grad->flags.is_one = false;
     if (owned_alone(x->grad)) return kr_assign_sum(tape->ctx, x->grad, g);
     const kr_shape shape = kr_tensor_shape(x);
     kr_tensor *sum = new_kept(tape, kr_grad_dtype(x), &shape);
@@ -97,7 +98,7 @@ bool kr_grad_borrow(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
 {
     const kr_shape shape = kr_tensor_shape(g);
     x->grad = kr_view_of(tape, g, &shape, g->strides, 0) ? keep_newest(tape) : NULL;
-    if (x->grad) x->grad->lasts = true;
+    if (x->grad) x->grad->flags.lasts = true;
     return x->grad != NULL;
 }
 
@@ -114,16 +115,32 @@ bool kr_grad_add(kr_tape *tape, kr_tensor *x, kr_tensor *g)
     return x->grad != NULL;
 }
 
-/* ---- homes ---- */
+/* ---- slabs ---- */
 
-bool kr_slab_create(kr_tape *tape, kr_tensor *x)
+kr_grad_slab *kr_slab_create(kr_tape *tape, int64_t rows, int64_t columns)
 {
-    if (!tape->recording) return true;
+    if (!tape->recording) return NULL;
     kr_grad_slab *slab = kr_arena_alloc(&tape->heads, sizeof *slab);
-    if (!slab) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no memory for the buffer of a gradient");
-    *slab = (kr_grad_slab){ .rows = 1, .columns = kr_count_of(x), .is_own = true };
-    x->slab = slab;
+    if (slab) *slab = (kr_grad_slab){ .rows = rows, .columns = columns };
+    else kr_fail(tape->ctx, KR_ERR_NOMEM, "no memory to describe a buffer of gradients");
+    return slab;
+}
+
+bool kr_slab_assign(kr_tape *tape, kr_grad_slab *slab, kr_tensor *x, int64_t column, int64_t row)
+{
+    if (!slab) return true;
+    kr_grad_view *view = kr_arena_alloc(&tape->heads, sizeof *view);
+    if (!view) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no memory to describe a part of a buffer of gradients");
+    *view = (kr_grad_view){ .slab = slab, .column = column, .row = row };
+    x->grad_view = view;
     return true;
+}
+
+bool kr_slab_create_own(kr_tape *tape, kr_tensor *x)
+{
+    kr_grad_slab *slab = kr_slab_create(tape, 1, kr_count_of(x));
+    if (slab) slab->is_own = true;
+    return kr_slab_assign(tape, slab, x, 0, 0) && !kr_ctx_failed(tape->ctx);
 }
 
 void kr_slab_release(kr_tape *tape, kr_grad_slab *slab)
@@ -133,49 +150,40 @@ void kr_slab_release(kr_tape *tape, kr_grad_slab *slab)
     slab->whole = NULL;
 }
 
-void kr_slab_share(kr_tensor *y, kr_tensor *x)
-{
-    if (!x->slab) return;
-    y->slab = x->slab;
-    y->slab_at = x->slab_at;
-    y->slab_row = x->slab_row;
-    y->slab_of = x->slab_of ? x->slab_of : x;
-}
-
 bool kr_grad_has_slab(const kr_tensor *x)
 {
-    const kr_tensor *first = x->slab_of ? x->slab_of : x;
-    return x->slab && !x->grad && !x->retain_grad && !first->slab_is_taken;
+    return x->grad_view && !x->grad && !x->flags.retain_grad && !x->grad_view->is_taken;
 }
 
 /* The gradient in x's slab columns. */
 static kr_tensor *view_slab(kr_tape *tape, kr_tensor *x)
 {
-    const kr_grad_slab *slab = x->slab;
+    const kr_grad_view *view = x->grad_view;
+    const kr_grad_slab *slab = view->slab;
     const kr_shape shape = kr_tensor_shape(x);
     int64_t strides[KR_MAX_RANK];
     for (int i = 0; i < x->rank; i++) {
         const int64_t step = x->strides[i];
-        strides[i] = !slab->is_own && step >= x->slab_row ? step / x->slab_row * slab->columns : step;
+        strides[i] = !slab->is_own && step >= view->row ? step / view->row * slab->columns : step;
     }
-    if (kr_view_of(tape, slab->whole, &shape, slab->is_own ? NULL : strides, x->slab_at)) x->grad = keep_newest(tape);
+    if (kr_view_of(tape, slab->whole, &shape, slab->is_own ? NULL : strides, view->column)) x->grad = keep_newest(tape);
     return x->grad;
 }
 
 kr_tensor *kr_grad_in_slab(kr_tape *tape, kr_tensor *x)
 {
-    kr_grad_slab *slab = x->slab;
     if (!kr_grad_has_slab(x)) return NULL;
+    kr_grad_slab *slab = x->grad_view->slab;
     if (!slab->whole) slab->whole = new_kept(tape, KR_DTYPE_BF16, &KR_SHAPE(slab->rows, slab->columns));
     if (!slab->whole || !view_slab(tape, x)) return NULL;
-    (x->slab_of ? x->slab_of : x)->slab_is_taken = true;
+    x->grad_view->is_taken = true;
     return x->grad;
 }
 
 bool kr_grad_move_to_slab(kr_tape *tape, kr_tensor *x, const kr_tensor *g)
 {
-    const kr_tensor *whole = x->slab ? x->slab->whole : NULL;
-    if (!whole || g->base != whole->base || x->grad || x->retain_grad) return false;
+    const kr_tensor *whole = x->grad_view ? x->grad_view->slab->whole : NULL;
+    if (!whole || g->storage != whole->storage || x->grad || x->flags.retain_grad) return false;
     return view_slab(tape, x) != NULL;
 }
 
@@ -184,7 +192,7 @@ kr_tensor *kr_grad_into(kr_tape *tape, kr_tensor *x, bool *is_new)
     if (!x->tape) return param_grad(x, is_new);
     const kr_shape shape = kr_tensor_shape(x);
     *is_new = x->grad == NULL;
-    if (x->grad) x->grad->is_one = false;
+    if (x->grad) x->grad->flags.is_one = false;
     if (*is_new) x->grad = new_kept(tape, kr_grad_dtype(x), &shape);
     else if (!owned_alone(x->grad)) {
         kr_tensor *own = new_kept(tape, kr_grad_dtype(x), &shape);

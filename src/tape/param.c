@@ -20,14 +20,15 @@ kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
                     "param: invalid shape: rank %d must be from 0 to %d, and sizes not negative and addressable",
                     shape.rank, KR_MAX_RANK))
         return NULL;
-    kr_tensor *x = kr_memory_alloc_zeroed(&ctx->memory, sizeof *x);
-    if (!x) {
+    kr_header *header = kr_memory_alloc_zeroed(&ctx->memory, sizeof *header);
+    if (!header) {
         kr_fail(ctx, KR_ERR_NOMEM, "param: no memory for %s %s", kr_dtype_name(dtype), KR_TEXT_OF_SHAPE(&shape));
         return NULL;
     }
+    kr_tensor *x = kr_header_init(header);
     x->ctx = ctx;
     kr_tensor_layout(x, dtype, &shape);
-    x->requires_grad = true;
+    x->flags.requires_grad = true;
     return x;
 }
 
@@ -38,7 +39,7 @@ kr_tensor *kr_param_create(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
     x->data = kr_memory_alloc_zeroed(kr_float_memory(ctx), data_bytes(x));
     if (x->data) return x;
     kr_fail(ctx, KR_ERR_NOMEM, "param: no memory for %s %s", kr_dtype_name(dtype), KR_TEXT_OF_SHAPE(&shape));
-    kr_memory_free(&ctx->memory, x, sizeof *x);
+    kr_memory_free(&ctx->memory, x, sizeof(kr_header));
     return NULL;
 }
 
@@ -46,22 +47,23 @@ void kr_param_drop_grad(kr_tensor *param)
 {
     if (!param->grad) return;
     kr_memory_free(kr_float_memory(param->ctx), param->grad->data, data_bytes(param));
-    kr_memory_free(&param->ctx->memory, param->grad, sizeof *param->grad);
+    kr_memory_free(&param->ctx->memory, param->grad, sizeof(kr_header));
     param->grad = NULL;
 }
 
 static void free_header(kr_tensor *param)
 {
     kr_memory *memory = &param->ctx->memory;
-    if (param->name) kr_memory_free(memory, (char *)(uintptr_t)param->name, strlen(param->name) + 1);
-    kr_memory_free(memory, param, sizeof *param);
+    const char *name = param->storage->name;
+    if (name) kr_memory_free(memory, (char *)(uintptr_t)name, strlen(name) + 1);
+    kr_memory_free(memory, param, sizeof(kr_header));
 }
 
 void kr_free_destroyed(kr_ctx *ctx)
 {
     while (ctx->nrecorded == 0 && ctx->destroyed) {
         kr_tensor *param = ctx->destroyed;
-        ctx->destroyed = param->next;
+        ctx->destroyed = param->storage->next;
         free_header(param);
     }
 }
@@ -71,16 +73,17 @@ void kr_free_destroyed(kr_ctx *ctx)
 static void keep_header(kr_tensor *param)
 {
     kr_ctx *ctx = param->ctx;
-    const char *name = param->name;
+    kr_storage *storage = param->storage;
+    const char *name = storage->name;
     char *copy = name ? kr_memory_alloc(&ctx->memory, strlen(name) + 1) : NULL;
     if (copy) memcpy(copy, name, strlen(name) + 1);
-    param->name = copy;
+    storage->name = copy;
+    storage->written = ++ctx->nwrites;
+    storage->next = ctx->destroyed;
     param->data = NULL;
-    param->weights = NULL;
-    param->is_destroyed = true;
-    param->requires_grad = false;
-    param->written = ++ctx->nwrites;
-    param->next = ctx->destroyed;
+    storage->weights = NULL;
+    param->flags.is_destroyed = true;
+    param->flags.requires_grad = false;
     ctx->destroyed = param;
 }
 
@@ -92,12 +95,11 @@ void kr_param_destroy(kr_tensor *param)
                 KR_TEXT_OF(param));
         return;
     }
-    kr_memory *memory = &param->ctx->memory;
     kr_param_drop_grad(param);
     kr_param_unpack(param);
-    if (!param->weights) kr_memory_free(kr_float_memory(param->ctx), param->data, data_bytes(param));
+    if (!param->storage->weights) kr_memory_free(kr_float_memory(param->ctx), param->data, data_bytes(param));
     if (param->ctx->nrecorded) keep_header(param);
-    else kr_memory_free(memory, param, sizeof *param);
+    else kr_memory_free(&param->ctx->memory, param, sizeof(kr_header));
 }
 
 /* A parameter that may be written; then kr_weights_end_write follows. */
@@ -195,9 +197,8 @@ kr_status kr_param_random(kr_tensor *param, kr_random_kind kind, double a, doubl
 /* In a checkpoint that is recomputed, fn writes to its tensors as it did at first. */
 void kr_wrote(kr_tensor *x)
 {
-    kr_tensor *base = x->storage ? x->storage : x;
     if (!x->tape) kr_param_unpack(x);
-    if (!x->tape || !x->tape->replayed) base->written = ++x->ctx->nwrites;
+    if (!x->tape || !x->tape->replayed) x->storage->written = ++x->ctx->nwrites;
 }
 
 /* ---- packed weights ---- */
@@ -217,10 +218,10 @@ static void fill_panels(const kr_tensor *weight)
             const int64_t to = first * ni + i * KR_PANEL, from = first * ni + i;
             if (weight->dtype == KR_DTYPE_F32) {
                 const float *w = (const float *)(const void *)weight->data;
-                for (int64_t o = 0; o < count; o++) ((float *)weight->packed)[to + o] = w[from + o * ni];
+                for (int64_t o = 0; o < count; o++) ((float *)weight->storage->packed)[to + o] = w[from + o * ni];
             } else {
                 const uint16_t *w = (const uint16_t *)(const void *)weight->data;
-                for (int64_t o = 0; o < count; o++) ((uint16_t *)weight->packed)[to + o] = w[from + o * ni];
+                for (int64_t o = 0; o < count; o++) ((uint16_t *)weight->storage->packed)[to + o] = w[from + o * ni];
             }
         }
     }
@@ -228,14 +229,15 @@ static void fill_panels(const kr_tensor *weight)
 
 static kr_memory *panel_memory(const kr_tensor *weight)
 {
-    return weight->weights ? &weight->weights->host : &weight->ctx->memory;
+    return weight->storage->weights ? &weight->storage->weights->host : &weight->ctx->memory;
 }
 
 bool kr_param_pack(kr_tensor *weight)
 {
-    if (weight->dtype == KR_DTYPE_F64 || weight->packed || kr_ctx_on_device(weight->ctx)) return true;
-    weight->packed = kr_memory_alloc_zeroed(panel_memory(weight), packed_bytes(weight));
-    if (!weight->packed)
+    kr_storage *storage = weight->storage;
+    if (weight->dtype == KR_DTYPE_F64 || storage->packed || kr_ctx_on_device(weight->ctx)) return true;
+    storage->packed = kr_memory_alloc_zeroed(panel_memory(weight), packed_bytes(weight));
+    if (!storage->packed)
         return kr_fail(weight->ctx, KR_ERR_NOMEM, "pack: no memory for a copy of a weight %s", KR_TEXT_OF(weight));
     fill_panels(weight);
     return true;
@@ -243,27 +245,28 @@ bool kr_param_pack(kr_tensor *weight)
 
 void kr_param_unpack(kr_tensor *weight)
 {
-    if (weight->packed) kr_memory_free(panel_memory(weight), weight->packed, packed_bytes(weight));
-    weight->packed = NULL;
+    kr_storage *storage = weight->storage;
+    if (storage->packed) kr_memory_free(panel_memory(weight), storage->packed, packed_bytes(weight));
+    storage->packed = NULL;
 }
 
 void kr_zero_grad(kr_tensor *param)
 {
     if (!param || param->tape || !param->grad) return;
     kr_zero_floats(param->ctx, param->grad->data, data_bytes(param));
-    param->grad_is_zero = true;
+    param->flags.grad_is_zero = true;
 }
 
 void kr_param_grad_is_zero(kr_tensor *param)
 {
-    param->grad_is_zero = true;
+    param->flags.grad_is_zero = true;
 }
 
 void kr_param_freeze(kr_tensor *param, bool frozen)
 {
     if (!param || param->tape) return;
-    const bool thaws = !frozen && !param->requires_grad;
+    const bool thaws = !frozen && !param->flags.requires_grad;
     if (thaws && !kr_weights_begin_write(param, "param_freeze")) return;
-    param->requires_grad = !frozen;
+    param->flags.requires_grad = !frozen;
     if (thaws) kr_weights_end_write(param);
 }

@@ -36,7 +36,7 @@ static void replay(kr_tape *tape, const recipe *r, kr_tensor *const *in, int n_o
     tape->ctx->seed = seed;
     tape->ctx->stream = stream;
     for (int i = 0; i < n_out && !kr_ctx_failed(tape->ctx); i++)
-        if (g_out[i] && out[i] && out[i]->requires_grad) kr_grad_add(tape, out[i], g_out[i]);
+        if (g_out[i] && out[i] && out[i]->flags.requires_grad) kr_grad_add(tape, out[i], g_out[i]);
 }
 
 static void checkpoint_backward(kr_back *back)
@@ -50,7 +50,7 @@ static void checkpoint_backward(kr_back *back)
 
     kr_tensor *g_out[KR_KEEP_MAX] = { NULL };
     for (int i = 0; i < node->n_out; i++) g_out[i] = kr_back_grad(back, i);
-    kr_tensor *outer = tape->temporaries;
+    kr_temporary *outer = tape->temporaries;
     tape->temporaries = NULL;
     const kr_node *replayed = tape->replayed;
     tape->replayed = node;

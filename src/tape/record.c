@@ -63,7 +63,7 @@ static bool append(kr_tape *tape, const kr_record_args *args)
     node->saved = copy_list(list + args->n_in + args->n_out, args->saved, args->n_saved);
     for (int i = 0; i < args->n_out; i++) {
         node->out[i]->node = node;
-        node->out[i]->requires_grad = kr_dtype_is_float(node->out[i]->dtype);
+        node->out[i]->flags.requires_grad = kr_dtype_is_float(node->out[i]->dtype);
     }
     if (!tape->last) tape->ctx->nrecorded++;
     tape->last = node;
@@ -84,7 +84,7 @@ static bool check_operands(kr_tape *tape, const kr_record_args *args)
     for (int i = 0; i < args->n_out; i++) {
         const kr_tensor *y = args->out[i];
         if (!y) return kr_fail(ctx, KR_ERR_ARG, "%s: output %d to record is NULL", op, i);
-        if (y->tape != tape || y->node || y->requires_grad)
+        if (y->tape != tape || y->node || y->flags.requires_grad)
             return kr_fail(ctx, KR_ERR_ARG, "%s: output %d %s to record is not a new tensor of this tape", op, i,
                            KR_TEXT_OF(y));
     }
@@ -101,7 +101,7 @@ bool kr_record_node(kr_tape *tape, const kr_record_args *args, bool force)
         for (int i = 0; i < args->n_out; i++)
             if (!check_finite(tape->ctx, args->rule, i, args->out[i])) return false;
     bool wanted = force;
-    for (int i = 0; i < args->n_in; i++) wanted = wanted || (args->in[i] && args->in[i]->requires_grad);
+    for (int i = 0; i < args->n_in; i++) wanted = wanted || (args->in[i] && args->in[i]->flags.requires_grad);
     tape->saw_grad = tape->saw_grad || wanted;
     const bool is_recorded = !wanted || !tape->recording || append(tape, args);
     tape->ctx->device->op = NULL;
@@ -148,19 +148,19 @@ kr_tensor *kr_input(kr_tape *tape, kr_tensor *x)
         return NULL;
     kr_tensor *y = kr_new(tape, x->dtype, kr_tensor_shape(x));
     if (!y || !kr_assign(tape->ctx, y, x)) return NULL;
-    y->requires_grad = tape->recording;
+    y->flags.requires_grad = tape->recording;
     return y;
 }
 
 kr_tensor *kr_retain_grad(kr_tensor *x)
 {
-    if (x) x->retain_grad = true;
+    if (x) x->flags.retain_grad = true;
     return x;
 }
 
 bool kr_requires_grad(const kr_tensor *x)
 {
-    return x && x->requires_grad;
+    return x && x->flags.requires_grad;
 }
 
 kr_tensor *kr_grad(const kr_tensor *x)

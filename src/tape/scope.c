@@ -28,6 +28,7 @@ kr_scope kr_no_grad_begin(kr_tape *tape)
 /* A kept tensor while the arena below it is released. */
 typedef struct parcel {
     kr_tensor head;
+    kr_storage storage;   /* of a header in the scope; head has none then */
     void *stash;          /* its elements, row-major, in the heap; NULL: they are outside the scope and are not moved */
     kr_device_span *span; /* the same in the device heap */
     bool is_inside;       /* the header was allocated in the scope */
@@ -43,6 +44,10 @@ static void *stash(kr_tape *tape, kr_dtype dtype, size_t bytes, parcel *p)
 static bool take_out(kr_tape *tape, const scope *s, bool integers, kr_tensor *x, parcel *p)
 {
     *p = (parcel){ .head = *x, .is_inside = kr_arena_is_after(&tape->heads, s->mark.heads, x) };
+    if (kr_arena_is_after(&tape->heads, s->mark.heads, x->storage)) {
+        p->storage = *x->storage;
+        p->head.storage = NULL;
+    }
     if (!p->is_inside || !kr_tape_releases(tape, &s->mark, integers, x)) return true;
     const size_t bytes = (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
     void *place = stash(tape, x->dtype, bytes, p);
@@ -58,7 +63,9 @@ static kr_tensor *put_back(kr_tape *tape, const parcel *p)
     const kr_shape shape = kr_tensor_shape(&p->head);
     if (!p->stash && !p->span) {
         kr_tensor *view = kr_view_of(tape, &p->head, &shape, p->head.strides, 0);
-        if (view) view->storage = p->head.storage; /* the parcel does not last */
+        if (!view || p->head.storage) return view;
+        *view->storage = p->storage;
+        view->storage->owner = view;
         return view;
     }
     kr_tensor *y = kr_new(tape, p->head.dtype, shape);

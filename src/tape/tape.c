@@ -147,26 +147,29 @@ void *kr_tape_list(kr_tape *tape, size_t bytes)
 
 /* ---- tensors ---- */
 
-enum { HEADER = (sizeof(kr_tensor) + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN };
+/* Bytes before the data that follow the header of a temporary. */
+enum { TEMPORARY = (sizeof(kr_temporary) + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN };
 
-/* A header, and `bytes` of data (SIZE_MAX: none, for a view): behind it, or in the data's arena. */
-static kr_tensor *find_place(kr_tape *tape, size_t bytes, char **data)
+/* A zeroed header, and `bytes` of data (SIZE_MAX: none, for a view): behind it, or in the data's arena. */
+static kr_header *find_place(kr_tape *tape, size_t bytes, char **data)
 {
     const size_t behind = bytes == SIZE_MAX ? 0 : bytes;
     if (tape->in_backward) {
-        kr_tensor *x = behind <= SIZE_MAX - HEADER ? kr_heap_alloc(&tape->heap, HEADER + behind) : NULL;
-        *data = x && bytes != SIZE_MAX ? (char *)x + HEADER : NULL;
-        return x;
+        kr_temporary *x = behind <= SIZE_MAX - TEMPORARY ? kr_heap_alloc(&tape->heap, TEMPORARY + behind) : NULL;
+        *data = x && bytes != SIZE_MAX ? (char *)x + TEMPORARY : NULL;
+        if (x) memset(x, 0, sizeof *x);
+        return x ? &x->header : NULL;
     }
-    kr_tensor *x = kr_arena_alloc(&tape->heads, sizeof *x);
+    kr_header *x = kr_arena_alloc(&tape->heads, sizeof *x);
+    if (x) memset(x, 0, sizeof *x);
     *data = x && bytes != SIZE_MAX ? kr_arena_alloc(&tape->data, bytes) : NULL;
     return *data || bytes == SIZE_MAX ? x : NULL;
 }
 
 /* The same on a device: data never follow the header there. */
-static kr_tensor *find_far_place(kr_tape *tape, kr_dtype dtype, size_t bytes, char **data, kr_device_span **span)
+static kr_header *find_device_place(kr_tape *tape, kr_dtype dtype, size_t bytes, char **data, kr_device_span **span)
 {
-    kr_tensor *x = find_place(tape, SIZE_MAX, data);
+    kr_header *x = find_place(tape, SIZE_MAX, data);
     if (!x || bytes == SIZE_MAX) return x;
     if (!kr_dtype_is_float(dtype)) *data = kr_arena_alloc(&tape->shared, bytes);
     else if (!tape->in_backward) *data = kr_arena_alloc(&tape->data, bytes);
@@ -181,25 +184,25 @@ static kr_tensor *place(kr_tape *tape, kr_dtype dtype, const kr_shape *shape, si
 {
     char *data = NULL;
     kr_device_span *span = NULL;
-    kr_tensor *x =
-        kr_ctx_on_device(tape->ctx) ? find_far_place(tape, dtype, bytes, &data, &span) : find_place(tape, bytes, &data);
-    if (!x) {
+    kr_header *header = kr_ctx_on_device(tape->ctx) ? find_device_place(tape, dtype, bytes, &data, &span)
+                                                    : find_place(tape, bytes, &data);
+    if (!header) {
         kr_fail(tape->ctx, KR_ERR_NOMEM, "%s: no memory for %s %s, %zu bytes", tape->ctx->device->op,
                 kr_dtype_name(dtype), KR_TEXT_OF_SHAPE(shape), bytes == SIZE_MAX ? 0 : bytes);
         return NULL;
     }
     tape->ctx->device->made = *shape;
-    memset(x, 0, sizeof *x);
+    kr_tensor *x = kr_header_init(header);
     x->ctx = tape->ctx;
     x->tape = tape;
     x->data = data;
-    x->span = span;
     if (tape->in_backward) {
-        x->in_heap = true;
-        x->base = x;
-        x->refs = 1;
-        x->next = tape->temporaries;
-        tape->temporaries = x;
+        kr_temporary *temporary = kr_temporary_of(x);
+        x->flags.in_heap = true;
+        temporary->refs = 1;
+        temporary->span = span;
+        temporary->next = tape->temporaries;
+        tape->temporaries = temporary;
     }
     note_peak(tape);
     return x;
@@ -235,14 +238,10 @@ kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, 
     kr_tensor_layout(y, x->dtype, shape);
     if (strides) memcpy(y->strides, strides, (size_t)shape->rank * sizeof *strides);
     y->data = x->data + offset * (int64_t)kr_dtype_bytes(x->dtype);
-    y->is_autocast = x->is_autocast;
-    y->storage = x->storage ? x->storage : (kr_tensor *)x;
-    if (y->in_heap && x->in_heap) {
-        y->base = x->base;
-        y->refs = 0;
-        x->base->refs++;
-    } else {
-        y->borrows = y->in_heap;
-    }
+    y->flags.grad_f32 = x->flags.grad_f32;
+    y->flags.lasts = x->flags.lasts;
+    if (x->storage) y->storage = x->storage;
+    else y->flags.is_borrowed = true;
+    if (y->flags.in_heap && y->storage == x->storage && kr_is_counted(x)) kr_temporary_of(x->storage->owner)->refs++;
     return y;
 }

@@ -31,6 +31,14 @@ struct kr_node {
     uint64_t nwrites; /* of the context when it was recorded: a tensor written later no longer holds the op's input */
 };
 
+/* The header of a tensor that is made in a backward pass. Its memory is freed when the last tensor that uses it is. */
+typedef struct kr_temporary {
+    kr_header header;
+    int refs;                    /* of an owner: tensors that use its storage */
+    struct kr_device_span *span; /* of an owner: its data in device memory; or NULL: they follow the header */
+    struct kr_temporary *next;   /* list of the running rule's */
+} kr_temporary;
+
 /* Fused gradient buffer of tensors that are the columns of one [rows columns], or of one tensor: a backward rule may
  * store such a gradient there, rounded to bf16. Only for gradients whose readers cast to bf16. The op that created the
  * tensors releases `whole` after their gradients have been read (kr_slab_release). */
@@ -40,12 +48,37 @@ typedef struct kr_grad_slab {
     kr_tensor *whole; /* NULL: no gradient has been stored yet */
 } kr_grad_slab;
 
-/* A home for x's gradient alone, if something is being recorded. False after an error. */
-bool kr_slab_create(kr_tape *tape, kr_tensor *x);
+/* The columns of a slab that are the gradient of a tensor and of its views. */
+typedef struct kr_grad_view {
+    kr_grad_slab *slab;
+    int64_t column; /* the first */
+    int64_t row;    /* elements per slab row in the tensor's own data */
+    bool is_taken;  /* a gradient was written there */
+} kr_grad_view;
+
+/* A slab of `rows` by `columns` for the gradients of several tensors; NULL if nothing is being recorded, or after an
+ * error. */
+kr_grad_slab *kr_slab_create(kr_tape *tape, int64_t rows, int64_t columns);
+
+/* Makes the slab's columns from `column` on those of x, whose data has `row` elements per slab row. slab NULL: nothing to
+ * do. False after an error. */
+bool kr_slab_assign(kr_tape *tape, kr_grad_slab *slab, kr_tensor *x, int64_t column, int64_t row);
+
+/* A slab for the gradient of x alone, if something is being recorded. False after an error. */
+bool kr_slab_create_own(kr_tape *tape, kr_tensor *x);
+
+/* The slab of x's gradient, or NULL. */
+static inline kr_grad_slab *kr_slab_of(const kr_tensor *x)
+{
+    return x->grad_view ? x->grad_view->slab : NULL;
+}
 void kr_slab_release(kr_tape *tape, kr_grad_slab *slab);
 
-/* Lets y, another view of x's data, have x's home. */
-void kr_slab_share(kr_tensor *y, kr_tensor *x);
+/* Lets y, another view of x's data, have its gradient where x has its own. */
+static inline void kr_slab_share(kr_tensor *y, const kr_tensor *x)
+{
+    y->grad_view = x->grad_view;
+}
 
 struct kr_tape {
     kr_ctx *ctx;
@@ -62,7 +95,7 @@ struct kr_tape {
     const kr_node *replayed; /* the checkpoint that is being recomputed, or NULL */
     bool saw_grad;           /* an operand that requires a gradient was used, recorded or not */
     kr_tape_mode mode;
-    kr_tensor *temporaries; /* in_backward: allocated by the running rule */
+    kr_temporary *temporaries; /* in_backward: allocated by the running rule */
 
     /* Parameters that ops of the running checkpoint have read, some of them several times. */
     bool lists_reads; /* such a checkpoint is running */
@@ -98,6 +131,19 @@ bool kr_bind(kr_tape *tape, const char *op, kr_dims *d, const char *contract, ..
 /* kr_bind of "x:..": one operand of any shape, nothing to bind. */
 bool kr_bind_any(kr_tape *tape, const char *op, const kr_tensor *x);
 
+/* The heap header of x, which was made in a backward pass. */
+static inline kr_temporary *kr_temporary_of(kr_tensor *x)
+{
+    return (kr_temporary *)(void *)x;
+}
+
+/* Does x show memory of the heap, whose users are counted? */
+static inline bool kr_is_counted(const kr_tensor *x)
+{
+    const kr_tensor_flags flags = x->storage->owner->flags;
+    return flags.in_heap && !flags.is_borrowed;
+}
+
 /* A view on x's data: `shape` by `strides`, beginning `offset` elements after x's first. No gradient is recorded. */
 kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, const int64_t *strides, int64_t offset);
 
@@ -110,17 +156,17 @@ bool kr_add_read(kr_tape *tape, kr_tensor *param);
 static inline bool kr_list_read(kr_tape *tape, const kr_tensor *x)
 {
     if (!tape->lists_reads || !x) return true;
-    const kr_tensor *base = x->storage ? x->storage : x;
-    return base->tape || kr_add_read(tape, (kr_tensor *)(uintptr_t)base);
+    const kr_tensor *owner = kr_owner_of(x);
+    return owner->tape || kr_add_read(tape, (kr_tensor *)(uintptr_t)owner);
 }
 
 /* Runs the nodes after `stop` backwards. */
 bool kr_run_backward(kr_tape *tape, const kr_node *stop);
 
-/* The type of x's gradient. */
+/* The type of x's gradient, unless it is stored in a slab; and the type that x has in arithmetic with other operands. */
 static inline kr_dtype kr_grad_dtype(const kr_tensor *x)
 {
-    return x->is_autocast ? KR_DTYPE_F32 : x->dtype;
+    return x->flags.grad_f32 ? KR_DTYPE_F32 : x->dtype;
 }
 
 /* Adds g to the gradient of x. */

@@ -116,15 +116,16 @@ void kr_weights_release(kr_weights *w, kr_ctx *ctx)
 
 bool kr_weights_begin_write(const kr_tensor *param, const char *op)
 {
-    return kr_weights_hold(param->weights) ||
+    return kr_weights_hold(param->storage->weights) ||
            kr_fail(
                param->ctx, KR_ERR_STATE,
                "%s: the weights of %s are shared by %u models, and only weights of a single one may change; destroy "
                "the others first, or load the model again",
-               op, param->name ? param->name : "the parameter", (unsigned)kr_weights_users(param->weights));
+               op, param->storage->name ? param->storage->name : "the parameter",
+               (unsigned)kr_weights_users(param->storage->weights));
 }
 
 void kr_weights_end_write(const kr_tensor *param)
 {
-    kr_weights_release(param->weights, param->ctx);
+    kr_weights_release(param->storage->weights, param->ctx);
 }

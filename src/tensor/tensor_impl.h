@@ -5,48 +5,66 @@
 #include <krait/tensor.h>
 
 struct kr_node;
-struct kr_grad_slab;
+struct kr_grad_view;
 struct kr_weights;
+
+/* The memory that a tensor and its views show. */
+typedef struct kr_storage {
+    struct kr_tensor *owner; /* the tensor it was made for; all others are views */
+    uint64_t written;        /* kr_ctx.nwrites at the last write by the caller or an optimizer; 0: none */
+    const char *name;        /* of a parameter in a table, or of a state's tensor; or NULL */
+    struct kr_weights
+        *weights;           /* of a parameter: its table's memory, which has the data (tape/weights.h); NULL: its own */
+    void *packed;           /* of a weight [o i]: a copy in panels of its own type, or NULL */
+    struct kr_tensor *next; /* of a destroyed owner: list of the context's */
+} kr_storage;
+
+typedef struct kr_tensor_flags {
+    bool requires_grad : 1, retain_grad : 1;
+    bool grad_f32 : 1;     /* 16-bit, but its gradient is f32: an activation that is rounded for its readers */
+    bool grad_is_zero : 1; /* of a parameter: the gradient's memory holds zeros only */
+    bool is_state : 1;     /* of a state of the caller's */
+    bool is_destroyed : 1; /* of a parameter: only this header is left, for tapes that refer to it */
+    bool in_heap : 1;      /* made during a backward pass (kr_temporary in tape/tape_impl.h) */
+    bool is_borrowed : 1;  /* in_heap: the memory is the caller's */
+    bool lasts : 1;        /* in_heap: shows memory outside the heap, which outlasts the backward pass */
+    bool is_one : 1;       /* in_heap: the gradient that a backward pass begins with, all ones */
+} kr_tensor_flags;
 
 struct kr_tensor {
     kr_ctx *ctx;
-    kr_tape *tape; /* NULL: a parameter or a parameter's gradient */
+    kr_tape *tape; /* NULL: a parameter, a state's tensor, or the gradient of a parameter */
     kr_dtype dtype;
     int rank;
     int64_t dims[KR_MAX_RANK];
-    int64_t strides[KR_MAX_RANK]; /* in elements; any sign */
-    char *data;                   /* first element */
-    kr_tensor *storage;           /* of a view: the tensor whose memory it shows; NULL: its own */
-    uint64_t written;  /* of no view: kr_ctx.nwrites at the last write by the caller or an optimizer; 0: none */
-    const char *name;  /* of a parameter in a table, or of a state's tensor; or NULL */
-    bool is_state;     /* of a state of the caller's */
-    bool is_destroyed; /* of a parameter: only this header is left, for tapes that refer to it */
-
-    /* of a parameter: the memory of its table, which has the data (tape/weights.h); NULL: its own */
-    struct kr_weights *weights;
-
-    /* owned by the tape */
-    struct kr_node *node; /* the op that produced it; NULL: a leaf or a constant */
-    kr_tensor *grad;
-    bool requires_grad, retain_grad;
-    bool is_autocast;          /* bf16 for f32: only products that cast to bf16 read it; its gradient is f32 */
-    struct kr_grad_slab *slab; /* for its gradient in bf16 (tape/tape_impl.h), from column slab_at on; or NULL */
-    int64_t slab_at, slab_row; /* elements per slab row in its own data */
-    kr_tensor *slab_of;        /* the base tensor that shares the slab columns; NULL: itself */
-    bool slab_is_taken;        /* a gradient was written there */
-    bool grad_is_zero;         /* of a parameter: the gradient's memory holds zeros only */
-    union {
-        void *packed;                /* of a weight [o i]: a copy in panels of its own type, or NULL */
-        struct kr_device_span *span; /* in_heap, of a base: its data in device memory; or NULL */
-    };
-    bool in_heap;    /* made during a backward pass */
-    kr_tensor *base; /* in_heap: the tensor whose block holds the data */
-    bool borrows;    /* in_heap, of a base: the data are outside the heap and read-only */
-    bool lasts;      /* borrows, and the data outlast the backward pass */
-    bool is_one;     /* in_heap: the gradient that a backward pass begins with, all ones */
-    int refs;        /* in_heap, of a base: tensors that use its data */
-    kr_tensor *next; /* in_heap: list of the running rule's tensors; is_destroyed: of the context's */
+    int64_t strides[KR_MAX_RANK];   /* in elements; any sign */
+    char *data;                     /* first element */
+    kr_storage *storage;            /* NULL: of a header on the stack, whose memory is the caller's */
+    struct kr_node *node;           /* the op that produced it; NULL: a leaf or a constant */
+    kr_tensor *grad;                /* NULL: none yet */
+    struct kr_grad_view *grad_view; /* where its gradient may be stored in 16 bits (tape/tape_impl.h), or NULL */
+    kr_tensor_flags flags;
 };
+
+/* A tensor with memory for a storage, which that of a view does not use. */
+typedef struct kr_header {
+    kr_tensor tensor;
+    kr_storage storage;
+} kr_header;
+
+/* Makes the tensor of a zeroed header the owner of its storage. */
+static inline kr_tensor *kr_header_init(kr_header *header)
+{
+    header->storage.owner = &header->tensor;
+    header->tensor.storage = &header->storage;
+    return &header->tensor;
+}
+
+/* The tensor whose memory x shows: x itself, or of a view the one that was made first. */
+static inline const kr_tensor *kr_owner_of(const kr_tensor *x)
+{
+    return x->storage ? x->storage->owner : x;
+}
 
 /* True for f32, f64, bf16, f16. */
 bool kr_dtype_is_float(kr_dtype dtype);

@@ -36,6 +36,11 @@ static square square_of(const kr_muon *muon)
 
 /* ---- products ---- */
 
+static kr_matrix matrix_of(const kr_muon *muon, const void *x, int64_t row, int64_t column)
+{
+    return (kr_matrix){ (void *)(uintptr_t)x, muon->dtype, row, column };
+}
+
 /* A = X X^T, or X^T X. */
 static kr_matmul_args gram_args(const kr_muon *muon, const void *x, void *a)
 {
@@ -44,14 +49,9 @@ static kr_matmul_args gram_args(const kr_muon *muon, const void *x, void *a)
     return (kr_matmul_args){ .nm = k,
                              .nn = k,
                              .nk = wide ? muon->cols : muon->rows,
-                             .a = x,
-                             .a_m = wide ? muon->cols : 1,
-                             .a_k = wide ? 1 : muon->cols,
-                             .b = x,
-                             .b_k = wide ? 1 : muon->cols,
-                             .b_n = wide ? muon->cols : 1,
-                             .c = a,
-                             .c_m = k,
+                             .a = matrix_of(muon, x, wide ? muon->cols : 1, wide ? 1 : muon->cols),
+                             .b = matrix_of(muon, x, wide ? 1 : muon->cols, wide ? muon->cols : 1),
+                             .c = { a, muon->dtype, k },
                              .symmetric = true };
 }
 
@@ -62,14 +62,9 @@ static kr_matmul_args square_args(const kr_muon *muon, const void *s, const void
     return (kr_matmul_args){ .nm = k,
                              .nn = k,
                              .nk = k,
-                             .a = s,
-                             .a_m = k,
-                             .a_k = 1,
-                             .b = t,
-                             .b_k = k,
-                             .b_n = 1,
-                             .c = c,
-                             .c_m = k,
+                             .a = matrix_of(muon, s, k, 1),
+                             .b = matrix_of(muon, t, k, 1),
+                             .c = { c, muon->dtype, k },
                              .symmetric = true };
 }
 
@@ -81,14 +76,9 @@ static kr_matmul_args apply_args(const kr_muon *muon, const void *b, const void 
     return (kr_matmul_args){ .nm = muon->rows,
                              .nn = cols,
                              .nk = k,
-                             .a = wide ? b : x,
-                             .a_m = wide ? k : cols,
-                             .a_k = 1,
-                             .b = wide ? x : b,
-                             .b_k = wide ? cols : k,
-                             .b_n = 1,
-                             .c = y,
-                             .c_m = cols };
+                             .a = wide ? matrix_of(muon, b, k, 1) : matrix_of(muon, x, cols, 1),
+                             .b = wide ? matrix_of(muon, x, cols, 1) : matrix_of(muon, b, k, 1),
+                             .c = { y, muon->dtype, cols } };
 }
 
 static size_t product_scratch(const kr_muon *muon, kr_matmul_args args)

@@ -296,7 +296,7 @@ static const kr_param_row *first_bad_gradient(const kr_trainer *t)
 {
     for (int64_t i = 0; i < kr_params_count(t->params); i++) {
         const kr_param_row *row = kr_params_at(t->params, i);
-        if (row->tensor->requires_grad && !is_finite(kr_grad(row->tensor))) return row;
+        if (row->tensor->flags.requires_grad && !is_finite(kr_grad(row->tensor))) return row;
     }
     return NULL;
 }

@@ -235,7 +235,7 @@ static bool allocate(kr_optimizer *opt)
 static bool hold(kr_optimizer *opt, const kr_tensor *param)
 {
     if (!kr_weights_begin_write(param, "optimizer")) return false;
-    if (param->weights) opt->held[opt->nheld++] = param->weights;
+    if (param->storage->weights) opt->held[opt->nheld++] = param->storage->weights;
     return true;
 }
 

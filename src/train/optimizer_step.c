@@ -44,7 +44,7 @@ double kr_squares_of(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, void
 
 static bool has_grad(const kr_tensor *param)
 {
-    return param->requires_grad && param->grad && !param->grad_is_zero;
+    return param->flags.requires_grad && param->grad && !param->flags.grad_is_zero;
 }
 
 /* Sums of squares of each gradient and of all; their number. As many as fit into results are queued at once. */
@@ -138,8 +138,7 @@ static kr_taken_grad taken(const stepping *s, const kr_optimizer_slot *slot, con
 {
     const kr_tensor *grad = slot->row->tensor->grad;
     const kr_optimizer_options *o = &s->opt->options;
-    return (kr_taken_grad){ .g = kr_kept_at(grad->data, grad->dtype, part->first),
-                            .dtype = kr_storage_dtype_of(grad->dtype),
+    return (kr_taken_grad){ .g = { kr_kept_at(grad->data, grad->dtype, part->first), grad->dtype, 0 },
                             .scale = s->scale,
                             .clip = o->clip_value > 0 ? o->clip_value : (double)INFINITY,
                             .clears = !o->keep_grad };
@@ -213,13 +212,13 @@ static void step_muon(const stepping *s, const kr_optimizer_slot *slot, const kr
                            .nesterov = o->use_muon_nesterov };
     KR_RUN(s->opt->ctx, sgd[kr_real_of(slot->dtype)], &gather);
     const double decay = o->muon_weight_decay == KR_SAME_DECAY ? o->weight_decay : o->muon_weight_decay;
-    kr_sgd_args apply = {
-        .n = part->count,
-        .grad = { .g = kr_muon_orthogonalise(&muon, s->opt->work), .scale = 1, .clip = (double)INFINITY },
-        .w = kr_kept_at(kr_slot_weights(slot), slot->dtype, part->first),
-        .rate = s->lr * kr_muon_ratio_of(o->muon_ratio, muon.rows, muon.cols),
-        .decay = s->lr * decay_of(s, slot, decay)
-    };
+    kr_sgd_args apply = { .n = part->count,
+                          .grad = { .g = { kr_muon_orthogonalise(&muon, s->opt->work), slot->dtype, 0 },
+                                    .scale = 1,
+                                    .clip = (double)INFINITY },
+                          .w = kr_kept_at(kr_slot_weights(slot), slot->dtype, part->first),
+                          .rate = s->lr * kr_muon_ratio_of(o->muon_ratio, muon.rows, muon.cols),
+                          .decay = s->lr * decay_of(s, slot, decay) };
     KR_RUN(s->opt->ctx, sgd[kr_real_of(slot->dtype)], &apply);
 }
 

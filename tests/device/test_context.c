@@ -138,11 +138,14 @@ TEST(device_contexts_starved)
 
 /* ---- precision ---- */
 
+static const char *isa_for_precision; /* NULL: the best */
+
 static kr_ctx *with_precision(kr_precision precision)
 {
     kr_ctx_options options;
     kr_ctx_options_init(&options);
     options.precision = precision;
+    options.isa = isa_for_precision;
     options.threads = 1;
     return kr_ctx_create(&options);
 }
@@ -152,6 +155,12 @@ static void expect_precision(kr_precision asked, kr_precision want)
     kr_ctx *ctx = with_precision(asked);
     CHECK_OK(ctx);
     CHECK(kr_ctx_precision(ctx) == want, "asked for %d: %d, not %d", (int)asked, (int)kr_ctx_precision(ctx), (int)want);
+    const kr_precision products = kr_ctx_info_of(ctx).products;
+    if (strcmp(kr_ctx_device(ctx), "cpu") == 0) {
+        const bool is_reference = strcmp(kr_ctx_isa(ctx), "ref") == 0; /* which takes bf16 operands */
+        CHECK(products == (is_reference && want == KR_PRECISION_BF16 ? want : KR_PRECISION_EXACT),
+              "asked for %d: products in %d", (int)asked, (int)products);
+    }
     kr_ctx_destroy(ctx);
 }
 
@@ -171,6 +180,9 @@ TEST(precisions_by_name)
     if (set) snprintf(before, sizeof before, "%s", set);
     unsetenv("KR_PRECISION");
     expect_precision(KR_PRECISION_UNSET, KR_PRECISION_EXACT);
+    isa_for_precision = "ref";
+    for (int i = 0; i < 3; i++) expect_precision((kr_precision)i, (kr_precision)i);
+    isa_for_precision = NULL;
     for (int i = 0; i < 3; i++) {
         expect_precision((kr_precision)i, (kr_precision)i);
         setenv("KR_PRECISION", names[i], 1);

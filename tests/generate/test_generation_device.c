@@ -1,6 +1,7 @@
 /* test_generation_device.c - generations on devices: recorded steps, how many kernels they are, choices made
  * there, and generations that continue on another device. */
 #define _POSIX_C_SOURCE 200809L
+#include "ops/autocast.h"
 #include "generate/generation_impl.h"
 #include "tests/temp_folder.h"
 #include "tests/generate/chat.h"
@@ -93,9 +94,8 @@ TEST(a_step_is_a_few_kernels)
                 chat_record record = { 0 };
                 int64_t launches;
                 run_chat(ctx, (kr_family)family, half ? KR_DTYPE_BF16 : KR_DTYPE_F32, &o, &record, &launches);
-                const int widened = half && !ctx->device->takes_16bit;
-                CHECK(launches == 1 + widened + of_layer[family] * 2 + 2, "%s, family %d: %lld kernels", devices[d],
-                      family, (long long)launches);
+                CHECK(launches == 1 + of_layer[family] * 2 + 2, "%s, family %d: %lld kernels", devices[d], family,
+                      (long long)launches);
                 kr_ctx_destroy(ctx);
             }
 }
@@ -137,11 +137,11 @@ TEST(many_rows_take_few_kernels)
             kr_ctx *ctx = chat_device(devices[d], KR_PRECISION_BF16);
             if (!ctx) continue;
             chat_alike(ctx, rows[i], KR_DTYPE_BF16, &got, &launches);
-            const bool rounds = kr_autocasts_operands(ctx);
+            const bool rounds = kr_autocasts(ctx);
             CHECK(rounds || (got.id == want.id && fabs(got.logprob - want.logprob) < 1e-4),
                   "%s: %d at %.9g, not %d at %.9g", devices[d], got.id, got.logprob, want.id, want.logprob);
-            CHECK(launches == 1 + !ctx->device->takes_16bit + 3 * 2 + 2, "%s, %d rows: %lld kernels", devices[d],
-                  (int)rows[i], (long long)launches);
+            CHECK(launches == 1 + 3 * 2 + 2, "%s, %d rows: %lld kernels", devices[d], (int)rows[i],
+                  (long long)launches);
             kr_ctx_destroy(ctx);
         }
     }

@@ -1,9 +1,9 @@
-/* both.h - runs a kernel with the f64 reference and with the f32 slot of a device, each on separate memory; and on the
- * device with operands and results in forms that only CUDA supports: 16-bit floats, and strided rows.
+/* both.h - runs a kernel with the f64 reference and with an f32 slot, of a device or of `judged`, each on separate memory;
+ * and the latter with operands and results of bf16, and with rows that are apart.
  *
  *   buffer *x = drawn_bf16(no * ni, 1), *y = blank(no * ni);
- *   const link links[] = { IN(kr_gate_args, x, x, .half = offsetof(kr_gate_args, x_dtype)), OUT(kr_gate_args, y, y) };
- *   RUN("gate", args, links);      // x->exact, x->single; the device's results are in y->single
+ *   const link links[] = { IN_OPERAND(kr_gate_args, x, x, .may_halve = true), OUT_OPERAND(kr_gate_args, y, y) };
+ *   RUN("gate", args, links);      // x->exact, x->single; the f32 slot's results are in y->single
  */
 #ifndef KR_TESTS_KERNELS_BOTH_H
 #define KR_TESTS_KERNELS_BOTH_H
@@ -86,13 +86,13 @@ static inline buffer *drawn_bf16(int64_t count, double scale)
 
 /* ---- running ---- */
 
-/* The operand at argument `field`. Offsets of the arguments that allow bf16 and strided rows: a kr_storage_dtype, and
- * an int64_t for the gap between rows or for the row stride; 0: not allowed. Rows have `row` elements. */
+/* The operand at argument `field`, a kr_operand or kr_matrix with KR_IS_TYPED: that may be of bf16, and have rows that are
+ * apart. Rows have `row` elements; 0: the arguments say so. */
 typedef struct link {
     size_t field;
     buffer *to;
-    bool is_output;
-    size_t half, padding, stride;
+    bool is_output, may_halve, may_part;
+    bool adds; /* an output that is added to: its contents are kept */
     int64_t row;
 } link;
 
@@ -103,6 +103,15 @@ typedef struct link {
 #define OUT(args, name, ...)                                                                                           \
     {                                                                                                                  \
         .field = offsetof(args, name), .is_output = true, .to = __VA_ARGS__                                            \
+    }
+
+#define IN_OPERAND(args, name, ...)                                                                                    \
+    {                                                                                                                  \
+        .field = offsetof(args, name.data) | KR_IS_TYPED, .to = __VA_ARGS__                                            \
+    }
+#define OUT_OPERAND(args, name, ...)                                                                                   \
+    {                                                                                                                  \
+        .field = offsetof(args, name.data) | KR_IS_TYPED, .is_output = true, .to = __VA_ARGS__                         \
     }
 
 /* The emulated device limits: its own, or less. */
@@ -142,15 +151,23 @@ static inline void change_exec(kr_exec *exec)
 #endif
 }
 
-static inline void point(char *args, const link *at, const void *to)
+static inline void point(char *args, const link *at, const void *to, kr_dtype dtype, int64_t row)
 {
-    memcpy(args + at->field, &to, sizeof to);
+    const size_t field = at->field & ~(size_t)KR_IS_TYPED;
+    memcpy(args + field, &to, sizeof to);
+    if (!(at->field & KR_IS_TYPED)) return;
+    memcpy(args + field + offsetof(kr_operand, dtype), &dtype, sizeof dtype);
+    if (row) memcpy(args + field + offsetof(kr_operand, row), &row, sizeof row);
 }
+
+/* The set whose f32 slot is run; NULL: the device's. */
+static const kr_kernels *judged;
 
 static inline void run_exact(const kr_kernel *kernel, char *args, const link *links, int nlinks)
 {
     const kr_kernels *ref = kr_runnable_set(0);
-    for (int i = 0; i < nlinks; i++) point(args, &links[i], links[i].to ? links[i].to->exact : NULL);
+    for (int i = 0; i < nlinks; i++)
+        point(args, &links[i], links[i].to ? links[i].to->exact : NULL, KR_DTYPE_F64, links[i].row);
     kr_exec *exec = (kr_exec *)(void *)args;
     *exec = (kr_exec){ 0 };
     void *scratch = must_have(malloc(kernel->scratch(ref, KR_REAL_F64, args) + 1));
@@ -178,10 +195,10 @@ static inline void move_rows(buffer *b, char *memory, int64_t row, int64_t gap, 
 /* Copies the memory of a link to the device format, or back: then the elements between rows must be unchanged. */
 static inline kr_span span_of(char *args, const link *l)
 {
-    const bool halves = in_halves && l->half;
-    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->padding || l->stride ? row_padding : 0;
-    const int64_t count = l->to->count + (l->to->count + row - 1) / row * gap, distance = row + gap;
-    kr_span span = { l->field, 0, NULL, (size_t)count * (halves ? 2 : 4), l->is_output };
+    const bool halves = in_halves && l->may_halve;
+    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->may_part ? row_padding : 0;
+    const int64_t count = l->to->count + (l->to->count + row - 1) / row * gap;
+    kr_span span = { l->field & ~(size_t)KR_IS_TYPED, 0, NULL, (size_t)count * (halves ? 2 : 4), l->is_output };
     span.data = must_have(malloc(span.bytes + 1));
     for (int64_t i = 0; i < count; i++) {
         const uint16_t half = half_of(between_rows);
@@ -189,18 +206,14 @@ static inline kr_span span_of(char *args, const link *l)
                halves ? (const void *)&half : (const void *)&between_rows, halves ? 2 : 4);
     }
     move_rows(l->to, span.data, row, gap, halves, false);
-    const kr_storage_dtype kind = KR_STORAGE_BF16;
-    if (halves) memcpy(args + l->half, &kind, sizeof kind);
-    if (l->padding) memcpy(args + l->padding, &gap, sizeof gap);
-    if (l->stride) memcpy(args + l->stride, &distance, sizeof distance);
-    point(args, l, span.data);
+    point(args, l, span.data, halves ? KR_DTYPE_BF16 : KR_DTYPE_F32, l->row ? row + gap : 0);
     return span;
 }
 
 static inline void copy_back(const link *l, const kr_span *span, const char *kernel)
 {
-    const bool halves = in_halves && l->half;
-    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->padding || l->stride ? row_padding : 0;
+    const bool halves = in_halves && l->may_halve;
+    const int64_t row = l->row ? l->row : l->to->count + 1, gap = l->may_part ? row_padding : 0;
     int64_t wrong = 0;
     if (l->is_output) move_rows(l->to, span->data, row, gap, halves, true);
     for (int64_t i = 0; l->is_output && gap && i < (int64_t)(span->bytes / (halves ? 2 : 4)); i++) {
@@ -216,19 +229,25 @@ static inline void copy_back(const link *l, const kr_span *span, const char *ker
     free(span->data);
 }
 
-static inline void run_on_device(const kr_kernel *kernel, char *args, const link *links, int nlinks)
+/* args: of ARGS_BYTES. */
+enum { ARGS_BYTES = 1024 };
+static inline void run_judged(const kr_kernel *kernel, char *args, const link *links, int nlinks)
 {
     kr_span spans[LINKS];
     int count = 0;
     for (int i = 0; i < nlinks; i++) {
-        point(args, &links[i], NULL);
+        point(args, &links[i], NULL, KR_DTYPE_F32, links[i].row);
         if (!links[i].to) continue;
-        for (int64_t k = 0; links[i].is_output && k < links[i].to->count; k++) links[i].to->single[k] = (float)NAN;
+        for (int64_t k = 0; links[i].is_output && !links[i].adds && k < links[i].to->count; k++)
+            links[i].to->single[k] = (float)NAN;
         spans[count++] = span_of(args, &links[i]);
     }
     device_change_exec(change_exec);
-    CHECK(device_run_count(kernel, KR_REAL_F32, args, spans, count, "in bf16"), "%s wrote past its scratch",
-          kernel->name);
+    if (judged && judged != device_kernels())
+        kr_run_spans(kernel, judged, KR_REAL_F32, NULL, args, ARGS_BYTES, spans, count, "in bf16");
+    else
+        CHECK(device_run_count(kernel, KR_REAL_F32, args, spans, count, "in bf16"), "%s wrote past its scratch",
+              kernel->name);
     device_change_exec(NULL);
     for (int i = 0, n = 0; i < nlinks; i++)
         if (links[i].to) copy_back(&links[i], &spans[n++], kernel->name);
@@ -237,13 +256,13 @@ static inline void run_on_device(const kr_kernel *kernel, char *args, const link
 /* The kernel with both, each on its operands. */
 static inline void run_both(const char *name, const void *args, size_t bytes, const link *links, int nlinks)
 {
-    char copy[1024];
+    char copy[ARGS_BYTES];
     const kr_kernel *kernel = kr_kernel_named(name);
     if (!kernel || bytes > sizeof copy || nlinks > LINKS) exit(2);
     memcpy(copy, args, bytes);
     run_exact(kernel, copy, links, nlinks);
     memcpy(copy, args, bytes);
-    run_on_device(kernel, copy, links, nlinks);
+    run_judged(kernel, copy, links, nlinks);
 }
 
 #define RUN(name, args, links) run_both(name, &(args), sizeof(args), links, (int)(sizeof(links) / sizeof *(links)))

@@ -26,17 +26,22 @@ void case_begin(kr_case *c, const void *args, size_t args_bytes, const char *for
     va_end(list);
 }
 
-static kr_operand *add_operand(kr_case *c, size_t field, const char *name, kr_extent extent)
+static kr_case_operand *add_operand(kr_case *c, size_t field, const char *name, kr_extent extent)
 {
     if (c->noperands == KR_MAX_OPERANDS) exit(2);
-    kr_operand *o = &c->operands[c->noperands++];
-    *o = (kr_operand){ .name = name, .field = field, .dtype = KR_REAL, .count = extent.count, .first = extent.first };
+    kr_case_operand *o = &c->operands[c->noperands++];
+    *o = (kr_case_operand){ .name = name,
+                            .field = field & ~(size_t)KR_IS_TYPED,
+                            .is_typed = field & KR_IS_TYPED,
+                            .dtype = KR_REAL,
+                            .count = extent.count,
+                            .first = extent.first };
     return o;
 }
 
 double *case_walk_input(kr_case *c, size_t field, const char *name, kr_extent extent, double low, double high)
 {
-    kr_operand *o = add_operand(c, field, name, extent);
+    kr_case_operand *o = add_operand(c, field, name, extent);
     o->value = must_alloc((size_t)o->count * sizeof *o->value);
     for (int64_t i = 0; i < o->count; i++) o->value[i] = kr_to_float(kr_test_uniform(low, high));
     return o->value;
@@ -76,7 +81,7 @@ double *case_in_out(kr_case *c, size_t field, const char *name, kr_shape shape, 
 
 void *case_raw(kr_case *c, size_t field, const char *name, kr_dtype dtype, int64_t count, bool is_output)
 {
-    kr_operand *o = add_operand(c, field, name, (kr_extent){ count, 0 });
+    kr_case_operand *o = add_operand(c, field, name, (kr_extent){ count, 0 });
     o->dtype = (int)dtype;
     o->is_output = is_output;
     if (!is_output) o->bytes = must_alloc((size_t)count * kr_dtype_bytes(dtype));
@@ -95,7 +100,7 @@ void case_walk_halves(kr_case *c, size_t field, const char *name, kr_extent exte
 
 double *case_scale(kr_case *c)
 {
-    kr_operand *o = &c->operands[c->noperands - 1];
+    kr_case_operand *o = &c->operands[c->noperands - 1];
     if (!o->scale) o->scale = must_alloc((size_t)o->count * sizeof *o->scale);
     return o->scale;
 }

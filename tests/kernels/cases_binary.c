@@ -94,7 +94,7 @@ static void in_place_case(kr_sweep *sweep, const binary_row *row, kr_case_layout
     case_begin(&c, &a, sizeof a, "[9, 37] onto %s, %s", onto_b ? "b" : "a", kr_case_layout_name(layout));
     case_walk_input(&c, FIELD(kr_binary_args, a), at, row->a_low, row->a_high);
     case_walk_input(&c, FIELD(kr_binary_args, b), at, row->b_low, row->b_high);
-    kr_operand *o = &c.operands[onto_b];
+    kr_case_operand *o = &c.operands[onto_b];
     o->is_output = true;
     o->also = offsetof(kr_binary_args, y);
     case_done(sweep, &c);

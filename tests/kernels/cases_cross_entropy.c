@@ -113,7 +113,7 @@ static void set_scales(double *loss, double *stats, double *g, const double *x, 
 
 static void forward_case(kr_sweep *sweep, rows n, kind k, double q, way w)
 {
-    kr_cross_entropy_args a = { .no = n.no, .nr = n.nr, .nv = n.nv, .smoothing = q, .alpha = 0.375 };
+    kr_cross_entropy_args a = { .no = n.no, .nr = n.nr, .nv = n.nv, .smoothing = q, .alpha = 0.375, .g_x.row = n.nr };
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld of %lld] %s, smoothing %g%s", (long long)n.no, (long long)n.nv,
                (long long)n.nr, kind_names[k], q,
@@ -124,7 +124,7 @@ static void forward_case(kr_sweep *sweep, rows n, kind k, double q, way w)
     const double spread = k == SPREAD ? 60 : 3;
     double *x = (w == IN_PLACE ? case_in_out : case_input)(&c, FIELD(kr_cross_entropy_args, x), shape, -spread, spread);
     double *g = w == IN_PLACE ? case_scale(&c) : NULL;
-    if (w == IN_PLACE) c.operands[c.noperands - 1].also = offsetof(kr_cross_entropy_args, g_x);
+    if (w == IN_PLACE) c.operands[c.noperands - 1].also = offsetof(kr_cross_entropy_args, g_x.data) | KR_IS_TYPED;
     int64_t *label = case_raw(&c, FIELD(kr_cross_entropy_args, label), KR_DTYPE_I64, n.no, false);
     fill(x, label, n, k);
     case_output(&c, FIELD(kr_cross_entropy_args, loss), KR_SHAPE(n.no));
@@ -132,7 +132,7 @@ static void forward_case(kr_sweep *sweep, rows n, kind k, double q, way w)
     case_output(&c, FIELD(kr_cross_entropy_args, stats), KR_SHAPE(n.no, KR_ROW_STATS));
     double *stats = case_scale(&c);
     if (w == WITH_GRADIENT) {
-        case_output(&c, FIELD(kr_cross_entropy_args, g_x), shape);
+        case_output(&c, OPERAND(kr_cross_entropy_args, g_x), shape);
         g = case_scale(&c);
     }
     set_scales(loss, stats, g, x, label, n, q, a.alpha);

@@ -45,15 +45,15 @@ static void first_row(void *args)
 
 static void gate_case(kr_sweep *sweep, gate n, int x_layout, int z_layout, bool special)
 {
-    kr_gate_args a = { .no = n.no, .ni = n.ni };
+    kr_gate_args a = { .no = n.no, .ni = n.ni, .y.row = n.ni };
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld], x %s, z %s%s", (long long)n.no, (long long)n.ni, layout_names[x_layout],
                layout_names[z_layout], special ? ", special values" : "");
-    case_walk_input(&c, FIELD(kr_gate_args, x), lay_out(n, x_layout, 5, &a.x_stride), -2, 2);
-    const kr_extent at = lay_out(n, z_layout, n.ni + 1, &a.z_stride);
-    double *z = case_walk_input(&c, FIELD(kr_gate_args, z), at, -9, 9);
+    case_walk_input(&c, OPERAND(kr_gate_args, x), lay_out(n, x_layout, 5, &a.x.row), -2, 2);
+    const kr_extent at = lay_out(n, z_layout, n.ni + 1, &a.z.row);
+    double *z = case_walk_input(&c, OPERAND(kr_gate_args, z), at, -9, 9);
     if (special) put_specials(z, at.count);
-    case_output(&c, FIELD(kr_gate_args, y), KR_SHAPE(n.no, n.ni));
+    case_output(&c, OPERAND(kr_gate_args, y), KR_SHAPE(n.no, n.ni));
     c.many_tasks = n.many_tasks;
     c.first_row = first_row;
     case_done(sweep, &c);
@@ -78,27 +78,27 @@ static void first_row_bwd(void *args)
 /* wanted: bits 1 g_x, 2 g_z */
 static void gate_bwd_case(kr_sweep *sweep, gate n, const int layout[3], int wanted, bool special)
 {
-    kr_gate_bwd_args a = { .no = n.no, .ni = n.ni };
+    kr_gate_bwd_args a = { .no = n.no, .ni = n.ni, .g_x.row = n.ni, .g_z.row = n.ni };
     kr_case c;
     case_begin(&c, &a, sizeof a, "[%lld, %lld], x %s, z %s, g_y %s, wanted %d%s", (long long)n.no, (long long)n.ni,
                layout_names[layout[0]], layout_names[layout[1]], layout_names[layout[2]], wanted,
                special ? ", special values" : "");
-    const kr_extent at_x = lay_out(n, layout[0], 5, &a.x_stride), at_z = lay_out(n, layout[1], n.ni + 1, &a.z_stride),
-                    at_g = lay_out(n, layout[2], 3, &a.g_y_stride);
-    const double *x = case_walk_input(&c, FIELD(kr_gate_bwd_args, x), at_x, -2, 2);
-    double *z = case_walk_input(&c, FIELD(kr_gate_bwd_args, z), at_z, -9, 9);
-    const double *g_y = case_walk_input(&c, FIELD(kr_gate_bwd_args, g_y), at_g, -1, 1);
+    const kr_extent at_x = lay_out(n, layout[0], 5, &a.x.row), at_z = lay_out(n, layout[1], n.ni + 1, &a.z.row),
+                    at_g = lay_out(n, layout[2], 3, &a.g_y.row);
+    const double *x = case_walk_input(&c, OPERAND(kr_gate_bwd_args, x), at_x, -2, 2);
+    double *z = case_walk_input(&c, OPERAND(kr_gate_bwd_args, z), at_z, -9, 9);
+    const double *g_y = case_walk_input(&c, OPERAND(kr_gate_bwd_args, g_y), at_g, -1, 1);
     if (special) put_specials(z, at_z.count);
     if (wanted & 1) {
-        case_output(&c, FIELD(kr_gate_bwd_args, g_x), KR_SHAPE(n.no, n.ni));
+        case_output(&c, OPERAND(kr_gate_bwd_args, g_x), KR_SHAPE(n.no, n.ni));
         case_scale(&c); /* 0: relative to the result alone */
     }
     if (wanted & 2) {
-        case_output(&c, FIELD(kr_gate_bwd_args, g_z), KR_SHAPE(n.no, n.ni));
+        case_output(&c, OPERAND(kr_gate_bwd_args, g_z), KR_SHAPE(n.no, n.ni));
         double *scale = case_scale(&c);
         for (int64_t o = 0; o < n.no; o++)
             for (int64_t i = 0; i < n.ni; i++)
-                scale[o * n.ni + i] = fabs(x[at_x.first + o * a.x_stride + i] * g_y[at_g.first + o * a.g_y_stride + i]);
+                scale[o * n.ni + i] = fabs(x[at_x.first + o * a.x.row + i] * g_y[at_g.first + o * a.g_y.row + i]);
     }
     c.many_tasks = n.many_tasks;
     c.first_row = first_row_bwd;

@@ -85,15 +85,13 @@ static const list lists[] = {
 /* Rows of 16-bit floats are copied as bits. */
 static void embedding_halves(kr_sweep *sweep, list n, kr_dtype dtype, kr_dtype halves)
 {
-    kr_embedding_args a = {
-        .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype, .dtype = kr_storage_dtype_of(halves)
-    };
+    kr_embedding_args a = { .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype, .x.row = n.ni, .y.row = n.ni };
     kr_case c;
     case_begin(&c, &a, sizeof a, "o %lld r %lld i %lld, ids %s, %s", (long long)n.no, (long long)n.nr, (long long)n.ni,
                kr_dtype_name(dtype), kr_dtype_name(halves));
-    case_walk_halves(&c, FIELD(kr_embedding_args, x), (kr_extent){ n.nr * n.ni, 0 }, halves);
+    case_walk_halves(&c, OPERAND(kr_embedding_args, x), (kr_extent){ n.nr * n.ni, 0 }, halves);
     add_ids(&c, FIELD(kr_embedding_args, id), dtype, n.no, n.nr);
-    case_raw(&c, FIELD(kr_embedding_args, y), halves, n.no * n.ni, true);
+    case_raw(&c, OPERAND(kr_embedding_args, y), halves, n.no * n.ni, true);
     c.many_tasks = n.many_tasks;
     c.first_row = first_row_embedding;
     case_done(sweep, &c);
@@ -101,16 +99,16 @@ static void embedding_halves(kr_sweep *sweep, list n, kr_dtype dtype, kr_dtype h
 
 static void embedding_case(kr_sweep *sweep, list n, kr_dtype dtype, bool backward)
 {
-    kr_embedding_args a = { .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype };
+    kr_embedding_args a = { .no = n.no, .nr = n.nr, .ni = n.ni, .id_dtype = dtype, .x.row = n.ni, .y.row = n.ni };
     const kr_shape rows = KR_SHAPE(n.nr, n.ni), chosen = KR_SHAPE(n.no, n.ni);
     kr_case c;
     case_begin(&c, &a, sizeof a, "o %lld r %lld i %lld, ids %s", (long long)n.no, (long long)n.nr, (long long)n.ni,
                kr_dtype_name(dtype));
-    double *x = case_input(&c, FIELD(kr_embedding_args, x), backward ? chosen : rows, -1, 1);
+    double *x = case_input(&c, OPERAND(kr_embedding_args, x), backward ? chosen : rows, -1, 1);
     if (!backward && n.nr * n.ni > 3) x[0] = NAN, x[2] = -INFINITY;
     add_ids(&c, FIELD(kr_embedding_args, id), dtype, n.no, n.nr);
-    if (backward) case_in_out(&c, FIELD(kr_embedding_args, y), rows, -1, 1);
-    else case_output(&c, FIELD(kr_embedding_args, y), chosen);
+    if (backward) case_in_out(&c, OPERAND(kr_embedding_args, y), rows, -1, 1);
+    else case_output(&c, OPERAND(kr_embedding_args, y), chosen);
     c.terms = n.no + 1;
     c.by_magnitudes = backward;
     c.many_tasks = n.many_tasks;

@@ -63,8 +63,8 @@ static void forward_case(kr_sweep *sweep, norm n, int with, double middle, bool 
                (long long)n.ng, with, middle, special ? ", special rows" : "");
     int64_t line;
     const kr_extent rows = lay_out_tokens(n.no, n.ni, gap_of(n, with & GAIN), &line);
-    a.x_padding = line - n.ni;
-    double *x = case_walk_input(&c, FIELD(kr_layer_norm_args, x), rows, middle - 2, middle + 2);
+    a.x.row = line;
+    double *x = case_walk_input(&c, OPERAND(kr_layer_norm_args, x), rows, middle - 2, middle + 2);
     for (int64_t o = 0; special && o < n.no; o++) {
         static const double values[] = { NAN, INFINITY, -INFINITY };
         if (o % 4 < 3) x[o * line + kr_test_below(n.ni)] = values[o % 4];
@@ -153,8 +153,8 @@ static void backward_case(kr_sweep *sweep, norm n, bool gain, int wanted)
                gain ? ", gain" : "", wanted);
     values v = { .x = NULL };
     const kr_extent of_x = lay_out_tokens(n.no, n.ni, gap_of(n, gain), &v.line);
-    a.x_padding = v.line - n.ni;
-    v.x = case_walk_input(&c, FIELD(kr_layer_norm_bwd_args, x), of_x, -1, 3);
+    a.x.row = v.line;
+    v.x = case_walk_input(&c, OPERAND(kr_layer_norm_bwd_args, x), of_x, -1, 3);
     if (gain) v.gain = case_input(&c, FIELD(kr_layer_norm_bwd_args, gain), KR_SHAPE(n.ni), -2, 2);
     v.g_y = case_input(&c, FIELD(kr_layer_norm_bwd_args, g_y), rows, -1, 1);
     v.mean = case_input(&c, FIELD(kr_layer_norm_bwd_args, mean), KR_SHAPE(n.no, n.ng), 1, 1);

@@ -44,11 +44,11 @@ static void trapezoid_case(kr_sweep *sweep, tokens n, int with, double reach)
     const kr_shape shape = KR_SHAPE(n.no, n.nh);
     int64_t line;
     const kr_extent rows = lay_out_tokens(n.no, n.nh, with % 3 * 5, &line);
-    a.raw_padding = line - n.nh;
-    case_walk_input(&c, FIELD(kr_trapezoid_args, dt_raw), rows, -reach, reach);
+    a.dt_raw.row = a.a_raw.row = a.lambda_raw.row = line;
+    case_walk_input(&c, OPERAND(kr_trapezoid_args, dt_raw), rows, -reach, reach);
     if (with & BIAS) case_input(&c, FIELD(kr_trapezoid_args, dt_bias), KR_SHAPE(n.nh), -2, 2);
-    case_walk_input(&c, FIELD(kr_trapezoid_args, a_raw), rows, -reach, reach);
-    case_walk_input(&c, FIELD(kr_trapezoid_args, lambda_raw), rows, -reach, reach);
+    case_walk_input(&c, OPERAND(kr_trapezoid_args, a_raw), rows, -reach, reach);
+    case_walk_input(&c, OPERAND(kr_trapezoid_args, lambda_raw), rows, -reach, reach);
     case_output(&c, FIELD(kr_trapezoid_args, dt), shape);
     case_output(&c, FIELD(kr_trapezoid_args, da), shape);
     case_output(&c, FIELD(kr_trapezoid_args, gamma), shape);
@@ -88,7 +88,7 @@ static bool is_close(double x, double limit)
 static void keep_off_limits(const kr_trapezoid_bwd_args *a, double *dt_raw, const double *dt_bias, double *a_raw)
 {
     for (int64_t k = 0; k < a->no * a->nh; k++) {
-        const int64_t i = k + k / a->nh * a->raw_padding;
+        const int64_t i = k % a->nh + k / a->nh * a->dt_raw.row;
         const double step = softplus(dt_raw[i] + (dt_bias ? dt_bias[k % a->nh] : 0)), x = a_raw[i];
         const double rate = a->softplus ? softplus(x) : x >= 0 ? 1 + x : 1 / (1 - x);
         if (is_close(step, a->dt_min) || is_close(step, a->dt_max)) dt_raw[i] = kr_to_float(dt_raw[i] + 0.01);
@@ -108,19 +108,20 @@ static void trapezoid_bwd_case(kr_sweep *sweep, tokens n, int with, int without)
     const kr_shape shape = KR_SHAPE(n.no, n.nh);
     int64_t line;
     const kr_extent rows = lay_out_tokens(n.no, n.nh, with % 3 * 5, &line);
-    a.raw_padding = line - n.nh;
-    double *dt_raw = case_walk_input(&c, FIELD(kr_trapezoid_bwd_args, dt_raw), rows, -4, 4), *dt_bias = NULL;
+    a.dt_raw.row = a.a_raw.row = a.lambda_raw.row = line;
+    a.g_dt_raw.row = a.g_a_raw.row = a.g_lambda_raw.row = n.nh;
+    double *dt_raw = case_walk_input(&c, OPERAND(kr_trapezoid_bwd_args, dt_raw), rows, -4, 4), *dt_bias = NULL;
     if (with & BIAS) dt_bias = case_input(&c, FIELD(kr_trapezoid_bwd_args, dt_bias), KR_SHAPE(n.nh), -2, 2);
-    keep_off_limits(&a, dt_raw, dt_bias, case_walk_input(&c, FIELD(kr_trapezoid_bwd_args, a_raw), rows, -4, 4));
-    case_walk_input(&c, FIELD(kr_trapezoid_bwd_args, lambda_raw), rows, -4, 4);
+    keep_off_limits(&a, dt_raw, dt_bias, case_walk_input(&c, OPERAND(kr_trapezoid_bwd_args, a_raw), rows, -4, 4));
+    case_walk_input(&c, OPERAND(kr_trapezoid_bwd_args, lambda_raw), rows, -4, 4);
     if (!(without & 1)) case_input(&c, FIELD(kr_trapezoid_bwd_args, g_dt), shape, -1, 1);
     if (!(without & 2)) case_input(&c, FIELD(kr_trapezoid_bwd_args, g_da), shape, -1, 1);
     if (!(without & 4)) case_input(&c, FIELD(kr_trapezoid_bwd_args, g_gamma), shape, -1, 1);
     if (!(without & 8)) case_input(&c, FIELD(kr_trapezoid_bwd_args, g_carry), shape, -1, 1);
     if (!(without & 16)) case_input(&c, FIELD(kr_trapezoid_bwd_args, g_beta), shape, -1, 1);
-    if (!(without & 32)) case_output(&c, FIELD(kr_trapezoid_bwd_args, g_dt_raw), shape), all_of_size(&c, 16);
-    if (!(without & 64)) case_output(&c, FIELD(kr_trapezoid_bwd_args, g_a_raw), shape), all_of_size(&c, 16);
-    if (!(without & 128)) case_output(&c, FIELD(kr_trapezoid_bwd_args, g_lambda_raw), shape), all_of_size(&c, 16);
+    if (!(without & 32)) case_output(&c, OPERAND(kr_trapezoid_bwd_args, g_dt_raw), shape), all_of_size(&c, 16);
+    if (!(without & 64)) case_output(&c, OPERAND(kr_trapezoid_bwd_args, g_a_raw), shape), all_of_size(&c, 16);
+    if (!(without & 128)) case_output(&c, OPERAND(kr_trapezoid_bwd_args, g_lambda_raw), shape), all_of_size(&c, 16);
     c.many_tasks = n.many_tasks;
     c.first_row = trapezoid_bwd_first_row;
     case_done(sweep, &c);
@@ -190,8 +191,8 @@ static void angles_case(kr_sweep *sweep, scan n, int with)
                (long long)n.nh, (long long)n.n, with);
     int64_t line;
     const kr_extent tokens_of_theta = lay_out_tokens(n.nb * n.ns, n.n, with * 3, &line);
-    a.theta_padding = line - n.n;
-    case_walk_input(&c, FIELD(kr_angles_args, theta), tokens_of_theta, -3, 3);
+    a.theta.row = line;
+    case_walk_input(&c, OPERAND(kr_angles_args, theta), tokens_of_theta, -3, 3);
     case_input(&c, FIELD(kr_angles_args, dt), KR_SHAPE(n.nb, n.ns, n.nh), 0, 2);
     if (with & INITIAL) case_input(&c, FIELD(kr_angles_args, initial), KR_SHAPE(a.nq, n.nh, n.n), -9, 9);
     case_output(&c, FIELD(kr_angles_args, angle), KR_SHAPE(n.nb, n.ns, n.nh, n.n));
@@ -229,15 +230,15 @@ static void angles_bwd_case(kr_sweep *sweep, scan n, int with, int wanted)
                (long long)n.nh, (long long)n.n, with, wanted);
     int64_t line;
     const kr_extent tokens_of_theta = lay_out_tokens(n.nb * n.ns, n.n, with * 3, &line);
-    a.theta_padding = line - n.n;
-    case_walk_input(&c, FIELD(kr_angles_bwd_args, theta), tokens_of_theta, -3, 3);
+    a.theta.row = line, a.g_theta.row = n.n;
+    case_walk_input(&c, OPERAND(kr_angles_bwd_args, theta), tokens_of_theta, -3, 3);
     case_input(&c, FIELD(kr_angles_bwd_args, dt), KR_SHAPE(n.nb, n.ns, n.nh), 0, 2);
     case_input(&c, FIELD(kr_angles_bwd_args, g_angle), KR_SHAPE(n.nb, n.ns, n.nh, n.n), -1, 1);
     if (with & INITIAL) case_input(&c, FIELD(kr_angles_bwd_args, g_final), KR_SHAPE(a.nq, n.nh, n.n), -1, 1);
     /* totals grow with the square root of the number of tokens, and so do their sums over heads or angles */
     const double total = 5 * sqrt((double)n.ns + 1);
     if (wanted & 1)
-        case_output(&c, FIELD(kr_angles_bwd_args, g_theta), KR_SHAPE(n.nb, n.ns, n.n)),
+        case_output(&c, OPERAND(kr_angles_bwd_args, g_theta), KR_SHAPE(n.nb, n.ns, n.n)),
             all_of_size(&c, 2 * total * sqrt((double)n.nh));
     if (wanted & 2)
         case_output(&c, FIELD(kr_angles_bwd_args, g_dt), KR_SHAPE(n.nb, n.ns, n.nh)),
@@ -288,7 +289,7 @@ static void rotate_case(kr_sweep *sweep, rows n, bool half, double reach, int64_
     case_input(&c, FIELD(kr_rotate_args, x), KR_SHAPE(n.no, n.nm, ng, n.nr), -2, 2);
     if (each) case_input(&c, FIELD(kr_rotate_args, bias), KR_SHAPE(n.nh, n.nm, n.nr), -1, 1);
     case_input(&c, FIELD(kr_rotate_args, angle), KR_SHAPE(n.no, n.nh, n.n), -reach, reach);
-    case_output(&c, FIELD(kr_rotate_args, y), KR_SHAPE(n.no, n.nm, n.nh, n.nr));
+    case_output(&c, OPERAND(kr_rotate_args, y), KR_SHAPE(n.no, n.nm, n.nh, n.nr));
     all_of_size(&c, 3);
     c.terms = 3;
     c.many_tasks = n.many_tasks;

@@ -28,6 +28,8 @@ static matrix matrix_of(int64_t rows, int64_t columns, layout how)
     return m;
 }
 
+static const kr_dtype halves[] = { KR_DTYPE_F32, KR_DTYPE_BF16, KR_DTYPE_F16 };
+
 typedef struct product {
     int64_t nm, nn, nk;
     layout a, b;
@@ -36,7 +38,7 @@ typedef struct product {
     int64_t nb0, nb1; /* 0, 0: no batch */
     bool a_shared, b_shared;
     bool many_tasks;
-    kr_storage_dtype half; /* of B */
+    kr_dtype half; /* of B */
 } product;
 
 static void first_row(void *args)
@@ -56,10 +58,10 @@ static int64_t batch_strides(int64_t *strides, const product *p, int64_t item, b
 static void add_operands(kr_case *c, kr_matmul_args *args, const product *p)
 {
     const matrix a = matrix_of(p->nm, p->nk, p->a), b = matrix_of(p->nk, p->nn, p->b);
-    args->a_m = a.row, args->a_k = a.column;
-    args->b_k = b.row, args->b_n = b.column;
-    args->c_m = p->nn + p->c_padding;
-    const int64_t c_item = p->nm * args->c_m;
+    args->a.row = a.row, args->a.column = a.column;
+    args->b.row = b.row, args->b.column = b.column;
+    args->c.row = p->nn + p->c_padding;
+    const int64_t c_item = p->nm * args->c.row;
     int64_t a_count = a.count, b_count = b.count, c_count = c_item > 0 ? c_item - p->c_padding : 0;
     if (p->nb0 || p->nb1) {
         args->batch_rank = 2;
@@ -70,18 +72,16 @@ static void add_operands(kr_case *c, kr_matmul_args *args, const product *p)
         c_count += batch_strides(args->batch_c, p, c_item, false);
         if (p->nb0 * p->nb1 == 0) c_count = 0;
     }
-    case_walk_input(c, FIELD(kr_matmul_args, a), (kr_extent){ a_count, a.first }, -1, 1);
+    case_walk_input(c, OPERAND(kr_matmul_args, a), (kr_extent){ a_count, a.first }, -1, 1);
     const kr_extent b_extent = { b_count, b.first };
-    if (p->half)
-        case_walk_halves(c, FIELD(kr_matmul_args, b), b_extent,
-                         p->half == KR_STORAGE_BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
-    else case_walk_input(c, FIELD(kr_matmul_args, b), b_extent, -1, 1);
+    if (p->half != KR_DTYPE_F32) case_walk_halves(c, OPERAND(kr_matmul_args, b), b_extent, p->half);
+    else case_walk_input(c, OPERAND(kr_matmul_args, b), b_extent, -1, 1);
     if (p->bias) case_walk_input(c, FIELD(kr_matmul_args, bias), (kr_extent){ p->nn, 0 }, -1, 1);
     if (p->accumulate) {
-        case_walk_input(c, FIELD(kr_matmul_args, c), (kr_extent){ c_count, 0 }, -1, 1);
+        case_walk_input(c, OPERAND(kr_matmul_args, c), (kr_extent){ c_count, 0 }, -1, 1);
         c->operands[c->noperands - 1].is_output = true;
     } else {
-        case_walk_output(c, FIELD(kr_matmul_args, c), (kr_extent){ c_count, 0 });
+        case_walk_output(c, OPERAND(kr_matmul_args, c), (kr_extent){ c_count, 0 });
     }
 }
 
@@ -89,13 +89,13 @@ static void matmul_case(kr_sweep *sweep, product p)
 {
     if ((p.a == UPSIDE_DOWN || p.a == ONE_ROW) && p.nm == 0) p.a = PLAIN;
     if ((p.b == UPSIDE_DOWN || p.b == ONE_ROW) && p.nk == 0) p.b = PLAIN;
-    kr_matmul_args args = { .nm = p.nm, .nn = p.nn, .nk = p.nk, .b_dtype = p.half, .accumulate = p.accumulate };
+    kr_matmul_args args = { .nm = p.nm, .nn = p.nn, .nk = p.nk, .accumulate = p.accumulate };
     kr_case c;
     case_begin(&c, &args, sizeof args, "m %lld n %lld k %lld, a %s, b %s%s, gap %lld%s%s, batch %lld x %lld%s%s",
                (long long)p.nm, (long long)p.nn, (long long)p.nk, layout_names[p.a], layout_names[p.b],
-               p.half == KR_STORAGE_NATIVE ? ""
-               : p.half == KR_STORAGE_BF16 ? " in bf16"
-                                           : " in f16",
+               p.half == KR_DTYPE_F32    ? ""
+               : p.half == KR_DTYPE_BF16 ? " in bf16"
+                                         : " in f16",
                (long long)p.c_padding, p.bias ? ", bias" : "", p.accumulate ? ", accumulate" : "", (long long)p.nb0,
                (long long)p.nb1, p.a_shared ? ", a shared" : "", p.b_shared ? ", b shared" : "");
     add_operands(&c, &args, &p);
@@ -116,7 +116,7 @@ static product random_product(void)
     p.c_padding = kr_test_below(2) * 3;
     p.bias = kr_test_below(2);
     p.accumulate = kr_test_below(2);
-    p.half = (kr_storage_dtype)kr_test_below(3);
+    p.half = halves[kr_test_below(3)];
     if (kr_test_below(3) == 0) {
         p.nb0 = kr_test_below(4);
         p.nb1 = 1 + kr_test_below(3);
@@ -128,22 +128,21 @@ static product random_product(void)
 
 /* Sizes that take the large path (2^23 multiply-adds), split rows, columns and k, or make many small items. */
 static const product large[] = {
-    { 261, 193, 257, TRANSPOSED, PLAIN, 0, true, false, 0, 0, false, false, true, KR_STORAGE_BF16 },
-    { 199, 210, 301, PLAIN, TRANSPOSED, 3, false, true, 0, 0, false, false, true, KR_STORAGE_NATIVE },
-    { 2, 2053, 130, PLAIN, PLAIN, 0, true, false, 0, 0, false, false, true, KR_STORAGE_BF16 },
-    { 4, 1031, 257, PLAIN, TRANSPOSED, 0, false, true, 0, 0, false, false, true, KR_STORAGE_F16 },
-    { 1, 3352, 768, PLAIN, TRANSPOSED, 0, false, false, 0, 0, false, false, true, KR_STORAGE_BF16 },
-    { 3001, 1, 130, PLAIN, PLAIN, 0, false, false, 0, 0, false, false, true, KR_STORAGE_NATIVE },
-    { 1500, 19, 33, SPREAD, PADDED, 1, true, true, 0, 0, false, false, true, KR_STORAGE_NATIVE },
-    { 31, 33, 65, PLAIN, TRANSPOSED, 0, false, false, 6, 5, false, true, true, KR_STORAGE_NATIVE },
-    { 64, 64, 64, TRANSPOSED, PLAIN, 0, true, true, 4, 3, true, false, true, KR_STORAGE_NATIVE },
-    { 97, 130, 515, UPSIDE_DOWN, PADDED, 0, false, false, 0, 0, false, false, true, KR_STORAGE_NATIVE },
-    { 197, 35, 4133, PADDED, TRANSPOSED, 0, true, false, 0, 0, false, false, true, KR_STORAGE_F16 },
+    { 261, 193, 257, TRANSPOSED, PLAIN, 0, true, false, 0, 0, false, false, true, KR_DTYPE_BF16 },
+    { 199, 210, 301, PLAIN, TRANSPOSED, 3, false, true, 0, 0, false, false, true, KR_DTYPE_F32 },
+    { 2, 2053, 130, PLAIN, PLAIN, 0, true, false, 0, 0, false, false, true, KR_DTYPE_BF16 },
+    { 4, 1031, 257, PLAIN, TRANSPOSED, 0, false, true, 0, 0, false, false, true, KR_DTYPE_F16 },
+    { 1, 3352, 768, PLAIN, TRANSPOSED, 0, false, false, 0, 0, false, false, true, KR_DTYPE_BF16 },
+    { 3001, 1, 130, PLAIN, PLAIN, 0, false, false, 0, 0, false, false, true, KR_DTYPE_F32 },
+    { 1500, 19, 33, SPREAD, PADDED, 1, true, true, 0, 0, false, false, true, KR_DTYPE_F32 },
+    { 31, 33, 65, PLAIN, TRANSPOSED, 0, false, false, 6, 5, false, true, true, KR_DTYPE_F32 },
+    { 64, 64, 64, TRANSPOSED, PLAIN, 0, true, true, 4, 3, true, false, true, KR_DTYPE_F32 },
+    { 97, 130, 515, UPSIDE_DOWN, PADDED, 0, false, false, 0, 0, false, false, true, KR_DTYPE_F32 },
+    { 197, 35, 4133, PADDED, TRANSPOSED, 0, true, false, 0, 0, false, false, true, KR_DTYPE_F16 },
 };
 
 /* More of B than one packed part holds: 2^21 elements. */
-static const product largest = { 193,  530, 4100, PLAIN, PLAIN, 0,     true,
-                                 true, 0,   0,    false, false, false, KR_STORAGE_NATIVE };
+static const product largest = { 193, 530, 4100, PLAIN, PLAIN, 0, true, true, 0, 0, false, false, false, KR_DTYPE_F32 };
 
 void kr_cases_matmul(kr_sweep *sweep)
 {
@@ -156,7 +155,7 @@ void kr_cases_matmul(kr_sweep *sweep)
                                               .a = (layout)a,
                                               .b = (layout)b,
                                               .c_padding = flags % 4,
-                                              .half = (kr_storage_dtype)(flags / 4),
+                                              .half = halves[flags / 4],
                                               .bias = flags & 1,
                                               .accumulate = flags & 2 });
     const int times = sweep->mode == KR_SWEEP_THREADS ? 0 : kr_test_quick() ? 60 : 400;

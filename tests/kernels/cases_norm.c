@@ -43,17 +43,17 @@ static void norm_case(kr_sweep *sweep, norm n, gate g, bool gain, double size, b
     int64_t line, z_line;
     const kr_extent x_rows = lay_out_tokens(n.no, n.ni, gap_of(n, gain), &line);
     const kr_extent z_rows = lay_out_tokens(n.no, n.ni, 2 * gap_of(n, gain), &z_line);
-    a.x_padding = line - n.ni, a.z_padding = z_line - n.ni;
-    double *x = case_walk_input(&c, FIELD(kr_norm_args, x), x_rows, -size, size);
+    a.x.row = line, a.z.row = z_line, a.y.row = n.ni;
+    double *x = case_walk_input(&c, OPERAND(kr_norm_args, x), x_rows, -size, size);
     for (int64_t o = 0; special && o < n.no; o++) {
         static const double values[] = { NAN, INFINITY, -INFINITY, 0, 0x1p60 };
         const double tiny = g == NO_GATE ? 0x1p-140 : 0x1p-110; /* a gated denormal loses digits */
         if (o % 6 < 5) x[o * line + kr_test_below(n.ni)] = values[o % 6];
         for (int64_t i = 0; o % 6 == 3 && i < n.ni; i++) x[o * line + i] = i % 3 ? 0 : tiny;
     }
-    if (g != NO_GATE) case_walk_input(&c, FIELD(kr_norm_args, z), z_rows, -6, 6);
+    if (g != NO_GATE) case_walk_input(&c, OPERAND(kr_norm_args, z), z_rows, -6, 6);
     if (gain) case_input(&c, FIELD(kr_norm_args, gain), KR_SHAPE(n.ni), -2, 2);
-    case_output(&c, FIELD(kr_norm_args, y), KR_SHAPE(n.no, n.ni));
+    case_output(&c, OPERAND(kr_norm_args, y), KR_SHAPE(n.no, n.ni));
     case_output(&c, FIELD(kr_norm_args, q), KR_SHAPE(n.no, n.ng));
     c.terms = n.ni / n.ng + 1;
     c.many_tasks = n.many_tasks;
@@ -130,16 +130,17 @@ static void norm_bwd_case(kr_sweep *sweep, norm n, gate g, bool gain, int wanted
     int64_t line, z_line;
     const kr_extent x_rows = lay_out_tokens(n.no, n.ni, gap_of(n, gain), &line);
     const kr_extent z_rows = lay_out_tokens(n.no, n.ni, 2 * gap_of(n, gain), &z_line);
-    values v = { .x_padding = a.x_padding = line - n.ni, .z_padding = a.z_padding = z_line - n.ni };
-    v.x = case_walk_input(&c, FIELD(kr_norm_bwd_args, x), x_rows, -2, 2);
-    if (g != NO_GATE) v.z = case_walk_input(&c, FIELD(kr_norm_bwd_args, z), z_rows, -4, 4);
+    a.x.row = line, a.z.row = z_line, a.g_y.row = a.g_x.row = a.g_z.row = n.ni;
+    values v = { .x_padding = line - n.ni, .z_padding = z_line - n.ni };
+    v.x = case_walk_input(&c, OPERAND(kr_norm_bwd_args, x), x_rows, -2, 2);
+    if (g != NO_GATE) v.z = case_walk_input(&c, OPERAND(kr_norm_bwd_args, z), z_rows, -4, 4);
     if (gain) v.gain = case_input(&c, FIELD(kr_norm_bwd_args, gain), KR_SHAPE(n.ni), -2, 2);
-    v.g_y = case_input(&c, FIELD(kr_norm_bwd_args, g_y), rows, -1, 1);
+    v.g_y = case_input(&c, OPERAND(kr_norm_bwd_args, g_y), rows, -1, 1);
     v.q = case_input(&c, FIELD(kr_norm_bwd_args, q), KR_SHAPE(n.no, n.ng), 1, 1);
     double *s_x = calloc((size_t)(n.no * n.ni) + 1, sizeof *s_x), *s_z = NULL, *s_gain = NULL;
     if (!s_x) exit(2);
     if (wanted & 2 && g != NO_GATE) {
-        case_output(&c, FIELD(kr_norm_bwd_args, g_z), rows);
+        case_output(&c, OPERAND(kr_norm_bwd_args, g_z), rows);
         s_z = case_scale(&c);
     }
     if (wanted & 4) {
@@ -148,7 +149,7 @@ static void norm_bwd_case(kr_sweep *sweep, norm n, gate g, bool gain, int wanted
     }
     for (int64_t group = 0; n.ni > 0 && group < n.no * n.ng; group++) group_scales(n, g, &v, group, s_x, s_z, s_gain);
     if (wanted & 1) {
-        case_output(&c, FIELD(kr_norm_bwd_args, g_x), rows);
+        case_output(&c, OPERAND(kr_norm_bwd_args, g_x), rows);
         memcpy(case_scale(&c), s_x, (size_t)(n.no * n.ni) * sizeof *s_x);
     }
     free(s_x);

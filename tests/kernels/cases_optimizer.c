@@ -17,14 +17,13 @@ static int64_t size_at(int index)
 /* A gradient, by `index`: of the slot's type and 16-bit, kept and cleared, unbounded and clipped. */
 static double *grad_operand(kr_case *c, kr_taken_grad *grad, size_t field, int64_t n, int index)
 {
-    static const kr_storage_dtype halves[] = { KR_STORAGE_NATIVE, KR_STORAGE_NATIVE, KR_STORAGE_BF16, KR_STORAGE_F16 };
+    static const kr_dtype halves[] = { KR_DTYPE_F32, KR_DTYPE_F32, KR_DTYPE_BF16, KR_DTYPE_F16 };
     static const double scales[] = { 1, 0.125, 0.37 };
-    *grad = (kr_taken_grad){ .dtype = halves[index % 4], .scale = scales[index % 3], .clears = index / 2 % 2 };
+    const kr_dtype dtype = halves[index % 4];
+    *grad = (kr_taken_grad){ .scale = scales[index % 3], .clears = index / 2 % 2 };
     grad->clip = index % 5 < 3 ? (double)INFINITY : 0.25;
     double *g = NULL;
-    if (grad->dtype)
-        case_walk_halves(c, field, "grad.g", (kr_extent){ n, 0 },
-                         grad->dtype == KR_STORAGE_BF16 ? KR_DTYPE_BF16 : KR_DTYPE_F16);
+    if (dtype != KR_DTYPE_F32) case_walk_halves(c, field, "grad.g", (kr_extent){ n, 0 }, dtype);
     else g = case_input(c, field, "grad.g", KR_SHAPE(n), -2, 2);
     c->operands[c->noperands - 1].is_output = grad->clears;
     return g;
@@ -72,7 +71,7 @@ static void adamw_case(kr_sweep *sweep, int64_t n, int index, bool special)
     double *g = NULL;
     case_begin(&c, &a, sizeof a, "%lld, index %d%s%s", (long long)n, index, a.cautious ? ", cautious" : "",
                special ? ", special values" : "");
-    g = grad_operand(&c, &a.grad, offsetof(kr_adamw_args, grad.g), n, special ? index % 2 : index);
+    g = grad_operand(&c, &a.grad, offsetof(kr_adamw_args, grad.g.data) | KR_IS_TYPED, n, special ? index % 2 : index);
     if (special) put_specials(g, n);
     for (int64_t i = 0; special && i < n; i++)
         if (isfinite(g[i]) && fabs(g[i]) > 0x1p63) g[i] = copysign(0x1p40, g[i]);
@@ -124,7 +123,8 @@ static void sgd_case(kr_sweep *sweep, int64_t n, int index, bool special)
     kr_case c;
     case_begin(&c, &a, sizeof a, "%lld, index %d%s%s%s", (long long)n, index, has_velocity ? "" : ", no velocity",
                has_direction ? ", direction" : "", special ? ", special values" : "");
-    double *g = grad_operand(&c, &a.grad, offsetof(kr_sgd_args, grad.g), n, special ? index % 2 : index);
+    double *g =
+        grad_operand(&c, &a.grad, offsetof(kr_sgd_args, grad.g.data) | KR_IS_TYPED, n, special ? index % 2 : index);
     if (special) put_specials(g, n);
     if (has_velocity) case_in_out(&c, FIELD(kr_sgd_args, velocity), KR_SHAPE(n), -1, 1);
     if (has_direction) case_output(&c, FIELD(kr_sgd_args, direction), KR_SHAPE(n));

@@ -62,14 +62,14 @@ static void scan_case(kr_sweep *sweep, shape n, int with, int kind)
     case_begin(&c, &a, sizeof a, "%s", case_text(text, sizeof text, n, with, kind));
     const kr_shape values = KR_SHAPE(n.nb, n.ns, n.ni), states = KR_SHAPE(a.nq, n.ni, n.nr);
     const int64_t tokens = n.nb * n.ns, of_b = n.ng * n.nr, gap = with & STRIDED ? 3 : 0;
-    case_walk_input(&c, FIELD(kr_scan_args, x), lay_out_tokens(tokens, n.ni, gap, &a.x_stride), -2, 2);
-    case_walk_input(&c, FIELD(kr_scan_args, dt), lay_out_tokens(tokens, n.ni, 2 * gap, &a.dt_stride), 0.001, 0.5);
+    case_walk_input(&c, OPERAND(kr_scan_args, x), lay_out_tokens(tokens, n.ni, gap, &a.x.row), -2, 2);
+    case_walk_input(&c, OPERAND(kr_scan_args, dt), lay_out_tokens(tokens, n.ni, 2 * gap, &a.dt.row), 0.001, 0.5);
     change_decays(case_input(&c, FIELD(kr_scan_args, a), KR_SHAPE(n.ni, n.nr), -4, -0.1), n.ni * n.nr, kind, 40, -1e5);
-    case_walk_input(&c, FIELD(kr_scan_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b_stride), -1, 1);
-    case_walk_input(&c, FIELD(kr_scan_args, c), lay_out_tokens(tokens, of_b, 5 * gap, &a.c_stride), -1, 1);
+    case_walk_input(&c, OPERAND(kr_scan_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b.row), -1, 1);
+    case_walk_input(&c, OPERAND(kr_scan_args, c), lay_out_tokens(tokens, of_b, 5 * gap, &a.c.row), -1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_scan_args, d), KR_SHAPE(n.ni), -1, 1);
     if (with & GATE)
-        case_walk_input(&c, FIELD(kr_scan_args, z), lay_out_tokens(tokens, n.ni, 7 * gap, &a.z_stride), -3, 3);
+        case_walk_input(&c, OPERAND(kr_scan_args, z), lay_out_tokens(tokens, n.ni, 7 * gap, &a.z.row), -3, 3);
     if (with & IN_PLACE) {
         case_in_out(&c, FIELD(kr_scan_args, initial), states, -1, 1);
         c.operands[c.noperands - 1].also = offsetof(kr_scan_args, final);
@@ -137,15 +137,15 @@ static void scale_of_state(const kr_scan_bwd_args *s, const inputs *in, int64_t 
     if (!h) exit(2);
     h[0] = magnitude(in->initial, state);
     for (int64_t t = 0; t < length; t++) {
-        const double dt = in->dt[(first + t) * s->dt_stride + i], x = in->x[(first + t) * s->x_stride + i];
-        h[t + 1] = exp(dt * rate) * h[t] + dt * fabs(in->b[(first + t) * s->b_stride + bc_offset] * x);
+        const double dt = in->dt[(first + t) * s->dt.row + i], x = in->x[(first + t) * s->x.row + i];
+        h[t + 1] = exp(dt * rate) * h[t] + dt * fabs(in->b[(first + t) * s->b.row + bc_offset] * x);
     }
     for (int64_t t = length - 1; t >= 0; t--) {
         const int64_t at = (first + t) * s->ni + i;
-        const double dt = in->dt[(first + t) * s->dt_stride + i], x = in->x[(first + t) * s->x_stride + i];
-        const double z = magnitude(in->z, (first + t) * s->z_stride + i), gate = in->z ? z / (1 + exp(-z)) : 1;
-        g += fabs(in->c[(first + t) * s->c_stride + bc_offset] * in->g_y[at]) * gate;
-        scale[at] += fabs(x * in->b[(first + t) * s->b_stride + bc_offset]) * g;
+        const double dt = in->dt[(first + t) * s->dt.row + i], x = in->x[(first + t) * s->x.row + i];
+        const double z = magnitude(in->z, (first + t) * s->z.row + i), gate = in->z ? z / (1 + exp(-z)) : 1;
+        g += fabs(in->c[(first + t) * s->c.row + bc_offset] * in->g_y[at]) * gate;
+        scale[at] += fabs(x * in->b[(first + t) * s->b.row + bc_offset]) * g;
         g *= exp(dt * rate);
         scale[at] += fabs(rate) * g * h[t];
     }
@@ -179,21 +179,21 @@ static void scan_bwd_case(kr_sweep *sweep, shape n, int with, int kind, int want
     const kr_shape values = KR_SHAPE(n.nb, n.ns, n.ni), bc_shape = KR_SHAPE(n.nb, n.ns, n.ng, n.nr);
     const kr_shape states = KR_SHAPE(a.nq, n.ni, n.nr), rates = KR_SHAPE(n.ni, n.nr);
     const int64_t tokens = n.nb * n.ns, of_b = n.ng * n.nr, gap = with & STRIDED ? 3 : 0;
-    const kr_extent at_x = lay_out_tokens(tokens, n.ni, gap, &a.x_stride),
-                    at_dt = lay_out_tokens(tokens, n.ni, 2 * gap, &a.dt_stride),
-                    at_z = lay_out_tokens(tokens, n.ni, 7 * gap, &a.z_stride),
-                    at_b = lay_out_tokens(tokens, of_b, 4 * gap, &a.b_stride),
-                    at_c = lay_out_tokens(tokens, of_b, 5 * gap, &a.c_stride);
-    inputs in = { .x = case_walk_input(&c, FIELD(kr_scan_bwd_args, x), at_x, -2, 2),
-                  .dt = case_walk_input(&c, FIELD(kr_scan_bwd_args, dt), at_dt, 0.001, 0.5) };
+    const kr_extent at_x = lay_out_tokens(tokens, n.ni, gap, &a.x.row),
+                    at_dt = lay_out_tokens(tokens, n.ni, 2 * gap, &a.dt.row),
+                    at_z = lay_out_tokens(tokens, n.ni, 7 * gap, &a.z.row),
+                    at_b = lay_out_tokens(tokens, of_b, 4 * gap, &a.b.row),
+                    at_c = lay_out_tokens(tokens, of_b, 5 * gap, &a.c.row);
+    inputs in = { .x = case_walk_input(&c, OPERAND(kr_scan_bwd_args, x), at_x, -2, 2),
+                  .dt = case_walk_input(&c, OPERAND(kr_scan_bwd_args, dt), at_dt, 0.001, 0.5) };
     double *a_values = case_input(&c, FIELD(kr_scan_bwd_args, a), rates, -4, -0.1);
     change_decays(a_values, n.ni * n.nr, kind, 40, -1e5);
     in.a = a_values;
-    in.b = case_walk_input(&c, FIELD(kr_scan_bwd_args, b), at_b, -1, 1);
-    in.c = case_walk_input(&c, FIELD(kr_scan_bwd_args, c), at_c, -1, 1);
+    in.b = case_walk_input(&c, OPERAND(kr_scan_bwd_args, b), at_b, -1, 1);
+    in.c = case_walk_input(&c, OPERAND(kr_scan_bwd_args, c), at_c, -1, 1);
     in.g_y = case_input(&c, FIELD(kr_scan_bwd_args, g_y), values, -1, 1);
     if (with & SKIP) in.d = case_input(&c, FIELD(kr_scan_bwd_args, d), KR_SHAPE(n.ni), -1, 1);
-    if (with & GATE) in.z = case_walk_input(&c, FIELD(kr_scan_bwd_args, z), at_z, -3, 3);
+    if (with & GATE) in.z = case_walk_input(&c, OPERAND(kr_scan_bwd_args, z), at_z, -3, 3);
     if (with & INITIAL) in.initial = case_input(&c, FIELD(kr_scan_bwd_args, initial), states, -1, 1);
     if (with & INITIAL) in.g_final = case_input(&c, FIELD(kr_scan_bwd_args, g_final), states, -1, 1);
     if (wanted & 1) case_output(&c, FIELD(kr_scan_bwd_args, g_x), values);

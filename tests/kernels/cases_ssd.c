@@ -120,9 +120,10 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
     const kr_shape scalars = KR_SHAPE(n.nb, n.ns, n.nh), states = KR_SHAPE(a.nq, n.nh, n.np, n.nr);
     const int64_t tokens = n.nb * n.ns, of_v = n.nm * n.nh * n.np, of_b = n.nm * n.ng * n.nr,
                   gap = with & STRIDED ? 3 : 0;
-    case_walk_input(&c, FIELD(kr_ssd_args, v), lay_out_tokens(tokens, of_v, gap, &a.v_stride), -2, 2);
-    case_walk_input(&c, FIELD(kr_ssd_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b_stride), -1, 1);
-    case_walk_input(&c, FIELD(kr_ssd_args, c), lay_out_tokens(tokens, of_b, 7 * gap, &a.c_stride), -1, 1);
+    a.y.row = of_v;
+    case_walk_input(&c, OPERAND(kr_ssd_args, v), lay_out_tokens(tokens, of_v, gap, &a.v.row), -2, 2);
+    case_walk_input(&c, OPERAND(kr_ssd_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b.row), -1, 1);
+    case_walk_input(&c, OPERAND(kr_ssd_args, c), lay_out_tokens(tokens, of_b, 7 * gap, &a.c.row), -1, 1);
     change_decays(case_input(&c, FIELD(kr_ssd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
     add_weights(&c, &a, with);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_args, d), KR_SHAPE(n.nh), -1, 1);
@@ -135,7 +136,7 @@ static void ssd_case(kr_sweep *sweep, shape n, int with, int kind)
         case_input(&c, FIELD(kr_ssd_args, boundary_v), KR_SHAPE(a.nq, n.nm, n.nh, n.np), -2, 2);
         case_input(&c, FIELD(kr_ssd_args, boundary_b), KR_SHAPE(a.nq, n.nm, n.nh, n.nr), -1, 1);
     }
-    case_output(&c, FIELD(kr_ssd_args, y), values);
+    case_output(&c, OPERAND(kr_ssd_args, y), values);
     if (with & (INITIAL | PACKED | MIXED) && !(with & IN_PLACE)) case_output(&c, FIELD(kr_ssd_args, final), states);
     c.terms = n.ns * n.nm + n.nr;
     c.roundings = (n.ns - 1) / n.nl;
@@ -233,10 +234,10 @@ static const struct gradient {
     const char *name;
     int input; /* the axes are those of: 0 v, 1 b, 2 da, 3 d, 4 a state */
 } gradients[GRADIENTS] = {
-    { FIELD(kr_ssd_bwd_args, g_v), 0 }, { FIELD(kr_ssd_bwd_args, g_b), 1 },
-    { FIELD(kr_ssd_bwd_args, g_c), 1 }, { FIELD(kr_ssd_bwd_args, g_da), 2 },
-    { FIELD(kr_ssd_bwd_args, g_w), 2 }, { FIELD(kr_ssd_bwd_args, g_diag_weight), 2 },
-    { FIELD(kr_ssd_bwd_args, g_d), 3 }, { FIELD(kr_ssd_bwd_args, g_initial), 4 },
+    { OPERAND(kr_ssd_bwd_args, g_v), 0 }, { OPERAND(kr_ssd_bwd_args, g_b), 1 },
+    { OPERAND(kr_ssd_bwd_args, g_c), 1 }, { FIELD(kr_ssd_bwd_args, g_da), 2 },
+    { FIELD(kr_ssd_bwd_args, g_w), 2 },   { FIELD(kr_ssd_bwd_args, g_diag_weight), 2 },
+    { FIELD(kr_ssd_bwd_args, g_d), 3 },   { FIELD(kr_ssd_bwd_args, g_initial), 4 },
 };
 
 static void first_row_bwd(void *args)
@@ -261,7 +262,7 @@ static void fill_scales(const kr_case *c)
     kr_ssd_bwd_args a = *(const kr_ssd_bwd_args *)c->args;
     double *memory[KR_MAX_OPERANDS];
     for (int k = 0; k < c->noperands; k++) {
-        const kr_operand *o = &c->operands[k];
+        const kr_case_operand *o = &c->operands[k];
         const bool is_decay = o->field == offsetof(kr_ssd_bwd_args, da);
         memory[k] = zeros(o->count);
         for (int64_t i = 0; o->value && i < o->count; i++) memory[k][i] = is_decay ? o->value[i] : fabs(o->value[i]);
@@ -272,7 +273,7 @@ static void fill_scales(const kr_case *c)
     ref->ssd_bwd[KR_REAL_F64].run(&a);
     free(a.exec.scratch);
     for (int k = 0; k < c->noperands; k++) {
-        const kr_operand *o = &c->operands[k];
+        const kr_case_operand *o = &c->operands[k];
         double largest = 1e-30; /* e^da below 1e-38 counts as 0 */
         for (int64_t i = 0; o->is_output && i < o->count; i++) largest = fmax(largest, fabs(memory[k][i]));
         for (int64_t i = 0; o->is_output && i < o->count; i++) o->scale[i] = largest;
@@ -296,11 +297,12 @@ static void ssd_bwd_case(kr_sweep *sweep, shape n, int with, int kind, unsigned 
     const kr_shape scalars = KR_SHAPE(n.nb, n.ns, n.nh), states = KR_SHAPE(a.nq, n.nh, n.np, n.nr);
     const int64_t tokens = n.nb * n.ns, of_v = n.nm * n.nh * n.np, of_b = n.nm * n.ng * n.nr,
                   gap = with & STRIDED ? 3 : 0;
-    case_walk_input(&c, FIELD(kr_ssd_bwd_args, v), lay_out_tokens(tokens, of_v, gap, &a.v_stride), -2, 2);
-    case_walk_input(&c, FIELD(kr_ssd_bwd_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b_stride), -1, 1);
-    case_walk_input(&c, FIELD(kr_ssd_bwd_args, c), lay_out_tokens(tokens, of_b, 7 * gap, &a.c_stride), -1, 1);
+    a.g_y.row = a.g_v.row = of_v, a.g_b.row = a.g_c.row = of_b;
+    case_walk_input(&c, OPERAND(kr_ssd_bwd_args, v), lay_out_tokens(tokens, of_v, gap, &a.v.row), -2, 2);
+    case_walk_input(&c, OPERAND(kr_ssd_bwd_args, b), lay_out_tokens(tokens, of_b, 4 * gap, &a.b.row), -1, 1);
+    case_walk_input(&c, OPERAND(kr_ssd_bwd_args, c), lay_out_tokens(tokens, of_b, 7 * gap, &a.c.row), -1, 1);
     change_decays(case_input(&c, FIELD(kr_ssd_bwd_args, da), scalars, -0.3, 0), n.nb * n.ns * n.nh, kind, 50, -1e4);
-    case_input(&c, FIELD(kr_ssd_bwd_args, g_y), values, -1, 1);
+    case_input(&c, OPERAND(kr_ssd_bwd_args, g_y), values, -1, 1);
     if (with & WEIGHT) case_input(&c, FIELD(kr_ssd_bwd_args, w), scalars, 0.1, 1);
     if (with & DIAG_WEIGHT) case_input(&c, FIELD(kr_ssd_bwd_args, diag_weight), scalars, 0.1, 1);
     if (with & SKIP) case_input(&c, FIELD(kr_ssd_bwd_args, d), KR_SHAPE(n.nh), -1, 1);

@@ -83,6 +83,10 @@ kr_pool *kr_test_pool(int nthreads)
 
 /* ---- one run ---- */
 
+_Static_assert(offsetof(kr_operand, dtype) == offsetof(kr_matrix, dtype) && offsetof(kr_operand, data) == 0 &&
+                   offsetof(kr_matrix, data) == 0,
+               "the type of an operand is at one place");
+
 typedef struct run_memory {
     char *block, *data;
     char *before; /* outputs: a copy of the contents before the run */
@@ -101,7 +105,7 @@ static void *must_alloc(size_t bytes)
     return p;
 }
 
-static void fill_reals(run_memory *m, const kr_operand *o, bool magnitudes)
+static void fill_reals(run_memory *m, const kr_case_operand *o, bool magnitudes)
 {
     const bool single = m->dtype == KR_DTYPE_F32;
     for (int64_t i = 0; i < o->count; i++) {
@@ -122,7 +126,7 @@ static void drop_signs(run_memory *m)
 }
 
 /* Memory of an operand; `shift` elements off the allocation's alignment. */
-static run_memory operand_create(const kr_operand *o, int real, bool magnitudes, int shift)
+static run_memory operand_create(const kr_case_operand *o, int real, bool magnitudes, int shift)
 {
     run_memory m = { .dtype = o->dtype == KR_REAL ? (real == KR_REAL_F32 ? KR_DTYPE_F32 : KR_DTYPE_F64) : o->dtype };
     m.element = kr_dtype_bytes((kr_dtype)m.dtype);
@@ -213,13 +217,17 @@ static run_result run_case(const runner *who, const kr_case *c)
     run_result r = { 0 };
     kr_span spans[KR_MAX_OPERANDS];
     for (int i = 0; i < c->noperands; i++) {
-        const kr_operand *o = &c->operands[i];
+        const kr_case_operand *o = &c->operands[i];
         run_memory *m = &r.memory[i];
         *m = operand_create(o, who->real, who->magnitudes, (int)((count + (unsigned)i * 3) % 5));
-        spans[i] = (kr_span){ o->field, o->also, m->block, m->whole, o->is_output };
+        const size_t also = o->also & ~(size_t)KR_IS_TYPED;
+        spans[i] = (kr_span){ o->field, also, m->block, m->whole, o->is_output };
         void *p = m->data + o->first * (int64_t)m->element;
         memcpy(args + o->field, &p, sizeof p);
-        if (o->also) memcpy(args + o->also, &p, sizeof p);
+        if (also) memcpy(args + also, &p, sizeof p);
+        const kr_dtype dtype = (kr_dtype)m->dtype;
+        if (o->is_typed) memcpy(args + o->field + offsetof(kr_operand, dtype), &dtype, sizeof dtype);
+        if (o->also & KR_IS_TYPED) memcpy(args + also + offsetof(kr_operand, dtype), &dtype, sizeof dtype);
     }
     if (who->edit) who->edit(args);
     if (who->edit_more) who->edit_more(args);
@@ -311,7 +319,7 @@ static double real_error(const runner *who, const kr_case *c, int dtype, double 
     return error == 0 ? 0 : error / limit_of(who, c, dtype, want, scale);
 }
 
-static const char *index_text(const kr_operand *o, int64_t flat, char *text, size_t bytes)
+static const char *index_text(const kr_case_operand *o, int64_t flat, char *text, size_t bytes)
 {
     if (o->shape.rank == 0) {
         snprintf(text, bytes, "[%lld]", (long long)(flat - o->first));
@@ -332,7 +340,7 @@ static const char *index_text(const kr_operand *o, int64_t flat, char *text, siz
 static void compare_reals(const runner *who, const kr_case *c, int k, const run_memory *want, const run_memory *got,
                           const double *scale)
 {
-    const kr_operand *o = &c->operands[k];
+    const kr_case_operand *o = &c->operands[k];
     double worst = 0;
     int64_t where = -1, unwritten = -1, stray = -1;
     for (int64_t i = 0; i < o->count; i++) {
@@ -375,7 +383,7 @@ static bool is_half_nan(int dtype, const char *p)
 /* Elements of fixed types: the same bytes, except that all NaNs are equal. */
 static void compare_raw(const runner *who, const kr_case *c, int k, const run_memory *want, const run_memory *got)
 {
-    const kr_operand *o = &c->operands[k];
+    const kr_case_operand *o = &c->operands[k];
     if (memcmp(want->data, got->data, want->bytes) == 0) return;
     for (int64_t i = 0; i < o->count; i++) {
         const char *w = want->data + (size_t)i * want->element, *g = got->data + (size_t)i * got->element;
@@ -429,7 +437,7 @@ static void compare_values(kr_sweep *sweep, const kr_case *c, void (*edit)(void 
             if (!sweep->kernel->has(who.set, real) || (only && only != who.set)) continue;
             run_result got = run_case(&who, c);
             for (int k = 0; k < c->noperands; k++) {
-                const kr_operand *o = &c->operands[k];
+                const kr_case_operand *o = &c->operands[k];
                 if (!o->is_output) continue;
                 if (o->dtype == KR_REAL)
                     compare_reals(&who, c, k, &want.memory[k], &got.memory[k], o->scale ? o->scale : scales[k]);
@@ -447,7 +455,7 @@ static void same_bits(const runner *who, const kr_case *c, const run_result *wan
                       bool only_touched, const char *law)
 {
     for (int k = 0; k < c->noperands; k++) {
-        const kr_operand *o = &c->operands[k];
+        const kr_case_operand *o = &c->operands[k];
         const run_memory *w = &want->memory[k], *g = &got->memory[k];
         if (!o->is_output || memcmp(w->data, g->data, w->bytes) == 0) continue;
         for (int64_t i = 0; i < o->count; i++) {

@@ -29,24 +29,25 @@ enum {
     KR_MAX_OPERANDS = 24
 };
 
-typedef struct kr_operand {
+typedef struct kr_case_operand {
     const char *name;
     size_t field, also; /* offset of the pointer in the arguments; a second one (0: none) for work in place */
     int dtype;          /* KR_REAL or a kr_dtype */
+    bool is_typed;      /* the pointer is that of a kr_operand or a kr_matrix */
     bool is_output;
     int64_t count, first; /* elements of memory; the one that the pointer points at */
     kr_shape shape;       /* of a contiguous operand, for messages */
     double *value;        /* KR_REAL: contents before the run, NULL: not initialised */
     void *bytes;          /* other types: the same */
     double *scale;        /* outputs: error scale of an element; NULL: its magnitude */
-} kr_operand;
+} kr_case_operand;
 
 typedef struct kr_case {
     char text[160];
     const void *args;
     size_t args_bytes;
     int noperands;
-    kr_operand operands[KR_MAX_OPERANDS];
+    kr_case_operand operands[KR_MAX_OPERANDS];
     int64_t terms;      /* summed in one element, 1 if none are */
     int64_t roundings;  /* of a value that the reference carries in double, to the element type, at ends of chunks */
     bool many_tasks;    /* large enough for several tasks: runs the law of threads */
@@ -141,6 +142,10 @@ const kr_tolerance *kr_tolerance_of(const char *kernel);
 /* ---- building cases ---- */
 
 #define FIELD(args, name) offsetof(args, name), #name
+
+/* The same for a kr_operand or kr_matrix: a run sets its dtype to that of the operand's memory, too. */
+#define OPERAND(args, name) (offsetof(args, name.data) | KR_IS_TYPED), #name
+enum { KR_IS_TYPED = 1 << 20 };
 
 void case_begin(kr_case *c, const void *args, size_t args_bytes, const char *format, ...) KR_PRINTF(4, 5);
 

@@ -18,16 +18,13 @@ enum { NSHAPES = (int)(sizeof shapes / sizeof *shapes) };
 
 static void check_product(shape n)
 {
-    const kr_matmul_args a = {
-        .nm = n.nm, .nn = n.nn, .nk = n.nk, .a_m = n.nk, .a_k = 1, .b_k = 1, .b_n = n.nk, .c_m = n.nn
-    };
+    const kr_matmul_args a = { .nm = n.nm, .nn = n.nn, .nk = n.nk, .a.column = 1, .b.row = 1, .b.column = n.nk };
     buffer *c = blank(n.nm * n.nn);
-    const link links[] = { IN(kr_matmul_args, a, drawn_bf16(n.nm * n.nk, 1),
-                              .half = n.a_is_half ? offsetof(kr_matmul_args, a_dtype) : 0,
-                              .stride = offsetof(kr_matmul_args, a_m), .row = n.nk),
-                           IN(kr_matmul_args, b, drawn_bf16(n.nn * n.nk, 1), .half = offsetof(kr_matmul_args, b_dtype)),
+    const link links[] = { IN_OPERAND(kr_matmul_args, a, drawn_bf16(n.nm * n.nk, 1), .may_halve = n.a_is_half,
+                                      .may_part = true, .row = n.nk),
+                           IN_OPERAND(kr_matmul_args, b, drawn_bf16(n.nn * n.nk, 1), .may_halve = true),
                            IN(kr_matmul_args, bias, n.has_bias ? drawn(n.nn, -1, 1) : NULL),
-                           OUT(kr_matmul_args, c, c, .stride = offsetof(kr_matmul_args, c_m), .row = n.nn) };
+                           OUT_OPERAND(kr_matmul_args, c, c, .may_part = true, .row = n.nn) };
     in_halves = true, row_padding = n.row_padding;
     RUN("matmul", a, links);
     in_halves = false, row_padding = 0;

@@ -81,21 +81,23 @@ static void run_core(core *k)
                             .nr = n.nr,
                             .nl = 64,
                             .nq = k->nq,
-                            .v_stride = values,
-                            .b_stride = maps,
-                            .c_stride = maps,
                             .sequences = k->sequences,
                             .na = k->na,
                             .split_pairs = k->half };
-#define HALF(name) .half = offsetof(kr_ssd_args, name##_dtype)
-    const link forward[] = { IN(kr_ssd_args, v, k->v, HALF(v)),  IN(kr_ssd_args, b, k->b, HALF(b)),
-                             IN(kr_ssd_args, c, k->c, HALF(c)),  IN(kr_ssd_args, da, k->da),
-                             IN(kr_ssd_args, w, k->w),           IN(kr_ssd_args, diag_weight, k->diag_weight),
-                             IN(kr_ssd_args, d, k->d),           IN(kr_ssd_args, initial, k->initial),
-                             IN(kr_ssd_args, angle, k->angle),   IN(kr_ssd_args, bias_b, k->bias_b),
-                             IN(kr_ssd_args, bias_c, k->bias_c), OUT(kr_ssd_args, y, k->y, HALF(y)),
+#define HALVES(count) .may_halve = true, .row = (count)
+    const link forward[] = { IN_OPERAND(kr_ssd_args, v, k->v, HALVES(values)),
+                             IN_OPERAND(kr_ssd_args, b, k->b, HALVES(maps)),
+                             IN_OPERAND(kr_ssd_args, c, k->c, HALVES(maps)),
+                             IN(kr_ssd_args, da, k->da),
+                             IN(kr_ssd_args, w, k->w),
+                             IN(kr_ssd_args, diag_weight, k->diag_weight),
+                             IN(kr_ssd_args, d, k->d),
+                             IN(kr_ssd_args, initial, k->initial),
+                             IN(kr_ssd_args, angle, k->angle),
+                             IN(kr_ssd_args, bias_b, k->bias_b),
+                             IN(kr_ssd_args, bias_c, k->bias_c),
+                             OUT_OPERAND(kr_ssd_args, y, k->y, HALVES(values)),
                              OUT(kr_ssd_args, final, k->final) };
-#undef HALF
     RUN("ssd", a, forward);
     const kr_ssd_bwd_args back = { .nb = n.nb,
                                    .ns = n.ns,
@@ -106,28 +108,22 @@ static void run_core(core *k)
                                    .nr = n.nr,
                                    .nl = 64,
                                    .nq = k->nq,
-                                   .v_stride = values,
-                                   .b_stride = maps,
-                                   .c_stride = maps,
                                    .sequences = k->sequences,
                                    .na = k->na,
                                    .split_pairs = k->half };
-#define HALF(field) .half = offsetof(kr_ssd_bwd_args, field)
-    const size_t bc_dtype = k->casts_bc ? offsetof(kr_ssd_bwd_args, g_bc_dtype) : 0;
-    const size_t gap = n.nm == 1 ? offsetof(kr_ssd_bwd_args, g_v_rows.padding) : 0;
-    const link backward[] = { IN(kr_ssd_bwd_args, v, k->v, HALF(v_dtype)),
-                              IN(kr_ssd_bwd_args, b, k->b, HALF(b_dtype)),
-                              IN(kr_ssd_bwd_args, c, k->c, HALF(c_dtype)),
+    const link backward[] = { IN_OPERAND(kr_ssd_bwd_args, v, k->v, HALVES(values)),
+                              IN_OPERAND(kr_ssd_bwd_args, b, k->b, HALVES(maps)),
+                              IN_OPERAND(kr_ssd_bwd_args, c, k->c, HALVES(maps)),
                               IN(kr_ssd_bwd_args, da, k->da),
                               IN(kr_ssd_bwd_args, w, k->w),
                               IN(kr_ssd_bwd_args, diag_weight, k->diag_weight),
                               IN(kr_ssd_bwd_args, d, k->d),
                               IN(kr_ssd_bwd_args, initial, k->initial),
-                              IN(kr_ssd_bwd_args, g_y, k->g_y, HALF(g_y_dtype)),
+                              IN_OPERAND(kr_ssd_bwd_args, g_y, k->g_y, HALVES(values)),
                               IN(kr_ssd_bwd_args, g_final, k->g_final),
-                              OUT(kr_ssd_bwd_args, g_v, k->g_v, HALF(g_v_rows.dtype), .padding = gap, .row = values),
-                              OUT(kr_ssd_bwd_args, g_b, k->g_b, .half = bc_dtype),
-                              OUT(kr_ssd_bwd_args, g_c, k->g_c, .half = bc_dtype),
+                              OUT_OPERAND(kr_ssd_bwd_args, g_v, k->g_v, HALVES(values), .may_part = n.nm == 1),
+                              OUT_OPERAND(kr_ssd_bwd_args, g_b, k->g_b, .may_halve = k->casts_bc, .row = maps),
+                              OUT_OPERAND(kr_ssd_bwd_args, g_c, k->g_c, .may_halve = k->casts_bc, .row = maps),
                               OUT(kr_ssd_bwd_args, g_da, k->g_da),
                               OUT(kr_ssd_bwd_args, g_w, k->g_w),
                               OUT(kr_ssd_bwd_args, g_diag_weight, k->g_diag_weight),
@@ -139,7 +135,7 @@ static void run_core(core *k)
                               OUT(kr_ssd_bwd_args, g_bias_b, k->g_bias_b),
                               OUT(kr_ssd_bwd_args, g_bias_c, k->g_bias_c),
                               OUT(kr_ssd_bwd_args, g_initial, k->g_initial) };
-#undef HALF
+#undef HALVES
     RUN("ssd_bwd", back, backward);
 }
 
@@ -266,14 +262,17 @@ TEST(halves_give_the_bits_of_floats)
         { "a step", 3, 1, 1, 4, 64, 1, 128, false, true, 0.1 },
         { "many ranks", 1, 9, 70, 2, 5, 1, 7, false, true, 0.1 },
     };
-    if (!device_kernels()) SKIP(device_why_not());
-    if (!device_is_cuda()) SKIP("this device takes no halves");
-    for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
-        for (taken_for = ITSELF; taken_for < last_limits(); taken_for++)
-            for (int variant = 0; variant < 4; variant++) {
-                precision = variant < 2 ? KR_PRECISION_BF16 : KR_PRECISION_EXACT;
-                check_halves(shapes[i], variant % 2, variant % 2 ? 8 : i % 4);
-            }
+    for (int n = 0; (judged = kr_judged_set(n)) != NULL; n++) {
+        if (!(judged->accepts.ssd_v & KR_DTYPE_BIT(KR_DTYPE_BF16))) continue;
+        const bool is_device = judged == device_kernels();
+        for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
+            for (taken_for = ITSELF; taken_for < (is_device ? last_limits() : NO_WARPGROUPS); taken_for++)
+                for (int variant = is_device ? 0 : 2; variant < 4; variant++) {
+                    precision = variant < 2 ? KR_PRECISION_BF16 : KR_PRECISION_EXACT;
+                    check_halves(shapes[i], variant % 2, variant % 2 ? 8 : i % 4);
+                }
+    }
+    judged = NULL;
     precision = KR_PRECISION_BF16;
     taken_for = ITSELF;
 }
@@ -294,7 +293,7 @@ static void check_angles(shape n, bool half, int64_t na, bool packed)
     buffer *theta = drawn(tokens * na, -1, 1), *dt = drawn(tokens * n.nh, 0.02, 0.5), *last = blank(nrows * n.nh * na);
     k.na = na, k.half = half;
     k.angle = blank(tokens * n.nh * na), k.g_angle = blank(tokens * n.nh * na);
-    const link forward[] = { IN(kr_angles_args, theta, theta), IN(kr_angles_args, dt, dt),
+    const link forward[] = { IN_OPERAND(kr_angles_args, theta, theta, .row = na), IN(kr_angles_args, dt, dt),
                              OUT(kr_angles_args, angle, k.angle), OUT(kr_angles_args, final, last) };
     RUN("angles", angles, forward);
     const double of_c = 1 / sqrt((double)n.nr);
@@ -308,8 +307,9 @@ static void check_angles(shape n, bool half, int64_t na, bool packed)
         .nb = n.nb, .ns = n.ns, .nh = n.nh, .na = na, .nq = nrows, .sequences = rows, .range = 1
     };
     buffer *g_theta = blank(tokens * na), *g_dt = blank(tokens * n.nh);
-    const link backward[] = { IN(kr_angles_bwd_args, theta, theta), IN(kr_angles_bwd_args, dt, dt),
-                              IN(kr_angles_bwd_args, g_angle, k.g_angle), OUT(kr_angles_bwd_args, g_theta, g_theta),
+    const link backward[] = { IN_OPERAND(kr_angles_bwd_args, theta, theta, .row = na), IN(kr_angles_bwd_args, dt, dt),
+                              IN(kr_angles_bwd_args, g_angle, k.g_angle),
+                              OUT_OPERAND(kr_angles_bwd_args, g_theta, g_theta, .row = na),
                               OUT(kr_angles_bwd_args, g_dt, g_dt) };
     RUN("angles_bwd", back, backward);
     check_error("gradient of the angles' theta", n.text, g_theta);

@@ -26,18 +26,18 @@ typedef struct gemm_case {
     bool bias, accumulate;
     int64_t nb0, nb1;        /* batch dims */
     bool a_shared, b_shared; /* broadcast along the first batch axis */
-    kr_storage_dtype half;   /* a type that holds B's values; KR_STORAGE_NATIVE: as KR_STORAGE_BF16 */
+    kr_dtype half;           /* a type that holds B's values; KR_DTYPE_F32: as KR_DTYPE_BF16 */
 } gemm_case;
 
-static uint16_t narrowed(float x, kr_storage_dtype half)
+static uint16_t narrowed(float x, kr_dtype half)
 {
-    return half == KR_STORAGE_F16 ? kr_f16_from_float(x) : kr_bf16_from_float(x);
+    return half == KR_DTYPE_F16 ? kr_f16_from_float(x) : kr_bf16_from_float(x);
 }
 
-static float rounded(float x, kr_storage_dtype half)
+static float rounded(float x, kr_dtype half)
 {
     const uint16_t bits = narrowed(x, half);
-    return half == KR_STORAGE_F16 ? kr_float_from_f16(bits) : kr_float_from_bf16(bits);
+    return half == KR_DTYPE_F16 ? kr_float_from_f16(bits) : kr_float_from_bf16(bits);
 }
 
 static float next_float(void)
@@ -96,9 +96,9 @@ typedef struct spans {
 
 static spans spans_of(const operand *a, void *b, size_t b_bytes, float *c, size_t c_bytes, float *bias, int64_t nn)
 {
-    return (spans){ { { offsetof(kr_matmul_args, a), 0, a->memory, a->count * sizeof(float), false },
-                      { offsetof(kr_matmul_args, b), 0, b, b_bytes, false },
-                      { offsetof(kr_matmul_args, c), 0, c, c_bytes, true },
+    return (spans){ { { offsetof(kr_matmul_args, a.data), 0, a->memory, a->count * sizeof(float), false },
+                      { offsetof(kr_matmul_args, b.data), 0, b, b_bytes, false },
+                      { offsetof(kr_matmul_args, c.data), 0, c, c_bytes, true },
                       { offsetof(kr_matmul_args, bias), 0, bias, bias ? (size_t)nn * sizeof(float) : 0, false } } };
 }
 
@@ -155,7 +155,7 @@ static void free_data(data *d)
 }
 
 /* The same operand as bf16 or f16. */
-static uint16_t *narrow(const operand *o, kr_storage_dtype half)
+static uint16_t *narrow(const operand *o, kr_dtype half)
 {
     uint16_t *y = must_alloc(o->count * sizeof *y);
     for (size_t i = 0; i < o->count; i++) {
@@ -179,14 +179,9 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
                             .nm = t->nm,
                             .nn = t->nn,
                             .nk = t->nk,
-                            .a = a.first,
-                            .a_m = a.row,
-                            .a_k = a.column,
-                            .b = b.first,
-                            .b_k = b.row,
-                            .b_n = b.column,
-                            .c = c,
-                            .c_m = d->c_m,
+                            .a = { a.first, KR_DTYPE_F32, a.row, a.column },
+                            .b = { b.first, KR_DTYPE_F32, b.row, b.column },
+                            .c = { c, KR_DTYPE_F32, d->c_m },
                             .bias = t->bias ? d->bias : NULL,
                             .accumulate = t->accumulate,
                             .batch_rank = 3,
@@ -196,9 +191,9 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
                             .batch_c = { t->nb1 * t->nm * d->c_m, 0, t->nm * d->c_m } };
     uint16_t *halves = NULL;
     if (variant == IN_HALVES || variant == IN_HALVES_BY_ROW) {
-        args.b_dtype = t->half == KR_STORAGE_F16 ? KR_STORAGE_F16 : KR_STORAGE_BF16;
+        args.b.dtype = t->half == KR_DTYPE_F16 ? KR_DTYPE_F16 : KR_DTYPE_BF16;
         halves = narrow(&b, t->half);
-        args.b = halves + (b.first - b.memory);
+        args.b.data = halves + (b.first - b.memory);
     }
     if (d->items == 1) {
         args.batch_rank = 0;
@@ -209,8 +204,8 @@ static float *compute(const gemm_case *t, const data *d, const kr_kernels *set, 
     if (variant == BY_ROW || variant == IN_HALVES_BY_ROW) {
         args.nm = 1;
         for (int64_t m = 0; m < t->nm; m++) {
-            args.a = a.first + m * a.row;
-            args.c = c + m * d->c_m;
+            args.a.data = a.first + m * a.row;
+            args.c.data = c + m * d->c_m;
             call(set, &args, &memory);
         }
     } else {
@@ -355,7 +350,7 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
         t.c_padding = kr_test_below(2) * 3;
         t.bias = kr_test_below(2) == 0;
         t.accumulate = kr_test_below(2) == 0;
-        t.half = kr_test_below(2) ? KR_STORAGE_BF16 : KR_STORAGE_F16;
+        t.half = kr_test_below(2) ? KR_DTYPE_BF16 : KR_DTYPE_F16;
         const int64_t kind = kr_test_below(16);
         if (kind < 5) {
             t.nb0 = kr_test_below(4);
@@ -374,14 +369,14 @@ static void sweep(const kr_kernels *set, kr_pool *pool, int cases)
     }
     /* Layouts of the large path, several blocks of rows and of columns, and strides that collide in caches. */
     const gemm_case large[] = {
-        { 389, 331, 257, TRANSPOSED, TRANSPOSED, 1, true, true, 1, 1, false, false, KR_STORAGE_F16 },
-        { 4099, 37, 67, PLAIN, TRANSPOSED, 0, false, false, 1, 1, false, false, KR_STORAGE_BF16 },
-        { 4099, 37, 67, SPREAD, PLAIN, 2, true, false, 1, 1, false, false, KR_STORAGE_F16 },
-        { 193, 4133, 13, TRANSPOSED, PLAIN, 0, false, true, 1, 1, false, false, KR_STORAGE_BF16 },
-        { 200, 200, 512, PLAIN, TRANSPOSED, 0, false, false, 2, 1, false, true, KR_STORAGE_F16 },
-        { 3, 4133, 512, PLAIN, TRANSPOSED, 0, true, false, 1, 1, false, false, KR_STORAGE_BF16 },
-        { 2, 2053, 300, PLAIN, PLAIN, 0, true, true, 3, 1, true, false, KR_STORAGE_F16 },
-        { 2053, 1, 300, PLAIN, PLAIN, 0, false, true, 2, 1, false, false, KR_STORAGE_BF16 },
+        { 389, 331, 257, TRANSPOSED, TRANSPOSED, 1, true, true, 1, 1, false, false, KR_DTYPE_F16 },
+        { 4099, 37, 67, PLAIN, TRANSPOSED, 0, false, false, 1, 1, false, false, KR_DTYPE_BF16 },
+        { 4099, 37, 67, SPREAD, PLAIN, 2, true, false, 1, 1, false, false, KR_DTYPE_F16 },
+        { 193, 4133, 13, TRANSPOSED, PLAIN, 0, false, true, 1, 1, false, false, KR_DTYPE_BF16 },
+        { 200, 200, 512, PLAIN, TRANSPOSED, 0, false, false, 2, 1, false, true, KR_DTYPE_F16 },
+        { 3, 4133, 512, PLAIN, TRANSPOSED, 0, true, false, 1, 1, false, false, KR_DTYPE_BF16 },
+        { 2, 2053, 300, PLAIN, PLAIN, 0, true, true, 3, 1, true, false, KR_DTYPE_F16 },
+        { 2053, 1, 300, PLAIN, PLAIN, 0, false, true, 2, 1, false, false, KR_DTYPE_BF16 },
     };
     for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
         check_set(&large[i], set, pool);
@@ -410,14 +405,9 @@ static void check_symmetric(int64_t nm, int64_t nk, layout how_laid, const kr_ke
                                 .nm = nm,
                                 .nn = nm,
                                 .nk = nk,
-                                .a = x.first,
-                                .a_m = x.row,
-                                .a_k = x.column,
-                                .b = x.first,
-                                .b_k = x.column,
-                                .b_n = x.row,
-                                .c = c[symmetric],
-                                .c_m = c_m,
+                                .a = { x.first, KR_DTYPE_F32, x.row, x.column },
+                                .b = { x.first, KR_DTYPE_F32, x.column, x.row },
+                                .c = { c[symmetric], KR_DTYPE_F32, c_m },
                                 .symmetric = symmetric };
         const spans memory =
             spans_of(&x, x.memory, x.count * sizeof(float), c[symmetric], (size_t)count * sizeof(float), NULL, 0);

@@ -1,5 +1,5 @@
-/* test_autocast_blocks.c - whole blocks of Mamba-2 and Mamba-3 on a GPU in bf16 precision against f64 on the processor: y, the
- * gradient of x, and those of all parameters.
+/* test_autocast_blocks.c - whole blocks of Mamba-2 and Mamba-3 in bf16 precision against f64 in exact precision: y, the
+ * gradient of x, and those of all parameters. On a GPU, and with the reference kernels, which take bf16 operands too.
  *
  * Weights, x and the gradient that comes in are numbers that bf16 holds, so that no product errs by its first operands. What
  * is left are roundings on the way, 2^-9 / 3^(1/2) = 1.1e-3 each and independent of one another: y of the core, what it is
@@ -8,6 +8,8 @@
  * all tokens, most of which cancels: what is left has SUM_BOUND.
  */
 #include "tests/harness.h"
+
+#include "device/device.h"
 
 #include <krait/block.h>
 
@@ -32,12 +34,13 @@ typedef struct made {
     kr_tensor *x, *y;
 } made;
 
-static made make(const block_case *c, const char *device, kr_precision precision, kr_dtype dtype)
+static made make(const block_case *c, const char *device, const char *isa, kr_precision precision, kr_dtype dtype)
 {
     made m = { .ctx = NULL };
     kr_ctx_options options;
     kr_ctx_options_init(&options);
     options.device = device;
+    options.isa = isa;
     options.precision = precision;
     m.ctx = kr_ctx_create(&options);
     if (c->family == KR_FAMILY_MAMBA2) {
@@ -128,15 +131,15 @@ static void check_parts(const block_case *c, const made *m, const double *x, con
     kr_tape_destroy(tape);
 }
 
-static void check_block(const block_case *c, const char *device)
+static void check_block(const block_case *c, const char *device, const char *isa)
 {
     enum { COUNT = NB * NS * ND };
     static double x[COUNT], g_y[COUNT];
     for (int i = 0; i < COUNT; i++) x[i] = kr_test_normal(), g_y[i] = kr_test_normal();
     round_all(x, COUNT);
     round_all(g_y, COUNT);
-    made exact = make(c, "cpu", KR_PRECISION_EXACT, KR_DTYPE_F64),
-         rounded = make(c, device, KR_PRECISION_BF16, KR_DTYPE_F32);
+    made exact = make(c, "cpu", NULL, KR_PRECISION_EXACT, KR_DTYPE_F64),
+         rounded = make(c, device, isa, KR_PRECISION_BF16, KR_DTYPE_F32);
     for (int64_t i = 0; i < kr_params_count(exact.params); i++) {
         kr_tensor *to = kr_params_at(exact.params, i)->tensor, *too = kr_params_at(rounded.params, i)->tensor;
         double *values = kr_test_values(to);
@@ -161,15 +164,55 @@ static void check_block(const block_case *c, const char *device)
     destroy(&rounded);
 }
 
+static const block_case cases[] = {
+    { "mamba-2", KR_FAMILY_MAMBA2, true, 0 },
+    { "mamba-2 without norm", KR_FAMILY_MAMBA2, false, 0 },
+    { "mamba-3", KR_FAMILY_MAMBA3, false, 0.5 },
+    { "mamba-3 with norm, all rotated", KR_FAMILY_MAMBA3, true, 1 },
+};
+enum { NCASES = (int)(sizeof cases / sizeof *cases) };
+
+/* The kernels of a GPU; those of others are the reference, for the whole network of bf16 tensors is the same. */
 TEST(blocks_in_bf16_are_close_to_f64)
 {
-    static const block_case cases[] = {
-        { "mamba-2", KR_FAMILY_MAMBA2, true, 0 },
-        { "mamba-2 without norm", KR_FAMILY_MAMBA2, false, 0 },
-        { "mamba-3", KR_FAMILY_MAMBA3, false, 0.5 },
-        { "mamba-3 with norm, all rotated", KR_FAMILY_MAMBA3, true, 1 },
-    };
     const char *device = getenv("KR_DEVICE");
-    if (!device || !*device || strncmp(device, "cpu", 3) == 0) SKIP("KR_DEVICE names no GPU");
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check_block(&cases[i], device);
+    const bool is_gpu = device && strncmp(device, "cuda", 4) == 0;
+    for (int i = 0; i < NCASES; i++) check_block(&cases[i], device, is_gpu ? NULL : "ref");
+}
+
+static void count_kernel(void *user, const char *slot)
+{
+    (void)slot;
+    ++*(int64_t *)user;
+}
+
+/* With kernels that take no bf16 operands, precision bf16 has the bits of exact, by the same number of kernels. */
+TEST(without_kernels_for_bf16_all_is_exact)
+{
+    enum { COUNT = NB * NS * ND };
+    static double x[COUNT], g_y[COUNT];
+    for (int i = 0; i < COUNT; i++) x[i] = kr_test_normal(), g_y[i] = kr_test_normal();
+    for (int i = 0; i < NCASES; i++) {
+        static const kr_precision precisions[2] = { KR_PRECISION_EXACT, KR_PRECISION_BF16 };
+        made m[2];
+        double *y[2], *g_x[2];
+        int64_t kernels[2] = { 0, 0 };
+        for (int k = 0; k < 2; k++) {
+            m[k] = make(&cases[i], "cpu", NULL, precisions[k], KR_DTYPE_F32);
+            m[k].ctx->device->probe = count_kernel;
+            m[k].ctx->device->probe_user = &kernels[k];
+            run(&m[k], x, g_y);
+            y[k] = kr_test_values(m[k].y), g_x[k] = kr_test_values(kr_grad(m[k].x));
+        }
+        const bool takes_bf16 = kr_accepts(m[1].ctx, matmul_a, KR_DTYPE_BF16);
+        CHECK(takes_bf16 || memcmp(y[0], y[1], sizeof x) == 0, "%s: y differs", cases[i].name);
+        CHECK(takes_bf16 || memcmp(g_x[0], g_x[1], sizeof x) == 0, "%s: the gradient of x differs", cases[i].name);
+        CHECK(takes_bf16 || kernels[0] == kernels[1], "%s: %lld kernels, not %lld", cases[i].name,
+              (long long)kernels[1], (long long)kernels[0]);
+        for (int k = 0; k < 2; k++) {
+            free(y[k]);
+            free(g_x[k]);
+            destroy(&m[k]);
+        }
+    }
 }

@@ -158,7 +158,7 @@ TEST(copies_outlive_the_tape)
         const size_t bytes = bytes_by_shape(stack, 3), ntensors = (size_t)(SLOTS * stack->kind->ncache);
         CHECK(kr_state_bytes(state) == bytes && kr_state_bytes(used) == bytes, "%zu bytes, not %zu",
               kr_state_bytes(state), bytes);
-        CHECK(all_memory(ctx).live_bytes - before.live_bytes == bytes + ntensors * sizeof(kr_tensor),
+        CHECK(all_memory(ctx).live_bytes - before.live_bytes == bytes + ntensors * sizeof(kr_header),
               "%zu bytes of memory for %zu of tensors", all_memory(ctx).live_bytes - before.live_bytes, bytes);
 
         /* from the copy as from the original, and the copy is only read */

@@ -503,10 +503,10 @@ TEST(steps_drop_packed_copies)
     kr_param_pack(w);
     give("out_proj.weight", 1);
     kr_optimizer_step(opt, 0.1, 1);
-    CHECK(!w->packed, "the packed copy outlives a step");
+    CHECK(!w->storage->packed, "the packed copy outlives a step");
     kr_param_pack(w);
     kr_optimizer_use_ema(opt, true);
-    CHECK(!w->packed, "the packed copy outlives the averages");
+    CHECK(!w->storage->packed, "the packed copy outlives the averages");
     kr_optimizer_use_ema(opt, false);
     kr_optimizer_destroy(opt);
     end();

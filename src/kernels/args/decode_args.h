@@ -15,8 +15,8 @@
  * row strides in elements. z, gain, bias, base, conv_bias may be NULL; base may be y, and is older than x: the preceding
  * kernel does not write it. nc = 0: no convolution. Group e of ng holds channels e nk/ng ... On CUDA with exec.precision
  * the product may round norm, as matmul. With squares [m nsquares] the mean is their sum in a row over nk, instead of that
- * of u^2: x is already gated and multiplied by its gain (then ng is 1, z and gain are NULL). x_dtype: 16-bit x for the f32
- * slot of CUDA only. */
+ * of u^2: x is already gated and multiplied by its gain (then ng is 1, z and gain are NULL). x may be 16-bit where the
+ * kernel takes it (kernels/accepts.def). */
 typedef struct kr_decode_linear_args {
     kr_exec exec;
     int64_t nm, nn, nk, ng, x_m, z_m, base_m, y_m;
@@ -38,7 +38,7 @@ typedef struct kr_decode_linear_args {
  *   with z: u = y silu(z), y <- u gain (NULL: 1), and squares, unless NULL, gets the sums of u^2 over 8 rows p each:
  *   squares[b, h, i] for p = 8 i .. 8 i + 7, the last of which may be fewer
  * x, z [h p], b, c [g r], dt [h] in rows with stride `stride`; gain [h p]; state H [b h p r]; y [b h p], row stride
- * y_stride, of y_dtype, which only the f32 slot of CUDA writes.
+ * y_stride; it may be 16-bit where the kernel takes it (kernels/accepts.def).
  *
  * Deferred state updates: with `deferred` a state is read at every token, but written only at one of KR_DEFERRED_TOKENS;
  * until then the tokens since are pending. A tile, eight rows p of a head, has a record in `deferred`: weights s x and

@@ -6,7 +6,6 @@
 #define KR_KERNELS_ARGS_MAMBA3_ARGS_H
 
 #include "kernels/exec.h"
-#include "kernels/args/matmul_args.h"
 #include "kernels/args/operand.h"
 #include "kernels/sequence.h"
 
@@ -16,12 +15,12 @@
  *   f(x) = 1 + x for x >= 0, 1 / (1 - x) below; or softplus(x)      l = sigmoid(lambda_raw)
  *   da = dt a    gamma = l dt    carry = (1 - l) dt    beta = carry exp(da)
  *
- * All [no nh], dt_bias [nh] or NULL. raw_padding: elements between the end of a row of dt_raw, a_raw or lambda_raw and the next
- * row. NaN propagates. */
+ * All [no nh], dt_bias [nh] or NULL; dt_raw, a_raw and lambda_raw have one row stride. NaN propagates. */
 typedef struct kr_trapezoid_args {
     kr_exec exec;
-    int64_t no, nh, raw_padding;
-    const void *dt_raw, *dt_bias, *a_raw, *lambda_raw;
+    int64_t no, nh;
+    kr_operand dt_raw, a_raw, lambda_raw;
+    const void *dt_bias;
     void *dt, *da, *gamma, *carry, *beta;
     double a_floor, dt_min, dt_max;
     bool softplus; /* f; otherwise the rational one */
@@ -30,33 +29,35 @@ typedef struct kr_trapezoid_args {
 /* With e = exp(da), c = g_carry + e g_beta, d = g_da + carry e g_beta:
  *   g_dt_raw = (g_dt + a d + l g_gamma + (1 - l) c) softplus'(dt_raw + dt_bias), 0 where dt is clamped
  *   g_a_raw = -dt d f'(a_raw), 0 where the floor applies;   g_lambda_raw = dt (g_gamma - c) l (1 - l)
- * Incoming gradients may be NULL (0), outgoing ones when not wanted. Summed over tokens, g_dt_raw is the gradient of
- * dt_bias. At a limit the gradient passes. */
+ * Incoming gradients may be NULL (0), outgoing ones absent when not wanted; the three operands among them have one row stride
+ * and type. Summed over tokens, g_dt_raw is the gradient of dt_bias; where it is rounded or apart, g_dt_summed, unless NULL,
+ * gets it once more, contiguous and of the slot's type. At a limit the gradient passes. */
 typedef struct kr_trapezoid_bwd_args {
     kr_exec exec;
-    int64_t no, nh, raw_padding;
-    const void *dt_raw, *dt_bias, *a_raw, *lambda_raw;
+    int64_t no, nh;
+    kr_operand dt_raw, a_raw, lambda_raw;
+    const void *dt_bias;
     const void *g_dt, *g_da, *g_gamma, *g_carry, *g_beta;
-    void *g_dt_raw, *g_a_raw, *g_lambda_raw;
+    kr_operand g_dt_raw, g_a_raw, g_lambda_raw;
+    void *g_dt_summed;
     double a_floor, dt_min, dt_max;
     bool softplus;
-    kr_strided_rows g_rows; /* row stride and dtype of the three results */
-    void *g_dt_summed;      /* with g_rows: g_dt_raw again, contiguous and of the slot's own type; NULL: not wanted */
 } kr_trapezoid_bwd_args;
 
 /* Angles that accumulate along each sequence q:
  *
  *   phi_t[h, a] = wrap(phi_{t-1}[h, a] + dt_t[h] range pi tanh(theta_t[a]));   wrap(x) = x - 2 pi round(x / 2 pi)
  *
- * theta [b s a], dt [b s h], angle [b s h a]; initial [q h a] or NULL (0), final [q h a]. theta_padding: elements between the
- * end of a token of theta and the next. The running angle and its increments are in double for f32 too, so that it does not
+ * theta [b s a], dt [b s h], angle [b s h a]; initial [q h a] or NULL (0), final [q h a]. A row of theta is a token.
+ * The running angle and its increments are in double for f32 too, so that it does not
  * drift over long sequences. The reference and the CPU kernels round it every nl tokens of a sequence to what a call would
  * return there and the next one begin with; nl 0: not inside a call. */
 typedef struct kr_angles_args {
     kr_exec exec;
-    int64_t nb, ns, nh, na, nq, nl, theta_padding;
+    int64_t nb, ns, nh, na, nq, nl;
     const kr_sequence *sequences; /* [q] */
-    const void *theta, *dt, *initial;
+    kr_operand theta;
+    const void *dt, *initial;
     void *angle, *final;
     double range;
 } kr_angles_args;
@@ -65,15 +66,16 @@ typedef struct kr_angles_args {
  * constants):
  *   g_initial = G_start;   g_dt_t[h] = range pi sum_a G_t[h, a] tanh(theta_t[a])
  *   g_theta_t[a] = range pi (1 - tanh^2(theta_t[a])) sum_h dt_t[h] G_t[h, a]
- * g_final NULL is 0; g_theta, g_dt, g_initial NULL: not wanted. */
+ * g_final NULL is 0; g_theta absent, g_dt, g_initial NULL: not wanted. */
 typedef struct kr_angles_bwd_args {
     kr_exec exec;
-    int64_t nb, ns, nh, na, nq, theta_padding;
+    int64_t nb, ns, nh, na, nq;
     const kr_sequence *sequences;
-    const void *theta, *dt, *g_angle, *g_final;
-    void *g_theta, *g_dt, *g_initial;
+    kr_operand theta;
+    const void *dt, *g_angle, *g_final;
+    kr_operand g_theta;
+    void *g_dt, *g_initial;
     double range;
-    kr_strided_rows g_theta_rows;
 } kr_angles_bwd_args;
 
 /* Rotary embedding of rows u = x + bias, x repeated for the heads of its group: the first na pairs of each are rotated by
@@ -82,25 +84,23 @@ typedef struct kr_angles_bwd_args {
  *   (y0, y1) = (u0 cos - u1 sin, u0 sin + u1 cos);   pair i is (2i, 2i + 1), or with split_pairs (i, i + nr/2)
  *
  * x [no nm ng nr], bias [nh nm nr] or NULL, y [no nm nh nr], angle [no nh na], the same for all ranks m. Head h is in group
- * h / (nh / ng). 2 na <= nr; with split_pairs nr is even. */
+ * h / (nh / ng). y is contiguous. 2 na <= nr; with split_pairs nr is even. */
 typedef struct kr_rotate_args {
     kr_exec exec;
     int64_t no, nm, nh, ng, nr, na;
     const void *x, *bias, *angle;
-    void *y;
+    kr_operand y;
     bool split_pairs;
-    kr_storage_dtype y_dtype; /* of y: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
 } kr_rotate_args;
 
 /* g_u is g_y rotated back; g_x = sum of g_u over the heads of a group; g_bias = sum of g_u over o; g_angle = sum over m of
- * u0 g_u1 - u1 g_u0. Each may be NULL when not wanted. */
+ * u0 g_u1 - u1 g_u0, added to what is there with `accumulate`. Each may be NULL when not wanted. */
 typedef struct kr_rotate_bwd_args {
     kr_exec exec;
     int64_t no, nm, nh, ng, nr, na;
     const void *x, *bias, *angle, *g_y;
     void *g_x, *g_bias, *g_angle;
-    bool split_pairs;
-    bool adds; /* g_angle is accumulated: f32 slot of CUDA only */
+    bool split_pairs, accumulate;
 } kr_rotate_bwd_args;
 
 /* Unit quaternions (w, x, y, z) from generators of bounded length. With rho = |raw|, n = raw / rho (0 where rho is 0):

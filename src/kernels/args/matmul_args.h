@@ -2,17 +2,8 @@
 #ifndef KR_KERNELS_ARGS_MATMUL_ARGS_H
 #define KR_KERNELS_ARGS_MATMUL_ARGS_H
 
+#include "kernels/args/operand.h"
 #include "kernels/exec.h"
-
-#include <krait/tensor.h>
-
-/* Storage type of an operand: the slot's own, or a 16-bit one, which is widened as it is read. Widening is exact: the
- * result has the bits that the widened operand would give. */
-typedef enum kr_storage_dtype { KR_STORAGE_NATIVE = 0, KR_STORAGE_BF16 = 1, KR_STORAGE_F16 = 2 } kr_storage_dtype;
-static inline kr_storage_dtype kr_storage_dtype_of(kr_dtype dtype)
-{
-    return dtype == KR_DTYPE_BF16 ? KR_STORAGE_BF16 : dtype == KR_DTYPE_F16 ? KR_STORAGE_F16 : KR_STORAGE_NATIVE;
-}
 
 /* C = A B (+ bias) (+ C if accumulate), for each index of the batch space. A [m k], B [k n], C [m n], bias [n]. Each
  * operand has a stride for either axis, so that transposes are strides; C's columns are contiguous. Batch strides of 0
@@ -25,17 +16,10 @@ enum { KR_GEMV_ROWS = 8, KR_GEMV_AUTOCAST = 256 };
 typedef struct kr_matmul_args {
     kr_exec exec;
     int64_t nm, nn, nk;
-    const void *a;
-    int64_t a_m, a_k; /* strides of A along m and k; any values, usually one of them is 1 */
-    const void *b;
-    int64_t b_k, b_n;         /* strides of B along k and n, in its own elements */
-    kr_storage_dtype b_dtype; /* of B */
-    void *c;
-    int64_t c_m;      /* stride of C along m; along n it is 1 */
+    kr_matrix a, b;   /* any strides, usually one of them is 1 */
+    kr_operand c;     /* rows along m */
     const void *bias; /* [n], or NULL; the same for the whole batch */
     bool accumulate;
-    kr_storage_dtype a_dtype,
-        c_dtype;    /* of A and C: 16-bit for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
     bool symmetric; /* C is, up to rounding, and nm = nn: the upper part may be copied from below. No batch, no bias */
     int batch_rank;
     int64_t batch_dims[KR_MAX_RANK];
@@ -43,7 +27,7 @@ typedef struct kr_matmul_args {
 } kr_matmul_args;
 
 /* y = x w^T (+ bias) for few rows x [m k] and a packed weight w [n k]: panels of KR_PANEL outputs, each [k][KR_PANEL], the
- * last one padded with zeros. x_m, y_m: row strides. The bits are those of matmul. */
+ * last one padded with zeros; w.row is not used. x and y are of the slot's type. The bits are those of matmul. */
 enum { KR_PANEL = 64 };
 static inline int64_t kr_panels_of(int64_t nn)
 {
@@ -51,10 +35,9 @@ static inline int64_t kr_panels_of(int64_t nn)
 }
 typedef struct kr_panels_args {
     kr_exec exec;
-    int64_t nm, nn, nk, x_m, y_m;
-    const void *x, *panels, *bias; /* bias [n], or NULL */
-    kr_storage_dtype dtype;        /* of the panels */
-    void *y;
+    int64_t nm, nn, nk;
+    kr_operand x, w, y;
+    const void *bias; /* [n], or NULL */
 } kr_panels_args;
 
 #endif

@@ -1,24 +1,67 @@
-/* operand.h - strided and 16-bit operands and results, as the f32 kernels of CUDA take them. */
+/* operand.h - operands of kernels: typed views {data, dtype, strides}.
+ *
+ * A kernel has a slot for each type that it computes in, f32 and f64 (kernels.def). What an argument struct declares as a
+ * plain pointer has the slot's type and contiguous rows. A kr_operand or kr_matrix says itself what it holds:
+ *
+ *   data     its first element; NULL: absent
+ *   dtype    the slot's type, or another one. An input is widened to the slot's type as it is read, which is exact: the
+ *            results have the bits that the widened operand would give. A result is computed in the slot's type, and
+ *            rounded to nearest even as it is written
+ *   strides  in elements of its own
+ *
+ * The reference takes every float type for each of them, and so defines what it means. The types that another set takes
+ * besides the slot's own are data: a column of kernels/accepts.def, asked by kr_accepts (device/device.h). An op converts an
+ * operand that the kernel would not take.
+ *
+ * So a further format, such as a block-quantised one, is a kr_dtype, a bit in accepts.def and the code that reads it; no
+ * argument struct and no op changes.
+ */
 #ifndef KR_KERNELS_ARGS_OPERAND_H
 #define KR_KERNELS_ARGS_OPERAND_H
 
-#include "kernels/args/matmul_args.h"
+#include <krait/tensor.h>
 
-/* A result that is a part of wider rows: `padding` elements between the end of a row and the next, of storage type `dtype`. All 0:
- * contiguous rows of the slot's own type. Other values are for the f32 slot of CUDA only. */
-typedef struct kr_strided_rows {
-    int64_t padding; /* elements */
-    kr_storage_dtype dtype;
-} kr_strided_rows;
+/* Rows of adjacent elements, `row` elements from one to the next: any number, for an input also 0 or negative. */
+typedef struct kr_operand {
+    void *data;
+    kr_dtype dtype;
+    int64_t row;
+} kr_operand;
 
-/* Rows [n] of several tensors concatenated: columns from[i] .. from[i+1]-1 are x[i] [rows, from[i+1] - from[i]]. count 0:
- * none, the operand is one tensor. For the f32 slot of CUDA only; column counts are multiples of four. */
-enum { KR_MOST_COLUMNS = 3 };
-typedef struct kr_column_parts {
-    int count;
-    const void *x[KR_MOST_COLUMNS];
-    int64_t from[KR_MOST_COLUMNS + 1];
-    kr_storage_dtype dtype; /* of all of them */
-} kr_column_parts;
+/* A matrix with a stride for either axis. */
+typedef struct kr_matrix {
+    void *data;
+    kr_dtype dtype;
+    int64_t row, column;
+} kr_matrix;
+
+#define KR_DTYPE_BIT(dtype) (1u << (unsigned)(dtype))
+enum {
+    KR_DTYPES_16BIT = 1 << KR_DTYPE_BF16 | 1 << KR_DTYPE_F16,
+    KR_DTYPES_FLOAT = KR_DTYPES_16BIT | 1 << KR_DTYPE_F32 | 1 << KR_DTYPE_F64
+};
+
+/* bf16 or f16. */
+#ifdef __CUDACC__
+#define KR_OPERAND_INLINE static __host__ __device__ __forceinline__
+#else
+#define KR_OPERAND_INLINE static inline
+#endif
+KR_OPERAND_INLINE bool kr_is_16bit(kr_dtype dtype)
+{
+    return dtype == KR_DTYPE_BF16 || dtype == KR_DTYPE_F16;
+}
+
+/* ---- still used by decode kernels ---- */
+
+/* The slot's own type (KR_STORAGE_NATIVE), or a 16-bit one. */
+typedef kr_dtype kr_storage_dtype;
+#define KR_STORAGE_NATIVE KR_DTYPE_F32
+#define KR_STORAGE_BF16 KR_DTYPE_BF16
+#define KR_STORAGE_F16 KR_DTYPE_F16
+static inline kr_storage_dtype kr_storage_dtype_of(kr_dtype dtype)
+{
+    return kr_is_16bit(dtype) ? dtype : KR_STORAGE_NATIVE;
+}
 
 #endif

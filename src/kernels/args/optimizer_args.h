@@ -3,13 +3,12 @@
 #define KR_KERNELS_ARGS_OPTIMIZER_ARGS_H
 
 #include "kernels/exec.h"
-#include "kernels/args/matmul_args.h"
+#include "kernels/args/operand.h"
 
-/* A gradient [n], of the slot's own type or 16-bit, as a step uses it: clamp(scale g, -clip, clip). clears: g is zeroed
- * afterwards; otherwise it is only read. */
+/* A gradient [n] as a step uses it: clamp(scale g, -clip, clip). clears: g is zeroed afterwards; otherwise it is only
+ * read. */
 typedef struct kr_taken_grad {
-    void *g;
-    kr_storage_dtype dtype;
+    kr_operand g;
     double scale, clip; /* clip may be infinite */
     bool clears;
 } kr_taken_grad;

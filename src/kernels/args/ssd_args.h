@@ -4,7 +4,6 @@
 #define KR_KERNELS_ARGS_SSD_ARGS_H
 
 #include "kernels/exec.h"
-#include "kernels/args/matmul_args.h"
 #include "kernels/args/operand.h"
 #include "kernels/sequence.h"
 
@@ -18,8 +17,8 @@
  *
  * v, y [b s m h p], b, c [b s m g r], da, w, diag_weight, carry [b s h], d [h], initial, final [q h p r], boundary [q h],
  * boundary_v [q m h p], boundary_b [q m h r]. w NULL is 1; initial NULL is 0; boundary NULL is none, and then the other two
- * are not read. A token of v, b, c is contiguous; v_stride, b_stride, c_stride: token strides in elements, through all
- * rows. Tokens outside all sequences are not read and their y is not written. nl is the chunk length of the parallel form,
+ * are not read. A row of v, b, c, y is a token, which is contiguous; y's rows are, too.
+ * Tokens outside all sequences are not read and their y is not written. nl is the chunk length of the parallel form,
  * counted from the start of each sequence: it may change rounding, not meaning. final may be initial itself: the same bits,
  * in place.
  *
@@ -34,37 +33,36 @@
  *     the first core. The sums of both y and of both final are those of two separate runs. NULL: none.
  * Other kernels ignore carry, and do not take pair.
  *
- * With angle [b s h a], which only the reference and CUDA take, B and C of each head are those of its group, plus bias_b
+ * With angle [b s h a], which not every set takes, B and C of each head are those of its group, plus bias_b
  * and bias_c [h m r] (NULL: 0), rotated as in kr_rotate_args, with `split_pairs` as there; angles are wrapped, as in
  * kr_angles_args. Then b and c are contiguous. boundary_b is rotated already. */
 typedef struct kr_ssd_args {
     kr_exec exec;
-    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq, v_stride, b_stride, c_stride;
+    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq;
     const kr_sequence *sequences; /* [q] */
-    const void *v, *b, *c, *da, *w, *diag_weight, *d, *initial, *boundary, *boundary_v, *boundary_b, *carry;
+    kr_operand v, b, c;
+    const void *da, *w, *diag_weight, *d, *initial, *boundary, *boundary_v, *boundary_b, *carry;
     const struct kr_ssd_args *pair;
-    void *y, *final;
-    kr_storage_dtype v_dtype, b_dtype, c_dtype,
-        y_dtype; /* of v, b, c, y: bf16 for the f32 slot of CUDA only, elsewhere KR_STORAGE_NATIVE */
+    kr_operand y;
+    void *final;
     const void *angle, *bias_b, *bias_c; /* NULL: B and C are used as given */
     int64_t na;
     bool split_pairs;
 } kr_ssd_args;
 
 /* Gradients of the above without boundary; states are recomputed. g_final NULL is 0. g_v, g_b, g_c, g_da, g_w,
- * g_diag_weight, g_d, g_initial may be NULL when not wanted; tokens outside all sequences get 0. All are written. Sums over
- * heads (g_b, g_c) and over tokens (g_d) have a fixed order. g_y and all results are contiguous, except g_v of the f32 slot
- * of CUDA, where g_v_rows is padding between tokens: with nm = 1, and the padding is not written. With angle: g_b and g_c are
- * of the groups' B and C and not 16-bit, g_angle [b s h a], g_bias_b, g_bias_c [h m r] (may be NULL likewise). */
+ * g_diag_weight, g_d, g_initial may be absent when not wanted; tokens outside all sequences get 0. All are written. Sums over
+ * heads (g_b, g_c) and over tokens (g_d) have a fixed order. g_y and all results are contiguous, except that with nm = 1 g_v
+ * may have rows, its tokens, that are apart. g_b and g_c are of one type. With angle: g_b and g_c are of the groups' B and C
+ * and of the slot's type, g_angle [b s h a], g_bias_b, g_bias_c [h m r] (may be NULL likewise). */
 typedef struct kr_ssd_bwd_args {
     kr_exec exec;
-    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq, v_stride, b_stride, c_stride;
+    int64_t nb, ns, nm, nh, np, ng, nr, nl, nq;
     const kr_sequence *sequences;
-    const void *v, *b, *c, *da, *w, *diag_weight, *d, *initial, *g_y, *g_final;
-    void *g_v, *g_b, *g_c, *g_da, *g_w, *g_diag_weight, *g_d, *g_initial;
-    kr_storage_dtype v_dtype, b_dtype, c_dtype, g_y_dtype; /* as above */
-    kr_storage_dtype g_bc_dtype;                           /* of g_b and of g_c, likewise */
-    kr_strided_rows g_v_rows;
+    kr_operand v, b, c, g_y;
+    const void *da, *w, *diag_weight, *d, *initial, *g_final;
+    kr_operand g_v, g_b, g_c;
+    void *g_da, *g_w, *g_diag_weight, *g_d, *g_initial;
     const void *angle, *bias_b, *bias_c;
     void *g_angle, *g_bias_b, *g_bias_c;
     int64_t na;
@@ -77,14 +75,14 @@ typedef struct kr_ssd_bwd_args {
  *   with gate: y_t *= silu(z_t)
  *
  * x, dt, z, y [b s i], a [i r] (< 0), b, c [b s g r], d [i] or NULL, z NULL: no gate, initial, final [q i r]. initial NULL
- * is 0, final NULL is not wanted. A token of x, dt, z, b, c is contiguous; the strides are token strides in elements,
- * through all rows. Tokens outside all sequences are not read and their y is not written. final may be initial itself: the
+ * is 0, final NULL is not wanted. A row of x, dt, z, b, c is a token, which is contiguous. Tokens outside all sequences are not read and their y is not written. final may be initial itself: the
  * same bits, in place. */
 typedef struct kr_scan_args {
     kr_exec exec;
-    int64_t nb, ns, ni, ng, nr, nq, x_stride, dt_stride, z_stride, b_stride, c_stride;
+    int64_t nb, ns, ni, ng, nr, nq;
     const kr_sequence *sequences;
-    const void *x, *dt, *a, *b, *c, *d, *z, *initial;
+    kr_operand x, dt, z, b, c;
+    const void *a, *d, *initial;
     void *y, *final;
 } kr_scan_args;
 
@@ -93,9 +91,10 @@ typedef struct kr_scan_args {
  * order. g_y and all results are contiguous. */
 typedef struct kr_scan_bwd_args {
     kr_exec exec;
-    int64_t nb, ns, ni, ng, nr, nq, x_stride, dt_stride, z_stride, b_stride, c_stride;
+    int64_t nb, ns, ni, ng, nr, nq;
     const kr_sequence *sequences;
-    const void *x, *dt, *a, *b, *c, *d, *z, *initial, *g_y, *g_final;
+    kr_operand x, dt, z, b, c;
+    const void *a, *d, *initial, *g_y, *g_final;
     void *g_x, *g_dt, *g_a, *g_b, *g_c, *g_d, *g_z, *g_initial;
 } kr_scan_bwd_args;
 

@@ -70,7 +70,7 @@ static void rotate_all_tokens(const void *args, int64_t first, int64_t end, int 
     (void)worker;
     const kr_angles_args *n = args;
     for (int64_t t = first; t < end; t++)
-        fill_rates((const float *)n->theta + t * (n->na + n->theta_padding), n->range * PI,
+        fill_rates((const float *)n->theta.data + t * n->theta.row, n->range * PI,
                    (double *)n->exec.scratch + t * n->na, n->na);
 }
 
@@ -216,10 +216,9 @@ static void following_sums(const void *args, int64_t first, int64_t end, int wor
 static void token_gradients(const backward *f, int64_t t, float *total)
 {
     const kr_angles_bwd_args *n = f->n;
-    const float *theta = (const float *)n->theta + t * (n->na + n->theta_padding),
-                *dt = (const float *)n->dt + t * n->nh;
+    const float *theta = (const float *)n->theta.data + t * n->theta.row, *dt = (const float *)n->dt + t * n->nh;
     const float *g_angle = (const float *)n->g_angle + t * f->width;
-    float *g_theta = n->g_theta ? (float *)n->g_theta + t * n->na : NULL;
+    float *g_theta = n->g_theta.data ? (float *)n->g_theta.data + t * n->na : NULL;
     const vf factor = vf_set1((float)(n->range * PI));
     for (int64_t h = 0; n->g_dt && h < n->nh; h++) ((float *)n->g_dt)[t * n->nh + h] = 0;
     for (int64_t a = 0; a < n->na; a += VF) {
@@ -255,5 +254,5 @@ void KR_FN(angles_bwd)(const kr_angles_bwd_args *n)
     const int64_t nblocks = f.first_block[n->nq], block_elements = BLOCK * f.width;
     kr_ranges_run(n->exec.pool, nblocks, block_elements, block_sums, &f);
     kr_ranges_run(n->exec.pool, n->nq, nblocks / n->nq * f.width, following_sums, &f);
-    if (n->g_dt || n->g_theta) kr_ranges_run(n->exec.pool, nblocks, 2 * block_elements, block_gradients, &f);
+    if (n->g_dt || n->g_theta.data) kr_ranges_run(n->exec.pool, nblocks, 2 * block_elements, block_gradients, &f);
 }

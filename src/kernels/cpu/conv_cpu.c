@@ -284,7 +284,7 @@ static void write_window(const kr_conv_args *a, const block *k)
         memcpy(out, (const float *)a->window + first + n_new, (size_t)(nv * nk - n_new) * sizeof(float));
     else if (n_new < nk) memset(out, 0, (size_t)(nv * nk) * sizeof(float));
     for (int64_t j = nk - n_new; j < nk; j++) {
-        const float *x = k->x + (k->n - nk + j) * a->x_stride;
+        const float *x = k->x + (k->n - nk + j) * a->x.row;
         for (int64_t v = 0; v < nv; v++) out[v * nk + j] = x[v];
     }
 }
@@ -307,7 +307,7 @@ static void conv_units(const void *args, int64_t first, int64_t end, int worker)
         for (; at.q != group[1].q || at.s0 != group[1].s0; at = kr_conv_next(a->sequences, a->nq, at)) {
             block k = block_of(&f->c, at, a->ns, v0, v1, worker);
             kr_conv_rows r = rows_of(&f->c, &k, at.s0, at.s1);
-            r.out = (float *)a->y + (k.token + at.s0) * a->nv + v0;
+            r.out = (float *)a->y.data + (k.token + at.s0) * a->nv + v0;
             r.out_stride = a->nv;
             if (a->silu) kr_conv_run(&r, KR_CONV_SILU);
             else kr_conv_run(&r, KR_CONV_SUM);
@@ -322,10 +322,10 @@ static conv conv_of(const kr_conv_args *a)
                    .nk = a->nk,
                    .nq = a->nq,
                    .x_batch = a->x_batch,
-                   .x_stride = a->x_stride,
+                   .x_stride = a->x.row,
                    .channels = kr_smaller(CHANNELS, a->nv),
                    .sequences = a->sequences,
-                   .x = a->x,
+                   .x = a->x.data,
                    .weight = a->weight,
                    .bias = a->bias,
                    .window = a->window };
@@ -366,7 +366,7 @@ static void fill_g_u(const backward *f, const block *k)
 {
     const kr_conv_bwd_args *a = f->a;
     int64_t n = k->v1 - k->v0, s0 = k->at.s0, s2 = kr_smaller(k->at.s1 + a->nk - 1, k->n);
-    const float *g_y = (const float *)a->g_y + (k->token + s0) * a->nv + k->v0;
+    const float *g_y = (const float *)a->g_y[0].data + (k->token + s0) * a->nv + k->v0;
     if (a->silu) {
         kr_conv_rows r = rows_of(&f->c, k, s0, s2);
         r.g = g_y;
@@ -387,7 +387,7 @@ static void input_gradient(const backward *f, const block *k)
 {
     const kr_conv_bwd_args *a = f->a;
     int64_t s0 = k->at.s0, s1 = k->at.s1;
-    float *g_x = (float *)a->g_x + (k->token + s0) * a->nv + k->v0;
+    float *g_x = (float *)a->g_x.data + (k->token + s0) * a->nv + k->v0;
     kr_conv_rows r = { .body = k->g_u_sv,
                        .body_stride = G_CHANNELS,
                        .nk = a->nk,
@@ -487,7 +487,7 @@ static void block_bwd(const backward *f, const block *k)
 {
     const kr_conv_bwd_args *a = f->a;
     fill_g_u(f, k);
-    if (a->g_x) input_gradient(f, k);
+    if (a->g_x.data) input_gradient(f, k);
     if (a->g_window && k->at.s0 == 0) window_gradient(f, k);
     if (a->g_weight || a->g_bias) parameter_gradients(f, k);
 }
@@ -534,7 +534,7 @@ static void add_groups(const void *args, int64_t first, int64_t end, int worker)
 /* Zeros for g_x of the tokens first .. end-1 of [b s]. */
 static void clear_gap(const kr_conv_bwd_args *a, int64_t first, int64_t end)
 {
-    if (first < end) memset((float *)a->g_x + first * a->nv, 0, (size_t)((end - first) * a->nv) * sizeof(float));
+    if (first < end) memset((float *)a->g_x.data + first * a->nv, 0, (size_t)((end - first) * a->nv) * sizeof(float));
 }
 
 static void clear_gaps(const kr_conv_bwd_args *a)
@@ -555,10 +555,10 @@ static backward backward_of(const kr_conv_bwd_args *a)
                   .nk = a->nk,
                   .nq = a->nq,
                   .x_batch = a->x_batch,
-                  .x_stride = a->x_stride,
+                  .x_stride = a->x.row,
                   .channels = kr_smaller(G_CHANNELS, a->nv),
                   .sequences = a->sequences,
-                  .x = a->x,
+                  .x = a->x.data,
                   .weight = a->weight,
                   .bias = a->bias,
                   .window = a->window };
@@ -590,7 +590,7 @@ void KR_FN(conv_bwd)(const kr_conv_bwd_args *a)
     backward f = backward_of(a);
     backward_lay_out(&f, a->exec.scratch);
     conv_prepare(&f.c);
-    if (a->g_x) clear_gaps(a);
+    if (a->g_x.data) clear_gaps(a);
     kr_ranges_run(a->exec.pool, f.c.ngroups * f.nblocks_v, 2 * unit_elements(&f.c, a->nb * a->ns), conv_bwd_units, &f);
     if (a->g_weight || a->g_bias)
         kr_ranges_run(a->exec.pool, kr_blocks(a->nv, KR_PARTIAL_COLUMNS),

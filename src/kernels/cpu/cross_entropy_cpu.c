@@ -101,7 +101,7 @@ static float label_gradient(double alpha, double q, int64_t nv, double miss)
 static void score_row(const kr_cross_entropy_args *a, int64_t o)
 {
     const float *x = (const float *)a->x + o * a->nr;
-    float *g_x = a->g_x ? (float *)a->g_x + o * a->nr : NULL, *stats = (float *)a->stats + o * KR_ROW_STATS;
+    float *g_x = a->g_x.data ? (float *)a->g_x.data + o * a->nr : NULL, *stats = (float *)a->stats + o * KR_ROW_STATS;
     const int64_t label = a->label[o];
     const double q = a->smoothing, nv = (double)a->nv;
     const float m = row_max(x, a->nv), of_label = x[label];
@@ -132,7 +132,7 @@ static void score_rows(const void *args, int64_t first, int64_t end, int worker)
         }
         ((float *)a->loss)[o] = 0;
         memset((float *)a->stats + o * KR_ROW_STATS, 0, KR_ROW_STATS * sizeof(float));
-        if (a->g_x) memset((float *)a->g_x + o * a->nr, 0, (size_t)a->nr * sizeof(float));
+        if (a->g_x.data) memset((float *)a->g_x.data + o * a->nr, 0, (size_t)a->nr * sizeof(float));
     }
 }
 

@@ -22,9 +22,9 @@ static void gate_pieces(const void *args, int64_t first, int64_t end, int worker
     int64_t npieces = pieces_of(a->ni);
     for (int64_t unit = first; unit < end; unit++) {
         int64_t o = unit / npieces, from = unit % npieces * PIECE, n = kr_smaller(PIECE, a->ni - from), i = 0;
-        const float *x = (const float *)a->x + o * a->x_stride + from;
-        const float *z = (const float *)a->z + o * a->z_stride + from;
-        float *y = (float *)a->y + o * a->ni + from;
+        const float *x = (const float *)a->x.data + o * a->x.row + from;
+        const float *z = (const float *)a->z.data + o * a->z.row + from;
+        float *y = (float *)a->y.data + o * a->ni + from;
         for (; i + VF <= n; i += VF) vf_store(y + i, vf_mul(vf_load(x + i), vf_silu(vf_load(z + i))));
         if (i < n) vf_store_n(y + i, n - i, vf_mul(vf_load_n(x + i, n - i), vf_silu(vf_load_n(z + i, n - i))));
     }
@@ -33,7 +33,7 @@ static void gate_pieces(const void *args, int64_t first, int64_t end, int worker
 void KR_FN(gate)(const kr_gate_args *args)
 {
     kr_gate_args a = *args;
-    if (a.x_stride == a.ni && a.z_stride == a.ni) {
+    if (a.x.row == a.ni && a.z.row == a.ni) {
         a.ni *= a.no;
         a.no = 1;
     }
@@ -61,11 +61,11 @@ static void gate_bwd_pieces(const void *args, int64_t first, int64_t end, int wo
     int64_t npieces = pieces_of(a->ni);
     for (int64_t unit = first; unit < end; unit++) {
         int64_t o = unit / npieces, from = unit % npieces * PIECE, n = kr_smaller(PIECE, a->ni - from), i = 0;
-        piece p = { .x = (const float *)a->x + o * a->x_stride + from,
-                    .z = (const float *)a->z + o * a->z_stride + from,
-                    .g_y = (const float *)a->g_y + o * a->g_y_stride + from };
-        if (a->g_x) p.g_x = (float *)a->g_x + o * a->ni + from;
-        if (a->g_z) p.g_z = (float *)a->g_z + o * a->ni + from;
+        piece p = { .x = (const float *)a->x.data + o * a->x.row + from,
+                    .z = (const float *)a->z.data + o * a->z.row + from,
+                    .g_y = (const float *)a->g_y.data + o * a->g_y.row + from };
+        if (a->g_x.data) p.g_x = (float *)a->g_x.data + o * a->ni + from;
+        if (a->g_z.data) p.g_z = (float *)a->g_z.data + o * a->ni + from;
         for (; i + VF <= n; i += VF) gradients(&p, i, VF);
         if (i < n) gradients(&p, i, n - i);
     }
@@ -74,7 +74,7 @@ static void gate_bwd_pieces(const void *args, int64_t first, int64_t end, int wo
 void KR_FN(gate_bwd)(const kr_gate_bwd_args *args)
 {
     kr_gate_bwd_args a = *args;
-    if (a.x_stride == a.ni && a.z_stride == a.ni && a.g_y_stride == a.ni) {
+    if (a.x.row == a.ni && a.z.row == a.ni && a.g_y.row == a.ni) {
         a.ni *= a.no;
         a.no = 1;
     }

@@ -46,7 +46,7 @@ KR_INLINE int64_t gemm_gemv_scratch(const gemm_problem *g)
 
 /* sum[m] += A[m, k] B[k, 0..7] for GEMM_B_STEPS(dtype) steps of k: x [m][GEMM_KC] and b at the first step. */
 KR_INLINE void gemm_gemv_steps(const float *x, const void *b, int64_t b_n, g8 sum[GEMM_GEMV_ROWS], const int nm,
-                               const kr_storage_dtype dtype)
+                               const kr_dtype dtype)
 {
     const int steps = GEMM_B_STEPS(dtype);
     g8 t[8];
@@ -62,7 +62,7 @@ KR_INLINE void gemm_gemv_steps(const float *x, const void *b, int64_t b_n, g8 su
 
 /* The last steps of a strand, fewer than sixteen. */
 KR_INLINE void gemm_gemv_tail(const float *x, const void *b, int64_t b_n, int64_t nk, g8 sum[GEMM_GEMV_ROWS],
-                              const int nm, const kr_storage_dtype dtype)
+                              const int nm, const kr_dtype dtype)
 {
     const int steps = GEMM_B_STEPS(dtype);
     int64_t k = 0;
@@ -83,7 +83,7 @@ KR_INLINE void gemm_gemv_tail(const float *x, const void *b, int64_t b_n, int64_
 
 /* Four strands of nk steps each. nm and dtype are constants wherever this is inlined. */
 KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_t b_n, int64_t nk, const int nm,
-                                 const kr_storage_dtype dtype)
+                                 const kr_dtype dtype)
 {
     const int steps = GEMM_B_STEPS(dtype), a_line = GEMM_B_LINE(dtype), lines = GEMM_GEMV_STEP / a_line;
     g8 sum[4][GEMM_GEMV_ROWS];
@@ -136,9 +136,9 @@ KR_INLINE void gemm_gemv_strands(const gemm_strand *s, const void *ahead, int64_
     GEMM_STRANDS(type, dtype, 2)                                                                                       \
     GEMM_STRANDS(type, dtype, 3)                                                                                       \
     GEMM_STRANDS(type, dtype, 4)
-GEMM_STRANDS_OF(f32, KR_STORAGE_NATIVE)
-GEMM_STRANDS_OF(bf16, KR_STORAGE_BF16)
-GEMM_STRANDS_OF(f16, KR_STORAGE_F16)
+GEMM_STRANDS_OF(f32, KR_DTYPE_F32)
+GEMM_STRANDS_OF(bf16, KR_DTYPE_BF16)
+GEMM_STRANDS_OF(f16, KR_DTYPE_F16)
 #undef GEMM_STRANDS_OF
 #undef GEMM_STRANDS
 
@@ -234,9 +234,9 @@ static void gemm_gemv_run(const gemm_problem *g, int64_t from, int64_t to, float
         gemm_gemv_strands_##type##_1, gemm_gemv_strands_##type##_2, gemm_gemv_strands_##type##_3,                      \
             gemm_gemv_strands_##type##_4                                                                               \
     }
-    static gemm_gemv_fn *const strands[][GEMM_GEMV_ROWS] = { [KR_STORAGE_NATIVE] = GEMM_STRANDS_OF(f32),
-                                                             [KR_STORAGE_BF16] = GEMM_STRANDS_OF(bf16),
-                                                             [KR_STORAGE_F16] = GEMM_STRANDS_OF(f16) };
+    static gemm_gemv_fn *const strands[][GEMM_GEMV_ROWS] = { [KR_DTYPE_F32] = GEMM_STRANDS_OF(f32),
+                                                             [KR_DTYPE_BF16] = GEMM_STRANDS_OF(bf16),
+                                                             [KR_DTYPE_F16] = GEMM_STRANDS_OF(f16) };
 #undef GEMM_STRANDS_OF
     gemm_gemv w = { .g = g, .x = scratch, .chains = gemm_ceil_div(g->nk, GEMM_KC) };
     w.strands = strands[g->b_dtype][g->nm - 1];
@@ -275,7 +275,7 @@ static void gemm_gemv_run(const gemm_problem *g, int64_t from, int64_t to, float
 /* sum[n] += a[q] b[q][n] for eight rows of B, in order of q; prefetches the next eight if `fetch`. fetch and dtype are
  * constants. */
 KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const void *b, int64_t b_k, int64_t nn, float *sum,
-                           const bool fetch, const kr_storage_dtype dtype)
+                           const bool fetch, const kr_dtype dtype)
 {
     vf x[8];
     GEMM_UNROLL
@@ -306,7 +306,7 @@ KR_INLINE void gemm_gevm_8(const float *a, int64_t a_k, const void *b, int64_t b
 
 /* One chain for nn <= GEMM_GEVM_COLUMNS columns from n0 on, k0..k1-1, added to base. dtype is a constant. */
 KR_INLINE void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1,
-                               const kr_storage_dtype dtype)
+                               const kr_dtype dtype)
 {
     float sum[GEMM_GEMV_ROWS][GEMM_GEVM_COLUMNS];
     for (int64_t m = 0; m < g->nm; m++) {
@@ -345,26 +345,26 @@ KR_INLINE void gemm_gevm_chain(const gemm_problem *g, int64_t n0, int64_t nn, in
 
 static void gemm_gevm_chain_f32(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
 {
-    gemm_gevm_chain(g, n0, nn, k0, k1, KR_STORAGE_NATIVE);
+    gemm_gevm_chain(g, n0, nn, k0, k1, KR_DTYPE_F32);
 }
 
 static void gemm_gevm_chain_bf16(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
 {
-    gemm_gevm_chain(g, n0, nn, k0, k1, KR_STORAGE_BF16);
+    gemm_gevm_chain(g, n0, nn, k0, k1, KR_DTYPE_BF16);
 }
 
 static void gemm_gevm_chain_f16(const gemm_problem *g, int64_t n0, int64_t nn, int64_t k0, int64_t k1)
 {
-    gemm_gevm_chain(g, n0, nn, k0, k1, KR_STORAGE_F16);
+    gemm_gevm_chain(g, n0, nn, k0, k1, KR_DTYPE_F16);
 }
 
 /* Columns from..to-1 of C; b_n = 1. */
 static void gemm_gevm_run(const gemm_problem *g, int64_t from, int64_t to)
 {
     static void (*const chains[])(const gemm_problem *, int64_t, int64_t, int64_t,
-                                  int64_t) = { [KR_STORAGE_NATIVE] = gemm_gevm_chain_f32,
-                                               [KR_STORAGE_BF16] = gemm_gevm_chain_bf16,
-                                               [KR_STORAGE_F16] = gemm_gevm_chain_f16 };
+                                  int64_t) = { [KR_DTYPE_F32] = gemm_gevm_chain_f32,
+                                               [KR_DTYPE_BF16] = gemm_gevm_chain_bf16,
+                                               [KR_DTYPE_F16] = gemm_gevm_chain_f16 };
     for (int64_t n = from; n < to; n += GEMM_GEVM_COLUMNS) {
         for (int64_t k = 0; k < g->nk; k += GEMM_KC) {
             chains[g->b_dtype](g, n, gemm_min(GEMM_GEVM_COLUMNS, to - n), k, gemm_min(k + GEMM_KC, g->nk));
@@ -496,7 +496,7 @@ static void gemm_large_run(const gemm_problem *p, kr_pool *pool, float *scratch)
 /* B's rows can be read in place if they are floats with a small stride and vectors are whole. */
 static bool gemm_b_in_place(const gemm_problem *p, int64_t n0, int64_t n1)
 {
-    return !p->b_dtype && p->b_n == 1 && p->b_k <= 256 && p->b_k >= -256 && (n1 - n0) % VF == 0;
+    return p->b_dtype == KR_DTYPE_F32 && p->b_n == 1 && p->b_k <= 256 && p->b_k >= -256 && (n1 - n0) % VF == 0;
 }
 
 /* Rows from m0 to m1-1 and columns n0..n1-1 of C. */
@@ -563,25 +563,25 @@ static gemm_problem gemm_problem_of(const kr_matmul_args *args, bool swapped)
         return (gemm_problem){ .nm = args->nn,
                                .nn = args->nm,
                                .nk = args->nk,
-                               .a = args->b,
-                               .a_m = args->b_n,
-                               .a_k = args->b_k,
-                               .b = args->a,
-                               .b_k = args->a_k,
-                               .b_n = args->a_m,
-                               .out = { args->c, 1, NULL, args->accumulate } };
+                               .a = args->b.data,
+                               .a_m = args->b.column,
+                               .a_k = args->b.row,
+                               .b = args->a.data,
+                               .b_k = args->a.column,
+                               .b_n = args->a.row,
+                               .out = { args->c.data, 1, NULL, args->accumulate } };
     }
     return (gemm_problem){ .nm = args->nm,
                            .nn = args->nn,
                            .nk = args->nk,
-                           .a = args->a,
-                           .a_m = args->a_m,
-                           .a_k = args->a_k,
-                           .b = args->b,
-                           .b_k = args->b_k,
-                           .b_n = args->b_n,
-                           .b_dtype = args->b_dtype,
-                           .out = { args->c, args->c_m, args->bias, args->accumulate },
+                           .a = args->a.data,
+                           .a_m = args->a.row,
+                           .a_k = args->a.column,
+                           .b = args->b.data,
+                           .b_k = args->b.row,
+                           .b_n = args->b.column,
+                           .b_dtype = args->b.dtype,
+                           .out = { args->c.data, args->c.row, args->bias, args->accumulate },
                            .symmetric = args->symmetric };
 }
 
@@ -631,7 +631,8 @@ static gemm_plan gemm_plan_of(const kr_matmul_args *args)
     }
     /* A single column of C without gaps is a row of C^T = B^T A^T, whose sums are the same; lanes run along rows. A is
      * always floats. */
-    plan.swapped = args->nn == 1 && args->nm > 1 && args->c_m == 1 && args->bias == NULL && !args->b_dtype;
+    plan.swapped =
+        args->nn == 1 && args->nm > 1 && args->c.row == 1 && args->bias == NULL && args->b.dtype == KR_DTYPE_F32;
     plan.p = gemm_problem_of(args, plan.swapped);
     plan.path = gemm_path_of(&plan.p, plan.items);
     if (plan.path == GEMM_GEMV || plan.path == GEMM_SMALL) {
@@ -698,8 +699,8 @@ static void gemm_task(void *arg, int64_t index, int worker)
 static void gemm_mirror(const void *arg, int64_t first, int64_t end, int worker)
 {
     const kr_matmul_args *args = arg;
-    float *c = args->c;
-    const int64_t row = args->c_m, nm = args->nm;
+    float *c = args->c.data;
+    const int64_t row = args->c.row, nm = args->nm;
     (void)worker;
     for (int64_t block = first; block < end; block++) {
         const int64_t m0 = block * GEMM_MIRROR_ROWS, m1 = gemm_min(m0 + GEMM_MIRROR_ROWS, nm);

@@ -40,7 +40,7 @@ typedef struct gemm_problem {
     int64_t a_m, a_k;
     const void *b;
     int64_t b_k, b_n;
-    kr_storage_dtype b_dtype;
+    kr_dtype b_dtype;
     gemm_out out;
     bool symmetric;    /* panels of columns entirely above the diagonal are skipped */
     int64_t first_row; /* of C: offset of the problem's rows in a symmetric product */

@@ -34,7 +34,7 @@ KR_INLINE int64_t gemm_part(int64_t whole, int64_t i, int64_t n)
 }
 
 /* Eight columns of B, each adjacent along k: y[k][GEMM_NR] gets columns 0..7. */
-KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, float *y, const kr_storage_dtype dtype)
+KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, float *y, const kr_dtype dtype)
 {
     const int steps = GEMM_B_STEPS(dtype);
     int64_t k = 0;
@@ -54,7 +54,7 @@ KR_INLINE void gemm_pack_b8_transposed(const void *b, int64_t b_n, int64_t nk, f
 }
 
 static void gemm_pack_b_strided(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
-                                kr_storage_dtype dtype)
+                                kr_dtype dtype)
 {
     for (int64_t k = 0; k < nk; k++) {
         for (int64_t n = 0; n < nn; n++) {
@@ -76,7 +76,7 @@ static void gemm_pad_b(int64_t nk, int64_t nn, float *y)
 
 /* One panel: nn <= GEMM_NR columns of B [k n], nk <= GEMM_KC. dtype is a constant wherever this is inlined. */
 KR_INLINE void gemm_pack_b_as(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
-                              const kr_storage_dtype dtype)
+                              const kr_dtype dtype)
 {
     if (nn < GEMM_NR) {
         gemm_pad_b(nk, nn, y);
@@ -111,15 +111,14 @@ KR_INLINE void gemm_pack_b_as(const void *b, int64_t b_k, int64_t b_n, int64_t n
     gemm_pack_b_strided(gemm_b_at(b, whole * b_n, dtype), 1, b_n, nk, nn - whole, y + whole, dtype);
 }
 
-static void gemm_pack_b(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y,
-                        kr_storage_dtype dtype)
+static void gemm_pack_b(const void *b, int64_t b_k, int64_t b_n, int64_t nk, int64_t nn, float *y, kr_dtype dtype)
 {
-    if (dtype == KR_STORAGE_BF16) {
-        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_STORAGE_BF16);
-    } else if (dtype == KR_STORAGE_F16) {
-        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_STORAGE_F16);
+    if (dtype == KR_DTYPE_BF16) {
+        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_DTYPE_BF16);
+    } else if (dtype == KR_DTYPE_F16) {
+        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_DTYPE_F16);
     } else {
-        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_STORAGE_NATIVE);
+        gemm_pack_b_as(b, b_k, b_n, nk, nn, y, KR_DTYPE_F32);
     }
 }
 

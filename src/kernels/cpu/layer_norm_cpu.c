@@ -79,7 +79,7 @@ static void layer_norm_rows(const void *args, int64_t first, int64_t end, int wo
     int64_t width = a->ni / a->ng;
     for (int64_t group = first * a->ng; group < end * a->ng; group++) {
         int64_t channel = group % a->ng * width;
-        const float *x = (const float *)a->x + group / a->ng * (a->ni + a->x_padding) + channel;
+        const float *x = (const float *)a->x.data + group / a->ng * a->x.row + channel;
         const float *gain = a->gain ? (const float *)a->gain + channel : NULL;
         const float *bias = a->bias ? (const float *)a->bias + channel : NULL;
         float *y = (float *)a->y + group * width, mean = (float)(sum_of(x, width) / (double)width);
@@ -189,7 +189,7 @@ static void bwd_blocks(const void *args, int64_t first, int64_t end, int worker)
         int64_t stop = kr_smaller((block + 1) * nrows, a->no) * a->ng;
         for (int64_t e = block * nrows * a->ng; e < stop; e++) {
             int64_t channel = e % a->ng * width;
-            group g = { .x = (const float *)a->x + e / a->ng * (a->ni + a->x_padding) + channel,
+            group g = { .x = (const float *)a->x.data + e / a->ng * a->x.row + channel,
                         .g_y = (const float *)a->g_y + e * width,
                         .width = width,
                         .mean = ((const float *)a->mean)[e],

@@ -82,9 +82,9 @@ KR_INLINE void norm_rows_of(const kr_norm_args *a, int64_t first, int64_t end, k
 {
     int64_t width = a->ni / a->ng;
     for (int64_t group = first * a->ng; group < end * a->ng; group++) {
-        const float *x = (const float *)a->x + group * width + group / a->ng * a->x_padding, *gain = a->gain;
-        const float *z = k == PLAIN ? x : (const float *)a->z + group * width + group / a->ng * a->z_padding;
-        float *y = (float *)a->y + group * width;
+        const float *x = (const float *)a->x.data + group * width + group / a->ng * (a->x.row - a->ni), *gain = a->gain;
+        const float *z = k == PLAIN ? x : (const float *)a->z.data + group * width + group / a->ng * (a->z.row - a->ni);
+        float *y = (float *)a->y.data + group * width;
         if (gain) gain += group % a->ng * width;
         double mean = sum_of_squares(x, z, y, width, k) / (double)width;
         float q = (float)(1.0 / sqrt(mean + a->eps));
@@ -100,7 +100,7 @@ static void norm_rows(const void *args, int64_t first, int64_t end, int worker)
 {
     (void)worker;
     const kr_norm_args *a = args;
-    if (!a->z) norm_rows_of(a, first, end, PLAIN);
+    if (!a->z.data) norm_rows_of(a, first, end, PLAIN);
     else if (a->norm_first) norm_rows_of(a, first, end, NORM_FIRST);
     else norm_rows_of(a, first, end, GATE_FIRST);
 }
@@ -118,6 +118,7 @@ typedef struct group {
     float *sigmoid;            /* [width], between the passes */
     int64_t width;
     float q;
+    bool accumulate; /* to g_x */
 } group;
 
 /* n <= VF channels at i: the sum of w u; stores sigmoid(z). */
@@ -161,7 +162,8 @@ KR_INLINE void gradients(const group *g, int64_t i, int64_t n, vf q, vf c, kind 
     vf uq = vf_mul(u, q), g_out = g->gain ? vf_mul(g_y, load_some(g->gain + i, n)) : g_y;
     vf w = k == NORM_FIRST ? vf_mul(g_out, silu) : g_out;
     vf g_u = single ? vf_mul(c, w) : vf_fnma(c, u, vf_mul(q, w));
-    if (g->g_x) store_some(g->g_x + i, n, k == GATE_FIRST ? vf_mul(g_u, silu) : g_u);
+    if (g->g_x && g->accumulate) store_some(g->g_x + i, n, vf_add(load_some(g->g_x + i, n), g_u));
+    else if (g->g_x) store_some(g->g_x + i, n, k == GATE_FIRST ? vf_mul(g_u, silu) : g_u);
     if (g->g_z && k == GATE_FIRST) store_some(g->g_z + i, n, vf_mul(vf_mul(g_u, x), slope));
     if (g->g_z && k == NORM_FIRST) store_some(g->g_z + i, n, vf_mul(vf_mul(uq, g_out), slope));
     if (g->g_gain) {
@@ -218,17 +220,18 @@ static void norm_bwd_blocks(const void *args, int64_t first, int64_t end, int wo
         int64_t stop = kr_smaller((block + 1) * nrows, a->no) * a->ng;
         for (int64_t e = block * nrows * a->ng; e < stop; e++) {
             int64_t at = e * width, channel = e % a->ng * width;
-            group g = { .x = (const float *)a->x + at + e / a->ng * a->x_padding,
-                        .g_y = (const float *)a->g_y + at,
+            group g = { .x = (const float *)a->x.data + at + e / a->ng * (a->x.row - a->ni),
+                        .g_y = (const float *)a->g_y.data + at,
                         .width = width,
+                        .accumulate = a->accumulate,
                         .q = ((const float *)a->q)[e],
                         .sigmoid = sigmoid + worker * padded(width) };
-            if (a->z) g.z = (const float *)a->z + at + e / a->ng * a->z_padding;
+            if (a->z.data) g.z = (const float *)a->z.data + at + e / a->ng * (a->z.row - a->ni);
             if (a->gain) g.gain = (const float *)a->gain + channel;
-            if (a->g_x) g.g_x = (float *)a->g_x + at;
-            if (a->g_z) g.g_z = (float *)a->g_z + at;
+            if (a->g_x.data) g.g_x = (float *)a->g_x.data + at;
+            if (a->g_z.data) g.g_z = (float *)a->g_z.data + at;
             if (g_gain) g.g_gain = g_gain + channel;
-            if (!a->z) group_gradients(&g, PLAIN);
+            if (!a->z.data) group_gradients(&g, PLAIN);
             else if (a->norm_first) group_gradients(&g, NORM_FIRST);
             else group_gradients(&g, GATE_FIRST);
         }
@@ -250,15 +253,16 @@ static void norm_bwd_single_blocks(const void *args, int64_t first, int64_t end,
         for (int64_t row = block * nrows; row < stop; row++) {
             const int64_t at = row * a->ni;
             const float *q = (const float *)a->q + at;
-            group g = { .x = (const float *)a->x + at + row * a->x_padding,
+            group g = { .x = (const float *)a->x.data + row * a->x.row,
                         .gain = a->gain,
-                        .g_y = (const float *)a->g_y + at,
+                        .g_y = (const float *)a->g_y.data + at,
                         .g_gain = g_gain,
-                        .width = a->ni };
-            if (a->z) g.z = (const float *)a->z + at + row * a->z_padding;
-            if (a->g_x) g.g_x = (float *)a->g_x + at;
-            if (a->g_z) g.g_z = (float *)a->g_z + at;
-            if (!a->z) single_gradients(&g, q, eps, PLAIN);
+                        .width = a->ni,
+                        .accumulate = a->accumulate };
+            if (a->z.data) g.z = (const float *)a->z.data + row * a->z.row;
+            if (a->g_x.data) g.g_x = (float *)a->g_x.data + at;
+            if (a->g_z.data) g.g_z = (float *)a->g_z.data + at;
+            if (!a->z.data) single_gradients(&g, q, eps, PLAIN);
             else if (a->norm_first) single_gradients(&g, q, eps, NORM_FIRST);
             else single_gradients(&g, q, eps, GATE_FIRST);
         }

@@ -22,9 +22,10 @@ static int64_t pieces_of(int64_t n)
 KR_INLINE vf take(const kr_taken_grad *grad, int64_t i, int64_t n)
 {
     const vf clip = vf_set1((float)grad->clip);
-    const vf scaled = vf_mul(vf_set1((float)grad->scale), load_widened(grad->g, i, n, grad->dtype));
-    if (grad->clears && grad->dtype) memset((uint16_t *)grad->g + i, 0, (size_t)kr_smaller(n, VF) * sizeof(uint16_t));
-    else if (grad->clears) row_store((float *)grad->g + i, n, vf_zero());
+    const vf scaled = vf_mul(vf_set1((float)grad->scale), load_widened(grad->g.data, i, n, grad->g.dtype));
+    if (grad->clears && kr_is_16bit(grad->g.dtype))
+        memset((uint16_t *)grad->g.data + i, 0, (size_t)kr_smaller(n, VF) * sizeof(uint16_t));
+    else if (grad->clears) row_store((float *)grad->g.data + i, n, vf_zero());
     return vf_max(vf_neg(clip), vf_min(clip, scaled)); /* in this order a NaN propagates */
 }
 

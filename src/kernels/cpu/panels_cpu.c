@@ -12,8 +12,7 @@
 enum { VECTORS = KR_PANEL / VF };
 
 /* total += x[0..nk-1] w [nk][KR_PANEL]; dtype is a constant. */
-KR_INLINE void add_chain(const float *x, const void *w, int64_t nk, float *total, bool is_first,
-                         const kr_storage_dtype dtype)
+KR_INLINE void add_chain(const float *x, const void *w, int64_t nk, float *total, bool is_first, const kr_dtype dtype)
 {
     vf sum[VECTORS];
     GEMM_UNROLL
@@ -30,35 +29,35 @@ KR_INLINE void add_chain(const float *x, const void *w, int64_t nk, float *total
 
 static void add_chain_f32(const float *x, const void *w, int64_t nk, float *total, bool is_first)
 {
-    add_chain(x, w, nk, total, is_first, KR_STORAGE_NATIVE);
+    add_chain(x, w, nk, total, is_first, KR_DTYPE_F32);
 }
 
 static void add_chain_bf16(const float *x, const void *w, int64_t nk, float *total, bool is_first)
 {
-    add_chain(x, w, nk, total, is_first, KR_STORAGE_BF16);
+    add_chain(x, w, nk, total, is_first, KR_DTYPE_BF16);
 }
 
 static void add_chain_f16(const float *x, const void *w, int64_t nk, float *total, bool is_first)
 {
-    add_chain(x, w, nk, total, is_first, KR_STORAGE_F16);
+    add_chain(x, w, nk, total, is_first, KR_DTYPE_F16);
 }
 
 static void run_panel(const kr_panels_args *a, int64_t panel)
 {
     static void (*const adds[])(const float *, const void *, int64_t, float *, bool) = {
-        [KR_STORAGE_NATIVE] = add_chain_f32, [KR_STORAGE_BF16] = add_chain_bf16, [KR_STORAGE_F16] = add_chain_f16
+        [KR_DTYPE_F32] = add_chain_f32, [KR_DTYPE_BF16] = add_chain_bf16, [KR_DTYPE_F16] = add_chain_f16
     };
     const int64_t first = panel * KR_PANEL, count = kr_smaller(KR_PANEL, a->nn - first);
-    const void *w = gemm_b_at(a->panels, first * a->nk, a->dtype);
+    const void *w = gemm_b_at(a->w.data, first * a->nk, a->w.dtype);
     const float *bias = a->bias;
     for (int64_t m = 0; m < a->nm; m++) {
-        const float *x = (const float *)a->x + m * a->x_m;
-        float *y = (float *)a->y + m * a->y_m + first, total[KR_PANEL] = { 0 };
+        const float *x = (const float *)a->x.data + m * a->x.row;
+        float *y = (float *)a->y.data + m * a->y.row + first, total[KR_PANEL] = { 0 };
         if (bias)
             for (int64_t n = 0; n < count; n++) total[n] = bias[first + n];
         for (int64_t k = 0; k < a->nk; k += GEMM_KC)
-            adds[a->dtype](x + k, gemm_b_at(w, k * KR_PANEL, a->dtype), kr_smaller(GEMM_KC, a->nk - k), total,
-                           k == 0 && !bias);
+            adds[a->w.dtype](x + k, gemm_b_at(w, k * KR_PANEL, a->w.dtype), kr_smaller(GEMM_KC, a->nk - k), total,
+                             k == 0 && !bias);
         for (int64_t n = 0; n < count; n++) y[n] = total[n];
     }
 }

@@ -25,6 +25,7 @@ typedef struct rows {
     const float *angle, *x, *bias, *g_y;
     float *y, *g_x, *g_bias, *g_angle; /* NULL where not wanted */
     bool adds;                         /* to g_x: not the first head of the group */
+    bool adds_angle;                   /* to g_angle */
 } rows;
 
 /* u of rank m, n entries from i on. */
@@ -44,6 +45,12 @@ KR_INLINE void store_grad(const rows *k, int64_t m, int64_t i, int64_t n, vf g_u
         float *at = k->g_bias + m * k->nr + i;
         row_store(at, n, vf_add(row_load(at, n), g_u));
     }
+}
+
+KR_INLINE void store_angle(const rows *k, int64_t i, int64_t n, vf g)
+{
+    if (!k->g_angle) return;
+    row_store(k->g_angle + i, n, k->adds_angle ? vf_add(row_load(k->g_angle + i, n), g) : g);
 }
 
 /* ---- entries outside of the pairs ---- */
@@ -98,7 +105,7 @@ KR_INLINE void rotate_bwd_split(const rows *k, int64_t i, int64_t n)
         store_grad(k, m, other, n, g_u1);
         sum = vf_fnma(entries(k, m, other, n), g_u0, vf_fma(entries(k, m, i, n), g_u1, sum));
     }
-    if (k->g_angle) row_store(k->g_angle + i, n, sum);
+    store_angle(k, i, n, sum);
 }
 
 /* ---- adjacent pairs ---- */
@@ -144,7 +151,7 @@ KR_INLINE void rotate_bwd_adjacent(const rows *k, int64_t i, int64_t n)
     }
     sum0 = vf_sub(sum0, vf_swap_pairs(sum0));
     sum1 = vf_sub(sum1, vf_swap_pairs(sum1));
-    if (k->g_angle) row_store(k->g_angle + i, n, vf_evens(sum0, sum1));
+    store_angle(k, i, n, vf_evens(sum0, sum1));
 }
 
 /* ---- tokens ---- */
@@ -176,7 +183,7 @@ static void rotate_tokens(const void *args, int64_t first, int64_t end, int work
         k.angle = (const float *)a->angle + oh * a->na;
         k.x = (const float *)a->x + at.x;
         k.bias = a->bias ? (const float *)a->bias + at.bias : NULL;
-        k.y = (float *)a->y + at.y;
+        k.y = (float *)a->y.data + at.y;
         if (a->split_pairs) OVER_ANGLES(&k, rotate_split);
         else OVER_ANGLES(&k, rotate_pairs_adjacent);
         pass(&k, a->split_pairs, false);
@@ -207,6 +214,7 @@ static void rotate_tokens_bwd(const kr_rotate_bwd_args *a, int64_t first, int64_
         k.bias = a->bias ? (const float *)a->bias + at.bias : NULL;
         k.g_y = (const float *)a->g_y + at.y;
         k.adds = h % (a->nh / a->ng) != 0;
+        k.adds_angle = a->accumulate;
         if (a->g_x) k.g_x = (float *)a->g_x + at.x;
         if (g_bias) k.g_bias = g_bias + at.bias;
         if (a->g_angle) k.g_angle = (float *)a->g_angle + oh * a->na;

@@ -60,8 +60,8 @@ static inline float scan_fetch(const scan_segment *u)
     const int64_t n = u->k.count;
     vf largest = vf_zero();
     for (int64_t t = 0; t < u->count; t++) {
-        const float *from_x = (const float *)s->x + (u->first + t) * s->x_stride + u->k.first;
-        const float *from_dt = (const float *)s->dt + (u->first + t) * s->dt_stride + u->k.first;
+        const float *from_x = (const float *)s->x.data + (u->first + t) * s->x.row + u->k.first;
+        const float *from_dt = (const float *)s->dt.data + (u->first + t) * s->dt.row + u->k.first;
         for (int64_t c = 0; c < n; c += VF) {
             vf dt = scan_load(from_dt + c, n - c);
             largest = vf_max(vf_abs(dt), largest);
@@ -74,7 +74,7 @@ static inline float scan_fetch(const scan_segment *u)
 
 KR_INLINE const float *scan_z(const scan_segment *u, int64_t t)
 {
-    return (const float *)u->args->z + (u->first + t) * u->args->z_stride + u->k.first;
+    return (const float *)u->args->z.data + (u->first + t) * u->args->z.row + u->k.first;
 }
 
 /* The gradient of p for the segment, and sigmoid(z). */
@@ -86,7 +86,7 @@ static inline void scan_fetch_g_p(const scan_segment *u)
         const int64_t at = (u->first + t) * s->ni + u->k.first, to = t * SCAN_CHANNELS;
         for (int64_t c = 0; c < n; c += VF) {
             vf g = scan_load((const float *)s->g_y + at + c, n - c);
-            if (s->z) {
+            if (s->z.data) {
                 vf z = scan_load(scan_z(u, t) + c, n - c), sigmoid = vf_sigmoid(z);
                 vf_store(u->m->sigmoid + to + c, sigmoid);
                 g = vf_mul(g, vf_mul(z, sigmoid));
@@ -98,12 +98,12 @@ static inline void scan_fetch_g_p(const scan_segment *u)
 
 KR_INLINE const float *scan_b(const scan_segment *u, int64_t t)
 {
-    return (const float *)u->args->b + (u->first + t) * u->args->b_stride + u->k.group * u->args->nr;
+    return (const float *)u->args->b.data + (u->first + t) * u->args->b.row + u->k.group * u->args->nr;
 }
 
 KR_INLINE const float *scan_c(const scan_segment *u, int64_t t)
 {
-    return (const float *)u->args->c + (u->first + t) * u->args->c_stride + u->k.group * u->args->nr;
+    return (const float *)u->args->c.data + (u->first + t) * u->args->c.row + u->k.group * u->args->nr;
 }
 
 /* State r of a vector of channels: *to = A *from + dt B x. `small`: |dt a| <= SCAN_SMALL. */
@@ -123,8 +123,8 @@ KR_INLINE void scan_forward_as(const scan_segment *u, float *h, bool keep, bool 
     for (int64_t t = 0; t < u->count; t++) {
         const float *b = scan_b(u, t);
         const int64_t ahead = u->first + t + SCAN_SEGMENT;
-        if (!keep) scan_prefetch(u->args->x, ahead * u->args->x_stride + u->k.first, u->k.count);
-        if (!keep) scan_prefetch(u->args->dt, ahead * u->args->dt_stride + u->k.first, u->k.count);
+        if (!keep) scan_prefetch(u->args->x.data, ahead * u->args->x.row + u->k.first, u->k.count);
+        if (!keep) scan_prefetch(u->args->dt.data, ahead * u->args->dt.row + u->k.first, u->k.count);
         for (int64_t c = 0; c < u->k.count; c += VF) {
             const float *a = m->a + c, *from = (keep ? m->states + t * SCAN_ROWS(nr) : h) + c;
             float *to = (keep ? m->states + (t + 1) * SCAN_ROWS(nr) : h) + c;
@@ -156,7 +156,7 @@ KR_INLINE void scan_store_grads(const scan_segment *u, int64_t t, int64_t c, vf 
     const vf skip = s->d ? scan_load((const float *)s->d + i, n) : vf_zero();
     if (s->g_x) scan_store((float *)s->g_x + at, n, vf_fma(dt, along_b, vf_mul(skip, g_p)));
     if (s->g_dt) scan_store((float *)s->g_dt + at, n, vf_fma(x, along_b, g_step));
-    if (s->z && s->g_z) {
+    if (s->z.data && s->g_z) {
         vf z = scan_load(scan_z(u, t) + c, n), g_y = scan_load((const float *)s->g_y + at, n);
         vf sigmoid = vf_load(u->m->sigmoid + t * SCAN_CHANNELS + c), one = vf_set1(1);
         vf slope = vf_mul(sigmoid, vf_fma(z, vf_sub(one, sigmoid), one));
@@ -221,10 +221,10 @@ KR_INLINE void scan_prefetch_back(const scan_segment *u, int64_t t)
 {
     const kr_scan_bwd_args *s = u->args;
     const int64_t token = u->first + t - SCAN_SEGMENT, ahead = token * s->ni + u->k.first;
-    scan_prefetch(s->x, token * s->x_stride + u->k.first, u->k.count);
-    scan_prefetch(s->dt, token * s->dt_stride + u->k.first, u->k.count);
+    scan_prefetch(s->x.data, token * s->x.row + u->k.first, u->k.count);
+    scan_prefetch(s->dt.data, token * s->dt.row + u->k.first, u->k.count);
     scan_prefetch(s->g_y, ahead, u->k.count);
-    if (s->z) scan_prefetch(s->z, token * s->z_stride + u->k.first, u->k.count);
+    if (s->z.data) scan_prefetch(s->z.data, token * s->z.row + u->k.first, u->k.count);
     if (s->g_x) scan_prefetch(s->g_x, ahead, u->k.count);
     if (s->g_dt) scan_prefetch(s->g_dt, ahead, u->k.count);
     if (s->g_z) scan_prefetch(s->g_z, ahead, u->k.count);
@@ -245,7 +245,7 @@ KR_INLINE void scan_backward_as(const scan_segment *u, bool gated)
 /* All tokens of the segment backward; its states, decays and g_p are known. */
 static inline void scan_backward(const scan_segment *u)
 {
-    if (u->args->z) scan_backward_as(u, true);
+    if (u->args->z.data) scan_backward_as(u, true);
     else scan_backward_as(u, false);
 }
 

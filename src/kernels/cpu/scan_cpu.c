@@ -54,11 +54,11 @@ KR_INLINE void token(const inputs *p, float *h, const float *a, const float *d, 
 
 KR_INLINE void advance(const kr_scan_args *s, inputs *p)
 {
-    p->x += s->x_stride;
-    p->dt += s->dt_stride;
-    if (p->z) p->z += s->z_stride;
-    p->b += s->b_stride;
-    p->c += s->c_stride;
+    p->x += s->x.row;
+    p->dt += s->dt.row;
+    if (p->z) p->z += s->z.row;
+    p->b += s->b.row;
+    p->c += s->c.row;
     p->y += s->ni;
 }
 
@@ -68,16 +68,16 @@ static void scan_sequence(const kr_scan_args *s, int64_t q, const scan_channels 
     if (tokens->start == tokens->end) return;
     const int64_t row = tokens->row * s->ns + tokens->start, bc_offset = k->group * s->nr;
     const float *d = s->d ? (const float *)s->d + k->first : NULL;
-    inputs p = { .x = (const float *)s->x + row * s->x_stride + k->first,
-                 .dt = (const float *)s->dt + row * s->dt_stride + k->first,
-                 .z = s->z ? (const float *)s->z + row * s->z_stride + k->first : NULL,
-                 .b = (const float *)s->b + row * s->b_stride + bc_offset,
-                 .c = (const float *)s->c + row * s->c_stride + bc_offset,
+    inputs p = { .x = (const float *)s->x.data + row * s->x.row + k->first,
+                 .dt = (const float *)s->dt.data + row * s->dt.row + k->first,
+                 .z = s->z.data ? (const float *)s->z.data + row * s->z.row + k->first : NULL,
+                 .b = (const float *)s->b.data + row * s->b.row + bc_offset,
+                 .c = (const float *)s->c.data + row * s->c.row + bc_offset,
                  .y = (float *)s->y + row * s->ni + k->first };
     for (int64_t left = tokens->end - tokens->start; left > 0; left--) {
-        scan_prefetch(p.x, AHEAD * s->x_stride, k->count);
-        scan_prefetch(p.dt, AHEAD * s->dt_stride, k->count);
-        if (p.z) scan_prefetch(p.z, AHEAD * s->z_stride, k->count);
+        scan_prefetch(p.x, AHEAD * s->x.row, k->count);
+        scan_prefetch(p.dt, AHEAD * s->dt.row, k->count);
+        if (p.z) scan_prefetch(p.z, AHEAD * s->z.row, k->count);
         scan_prefetch(p.y, AHEAD * s->ni, k->count);
         int64_t lane = 0;
         for (; lane + VF <= k->count; lane += VF) token(&p, h, a, d, s->nr, lane, VF);

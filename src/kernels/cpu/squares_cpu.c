@@ -14,7 +14,7 @@ static double sum_of_lanes(double lane[KR_SQUARES_LANES])
 }
 
 /* Elements past the end are 0, and add nothing. */
-KR_INLINE double block_sum(const void *x, int64_t first, int64_t n, kr_storage_dtype dtype)
+KR_INLINE double block_sum(const void *x, int64_t first, int64_t n, kr_dtype dtype)
 {
     vd sum[NVECTORS][2];
     for (int k = 0; k < NVECTORS; k++) sum[k][0] = sum[k][1] = vd_zero();
@@ -47,9 +47,9 @@ static void sum_blocks(const void *args, int64_t first, int64_t end, int worker)
         const int64_t at = block * KR_SQUARES_BLOCK, n = kr_smaller(KR_SQUARES_BLOCK, a->n - at);
         switch (a->dtype) {
         case KR_DTYPE_F64: partial[block] = block_sum_f64((const double *)a->x + at, n); break;
-        case KR_DTYPE_BF16: partial[block] = block_sum(a->x, at, n, KR_STORAGE_BF16); break;
-        case KR_DTYPE_F16: partial[block] = block_sum(a->x, at, n, KR_STORAGE_F16); break;
-        default: partial[block] = block_sum(a->x, at, n, KR_STORAGE_NATIVE); break;
+        case KR_DTYPE_BF16: partial[block] = block_sum(a->x, at, n, KR_DTYPE_BF16); break;
+        case KR_DTYPE_F16: partial[block] = block_sum(a->x, at, n, KR_DTYPE_F16); break;
+        default: partial[block] = block_sum(a->x, at, n, KR_DTYPE_F32); break;
         }
     }
 }

@@ -117,8 +117,7 @@ typedef struct ends {
 static ssd_rows_of rows_of_v(const backward *k, const ssd_chunk *c, int64_t h)
 {
     const kr_ssd_bwd_args *a = k->a;
-    return ssd_rows_at((const float *)a->v + c->at * a->v_stride + h * k->d.np, k->d.nh * k->d.np, a->v_stride,
-                       k->d.nm);
+    return ssd_rows_at((const float *)a->v.data + c->at * a->v.row + h * k->d.np, k->d.nh * k->d.np, a->v.row, k->d.nm);
 }
 
 static ssd_rows_of rows_of_bc(const backward *k, const void *x, int64_t stride, const ssd_chunk *c, int64_t e)
@@ -137,7 +136,7 @@ static void fill_decays(const backward *k, const ssd_unit *u, const ssd_chunk *c
 static void load_head(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w, int64_t i, ends e)
 {
     const ssd_dims *d = &k->d;
-    const float *g_y = (const float *)k->a->g_y + (c->at * d->nm * d->nh + u->h0 + i) * d->np;
+    const float *g_y = (const float *)k->a->g_y.data + (c->at * d->nm * d->nh + u->h0 + i) * d->np;
     int64_t row = d->nh * d->np;
     fill_decays(k, u, c, w, i);
     ssd_fetch_rows(rows_of_v(k, c, u->h0 + i), NULL, c->nf, d->np, w->v, d->p_line);
@@ -287,8 +286,8 @@ static double pairs_bwd(const backward *k, const ssd_unit *u, const ssd_chunk *c
             if (!e.g_is_zero)
                 ssd_copy_rows(w->b + j * d->r_line, 0, w->decays.weight_to_end + j, 1, d->nr, left + c->nf, 0);
         }
-        if (!k->a->g_v) continue;
-        float *g_v = (float *)k->a->g_v + ((c->at * d->nm + j0) * d->nh + u->h0 + h) * d->np;
+        if (!k->a->g_v.data) continue;
+        float *g_v = (float *)k->a->g_v.data + ((c->at * d->nm + j0) * d->nh + u->h0 + h) * d->np;
         int64_t steps = c->nf - from + (e.g_is_zero ? 0 : d->nr);
         ssd_multiply(j1 - j0, d->np, steps, ssd_rows(w->left + from, w->left_line),
                      ssd_panels(w->right + from * GEMM_NR, k->panel), ssd_to(g_v, d->nh * d->np));
@@ -386,7 +385,7 @@ static void find_states(const backward *k, const ssd_unit *u, const kr_sequence 
     load_initial(k, u, w);
     for (int64_t n = 0; n + 1 < ssd_chunks(&k->d, s); n++) {
         ssd_chunk c = ssd_chunk_at(&k->d, s, n);
-        ssd_fetch_rows(rows_of_bc(k, k->a->b, k->a->b_stride, &c, u->e), NULL, c.nf, k->d.nr, w->b, k->d.r_line);
+        ssd_fetch_rows(rows_of_bc(k, k->a->b.data, k->a->b.row, &c, u->e), NULL, c.nf, k->d.nr, w->b, k->d.r_line);
         for (int64_t i = 0; i < u->nheads; i++) pass_state(k, u, &c, w, i, n);
     }
 }
@@ -397,8 +396,8 @@ static void find_states(const backward *k, const ssd_unit *u, const kr_sequence 
 static void load_chunk(const backward *k, const ssd_unit *u, const ssd_chunk *c, workspace *w)
 {
     const ssd_dims *d = &k->d;
-    ssd_fetch_rows(rows_of_bc(k, k->a->b, k->a->b_stride, c, u->e), NULL, c->nf, d->nr, w->b, d->r_line);
-    ssd_fetch_rows(rows_of_bc(k, k->a->c, k->a->c_stride, c, u->e), NULL, c->nf, d->nr, w->c, d->r_line);
+    ssd_fetch_rows(rows_of_bc(k, k->a->b.data, k->a->b.row, c, u->e), NULL, c->nf, d->nr, w->b, d->r_line);
+    ssd_fetch_rows(rows_of_bc(k, k->a->c.data, k->a->c.row, c, u->e), NULL, c->nf, d->nr, w->c, d->r_line);
     ssd_transpose_chunk(w->c, d->r_line, c->nf, d->nr, w->c_t, d->f_line);
     for (int64_t tile = 0; tile < ssd_tiles(c->nf); tile++) {
         int64_t j0 = ssd_tile_begin(c->nf, tile), j1 = ssd_tile_begin(c->nf, tile + 1), from = j0 / d->nm * d->nm;
@@ -445,8 +444,8 @@ static void chunk_bwd(const backward *k, const ssd_unit *u, const kr_sequence *s
     load_chunk(k, u, &c, w);
     for (int64_t i = 0; i < u->nheads; i++) g_d[i] += ssd_head_bwd(k, u, &c, w, i, n, e);
     multiply_group(k, &c, w);
-    store_rows(k, u, &c, w->g_b, k->a->g_b, k->partial_b);
-    store_rows(k, u, &c, w->g_c, k->a->g_c, k->partial_c);
+    store_rows(k, u, &c, w->g_b, k->a->g_b.data, k->partial_b);
+    store_rows(k, u, &c, w->g_c, k->a->g_c.data, k->partial_c);
 }
 
 static void backward_units(const void *args, int64_t first, int64_t end, int worker)
@@ -497,8 +496,8 @@ static void add_units(const void *args, int64_t first, int64_t end, int worker)
         const kr_sequence *s = &k->a->sequences[unit / per_sequence];
         int64_t t0 = s->start + unit % per_sequence * TOKENS, t1 = kr_smaller(t0 + TOKENS, s->end);
         if (t0 >= t1) continue;
-        add_blocks(k, k->a->g_b, k->partial_b, (s->row * d->ns + t0) * token, (t1 - t0) * token);
-        add_blocks(k, k->a->g_c, k->partial_c, (s->row * d->ns + t0) * token, (t1 - t0) * token);
+        add_blocks(k, k->a->g_b.data, k->partial_b, (s->row * d->ns + t0) * token, (t1 - t0) * token);
+        add_blocks(k, k->a->g_c.data, k->partial_c, (s->row * d->ns + t0) * token, (t1 - t0) * token);
     }
 }
 
@@ -510,9 +509,9 @@ static void clear_tokens(void *g, int64_t token, int64_t first, int64_t end)
 /* Zeros for the tokens first .. end-1 of [b s]. */
 static void clear_gap(const kr_ssd_bwd_args *a, int64_t first, int64_t end)
 {
-    clear_tokens(a->g_v, a->nm * a->nh * a->np, first, end);
-    clear_tokens(a->g_b, a->nm * a->ng * a->nr, first, end);
-    clear_tokens(a->g_c, a->nm * a->ng * a->nr, first, end);
+    clear_tokens(a->g_v.data, a->nm * a->nh * a->np, first, end);
+    clear_tokens(a->g_b.data, a->nm * a->ng * a->nr, first, end);
+    clear_tokens(a->g_c.data, a->nm * a->ng * a->nr, first, end);
     clear_tokens(a->g_da, a->nh, first, end);
     clear_tokens(a->g_w, a->nh, first, end);
     clear_tokens(a->g_diag_weight, a->nh, first, end);
@@ -537,8 +536,8 @@ static int64_t take_backward(backward *k, float *base)
     k->worker_floats = take_workspace(k, &w, NULL);
     k->bc_floats = d->nb * d->ns * d->nm * d->ng * d->nr;
     k->partial_d = (double *)(void *)ssd_take(&m, 2 * d->nq * d->nh);
-    k->partial_b = ssd_take(&m, k->a->g_b ? (d->blocks - 1) * k->bc_floats : 0);
-    k->partial_c = ssd_take(&m, k->a->g_c ? (d->blocks - 1) * k->bc_floats : 0);
+    k->partial_b = ssd_take(&m, k->a->g_b.data ? (d->blocks - 1) * k->bc_floats : 0);
+    k->partial_c = ssd_take(&m, k->a->g_c.data ? (d->blocks - 1) * k->bc_floats : 0);
     k->workers = ssd_take(&m, kr_pool_size(k->a->exec.pool) * k->worker_floats);
     return m.used;
 }

@@ -324,8 +324,8 @@ static ssd_token boundary_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h)
 static ssd_token carry_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h, int64_t at)
 {
     if (!a->carry) return (ssd_token){ .v = NULL };
-    return (ssd_token){ .v = (const float *)a->v + (at - 1) * a->v_stride + h * a->np,
-                        .b = (const float *)a->b + (at - 1) * a->b_stride + u->e * a->nr,
+    return (ssd_token){ .v = (const float *)a->v.data + (at - 1) * a->v.row + h * a->np,
+                        .b = (const float *)a->b.data + (at - 1) * a->b.row + u->e * a->nr,
                         .decay = 1,
                         .weight = ((const float *)a->carry)[at * a->nh + h],
                         .nm = a->nm,
@@ -422,18 +422,18 @@ static void load_chunk(const forward *f, const ssd_unit *u, const position *at, 
     const kr_ssd_args *a = f->a;
     const ssd_chunk *c = &at->chunk;
     int64_t row = d->ng * d->nr;
-    const float *b = (const float *)a->b + c->at * a->b_stride + u->e * d->nr;
-    const float *c_0 = (const float *)a->c + c->at * a->c_stride + u->e * d->nr;
-    ssd_fetch_rows(ssd_rows_at(c_0, row, a->c_stride, d->nm), NULL, c->nf, d->nr, w->c, d->r_line);
-    ssd_fetch_transposed(ssd_rows_at(b, row, a->b_stride, d->nm), c->nf, d->nr, w->b_t, d->f_line);
+    const float *b = (const float *)a->b.data + c->at * a->b.row + u->e * d->nr;
+    const float *c_0 = (const float *)a->c.data + c->at * a->c.row + u->e * d->nr;
+    ssd_fetch_rows(ssd_rows_at(c_0, row, a->c.row, d->nm), NULL, c->nf, d->nr, w->c, d->r_line);
+    ssd_fetch_transposed(ssd_rows_at(b, row, a->b.row, d->nm), c->nf, d->nr, w->b_t, d->f_line);
     for (int64_t k = 0; k < u->nheads; k++) {
         int64_t h = u->h0 + k, scalars = c->at * d->nh + h;
         ssd_decays_fill(&w->decays[k], (const float *)a->da + scalars, a->w ? (const float *)a->w + scalars : NULL,
                         d->nh, c->nt, d->nm);
         if (leaves_carry(f, at))
             set_last_weight(f, &w->decays[k], c->nf, ((const float *)a->diag_weight)[scalars + (c->nt - 1) * d->nh]);
-        const float *v = (const float *)a->v + c->at * a->v_stride + h * d->np;
-        ssd_fetch_panels(ssd_rows_at(v, d->nh * d->np, a->v_stride, d->nm), c->nf, d->np, w->right[k] + d->nr * GEMM_NR,
+        const float *v = (const float *)a->v.data + c->at * a->v.row + h * d->np;
+        ssd_fetch_panels(ssd_rows_at(v, d->nh * d->np, a->v.row, d->nm), c->nf, d->np, w->right[k] + d->nr * GEMM_NR,
                          f->panel);
     }
 }
@@ -490,7 +490,7 @@ static void read_out(const forward *f, const ssd_unit *u, const ssd_chunk *c, co
                      ssd_to(w->cb, d->f_line));
         for (int64_t k = 0; k < u->nheads; k++) {
             make_left(f, u, c, w, k, i0, i1, seen, is_first);
-            float *y = (float *)f->a->y + ((c->at * d->nm + i0) * d->nh + u->h0 + k) * d->np;
+            float *y = (float *)f->a->y.data + ((c->at * d->nm + i0) * d->nh + u->h0 + k) * d->np;
             ssd_multiply(i1 - i0, d->np, d->nr + seen - skipped, ssd_rows(w->left + skipped, w->left_line),
                          ssd_panels(w->right[k] + skipped * GEMM_NR, f->panel), ssd_to(y, d->nh * d->np));
         }
@@ -515,10 +515,10 @@ static void pass_state(const forward *f, const ssd_chunk *c, const workspace *w,
 static ssd_token token_at(const kr_ssd_args *a, const ssd_unit *u, int64_t h, int64_t at)
 {
     int64_t scalar = at * a->nh + h;
-    return (ssd_token){ .v = (const float *)a->v + at * a->v_stride + h * a->np,
-                        .b = (const float *)a->b + at * a->b_stride + u->e * a->nr,
-                        .c = (const float *)a->c + at * a->c_stride + u->e * a->nr,
-                        .y = (float *)a->y + (at * a->nm * a->nh + h) * a->np,
+    return (ssd_token){ .v = (const float *)a->v.data + at * a->v.row + h * a->np,
+                        .b = (const float *)a->b.data + at * a->b.row + u->e * a->nr,
+                        .c = (const float *)a->c.data + at * a->c.row + u->e * a->nr,
+                        .y = (float *)a->y.data + (at * a->nm * a->nh + h) * a->np,
                         .decay = ssd_exp_of(((const float *)a->da)[scalar]),
                         .weight = a->w ? ((const float *)a->w)[scalar] : 1.0f,
                         .diag_weight = a->diag_weight ? ((const float *)a->diag_weight)[scalar] : 0.0f,

@@ -105,6 +105,9 @@ extern const kr_kernels KR_FN(kernels);
 const kr_kernels KR_FN(kernels) = {
     .name = KR_ISA_NAME,
     .needs = NEEDS,
+#define KR_ACCEPTS(kernel, operand, cpu, cuda) .accepts.kernel##_##operand = (cpu),
+#include "kernels/accepts.def"
+#undef KR_ACCEPTS
 #include "kernels/binary.def"
 #include "kernels/unary.def"
     KR_F32_KERNELS.compare = { KR_FN(compare), NULL },

@@ -41,9 +41,9 @@ KR_INLINE vf heavy_tail(vf x)
 KR_INLINE point point_of(const kr_trapezoid_args *t, int64_t i, int64_t h, int64_t n)
 {
     point p;
-    const int64_t from = i + i / t->nh * t->raw_padding;
-    vf a_raw = load_or_zero(t->a_raw, from, n), lambda_raw = load_or_zero(t->lambda_raw, from, n);
-    p.raw = vf_add(load_or_zero(t->dt_raw, from, n), load_or_zero(t->dt_bias, h, n));
+    const int64_t from = i / t->nh * t->dt_raw.row + h;
+    vf a_raw = load_or_zero(t->a_raw.data, from, n), lambda_raw = load_or_zero(t->lambda_raw.data, from, n);
+    p.raw = vf_add(load_or_zero(t->dt_raw.data, from, n), load_or_zero(t->dt_bias, h, n));
     p.step = vf_softplus(p.raw);
     p.dt = vf_min(vf_set1((float)t->dt_max), vf_max(vf_set1((float)t->dt_min), p.step));
     p.rate = t->softplus ? vf_softplus(a_raw) : heavy_tail(a_raw);
@@ -88,7 +88,6 @@ static void trapezoid_bwd_tokens(const void *args, int64_t first, int64_t end, i
     (void)worker;
     const kr_trapezoid_bwd_args *t = args;
     const kr_trapezoid_args in = { .nh = t->nh,
-                                   .raw_padding = t->raw_padding,
                                    .dt_raw = t->dt_raw,
                                    .dt_bias = t->dt_bias,
                                    .a_raw = t->a_raw,
@@ -108,10 +107,10 @@ static void trapezoid_bwd_tokens(const void *args, int64_t first, int64_t end, i
             vf g_dt = vf_fma(p.rest, c, vf_fma(p.l, g_gamma, vf_fma(p.a, d, load_or_zero(t->g_dt, i, n))));
             vm is_cut = vm_or(vf_lt(p.step, vf_set1((float)t->dt_min)), vf_gt(p.step, vf_set1((float)t->dt_max)));
             vm at_floor = vf_lt(p.rate, vf_set1((float)t->a_floor));
-            vf slope = rate_slope(load_or_zero(t->a_raw, i + o * t->raw_padding, n), p.rate, t->softplus);
-            store_if(t->g_dt_raw, i, n, vf_select(is_cut, vf_zero(), vf_mul(g_dt, vf_sigmoid(p.raw))));
-            store_if(t->g_a_raw, i, n, vf_select(at_floor, vf_zero(), vf_neg(vf_mul(vf_mul(p.dt, d), slope))));
-            store_if(t->g_lambda_raw, i, n, vf_mul(vf_mul(p.dt, vf_sub(g_gamma, c)), vf_mul(p.l, p.rest)));
+            vf slope = rate_slope(load_or_zero(t->a_raw.data, o * t->a_raw.row + h, n), p.rate, t->softplus);
+            store_if(t->g_dt_raw.data, i, n, vf_select(is_cut, vf_zero(), vf_mul(g_dt, vf_sigmoid(p.raw))));
+            store_if(t->g_a_raw.data, i, n, vf_select(at_floor, vf_zero(), vf_neg(vf_mul(vf_mul(p.dt, d), slope))));
+            store_if(t->g_lambda_raw.data, i, n, vf_mul(vf_mul(p.dt, vf_sub(g_gamma, c)), vf_mul(p.l, p.rest)));
         }
     }
 }

@@ -6,11 +6,11 @@
 #include "kernels/args/matmul_args.h"
 
 /* Elements at .. at + n - 1 of p, n <= VF, widened; 0 in the lanes beyond. */
-KR_INLINE vf load_widened(const void *p, int64_t at, int64_t n, kr_storage_dtype dtype)
+KR_INLINE vf load_widened(const void *p, int64_t at, int64_t n, kr_dtype dtype)
 {
-    if (dtype == KR_STORAGE_NATIVE) return row_load((const float *)p + at, n);
+    if (dtype == KR_DTYPE_F32) return row_load((const float *)p + at, n);
     const uint16_t *h = (const uint16_t *)p + at;
-    if (dtype == KR_STORAGE_BF16) return n >= VF ? vf_load_bf16(h) : vf_load_bf16_n(h, n);
+    if (dtype == KR_DTYPE_BF16) return n >= VF ? vf_load_bf16(h) : vf_load_bf16_n(h, n);
     return n >= VF ? vf_load_f16(h) : vf_load_f16_n(h, n);
 }
 

@@ -10,5 +10,8 @@
 
 const kr_kernels kr_cuda_kernels = {
     .name = "cuda",
+#define KR_ACCEPTS(kernel, operand, cpu, cuda) .accepts.kernel##_##operand = (cuda),
+#include "kernels/accepts.def"
+#undef KR_ACCEPTS
 #include "kernels/cuda/cuda_kernels.def"
 };

@@ -8,6 +8,7 @@
  *   g_theta_t[a] = range pi (1 - tanh^2) sum_h dt_t[h] G_t
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 
 #include <math.h>
 
@@ -20,7 +21,7 @@ static double wrap(double x)
 
 void KR_REF(angles)(const kr_angles_args *n)
 {
-    const real *theta = n->theta, *dt = n->dt, *initial = n->initial;
+    const real *dt = n->dt, *initial = n->initial;
     real *angle = n->angle, *final = n->final;
     for (int64_t q = 0; q < n->nq; q++) {
         const kr_sequence sequence = n->sequences[q];
@@ -31,7 +32,7 @@ void KR_REF(angles)(const kr_angles_args *n)
                 const int64_t token = sequence.row * n->ns + s;
                 const bool starts_chunk = n->nl > 0 && s > sequence.start && (s - sequence.start) % n->nl == 0;
                 if (starts_chunk) phi = wrap((double)(real)phi);
-                const double rate = n->range * PI * tanh((double)theta[token * (n->na + n->theta_padding) + a]);
+                const double rate = n->range * PI * tanh(kr_ref_at(&n->theta, token, a));
                 phi = wrap(phi + (double)dt[token * n->nh + h] * rate);
                 angle[token * n->nh * n->na + ha] = (real)phi;
             }
@@ -62,13 +63,12 @@ static double total_from(const kr_angles_bwd_args *n, int64_t q, int64_t t, int6
 /* sum_t += G_t[h, a] (dt_t[h] or tanh(theta_t[a])) */
 static void add_terms(const kr_angles_bwd_args *n, block *k, int64_t h, int64_t a, bool by_dt)
 {
-    const real *g_angle = n->g_angle, *theta = n->theta, *dt = n->dt;
+    const real *g_angle = n->g_angle, *dt = n->dt;
     double total = total_from(n, k->q, k->t1, h * n->na + a);
     for (int64_t i = k->t1 - k->t0 - 1; i >= 0; i--) {
         const int64_t token = k->token + i;
         total += (double)g_angle[(token * n->nh + h) * n->na + a];
-        k->sum[i] += total * (by_dt ? (double)dt[token * n->nh + h]
-                                    : tanh((double)theta[token * (n->na + n->theta_padding) + a]));
+        k->sum[i] += total * (by_dt ? (double)dt[token * n->nh + h] : tanh(kr_ref_at(&n->theta, token, a)));
     }
 }
 
@@ -81,13 +81,12 @@ static void block_gradients(const kr_angles_bwd_args *n, block *k)
         for (int64_t i = 0; i < length; i++)
             ((real *)n->g_dt)[(k->token + i) * n->nh + h] = (real)(n->range * PI * k->sum[i]);
     }
-    for (int64_t a = 0; n->g_theta && a < n->na; a++) {
+    for (int64_t a = 0; n->g_theta.data && a < n->na; a++) {
         for (int64_t i = 0; i < length; i++) k->sum[i] = 0;
         for (int64_t h = 0; h < n->nh; h++) add_terms(n, k, h, a, true);
         for (int64_t i = 0; i < length; i++) {
-            const int64_t at = (k->token + i) * n->na + a;
-            const double u = tanh((double)((const real *)n->theta)[at + (k->token + i) * n->theta_padding]);
-            ((real *)n->g_theta)[at] = (real)(n->range * PI * (1 - u * u) * k->sum[i]);
+            const double u = tanh(kr_ref_at(&n->theta, k->token + i, a));
+            kr_ref_put(&n->g_theta, k->token + i, a, n->range * PI * (1 - u * u) * k->sum[i]);
         }
     }
 }

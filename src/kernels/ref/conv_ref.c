@@ -12,23 +12,22 @@
  * Terms outside 0 <= s < n, and window columns outside 0 <= j < nk, are 0.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 #include "kernels/ref/ref_silu.h"
-
-#include <string.h>
 
 /* One sequence of either direction. */
 typedef struct conv {
     int64_t n, nv, nk; /* tokens, channels, taps */
     int64_t first;     /* token in [b s] */
-    int64_t x_stride;
-    const real *x; /* at the first token */
+    kr_operand x;
+    int64_t x_first; /* index of the first token's first channel */
     const real *weight, *bias;
     const real *window; /* [v k] or NULL */
 } conv;
 
 static double past(const conv *c, int64_t t, int64_t v)
 {
-    if (t >= 0) return (double)c->x[t * c->x_stride + v];
+    if (t >= 0) return kr_ref_load(c->x.data, c->x.dtype, c->x_first + t * c->x.row + v);
     return c->window ? (double)c->window[v * c->nk + c->nk + t] : 0.0;
 }
 
@@ -43,21 +42,19 @@ static double before_activation(const conv *c, int64_t s, int64_t v)
 #define SEQUENCE(a, q)                                                                                                 \
     {                                                                                                                  \
         .n = (a)->sequences[q].end - (a)->sequences[q].start, .nv = (a)->nv, .nk = (a)->nk,                            \
-        .first = (a)->sequences[q].row * (a)->ns + (a)->sequences[q].start, .x_stride = (a)->x_stride,                 \
-        .x = (const real *)(a)->x + (a)->sequences[q].row * (a)->x_batch + (a)->sequences[q].start * (a)->x_stride,    \
-        .weight = (a)->weight, .bias = (a)->bias,                                                                      \
-        .window = (a)->window ? (const real *)(a)->window + (q) * (a)->nv * (a)->nk : NULL                             \
+        .first = (a)->sequences[q].row * (a)->ns + (a)->sequences[q].start, .x = (a)->x,                               \
+        .x_first = (a)->sequences[q].row * (a)->x_batch + (a)->sequences[q].start * (a)->x.row, .weight = (a)->weight, \
+        .bias = (a)->bias, .window = (a)->window ? (const real *)(a)->window + (q) * (a)->nv * (a)->nk : NULL          \
     }
 
 void KR_REF(conv)(const kr_conv_args *a)
 {
-    real *y = a->y;
     for (int64_t q = 0; q < a->nq; q++) {
         const conv c = SEQUENCE(a, q);
         for (int64_t s = 0; s < c.n; s++) {
             for (int64_t v = 0; v < a->nv; v++) {
                 double u = before_activation(&c, s, v);
-                y[(c.first + s) * a->nv + v] = (real)(a->silu ? u * sigmoid(u) : u);
+                kr_ref_put(&a->y, c.first + s, v, a->silu ? u * sigmoid(u) : u);
             }
         }
         for (int64_t v = 0; a->window_out && v < a->nv; v++)
@@ -66,9 +63,17 @@ void KR_REF(conv)(const kr_conv_args *a)
     }
 }
 
+/* g_y of a token, from the part that has the channel. */
+static double gradient_of_y(const kr_conv_bwd_args *a, int64_t token, int64_t v)
+{
+    int part = 0;
+    while (part + 1 < a->ng_y && v >= a->from[part + 1]) part++;
+    return kr_ref_at(&a->g_y[part], token, a->ng_y > 1 ? v - a->from[part] : v);
+}
+
 static double gradient_of_u(const kr_conv_bwd_args *a, const conv *c, int64_t s, int64_t v)
 {
-    double g_y = (double)((const real *)a->g_y)[(c->first + s) * c->nv + v];
+    double g_y = gradient_of_y(a, c->first + s, v);
     if (!a->silu) return g_y;
     double u = before_activation(c, s, v);
     return g_y * sigmoid(u) * (1.0 + u * sigmoid(-u));
@@ -89,12 +94,14 @@ static double gradient_of_past(const kr_conv_bwd_args *a, const conv *c, int64_t
 
 static void input_gradients(const kr_conv_bwd_args *a)
 {
-    real *g_x = a->g_x, *g_window = a->g_window;
-    if (g_x) memset(g_x, 0, (size_t)(a->nb * a->ns * a->nv) * sizeof(real));
+    real *g_window = a->g_window;
+    const bool has_x = a->g_x.data != NULL;
+    for (int64_t token = 0; has_x && token < a->nb * a->ns; token++)
+        for (int64_t v = 0; v < a->nv; v++) kr_ref_put(&a->g_x, token, v, 0);
     for (int64_t q = 0; q < a->nq; q++) {
         const conv c = SEQUENCE(a, q);
-        for (int64_t s = 0; g_x && s < c.n; s++)
-            for (int64_t v = 0; v < c.nv; v++) g_x[(c.first + s) * c.nv + v] = (real)gradient_of_past(a, &c, q, s, v);
+        for (int64_t s = 0; has_x && s < c.n; s++)
+            for (int64_t v = 0; v < c.nv; v++) kr_ref_put(&a->g_x, c.first + s, v, gradient_of_past(a, &c, q, s, v));
         for (int64_t v = 0; g_window && v < c.nv; v++)
             for (int64_t j = 0; j < c.nk; j++)
                 g_window[(q * c.nv + v) * c.nk + j] = (real)gradient_of_past(a, &c, q, j - c.nk, v);

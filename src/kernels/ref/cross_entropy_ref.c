@@ -3,6 +3,7 @@
  *   x [no nr], of which the first nv columns are classes;  loss [no];  stats [no KR_ROW_STATS];  g_x [no nr]
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 
 #include <math.h>
 
@@ -44,7 +45,6 @@ static void score_row(const kr_cross_entropy_args *a, int64_t o)
     const real *x = (const real *)a->x + o * a->nr;
     const int64_t label = a->label[o];
     real *loss = (real *)a->loss + o, *stats = (real *)a->stats + o * KR_ROW_STATS;
-    real *g_x = a->g_x ? (real *)a->g_x + o * a->nr : NULL;
     const row_sums s = sum_row(x, a->nv);
     const double q = a->smoothing, of_label = (double)x[label], rest_sum = s.equal - 1 + s.rest, sum = 1 + rest_sum;
     const double others = of_label == s.m ? rest_sum : sum - exp(of_label - s.m);
@@ -54,8 +54,11 @@ static void score_row(const kr_cross_entropy_args *a, int64_t o)
     stats[KR_ROW_INVERSE] = (real)(1 / sum);
     stats[KR_ROW_MISS] = (real)(others / sum);
     stats[KR_ROW_RIGHT] = of_label == s.m && !isnan(sum) && is_first(x, label) ? (real)1 : (real)0;
-    for (int64_t v = 0; g_x && v < a->nr; v++)
-        g_x[v] = v < a->nv ? gradient_at(a, exp((double)x[v] - s.m) / sum, others / sum, v == label) : (real)0;
+    for (int64_t v = 0; a->g_x.data && v < a->nr; v++) {
+        const bool is_class = v < a->nv;
+        kr_ref_put(&a->g_x, o, v,
+                   is_class ? (double)gradient_at(a, exp((double)x[v] - s.m) / sum, others / sum, v == label) : 0);
+    }
 }
 
 static void zero(real *y, int64_t n)
@@ -72,7 +75,7 @@ void KR_REF(cross_entropy)(const kr_cross_entropy_args *a)
         }
         ((real *)a->loss)[o] = 0;
         zero((real *)a->stats + o * KR_ROW_STATS, KR_ROW_STATS);
-        if (a->g_x) zero((real *)a->g_x + o * a->nr, a->nr);
+        for (int64_t v = 0; a->g_x.data && v < a->nr; v++) kr_ref_put(&a->g_x, o, v, 0);
     }
 }
 

@@ -5,7 +5,7 @@
  * Formulas: kernels/args/decode_args.h.
  */
 #include "kernels/ref/ref.h"
-#include "kernels/ref/ref_half.h"
+#include "kernels/ref/ref_operand.h"
 #include "kernels/ref/ref_silu.h"
 
 #include <math.h>

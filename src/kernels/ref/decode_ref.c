@@ -4,7 +4,7 @@
  * Formulas: kernels/args/decode_args.h.
  */
 #include "kernels/ref/ref.h"
-#include "kernels/ref/ref_half.h"
+#include "kernels/ref/ref_operand.h"
 #include "kernels/ref/ref_silu.h"
 
 #include <math.h>
@@ -19,6 +19,12 @@ static double gate_of(const kr_decode_linear_args *a, int64_t m, int64_t k)
     return a->z ? silu((double)((const real *)a->z)[m * a->z_m + k]) : 1;
 }
 
+static double x_of(const kr_decode_linear_args *a, int64_t m, int64_t k)
+{
+    const int64_t at = m * a->x_m + k;
+    return a->x_dtype ? kr_ref_widened(a->x, at, a->x_dtype) : (double)((const real *)a->x)[at];
+}
+
 static double group_scale(const kr_decode_linear_args *a, int64_t m, int64_t group)
 {
     if (!a->has_norm) return 1;
@@ -27,7 +33,7 @@ static double group_scale(const kr_decode_linear_args *a, int64_t m, int64_t gro
     for (int64_t i = 0; a->squares && i < a->nsquares; i++)
         squares += (double)((const real *)a->squares)[m * a->nsquares + i];
     for (int64_t k = first; !a->squares && k < first + width; k++) {
-        const double u = (double)((const real *)a->x)[m * a->x_m + k] * (a->norm_first ? 1 : gate_of(a, m, k));
+        const double u = x_of(a, m, k) * (a->norm_first ? 1 : gate_of(a, m, k));
         squares += u * u;
     }
     return 1 / sqrt(squares / (double)width + a->eps);
@@ -54,7 +60,7 @@ static void linear_outputs(const kr_decode_linear_args *a, int64_t m, int64_t fi
     for (int64_t k = 0; k < a->nk; k++) {
         if (k % (a->nk / a->ng) == 0) scale = group_scale(a, m, k / (a->nk / a->ng));
         const double gain = a->gain ? (double)((const real *)a->gain)[k] : 1;
-        const double u = (double)((const real *)a->x)[m * a->x_m + k] * gate_of(a, m, k) * scale * gain;
+        const double u = x_of(a, m, k) * gate_of(a, m, k) * scale * gain;
         for (int64_t i = 0; i < count; i++) {
             const int64_t at = (first + i) * a->nk + k;
             sum[i] += u * (a->w_dtype ? kr_ref_widened(a->w, at, a->w_dtype) : (double)((const real *)a->w)[at]);

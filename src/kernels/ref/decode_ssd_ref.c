@@ -4,6 +4,7 @@
  * Formulas: kernels/args/decode_args.h.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 #include "kernels/ref/ref_silu.h"
 
 #include <math.h>
@@ -120,7 +121,8 @@ static void ssd_task(void *arg, int64_t head, int worker)
             if (a->squares) ((real *)a->squares)[head * tiles + p / KR_DECODE_TILE] = (real)squares;
             if (a->gain) y *= (double)((const real *)a->gain)[h * a->np + p];
         }
-        ((real *)a->y)[row * a->y_stride + h * a->np + p] = (real)y;
+        const kr_dtype y_dtype = a->y_dtype ? a->y_dtype : KR_REF_DTYPE;
+        kr_ref_store(a->y, y_dtype, row * a->y_stride + h * a->np + p, y);
     }
 }
 

@@ -6,6 +6,7 @@
  *   embedding_bwd: y[id[o], i] += x[o, i], over o in order    y [nr ni], id [no], x [no ni]
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 
 #include <string.h>
 
@@ -44,17 +45,20 @@ void KR_REF(gather_bwd)(const kr_gather_args *a)
 
 void KR_REF(embedding)(const kr_embedding_args *a)
 {
-    const size_t row = (size_t)a->ni * (a->dtype ? sizeof(uint16_t) : sizeof(real));
+    const size_t row = (size_t)a->ni * kr_dtype_bytes(a->x.dtype);
     for (int64_t o = 0; o < a->no && row > 0; o++) {
         int64_t r = id_at(a->id, a->id_dtype, o);
-        memcpy((char *)a->y + (size_t)o * row, (const char *)a->x + (size_t)r * row, row);
+        if (a->x.dtype == a->y.dtype)
+            memcpy((char *)a->y.data + (size_t)o * row, (const char *)a->x.data + (size_t)r * row, row);
+        else
+            for (int64_t i = 0; i < a->ni; i++) kr_ref_put(&a->y, o, i, kr_ref_at(&a->x, r, i));
     }
 }
 
 void KR_REF(embedding_bwd)(const kr_embedding_args *a)
 {
-    const real *x = a->x;
-    real *y = a->y;
+    const real *x = a->x.data;
+    real *y = a->y.data;
     for (int64_t o = 0; o < a->no; o++) {
         int64_t r = id_at(a->id, a->id_dtype, o);
         for (int64_t i = 0; i < a->ni; i++) y[r * a->ni + i] += x[o * a->ni + i];

@@ -7,6 +7,7 @@
  * mean and q are inputs of the backward pass.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 
 #include <math.h>
 
@@ -21,16 +22,17 @@ void KR_REF(layer_norm)(const kr_layer_norm_args *a)
     int64_t width = a->ng ? a->ni / a->ng : 0;
     for (int64_t group = 0; group < a->no * a->ng; group++) {
         int64_t channel = group % a->ng * width;
-        const real *x = (const real *)a->x + group / a->ng * (a->ni + a->x_padding) + channel;
+        int64_t o = group / a->ng;
         double sum = 0, squares = 0;
-        for (int64_t i = 0; i < width; i++) sum += (double)x[i];
+        for (int64_t i = 0; i < width; i++) sum += kr_ref_at(&a->x, o, channel + i);
         double middle = sum / (double)width;
-        for (int64_t i = 0; i < width; i++) squares += ((double)x[i] - middle) * ((double)x[i] - middle);
+        for (int64_t i = 0; i < width; i++)
+            squares += (kr_ref_at(&a->x, o, channel + i) - middle) * (kr_ref_at(&a->x, o, channel + i) - middle);
         double scale = 1.0 / sqrt(squares / (double)width + a->eps);
         mean[group] = (real)middle;
         q[group] = (real)scale;
         for (int64_t i = 0; i < width; i++) {
-            double u = ((double)x[i] - middle) * scale;
+            double u = (kr_ref_at(&a->x, o, channel + i) - middle) * scale;
             y[group * width + i] = (real)(u * or_else(a->gain, channel + i, 1.0) + or_else(a->bias, channel + i, 0.0));
         }
     }
@@ -39,7 +41,7 @@ void KR_REF(layer_norm)(const kr_layer_norm_args *a)
 static void input_gradient(const kr_layer_norm_bwd_args *a, int64_t group)
 {
     int64_t width = a->ni / a->ng, channel = group % a->ng * width;
-    const real *x = (const real *)a->x + group / a->ng * (a->ni + a->x_padding) + channel;
+    int64_t o = group / a->ng;
     const real *g_y = (const real *)a->g_y + group * width;
     real *g_x = (real *)a->g_x + group * width;
     double mean = (double)((const real *)a->mean)[group], q = (double)((const real *)a->q)[group], w_sum = 0,
@@ -47,10 +49,11 @@ static void input_gradient(const kr_layer_norm_bwd_args *a, int64_t group)
     for (int64_t i = 0; i < width; i++) {
         double w = or_else(a->gain, channel + i, 1.0) * (double)g_y[i];
         w_sum += w;
-        wu_sum += w * ((double)x[i] - mean) * q;
+        wu_sum += w * (kr_ref_at(&a->x, o, channel + i) - mean) * q;
     }
     for (int64_t i = 0; i < width; i++) {
-        double w = or_else(a->gain, channel + i, 1.0) * (double)g_y[i], u = ((double)x[i] - mean) * q;
+        double w = or_else(a->gain, channel + i, 1.0) * (double)g_y[i],
+               u = (kr_ref_at(&a->x, o, channel + i) - mean) * q;
         g_x[i] = (real)(q * (w - w_sum / (double)width - u * (wu_sum / (double)width)));
     }
 }
@@ -66,10 +69,10 @@ static void parameter_gradients(const kr_layer_norm_bwd_args *a)
         double gain[CHANNELS] = { 0 }, bias[CHANNELS] = { 0 };
         int64_t end = kr_ref_min(i0 + CHANNELS, a->ni);
         for (int64_t o = 0; o < a->no; o++) {
-            const real *x = (const real *)a->x + o * (a->ni + a->x_padding), *g_y = (const real *)a->g_y + o * a->ni;
+            const real *g_y = (const real *)a->g_y + o * a->ni;
             for (int64_t i = i0; i < end; i++) {
                 int64_t group = o * a->ng + i / width;
-                gain[i - i0] += (double)g_y[i] * ((double)x[i] - (double)mean[group]) * (double)q[group];
+                gain[i - i0] += (double)g_y[i] * (kr_ref_at(&a->x, o, i) - (double)mean[group]) * (double)q[group];
                 bias[i - i0] += (double)g_y[i];
             }
         }

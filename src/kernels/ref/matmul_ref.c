@@ -4,7 +4,7 @@
  *   c[m, n] = sum over k, in order, of a[m, k] b[k, n]
  */
 #include "kernels/ref/ref.h"
-#include "kernels/ref/ref_half.h"
+#include "kernels/ref/ref_operand.h"
 
 #define COLUMNS 64       /* columns of C per pass */
 #define TASK_FLOPS 65536 /* approximate multiplications per task */
@@ -14,29 +14,30 @@ typedef struct matmul_job {
     int64_t rows_per_task, tasks_per_matrix;
 } matmul_job;
 
-/* b_kn: index of the first element of this B. */
-static void matmul_row(const kr_matmul_args *a, const real *a_k, int64_t b_kn, real *c_n)
+/* a_k, b_kn, c_n: indices of the first element of a row of A, of this B, and of the row of C. */
+static void matmul_row(const kr_matmul_args *a, int64_t a_k, int64_t b_kn, int64_t c_n)
 {
     const real *bias = a->bias;
     for (int64_t n0 = 0; n0 < a->nn; n0 += COLUMNS) {
         double sum[COLUMNS] = { 0 };
         int64_t ncolumns = kr_ref_min(COLUMNS, a->nn - n0);
         for (int64_t k = 0; k < a->nk; k++) {
-            double factor = (double)a_k[k * a->a_k];
-            int64_t at = b_kn + k * a->b_k + n0 * a->b_n;
-            const real *b_n = a->b_dtype ? NULL : (const real *)a->b + at;
-            if (a->b_dtype)
+            double factor = kr_ref_load(a->a.data, a->a.dtype, a_k + k * a->a.column);
+            int64_t at = b_kn + k * a->b.row + n0 * a->b.column;
+            const bool is_own = a->b.dtype == KR_REF_DTYPE;
+            const real *b_n = is_own ? (const real *)a->b.data + at : NULL;
+            if (!is_own)
                 for (int64_t n = 0; n < ncolumns; n++)
-                    sum[n] += factor * kr_ref_widened(a->b, at + n * a->b_n, a->b_dtype);
-            else if (a->b_n == 1)
+                    sum[n] += factor * kr_ref_load(a->b.data, a->b.dtype, at + n * a->b.column);
+            else if (a->b.column == 1)
                 for (int64_t n = 0; n < ncolumns; n++) sum[n] += factor * (double)b_n[n];
             else
-                for (int64_t n = 0; n < ncolumns; n++) sum[n] += factor * (double)b_n[n * a->b_n];
+                for (int64_t n = 0; n < ncolumns; n++) sum[n] += factor * (double)b_n[n * a->b.column];
         }
         for (int64_t n = 0; n < ncolumns; n++) {
             if (bias) sum[n] += (double)bias[n0 + n];
-            if (a->accumulate) sum[n] += (double)c_n[n0 + n];
-            c_n[n0 + n] = (real)sum[n];
+            if (a->accumulate) sum[n] += kr_ref_load(a->c.data, a->c.dtype, c_n + n0 + n);
+            kr_ref_store(a->c.data, a->c.dtype, c_n + n0 + n, sum[n]);
         }
     }
 }
@@ -46,9 +47,7 @@ static void matmul_task(void *arg, int64_t task, int worker)
     (void)worker;
     const matmul_job *job = arg;
     const kr_matmul_args *a = job->a;
-    const real *a_mk = a->a;
-    real *c_mn = a->c;
-    int64_t b_kn = 0;
+    int64_t a_mk = 0, b_kn = 0, c_mn = 0;
     int64_t matrix = task / job->tasks_per_matrix;
     for (int axis = a->batch_rank - 1; axis >= 0; axis--) {
         int64_t at = matrix % a->batch_dims[axis];
@@ -59,7 +58,7 @@ static void matmul_task(void *arg, int64_t task, int worker)
     }
     int64_t first = task % job->tasks_per_matrix * job->rows_per_task;
     int64_t end = kr_ref_min(first + job->rows_per_task, a->nm);
-    for (int64_t m = first; m < end; m++) matmul_row(a, a_mk + m * a->a_m, b_kn, c_mn + m * a->c_m);
+    for (int64_t m = first; m < end; m++) matmul_row(a, a_mk + m * a->a.row, b_kn, c_mn + m * a->c.row);
 }
 
 void KR_REF(matmul)(const kr_matmul_args *a)

@@ -10,6 +10,7 @@
  * u is recomputed, q is given.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 #include "kernels/ref/ref_silu.h"
 
 #include <math.h>
@@ -20,68 +21,58 @@ typedef struct gate {
     double slope; /* silu'(z) */
 } gate;
 
-/* Of element i of a row. */
-static gate gate_at(const real *z, int64_t i, bool norm_first)
+/* Of element i of row o. */
+static gate gate_at(const kr_operand *z, int64_t o, int64_t i, bool norm_first)
 {
     gate g = { 1.0, 1.0, 0.0 };
-    if (!z) return g;
-    double v = (double)z[i], s = sigmoid(v);
+    if (!z->data) return g;
+    double v = kr_ref_at(z, o, i), s = sigmoid(v);
     *(norm_first ? &g.of_y : &g.of_u) = v * s;
     g.slope = s * (1.0 + v * sigmoid(-v));
     return g;
 }
 
-/* Row o of x or z [ni]; `padding` elements between rows. */
-static const real *row_of(const void *z, int64_t o, int64_t ni, int64_t padding)
-{
-    return z ? (const real *)z + o * (ni + padding) : NULL;
-}
-
 void KR_REF(norm)(const kr_norm_args *a)
 {
     const real *gain = a->gain;
-    real *y = a->y, *q = a->q;
     int64_t width = a->ng ? a->ni / a->ng : 0;
     for (int64_t group = 0; group < a->no * a->ng; group++) {
-        int64_t first = group * width, channel = group % a->ng * width;
-        const real *x = row_of(a->x, group / a->ng, a->ni, a->x_padding);
-        const real *z = row_of(a->z, group / a->ng, a->ni, a->z_padding);
+        int64_t o = group / a->ng, channel = group % a->ng * width;
         double squares = 0;
-        for (int64_t i = 0; i < width; i++) {
-            double u = (double)x[channel + i] * gate_at(z, channel + i, a->norm_first).of_u;
+        for (int64_t i = channel; i < channel + width; i++) {
+            double u = kr_ref_at(&a->x, o, i) * gate_at(&a->z, o, i, a->norm_first).of_u;
             squares += u * u;
         }
         double scale = 1.0 / sqrt(squares / (double)width + a->eps);
-        q[group] = (real)scale;
-        for (int64_t i = 0; i < width; i++) {
-            gate g = gate_at(z, channel + i, a->norm_first);
-            double factor = gain ? (double)gain[channel + i] : 1.0;
-            y[first + i] = (real)((double)x[channel + i] * g.of_u * scale * factor * g.of_y);
+        ((real *)a->q)[group] = (real)scale;
+        for (int64_t i = channel; i < channel + width; i++) {
+            gate g = gate_at(&a->z, o, i, a->norm_first);
+            double factor = gain ? (double)gain[i] : 1.0;
+            kr_ref_put(&a->y, o, i, kr_ref_at(&a->x, o, i) * g.of_u * scale * factor * g.of_y);
         }
     }
 }
 
 static void norm_bwd_group(const kr_norm_bwd_args *a, int64_t group)
 {
-    const real *gain = a->gain, *g_y = a->g_y;
-    real *g_x = a->g_x, *g_z = a->g_z;
-    int64_t width = a->ni / a->ng, first = group * width, channel = group % a->ng * width;
-    const real *x = row_of(a->x, group / a->ng, a->ni, a->x_padding);
-    const real *z = row_of(a->z, group / a->ng, a->ni, a->z_padding);
+    const real *gain = a->gain;
+    int64_t width = a->ni / a->ng, o = group / a->ng, channel = group % a->ng * width;
     double q = (double)((const real *)a->q)[group], wu = 0;
-    for (int64_t i = 0; i < width; i++) {
-        gate g = gate_at(z, channel + i, a->norm_first);
-        double factor = gain ? (double)gain[channel + i] : 1.0;
-        wu += factor * (double)g_y[first + i] * g.of_y * (double)x[channel + i] * g.of_u;
+    for (int64_t i = channel; i < channel + width; i++) {
+        gate g = gate_at(&a->z, o, i, a->norm_first);
+        double factor = gain ? (double)gain[i] : 1.0;
+        wu += factor * kr_ref_at(&a->g_y, o, i) * g.of_y * kr_ref_at(&a->x, o, i) * g.of_u;
     }
-    for (int64_t i = 0; i < width; i++) {
-        gate g = gate_at(z, channel + i, a->norm_first);
-        double u = (double)x[channel + i] * g.of_u;
-        double g_out = (gain ? (double)gain[channel + i] : 1.0) * (double)g_y[first + i];
+    for (int64_t i = channel; i < channel + width; i++) {
+        gate g = gate_at(&a->z, o, i, a->norm_first);
+        double x = kr_ref_at(&a->x, o, i), u = x * g.of_u;
+        double g_out = (gain ? (double)gain[i] : 1.0) * kr_ref_at(&a->g_y, o, i);
         double g_u = q * g_out * g.of_y - q * q * q * u * (wu / (double)width);
         if (width == 1) g_u = a->eps * q * q * q * g_out * g.of_y;
-        if (g_x) g_x[first + i] = (real)(g_u * g.of_u);
-        if (g_z) g_z[first + i] = (real)((a->norm_first ? u * q * g_out : g_u * (double)x[channel + i]) * g.slope);
+        if (a->g_x.data && a->accumulate)
+            kr_ref_put(&a->g_x, o, i, kr_ref_at(&a->g_x, o, i) + (double)(real)(g_u * g.of_u));
+        else if (a->g_x.data) kr_ref_put(&a->g_x, o, i, g_u * g.of_u);
+        if (a->g_z.data) kr_ref_put(&a->g_z, o, i, (a->norm_first ? u * q * g_out : g_u * x) * g.slope);
     }
 }
 
@@ -89,18 +80,17 @@ static void norm_bwd_group(const kr_norm_bwd_args *a, int64_t group)
 
 static void gain_gradient(const kr_norm_bwd_args *a)
 {
-    const real *g_y = a->g_y, *q = a->q;
+    const real *q = a->q;
     real *g_gain = a->g_gain;
     int64_t width = a->ng ? a->ni / a->ng : 0;
     for (int64_t i0 = 0; i0 < a->ni; i0 += CHANNELS) {
         double sum[CHANNELS] = { 0 };
         int64_t end = kr_ref_min(i0 + CHANNELS, a->ni);
         for (int64_t o = 0; o < a->no; o++) {
-            const real *x = row_of(a->x, o, a->ni, a->x_padding), *z = row_of(a->z, o, a->ni, a->z_padding);
             for (int64_t i = i0; i < end; i++) {
-                int64_t at = o * a->ni + i;
-                gate g = gate_at(z, i, a->norm_first);
-                sum[i - i0] += (double)g_y[at] * (double)x[i] * g.of_u * g.of_y * (double)q[o * a->ng + i / width];
+                gate g = gate_at(&a->z, o, i, a->norm_first);
+                sum[i - i0] += kr_ref_at(&a->g_y, o, i) * kr_ref_at(&a->x, o, i) * g.of_u * g.of_y *
+                               (double)q[o * a->ng + i / width];
             }
         }
         for (int64_t i = i0; i < end; i++) g_gain[i] = (real)sum[i - i0];
@@ -109,7 +99,7 @@ static void gain_gradient(const kr_norm_bwd_args *a)
 
 void KR_REF(norm_bwd)(const kr_norm_bwd_args *a)
 {
-    if (a->g_x || a->g_z)
+    if (a->g_x.data || a->g_z.data)
         for (int64_t group = 0; group < a->no * a->ng; group++) norm_bwd_group(a, group);
     if (a->g_gain) gain_gradient(a);
 }

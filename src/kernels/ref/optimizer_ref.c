@@ -6,17 +6,15 @@
  * Definitions: kernels/args/optimizer_args.h.
  */
 #include "kernels/ref/ref.h"
-#include "kernels/ref/ref_half.h"
+#include "kernels/ref/ref_operand.h"
 
 #include <math.h>
 
 /* Element i of the gradient as the step uses it. */
 static double take(const kr_taken_grad *grad, int64_t i)
 {
-    const double g = grad->dtype ? kr_ref_widened(grad->g, i, grad->dtype) : (double)((const real *)grad->g)[i];
-    const double scaled = grad->scale * g;
-    if (grad->clears && grad->dtype) ((uint16_t *)grad->g)[i] = 0;
-    else if (grad->clears) ((real *)grad->g)[i] = 0;
+    const double scaled = grad->scale * kr_ref_at(&grad->g, 0, i);
+    if (grad->clears) kr_ref_put(&grad->g, 0, i, 0);
     return scaled > grad->clip ? grad->clip : scaled < -grad->clip ? -grad->clip : scaled;
 }
 

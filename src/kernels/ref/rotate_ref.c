@@ -7,6 +7,7 @@
  *           g_x = sum over the group's heads of g_u;   g_bias = sum over o of g_u
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 
 #include <math.h>
 
@@ -55,7 +56,8 @@ void KR_REF(rotate)(const kr_rotate_args *a)
         const real *x = (const real *)a->x + (om * a->ng + group) * a->nr;
         const real *bias = a->bias ? (const real *)a->bias + (h * a->nm + m) * a->nr : NULL;
         const real *angle = (const real *)a->angle + (o * a->nh + h) * a->na;
-        for (int64_t r = 0; r < a->nr; r++) ((real *)a->y)[row * a->nr + r] = (real)rotated(&n, x, bias, angle, 1, r);
+        for (int64_t r = 0; r < a->nr; r++)
+            kr_ref_store(a->y.data, a->y.dtype, row * a->nr + r, rotated(&n, x, bias, angle, 1, r));
     }
 }
 
@@ -101,7 +103,8 @@ static void angle_gradient(const kr_rotate_bwd_args *a, const pairs *n, int64_t 
             sum += entry(x, bias, r) * rotated_back(a, n, o, m, h, other) -
                    entry(x, bias, other) * rotated_back(a, n, o, m, h, r);
         }
-        ((real *)a->g_angle)[(o * a->nh + h) * a->na + i] = (real)sum;
+        real *g_angle = (real *)a->g_angle + (o * a->nh + h) * a->na + i;
+        *g_angle = a->accumulate ? *g_angle + (real)sum : (real)sum;
     }
 }
 

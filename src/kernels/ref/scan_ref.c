@@ -13,6 +13,7 @@
  * over the channels of a group (g_B, g_C) and over all tokens (g_a, g_D) are held in double. The states of one channel are recomputed and kept for the length of a sequence.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 #include "kernels/ref/ref_silu.h"
 #include "kernels/args/ssd_args.h"
 
@@ -21,7 +22,8 @@
 
 void KR_REF(scan)(const kr_scan_args *a)
 {
-    const real *x = a->x, *dt = a->dt, *d = a->d, *z = a->z, *initial = a->initial;
+    const real *d = a->d, *initial = a->initial;
+    const bool is_gated = a->z.data != NULL;
     real *y = a->y, *final = a->final;
     double *state = a->exec.scratch; /* [r] */
     for (int64_t q = 0; q < a->nq; q++) {
@@ -30,17 +32,16 @@ void KR_REF(scan)(const kr_scan_args *a)
             for (int64_t r = 0; r < a->nr; r++) state[r] = initial ? (double)initial[(q * a->ni + i) * a->nr + r] : 0.0;
             for (int64_t s = a->sequences[q].start; s < a->sequences[q].end; s++) {
                 int64_t token = a->sequences[q].row * a->ns + s, group = i / (a->ni / a->ng);
-                const real *b = (const real *)a->b + token * a->b_stride + group * a->nr;
-                const real *c = (const real *)a->c + token * a->c_stride + group * a->nr;
-                double step = (double)dt[token * a->dt_stride + i], input = (double)x[token * a->x_stride + i];
+                double step = kr_ref_at(&a->dt, token, i), input = kr_ref_at(&a->x, token, i);
                 double sum = d ? (double)d[i] * input : 0.0;
                 for (int64_t r = 0; r < a->nr; r++) {
-                    const double h = exp(step * (double)rates[r]) * state[r] + step * (double)b[r] * input;
-                    sum += (double)c[r] * h;
+                    const double h = exp(step * (double)rates[r]) * state[r] +
+                                     step * kr_ref_at(&a->b, token, group * a->nr + r) * input;
+                    sum += kr_ref_at(&a->c, token, group * a->nr + r) * h;
                     state[r] = (double)(real)h; /* as between calls */
                 }
-                double gate = z ? (double)z[token * a->z_stride + i] : 0.0;
-                y[token * a->ni + i] = (real)(z ? sum * gate * sigmoid(gate) : sum);
+                double gate = is_gated ? kr_ref_at(&a->z, token, i) : 0.0;
+                y[token * a->ni + i] = (real)(is_gated ? sum * gate * sigmoid(gate) : sum);
             }
             for (int64_t r = 0; final && r < a->nr; r++) final[(q * a->ni + i) * a->nr + r] = (real)state[r];
         }
@@ -87,24 +88,24 @@ typedef struct channel {
 } channel;
 
 /* The channel's operands of a token. */
-static const real *b_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
+static double b_at(const kr_scan_bwd_args *a, const channel *k, int64_t token, int64_t r)
 {
-    return (const real *)a->b + token * a->b_stride + k->group * a->nr;
+    return kr_ref_at(&a->b, token, k->group * a->nr + r);
 }
 
-static const real *c_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
+static double c_at(const kr_scan_bwd_args *a, const channel *k, int64_t token, int64_t r)
 {
-    return (const real *)a->c + token * a->c_stride + k->group * a->nr;
+    return kr_ref_at(&a->c, token, k->group * a->nr + r);
 }
 
 static double x_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
 {
-    return (double)((const real *)a->x)[token * a->x_stride + k->i];
+    return kr_ref_at(&a->x, token, k->i);
 }
 
 static double dt_at(const kr_scan_bwd_args *a, const channel *k, int64_t token)
 {
-    return (double)((const real *)a->dt)[token * a->dt_stride + k->i];
+    return kr_ref_at(&a->dt, token, k->i);
 }
 
 static void recompute_states(const kr_scan_bwd_args *a, const channel *k, double *states)
@@ -113,10 +114,9 @@ static void recompute_states(const kr_scan_bwd_args *a, const channel *k, double
     for (int64_t r = 0; r < a->nr; r++) states[r] = initial ? (double)initial[k->state + r] : 0.0;
     for (int64_t s = k->tokens.start; s < k->tokens.end; s++, states += a->nr) {
         int64_t token = k->tokens.row * a->ns + s;
-        const real *b = b_at(a, k, token);
         double step = dt_at(a, k, token), input = x_at(a, k, token);
         for (int64_t r = 0; r < a->nr; r++)
-            states[a->nr + r] = exp(step * (double)k->a[r]) * states[r] + step * (double)b[r] * input;
+            states[a->nr + r] = exp(step * (double)k->a[r]) * states[r] + step * b_at(a, k, token, r) * input;
     }
 }
 
@@ -125,8 +125,8 @@ static double through_gate(const kr_scan_bwd_args *a, const channel *k, int64_t 
 {
     int64_t at = token * a->ni + k->i;
     double g_y = (double)((const real *)a->g_y)[at];
-    if (!a->z) return g_y;
-    double z = (double)((const real *)a->z)[token * a->z_stride + k->i], s = sigmoid(z);
+    if (!a->z.data) return g_y;
+    double z = kr_ref_at(&a->z, token, k->i), s = sigmoid(z);
     if (a->g_z) ((real *)a->g_z)[at] = (real)(g_y * p * s * (1.0 + z * sigmoid(-z)));
     return g_y * z * s;
 }
@@ -135,17 +135,16 @@ static double through_gate(const kr_scan_bwd_args *a, const channel *k, int64_t 
 static void token_gradients(const kr_scan_bwd_args *a, const channel *k, const sums *u, int64_t s, const double *states)
 {
     const int64_t nr = a->nr, token = k->tokens.row * a->ns + s, at = token * a->ni + k->i;
-    const real *b = b_at(a, k, token), *c = c_at(a, k, token);
     double step = dt_at(a, k, token), input = x_at(a, k, token);
     double skip = a->d ? (double)((const real *)a->d)[k->i] : 0.0, p = skip * input;
-    for (int64_t r = 0; r < nr; r++) p += (double)c[r] * states[nr + r];
+    for (int64_t r = 0; r < nr; r++) p += c_at(a, k, token, r) * states[nr + r];
     double g_p = through_gate(a, k, token, p), along_b = 0, g_step = 0;
     double *g_b = u->g_b + (s - k->tokens.start) * nr, *g_c = u->g_c + (s - k->tokens.start) * nr;
     for (int64_t r = 0; r < nr; r++) {
-        double g = u->g_state[r] + (double)c[r] * g_p, decay = exp(step * (double)k->a[r]);
+        double g = u->g_state[r] + c_at(a, k, token, r) * g_p, decay = exp(step * (double)k->a[r]);
         g_c[r] += g_p * states[nr + r];
         g_b[r] += g * step * input;
-        along_b += g * (double)b[r];
+        along_b += g * b_at(a, k, token, r);
         g_step += decay * g * (double)k->a[r] * states[r];
         u->g_a[k->i * nr + r] += step * decay * g * states[r];
         u->g_state[r] = decay * g;

@@ -1,13 +1,13 @@
 /* squares_ref.c - the sum of squares, in double, in the order that kernels/args/optimizer_args.h prescribes. */
 #include "kernels/ref/ref.h"
-#include "kernels/ref/ref_half.h"
+#include "kernels/ref/ref_operand.h"
 
 static double element(const kr_squares_args *a, int64_t i)
 {
     switch (a->dtype) {
     case KR_DTYPE_F32: return (double)((const float *)a->x)[i];
     case KR_DTYPE_F64: return ((const double *)a->x)[i];
-    default: return kr_ref_widened(a->x, i, kr_storage_dtype_of(a->dtype));
+    default: return kr_ref_widened(a->x, i, a->dtype);
     }
 }
 

@@ -21,6 +21,7 @@
  * end of a chunk of nl tokens is as the end of a call: see ssd_args.h, also for carry and pair.
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 #include "kernels/args/ssd_args.h"
 
 #include <math.h>
@@ -37,10 +38,10 @@ typedef struct head {
 /* Head `head_` of the arguments of either direction. */
 #define HEAD(a, head_)                                                                                                 \
     {                                                                                                                  \
-        .nm = (a)->nm, .nh = (a)->nh, .np = (a)->np, .ng = (a)->ng, .nr = (a)->nr, .v_stride = (a)->v_stride,          \
-        .b_stride = (a)->b_stride, .c_stride = (a)->c_stride, .h = (head_), .e = (head_) / ((a)->nh / (a)->ng),        \
-        .v = (a)->v, .b = (a)->b, .c = (a)->c, .da = (a)->da, .w = (a)->w, .diag_weight = (a)->diag_weight,            \
-        .d = (a)->d                                                                                                    \
+        .nm = (a)->nm, .nh = (a)->nh, .np = (a)->np, .ng = (a)->ng, .nr = (a)->nr, .v_stride = (a)->v.row,             \
+        .b_stride = (a)->b.row, .c_stride = (a)->c.row, .h = (head_), .e = (head_) / ((a)->nh / (a)->ng),              \
+        .v = (a)->v.data, .b = (a)->b.data, .c = (a)->c.data, .da = (a)->da, .w = (a)->w,                              \
+        .diag_weight = (a)->diag_weight, .d = (a)->d                                                                   \
     }
 
 /* One token of a head. at is its index in [b s]. */
@@ -126,14 +127,15 @@ static void store_state(const double *state_pr, real *to, int64_t q, const head 
 #define ROTATE_BC(a, to)                                                                                               \
     do {                                                                                                               \
         real *rotated = (to);                                                                                          \
-        const kr_rotate_args of_b = { ROTATE_SIZES(a), .x = (a)->b, .bias = (a)->bias_b, .y = rotated };               \
-        const kr_rotate_args of_c = { ROTATE_SIZES(a), .x = (a)->c, .bias = (a)->bias_c,                               \
-                                      .y = rotated + ROTATED_COUNT(a) };                                               \
+        const kr_rotate_args of_b = { ROTATE_SIZES(a), .x = (a)->b.data, .bias = (a)->bias_b,                          \
+                                      .y = { rotated, KR_REF_DTYPE, (a)->nr } };                                       \
+        const kr_rotate_args of_c = { ROTATE_SIZES(a), .x = (a)->c.data, .bias = (a)->bias_c,                          \
+                                      .y = { rotated + ROTATED_COUNT(a), KR_REF_DTYPE, (a)->nr } };                    \
         KR_REF(rotate)(&of_b);                                                                                         \
         KR_REF(rotate)(&of_c);                                                                                         \
         (a)->b = of_b.y, (a)->c = of_c.y;                                                                              \
         (a)->ng = (a)->nh;                                                                                             \
-        (a)->b_stride = (a)->c_stride = (a)->nm * (a)->nh * (a)->nr;                                                   \
+        (a)->b.row = (a)->c.row = (a)->nm * (a)->nh * (a)->nr;                                                         \
     } while (0)
 
 /* ---- forward ---- */
@@ -170,10 +172,10 @@ static void run_chunk(const head *n, const kr_ssd_args *a, int64_t first, int64_
 {
     for (int64_t at = first; at < end; at++) {
         decay(n, state_pr, at);
-        if (a->diag_weight) read_out(n, state_pr, at, a->y);
+        if (a->diag_weight) read_out(n, state_pr, at, a->y.data);
         if (leaves_carry && at + 1 == end) receive_weighted(n, state_pr, at, scalar(n, n->diag_weight, at, 0));
         else receive(n, state_pr, at);
-        if (!a->diag_weight) read_out(n, state_pr, at, a->y);
+        if (!a->diag_weight) read_out(n, state_pr, at, a->y.data);
     }
 }
 
@@ -221,16 +223,51 @@ static size_t forward_bytes(const kr_ssd_args *a)
     return (size_t)(kr_pool_size(a->exec.pool) * 2 * a->np * a->nr) * sizeof(double);
 }
 
+/* Copies of the operands of either direction that are not of the slot's type. */
+#define TOKENS_OF(a) ((a)->nb * (a)->ns)
+#define V_ROW(a) ((a)->nm * (a)->nh * (a)->np)
+#define BC_ROW(a) ((a)->nm * (a)->ng * (a)->nr)
+#define VBC_COPY_BYTES(a)                                                                                              \
+    (kr_ref_copy_bytes(&(a)->v, TOKENS_OF(a), V_ROW(a), false) +                                                       \
+     kr_ref_copy_bytes(&(a)->b, TOKENS_OF(a), BC_ROW(a), false) +                                                      \
+     kr_ref_copy_bytes(&(a)->c, TOKENS_OF(a), BC_ROW(a), false))
+#define COPY_VBC(a, at)                                                                                                \
+    do {                                                                                                               \
+        (a)->v = kr_ref_copied(&(a)->v, TOKENS_OF(a), V_ROW(a), false, (at));                                          \
+        (a)->b = kr_ref_copied(&(a)->b, TOKENS_OF(a), BC_ROW(a), false, (at));                                         \
+        (a)->c = kr_ref_copied(&(a)->c, TOKENS_OF(a), BC_ROW(a), false, (at));                                         \
+    } while (0)
+
+static size_t rotary_bytes(const kr_ssd_args *a)
+{
+    return a->angle ? 2 * (size_t)ROTATED_COUNT(a) * sizeof(real) : 0;
+}
+
 size_t KR_REF(ssd_scratch)(const kr_ssd_args *a)
 {
-    return forward_bytes(a) + (a->angle ? 2 * (size_t)ROTATED_COUNT(a) * sizeof(real) : 0);
+    const size_t of_pair =
+        a->pair ? VBC_COPY_BYTES(a->pair) + kr_ref_copy_bytes(&a->pair->y, TOKENS_OF(a), V_ROW(a), false) : 0;
+    return forward_bytes(a) + rotary_bytes(a) + 16 + VBC_COPY_BYTES(a) + of_pair +
+           kr_ref_copy_bytes(&a->y, TOKENS_OF(a), V_ROW(a), false);
 }
 
 void KR_REF(ssd)(const kr_ssd_args *given)
 {
     kr_ssd_args copy = *given, *a = &copy;
-    if (a->angle) ROTATE_BC(a, (real *)(void *)((char *)a->exec.scratch + forward_bytes(a)));
+    char *more = (char *)a->exec.scratch + forward_bytes(a), *copies = more + (rotary_bytes(a) + 15) / 16 * 16;
+    COPY_VBC(a, &copies);
+    a->y = kr_ref_copied(&given->y, TOKENS_OF(a), V_ROW(a), false, &copies);
+    kr_ssd_args of_pair;
+    if (a->pair) {
+        of_pair = *a->pair;
+        COPY_VBC(&of_pair, &copies);
+        of_pair.y = kr_ref_copied(&given->pair->y, TOKENS_OF(a), V_ROW(a), false, &copies);
+        a->pair = &of_pair;
+    }
+    if (a->angle) ROTATE_BC(a, (real *)(void *)more);
     if (a->nq > 0 && a->nh > 0) kr_pool_run(a->exec.pool, a->nq * a->nh, forward_task, (void *)(uintptr_t)a);
+    kr_ref_write_back(&given->y, &a->y, TOKENS_OF(a), V_ROW(a));
+    if (given->pair) kr_ref_write_back(&given->pair->y, &of_pair.y, TOKENS_OF(a), V_ROW(a));
 }
 
 /* ---- backward ---- */
@@ -374,11 +411,11 @@ static double token_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, 
     decay(n, w->k_pr, at);
     if (n->diag_weight) {
         g_w = receive_bwd(n, w, at, g_b_mr);
-        read_out_bwd(n, w, w->k_pr, at, a->g_y, g_c_mr);
-        g_diag_weight = diagonal_bwd(n, w, at, a->g_y, g_b_mr, g_c_mr);
+        read_out_bwd(n, w, w->k_pr, at, a->g_y.data, g_c_mr);
+        g_diag_weight = diagonal_bwd(n, w, at, a->g_y.data, g_b_mr, g_c_mr);
     } else {
         receive(n, w->k_pr, at);
-        read_out_bwd(n, w, w->k_pr, at, a->g_y, g_c_mr);
+        read_out_bwd(n, w, w->k_pr, at, a->g_y.data, g_c_mr);
         g_w = receive_bwd(n, w, at, g_b_mr);
     }
     double factor = exp(scalar(n, n->da, at, 0));
@@ -388,7 +425,7 @@ static double token_bwd(const kr_ssd_bwd_args *a, const head *n, const work *w, 
     if (a->g_w) ((real *)a->g_w)[offset] = (real)g_w;
     if (a->g_da) ((real *)a->g_da)[offset] = (real)g_da;
     if (a->g_diag_weight) ((real *)a->g_diag_weight)[offset] = (real)g_diag_weight;
-    return skip_bwd(n, w, at, a->g_y, a->g_v);
+    return skip_bwd(n, w, at, a->g_y.data, a->g_v.data);
 }
 
 /* One head of a sequence; returns its part of g_d. */
@@ -433,8 +470,8 @@ static void backward_task(void *arg, int64_t index, int worker)
         const head n = HEAD(a, h);
         ((double *)a->exec.scratch)[q * a->nh + h] = head_bwd(a, &n, &w, q);
     }
-    store_rows(a, w.g_b, a->g_b, s, e);
-    store_rows(a, w.g_c, a->g_c, s, e);
+    store_rows(a, w.g_b, a->g_b.data, s, e);
+    store_rows(a, w.g_c, a->g_c.data, s, e);
 }
 
 static void clear(void *x, int64_t count)
@@ -452,19 +489,27 @@ static size_t backward_bytes(const kr_ssd_bwd_args *a)
     return (size_t)(a->nq * a->nh + kr_pool_size(a->exec.pool) * work_doubles(a)) * sizeof(double);
 }
 
+static size_t rotary_bwd_bytes(const kr_ssd_bwd_args *a)
+{
+    return a->angle ? (size_t)(4 * ROTATED_COUNT(a) + angle_count(a)) * sizeof(real) : 0;
+}
+
 size_t KR_REF(ssd_bwd_scratch)(const kr_ssd_bwd_args *a)
 {
-    return backward_bytes(a) +
-           (a->angle ? 4 * (size_t)ROTATED_COUNT(a) * sizeof(real) + (size_t)angle_count(a) * sizeof(real) : 0);
+    return backward_bytes(a) + rotary_bwd_bytes(a) + 16 + VBC_COPY_BYTES(a) +
+           kr_ref_copy_bytes(&a->g_y, TOKENS_OF(a), V_ROW(a), false) +
+           kr_ref_copy_bytes(&a->g_v, TOKENS_OF(a), V_ROW(a), true) +
+           kr_ref_copy_bytes(&a->g_b, TOKENS_OF(a), BC_ROW(a), false) +
+           kr_ref_copy_bytes(&a->g_c, TOKENS_OF(a), BC_ROW(a), false);
 }
 
 /* Without angles: B and C are used as given. */
 static void plain_bwd(const kr_ssd_bwd_args *a)
 {
     int64_t tokens = a->nb * a->ns;
-    clear(a->g_v, tokens * a->nm * a->nh * a->np);
-    clear(a->g_b, tokens * a->nm * a->ng * a->nr);
-    clear(a->g_c, tokens * a->nm * a->ng * a->nr);
+    clear(a->g_v.data, tokens * a->nm * a->nh * a->np);
+    clear(a->g_b.data, tokens * a->nm * a->ng * a->nr);
+    clear(a->g_c.data, tokens * a->nm * a->ng * a->nr);
     clear(a->g_da, tokens * a->nh);
     clear(a->g_w, tokens * a->nh);
     clear(a->g_diag_weight, tokens * a->nh);
@@ -479,14 +524,13 @@ static void plain_bwd(const kr_ssd_bwd_args *a)
 /* The gradients of the rotated B and C of each head, back to those of the groups, of the biases and of the angles. */
 static void rotate_bwd(const kr_ssd_bwd_args *a, const real *g_b, const real *g_c, real *more)
 {
-    const kr_rotate_bwd_args of_b = { ROTATE_SIZES(a),      .x = a->b,     .bias = a->bias_b,
-                                      .g_y = g_b,           .g_x = a->g_b, .g_bias = a->g_bias_b,
-                                      .g_angle = a->g_angle };
+    const kr_rotate_bwd_args of_b = { ROTATE_SIZES(a),    .x = a->b.data,        .bias = a->bias_b,    .g_y = g_b,
+                                      .g_x = a->g_b.data, .g_bias = a->g_bias_b, .g_angle = a->g_angle };
     const kr_rotate_bwd_args of_c = { ROTATE_SIZES(a),
-                                      .x = a->c,
+                                      .x = a->c.data,
                                       .bias = a->bias_c,
                                       .g_y = g_c,
-                                      .g_x = a->g_c,
+                                      .g_x = a->g_c.data,
                                       .g_bias = a->g_bias_c,
                                       .g_angle = a->g_angle ? more : NULL };
     KR_REF(rotate_bwd)(&of_b);
@@ -494,7 +538,8 @@ static void rotate_bwd(const kr_ssd_bwd_args *a, const real *g_b, const real *g_
     for (int64_t i = 0; a->g_angle && i < angle_count(a); i++) ((real *)a->g_angle)[i] += more[i];
 }
 
-void KR_REF(ssd_bwd)(const kr_ssd_bwd_args *a)
+/* All operands are of the slot's type. */
+static void run_bwd(const kr_ssd_bwd_args *a)
 {
     if (!a->angle) {
         plain_bwd(a);
@@ -504,7 +549,22 @@ void KR_REF(ssd_bwd)(const kr_ssd_bwd_args *a)
     real *rotated_bc = (real *)(void *)((char *)a->exec.scratch + backward_bytes(a));
     const int64_t count = ROTATED_COUNT(a);
     ROTATE_BC(of_heads, rotated_bc);
-    copy.g_b = rotated_bc + 2 * count, copy.g_c = rotated_bc + 3 * count;
+    copy.g_b.data = rotated_bc + 2 * count, copy.g_c.data = rotated_bc + 3 * count;
     plain_bwd(&copy);
-    rotate_bwd(a, copy.g_b, copy.g_c, rotated_bc + 4 * count);
+    rotate_bwd(a, copy.g_b.data, copy.g_c.data, rotated_bc + 4 * count);
+}
+
+void KR_REF(ssd_bwd)(const kr_ssd_bwd_args *given)
+{
+    kr_ssd_bwd_args copy = *given, *a = &copy;
+    char *copies = (char *)a->exec.scratch + backward_bytes(a) + (rotary_bwd_bytes(a) + 15) / 16 * 16;
+    COPY_VBC(a, &copies);
+    a->g_y = kr_ref_copied(&given->g_y, TOKENS_OF(a), V_ROW(a), false, &copies);
+    a->g_v = kr_ref_copied(&given->g_v, TOKENS_OF(a), V_ROW(a), true, &copies);
+    a->g_b = kr_ref_copied(&given->g_b, TOKENS_OF(a), BC_ROW(a), false, &copies);
+    a->g_c = kr_ref_copied(&given->g_c, TOKENS_OF(a), BC_ROW(a), false, &copies);
+    run_bwd(a);
+    kr_ref_write_back(&given->g_v, &a->g_v, TOKENS_OF(a), V_ROW(a));
+    kr_ref_write_back(&given->g_b, &a->g_b, TOKENS_OF(a), BC_ROW(a));
+    kr_ref_write_back(&given->g_c, &a->g_c, TOKENS_OF(a), BC_ROW(a));
 }

@@ -23,6 +23,9 @@ KR_SCRATCHED_KERNELS
 const kr_kernels kr_ref_kernels = {
     KR_SCRATCHED_KERNELS.name = "ref",
     .needs = 0,
+#define KR_ACCEPTS(kernel, operand, cpu, cuda) .accepts.kernel##_##operand = KR_DTYPES_FLOAT,
+#include "kernels/accepts.def"
+#undef KR_ACCEPTS
 #include "kernels/kernels.def"
 };
 #undef KR_KERNEL

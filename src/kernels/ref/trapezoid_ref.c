@@ -8,6 +8,7 @@
  *   g_a_raw = -dt d f'(a_raw), 0 where the floor holds;    g_lambda_raw = dt (g_gamma - c) l (1 - l)
  */
 #include "kernels/ref/ref.h"
+#include "kernels/ref/ref_operand.h"
 
 #include <math.h>
 
@@ -51,14 +52,14 @@ static double at(const void *x, int64_t i)
 
 static point point_of(const kr_trapezoid_args *t, int64_t i)
 {
-    const int64_t from = i + i / t->nh * t->raw_padding;
-    point p = { .raw = at(t->dt_raw, from) + at(t->dt_bias, i % t->nh) };
-    double f = rate(at(t->a_raw, from), t->softplus);
+    const int64_t o = i / t->nh, h = i % t->nh;
+    point p = { .raw = kr_ref_at(&t->dt_raw, o, h) + at(t->dt_bias, h) };
+    double f = rate(kr_ref_at(&t->a_raw, o, h), t->softplus), lambda_raw = kr_ref_at(&t->lambda_raw, o, h);
     p.step = softplus(p.raw);
     p.dt = p.step < t->dt_min ? t->dt_min : p.step > t->dt_max ? t->dt_max : p.step;
     p.a = f < t->a_floor ? -t->a_floor : -f;
-    p.l = sigmoid(at(t->lambda_raw, from));
-    p.rest = sigmoid(-at(t->lambda_raw, from));
+    p.l = sigmoid(lambda_raw);
+    p.rest = sigmoid(-lambda_raw);
     return p;
 }
 
@@ -74,10 +75,14 @@ void KR_REF(trapezoid)(const kr_trapezoid_args *a)
     }
 }
 
+static void put(const kr_operand *y, int64_t nh, int64_t i, double v)
+{
+    if (y->data) kr_ref_put(y, i / nh, i % nh, v);
+}
+
 void KR_REF(trapezoid_bwd)(const kr_trapezoid_bwd_args *a)
 {
     const kr_trapezoid_args in = { .nh = a->nh,
-                                   .raw_padding = a->raw_padding,
                                    .dt_raw = a->dt_raw,
                                    .dt_bias = a->dt_bias,
                                    .a_raw = a->a_raw,
@@ -88,15 +93,16 @@ void KR_REF(trapezoid_bwd)(const kr_trapezoid_bwd_args *a)
                                    .softplus = a->softplus };
     for (int64_t i = 0; i < a->no * a->nh; i++) {
         point p = point_of(&in, i);
-        double alpha = exp(p.dt * p.a), g_gamma = at(a->g_gamma, i),
-               a_raw = at(a->a_raw, i + i / a->nh * a->raw_padding);
+        double alpha = exp(p.dt * p.a), g_gamma = at(a->g_gamma, i), a_raw = kr_ref_at(&a->a_raw, i / a->nh, i % a->nh);
         double c = at(a->g_carry, i) + alpha * at(a->g_beta, i);
         double d = at(a->g_da, i) + p.rest * p.dt * alpha * at(a->g_beta, i);
         double g_dt = at(a->g_dt, i) + p.a * d + p.l * g_gamma + p.rest * c;
         bool is_cut = p.step < a->dt_min || p.step > a->dt_max;
         bool at_floor = rate(a_raw, a->softplus) < a->a_floor;
-        if (a->g_dt_raw) ((real *)a->g_dt_raw)[i] = (real)(is_cut ? 0.0 : g_dt * softplus_slope(p.raw));
-        if (a->g_a_raw) ((real *)a->g_a_raw)[i] = (real)(at_floor ? 0.0 : -p.dt * d * rate_slope(a_raw, a->softplus));
-        if (a->g_lambda_raw) ((real *)a->g_lambda_raw)[i] = (real)(p.dt * (g_gamma - c) * p.l * p.rest);
+        double g_dt_raw = is_cut ? 0.0 : g_dt * softplus_slope(p.raw);
+        put(&a->g_dt_raw, a->nh, i, g_dt_raw);
+        if (a->g_dt_summed) ((real *)a->g_dt_summed)[i] = (real)g_dt_raw;
+        put(&a->g_a_raw, a->nh, i, at_floor ? 0.0 : -p.dt * d * rate_slope(a_raw, a->softplus));
+        put(&a->g_lambda_raw, a->nh, i, p.dt * (g_gamma - c) * p.l * p.rest);
     }
 }

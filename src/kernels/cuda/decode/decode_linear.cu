@@ -247,11 +247,10 @@ template <typename T> static kr_matmul_args product_of(const kr_decode_linear_ar
     kr_matmul_args p = {};
     p.exec = a->exec;
     p.nm = a->nm, p.nn = a->nn, p.nk = a->nk;
-    p.a_m = a->nk, p.a_k = 1;
-    p.a_dtype = sizeof(T) == 4 && kr_decode_autocasts(a) ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE;
-    p.a = a->exec.scratch;
-    p.b = a->w, p.b_k = 1, p.b_n = a->nk, p.b_dtype = a->w_dtype;
-    p.c = a->y, p.c_m = a->y_m;
+    const bool casts = sizeof(T) == 4 && kr_decode_autocasts(a);
+    p.a = { a->exec.scratch, casts ? KR_DTYPE_BF16 : kr_dtype_of<T>(), a->nk, 1 };
+    p.b = { (void *)(uintptr_t)a->w, kr_is_16bit(a->w_dtype) ? a->w_dtype : kr_dtype_of<T>(), 1, a->nk };
+    p.c = { a->y, kr_dtype_of<T>(), a->y_m };
     p.bias = a->bias;
     p.accumulate = a->base != NULL;
     return p;
@@ -283,7 +282,7 @@ template <typename T> static void run_gemm(const kr_decode_linear_args *a, const
 {
     kr_matmul_args p = product_of<T>(a);
     const bool copies = k.base && k.base != k.y;
-    if (p.a_dtype)
+    if (kr_is_16bit(p.a.dtype))
         kr_pdl_launch(&a->exec, norm_kernel<T, __nv_bfloat16>, dim3((unsigned)k.nm), THREADS, 0, k,
                       (__nv_bfloat16 *)a->exec.scratch, copies);
     else kr_pdl_launch(&a->exec, norm_kernel<T, T>, dim3((unsigned)k.nm), THREADS, 0, k, (T *)a->exec.scratch, copies);
@@ -313,7 +312,7 @@ static bool is_head(const kr_decode_linear_args *a)
 static bool is_skinny_head(const kr_decode_linear_args *a, kr_matmul_args *p)
 {
     *p = product_of<float>(a);
-    p->a = a->x, p->a_m = a->x_m, p->a_dtype = KR_STORAGE_NATIVE;
+    p->a = { (void *)(uintptr_t)a->x, KR_DTYPE_F32, a->x_m, 1 };
     return is_head(a) && kr_decode_autocasts(a) && !a->x_dtype && kr_is_aligned16(a->gain) && kr_skinny_gemm_can(p);
 }
 

@@ -481,7 +481,7 @@ static void init_lookup(const kr_exec *exec, const kr_decode_stack *from, stack 
     s->table = NULL;
     if (!lookup) return;
     if (lookup->ni == first->nk && first->x_m == lookup->ni) {
-        s->table = lookup->x, s->table_dtype = lookup->dtype;
+        s->table = lookup->x.data, s->table_dtype = lookup->x.dtype;
         s->ids = lookup->id, s->wide_ids = lookup->id_dtype == KR_DTYPE_I64;
     } else {
         lookup->exec = *exec;

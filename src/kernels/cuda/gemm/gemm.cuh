@@ -35,12 +35,12 @@ static inline int64_t kr_gemm_items(const kr_matmul_args *p)
 template <typename T>
 static __device__ __forceinline__ void kr_gemm_store(const kr_matmul_args &p, int64_t c, int64_t m, int64_t n, T sum)
 {
-    const int64_t at = c + m * p.c_m + n;
+    const int64_t at = c + m * p.c.row + n;
     if (p.bias) sum += ((const T *)p.bias)[n];
-    if (p.accumulate) sum += kr_element<T>(p.c, at, p.c_dtype);
-    if (p.c_dtype == KR_STORAGE_BF16) ((__nv_bfloat16 *)p.c)[at] = __float2bfloat16((float)sum);
-    else if (p.c_dtype == KR_STORAGE_F16) ((__half *)p.c)[at] = __float2half((float)sum);
-    else ((T *)p.c)[at] = sum;
+    if (p.accumulate) sum += kr_element<T>(p.c.data, at, p.c.dtype);
+    if (p.c.dtype == KR_DTYPE_BF16) ((__nv_bfloat16 *)p.c.data)[at] = __float2bfloat16((float)sum);
+    else if (p.c.dtype == KR_DTYPE_F16) ((__half *)p.c.data)[at] = __float2half((float)sum);
+    else ((T *)p.c.data)[at] = sum;
 }
 
 /* Tiled: any product. */
@@ -61,7 +61,7 @@ typedef struct kr_gemm_copy {
     int64_t nbatch, rows, columns;
     const void *x;
     int64_t x_batch, x_row, x_column;
-    kr_storage_dtype x_dtype;
+    kr_dtype x_dtype;
     void *y;
     int64_t y_batch, y_row;
 } kr_gemm_copy;

@@ -25,9 +25,9 @@ static __global__ void __launch_bounds__(32 * WARPS, sizeof(T) == 8 ? 2 : 4) gem
     const kr_gemm_item item = kr_gemm_item_at(p, blockIdx.z);
     int64_t b[COLUMNS], a[ROWS]; /* past the end, the last is repeated */
 #pragma unroll
-    for (int c = 0; c < COLUMNS; c++) b[c] = item.b + kr_least(n0 + c, p.nn - 1) * p.b_n;
+    for (int c = 0; c < COLUMNS; c++) b[c] = item.b + kr_least(n0 + c, p.nn - 1) * p.b.column;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) a[r] = item.a + kr_least(m0 + r, p.nm - 1) * p.a_m;
+    for (int r = 0; r < ROWS; r++) a[r] = item.a + kr_least(m0 + r, p.nm - 1) * p.a.row;
     T sum[VALUES] = {};
     for (int64_t k0 = (warp % SPLIT * 32 + lane) * CHUNK; k0 < p.nk; k0 += AHEAD * STEP) {
         kr_raw_chunk<T, KIND> raw[AHEAD][COLUMNS];
@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(32 * WARPS, sizeof(T) == 8 ? 2 : 4) gem
         for (int i = 0; i < AHEAD; i++)
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++)
-                raw[i][c] = kr_read_chunk<T, KIND>(p.b, b[c] + k0 + i * STEP, k0 + i * STEP < p.nk);
+                raw[i][c] = kr_read_chunk<T, KIND>(p.b.data, b[c] + k0 + i * STEP, k0 + i * STEP < p.nk);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
             if (k0 + i * STEP >= p.nk) break;
@@ -45,7 +45,7 @@ static __global__ void __launch_bounds__(32 * WARPS, sizeof(T) == 8 ? 2 : 4) gem
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 T x[CHUNK];
-                kr_read_a((const T *)p.a + a[r] + k0 + i * STEP, x);
+                kr_read_a((const T *)p.a.data + a[r] + k0 + i * STEP, x);
 #pragma unroll
                 for (int e = 0; e < CHUNK; e++)
 #pragma unroll
@@ -76,8 +76,8 @@ static __global__ void __launch_bounds__(32 * WARPS) gemv_unaligned_kernel(const
     T sum = 0;
     for (int64_t k0 = (warp % SPLIT * 32 + lane) * CHUNK; n < p.nn && k0 < p.nk; k0 += 32 * CHUNK * SPLIT)
         for (int64_t k = k0; k < k0 + CHUNK && k < p.nk; k++)
-            sum += kr_element<T>(p.a, item.a + m * p.a_m + k, p.a_dtype) *
-                   kr_element<T>(p.b, item.b + n * p.b_n + k, p.b_dtype);
+            sum += kr_element<T>(p.a.data, item.a + m * p.a.row + k, p.a.dtype) *
+                   kr_element<T>(p.b.data, item.b + n * p.b.column + k, p.b.dtype);
     sum = kr_warp_sum(sum);
     if (SPLIT > 1) {
         shared[warp] = sum;
@@ -132,21 +132,21 @@ static bool allows_vec16(const void *x, int64_t element, int64_t row, int64_t ba
 
 bool kr_gemv_can(const kr_matmul_args *p)
 {
-    return p->nm <= KR_WIDENING_ROWS && (p->b_k == 1 || p->nk <= 1) && (p->a_k == 1 || p->nk <= 1) &&
+    return p->nm <= KR_WIDENING_ROWS && (p->b.row == 1 || p->nk <= 1) && (p->a.column == 1 || p->nk <= 1) &&
            kr_gemm_items(p) <= MAX_ITEMS;
 }
 
 template <typename T> void kr_gemv(const kr_matmul_args *p)
 {
-    const int64_t b_element = p->b_dtype ? 2 : (int64_t)sizeof(T);
+    const int64_t b_element = kr_is_16bit(p->b.dtype) ? 2 : (int64_t)sizeof(T);
     if (kr_gemm_items(p) * p->nm * p->nn == 0) return;
-    if (p->a_dtype || p->nk % CHUNK != 0 ||
-        !allows_vec16(p->a, sizeof(T), p->nm == 1 ? 0 : p->a_m, p->batch_rank, p->batch_a) ||
-        !allows_vec16(p->b, b_element, p->b_n, p->batch_rank, p->batch_b))
+    if (kr_is_16bit(p->a.dtype) || p->nk % CHUNK != 0 ||
+        !allows_vec16(p->a.data, sizeof(T), p->nm == 1 ? 0 : p->a.row, p->batch_rank, p->batch_a) ||
+        !allows_vec16(p->b.data, b_element, p->b.column, p->batch_rank, p->batch_b))
         launch_unaligned<T>(p);
-    else if (p->b_dtype == KR_STORAGE_BF16) launch<T, KR_STORAGE_BF16>(p);
-    else if (p->b_dtype == KR_STORAGE_F16) launch<T, KR_STORAGE_F16>(p);
-    else launch<T, KR_STORAGE_NATIVE>(p);
+    else if (p->b.dtype == KR_DTYPE_BF16) launch<T, KR_DTYPE_BF16>(p);
+    else if (p->b.dtype == KR_DTYPE_F16) launch<T, KR_DTYPE_F16>(p);
+    else launch<T, KR_KIND_OWN>(p);
 }
 
 template void kr_gemv<float>(const kr_matmul_args *);

@@ -86,7 +86,8 @@ static size_t add_copy(entry *e, size_t at, int64_t element)
 template <typename T> static kr_lt_type type_of(const kr_matmul_args *p)
 {
     if (sizeof(T) == 8) return KR_LT_F64;
-    const bool autocasts = p->a_dtype || p->b_dtype || p->nm > KR_GEMV_AUTOCAST || p->c_dtype;
+    const bool autocasts =
+        kr_is_16bit(p->a.dtype) || kr_is_16bit(p->b.dtype) || p->nm > KR_GEMV_AUTOCAST || kr_is_16bit(p->c.dtype);
     return p->exec.precision == KR_PRECISION_BF16 && autocasts ? KR_LT_BF16 : KR_LT_F32;
 }
 
@@ -100,20 +101,20 @@ template <typename T> static bool plan_library(plan *pl)
     pl->loops = kr_gemm_items(p) / pl->inner;
     const bool to_bf16 = pl->type == KR_LT_BF16;
     const int64_t element = to_bf16 ? 2 : (int64_t)sizeof(T);
-    const kr_storage_dtype wanted = to_bf16 ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE;
-    if (p->c_dtype && !(to_bf16 && p->c_dtype == KR_STORAGE_BF16)) return false;
-    if ((p->c_m < p->nn && p->nm > 1) || kr_cublaslt_problem()) return false;
-    pl->a = entry_of(p->nm, p->nk, p->a_m, p->a_k, p->a_dtype == wanted, pl->inner, last >= 0 ? p->batch_a[last] : 0,
-                     element);
-    pl->b = entry_of(p->nk, p->nn, p->b_k, p->b_n, p->b_dtype == wanted, pl->inner, last >= 0 ? p->batch_b[last] : 0,
-                     element);
+    const kr_dtype wanted = to_bf16 ? KR_DTYPE_BF16 : kr_dtype_of<T>();
+    if (kr_is_16bit(p->c.dtype) && !(to_bf16 && p->c.dtype == KR_DTYPE_BF16)) return false;
+    if ((p->c.row < p->nn && p->nm > 1) || kr_cublaslt_problem()) return false;
+    pl->a = entry_of(p->nm, p->nk, p->a.row, p->a.column, p->a.dtype == wanted, pl->inner,
+                     last >= 0 ? p->batch_a[last] : 0, element);
+    pl->b = entry_of(p->nk, p->nn, p->b.row, p->b.column, p->b.dtype == wanted, pl->inner,
+                     last >= 0 ? p->batch_b[last] : 0, element);
     if (pl->loops > MAX_LOOPS || (pl->loops > 1 && (pl->a.is_copied || pl->b.is_copied)) ||
         (last >= 0 && p->batch_c[last] < 0))
         return false;
     pl->bytes = add_copy(&pl->a, KR_LT_WORKSPACE, element);
     pl->bytes = add_copy(&pl->b, pl->bytes, element);
     pl->bias = pl->bytes;
-    if (p->bias && p->c_dtype) pl->bytes += kr_padded_bytes(p->nn * 2 + 16);
+    if (p->bias && kr_is_16bit(p->c.dtype)) pl->bytes += kr_padded_bytes(p->nn * 2 + 16);
     return true;
 }
 
@@ -126,7 +127,7 @@ template <typename T> static plan plan_of(const kr_matmul_args *args)
     const int64_t items = kr_gemm_items(p);
     pl.code_path = TILED;
     const bool is_gemv =
-        p->nm <= KR_GEMV_ROWS || (p->nm <= KR_WIDENING_ROWS && p->b_dtype && type_of<T>(p) != KR_LT_BF16);
+        p->nm <= KR_GEMV_ROWS || (p->nm <= KR_WIDENING_ROWS && kr_is_16bit(p->b.dtype) && type_of<T>(p) != KR_LT_BF16);
     if (kr_gemv_can(p) && is_gemv) {
         pl.code_path = GEMV;
         return pl;
@@ -147,7 +148,7 @@ template <typename T> static size_t matmul_scratch(const kr_matmul_args *a)
 }
 
 template <typename T>
-static void copy_operand(const plan *pl, const entry *e, const void *x, kr_storage_dtype kind, int64_t batch)
+static void copy_operand(const plan *pl, const entry *e, const void *x, kr_dtype dtype, int64_t batch)
 {
     if (!e->is_copied) return;
     const kr_gemm_copy c = { e->copies,
@@ -157,7 +158,7 @@ static void copy_operand(const plan *pl, const entry *e, const void *x, kr_stora
                              batch,
                              e->from_row,
                              e->from_column,
-                             kind,
+                             dtype,
                              (char *)pl->args.exec.scratch + e->at,
                              e->batch,
                              e->stride };
@@ -178,9 +179,9 @@ template <typename T> static const void *bias_for_library(plan *pl)
 {
     kr_matmul_args *p = &pl->args;
     if (!p->bias) return NULL;
-    if (p->c_dtype) {
+    if (kr_is_16bit(p->c.dtype)) {
         void *bias = (char *)p->exec.scratch + pl->bias;
-        const kr_gemm_copy c = { 1, 1, p->nn, p->bias, 0, 0, 1, KR_STORAGE_NATIVE, bias, 0, 0 };
+        const kr_gemm_copy c = { 1, 1, p->nn, p->bias, 0, 0, 1, kr_dtype_of<T>(), bias, 0, 0 };
         kr_gemm_copy_run<float, __nv_bfloat16>(c, kr_stream_of(&p->exec));
         return bias;
     }
@@ -196,9 +197,9 @@ template <typename T> static void run_tiles(const kr_matmul_args *p, kr_gemm_ite
 {
     kr_matmul_args slice = *p;
     const int last = p->batch_rank - 1;
-    slice.a = (const char *)p->a + first.a * (int64_t)(p->a_dtype ? 2 : sizeof(T));
-    slice.b = (const char *)p->b + first.b * (int64_t)(p->b_dtype ? 2 : sizeof(T));
-    slice.c = (char *)p->c + first.c * (int64_t)(p->c_dtype ? 2 : sizeof(T));
+    slice.a.data = (char *)p->a.data + first.a * (int64_t)(kr_is_16bit(p->a.dtype) ? 2 : sizeof(T));
+    slice.b.data = (char *)p->b.data + first.b * (int64_t)(kr_is_16bit(p->b.dtype) ? 2 : sizeof(T));
+    slice.c.data = (char *)p->c.data + first.c * (int64_t)(kr_is_16bit(p->c.dtype) ? 2 : sizeof(T));
     slice.batch_rank = last >= 0 ? 1 : 0;
     if (last > 0) {
         slice.batch_dims[0] = p->batch_dims[last];
@@ -212,23 +213,25 @@ template <typename T> static void run_library(plan *pl)
     kr_matmul_args *p = &pl->args;
     const int last = p->batch_rank - 1;
     const int64_t element = pl->type == KR_LT_BF16 ? 2 : (int64_t)sizeof(T);
-    copy_operand<T>(pl, &pl->a, p->a, p->a_dtype, last >= 0 ? p->batch_a[last] : 0);
-    copy_operand<T>(pl, &pl->b, p->b, p->b_dtype, last >= 0 ? p->batch_b[last] : 0);
+    copy_operand<T>(pl, &pl->a, p->a.data, p->a.dtype, last >= 0 ? p->batch_a[last] : 0);
+    copy_operand<T>(pl, &pl->b, p->b.data, p->b.dtype, last >= 0 ? p->batch_b[last] : 0);
     const void *bias = bias_for_library<T>(pl);
-    const kr_lt_type of_c = p->c_dtype ? KR_LT_BF16 : sizeof(T) == 8 ? KR_LT_F64 : KR_LT_F32;
+    const kr_lt_type of_c = kr_is_16bit(p->c.dtype) ? KR_LT_BF16 : sizeof(T) == 8 ? KR_LT_F64 : KR_LT_F32;
     for (int64_t loop = 0; loop < pl->loops; loop++) {
         const kr_gemm_item item = kr_gemm_item_at(*p, loop * pl->inner);
-        const kr_lt_product product = { p->nm,
-                                        p->nn,
-                                        p->nk,
-                                        pl->inner,
-                                        matrix_of(pl, &pl->a, p->a, item.a, element),
-                                        matrix_of(pl, &pl->b, p->b, item.b, element),
-                                        { (char *)p->c + item.c * (int64_t)(p->c_dtype ? 2 : sizeof(T)), of_c, false,
-                                          p->nm == 1 ? p->nn : p->c_m, last >= 0 ? p->batch_c[last] : 0 },
-                                        bias,
-                                        p->accumulate,
-                                        p->exec.precision != KR_PRECISION_EXACT && pl->type == KR_LT_F32 };
+        const kr_lt_product product = {
+            p->nm,
+            p->nn,
+            p->nk,
+            pl->inner,
+            matrix_of(pl, &pl->a, p->a.data, item.a, element),
+            matrix_of(pl, &pl->b, p->b.data, item.b, element),
+            { (char *)p->c.data + item.c * (int64_t)(kr_is_16bit(p->c.dtype) ? 2 : sizeof(T)), of_c, false,
+              p->nm == 1 ? p->nn : p->c.row, last >= 0 ? p->batch_c[last] : 0 },
+            bias,
+            p->accumulate,
+            p->exec.precision != KR_PRECISION_EXACT && pl->type == KR_LT_F32
+        };
         if (!kr_cublaslt_run(&product, p->exec.scratch, p->exec.stream)) run_tiles<T>(p, item);
     }
 }

@@ -53,7 +53,7 @@ template <> struct unit<true> {
     uint4 v;
     __device__ __forceinline__ void read(const kr_matmul_args &p, int m, int k)
     {
-        v = *(const uint4 *)(const void *)((const uint16_t *)p.a + (m * p.a_m + k));
+        v = *(const uint4 *)(const void *)((const uint16_t *)p.a.data + (m * p.a.row + k));
     }
     __device__ __forceinline__ uint4 rounded(const float4 *, float *) const { return v; }
 };
@@ -61,7 +61,7 @@ template <> struct unit<false> {
     float4 x, y;
     __device__ __forceinline__ void read(const kr_matmul_args &p, int m, int k)
     {
-        const float *from = (const float *)p.a + (m * p.a_m + k);
+        const float *from = (const float *)p.a.data + (m * p.a.row + k);
         x = *(const float4 *)from, y = *(const float4 *)(from + 4);
     }
     __device__ __forceinline__ uint4 rounded(const float4 gain[2], float *squares) const
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void prefetch(const skinny_job &j, int tile)
     const int end = min((tile + 1) * COLUMNS, (int)j.p.nn), row = (int)j.p.nk * 2;
 #pragma unroll 1
     for (int n = tile * COLUMNS; n < end; n += PREFETCH_ROWS)
-        kr_bulk_prefetch_l2((const char *)j.p.b + (int64_t)n * row, (uint32_t)(min(PREFETCH_ROWS, end - n) * row));
+        kr_bulk_prefetch_l2((const char *)j.p.b.data + (int64_t)n * row, (uint32_t)(min(PREFETCH_ROWS, end - n) * row));
 }
 
 /* The next copy of a warp, and its stage. */
@@ -141,7 +141,7 @@ static __device__ __forceinline__ void load_stage(const skinny_job &j, cursor *o
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x % GROUP / 32, unit = lane % 8;
     if (o->tile < j.tiles) {
-        const char *from = (const char *)j.p.b + (o->panel * PANEL + unit * 8) * 2;
+        const char *from = (const char *)j.p.b.data + (o->panel * PANEL + unit * 8) * 2;
         const int n0 = o->tile * COLUMNS + warp * WARP_ROWS, last = (int)j.p.nn - 1;
 #pragma unroll
         for (int i = 0; i < WARP_ROWS / 4; i++) {
@@ -204,12 +204,12 @@ static __device__ __forceinline__ void store_c(const kr_matmul_args &p, const fl
     for (int low = 0; low < 2; low++) {
         const int n = n0 + thread / 32 * 16 + thread % 32 / 4 + 8 * low, rows = n < (int)p.nn ? (int)p.nm - m0 : 0;
         const float bias = p.bias && rows > 0 ? ((const float *)p.bias)[n] : 0.0f;
-        float *c = (float *)p.c + m0 * p.c_m + n;
+        float *c = (float *)p.c.data + m0 * p.c.row + n;
 #pragma unroll
-        for (int i = 0; i < 8; i++, c += 8 * p.c_m) {
+        for (int i = 0; i < 8; i++, c += 8 * p.c.row) {
             const float2 scale = *(const float2 *)(const void *)(scales + m0 + 8 * i);
             if (8 * i < rows) c[0] = kr_fma(d[i][2 * low], scale.x, bias);
-            if (8 * i + 1 < rows) c[p.c_m] = kr_fma(d[i][2 * low + 1], scale.y, bias);
+            if (8 * i + 1 < rows) c[p.c.row] = kr_fma(d[i][2 * low + 1], scale.y, bias);
         }
     }
 }
@@ -236,7 +236,7 @@ static __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_
     kr_pdl_wait();
 #pragma unroll 1
     for (int i = 0; i < STAGES - 1; i++) load_stage<UNITS>(j, &o, ring, policy);
-    if (j.p.a_dtype) store_a<UNITS, true>(j, a, scales);
+    if (kr_is_16bit(j.p.a.dtype)) store_a<UNITS, true>(j, a, scales);
     else store_a<UNITS, false>(j, a, scales);
     kr_wg_proxy_fence();
     __syncthreads();
@@ -254,12 +254,13 @@ static __global__ void __launch_bounds__(THREADS, 1) skinny_kernel(const __grid_
 bool kr_skinny_gemm_can(const kr_matmul_args *p)
 {
     const kr_cuda *own = (const kr_cuda *)p->exec.own;
-    const int64_t of_a = p->a_dtype ? 8 : 4; /* elements in 16 bytes */
+    const int64_t of_a = kr_is_16bit(p->a.dtype) ? 8 : 4; /* elements in 16 bytes */
     return own->arch == 90 && p->nm > 0 && p->nm <= ROWS && p->nk % UNIT == 0 && p->nk > 0 &&
-           p->nk <= MAX_UNITS * UNIT && !p->accumulate && !p->c_dtype && p->nn >= COLUMNS * own->multiprocessors &&
-           p->nn <= INT32_MAX / 2 && p->batch_rank == 0 && p->b_dtype == KR_STORAGE_BF16 && p->b_k == 1 &&
-           p->b_n == p->nk && kr_is_aligned16(p->b) && p->a_dtype != KR_STORAGE_F16 && p->a_k == 1 &&
-           p->a_m % of_a == 0 && kr_is_aligned16(p->a) && SHARED_BYTES <= own->shared_bytes;
+           p->nk <= MAX_UNITS * UNIT && !p->accumulate && !kr_is_16bit(p->c.dtype) &&
+           p->nn >= COLUMNS * own->multiprocessors && p->nn <= INT32_MAX / 2 && p->batch_rank == 0 &&
+           p->b.dtype == KR_DTYPE_BF16 && p->b.row == 1 && p->b.column == p->nk && kr_is_aligned16(p->b.data) &&
+           p->a.dtype != KR_DTYPE_F16 && p->a.column == 1 && p->a.row % of_a == 0 && kr_is_aligned16(p->a.data) &&
+           SHARED_BYTES <= own->shared_bytes;
 }
 
 void kr_skinny_gemm(const kr_matmul_args *p, const float *gain, float eps)

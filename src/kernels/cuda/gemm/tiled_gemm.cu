@@ -20,7 +20,7 @@ static __device__ __forceinline__ int2 tile_at(bool along_k, int e)
 
 typedef struct operand {
     const void *x;
-    kr_storage_dtype kind;
+    kr_dtype kind;
     int64_t first, row, k; /* offset of the tile; strides */
     int64_t rows;          /* rows of the operand from there on */
     bool along_k;
@@ -55,8 +55,10 @@ static __global__ void __launch_bounds__(THREADS) tiled_kernel(const kr_matmul_a
     const int row = (int)threadIdx.x / (TILE / SIDE) * SIDE, column = (int)threadIdx.x % (TILE / SIDE) * SIDE;
     for (int64_t index = blockIdx.y; index < items; index += gridDim.y) {
         const kr_gemm_item item = kr_gemm_item_at(p, index);
-        const operand of_a = { p.a, p.a_dtype, item.a + m0 * p.a_m, p.a_m, p.a_k, p.nm - m0, p.a_k == 1 };
-        const operand of_b = { p.b, p.b_dtype, item.b + n0 * p.b_n, p.b_n, p.b_k, p.nn - n0, p.b_k == 1 };
+        const operand of_a = { p.a.data,   p.a.dtype, item.a + m0 * p.a.row, p.a.row,
+                               p.a.column, p.nm - m0, p.a.column == 1 };
+        const operand of_b = { p.b.data,  p.b.dtype,   item.b + n0 * p.b.column, p.b.column, p.b.row,
+                               p.nn - n0, p.b.row == 1 };
         T sum[SIDE][SIDE] = {}, a_ahead[PER_THREAD], b_ahead[PER_THREAD];
         load_tile(of_a, 0, p.nk, a_ahead);
         load_tile(of_b, 0, p.nk, b_ahead);
@@ -117,7 +119,7 @@ static __device__ __forceinline__ void store_as(__nv_bfloat16 *y, float x)
 template <typename T>
 static __device__ __forceinline__ void load_vec(const kr_gemm_copy &c, int64_t at, int64_t left, bool whole, T vec[VEC])
 {
-    if (whole && c.x_dtype) {
+    if (whole && kr_is_16bit(c.x_dtype)) {
         const uint4 bits = *(const uint4 *)((const uint16_t *)c.x + at);
         const uint32_t words[4] = { bits.x, bits.y, bits.z, bits.w };
 #pragma unroll
@@ -156,7 +158,8 @@ static __global__ void __launch_bounds__(THREADS) copy_kernel(const kr_gemm_copy
 
 template <typename T, typename Out> void kr_gemm_copy_run(const kr_gemm_copy &c, cudaStream_t stream)
 {
-    const int64_t n = c.nbatch * c.rows * kr_ceil_div(c.columns, VEC), step = c.x_dtype ? 8 : kr_vec16<T>::N;
+    const int64_t n = c.nbatch * c.rows * kr_ceil_div(c.columns, VEC),
+                  step = kr_is_16bit(c.x_dtype) ? 8 : kr_vec16<T>::N;
     const bool aligned = c.x_column == 1 && kr_is_aligned16(c.x) && c.x_row % step == 0 && c.x_batch % step == 0;
     if (n > 0)
         copy_kernel<T, Out><<<(unsigned)kr_least(kr_ceil_div(n, THREADS), 1 << 20), THREADS, 0, stream>>>(c, aligned);

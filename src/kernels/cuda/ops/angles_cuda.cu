@@ -103,9 +103,9 @@ template <typename T> static forward<T> forward_of(const kr_angles_args *n, kr_c
 {
     forward<T> k = {};
     k.chunks = kr_chunks_make(n->sequences, n->nq, n->nb, n->ns, m, (cudaStream_t)n->exec.stream);
-    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->na + n->theta_padding;
+    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->theta.row;
     k.angles = kr_divisor_of(n->na);
-    k.theta = (const T *)n->theta, k.dt = (const T *)n->dt, k.initial = (const T *)n->initial;
+    k.theta = (const T *)n->theta.data, k.dt = (const T *)n->dt, k.initial = (const T *)n->initial;
     k.angle = (T *)n->angle, k.final = (T *)n->final;
     k.rate = (double *)kr_scratch_take(m, n->nb * n->ns * n->na * (int64_t)sizeof(double));
     k.total = (double *)kr_scratch_take(m, k.chunks.count * k.width * (int64_t)sizeof(double));
@@ -140,8 +140,7 @@ template <typename T> struct backward {
     int64_t line; /* as above */
     kr_divisor angles, heads;
     const T *theta, *dt, *g_angle, *g_final;
-    void *g_theta; /* NULL: not wanted */
-    kr_strided_rows g_theta_rows;
+    kr_operand g_theta;  /* absent: not wanted */
     T *g_dt, *g_initial; /* NULL: not wanted */
     T *total;            /* sums of g_angle [chunks h a] */
     T *tiles;            /* tiles of the CTAs in scratch if shared memory is too small, else NULL */
@@ -193,14 +192,14 @@ template <typename T> KR_DEVICE void store_tile(const backward<T> &k, int64_t to
         for (int64_t a = 0; a < k.na; a++) sum = kr_fma(tile[i * k.row + a], u[t * k.na + a], sum);
         k.g_dt[token * k.nh + i] = factor * sum;
     }
-    for (uint32_t i = threadIdx.x; k.g_theta && i < count * k.na; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; k.g_theta.data && i < count * k.na; i += blockDim.x) {
         const int64_t t = kr_quotient(i, k.angles), a = i - t * k.na;
         T sum = 0;
 #pragma unroll 8
         for (int64_t h = 0; h < k.nh; h++)
             sum = kr_fma(tile[(t * k.nh + h) * k.row + a], k.dt[(token + t) * k.nh + h], sum);
-        kr_store_as(k.g_theta, (token + t) * (k.na + k.g_theta_rows.padding) + a,
-                    factor * kr_fma(-u[i], u[i], (T)1) * sum, k.g_theta_rows.dtype);
+        kr_store_as(k.g_theta.data, (token + t) * k.g_theta.row + a, factor * kr_fma(-u[i], u[i], (T)1) * sum,
+                    k.g_theta.dtype);
     }
 }
 
@@ -236,11 +235,11 @@ template <typename T> static backward<T> backward_of(const kr_angles_bwd_args *n
 {
     backward<T> k = {};
     k.chunks = kr_chunks_make(n->sequences, n->nq, n->nb, n->ns, m, (cudaStream_t)n->exec.stream);
-    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->na + n->theta_padding;
+    k.nh = n->nh, k.na = n->na, k.width = n->nh * n->na, k.line = n->theta.row;
     k.angles = kr_divisor_of(n->na), k.heads = kr_divisor_of(n->nh);
-    k.theta = (const T *)n->theta, k.dt = (const T *)n->dt, k.g_angle = (const T *)n->g_angle;
+    k.theta = (const T *)n->theta.data, k.dt = (const T *)n->dt, k.g_angle = (const T *)n->g_angle;
     k.g_final = (const T *)n->g_final;
-    k.g_theta = n->g_theta, k.g_theta_rows = n->g_theta_rows, k.g_dt = (T *)n->g_dt, k.g_initial = (T *)n->g_initial;
+    k.g_theta = n->g_theta, k.g_dt = (T *)n->g_dt, k.g_initial = (T *)n->g_initial;
     k.total = (T *)kr_scratch_take(m, k.chunks.count * k.width * (int64_t)sizeof(T));
     k.range = n->range;
     k.row = n->na | 1; /* odd: neither columns nor rows have bank conflicts */

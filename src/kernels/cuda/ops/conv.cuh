@@ -24,7 +24,7 @@ template <typename T> struct conv_input {
     conv_sequences at;
     int64_t nv, nk, x_batch, x_stride;
     const void *x;
-    kr_storage_dtype x_dtype;
+    kr_dtype x_dtype;
     const T *weight, *bias, *window;
     bool aligned, silu, fast; /* aligned: 16-byte vectors of x's channels are allowed */
 };
@@ -35,9 +35,9 @@ template <typename T, typename A> static conv_input<T> conv_input_of(const A *a,
     const int64_t n = kr_vec16<T>::N;
     conv_input<T> c = {};
     c.at = at, c.nv = a->nv, c.nk = a->nk;
-    c.x = a->x, c.x_batch = a->x_batch, c.x_stride = a->x_stride, c.x_dtype = a->x_dtype;
+    c.x = a->x.data, c.x_batch = a->x_batch, c.x_stride = a->x.row, c.x_dtype = a->x.dtype;
     c.weight = (const T *)a->weight, c.bias = (const T *)a->bias, c.window = (const T *)a->window;
-    c.aligned = kr_is_aligned16(a->x) && a->x_batch % n == 0 && a->x_stride % n == 0;
+    c.aligned = kr_is_aligned16(a->x.data) && a->x_batch % n == 0 && a->x.row % n == 0;
     c.silu = a->silu, c.fast = kr_is_fast<T>(&a->exec);
     return c;
 }

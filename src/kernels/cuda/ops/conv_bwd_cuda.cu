@@ -22,12 +22,15 @@ template <typename T> struct bwd_job {
     conv_input<T> in;
     int64_t tile, tiles_per_row, tiles;
     uint32_t vecs; /* per token */
-    const T *g_y, *g_window_out;
-    kr_column_parts columns; /* of g_y, which is then NULL */
+    const T *g_window_out;
+    int ng_y;
+    const void *g_y[KR_CONV_PARTS]; /* parts of g_y, along the channels */
+    int64_t from[KR_CONV_PARTS + 1];
+    kr_dtype g_y_dtype; /* of all of them */
     void *g_x;
     int64_t g_x_stride;       /* token stride */
     int64_t x_step, g_x_step; /* token strides in bytes */
-    kr_storage_dtype g_x_dtype;
+    kr_dtype g_x_dtype;
     T *g_window;
     T *parts; /* [tiles, nk + 1, nv], or NULL: neither g_weight nor g_bias is wanted */
     T *g_u;   /* [b s v] with many taps, else NULL */
@@ -42,16 +45,16 @@ typedef struct g_y_column {
 
 template <typename T> static __device__ __forceinline__ g_y_column g_y_of(const bwd_job<T> &k, int64_t v)
 {
-    if (k.columns.count == 0) return { k.g_y, v, k.in.nv };
+    if (k.ng_y == 1) return { k.g_y[0], v, k.in.nv };
     int i = 0;
-    while (i + 1 < k.columns.count && v >= k.columns.from[i + 1]) i++;
-    return { k.columns.x[i], v - k.columns.from[i], k.columns.from[i + 1] - k.columns.from[i] };
+    while (i + 1 < k.ng_y && v >= k.from[i + 1]) i++;
+    return { k.g_y[i], v - k.from[i], k.from[i + 1] - k.from[i] };
 }
 
 template <typename T> static __device__ __forceinline__ T g_y_one(const bwd_job<T> &k, int64_t token, int64_t v)
 {
     const g_y_column c = g_y_of(k, v);
-    return kr_element<T>(c.x, token * c.stride + c.at, k.columns.dtype);
+    return kr_element<T>(c.x, token * c.stride + c.at, k.g_y_dtype);
 }
 
 template <typename T> static __device__ __forceinline__ T slope_of(T u, bool fast)
@@ -150,8 +153,8 @@ static __device__ __forceinline__ void walk_one(const bwd_job<T> &k, int t, cons
     if (t < w->last) {
         w->before[NK - 1] = ALIGNED ? kr_unpack_raw16<T, true>(slot[0], c.x_dtype)
                                     : kr_load_vec16_as<T>(w->x + t * k.x_step, 0, c.x_dtype, w->left, c.aligned);
-        g_y = ALIGNED ? kr_unpack_raw16<T, true>(slot[THREADS], k.columns.dtype)
-                      : kr_load_vec16_as<T>(w->g_y + t * w->g_y_step, 0, k.columns.dtype, w->left, k.g_aligned);
+        g_y = ALIGNED ? kr_unpack_raw16<T, true>(slot[THREADS], k.g_y_dtype)
+                      : kr_load_vec16_as<T>(w->g_y + t * w->g_y_step, 0, k.g_y_dtype, w->left, k.g_aligned);
     }
     const int32_t q = t >= w->last ? -1 : PACKED && c.at.of_token ? c.at.of_token[w->base + t] : (int32_t)w->row;
     if (q >= 0 && q != w->of[NK - 1]) {
@@ -189,9 +192,9 @@ static __device__ __forceinline__ void walk_group(const bwd_job<T> &k, int t, co
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
         w->before[NK - 1 + i] =
-            kr_unpack_raw16<T, true>(slots[i][0][threadIdx.x], HAS_16BIT ? c.x_dtype : KR_STORAGE_NATIVE);
+            kr_unpack_raw16<T, true>(slots[i][0][threadIdx.x], HAS_16BIT ? c.x_dtype : kr_dtype_of<T>());
         w->g_u[NK - 1 + i] =
-            kr_unpack_raw16<T, true>(slots[i][1][threadIdx.x], HAS_16BIT ? k.columns.dtype : KR_STORAGE_NATIVE);
+            kr_unpack_raw16<T, true>(slots[i][1][threadIdx.x], HAS_16BIT ? k.g_y_dtype : kr_dtype_of<T>());
     }
 #pragma unroll
     for (int i = 0; i < GROUP; i++) u[i] = walk_sum<T, NK>(*w, w->before + i);
@@ -206,7 +209,7 @@ static __device__ __forceinline__ void walk_group(const bwd_job<T> &k, int t, co
         walk_add<T, NK>(w->before + i, w->g_u[NK - 1 + i], w);
         if (k.g_x)
             kr_store_raw16<T, true>(g_x, walk_gradient<T, NK, false>(*w, w->g_u + i),
-                                    HAS_16BIT ? k.g_x_dtype : KR_STORAGE_NATIVE, N);
+                                    HAS_16BIT ? k.g_x_dtype : kr_dtype_of<T>(), N);
     }
 #pragma unroll
     for (int j = 0; j < NK - 1; j++) w->before[j] = w->before[GROUP + j], w->g_u[j] = w->g_u[GROUP + j];
@@ -245,13 +248,12 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? CTAS_PER_SM :
     const int stop = k.g_x ? w.count + NK - 1 : w.count;
     w.last = (int)kr_least(stop, ends);
     const g_y_column of = g_y_of(k, w.v);
-    const kr_storage_dtype x_dtype = HAS_16BIT ? c.x_dtype : KR_STORAGE_NATIVE,
-                           g_dtype = HAS_16BIT ? k.columns.dtype : KR_STORAGE_NATIVE;
+    const kr_dtype x_dtype = HAS_16BIT ? c.x_dtype : kr_dtype_of<T>(),
+                   g_dtype = HAS_16BIT ? k.g_y_dtype : kr_dtype_of<T>();
     w.g_y_step = of.stride * kr_element_bytes<T>(g_dtype);
     w.x = (const char *)c.x + (w.row * c.x_batch + w.v) * kr_element_bytes<T>(x_dtype) + first * k.x_step;
     w.g_y = (const char *)of.x + of.at * kr_element_bytes<T>(g_dtype) + w.base * w.g_y_step;
-    w.g_x =
-        (char *)k.g_x + w.v * kr_element_bytes<T>(HAS_16BIT ? k.g_x_dtype : KR_STORAGE_NATIVE) + w.base * k.g_x_step;
+    w.g_x = (char *)k.g_x + w.v * kr_element_bytes<T>(HAS_16BIT ? k.g_x_dtype : kr_dtype_of<T>()) + w.base * k.g_x_step;
 #define ASK(t, slot)                                                                                                   \
     if ((t) < w.last) {                                                                                                \
         kr_copy_raw16<T>(&(slot)[0][threadIdx.x], w.x + (t)*k.x_step, x_dtype);                                        \
@@ -403,7 +405,7 @@ template <typename T> static void launch_tiles(const bwd_job<T> &k, cudaStream_t
     case MAX_TAPS: break;
     default: many_taps(k, stream); return;
     }
-    const bool half = k.in.x_dtype || k.columns.dtype || k.g_x_dtype;
+    const bool half = kr_is_16bit(k.in.x_dtype) || kr_is_16bit(k.g_y_dtype) || kr_is_16bit(k.g_x_dtype);
     if (!aligned) conv_bwd_kernel<T, MAX_TAPS, true, false, true><<<blocks, THREADS, 0, stream>>>(k);
     else if (k.in.at.of_token) conv_bwd_kernel<T, MAX_TAPS, true, true, true><<<blocks, THREADS, 0, stream>>>(k);
     else if (half) conv_bwd_kernel<T, MAX_TAPS, false, true, true><<<blocks, THREADS, 0, stream>>>(k);
@@ -423,17 +425,18 @@ template <typename T> static void conv_bwd_run(const kr_conv_bwd_args *a)
     k.in = conv_input_of<T>(a, at);
     k.tile = p.tile, k.tiles_per_row = p.tiles_per_row, k.tiles = p.tiles;
     k.vecs = (uint32_t)kr_ceil_div(a->nv, n);
-    k.g_y = (const T *)a->g_y, k.columns = a->g_y_columns, k.g_window_out = (const T *)a->g_window_out;
-    k.g_x = a->g_x, k.g_x_dtype = a->g_x_rows.dtype, k.g_window = (T *)a->g_window;
-    k.g_x_stride = a->nv + a->g_x_rows.padding;
-    k.x_step = a->x_stride * kr_element_bytes<T>(a->x_dtype),
-    k.g_x_step = k.g_x_stride * kr_element_bytes<T>(k.g_x_dtype);
+    k.ng_y = a->ng_y, k.g_y_dtype = a->g_y[0].dtype, k.g_window_out = (const T *)a->g_window_out;
+    k.g_x = a->g_x.data, k.g_x_dtype = a->g_x.dtype, k.g_window = (T *)a->g_window;
+    k.g_x_stride = a->g_x.data ? a->g_x.row : a->nv;
+    k.x_step = a->x.row * kr_element_bytes<T>(a->x.dtype), k.g_x_step = k.g_x_stride * kr_element_bytes<T>(k.g_x_dtype);
     k.parts = sums ? (T *)(void *)(scratch + p.parts) : NULL;
     k.g_u = a->nk > MAX_TAPS ? (T *)(void *)(scratch + p.g_u) : NULL;
-    k.g_aligned = kr_is_aligned16(a->g_y) && kr_is_aligned16(a->g_x) && a->nv % n == 0 && a->g_x_rows.padding % n == 0;
-    for (int i = 0; i < a->g_y_columns.count; i++)
-        k.g_aligned = k.g_aligned && kr_is_aligned16(a->g_y_columns.x[i]) && a->g_y_columns.from[i] % n == 0;
-    if (p.tiles > 0 && (sums || a->g_x || k.g_u)) launch_tiles(k, stream);
+    k.g_aligned = kr_is_aligned16(a->g_x.data) && a->nv % n == 0 && k.g_x_stride % n == 0;
+    for (int i = 0; i < a->ng_y; i++) {
+        k.g_y[i] = a->g_y[i].data, k.from[i + 1] = a->from[i + 1];
+        k.g_aligned = k.g_aligned && kr_is_aligned16(a->g_y[i].data) && a->from[i] % n == 0;
+    }
+    if (p.tiles > 0 && (sums || a->g_x.data || k.g_u)) launch_tiles(k, stream);
     if (a->g_window && a->nq > 0)
         g_window_kernel<T><<<(unsigned)kr_ceil_div(a->nq * a->nv * a->nk, THREADS), THREADS, 0, stream>>>(k);
     const kr_reduce_target<T> to = { (T *)a->g_weight, (T *)a->g_bias, a->nv, a->nk };

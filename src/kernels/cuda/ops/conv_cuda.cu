@@ -21,7 +21,7 @@ template <typename T> struct conv_job {
     int64_t tile;           /* tokens */
     int64_t x_step, y_step; /* token strides in bytes */
     void *y;
-    kr_storage_dtype y_dtype;
+    kr_dtype y_dtype;
     T *window_out;
     bool y_aligned;
 };
@@ -92,7 +92,7 @@ static __device__ __forceinline__ void conv_group(const conv_job<T> &k, int t, c
 #pragma unroll
     for (int i = 0; i < GROUP; i++)
         w->before[NK - 1 + i] =
-            kr_unpack_raw16<T, true>(slots[i][threadIdx.x], HAS_16BIT ? c.x_dtype : KR_STORAGE_NATIVE);
+            kr_unpack_raw16<T, true>(slots[i][threadIdx.x], HAS_16BIT ? c.x_dtype : kr_dtype_of<T>());
 #pragma unroll
     for (int i = 0; i < GROUP; i++) {
         u[i] = w->bias;
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void conv_group(const conv_job<T> &k, int t, c
     char *y = w->y + t * k.y_step;
 #pragma unroll
     for (int i = 0; i < GROUP; i++, y += k.y_step)
-        kr_store_raw16<T, true>(y, u[i], HAS_16BIT ? k.y_dtype : KR_STORAGE_NATIVE, kr_vec16<T>::N);
+        kr_store_raw16<T, true>(y, u[i], HAS_16BIT ? k.y_dtype : kr_dtype_of<T>(), kr_vec16<T>::N);
 #pragma unroll
     for (int j = 0; j < NK - 1; j++) w->before[j] = w->before[GROUP + j];
 }
@@ -126,7 +126,7 @@ template <typename T, int NK, bool PACKED, bool ALIGNED, bool HAS_16BIT>
 static __device__ __forceinline__ void conv_tile(const conv_job<T> &k, int count, kr_raw16 (*ring)[THREADS],
                                                  conv_walk<T, NK> *w)
 {
-    const kr_storage_dtype half = HAS_16BIT ? k.in.x_dtype : KR_STORAGE_NATIVE;
+    const kr_dtype half = HAS_16BIT ? k.in.x_dtype : kr_dtype_of<T>();
     bool by_groups = true; /* the last copies were those of a group */
     for (int t = 0; t < count;) {
         if (ALIGNED && t % GROUP == 0 && t + GROUP <= count && (!PACKED || conv_goes_on<T, NK>(k.in.at, t, *w))) {
@@ -163,12 +163,12 @@ static __global__ void __launch_bounds__(THREADS, sizeof(T) == 4 ? CTAS_PER_SM :
         if (k.window_out && tile - k.tiles < c.at.nq) write_window(c, k.window_out, tile - k.tiles, w.v, w.left);
         return;
     }
-    const kr_storage_dtype half = HAS_16BIT ? c.x_dtype : KR_STORAGE_NATIVE;
+    const kr_dtype half = HAS_16BIT ? c.x_dtype : kr_dtype_of<T>();
     const int64_t first = tile % k.tiles_per_row * k.tile;
     const int count = (int)kr_least(k.tile, c.at.ns - first);
     w.row = tile / k.tiles_per_row, w.base = w.row * c.at.ns + first, w.current = -1;
     w.x = (const char *)c.x + (w.row * c.x_batch + w.v) * kr_element_bytes<T>(half) + first * k.x_step;
-    w.y = (char *)k.y + w.v * kr_element_bytes<T>(HAS_16BIT ? k.y_dtype : KR_STORAGE_NATIVE) + w.base * k.y_step;
+    w.y = (char *)k.y + w.v * kr_element_bytes<T>(HAS_16BIT ? k.y_dtype : kr_dtype_of<T>()) + w.base * k.y_step;
 #pragma unroll
     for (int i = 0; ALIGNED && i < STAGES; i++) {
         if (i < count) kr_copy_raw16<T>(&ring[i][threadIdx.x], w.x + i * k.x_step, half);
@@ -220,7 +220,8 @@ template <typename T> static void launch_tiles(const conv_job<T> &k, int64_t win
     }
     if (!aligned) conv_kernel<T, MAX_TAPS, true, false, true><<<blocks, THREADS, 0, stream>>>(k);
     else if (packed) conv_kernel<T, MAX_TAPS, true, true, true><<<blocks, THREADS, 0, stream>>>(k);
-    else if (k.in.x_dtype || k.y_dtype) conv_kernel<T, MAX_TAPS, false, true, true><<<blocks, THREADS, 0, stream>>>(k);
+    else if (kr_is_16bit(k.in.x_dtype) || kr_is_16bit(k.y_dtype))
+        conv_kernel<T, MAX_TAPS, false, true, true><<<blocks, THREADS, 0, stream>>>(k);
     else conv_kernel<T, MAX_TAPS, false, true, false><<<blocks, THREADS, 0, stream>>>(k);
 }
 
@@ -245,10 +246,10 @@ template <typename T> static void conv_run(const kr_conv_args *a)
     k.tile = tile_of<T>(a, k.vecs);
     k.tiles_per_row = (uint32_t)kr_ceil_div(a->ns, k.tile);
     k.tiles = (uint32_t)a->nb * k.tiles_per_row;
-    k.y = a->y, k.y_dtype = a->y_dtype, k.window_out = (T *)a->window_out;
-    k.y_aligned = kr_is_aligned16(a->y) && a->nv % n == 0;
-    k.x_step = a->x_stride * kr_element_bytes<T>(a->x_dtype);
-    k.y_step = a->nv * kr_element_bytes<T>(a->y_dtype);
+    k.y = a->y.data, k.y_dtype = a->y.dtype, k.window_out = (T *)a->window_out;
+    k.y_aligned = kr_is_aligned16(a->y.data) && a->nv % n == 0;
+    k.x_step = a->x.row * kr_element_bytes<T>(a->x.dtype);
+    k.y_step = a->nv * kr_element_bytes<T>(a->y.dtype);
     if (a->nk <= MAX_TAPS) {
         launch_tiles(k, windows, stream);
         return;

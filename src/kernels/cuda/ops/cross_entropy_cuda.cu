@@ -17,7 +17,7 @@ template <typename T> struct loss_job {
     T smoothing, even, alpha; /* even: smoothing / nv */
     T *loss, *stats;
     void *g_x;
-    kr_storage_dtype g_dtype; /* of g_x */
+    kr_dtype g_dtype; /* of g_x */
     bool aligned;
 };
 
@@ -433,8 +433,8 @@ template <typename T> static void cross_entropy_run(const kr_cross_entropy_args 
                       (T)a->alpha,
                       (T *)a->loss,
                       (T *)a->stats,
-                      a->g_x,
-                      a->g_dtype,
+                      a->g_x.data,
+                      a->g_x.dtype,
                       false };
     k.aligned = kr_is_aligned16(k.x) && kr_is_aligned16(k.g_x) && k.nr % kr_vec16<T>::N == 0;
     if (a->smoothing > 0) launch<T, true>(k, &a->exec);
@@ -457,7 +457,7 @@ template <typename T> static void cross_entropy_bwd_run(const kr_cross_entropy_b
                       NULL,
                       NULL,
                       a->g_x,
-                      KR_STORAGE_NATIVE,
+                      kr_dtype_of<T>(),
                       false };
     k.aligned = kr_is_aligned16(k.x) && kr_is_aligned16(k.g_x) && k.nr % kr_vec16<T>::N == 0;
     cudaStream_t stream = kr_stream_of(&a->exec);

@@ -37,13 +37,13 @@ template <typename U> static void copy_rows(const kr_embedding_args *a, int64_t 
 {
     const int64_t parts = kr_ceil_div(units, SPAN);
     rows_kernel<U><<<(unsigned)kr_ceil_div(a->no * parts, WARPS), THREADS, 0, kr_stream_of(&a->exec)>>>(
-        a->no, units, parts, (const U *)a->x, a->id, a->id_dtype == KR_DTYPE_I64, (U *)a->y);
+        a->no, units, parts, (const U *)a->x.data, a->id, a->id_dtype == KR_DTYPE_I64, (U *)a->y.data);
 }
 
 /* 16-bit to f32, four at a time. */
 static __global__ void __launch_bounds__(THREADS)
-    widen_kernel(int64_t no, int64_t ni, int64_t parts, const void *x, kr_storage_dtype dtype, const void *id,
-                 bool wide, float *y, bool aligned)
+    widen_kernel(int64_t no, int64_t ni, int64_t parts, const void *x, kr_dtype dtype, const void *id, bool wide,
+                 float *y, bool aligned)
 {
     enum { N = kr_vec16<float>::N, VECS = SPAN / (32 * N) };
     const int64_t warp = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32, o = warp / parts;
@@ -66,17 +66,19 @@ static void widen_rows(const kr_embedding_args *a)
 {
     const int64_t parts = kr_ceil_div(a->ni, SPAN);
     widen_kernel<<<(unsigned)kr_ceil_div(a->no * parts, WARPS), THREADS, 0, kr_stream_of(&a->exec)>>>(
-        a->no, a->ni, parts, a->x, a->dtype, a->id, a->id_dtype == KR_DTYPE_I64, (float *)a->y,
-        a->ni % kr_vec16<float>::N == 0 && kr_is_aligned16(a->x) && kr_is_aligned16(a->y));
+        a->no, a->ni, parts, a->x.data, a->x.dtype, a->id, a->id_dtype == KR_DTYPE_I64, (float *)a->y.data,
+        a->ni % kr_vec16<float>::N == 0 && kr_is_aligned16(a->x.data) && kr_is_aligned16(a->y.data));
 }
 
 template <typename T> static void embedding_run(const kr_embedding_args *a)
 {
-    const int64_t bytes = a->ni * (int64_t)(a->dtype ? sizeof(uint16_t) : sizeof(T));
+    const bool is_16bit = kr_is_16bit(a->x.dtype);
+    const int64_t bytes = a->ni * (int64_t)(is_16bit ? sizeof(uint16_t) : sizeof(T));
     if (a->no * a->ni == 0) return;
-    if (a->widens) widen_rows(a);
-    else if (bytes % 16 == 0 && kr_is_aligned16(a->x) && kr_is_aligned16(a->y)) copy_rows<uint4>(a, bytes / 16);
-    else if (a->dtype) copy_rows<uint16_t>(a, a->ni);
+    if (a->x.dtype != a->y.dtype) widen_rows(a);
+    else if (bytes % 16 == 0 && kr_is_aligned16(a->x.data) && kr_is_aligned16(a->y.data))
+        copy_rows<uint4>(a, bytes / 16);
+    else if (is_16bit) copy_rows<uint16_t>(a, a->ni);
     else copy_rows<T>(a, a->ni);
 }
 
@@ -231,7 +233,7 @@ template <typename T> static void embedding_bwd_run(const kr_embedding_args *a)
     if (a->no * a->ni == 0) return;
     lists l;
     layout_lists(a, sizeof(T), (char *)a->exec.scratch, &l);
-    sum_job<T> k = { a->no, a->ni, (const T *)a->x, (T *)a->y, false };
+    sum_job<T> k = { a->no, a->ni, (const T *)a->x.data, (T *)a->y.data, false };
     k.aligned = kr_is_aligned16(k.x) && kr_is_aligned16(k.y) && k.ni % kr_vec16<T>::N == 0;
     const unsigned blocks = (unsigned)kr_ceil_div(a->no, THREADS);
     cudaMemsetAsync(l.count, 0, (size_t)(a->nr + 1) * sizeof *l.count, stream);

@@ -14,9 +14,8 @@ template <typename T> struct gate_job {
     const void *x, *g_y;
     const T *z;
     void *y;
-    kr_storage_dtype x_dtype, g_y_dtype, y_dtype;
-    void *g_x, *g_z;
-    kr_strided_rows g_x_rows, g_z_rows;
+    kr_dtype x_dtype, g_y_dtype, y_dtype;
+    kr_operand g_x, g_z;
     bool aligned, fast;
 };
 
@@ -38,11 +37,8 @@ template <typename T, bool BWD> static __global__ void __launch_bounds__(THREADS
                 first.v[e] = g_y.v[e] * silu.v[e];
                 second.v[e] = g_y.v[e] * x.v[e] * slope.v[e];
             }
-            if (k.g_x)
-                kr_store_vec16_as(k.g_x, o * (k.ni + k.g_x_rows.padding) + i, first, k.g_x_rows.dtype, left, k.aligned);
-            if (k.g_z)
-                kr_store_vec16_as(k.g_z, o * (k.ni + k.g_z_rows.padding) + i, second, k.g_z_rows.dtype, left,
-                                  k.aligned);
+            if (k.g_x.data) kr_store_vec16_as(k.g_x.data, o * k.g_x.row + i, first, k.g_x.dtype, left, k.aligned);
+            if (k.g_z.data) kr_store_vec16_as(k.g_z.data, o * k.g_z.row + i, second, k.g_z.dtype, left, k.aligned);
         } else {
             const kr_vec16<T> silu = kr_silu_of(z, k.fast);
 #pragma unroll
@@ -56,13 +52,13 @@ template <typename T, bool BWD> static void launch(gate_job<T> k, cudaStream_t s
 {
     if (k.no * k.ni == 0) return;
     if (k.x_stride == k.ni && k.z_stride == k.ni &&
-        (!BWD || (k.g_stride == k.ni && k.g_x_rows.padding == 0 && k.g_z_rows.padding == 0)))
+        (!BWD || (k.g_stride == k.ni && (!k.g_x.data || k.g_x.row == k.ni) && (!k.g_z.data || k.g_z.row == k.ni))))
         k.ni *= k.no, k.no = 1;
     const int64_t n = kr_vec16<T>::N;
     const bool steps = k.no == 1 || (k.x_stride % n == 0 && k.z_stride % n == 0 && k.g_stride % n == 0 &&
-                                     k.ni % n == 0 && k.g_x_rows.padding % n == 0 && k.g_z_rows.padding % n == 0);
+                                     k.ni % n == 0 && k.g_x.row % n == 0 && k.g_z.row % n == 0);
     k.aligned = steps && kr_is_aligned16(k.x) && kr_is_aligned16(k.z) && kr_is_aligned16(k.g_y) &&
-                kr_is_aligned16(k.y) && kr_is_aligned16(k.g_x) && kr_is_aligned16(k.g_z);
+                kr_is_aligned16(k.y) && kr_is_aligned16(k.g_x.data) && kr_is_aligned16(k.g_z.data);
     const dim3 grid((unsigned)kr_ceil_div(k.ni, THREADS * n), (unsigned)kr_least(k.no, MAX_ROWS));
     gate_kernel<T, BWD><<<grid, THREADS, 0, stream>>>(k);
 }
@@ -70,19 +66,20 @@ template <typename T, bool BWD> static void launch(gate_job<T> k, cudaStream_t s
 template <typename T> static void gate_run(const kr_gate_args *a)
 {
     gate_job<T> k = {};
-    k.no = a->no, k.ni = a->ni, k.x_stride = a->x_stride, k.z_stride = a->z_stride;
-    k.x = a->x, k.z = (const T *)a->z, k.y = a->y, k.fast = kr_is_fast<T>(&a->exec);
-    k.x_dtype = a->x_dtype, k.y_dtype = a->y_dtype;
+    k.no = a->no, k.ni = a->ni, k.x_stride = a->x.row, k.z_stride = a->z.row;
+    k.x = a->x.data, k.z = (const T *)a->z.data, k.y = a->y.data, k.fast = kr_is_fast<T>(&a->exec);
+    k.x_dtype = a->x.dtype, k.y_dtype = a->y.dtype;
     launch<T, false>(k, kr_stream_of(&a->exec));
 }
 
 template <typename T> static void gate_bwd_run(const kr_gate_bwd_args *a)
 {
     gate_job<T> k = {};
-    k.no = a->no, k.ni = a->ni, k.x_stride = a->x_stride, k.z_stride = a->z_stride, k.g_stride = a->g_y_stride;
-    k.x = a->x, k.z = (const T *)a->z, k.g_y = a->g_y, k.x_dtype = a->x_dtype, k.g_y_dtype = a->g_y_dtype;
+    k.no = a->no, k.ni = a->ni, k.x_stride = a->x.row, k.z_stride = a->z.row, k.g_stride = a->g_y.row;
+    k.x = a->x.data, k.z = (const T *)a->z.data, k.g_y = a->g_y.data, k.x_dtype = a->x.dtype,
+    k.g_y_dtype = a->g_y.dtype;
     k.fast = kr_is_fast<T>(&a->exec);
-    k.g_x = a->g_x, k.g_z = a->g_z, k.g_x_rows = a->g_x_rows, k.g_z_rows = a->g_z_rows;
+    k.g_x = a->g_x, k.g_z = a->g_z;
     launch<T, true>(k, kr_stream_of(&a->exec));
 }
 

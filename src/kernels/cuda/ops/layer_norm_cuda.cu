@@ -110,8 +110,8 @@ template <typename T> static void layer_norm_run(const kr_layer_norm_args *a)
 {
     if (a->no * a->ni == 0) return;
     norm_job<T> k = {};
-    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_padding = a->x_padding;
-    k.x = (const T *)a->x, k.gain = (const T *)a->gain, k.bias = (const T *)a->bias;
+    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_padding = a->x.row - a->ni;
+    k.x = (const T *)a->x.data, k.gain = (const T *)a->gain, k.bias = (const T *)a->bias;
     k.y = (T *)a->y, k.mean = (T *)a->mean, k.q = (T *)a->q, k.eps = (T)a->eps;
     const unsigned blocks = blocks_of(k.no * k.ng, k.width);
     if (k.width < WIDE) layer_norm_kernel<T, 32><<<blocks, THREADS, 0, kr_stream_of(&a->exec)>>>(k);
@@ -146,8 +146,8 @@ template <typename T> static void layer_norm_bwd_run(const kr_layer_norm_bwd_arg
     }
     kr_cuda_scratch m = { (char *)a->exec.scratch, 0 };
     norm_job<T> k = {};
-    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_padding = a->x_padding;
-    k.x = (const T *)a->x, k.gain = (const T *)a->gain, k.g_y = (const T *)a->g_y;
+    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_padding = a->x.row - a->ni;
+    k.x = (const T *)a->x.data, k.gain = (const T *)a->gain, k.g_y = (const T *)a->g_y;
     k.given_mean = (const T *)a->mean, k.given_q = (const T *)a->q, k.g_x = (T *)a->g_x;
     k.rows = rows_of_chunk(a);
     if (a->g_gain) k.gain_parts = (T *)kr_scratch_take(&m, part_bytes<T>(a));

@@ -29,10 +29,9 @@ template <typename T> struct bwd_job {
     int64_t x_padding, z_padding;
     int64_t x_step, z_step, g_y_step, g_x_step, g_z_step; /* row strides in bytes */
     const void *x, *g_y;
-    kr_storage_dtype x_dtype, g_y_dtype;
+    kr_dtype x_dtype, g_y_dtype;
     const T *z, *gain, *q;
-    void *g_x, *g_z;
-    kr_strided_rows g_x_rows, g_z_rows;
+    kr_operand g_x, g_z;
     T *parts;    /* [chunks ni], or NULL: g_gain is not wanted */
     bool adds;   /* to g_x */
     T per_width; /* 1 / width */
@@ -102,8 +101,8 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
         x = (const char *)k.x + row * k.x_step + in * kr_element_bytes<T>(k.x_dtype);
         z = (const char *)k.z + row * k.z_step + in * (int64_t)sizeof(T);
         g_y = (const char *)k.g_y + row * k.g_y_step + in * kr_element_bytes<T>(k.g_y_dtype);
-        g_x = (char *)k.g_x + row * k.g_x_step + in * kr_element_bytes<T>(k.g_x_rows.dtype);
-        g_z = (char *)k.g_z + row * k.g_z_step + in * kr_element_bytes<T>(k.g_z_rows.dtype);
+        g_x = (char *)k.g_x.data + row * k.g_x_step + in * kr_element_bytes<T>(k.g_x.dtype);
+        g_z = (char *)k.g_z.data + row * k.g_z_step + in * kr_element_bytes<T>(k.g_z.dtype);
         added = g_x;
         q = k.q + row * k.ng + group;
     }
@@ -115,10 +114,10 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
             const int at = p * THREADS * N;
             row->x[p] = kr_load_raw16<T, WHOLE>(x + at * kr_element_bytes<T>(k.x_dtype), k.x_dtype, left - at);
             if (KIND != PLAIN)
-                row->z[p] = kr_load_raw16<T, WHOLE>(z + at * (int)sizeof(T), KR_STORAGE_NATIVE, left - at);
+                row->z[p] = kr_load_raw16<T, WHOLE>(z + at * (int)sizeof(T), kr_dtype_of<T>(), left - at);
             row->g_y[p] = kr_load_raw16<T, WHOLE>(g_y + at * kr_element_bytes<T>(k.g_y_dtype), k.g_y_dtype, left - at);
             if (KIND == PLAIN && k.adds)
-                row->g_x[p] = kr_load_raw16<T, WHOLE>(added + at * (int)sizeof(T), KR_STORAGE_NATIVE, left - at);
+                row->g_x[p] = kr_load_raw16<T, WHOLE>(added + at * (int)sizeof(T), kr_dtype_of<T>(), left - at);
         }
         row->q = *q;
         x += k.x_step, g_y += k.g_y_step, q += k.ng;
@@ -130,12 +129,10 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
                                               const kr_vec16<T> &to_z)
     {
         const int at = p * THREADS * N;
-        if (k.g_x)
-            kr_store_raw16<T, WHOLE>(g_x + at * kr_element_bytes<T>(k.g_x_rows.dtype), to_x, k.g_x_rows.dtype,
-                                     left - at);
-        if (KIND != PLAIN && k.g_z)
-            kr_store_raw16<T, WHOLE>(g_z + at * kr_element_bytes<T>(k.g_z_rows.dtype), to_z, k.g_z_rows.dtype,
-                                     left - at);
+        if (k.g_x.data)
+            kr_store_raw16<T, WHOLE>(g_x + at * kr_element_bytes<T>(k.g_x.dtype), to_x, k.g_x.dtype, left - at);
+        if (KIND != PLAIN && k.g_z.data)
+            kr_store_raw16<T, WHOLE>(g_z + at * kr_element_bytes<T>(k.g_z.dtype), to_z, k.g_z.dtype, left - at);
     }
 
     /* g_x and g_z of a row, and on to the next row; shrink: q^2 mean_group(w u). */
@@ -152,7 +149,7 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
                 store_row<KIND>(t[p][i], x_of[p].v[i], row.q, g_u, &to_x.v[i], &to_z.v[i]);
             }
             if (KIND == PLAIN && k.adds) {
-                const kr_vec16<T> to = kr_unpack_raw16<T, WHOLE>(row.g_x[p], KR_STORAGE_NATIVE);
+                const kr_vec16<T> to = kr_unpack_raw16<T, WHOLE>(row.g_x[p], kr_dtype_of<T>());
 #pragma unroll
                 for (int i = 0; i < N; i++) to_x.v[i] += to.v[i];
             }
@@ -198,7 +195,7 @@ static __global__ void __launch_bounds__(block_of(THREADS),
             kr_vec16<T> silu = {}, slope = {};
             x[p] = kr_unpack_raw16<T, WHOLE>(own.x[p], k.x_dtype);
             if (KIND != PLAIN)
-                kr_slopes_of(kr_unpack_raw16<T, WHOLE>(own.z[p], KR_STORAGE_NATIVE), k.fast, &silu, &slope);
+                kr_slopes_of(kr_unpack_raw16<T, WHOLE>(own.z[p], kr_dtype_of<T>()), k.fast, &silu, &slope);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 t[p][i] = terms_of<KIND>(x[p].v[i], silu.v[i], slope.v[i], gain[p].v[i], g_y.v[i]);
@@ -206,7 +203,7 @@ static __global__ void __launch_bounds__(block_of(THREADS),
                 sums[p].v[i] += g_y.v[i] * own.q * t[p][i].of_y * t[p][i].u;
             }
         }
-        if (!k.g_x && !k.g_z) continue;
+        if (!k.g_x.data && !k.g_z.data) continue;
         const T mean = kr_block_sum_alternating<THREADS>(wu, shared, row & 1) * k.per_width,
                 shrink = own.q * own.q * mean;
         feed.store_grads(k, own, t, x, shrink, is_single);
@@ -246,10 +243,10 @@ static __global__ void __launch_bounds__(THREADS) norm_bwd_long_kernel(const bwd
         const channel_terms<T> t = terms_of<KIND>(x, silu, slope, k.gain ? k.gain[channel + i] : (T)1,
                                                   kr_element<T>(k.g_y, first + i, k.g_y_dtype));
         store_row<KIND>(t, x, q, grad_u(t, q, shrink), &g_x, &g_z);
-        if (KIND == PLAIN && k.adds) g_x += ((const T *)k.g_x)[first + i];
-        if (k.g_x) kr_store_as(k.g_x, first + i + padding_offset(k.g_x_rows.padding, row), g_x, k.g_x_rows.dtype);
-        if (KIND != PLAIN && k.g_z)
-            kr_store_as(k.g_z, first + i + padding_offset(k.g_z_rows.padding, row), g_z, k.g_z_rows.dtype);
+        if (KIND == PLAIN && k.adds) g_x += ((const T *)k.g_x.data)[first + i];
+        if (k.g_x.data) kr_store_as(k.g_x.data, first + i + padding_offset(k.g_x.row - k.ni, row), g_x, k.g_x.dtype);
+        if (KIND != PLAIN && k.g_z.data)
+            kr_store_as(k.g_z.data, first + i + padding_offset(k.g_z.row - k.ni, row), g_z, k.g_z.dtype);
     }
 }
 
@@ -280,7 +277,8 @@ template <typename T, int KIND, bool WHOLE> static void norm_bwd_launch(const bw
         <<<(unsigned)kr_ceil_div(units, block_of(threads) / threads), block_of(threads), 0, stream>>>(k)
 #define LONG                                                                                                           \
     do {                                                                                                               \
-        if (k.g_x || k.g_z) norm_bwd_long_kernel<T, 1024, KIND><<<(unsigned)(k.no * k.ng), 1024, 0, stream>>>(k);      \
+        if (k.g_x.data || k.g_z.data)                                                                                  \
+            norm_bwd_long_kernel<T, 1024, KIND><<<(unsigned)(k.no * k.ng), 1024, 0, stream>>>(k);                      \
         if (k.parts)                                                                                                   \
             norm_gain_kernel<T, 128, KIND>                                                                             \
                 <<<dim3((unsigned)kr_ceil_div(k.ni, 128), (unsigned)k.chunks), 128, 0, stream>>>(k);                   \
@@ -316,22 +314,23 @@ template <typename T> static void norm_bwd_run(const kr_norm_bwd_args *a)
     bwd_job<T> k = {};
     k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng;
     k.rows = rows, k.chunks = kr_ceil_div(a->no, rows);
-    k.x_padding = a->x_padding, k.z_padding = a->z_padding, k.x = a->x, k.x_dtype = a->x_dtype;
-    k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.q = (const T *)a->q;
-    k.g_y = a->g_y, k.g_y_dtype = a->g_y_dtype;
-    k.g_x = a->g_x, k.g_z = a->g_z, k.g_x_rows = a->g_x_rows, k.g_z_rows = a->g_z_rows;
-    k.parts = a->g_gain ? (T *)a->exec.scratch : NULL, k.adds = a->adds, k.fast = kr_is_fast<T>(&a->exec);
+    k.x_padding = a->x.row - a->ni, k.z_padding = a->z.data ? a->z.row - a->ni : 0;
+    k.x = a->x.data, k.x_dtype = a->x.dtype;
+    k.z = (const T *)a->z.data, k.gain = (const T *)a->gain, k.q = (const T *)a->q;
+    k.g_y = a->g_y.data, k.g_y_dtype = a->g_y.dtype;
+    k.g_x = a->g_x, k.g_z = a->g_z;
+    k.parts = a->g_gain ? (T *)a->exec.scratch : NULL, k.adds = a->accumulate, k.fast = kr_is_fast<T>(&a->exec);
     k.x_step = (k.ni + k.x_padding) * kr_element_bytes<T>(k.x_dtype);
     k.z_step = (k.ni + k.z_padding) * (int64_t)sizeof(T);
     k.g_y_step = k.ni * kr_element_bytes<T>(k.g_y_dtype);
-    k.g_x_step = (k.ni + k.g_x_rows.padding) * kr_element_bytes<T>(k.g_x_rows.dtype);
-    k.g_z_step = (k.ni + k.g_z_rows.padding) * kr_element_bytes<T>(k.g_z_rows.dtype);
+    k.g_x_step = k.g_x.row * kr_element_bytes<T>(k.g_x.dtype);
+    k.g_z_step = k.g_z.row * kr_element_bytes<T>(k.g_z.dtype);
     k.per_width = (T)(1 / (double)k.width), k.eps = (T)a->eps;
     const bool whole = kr_is_aligned16(k.x) && kr_is_aligned16(k.z) && kr_is_aligned16(k.gain) &&
-                       kr_is_aligned16(k.g_y) && kr_is_aligned16(k.g_x) && kr_is_aligned16(k.g_z) &&
+                       kr_is_aligned16(k.g_y) && kr_is_aligned16(k.g_x.data) && kr_is_aligned16(k.g_z.data) &&
                        k.width % kr_vec16<T>::N == 0 && k.z_padding % kr_vec16<T>::N == 0 &&
-                       k.g_z_rows.padding % kr_vec16<T>::N == 0 && k.x_padding % kr_vec16<T>::N == 0 &&
-                       k.g_x_rows.padding % kr_vec16<T>::N == 0;
+                       k.g_z.row % kr_vec16<T>::N == 0 && k.x_padding % kr_vec16<T>::N == 0 &&
+                       k.g_x.row % kr_vec16<T>::N == 0;
 #define RUN(kind)                                                                                                      \
     do {                                                                                                               \
         if (whole) norm_bwd_launch<T, kind, true>(k, stream);                                                          \

@@ -20,7 +20,7 @@ template <typename T> struct norm_job {
     const void *x;
     const T *z, *gain;
     void *y;
-    kr_storage_dtype x_dtype, y_dtype;
+    kr_dtype x_dtype, y_dtype;
     T *q;
     T eps, per_width; /* 1 / width */
     bool fast;
@@ -63,7 +63,7 @@ template <typename T, int THREADS, int VECS, int KIND, bool WHOLE> struct row_fe
             const int at = p * THREADS * N;
             row->x[p] = kr_load_raw16<T, WHOLE>(x + at * kr_element_bytes<T>(k.x_dtype), k.x_dtype, left - at);
             if (KIND != PLAIN)
-                row->z[p] = kr_load_raw16<T, WHOLE>(z + at * (int)sizeof(T), KR_STORAGE_NATIVE, left - at);
+                row->z[p] = kr_load_raw16<T, WHOLE>(z + at * (int)sizeof(T), kr_dtype_of<T>(), left - at);
         }
         x += k.x_step;
         if (KIND != PLAIN) z += k.z_step;
@@ -100,7 +100,7 @@ static __global__ void __launch_bounds__(block_of(THREADS), ctas_per_sm<T>(THREA
 #pragma unroll
         for (int p = 0; p < VECS; p++) {
             u[p] = kr_unpack_raw16<T, WHOLE>(row.x[p], k.x_dtype);
-            if (KIND != PLAIN) z[p] = kr_silu_of(kr_unpack_raw16<T, WHOLE>(row.z[p], KR_STORAGE_NATIVE), k.fast);
+            if (KIND != PLAIN) z[p] = kr_silu_of(kr_unpack_raw16<T, WHOLE>(row.z[p], kr_dtype_of<T>()), k.fast);
 #pragma unroll
             for (int i = 0; i < N; i++) {
                 u[p].v[i] = gated<KIND>(u[p].v[i], z[p].v[i]);
@@ -180,10 +180,10 @@ template <typename T> static void norm_run(const kr_norm_args *a)
 {
     if (a->no * a->ng == 0) return;
     norm_job<T> k = {};
-    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng, k.x_padding = a->x_padding,
-    k.z_padding = a->z_padding;
-    k.x = a->x, k.z = (const T *)a->z, k.gain = (const T *)a->gain, k.x_dtype = a->x_dtype;
-    k.y = a->y, k.y_dtype = a->y_dtype, k.q = (T *)a->q, k.eps = (T)a->eps, k.fast = kr_is_fast<T>(&a->exec);
+    k.no = a->no, k.ni = a->ni, k.ng = a->ng, k.width = a->ni / a->ng;
+    k.x_padding = a->x.row - a->ni, k.z_padding = a->z.data ? a->z.row - a->ni : 0;
+    k.x = a->x.data, k.z = (const T *)a->z.data, k.gain = (const T *)a->gain, k.x_dtype = a->x.dtype;
+    k.y = a->y.data, k.y_dtype = a->y.dtype, k.q = (T *)a->q, k.eps = (T)a->eps, k.fast = kr_is_fast<T>(&a->exec);
     k.per_width = (T)(1 / (double)k.width);
     const bool whole = kr_is_aligned16(k.x) && kr_is_aligned16(k.z) && kr_is_aligned16(k.gain) &&
                        kr_is_aligned16(k.y) && k.width % kr_vec16<T>::N == 0 && k.z_padding % kr_vec16<T>::N == 0 &&

@@ -14,14 +14,14 @@ enum { THREADS = 256 };
 /* A gradient as the step uses it. */
 template <typename T> struct taken {
     void *g;
-    kr_storage_dtype kind;
+    kr_dtype dtype;
     T scale, clip;
     bool clears;
 };
 
 template <typename T> static taken<T> taken_of(const kr_taken_grad *grad)
 {
-    return { grad->g, grad->dtype, (T)grad->scale, (T)grad->clip, grad->clears };
+    return { grad->g.data, grad->g.dtype, (T)grad->scale, (T)grad->clip, grad->clears };
 }
 
 template <typename T>
@@ -29,10 +29,10 @@ static __device__ __forceinline__ kr_vec16<T> take(const taken<T> &grad, int64_t
 {
     enum { N = kr_vec16<T>::N };
     kr_vec16<T> h;
-    if (grad.kind) {
+    if (kr_is_16bit(grad.dtype)) {
         const uint16_t *g = (const uint16_t *)grad.g + i;
 #pragma unroll
-        for (int e = 0; e < N; e++) h.v[e] = e < left ? (T)kr_from_16bit(g[e], grad.kind) : (T)0;
+        for (int e = 0; e < N; e++) h.v[e] = e < left ? (T)kr_from_16bit(g[e], grad.dtype) : (T)0;
     } else {
         h = kr_load_vec16((const T *)grad.g + i, left, aligned);
     }
@@ -52,7 +52,7 @@ static __device__ __forceinline__ void clear(const taken<T> &grad, int64_t i, in
 #pragma unroll
     for (int e = 0; e < kr_vec16<T>::N; e++) zero.v[e] = 0;
     if (!grad.clears) return;
-    if (!grad.kind) kr_store_vec16((T *)grad.g + i, zero, left, aligned);
+    if (!kr_is_16bit(grad.dtype)) kr_store_vec16((T *)grad.g + i, zero, left, aligned);
     else
         for (int e = 0; e < kr_vec16<T>::N && e < left; e++) ((uint16_t *)grad.g)[i + e] = 0;
 }
@@ -141,7 +141,8 @@ template <typename T> static adamw_job<T> job_of(const kr_adamw_args *a)
              (T)a->root,
              (T)a->decay,
              a->cautious,
-             kr_is_aligned16(a->w) && kr_is_aligned16(a->m) && kr_is_aligned16(a->v) && kr_is_aligned16(a->grad.g) };
+             kr_is_aligned16(a->w) && kr_is_aligned16(a->m) && kr_is_aligned16(a->v) &&
+                 kr_is_aligned16(a->grad.g.data) };
 }
 
 template <typename T> static void adamw_each(const kr_exec *exec, int64_t count, const kr_adamw_args *each)
@@ -226,7 +227,7 @@ template <typename T> static void sgd_run(const kr_sgd_args *a)
                            a->is_first,
                            a->nesterov,
                            kr_is_aligned16(a->w) && kr_is_aligned16(a->velocity) && kr_is_aligned16(a->direction) &&
-                               kr_is_aligned16(a->grad.g) };
+                               kr_is_aligned16(a->grad.g.data) };
     sgd_kernel<T><<<blocks_of<T>(a->n), THREADS, 0, kr_stream_of(&a->exec)>>>(k);
 }
 

@@ -367,17 +367,17 @@ template <typename T, int V, bool SPLIT_PAIRS, int E> static void launch(const k
     const dim3 threads((unsigned)width, (unsigned)height);
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     const T *x = (const T *)a->x, *bias = (const T *)a->bias, *angle = (const T *)a->angle;
-    if (a->y_dtype)
+    if (kr_is_16bit(a->y.dtype))
         rotate<T, __nv_bfloat16, V, SPLIT_PAIRS, E>
-            <<<blocks, threads, 0, stream>>>(n, x, bias, angle, (__nv_bfloat16 *)a->y);
-    else rotate<T, T, V, SPLIT_PAIRS, E><<<blocks, threads, 0, stream>>>(n, x, bias, angle, (T *)a->y);
+            <<<blocks, threads, 0, stream>>>(n, x, bias, angle, (__nv_bfloat16 *)a->y.data);
+    else rotate<T, T, V, SPLIT_PAIRS, E><<<blocks, threads, 0, stream>>>(n, x, bias, angle, (T *)a->y.data);
 }
 
 template <typename T> static void run(const kr_rotate_args *a)
 {
     if (a->no * a->nm * a->nh * a->nr == 0 || a->ng == 0) return;
     const bool even = is_even<T>(a->x, a->nr, a->split_pairs) && is_even<T>(a->bias, a->nr, a->split_pairs) &&
-                      is_even<T>(a->y, a->nr, a->split_pairs);
+                      is_even<T>(a->y.data, a->nr, a->split_pairs);
     if (even && a->split_pairs && has_rest(a->nr, a->na)) launch<T, 2, true, 2>(a);
     else if (even && a->split_pairs) launch<T, 2, true, 1>(a);
     else if (even && has_rest(a->nr, a->na)) launch<T, 2, false, 2>(a);
@@ -407,7 +407,7 @@ template <typename T, int V, bool SPLIT_PAIRS, int E, int RANKS> static void lau
                      1,
                      0,
                      a->exec.precision == KR_PRECISION_BF16,
-                     a->adds };
+                     a->accumulate };
     while (k.row < MAX_LANES && k.row < k.n.lanes) k.row *= 2;
     const int batch = RANKS == 1 ? TOKENS : 1, head = batch * RANKS * E * k.row * (int)sizeof(entries<T, V>);
     k.heads = (int)kr_least(kr_least(a->nh, (RANKS == 1 ? WIDEST : 256) / k.row), SHARED / head);

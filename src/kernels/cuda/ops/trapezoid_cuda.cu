@@ -71,7 +71,8 @@ template <typename T> struct gradients {
     const T *dt, *da, *gamma, *carry, *beta; /* NULL: 0 */
     void *dt_raw, *a_raw, *lambda_raw;       /* NULL: not wanted */
     T *dt_summed;
-    kr_strided_rows rows;
+    int64_t padding; /* of the three, between their rows */
+    kr_dtype dtype;
 };
 
 template <typename T>
@@ -87,21 +88,26 @@ static __global__ void __launch_bounds__(THREADS)
     const T g_gamma = g.gamma ? g.gamma[i] : (T)0;
     const T g_dt = (g.dt ? g.dt[i] : (T)0) + p.a * d + p.l * g_gamma + p.rest * c;
     const bool is_cut = p.step < t.dt_min || p.step > t.dt_max;
-    const int64_t to = i + token_of(i, nh) * g.rows.padding;
+    const int64_t to = i + token_of(i, nh) * g.padding;
     const T g_raw = is_cut ? (T)0 : g_dt * kr_sigmoid(p.raw);
-    if (g.dt_raw) kr_store_as(g.dt_raw, to, g_raw, g.rows.dtype);
+    if (g.dt_raw) kr_store_as(g.dt_raw, to, g_raw, g.dtype);
     if (g.dt_summed) g.dt_summed[i] = g_raw;
     const T slope = t.softplus ? kr_sigmoid(p.a_raw) : p.a_raw < (T)0 ? p.rate * p.rate : (T)1;
-    if (g.a_raw) kr_store_as(g.a_raw, to, p.rate < t.a_floor ? (T)0 : -p.dt * d * slope, g.rows.dtype);
-    if (g.lambda_raw) kr_store_as(g.lambda_raw, to, p.dt * (g_gamma - c) * p.l * p.rest, g.rows.dtype);
+    if (g.a_raw) kr_store_as(g.a_raw, to, p.rate < t.a_floor ? (T)0 : -p.dt * d * slope, g.dtype);
+    if (g.lambda_raw) kr_store_as(g.lambda_raw, to, p.dt * (g_gamma - c) * p.l * p.rest, g.dtype);
 }
 
 template <typename T, typename A> static operands<T> operands_of(const A *a)
 {
-    operands<T> t = {
-        a->raw_padding, (const T *)a->dt_raw, (const T *)a->dt_bias, (const T *)a->a_raw, (const T *)a->lambda_raw,
-        (T)a->a_floor,  (T)a->dt_min,         (T)a->dt_max,          a->softplus
-    };
+    operands<T> t = { a->dt_raw.row - a->nh,
+                      (const T *)a->dt_raw.data,
+                      (const T *)a->dt_bias,
+                      (const T *)a->a_raw.data,
+                      (const T *)a->lambda_raw.data,
+                      (T)a->a_floor,
+                      (T)a->dt_min,
+                      (T)a->dt_max,
+                      a->softplus };
     return t;
 }
 
@@ -118,10 +124,13 @@ template <typename T> static void run_bwd(const kr_trapezoid_bwd_args *a)
 {
     const int64_t count = a->no * a->nh;
     if (count == 0) return;
-    const gradients<T> g = {
-        (const T *)a->g_dt, (const T *)a->g_da, (const T *)a->g_gamma, (const T *)a->g_carry, (const T *)a->g_beta,
-        a->g_dt_raw,        a->g_a_raw,         a->g_lambda_raw,       (T *)a->g_dt_summed,   a->g_rows
-    };
+    const kr_operand *of_three = a->g_dt_raw.data ? &a->g_dt_raw : a->g_a_raw.data ? &a->g_a_raw : &a->g_lambda_raw;
+    const gradients<T> g = { (const T *)a->g_dt,    (const T *)a->g_da,
+                             (const T *)a->g_gamma, (const T *)a->g_carry,
+                             (const T *)a->g_beta,  a->g_dt_raw.data,
+                             a->g_a_raw.data,       a->g_lambda_raw.data,
+                             (T *)a->g_dt_summed,   of_three->data ? of_three->row - a->nh : 0,
+                             of_three->dtype };
     trapezoid_bwd<T><<<(unsigned)kr_ceil_div(count, THREADS), THREADS, 0, (cudaStream_t)a->exec.stream>>>(
         operands_of<T>(a), count, kr_divisor_of(a->nh), g);
 }

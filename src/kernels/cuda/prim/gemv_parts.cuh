@@ -18,7 +18,7 @@ static __device__ __forceinline__ uint4 kr_load_no_allocate(const void *p)
     return x;
 }
 
-/* A chunk of B, not yet converted, so that several can be in flight. KIND: a kr_storage_dtype. */
+/* A chunk of B, not yet converted, so that several can be in flight. KIND: KR_DTYPE_BF16, KR_DTYPE_F16 or KR_KIND_OWN. */
 template <typename T, int KIND> struct kr_raw_chunk {
     enum { UNITS = KIND ? 1 : (int)(KR_CHUNK * sizeof(T) / 16) };
     uint4 bits[UNITS];
@@ -28,7 +28,7 @@ template <typename T, int KIND> struct kr_raw_chunk {
 template <typename T, int KIND> struct kr_raw_element {
     typedef uint16_t type;
 };
-template <typename T> struct kr_raw_element<T, KR_STORAGE_NATIVE> {
+template <typename T> struct kr_raw_element<T, KR_KIND_OWN> {
     typedef T type;
 };
 
@@ -46,14 +46,14 @@ static __device__ __forceinline__ kr_raw_chunk<T, KIND> kr_read_chunk(const void
 template <typename T, int KIND>
 static __device__ __forceinline__ void kr_widen(const kr_raw_chunk<T, KIND> &raw, T x[KR_CHUNK])
 {
-    if (KIND == KR_STORAGE_NATIVE) {
+    if (KIND == KR_KIND_OWN) {
         memcpy(x, raw.bits, KR_CHUNK * sizeof(T));
         return;
     }
     const uint32_t words[4] = { raw.bits[0].x, raw.bits[0].y, raw.bits[0].z, raw.bits[0].w };
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        if (KIND == KR_STORAGE_BF16) {
+        if (KIND == KR_DTYPE_BF16) {
             x[2 * i] = (T)__uint_as_float(words[i] << 16);
             x[2 * i + 1] = (T)__uint_as_float(words[i] & 0xffff0000u);
         } else {

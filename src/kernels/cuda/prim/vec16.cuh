@@ -48,20 +48,20 @@ static __device__ __forceinline__ void kr_store_vec16(T *y, const kr_vec16<T> &p
 /* ---- 16-bit storage ---- */
 
 /* Bytes of an element of T, or of a 16-bit one. */
-template <typename T> static __host__ __device__ __forceinline__ int64_t kr_element_bytes(kr_storage_dtype kind)
+template <typename T> static __host__ __device__ __forceinline__ int64_t kr_element_bytes(kr_dtype dtype)
 {
-    return kind ? 2 : (int64_t)sizeof(T);
+    return kr_is_16bit(dtype) ? 2 : (int64_t)sizeof(T);
 }
 
 /* Stores a vector of T as 16-bit elements; aligned: 16-byte accesses of T and 8-byte ones of y are allowed. */
 template <typename T>
-static __device__ __forceinline__ void kr_store_16bit(uint16_t *y, const kr_vec16<T> &p, kr_storage_dtype kind,
-                                                      int64_t left, bool aligned)
+static __device__ __forceinline__ void kr_store_16bit(uint16_t *y, const kr_vec16<T> &p, kr_dtype dtype, int64_t left,
+                                                      bool aligned)
 {
     enum { N = kr_vec16<T>::N };
     uint16_t h[N];
 #pragma unroll
-    for (int i = 0; i < N; i++) h[i] = kr_to_16bit((float)p.v[i], kind);
+    for (int i = 0; i < N; i++) h[i] = kr_to_16bit((float)p.v[i], dtype);
     if (aligned && left >= N && N == 4) {
         const uint32_t low = (uint32_t)h[0] | (uint32_t)h[1] << 16,
                        high = (uint32_t)h[N - 2] | (uint32_t)h[N - 1] << 16;
@@ -75,11 +75,11 @@ static __device__ __forceinline__ void kr_store_16bit(uint16_t *y, const kr_vec1
 
 /* The vector at element `at` of x, of T or 16-bit. */
 template <typename T>
-static __device__ __forceinline__ kr_vec16<T> kr_load_vec16_as(const void *x, int64_t at, kr_storage_dtype kind,
-                                                               int64_t left, bool aligned)
+static __device__ __forceinline__ kr_vec16<T> kr_load_vec16_as(const void *x, int64_t at, kr_dtype dtype, int64_t left,
+                                                               bool aligned)
 {
     enum { N = kr_vec16<T>::N };
-    if (!kind) return kr_load_vec16((const T *)x + at, left, aligned);
+    if (!kr_is_16bit(dtype)) return kr_load_vec16((const T *)x + at, left, aligned);
     const uint16_t *from = (const uint16_t *)x + at;
     kr_vec16<T> p;
     uint16_t h[N];
@@ -92,16 +92,16 @@ static __device__ __forceinline__ kr_vec16<T> kr_load_vec16_as(const void *x, in
         for (int i = 0; i < N; i++) h[i] = i < left ? from[i] : (uint16_t)0;
     }
 #pragma unroll
-    for (int i = 0; i < N; i++) p.v[i] = (T)kr_from_16bit(h[i], kind);
+    for (int i = 0; i < N; i++) p.v[i] = (T)kr_from_16bit(h[i], dtype);
     return p;
 }
 
 /* The vector at element `at` of y, of T or 16-bit. */
 template <typename T>
-static __device__ __forceinline__ void kr_store_vec16_as(void *y, int64_t at, const kr_vec16<T> &p,
-                                                         kr_storage_dtype kind, int64_t left, bool aligned)
+static __device__ __forceinline__ void kr_store_vec16_as(void *y, int64_t at, const kr_vec16<T> &p, kr_dtype dtype,
+                                                         int64_t left, bool aligned)
 {
-    if (kind) kr_store_16bit((uint16_t *)y + at, p, kind, left, aligned);
+    if (kr_is_16bit(dtype)) kr_store_16bit((uint16_t *)y + at, p, dtype, left, aligned);
     else kr_store_vec16((T *)y + at, p, left, aligned);
 }
 
@@ -112,14 +112,14 @@ typedef struct kr_raw16 {
 } kr_raw16;
 
 template <typename T, bool WHOLE>
-static __device__ __forceinline__ kr_raw16 kr_load_raw16(const void *x, kr_storage_dtype kind, int64_t left)
+static __device__ __forceinline__ kr_raw16 kr_load_raw16(const void *x, kr_dtype dtype, int64_t left)
 {
     kr_raw16 raw = { make_uint4(0, 0, 0, 0) };
     if (!WHOLE) {
-        const kr_vec16<T> p = kr_load_vec16_as<T>(x, 0, kind, left, false);
+        const kr_vec16<T> p = kr_load_vec16_as<T>(x, 0, dtype, left, false);
         memcpy(&raw.bits, &p, sizeof p);
     } else if (left > 0) {
-        if (sizeof(T) == 4 && kind) {
+        if (sizeof(T) == 4 && kr_is_16bit(dtype)) {
             const uint2 bits = *(const uint2 *)x;
             raw.bits.x = bits.x, raw.bits.y = bits.y;
         } else {
@@ -130,36 +130,35 @@ static __device__ __forceinline__ kr_raw16 kr_load_raw16(const void *x, kr_stora
 }
 
 template <typename T, bool WHOLE>
-static __device__ __forceinline__ kr_vec16<T> kr_unpack_raw16(const kr_raw16 &raw, kr_storage_dtype kind)
+static __device__ __forceinline__ kr_vec16<T> kr_unpack_raw16(const kr_raw16 &raw, kr_dtype dtype)
 {
     kr_vec16<T> p;
     memcpy(&p, &raw.bits, sizeof p);
-    if (WHOLE && sizeof(T) == 4 && kind) {
+    if (WHOLE && sizeof(T) == 4 && kr_is_16bit(dtype)) {
         const uint32_t words[2] = { raw.bits.x, raw.bits.y };
 #pragma unroll
         for (int i = 0; i < kr_vec16<T>::N; i++)
-            p.v[i] = (T)kr_from_16bit((uint16_t)(words[i / 2 % 2] >> 16 * (i % 2)), kind);
+            p.v[i] = (T)kr_from_16bit((uint16_t)(words[i / 2 % 2] >> 16 * (i % 2)), dtype);
     }
     return p;
 }
 
 /* The same by cp.async through shared memory: WHOLE vectors only. */
 template <typename T>
-static __device__ __forceinline__ void kr_copy_raw16(kr_raw16 *to, const void *from, kr_storage_dtype kind)
+static __device__ __forceinline__ void kr_copy_raw16(kr_raw16 *to, const void *from, kr_dtype dtype)
 {
-    if (sizeof(T) == 4 && kind) kr_copy<8>(kr_shared_address(to), from);
+    if (sizeof(T) == 4 && kr_is_16bit(dtype)) kr_copy<8>(kr_shared_address(to), from);
     else kr_copy<16>(kr_shared_address(to), from);
 }
 
 /* Stores to global memory; in assembly, since the compiler may split a 16-byte store. */
 template <typename T, bool WHOLE>
-static __device__ __forceinline__ void kr_store_raw16(void *y, const kr_vec16<T> &p, kr_storage_dtype kind,
-                                                      int64_t left)
+static __device__ __forceinline__ void kr_store_raw16(void *y, const kr_vec16<T> &p, kr_dtype dtype, int64_t left)
 {
     if (!WHOLE) {
-        kr_store_vec16_as(y, 0, p, kind, left, false);
-    } else if (left > 0 && sizeof(T) == 4 && kind) {
-        kr_store_16bit((uint16_t *)y, p, kind, kr_vec16<T>::N, true);
+        kr_store_vec16_as(y, 0, p, dtype, left, false);
+    } else if (left > 0 && sizeof(T) == 4 && kr_is_16bit(dtype)) {
+        kr_store_16bit((uint16_t *)y, p, dtype, kr_vec16<T>::N, true);
     } else if (left > 0) {
         uint4 bits;
         memcpy(&bits, &p, sizeof p);

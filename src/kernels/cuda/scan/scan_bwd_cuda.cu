@@ -483,12 +483,12 @@ template <typename T> static void clear_unused(const kr_scan_bwd_args *a, const 
 template <typename T> static void fill_rows(const kr_scan_bwd_args *a, scan_walk_args<T> *w, scan_bwd_args<T> *k)
 {
     const int64_t step = a->ng == 1 ? 0 : w->plan.width, bc = a->ng == 1 ? 0 : a->nr;
-    w->x = k->x = scan_rows_of<T>(a->x, a->x_stride, step);
-    w->dt = k->dt = scan_rows_of<T>(a->dt, a->dt_stride, step);
-    w->z = k->z = scan_rows_of<T>(a->z, a->z_stride, step);
+    w->x = k->x = scan_rows_of<T>(a->x.data, a->x.row, step);
+    w->dt = k->dt = scan_rows_of<T>(a->dt.data, a->dt.row, step);
+    w->z = k->z = scan_rows_of<T>(a->z.data, a->z.row, step);
     w->g_y = k->g_y = scan_rows_of<T>(a->g_y, a->ni, step);
-    w->b = k->b = scan_rows_of<T>(a->b, a->b_stride, bc);
-    w->c = k->c = scan_rows_of<T>(a->c, a->c_stride, bc);
+    w->b = k->b = scan_rows_of<T>(a->b.data, a->b.row, bc);
+    w->c = k->c = scan_rows_of<T>(a->c.data, a->c.row, bc);
     w->a = k->a = (const T *)a->a;
     w->d = k->d = (const T *)a->d;
 }
@@ -516,11 +516,11 @@ template <typename T> static void run(const kr_scan_bwd_args *a)
     const memory<T> memory = take_scratch<T>(a, w.plan, &m);
     fill_rows<T>(a, &w, &k);
     if (!scan_is_covered(a)) clear_unused<T>(a, w.plan, memory);
-    if (!a->z) clear(a->g_z, a->nb * a->ns * a->ni * (int64_t)sizeof(T), stream);
+    if (!a->z.data) clear(a->g_z, a->nb * a->ns * a->ni * (int64_t)sizeof(T), stream);
     w.starts = (const T *)a->initial;
     w.tile_states = memory.tile_states, w.ends = memory.ends, w.g = memory.g, w.steps = memory.steps;
     k.tile_states = memory.tile_states, k.ends = (const T *)a->g_final;
-    k.g_x = (T *)a->g_x, k.g_dt = (T *)a->g_dt, k.g_z = a->z ? (T *)a->g_z : NULL, k.g_initial = (T *)a->g_initial;
+    k.g_x = (T *)a->g_x, k.g_dt = (T *)a->g_dt, k.g_z = a->z.data ? (T *)a->g_z : NULL, k.g_initial = (T *)a->g_initial;
     k.g_bc = memory.bc, k.g_a = memory.g_a, k.g_d = memory.g_d;
     if (w.plan.segments > 1 && a->nq > 0) {
         scan_walk_run<T, SCAN_BOTH>(w, stream);

@@ -34,11 +34,11 @@ template <typename T> static void run(const kr_scan_args *a)
     scan_walk_args<T> w = {};
     w.plan = scan_plan_of(a);
     const int64_t step = a->ng == 1 ? 0 : w.plan.width, bc = a->ng == 1 ? 0 : a->nr;
-    w.x = scan_rows_of<T>(a->x, a->x_stride, step);
-    w.dt = scan_rows_of<T>(a->dt, a->dt_stride, step);
-    w.z = scan_rows_of<T>(a->z, a->z_stride, step);
-    w.b = scan_rows_of<T>(a->b, a->b_stride, bc);
-    w.c = scan_rows_of<T>(a->c, a->c_stride, bc);
+    w.x = scan_rows_of<T>(a->x.data, a->x.row, step);
+    w.dt = scan_rows_of<T>(a->dt.data, a->dt.row, step);
+    w.z = scan_rows_of<T>(a->z.data, a->z.row, step);
+    w.b = scan_rows_of<T>(a->b.data, a->b.row, bc);
+    w.c = scan_rows_of<T>(a->c.data, a->c.row, bc);
     w.a = (const T *)a->a, w.d = (const T *)a->d;
     w.starts = (const T *)a->initial;
     w.y = (T *)a->y, w.final = (T *)a->final;

@@ -36,7 +36,7 @@ typedef struct scratch {
  * consistent: H in g_c and G in g_b must then be the states before rounding to bf16. */
 static bool needs_low(const kr_ssd_bwd_args *a)
 {
-    return a->g_bc_dtype == KR_STORAGE_NATIVE && a->ng == a->nh && (a->g_b || a->g_c);
+    return !kr_is_16bit(a->g_b.dtype) && a->ng == a->nh && (a->g_b.data || a->g_c.data);
 }
 
 static scratch take_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_cuda_scratch *m)
@@ -54,8 +54,8 @@ static scratch take_scratch(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr_c
         s.g_low = (bf16 *)kr_scratch_take(m, kr_ssd_states_bytes(d));
     }
     s.part_d = (float *)kr_scratch_take(m, d->chunks * d->heads * (int64_t)sizeof(float));
-    if (s.blocks > 1 && a->g_b) s.part_b = (float *)kr_scratch_take(m, s.blocks * bc);
-    if (s.blocks > 1 && a->g_c) s.part_c = (float *)kr_scratch_take(m, s.blocks * bc);
+    if (s.blocks > 1 && a->g_b.data) s.part_b = (float *)kr_scratch_take(m, s.blocks * bc);
+    if (s.blocks > 1 && a->g_c.data) s.part_c = (float *)kr_scratch_take(m, s.blocks * bc);
     const void *wanted[3] = { a->g_da, a->g_w, a->g_diag_weight };
     for (int i = 0; i < 3; i++)
         if (d->slices > 1 && wanted[i])
@@ -70,17 +70,17 @@ static void run_states(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, const scr
     w.nm = (int)a->nm, w.np = (int)a->np, w.nr = (int)a->nr, w.r_line = (int)d->r_line, w.slices = (int)d->slices;
     w.nh = a->nh, w.ng = a->ng;
     w.factors = s->factors;
-    w.x = (const bf16 *)a->v, w.x_stride = a->v_stride, w.x_aligned = kr_ssd_aligned(a->v, a->v_stride, a->np);
-    w.bc = (const bf16 *)a->b, w.bc_stride = a->b_stride;
-    w.bc_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
+    w.x = (const bf16 *)a->v.data, w.x_stride = a->v.row, w.x_aligned = kr_ssd_aligned(a->v.data, a->v.row, a->np);
+    w.bc = (const bf16 *)a->b.data, w.bc_stride = a->b.row;
+    w.bc_aligned = kr_ssd_aligned(a->b.data, a->b.row, a->nr);
     w.start = (const float *)a->initial;
     w.states = s->states, w.low = s->low;
     kr_ssd_walk back = w;
     back.back = true;
-    back.x = (const bf16 *)a->g_y, back.x_stride = a->nm * a->nh * a->np;
-    back.x_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
-    back.bc = (const bf16 *)a->c, back.bc_stride = a->c_stride;
-    back.bc_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
+    back.x = (const bf16 *)a->g_y.data, back.x_stride = a->nm * a->nh * a->np;
+    back.x_aligned = kr_ssd_aligned(a->g_y.data, 0, a->np);
+    back.bc = (const bf16 *)a->c.data, back.bc_stride = a->c.row;
+    back.bc_aligned = kr_ssd_aligned(a->c.data, a->c.row, a->nr);
     back.start = (const float *)a->g_final;
     back.states = s->g_states, back.low = s->g_low;
     back.end = (float *)a->g_initial;
@@ -119,8 +119,8 @@ template <typename T> static void run_sums(const kr_ssd_bwd_args *a, const kr_ss
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
     const int64_t tokens = a->nb * a->ns, bc = a->nm * a->ng * a->nr;
     float *scalars[3] = { (float *)a->g_da, (float *)a->g_w, (float *)a->g_diag_weight };
-    kr_ssd_add_both<T>(&s->map, bc, { s->part_b, (T *)a->g_b }, { s->part_c, (T *)a->g_c }, s->blocks, tokens * bc,
-                       stream);
+    kr_ssd_add_both<T>(&s->map, bc, { s->part_b, (T *)a->g_b.data }, { s->part_c, (T *)a->g_c.data }, s->blocks,
+                       tokens * bc, stream);
     for (int i = 0; i < 3; i++)
         kr_ssd_add_parts(&s->map, a->nh, s->slices[i], d->slices, tokens * a->nh, scalars[i], stream);
     kr_ssd_add_d(s->part_d, d->chunks, a->nh, d->slices, (float *)a->g_d, stream);
@@ -132,8 +132,9 @@ static kr_ssd_bwd_args cast_args(const kr_ssd_bwd_args *a, kr_cuda_scratch *m)
     kr_ssd_casts r = {};
     kr_ssd_bwd_args n = *a;
     kr_ssd_cast_operands(&n, &r, m, false);
-    if (!a->g_y_dtype) n.g_y = kr_ssd_cast_add(&r, m, false, a->g_y, a->nb * a->ns, a->nm * a->nh * a->np, NULL);
-    n.g_y_dtype = KR_STORAGE_BF16;
+    if (!kr_is_16bit(a->g_y.dtype))
+        n.g_y.data = kr_ssd_cast_add(&r, m, false, a->g_y.data, a->nb * a->ns, a->nm * a->nh * a->np, NULL);
+    n.g_y.dtype = KR_DTYPE_BF16;
     if (m->base) kr_ssd_casts_run(&r, (cudaStream_t)a->exec.stream);
     return n;
 }
@@ -162,7 +163,7 @@ static void run_tensor_core(const kr_ssd_bwd_args *given, const kr_ssd_dims *d)
                         stream);
     run_states(&a, d, &s);
     run_grads(&a, d, &s);
-    if (a.g_bc_dtype) run_sums<bf16>(&a, d, &s);
+    if (kr_is_16bit(a.g_b.dtype)) run_sums<bf16>(&a, d, &s);
     else run_sums<float>(&a, d, &s);
 }
 
@@ -192,15 +193,16 @@ static kr_ssd_bwd_args widened_args(const kr_ssd_bwd_args *a, const kr_ssd_dims 
     kr_ssd_casts o = {};
     const int64_t tokens = a->nb * a->ns, values = a->nm * a->nh * a->np, bc = a->nm * a->ng * a->nr;
     kr_ssd_cast_operands(&n, &o, m, true);
-    if (a->g_y_dtype) n.g_y = kr_ssd_cast_add(&o, m, true, a->g_y, tokens, values, NULL);
+    if (kr_is_16bit(a->g_y.dtype)) n.g_y.data = kr_ssd_cast_add(&o, m, true, a->g_y.data, tokens, values, NULL);
     if (m->base) kr_ssd_casts_run(&o, (cudaStream_t)a->exec.stream);
-    const kr_strided_rows strided = a->g_v_rows;
-    if (a->g_v && (strided.dtype || strided.padding))
-        n.g_v = kr_ssd_result_add(r, m, a->g_v, tokens, values, values + strided.padding, strided.dtype);
-    if (a->g_b && a->g_bc_dtype) n.g_b = kr_ssd_result_add(r, m, a->g_b, tokens, bc, bc, a->g_bc_dtype);
-    if (a->g_c && a->g_bc_dtype) n.g_c = kr_ssd_result_add(r, m, a->g_c, tokens, bc, bc, a->g_bc_dtype);
-    n.g_y_dtype = n.g_bc_dtype = KR_STORAGE_NATIVE;
-    n.g_v_rows = (kr_strided_rows){ 0, KR_STORAGE_NATIVE };
+    if (a->g_v.data && (kr_is_16bit(a->g_v.dtype) || a->g_v.row != values))
+        n.g_v.data = kr_ssd_result_add(r, m, a->g_v.data, tokens, values, a->g_v.row, a->g_v.dtype);
+    if (a->g_b.data && kr_is_16bit(a->g_b.dtype))
+        n.g_b.data = kr_ssd_result_add(r, m, a->g_b.data, tokens, bc, bc, a->g_b.dtype);
+    if (a->g_c.data && kr_is_16bit(a->g_c.dtype))
+        n.g_c.data = kr_ssd_result_add(r, m, a->g_c.data, tokens, bc, bc, a->g_c.dtype);
+    n.g_y.dtype = n.g_v.dtype = n.g_b.dtype = n.g_c.dtype = KR_DTYPE_F32;
+    n.g_v.row = values;
     if (r->count) r->map = kr_ssd_map_make(d, a->sequences, m, (cudaStream_t)a->exec.stream);
     n.exec.scratch = m->base + m->used;
     return n;

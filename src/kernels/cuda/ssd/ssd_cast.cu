@@ -57,8 +57,8 @@ static __global__ void __launch_bounds__(THREADS) cast_rows(const __grid_constan
     else narrow(o, row, at);
 }
 
-const void *kr_ssd_cast_add(kr_ssd_casts *r, kr_cuda_scratch *m, bool widens, const void *x, int64_t rows,
-                            int64_t width, int64_t *stride)
+void *kr_ssd_cast_add(kr_ssd_casts *r, kr_cuda_scratch *m, bool widens, const void *x, int64_t rows, int64_t width,
+                      int64_t *stride)
 {
     if (!x) return NULL;
     const int64_t line = kr_most(1, kr_ceil_div(width, UNIT)), row_stride = stride ? *stride : width;
@@ -91,13 +91,13 @@ static __global__ void __launch_bounds__(THREADS) store_tokens(const kr_ssd_map 
     for (int64_t i = blockIdx.y * THREADS + threadIdx.x; i < c.nt * o.width; i += gridDim.y * THREADS) {
         const int64_t token = c.at + i / o.width, at = token * o.stride + i % o.width;
         const float x = o.from[c.at * o.width + i];
-        if (o.dtype) ((__nv_bfloat16 *)o.to)[at] = __float2bfloat16_rn(x);
+        if (kr_is_16bit(o.dtype)) ((__nv_bfloat16 *)o.to)[at] = __float2bfloat16_rn(x);
         else ((float *)o.to)[at] = x;
     }
 }
 
 void *kr_ssd_result_add(kr_ssd_results *r, kr_cuda_scratch *m, void *to, int64_t tokens, int64_t width, int64_t stride,
-                        kr_storage_dtype dtype)
+                        kr_dtype dtype)
 {
     void *from = kr_scratch_take(m, tokens * width * (int64_t)sizeof(float));
     const kr_ssd_result o = { (const float *)from, to, width, stride, dtype };

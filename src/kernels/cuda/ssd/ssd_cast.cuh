@@ -26,8 +26,8 @@ typedef struct kr_ssd_casts {
 
 /* Adds a cast and allocates its destination, which is returned; NULL for NULL. *stride (NULL: rows are contiguous) becomes
  * that of the new rows. */
-const void *kr_ssd_cast_add(kr_ssd_casts *r, kr_cuda_scratch *m, bool widens, const void *x, int64_t rows,
-                            int64_t width, int64_t *stride);
+void *kr_ssd_cast_add(kr_ssd_casts *r, kr_cuda_scratch *m, bool widens, const void *x, int64_t rows, int64_t width,
+                      int64_t *stride);
 
 void kr_ssd_casts_run(const kr_ssd_casts *r, cudaStream_t stream);
 
@@ -36,13 +36,11 @@ void kr_ssd_casts_run(const kr_ssd_casts *r, cudaStream_t stream);
 template <typename A> static void kr_ssd_cast_operands(A *a, kr_ssd_casts *r, kr_cuda_scratch *m, bool widens)
 {
     const int64_t tokens = a->nb * a->ns, values = a->nm * a->nh * a->np, bc = a->nm * a->ng * a->nr;
-    if ((a->v_dtype != KR_STORAGE_NATIVE) == widens)
-        a->v = kr_ssd_cast_add(r, m, widens, a->v, tokens, values, &a->v_stride);
-    if ((a->b_dtype != KR_STORAGE_NATIVE) == widens)
-        a->b = kr_ssd_cast_add(r, m, widens, a->b, tokens, bc, &a->b_stride);
-    if ((a->c_dtype != KR_STORAGE_NATIVE) == widens)
-        a->c = kr_ssd_cast_add(r, m, widens, a->c, tokens, bc, &a->c_stride);
-    a->v_dtype = a->b_dtype = a->c_dtype = widens ? KR_STORAGE_NATIVE : KR_STORAGE_BF16;
+    if (kr_is_16bit(a->v.dtype) == widens)
+        a->v.data = kr_ssd_cast_add(r, m, widens, a->v.data, tokens, values, &a->v.row);
+    if (kr_is_16bit(a->b.dtype) == widens) a->b.data = kr_ssd_cast_add(r, m, widens, a->b.data, tokens, bc, &a->b.row);
+    if (kr_is_16bit(a->c.dtype) == widens) a->c.data = kr_ssd_cast_add(r, m, widens, a->c.data, tokens, bc, &a->c.row);
+    a->v.dtype = a->b.dtype = a->c.dtype = widens ? KR_DTYPE_F32 : KR_DTYPE_BF16;
 }
 
 /* ---- results ---- */
@@ -52,7 +50,7 @@ typedef struct kr_ssd_result {
     const float *from;
     void *to;
     int64_t width, stride;
-    kr_storage_dtype dtype;
+    kr_dtype dtype;
 } kr_ssd_result;
 
 typedef struct kr_ssd_results {
@@ -63,7 +61,7 @@ typedef struct kr_ssd_results {
 
 /* Adds a result and allocates the buffer in which it is computed; returns `to` itself where m only counts. */
 void *kr_ssd_result_add(kr_ssd_results *r, kr_cuda_scratch *m, void *to, int64_t tokens, int64_t width, int64_t stride,
-                        kr_storage_dtype dtype);
+                        kr_dtype dtype);
 
 void kr_ssd_results_store(const kr_ssd_results *r, cudaStream_t stream);
 

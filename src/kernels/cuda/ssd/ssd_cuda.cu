@@ -65,9 +65,9 @@ static void run_states(const kr_ssd_args *a, const kr_ssd_dims *d, const scratch
     w.map = s->map;
     w.nm = (int)a->nm, w.np = (int)a->np, w.nr = (int)a->nr, w.r_line = (int)d->r_line, w.slices = (int)d->slices;
     w.nh = a->nh, w.ng = a->ng;
-    w.x = (const bf16 *)a->v, w.x_stride = a->v_stride, w.x_aligned = kr_ssd_aligned(a->v, a->v_stride, a->np);
-    w.bc = (const bf16 *)a->b, w.bc_stride = a->b_stride;
-    w.bc_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
+    w.x = (const bf16 *)a->v.data, w.x_stride = a->v.row, w.x_aligned = kr_ssd_aligned(a->v.data, a->v.row, a->np);
+    w.bc = (const bf16 *)a->b.data, w.bc_stride = a->b.row;
+    w.bc_aligned = kr_ssd_aligned(a->b.data, a->b.row, a->nr);
     w.factors = s->factors;
     w.start = (const float *)a->initial;
     w.boundary = (const float *)a->boundary, w.boundary_v = (const bf16 *)a->boundary_v,
@@ -79,25 +79,25 @@ static void run_states(const kr_ssd_args *a, const kr_ssd_dims *d, const scratch
 
 static void run_forward(const kr_ssd_args *a, const kr_ssd_dims *d, const scratch *s)
 {
-    const bool wide = a->y_dtype == KR_STORAGE_NATIVE;
+    const bool wide = !kr_is_16bit(a->y.dtype);
     kr_ssd_forward o = {};
     o.map = s->map;
     o.nm = (int)a->nm, o.np = (int)a->np, o.nr = (int)a->nr, o.slices = (int)d->slices;
     o.nh = a->nh, o.ng = a->ng, o.nq = a->nq;
     o.segments = (int)s->segments, o.every = (int)s->every;
-    o.v = (const bf16 *)a->v, o.b = (const bf16 *)a->b, o.c = (const bf16 *)a->c;
-    o.v_stride = a->v_stride, o.b_stride = a->b_stride, o.c_stride = a->c_stride;
-    o.v_aligned = kr_ssd_aligned(a->v, a->v_stride, a->np);
-    o.b_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
-    o.c_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
-    o.y_aligned = wide ? kr_ssd_paired(a->y, a->np) : kr_ssd_aligned(a->y, 0, a->np);
+    o.v = (const bf16 *)a->v.data, o.b = (const bf16 *)a->b.data, o.c = (const bf16 *)a->c.data;
+    o.v_stride = a->v.row, o.b_stride = a->b.row, o.c_stride = a->c.row;
+    o.v_aligned = kr_ssd_aligned(a->v.data, a->v.row, a->np);
+    o.b_aligned = kr_ssd_aligned(a->b.data, a->b.row, a->nr);
+    o.c_aligned = kr_ssd_aligned(a->c.data, a->c.row, a->nr);
+    o.y_aligned = wide ? kr_ssd_paired(a->y.data, a->np) : kr_ssd_aligned(a->y.data, 0, a->np);
     o.factors = s->factors, o.d = (const float *)a->d;
     o.start = (const float *)a->initial;
     o.boundary = (const float *)a->boundary, o.boundary_v = (const bf16 *)a->boundary_v,
     o.boundary_b = (const bf16 *)a->boundary_b;
     o.rotate = kr_ssd_rotate_of(a);
     o.segment_states = s->segment_states;
-    o.y = a->y, o.wide = wide, o.end = (float *)a->final;
+    o.y = a->y.data, o.wide = wide, o.end = (float *)a->final;
     kr_ssd_forward_run(&o, d, (cudaStream_t)a->exec.stream);
 }
 
@@ -162,8 +162,9 @@ static kr_ssd_args widened_args(const kr_ssd_args *a, const kr_ssd_dims *d, kr_c
     kr_ssd_cast_operands(&n, &o, m, true);
     if (m->base) kr_ssd_casts_run(&o, (cudaStream_t)a->exec.stream);
     const int64_t values = a->nm * a->nh * a->np;
-    if (a->y_dtype) n.y = kr_ssd_result_add(r, m, a->y, a->nb * a->ns, values, values, a->y_dtype);
-    n.y_dtype = KR_STORAGE_NATIVE;
+    if (kr_is_16bit(a->y.dtype))
+        n.y.data = kr_ssd_result_add(r, m, a->y.data, a->nb * a->ns, values, values, a->y.dtype);
+    n.y.dtype = KR_DTYPE_F32;
     if (r->count) r->map = kr_ssd_map_make(d, a->sequences, m, (cudaStream_t)a->exec.stream);
     n.exec.scratch = m->base + m->used;
     return n;

@@ -122,11 +122,11 @@ static void clear(void *x, int64_t count, size_t size, cudaStream_t stream)
 void kr_ssd_clear(const kr_ssd_bwd_args *a, size_t element, cudaStream_t stream)
 {
     const int64_t tokens = a->nb * a->ns, scalars = tokens * a->nh, bc = tokens * a->nm * a->ng * a->nr;
-    const size_t of_v = a->g_v_rows.dtype ? 2 : element, bc_bytes = a->g_bc_dtype ? 2 : element;
-    const size_t width = (size_t)(a->nm * a->nh * a->np) * of_v, padding = (size_t)a->g_v_rows.padding * of_v;
-    if (a->g_v && width && tokens) cudaMemset2DAsync(a->g_v, width + padding, 0, width, (size_t)tokens, stream);
-    clear(a->g_b, bc, bc_bytes, stream);
-    clear(a->g_c, bc, bc_bytes, stream);
+    const size_t of_v = kr_is_16bit(a->g_v.dtype) ? 2 : element, bc_bytes = kr_is_16bit(a->g_b.dtype) ? 2 : element;
+    const size_t width = (size_t)(a->nm * a->nh * a->np) * of_v, line = (size_t)a->g_v.row * of_v;
+    if (a->g_v.data && width && tokens) cudaMemset2DAsync(a->g_v.data, line, 0, width, (size_t)tokens, stream);
+    clear(a->g_b.data, bc, bc_bytes, stream);
+    clear(a->g_c.data, bc, bc_bytes, stream);
     clear(a->g_da, scalars, element, stream);
     clear(a->g_w, scalars, element, stream);
     clear(a->g_diag_weight, scalars, element, stream);

@@ -297,15 +297,16 @@ template <typename F, int VEC, int K, bool WHOLE> static void launch_as(const kr
     o.map = map;
     o.nq = a->nq, o.nm = a->nm, o.nh = a->nh, o.np = a->np, o.ng = a->ng, o.nr = a->nr;
     o.tiles = kr_ceil_div(a->np, ROWS);
-    o.v_stride = a->v_stride, o.b_stride = a->b_stride, o.c_stride = a->c_stride;
-    o.v = (const F *)a->v, o.b = (const F *)a->b, o.c = (const F *)a->c, o.da = (const F *)a->da, o.w = (const F *)a->w;
+    o.v_stride = a->v.row, o.b_stride = a->b.row, o.c_stride = a->c.row;
+    o.v = (const F *)a->v.data, o.b = (const F *)a->b.data, o.c = (const F *)a->c.data, o.da = (const F *)a->da,
+    o.w = (const F *)a->w;
     o.diag_weight = (const F *)a->diag_weight, o.d = (const F *)a->d, o.initial = (const F *)a->initial;
     o.boundary = (const F *)a->boundary, o.boundary_v = (const F *)a->boundary_v,
     o.boundary_b = (const F *)a->boundary_b;
-    o.y = (F *)a->y, o.final = (F *)a->final;
+    o.y = (F *)a->y.data, o.final = (F *)a->final;
     o.states_aligned = states_are_aligned<F, VEC>(a);
-    o.b_aligned = rows_are_aligned<F, VEC>(a, a->b, a->b_stride);
-    o.c_aligned = rows_are_aligned<F, VEC>(a, a->c, a->c_stride);
+    o.b_aligned = rows_are_aligned<F, VEC>(a, a->b.data, a->b.row);
+    o.c_aligned = rows_are_aligned<F, VEC>(a, a->c.data, a->c.row);
     const int64_t units = o.nq * o.nh * o.tiles;
     const unsigned blocks = (unsigned)kr_ceil_div(units, WARPS);
     cudaStream_t stream = (cudaStream_t)a->exec.stream;
@@ -316,8 +317,8 @@ template <typename F, int VEC, int K, bool WHOLE> static void launch_as(const kr
 template <typename F, int VEC, int K> static void launch(const kr_ssd_args *a, const kr_ssd_map &map)
 {
     const bool chunk_decay = !map.chunk_table && a->nr == 32 * VEC * K && a->np % ROWS == 0 &&
-                             states_are_aligned<F, VEC>(a) && rows_are_aligned<F, VEC>(a, a->b, a->b_stride) &&
-                             rows_are_aligned<F, VEC>(a, a->c, a->c_stride);
+                             states_are_aligned<F, VEC>(a) && rows_are_aligned<F, VEC>(a, a->b.data, a->b.row) &&
+                             rows_are_aligned<F, VEC>(a, a->c.data, a->c.row);
     if (chunk_decay) launch_as<F, VEC, K, true>(a, map);
     else launch_as<F, VEC, K, false>(a, map);
 }

@@ -38,8 +38,9 @@ typedef enum kr_log_level { KR_LOG_INFO = 0, KR_LOG_WARNING = 1 } kr_log_level;
 
 /* Precision of matrix products, including the SSD core. EXACT: f32 operands, f32 accumulation. TF32, BF16: a device
  * with tensor cores may cast f32 operands to these types (11 or 8 significant bits); accumulators, states, residual
- * streams, weights and files stay f32, and activations inside a block may be stored in bf16. Ignored on the CPU, which
- * always computes in f32. */
+ * streams, weights and files stay f32, and activations inside a block may be stored in bf16. BF16 holds wherever products
+ * have kernels for bf16 operands: on a GPU and, slowly, with isa "ref". Without such kernels products are exact;
+ * kr_ctx_info.products says so. */
 typedef enum kr_precision {
     KR_PRECISION_UNSET = -1, /* the environment variable KR_PRECISION (exact, tf32, bf16), or exact */
     KR_PRECISION_EXACT = 0,
@@ -105,7 +106,8 @@ typedef struct kr_ctx_info {
     int threads;            /* including the caller's; 0 for NULL */
     const char *isa;        /* instruction set of the CPU kernels: "ref", "avx2" or "avx512" */
     const char *device;     /* "cpu", or "cuda:0" and the name of the GPU */
-    kr_precision precision; /* in effect; never UNSET */
+    kr_precision precision; /* that was asked for; never UNSET */
+    kr_precision products;  /* that matrix products have: precision, or EXACT if the kernels in use have no other */
     uint64_t reserved[4];   /* 0; for later versions */
 } kr_ctx_info;
 
@@ -203,7 +205,8 @@ KR_API_INLINE size_t kr_devices_text(char *text, size_t bytes)
 /* kr_info_text of the kernels. One line per kernel, tab-separated: its name, then the element types in each kernel set:
  * "f32 f64", "f32", "f64", "any" (one kernel for all types) or "-" (none). The first line names the sets: those built
  * for the CPU ("ref", "avx2", "avx512"), then "cuda", which every build lists. A CPU runs the best set that has the
- * kernel. */
+ * kernel. After the kernels, a line for each operand, "matmul.b", that may have another type than its f32 kernel: these types,
+ * such as "bf16 f16", or "-". */
 KR_API_INLINE size_t kr_kernels_text(char *text, size_t bytes)
 {
     return kr_info_text(KR_INFO_KERNELS, text, bytes);

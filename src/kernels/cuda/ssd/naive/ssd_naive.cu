@@ -56,7 +56,7 @@ template <typename F> void kr_ssd_naive(const kr_ssd_args *a)
     naive_sums<<<naive_ctas(d.chunks * k.nh), NAIVE_THREADS, 0, stream>>>(k);
     naive_cb<<<naive_ctas(pairs * k.ng), NAIVE_THREADS, 0, stream>>>(k);
     naive_weights<<<naive_ctas(pairs * k.nh), NAIVE_THREADS, 0, stream>>>(k);
-    naive_outputs<<<naive_ctas(d.chunks * k.nf * k.nh * k.np), NAIVE_THREADS, 0, stream>>>(k, (F *)a->y);
+    naive_outputs<<<naive_ctas(d.chunks * k.nf * k.nh * k.np), NAIVE_THREADS, 0, stream>>>(k, (F *)a->y.data);
 }
 
 #define INSTANCE(F)                                                                                                    \

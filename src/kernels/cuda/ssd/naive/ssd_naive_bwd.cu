@@ -179,13 +179,13 @@ static naive_grads<F> naive_grads_of(const kr_ssd_bwd_args *a, const kr_ssd_dims
 {
     naive_grads<F> g = {};
     g.k = naive_core_of<F>(a, d, m, stream);
-    g.k.g_y = (const F *)a->g_y;
+    g.k.g_y = (const F *)a->g_y.data;
     const int64_t size = (int64_t)sizeof(F), pairs = d->chunks * a->nh * g.k.nf * g.k.nf;
     g.k.g_states = (F *)kr_scratch_take(m, d->chunks * a->nh * a->np * a->nr * size);
     g.g_cb = (F *)kr_scratch_take(m, pairs * size);
     g.x = (F *)kr_scratch_take(m, pairs * size);
     g.part_d = (F *)kr_scratch_take(m, d->chunks * a->nh * size);
-    g.g_v = (F *)a->g_v, g.g_b = (F *)a->g_b, g.g_c = (F *)a->g_c;
+    g.g_v = (F *)a->g_v.data, g.g_b = (F *)a->g_b.data, g.g_c = (F *)a->g_c.data;
     g.g_da = (F *)a->g_da, g.g_w = (F *)a->g_w, g.g_diag_weight = (F *)a->g_diag_weight, g.g_d = (F *)a->g_d;
     return g;
 }
@@ -214,9 +214,9 @@ template <typename F> void kr_ssd_naive_bwd(const kr_ssd_bwd_args *a)
     naive_sums<<<naive_ctas(d.chunks * k.nh), NAIVE_THREADS, 0, stream>>>(k);
     naive_cb<<<naive_ctas(pairs * k.ng), NAIVE_THREADS, 0, stream>>>(k);
     naive_pairs<<<naive_ctas(pairs * k.nh), NAIVE_THREADS, 0, stream>>>(g);
-    if (a->g_v) naive_g_v<<<naive_ctas(rows * k.nh * k.np), NAIVE_THREADS, 0, stream>>>(g);
-    if (a->g_b) naive_g_bc<<<naive_ctas(rows * k.ng * k.nr), NAIVE_THREADS, 0, stream>>>(g, true);
-    if (a->g_c) naive_g_bc<<<naive_ctas(rows * k.ng * k.nr), NAIVE_THREADS, 0, stream>>>(g, false);
+    if (a->g_v.data) naive_g_v<<<naive_ctas(rows * k.nh * k.np), NAIVE_THREADS, 0, stream>>>(g);
+    if (a->g_b.data) naive_g_bc<<<naive_ctas(rows * k.ng * k.nr), NAIVE_THREADS, 0, stream>>>(g, true);
+    if (a->g_c.data) naive_g_bc<<<naive_ctas(rows * k.ng * k.nr), NAIVE_THREADS, 0, stream>>>(g, false);
     if (d.chunks * k.nh > 0) naive_scalars<<<(unsigned)(d.chunks * k.nh), 256, 0, stream>>>(g);
     if (a->g_d) naive_g_d<<<naive_ctas(k.nh), NAIVE_THREADS, 0, stream>>>(g.part_d, d.chunks, k.nh, g.g_d);
 }

@@ -195,8 +195,8 @@ static naive_core<F> naive_core_of(const A *a, const kr_ssd_dims *d, kr_cuda_scr
     naive_core<F> k = {};
     k.map = kr_ssd_map_make(d, a->sequences, m, stream);
     k.nm = a->nm, k.nh = a->nh, k.np = a->np, k.ng = a->ng, k.nr = a->nr, k.nf = d->nt * a->nm;
-    k.v_stride = a->v_stride, k.b_stride = a->b_stride, k.c_stride = a->c_stride;
-    k.v = (const F *)a->v, k.b = (const F *)a->b, k.c = (const F *)a->c;
+    k.v_stride = a->v.row, k.b_stride = a->b.row, k.c_stride = a->c.row;
+    k.v = (const F *)a->v.data, k.b = (const F *)a->b.data, k.c = (const F *)a->c.data;
     k.da = (const F *)a->da, k.w = (const F *)a->w, k.diag_weight = (const F *)a->diag_weight, k.d = (const F *)a->d;
     const int64_t size = (int64_t)sizeof(F), pairs = k.nf * k.nf;
     k.a = (double_sum *)kr_scratch_take(m, a->nb * a->ns * a->nh * (int64_t)sizeof(double_sum));

@@ -1,5 +1,6 @@
 /* ssd_rotary.cu - the SSD core with rotary embedding for sizes without a fused kernel: B and C of each head are rotated to
  * scratch first, by rotate_cuda.cu, and their gradients rotated back last. */
+#include "kernels/cuda/prim/dtype16.cuh"
 #include "kernels/cuda/ssd/ssd_cast.cuh"
 #include "kernels/cuda/ssd/rotary/ssd_rotary.cuh"
 
@@ -40,8 +41,8 @@ template <typename F, typename A> static void rotate_operand(const A *a, int whi
     r.exec = a->exec;
     r.no = a->nb * a->ns, r.nm = a->nm, r.nh = a->nh, r.ng = a->ng, r.nr = a->nr, r.na = a->na,
     r.split_pairs = a->split_pairs;
-    r.x = which ? a->c : a->b, r.bias = which ? a->bias_c : a->bias_b, r.angle = a->angle;
-    r.y = to, r.y_dtype = autocasts<F>(a) ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE;
+    r.x = which ? a->c.data : a->b.data, r.bias = which ? a->bias_c : a->bias_b, r.angle = a->angle;
+    r.y = { to, autocasts<F>(a) ? KR_DTYPE_BF16 : kr_dtype_of<F>(), a->nr };
     slot<F>::rotate(&r);
 }
 
@@ -50,19 +51,19 @@ template <typename F, typename A> static A of_heads(A *a, kr_cuda_scratch *m)
 {
     const int64_t row = a->nm * a->nh * a->nr, bytes = a->nb * a->ns * row * (autocasts<F>(a) ? 2 : (int64_t)sizeof(F));
     kr_ssd_casts r = {};
-    const kr_storage_dtype v_dtype = a->v_dtype;
-    if (a->b_dtype || a->c_dtype) {     /* of the groups, and so small */
-        a->v_dtype = KR_STORAGE_NATIVE; /* v is not cast */
+    const kr_dtype v_dtype = a->v.dtype;
+    if (kr_is_16bit(a->b.dtype) || kr_is_16bit(a->c.dtype)) { /* of the groups, and so small */
+        a->v.dtype = KR_DTYPE_F32;                            /* v is not cast */
         kr_ssd_cast_operands(a, &r, m, true);
         if (m->base) kr_ssd_casts_run(&r, (cudaStream_t)a->exec.stream);
     }
     A n = *a;
     void *b = kr_scratch_take(m, bytes), *c = kr_scratch_take(m, bytes);
     if (m->base) rotate_operand<F>(a, 0, b), rotate_operand<F>(a, 1, c);
-    n.v_dtype = v_dtype;
-    n.b = b ? b : a->b, n.c = c ? c : a->c; /* scratch functions only ask whether it is NULL */
-    n.b_dtype = n.c_dtype = autocasts<F>(a) ? KR_STORAGE_BF16 : KR_STORAGE_NATIVE;
-    n.b_stride = n.c_stride = row;
+    n.v.dtype = v_dtype;
+    n.b.data = b ? b : a->b.data, n.c.data = c ? c : a->c.data; /* scratch functions only ask whether it is NULL */
+    n.b.dtype = n.c.dtype = autocasts<F>(a) ? KR_DTYPE_BF16 : kr_dtype_of<F>();
+    n.b.row = n.c.row = row;
     n.ng = n.nh;
     n.angle = n.bias_b = n.bias_c = NULL;
     return n;
@@ -92,11 +93,12 @@ static kr_rotate_bwd_args rotate_bwd_of(const kr_ssd_bwd_args *groups, const kr_
     r.exec = groups->exec;
     r.no = groups->nb * groups->ns, r.nm = groups->nm, r.nh = groups->nh, r.ng = groups->ng, r.nr = groups->nr;
     r.na = groups->na, r.split_pairs = groups->split_pairs;
-    r.x = which ? groups->c : groups->b, r.bias = which ? groups->bias_c : groups->bias_b, r.angle = groups->angle;
-    r.g_y = which ? heads->g_c : heads->g_b;
-    r.g_x = which ? groups->g_c : groups->g_b, r.g_bias = which ? groups->g_bias_c : groups->g_bias_b;
+    r.x = which ? groups->c.data : groups->b.data, r.bias = which ? groups->bias_c : groups->bias_b,
+    r.angle = groups->angle;
+    r.g_y = which ? heads->g_c.data : heads->g_b.data;
+    r.g_x = which ? groups->g_c.data : groups->g_b.data, r.g_bias = which ? groups->g_bias_c : groups->g_bias_b;
     r.g_angle = g_angle;
-    r.adds = which && g_angle;
+    r.accumulate = which && g_angle;
     return r;
 }
 
@@ -107,9 +109,9 @@ template <typename F> static void bwd(const kr_ssd_bwd_args *a, kr_cuda_scratch 
     kr_ssd_bwd_args groups = *a, n = of_heads<F>(&groups, m);
     const int64_t bytes = a->nb * a->ns * a->nm * a->nh * a->nr * (int64_t)sizeof(F);
     void *g_b = kr_scratch_take(m, bytes), *g_c = kr_scratch_take(m, bytes);
-    void *some = (void *)(uintptr_t)a->v;
-    n.g_b = g_b ? g_b : some, n.g_c = g_c ? g_c : some;
-    n.g_bc_dtype = KR_STORAGE_NATIVE;
+    void *some = (void *)(uintptr_t)a->v.data;
+    n.g_b.data = g_b ? g_b : some, n.g_c.data = g_c ? g_c : some;
+    n.g_b.dtype = n.g_c.dtype = kr_dtype_of<F>();
     n.exec.scratch = groups.exec.scratch = m->base ? m->base + m->used : NULL;
     *more = slot<F>::core_bwd_scratch(&n);
     if (m->base) slot<F>::core_bwd(&n);

@@ -34,20 +34,22 @@ static slice slice_of(const kr_ssd_bwd_args *all, int64_t row0, int64_t rows, in
 {
     slice s = { *all, {}, *chunk };
     kr_ssd_bwd_args *a = &s.a;
-    const int64_t at = row0 * a->ns, of_v = a->g_v_rows.dtype ? 2 : 4, bc_bytes = a->g_bc_dtype ? 2 : 4;
+    const int64_t at = row0 * a->ns, of_v = kr_is_16bit(a->g_v.dtype) ? 2 : 4,
+                  bc_bytes = kr_is_16bit(a->g_b.dtype) ? 2 : 4;
     const int64_t state = *q0 * a->nh * a->np * a->nr * 4;
     int64_t q = *q0;
     while (q < all->nq && all->sequences[q].row < row0 + rows) q++;
     a->nb = rows, a->nq = q - *q0, a->sequences += *q0;
-    a->v = offset_pointer(a->v, at * a->v_stride * 2), a->b = offset_pointer(a->b, at * a->b_stride * 2);
-    a->c = offset_pointer(a->c, at * a->c_stride * 2), a->g_y = offset_pointer(a->g_y, at * a->nh * a->np * 2);
+    a->v.data = offset_pointer(a->v.data, at * a->v.row * 2), a->b.data = offset_pointer(a->b.data, at * a->b.row * 2);
+    a->c.data = offset_pointer(a->c.data, at * a->c.row * 2),
+    a->g_y.data = offset_pointer(a->g_y.data, at * a->nh * a->np * 2);
     a->da = offset_pointer(a->da, at * a->nh * 4), a->w = offset_pointer(a->w, at * a->nh * 4),
     a->diag_weight = offset_pointer(a->diag_weight, at * a->nh * 4);
     a->initial = offset_pointer(a->initial, state), a->g_final = offset_pointer(a->g_final, state);
     a->g_initial = offset_pointer(a->g_initial, state);
-    a->g_v = offset_pointer(a->g_v, at * (a->nh * a->np + a->g_v_rows.padding) * of_v);
-    a->g_b = offset_pointer(a->g_b, at * a->ng * a->nr * bc_bytes),
-    a->g_c = offset_pointer(a->g_c, at * a->ng * a->nr * bc_bytes);
+    a->g_v.data = offset_pointer(a->g_v.data, at * a->g_v.row * of_v);
+    a->g_b.data = offset_pointer(a->g_b.data, at * a->ng * a->nr * bc_bytes),
+    a->g_c.data = offset_pointer(a->g_c.data, at * a->ng * a->nr * bc_bytes);
     a->g_da = offset_pointer(a->g_da, at * a->nh * 4), a->g_w = offset_pointer(a->g_w, at * a->nh * 4);
     a->g_diag_weight = offset_pointer(a->g_diag_weight, at * a->nh * 4);
     a->angle = offset_pointer(a->angle, at * a->nh * a->na * 4),
@@ -86,8 +88,8 @@ static scratch take_scratch(const slice *s, kr_cuda_scratch *m)
     n.edges = (float *)kr_scratch_take(m, d->chunks * a->nh * 2 * a->na * (int64_t)sizeof(float));
     for (int i = 0; i < 2; i++)
         n.part_bias[i] = (float *)kr_scratch_take(m, d->chunks * a->nh * a->nr * (int64_t)sizeof(float));
-    if (n.blocks > 1 && a->g_b) n.part_b = (float *)kr_scratch_take(m, n.blocks * bc);
-    if (n.blocks > 1 && a->g_c) n.part_c = (float *)kr_scratch_take(m, n.blocks * bc);
+    if (n.blocks > 1 && a->g_b.data) n.part_b = (float *)kr_scratch_take(m, n.blocks * bc);
+    if (n.blocks > 1 && a->g_c.data) n.part_c = (float *)kr_scratch_take(m, n.blocks * bc);
     return n;
 }
 
@@ -102,16 +104,17 @@ static void run_states(const slice *s, const scratch *n)
     w.exact = true;
     w.rotate = kr_ssd_rotate_of(a);
     kr_ssd_walk back = w;
-    w.x = (const bf16 *)a->v, w.x_stride = a->v_stride, w.x_aligned = kr_ssd_aligned(a->v, a->v_stride, a->np);
-    w.bc = (const bf16 *)a->b, w.bc_stride = a->b_stride;
-    w.bc_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
+    w.x = (const bf16 *)a->v.data, w.x_stride = a->v.row, w.x_aligned = kr_ssd_aligned(a->v.data, a->v.row, a->np);
+    w.bc = (const bf16 *)a->b.data, w.bc_stride = a->b.row;
+    w.bc_aligned = kr_ssd_aligned(a->b.data, a->b.row, a->nr);
     w.start = (const float *)a->initial;
     w.states = n->states;
     back.back = true;
     back.rotate.bias_b = back.rotate.bias_c;
-    back.x = (const bf16 *)a->g_y, back.x_stride = a->nh * a->np, back.x_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
-    back.bc = (const bf16 *)a->c, back.bc_stride = a->c_stride;
-    back.bc_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
+    back.x = (const bf16 *)a->g_y.data, back.x_stride = a->nh * a->np,
+    back.x_aligned = kr_ssd_aligned(a->g_y.data, 0, a->np);
+    back.bc = (const bf16 *)a->c.data, back.bc_stride = a->c.row;
+    back.bc_aligned = kr_ssd_aligned(a->c.data, a->c.row, a->nr);
     back.start = (const float *)a->g_final;
     back.states = n->g_states;
     back.end = (float *)a->g_initial;
@@ -161,12 +164,12 @@ static void run_slice(const slice *s, const scratch *n, float *part_d, float *co
                         n->factors, stream);
     run_states(s, n);
     run_grads(s, n, part_d);
-    if (!a->g_bc_dtype)
-        kr_ssd_add_both<float>(&n->map, bc, { n->part_b, (float *)a->g_b }, { n->part_c, (float *)a->g_c }, n->blocks,
-                               count, stream);
+    if (!kr_is_16bit(a->g_b.dtype))
+        kr_ssd_add_both<float>(&n->map, bc, { n->part_b, (float *)a->g_b.data }, { n->part_c, (float *)a->g_c.data },
+                               n->blocks, count, stream);
     else
-        kr_ssd_add_both<bf16>(&n->map, bc, { n->part_b, (bf16 *)a->g_b }, { n->part_c, (bf16 *)a->g_c }, n->blocks,
-                              count, stream);
+        kr_ssd_add_both<bf16>(&n->map, bc, { n->part_b, (bf16 *)a->g_b.data }, { n->part_c, (bf16 *)a->g_c.data },
+                              n->blocks, count, stream);
     if (a->g_angle && s->d.chunks > 1)
         average_edges<<<dim3((unsigned)(s->d.chunks - 1), 8), 256, 0, stream>>>(n->map, a->nh, a->na, n->edges,
                                                                                 (float *)a->g_angle);

@@ -37,25 +37,25 @@ typedef struct kr_ssd_grads {
 /* The fields that follow from the arguments alone: sizes, operands and results; not the scratch and the partition. */
 static inline kr_ssd_grads kr_ssd_grads_of(const kr_ssd_bwd_args *a)
 {
-    const bool wide_v = a->g_v_rows.dtype == KR_STORAGE_NATIVE, wide_bc = a->g_bc_dtype == KR_STORAGE_NATIVE;
+    const bool wide_v = !kr_is_16bit(a->g_v.dtype), wide_bc = !kr_is_16bit(a->g_b.dtype);
     const uintptr_t pair = wide_bc ? 8 : 4; /* bytes */
     kr_ssd_grads o = {};
     o.nm = (int)a->nm, o.np = (int)a->np, o.nr = (int)a->nr;
     o.nh = a->nh, o.ng = a->ng;
-    o.v = (const __nv_bfloat16 *)a->v, o.g_y = (const __nv_bfloat16 *)a->g_y;
-    o.b = (const __nv_bfloat16 *)a->b, o.c = (const __nv_bfloat16 *)a->c;
-    o.v_stride = a->v_stride, o.b_stride = a->b_stride, o.c_stride = a->c_stride;
-    o.v_aligned = kr_ssd_aligned(a->v, a->v_stride, a->np);
-    o.b_aligned = kr_ssd_aligned(a->b, a->b_stride, a->nr);
-    o.c_aligned = kr_ssd_aligned(a->c, a->c_stride, a->nr);
-    o.y_aligned = kr_ssd_aligned(a->g_y, 0, a->np);
-    o.g_v_line = a->nh * a->np + a->g_v_rows.padding;
-    o.g_v_aligned =
-        wide_v ? kr_ssd_paired(a->g_v, a->np) && o.g_v_line % 2 == 0 : kr_ssd_aligned(a->g_v, o.g_v_line, a->np);
-    o.r_aligned = a->nr % 2 == 0 && (uintptr_t)a->g_b % pair == 0 && (uintptr_t)a->g_c % pair == 0;
+    o.v = (const __nv_bfloat16 *)a->v.data, o.g_y = (const __nv_bfloat16 *)a->g_y.data;
+    o.b = (const __nv_bfloat16 *)a->b.data, o.c = (const __nv_bfloat16 *)a->c.data;
+    o.v_stride = a->v.row, o.b_stride = a->b.row, o.c_stride = a->c.row;
+    o.v_aligned = kr_ssd_aligned(a->v.data, a->v.row, a->np);
+    o.b_aligned = kr_ssd_aligned(a->b.data, a->b.row, a->nr);
+    o.c_aligned = kr_ssd_aligned(a->c.data, a->c.row, a->nr);
+    o.y_aligned = kr_ssd_aligned(a->g_y.data, 0, a->np);
+    o.g_v_line = a->g_v.data ? a->g_v.row : a->nh * a->np;
+    o.g_v_aligned = wide_v ? kr_ssd_paired(a->g_v.data, a->np) && o.g_v_line % 2 == 0
+                           : kr_ssd_aligned(a->g_v.data, o.g_v_line, a->np);
+    o.r_aligned = a->nr % 2 == 0 && (uintptr_t)a->g_b.data % pair == 0 && (uintptr_t)a->g_c.data % pair == 0;
     o.strict = a->diag_weight != NULL;
     o.d = (const float *)a->d;
-    o.g_v = a->g_v, o.g_b = a->g_b, o.g_c = a->g_c, o.wide_v = wide_v, o.wide_bc = wide_bc;
+    o.g_v = a->g_v.data, o.g_b = a->g_b.data, o.g_c = a->g_c.data, o.wide_v = wide_v, o.wide_bc = wide_bc;
     o.g_da = (float *)a->g_da, o.g_w = (float *)a->g_w, o.g_diag_weight = (float *)a->g_diag_weight;
     o.slice = a->nb * a->ns * a->nh;
     return o;

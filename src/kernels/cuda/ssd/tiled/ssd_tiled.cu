@@ -118,8 +118,8 @@ template <typename F> static tile_walk<F> walk_of(const kr_ssd_args *a, const kr
     w.nm = (int)a->nm, w.np = (int)a->np, w.nr = (int)a->nr, w.slices = (int)d->slices,
     w.slabs = (int)tile_slabs(a->nr);
     w.nq = a->nq, w.nh = a->nh, w.ng = a->ng;
-    w.x = (const F *)a->v, w.x_stride = a->v_stride, w.x_aligned = is_aligned<F>(a->v, a->v_stride, a->np);
-    w.bc = (const F *)a->b, w.bc_stride = a->b_stride, w.bc_aligned = is_aligned<F>(a->b, a->b_stride, a->nr);
+    w.x = (const F *)a->v.data, w.x_stride = a->v.row, w.x_aligned = is_aligned<F>(a->v.data, a->v.row, a->np);
+    w.bc = (const F *)a->b.data, w.bc_stride = a->b.row, w.bc_aligned = is_aligned<F>(a->b.data, a->b.row, a->nr);
     w.by = s->by, w.start = (const F *)a->initial;
     w.boundary = (const F *)a->boundary, w.boundary_v = (const F *)a->boundary_v,
     w.boundary_b = (const F *)a->boundary_b;
@@ -140,11 +140,11 @@ template <typename F> void kr_ssd_tiled(const kr_ssd_args *a)
     tile_outputs<F> o = {};
     o.map = s.map;
     o.nm = w.nm, o.np = w.np, o.nr = w.nr, o.slices = w.slices, o.slabs = w.slabs, o.nh = a->nh, o.ng = a->ng;
-    o.v = w.x, o.b = w.bc, o.c = (const F *)a->c, o.d = (const F *)a->d;
-    o.v_stride = a->v_stride, o.b_stride = a->b_stride, o.c_stride = a->c_stride;
-    o.v_aligned = w.x_aligned, o.b_aligned = w.bc_aligned, o.c_aligned = is_aligned<F>(a->c, a->c_stride, a->nr);
-    o.y_aligned = is_aligned<F>(a->y, 0, a->np);
-    o.by = s.by, o.states = s.states, o.y = (F *)a->y;
+    o.v = w.x, o.b = w.bc, o.c = (const F *)a->c.data, o.d = (const F *)a->d;
+    o.v_stride = a->v.row, o.b_stride = a->b.row, o.c_stride = a->c.row;
+    o.v_aligned = w.x_aligned, o.b_aligned = w.bc_aligned, o.c_aligned = is_aligned<F>(a->c.data, a->c.row, a->nr);
+    o.y_aligned = is_aligned<F>(a->y.data, 0, a->np);
+    o.by = s.by, o.states = s.states, o.y = (F *)a->y.data;
     static_assert(layout<F>::bytes <= KR_CUDA_LEAST_SHARED, "too much for sm_86");
     cudaFuncSetAttribute(outputs<F>, cudaFuncAttributeMaxDynamicSharedMemorySize, layout<F>::bytes);
     outputs<F><<<(unsigned)(d.chunks * d.heads), tiling<F>::THREADS, layout<F>::bytes, stream>>>(o);

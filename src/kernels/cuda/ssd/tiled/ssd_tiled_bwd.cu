@@ -422,13 +422,13 @@ static tile_grads<F> grads_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr
     o.nm = (int)a->nm, o.np = (int)a->np, o.nr = (int)a->nr, o.slices = (int)d->slices, o.slabs = (int)slabs;
     o.nh = a->nh, o.ng = a->ng, o.tokens = a->nb * a->ns;
     o.heads_of_group = (int)(d->heads / a->ng), o.blocks = (o.heads_of_group + HEADS - 1) / HEADS;
-    o.v = (const F *)a->v, o.b = (const F *)a->b, o.c = (const F *)a->c, o.g_y = (const F *)a->g_y,
+    o.v = (const F *)a->v.data, o.b = (const F *)a->b.data, o.c = (const F *)a->c.data, o.g_y = (const F *)a->g_y.data,
     o.d = (const F *)a->d;
-    o.v_stride = a->v_stride, o.b_stride = a->b_stride, o.c_stride = a->c_stride;
-    o.v_aligned = is_aligned<F>(a->v, a->v_stride, a->np), o.y_aligned = is_aligned<F>(a->g_y, 0, a->np);
-    o.b_aligned = is_aligned<F>(a->b, a->b_stride, a->nr), o.c_aligned = is_aligned<F>(a->c, a->c_stride, a->nr);
-    o.g_v_aligned = is_aligned<F>(a->g_v, 0, a->np);
-    o.g_bc_aligned = is_aligned<F>(a->g_b, 0, a->nr) && is_aligned<F>(a->g_c, 0, a->nr);
+    o.v_stride = a->v.row, o.b_stride = a->b.row, o.c_stride = a->c.row;
+    o.v_aligned = is_aligned<F>(a->v.data, a->v.row, a->np), o.y_aligned = is_aligned<F>(a->g_y.data, 0, a->np);
+    o.b_aligned = is_aligned<F>(a->b.data, a->b.row, a->nr), o.c_aligned = is_aligned<F>(a->c.data, a->c.row, a->nr);
+    o.g_v_aligned = is_aligned<F>(a->g_v.data, 0, a->np);
+    o.g_bc_aligned = is_aligned<F>(a->g_b.data, 0, a->nr) && is_aligned<F>(a->g_c.data, 0, a->nr);
     o.strict = a->diag_weight != NULL;
     o.by = (const factors<F> *)kr_scratch_take(m, d->chunks * d->nh * (int64_t)sizeof(factors<F>));
     o.states = (const F *)kr_scratch_take(m, tile_states_bytes<F>(d));
@@ -441,10 +441,10 @@ static tile_grads<F> grads_of(const kr_ssd_bwd_args *a, const kr_ssd_dims *d, kr
     o.own_d = (F *)kr_scratch_take(m, units * size);
     o.part_d = (F *)kr_scratch_take(m, d->chunks * a->nh * size);
     const int64_t bc = o.tokens * a->nm * a->ng * a->nr;
-    o.g_v = (F *)a->g_v, o.g_da = (F *)a->g_da, o.g_w = (F *)a->g_w, o.g_diag_weight = (F *)a->g_diag_weight;
-    o.g_b = (F *)a->g_b, o.g_c = (F *)a->g_c;
-    if (o.blocks > 1 && a->g_b) o.g_b = (F *)kr_scratch_take(m, o.blocks * bc * size);
-    if (o.blocks > 1 && a->g_c) o.g_c = (F *)kr_scratch_take(m, o.blocks * bc * size);
+    o.g_v = (F *)a->g_v.data, o.g_da = (F *)a->g_da, o.g_w = (F *)a->g_w, o.g_diag_weight = (F *)a->g_diag_weight;
+    o.g_b = (F *)a->g_b.data, o.g_c = (F *)a->g_c.data;
+    if (o.blocks > 1 && a->g_b.data) o.g_b = (F *)kr_scratch_take(m, o.blocks * bc * size);
+    if (o.blocks > 1 && a->g_c.data) o.g_c = (F *)kr_scratch_take(m, o.blocks * bc * size);
     return o;
 }
 
@@ -500,8 +500,10 @@ template <typename F> void kr_ssd_tiled_bwd(const kr_ssd_bwd_args *a)
     if (d.chunks * d.heads > 0) run_grads<F>(&o, &d, stream);
     if (o.blocks > 1 && d.chunks > 0) {
         const unsigned chunks = (unsigned)d.chunks;
-        if (a->g_b) add_parts<F><<<chunks, 256, 0, stream>>>(o.map, bc, o.g_b, o.blocks, o.tokens * bc, (F *)a->g_b);
-        if (a->g_c) add_parts<F><<<chunks, 256, 0, stream>>>(o.map, bc, o.g_c, o.blocks, o.tokens * bc, (F *)a->g_c);
+        if (a->g_b.data)
+            add_parts<F><<<chunks, 256, 0, stream>>>(o.map, bc, o.g_b, o.blocks, o.tokens * bc, (F *)a->g_b.data);
+        if (a->g_c.data)
+            add_parts<F><<<chunks, 256, 0, stream>>>(o.map, bc, o.g_c, o.blocks, o.tokens * bc, (F *)a->g_c.data);
     }
     if (a->g_d && a->nh) sum_d<F><<<(unsigned)a->nh, 256, 0, stream>>>(o.part_d, d.chunks, a->nh, (F *)a->g_d);
 }
