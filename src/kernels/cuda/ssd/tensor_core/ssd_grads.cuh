@@ -22,7 +22,7 @@ typedef struct kr_ssd_grads {
     const __nv_bfloat16 *states, *g_states;
     const __nv_bfloat16 *low, *g_low; /* their rounding errors, for g_b and g_c; NULL: ignored */
     void *g_v, *g_b, *g_c;            /* bf16, or f32 if wide; NULL: not wanted */
-    int64_t g_v_line;                 /* row stride of g_v */
+    int64_t g_v_line;                 /* elements from a rank of g_v to the next one, or to the next token */
     bool wide_v, wide_bc;
     float *part_b, *part_c;            /* [blocks][b s m g r] if there are several blocks of heads, else NULL */
     float *g_da, *g_w, *g_diag_weight; /* [slices][b s h], NULL: not wanted */
@@ -49,7 +49,7 @@ static inline kr_ssd_grads kr_ssd_grads_of(const kr_ssd_bwd_args *a)
     o.b_aligned = kr_ssd_aligned(a->b.data, a->b.row, a->nr);
     o.c_aligned = kr_ssd_aligned(a->c.data, a->c.row, a->nr);
     o.y_aligned = kr_ssd_aligned(a->g_y.data, 0, a->np);
-    o.g_v_line = a->g_v.data ? a->g_v.row : a->nh * a->np;
+    o.g_v_line = a->g_v.data && a->nm == 1 ? a->g_v.row : a->nh * a->np; /* of several ranks it is contiguous */
     o.g_v_aligned = wide_v ? kr_ssd_paired(a->g_v.data, a->np) && o.g_v_line % 2 == 0
                            : kr_ssd_aligned(a->g_v.data, o.g_v_line, a->np);
     o.r_aligned = a->nr % 2 == 0 && (uintptr_t)a->g_b.data % pair == 0 && (uintptr_t)a->g_c.data % pair == 0;
