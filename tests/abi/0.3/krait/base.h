@@ -12,10 +12,10 @@
 #include <stdint.h>
 
 #define KR_VERSION_MAJOR 0
-#define KR_VERSION_MINOR 2
+#define KR_VERSION_MINOR 3
 #define KR_VERSION_PATCH 0
 
-/* The version of this header as one number, for #if: 200 is 0.2.0. kr_version_number() is that of the library. */
+/* The version of this header as one number, for #if: 300 is 0.3.0. kr_version_number() is that of the library. */
 #define KR_VERSION_NUMBER (KR_VERSION_MAJOR * 10000 + KR_VERSION_MINOR * 100 + KR_VERSION_PATCH)
 
 /* Linkage. Define KR_STATIC when the library is linked statically, for example into a plug-in; declarations then
