@@ -152,7 +152,7 @@ def text_of(data):
             "rows `rotary-all` rotate every pair, in the others B and C are already rotated. Official blocks are measured\n"
             "twice: as single calls with a flushed L2 cache and hidden launches, and as a CUDA graph replayed back to back,\n"
             "which is closer to our samples. The graph is not always faster. Official figures of the core and of decoding come\n"
-            "from another session than those of blocks and training; repeated, they differed by up to 6 %.\n\n"
+            "from another day than those of blocks and training; repeated, they differed by up to 6 %.\n\n"
             + "\n".join(f"### {title}\n{text}" for title, text in (
                 ("Targets on a GPU", targets(run)), ("The state space core on a GPU", cores(run)),
                 ("Products on a GPU", products(run)), ("Whole blocks on a GPU, products in bf16", blocks(run)),
