@@ -209,8 +209,8 @@ typedef struct kr_mamba3_out {
 
 /* ==== Blocks of any family ==== */
 
-/* Families of the library, and those that the program has registered (kr_block_kind_register), whose values are
- * assigned when they are registered and differ from run to run. Files hold names. */
+/* Families of the library and of the program (kr_block_kind_register). Values of registered families are assigned at
+ * registration and may differ from run to run; files hold names. */
 typedef enum kr_family {
     KR_FAMILY_NONE = -1,
     KR_FAMILY_MAMBA1 = 0,
@@ -226,7 +226,7 @@ KR_API_INLINE const char *kr_family_name(kr_family family)
     return kr_enum_name(KR_ENUM_FAMILY, (int)family);
 }
 
-/* The fields that the config of every family begins with; there will be no others. */
+/* The first fields of the config of every family. This struct never grows. */
 typedef struct kr_config_head {
     size_t size;    /* set by kr_block_config_init, or kr_mamba1_config_init and so on */
     kr_dtype dtype; /* of the matrices */
@@ -331,9 +331,9 @@ KR_API kr_tensor *kr_block_step_infinite(kr_tape *tape, const kr_block *block, k
 
 /* ==== Families of a program ====
  *
- * A program registers a family of blocks: its name, its config, its cache and its functions. From then on the family
- * works wherever Mamba-1 to 3 do: in blocks, layers, stacks, networks and states, in training with recomputation, in
- * model folders and state files. docs/add-a-block.md explains it; examples/own_block.c is a complete one.
+ * A program registers a family of blocks: its name, config, cache and functions. The family then works wherever Mamba-1
+ * to 3 do: in blocks, layers, stacks, networks and states, in training with recomputation, in model folders and state
+ * files. docs/add-a-block.md is a guide, examples/own_block.c a complete family.
  *
  *   const kr_family family = kr_family_find("mamba2");     // or the name of a registered one
  *   kr_mamba2_config config2;
@@ -343,12 +343,12 @@ KR_API kr_tensor *kr_block_step_infinite(kr_tape *tape, const kr_block *block, k
  *   printf("%s, %d cache tensors\n", kr_family_name(family), kr_cache_count(family));    // mamba2, 2 cache tensors
  *   kr_block_destroy(any);
  *
- * Families belong to the process, because a model can be used in several contexts: every context and every thread finds
- * them, and they cannot be removed. */
+ * Families belong to the process, because a model can be used in several contexts: every context and thread finds them,
+ * and they cannot be removed. */
 
-#define KR_BLOCK_VERSION 1 /* of this section: a library refuses families of versions that it does not know */
+#define KR_BLOCK_VERSION 1 /* version of this section; a library refuses families of unknown versions */
 
-/* A field of a family's config, after its kr_config_head: how it is spelled in config.json. */
+/* A field of a family's config, after its kr_config_head, and its key in config.json. */
 typedef enum kr_field_kind {
     KR_FIELD_INTEGER = 0, /* int64_t */
     KR_FIELD_NUMBER = 1,  /* double */
@@ -366,41 +366,41 @@ typedef struct kr_config_field {
     void *reserved[2];  /* must be NULL; for later versions */
 } kr_config_field;
 
-/* What `create` says about one block. Zeroed before. */
+/* Properties of one block, set by `create`; zeroed before the call. */
 typedef struct kr_block_spec {
     /* Shape of each cache tensor for one row, without the batch axis, and the value of its elements before the first
      * token. Caches are f32, or f64 in a block of f64. Sizes are at least 1 and do not depend on the number of tokens. */
     kr_shape cache_shape[KR_CACHE_TENSORS];
     double cache_value[KR_CACHE_TENSORS];
-    /* Default chunk length of kr_block_path. On the CPU, calls that are cut at its multiples give the same bits (see
-     * kr_network_grid); 1: anywhere. 0: the algorithm has no chunks, and where a cut changes no bit is not known. */
+    /* Default chunk length of kr_block_path. On the CPU, calls cut at its multiples give the same bits (see
+     * kr_network_grid); 1: cut anywhere. 0: the algorithm has no chunks, and nothing is promised about cuts. */
     int64_t chunk_len;
-    /* Elements that an unrecorded forward keeps for each token until its end, for kr_model_measure. 0: unknown. */
+    /* Elements per token that an unrecorded forward holds at the same time, for kr_model_measure. 0: unknown. */
     int64_t token_elements;
 } kr_block_spec;
 
 /* The arguments of `forward`, checked by the library. */
 typedef struct kr_block_args {
-    kr_tensor *x_bsd;        /* of the block's d_model; 0 where the mask is 0 */
-    kr_tensor *const *cache; /* [n_cache]: before the tokens; never NULL */
+    kr_tensor *x_bsd;        /* 0 where the mask is 0 */
+    kr_tensor *const *cache; /* [n_cache]: the cache before the tokens; never NULL */
     int64_t n_sequences;     /* rows of each cache tensor: b, or the number of packed sequences */
     /* Packed rows: nonzero where a sequence starts, as in kr_block_call. NULL: each row is one sequence; always NULL
      * unless packs_rows is set. */
     kr_tensor *seq_start_bs;
-    kr_tensor
-        *mask_bs1;    /* 0 for padding, otherwise 1, in f32 or f64; x is already multiplied by it. NULL: no padding */
+    /* 0 for padding, otherwise 1, in f32 or f64; x is already multiplied by it. NULL: no padding. */
+    kr_tensor *mask_bs1;
     kr_ssd_path path; /* of the call */
 } kr_block_args;
 
-/* A family of blocks. The functions get `user`; `block` is what `create` returned. They may run in any thread that uses
- * a context, in several at once, each with its own tape. They report errors with kr_ctx_fail and return NULL or false.
+/* A family of blocks. The functions get `user`; `block` is the result of `create`. They may run in several threads at
+ * once, each with its own context and tape. They report errors with kr_ctx_fail and return NULL or false.
  *
- * forward returns y [b s d] and the cache after the tokens, out.cache.tensors, of the shapes and types of the cache
- * before them, all new or unchanged. It is a pure function that is written in ops, so that it has gradients:
+ * forward returns y [b s d] and the cache after the tokens in out.cache.tensors, with the shapes and types of the cache
+ * before them. It never writes a tensor. It is a pure function written in ops, so that it has gradients:
  *   - calls may split a sequence anywhere: the results are those of one call
  *   - a row does not depend on other rows
  *   - with packs_rows, each packed sequence begins from its own row of the cache
- *   - it computes the same values when it is called again (recomputation) */
+ *   - called again, it computes the same values (recomputation) */
 typedef struct kr_block_kind_info {
     size_t size; /* set by kr_block_kind_info_init */
     int version; /* KR_BLOCK_VERSION, set by kr_block_kind_info_init */
@@ -408,17 +408,17 @@ typedef struct kr_block_kind_info {
     const char *name;
     size_t config_bytes;            /* sizeof the config, whose first member is a kr_config_head; at most 512 */
     int n_fields;                   /* 0 to 32 */
-    const kr_config_field *fields;  /* of the config; no default is read or written for others */
+    const kr_config_field *fields;  /* of the config; other members are neither initialised nor saved */
     int n_cache;                    /* 0 to KR_CACHE_TENSORS */
     const char *const *cache_names; /* [n_cache]: "conv"; names as above, at most 15 letters */
     /* false: the library calls forward for each packed sequence alone. true: forward handles seq_start_bs. */
     bool packs_rows;
-    /* false; true: a step calls the same ops on the same shapes whatever came before, and reads no values, so that a GPU
-     * may capture steps as a graph and replay them without calling forward. */
+    /* false; true: every step calls the same ops on the same shapes and reads no values on the host, so that a GPU may
+     * capture a step as a graph and replay it without calling forward. */
     bool has_fixed_steps;
-    /* Makes a block: checks the config, adds its parameters to `params` with kr_params_make and kr_params_linear, which
-     * only declare them here (their values exist after create has returned), and fills in *spec. `config` and its texts
-     * are valid as long as the block. The result is anything but NULL, which is for errors. */
+    /* Creates a block: checks the config, declares its parameters in `params` with kr_params_make and kr_params_linear
+     * (they have values once the whole network is declared), and sets *spec. `config` and its texts are valid as long as
+     * the block. Returns any pointer; NULL after an error. */
     void *(*create)(void *user, kr_ctx *ctx, kr_params *params, const void *config, kr_block_spec *spec);
     void (*destroy)(void *user, void *block); /* NULL: nothing to free */
     kr_block_out (*forward)(void *user, kr_tape *tape, const void *block, const kr_block_args *args);
@@ -444,8 +444,7 @@ KR_API kr_status kr_block_kind_register(kr_ctx *ctx, const kr_block_kind_info *i
 /* The family of this name; KR_FAMILY_NONE: there is none. Thread-safe. */
 KR_API kr_family kr_family_find(const char *name);
 
-/* Sets the config of a family to its defaults; `size` is sizeof *config. Everything that the fields do not describe is
- * 0. */
+/* Sets the config of a family to its defaults; `size` is sizeof *config. Members without a field are 0. */
 KR_API kr_status kr_block_config_init(kr_ctx *ctx, kr_family family, void *config, size_t size);
 
 /* ---- typed wrappers ---- */

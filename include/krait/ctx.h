@@ -12,10 +12,11 @@
  * kr_tensor_read, a checkpoint) or calls kr_ctx_wait. Nothing else in a program changes.
  *
  * Every object belongs to one context, and one thread at a time uses a context. Contexts share nothing that changes, so
- * different threads may each have their own, also over the same model (kr_model_share). If a second thread calls while a call of the first one runs, the second call changes
- * nothing, returns NULL, 0 or KR_ERR_STATE, and becomes the context's error. Threads may use a context one after
- * another, and callbacks may call the library. A forked child may destroy the objects of its parent's contexts, but
- * computes only with its own contexts (docs/embedding.md). The library prints nothing and never ends the process. */
+ * each thread may have its own, also over the same model (kr_model_share). If a second thread calls while a call of the
+ * first one runs, the second call changes nothing, returns NULL, 0 or KR_ERR_STATE, and becomes the context's error.
+ * Threads may use a context one after another, and callbacks may call the library. A forked child may destroy the
+ * objects of its parent's contexts, but computes only with its own contexts (docs/embedding.md). The library prints
+ * nothing and never ends the process. */
 #ifndef KRAIT_CTX_H
 #define KRAIT_CTX_H
 
@@ -26,8 +27,8 @@ extern "C" {
 #endif
 
 /* Memory hooks. alloc returns `bytes` bytes aligned to `align` (a power of two) or NULL; free takes a pointer returned
- * by alloc. Only the thread that uses the context calls them, except for weights and tokenizers that are shared
- * (kr_network_share): the thread of the last handle frees those, maybe after the context. */
+ * by alloc. Only the thread that uses the context calls them, except for shared weights and tokenizers
+ * (kr_network_share): the thread that destroys the last handle frees these, possibly after the context. */
 typedef struct kr_allocator {
     void *(*alloc)(void *user, size_t bytes, size_t align);
     void (*free)(void *user, void *p);
@@ -38,9 +39,9 @@ typedef enum kr_log_level { KR_LOG_INFO = 0, KR_LOG_WARNING = 1 } kr_log_level;
 
 /* Precision of matrix products, including the SSD core. EXACT: f32 operands, f32 accumulation. TF32, BF16: a device
  * with tensor cores may cast f32 operands to these types (11 or 8 significant bits); accumulators, states, residual
- * streams, weights and files stay f32, and activations inside a block may be stored in bf16. BF16 holds wherever products
- * have kernels for bf16 operands: on a GPU and, slowly, with isa "ref". Without such kernels products are exact;
- * kr_ctx_info.products says so. */
+ * streams, weights and files stay f32, and activations inside a block may be stored in bf16. BF16 has an effect where
+ * products have kernels for bf16 operands: on a GPU and, slowly, with isa "ref". Otherwise products are exact, and
+ * kr_ctx_info.products is KR_PRECISION_EXACT. */
 typedef enum kr_precision {
     KR_PRECISION_UNSET = -1, /* the environment variable KR_PRECISION (exact, tf32, bf16), or exact */
     KR_PRECISION_EXACT = 0,
@@ -106,9 +107,9 @@ typedef struct kr_ctx_info {
     int threads;            /* including the caller's; 0 for NULL */
     const char *isa;        /* instruction set of the CPU kernels: "ref", "avx2" or "avx512" */
     const char *device;     /* "cpu", or "cuda:0" and the name of the GPU */
-    kr_precision precision; /* that was asked for; never UNSET */
-    kr_precision products;  /* that matrix products have: precision, or EXACT if the kernels in use have no other */
-    uint64_t reserved[4];   /* 0; for later versions */
+    kr_precision precision; /* the precision requested; never UNSET */
+    kr_precision products; /* the precision of matrix products: `precision`, or EXACT if no kernel in use supports it */
+    uint64_t reserved[4];  /* 0; for later versions */
 } kr_ctx_info;
 
 /* Properties of a context; the texts are valid as long as the context. For NULL, and for a context that failed in
@@ -149,10 +150,10 @@ typedef struct kr_memory_stats {
     uint64_t reserved[4]; /* 0; for later versions */
 } kr_memory_stats;
 
-/* Shared weights are counted in the context that created them, as long as its own handle exists; mapped files nowhere.
- * Host memory, from the context's allocator (with a GPU: headers and lists only); device memory (parameters, gradients,
+/* Host memory, from the context's allocator (with a GPU: headers and lists only); device memory (parameters, gradients,
  * tensors on tapes, kernel scratch); pinned host memory (integer tensors and staging). Device and pinned memory are 0
- * on the CPU. */
+ * on the CPU. Shared weights count in the context that created them, as long as its own handle exists. Mapped files do
+ * not count. */
 typedef enum kr_memory_kind { KR_MEMORY_HOST = 0, KR_MEMORY_DEVICE = 1, KR_MEMORY_PINNED = 2 } kr_memory_kind;
 KR_API kr_memory_stats kr_ctx_memory_stats(const kr_ctx *ctx, kr_memory_kind kind);
 KR_API_INLINE kr_memory_stats kr_ctx_memory(const kr_ctx *ctx)
@@ -205,8 +206,8 @@ KR_API_INLINE size_t kr_devices_text(char *text, size_t bytes)
 /* kr_info_text of the kernels. One line per kernel, tab-separated: its name, then the element types in each kernel set:
  * "f32 f64", "f32", "f64", "any" (one kernel for all types) or "-" (none). The first line names the sets: those built
  * for the CPU ("ref", "avx2", "avx512"), then "cuda", which every build lists. A CPU runs the best set that has the
- * kernel. After the kernels, a line for each operand, "matmul.b", that may have another type than its f32 kernel: these types,
- * such as "bf16 f16", or "-". */
+ * kernel. Then one line per operand with a type of its own ("matmul.b"): the types that the f32 kernel takes besides
+ * f32, such as "bf16 f16", or "-". */
 KR_API_INLINE size_t kr_kernels_text(char *text, size_t bytes)
 {
     return kr_info_text(KR_INFO_KERNELS, text, bytes);

@@ -425,7 +425,7 @@ KR_API void kr_network_destroy(kr_network *net);
  * `free` must then be callable from that thread, and `user` be valid until then.
  * Thread safety: may be called while other threads use `net`, except to write, pack or destroy it.
  * Errors: NULL. KR_ERR_STATE if the contexts are on different devices, or if an optimizer or a trainer holds the weights.
- * While several networks share weights, writing, packing, training and unfreezing them is KR_ERR_STATE, too; the
+ * While several networks share weights, writing, packing, training and unfreezing them are KR_ERR_STATE too, and the
  * parameters of the result are frozen (kr_params_freeze). Custom networks cannot be shared. */
 KR_API kr_network *kr_network_share(kr_ctx *ctx, const kr_network *net);
 KR_API kr_params *kr_network_params(const kr_network *net);
@@ -475,11 +475,11 @@ KR_API kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net,
 /* The width of y: vocab_size with padding, or output_size. */
 KR_API int64_t kr_network_width(const kr_network *net);
 
-/* The smallest number of tokens at whose multiples a text can be cut: forward calls over the pieces, one after another with
- * the state, give the same bits as one forward call over the text, outputs and final state, on the CPU, with the paths of
- * the blocks. 1 for Mamba-1; else the least common multiple of the chunk lengths of all layers. For a custom network that
- * of its parts, provided that its forward function does everything else token by token. 0 if there is no such number:
- * for Minimal and Serial paths, for class tokens, for NULL. It never changes, and any thread may ask. */
+/* The smallest number of tokens at whose multiples a text can be cut without changing a bit: on the CPU and with the paths
+ * of the blocks, forward calls over the pieces, with the state passed on, give the outputs and the final state of one
+ * forward call over the text. 1 for Mamba-1, otherwise the least common multiple of the chunk lengths of all layers. For
+ * a custom network that of its parts; its forward function must process everything else token by token. 0 if there is no
+ * such number: for Minimal and Serial paths, for class tokens, for NULL. Constant; any thread may call it. */
 KR_API int64_t kr_network_grid(const kr_network *net);
 
 /* ---- custom networks ---- */

@@ -89,7 +89,7 @@ KR_API KR_MUST_CHECK kr_status kr_params_load(kr_params *params, const char *pat
 
 /* ---- custom tables ---- */
 
-/* An empty table, for a network composed of several parts. Optimizers and trainers take it as any other table:
+/* An empty table, for a network composed of several parts. Optimizers and trainers take it like any other table:
  *
  *   kr_params *mine = kr_params_create(ctx);
  *   kr_params_join(mine, "mixer.", kr_mamba2_params(block));
@@ -116,7 +116,7 @@ typedef struct kr_param_options {
     bool is_linear;   /* false; true: a matrix [out in] for kr_linear, which kr_params_pack packs */
     int n_segments;   /* 0; segments of a matrix, whose rows add up to its rows */
     const kr_segment *segments;
-    /* false; true: the last projection of a block, whose initial values networks scale down with their depth */
+    /* false; true: the last projection of a block; networks divide its initial values by the root of their depth */
     bool is_residual_out;
 } kr_param_options;
 #define kr_param_options_init(options) KR_STRUCT_INIT(PARAM_OPTIONS, kr_param_options, options)

@@ -119,9 +119,9 @@ typedef struct kr_mamba3_double_ssd_input {
  * initial state: kr_boundary_state without a separate pass over the state. Set all three fields or none; with seq_start
  * they have one row per sequence.
  *
- * carry is the carry that scale was made from by kr_trapezoid_scale, or NULL. With it a sequence gives the same bits in one
- * call and in several calls that are cut at multiples of the chunk length, on the CPU and by SerialRecalculated: the end of
- * a chunk is computed as the end of a call. It changes rounding alone, and has no gradient: scale has. */
+ * carry is the operand of kr_trapezoid_scale that gave scale, or NULL. With it, SerialRecalculated on the CPU computes the
+ * end of a chunk like the end of a call: one call and several calls that are cut at multiples of the chunk length have the
+ * same bits. It affects rounding only and has no gradient of its own. */
 typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *v_bsmhp; /* or [b n l m h p] */
     kr_tensor *b_bsmhr, *c_bsmhr;
@@ -130,7 +130,7 @@ typedef struct kr_mamba3_single_ssd_input {
     kr_tensor *d_h; /* y_t[m] += D v_t[m]; NULL: no skip connection */
     kr_tensor *carry0_bh, *v_before_bmhp, *k_before_bmhr;
     kr_tensor *cu_seqlens;
-    kr_tensor *carry_bsh; /* NULL: not known */
+    kr_tensor *carry_bsh; /* NULL: not given */
     void *reserved[2];    /* must be NULL; for later versions */
 } kr_mamba3_single_ssd_input;
 
