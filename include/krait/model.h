@@ -146,9 +146,22 @@ KR_API kr_model *kr_model_load(kr_ctx *ctx, const char *folder, const kr_load_op
  * ownership, thread safety and errors. */
 KR_API kr_model *kr_model_share(kr_ctx *ctx, const kr_model *model);
 
-/* The network and the config of a model; both are valid as long as the model. NULL for NULL. */
-KR_API const kr_network *kr_model_network(const kr_model *model);
-KR_API const kr_model_config *kr_model_config_of(const kr_model *model);
+typedef struct kr_model_info {
+    const kr_network *network;
+    const kr_model_config *config;
+    uint64_t reserved[6]; /* 0; for later versions */
+} kr_model_info;
+
+/* The parts of a model, valid as long as the model; NULL for NULL. The functions below return one field each. */
+KR_API kr_model_info kr_model_info_of(const kr_model *model);
+KR_API_INLINE const kr_network *kr_model_network(const kr_model *model)
+{
+    return kr_model_info_of(model).network;
+}
+KR_API_INLINE const kr_model_config *kr_model_config_of(const kr_model *model)
+{
+    return kr_model_info_of(model).config;
+}
 
 typedef struct kr_save_options {
     size_t size;            /* set by kr_save_options_init */

@@ -260,7 +260,33 @@ typedef struct kr_layers_config {
  * context. */
 KR_API kr_layers *kr_layers_create(kr_ctx *ctx, const kr_layers_config *config);
 KR_API void kr_layers_destroy(kr_layers *layers);
-KR_API kr_params *kr_layers_params(const kr_layers *layers);
+
+typedef struct kr_layers_info {
+    kr_params *params;    /* the parameter table, valid as long as the stack; NULL for the stack of a network */
+    int64_t n_virtual;    /* virtual layers, which is the number of slots of a state */
+    int64_t d_model;      /* width of the residual stream */
+    int64_t grid;         /* see kr_network_grid */
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_layers_info;
+
+/* Properties of a stack; all 0 for NULL. The functions below return one field each. */
+KR_API kr_layers_info kr_layers_info_of(const kr_layers *layers);
+KR_API_INLINE kr_params *kr_layers_params(const kr_layers *layers)
+{
+    return kr_layers_info_of(layers).params;
+}
+KR_API_INLINE int64_t kr_layers_virtual(const kr_layers *layers)
+{
+    return kr_layers_info_of(layers).n_virtual;
+}
+KR_API_INLINE int64_t kr_layers_d_model(const kr_layers *layers)
+{
+    return kr_layers_info_of(layers).d_model;
+}
+KR_API_INLINE int64_t kr_layers_grid(const kr_layers *layers)
+{
+    return kr_layers_info_of(layers).grid;
+}
 
 /* ---- single layers ---- */
 
@@ -294,15 +320,41 @@ typedef struct kr_layer_config {
 KR_API kr_layer *kr_layer_create(kr_ctx *ctx, const kr_layer_config *config);
 KR_API void kr_layer_destroy(kr_layer *layer);
 
-/* The parameters: "norm.weight", "mixer....", "norm2.weight", "mlp....". The block, for kr_block_path,
- * kr_block_initial_cache and kr_network_part; its own parameter table is NULL. Both are valid as long as the layer. */
-KR_API kr_params *kr_layer_params(const kr_layer *layer);
-KR_API const kr_block *kr_layer_block(const kr_layer *layer);
+typedef struct kr_layer_info {
+    kr_params *params; /* "norm.weight", "mixer....", "norm2.weight", "mlp...." */
+    /* For kr_block_path, kr_block_initial_cache and kr_network_part; its own parameter table is NULL. */
+    const kr_block *block;
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_layer_info;
 
-/* kr_block_forward, kr_block_step and kr_block_step_infinite for the whole layer. */
-KR_API kr_block_out kr_layer_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd, const kr_block_call *call);
-KR_API kr_block_out kr_layer_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_cache *cache);
-KR_API kr_tensor *kr_layer_step_infinite(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd);
+/* The parts of a layer, valid as long as the layer; NULL for NULL. The functions below return one field each. */
+KR_API kr_layer_info kr_layer_info_of(const kr_layer *layer);
+KR_API_INLINE kr_params *kr_layer_params(const kr_layer *layer)
+{
+    return kr_layer_info_of(layer).params;
+}
+KR_API_INLINE const kr_block *kr_layer_block(const kr_layer *layer)
+{
+    return kr_layer_info_of(layer).block;
+}
+
+/* kr_block_run, kr_block_forward, kr_block_step and kr_block_step_infinite for the whole layer. */
+KR_API kr_block_out kr_layer_call(kr_tape *tape, const kr_layer *layer, kr_call_kind kind, kr_tensor *x,
+                                  const kr_block_call *call);
+KR_API_INLINE kr_block_out kr_layer_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd,
+                                            const kr_block_call *call)
+{
+    return kr_layer_call(tape, layer, KR_CALL_FORWARD, x_bsd, call);
+}
+KR_API_INLINE kr_block_out kr_layer_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_cache *cache)
+{
+    const kr_block_call call = { cache, 0, 0, 0, 0, 0, { 0, 0, 0 } };
+    return kr_layer_call(tape, layer, KR_CALL_STEP, x_bd, &call);
+}
+KR_API_INLINE kr_tensor *kr_layer_step_infinite(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd)
+{
+    return kr_layer_call(tape, layer, KR_CALL_STEP_INFINITE, x_bd, 0).y;
+}
 
 /* ---- calls ---- */
 
@@ -349,11 +401,8 @@ typedef struct kr_layers_out {
     void *reserved[4]; /* NULL; for later versions */
 } kr_layers_out;
 
-/* Kind of call: a sequence, one token, or only the class tokens before the next token. Values are fixed. */
-typedef enum kr_call_kind { KR_CALL_FORWARD = 0, KR_CALL_STEP = 1, KR_CALL_PRIME = 2 } kr_call_kind;
-
-/* Runs the stack. x is as below, and NULL for KR_CALL_PRIME. y is NULL after an error, which names the operand and the
- * rule. */
+/* Runs the stack. x is as below, and NULL for KR_CALL_PRIME; call is NULL for KR_CALL_STEP_INFINITE. y is NULL after an
+ * error, which names the operand and the rule. */
 KR_API kr_layers_out kr_layers_call(kr_tape *tape, const kr_layers *layers, kr_call_kind kind, kr_tensor *x,
                                     const kr_call *call);
 
@@ -378,14 +427,10 @@ KR_API_INLINE kr_layers_out kr_layers_prime(kr_tape *tape, const kr_layers *laye
 }
 
 /* Limit of the output of step for a constant input (steady state), layer by layer. Without class tokens. */
-KR_API kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bd);
-
-/* The number of virtual layers, which is the number of slots of a state, and the width of the residual stream. */
-KR_API int64_t kr_layers_virtual(const kr_layers *layers);
-KR_API int64_t kr_layers_d_model(const kr_layers *layers);
-
-/* See kr_network_grid. */
-KR_API int64_t kr_layers_grid(const kr_layers *layers);
+KR_API_INLINE kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bd)
+{
+    return kr_layers_call(tape, layers, KR_CALL_STEP_INFINITE, x_bd, 0).y;
+}
 
 /* ==== Networks ==== */
 
@@ -428,11 +473,45 @@ KR_API void kr_network_destroy(kr_network *net);
  * While several networks share weights, writing, packing, training and unfreezing them are KR_ERR_STATE too, and the
  * parameters of the result are frozen (kr_params_freeze). Custom networks cannot be shared. */
 KR_API kr_network *kr_network_share(kr_ctx *ctx, const kr_network *net);
-KR_API kr_params *kr_network_params(const kr_network *net);
-KR_API const kr_layers *kr_network_layers(const kr_network *net); /* for kr_state_create */
+
+typedef struct kr_network_info {
+    kr_params *params;       /* the parameter table */
+    const kr_layers *layers; /* for kr_state_create; NULL for a custom network */
+    int64_t width;           /* of y: vocab_size with padding, or output_size */
+    int64_t grid;            /* see kr_network_grid */
+    uint64_t reserved[8];    /* 0; for later versions */
+} kr_network_info;
+
+/* Properties of a network, valid as long as the network; all 0 for NULL. The functions below return one field each. */
+KR_API kr_network_info kr_network_info_of(const kr_network *net);
+KR_API_INLINE kr_params *kr_network_params(const kr_network *net)
+{
+    return kr_network_info_of(net).params;
+}
+KR_API_INLINE const kr_layers *kr_network_layers(const kr_network *net)
+{
+    return kr_network_info_of(net).layers;
+}
+KR_API_INLINE int64_t kr_network_width(const kr_network *net)
+{
+    return kr_network_info_of(net).width;
+}
+
+/* The smallest number of tokens at whose multiples a text can be cut without changing a bit: on the CPU and with the paths
+ * of the blocks, forward calls over the pieces, with the state passed on, give the outputs and the final state of one
+ * forward call over the text. 1 for Mamba-1, otherwise the least common multiple of the chunk lengths of all layers. For
+ * a custom network that of its parts; its forward function must process everything else token by token. 0 if there is no
+ * such number: for Minimal and Serial paths, for class tokens, for NULL. Constant; any thread may call it. */
+KR_API_INLINE int64_t kr_network_grid(const kr_network *net)
+{
+    return kr_network_info_of(net).grid;
+}
 
 /* Formats the parameter table as text; see kr_params_describe. */
-KR_API size_t kr_network_describe(const kr_network *net, char *text, size_t bytes);
+KR_API_INLINE size_t kr_network_describe(const kr_network *net, char *text, size_t bytes)
+{
+    return kr_params_describe(kr_network_params(net), text, bytes);
+}
 
 /* Creates an initial state for a network of any kind. The caller destroys it. NULL after an error. */
 KR_API kr_state *kr_network_state(const kr_network *net, int64_t batch);
@@ -446,8 +525,8 @@ typedef struct kr_network_out {
     void *reserved[4]; /* NULL; for later versions */
 } kr_network_out;
 
-/* Runs the network. x is as below, and NULL for KR_CALL_PRIME. y is NULL after an error, which names the operand and
- * the rule. */
+/* Runs the network. x is as below, and NULL for KR_CALL_PRIME; call is NULL for KR_CALL_STEP_INFINITE. y is NULL after an
+ * error, which names the operand and the rule. */
 KR_API kr_network_out kr_network_call(kr_tape *tape, const kr_network *net, kr_call_kind kind, kr_tensor *x,
                                       const kr_call *call);
 
@@ -470,17 +549,10 @@ KR_API_INLINE kr_network_out kr_network_prime(kr_tape *tape, const kr_network *n
 }
 
 /* See kr_layers_step_infinite. */
-KR_API kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x);
-
-/* The width of y: vocab_size with padding, or output_size. */
-KR_API int64_t kr_network_width(const kr_network *net);
-
-/* The smallest number of tokens at whose multiples a text can be cut without changing a bit: on the CPU and with the paths
- * of the blocks, forward calls over the pieces, with the state passed on, give the outputs and the final state of one
- * forward call over the text. 1 for Mamba-1, otherwise the least common multiple of the chunk lengths of all layers. For
- * a custom network that of its parts; its forward function must process everything else token by token. 0 if there is no
- * such number: for Minimal and Serial paths, for class tokens, for NULL. Constant; any thread may call it. */
-KR_API int64_t kr_network_grid(const kr_network *net);
+KR_API_INLINE kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x)
+{
+    return kr_network_call(tape, net, KR_CALL_STEP_INFINITE, x, 0).y;
+}
 
 /* ---- custom networks ---- */
 

@@ -310,11 +310,13 @@ KR_API_INLINE kr_tensor *kr_log_softmax(kr_tape *tape, kr_tensor *x, int axis)
 
 /* ---- products ---- */
 
-/* a [.. m k], b [.. k n] -> [.. m n]; the leading axes broadcast. Transposed operands are views without a copy. */
-KR_API kr_tensor *kr_matmul(kr_tape *tape, kr_tensor *a, kr_tensor *b);
-
-/* a b + bias + c in one pass. bias [n] may be NULL, and so may c, which broadcasts to [.. m n]. */
+/* a [.. m k], b [.. k n] -> a b + bias + c [.. m n] in one pass; the leading axes of a and b broadcast. bias [n] and c,
+ * which broadcasts to [.. m n], may be NULL. Transposed operands are views without a copy. */
 KR_API kr_tensor *kr_matmul_add(kr_tape *tape, kr_tensor *a, kr_tensor *b, kr_tensor *bias, kr_tensor *c);
+KR_API_INLINE kr_tensor *kr_matmul(kr_tape *tape, kr_tensor *a, kr_tensor *b)
+{
+    return kr_matmul_add(tape, a, b, 0, 0);
+}
 
 /* a [.. m], b [.. n] -> [.. m n]. */
 KR_API kr_tensor *kr_outer(kr_tape *tape, kr_tensor *a, kr_tensor *b);

@@ -65,7 +65,10 @@ KR_API kr_tensor *kr_detach(kr_tape *tape, kr_tensor *x);
 KR_API kr_tensor *kr_retain_grad(kr_tensor *x);
 
 /* Whether backward computes a gradient for x. False for NULL. */
-KR_API bool kr_requires_grad(const kr_tensor *x);
+KR_API_INLINE bool kr_requires_grad(const kr_tensor *x)
+{
+    return kr_tensor_info_of(x).requires_grad;
+}
 
 /* The gradient of x after backward: the shape and type of x, row-major; NULL if x received none. The gradient of a
  * parameter is valid as long as the parameter, any other until the tape is reset. */

@@ -62,12 +62,9 @@ extern "C" {
 #define KR_SCALAR ((kr_shape){ 0, { 0 } })
 #endif
 
-/* Properties of a tensor. NULL gives 0, KR_DTYPE_F32 or an empty shape, so getters are safe after an error. */
+/* Element type and shape. NULL gives KR_DTYPE_F32 and an empty shape, so getters are safe after an error. */
 KR_API kr_dtype kr_tensor_dtype(const kr_tensor *x);
 KR_API kr_shape kr_tensor_shape(const kr_tensor *x);
-/* Stride in elements; axis as for kr_tensor_dim; 0 beyond the rank. */
-KR_API int64_t kr_tensor_stride(const kr_tensor *x, int axis);
-KR_API bool kr_tensor_is_contiguous(const kr_tensor *x);
 
 /* Number of axes; size of axis i, where i < 0 counts from the end and the size is 1 beyond the rank; number of
  * elements. 0 for NULL. */
@@ -90,6 +87,34 @@ KR_API_INLINE int64_t kr_tensor_count(const kr_tensor *x)
     return count;
 }
 
+typedef struct kr_tensor_info {
+    int64_t strides[KR_MAX_RANK]; /* in elements; 0 beyond the rank */
+    bool is_contiguous;           /* row-major without gaps; false for NULL */
+    bool is_host;                 /* the host may access the data: on a GPU only integers; true for NULL */
+    bool requires_grad;           /* backward computes a gradient; false for NULL */
+    uint64_t reserved[4];         /* 0; for later versions */
+} kr_tensor_info;
+
+/* Further properties of a tensor. The functions below and kr_requires_grad return one of them each. */
+KR_API kr_tensor_info kr_tensor_info_of(const kr_tensor *x);
+
+/* Stride of axis i in elements; i as for kr_tensor_dim; 0 beyond the rank. */
+KR_API_INLINE int64_t kr_tensor_stride(const kr_tensor *x, int i)
+{
+    if (i < 0) i += kr_tensor_rank(x);
+    return i >= 0 && i < KR_MAX_RANK ? kr_tensor_info_of(x).strides[i] : 0;
+}
+KR_API_INLINE bool kr_tensor_is_contiguous(const kr_tensor *x)
+{
+    return kr_tensor_info_of(x).is_contiguous;
+}
+
+/* Is the data host-accessible? Always on the CPU; on a GPU for integers only. True for NULL. */
+KR_API_INLINE bool kr_tensor_is_host(const kr_tensor *x)
+{
+    return kr_tensor_info_of(x).is_host;
+}
+
 /* Address of the first element; the strides give the layout. NULL for NULL. On the CPU it may always be read; write
  * only to parameters, and only while no tape holds an op that used them. On a GPU the address of floats is a device
  * address that the host must not dereference. Use kr_tensor_read, kr_tensor_at, kr_tensor_write and kr_param_write,
@@ -97,9 +122,6 @@ KR_API_INLINE int64_t kr_tensor_count(const kr_tensor *x)
  * kernels may use the address after kr_ctx_wait. Integers are in host memory on any device: readable at once if the
  * caller created them, after kr_ctx_wait if an op did. */
 KR_API void *kr_tensor_data(const kr_tensor *x);
-
-/* Is the data host-accessible? Always on the CPU; on a GPU for integers only. True for NULL. */
-KR_API bool kr_tensor_is_host(const kr_tensor *x);
 
 /* dims[axis] as long long, for printf's %lld. */
 #define KR_DIM(x, axis) ((long long)kr_tensor_dim(x, axis))
@@ -112,10 +134,13 @@ KR_API kr_status kr_tensor_read(const kr_tensor *x, kr_dtype dtype, void *out, i
  * `dtype`. Custom ops fill the result of kr_new with it, on any device. */
 KR_API kr_status kr_tensor_write(kr_tensor *x, kr_dtype dtype, const void *data, int64_t count);
 
-/* One element as a double, by index along each axis (as many as the rank); NaN on failure. kr_item(loss) reads a
- * tensor of one element. */
+/* One element as a double, by index along each axis (as many as the rank); NaN on failure. index NULL, and
+ * kr_item(loss): the only element of a tensor. */
 KR_API double kr_tensor_at(const kr_tensor *x, const int64_t *index);
-KR_API double kr_item(const kr_tensor *x);
+KR_API_INLINE double kr_item(const kr_tensor *x)
+{
+    return kr_tensor_at(x, 0);
+}
 
 /* Writes "[2, 64, 256]" to text; returns text. */
 KR_API const char *kr_shape_text(const kr_tensor *x, char *text, size_t bytes);

@@ -23,7 +23,7 @@
 
 BEGIN {
     # They read elements, or take memory, though all their handles are const.
-    split("kr_tensor_at kr_item kr_tokenizer_encode kr_tokenizer_decode kr_tokenizer_split kr_state_cache", list, " ")
+    split("kr_tensor_at kr_tokenizer_encode kr_tokenizer_decode kr_tokenizer_split kr_state_cache", list, " ")
     for (i in list) computes[list[i]] = 1
     # Written by hand in api/error_entries.c.
     split("kr_ctx_status kr_ctx_message kr_ctx_fail kr_ctx_destroy", list, " ")

@@ -71,12 +71,8 @@ kr_layers_out kr_layers_call(kr_tape *tape, const kr_layers *s, kr_call_kind kin
     return kr_layers_run_call(tape, s, kind, x, call, run_stack);
 }
 
-kr_block_out kr_layer_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd, const kr_block_call *call)
+kr_block_out kr_layer_call(kr_tape *tape, const kr_layer *layer, kr_call_kind kind, kr_tensor *x,
+                           const kr_block_call *call)
 {
-    return kr_layer_run_forward(tape, layer, x_bsd, call, run_stack);
-}
-
-kr_block_out kr_layer_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_cache *cache)
-{
-    return kr_layer_run_step(tape, layer, x_bd, cache, run_stack);
+    return kr_layer_run_call(tape, layer, kind, x, call, run_stack);
 }

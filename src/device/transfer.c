@@ -8,6 +8,7 @@
 #include "tensor/tensor_impl.h"
 
 #include <math.h>
+#include <string.h>
 
 /* y = x on the host. Without the context's pool and scratch: reading is allowed after an error, too. */
 static void copy_on_host(const kr_tensor *y, const kr_tensor *x)
@@ -42,9 +43,15 @@ static void halve(const kr_tensor *x, kr_tensor *first, kr_tensor *second)
     second->data += first->dims[axis] * x->strides[axis] * (int64_t)kr_dtype_bytes(x->dtype);
 }
 
-bool kr_tensor_is_host(const kr_tensor *x)
+kr_tensor_info kr_tensor_info_of(const kr_tensor *x)
 {
-    return !x || !kr_on_device(x->ctx, x->data);
+    kr_tensor_info info = { .is_host = true };
+    if (!x) return info;
+    memcpy(info.strides, x->strides, (size_t)x->rank * sizeof *x->strides);
+    info.is_contiguous = kr_tensor_is_row_major(x);
+    info.is_host = !kr_on_device(x->ctx, x->data);
+    info.requires_grad = x->flags.requires_grad;
+    return info;
 }
 
 /* ---- reading ---- */
@@ -122,10 +129,11 @@ double kr_tensor_at(const kr_tensor *x, const int64_t *index)
     if (!x) return NAN;
     kr_tensor one = *x;
     one.rank = 0;
-    if (!kr_require(x->ctx, index || x->rank == 0, KR_ERR_ARG, "tensor_at: index is NULL") ||
+    if (!kr_require(x->ctx, index || kr_count_of(x) == 1, KR_ERR_SHAPE, "item: x %s has %lld elements, but must have 1",
+                    KR_TEXT_OF(x), (long long)kr_count_of(x)) ||
         !has_values(x, "tensor_at"))
         return NAN;
-    for (int axis = 0; axis < x->rank; axis++) {
+    for (int axis = 0; index && axis < x->rank; axis++) {
         if (!kr_require(x->ctx, index[axis] >= 0 && index[axis] < x->dims[axis], KR_ERR_ARG,
                         "tensor_at: index %lld on axis %d of x %s", (long long)index[axis], axis, KR_TEXT_OF(x)))
             return NAN;
@@ -133,15 +141,6 @@ double kr_tensor_at(const kr_tensor *x, const int64_t *index)
     }
     double value;
     return read_into(&one, KR_DTYPE_F64, (char *)&value) ? value : NAN;
-}
-
-double kr_item(const kr_tensor *x)
-{
-    if (!x) return NAN;
-    if (!kr_require(x->ctx, kr_count_of(x) == 1, KR_ERR_SHAPE, "item: x %s has %lld elements, but must have 1",
-                    KR_TEXT_OF(x), (long long)kr_count_of(x)))
-        return NAN;
-    return kr_tensor_at(x, (int64_t[KR_MAX_RANK]){ 0 });
 }
 
 typedef struct showing {

@@ -174,11 +174,6 @@ kr_text_model_info kr_text_model_info_of(const kr_text_model *lm)
                                  .start = lm->start };
 }
 
-void kr_text_model_set_stops(const kr_text_model *lm, kr_generate_options *options)
-{
-    if (lm && options) options->stop_ids = kr_text_model_eos(lm, &options->n_stop_ids);
-}
-
 kr_status kr_text_model_feed(const kr_text_model *lm, kr_generation *g, const char *text, size_t bytes)
 {
     if (!lm) return KR_ERR_ARG;

@@ -135,14 +135,10 @@ kr_model *kr_model_create(kr_ctx *ctx, const kr_model_config *config)
     return NULL;
 }
 
-const kr_network *kr_model_network(const kr_model *model)
+kr_model_info kr_model_info_of(const kr_model *model)
 {
-    return model ? model->net : NULL;
-}
-
-const kr_model_config *kr_model_config_of(const kr_model *model)
-{
-    return model ? &model->box->config : NULL;
+    if (!model) return (kr_model_info){ .network = NULL };
+    return (kr_model_info){ .network = model->net, .config = &model->box->config };
 }
 
 KR_DEFAULTS(kr_load_options) = { .size = sizeof(kr_load_options),

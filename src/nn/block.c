@@ -7,12 +7,6 @@
 
 #include <string.h>
 
-int kr_cache_count(kr_family family)
-{
-    const kr_block_kind *kind = kr_block_kind_of(family);
-    return kind ? kind->ncache : 0;
-}
-
 const char *kr_cache_name(kr_family family, int i)
 {
     const kr_block_kind *kind = kr_block_kind_of(family);
@@ -89,19 +83,10 @@ void kr_block_destroy(kr_block *block)
     kr_block_free(block);
 }
 
-kr_params *kr_block_params(const kr_block *block)
+kr_block_info kr_block_info_of(const kr_block *block)
 {
-    return block ? block->params : NULL;
-}
-
-kr_family kr_block_family(const kr_block *block)
-{
-    return block ? block->kind->family : KR_FAMILY_MAMBA1;
-}
-
-kr_ssd_path kr_block_path(const kr_block *block)
-{
-    return block ? block->kind->path(block) : kr_ssd_path_default();
+    if (!block) return (kr_block_info){ .family = KR_FAMILY_MAMBA1, .path = kr_ssd_path_default() };
+    return (kr_block_info){ .family = block->kind->family, .params = block->params, .path = block->kind->path(block) };
 }
 
 kr_ssd_path kr_block_optimal_path(const kr_block *block, kr_ssd_algorithm algorithm)
@@ -354,7 +339,22 @@ static bool take_cu_seqlens(kr_tape *tape, const char *op, kr_tensor *x_bsd, con
                                  kr_cu_seqlens_take(tape, op, call->cu_seqlens, d.b, d.s, seq_start_bs));
 }
 
-kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x_bsd, const kr_block_call *call)
+bool kr_block_call_fits(kr_ctx *ctx, const char *op, kr_call_kind kind, const kr_block_call *call)
+{
+    if (!call) return true;
+    const char *set = kind == KR_CALL_STEP_INFINITE && call->cache ? "cache"
+                      : call->seq_start_bs                         ? "seq_start_bs"
+                      : call->reset_bs                             ? "reset_bs"
+                      : call->mask_bs                              ? "mask_bs"
+                      : call->path                                 ? "path"
+                      : call->cu_seqlens                           ? "cu_seqlens"
+                                                                   : NULL;
+    return KR_RESERVED(ctx, op, "kr_block_call", call) &&
+           kr_require(ctx, !set, KR_ERR_ARG, "%s: call.%s is set, but this call takes %s", op, set,
+                      kind == KR_CALL_STEP ? "no option except the cache" : "no options");
+}
+
+static kr_block_out run_forward(kr_tape *tape, const kr_block *block, kr_tensor *x_bsd, const kr_block_call *call)
 {
     const kr_block_call defaults = { 0 };
     if (!call) call = &defaults;
@@ -381,14 +381,32 @@ kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x
                                      : block->kind->forward(tape, block, &input));
 }
 
-kr_block_out kr_block_step(kr_tape *tape, const kr_block *block, kr_tensor *x_bd, const kr_cache *cache)
+static kr_block_out run_step(kr_tape *tape, const kr_block *block, kr_tensor *x_bd, const kr_block_call *call)
 {
     const char *op = block ? block->kind->calls.step : "block.step";
-    if (!exists(tape, op, block)) return (kr_block_out){ .y = NULL };
+    if (!exists(tape, op, block) || !kr_block_call_fits(tape->ctx, op, KR_CALL_STEP, call))
+        return (kr_block_out){ .y = NULL };
+    const kr_cache *cache = call ? call->cache : NULL;
     return public_out(kr_block_run_step(tape, block->kind, block, op, x_bd, given_cache(block, cache)));
 }
 
-kr_tensor *kr_block_step_infinite(kr_tape *tape, const kr_block *block, kr_tensor *x_bd)
+static kr_block_out run_infinite(kr_tape *tape, const kr_block *block, kr_tensor *x_bd, const kr_block_call *call)
 {
-    return exists(tape, "block.step_infinite", block) ? block->kind->step_infinite(tape, block, x_bd) : NULL;
+    const char *op = block ? block->kind->calls.step_infinite : "block.step_infinite";
+    if (!exists(tape, op, block) || !kr_block_call_fits(tape->ctx, op, KR_CALL_STEP_INFINITE, call))
+        return (kr_block_out){ .y = NULL };
+    return (kr_block_out){ .y = block->kind->step_infinite(tape, block, x_bd) };
+}
+
+kr_block_out kr_block_run(kr_tape *tape, const kr_block *block, kr_call_kind kind, kr_tensor *x,
+                          const kr_block_call *call)
+{
+    switch (kind) {
+    case KR_CALL_FORWARD: return run_forward(tape, block, x, call);
+    case KR_CALL_STEP: return run_step(tape, block, x, call);
+    case KR_CALL_STEP_INFINITE: return run_infinite(tape, block, x, call);
+    case KR_CALL_PRIME: break;
+    }
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "block.run: kind = %d is not a call of a block", (int)kind);
+    return (kr_block_out){ .y = NULL };
 }

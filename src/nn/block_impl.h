@@ -93,6 +93,9 @@ kr_dtype kr_block_dtype(const void *block);
 /* The tokens at whose multiples a sequence can be cut without changing a bit on the CPU, by the block's own path; 0: none. */
 int64_t kr_block_grid(const void *block);
 
+/* Does `call` suit a call of this kind, other than a forward: the cache alone for a step, nothing for a steady state? */
+bool kr_block_call_fits(kr_ctx *ctx, const char *op, kr_call_kind kind, const kr_block_call *call);
+
 /* A config that is not NULL; op names the constructor in the message. */
 bool kr_config_given(kr_ctx *ctx, const char *op, const void *config);
 

@@ -26,18 +26,18 @@ static int64_t common(int64_t a, int64_t b)
     return a / x * b;
 }
 
-int64_t kr_layers_grid(const kr_layers *layers)
+int64_t kr_layers_grid_of(const kr_layers *layers)
 {
-    if (!layers || layers->has_class_tokens) return 0;
+    if (layers->has_class_tokens) return 0;
     int64_t grid = 1;
     for (int64_t i = 0; i < layers->config.n_layers; i++) grid = common(grid, kr_block_grid(layers->layers[i].block));
     return grid;
 }
 
-int64_t kr_network_grid(const kr_network *net)
+int64_t kr_network_grid_of(const kr_network *net)
 {
-    if (!net || net->has_class_tokens) return 0;
-    if (!net->is_custom) return kr_layers_grid(net->layers);
+    if (net->has_class_tokens) return 0;
+    if (!net->is_custom) return kr_layers_grid_of(net->layers);
     int64_t grid = 1;
     for (int64_t i = 0; i < net->nslots; i++) grid = common(grid, kr_block_grid(net->slots[i]));
     return grid;

@@ -427,6 +427,18 @@ static kr_layers_out run_prime(kr_tape *tape, const kr_layers *s, const kr_call 
     return kr_ctx_failed(tape->ctx) ? none : (kr_layers_out){ .y = y, .state = kr_run_end(&run) };
 }
 
+bool kr_call_is_absent(kr_ctx *ctx, const char *op, const kr_call *call)
+{
+    return kr_require(ctx, !call, KR_ERR_ARG, "%s: call is given, but there are no options: pass NULL", op);
+}
+
+static kr_tensor *run_infinite(kr_tape *tape, const kr_layers *s, kr_tensor *x, const kr_call *call)
+{
+    const char *op = "layers.step_infinite";
+    return exists(tape, op, s) && kr_call_is_absent(tape->ctx, op, call) ? kr_layers_run_infinite(tape, op, s, x)
+                                                                         : NULL;
+}
+
 kr_layers_out kr_layers_run_call(kr_tape *tape, const kr_layers *s, kr_call_kind kind, kr_tensor *x,
                                  const kr_call *call, kr_stack_fn *run_stack)
 {
@@ -434,6 +446,7 @@ kr_layers_out kr_layers_run_call(kr_tape *tape, const kr_layers *s, kr_call_kind
     case KR_CALL_FORWARD: return run_forward(tape, s, x, call, run_stack);
     case KR_CALL_STEP: return run_step(tape, s, x, call, run_stack);
     case KR_CALL_PRIME: return run_prime(tape, s, call);
+    case KR_CALL_STEP_INFINITE: return (kr_layers_out){ .y = run_infinite(tape, s, x, call) };
     }
     if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "layers: %d is not a kr_call_kind", (int)kind);
     return (kr_layers_out){ .y = NULL };
@@ -452,10 +465,4 @@ kr_tensor *kr_layers_run_infinite(kr_tape *tape, const char *op, const kr_layers
         if (kr_ctx_failed(tape->ctx)) kr_blame(tape->ctx, "%s, layer %lld", op, (long long)job.v);
     }
     return kr_ctx_failed(tape->ctx) ? NULL : flow.x;
-}
-
-kr_tensor *kr_layers_step_infinite(kr_tape *tape, const kr_layers *s, kr_tensor *x)
-{
-    const char *op = "layers.step_infinite";
-    return exists(tape, op, s) ? kr_layers_run_infinite(tape, op, s, x) : NULL;
 }

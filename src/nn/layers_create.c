@@ -243,17 +243,10 @@ void kr_layers_destroy(kr_layers *s)
     kr_layers_free(s);
 }
 
-kr_params *kr_layers_params(const kr_layers *s)
+kr_layers_info kr_layers_info_of(const kr_layers *s)
 {
-    return s ? s->params : NULL;
-}
-
-int64_t kr_layers_virtual(const kr_layers *s)
-{
-    return s ? s->nvirtual : 0;
-}
-
-int64_t kr_layers_d_model(const kr_layers *s)
-{
-    return s ? s->nd : 0;
+    if (!s) return (kr_layers_info){ .params = NULL };
+    return (kr_layers_info){
+        .params = s->params, .n_virtual = s->nvirtual, .d_model = s->nd, .grid = kr_layers_grid_of(s)
+    };
 }

@@ -154,13 +154,17 @@ kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bc
  * calls. */
 typedef kr_tensor *kr_stack_fn(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bcd, kr_run *run);
 
-/* kr_layers_call, kr_layer_forward and kr_layer_step. */
+/* kr_layers_call and kr_layer_call. */
 kr_layers_out kr_layers_run_call(kr_tape *tape, const kr_layers *layers, kr_call_kind kind, kr_tensor *x,
                                  const kr_call *call, kr_stack_fn *run_stack);
-kr_block_out kr_layer_run_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd, const kr_block_call *call,
-                                  kr_stack_fn *run_stack);
-kr_block_out kr_layer_run_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_cache *cache,
-                               kr_stack_fn *run_stack);
+kr_block_out kr_layer_run_call(kr_tape *tape, const kr_layer *layer, kr_call_kind kind, kr_tensor *x,
+                               const kr_block_call *call, kr_stack_fn *run_stack);
+
+/* kr_layers_info.grid. */
+int64_t kr_layers_grid_of(const kr_layers *layers);
+
+/* A steady state takes no options; op names the call. */
+bool kr_call_is_absent(kr_ctx *ctx, const char *op, const kr_call *call);
 
 /* x [b d], a constant input: the limit of the stack's output (steady state). */
 kr_tensor *kr_layers_run_infinite(kr_tape *tape, const char *op, const kr_layers *layers, kr_tensor *x_bd);

@@ -126,6 +126,19 @@ static kr_network_out run_prime(kr_tape *tape, const kr_network *net, const kr_c
     return run_network(tape, net, &run, NULL, kr_layers_run);
 }
 
+static kr_tensor *run_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x, const kr_call *call)
+{
+    const char *op = "network.step_infinite";
+    if (!check_input(tape, op, net, x, true) || !has_stack(tape, op, net) || !kr_call_is_absent(tape->ctx, op, call))
+        return NULL;
+    kr_call defaults;
+    kr_call_init(&defaults);
+    kr_network_out out = { .y = NULL };
+    kr_tensor *y = kr_layers_run_infinite(tape, "layers.step_infinite", net->layers, enter(tape, op, net, x));
+    apply_head(tape, op, net, y, &defaults, &out);
+    return out.y;
+}
+
 kr_network_out kr_network_run_call(kr_tape *tape, const kr_network *net, kr_call_kind kind, kr_tensor *x,
                                    const kr_call *call, kr_stack_fn *run_stack)
 {
@@ -133,18 +146,8 @@ kr_network_out kr_network_run_call(kr_tape *tape, const kr_network *net, kr_call
     case KR_CALL_FORWARD: return run_forward(tape, net, x, call, run_stack);
     case KR_CALL_STEP: return run_step(tape, net, x, call, run_stack);
     case KR_CALL_PRIME: return run_prime(tape, net, call);
+    case KR_CALL_STEP_INFINITE: return (kr_network_out){ .y = run_infinite(tape, net, x, call) };
     }
     if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "network: %d is not a kr_call_kind", (int)kind);
     return (kr_network_out){ .y = NULL };
-}
-
-kr_tensor *kr_network_step_infinite(kr_tape *tape, const kr_network *net, kr_tensor *x)
-{
-    const char *op = "network.step_infinite";
-    if (!check_input(tape, op, net, x, true) || !has_stack(tape, op, net)) return NULL;
-    kr_call call;
-    kr_call_init(&call);
-    kr_network_out out = { .y = NULL };
-    apply_head(tape, op, net, kr_layers_step_infinite(tape, net->layers, enter(tape, op, net, x)), &call, &out);
-    return out.y;
 }

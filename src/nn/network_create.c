@@ -166,11 +166,6 @@ void kr_network_destroy(kr_network *net)
     kr_memory_free(&net->ctx->memory, net, sizeof *net);
 }
 
-kr_params *kr_network_params(const kr_network *net)
-{
-    return !net ? NULL : net->is_custom ? net->custom.params : net->params;
-}
-
 kr_state_layout kr_network_layout(const kr_network *net)
 {
     return net->is_custom ? (kr_state_layout){ .nslots = net->nslots, .blocks = net->slots }
@@ -189,17 +184,11 @@ kr_state *kr_network_state(const kr_network *net, int64_t batch)
     return kr_state_allocate(net->ctx, "network.state", &layout, batch);
 }
 
-const kr_layers *kr_network_layers(const kr_network *net)
+kr_network_info kr_network_info_of(const kr_network *net)
 {
-    return net ? net->layers : NULL;
-}
-
-int64_t kr_network_width(const kr_network *net)
-{
-    return net ? net->nw : 0;
-}
-
-size_t kr_network_describe(const kr_network *net, char *text, size_t bytes)
-{
-    return kr_params_describe(kr_network_params(net), text, bytes);
+    if (!net) return (kr_network_info){ .params = NULL };
+    return (kr_network_info){ .params = net->is_custom ? net->custom.params : net->params,
+                              .layers = net->layers,
+                              .width = net->nw,
+                              .grid = kr_network_grid_of(net) };
 }

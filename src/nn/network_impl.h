@@ -30,6 +30,9 @@ struct kr_network {
 kr_state_layout kr_network_layout(const kr_network *net);
 const kr_block *kr_network_slot(const kr_network *net, int64_t slot);
 
+/* kr_network_info.grid. */
+int64_t kr_network_grid_of(const kr_network *net);
+
 /* kr_network_call; run_stack: see layers_impl.h. */
 kr_network_out kr_network_run_call(kr_tape *tape, const kr_network *net, kr_call_kind kind, kr_tensor *x,
                                    const kr_call *call, kr_stack_fn *run_stack);

@@ -391,13 +391,6 @@ const kr_param_row *kr_params_find(const kr_params *params, const char *name)
     return NULL;
 }
 
-int64_t kr_params_elements(const kr_params *params)
-{
-    int64_t count = 0;
-    for (int64_t i = 0; params && i < params->count; i++) count += kr_count_of(params->rows[i]->seen.tensor);
-    return count;
-}
-
 bool kr_params_begin_write(const kr_params *params, const char *op)
 {
     for (int64_t i = 0; i < params->count; i++) {

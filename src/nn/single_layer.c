@@ -65,14 +65,10 @@ void kr_layer_destroy(kr_layer *layer)
     kr_memory_free(&ctx->memory, layer, sizeof *layer);
 }
 
-kr_params *kr_layer_params(const kr_layer *layer)
+kr_layer_info kr_layer_info_of(const kr_layer *layer)
 {
-    return layer ? layer->stack->params : NULL;
-}
-
-const kr_block *kr_layer_block(const kr_layer *layer)
-{
-    return layer ? layer->stack->layers[0].block : NULL;
+    if (!layer) return (kr_layer_info){ .params = NULL };
+    return (kr_layer_info){ .params = layer->stack->params, .block = layer->stack->layers[0].block };
 }
 
 /* ---- calls ---- */
@@ -118,8 +114,8 @@ static kr_block_out run(kr_tape *tape, const char *op, kr_run_mode mode, const k
     return y_bsd ? (kr_block_out){ .y = y_bsd, .cache = run.state->slots[0] } : none;
 }
 
-kr_block_out kr_layer_run_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd, const kr_block_call *call,
-                                  kr_stack_fn *run_stack)
+static kr_block_out run_forward(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bsd, const kr_block_call *call,
+                                kr_stack_fn *run_stack)
 {
     const char *op = "layer.forward";
     const kr_block_call defaults = { 0 };
@@ -131,23 +127,38 @@ kr_block_out kr_layer_run_forward(kr_tape *tape, const kr_layer *layer, kr_tenso
     return run(tape, op, KR_RUN_FORWARD, layer, x_bsd, call, run_stack);
 }
 
-kr_block_out kr_layer_run_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_cache *cache,
-                               kr_stack_fn *run_stack)
+static kr_block_out run_step(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_block_call *call,
+                             kr_stack_fn *run_stack)
 {
     const char *op = "layer.step";
-    const kr_block_call call = { .cache = cache };
+    const kr_block_call defaults = { 0 };
     kr_dims d;
-    if (!exists(tape, op, layer) || !kr_bind(tape, op, &d, "x:bd", x_bd) ||
-        !kr_layers_check_input(tape, op, layer->stack, x_bd))
+    if (!exists(tape, op, layer) || !kr_block_call_fits(tape->ctx, op, KR_CALL_STEP, call) ||
+        !kr_bind(tape, op, &d, "x:bd", x_bd) || !kr_layers_check_input(tape, op, layer->stack, x_bd))
         return (kr_block_out){ .y = NULL };
-    kr_block_out out =
-        run(tape, op, KR_RUN_STEP, layer, kr_reshape(tape, x_bd, KR_SHAPE(d.b, 1, d.d)), &call, run_stack);
+    kr_block_out out = run(tape, op, KR_RUN_STEP, layer, kr_reshape(tape, x_bd, KR_SHAPE(d.b, 1, d.d)),
+                           call ? call : &defaults, run_stack);
     out.y = kr_last_token(tape, out.y);
     return out;
 }
 
-kr_tensor *kr_layer_step_infinite(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd)
+static kr_block_out run_infinite(kr_tape *tape, const kr_layer *layer, kr_tensor *x_bd, const kr_block_call *call)
 {
     const char *op = "layer.step_infinite";
-    return exists(tape, op, layer) ? kr_layers_run_infinite(tape, op, layer->stack, x_bd) : NULL;
+    if (!exists(tape, op, layer) || !kr_block_call_fits(tape->ctx, op, KR_CALL_STEP_INFINITE, call))
+        return (kr_block_out){ .y = NULL };
+    return (kr_block_out){ .y = kr_layers_run_infinite(tape, op, layer->stack, x_bd) };
+}
+
+kr_block_out kr_layer_run_call(kr_tape *tape, const kr_layer *layer, kr_call_kind kind, kr_tensor *x,
+                               const kr_block_call *call, kr_stack_fn *run_stack)
+{
+    switch (kind) {
+    case KR_CALL_FORWARD: return run_forward(tape, layer, x, call, run_stack);
+    case KR_CALL_STEP: return run_step(tape, layer, x, call, run_stack);
+    case KR_CALL_STEP_INFINITE: return run_infinite(tape, layer, x, call);
+    case KR_CALL_PRIME: break;
+    }
+    if (tape) kr_fail(tape->ctx, KR_ERR_ARG, "layer.call: kind = %d is not a call of a layer", (int)kind);
+    return (kr_block_out){ .y = NULL };
 }

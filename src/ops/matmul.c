@@ -123,11 +123,6 @@ kr_tensor *kr_matmul_add(kr_tape *tape, kr_tensor *a, kr_tensor *b, kr_tensor *b
     return kr_store_as(tape, kr_recorded(tape, &matmul_rule, y, NULL, 0, KR_LIST(a, b, bias, c)), result);
 }
 
-kr_tensor *kr_matmul(kr_tape *tape, kr_tensor *a, kr_tensor *b)
-{
-    return kr_matmul_add(tape, a, b, NULL, NULL);
-}
-
 kr_tensor *kr_outer(kr_tape *tape, kr_tensor *a, kr_tensor *b)
 {
     kr_dims d;

@@ -158,11 +158,6 @@ kr_tensor *kr_retain_grad(kr_tensor *x)
     return x;
 }
 
-bool kr_requires_grad(const kr_tensor *x)
-{
-    return x && x->flags.requires_grad;
-}
-
 kr_tensor *kr_grad(const kr_tensor *x)
 {
     return x ? x->grad : NULL;

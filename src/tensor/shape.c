@@ -111,18 +111,6 @@ kr_shape kr_tensor_shape(const kr_tensor *x)
     return shape;
 }
 
-int64_t kr_tensor_stride(const kr_tensor *x, int axis)
-{
-    if (!x) return 0;
-    if (axis < 0) axis += x->rank;
-    return axis >= 0 && axis < x->rank ? x->strides[axis] : 0;
-}
-
-bool kr_tensor_is_contiguous(const kr_tensor *x)
-{
-    return x && kr_tensor_is_row_major(x);
-}
-
 void *kr_tensor_data(const kr_tensor *x)
 {
     return x ? x->data : NULL;

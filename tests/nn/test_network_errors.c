@@ -151,6 +151,9 @@ TEST(layers_refuse_inputs)
     REFUSED(KR_ERR_ARG, "layers.step: the stack is NULL", kr_layers_step(t, NULL, F(2, 8), NULL).y);
     REFUSED(KR_ERR_ARG, "layers.prime: the stack is NULL", kr_layers_prime(t, NULL, NULL).state);
     REFUSED(KR_ERR_ARG, "layers.step_infinite: the stack is NULL", kr_layers_step_infinite(t, NULL, F(2, 8)));
+    kr_call_init(&call);
+    REFUSED(KR_ERR_ARG, "layers.step_infinite: call is given, but there are no options: pass NULL",
+            kr_layers_call(t, s, KR_CALL_STEP_INFINITE, F(2, 8), &call).y);
     REFUSED(KR_ERR_ARG, "layers.forward: operand x is NULL", kr_layers_forward(t, s, NULL, NULL).y);
     REFUSED(KR_ERR_SHAPE, "layers.forward: axis d of x [2, 3, 7] is 7, but the stack has d_model = 8",
             kr_layers_forward(t, s, F(2, 3, 7), NULL).y);
@@ -265,6 +268,19 @@ TEST(network_refuses_calls)
     REFUSED(KR_ERR_ARG, "network.step: the network is NULL", kr_network_step(t, NULL, I(2), NULL).y);
     REFUSED(KR_ERR_ARG, "network.prime: the network is NULL", kr_network_prime(t, NULL, NULL).state);
     REFUSED(KR_ERR_ARG, "network.step_infinite: the network is NULL", kr_network_step_infinite(t, NULL, I(2)));
+    kr_call call;
+    kr_call_init(&call);
+    REFUSED(KR_ERR_ARG, "network.step_infinite: call is given, but there are no options: pass NULL",
+            kr_network_call(t, v, KR_CALL_STEP_INFINITE, I(2), &call).y);
+    const kr_network_info info = kr_network_info_of(v), none = kr_network_info_of(NULL);
+    CHECK(info.params == kr_network_params(v) && info.layers == kr_network_layers(v) && info.grid == 1 &&
+              info.width == kr_network_width(v) && info.width >= 11,
+          "properties of a network");
+    CHECK(!none.params && !none.layers && none.width == 0 && none.grid == 0, "those of NULL");
+    const kr_layers_info stack = kr_layers_info_of(info.layers);
+    CHECK(stack.n_virtual == kr_layers_virtual(info.layers) && stack.d_model == 8 && stack.grid == 1 &&
+              kr_layers_info_of(NULL).d_model == 0,
+          "properties of a stack");
     REFUSED(KR_ERR_DTYPE, "network.forward: x [2, 3] is f32, but a vocabulary network takes ids, i32 or i64",
             kr_network_forward(t, v, F(2, 3), NULL).y);
     REFUSED(KR_ERR_SHAPE, "network.forward: x [2, 3, 1] has rank 3, but must have 2 (axes bs)",

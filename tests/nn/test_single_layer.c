@@ -256,6 +256,22 @@ TEST(single_layer_errors)
     kr_tape_reset(tape);
     x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, D));
     own = kr_layer_forward(tape, layer, x, NULL);
+    const kr_block_call step = { .cache = &own.cache, .reset_bs = kr_zeros(tape, KR_DTYPE_I32, KR_SHAPE(B, 1)) };
+    kr_tensor *token = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, D));
+    CHECK(!kr_layer_call(tape, layer, KR_CALL_STEP, token, &step).y, "a reset in a step");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "layer.step: call.reset_bs is set, but this call takes no option except the cache");
+    kr_tape_reset(tape);
+    own = kr_layer_forward(tape, layer, kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, D)), NULL);
+    const kr_block_call from = { .cache = &own.cache };
+    token = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, D));
+    CHECK(!kr_layer_call(tape, layer, KR_CALL_STEP_INFINITE, token, &from).y, "a steady state from a cache");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "layer.step_infinite: call.cache is set, but this call takes no options");
+    kr_tape_reset(tape);
+    CHECK(!kr_layer_call(tape, layer, KR_CALL_PRIME, NULL, NULL).y, "class tokens of a layer");
+    CHECK_ERROR(ctx, KR_ERR_ARG, "layer.call: kind = 2 is not a call of a layer");
+    kr_tape_reset(tape);
+    x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(B, S, D));
+    own = kr_layer_forward(tape, layer, x, NULL);
     own.cache.mamba2.ssm_bhpr = NULL;
     CHECK(!kr_layer_forward(tape, layer, x, &(kr_block_call){ .cache = &own.cache }).y, "half a cache");
     CHECK_ERROR_HAS(ctx, KR_ERR_ARG, "is NULL; a cache has all its tensors");
@@ -265,7 +281,7 @@ TEST(single_layer_errors)
     kr_layer_destroy(layer);
     kr_layer_destroy(other);
     kr_layer_destroy(NULL);
-    CHECK(!kr_layer_params(NULL) && !kr_layer_block(NULL), "of nothing");
+    CHECK(!kr_layer_params(NULL) && !kr_layer_block(NULL) && !kr_layer_info_of(NULL).block, "of nothing");
     kr_ctx_destroy(ctx);
 }
 
@@ -285,6 +301,52 @@ TEST(single_layer_allocation_may_fail)
     }
     CHECK(layer && n > 20, "made after %zu refused allocations", n);
     kr_layer_destroy(layer);
+    kr_ctx_destroy(ctx);
+}
+
+/* ---- calls of a block by their kind ---- */
+
+TEST(block_runs)
+{
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    configs c;
+    const kr_block_config config = block_config(&c, KR_FAMILY_MAMBA2, false);
+    kr_block *block = kr_block_create(ctx, &config);
+    kr_tape *t = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x_bsd = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(B, S, D)), *x_bd = kr_randn(t, KR_DTYPE_F32, KR_SHAPE(B, D));
+    const kr_block_out whole = kr_block_run(t, block, KR_CALL_FORWARD, x_bsd, NULL);
+    const kr_block_call from = { .cache = &whole.cache };
+    CHECK_SAME_BITS("forward", whole.y, kr_block_forward(t, block, x_bsd, NULL).y);
+    CHECK_SAME_BITS("step", kr_block_run(t, block, KR_CALL_STEP, x_bd, &from).y,
+                    kr_block_step(t, block, x_bd, &whole.cache).y);
+    CHECK_SAME_BITS("first step", kr_block_run(t, block, KR_CALL_STEP, x_bd, NULL).y,
+                    kr_block_step(t, block, x_bd, NULL).y);
+    CHECK_SAME_BITS("steady state", kr_block_run(t, block, KR_CALL_STEP_INFINITE, x_bd, NULL).y,
+                    kr_block_step_infinite(t, block, x_bd));
+    CHECK_OK(ctx);
+    const kr_block_info info = kr_block_info_of(block), none = kr_block_info_of(NULL);
+    CHECK(info.family == KR_FAMILY_MAMBA2 && info.params == kr_block_params(block) &&
+              kr_params_count(info.params) > 0 && info.path.chunk_len == kr_block_path(block).chunk_len &&
+              info.path.chunk_len > 0,
+          "its properties");
+    CHECK(none.family == KR_FAMILY_MAMBA1 && !none.params && none.path.chunk_len == 0, "those of NULL");
+    static const struct {
+        kr_call_kind kind;
+        const char *message;
+    } wrong[] = { { KR_CALL_STEP, "mamba2.step: call.path is set, but this call takes no option except the cache" },
+                  { KR_CALL_STEP_INFINITE, "mamba2.step_infinite: call.path is set, but this call takes no options" },
+                  { KR_CALL_PRIME, "block.run: kind = 2 is not a call of a block" },
+                  { (kr_call_kind)9, "block.run: kind = 9 is not a call of a block" } };
+    const kr_ssd_path path = kr_ssd_path_default();
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        kr_tape_reset(t);
+        x_bd = kr_zeros(t, KR_DTYPE_F32, KR_SHAPE(B, D));
+        CHECK(!kr_block_run(t, block, wrong[i].kind, x_bd, &(kr_block_call){ .path = &path }).y, "%s",
+              wrong[i].message);
+        CHECK_ERROR(ctx, KR_ERR_ARG, wrong[i].message);
+    }
+    kr_tape_destroy(t);
+    kr_block_destroy(block);
     kr_ctx_destroy(ctx);
 }
 

@@ -54,7 +54,7 @@ static bool row_major(int rank, const int64_t *dims, const int64_t *strides)
         x.dims[i] = dims[i];
         x.strides[i] = strides[i];
     }
-    return kr_tensor_is_contiguous(&x);
+    return kr_tensor_is_row_major(&x);
 }
 #define L(...)                                                                                                         \
     (const int64_t[])                                                                                                  \
@@ -90,6 +90,11 @@ TEST(reading_shapes)
               kr_tensor_dim(x, -4) == 1,
           "sizes");
     CHECK(kr_tensor_stride(x, 0) == 12 && kr_tensor_stride(x, -1) == 4 && kr_tensor_stride(x, 9) == 0, "strides");
+    const kr_tensor_info info = kr_tensor_info_of(x), none = kr_tensor_info_of(NULL);
+    CHECK(info.strides[0] == 12 && info.strides[2] == 4 && info.strides[3] == 0 && !info.is_contiguous &&
+              info.is_host && !info.requires_grad,
+          "its properties");
+    CHECK(none.strides[0] == 0 && !none.is_contiguous && none.is_host && !none.requires_grad, "those of NULL");
     CHECK(KR_DIM(x, 0) == 2LL, "KR_DIM");
     const kr_shape shape = kr_tensor_shape(x);
     CHECK(shape.rank == 3 && shape.dims[2] == 3, "shape");

@@ -252,9 +252,14 @@ typedef struct kr_cache {
     };
 } kr_cache;
 
-/* Number of tensors in the cache of a family, and their names: "conv", "ssm", ...; NULL after the last. */
-KR_API int kr_cache_count(kr_family family);
+/* Names of the tensors in the cache of a family: "conv", "ssm", ...; NULL after the last. And their number. */
 KR_API const char *kr_cache_name(kr_family family, int i);
+KR_API_INLINE int kr_cache_count(kr_family family)
+{
+    int count = 0;
+    while (kr_cache_name(family, count)) count++;
+    return count;
+}
 
 typedef struct kr_block kr_block;
 
@@ -286,15 +291,29 @@ KR_API kr_block *kr_block_create(kr_ctx *ctx, const kr_block_config *config);
 /* NULL is allowed. */
 KR_API void kr_block_destroy(kr_block *block);
 
-/* The parameter table, valid as long as the block. NULL for NULL. */
-KR_API kr_params *kr_block_params(const kr_block *block);
+typedef struct kr_block_info {
+    kr_family family;  /* KR_FAMILY_MAMBA1 for NULL */
+    kr_params *params; /* the parameter table, valid as long as the block; NULL for the block of a layer */
+    /* The SSD path of the config, with the chunk length resolved for the block's sizes. For Mamba-3 the optimal length is
+     * divided by the MIMO rank, because the core processes one row per token and rank. */
+    kr_ssd_path path;
+    uint64_t reserved[4]; /* 0; for later versions */
+} kr_block_info;
 
-/* The family; KR_FAMILY_MAMBA1 for NULL. */
-KR_API kr_family kr_block_family(const kr_block *block);
-
-/* The SSD path of the config, with the chunk length resolved for the block's sizes. For Mamba-3 the optimal length is
- * divided by the MIMO rank, because the core processes one row per token and rank. */
-KR_API kr_ssd_path kr_block_path(const kr_block *block);
+/* Properties of a block. The functions below return one field each. */
+KR_API kr_block_info kr_block_info_of(const kr_block *block);
+KR_API_INLINE kr_params *kr_block_params(const kr_block *block)
+{
+    return kr_block_info_of(block).params;
+}
+KR_API_INLINE kr_family kr_block_family(const kr_block *block)
+{
+    return kr_block_info_of(block).family;
+}
+KR_API_INLINE kr_ssd_path kr_block_path(const kr_block *block)
+{
+    return kr_block_info_of(block).path;
+}
 
 /* An algorithm with the optimal chunk length for the block's sizes, whatever the path of the config:
  * kr_ssd_optimal_chunk_len, for Mamba-3 divided by the MIMO rank. Length 0 for Mamba-1, which has no chunks, and for
@@ -319,15 +338,40 @@ static inline kr_ssd_path kr_ssd_chunked_recalculated_optimal_from_block(const k
  * belongs to the tape; all tensors are NULL after an error. */
 KR_API kr_cache kr_block_initial_cache(kr_tape *tape, const kr_block *block, int64_t batch);
 
+/* Kind of call: a sequence, one token, only the class tokens before the next token (stacks and networks), or the limit of
+ * one token repeated forever. Values are fixed; new ones are appended. */
+typedef enum kr_call_kind {
+    KR_CALL_FORWARD = 0,
+    KR_CALL_STEP = 1,
+    KR_CALL_PRIME = 2,
+    KR_CALL_STEP_INFINITE = 3
+} kr_call_kind;
+
+/* Runs a block; x is as below. A step takes no option but the cache, KR_CALL_STEP_INFINITE none, and there is no
+ * KR_CALL_PRIME. y is NULL after an error that names the operand and the rule. */
+KR_API kr_block_out kr_block_run(kr_tape *tape, const kr_block *block, kr_call_kind kind, kr_tensor *x,
+                                 const kr_block_call *call);
+
 /* A sequence: x [b s d], s >= 1. call NULL: from the initial cache, on the block's path. */
-KR_API kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x_bsd, const kr_block_call *call);
+KR_API_INLINE kr_block_out kr_block_forward(kr_tape *tape, const kr_block *block, kr_tensor *x_bsd,
+                                            const kr_block_call *call)
+{
+    return kr_block_run(tape, block, KR_CALL_FORWARD, x_bsd, call);
+}
 
 /* One token: x [b d]. cache NULL, or all its tensors NULL: the initial cache. */
-KR_API kr_block_out kr_block_step(kr_tape *tape, const kr_block *block, kr_tensor *x_bd, const kr_cache *cache);
+KR_API_INLINE kr_block_out kr_block_step(kr_tape *tape, const kr_block *block, kr_tensor *x_bd, const kr_cache *cache)
+{
+    const kr_block_call call = { cache, 0, 0, 0, 0, 0, { 0, 0, 0 } };
+    return kr_block_run(tape, block, KR_CALL_STEP, x_bd, &call);
+}
 
 /* Limit of the output of step for a constant input x [b d] (steady state), in closed form. NULL after an error, and for
  * a registered family without one (KR_ERR_UNSUPPORTED). */
-KR_API kr_tensor *kr_block_step_infinite(kr_tape *tape, const kr_block *block, kr_tensor *x_bd);
+KR_API_INLINE kr_tensor *kr_block_step_infinite(kr_tape *tape, const kr_block *block, kr_tensor *x_bd)
+{
+    return kr_block_run(tape, block, KR_CALL_STEP_INFINITE, x_bd, 0).y;
+}
 
 /* ==== Families of a program ====
  *

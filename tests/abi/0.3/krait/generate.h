@@ -257,7 +257,10 @@ KR_API_INLINE int32_t kr_text_model_start(const kr_text_model *lm)
 }
 
 /* Sets n_stop_ids and stop_ids of initialised options to the EOS ids, which are valid as long as the text model. */
-KR_API void kr_text_model_set_stops(const kr_text_model *lm, kr_generate_options *options);
+KR_API_INLINE void kr_text_model_set_stops(const kr_text_model *lm, kr_generate_options *options)
+{
+    if (lm && options) options->stop_ids = kr_text_model_eos(lm, &options->n_stop_ids);
+}
 
 /* Feeds the prompt of a new generation: kr_generation_feed_text, or for an empty prompt the BOS or start token.
  * KR_ERR_ARG if the prompt is empty and the model has neither. */

@@ -59,7 +59,13 @@ KR_API const kr_param_row *kr_params_at(const kr_params *params, int64_t i);
 KR_API const kr_param_row *kr_params_find(const kr_params *params, const char *name);
 
 /* Total number of elements. */
-KR_API int64_t kr_params_elements(const kr_params *params);
+KR_API_INLINE int64_t kr_params_elements(const kr_params *params)
+{
+    int64_t elements = 0;
+    const int64_t count = kr_params_count(params);
+    for (int64_t i = 0; i < count; i++) elements += kr_tensor_count(kr_params_at(params, i)->tensor);
+    return elements;
+}
 
 /* Re-initialises every parameter, in table order, from the context's random stream. Call kr_ctx_seed first for
  * reproducible values. Constructors have already done this once. */
