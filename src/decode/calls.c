@@ -1,5 +1,5 @@
-/* calls.c - the public calls of networks, stacks and layers: one token of each row on a device runs by a plan, all else op by
- * op.
+/* calls.c - the public calls of networks, stacks and layers: one token of each row on a device runs by a plan, everything else
+ * op by op.
  *
  * The plan is made on the tape of the call. A decoder (decoder.h) makes it once for all steps.
  */

@@ -1,4 +1,4 @@
-/* decode_family.h - what a plan needs to know of a block family: whether fused kernels run its layers, and how. */
+/* decode_family.h - the fused kernels of a block family, for plans: whether they can run a layer, and how. */
 #ifndef KR_DECODE_DECODE_FAMILY_H
 #define KR_DECODE_DECODE_FAMILY_H
 
@@ -41,7 +41,7 @@ extern const kr_decode_family kr_mamba1_decode, kr_mamba2_decode, kr_mamba3_deco
 /* NULL: blocks of this kind have no decode kernels. */
 const kr_decode_family *kr_decode_family_of(const kr_block_kind *kind);
 
-/* Is it absent or f32? */
+/* Is the tensor absent or f32? */
 static inline bool kr_decode_is_f32(const kr_tensor *x)
 {
     return !x || x->dtype == KR_DTYPE_F32;

@@ -10,7 +10,7 @@
 /* The network itself, on any device. */
 static const char *network_refusal(const kr_network *net)
 {
-    if (net->is_custom) return "the network was put together by hand";
+    if (net->is_custom) return "the network is custom";
     return net->has_class_tokens ? "the network has class tokens" : NULL;
 }
 
@@ -22,7 +22,7 @@ static const char *fused_refusal(const kr_network *net)
     return why;
 }
 
-/* On a processor a step of ops is the plan. */
+/* On the CPU steps run op by op. */
 static void decide(kr_decoder *d)
 {
     const kr_network *net = d->net;
@@ -214,7 +214,7 @@ static void note_writes(const kr_state *state)
         for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++) kr_wrote(state->slots[s].tensors[i]);
 }
 
-/* A network or a state that no step is kept for. */
+/* A step of a network or a state for which no steps are kept. */
 static kr_tensor *run_call(kr_decoder *d, kr_state *state, const int32_t *ids)
 {
     kr_call call;

@@ -1,16 +1,17 @@
 /* decoder.h - steps of a network, one token of each row, planned once.
  *
- * A decoder belongs to a network and its device. When it is made it finds out how steps run; the first step of a number of
- * rows and a state fixes buffers and kernel arguments, the second is captured as a graph where the device can, and later ones
- * launch it. On a processor a step is a forward over one token, in place, in memory that is laid out once: the same bits.
+ * A decoder belongs to a network and its device. Its constructor decides how steps run. The first step for a number of rows
+ * and a state fixes buffers and kernel arguments, the second is captured as a graph if the device supports it, and later ones
+ * launch that. On the CPU a step is a forward over one token, in place, in memory that is allocated once, with the same bits.
  *
  *   kr_decoder *d = kr_decoder_create(net, 8);
  *   kr_tensor *logits = kr_decoder_step(d, state, ids);
- *   kr_decoder_flush(d, state);                         // before anybody else reads, changes or destroys the state
+ *   kr_decoder_flush(d, state);                         // before other code reads, changes or destroys the state
  *
- * Steps of n rows run with as many rows as the next bucket has (1 2 3 4 6 8 12 16 24 ...), if the state has memory for them
- * (nn/state_rows.h): the further rows are computed and their results unused. So graphs are few, and rows that come back
- * find theirs. Plans and graphs of a few states and numbers of rows are kept; the one used longest ago goes first.
+ * A step of n rows runs with the number of rows of the next bucket (1 2 3 4 6 8 12 16 24 ...), if the state has memory for
+ * them (nn/state_rows.h); the results of the additional rows are not used. This keeps graphs few and lets a number of rows
+ * that occurs again reuse its graph. Plans and graphs of a few states and numbers of rows are kept, least recently used out
+ * first.
  *
  * On devices updates of a state may be deferred (decode/lazy_state.h): the decoder holds them until the flush. One thread
  * uses a decoder, that of the network's context. The decoder is destroyed before its network.

@@ -2,8 +2,8 @@
  *
  * A step of many rows spends its time on state traffic, half of it on writing. It may append its token to records next to
  * the state instead, and apply the last eight tokens of a head at once (kernels/args/decode_args.h). The results are
- * bit-identical, but the state's tensors lag behind until the updates are flushed: whoever else reads or writes the state
- * flushes them first. The records belong to one state at a time.
+ * bit-identical, but the state's tensors lag behind until the updates are flushed, which must happen before anything else
+ * reads or writes the state. The records belong to one state at a time.
  */
 #ifndef KR_DECODE_LAZY_STATE_H
 #define KR_DECODE_LAZY_STATE_H

@@ -1,4 +1,4 @@
-/* weights_impl.h - internals of an open tensor file: files, and the tensors of all of them. */
+/* tensor_file_impl.h - internals of an open tensor file: files, and the tensors of all of them. */
 #ifndef KR_IO_TENSOR_FILE_IMPL_H
 #define KR_IO_TENSOR_FILE_IMPL_H
 

@@ -60,7 +60,7 @@ static uint64_t hash_class_tokens(uint64_t hash, const kr_class_token *class_tok
     return hash;
 }
 
-/* Of a network put together by hand: family and cache of each slot. */
+/* Of a custom network: family and cache of each slot. */
 static uint64_t hash_slots(uint64_t hash, const kr_network *net)
 {
     for (int64_t slot = 0; slot < net->nslots; slot++) {

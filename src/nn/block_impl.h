@@ -80,7 +80,7 @@ const kr_block_kind *kr_block_kind_of(kr_family family);
  * kr_block_free. */
 void *kr_block_declare(kr_ctx *ctx, const kr_block_kind *kind, kr_params *params, const void *config);
 
-/* A kr_family, with its config; where it stands begins the message: "layers.create: block". */
+/* A valid family and a config; op begins the message: "layers.create: block". */
 bool kr_block_config_check(kr_ctx *ctx, const char *op, const kr_block_config *block);
 
 /* The zeroed struct of a family, its head filled in; NULL after an error. */

@@ -150,7 +150,7 @@ bool kr_run_splice(kr_tape *tape, kr_run *run, const kr_class_token *class_token
 /* The stack over x [b c d] (NULL: c = 0): y [b c' d], or NULL if nothing was run. */
 kr_tensor *kr_layers_run(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bcd, kr_run *run);
 
-/* What runs the stack of a call whose arguments have been checked: kr_layers_run, or what prefers other kernels for some
+/* What runs the stack of a call whose arguments have been checked: kr_layers_run, or a variant with other kernels for some
  * calls. */
 typedef kr_tensor *kr_stack_fn(kr_tape *tape, const kr_layers *layers, kr_tensor *x_bcd, kr_run *run);
 

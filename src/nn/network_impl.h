@@ -19,7 +19,7 @@ struct kr_network {
     kr_tensor *in_proj, *in_proj_bias, *out_proj, *out_proj_bias, *class_tokens_nf; /* latent */
     kr_tensor *norm_f_d;                                                            /* NULL: none */
 
-    /* Put together by hand: nothing of the above but ctx, arena, config's sizes, is_vocab and nw. */
+    /* Custom: of the fields above only ctx, arena, config's sizes, is_vocab and nw are set. */
     bool is_custom;
     kr_custom_network custom; /* parts is NULL */
     int64_t nslots;

@@ -1,4 +1,4 @@
-/* state_rows.h - states whose rows come and go: capacity for more rows than are in use, and single rows that are copied. */
+/* state_rows.h - capacity of a state for more rows than are in use, and copies of single rows. */
 #ifndef KR_NN_STATE_ROWS_H
 #define KR_NN_STATE_ROWS_H
 

@@ -45,7 +45,7 @@ bool kr_weights_allocate(kr_weights *weights, kr_dtype dtype, size_t bytes);
 /* A list for `count` maps, zeroed, which are released with the weights; NULL if there is no memory. Once at most. */
 kr_weights_map *kr_weights_add_maps(kr_weights *weights, int count);
 
-/* One user more; false if somebody writes. What was written must have reached the memory: see `written`. */
+/* Adds a user; false while a writer exists. Writes must have reached the memory before: see `written`. */
 bool kr_weights_share(kr_weights *weights);
 uint32_t kr_weights_users(const kr_weights *weights);
 

@@ -1,4 +1,4 @@
-/* test_tasks_sources.c - the word problem of A5 against products written out, modular addition against its definition,
+/* test_task_sources.c - the word problem of A5 against products written out, modular addition against its definition,
  * and both as loaders give them. */
 #include "tests/harness.h"
 

@@ -1,5 +1,5 @@
 /* fuzz_state.c - any bytes as a saved state: a state that its network can go on from, or an error; for a stack, and for a
- * network of two families put together by hand. With KR_FUZZ_SEEDS
+ * custom network of two families. With KR_FUZZ_SEEDS
  * naming a folder, valid states are put there first: no mutation would find the hashes of a network. */
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"

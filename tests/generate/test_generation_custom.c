@@ -1,4 +1,4 @@
-/* test_generation_custom.c - networks put together by hand generate what built-in ones do, and have state files. */
+/* test_generation_custom.c - custom networks generate what built-in ones do, and have state files. */
 #define _POSIX_C_SOURCE 200809L
 #include "tests/temp_folder.h"
 #include "tests/generate/chat.h"

@@ -1,4 +1,4 @@
-/* test_network_custom.c - networks put together by hand: their calls, states of several families, parts of states, errors. */
+/* test_network_custom.c - custom networks: their calls, states of several families, parts of states, errors. */
 #include "tests/harness.h"
 
 #include "nn/state_impl.h"

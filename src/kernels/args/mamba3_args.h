@@ -30,7 +30,7 @@ typedef struct kr_trapezoid_args {
  *   g_dt_raw = (g_dt + a d + l g_gamma + (1 - l) c) softplus'(dt_raw + dt_bias), 0 where dt is clamped
  *   g_a_raw = -dt d f'(a_raw), 0 where the floor applies;   g_lambda_raw = dt (g_gamma - c) l (1 - l)
  * Incoming gradients may be NULL (0), outgoing ones absent when not wanted; the three operands among them have one row stride
- * and type. Summed over tokens, g_dt_raw is the gradient of dt_bias; where it is rounded or apart, g_dt_summed, unless NULL,
+ * and type. Summed over tokens, g_dt_raw is the gradient of dt_bias; where it is rounded or strided, g_dt_summed, unless NULL,
  * gets it once more, contiguous and of the slot's type. At a limit the gradient passes. */
 typedef struct kr_trapezoid_bwd_args {
     kr_exec exec;

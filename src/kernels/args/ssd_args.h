@@ -53,7 +53,7 @@ typedef struct kr_ssd_args {
 /* Gradients of the above without boundary; states are recomputed. g_final NULL is 0. g_v, g_b, g_c, g_da, g_w,
  * g_diag_weight, g_d, g_initial may be absent when not wanted; tokens outside all sequences get 0. All are written. Sums over
  * heads (g_b, g_c) and over tokens (g_d) have a fixed order. g_y and all results are contiguous, except that with nm = 1 g_v
- * may have rows, its tokens, that are apart. g_b and g_c are of one type. With angle: g_b and g_c are of the groups' B and C
+ * may have strided rows, its tokens. g_b and g_c are of one type. With angle: g_b and g_c are of the groups' B and C
  * and of the slot's type, g_angle [b s h a], g_bias_b, g_bias_c [h m r] (may be NULL likewise). */
 typedef struct kr_ssd_bwd_args {
     kr_exec exec;

@@ -59,17 +59,17 @@ static inline bool kr_ref_is_own(const kr_operand *x)
     return !x->data || x->dtype == KR_REF_DTYPE;
 }
 
-/* Bytes of a contiguous copy of x [rows width], 0 if none is needed; apart: one is needed too if its rows are. */
-static inline size_t kr_ref_copy_bytes(const kr_operand *x, int64_t rows, int64_t width, bool apart)
+/* Bytes of a contiguous copy of x [rows width], 0 if none is needed; packed: strided rows need one too. */
+static inline size_t kr_ref_copy_bytes(const kr_operand *x, int64_t rows, int64_t width, bool packed)
 {
-    const bool is_usable = kr_ref_is_own(x) && (!apart || !x->data || x->row == width);
+    const bool is_usable = kr_ref_is_own(x) && (!packed || !x->data || x->row == width);
     return is_usable ? 0 : ((size_t)(rows * width) * sizeof(real) + 15) / 16 * 16;
 }
 
 /* x itself, or a copy at *scratch, which moves past it. */
-static inline kr_operand kr_ref_copied(const kr_operand *x, int64_t rows, int64_t width, bool apart, char **scratch)
+static inline kr_operand kr_ref_copied(const kr_operand *x, int64_t rows, int64_t width, bool packed, char **scratch)
 {
-    const size_t bytes = kr_ref_copy_bytes(x, rows, width, apart);
+    const size_t bytes = kr_ref_copy_bytes(x, rows, width, packed);
     if (!bytes) return *x;
     const kr_operand copy = { *scratch, KR_REF_DTYPE, width };
     *scratch += bytes;
