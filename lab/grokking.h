@@ -118,8 +118,8 @@ typedef struct grok_weight_ratios {
 /* False after an error of the context, or an error message. */
 bool grok_measure_weights(const grok *g, kr_tape *tape, grok_weight_ratios *ratios);
 
-/* Of the states [p r] of a layer, which has one head, after each token (pooled) or the last one (final), as vectors of r numbers for
- * each row and channel; uncentred and centred. */
+/* Of the states [p r] of a layer, which has one head, after each token (pooled) or the last one (final), as vectors of r
+ * numbers for each row and channel; uncentred and centred. */
 typedef struct grok_state_ratios {
     double pooled, pooled_centred, final, final_centred;
 } grok_state_ratios;

@@ -1,11 +1,12 @@
 /* generate_prompts.c - krait generate --prompts FILE: many prompts at once, JSON Lines in and out.
  *
- * Each line of the input is a prompt: a string, or an object with "prompt" (a string, or a list of ids) and members that replace
- * options of the command line: "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty",
- * "presence_penalty", "frequency_penalty", "stop" (a string or a list of strings). "id", a string or a whole number, is copied to
- * the output. Each prompt gives one line, in the order of the input:
+ * Each line of the input is a prompt: a string, or an object with "prompt" (a string, or a list of ids) and members that
+ * replace options of the command line: "max_tokens", "temperature", "top_k", "top_p", "min_p", "seed", "repetition_penalty",
+ * "presence_penalty", "frequency_penalty", "stop" (a string or a list of strings). "id", a string or a whole number, is
+ * copied to the output. Each prompt gives one line, in the order of the input:
  *
- *   {"index": 0, "id": "a", "text": "...", "ids": [1, 2], "logprobs": [-0.1, -2.5], "finish": "stop", "prompt_tokens": 4, "tokens": 2}
+ *   {"index": 0, "id": "a", "text": "...", "ids": [1, 2], "logprobs": [-0.1, -2.5], "finish": "stop",
+ *    "prompt_tokens": 4, "tokens": 2}
  *   {"index": 1, "error": "..."}
  *
  * Lines are read as rows of the batch become free, so that the input may be of any length.

@@ -94,8 +94,8 @@ typedef struct kr_where_args {
     double scalar;
 } kr_where_args;
 
-/* y[o, i] = alpha * reduce over r of x[o, r, i]. x [no nr ni], y [no ni]. max ignores alpha and propagates NaN; nr >= 1 for max.
- * */
+/* y[o, i] = alpha * reduce over r of x[o, r, i]. x [no nr ni], y [no ni]. max ignores alpha, propagates NaN, and needs
+ * nr >= 1. */
 typedef struct kr_reduce_args {
     kr_exec exec;
     int64_t no, nr, ni;
@@ -265,9 +265,10 @@ typedef struct kr_gate_bwd_args {
 /* Causal depthwise convolution with a carried window. For each sequence q, its tokens numbered s = 0 .. length-1:
  *   u[s, v] = bias[v] + sum over j < nk of weight[v, j] * past(s - (nk-1) + j, v);   y = u, or silu(u)
  * past(t, v) is x at token t of the sequence, and for t < 0 window[q, v, nk + t] (0 if there is no window).
- * x [b s v], its rows being tokens, x_batch elements from a sequence of tokens to the next; y [b s v], contiguous, weight [v k], bias
- * [v] or NULL; window, window_out [q v k] or NULL: the last nk inputs, newest last; window's column 0 is never read by the sum.
- * window_out[q, v, j] = past(length - nk + j, v). Tokens of no sequence are not read and their y is not written. */
+ * x [b s v], its rows being tokens, x_batch elements from a sequence of tokens to the next; y [b s v], contiguous, weight
+ * [v k], bias [v] or NULL; window, window_out [q v k] or NULL: the last nk inputs, newest last; window's column 0 is never
+ * read by the sum. window_out[q, v, j] = past(length - nk + j, v). Tokens of no sequence are not read and their y is not
+ * written. */
 typedef struct kr_conv_args {
     kr_exec exec;
     int64_t nb, ns, nv, nk, nq, x_batch;

@@ -1,6 +1,7 @@
 /* fuzz_data.c - any bytes as a corpus: a source all of which can be loaded, or an error. The first byte tells what the
  * rest is: a token file ('t'), bare ids ('r'), images ('i'), labels ('l'), a table ('c' and, without a header, 'n'; with
- * missing values 'm' and 'd'), the scales of a table ('s'), JSON Lines ('j') or text ('x'). With KR_FUZZ_SEEDS naming a folder, valid ones of each are put there first. */
+ * missing values 'm' and 'd'), the scales of a table ('s'), JSON Lines ('j') or text ('x'). With KR_FUZZ_SEEDS naming a
+ * folder, valid ones of each are written there first. */
 #define _POSIX_C_SOURCE 200809L
 #include "fuzz.h"
 

@@ -75,8 +75,8 @@ typedef struct kr_ssd_bwd_args {
  *   with gate: y_t *= silu(z_t)
  *
  * x, dt, z, y [b s i], a [i r] (< 0), b, c [b s g r], d [i] or NULL, z NULL: no gate, initial, final [q i r]. initial NULL
- * is 0, final NULL is not wanted. A row of x, dt, z, b, c is a token, which is contiguous. Tokens outside all sequences are not read and their y is not written. final may be initial itself: the
- * same bits, in place. */
+ * is 0, final NULL is not wanted. A row of x, dt, z, b, c is a token, which is contiguous. Tokens outside all sequences are
+ * not read and their y is not written. final may be initial itself: the same bits, in place. */
 typedef struct kr_scan_args {
     kr_exec exec;
     int64_t nb, ns, ni, ng, nr, nq;

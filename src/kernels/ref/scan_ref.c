@@ -10,7 +10,8 @@
  *                                                  |   g_dt_t  = x_t <G, B_t> + <A_t G, a H_{t-1}>
  *                                                  |   g_a    += dt_t A_t G H_{t-1}      G = A_t G, at last g_initial
  * Forward, the state is rounded to its type after each token, so that a sequence has the same bits wherever it is cut. Sums
- * over the channels of a group (g_B, g_C) and over all tokens (g_a, g_D) are held in double. The states of one channel are recomputed and kept for the length of a sequence.
+ * over the channels of a group (g_B, g_C) and over all tokens (g_a, g_D) are held in double. The states of one channel are
+ * recomputed and kept for the length of a sequence.
  */
 #include "kernels/ref/ref.h"
 #include "kernels/ref/ref_operand.h"
