@@ -66,17 +66,16 @@ static const cli_option options[] = {
 };
 
 static const char more[] =
-    "Without -p, -f, - or --load-state it starts an interactive chat, if standard input is a terminal; /help lists its "
-    "commands.\n"
+    "Without -p, -f, -, --prompts or --load-state it starts an interactive chat, if standard input is a terminal;\n"
+    "/help lists its commands.\n"
     "Decoding is greedy by default, as in the official implementation; --temperature, --top-k, --top-p, --min-p or\n"
     "--samples enable sampling.\n"
-    "With --prompts each line of FILE is a prompt: a string, or an object with \"prompt\" (a string, or a list\n"
-    "of ids), \"id\", and members that replace options: max_tokens, temperature, top_k, top_p, min_p, seed,\n"
-    "stop and the penalties. Each gives a line, in the same order: {\"index\": 0, \"id\": ..., \"text\": ...,\n"
-    "\"ids\": [...], \"finish\": ...}, or {\"index\": 0, \"error\": ...}; after an error the exit status is 1.\n"
-    "Only generated text goes to stdout. With several samples each follows a line '--- sample N' before it; with --ids "
-    "each is\n"
-    "a line. Ctrl-C stops after the current token, still writes --save-state, and exits with status 130.\n";
+    "With --prompts each line of FILE is a prompt: a string, or an object with \"prompt\" (a string or a list of\n"
+    "ids), \"id\", and members that replace options: max_tokens, temperature, top_k, top_p, min_p, seed, stop and\n"
+    "the penalties. Each prompt gives one line, in the same order: {\"index\": 0, \"id\": ..., \"text\": ...,\n"
+    "\"ids\": [...], \"finish\": ...} or {\"index\": 0, \"error\": ...}. After an error the exit status is 1.\n"
+    "Only generated text goes to stdout. Several samples are each preceded by a line '--- sample N'; with --ids each\n"
+    "is one line. Ctrl-C stops after the current token, still writes --save-state, and exits with status 130.\n";
 
 /* ---- the line ---- */
 

@@ -215,6 +215,5 @@ const cli_command cli_info = {
     .run = run_info,
     .operands = operands,
     .more = "Files: .safetensors, pytorch_model.bin, an index of shards (*.index.json), config.json, tokenizer.json,\n"
-            "saved states. If a model cannot be loaded, every reason is printed and the exit\n"
-            "status is 1 then.\n",
+            "saved states. If a model cannot be loaded, every reason is printed, and the exit status is 1.\n",
 };

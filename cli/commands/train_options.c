@@ -65,7 +65,7 @@ cli_option train_options[] = {
       "csv: field delimiter (default ',', or a tab in .tsv files)" },
     { "no-header", 0, NULL, CLI_FLAG, AT(has_no_header), NULL, 0, "csv: no header line; columns are named 1, 2, ..." },
     { "scale", 0, "none|standard|min-max", CLI_CHOICE | CLI_FIXED, AT(scaling), "none", 0,
-      "csv: scale columns by mean and deviation, or by minimum and range, of the rows for training" },
+      "csv: scale columns by mean and deviation, or by minimum and range, of the training rows" },
     { "missing", 0, "error|drop|forward|mean", CLI_CHOICE | CLI_FIXED, AT(missing), "error", 0,
       "csv: missing values: refuse, leave out the row, repeat the last value, or use the mean" },
     { "score-last", 0, NULL, CLI_FLAG, AT(score_last), NULL, 0, "csv: score only the last row of a sequence" },

@@ -580,7 +580,7 @@ static bool fit(csv_source *s, const kr_loader_options *options, kr_column_sum *
     if (!put_part(s, options, sums)) return false;
     for (int64_t i = 0; i < count_columns(s); i++)
         if (!kr_require(s->base.ctx, sums[i].count > 0, KR_ERR_FORMAT,
-                        "%s: column '%s' has no value in the rows for training", s->csv.path,
+                        "%s: column '%s' has no value in the training rows", s->csv.path,
                         kr_quote_of(columns_of(s)[i].name, strlen(columns_of(s)[i].name)).text))
             return false;
     for (int64_t i = 0; i < count_columns(s); i++) kr_column_fit(&columns_of(s)[i], &sums[i], s->options.scaling);

@@ -33,11 +33,11 @@ static bool fits_there(const kr_state *state, const char *op, int64_t first, con
     kr_ctx *ctx = state->ctx;
     for (int64_t i = 0; i < part->nslots; i++)
         if (!kr_require(ctx, part->slots[i].family == state->slots[first + i].family, KR_ERR_ARG,
-                        "%s: slot %lld of the state is %s, but what is put there is %s", op, (long long)(first + i),
+                        "%s: slot %lld of the state is %s, but the new one is %s", op, (long long)(first + i),
                         kr_family_name(state->slots[first + i].family), kr_family_name(part->slots[i].family)))
             return false;
     return kr_require(ctx, part->batch == state->batch, KR_ERR_SHAPE,
-                      "%s: the state has %lld rows, but what is put there has %lld", op, (long long)state->batch,
+                      "%s: the state has %lld rows, but the new slots have %lld", op, (long long)state->batch,
                       (long long)part->batch);
 }
 

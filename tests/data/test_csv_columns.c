@@ -317,7 +317,7 @@ TEST(csv_scales_errors)
     o.missing = KR_CSV_MISSING_MEAN;
     source = table("t.csv", "a,b\n1,NA\n3,\n");
     CHECK(kr_source_fit(source, NULL) == KR_ERR_FORMAT, "no values");
-    CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "column 'b' has no value in the rows for training");
+    CHECK_ERROR_HAS(ctx, KR_ERR_FORMAT, "column 'b' has no value in the training rows");
     kr_source_destroy(source);
     o.missing = (kr_csv_missing)9;
     CHECK(!table("t.csv", "a\n1\n"), "missing");

@@ -320,10 +320,10 @@ TEST(state_part_errors)
     CHECK_ERROR(m.ctx, KR_ERR_ARG, "state.part: slots 2 to 4, but the state has slots 0 to 3");
     kr_tape_reset(tape);
     CHECK(kr_state_set_part(own, 0, kr_state_part(tape, full, 1, 2)) == KR_ERR_ARG, "families");
-    CHECK_ERROR(m.ctx, KR_ERR_ARG, "state.set_part: slot 0 of the state is mamba2, but what is put there is mamba3");
+    CHECK_ERROR(m.ctx, KR_ERR_ARG, "state.set_part: slot 0 of the state is mamba2, but the new one is mamba3");
     kr_tape_reset(tape);
     CHECK(kr_state_set_part(narrow, 1, kr_state_part(tape, full, 1, 2)) == KR_ERR_SHAPE, "rows");
-    CHECK_ERROR(m.ctx, KR_ERR_SHAPE, "state.set_part: the state has 1 rows, but what is put there has 2");
+    CHECK_ERROR(m.ctx, KR_ERR_SHAPE, "state.set_part: the state has 1 rows, but the new slots have 2");
     kr_tape_reset(tape);
     CHECK(kr_state_set_part(own, 0, NULL) == KR_ERR_ARG, "nothing");
     CHECK_ERROR(m.ctx, KR_ERR_ARG, "state.set_part: part is NULL");
