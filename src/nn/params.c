@@ -305,6 +305,12 @@ kr_weights_map *kr_params_add_maps(kr_params *params, int count)
     return maps;
 }
 
+static bool may_share(const kr_device *device, const kr_device *owner)
+{
+    const kr_device_ops *ops = device->vtable;
+    return !ops || !ops->may_share || (owner->vtable == ops && ops->may_share(device, owner));
+}
+
 static bool check_source(kr_ctx *ctx, const kr_params *from, const char *op)
 {
     const kr_ctx *owner = from->ctx;
@@ -315,6 +321,11 @@ static bool check_source(kr_ctx *ctx, const kr_params *from, const char *op)
                "%s: the weights are on device %.60s, but the context is on %.60s; create it with the same device, "
                "or load the model there",
                op, owner->device->name, ctx->device->name) &&
+           kr_require(
+               ctx, may_share(ctx->device, owner->device), KR_ERR_UNSUPPORTED,
+               "%s: the backend of device %.60s cannot share weights between contexts (free_detached is NULL); load "
+               "the model in this context, too",
+               op, owner->device->name) &&
            kr_require(
                ctx, !kr_memory_is_parents(from->weights->floats), KR_ERR_STATE,
                "%s: the weights are in the memory of a GPU, which belongs to the parent of this process; load the "
@@ -348,13 +359,14 @@ static bool check_rows(const kr_params *params, const kr_params *from, const cha
 
 bool kr_params_share_weights(kr_params *params, const kr_params *from, const char *op)
 {
-    if (!check_source(params->ctx, from, op) || !check_rows(params, from, op) ||
-        !kr_require(
-            params->ctx, kr_weights_share(from->weights), KR_ERR_STATE,
-            "%s: the weights are being trained or written; destroy their optimizer or trainer first, or save the "
-            "model and load it",
-            op))
-        return false;
+    kr_ctx *ctx = params->ctx;
+    if (!check_source(ctx, from, op) || !check_rows(params, from, op)) return false;
+    if (!kr_weights_share(from->weights, ctx))
+        return !kr_ctx_failed(ctx) &&
+               kr_fail(ctx, KR_ERR_STATE,
+                       "%s: the weights are being trained or written; destroy their optimizer or trainer first, or "
+                       "save the model and load it",
+                       op);
     params->weights = from->weights;
     for (int64_t i = 0; i < params->count; i++) {
         kr_tensor *x = params->rows[i]->seen.tensor;

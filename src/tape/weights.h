@@ -45,8 +45,9 @@ bool kr_weights_allocate(kr_weights *weights, kr_dtype dtype, size_t bytes);
 /* A list for `count` maps, zeroed, which are released with the weights; NULL if there is no memory. Once at most. */
 kr_weights_map *kr_weights_add_maps(kr_weights *weights, int count);
 
-/* One user more; false if somebody writes. What was written must have reached the memory: see `written`. */
-bool kr_weights_share(kr_weights *weights);
+/* One user more, of context ctx; false if somebody writes, or, with an error, if there is no memory. What was written must
+ * have reached the memory: see `written`. */
+bool kr_weights_share(kr_weights *weights, kr_ctx *ctx);
 uint32_t kr_weights_users(const kr_weights *weights);
 
 /* One user less. True: it was the last, which frees the panels of its parameters and then calls kr_weights_free. False: the
