@@ -258,12 +258,12 @@ void kr_params_place(kr_params *params, int64_t i, void *data)
 
 static size_t bytes_of(const kr_tensor *x)
 {
-    const size_t bytes = (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
+    const size_t bytes = kr_dtype_span(x->dtype, kr_count_of(x));
     return (bytes + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
 }
 
 /* Adds up the slabs; false if they are more bytes than can be addressed. */
-static bool measure(const kr_params *params, size_t bytes[KR_DTYPE_F16 + 1])
+static bool measure(const kr_params *params, size_t bytes[KR_N_DTYPES])
 {
     for (int64_t i = 0; i < params->count; i++) {
         const kr_tensor *x = params->rows[i]->seen.tensor;
@@ -279,12 +279,12 @@ static bool measure(const kr_params *params, size_t bytes[KR_DTYPE_F16 + 1])
 
 bool kr_params_allocate(kr_params *params)
 {
-    size_t bytes[KR_DTYPE_F16 + 1] = { 0 }, used[KR_DTYPE_F16 + 1] = { 0 };
+    size_t bytes[KR_N_DTYPES] = { 0 }, used[KR_N_DTYPES] = { 0 };
     if (!params || kr_ctx_failed(params->ctx) || !measure(params, bytes) ||
         !(params->weights = kr_weights_create(params->ctx)))
         return false;
     params->is_counted = true;
-    for (int t = 0; t <= KR_DTYPE_F16; t++)
+    for (int t = 0; t < KR_N_DTYPES; t++)
         if (bytes[t] && !kr_weights_allocate(params->weights, (kr_dtype)t, bytes[t]))
             return kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for %zu bytes of %s parameters", bytes[t],
                            kr_dtype_name((kr_dtype)t));
@@ -501,7 +501,7 @@ uint64_t kr_params_values_hash(const kr_params *params)
     uint64_t hash = kr_params_structure_hash(params);
     for (int64_t i = 0; params && i < params->count; i++) {
         const kr_tensor *x = params->rows[i]->seen.tensor;
-        hash = kr_hash_at(params->ctx, hash, x->data, (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype));
+        hash = kr_hash_at(params->ctx, hash, x->data, kr_dtype_span(x->dtype, kr_count_of(x)));
     }
     return hash;
 }

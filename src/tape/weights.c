@@ -50,7 +50,7 @@ static void free_struct(kr_weights *w)
 
 void kr_weights_free(kr_weights *w)
 {
-    for (int t = 0; t <= KR_DTYPE_F16; t++) kr_memory_free(w->floats, w->slabs[t].data, w->slabs[t].bytes);
+    for (int t = 0; t < KR_N_DTYPES; t++) kr_memory_free(w->floats, w->slabs[t].data, w->slabs[t].bytes);
     for (int i = 0; i < w->nmaps; i++)
         if (w->maps[i].data) w->maps[i].release(w->maps[i].data, w->maps[i].bytes);
     kr_memory_free(&w->host, w->maps, (size_t)w->nmaps * sizeof *w->maps);
@@ -70,10 +70,10 @@ static bool import_slabs(const kr_weights *w, kr_device *device)
     const kr_device_ops *ops = device->vtable;
     int done = 0;
     if (!ops || !ops->import) return true;
-    while (done <= KR_DTYPE_F16 &&
+    while (done < KR_N_DTYPES &&
            (!w->slabs[done].data || ops->import(device, w->slabs[done].data, w->slabs[done].bytes)))
         done++;
-    if (done > KR_DTYPE_F16) return true;
+    if (done == KR_N_DTYPES) return true;
     while (done-- > 0)
         if (w->slabs[done].data) ops->forget(device, w->slabs[done].data);
     return false;
@@ -81,7 +81,7 @@ static bool import_slabs(const kr_weights *w, kr_device *device)
 
 static void forget_slabs(const kr_weights *w, kr_device *device)
 {
-    for (int t = 0; device->vtable && device->vtable->forget && t <= KR_DTYPE_F16; t++)
+    for (int t = 0; device->vtable && device->vtable->forget && t < KR_N_DTYPES; t++)
         if (w->slabs[t].data) device->vtable->forget(device, w->slabs[t].data);
 }
 

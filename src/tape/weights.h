@@ -29,9 +29,9 @@ typedef struct kr_weights {
     atomic_uint_least64_t state; /* users, and writers in the upper half */
     atomic_uint_least64_t
         written; /* kr_ctx.nwrites of the last write, which a device may not have finished; 0: shared since */
-    kr_memory host, device;                  /* branches of those of the context that made it */
-    kr_memory *floats;                       /* the one of the slabs */
-    kr_weights_slab slabs[KR_DTYPE_F16 + 1]; /* by kr_dtype */
+    kr_memory host, device;             /* branches of those of the context that made it */
+    kr_memory *floats;                  /* the one of the slabs */
+    kr_weights_slab slabs[KR_N_DTYPES]; /* by kr_dtype */
     int nmaps;
     kr_weights_map *maps;
 } kr_weights;
