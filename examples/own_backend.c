@@ -1,5 +1,5 @@
-/* own_backend.c - a backend that replaces the fused SSD core, forward and backward, of f32. It computes with the library's
- * reference and counts calls, where a real one would have a kernel of its own.
+/* own_backend.c - a backend that replaces the fused SSD core, forward and backward, of f32. It counts calls and passes them
+ * on to the kernels that it replaces, where a real one would compute the sizes that it is made for.
  *
  * The same source is a program, which registers the backend and trains a Mamba-3 of the double pathway with it, and, compiled
  * with -DOWN_BACKEND_SHARED -shared -fPIC, a shared object for any program:
@@ -11,31 +11,30 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-static const kr_backend_host *library;
 static atomic_long forward_calls, backward_calls; /* contexts in several threads may use the backend */
 
 static void run_ssd(const kr_ssd_args *args)
 {
     atomic_fetch_add(&forward_calls, 1);
-    library->reference->ssd[KR_REAL_F32].run(args);
+    args->exec.library->ssd[KR_REAL_F32].run(args);
 }
 
 static void run_ssd_bwd(const kr_ssd_bwd_args *args)
 {
     atomic_fetch_add(&backward_calls, 1);
-    library->reference->ssd_bwd[KR_REAL_F32].run(args);
+    args->exec.library->ssd_bwd[KR_REAL_F32].run(args);
 }
 
-/* The scratch that `run` needs: here what the reference needs. */
+/* The scratch that `run` needs: here that of the replaced kernel. */
 static size_t scratch_ssd(const kr_ssd_args *args)
 {
-    size_t (*const scratch)(const kr_ssd_args *) = library->reference->ssd[KR_REAL_F32].scratch;
+    size_t (*const scratch)(const kr_ssd_args *) = args->exec.library->ssd[KR_REAL_F32].scratch;
     return scratch ? scratch(args) : 0;
 }
 
 static size_t scratch_ssd_bwd(const kr_ssd_bwd_args *args)
 {
-    size_t (*const scratch)(const kr_ssd_bwd_args *) = library->reference->ssd_bwd[KR_REAL_F32].scratch;
+    size_t (*const scratch)(const kr_ssd_bwd_args *) = args->exec.library->ssd_bwd[KR_REAL_F32].scratch;
     return scratch ? scratch(args) : 0;
 }
 
@@ -48,11 +47,12 @@ static const kr_backend_info counting = { KR_BACKEND_HEAD, .name = "counting", .
 
 #ifdef OWN_BACKEND_SHARED
 
-/* The library compares versions and refuses what does not fit; a backend that needs more may return NULL. */
+/* The library compares versions and refuses what does not fit; a backend that needs more looks at `host`, and may return
+ * NULL. */
 __attribute__((visibility("default"))) const kr_backend_info *krait_backend(const kr_backend_host *host);
 const kr_backend_info *krait_backend(const kr_backend_host *host)
 {
-    library = host;
+    (void)host;
     return &counting;
 }
 
@@ -89,7 +89,6 @@ int main(void)
     kr_ctx_options options;
     kr_ctx_options_init(&options);
     kr_ctx *any = kr_ctx_create(NULL);
-    library = kr_backend_services();
     bool failed = kr_backend_register(any, &counting) != KR_OK;
     if (failed) fprintf(stderr, "krait: %s\n", kr_ctx_message(any));
     kr_ctx_destroy(any);

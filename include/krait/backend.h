@@ -72,7 +72,11 @@ typedef struct kr_backend_device {
     bool (*memory_info)(void *handle, size_t *free, size_t *all); /* of the device; NULL: unknown */
     /* true: the host can access the device's memory, and kernels that the device lacks run without transfers. */
     bool is_host_visible;
-    void *user; /* passed to open */
+    void *user; /* passed to open and free_detached */
+    /* Frees memory of a handle that may be closed, on any thread, after what is queued with it has run. A device that has
+     * this function lets contexts share models (kr_model_share): memory of one handle is then valid for all handles with
+     * the same number, in several threads at once. NULL: sharing is an error. */
+    void (*free_detached)(void *user, void *p);
 } kr_backend_device;
 
 /* A backend. Its fields up to kernels_bytes are set by KR_BACKEND_HEAD of <krait/backend/kernels.h>. */

@@ -13,6 +13,7 @@ typedef struct device_block {
 typedef struct outside {
     const kr_backend_device *verbs;
     void *handle;
+    int number;
     kr_memory *host;
     device_block *blocks; /* in order of address */
     int64_t nblocks, capacity;
@@ -60,25 +61,62 @@ static bool reserve_block(outside *o)
     return true;
 }
 
+/* There is capacity for it. */
+static void add_block(outside *o, char *p, size_t bytes)
+{
+    const int64_t at = blocks_up_to(o, p);
+    memmove(o->blocks + at + 1, o->blocks + at, (size_t)(o->nblocks - at) * sizeof *o->blocks);
+    o->blocks[at] = (device_block){ p, bytes };
+    o->nblocks++;
+}
+
+static void remove_block(outside *o, const void *p)
+{
+    const int64_t at = blocks_up_to(o, p) - 1;
+    o->nblocks--;
+    memmove(o->blocks + at, o->blocks + at + 1, (size_t)(o->nblocks - at) * sizeof *o->blocks);
+}
+
 static void *device_alloc(void *user, size_t bytes, size_t align)
 {
     outside *o = user;
     char *p = reserve_block(o) ? o->verbs->alloc(o->handle, bytes ? bytes : 1, align) : NULL;
-    if (!p) return NULL;
-    const int64_t at = blocks_up_to(o, p);
-    memmove(o->blocks + at + 1, o->blocks + at, (size_t)(o->nblocks - at) * sizeof *o->blocks);
-    o->blocks[at] = (device_block){ p, bytes ? bytes : 1 };
-    o->nblocks++;
+    if (p) add_block(o, p, bytes ? bytes : 1);
     return p;
 }
 
 static void device_free(void *user, void *p)
 {
     outside *o = user;
-    const int64_t at = blocks_up_to(o, p) - 1;
-    o->nblocks--;
-    memmove(o->blocks + at, o->blocks + at + 1, (size_t)(o->nblocks - at) * sizeof *o->blocks);
+    remove_block(o, p);
     o->verbs->free(o->handle, p);
+}
+
+/* ---- memory of other contexts ---- */
+
+static bool may_share(const kr_device *device, const kr_device *owner)
+{
+    const outside *o = device->handle, *other = owner->handle;
+    return o->verbs == other->verbs && o->number == other->number && o->verbs->free_detached;
+}
+
+static bool import(kr_device *device, void *p, size_t bytes)
+{
+    outside *o = device->handle;
+    if (!reserve_block(o)) return false;
+    add_block(o, p, bytes);
+    return true;
+}
+
+static void forget(kr_device *device, const void *p)
+{
+    remove_block(device->handle, p);
+}
+
+static kr_allocator detached(const kr_device *device)
+{
+    const outside *o = device->handle;
+    return (kr_allocator){ NULL, o->verbs->free_detached, o->verbs->user };
 }
 
 static void *shared_alloc(void *user, size_t bytes, size_t align)
@@ -182,7 +220,11 @@ static const kr_device_ops vtable = { .holds = holds,
                                       .wait_event = wait_event,
                                       .check = check,
                                       .memory_info = memory_info,
-                                      .close = close };
+                                      .close = close,
+                                      .detached = detached,
+                                      .may_share = may_share,
+                                      .import = import,
+                                      .forget = forget };
 
 bool kr_backend_device_open(kr_ctx *ctx, kr_device *device, const kr_backend_info *info, int number)
 {
@@ -191,6 +233,7 @@ bool kr_backend_device_open(kr_ctx *ctx, kr_device *device, const kr_backend_inf
     if (!kr_require(ctx, o != NULL, KR_ERR_NOMEM, "ctx: device %s:%d: no memory for a device", info->name, number))
         return false;
     o->verbs = info->device;
+    o->number = number;
     o->host = &ctx->memory;
     const char *why = o->verbs->open(o->verbs->user, number, &o->handle, &name);
     if (why) {

@@ -80,7 +80,8 @@ bool kr_exec_set(kr_ctx *ctx, kr_exec *exec, bool has_kernel, const char *slot)
     exec->stream = ctx->device->stream;
     exec->own = ctx->device->own;
     exec->precision = ctx->device->precision;
-    exec->fallback = ctx;
+    exec->library = &ctx->device->library;
+    exec->ctx = ctx;
     return kr_require(ctx, has_kernel, KR_ERR_UNSUPPORTED, "%s: no kernel %.*s%s", ctx->device->name,
                       (int)strcspn(slot, "["), slot, strchr(slot, '[') ? " of this type" : "");
 }
@@ -104,7 +105,12 @@ bool kr_exec_check(kr_ctx *ctx, const char *slot)
     device->is_busy = true;
     device->last_kernel = slot;
     const char *why = device->vtable->check(device);
-    return !why || kr_device_fault(ctx, "queueing a kernel", why);
+    if (why) return kr_device_fault(ctx, "queueing a kernel", why);
+    const size_t refused = device->fallback.refused;
+    device->fallback.refused = 0;
+    return kr_require(ctx, refused == 0, KR_ERR_NOMEM,
+                      "%s: no host memory for %zu bytes of the operands of %.*s, which the device lacks", device->name,
+                      refused, (int)strcspn(slot, "["), slot);
 }
 
 bool kr_exec_end(kr_ctx *ctx, const char *slot)

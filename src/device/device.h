@@ -40,6 +40,14 @@ typedef struct kr_device_ops {
      * everything queued. Its `alloc` is NULL. */
     kr_allocator (*detached)(const kr_device *device);
 
+    /* Can memory of `owner`, a device of the same name, be read by kernels of this one, and be detached? NULL: yes. */
+    bool (*may_share)(const kr_device *device, const kr_device *owner);
+
+    /* Memory of another context's device that kernels of this one may read from now on (false: no memory to note it), or no
+     * longer. NULL: there is nothing to note. */
+    bool (*import)(kr_device *device, void *p, size_t bytes);
+    void (*forget)(kr_device *device, const void *p);
+
     /* Captures what is queued instead of running it. capture_end returns a graph to launch and the number of kernels in it,
      * or NULL if capture failed. NULL operations: not supported. */
     const char *(*capture_begin)(kr_device *device);
@@ -82,6 +90,7 @@ enum { KR_BACKENDS_MOST = 8 };
 typedef struct kr_fallback {
     uint64_t calls, bytes;
     const char *trouble; /* what went wrong; NULL: nothing */
+    size_t refused;      /* bytes of host memory that were not there for the last one; 0: it has run */
     bool is_host_visible;
 } kr_fallback;
 
@@ -92,6 +101,7 @@ struct kr_device {
     kr_probe_fn *probe;           /* NULL: none */
     void *probe_user;
     kr_kernels kernels;     /* what KR_RUN runs */
+    kr_kernels library;     /* the same without backends */
     const kr_kernels *host; /* those of the CPU: `kernels` itself, or what runs on staged data */
     char name[128];         /* "cpu", "cuda:0 NVIDIA H200" */
     kr_result results[KR_RESULTS];
@@ -112,6 +122,7 @@ struct kr_device {
     bool is_capturing;                      /* kernels are captured, not run ... */
     bool capture_failed;                    /* ... but the host needed a result, or freed memory */
     kr_kernels processor;                   /* `host` */
+    kr_kernels processor_library;           /* the same without backends */
     kr_fallback fallback;
 
     int nbackends;

@@ -104,13 +104,15 @@ static bool open_in_device_memory(kr_ctx *ctx, const kr_device_kind *kind, const
 {
     kr_device *device = ctx->device;
     device->processor = device->kernels;
+    device->processor_library = device->library;
     device->host = &device->processor;
     if (!(kind ? kind->open(ctx, device, number) : kr_backend_device_open(ctx, device, backend, number))) {
         device->vtable = NULL;
         return false;
     }
-    kr_backends_overlay_device(ctx, kind ? kind->name : backend->name);
     if (backend) kr_fallback_fill(ctx);
+    device->library = device->kernels;
+    kr_backends_overlay_device(ctx, kind ? kind->name : backend->name);
     device->device_memory.fail_in_of = device->shared.fail_in_of = &ctx->memory;
     device->device_memory.is_device = device->shared.is_device = true;
     device->device_memory.nforks = device->shared.nforks = ctx->nforks;
@@ -179,6 +181,7 @@ bool kr_device_open(kr_ctx *ctx, const char *asked, const char *backends, const 
     if (!kr_require(ctx, device != NULL, KR_ERR_NOMEM, "ctx: no memory for the kernel table")) return false;
     if (!kr_backends_load(ctx, backends)) return false;
     kr_kernels_merge(&device->kernels, last, features);
+    device->library = device->kernels;
     kr_backends_overlay_cpu(ctx, &device->kernels, last);
     device->host = &device->kernels;
     memcpy(device->name, "cpu", sizeof "cpu");

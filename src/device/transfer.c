@@ -28,7 +28,7 @@ static kr_tensor laid_out(const kr_tensor *x, kr_dtype dtype, void *data)
 
 static size_t bytes_of(const kr_tensor *x)
 {
-    return (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
+    return kr_dtype_span(x->dtype, kr_count_of(x));
 }
 
 /* Splits x, larger than a block, in two along its first axis that can be; the elements of the second half follow those of
@@ -40,7 +40,7 @@ static void halve(const kr_tensor *x, kr_tensor *first, kr_tensor *second)
     *first = *second = *x;
     first->dims[axis] = x->dims[axis] / 2;
     second->dims[axis] = x->dims[axis] - first->dims[axis];
-    second->data += first->dims[axis] * x->strides[axis] * (int64_t)kr_dtype_bytes(x->dtype);
+    second->data += kr_dtype_offset(x->dtype, first->dims[axis] * x->strides[axis]);
 }
 
 kr_tensor_info kr_tensor_info_of(const kr_tensor *x)
@@ -88,8 +88,7 @@ static bool read_into(const kr_tensor *x, kr_dtype dtype, char *out)
     if (bytes_of(x) <= x->ctx->device->access.stage_bytes) return read_block(x, dtype, out);
     kr_tensor first, second;
     halve(x, &first, &second);
-    return read_into(&first, dtype, out) &&
-           read_into(&second, dtype, out + (size_t)kr_count_of(&first) * kr_dtype_bytes(dtype));
+    return read_into(&first, dtype, out) && read_into(&second, dtype, out + kr_dtype_span(dtype, kr_count_of(&first)));
 }
 
 /* The caller's memory may be device memory: another tensor's, for example. */
@@ -137,7 +136,7 @@ double kr_tensor_at(const kr_tensor *x, const int64_t *index)
         if (!kr_require(x->ctx, index[axis] >= 0 && index[axis] < x->dims[axis], KR_ERR_ARG,
                         "tensor_at: index %lld on axis %d of x %s", (long long)index[axis], axis, KR_TEXT_OF(x)))
             return NAN;
-        one.data += index[axis] * x->strides[axis] * (int64_t)kr_dtype_bytes(x->dtype);
+        one.data += kr_dtype_offset(x->dtype, index[axis] * x->strides[axis]);
     }
     double value;
     return read_into(&one, KR_DTYPE_F64, (char *)&value) ? value : NAN;
@@ -174,7 +173,7 @@ bool kr_each_value(const kr_tensor *x, kr_show_fn *show, void *user)
 static bool write_device(kr_ctx *ctx, char *to, kr_dtype dtype, const kr_tensor *host)
 {
     const struct kr_device_access *device_memory = &ctx->device->access;
-    const size_t bytes = (size_t)kr_count_of(host) * kr_dtype_bytes(dtype);
+    const size_t bytes = kr_dtype_span(dtype, kr_count_of(host));
     if (dtype == host->dtype && kr_tensor_is_row_major(host)) return device_memory->store(ctx, to, host->data, bytes);
     if (bytes <= device_memory->stage_bytes) {
         const kr_tensor staged = laid_out(host, dtype, device_memory->stage);
@@ -184,7 +183,7 @@ static bool write_device(kr_ctx *ctx, char *to, kr_dtype dtype, const kr_tensor 
     kr_tensor first, second;
     halve(host, &first, &second);
     return write_device(ctx, to, dtype, &first) &&
-           write_device(ctx, to + (size_t)kr_count_of(&first) * kr_dtype_bytes(dtype), dtype, &second);
+           write_device(ctx, to + kr_dtype_span(dtype, kr_count_of(&first)), dtype, &second);
 }
 
 bool kr_tensor_take(kr_tensor *y, const kr_tensor *host)

@@ -156,7 +156,7 @@ static bool read_rows(kr_ctx *ctx, const char *who, const kr_elements *e, kr_dty
     axis axes[KR_MAX_RANK];
     const int rank = merge_axes(e, axes);
     const axis inner = rank ? axes[rank - 1] : (axis){ 1, 1 };
-    const size_t bytes = e->type->bytes, row_bytes = (size_t)inner.size * kr_dtype_bytes(to);
+    const size_t bytes = e->type->bytes, row_bytes = kr_dtype_span(to, inner.size);
     int64_t index[KR_MAX_RANK] = { 0 };
     row r = { e->data, (size_t)inner.stride * bytes, out, inner.size, 0 };
     for (;;) {
@@ -178,7 +178,7 @@ static bool read_rows(kr_ctx *ctx, const char *who, const kr_elements *e, kr_dty
 static bool read_device(kr_ctx *ctx, const char *who, const kr_elements *e, kr_dtype to, void *out)
 {
     axis axes[KR_MAX_RANK];
-    const size_t bytes = (size_t)e->count * kr_dtype_bytes(to);
+    const size_t bytes = kr_dtype_span(to, e->count);
     const int rank = merge_axes(e, axes);
     if (e->type->is_native && e->type->dtype == to && (rank == 0 || (rank == 1 && axes[0].stride == 1)))
         return kr_store(ctx, out, e->data, bytes);

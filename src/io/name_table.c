@@ -109,7 +109,7 @@ static bool check_tensor(const kr_named_list *list, const char *name, kr_dtype d
                list->who, quoted.text, shape->rank, KR_MAX_RANK) &&
            kr_require(ctx, data != NULL || count == 0, KR_ERR_ARG, "%s: tensor '%s': data is NULL", list->who,
                       quoted.text) &&
-           kr_require(ctx, (size_t)count * kr_dtype_bytes(dtype) <= SIZE_MAX / 2 - list->data_bytes, KR_ERR_SHAPE,
+           kr_require(ctx, kr_dtype_span(dtype, count) <= SIZE_MAX / 2 - list->data_bytes, KR_ERR_SHAPE,
                       "%s: tensor '%s' %s makes the file too long", list->who, quoted.text, KR_TEXT_OF_SHAPE(shape));
 }
 
@@ -122,7 +122,7 @@ bool kr_named_add_tensor(kr_named_list *list, const char *name, kr_dtype dtype, 
                          .shape = *shape,
                          .count = count,
                          .data = data,
-                         .bytes = (size_t)count * kr_dtype_bytes(dtype) };
+                         .bytes = kr_dtype_span(dtype, count) };
     if (!append(list, "tensor", &e)) return false;
     list->data_bytes += e.bytes;
     return true;

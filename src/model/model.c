@@ -42,7 +42,7 @@ static bool count_infinities(void *user, const void *data, size_t bytes)
 int64_t kr_infinities(kr_ctx *ctx, kr_dtype dtype, const void *data, int64_t count)
 {
     counting c = { dtype, 0 };
-    kr_each_block(ctx, data, (size_t)count * kr_dtype_bytes(dtype), count_infinities, &c);
+    kr_each_block(ctx, data, kr_dtype_span(dtype, count), count_infinities, &c);
     return c.n;
 }
 

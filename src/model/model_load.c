@@ -258,7 +258,7 @@ static bool check_copy(loading *l)
     const kr_tensor_file_item *head = copied_head(l), *embedding = head ? item_of(l, kr_embedding_name) : NULL;
     if (!head) return true;
     const kr_dtype dtype = joined(head->dtype, embedding->dtype);
-    const size_t bytes = (size_t)head->count * kr_dtype_bytes(dtype);
+    const size_t bytes = kr_dtype_span(dtype, head->count);
     char *both = kr_memory_alloc(&l->ctx->memory, 2 * bytes);
     if (!both) return kr_fail(l->ctx, KR_ERR_NOMEM, "no memory for two copies of %s", kr_head_name);
     const bool equal = read_item(l, head, dtype, both) && read_item(l, embedding, dtype, both + bytes) &&

@@ -88,7 +88,7 @@ kr_status kr_model_measure(kr_ctx *ctx, const kr_model_config *config, kr_model_
     const size_t element = kr_dtype_bytes(kr_config_small_dtype(kr_config_dtype_of(&own)));
     for (int64_t i = 0; i < kr_params_count(params); i++) {
         const kr_tensor *x = kr_params_at(params, i)->tensor;
-        size->weight_bytes += (size_t)kr_count_of(x) * kr_dtype_bytes(kr_tensor_dtype(x));
+        size->weight_bytes += kr_dtype_span(kr_tensor_dtype(x), kr_count_of(x));
     }
     size->parameters = kr_params_elements(params);
     size->prefill_bytes = (size_t)layer_numbers(net->layers) * element;

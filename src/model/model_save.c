@@ -94,7 +94,7 @@ static const void *elements_of(saving *s, int64_t i, const kr_param_row *row, kr
     const kr_dtype own = kr_tensor_dtype(x);
     if (dtype == own) return kr_tensor_data(x);
     const int64_t count = kr_count_of(x);
-    s->bytes[i] = (size_t)count * kr_dtype_bytes(dtype);
+    s->bytes[i] = kr_dtype_span(dtype, count);
     void *copy = s->converted[i] = kr_memory_alloc(&s->ctx->memory, s->bytes[i]);
     if (!copy) {
         kr_fail(s->ctx, KR_ERR_NOMEM, "no memory for a copy of '%s' as %s", row->name, kr_dtype_name(dtype));

@@ -32,7 +32,7 @@ static bool check_item(kr_ctx *ctx, const char *path, const kr_param_row *row, c
 {
     const kr_shape shape = kr_tensor_shape(row->tensor);
     return kr_require(ctx, item, KR_ERR_FORMAT, "%s: there is no tensor '%s'", path, row->name) &&
-           kr_require(ctx, item->is_readable && item->dtype <= KR_DTYPE_F16, KR_ERR_FORMAT,
+           kr_require(ctx, item->is_readable && kr_dtype_is_float(item->dtype), KR_ERR_FORMAT,
                       "%s: tensor '%s' is of type %s, but a parameter is made of floats", path, row->name,
                       QUOTED(item->type)) &&
            kr_require(ctx, kr_shape_equal(&item->shape, &shape), KR_ERR_FORMAT,

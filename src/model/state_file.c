@@ -100,7 +100,7 @@ static uint64_t hash_tensor(uint64_t hash, const char *name, kr_dtype dtype, con
 {
     hash = kr_hash_word(kr_hash_text(hash, name), (uint64_t)dtype);
     for (int i = 0; i < shape->rank; i++) hash = kr_hash_word(hash, (uint64_t)shape->dims[i]);
-    return kr_hash_bytes(hash, data, (size_t)kr_shape_count(shape) * kr_dtype_bytes(dtype));
+    return kr_hash_bytes(hash, data, kr_dtype_span(dtype, kr_shape_count(shape)));
 }
 
 /* ---- checks of both directions ---- */
@@ -113,7 +113,7 @@ static bool check_finite(kr_ctx *ctx, const char *name, const kr_tensor *x)
     if (first < 0) return true;
     kr_tensor bad = *x;
     bad.rank = 0;
-    bad.data += first * (int64_t)kr_dtype_bytes(x->dtype);
+    bad.data += kr_dtype_offset(x->dtype, first);
     char index[KR_SHAPE_TEXT_BYTES];
     return kr_fail(ctx, KR_ERR_NUMERIC, "tensor '%s' %s holds %g at %s", name, KR_TEXT_OF(x), kr_item(&bad),
                    kr_index_text(x, first, index, sizeof index));
@@ -227,7 +227,7 @@ static const kr_tensor *flattened(saving *s, const kr_tensor *x, kr_tensor *flat
     const kr_shape shape = kr_tensor_shape(x);
     *flat = *x;
     kr_tensor_layout(flat, x->dtype, &shape);
-    flat->data = kr_arena_alloc(&s->arena, (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype));
+    flat->data = kr_arena_alloc(&s->arena, kr_dtype_span(x->dtype, kr_count_of(x)));
     if (!flat->data) {
         kr_fail(s->ctx, KR_ERR_NOMEM, "no memory to write a tensor %s", KR_TEXT_OF(x));
         return NULL;

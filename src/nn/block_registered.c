@@ -171,7 +171,7 @@ static kr_cache initial_cache(kr_tape *tape, const void *block, int64_t batch)
 static bool shares_memory(const kr_tensor *x, const kr_tensor *of)
 {
     const char *from = (const char *)of->data, *at = (const char *)x->data;
-    return at >= from && at < from + (size_t)kr_count_of(of) * kr_dtype_bytes(of->dtype);
+    return at >= from && at < from + kr_dtype_span(of->dtype, kr_count_of(of));
 }
 
 /* States copy new caches over old ones, tensor by tensor: a new one that is a view of an old one, but not of its own

@@ -258,12 +258,12 @@ void kr_params_place(kr_params *params, int64_t i, void *data)
 
 static size_t bytes_of(const kr_tensor *x)
 {
-    const size_t bytes = (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
+    const size_t bytes = kr_dtype_span(x->dtype, kr_count_of(x));
     return (bytes + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
 }
 
 /* Adds up the slabs; false if they are more bytes than can be addressed. */
-static bool measure(const kr_params *params, size_t bytes[KR_DTYPE_F16 + 1])
+static bool measure(const kr_params *params, size_t bytes[KR_N_DTYPES])
 {
     for (int64_t i = 0; i < params->count; i++) {
         const kr_tensor *x = params->rows[i]->seen.tensor;
@@ -279,12 +279,12 @@ static bool measure(const kr_params *params, size_t bytes[KR_DTYPE_F16 + 1])
 
 bool kr_params_allocate(kr_params *params)
 {
-    size_t bytes[KR_DTYPE_F16 + 1] = { 0 }, used[KR_DTYPE_F16 + 1] = { 0 };
+    size_t bytes[KR_N_DTYPES] = { 0 }, used[KR_N_DTYPES] = { 0 };
     if (!params || kr_ctx_failed(params->ctx) || !measure(params, bytes) ||
         !(params->weights = kr_weights_create(params->ctx)))
         return false;
     params->is_counted = true;
-    for (int t = 0; t <= KR_DTYPE_F16; t++)
+    for (int t = 0; t < KR_N_DTYPES; t++)
         if (bytes[t] && !kr_weights_allocate(params->weights, (kr_dtype)t, bytes[t]))
             return kr_fail(params->ctx, KR_ERR_NOMEM, "params: no memory for %zu bytes of %s parameters", bytes[t],
                            kr_dtype_name((kr_dtype)t));
@@ -305,6 +305,12 @@ kr_weights_map *kr_params_add_maps(kr_params *params, int count)
     return maps;
 }
 
+static bool may_share(const kr_device *device, const kr_device *owner)
+{
+    const kr_device_ops *ops = device->vtable;
+    return !ops || !ops->may_share || (owner->vtable == ops && ops->may_share(device, owner));
+}
+
 static bool check_source(kr_ctx *ctx, const kr_params *from, const char *op)
 {
     const kr_ctx *owner = from->ctx;
@@ -315,6 +321,11 @@ static bool check_source(kr_ctx *ctx, const kr_params *from, const char *op)
                "%s: the weights are on device %.60s, but the context is on %.60s; create it with the same device, "
                "or load the model there",
                op, owner->device->name, ctx->device->name) &&
+           kr_require(
+               ctx, may_share(ctx->device, owner->device), KR_ERR_UNSUPPORTED,
+               "%s: the backend of device %.60s cannot share weights between contexts (free_detached is NULL); load "
+               "the model in this context, too",
+               op, owner->device->name) &&
            kr_require(
                ctx, !kr_memory_is_parents(from->weights->floats), KR_ERR_STATE,
                "%s: the weights are in the memory of a GPU, which belongs to the parent of this process; load the "
@@ -348,13 +359,14 @@ static bool check_rows(const kr_params *params, const kr_params *from, const cha
 
 bool kr_params_share_weights(kr_params *params, const kr_params *from, const char *op)
 {
-    if (!check_source(params->ctx, from, op) || !check_rows(params, from, op) ||
-        !kr_require(
-            params->ctx, kr_weights_share(from->weights), KR_ERR_STATE,
-            "%s: the weights are being trained or written; destroy their optimizer or trainer first, or save the "
-            "model and load it",
-            op))
-        return false;
+    kr_ctx *ctx = params->ctx;
+    if (!check_source(ctx, from, op) || !check_rows(params, from, op)) return false;
+    if (!kr_weights_share(from->weights, ctx))
+        return !kr_ctx_failed(ctx) &&
+               kr_fail(ctx, KR_ERR_STATE,
+                       "%s: the weights are being trained or written; destroy their optimizer or trainer first, or "
+                       "save the model and load it",
+                       op);
     params->weights = from->weights;
     for (int64_t i = 0; i < params->count; i++) {
         kr_tensor *x = params->rows[i]->seen.tensor;
@@ -482,7 +494,7 @@ uint64_t kr_params_values_hash(const kr_params *params)
     uint64_t hash = kr_params_structure_hash(params);
     for (int64_t i = 0; params && i < params->count; i++) {
         const kr_tensor *x = params->rows[i]->seen.tensor;
-        hash = kr_hash_at(params->ctx, hash, x->data, (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype));
+        hash = kr_hash_at(params->ctx, hash, x->data, kr_dtype_span(x->dtype, kr_count_of(x)));
     }
     return hash;
 }

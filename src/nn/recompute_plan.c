@@ -190,7 +190,7 @@ static size_t splice_bytes(const kr_layers *s, int64_t v, const kr_layer_load *l
     size_t joins = 0;
     for (int64_t u = v; u < s->nvirtual; u++)
         if (s->layers[s->real[u]].nlatents) joins += 1 + (size_t)kr_layer_streams(s, u);
-    return 2 * joins * ((size_t)(load->nb * load->ns * s->nd) * kr_dtype_bytes(load->dtype) + 4 * KR_ALIGN);
+    return 2 * joins * (kr_dtype_span(load->dtype, load->nb * load->ns * s->nd) + 4 * KR_ALIGN);
 }
 
 int64_t kr_recompute_until(kr_tape *tape, const kr_layer_job *job, const kr_flow *flow, const kr_run *run)

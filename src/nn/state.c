@@ -524,7 +524,7 @@ kr_state_info kr_state_info_of(const kr_state *state)
             const kr_tensor *x = state->slots[s].tensors[i];
             if (!x) continue;
             info.is_initial = false;
-            info.bytes += (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
+            info.bytes += kr_dtype_span(x->dtype, kr_count_of(x));
         }
     return info;
 }

@@ -8,7 +8,7 @@ static kr_tensor row_of(const kr_tensor *x, int64_t row)
 {
     kr_tensor y = *x;
     y.dims[0] = 1;
-    y.data += row * x->strides[0] * (int64_t)kr_dtype_bytes(x->dtype);
+    y.data += kr_dtype_offset(x->dtype, row * x->strides[0]);
     return y;
 }
 

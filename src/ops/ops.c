@@ -50,7 +50,7 @@ bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result
     if (!kr_tape_ready(tape, op) || !check_types(tape, op, names, count, operands, result)) return false;
     for (int i = 0; i < count; i++) {
         kr_tensor **x = operands[i];
-        if (kept >> i & 1 || !*x || !kr_dtype_is_16bit((*x)->dtype)) continue;
+        if (kept >> i & 1 || !*x || !kr_dtype_is_narrow((*x)->dtype)) continue;
         if (!(*x = kr_cast(tape, *x, KR_DTYPE_F32))) return false;
     }
     return true;
@@ -58,7 +58,7 @@ bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result
 
 kr_tensor *kr_as_taken(kr_tape *tape, uint32_t accepts, kr_tensor *x)
 {
-    if (!x || !kr_dtype_is_16bit(x->dtype) || accepts & KR_DTYPE_BIT(x->dtype)) return x;
+    if (!x || !kr_dtype_is_narrow(x->dtype) || accepts & KR_DTYPE_BIT(x->dtype)) return x;
     return kr_cast(tape, x, KR_DTYPE_F32);
 }
 

@@ -13,8 +13,8 @@
 KR_DECLARE_DEFAULTS(kr_norm_options); /* of norm.c */
 
 /* Converts float operands (kr_tensor **, each may point at NULL; named in order in `names`, "x z gain") to one compute
- * type: 16-bit types are widened to f32. Operand number i stays as it is if bit i of `kept` is set: its kernel takes its type.
- * *result is the type of the result: the operands' type if they agree, f32 for a 16-bit type mixed with f32; an activation
+ * type: narrow types are widened to f32. Operand number i stays as it is if bit i of `kept` is set: its kernel takes its type.
+ * *result is the type of the result: the operands' type if they agree, f32 for a narrow type mixed with f32; an activation
  * that is rounded for its readers counts as f32 (kr_grad_dtype). Fails for integers, and for f64 mixed with another type. */
 bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result, unsigned kept, int count,
               kr_tensor **const *operands);
@@ -23,7 +23,7 @@ bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result
              (int)(sizeof((kr_tensor **[]){ __VA_ARGS__ }) / sizeof(kr_tensor **)), (kr_tensor * *[]){ __VA_ARGS__ })
 #define KR_REALS(tape, op, names, result, ...) KR_REALS_KEPT(tape, op, names, result, 0, __VA_ARGS__)
 
-/* Bit 0 of `kept`, shifted by the operand's number: x is 16-bit and the kernel takes it. operand: kernel_operand of
+/* Bit 0 of `kept`, shifted by the operand's number: x is narrow and the kernel takes it. operand: kernel_operand of
  * kernels/accepts.def. KR_KEEPS_ACTIVATION: only an activation that is rounded for its readers; others are widened by an op of
  * their own, which rounds their gradients. */
 #define KR_KEEPS(tape, operand, x) (unsigned)(kr_may_take(tape, x) && kr_accepts((tape)->ctx, operand, (x)->dtype))
@@ -31,10 +31,10 @@ bool kr_reals(kr_tape *tape, const char *op, const char *names, kr_dtype *result
     (unsigned)(kr_may_take(tape, x) && (x)->flags.grad_f32 && kr_accepts((tape)->ctx, operand, (x)->dtype))
 static inline bool kr_may_take(const kr_tape *tape, const kr_tensor *x)
 {
-    return tape && x && kr_dtype_is_16bit(x->dtype);
+    return tape && x && kr_dtype_is_narrow(x->dtype);
 }
 
-/* x itself, or widened to f32 if it is 16-bit and the kernel does not take it; NULL for NULL and after an error. */
+/* x itself, or widened to f32 if it is narrow and the kernel does not take it; NULL for NULL and after an error. */
 #define KR_AS_TAKEN(tape, operand, x) kr_as_taken((tape), (tape)->ctx->device->kernels.accepts.operand, (x))
 kr_tensor *kr_as_taken(kr_tape *tape, uint32_t accepts, kr_tensor *x);
 

@@ -59,7 +59,7 @@ static kr_tensor *param_grad(kr_tensor *param, bool *is_new)
     *is_new = param->flags.grad_is_zero || !param->grad;
     param->flags.grad_is_zero = false;
     if (param->grad) return param->grad;
-    const size_t bytes = (size_t)kr_count_of(param) * kr_dtype_bytes(param->dtype);
+    const size_t bytes = kr_dtype_span(param->dtype, kr_count_of(param));
     kr_header *header = kr_memory_alloc_zeroed(&ctx->memory, sizeof *header);
     kr_tensor *grad = header ? kr_header_init(header) : NULL;
     /* zeroed, though a new gradient is written whole: if a rule fails before that, the gradient is 0 and not

@@ -8,7 +8,7 @@
 
 static size_t data_bytes(const kr_tensor *x)
 {
-    return (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
+    return kr_dtype_span(x->dtype, kr_count_of(x));
 }
 
 kr_tensor *kr_param_head(kr_ctx *ctx, kr_dtype dtype, kr_shape shape)
@@ -205,7 +205,7 @@ void kr_wrote(kr_tensor *x)
 
 static size_t packed_bytes(const kr_tensor *weight)
 {
-    return (size_t)(kr_panels_of(weight->dims[0]) * KR_PANEL * weight->dims[1]) * kr_dtype_bytes(weight->dtype);
+    return kr_dtype_span(weight->dtype, kr_panels_of(weight->dims[0]) * KR_PANEL * weight->dims[1]);
 }
 
 /* The panels of a weight [no ni] of 4 or 2 bytes an element; the last one was filled with zeros. */

@@ -49,7 +49,7 @@ static bool take_out(kr_tape *tape, const scope *s, bool integers, kr_tensor *x,
         p->head.storage = NULL;
     }
     if (!p->is_inside || !kr_tape_releases(tape, &s->mark, integers, x)) return true;
-    const size_t bytes = (size_t)kr_count_of(x) * kr_dtype_bytes(x->dtype);
+    const size_t bytes = kr_dtype_span(x->dtype, kr_count_of(x));
     void *place = stash(tape, x->dtype, bytes, p);
     if (!place) return kr_fail(tape->ctx, KR_ERR_NOMEM, "no_grad_end: no memory to keep a tensor %s", KR_TEXT_OF(x));
     const kr_shape shape = kr_tensor_shape(x);

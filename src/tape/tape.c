@@ -225,7 +225,7 @@ kr_tensor *kr_new(kr_tape *tape, kr_dtype dtype, kr_shape shape)
                     KR_TEXT_OF_SHAPE(&shape));
         return NULL;
     }
-    kr_tensor *x = place(tape, dtype, &shape, (size_t)count * kr_dtype_bytes(dtype));
+    kr_tensor *x = place(tape, dtype, &shape, kr_dtype_span(dtype, count));
     if (x) kr_tensor_layout(x, dtype, &shape);
     return x;
 }
@@ -237,7 +237,7 @@ kr_tensor *kr_view_of(kr_tape *tape, const kr_tensor *x, const kr_shape *shape, 
     if (!y) return NULL;
     kr_tensor_layout(y, x->dtype, shape);
     if (strides) memcpy(y->strides, strides, (size_t)shape->rank * sizeof *strides);
-    y->data = x->data + offset * (int64_t)kr_dtype_bytes(x->dtype);
+    y->data = x->data + kr_dtype_offset(x->dtype, offset);
     y->flags.grad_f32 = x->flags.grad_f32;
     y->flags.lasts = x->flags.lasts;
     if (x->storage) y->storage = x->storage;

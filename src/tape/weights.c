@@ -50,7 +50,7 @@ static void free_struct(kr_weights *w)
 
 void kr_weights_free(kr_weights *w)
 {
-    for (int t = 0; t <= KR_DTYPE_F16; t++) kr_memory_free(w->floats, w->slabs[t].data, w->slabs[t].bytes);
+    for (int t = 0; t < KR_N_DTYPES; t++) kr_memory_free(w->floats, w->slabs[t].data, w->slabs[t].bytes);
     for (int i = 0; i < w->nmaps; i++)
         if (w->maps[i].data) w->maps[i].release(w->maps[i].data, w->maps[i].bytes);
     kr_memory_free(&w->host, w->maps, (size_t)w->nmaps * sizeof *w->maps);
@@ -64,7 +64,28 @@ uint32_t kr_weights_users(const kr_weights *w)
     return (uint32_t)(atomic_load_explicit(&w->state, memory_order_acquire) & all_users);
 }
 
-bool kr_weights_share(kr_weights *w)
+/* The device of another context gets to know the slabs, or forgets them. */
+static bool import_slabs(const kr_weights *w, kr_device *device)
+{
+    const kr_device_ops *ops = device->vtable;
+    int done = 0;
+    if (!ops || !ops->import) return true;
+    while (done < KR_N_DTYPES &&
+           (!w->slabs[done].data || ops->import(device, w->slabs[done].data, w->slabs[done].bytes)))
+        done++;
+    if (done == KR_N_DTYPES) return true;
+    while (done-- > 0)
+        if (w->slabs[done].data) ops->forget(device, w->slabs[done].data);
+    return false;
+}
+
+static void forget_slabs(const kr_weights *w, kr_device *device)
+{
+    for (int t = 0; device->vtable && device->vtable->forget && t < KR_N_DTYPES; t++)
+        if (w->slabs[t].data) device->vtable->forget(device, w->slabs[t].data);
+}
+
+static bool add_user(kr_weights *w)
 {
     uint_least64_t state = atomic_load_explicit(&w->state, memory_order_relaxed);
     do {
@@ -75,10 +96,21 @@ bool kr_weights_share(kr_weights *w)
     return true;
 }
 
+bool kr_weights_share(kr_weights *w, kr_ctx *ctx)
+{
+    if (!kr_require(ctx, import_slabs(w, ctx->device), KR_ERR_NOMEM, "params: no memory to note shared weights"))
+        return false;
+    if (add_user(w)) return true;
+    forget_slabs(w, ctx->device);
+    return false;
+}
+
 bool kr_weights_leave(kr_weights *w, kr_ctx *ctx, bool is_counted)
 {
-    if (kr_weights_users(w) > 1) {
+    const bool is_shared = kr_weights_users(w) > 1;
+    if (is_shared || !is_counted) {
         if (kr_ctx_on_device(ctx) && !ctx->broken) kr_wait(ctx); /* its kernels read them */
+        forget_slabs(w, ctx->device);
         if (is_counted) {
             kr_memory_leave(&w->host);
             kr_memory_leave(&w->device);

@@ -29,9 +29,9 @@ typedef struct kr_weights {
     atomic_uint_least64_t state; /* users, and writers in the upper half */
     atomic_uint_least64_t
         written; /* kr_ctx.nwrites of the last write, which a device may not have finished; 0: shared since */
-    kr_memory host, device;                  /* branches of those of the context that made it */
-    kr_memory *floats;                       /* the one of the slabs */
-    kr_weights_slab slabs[KR_DTYPE_F16 + 1]; /* by kr_dtype */
+    kr_memory host, device;             /* branches of those of the context that made it */
+    kr_memory *floats;                  /* the one of the slabs */
+    kr_weights_slab slabs[KR_N_DTYPES]; /* by kr_dtype */
     int nmaps;
     kr_weights_map *maps;
 } kr_weights;
@@ -45,8 +45,9 @@ bool kr_weights_allocate(kr_weights *weights, kr_dtype dtype, size_t bytes);
 /* A list for `count` maps, zeroed, which are released with the weights; NULL if there is no memory. Once at most. */
 kr_weights_map *kr_weights_add_maps(kr_weights *weights, int count);
 
-/* Adds a user; false while a writer exists. Writes must have reached the memory before: see `written`. */
-bool kr_weights_share(kr_weights *weights);
+/* Adds a user, of context ctx; false while a writer exists, or, with an error, without memory. Writes must have reached the
+ * memory before: see `written`. */
+bool kr_weights_share(kr_weights *weights, kr_ctx *ctx);
 uint32_t kr_weights_users(const kr_weights *weights);
 
 /* One user less. True: it was the last, which frees the panels of its parameters and then calls kr_weights_free. False: the

@@ -6,11 +6,11 @@
 #include <stdio.h>
 
 KR_NAMES(kr_dtype, "f32", "f64", "bf16", "f16", "i32", "i64");
-static const size_t dtype_bytes[] = { 4, 8, 2, 2, 4, 8 };
+static const size_t dtype_bytes[KR_N_DTYPES] = { 4, 8, 2, 2, 4, 8 };
 
 bool kr_dtype_is_valid(kr_dtype dtype)
 {
-    return (unsigned)dtype < sizeof dtype_bytes / sizeof *dtype_bytes;
+    return (unsigned)dtype < KR_N_DTYPES;
 }
 
 size_t kr_dtype_bytes(kr_dtype dtype)
@@ -18,9 +18,24 @@ size_t kr_dtype_bytes(kr_dtype dtype)
     return kr_dtype_is_valid(dtype) ? dtype_bytes[dtype] : 0;
 }
 
+size_t kr_dtype_span(kr_dtype dtype, int64_t count)
+{
+    return (size_t)count * kr_dtype_bytes(dtype);
+}
+
+int64_t kr_dtype_offset(kr_dtype dtype, int64_t at)
+{
+    return at * (int64_t)kr_dtype_bytes(dtype);
+}
+
 bool kr_dtype_is_float(kr_dtype dtype)
 {
-    return dtype == KR_DTYPE_F32 || dtype == KR_DTYPE_F64 || kr_dtype_is_16bit(dtype);
+    return dtype == KR_DTYPE_F32 || dtype == KR_DTYPE_F64 || kr_dtype_is_narrow(dtype);
+}
+
+bool kr_dtype_is_narrow(kr_dtype dtype)
+{
+    return kr_dtype_is_16bit(dtype);
 }
 
 bool kr_dtype_is_16bit(kr_dtype dtype)

@@ -66,10 +66,19 @@ static inline const kr_tensor *kr_owner_of(const kr_tensor *x)
     return x->storage ? x->storage->owner : x;
 }
 
-/* True for f32, f64, bf16, f16. */
-bool kr_dtype_is_float(kr_dtype dtype);
-bool kr_dtype_is_16bit(kr_dtype dtype); /* bf16, f16 */
+/* What the modules ask of a type. A further one, such as a format of blocks, has its answers in shape.c.
+ *   is_float   f32, f64, bf16, f16
+ *   is_narrow  a float that is widened to f32 to compute with: bf16, f16
+ *   is_16bit   bf16, f16
+ *   span       bytes of `count` adjacent elements
+ *   offset     bytes from an element to the one `at` elements after it; negative: before it */
+enum { KR_N_DTYPES = KR_DTYPE_I64 + 1 };
 bool kr_dtype_is_valid(kr_dtype dtype);
+bool kr_dtype_is_float(kr_dtype dtype);
+bool kr_dtype_is_narrow(kr_dtype dtype);
+bool kr_dtype_is_16bit(kr_dtype dtype);
+size_t kr_dtype_span(kr_dtype dtype, int64_t count);
+int64_t kr_dtype_offset(kr_dtype dtype, int64_t at);
 
 /* kr_tensor_count and kr_tensor_dim for the modules: without a copy of the shape, and inlined. */
 static inline int64_t kr_count_of(const kr_tensor *x)

@@ -106,7 +106,7 @@ static bool read_weight(loading *l, int64_t i)
 
 static size_t bytes_of(const kr_tensor *x)
 {
-    return (size_t)kr_count_of(x) * kr_dtype_bytes(kr_tensor_dtype(x));
+    return kr_dtype_span(kr_tensor_dtype(x), kr_count_of(x));
 }
 
 static bool keep_old(loading *l)

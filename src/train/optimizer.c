@@ -158,7 +158,7 @@ static bool add_slot(kr_optimizer *opt, const kr_param_row *row)
 static void *carve(kr_optimizer *opt, kr_dtype dtype, int64_t count)
 {
     void *p = opt->state ? opt->state + opt->state_bytes : NULL;
-    opt->state_bytes += ((size_t)count * kr_dtype_bytes(dtype) + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
+    opt->state_bytes += (kr_dtype_span(dtype, count) + KR_ALIGN - 1) / KR_ALIGN * KR_ALIGN;
     return p;
 }
 

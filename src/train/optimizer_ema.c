@@ -46,7 +46,7 @@ kr_status kr_optimizer_use_ema(kr_optimizer *opt, bool is_on)
         kr_wrote(w);
         if (slot->master)
             kr_optimizer_convert(opt->ctx, w->dtype, w->data, slot->dtype, is_on ? slot->ema : slot->master, n);
-        else kr_swap_floats(opt->ctx, w->data, slot->ema, (size_t)n * kr_dtype_bytes(w->dtype));
+        else kr_swap_floats(opt->ctx, w->data, slot->ema, kr_dtype_span(w->dtype, n));
     }
     opt->ema_is_in = is_on;
     return opt->ctx->status;

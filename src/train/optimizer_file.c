@@ -152,7 +152,7 @@ typedef struct loading {
 /* Element i of a tensor in the file, which need not be aligned. */
 static double element(const kr_tensor_file_item *item, int64_t i)
 {
-    const char *at = (const char *)item->data + i * (int64_t)kr_dtype_bytes(item->dtype);
+    const char *at = (const char *)item->data + kr_dtype_offset(item->dtype, i);
     if (item->dtype == KR_DTYPE_F32) {
         float x;
         memcpy(&x, at, sizeof x);

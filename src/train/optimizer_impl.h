@@ -66,7 +66,7 @@ int64_t kr_slot_elements(const kr_optimizer_slot *slot);
 /* An element of numbers that are kept. */
 static inline void *kr_kept_at(void *numbers, kr_dtype dtype, int64_t at)
 {
-    return (char *)numbers + at * (int64_t)kr_dtype_bytes(dtype);
+    return (char *)numbers + kr_dtype_offset(dtype, at);
 }
 
 /* y = x for n adjacent elements, converted; cannot fail. */

@@ -89,7 +89,7 @@ static bool blame_element(const kr_optimizer *opt)
         if (first < 0) continue;
         kr_tensor bad = *grad;
         bad.rank = 0;
-        bad.data += first * (int64_t)kr_dtype_bytes(grad->dtype);
+        bad.data += kr_dtype_offset(grad->dtype, first);
         char index[KR_SHAPE_TEXT_BYTES];
         return kr_fail(opt->ctx, KR_ERR_NUMERIC, OP ": the gradient of %s %s holds %g at %s; no parameter has changed",
                        slot->row->name, KR_TEXT_OF(grad), kr_item(&bad),

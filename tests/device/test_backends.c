@@ -8,6 +8,9 @@
 
 #include <krait/backend/kernels.h>
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 /* ---- a backend of the program: the SSD core by the reference, counted ---- */
 
 static int forward_calls, backward_calls;
@@ -133,6 +136,61 @@ TEST(backends_replace_kernels)
     check_training("the reference by itself", ctx, ref, true);
     kr_ctx_destroy(ctx);
     kr_ctx_destroy(ref);
+    kr_ctx_destroy(plain);
+}
+
+/* ---- passing on: the core of the double pathway, on every device ---- */
+
+static atomic_int passed_on, passed_on_backward;
+
+static void pass_on_ssd(const kr_ssd_args *args)
+{
+    passed_on++;
+    args->exec.library->ssd[KR_REAL_F32].run(args);
+}
+
+static void pass_on_ssd_bwd(const kr_ssd_bwd_args *args)
+{
+    passed_on_backward++;
+    args->exec.library->ssd_bwd[KR_REAL_F32].run(args);
+}
+
+static size_t scratch_of_ssd(const kr_ssd_args *args)
+{
+    size_t (*const scratch)(const kr_ssd_args *) = args->exec.library->ssd[KR_REAL_F32].scratch;
+    return scratch ? scratch(args) : 0;
+}
+
+static size_t scratch_of_ssd_bwd(const kr_ssd_bwd_args *args)
+{
+    size_t (*const scratch)(const kr_ssd_bwd_args *) = args->exec.library->ssd_bwd[KR_REAL_F32].scratch;
+    return scratch ? scratch(args) : 0;
+}
+
+static const kr_kernels passing = { .ssd = { [KR_REAL_F32] = { pass_on_ssd, scratch_of_ssd } },
+                                    .ssd_bwd = { [KR_REAL_F32] = { pass_on_ssd_bwd, scratch_of_ssd_bwd } } };
+static const kr_backend_info passes_cpu = { KR_BACKEND_HEAD, .name = "pass_cpu", .target = "cpu", .kernels = &passing };
+static const kr_backend_info passes_mock = { KR_BACKEND_HEAD, .name = "pass_mock", .target = "mock",
+                                             .kernels = &passing };
+static const kr_backend_info passes_inverter = { KR_BACKEND_HEAD, .name = "pass_inverter", .target = "inverter",
+                                                 .kernels = &passing };
+
+/* The bits of the kernels that are replaced. `falls_back`: the device has no such kernels, so the CPU runs them. */
+static void check_passing(const char *backends, const char *device, bool falls_back)
+{
+    kr_ctx *plain = with("", device, NULL), *ctx = with(backends, device, NULL);
+    CHECK_OK(ctx);
+    passed_on = passed_on_backward = 0;
+    check_training(backends, ctx, plain, true);
+    CHECK(passed_on >= 2 && passed_on_backward >= 4, "%s: %d calls forward, %d backward", backends, passed_on,
+          passed_on_backward);
+    const kr_backend_stats got = kr_ctx_backend_stats(ctx), want = kr_ctx_backend_stats(plain);
+    CHECK((got.fallback_calls > 0) == falls_back && got.fallback_calls == want.fallback_calls &&
+              got.fallback_bytes == want.fallback_bytes,
+          "%s: %llu calls and %llu bytes fell back, not %llu and %llu", backends,
+          (unsigned long long)got.fallback_calls, (unsigned long long)got.fallback_bytes,
+          (unsigned long long)want.fallback_calls, (unsigned long long)want.fallback_bytes);
+    kr_ctx_destroy(ctx);
     kr_ctx_destroy(plain);
 }
 
@@ -307,8 +365,9 @@ TEST(backends_that_are_not_registered)
 /* ---- a device: its memory holds every byte inverted, so that a host that reads it directly finds other numbers ---- */
 
 static struct {
-    int live, opened, native;
+    atomic_int live, opened, native;
     int64_t until_broken, bytes_left; /* -1: without end */
+    int64_t until_failed;             /* calls of functions that return text; 0: never */
     bool is_visible;
 } inverter = { .until_broken = -1, .bytes_left = -1 };
 static int inverter_handle;
@@ -329,8 +388,8 @@ static const char *inverter_open(void *user, int number, void **handle, const ch
 }
 static void inverter_close(void *handle)
 {
-    CHECK(handle == &inverter_handle && inverter.live == 0, "%d blocks were not freed", inverter.live);
-    inverter.opened--;
+    const int left = --inverter.opened;
+    CHECK(handle == &inverter_handle && (left || inverter.live == 0), "%d blocks were not freed", inverter.live);
 }
 static void *inverter_alloc(void *handle, size_t bytes, size_t align)
 {
@@ -346,8 +405,21 @@ static void inverter_free(void *handle, void *p)
     inverter.live--;
     free(p);
 }
+static void inverter_free_detached(void *user, void *p)
+{
+    CHECK(user == &inverter, "user");
+    inverter.live--;
+    free(p);
+}
+/* Is this the call that fails? */
+static const char *failing(void)
+{
+    return inverter.until_failed > 0 && --inverter.until_failed == 0 ? "it stumbled" : NULL;
+}
 static const char *inverter_move(void *handle, void *to, const void *from, size_t bytes)
 {
+    const char *why = failing();
+    if (why) return why;
     (void)handle;
     if (inverter.is_visible) memmove(to, from, bytes);
     else invert(to, from, bytes);
@@ -357,24 +429,24 @@ static const char *inverter_copy(void *handle, void *to, const void *from, size_
 {
     (void)handle;
     memmove(to, from, bytes);
-    return NULL;
+    return failing();
 }
 static const char *inverter_zero(void *handle, void *p, size_t bytes)
 {
     (void)handle;
     memset(p, inverter.is_visible ? 0 : 0xff, bytes);
-    return NULL;
+    return failing();
 }
 static const char *inverter_wait(void *handle)
 {
     (void)handle;
-    return NULL;
+    return failing();
 }
 static const char *inverter_check(void *handle)
 {
     (void)handle;
     if (inverter.until_broken > 0) inverter.until_broken--;
-    return inverter.until_broken == 0 ? "it broke, as it was asked to" : NULL;
+    return inverter.until_broken == 0 ? "it broke, as it was asked to" : failing();
 }
 static bool inverter_memory(void *handle, size_t *left, size_t *all)
 {
@@ -411,7 +483,9 @@ static kr_backend_device inverter_device = { .size = sizeof inverter_device,
                                              .zero = inverter_zero,
                                              .wait = inverter_wait,
                                              .check = inverter_check,
-                                             .memory_info = inverter_memory };
+                                             .memory_info = inverter_memory,
+                                             .user = &inverter,
+                                             .free_detached = inverter_free_detached };
 static const kr_kernels inverter_kernels = { .softmax = { [KR_REAL_F32] = { .run = inverter_softmax } } };
 static const kr_backend_info inverting = { KR_BACKEND_HEAD, .name = "inverter", .kernels = &inverter_kernels,
                                            .device = &inverter_device };
@@ -468,6 +542,24 @@ TEST(backends_replace_kernels_of_a_device)
     kr_ctx *cpu = with("softer", "cpu", NULL);
     CHECK(kr_ctx_backend_stats(cpu).n_backends == 0, "used");
     kr_ctx_destroy(cpu);
+    kr_ctx_destroy(ctx);
+}
+
+TEST(backends_pass_on_what_they_replace)
+{
+    add(&inverting);
+    add(&passes_cpu);
+    add(&passes_mock);
+    add(&passes_inverter);
+    check_passing("pass_cpu", "cpu", false);
+    check_passing("pass_mock", "mock", false);
+    check_passing("pass_inverter", "inverter", true); /* through the device's slot, which falls back */
+    check_passing("pass_cpu", "inverter", true);      /* in the CPU's table, which runs for the device */
+    check_passing("pass_cpu,pass_inverter", "inverter", true);
+    kr_ctx *ctx = with("pass_inverter", "inverter", NULL);
+    CHECK(strcmp(kr_ctx_kernel(ctx, "ssd"), "pass_inverter") == 0 &&
+              strcmp(kr_ctx_kernel(ctx, "silu"), "inverter") != 0,
+          "ssd runs on %s, silu on %s", kr_ctx_kernel(ctx, "ssd"), kr_ctx_kernel(ctx, "silu"));
     kr_ctx_destroy(ctx);
 }
 
@@ -580,4 +672,199 @@ TEST(backend_contexts_without_memory)
               inverter.live);
     }
     CHECK(n > 4, "%d allocations", n);
+}
+
+/* ---- functions of a device that fail ---- */
+
+/* Everything that a program does, until a call of the device fails. */
+static void use_inverter(kr_ctx *ctx)
+{
+    int64_t count;
+    if (kr_ctx_failed(ctx)) return;
+    kr_mamba3_config mamba;
+    kr_mamba3_config_init(&mamba);
+    mamba.d_model = 8;
+    mamba.state_rank = mamba.per_head_dim = 4;
+    kr_mamba3 *block = kr_mamba3_create(ctx, &mamba);
+    kr_params *params = kr_mamba3_params(block);
+    kr_optimizer *optimizer = kr_optimizer_create(ctx, params, NULL);
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_GRAD);
+    kr_tensor *x = kr_randn(tape, KR_DTYPE_F32, KR_SHAPE(1, 3, 8));
+    const kr_mamba3_out out = kr_mamba3_forward(tape, block, x, NULL, kr_mamba3_path(block));
+    kr_backward(tape, kr_mse(tape, out.y, x, NULL));
+    IGNORE(kr_optimizer_step(optimizer, 1e-2, 1));
+    double values[24];
+    IGNORE(kr_tensor_read(out.y, KR_DTYPE_F64, values, 24));
+    kr_tensor *w = block ? kr_params_at(params, 0)->tensor : NULL;
+    count = kr_tensor_count(w);
+    if (count > 0) IGNORE(kr_param_fill(w, 1));
+    kr_tape_destroy(tape);
+    kr_optimizer_destroy(optimizer);
+    kr_mamba3_destroy(block);
+    IGNORE(kr_ctx_wait(ctx));
+}
+
+TEST(backend_devices_whose_functions_fail)
+{
+    add(&inverting);
+    int64_t n = 1;
+    for (bool done = false; !done; n += 1 + kr_test_below(kr_test_quick() ? 300 : 60)) {
+        kr_ctx *ctx = with("", "inverter", NULL);
+        CHECK_OK(ctx);
+        inverter.until_failed = n;
+        use_inverter(ctx);
+        done = inverter.until_failed > 0;
+        CHECK(done == !kr_ctx_failed(ctx), "call %lld: %s", (long long)n, kr_ctx_message(ctx));
+        if (!done) {
+            CHECK(kr_ctx_status(ctx) == KR_ERR_DEVICE && strstr(kr_ctx_message(ctx), "it stumbled"), "call %lld: %s",
+                  (long long)n, kr_ctx_message(ctx));
+            kr_ctx_clear(ctx);
+            use_inverter(ctx); /* which stays broken, and says so */
+            CHECK(kr_ctx_status(ctx) == KR_ERR_DEVICE, "call %lld: %s", (long long)n, kr_ctx_message(ctx));
+        }
+        inverter.until_failed = 0;
+        kr_ctx_destroy(ctx);
+        CHECK(inverter.live == 0 && inverter.opened == 0, "call %lld: %d blocks are left", (long long)n, inverter.live);
+    }
+    CHECK(n > 100, "%lld calls", (long long)n);
+}
+
+/* Host memory for operands that fall back: an error like any other, after which the context works. */
+TEST(backend_fallbacks_without_memory)
+{
+    add(&inverting);
+    kr_ctx *ctx = with("", "inverter", NULL);
+    int failures = 0;
+    for (size_t n = 1; failures < 100; n++) {
+        kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+        kr_tensor *x = kr_full(tape, KR_DTYPE_F32, KR_SHAPE(3, 5), 1);
+        CHECK_OK(ctx);
+        kr_ctx_fail_allocation(ctx, n);
+        kr_tensor *y = kr_exp(tape, x);
+        kr_ctx_fail_allocation(ctx, 0);
+        const bool done = y != NULL;
+        if (!done) CHECK_ERROR_HAS(ctx, KR_ERR_NOMEM, "inverter:0 Inverter: no host memory for ");
+        else CHECK(fabs(kr_tensor_at(y, (int64_t[]){ 2, 4 }) - exp(1)) < 1e-6, "exp");
+        kr_tape_destroy(tape);
+        if (done) break;
+        failures++;
+    }
+    CHECK(failures >= 1 && failures < 100, "%d allocations", failures);
+    CHECK_OK(ctx);
+    kr_ctx_destroy(ctx);
+}
+
+/* ---- one model in several contexts ---- */
+
+enum { SHARERS = 4, NS = 5, VOCAB = 16 };
+
+static kr_network *small_network(kr_ctx *ctx)
+{
+    kr_mamba2_config block;
+    kr_mamba2_config_init(&block);
+    block.d_model = 8;
+    block.state_rank = block.per_head_dim = 4;
+    kr_layers_config layers;
+    kr_layers_config_init(&layers);
+    layers.block = kr_mamba2_block(&block);
+    layers.n_layers = 1;
+    kr_network_config config;
+    kr_network_config_init(&config);
+    config.layers = &layers;
+    config.vocab_size = VOCAB;
+    kr_ctx_seed(ctx, 3);
+    return kr_network_create(ctx, &config);
+}
+
+static double *logits_of(kr_ctx *ctx, const kr_network *net)
+{
+    const int32_t ids[NS] = { 3, 1, 4, 1, 5 };
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(1, NS), ids);
+    double *y = kr_test_values(kr_network_forward(tape, net, x, NULL).y);
+    CHECK_OK(ctx);
+    kr_tape_destroy(tape);
+    return y;
+}
+
+typedef struct sharer {
+    pthread_t thread;
+    const kr_network *from;
+    kr_network *net;
+    kr_ctx *ctx;
+    const double *want;
+    int wrong;
+} sharer;
+
+static void *use_shared(void *arg)
+{
+    sharer *s = arg;
+    for (int i = 0; i < 5; i++) {
+        double *y = logits_of(s->ctx, s->net);
+        s->wrong += memcmp(y, s->want, NS * VOCAB * sizeof *y) != 0;
+        free(y);
+    }
+    kr_network_destroy(s->net);
+    kr_ctx_destroy(s->ctx);
+    return NULL;
+}
+
+TEST(backend_devices_share_models_with_threads)
+{
+    add(&inverting);
+    for (int visible = 0; visible < 2; visible++) {
+        inverter.is_visible = inverter_device.is_host_visible = visible;
+        sharer all[SHARERS];
+        kr_ctx *cpu = with("", "cpu", NULL), *one = with("", "inverter", NULL);
+        kr_network *plain = small_network(cpu), *net = small_network(one);
+        CHECK(kr_ctx_wait(one) == KR_OK, "%s", kr_ctx_message(one));
+        double *want = logits_of(cpu, plain);
+        for (int i = 0; i < SHARERS; i++) {
+            all[i] = (sharer){ .ctx = with("", "inverter", NULL), .want = want };
+            all[i].net = kr_network_share(all[i].ctx, i ? all[i - 1].net : net);
+            CHECK_OK(all[i].ctx);
+        }
+        kr_network_destroy(net); /* the first one leaves: its memory stays */
+        kr_ctx_destroy(one);
+        for (int i = 0; i < SHARERS; i++)
+            if (pthread_create(&all[i].thread, NULL, use_shared, &all[i]) != 0) exit(2);
+        for (int i = 0; i < SHARERS; i++) {
+            pthread_join(all[i].thread, NULL);
+            CHECK(all[i].wrong == 0, "thread %d: %d results are wrong", i, all[i].wrong);
+        }
+        CHECK(inverter.live == 0 && inverter.opened == 0, "%d blocks are left", inverter.live);
+        free(want);
+        kr_network_destroy(plain);
+        kr_ctx_destroy(cpu);
+    }
+    inverter.is_visible = inverter_device.is_host_visible = false;
+}
+
+TEST(backend_devices_that_do_not_share)
+{
+    add(&inverting);
+    kr_ctx *one = with("", "inverter", NULL), *two = with("", "inverter", NULL), *third = with("", "inverter:1", NULL);
+    kr_network *net = small_network(one);
+    CHECK(!kr_network_share(third, net), "another device");
+    CHECK_ERROR_HAS(third, KR_ERR_STATE, "network.share: the weights are on device inverter:0 Inverter, but the");
+    inverter_device.free_detached = NULL;
+    CHECK(!kr_network_share(two, net), "without free_detached");
+    CHECK_ERROR_HAS(two, KR_ERR_UNSUPPORTED, "network.share: the backend of device inverter:0 Inverter cannot share");
+    inverter_device.free_detached = inverter_free_detached;
+    int failures = 0;
+    for (kr_network *shared = NULL; !shared; failures++) {
+        kr_ctx_fail_allocation(two, (size_t)failures + 1);
+        shared = kr_network_share(two, net);
+        kr_ctx_fail_allocation(two, 0);
+        if (!shared) CHECK_ERROR_HAS(two, KR_ERR_NOMEM, "");
+        kr_network_destroy(shared);
+        if (shared) break;
+    }
+    CHECK(failures > 5, "%d allocations", failures);
+    CHECK(kr_params_reset(kr_network_params(net)) == KR_OK, "a single user: %s", kr_ctx_message(one));
+    kr_ctx_destroy(third);
+    kr_ctx_destroy(two);
+    kr_network_destroy(net);
+    kr_ctx_destroy(one);
+    CHECK(inverter.live == 0 && inverter.opened == 0, "%d blocks are left", inverter.live);
 }

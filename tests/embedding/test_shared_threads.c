@@ -9,7 +9,7 @@ enum { THREADS = 4 };
 static kr_ctx *first_ctx;
 static kr_text_model *first;
 static shared_results want;
-static pthread_barrier_t all_share;
+static pthread_barrier_t all_share, was_refused;
 
 typedef struct worker {
     pthread_t thread;
@@ -26,6 +26,7 @@ static void *run(void *arg)
     CHECK(w->own != NULL, "%s", kr_ctx_message(ctx));
     pthread_barrier_wait(&all_share);
     for (int i = 0; i < w->rounds; i++) {
+        if (i == 1) pthread_barrier_wait(&was_refused); /* until then it is shared */
         shared_results got;
         CHECK(compute_shared(ctx, w->own, &got), "%s", kr_ctx_message(ctx));
         w->wrong += memcmp(&got, &want, sizeof got) != 0;
@@ -50,6 +51,7 @@ static void check_threads(bool packed)
     CHECK(compute_shared(first_ctx, first, &want), "%s", kr_ctx_message(first_ctx));
     CHECK(strcmp(want.text, shared_text) == 0 && want.n > 20, "%lld ids: %s", (long long)want.n, want.text);
     pthread_barrier_init(&all_share, NULL, THREADS + 1);
+    pthread_barrier_init(&was_refused, NULL, THREADS + 1);
     for (int i = 0; i < THREADS; i++) {
         workers[i] = (worker){ .from = first, .rounds = kr_test_quick() ? 3 + i : 10 + i };
         if (pthread_create(&workers[i].thread, NULL, run, &workers[i]) != 0) exit(2);
@@ -60,6 +62,7 @@ static void check_threads(bool packed)
     pthread_barrier_wait(&all_share);
     CHECK(kr_params_reset(params) == KR_ERR_STATE, "shared weights are written");
     CHECK_ERROR_HAS(first_ctx, KR_ERR_STATE, " are shared by ");
+    pthread_barrier_wait(&was_refused);
     kr_text_model_destroy(first);
     CHECK_OK(first_ctx);
     kr_ctx_destroy(first_ctx);
@@ -68,6 +71,7 @@ static void check_threads(bool packed)
         CHECK(workers[i].wrong == 0, "thread %d: %d of %d rounds are wrong", i, workers[i].wrong, workers[i].rounds);
     }
     pthread_barrier_destroy(&all_share);
+    pthread_barrier_destroy(&was_refused);
     drop_shared_model();
     end_folder();
 }

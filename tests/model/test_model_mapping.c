@@ -331,28 +331,54 @@ TEST(sharing_a_model_may_fail)
     end();
 }
 
-/* The headers of a model of 130 M parameters do not depend on its widths: those of a narrow one with as many layers. */
-TEST(a_second_context_costs_little)
+/* The size of a model of 130 M parameters: its layers, with this width. */
+static kr_model *deep_model(kr_ctx *own, int64_t width, kr_dtype dtype, bool packed)
 {
-    begin_folder();
-    ctx = kr_test_ctx(1, NULL);
-    kr_model_config *config = kr_model_config_create(ctx);
-    kr_model_config_set_d_model(config, 8);
+    kr_model_config *config = kr_model_config_create(own);
+    kr_model_config_set_d_model(config, width);
     config->layers->n_layers = 24;
-    config->network->vocab_size = 256;
+    config->network->vocab_size = 32 * width;
     config->mamba2->state_rank = config->mamba2->per_head_dim = 4;
-    kr_model *model = kr_model_create(ctx, config);
+    config->mamba2->dtype = dtype;
+    kr_model *model = kr_model_create(own, config);
     kr_model_config_destroy(config);
+    if (packed) CHECK(kr_params_pack(params_of(model)) == KR_OK, "%s", kr_ctx_message(own));
+    return model;
+}
+
+/* All that a second context has and ever had, with a handle of the model. */
+static kr_memory_stats cost_of_sharing(int64_t width, kr_dtype dtype, bool packed)
+{
+    kr_ctx *own = kr_test_ctx(1, NULL);
+    kr_model *model = deep_model(own, width, dtype, packed);
     kr_ctx_options options;
     kr_ctx_options_init(&options);
     options.threads = 1;
     kr_ctx *other = kr_ctx_create(&options);
     kr_model *shared = kr_model_share(other, model);
+    CHECK_OK(other);
     const kr_memory_stats memory = kr_ctx_memory(other);
-    CHECK(shared && memory.peak_bytes < 512 * 1024, "%zu bytes, %zu at most", memory.live_bytes, memory.peak_bytes);
-    CHECK(memory.live_blocks < 400, "%zu blocks", memory.live_blocks);
     kr_model_destroy(shared);
     kr_ctx_destroy(other);
     kr_model_destroy(model);
-    end();
+    kr_ctx_destroy(own);
+    return memory;
+}
+
+/* A second context has headers only: the same bytes whatever the widths, the type and packed copies, so those of a model of
+ * 130 M parameters. */
+TEST(a_second_context_costs_little)
+{
+    const kr_memory_stats first = cost_of_sharing(8, KR_DTYPE_F32, false);
+    CHECK(first.peak_bytes < 256 * 1024, "%zu bytes, %zu at most", first.live_bytes, first.peak_bytes);
+    CHECK(first.live_blocks < 400, "%zu blocks", first.live_blocks);
+    for (int i = 1; i < 8; i++) {
+        const kr_memory_stats other =
+            cost_of_sharing(i & 1 ? 24 : 8, i & 2 ? KR_DTYPE_BF16 : KR_DTYPE_F32, (i & 4) != 0);
+        CHECK(other.live_bytes == first.live_bytes && other.peak_bytes == first.peak_bytes &&
+                  other.live_blocks == first.live_blocks,
+              "variant %d: %zu bytes, %zu at most, in %zu blocks, not %zu, %zu, %zu", i, other.live_bytes,
+              other.peak_bytes, (size_t)other.live_blocks, first.live_bytes, first.peak_bytes,
+              (size_t)first.live_blocks);
+    }
 }

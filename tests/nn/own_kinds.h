@@ -6,6 +6,7 @@
 
 #include "tests/harness.h"
 
+#include <stdatomic.h>
 #include <stddef.h>
 
 typedef struct own_config {
@@ -43,7 +44,7 @@ typedef enum own_fault {
     OWN_ERROR_IN_FORWARD
 } own_fault;
 static own_fault own_wrong;
-static int own_live, own_calls;
+static atomic_int own_live, own_calls; /* of all threads */
 
 static const kr_config_field own_fields[] = {
     { .name = "expand",

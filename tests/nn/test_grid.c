@@ -19,12 +19,14 @@ static void vary_mamba2(net_recipe *r, int64_t chunk_len)
     r->mamba2.path.chunk_len = chunk_len;
 }
 
-/* Bits of `which`: double pathway, quaternions, half of the state rotated, then the MIMO rank. */
-enum { DOUBLE = 1, QUATERNIONS = 2, HALF = 4, RANKS = 8, NRANKS = 4, MAMBA3_VARIANTS = RANKS * NRANKS };
+/* Bits of `which`: double pathway, quaternions; then how much of the state is rotated, and the MIMO rank. */
+enum { DOUBLE = 1, QUATERNIONS = 2, FRACTIONS = 4, NFRACTIONS = 3, RANKS = FRACTIONS * NFRACTIONS, NRANKS = 4 };
+enum { MAMBA3_VARIANTS = RANKS * NRANKS };
 
 static void vary_mamba3(net_recipe *r, int which, int64_t chunk_len)
 {
     static const int64_t ranks[NRANKS] = { 0, 1, 2, 5 };
+    static const double fractions[NFRACTIONS] = { 1, 0.5, 0 };
     kr_mamba3_config *c = &r->mamba3;
     c->d_model = 24;
     c->per_head_dim = one_of((const int64_t[]){ 4, 6, 12 }, 3);
@@ -32,7 +34,7 @@ static void vary_mamba3(net_recipe *r, int which, int64_t chunk_len)
     c->n_groups = 1 + kr_test_below(2);
     c->pathway = which & DOUBLE ? KR_MAMBA3_PATHWAY_DOUBLE : KR_MAMBA3_PATHWAY_SINGLE;
     c->rotation = which & QUATERNIONS ? KR_ROTATION_QUATERNION : KR_ROTATION_COMPLEX;
-    c->rope_fraction = which & HALF ? 0.5 : 1;
+    c->rope_fraction = fractions[which / FRACTIONS % NFRACTIONS];
     c->rotation_range = 1.5;
     c->is_mimo = ranks[which / RANKS] > 0;
     if (c->is_mimo) c->mimo_rank = ranks[which / RANKS];

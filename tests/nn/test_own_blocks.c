@@ -553,3 +553,73 @@ TEST(own_threads_register)
     for (int i = 0; i < 4; i++) pthread_join(threads[i], NULL);
     for (int i = 0; i < 4; i++) CHECK(ok[i], "thread %d", i);
 }
+
+/* ---- one network in several contexts ---- */
+
+enum { OWN_VOCAB = 11, OWN_TOKENS = 6 };
+
+typedef struct own_user {
+    pthread_t thread;
+    kr_ctx *ctx;
+    kr_network *net;
+    const double *want;
+    int wrong;
+} own_user;
+
+static double *own_logits(kr_ctx *ctx, const kr_network *net)
+{
+    static const int32_t ids[OWN_TOKENS] = { 3, 1, 4, 1, 5, 9 };
+    kr_tape *tape = kr_tape_create(ctx, KR_TAPE_NO_GRAD);
+    kr_tensor *x = kr_from_data(tape, KR_DTYPE_I32, KR_SHAPE(1, OWN_TOKENS), ids);
+    double *y = kr_test_values(kr_network_forward(tape, net, x, NULL).y);
+    CHECK_OK(ctx);
+    kr_tape_destroy(tape);
+    return y;
+}
+
+static void *own_uses(void *arg)
+{
+    own_user *u = arg;
+    for (int i = 0; i < 4; i++) {
+        double *y = own_logits(u->ctx, u->net);
+        u->wrong += memcmp(y, u->want, OWN_TOKENS * OWN_VOCAB * sizeof *y) != 0;
+        free(y);
+    }
+    kr_network_destroy(u->net);
+    kr_ctx_destroy(u->ctx);
+    return NULL;
+}
+
+/* Its functions run in several threads at once. */
+TEST(own_networks_are_shared_by_threads)
+{
+    own_user users[4];
+    kr_ctx *ctx = kr_test_ctx(1, NULL);
+    const own_config own = own_small(own_average());
+    kr_layers_config layers;
+    kr_layers_config_init(&layers);
+    layers.block = (kr_block_config){ own_average(), &own };
+    layers.n_layers = 2;
+    kr_network_config config;
+    kr_network_config_init(&config);
+    config.layers = &layers;
+    config.vocab_size = config.pad_vocab_size_multiple = OWN_VOCAB;
+    kr_network *net = kr_network_create(ctx, &config);
+    CHECK(kr_ctx_wait(ctx) == KR_OK, "%s", kr_ctx_message(ctx));
+    double *want = own_logits(ctx, net);
+    for (int i = 0; i < 4; i++) {
+        users[i] = (own_user){ .ctx = kr_test_ctx(1, NULL), .want = want };
+        users[i].net = kr_network_share(users[i].ctx, net);
+        CHECK_OK(users[i].ctx);
+    }
+    kr_network_destroy(net);
+    kr_ctx_destroy(ctx);
+    for (int i = 0; i < 4; i++)
+        if (pthread_create(&users[i].thread, NULL, own_uses, &users[i]) != 0) exit(2);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(users[i].thread, NULL);
+        CHECK(users[i].wrong == 0, "thread %d: %d results are wrong", i, users[i].wrong);
+    }
+    CHECK(own_live == 0, "%d blocks are left", own_live);
+    free(want);
+}

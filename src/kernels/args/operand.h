@@ -7,14 +7,17 @@
  *   dtype    the slot's type, or another one. An input is widened to the slot's type as it is read, which is exact: the
  *            results have the bits that the widened operand would give. A result is computed in the slot's type, and
  *            rounded to nearest even as it is written
- *   strides  in elements of its own
+ *   strides  in elements; of a format of blocks, whose elements have no addresses, multiples of a block, but for the 1 of
+ *            adjacent elements
  *
  * The reference takes every float type for each of them, and so defines what it means. The types that another set takes
  * besides the slot's own are data: a column of kernels/accepts.def, asked by kr_accepts (device/device.h). An op converts an
  * operand that the kernel would not take.
  *
- * So a further format, such as a block-quantised one, is a kr_dtype, a bit in accepts.def and the code that reads it; no
- * argument struct and no op changes.
+ * So a further format, such as blocks of int8 with a scale for weights, is a kr_dtype with its properties in tensor/shape.c, a
+ * bit in accepts.def for each operand that may have it (matmul_b, panels_w, embedding_x), and the code that reads it: in
+ * these kernels, and in `copy`, which widens it where a kernel does not take it. No argument struct and no signature of an op
+ * changes.
  */
 #ifndef KR_KERNELS_ARGS_OPERAND_H
 #define KR_KERNELS_ARGS_OPERAND_H

@@ -22,7 +22,7 @@
  * counted from the start of each sequence: it may change rounding, not meaning. final may be initial itself: the same bits,
  * in place.
  *
- * The reference and the CPU kernels treat the end of a chunk as the end of a call, so that a sequence has the same bits in one
+ * The reference and the kernels of the CPU treat the end of a chunk as the end of a call, so that a sequence has the same bits in one
  * call and in several that are cut at multiples of nl:
  *   - the state is rounded to the type of `final`;
  *   - carry (strict, w given) says that w_t = diag_weight_t + carry_{t+1}, and diag_weight_t at the end of a sequence. The last
@@ -31,9 +31,10 @@
  *   - pair is a second core with the same sizes, strides, sequences, da and c, without w, diag_weight, carry, initial, boundary,
  *     angle and pair. Its state starts each chunk from 0. At the end of each chunk but the last it is added to the state of
  *     the first core. The sums of both y and of both final are those of two separate runs. NULL: none.
- * Other kernels ignore carry, and do not take pair.
+ * What replaces them on the CPU is given both and has to do the same. Kernels of a device may ignore carry, and are not given
+ * pair.
  *
- * With angle [b s h a], which not every set takes, B and C of each head are those of its group, plus bias_b
+ * With angle [b s h a], which only sets that take bf16 for v, b and c are given, B and C of each head are those of its group, plus bias_b
  * and bias_c [h m r] (NULL: 0), rotated as in kr_rotate_args, with `split_pairs` as there; angles are wrapped, as in
  * kr_angles_args. Then b and c are contiguous. boundary_b is rotated already. */
 typedef struct kr_ssd_args {
