@@ -181,9 +181,13 @@ CASE(decode_mamba3)
 
 /* ---- sampling ---- */
 
-enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 101, SAMPLE_STEPS = 2 };
+enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 101, SAMPLE_VOCAB = SAMPLE_TOKENS - 4, SAMPLE_STEPS = 2 };
+enum { SAMPLE_MASK_WORDS = (SAMPLE_VOCAB + 31) / 32 };
 typedef struct sample_state {
-    int64_t row[SAMPLE_ROWS], n_sampled[SAMPLE_ROWS];
+    kr_sample_rules rules[SAMPLE_ROWS];
+    int64_t n_sampled[SAMPLE_ROWS];
+    double biases[SAMPLE_ROWS * SAMPLE_VOCAB];
+    uint32_t counts[SAMPLE_ROWS * SAMPLE_VOCAB], mask[SAMPLE_ROWS * SAMPLE_MASK_WORDS];
     int32_t next[SAMPLE_ROWS];
 } sample_state;
 typedef struct sample_results {
@@ -191,52 +195,103 @@ typedef struct sample_results {
     int32_t id[SAMPLE_STEPS * SAMPLE_ROWS];
 } sample_results;
 
+static sample_state sample_begin(kr_sample_rules rules)
+{
+    static const uint64_t streams[SAMPLE_ROWS] = { 5, 0, 3, 1 };
+    sample_state state = { .n_sampled = { 6, 6, 6, 6 } };
+    rules.seed = 17;
+    rules.flags |= KR_SAMPLE_ON;
+    for (int b = 0; b < SAMPLE_ROWS; b++) {
+        state.rules[b] = rules;
+        state.rules[b].stream = streams[b];
+    }
+    return state;
+}
+
 /* Two samples: ids, log-probabilities, and the ids of the second as the next step reads them. */
-static bool draw_samples(vector_run *r, kr_sample_args *a, sample_state *state, sample_results *results, double *values)
+static bool draw_samples(vector_run *r, sample_state *host, const kr_tensor *logits, sample_state *state,
+                         sample_results *results, double *values)
 {
     kr_ctx *ctx = kr_tape_ctx(r->tape);
-    sample_state host = { .row = { 5, 0, 3, 1 }, .n_sampled = { 6, 6, 6, 6 } };
-    bool ok = kr_store(ctx, state, &host, sizeof host);
-    a->row = state->row;
-    a->n_sampled = state->n_sampled;
-    a->next = state->next;
-    a->n_sampled_stride = SAMPLE_ROWS;
-    a->id = results->id;
-    a->logprob = results->logprob;
-    for (int step = 0; ok && step < SAMPLE_STEPS; step++) ok = KR_RUN(ctx, sample[kr_real_of(r->dtype)], a);
-    ok = ok && kr_wait(ctx) && kr_fetch(ctx, &host, state, sizeof host);
+    bool ok = kr_store(ctx, state, host, sizeof *host);
+    const bool changes = host->rules[0].flags & KR_SAMPLE_CHANGES;
+    kr_sample_args a = { .nb = SAMPLE_ROWS,
+                         .nw = SAMPLE_TOKENS,
+                         .vocab = SAMPLE_VOCAB,
+                         .stride = SAMPLE_TOKENS,
+                         .x = logits->data,
+                         .rules = state->rules,
+                         .is_greedy = host->rules[0].temperature <= 0,
+                         .biases = changes ? state->biases : NULL,
+                         .counts = changes ? state->counts : NULL,
+                         .mask = changes ? state->mask : NULL,
+                         .n_sampled = state->n_sampled,
+                         .n_sampled_stride = SAMPLE_ROWS,
+                         .id = results->id,
+                         .next = state->next,
+                         .logprob = results->logprob };
+    for (int step = 0; ok && step < SAMPLE_STEPS; step++) ok = KR_RUN(ctx, sample[kr_real_of(r->dtype)], &a);
+    ok = ok && kr_wait(ctx) && kr_fetch(ctx, host, state, sizeof *host);
     for (int i = 0; ok && i < SAMPLE_STEPS * SAMPLE_ROWS; i++) {
         *values++ = results->id[i];
         *values++ = r->dtype == KR_DTYPE_F64 ? results->logprob[i] : (double)((const float *)results->logprob)[i];
     }
-    for (int i = 0; ok && i < SAMPLE_ROWS; i++) *values++ = host.next[i];
+    for (int i = 0; ok && i < SAMPLE_ROWS; i++) *values++ = host->next[i];
     return ok;
 }
 
-CASE(sample)
+typedef void sample_change_fn(sample_state *state);
+
+static void sample_case(vector_run *r, kr_tape *t, int count, const kr_sample_rules *rules, sample_change_fn *change)
 {
-    static const kr_sample_args rules[] = { { .temperature = 0, .top_p = 1 },
-                                            { .temperature = 2, .top_p = 1, .top_k = 11 },
-                                            { .temperature = 1.5, .top_p = 0.8125 },
-                                            { .temperature = 4, .top_p = 1, .min_p = 0.125 } };
     enum { VALUES = 2 * SAMPLE_STEPS * SAMPLE_ROWS + SAMPLE_ROWS };
     kr_ctx *ctx = kr_tape_ctx(t);
     double values[VALUES];
     kr_tensor *logits = C(0, -8, 8, SAMPLE_ROWS, SAMPLE_TOKENS);
     sample_state *state = kr_memory_alloc(kr_float_memory(ctx), sizeof *state);
     sample_results *results = kr_memory_alloc(kr_shared_memory(ctx), sizeof *results);
-    for (int i = 0; logits && state && results && i < 4; i++) {
-        kr_sample_args a = rules[i];
-        a.nb = SAMPLE_ROWS;
-        a.nw = a.stride = SAMPLE_TOKENS;
-        a.vocab = SAMPLE_TOKENS - 4;
-        a.seed = 17;
-        a.x = logits->data;
-        if (!draw_samples(r, &a, state, results, values)) break;
+    for (int i = 0; logits && state && results && i < count; i++) {
+        sample_state host = sample_begin(rules[i]);
+        if (change) change(&host);
+        if (!draw_samples(r, &host, logits, state, results, values)) break;
         vector_out_values(r, i, KR_SHAPE(VALUES), values);
     }
     kr_memory_free(kr_shared_memory(ctx), results, sizeof *results);
     kr_memory_free(kr_float_memory(ctx), state, sizeof *state);
+}
+
+CASE(sample)
+{
+    static const kr_sample_rules rules[] = { { .temperature = 0, .top_p = 1 },
+                                             { .temperature = 2, .top_p = 1, .top_k = 11 },
+                                             { .temperature = 1.5, .top_p = 0.8125 },
+                                             { .temperature = 4, .top_p = 1, .min_p = 0.125 } };
+    sample_case(r, t, 4, rules, NULL);
+}
+
+/* Rows with biases, penalties, a mask, and all of them. */
+static void change_samples(sample_state *state)
+{
+    static const uint64_t flags[SAMPLE_ROWS] = { KR_SAMPLE_BIASES, KR_SAMPLE_PENALTIES, KR_SAMPLE_MASK,
+                                                 KR_SAMPLE_CHANGES };
+    for (int b = 0; b < SAMPLE_ROWS; b++) {
+        state->rules[b].flags = KR_SAMPLE_ON | flags[b];
+        for (int i = 0; i < SAMPLE_VOCAB; i++) {
+            const int at = b * SAMPLE_VOCAB + i;
+            state->biases[at] = i % 9 == 0 ? -(double)INFINITY : (double)((i * 5 + b) % 7 - 3) / 2;
+            state->counts[at] = (uint32_t)(i % 5 == 0 ? i % 4 : 0) | (i % 3 == 0 ? KR_SAMPLE_IN_PROMPT : 0);
+            if ((i * 3 + b) % 8 < 3) state->mask[b * SAMPLE_MASK_WORDS + i / 32] |= UINT32_C(1) << (i % 32);
+        }
+    }
+}
+CASE(sample_changes)
+{
+    static const kr_sample_rules rules[] = {
+        { .temperature = 0, .top_p = 1, .repetition = 2, .presence = 0.5, .frequency = 0.25 },
+        { .temperature = 2, .top_p = 0.9375, .top_k = 31, .repetition = 0.5, .presence = -1.5, .frequency = 0.125 },
+        { .temperature = 3, .top_p = 1, .min_p = 0.0625, .repetition = 1, .presence = 1, .frequency = -0.25 }
+    };
+    sample_case(r, t, 3, rules, change_samples);
 }
 
 /* ---- random numbers: the same in every run, whatever its type ---- */
@@ -282,6 +337,6 @@ CASE(finite)
 static const vector_case cases[] = {
     ROW(decode_linear, "decode_linear"), ROW(decode_ssd, "decode_ssd"), ROW(decode_scan, "decode_scan"),
     ROW(decode_mamba3, "decode_mamba3"), ROW(sample, "sample"),         ROW(random_uniform, "random"),
-    ROW(random_normal, "random"),        ROW(finite, "finite"),
+    ROW(random_normal, "random"),        ROW(finite, "finite"),         ROW(sample_changes, "sample"),
 };
 const vector_table vector_kernels = { cases, sizeof cases / sizeof *cases, 3001 };

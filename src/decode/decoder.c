@@ -90,7 +90,7 @@ static int64_t bucket_of(int64_t n, int64_t most)
     return bucket < most ? bucket : most;
 }
 
-/* Hash of the addresses that a step depends on; never 0. */
+/* Hash of what a step depends on; never 0. */
 static uint64_t signature_of(const kr_decoder *d, const kr_state *state, int64_t nb, bool defers,
                              const kr_device_sampler *sampler)
 {
@@ -99,8 +99,7 @@ static uint64_t signature_of(const kr_decoder *d, const kr_state *state, int64_t
         for (int i = 0; i < kr_slot_kind(state, s)->ncache; i++)
             hash = kr_hash_word(hash, (uint64_t)(uintptr_t)kr_tensor_data(state->slots[s].tensors[i]));
     if (defers) hash = kr_hash_word(hash, (uint64_t)(uintptr_t)d->lazy.records[0]->data);
-    if (sampler) hash = kr_hash_word(hash, sampler->rules.seed);
-    return kr_hash_word(hash, (uint64_t)(uintptr_t)sampler) | 1;
+    return (sampler ? kr_hash_word(hash, kr_device_sampler_signature(sampler)) : hash) | 1;
 }
 
 /* How a step of this state runs. */

@@ -66,7 +66,7 @@ void kr_decoder_forget(kr_decoder *d, const kr_state *state);
 /* Can steps of this state be captured, with their sampling? */
 bool kr_decoder_samples(const kr_decoder *d, const kr_state *state);
 
-/* A step whose logits are sampled on the device, for the rows that the sampler was prepared for; it has max_rows rows. If it
+/* A step whose logits are sampled on the device, for the rows that the sampler has; row i of the state is in its place i. If it
  * cannot read the logits (kr_device_sampler_reads), nothing is sampled. */
 kr_tensor *kr_decoder_step_and_sample(kr_decoder *d, kr_state *state, const int32_t *ids, kr_device_sampler *sampler);
 

@@ -168,11 +168,12 @@ static void begin_run(kr_decode_step *step)
     kr_tape_release(step->tape, &step->mark, tape->shared.used > step->mark.shared.used);
 }
 
+/* Those of rows that are not in use are some token. */
 static bool upload_ids(kr_decode_step *step, kr_ctx *ctx, const int32_t *ids, int64_t n)
 {
-    const size_t bytes = (size_t)n * sizeof *ids;
-    memcpy(step->ids->data, ids, bytes);
-    return (char *)step->device_ids == step->ids->data || kr_store(ctx, step->device_ids, step->ids->data, bytes);
+    memcpy(step->ids->data, ids, (size_t)n * sizeof *ids);
+    return (char *)step->device_ids == step->ids->data ||
+           kr_store(ctx, step->device_ids, step->ids->data, (size_t)step->nb * sizeof *ids);
 }
 
 /* No allocation may happen during capture: the blocks that the run before it needed are still there. */

@@ -195,6 +195,18 @@ void kr_zero_floats(kr_ctx *ctx, void *p, size_t bytes)
     device->is_busy = true;
 }
 
+bool kr_copy_floats(kr_ctx *ctx, void *to, const void *from, size_t bytes)
+{
+    kr_device *device = ctx->device;
+    if (!device->vtable) {
+        memcpy(to, from, bytes);
+        return true;
+    }
+    const char *why = device->vtable->copy(device, to, from, bytes);
+    device->is_busy = true;
+    return !why || kr_device_fault(ctx, "copying in its memory", why);
+}
+
 static bool swap_device(kr_ctx *ctx, char *a, char *b, size_t bytes)
 {
     kr_device *device = ctx->device;

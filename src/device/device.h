@@ -172,7 +172,8 @@ bool kr_each_value(const kr_tensor *x, kr_show_fn *show, void *user);
 /* *first = index of the first NaN or infinity among n contiguous elements, in device or host memory; -1: none. */
 bool kr_find_not_finite(kr_ctx *ctx, kr_dtype dtype, const void *x, int64_t n, int64_t *first);
 
-/* Exchanges floats of this context. */
+/* Copies bytes within the memory of this context's floats, and exchanges them. */
+bool kr_copy_floats(kr_ctx *ctx, void *to, const void *from, size_t bytes);
 bool kr_swap_floats(kr_ctx *ctx, void *a, void *b, size_t bytes);
 
 /* ---- running ---- */

@@ -92,6 +92,7 @@ void kr_row_batch_destroy(kr_row_batch *batch)
 {
     if (!batch) return;
     kr_decoder_destroy(batch->decoder);
+    kr_device_sampler_destroy(batch->device);
     kr_state_destroy(batch->live);
     batch->live = NULL;
     for (kr_row *row = batch->first; row; row = row->next) row->place = -1;

@@ -1,6 +1,10 @@
 /* batch_decode.c - generating rows: their states lie side by side, and one step of the network reads a token of each.
  *
  * A row that joins takes the place behind the last one; when a row leaves, the last one moves to its place.
+ *
+ * A device samples for the rows whose logits the host need not read, and is one step ahead while they stay the same: the next
+ * step is queued before the tokens of this one are taken. Rows that join after such a step wait for the next one; what the
+ * others have by then is in batch_ahead.c.
  */
 #include "generate/batch_impl.h"
 #include "nn/state_rows.h"
@@ -34,7 +38,7 @@ static bool join(kr_row *row)
     if (b->is_separate) {
         if (!kr_row_own_state(row)) return false;
     } else {
-        const kr_state *view = kr_row_state_view(row);
+        const kr_state *view = kr_row_batch_settle(b) ? kr_row_state_view(row) : NULL;
         if (!view || !kr_row_batch_flush(b) || !make_place(b, view) ||
             !kr_state_row_copy(b->live, b->n_members, view, 0))
             return false;
@@ -57,23 +61,39 @@ static kr_state *copy_out(kr_row *row)
     return NULL;
 }
 
+/* Its state and place in the device's sampler are moved; without them a row is of no use. */
+static bool move_row(kr_row *row, int64_t place)
+{
+    kr_row_batch *b = row->batch;
+    if (kr_state_row_copy(b->live, place, b->live, row->place) &&
+        (!b->device || kr_device_sampler_move(b->device, place, row->place)))
+        return true;
+    row->status = b->ctx->status;
+    strcpy(row->message, "its state was lost when another row left");
+    kr_row_end(row, KR_FINISH_NONE);
+    return false;
+}
+
 bool kr_row_batch_leave(kr_row *row, bool keep)
 {
     kr_row_batch *b = row->batch;
     const int64_t place = row->place, last = b->n_members - 1;
+    bool done = true;
     if (!b->is_separate) {
-        if (!kr_row_batch_flush(b)) return false;
-        kr_state *own = keep ? copy_out(row) : NULL;
+        done = kr_row_batch_settle(b) && kr_row_batch_flush(b) && (!keep || kr_row_keep_logits(row));
+        kr_state *own = done && keep ? copy_out(row) : NULL;
         if (keep && !own) return false;
         row->state = own;
-        if (place != last && !kr_state_row_copy(b->live, place, b->live, last)) return false;
+        row->is_ahead = false;
+        if (b->device) kr_device_sampler_clear(b->device, place);
+        if (place != last) done = move_row(b->members[last], place) && done;
         kr_state_rows_use(b->live, last);
     }
     b->members[place] = b->members[last];
     b->members[place]->place = place;
     row->place = -1;
     b->n_members = last;
-    return true;
+    return done;
 }
 
 /* The waiting row with the smallest ticket; NULL: none. */
@@ -81,7 +101,8 @@ static kr_row *next_ready(const kr_row_batch *b)
 {
     kr_row *best = NULL;
     for (kr_row *row = b->first; row; row = row->next)
-        if (row->place < 0 && kr_row_is_ready(row) && (!best || row->ticket < best->ticket)) best = row;
+        if (row->place < 0 && kr_row_is_ready(row) && !row->logits.data && (!best || row->ticket < best->ticket))
+            best = row;
     return best;
 }
 
@@ -96,6 +117,12 @@ static bool end_empty(kr_row *row)
     return true;
 }
 
+/* Does it stay where it is? */
+static bool stays(const kr_row *row)
+{
+    return kr_row_is_ready(row) && !row->logits.data;
+}
+
 bool kr_row_batch_assemble(kr_row_batch *b)
 {
     int64_t n_ready = 0;
@@ -105,7 +132,7 @@ bool kr_row_batch_assemble(kr_row_batch *b)
     }
     if (n_ready == 0) return true; /* no row needs a place */
     for (int64_t i = 0; i < b->n_members;) {
-        if (kr_row_is_ready(b->members[i])) i++;
+        if (stays(b->members[i])) i++;
         else if (!kr_row_batch_leave(b->members[i], b->members[i]->status == KR_OK)) return false;
     }
     while (b->n_members < b->options.max_rows) {
@@ -192,13 +219,18 @@ static bool take_sample(kr_row *row, kr_sample sample, const kr_sample *top)
     return true;
 }
 
+/* The pending token was read. */
+static void note_read(kr_row *row)
+{
+    row->batch->prompt_tokens += row->n_tokens - 1 != row->sampled_at;
+    kr_row_was_read(row, 1);
+}
+
 /* Samples for the row from row `index` of the logits; an error is the row's. */
 static bool sample_row(kr_row *row, const kr_tensor *logits, int64_t index)
 {
     kr_row_batch *b = row->batch;
-    const bool was_prompt = row->n_tokens - 1 != row->sampled_at;
-    kr_row_was_read(row, 1);
-    b->prompt_tokens += was_prompt;
+    note_read(row);
     const int64_t n_top = row->options.n_top;
     kr_sample sample;
     const kr_sample *top = NULL;
@@ -206,20 +238,24 @@ static bool sample_row(kr_row *row, const kr_tensor *logits, int64_t index)
            (n_top == 0 || (top = kr_row_batch_top(b, logits, index, n_top)) != NULL) && take_sample(row, sample, top);
 }
 
-/* Logits [n w] of the pending tokens of n rows, whose state is advanced. NULL after an error. */
-static kr_tensor *run(kr_row_batch *b, kr_state *state, int64_t n, kr_row *const *rows)
+/* ids of the pending tokens of n rows. */
+static const int32_t *pending_ids(kr_row_batch *b, int64_t n, kr_row *const *rows)
 {
     for (int64_t i = 0; i < n; i++) b->ids[i] = *kr_row_queue_ids(&rows[i]->queue);
-    return kr_decoder_step(b->decoder, state, b->ids);
+    return b->ids;
 }
 
 /* A failed step has left the states of its rows undefined. */
 static bool fail_members(kr_row_batch *b)
 {
+    kr_decoder_drop_samples(b->decoder);
     for (int64_t i = 0; i < b->n_members; i++) {
-        b->members[i]->status = b->ctx->status;
-        strcpy(b->members[i]->message, "a step of all rows failed midway");
-        kr_row_end(b->members[i], KR_FINISH_NONE);
+        kr_row *row = b->members[i];
+        row->status = b->ctx->status;
+        strcpy(row->message, "a step of all rows failed midway");
+        row->is_ahead = false;
+        if (b->device) kr_device_sampler_clear(b->device, i);
+        kr_row_end(row, KR_FINISH_NONE);
     }
     return false;
 }
@@ -229,23 +265,173 @@ static bool decode_separately(kr_row_batch *b)
 {
     for (int64_t i = 0; i < b->n_members; i++) {
         kr_row *row = b->members[i];
-        const kr_tensor *logits = run(b, row->state, 1, &row);
+        const kr_tensor *logits = kr_decoder_step(b->decoder, row->state, pending_ids(b, 1, &row));
         if ((!logits || !sample_row(row, logits, 0)) && !kr_row_fail(row)) return false;
         kr_tape_reset(b->tape);
     }
     return true;
 }
 
+/* ---- on the host ---- */
+
+static bool sample_on_host(kr_row_batch *b, const kr_tensor *logits)
+{
+    for (int64_t i = 0; i < b->n_members; i++) {
+        kr_row *row = b->members[i];
+        if (kr_row_is_ready(row) && !sample_row(row, logits, i) && !kr_row_fail(row)) return fail_members(b);
+    }
+    return true;
+}
+
+static bool decode_on_host(kr_row_batch *b)
+{
+    const kr_tensor *logits = kr_decoder_step(b->decoder, b->live, pending_ids(b, b->n_members, b->members));
+    return logits ? sample_on_host(b, logits) : fail_members(b);
+}
+
+/* ---- on a device ---- */
+
+/* Does a device sample for some of the rows? */
+static bool samples_there(const kr_row_batch *b)
+{
+    bool some = false;
+    for (int64_t i = 0; i < b->n_members; i++) some = some || !b->members[i]->is_on_host;
+    return some && !b->is_16bit && kr_decoder_samples(b->decoder, b->live);
+}
+
+/* The tokens that the row's constraint allows next. */
+static bool put_mask(kr_row *row, int64_t i)
+{
+    kr_row_batch *b = row->batch;
+    if (!row->options.constrain) return true;
+    if (!kr_row_allow(row)) return kr_blame(b->ctx, "row.sample: row %lld", (long long)row->sampler.stream);
+    return kr_device_sampler_mask(b->device, i, b->allowed);
+}
+
+/* Rules and tokens of the rows; of one whose constraint fails, its error. False after an error of the batch. */
+static bool put_rows(kr_row_batch *b)
+{
+    for (int64_t i = 0; i < b->n_members; i++) {
+        kr_row *row = b->members[i];
+        if (row->is_on_host) {
+            kr_device_sampler_clear(b->device, i);
+            continue;
+        }
+        if (row->n_tokens - 1 != row->sampled_at) kr_row_sampler_accept(&row->sampler, *kr_row_queue_ids(&row->queue));
+        if (!kr_row_sampler_on_device(&b->work, &row->sampler, row->options.constrain != NULL, b->device, i))
+            return false;
+        if (put_mask(row, i)) continue;
+        if (!kr_row_fail(row)) return false;
+        kr_device_sampler_clear(b->device, i);
+    }
+    return kr_device_sampler_begin(b->device, b->n_members);
+}
+
+/* Can the next step be queued before the tokens of this one are taken? Not if rows join or leave, or the host has a say. */
+static bool goes_on(const kr_row_batch *b)
+{
+    for (int64_t i = 0; i < b->n_members; i++) {
+        const kr_row *row = b->members[i];
+        const int64_t most = row->options.max_tokens;
+        if (!kr_row_is_ready(row) || row->is_on_host || row->options.constrain ||
+            (most >= 0 && row->n_generated + 2 > most))
+            return false;
+    }
+    const kr_row *row = b->first;
+    while (row && !(row->is_generating && row->place < 0)) row = row->next;
+    return !row || b->n_members == b->options.max_rows;
+}
+
+/* The row's sample. If there is none the logits say why, unless a further step has overwritten them. */
+static bool take_from_device(kr_row *row, int64_t i, const kr_tensor *logits, bool is_ahead)
+{
+    kr_row_batch *b = row->batch;
+    kr_sample sample;
+    const bool has = kr_device_sampler_take(b->device, logits->dtype, i, &sample.id, &sample.logprob);
+    if (!has) kr_device_sampler_clear(b->device, i);
+    if (!has && !is_ahead) return sample_row(row, logits, i);
+    note_read(row);
+    return kr_require(
+               b->ctx, has, KR_ERR_NUMERIC,
+               "row.sample: logits %s hold a NaN or an infinity, or -inf for all tokens that row %lld may generate",
+               KR_TEXT_OF(logits), (long long)row->sampler.stream) &&
+           take_sample(row, sample, NULL);
+}
+
+/* Samples of the step that was queued first. */
+static bool take_samples(kr_row_batch *b, const kr_tensor *logits)
+{
+    if (!kr_decoder_wait(b->decoder)) return fail_members(b);
+    const bool is_ahead = kr_decoder_is_ahead(b->decoder);
+    for (int64_t i = 0; i < b->n_members; i++) {
+        kr_row *row = b->members[i];
+        if (!kr_row_is_ready(row)) continue; /* its constraint failed */
+        const bool done = row->is_on_host ? sample_row(row, logits, i) : take_from_device(row, i, logits, is_ahead);
+        if (!done && !kr_row_fail(row)) return fail_members(b);
+    }
+    return true;
+}
+
+static bool decode_on_device(kr_row_batch *b)
+{
+    kr_decoder *d = b->decoder;
+    if (!kr_decoder_is_ahead(d)) {
+        if (!b->device) b->device = kr_device_sampler_create(b->ctx, b->options.max_rows, b->vocab);
+        if (!b->device || !put_rows(b)) return false;
+        if (!kr_decoder_step_and_sample(d, b->live, pending_ids(b, b->n_members, b->members), b->device))
+            return fail_members(b);
+        b->is_16bit = !kr_device_sampler_reads(d->logits);
+        if (b->is_16bit) return sample_on_host(b, d->logits);
+    }
+    if (goes_on(b) && !kr_decoder_run_ahead(d, b->live, b->device) && kr_ctx_failed(b->ctx)) return fail_members(b);
+    return take_samples(b, d->logits);
+}
+
+/* ---- results ahead ---- */
+
+/* Rows that were sampled ahead generate those tokens. Others have joined since, and wait. */
+static bool generate_ahead(kr_row_batch *b)
+{
+    for (int64_t i = 0; i < b->n_members; i++) {
+        kr_row *row = b->members[i];
+        if (!row->is_ahead) continue;
+        bool done;
+        if (row->ahead.id < 0) done = sample_row(row, b->decoder->logits, row->ahead_at); /* finds out why */
+        else {
+            note_read(row);
+            done = take_sample(row, row->ahead, NULL);
+        }
+        if (!done && !kr_row_fail(row)) return fail_members(b);
+    }
+    return true;
+}
+
+/* Rows that have logits of a step ahead generate a token of them, and join the others in the next step. */
+static bool generate_from_logits(kr_row_batch *b)
+{
+    for (kr_row *row = b->first; row; row = row->next) {
+        if (!row->logits.data || !kr_row_is_ready(row)) continue;
+        const kr_tensor *logits = kr_row_logits_tensor(&row->logits, b->tape);
+        if ((!logits || !sample_row(row, logits, 0)) && !kr_row_fail(row)) return false;
+    }
+    return true;
+}
+
+static bool decode(kr_row_batch *b, bool has_results)
+{
+    if (b->is_separate) return decode_separately(b);
+    if (has_results) return generate_ahead(b);
+    return kr_decoder_is_ahead(b->decoder) || samples_there(b) ? decode_on_device(b) : decode_on_host(b);
+}
+
 bool kr_row_batch_decode(kr_row_batch *b)
 {
-    int64_t n_ready = 0;
-    for (int64_t i = 0; i < b->n_members; i++) n_ready += kr_row_is_ready(b->members[i]);
-    if (n_ready == 0) return true;
-    if (b->is_separate) return decode_separately(b);
-    const kr_tensor *logits = run(b, b->live, b->n_members, b->members);
-    if (!logits) return fail_members(b);
-    for (int64_t i = 0; i < b->n_members; i++)
-        if (!sample_row(b->members[i], logits, i) && !kr_row_fail(b->members[i])) return fail_members(b);
+    int64_t n_ready = 0, n_ahead = 0;
+    for (int64_t i = 0; i < b->n_members; i++) {
+        n_ready += kr_row_is_ready(b->members[i]);
+        n_ahead += b->members[i]->is_ahead;
+    }
+    if (!generate_from_logits(b) || (n_ready > 0 && !decode(b, n_ahead > 0))) return false;
     kr_tape_reset(b->tape);
     return true;
 }

@@ -18,6 +18,13 @@ typedef struct kr_row_queue {
     int64_t end_capacity, end_from, n_ends;
 } kr_row_queue;
 
+/* One row of logits, in host memory; data NULL: none. */
+typedef struct kr_row_logits {
+    kr_dtype dtype;
+    int64_t width;
+    void *data;
+} kr_row_logits;
+
 struct kr_row {
     kr_ctx *ctx;
     kr_row_batch *batch;
@@ -33,11 +40,18 @@ struct kr_row {
     kr_state *state;    /* its own; NULL: initial, or place is given */
     int64_t place;      /* its row of the batch's state of generating rows; -1: none */
 
+    /* what a device computed ahead (batch_ahead.c): the state has read the last token, which is the first of the queue */
+    bool is_ahead;   /* and `ahead` follows it, by the row's rules (id -1: none could be sampled); its logits are ... */
+    kr_sample ahead; /* ... row ahead_at of the decoder's, until the next step of the batch */
+    int64_t ahead_at;     /* or: */
+    kr_row_logits logits; /* those after it */
+
     /* generation */
     kr_arena arena; /* what the options point to */
     kr_row_options options;
     kr_sampler_options sampler_options;
     kr_row_sampler sampler;
+    bool is_on_host; /* is it sampled there, also where a device samples? */
     kr_stops stops;
     kr_held_text text;
     int32_t *generated; /* [generated_capacity]: for callbacks only */
@@ -69,6 +83,8 @@ struct kr_row_batch {
         is_separate; /* rows keep their own states and are stepped one after another: class tokens have one position a state */
     kr_state *live; /* NULL: not allocated yet. The decoder may defer its updates: kr_row_batch_flush */
     kr_decoder *decoder;
+    kr_device_sampler *device; /* row i in place i; NULL: not created yet, or no device samples */
+    bool is_16bit;             /* the logits, which a device does not sample from */
     int64_t n_members;
     kr_row **members; /* [max_rows] */
     int32_t *ids;     /* [max_rows] */
@@ -106,7 +122,7 @@ static inline bool kr_row_is_ready(const kr_row *row)
 }
 
 /* The first `count` tokens of the queue were read: they count as part of the prompt, unless sampled. The
- * counts have capacity for them. */
+ * counts have capacity for them. What was computed ahead is used up. */
 void kr_row_was_read(kr_row *row, int64_t count);
 
 /* The context's error becomes the row's, and the context is clean again; an event tells. False if the error stays: a fault
@@ -125,11 +141,32 @@ kr_state *kr_row_state_view(kr_row *row);
 /* The row gets a state of its own; false after an error. */
 bool kr_row_own_state(kr_row *row);
 
+/* Calls the row's constraint: batch->allowed are the tokens that may come next. False after an error of the row. */
+bool kr_row_allow(kr_row *row);
+
 /* Stops generating. */
 void kr_row_end(kr_row *row, kr_finish finish);
 
 /* Its options' change of the logits, for kr_row_sampler; user is the row. */
 bool kr_row_change_logits(void *user, kr_ctx *ctx, double *logits, int64_t vocab);
+
+/* ---- results ahead of the calls ---- */
+
+/* Takes the samples of a step that a device runs ahead: they become `ahead` of its rows. Before rows join or leave. False
+ * after an error. */
+bool kr_row_batch_settle(kr_row_batch *batch);
+
+/* Before the row leaves, or gets other options: instead of a sample ahead it has the logits. False after an error: nothing has
+ * changed. */
+bool kr_row_keep_logits(kr_row *row);
+
+/* A copy of the logits after its last token, for a copy of the row; none if it is yet to be read. False after an error. */
+bool kr_row_copy_logits(kr_row *row, kr_row_logits *copy);
+
+bool kr_row_logits_create(kr_row_logits *logits, kr_ctx *ctx, kr_dtype dtype, int64_t width); /* false after an error */
+bool kr_row_logits_copy(kr_row_logits *to, const kr_row_logits *from, kr_ctx *ctx);           /* likewise */
+void kr_row_logits_free(kr_row_logits *logits, kr_memory *memory);
+kr_tensor *kr_row_logits_tensor(const kr_row_logits *logits, kr_tape *tape); /* [1 w]; NULL after an error */
 
 /* ---- steps ---- */
 

@@ -82,6 +82,7 @@ void kr_row_destroy(kr_row *row)
         else i++;
     }
     kr_state_destroy(row->state);
+    kr_row_logits_free(&row->logits, &row->ctx->memory);
     kr_row_queue_free(&row->queue, &row->ctx->memory);
     kr_token_counts_free(&row->sampler.counts, &row->ctx->memory);
     kr_held_text_free(&row->text, &row->ctx->memory);
@@ -162,6 +163,8 @@ void kr_row_was_read(kr_row *row, int64_t count)
         if (at + i != row->sampled_at) kr_row_sampler_accept(&row->sampler, kr_row_queue_ids(q)[i]);
     at += count;
     kr_row_queue_take(q, count);
+    row->is_ahead = false;
+    kr_row_logits_free(&row->logits, &row->ctx->memory);
     if (q->n_ends && q->ends[q->end_from] == at) {
         row->feed_start = at;
         q->end_from++;
@@ -243,7 +246,8 @@ static void take_options(kr_row *row, kr_arena *arena, const kr_row_options *o, 
     row->sampler_options = *sampler;
     row->stops = *stops;
     row->sampler.stream = o->stream;
-    row->sampler.n_sampled = 0;
+    row->sampler.n_sampled = row->sampler.stamp = 0;
+    row->is_on_host = o->n_top > 0 || o->process || !kr_row_sampler_fits_device(&row->sampler);
     row->sampler.change = o->process || o->constrain ? kr_row_change_logits : NULL;
     row->sampler.user = row;
 }
@@ -259,7 +263,8 @@ kr_status kr_row_generate(kr_row *row, const kr_row_options *options)
     if (!KR_TAKE(ctx, op, kr_row_options, options, &own) || !check_options(row, op, &own) ||
         !kr_sampler_take_options(ctx, op, own.sampler, row->batch->vocab, &sampler) ||
         !kr_require(ctx, row->queue.count > 0, KR_ERR_STATE,
-                    "%s: nothing was fed; feed at least one token, such as the model's beginning of a text", op))
+                    "%s: nothing was fed; feed at least one token, such as the model's beginning of a text", op) ||
+        !kr_row_keep_logits(row))
         return ctx->status;
     kr_arena arena;
     kr_arena_init(&arena, &ctx->memory, 1024);
@@ -284,16 +289,15 @@ static kr_status process(kr_row *row, double *logits, int64_t vocab)
     return o->process ? o->process(o->process_user, row->generated, row->n_generated, logits, vocab) : KR_OK;
 }
 
-static kr_status constrain(kr_row *row, double *logits, int64_t vocab)
+bool kr_row_allow(kr_row *row)
 {
     const kr_row_options *o = &row->options;
+    const int64_t vocab = row->batch->vocab;
     uint32_t *allowed = row->batch->allowed;
-    if (!o->constrain) return KR_OK;
     memset(allowed, 0, (size_t)((vocab + 31) / 32) * sizeof *allowed);
     const kr_status status = o->constrain(o->constrain_user, row->generated, row->n_generated, allowed, vocab);
-    for (int64_t i = 0; i < vocab; i++)
-        if (!(allowed[i / 32] >> (i % 32) & 1)) logits[i] = -(double)INFINITY;
-    return status;
+    return kr_require(row->ctx, status == KR_OK, status == KR_END ? KR_ERR_ARG : status, "the constraint returned %s",
+                      kr_status_name(status));
 }
 
 bool kr_row_change_logits(void *user, kr_ctx *ctx, double *logits, int64_t vocab)
@@ -303,9 +307,12 @@ bool kr_row_change_logits(void *user, kr_ctx *ctx, double *logits, int64_t vocab
     if (!kr_require(ctx, processed == KR_OK, processed == KR_END ? KR_ERR_ARG : processed,
                     "the logits processor returned %s", kr_status_name(processed)))
         return false;
-    const kr_status constrained = constrain(row, logits, vocab);
-    return kr_require(ctx, constrained == KR_OK, constrained == KR_END ? KR_ERR_ARG : constrained,
-                      "the constraint returned %s", kr_status_name(constrained));
+    if (!row->options.constrain) return true;
+    if (!kr_row_allow(row)) return false;
+    const uint32_t *allowed = row->batch->allowed;
+    for (int64_t i = 0; i < vocab; i++)
+        if (!(allowed[i / 32] >> (i % 32) & 1)) logits[i] = -(double)INFINITY;
+    return true;
 }
 
 /* ---- ends ---- */
@@ -408,7 +415,7 @@ kr_row *kr_row_fork(kr_row *row)
     kr_row *fork = kr_row_create(row->batch);
     if (!fork) return NULL;
     if (kr_require(row->ctx, copy_text(fork, row), KR_ERR_NOMEM, "%s: no memory for the text of a row", op) &&
-        copy_state(fork, row))
+        kr_row_copy_logits(row, &fork->logits) && copy_state(fork, row))
         return fork;
     kr_blame(row->ctx, "%s", op);
     kr_row_destroy(fork);

@@ -90,8 +90,7 @@ static bool take_samples(kr_generation *g)
     if (!kr_decoder_wait(g->decoder)) return false;
     for (int64_t m = 0; m < g->nmembers; m++) {
         kr_sample *to = &g->samples[m];
-        const uint64_t n_sampled = g->sampler->rows[g->members[m]].n_sampled;
-        has_all &= kr_device_sampler_take(g->sampler->device, logits->dtype, m, n_sampled, &to->id, &to->logprob);
+        has_all &= kr_device_sampler_take(g->sampler->device, logits->dtype, m, &to->id, &to->logprob);
     }
     if (has_all) return true;
     if (!kr_decoder_is_ahead(g->decoder)) return sample_next(g, logits); /* reports the error in the logits */

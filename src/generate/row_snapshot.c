@@ -7,6 +7,7 @@
  *   row.ends      i64 [e]     where feeds end among them
  *   row.counts    i64 [m 3]   tokens that occurred, by id: id, in the prompt (0 or 1), times generated
  *   row.text      i32 [n]     the held bytes
+ *   row.logits    f32 [w]     those after the last token, f64 for f64 weights, if a device has read it ahead; else [0]
  */
 #include "generate/batch_impl.h"
 #include "model/state_file.h"
@@ -24,7 +25,8 @@ struct kr_snapshot {
     kr_token_counts counts;
     int64_t n_tokens, feed_start, sampled_at;
     uint64_t n_sampled;
-    char *held; /* [nheld] */
+    kr_row_logits logits; /* if the state has read the last token */
+    char *held;           /* [nheld] */
     size_t nheld, match_from;
 };
 
@@ -40,6 +42,7 @@ void kr_snapshot_destroy(kr_snapshot *s)
     if (!s) return;
     kr_memory *memory = &s->ctx->memory;
     kr_state_destroy(s->state);
+    kr_row_logits_free(&s->logits, memory);
     kr_row_queue_free(&s->queue, memory);
     kr_token_counts_free(&s->counts, memory);
     if (s->nheld) kr_memory_free(memory, s->held, s->nheld);
@@ -91,7 +94,8 @@ kr_snapshot *kr_row_snapshot(kr_row *row)
     kr_tape_reset(row->batch->tape);
     kr_snapshot *s = create(row->ctx, row->batch->net);
     if (!s) return NULL;
-    bool done = kr_require(row->ctx, take_text(s, row), KR_ERR_NOMEM, "%s: no memory for the text of a row", op);
+    bool done = kr_require(row->ctx, take_text(s, row), KR_ERR_NOMEM, "%s: no memory for the text of a row", op) &&
+                kr_row_copy_logits(row, &s->logits);
     if (done && has_state(row)) {
         const kr_state *view = row->batch->is_separate ? row->state : kr_row_state_view(row);
         s->state = view ? kr_network_state(s->net, 1) : NULL;
@@ -106,6 +110,7 @@ kr_snapshot *kr_row_snapshot(kr_row *row)
 /* Parts of a row that a snapshot replaces, made before the row is changed. */
 typedef struct parts {
     kr_state *state;
+    kr_row_logits logits;
     kr_row_queue queue;
     kr_token_counts counts;
 } parts;
@@ -113,6 +118,7 @@ typedef struct parts {
 static void free_parts(kr_ctx *ctx, parts *p)
 {
     kr_state_destroy(p->state);
+    kr_row_logits_free(&p->logits, &ctx->memory);
     kr_row_queue_free(&p->queue, &ctx->memory);
     kr_token_counts_free(&p->counts, &ctx->memory);
 }
@@ -125,7 +131,8 @@ static bool make_parts(kr_row *row, const kr_snapshot *s, parts *p)
                     kr_row_queue_copy(&p->queue, &s->queue, &ctx->memory) &&
                         kr_token_counts_copy(&p->counts, &s->counts, &ctx->memory) &&
                         kr_held_text_reserve(&row->text, &ctx->memory, capacity),
-                    KR_ERR_NOMEM, "no memory for the text of a row"))
+                    KR_ERR_NOMEM, "no memory for the text of a row") ||
+        !kr_row_logits_copy(&p->logits, &s->logits, ctx))
         return false;
     if (!s->state) return true;
     p->state = kr_network_state(s->net, 1);
@@ -135,8 +142,10 @@ static bool make_parts(kr_row *row, const kr_snapshot *s, parts *p)
 /* Swaps what the row has with the parts, and takes the numbers of the snapshot. */
 static void put_parts(kr_row *row, const kr_snapshot *s, parts *p)
 {
-    const parts old = { row->state, row->queue, row->sampler.counts };
+    const parts old = { row->state, row->logits, row->queue, row->sampler.counts };
     row->state = p->state;
+    row->logits = p->logits;
+    row->is_ahead = false;
     row->queue = p->queue;
     row->sampler.counts = p->counts;
     *p = old;
@@ -179,7 +188,7 @@ kr_status kr_row_restore(kr_row *row, const kr_snapshot *s)
 
 /* ---- as a file ---- */
 
-enum { NUMBERS, QUEUE, ENDS, COUNTS, TEXT, NEXTRAS };
+enum { NUMBERS, QUEUE, ENDS, COUNTS, TEXT, LOGITS, NEXTRAS };
 enum { N_TOKENS, FEED_START, SAMPLED_AT, N_HELD, MATCH_FROM, N_SAMPLED, NNUMBERS };
 enum { ID, IN_PROMPT, GENERATED, COUNT_FIELDS };
 
@@ -187,8 +196,8 @@ static const kr_state_format format = { .name = "krait.row",
                                         .version = "1",
                                         .what = "row",
                                         .nextras = NEXTRAS,
-                                        .extras = { "row.numbers", "row.queue", "row.ends", "row.counts",
-                                                    "row.text" } };
+                                        .extras = { "row.numbers", "row.queue", "row.ends", "row.counts", "row.text",
+                                                    "row.logits" } };
 
 static int by_id(const void *a, const void *b)
 {
@@ -224,7 +233,9 @@ static bool save(kr_row *row, const kr_snapshot *s, kr_arena *arena, const char 
                                              { KR_DTYPE_I32, KR_SHAPE(q->count), kr_row_queue_ids(q) },
                                              { KR_DTYPE_I64, KR_SHAPE(q->n_ends), q->ends + q->end_from },
                                              { KR_DTYPE_I64, KR_SHAPE(s->counts.count, COUNT_FIELDS), counts },
-                                             { KR_DTYPE_I32, KR_SHAPE((int64_t)s->nheld), text } };
+                                             { KR_DTYPE_I32, KR_SHAPE((int64_t)s->nheld), text },
+                                             { s->logits.data ? s->logits.dtype : KR_DTYPE_F32,
+                                               KR_SHAPE(s->logits.data ? s->logits.width : 0), s->logits.data } };
     kr_state *initial = s->state ? NULL : kr_network_state(s->net, 1);
     const kr_state *state = s->state ? s->state : initial;
     const bool saved = state && kr_state_file_write(&format, state, s->net, extras, path);
@@ -256,6 +267,7 @@ typedef struct content {
     kr_snapshot *snapshot;
     int64_t *numbers, *queue, *ends, *counts, *text;
     int64_t n_queue, n_ends, n_counts, n_text;
+    kr_row_logits logits;
 } content;
 
 /* A tensor of `columns` columns (0: no such axis) and *count rows (-1: any), as i64; NULL after an error. */
@@ -276,6 +288,21 @@ static int64_t *read_numbers(content *c, const kr_tensor_file *file, const kr_te
     return kr_tensor_file_read(file, item, KR_DTYPE_I64, numbers, item->count) == KR_OK ? numbers : NULL;
 }
 
+/* Their number is checked: none, or as many as the network has. */
+static bool read_logits(content *c, const kr_tensor_file *file, const kr_tensor_file_item *item)
+{
+    const int64_t width = c->row->batch->net->nw;
+    const bool is_none = item->shape.rank == 1 && item->count == 0,
+               fits = item->shape.rank == 1 && item->count == width &&
+                      (item->dtype == KR_DTYPE_F32 || item->dtype == KR_DTYPE_F64);
+    if (!kr_require(c->ctx, is_none || fits, KR_ERR_FORMAT,
+                    "tensor '%s' is %s %s, but must be F32 or F64 [0] or [%lld]", item->name, item->type,
+                    KR_TEXT_OF_SHAPE(&item->shape), (long long)width))
+        return false;
+    return is_none || (kr_row_logits_create(&c->logits, c->ctx, item->dtype, width) &&
+                       kr_tensor_file_read(file, item, item->dtype, c->logits.data, width) == KR_OK);
+}
+
 static bool read_content(content *c, const kr_tensor_file *file, const kr_tensor_file_item *const *extras)
 {
     int64_t n_numbers = NNUMBERS;
@@ -284,7 +311,8 @@ static bool read_content(content *c, const kr_tensor_file *file, const kr_tensor
            (c->queue = read_numbers(c, file, extras[QUEUE], KR_DTYPE_I32, &c->n_queue, 0)) &&
            (c->ends = read_numbers(c, file, extras[ENDS], KR_DTYPE_I64, &c->n_ends, 0)) &&
            (c->counts = read_numbers(c, file, extras[COUNTS], KR_DTYPE_I64, &c->n_counts, COUNT_FIELDS)) &&
-           (c->text = read_numbers(c, file, extras[TEXT], KR_DTYPE_I32, &c->n_text, 0));
+           (c->text = read_numbers(c, file, extras[TEXT], KR_DTYPE_I32, &c->n_text, 0)) &&
+           read_logits(c, file, extras[LOGITS]);
 }
 
 static bool is_within(int64_t n, int64_t least, int64_t most)
@@ -319,6 +347,7 @@ static bool check_queue(const content *c)
         right = right && is_within(c->ends[i], before + 1, n_tokens);
         before = c->ends[i];
     }
+    if (c->logits.data) right = right && c->n_queue > 0 && c->numbers[SAMPLED_AT] == n_tokens - c->n_queue;
     return kr_require(c->ctx, right && (c->n_ends == 0 || before == n_tokens), KR_ERR_FORMAT,
                       "tensor 'row.queue' or 'row.ends' has a number out of range");
 }
@@ -343,7 +372,7 @@ static bool check_counts(const content *c)
     return true;
 }
 
-static bool fill_snapshot(const content *c)
+static bool fill_snapshot(content *c)
 {
     kr_snapshot *s = c->snapshot;
     kr_memory *memory = &c->ctx->memory;
@@ -357,12 +386,14 @@ static bool fill_snapshot(const content *c)
         *kr_token_counts_put(&s->counts, (int32_t)from[ID]) =
             (kr_token_count){ (int32_t)from[ID], from[IN_PROMPT] != 0, (uint32_t)from[GENERATED] };
     }
+    s->logits = c->logits;
+    c->logits = (kr_row_logits){ .data = NULL };
     s->n_tokens = c->numbers[N_TOKENS];
     s->feed_start = c->numbers[FEED_START];
     s->sampled_at = c->numbers[SAMPLED_AT];
     s->match_from = (size_t)c->numbers[MATCH_FROM];
     s->n_sampled = (uint64_t)c->numbers[N_SAMPLED];
-    char *held = kr_arena_alloc((kr_arena *)(uintptr_t)&c->arena, (size_t)c->n_text);
+    char *held = kr_arena_alloc(&c->arena, (size_t)c->n_text);
     for (int64_t i = 0; held && i < c->n_text; i++) held[i] = (char)(unsigned char)c->text[i];
     return held && copy_held(s, held, (size_t)c->n_text);
 }
@@ -388,6 +419,7 @@ kr_status kr_row_load(kr_row *row, const char *path)
     kr_arena_init(&c.arena, &ctx->memory, BLOCK_BYTES);
     kr_state *state = kr_state_file_read(&format, ctx, row->batch->net, path, take, &c);
     kr_arena_deinit(&c.arena);
+    kr_row_logits_free(&c.logits, &ctx->memory);
     if (state) c.snapshot->state = state;
     if (!state || !restore(row, c.snapshot)) kr_blame(ctx, "%s", op);
     kr_snapshot_destroy(c.snapshot);

@@ -138,32 +138,86 @@ void kr_sampler_destroy(kr_sampler *sampler)
 void kr_sampler_forget(kr_sampler *sampler, uint64_t seed)
 {
     sampler->options.seed = seed;
-    if (sampler->device) sampler->device->rules.seed = seed;
     for (int64_t row = 0; row < sampler->nrows; row++) {
-        sampler->rows[row].n_sampled = 0;
+        sampler->rows[row].n_sampled = sampler->rows[row].stamp = 0;
         kr_token_counts_clear(&sampler->rows[row].counts);
     }
 }
 
 /* ---- on a device ---- */
 
-/* Penalties and biases are the host's. */
+/* Of a size that leaves a logit finite, and a weight a number, in f32. */
+static bool is_moderate(double x)
+{
+    return fabs(x) <= 1e9;
+}
+
+bool kr_row_sampler_fits_device(const kr_row_sampler *row)
+{
+    const kr_sampler_options *o = row->options;
+    bool fits = (o->temperature <= 0 || is_moderate(1 / o->temperature)) && is_moderate(o->temperature) &&
+                is_moderate(o->repetition_penalty) && is_moderate(1 / o->repetition_penalty) &&
+                is_moderate(o->presence_penalty) && is_moderate(o->frequency_penalty);
+    for (int i = 0; fits && i < o->n_biases; i++) {
+        const double bias = o->biases[i].bias;
+        fits = is_moderate(bias) || bias <= -(double)INFINITY;
+    }
+    return fits;
+}
+
+/* In the scratch of a row: its biases as logits, its counts as ids. */
+static const double *spread_biases(kr_sampler_work *work, const kr_sampler_options *o)
+{
+    memset(work->logits, 0, (size_t)work->vocab * sizeof *work->logits);
+    for (int i = 0; i < o->n_biases; i++) work->logits[o->biases[i].id] += o->biases[i].bias;
+    return work->logits;
+}
+
+static const uint32_t *spread_counts(kr_sampler_work *work, const kr_token_counts *counts)
+{
+    uint32_t *entries = (uint32_t *)(void *)work->ids;
+    memset(entries, 0, (size_t)work->vocab * sizeof *entries);
+    int64_t at = 0;
+    for (const kr_token_count *count; (count = kr_token_counts_next(counts, &at));)
+        entries[count->id] = count->generated | (count->is_prompt ? KR_SAMPLE_IN_PROMPT : 0);
+    return entries;
+}
+
+bool kr_row_sampler_on_device(kr_sampler_work *work, kr_row_sampler *row, bool has_mask, kr_device_sampler *device,
+                              int64_t place)
+{
+    const kr_sampler_options *o = row->options;
+    if (kr_device_sampler_has(device, place, row->stamp, row->n_sampled)) return true;
+    kr_sample_row put = { .rules = { .temperature = o->temperature,
+                                     .top_p = o->top_p,
+                                     .min_p = o->min_p,
+                                     .repetition = o->repetition_penalty,
+                                     .presence = o->presence_penalty,
+                                     .frequency = o->frequency_penalty,
+                                     .top_k = o->top_k,
+                                     .seed = o->seed,
+                                     .stream = row->stream,
+                                     .flags = has_mask ? KR_SAMPLE_MASK : 0 },
+                          .n_sampled = row->n_sampled };
+    if (o->n_biases > 0) {
+        put.rules.flags |= KR_SAMPLE_BIASES;
+        put.biases = spread_biases(work, o);
+    }
+    if (kr_sampler_penalises(o)) {
+        put.rules.flags |= KR_SAMPLE_PENALTIES;
+        put.counts = spread_counts(work, &row->counts);
+    }
+    row->stamp = kr_device_sampler_set(device, place, &put);
+    return row->stamp != 0;
+}
+
 kr_device_sampler *kr_sampler_on_device(kr_sampler *s, int64_t count, const int64_t *rows)
 {
-    const kr_sampler_options *o = &s->options;
-    if (!kr_ctx_on_device(s->ctx) || o->n_biases || o->repetition_penalty != 1 || o->presence_penalty != 0 ||
-        o->frequency_penalty != 0)
-        return NULL;
-    const kr_device_sampling rules = { .vocab = s->vocab,
-                                       .top_k = o->top_k,
-                                       .temperature = o->temperature,
-                                       .top_p = o->top_p,
-                                       .min_p = o->min_p,
-                                       .seed = o->seed };
-    if (!s->device) s->device = kr_device_sampler_create(s->ctx, s->nrows, &rules);
-    if (!s->device) return NULL;
-    for (int64_t i = 0; i < count; i++) kr_device_sampler_set(s->device, i, rows[i], s->rows[rows[i]].n_sampled);
-    return kr_device_sampler_begin(s->device) ? s->device : NULL;
+    if (!kr_ctx_on_device(s->ctx) || !kr_row_sampler_fits_device(&s->rows[0])) return NULL;
+    if (!s->device) s->device = kr_device_sampler_create(s->ctx, s->nrows, s->vocab);
+    for (int64_t i = 0; s->device && i < count; i++)
+        if (!kr_row_sampler_on_device(&s->work, &s->rows[rows[i]], false, s->device, i)) return NULL;
+    return s->device && kr_device_sampler_begin(s->device, count) ? s->device : NULL;
 }
 
 /* ---- tokens ---- */
@@ -202,7 +256,9 @@ bool kr_sampler_reserve(kr_sampler *s, const char *op)
 
 void kr_row_sampler_accept(kr_row_sampler *row, int32_t id)
 {
-    kr_token_counts_put(&row->counts, id)->is_prompt = true;
+    kr_token_count *count = kr_token_counts_put(&row->counts, id);
+    if (!count->is_prompt) row->stamp = 0;
+    count->is_prompt = true;
 }
 
 void kr_row_sampler_count(kr_row_sampler *row, int32_t id)

@@ -37,7 +37,7 @@ static void penalise(kr_sampler_work *s, const kr_row_sampler *row)
 static bool change_logits(kr_sampler_work *s, const kr_row_sampler *row, double *max)
 {
     const kr_sampler_options *o = row->options;
-    const bool penalises = o->repetition_penalty != 1 || o->presence_penalty != 0 || o->frequency_penalty != 0;
+    const bool penalises = kr_sampler_penalises(o);
     if (!penalises && o->n_biases == 0 && !row->change) return true;
     add_biases(s, o);
     if (penalises) penalise(s, row);

@@ -12,11 +12,17 @@
 
 KR_DECLARE_DEFAULTS(kr_sampler_options);
 
+static inline bool kr_sampler_penalises(const kr_sampler_options *o)
+{
+    return o->repetition_penalty != 1 || o->presence_penalty != 0 || o->frequency_penalty != 0;
+}
+
 /* One row: the rules by which its tokens are sampled, and its tokens so far. */
 typedef struct kr_row_sampler {
     const kr_sampler_options *options;
     uint64_t stream;    /* of the seed: rows with the same seed and other streams are independent */
     uint64_t n_sampled; /* tokens sampled so far */
+    uint64_t stamp;     /* of its place in a device's sampler, which has its rules and counts; 0: none has */
     kr_token_counts counts;
     /* Changes the logits [vocab] after biases and penalties; false after an error of the row. NULL: nothing to change. */
     bool (*change)(void *user, kr_ctx *ctx, double *logits, int64_t vocab);
@@ -40,7 +46,7 @@ struct kr_sampler {
     kr_row_sampler *rows; /* [nrows]: row i has stream i */
     kr_sampler_work work;
 
-    kr_device_sampler *device; /* for options that it has; NULL: not created yet */
+    kr_device_sampler *device; /* NULL: not created yet */
 };
 
 /* *own <- the options, checked; biases is still the caller's. False after an error; op names the call in messages. */
@@ -71,8 +77,16 @@ kr_status kr_sampler_sample(kr_sampler *sampler, const char *op, const kr_tensor
 /* Capacity for one more token in each row. False after an error. */
 bool kr_sampler_reserve(kr_sampler *sampler, const char *op);
 
-/* The device's sampler for these options, its rows set to those of the next samples; NULL: the host samples, or after an
- * error. */
+/* Can a device sample for the row? What callbacks change, and numbers out of range of a float, are the host's. A callback that
+ * allows tokens is not asked here. */
+bool kr_row_sampler_fits_device(const kr_row_sampler *row);
+
+/* Puts rules and tokens of the row into a place of a device's sampler, unless they are there; has_mask: it will be given masks.
+ * False after an error. */
+bool kr_row_sampler_on_device(kr_sampler_work *work, kr_row_sampler *row, bool has_mask, kr_device_sampler *device,
+                              int64_t place);
+
+/* The device's sampler, its places set to these rows; NULL: the host samples, or after an error. */
 kr_device_sampler *kr_sampler_on_device(kr_sampler *sampler, int64_t count, const int64_t *rows);
 
 /* All rows as new, with another seed. */

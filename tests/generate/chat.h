@@ -76,6 +76,14 @@ static inline void chat_only(kr_logit_bias *biases, const char *bytes)
     chat_sampler.biases = biases;
 }
 
+/* A bias that devices leave to the host, as it is too large for their floats: nothing is sampled ahead of the calls. Token 0 is
+ * excluded, or nearly so. */
+static inline void chat_on_host(kr_logit_bias *biases)
+{
+    biases[chat_sampler.n_biases++] = (kr_logit_bias){ 0, -2e9 };
+    chat_sampler.biases = biases;
+}
+
 /* What kr_generation_next made, call by call. */
 typedef struct chat_row {
     bool is_new;

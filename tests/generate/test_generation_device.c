@@ -50,7 +50,7 @@ static kr_generate_options options_of(int kind)
     if (kind == 0) chat_sampler.temperature = 0;
     if (kind == 2)
         chat_sampler.top_k = 40, chat_sampler.top_p = 0.9, chat_sampler.min_p = 0.01, chat_sampler.temperature = 0.8;
-    if (kind == 3) chat_sampler.repetition_penalty = 1.2; /* chosen by the host */
+    if (kind == 3) chat_sampler.repetition_penalty = 1.2, chat_sampler.frequency_penalty = 0.1;
     return o;
 }
 

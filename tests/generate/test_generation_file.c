@@ -30,6 +30,8 @@ static void begin_scene(scene *s, kr_family family, int rows)
     s->net = chat_network(s->ctx, family, KR_DTYPE_F32, 0, NULL);
     s->tok = kr_tokenizer_bytes(s->ctx);
     chat_only(s->biases, "abcq\xc3\xa9\xf0\x9f\x98\x80");
+    chat_on_host(
+        s->biases); /* a token that was read ahead of a feed has other last bits than one that is read with it */
     s->o.n_samples = rows;
     s->o.max_tokens = 13;
     s->o.prefill_chunk = 4;

@@ -168,23 +168,50 @@ typedef struct kr_decode_stack {
     struct kr_embedding_args *lookup; /* writes the stream before the first layer; NULL: it is written */
 } kr_decode_stack;
 
-/* Samples a token from each row of logits x, with its log-probability (rules: generate/sampler_choose.c):
- *   temperature 0: the first of the largest. Otherwise weights e^((x - max) / temperature) of the top_k largest (0: all),
+/* Rules by which one row is sampled. */
+enum {
+    KR_SAMPLE_ON = 1,        /* without it the row is left out: nothing of it is read or written */
+    KR_SAMPLE_BIASES = 2,    /* it has a row in `biases` */
+    KR_SAMPLE_PENALTIES = 4, /* in `counts` */
+    KR_SAMPLE_MASK = 8,      /* in `mask` */
+    KR_SAMPLE_CHANGES = KR_SAMPLE_BIASES | KR_SAMPLE_PENALTIES | KR_SAMPLE_MASK
+};
+typedef struct kr_sample_rules {
+    double temperature, top_p, min_p, repetition, presence, frequency;
+    int64_t top_k;         /* 0: all */
+    uint64_t seed, stream; /* of the random numbers */
+    uint64_t flags;        /* KR_SAMPLE_ */
+} kr_sample_rules;
+
+/* Entry of a table of counts: how often the token was generated, and whether it occurred in the prompt. */
+#define KR_SAMPLE_IN_PROMPT UINT32_C(0x80000000)
+#define KR_SAMPLE_COUNT_MOST UINT32_C(0x7fffffff)
+
+/* Samples a token from each row of logits x, with its log-probability. For row b with rules[b], as its flags say:
+ *   y = x + biases;   y = y > 0 ? y / repetition : y repetition, of tokens whose entry of counts is not 0;
+ *   y -= presence + frequency n, of those generated n > 0 times;   y = -infinity of those whose bit of the mask is 0
+ *   temperature 0: the first of the largest. Otherwise weights e^((y - max) / temperature) of the top_k largest,
  *   of those the fewest largest whose sum is top_p of the total, of those the ones of at least min_p; the token at u
- *   times their sum, in the order of ids, u from Philox (seed, row, n_sampled). Among equals the smaller id counts as larger.
- *   logprob = x[id] - log(sum over all nw of e^x)
- * x [b w], of which the first `vocab` may be sampled; row stride `stride`, of any sign, or 0. id = -1: a NaN or +infinity
- * among the logits, or all eligible logits are -infinity. Results are in pinned memory. Several calls may be queued: each
- * increments n_sampled [b]; id and logprob have two buffers, of which a call writes the first if n_sampled was even, the second,
- * `n_sampled_stride` elements after it, if it was odd; the id also goes to next [b], in device memory, 0 for -1.
+ *   times their sum, in the order of ids, u from Philox (seed, stream, n_sampled). Among equals the smaller id counts as
+ *   larger.
+ *   logprob = x[id] - log(sum over all nw of e^x): of the model itself
+ * y is computed in double, and may be rounded to the type of x. is_greedy: all rows that are on have temperature 0.
+ * x [b w], of which the first `vocab` may be sampled; row stride `stride`, of any sign, or 0. biases, counts [b vocab],
+ * mask [b (vocab + 31) / 32], bit id % 32 of word id / 32; NULL if no row has any. id = -1: a NaN or +infinity among x or y,
+ * or all y are -infinity. Results are in pinned memory. Several calls may be queued: each increments n_sampled [b], and the
+ * count of the token where there are penalties; id and logprob have two buffers, of which a call writes the first if
+ * n_sampled was even, the second, `n_sampled_stride` elements after it, if it was odd; the id also goes to next [b], in
+ * device memory, 0 for -1.
  */
 typedef struct kr_sample_args {
     kr_exec exec;
-    int64_t nb, nw, vocab, stride, top_k;
-    double temperature, top_p, min_p;
-    uint64_t seed;
+    int64_t nb, nw, vocab, stride;
     const void *x;
-    const int64_t *row;
+    const kr_sample_rules *rules;
+    bool is_greedy;
+    const double *biases;
+    uint32_t *counts;
+    const uint32_t *mask;
     int64_t *n_sampled, n_sampled_stride;
     int32_t *id, *next;
     void *logprob;

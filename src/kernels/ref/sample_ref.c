@@ -12,17 +12,37 @@
  * with a weight of at least min_p. */
 typedef struct row_job {
     const kr_sample_args *a;
+    const kr_sample_rules *rules;
     const real *x;
+    const double *biases; /* [vocab]; this and the next two NULL where the row has none */
+    uint32_t *counts;     /* [vocab] */
+    const uint32_t *mask; /* [(vocab + 31) / 32] */
     double max;
     uint64_t last;
     int64_t last_id;
     double least;
 } row_job;
 
-/* An integer in the order of x; both zeros are equal. */
-static uint64_t key_of(real x)
+static double penalised(const kr_sample_rules *rules, uint32_t count, double x)
 {
-    const double value = (double)x + 0.0;
+    const uint32_t generated = count & KR_SAMPLE_COUNT_MOST;
+    if (count) x = x > 0 ? x / rules->repetition : x * rules->repetition;
+    return generated ? x - (rules->presence + rules->frequency * (double)generated) : x;
+}
+
+/* y of a token. */
+static double logit_of(const row_job *j, int64_t i)
+{
+    double x = (double)j->x[i];
+    if (j->biases) x += j->biases[i];
+    if (j->counts) x = penalised(j->rules, j->counts[i], x);
+    return j->mask && !(j->mask[i / 32] >> (i % 32) & 1) ? -(double)INFINITY : x;
+}
+
+/* An integer in the order of y; both zeros are equal. */
+static uint64_t key_of(const row_job *j, int64_t i)
+{
+    const double value = logit_of(j, i) + 0.0;
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
     return bits >> 63 ? ~bits : bits | UINT64_C(1) << 63;
@@ -30,12 +50,12 @@ static uint64_t key_of(real x)
 
 static double weight_of(const row_job *j, int64_t i)
 {
-    return exp(((double)j->x[i] - j->max) / j->a->temperature);
+    return exp((logit_of(j, i) - j->max) / j->rules->temperature);
 }
 
 static bool is_left(const row_job *j, int64_t i)
 {
-    const uint64_t key = key_of(j->x[i]);
+    const uint64_t key = key_of(j, i);
     return key > j->last || (key == j->last && i <= j->last_id);
 }
 
@@ -44,7 +64,7 @@ static double measure(const row_job *j, uint64_t key, bool by_weight)
 {
     double sum = 0;
     for (int64_t i = 0; i < j->a->vocab; i++)
-        if (key_of(j->x[i]) >= key && is_left(j, i)) sum += by_weight ? weight_of(j, i) : 1;
+        if (key_of(j, i) >= key && is_left(j, i)) sum += by_weight ? weight_of(j, i) : 1;
     return sum;
 }
 
@@ -57,7 +77,7 @@ static void keep_first(row_job *j, double target, bool by_weight)
     double sum = key == UINT64_MAX ? 0 : measure(j, key + 1, by_weight);
     int64_t last_id = -1;
     for (int64_t i = 0; i < j->a->vocab && sum < target; i++) {
-        if (key_of(j->x[i]) != key || !is_left(j, i)) continue;
+        if (key_of(j, i) != key || !is_left(j, i)) continue;
         sum += by_weight ? weight_of(j, i) : 1;
         last_id = i;
     }
@@ -84,47 +104,63 @@ static int64_t pick(const row_job *j, double u)
     return chosen;
 }
 
-static int64_t choose(row_job *j, int64_t largest, int64_t row)
+static int64_t choose(row_job *j, int64_t largest, int64_t n_sampled)
 {
-    const kr_sample_args *a = j->a;
-    if (a->temperature <= 0) return largest;
-    if (a->top_k > 0 && a->top_k < a->vocab) keep_first(j, (double)a->top_k, false);
-    if (a->top_p < 1) keep_first(j, a->top_p * measure(j, 0, true), true);
-    j->least = a->min_p;
-    const kr_philox_block block = kr_philox_at(a->seed, (uint64_t)a->row[row], (uint64_t)a->n_sampled[row]);
+    const kr_sample_rules *rules = j->rules;
+    if (rules->temperature <= 0) return largest;
+    if (rules->top_k > 0 && rules->top_k < j->a->vocab) keep_first(j, (double)rules->top_k, false);
+    if (rules->top_p < 1) keep_first(j, rules->top_p * measure(j, 0, true), true);
+    j->least = rules->min_p;
+    const kr_philox_block block = kr_philox_at(rules->seed, rules->stream, (uint64_t)n_sampled);
     return pick(j, (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53);
 }
 
-static void store_sample(const kr_sample_args *a, int64_t row, int64_t id, double logprob)
+static void store_sample(const row_job *j, int64_t row, int64_t id, double logprob)
 {
+    const kr_sample_args *a = j->a;
     const int64_t slot = row + a->n_sampled[row] % 2 * a->n_sampled_stride;
     a->id[slot] = (int32_t)id;
     ((real *)a->logprob)[slot] = (real)logprob;
     a->next[row] = id < 0 ? 0 : (int32_t)id;
     a->n_sampled[row]++;
+    if (id >= 0 && j->counts && (j->counts[id] & KR_SAMPLE_COUNT_MOST) < KR_SAMPLE_COUNT_MOST) j->counts[id]++;
+}
+
+static row_job row_of(const kr_sample_args *a, int64_t row)
+{
+    const kr_sample_rules *rules = &a->rules[row];
+    return (row_job){ .a = a,
+                      .rules = rules,
+                      .x = (const real *)a->x + row * a->stride,
+                      .biases = rules->flags & KR_SAMPLE_BIASES ? a->biases + row * a->vocab : NULL,
+                      .counts = rules->flags & KR_SAMPLE_PENALTIES ? a->counts + row * a->vocab : NULL,
+                      .mask = rules->flags & KR_SAMPLE_MASK ? a->mask + row * ((a->vocab + 31) / 32) : NULL,
+                      .max = -INFINITY,
+                      .last_id = INT64_MAX };
 }
 
 static void sample_task(void *arg, int64_t row, int worker)
 {
     (void)worker;
     const kr_sample_args *a = *(const kr_sample_args **)arg;
-    row_job j = { .a = a, .x = (const real *)a->x + row * a->stride, .max = -INFINITY, .last_id = INT64_MAX };
+    if (!(a->rules[row].flags & KR_SAMPLE_ON)) return;
+    row_job j = row_of(a, row);
     double all = -INFINITY, sum = 0;
     int64_t largest = -1;
     bool is_good = true;
     for (int64_t i = 0; i < a->nw; i++) {
-        const double x = (double)j.x[i];
-        is_good = is_good && x < (double)INFINITY;
+        const double x = (double)j.x[i], y = i < a->vocab ? logit_of(&j, i) : -(double)INFINITY;
+        is_good = is_good && x < (double)INFINITY && y < (double)INFINITY;
         if (x > all) all = x;
-        if (i < a->vocab && x > j.max) j.max = x, largest = i;
+        if (y > j.max) j.max = y, largest = i;
     }
     if (!is_good || largest < 0) {
-        store_sample(a, row, -1, 0);
+        store_sample(&j, row, -1, 0);
         return;
     }
     for (int64_t i = 0; i < a->nw; i++) sum += exp((double)j.x[i] - all);
-    const int64_t id = choose(&j, largest, row);
-    store_sample(a, row, id, (double)j.x[id] - (all + log(sum)));
+    const int64_t id = choose(&j, largest, a->n_sampled[row]);
+    store_sample(&j, row, id, (double)j.x[id] - (all + log(sum)));
 }
 
 void KR_REF(sample)(const kr_sample_args *a)

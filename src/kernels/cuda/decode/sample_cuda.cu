@@ -9,6 +9,15 @@
  * selection over keys, integers in the order of the logits: per digit, the number or the weight of the remaining tokens
  * with that digit. Weights are summed in fixed point, so that sums do not depend on the order of additions. Other sums are
  * per lane, then pairwise within a warp, then over warps.
+ *
+ * Biases, penalties and masks: where a call has tables of them, a kernel between the two reads such rows again, stores
+ * their changed logits for the last one, and replaces the maximum in the summaries of their parts; the sum stays that of the
+ * model's own logits. A call without tables does not have this kernel.
+ *
+ * Order of accesses. Only the host writes rules, biases and masks, while nothing is queued that reads them. n_sampled and the
+ * entry of `counts` of the sampled token are written once in a call, by the one thread that stores the row's result. n_sampled
+ * was read by then: by a CTA of a kernel before, or behind the row's ticket. So were the counts: with tables there are always
+ * three kernels, each of which waits for the one before. The next call reads them after such a wait, too.
  */
 #include "base/philox.h"
 #include "kernels/cuda/prim/pdl.cuh"
@@ -49,7 +58,7 @@ template <typename T> struct row_job {
 /* Shared memory of a row's CTA. */
 struct row_shared {
     summary row;
-    int64_t number; /* row number for the random stream */
+    kr_sample_rules rules;
     double sums[WARPS];
     int indices[WARPS];
     uint32_t counts[DIGITS];
@@ -253,13 +262,21 @@ static __device__ summary merge_parts(const summary *parts, int count)
 
 static __device__ __forceinline__ bool can_choose(const summary &row)
 {
-    return row.all < (double)INFINITY && row.most > -(double)INFINITY;
+    return row.all < (double)INFINITY && row.most < (double)INFINITY && row.most > -(double)INFINITY;
 }
 
-/* x: the logit of id. */
+/* Counts the sampled token; no other thread accesses the row's counts any more. */
+static __device__ __forceinline__ void count_token(const kr_sample_args &a, int64_t number, int64_t id)
+{
+    uint32_t *count = a.counts + number * a.vocab + id;
+    if ((*count & KR_SAMPLE_COUNT_MOST) < KR_SAMPLE_COUNT_MOST) ++*count;
+}
+
+/* x: the model's own logit of id. By one thread. */
 template <typename T>
 static __device__ void store_result(const kr_sample_args &a, int64_t number, const summary &row, int64_t id, double x)
 {
+    if (id >= 0 && (a.rules[number].flags & KR_SAMPLE_PENALTIES)) count_token(a, number, id);
     const int64_t index = number + row.n_sampled % 2 * a.n_sampled_stride;
     a.id[index] = (int32_t)id;
     ((T *)a.logprob)[index] = id < 0 ? (T)0 : (T)(x - (row.all + log(row.sum)));
@@ -287,8 +304,10 @@ static __global__ void __launch_bounds__(PART_THREADS, sizeof(T) == 4 ? 5 : 3)
     __shared__ part_shared<T> s;
     const int64_t row = kr_quotient(blockIdx.x, parts), part = blockIdx.x - row * parts.d, begin = part * SIZE;
     summary *of_row = (summary *)a.exec.scratch + row * parts.d;
+    const bool is_on = a.rules[row].flags & KR_SAMPLE_ON; /* not written by the preceding kernel */
     kr_pdl_wait_alone();
     if (!tickets) kr_pdl_launch_dependents();
+    if (!is_on) return;
     int64_t n_sampled = 0;
     if (part == 0 && threadIdx.x == 0) n_sampled = a.n_sampled[row];
     T v[part_shape<T>::HELD];
@@ -306,6 +325,60 @@ static __global__ void __launch_bounds__(PART_THREADS, sizeof(T) == 4 ? 5 : 3)
     __syncwarp(); /* makes what the first lane may read visible to the others */
     const summary all = merge_parts(of_row, (int)parts.d);
     if (threadIdx.x == 0) store_result<T>(a, row, all, can_choose(all) ? all.index : -1, all.most);
+}
+
+/* ---- changed logits ---- */
+
+/* Logit x of token i after the row's biases, penalties and mask. */
+template <typename T>
+static __device__ __forceinline__ T changed(const kr_sample_args &a, const kr_sample_rules &rules, int64_t row,
+                                            int64_t i, T x)
+{
+    double y = (double)x;
+    if (rules.flags & KR_SAMPLE_BIASES) y += a.biases[row * a.vocab + i];
+    if (rules.flags & KR_SAMPLE_PENALTIES) {
+        const uint32_t count = a.counts[row * a.vocab + i], generated = count & KR_SAMPLE_COUNT_MOST;
+        if (count) y = y > 0 ? y / rules.repetition : y * rules.repetition;
+        if (generated) y -= rules.presence + rules.frequency * (double)generated;
+    }
+    if ((rules.flags & KR_SAMPLE_MASK) && !(a.mask[row * ((a.vocab + 31) / 32) + i / 32] >> (i % 32) & 1))
+        y = -(double)INFINITY;
+    return (T)y;
+}
+
+/* A part of a row with changes: its changed logits to y_bv [b vocab], their maximum (+infinity for a NaN) and its first index to
+ * the part's summary. */
+template <typename T>
+static __global__ void __launch_bounds__(PART_THREADS)
+    change_kernel(const __grid_constant__ kr_sample_args a, const __grid_constant__ kr_divisor parts, T *y_bv)
+{
+    enum { SIZE = part_shape<T>::SIZE };
+    __shared__ double largest[PART_WARPS];
+    __shared__ int64_t indices[PART_WARPS];
+    const int64_t row = kr_quotient(blockIdx.x, parts), part = blockIdx.x - row * parts.d, begin = part * SIZE,
+                  end = kr_least(a.vocab, begin + SIZE);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const kr_sample_rules rules = a.rules[row];
+    kr_pdl_wait();
+    if (!(rules.flags & KR_SAMPLE_ON) || !(rules.flags & KR_SAMPLE_CHANGES)) return;
+    const T *x = (const T *)a.x + row * a.stride;
+    double most = -(double)INFINITY;
+    int64_t index = INT64_MAX;
+    for (int64_t i = begin + threadIdx.x; i < end; i += PART_THREADS) {
+        const T y = changed(a, rules, row, i, x[i]);
+        y_bv[row * a.vocab + i] = y;
+        const double v = y < (T)INFINITY ? (double)y : (double)INFINITY;
+        if (v > most) most = v, index = i; /* the first of equals: i ascends */
+    }
+    first_max(&most, &index);
+    if (lane == 0) largest[warp] = most, indices[warp] = index;
+    __syncthreads();
+    if (warp > 0) return;
+    most = lane < PART_WARPS ? largest[lane] : -(double)INFINITY;
+    index = lane < PART_WARPS ? indices[lane] : INT64_MAX;
+    first_max(&most, &index);
+    summary *of_part = (summary *)a.exec.scratch + row * parts.d + part;
+    if (lane == 0) of_part->most = most, of_part->index = index;
 }
 
 /* ---- a row ---- */
@@ -488,28 +561,31 @@ template <typename T> static __device__ fixed total_weight(const row_job<T> &j, 
     return s->weights[0];
 }
 
-template <typename T> static __device__ int choose(const kr_sample_args &a, row_job<T> &j, row_shared *s)
+template <typename T> static __device__ int choose(row_job<T> &j, row_shared *s)
 {
-    if (a.top_k > 0 && a.top_k < a.vocab) keep_top<false>(j, (fixed)a.top_k, s);
-    if (a.top_p < 1) {
-        const fixed target = (fixed)ceil(a.top_p * (double)total_weight(j, s));
+    const kr_sample_rules &rules = s->rules;
+    if (rules.top_k > 0 && rules.top_k < j.vocab) keep_top<false>(j, (fixed)rules.top_k, s);
+    if (rules.top_p < 1) {
+        const fixed target = (fixed)ceil(rules.top_p * (double)total_weight(j, s));
         keep_top<true>(j, target ? target : 1, s);
     }
-    j.least = (T)a.min_p;
-    const kr_philox_block block = kr_philox_at(a.seed, (uint64_t)s->number, (uint64_t)s->row.n_sampled);
+    j.least = (T)rules.min_p;
+    const kr_philox_block block = kr_philox_at(rules.seed, rules.stream, (uint64_t)s->row.n_sampled);
     const double u = (double)((((uint64_t)block.word[1] << 32) | block.word[0]) >> 11) * 0x1p-53;
     return index_of_mass<false>(j, u, true, s);
 }
 
-/* Reads what the first kernel does not write before waiting for it. */
+/* Reads the rules before waiting for the preceding kernel, which does not write them. y_bv [b vocab]: changed logits. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS, 1)
-    rows_kernel(const __grid_constant__ kr_sample_args a, int parts, double units)
+    rows_kernel(const __grid_constant__ kr_sample_args a, int parts, double units, const T *y_bv)
 {
     __shared__ row_shared s;
     const int64_t row = blockIdx.x;
-    if (threadIdx.x == 0 && a.temperature > 0) s.number = a.row[row];
+    const bool is_on = a.rules[row].flags & KR_SAMPLE_ON;
+    if (threadIdx.x == 0) s.rules = a.rules[row];
     kr_pdl_wait_alone();
+    if (!is_on) return;
     if (threadIdx.x < 32) {
         const summary all = merge_parts((const summary *)a.exec.scratch + row * parts, parts);
         if (threadIdx.x == 0) s.row = all;
@@ -517,22 +593,22 @@ static __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
     int id = can_choose(s.row) ? (int)s.row.index : -1;
     const T *x = (const T *)a.x + row * a.stride;
-    if (id >= 0 && a.temperature > 0) {
+    if (id >= 0 && s.rules.temperature > 0) {
         row_job<T> j;
-        j.x = x;
+        j.x = s.rules.flags & KR_SAMPLE_CHANGES ? y_bv + row * a.vocab : x;
         j.vocab = (int)a.vocab;
         j.stretch = (int)kr_ceil_div(a.vocab, 32 * WARPS) * 32;
         j.from = min((int)threadIdx.x / 32 * j.stretch, j.vocab);
         j.to = min(j.from + j.stretch, j.vocab);
         j.max = (T)s.row.most;
-        j.per = (T)(1 / a.temperature);
+        j.per = (T)(1 / s.rules.temperature);
         j.units = units;
         j.last = 0;
         j.last_id = INT32_MAX;
         j.least = 0;
-        id = choose(a, j, &s);
+        id = choose(j, &s);
     }
-    if (threadIdx.x == 0) store_result<T>(a, row, s.row, id, a.temperature > 0 && id >= 0 ? (double)x[id] : s.row.most);
+    if (threadIdx.x == 0) store_result<T>(a, row, s.row, id, id >= 0 ? (double)x[id] : 0.0);
 }
 
 /* ---- entry points ---- */
@@ -542,23 +618,37 @@ template <typename T> static int64_t parts_of(const kr_sample_args *a)
     return kr_most(1, kr_ceil_div(a->nw, part_shape<T>::SIZE));
 }
 
+/* Bytes of the summaries, before the changed logits. */
+template <typename T> static size_t summary_bytes(const kr_sample_args *a)
+{
+    return kr_padded_bytes((size_t)(a->nb * parts_of<T>(a)) * sizeof(summary));
+}
+
+static bool has_tables(const kr_sample_args *a)
+{
+    return a->biases || a->counts || a->mask;
+}
+
 template <typename T> static size_t sample_scratch(const kr_sample_args *a)
 {
-    return (size_t)(a->nb * parts_of<T>(a)) * sizeof(summary);
+    return summary_bytes<T>(a) + (has_tables(a) ? (size_t)(a->nb * a->vocab) * sizeof(T) : 0);
 }
 
 template <typename T> static void sample_run(const kr_sample_args *a)
 {
     const int64_t parts = parts_of<T>(a);
-    const bool at_once = !(a->temperature > 0) && a->nb <= KR_CUDA_TICKETS;
+    const bool at_once = a->is_greedy && !has_tables(a) && a->nb <= KR_CUDA_TICKETS;
     uint64_t *tickets = at_once ? kr_cuda_tickets((const kr_cuda *)a->exec.own) : NULL;
+    const dim3 grid((unsigned)(a->nb * parts));
     if (a->nb == 0) return;
-    kr_pdl_launch(&a->exec, parts_kernel<T>, dim3((unsigned)(a->nb * parts)), PART_THREADS, 0, *a, kr_divisor_of(parts),
-                  tickets);
+    kr_pdl_launch(&a->exec, parts_kernel<T>, grid, PART_THREADS, 0, *a, kr_divisor_of(parts), tickets);
     if (at_once) return;
+    T *y_bv = has_tables(a) ? (T *)((char *)a->exec.scratch + summary_bytes<T>(a)) : NULL;
+    if (y_bv) kr_pdl_launch(&a->exec, change_kernel<T>, grid, PART_THREADS, 0, *a, kr_divisor_of(parts), y_bv);
     int log2 = 0;
     while ((int64_t)1 << log2 < a->vocab) log2++;
-    kr_pdl_launch(&a->exec, rows_kernel<T>, dim3((unsigned)a->nb), THREADS, 0, *a, (int)parts, ldexp(1.0, 62 - log2));
+    kr_pdl_launch(&a->exec, rows_kernel<T>, dim3((unsigned)a->nb), THREADS, 0, *a, (int)parts, ldexp(1.0, 62 - log2),
+                  (const T *)y_bv);
 }
 
 KR_CUDA_ENTRY_SCRATCH(sample, kr_sample_args)
